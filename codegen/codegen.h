@@ -1,0 +1,65 @@
+/* From planned graphs to machine code. llvm-c stays inside this folder. */
+#ifndef KVA_CODEGEN_CODEGEN_H
+#define KVA_CODEGEN_CODEGEN_H
+
+#include "ir/kernel.h"
+#include "ir/plan.h"
+#include "ops/ops.h"
+#include "runtime/abi.h"
+
+/* What to generate for. */
+typedef struct kva_target_options {
+  const char *cpu;      /* LLVM name or x86-64 level ("x86-64-v3", "znver4"); NULL: the host, with all its features */
+  int vector_bits;      /* 0: widest that the cpu has (512, 256, 128) */
+  int opt_level;        /* 0..3 of LLVM's code generator; default 2 */
+} kva_target_options;
+
+/* Facts that schedules ask for. */
+typedef struct kva_target {
+  const char *description;  /* "x86-64 znver5 512-bit" */
+  int vector_bytes;         /* 64 for AVX-512 */
+  int vector_registers;     /* 32 or 16 */
+  int64_t l1_bytes, l2_bytes;
+} kva_target;
+
+/* ---- kernels ------------------------------------------------------------------------------------------------------- */
+
+/* Lowers a `kv.kernel` node (fused group: its sub-graph holds the nodes) or a single node to unscheduled kernel IR.
+ * Parameters: distinct operand values in order of first use in `node`'s operand list, then results. Returns NULL with
+ * diagnostics when an operator has no lowering. */
+kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target);
+
+/* Schedule for a CPU, in place: collapses adjacent MAP loops, makes the outer ones GRID (exactly one GRID loop remains,
+ * outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */
+void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target);
+
+/* Work items of a scheduled kernel (the GRID loop's extent; 1 without one). */
+const kva_expr *kva_codegen_grid(const kva_kernel *k);
+
+/* ---- modules of machine code ----------------------------------------------------------------------------------------- */
+
+/* A set of kernels being compiled for one target; kernels equal by kva_kernel_hash are compiled once. */
+typedef struct kva_codegen kva_codegen;
+KVA_MUST_USE kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg);
+void kva_codegen_destroy(kva_codegen *cg); /* JIT code dies with it */
+const kva_target *kva_codegen_target(const kva_codegen *cg);
+
+/* Adds a scheduled kernel; symbols[i] is the shape symbol whose value arrives in the kernel's symbols[i]. Returns the
+ * kernel number (an earlier one when equal). */
+KVA_MUST_USE kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols,
+                                        const kva_expr *const *symbols, int32_t *out_kernel);
+/* Optimises and compiles all added kernels in process. Afterwards kva_codegen_function gives entry points. */
+KVA_MUST_USE kva_status kva_codegen_jit(kva_codegen *cg);
+kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel);
+int32_t kva_codegen_kernel_count(const kva_codegen *cg);
+const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel);
+/* The same module as an ELF object / textual LLVM IR / assembly. malloc'd; free() it. */
+KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "obj", "llvm", "asm" */, char **out_data,
+                                         size_t *out_size);
+
+/* Compiles planned functions to an artefact whose kernels are JIT code owned by cg and whose tables live in `arena`.
+ * plans[i] becomes programs[i]. The module's states become the artefact's states. */
+KVA_MUST_USE kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                                             const kva_memory_plan *const *plans, const kva_artifact **out_artifact);
+
+#endif

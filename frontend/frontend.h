@@ -1,0 +1,55 @@
+/* Model files in, graph IR out: ONNX (protobuf or text) and `.kv` model descriptions; and back. protobuf-c stays inside
+ * this folder. ONNX operator versions end here: nothing to the right of the frontend knows an opset. */
+#ifndef KVA_FRONTEND_FRONTEND_H
+#define KVA_FRONTEND_FRONTEND_H
+
+#include "ops/build.h"
+
+typedef struct kva_define {
+  const char *name, *value; /* from -D name=value */
+} kva_define;
+
+typedef struct kva_load_options {
+  uint32_t n_defines;
+  const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
+  uint32_t n_pins;
+  const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
+} kva_load_options;
+
+/* Reads a model by content: ONNX protobuf, ONNX text or .kv. `*out_module` is verified. External data is mapped, not
+ * copied; the mapping lives as long as the module. All problems of the file are reported, not just the first. */
+KVA_MUST_USE kva_status kva_load_model(const char *path, const kva_load_options *options, kva_diag *diag,
+                                       kva_module **out_module);
+/* The same from text in memory (`file` is for messages). */
+KVA_MUST_USE kva_status kva_load_text(const char *text, const char *file, const kva_load_options *options,
+                                      kva_diag *diag, kva_module **out_module);
+
+/* Parses a .kv / ONNX text and prints it in canonical form, comments kept; a file in canonical form comes out unchanged. */
+KVA_MUST_USE kva_status kva_format_text(const char *text, const char *file, kva_diag *diag, kva_text *out);
+
+/* Writes function 0 of a module as ONNX (opset 23, IR 10): internal operators as ONNX operators or model-local
+ * functions; KVShift as a function body. Parameters become initialisers, with values from `state_data` (NULL: initial
+ * DATA only, else an error). */
+typedef const void *(*kva_state_bytes)(void *user, const kva_state *s);
+KVA_MUST_USE kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes state_data, void *user,
+                                        kva_diag *diag);
+
+/* `kvasir check`: every (domain, operator, version) of an ONNX model, and what is unsupported, without stopping. */
+typedef struct kva_check_row {
+  const char *domain, *op_type;
+  int64_t version; /* opset version that the model imports */
+  int64_t count;
+  bool supported;
+  const char *reason;     /* when not */
+  const char *first_node; /* name of the first such node */
+} kva_check_row;
+typedef struct kva_check_report {
+  KVA_VEC(kva_check_row) rows;
+  int64_t unsupported; /* nodes */
+} kva_check_report;
+KVA_MUST_USE kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out);
+
+/* A tensor file (TensorProto, as in the ONNX test suite's input_0.pb) as wide tensor. */
+KVA_MUST_USE kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_wide **out_tensor);
+
+#endif

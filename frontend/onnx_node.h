@@ -1,0 +1,61 @@
+/* ONNX nodes, independent of where they were written: the protobuf importer and the text elaborator both turn their
+ * nodes into kva_onnx_node and call kva_onnx_build, which normalises the (operator, version) pair to internal operators. */
+#ifndef KVA_FRONTEND_ONNX_NODE_H
+#define KVA_FRONTEND_ONNX_NODE_H
+
+#include "frontend/frontend.h"
+
+typedef enum kva_onnx_attr_kind {
+  KVA_ONNX_INT,
+  KVA_ONNX_FLOAT,
+  KVA_ONNX_STRING,
+  KVA_ONNX_TENSOR,
+  KVA_ONNX_GRAPH,
+  KVA_ONNX_INTS,
+  KVA_ONNX_FLOATS,
+  KVA_ONNX_STRINGS,
+} kva_onnx_attr_kind;
+
+typedef struct kva_onnx_attr {
+  const char *name;
+  kva_onnx_attr_kind kind;
+  int64_t i;
+  double f;
+  const char *s; /* NUL-terminated copy */
+  uint32_t n;    /* INTS, FLOATS, STRINGS */
+  const int64_t *ints;
+  const double *floats;
+  const char *const *strings;
+  const kva_tensor_data *tensor;
+  const void *graph; /* importer's own representation of a sub-graph */
+} kva_onnx_attr;
+
+typedef struct kva_onnx_node {
+  const char *domain, *op_type, *name; /* domain "" is ai.onnx */
+  uint32_t n_attrs, n_inputs, n_outputs;
+  const kva_onnx_attr *attrs;
+  kva_value *const *inputs;        /* NULL: left out */
+  const char *const *output_names; /* "" or NULL: not wanted */
+  kva_loc loc;
+} kva_onnx_node;
+
+/* One import: the builder, opset versions, and what is known of values' contents (shape arithmetic). */
+typedef struct kva_onnx_ctx {
+  kva_builder b;
+  kva_diag *diag;
+  kva_arena *arena;
+  int64_t opset;    /* of the default domain for the current graph or function */
+  kva_map *contents; /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
+} kva_onnx_ctx;
+
+/* Builds internal nodes for n; out[i] gets output i (NULL where it does not exist). KVA_UNSUPPORTED with a diagnostic
+ * naming domain, operator, version and reason when there is no rule. */
+KVA_MUST_USE kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **out);
+/* True when (domain, op_type) has a rule that covers `version`; else the reason. */
+bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version, const char **out_reason);
+
+/* Elements of an integer tensor of rank <= 1 as expressions, when known (constants, Shape and arithmetic on them). */
+const kva_dims *kva_onnx_contents(kva_onnx_ctx *c, const kva_value *v);
+void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims);
+
+#endif

@@ -1,0 +1,97 @@
+/* Integer expressions over symbols, interned and canonical: equal expressions are equal pointers.
+ *
+ * One algebra serves twice: shapes (`B`, `T + P`, `ceil(N / 2)`) and the index arithmetic of kernels, whose loop
+ * variables are symbols with a range. An expression is a sum of products with integer coefficients whose factors are
+ * atoms: symbols, floordiv, mod, min, max. Construction simplifies with what ranges prove, e.g. for 0 <= j < N:
+ * (i*N + j) / N -> i and (i*N + j) % N -> j; this is what makes reshapes cost nothing after fusion.
+ *
+ * Arithmetic on constants is checked; an overflow makes the special expression `kva_expr_overflow`, which absorbs
+ * everything and which shape checks report. */
+#ifndef KVA_IR_EXPR_H
+#define KVA_IR_EXPR_H
+
+#include "runtime/base/base.h"
+
+typedef struct kva_expr kva_expr;
+typedef const kva_expr *kva_dim; /* an expression that is a tensor's extent (>= 0) */
+typedef struct kva_expr_ctx kva_expr_ctx;
+
+typedef enum kva_expr_kind {
+  KVA_EXPR_SUM,    /* constant + sum of terms; a plain constant is a sum of no terms */
+  KVA_EXPR_SYMBOL,
+  KVA_EXPR_DIV,    /* floor(a / b) */
+  KVA_EXPR_MOD,    /* a - b * floor(a / b) */
+  KVA_EXPR_MIN,
+  KVA_EXPR_MAX,
+  KVA_EXPR_OVERFLOW,
+} kva_expr_kind;
+
+/* coefficient * factors[0] * ... ; factors are atoms sorted by id, repeated for powers. */
+typedef struct kva_expr_term {
+  int64_t coefficient;
+  uint32_t n_factors;
+  const kva_expr *const *factors;
+} kva_expr_term;
+
+struct kva_expr {
+  kva_expr_kind kind;
+  uint32_t id;                  /* dense in its context; also the canonical order */
+  int64_t constant;             /* SUM */
+  uint32_t n_terms;             /* SUM; terms sorted */
+  const kva_expr_term *terms;
+  const kva_expr *a, *b;        /* DIV, MOD, MIN, MAX */
+  const char *name;             /* SYMBOL */
+  /* SYMBOL: lo <= value; value < extent when extent is not NULL (loop variables). Shape symbols: lo = 0, NULL. */
+  int64_t lo;
+  const kva_expr *extent;
+};
+
+kva_expr_ctx *kva_expr_ctx_create(kva_arena *arena);
+
+const kva_expr *kva_expr_const(kva_expr_ctx *c, int64_t v);
+/* The shape symbol of this name (made on first use). */
+const kva_expr *kva_expr_symbol(kva_expr_ctx *c, const char *name);
+/* A new symbol distinct from every other, 0 <= v < extent (extent NULL: only >= lo). For loop variables and values
+ * read from memory (gather indices: extent NULL, lo = INT64_MIN when nothing is known). */
+const kva_expr *kva_expr_fresh(kva_expr_ctx *c, const char *name, int64_t lo, const kva_expr *extent);
+
+const kva_expr *kva_expr_add(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+const kva_expr *kva_expr_sub(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+const kva_expr *kva_expr_mul(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+const kva_expr *kva_expr_div(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b); /* floor; b != 0 */
+const kva_expr *kva_expr_ceildiv(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+const kva_expr *kva_expr_mod(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+const kva_expr *kva_expr_min(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+const kva_expr *kva_expr_max(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+/* With a C integer on the right. */
+const kva_expr *kva_expr_addi(kva_expr_ctx *c, const kva_expr *a, int64_t v);
+const kva_expr *kva_expr_muli(kva_expr_ctx *c, const kva_expr *a, int64_t v);
+
+bool kva_expr_is_const(const kva_expr *e, int64_t *out_v); /* out_v may be NULL */
+bool kva_expr_is(const kva_expr *e, int64_t v);            /* is the constant v */
+/* Proven bounds; false: nothing is known on that side. Loop variables with symbolic extents are bounded below only,
+ * but kva_expr_provably_less sees through them. */
+bool kva_expr_lower_bound(const kva_expr *e, int64_t *out_lo);
+bool kva_expr_upper_bound(const kva_expr *e, int64_t *out_hi);
+/* True when a < b (a <= b) for every value of the symbols in their ranges; false: not proven. */
+bool kva_expr_provably_less(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+bool kva_expr_provably_le(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
+
+bool kva_expr_uses(const kva_expr *e, const kva_expr *symbol);
+/* e = coefficient * symbol + rest with both free of symbol; false when e is not affine in it. */
+bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol, const kva_expr **out_coefficient,
+                     const kva_expr **out_rest);
+/* Replaces symbols from[i] by to[i]. */
+const kva_expr *kva_expr_substitute(kva_expr_ctx *c, const kva_expr *e, uint32_t n, const kva_expr *const *from,
+                                    const kva_expr *const *to);
+/* Calls visit once for every distinct symbol in e. */
+void kva_expr_each_symbol(const kva_expr *e, void (*visit)(void *user, const kva_expr *symbol), void *user);
+
+/* Value under a binding: lookup(user, symbol, &v) returns false for unbound ones. False: unbound or overflow. */
+typedef bool (*kva_expr_lookup)(void *user, const kva_expr *symbol, int64_t *out_v);
+bool kva_expr_eval(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_t *out_v);
+
+/* Text as `.kv` reads it: `B`, `T + 1`, `2*B*T`, `floordiv(N, 2)`, `mod(i, 4)`, `min(a, b)`; constants plain. */
+void kva_expr_print(const kva_expr *e, kva_text *out);
+
+#endif

@@ -1,0 +1,199 @@
+/* The graph IR: SSA over tensors.
+ *
+ *   module   functions, state, symbols; owns one arena; nothing in it is freed singly
+ *   graph    inputs, a list of nodes in execution order, closed by a `return` node (function bodies and sub-graphs)
+ *   node     operator + typed attributes + operands -> results, with sub-graphs and a source location
+ *   value    a graph input or one result of a node; knows its type and all its uses
+ *   use      one operand slot of a node; itself the link in the value's use list
+ *   state    named memory that outlives a call: parameters, optimiser moments, counters, caches. Nodes state_read and
+ *            state_write touch it; everything else is pure
+ *
+ * Every value has a dense id within its module, so that passes keep side data in arrays indexed by id, never here. */
+#ifndef KVA_IR_IR_H
+#define KVA_IR_IR_H
+
+#include "ir/attr.h"
+
+typedef struct kva_module kva_module;
+typedef struct kva_function kva_function;
+typedef struct kva_graph kva_graph;
+typedef struct kva_node kva_node;
+typedef struct kva_value kva_value;
+typedef struct kva_use kva_use;
+typedef struct kva_op_info kva_op_info; /* one row of the operator table: ops/ops.h */
+
+/* ---- types --------------------------------------------------------------------------------------------------- */
+
+enum { KVA_MAX_RANK = 8 }; /* of tensors that kernels touch; the importer rejects more, by name */
+
+typedef enum kva_type_kind { KVA_TYPE_TENSOR, KVA_TYPE_SEQUENCE, KVA_TYPE_OPTIONAL } kva_type_kind;
+
+/* Interned per module: equal types are equal pointers. */
+typedef struct kva_type {
+  kva_type_kind kind;
+  kva_dtype dtype;
+  uint32_t rank;
+  const kva_dim *dims;
+  const struct kva_type *element; /* SEQUENCE, OPTIONAL */
+} kva_type;
+
+const kva_type *kva_type_tensor(kva_module *m, kva_dtype dtype, uint32_t rank, const kva_dim *dims);
+const kva_type *kva_type_scalar(kva_module *m, kva_dtype dtype);
+const kva_type *kva_type_with_dtype(kva_module *m, const kva_type *t, kva_dtype dtype);
+/* Number of elements as an expression (product of dims). */
+kva_dim kva_type_elements(kva_module *m, const kva_type *t);
+bool kva_type_is_static(const kva_type *t); /* every dim a constant */
+/* `float[B, T, 64]` */
+void kva_type_print(const kva_type *t, kva_text *out);
+
+/* ---- values, nodes, graphs --------------------------------------------------------------------------------------- */
+
+struct kva_use {
+  kva_value *value; /* NULL: optional operand left out */
+  kva_node *user;
+  uint32_t index; /* operand number in user */
+  kva_use *next, **prev_link;
+};
+
+struct kva_value {
+  const kva_type *type;
+  kva_node *def;    /* NULL: input of `graph` */
+  kva_graph *graph; /* where it is defined */
+  uint32_t index;   /* result number in def, or input number */
+  uint32_t id;      /* dense in the module */
+  kva_use *uses;    /* head; unordered */
+  const char *name; /* hint for printing, unique after kva_module_name_values; NULL: printed as %id */
+};
+
+struct kva_node {
+  const kva_op_info *op;
+  void *attrs; /* the operator's struct, NULL if it has none */
+  uint32_t n_operands, n_results, n_graphs;
+  kva_use *operands;   /* [n_operands], fixed once created */
+  kva_value *results;  /* [n_results] */
+  kva_graph **graphs;  /* sub-graphs */
+  kva_loc loc;
+  uint32_t id; /* dense in the module */
+  kva_graph *graph;
+  kva_node *prev, *next;
+};
+
+struct kva_graph {
+  kva_module *module;
+  kva_node *owner; /* the node whose sub-graph this is, or NULL */
+  KVA_VEC(kva_value *) inputs;
+  kva_node *first, *last; /* last is the `return` node of a finished graph; its operands are the outputs */
+};
+
+typedef enum kva_state_kind {
+  KVA_STATE_PARAM,  /* trained, saved, exported */
+  KVA_STATE_MOMENT, /* made by the optimiser pass for a parameter */
+  KVA_STATE_BUFFER, /* running statistics, step counters, generator state */
+  KVA_STATE_CACHE,  /* per sequence */
+} kva_state_kind;
+
+typedef enum kva_init_kind {
+  KVA_INIT_ZEROS,
+  KVA_INIT_CONSTANT,   /* a */
+  KVA_INIT_NORMAL,     /* mean 0, standard deviation a */
+  KVA_INIT_UNIFORM,    /* [a, b) */
+  KVA_INIT_DATA,       /* `data` */
+  KVA_INIT_ONE_MINUS,  /* 1 - state `of`, element by element (KV shift: a2 = 1 - a1) */
+} kva_init_kind;
+
+struct kva_state {
+  const char *name; /* unique in the module: "attention.0.wq" */
+  const kva_type *type;
+  kva_state_kind kind;
+  kva_init_kind init;
+  double init_a, init_b;
+  const kva_tensor_data *data; /* KVA_INIT_DATA */
+  kva_state *of;               /* KVA_INIT_ONE_MINUS; for a MOMENT: its parameter */
+  bool frozen;                 /* no gradient, no update */
+  bool decay;                  /* weight decay applies (default: rank >= 2 and not a shift weight) */
+  uint32_t id;                 /* dense */
+  kva_loc loc;
+};
+
+struct kva_function {
+  const char *name;
+  kva_graph *graph;
+  const char *const *output_names;
+  kva_loc loc;
+};
+
+/* What a `train` block says; elaboration fills it, passes/train.c consumes it. */
+typedef struct kva_train_spec {
+  const char *optimizer;        /* "sgd", "momentum", "adamw", "adagrad" */
+  double lr, beta1, beta2, eps, weight_decay, momentum, clip; /* clip 0: off */
+  const char *schedule;         /* "constant", "warmup", "cosine", "linear" */
+  int64_t warmup_steps, total_steps, steps; /* steps: default length of a run */
+  double final_lr_ratio;
+  const char *data;             /* "induction", "ngram", "tokens", "random", ... */
+  kva_map *data_args;           /* name -> double * */
+  kva_loc loc;
+} kva_train_spec;
+
+struct kva_module {
+  kva_arena *arena;
+  kva_expr_ctx *exprs;
+  kva_diag *diag; /* where builders, inference and passes report; borrowed */
+  const char *name;
+  KVA_VEC(kva_function *) functions; /* [0] is the model's main function */
+  KVA_VEC(kva_state *) states;
+  kva_train_spec *train; /* NULL: inference only */
+  uint32_t next_value_id, next_node_id;
+  struct kva_type_table *types; /* interning; private to type.c */
+};
+
+/* ---- building ------------------------------------------------------------------------------------------------------ */
+
+kva_module *kva_module_create(kva_diag *diag);
+void kva_module_destroy(kva_module *m);
+kva_function *kva_function_create(kva_module *m, const char *name);
+kva_function *kva_module_find_function(const kva_module *m, const char *name);
+kva_graph *kva_graph_create(kva_module *m, kva_node *owner);
+kva_value *kva_graph_add_input(kva_graph *g, const kva_type *type, const char *name);
+/* NULL type.name clash is not checked: the caller keeps names unique (kva_module_find_state). */
+kva_state *kva_state_create(kva_module *m, const char *name, const kva_type *type, kva_state_kind kind);
+kva_state *kva_module_find_state(const kva_module *m, const char *name);
+
+/* Raw node construction: no inference, result types are set by the caller afterwards. Inserts before `before`, or at
+ * the end when it is NULL. operands[i] may be NULL (left out). attrs is kept, not copied: it must live in the module's
+ * arena. Prefer kva_build (ops/build.h), which infers types. */
+kva_node *kva_node_create(kva_graph *g, kva_node *before, const kva_op_info *op, uint32_t n_operands,
+                          kva_value *const *operands, uint32_t n_results, void *attrs, kva_loc loc);
+void kva_node_set_operand(kva_node *n, uint32_t i, kva_value *v);
+/* Unlinks a node whose results have no uses (asserted) and drops its own uses. */
+void kva_node_remove(kva_node *n);
+void kva_node_move_before(kva_node *n, kva_node *before);
+void kva_value_replace_all_uses(kva_value *from, kva_value *to);
+/* Uses of v, counted. */
+uint32_t kva_value_use_count(const kva_value *v);
+static inline kva_value *kva_operand(const kva_node *n, uint32_t i) {
+  return i < n->n_operands ? n->operands[i].value : NULL;
+}
+static inline kva_value *kva_result(kva_node *n, uint32_t i) { return &n->results[i]; }
+
+/* Outputs of a finished graph: operands of its return node. */
+uint32_t kva_graph_output_count(const kva_graph *g);
+kva_value *kva_graph_output(const kva_graph *g, uint32_t i);
+
+/* Deep copy of a module (text tests, train = forward + backward from one source). The copy has its own arena. */
+kva_module *kva_module_clone(const kva_module *m);
+
+/* ---- checking and printing -------------------------------------------------------------------------------------- */
+
+/* Structure (SSA order, use lists, arity, returns, state names unique), then each operator's inference against the
+ * stored types. Problems go to m->diag; KVA_INVALID when there are any. */
+KVA_MUST_USE kva_status kva_module_verify(kva_module *m);
+
+/* Text that parses back to an equal module (see ir/README.md for the grammar). Gives every value a unique name. */
+void kva_module_print(kva_module *m, kva_text *out);
+/* Graphviz. */
+void kva_module_print_dot(kva_module *m, kva_text *out);
+
+/* Structural hash of a graph: equal for graphs that differ only in names, ids and locations. */
+uint64_t kva_graph_hash(const kva_graph *g);
+
+#endif

@@ -1,0 +1,240 @@
+/* The kernel IR: the small language between the graph and LLVM. One kernel = one function over buffers, run for work
+ * items [begin, end) of its grid. No LLVM here; dtype and target are parameters.
+ *
+ *   region   a list of instructions; a kernel's body, a loop's body, the arms of an if
+ *   instr    SSA scalar value or effect. Code is scalar: a VECTOR loop asks the target to run W iterations in lanes
+ *   loop     kind, variable (an index expression symbol), extent; reductions are values carried by combination, so that
+ *            a target may use several accumulators or lanes
+ *   buffer   a parameter (operand or result of the kernel) or a local tile
+ *
+ * Index arithmetic is not made of instructions: loads, stores and extents carry a kva_expr over loop variables, shape
+ * symbols and values (kva_k_symbol). So strides, collapsing and bounds are algebra, not pattern matching.
+ *
+ * Placement: the builder puts every pure instruction (arithmetic, loads from read-only buffers, reduction loops) into
+ * the outermost region that its operands allow and reuses an equal one that is visible there. Lowering code therefore just
+ * pulls values; loop-invariant code and common subexpressions take care of themselves. */
+#ifndef KVA_IR_KERNEL_H
+#define KVA_IR_KERNEL_H
+
+#include "ir/expr.h"
+
+typedef struct kva_kernel kva_kernel;
+typedef struct kva_kregion kva_kregion;
+typedef struct kva_kinstr kva_kinstr;
+typedef struct kva_kloop kva_kloop;
+typedef struct kva_kbuf kva_kbuf;
+typedef kva_kinstr *kva_kval; /* an instruction seen as the value it makes; NULL never */
+
+typedef enum kva_kspace {
+  KVA_K_PARAM,  /* argument of the kernel */
+  KVA_K_LOCAL,  /* private to a work item: registers where indices are constant after unrolling, else stack */
+  KVA_K_SHARED, /* GPU: shared by the threads of a block; CPU: same as LOCAL */
+} kva_kspace;
+
+struct kva_kbuf {
+  kva_kspace space;
+  kva_dtype dtype;        /* storage type */
+  const kva_expr *extent; /* elements; constant for LOCAL and SHARED */
+  bool read, written;     /* PARAM: set by loads and stores; a buffer that is both is ordered, never hoisted */
+  uint32_t id;            /* dense; parameters first, in argument order */
+  const char *name;
+};
+
+/* Scalar opcodes. X(name, operands). Types: results have the type of operand 0 unless said. Computation types are
+ * bool, i8..i64, u8..u64, f32, f64; loads of f16, bf16, f8, i4 ... widen (to f32, i8, u8), stores round. */
+#define KVA_K_ARITH(X)                                                                                                  \
+  X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) /* integers: truncating; by zero gives 0 */                                   \
+  X(rem, 2)                               /* sign of the dividend (C fmod, %) */                                        \
+  X(min, 2) X(max, 2)                     /* floats: NaN if either is NaN */                                            \
+  X(fma, 3)                               /* a*b + c, one rounding for floats */                                        \
+  X(neg, 1) X(abs, 1) X(floor, 1) X(ceil, 1) X(round, 1) /* half to even */ X(trunc, 1) X(sqrt, 1)                      \
+  X(exp, 1) X(log, 1) X(sin, 1) X(cos, 1) X(tan, 1) X(asin, 1) X(acos, 1) X(atan, 1) X(sinh, 1) X(cosh, 1) X(tanh, 1)   \
+  X(asinh, 1) X(acosh, 1) X(atanh, 1) X(erf, 1) X(pow, 2) X(log1p, 1) X(expm1, 1)                                       \
+  X(and, 2) X(or, 2) X(xor, 2) X(not, 1) /* bitwise; bool: logical */ X(shl, 2) X(shr, 2) /* shr: logical on unsigned */ \
+  X(mulhi, 2)                            /* high half of the unsigned product (u32) */                                   \
+  X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2)    /* -> bool; floats ordered, ne unordered */                                    \
+  X(isnan, 1)                            /* -> bool */                                                                  \
+  X(select, 3)                           /* bool, a, b -> type of a */
+
+typedef enum kva_kop {
+#define KVA_K_OP_ENUM(name, n) KVA_K_##name,
+  KVA_K_ARITH(KVA_K_OP_ENUM)
+#undef KVA_K_OP_ENUM
+      KVA_K_CONST,   /* value in `imm` */
+  KVA_K_INDEX,       /* an expression as i64 */
+  KVA_K_CONVERT,     /* to dtype: C conversion, float -> int truncates, saturating; int -> int wraps */
+  KVA_K_BITCAST,     /* same width */
+  KVA_K_LOAD,        /* buf[index]; args[0]: optional predicate, false lanes give 0 and touch no memory */
+  KVA_K_STORE,       /* buf[index] = args[0]; args[1]: optional predicate */
+  KVA_K_LOOP,
+  KVA_K_REDUCE,      /* value of loop `loop`, carried `carry`, after the loop */
+  KVA_K_CARRY,       /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
+  KVA_K_IF,          /* args[0]; regions then/orelse; effects only */
+  KVA_K_BARRIER,     /* GPU block barrier; nothing on a CPU */
+} kva_kop;
+
+typedef enum kva_kloop_kind {
+  KVA_K_MAP,      /* independent iterations, as lowered; the schedule turns it into one of the next four */
+  KVA_K_GRID,     /* iterations are work items */
+  KVA_K_SERIAL,   /* in order */
+  KVA_K_UNROLL,   /* constant extent, expanded */
+  KVA_K_VECTOR,   /* lanes; remainder handled by the target */
+  KVA_K_THREAD,   /* GPU: threads of a block */
+} kva_kloop_kind;
+
+typedef enum kva_combine {
+  KVA_COMBINE_NONE, /* sequential: the body reads KVA_K_CARRY and yields the next value (scan) */
+  KVA_COMBINE_ADD,
+  KVA_COMBINE_MUL,
+  KVA_COMBINE_MAX, /* NaN wins */
+  KVA_COMBINE_MIN,
+  KVA_COMBINE_AND,
+  KVA_COMBINE_OR,
+} kva_combine;
+
+typedef struct kva_kcarry {
+  kva_combine combine;
+  kva_dtype dtype;
+  kva_kval init;  /* in the parent region */
+  kva_kval yield; /* NONE: next value; else: this iteration's contribution */
+} kva_kcarry;
+
+struct kva_kloop {
+  kva_kloop_kind kind;
+  const kva_expr *var; /* fresh symbol, 0 <= var < extent */
+  const kva_expr *extent;
+  kva_kregion *body;
+  KVA_VEC(kva_kcarry) carries;
+  kva_kinstr *instr;
+  bool strict_order; /* reductions: add in index order, one accumulator (bit-exact chunking) */
+};
+
+struct kva_kinstr {
+  kva_kop op;
+  kva_dtype dtype; /* of the value; KVA_DTYPE_NONE for effects */
+  uint32_t n_args;
+  kva_kval args[3];
+  union {
+    double f;  /* CONST of a float type */
+    int64_t i; /* CONST of an integer or bool type */
+  } imm;
+  const kva_expr *index; /* LOAD, STORE, INDEX */
+  kva_kbuf *buf;         /* LOAD, STORE */
+  kva_kloop *loop;       /* LOOP, REDUCE, CARRY */
+  uint32_t carry;        /* REDUCE, CARRY */
+  kva_kregion *then, *orelse;
+  kva_kregion *region; /* where it stands */
+  kva_kinstr *prev, *next;
+  uint32_t id; /* dense in the kernel */
+};
+
+struct kva_kregion {
+  kva_kinstr *owner; /* loop or if instruction; NULL: kernel body */
+  kva_kregion *parent;
+  uint32_t depth;
+  kva_kinstr *first, *last;
+};
+
+struct kva_kernel {
+  kva_arena *arena;
+  kva_expr_ctx *exprs;
+  const char *name;
+  KVA_VEC(kva_kbuf *) bufs;
+  KVA_VEC(kva_kloop *) loops;
+  /* Symbols bound to values read from memory: symbol value_symbols[i] is instruction values[i] (integer). */
+  KVA_VEC(const kva_expr *) value_symbols;
+  KVA_VEC(kva_kval) values;
+  kva_kregion *body;
+  uint32_t next_id;
+};
+
+/* ---- builder ------------------------------------------------------------------------------------------------------ */
+
+typedef struct kva_kb {
+  kva_kernel *kernel;
+  kva_arena *arena;
+  kva_expr_ctx *exprs;
+  kva_kregion *region; /* innermost open region */
+  kva_kval pred;       /* current guard of loads and stores, NULL: none; see kva_k_guard_begin */
+  struct kva_kb_memo *memo; /* hash-consing; private to kernel_build.c */
+} kva_kb;
+
+kva_kernel *kva_kernel_create(kva_arena *arena, kva_expr_ctx *exprs, const char *name);
+kva_kb *kva_kb_create(kva_kernel *k);
+
+kva_kbuf *kva_k_param(kva_kb *b, const char *name, kva_dtype dtype, const kva_expr *extent);
+kva_kbuf *kva_k_local(kva_kb *b, const char *name, kva_dtype dtype, int64_t extent);
+kva_kbuf *kva_k_shared(kva_kb *b, const char *name, kva_dtype dtype, int64_t extent);
+
+/* The type that computation on storage type t happens in: f16 -> f32, int4 -> i8, ... */
+kva_dtype kva_k_compute_type(kva_dtype t);
+
+/* Arithmetic; folds constants and neutral elements (x+0, x*1, select of a constant); for integers only where exact. */
+kva_kval kva_k_op(kva_kb *b, kva_kop op, kva_kval x, kva_kval y, kva_kval z); /* unused operands NULL */
+static inline kva_kval kva_k1(kva_kb *b, kva_kop op, kva_kval x) { return kva_k_op(b, op, x, NULL, NULL); }
+static inline kva_kval kva_k2(kva_kb *b, kva_kop op, kva_kval x, kva_kval y) { return kva_k_op(b, op, x, y, NULL); }
+static inline kva_kval kva_k_select(kva_kb *b, kva_kval c, kva_kval x, kva_kval y) {
+  return kva_k_op(b, KVA_K_select, c, x, y);
+}
+kva_kval kva_k_const_f(kva_kb *b, kva_dtype t, double v);
+kva_kval kva_k_const_i(kva_kb *b, kva_dtype t, int64_t v); /* also bool */
+kva_kval kva_k_const(kva_kb *b, kva_dtype t, double v);    /* by type */
+kva_kval kva_k_convert(kva_kb *b, kva_kval x, kva_dtype to); /* x itself when the type is the same */
+kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to);
+
+/* An index expression as an i64 value, and an i64 value as an index expression (gather). */
+kva_kval kva_k_index(kva_kb *b, const kva_expr *e);
+const kva_expr *kva_k_symbol(kva_kb *b, kva_kval i64_value);
+/* Comparisons of index expressions, folded where ranges prove them. */
+kva_kval kva_k_index_lt(kva_kb *b, const kva_expr *x, const kva_expr *y);
+kva_kval kva_k_index_le(kva_kb *b, const kva_expr *x, const kva_expr *y);
+kva_kval kva_k_index_eq(kva_kb *b, const kva_expr *x, const kva_expr *y);
+kva_kval kva_k_and(kva_kb *b, kva_kval x, kva_kval y); /* NULL stands for true */
+
+/* Loads and stores happen under the current guard. A load's value is in the compute type; a store converts. */
+kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index);
+void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v);
+/* Between begin and end loads and stores are predicated by cond (and what was there): for padding, concat, ragged
+ * edges. Returns the previous guard, which goes to end. */
+kva_kval kva_k_guard_begin(kva_kb *b, kva_kval cond);
+void kva_k_guard_end(kva_kb *b, kva_kval previous);
+
+/* Loops. begin makes the loop at the current place and enters it; end leaves it. The variable is loop->var.
+ * `strict_order` may be set between. For reductions that are pulled as values use the three-step form:
+ *   kva_kloop *l = kva_k_loop_begin(b, KVA_K_SERIAL, extent, "k");
+ *   kva_kval x = ... l->var ...;
+ *   kva_kval sum = kva_k_reduce(b, l, KVA_COMBINE_ADD, kva_k_const(b, F32, 0), x);   // inside, any number of them
+ *   kva_k_loop_end(b, l);
+ * `sum` is usable after end. A loop with only reductions moves out to where its operands allow at end, and merges with
+ * an equal one. Prefer kva_k_reduce_over, which does this in one call. */
+kva_kloop *kva_k_loop_begin(kva_kb *b, kva_kloop_kind kind, const kva_expr *extent, const char *name);
+kva_kval kva_k_reduce(kva_kb *b, kva_kloop *l, kva_combine combine, kva_kval init, kva_kval contribution);
+/* Sequential carry: returns its previous value; give the next one with kva_k_carry_next, result by kva_k_carry_result
+ * after the loop. */
+kva_kval kva_k_carry(kva_kb *b, kva_kloop *l, kva_kval init);
+void kva_k_carry_next(kva_kb *b, kva_kloop *l, kva_kval carry, kva_kval next);
+kva_kval kva_k_carry_result(kva_kb *b, kva_kloop *l, kva_kval carry);
+void kva_k_loop_end(kva_kb *b, kva_kloop *l);
+
+/* combine over 0 <= i < extents[0], ... of body(user, vars). Neutral start. Pure: placed and shared like arithmetic. */
+typedef kva_kval (*kva_k_body)(kva_kb *b, void *user, const kva_expr *const *vars);
+kva_kval kva_k_reduce_over(kva_kb *b, kva_combine combine, kva_dtype dtype, uint32_t n, const kva_expr *const *extents,
+                           kva_k_body body, void *user);
+
+/* if (cond) { ... } else { ... }: effects only. */
+kva_kinstr *kva_k_if_begin(kva_kb *b, kva_kval cond);
+void kva_k_if_else(kva_kb *b, kva_kinstr *branch);
+void kva_k_if_end(kva_kb *b, kva_kinstr *branch);
+void kva_k_barrier(kva_kb *b);
+
+/* ---- checking, text ---------------------------------------------------------------------------------------------- */
+
+/* Types, dominance (operands visible), loops closed, constant extents where required. */
+KVA_MUST_USE kva_status kva_kernel_verify(const kva_kernel *k, kva_diag *diag);
+void kva_kernel_print(const kva_kernel *k, kva_text *out);
+/* Reads what print writes; symbols by name. NULL and diagnostics on bad text. */
+kva_kernel *kva_kernel_parse(kva_arena *arena, kva_expr_ctx *exprs, const char *text, const char *file, kva_diag *diag);
+/* Equal for kernels that differ only in name, ids, and names of variables; used to compile equal kernels once. */
+uint64_t kva_kernel_hash(const kva_kernel *k);
+
+#endif

@@ -1,0 +1,101 @@
+/* The operator set. ops.def is the only list: this header expands it to the enum, the attribute structs, the
+ * declarations of every operator's functions, and ops.c to the table. See ops/README.md. */
+#ifndef KVA_OPS_OPS_H
+#define KVA_OPS_OPS_H
+
+#include "ir/op_info.h"
+#include "ops/attrs.h"
+
+typedef enum kva_op_id {
+#define OP(name, ...) KVA_OP_##name,
+#include "ops/ops.def"
+#undef OP
+  KVA_OP_COUNT
+} kva_op_id;
+
+extern const kva_op_set kva_ops;
+/* The row of an operator: KVA_OP(softmax). */
+#define KVA_OP(op) (kva_ops.ops[KVA_OP_##op])
+static inline bool kva_is(const kva_node *n, kva_op_id id) { return n->op->id == (uint32_t)id; }
+
+/* ---- reference evaluation ---------------------------------------------------------------------------------------- */
+
+/* A tensor in wide form: floats as double, integers and bool as int64_t (uint64 keeps its bits). Row-major, dense. */
+struct kva_wide {
+  kva_dtype dtype;
+  uint32_t rank;
+  int64_t dims[KVA_MAX_RANK];
+  int64_t n;  /* elements */
+  double *f;  /* float dtypes */
+  int64_t *i; /* others */
+};
+
+/* Context of a reference evaluation: symbol values, state, scratch memory that dies with the node. */
+struct kva_ref {
+  kva_diag *diag;
+  kva_arena *scratch;
+  kva_expr_lookup lookup;
+  void *lookup_user;
+  kva_wide *(*state)(void *user, kva_state *s); /* the live tensor of a state */
+  void *state_user;
+};
+/* Value of an expression of the graph under the evaluation's symbols. Unbound or overflowing: KVA_INVALID. */
+KVA_MUST_USE kva_status kva_ref_dim(kva_ref *r, kva_dim e, int64_t *out_v);
+
+/* Outputs arrive allocated (shape from inference, zeroed) and are rounded to their dtype by the caller afterwards. */
+
+/* Evaluates function f on the reference: inputs in order; outputs malloc'd by the callee, freed with kva_wide_free.
+ * Symbols are bound from the input shapes. trace (may be NULL) sees every value. */
+typedef void (*kva_ref_trace)(void *user, const kva_value *v, const kva_wide *w);
+KVA_MUST_USE kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+                                    kva_wide *(*state)(void *user, kva_state *s), void *state_user, kva_ref_trace trace,
+                                    void *trace_user, kva_diag *diag);
+kva_wide *kva_wide_create(kva_dtype dtype, uint32_t rank, const int64_t *dims); /* zeroed; NULL: no memory */
+void kva_wide_free(kva_wide *w);
+/* From and to packed storage. */
+kva_wide *kva_wide_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data);
+void kva_wide_to_data(const kva_wide *w, void *data);
+static inline double kva_wide_get(const kva_wide *w, int64_t i) { return w->f ? w->f[i] : (double)w->i[i]; }
+
+/* ---- differentiation --------------------------------------------------------------------------------------------- */
+
+typedef struct kva_builder kva_builder; /* ops/build.h */
+
+/* One call of <op>_vjp: grad_out[k] is dL/d(result k) or NULL where none flows; the rule sets grad_in[i] to dL/d(operand
+ * i) for operands with wants[i], leaving NULL where it is zero. It builds ordinary nodes with b. */
+struct kva_vjp {
+  kva_builder *b;
+  kva_value *const *grad_out;
+  kva_value **grad_in;
+  const bool *wants;
+};
+
+/* ---- lowering ------------------------------------------------------------------------------------------------------ */
+
+/* Context of lowering one kernel; codegen fills it. */
+struct kva_lower {
+  kva_kb *kb;
+  kva_module *module;
+  int vector_lanes_f32; /* of the target, for tile shapes (16: AVX-512) */
+  /* Element idx of operand `operand` of n (idx has the operand's rank): its producer's code when that is in the same
+   * kernel, else a load. In the compute type of the operand's dtype. */
+  kva_kval (*operand)(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
+  /* For whole-kernel operators: element idx of result `result` is v. Runs the fused epilogue and stores. */
+  void (*store)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
+};
+/* Operand of an elementwise node for result index idx: aligns ranks from the right, extent-1 dims at 0. */
+kva_kval kva_lower_broadcast(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
+static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) { return n->operands[i].value->type; }
+
+/* ---- declarations of every operator's functions ----------------------------------------------------------------- */
+
+#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance)                                \
+  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);               \
+  kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out); \
+  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                      \
+  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);  \
+  void kva_##name##_kernel(kva_lower *l, const kva_node *n);
+#include "ops/ops.def"
+#undef OP
+
+#endif

@@ -1,0 +1,47 @@
+/* Graph to graph. pipeline.c is the table of contents of the compiler; every pass is one file named like its function.
+ *
+ * A pass reports progress through *changed; run twice, the second run changes nothing. */
+#ifndef KVA_PASSES_PASSES_H
+#define KVA_PASSES_PASSES_H
+
+#include "ir/plan.h"
+#include "ops/build.h"
+
+typedef struct kva_pass_options {
+  bool verify;            /* verify after every pass (default in debug builds) */
+  bool reparse;           /* print, parse and compare after every pass (tests) */
+  const char *print_after; /* name of a pass, or "all" */
+  FILE *print_to;
+  bool timing;
+  kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
+} kva_pass_options;
+
+/* The pipelines. After kva_optimize a module is clean and raised; kva_make_training adds functions "train_step" and
+ * "eval" from function "loss"; kva_prepare fuses and leaves only nodes that a plan can run. */
+KVA_MUST_USE kva_status kva_optimize(kva_module *m, const kva_pass_options *options);
+KVA_MUST_USE kva_status kva_make_training(kva_module *m, const kva_pass_options *options);
+KVA_MUST_USE kva_status kva_prepare(kva_module *m, const kva_pass_options *options);
+
+/* Single passes over every function of m. */
+typedef kva_status (*kva_pass)(kva_module *m, bool *changed);
+kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the reference evaluator */
+kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
+kva_status kva_opt_cse(kva_module *m, bool *changed);
+kva_status kva_opt_dce(kva_module *m, bool *changed);
+kva_status kva_raise(kva_module *m, bool *changed); /* patterns as data: passes/patterns/ */
+kva_status kva_fuse(kva_module *m, bool *changed);  /* groups nodes into kv.kernel nodes */
+
+/* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
+ * grads[state id] or NULL. */
+KVA_MUST_USE kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads);
+
+/* Buffers and steps of a fused function. */
+KVA_MUST_USE kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan);
+
+/* What `kvasir show --stage=plan` prints: parameters, FLOPs, peak memory by category (under a symbol binding), kernels. */
+typedef struct kva_plan_summary {
+  int64_t parameters, steps, kernels /* distinct */, peak_temps, moments_bytes, params_bytes;
+  double flops; /* of one call */
+} kva_plan_summary;
+
+#endif

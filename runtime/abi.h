@@ -1,0 +1,134 @@
+/* The only header that compiled code and runtime share. Artefacts (.o, .so, JIT) contain one kva_artifact; the runtime
+ * executes it on a device. Standalone: includes nothing of Kvasir. Sizes are pinned below; a change of layout raises
+ * KVA_ABI_VERSION.
+ *
+ * Units: sizes in bytes, extents in elements. All pointers are borrowed from the artefact. */
+#ifndef KVA_RUNTIME_ABI_H
+#define KVA_RUNTIME_ABI_H
+
+#include <stdint.h>
+
+#define KVA_ABI_VERSION 1u
+#define KVA_ABI_MAGIC 0x52495341564bull /* "KVASIR" */
+
+/* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
+ * values of the program's shape symbols, indexed as in kva_program.symbols. Work items are independent. */
+typedef void (*kva_kernel_fn)(void *const *buffers, const int64_t *symbols, int64_t begin, int64_t end);
+
+/* A size or grid formula: postfix over the symbols. One op per word pair. */
+typedef enum kva_formula_op {
+  KVA_FORMULA_CONST,  /* push arg */
+  KVA_FORMULA_SYMBOL, /* push symbols[arg] */
+  KVA_FORMULA_ADD,
+  KVA_FORMULA_MUL,
+  KVA_FORMULA_DIV, /* floor */
+  KVA_FORMULA_MOD, /* floor */
+  KVA_FORMULA_MIN,
+  KVA_FORMULA_MAX,
+} kva_formula_op;
+typedef struct kva_formula_word {
+  int64_t op; /* kva_formula_op */
+  int64_t arg;
+} kva_formula_word;
+typedef struct kva_formula {
+  const kva_formula_word *words;
+  int64_t n;
+} kva_formula;
+
+typedef enum kva_buffer_kind {
+  KVA_BUFFER_INPUT,  /* bound by the caller */
+  KVA_BUFFER_OUTPUT, /* bound by the caller, or by the session where the caller gives none */
+  KVA_BUFFER_STATE,  /* lives in the session across calls; `state` names it */
+  KVA_BUFFER_CONST,  /* bytes in the artefact or a mapped file */
+  KVA_BUFFER_TEMP,   /* arena, from first_step to last_step */
+} kva_buffer_kind;
+
+enum { KVA_ABI_MAX_RANK = 8 };
+
+typedef struct kva_buffer_desc {
+  const char *name; /* inputs, outputs, states; else a hint or NULL */
+  int32_t kind;     /* kva_buffer_kind */
+  int32_t dtype;    /* kva_dtype code = onnx.TensorProto.DataType */
+  int32_t rank;
+  int32_t state;      /* STATE: index in kva_artifact.states; else -1 */
+  int32_t first_step; /* TEMP: lifetime, inclusive */
+  int32_t last_step;
+  kva_formula dims[KVA_ABI_MAX_RANK];
+  kva_formula bytes;
+  const void *data; /* CONST */
+} kva_buffer_desc;
+
+typedef enum kva_step_kind {
+  KVA_STEP_KERNEL,
+  KVA_STEP_COPY, /* args[0] <- args[1], whole buffers */
+} kva_step_kind;
+
+typedef struct kva_step_desc {
+  int32_t kind;   /* kva_step_kind */
+  int32_t kernel; /* index in kva_artifact.kernels */
+  int32_t n_args;
+  int32_t reserved;
+  const int32_t *args; /* buffer numbers */
+  kva_formula grid;    /* work items */
+  const char *origin;  /* the graph node(s), for profiles and errors */
+} kva_step_desc;
+
+typedef struct kva_program {
+  const char *name; /* "forward", "train_step", "init", ... */
+  int32_t n_symbols, n_buffers, n_steps, n_inputs, n_outputs, reserved;
+  const char *const *symbols; /* "B", "T" */
+  const kva_buffer_desc *buffers;
+  const kva_step_desc *steps;
+  const int32_t *inputs;  /* buffer numbers in call order */
+  const int32_t *outputs;
+} kva_program;
+
+typedef struct kva_kernel_desc {
+  const char *name;
+  kva_kernel_fn fn;
+} kva_kernel_desc;
+
+/* State that the programs of an artefact share. init: see kva_state_init. */
+typedef enum kva_state_init {
+  KVA_STATE_INIT_CONSTANT,  /* a */
+  KVA_STATE_INIT_NORMAL,    /* standard deviation a */
+  KVA_STATE_INIT_UNIFORM,   /* [a, b) */
+  KVA_STATE_INIT_DATA,      /* data */
+  KVA_STATE_INIT_ONE_MINUS, /* 1 - state `of` */
+} kva_state_init;
+
+typedef struct kva_state_desc {
+  const char *name;
+  int32_t kind; /* 0 parameter, 1 moment, 2 buffer, 3 cache */
+  int32_t dtype;
+  int32_t rank;
+  int32_t init; /* kva_state_init */
+  int32_t of;   /* ONE_MINUS: state index; moments: their parameter; else -1 */
+  int32_t reserved;
+  double init_a, init_b;
+  int64_t dims[KVA_ABI_MAX_RANK]; /* states have constant shapes */
+  int64_t bytes;
+  const void *data;
+} kva_state_desc;
+
+typedef struct kva_artifact {
+  uint64_t magic;
+  uint32_t abi_version;
+  int32_t n_states, n_kernels, n_programs;
+  const char *model;
+  const char *target; /* "x86-64-v4 ...", for messages */
+  const kva_state_desc *states;
+  const kva_kernel_desc *kernels;
+  const kva_program *programs;
+} kva_artifact;
+
+_Static_assert(sizeof(kva_formula_word) == 16, "abi");
+_Static_assert(sizeof(kva_formula) == 16, "abi");
+_Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
+_Static_assert(sizeof(kva_step_desc) == 48, "abi");
+_Static_assert(sizeof(kva_program) == 72, "abi");
+_Static_assert(sizeof(kva_kernel_desc) == 16, "abi");
+_Static_assert(sizeof(kva_state_desc) == 128, "abi");
+_Static_assert(sizeof(kva_artifact) == 64, "abi");
+
+#endif

@@ -1,0 +1,164 @@
+/* Files: mapped for reading, written whole and atomically. */
+#include "runtime/base/platform.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static kva_status io_error(kva_diag *diag, const char *doing, const char *path) {
+  kva_loc loc = {.file = path};
+  return kva_fail(diag, KVA_IO, &loc, "cannot %s: %s", doing, strerror(errno));
+}
+
+static kva_status map_open_file(int fd, const char *path, kva_diag *diag, kva_file *out_file) {
+  kva_loc loc = {.file = path};
+  struct stat st;
+  if (fstat(fd, &st)) return io_error(diag, "read it", path);
+  if (!S_ISREG(st.st_mode)) return kva_fail(diag, KVA_INVALID, &loc, "is not a regular file, so it cannot be mapped");
+  if (st.st_size == 0) return KVA_OK;
+  void *data = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (data == MAP_FAILED) return io_error(diag, "map it", path);
+  *out_file = (kva_file){.data = data, .size = (size_t)st.st_size};
+  return KVA_OK;
+}
+
+/* Non-blocking, so that a pipe is refused like every other special file and not waited for. */
+kva_status kva_file_map(const char *path, kva_diag *diag, kva_file *out_file) {
+  *out_file = (kva_file){0};
+  int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+  if (fd < 0) return io_error(diag, "open it", path);
+  kva_status status = map_open_file(fd, path, diag, out_file);
+  close(fd);
+  return status;
+}
+
+void kva_file_unmap(kva_file *file) {
+  if (file->data) munmap((void *)(uintptr_t)file->data, file->size);
+  *file = (kva_file){0};
+}
+
+static bool is_link(int folder, const char *name) {
+  struct stat st;
+  return !fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
+}
+
+/* Opens one component of `relative` below `folder`; closes `folder`. The kernel resolves a single name that is no
+ * link, so that no change of the tree in between can lead outside. */
+static kva_status step_below(int folder, const char *name, bool last, const char *relative, kva_diag *diag,
+                             int *out_fd) {
+  int flags = last ? O_RDONLY | O_NONBLOCK : O_PATH | O_DIRECTORY;
+  int fd = openat(folder, name, flags | O_NOFOLLOW | O_CLOEXEC);
+  kva_status status = KVA_OK;
+  kva_loc loc = {.file = relative};
+  if (fd < 0 && is_link(folder, name)) {
+    status =
+        kva_error(diag, &loc, "'%s' is a symbolic link; data of a model must be regular files below its folder", name);
+  } else if (fd < 0) {
+    status = io_error(diag, "open it", relative);
+  }
+  close(folder);
+  *out_fd = fd;
+  return status;
+}
+
+/* `path` is a private copy of `relative`, cut into its components here. */
+static kva_status open_below(const char *dir, char *path, const char *relative, kva_diag *diag, int *out_fd) {
+  kva_loc loc = {.file = relative};
+  int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return io_error(diag, "open the folder", dir);
+  for (char *name = path, *next; name; name = next) {
+    next = strchr(name, '/');
+    if (next) *next++ = 0;
+    if (next && (!*name || !strcmp(name, "."))) continue;
+    if (!*name || !strcmp(name, ".") || !strcmp(name, "..")) {
+      close(fd);
+      return kva_error(diag, &loc, "expected the name of a file below the model's folder, without '..'");
+    }
+    KVA_TRY(step_below(fd, name, !next, relative, diag, &fd));
+  }
+  *out_fd = fd;
+  return KVA_OK;
+}
+
+kva_status kva_file_map_below(const char *dir, const char *relative, kva_diag *diag, kva_file *out_file) {
+  kva_loc loc = {.file = relative};
+  *out_file = (kva_file){0};
+  if (*relative == '/')
+    return kva_error(diag, &loc, "expected a path relative to the model's folder, found an absolute one");
+  char *path = strdup(relative);
+  if (!path) return KVA_NO_MEMORY;
+  int fd = -1;
+  kva_status status = open_below(dir, path, relative, diag, &fd);
+  free(path);
+  if (status) return status;
+  status = map_open_file(fd, relative, diag, out_file);
+  close(fd);
+  return status;
+}
+
+static bool write_all(int fd, const char *data, size_t size) {
+  while (size) {
+    ssize_t n = write(fd, data, size);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    data += n;
+    size -= (size_t)n;
+  }
+  return true;
+}
+
+/* A rename is on disk once its folder is. Some file systems cannot sync a folder; they are taken as they are. */
+static void sync_folder_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+  int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
+  free(folder);
+  if (fd < 0) return;
+  (void)fsync(fd);
+  close(fd);
+}
+
+/* The new file takes over the mode of the one it replaces. */
+static bool write_temporary(const char *temporary, const struct stat *old, const void *data, size_t size) {
+  int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
+  if (fd < 0) return false;
+  bool ok = !old || !fchmod(fd, old->st_mode & 07777);
+  ok = ok && write_all(fd, data, size) && !fsync(fd);
+  int error = errno;
+  ok = !close(fd) && ok;
+  if (!ok) errno = error;
+  return ok;
+}
+
+static kva_status replace(const char *path, const struct stat *old, const void *data, size_t size, kva_diag *diag) {
+  char *temporary = NULL;
+  if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return KVA_NO_MEMORY;
+  kva_status status = KVA_OK;
+  if (!write_temporary(temporary, old, data, size) || rename(temporary, path)) {
+    status = io_error(diag, "write it", path);
+    unlink(temporary);
+  } else {
+    sync_folder_of(path);
+  }
+  free(temporary);
+  return status;
+}
+
+static kva_status write_in_place(const char *path, const void *data, size_t size, kva_diag *diag) {
+  int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
+  if (fd < 0) return io_error(diag, "open it for writing", path);
+  bool ok = write_all(fd, data, size);
+  ok = !close(fd) && ok;
+  return ok ? KVA_OK : io_error(diag, "write it", path);
+}
+
+/* What is not a regular file (/dev/stdout, a link) must not be replaced by one: it is written in place. */
+kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag) {
+  struct stat old;
+  bool exists = !lstat(path, &old);
+  if (exists && !S_ISREG(old.st_mode)) return write_in_place(path, data, size, diag);
+  return replace(path, exists ? &old : NULL, data, size, diag);
+}

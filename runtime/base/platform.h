@@ -1,0 +1,45 @@
+/* What touches the operating system: time, files, threads; and Philox, shared by every device. */
+#ifndef KVA_BASE_PLATFORM_H
+#define KVA_BASE_PLATFORM_H
+
+#include "runtime/base/memory.h"
+
+/* Seconds on a monotonic clock. */
+double kva_now(void);
+
+/* A file mapped read-only. size 0 gives data NULL. On failure a message goes to diag. */
+typedef struct kva_file {
+  const void *data;
+  size_t size;
+} kva_file;
+KVA_MUST_USE kva_status kva_file_map(const char *path, kva_diag *diag, kva_file *out_file);
+void kva_file_unmap(kva_file *file);
+/* Opens `relative` below folder `dir` for mapping, refusing absolute paths, "..", symbolic links, anything that
+ * resolves outside `dir`, and files that are not regular (ONNX docs/ExternalDataSecurity.md). */
+KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative, kva_diag *diag, kva_file *out_file);
+
+/* Writes a whole file: to a temporary name beside it, synced, renamed; the old file stays until the new one is
+ * complete. */
+KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
+
+/* Thread pool. One job at a time; workers spin for a bounded time, then sleep. Partition is static and depends only
+ * on (n, threads); work items must be independent, so results never depend on the number of threads. */
+typedef struct kva_pool kva_pool;
+/* threads = 0: as many as the process may run on. The caller is one of them. NULL when threads cannot be made. */
+kva_pool *kva_pool_create(int threads);
+void kva_pool_destroy(kva_pool *pool);
+int kva_pool_threads(const kva_pool *pool);
+/* Runs fn(ctx, begin, end) over [0, n) in at most `threads` pieces (fewer when n is small), returns when all are done.
+ * `pool` NULL: in the caller. */
+typedef void (*kva_pool_fn)(void *ctx, int64_t begin, int64_t end);
+void kva_pool_run(kva_pool *pool, int64_t n, kva_pool_fn fn, void *ctx);
+
+/* Philox 4x32-10 (Salmon et al., SC 2011). Counter-based: the same on every device and thread count. */
+typedef struct kva_philox {
+  uint32_t v[4];
+} kva_philox;
+kva_philox kva_philox4x32(uint64_t counter_lo, uint64_t counter_hi, uint64_t key);
+/* Uniform in (0, 1): (top 23 bits + 0.5) / 2^23; exact in f32 (24 bits would round up to 1). */
+double kva_uniform01(uint32_t bits);
+
+#endif

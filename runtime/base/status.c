@@ -1,0 +1,186 @@
+/* Diagnostics: collected as (severity, place, text), printed with the source line and a caret. */
+#include "runtime/base/status.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct message {
+  kva_severity severity;
+  kva_loc loc;
+  char *text; /* NULL: there was no memory for it */
+} message;
+
+struct kva_diag {
+  message *messages;
+  size_t count, capacity, errors;
+};
+
+_Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
+  fprintf(stderr, "kvasir: internal error at %s:%d: %s does not hold. This is a fault of Kvasir, not of its input.\n",
+          file, line, cond);
+  abort();
+}
+
+const char *kva_status_name(kva_status status) {
+  static const char *const names[] = {
+      [KVA_OK] = "ok", [KVA_INVALID] = "invalid",         [KVA_UNSUPPORTED] = "unsupported", [KVA_MISSING] = "missing",
+      [KVA_IO] = "io", [KVA_NO_MEMORY] = "out of memory", [KVA_NOT_FINITE] = "not finite",
+  };
+  return (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown";
+}
+
+int kva_status_exit_code(kva_status status) {
+  switch (status) {
+  case KVA_OK: return 0;
+  case KVA_MISSING:
+  case KVA_NO_MEMORY: return 3;
+  default: return 1;
+  }
+}
+
+kva_diag *kva_diag_create(void) {
+  kva_diag *diag = calloc(1, sizeof *diag);
+  KVA_ASSERT(diag);
+  return diag;
+}
+
+void kva_diag_clear(kva_diag *diag) {
+  for (size_t i = 0; i < diag->count; i++) free(diag->messages[i].text);
+  diag->count = diag->errors = 0;
+}
+
+void kva_diag_destroy(kva_diag *diag) {
+  if (!diag) return;
+  kva_diag_clear(diag);
+  free(diag->messages);
+  free(diag);
+}
+
+static bool grow(kva_diag *diag) {
+  if (diag->count < diag->capacity) return true;
+  size_t capacity = diag->capacity ? 2 * diag->capacity : 8;
+  message *messages = realloc(diag->messages, capacity * sizeof *messages);
+  if (!messages) return false;
+  diag->messages = messages;
+  diag->capacity = capacity;
+  return true;
+}
+
+/* A message that there is no memory for is lost; the status that goes with it is not. */
+static void add(kva_diag *diag, kva_severity severity, const kva_loc *loc, const char *fmt, va_list args) {
+  if (!diag) return;
+  diag->errors += severity == KVA_ERROR;
+  if (!grow(diag)) return;
+  message *m = &diag->messages[diag->count++];
+  *m = (message){.severity = severity, .loc = loc ? *loc : (kva_loc){0}};
+  if (vasprintf(&m->text, fmt, args) < 0) m->text = NULL;
+}
+
+kva_status kva_error(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  add(diag, KVA_ERROR, loc, fmt, args);
+  va_end(args);
+  return KVA_INVALID;
+}
+
+kva_status kva_fail(kva_diag *diag, kva_status status, const kva_loc *loc, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  add(diag, KVA_ERROR, loc, fmt, args);
+  va_end(args);
+  return status;
+}
+
+void kva_note(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  add(diag, KVA_NOTE, loc, fmt, args);
+  va_end(args);
+}
+
+void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  add(diag, KVA_WARNING, loc, fmt, args);
+  va_end(args);
+}
+
+size_t kva_diag_errors(const kva_diag *diag) {
+  return diag->errors;
+}
+
+size_t kva_diag_count(const kva_diag *diag) {
+  return diag->count;
+}
+
+static const char *text_of(const message *m) {
+  return m->text ? m->text : "(no memory for the message)";
+}
+
+const char *kva_diag_message(const kva_diag *diag, size_t i, kva_severity *out_severity, kva_loc *out_loc) {
+  KVA_ASSERT(i < diag->count);
+  const message *m = &diag->messages[i];
+  if (out_severity) *out_severity = m->severity;
+  if (out_loc) *out_loc = m->loc;
+  return text_of(m);
+}
+
+/* Source text goes to a terminal: what is not printable must not steer it. */
+static void print_source(const char *s, size_t n, FILE *out) {
+  for (size_t i = 0; i < n; i++) fputc((unsigned char)s[i] < 0x20 && s[i] != '\t' ? '?' : s[i], out);
+}
+
+/* Blanks as wide as the n bytes: tabs stay, the later bytes of a UTF-8 character take no room. */
+static void print_blanks(const char *s, size_t n, FILE *out) {
+  for (size_t i = 0; i < n; i++) {
+    if (((unsigned char)s[i] & 0xC0) != 0x80) fputc(s[i] == '\t' ? '\t' : ' ', out);
+  }
+}
+
+static const char *find_line(const char *source, uint32_t line) {
+  while (source && line-- > 1) {
+    source = strchr(source, '\n');
+    if (source) source++;
+  }
+  return source;
+}
+
+/* The line, or of a very long one the part around the column, with the caret below. */
+static void print_caret(const kva_loc *loc, FILE *out) {
+  enum { BEFORE = 100, WIDTH = 160 };
+  const char *line = find_line(loc->source, loc->line);
+  if (!line) return;
+  size_t n = strcspn(line, "\r\n");
+  size_t column = loc->column ? loc->column - 1 : 0;
+  if (column > n) column = n;
+  size_t first = n > WIDTH && column > BEFORE ? column - BEFORE : 0;
+  size_t shown = n - first > WIDTH ? WIDTH : n - first;
+  fputs("  ", out);
+  print_source(line + first, shown, out);
+  fputc('\n', out);
+  if (!loc->column) return;
+  fputs("  ", out);
+  print_blanks(line + first, column - first, out);
+  fputs("^\n", out);
+}
+
+static void print_place(const kva_loc *loc, FILE *out) {
+  if (loc->file) {
+    fputs(loc->file, out);
+    if (loc->line) fprintf(out, ":%u", loc->line);
+    if (loc->line && loc->column) fprintf(out, ":%u", loc->column);
+    fputs(": ", out);
+  }
+  if (loc->node) fprintf(out, "node '%s': ", loc->node);
+}
+
+void kva_diag_print(const kva_diag *diag, FILE *out) {
+  static const char *const words[] = {[KVA_NOTE] = "note", [KVA_WARNING] = "warning", [KVA_ERROR] = "error"};
+  for (size_t i = 0; i < diag->count; i++) {
+    const message *m = &diag->messages[i];
+    print_place(&m->loc, out);
+    fprintf(out, "%s: %s\n", words[m->severity], text_of(m));
+    if (m->loc.source && m->loc.line) print_caret(&m->loc, out);
+  }
+}

@@ -1,0 +1,112 @@
+/* The runtime: executes artefacts. No LLVM, no protobuf; depends on libc, libm, pthread.
+ *
+ * Threads: a session is used by one thread at a time; several sessions may share a pool one after the other. All memory
+ * of a program's temporaries is one arena, sized when shapes are bound; nothing is allocated inside a step. */
+#ifndef KVA_RUNTIME_RUNTIME_H
+#define KVA_RUNTIME_RUNTIME_H
+
+#include "runtime/abi.h"
+#include "runtime/base/base.h"
+
+/* A dense row-major tensor; `data` is borrowed from whoever bound it. */
+typedef struct kva_tensor {
+  kva_dtype dtype;
+  int32_t rank;
+  int64_t dims[KVA_ABI_MAX_RANK];
+  void *data;
+} kva_tensor;
+/* Bytes of a tensor's data; -1 on overflow. */
+int64_t kva_tensor_bytes(const kva_tensor *t);
+
+typedef struct kva_session_options {
+  int threads;    /* 0: all */
+  uint64_t seed;  /* of initialisers; default 0 */
+  bool profile;   /* collect time per step */
+} kva_session_options;
+
+/* State (parameters, moments, counters) plus memory plans of an artefact's programs. Creation initialises all states. */
+typedef struct kva_session kva_session;
+KVA_MUST_USE kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options,
+                                           kva_diag *diag, kva_session **out_session);
+void kva_session_destroy(kva_session *s);
+
+int kva_session_program(const kva_session *s, const char *name); /* -1: none of that name */
+const kva_program *kva_session_program_desc(const kva_session *s, int program);
+
+/* Runs a program. inputs/outputs in the program's order. Symbols are bound from input shapes (contradictions are
+ * errors naming input, dim and symbol); a changed binding re-plans memory once. outputs[i].data: caller's memory of the
+ * right size, or NULL: then it is filled with a pointer to the session's memory, valid until the next run of this program;
+ * dims are always filled in. */
+KVA_MUST_USE kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs);
+
+/* The live tensor of a state (borrowed, writable between runs). false: no such state. */
+bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor);
+int kva_session_state_count(const kva_session *s);
+const kva_state_desc *kva_session_state_desc(const kva_session *s, int i, kva_tensor *out_tensor);
+
+/* Memory of the last binding of a program, bytes. */
+typedef struct kva_memory_report {
+  int64_t params, moments, other_state, temps, inputs, outputs, constants;
+} kva_memory_report;
+void kva_session_memory(const kva_session *s, int program, kva_memory_report *out);
+
+/* Time per step since creation, with options.profile. seconds[i], calls[i] by step number; counts returned. */
+int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls);
+
+/* ---- training ------------------------------------------------------------------------------------------------------ */
+
+/* A source of batches: fills tensors (allocated by the trainer, in order of the train program's data inputs). Must be a
+ * pure function of (seed, step) so that a resumed run sees the same data. */
+typedef struct kva_data_source {
+  const char *name;
+  kva_status (*fill)(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors, kva_diag *diag);
+  void (*destroy)(void *self);
+  void *self;
+} kva_data_source;
+
+/* Built-in generators by name with numeric arguments ("pool" = 48, ...): "induction" (tokens, targets, first), "ngram",
+ * "random". Unknown names or arguments are errors that list the known ones. */
+typedef struct kva_data_arg {
+  const char *name;
+  double value;
+} kva_data_arg;
+KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab,
+                                        kva_diag *diag, kva_data_source *out_source);
+
+typedef enum kva_schedule_kind { KVA_SCHEDULE_CONSTANT, KVA_SCHEDULE_WARMUP, KVA_SCHEDULE_COSINE, KVA_SCHEDULE_LINEAR } kva_schedule_kind;
+typedef struct kva_schedule {
+  kva_schedule_kind kind;
+  double lr, final_ratio;
+  int64_t warmup, total;
+} kva_schedule;
+/* Learning rate at step (from 1). WARMUP: linear to lr over `warmup` steps, then constant; COSINE and LINEAR: then down to
+ * lr * final_ratio at `total`. */
+double kva_schedule_at(const kva_schedule *s, int64_t step);
+
+typedef struct kva_train_options {
+  int64_t steps, batch;
+  int64_t eval_every, eval_batches; /* 0: never */
+  kva_schedule schedule;
+  uint64_t seed;
+  /* Called after every step and evaluation (evaluation: values are means over its batches); returning false stops the
+   * run after the current step. names/values: loss first, then the program's other scalar outputs. */
+  bool (*progress)(void *user, const struct kva_train_event *event);
+  void *user;
+} kva_train_options;
+typedef struct kva_train_event {
+  int64_t step, steps;
+  bool evaluation;
+  double seconds; /* since start, training only */
+  double lr;
+  int n;
+  const char *const *names;
+  const double *values;
+} kva_train_event;
+
+/* Programs "train_step" (data inputs..., lr) and, when evaluating, "eval" (data inputs...), whose outputs are scalars.
+ * Data inputs' symbols other than the batch size must be pinned or bound by `symbols`. A loss that is not finite stops
+ * the run with KVA_NOT_FINITE. */
+KVA_MUST_USE kva_status kva_train(kva_session *s, kva_data_source *data, const kva_train_options *options,
+                                  kva_diag *diag);
+
+#endif

@@ -237,4 +237,36 @@ kva_kernel *kva_kernel_parse(kva_arena *arena, kva_expr_ctx *exprs, const char *
 /* Equal for kernels that differ only in name, ids, and names of variables; used to compile equal kernels once. */
 uint64_t kva_kernel_hash(const kva_kernel *k);
 
+/* ---- walking and rewriting ----------------------------------------------------------------------------------------
+ * For schedules and code generation. The builder's own tables do not follow these edits: rewrite after building. */
+
+const char *kva_kop_name(kva_kop op);       /* "add", "load", ... */
+uint32_t kva_kop_arity(kva_kop op);         /* operands of an arithmetic opcode; 0 for the others */
+kva_dtype kva_kop_result_type(kva_kop op, kva_dtype operand); /* of arithmetic; operand: type of args[0], select: [1] */
+const char *kva_kloop_kind_name(kva_kloop_kind kind);
+const char *kva_combine_name(kva_combine combine);
+
+/* Calls visit for every instruction in text order (a loop before its body). visit may unlink the one it is given. */
+void kva_k_each_instr(const kva_kernel *k, void (*visit)(void *user, kva_kinstr *i), void *user);
+/* The same within one region and the regions below it. */
+void kva_k_each_instr_in(const kva_kregion *r, void (*visit)(void *user, kva_kinstr *i), void *user);
+/* Is `inner` the region `outer` or below it? */
+bool kva_k_encloses(const kva_kregion *outer, const kva_kregion *inner);
+/* Number of loops around this one. */
+uint32_t kva_k_loop_depth(const kva_kloop *l);
+/* The region where a symbol has a value: a loop's body, the region of a value; NULL for shape symbols. */
+kva_kregion *kva_k_symbol_region(const kva_kernel *k, const kva_expr *symbol);
+/* Replaces symbols from[i] by to[i] in every index and loop extent. Ranges that symbols carry stay as they are. */
+void kva_k_replace_index(kva_kernel *k, uint32_t n, const kva_expr *const *from, const kva_expr *const *to);
+
+/* Unlinked objects of k, for rewriting. A loop comes with its instruction and an empty body. */
+kva_kinstr *kva_k_instr_create(kva_kernel *k, kva_kop op, kva_dtype dtype);
+kva_kloop *kva_k_loop_create(kva_kernel *k, kva_kloop_kind kind, const kva_expr *extent, const char *name);
+kva_kregion *kva_k_region_create(kva_kernel *k, kva_kinstr *owner);
+/* Links i into r before `before` (NULL: at the end); regions below i get their parent and depth. */
+void kva_k_insert(kva_kregion *r, kva_kinstr *before, kva_kinstr *i);
+void kva_k_unlink(kva_kinstr *i);
+/* Removes pure instructions and loops whose values nobody uses, and makes ids dense again in text order. */
+void kva_kernel_sweep(kva_kernel *k);
+
 #endif

@@ -18,7 +18,7 @@ typedef enum kva_trait {
   KVA_BOOL_RESULT = 1 << 8,  /* comparison: result dtype is bool */
   KVA_FLOAT = 1 << 9,        /* dtype classes that operand 0 may have; the test lists come from these */
   KVA_INT = 1 << 10,
-  KVA_BOOL = 1 << 11,
+  KVA_BOOLEAN = 1 << 11,
   KVA_CHEAP = 1 << 12,       /* a few instructions: may be computed again in every consumer */
 } kva_trait;
 

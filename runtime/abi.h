@@ -9,7 +9,7 @@
 #include <stdint.h>
 
 #define KVA_ABI_VERSION 1u
-#define KVA_ABI_MAGIC 0x52495341564bull /* "KVASIR" */
+#define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
  * values of the program's shape symbols, indexed as in kva_program.symbols. Work items are independent. */
@@ -79,7 +79,7 @@ typedef struct kva_program {
   const char *const *symbols; /* "B", "T" */
   const kva_buffer_desc *buffers;
   const kva_step_desc *steps;
-  const int32_t *inputs;  /* buffer numbers in call order */
+  const int32_t *inputs; /* buffer numbers in call order */
   const int32_t *outputs;
 } kva_program;
 

@@ -19,12 +19,13 @@ typedef struct kva_tensor {
 int64_t kva_tensor_bytes(const kva_tensor *t);
 
 typedef struct kva_session_options {
-  int threads;    /* 0: all */
-  uint64_t seed;  /* of initialisers; default 0 */
-  bool profile;   /* collect time per step */
+  int threads;   /* 0: all */
+  uint64_t seed; /* of initialisers; default 0 */
+  bool profile;  /* collect time per step */
 } kva_session_options;
 
-/* State (parameters, moments, counters) plus memory plans of an artefact's programs. Creation initialises all states. */
+/* State (parameters, moments, counters) plus memory plans of an artefact's programs. Creation initialises all states.
+ */
 typedef struct kva_session kva_session;
 KVA_MUST_USE kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options,
                                            kva_diag *diag, kva_session **out_session);
@@ -35,9 +36,11 @@ const kva_program *kva_session_program_desc(const kva_session *s, int program);
 
 /* Runs a program. inputs/outputs in the program's order. Symbols are bound from input shapes (contradictions are
  * errors naming input, dim and symbol); a changed binding re-plans memory once. outputs[i].data: caller's memory of the
- * right size, or NULL: then it is filled with a pointer to the session's memory, valid until the next run of this program;
- * dims are always filled in. */
+ * right size, or NULL: then it is filled with a pointer to the session's memory, valid until the next run of this
+ * program; dims are always filled in. */
 KVA_MUST_USE kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs);
+/* Why the last kva_session_run failed; "" when it did not. */
+const char *kva_session_error(const kva_session *s);
 
 /* The live tensor of a state (borrowed, writable between runs). false: no such state. */
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor);
@@ -53,13 +56,15 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
 /* Time per step since creation, with options.profile. seconds[i], calls[i] by step number; counts returned. */
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls);
 
-/* ---- training ------------------------------------------------------------------------------------------------------ */
+/* ---- training ------------------------------------------------------------------------------------------------------
+ */
 
 /* A source of batches: fills tensors (allocated by the trainer, in order of the train program's data inputs). Must be a
  * pure function of (seed, step) so that a resumed run sees the same data. */
 typedef struct kva_data_source {
   const char *name;
-  kva_status (*fill)(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors, kva_diag *diag);
+  kva_status (*fill)(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
+                     kva_diag *diag);
   void (*destroy)(void *self);
   void *self;
 } kva_data_source;
@@ -73,26 +78,27 @@ typedef struct kva_data_arg {
 KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab,
                                         kva_diag *diag, kva_data_source *out_source);
 
-typedef enum kva_schedule_kind { KVA_SCHEDULE_CONSTANT, KVA_SCHEDULE_WARMUP, KVA_SCHEDULE_COSINE, KVA_SCHEDULE_LINEAR } kva_schedule_kind;
+typedef enum kva_schedule_kind {
+  KVA_SCHEDULE_CONSTANT,
+  KVA_SCHEDULE_WARMUP,
+  KVA_SCHEDULE_COSINE,
+  KVA_SCHEDULE_LINEAR
+} kva_schedule_kind;
 typedef struct kva_schedule {
   kva_schedule_kind kind;
   double lr, final_ratio;
   int64_t warmup, total;
 } kva_schedule;
-/* Learning rate at step (from 1). WARMUP: linear to lr over `warmup` steps, then constant; COSINE and LINEAR: then down to
- * lr * final_ratio at `total`. */
+/* Learning rate at step (from 1). WARMUP: linear to lr over `warmup` steps, then constant; COSINE and LINEAR: then down
+ * to lr * final_ratio at `total`. */
 double kva_schedule_at(const kva_schedule *s, int64_t step);
 
-typedef struct kva_train_options {
-  int64_t steps, batch;
-  int64_t eval_every, eval_batches; /* 0: never */
-  kva_schedule schedule;
-  uint64_t seed;
-  /* Called after every step and evaluation (evaluation: values are means over its batches); returning false stops the
-   * run after the current step. names/values: loss first, then the program's other scalar outputs. */
-  bool (*progress)(void *user, const struct kva_train_event *event);
-  void *user;
-} kva_train_options;
+/* A value for a shape symbol ("T" = 64). */
+typedef struct kva_symbol_value {
+  const char *name;
+  int64_t value;
+} kva_symbol_value;
+
 typedef struct kva_train_event {
   int64_t step, steps;
   bool evaluation;
@@ -102,6 +108,20 @@ typedef struct kva_train_event {
   const char *const *names;
   const double *values;
 } kva_train_event;
+
+typedef struct kva_train_options {
+  int64_t steps, batch;
+  int64_t eval_every, eval_batches; /* 0: never */
+  kva_schedule schedule;
+  uint64_t seed;
+  int64_t done;  /* steps that the state has behind it: a resumed run continues with done + 1 */
+  int n_symbols; /* values of the data inputs' symbols other than "B", which is `batch` */
+  const kva_symbol_value *symbols;
+  /* Called after every step and evaluation (evaluation: values are means over its batches); returning false stops the
+   * run after the current step. names/values: loss first, then the program's other scalar outputs. */
+  bool (*progress)(void *user, const kva_train_event *event);
+  void *user;
+} kva_train_options;
 
 /* Programs "train_step" (data inputs..., lr) and, when evaluating, "eval" (data inputs...), whose outputs are scalars.
  * Data inputs' symbols other than the batch size must be pinned or bound by `symbols`. A loss that is not finite stops

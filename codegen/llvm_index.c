@@ -1,0 +1,181 @@
+/* Index expressions as i64 values: of lane 0, or of every lane. Common parts are left to LLVM's passes. */
+#include "codegen/llvm_internal.h"
+
+void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value) {
+  for (uint32_t i = e->bindings.len; i-- > 0;) {
+    if (e->bindings.data[i].symbol != symbol) continue;
+    e->bindings.data[i].value = value;
+    return;
+  }
+  kva_binding binding = {symbol, value};
+  KVA_PUSH(e->scratch, &e->bindings, binding);
+}
+
+/* The instruction whose value a symbol stands for; NULL for other symbols. */
+static kva_kval symbol_value(const kva_emit *e, const kva_expr *symbol) {
+  for (uint32_t i = 0; i < e->k->value_symbols.len; i++) {
+    if (e->k->value_symbols.data[i] == symbol) return e->k->values.data[i];
+  }
+  return NULL;
+}
+
+static bool symbol_varying(const kva_emit *e, const kva_expr *symbol) {
+  if (symbol == e->lanes.var) return true;
+  kva_kval v = symbol_value(e, symbol);
+  return v && e->varying[v->id];
+}
+
+typedef struct varying_query {
+  const kva_emit *e;
+  bool found;
+} varying_query;
+
+static void visit_varying(void *user, const kva_expr *symbol) {
+  varying_query *q = user;
+  q->found |= symbol_varying(q->e, symbol);
+}
+
+bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x) {
+  if (e->lanes.n == 1) return false;
+  varying_query q = {e, false};
+  kva_expr_each_symbol(x, visit_varying, &q);
+  return q.found;
+}
+
+bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
+  const kva_expr *coefficient, *rest;
+  if (!e->lanes.var || !kva_expr_affine(e->k->exprs, x, e->lanes.var, &coefficient, &rest)) return false;
+  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest);
+}
+
+/* Any integer value as i64: as index arithmetic sees it. */
+static LLVMValueRef as_i64(kva_emit *e, kva_kval v, LLVMValueRef value) {
+  return kva_ll_convert(e, value, v->dtype, KVA_I64);
+}
+
+static LLVMValueRef first_lane(kva_emit *e, LLVMValueRef v) {
+  return kva_ll_is_vector(v) ? LLVMBuildExtractElement(e->b, v, kva_ll_i64(e, 0), "") : v;
+}
+
+static LLVMValueRef symbol_scalar(kva_emit *e, const kva_expr *symbol) {
+  kva_kval v = symbol_value(e, symbol);
+  if (v) return first_lane(e, as_i64(e, v, kva_ll_use(e, v)));
+  for (uint32_t i = e->bindings.len; i-- > 0;) {
+    if (e->bindings.data[i].symbol == symbol) return e->bindings.data[i].value;
+  }
+  KVA_ASSERT(!"symbol without a value");
+  return NULL;
+}
+
+static LLVMValueRef symbol_lanes(kva_emit *e, const kva_expr *symbol) {
+  kva_kval v = symbol_value(e, symbol);
+  if (v && e->varying[v->id]) return as_i64(e, v, kva_ll_use(e, v));
+  LLVMValueRef base = kva_ll_splat(e, symbol_scalar(e, symbol), e->lanes.n);
+  if (symbol != e->lanes.var) return base;
+  return LLVMBuildNSWAdd(e->b, base, kva_ll_iota(e, LLVMInt64TypeInContext(e->ctx), e->lanes.n), "");
+}
+
+static bool never_negative(const kva_expr *x) {
+  int64_t lo;
+  return kva_expr_lower_bound(x, &lo) && lo >= 0;
+}
+
+/* floor(a / b) and what remains. With operands that are proven not negative: the machine's unsigned division. Else
+ * truncation, corrected where a remainder has the divisor's opposite sign. */
+static LLVMValueRef floor_division(kva_emit *e, const kva_expr *x, LLVMValueRef a, LLVMValueRef b) {
+  bool is_mod = x->kind == KVA_EXPR_MOD;
+  if (never_negative(x->a) && never_negative(x->b)) {
+    return is_mod ? LLVMBuildURem(e->b, a, b, "") : LLVMBuildUDiv(e->b, a, b, "");
+  }
+  LLVMTypeRef type = LLVMTypeOf(a);
+  LLVMValueRef zero = LLVMConstNull(type), rest = LLVMBuildSRem(e->b, a, b, "");
+  LLVMValueRef other_sign = LLVMBuildICmp(e->b, LLVMIntSLT, LLVMBuildXor(e->b, rest, b, ""), zero, "");
+  LLVMValueRef off = LLVMBuildAnd(e->b, other_sign, LLVMBuildICmp(e->b, LLVMIntNE, rest, zero, ""), "");
+  if (is_mod) return LLVMBuildAdd(e->b, rest, LLVMBuildSelect(e->b, off, b, zero, ""), "");
+  return LLVMBuildAdd(e->b, LLVMBuildSDiv(e->b, a, b, ""), LLVMBuildSExt(e->b, off, type, ""), "");
+}
+
+static LLVMValueRef minimum(kva_emit *e, bool is_max, LLVMValueRef a, LLVMValueRef b) {
+  LLVMValueRef args[] = {a, b};
+  return kva_ll_intrinsic1(e, is_max ? "llvm.smax" : "llvm.smin", 2, args);
+}
+
+static LLVMValueRef compound(kva_emit *e, const kva_expr *x, LLVMValueRef a, LLVMValueRef b) {
+  if (x->kind == KVA_EXPR_DIV || x->kind == KVA_EXPR_MOD) return floor_division(e, x, a, b);
+  return minimum(e, x->kind == KVA_EXPR_MAX, a, b);
+}
+
+static LLVMValueRef add(kva_emit *e, LLVMValueRef a, LLVMValueRef b) {
+  return a ? LLVMBuildNSWAdd(e->b, a, b, "") : b;
+}
+
+static LLVMValueRef scale(kva_emit *e, LLVMValueRef a, LLVMValueRef b) {
+  return a ? LLVMBuildNSWMul(e->b, a, b, "") : b;
+}
+
+static LLVMValueRef coefficient_of(kva_emit *e, const kva_expr_term *t) {
+  return t->coefficient == 1 ? NULL : kva_ll_i64(e, t->coefficient);
+}
+
+static LLVMValueRef sum_scalar(kva_emit *e, const kva_expr *x) {
+  LLVMValueRef sum = x->constant || !x->n_terms ? kva_ll_i64(e, x->constant) : NULL;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    LLVMValueRef product = coefficient_of(e, t);
+    for (uint32_t f = 0; f < t->n_factors; f++) product = scale(e, product, kva_ll_expr(e, t->factors[f]));
+    sum = add(e, sum, product);
+  }
+  return sum;
+}
+
+LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x) {
+  switch (x->kind) {
+  case KVA_EXPR_SUM: return sum_scalar(e, x);
+  case KVA_EXPR_SYMBOL: return symbol_scalar(e, x);
+  case KVA_EXPR_OVERFLOW: KVA_ASSERT(!"overflowed index"); return NULL;
+  default: return compound(e, x, kva_ll_expr(e, x->a), kva_ll_expr(e, x->b));
+  }
+}
+
+/* Product of the factors that differ between lanes, times the splat of the others. */
+static LLVMValueRef product_lanes(kva_emit *e, const kva_expr_term *t) {
+  LLVMValueRef uniform = coefficient_of(e, t), varying = NULL;
+  for (uint32_t f = 0; f < t->n_factors; f++) {
+    bool varies = kva_ll_expr_varying(e, t->factors[f]);
+    if (varies) varying = scale(e, varying, kva_ll_expr_lanes(e, t->factors[f]));
+    else uniform = scale(e, uniform, kva_ll_expr(e, t->factors[f]));
+  }
+  return uniform ? scale(e, varying, kva_ll_splat(e, uniform, e->lanes.n)) : varying;
+}
+
+static bool term_varying(const kva_emit *e, const kva_expr_term *t) {
+  for (uint32_t f = 0; f < t->n_factors; f++) {
+    if (kva_ll_expr_varying(e, t->factors[f])) return true;
+  }
+  return false;
+}
+
+static LLVMValueRef sum_lanes(kva_emit *e, const kva_expr *x) {
+  LLVMValueRef uniform = x->constant ? kva_ll_i64(e, x->constant) : NULL, varying = NULL;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    if (term_varying(e, t)) {
+      varying = add(e, varying, product_lanes(e, t));
+      continue;
+    }
+    LLVMValueRef product = coefficient_of(e, t);
+    for (uint32_t f = 0; f < t->n_factors; f++) product = scale(e, product, kva_ll_expr(e, t->factors[f]));
+    uniform = add(e, uniform, product);
+  }
+  return uniform ? add(e, varying, kva_ll_splat(e, uniform, e->lanes.n)) : varying;
+}
+
+LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x) {
+  if (!kva_ll_expr_varying(e, x)) return kva_ll_splat(e, kva_ll_expr(e, x), e->lanes.n);
+  switch (x->kind) {
+  case KVA_EXPR_SUM: return sum_lanes(e, x);
+  case KVA_EXPR_SYMBOL: return symbol_lanes(e, x);
+  case KVA_EXPR_OVERFLOW: KVA_ASSERT(!"overflowed index"); return NULL;
+  default: return compound(e, x, kva_ll_expr_lanes(e, x->a), kva_ll_expr_lanes(e, x->b));
+  }
+}

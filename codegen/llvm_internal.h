@@ -1,0 +1,133 @@
+/* Shared by the llvm_*.c files, the only ones that see llvm-c. */
+#ifndef KVA_CODEGEN_LLVM_INTERNAL_H
+#define KVA_CODEGEN_LLVM_INTERNAL_H
+
+#include "codegen/codegen.h"
+
+#include <llvm-c/Core.h>
+#include <llvm-c/LLJIT.h>
+#include <llvm-c/TargetMachine.h>
+
+typedef struct kva_cg_kernel {
+  const char *name; /* symbol in the module */
+  kva_kernel_fn fn; /* after kva_codegen_jit */
+} kva_cg_kernel;
+
+struct kva_codegen {
+  kva_diag *diag; /* borrowed */
+  kva_arena *arena;
+  kva_target target;
+  int opt_level;
+  const char *cpu, *features;
+  LLVMContextRef ctx;
+  LLVMModuleRef module;
+  LLVMBuilderRef builder;
+  LLVMTargetMachineRef machine;
+  LLVMTargetDataRef layout;
+  LLVMOrcLLJITRef jit; /* NULL before kva_codegen_jit */
+  bool optimized;
+  KVA_VEC(kva_cg_kernel) kernels;
+  kva_map *by_hash; /* hash of kernel and symbols -> kernel number + 1 */
+};
+
+typedef struct kva_binding {
+  const kva_expr *symbol;
+  LLVMValueRef value; /* i64 */
+} kva_binding;
+
+/* The vector loop around the code being emitted. Inside it an instruction is `varying` when its value may differ between
+ * lanes; it is then a vector of `lanes`, else a scalar. */
+typedef struct kva_lanes {
+  unsigned n;          /* 1: no vector loop */
+  const kva_expr *var; /* the vector loop's variable; its binding is lane 0's value */
+  LLVMValueRef mask;   /* <n x i1> of the lanes that run; NULL: all */
+} kva_lanes;
+
+/* Emission of one kernel. */
+typedef struct kva_emit {
+  kva_codegen *cg;
+  LLVMContextRef ctx;
+  LLVMModuleRef module;
+  LLVMBuilderRef b;
+  kva_arena *scratch;
+  const kva_kernel *k;
+  LLVMValueRef fn;
+  LLVMValueRef begin, end;  /* work items of this call */
+  LLVMValueRef *bufs;       /* by buffer id */
+  LLVMValueRef *values;     /* by instruction id: its latest emission */
+  bool *varying;            /* by instruction id, see kva_lanes */
+  LLVMValueRef *scopes, *others; /* alias metadata by buffer id */
+  KVA_VEC(kva_binding) bindings;
+  kva_lanes lanes;
+} kva_emit;
+
+/* ---- llvm_types.c: types, constants, small helpers ------------------------------------------------------------------- */
+
+LLVMTypeRef kva_ll_type(const kva_emit *e, kva_dtype compute); /* scalar */
+LLVMTypeRef kva_ll_storage(const kva_emit *e, kva_dtype storage); /* what a pointer to elements points to */
+LLVMTypeRef kva_ll_widen(LLVMTypeRef scalar, unsigned lanes);     /* the vector type; scalar itself for 1 */
+LLVMTypeRef kva_ll_like(LLVMTypeRef scalar, LLVMValueRef shape);  /* scalar or vector as `shape` is */
+LLVMValueRef kva_ll_int(LLVMTypeRef type, int64_t v);             /* scalar or splat */
+LLVMValueRef kva_ll_float(LLVMTypeRef type, double v);
+LLVMValueRef kva_ll_i64(const kva_emit *e, int64_t v);
+LLVMValueRef kva_ll_splat(kva_emit *e, LLVMValueRef v, unsigned lanes); /* a vector stays what it is */
+LLVMValueRef kva_ll_iota(const kva_emit *e, LLVMTypeRef scalar, unsigned lanes);
+bool kva_ll_is_vector(LLVMValueRef v);
+/* An overloaded intrinsic, overloaded on `types`. */
+LLVMValueRef kva_ll_intrinsic(kva_emit *e, const char *name, unsigned n_types, LLVMTypeRef *types, unsigned n_args,
+                              LLVMValueRef *args);
+/* The same, overloaded on the type of args[0]. */
+LLVMValueRef kva_ll_intrinsic1(kva_emit *e, const char *name, unsigned n_args, LLVMValueRef *args);
+/* A C function (libm), called lane by lane. */
+LLVMValueRef kva_ll_libcall(kva_emit *e, const char *name, unsigned n_args, LLVMValueRef *args);
+LLVMBasicBlockRef kva_ll_block(kva_emit *e, const char *name);
+LLVMValueRef kva_ll_any(kva_emit *e, LLVMValueRef mask); /* i1: some lane is set */
+LLVMValueRef kva_ll_and(kva_emit *e, LLVMValueRef a, LLVMValueRef b); /* NULL stands for true; splats as needed */
+
+/* ---- llvm_index.c: index expressions ---------------------------------------------------------------------------------- */
+
+void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value);
+bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x);
+/* i64 value of x in lane 0. */
+LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x);
+/* <lanes x i64>. */
+LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
+/* x grows by exactly one from lane to lane. */
+bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x);
+
+/* ---- llvm_arith.c, llvm_convert.c ------------------------------------------------------------------------------------- */
+
+/* Value of v where the builder stands: scalar, or vector when it varies. */
+LLVMValueRef kva_ll_use(kva_emit *e, kva_kval v);
+LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i);
+LLVMValueRef kva_ll_convert(kva_emit *e, LLVMValueRef v, kva_dtype from, kva_dtype to);
+LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueRef a, LLVMValueRef b);
+LLVMValueRef kva_ll_neutral(const kva_emit *e, kva_combine op, kva_dtype t); /* scalar */
+/* max(a, b) and min(a, b), NaN if either is NaN. */
+LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b);
+/* Between the value that memory holds and the value that is computed with; scalars or vectors. Types narrower than a
+ * byte come and go as i8. */
+LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
+LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
+
+/* ---- llvm_memory.c ------------------------------------------------------------------------------------------------------ */
+
+LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i);
+void kva_ll_store(kva_emit *e, const kva_kinstr *i);
+
+/* ---- llvm_loop.c, llvm_emit.c -------------------------------------------------------------------------------------------- */
+
+void kva_ll_loop(kva_emit *e, const kva_kloop *l);
+void kva_ll_region(kva_emit *e, const kva_kregion *r);
+/* Marks what varies inside a vector loop over e->lanes.var. */
+void kva_ll_mark_varying(kva_emit *e, const kva_kloop *l);
+bool kva_ll_carry_varying(const kva_emit *e, const kva_kcarry *c);
+/* Can this VECTOR loop run in lanes? Marks what varies as a side effect. */
+bool kva_ll_vectorizable(kva_emit *e, const kva_kloop *l);
+unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l);
+
+/* Defines the function of kernel k under `name`. symbols: see kva_codegen_add. */
+KVA_MUST_USE kva_status kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
+                                      const kva_expr *const *symbols);
+
+#endif

@@ -1,0 +1,305 @@
+/* The builder: placement, sharing of equal instructions, loads and stores under guards, ifs. Arithmetic is in
+ * kernel_ops.c, loops are in kernel_loop.c.
+ *
+ * The open regions form a path from the kernel's body to the current region. An instruction of an open region R, other
+ * than the open loop or if itself, stands before that loop or if, because whatever goes into R goes there. Hence all
+ * values of the regions on the path are visible, and nothing else is: "visible" is a test on regions alone.
+ *
+ * Placement: a pure instruction depends on the regions of its operands, of its loop variables and of its value symbols,
+ * which all lie on the path; it goes into the deepest. A load stays inside an `if` that it was asked for in, and inside
+ * a loop that may run no iteration unless its index is proven to lie in the buffer: outside it could touch memory that
+ * does not exist (x[t, 0] of an empty x, in a loop over its empty axis). */
+#include "ir/kernel_internal.h"
+
+/* What makes pure instructions equal. Zeroed before it is filled, so that padding compares. */
+typedef struct pure_key {
+  uint32_t op, dtype, n_args;
+  uint32_t args[3];
+  int64_t imm;
+  const kva_expr *index;
+  const kva_kbuf *buf;
+  const kva_kregion *region;
+} pure_key;
+
+kva_kb *kva_kb_create(kva_kernel *k) {
+  kva_kb *b = KVA_NEW(k->arena, kva_kb);
+  b->kernel = k;
+  b->arena = k->arena;
+  b->exprs = k->exprs;
+  b->region = k->body;
+  b->memo = KVA_NEW(k->arena, struct kva_kb_memo);
+  b->memo->pure = kva_map_create(k->arena);
+  b->memo->loops = kva_map_create(k->arena);
+  b->memo->symbol_loops = kva_map_create(k->arena);
+  b->memo->symbol_values = kva_map_create(k->arena);
+  b->memo->value_symbols = kva_map_create(k->arena);
+  b->memo->results = kva_map_create(k->arena);
+  return b;
+}
+
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
+
+static kva_kbuf *add_buffer(kva_kb *b, kva_kspace space, const char *name, kva_dtype dtype, const kva_expr *extent) {
+  kva_kbuf *buf = KVA_NEW(b->arena, kva_kbuf);
+  *buf = (kva_kbuf){.space = space, .dtype = dtype, .extent = extent, .id = b->kernel->bufs.len};
+  buf->name = kva_arena_strdup(b->arena, name);
+  KVA_PUSH(b->arena, &b->kernel->bufs, buf);
+  return buf;
+}
+
+kva_kbuf *kva_k_param(kva_kb *b, const char *name, kva_dtype dtype, const kva_expr *extent) {
+  uint32_t n = b->kernel->bufs.len;
+  KVA_ASSERT(!n || b->kernel->bufs.data[n - 1]->space == KVA_K_PARAM); /* ids: parameters first */
+  return add_buffer(b, KVA_K_PARAM, name, dtype, extent);
+}
+
+kva_kbuf *kva_k_local(kva_kb *b, const char *name, kva_dtype dtype, int64_t extent) {
+  return add_buffer(b, KVA_K_LOCAL, name, dtype, kva_expr_const(b->exprs, extent));
+}
+
+kva_kbuf *kva_k_shared(kva_kb *b, const char *name, kva_dtype dtype, int64_t extent) {
+  return add_buffer(b, KVA_K_SHARED, name, dtype, kva_expr_const(b->exprs, extent));
+}
+
+bool kva_kb_is_ordered(const kva_kbuf *buf) {
+  return buf->space != KVA_K_PARAM || buf->written;
+}
+
+/* ---- placement --------------------------------------------------------------------------------------------------- */
+
+kva_kregion *kva_kb_symbol_region(const kva_kb *b, const kva_expr *symbol) {
+  const kva_kloop *l = kva_kb_get(b->memo->symbol_loops, symbol);
+  if (l) return l->body;
+  const kva_kinstr *v = kva_kb_get(b->memo->symbol_values, symbol);
+  return v ? v->region : b->kernel->body;
+}
+
+typedef struct region_search {
+  const kva_kb *b;
+  kva_kregion *region;
+} region_search;
+
+static void visit_symbol(void *user, const kva_expr *symbol) {
+  region_search *s = user;
+  s->region = kva_kb_deeper(s->region, kva_kb_symbol_region(s->b, symbol));
+}
+
+kva_kregion *kva_kb_expr_region(const kva_kb *b, const kva_expr *e) {
+  region_search s = {b, b->kernel->body};
+  kva_expr_each_symbol(e, visit_symbol, &s);
+  return s.region;
+}
+
+static kva_kregion *operand_region(const kva_kb *b, const kva_kinstr *i) {
+  kva_kregion *r = i->index ? kva_kb_expr_region(b, i->index) : b->kernel->body;
+  for (uint32_t a = 0; a < i->n_args; a++) {
+    KVA_ASSERT(i->args[a]->region); /* result of a loop that has not ended */
+    r = kva_kb_deeper(r, i->args[a]->region);
+  }
+  KVA_ASSERT(kva_k_encloses(r, b->region)); /* operand out of scope */
+  return r;
+}
+
+void kva_kb_link(const kva_kb *b, kva_kregion *r, kva_kinstr *i) {
+  kva_kinstr *open_child = NULL;
+  for (kva_kregion *c = b->region; c != r; c = c->parent) open_child = c->owner;
+  kva_k_insert(r, open_child, i);
+}
+
+bool kva_kb_load_in_bounds(kva_expr_ctx *c, const kva_kinstr *load) {
+  return kva_expr_provably_le(c, kva_expr_const(c, 0), load->index) &&
+         kva_expr_provably_less(c, load->index, load->buf->extent);
+}
+
+static bool may_be_empty(const kva_kloop *l) {
+  int64_t lo;
+  return !kva_expr_lower_bound(l->extent, &lo) || lo < 1;
+}
+
+kva_kregion *kva_kb_hoist(kva_kregion *from, kva_kregion *lowest, bool loads, bool (*safe)(const void *user),
+                          const void *user) {
+  if (!loads) return lowest;
+  bool known_safe = false;
+  for (kva_kregion *r = from; r != lowest; r = r->parent) {
+    if (r->owner->op == KVA_K_IF) return r;
+    if (known_safe || !may_be_empty(r->owner->loop)) continue;
+    known_safe = safe(user);
+    if (!known_safe) return r;
+  }
+  return lowest;
+}
+
+typedef struct load_site {
+  kva_expr_ctx *exprs;
+  const kva_kinstr *load;
+} load_site;
+
+static bool load_is_safe(const void *user) {
+  const load_site *site = user;
+  return kva_kb_load_in_bounds(site->exprs, site->load);
+}
+
+static pure_key make_key(const kva_kinstr *i, const kva_kregion *r) {
+  pure_key key;
+  memset(&key, 0, sizeof key);
+  key.op = (uint32_t)i->op;
+  key.dtype = (uint32_t)i->dtype;
+  key.n_args = i->n_args;
+  for (uint32_t a = 0; a < i->n_args; a++) key.args[a] = i->args[a]->id;
+  key.imm = i->imm.i;
+  key.index = i->index;
+  key.buf = i->buf;
+  key.region = r;
+  return key;
+}
+
+static kva_kinstr *copy_instr(kva_kb *b, const kva_kinstr *proto) {
+  kva_kinstr *i = kva_k_instr_create(b->kernel, proto->op, proto->dtype);
+  uint32_t id = i->id;
+  *i = *proto;
+  i->id = id;
+  return i;
+}
+
+kva_kval kva_kb_pure(kva_kb *b, const kva_kinstr *proto) {
+  kva_kregion *lowest = operand_region(b, proto);
+  load_site site = {b->exprs, proto};
+  kva_kregion *place = kva_kb_hoist(b->region, lowest, proto->op == KVA_K_LOAD, load_is_safe, &site);
+  for (kva_kregion *r = place;; r = r->parent) {
+    pure_key key = make_key(proto, r);
+    kva_kinstr *known = kva_map_get(b->memo->pure, &key, sizeof key);
+    if (known) return known;
+    if (r == lowest) break;
+  }
+  kva_kinstr *i = copy_instr(b, proto);
+  kva_kb_link(b, place, i);
+  pure_key key = make_key(proto, place);
+  kva_map_set(b->memo->pure, &key, sizeof key, i);
+  return i;
+}
+
+static kva_kinstr *append(kva_kb *b, const kva_kinstr *proto) {
+  operand_region(b, proto);
+  kva_kinstr *i = copy_instr(b, proto);
+  kva_kb_link(b, b->region, i);
+  return i;
+}
+
+/* ---- loads, stores, guards --------------------------------------------------------------------------------------- */
+
+bool kva_kb_is_const(const kva_kinstr *v) {
+  return v->op == KVA_K_CONST;
+}
+
+static bool never(kva_kval pred) {
+  return pred && kva_kb_is_const(pred) && !pred->imm.i;
+}
+
+kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
+  kva_dtype type = kva_k_compute_type(buf->dtype);
+  buf->read = true;
+  if (never(b->pred)) return kva_k_const(b, type, 0);
+  kva_kinstr load = {.op = KVA_K_LOAD, .dtype = type, .index = index, .buf = buf};
+  if (b->pred) load.args[load.n_args++] = b->pred;
+  return kva_kb_is_ordered(buf) ? append(b, &load) : kva_kb_pure(b, &load);
+}
+
+void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v) {
+  buf->written = true;
+  if (never(b->pred)) return;
+  kva_kinstr store = {.op = KVA_K_STORE, .n_args = 1, .index = index, .buf = buf};
+  store.args[0] = kva_k_convert(b, v, kva_k_compute_type(buf->dtype));
+  if (b->pred) store.args[store.n_args++] = b->pred;
+  append(b, &store);
+}
+
+kva_kval kva_k_guard_begin(kva_kb *b, kva_kval cond) {
+  kva_kval previous = b->pred;
+  b->pred = kva_k_and(b, previous, cond);
+  if (b->pred && kva_kb_is_const(b->pred) && b->pred->imm.i) b->pred = NULL;
+  return previous;
+}
+
+void kva_k_guard_end(kva_kb *b, kva_kval previous) {
+  b->pred = previous;
+}
+
+/* ---- index expressions as values and back ------------------------------------------------------------------------ */
+
+kva_kval kva_k_index(kva_kb *b, const kva_expr *e) {
+  int64_t constant;
+  if (kva_expr_is_const(e, &constant)) return kva_k_const_i(b, KVA_I64, constant);
+  kva_kval v = kva_kb_get(b->memo->symbol_values, e);
+  if (v) return v;
+  kva_kinstr index = {.op = KVA_K_INDEX, .dtype = KVA_I64, .index = e};
+  return kva_kb_pure(b, &index);
+}
+
+const kva_expr *kva_k_symbol(kva_kb *b, kva_kval value) {
+  kva_kval v = kva_k_convert(b, value, KVA_I64);
+  if (v->op == KVA_K_CONST) return kva_expr_const(b->exprs, v->imm.i);
+  if (v->op == KVA_K_INDEX) return v->index;
+  const kva_expr *known = kva_kb_get(b->memo->value_symbols, v);
+  if (known) return known;
+  const kva_expr *symbol = kva_expr_fresh(b->exprs, "v", INT64_MIN, NULL);
+  KVA_PUSH(b->arena, &b->kernel->value_symbols, symbol);
+  KVA_PUSH(b->arena, &b->kernel->values, v);
+  kva_kb_set(b->memo->value_symbols, v, symbol);
+  kva_kb_set(b->memo->symbol_values, symbol, v);
+  return symbol;
+}
+
+static kva_kval compare(kva_kb *b, kva_kop op, const kva_expr *x, const kva_expr *y) {
+  return kva_k2(b, op, kva_k_index(b, x), kva_k_index(b, y));
+}
+
+kva_kval kva_k_index_lt(kva_kb *b, const kva_expr *x, const kva_expr *y) {
+  if (kva_expr_provably_less(b->exprs, x, y)) return kva_k_const_i(b, KVA_BOOL, 1);
+  if (kva_expr_provably_le(b->exprs, y, x)) return kva_k_const_i(b, KVA_BOOL, 0);
+  return compare(b, KVA_K_lt, x, y);
+}
+
+kva_kval kva_k_index_le(kva_kb *b, const kva_expr *x, const kva_expr *y) {
+  if (kva_expr_provably_le(b->exprs, x, y)) return kva_k_const_i(b, KVA_BOOL, 1);
+  if (kva_expr_provably_less(b->exprs, y, x)) return kva_k_const_i(b, KVA_BOOL, 0);
+  return compare(b, KVA_K_le, x, y);
+}
+
+kva_kval kva_k_index_eq(kva_kb *b, const kva_expr *x, const kva_expr *y) {
+  if (x == y) return kva_k_const_i(b, KVA_BOOL, 1);
+  bool differ = kva_expr_provably_less(b->exprs, x, y) || kva_expr_provably_less(b->exprs, y, x);
+  return differ ? kva_k_const_i(b, KVA_BOOL, 0) : compare(b, KVA_K_eq, x, y);
+}
+
+kva_kval kva_k_and(kva_kb *b, kva_kval x, kva_kval y) {
+  if (!x) return kva_kb_resolve(y);
+  return y ? kva_k2(b, KVA_K_and, x, y) : kva_kb_resolve(x);
+}
+
+/* ---- if ---------------------------------------------------------------------------------------------------------- */
+
+kva_kinstr *kva_k_if_begin(kva_kb *b, kva_kval cond) {
+  kva_kinstr branch = {.op = KVA_K_IF, .n_args = 1};
+  branch.args[0] = kva_kb_resolve(cond);
+  branch.then = kva_k_region_create(b->kernel, NULL);
+  branch.orelse = kva_k_region_create(b->kernel, NULL);
+  kva_kinstr *i = append(b, &branch);
+  i->then->owner = i->orelse->owner = i;
+  b->region = i->then;
+  return i;
+}
+
+void kva_k_if_else(kva_kb *b, kva_kinstr *branch) {
+  KVA_ASSERT(b->region == branch->then);
+  b->region = branch->orelse;
+}
+
+void kva_k_if_end(kva_kb *b, kva_kinstr *branch) {
+  KVA_ASSERT(b->region == branch->then || b->region == branch->orelse);
+  b->region = branch->region;
+}
+
+void kva_k_barrier(kva_kb *b) {
+  kva_kinstr barrier = {.op = KVA_K_BARRIER};
+  append(b, &barrier);
+}

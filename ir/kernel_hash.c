@@ -1,0 +1,116 @@
+/* Structural hash of a kernel. Names of buffers, variables and the kernel, ids and the place of constants play no
+ * part: loop variables and values count by position, constants by value, shape symbols by name. */
+#include "ir/kernel.h"
+
+typedef struct hasher {
+  uint64_t h;
+  kva_map *numbers; /* instruction, loop variable or value symbol -> position + 1 */
+  uint32_t next;
+} hasher;
+
+static uint64_t mix(uint64_t h, uint64_t v) {
+  return kva_hash(h, &v, sizeof v);
+}
+
+static void add(hasher *s, uint64_t v) {
+  s->h = mix(s->h, v);
+}
+
+static void number(hasher *s, const void *what) {
+  kva_map_set(s->numbers, &what, sizeof what, (void *)(uintptr_t)++s->next);
+}
+
+static uint64_t number_of(const hasher *s, const void *what) {
+  return (uintptr_t)kva_map_get(s->numbers, &what, sizeof what);
+}
+
+static uint64_t hash_expr(const hasher *s, const kva_expr *e);
+
+static uint64_t hash_symbol(const hasher *s, const kva_expr *e) {
+  uint64_t n = number_of(s, e);
+  return n ? mix(1, n) : kva_hash(2, e->name, strlen(e->name));
+}
+
+/* Terms and factors are sorted by ids, which differ between equal kernels: they combine by addition. */
+static uint64_t hash_sum(const hasher *s, const kva_expr *e) {
+  uint64_t terms = 0;
+  for (uint32_t t = 0; t < e->n_terms; t++) {
+    uint64_t factors = 0;
+    for (uint32_t f = 0; f < e->terms[t].n_factors; f++) factors += mix(3, hash_expr(s, e->terms[t].factors[f]));
+    terms += mix(factors, (uint64_t)e->terms[t].coefficient);
+  }
+  return mix(mix(4, (uint64_t)e->constant), terms);
+}
+
+static uint64_t hash_expr(const hasher *s, const kva_expr *e) {
+  if (e->kind == KVA_EXPR_SYMBOL) return hash_symbol(s, e);
+  if (e->kind == KVA_EXPR_SUM) return hash_sum(s, e);
+  if (e->kind == KVA_EXPR_OVERFLOW) return 5;
+  uint64_t a = hash_expr(s, e->a), b = hash_expr(s, e->b);
+  bool symmetric = e->kind == KVA_EXPR_MIN || e->kind == KVA_EXPR_MAX;
+  return mix((uint64_t)e->kind + 6, symmetric ? a + b : mix(a, b));
+}
+
+static void add_value(hasher *s, const kva_kinstr *v) {
+  if (v->op != KVA_K_CONST) {
+    add(s, number_of(s, v));
+    return;
+  }
+  add(s, (uint64_t)v->dtype << 32 | 0xffff);
+  add(s, (uint64_t)v->imm.i);
+}
+
+static void add_loop(hasher *s, const kva_kloop *l) {
+  add(s, (uint64_t)l->kind << 8 | l->strict_order);
+  add(s, hash_expr(s, l->extent));
+  number(s, l->var);
+  for (uint32_t c = 0; c < l->carries.len; c++) {
+    add(s, (uint64_t)l->carries.data[c].combine << 8 | (uint64_t)l->carries.data[c].dtype);
+    add_value(s, l->carries.data[c].init);
+  }
+}
+
+static void add_region(hasher *s, const kva_kregion *r);
+
+static void add_instr(hasher *s, const kva_kinstr *i) {
+  add(s, (uint64_t)i->op << 32 | (uint64_t)i->dtype << 8 | i->n_args);
+  for (uint32_t a = 0; a < i->n_args; a++) add_value(s, i->args[a]);
+  if (i->index) add(s, hash_expr(s, i->index));
+  if (i->buf) add(s, i->buf->id);
+  if (i->op == KVA_K_LOOP) add_loop(s, i->loop);
+  if (i->op == KVA_K_REDUCE || i->op == KVA_K_CARRY) add(s, mix(number_of(s, i->loop->var), i->carry));
+  number(s, i);
+  if (i->op == KVA_K_LOOP) {
+    add_region(s, i->loop->body);
+    for (uint32_t c = 0; c < i->loop->carries.len; c++) add_value(s, i->loop->carries.data[c].yield);
+  }
+  if (i->then) add_region(s, i->then);
+  if (i->orelse) add_region(s, i->orelse);
+}
+
+static void add_region(hasher *s, const kva_kregion *r) {
+  for (const kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op != KVA_K_CONST) add_instr(s, i);
+  }
+  add(s, 0xe0d);
+}
+
+/* A symbol counts as the value it stands for. Values come before their uses, so they have numbers in time only if
+ * symbols get theirs beforehand: by the order of the list, which follows from the order of building. */
+static void number_symbols(hasher *s, const kva_kernel *k) {
+  for (uint32_t i = 0; i < k->value_symbols.len; i++) number(s, k->value_symbols.data[i]);
+}
+
+uint64_t kva_kernel_hash(const kva_kernel *k) {
+  kva_arena *scratch = kva_arena_create();
+  hasher s = {.numbers = kva_map_create(scratch)};
+  number_symbols(&s, k);
+  for (uint32_t i = 0; i < k->bufs.len; i++) {
+    const kva_kbuf *buf = k->bufs.data[i];
+    add(&s, (uint64_t)buf->space << 32 | (uint64_t)buf->dtype << 8 | (uint64_t)buf->read << 1 | buf->written);
+    add(&s, hash_expr(&s, buf->extent));
+  }
+  add_region(&s, k->body);
+  kva_arena_destroy(scratch);
+  return s.h;
+}

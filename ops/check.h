@@ -1,0 +1,26 @@
+/* Checks of operand types for inference functions. Each reports at the node what it expected and what it found; an
+ * operand that was left out passes. */
+#ifndef KVA_OPS_CHECK_H
+#define KVA_OPS_CHECK_H
+
+#include "ops/build.h"
+
+/* Operand i is a tensor of a dtype class that the operator's row names. */
+KVA_MUST_USE kva_status kva_check_class(kva_module *m, const kva_node *n, uint32_t i);
+KVA_MUST_USE kva_status kva_check_float(kva_module *m, const kva_node *n, uint32_t i);
+KVA_MUST_USE kva_status kva_check_int(kva_module *m, const kva_node *n, uint32_t i);
+KVA_MUST_USE kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, uint32_t i, uint32_t as);
+KVA_MUST_USE kva_status kva_check_rank(kva_module *m, const kva_node *n, uint32_t i, uint32_t rank);
+KVA_MUST_USE kva_status kva_check_min_rank(kva_module *m, const kva_node *n, uint32_t i, uint32_t rank);
+/* Exactly this shape; the dtype does not matter. */
+KVA_MUST_USE kva_status kva_check_shape(kva_module *m, const kva_node *n, uint32_t i, uint32_t rank,
+                                        const kva_dim *dims);
+/* Broadcasts to this shape without enlarging it (NumPy rule, aligned from the right). */
+KVA_MUST_USE kva_status kva_check_broadcasts_to(kva_module *m, const kva_node *n, uint32_t i, uint32_t rank,
+                                                const kva_dim *dims);
+/* axis in [-rank, rank) -> [0, rank), for code that runs after inference has checked it. */
+static inline uint32_t kva_axis(int64_t axis, uint32_t rank) {
+  return (uint32_t)(axis < 0 ? axis + (int64_t)rank : axis);
+}
+
+#endif

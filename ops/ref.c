@@ -1,0 +1,311 @@
+/* The reference evaluator: executes a graph node by node on wide tensors and rounds every result to its dtype. The
+ * oracle of every other executor: no shortcuts, no threads.
+ *
+ * Symbols get their values from the input shapes: plain symbols first, then expressions that hold a single unknown
+ * (`P + T` with P known); then every dim is checked, so that contradicting inputs are errors and not silent. */
+#include "ops/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct binding {
+  const kva_expr *symbol;
+  int64_t value;
+} binding;
+
+typedef struct evaluation {
+  kva_module *m;
+  kva_diag *diag;
+  kva_arena *arena;
+  KVA_VEC(binding) bindings;
+  kva_wide **values;   /* by value id */
+  uint32_t *remaining; /* uses still to come, by value id */
+  kva_wide *(*state)(void *user, kva_state *s);
+  void *state_user;
+  kva_ref_trace trace;
+  void *trace_user;
+} evaluation;
+
+/* ---- symbols ----------------------------------------------------------------------------------------------------- */
+
+static bool lookup_symbol(void *user, const kva_expr *symbol, int64_t *out_v) {
+  evaluation *e = user;
+  for (uint32_t i = 0; i < e->bindings.len; i++) {
+    if (e->bindings.data[i].symbol != symbol) continue;
+    *out_v = e->bindings.data[i].value;
+    return true;
+  }
+  return false;
+}
+
+typedef struct unknowns {
+  evaluation *e;
+  const kva_expr *symbol;
+  uint32_t n;
+} unknowns;
+
+static void count_unknown(void *user, const kva_expr *symbol) {
+  unknowns *u = user;
+  int64_t v;
+  if (lookup_symbol(u->e, symbol, &v)) return;
+  u->symbol = symbol;
+  u->n++;
+}
+
+/* Binds the only unknown of dim = extent where that is coefficient * symbol + rest with known integers. */
+static bool solve_dim(evaluation *e, kva_dim dim, int64_t extent) {
+  unknowns u = {.e = e};
+  kva_expr_each_symbol(dim, count_unknown, &u);
+  const kva_expr *coefficient, *rest;
+  int64_t c, r;
+  if (u.n != 1 || !kva_expr_affine(e->m->exprs, dim, u.symbol, &coefficient, &rest)) return false;
+  if (!kva_expr_eval(coefficient, lookup_symbol, e, &c) || !kva_expr_eval(rest, lookup_symbol, e, &r)) return false;
+  if (c <= 0 || extent < r || (extent - r) % c) return false;
+  KVA_PUSH(e->arena, &e->bindings, ((binding){u.symbol, (extent - r) / c}));
+  return true;
+}
+
+static kva_status check_input(evaluation *e, const kva_function *f, const kva_value *v, const kva_wide *w) {
+  const char *name = v->name ? v->name : "(unnamed)";
+  if (w->dtype != v->type->dtype || w->rank != v->type->rank)
+    return kva_error(e->diag, &f->loc, "input %s: expected %s of rank %u, found %s of rank %u", name,
+                     kva_dtype_name(v->type->dtype), v->type->rank, kva_dtype_name(w->dtype), w->rank);
+  for (uint32_t k = 0; k < w->rank; k++) {
+    int64_t extent;
+    if (!kva_expr_eval(v->type->dims[k], lookup_symbol, e, &extent))
+      return kva_error(e->diag, &f->loc, "input %s: axis %u: the input shapes do not determine its extent", name, k);
+    if (extent != w->dims[k])
+      return kva_error(e->diag, &f->loc, "input %s: axis %u: expected extent %lld, found %lld", name, k,
+                       (long long)extent, (long long)w->dims[k]);
+  }
+  return KVA_OK;
+}
+
+static bool solve_some(evaluation *e, const kva_graph *g, const kva_wide *const *inputs) {
+  bool progress = false;
+  for (uint32_t i = 0; i < g->inputs.len; i++) {
+    const kva_type *type = g->inputs.data[i]->type;
+    for (uint32_t k = 0; k < type->rank && k < inputs[i]->rank; k++)
+      progress |= solve_dim(e, type->dims[k], inputs[i]->dims[k]);
+  }
+  return progress;
+}
+
+static kva_status bind_symbols(evaluation *e, const kva_function *f, const kva_wide *const *inputs) {
+  while (solve_some(e, f->graph, inputs)) {}
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_input(e, f, f->graph->inputs.data[i], inputs[i]));
+  return KVA_OK;
+}
+
+kva_status kva_ref_dim(kva_ref *r, kva_dim dim, int64_t *out_v) {
+  if (kva_expr_eval(dim, r->lookup, r->lookup_user, out_v)) return KVA_OK;
+  kva_text text = {0};
+  kva_expr_print(dim, &text);
+  kva_error(r->diag, NULL, "the value of %s is unknown or overflows: no input shape determines it", text.data);
+  kva_text_free(&text);
+  return KVA_INVALID;
+}
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static kva_status new_value(evaluation *e, kva_ref *r, const kva_node *n, const kva_type *type, kva_wide **out_w) {
+  int64_t dims[KVA_MAX_RANK];
+  if (type->kind != KVA_TYPE_TENSOR || type->rank > KVA_MAX_RANK)
+    return kva_fail(e->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: only tensors up to rank %d can be evaluated",
+                    n->op->name, KVA_MAX_RANK);
+  for (uint32_t i = 0; i < type->rank; i++) KVA_TRY(kva_ref_dim(r, type->dims[i], &dims[i]));
+  for (uint32_t i = 0; i < type->rank; i++)
+    if (dims[i] < 0)
+      return kva_error(e->diag, &n->loc, "kv.%s: axis %u of the result has extent %lld", n->op->name, i,
+                       (long long)dims[i]);
+  *out_w = kva_wide_create(type->dtype, type->rank, dims);
+  if (!*out_w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its result", n->op->name);
+  return KVA_OK;
+}
+
+/* An infinity in float8e5m2 was made on purpose (cast with saturate = 0): rounding again would saturate it. */
+static void round_value(kva_wide *w) {
+  for (int64_t i = 0; i < w->n; i++) {
+    if (w->i) w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
+    else if (w->dtype != KVA_F64 && !(w->dtype == KVA_F8E5M2 && isinf(w->f[i])))
+      w->f[i] = kva_round_f64(w->dtype, w->f[i]);
+  }
+}
+
+static void copy_data(kva_wide *to, const kva_wide *from) {
+  memcpy(to->f ? (void *)to->f : to->i, from->f ? (void *)from->f : from->i, (size_t)from->n * 8);
+}
+
+static kva_wide *copy_of(const kva_wide *w) {
+  kva_wide *copy = kva_wide_create(w->dtype, w->rank, w->dims);
+  if (copy) copy_data(copy, w);
+  return copy;
+}
+
+static void set_value(evaluation *e, const kva_value *v, kva_wide *w) {
+  e->values[v->id] = w;
+  e->remaining[v->id] = kva_value_use_count(v);
+  if (e->trace) e->trace(e->trace_user, v, w);
+}
+
+static void release(evaluation *e, const kva_value *v) {
+  if (--e->remaining[v->id]) return;
+  kva_wide_free(e->values[v->id]);
+  e->values[v->id] = NULL;
+}
+
+static void release_operands(evaluation *e, const kva_node *n) {
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (kva_operand(n, i)) release(e, kva_operand(n, i));
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+static kva_status live_state(evaluation *e, const kva_node *n, kva_state *s, kva_wide **out_w) {
+  *out_w = e->state ? e->state(e->state_user, s) : NULL;
+  if (*out_w) return KVA_OK;
+  return kva_error(e->diag, &n->loc, "kv.%s: state %s has no value in this evaluation", n->op->name, s->name);
+}
+
+static kva_status run_state_read(evaluation *e, kva_node *n) {
+  kva_wide *live;
+  KVA_TRY(live_state(e, n, ((const kva_state_read_attrs *)n->attrs)->state, &live));
+  kva_wide *w = copy_of(live);
+  if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its result", n->op->name);
+  set_value(e, kva_result(n, 0), w);
+  return KVA_OK;
+}
+
+static kva_status run_state_write(evaluation *e, const kva_node *n) {
+  kva_state *s = ((const kva_state_write_attrs *)n->attrs)->state;
+  const kva_wide *w = e->values[kva_operand(n, 0)->id];
+  kva_wide *live;
+  KVA_TRY(live_state(e, n, s, &live));
+  bool same = live->dtype == w->dtype && live->rank == w->rank;
+  for (uint32_t i = 0; same && i < w->rank; i++) same = live->dims[i] == w->dims[i];
+  if (!same) return kva_error(e->diag, &n->loc, "kv.%s: the shape of state %s changed", n->op->name, s->name);
+  copy_data(live, w);
+  return KVA_OK;
+}
+
+static kva_status run_constant(evaluation *e, kva_node *n) {
+  const kva_tensor_data *data = ((const kva_constant_attrs *)n->attrs)->value;
+  kva_wide *w = kva_wide_from_data(data->dtype, data->rank, data->dims, data->data);
+  if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its result", n->op->name);
+  set_value(e, kva_result(n, 0), w);
+  return KVA_OK;
+}
+
+static kva_status run_node(evaluation *e, kva_node *n, kva_ref *r) {
+  const kva_wide **in = KVA_NEW_ARRAY(r->scratch, const kva_wide *, n->n_operands + 1);
+  kva_wide **out = KVA_NEW_ARRAY(r->scratch, kva_wide *, n->n_results + 1);
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (kva_operand(n, i)) in[i] = e->values[kva_operand(n, i)->id];
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < n->n_results && !status; i++) status = new_value(e, r, n, n->results[i].type, &out[i]);
+  if (!status) status = n->op->ref(r, n, in, out);
+  for (uint32_t i = 0; i < n->n_results; i++) {
+    if (status) {
+      kva_wide_free(out[i]);
+    } else {
+      round_value(out[i]);
+      set_value(e, kva_result(n, i), out[i]);
+    }
+  }
+  return status;
+}
+
+static kva_status run_graph(evaluation *e, const kva_graph *g);
+
+/* A fused group: its graph's inputs are the node's operands. */
+static kva_status run_group(evaluation *e, kva_node *n) {
+  const kva_graph *g = n->graphs[0];
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_wide *w = copy_of(e->values[kva_operand(n, i)->id]);
+    if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its operands", n->op->name);
+    e->values[g->inputs.data[i]->id] = w;
+    e->remaining[g->inputs.data[i]->id] = kva_value_use_count(g->inputs.data[i]);
+  }
+  KVA_TRY(run_graph(e, g));
+  for (uint32_t i = 0; i < n->n_results; i++) {
+    kva_wide *w = copy_of(e->values[kva_graph_output(g, i)->id]);
+    if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its results", n->op->name);
+    set_value(e, kva_result(n, i), w);
+  }
+  release_operands(e, g->last);
+  return KVA_OK;
+}
+
+static kva_status run_any(evaluation *e, kva_node *n) {
+  if (kva_is(n, KVA_OP_constant)) return run_constant(e, n);
+  if (kva_is(n, KVA_OP_state_read)) return run_state_read(e, n);
+  if (kva_is(n, KVA_OP_state_write)) return run_state_write(e, n);
+  if (kva_is(n, KVA_OP_kernel)) return run_group(e, n);
+  kva_ref r = {.diag = e->diag,
+               .scratch = kva_arena_create(),
+               .lookup = lookup_symbol,
+               .lookup_user = e,
+               .state = e->state,
+               .state_user = e->state_user};
+  kva_status status = run_node(e, n, &r);
+  kva_arena_destroy(r.scratch);
+  return status;
+}
+
+/* The operands of `return` stay alive for the caller. */
+static kva_status run_graph(evaluation *e, const kva_graph *g) {
+  for (kva_node *n = g->first; n && !kva_is(n, KVA_OP_return); n = n->next) {
+    KVA_TRY(run_any(e, n));
+    release_operands(e, n);
+    for (uint32_t i = 0; i < n->n_results; i++) {
+      if (n->results[i].uses) continue;
+      kva_wide_free(e->values[n->results[i].id]);
+      e->values[n->results[i].id] = NULL;
+    }
+  }
+  return KVA_OK;
+}
+
+static kva_status run_function(evaluation *e, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs) {
+  const kva_graph *g = f->graph;
+  KVA_TRY(bind_symbols(e, f, inputs));
+  for (uint32_t i = 0; i < g->inputs.len; i++) {
+    kva_wide *w = copy_of(inputs[i]);
+    if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &f->loc, "no memory for the inputs");
+    set_value(e, g->inputs.data[i], w);
+  }
+  KVA_TRY(run_graph(e, g));
+  for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
+    outputs[i] = copy_of(e->values[kva_graph_output(g, i)->id]);
+    if (!outputs[i]) return kva_fail(e->diag, KVA_NO_MEMORY, &f->loc, "no memory for the outputs");
+  }
+  return KVA_OK;
+}
+
+kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+                       kva_wide *(*state)(void *user, kva_state *s), void *state_user, kva_ref_trace trace,
+                       void *trace_user, kva_diag *diag) {
+  evaluation e = {.m = m,
+                  .diag = diag,
+                  .arena = kva_arena_create(),
+                  .state = state,
+                  .state_user = state_user,
+                  .trace = trace,
+                  .trace_user = trace_user};
+  e.values = calloc(m->next_value_id + 1, sizeof *e.values);
+  e.remaining = calloc(m->next_value_id + 1, sizeof *e.remaining);
+  uint32_t n = kva_graph_output_count(f->graph);
+  for (uint32_t i = 0; i < n; i++) outputs[i] = NULL;
+  kva_status status = e.values && e.remaining
+                          ? run_function(&e, f, inputs, outputs)
+                          : kva_fail(diag, KVA_NO_MEMORY, &f->loc, "no memory to evaluate %s", f->name);
+  for (uint32_t i = 0; e.values && i < m->next_value_id; i++) kva_wide_free(e.values[i]);
+  for (uint32_t i = 0; status && i < n; i++) {
+    kva_wide_free(outputs[i]);
+    outputs[i] = NULL;
+  }
+  free(e.values);
+  free(e.remaining);
+  kva_arena_destroy(e.arena);
+  return status;
+}

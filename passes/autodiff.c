@@ -1,0 +1,121 @@
+/* Reverse-mode differentiation.
+ *
+ * What: builds dL/d(state) for every trained state that a scalar loss depends on, as ordinary nodes at the end of the
+ * function. Algorithm: mark the values that a trained state reaches; walk the nodes backwards from the loss; for each
+ * node whose result has an adjoint, its operator's vjp rule turns adjoints of results into adjoints of operands; adjoints of
+ * a value with several uses are added in walk order, so sums are deterministic.
+ * Requires: SSA order, a scalar float loss, no sub-graphs on the path. Breaks: nothing (only adds nodes).
+ * This file holds traversal and accumulation; the mathematics is in the operators' files. */
+#include "passes/passes_internal.h"
+
+typedef struct autodiff {
+  kva_module *m;
+  kva_builder b;
+  kva_value **adjoint; /* by value id; NULL: nothing flows */
+  bool *active;        /* by value id: a trained state reaches it */
+  uint32_t n_values;   /* that existed before; gradients of gradients are not asked for */
+} autodiff;
+
+static const kva_state *trained_state(const kva_node *n) {
+  if (!kva_is(n, KVA_OP_state_read)) return NULL;
+  const kva_state *s = ((const kva_state_read_attrs *)n->attrs)->state;
+  return s->kind == KVA_STATE_PARAM && !s->frozen && kva_dtype_is_float(s->type->dtype) ? s : NULL;
+}
+
+static void mark_active(autodiff *ad, const kva_graph *g) {
+  for (const kva_node *n = g->first; n; n = n->next) {
+    bool active = trained_state(n) != NULL;
+    for (uint32_t i = 0; i < n->n_operands && n->op->vjp_kind != KVA_VJP_ZERO; i++) {
+      const kva_value *v = n->operands[i].value;
+      active |= v && ad->active[v->id];
+    }
+    for (uint32_t r = 0; r < n->n_results; r++)
+      ad->active[n->results[r].id] = active && kva_dtype_is_float(n->results[r].type->dtype);
+  }
+}
+
+static void accumulate(autodiff *ad, const kva_value *v, kva_value *g) {
+  kva_value **slot = &ad->adjoint[v->id];
+  *slot = *slot ? kva_add(&ad->b, *slot, g) : g;
+}
+
+static bool has_adjoint(const autodiff *ad, const kva_node *n) {
+  for (uint32_t r = 0; r < n->n_results; r++)
+    if (ad->adjoint[n->results[r].id]) return true;
+  return false;
+}
+
+static kva_status check_gradient_type(autodiff *ad, const kva_node *n, uint32_t i, const kva_value *g) {
+  const kva_type *want = n->operands[i].value->type;
+  if (g->type == want) return KVA_OK;
+  kva_text a = {0}, b = {0};
+  kva_type_print(want, &a);
+  kva_type_print(g->type, &b);
+  kva_status s = kva_error(ad->m->diag, &n->loc, "gradient of operand %u of kv.%s has type %s, expected %s", i,
+                           n->op->name, b.data, a.data);
+  kva_text_free(&a);
+  kva_text_free(&b);
+  return s;
+}
+
+static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
+  if (n->op->vjp_kind == KVA_VJP_ZERO || !has_adjoint(ad, n)) return KVA_OK;
+  bool *wants = KVA_NEW_ARRAY(scratch, bool, n->n_operands + 1);
+  bool any = false;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = n->operands[i].value;
+    wants[i] = v && ad->active[v->id];
+    any |= wants[i];
+  }
+  if (!any) return KVA_OK;
+  if (n->op->vjp_kind == KVA_VJP_NONE)
+    return kva_fail(ad->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s has no gradient rule: %s", n->op->name,
+                    n->op->vjp_reason ? n->op->vjp_reason : "not differentiable here");
+  kva_value **out = KVA_NEW_ARRAY(scratch, kva_value *, n->n_results + 1);
+  kva_value **in = KVA_NEW_ARRAY(scratch, kva_value *, n->n_operands + 1);
+  for (uint32_t r = 0; r < n->n_results; r++) out[r] = ad->adjoint[n->results[r].id];
+  ad->b.loc = n->loc;
+  kva_vjp call = {.b = &ad->b, .grad_out = out, .grad_in = in, .wants = wants};
+  KVA_TRY(n->op->vjp(&call, n));
+  if (ad->b.failed) return KVA_INVALID;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    if (!wants[i] || !in[i]) continue;
+    KVA_TRY(check_gradient_type(ad, n, i, in[i]));
+    accumulate(ad, n->operands[i].value, in[i]);
+  }
+  return KVA_OK;
+}
+
+static kva_status check_loss(kva_module *m, const kva_function *f, const kva_value *loss) {
+  if (loss->type->kind == KVA_TYPE_TENSOR && loss->type->rank == 0 && kva_dtype_is_float(loss->type->dtype)) return KVA_OK;
+  kva_text t = {0};
+  kva_type_print(loss->type, &t);
+  kva_status s = kva_error(m->diag, &f->loc, "the loss must be a scalar of a float type, found %s; reduce it first", t.data);
+  kva_text_free(&t);
+  return s;
+}
+
+kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads) {
+  KVA_TRY(check_loss(m, f, loss));
+  kva_graph *g = f->graph;
+  kva_arena *scratch = kva_arena_create();
+  autodiff ad = {.m = m, .n_values = m->next_value_id};
+  ad.b = (kva_builder){.m = m, .graph = g, .before = g->last};
+  ad.adjoint = KVA_NEW_ARRAY(scratch, kva_value *, ad.n_values);
+  ad.active = KVA_NEW_ARRAY(scratch, bool, ad.n_values);
+  mark_active(&ad, g);
+
+  KVA_VEC(kva_node *) nodes = {0};
+  for (kva_node *n = g->first; n != g->last; n = n->next) KVA_PUSH(scratch, &nodes, n);
+  ad.adjoint[loss->id] = kva_const_scalar(&ad.b, loss->type->dtype, 1);
+  kva_status status = KVA_OK;
+  for (uint32_t i = nodes.len; i-- > 0 && status == KVA_OK;) status = visit(&ad, nodes.data[i], scratch);
+  for (uint32_t i = 0; i < nodes.len && status == KVA_OK; i++) {
+    const kva_state *s = trained_state(nodes.data[i]);
+    kva_value *adjoint = s ? ad.adjoint[nodes.data[i]->results[0].id] : NULL;
+    if (!adjoint) continue;
+    grads[s->id] = grads[s->id] ? kva_add(&ad.b, grads[s->id], adjoint) : adjoint;
+  }
+  kva_arena_destroy(scratch);
+  return status;
+}

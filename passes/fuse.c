@@ -1,0 +1,502 @@
+/* Fusion: groups element operators into kernels.
+ *
+ * What: outlines groups of nodes into kv.kernel nodes whose sub-graph holds them. Lowering then pulls values through the
+ * group by index, so maps, views and broadcasts inside a group cost no memory traffic.
+ *
+ * A group has a root, the node that gives it its iteration domain D: the result shape of an elementwise or movement node, the
+ * operand shape of a reduction over trailing axes ("row reduction"). A producer joins the group of its consumers when every
+ * element of it is computed once there:
+ *   - element code without reduction: always, where its consumers read each element about once (movement, elementwise,
+ *     reductions), or when it is cheap enough to compute again;
+ *   - a row reduction over the rows of D (softmax, norms, sums): when all its consumers in the group stand at the same
+ *     element of D ("aligned"), because then the builder places it in the row loop.
+ * A producer with consumers elsewhere joins as a further output if it is aligned and no path leads from such a consumer back
+ * into the group.
+ *
+ * Algorithm: nodes are visited backwards; each unclaimed node opens a group and absorbs producers, nearest first, until nothing
+ * joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks: node order.
+ * Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a wrong choice costs
+ * one pass over one tensor. */
+#include "passes/passes_internal.h"
+
+#include <stdlib.h>
+
+enum { MAX_GROUP = 64, MAX_OPERANDS = 24 };
+
+typedef enum role {
+  ROLE_OTHER,   /* not fusable: whole-kernel operators, state, constants, structure */
+  ROLE_ELEMENT, /* one result element from few operand elements */
+  ROLE_ROW,     /* reduces over trailing axes of operand 0 */
+  ROLE_SINK,    /* reduces otherwise, windows: may only be the root of a group */
+  ROLE_WINDOW,  /* reads operand elements many times: may be absorbed by nothing and absorbs only views */
+} role;
+
+typedef struct group {
+  uint32_t n_nodes;
+  kva_node *nodes[MAX_GROUP]; /* in order of absorption: consumers before producers */
+  const kva_type *domain;
+  uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
+  bool has_row;
+} group;
+
+typedef struct node_info {
+  group *group;      /* NULL: none */
+  bool aligned;      /* evaluated at the root's own index */
+  uint32_t position; /* order in the graph; copies share their original's */
+  uint32_t mark;     /* epoch of the last reachability walk */
+} node_info;
+
+typedef struct fuse {
+  kva_module *m;
+  kva_arena *scratch;
+  KVA_VEC(node_info) info; /* by node id */
+  kva_value **values;      /* by value id, while a group is outlined: its copy */
+  uint32_t epoch;
+} fuse;
+
+static node_info *info(const fuse *f, const kva_node *n) { return &f->info.data[n->id]; }
+
+/* ---- roles ----------------------------------------------------------------------------------------------------------- */
+
+static bool is_trailing(const kva_ints *axes, uint32_t rank) {
+  uint32_t lowest = rank;
+  for (uint32_t i = 0; i < axes->n; i++) lowest = axes->v[i] < lowest ? (uint32_t)axes->v[i] : lowest;
+  return axes->n > 0 && rank - lowest == axes->n;
+}
+
+/* Number of leading row dims of a row reduction, or -1 if the node is none. Whole-tensor sums have row rank 0 and do not
+ * count: nothing is shared between elements. */
+static int row_rank_of(const kva_node *n) {
+  const kva_type *x = n->n_operands ? kva_operand_type(n, 0) : NULL;
+  int64_t axis;
+  switch ((kva_op_id)n->op->id) {
+    case KVA_OP_reduce_sum:
+    case KVA_OP_reduce_mean:
+    case KVA_OP_reduce_max:
+    case KVA_OP_reduce_min:
+    case KVA_OP_reduce_prod: {
+      const kva_reduce_sum_attrs *a = n->attrs;
+      return is_trailing(&a->axes, x->rank) && a->axes.n < x->rank ? (int)(x->rank - a->axes.n) : -1;
+    }
+    case KVA_OP_argmax:
+    case KVA_OP_argmin:
+    case KVA_OP_softmax:
+    case KVA_OP_log_softmax: axis = ((const kva_softmax_attrs *)n->attrs)->axis; break;
+    case KVA_OP_rms_norm:
+    case KVA_OP_layer_norm: axis = ((const kva_rms_norm_attrs *)n->attrs)->axis; break;
+    case KVA_OP_cross_entropy: axis = -1; break;
+    default: return -1;
+  }
+  if (axis < 0) axis += x->rank;
+  bool norm = kva_is(n, KVA_OP_rms_norm) || kva_is(n, KVA_OP_layer_norm);
+  return axis > 0 && (norm || axis + 1 == (int64_t)x->rank) ? (int)axis : -1;
+}
+
+static role role_of(const kva_node *n) {
+  if (n->op->lower_kind != KVA_LOWER_ELEMENT) return ROLE_OTHER;
+  if (!(n->op->traits & KVA_REDUCES)) return ROLE_ELEMENT;
+  if (row_rank_of(n) >= 0) return ROLE_ROW;
+  switch ((kva_op_id)n->op->id) {
+    case KVA_OP_reduce_sum:
+    case KVA_OP_reduce_mean:
+    case KVA_OP_reduce_max:
+    case KVA_OP_reduce_min:
+    case KVA_OP_reduce_prod: return ROLE_SINK;
+    default: return ROLE_WINDOW;
+  }
+}
+
+static bool is_optimizer(const kva_node *n) {
+  return kva_is(n, KVA_OP_adamw) || kva_is(n, KVA_OP_sgd) || kva_is(n, KVA_OP_momentum) || kva_is(n, KVA_OP_adagrad);
+}
+
+static bool is_scalar_constant(const kva_node *n) {
+  double x;
+  return kva_is(n, KVA_OP_constant) && kva_splat_value(&n->results[0], &x);
+}
+
+/* ---- legality ---------------------------------------------------------------------------------------------------------- */
+
+static bool in_group(const fuse *f, const kva_node *n, const group *g) { return n && info(f, n)->group == g; }
+
+/* Consumer c (in the group, aligned) reads p at the element where it stands itself. */
+static bool edge_keeps_alignment(const kva_node *c, const kva_value *p, const group *g) {
+  if (c->op->traits & KVA_ELEMENTWISE) return p->type->rank == c->results[0].type->rank || p->type->rank == 0;
+  if (role_of(c) == ROLE_ROW) return p->type->rank == g->domain->rank;
+  return false;
+}
+
+static bool has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
+  if (t->rank < n || domain->rank < n) return false;
+  for (uint32_t d = 0; d < n; d++)
+    if (t->dims[d] != domain->dims[d]) return false;
+  return true;
+}
+
+/* Shape of the domain, or of its rows with extent-1 tails. */
+static bool is_domain_or_row_shape(const kva_type *t, const group *g) {
+  if (t->rank == g->domain->rank && has_prefix(t, g->domain, t->rank)) return true;
+  if (!g->has_row || !has_prefix(t, g->domain, g->row_rank)) return false;
+  if (t->rank == g->row_rank) return true;
+  if (t->rank != g->domain->rank) return false;
+  for (uint32_t d = g->row_rank; d < t->rank; d++)
+    if (!kva_expr_is(t->dims[d], 1)) return false;
+  return true;
+}
+
+static bool row_fits(const kva_node *p, const group *g) {
+  int rank = row_rank_of(p);
+  if (rank <= 0 || (g->has_row && (uint32_t)rank != g->row_rank)) return false;
+  const kva_type *x = kva_operand_type(p, 0);
+  /* Rows of p must be rows of the domain; when the result drops the row's axes the domain may be the rows alone. */
+  if (!has_prefix(x, g->domain, (uint32_t)rank)) return false;
+  return x->rank == g->domain->rank || g->domain->rank == (uint32_t)rank;
+}
+
+/* Some path from a consumer of n outside the group leads back into it: fusing would make a cycle. */
+static bool reaches_group(fuse *f, const kva_node *n, const group *g, uint32_t last) {
+  if (info(f, n)->mark == f->epoch) return false;
+  info(f, n)->mark = f->epoch;
+  for (uint32_t r = 0; r < n->n_results; r++)
+    for (const kva_use *u = n->results[r].uses; u; u = u->next) {
+      if (in_group(f, u->user, g)) return true;
+      if (info(f, u->user)->position < last && reaches_group(f, u->user, g, last)) return true;
+    }
+  return false;
+}
+
+static bool outside_use_returns(fuse *f, const kva_node *p, const group *g) {
+  uint32_t last = info(f, g->nodes[0])->position;
+  f->epoch++;
+  for (uint32_t r = 0; r < p->n_results; r++)
+    for (const kva_use *u = p->results[r].uses; u; u = u->next)
+      if (!in_group(f, u->user, g) && info(f, u->user)->position < last && reaches_group(f, u->user, g, last)) return true;
+  return false;
+}
+
+typedef struct consumers {
+  bool all_inside, all_aligned;
+} consumers;
+
+static consumers look_at_consumers(const fuse *f, const kva_node *p, const group *g) {
+  consumers c = {true, true};
+  for (uint32_t r = 0; r < p->n_results; r++)
+    for (const kva_use *u = p->results[r].uses; u; u = u->next) {
+      if (!in_group(f, u->user, g)) {
+        c.all_inside = false;
+        continue;
+      }
+      c.all_aligned &= info(f, u->user)->aligned && edge_keeps_alignment(u->user, &p->results[r], g);
+    }
+  return c;
+}
+
+/* Reading p once for each element of its consumers costs about as much as reading it from memory. */
+static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g) {
+  for (uint32_t r = 0; r < p->n_results; r++)
+    for (const kva_use *u = p->results[r].uses; u; u = u->next) {
+      if (!in_group(f, u->user, g)) continue;
+      bool broadcast = kva_is(u->user, KVA_OP_expand) || kva_is(u->user, KVA_OP_gather) ||
+                       ((u->user->op->traits & KVA_ELEMENTWISE) && p->results[r].type->rank > 0 &&
+                        !is_domain_or_row_shape(p->results[r].type, g) && info(f, u->user)->aligned);
+      if (broadcast && !(p->op->traits & KVA_CHEAP)) return false;
+    }
+  return true;
+}
+
+static bool may_join(fuse *f, const kva_node *p, const group *g) {
+  role r = role_of(p);
+  if (r != ROLE_ELEMENT && r != ROLE_ROW) return false;
+  if (g->n_nodes >= MAX_GROUP || is_optimizer(p)) return false;
+  /* A window reads each element many times, also through views: only movement may stand before it. */
+  if (role_of(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
+  consumers c = look_at_consumers(f, p, g);
+  if (r == ROLE_ROW && (!c.all_aligned || !row_fits(p, g))) return false;
+  if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
+  if (c.all_inside) return true;
+  /* A further output: it must be computed in the group's own loops, and stay acyclic. */
+  if (!c.all_aligned || role_of(g->nodes[0]) == ROLE_SINK || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
+  for (uint32_t k = 0; k < p->n_results; k++)
+    if (p->results[k].uses && !is_domain_or_row_shape(p->results[k].type, g)) return false;
+  return !outside_use_returns(f, p, g);
+}
+
+/* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only
+ * when it reads at most one full tensor, so that traffic does not grow. */
+static bool may_copy(const kva_node *p, const group *g) {
+  if (role_of(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
+  if (g->n_nodes >= MAX_GROUP || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
+  if (p->n_operands == 0 || (p->op->traits & KVA_VIEW)) return true;
+  uint32_t full = 0;
+  for (uint32_t i = 0; i < p->n_operands; i++) {
+    const kva_value *v = p->operands[i].value;
+    full += v && v->type->rank > 0 && !(v->def && is_scalar_constant(v->def));
+  }
+  return full <= 1;
+}
+
+/* ---- growing groups ------------------------------------------------------------------------------------------------------ */
+
+static void add_to_group(fuse *f, group *g, kva_node *n) {
+  consumers c = look_at_consumers(f, n, g);
+  info(f, n)->group = g;
+  info(f, n)->aligned = g->n_nodes == 0 || c.all_aligned;
+  g->nodes[g->n_nodes++] = n;
+  int rank = row_rank_of(n);
+  if (rank > 0 && role_of(n) == ROLE_ROW) {
+    g->has_row = true;
+    g->row_rank = (uint32_t)rank;
+  }
+}
+
+static group *open_group(fuse *f, kva_node *root) {
+  group *g = KVA_NEW(f->scratch, group);
+  g->domain = role_of(root) == ROLE_ROW ? kva_operand_type(root, 0) : root->results[0].type;
+  add_to_group(f, g, root);
+  return g;
+}
+
+static bool used_outside(const fuse *f, const kva_node *p, const group *g) {
+  for (uint32_t r = 0; r < p->n_results; r++)
+    for (const kva_use *u = p->results[r].uses; u; u = u->next)
+      if (!in_group(f, u->user, g)) return true;
+  return false;
+}
+
+/* Gives the group its own copy of p; other users keep the original. */
+static kva_node *copy_into_group(fuse *f, kva_node *p, const group *g) {
+  kva_value *operands[4];
+  if (p->n_operands > 4) return NULL;
+  for (uint32_t i = 0; i < p->n_operands; i++) operands[i] = p->operands[i].value;
+  kva_node *copy = kva_node_create(p->graph, p->next, p->op, p->n_operands, operands, 1, p->attrs, p->loc);
+  copy->results[0].type = p->results[0].type;
+  copy->results[0].name = p->results[0].name;
+  while (f->info.len <= copy->id) KVA_PUSH(f->scratch, &f->info, (node_info){0});
+  info(f, copy)->position = info(f, p)->position;
+  for (kva_use *u = p->results[0].uses, *next; u; u = next) {
+    next = u->next;
+    if (in_group(f, u->user, g)) kva_node_set_operand(u->user, u->index, &copy->results[0]);
+  }
+  return copy;
+}
+
+static bool absorb_producers(fuse *f, group *g, const kva_node *c) {
+  bool grew = false;
+  for (uint32_t i = 0; i < c->n_operands; i++) {
+    kva_node *p = c->operands[i].value ? c->operands[i].value->def : NULL;
+    if (!p || info(f, p)->group || p->graph != c->graph) continue;
+    if (may_join(f, p, g)) {
+      add_to_group(f, g, p);
+      grew = true;
+    } else if (used_outside(f, p, g) && may_copy(p, g)) {
+      kva_node *copy = copy_into_group(f, p, g);
+      if (!copy) continue;
+      add_to_group(f, g, copy);
+      grew = true;
+    }
+  }
+  return grew;
+}
+
+static void grow(fuse *f, group *g) {
+  if (is_optimizer(g->nodes[0])) {
+    /* Keep updates elementwise over their own operands, so that the planner can prove them in place. */
+    for (uint32_t i = 0; i < g->nodes[0]->n_operands; i++) {
+      kva_node *p = g->nodes[0]->operands[i].value->def;
+      if (p && !info(f, p)->group && role_of(p) == ROLE_ELEMENT && (p->op->traits & KVA_ELEMENTWISE) && may_join(f, p, g))
+        add_to_group(f, g, p);
+    }
+    return;
+  }
+  bool grew = true;
+  while (grew) {
+    grew = false;
+    for (uint32_t k = 0; k < g->n_nodes; k++) grew |= absorb_producers(f, g, g->nodes[k]);
+  }
+}
+
+/* ---- outlining ----------------------------------------------------------------------------------------------------------- */
+
+static int by_position(const void *a, const void *b, void *user) {
+  const fuse *f = user;
+  uint32_t x = info(f, *(kva_node *const *)a)->position, y = info(f, *(kva_node *const *)b)->position;
+  return x < y ? -1 : x > y;
+}
+
+/* A topological order of the group's nodes: definitions before uses. Copies share their original's position, and an
+ * original never reads its own copy, so position alone orders them. */
+static void sort_group(fuse *f, group *g) { qsort_r(g->nodes, g->n_nodes, sizeof *g->nodes, by_position, f); }
+
+typedef struct outline {
+  KVA_VEC(kva_value *) inputs, outputs;
+} outline;
+
+static bool contains(kva_value *const *values, uint32_t n, const kva_value *v) {
+  for (uint32_t i = 0; i < n; i++)
+    if (values[i] == v) return true;
+  return false;
+}
+
+static void find_interface(fuse *f, const group *g, outline *o) {
+  for (uint32_t k = 0; k < g->n_nodes; k++) {
+    kva_node *n = g->nodes[k];
+    for (uint32_t i = 0; i < n->n_operands; i++) {
+      kva_value *v = n->operands[i].value;
+      if (!v || in_group(f, v->def, g) || (v->def && is_scalar_constant(v->def))) continue;
+      if (!contains(o->inputs.data, o->inputs.len, v)) KVA_PUSH(f->scratch, &o->inputs, v);
+    }
+    for (uint32_t r = 0; r < n->n_results; r++) {
+      bool escapes = false;
+      for (const kva_use *u = n->results[r].uses; u && !escapes; u = u->next) escapes = !in_group(f, u->user, g);
+      if (escapes) KVA_PUSH(f->scratch, &o->outputs, &n->results[r]);
+    }
+  }
+}
+
+static const char *group_name(fuse *f, const group *g) {
+  const kva_node *root = g->nodes[g->n_nodes - 1];
+  return kva_arena_printf(f->m->arena, g->n_nodes == 1 ? "%s" : "%s_%u", root->op->name, g->n_nodes);
+}
+
+static void fill_body(fuse *f, const group *g, const outline *o, kva_graph *body) {
+  kva_value **values = f->values;
+  for (uint32_t i = 0; i < o->inputs.len; i++)
+    values[o->inputs.data[i]->id] = kva_graph_add_input(body, o->inputs.data[i]->type, o->inputs.data[i]->name);
+  for (uint32_t k = 0; k < g->n_nodes; k++) {
+    kva_node *n = g->nodes[k];
+    kva_value **in = KVA_NEW_ARRAY(f->scratch, kva_value *, n->n_operands + 1);
+    for (uint32_t i = 0; i < n->n_operands; i++) {
+      kva_value *v = n->operands[i].value;
+      if (v && !values[v->id]) { /* a scalar constant: copied in */
+        kva_node *c = kva_node_create(body, NULL, v->def->op, 0, NULL, 1, v->def->attrs, v->def->loc);
+        c->results[0].type = v->type;
+        values[v->id] = &c->results[0];
+      }
+      in[i] = v ? values[v->id] : NULL;
+    }
+    kva_node *copy = kva_node_create(body, NULL, n->op, n->n_operands, in, n->n_results, n->attrs, n->loc);
+    for (uint32_t r = 0; r < n->n_results; r++) {
+      copy->results[r].type = n->results[r].type;
+      copy->results[r].name = n->results[r].name;
+      values[n->results[r].id] = &copy->results[r];
+    }
+  }
+}
+
+static void forget_copies(fuse *f, const group *g, const outline *o) {
+  for (uint32_t i = 0; i < o->inputs.len; i++) f->values[o->inputs.data[i]->id] = NULL;
+  for (uint32_t k = 0; k < g->n_nodes; k++) {
+    const kva_node *n = g->nodes[k];
+    for (uint32_t i = 0; i < n->n_operands; i++)
+      if (n->operands[i].value) f->values[n->operands[i].value->id] = NULL;
+    for (uint32_t r = 0; r < n->n_results; r++) f->values[n->results[r].id] = NULL;
+  }
+}
+
+static void outline_group(fuse *f, group *g) {
+  kva_module *m = f->m;
+  sort_group(f, g);
+  outline o = {0};
+  find_interface(f, g, &o);
+  kva_node *root = g->nodes[g->n_nodes - 1];
+  kva_kernel_attrs *attrs = KVA_NEW(m->arena, kva_kernel_attrs);
+  attrs->name = group_name(f, g);
+  kva_node *kernel = kva_node_create(root->graph, root, KVA_OP(kernel), o.inputs.len, o.inputs.data, o.outputs.len, attrs, root->loc);
+  kernel->n_graphs = 1;
+  kernel->graphs = KVA_NEW_ARRAY(m->arena, kva_graph *, 1);
+  kva_graph *body = kernel->graphs[0] = kva_graph_create(m, kernel);
+  fill_body(f, g, &o, body);
+  kva_value **results = KVA_NEW_ARRAY(f->scratch, kva_value *, o.outputs.len + 1);
+  for (uint32_t i = 0; i < o.outputs.len; i++) {
+    results[i] = f->values[o.outputs.data[i]->id];
+    kernel->results[i].type = o.outputs.data[i]->type;
+    kernel->results[i].name = o.outputs.data[i]->name;
+  }
+  kva_node_create(body, NULL, KVA_OP(return), o.outputs.len, results, 0, NULL, root->loc);
+  for (uint32_t i = 0; i < o.outputs.len; i++) kva_value_replace_all_uses(o.outputs.data[i], &kernel->results[i]);
+  forget_copies(f, g, &o);
+  for (uint32_t k = g->n_nodes; k-- > 0;) kva_node_remove(g->nodes[k]);
+}
+
+/* ---- restoring order ------------------------------------------------------------------------------------------------------ */
+
+/* A group stands where its root stood, but a further output of it may be read before. Puts the nodes of a graph back in
+ * SSA order: repeatedly moves a node behind the last definition it needs, keeping the order otherwise. */
+static void restore_order(fuse *f, kva_graph *g) {
+  uint32_t n = 0;
+  for (kva_node *k = g->first; k; k = k->next) n++;
+  kva_node **order = KVA_NEW_ARRAY(f->scratch, kva_node *, n);
+  bool *done = KVA_NEW_ARRAY(f->scratch, bool, f->m->next_node_id);
+  KVA_VEC(kva_node *) stack = {0};
+  uint32_t len = 0;
+  for (kva_node *start = g->first; start; start = start->next) {
+    KVA_PUSH(f->scratch, &stack, start);
+    while (stack.len) {
+      kva_node *top = stack.data[stack.len - 1];
+      bool ready = true;
+      for (uint32_t i = 0; i < top->n_operands && !done[top->id]; i++) {
+        kva_node *def = top->operands[i].value ? top->operands[i].value->def : NULL;
+        if (!def || def->graph != g || done[def->id]) continue;
+        KVA_PUSH(f->scratch, &stack, def);
+        ready = false;
+      }
+      if (!ready) continue;
+      stack.len--;
+      if (done[top->id]) continue;
+      done[top->id] = true;
+      order[len++] = top;
+    }
+  }
+  for (uint32_t i = 0; i < len; i++) kva_node_move_before(order[i], NULL);
+}
+
+/* ---- pass ------------------------------------------------------------------------------------------------------------------ */
+
+static void number_nodes(fuse *f, const kva_graph *g) {
+  uint32_t position = 0;
+  while (f->info.len < f->m->next_node_id) KVA_PUSH(f->scratch, &f->info, (node_info){0});
+  for (const kva_node *n = g->first; n; n = n->next) info(f, n)->position = position++;
+}
+
+/* Ids that outlining can make: inputs, results and constants of bodies, results of kernels. */
+static uint32_t value_bound(const fuse *f, const kva_graph *g) {
+  uint32_t bound = f->m->next_value_id;
+  for (const kva_node *n = g->first; n; n = n->next) bound += 2 * n->n_operands + 3 * n->n_results;
+  return bound;
+}
+
+static bool is_dead(const kva_node *n) {
+  for (uint32_t r = 0; r < n->n_results; r++)
+    if (n->results[r].uses) return false;
+  return true;
+}
+
+static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
+  number_nodes(f, g);
+  KVA_VEC(group *) groups = {0};
+  for (kva_node *n = g->last; n; n = n->prev) {
+    /* Dead: all its users took a copy. */
+    if (info(f, n)->group || role_of(n) == ROLE_OTHER || is_dead(n)) continue;
+    group *opened = open_group(f, n);
+    grow(f, opened);
+    KVA_PUSH(f->scratch, &groups, opened);
+  }
+  f->values = KVA_NEW_ARRAY(f->scratch, kva_value *, value_bound(f, g));
+  for (uint32_t i = 0; i < groups.len; i++) {
+    group *k = groups.data[i];
+    if (k->n_nodes == 1 && kva_is(k->nodes[0], KVA_OP_reshape)) continue; /* the planner aliases it */
+    outline_group(f, k);
+    *changed = true;
+  }
+  restore_order(f, g);
+}
+
+kva_status kva_fuse(kva_module *m, bool *changed) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    fuse f = {.m = m, .scratch = kva_arena_create()};
+    fuse_graph(&f, m->functions.data[i]->graph, changed);
+    kva_arena_destroy(f.scratch);
+  }
+  bool dead = false;
+  return kva_opt_dce(m, &dead);
+}

@@ -1,0 +1,32 @@
+/* Dead code elimination.
+ *
+ * What: removes pure nodes (and reads of state) none of whose results is used.
+ * Algorithm: one backward sweep over each graph. A node stands after its operands' definitions, so when the sweep
+ * reaches a node all its users were visited: one sweep finds everything.
+ * Requires: SSA order. Breaks: nothing.
+ * Why not use counts alone, forward: a chain of dead nodes would need one sweep for each link. */
+#include "passes/passes_internal.h"
+
+static bool is_dead(const kva_node *n) {
+  if (n->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return false;
+  for (uint32_t r = 0; r < n->n_results; r++)
+    if (n->results[r].uses) return false;
+  return true;
+}
+
+static void sweep(kva_graph *g, bool *changed) {
+  for (kva_node *n = g->last, *prev; n; n = prev) {
+    prev = n->prev;
+    if (is_dead(n)) {
+      kva_node_remove(n);
+      *changed = true;
+      continue;
+    }
+    for (uint32_t i = 0; i < n->n_graphs; i++) sweep(n->graphs[i], changed);
+  }
+}
+
+kva_status kva_opt_dce(kva_module *m, bool *changed) {
+  for (uint32_t f = 0; f < m->functions.len; f++) sweep(m->functions.data[f]->graph, changed);
+  return KVA_OK;
+}

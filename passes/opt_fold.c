@@ -1,0 +1,99 @@
+/* Constant folding.
+ *
+ * What: a pure node whose operands are all constants and whose result shape is static becomes a constant, computed by the
+ * operator's own reference. Nodes without operands (iota, dims) count.
+ * Algorithm: one forward sweep; a folded result is a constant for the nodes after it. Requires: SSA order.
+ * Breaks: nothing. Why the limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB; only results of at
+ * most FOLD_LIMIT elements, or smaller than their operands together, are folded. */
+#include "passes/passes_internal.h"
+
+enum { FOLD_LIMIT = 1 << 16 };
+
+static bool no_symbols(void *user, const kva_expr *symbol, int64_t *out_v) {
+  (void)user, (void)symbol, (void)out_v;
+  return false;
+}
+
+static int64_t static_elements(kva_module *m, const kva_type *t) {
+  int64_t n;
+  return kva_expr_is_const(kva_type_elements(m, t), &n) ? n : -1;
+}
+
+static bool is_foldable_type(const kva_type *t) {
+  return t->kind == KVA_TYPE_TENSOR && kva_type_is_static(t) && t->dtype != KVA_STRING && t->dtype != KVA_C64 &&
+         t->dtype != KVA_C128;
+}
+
+static bool can_fold(kva_module *m, const kva_node *n) {
+  if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
+  if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal)) return false;
+  int64_t operand_elements = 0, result_elements = 0;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = n->operands[i].value;
+    if (!v) continue;
+    if (!kva_constant_of(v) || !is_foldable_type(v->type)) return false;
+    operand_elements += static_elements(m, v->type);
+  }
+  for (uint32_t r = 0; r < n->n_results; r++) {
+    if (!is_foldable_type(n->results[r].type)) return false;
+    result_elements += static_elements(m, n->results[r].type);
+  }
+  return result_elements <= FOLD_LIMIT || result_elements <= operand_elements;
+}
+
+static kva_wide *wide_of_type(const kva_type *t) {
+  int64_t dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < t->rank; d++) kva_expr_is_const(t->dims[d], &dims[d]);
+  return kva_wide_create(t->dtype, t->rank, dims);
+}
+
+static void replace_by_constant(kva_module *m, kva_node *n, uint32_t r, const kva_wide *w) {
+  int64_t bytes;
+  if (!kva_dtype_bytes(w->dtype, w->n, &bytes)) return;
+  kva_tensor_data *t = KVA_NEW(m->arena, kva_tensor_data);
+  void *data = kva_arena_alloc(m->arena, (size_t)bytes);
+  kva_wide_to_data(w, data);
+  *t = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank, .data = data, .bytes = bytes};
+  t->dims = kva_arena_memdup(m->arena, w->dims, w->rank * sizeof *w->dims);
+  kva_builder b = kva_builder_before(m, n);
+  kva_value_replace_all_uses(&n->results[r], kva_const_tensor(&b, t));
+}
+
+static kva_status evaluate(kva_module *m, kva_node *n, kva_arena *scratch, kva_wide **in, kva_wide **out) {
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_tensor_data *t = kva_constant_of(n->operands[i].value);
+    in[i] = t ? kva_wide_from_data(t->dtype, t->rank, t->dims, t->data) : NULL;
+    if (t && !in[i]) return KVA_NO_MEMORY;
+  }
+  for (uint32_t r = 0; r < n->n_results; r++) {
+    out[r] = wide_of_type(n->results[r].type);
+    if (!out[r]) return KVA_NO_MEMORY;
+  }
+  kva_ref ref = {.diag = m->diag, .scratch = scratch, .lookup = no_symbols};
+  return n->op->ref(&ref, n, (const kva_wide *const *)in, (kva_wide *const *)out);
+}
+
+static kva_status fold_node(kva_module *m, kva_node *n) {
+  kva_arena *scratch = kva_arena_create();
+  kva_wide **in = KVA_NEW_ARRAY(scratch, kva_wide *, n->n_operands + 1);
+  kva_wide **out = KVA_NEW_ARRAY(scratch, kva_wide *, n->n_results + 1);
+  kva_status status = evaluate(m, n, scratch, in, out);
+  if (status == KVA_OK)
+    for (uint32_t r = 0; r < n->n_results; r++) replace_by_constant(m, n, r, out[r]);
+  for (uint32_t i = 0; i < n->n_operands; i++) kva_wide_free(in[i]);
+  for (uint32_t r = 0; r < n->n_results; r++) kva_wide_free(out[r]);
+  kva_arena_destroy(scratch);
+  if (status == KVA_OK) kva_node_remove(n);
+  return status;
+}
+
+kva_status kva_opt_fold(kva_module *m, bool *changed) {
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
+      next = n->next;
+      if (!can_fold(m, n)) continue;
+      KVA_TRY(fold_node(m, n));
+      *changed = true;
+    }
+  return KVA_OK;
+}

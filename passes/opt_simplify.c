@@ -1,0 +1,194 @@
+/* Algebraic simplification.
+ *
+ * What: local rewrites that never grow the graph: neutral elements, no-op movement, chains of the same movement, transposes
+ * into matrix products. Exact: bits of the result do not change, except -0 + 0 (x + 0 -> x keeps -0).
+ * Algorithm: one forward sweep; each rule looks at one node and its operands and returns the value to use instead.
+ * Requires: SSA order. Breaks: nothing; leaves dead nodes to dce.
+ * Why a function for each operator and not patterns as data: these rules compare types and attributes more than they
+ * match structure; patterns/ holds the structural ones. */
+#include "passes/passes_internal.h"
+
+typedef kva_value *(*rule_fn)(kva_builder *b, kva_node *n);
+
+static kva_value *x_of(const kva_node *n) { return kva_operand(n, 0); }
+static kva_value *y_of(const kva_node *n) { return kva_operand(n, 1); }
+static bool same_type(const kva_node *n, const kva_value *v) { return n->results[0].type == v->type; }
+
+static kva_node *def_if(const kva_value *v, kva_op_id op) { return v && v->def && kva_is(v->def, op) ? v->def : NULL; }
+
+static kva_value *simplify_add(kva_builder *b, kva_node *n) {
+  if (same_type(n, x_of(n)) && kva_is_splat(y_of(n), 0)) return x_of(n);
+  if (same_type(n, y_of(n)) && kva_is_splat(x_of(n), 0)) return y_of(n);
+  kva_node *negated = def_if(y_of(n), KVA_OP_neg);
+  return negated ? kva_sub(b, x_of(n), x_of(negated)) : NULL;
+}
+
+static kva_value *simplify_sub(kva_builder *b, kva_node *n) {
+  (void)b;
+  return same_type(n, x_of(n)) && kva_is_splat(y_of(n), 0) ? x_of(n) : NULL;
+}
+
+static kva_value *simplify_mul(kva_builder *b, kva_node *n) {
+  (void)b;
+  if (same_type(n, x_of(n)) && kva_is_splat(y_of(n), 1)) return x_of(n);
+  if (same_type(n, y_of(n)) && kva_is_splat(x_of(n), 1)) return y_of(n);
+  return NULL;
+}
+
+static kva_value *simplify_div(kva_builder *b, kva_node *n) {
+  (void)b;
+  return same_type(n, x_of(n)) && kva_is_splat(y_of(n), 1) ? x_of(n) : NULL;
+}
+
+static kva_value *simplify_neg(kva_builder *b, kva_node *n) {
+  (void)b;
+  kva_node *inner = def_if(x_of(n), KVA_OP_neg);
+  return inner ? x_of(inner) : NULL;
+}
+
+/* pow with the exponents that models use: x^1, x^2, x^0.5, x^-1 (float). */
+static kva_value *simplify_pow(kva_builder *b, kva_node *n) {
+  double e;
+  if (!same_type(n, x_of(n)) || !kva_splat_value(y_of(n), &e)) return NULL;
+  if (e == 1) return x_of(n);
+  if (e == 2) return kva_mul(b, x_of(n), x_of(n));
+  if (!kva_dtype_is_float(x_of(n)->type->dtype)) return NULL;
+  return e == -1 ? kva_build1(b, KVA_OP_reciprocal, x_of(n)) : NULL;
+}
+
+static kva_value *simplify_where(kva_builder *b, kva_node *n) {
+  (void)b;
+  double c;
+  if (!kva_splat_value(x_of(n), &c)) return NULL;
+  kva_value *taken = kva_operand(n, c != 0 ? 1 : 2);
+  return same_type(n, taken) ? taken : NULL;
+}
+
+static kva_value *simplify_same_type(kva_builder *b, kva_node *n) {
+  (void)b;
+  return same_type(n, x_of(n)) ? x_of(n) : NULL;
+}
+
+static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
+  if (same_type(n, x_of(n))) return x_of(n);
+  kva_node *inner = def_if(x_of(n), KVA_OP_reshape);
+  return inner ? kva_reshape_like(b, x_of(inner), n->results[0].type) : NULL;
+}
+
+static const int64_t *perm_of(const kva_node *n) { return ((const kva_transpose_attrs *)n->attrs)->perm.v; }
+
+static kva_value *simplify_transpose(kva_builder *b, kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  const int64_t *outer = perm_of(n);
+  kva_node *inner = def_if(x_of(n), KVA_OP_transpose);
+  int64_t perm[KVA_MAX_RANK];
+  bool identity = true;
+  for (uint32_t d = 0; d < rank; d++) {
+    perm[d] = inner ? perm_of(inner)[outer[d]] : outer[d];
+    identity &= perm[d] == (int64_t)d;
+  }
+  if (identity) return inner ? x_of(inner) : x_of(n);
+  return inner ? kva_transpose(b, x_of(inner), perm) : NULL;
+}
+
+static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
+  if (same_type(n, x_of(n))) return x_of(n);
+  kva_node *inner = def_if(x_of(n), KVA_OP_expand);
+  return inner && x_of(inner)->type->rank == n->results[0].type->rank ? kva_expand_like(b, x_of(inner), n->results[0].type)
+                                                                     : NULL;
+}
+
+static kva_value *simplify_concat(kva_builder *b, kva_node *n) {
+  (void)b;
+  return n->n_operands == 1 ? x_of(n) : NULL;
+}
+
+static kva_value *simplify_pad(kva_builder *b, kva_node *n) {
+  const kva_pad_attrs *a = n->attrs;
+  for (uint32_t d = 0; d < a->before.n; d++)
+    if (!kva_expr_is(a->before.v[d], 0) || !kva_expr_is(a->after.v[d], 0)) return NULL;
+  return simplify_same_type(b, n);
+}
+
+static kva_value *simplify_slice(kva_builder *b, kva_node *n) {
+  const kva_slice_attrs *a = n->attrs;
+  for (uint32_t d = 0; d < a->starts.n; d++)
+    if (!kva_expr_is(a->starts.v[d], 0) || a->steps.v[d] != 1) return NULL;
+  return simplify_same_type(b, n);
+}
+
+/* A reduction over no axes, or over axes of extent 1 with keepdims, is its operand. */
+static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
+  const kva_reduce_sum_attrs *a = n->attrs;
+  for (uint32_t i = 0; i < a->axes.n; i++)
+    if (!kva_expr_is(x_of(n)->type->dims[a->axes.v[i]], 1)) return NULL;
+  return kva_reshape_like(b, x_of(n), n->results[0].type);
+}
+
+/* True when the node only swaps the last two axes. */
+static bool swaps_last_two(const kva_node *n) {
+  uint32_t rank = n->results[0].type->rank;
+  const int64_t *perm = perm_of(n);
+  if (rank < 2 || perm[rank - 1] != rank - 2 || perm[rank - 2] != rank - 1) return false;
+  for (uint32_t d = 0; d + 2 < rank; d++)
+    if (perm[d] != d) return false;
+  return true;
+}
+
+static kva_value *simplify_matmul(kva_builder *b, kva_node *n) {
+  kva_matmul_attrs a = *(const kva_matmul_attrs *)n->attrs;
+  kva_node *tx = def_if(x_of(n), KVA_OP_transpose), *ty = def_if(y_of(n), KVA_OP_transpose);
+  if (tx && !swaps_last_two(tx)) tx = NULL;
+  if (ty && !swaps_last_two(ty)) ty = NULL;
+  if (!tx && !ty) return NULL;
+  return kva_matmul(b, tx ? x_of(tx) : x_of(n), ty ? x_of(ty) : y_of(n), a.transpose_a ^ (tx != NULL),
+                    a.transpose_b ^ (ty != NULL));
+}
+
+static kva_value *simplify_forward(kva_builder *b, kva_node *n) {
+  (void)b;
+  return x_of(n);
+}
+
+static rule_fn rule_for(const kva_node *n) {
+  switch ((kva_op_id)n->op->id) {
+    case KVA_OP_add: return simplify_add;
+    case KVA_OP_sub: return simplify_sub;
+    case KVA_OP_mul: return simplify_mul;
+    case KVA_OP_div: return simplify_div;
+    case KVA_OP_neg: return simplify_neg;
+    case KVA_OP_pow: return simplify_pow;
+    case KVA_OP_where: return simplify_where;
+    case KVA_OP_cast: return simplify_same_type;
+    case KVA_OP_reshape: return simplify_reshape;
+    case KVA_OP_transpose: return simplify_transpose;
+    case KVA_OP_expand: return simplify_expand;
+    case KVA_OP_concat: return simplify_concat;
+    case KVA_OP_pad: return simplify_pad;
+    case KVA_OP_slice: return simplify_slice;
+    case KVA_OP_reduce_sum:
+    case KVA_OP_reduce_mean:
+    case KVA_OP_reduce_max:
+    case KVA_OP_reduce_min:
+    case KVA_OP_reduce_prod: return simplify_reduce;
+    case KVA_OP_matmul: return simplify_matmul;
+    default: return NULL; /* no rule: most operators */
+  }
+}
+
+kva_status kva_opt_simplify(kva_module *m, bool *changed) {
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
+      next = n->next;
+      rule_fn rule = rule_for(n);
+      if (!rule || !n->results[0].uses) continue;
+      kva_builder b = kva_builder_before(m, n);
+      kva_value *v = rule(&b, n);
+      if (b.failed) return KVA_INVALID;
+      if (!v) continue;
+      KVA_ASSERT(v->type == n->results[0].type);
+      kva_value_replace_all_uses(&n->results[0], v);
+      *changed = true;
+    }
+  return KVA_OK;
+}

@@ -1,0 +1,157 @@
+/* From a loss to a training step.
+ *
+ * What: function "loss" (forward + loss + metrics, made by the frontend) becomes two: "eval", the same under the name that
+ * the runtime asks for, and "train_step" with one more input, the scalar learning rate `lr`: forward, gradients, global-norm
+ * clipping, optimiser updates of every trained parameter, step counter.
+ * Outputs of train_step: those of "loss", then grad_norm when clipping is on.
+ * Optimiser moments are states "<parameter>.m" and so on; the counter is state "train.step". */
+#include "passes/passes_internal.h"
+
+#include <math.h>
+
+static kva_function *clone_function(kva_module *m, const kva_function *f, const char *name) {
+  kva_function *copy = kva_function_create(m, name);
+  copy->loc = f->loc;
+  kva_arena *scratch = kva_arena_create();
+  kva_value **values = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
+    const kva_value *in = f->graph->inputs.data[i];
+    values[in->id] = kva_graph_add_input(copy->graph, in->type, in->name);
+  }
+  kva_graph_copy_nodes(f->graph, copy->graph, values);
+  const kva_node *ret = f->graph->last;
+  kva_value **outputs = KVA_NEW_ARRAY(scratch, kva_value *, ret->n_operands + 1);
+  for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
+  kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
+  copy->output_names = f->output_names;
+  kva_arena_destroy(scratch);
+  return copy;
+}
+
+static kva_value *read_state(kva_builder *b, kva_state *s) {
+  return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+}
+static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
+  kva_build_node(b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
+}
+
+static kva_state *moment_state(kva_module *m, kva_state *param, const char *suffix) {
+  kva_state *s = kva_state_create(m, kva_arena_printf(m->arena, "%s.%s", param->name, suffix), param->type, KVA_STATE_MOMENT);
+  s->init = KVA_INIT_ZEROS;
+  s->of = param;
+  return s;
+}
+
+/* sqrt(sum over all gradients of the sum of squares), in float. */
+static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n) {
+  kva_value *total = NULL;
+  for (uint32_t i = 0; i < n; i++) {
+    if (!grads[i]) continue;
+    kva_value *g = kva_cast(b, grads[i], KVA_F32);
+    int64_t axes[KVA_MAX_RANK];
+    for (uint32_t d = 0; d < g->type->rank; d++) axes[d] = d;
+    kva_value *square = kva_reduce(b, KVA_OP_reduce_sum, kva_mul(b, g, g), g->type->rank, axes, false);
+    total = total ? kva_add(b, total, square) : square;
+  }
+  return total ? kva_build1(b, KVA_OP_sqrt, total) : NULL;
+}
+
+/* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. */
+static kva_value *clip_scale(kva_builder *b, kva_value *norm, double clip) {
+  kva_value *ratio = kva_div(b, kva_const_scalar(b, KVA_F32, clip), kva_add(b, norm, kva_const_scalar(b, KVA_F32, 1e-6)));
+  return kva_build2(b, KVA_OP_min, ratio, kva_const_scalar(b, KVA_F32, 1));
+}
+
+typedef struct update {
+  kva_builder *b;
+  const kva_train_spec *spec;
+  kva_value *lr, *step;
+} update;
+
+static void update_with_moments(update *u, kva_op_id op, kva_state *p, kva_value *g, uint32_t n_moments,
+                                const char *const *suffixes, bool takes_step, const void *attrs) {
+  kva_module *m = u->b->m;
+  kva_state *moments[2];
+  kva_value *operands[6] = {read_state(u->b, p), g};
+  uint32_t n = 2;
+  for (uint32_t i = 0; i < n_moments; i++) {
+    moments[i] = moment_state(m, p, suffixes[i]);
+    operands[n++] = read_state(u->b, moments[i]);
+  }
+  operands[n++] = kva_cast(u->b, u->lr, p->type->dtype);
+  if (takes_step) operands[n++] = u->step;
+  kva_node *node = kva_build_node(u->b, op, n, operands, 1 + n_moments, attrs);
+  if (u->b->failed) return;
+  write_state(u->b, p, &node->results[0]);
+  for (uint32_t i = 0; i < n_moments; i++) write_state(u->b, moments[i], &node->results[1 + i]);
+}
+
+static kva_status update_parameter(update *u, kva_state *p, kva_value *g) {
+  const kva_train_spec *s = u->spec;
+  double decay = p->decay ? s->weight_decay : 0;
+  if (!strcmp(s->optimizer, "sgd")) {
+    update_with_moments(u, KVA_OP_sgd, p, g, 0, NULL, false, &(kva_sgd_attrs){.weight_decay = decay});
+  } else if (!strcmp(s->optimizer, "momentum")) {
+    kva_momentum_attrs a = {.momentum = s->momentum, .weight_decay = decay};
+    update_with_moments(u, KVA_OP_momentum, p, g, 1, (const char *const[]){"velocity"}, false, &a);
+  } else if (!strcmp(s->optimizer, "adagrad")) {
+    kva_adagrad_attrs a = {.eps = s->eps, .weight_decay = decay};
+    update_with_moments(u, KVA_OP_adagrad, p, g, 1, (const char *const[]){"h"}, false, &a);
+  } else if (!strcmp(s->optimizer, "adamw")) {
+    kva_adamw_attrs a = {.beta1 = s->beta1, .beta2 = s->beta2, .eps = s->eps, .weight_decay = decay};
+    update_with_moments(u, KVA_OP_adamw, p, g, 2, (const char *const[]){"m", "v"}, true, &a);
+  } else {
+    return kva_error(u->b->m->diag, &s->loc, "unknown optimizer '%s'; known: sgd, momentum, adagrad, adamw", s->optimizer);
+  }
+  return KVA_OK;
+}
+
+static void append_output(kva_module *m, kva_function *f, kva_value *v, const char *name) {
+  kva_node *ret = f->graph->last;
+  uint32_t n = ret->n_operands;
+  kva_value **values = KVA_NEW_ARRAY(m->arena, kva_value *, n + 1);
+  const char **names = KVA_NEW_ARRAY(m->arena, const char *, n + 1);
+  for (uint32_t i = 0; i < n; i++) values[i] = ret->operands[i].value, names[i] = f->output_names[i];
+  values[n] = v;
+  names[n] = name;
+  kva_node_create(f->graph, ret, ret->op, n + 1, values, 0, NULL, ret->loc);
+  kva_node_remove(ret);
+  f->output_names = names;
+}
+
+static kva_status add_updates(kva_module *m, kva_function *f, kva_value **grads, kva_value *lr) {
+  const kva_train_spec *spec = m->train;
+  kva_builder b = kva_builder_before(m, f->graph->last);
+  uint32_t n = m->states.len;
+  kva_value *scale = NULL, *norm = NULL;
+  if (spec->clip > 0 && (norm = global_norm(&b, grads, n))) scale = clip_scale(&b, norm, spec->clip);
+
+  kva_state *counter = kva_state_create(m, "train.step", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
+  counter->init = KVA_INIT_ZEROS;
+  kva_value *step = kva_add(&b, read_state(&b, counter), kva_const_scalar(&b, KVA_I64, 1));
+  update u = {.b = &b, .spec = spec, .lr = lr, .step = step};
+  bool any = false;
+  for (uint32_t i = 0; i < n && !b.failed; i++) {
+    if (!grads[i]) continue;
+    any = true;
+    kva_value *g = scale ? kva_mul(&b, grads[i], kva_cast(&b, scale, grads[i]->type->dtype)) : grads[i];
+    KVA_TRY(update_parameter(&u, m->states.data[i], g));
+  }
+  write_state(&b, counter, step);
+  if (b.failed) return KVA_INVALID;
+  if (!any) return kva_error(m->diag, &spec->loc, "the loss depends on no trained parameter");
+  if (norm) append_output(m, f, norm, "grad_norm");
+  return KVA_OK;
+}
+
+kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
+  kva_function *loss = kva_module_find_function(m, "loss");
+  if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
+  kva_function *f = clone_function(m, loss, "train_step");
+  loss->name = "eval";
+  kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
+  kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
+  KVA_TRY(kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads));
+  KVA_TRY(add_updates(m, f, grads, lr));
+  return kva_optimize(m, options);
+}

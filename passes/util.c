@@ -1,0 +1,69 @@
+/* Small things that several passes share. */
+#include "passes/passes_internal.h"
+
+const kva_tensor_data *kva_constant_of(const kva_value *v) {
+  if (!v || !v->def || !kva_is(v->def, KVA_OP_constant)) return NULL;
+  return ((const kva_constant_attrs *)v->def->attrs)->value;
+}
+
+static double element_as_double(const kva_tensor_data *t, int64_t i) {
+  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+}
+
+bool kva_splat_value(const kva_value *v, double *out_x) {
+  const kva_tensor_data *t = kva_constant_of(v);
+  if (!t || t->dtype == KVA_STRING) return false;
+  int64_t n = 1;
+  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
+  /* Larger constants are weights; looking at all of them here would cost more than the rewrite gains. */
+  if (n < 1 || n > 4096) return false;
+  double first = element_as_double(t, 0);
+  for (int64_t i = 1; i < n; i++)
+    if (element_as_double(t, i) != first) return false;
+  *out_x = first;
+  return true;
+}
+
+bool kva_is_splat(const kva_value *v, double x) {
+  double found;
+  return kva_splat_value(v, &found) && found == x;
+}
+
+static void copy_node(const kva_node *n, kva_graph *to, kva_value **values) {
+  kva_value *operands[64];
+  kva_value **in = n->n_operands <= 64 ? operands : KVA_NEW_ARRAY(to->module->arena, kva_value *, n->n_operands);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_value *v = n->operands[i].value;
+    in[i] = v ? values[v->id] : NULL;
+  }
+  kva_node *copy = kva_node_create(to, NULL, n->op, n->n_operands, in, n->n_results, n->attrs, n->loc);
+  for (uint32_t r = 0; r < n->n_results; r++) {
+    copy->results[r].type = n->results[r].type;
+    copy->results[r].name = n->results[r].name;
+    values[n->results[r].id] = &copy->results[r];
+  }
+}
+
+void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **values) {
+  for (const kva_node *n = from->first; n; n = n->next) {
+    if (n->op->traits & KVA_RETURN) continue;
+    KVA_ASSERT(n->n_graphs == 0); /* copies happen before fusion */
+    copy_node(n, to, values);
+  }
+}
+
+static kva_status each_in_graph(kva_graph *g, kva_status (*visit)(void *user, kva_node *n), void *user) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    uint32_t n_graphs = n->n_graphs;
+    kva_graph **graphs = n->graphs;
+    KVA_TRY(visit(user, n));
+    for (uint32_t i = 0; i < n_graphs; i++) KVA_TRY(each_in_graph(graphs[i], visit, user));
+  }
+  return KVA_OK;
+}
+
+kva_status kva_each_node(kva_module *m, kva_status (*visit)(void *user, kva_node *n), void *user) {
+  for (uint32_t f = 0; f < m->functions.len; f++) KVA_TRY(each_in_graph(m->functions.data[f]->graph, visit, user));
+  return KVA_OK;
+}

@@ -1,0 +1,150 @@
+/* Validates an artefact once, so that execution need not look again. An artefact is machine code and therefore trusted;
+ * the check is against truncated files, other versions and faults of the compiler, not against an attacker. */
+#include "runtime/formula.h"
+#include "runtime/session.h"
+
+typedef struct checker {
+  const kva_artifact *a;
+  kva_diag *diag;
+  const kva_program *p;
+} checker;
+
+#define FAULT(c, ...) kva_error((c)->diag, NULL, "damaged artefact: " __VA_ARGS__)
+
+static bool is_dtype(int32_t t) {
+  return t > KVA_DTYPE_NONE && t < KVA_DTYPE_COUNT;
+}
+
+/* Number of elements; -1 for a negative extent or overflow. */
+static int64_t count_elements(int32_t rank, const int64_t *dims) {
+  int64_t n = 1;
+  for (int32_t i = 0; i < rank; i++)
+    if (!kva_mul_size(n, dims[i], &n)) return -1;
+  return n;
+}
+
+static kva_status check_one_minus(const checker *c, int32_t index) {
+  const kva_state_desc *s = &c->a->states[index];
+  if (s->of < 0 || s->of >= c->a->n_states)
+    return FAULT(c, "state '%s' is initialised from state %d of %d", s->name, s->of, c->a->n_states);
+  const kva_state_desc *source = &c->a->states[s->of];
+  if (!is_dtype(source->dtype) || source->rank < 0 || source->rank > KVA_ABI_MAX_RANK ||
+      count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims))
+    return FAULT(c, "state '%s' is initialised from a state of another size", s->name);
+  int32_t at = index;
+  for (int32_t hops = 0; c->a->states[at].init == KVA_STATE_INIT_ONE_MINUS; hops++) {
+    at = c->a->states[at].of;
+    if (hops == c->a->n_states || at < 0 || at >= c->a->n_states)
+      return FAULT(c, "the initialisation of state '%s' goes round in a circle", s->name);
+  }
+  return KVA_OK;
+}
+
+static kva_status check_state(const checker *c, int32_t index) {
+  const kva_state_desc *s = &c->a->states[index];
+  if (!s->name) return FAULT(c, "state %d has no name", index);
+  if (!is_dtype(s->dtype) || s->dtype == KVA_STRING) return FAULT(c, "state '%s' has type %d", s->name, s->dtype);
+  if (s->kind < 0 || s->kind > 3) return FAULT(c, "state '%s' has kind %d", s->name, s->kind);
+  if (s->rank < 0 || s->rank > KVA_ABI_MAX_RANK) return FAULT(c, "state '%s' has rank %d", s->name, s->rank);
+  int64_t n = count_elements(s->rank, s->dims), bytes;
+  if (n < 0 || !kva_dtype_bytes((kva_dtype)s->dtype, n, &bytes) || bytes != s->bytes)
+    return FAULT(c, "state '%s' has %lld bytes, which is not what its shape needs", s->name, (long long)s->bytes);
+  if (s->init < KVA_STATE_INIT_CONSTANT || s->init > KVA_STATE_INIT_ONE_MINUS)
+    return FAULT(c, "state '%s' has initialiser %d", s->name, s->init);
+  if (s->init == KVA_STATE_INIT_DATA && n > 0 && !s->data)
+    return FAULT(c, "state '%s' is to be initialised from data and has none", s->name);
+  return s->init == KVA_STATE_INIT_ONE_MINUS ? check_one_minus(c, index) : KVA_OK;
+}
+
+static kva_status check_buffer(const checker *c, int32_t index) {
+  const kva_program *p = c->p;
+  const kva_buffer_desc *b = &p->buffers[index];
+  if (b->kind < KVA_BUFFER_INPUT || b->kind > KVA_BUFFER_TEMP)
+    return FAULT(c, "buffer %d of '%s' has kind %d", index, p->name, b->kind);
+  if (!is_dtype(b->dtype)) return FAULT(c, "buffer %d of '%s' has type %d", index, p->name, b->dtype);
+  if (b->rank < 0 || b->rank > KVA_ABI_MAX_RANK)
+    return FAULT(c, "buffer %d of '%s' has rank %d", index, p->name, b->rank);
+  for (int32_t d = 0; d < b->rank; d++)
+    if (!kva_formula_is_valid(&b->dims[d], p->n_symbols))
+      return FAULT(c, "dim %d of buffer %d of '%s' is no formula", d, index, p->name);
+  if (!kva_formula_is_valid(&b->bytes, p->n_symbols))
+    return FAULT(c, "the size of buffer %d of '%s' is no formula", index, p->name);
+  if (b->kind == KVA_BUFFER_STATE && (b->state < 0 || b->state >= c->a->n_states))
+    return FAULT(c, "buffer %d of '%s' is state %d of %d", index, p->name, b->state, c->a->n_states);
+  if (b->kind == KVA_BUFFER_TEMP && (b->first_step < 0 || b->last_step < b->first_step || b->last_step >= p->n_steps))
+    return FAULT(c, "buffer %d of '%s' lives from step %d to %d of %d", index, p->name, b->first_step, b->last_step,
+                 p->n_steps);
+  return KVA_OK;
+}
+
+static kva_status check_arg(const checker *c, int32_t step, int32_t arg) {
+  const kva_program *p = c->p;
+  if (arg < 0 || arg >= p->n_buffers)
+    return FAULT(c, "step %d of '%s' uses buffer %d of %d", step, p->name, arg, p->n_buffers);
+  const kva_buffer_desc *b = &p->buffers[arg];
+  if (b->kind == KVA_BUFFER_TEMP && (step < b->first_step || step > b->last_step))
+    return FAULT(c, "step %d of '%s' uses buffer %d, which lives from step %d to %d", step, p->name, arg, b->first_step,
+                 b->last_step);
+  return KVA_OK;
+}
+
+static kva_status check_step(const checker *c, int32_t index) {
+  const kva_step_desc *s = &c->p->steps[index];
+  if (s->kind != KVA_STEP_KERNEL && s->kind != KVA_STEP_COPY)
+    return FAULT(c, "step %d of '%s' has kind %d", index, c->p->name, s->kind);
+  if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2))
+    return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
+  for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
+  if (s->kind == KVA_STEP_COPY) return KVA_OK;
+  if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !c->a->kernels[s->kernel].fn)
+    return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
+  if (!kva_formula_is_valid(&s->grid, c->p->n_symbols))
+    return FAULT(c, "the grid of step %d of '%s' is no formula", index, c->p->name);
+  return KVA_OK;
+}
+
+static kva_status check_signature(const checker *c) {
+  const kva_program *p = c->p;
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    int32_t b = p->inputs[i];
+    if (b < 0 || b >= p->n_buffers || p->buffers[b].kind != KVA_BUFFER_INPUT || !p->buffers[b].name)
+      return FAULT(c, "input %d of '%s' is buffer %d, which is no named input buffer", i, p->name, b);
+  }
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    int32_t b = p->outputs[i];
+    if (b < 0 || b >= p->n_buffers || p->buffers[b].kind == KVA_BUFFER_TEMP)
+      return FAULT(c, "output %d of '%s' is buffer %d, which does not outlive the program", i, p->name, b);
+  }
+  return KVA_OK;
+}
+
+static kva_status check_program(checker *c, int32_t index) {
+  const kva_program *p = c->p = &c->a->programs[index];
+  if (!p->name) return FAULT(c, "program %d has no name", index);
+  if (p->n_symbols < 0 || p->n_buffers < 0 || p->n_steps < 0 || p->n_inputs < 0 || p->n_outputs < 0 ||
+      (p->n_symbols && !p->symbols) || (p->n_buffers && !p->buffers) || (p->n_steps && !p->steps) ||
+      (p->n_inputs && !p->inputs) || (p->n_outputs && !p->outputs))
+    return FAULT(c, "program '%s' lacks a table", p->name);
+  for (int32_t i = 0; i < p->n_symbols; i++)
+    if (!p->symbols[i]) return FAULT(c, "symbol %d of '%s' has no name", i, p->name);
+  for (int32_t i = 0; i < p->n_buffers; i++) KVA_TRY(check_buffer(c, i));
+  for (int32_t i = 0; i < p->n_steps; i++) KVA_TRY(check_step(c, i));
+  return check_signature(c);
+}
+
+kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag) {
+  checker c = {.a = a, .diag = diag};
+  if (!a || a->magic != KVA_ABI_MAGIC)
+    return kva_error(diag, NULL, "this is no Kvasir artefact: its first eight bytes are not the expected mark");
+  if (a->abi_version != KVA_ABI_VERSION)
+    return kva_error(diag, NULL,
+                     "the artefact was built for version %u of the runtime interface, this runtime has version %u; "
+                     "build it again with this version of kvasir",
+                     a->abi_version, KVA_ABI_VERSION);
+  if (a->n_states < 0 || a->n_kernels < 0 || a->n_programs < 0 || (a->n_states && !a->states) ||
+      (a->n_kernels && !a->kernels) || (a->n_programs && !a->programs))
+    return FAULT(&c, "it lacks a table");
+  for (int32_t i = 0; i < a->n_states; i++) KVA_TRY(check_state(&c, i));
+  for (int32_t i = 0; i < a->n_programs; i++) KVA_TRY(check_program(&c, i));
+  return KVA_OK;
+}

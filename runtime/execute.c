@@ -1,0 +1,236 @@
+/* The executor: runs a program's steps in order.
+ *
+ * A run binds symbols from the inputs' shapes; when they differ from the last run's, sizes, grids and the arena are
+ * planned anew. Then every step is a kernel over its work items or a copy, and nothing is allocated. The pool cuts work
+ * items among threads; they are independent, so results have the same bits on any number of threads. */
+#include "runtime/formula.h"
+#include "runtime/session.h"
+
+/* Below SERIAL_BYTES of arguments a step does not repay waking threads (a few microseconds). */
+enum { SERIAL_BYTES = 32 << 10, COPY_PIECE = 64 << 10 };
+
+/* ---- planning ------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status bad_size(kva_session *s, const kva_program *p, const char *what, int32_t index, const char *name) {
+  return kva_session_fail(s, KVA_INVALID, "%s: the size of %s %d (%s) is negative or overflows for these shapes",
+                          p->name, what, index, name ? name : "unnamed");
+}
+
+static bool eval_size(const kva_formula *f, const int64_t *symbols, int64_t *out) {
+  return kva_formula_eval(f, symbols, out) && *out >= 0;
+}
+
+static bool eval_dims(const kva_buffer_desc *b, const int64_t *symbols, kva_tensor *t) {
+  t->dtype = (kva_dtype)b->dtype;
+  t->rank = b->rank;
+  for (int32_t d = 0; d < b->rank; d++)
+    if (!eval_size(&b->dims[d], symbols, &t->dims[d])) return false;
+  return true;
+}
+
+/* The size of what a caller sees must be what its dims say. */
+static kva_status size_buffers(kva_session *s, kva_program_state *sp, const int64_t *symbols) {
+  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
+    const kva_buffer_desc *b = &sp->desc->buffers[i];
+    if (!eval_size(&b->bytes, symbols, &sp->bytes[i])) return bad_size(s, sp->desc, "buffer", i, b->name);
+    if (b->kind != KVA_BUFFER_INPUT && b->kind != KVA_BUFFER_OUTPUT) continue;
+    kva_tensor t;
+    if (!eval_dims(b, symbols, &t) || kva_tensor_bytes(&t) != sp->bytes[i])
+      return bad_size(s, sp->desc, "buffer", i, b->name);
+  }
+  return KVA_OK;
+}
+
+static kva_status plan_temps(kva_session *s, kva_program_state *sp) {
+  const kva_program *p = sp->desc;
+  int32_t n = 0;
+  for (int32_t i = 0; i < p->n_buffers; i++) {
+    const kva_buffer_desc *b = &p->buffers[i];
+    if (b->kind != KVA_BUFFER_TEMP) continue;
+    sp->lifetimes[n++] = (kva_lifetime){.bytes = sp->bytes[i], .first = b->first_step, .last = b->last_step};
+  }
+  if (kva_plan_memory(n, sp->lifetimes, &sp->temp_bytes))
+    return kva_session_fail(s, KVA_NO_MEMORY, "%s: temporaries need more memory than can be addressed", p->name);
+  n = 0;
+  for (int32_t i = 0; i < p->n_buffers; i++)
+    if (p->buffers[i].kind == KVA_BUFFER_TEMP) sp->offsets[i] = sp->lifetimes[n++].offset;
+  return KVA_OK;
+}
+
+static kva_status plan_outputs(kva_session *s, kva_program_state *sp) {
+  sp->output_bytes = 0;
+  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
+    if (sp->desc->buffers[i].kind != KVA_BUFFER_OUTPUT) continue;
+    int64_t size;
+    sp->offsets[i] = sp->output_bytes;
+    if (!kva_align_size(sp->bytes[i], &size) || !kva_add_size(sp->output_bytes, size, &sp->output_bytes))
+      return kva_session_fail(s, KVA_NO_MEMORY, "%s: outputs need more memory than can be addressed", sp->desc->name);
+  }
+  return KVA_OK;
+}
+
+static kva_status plan_step(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
+  const kva_step_desc *step = &sp->desc->steps[index];
+  int64_t work = 0;
+  for (int32_t i = 0; i < step->n_args; i++)
+    if (!kva_add_size(work, sp->bytes[step->args[i]], &work)) work = INT64_MAX;
+  sp->serial[index] = work < SERIAL_BYTES;
+  if (step->kind == KVA_STEP_KERNEL)
+    return eval_size(&step->grid, symbols, &sp->grids[index]) ? KVA_OK
+                                                              : bad_size(s, sp->desc, "step", index, step->origin);
+  int64_t to = sp->bytes[step->args[0]], from = sp->bytes[step->args[1]];
+  if (to != from)
+    return kva_session_fail(s, KVA_INVALID, "%s: step %d copies %lld bytes to a buffer of %lld", sp->desc->name, index,
+                            (long long)from, (long long)to);
+  sp->grids[index] = (to + COPY_PIECE - 1) / COPY_PIECE;
+  return KVA_OK;
+}
+
+static kva_status grow(kva_session *s, const kva_program *p, const char *what, kva_block *block, int64_t bytes) {
+  if (block->bytes >= bytes) return KVA_OK;
+  kva_block_destroy(block);
+  if (!kva_block_create(bytes, block)) return KVA_OK;
+  return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for %.1f MiB of %s", p->name, (double)bytes / (1 << 20),
+                          what);
+}
+
+static kva_status plan(kva_session *s, kva_program_state *sp) {
+  const int64_t *symbols = sp->candidate;
+  sp->bound = false;
+  KVA_TRY(size_buffers(s, sp, symbols));
+  KVA_TRY(plan_temps(s, sp));
+  KVA_TRY(plan_outputs(s, sp));
+  for (int32_t i = 0; i < sp->desc->n_steps; i++) KVA_TRY(plan_step(s, sp, i, symbols));
+  if (sp->desc->n_symbols) memcpy(sp->symbols, symbols, (size_t)sp->desc->n_symbols * sizeof *symbols);
+  sp->bound = true;
+  return KVA_OK;
+}
+
+static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+  const kva_program *p = sp->desc;
+  KVA_TRY(kva_bind_symbols(s, p, inputs, sp->candidate));
+  bool same = !p->n_symbols || !memcmp(sp->symbols, sp->candidate, (size_t)p->n_symbols * sizeof *sp->symbols);
+  return sp->bound && same ? KVA_OK : plan(s, sp);
+}
+
+/* ---- pointers of a run ---------------------------------------------------------------------------------------------
+ */
+
+static void point_at_own_memory(kva_session *s, kva_program_state *sp) {
+  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
+    const kva_buffer_desc *b = &sp->desc->buffers[i];
+    switch (b->kind) {
+    case KVA_BUFFER_STATE: sp->pointers[i] = s->states[b->state].data; break;
+    case KVA_BUFFER_CONST: sp->pointers[i] = (void *)(uintptr_t)b->data; break;
+    case KVA_BUFFER_TEMP: sp->pointers[i] = (char *)s->temps.data + sp->offsets[i]; break;
+    default: sp->pointers[i] = NULL;
+    }
+  }
+}
+
+static kva_status point_at_inputs(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+  for (int32_t i = 0; i < sp->desc->n_inputs; i++) {
+    int32_t b = sp->desc->inputs[i];
+    if (!inputs[i].data && sp->bytes[b])
+      return kva_session_fail(s, KVA_INVALID, "%s: input '%s' has no data", sp->desc->name, sp->desc->buffers[b].name);
+    sp->pointers[b] = inputs[i].data;
+  }
+  return KVA_OK;
+}
+
+/* The first caller's memory for a buffer is written directly; outputs that name the same buffer again, or one that is
+ * no output buffer (a state), get a copy in deliver_outputs. */
+static kva_status point_at_outputs(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
+  const kva_program *p = sp->desc;
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->outputs[i]];
+    if (!eval_dims(b, sp->symbols, &outputs[i])) return bad_size(s, p, "output", i, b->name);
+    if (b->kind == KVA_BUFFER_OUTPUT && !sp->pointers[p->outputs[i]]) sp->pointers[p->outputs[i]] = outputs[i].data;
+  }
+  for (int32_t i = 0; i < p->n_buffers; i++) {
+    if (p->buffers[i].kind != KVA_BUFFER_OUTPUT || sp->pointers[i]) continue;
+    KVA_TRY(grow(s, p, "outputs", &sp->outputs, sp->output_bytes));
+    sp->pointers[i] = (char *)sp->outputs.data + sp->offsets[i];
+  }
+  return KVA_OK;
+}
+
+static void deliver_outputs(const kva_program_state *sp, kva_tensor *outputs) {
+  for (int32_t i = 0; i < sp->desc->n_outputs; i++) {
+    int32_t b = sp->desc->outputs[i];
+    if (!outputs[i].data)
+      outputs[i].data = sp->pointers[b];
+    else if (outputs[i].data != sp->pointers[b] && sp->bytes[b])
+      memcpy(outputs[i].data, sp->pointers[b], (size_t)sp->bytes[b]);
+  }
+}
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct kernel_job {
+  kva_kernel_fn fn;
+  void *const *args;
+  const int64_t *symbols;
+} kernel_job;
+
+static void run_kernel_items(void *ctx, int64_t begin, int64_t end) {
+  const kernel_job *job = ctx;
+  job->fn(job->args, job->symbols, begin, end);
+}
+
+typedef struct copy_job {
+  char *to;
+  const char *from;
+  int64_t bytes;
+} copy_job;
+
+static void run_copy_items(void *ctx, int64_t begin, int64_t end) {
+  const copy_job *job = ctx;
+  int64_t first = begin * COPY_PIECE, last = end * COPY_PIECE < job->bytes ? end * COPY_PIECE : job->bytes;
+  memcpy(job->to + first, job->from + first, (size_t)(last - first));
+}
+
+static void run_step(kva_session *s, kva_program_state *sp, int32_t index) {
+  const kva_step_desc *step = &sp->desc->steps[index];
+  kva_pool *pool = sp->serial[index] ? NULL : s->pool;
+  for (int32_t i = 0; i < step->n_args; i++) sp->args[i] = sp->pointers[step->args[i]];
+  if (step->kind == KVA_STEP_COPY) {
+    copy_job job = {.to = sp->args[0], .from = sp->args[1], .bytes = sp->bytes[step->args[0]]};
+    if (job.to != job.from) kva_pool_run(pool, sp->grids[index], run_copy_items, &job);
+    return;
+  }
+  kernel_job job = {.fn = s->artifact->kernels[step->kernel].fn, .args = sp->args, .symbols = sp->symbols};
+  kva_pool_run(pool, sp->grids[index], run_kernel_items, &job);
+}
+
+static void run_profiled(kva_session *s, kva_program_state *sp) {
+  double before = kva_now();
+  for (int32_t i = 0; i < sp->desc->n_steps; i++) {
+    run_step(s, sp, i);
+    double after = kva_now();
+    sp->seconds[i] += after - before;
+    sp->calls[i]++;
+    before = after;
+  }
+}
+
+kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
+  s->error[0] = 0;
+  if (program < 0 || program >= s->artifact->n_programs)
+    return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
+                            s->artifact->n_programs);
+  kva_program_state *sp = &s->programs[program];
+  KVA_TRY(bind(s, sp, inputs));
+  KVA_TRY(grow(s, sp->desc, "temporaries", &s->temps, sp->temp_bytes));
+  point_at_own_memory(s, sp);
+  KVA_TRY(point_at_inputs(s, sp, inputs));
+  KVA_TRY(point_at_outputs(s, sp, outputs));
+  if (s->options.profile)
+    run_profiled(s, sp);
+  else
+    for (int32_t i = 0; i < sp->desc->n_steps; i++) run_step(s, sp, i);
+  deliver_outputs(sp, outputs);
+  return KVA_OK;
+}

@@ -1,0 +1,33 @@
+/* Memory of a program: where temporaries lie in one arena, and the arena. */
+#ifndef KVA_RUNTIME_MEMORY_PLAN_H
+#define KVA_RUNTIME_MEMORY_PLAN_H
+
+#include "runtime/base/base.h"
+
+enum { KVA_ALIGNMENT = 64 }; /* a cache line and the widest vector */
+
+/* A buffer that must exist in steps first..last, inclusive. */
+typedef struct kva_lifetime {
+  int64_t bytes;
+  int32_t first, last;
+  int64_t offset; /* the answer; a multiple of KVA_ALIGNMENT */
+} kva_lifetime;
+
+/* Gives every item an offset such that items alive at the same step do not overlap; *out_bytes is the arena's size.
+ * Depends on the items and their order alone. KVA_NO_MEMORY: sizes overflow, or no memory to plan in. */
+KVA_MUST_USE kva_status kva_plan_memory(int32_t n, kva_lifetime *items, int64_t *out_bytes);
+
+/* Zeroed memory from the operating system, in huge pages from 4 MiB up. */
+typedef struct kva_block {
+  void *data; /* KVA_ALIGNMENT-aligned; NULL for 0 bytes */
+  int64_t bytes;
+  void *mapping;
+  size_t mapped;
+} kva_block;
+KVA_MUST_USE kva_status kva_block_create(int64_t bytes, kva_block *out_block);
+void kva_block_destroy(kva_block *block);
+
+/* `bytes` rounded up to KVA_ALIGNMENT; false on overflow. */
+bool kva_align_size(int64_t bytes, int64_t *out_bytes);
+
+#endif

@@ -1,0 +1,175 @@
+/* Sessions: creation, states, what a session knows about its programs. Running is in execute.c. */
+#include "runtime/session.h"
+
+#include <stdlib.h>
+
+int64_t kva_tensor_bytes(const kva_tensor *t) {
+  int64_t n = 1, bytes;
+  for (int32_t i = 0; i < t->rank; i++)
+    if (!kva_mul_size(n, t->dims[i], &n)) return -1;
+  return kva_dtype_bytes(t->dtype, n, &bytes) ? bytes : -1;
+}
+
+static void *new_array(int64_t n, size_t item_size, bool *ok) {
+  void *p = calloc(n > 0 ? (size_t)n : 1, item_size);
+  *ok = *ok && p;
+  return p;
+}
+
+static bool create_program(kva_program_state *sp, const kva_program *p, bool profile) {
+  bool ok = true;
+  int64_t max_args = 0;
+  for (int32_t i = 0; i < p->n_steps; i++)
+    if (p->steps[i].n_args > max_args) max_args = p->steps[i].n_args;
+  *sp = (kva_program_state){.desc = p};
+  sp->symbols = new_array(p->n_symbols, sizeof *sp->symbols, &ok);
+  sp->candidate = new_array(p->n_symbols, sizeof *sp->candidate, &ok);
+  sp->bytes = new_array(p->n_buffers, sizeof *sp->bytes, &ok);
+  sp->offsets = new_array(p->n_buffers, sizeof *sp->offsets, &ok);
+  sp->lifetimes = new_array(p->n_buffers, sizeof *sp->lifetimes, &ok);
+  sp->pointers = new_array(p->n_buffers, sizeof *sp->pointers, &ok);
+  sp->grids = new_array(p->n_steps, sizeof *sp->grids, &ok);
+  sp->serial = new_array(p->n_steps, sizeof *sp->serial, &ok);
+  sp->args = new_array(max_args, sizeof *sp->args, &ok);
+  if (!profile) return ok;
+  sp->seconds = new_array(p->n_steps, sizeof *sp->seconds, &ok);
+  sp->calls = new_array(p->n_steps, sizeof *sp->calls, &ok);
+  return ok;
+}
+
+static void destroy_program(kva_program_state *sp) {
+  kva_block_destroy(&sp->outputs);
+  void *const arrays[] = {sp->symbols, sp->candidate, sp->bytes, sp->offsets, sp->lifetimes, sp->pointers,
+                          sp->grids,   sp->serial,    sp->args,  sp->seconds, sp->calls};
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+}
+
+static void lend_state(kva_session *s, int32_t index, int64_t offset) {
+  const kva_state_desc *d = &s->artifact->states[index];
+  kva_tensor *t = &s->states[index];
+  *t = (kva_tensor){.dtype = (kva_dtype)d->dtype, .rank = d->rank, .data = (char *)s->state_memory.data + offset};
+  memcpy(t->dims, d->dims, sizeof t->dims);
+}
+
+/* All states lie in one block, each on a boundary of its own. */
+static kva_status create_states(kva_session *s, kva_diag *diag) {
+  const kva_artifact *a = s->artifact;
+  int64_t total = 0, size;
+  for (int32_t i = 0; i < a->n_states; i++)
+    if (!kva_align_size(a->states[i].bytes, &size) || !kva_add_size(total, size, &total))
+      return kva_fail(diag, KVA_NO_MEMORY, NULL, "the model's states need more memory than can be addressed");
+  if (kva_block_create(total, &s->state_memory))
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the model's states: %.1f MiB", (double)total / (1 << 20));
+  int64_t offset = 0;
+  for (int32_t i = 0; i < a->n_states; i++) {
+    lend_state(s, i, offset);
+    if (kva_align_size(a->states[i].bytes, &size)) offset += size;
+  }
+  return KVA_OK;
+}
+
+static kva_status create_parts(kva_session *s, kva_diag *diag) {
+  const kva_artifact *a = s->artifact;
+  bool ok = true;
+  s->states = new_array(a->n_states, sizeof *s->states, &ok);
+  s->programs = new_array(a->n_programs, sizeof *s->programs, &ok);
+  for (int32_t i = 0; ok && i < a->n_programs; i++)
+    ok = create_program(&s->programs[i], &a->programs[i], s->options.profile);
+  if (!ok) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the tables of the model's programs");
+  s->pool = kva_pool_create(s->options.threads);
+  if (!s->pool) return kva_fail(diag, KVA_MISSING, NULL, "cannot start %d threads", s->options.threads);
+  return create_states(s, diag);
+}
+
+kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options, kva_diag *diag,
+                              kva_session **out_session) {
+  *out_session = NULL;
+  KVA_TRY(kva_artifact_check(artifact, diag));
+  kva_session *s = calloc(1, sizeof *s);
+  if (!s) return KVA_NO_MEMORY;
+  s->artifact = artifact;
+  if (options) s->options = *options;
+  kva_status status = create_parts(s, diag);
+  if (status) {
+    kva_session_destroy(s);
+    return status;
+  }
+  kva_initialise_states(s);
+  *out_session = s;
+  return KVA_OK;
+}
+
+void kva_session_destroy(kva_session *s) {
+  if (!s) return;
+  for (int32_t i = 0; s->programs && i < s->artifact->n_programs; i++) destroy_program(&s->programs[i]);
+  kva_pool_destroy(s->pool);
+  kva_block_destroy(&s->temps);
+  kva_block_destroy(&s->state_memory);
+  free(s->programs);
+  free(s->states);
+  free(s);
+}
+
+int kva_session_program(const kva_session *s, const char *name) {
+  for (int32_t i = 0; i < s->artifact->n_programs; i++)
+    if (!strcmp(s->artifact->programs[i].name, name)) return i;
+  return -1;
+}
+
+const kva_program *kva_session_program_desc(const kva_session *s, int program) {
+  return program >= 0 && program < s->artifact->n_programs ? &s->artifact->programs[program] : NULL;
+}
+
+bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor) {
+  for (int32_t i = 0; i < s->artifact->n_states; i++) {
+    if (strcmp(s->artifact->states[i].name, name)) continue;
+    *out_tensor = s->states[i];
+    return true;
+  }
+  return false;
+}
+
+int kva_session_state_count(const kva_session *s) {
+  return s->artifact->n_states;
+}
+
+const kva_state_desc *kva_session_state_desc(const kva_session *s, int i, kva_tensor *out_tensor) {
+  if (out_tensor) *out_tensor = s->states[i];
+  return &s->artifact->states[i];
+}
+
+static int64_t *category_of(const kva_buffer_desc *b, kva_memory_report *r) {
+  switch (b->kind) {
+  case KVA_BUFFER_INPUT: return &r->inputs;
+  case KVA_BUFFER_OUTPUT: return &r->outputs;
+  case KVA_BUFFER_CONST: return &r->constants;
+  default: return NULL; /* states are counted once, temporaries as an arena */
+  }
+}
+
+void kva_session_memory(const kva_session *s, int program, kva_memory_report *out) {
+  *out = (kva_memory_report){0};
+  for (int32_t i = 0; i < s->artifact->n_states; i++) {
+    const kva_state_desc *d = &s->artifact->states[i];
+    *(d->kind == 0 ? &out->params : d->kind == 1 ? &out->moments : &out->other_state) += d->bytes;
+  }
+  if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].bound) return;
+  const kva_program_state *sp = &s->programs[program];
+  out->temps = sp->temp_bytes;
+  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
+    int64_t *category = category_of(&sp->desc->buffers[i], out);
+    if (category) *category += sp->bytes[i];
+  }
+}
+
+const char *kva_session_error(const kva_session *s) {
+  return s->error;
+}
+
+kva_status kva_session_fail(kva_session *s, kva_status status, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(s->error, sizeof s->error, fmt, args);
+  va_end(args);
+  return status;
+}

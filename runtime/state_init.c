@@ -1,0 +1,109 @@
+/* Initial values of states.
+ *
+ * Every state has a Philox key of its own, a hash of the session's seed and the state's name; counter i gives four
+ * words, which are elements 4i to 4i+3. So a value depends on (seed, name, element) alone: not on the order of states,
+ * not on threads. Per element, with u = kva_uniform01(word), computed in double, rounded once to the state's type:
+ *   uniform  a + (b - a) u
+ *   normal   Box-Muller on words (0, 1) and (2, 3): a sqrt(-2 ln u0) cos(2 pi u1), a sqrt(-2 ln u0) sin(2 pi u1)
+ * Groups of four also keep threads off each other's bytes in packed 4- and 2-bit types. */
+#include "runtime/session.h"
+
+#include <math.h>
+
+enum { GROUP = 4, GROUPS_PER_ITEM = 1024 };
+
+typedef struct filler {
+  const kva_state_desc *desc;
+  kva_dtype dtype;
+  void *data;
+  int64_t elements;
+  uint64_t key;
+  const kva_tensor *source; /* ONE_MINUS */
+} filler;
+
+static void store(kva_dtype t, void *data, int64_t i, double v) {
+  if (kva_dtype_is_float(t))
+    kva_store_f64(t, data, i, v);
+  else
+    kva_store_i64(t, data, i, (int64_t)v);
+}
+
+static double load(const kva_tensor *t, int64_t i) {
+  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+}
+
+static void draw_normal(const filler *f, int64_t group, double *v) {
+  kva_philox r = kva_philox4x32((uint64_t)group, 0, f->key);
+  for (int i = 0; i < GROUP; i += 2) {
+    double radius = f->desc->init_a * sqrt(-2 * log(kva_uniform01(r.v[i])));
+    double angle = 2 * M_PI * kva_uniform01(r.v[i + 1]);
+    v[i] = radius * cos(angle);
+    v[i + 1] = radius * sin(angle);
+  }
+}
+
+static void draw_uniform(const filler *f, int64_t group, double *v) {
+  kva_philox r = kva_philox4x32((uint64_t)group, 0, f->key);
+  for (int i = 0; i < GROUP; i++) v[i] = f->desc->init_a + (f->desc->init_b - f->desc->init_a) * kva_uniform01(r.v[i]);
+}
+
+static void fill_group(const filler *f, int64_t group) {
+  double v[GROUP];
+  int64_t begin = group * GROUP, n = f->elements - begin < GROUP ? f->elements - begin : GROUP;
+  if (f->desc->init == KVA_STATE_INIT_NORMAL)
+    draw_normal(f, group, v);
+  else if (f->desc->init == KVA_STATE_INIT_UNIFORM)
+    draw_uniform(f, group, v);
+  else
+    for (int i = 0; i < n; i++) v[i] = f->source ? 1 - load(f->source, begin + i) : f->desc->init_a;
+  for (int i = 0; i < n; i++) store(f->dtype, f->data, begin + i, v[i]);
+}
+
+static void fill_items(void *ctx, int64_t begin, int64_t end) {
+  const filler *f = ctx;
+  int64_t groups = (f->elements + GROUP - 1) / GROUP, last = end * GROUPS_PER_ITEM;
+  if (last > groups) last = groups;
+  for (int64_t g = begin * GROUPS_PER_ITEM; g < last; g++) fill_group(f, g);
+}
+
+static int64_t element_count(const kva_state_desc *d) {
+  int64_t n = 1;
+  for (int32_t i = 0; i < d->rank; i++) n *= d->dims[i];
+  return n;
+}
+
+/* Zero needs no work: a session's memory comes zeroed from the operating system. */
+static void initialise(kva_session *s, int32_t index) {
+  const kva_state_desc *d = &s->artifact->states[index];
+  bool zero = d->kind == 1 || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
+  if (zero || d->bytes == 0) return;
+  if (d->init == KVA_STATE_INIT_DATA) {
+    memcpy(s->states[index].data, d->data, (size_t)d->bytes);
+    return;
+  }
+  filler f = {.desc = d,
+              .dtype = (kva_dtype)d->dtype,
+              .data = s->states[index].data,
+              .elements = element_count(d),
+              .key = kva_hash(kva_hash(0, &s->options.seed, sizeof s->options.seed), d->name, strlen(d->name)),
+              .source = d->init == KVA_STATE_INIT_ONE_MINUS ? &s->states[d->of] : NULL};
+  kva_pool_run(s->pool, (f.elements + GROUP * GROUPS_PER_ITEM - 1) / (GROUP * GROUPS_PER_ITEM), fill_items, &f);
+}
+
+/* Distance of a state from the one that its ONE_MINUS chain ends at; the chain has an end (kva_artifact_check). */
+static int32_t chain_length(const kva_artifact *a, int32_t index) {
+  int32_t n = 0;
+  for (; a->states[index].init == KVA_STATE_INIT_ONE_MINUS; n++) index = a->states[index].of;
+  return n;
+}
+
+void kva_initialise_states(kva_session *s) {
+  const kva_artifact *a = s->artifact;
+  int32_t longest = 0;
+  for (int32_t length = 0; length <= longest; length++)
+    for (int32_t i = 0; i < a->n_states; i++) {
+      int32_t own = chain_length(a, i);
+      if (own > longest) longest = own;
+      if (own == length) initialise(s, i);
+    }
+}

@@ -127,7 +127,15 @@ bool kva_ll_vectorizable(kva_emit *e, const kva_kloop *l);
 unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l);
 
 /* Defines the function of kernel k under `name`. symbols: see kva_codegen_add. */
-KVA_MUST_USE kva_status kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
-                                      const kva_expr *const *symbols);
+void kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
+                   const kva_expr *const *symbols);
+
+/* ---- llvm_cpu.c ---------------------------------------------------------------------------------------------------------- */
+
+/* Runs the pass pipeline once and gives the module as an object or as assembly. */
+KVA_MUST_USE kva_status kva_cg_optimize(kva_codegen *cg);
+KVA_MUST_USE kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
+/* Reports an LLVM error under `what` and consumes it; KVA_OK for no error. */
+KVA_MUST_USE kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what);
 
 #endif

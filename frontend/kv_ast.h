@@ -78,8 +78,8 @@ typedef enum kva_ast_expr_kind {
   KVA_AST_INT,
   KVA_AST_FLOAT,
   KVA_AST_LIST,    /* items */
-  KVA_AST_TYPE,    /* type: a type as attribute value */
-  KVA_AST_LITERAL, /* type name = { items } or [ external ] */
+  KVA_AST_TYPE,    /* type as attribute value; text: its word when it is only that (then perhaps a value's name) */
+  KVA_AST_LITERAL, /* type text = { items }, or [key : value, ...] when external: items are keys and values in turn */
   KVA_AST_GRAPH,   /* graph: a named graph as attribute value */
   KVA_AST_REF,     /* @text */
   KVA_AST_UNARY,   /* op, items[0] */
@@ -91,7 +91,6 @@ typedef struct kva_ast_call {
   const char *domain, *name; /* `com.example.foo`: "com.example", "foo"; domain "" */
   const char *overload;      /* NULL: none */
   kva_ast_attrs attrs;
-  bool attrs_last; /* f(x) <a = 1> */
   bool has_operands; /* false: no parentheses (`optimizer = AdamW <lr = 0.1>`) */
   KVA_VEC(kva_ast_graph *) graphs;
 } kva_ast_call;
@@ -101,6 +100,7 @@ struct kva_ast_expr {
   kva_ast_op op;
   uint32_t first, last;
   uint32_t height; /* 1 + that of the highest item: bounds recursion */
+  bool external;
   const char *text;
   uint64_t integer;
   double number;

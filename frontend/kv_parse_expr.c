@@ -138,7 +138,7 @@ static void parse_external(kva_parser *p, kva_ast_expr *e) {
   kva_ast_header_entry entry = {0};
   kva_parse_pairs(p, &entry);
   for (uint32_t i = 0; i < entry.pairs.len; i++) add_item(p, e, entry.pairs.data[i]);
-  e->op = KVA_AST_EQ; /* marks pairs, see KVA_AST_LITERAL */
+  e->external = true;
 }
 
 kva_ast_expr *kva_parse_literal(kva_parser *p, kva_ast_type *type) {
@@ -154,7 +154,8 @@ kva_ast_expr *kva_parse_literal(kva_parser *p, kva_ast_type *type) {
   return e;
 }
 
-/* A type, or a tensor of that type when data follow. */
+/* A type, or a tensor of that type when data follow. `text`: its name, or the type's word when it is only a word (which
+ * may be a value's name). */
 static kva_ast_expr *parse_typed(kva_parser *p) {
   kva_ast_expr *e = kva_new_expr(p, KVA_AST_TYPE);
   uint32_t first = p->pos;
@@ -166,6 +167,8 @@ static kva_ast_expr *parse_typed(kva_parser *p) {
   if (name || equals || kva_at(p, '{')) {
     e = kva_parse_literal(p, e->type);
     e->text = name;
+  } else if (e->type->first == e->type->last) {
+    e->text = p->ast->tokens.token.data[first].text;
   }
   e->first = first;
   e->last = kva_last_token(p);
@@ -220,7 +223,6 @@ static kva_ast_expr *parse_list(kva_parser *p) {
 }
 
 static kva_ast_expr *parse_value(kva_parser *p) {
-  if (kva_at_type(p)) return parse_typed(p);
   if (at_graph(p)) return parse_graph_value(p);
   return kva_parse_expr(p);
 }
@@ -263,7 +265,7 @@ static bool at_attrs(const kva_parser *p) {
 
 static kva_ast_expr *parse_operand(kva_parser *p) {
   if (kva_at(p, ',') || kva_at(p, ')')) return kva_new_expr(p, KVA_AST_NOTHING);
-  return kva_at(p, '[') ? parse_list(p) : parse_value(p);
+  return kva_parse_expr(p);
 }
 
 static void parse_operands(kva_parser *p, kva_ast_expr *e) {
@@ -295,10 +297,7 @@ static void parse_call(kva_parser *p, kva_ast_expr *e) {
   e->kind = KVA_AST_CALL;
   if (at_attrs(p)) e->call->attrs = kva_parse_attrs(p);
   if (!p->panic && kva_at(p, '(')) parse_operands(p, e);
-  if (!p->panic && e->call->has_operands && !e->call->attrs.last && at_attrs(p)) {
-    e->call->attrs = kva_parse_attrs(p);
-    e->call->attrs_last = true;
-  }
+  if (!p->panic && e->call->has_operands && !e->call->attrs.last && at_attrs(p)) e->call->attrs = kva_parse_attrs(p);
   parse_subgraphs(p, e->call);
 }
 
@@ -356,7 +355,7 @@ static kva_ast_expr *parse_attr_ref(kva_parser *p) {
 
 static kva_ast_expr *parse_atom(kva_parser *p) {
   switch (kva_peek(p, 0)->kind) {
-  case KVA_TOKEN_NAME: return parse_reference(p);
+  case KVA_TOKEN_NAME: return kva_at_type(p) ? parse_typed(p) : parse_reference(p);
   case KVA_TOKEN_STRING: return parse_token(p, KVA_AST_STRING);
   case KVA_TOKEN_INT: return parse_token(p, KVA_AST_INT);
   case KVA_TOKEN_FLOAT: return parse_token(p, KVA_AST_FLOAT);
@@ -406,7 +405,7 @@ static int binary_at(const kva_parser *p, kva_ast_op *op) {
   return 0;
 }
 
-/* Precedence climbing; comparisons do not chain. */
+/* Precedence climbing. */
 static kva_ast_expr *parse_level(kva_parser *p, int level) {
   kva_ast_expr *e;
   if (!kva_enter(p) || p->panic) {
@@ -426,7 +425,6 @@ static kva_ast_expr *parse_level(kva_parser *p, int level) {
     add_item(p, binary, parse_level(p, at + 1));
     binary->last = kva_last_token(p);
     e = binary;
-    if (at == LEVEL_COMPARE) level = level < LEVEL_COMPARE ? level : LEVEL_ADD;
   }
   kva_leave(p);
   return e;

@@ -42,7 +42,7 @@ void kva_expr_table_add(kva_arena *arena, kva_expr_table *t, uint64_t hash, cons
 
 /* ---- interning ------------------------------------------------------------------------------------------------------ */
 
-static uint64_t expr_hash(const kva_expr *e) {
+static uint64_t intern_hash(const kva_expr *e) {
   uint64_t h = mix(e->kind + 1, (uint64_t)e->constant);
   for (uint32_t i = 0; i < e->n_terms; i++) {
     h = mix(mix(h, (uint64_t)e->terms[i].coefficient), (uint64_t)(uintptr_t)e->terms[i].factors);
@@ -100,7 +100,7 @@ static void account_parts(kva_expr_ctx *c, kva_expr_node *n) {
 }
 
 const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {
-  uint64_t hash = expr_hash(e);
+  uint64_t hash = intern_hash(e);
   const kva_expr *found = kva_expr_table_find(&c->exprs, hash, same_expr, e);
   if (found) return found;
   kva_expr_node *n = KVA_NEW(c->arena, kva_expr_node);
@@ -109,7 +109,8 @@ const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {
   account_parts(c, n);
   if (n->size > KVA_EXPR_MAX_SIZE || n->depth > KVA_EXPR_MAX_DEPTH) return c->overflow;
   if (e->n_terms) n->e.terms = kva_arena_memdup(c->arena, e->terms, e->n_terms * sizeof *e->terms);
-  n->e.id = c->next_id++;
+  n->e.id = c->all.len;
+  KVA_PUSH(c->arena, &c->all, (const kva_expr *)&n->e);
   kva_expr_bounds(&n->e, &n->lo, &n->hi);
   if (e->kind == KVA_EXPR_SYMBOL) {
     const kva_expr **self = KVA_NEW(c->arena, const kva_expr *);
@@ -130,6 +131,55 @@ kva_expr_ctx *kva_expr_ctx_create(kva_arena *arena) {
   c->symbols = kva_map_create(arena);
   c->overflow = kva_expr_intern(c, &(kva_expr){.kind = KVA_EXPR_OVERFLOW});
   return c;
+}
+
+static const kva_expr *clone_expr(kva_expr_ctx *to, const kva_expr *e) {
+  kva_expr copy = *e;
+  if (e->kind == KVA_EXPR_SYMBOL) {
+    return kva_expr_fresh(to, e->name, e->lo, e->extent ? to->all.data[e->extent->id] : NULL);
+  }
+  if (e->a) copy.a = to->all.data[e->a->id], copy.b = to->all.data[e->b->id];
+  if (!e->n_terms) return kva_expr_intern(to, &copy);
+  kva_expr_term *terms = KVA_NEW_ARRAY(to->arena, kva_expr_term, e->n_terms);
+  for (uint32_t i = 0; i < e->n_terms; i++) {
+    const kva_expr_term *t = &e->terms[i];
+    const kva_expr *factors[KVA_EXPR_MAX_DEGREE];
+    for (uint32_t f = 0; f < t->n_factors; f++) factors[f] = to->all.data[t->factors[f]->id];
+    terms[i] = *t;
+    terms[i].factors = kva_expr_monomial(to, t->n_factors, factors);
+  }
+  copy.terms = terms;
+  return kva_expr_intern(to, &copy);
+}
+
+kva_expr_ctx *kva_expr_ctx_clone(const kva_expr_ctx *c, kva_arena *arena) {
+  kva_expr_ctx *to = kva_expr_ctx_create(arena);
+  for (uint32_t id = to->all.len; id < c->all.len; id++) {
+    const kva_expr *copy = clone_expr(to, c->all.data[id]);
+    KVA_ASSERT(copy->id == id);
+  }
+  for (uint32_t i = 0; i < kva_map_len(c->symbols); i++) {
+    const kva_expr *e = kva_map_value_at(c->symbols, i);
+    kva_map_set_str(to->symbols, e->name, (void *)(uintptr_t)to->all.data[e->id]);
+  }
+  return to;
+}
+
+/* Commutative parts are added up, because their order is that of ids. */
+uint64_t kva_expr_hash(const kva_expr *e, uint64_t (*symbol_hash)(void *user, const kva_expr *symbol), void *user) {
+  if (e->kind == KVA_EXPR_SYMBOL) return mix(KVA_EXPR_SYMBOL, symbol_hash(user, e));
+  uint64_t h = mix(e->kind, (uint64_t)e->constant), parts = 0;
+  for (uint32_t i = 0; i < e->n_terms; i++) {
+    uint64_t product = 0;
+    for (uint32_t f = 0; f < e->terms[i].n_factors; f++) {
+      product += kva_expr_hash(e->terms[i].factors[f], symbol_hash, user);
+    }
+    parts += mix(product, (uint64_t)e->terms[i].coefficient);
+  }
+  if (!e->a) return mix(h, parts);
+  uint64_t a = kva_expr_hash(e->a, symbol_hash, user), b = kva_expr_hash(e->b, symbol_hash, user);
+  bool commutative = e->kind == KVA_EXPR_MIN || e->kind == KVA_EXPR_MAX;
+  return commutative ? mix(h, a + b) : mix(mix(h, a), b);
 }
 
 const kva_expr *kva_expr_const(kva_expr_ctx *c, int64_t v) {

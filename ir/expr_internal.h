@@ -52,7 +52,7 @@ struct kva_expr_ctx {
   kva_expr_table memo;      /* results of div, mod, min, max and proofs */
   kva_poly *free_polys;
   const kva_expr *overflow;
-  uint32_t next_id;
+  KVA_VEC(const kva_expr *) all; /* by id */
   uint32_t proof_depth; /* proofs that run inside simplification inside proofs */
   bool gave_up;         /* a proof ran out of steps since this was cleared: what it led to is not memoised */
 };
@@ -86,6 +86,8 @@ void kva_expr_terms(const kva_expr *e, kva_terms *out);
  * t->n_factors - n_divisor. */
 bool kva_factors_divide(const kva_expr_term *t, uint32_t n_divisor, const kva_expr *const *divisor,
                         const kva_expr **out);
+/* The interned list with the contents of `factors` (sorted). */
+const kva_expr *const *kva_expr_monomial(kva_expr_ctx *c, uint32_t n, const kva_expr *const *factors);
 /* Order of monomials in a sum: graded lexicographic, highest first; compatible with multiplication, as polynomial
  * division needs. */
 int kva_term_compare(const kva_expr_term *x, const kva_expr_term *y);
@@ -100,6 +102,10 @@ const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e);
 const void *kva_expr_table_find(const kva_expr_table *t, uint64_t hash, bool (*same)(const void *item, const void *key),
                                 const void *key);
 void kva_expr_table_add(kva_arena *arena, kva_expr_table *t, uint64_t hash, const void *item);
+/* A context with equal expressions under equal ids: e's copy is all.data[e->id]. */
+kva_expr_ctx *kva_expr_ctx_clone(const kva_expr_ctx *c, kva_arena *arena);
+/* A hash of the structure that does not depend on ids; symbols hash as symbol_hash says. */
+uint64_t kva_expr_hash(const kva_expr *e, uint64_t (*symbol_hash)(void *user, const kva_expr *symbol), void *user);
 /* Constant bounds of an expression from those of its parts (expr_bounds.c). */
 void kva_expr_bounds(const kva_expr *e, int64_t *out_lo, int64_t *out_hi);
 
@@ -107,6 +113,10 @@ void kva_expr_bounds(const kva_expr *e, int64_t *out_lo, int64_t *out_hi);
 
 /* Replaces t*n*(x / n) + t*(x % n) by t*x, and the like (expr_simplify.c). True when p changed. */
 bool kva_poly_recombine(kva_poly *p);
+/* Results of earlier questions; KVA_EXPR_SYMBOL and KVA_EXPR_SUM as kinds are the prover's. */
+const kva_expr *kva_expr_recall(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b);
+void kva_expr_remember(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b,
+                       const kva_expr *result);
 /* q with a = q * b, or NULL when b does not divide a term by term (expr_simplify.c). */
 const kva_expr *kva_expr_exact_quotient(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 /* Proves e >= 0 for every value of its symbols (expr_prove.c). nonzero: an expression known not to be 0, or NULL. */

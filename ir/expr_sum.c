@@ -16,8 +16,7 @@ static bool same_monomial(const void *item, const void *key) {
   return x->n == t->n_factors && !memcmp(x->factors, t->factors, x->n * sizeof *x->factors);
 }
 
-/* The interned list with the contents of `factors` (sorted). */
-static const kva_expr *const *intern_factors(kva_expr_ctx *c, uint32_t n, const kva_expr *const *factors) {
+const kva_expr *const *kva_expr_monomial(kva_expr_ctx *c, uint32_t n, const kva_expr *const *factors) {
   uint64_t hash = n;
   for (uint32_t i = 0; i < n; i++) hash = (hash ^ factors[i]->id) * 0x9e3779b97f4a7c15u, hash ^= hash >> 31;
   kva_expr_term key = {.n_factors = n, .factors = factors};
@@ -126,7 +125,7 @@ void kva_poly_add_term(kva_poly *p, int64_t scale, uint32_t n, const kva_expr *c
     for (; at && sorted[at - 1]->id > factors[i]->id; at--) sorted[at] = sorted[at - 1];
     sorted[at] = factors[i];
   }
-  push_term(p, scale, n, intern_factors(p->ctx, n, sorted));
+  push_term(p, scale, n, kva_expr_monomial(p->ctx, n, sorted));
 }
 
 void kva_poly_add_scaled(kva_poly *p, const kva_expr *e, int64_t scale, uint32_t n, const kva_expr *const *factors) {

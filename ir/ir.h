@@ -127,7 +127,7 @@ typedef struct kva_train_spec {
   const char *optimizer;        /* "sgd", "momentum", "adamw", "adagrad" */
   double lr, beta1, beta2, eps, weight_decay, momentum, clip; /* clip 0: off */
   const char *schedule;         /* "constant", "warmup", "cosine", "linear" */
-  int64_t warmup_steps, total_steps, steps; /* steps: default length of a run */
+  int64_t warmup_steps, total_steps, steps, batch; /* steps, batch: defaults of a run */
   double final_lr_ratio;
   const char *data;             /* "induction", "ngram", "tokens", "random", ... */
   kva_map *data_args;           /* name -> double * */
@@ -195,5 +195,7 @@ void kva_module_print_dot(kva_module *m, kva_text *out);
 
 /* Structural hash of a graph: equal for graphs that differ only in names, ids and locations. */
 uint64_t kva_graph_hash(const kva_graph *g);
+/* The same for one node: operator, attributes, operand and result types, sub-graphs. */
+uint64_t kva_node_hash(const kva_node *n);
 
 #endif

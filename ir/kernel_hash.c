@@ -4,7 +4,8 @@
 
 typedef struct hasher {
   uint64_t h;
-  kva_map *numbers; /* instruction, loop variable or value symbol -> position + 1 */
+  kva_map *numbers; /* instruction or loop variable -> position */
+  kva_map *values;  /* value symbol -> the instruction that it stands for */
   uint32_t next;
 } hasher;
 
@@ -27,7 +28,8 @@ static uint64_t number_of(const hasher *s, const void *what) {
 static uint64_t hash_expr(const hasher *s, const kva_expr *e);
 
 static uint64_t hash_symbol(const hasher *s, const kva_expr *e) {
-  uint64_t n = number_of(s, e);
+  const kva_kinstr *value = kva_map_get(s->values, &e, sizeof e);
+  uint64_t n = number_of(s, value ? (const void *)value : e);
   return n ? mix(1, n) : kva_hash(2, e->name, strlen(e->name));
 }
 
@@ -95,16 +97,12 @@ static void add_region(hasher *s, const kva_kregion *r) {
   add(s, 0xe0d);
 }
 
-/* A symbol counts as the value it stands for. Values come before their uses, so they have numbers in time only if
- * symbols get theirs beforehand: by the order of the list, which follows from the order of building. */
-static void number_symbols(hasher *s, const kva_kernel *k) {
-  for (uint32_t i = 0; i < k->value_symbols.len; i++) number(s, k->value_symbols.data[i]);
-}
-
 uint64_t kva_kernel_hash(const kva_kernel *k) {
   kva_arena *scratch = kva_arena_create();
-  hasher s = {.numbers = kva_map_create(scratch)};
-  number_symbols(&s, k);
+  hasher s = {.numbers = kva_map_create(scratch), .values = kva_map_create(scratch)};
+  for (uint32_t i = 0; i < k->values.len; i++) {
+    kva_map_set(s.values, &k->value_symbols.data[i], sizeof(const kva_expr *), k->values.data[i]);
+  }
   for (uint32_t i = 0; i < k->bufs.len; i++) {
     const kva_kbuf *buf = k->bufs.data[i];
     add(&s, (uint64_t)buf->space << 32 | (uint64_t)buf->dtype << 8 | (uint64_t)buf->read << 1 | buf->written);

@@ -5,12 +5,12 @@
 #include "ir/kernel.h"
 
 struct kva_kb_memo {
-  kva_map *pure;         /* pure_key -> instruction, see kernel_build.c */
-  kva_map *loops;        /* region and hash -> pure loops that stand there, see kernel_loop.c */
-  kva_map *symbol_loops; /* loop variable -> loop */
+  kva_map *pure;          /* pure_key -> instruction, see kernel_build.c */
+  kva_map *loops;         /* region and hash -> pure loops that stand there, see kernel_loop.c */
+  kva_map *symbol_loops;  /* loop variable -> loop */
   kva_map *symbol_values; /* value symbol -> instruction */
   kva_map *value_symbols; /* and back */
-  kva_map *results;      /* loop -> its REDUCE instructions, one a carry */
+  kva_map *results;       /* loop -> its REDUCE instructions, one a carry */
 };
 
 /* A loop that turned out equal to an earlier one is dropped when it ends, but the caller may hold its results. They

@@ -190,7 +190,8 @@ static bool same_carries(const matching *m, const kva_kloop *x, const kva_kloop 
   if (x->carries.len != y->carries.len) return false;
   for (uint32_t c = 0; c < x->carries.len; c++) {
     const kva_kcarry *p = &x->carries.data[c], *q = &y->carries.data[c];
-    if (p->combine != q->combine || !same_value(m, p->init, q->init) || !same_value(m, p->yield, q->yield)) return false;
+    if (p->combine != q->combine || !same_value(m, p->init, q->init) || !same_value(m, p->yield, q->yield))
+      return false;
   }
   return true;
 }

@@ -54,32 +54,13 @@ kva_status kva_broadcast_types(kva_module *m, const kva_node *n, uint32_t n_type
   return KVA_OK;
 }
 
-kva_status kva_check_class(kva_module *m, const kva_node *n, uint32_t operand) {
-  kva_dtype t = kva_operand_type(n, operand)->dtype;
-  uint32_t traits = n->op->traits;
-  bool ok = kva_dtype_is_float(t) ? traits & KVA_FLOAT : kva_dtype_is_int(t) ? traits & KVA_INT : false;
-  if (t == KVA_BOOL) ok = traits & KVA_BOOLEAN;
-  if (ok) return KVA_OK;
-  return kva_operand_error(m, n, operand, "expected %s%s%s, found %s", traits & KVA_FLOAT ? "a float type" : "",
-                           traits & KVA_INT ? (traits & KVA_FLOAT ? " or an integer type" : "an integer type") : "",
-                           traits & KVA_BOOLEAN ? (traits & (KVA_FLOAT | KVA_INT) ? " or bool" : "bool") : "",
-                           kva_dtype_name(t));
-}
-
-kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, uint32_t first, uint32_t operand) {
-  kva_dtype a = kva_operand_type(n, first)->dtype, b = kva_operand_type(n, operand)->dtype;
-  if (a == b) return KVA_OK;
-  return kva_operand_error(m, n, operand, "expected %s like operand %u, found %s; insert a cast", kva_dtype_name(a),
-                           first, kva_dtype_name(b));
-}
-
 kva_status kva_elementwise_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *types[4];
   KVA_ASSERT(n->n_operands >= 1 && n->n_operands <= 4);
   KVA_TRY(kva_check_class(m, n, 0));
   for (uint32_t i = 0; i < n->n_operands; i++) {
     types[i] = kva_operand_type(n, i);
-    KVA_TRY(kva_check_same_dtype(m, n, 0, i));
+    KVA_TRY(kva_check_same_dtype(m, n, i, 0));
   }
   uint32_t rank;
   kva_dim dims[KVA_MAX_RANK];

@@ -5,11 +5,7 @@
 #define KVA_OPS_ELEMENTWISE_H
 
 #include "ops/build.h"
-
-/* The operand's dtype is in the classes of the operator's row. */
-KVA_MUST_USE kva_status kva_check_class(kva_module *m, const kva_node *n, uint32_t operand);
-/* Operands `first` and `operand` have one dtype. */
-KVA_MUST_USE kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, uint32_t first, uint32_t operand);
+#include "ops/check.h"
 
 #define KVA_UNARY_VJP(op, gradient)                                                      \
   kva_status kva_##op##_vjp(kva_vjp *c, kva_node *n) {                                   \
@@ -36,6 +32,7 @@ KVA_MUST_USE kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, u
     (void)result;                                                                                                \
     kva_kb *b = l->kb;                                                                                           \
     kva_kval x = kva_lower_broadcast(l, n, 0, idx);                                                              \
+    (void)b;                                                                                                     \
     return (value);                                                                                              \
   }
 #define KVA_BINARY_LOWER(op, value)                                                                              \
@@ -55,6 +52,20 @@ KVA_MUST_USE kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, u
   KVA_ELEMENTWISE_INFER(op)                            \
   KVA_BINARY_REF(op, f, g)                             \
   KVA_BINARY_LOWER(op, kva_k2(b, KVA_K_##opcode, x, y))
+
+/* Reference loops of operators for which uint64 differs from the signed types (order, division): gu is used there. */
+#define KVA_UNARY_REF_U64(op, f, g, gu)                                                                          \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {    \
+    (void)r, (void)n;                                                                                            \
+    kva_ref_map1(in[0], out[0], f, in[0]->dtype == KVA_U64 ? gu : g);                                            \
+    return KVA_OK;                                                                                               \
+  }
+#define KVA_BINARY_REF_U64(op, f, g, gu)                                                                         \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {    \
+    (void)r, (void)n;                                                                                            \
+    kva_ref_map2(in[0], in[1], out[0], f, in[0]->dtype == KVA_U64 ? gu : g);                                     \
+    return KVA_OK;                                                                                               \
+  }
 
 /* In KVA_UNARY_VJP and KVA_BINARY_VJP: a scalar of the operands' dtype. */
 #define KVA_NUM(v) kva_scalar_like(b, x, (v))

@@ -52,17 +52,20 @@ typedef struct weight_sum {
   const kva_expr *const *idx;
 } weight_sum;
 
+static kva_shift_at summed_at(const weight_sum *sum, const kva_expr *const *vars) {
+  const kva_expr *const *idx = sum->idx;
+  switch (sum->s->weight_rank) {
+  case 2: return (kva_shift_at){.b = vars[0], .t = vars[1], .h = idx[0], .d = vars[2]};
+  case 3: return (kva_shift_at){.b = vars[0], .t = vars[1], .h = idx[0], .d = idx[2]};
+  default: return (kva_shift_at){.b = idx[0], .t = idx[2], .h = idx[1], .d = vars[0]};
+  }
+}
+
 static kva_kval weight_product(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const weight_sum *sum = user;
-  const kva_expr *const *idx = sum->idx;
   const kva_shift *s = sum->s;
-  const kva_shift_at by_rank[3] = {
-      {.b = vars[0], .t = vars[1], .h = idx[0], .d = s->weight_rank == 2 ? vars[2] : NULL},
-      {.b = vars[0], .t = vars[1], .h = idx[0], .d = s->weight_rank == 3 ? idx[2] : NULL},
-      {.b = idx[0], .t = s->weight_rank == 4 ? idx[2] : NULL, .h = idx[1], .d = vars[0]},
-  };
-  kva_shift_at at = by_rank[s->weight_rank - 2];
-  const kva_expr *j = idx[kva_shift_tap_axis(s->weight_rank)];
+  kva_shift_at at = summed_at(sum, vars);
+  const kva_expr *j = sum->idx[kva_shift_tap_axis(s->weight_rank)];
   kva_kval dy = kva_shift_operand(sum->l, s, 1, at, NULL);
   kva_kval product = kva_k2(kb, KVA_K_mul, dy, kva_shift_tap(sum->l, s, at, j));
   kva_kval kept = kva_shift_kept_row(sum->l, s, at);

@@ -145,11 +145,6 @@ static kva_value *simplify_matmul(kva_builder *b, kva_node *n) {
                     a.transpose_b ^ (ty != NULL));
 }
 
-static kva_value *simplify_forward(kva_builder *b, kva_node *n) {
-  (void)b;
-  return x_of(n);
-}
-
 static rule_fn rule_for(const kva_node *n) {
   switch ((kva_op_id)n->op->id) {
     case KVA_OP_add: return simplify_add;

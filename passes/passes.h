@@ -38,10 +38,4 @@ KVA_MUST_USE kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *
 /* Buffers and steps of a fused function. */
 KVA_MUST_USE kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan);
 
-/* What `kvasir show --stage=plan` prints: parameters, FLOPs, peak memory by category (under a symbol binding), kernels. */
-typedef struct kva_plan_summary {
-  int64_t parameters, steps, kernels /* distinct */, peak_temps, moments_bytes, params_bytes;
-  double flops; /* of one call */
-} kva_plan_summary;
-
 #endif

@@ -1,0 +1,227 @@
+/* Scalar opcodes of the kernel IR on scalars or vectors. No fast-math flag is ever set: what the kernel IR says is what
+ * is computed, NaN and signed zero included; only `fma` contracts. */
+#include "codegen/llvm_internal.h"
+
+#include <math.h>
+
+LLVMValueRef kva_ll_use(kva_emit *e, kva_kval v) {
+  KVA_ASSERT(e->values[v->id]);
+  return e->values[v->id];
+}
+
+static LLVMIntPredicate int_predicate(kva_kop op, bool is_unsigned) {
+  switch (op) {
+  case KVA_K_eq: return LLVMIntEQ;
+  case KVA_K_ne: return LLVMIntNE;
+  case KVA_K_lt: return is_unsigned ? LLVMIntULT : LLVMIntSLT;
+  default: return is_unsigned ? LLVMIntULE : LLVMIntSLE;
+  }
+}
+
+static LLVMRealPredicate float_predicate(kva_kop op) {
+  switch (op) {
+  case KVA_K_eq: return LLVMRealOEQ;
+  case KVA_K_ne: return LLVMRealUNE;
+  case KVA_K_lt: return LLVMRealOLT;
+  default: return LLVMRealOLE;
+  }
+}
+
+static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  if (kva_dtype_is_float(t)) return LLVMBuildFCmp(e->b, float_predicate(op), a, b, "");
+  return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
+}
+
+/* The comparison picks b when either is NaN (the machine's max does just that), so only a NaN in a is left to care for. */
+LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
+  if (!kva_dtype_is_float(t)) {
+    bool is_unsigned = kva_dtype_is_unsigned(t) || t == KVA_BOOL;
+    LLVMIntPredicate p = is_min ? (is_unsigned ? LLVMIntULT : LLVMIntSLT) : (is_unsigned ? LLVMIntUGT : LLVMIntSGT);
+    return LLVMBuildSelect(e->b, LLVMBuildICmp(e->b, p, a, b, ""), a, b, "");
+  }
+  LLVMValueRef first = LLVMBuildFCmp(e->b, is_min ? LLVMRealOLT : LLVMRealOGT, a, b, "");
+  LLVMValueRef best = LLVMBuildSelect(e->b, first, a, b, "");
+  return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, a, a, ""), a, best, "");
+}
+
+/* x/0 is 0 and x/-1 is -x (which wraps for the least number): both would trap. */
+static LLVMValueRef int_division(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  LLVMTypeRef type = LLVMTypeOf(a);
+  LLVMValueRef zero = LLVMConstNull(type), one = kva_ll_int(type, 1);
+  bool is_rem = op == KVA_K_rem;
+  LLVMValueRef by_zero = LLVMBuildICmp(e->b, LLVMIntEQ, b, zero, "");
+  LLVMValueRef safe = LLVMBuildSelect(e->b, by_zero, one, b, ""), result;
+  if (kva_dtype_is_unsigned(t)) {
+    result = is_rem ? LLVMBuildURem(e->b, a, safe, "") : LLVMBuildUDiv(e->b, a, safe, "");
+  } else {
+    LLVMValueRef by_minus_one = LLVMBuildICmp(e->b, LLVMIntEQ, b, kva_ll_int(type, -1), "");
+    safe = LLVMBuildSelect(e->b, by_minus_one, one, safe, "");
+    result = is_rem ? LLVMBuildSRem(e->b, a, safe, "") : LLVMBuildSDiv(e->b, a, safe, "");
+    LLVMValueRef negated = is_rem ? zero : LLVMBuildNeg(e->b, a, "");
+    result = LLVMBuildSelect(e->b, by_minus_one, negated, result, "");
+  }
+  return LLVMBuildSelect(e->b, by_zero, zero, result, "");
+}
+
+/* Shifts by the width or more give 0 (or the sign). */
+static LLVMValueRef shift(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  LLVMTypeRef type = LLVMTypeOf(a);
+  int64_t width = kva_dtype_bits(t);
+  LLVMValueRef in_range = LLVMBuildICmp(e->b, LLVMIntULT, b, kva_ll_int(type, width), "");
+  bool arithmetic = op == KVA_K_shr && !kva_dtype_is_unsigned(t);
+  LLVMValueRef amount = LLVMBuildSelect(e->b, in_range, b, kva_ll_int(type, arithmetic ? width - 1 : 0), "");
+  if (arithmetic) return LLVMBuildAShr(e->b, a, amount, "");
+  LLVMValueRef shifted = op == KVA_K_shl ? LLVMBuildShl(e->b, a, amount, "") : LLVMBuildLShr(e->b, a, amount, "");
+  return LLVMBuildSelect(e->b, in_range, shifted, LLVMConstNull(type), "");
+}
+
+static LLVMValueRef high_half(kva_emit *e, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  unsigned bits = (unsigned)kva_dtype_bits(t);
+  LLVMTypeRef narrow = LLVMTypeOf(a), wide = kva_ll_like(LLVMIntTypeInContext(e->ctx, 2 * bits), a);
+  LLVMValueRef product =
+      LLVMBuildMul(e->b, LLVMBuildZExt(e->b, a, wide, ""), LLVMBuildZExt(e->b, b, wide, ""), "");
+  return LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, product, kva_ll_int(wide, bits), ""), narrow, "");
+}
+
+static LLVMValueRef int_abs(kva_emit *e, kva_dtype t, LLVMValueRef a) {
+  if (kva_dtype_is_unsigned(t)) return a;
+  LLVMValueRef negative = LLVMBuildICmp(e->b, LLVMIntSLT, a, LLVMConstNull(LLVMTypeOf(a)), "");
+  return LLVMBuildSelect(e->b, negative, LLVMBuildNeg(e->b, a, ""), a, "");
+}
+
+static LLVMValueRef int_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
+  switch (op) {
+  case KVA_K_add: return LLVMBuildAdd(e->b, v[0], v[1], "");
+  case KVA_K_sub: return LLVMBuildSub(e->b, v[0], v[1], "");
+  case KVA_K_mul: return LLVMBuildMul(e->b, v[0], v[1], "");
+  case KVA_K_fma: return LLVMBuildAdd(e->b, LLVMBuildMul(e->b, v[0], v[1], ""), v[2], "");
+  case KVA_K_div:
+  case KVA_K_rem: return int_division(e, op, t, v[0], v[1]);
+  case KVA_K_neg: return LLVMBuildNeg(e->b, v[0], "");
+  case KVA_K_abs: return int_abs(e, t, v[0]);
+  case KVA_K_shl:
+  case KVA_K_shr: return shift(e, op, t, v[0], v[1]);
+  case KVA_K_mulhi: return high_half(e, t, v[0], v[1]);
+  case KVA_K_floor:
+  case KVA_K_ceil:
+  case KVA_K_round:
+  case KVA_K_trunc: return v[0];
+  case KVA_K_isnan: return LLVMConstNull(kva_ll_like(LLVMInt1TypeInContext(e->ctx), v[0]));
+  default: return NULL;
+  }
+}
+
+static const char *float_intrinsic(kva_kop op) {
+  switch (op) {
+  case KVA_K_fma: return "llvm.fma";
+  case KVA_K_abs: return "llvm.fabs";
+  case KVA_K_floor: return "llvm.floor";
+  case KVA_K_ceil: return "llvm.ceil";
+  case KVA_K_round: return "llvm.roundeven";
+  case KVA_K_trunc: return "llvm.trunc";
+  case KVA_K_sqrt: return "llvm.sqrt";
+  default: return NULL;
+  }
+}
+
+static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
+  switch (op) {
+  case KVA_K_add: return LLVMBuildFAdd(e->b, v[0], v[1], "");
+  case KVA_K_sub: return LLVMBuildFSub(e->b, v[0], v[1], "");
+  case KVA_K_mul: return LLVMBuildFMul(e->b, v[0], v[1], "");
+  case KVA_K_div: return LLVMBuildFDiv(e->b, v[0], v[1], "");
+  case KVA_K_neg: return LLVMBuildFNeg(e->b, v[0], "");
+  case KVA_K_rem: return kva_ll_libcall(e, t == KVA_F32 ? "fmodf" : "fmod", 2, v);
+  case KVA_K_isnan: return LLVMBuildFCmp(e->b, LLVMRealUNO, v[0], v[0], "");
+  default: return NULL;
+  }
+}
+
+/* What legalize_math.c left: f64, one libm call a lane. Integers (pow) go through f64. */
+static LLVMValueRef math_call(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
+  uint32_t n = kva_kop_arity(op);
+  if (!kva_dtype_is_float(t)) {
+    LLVMValueRef wide[3];
+    for (uint32_t i = 0; i < n; i++) wide[i] = kva_ll_convert(e, v[i], t, KVA_F64);
+    return kva_ll_convert(e, math_call(e, op, KVA_F64, wide), KVA_F64, t);
+  }
+  char name[16];
+  snprintf(name, sizeof name, "%s%s", kva_kop_name(op), t == KVA_F32 ? "f" : "");
+  return kva_ll_libcall(e, name, n, v);
+}
+
+static LLVMValueRef bitwise(kva_emit *e, kva_kop op, LLVMValueRef *v) {
+  switch (op) {
+  case KVA_K_and: return LLVMBuildAnd(e->b, v[0], v[1], "");
+  case KVA_K_or: return LLVMBuildOr(e->b, v[0], v[1], "");
+  case KVA_K_xor: return LLVMBuildXor(e->b, v[0], v[1], "");
+  case KVA_K_not: return LLVMBuildNot(e->b, v[0], "");
+  default: return NULL;
+  }
+}
+
+static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
+  bool is_float = kva_dtype_is_float(t);
+  switch (op) {
+  case KVA_K_eq:
+  case KVA_K_ne:
+  case KVA_K_lt:
+  case KVA_K_le: return compare(e, op, t, v[0], v[1]);
+  case KVA_K_min:
+  case KVA_K_max: return kva_ll_max(e, t, op == KVA_K_min, v[0], v[1]);
+  case KVA_K_and:
+  case KVA_K_or:
+  case KVA_K_xor:
+  case KVA_K_not: return bitwise(e, op, v);
+  default: break;
+  }
+  if (is_float && float_intrinsic(op)) return kva_ll_intrinsic1(e, float_intrinsic(op), kva_kop_arity(op), v);
+  LLVMValueRef result = is_float ? float_arith(e, op, t, v) : int_arith(e, op, t, v);
+  return result ? result : math_call(e, op, t, v);
+}
+
+LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef v[3] = {0};
+  unsigned lanes = e->varying[i->id] ? e->lanes.n : 1;
+  for (uint32_t a = 0; a < i->n_args; a++) v[a] = kva_ll_splat(e, kva_ll_use(e, i->args[a]), lanes);
+  if (i->op != KVA_K_select) return arith_values(e, i->op, i->args[0]->dtype, v);
+  return LLVMBuildSelect(e->b, v[0], v[1], v[2], "");
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------------------ */
+
+LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  LLVMValueRef v[] = {a, b};
+  switch (op) {
+  case KVA_COMBINE_ADD: return arith_values(e, KVA_K_add, t, v);
+  case KVA_COMBINE_MUL: return arith_values(e, KVA_K_mul, t, v);
+  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, b, a); /* the new value first: the chain through a stays short */
+  case KVA_COMBINE_MIN: return kva_ll_max(e, t, true, b, a);
+  case KVA_COMBINE_AND: return LLVMBuildAnd(e->b, a, b, "");
+  case KVA_COMBINE_OR: return LLVMBuildOr(e->b, a, b, "");
+  case KVA_COMBINE_NONE: break;
+  }
+  KVA_ASSERT(!"a sequential carry does not combine");
+  return NULL;
+}
+
+static int64_t int_extreme(kva_dtype t, bool least) {
+  int bits = t == KVA_BOOL ? 1 : kva_dtype_bits(t);
+  if (t == KVA_BOOL || kva_dtype_is_unsigned(t)) return least ? 0 : -1;
+  int64_t lowest = (int64_t)((uint64_t)-1 << (bits - 1));
+  return least ? lowest : ~lowest;
+}
+
+LLVMValueRef kva_ll_neutral(const kva_emit *e, kva_combine op, kva_dtype t) {
+  LLVMTypeRef type = kva_ll_type(e, t);
+  bool is_float = kva_dtype_is_float(t);
+  switch (op) {
+  case KVA_COMBINE_MUL: return is_float ? LLVMConstReal(type, 1) : LLVMConstInt(type, 1, false);
+  case KVA_COMBINE_MAX:
+    return is_float ? LLVMConstReal(type, -(double)INFINITY) : kva_ll_int(type, int_extreme(t, true));
+  case KVA_COMBINE_MIN:
+    return is_float ? LLVMConstReal(type, (double)INFINITY) : kva_ll_int(type, int_extreme(t, false));
+  case KVA_COMBINE_AND: return LLVMConstAllOnes(type);
+  default: return LLVMConstNull(type);
+  }
+}

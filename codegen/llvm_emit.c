@@ -1,0 +1,192 @@
+/* One kernel as one LLVM function: void(ptr buffers, ptr symbols, i64 begin, i64 end). Pointers and symbols are loaded
+ * at entry; LOCAL buffers are allocas, which LLVM turns into registers where their indices are constant. */
+#include "codegen/llvm_internal.h"
+
+/* ---- instructions ------------------------------------------------------------------------------------------------------ */
+
+static LLVMValueRef emit_const(kva_emit *e, const kva_kinstr *i) {
+  LLVMTypeRef type = kva_ll_type(e, i->dtype);
+  return kva_dtype_is_float(i->dtype) ? LLVMConstReal(type, i->imm.f) : kva_ll_int(type, i->imm.i);
+}
+
+static LLVMValueRef emit_index(kva_emit *e, const kva_kinstr *i) {
+  return e->varying[i->id] ? kva_ll_expr_lanes(e, i->index) : kva_ll_expr(e, i->index);
+}
+
+static LLVMValueRef emit_bitcast(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef v = kva_ll_use(e, i->args[0]);
+  return LLVMBuildBitCast(e->b, v, kva_ll_like(kva_ll_type(e, i->dtype), v), "");
+}
+
+/* An arm of an if, entered when cond holds. */
+static void emit_arm(kva_emit *e, const kva_kregion *arm, LLVMValueRef cond) {
+  if (!arm || !arm->first) return;
+  LLVMValueRef outer = e->lanes.mask;
+  if (kva_ll_is_vector(cond)) e->lanes.mask = kva_ll_and(e, outer, cond);
+  LLVMBasicBlockRef then = kva_ll_block(e, "then"), done = kva_ll_block(e, "done");
+  LLVMBuildCondBr(e->b, kva_ll_any(e, kva_ll_is_vector(cond) ? e->lanes.mask : cond), then, done);
+  LLVMPositionBuilderAtEnd(e->b, then);
+  kva_ll_region(e, arm);
+  LLVMBuildBr(e->b, done);
+  LLVMPositionBuilderAtEnd(e->b, done);
+  e->lanes.mask = outer;
+}
+
+static void emit_if(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef cond = kva_ll_use(e, i->args[0]);
+  LLVMValueRef not_cond = i->orelse && i->orelse->first ? LLVMBuildNot(e->b, cond, "") : NULL;
+  emit_arm(e, i->then, cond);
+  if (not_cond) emit_arm(e, i->orelse, not_cond);
+}
+
+static void emit_instr(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef *out = &e->values[i->id];
+  switch (i->op) {
+  case KVA_K_CONST: *out = emit_const(e, i); return;
+  case KVA_K_INDEX: *out = emit_index(e, i); return;
+  case KVA_K_CONVERT: *out = kva_ll_convert(e, kva_ll_use(e, i->args[0]), i->args[0]->dtype, i->dtype); return;
+  case KVA_K_BITCAST: *out = emit_bitcast(e, i); return;
+  case KVA_K_LOAD: *out = kva_ll_load(e, i); return;
+  case KVA_K_STORE: kva_ll_store(e, i); return;
+  case KVA_K_LOOP: kva_ll_loop(e, i->loop); return;
+  case KVA_K_REDUCE: /* set by its loop */
+  case KVA_K_CARRY:
+  case KVA_K_BARRIER: return;
+  case KVA_K_IF: emit_if(e, i); return;
+  default: *out = kva_ll_arith(e, i); return;
+  }
+}
+
+void kva_ll_region(kva_emit *e, const kva_kregion *r) {
+  for (const kva_kinstr *i = r->first; i; i = i->next) emit_instr(e, i);
+}
+
+/* ---- the function ---------------------------------------------------------------------------------------------------------- */
+
+static void set_attribute(kva_emit *e, const char *key, const char *value) {
+  LLVMAttributeRef a = LLVMCreateStringAttribute(e->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value));
+  LLVMAddAttributeAtIndex(e->fn, LLVMAttributeFunctionIndex, a);
+}
+
+static void set_parameter_attribute(kva_emit *e, unsigned parameter, const char *name) {
+  unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
+  LLVMAddAttributeAtIndex(e->fn, parameter + 1, LLVMCreateEnumAttribute(e->ctx, kind, 0));
+}
+
+static void create_function(kva_emit *e, const char *name) {
+  LLVMTypeRef ptr = LLVMPointerTypeInContext(e->ctx, 0), i64 = LLVMInt64TypeInContext(e->ctx);
+  LLVMTypeRef params[] = {ptr, ptr, i64, i64};
+  LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->ctx), params, 4, false);
+  e->fn = LLVMAddFunction(e->module, name, type);
+  char bits[16];
+  snprintf(bits, sizeof bits, "%d", e->cg->target.vector_bytes * 8);
+  set_attribute(e, "target-cpu", e->cg->cpu);
+  set_attribute(e, "target-features", e->cg->features);
+  set_attribute(e, "prefer-vector-width", bits);
+  set_attribute(e, "min-legal-vector-width", bits);
+  for (unsigned p = 0; p < 2; p++) {
+    set_parameter_attribute(e, p, "noalias");
+    set_parameter_attribute(e, p, "readonly");
+  }
+  e->begin = LLVMGetParam(e->fn, 2);
+  e->end = LLVMGetParam(e->fn, 3);
+  LLVMPositionBuilderAtEnd(e->b, kva_ll_block(e, "entry"));
+}
+
+static LLVMValueRef load_entry(kva_emit *e, LLVMTypeRef type, unsigned parameter, uint32_t i) {
+  LLVMValueRef index = kva_ll_i64(e, i);
+  LLVMValueRef at = LLVMBuildInBoundsGEP2(e->b, type, LLVMGetParam(e->fn, parameter), &index, 1, "");
+  LLVMValueRef v = LLVMBuildLoad2(e->b, type, at, "");
+  unsigned kind = LLVMGetMDKindIDInContext(e->ctx, "invariant.load", 14);
+  LLVMSetMetadata(v, kind, LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, NULL, 0)));
+  return v;
+}
+
+static LLVMValueRef allocate_local(kva_emit *e, const kva_kbuf *buf) {
+  int64_t n = 0;
+  KVA_ASSERT(kva_expr_is_const(buf->extent, &n));
+  if (kva_dtype_bits(buf->dtype) < 8) n = (n + 1) / 2;
+  LLVMValueRef v = LLVMBuildAlloca(e->b, LLVMArrayType2(kva_ll_storage(e, buf->dtype), (uint64_t)n), buf->name);
+  LLVMSetAlignment(v, 64);
+  return v;
+}
+
+static LLVMValueRef scope_list(kva_emit *e, LLVMMetadataRef *scopes, uint32_t n, uint32_t only, uint32_t except) {
+  LLVMMetadataRef *list = KVA_NEW_ARRAY(e->scratch, LLVMMetadataRef, n + 1);
+  uint32_t len = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    if ((only == UINT32_MAX || i == only) && i != except) list[len++] = scopes[i];
+  }
+  return LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, list, len));
+}
+
+static LLVMMetadataRef scope_create(kva_emit *e, LLVMMetadataRef domain, const char *kernel, uint32_t buffer) {
+  char name[128];
+  int n = snprintf(name, sizeof name, "%.100s.%u", kernel, buffer);
+  LLVMMetadataRef parts[] = {LLVMMDStringInContext2(e->ctx, name, (size_t)n), domain};
+  return LLVMMDNodeInContext2(e->ctx, parts, 2);
+}
+
+/* Every parameter is an alias scope of its own, apart from all others. */
+static void create_scopes(kva_emit *e, const char *name) {
+  uint32_t n = e->k->bufs.len;
+  LLVMMetadataRef domain_name = LLVMMDStringInContext2(e->ctx, name, strlen(name));
+  LLVMMetadataRef domain = LLVMMDNodeInContext2(e->ctx, &domain_name, 1);
+  LLVMMetadataRef *scopes = KVA_NEW_ARRAY(e->scratch, LLVMMetadataRef, n + 1);
+  for (uint32_t i = 0; i < n; i++) scopes[i] = scope_create(e, domain, name, i);
+  for (uint32_t i = 0; i < n; i++) {
+    e->scopes[i] = scope_list(e, scopes, n, i, UINT32_MAX);
+    e->others[i] = scope_list(e, scopes, n, UINT32_MAX, i);
+  }
+}
+
+static void bind_buffers(kva_emit *e) {
+  LLVMTypeRef ptr = LLVMPointerTypeInContext(e->ctx, 0);
+  uint32_t parameter = 0;
+  for (uint32_t i = 0; i < e->k->bufs.len; i++) {
+    const kva_kbuf *buf = e->k->bufs.data[i];
+    e->bufs[buf->id] = buf->space == KVA_K_PARAM ? load_entry(e, ptr, 0, parameter++) : allocate_local(e, buf);
+  }
+}
+
+static kva_emit emit_create(kva_codegen *cg, const kva_kernel *k) {
+  kva_arena *scratch = kva_arena_create();
+  uint32_t n_bufs = k->bufs.len + 1;
+  return (kva_emit){.cg = cg,
+                    .ctx = cg->ctx,
+                    .module = cg->module,
+                    .b = cg->builder,
+                    .scratch = scratch,
+                    .k = k,
+                    .bufs = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),
+                    .scopes = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),
+                    .others = KVA_NEW_ARRAY(scratch, LLVMValueRef, n_bufs),
+                    .values = KVA_NEW_ARRAY(scratch, LLVMValueRef, k->next_id + 1),
+                    .varying = KVA_NEW_ARRAY(scratch, bool, k->next_id + 1),
+                    .lanes = {1, NULL, NULL}};
+}
+
+
+/* A kernel without a GRID loop is one work item: it runs when the range holds one. */
+static void emit_kernel_body(kva_emit *e) {
+  LLVMBasicBlockRef run = kva_ll_block(e, "run"), out = kva_ll_block(e, "out");
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, e->begin, e->end, ""), run, out);
+  LLVMPositionBuilderAtEnd(e->b, run);
+  kva_ll_region(e, e->k->body);
+  LLVMBuildBr(e->b, out);
+  LLVMPositionBuilderAtEnd(e->b, out);
+  LLVMBuildRetVoid(e->b);
+}
+
+void kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
+                   const kva_expr *const *symbols) {
+  kva_emit e = emit_create(cg, k);
+  create_function(&e, name);
+  create_scopes(&e, name);
+  for (uint32_t i = 0; i < n_symbols; i++) {
+    kva_ll_bind(&e, symbols[i], load_entry(&e, LLVMInt64TypeInContext(e.ctx), 1, i));
+  }
+  bind_buffers(&e);
+  emit_kernel_body(&e);
+  kva_arena_destroy(e.scratch);
+}

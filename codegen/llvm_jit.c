@@ -1,0 +1,38 @@
+/* Kernels in process: the module's object, linked by LLJIT. The object is the same that kva_codegen_emit gives; libm and
+ * memory functions come from the process. */
+#include "codegen/llvm_internal.h"
+
+#include <llvm-c/Orc.h>
+
+static kva_status link_object(kva_codegen *cg, LLVMMemoryBufferRef code) {
+  LLVMOrcJITDylibRef library = LLVMOrcLLJITGetMainJITDylib(cg->jit);
+  /* Takes the buffer, also when it fails. */
+  KVA_TRY(kva_cg_check(cg, LLVMOrcLLJITAddObjectFile(cg->jit, library, code), "linking kernels"));
+  LLVMOrcDefinitionGeneratorRef process = NULL;
+  char prefix = LLVMOrcLLJITGetGlobalPrefix(cg->jit);
+  LLVMErrorRef error = LLVMOrcCreateDynamicLibrarySearchGeneratorForProcess(&process, prefix, NULL, NULL);
+  KVA_TRY(kva_cg_check(cg, error, "finding the C library"));
+  LLVMOrcJITDylibAddGenerator(library, process);
+  return KVA_OK;
+}
+
+static kva_status look_up(kva_codegen *cg, kva_cg_kernel *kernel) {
+  LLVMOrcExecutorAddress address = 0;
+  KVA_TRY(kva_cg_check(cg, LLVMOrcLLJITLookup(cg->jit, &address, kernel->name), kernel->name));
+  kernel->fn = (kva_kernel_fn)(uintptr_t)address;
+  return KVA_OK;
+}
+
+kva_status kva_codegen_jit(kva_codegen *cg) {
+  if (cg->jit) return KVA_OK;
+  LLVMMemoryBufferRef code;
+  KVA_TRY(kva_cg_machine_code(cg, LLVMObjectFile, &code));
+  kva_status status = kva_cg_check(cg, LLVMOrcCreateLLJIT(&cg->jit, NULL), "starting the JIT");
+  if (status != KVA_OK) {
+    LLVMDisposeMemoryBuffer(code);
+    return status;
+  }
+  KVA_TRY(link_object(cg, code));
+  for (uint32_t i = 0; i < cg->kernels.len; i++) KVA_TRY(look_up(cg, &cg->kernels.data[i]));
+  return KVA_OK;
+}

@@ -1,0 +1,372 @@
+/* Loops. A loop is emitted as stretches that follow each other: rounds of `copies` bodies side by side, single steps,
+ * and for vector loops a masked rest. Reductions keep an accumulator per copy (and lane), all of which are added up in a
+ * fixed tree at the end: the order depends on the extent only, never on threads. */
+#include "codegen/llvm_internal.h"
+
+enum {
+  MAX_COPIES = 4,
+  SMALL_BODY = 40,    /* instructions; larger bodies are not copied for more accumulators */
+  MAX_UNROLLED = 8,   /* vectors of a loop of constant extent that are expanded */
+};
+
+typedef struct carry_state {
+  const kva_kcarry *c;
+  LLVMTypeRef type;
+  LLVMValueRef acc[MAX_COPIES];
+} carry_state;
+
+typedef struct loop_state {
+  kva_emit *e;
+  const kva_kloop *l;
+  unsigned lanes;   /* of this loop's own variable */
+  unsigned copies;  /* accumulators in use */
+  uint32_t n;       /* carries */
+  carry_state *carries;
+} loop_state;
+
+/* ---- one body --------------------------------------------------------------------------------------------------------- */
+
+/* Instructions that read a carry or the loop's result know only the loop; `slot` says which REDUCE/CARRY to set. */
+typedef struct carry_reads {
+  loop_state *s;
+  unsigned copy;
+} carry_reads;
+
+static void set_carry(void *user, kva_kinstr *i) {
+  carry_reads *r = user;
+  if (i->op != KVA_K_CARRY || i->loop != r->s->l) return;
+  r->s->e->values[i->id] = r->s->carries[i->carry].acc[r->copy];
+}
+
+static LLVMValueRef contribution(loop_state *s, const carry_state *c) {
+  kva_emit *e = s->e;
+  bool wide = LLVMGetTypeKind(c->type) == LLVMVectorTypeKind;
+  LLVMValueRef v = kva_ll_use(e, c->c->yield);
+  if (wide) v = kva_ll_splat(e, v, e->lanes.n);
+  bool own_lanes = s->lanes > 1 && e->lanes.mask;
+  if (!own_lanes) return v;
+  LLVMValueRef neutral = kva_ll_splat(e, kva_ll_neutral(e, c->c->combine, c->c->dtype), e->lanes.n);
+  return LLVMBuildSelect(e->b, e->lanes.mask, v, neutral, "");
+}
+
+/* The body for iterations from `at`, into the accumulators number `copy`. */
+static void emit_body(loop_state *s, LLVMValueRef at, unsigned copy) {
+  kva_emit *e = s->e;
+  kva_ll_bind(e, s->l->var, at);
+  carry_reads reads = {s, copy};
+  if (s->n) kva_k_each_instr_in(s->l->body, set_carry, &reads);
+  kva_ll_region(e, s->l->body);
+  LLVMValueRef *next = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, s->n + 1);
+  for (uint32_t i = 0; i < s->n; i++) {
+    const carry_state *c = &s->carries[i];
+    LLVMValueRef v = contribution(s, c);
+    bool sequential = c->c->combine == KVA_COMBINE_NONE;
+    next[i] = sequential ? v : kva_ll_combine(e, c->c->combine, c->c->dtype, c->acc[copy], v);
+  }
+  for (uint32_t i = 0; i < s->n; i++) s->carries[i].acc[copy] = next[i];
+}
+
+/* ---- stretches ---------------------------------------------------------------------------------------------------------- */
+
+static LLVMValueRef *save(loop_state *s) {
+  LLVMValueRef *all = KVA_NEW_ARRAY(s->e->scratch, LLVMValueRef, s->n * MAX_COPIES + 1);
+  for (uint32_t i = 0; i < s->n; i++) memcpy(all + i * MAX_COPIES, s->carries[i].acc, sizeof s->carries[i].acc);
+  return all;
+}
+
+/* At a join of two blocks every accumulator is what it was on the way taken. */
+static void join(loop_state *s, LLVMValueRef *one, LLVMBasicBlockRef from_one, LLVMValueRef *two,
+                 LLVMBasicBlockRef from_two) {
+  LLVMBasicBlockRef from[] = {from_one, from_two};
+  for (uint32_t i = 0; i < s->n; i++) {
+    for (unsigned u = 0; u < s->copies; u++) {
+      LLVMValueRef values[] = {one[i * MAX_COPIES + u], two[i * MAX_COPIES + u]};
+      LLVMValueRef phi = LLVMBuildPhi(s->e->b, s->carries[i].type, "");
+      LLVMAddIncoming(phi, values, from, 2);
+      s->carries[i].acc[u] = phi;
+    }
+  }
+}
+
+/* Phis at the top of the body, still without the value from the latch. */
+static LLVMValueRef *open_phis(loop_state *s, LLVMBasicBlockRef from) {
+  LLVMValueRef *phis = KVA_NEW_ARRAY(s->e->scratch, LLVMValueRef, s->n * MAX_COPIES + 1);
+  for (uint32_t i = 0; i < s->n; i++) {
+    for (unsigned u = 0; u < s->copies; u++) {
+      LLVMValueRef phi = LLVMBuildPhi(s->e->b, s->carries[i].type, "");
+      LLVMAddIncoming(phi, &s->carries[i].acc[u], &from, 1);
+      phis[i * MAX_COPIES + u] = s->carries[i].acc[u] = phi;
+    }
+  }
+  return phis;
+}
+
+static void close_phis(loop_state *s, LLVMValueRef *phis, LLVMBasicBlockRef latch) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    for (unsigned u = 0; u < s->copies; u++) {
+      LLVMAddIncoming(phis[i * MAX_COPIES + u], &s->carries[i].acc[u], &latch, 1);
+    }
+  }
+}
+
+/* for (at = start; at < end; at += step * copies) bodies at `at`, at + step, ...; end - start is a multiple of that. */
+static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step) {
+  kva_emit *e = s->e;
+  LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, s->l->var->name), exit = kva_ll_block(e, "done");
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, start, end, ""), body, exit);
+  LLVMPositionBuilderAtEnd(e->b, body);
+  LLVMValueRef before = LLVMBuildPhi(e->b, LLVMInt64TypeInContext(e->ctx), s->l->var->name);
+  LLVMAddIncoming(before, &start, &entry, 1);
+  LLVMValueRef *skipped = save(s), *phis = open_phis(s, entry);
+  for (unsigned u = 0; u < s->copies; u++) {
+    LLVMValueRef at = u ? LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, (int64_t)u * step), "") : before;
+    emit_body(s, at, u);
+  }
+  LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
+  LLVMValueRef next = LLVMBuildNSWAdd(e->b, before, kva_ll_i64(e, step * s->copies), "");
+  LLVMAddIncoming(before, &next, &latch, 1);
+  close_phis(s, phis, latch);
+  LLVMValueRef *last = save(s);
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, next, end, ""), body, exit);
+  LLVMPositionBuilderAtEnd(e->b, exit);
+  join(s, skipped, entry, last, latch);
+}
+
+/* ((a0 + a1) + (a2 + a3)) into accumulator 0. */
+static void merge_copies(loop_state *s) {
+  for (unsigned width = 1; width < s->copies; width *= 2) {
+    for (unsigned u = 0; u + width < s->copies; u += 2 * width) {
+      for (uint32_t i = 0; i < s->n; i++) {
+        carry_state *c = &s->carries[i];
+        c->acc[u] = kva_ll_combine(s->e, c->c->combine, c->c->dtype, c->acc[u], c->acc[u + width]);
+      }
+    }
+  }
+  s->copies = 1;
+}
+
+/* Accumulators 1.. start neutral. */
+static void split_copies(loop_state *s, unsigned copies) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    carry_state *c = &s->carries[i];
+    LLVMValueRef neutral = kva_ll_neutral(s->e, c->c->combine, c->c->dtype);
+    if (LLVMGetTypeKind(c->type) == LLVMVectorTypeKind) {
+      neutral = kva_ll_splat(s->e, neutral, LLVMGetVectorSize(c->type));
+    }
+    for (unsigned u = 1; u < copies; u++) c->acc[u] = neutral;
+  }
+  s->copies = copies;
+}
+
+/* start + the largest multiple of `step` that fits before end. */
+static LLVMValueRef round_down(kva_emit *e, LLVMValueRef start, LLVMValueRef end, int64_t step) {
+  if (step == 1) return end;
+  LLVMValueRef zero = kva_ll_i64(e, 0), args[] = {LLVMBuildNSWSub(e->b, end, start, ""), zero};
+  LLVMValueRef n = kva_ll_intrinsic1(e, "llvm.smax", 2, args);
+  return LLVMBuildNSWAdd(e->b, start, LLVMBuildAnd(e->b, n, kva_ll_i64(e, -step), ""), "");
+}
+
+/* ---- how many accumulators ------------------------------------------------------------------------------------------------ */
+
+typedef struct body_facts {
+  uint32_t instrs;
+  bool effects;
+} body_facts;
+
+static void look(void *user, kva_kinstr *i) {
+  body_facts *f = user;
+  f->instrs++;
+  f->effects |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY;
+}
+
+static unsigned copies_of(const kva_kloop *l, int64_t step) {
+  if (!l->carries.len || l->strict_order) return 1;
+  for (uint32_t c = 0; c < l->carries.len; c++) {
+    if (l->carries.data[c].combine == KVA_COMBINE_NONE) return 1;
+  }
+  body_facts f = {0};
+  kva_k_each_instr_in(l->body, look, &f);
+  if (f.effects || f.instrs > SMALL_BODY) return 1;
+  int64_t extent;
+  bool small = kva_expr_is_const(l->extent, &extent) && extent < 2 * MAX_COPIES * step;
+  return small ? 1 : MAX_COPIES;
+}
+
+/* ---- carries in and out ------------------------------------------------------------------------------------------------------ */
+
+static loop_state open_loop(kva_emit *e, const kva_kloop *l, unsigned own_lanes) {
+  loop_state s = {e, l, own_lanes, 1, l->carries.len, NULL};
+  s.carries = KVA_NEW_ARRAY(e->scratch, carry_state, s.n + 1);
+  for (uint32_t i = 0; i < s.n; i++) {
+    const kva_kcarry *c = &l->carries.data[i];
+    bool wide = own_lanes > 1 || (e->lanes.n > 1 && kva_ll_carry_varying(e, c));
+    unsigned lanes = wide ? e->lanes.n : 1;
+    LLVMValueRef init = own_lanes > 1 ? kva_ll_neutral(e, c->combine, c->dtype) : kva_ll_use(e, c->init);
+    s.carries[i].c = c;
+    s.carries[i].type = kva_ll_widen(kva_ll_type(e, c->dtype), lanes);
+    s.carries[i].acc[0] = kva_ll_splat(e, init, lanes);
+  }
+  return s;
+}
+
+/* Lanes added up by halves. */
+static LLVMValueRef across_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef v) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  for (unsigned n = LLVMGetVectorSize(LLVMTypeOf(v)); n > 1; n /= 2) {
+    LLVMValueRef low[64], high[64];
+    for (unsigned i = 0; i < n / 2; i++) {
+      low[i] = LLVMConstInt(i32, i, false);
+      high[i] = LLVMConstInt(i32, i + n / 2, false);
+    }
+    LLVMValueRef none = LLVMGetPoison(LLVMTypeOf(v));
+    LLVMValueRef a = LLVMBuildShuffleVector(e->b, v, none, LLVMConstVector(low, n / 2), "");
+    LLVMValueRef b = LLVMBuildShuffleVector(e->b, v, none, LLVMConstVector(high, n / 2), "");
+    v = kva_ll_combine(e, c->combine, c->dtype, a, b);
+  }
+  return LLVMBuildExtractElement(e->b, v, kva_ll_i64(e, 0), "");
+}
+
+typedef struct result_writes {
+  const kva_kloop *l;
+  kva_emit *e;
+  LLVMValueRef *results;
+} result_writes;
+
+static void set_results(kva_emit *e, const kva_kloop *l, LLVMValueRef *results) {
+  for (kva_kinstr *i = l->instr->region->first; i; i = i->next) {
+    if (i->op == KVA_K_REDUCE && i->loop == l) e->values[i->id] = results[i->carry];
+  }
+}
+
+static void close_loop(loop_state *s) {
+  kva_emit *e = s->e;
+  LLVMValueRef *results = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, s->n + 1);
+  for (uint32_t i = 0; i < s->n; i++) {
+    const kva_kcarry *c = s->carries[i].c;
+    results[i] = s->carries[i].acc[0];
+    if (s->lanes > 1) {
+      LLVMValueRef sum = across_lanes(e, c, results[i]);
+      results[i] = kva_ll_combine(e, c->combine, c->dtype, kva_ll_use(e, c->init), sum);
+    }
+  }
+  set_results(e, s->l, results);
+}
+
+/* ---- kinds --------------------------------------------------------------------------------------------------------------------- */
+
+static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
+  loop_state s = open_loop(e, l, 1);
+  for (int64_t i = 0; i < extent; i++) emit_body(&s, kva_ll_i64(e, i), 0);
+  close_loop(&s);
+}
+
+static void emit_range(kva_emit *e, const kva_kloop *l, LLVMValueRef start, LLVMValueRef end) {
+  loop_state s = open_loop(e, l, 1);
+  unsigned copies = copies_of(l, 1);
+  if (copies > 1) {
+    split_copies(&s, copies);
+    LLVMValueRef middle = round_down(e, start, end, copies);
+    emit_stretch(&s, start, middle, 1);
+    merge_copies(&s);
+    start = middle;
+  }
+  emit_stretch(&s, start, end, 1);
+  close_loop(&s);
+}
+
+static void emit_serial(kva_emit *e, const kva_kloop *l) {
+  int64_t extent;
+  if (kva_expr_is_const(l->extent, &extent) && extent <= 1) emit_unrolled(e, l, extent);
+  else emit_range(e, l, kva_ll_i64(e, 0), kva_ll_expr(e, l->extent));
+}
+
+static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  LLVMValueRef limit = kva_ll_splat(e, LLVMBuildTrunc(e->b, rest, i32, ""), e->lanes.n);
+  return LLVMBuildICmp(e->b, LLVMIntULT, kva_ll_iota(e, i32, e->lanes.n), limit, "");
+}
+
+/* One masked body for the iterations from start on, if there are any. */
+static void emit_rest(loop_state *s, LLVMValueRef start, LLVMValueRef end) {
+  kva_emit *e = s->e;
+  LLVMValueRef *skipped = save(s);
+  LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, "rest"), exit = kva_ll_block(e, "done");
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, start, end, ""), body, exit);
+  LLVMPositionBuilderAtEnd(e->b, body);
+  e->lanes.mask = rest_mask(e, LLVMBuildSub(e->b, end, start, ""));
+  emit_body(s, start, 0);
+  e->lanes.mask = NULL;
+  LLVMValueRef *last = save(s);
+  LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
+  LLVMBuildBr(e->b, exit);
+  LLVMPositionBuilderAtEnd(e->b, exit);
+  join(s, skipped, entry, last, latch);
+}
+
+/* Short loops of constant extent: straight code, so that LOCAL tiles become registers. */
+static void emit_vector_expanded(loop_state *s, int64_t extent) {
+  kva_emit *e = s->e;
+  int64_t lanes = s->lanes, whole = extent / lanes;
+  unsigned copies = copies_of(s->l, 1);
+  if (copies > 1 && whole > 1) split_copies(s, whole < MAX_COPIES ? 2 : MAX_COPIES);
+  for (int64_t i = 0; i < whole; i++) emit_body(s, kva_ll_i64(e, i * lanes), (unsigned)i % s->copies);
+  merge_copies(s);
+  if (extent % lanes == 0) return;
+  e->lanes.mask = rest_mask(e, kva_ll_i64(e, extent % lanes));
+  emit_body(s, kva_ll_i64(e, whole * lanes), 0);
+  e->lanes.mask = NULL;
+}
+
+static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
+  kva_emit *e = s->e;
+  int64_t lanes = s->lanes;
+  LLVMValueRef start = kva_ll_i64(e, 0);
+  unsigned copies = copies_of(s->l, lanes);
+  if (copies > 1) {
+    split_copies(s, copies);
+    LLVMValueRef middle = round_down(e, start, end, lanes * copies);
+    emit_stretch(s, start, middle, lanes);
+    merge_copies(s);
+    start = middle;
+  }
+  LLVMValueRef middle = round_down(e, start, end, lanes);
+  emit_stretch(s, start, middle, lanes);
+  emit_rest(s, middle, end);
+}
+
+static void emit_vector(kva_emit *e, const kva_kloop *l) {
+  kva_lanes outer = e->lanes;
+  int64_t extent;
+  bool is_const = kva_expr_is_const(l->extent, &extent);
+  if (outer.n == 1 && (!is_const || extent > 1)) e->lanes = (kva_lanes){kva_ll_lane_count(e, l), l->var, NULL};
+  if (outer.n > 1 || e->lanes.n == 1 || !kva_ll_vectorizable(e, l)) {
+    e->lanes = outer;
+    if (outer.n == 1) kva_ll_mark_varying(e, l);
+    emit_serial(e, l);
+    return;
+  }
+  LLVMValueRef end = kva_ll_expr(e, l->extent);
+  loop_state s = open_loop(e, l, e->lanes.n);
+  if (is_const && extent <= MAX_UNROLLED * (int64_t)s.lanes) emit_vector_expanded(&s, extent);
+  else emit_vector_loop(&s, end);
+  e->lanes = outer;
+  close_loop(&s);
+}
+
+void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
+  int64_t extent;
+  switch (l->kind) {
+  case KVA_K_GRID: emit_range(e, l, e->begin, e->end); return;
+  case KVA_K_VECTOR: emit_vector(e, l); return;
+  case KVA_K_UNROLL:
+    if (kva_expr_is_const(l->extent, &extent)) {
+      emit_unrolled(e, l, extent);
+      return;
+    }
+    break;
+  case KVA_K_MAP:
+  case KVA_K_SERIAL:
+  case KVA_K_THREAD: break;
+  }
+  emit_serial(e, l);
+}

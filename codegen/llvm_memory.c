@@ -1,0 +1,206 @@
+/* Loads and stores: consecutive lanes become vector accesses, others gathers and scatters; predicates and lanes that do
+ * not run become masks. A load that is masked off gives 0 and touches no memory.
+ *
+ * Different buffers do not overlap, except where the planner stores a result over an operand (in place), which it does
+ * only where the stored element depends on every use of the one it replaces: data flow then orders the two. So every
+ * access may say which buffer it belongs to, and LLVM moves loads over stores to others. */
+#include "codegen/llvm_internal.h"
+
+typedef enum reach { UNIFORM, CONTIGUOUS, SCATTERED } reach;
+
+static bool is_packed(const kva_kbuf *buf) {
+  return kva_dtype_bits(buf->dtype) < 8;
+}
+
+static reach reach_of(const kva_emit *e, const kva_kinstr *i) {
+  if (!kva_ll_expr_varying(e, i->index)) return UNIFORM;
+  return !is_packed(i->buf) && kva_ll_expr_contiguous(e, i->index) ? CONTIGUOUS : SCATTERED;
+}
+
+static void annotate(kva_emit *e, const kva_kbuf *buf, LLVMValueRef access) {
+  if (buf->space != KVA_K_PARAM || !e->scopes[buf->id]) return;
+  LLVMSetMetadata(access, LLVMGetMDKindIDInContext(e->ctx, "alias.scope", 11), e->scopes[buf->id]);
+  LLVMSetMetadata(access, LLVMGetMDKindIDInContext(e->ctx, "noalias", 7), e->others[buf->id]);
+}
+
+static unsigned element_bytes(const kva_kbuf *buf) {
+  return is_packed(buf) ? 1 : (unsigned)kva_dtype_bits(buf->dtype) / 8;
+}
+
+/* Packed elements are addressed by their byte. */
+static LLVMValueRef byte_of_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index) {
+  int per_byte = 8 / kva_dtype_bits(buf->dtype);
+  return LLVMBuildLShr(e->b, index, kva_ll_int(LLVMTypeOf(index), per_byte == 2 ? 1 : 2), "");
+}
+
+/* Shift of a packed element within its byte, as i8. */
+static LLVMValueRef shift_of_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index) {
+  int bits = kva_dtype_bits(buf->dtype);
+  LLVMValueRef in_byte = LLVMBuildAnd(e->b, index, kva_ll_int(LLVMTypeOf(index), 8 / bits - 1), "");
+  LLVMValueRef shift = LLVMBuildMul(e->b, in_byte, kva_ll_int(LLVMTypeOf(index), bits), "");
+  return LLVMBuildTrunc(e->b, shift, kva_ll_like(LLVMInt8TypeInContext(e->ctx), index), "");
+}
+
+static LLVMValueRef address(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index, bool in_bounds) {
+  LLVMValueRef at = is_packed(buf) ? byte_of_packed(e, buf, index) : index;
+  LLVMTypeRef type = kva_ll_storage(e, buf->dtype);
+  return in_bounds ? LLVMBuildInBoundsGEP2(e->b, type, e->bufs[buf->id], &at, 1, "")
+                   : LLVMBuildGEP2(e->b, type, e->bufs[buf->id], &at, 1, "");
+}
+
+static LLVMValueRef plain_load(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointer) {
+  LLVMValueRef v = LLVMBuildLoad2(e->b, type, pointer, "");
+  LLVMSetAlignment(v, element_bytes(buf));
+  annotate(e, buf, v);
+  if (buf->space == KVA_K_PARAM && !buf->written) {
+    unsigned kind = LLVMGetMDKindIDInContext(e->ctx, "invariant.load", 14);
+    LLVMSetMetadata(v, kind, LLVMMetadataAsValue(e->ctx, LLVMMDNodeInContext2(e->ctx, NULL, 0)));
+  }
+  return v;
+}
+
+static void plain_store(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef pointer) {
+  LLVMValueRef s = LLVMBuildStore(e->b, v, pointer);
+  LLVMSetAlignment(s, element_bytes(buf));
+  annotate(e, buf, s);
+}
+
+/* 8 zero bytes that a scalar load reads when its predicate is false. */
+static LLVMValueRef zeros(kva_emit *e) {
+  static const char name[] = "kva.zero";
+  LLVMValueRef global = LLVMGetNamedGlobal(e->module, name);
+  if (global) return global;
+  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
+  global = LLVMAddGlobal(e->module, i64, name);
+  LLVMSetInitializer(global, LLVMConstNull(i64));
+  LLVMSetGlobalConstant(global, true);
+  LLVMSetLinkage(global, LLVMPrivateLinkage);
+  return global;
+}
+
+static LLVMValueRef load_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
+  LLVMValueRef index = kva_ll_expr(e, i->index);
+  LLVMValueRef pointer = address(e, i->buf, index, !pred);
+  if (pred) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e), "");
+  LLVMValueRef v = plain_load(e, i->buf, kva_ll_storage(e, i->buf->dtype), pointer);
+  if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
+  return v;
+}
+
+static LLVMValueRef masked_load(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointer,
+                                LLVMValueRef mask) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  LLVMValueRef args[] = {pointer, LLVMConstInt(i32, element_bytes(buf), false), mask, LLVMConstNull(type)};
+  LLVMTypeRef types[] = {type, LLVMTypeOf(pointer)};
+  bool gather = kva_ll_is_vector(pointer);
+  LLVMValueRef v = kva_ll_intrinsic(e, gather ? "llvm.masked.gather" : "llvm.masked.load", 2, types, 4, args);
+  annotate(e, buf, v);
+  return v;
+}
+
+static void masked_store(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef pointer, LLVMValueRef mask) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  LLVMValueRef args[] = {v, pointer, LLVMConstInt(i32, element_bytes(buf), false), mask};
+  LLVMTypeRef types[] = {LLVMTypeOf(v), LLVMTypeOf(pointer)};
+  bool scatter = kva_ll_is_vector(pointer);
+  LLVMValueRef call = kva_ll_intrinsic(e, scatter ? "llvm.masked.scatter" : "llvm.masked.store", 2, types, 4, args);
+  annotate(e, buf, call);
+}
+
+static LLVMValueRef all_lanes(kva_emit *e, unsigned lanes) {
+  return LLVMConstAllOnes(LLVMVectorType(LLVMInt1TypeInContext(e->ctx), lanes));
+}
+
+static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
+  LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
+  LLVMValueRef pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
+  return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i->buf, type, pointer);
+}
+
+static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
+  LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
+  LLVMValueRef index = kva_ll_expr_lanes(e, i->index);
+  LLVMValueRef pointer = address(e, i->buf, index, !mask);
+  LLVMValueRef v = masked_load(e, i->buf, type, pointer, mask ? mask : all_lanes(e, e->lanes.n));
+  if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
+  return v;
+}
+
+/* One element for all lanes, where a predicate differs between them: load it if any lane wants it. */
+static LLVMValueRef load_for_some(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
+  LLVMValueRef v = kva_ll_from_storage(e, i->buf->dtype, load_scalar(e, i, kva_ll_any(e, pred)));
+  v = kva_ll_splat(e, v, e->lanes.n);
+  return LLVMBuildSelect(e->b, pred, v, LLVMConstNull(LLVMTypeOf(v)), "");
+}
+
+LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef pred = i->n_args ? kva_ll_use(e, i->args[0]) : NULL, v;
+  switch (reach_of(e, i)) {
+  case UNIFORM:
+    if (pred && kva_ll_is_vector(pred)) return load_for_some(e, i, pred);
+    v = load_scalar(e, i, pred);
+    break;
+  case CONTIGUOUS: {
+    LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
+    v = load_contiguous(e, i, mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL);
+    break;
+  }
+  default: {
+    LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
+    v = load_gather(e, i, mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL);
+  }
+  }
+  return kva_ll_from_storage(e, i->buf->dtype, v);
+}
+
+/* ---- stores -------------------------------------------------------------------------------------------------------------- */
+
+/* Two atomic steps: neighbours in the same byte may belong to other work items. */
+static void store_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef index) {
+  LLVMTypeRef i8 = LLVMInt8TypeInContext(e->ctx);
+  LLVMValueRef pointer = address(e, buf, index, true), shift = shift_of_packed(e, buf, index);
+  LLVMValueRef ones = LLVMConstInt(i8, (1u << kva_dtype_bits(buf->dtype)) - 1, false);
+  LLVMValueRef keep = LLVMBuildNot(e->b, LLVMBuildShl(e->b, ones, shift, ""), "");
+  LLVMValueRef bits = LLVMBuildShl(e->b, LLVMBuildAnd(e->b, v, ones, ""), shift, "");
+  LLVMBuildAtomicRMW(e->b, LLVMAtomicRMWBinOpAnd, pointer, keep, LLVMAtomicOrderingMonotonic, false);
+  LLVMBuildAtomicRMW(e->b, LLVMAtomicRMWBinOpOr, pointer, bits, LLVMAtomicOrderingMonotonic, false);
+}
+
+static void store_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef pred) {
+  LLVMBasicBlockRef done = NULL;
+  if (pred) {
+    LLVMBasicBlockRef then = kva_ll_block(e, "store");
+    done = kva_ll_block(e, "stored");
+    LLVMBuildCondBr(e->b, pred, then, done);
+    LLVMPositionBuilderAtEnd(e->b, then);
+  }
+  LLVMValueRef index = kva_ll_expr(e, i->index);
+  if (is_packed(i->buf)) store_packed(e, i->buf, v, index);
+  else plain_store(e, i->buf, v, address(e, i->buf, index, true));
+  if (!pred) return;
+  LLVMBuildBr(e->b, done);
+  LLVMPositionBuilderAtEnd(e->b, done);
+}
+
+static void store_lanes(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef mask) {
+  bool contiguous = reach_of(e, i) == CONTIGUOUS;
+  LLVMValueRef index = contiguous ? kva_ll_expr(e, i->index) : kva_ll_expr_lanes(e, i->index);
+  LLVMValueRef pointer = address(e, i->buf, index, !mask);
+  v = kva_ll_splat(e, v, e->lanes.n);
+  if (contiguous && !mask) {
+    plain_store(e, i->buf, v, pointer);
+    return;
+  }
+  masked_store(e, i->buf, v, pointer, mask ? kva_ll_splat(e, mask, e->lanes.n) : all_lanes(e, e->lanes.n));
+}
+
+void kva_ll_store(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef pred = i->n_args > 1 ? kva_ll_use(e, i->args[1]) : NULL;
+  LLVMValueRef v = kva_ll_to_storage(e, i->buf->dtype, kva_ll_use(e, i->args[0]));
+  bool uniform_pred = !pred || !kva_ll_is_vector(pred);
+  if (reach_of(e, i) == UNIFORM && !kva_ll_is_vector(v) && uniform_pred) {
+    store_scalar(e, i, v, pred);
+    return;
+  }
+  store_lanes(e, i, v, kva_ll_and(e, e->lanes.mask, pred));
+}

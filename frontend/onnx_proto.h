@@ -1,0 +1,59 @@
+/* The protobuf side of the ONNX frontend: what importer, check, tensor files and exporter share. Only these files see
+ * protobuf-c; operator rules see kva_onnx_node. */
+#ifndef KVA_FRONTEND_ONNX_PROTO_H
+#define KVA_FRONTEND_ONNX_PROTO_H
+
+#include "frontend/onnx_rules.h"
+
+#include "onnx.pb-c.h"
+
+typedef Onnx__ModelProto kva_pb_model;
+typedef Onnx__GraphProto kva_pb_graph;
+typedef Onnx__NodeProto kva_pb_node;
+typedef Onnx__AttributeProto kva_pb_attr;
+typedef Onnx__TensorProto kva_pb_tensor;
+typedef Onnx__FunctionProto kva_pb_function;
+typedef Onnx__OperatorSetIdProto kva_pb_opset;
+typedef Onnx__ValueInfoProto kva_pb_value_info;
+typedef Onnx__TypeProto kva_pb_type;
+
+/* protobuf-c gives absent strings as NULL. */
+static inline const char *kva_pb_str(const char *s) { return s ? s : ""; }
+/* "ai.onnx" and "" name the same domain. */
+const char *kva_pb_domain(const char *domain);
+
+/* ---- wire format (onnx_wire.c) ----------------------------------------------------------------------------------- */
+
+/* Unpacks one message after checking lengths and nesting, which protobuf-c does not bound. `what` names the message
+ * ("model"). Free with protobuf_c_message_free_unpacked(m, NULL). */
+KVA_MUST_USE kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *data, size_t size,
+                                      const char *what, const kva_loc *loc, kva_diag *diag, ProtobufCMessage **out);
+/* Where the raw_data of the main graph's initialisers lies in the packed model: out[i] for initialiser i, NULL where
+ * it has none. False when the file is laid out unusually (a field in several parts): then copy. */
+bool kva_pb_locate_raw(const void *data, size_t size, size_t n_initializers, const void **out);
+
+/* ---- tensors (onnx_tensor.c) ------------------------------------------------------------------------------------- */
+
+typedef struct kva_pb_tensor_reader {
+  kva_arena *arena; /* where converted tensors live */
+  kva_diag *diag;
+  const char *folder; /* of the model, for external data; NULL: external data is refused */
+  kva_map *files;     /* mapped external files by their relative name; made on first use */
+} kva_pb_tensor_reader;
+
+/* `mapped_raw`: the tensor's raw_data in memory that outlives the result, or NULL. */
+KVA_MUST_USE kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, const void *mapped_raw,
+                                           const kva_loc *loc, const kva_tensor_data **out);
+
+/* ---- models ------------------------------------------------------------------------------------------------------ */
+
+/* Checks versions and presence of a graph. */
+KVA_MUST_USE kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag);
+/* Version of `domain` in a list of opset imports; 0: not imported. */
+int64_t kva_pb_opset(size_t n, kva_pb_opset *const *imports, const char *domain);
+/* The model-local function that a node calls, or NULL. */
+const kva_pb_function *kva_pb_find_function(const kva_pb_model *m, const kva_pb_node *n);
+/* Counts every operator in graph, sub-graphs and called functions into `out`. */
+KVA_MUST_USE kva_status kva_pb_count_ops(const kva_pb_model *m, kva_arena *arena, kva_check_report *out);
+
+#endif

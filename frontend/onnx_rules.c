@@ -1,0 +1,194 @@
+/* The table of rules and what they share: look-up by (domain, operator, version), checked access to inputs and
+ * attributes. */
+#include "frontend/onnx_rules.h"
+
+typedef struct rule_row {
+  const char *domain, *op_type;
+  int64_t first, last;
+  uint32_t min_in, max_in, max_out;
+  kva_onnx_rule rule;
+  int64_t arg;
+} rule_row;
+
+static const rule_row rows[] = {
+#define ONNX_OP_IN(domain, op_type, first, last, min_in, max_in, max_out, rule, arg) \
+  {domain, #op_type, first, last, min_in, max_in, max_out, kva_onnx_##rule, arg},
+#include "frontend/onnx_ops.def"
+#undef ONNX_OP_IN
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+/* The row that covers the version; *out_other is one of the operator's rows in any case (NULL: unknown operator). */
+static const rule_row *find_row(const char *domain, const char *op_type, int64_t version, const rule_row **out_other) {
+  *out_other = NULL;
+  for (int i = 0; i < N_ROWS; i++) {
+    if (strcmp(rows[i].op_type, op_type) || strcmp(rows[i].domain, domain)) continue;
+    if (version >= rows[i].first && version <= rows[i].last) return &rows[i];
+    *out_other = &rows[i];
+  }
+  return NULL;
+}
+
+bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version, const char **out_reason) {
+  const rule_row *other;
+  *out_reason = NULL;
+  if (!*domain && version > KVA_ONNX_MAX_OPSET) return *out_reason = "the opset is newer than this build knows", false;
+  if (find_row(domain, op_type, version, &other)) return true;
+  if (!other) *out_reason = "there is no rule for this operator";
+  else if (version < other->first) *out_reason = "the operator does not exist in this opset version";
+  else *out_reason = "the operator was removed before this opset version";
+  return false;
+}
+
+/* ---- reports ----------------------------------------------------------------------------------------------------- */
+
+kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  char text[512];
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return kva_fail(k->c->diag, status, &k->n->loc, "%s-%lld: %s", k->n->op_type, (long long)k->version, text);
+}
+
+kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out) {
+  int64_t r = rank;
+  if (axis < -r || axis >= r)
+    return kva_onnx_fail(k, KVA_INVALID, "axis %lld is outside [-%u, %u)", (long long)axis, rank, rank);
+  *out = (uint32_t)(axis < 0 ? axis + r : axis);
+  return KVA_OK;
+}
+
+/* ---- outputs ----------------------------------------------------------------------------------------------------- */
+
+bool kva_onnx_wants(const kva_onnx_call *k, uint32_t i) {
+  return i < k->n->n_outputs && k->n->output_names[i] && *k->n->output_names[i];
+}
+
+void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v) {
+  if (i < k->n->n_outputs) k->out[i] = v;
+}
+
+kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v) {
+  kva_onnx_set_out(k, 0, v);
+  return KVA_OK;
+}
+
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
+
+const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name) {
+  for (uint32_t i = 0; i < k->n->n_attrs; i++)
+    if (!strcmp(k->n->attrs[i].name, name)) return &k->n->attrs[i];
+  return NULL;
+}
+
+static const char *kind_name(kva_onnx_attr_kind kind) {
+  static const char *const names[] = {"an int",  "a float",        "a string",         "a tensor",
+                                      "a graph", "a list of ints", "a list of floats", "a list of strings"};
+  return names[kind];
+}
+
+static const kva_onnx_attr *attr_of_kind(kva_onnx_call *k, const char *name, kva_onnx_attr_kind kind) {
+  const kva_onnx_attr *a = kva_onnx_find_attr(k, name);
+  if (!a || a->kind == kind) return a;
+  (void)kva_onnx_fail(k, KVA_INVALID, "attribute '%s': expected %s, found %s", name, kind_name(kind),
+                      kind_name(a->kind));
+  k->bad_attr = true;
+  return NULL;
+}
+
+int64_t kva_onnx_int(kva_onnx_call *k, const char *name, int64_t absent) {
+  const kva_onnx_attr *a = attr_of_kind(k, name, KVA_ONNX_INT);
+  return a ? a->i : absent;
+}
+
+double kva_onnx_float(kva_onnx_call *k, const char *name, double absent) {
+  const kva_onnx_attr *a = attr_of_kind(k, name, KVA_ONNX_FLOAT);
+  return a ? a->f : absent;
+}
+
+const char *kva_onnx_string(kva_onnx_call *k, const char *name, const char *absent) {
+  const kva_onnx_attr *a = attr_of_kind(k, name, KVA_ONNX_STRING);
+  return a ? a->s : absent;
+}
+
+kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name) {
+  const kva_onnx_attr *a = attr_of_kind(k, name, KVA_ONNX_INTS);
+  return a ? (kva_ints){a->n, a->ints} : (kva_ints){0, NULL};
+}
+
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
+
+kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out) {
+  const kva_value *v = kva_onnx_in(k, i);
+  if (v->type->rank > 1 || !(kva_dtype_is_int(v->type->dtype) || v->type->dtype == KVA_BOOL))
+    return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected integers of rank 0 or 1, found %s of rank %u", i,
+                         what, kva_dtype_name(v->type->dtype), v->type->rank);
+  const kva_dims *dims = kva_onnx_contents(k->c, v);
+  if (!dims)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                         "input %u (%s) depends on data; it must follow from constants and input shapes", i, what);
+  *out = *dims;
+  return KVA_OK;
+}
+
+kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kva_ints *out) {
+  kva_dims dims;
+  KVA_TRY(kva_onnx_need_dims(k, i, what, &dims));
+  int64_t *v = KVA_NEW_ARRAY(k->c->arena, int64_t, dims.n + 1);
+  for (uint32_t j = 0; j < dims.n; j++)
+    if (!kva_expr_is_const(dims.v[j], &v[j]))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u (%s) depends on a symbolic extent; pin the symbol (--pin)", i,
+                           what);
+  *out = (kva_ints){dims.n, v};
+  return KVA_OK;
+}
+
+kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32_t input, kva_ints *out, bool *out_given) {
+  *out = kva_onnx_ints(k, attr);
+  *out_given = kva_onnx_find_attr(k, attr) != NULL;
+  if (*out_given || !kva_onnx_in(k, input)) return KVA_OK;
+  *out_given = true;
+  return kva_onnx_need_ints(k, input, attr, out);
+}
+
+/* ---- building one node ------------------------------------------------------------------------------------------- */
+
+static kva_status check_arity(kva_onnx_call *k, const rule_row *row) {
+  const kva_onnx_node *n = k->n;
+  if (n->n_inputs > row->max_in)
+    return kva_onnx_fail(k, KVA_INVALID, "expected at most %u inputs, found %u", row->max_in, n->n_inputs);
+  for (uint32_t i = 0; i < row->min_in; i++)
+    if (!kva_onnx_in(k, i)) return kva_onnx_fail(k, KVA_INVALID, "input %u is required but was left out", i);
+  if (n->n_outputs > row->max_out)
+    return kva_onnx_fail(k, KVA_INVALID, "expected at most %u outputs, found %u", row->max_out, n->n_outputs);
+  for (uint32_t i = 0; i < n->n_inputs; i++)
+    if (n->inputs[i] && n->inputs[i]->type->kind != KVA_TYPE_TENSOR)
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u is a sequence or optional", i);
+  return KVA_OK;
+}
+
+static kva_status check_outputs(kva_onnx_call *k) {
+  for (uint32_t i = 0; i < k->n->n_outputs; i++)
+    if (kva_onnx_wants(k, i) && !k->out[i])
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "output %u ('%s') is not supported", i, k->n->output_names[i]);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **out) {
+  kva_onnx_call k = {.c = c, .b = &c->b, .n = n, .out = out, .version = *n->domain ? 1 : c->opset};
+  const rule_row *other, *row = find_row(n->domain, n->op_type, k.version, &other);
+  for (uint32_t i = 0; i < n->n_outputs; i++) out[i] = NULL;
+  if (!row) {
+    const char *reason;
+    (void)kva_onnx_supported(n->domain, n->op_type, k.version, &reason);
+    return kva_fail(c->diag, KVA_UNSUPPORTED, &n->loc, "%s%s%s, opset %lld: %s", n->domain, *n->domain ? "::" : "",
+                    n->op_type, (long long)k.version, reason);
+  }
+  k.arg = row->arg;
+  c->b.loc = n->loc;
+  KVA_TRY(check_arity(&k, row));
+  KVA_TRY(row->rule(&k));
+  if (k.bad_attr || c->b.failed) return KVA_INVALID;
+  return check_outputs(&k);
+}

@@ -1,0 +1,88 @@
+/* What the operator rules (onnx_ops_*.c) see: one call per ONNX node, with access to inputs, attributes, known
+ * contents, and the builder. A rule builds internal nodes and sets its outputs; it returns early with a diagnostic when
+ * the node is wrong or beyond it. A failed kva_build marks the builder, so rules need not test values they build. */
+#ifndef KVA_FRONTEND_ONNX_RULES_H
+#define KVA_FRONTEND_ONNX_RULES_H
+
+#include "frontend/onnx_node.h"
+
+/* Newest default-domain opset that the table describes, and file format versions that are read. */
+enum { KVA_ONNX_MAX_OPSET = 28, KVA_ONNX_MIN_IR = 3, KVA_ONNX_MAX_IR = 14 };
+
+typedef struct kva_onnx_call {
+  kva_onnx_ctx *c;
+  kva_builder *b;
+  const kva_onnx_node *n;
+  kva_value **out;
+  int64_t version; /* opset of the node's domain */
+  int64_t arg;     /* last column of the table */
+  bool bad_attr;   /* an attribute of the wrong kind was reported */
+} kva_onnx_call;
+
+typedef kva_status (*kva_onnx_rule)(kva_onnx_call *k);
+
+#define ONNX_OP_IN(domain, op_type, first, last, min_in, max_in, max_out, rule, arg) \
+  kva_status kva_onnx_##rule(kva_onnx_call *k);
+#include "frontend/onnx_ops.def"
+#undef ONNX_OP_IN
+
+/* ---- inputs and outputs ------------------------------------------------------------------------------------------ */
+
+static inline kva_value *kva_onnx_in(const kva_onnx_call *k, uint32_t i) {
+  return i < k->n->n_inputs ? k->n->inputs[i] : NULL;
+}
+bool kva_onnx_wants(const kva_onnx_call *k, uint32_t i);
+void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v);
+/* Sets output 0 and returns KVA_OK: the usual last line of a rule. */
+kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v);
+/* Reports at the node, prefixed with the operator, and returns `status`. */
+kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);
+static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) { return v->type->dims[axis]; }
+static inline kva_expr_ctx *kva_onnx_exprs(const kva_onnx_call *k) { return k->b->m->exprs; }
+/* axis in [-rank, rank) to [0, rank). */
+KVA_MUST_USE kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out);
+
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
+
+const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name);
+int64_t kva_onnx_int(kva_onnx_call *k, const char *name, int64_t absent);
+double kva_onnx_float(kva_onnx_call *k, const char *name, double absent);
+const char *kva_onnx_string(kva_onnx_call *k, const char *name, const char *absent);
+kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name); /* absent: n == 0, v == NULL */
+
+/* ---- contents ---------------------------------------------------------------------------------------------------- */
+
+/* Elements of integer input i, as expressions / as numbers, where they decide a shape or a structure: KVA_UNSUPPORTED
+ * ("depends on data") when they are not known. */
+KVA_MUST_USE kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out);
+KVA_MUST_USE kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kva_ints *out);
+/* A list that was an attribute in old versions and is input i in new ones. `*out_given`: it is there at all. */
+KVA_MUST_USE kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32_t input, kva_ints *out,
+                                      bool *out_given);
+/* Value of a small constant tensor, evaluated by the reference where it is computed from constants; NULL: not
+ * constant. Lives in the context's arena. */
+const kva_wide *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);
+
+/* ---- shared pieces of rules ---------------------------------------------------------------------------------------- */
+
+kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis, uint32_t count); /* `count` dims of 1 at axis */
+kva_value *kva_onnx_slice(kva_builder *b, kva_value *x, uint32_t axis, kva_dim start, kva_dim length);
+kva_value *kva_onnx_concat(kva_builder *b, kva_value *x, kva_value *y, int64_t axis);
+kva_value *kva_onnx_gather(kva_builder *b, kva_value *x, kva_value *indices, int64_t axis);
+/* 0, 1, ... along `axis` of a tensor of this shape. */
+kva_value *kva_onnx_iota(kva_builder *b, kva_dtype t, uint32_t rank, const kva_dim *shape, int64_t axis);
+/* iota that broadcasts against rank `rank`: extent n at `axis`, 1 elsewhere. */
+kva_value *kva_onnx_ramp(kva_builder *b, kva_dtype t, uint32_t rank, uint32_t axis, kva_dim n);
+kva_value *kva_onnx_not(kva_builder *b, kva_value *x);
+kva_value *kva_onnx_where(kva_builder *b, kva_value *cond, kva_value *x, kva_value *y);
+/* x[C] shaped to broadcast along axis 1 of a tensor of rank `rank`. */
+kva_value *kva_onnx_channels(kva_builder *b, kva_value *x, uint32_t rank);
+/* Flattens to [product of dims before axis, product of the rest]. */
+kva_value *kva_onnx_flatten_2d(kva_builder *b, kva_value *x, uint32_t axis);
+kva_dim kva_onnx_product(kva_builder *b, const kva_dim *dims, uint32_t from, uint32_t to);
+/* Negative indices count from the end. */
+kva_value *kva_onnx_wrap_index(kva_onnx_ctx *c, kva_value *index, kva_dim extent);
+/* Statistics over `axes` in float32 for narrower types: x32, and back. */
+kva_value *kva_onnx_widen(kva_builder *b, kva_value *x);
+
+#endif

@@ -1,0 +1,227 @@
+/* TensorProto to kva_tensor_data, for every data type. Elements come from one of three places: raw_data (used where it
+ * lies when that outlives the import and is aligned), the typed field of the data type, or a file below the model's
+ * folder. Every size is checked against the declared shape before anything is allocated. */
+#include "frontend/onnx_proto.h"
+
+#include <stdlib.h>
+
+typedef struct reading {
+  kva_pb_tensor_reader *r;
+  const kva_pb_tensor *t;
+  const kva_loc *loc;
+  kva_tensor_data data;
+  int64_t elements;
+} reading;
+
+static const char *tensor_name(const kva_pb_tensor *t) { return t->name && *t->name ? t->name : "(unnamed)"; }
+
+static kva_status read_header(reading *x) {
+  const kva_pb_tensor *t = x->t;
+  kva_diag *diag = x->r->diag;
+  kva_dtype dtype = (kva_dtype)t->data_type;
+  if (t->data_type <= 0 || t->data_type >= KVA_DTYPE_COUNT)
+    return kva_error(diag, x->loc, "tensor '%s': unknown data type %d", tensor_name(t), t->data_type);
+  if (dtype == KVA_STRING || dtype == KVA_C64 || dtype == KVA_C128)
+    return kva_fail(diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': %s tensors are not supported", tensor_name(t),
+                    kva_dtype_name(dtype));
+  if (t->n_dims > KVA_MAX_RANK)
+    return kva_fail(diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': rank %zu is more than the supported %d",
+                    tensor_name(t), t->n_dims, KVA_MAX_RANK);
+  x->elements = 1;
+  bool ok = true;
+  for (size_t i = 0; i < t->n_dims; i++) {
+    if (t->dims[i] < 0)
+      return kva_error(diag, x->loc, "tensor '%s': dimension %zu is negative (%lld)", tensor_name(t), i,
+                       (long long)t->dims[i]);
+    ok = ok && kva_mul_size(x->elements, t->dims[i], &x->elements);
+  }
+  x->data = (kva_tensor_data){.dtype = dtype, .rank = (uint32_t)t->n_dims};
+  if (!ok || !kva_dtype_bytes(dtype, x->elements, &x->data.bytes))
+    return kva_error(diag, x->loc, "tensor '%s': its shape holds more elements than a 64-bit size", tensor_name(t));
+  x->data.dims = kva_arena_memdup(x->r->arena, t->dims, t->n_dims * sizeof *t->dims + !t->n_dims);
+  return KVA_OK;
+}
+
+/* ---- external data ----------------------------------------------------------------------------------------------- */
+
+static const char *external_entry(const kva_pb_tensor *t, const char *key) {
+  for (size_t i = 0; i < t->n_external_data; i++)
+    if (!strcmp(kva_pb_str(t->external_data[i]->key), key)) return kva_pb_str(t->external_data[i]->value);
+  return NULL;
+}
+
+static bool parse_size(const char *s, int64_t *out) {
+  if (!s || *s < '0' || *s > '9') return false;
+  int64_t v = 0;
+  for (; *s >= '0' && *s <= '9'; s++)
+    if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *s - '0', &v)) return false;
+  *out = v;
+  return !*s;
+}
+
+/* Mapped once per file; stays mapped, because constants of the module refer to it. */
+static kva_status map_external(reading *x, const char *location, kva_file **out) {
+  kva_pb_tensor_reader *r = x->r;
+  if (!r->folder)
+    return kva_error(r->diag, x->loc, "tensor '%s': external data needs a model file beside it", tensor_name(x->t));
+  if (!r->files) r->files = kva_map_create(r->arena);
+  *out = kva_map_get_str(r->files, location);
+  if (*out) return KVA_OK;
+  kva_file *file = KVA_NEW(r->arena, kva_file);
+  kva_status status = kva_file_map_below(r->folder, location, r->diag, file);
+  if (status) {
+    kva_note(r->diag, x->loc, "data of tensor '%s'", tensor_name(x->t));
+    return status;
+  }
+  kva_map_set_str(r->files, location, file);
+  *out = file;
+  return KVA_OK;
+}
+
+static kva_status read_external(reading *x, const void **out) {
+  kva_diag *diag = x->r->diag;
+  const char *location = external_entry(x->t, "location"), *offset_text = external_entry(x->t, "offset");
+  const char *length_text = external_entry(x->t, "length");
+  if (!location || !*location)
+    return kva_error(diag, x->loc, "tensor '%s': external data without 'location'", tensor_name(x->t));
+  int64_t offset = 0, length = x->data.bytes;
+  if ((offset_text && !parse_size(offset_text, &offset)) || (length_text && !parse_size(length_text, &length)))
+    return kva_error(diag, x->loc, "tensor '%s': offset and length of external data must be plain numbers",
+                     tensor_name(x->t));
+  if (length != x->data.bytes)
+    return kva_error(diag, x->loc, "tensor '%s': external data of %lld bytes, expected %lld from its shape",
+                     tensor_name(x->t), (long long)length, (long long)x->data.bytes);
+  kva_file *file;
+  KVA_TRY(map_external(x, location, &file));
+  if (offset > (int64_t)file->size || length > (int64_t)file->size - offset)
+    return kva_error(diag, x->loc, "tensor '%s': bytes %lld to %lld lie outside '%s', which has %zu", tensor_name(x->t),
+                     (long long)offset, (long long)offset + length, location, file->size);
+  *out = (const char *)file->data + offset;
+  return KVA_OK;
+}
+
+/* ---- typed fields ------------------------------------------------------------------------------------------------ */
+
+static kva_status count_error(reading *x, size_t found, int64_t expected) {
+  return kva_error(x->r->diag, x->loc, "tensor '%s': %zu values, expected %lld from its shape", tensor_name(x->t), found,
+                   (long long)expected);
+}
+
+static kva_status copy_typed(reading *x, size_t n, const void *values, void **out) {
+  if ((int64_t)n != x->elements) return count_error(x, n, x->elements);
+  *out = kva_arena_memdup(x->r->arena, n ? values : "", (size_t)x->data.bytes + !n);
+  return KVA_OK;
+}
+
+/* int32_data holds one unit each: an element of a type of 8 bits and more as its bits, else a packed byte. */
+static kva_status convert_int32_data(reading *x, void **out) {
+  const kva_pb_tensor *t = x->t;
+  int bits = kva_dtype_bits(x->data.dtype);
+  int64_t expected = bits < 8 ? x->data.bytes : x->elements;
+  if ((int64_t)t->n_int32_data != expected) return count_error(x, t->n_int32_data, expected);
+  char *to = *out = kva_arena_alloc(x->r->arena, (size_t)x->data.bytes + 1);
+  size_t unit = bits < 8 ? 1 : (size_t)bits / 8;
+  for (int64_t i = 0; i < expected; i++) memcpy(to + (size_t)i * unit, &t->int32_data[i], unit); /* little-endian */
+  return KVA_OK;
+}
+
+static kva_status convert_uint64_data(reading *x, void **out) {
+  const kva_pb_tensor *t = x->t;
+  if (x->data.dtype == KVA_U64) return copy_typed(x, t->n_uint64_data, t->uint64_data, out);
+  if ((int64_t)t->n_uint64_data != x->elements) return count_error(x, t->n_uint64_data, x->elements);
+  *out = kva_arena_alloc(x->r->arena, (size_t)x->data.bytes + 1);
+  for (int64_t i = 0; i < x->elements; i++) kva_store_i64(KVA_U32, *out, i, (int64_t)t->uint64_data[i]);
+  return KVA_OK;
+}
+
+static kva_status read_typed(reading *x, void **out) {
+  const kva_pb_tensor *t = x->t;
+  switch (x->data.dtype) {
+  case KVA_F32: return copy_typed(x, t->n_float_data, t->float_data, out);
+  case KVA_F64: return copy_typed(x, t->n_double_data, t->double_data, out);
+  case KVA_I64: return copy_typed(x, t->n_int64_data, t->int64_data, out);
+  case KVA_U32:
+  case KVA_U64: return convert_uint64_data(x, out);
+  default: return convert_int32_data(x, out);
+  }
+}
+
+/* ---- raw data ---------------------------------------------------------------------------------------------------- */
+
+/* Kernels load whole elements, so borrowed memory must be aligned to them. */
+static const void *borrow_or_copy(reading *x, const void *bytes, bool outlives) {
+  size_t align = (size_t)kva_dtype_bits(x->data.dtype) / 8;
+  if (!x->data.bytes) return "";
+  if (outlives && (align <= 1 || (uintptr_t)bytes % align == 0)) return bytes;
+  return kva_arena_memdup(x->r->arena, bytes, (size_t)x->data.bytes);
+}
+
+static kva_status read_raw(reading *x, const void *mapped_raw, const void **out) {
+  const kva_pb_tensor *t = x->t;
+  if ((int64_t)t->raw_data.len != x->data.bytes)
+    return kva_error(x->r->diag, x->loc, "tensor '%s': raw data of %zu bytes, expected %lld from its shape",
+                     tensor_name(t), t->raw_data.len, (long long)x->data.bytes);
+  *out = borrow_or_copy(x, mapped_raw ? mapped_raw : t->raw_data.data, mapped_raw != NULL);
+  return KVA_OK;
+}
+
+static kva_status read_elements(reading *x, const void *mapped_raw) {
+  const kva_pb_tensor *t = x->t;
+  if (t->segment)
+    return kva_fail(x->r->diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': stored in segments", tensor_name(t));
+  if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
+    KVA_TRY(read_external(x, &x->data.data));
+    x->data.data = borrow_or_copy(x, x->data.data, true);
+    return KVA_OK;
+  }
+  if (t->has_raw_data) return read_raw(x, mapped_raw, &x->data.data);
+  void *typed = NULL;
+  KVA_TRY(read_typed(x, &typed));
+  x->data.data = typed;
+  return KVA_OK;
+}
+
+/* Bool elements are bytes 0 and 1 everywhere after this. */
+static kva_status check_bools(reading *x) {
+  if (x->data.dtype != KVA_BOOL) return KVA_OK;
+  for (int64_t i = 0; i < x->elements; i++)
+    if (((const uint8_t *)x->data.data)[i] > 1)
+      return kva_error(x->r->diag, x->loc, "tensor '%s': element %lld of a bool tensor is neither 0 nor 1",
+                       tensor_name(x->t), (long long)i);
+  return KVA_OK;
+}
+
+kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, const void *mapped_raw,
+                              const kva_loc *loc, const kva_tensor_data **out) {
+  reading x = {.r = r, .t = t, .loc = loc};
+  *out = NULL;
+  KVA_TRY(read_header(&x));
+  KVA_TRY(read_elements(&x, mapped_raw));
+  KVA_TRY(check_bools(&x));
+  *out = kva_arena_memdup(r->arena, &x.data, sizeof x.data);
+  return KVA_OK;
+}
+
+kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_wide **out_tensor) {
+  *out_tensor = NULL;
+  kva_file file;
+  KVA_TRY(kva_file_map(path, diag, &file));
+  kva_loc loc = {.file = path};
+  ProtobufCMessage *message = NULL;
+  kva_arena *arena = kva_arena_create();
+  const kva_tensor_data *data = NULL;
+  kva_status status =
+      kva_pb_unpack(&onnx__tensor_proto__descriptor, file.data, file.size, "tensor", &loc, diag, &message);
+  if (!status) {
+    kva_pb_tensor_reader reader = {.arena = arena, .diag = diag};
+    status = kva_pb_read_tensor(&reader, (const kva_pb_tensor *)message, NULL, &loc, &data);
+  }
+  if (!status) {
+    *out_tensor = kva_wide_from_data(data->dtype, data->rank, data->dims, data->data);
+    if (!*out_tensor) status = kva_fail(diag, KVA_NO_MEMORY, &loc, "not enough memory for its elements");
+  }
+  if (message) protobuf_c_message_free_unpacked(message, NULL);
+  kva_arena_destroy(arena);
+  kva_file_unmap(&file);
+  return status;
+}

@@ -1,0 +1,156 @@
+/* Taking expressions apart: affine form, substitution, evaluation, text. */
+#include "ir/expr_internal.h"
+
+#include <inttypes.h>
+
+bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol, const kva_expr **out_coefficient,
+                     const kva_expr **out_rest) {
+  if (kva_expr_is_overflow(e)) return false;
+  kva_expr_split_atom(c, e, symbol, out_coefficient, out_rest);
+  return !kva_expr_uses(*out_coefficient, symbol) && !kva_expr_uses(*out_rest, symbol);
+}
+
+/* ---- substitution ------------------------------------------------------------------------------------------------------- */
+
+typedef struct mapping {
+  uint32_t n;
+  const kva_expr *const *from, *const *to;
+} mapping;
+
+static bool is_touched(const kva_expr *e, const mapping *m) {
+  for (uint32_t i = 0; i < m->n; i++) {
+    if (kva_expr_uses(e, m->from[i])) return true;
+  }
+  return false;
+}
+
+static const kva_expr *substitute(kva_expr_ctx *c, const kva_expr *e, const mapping *m);
+
+static const kva_expr *substitute_sum(kva_expr_ctx *c, const kva_expr *e, const mapping *m) {
+  kva_poly *p = kva_poly_create(c);
+  kva_poly_add_const(p, e->constant);
+  for (uint32_t i = 0; i < e->n_terms; i++) {
+    const kva_expr_term *t = &e->terms[i];
+    const kva_expr *kept[KVA_EXPR_MAX_DEGREE], *product = NULL;
+    uint32_t n_kept = 0;
+    for (uint32_t f = 0; f < t->n_factors; f++) {
+      const kva_expr *x = substitute(c, t->factors[f], m);
+      if (x == t->factors[f]) {
+        kept[n_kept++] = x;
+      } else {
+        product = product ? kva_expr_mul(c, product, x) : x;
+      }
+    }
+    if (product) {
+      kva_poly_add_scaled(p, product, t->coefficient, n_kept, kept);
+    } else {
+      kva_poly_add_term(p, t->coefficient, n_kept, kept);
+    }
+  }
+  return kva_poly_finish(p);
+}
+
+static const kva_expr *substitute(kva_expr_ctx *c, const kva_expr *e, const mapping *m) {
+  if (!is_touched(e, m)) return e;
+  const kva_expr *a = e->a ? substitute(c, e->a, m) : NULL, *b = e->b ? substitute(c, e->b, m) : NULL;
+  switch (e->kind) {
+  case KVA_EXPR_SUM: return substitute_sum(c, e, m);
+  case KVA_EXPR_SYMBOL:
+    for (uint32_t i = 0; i < m->n; i++) {
+      if (m->from[i] == e) return m->to[i];
+    }
+    break;
+  case KVA_EXPR_DIV: return kva_expr_div(c, a, b);
+  case KVA_EXPR_MOD: return kva_expr_mod(c, a, b);
+  case KVA_EXPR_MIN: return kva_expr_min(c, a, b);
+  case KVA_EXPR_MAX: return kva_expr_max(c, a, b);
+  case KVA_EXPR_OVERFLOW: break;
+  }
+  return e;
+}
+
+const kva_expr *kva_expr_substitute(kva_expr_ctx *c, const kva_expr *e, uint32_t n, const kva_expr *const *from,
+                                    const kva_expr *const *to) {
+  return substitute(c, e, &(mapping){n, from, to});
+}
+
+/* ---- evaluation ----------------------------------------------------------------------------------------------------------- */
+
+static bool eval_sum(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_t *out_v) {
+  int64_t sum = e->constant;
+  for (uint32_t i = 0; i < e->n_terms; i++) {
+    int64_t product = e->terms[i].coefficient, x;
+    for (uint32_t f = 0; f < e->terms[i].n_factors; f++) {
+      if (!kva_expr_eval(e->terms[i].factors[f], lookup, user, &x)) return false;
+      if (__builtin_mul_overflow(product, x, &product)) return false;
+    }
+    if (__builtin_add_overflow(sum, product, &sum)) return false;
+  }
+  *out_v = sum;
+  return true;
+}
+
+static bool eval_pair(kva_expr_kind kind, int64_t a, int64_t b, int64_t *out_v) {
+  bool division = kind == KVA_EXPR_DIV || kind == KVA_EXPR_MOD;
+  if (division && (b == 0 || (a == INT64_MIN && b == -1))) return false;
+  if (kind == KVA_EXPR_DIV) *out_v = kva_floor_div(a, b);
+  if (kind == KVA_EXPR_MOD) *out_v = kva_floor_mod(a, b);
+  if (kind == KVA_EXPR_MIN) *out_v = a < b ? a : b;
+  if (kind == KVA_EXPR_MAX) *out_v = a > b ? a : b;
+  return true;
+}
+
+bool kva_expr_eval(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_t *out_v) {
+  if (e->kind == KVA_EXPR_OVERFLOW) return false;
+  if (e->kind == KVA_EXPR_SUM) return eval_sum(e, lookup, user, out_v);
+  if (e->kind == KVA_EXPR_SYMBOL) return lookup(user, e, out_v);
+  int64_t a, b;
+  return kva_expr_eval(e->a, lookup, user, &a) && kva_expr_eval(e->b, lookup, user, &b) &&
+         eval_pair(e->kind, a, b, out_v);
+}
+
+/* ---- text ------------------------------------------------------------------------------------------------------------------- */
+
+static void print_term(const kva_expr_term *t, bool first, kva_text *out) {
+  if (!first) {
+    kva_text_add(out, t->coefficient < 0 ? " - " : " + ");
+  } else if (t->coefficient < 0) {
+    kva_text_add(out, "-");
+  }
+  uint64_t magnitude = t->coefficient < 0 ? -(uint64_t)t->coefficient : (uint64_t)t->coefficient;
+  if (magnitude != 1) kva_text_add(out, "%" PRIu64 "*", magnitude);
+  for (uint32_t f = 0; f < t->n_factors; f++) {
+    if (f) kva_text_add(out, "*");
+    kva_expr_print(t->factors[f], out);
+  }
+}
+
+static void print_sum(const kva_expr *e, kva_text *out) {
+  for (uint32_t i = 0; i < e->n_terms; i++) print_term(&e->terms[i], i == 0, out);
+  if (!e->n_terms) {
+    kva_text_add(out, "%" PRId64, e->constant);
+  } else if (e->constant) {
+    uint64_t magnitude = e->constant < 0 ? -(uint64_t)e->constant : (uint64_t)e->constant;
+    kva_text_add(out, " %c %" PRIu64, e->constant < 0 ? '-' : '+', magnitude);
+  }
+}
+
+static void print_pair(const char *name, const kva_expr *e, kva_text *out) {
+  kva_text_add(out, "%s(", name);
+  kva_expr_print(e->a, out);
+  kva_text_add(out, ", ");
+  kva_expr_print(e->b, out);
+  kva_text_add(out, ")");
+}
+
+void kva_expr_print(const kva_expr *e, kva_text *out) {
+  switch (e->kind) {
+  case KVA_EXPR_SUM: print_sum(e, out); break;
+  case KVA_EXPR_SYMBOL: kva_text_add(out, "%s", e->name); break;
+  case KVA_EXPR_DIV: print_pair("floordiv", e, out); break;
+  case KVA_EXPR_MOD: print_pair("mod", e, out); break;
+  case KVA_EXPR_MIN: print_pair("min", e, out); break;
+  case KVA_EXPR_MAX: print_pair("max", e, out); break;
+  case KVA_EXPR_OVERFLOW: kva_text_add(out, "overflow"); break;
+  }
+}

@@ -1,0 +1,291 @@
+/* The kernel verifier. Instructions get their position in text order; a value is visible to an instruction when it
+ * stands before it, in a region that encloses it. */
+#include "ir/kernel.h"
+
+typedef struct verifier {
+  const kva_kernel *k;
+  kva_diag *diag;
+  kva_arena *scratch;
+  uint32_t *position; /* by id, from 1; 0: not in the kernel */
+  uint32_t *end;      /* LOOP: position after its body */
+  kva_kinstr **by_id;
+  uint32_t next_position;
+  kva_map *loops;  /* loop variable -> loop */
+  kva_map *values; /* value symbol -> instruction */
+  kva_status status;
+} verifier;
+
+static void KVA_PRINTF(3, 4) report(verifier *v, const kva_kinstr *i, const char *fmt, ...) {
+  char text[256];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  const char *name = v->k->name;
+  if (i) v->status = kva_error(v->diag, NULL, "kernel %s: %s %%%u: %s", name, kva_kop_name(i->op), i->id, text);
+  if (!i) v->status = kva_error(v->diag, NULL, "kernel %s: %s", name, text);
+}
+
+/* ---- structure: must hold before anything else is looked at -------------------------------------------------------
+ */
+
+static void check_links(verifier *v, const kva_kregion *r);
+
+static void check_child(verifier *v, const kva_kinstr *i, const kva_kregion *r) {
+  if (!r || r->owner != i || r->parent != i->region || r->depth != i->region->depth + 1) {
+    report(v, i, "its region is missing or linked to another parent");
+    return;
+  }
+  check_links(v, r);
+}
+
+static void check_identity(verifier *v, kva_kinstr *i) {
+  if (i->id >= v->k->next_id) {
+    report(v, i, "id is not below the kernel's next_id %u", v->k->next_id);
+    return;
+  }
+  if (v->by_id[i->id]) report(v, i, "id is used twice");
+  v->by_id[i->id] = i;
+  v->position[i->id] = ++v->next_position;
+}
+
+static void check_links(verifier *v, const kva_kregion *r) {
+  const kva_kinstr *previous = NULL;
+  for (kva_kinstr *i = r->first; i; previous = i, i = i->next) {
+    if (i->region != r || i->prev != previous) report(v, i, "list links are broken");
+    check_identity(v, i);
+    if (v->status != KVA_OK) return;
+    if (i->op == KVA_K_LOOP) {
+      if (!i->loop || i->loop->instr != i) report(v, i, "has no loop of its own");
+      if (v->status == KVA_OK) check_child(v, i, i->loop->body);
+      v->end[i->id] = ++v->next_position;
+    }
+    if (i->op == KVA_K_IF) {
+      check_child(v, i, i->then);
+      check_child(v, i, i->orelse);
+    }
+    if (v->status != KVA_OK) return;
+  }
+  if (r->last != previous) report(v, r->owner, "region's last instruction is not the last of its list");
+}
+
+/* ---- visibility -------------------------------------------------------------------------------------------------- */
+
+static bool is_linked(const verifier *v, const kva_kinstr *i) {
+  return i && i->id < v->k->next_id && v->by_id[i->id] == i;
+}
+
+static bool is_visible(const verifier *v, const kva_kinstr *value, const kva_kinstr *user) {
+  return is_linked(v, value) && value->dtype != KVA_DTYPE_NONE && kva_k_encloses(value->region, user->region) &&
+         v->position[value->id] < v->position[user->id];
+}
+
+typedef struct index_check {
+  verifier *v;
+  const kva_kinstr *user;
+} index_check;
+
+static void check_symbol(void *user, const kva_expr *symbol) {
+  index_check *c = user;
+  verifier *v = c->v;
+  const kva_kloop *l = kva_map_get(v->loops, &symbol, sizeof symbol);
+  const kva_kinstr *value = kva_map_get(v->values, &symbol, sizeof symbol);
+  bool ok = l       ? kva_k_encloses(l->body, c->user->region)
+            : value ? is_visible(v, value, c->user)
+                    : kva_expr_symbol(v->k->exprs, symbol->name) == symbol;
+  if (!ok) report(v, c->user, "index uses symbol '%s' where it has no value", symbol->name);
+}
+
+static void check_index(verifier *v, const kva_kinstr *i, const kva_expr *e) {
+  index_check c = {v, i};
+  if (!e) {
+    report(v, i, "has no index");
+    return;
+  }
+  if (e->kind == KVA_EXPR_OVERFLOW) report(v, i, "index overflows 64 bits");
+  kva_expr_each_symbol(e, check_symbol, &c);
+}
+
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
+
+static bool expect_args(verifier *v, const kva_kinstr *i, uint32_t min, uint32_t max) {
+  if (i->n_args < min || i->n_args > max) {
+    report(v, i, "has %u operands, expected %u to %u", i->n_args, min, max);
+    return false;
+  }
+  for (uint32_t a = 0; a < i->n_args; a++) {
+    if (is_visible(v, i->args[a], i)) continue;
+    report(v, i, "operand %u is not visible here", a);
+    return false;
+  }
+  return true;
+}
+
+static void expect_type(verifier *v, const kva_kinstr *i, const char *what, kva_dtype found, kva_dtype expected) {
+  if (found == expected) return;
+  report(v, i, "%s has type %s, expected %s", what, kva_dtype_name(found), kva_dtype_name(expected));
+}
+
+static void check_arith(verifier *v, const kva_kinstr *i) {
+  uint32_t n = kva_kop_arity(i->op), first = i->op == KVA_K_select;
+  if (!expect_args(v, i, n, n)) return;
+  kva_dtype t = i->args[first]->dtype;
+  if (first) expect_type(v, i, "condition", i->args[0]->dtype, KVA_BOOL);
+  for (uint32_t a = first; a < n; a++) expect_type(v, i, "operand", i->args[a]->dtype, t);
+  if (kva_k_compute_type(t) != t) report(v, i, "computes in %s, which is only a storage type", kva_dtype_name(t));
+  expect_type(v, i, "result", i->dtype, kva_kop_result_type(i->op, t));
+}
+
+static void check_convert(verifier *v, const kva_kinstr *i) {
+  if (!expect_args(v, i, 1, 1)) return;
+  if (kva_k_compute_type(i->dtype) == KVA_DTYPE_NONE) report(v, i, "cannot make %s", kva_dtype_name(i->dtype));
+  int from = kva_dtype_bits(i->args[0]->dtype), to = kva_dtype_bits(i->dtype);
+  if (i->op == KVA_K_BITCAST && from != to) report(v, i, "from %d bits to %d", from, to);
+}
+
+static void check_const(verifier *v, const kva_kinstr *i) {
+  expect_args(v, i, 0, 0);
+  if (kva_k_compute_type(i->dtype) == KVA_DTYPE_NONE) report(v, i, "has no type");
+}
+
+static bool has_buffer(verifier *v, const kva_kinstr *i) {
+  if (i->buf && i->buf->id < v->k->bufs.len && v->k->bufs.data[i->buf->id] == i->buf) return true;
+  report(v, i, "its buffer is not one of this kernel");
+  return false;
+}
+
+static void check_load(verifier *v, const kva_kinstr *i) {
+  check_index(v, i, i->index);
+  if (!has_buffer(v, i) || !expect_args(v, i, 0, 1)) return;
+  if (!i->buf->read) report(v, i, "buffer '%s' is not marked as read", i->buf->name);
+  if (i->n_args) expect_type(v, i, "predicate", i->args[0]->dtype, KVA_BOOL);
+  expect_type(v, i, "result", i->dtype, kva_k_compute_type(i->buf->dtype));
+}
+
+static void check_store(verifier *v, const kva_kinstr *i) {
+  check_index(v, i, i->index);
+  if (!has_buffer(v, i) || !expect_args(v, i, 1, 2)) return;
+  if (!i->buf->written) report(v, i, "buffer '%s' is not marked as written", i->buf->name);
+  if (i->n_args > 1) expect_type(v, i, "predicate", i->args[1]->dtype, KVA_BOOL);
+  expect_type(v, i, "stored value", i->args[0]->dtype, kva_k_compute_type(i->buf->dtype));
+}
+
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
+
+static bool yields(const verifier *v, const kva_kloop *l, const kva_kinstr *value) {
+  return is_linked(v, value) && kva_k_encloses(value->region, l->body) && v->position[value->id] < v->end[l->instr->id];
+}
+
+static void check_carry(verifier *v, const kva_kloop *l, uint32_t number) {
+  const kva_kcarry *c = &l->carries.data[number];
+  const kva_kinstr *i = l->instr;
+  if (!is_visible(v, c->init, i)) report(v, i, "start of carry %u is not visible here", number);
+  if (!yields(v, l, c->yield))
+    report(v, i, "carry %u has no next value that is visible at the end of the body", number);
+  if (v->status != KVA_OK) return;
+  expect_type(v, i, "start of a carry", c->init->dtype, c->dtype);
+  expect_type(v, i, "next value of a carry", c->yield->dtype, c->dtype);
+  bool in_order = l->kind == KVA_K_SERIAL || l->kind == KVA_K_UNROLL;
+  if (c->combine == KVA_COMBINE_NONE && !in_order) report(v, i, "a sequential carry needs a serial or unroll loop");
+}
+
+static void check_loop(verifier *v, const kva_kinstr *i) {
+  const kva_kloop *l = i->loop;
+  bool is_parallel = l->kind == KVA_K_GRID || l->kind == KVA_K_THREAD;
+  bool needs_const = l->kind == KVA_K_UNROLL || l->kind == KVA_K_THREAD;
+  check_index(v, i, l->extent);
+  if (kva_map_get(v->loops, &l->var, sizeof l->var) != l) report(v, i, "is not in the kernel's list of loops");
+  if (l->extent && needs_const && !kva_expr_is_const(l->extent, NULL)) {
+    report(v, i, "%s loop needs a constant extent", kva_kloop_kind_name(l->kind));
+  }
+  if (is_parallel && l->carries.len) report(v, i, "%s loop cannot carry values", kva_kloop_kind_name(l->kind));
+  const kva_kinstr *outer = i->region->owner;
+  if (l->kind == KVA_K_GRID && outer && (outer->op != KVA_K_LOOP || outer->loop->kind != KVA_K_GRID)) {
+    report(v, i, "grid loop inside something that is not a grid loop");
+  }
+  for (uint32_t c = 0; c < l->carries.len; c++) check_carry(v, l, c);
+}
+
+static void check_loop_value(verifier *v, const kva_kinstr *i) {
+  const kva_kloop *l = i->loop;
+  if (!l || !is_linked(v, l->instr) || i->carry >= l->carries.len) {
+    report(v, i, "names no carry of a loop in this kernel");
+    return;
+  }
+  bool inside = kva_k_encloses(l->body, i->region);
+  bool after = kva_k_encloses(l->instr->region, i->region) && v->position[i->id] > v->end[l->instr->id];
+  if (i->op == KVA_K_CARRY && (!inside || l->carries.data[i->carry].combine != KVA_COMBINE_NONE)) {
+    report(v, i, "is not inside its loop, or the carry is not sequential");
+  }
+  if (i->op == KVA_K_REDUCE && (inside || !after)) report(v, i, "does not stand after its loop");
+  expect_type(v, i, "result", i->dtype, l->carries.data[i->carry].dtype);
+}
+
+static void check_instr(void *user, kva_kinstr *i) {
+  verifier *v = user;
+  switch (i->op) {
+  case KVA_K_CONST: check_const(v, i); return;
+  case KVA_K_INDEX:
+    check_index(v, i, i->index);
+    expect_type(v, i, "result", i->dtype, KVA_I64);
+    return;
+  case KVA_K_CONVERT:
+  case KVA_K_BITCAST: check_convert(v, i); return;
+  case KVA_K_LOAD: check_load(v, i); return;
+  case KVA_K_STORE: check_store(v, i); return;
+  case KVA_K_LOOP: check_loop(v, i); return;
+  case KVA_K_REDUCE:
+  case KVA_K_CARRY: check_loop_value(v, i); return;
+  case KVA_K_IF:
+    if (expect_args(v, i, 1, 1)) expect_type(v, i, "condition", i->args[0]->dtype, KVA_BOOL);
+    return;
+  case KVA_K_BARRIER: return;
+  default: check_arith(v, i);
+  }
+}
+
+/* ---- the kernel's lists ------------------------------------------------------------------------------------------ */
+
+static void check_buffers(verifier *v) {
+  bool params_over = false;
+  for (uint32_t b = 0; b < v->k->bufs.len; b++) {
+    const kva_kbuf *buf = v->k->bufs.data[b];
+    if (buf->id != b) report(v, NULL, "buffer '%s' has id %u, expected %u", buf->name, buf->id, b);
+    if (buf->space == KVA_K_PARAM && params_over) report(v, NULL, "parameter '%s' after a local buffer", buf->name);
+    if (kva_k_compute_type(buf->dtype) == KVA_DTYPE_NONE) {
+      report(v, NULL, "buffer '%s' has type %s", buf->name, kva_dtype_name(buf->dtype));
+    }
+    if (buf->space == KVA_K_PARAM) continue;
+    params_over = true;
+    if (!kva_expr_is_const(buf->extent, NULL)) report(v, NULL, "local buffer '%s' needs a constant extent", buf->name);
+  }
+}
+
+static void bind_symbols(verifier *v) {
+  for (uint32_t i = 0; i < v->k->loops.len; i++) {
+    kva_kloop *l = v->k->loops.data[i];
+    if (!is_linked(v, l->instr)) report(v, NULL, "the list of loops names '%s', which is not in it", l->var->name);
+    if (kva_map_get(v->loops, &l->var, sizeof l->var)) report(v, l->instr, "shares its variable with another loop");
+    kva_map_set(v->loops, &l->var, sizeof l->var, l);
+  }
+  for (uint32_t i = 0; i < v->k->values.len; i++) {
+    kva_kinstr *value = v->k->values.data[i];
+    if (!is_linked(v, value)) report(v, NULL, "a symbol stands for a value that is not in the kernel");
+    kva_map_set(v->values, &v->k->value_symbols.data[i], sizeof(const kva_expr *), value);
+  }
+}
+
+kva_status kva_kernel_verify(const kva_kernel *k, kva_diag *diag) {
+  verifier v = {.k = k, .diag = diag, .scratch = kva_arena_create()};
+  v.position = KVA_NEW_ARRAY(v.scratch, uint32_t, k->next_id + 1);
+  v.end = KVA_NEW_ARRAY(v.scratch, uint32_t, k->next_id + 1);
+  v.by_id = KVA_NEW_ARRAY(v.scratch, kva_kinstr *, k->next_id + 1);
+  v.loops = kva_map_create(v.scratch);
+  v.values = kva_map_create(v.scratch);
+  check_links(&v, k->body);
+  if (v.status == KVA_OK) check_buffers(&v);
+  if (v.status == KVA_OK) bind_symbols(&v);
+  if (v.status == KVA_OK) kva_k_each_instr(k, check_instr, &v);
+  kva_arena_destroy(v.scratch);
+  return v.status;
+}

@@ -1,0 +1,221 @@
+/* attention(q[B,H,T,D], k[B,Hkv,S,D], v[B,Hkv,S,Dv], mask?, slopes?) -> y[B,H,T,Dv], lse[B,H,T].
+ *
+ *   s_ts = cap(scale * q_t . k_s) - slope_h |t + offset - s| + mask_ts        cap(x) = softcap * tanh(x / softcap)
+ *   lse_t = log sum_s exp(s_ts),   y_t = sum_s exp(s_ts - lse_t) v_s
+ *
+ * Query head h uses key-value head h / (H / Hkv) (grouped queries). scale 0 stands for 1/sqrt(D); softcap 0: no cap.
+ * slopes (ALiBi) is float[H]. mask broadcasts to [B,H,T,S]: bool (true: visible) or float (added). causal: key s is
+ * visible when s <= t + offset; window > 0: when t + offset - window < s <= t + offset. A row that sees nothing gives
+ * y = 0 and lse = -inf. lse is float (double for double).
+ *
+ * Gradients recompute the probabilities p = exp(s - lse): attention_grad_q.c, attention_grad_kv.c. There is none for
+ * mask and slopes, and none through lse.
+ * Tolerance 64: the error of a score (a sum of D products) is magnified by the exponential; scores of normal models
+ * stay below 50. */
+#include "ops/attention.h"
+#include "ops/check.h"
+#include "ops/element.h"
+
+#include <math.h>
+
+_Static_assert(sizeof(kva_attention_grad_q_attrs) == sizeof(kva_attention_attrs), "made by one list");
+_Static_assert(sizeof(kva_attention_grad_kv_attrs) == sizeof(kva_attention_attrs), "made by one list");
+
+/* ---- inference ------------------------------------------------------------------------------------------------------ */
+
+static int64_t constant(kva_dim d) {
+  int64_t v = 0;
+  KVA_ASSERT(kva_expr_is_const(d, &v));
+  return v;
+}
+
+kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c) {
+  const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1), *v = kva_operand_type(n, 2);
+  kva_attention a = {.n = n, .B = q->dims[0], .H = q->dims[1], .T = q->dims[2], .H_kv = k->dims[1], .S = k->dims[2],
+                     .D = constant(q->dims[3]), .D_v = constant(v->dims[3])};
+  memcpy(&a.attrs, n->attrs, sizeof(a.attrs));
+  if (a.attrs.scale == 0) a.attrs.scale = 1 / sqrt((double)a.D);
+  a.group = a.H == a.H_kv ? kva_expr_const(c, 1) : kva_expr_div(c, a.H, a.H_kv);
+  a.offset = a.attrs.offset ? a.attrs.offset : kva_expr_const(c, 0);
+  return a;
+}
+
+static kva_status check_heads(kva_module *m, const kva_node *n) {
+  kva_dim h = kva_operand_type(n, 0)->dims[1], h_kv = kva_operand_type(n, 1)->dims[1];
+  int64_t heads, kv_heads;
+  if (h == h_kv) return KVA_OK;
+  if (!kva_expr_is_const(h, &heads) || !kva_expr_is_const(h_kv, &kv_heads)) {
+    return kva_operand_error(m, n, 1, "the numbers of query heads and key-value heads must be equal or constants");
+  }
+  if (kv_heads > 0 && heads % kv_heads == 0) return KVA_OK;
+  return kva_operand_error(m, n, 1, "expected a number of key-value heads that divides the %lld query heads, found %lld",
+                           (long long)heads, (long long)kv_heads);
+}
+
+static kva_status check_mask(kva_module *m, const kva_node *n) {
+  if (!kva_operand(n, KVA_ATTENTION_MASK)) return KVA_OK;
+  const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1);
+  kva_dtype t = kva_operand_type(n, KVA_ATTENTION_MASK)->dtype;
+  if (t != KVA_BOOL) KVA_TRY(kva_check_float(m, n, KVA_ATTENTION_MASK));
+  return kva_check_broadcasts_to(m, n, KVA_ATTENTION_MASK, 4,
+                                 (kva_dim[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]});
+}
+
+kva_status kva_attention_check(kva_module *m, const kva_node *n) {
+  KVA_TRY(kva_check_float(m, n, 0));
+  for (uint32_t i = 0; i < 3; i++) {
+    KVA_TRY(kva_check_same_dtype(m, n, i, 0));
+    KVA_TRY(kva_check_rank(m, n, i, 4));
+  }
+  const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1), *v = kva_operand_type(n, 2);
+  KVA_TRY(kva_check_shape(m, n, 1, 4, (kva_dim[]){q->dims[0], k->dims[1], k->dims[2], q->dims[3]}));
+  KVA_TRY(kva_check_shape(m, n, 2, 4, (kva_dim[]){q->dims[0], k->dims[1], k->dims[2], v->dims[3]}));
+  for (uint32_t i = 0; i < 3; i += 2) {
+    if (kva_expr_is_const(kva_operand_type(n, i)->dims[3], NULL)) continue;
+    return kva_operand_error(m, n, i, "the size of a head must be a constant; give it a number");
+  }
+  KVA_TRY(check_heads(m, n));
+  KVA_TRY(check_mask(m, n));
+  KVA_TRY(kva_check_float(m, n, KVA_ATTENTION_SLOPES));
+  return kva_check_shape(m, n, KVA_ATTENTION_SLOPES, 1, &q->dims[1]);
+}
+
+kva_status kva_attention_grad_check(kva_module *m, const kva_node *n) {
+  KVA_TRY(kva_attention_check(m, n));
+  const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q), *v = kva_operand_type(n, KVA_ATTENTION_V);
+  const kva_dim y[4] = {q->dims[0], q->dims[1], q->dims[2], v->dims[3]};
+  for (uint32_t i = KVA_ATTENTION_Y; i <= KVA_ATTENTION_DY; i++) {
+    if (!kva_operand(n, i)) return kva_operand_error(m, n, i, "expected a tensor, found nothing");
+    KVA_TRY(kva_check_float(m, n, i));
+    KVA_TRY(kva_check_shape(m, n, i, i == KVA_ATTENTION_LSE ? 3 : 4, y));
+  }
+  KVA_TRY(kva_check_same_dtype(m, n, KVA_ATTENTION_Y, 0));
+  return kva_check_same_dtype(m, n, KVA_ATTENTION_DY, 0);
+}
+
+kva_status kva_attention_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  KVA_TRY(kva_attention_check(m, n));
+  const kva_type *q = kva_operand_type(n, 0), *v = kva_operand_type(n, 2);
+  out_types[0] = kva_type_tensor(m, q->dtype, 4, (kva_dim[]){q->dims[0], q->dims[1], q->dims[2], v->dims[3]});
+  out_types[1] = kva_type_tensor(m, kva_wide_dtype(q->dtype), 3, q->dims);
+  return KVA_OK;
+}
+
+/* ---- reference ------------------------------------------------------------------------------------------------------ */
+
+kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_attention_oracle *out) {
+  const kva_wide *q = in[0], *k = in[1], *v = in[2];
+  const kva_wide *all[8] = {0};
+  for (uint32_t i = 0; i < n->n_operands; i++) all[i] = in[i];
+  *out = (kva_attention_oracle){.B = q->dims[0], .H = q->dims[1], .T = q->dims[2], .D = q->dims[3], .H_kv = k->dims[1],
+                             .S = k->dims[2], .D_v = v->dims[3], .q = q, .k = k, .v = v,
+                             .mask = all[KVA_ATTENTION_MASK], .slopes = all[KVA_ATTENTION_SLOPES],
+                             .y = all[KVA_ATTENTION_Y], .lse = all[KVA_ATTENTION_LSE], .dy = all[KVA_ATTENTION_DY]};
+  memcpy(&out->attrs, n->attrs, sizeof(out->attrs));
+  if (out->attrs.scale == 0) out->attrs.scale = 1 / sqrt((double)out->D);
+  return out->attrs.offset ? kva_ref_dim(r, out->attrs.offset, &out->offset) : KVA_OK;
+}
+
+int64_t kva_attention_q_row(const kva_attention_oracle *a, kva_attention_at at) {
+  return ((at.b * a->H + at.h) * a->T + at.t) * a->D;
+}
+
+int64_t kva_attention_y_row(const kva_attention_oracle *a, kva_attention_at at) {
+  return ((at.b * a->H + at.h) * a->T + at.t) * a->D_v;
+}
+
+static int64_t key_row(const kva_attention_oracle *a, kva_attention_at at) {
+  return (at.b * a->H_kv + at.h / (a->H / a->H_kv)) * a->S + at.s;
+}
+
+int64_t kva_attention_k_row(const kva_attention_oracle *a, kva_attention_at at) { return key_row(a, at) * a->D; }
+int64_t kva_attention_v_row(const kva_attention_oracle *a, kva_attention_at at) { return key_row(a, at) * a->D_v; }
+
+static bool ref_visible(const kva_attention_oracle *a, int64_t position, int64_t s) {
+  if ((a->attrs.causal || a->attrs.window > 0) && s > position) return false;
+  return a->attrs.window <= 0 || s > position - a->attrs.window;
+}
+
+double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap) {
+  const double *q = a->q->f + kva_attention_q_row(a, at), *k = a->k->f + kva_attention_k_row(a, at);
+  int64_t position = at.t + a->offset;
+  double x = 0, cap = a->attrs.softcap;
+  for (int64_t d = 0; d < a->D; d++) x += q[d] * k[d];
+  x *= a->attrs.scale;
+  double bent = cap > 0 ? tanh(x / cap) : 0;
+  *out_cap = 1 - bent * bent;
+  if (cap > 0) x = cap * bent;
+  if (a->slopes) x -= a->slopes->f[at.h] * fabs((double)(position - at.s));
+  if (!ref_visible(a, position, at.s)) return -INFINITY;
+  if (!a->mask) return x;
+  int64_t offset = kva_ref_broadcast_offset(a->mask, 4, (int64_t[]){at.b, at.h, at.t, at.s});
+  if (a->mask->f) return x + a->mask->f[offset];
+  return a->mask->i[offset] ? x : -INFINITY;
+}
+
+static void ref_row(const kva_attention_oracle *a, kva_attention_at at, double *scores, double *y, double *lse) {
+  double max = -INFINITY, sum = 0, cap;
+  for (at.s = 0; at.s < a->S; at.s++) {
+    scores[at.s] = kva_attention_score(a, at, &cap);
+    if (scores[at.s] > max || isnan(scores[at.s])) max = scores[at.s];
+  }
+  *lse = -INFINITY;
+  if (max == -INFINITY) return;
+  for (at.s = 0; at.s < a->S; at.s++) sum += exp(scores[at.s] - max);
+  *lse = max + log(sum);
+  for (at.s = 0; at.s < a->S; at.s++) {
+    double p = exp(scores[at.s] - max) / sum;
+    const double *v = a->v->f + kva_attention_v_row(a, at);
+    for (int64_t d = 0; d < a->D_v; d++) y[d] += p * v[d];
+  }
+}
+
+kva_status kva_attention_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  kva_attention_oracle a;
+  KVA_TRY(kva_attention_oracle_get(r, n, in, &a));
+  double *scores = KVA_NEW_ARRAY(r->scratch, double, a.S + 1);
+  int64_t dims[3] = {a.B, a.H, a.T}, i[3] = {0}, row = 0;
+  if (out[1]->n == 0) return KVA_OK;
+  do {
+    kva_attention_at at = {i[0], i[1], i[2], 0};
+    ref_row(&a, at, scores, out[0]->f + kva_attention_y_row(&a, at), out[1]->f + row++);
+  } while (kva_next_index(3, dims, i));
+  return KVA_OK;
+}
+
+kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_attention_at at) {
+  const double *v = a->v->f + kva_attention_v_row(a, at);
+  const double *y = a->y->f + kva_attention_y_row(a, at), *dy = a->dy->f + kva_attention_y_row(a, at);
+  double lse = a->lse->f[(at.b * a->H + at.h) * a->T + at.t], cap, dp = 0, delta = 0;
+  double score = kva_attention_score(a, at, &cap);
+  if (lse == -INFINITY) return (kva_attention_slope){0, 0};
+  for (int64_t d = 0; d < a->D_v; d++) {
+    dp += dy[d] * v[d];
+    delta += dy[d] * y[d];
+  }
+  double p = exp(score - lse);
+  return (kva_attention_slope){p, a->attrs.scale * cap * p * (dp - delta)};
+}
+
+/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+
+static kva_status refuse(kva_vjp *c, const kva_node *n, const char *what) {
+  return kva_fail(c->b->m->diag, KVA_UNSUPPORTED, &n->loc,
+                  "attention has no gradient %s; put stop_gradient before what depends on parameters", what);
+}
+
+kva_status kva_attention_vjp(kva_vjp *c, kva_node *n) {
+  for (uint32_t i = KVA_ATTENTION_MASK; i < n->n_operands; i++) {
+    if (kva_operand(n, i) && c->wants[i]) return refuse(c, n, "for its mask and its ALiBi slopes");
+  }
+  if (c->grad_out[1]) return refuse(c, n, "through its log-sum-exp");
+  kva_value *operands[8] = {kva_operand(n, 0), kva_operand(n, 1), kva_operand(n, 2), kva_operand(n, 3),
+                            kva_operand(n, 4), kva_result(n, 0),  kva_result(n, 1),  c->grad_out[0]};
+  if (c->wants[0]) c->grad_in[0] = kva_build(c->b, KVA_OP_attention_grad_q, 8, operands, n->attrs);
+  if (!c->wants[1] && !c->wants[2]) return KVA_OK;
+  kva_node *grad = kva_build_node(c->b, KVA_OP_attention_grad_kv, 8, operands, 2, n->attrs);
+  for (uint32_t i = 0; i < 2; i++) {
+    if (c->wants[1 + i]) c->grad_in[1 + i] = kva_result(grad, i);
+  }
+  return KVA_OK;
+}

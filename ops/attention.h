@@ -1,0 +1,60 @@
+/* What attention and its gradients share. Definition: attention.c. */
+#ifndef KVA_OPS_ATTENTION_H
+#define KVA_OPS_ATTENTION_H
+
+#include "ops/build.h"
+
+/* Operands: the first five of all three operators; the gradients have the rest. */
+enum {
+  KVA_ATTENTION_Q,
+  KVA_ATTENTION_K,
+  KVA_ATTENTION_V,
+  KVA_ATTENTION_MASK,
+  KVA_ATTENTION_SLOPES,
+  KVA_ATTENTION_Y,
+  KVA_ATTENTION_LSE,
+  KVA_ATTENTION_DY,
+};
+
+typedef struct kva_attention {
+  const kva_node *n;
+  kva_attention_attrs attrs; /* scale filled in: never 0 */
+  kva_dim B, H, H_kv, T, S, group, offset;
+  int64_t D, D_v;
+} kva_attention;
+
+/* Reads a checked node of any of the three operators. `c`: where the expressions group and offset are made. */
+kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c);
+/* Checks the operands that the three operators have. */
+KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
+/* The same and y, lse, dy: the gradients' inference. */
+KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
+
+/* ---- reference ------------------------------------------------------------------------------------------------------ */
+
+typedef struct kva_attention_oracle {
+  int64_t B, H, H_kv, T, S, D, D_v, offset;
+  kva_attention_attrs attrs;
+  const kva_wide *q, *k, *v, *mask, *slopes, *y, *lse, *dy; /* NULL: absent */
+} kva_attention_oracle;
+
+KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
+                                              kva_attention_oracle *out);
+/* One row of queries (b, h, t) and key s. */
+typedef struct kva_attention_at {
+  int64_t b, h, t, s;
+} kva_attention_at;
+/* The score; -inf where the query does not see the key. out_cap: derivative of the soft cap there. */
+double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap);
+/* p: softmax probability, ds = dL/d(q.k), from lse, y and dy. */
+typedef struct kva_attention_slope {
+  double p, ds;
+} kva_attention_slope;
+kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_attention_at at);
+/* First element of a row of q/dq, k/dk, v/dv, y/dy. */
+int64_t kva_attention_q_row(const kva_attention_oracle *a, kva_attention_at at);
+int64_t kva_attention_k_row(const kva_attention_oracle *a, kva_attention_at at);
+int64_t kva_attention_v_row(const kva_attention_oracle *a, kva_attention_at at);
+int64_t kva_attention_y_row(const kva_attention_oracle *a, kva_attention_at at);
+
+#endif

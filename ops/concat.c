@@ -1,0 +1,84 @@
+/* concat: y = the operands one after the other along `axis`. Gradients: the slices of g.
+ * Exact: a view. */
+#include "ops/check.h"
+#include "ops/element.h"
+#include "ops/shape.h"
+
+static uint32_t axis_of(const kva_node *n) {
+  return kva_axis(((const kva_concat_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);
+}
+
+static kva_status check_operand(kva_module *m, const kva_node *n, uint32_t i, uint32_t axis) {
+  const kva_type *first = kva_operand_type(n, 0);
+  if (!kva_operand(n, i)) return kva_operand_error(m, n, i, "is missing");
+  KVA_TRY(kva_check_same_dtype(m, n, i, 0));
+  KVA_TRY(kva_check_rank(m, n, i, first->rank));
+  kva_dim expected[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < first->rank; k++)
+    expected[k] = k == axis ? kva_operand_type(n, i)->dims[k] : first->dims[k];
+  return kva_check_shape(m, n, i, first->rank, expected);
+}
+
+kva_status kva_concat_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_type *first = kva_operand_type(n, 0);
+  uint32_t axis;
+  kva_dim dims[KVA_MAX_RANK];
+  KVA_TRY(kva_normalize_axis(m, n, ((const kva_concat_attrs *)n->attrs)->axis, first->rank, &axis));
+  for (uint32_t k = 0; k < first->rank; k++) dims[k] = first->dims[k];
+  for (uint32_t i = 1; i < n->n_operands; i++) {
+    KVA_TRY(check_operand(m, n, i, axis));
+    dims[axis] = kva_expr_add(m->exprs, dims[axis], kva_operand_type(n, i)->dims[axis]);
+  }
+  out_types[0] = kva_type_tensor(m, first->dtype, first->rank, dims);
+  return KVA_OK;
+}
+
+kva_status kva_concat_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  (void)r;
+  uint32_t axis = axis_of(n);
+  int64_t offset = 0;
+  for (uint32_t k = 0; k < n->n_operands; k++) {
+    int64_t idx[KVA_MAX_RANK] = {0};
+    for (int64_t i = 0; i < in[k]->n; i++, kva_next_index(in[k]->rank, in[k]->dims, idx)) {
+      idx[axis] += offset;
+      int64_t at = kva_ref_offset(out[0], idx);
+      idx[axis] -= offset;
+      kva_ref_copy(in[k], i, out[0], at);
+    }
+    offset += in[k]->dims[axis];
+  }
+  return KVA_OK;
+}
+
+kva_status kva_concat_vjp(kva_vjp *c, kva_node *n) {
+  kva_expr_ctx *e = c->b->m->exprs;
+  uint32_t axis = axis_of(n), rank = kva_operand_type(n, 0)->rank;
+  kva_dim starts[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < rank; k++) starts[k] = kva_expr_const(e, 0);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_type *x = kva_operand_type(n, i);
+    kva_slice_attrs a = {.starts = {rank, starts}, .shape = {rank, x->dims}};
+    if (c->wants[i]) c->grad_in[i] = kva_build(c->b, KVA_OP_slice, 1, c->grad_out, &a);
+    starts[axis] = kva_expr_add(e, starts[axis], x->dims[axis]);
+  }
+  return KVA_OK;
+}
+
+/* A chain of selections; each operand is read only for its own part. */
+kva_kval kva_concat_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  (void)result;
+  kva_kb *b = l->kb;
+  uint32_t axis = axis_of(n), rank = kva_operand_type(n, 0)->rank;
+  const kva_expr *at[KVA_MAX_RANK], *offset = kva_expr_const(b->exprs, 0);
+  for (uint32_t k = 0; k < rank; k++) at[k] = idx[k];
+  kva_kval v = NULL;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_expr *end = kva_expr_add(b->exprs, offset, kva_operand_type(n, i)->dims[axis]);
+    kva_kval after = kva_k_index_le(b, offset, idx[axis]);
+    at[axis] = kva_expr_sub(b->exprs, idx[axis], offset);
+    kva_kval own = kva_masked_operand(l, n, i, at, kva_k_and(b, after, kva_k_index_lt(b, idx[axis], end)));
+    v = v ? kva_k_select(b, after, own, v) : own;
+    offset = end;
+  }
+  return v;
+}

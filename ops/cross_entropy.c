@@ -1,0 +1,104 @@
+/* cross_entropy(logits[..., C], targets[...]) -> loss[...], lse[...]: per row
+ *
+ *   lse = log sum_k exp(logits_k),   loss = lse - logits_target,   loss = 0 where target == ignore_index
+ *
+ * Both results are float (double for double logits). A target outside [0, C) that is not ignore_index is an error of
+ * the data: the reference reports it, compiled code makes that loss NaN, which stops training.
+ * Gradient: p = exp(logits - lse); dlogits = p * (dloss + dlse) - [k == target] * dloss, with dloss 0 in ignored rows.
+ * Tolerance 16: as log_softmax; loss cancels where the target's logit is far above the others, so the error is relative
+ * to the largest logit. */
+#include "ops/build.h"
+#include "ops/check.h"
+#include "ops/element.h"
+#include "ops/row.h"
+
+kva_status kva_cross_entropy_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_type *x = kva_operand_type(n, 0);
+  KVA_TRY(kva_check_float(m, n, 0));
+  KVA_TRY(kva_check_min_rank(m, n, 0, 1));
+  KVA_TRY(kva_check_int(m, n, 1));
+  KVA_TRY(kva_check_shape(m, n, 1, x->rank - 1, x->dims));
+  out_types[0] = out_types[1] = kva_type_tensor(m, kva_wide_dtype(x->dtype), x->rank - 1, x->dims);
+  return KVA_OK;
+}
+
+kva_status kva_cross_entropy_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  const kva_cross_entropy_attrs *a = n->attrs;
+  kva_rows rows = kva_rows_of(in[0], in[0]->rank - 1, 1);
+  for (int64_t i = 0; i < rows.n; i++) {
+    const double *x = in[0]->f + i * rows.len;
+    double max = kva_row_max(&rows, x);
+    int64_t target = in[1]->i[i];
+    out[1]->f[i] = max + log(kva_row_exp_sum(&rows, x, max));
+    if (target == a->ignore_index) continue;
+    if (target < 0 || target >= rows.len) {
+      return kva_error(r->diag, &n->loc, "cross_entropy: target %lld of row %lld is not in [0, %lld) and not the "
+                       "ignored index %lld", (long long)target, (long long)i, (long long)rows.len,
+                       (long long)a->ignore_index);
+    }
+    out[0]->f[i] = out[1]->f[i] - x[target];
+  }
+  return KVA_OK;
+}
+
+/* x[...] as x[..., 1]. */
+static kva_value *as_column(kva_builder *b, kva_value *x) {
+  kva_dim shape[KVA_MAX_RANK];
+  memcpy(shape, x->type->dims, sizeof(*shape) * x->type->rank);
+  shape[x->type->rank] = kva_expr_const(b->m->exprs, 1);
+  return kva_reshape(b, x, x->type->rank + 1, shape);
+}
+
+/* [k == target] of shape [..., C] */
+static kva_value *is_target(kva_builder *b, const kva_type *logits, kva_value *targets) {
+  kva_iota_attrs iota = {.shape = {1, &logits->dims[logits->rank - 1]}, .axis = 0, .dtype = KVA_I64};
+  kva_value *classes = kva_build(b, KVA_OP_iota, 0, NULL, &iota);
+  return kva_build2(b, KVA_OP_equal, classes, as_column(b, targets));
+}
+
+kva_status kva_cross_entropy_vjp(kva_vjp *c, kva_node *n) {
+  if (!c->wants[0]) return KVA_OK;
+  const kva_cross_entropy_attrs *a = n->attrs;
+  kva_builder *b = c->b;
+  const kva_type *logits = kva_operand_type(n, 0);
+  kva_value *targets = kva_cast(b, kva_operand(n, 1), KVA_I64), *lse = kva_result(n, 1);
+  kva_value *zero = kva_scalar_like(b, lse, 0);
+  kva_value *p = kva_build1(b, KVA_OP_exp, kva_sub(b, kva_widen(b, kva_operand(n, 0)), as_column(b, lse)));
+  kva_value *dloss = NULL, *sum = c->grad_out[1];
+  if (c->grad_out[0]) {
+    kva_value *ignored = kva_build2(b, KVA_OP_equal, targets, kva_const_scalar(b, KVA_I64, (double)a->ignore_index));
+    dloss = kva_build3(b, KVA_OP_where, ignored, zero, c->grad_out[0]);
+    sum = sum ? kva_add(b, sum, dloss) : dloss;
+  }
+  kva_value *dx = kva_mul(b, p, as_column(b, sum));
+  if (dloss) {
+    dx = kva_sub(b, dx, kva_build3(b, KVA_OP_where, is_target(b, logits, targets), as_column(b, dloss), zero));
+  }
+  c->grad_in[0] = kva_cast(b, dx, logits->dtype);
+  return KVA_OK;
+}
+
+static kva_kval log_sum_exp(kva_lower *l, const kva_node *n, const kva_expr *const *idx, uint32_t axis) {
+  kva_kval max = kva_reduce_axes(l, n, KVA_COMBINE_MAX, idx, axis, 1, kva_term_element, NULL);
+  kva_kval sum = kva_reduce_axes(l, n, KVA_COMBINE_ADD, idx, axis, 1, kva_term_exp, max);
+  return kva_k2(l->kb, KVA_K_add, max, kva_k1(l->kb, KVA_K_log, sum));
+}
+
+kva_kval kva_cross_entropy_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  const kva_cross_entropy_attrs *a = n->attrs;
+  kva_kb *kb = l->kb;
+  const kva_type *logits = kva_operand_type(n, 0);
+  uint32_t axis = logits->rank - 1;
+  kva_kval lse = log_sum_exp(l, n, idx, axis);
+  if (result == 1) return lse;
+  kva_kval target = kva_k_convert(kb, l->operand(l, n, 1, idx), KVA_I64);
+  const kva_expr *at[KVA_MAX_RANK];
+  memcpy(at, idx, sizeof(*at) * axis);
+  at[axis] = kva_k_symbol(kb, target);
+  kva_kval valid = kva_k_and(kb, kva_k_index_le(kb, kva_expr_const(kb->exprs, 0), at[axis]),
+                             kva_k_index_lt(kb, at[axis], logits->dims[axis]));
+  kva_kval loss = kva_k2(kb, KVA_K_sub, lse, kva_masked_operand(l, n, 0, at, valid));
+  loss = kva_k_select(kb, valid, loss, kva_k_const(kb, lse->dtype, NAN));
+  kva_kval ignored = kva_k2(kb, KVA_K_eq, target, kva_k_const_i(kb, KVA_I64, a->ignore_index));
+  return kva_k_select(kb, ignored, kva_k_const(kb, lse->dtype, 0), loss);
+}

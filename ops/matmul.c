@@ -1,0 +1,124 @@
+/* matmul(a, b): c[..., m, n] = sum_k a[..., m, k] * b[..., k, n].
+ *
+ * Both operands have rank 2 or more; leading dimensions broadcast (NumPy). transpose_a: a is stored [..., K, M];
+ * transpose_b: b is stored [..., N, K]. Integers wrap in their own type: widen before where that matters.
+ * Gradients: da = dc bT, db = aT dc with the flags moved along, summed over what broadcasting added.
+ * Tolerance 16: K products in float (double for double) in blocks, so the error grows like log K; one rounding. */
+#include "ops/build.h"
+#include "ops/check.h"
+#include "ops/matmul.h"
+
+kva_matmul_shape kva_matmul_get(const kva_node *n) {
+  const kva_matmul_attrs *attrs = n->attrs;
+  const kva_type *a = kva_operand_type(n, 0), *b = kva_operand_type(n, 1);
+  return (kva_matmul_shape){
+      .M = a->dims[a->rank - (attrs->transpose_a ? 1 : 2)], .K = a->dims[a->rank - (attrs->transpose_a ? 2 : 1)],
+      .N = b->dims[b->rank - (attrs->transpose_b ? 2 : 1)], .K_of_b = b->dims[b->rank - (attrs->transpose_b ? 1 : 2)],
+      .transpose_a = attrs->transpose_a, .transpose_b = attrs->transpose_b,
+  };
+}
+
+static kva_status check_depth(kva_module *m, const kva_node *n, const kva_matmul_shape *s) {
+  if (s->K == s->K_of_b) return KVA_OK;
+  kva_text text = {0};
+  kva_text_add(&text, "rows of length ");
+  kva_expr_print(s->K, &text);
+  kva_text_add(&text, " (operand 0) meet columns of length ");
+  kva_expr_print(s->K_of_b, &text);
+  kva_status status = kva_operand_error(m, n, 1, "%s: expected equal lengths", text.data);
+  kva_text_free(&text);
+  return status;
+}
+
+kva_status kva_matmul_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  for (uint32_t i = 0; i < 2; i++) {
+    KVA_TRY(kva_check_class(m, n, i));
+    KVA_TRY(kva_check_min_rank(m, n, i, 2));
+  }
+  KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
+  kva_matmul_shape s = kva_matmul_get(n);
+  KVA_TRY(check_depth(m, n, &s));
+  const kva_type *batch[2];
+  for (uint32_t i = 0; i < 2; i++) {
+    const kva_type *t = kva_operand_type(n, i);
+    batch[i] = kva_type_tensor(m, t->dtype, t->rank - 2, t->dims);
+  }
+  uint32_t rank = 0;
+  kva_dim dims[KVA_MAX_RANK];
+  KVA_TRY(kva_broadcast_types(m, n, 2, batch, &rank, dims));
+  dims[rank] = s.M;
+  dims[rank + 1] = s.N;
+  out_types[0] = kva_type_tensor(m, kva_operand_type(n, 0)->dtype, rank + 2, dims);
+  return KVA_OK;
+}
+
+typedef struct matrix {
+  const kva_wide *w;
+  int64_t base, row, column; /* offset of the matrix, strides */
+} matrix;
+
+static matrix matrix_at(const kva_wide *w, uint32_t rank, const int64_t *idx, bool transposed) {
+  int64_t batch[KVA_MAX_RANK] = {0}, columns = w->dims[w->rank - 1];
+  memcpy(batch, idx, sizeof(*idx) * (rank - 2));
+  kva_wide leading = *w; /* the same tensor with matrices of one element: only for its offset */
+  leading.dims[w->rank - 2] = leading.dims[w->rank - 1] = 1;
+  int64_t base = kva_ref_broadcast_offset(&leading, rank, batch) * w->dims[w->rank - 2] * columns;
+  return (matrix){w, base, transposed ? 1 : columns, transposed ? columns : 1};
+}
+
+kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  (void)r;
+  const kva_matmul_attrs *attrs = n->attrs;
+  kva_wide *c = out[0];
+  int64_t idx[KVA_MAX_RANK] = {0}, depth = in[0]->dims[in[0]->rank - (attrs->transpose_a ? 2 : 1)], at = 0;
+  if (c->n == 0) return KVA_OK;
+  do {
+    matrix a = matrix_at(in[0], c->rank, idx, attrs->transpose_a);
+    matrix b = matrix_at(in[1], c->rank, idx, attrs->transpose_b);
+    int64_t x = a.base + idx[c->rank - 2] * a.row, y = b.base + idx[c->rank - 1] * b.column;
+    double sum = 0;
+    uint64_t whole = 0;
+    for (int64_t k = 0; k < depth; k++, x += a.column, y += b.row) {
+      if (c->f) sum += a.w->f[x] * b.w->f[y];
+      else whole += (uint64_t)a.w->i[x] * (uint64_t)b.w->i[y];
+    }
+    if (c->f) c->f[at] = sum;
+    else c->i[at] = (int64_t)whole;
+    at++;
+  } while (kva_next_index(c->rank, c->dims, idx));
+  return KVA_OK;
+}
+
+/* x as one matrix: leading dimensions become rows. */
+static kva_value *rows_of(kva_builder *b, kva_value *x) {
+  const kva_type *t = x->type;
+  if (t->rank == 2) return x;
+  kva_dim shape[2] = {kva_expr_const(b->m->exprs, 1), t->dims[t->rank - 1]};
+  for (uint32_t i = 0; i + 1 < t->rank; i++) shape[0] = kva_expr_mul(b->m->exprs, shape[0], t->dims[i]);
+  return kva_reshape(b, x, 2, shape);
+}
+
+/* A weight shared by a batch: one product over all rows, instead of a batch of products and their sum. */
+static kva_value *shared_grad_b(kva_builder *b, kva_value *a, kva_value *dc, bool transpose_b) {
+  kva_value *x = rows_of(b, a), *dy = rows_of(b, dc);
+  return transpose_b ? kva_matmul(b, dy, x, true, false) : kva_matmul(b, x, dy, true, false);
+}
+
+kva_status kva_matmul_vjp(kva_vjp *c, kva_node *n) {
+  const kva_matmul_attrs *attrs = n->attrs;
+  kva_builder *b = c->b;
+  bool ta = attrs->transpose_a, tb = attrs->transpose_b;
+  kva_value *x = kva_operand(n, 0), *y = kva_operand(n, 1), *dc = c->grad_out[0];
+  if (c->wants[0]) {
+    kva_value *dx = ta ? kva_matmul(b, y, dc, tb, true) : kva_matmul(b, dc, y, false, !tb);
+    c->grad_in[0] = kva_reduce_to(b, dx, x->type);
+  }
+  if (!c->wants[1]) return KVA_OK;
+  if (!ta && y->type->rank == 2) {
+    c->grad_in[1] = shared_grad_b(b, x, dc, tb);
+    return KVA_OK;
+  }
+  kva_value *dy = tb ? kva_matmul(b, dc, x, true, ta) : kva_matmul(b, x, dc, !ta, false);
+  c->grad_in[1] = kva_reduce_to(b, dy, y->type);
+  return KVA_OK;
+}

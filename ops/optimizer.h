@@ -1,0 +1,20 @@
+/* What the optimiser updates share: operands p, g and moments of one type, then scalars. They are elementwise, so a
+ * step over a parameter is one pass over memory. */
+#ifndef KVA_OPS_OPTIMIZER_H
+#define KVA_OPS_OPTIMIZER_H
+
+#include "ops/build.h"
+
+/* The first n_tensors operands have the type of operand 0, operand n_tensors is a float scalar (the learning rate);
+ * sets the types of results 0 .. n_results-1. */
+KVA_MUST_USE kva_status kva_optimizer_infer(kva_module *m, const kva_node *n, uint32_t n_tensors, uint32_t n_results,
+                                            const kva_type **out_types);
+
+/* Element idx of operand i in the arithmetic type of operand 0. */
+kva_kval kva_optimizer_operand(kva_lower *l, const kva_node *n, uint32_t i, const kva_expr *const *idx);
+/* x * scale + y */
+kva_kval kva_k_scaled(kva_lower *l, kva_kval x, double scale, kva_kval y);
+/* g + weight_decay * p: decay as part of the gradient. */
+kva_kval kva_decayed_gradient(kva_lower *l, const kva_node *n, double weight_decay, const kva_expr *const *idx);
+
+#endif

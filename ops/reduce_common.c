@@ -1,0 +1,229 @@
+/* What the reductions share. */
+#include "ops/reduce_common.h"
+
+#include "ops/check.h"
+
+#include <math.h>
+
+/* ---- infer ------------------------------------------------------------------------------------------------------- */
+
+static const kva_reduce_sum_attrs *attrs_of(const kva_node *n) {
+  return n->attrs;
+}
+
+uint32_t kva_reduction_axes(const kva_node *n, bool *out_reduced) {
+  kva_ints axes = attrs_of(n)->axes;
+  uint32_t rank = kva_operand_type(n, 0)->rank;
+  for (uint32_t k = 0; k < rank; k++) out_reduced[k] = axes.n == 0;
+  for (uint32_t i = 0; i < axes.n; i++) out_reduced[kva_axis(axes.v[i], rank)] = true;
+  return axes.n ? axes.n : rank;
+}
+
+static kva_status check_axes(kva_module *m, const kva_node *n) {
+  kva_ints axes = attrs_of(n)->axes;
+  bool seen[KVA_MAX_RANK] = {false};
+  for (uint32_t i = 0; i < axes.n; i++) {
+    uint32_t axis;
+    KVA_TRY(kva_normalize_axis(m, n, axes.v[i], kva_operand_type(n, 0)->rank, &axis));
+    if (seen[axis]) return kva_error(m->diag, &n->loc, "kv.%s: axis %u is listed twice", n->op->name, axis);
+    seen[axis] = true;
+  }
+  return KVA_OK;
+}
+
+/* Type of x without the marked axes, or with extent 1 there. */
+static const kva_type *reduced_type(kva_module *m, const kva_type *x, const bool *reduced, bool keepdims,
+                                    kva_dtype dtype) {
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = 0;
+  for (uint32_t k = 0; k < x->rank; k++) {
+    if (!reduced[k]) dims[rank++] = x->dims[k];
+    else if (keepdims) dims[rank++] = kva_expr_const(m->exprs, 1);
+  }
+  return kva_type_tensor(m, dtype, rank, dims);
+}
+
+kva_status kva_reduce_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  KVA_TRY(kva_check_class(m, n, 0));
+  KVA_TRY(check_axes(m, n));
+  const kva_type *x = kva_operand_type(n, 0);
+  bool reduced[KVA_MAX_RANK];
+  kva_reduction_axes(n, reduced);
+  out_types[0] = reduced_type(m, x, reduced, attrs_of(n)->keepdims, x->dtype);
+  return KVA_OK;
+}
+
+const kva_expr *kva_reduce_count(kva_module *m, const kva_node *n) {
+  const kva_type *x = kva_operand_type(n, 0);
+  bool reduced[KVA_MAX_RANK];
+  kva_reduction_axes(n, reduced);
+  const kva_expr *count = kva_expr_const(m->exprs, 1);
+  for (uint32_t k = 0; k < x->rank; k++)
+    if (reduced[k]) count = kva_expr_mul(m->exprs, count, x->dims[k]);
+  return count;
+}
+
+/* ---- reference --------------------------------------------------------------------------------------------------- */
+
+int64_t kva_int_limit(kva_dtype t, bool greatest) {
+  if (t == KVA_BOOL) return greatest;
+  int bits = kva_dtype_bits(t);
+  if (kva_dtype_is_unsigned(t)) return greatest ? (int64_t)(UINT64_MAX >> (64 - bits)) : 0;
+  int64_t hi = INT64_MAX >> (64 - bits);
+  return greatest ? hi : -hi - 1;
+}
+
+void kva_reduce_ref(const kva_node *n, const kva_wide *x, kva_wide *y, kva_reduce_step step, double start_f,
+                    int64_t start_i) {
+  bool reduced[KVA_MAX_RANK];
+  kva_reduction_axes(n, reduced);
+  for (int64_t i = 0; i < y->n; i++) {
+    if (y->f) y->f[i] = start_f;
+    else y->i[i] = start_i;
+  }
+  int64_t (*integer)(int64_t, int64_t) = x->dtype == KVA_U64 ? step.u : step.i;
+  int64_t idx[KVA_MAX_RANK] = {0};
+  for (int64_t i = 0; i < x->n; i++, kva_next_index(x->rank, x->dims, idx)) {
+    int64_t at = 0;
+    for (uint32_t k = 0; k < x->rank; k++)
+      if (!reduced[k]) at = at * x->dims[k] + idx[k];
+    if (y->f) y->f[at] = step.f(y->f[at], x->f[i]);
+    else y->i[at] = integer(y->i[at], x->i[i]);
+  }
+}
+
+/* ---- vjp --------------------------------------------------------------------------------------------------------- */
+
+kva_value *kva_reduce_keep(kva_builder *b, const kva_node *n, kva_value *v) {
+  const kva_type *x = kva_operand_type(n, 0);
+  bool reduced[KVA_MAX_RANK];
+  kva_reduction_axes(n, reduced);
+  return kva_reshape_like(b, v, reduced_type(b->m, x, reduced, true, v->type->dtype));
+}
+
+kva_value *kva_reduce_extremum_vjp(kva_builder *b, kva_node *n, kva_value *g) {
+  kva_value *x = kva_operand(n, 0);
+  kva_value *hit = kva_build2(b, KVA_OP_equal, x, kva_reduce_keep(b, n, kva_result(n, 0)));
+  kva_value *mask = kva_cast(b, hit, x->type->dtype);
+  kva_ints axes = attrs_of(n)->axes;
+  kva_value *count = kva_reduce(b, KVA_OP_reduce_sum, mask, axes.n, axes.v, true);
+  return kva_mul(b, mask, kva_div(b, kva_reduce_keep(b, n, g), count));
+}
+
+/* ---- lower ------------------------------------------------------------------------------------------------------- */
+
+typedef struct reduction {
+  kva_lower *l;
+  const kva_node *n;
+  const kva_expr *const *idx;
+  bool reduced[KVA_MAX_RANK];
+} reduction;
+
+/* Operand index: result index where the axis stays, loop variable where it is reduced. */
+static kva_kval reduced_element(kva_kb *b, void *user, const kva_expr *const *vars) {
+  (void)b;
+  const reduction *r = user;
+  const kva_type *x = kva_operand_type(r->n, 0);
+  const kva_expr *at[KVA_MAX_RANK];
+  uint32_t var = 0, kept = 0;
+  for (uint32_t k = 0; k < x->rank; k++) {
+    if (r->reduced[k]) {
+      at[k] = vars[var++];
+      kept += attrs_of(r->n)->keepdims;
+    } else {
+      at[k] = r->idx[kept++];
+    }
+  }
+  return r->l->operand(r->l, r->n, 0, at);
+}
+
+kva_kval kva_reduce_lower(kva_lower *l, const kva_node *n, kva_combine combine, const kva_expr *const *idx) {
+  reduction r = {.l = l, .n = n, .idx = idx};
+  kva_reduction_axes(n, r.reduced);
+  const kva_type *x = kva_operand_type(n, 0);
+  const kva_expr *extents[KVA_MAX_RANK];
+  uint32_t count = 0;
+  for (uint32_t k = 0; k < x->rank; k++)
+    if (r.reduced[k]) extents[count++] = x->dims[k];
+  if (!count) return reduced_element(l->kb, &r, NULL);
+  return kva_k_reduce_over(l->kb, combine, kva_k_compute_type(x->dtype), count, extents, reduced_element, &r);
+}
+
+/* ---- argmax, argmin ---------------------------------------------------------------------------------------------- */
+
+static const kva_argmax_attrs *arg_attrs(const kva_node *n) {
+  return n->attrs;
+}
+
+kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  KVA_TRY(kva_check_class(m, n, 0));
+  const kva_type *x = kva_operand_type(n, 0);
+  uint32_t axis;
+  KVA_TRY(kva_normalize_axis(m, n, arg_attrs(n)->axis, x->rank, &axis));
+  if (kva_expr_is(x->dims[axis], 0))
+    return kva_operand_error(m, n, 0, "axis %u is empty, so it has no extremum", axis);
+  bool reduced[KVA_MAX_RANK] = {false};
+  reduced[axis] = true;
+  out_types[0] = reduced_type(m, x, reduced, arg_attrs(n)->keepdims, KVA_I64);
+  return KVA_OK;
+}
+
+/* NaN beats everything but NaN, as in kva_arg_lower. */
+static bool beats(const kva_wide *x, int64_t candidate, int64_t best, bool greatest, bool last) {
+  if (x->f) {
+    double c = x->f[candidate], v = x->f[best];
+    if (isnan(c)) return last || !isnan(v);
+    return greatest ? c > v || (last && c == v) : c < v || (last && c == v);
+  }
+  int64_t c = x->i[candidate], v = x->i[best];
+  if (c == v) return last;
+  bool less = x->dtype == KVA_U64 ? (uint64_t)c < (uint64_t)v : c < v;
+  return less != greatest;
+}
+
+kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_wide *x, kva_wide *y, bool greatest) {
+  uint32_t axis = kva_axis(arg_attrs(n)->axis, x->rank);
+  int64_t extent = x->dims[axis], inner = 1;
+  for (uint32_t k = axis + 1; k < x->rank; k++) inner *= x->dims[k];
+  if (!extent && y->n)
+    return kva_error(r->diag, &n->loc, "kv.%s: axis %u is empty, so it has no extremum", n->op->name, axis);
+  for (int64_t i = 0; i < y->n; i++) {
+    int64_t base = i / inner * extent * inner + i % inner, best = 0;
+    for (int64_t k = 1; k < extent; k++)
+      if (beats(x, base + k * inner, base + best * inner, greatest, arg_attrs(n)->select_last)) best = k;
+    y->i[i] = best;
+  }
+  return KVA_OK;
+}
+
+/* Whether candidate x replaces `best` in a scan that starts from the worst value of the type. */
+static kva_kval lower_beats(kva_kb *b, kva_kval x, kva_kval best, bool greatest, bool last) {
+  kva_kval wins = kva_k2(b, last ? KVA_K_le : KVA_K_lt, greatest ? best : x, greatest ? x : best);
+  if (!kva_dtype_is_float(x->dtype)) return wins;
+  kva_kval nan = kva_k1(b, KVA_K_isnan, x);
+  if (!last) nan = kva_k2(b, KVA_K_and, nan, kva_k1(b, KVA_K_not, kva_k1(b, KVA_K_isnan, best)));
+  return kva_k2(b, KVA_K_or, wins, nan);
+}
+
+kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *idx, bool greatest) {
+  kva_kb *b = l->kb;
+  const kva_type *type = kva_operand_type(n, 0);
+  uint32_t axis = kva_axis(arg_attrs(n)->axis, type->rank);
+  kva_dtype t = kva_k_compute_type(type->dtype);
+  double infinity = greatest ? -(double)INFINITY : (double)INFINITY;
+  kva_kval worst = kva_dtype_is_float(t) ? kva_k_const_f(b, t, infinity)
+                                         : kva_k_const_i(b, t, kva_int_limit(t, !greatest));
+  kva_kloop *loop = kva_k_loop_begin(b, KVA_K_SERIAL, type->dims[axis], "k");
+  kva_kval best = kva_k_carry(b, loop, worst), where = kva_k_carry(b, loop, kva_k_const_i(b, KVA_I64, 0));
+  const kva_expr *at[KVA_MAX_RANK];
+  for (uint32_t k = 0, kept = 0; k < type->rank; k++) {
+    at[k] = k == axis ? loop->var : idx[kept];
+    kept += k != axis || arg_attrs(n)->keepdims;
+  }
+  kva_kval x = l->operand(l, n, 0, at);
+  kva_kval wins = lower_beats(b, x, best, greatest, arg_attrs(n)->select_last);
+  kva_k_carry_next(b, loop, best, kva_k_select(b, wins, x, best));
+  kva_k_carry_next(b, loop, where, kva_k_select(b, wins, kva_k_index(b, loop->var), where));
+  kva_k_loop_end(b, loop);
+  return kva_k_carry_result(b, loop, where);
+}

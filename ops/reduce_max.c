@@ -1,0 +1,26 @@
+/* reduce_max: y = the greatest x over `axes` (all where none are listed); NaN wins. Over nothing: the end of the dtype's range
+ * that changes no result. Gradient: g, split evenly among the elements equal to y.
+ * Exact: comparisons. */
+#include "ops/reduce_common.h"
+
+#include <math.h>
+
+KVA_REDUCE_INFER(reduce_max)
+
+static double max_f(double acc, double x) { return isnan(acc) || acc > x ? acc : x; }
+static int64_t max_i(int64_t acc, int64_t x) { return acc > x ? acc : x; }
+static int64_t max_u(int64_t acc, int64_t x) { return (uint64_t)acc > (uint64_t)x ? acc : x; }
+
+kva_status kva_reduce_max_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  (void)r;
+  int64_t start = in[0]->i ? kva_int_limit(in[0]->dtype, false) : 0;
+  kva_reduce_ref(n, in[0], out[0], (kva_reduce_step){max_f, max_i, max_u}, -(double)INFINITY, start);
+  return KVA_OK;
+}
+
+kva_status kva_reduce_max_vjp(kva_vjp *c, kva_node *n) {
+  c->grad_in[0] = kva_reduce_extremum_vjp(c->b, n, c->grad_out[0]);
+  return KVA_OK;
+}
+
+KVA_REDUCE_LOWER(reduce_max, kva_operand_type(n, 0)->dtype == KVA_BOOL ? KVA_COMBINE_OR : KVA_COMBINE_MAX)

@@ -1,0 +1,123 @@
+/* rope(x, cos, sin): rotates pairs of channels of x[..., T, D] by tabulated angles (Su et al., arXiv 2104.09864).
+ *
+ *   y_a = x_a cos - x_b sin,   y_b = x_b cos + x_a sin
+ *
+ * cos and sin have R/2 <= D/2 as last dimension; pair i < R/2 is (i, i + R/2), or (2i, 2i + 1) when `interleaved`;
+ * channels from R on pass through. The leading dimensions of cos and sin broadcast to x's ([T, R/2], [B, 1, T, R/2]).
+ * Gradient: the rotation back, rope(dy, cos, -sin). cos and sin are constants of the model: no gradient goes to them.
+ * Tolerance 4: two products and a sum in float (double for double), one rounding. */
+#include "ops/build.h"
+#include "ops/check.h"
+
+kva_status kva_rope_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  KVA_TRY(kva_check_float(m, n, 0));
+  KVA_TRY(kva_check_float(m, n, 1));
+  KVA_TRY(kva_check_same_dtype(m, n, 2, 1));
+  for (uint32_t i = 0; i < 3; i++) KVA_TRY(kva_check_min_rank(m, n, i, i ? 1 : 2));
+  const kva_type *x = kva_operand_type(n, 0), *cos_type = kva_operand_type(n, 1);
+  KVA_TRY(kva_check_shape(m, n, 2, cos_type->rank, cos_type->dims));
+  kva_dim dims[KVA_MAX_RANK];
+  memcpy(dims, x->dims, sizeof(*dims) * x->rank);
+  kva_dim half = dims[x->rank - 1] = cos_type->dims[cos_type->rank - 1];
+  KVA_TRY(kva_check_broadcasts_to(m, n, 1, x->rank, dims));
+  int64_t pairs, channels;
+  if (kva_expr_is_const(half, &pairs) && kva_expr_is_const(x->dims[x->rank - 1], &channels) &&
+      (pairs < 1 || 2 * pairs > channels)) {
+    return kva_operand_error(m, n, 1, "expected 1 to %lld angles for %lld channels, found %lld",
+                             (long long)(channels / 2), (long long)channels, (long long)pairs);
+  }
+  out_types[0] = x;
+  return KVA_OK;
+}
+
+typedef struct channel {
+  int64_t pair, partner;
+  bool first; /* of its pair */
+} channel;
+
+static channel channel_of(int64_t d, int64_t half, bool interleaved) {
+  if (interleaved) return (channel){d / 2, d ^ 1, d % 2 == 0};
+  return (channel){d % half, d < half ? d + half : d - half, d < half};
+}
+
+kva_status kva_rope_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  (void)r;
+  const kva_rope_attrs *a = n->attrs;
+  const kva_wide *x = in[0];
+  uint32_t rank = x->rank;
+  int64_t idx[KVA_MAX_RANK] = {0}, half = in[1]->dims[in[1]->rank - 1], at = 0;
+  if (x->n == 0) return KVA_OK;
+  do {
+    int64_t d = idx[rank - 1];
+    out[0]->f[at] = x->f[at];
+    if (d < 2 * half) {
+      channel c = channel_of(d, half, a->interleaved);
+      int64_t angle[KVA_MAX_RANK];
+      memcpy(angle, idx, sizeof(angle));
+      angle[rank - 1] = c.pair;
+      double cosine = in[1]->f[kva_ref_broadcast_offset(in[1], rank, angle)];
+      double sine = in[2]->f[kva_ref_broadcast_offset(in[2], rank, angle)];
+      out[0]->f[at] = x->f[at] * cosine + (c.first ? -1 : 1) * x->f[at - d + c.partner] * sine;
+    }
+    at++;
+  } while (kva_next_index(rank, x->dims, idx));
+  return KVA_OK;
+}
+
+kva_status kva_rope_vjp(kva_vjp *c, kva_node *n) {
+  if (!c->wants[0]) return KVA_OK;
+  kva_value *operands[3] = {c->grad_out[0], kva_operand(n, 1), kva_neg(c->b, kva_operand(n, 2))};
+  c->grad_in[0] = kva_build(c->b, KVA_OP_rope, 3, operands, n->attrs);
+  return KVA_OK;
+}
+
+typedef struct rotation {
+  const kva_expr *pair, *partner;
+  kva_kval first;
+} rotation;
+
+static rotation rotation_of(kva_kb *kb, const kva_expr *d, const kva_expr *half, bool interleaved) {
+  kva_expr_ctx *c = kb->exprs;
+  const kva_expr *zero = kva_expr_const(c, 0), *two = kva_expr_const(c, 2);
+  if (interleaved) {
+    const kva_expr *odd = kva_expr_mod(c, d, two);
+    const kva_expr *partner = kva_expr_sub(c, kva_expr_addi(c, d, 1), kva_expr_muli(c, odd, 2));
+    return (rotation){kva_expr_div(c, d, two), partner, kva_k_index_eq(kb, odd, zero)};
+  }
+  const kva_expr *partner = kva_expr_mod(c, kva_expr_add(c, d, half), kva_expr_muli(c, half, 2));
+  return (rotation){kva_expr_mod(c, d, half), partner, kva_k_index_lt(kb, d, half)};
+}
+
+/* cos or sin of x's index `idx`, whose last entry is replaced by the pair. */
+static kva_kval angle_at(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx,
+                         const kva_expr *pair) {
+  const kva_type *t = kva_operand_type(n, operand);
+  uint32_t skipped = kva_operand_type(n, 0)->rank - t->rank;
+  const kva_expr *at[KVA_MAX_RANK];
+  for (uint32_t i = 0; i + 1 < t->rank; i++) {
+    at[i] = kva_expr_is(t->dims[i], 1) ? kva_expr_const(l->kb->exprs, 0) : idx[skipped + i];
+  }
+  at[t->rank - 1] = pair;
+  return kva_k_convert(l->kb, l->operand(l, n, operand, at), kva_k_compute_type(kva_operand_type(n, 0)->dtype));
+}
+
+kva_kval kva_rope_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  (void)result;
+  const kva_rope_attrs *a = n->attrs;
+  kva_kb *kb = l->kb;
+  const kva_type *x = kva_operand_type(n, 0), *angles = kva_operand_type(n, 1);
+  const kva_expr *d = idx[x->rank - 1], *half = angles->dims[angles->rank - 1];
+  kva_kval plain = l->operand(l, n, 0, idx);
+  kva_kval rotated = kva_k_index_lt(kb, d, kva_expr_muli(kb->exprs, half, 2));
+  rotation r = rotation_of(kb, d, half, a->interleaved);
+  const kva_expr *other[KVA_MAX_RANK];
+  memcpy(other, idx, sizeof(*other) * x->rank);
+  other[x->rank - 1] = r.partner;
+  kva_kval outer = kva_k_guard_begin(kb, rotated);
+  kva_kval cosine = angle_at(l, n, 1, idx, r.pair), sine = angle_at(l, n, 2, idx, r.pair);
+  kva_kval partner = l->operand(l, n, 0, other);
+  kva_k_guard_end(kb, outer);
+  sine = kva_k_select(kb, r.first, kva_k1(kb, KVA_K_neg, sine), sine);
+  kva_kval y = kva_k_op(kb, KVA_K_fma, partner, sine, kva_k2(kb, KVA_K_mul, plain, cosine));
+  return kva_k_select(kb, rotated, y, plain);
+}

@@ -1,0 +1,12 @@
+/* Running sums and products along an axis: y[k] combines x[0..k], or with `exclusive` x[0..k-1]; with `reverse` from
+ * the other end. */
+#ifndef KVA_OPS_SCAN_COMMON_H
+#define KVA_OPS_SCAN_COMMON_H
+
+#include "ops/build.h"
+
+KVA_MUST_USE kva_status kva_scan_infer(kva_module *m, const kva_node *n, const kva_type **out_types);
+void kva_scan_ref(const kva_node *n, const kva_wide *x, kva_wide *y, bool product);
+void kva_scan_kernel(kva_lower *l, const kva_node *n, bool product);
+
+#endif

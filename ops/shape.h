@@ -1,0 +1,23 @@
+/* Index arithmetic on shapes, for operators that move elements: as expressions (infer, lower) and as numbers (ref). */
+#ifndef KVA_OPS_SHAPE_H
+#define KVA_OPS_SHAPE_H
+
+#include "ops/build.h"
+
+/* Product of n extents; 1 for none. */
+const kva_expr *kva_shape_product(kva_expr_ctx *c, uint32_t n, const kva_dim *dims);
+/* Row-major position of idx, and back. Extents that are the constant 1 take index 0. */
+const kva_expr *kva_shape_linear(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const kva_expr *const *idx);
+void kva_shape_split(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const kva_expr *linear,
+                     const kva_expr **out_idx);
+/* "[B, 4, T]", in a text that the caller frees. */
+void kva_shape_print(uint32_t rank, const kva_dim *dims, kva_text *out);
+/* Offset of idx in w. */
+int64_t kva_ref_offset(const kva_wide *w, const int64_t *idx);
+/* Copies element `from` of x to element `to` of y (same dtype). */
+static inline void kva_ref_copy(const kva_wide *x, int64_t from, kva_wide *y, int64_t to) {
+  if (y->f) y->f[to] = x->f[from];
+  else y->i[to] = x->i[from];
+}
+
+#endif

@@ -1,0 +1,16 @@
+/* Independent uniform tokens from 0 .. vocab-1: nothing to learn but ln(vocab). For benchmarks and tests. */
+#include "runtime/data.h"
+
+static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,
+                 bool *counted) {
+  (void)seed;
+  for (int64_t t = 0; t <= length; t++) row[t] = (int32_t)kva_stream_below(s, (uint32_t)d->vocab);
+  for (int64_t t = 0; t < length; t++) counted[t] = true;
+}
+
+const kva_generator kva_generator_random = {
+    .name = "random",
+    .n_args = 1,
+    .args = {{"all", 0}},
+    .draw = draw,
+};

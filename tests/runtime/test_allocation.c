@@ -1,0 +1,112 @@
+/* No allocation inside a step: a run whose shapes are bound allocates nothing at all, and so does a training step after
+ * the first. Counted by standing in for the allocator (glibc), or by the sanitizer's own hook. */
+#include "runtime/base/platform.h"
+#include "tests/runtime/sample.h"
+
+#include <dlfcn.h>
+#include <setjmp.h>
+#include <stdatomic.h>
+#include <cmocka.h>
+
+static atomic_long allocations;
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/allocator_interface.h>
+static void count_allocation(const volatile void *p, size_t size) {
+  (void)p;
+  (void)size;
+  atomic_fetch_add(&allocations, 1);
+}
+static void ignore_free(const volatile void *p) {
+  (void)p;
+}
+static void install(void) {
+  assert_true(__sanitizer_install_malloc_and_free_hooks(count_allocation, ignore_free) > 0);
+}
+#else
+extern void *__libc_malloc(size_t size);
+extern void *__libc_calloc(size_t n, size_t size);
+extern void *__libc_realloc(void *p, size_t size);
+extern void *__libc_memalign(size_t alignment, size_t size);
+void *malloc(size_t size) {
+  atomic_fetch_add(&allocations, 1);
+  return __libc_malloc(size);
+}
+void *calloc(size_t n, size_t size) {
+  atomic_fetch_add(&allocations, 1);
+  return __libc_calloc(n, size);
+}
+void *realloc(void *p, size_t size) {
+  atomic_fetch_add(&allocations, 1);
+  return __libc_realloc(p, size);
+}
+void *aligned_alloc(size_t alignment, size_t size) {
+  atomic_fetch_add(&allocations, 1);
+  return __libc_memalign(alignment, size);
+}
+static void install(void) {}
+#endif
+
+static void the_counter_counts(void **unused) {
+  (void)unused;
+  install();
+  long before = atomic_load(&allocations);
+  void *volatile p = malloc(100);
+  assert_non_null(p);
+  free(p);
+  p = calloc(3, 5);
+  free(p);
+  assert_int_equal(atomic_load(&allocations) - before, 2);
+}
+
+static void bound_runs_do_not_allocate(void **unused) {
+  (void)unused;
+  enum { ROWS = 500, COLUMNS = 100 };
+  kva_session *s;
+  assert_int_equal(
+      kva_session_create(&sample_artifact, &(kva_session_options){.threads = 2, .profile = true}, NULL, &s), KVA_OK);
+  float *x = calloc(ROWS * COLUMNS, sizeof *x);
+  kva_tensor in = sample_matrix(x, ROWS, COLUMNS), out[2] = {{0}};
+  for (int run = 0; run < 5; run++) {
+    long before = atomic_load(&allocations);
+    out[0].data = out[1].data = NULL;
+    assert_int_equal(kva_session_run(s, P_TOTAL, &in, out), KVA_OK);
+    if (run) assert_int_equal(atomic_load(&allocations) - before, 0);
+  }
+  free(x);
+  kva_session_destroy(s);
+}
+
+static kva_status fill_zeros(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
+                             kva_diag *diag) {
+  (void)self, (void)seed, (void)step, (void)evaluation, (void)n, (void)diag;
+  memset(tensors[0].data, 0, (size_t)kva_tensor_bytes(&tensors[0]));
+  return KVA_OK;
+}
+
+static bool note_step(void *user, const kva_train_event *event) {
+  long *marks = user;
+  marks[event->step] = atomic_load(&allocations);
+  return true;
+}
+
+static void training_steps_do_not_allocate(void **unused) {
+  (void)unused;
+  kva_session *s;
+  assert_int_equal(kva_session_create(&sample_artifact, &(kva_session_options){.threads = 2}, NULL, &s), KVA_OK);
+  kva_data_source zeros = {.name = "zeros", .fill = fill_zeros};
+  long marks[11];
+  kva_train_options options = {.steps = 10, .batch = 64, .schedule = {.lr = 0.1}, .progress = note_step, .user = marks};
+  assert_int_equal(kva_train(s, &zeros, &options, NULL), KVA_OK);
+  for (int i = 2; i <= 10; i++) assert_int_equal(marks[i] - marks[1], 0);
+  kva_session_destroy(s);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_counter_counts),
+      cmocka_unit_test(bound_runs_do_not_allocate),
+      cmocka_unit_test(training_steps_do_not_allocate),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

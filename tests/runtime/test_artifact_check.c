@@ -1,0 +1,126 @@
+/* A damaged artefact is refused with a message, whatever is damaged. */
+#include "tests/runtime/sample.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* A copy of the sample that may be spoilt. */
+typedef struct copy {
+  kva_artifact a;
+  kva_state_desc states[N_STATES];
+  kva_kernel_desc kernels[N_KERNELS];
+  kva_program programs[N_PROGRAMS];
+  kva_buffer_desc buffers[COUNT(total_buffers)]; /* of program "total" */
+  kva_step_desc steps[COUNT(total_steps)];
+} copy;
+
+static void make_copy(copy *c) {
+  c->a = sample_artifact;
+  memcpy(c->states, sample_states, sizeof c->states);
+  memcpy(c->kernels, sample_kernels, sizeof c->kernels);
+  memcpy(c->programs, sample_programs, sizeof c->programs);
+  memcpy(c->buffers, total_buffers, sizeof c->buffers);
+  memcpy(c->steps, total_steps, sizeof c->steps);
+  c->programs[P_TOTAL].buffers = c->buffers;
+  c->programs[P_TOTAL].steps = c->steps;
+  c->a.states = c->states;
+  c->a.kernels = c->kernels;
+  c->a.programs = c->programs;
+}
+
+static void expect(const copy *c, const char *message) {
+  kva_diag *diag = kva_diag_create();
+  kva_session *s;
+  assert_int_equal(kva_session_create(&c->a, NULL, diag, &s), KVA_INVALID);
+  assert_null(s);
+  assert_int_equal(kva_diag_errors(diag), 1);
+  const char *text = kva_diag_message(diag, 0, NULL, NULL);
+  if (!strstr(text, message)) fail_msg("expected '%s' in '%s'", message, text);
+  kva_diag_destroy(diag);
+}
+
+#define SPOIL(field, value, message) \
+  do {                               \
+    copy c;                          \
+    make_copy(&c);                   \
+    c.field = value;                 \
+    expect(&c, message);             \
+  } while (0)
+
+static void the_sample_is_sound(void **unused) {
+  (void)unused;
+  copy c;
+  make_copy(&c);
+  kva_session *s;
+  assert_int_equal(kva_session_create(&c.a, NULL, NULL, &s), KVA_OK);
+  kva_session_destroy(s);
+  kva_session_destroy(NULL);
+}
+
+static void header(void **unused) {
+  (void)unused;
+  SPOIL(a.magic, 1, "no Kvasir artefact");
+  SPOIL(a.abi_version, KVA_ABI_VERSION + 1, "build it again");
+  SPOIL(a.n_states, -1, "lacks a table");
+  SPOIL(a.kernels, NULL, "lacks a table");
+}
+
+static void states(void **unused) {
+  (void)unused;
+  SPOIL(states[1].name, NULL, "state 1 has no name");
+  SPOIL(states[S_A].dtype, 99, "state 'a' has type 99");
+  SPOIL(states[S_A].dtype, KVA_STRING, "state 'a' has type 8");
+  SPOIL(states[S_A].rank, 9, "state 'a' has rank 9");
+  SPOIL(states[S_A].kind, 4, "state 'a' has kind 4");
+  SPOIL(states[S_A].dims[0], -1, "state 'a' has 4 bytes");
+  SPOIL(states[S_W].dims[0], INT64_MAX, "state 'w' has 12 bytes");
+  SPOIL(states[S_W].bytes, 8, "state 'w' has 8 bytes");
+  SPOIL(states[S_W].init, 77, "state 'w' has initialiser 77");
+  SPOIL(states[S_TABLE].data, NULL, "has none");
+  SPOIL(states[S_FIRST].of, N_STATES, "is initialised from state 9 of 9");
+  SPOIL(states[S_FIRST].of, S_W, "a state of another size");
+  SPOIL(states[S_FIRST].of, S_FIRST, "goes round in a circle");
+}
+
+static void buffers(void **unused) {
+  (void)unused;
+  SPOIL(buffers[1].kind, 5, "buffer 1 of 'total' has kind 5");
+  SPOIL(buffers[1].dtype, 0, "buffer 1 of 'total' has type 0");
+  SPOIL(buffers[1].rank, -1, "buffer 1 of 'total' has rank -1");
+  SPOIL(buffers[0].dims[1].n, 0, "dim 1 of buffer 0 of 'total' is no formula");
+  SPOIL(buffers[2].bytes.words, NULL, "the size of buffer 2 of 'total' is no formula");
+  SPOIL(programs[P_TOTAL].n_symbols, 1, "is no formula");
+  SPOIL(buffers[1].last_step, 4, "lives from step 0 to 4 of 4");
+  SPOIL(buffers[2].first_step, 3 + 1, "lives from step 4 to 3 of 4");
+  SPOIL(buffers[1].last_step, 1, "step 2 of 'total' uses buffer 1, which lives from step 0 to 1");
+  SPOIL(buffers[1].kind, KVA_BUFFER_STATE, "buffer 1 of 'total' is state -1 of 9");
+}
+
+static void steps_and_signatures(void **unused) {
+  (void)unused;
+  SPOIL(steps[0].kind, 2, "step 0 of 'total' has kind 2");
+  SPOIL(steps[0].n_args, -1, "step 0 of 'total' has -1 arguments");
+  SPOIL(steps[2].n_args, 1, "step 2 of 'total' has 1 arguments");
+  SPOIL(steps[2].args, NULL, "step 2 of 'total' has 2 arguments");
+  SPOIL(steps[3].args, LIST(4, 5), "step 3 of 'total' uses buffer 5 of 5");
+  SPOIL(steps[0].kernel, N_KERNELS, "calls kernel 7 of 7");
+  SPOIL(kernels[K_SUM].fn, NULL, "calls kernel 2 of 7");
+  SPOIL(steps[1].grid.n, 0, "the grid of step 1 of 'total' is no formula");
+  SPOIL(programs[P_TOTAL].name, NULL, "program 1 has no name");
+  SPOIL(programs[P_TOTAL].steps, NULL, "program 'total' lacks a table");
+  SPOIL(programs[P_TOTAL].symbols, ((const char *const[]){"B", NULL}), "symbol 1 of 'total' has no name");
+  SPOIL(programs[P_TOTAL].inputs, LIST(1), "input 0 of 'total' is buffer 1");
+  SPOIL(programs[P_TOTAL].inputs, LIST(-1), "input 0 of 'total' is buffer -1");
+  SPOIL(programs[P_TOTAL].outputs, LIST(3, 2), "output 1 of 'total' is buffer 2");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(the_sample_is_sound),
+      cmocka_unit_test(header),
+      cmocka_unit_test(states),
+      cmocka_unit_test(buffers),
+      cmocka_unit_test(steps_and_signatures),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,61 @@
+/* Compiles a module in process: passes, plans, machine code. */
+#include "tools/driver/driver.h"
+
+#include <stdlib.h>
+
+kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) {
+  KVA_TRY(kva_optimize(m, &options->passes));
+  if (options->train) KVA_TRY(kva_make_training(m, &options->passes));
+  return kva_prepare(m, &options->passes);
+}
+
+/* Functions that become programs: all but "eval"/"loss" of a model that is only run. */
+static bool is_program(const kva_function *f, const kva_compile_options *options) {
+  return options->train || strcmp(f->name, "loss") != 0;
+}
+
+static kva_status plan_functions(kva_compiled *c, const kva_compile_options *options) {
+  c->plans = KVA_NEW_ARRAY(c->arena, kva_memory_plan *, c->module->functions.len + 1);
+  for (uint32_t i = 0; i < c->module->functions.len; i++) {
+    kva_function *f = c->module->functions.data[i];
+    if (is_program(f, options)) KVA_TRY(kva_plan(c->module, f, c->arena, &c->plans[c->n_plans++]));
+  }
+  return KVA_OK;
+}
+
+static kva_status compile(kva_compiled *c, const kva_compile_options *options, kva_diag *diag) {
+  double start = kva_now();
+  KVA_TRY(kva_compile_graph(c->module, options));
+  KVA_TRY(plan_functions(c, options));
+  c->pass_seconds = kva_now() - start;
+  KVA_TRY(kva_codegen_create(&options->target, diag, &c->cg));
+  KVA_TRY(kva_codegen_artifact(c->cg, c->arena, c->module, c->n_plans, (const kva_memory_plan *const *)c->plans, &c->artifact));
+  c->codegen_seconds = kva_now() - start - c->pass_seconds;
+  return KVA_OK;
+}
+
+kva_status kva_compile(kva_module *m, const kva_compile_options *options, kva_diag *diag, kva_compiled **out_compiled) {
+  *out_compiled = NULL;
+  kva_compiled *c = calloc(1, sizeof *c);
+  if (!c) {
+    kva_module_destroy(m);
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
+  }
+  c->module = m;
+  c->arena = kva_arena_create();
+  kva_status status = compile(c, options, diag);
+  if (status != KVA_OK) {
+    kva_compiled_destroy(c);
+    return status;
+  }
+  *out_compiled = c;
+  return KVA_OK;
+}
+
+void kva_compiled_destroy(kva_compiled *c) {
+  if (!c) return;
+  if (c->cg) kva_codegen_destroy(c->cg);
+  kva_module_destroy(c->module);
+  kva_arena_destroy(c->arena);
+  free(c);
+}

@@ -1,0 +1,36 @@
+/* From a module to something that runs: the glue between compiler and runtime that the verbs, tests and benchmarks
+ * share. */
+#ifndef KVA_TOOLS_DRIVER_H
+#define KVA_TOOLS_DRIVER_H
+
+#include "codegen/codegen.h"
+#include "frontend/frontend.h"
+#include "passes/passes.h"
+#include "runtime/runtime.h"
+
+typedef struct kva_compile_options {
+  bool train; /* programs "train_step" and "eval" beside "main"; the module must have a train block */
+  kva_target_options target;
+  kva_pass_options passes;
+} kva_compile_options;
+
+/* A module compiled in process. Programs: function 0 under its own name, then "train_step" and "eval". */
+typedef struct kva_compiled {
+  kva_module *module; /* optimised and fused; owned */
+  kva_arena *arena;   /* plans and tables */
+  kva_codegen *cg;
+  kva_memory_plan **plans;
+  uint32_t n_plans;
+  const kva_artifact *artifact;
+  double pass_seconds, codegen_seconds;
+} kva_compiled;
+
+/* Optimises, fuses, plans and compiles m, which becomes owned by the result (also on failure: it is destroyed). */
+KVA_MUST_USE kva_status kva_compile(kva_module *m, const kva_compile_options *options, kva_diag *diag,
+                                    kva_compiled **out_compiled);
+void kva_compiled_destroy(kva_compiled *c);
+
+/* The passes alone, without machine code: what `kvasir show` prints. */
+KVA_MUST_USE kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options);
+
+#endif

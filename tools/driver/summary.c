@@ -1,0 +1,171 @@
+/* Counts of a plan: parameters, memory by category, floating-point operations, distinct kernels. */
+#include "tools/driver/summary.h"
+#include "runtime/memory_plan.h"
+
+#include <stdlib.h>
+
+int64_t kva_default_symbol(const char *name) { return strcmp(name, "B") == 0 ? 1 : 2048; }
+
+static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
+  const kva_binding *b = user;
+  *out_v = kva_default_symbol(symbol->name ? symbol->name : "");
+  for (uint32_t i = 0; i < b->n; i++)
+    if (symbol->name && !strcmp(b->names[i], symbol->name)) *out_v = b->values[i];
+  return true;
+}
+
+static kva_status elements(kva_module *m, const kva_type *t, const kva_binding *b, int64_t *out_n) {
+  if (kva_expr_eval(kva_type_elements(m, t), lookup, (void *)b, out_n)) return KVA_OK;
+  return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits under this binding");
+}
+
+static kva_status bytes_of(kva_module *m, const kva_type *t, const kva_binding *b, int64_t *out_bytes) {
+  int64_t n;
+  KVA_TRY(elements(m, t, b, &n));
+  if (kva_dtype_bytes(t->dtype, n, out_bytes)) return KVA_OK;
+  return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits under this binding");
+}
+
+/* ---- floating-point operations ---------------------------------------------------------------------------------------- */
+
+static int64_t dim_at(const kva_type *t, uint32_t d, const kva_binding *b) {
+  int64_t v = 0;
+  return kva_expr_eval(t->dims[d], lookup, (void *)b, &v) ? v : 0;
+}
+
+static double size_of(kva_module *m, const kva_type *t, const kva_binding *b) {
+  int64_t n = 0;
+  return kva_expr_eval(kva_type_elements(m, t), lookup, (void *)b, &n) ? (double)n : 0;
+}
+
+/* Two matrix products over the visible half (causal) or all of [T, S]. */
+static double attention_flops(kva_module *m, const kva_node *n, const kva_binding *b, double products) {
+  const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1);
+  double pairs = size_of(m, q, b) * (double)dim_at(k, 2, b);
+  return 2 * products * pairs * (((const kva_attention_attrs *)n->attrs)->causal ? 0.5 : 1);
+}
+
+static double node_flops(kva_module *m, const kva_node *n, const kva_binding *b) {
+  switch ((kva_op_id)n->op->id) {
+    case KVA_OP_matmul: {
+      const kva_type *x = kva_operand_type(n, 0);
+      bool transposed = ((const kva_matmul_attrs *)n->attrs)->transpose_a;
+      return 2 * size_of(m, n->results[0].type, b) * (double)dim_at(x, x->rank - (transposed ? 2 : 1), b);
+    }
+    case KVA_OP_conv: {
+      const kva_type *w = kva_operand_type(n, 1);
+      return 2 * size_of(m, n->results[0].type, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
+    }
+    case KVA_OP_conv_input_grad:
+    case KVA_OP_conv_weight_grad: {
+      const kva_type *y = kva_operand_type(n, kva_is(n, KVA_OP_conv_weight_grad));
+      const kva_type *w = kva_is(n, KVA_OP_conv_weight_grad) ? n->results[0].type : kva_operand_type(n, 1);
+      return 2 * size_of(m, y, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
+    }
+    case KVA_OP_attention: return attention_flops(m, n, b, 2);
+    case KVA_OP_attention_grad_q: return attention_flops(m, n, b, 3);
+    case KVA_OP_attention_grad_kv: return attention_flops(m, n, b, 4);
+    default: return 0;
+  }
+}
+
+static double graph_flops(kva_module *m, const kva_graph *g, const kva_binding *b) {
+  double total = 0;
+  for (const kva_node *n = g->first; n; n = n->next) {
+    total += node_flops(m, n, b);
+    for (uint32_t i = 0; i < n->n_graphs; i++) total += graph_flops(m, n->graphs[i], b);
+  }
+  return total;
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+
+static kva_status count_states(kva_module *m, const kva_binding *b, kva_summary *s) {
+  for (uint32_t i = 0; i < m->states.len; i++) {
+    const kva_state *state = m->states.data[i];
+    int64_t n, bytes;
+    KVA_TRY(elements(m, state->type, b, &n));
+    KVA_TRY(bytes_of(m, state->type, b, &bytes));
+    if (state->kind == KVA_STATE_PARAM) s->parameters += n, s->param_bytes += bytes;
+    else if (state->kind == KVA_STATE_MOMENT) s->moment_bytes += bytes;
+    else s->other_state_bytes += bytes;
+  }
+  return KVA_OK;
+}
+
+static kva_status count_buffers(kva_module *m, const kva_memory_plan *plan, const kva_binding *b, kva_lifetime *temps,
+                                int32_t *n_temps, kva_summary *s) {
+  for (uint32_t i = 0; i < plan->buffers.len; i++) {
+    const kva_plan_buffer *buffer = &plan->buffers.data[i];
+    int64_t bytes;
+    KVA_TRY(bytes_of(m, buffer->type, b, &bytes));
+    switch (buffer->place) {
+      case KVA_PLACE_INPUT: s->input_bytes += bytes; break;
+      case KVA_PLACE_OUTPUT: s->output_bytes += bytes; break;
+      case KVA_PLACE_CONST: s->constant_bytes += bytes; break;
+      case KVA_PLACE_STATE: break;
+      case KVA_PLACE_TEMP:
+        s->temp_total_bytes += bytes;
+        temps[(*n_temps)++] = (kva_lifetime){.bytes = bytes, .first = buffer->first_step, .last = buffer->last_step};
+        break;
+    }
+  }
+  return KVA_OK;
+}
+
+static int compare_hashes(const void *a, const void *b) {
+  uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+  return x < y ? -1 : x > y;
+}
+
+/* Kernels that differ in structure or shapes; equal layers share theirs. */
+static int64_t count_distinct(const kva_memory_plan *plan, uint64_t *hashes) {
+  uint32_t n = 0;
+  int64_t distinct = 0;
+  for (uint32_t i = 0; i < plan->steps.len; i++)
+    if (plan->steps.data[i].node) hashes[n++] = kva_node_hash(plan->steps.data[i].node);
+  qsort(hashes, n, sizeof *hashes, compare_hashes);
+  for (uint32_t i = 0; i < n; i++) distinct += i == 0 || hashes[i] != hashes[i - 1];
+  return distinct;
+}
+
+kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding, kva_summary *out_summary) {
+  kva_summary *s = out_summary;
+  *s = (kva_summary){.steps = plan->steps.len};
+  kva_arena *scratch = kva_arena_create();
+  kva_lifetime *temps = KVA_NEW_ARRAY(scratch, kva_lifetime, plan->buffers.len + 1);
+  int32_t n_temps = 0;
+  kva_status status = count_states(m, binding, s);
+  if (status == KVA_OK) status = count_buffers(m, plan, binding, temps, &n_temps, s);
+  if (status == KVA_OK) status = kva_plan_memory(n_temps, temps, &s->temp_peak_bytes);
+  s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));
+  s->contraction_flops = graph_flops(m, plan->function->graph, binding);
+  const kva_graph *g = plan->function->graph;
+  if (status == KVA_OK && g->inputs.len && kva_dtype_is_int(g->inputs.data[0]->type->dtype))
+    status = elements(m, g->inputs.data[0]->type, binding, &s->tokens);
+  kva_arena_destroy(scratch);
+  return status;
+}
+
+static void print_bytes(FILE *out, const char *label, int64_t bytes) {
+  fprintf(out, "  %-22s %14lld bytes  %10.3f GiB\n", label, (long long)bytes, (double)bytes / (1 << 30));
+}
+
+void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out) {
+  fprintf(out, "program %s, sizes for", plan->function->name);
+  for (uint32_t i = 0; i < binding->n; i++) fprintf(out, " %s=%lld", binding->names[i], (long long)binding->values[i]);
+  fprintf(out, "%s\n", binding->n ? " (other symbols: B=1, else 2048)" : " B=1, other symbols 2048");
+  fprintf(out, "  %-22s %14lld\n", "parameters", (long long)s->parameters);
+  fprintf(out, "  %-22s %14.4g per call", "contraction FLOPs", s->contraction_flops);
+  if (s->tokens) fprintf(out, ", %.4g per token (%lld tokens)", s->contraction_flops / (double)s->tokens, (long long)s->tokens);
+  fprintf(out, "\n  %-22s %14lld, of which %lld distinct\n", "kernel steps", (long long)s->steps, (long long)s->distinct_kernels);
+  print_bytes(out, "parameters", s->param_bytes);
+  print_bytes(out, "optimiser moments", s->moment_bytes);
+  print_bytes(out, "other state", s->other_state_bytes);
+  print_bytes(out, "constants", s->constant_bytes);
+  print_bytes(out, "inputs and outputs", s->input_bytes + s->output_bytes);
+  print_bytes(out, "temporaries, peak", s->temp_peak_bytes);
+  print_bytes(out, "temporaries, unshared", s->temp_total_bytes);
+  print_bytes(out, "total", s->param_bytes + s->moment_bytes + s->other_state_bytes + s->constant_bytes + s->input_bytes +
+                                s->output_bytes + s->temp_peak_bytes);
+}

@@ -1,0 +1,30 @@
+/* Numbers of a planned function, on paper: nothing is allocated or compiled. */
+#ifndef KVA_TOOLS_DRIVER_SUMMARY_H
+#define KVA_TOOLS_DRIVER_SUMMARY_H
+
+#include "tools/driver/driver.h"
+
+/* Symbol values for sizes; symbols that are not listed get kva_default_symbol. */
+typedef struct kva_binding {
+  uint32_t n;
+  const char *const *names;
+  const int64_t *values;
+} kva_binding;
+/* 1 for "B" (batch), 2048 for any other. */
+int64_t kva_default_symbol(const char *name);
+
+typedef struct kva_summary {
+  int64_t parameters;       /* elements of trained states */
+  int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
+  int64_t temp_peak_bytes;  /* arena after packing by lifetime */
+  int64_t temp_total_bytes; /* without sharing */
+  double contraction_flops; /* of one call: matrix products, convolutions, attention (multiply and add count as two) */
+  int64_t tokens;           /* elements of input 0 when that is an integer tensor, else 0 */
+  int64_t steps, distinct_kernels;
+} kva_summary;
+
+KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding,
+                                      kva_summary *out_summary);
+void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
+
+#endif

@@ -1,0 +1,35 @@
+/* kvasir: one binary, one verb a task. Start reading here: every verb is a file verb_<name>.c that loads a model with
+ * frontend/, transforms it with passes/, compiles it with codegen/ and runs it with runtime/, by way of driver/. */
+#include "tools/cli.h"
+
+static const kva_verb *const verbs[] = {&kva_verb_run,  &kva_verb_train, &kva_verb_check, &kva_verb_conform,
+                                        &kva_verb_show, &kva_verb_export, &kva_verb_ops,  &kva_verb_doctor};
+enum { N_VERBS = sizeof verbs / sizeof *verbs };
+
+static void print_usage(FILE *out) {
+  fprintf(out, "kvasir VERB ...: compiles, runs and trains ONNX and .kv models\n\n");
+  for (int i = 0; i < N_VERBS; i++) fprintf(out, "  %-9s %s\n", verbs[i]->name, verbs[i]->summary);
+  fprintf(out,
+          "\nkvasir VERB --help explains a verb. Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the machine lacks "
+          "something.\n");
+}
+
+int main(int argc, char **argv) {
+  if (argc < 2) {
+    print_usage(stderr);
+    return EXIT_USAGE;
+  }
+  if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h") || !strcmp(argv[1], "help")) {
+    print_usage(stdout);
+    return EXIT_DONE;
+  }
+  if (!strcmp(argv[1], "--version")) {
+    printf("kvasir %s\n", KVA_VERSION);
+    return EXIT_DONE;
+  }
+  for (int i = 0; i < N_VERBS; i++)
+    if (!strcmp(argv[1], verbs[i]->name)) return verbs[i]->run(argc - 2, argv + 2);
+  fprintf(stderr, "kvasir: unknown verb '%s'\n\n", argv[1]);
+  print_usage(stderr);
+  return EXIT_USAGE;
+}

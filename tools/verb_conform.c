@@ -1,0 +1,303 @@
+/* kvasir conform: runs folders of ONNX models with recorded inputs and outputs, as in the official test suite.
+ *
+ * A case is a folder with model.onnx and test_data_set_*, or a file light_<name>.onnx with light_<name>_output_0.pb beside
+ * it (input: i / n in row-major order, as the suite defines). Every case runs in a process of its own, so that none can
+ * take the others down. Tolerance as the suite's: |a - b| <= atol + rtol * |b|, shapes and types equal. */
+#include "tools/cli.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int run(int argc, char **argv);
+
+const kva_verb kva_verb_conform = {
+    "conform", "DIR... [options]", "run ONNX test folders and compare with their recorded outputs",
+    "Searches each DIR for cases and closes with `N passed, M failed, K skipped`. A case is skipped, with its reason, when\n"
+    "it uses something that Kvasir does not support (see kvasir check). Exit code 0: none failed.\n\n"
+    "Example:\n  kvasir conform onnx-suite/data/node --filter softmax -v",
+    run};
+
+typedef struct conform_options {
+  const char *filter;
+  double rtol, atol;
+  int64_t seconds;
+  bool verbose, json;
+} conform_options;
+
+typedef struct paths {
+  char **v;
+  size_t n, cap;
+} paths;
+
+typedef enum outcome { OUTCOME_PASS = 0, OUTCOME_FAIL = 1, OUTCOME_SKIP = 77 } outcome;
+
+/* ---- finding cases ---------------------------------------------------------------------------------------------------- */
+
+static void add_path(paths *p, const char *path) {
+  if (p->n == p->cap) {
+    p->cap = p->cap ? 2 * p->cap : 256;
+    p->v = realloc(p->v, p->cap * sizeof *p->v);
+    KVA_ASSERT(p->v);
+  }
+  p->v[p->n++] = strdup(path);
+}
+
+static bool is_file(const char *path) {
+  struct stat s;
+  return stat(path, &s) == 0 && S_ISREG(s.st_mode);
+}
+
+static bool join(char out[4096], const char *dir, const char *name) {
+  return snprintf(out, 4096, "%s/%s", dir, name) < 4096;
+}
+
+static bool has_suffix(const char *s, const char *suffix) {
+  size_t n = strlen(s), m = strlen(suffix);
+  return n >= m && strcmp(s + n - m, suffix) == 0;
+}
+
+static void find_cases(const char *dir, int depth, paths *out) {
+  char path[4096];
+  if (join(path, dir, "model.onnx") && is_file(path)) {
+    add_path(out, dir);
+    return;
+  }
+  DIR *d = depth < 6 ? opendir(dir) : NULL;
+  if (!d) return;
+  for (struct dirent *e; (e = readdir(d));) {
+    if (e->d_name[0] == '.' || !join(path, dir, e->d_name)) continue;
+    struct stat s;
+    if (stat(path, &s) != 0) continue;
+    if (S_ISDIR(s.st_mode)) find_cases(path, depth + 1, out);
+    else if (!strncmp(e->d_name, "light_", 6) && has_suffix(path, ".onnx")) add_path(out, path);
+  }
+  closedir(d);
+}
+
+static int compare_paths(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* ---- comparing ---------------------------------------------------------------------------------------------------------- */
+
+static bool element_close(const kva_wide *w, const kva_wide *expected, int64_t i, const conform_options *o) {
+  if (!expected->f) return w->i[i] == expected->i[i];
+  double a = w->f[i], b = expected->f[i];
+  if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
+  if (isinf(a) || isinf(b)) return a == b;
+  return fabs(a - b) <= o->atol + o->rtol * fabs(b);
+}
+
+static bool same_shape(const kva_tensor *t, const kva_wide *expected) {
+  if (t->dtype != expected->dtype || (uint32_t)t->rank != expected->rank) return false;
+  for (int32_t d = 0; d < t->rank; d++)
+    if (t->dims[d] != expected->dims[d]) return false;
+  return true;
+}
+
+static outcome compare(const kva_tensor *t, const kva_wide *expected, const conform_options *o, kva_text *why) {
+  if (!same_shape(t, expected)) {
+    kva_text_add(why, "output has type %s rank %d, expected %s rank %u, or another shape", kva_dtype_name(t->dtype), t->rank,
+                 kva_dtype_name(expected->dtype), expected->rank);
+    return OUTCOME_FAIL;
+  }
+  kva_wide *w = kva_wide_from_data(t->dtype, expected->rank, t->dims, t->data);
+  outcome result = OUTCOME_PASS;
+  for (int64_t i = 0; i < expected->n && result == OUTCOME_PASS; i++) {
+    if (element_close(w, expected, i, o)) continue;
+    kva_text_add(why, "element %lld is %g, expected %g", (long long)i, kva_wide_get(w, i), kva_wide_get(expected, i));
+    result = OUTCOME_FAIL;
+  }
+  kva_wide_free(w);
+  return result;
+}
+
+/* ---- running one case ------------------------------------------------------------------------------------------------------ */
+
+static bool tensor_from_wide(const kva_wide *w, kva_tensor *out) {
+  int64_t bytes;
+  *out = (kva_tensor){.dtype = w->dtype, .rank = (int32_t)w->rank};
+  memcpy(out->dims, w->dims, sizeof(int64_t) * w->rank);
+  if (!kva_dtype_bytes(w->dtype, w->n, &bytes) || !(out->data = malloc((size_t)bytes + 1))) return false;
+  kva_wide_to_data(w, out->data);
+  return true;
+}
+
+/* The suite's input for light models. */
+static kva_status light_input(const kva_program *p, kva_tensor *out) {
+  const int64_t dims[4] = {1, 3, 224, 224}, n = 3 * 224 * 224;
+  (void)p;
+  *out = (kva_tensor){.dtype = KVA_F32, .rank = 4, .data = malloc((size_t)n * 4)};
+  if (!out->data) return KVA_NO_MEMORY;
+  memcpy(out->dims, dims, sizeof dims);
+  for (int64_t i = 0; i < n; i++) ((float *)out->data)[i] = (float)((double)i / (double)n);
+  return KVA_OK;
+}
+
+static kva_status read_input(const char *data_set, int32_t i, kva_diag *diag, kva_tensor *out) {
+  char path[4096], name[32];
+  snprintf(name, sizeof name, "input_%d.pb", i);
+  kva_wide *w = NULL;
+  if (!join(path, data_set, name)) return KVA_IO;
+  KVA_TRY(kva_read_tensor_proto(path, diag, &w));
+  bool ok = tensor_from_wide(w, out);
+  kva_wide_free(w);
+  return ok ? KVA_OK : KVA_NO_MEMORY;
+}
+
+static outcome outcome_of(kva_status status, const kva_diag *diag, kva_text *why) {
+  size_t n = kva_diag_count(diag);
+  kva_text_add(why, "%s", n ? kva_diag_message(diag, 0, NULL, NULL) : kva_status_name(status));
+  return status == KVA_UNSUPPORTED ? OUTCOME_SKIP : OUTCOME_FAIL;
+}
+
+static outcome run_data_set(kva_session *s, const char *data_set, bool light, const char *light_output,
+                            const conform_options *o, kva_diag *diag, kva_text *why) {
+  const kva_program *p = kva_session_program_desc(s, 0);
+  kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
+  kva_status status = in && out ? KVA_OK : KVA_NO_MEMORY;
+  for (int32_t i = 0; i < p->n_inputs && status == KVA_OK; i++)
+    status = light ? light_input(p, &in[i]) : read_input(data_set, i, diag, &in[i]);
+  if (status == KVA_OK) status = kva_session_run(s, 0, in, out);
+  outcome result = status == KVA_OK ? OUTCOME_PASS : outcome_of(status, diag, why);
+  for (int32_t i = 0; i < p->n_outputs && result == OUTCOME_PASS; i++) {
+    char path[4096], name[32];
+    snprintf(name, sizeof name, "output_%d.pb", i);
+    kva_wide *expected = NULL;
+    if (!light && !join(path, data_set, name)) return OUTCOME_FAIL;
+    status = kva_read_tensor_proto(light ? light_output : path, diag, &expected);
+    result = status == KVA_OK ? compare(&out[i], expected, o, why) : outcome_of(status, diag, why);
+    kva_wide_free(expected);
+  }
+  for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
+  free(in);
+  free(out);
+  return result;
+}
+
+static outcome run_data_sets(kva_session *s, const char *path, const conform_options *o, kva_diag *diag, kva_text *why) {
+  char name[64], data_set[4096];
+  if (has_suffix(path, ".onnx")) {
+    snprintf(data_set, sizeof data_set, "%.*s_output_0.pb", (int)(strlen(path) - 5), path);
+    return run_data_set(s, NULL, true, data_set, o, diag, why);
+  }
+  outcome result = OUTCOME_PASS;
+  int k = 0;
+  for (; result == OUTCOME_PASS; k++) {
+    snprintf(name, sizeof name, "test_data_set_%d", k);
+    if (!join(data_set, path, name) || access(data_set, R_OK) != 0) break;
+    result = run_data_set(s, data_set, false, NULL, o, diag, why);
+  }
+  if (k == 0) kva_text_add(why, "no test_data_set_0");
+  return k == 0 ? OUTCOME_FAIL : result;
+}
+
+static outcome run_case(const char *path, const conform_options *o, kva_text *why) {
+  char model[4096];
+  snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_compiled *c = NULL;
+  kva_session *s = NULL;
+  kva_status status = kva_load_model(model, &(kva_load_options){0}, diag, &m);
+  if (status == KVA_OK) status = kva_compile(m, &(kva_compile_options){.target = {.opt_level = 1}}, diag, &c);
+  if (status == KVA_OK) status = kva_session_create(c->artifact, &(kva_session_options){.threads = 1}, diag, &s);
+  outcome result = status == KVA_OK ? run_data_sets(s, path, o, diag, why) : outcome_of(status, diag, why);
+  kva_session_destroy(s);
+  kva_compiled_destroy(c);
+  kva_diag_destroy(diag);
+  return result;
+}
+
+/* ---- a process for every case ------------------------------------------------------------------------------------------------ */
+
+static outcome run_isolated(const char *path, const conform_options *o, char *why, size_t size) {
+  int pipe_fd[2];
+  why[0] = 0;
+  if (pipe(pipe_fd) != 0) return OUTCOME_FAIL;
+  fflush(NULL);
+  pid_t pid = fork();
+  if (pid == 0) {
+    close(pipe_fd[0]);
+    alarm((unsigned)o->seconds);
+    kva_text text = {0};
+    outcome result = run_case(path, o, &text);
+    if (text.data && write(pipe_fd[1], text.data, text.len < size ? text.len : size - 1) < 0) _exit(OUTCOME_FAIL);
+    _exit(result);
+  }
+  close(pipe_fd[1]);
+  size_t len = 0;
+  for (ssize_t n; len + 1 < size && (n = read(pipe_fd[0], why + len, size - 1 - len)) > 0;) len += (size_t)n;
+  why[len] = 0;
+  close(pipe_fd[0]);
+  int wait_status = 0;
+  if (pid < 0 || waitpid(pid, &wait_status, 0) != pid) return OUTCOME_FAIL;
+  if (WIFEXITED(wait_status)) return (outcome)WEXITSTATUS(wait_status);
+  if (WTERMSIG(wait_status) == SIGALRM) snprintf(why, size, "took longer than %lld s", (long long)o->seconds);
+  else snprintf(why, size, "ended by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+  return OUTCOME_FAIL;
+}
+
+static void print_case(const char *path, outcome result, const char *why, const conform_options *o) {
+  const char *word = result == OUTCOME_PASS ? "pass" : result == OUTCOME_SKIP ? "skip" : "FAIL";
+  if (o->json) {
+    kva_text t = {0};
+    kva_text_add(&t, "{\"case\": ");
+    kva_text_add_quoted(&t, path);
+    kva_text_add(&t, ", \"result\": \"%s\", \"reason\": ", word);
+    kva_text_add_quoted(&t, why);
+    printf("%s}\n", t.data);
+    kva_text_free(&t);
+  } else if (o->verbose || result == OUTCOME_FAIL) {
+    printf("%s %s%s%s\n", word, path, *why ? ": " : "", why);
+  }
+}
+
+static int run_all(const paths *cases, const conform_options *o) {
+  size_t passed = 0, failed = 0, skipped = 0;
+  for (size_t i = 0; i < cases->n; i++) {
+    char why[1024];
+    outcome result = run_isolated(cases->v[i], o, why, sizeof why);
+    print_case(cases->v[i], result, why, o);
+    if (result == OUTCOME_PASS) passed++;
+    else if (result == OUTCOME_SKIP) skipped++;
+    else failed++;
+  }
+  if (o->json) printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu}\n", passed, failed, skipped);
+  else printf("%zu passed, %zu failed, %zu skipped\n", passed, failed, skipped);
+  return failed ? EXIT_NO : EXIT_DONE;
+}
+
+static int run(int argc, char **argv) {
+  conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60};
+  const kva_option options[] = {
+      {"--filter", NULL, "TEXT", KVA_OPTION_STRING, &o.filter, "only cases whose path contains TEXT"},
+      {"--rtol", NULL, "X", KVA_OPTION_FLOAT, &o.rtol, "relative tolerance (1e-3)"},
+      {"--atol", NULL, "X", KVA_OPTION_FLOAT, &o.atol, "absolute tolerance (1e-7)"},
+      {"--time-limit", NULL, "SECONDS", KVA_OPTION_INT, &o.seconds, "of one case (60)"},
+      {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.verbose, "print every case, with the reason of skips"},
+      {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a line"},
+  };
+  const char *dirs[64];
+  int n, code = kva_cli_parse(&kva_verb_conform, argc, argv, options, sizeof options / sizeof *options, dirs, 64, &n);
+  if (code >= 0) return code;
+  paths all = {0}, cases = {0};
+  for (int i = 0; i < n; i++) find_cases(dirs[i], 0, &all);
+  for (size_t i = 0; i < all.n; i++)
+    if (!o.filter || strstr(all.v[i], o.filter)) add_path(&cases, all.v[i]);
+  if (cases.n == 0) {
+    fprintf(stderr, "kvasir conform: no case found%s\n", n ? " there" : "; name a folder");
+    code = EXIT_USAGE;
+  } else {
+    qsort(cases.v, cases.n, sizeof *cases.v, compare_paths);
+    code = run_all(&cases, &o);
+  }
+  for (size_t i = 0; i < all.n; i++) free(all.v[i]);
+  for (size_t i = 0; i < cases.n; i++) free(cases.v[i]);
+  free(all.v);
+  free(cases.v);
+  return code;
+}

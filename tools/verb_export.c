@@ -1,0 +1,59 @@
+/* kvasir export: a model as ONNX. */
+#include "tools/cli.h"
+
+static int run(int argc, char **argv);
+
+const kva_verb kva_verb_export = {
+    "export", "MODEL -o FILE.onnx [options]", "write a model as ONNX, with initialised parameters",
+    "KVShift becomes a model-local function, so that any ONNX runtime executes the file.\n\n"
+    "Example:\n  kvasir export models/lm.kv -D preset=small --seed 1 -o lm.onnx",
+    run};
+
+static const void *state_bytes(void *user, const kva_state *s) {
+  kva_tensor t;
+  return kva_session_state(user, s->name, &t) ? t.data : NULL;
+}
+
+/* Parameters get the values that a session with this seed starts from; the graph that is written is the one as loaded. */
+static kva_status export_model(kva_module *m, kva_module *compiled_source, const char *out, uint64_t seed, kva_diag *diag) {
+  kva_compiled *c;
+  KVA_TRY(kva_compile(compiled_source, &(kva_compile_options){.target = {.opt_level = 0}}, diag, &c));
+  kva_session *s = NULL;
+  kva_status status = kva_session_create(c->artifact, &(kva_session_options){.threads = 1, .seed = seed}, diag, &s);
+  if (status == KVA_OK) status = kva_export_onnx(m, out, state_bytes, s, diag);
+  kva_session_destroy(s);
+  kva_compiled_destroy(c);
+  return status;
+}
+
+static int run(int argc, char **argv) {
+  kva_strings defines = {0}, pins = {0};
+  const char *out = NULL;
+  int64_t seed = 0;
+  const kva_option options[] = {
+      {"--output", "-o", "FILE", KVA_OPTION_STRING, &out, "where to write"},
+      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &defines, "set a hyper-parameter of a .kv model"},
+      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &pins, "fix a shape symbol"},
+      {"--seed", NULL, "N", KVA_OPTION_INT, &seed, "seed of the parameters' initial values (0)"},
+  };
+  const char *path;
+  int n, code = kva_cli_parse(&kva_verb_export, argc, argv, options, 4, &path, 1, &n);
+  if (code >= 0) return code;
+  if (n == 0 || !out) {
+    fprintf(stderr, "kvasir export: needs a model and -o FILE\n");
+    return EXIT_USAGE;
+  }
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL, *source = NULL;
+  code = kva_cli_load(path, &defines, &pins, diag, &m);
+  if (code < 0) code = kva_cli_load(path, &defines, &pins, diag, &source);
+  if (code < 0) {
+    kva_status status = export_model(m, source, out, (uint64_t)seed, diag);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+    source = NULL; /* kva_compile took it */
+  }
+  kva_module_destroy(m);
+  kva_module_destroy(source);
+  kva_diag_destroy(diag);
+  return code;
+}

@@ -1,0 +1,150 @@
+/* kvasir show: a model at any stage of the compiler. */
+#include "tools/cli.h"
+#include "tools/driver/summary.h"
+
+#include <stdlib.h>
+
+static int run(int argc, char **argv);
+
+const kva_verb kva_verb_show = {
+    "show", "MODEL [options]", "print a model at a stage of the compiler",
+    "Stages, in order:\n"
+    "  source   as loaded\n"
+    "  graph    cleaned up and raised (and differentiated with --train)\n"
+    "  fused    grouped into kernels\n"
+    "  plan     parameters, FLOPs, memory by category, kernels; allocates and compiles nothing\n"
+    "  kernels  kernel IR of every step, scheduled\n"
+    "  llvm     LLVM IR\n"
+    "  asm      assembly\n\n"
+    "Examples:\n"
+    "  kvasir show models/lm.kv -D preset=19B --train --stage=plan\n"
+    "  kvasir show model.onnx --stage=graph --format=dot | dot -Tsvg > model.svg",
+    run};
+
+typedef struct show_options {
+  const char *stage, *format, *cpu, *print_after;
+  bool train, timing;
+  kva_strings defines, pins;
+} show_options;
+
+static void print_graph(kva_module *m, const char *format) {
+  kva_text text = {0};
+  if (!strcmp(format, "dot")) kva_module_print_dot(m, &text);
+  else kva_module_print(m, &text);
+  fputs(text.data ? text.data : "", stdout);
+  kva_text_free(&text);
+}
+
+/* Pinned symbols are constants by now; the binding names what the sizes assume for the header line. */
+static kva_status show_plans(kva_module *m, kva_arena *arena) {
+  kva_binding none = {0};
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_memory_plan *plan;
+    kva_summary s;
+    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
+    KVA_TRY(kva_summarize(m, plan, &none, &s));
+    kva_summary_print(plan, &s, &none, stdout);
+  }
+  return KVA_OK;
+}
+
+static kva_status show_kernels(kva_module *m, kva_arena *arena, const char *cpu, kva_diag *diag) {
+  kva_codegen *cg;
+  KVA_TRY(kva_codegen_create(&(kva_target_options){.cpu = cpu, .opt_level = 2}, diag, &cg));
+  const kva_target *target = kva_codegen_target(cg);
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < m->functions.len && status == KVA_OK; i++) {
+    kva_memory_plan *plan;
+    status = kva_plan(m, m->functions.data[i], arena, &plan);
+    for (uint32_t k = 0; status == KVA_OK && k < plan->steps.len; k++) {
+      if (!plan->steps.data[k].node) continue;
+      kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
+      if (!kernel) {
+        status = KVA_UNSUPPORTED;
+        break;
+      }
+      kva_codegen_schedule_cpu(kernel, target);
+      kva_text text = {0};
+      kva_kernel_print(kernel, &text);
+      printf("// %s step %u\n%s\n", m->functions.data[i]->name, k, text.data);
+      kva_text_free(&text);
+    }
+  }
+  kva_codegen_destroy(cg);
+  return status;
+}
+
+static kva_status show_code(kva_module *m, const show_options *o, const char *kind, kva_diag *diag) {
+  kva_compiled *c;
+  kva_compile_options options = {.train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}};
+  KVA_TRY(kva_compile(m, &options, diag, &c));
+  char *data;
+  size_t size;
+  kva_status status = kva_codegen_emit(c->cg, kind, &data, &size);
+  if (status == KVA_OK) {
+    fwrite(data, 1, size, stdout);
+    free(data);
+  }
+  kva_compiled_destroy(c);
+  return status;
+}
+
+static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
+  if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) {
+    kva_module *given = *m;
+    *m = NULL; /* compiling takes it */
+    return show_code(given, o, o->stage, diag);
+  }
+  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing};
+  if (strcmp(o->stage, "source") != 0) {
+    KVA_TRY(kva_optimize(*m, &passes));
+    if (o->train) KVA_TRY(kva_make_training(*m, &passes));
+    if (strcmp(o->stage, "graph") != 0) KVA_TRY(kva_prepare(*m, &passes));
+  }
+  kva_arena *arena = kva_arena_create();
+  kva_status status = KVA_OK;
+  if (!strcmp(o->stage, "plan")) status = show_plans(*m, arena);
+  else if (!strcmp(o->stage, "kernels")) status = show_kernels(*m, arena, o->cpu, diag);
+  else print_graph(*m, o->format);
+  kva_arena_destroy(arena);
+  return status;
+}
+
+static bool is_one_of(const char *s, const char *const *list) {
+  for (; *list; list++)
+    if (!strcmp(s, *list)) return true;
+  return false;
+}
+
+static int run(int argc, char **argv) {
+  show_options o = {.stage = "graph", .format = "text"};
+  const kva_option options[] = {
+      {"--stage", NULL, "STAGE", KVA_OPTION_STRING, &o.stage, "source, graph (default), fused, plan, kernels, llvm, asm"},
+      {"--format", NULL, "FORMAT", KVA_OPTION_STRING, &o.format, "of graphs: text (default) or dot"},
+      {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
+      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
+      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
+      {"--print-after", NULL, "PASS", KVA_OPTION_STRING, &o.print_after, "also print after a pass, or \"all\""},
+      {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what every pass took"},
+  };
+  const char *path;
+  int n, code = kva_cli_parse(&kva_verb_show, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
+  if (code >= 0) return code;
+  static const char *const stages[] = {"source", "graph", "fused", "plan", "kernels", "llvm", "asm", NULL};
+  static const char *const formats[] = {"text", "dot", NULL};
+  if (n == 0 || !is_one_of(o.stage, stages) || !is_one_of(o.format, formats)) {
+    fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n", n == 0 ? "a model is missing" : "unknown stage or format");
+    return EXIT_USAGE;
+  }
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  code = kva_cli_load(path, &o.defines, &o.pins, diag, &m);
+  if (code < 0) {
+    kva_status status = show(&m, &o, diag);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  }
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return code;
+}

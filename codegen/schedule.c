@@ -1,3 +1,320 @@
-#include "codegen/codegen.h"
-void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) { (void)k; (void)target; }
-const kva_expr *kva_codegen_grid(const kva_kernel *k) { return kva_expr_const(k->exprs, 1); }
+/* The CPU schedule: which loop runs over work items, which in lanes, what is unrolled.
+ *
+ *   1. perfectly nested MAP loops merge where that costs no division, so that dense elementwise code becomes one loop;
+ *   2. every top-level nest: the loops around its core become one GRID loop (unraveled by division, once per row); rows
+ *      too short for a work item are taken several at a time, rows too long are cut in blocks;
+ *   3. in the core, the innermost MAP loop becomes VECTOR when memory is touched at unit stride along it, else the
+ *      innermost reduction; short constant loops unroll, the rest is serial;
+ *   4. several independent nests share one GRID loop, which branches on the item's number. Nests that depend on each
+ *      other run one after the other in a single work item;
+ *   5. mathematical functions are expanded (legalize_math.c).
+ *
+ * Kernels that arrive with a schedule (tile kernels) only get step 5. */
+#include "codegen/schedule_internal.h"
+#include "codegen/legalize.h"
+
+enum {
+  MAX_NEST = 32,
+  UNROLL_EXTENT = 8,
+  UNROLL_INSTRS = 64,
+  SHORT_EXTENT = 8, /* not worth lanes of its own */
+};
+
+typedef struct schedule {
+  kva_kernel *k;
+  int lanes; /* of f32 */
+} schedule;
+
+/* ---- kinds inside the core ------------------------------------------------------------------------------------------------ */
+
+static bool has_map(const kva_kregion *r) {
+  for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    if (i->op == KVA_K_LOOP && (i->loop->kind == KVA_K_MAP || has_map(i->loop->body))) return true;
+    if (i->op == KVA_K_IF && (has_map(i->then) || has_map(i->orelse))) return true;
+  }
+  return false;
+}
+
+static uint32_t unrolled_size(const kva_kregion *r) {
+  uint32_t n = 0;
+  for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    n += 1 + unrolled_size(i->then) + unrolled_size(i->orelse);
+    if (i->op != KVA_K_LOOP) continue;
+    int64_t extent;
+    bool small = kva_expr_is_const(i->loop->extent, &extent) && extent <= UNROLL_EXTENT;
+    n += small ? (uint32_t)extent * unrolled_size(i->loop->body) : UNROLL_INSTRS;
+  }
+  return n;
+}
+
+static kva_kloop_kind sequential_kind(const kva_kloop *l) {
+  int64_t extent;
+  if (!kva_expr_is_const(l->extent, &extent) || extent > UNROLL_EXTENT) return KVA_K_SERIAL;
+  return (uint32_t)extent * unrolled_size(l->body) <= UNROLL_INSTRS ? KVA_K_UNROLL : KVA_K_SERIAL;
+}
+
+static bool is_short(const kva_kloop *l) {
+  int64_t extent;
+  return kva_expr_is_const(l->extent, &extent) && extent < SHORT_EXTENT;
+}
+
+static bool prefers_lanes(const schedule *s, const kva_kloop *l) {
+  kva_strides strides = kva_strides_of(s->k, l);
+  return strides.legal && strides.unit > 0 && strides.strided == 0 && !is_short(l);
+}
+
+/* Some loop below r would do well in lanes. */
+static bool better_inside(const schedule *s, const kva_kregion *r) {
+  for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    if (i->op != KVA_K_LOOP) continue;
+    if (better_inside(s, i->loop->body) || prefers_lanes(s, i->loop)) return true;
+  }
+  return false;
+}
+
+/* Should l, without MAP loops inside, run in lanes? A loop with some strided accesses does when nothing inside is better:
+ * gathers still beat one element at a time. */
+static bool wants_lanes(const schedule *s, const kva_kloop *l) {
+  kva_strides strides = kva_strides_of(s->k, l);
+  if (!strides.legal) return false;
+  if (strides.strided == 0 && strides.unit > 0 && !is_short(l)) return true;
+  if (better_inside(s, l->body)) return false;
+  return strides.unit >= strides.strided && !is_short(l);
+}
+
+static void assign(const schedule *s, kva_kregion *r, bool in_lanes);
+
+static void assign_loop(const schedule *s, kva_kloop *l, bool in_lanes) {
+  bool vector = !in_lanes && !has_map(l->body) && wants_lanes(s, l);
+  assign(s, l->body, in_lanes || vector);
+  l->kind = vector ? KVA_K_VECTOR : sequential_kind(l);
+}
+
+static void assign(const schedule *s, kva_kregion *r, bool in_lanes) {
+  for (kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    if (i->op == KVA_K_LOOP) assign_loop(s, i->loop, in_lanes);
+    if (i->then) assign(s, i->then, in_lanes);
+    if (i->orelse) assign(s, i->orelse, in_lanes);
+  }
+}
+
+/* ---- the grid -------------------------------------------------------------------------------------------------------------- */
+
+static int64_t power_of_two(double at_least) {
+  int64_t p = 1;
+  while ((double)p < at_least && p < (int64_t)1 << 40) p *= 2;
+  return p;
+}
+
+static double rows_extent(uint32_t n, kva_kloop *const *rows) {
+  double total = 1;
+  for (uint32_t d = 0; d < n; d++) total *= kva_cost_extent(rows[d]->extent);
+  return total;
+}
+
+static bool all_const(uint32_t n, kva_kloop *const *rows) {
+  for (uint32_t d = 0; d < n; d++) {
+    if (!kva_expr_is_const(rows[d]->extent, NULL)) return false;
+  }
+  return true;
+}
+
+/* Rows of `cost` cycles each become the grid. Nests too small for two work items stay loops. */
+static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, double cost) {
+  int64_t per_item = power_of_two(KVA_ITEM_CYCLES / (cost + 1) / 2);
+  if (all_const(n, rows) && rows_extent(n, rows) <= (double)per_item) {
+    for (uint32_t d = 0; d < n; d++) rows[d]->kind = KVA_K_SERIAL;
+    return;
+  }
+  kva_sched_grid(s->k, n, rows, per_item);
+}
+
+/* A nest whose innermost loop runs in lanes: cut into blocks when one row is worth several work items, or is all. */
+static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
+  kva_kloop *leaf = nest[n - 1];
+  assign(s, leaf->body, true);
+  leaf->kind = KVA_K_VECTOR;
+  double per_vector = 2 + kva_cost_region(leaf->body, s->lanes), extent = kva_cost_extent(leaf->extent);
+  double row = per_vector * extent / s->lanes;
+  if (n > 1 && row <= 2 * KVA_ITEM_CYCLES) {
+    make_grid(s, n - 1, nest, row);
+    return;
+  }
+  int64_t size = power_of_two(KVA_ITEM_CYCLES / per_vector / 2) * s->lanes;
+  if (n == 1 && kva_expr_is_const(leaf->extent, NULL) && extent <= (double)size) return;
+  nest[n - 1] = kva_sched_split(s->k, leaf, size);
+  make_grid(s, n, nest, per_vector * (double)size / s->lanes);
+}
+
+static void schedule_nest(schedule *s, kva_kloop *outer) {
+  kva_kloop *nest[MAX_NEST];
+  uint32_t n = 0;
+  for (kva_kloop *l = outer; l && n < MAX_NEST; l = kva_sched_inner(l)) nest[n++] = l;
+  kva_kloop *leaf = nest[n - 1];
+  if (!has_map(leaf->body) && wants_lanes(s, leaf)) {
+    grid_over_lanes(s, n, nest);
+    return;
+  }
+  assign(s, leaf->body, false);
+  make_grid(s, n, nest, 2 + kva_cost_region(leaf->body, s->lanes));
+}
+
+/* ---- several nests ----------------------------------------------------------------------------------------------------------- */
+
+static void find_effect(void *user, kva_kinstr *i) {
+  *(bool *)user |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
+}
+
+static bool has_effects(kva_kinstr *i) {
+  bool found = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
+  if (i->op == KVA_K_LOOP) kva_k_each_instr_in(i->loop->body, find_effect, &found);
+  if (i->then) kva_k_each_instr_in(i->then, find_effect, &found);
+  if (i->orelse) kva_k_each_instr_in(i->orelse, find_effect, &found);
+  return found;
+}
+
+typedef struct touched {
+  bool *read, *written; /* by buffer */
+} touched;
+
+static void touch(void *user, kva_kinstr *i) {
+  touched *t = user;
+  if (i->op == KVA_K_LOAD) t->read[i->buf->id] = true;
+  if (i->op == KVA_K_STORE) t->written[i->buf->id] = true;
+}
+
+static touched touched_by(const schedule *s, kva_kinstr *i) {
+  uint32_t n = s->k->bufs.len + 1;
+  touched t = {KVA_NEW_ARRAY(s->k->arena, bool, n), KVA_NEW_ARRAY(s->k->arena, bool, n)};
+  touch(&t, i);
+  if (i->op == KVA_K_LOOP) kva_k_each_instr_in(i->loop->body, touch, &t);
+  if (i->then) kva_k_each_instr_in(i->then, touch, &t);
+  if (i->orelse) kva_k_each_instr_in(i->orelse, touch, &t);
+  return t;
+}
+
+/* No nest writes what another one, or the code between them, reads or writes. */
+static bool independent(const schedule *s) {
+  touched so_far = {KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1), KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1)};
+  for (kva_kinstr *i = s->k->body->first; i; i = i->next) {
+    touched t = touched_by(s, i);
+    for (uint32_t b = 0; b < s->k->bufs.len; b++) {
+      if ((t.written[b] && (so_far.read[b] || so_far.written[b])) || (t.read[b] && so_far.written[b])) return false;
+      so_far.read[b] |= t.read[b];
+      so_far.written[b] |= t.written[b];
+    }
+  }
+  return true;
+}
+
+static bool is_grid(const kva_kinstr *i) {
+  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_GRID;
+}
+
+static kva_kinstr *index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x) {
+  kva_kinstr *i = kva_k_instr_create(k, KVA_K_INDEX, KVA_I64);
+  i->index = x;
+  kva_k_insert(r, NULL, i);
+  return i;
+}
+
+/* if (item < limit) { then } else { returned region } at the end of r. */
+static kva_kregion *branch(kva_kernel *k, kva_kregion *r, const kva_expr *item, const kva_expr *limit,
+                           kva_kregion **out_then) {
+  kva_kinstr *less = kva_k_instr_create(k, KVA_K_lt, KVA_BOOL), *test = kva_k_instr_create(k, KVA_K_IF, KVA_DTYPE_NONE);
+  less->args[0] = index_value(k, r, item);
+  less->args[1] = index_value(k, r, limit);
+  less->n_args = 2;
+  kva_k_insert(r, NULL, less);
+  test->args[0] = less;
+  test->n_args = 1;
+  test->then = kva_k_region_create(k, test);
+  test->orelse = kva_k_region_create(k, test);
+  kva_k_insert(r, NULL, test);
+  *out_then = test->then;
+  return test->orelse;
+}
+
+/* One nest moves into `to`, where the grid's items begin at `first` for it. */
+static void move_nest(kva_kernel *k, kva_kinstr *nest, kva_kregion *to, const kva_expr *item, const kva_expr *first) {
+  kva_k_unlink(nest);
+  if (!is_grid(nest)) {
+    kva_k_insert(to, NULL, nest);
+    return;
+  }
+  kva_sched_move(nest->loop->body, to);
+  const kva_expr *own = kva_expr_sub(k->exprs, item, first);
+  kva_k_replace_index(k, 1, &nest->loop->var, &own);
+}
+
+static const kva_expr *items_of(kva_kernel *k, const kva_kinstr *nest) {
+  return is_grid(nest) ? nest->loop->extent : kva_expr_const(k->exprs, 1);
+}
+
+static void share_grid(kva_kernel *k, uint32_t n, kva_kinstr **nests) {
+  const kva_expr *total = items_of(k, nests[0]);
+  for (uint32_t i = 1; i < n; i++) total = kva_expr_add(k->exprs, total, items_of(k, nests[i]));
+  kva_kloop *grid = kva_k_loop_create(k, KVA_K_GRID, total, "item");
+  kva_k_insert(k->body, NULL, grid->instr);
+  kva_kregion *r = grid->body;
+  const kva_expr *first = kva_expr_const(k->exprs, 0);
+  for (uint32_t i = 0; i + 1 < n; i++) {
+    const kva_expr *limit = kva_expr_add(k->exprs, first, items_of(k, nests[i]));
+    kva_kregion *then, *orelse = branch(k, r, grid->var, limit, &then);
+    move_nest(k, nests[i], then, grid->var, first);
+    first = limit;
+    r = orelse;
+  }
+  move_nest(k, nests[n - 1], r, grid->var, first);
+}
+
+static void schedule_body(schedule *s) {
+  KVA_VEC(kva_kinstr *) nests = {0};
+  bool free_order = independent(s);
+  for (kva_kinstr *i = s->k->body->first, *next; i; i = next) {
+    next = i->next;
+    kva_kinstr *before = i->prev;
+    bool is_map = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_MAP && !i->loop->carries.len;
+    if (is_map) schedule_nest(s, i->loop);
+    else if (i->op == KVA_K_LOOP) assign_loop(s, i->loop, false);
+    else assign(s, i->then, false), assign(s, i->orelse, false);
+    kva_kinstr *now = before ? before->next : s->k->body->first;
+    if (has_effects(now)) KVA_PUSH(s->k->arena, &nests, now);
+  }
+  if (nests.len < 2) return;
+  if (free_order) {
+    share_grid(s->k, nests.len, nests.data);
+    return;
+  }
+  for (uint32_t i = 0; i < nests.len; i++) {
+    if (is_grid(nests.data[i])) nests.data[i]->loop->kind = KVA_K_SERIAL;
+  }
+}
+
+static void find_kind(void *user, kva_kinstr *i) {
+  if (i->op != KVA_K_LOOP) return;
+  *(bool *)user |= i->loop->kind != KVA_K_MAP && i->loop->kind != KVA_K_SERIAL;
+}
+
+static bool is_scheduled(const kva_kernel *k) {
+  bool found = false;
+  kva_k_each_instr(k, find_kind, &found);
+  return found;
+}
+
+void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
+  if (!is_scheduled(k)) {
+    schedule s = {k, target->vector_bytes / 4};
+    kva_sched_collapse(k, k->body);
+    schedule_body(&s);
+  }
+  kva_legalize_math(k);
+  kva_kernel_sweep(k);
+}
+
+const kva_expr *kva_codegen_grid(const kva_kernel *k) {
+  for (const kva_kinstr *i = k->body->first; i; i = i->next) {
+    if (is_grid(i)) return i->loop->extent;
+  }
+  return kva_expr_const(k->exprs, 1);
+}

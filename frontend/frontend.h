@@ -14,6 +14,7 @@ typedef struct kva_load_options {
   const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
   uint32_t n_pins;
   const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
+  const kva_module *data_from; /* a dump's large constants, printed as hashes, are found here and borrowed; or NULL */
 } kva_load_options;
 
 /* Reads a model by content: ONNX protobuf, ONNX text or .kv. `*out_module` is verified. External data is mapped, not

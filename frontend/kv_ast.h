@@ -139,6 +139,7 @@ typedef struct kva_ast_arm {
 struct kva_ast_stmt {
   kva_ast_stmt_kind kind;
   uint32_t first, last;
+  bool bare;               /* ASSIGN: a call alone, without '=' */
   kva_ast_name label;      /* ASSIGN */
   kva_ast_names targets;   /* ASSIGN, METRIC; FOR: the variable; PARAM: the name */
   kva_ast_expr *value;     /* ASSIGN, METRIC; FOR: from; PARAM: initialiser or NULL */
@@ -182,11 +183,11 @@ struct kva_ast_graph {
   uint32_t open; /* token of the body's '{' */
 };
 
-/* `state float[256, 64] "embed" : param ~ normal(0.02) frozen` */
+/* `state float[256, 64] "embed" : param ~ normal(0.02) frozen`, `state ... : moment of "embed" ~ zeros` */
 typedef struct kva_ast_state {
   kva_ast_type *type;
   kva_ast_name name;
-  kva_ast_name kind;
+  kva_ast_name kind, of;
   kva_ast_expr *init;
   kva_ast_names flags;
 } kva_ast_state;
@@ -202,6 +203,7 @@ typedef struct kva_ast_item {
   kva_ast_graph *graph;
   kva_ast_state *state;
   kva_ast_preset *preset;
+  const kva_ast_name *module; /* `module "name"`: first line of a dump */
 } kva_ast_item;
 
 typedef struct kva_ast {

@@ -40,7 +40,6 @@ typedef struct kva_el_frame {
   struct kva_el_frame *parent;
   kva_map *names;  /* name -> kva_el_value * */
   kva_map *attrs;  /* attribute parameters of an ONNX function: name -> kva_onnx_attr * */
-  kva_map *params; /* names that this activation has declared as parameters */
   const char *path;        /* of its parameters: "attention.0", "" at the top */
   KVA_VEC(int64_t) loops;  /* indices of the loops that are being unrolled */
   int64_t opset;
@@ -60,9 +59,11 @@ typedef struct kva_elab {
   kva_map *functions; /* "name" of a def, "domain:name[:overload]" of an ONNX function -> kva_ast_graph * */
   kva_map *no_decay;  /* names of states declared nodecay */
   kva_map *paths;     /* of calls in this function, to tell a second one apart */
+  kva_map *declared;  /* parameters of this function */
   kva_el_frame *frame;
+  size_t errors_before, unsupported; /* diagnostics: before elaboration; that say KVA_UNSUPPORTED */
   uint32_t depth;      /* of calls */
-  int64_t iterations;  /* of compile-time loops */
+  int64_t steps;       /* of compile-time loops and calls, bounded by kva_el_spend */
   uint32_t unnamed;    /* dimensions written '?' */
 } kva_elab;
 
@@ -119,6 +120,8 @@ bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *a
 
 /* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c) ------------------------------------------------ */
 
+/* A text may describe more graph than there is memory: false (reported once) when 10^6 steps are used up. */
+bool kva_el_spend(kva_elab *e, uint32_t token, int64_t steps);
 kva_el_frame *kva_el_push_frame(kva_elab *e, bool is_function);
 void kva_el_pop_frame(kva_elab *e);
 void kva_el_block(kva_elab *e, const kva_ast_block *body);

@@ -234,7 +234,7 @@ static void put_literal(printer *p, const kva_ast_expr *e) {
     put_token(p, e->type->last + 1);
     put(p, " ");
   }
-  if (e->external) put(p, "= ");
+  if (e->external && strcmp(e->items.data[0]->text, "hash")) put(p, "= "); /* ONNX's parser wants it */
   put_data(p, e);
 }
 
@@ -342,7 +342,7 @@ static void put_assign(printer *p, const kva_ast_stmt *s) {
   if (s->kind == KVA_AST_METRIC) put(p, "metric ");
   put_names(p, &s->targets);
   if (s->targets.len) put(p, " ");
-  put(p, "= ");
+  if (!s->bare) put(p, "= ");
   put_expr(p, s->value, 0);
 }
 
@@ -516,6 +516,10 @@ static void put_state(printer *p, const kva_ast_state *s) {
   put_token(p, s->name.token);
   put(p, " : ");
   put(p, s->kind.text);
+  if (s->of.text) {
+    put(p, " of ");
+    put_token(p, s->of.token);
+  }
   if (s->init) {
     put(p, " ~ ");
     put_expr(p, s->init, 0);
@@ -547,6 +551,10 @@ static void put_item(printer *p, const kva_ast_item *item) {
     put_graph(p, item->graph);
   }
   if (item->state) put_state(p, item->state);
+  if (item->module) {
+    put(p, "module ");
+    put_token(p, item->module->token);
+  }
   if (item->preset) put_preset(p, item->preset);
   end_line(p, item->last);
 }

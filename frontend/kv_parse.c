@@ -92,6 +92,11 @@ static void parse_assign(kva_parser *p, kva_ast_stmt *s) {
     if (!kva_at(p, ']')) s->label = kva_parse_name(p);
     kva_expect(p, ']');
   }
+  s->bare = kva_at(p, KVA_TOKEN_NAME) && kva_peek(p, 1)->kind == '.';
+  if (s->bare) {
+    s->value = kva_parse_expr(p);
+    return;
+  }
   parse_targets(p, s);
   if (!p->panic && !kva_at(p, '=')) {
     kva_parse_error(p, p->pos, "expected '=' after the name%s that the statement assigns, found %s",
@@ -373,6 +378,10 @@ static kva_ast_state *parse_state(kva_parser *p) {
   s->name = kva_parse_name(p);
   kva_expect(p, ':');
   s->kind = kva_parse_name(p);
+  if (kva_at_name(p, 0, "of")) {
+    p->pos++;
+    s->of = kva_parse_name(p);
+  }
   if (kva_accept(p, '~')) s->init = kva_parse_expr(p);
   parse_flags(p, &s->flags);
   return s;
@@ -384,6 +393,12 @@ static kva_ast_preset *parse_preset(kva_parser *p) {
   preset->name = kva_parse_name(p);
   preset->attrs = kva_parse_attrs(p);
   return preset;
+}
+
+static const kva_ast_name *parse_module(kva_parser *p) {
+  p->pos++;
+  kva_ast_name name = kva_parse_name(p);
+  return kva_arena_memdup(p->arena, &name, sizeof name);
 }
 
 /* At file level recovery looks for what can begin an item at the left margin. */
@@ -403,7 +418,8 @@ static kva_ast_item parse_item(kva_parser *p) {
   kva_ast_item item = {.first = p->pos};
   int next = kva_peek(p, 1)->kind;
   bool named = next == KVA_TOKEN_NAME || next == KVA_TOKEN_STRING;
-  if (named && kva_at_name(p, 0, "state")) item.state = parse_state(p);
+  if (next == KVA_TOKEN_STRING && kva_at_name(p, 0, "module")) item.module = parse_module(p);
+  else if (named && kva_at_name(p, 0, "state")) item.state = parse_state(p);
   else if (named && kva_at_name(p, 0, "preset")) item.preset = parse_preset(p);
   else item.graph = parse_graph_item(p);
   item.last = kva_last_token(p);

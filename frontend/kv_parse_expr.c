@@ -62,8 +62,12 @@ static kva_ast_expr *parse_dim(kva_parser *p) {
   return e;
 }
 
+static bool at_pairs(const kva_parser *p) {
+  return kva_at(p, '[') && kva_peek(p, 1)->kind == KVA_TOKEN_STRING && kva_peek(p, 2)->kind == ':';
+}
+
 static void parse_dims(kva_parser *p, kva_ast_type *t) {
-  if (!kva_accept(p, '[')) return;
+  if (at_pairs(p) || !kva_accept(p, '[')) return;
   if (kva_accept(p, ']')) {
     t->any_rank = true;
     return;
@@ -164,7 +168,7 @@ static kva_ast_expr *parse_typed(kva_parser *p) {
   int next = kva_peek(p, 0)->kind;
   if (!p->panic && (next == KVA_TOKEN_NAME || next == KVA_TOKEN_STRING)) name = kva_parse_name(p).text;
   bool equals = kva_accept(p, '=');
-  if (name || equals || kva_at(p, '{')) {
+  if (name || equals || kva_at(p, '{') || at_pairs(p)) {
     e = kva_parse_literal(p, e->type);
     e->text = name;
   } else if (e->type->first == e->type->last) {

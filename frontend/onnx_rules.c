@@ -144,6 +144,12 @@ kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kv
   return KVA_OK;
 }
 
+kva_dims kva_onnx_dims_of(kva_onnx_call *k, kva_ints ints) {
+  kva_dim *v = KVA_NEW_ARRAY(k->c->arena, kva_dim, ints.n + 1);
+  for (uint32_t i = 0; i < ints.n; i++) v[i] = kva_expr_const(kva_onnx_exprs(k), ints.v[i]);
+  return (kva_dims){ints.n, v};
+}
+
 kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32_t input, kva_ints *out, bool *out_given) {
   *out = kva_onnx_ints(k, attr);
   *out_given = kva_onnx_find_attr(k, attr) != NULL;

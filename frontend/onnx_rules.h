@@ -56,6 +56,7 @@ kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name); /* absent: n == 0, v
  * ("depends on data") when they are not known. */
 KVA_MUST_USE kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out);
 KVA_MUST_USE kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kva_ints *out);
+kva_dims kva_onnx_dims_of(kva_onnx_call *k, kva_ints ints);
 /* A list that was an attribute in old versions and is input i in new ones. `*out_given`: it is there at all. */
 KVA_MUST_USE kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32_t input, kva_ints *out,
                                       bool *out_given);
@@ -73,16 +74,13 @@ kva_value *kva_onnx_gather(kva_builder *b, kva_value *x, kva_value *indices, int
 kva_value *kva_onnx_iota(kva_builder *b, kva_dtype t, uint32_t rank, const kva_dim *shape, int64_t axis);
 /* iota that broadcasts against rank `rank`: extent n at `axis`, 1 elsewhere. */
 kva_value *kva_onnx_ramp(kva_builder *b, kva_dtype t, uint32_t rank, uint32_t axis, kva_dim n);
-kva_value *kva_onnx_not(kva_builder *b, kva_value *x);
 kva_value *kva_onnx_where(kva_builder *b, kva_value *cond, kva_value *x, kva_value *y);
 /* x[C] shaped to broadcast along axis 1 of a tensor of rank `rank`. */
 kva_value *kva_onnx_channels(kva_builder *b, kva_value *x, uint32_t rank);
 /* Flattens to [product of dims before axis, product of the rest]. */
 kva_value *kva_onnx_flatten_2d(kva_builder *b, kva_value *x, uint32_t axis);
 kva_dim kva_onnx_product(kva_builder *b, const kva_dim *dims, uint32_t from, uint32_t to);
-/* Negative indices count from the end. */
-kva_value *kva_onnx_wrap_index(kva_onnx_ctx *c, kva_value *index, kva_dim extent);
-/* Statistics over `axes` in float32 for narrower types: x32, and back. */
+/* As float, or double for double: where a composition would lose too much in narrower types. */
 kva_value *kva_onnx_widen(kva_builder *b, kva_value *x);
 
 #endif

@@ -40,7 +40,8 @@ void kva_expr_table_add(kva_arena *arena, kva_expr_table *t, uint64_t hash, cons
   t->len++;
 }
 
-/* ---- interning ------------------------------------------------------------------------------------------------------ */
+/* ---- interning ------------------------------------------------------------------------------------------------------
+ */
 
 static uint64_t intern_hash(const kva_expr *e) {
   uint64_t h = mix(e->kind + 1, (uint64_t)e->constant);
@@ -123,7 +124,8 @@ const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {
   return &n->e;
 }
 
-/* ---- public ----------------------------------------------------------------------------------------------------------- */
+/* ---- public
+ * ----------------------------------------------------------------------------------------------------------- */
 
 kva_expr_ctx *kva_expr_ctx_create(kva_arena *arena) {
   kva_expr_ctx *c = KVA_NEW(arena, kva_expr_ctx);

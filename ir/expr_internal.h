@@ -23,10 +23,18 @@ typedef struct kva_expr_node {
   const kva_expr *const *symbols;
 } kva_expr_node;
 
-static inline const kva_expr_node *kva_expr_node_of(const kva_expr *e) { return (const kva_expr_node *)(const void *)e; }
-static inline int64_t kva_expr_lo(const kva_expr *e) { return kva_expr_node_of(e)->lo; }
-static inline int64_t kva_expr_hi(const kva_expr *e) { return kva_expr_node_of(e)->hi; }
-static inline bool kva_expr_is_overflow(const kva_expr *e) { return e->kind == KVA_EXPR_OVERFLOW; }
+static inline const kva_expr_node *kva_expr_node_of(const kva_expr *e) {
+  return (const kva_expr_node *)(const void *)e;
+}
+static inline int64_t kva_expr_lo(const kva_expr *e) {
+  return kva_expr_node_of(e)->lo;
+}
+static inline int64_t kva_expr_hi(const kva_expr *e) {
+  return kva_expr_node_of(e)->hi;
+}
+static inline bool kva_expr_is_overflow(const kva_expr *e) {
+  return e->kind == KVA_EXPR_OVERFLOW;
+}
 
 /* Open-addressed set of pointers with their hashes beside them. */
 typedef struct kva_expr_table {
@@ -53,11 +61,12 @@ struct kva_expr_ctx {
   kva_poly *free_polys;
   const kva_expr *overflow;
   KVA_VEC(const kva_expr *) all; /* by id */
-  uint32_t proof_depth; /* proofs that run inside simplification inside proofs */
-  bool gave_up;         /* a proof ran out of steps since this was cleared: what it led to is not memoised */
+  uint32_t proof_depth;          /* proofs that run inside simplification inside proofs */
+  bool gave_up;                  /* a proof ran out of steps since this was cleared: what it led to is not memoised */
 };
 
-/* ---- sums (expr_sum.c) -------------------------------------------------------------------------------------------- */
+/* ---- sums (expr_sum.c) --------------------------------------------------------------------------------------------
+ */
 
 kva_poly *kva_poly_create(kva_expr_ctx *c);
 void kva_poly_discard(kva_poly *p);
@@ -96,7 +105,8 @@ void kva_expr_split_atom(kva_expr_ctx *c, const kva_expr *e, const kva_expr *ato
                          const kva_expr **out_rest);
 bool kva_expr_has_factor(const kva_expr_term *t, const kva_expr *atom);
 
-/* ---- interning (expr.c) --------------------------------------------------------------------------------------------- */
+/* ---- interning (expr.c) ---------------------------------------------------------------------------------------------
+ */
 
 const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e);
 const void *kva_expr_table_find(const kva_expr_table *t, uint64_t hash, bool (*same)(const void *item, const void *key),
@@ -109,20 +119,30 @@ uint64_t kva_expr_hash(const kva_expr *e, uint64_t (*symbol_hash)(void *user, co
 /* Constant bounds of an expression from those of its parts (expr_bounds.c). */
 void kva_expr_bounds(const kva_expr *e, int64_t *out_lo, int64_t *out_hi);
 
-/* ---- simplification and proof --------------------------------------------------------------------------------------- */
+/* ---- simplification and proof ---------------------------------------------------------------------------------------
+ */
 
-/* Replaces t*n*(x / n) + t*(x % n) by t*x, and the like (expr_simplify.c). True when p changed. */
+/* Replaces t*n*(x / n) + t*(x % n) by t*x, and the like (expr_join.c). True when p changed. */
 bool kva_poly_recombine(kva_poly *p);
-/* Results of earlier questions; KVA_EXPR_SYMBOL and KVA_EXPR_SUM as kinds are the prover's. */
+/* Results of earlier questions (expr_memo.c); KVA_EXPR_SYMBOL and KVA_EXPR_SUM as kinds are the prover's. */
 const kva_expr *kva_expr_recall(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b);
 void kva_expr_remember(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b,
                        const kva_expr *result);
+typedef const kva_expr *(*kva_expr_simplifier)(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a,
+                                               const kva_expr *b);
+/* compute(c, kind, a, b), remembered; overflow when a or b is. */
+const kva_expr *kva_expr_memoised(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b,
+                                  kva_expr_simplifier compute);
 /* q with a = q * b, or NULL when b does not divide a term by term (expr_simplify.c). */
 const kva_expr *kva_expr_exact_quotient(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 /* Proves e >= 0 for every value of its symbols (expr_prove.c). nonzero: an expression known not to be 0, or NULL. */
 bool kva_expr_prove_nonnegative(kva_expr_ctx *c, const kva_expr *e, const kva_expr *nonzero);
 
-static inline int64_t kva_floor_div(int64_t a, int64_t b) { return a / b - (a % b != 0 && (a < 0) != (b < 0)); }
-static inline int64_t kva_floor_mod(int64_t a, int64_t b) { return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0); }
+static inline int64_t kva_floor_div(int64_t a, int64_t b) {
+  return a / b - (a % b != 0 && (a < 0) != (b < 0));
+}
+static inline int64_t kva_floor_mod(int64_t a, int64_t b) {
+  return a % b + (a % b != 0 && (a < 0) != (b < 0) ? b : 0);
+}
 
 #endif

@@ -10,7 +10,8 @@ bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol,
   return !kva_expr_uses(*out_coefficient, symbol) && !kva_expr_uses(*out_rest, symbol);
 }
 
-/* ---- substitution ------------------------------------------------------------------------------------------------------- */
+/* ---- substitution
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct mapping {
   uint32_t n;
@@ -74,7 +75,8 @@ const kva_expr *kva_expr_substitute(kva_expr_ctx *c, const kva_expr *e, uint32_t
   return substitute(c, e, &(mapping){n, from, to});
 }
 
-/* ---- evaluation ----------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool eval_sum(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_t *out_v) {
   int64_t sum = e->constant;
@@ -109,7 +111,9 @@ bool kva_expr_eval(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_
          eval_pair(e->kind, a, b, out_v);
 }
 
-/* ---- text ------------------------------------------------------------------------------------------------------------------- */
+/* ---- text
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void print_term(const kva_expr_term *t, bool first, kva_text *out) {
   if (!first) {
@@ -143,10 +147,22 @@ static void print_pair(const char *name, const kva_expr *e, kva_text *out) {
   kva_text_add(out, ")");
 }
 
+/* Imported models may call a size anything. */
+static void print_symbol(const char *name, kva_text *out) {
+  bool plain = !(*name >= '0' && *name <= '9') && *name;
+  for (const char *s = name; *s; s++) {
+    plain &= (*s >= '0' && *s <= '9') || (*s >= 'a' && *s <= 'z') || (*s >= 'A' && *s <= 'Z') || *s == '_';
+  }
+  if (plain)
+    kva_text_add(out, "%s", name);
+  else
+    kva_text_add_quoted(out, name);
+}
+
 void kva_expr_print(const kva_expr *e, kva_text *out) {
   switch (e->kind) {
   case KVA_EXPR_SUM: print_sum(e, out); break;
-  case KVA_EXPR_SYMBOL: kva_text_add(out, "%s", e->name); break;
+  case KVA_EXPR_SYMBOL: print_symbol(e->name, out); break;
   case KVA_EXPR_DIV: print_pair("floordiv", e, out); break;
   case KVA_EXPR_MOD: print_pair("mod", e, out); break;
   case KVA_EXPR_MIN: print_pair("min", e, out); break;

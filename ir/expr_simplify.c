@@ -1,4 +1,4 @@
-/* floordiv, mod, min, max, and the sums that undo a division.
+/* floordiv, mod, min and max.
  *
  * Division of a by b, b != 0 by contract, in this order (q, r, y, m, g are expressions):
  *   1. a = q*b + r by polynomial division:        a / b = q + r / b,            a % b = r % b
@@ -6,60 +6,15 @@
  *      -b <= r < 0:                               r / b = -1,                   r % b = r + b
  *   3. b = g*m, r = g*y + s, 0 <= s < g, m > 0:   r / b = y / m,                r % b = g * (y % m) + s
  *   4. nested, n > 0:  (x / m + k) / n = (x + k*m) / (m*n),   (x % (m*n)) / n = (x / n) % m,
- *                      (t * (x % n) + s) % b = (t*x + s) % b  when b divides t*n
- * Sums put together again what division took apart: t*n * (x / n) + t * (x % n) = t*x. */
+ *                      (t * (x % n) + s) % b = (t*x + s) % b  when b divides t*n */
 #include "ir/expr_internal.h"
-
-/* ---- memo -------------------------------------------------------------------------------------------------------------- */
-
-typedef struct memo {
-  kva_expr_kind kind;
-  const kva_expr *a, *b, *result;
-} memo;
-
-static bool same_memo(const void *item, const void *key) {
-  const memo *x = item, *y = key;
-  return x->kind == y->kind && x->a == y->a && x->b == y->b;
-}
-
-static uint64_t memo_hash(const memo *m) {
-  uint64_t h = ((uint64_t)m->a->id << 32 | m->b->id) * 0x9e3779b97f4a7c15u + m->kind;
-  return h ^ h >> 31;
-}
-
-const kva_expr *kva_expr_recall(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b) {
-  memo key = {.kind = kind, .a = a, .b = b};
-  const memo *m = kva_expr_table_find(&c->memo, memo_hash(&key), same_memo, &key);
-  return m ? m->result : NULL;
-}
-
-void kva_expr_remember(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b,
-                       const kva_expr *result) {
-  memo m = {.kind = kind, .a = a, .b = b, .result = result};
-  kva_expr_table_add(c->arena, &c->memo, memo_hash(&m), kva_arena_memdup(c->arena, &m, sizeof m));
-}
-
-typedef const kva_expr *(*simplifier)(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b);
-
-static const kva_expr *memoised(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b,
-                                simplifier compute) {
-  if (kva_expr_is_overflow(a) || kva_expr_is_overflow(b)) return c->overflow;
-  const kva_expr *found = kva_expr_recall(c, kind, a, b);
-  if (found) return found;
-  bool outer = c->gave_up;
-  c->gave_up = false;
-  const kva_expr *result = compute(c, kind, a, b);
-  /* The same question may have been answered on the way. */
-  if (!c->gave_up && !kva_expr_recall(c, kind, a, b)) kva_expr_remember(c, kind, a, b, result);
-  c->gave_up |= outer;
-  return result;
-}
 
 static const kva_expr *make_atom(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *a, const kva_expr *b) {
   return kva_expr_intern(c, &(kva_expr){.kind = kind, .a = a, .b = b});
 }
 
-/* ---- step 1: polynomial division ------------------------------------------------------------------------------------------ */
+/* ---- step 1: polynomial division
+ * ------------------------------------------------------------------------------------------ */
 
 /* By a constant n > 0. Coefficients are divided toward zero (-i stays -i), the constant part by floor. */
 static const kva_expr *split_const(kva_expr_ctx *c, const kva_expr *a, int64_t n, const kva_expr **out_rest) {
@@ -127,7 +82,8 @@ const kva_expr *kva_expr_exact_quotient(kva_expr_ctx *c, const kva_expr *a, cons
   return kva_expr_is(rest, 0) && !kva_expr_is_overflow(q) ? q : NULL;
 }
 
-/* ---- step 2: ranges ---------------------------------------------------------------------------------------------------------- */
+/* ---- step 2: ranges
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool in_range(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b) {
   return kva_expr_prove_nonnegative(c, r, b) &&
@@ -147,7 +103,8 @@ static bool known_quotient(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b
   return lo < 0 && in_range(c, kva_expr_add(c, r, b), b);
 }
 
-/* ---- step 3: common divisors --------------------------------------------------------------------------------------------------- */
+/* ---- step 3: common divisors
+ * --------------------------------------------------------------------------------------------------- */
 
 typedef struct divisor {
   int64_t coefficient;
@@ -277,7 +234,8 @@ static bool reduce(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b, reduct
   return false;
 }
 
-/* ---- step 4 and division -------------------------------------------------------------------------------------------------------- */
+/* ---- step 4 and division
+ * -------------------------------------------------------------------------------------------------------- */
 
 /* (x / m + k) / n = (x + k*m) / (m*n) for a constant k and n > 0: floor(floor(y) / n) = floor(y / n). */
 static const kva_expr *div_of_div(kva_expr_ctx *c, const kva_expr *r, const kva_expr *n) {
@@ -366,11 +324,11 @@ static const kva_expr *simplify_mod(kva_expr_ctx *c, kva_expr_kind kind, const k
 }
 
 const kva_expr *kva_expr_div(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b) {
-  return memoised(c, KVA_EXPR_DIV, a, b, simplify_div);
+  return kva_expr_memoised(c, KVA_EXPR_DIV, a, b, simplify_div);
 }
 
 const kva_expr *kva_expr_mod(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b) {
-  return memoised(c, KVA_EXPR_MOD, a, b, simplify_mod);
+  return kva_expr_memoised(c, KVA_EXPR_MOD, a, b, simplify_mod);
 }
 
 const kva_expr *kva_expr_ceildiv(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b) {
@@ -378,7 +336,9 @@ const kva_expr *kva_expr_ceildiv(kva_expr_ctx *c, const kva_expr *a, const kva_e
   return kva_expr_muli(c, kva_expr_div(c, kva_expr_muli(c, a, -1), b), -1);
 }
 
-/* ---- min and max -------------------------------------------------------------------------------------------------------------------- */
+/* ---- min and max
+ * --------------------------------------------------------------------------------------------------------------------
+ */
 
 enum { MAX_OPERANDS = 16 };
 typedef struct operands {
@@ -431,82 +391,9 @@ static const kva_expr *simplify_extremum(kva_expr_ctx *c, kva_expr_kind kind, co
 }
 
 const kva_expr *kva_expr_min(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b) {
-  return memoised(c, KVA_EXPR_MIN, a, b, simplify_extremum);
+  return kva_expr_memoised(c, KVA_EXPR_MIN, a, b, simplify_extremum);
 }
 
 const kva_expr *kva_expr_max(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b) {
-  return memoised(c, KVA_EXPR_MAX, a, b, simplify_extremum);
-}
-
-/* ---- recombination -------------------------------------------------------------------------------------------------------------------- */
-
-/* p contains every term of q. */
-static bool contains(const kva_poly *p, const kva_poly *q) {
-  for (uint32_t i = 0, j = 0; i < q->terms.len; i++) {
-    while (j < p->terms.len && p->terms.data[j].factors != q->terms.data[i].factors) j++;
-    int64_t k = q->terms.data[i].coefficient;
-    if (j == p->terms.len || p->terms.data[j].coefficient != k || k == INT64_MIN) return false;
-  }
-  return true;
-}
-
-/* x / n, unless a proof is running so deep that working it out might not end. */
-static const kva_expr *quotient_if_known(kva_expr_ctx *c, const kva_expr *x, const kva_expr *n) {
-  if (c->proof_depth < 2) return kva_expr_div(c, x, n);
-  const kva_expr *found = kva_expr_recall(c, KVA_EXPR_DIV, x, n);
-  if (!found) c->gave_up = true;
-  return found;
-}
-
-/* Term t of p holds mod = x % n: replaces t*n*f + t by t' * (joined), where f is x / n (joined: x) or (x / n) % k
- * (joined: x % (n*k)). */
-static bool join(kva_poly *p, const kva_expr_term *t, const kva_expr *mod, const kva_expr *f) {
-  kva_expr_ctx *c = p->ctx;
-  const kva_expr *factors[KVA_EXPR_MAX_DEGREE];
-  kva_factors_divide(t, 1, &mod, factors);
-  uint32_t n = t->n_factors;
-  factors[n - 1] = f;
-  kva_poly *q = kva_poly_create(c);
-  kva_poly_add_scaled(q, mod->b, t->coefficient, n, factors);
-  kva_poly_normalize(q);
-  bool found = !q->overflow && contains(p, q);
-  if (found) {
-    kva_expr_term own = *t;
-    const kva_expr *joined = f->kind == KVA_EXPR_DIV ? mod->a : kva_expr_mod(c, mod->a, kva_expr_mul(c, mod->b, f->b));
-    for (uint32_t i = 0; i < q->terms.len; i++) {
-      kva_expr_term *u = &q->terms.data[i];
-      kva_poly_add_term(p, -u->coefficient, u->n_factors, u->factors);
-    }
-    kva_poly_add_term(p, -own.coefficient, own.n_factors, own.factors);
-    kva_poly_add_scaled(p, joined, own.coefficient, n - 1, factors);
-  }
-  kva_poly_discard(q);
-  return found;
-}
-
-static bool join_mod(kva_poly *p, const kva_expr_term *t, const kva_expr *mod) {
-  const kva_expr *quotient = NULL;
-  for (uint32_t i = 0; i < p->terms.len; i++) {
-    const kva_expr_term *u = &p->terms.data[i];
-    for (uint32_t f = 0; f < u->n_factors; f++) {
-      const kva_expr *atom = u->factors[f];
-      bool candidate = atom->kind == KVA_EXPR_DIV || (atom->kind == KVA_EXPR_MOD && atom->a->kind == KVA_EXPR_DIV);
-      if (!candidate || atom == mod) continue;
-      if (!quotient) quotient = quotient_if_known(p->ctx, mod->a, mod->b);
-      if (!quotient) return false;
-      bool fits = atom == quotient || (atom->kind == KVA_EXPR_MOD && atom->a == quotient);
-      if (fits && quotient->kind == KVA_EXPR_DIV && join(p, t, mod, atom)) return true;
-    }
-  }
-  return false;
-}
-
-bool kva_poly_recombine(kva_poly *p) {
-  for (uint32_t i = 0; i < p->terms.len; i++) {
-    const kva_expr_term t = p->terms.data[i];
-    for (uint32_t f = 0; f < t.n_factors; f++) {
-      if (t.factors[f]->kind == KVA_EXPR_MOD && t.coefficient != INT64_MIN && join_mod(p, &t, t.factors[f])) return true;
-    }
-  }
-  return false;
+  return kva_expr_memoised(c, KVA_EXPR_MAX, a, b, simplify_extremum);
 }

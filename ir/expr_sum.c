@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-/* ---- monomials -------------------------------------------------------------------------------------------------------- */
+/* ---- monomials
+ * -------------------------------------------------------------------------------------------------------- */
 
 typedef struct monomial {
   uint32_t n;
@@ -79,7 +80,8 @@ void kva_expr_terms(const kva_expr *e, kva_terms *out) {
   out->v = &out->one;
 }
 
-/* ---- sums under construction -------------------------------------------------------------------------------------------- */
+/* ---- sums under construction
+ * -------------------------------------------------------------------------------------------- */
 
 kva_poly *kva_poly_create(kva_expr_ctx *c) {
   kva_poly *p = c->free_polys;
@@ -204,7 +206,8 @@ void kva_expr_split_atom(kva_expr_ctx *c, const kva_expr *e, const kva_expr *ato
   *out_rest = kva_poly_finish(rest);
 }
 
-/* ---- public --------------------------------------------------------------------------------------------------------------- */
+/* ---- public
+ * --------------------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *linear(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b, int64_t scale_b) {
   kva_poly *p = kva_poly_create(c);

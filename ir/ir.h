@@ -190,6 +190,10 @@ KVA_MUST_USE kva_status kva_module_verify(kva_module *m);
 
 /* Text that parses back to an equal module (see ir/README.md for the grammar). Gives every value a unique name. */
 void kva_module_print(kva_module *m, kva_text *out);
+/* Printed tensors above 64 elements are only named, by a hash of their content: `float[1000] ["hash": "9f..."]`. This
+ * finds the tensor again among the module's constants and initial data; NULL: it has none such. */
+const kva_tensor_data *kva_module_find_data(const kva_module *m, uint64_t hash);
+uint64_t kva_tensor_hash(const kva_tensor_data *t, uint64_t seed);
 /* Graphviz. */
 void kva_module_print_dot(kva_module *m, kva_text *out);
 

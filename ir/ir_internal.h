@@ -17,8 +17,13 @@ static inline const void *kva_attr_at(const void *attrs, const kva_attr_field *f
 /* Whether field f of attrs has its default. */
 bool kva_attr_is_default(const kva_attr_field *f, const void *attrs);
 bool kva_tensor_equal(const kva_tensor_data *a, const kva_tensor_data *b);
-/* Hash of type, shape and content. */
-uint64_t kva_tensor_hash(const kva_tensor_data *t, uint64_t seed);
+
+/* Whether `s` stands in the text language without quotes: a word that means nothing else there. */
+bool kva_is_plain_name(const char *s);
+void kva_print_name(kva_text *out, const char *s);
+/* `<axis = 1, perm = [1, 0]>` and a space, or nothing when all fields have their defaults (print_attrs.c). */
+void kva_print_attrs(kva_text *out, const kva_attr_desc *desc, const void *attrs);
+void kva_print_tensor(kva_text *out, const kva_tensor_data *t);
 
 /* What a hash makes of symbols and states: their names, or numbers. */
 typedef struct kva_attr_hasher {

@@ -3,12 +3,8 @@
  *
  * The open regions form a path from the kernel's body to the current region. An instruction of an open region R, other
  * than the open loop or if itself, stands before that loop or if, because whatever goes into R goes there. Hence all
- * values of the regions on the path are visible, and nothing else is: "visible" is a test on regions alone.
- *
- * Placement: a pure instruction depends on the regions of its operands, of its loop variables and of its value symbols,
- * which all lie on the path; it goes into the deepest. A load stays inside an `if` that it was asked for in, and inside
- * a loop that may run no iteration unless its index is proven to lie in the buffer: outside it could touch memory that
- * does not exist (x[t, 0] of an empty x, in a loop over its empty axis). */
+ * values of the regions on the path are visible, and nothing else is: "visible" is a test on regions alone. Where pure
+ * instructions go is in kernel_place.c. */
 #include "ir/kernel_internal.h"
 
 /* What makes pure instructions equal. Zeroed before it is filled, so that padding compares. */
@@ -65,30 +61,7 @@ bool kva_kb_is_ordered(const kva_kbuf *buf) {
   return buf->space != KVA_K_PARAM || buf->written;
 }
 
-/* ---- placement --------------------------------------------------------------------------------------------------- */
-
-kva_kregion *kva_kb_symbol_region(const kva_kb *b, const kva_expr *symbol) {
-  const kva_kloop *l = kva_kb_get(b->memo->symbol_loops, symbol);
-  if (l) return l->body;
-  const kva_kinstr *v = kva_kb_get(b->memo->symbol_values, symbol);
-  return v ? v->region : b->kernel->body;
-}
-
-typedef struct region_search {
-  const kva_kb *b;
-  kva_kregion *region;
-} region_search;
-
-static void visit_symbol(void *user, const kva_expr *symbol) {
-  region_search *s = user;
-  s->region = kva_kb_deeper(s->region, kva_kb_symbol_region(s->b, symbol));
-}
-
-kva_kregion *kva_kb_expr_region(const kva_kb *b, const kva_expr *e) {
-  region_search s = {b, b->kernel->body};
-  kva_expr_each_symbol(e, visit_symbol, &s);
-  return s.region;
-}
+/* ---- pure instructions ------------------------------------------------------------------------------------------- */
 
 static kva_kregion *operand_region(const kva_kb *b, const kva_kinstr *i) {
   kva_kregion *r = i->index ? kva_kb_expr_region(b, i->index) : b->kernel->body;
@@ -98,45 +71,6 @@ static kva_kregion *operand_region(const kva_kb *b, const kva_kinstr *i) {
   }
   KVA_ASSERT(kva_k_encloses(r, b->region)); /* operand out of scope */
   return r;
-}
-
-void kva_kb_link(const kva_kb *b, kva_kregion *r, kva_kinstr *i) {
-  kva_kinstr *open_child = NULL;
-  for (kva_kregion *c = b->region; c != r; c = c->parent) open_child = c->owner;
-  kva_k_insert(r, open_child, i);
-}
-
-bool kva_kb_load_in_bounds(kva_expr_ctx *c, const kva_kinstr *load) {
-  return kva_expr_provably_le(c, kva_expr_const(c, 0), load->index) &&
-         kva_expr_provably_less(c, load->index, load->buf->extent);
-}
-
-static bool may_be_empty(const kva_kloop *l) {
-  int64_t lo;
-  return !kva_expr_lower_bound(l->extent, &lo) || lo < 1;
-}
-
-kva_kregion *kva_kb_hoist(kva_kregion *from, kva_kregion *lowest, bool loads, bool (*safe)(const void *user),
-                          const void *user) {
-  if (!loads) return lowest;
-  bool known_safe = false;
-  for (kva_kregion *r = from; r != lowest; r = r->parent) {
-    if (r->owner->op == KVA_K_IF) return r;
-    if (known_safe || !may_be_empty(r->owner->loop)) continue;
-    known_safe = safe(user);
-    if (!known_safe) return r;
-  }
-  return lowest;
-}
-
-typedef struct load_site {
-  kva_expr_ctx *exprs;
-  const kva_kinstr *load;
-} load_site;
-
-static bool load_is_safe(const void *user) {
-  const load_site *site = user;
-  return kva_kb_load_in_bounds(site->exprs, site->load);
 }
 
 static pure_key make_key(const kva_kinstr *i, const kva_kregion *r) {
@@ -163,8 +97,8 @@ static kva_kinstr *copy_instr(kva_kb *b, const kva_kinstr *proto) {
 
 kva_kval kva_kb_pure(kva_kb *b, const kva_kinstr *proto) {
   kva_kregion *lowest = operand_region(b, proto);
-  load_site site = {b->exprs, proto};
-  kva_kregion *place = kva_kb_hoist(b->region, lowest, proto->op == KVA_K_LOAD, load_is_safe, &site);
+  kva_khoist hoist = {.exprs = b->exprs, .load = proto->op == KVA_K_LOAD ? proto : NULL};
+  kva_kregion *place = kva_kb_hoist(&hoist, b->region, lowest);
   for (kva_kregion *r = place;; r = r->parent) {
     pure_key key = make_key(proto, r);
     kva_kinstr *known = kva_map_get(b->memo->pure, &key, sizeof key);

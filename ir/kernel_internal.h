@@ -39,13 +39,16 @@ kva_kregion *kva_kb_expr_region(const kva_kb *b, const kva_expr *e);
 void kva_kb_link(const kva_kb *b, kva_kregion *r, kva_kinstr *i);
 /* Makes the pure instruction `proto` (never linked itself) where its operands allow, or finds an equal one. */
 kva_kval kva_kb_pure(kva_kb *b, const kva_kinstr *proto);
-/* The outermost region, between `from` (current) and `lowest` (where the operands allow it), for code that loads.
- * safe(user) says whether it touches only what exists even where the program as written would not run it. */
-kva_kregion *kva_kb_hoist(kva_kregion *from, kva_kregion *lowest, bool loads, bool (*safe)(const void *user),
-                          const void *user);
+/* What moves out: a load that is not linked yet, or a loop with loads in it; neither: code that cannot fail. */
+typedef struct kva_khoist {
+  kva_expr_ctx *exprs;
+  const kva_kinstr *load;
+  const kva_kloop *loop;
+} kva_khoist;
+/* The outermost region, from `from` (current) up to `lowest` (where the operands allow it), that it may move to. */
+kva_kregion *kva_kb_hoist(const kva_khoist *h, kva_kregion *from, kva_kregion *lowest);
 /* Is this a load whose value another instruction may change? */
 bool kva_kb_is_ordered(const kva_kbuf *buf);
-bool kva_kb_load_in_bounds(kva_expr_ctx *c, const kva_kinstr *load);
 bool kva_kb_is_const(const kva_kinstr *v);
 
 #endif

@@ -26,17 +26,16 @@ static loop_results *results_of(const kva_kb *b, const kva_kloop *l) {
   return kva_kb_get(b->memo->results, l);
 }
 
-/* Returns the number of the new carry. */
-static uint32_t add_carry(kva_kb *b, kva_kloop *l, kva_combine combine, kva_kval init, kva_kval yield) {
+/* Returns the new carry's result. */
+static kva_kinstr *add_carry(kva_kb *b, kva_kloop *l, kva_combine combine, kva_kval init, kva_kval yield) {
   KVA_ASSERT(init->region && kva_k_encloses(init->region, l->instr->region));
   kva_kcarry carry = {.combine = combine, .dtype = init->dtype, .init = init, .yield = yield};
-  uint32_t number = l->carries.len;
   KVA_PUSH(b->arena, &l->carries, carry);
   kva_kinstr *result = kva_k_instr_create(b->kernel, KVA_K_REDUCE, init->dtype);
   result->loop = l;
-  result->carry = number;
+  result->carry = l->carries.len - 1;
   KVA_PUSH(b->arena, &results_of(b, l)->carries, result);
-  return number;
+  return result;
 }
 
 kva_kval kva_k_reduce(kva_kb *b, kva_kloop *l, kva_combine combine, kva_kval init, kva_kval contribution) {
@@ -49,16 +48,15 @@ kva_kval kva_k_reduce(kva_kb *b, kva_kloop *l, kva_combine combine, kva_kval ini
     if (known->combine != combine || known->init != init || known->yield != contribution) continue;
     return results_of(b, l)->carries.data[c];
   }
-  return results_of(b, l)->carries.data[add_carry(b, l, combine, init, contribution)];
+  return add_carry(b, l, combine, init, contribution);
 }
 
 kva_kval kva_k_carry(kva_kb *b, kva_kloop *l, kva_kval init) {
   KVA_ASSERT(kva_k_encloses(l->body, b->region));
   init = kva_kb_resolve(init);
-  uint32_t number = add_carry(b, l, KVA_COMBINE_NONE, init, NULL);
   kva_kinstr *i = kva_k_instr_create(b->kernel, KVA_K_CARRY, init->dtype);
   i->loop = l;
-  i->carry = number;
+  i->carry = add_carry(b, l, KVA_COMBINE_NONE, init, NULL)->carry;
   kva_kb_link(b, l->body, i);
   return i;
 }
@@ -118,23 +116,6 @@ static loop_scan scan(kva_kb *b, kva_kloop *l) {
   scan_loop(&s, l);
   kva_k_each_instr_in(l->body, scan_instr, &s);
   return s;
-}
-
-typedef struct bounds_check {
-  kva_expr_ctx *exprs;
-  bool ok;
-} bounds_check;
-
-static void check_load(void *user, kva_kinstr *i) {
-  bounds_check *check = user;
-  if (check->ok && i->op == KVA_K_LOAD) check->ok = kva_kb_load_in_bounds(check->exprs, i);
-}
-
-static bool loop_is_safe(const void *user) {
-  const loop_scan *s = user;
-  bounds_check check = {s->b->exprs, true};
-  kva_k_each_instr_in(s->loop->body, check_load, &check);
-  return check.ok;
 }
 
 /* ---- equality ---------------------------------------------------------------------------------------------------- */
@@ -301,7 +282,8 @@ void kva_k_loop_end(kva_kb *b, kva_kloop *l) {
     link_results(b, l);
     return;
   }
-  kva_kregion *place = kva_kb_hoist(from, s.lowest, s.loads, loop_is_safe, &s);
+  kva_khoist hoist = {.exprs = b->exprs, .loop = s.loads ? l : NULL};
+  kva_kregion *place = kva_kb_hoist(&hoist, from, s.lowest);
   uint64_t hash = hash_loop(l);
   const kva_kloop *equal = find_equal(b, l, place, s.lowest, hash);
   if (equal) {

@@ -7,6 +7,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/matmul.h"
+#include "ops/shape.h"
 
 kva_matmul_shape kva_matmul_get(const kva_node *n) {
   const kva_matmul_attrs *attrs = n->attrs;
@@ -93,9 +94,8 @@ kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_wide *const *
 static kva_value *rows_of(kva_builder *b, kva_value *x) {
   const kva_type *t = x->type;
   if (t->rank == 2) return x;
-  kva_dim shape[2] = {kva_expr_const(b->m->exprs, 1), t->dims[t->rank - 1]};
-  for (uint32_t i = 0; i + 1 < t->rank; i++) shape[0] = kva_expr_mul(b->m->exprs, shape[0], t->dims[i]);
-  return kva_reshape(b, x, 2, shape);
+  kva_dim rows = kva_shape_product(b->m->exprs, t->rank - 1, t->dims);
+  return kva_reshape(b, x, 2, (kva_dim[]){rows, t->dims[t->rank - 1]});
 }
 
 /* A weight shared by a batch: one product over all rows, instead of a batch of products and their sum. */

@@ -1,6 +1,7 @@
 /* See random.h. */
 #include "ops/random.h"
 #include "ops/check.h"
+#include "ops/shape.h"
 
 #define STREAM_FACTOR UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / golden ratio: spreads small stream numbers over the key */
 enum { ROUNDS = 10 };
@@ -40,14 +41,6 @@ static kva_kval scalar(kva_lower *l, const kva_node *n, uint32_t operand) {
   return kva_k_convert(l->kb, l->operand(l, n, operand, NULL), KVA_I64);
 }
 
-static const kva_expr *flat_index(kva_lower *l, const kva_type *t, const kva_expr *const *idx) {
-  const kva_expr *flat = kva_expr_const(l->kb->exprs, 0);
-  for (uint32_t i = 0; i < t->rank; i++) {
-    flat = kva_expr_add(l->kb->exprs, kva_expr_mul(l->kb->exprs, flat, t->dims[i]), idx[i]);
-  }
-  return flat;
-}
-
 static kva_kval mixed(kva_kb *kb, kva_kval product_hi, kva_kval word, kva_kval key) {
   return kva_k2(kb, KVA_K_xor, kva_k2(kb, KVA_K_xor, product_hi, word), key);
 }
@@ -57,7 +50,9 @@ kva_random_kvals kva_random_lower(kva_lower *l, const kva_node *n, int64_t strea
   kva_kb *kb = l->kb;
   kva_kval stream_bits = kva_k_const_i(kb, KVA_I64, (int64_t)((uint64_t)stream * STREAM_FACTOR));
   halves key = split(kb, kva_k2(kb, KVA_K_xor, scalar(l, n, 0), stream_bits));
-  halves low = split(kb, kva_k_index(kb, flat_index(l, n->results[0].type, idx))), high = split(kb, scalar(l, n, 1));
+  const kva_type *t = n->results[0].type;
+  const kva_expr *i = kva_shape_linear(kb->exprs, t->rank, t->dims, idx);
+  halves low = split(kb, kva_k_index(kb, i)), high = split(kb, scalar(l, n, 1));
   kva_kval c[4] = {low.lo, low.hi, high.lo, high.hi};
   kva_kval m0 = kva_k_const_i(kb, KVA_U32, 0xD2511F53), m1 = kva_k_const_i(kb, KVA_U32, 0xCD9E8D57);
   for (int round = 0; round < ROUNDS; round++) {

@@ -1,6 +1,7 @@
 /* See row.h. */
 #include "ops/row.h"
 #include "ops/check.h"
+#include "ops/shape.h"
 
 kva_status kva_row_infer(kva_module *m, const kva_node *n, int64_t axis, const kva_type **out_types) {
   uint32_t ignored;
@@ -42,8 +43,7 @@ kva_kval kva_term_exp(kva_lower *l, const kva_node *n, const kva_expr *const *id
 }
 
 kva_kval kva_row_length(kva_lower *l, const kva_type *x, uint32_t axis, kva_dtype t) {
-  const kva_expr *len = kva_expr_const(l->kb->exprs, 1);
-  for (uint32_t i = axis; i < x->rank; i++) len = kva_expr_mul(l->kb->exprs, len, x->dims[i]);
+  const kva_expr *len = kva_shape_product(l->kb->exprs, x->rank - axis, x->dims + axis);
   return kva_k_convert(l->kb, kva_k_index(l->kb, len), t);
 }
 

@@ -69,8 +69,10 @@ typedef struct kva_data_source {
   void *self;
 } kva_data_source;
 
-/* Built-in generators by name with numeric arguments ("pool" = 48, ...): "induction" (tokens, targets, first), "ngram",
- * "random". Unknown names or arguments are errors that list the known ones. */
+/* Built-in generators: "induction" (arguments pool = 48, all = 0), "ngram" (pairs = 200, all = 0), "random" (all = 0).
+ * They fill one to three int32 or int64 tensors [B, T]: tokens; targets, the next token where it counts (all = 1:
+ * everywhere), else -1; first, the target at the first position that counts, else -1. Unknown names or arguments are
+ * errors that list the known ones. */
 typedef struct kva_data_arg {
   const char *name;
   double value;

@@ -13,6 +13,8 @@ typedef struct message {
 struct kva_diag {
   message *messages;
   size_t count, capacity, errors;
+  char **kept; /* strings of the places, each once */
+  size_t n_kept;
 };
 
 _Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
@@ -46,13 +48,15 @@ kva_diag *kva_diag_create(void) {
 
 void kva_diag_clear(kva_diag *diag) {
   for (size_t i = 0; i < diag->count; i++) free(diag->messages[i].text);
-  diag->count = diag->errors = 0;
+  for (size_t i = 0; i < diag->n_kept; i++) free(diag->kept[i]);
+  diag->count = diag->errors = diag->n_kept = 0;
 }
 
 void kva_diag_destroy(kva_diag *diag) {
   if (!diag) return;
   kva_diag_clear(diag);
   free(diag->messages);
+  free(diag->kept);
   free(diag);
 }
 
@@ -66,13 +70,37 @@ static bool grow(kva_diag *diag) {
   return true;
 }
 
+/* A copy of s that lives as long as the messages: a module whose construction failed is gone when they are printed.
+ * NULL: no memory. */
+static const char *keep(kva_diag *diag, const char *s) {
+  if (!s) return NULL;
+  for (size_t i = 0; i < diag->n_kept; i++) {
+    if (!strcmp(diag->kept[i], s)) return diag->kept[i];
+  }
+  char **kept = realloc(diag->kept, (diag->n_kept + 1) * sizeof *kept);
+  if (!kept) return NULL;
+  diag->kept = kept;
+  char *copy = strdup(s);
+  if (copy) kept[diag->n_kept++] = copy;
+  return copy;
+}
+
+static kva_loc keep_loc(kva_diag *diag, const kva_loc *loc) {
+  if (!loc) return (kva_loc){0};
+  kva_loc kept = *loc;
+  kept.file = keep(diag, loc->file);
+  kept.source = keep(diag, loc->source);
+  kept.node = keep(diag, loc->node);
+  return kept;
+}
+
 /* A message that there is no memory for is lost; the status that goes with it is not. */
 static void add(kva_diag *diag, kva_severity severity, const kva_loc *loc, const char *fmt, va_list args) {
   if (!diag) return;
   diag->errors += severity == KVA_ERROR;
   if (!grow(diag)) return;
   message *m = &diag->messages[diag->count++];
-  *m = (message){.severity = severity, .loc = loc ? *loc : (kva_loc){0}};
+  *m = (message){.severity = severity, .loc = keep_loc(diag, loc)};
   if (vasprintf(&m->text, fmt, args) < 0) m->text = NULL;
 }
 

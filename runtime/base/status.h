@@ -57,7 +57,7 @@ typedef struct kva_loc {
 
 typedef enum kva_severity { KVA_NOTE, KVA_WARNING, KVA_ERROR } kva_severity;
 
-/* Collects diagnostics. Not thread safe; one per compilation. */
+/* Collects diagnostics, with copies of the strings of their places. Not thread safe; one per compilation. */
 typedef struct kva_diag kva_diag;
 kva_diag *kva_diag_create(void);
 void kva_diag_destroy(kva_diag *diag);

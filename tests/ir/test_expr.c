@@ -35,7 +35,7 @@ static fixture make(void) {
 #define MOD(x, y) kva_expr_mod(f.c, x, y)
 #define MIN(x, y) kva_expr_min(f.c, x, y)
 #define MAX(x, y) kva_expr_max(f.c, x, y)
-#define INT(v) kva_expr_const(f.c, v)
+#define INT(v)    kva_expr_const(f.c, v)
 
 static void check_same(const kva_expr *got, const kva_expr *want, int line) {
   if (got == want) return;
@@ -125,6 +125,26 @@ static void division_by_sizes(void **state) {
   SAME(kva_expr_ceildiv(f.c, ADD(kva_expr_muli(f.c, f.N, 4), INT(1)), INT(4)), ADD(f.N, INT(1)));
   SAME(DIV(f.N, INT(0)), MOD(f.N, INT(0)));
   assert_int_equal(DIV(f.N, INT(0))->kind, KVA_EXPR_OVERFLOW);
+  kva_arena_destroy(f.arena);
+}
+
+static bool four_one_minus_one(void *user, const kva_expr *symbol, int64_t *out_v) {
+  const fixture *f = user;
+  *out_v = symbol == f->N ? 4 : symbol == f->tile ? 1 : -1;
+  return true;
+}
+
+/* floor((4*4 + 1) / (4*-1)) = -5, but floor(4 / -1) = -4: a common divisor comes out of positive divisors only. */
+static void division_by_what_may_be_negative(void **state) {
+  (void)state;
+  fixture f = make();
+  const kva_expr *s = kva_expr_fresh(f.c, "s", -2, NULL), *x = ADD(kva_expr_muli(f.c, f.N, 4), f.tile);
+  int64_t v;
+  assert_true(kva_expr_eval(DIV(x, kva_expr_muli(f.c, s, 4)), four_one_minus_one, &f, &v));
+  assert_int_equal(v, -5);
+  assert_true(kva_expr_eval(MOD(x, kva_expr_muli(f.c, s, 4)), four_one_minus_one, &f, &v));
+  assert_int_equal(v, -3);
+  SAME(DIV(f.N, INT(-2)), DIV(kva_expr_muli(f.c, f.N, -1), INT(2)));
   kva_arena_destroy(f.arena);
 }
 
@@ -259,7 +279,8 @@ static void text_is_readable(void **state) {
   kva_arena_destroy(f.arena);
 }
 
-/* ---- brute force ---------------------------------------------------------------------------------------------------------- */
+/* ---- brute force
+ * ---------------------------------------------------------------------------------------------------------- */
 
 enum { N_SIZES = 3, N_VARS = 4, N_SYMBOLS = N_SIZES + N_VARS };
 
@@ -449,6 +470,7 @@ int main(void) {
       cmocka_unit_test(flattened_indices_come_apart),
       cmocka_unit_test(sums_as_divisors),
       cmocka_unit_test(division_by_sizes),
+      cmocka_unit_test(division_by_what_may_be_negative),
       cmocka_unit_test(what_division_took_apart_comes_together),
       cmocka_unit_test(order_is_proven_from_ranges),
       cmocka_unit_test(min_and_max),

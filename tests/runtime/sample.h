@@ -63,7 +63,7 @@ static const kva_state_desc sample_states[N_STATES] = {
              .init = KVA_STATE_INIT_CONSTANT,
              .init_a = 9},
     [S_STEP] = {.name = "step", .kind = 2, .dtype = KVA_I64, .rank = 0, .bytes = 8, .of = -1},
-    /* out of order on purpose: first follows second, which follows "u" of the table's neighbour */
+    /* out of order on purpose: its source comes after it */
     [S_FIRST] = {.name = "first",
                  .dtype = KVA_F32,
                  .rank = 2,

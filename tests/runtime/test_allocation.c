@@ -3,7 +3,6 @@
 #include "runtime/base/platform.h"
 #include "tests/runtime/sample.h"
 
-#include <dlfcn.h>
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <cmocka.h>
@@ -11,7 +10,9 @@
 static atomic_long allocations;
 
 #if defined(__SANITIZE_ADDRESS__)
-#include <sanitizer/allocator_interface.h>
+/* gcc installs libasan without its headers. */
+extern int __sanitizer_install_malloc_and_free_hooks(void (*on_malloc)(const volatile void *, size_t),
+                                                     void (*on_free)(const volatile void *));
 static void count_allocation(const volatile void *p, size_t size) {
   (void)p;
   (void)size;

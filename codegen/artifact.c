@@ -1,0 +1,252 @@
+/* The artefact's tables from memory plans: every step lowered, scheduled and added to the module of kernels; sizes and
+ * grids as formulas over one list of shape symbols that all programs share, so that programs share kernels. */
+#include "codegen/codegen.h"
+
+typedef struct writer {
+  kva_codegen *cg;
+  kva_arena *arena;
+  kva_module *m;
+  KVA_VEC(const kva_expr *) symbols;
+  bool failed;
+} writer;
+
+/* ---- formulas --------------------------------------------------------------------------------------------------------- */
+
+typedef KVA_VEC(kva_formula_word) words;
+
+static int64_t symbol_number(const writer *w, const kva_expr *symbol) {
+  for (uint32_t i = 0; i < w->symbols.len; i++) {
+    if (w->symbols.data[i] == symbol) return i;
+  }
+  KVA_ASSERT(!"a size depends on something that is no shape symbol");
+  return -1;
+}
+
+static void push(writer *w, words *out, kva_formula_op op, int64_t arg) {
+  kva_formula_word word = {op, arg};
+  KVA_PUSH(w->arena, out, word);
+}
+
+static void write_expr(writer *w, words *out, const kva_expr *e);
+
+static void write_term(writer *w, words *out, const kva_expr_term *t) {
+  write_expr(w, out, t->factors[0]);
+  for (uint32_t f = 1; f < t->n_factors; f++) {
+    write_expr(w, out, t->factors[f]);
+    push(w, out, KVA_FORMULA_MUL, 0);
+  }
+  if (t->coefficient == 1) return;
+  push(w, out, KVA_FORMULA_CONST, t->coefficient);
+  push(w, out, KVA_FORMULA_MUL, 0);
+}
+
+static void write_sum(writer *w, words *out, const kva_expr *e) {
+  bool any = e->constant || !e->n_terms;
+  if (any) push(w, out, KVA_FORMULA_CONST, e->constant);
+  for (uint32_t i = 0; i < e->n_terms; i++) {
+    write_term(w, out, &e->terms[i]);
+    if (any) push(w, out, KVA_FORMULA_ADD, 0);
+    any = true;
+  }
+}
+
+static void write_expr(writer *w, words *out, const kva_expr *e) {
+  static const kva_formula_op ops[] = {[KVA_EXPR_DIV] = KVA_FORMULA_DIV, [KVA_EXPR_MOD] = KVA_FORMULA_MOD,
+                                       [KVA_EXPR_MIN] = KVA_FORMULA_MIN, [KVA_EXPR_MAX] = KVA_FORMULA_MAX};
+  switch (e->kind) {
+  case KVA_EXPR_SUM: write_sum(w, out, e); return;
+  case KVA_EXPR_SYMBOL: push(w, out, KVA_FORMULA_SYMBOL, symbol_number(w, e)); return;
+  case KVA_EXPR_OVERFLOW: KVA_ASSERT(!"overflowed size"); return;
+  default:
+    write_expr(w, out, e->a);
+    write_expr(w, out, e->b);
+    push(w, out, ops[e->kind], 0);
+  }
+}
+
+static kva_formula formula(writer *w, const kva_expr *e) {
+  words out = {0};
+  write_expr(w, &out, e);
+  return (kva_formula){out.data, out.len};
+}
+
+static const kva_expr *bytes_of(writer *w, const kva_type *t) {
+  kva_dim n = kva_type_elements(w->m, t);
+  int bits = kva_dtype_bits(t->dtype);
+  if (bits >= 8) return kva_expr_muli(w->m->exprs, n, bits / 8);
+  return kva_expr_ceildiv(w->m->exprs, n, kva_expr_const(w->m->exprs, 8 / bits));
+}
+
+/* ---- symbols -------------------------------------------------------------------------------------------------------------- */
+
+static void note_symbol(void *user, const kva_expr *symbol) {
+  writer *w = user;
+  if (symbol->extent) return; /* a loop variable */
+  for (uint32_t i = 0; i < w->symbols.len; i++) {
+    if (w->symbols.data[i] == symbol) return;
+  }
+  KVA_PUSH(w->arena, &w->symbols, symbol);
+}
+
+static void note_type(writer *w, const kva_type *t) {
+  for (uint32_t d = 0; d < t->rank; d++) kva_expr_each_symbol(t->dims[d], note_symbol, w);
+}
+
+/* Those of the inputs come first, in the order of the signature. */
+static void collect_symbols(writer *w, uint32_t n_plans, const kva_memory_plan *const *plans) {
+  for (uint32_t p = 0; p < n_plans; p++) {
+    for (uint32_t i = 0; i < plans[p]->inputs.len; i++) note_type(w, plans[p]->buffers.data[plans[p]->inputs.data[i]].type);
+  }
+  for (uint32_t p = 0; p < n_plans; p++) {
+    for (uint32_t b = 0; b < plans[p]->buffers.len; b++) note_type(w, plans[p]->buffers.data[b].type);
+  }
+}
+
+static const char *const *symbol_names(writer *w) {
+  const char **names = KVA_NEW_ARRAY(w->arena, const char *, w->symbols.len + 1);
+  for (uint32_t i = 0; i < w->symbols.len; i++) names[i] = w->symbols.data[i]->name;
+  return names;
+}
+
+/* ---- states ----------------------------------------------------------------------------------------------------------------- */
+
+static kva_state_init init_of(const kva_state *s) {
+  switch (s->init) {
+  case KVA_INIT_ZEROS:
+  case KVA_INIT_CONSTANT: return KVA_STATE_INIT_CONSTANT;
+  case KVA_INIT_NORMAL: return KVA_STATE_INIT_NORMAL;
+  case KVA_INIT_UNIFORM: return KVA_STATE_INIT_UNIFORM;
+  case KVA_INIT_DATA: return KVA_STATE_INIT_DATA;
+  case KVA_INIT_ONE_MINUS: return KVA_STATE_INIT_ONE_MINUS;
+  }
+  return KVA_STATE_INIT_CONSTANT;
+}
+
+static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
+  *out = (kva_state_desc){.name = s->name,
+                          .kind = (int32_t)s->kind,
+                          .dtype = (int32_t)s->type->dtype,
+                          .rank = (int32_t)s->type->rank,
+                          .init = init_of(s),
+                          .of = s->of ? (int32_t)s->of->id : -1,
+                          .init_a = s->init == KVA_INIT_ZEROS ? 0 : s->init_a,
+                          .init_b = s->init_b,
+                          .data = s->data ? s->data->data : NULL};
+  bool is_static = kva_expr_is_const(bytes_of(w, s->type), &out->bytes);
+  for (uint32_t d = 0; d < s->type->rank; d++) is_static &= kva_expr_is_const(s->type->dims[d], &out->dims[d]);
+  if (is_static) return;
+  w->failed = true;
+  kva_error(w->m->diag, &s->loc, "state %s: its shape depends on the inputs; states need constant shapes", s->name);
+}
+
+/* ---- programs ---------------------------------------------------------------------------------------------------------------- */
+
+static void write_buffer(writer *w, const kva_plan_buffer *b, kva_buffer_desc *out) {
+  static const kva_buffer_kind kinds[] = {[KVA_PLACE_INPUT] = KVA_BUFFER_INPUT,
+                                          [KVA_PLACE_OUTPUT] = KVA_BUFFER_OUTPUT,
+                                          [KVA_PLACE_STATE] = KVA_BUFFER_STATE,
+                                          [KVA_PLACE_CONST] = KVA_BUFFER_CONST,
+                                          [KVA_PLACE_TEMP] = KVA_BUFFER_TEMP};
+  *out = (kva_buffer_desc){.name = b->name,
+                           .kind = kinds[b->place],
+                           .dtype = (int32_t)b->type->dtype,
+                           .rank = (int32_t)b->type->rank,
+                           .state = b->state ? (int32_t)b->state->id : -1,
+                           .first_step = b->first_step,
+                           .last_step = b->last_step,
+                           .bytes = formula(w, bytes_of(w, b->type)),
+                           .data = b->data ? b->data->data : NULL};
+  for (uint32_t d = 0; d < b->type->rank; d++) out->dims[d] = formula(w, b->type->dims[d]);
+}
+
+static const char *origin_of(writer *w, const kva_node *n) {
+  const char *result = n->n_results ? n->results[0].name : NULL;
+  if (kva_is(n, KVA_OP_kernel)) {
+    const char *name = ((const kva_kernel_attrs *)n->attrs)->name;
+    return kva_arena_printf(w->arena, "%s %s", name ? name : "kernel", result ? result : "");
+  }
+  return kva_arena_printf(w->arena, "%s %s", n->op->name, n->loc.node ? n->loc.node : result ? result : "");
+}
+
+static kva_status write_kernel(writer *w, const kva_node *n, kva_step_desc *out) {
+  kva_kernel *k = kva_codegen_lower(w->arena, n, kva_codegen_target(w->cg));
+  if (!k) return KVA_UNSUPPORTED;
+  kva_codegen_schedule_cpu(k, kva_codegen_target(w->cg));
+#ifdef KVA_DEBUG
+  KVA_TRY(kva_kernel_verify(k, w->m->diag));
+#endif
+  out->grid = formula(w, kva_codegen_grid(k));
+  return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
+}
+
+static kva_status write_step(writer *w, const kva_plan_step *s, kva_step_desc *out) {
+  *out = (kva_step_desc){.kind = s->node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
+                         .kernel = -1,
+                         .n_args = (int32_t)s->n_args,
+                         .args = kva_arena_memdup(w->arena, s->args, sizeof *s->args * s->n_args),
+                         .origin = s->node ? origin_of(w, s->node) : "copy"};
+  if (s->node) return write_kernel(w, s->node, out);
+  out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
+  return KVA_OK;
+}
+
+static kva_status write_program(writer *w, const kva_memory_plan *p, kva_program *out) {
+  kva_buffer_desc *buffers = KVA_NEW_ARRAY(w->arena, kva_buffer_desc, p->buffers.len + 1);
+  kva_step_desc *steps = KVA_NEW_ARRAY(w->arena, kva_step_desc, p->steps.len + 1);
+  for (uint32_t i = 0; i < p->buffers.len; i++) write_buffer(w, &p->buffers.data[i], &buffers[i]);
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < p->steps.len; i++) { /* all of them: one run reports everything unsupported */
+    kva_status s = write_step(w, &p->steps.data[i], &steps[i]);
+    if (status == KVA_OK) status = s;
+  }
+  *out = (kva_program){.name = p->function->name,
+                       .n_symbols = (int32_t)w->symbols.len,
+                       .n_buffers = (int32_t)p->buffers.len,
+                       .n_steps = (int32_t)p->steps.len,
+                       .n_inputs = (int32_t)p->inputs.len,
+                       .n_outputs = (int32_t)p->outputs.len,
+                       .symbols = symbol_names(w),
+                       .buffers = buffers,
+                       .steps = steps,
+                       .inputs = kva_arena_memdup(w->arena, p->inputs.data, sizeof(int32_t) * p->inputs.len),
+                       .outputs = kva_arena_memdup(w->arena, p->outputs.data, sizeof(int32_t) * p->outputs.len)};
+  return status;
+}
+
+static const kva_kernel_desc *kernel_table(writer *w) {
+  int32_t n = kva_codegen_kernel_count(w->cg);
+  kva_kernel_desc *kernels = KVA_NEW_ARRAY(w->arena, kva_kernel_desc, n + 1);
+  for (int32_t i = 0; i < n; i++) {
+    kernels[i] = (kva_kernel_desc){kva_codegen_kernel_name(w->cg, i), kva_codegen_function(w->cg, i)};
+  }
+  return kernels;
+}
+
+kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                                const kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
+  writer w = {.cg = cg, .arena = arena, .m = m};
+  collect_symbols(&w, n_plans, plans);
+  kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, m->states.len + 1);
+  for (uint32_t i = 0; i < m->states.len; i++) write_state(&w, m->states.data[i], &states[i]);
+  kva_program *programs = KVA_NEW_ARRAY(arena, kva_program, n_plans + 1);
+  kva_status status = w.failed ? KVA_INVALID : KVA_OK;
+  for (uint32_t i = 0; i < n_plans; i++) {
+    kva_status s = write_program(&w, plans[i], &programs[i]);
+    if (status == KVA_OK) status = s;
+  }
+  KVA_TRY(status);
+  KVA_TRY(kva_codegen_jit(cg));
+  kva_artifact *a = KVA_NEW(arena, kva_artifact);
+  *a = (kva_artifact){.magic = KVA_ABI_MAGIC,
+                      .abi_version = KVA_ABI_VERSION,
+                      .n_states = (int32_t)m->states.len,
+                      .n_kernels = kva_codegen_kernel_count(cg),
+                      .n_programs = (int32_t)n_plans,
+                      .model = m->name,
+                      .target = kva_codegen_target(cg)->description,
+                      .states = states,
+                      .kernels = kernel_table(&w),
+                      .programs = programs};
+  *out_artifact = a;
+  return KVA_OK;
+}

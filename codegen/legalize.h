@@ -1,0 +1,84 @@
+/* Rewriting of scheduled kernel IR into what targets have instructions for. Target-neutral. */
+#ifndef KVA_CODEGEN_LEGALIZE_H
+#define KVA_CODEGEN_LEGALIZE_H
+
+#include "ir/kernel.h"
+
+/* Expands exp, log, sin ... pow on f32 into arithmetic. f64 is left to the target. Idempotent. */
+void kva_legalize_math(kva_kernel *k);
+
+/* ---- between legalize_math.c and legalize_*.c ---------------------------------------------------------------------------- */
+
+/* New instructions go before `at`. */
+typedef struct kva_mb {
+  kva_kernel *k;
+  kva_kinstr *at;
+} kva_mb;
+
+kva_kval kva_mb_op(kva_mb *b, kva_kop op, uint32_t n, kva_kval x, kva_kval y, kva_kval z);
+kva_kval kva_mb_f32(kva_mb *b, double v);
+kva_kval kva_mb_f64(kva_mb *b, double v);
+kva_kval kva_mb_i32(kva_mb *b, int64_t v);
+kva_kval kva_mb_i64(kva_mb *b, int64_t v);
+kva_kval kva_mb_cast(kva_mb *b, kva_kop convert_or_bitcast, kva_kval x, kva_dtype to);
+/* c[0] + c[1] x + ..., by Horner's rule with fma. */
+kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c);
+
+#define KVA_MB2(name)                                                     \
+  static inline kva_kval mb_##name(kva_mb *b, kva_kval x, kva_kval y) { \
+    return kva_mb_op(b, KVA_K_##name, 2, x, y, NULL);                     \
+  }
+KVA_MB2(add) KVA_MB2(sub) KVA_MB2(mul) KVA_MB2(div) KVA_MB2(lt) KVA_MB2(eq) KVA_MB2(and) KVA_MB2(or) KVA_MB2(xor)
+KVA_MB2(shl) KVA_MB2(shr)
+#undef KVA_MB2
+static inline kva_kval mb_fma(kva_mb *b, kva_kval x, kva_kval y, kva_kval z) {
+  return kva_mb_op(b, KVA_K_fma, 3, x, y, z);
+}
+static inline kva_kval mb_select(kva_mb *b, kva_kval c, kva_kval x, kva_kval y) {
+  return kva_mb_op(b, KVA_K_select, 3, c, x, y);
+}
+static inline kva_kval mb_abs(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_abs, 1, x, NULL, NULL); }
+static inline kva_kval mb_neg(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_neg, 1, x, NULL, NULL); }
+static inline kva_kval mb_not(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_not, 1, x, NULL, NULL); }
+static inline kva_kval mb_sqrt(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_sqrt, 1, x, NULL, NULL); }
+static inline kva_kval mb_trunc(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_trunc, 1, x, NULL, NULL); }
+/* The smaller of x and a constant's value; NaN stays NaN. */
+static inline kva_kval mb_at_most(kva_mb *b, kva_kval x, kva_kval limit) {
+  return mb_select(b, mb_lt(b, limit, x), limit, x);
+}
+static inline kva_kval mb_at_least(kva_mb *b, kva_kval x, kva_kval limit) {
+  return mb_select(b, mb_lt(b, x, limit), limit, x);
+}
+static inline kva_kval mb_bits(kva_mb *b, kva_kval x) {
+  return kva_mb_cast(b, KVA_K_BITCAST, x, x->dtype == KVA_F32 ? KVA_I32 : KVA_I64);
+}
+static inline kva_kval mb_float(kva_mb *b, kva_kval bits) {
+  return kva_mb_cast(b, KVA_K_BITCAST, bits, bits->dtype == KVA_I32 ? KVA_F32 : KVA_F64);
+}
+/* |r| with the sign of x. */
+kva_kval kva_mb_copy_sign(kva_mb *b, kva_kval r, kva_kval x);
+
+/* e^x * 2^extra and log x in f32. */
+kva_kval kva_math_exp(kva_mb *b, kva_kval x);
+kva_kval kva_math_exp_scaled(kva_mb *b, kva_kval x, int extra);
+kva_kval kva_math_expm1(kva_mb *b, kva_kval x);
+kva_kval kva_math_log(kva_mb *b, kva_kval x);
+kva_kval kva_math_tanh(kva_mb *b, kva_kval x);
+kva_kval kva_math_sinh(kva_mb *b, kva_kval x);
+kva_kval kva_math_cosh(kva_mb *b, kva_kval x);
+kva_kval kva_math_erf(kva_mb *b, kva_kval x);
+/* legalize_log.c: through an f64 logarithm */
+kva_kval kva_math_log1p(kva_mb *b, kva_kval x);
+kva_kval kva_math_asinh(kva_mb *b, kva_kval x);
+kva_kval kva_math_acosh(kva_mb *b, kva_kval x);
+kva_kval kva_math_atanh(kva_mb *b, kva_kval x);
+kva_kval kva_math_pow(kva_mb *b, kva_kval x, kva_kval y);
+/* legalize_trig.c */
+kva_kval kva_math_sin(kva_mb *b, kva_kval x);
+kva_kval kva_math_cos(kva_mb *b, kva_kval x);
+kva_kval kva_math_tan(kva_mb *b, kva_kval x);
+kva_kval kva_math_asin(kva_mb *b, kva_kval x);
+kva_kval kva_math_acos(kva_mb *b, kva_kval x);
+kva_kval kva_math_atan(kva_mb *b, kva_kval x);
+
+#endif

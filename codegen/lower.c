@@ -1,0 +1,241 @@
+/* Graph to kernel IR. Values are pulled: the value of one element of a result asks for elements of its operands, which are
+ * either made by nodes of the same group, in place, or loaded. Loop-invariant code and common subexpressions find their
+ * place in the builder, so that the pulling itself needs no plan.
+ *
+ * Without a whole-kernel operator the group's outputs give the loops: one nest for each distinct shape, sharing the outer
+ * loops of equal leading extents, so that row reductions and elementwise results of one group share the row loop. A
+ * whole-kernel operator writes the loops itself and hands its elements to `store`, which runs the rest of the group on
+ * them. */
+#include "codegen/lower_internal.h"
+
+/* ---- parameters --------------------------------------------------------------------------------------------------------- */
+
+static kva_dim elements(kva_lowering *w, const kva_type *t) {
+  kva_dim n = kva_expr_const(w->l.kb->exprs, 1);
+  for (uint32_t d = 0; d < t->rank; d++) n = kva_expr_mul(w->l.kb->exprs, n, t->dims[d]);
+  return n;
+}
+
+static kva_kbuf *parameter(kva_lowering *w, const kva_value *v, const char *prefix, uint32_t i) {
+  const char *name = v->name ? v->name : kva_arena_printf(w->arena, "%s%u", prefix, i);
+  return kva_k_param(w->l.kb, name, v->type->dtype, elements(w, v->type));
+}
+
+static void create_parameters(kva_lowering *w) {
+  const kva_node *n = w->node;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = n->operands[i].value;
+    if (!v) continue;
+    kva_kbuf *buf = kva_map_get(w->bufs, &v, sizeof v);
+    if (!buf) kva_map_set(w->bufs, &v, sizeof v, buf = parameter(w, v, "in", i));
+    if (!w->group) continue;
+    const kva_value *input = w->group->inputs.data[i];
+    kva_map_set(w->bufs, &input, sizeof input, buf);
+    kva_map_set(w->outer, &input, sizeof input, (void *)v);
+  }
+  w->n_outputs = n->n_results;
+  w->outputs = KVA_NEW_ARRAY(w->arena, kva_lowering_output, n->n_results + 1);
+  for (uint32_t i = 0; i < n->n_results; i++) {
+    const kva_value *v = w->group ? kva_graph_output(w->group, i) : &n->results[i];
+    w->outputs[i] = (kva_lowering_output){v, parameter(w, &n->results[i], "out", i)};
+  }
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------------- */
+
+static const kva_expr *linear_index(kva_lowering *w, const kva_type *t, const kva_expr *const *idx) {
+  kva_expr_ctx *c = w->l.kb->exprs;
+  const kva_expr *sum = kva_expr_const(c, 0), *stride = kva_expr_const(c, 1);
+  for (uint32_t d = t->rank; d-- > 0;) {
+    if (!kva_expr_is(t->dims[d], 1)) sum = kva_expr_add(c, sum, kva_expr_mul(c, idx[d], stride));
+    stride = kva_expr_mul(c, stride, t->dims[d]);
+  }
+  return sum;
+}
+
+static kva_kval element_of(kva_lowering *w, const kva_tensor_data *t, int64_t i) {
+  kva_dtype type = kva_k_compute_type(t->dtype);
+  if (kva_dtype_is_float(t->dtype)) return kva_k_const_f(w->l.kb, type, kva_load_f64(t->dtype, t->data, i));
+  return kva_k_const_i(w->l.kb, type, kva_load_i64(t->dtype, t->data, i));
+}
+
+static int64_t count_of(const kva_tensor_data *t) {
+  int64_t n = 1;
+  for (uint32_t d = 0; d < t->rank; d++) n *= t->dims[d];
+  return n;
+}
+
+/* The tensor of a constant node; NULL for other values. */
+static const kva_tensor_data *constant_of(const kva_value *v) {
+  if (!v || !v->def || !kva_is(v->def, KVA_OP_constant)) return NULL;
+  return ((const kva_constant_attrs *)v->def->attrs)->value;
+}
+
+enum { MAX_INLINE = 16 };
+
+/* Constants of a group have no buffer: a scalar is an immediate, a short list a chain of selections. */
+static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_tensor_data *t, const kva_expr *const *idx) {
+  kva_kb *b = w->l.kb;
+  int64_t count = count_of(t);
+  kva_dtype type = kva_k_compute_type(t->dtype);
+  if (count > MAX_INLINE) return kva_lowering_fail(w, n, type, "a constant of %lld elements inside a fused group", (long long)count);
+  if (count < 1) return kva_k_const(b, type, 0);
+  const kva_expr *at = linear_index(w, n->results[0].type, idx);
+  kva_kval v = element_of(w, t, 0);
+  for (int64_t i = 1; i < count; i++) {
+    v = kva_k_select(b, kva_k_index_eq(b, at, kva_expr_const(b->exprs, i)), element_of(w, t, i), v);
+  }
+  return v;
+}
+
+static kva_kval load_parameter(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {
+  const kva_value *outer = kva_map_get(w->outer, &v, sizeof v);
+  const kva_tensor_data *t = constant_of(outer ? outer : v);
+  if (t && count_of(t) == 1) return element_of(w, t, 0);
+  kva_kbuf *buf = kva_map_get(w->bufs, &v, sizeof v);
+  KVA_ASSERT(buf);
+  return kva_k_load(w->l.kb, buf, linear_index(w, v->type, idx));
+}
+
+/* A result is pulled once for each index and guard: nodes are DAGs, and pulling a diamond twice at every level would take
+ * exponential time. What an inner loop computed is no use outside it. */
+typedef struct memo_key {
+  const kva_value *value;
+  kva_kval guard;
+  const kva_expr *idx[KVA_MAX_RANK];
+} memo_key;
+
+static kva_kval evaluate_node(kva_lowering *w, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  if (n == w->tile) return kva_lowering_bound(w, n, result, idx);
+  const kva_tensor_data *t = constant_of(&n->results[0]);
+  if (t) return inline_constant(w, n, t, idx);
+  if (n->op->lower_kind != KVA_LOWER_ELEMENT) {
+    return kva_lowering_fail(w, n, kva_k_compute_type(n->results[result].type->dtype), "no code for one element of it");
+  }
+  return n->op->lower(&w->l, n, result, idx);
+}
+
+kva_kval kva_lowering_value(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {
+  bool in_group = w->group && v->def && v->graph == w->group;
+  bool bare = !w->group && v->def == w->node;
+  if (!in_group && !bare) return load_parameter(w, v, idx);
+  memo_key key = {.value = v, .guard = w->l.kb->pred};
+  for (uint32_t d = 0; d < v->type->rank; d++) key.idx[d] = idx[d];
+  kva_kval known = kva_map_get(w->memo, &key, sizeof key);
+  if (known && known->region && kva_k_encloses(known->region, w->l.kb->region)) return known;
+  kva_kval made = evaluate_node(w, v->def, v->index, idx);
+  kva_map_set(w->memo, &key, sizeof key, made);
+  return made;
+}
+
+static kva_kval operand(kva_lower *l, const kva_node *n, uint32_t i, const kva_expr *const *idx) {
+  return kva_lowering_value((kva_lowering *)(void *)l, n->operands[i].value, idx);
+}
+
+kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, const char *fmt, ...) {
+  va_list args;
+  va_start(args, fmt);
+  char text[256];
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  if (!w->failed) kva_fail(w->l.module->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: cannot be compiled: %s", n->op->name, text);
+  w->failed = true;
+  return kva_k_const(w->l.kb, type, 0);
+}
+
+/* ---- loops ---------------------------------------------------------------------------------------------------------------- */
+
+void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva_expr *const *idx, kva_kval v) {
+  kva_k_store(w->l.kb, o->buf, linear_index(w, o->value->type, idx), v);
+}
+
+static bool ends_at(const kva_type *t, uint32_t depth) {
+  for (uint32_t d = depth; d < t->rank; d++) {
+    if (!kva_expr_is(t->dims[d], 1)) return false;
+  }
+  return true;
+}
+
+/* Outputs whose first `depth` indices are idx: those that have no further ones are stored here, the others go on in a
+ * loop for each distinct next extent. */
+static void emit_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
+                         const kva_expr **idx) {
+  kva_expr_ctx *c = w->l.kb->exprs;
+  const kva_lowering_output **rest = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, n + 1);
+  const kva_lowering_output **same = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, n + 1);
+  uint32_t n_rest = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const kva_type *t = outputs[i]->value->type;
+    if (!ends_at(t, depth)) {
+      rest[n_rest++] = outputs[i];
+      continue;
+    }
+    for (uint32_t d = depth; d < t->rank; d++) idx[d] = kva_expr_const(c, 0);
+    kva_lowering_write(w, outputs[i], idx, kva_lowering_value(w, outputs[i]->value, idx));
+  }
+  while (n_rest) {
+    kva_dim extent = rest[0]->value->type->dims[depth];
+    uint32_t n_same = 0, n_other = 0;
+    for (uint32_t i = 0; i < n_rest; i++) {
+      if (rest[i]->value->type->dims[depth] == extent) same[n_same++] = rest[i];
+      else rest[n_other++] = rest[i];
+    }
+    n_rest = n_other;
+    if (kva_expr_is(extent, 1)) {
+      idx[depth] = kva_expr_const(c, 0);
+      emit_outputs(w, n_same, same, depth + 1, idx);
+      continue;
+    }
+    kva_kloop *l = kva_k_loop_begin(w->l.kb, KVA_K_MAP, extent, "i");
+    idx[depth] = l->var;
+    emit_outputs(w, n_same, same, depth + 1, idx);
+    kva_k_loop_end(w->l.kb, l);
+  }
+}
+
+/* ---- entry ------------------------------------------------------------------------------------------------------------------ */
+
+static const kva_node *find_tile(kva_lowering *w) {
+  if (!w->group) return w->node->op->lower_kind == KVA_LOWER_KERNEL ? w->node : NULL;
+  const kva_node *tile = NULL;
+  for (const kva_node *n = w->group->first; n; n = n->next) {
+    if (n->op->lower_kind != KVA_LOWER_KERNEL) continue;
+    if (tile) kva_lowering_fail(w, n, KVA_F32, "it shares a fused group with kv.%s", tile->op->name);
+    tile = n;
+  }
+  return tile;
+}
+
+static void lower_outputs(kva_lowering *w) {
+  const kva_lowering_output **all = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, w->n_outputs + 1);
+  for (uint32_t i = 0; i < w->n_outputs; i++) all[i] = &w->outputs[i];
+  const kva_expr *idx[KVA_MAX_RANK];
+  emit_outputs(w, w->n_outputs, all, 0, idx);
+}
+
+static const char *kernel_name(const kva_node *n) {
+  if (!kva_is(n, KVA_OP_kernel)) return n->op->name;
+  const char *name = ((const kva_kernel_attrs *)n->attrs)->name;
+  return name ? name : "kernel";
+}
+
+kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target) {
+  kva_module *m = node->graph->module;
+  kva_kernel *k = kva_kernel_create(arena, m->exprs, kernel_name(node));
+  kva_lowering w = {.l = {.kb = kva_kb_create(k),
+                          .module = m,
+                          .vector_lanes_f32 = target->vector_bytes / 4,
+                          .operand = operand,
+                          .store = kva_lowering_store},
+                    .arena = arena,
+                    .node = node,
+                    .group = kva_is(node, KVA_OP_kernel) ? node->graphs[0] : NULL,
+                    .bufs = kva_map_create(arena),
+                    .outer = kva_map_create(arena),
+                    .memo = kva_map_create(arena)};
+  create_parameters(&w);
+  w.tile = find_tile(&w);
+  if (w.tile && !w.failed) w.tile->op->kernel(&w.l, w.tile);
+  else lower_outputs(&w);
+  return w.failed ? NULL : k;
+}

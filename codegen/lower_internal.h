@@ -1,0 +1,44 @@
+/* Shared by lower.c and lower_tile.c. */
+#ifndef KVA_CODEGEN_LOWER_INTERNAL_H
+#define KVA_CODEGEN_LOWER_INTERNAL_H
+
+#include "codegen/codegen.h"
+
+typedef struct kva_lowering_output {
+  const kva_value *value; /* in the group, or the bare node's result */
+  kva_kbuf *buf;
+} kva_lowering_output;
+
+/* An element of a whole-kernel operator's result, while the group's outputs that depend on it are computed. */
+typedef struct kva_bound {
+  uint32_t result;
+  const kva_expr *const *idx;
+  kva_kval value;
+  bool reshaped; /* on the way to the output the index is split and joined again, and may be written otherwise */
+} kva_bound;
+
+typedef struct kva_lowering {
+  kva_lower l; /* first: callbacks get its address */
+  kva_arena *arena;
+  const kva_node *node;
+  const kva_graph *group; /* NULL: a bare node */
+  kva_map *bufs;          /* operand or graph input -> parameter */
+  kva_map *outer;         /* graph input -> operand */
+  kva_map *memo;
+  uint32_t n_outputs;
+  kva_lowering_output *outputs;
+  const kva_node *tile; /* the whole-kernel operator, or NULL */
+  kva_bound bound;
+  bool failed;
+} kva_lowering;
+
+kva_kval kva_lowering_value(kva_lowering *w, const kva_value *v, const kva_expr *const *idx);
+void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva_expr *const *idx, kva_kval v);
+/* Reports that n cannot be compiled (the first time) and gives a harmless value. */
+kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, const char *fmt, ...) KVA_PRINTF(4, 5);
+
+/* lower_tile.c: kva_lower.store, and what the tile's result is while it runs. */
+void kva_lowering_store(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
+kva_kval kva_lowering_bound(kva_lowering *w, const kva_node *n, uint32_t result, const kva_expr *const *idx);
+
+#endif

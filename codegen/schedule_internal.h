@@ -1,0 +1,37 @@
+/* Shared by the schedule_*.c files. */
+#ifndef KVA_CODEGEN_SCHEDULE_INTERNAL_H
+#define KVA_CODEGEN_SCHEDULE_INTERNAL_H
+
+#include "codegen/codegen.h"
+
+/* Cycles that a work item should take at least: about 4 us. Handing one to another thread costs a tenth of that. */
+enum { KVA_ITEM_CYCLES = 16384 };
+
+/* ---- schedule_cost.c: estimates --------------------------------------------------------------------------------------- */
+
+/* A guess at the value of an extent: shape symbols count as 64. */
+double kva_cost_extent(const kva_expr *extent);
+/* Cycles of one run of everything in r; a VECTOR loop's body counts for `lanes` iterations. */
+double kva_cost_region(const kva_kregion *r, int lanes);
+
+/* How the accesses in a loop's body move with its variable, weighted by the loops between. */
+typedef struct kva_strides {
+  double unit, strided; /* coefficient 1; anything but 0 and 1. Stores count double */
+  bool legal;           /* no inner extent depends on the variable, no sequential carry, order free */
+} kva_strides;
+kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l);
+
+/* ---- schedule_loops.c: rewriting ---------------------------------------------------------------------------------------- */
+
+/* The only instruction of l's body when that is a loop of l's kind; NULL else. */
+kva_kloop *kva_sched_inner(const kva_kloop *l);
+/* Merges perfectly nested MAP loops below r wherever no division appears. */
+void kva_sched_collapse(kva_kernel *k, kva_kregion *r);
+/* l becomes `MAP b < ceil(n / size) { l' < min(size, n - b*size) }`; returns the loop over b. */
+kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size);
+/* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. */
+kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t per_item);
+/* Moves all instructions of `from` to the end of `to`. */
+void kva_sched_move(kva_kregion *from, kva_kregion *to);
+
+#endif

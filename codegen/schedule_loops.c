@@ -1,0 +1,128 @@
+/* Loop rewriting for schedules: merging, splitting, and making the grid. All are changes of index variables, checked by
+ * the expression algebra; the code inside is never looked at. */
+#include "codegen/schedule_internal.h"
+
+void kva_sched_move(kva_kregion *from, kva_kregion *to) {
+  while (from->first) {
+    kva_kinstr *i = from->first;
+    kva_k_unlink(i);
+    kva_k_insert(to, NULL, i);
+  }
+}
+
+kva_kloop *kva_sched_inner(const kva_kloop *l) {
+  const kva_kinstr *only = l->body->first;
+  if (!only || only->next || only->op != KVA_K_LOOP || only->loop->kind != l->kind) return NULL;
+  return only->loop->carries.len ? NULL : only->loop;
+}
+
+/* ---- merging ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct merge {
+  kva_expr_ctx *exprs;
+  const kva_expr *i, *j, *n, *f; /* outer and inner variable, inner extent, the new variable f = i*n + j */
+  bool possible, rewrite;
+} merge;
+
+/* x with i*n + j written f; NULL when i and j appear otherwise. */
+static const kva_expr *merged(const merge *m, const kva_expr *x) {
+  if (!kva_expr_uses(x, m->i) && !kva_expr_uses(x, m->j)) return x;
+  const kva_expr *ci, *cj, *without_i, *rest;
+  if (!kva_expr_affine(m->exprs, x, m->i, &ci, &without_i)) return NULL;
+  if (!kva_expr_affine(m->exprs, without_i, m->j, &cj, &rest)) return NULL;
+  if (kva_expr_uses(ci, m->j) || ci != kva_expr_mul(m->exprs, cj, m->n)) return NULL;
+  return kva_expr_add(m->exprs, rest, kva_expr_mul(m->exprs, cj, m->f));
+}
+
+static void merge_instr(void *user, kva_kinstr *i) {
+  merge *m = user;
+  const kva_expr **x = i->op == KVA_K_LOOP ? &i->loop->extent : &i->index;
+  if (!*x || !m->possible) return;
+  const kva_expr *y = merged(m, *x);
+  if (!y) m->possible = false;
+  else if (m->rewrite) *x = y;
+}
+
+/* The merged loop in place of outer; NULL when an index would need a division. */
+static kva_kloop *merge_loops(kva_kernel *k, kva_kloop *outer, kva_kloop *inner) {
+  if (kva_expr_uses(inner->extent, outer->var)) return NULL;
+  merge m = {k->exprs, outer->var, inner->var, inner->extent, outer->var, true, false};
+  kva_k_each_instr_in(inner->body, merge_instr, &m);
+  if (!m.possible) return NULL;
+  const kva_expr *extent = kva_expr_mul(k->exprs, outer->extent, inner->extent);
+  kva_kloop *l = kva_k_loop_create(k, outer->kind, extent, inner->var->name);
+  m.f = l->var;
+  m.rewrite = true;
+  kva_k_each_instr_in(inner->body, merge_instr, &m);
+  kva_k_insert(outer->instr->region, outer->instr, l->instr);
+  kva_sched_move(inner->body, l->body);
+  kva_k_unlink(outer->instr);
+  return l;
+}
+
+/* From the inside out; a loop that merged is tried again with the one around it. */
+static void collapse_loop(kva_kernel *k, kva_kloop *l) {
+  kva_sched_collapse(k, l->body);
+  if (l->kind != KVA_K_MAP) return;
+  kva_kloop *inner = kva_sched_inner(l);
+  if (inner) merge_loops(k, l, inner);
+}
+
+void kva_sched_collapse(kva_kernel *k, kva_kregion *r) {
+  for (kva_kinstr *i = r->first, *next; i; i = next) {
+    next = i->next;
+    if (i->op == KVA_K_LOOP) collapse_loop(k, i->loop);
+  }
+}
+
+/* ---- splitting ----------------------------------------------------------------------------------------------------------- */
+
+static const kva_expr *at_most(kva_kernel *k, int64_t size, const kva_expr *block, const kva_expr *n) {
+  const kva_expr *s = kva_expr_const(k->exprs, size);
+  if (kva_expr_is(kva_expr_mod(k->exprs, n, s), 0)) return s;
+  return kva_expr_min(k->exprs, s, kva_expr_sub(k->exprs, n, kva_expr_mul(k->exprs, block, s)));
+}
+
+kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
+  const kva_expr *s = kva_expr_const(k->exprs, size);
+  kva_kloop *blocks = kva_k_loop_create(k, KVA_K_MAP, kva_expr_ceildiv(k->exprs, l->extent, s), "block");
+  kva_kloop *within = kva_k_loop_create(k, l->kind, at_most(k, size, blocks->var, l->extent), l->var->name);
+  kva_k_insert(l->instr->region, l->instr, blocks->instr);
+  kva_k_insert(blocks->body, NULL, within->instr);
+  kva_sched_move(l->body, within->body);
+  kva_k_unlink(l->instr);
+  const kva_expr *i = kva_expr_add(k->exprs, kva_expr_mul(k->exprs, blocks->var, s), within->var);
+  kva_k_replace_index(k, 1, &l->var, &i);
+  return blocks;
+}
+
+/* ---- grid ------------------------------------------------------------------------------------------------------------------- */
+
+/* The rows' variables from their common number f, innermost fastest. */
+static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva_expr *f) {
+  const kva_expr **from = KVA_NEW_ARRAY(k->arena, const kva_expr *, n), **to = KVA_NEW_ARRAY(k->arena, const kva_expr *, n);
+  for (uint32_t d = n; d-- > 0;) {
+    from[d] = rows[d]->var;
+    to[d] = d ? kva_expr_mod(k->exprs, f, rows[d]->extent) : f;
+    f = kva_expr_div(k->exprs, f, rows[d]->extent);
+  }
+  kva_k_replace_index(k, n, from, to);
+}
+
+kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t per_item) {
+  kva_expr_ctx *c = k->exprs;
+  const kva_expr *total = rows[0]->extent, *size = kva_expr_const(c, per_item);
+  for (uint32_t d = 1; d < n; d++) total = kva_expr_mul(c, total, rows[d]->extent);
+  kva_kloop *grid = kva_k_loop_create(k, KVA_K_GRID, kva_expr_ceildiv(c, total, size), "item"), *row = NULL;
+  const kva_expr *f = grid->var;
+  kva_k_insert(rows[0]->instr->region, rows[0]->instr, grid->instr);
+  if (per_item > 1) {
+    row = kva_k_loop_create(k, KVA_K_SERIAL, at_most(k, per_item, grid->var, total), "row");
+    kva_k_insert(grid->body, NULL, row->instr);
+    f = kva_expr_add(c, kva_expr_mul(c, grid->var, size), row->var);
+  }
+  kva_sched_move(rows[n - 1]->body, row ? row->body : grid->body);
+  kva_k_unlink(rows[0]->instr);
+  unravel(k, n, rows, f);
+  return grid;
+}

@@ -1,0 +1,260 @@
+/* The train block. In a model it is a graph over the model's inputs and outputs that gives `loss` and metrics, with
+ * settings among its statements; it becomes the function "loss" and the module's kva_train_spec. In a dump it holds
+ * the fields of the spec one by one. */
+#include "frontend/kv_elaborate.h"
+
+typedef struct trainer {
+  kva_elab *e;
+  kva_train_spec *spec;
+  const char *decay; /* which parameters weight decay applies to */
+  kva_ast_names metrics;
+} trainer;
+
+/* ---- settings ----------------------------------------------------------------------------------------------------------- */
+
+typedef struct number_field {
+  const char *name;
+  size_t offset;
+  bool is_int;
+} number_field;
+#define FLOAT_FIELD(f) {#f, offsetof(kva_train_spec, f), false}
+#define INT_FIELD(f) {#f, offsetof(kva_train_spec, f), true}
+
+static const number_field fields[] = {
+    FLOAT_FIELD(lr),           FLOAT_FIELD(beta1),          FLOAT_FIELD(beta2),       FLOAT_FIELD(eps),
+    FLOAT_FIELD(weight_decay), FLOAT_FIELD(momentum),       FLOAT_FIELD(clip),        INT_FIELD(warmup_steps),
+    INT_FIELD(total_steps),    INT_FIELD(steps),            FLOAT_FIELD(final_lr_ratio),
+};
+
+static bool set_number(trainer *t, const char *name, const kva_ast_expr *x) {
+  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
+    if (strcmp(fields[i].name, name)) continue;
+    void *to = (char *)t->spec + fields[i].offset;
+    kva_el_value v = kva_el_expr(t->e, x);
+    bool ok = fields[i].is_int ? kva_el_as_int(t->e, x, v, name, to) : kva_el_as_float(t->e, x, v, name, to);
+    bool negative = ok && (fields[i].is_int ? *(int64_t *)to < 0 : !(*(double *)to >= 0));
+    if (negative) kva_el_error(t->e, x->first, "%s must not be negative", name);
+    return true;
+  }
+  return false;
+}
+
+/* A name, a name with attributes, or a string; NULL: reported. */
+static const char *word(trainer *t, const kva_ast_expr *x, const char *what) {
+  bool is_call = x->kind == KVA_AST_CALL && !*x->call->domain;
+  if (x->kind == KVA_AST_NAME || x->kind == KVA_AST_STRING) return x->text;
+  if (is_call) return x->call->name;
+  kva_el_error(t->e, x->first, "expected the name of %s", what);
+  return NULL;
+}
+
+static const char *choose(trainer *t, const kva_ast_expr *x, const char *what, const char *const *known, size_t n) {
+  const char *name = word(t, x, what), *list = "";
+  for (size_t i = 0; name && i < n; i++) {
+    if (!strcasecmp(name, known[i])) return known[i];
+    list = kva_arena_printf(t->e->scratch, "%s%s%s", list, i ? ", " : "", known[i]);
+  }
+  if (name) kva_el_error(t->e, x->first, "'%s' is not %s; there are: %s", name, what, list);
+  return NULL;
+}
+
+static void set_decay(trainer *t, const kva_ast_expr *x) {
+  static const char *const known[] = {"matrices", "all", "none"};
+  const char *decay = choose(t, x, "what weight decay applies to", known, 3);
+  if (decay) t->decay = decay;
+}
+
+static void set_optimizer(trainer *t, const kva_ast_expr *x) {
+  static const char *const known[] = {"adamw", "sgd", "momentum", "adagrad"};
+  const char *name = choose(t, x, "an optimizer", known, 4);
+  if (!name) return;
+  t->spec->optimizer = name;
+  if (!strcmp(name, "adagrad")) t->spec->eps = 1e-10;
+  const kva_ast_attrs *attrs = x->kind == KVA_AST_CALL ? &x->call->attrs : NULL;
+  for (uint32_t i = 0; attrs && i < attrs->list.len; i++) {
+    const kva_ast_attr *a = &attrs->list.data[i];
+    if (a->value && !strcmp(a->name.text, "decay")) set_decay(t, a->value);
+    else if (!a->value || !set_number(t, a->name.text, a->value)) {
+      kva_el_error(t->e, a->name.token, "an optimizer has no setting '%s'; there are: lr, beta1, beta2, eps, "
+                                        "weight_decay, momentum, decay", a->name.text);
+    }
+  }
+}
+
+/* warmup(steps), cosine(warmup, total, final ratio), linear(warmup, total, final ratio), constant */
+static void set_schedule(trainer *t, const kva_ast_expr *x) {
+  static const char *const known[] = {"constant", "warmup", "cosine", "linear"};
+  static const char *const arguments[] = {"warmup_steps", "total_steps", "final_lr_ratio"};
+  const char *name = choose(t, x, "a schedule", known, 4);
+  if (!name) return;
+  t->spec->schedule = name;
+  uint32_t most = name == known[0] ? 0 : name == known[1] ? 1 : 3;
+  uint32_t least = most == 3 ? 2 : most;
+  if (x->kind == KVA_AST_STRING) return; /* in a dump the steps are fields of their own */
+  if (x->items.len < least || x->items.len > most) {
+    kva_el_error(t->e, x->first, "the schedule is constant, warmup(steps), cosine(warmup steps, total steps, final "
+                                 "ratio) or linear(warmup steps, total steps, final ratio)");
+    return;
+  }
+  for (uint32_t i = 0; i < x->items.len; i++) set_number(t, arguments[i], x->items.data[i]);
+}
+
+static void set_data_arg(trainer *t, const char *name, const kva_ast_expr *x) {
+  kva_el_value v = kva_el_expr(t->e, x);
+  double f = (double)v.i, *number = KVA_NEW(t->e->m->arena, double);
+  if (v.kind == KVA_EL_ERROR) return;
+  if (v.kind != KVA_EL_BOOL && !kva_el_as_float(t->e, x, v, name, &f)) return;
+  *number = f;
+  kva_map_set_str(t->spec->data_args, name, number);
+}
+
+static void set_data(trainer *t, const kva_ast_expr *x) {
+  const char *name = word(t, x, "a data source");
+  if (!name) return;
+  t->spec->data = kva_arena_strdup(t->e->m->arena, name);
+  const kva_ast_attrs *attrs = x->kind == KVA_AST_CALL ? &x->call->attrs : NULL;
+  for (uint32_t i = 0; attrs && i < attrs->list.len; i++) {
+    const kva_ast_attr *a = &attrs->list.data[i];
+    if (a->value) set_data_arg(t, a->name.text, a->value);
+  }
+}
+
+/* True when the statement sets something. */
+static bool setting(trainer *t, const kva_ast_stmt *s) {
+  if (s->kind != KVA_AST_ASSIGN || s->targets.len != 1 || s->bare) return false;
+  const char *name = s->targets.data[0].text;
+  if (!strcmp(name, "optimizer")) set_optimizer(t, s->value);
+  else if (!strcmp(name, "schedule")) set_schedule(t, s->value);
+  else if (!strcmp(name, "data")) set_data(t, s->value);
+  else if (!strcmp(name, "decay")) set_decay(t, s->value);
+  else if (!strcmp(name, "batch")) set_data_arg(t, name, s->value);
+  else return set_number(t, name, s->value);
+  return true;
+}
+
+static void init_spec(trainer *t, const kva_ast_graph *g) {
+  t->spec = KVA_NEW(t->e->m->arena, kva_train_spec);
+  *t->spec = (kva_train_spec){.optimizer = "adamw", .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
+                              .momentum = 0.9, .schedule = "constant", .loc = kva_el_loc(t->e, g->first)};
+  t->spec->data_args = kva_map_create(t->e->m->arena);
+  t->decay = "matrices";
+}
+
+static void apply_decay(const trainer *t) {
+  kva_module *m = t->e->m;
+  bool all = !strcmp(t->decay, "all"), none = !strcmp(t->decay, "none");
+  for (uint32_t i = 0; i < m->states.len; i++) {
+    kva_state *s = m->states.data[i];
+    if (s->kind != KVA_STATE_PARAM) continue;
+    s->decay = !none && (all || s->type->rank >= 2) && !kva_map_get_str(t->e->no_decay, s->name);
+  }
+}
+
+/* ---- the loss function ------------------------------------------------------------------------------------------------------- */
+
+/* The model once more, in the loss function's graph; then only its inputs and outputs stay visible. */
+static bool inline_model(kva_elab *e, const kva_ast_graph *model) {
+  uint32_t n = model->outputs.list.len;
+  kva_value **outputs = KVA_NEW_ARRAY(e->scratch, kva_value *, n + 1);
+  kva_el_block(e, &model->body);
+  if (!kva_el_outputs(e, model, outputs)) return false;
+  kva_el_push_frame(e, true);
+  kva_value **inputs = e->onnx.b.graph->inputs.data;
+  for (uint32_t i = 0; i < e->onnx.b.graph->inputs.len; i++) kva_el_bind(e, inputs[i]->name, kva_el_tensor(inputs[i]));
+  for (uint32_t i = 0; i < n; i++) kva_el_bind(e, model->outputs.list.data[i].name.text, kva_el_tensor(outputs[i]));
+  return true;
+}
+
+static void statements(trainer *t, const kva_ast_block *body) {
+  for (uint32_t i = 0; i < body->len; i++) {
+    const kva_ast_stmt *s = body->data[i];
+    if (setting(t, s)) continue;
+    if (s->kind == KVA_AST_METRIC) {
+      kva_ast_stmt assign = *s;
+      assign.kind = KVA_AST_ASSIGN;
+      kva_el_statement(t->e, &assign);
+      for (uint32_t k = 0; k < s->targets.len; k++) KVA_PUSH(t->e->scratch, &t->metrics, s->targets.data[k]);
+    } else if (s->kind == KVA_AST_RETURN) {
+      kva_el_error(t->e, s->first, "a train block assigns 'loss' instead of returning it");
+    } else {
+      kva_el_statement(t->e, s);
+    }
+  }
+}
+
+/* Outputs of the loss function are scalars, the loss first. */
+static bool scalar_output(trainer *t, const char *name, uint32_t token, kva_value **out) {
+  const kva_el_value *v = kva_el_find(t->e, name);
+  if (v && v->kind == KVA_EL_ERROR) return false;
+  if (!v || v->kind != KVA_EL_TENSOR) {
+    kva_el_error(t->e, token, "the train block must assign a tensor to '%s'", name);
+    return false;
+  }
+  *out = v->value;
+  if (v->value->type->rank == 0 && kva_dtype_is_float(v->value->type->dtype)) return true;
+  kva_text text = {0};
+  kva_type_print(v->value->type, &text);
+  kva_el_error(t->e, token, "'%s' must be a float scalar, found %s", name, text.data);
+  kva_text_free(&text);
+  return false;
+}
+
+static void close_loss(trainer *t, kva_function *f, const kva_ast_graph *train) {
+  kva_elab *e = t->e;
+  uint32_t n = 1 + t->metrics.len;
+  kva_value **outputs = KVA_NEW_ARRAY(e->scratch, kva_value *, n);
+  const char **names = KVA_NEW_ARRAY(e->m->arena, const char *, n);
+  names[0] = "loss";
+  bool ok = scalar_output(t, "loss", train->first, &outputs[0]);
+  for (uint32_t i = 1; i < n; i++) {
+    const kva_ast_name *metric = &t->metrics.data[i - 1];
+    names[i] = kva_arena_strdup(e->m->arena, metric->text);
+    ok &= scalar_output(t, metric->text, metric->token, &outputs[i]);
+  }
+  f->output_names = names;
+  e->onnx.b.loc = kva_el_loc(e, train->last);
+  if (ok) kva_build_node(&e->onnx.b, KVA_OP_return, n, outputs, 0, NULL);
+}
+
+static void loss_function(trainer *t, const kva_ast_graph *train, const kva_ast_graph *model) {
+  kva_elab *e = t->e;
+  kva_function *f = kva_function_create(e->m, "loss");
+  f->loc = kva_el_loc(e, train->first);
+  e->onnx.b.graph = f->graph;
+  e->paths = kva_map_create(e->scratch);
+  e->declared = kva_map_create(e->scratch);
+  e->frame = NULL;
+  kva_el_push_frame(e, true);
+  kva_el_inputs(e, &model->inputs);
+  uint32_t n = f->graph->inputs.len;
+  kva_el_inputs(e, &train->inputs);
+  for (uint32_t i = n; i < f->graph->inputs.len; i++) {
+    for (uint32_t k = 0; k < n; k++) {
+      if (strcmp(f->graph->inputs.data[i]->name, f->graph->inputs.data[k]->name)) continue;
+      kva_el_error(e, train->name.token, "'%s' is an input of the model already", f->graph->inputs.data[i]->name);
+    }
+  }
+  if (!inline_model(e, model)) return;
+  statements(t, &train->body);
+  close_loss(t, f, train);
+}
+
+/* A dump's block: fields only. */
+static void fields_only(trainer *t, const kva_ast_block *body) {
+  for (uint32_t i = 0; i < body->len; i++) {
+    const kva_ast_stmt *s = body->data[i];
+    if (!setting(t, s)) kva_el_error(t->e, s->first, "this is not a setting of a train block");
+  }
+}
+
+void kva_el_train(kva_elab *e, const kva_ast_graph *train, const kva_ast_graph *model) {
+  trainer t = {.e = e};
+  init_spec(&t, train);
+  if (model) {
+    loss_function(&t, train, model);
+    apply_decay(&t);
+  } else {
+    fields_only(&t, &train->body);
+  }
+  e->m->train = t.spec;
+}

@@ -1,0 +1,35 @@
+/* Reads a model by its content. */
+#include "frontend/frontend_internal.h"
+
+/* A text holds no control characters but white space; an ONNX protobuf holds some right at its start, where its first
+ * fields' tags and lengths are. */
+static bool looks_like_text(const kva_file *file) {
+  enum { LOOK = 4096 };
+  const unsigned char *data = file->data;
+  for (size_t i = 0; i < file->size && i < LOOK; i++) {
+    bool white = data[i] >= '\t' && data[i] <= '\r';
+    if (data[i] < 0x20 && !white) return false;
+  }
+  return true;
+}
+
+static kva_status load_mapped(const kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
+                              kva_module **out_module) {
+  if (!looks_like_text(file)) return kva_import_onnx(file, path, options, diag, out_module);
+  kva_arena *arena = kva_arena_create();
+  char *text = kva_arena_strndup(arena, file->data, file->size);
+  kva_status status = strlen(text) == file->size
+                          ? kva_load_text(text, path, options, diag, out_module)
+                          : kva_error(diag, &(kva_loc){.file = path}, "a text with a zero byte in it is not a model");
+  kva_arena_destroy(arena);
+  return status;
+}
+
+kva_status kva_load_model(const char *path, const kva_load_options *options, kva_diag *diag, kva_module **out_module) {
+  kva_file file;
+  *out_module = NULL;
+  KVA_TRY(kva_file_map(path, diag, &file));
+  kva_status status = load_mapped(&file, path, options, diag, out_module);
+  kva_file_unmap(&file);
+  return status;
+}

@@ -1,0 +1,159 @@
+/* Rules: activations, softmax and dropout. Constants take the operand's type; definitions are the specification's. */
+#include "frontend/onnx_rules.h"
+
+static kva_value *num(kva_onnx_call *k, double v) { return kva_scalar_like(k->b, kva_onnx_in(k, 0), v); }
+
+static kva_value *is_negative(kva_onnx_call *k, kva_value *x) { return kva_build2(k->b, KVA_OP_less, x, num(k, 0)); }
+
+/* alpha * (exp(x) - 1) */
+static kva_value *scaled_expm1(kva_onnx_call *k, kva_value *x, double alpha) {
+  kva_value *e = kva_sub(k->b, kva_build1(k->b, KVA_OP_exp, x), num(k, 1));
+  return kva_mul(k->b, e, num(k, alpha));
+}
+
+kva_status kva_onnx_leaky_relu(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *scaled = kva_mul(k->b, x, num(k, kva_onnx_float(k, "alpha", 0.01)));
+  return kva_onnx_done(k, kva_onnx_where(k->b, is_negative(k, x), scaled, x));
+}
+
+/* Before opset 7 a slope of C elements belongs to axis 1; since then it broadcasts to x. */
+kva_status kva_onnx_prelu(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *slope = kva_onnx_in(k, 1);
+  if (k->version < 7 && slope->type->rank == 1 && x->type->rank > 1)
+    slope = kva_onnx_channels(k->b, slope, x->type->rank);
+  return kva_onnx_done(k, kva_onnx_where(k->b, is_negative(k, x), kva_mul(k->b, x, slope), x));
+}
+
+kva_status kva_onnx_elu(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *low = scaled_expm1(k, x, kva_onnx_float(k, "alpha", 1));
+  return kva_onnx_done(k, kva_onnx_where(k->b, is_negative(k, x), low, x));
+}
+
+/* max(0, x) + min(0, alpha * (exp(x / alpha) - 1)) */
+kva_status kva_onnx_celu(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  double alpha = kva_onnx_float(k, "alpha", 1);
+  kva_value *low = scaled_expm1(k, kva_div(k->b, x, num(k, alpha)), alpha);
+  low = kva_build2(k->b, KVA_OP_min, low, num(k, 0));
+  return kva_onnx_done(k, kva_add(k->b, kva_build1(k->b, KVA_OP_relu, x), low));
+}
+
+kva_status kva_onnx_selu(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  bool first = k->version < 6;
+  double alpha = kva_onnx_float(k, "alpha", first ? 1.6732 : 1.67326319217681884765625);
+  double gamma = kva_onnx_float(k, "gamma", first ? 1.0507 : 1.05070102214813232421875);
+  kva_value *y = kva_onnx_where(k->b, is_negative(k, x), scaled_expm1(k, x, alpha), x);
+  return kva_onnx_done(k, kva_mul(k->b, y, num(k, gamma)));
+}
+
+/* max(0, min(1, alpha * x + beta)) */
+static kva_value *hard_sigmoid(kva_onnx_call *k, kva_value *x, double alpha, double beta) {
+  kva_value *line = kva_add(k->b, kva_mul(k->b, x, num(k, alpha)), num(k, beta));
+  return kva_build2(k->b, KVA_OP_max, kva_build2(k->b, KVA_OP_min, line, num(k, 1)), num(k, 0));
+}
+
+kva_status kva_onnx_hard_sigmoid(kva_onnx_call *k) {
+  double alpha = kva_onnx_float(k, "alpha", 0.2), beta = kva_onnx_float(k, "beta", 0.5);
+  return kva_onnx_done(k, hard_sigmoid(k, kva_onnx_in(k, 0), alpha, beta));
+}
+
+kva_status kva_onnx_hard_swish(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  return kva_onnx_done(k, kva_mul(k->b, x, hard_sigmoid(k, x, 1.0 / 6, 0.5)));
+}
+
+kva_status kva_onnx_swish(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  double alpha = kva_onnx_float(k, "alpha", 1);
+  if (alpha == 1) return kva_onnx_done(k, kva_build1(k->b, KVA_OP_silu, x));
+  kva_value *gate = kva_build1(k->b, KVA_OP_sigmoid, kva_mul(k->b, x, num(k, alpha)));
+  return kva_onnx_done(k, kva_mul(k->b, x, gate));
+}
+
+kva_status kva_onnx_mish(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_value *gate = kva_build1(k->b, KVA_OP_tanh, kva_build1(k->b, KVA_OP_softplus, x));
+  return kva_onnx_done(k, kva_mul(k->b, x, gate));
+}
+
+kva_status kva_onnx_softsign(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  return kva_onnx_done(k, kva_div(k->b, x, kva_add(k->b, kva_build1(k->b, KVA_OP_abs, x), num(k, 1))));
+}
+
+kva_status kva_onnx_thresholded_relu(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *alpha = num(k, kva_onnx_float(k, "alpha", 1));
+  return kva_onnx_done(k, kva_onnx_where(k->b, kva_build2(k->b, KVA_OP_less, alpha, x), x, num(k, 0)));
+}
+
+/* x + bias below -lambd, x - bias above lambd, else 0. */
+kva_status kva_onnx_shrink(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *bias = num(k, kva_onnx_float(k, "bias", 0));
+  double lambd = kva_onnx_float(k, "lambd", 0.5);
+  kva_value *below = kva_build2(b, KVA_OP_less, x, num(k, -lambd)), *above = kva_build2(b, KVA_OP_less, num(k, lambd), x);
+  kva_value *high = kva_onnx_where(b, above, kva_sub(b, x, bias), num(k, 0));
+  return kva_onnx_done(k, kva_onnx_where(b, below, kva_add(b, x, bias), high));
+}
+
+kva_status kva_onnx_gelu(kva_onnx_call *k) {
+  const char *mode = kva_onnx_string(k, "approximate", "none");
+  bool tanh_form = !strcmp(mode, "tanh");
+  if (!tanh_form && strcmp(mode, "none"))
+    return kva_onnx_fail(k, KVA_INVALID, "attribute 'approximate': expected none or tanh, found '%s'", mode);
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_gelu, 1, k->n->inputs, &(kva_gelu_attrs){.tanh = tanh_form}));
+}
+
+/* ---- softmax ----------------------------------------------------------------------------------------------------- */
+
+/* Before opset 13 the operand is flattened to two dimensions at `axis` (default 1) and the last one is normalised. */
+static kva_status row_view(kva_onnx_call *k, kva_value **out_x, uint32_t *out_axis) {
+  kva_value *x = kva_onnx_in(k, 0);
+  int64_t axis = kva_onnx_int(k, "axis", k->version < 13 ? 1 : -1);
+  *out_x = x;
+  if (k->version < 13 && axis == x->type->rank) *out_axis = (uint32_t)axis;
+  else KVA_TRY(kva_onnx_axis(k, axis, x->type->rank, out_axis));
+  if (k->version >= 13 || *out_axis + 1 == x->type->rank) return KVA_OK;
+  *out_x = kva_onnx_flatten_2d(k->b, x, *out_axis);
+  *out_axis = 1;
+  return KVA_OK;
+}
+
+kva_status kva_onnx_softmax(kva_onnx_call *k) {
+  kva_value *x;
+  uint32_t axis;
+  KVA_TRY(row_view(k, &x, &axis));
+  kva_value *y = kva_build(k->b, (kva_op_id)k->arg, 1, &x, &(kva_softmax_attrs){.axis = axis});
+  return kva_onnx_done(k, kva_reshape_like(k->b, y, kva_onnx_in(k, 0)->type));
+}
+
+/* 1 at the first maximum, else 0. */
+kva_status kva_onnx_hardmax(kva_onnx_call *k) {
+  kva_value *x;
+  uint32_t axis;
+  KVA_TRY(row_view(k, &x, &axis));
+  kva_value *top = kva_build(k->b, KVA_OP_argmax, 1, &x, &(kva_argmax_attrs){.axis = axis, .keepdims = true});
+  kva_value *ramp = kva_onnx_ramp(k->b, KVA_I64, x->type->rank, axis, kva_onnx_dim(x, axis));
+  kva_value *y = kva_cast(k->b, kva_build2(k->b, KVA_OP_equal, ramp, top), x->type->dtype);
+  return kva_onnx_done(k, kva_reshape_like(k->b, y, kva_onnx_in(k, 0)->type));
+}
+
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
+
+/* Ratio and mode are inputs since opset 12; only a mode known to be off, or a ratio known to be 0, is inference. */
+static kva_status check_dropout_is_off(kva_onnx_call *k) {
+  kva_value *ratio = kva_onnx_in(k, 1), *mode = kva_onnx_in(k, 2);
+  if (k->version < 12 || !mode) return KVA_OK;
+  const kva_wide *m = kva_onnx_constant(k->c, mode), *r = ratio ? kva_onnx_constant(k->c, ratio) : NULL;
+  if ((m && m->n == 1 && !m->i[0]) || (r && r->n == 1 && kva_wide_get(r, 0) == 0)) return KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "training_mode must be a constant false");
+}
+
+kva_status kva_onnx_dropout(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  KVA_TRY(check_dropout_is_off(k));
+  kva_value *one = kva_const_scalar(k->b, k->version < 10 ? x->type->dtype : KVA_BOOL, 1);
+  if (kva_onnx_wants(k, 1)) kva_onnx_set_out(k, 1, kva_expand_like(k->b, one, x->type));
+  return kva_onnx_done(k, x);
+}

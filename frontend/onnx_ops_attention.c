@@ -1,0 +1,227 @@
+/* Rules: the language-model operators, and Kvasir's own KVShift, which the exporter writes as a call of a model-local
+ * function and which comes back here as the operator itself. */
+#include "frontend/onnx_rules.h"
+
+#include <math.h>
+
+/* [B, T, H * D] -> [B, H, T, D] */
+static kva_status split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva_value **out) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  if (heads < 1) return kva_onnx_fail(k, KVA_INVALID, "inputs of rank 3 need the number of heads");
+  kva_dim h = kva_expr_const(e, heads), d = kva_expr_div(e, kva_onnx_dim(x, 2), h);
+  kva_value *y = kva_reshape(k->b, x, 4, (kva_dim[]){kva_onnx_dim(x, 0), kva_onnx_dim(x, 1), h, d});
+  if (k->b->failed) return KVA_INVALID;
+  *out = kva_transpose(k->b, y, (int64_t[]){0, 2, 1, 3});
+  return KVA_OK;
+}
+
+static kva_value *join_heads(kva_builder *b, kva_value *x) {
+  if (b->failed) return x;
+  kva_value *y = kva_transpose(b, x, (int64_t[]){0, 2, 1, 3});
+  const kva_dim *d = y->type->dims;
+  return kva_reshape(b, y, 3, (kva_dim[]){d[0], d[1], kva_expr_mul(b->m->exprs, d[2], d[3])});
+}
+
+/* ---- rotary ------------------------------------------------------------------------------------------------------ */
+
+/* The table rows of every position, as [B, 1, T, R/2]. */
+static kva_status rotary_table(kva_onnx_call *k, uint32_t input, kva_value **out) {
+  kva_value *table = kva_onnx_in(k, input), *positions = kva_onnx_in(k, 3);
+  if (positions) table = kva_onnx_gather(k->b, table, positions, 0);
+  if (k->b->failed) return KVA_INVALID;
+  if (table->type->rank != 3)
+    return kva_onnx_fail(k, KVA_INVALID, "input %u: expected one row for each position of each sequence", input);
+  *out = kva_onnx_unsqueeze(k->b, table, 1, 1);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_rotary_embedding(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *cos, *sin;
+  bool flat = x->type->rank == 3;
+  if (!flat && x->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or 4, found %u", x->type->rank);
+  if (flat) KVA_TRY(split_heads(k, x, kva_onnx_int(k, "num_heads", 0), &x));
+  KVA_TRY(rotary_table(k, 1, &cos));
+  KVA_TRY(rotary_table(k, 2, &sin));
+  kva_rope_attrs attrs = {.interleaved = kva_onnx_int(k, "interleaved", 0) != 0};
+  kva_value *y = kva_build(k->b, KVA_OP_rope, 3, (kva_value *[]){x, cos, sin}, &attrs);
+  return kva_onnx_done(k, flat ? join_heads(k->b, y) : y);
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+enum { IN_MASK = 3, IN_PAST_KEY, IN_PAST_VALUE, IN_VALID_KEYS };
+enum { OUT_PRESENT_KEY = 1, OUT_PRESENT_VALUE, OUT_SCORES };
+
+typedef struct attention {
+  kva_value *q, *key, *value, *mask;
+  kva_attention_attrs attrs;
+  bool flat;
+} attention;
+
+static kva_status read_heads(kva_onnx_call *k, attention *a) {
+  int64_t q_heads = kva_onnx_int(k, "q_num_heads", 0), kv_heads = kva_onnx_int(k, "kv_num_heads", 0);
+  a->q = kva_onnx_in(k, 0), a->key = kva_onnx_in(k, 1), a->value = kva_onnx_in(k, 2);
+  a->flat = a->q->type->rank == 3;
+  for (uint32_t i = 0; i < 3; i++)
+    if (kva_onnx_in(k, i)->type->rank != (a->flat ? 3 : 4))
+      return kva_onnx_fail(k, KVA_INVALID, "input %u: expected rank %d, found %u", i, a->flat ? 3 : 4,
+                           kva_onnx_in(k, i)->type->rank);
+  if (!a->flat) return KVA_OK;
+  KVA_TRY(split_heads(k, a->q, q_heads, &a->q));
+  KVA_TRY(split_heads(k, a->key, kv_heads, &a->key));
+  return split_heads(k, a->value, kv_heads, &a->value);
+}
+
+/* The cache of earlier keys and values comes first; what follows is relative to its length. */
+static kva_status append_past(kva_onnx_call *k, attention *a) {
+  kva_value *past_key = kva_onnx_in(k, IN_PAST_KEY), *past_value = kva_onnx_in(k, IN_PAST_VALUE);
+  if (!past_key != !past_value) return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
+  if (past_key) {
+    if (past_key->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "past_key: expected rank 4");
+    a->attrs.offset = kva_onnx_dim(past_key, 2);
+    a->key = kva_onnx_concat(k->b, past_key, a->key, 2);
+    a->value = kva_onnx_concat(k->b, past_value, a->value, 2);
+  }
+  kva_onnx_set_out(k, OUT_PRESENT_KEY, a->key);
+  kva_onnx_set_out(k, OUT_PRESENT_VALUE, a->value);
+  return k->b->failed ? KVA_INVALID : KVA_OK;
+}
+
+/* A mask for fewer keys than there are hides the rest. */
+static kva_value *extend_mask(kva_onnx_call *k, kva_value *mask, kva_dim keys) {
+  uint32_t rank = mask->type->rank;
+  kva_dim own = rank ? kva_onnx_dim(mask, rank - 1) : keys, none = kva_expr_const(kva_onnx_exprs(k), 0);
+  if (own == keys || !kva_expr_provably_less(kva_onnx_exprs(k), own, keys) || kva_expr_is(own, 1)) return mask;
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) before[i] = after[i] = none;
+  after[rank - 1] = kva_expr_sub(kva_onnx_exprs(k), keys, own);
+  double hidden = mask->type->dtype == KVA_BOOL ? 0 : -(double)INFINITY;
+  kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}};
+  return kva_build(k->b, KVA_OP_pad, 2, (kva_value *[]){mask, kva_scalar_like(k->b, mask, hidden)}, &attrs);
+}
+
+/* Attention-24: sequence b has valid_keys[b] keys; visible is [B, 1, 1, S]. */
+static kva_value *valid_mask(kva_onnx_call *k, kva_value *valid_keys, kva_dim keys) {
+  kva_value *limit = kva_onnx_unsqueeze(k->b, kva_cast(k->b, valid_keys, KVA_I64), 1, 3);
+  return kva_build2(k->b, KVA_OP_less, kva_onnx_ramp(k->b, KVA_I64, 4, 3, keys), limit);
+}
+
+static kva_status read_mask(kva_onnx_call *k, attention *a) {
+  kva_builder *b = k->b;
+  kva_dim keys = kva_onnx_dim(a->key, 2);
+  kva_value *mask = kva_onnx_in(k, IN_MASK), *valid = kva_onnx_in(k, IN_VALID_KEYS);
+  if (mask) mask = extend_mask(k, mask, keys);
+  if (mask && mask->type->dtype != KVA_BOOL) mask = kva_cast(b, mask, a->q->type->dtype);
+  a->mask = mask;
+  if (!valid) return KVA_OK;
+  if (valid->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "nonpad_kv_seqlen: expected rank 1");
+  kva_value *visible = valid_mask(k, valid, keys);
+  if (!mask) a->mask = visible;
+  else if (mask->type->dtype == KVA_BOOL) a->mask = kva_build2(b, KVA_OP_logical_and, visible, mask);
+  else a->mask = kva_onnx_where(b, visible, mask, kva_scalar_like(b, mask, -(double)INFINITY));
+  return KVA_OK;
+}
+
+/* The mask with causality as added floats, for the scores output. */
+static kva_value *additive_mask(kva_onnx_call *k, const attention *a, kva_value *scores) {
+  kva_builder *b = k->b;
+  kva_value *zero = kva_scalar_like(b, scores, 0), *hidden = kva_scalar_like(b, scores, -(double)INFINITY);
+  kva_value *mask = a->mask;
+  if (mask && mask->type->dtype == KVA_BOOL) mask = kva_onnx_where(b, mask, zero, hidden);
+  if (!a->attrs.causal) return mask;
+  kva_value *row = kva_onnx_ramp(b, KVA_I64, 2, 0, kva_onnx_dim(a->q, 2));
+  if (a->attrs.offset) row = kva_add(b, row, kva_dim_scalar(b, KVA_I64, a->attrs.offset));
+  kva_value *future = kva_build2(b, KVA_OP_less, row, kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(a->key, 2)));
+  kva_value *causal = kva_onnx_where(b, future, hidden, zero);
+  return mask ? kva_add(b, mask, causal) : causal;
+}
+
+/* Keys as [B, Hkv, 1, S, D] against queries [B, Hkv, group, T, D], so that no key is repeated. */
+static kva_value *raw_scores(kva_onnx_call *k, const attention *a) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  const kva_dim *q = a->q->type->dims, *key = a->key->type->dims;
+  kva_dim group = kva_expr_div(e, q[1], key[1]), one = kva_expr_const(e, 1);
+  kva_value *q5 = kva_reshape(b, a->q, 5, (kva_dim[]){q[0], key[1], group, q[2], q[3]});
+  kva_value *k5 = kva_reshape(b, a->key, 5, (kva_dim[]){key[0], key[1], one, key[2], key[3]});
+  kva_value *s = kva_reshape(b, kva_matmul(b, q5, k5, false, true), 4, (kva_dim[]){q[0], q[1], q[2], key[2]});
+  int64_t d;
+  if (a->attrs.scale != 0) return kva_mul(b, s, kva_scalar_like(b, s, a->attrs.scale));
+  if (kva_expr_is_const(q[3], &d)) return kva_mul(b, s, kva_scalar_like(b, s, 1 / sqrt((double)d)));
+  return kva_div(b, s, kva_build1(b, KVA_OP_sqrt, kva_dim_scalar(b, s->type->dtype, q[3])));
+}
+
+/* qk_matmul_output: scores (0), with the soft cap (1), with masks (2), after softmax (3). */
+static kva_value *scores_output(kva_onnx_call *k, const attention *a, int64_t mode) {
+  kva_builder *b = k->b;
+  kva_value *s = raw_scores(k, a);
+  if (mode >= 1 && a->attrs.softcap > 0) {
+    kva_value *cap = kva_scalar_like(b, s, a->attrs.softcap);
+    s = kva_mul(b, kva_build1(b, KVA_OP_tanh, kva_div(b, s, cap)), cap);
+  }
+  kva_value *mask = mode >= 2 ? additive_mask(k, a, s) : NULL;
+  if (mask) s = kva_add(b, s, mask);
+  return mode >= 3 ? kva_build(b, KVA_OP_softmax, 1, &s, &(kva_softmax_attrs){.axis = -1}) : s;
+}
+
+kva_status kva_onnx_attention(kva_onnx_call *k) {
+  attention a = {.attrs = {.causal = kva_onnx_int(k, "is_causal", 0) != 0,
+                           .scale = kva_onnx_float(k, "scale", 0),
+                           .softcap = kva_onnx_float(k, "softcap", 0)}};
+  KVA_TRY(read_heads(k, &a));
+  KVA_TRY(append_past(k, &a));
+  KVA_TRY(read_mask(k, &a));
+  if (k->b->failed) return KVA_INVALID;
+  if (kva_onnx_in(k, IN_VALID_KEYS) && a.attrs.causal)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "is_causal together with nonpad_kv_seqlen");
+  if (kva_onnx_wants(k, OUT_SCORES))
+    kva_onnx_set_out(k, OUT_SCORES, scores_output(k, &a, kva_onnx_int(k, "qk_matmul_output_mode", 0)));
+  kva_value *in[] = {a.q, a.key, a.value, a.mask};
+  kva_value *y = kva_build(k->b, KVA_OP_attention, a.mask ? 4 : 3, in, &a.attrs);
+  return kva_onnx_done(k, a.flat ? join_heads(k->b, y) : y);
+}
+
+/* ---- shifts ------------------------------------------------------------------------------------------------------ */
+
+static kva_status check_causal_conv(kva_onnx_call *k, const char **activation) {
+  kva_value *x = kva_onnx_in(k, 0), *w = kva_onnx_in(k, 1), *past = kva_onnx_in(k, 3);
+  *activation = kva_onnx_string(k, "activation", "none");
+  bool known = !strcmp(*activation, "none") || !strcmp(*activation, "silu") || !strcmp(*activation, "swish");
+  if (!known) return kva_onnx_fail(k, KVA_INVALID, "attribute 'activation': '%s'", *activation);
+  if (x->type->rank != 3 || w->type->rank != 3 || (past && past->type->rank != 3))
+    return kva_onnx_fail(k, KVA_INVALID, "expected inputs of rank 3 [batch, channels, length]");
+  if (!kva_expr_is(kva_onnx_dim(w, 1), 1)) return kva_onnx_fail(k, KVA_INVALID, "expected weights of [C, 1, k]");
+  return KVA_OK;
+}
+
+/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1], and tap j of the shift is tap
+ * k-1-j of the convolution. Its state is the same: the last k-1 inputs. */
+kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  const char *activation;
+  KVA_TRY(check_causal_conv(k, &activation));
+  kva_value *x = kva_onnx_in(k, 0), *w = kva_onnx_in(k, 1), *bias = kva_onnx_in(k, 2), *past = kva_onnx_in(k, 3);
+  kva_dim taps = kva_onnx_dim(w, 2), starts[2] = {kva_expr_const(e, 0), kva_expr_addi(e, taps, -1)};
+  kva_dim shape[2] = {kva_onnx_dim(w, 0), taps};
+  w = kva_reshape(b, w, 2, shape);
+  kva_slice_attrs reverse = {.starts = {2, starts}, .shape = {2, shape}, .steps = {2, (const int64_t[]){1, -1}}};
+  w = kva_build(b, KVA_OP_slice, 1, &w, &reverse);
+  kva_value *in[] = {kva_onnx_unsqueeze(b, x, 3, 1), w, past ? kva_onnx_unsqueeze(b, past, 3, 1) : NULL};
+  kva_kv_shift_attrs attrs = {.time_axis = 2};
+  kva_node *shift = kva_build_node(b, KVA_OP_kv_shift, past ? 3 : 2, in, 2, &attrs);
+  if (b->failed) return KVA_INVALID;
+  const kva_type *state = kva_result(shift, 1)->type;
+  kva_onnx_set_out(k, 1, kva_reshape(b, kva_result(shift, 1), 3, state->dims));
+  kva_value *y = kva_reshape_like(b, kva_result(shift, 0), x->type);
+  if (bias) y = kva_add(b, y, kva_onnx_unsqueeze(b, bias, 1, 1));
+  return kva_onnx_done(k, strcmp(activation, "none") ? kva_build1(b, KVA_OP_silu, y) : y);
+}
+
+kva_status kva_onnx_kv_shift(kva_onnx_call *k) {
+  kva_kv_shift_attrs attrs = {.time_axis = kva_onnx_int(k, "time_axis", 2),
+                              .boundary = kva_onnx_string(k, "boundary", NULL)};
+  kva_node *n = kva_build_node(k->b, KVA_OP_kv_shift, k->n->n_inputs, k->n->inputs, 2, &attrs);
+  kva_onnx_set_out(k, 1, kva_result(n, 1));
+  return kva_onnx_done(k, kva_result(n, 0));
+}

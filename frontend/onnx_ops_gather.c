@@ -1,0 +1,49 @@
+/* Rules: indexed reads and writes. Negative indices count from the end, here as in the internal operators. */
+#include "frontend/onnx_rules.h"
+
+kva_status kva_onnx_gather_op(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t axis;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
+  return kva_onnx_done(k, kva_onnx_gather(k->b, x, kva_onnx_in(k, 1), axis));
+}
+
+kva_status kva_onnx_gather_elements(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t axis;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
+  kva_gather_elements_attrs attrs = {.axis = axis};
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_gather_elements, 2, k->n->inputs, &attrs));
+}
+
+/* "none" is absent inside. */
+static kva_status reduction_of(kva_onnx_call *k, const char **out) {
+  static const char *const known[] = {"add", "mul", "max", "min"};
+  const char *mode = kva_onnx_string(k, "reduction", "none");
+  *out = NULL;
+  if (!strcmp(mode, "none")) return KVA_OK;
+  for (int i = 0; i < 4; i++)
+    if (!strcmp(mode, known[i])) return *out = mode, KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "attribute 'reduction': '%s' is not none, add, mul, max or min", mode);
+}
+
+kva_status kva_onnx_scatter_elements(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_scatter_elements_attrs attrs = {0};
+  uint32_t axis;
+  KVA_TRY(reduction_of(k, &attrs.reduction));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
+  attrs.axis = axis;
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_scatter_elements, 3, k->n->inputs, &attrs));
+}
+
+kva_status kva_onnx_gather_nd(kva_onnx_call *k) {
+  kva_gather_nd_attrs attrs = {.batch_dims = kva_onnx_int(k, "batch_dims", 0)};
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_gather_nd, 2, k->n->inputs, &attrs));
+}
+
+kva_status kva_onnx_scatter_nd(kva_onnx_call *k) {
+  kva_scatter_nd_attrs attrs = {0};
+  KVA_TRY(reduction_of(k, &attrs.reduction));
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_scatter_nd, 3, k->n->inputs, &attrs));
+}

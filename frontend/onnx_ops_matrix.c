@@ -1,0 +1,193 @@
+/* Rules: matrix products. The internal product wants rank 2 or more on both sides. */
+#include "frontend/onnx_rules.h"
+
+/* NumPy's rule: a vector on the left is a row, on the right a column; the added dimension goes away again. */
+static kva_value *product_of(kva_builder *b, kva_value *x, kva_value *y) {
+  bool row = x->type->rank == 1, column = y->type->rank == 1;
+  if (row) x = kva_onnx_unsqueeze(b, x, 0, 1);
+  if (column) y = kva_onnx_unsqueeze(b, y, 1, 1);
+  kva_value *z = kva_matmul(b, x, y, false, false);
+  if (b->failed || (!row && !column)) return z;
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = 0, n = z->type->rank;
+  for (uint32_t i = 0; i < n; i++)
+    if (!(row && i + 2 == n) && !(column && i + 1 == n)) dims[rank++] = z->type->dims[i];
+  return kva_reshape(b, z, rank, dims);
+}
+
+static kva_status check_ranks(kva_onnx_call *k) {
+  for (uint32_t i = 0; i < 2; i++)
+    if (!kva_onnx_in(k, i)->type->rank) return kva_onnx_fail(k, KVA_INVALID, "input %u is a scalar", i);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_matmul(kva_onnx_call *k) {
+  KVA_TRY(check_ranks(k));
+  return kva_onnx_done(k, product_of(k->b, kva_onnx_in(k, 0), kva_onnx_in(k, 1)));
+}
+
+/* x - zero point in int32. A vector of zero points belongs to the rows of the left or the columns of the right. */
+static kva_value *centred(kva_onnx_call *k, uint32_t input, bool rows) {
+  kva_value *x = kva_cast(k->b, kva_onnx_in(k, input), KVA_I32), *zero = kva_onnx_in(k, input + 2);
+  if (!zero) return x;
+  zero = kva_cast(k->b, zero, KVA_I32);
+  if (rows && zero->type->rank == 1) zero = kva_onnx_unsqueeze(k->b, zero, 1, 1);
+  return kva_sub(k->b, x, zero);
+}
+
+kva_status kva_onnx_matmul_integer(kva_onnx_call *k) {
+  KVA_TRY(check_ranks(k));
+  return kva_onnx_done(k, product_of(k->b, centred(k, 0, true), centred(k, 1, false)));
+}
+
+/* alpha * A' B' + beta * C. C broadcasts (before opset 7 only with `broadcast`, which changes nothing for valid models). */
+kva_status kva_onnx_gemm(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1), *c = kva_onnx_in(k, 2);
+  double alpha = kva_onnx_float(k, "alpha", 1), beta = kva_onnx_float(k, "beta", 1);
+  if (x->type->rank != 2 || y->type->rank != 2)
+    return kva_onnx_fail(k, KVA_INVALID, "expected matrices, found ranks %u and %u", x->type->rank, y->type->rank);
+  kva_value *z = kva_matmul(b, x, y, kva_onnx_int(k, "transA", 0) != 0, kva_onnx_int(k, "transB", 0) != 0);
+  if (alpha != 1) z = kva_mul(b, z, kva_scalar_like(b, z, alpha));
+  if (!c || beta == 0) return kva_onnx_done(k, z);
+  if (beta != 1) c = kva_mul(b, c, kva_scalar_like(b, c, beta));
+  return kva_onnx_done(k, kva_add(b, z, c));
+}
+
+/* ---- einsum ------------------------------------------------------------------------------------------------------ */
+
+/* Every operand is brought to one axis per label of the whole equation (extent 1 where it lacks it), all are multiplied,
+ * and the labels that the result lacks are summed. Labels of an ellipsis are the digits '0' to '7', from the right. Two
+ * operands that share summed labels cost a full outer product this way: the simplifier has no better form of it. */
+typedef struct equation {
+  char labels[64]; /* of the result, then the summed ones */
+  uint32_t n, n_out;
+  const char *inputs;
+  char output[64];
+} equation;
+
+enum { ELLIPSIS = '0' };
+
+static uint32_t label_index(const equation *e, char label) {
+  uint32_t i = 0;
+  while (i < e->n && e->labels[i] != label) i++;
+  return i;
+}
+
+/* Expands one term for an operand of rank `rank` into one label per axis. False: the term does not fit. */
+static bool expand_term(const char *term, size_t len, uint32_t rank, char *out) {
+  uint32_t letters = 0, n = 0;
+  bool dots = false;
+  for (size_t i = 0; i < len; i++) {
+    if (term[i] == '.') {
+      if (dots || i + 2 >= len || term[i + 1] != '.' || term[i + 2] != '.') return false;
+      dots = true;
+      i += 2;
+    } else {
+      letters++;
+    }
+  }
+  if (letters > rank || (!dots && letters != rank)) return false;
+  for (size_t i = 0; i < len; i++) {
+    if (term[i] != '.') {
+      out[n++] = term[i];
+      continue;
+    }
+    for (uint32_t d = rank - letters; d > 0; d--) out[n++] = (char)(ELLIPSIS + d - 1);
+    i += 2;
+  }
+  out[n] = 0;
+  return true;
+}
+
+/* The operand with its axes in the order of the equation's labels and 1 for absent ones. */
+static kva_status align_operand(kva_onnx_call *k, const equation *e, kva_value *x, const char *term, kva_value **out) {
+  int64_t perm[KVA_MAX_RANK];
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t at = 0;
+  for (uint32_t i = 0; i < e->n; i++) {
+    const char *found = strchr(term, e->labels[i]);
+    if (found && strchr(found + 1, e->labels[i]))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "label '%c' stands twice in one operand", e->labels[i]);
+    dims[i] = found ? kva_onnx_dim(x, (uint32_t)(found - term)) : kva_expr_const(kva_onnx_exprs(k), 1);
+    if (found) perm[at++] = found - term;
+  }
+  *out = kva_reshape(k->b, kva_transpose(k->b, x, perm), e->n, dims);
+  return KVA_OK;
+}
+
+static void add_label(equation *e, char label) {
+  if (label_index(e, label) == e->n && e->n + 1 < sizeof e->labels) e->labels[e->n++] = label;
+}
+
+/* Without "->" the result has the labels that stand once, in alphabetical order, after the ellipsis. */
+static void implicit_output(equation *e, const char *all) {
+  for (char c = ELLIPSIS + KVA_MAX_RANK; c >= ELLIPSIS; c--)
+    if (strchr(all, c)) add_label(e, c);
+  for (int c = 'A'; c <= 'z'; c++) {
+    const char *first = strchr(all, c);
+    if (first && !strchr(first + 1, c)) add_label(e, (char)c);
+  }
+}
+
+typedef struct einsum_terms {
+  char of[16][2 * KVA_MAX_RANK];
+  char all[256];
+  uint32_t n;
+} einsum_terms;
+
+static kva_status parse_terms(kva_onnx_call *k, const char *inputs, einsum_terms *out) {
+  *out = (einsum_terms){.n = k->n->n_inputs};
+  for (uint32_t i = 0; i < out->n; i++) {
+    size_t len = strcspn(inputs, ",");
+    const kva_value *x = kva_onnx_in(k, i);
+    if (!x || !expand_term(inputs, len, x->type->rank, out->of[i]))
+      return kva_onnx_fail(k, KVA_INVALID, "term %u of the equation does not fit its operand", i);
+    strcat(out->all, out->of[i]);
+    inputs += len;
+    if (*inputs == ',') inputs++;
+  }
+  return *inputs ? kva_onnx_fail(k, KVA_INVALID, "the equation has more terms than operands") : KVA_OK;
+}
+
+static kva_status parse_equation(kva_onnx_call *k, equation *e, einsum_terms *terms) {
+  const char *text = kva_onnx_string(k, "equation", "");
+  char compact[256];
+  size_t n = 0;
+  for (; *text && n + 1 < sizeof compact; text++)
+    if (*text != ' ') compact[n++] = *text;
+  compact[n] = 0;
+  if (*text || k->n->n_inputs > 16) return kva_onnx_fail(k, KVA_UNSUPPORTED, "the equation is too long");
+  char *arrow = strstr(compact, "->");
+  if (arrow) *arrow = 0;
+  KVA_TRY(parse_terms(k, compact, terms));
+  if (!arrow) implicit_output(e, terms->all);
+  uint32_t dots = 0;
+  while (strchr(terms->all, ELLIPSIS + (char)dots) && dots < KVA_MAX_RANK) dots++;
+  for (const char *p = arrow ? arrow + 2 : ""; *p; p++) {
+    if (*p != '.') add_label(e, *p);
+    else
+      for (uint32_t d = *(p + 1) == '.' && *(p + 2) == '.' ? (p += 2, dots) : 0; d > 0; d--)
+        add_label(e, (char)(ELLIPSIS + d - 1));
+  }
+  e->n_out = e->n;
+  for (const char *p = terms->all; *p; p++) add_label(e, *p);
+  if (e->n > KVA_MAX_RANK) return kva_onnx_fail(k, KVA_UNSUPPORTED, "the equation has more than %d labels", KVA_MAX_RANK);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_einsum(kva_onnx_call *k) {
+  equation e = {.n = 0};
+  einsum_terms terms;
+  kva_value *product = NULL;
+  KVA_TRY(parse_equation(k, &e, &terms));
+  for (uint32_t i = 0; i < terms.n; i++) {
+    kva_value *x;
+    KVA_TRY(align_operand(k, &e, kva_onnx_in(k, i), terms.of[i], &x));
+    product = product ? kva_mul(k->b, product, x) : x;
+  }
+  int64_t axes[KVA_MAX_RANK];
+  for (uint32_t i = e.n_out; i < e.n; i++) axes[i - e.n_out] = i;
+  if (e.n > e.n_out) product = kva_reduce(k->b, KVA_OP_reduce_sum, product, e.n - e.n_out, axes, false);
+  return kva_onnx_done(k, product);
+}

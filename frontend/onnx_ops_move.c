@@ -1,0 +1,326 @@
+/* Rules: slices, pads, joins and permutations. */
+#include "frontend/onnx_rules.h"
+
+kva_status kva_onnx_transpose(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_ints perm = kva_onnx_ints(k, "perm");
+  int64_t reversed[KVA_MAX_RANK];
+  bool seen[KVA_MAX_RANK] = {false};
+  uint32_t rank = x->type->rank;
+  for (uint32_t i = 0; i < rank; i++) reversed[i] = rank - 1 - i;
+  if (!kva_onnx_find_attr(k, "perm")) return kva_onnx_done(k, kva_transpose(k->b, x, reversed));
+  if (perm.n != rank) return kva_onnx_fail(k, KVA_INVALID, "perm has %u entries for rank %u", perm.n, rank);
+  for (uint32_t i = 0; i < rank; i++) {
+    uint32_t axis;
+    KVA_TRY(kva_onnx_axis(k, perm.v[i], rank, &axis));
+    if (seen[axis]) return kva_onnx_fail(k, KVA_INVALID, "perm names axis %u twice", axis);
+    seen[axis] = true;
+    reversed[i] = axis;
+  }
+  return kva_onnx_done(k, kva_transpose(k->b, x, reversed));
+}
+
+/* ---- slice ------------------------------------------------------------------------------------------------------- */
+
+typedef struct slicing {
+  kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
+  int64_t steps[KVA_MAX_RANK];
+} slicing;
+
+static void slice_numbers(kva_expr_ctx *x, int64_t extent, int64_t start, int64_t end, int64_t step, uint32_t axis,
+                          slicing *out) {
+  int64_t low = step > 0 ? 0 : -1, high = step > 0 ? extent : extent - 1, n = 0;
+  if (start < 0) start = start < -extent ? low : start + extent;
+  if (end < 0) end = end < -extent ? low : end + extent;
+  if (start > high) start = high;
+  if (end > high) end = high;
+  if (step > 0 && end > start) n = (end - start - 1) / step + 1;
+  if (step < 0 && start > end) n = (start - end - 1) / (step == INT64_MIN ? INT64_MAX : -step) + 1;
+  out->starts[axis] = kva_expr_const(x, n ? start : 0);
+  out->shape[axis] = kva_expr_const(x, n);
+  out->steps[axis] = n ? step : 1;
+}
+
+/* A bound of a symbolic extent d as a position. Negative bounds count from the end. A bound that may lie beyond d is
+ * cut there where `cut` is set. No operand of a model is empty: -1 is d - 1 without a clamp. */
+static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) {
+  int64_t v;
+  bool number = kva_expr_is_const(bound, &v);
+  if (number && v >= INT32_MAX) return d;
+  if (number && v < 0) return kva_expr_addi(x, d, v);
+  if (!cut || kva_expr_provably_le(x, bound, d)) return bound;
+  return kva_expr_min(x, bound, d);
+}
+
+/* Forward slice of a symbolic extent. A start before the first element would read outside, so it is clamped where the
+ * extent could be smaller; an end needs no clamp: the length is negative then, which no run accepts. */
+static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva_dim end, int64_t step, uint32_t axis,
+                                 slicing *out) {
+  kva_expr_ctx *x = kva_onnx_exprs(k);
+  int64_t s, e, low;
+  bool number = kva_expr_is_const(start, &s);
+  if (step == -1 && number && (s == -1 || s >= INT32_MAX) && kva_expr_is_const(end, &e) && e <= INT32_MIN) {
+    out->starts[axis] = kva_expr_addi(x, d, -1);
+    out->shape[axis] = d;
+    out->steps[axis] = -1;
+    return KVA_OK;
+  }
+  if (step < 1) return kva_onnx_fail(k, KVA_UNSUPPORTED, "backward slice of axis %u, whose extent is symbolic", axis);
+  kva_dim from = slice_bound(x, d, start, false), to = slice_bound(x, d, end, true);
+  bool in_doubt = number ? s < -1 : !kva_expr_lower_bound(from, &low) || low < 0;
+  if (in_doubt) from = kva_expr_max(x, from, kva_expr_const(x, 0));
+  out->starts[axis] = from;
+  out->shape[axis] = kva_expr_ceildiv(x, kva_expr_sub(x, to, from), kva_expr_const(x, step));
+  out->steps[axis] = step;
+  return KVA_OK;
+}
+
+static kva_status slice_axis(kva_onnx_call *k, uint32_t axis, kva_dim start, kva_dim end, int64_t step, slicing *out) {
+  kva_dim d = kva_onnx_dim(kva_onnx_in(k, 0), axis);
+  int64_t extent, s, e;
+  if (!step) return kva_onnx_fail(k, KVA_INVALID, "the step of axis %u is 0", axis);
+  if (kva_expr_is_const(d, &extent) && kva_expr_is_const(start, &s) && kva_expr_is_const(end, &e)) {
+    slice_numbers(kva_onnx_exprs(k), extent, s, e, step, axis, out);
+    return KVA_OK;
+  }
+  return slice_symbolic(k, d, start, end, step, axis, out);
+}
+
+static kva_status slice_operands(kva_onnx_call *k, kva_dims *starts, kva_dims *ends, kva_ints *axes, kva_ints *steps) {
+  *steps = *axes = (kva_ints){0, NULL};
+  if (k->version < 10) {
+    *starts = kva_onnx_dims_of(k, kva_onnx_ints(k, "starts"));
+    *ends = kva_onnx_dims_of(k, kva_onnx_ints(k, "ends"));
+    *axes = kva_onnx_ints(k, "axes");
+  } else {
+    KVA_TRY(kva_onnx_need_dims(k, 1, "starts", starts));
+    KVA_TRY(kva_onnx_need_dims(k, 2, "ends", ends));
+    if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_ints(k, 3, "axes", axes));
+    if (kva_onnx_in(k, 4)) KVA_TRY(kva_onnx_need_ints(k, 4, "steps", steps));
+  }
+  if (starts->n != ends->n || (axes->n && axes->n != starts->n) || (steps->n && steps->n != starts->n))
+    return kva_onnx_fail(k, KVA_INVALID, "%u starts, %u ends, %u axes and %u steps", starts->n, ends->n, axes->n,
+                         steps->n);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_slice_op(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t rank = x->type->rank, axis;
+  kva_dims starts, ends;
+  kva_ints axes, steps;
+  slicing s;
+  KVA_TRY(slice_operands(k, &starts, &ends, &axes, &steps));
+  for (uint32_t i = 0; i < rank; i++) {
+    s.starts[i] = kva_expr_const(kva_onnx_exprs(k), 0);
+    s.shape[i] = kva_onnx_dim(x, i);
+    s.steps[i] = 1;
+  }
+  for (uint32_t i = 0; i < starts.n; i++) {
+    KVA_TRY(kva_onnx_axis(k, axes.n ? axes.v[i] : i, rank, &axis));
+    KVA_TRY(slice_axis(k, axis, starts.v[i], ends.v[i], steps.n ? steps.v[i] : 1, &s));
+  }
+  kva_slice_attrs attrs = {.starts = {rank, s.starts}, .shape = {rank, s.shape}, .steps = {rank, s.steps}};
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_slice, 1, &x, &attrs));
+}
+
+/* ---- pad --------------------------------------------------------------------------------------------------------- */
+
+/* Amounts: attribute `paddings` (1), `pads` (2), inputs since 11, with axes since 18. */
+static kva_status pad_amounts(kva_onnx_call *k, kva_dims *pads, kva_ints *axes) {
+  *axes = (kva_ints){0, NULL};
+  if (k->version < 11) {
+    *pads = kva_onnx_dims_of(k, kva_onnx_ints(k, k->version < 2 ? "paddings" : "pads"));
+    return KVA_OK;
+  }
+  KVA_TRY(kva_onnx_need_dims(k, 1, "pads", pads));
+  return kva_onnx_in(k, 3) ? kva_onnx_need_ints(k, 3, "axes", axes) : KVA_OK;
+}
+
+static kva_value *pad_value(kva_onnx_call *k, kva_value *x) {
+  if (k->version >= 11) return kva_onnx_in(k, 2) ? kva_reshape(k->b, kva_onnx_in(k, 2), 0, NULL) : NULL;
+  return kva_scalar_like(k->b, x, kva_onnx_float(k, "value", 0));
+}
+
+static kva_value *build_pad(kva_onnx_call *k, kva_value *x, const kva_dim *before, const kva_dim *after,
+                            const char *mode, kva_value *value) {
+  uint32_t rank = x->type->rank;
+  kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}, .mode = mode};
+  return kva_build(k->b, KVA_OP_pad, value ? 2 : 1, (kva_value *[]){x, value}, &attrs);
+}
+
+kva_status kva_onnx_pad(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  const char *mode = kva_onnx_string(k, "mode", "constant");
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  uint32_t rank = x->type->rank;
+  kva_dims pads;
+  kva_ints axes;
+  KVA_TRY(pad_amounts(k, &pads, &axes));
+  uint32_t n = axes.n ? axes.n : rank;
+  if (pads.n != 2 * n) return kva_onnx_fail(k, KVA_INVALID, "%u pads for %u axes", pads.n, n);
+  for (uint32_t i = 0; i < rank; i++) before[i] = after[i] = kva_expr_const(kva_onnx_exprs(k), 0);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t axis;
+    KVA_TRY(kva_onnx_axis(k, axes.n ? axes.v[i] : i, rank, &axis));
+    before[axis] = pads.v[i];
+    after[axis] = pads.v[i + n];
+  }
+  bool constant = !strcmp(mode, "constant");
+  kva_value *value = constant ? pad_value(k, x) : NULL;
+  return kva_onnx_done(k, build_pad(k, x, before, after, constant ? NULL : mode, value));
+}
+
+/* Pads with zeros or crops to the wanted extents; the odd element goes to the end. */
+kva_status kva_onnx_center_crop_pad(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_ints shape, axes = kva_onnx_ints(k, "axes");
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  uint32_t rank = x->type->rank;
+  KVA_TRY(kva_onnx_need_ints(k, 1, "shape", &shape));
+  if (shape.n != (axes.n ? axes.n : rank))
+    return kva_onnx_fail(k, KVA_INVALID, "%u extents for %u axes", shape.n, axes.n ? axes.n : rank);
+  for (uint32_t i = 0; i < rank; i++) before[i] = after[i] = kva_expr_const(kva_onnx_exprs(k), 0);
+  for (uint32_t i = 0; i < shape.n; i++) {
+    uint32_t axis;
+    int64_t extent;
+    KVA_TRY(kva_onnx_axis(k, axes.n ? axes.v[i] : i, rank, &axis));
+    if (!kva_expr_is_const(kva_onnx_dim(x, axis), &extent))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent", axis);
+    int64_t change = shape.v[i] - extent, first = change / 2;
+    before[axis] = kva_expr_const(kva_onnx_exprs(k), first);
+    after[axis] = kva_expr_const(kva_onnx_exprs(k), change - first);
+  }
+  return kva_onnx_done(k, build_pad(k, x, before, after, NULL, NULL));
+}
+
+/* ---- concat, split, tile ----------------------------------------------------------------------------------------- */
+
+kva_status kva_onnx_concat_op(kva_onnx_call *k) {
+  uint32_t axis;
+  for (uint32_t i = 0; i < k->n->n_inputs; i++)
+    if (!kva_onnx_in(k, i)) return kva_onnx_fail(k, KVA_INVALID, "input %u is required but was left out", i);
+  if (k->version >= 4 && !kva_onnx_find_attr(k, "axis")) return kva_onnx_fail(k, KVA_INVALID, "attribute 'axis' missing");
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 1), kva_onnx_in(k, 0)->type->rank, &axis));
+  kva_concat_attrs attrs = {.axis = axis};
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_concat, k->n->n_inputs, k->n->inputs, &attrs));
+}
+
+/* Equal parts; the last one takes what is left (num_outputs, opset 18). */
+static kva_dim equal_part(kva_onnx_call *k, kva_dim extent, uint32_t parts, uint32_t i) {
+  kva_expr_ctx *x = kva_onnx_exprs(k);
+  kva_dim part = kva_expr_ceildiv(x, extent, kva_expr_const(x, parts));
+  return i + 1 < parts ? part : kva_expr_sub(x, extent, kva_expr_muli(x, part, i));
+}
+
+kva_status kva_onnx_split(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t axis, parts = k->n->n_outputs;
+  kva_ints sizes;
+  bool given;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
+  KVA_TRY(kva_onnx_list(k, "split", 1, &sizes, &given));
+  if (given && sizes.n != parts)
+    return kva_onnx_fail(k, KVA_INVALID, "%u sizes for %u outputs", sizes.n, parts);
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_dim at = kva_expr_const(e, 0), extent = kva_onnx_dim(x, axis);
+  for (uint32_t i = 0; i < parts; i++) {
+    kva_dim n = given ? kva_expr_const(e, sizes.v[i]) : equal_part(k, extent, parts, i);
+    int64_t number, total;
+    kva_dim end = kva_expr_add(e, at, n);
+    if (kva_expr_is_const(n, &number) && (number < 0 || (kva_expr_is_const(extent, &total) &&
+                                                         !kva_expr_provably_le(e, end, extent))))
+      return kva_onnx_fail(k, KVA_INVALID, "part %u of %lld elements does not fit", i, (long long)number);
+    kva_onnx_set_out(k, i, kva_onnx_slice(k->b, x, axis, at, n));
+    at = end;
+  }
+  if (kva_expr_is_const(at, NULL) && kva_expr_is_const(extent, NULL) && at != extent)
+    return kva_onnx_fail(k, KVA_INVALID, "the parts do not add up to the extent of axis %u", axis);
+  return KVA_OK;
+}
+
+/* [outer, d, inner] -> [outer, 1, d inner] -> [outer, times, d inner] -> [outer, times d, inner] */
+static kva_value *tile_axis(kva_builder *b, kva_value *x, uint32_t axis, kva_dim times) {
+  const kva_type *t = x->type;
+  if (b->failed || kva_expr_is(times, 1)) return x;
+  kva_dim dims[3] = {kva_onnx_product(b, t->dims, 0, axis), kva_expr_const(b->m->exprs, 1),
+                     kva_onnx_product(b, t->dims, axis, t->rank)};
+  kva_value *y = kva_reshape(b, x, 3, dims);
+  dims[1] = times;
+  y = kva_expand(b, y, 3, dims);
+  kva_dim shape[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < t->rank; i++) shape[i] = i == axis ? kva_expr_mul(b->m->exprs, t->dims[i], times) : t->dims[i];
+  return kva_reshape(b, y, t->rank, shape);
+}
+
+static kva_status tile_old(kva_onnx_call *k) {
+  kva_ints tiles, axes;
+  uint32_t axis;
+  KVA_TRY(kva_onnx_need_ints(k, 1, "tiles", &tiles));
+  KVA_TRY(kva_onnx_need_ints(k, 2, "axis", &axes));
+  if (tiles.n != 1 || axes.n != 1 || tiles.v[0] < 0)
+    return kva_onnx_fail(k, KVA_INVALID, "expected one repeat count and one axis");
+  KVA_TRY(kva_onnx_axis(k, axes.v[0], kva_onnx_in(k, 0)->type->rank, &axis));
+  kva_dim times = kva_expr_const(kva_onnx_exprs(k), tiles.v[0]);
+  return kva_onnx_done(k, tile_axis(k->b, kva_onnx_in(k, 0), axis, times));
+}
+
+kva_status kva_onnx_tile(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_dims repeats;
+  if (k->version < 6) return tile_old(k);
+  KVA_TRY(kva_onnx_need_dims(k, 1, "repeats", &repeats));
+  if (repeats.n != x->type->rank)
+    return kva_onnx_fail(k, KVA_INVALID, "%u repeats for rank %u", repeats.n, x->type->rank);
+  for (uint32_t i = 0; i < repeats.n; i++) {
+    int64_t v;
+    if (kva_expr_is_const(repeats.v[i], &v) && v < 0) return kva_onnx_fail(k, KVA_INVALID, "repeat %u is negative", i);
+    x = tile_axis(k->b, x, i, repeats.v[i]);
+  }
+  return kva_onnx_done(k, x);
+}
+
+/* ---- depth and space --------------------------------------------------------------------------------------------- */
+
+static kva_status block_size(kva_onnx_call *k, kva_dim *out_channels, int64_t *out) {
+  kva_value *x = kva_onnx_in(k, 0);
+  *out = kva_onnx_int(k, "blocksize", 0);
+  if (x->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "expected rank 4, found %u", x->type->rank);
+  if (*out < 1 || *out > INT32_MAX) return kva_onnx_fail(k, KVA_INVALID, "blocksize %lld", (long long)*out);
+  *out_channels = kva_onnx_dim(x, 1);
+  return KVA_OK;
+}
+
+/* DCR: channels are [block, block, depth]; CRD: [depth, block, block]. */
+kva_status kva_onnx_depth_to_space(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_dim channels;
+  int64_t s;
+  KVA_TRY(block_size(k, &channels, &s));
+  bool depth_first = !strcmp(kva_onnx_string(k, "mode", "DCR"), "CRD");
+  kva_dim block = kva_expr_const(e, s), depth = kva_expr_div(e, channels, kva_expr_const(e, s * s));
+  const kva_dim *d = x->type->dims;
+  kva_dim dcr[6] = {d[0], block, block, depth, d[2], d[3]}, crd[6] = {d[0], depth, block, block, d[2], d[3]};
+  kva_value *y = kva_reshape(b, x, 6, depth_first ? crd : dcr);
+  if (b->failed) return KVA_INVALID;
+  y = kva_transpose(b, y, depth_first ? (int64_t[]){0, 1, 4, 2, 5, 3} : (int64_t[]){0, 3, 4, 1, 5, 2});
+  kva_dim out[4] = {d[0], depth, kva_expr_muli(e, d[2], s), kva_expr_muli(e, d[3], s)};
+  return kva_onnx_done(k, kva_reshape(b, y, 4, out));
+}
+
+kva_status kva_onnx_space_to_depth(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_dim channels;
+  int64_t s;
+  KVA_TRY(block_size(k, &channels, &s));
+  const kva_dim *d = x->type->dims;
+  kva_dim block = kva_expr_const(e, s), h = kva_expr_div(e, d[2], block), w = kva_expr_div(e, d[3], block);
+  kva_value *y = kva_reshape(b, x, 6, (kva_dim[]){d[0], channels, h, block, w, block});
+  if (b->failed) return KVA_INVALID;
+  y = kva_transpose(b, y, (int64_t[]){0, 3, 5, 1, 2, 4});
+  return kva_onnx_done(k, kva_reshape(b, y, 4, (kva_dim[]){d[0], kva_expr_muli(e, channels, s * s), h, w}));
+}

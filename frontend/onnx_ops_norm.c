@@ -1,0 +1,147 @@
+/* Rules: normalisations. Group and instance normalisation are layer normalisation of a reshaped tensor. */
+#include "frontend/onnx_rules.h"
+
+/* ---- batch ------------------------------------------------------------------------------------------------------- */
+
+static void all_but_channels(uint32_t rank, kva_ints *out, int64_t *axes) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < rank; i++)
+    if (i != 1) axes[n++] = i;
+  *out = (kva_ints){n, axes};
+}
+
+/* momentum * running + (1 - momentum) * current */
+static kva_value *running(kva_onnx_call *k, kva_value *old, kva_value *current, double momentum) {
+  kva_builder *b = k->b;
+  current = kva_cast(b, current, old->type->dtype);
+  return kva_add(b, kva_mul(b, old, kva_scalar_like(b, old, momentum)),
+                 kva_mul(b, current, kva_scalar_like(b, old, 1 - momentum)));
+}
+
+/* Mean and (biased) variance of the batch, as vectors. */
+static void batch_statistics(kva_onnx_call *k, kva_value *x, kva_value **mean, kva_value **var) {
+  kva_builder *b = k->b;
+  kva_ints axes;
+  int64_t list[KVA_MAX_RANK];
+  all_but_channels(x->type->rank, &axes, list);
+  *mean = kva_reduce(b, KVA_OP_reduce_mean, x, axes.n, axes.v, false);
+  kva_value *centred = kva_sub(b, x, kva_onnx_channels(b, *mean, x->type->rank));
+  *var = kva_reduce(b, KVA_OP_reduce_mean, kva_mul(b, centred, centred), axes.n, axes.v, false);
+}
+
+kva_status kva_onnx_batch_norm(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *in[5];
+  double momentum = kva_onnx_float(k, "momentum", 0.9);
+  if (x->type->rank < 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2 or more, found %u", x->type->rank);
+  if (k->version < 9 && !kva_onnx_int(k, "spatial", 1))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "spatial = 0 (statistics per position)");
+  for (uint32_t i = 0; i < 5; i++) in[i] = kva_cast(b, kva_onnx_in(k, i), x->type->dtype);
+  if (k->version >= 14 && kva_onnx_int(k, "training_mode", 0)) {
+    batch_statistics(k, x, &in[3], &in[4]);
+    kva_onnx_set_out(k, 1, running(k, kva_onnx_in(k, 3), in[3], momentum));
+    kva_onnx_set_out(k, 2, running(k, kva_onnx_in(k, 4), in[4], momentum));
+  }
+  kva_batch_norm_attrs attrs = {.eps = kva_onnx_float(k, "epsilon", 1e-5)};
+  return kva_onnx_done(k, kva_build(b, KVA_OP_batch_norm, 5, in, &attrs));
+}
+
+/* ---- layer ------------------------------------------------------------------------------------------------------- */
+
+static kva_value *layer_norm(kva_builder *b, kva_value *x, kva_value *scale, kva_value *bias, uint32_t axis,
+                             double eps) {
+  kva_layer_norm_attrs attrs = {.axis = axis, .eps = eps};
+  return kva_build(b, KVA_OP_layer_norm, bias ? 3 : 2, (kva_value *[]){x, scale, bias}, &attrs);
+}
+
+/* Outputs 1 and 2: mean and 1 / sqrt(var + eps), in float. */
+static void layer_statistics(kva_onnx_call *k, uint32_t axis, double eps) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_widen(b, kva_onnx_in(k, 0));
+  int64_t axes[KVA_MAX_RANK];
+  uint32_t n = x->type->rank - axis;
+  for (uint32_t i = 0; i < n; i++) axes[i] = axis + i;
+  kva_value *mean = kva_reduce(b, KVA_OP_reduce_mean, x, n, axes, true), *centred = kva_sub(b, x, mean);
+  kva_onnx_set_out(k, 1, mean);
+  if (!kva_onnx_wants(k, 2)) return;
+  kva_value *var = kva_reduce(b, KVA_OP_reduce_mean, kva_mul(b, centred, centred), n, axes, true);
+  kva_value *deviation = kva_build1(b, KVA_OP_sqrt, kva_add(b, var, kva_scalar_like(b, var, eps)));
+  kva_onnx_set_out(k, 2, kva_build1(b, KVA_OP_reciprocal, deviation));
+}
+
+kva_status kva_onnx_layer_norm(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  double eps = kva_onnx_float(k, "epsilon", 1e-5);
+  uint32_t axis;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), x->type->rank, &axis));
+  if (kva_onnx_wants(k, 1) || kva_onnx_wants(k, 2)) layer_statistics(k, axis, eps);
+  return kva_onnx_done(k, layer_norm(k->b, x, kva_onnx_in(k, 1), kva_onnx_in(k, 2), axis, eps));
+}
+
+kva_status kva_onnx_rms_norm(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0), *scale = kva_onnx_in(k, 1);
+  uint32_t axis;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), x->type->rank, &axis));
+  kva_rms_norm_attrs attrs = {.axis = axis, .eps = kva_onnx_float(k, "epsilon", 1e-5)};
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_rms_norm, 2, (kva_value *[]){x, scale}, &attrs));
+}
+
+/* ---- instance and group -------------------------------------------------------------------------------------------- */
+
+kva_status kva_onnx_instance_norm(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t rank = x->type->rank;
+  if (rank < 3) return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or more, found %u", rank);
+  kva_value *scale = kva_onnx_channels(k->b, kva_onnx_in(k, 1), rank);
+  kva_value *bias = kva_onnx_channels(k->b, kva_onnx_in(k, 2), rank);
+  return kva_onnx_done(k, layer_norm(k->b, x, scale, bias, 2, kva_onnx_float(k, "epsilon", 1e-5)));
+}
+
+/* x as [N, G, C/G, rest], normalised over the last two. Scale and bias are per group before opset 21, then per channel. */
+kva_status kva_onnx_group_norm(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0);
+  int64_t groups = kva_onnx_int(k, "num_groups", 0);
+  uint32_t rank = x->type->rank;
+  if (rank < 3 || groups < 1) return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or more and num_groups above 0");
+  kva_dim group = kva_expr_const(e, groups), one = kva_expr_const(e, 1);
+  kva_dim per_group = kva_expr_div(e, kva_onnx_dim(x, 1), group);
+  kva_dim dims[4] = {kva_onnx_dim(x, 0), group, per_group, kva_onnx_product(b, x->type->dims, 2, rank)};
+  kva_dim affine[3] = {group, k->version < 21 ? one : per_group, one};
+  kva_value *scale = kva_reshape(b, kva_onnx_in(k, 1), 3, affine), *bias = kva_reshape(b, kva_onnx_in(k, 2), 3, affine);
+  kva_value *y = layer_norm(b, kva_reshape(b, x, 4, dims), scale, bias, 2, kva_onnx_float(k, "epsilon", 1e-5));
+  return kva_onnx_done(k, kva_reshape_like(b, y, x->type));
+}
+
+/* ---- others ------------------------------------------------------------------------------------------------------ */
+
+/* x / |x|_p along an axis; 0 where the norm is 0. */
+kva_status kva_onnx_lp_norm(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  int64_t p = kva_onnx_int(k, "p", 2), axes[1];
+  uint32_t axis;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), x->type->rank, &axis));
+  if (p != 1 && p != 2) return kva_onnx_fail(k, KVA_INVALID, "attribute 'p': expected 1 or 2, found %lld", (long long)p);
+  axes[0] = axis;
+  kva_value *terms = p == 1 ? kva_build1(b, KVA_OP_abs, x) : kva_mul(b, x, x);
+  kva_value *norm = kva_reduce(b, KVA_OP_reduce_sum, terms, 1, axes, true);
+  if (p == 2) norm = kva_build1(b, KVA_OP_sqrt, norm);
+  kva_value *zero = kva_scalar_like(b, x, 0), *is_zero = kva_build2(b, KVA_OP_equal, norm, zero);
+  return kva_onnx_done(k, kva_onnx_where(b, is_zero, zero, kva_div(b, x, norm)));
+}
+
+/* (x - mean) / (sqrt(mean(x^2) - mean(x)^2) + 1e-9), the variance computed from differences. */
+kva_status kva_onnx_mean_variance_norm(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_ints axes = kva_onnx_ints(k, "axes");
+  if (!axes.n) axes = (kva_ints){3, (const int64_t[]){0, 2, 3}};
+  uint32_t unused;
+  for (uint32_t i = 0; i < axes.n; i++) KVA_TRY(kva_onnx_axis(k, axes.v[i], x->type->rank, &unused));
+  kva_value *centred = kva_sub(b, x, kva_reduce(b, KVA_OP_reduce_mean, x, axes.n, axes.v, true));
+  kva_value *var = kva_reduce(b, KVA_OP_reduce_mean, kva_mul(b, centred, centred), axes.n, axes.v, true);
+  kva_value *deviation = kva_add(b, kva_build1(b, KVA_OP_sqrt, var), kva_scalar_like(b, x, 1e-9));
+  return kva_onnx_done(k, kva_div(b, centred, deviation));
+}

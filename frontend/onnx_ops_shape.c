@@ -1,0 +1,320 @@
+/* Rules: shapes, and tensors made from nothing but a shape. Shape operands are read through kva_onnx_contents, so that
+ * what a model computes about its shapes becomes expressions here and no tensors remain. */
+#include "frontend/onnx_rules.h"
+
+#include <math.h>
+
+static kva_value *dims_value(kva_onnx_call *k, uint32_t n, const kva_dim *dims) {
+  int64_t numbers[KVA_MAX_RANK];
+  bool all_const = true;
+  for (uint32_t i = 0; i < n; i++) all_const &= kva_expr_is_const(dims[i], &numbers[i]);
+  if (all_const) return kva_const_i64s(k->b, n, numbers);
+  return kva_build(k->b, KVA_OP_dims, 0, NULL, &(kva_dims_attrs){.values = {n, dims}});
+}
+
+static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+
+kva_status kva_onnx_shape(kva_onnx_call *k) {
+  const kva_type *t = kva_onnx_in(k, 0)->type;
+  int64_t rank = t->rank, start = kva_onnx_int(k, "start", 0), end = kva_onnx_int(k, "end", rank);
+  start = clamp(start < 0 ? start + rank : start, 0, rank);
+  end = clamp(end < 0 ? end + rank : end, start, rank);
+  return kva_onnx_done(k, dims_value(k, (uint32_t)(end - start), t->dims + start));
+}
+
+kva_status kva_onnx_size(kva_onnx_call *k) {
+  kva_dim n = kva_type_elements(k->b->m, kva_onnx_in(k, 0)->type);
+  return kva_onnx_done(k, kva_dim_scalar(k->b, KVA_I64, n));
+}
+
+/* ---- reshape ----------------------------------------------------------------------------------------------------- */
+
+/* Product of `dims` over product of `known`, exactly when that is a whole number: equal factors cancel first, because
+ * the algebra does not divide products of symbols. */
+static kva_dim quotient(kva_builder *b, const kva_type *t, uint32_t n, const kva_dim *known) {
+  kva_expr_ctx *x = b->m->exprs;
+  bool used[KVA_MAX_RANK] = {false};
+  kva_dim top = kva_expr_const(x, 1), bottom = top;
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t j = 0;
+    while (j < t->rank && (used[j] || t->dims[j] != known[i])) j++;
+    if (j < t->rank) used[j] = true;
+    else bottom = kva_expr_mul(x, bottom, known[i]);
+  }
+  for (uint32_t j = 0; j < t->rank; j++)
+    if (!used[j]) top = kva_expr_mul(x, top, t->dims[j]);
+  return kva_expr_is(bottom, 0) ? kva_expr_const(x, 0) : kva_expr_div(x, top, bottom);
+}
+
+/* The shape of a reshape from its codes: 0 copies a dim (unless allowzero), one -1 takes what is left. */
+static kva_status resolve_shape(kva_onnx_call *k, kva_dims codes, kva_dim *out) {
+  const kva_type *t = kva_onnx_in(k, 0)->type;
+  bool allow_zero = kva_onnx_int(k, "allowzero", 0) != 0;
+  kva_dim known[KVA_MAX_RANK];
+  uint32_t n_known = 0, rest = UINT32_MAX;
+  if (codes.n > KVA_MAX_RANK)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "rank %u is more than the supported %d", codes.n, KVA_MAX_RANK);
+  for (uint32_t i = 0; i < codes.n; i++) {
+    int64_t v;
+    bool number = kva_expr_is_const(codes.v[i], &v);
+    if (number && v == -1 && rest == UINT32_MAX) {
+      rest = i;
+      continue;
+    }
+    if (number && v < 0) return kva_onnx_fail(k, KVA_INVALID, "shape: entry %u is %lld", i, (long long)v);
+    if (number && !v && !allow_zero && i >= t->rank)
+      return kva_onnx_fail(k, KVA_INVALID, "shape: entry %u copies a dimension that data of rank %u lacks", i, t->rank);
+    out[i] = number && !v && !allow_zero ? t->dims[i] : codes.v[i];
+    known[n_known++] = out[i];
+  }
+  if (rest != UINT32_MAX) out[rest] = quotient(k->b, t, n_known, known);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_reshape(kva_onnx_call *k) {
+  kva_dims codes;
+  kva_dim dims[KVA_MAX_RANK];
+  if (k->version < 5) codes = kva_onnx_dims_of(k, kva_onnx_ints(k, "shape"));
+  else KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &codes));
+  KVA_TRY(resolve_shape(k, codes, dims));
+  return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), codes.n, dims));
+}
+
+kva_status kva_onnx_flatten(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  int64_t axis = kva_onnx_int(k, "axis", 1), rank = x->type->rank;
+  if (axis < 0) axis += rank;
+  if (axis < 0 || axis > rank)
+    return kva_onnx_fail(k, KVA_INVALID, "axis %lld is outside [-%lld, %lld]", (long long)axis, (long long)rank,
+                         (long long)rank);
+  return kva_onnx_done(k, kva_onnx_flatten_2d(k->b, x, (uint32_t)axis));
+}
+
+/* Marks the axes of a list; duplicates and axes out of range are errors. */
+static kva_status mark_axes(kva_onnx_call *k, kva_ints axes, uint32_t rank, bool *marked) {
+  for (uint32_t i = 0; i < rank; i++) marked[i] = false;
+  for (uint32_t i = 0; i < axes.n; i++) {
+    uint32_t axis;
+    KVA_TRY(kva_onnx_axis(k, axes.v[i], rank, &axis));
+    if (marked[axis]) return kva_onnx_fail(k, KVA_INVALID, "axis %u is named twice", axis);
+    marked[axis] = true;
+  }
+  return KVA_OK;
+}
+
+kva_status kva_onnx_squeeze(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_ints axes;
+  bool given, drop[KVA_MAX_RANK];
+  KVA_TRY(kva_onnx_list(k, "axes", 1, &axes, &given));
+  KVA_TRY(mark_axes(k, axes, x->type->rank, drop));
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = 0;
+  for (uint32_t i = 0; i < x->type->rank; i++) {
+    kva_dim d = kva_onnx_dim(x, i);
+    if (!given) drop[i] = kva_expr_is(d, 1);
+    else if (drop[i] && kva_expr_is_const(d, NULL) && !kva_expr_is(d, 1))
+      return kva_onnx_fail(k, KVA_INVALID, "axis %u cannot be squeezed: its extent is not 1", i);
+    if (!drop[i]) dims[rank++] = d;
+  }
+  return kva_onnx_done(k, kva_reshape(k->b, x, rank, dims));
+}
+
+kva_status kva_onnx_unsqueeze_op(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_ints axes;
+  bool given, added[KVA_MAX_RANK];
+  KVA_TRY(kva_onnx_list(k, "axes", 1, &axes, &given));
+  if (!given) return kva_onnx_fail(k, KVA_INVALID, "axes are missing");
+  uint32_t rank = x->type->rank + axes.n;
+  if (axes.n > KVA_MAX_RANK || rank > KVA_MAX_RANK)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "rank %u is more than the supported %d", rank, KVA_MAX_RANK);
+  KVA_TRY(mark_axes(k, axes, rank, added));
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t i = 0, from = 0; i < rank; i++)
+    dims[i] = added[i] ? kva_expr_const(kva_onnx_exprs(k), 1) : kva_onnx_dim(x, from++);
+  return kva_onnx_done(k, kva_reshape(k->b, x, rank, dims));
+}
+
+/* ---- expansion --------------------------------------------------------------------------------------------------- */
+
+/* Broadcast of x and the requested shape, which may be smaller than x. */
+kva_status kva_onnx_expand(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_dims shape;
+  KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &shape));
+  uint32_t rank = shape.n > x->type->rank ? shape.n : x->type->rank;
+  if (rank > KVA_MAX_RANK)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "rank %u is more than the supported %d", rank, KVA_MAX_RANK);
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) {
+    uint32_t new_axes = rank - x->type->rank, skipped = rank - shape.n;
+    kva_dim own = i < new_axes ? kva_expr_const(kva_onnx_exprs(k), 1) : kva_onnx_dim(x, i - new_axes);
+    kva_dim wanted = i < skipped ? own : shape.v[i - skipped];
+    dims[i] = kva_expr_is(wanted, 1) ? own : wanted;
+  }
+  return kva_onnx_done(k, kva_expand(k->b, x, rank, dims));
+}
+
+/* The single element of a one-element tensor, as a constant of rank 0. */
+static kva_value *scalar_constant(kva_onnx_call *k, const kva_tensor_data *t) {
+  kva_tensor_data *scalar = KVA_NEW(k->b->m->arena, kva_tensor_data);
+  *scalar = *t;
+  scalar->rank = 0;
+  return kva_const_tensor(k->b, scalar);
+}
+
+kva_status kva_onnx_constant_of_shape(kva_onnx_call *k) {
+  kva_dims shape;
+  const kva_onnx_attr *value = kva_onnx_find_attr(k, "value");
+  int64_t n = 1;
+  KVA_TRY(kva_onnx_need_dims(k, 0, "shape", &shape));
+  if (shape.n > KVA_MAX_RANK)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "rank %u is more than the supported %d", shape.n, KVA_MAX_RANK);
+  for (uint32_t i = 0; i < shape.n; i++) {
+    int64_t d;
+    if (kva_expr_is_const(shape.v[i], &d) && d < 0)
+      return kva_onnx_fail(k, KVA_INVALID, "shape: entry %u is %lld", i, (long long)d);
+  }
+  for (uint32_t i = 0; value && value->tensor && i < value->tensor->rank; i++) n *= value->tensor->dims[i] == 1;
+  if (value && (value->kind != KVA_ONNX_TENSOR || n != 1))
+    return kva_onnx_fail(k, KVA_INVALID, "attribute 'value': expected a tensor of one element");
+  kva_value *scalar = value ? scalar_constant(k, value->tensor) : kva_const_scalar(k->b, KVA_F32, 0);
+  return kva_onnx_done(k, kva_expand(k->b, scalar, shape.n, shape.v));
+}
+
+/* ---- constants --------------------------------------------------------------------------------------------------- */
+
+static kva_value *list_constant(kva_onnx_call *k, kva_dtype t, uint32_t rank, int64_t n, const void *source) {
+  kva_arena *arena = k->b->m->arena;
+  kva_tensor_data *data = KVA_NEW(arena, kva_tensor_data);
+  *data = (kva_tensor_data){.dtype = t, .rank = rank, .bytes = n * (kva_dtype_bits(t) / 8)};
+  data->dims = kva_arena_memdup(arena, &n, sizeof n);
+  void *elements = kva_arena_alloc(arena, (size_t)data->bytes + 1);
+  for (int64_t i = 0; i < n; i++) {
+    if (t == KVA_F32) kva_store_f64(t, elements, i, ((const double *)source)[i]);
+    else kva_store_i64(t, elements, i, ((const int64_t *)source)[i]);
+  }
+  data->data = elements;
+  return kva_const_tensor(k->b, data);
+}
+
+kva_status kva_onnx_constant_op(kva_onnx_call *k) {
+  for (uint32_t i = 0; i < k->n->n_attrs; i++) {
+    const kva_onnx_attr *a = &k->n->attrs[i];
+    if (!strcmp(a->name, "value") && a->kind == KVA_ONNX_TENSOR)
+      return kva_onnx_done(k, kva_const_tensor(k->b, a->tensor));
+    if (!strcmp(a->name, "value_float") && a->kind == KVA_ONNX_FLOAT)
+      return kva_onnx_done(k, kva_const_scalar(k->b, KVA_F32, a->f));
+    if (!strcmp(a->name, "value_int") && a->kind == KVA_ONNX_INT)
+      return kva_onnx_done(k, list_constant(k, KVA_I64, 0, 1, &a->i));
+    if (!strcmp(a->name, "value_floats") && a->kind == KVA_ONNX_FLOATS)
+      return kva_onnx_done(k, list_constant(k, KVA_F32, 1, a->n, a->floats));
+    if (!strcmp(a->name, "value_ints") && a->kind == KVA_ONNX_INTS)
+      return kva_onnx_done(k, list_constant(k, KVA_I64, 1, a->n, a->ints));
+  }
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected value, value_float(s) or value_int(s); strings and sparse tensors "
+                                           "are not supported");
+}
+
+/* ---- generators -------------------------------------------------------------------------------------------------- */
+
+static kva_status range_length_of_floats(kva_onnx_call *k, kva_dim *out) {
+  const kva_wide *w[3];
+  for (uint32_t i = 0; i < 3; i++) {
+    w[i] = kva_onnx_constant(k->c, kva_onnx_in(k, i));
+    if (!w[i] || w[i]->n != 1)
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u must be a constant of one element", i);
+  }
+  double n = ceil((kva_wide_get(w[1], 0) - kva_wide_get(w[0], 0)) / kva_wide_get(w[2], 0));
+  if (!(fabs(n) < 9e15)) return kva_onnx_fail(k, KVA_INVALID, "the range has no finite length");
+  *out = kva_expr_const(kva_onnx_exprs(k), n > 0 ? (int64_t)n : 0);
+  return KVA_OK;
+}
+
+/* ceil((limit - start) / delta), not below 0 where that is in doubt. */
+static kva_status range_length(kva_onnx_call *k, kva_dim *out) {
+  static const char *const names[] = {"start", "limit", "delta"};
+  kva_expr_ctx *x = kva_onnx_exprs(k);
+  kva_dims d[3];
+  int64_t delta;
+  for (uint32_t i = 0; i < 3; i++) {
+    KVA_TRY(kva_onnx_need_dims(k, i, names[i], &d[i]));
+    if (d[i].n != 1) return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected one number", i, names[i]);
+  }
+  if (!kva_expr_is_const(d[2].v[0], &delta) || !delta || delta == INT64_MIN)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "delta must be a constant that is not 0");
+  kva_dim span = delta > 0 ? kva_expr_sub(x, d[1].v[0], d[0].v[0]) : kva_expr_sub(x, d[0].v[0], d[1].v[0]);
+  kva_dim n = kva_expr_ceildiv(x, span, kva_expr_const(x, delta > 0 ? delta : -delta));
+  int64_t low;
+  *out = kva_expr_lower_bound(n, &low) && low >= 0 ? n : kva_expr_max(x, n, kva_expr_const(x, 0));
+  return KVA_OK;
+}
+
+kva_status kva_onnx_range(kva_onnx_call *k) {
+  kva_value *start = kva_onnx_in(k, 0), *delta = kva_onnx_in(k, 2);
+  kva_dtype t = start->type->dtype;
+  kva_dim n;
+  KVA_TRY(kva_dtype_is_float(t) ? range_length_of_floats(k, &n) : range_length(k, &n));
+  kva_value *steps = kva_onnx_iota(k->b, t, 1, &n, 0);
+  kva_value *offsets = kva_mul(k->b, steps, kva_reshape(k->b, delta, 0, NULL));
+  return kva_onnx_done(k, kva_add(k->b, offsets, kva_reshape(k->b, start, 0, NULL)));
+}
+
+kva_status kva_onnx_eye_like(kva_onnx_call *k) {
+  kva_value *x = kva_onnx_in(k, 0);
+  int64_t t = kva_onnx_int(k, "dtype", x->type->dtype);
+  if (x->type->rank != 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2, found %u", x->type->rank);
+  if (t <= 0 || t >= KVA_DTYPE_COUNT) return kva_onnx_fail(k, KVA_INVALID, "attribute 'dtype' is not a data type");
+  kva_value *row = kva_onnx_ramp(k->b, KVA_I64, 2, 0, kva_onnx_dim(x, 0));
+  kva_value *col = kva_onnx_ramp(k->b, KVA_I64, 2, 1, kva_onnx_dim(x, 1));
+  kva_value *diagonal = kva_add(k->b, row, kva_scalar_like(k->b, row, (double)kva_onnx_int(k, "k", 0)));
+  return kva_onnx_done(k, kva_cast(k->b, kva_build2(k->b, KVA_OP_equal, col, diagonal), (kva_dtype)t));
+}
+
+/* Upper keeps col >= row + k, lower keeps col <= row + k. */
+kva_status kva_onnx_trilu(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *offset = kva_onnx_in(k, 1);
+  uint32_t rank = x->type->rank;
+  if (rank < 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2 or more, found %u", rank);
+  kva_value *diagonal = kva_onnx_ramp(b, KVA_I64, 2, 0, kva_onnx_dim(x, rank - 2));
+  kva_value *col = kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(x, rank - 1));
+  if (offset) diagonal = kva_add(b, diagonal, kva_reshape(b, offset, 0, NULL));
+  bool upper = kva_onnx_int(k, "upper", 1) != 0;
+  kva_value *dropped = upper ? kva_build2(b, KVA_OP_less, col, diagonal) : kva_build2(b, KVA_OP_less, diagonal, col);
+  return kva_onnx_done(k, kva_onnx_where(b, dropped, kva_scalar_like(b, x, 0), x));
+}
+
+static kva_status one_hot_depth(kva_onnx_call *k, kva_dim *out) {
+  const kva_wide *w = kva_onnx_constant(k->c, kva_onnx_in(k, 1));
+  if (w && w->f && w->n == 1 && fabs(w->f[0]) < 9e15) {
+    *out = kva_expr_const(kva_onnx_exprs(k), (int64_t)w->f[0]);
+    return KVA_OK;
+  }
+  kva_dims d;
+  KVA_TRY(kva_onnx_need_dims(k, 1, "depth", &d));
+  if (d.n != 1) return kva_onnx_fail(k, KVA_INVALID, "input 1 (depth): expected one number");
+  *out = d.v[0];
+  return KVA_OK;
+}
+
+kva_status kva_onnx_one_hot(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *values = kva_onnx_in(k, 2), *index = kva_cast(b, kva_onnx_in(k, 0), KVA_I64);
+  kva_dim depth;
+  uint32_t axis, rank = index->type->rank + 1;
+  KVA_TRY(one_hot_depth(k, &depth));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), rank, &axis));
+  if (values->type->rank != 1 || !kva_expr_is(values->type->dims[0], 2))
+    return kva_onnx_fail(k, KVA_INVALID, "input 2 (values): expected two elements");
+  kva_value *negative = kva_build2(b, KVA_OP_less, index, kva_scalar_like(b, index, 0));
+  kva_value *wrapped = kva_add(b, index, kva_dim_scalar(b, KVA_I64, depth));
+  index = kva_onnx_unsqueeze(b, kva_onnx_where(b, negative, wrapped, index), axis, 1);
+  if (b->failed) return KVA_INVALID;
+  kva_value *hit = kva_build2(b, KVA_OP_equal, index, kva_onnx_ramp(b, KVA_I64, rank, axis, depth));
+  kva_dim one = kva_expr_const(kva_onnx_exprs(k), 1), zero = kva_expr_const(kva_onnx_exprs(k), 0);
+  kva_value *off = kva_reshape(b, kva_onnx_slice(b, values, 0, zero, one), 0, NULL);
+  kva_value *on = kva_reshape(b, kva_onnx_slice(b, values, 0, one, one), 0, NULL);
+  return kva_onnx_done(k, kva_onnx_where(b, hit, on, off));
+}

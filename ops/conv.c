@@ -1,0 +1,154 @@
+/* conv(x[N, C, spatial], w[M, C/group, kernel]) -> y[N, M, out]: cross-correlation in `group` independent groups,
+ *
+ *   y[n,m,o] = sum_{c < C/group} sum_k x[n, g C/group + c, o * stride + k * dilation - pad] * w[m,c,k]
+ *
+ * with g = m / (M/group) and zeros outside x; any number of spatial axes.
+ * It is bilinear, so each gradient is one of three siblings: conv_input_grad (also ONNX's ConvTranspose),
+ * conv_weight_grad.
+ * Tolerance 16: one sum of C/group * |kernel| products in several accumulators. */
+#include "ops/conv.h"
+#include "ops/check.h"
+#include "ops/element.h"
+
+kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels, const char *of) {
+  int64_t count;
+  if (group >= 1 && (!kva_expr_is_const(channels, &count) || count % group == 0)) return KVA_OK;
+  return kva_error(m->diag, &n->loc, "%s: group %lld does not divide the channels of %s", n->op->name,
+                   (long long)group, of);
+}
+
+/* The spatial dims of w as a kernel. */
+static kva_status kernel_of(kva_module *m, const kva_node *n, const kva_type *w, int64_t *out_kernel) {
+  for (uint32_t i = 2; i < w->rank; i++) {
+    if (kva_expr_is_const(w->dims[i], &out_kernel[i - 2])) continue;
+    return kva_operand_error(m, n, 1, "the kernel's spatial dimensions must be constants");
+  }
+  return KVA_OK;
+}
+
+static kva_window window_of(const kva_node *n) {
+  const kva_conv_attrs *a = n->attrs;
+  const kva_type *w = kva_operand_type(n, 1);
+  int64_t kernel[KVA_MAX_SPATIAL] = {0};
+  for (uint32_t i = 2; i < w->rank; i++) KVA_ASSERT(kva_expr_is_const(w->dims[i], &kernel[i - 2]));
+  return kva_window_get(w->rank - 2, kernel, a->strides, a->pads, a->dilations, false);
+}
+
+kva_status kva_conv_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_conv_attrs *a = n->attrs;
+  KVA_TRY(kva_check_float(m, n, 0));
+  KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
+  KVA_TRY(kva_check_min_rank(m, n, 0, 3));
+  const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
+  KVA_TRY(kva_check_rank(m, n, 1, x->rank));
+  int64_t kernel[KVA_MAX_SPATIAL];
+  KVA_TRY(kernel_of(m, n, w, kernel));
+  KVA_TRY(kva_window_check(m, n, x->rank - 2, (kva_ints){x->rank - 2, kernel}, a->strides, a->pads, a->dilations));
+  KVA_TRY(kva_conv_check_group(m, n, a->group, w->dims[0], "the result"));
+  if (kva_expr_muli(m->exprs, w->dims[1], a->group) != x->dims[1]) {
+    return kva_operand_error(m, n, 1, "dimension 1 of the weights times group %lld must be the channels of x",
+                             (long long)a->group);
+  }
+  kva_window window = window_of(n);
+  kva_dim dims[KVA_MAX_RANK] = {x->dims[0], w->dims[0]};
+  KVA_TRY(kva_window_extents(m, n, &window, x->dims + 2, dims + 2));
+  out_types[0] = kva_type_tensor(m, x->dtype, x->rank, dims);
+  return KVA_OK;
+}
+
+static int64_t product(uint32_t n, const int64_t *dims) {
+  int64_t p = 1;
+  for (uint32_t i = 0; i < n; i++) p *= dims[i];
+  return p;
+}
+
+typedef struct flat_sizes {
+  int64_t in, out, kernel; /* elements of one channel */
+} flat_sizes;
+
+/* All products of one output element, channel m of image n at o. */
+static void accumulate_at(const kva_conv_oracle *c, const flat_sizes *size, kva_conv_role result, int64_t n, int64_t m,
+                          const int64_t *o, int64_t y, const double *a, const double *b, double *sum) {
+  int64_t per_group = c->C / c->group, first = m / (c->M / c->group) * per_group;
+  for (int64_t channel = 0; channel < per_group; channel++) {
+    int64_t k[KVA_MAX_SPATIAL] = {0}, w = (m * per_group + channel) * size->kernel;
+    do {
+      int64_t at = kva_window_offset(&c->window, c->in, o, k);
+      int64_t x = (n * c->C + first + channel) * size->in + at;
+      if (at >= 0 && result == KVA_CONV_Y) sum[y] += a[x] * b[w];
+      if (at >= 0 && result == KVA_CONV_X) sum[x] += a[w] * b[y];
+      if (at >= 0 && result == KVA_CONV_W) sum[w] += a[x] * b[y];
+      w++;
+    } while (kva_next_index(c->window.n, c->window.kernel, k));
+  }
+}
+
+void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const double *a, const double *b,
+                         double *sum) {
+  uint32_t spatial = c->window.n;
+  flat_sizes size = {product(spatial, c->in), product(spatial, c->out), product(spatial, c->window.kernel)};
+  if (size.out == 0 || size.in == 0) return;
+  for (int64_t n = 0; n < c->N; n++) {
+    for (int64_t m = 0; m < c->M; m++) {
+      int64_t o[KVA_MAX_SPATIAL] = {0}, y = (n * c->M + m) * size.out;
+      do accumulate_at(c, &size, result, n, m, o, y++, a, b, sum);
+      while (kva_next_index(spatial, c->out, o));
+    }
+  }
+}
+
+kva_status kva_conv_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  (void)r;
+  const kva_conv_attrs *a = n->attrs;
+  kva_conv_oracle c = {window_of(n), a->group, in[0]->dims[0], in[0]->dims[1], in[1]->dims[0],
+                       in[0]->dims + 2, out[0]->dims + 2};
+  kva_conv_accumulate(&c, KVA_CONV_Y, in[0]->f, in[1]->f, out[0]->f);
+  return KVA_OK;
+}
+
+kva_status kva_conv_vjp(kva_vjp *c, kva_node *n) {
+  const kva_conv_attrs *a = n->attrs;
+  const kva_type *x = kva_operand_type(n, 0);
+  kva_window window = window_of(n);
+  if (c->wants[0]) {
+    kva_conv_input_grad_attrs attrs = {a->strides, a->pads, a->dilations, a->group, {x->rank - 2, x->dims + 2}};
+    kva_value *operands[2] = {c->grad_out[0], kva_operand(n, 1)};
+    c->grad_in[0] = kva_build(c->b, KVA_OP_conv_input_grad, 2, operands, &attrs);
+  }
+  if (c->wants[1]) {
+    kva_conv_weight_grad_attrs attrs = {a->strides, a->pads, a->dilations, a->group, {window.n, window.kernel}};
+    kva_value *operands[2] = {kva_operand(n, 0), c->grad_out[0]};
+    c->grad_in[1] = kva_build(c->b, KVA_OP_conv_weight_grad, 2, operands, &attrs);
+  }
+  return KVA_OK;
+}
+
+typedef struct conv_body {
+  kva_lower *l;
+  const kva_node *n;
+  const kva_window *window;
+  const kva_expr *const *idx;
+  const kva_expr *group;
+} conv_body;
+
+static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
+  const conv_body *body = user;
+  const kva_type *x = kva_operand_type(body->n, 0), *w = kva_operand_type(body->n, 1);
+  const kva_expr *x_at[KVA_MAX_RANK] = {body->idx[0]}, *w_at[KVA_MAX_RANK] = {body->idx[1]};
+  x_at[1] = kva_conv_channel(kb->exprs, body->group, w->dims[1], vars[0]);
+  memcpy(w_at + 1, vars, sizeof(*vars) * (w->rank - 1));
+  kva_kval cond = kva_window_read(kb, body->window, x->dims + 2, body->idx + 2, vars + 1, x_at + 2);
+  kva_kval value = kva_masked_operand(body->l, body->n, 0, x_at, cond);
+  return kva_k2(kb, KVA_K_mul, value, body->l->operand(body->l, body->n, 1, w_at));
+}
+
+kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  (void)result;
+  const kva_conv_attrs *a = n->attrs;
+  kva_expr_ctx *c = l->kb->exprs;
+  const kva_type *w = kva_operand_type(n, 1);
+  kva_window window = window_of(n);
+  const kva_expr *group = kva_expr_div(c, idx[1], kva_conv_per_group(c, w->dims[0], a->group));
+  conv_body body = {l, n, &window, idx, a->group == 1 ? kva_expr_const(c, 0) : group};
+  return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), w->rank - 1, w->dims + 1, tap, &body);
+}

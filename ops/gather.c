@@ -1,0 +1,65 @@
+/* gather: y[a.., i.., c..] = x[a.., indices[i..], c..]: whole rows of x along `axis` (0: embedding lookup); indices may
+ * be negative, see ops/index.h. Gradient of x: gather_grad.
+ * Exact: moves elements. */
+#include "ops/check.h"
+#include "ops/element.h"
+#include "ops/index.h"
+#include "ops/shape.h"
+
+static uint32_t axis_of(const kva_node *n) {
+  return kva_axis(((const kva_gather_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);
+}
+
+kva_status kva_gather_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
+  uint32_t axis;
+  KVA_TRY(kva_check_class(m, n, 0));
+  KVA_TRY(kva_index_check(m, n, 1));
+  KVA_TRY(kva_normalize_axis(m, n, ((const kva_gather_attrs *)n->attrs)->axis, x->rank, &axis));
+  if (x->rank - 1 + indices->rank > KVA_MAX_RANK)
+    return kva_error(m->diag, &n->loc, "kv.gather: the result has rank %u, more than %d", x->rank - 1 + indices->rank,
+                     KVA_MAX_RANK);
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = 0;
+  for (uint32_t k = 0; k < axis; k++) dims[rank++] = x->dims[k];
+  for (uint32_t k = 0; k < indices->rank; k++) dims[rank++] = indices->dims[k];
+  for (uint32_t k = axis + 1; k < x->rank; k++) dims[rank++] = x->dims[k];
+  out_types[0] = kva_type_tensor(m, x->dtype, rank, dims);
+  return KVA_OK;
+}
+
+kva_status kva_gather_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  const kva_wide *x = in[0], *indices = in[1];
+  kva_wide *y = out[0];
+  uint32_t axis = axis_of(n);
+  int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK];
+  for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
+    int64_t index = indices->i[kva_ref_offset(indices, idx + axis)];
+    KVA_TRY(kva_index_ref(r, n, index, axis, x->dims[axis], &at[axis]));
+    for (uint32_t k = 0; k < axis; k++) at[k] = idx[k];
+    for (uint32_t k = axis + 1; k < x->rank; k++) at[k] = idx[k - 1 + indices->rank];
+    kva_ref_copy(x, kva_ref_offset(x, at), y, i);
+  }
+  return KVA_OK;
+}
+
+/* Sums many rows into one, so narrow floats are added in float and rounded once. */
+kva_status kva_gather_vjp(kva_vjp *c, kva_node *n) {
+  kva_value *operands[2] = {kva_widen(c->b, c->grad_out[0]), kva_operand(n, 1)};
+  const kva_type *x = kva_operand_type(n, 0);
+  if (!c->wants[0]) return KVA_OK;
+  kva_gather_grad_attrs attrs = {.axis = axis_of(n), .extent = x->dims[axis_of(n)]};
+  c->grad_in[0] = kva_cast(c->b, kva_build(c->b, KVA_OP_gather_grad, 2, operands, &attrs), x->dtype);
+  return KVA_OK;
+}
+
+kva_kval kva_gather_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  (void)result;
+  const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
+  uint32_t axis = axis_of(n);
+  const kva_expr *at[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < axis; k++) at[k] = idx[k];
+  at[axis] = kva_index_lower(l, n, 1, idx + axis, x->dims[axis]);
+  for (uint32_t k = axis + 1; k < x->rank; k++) at[k] = idx[k - 1 + indices->rank];
+  return kva_masked_operand(l, n, 0, at, kva_index_nonempty(l, NULL, x->dims[axis]));
+}

@@ -1,0 +1,116 @@
+/* scatter_nd: y = x (operand 0), then with K = the last extent of indices, for every i.. in row-major order
+ *   y[indices[i.., 0], ..., indices[i.., K - 1], s..] = reduction(that element, updates[i.., s..]) for all s..,
+ * where without a reduction the update itself is taken, so that the last of duplicates wins. Indices may be negative,
+ * see ops/index.h.
+ * Gradients: none: g with the overwritten places zeroed, and g gathered at the indices (right if no index occurs twice,
+ * which ONNX demands); add: g, and g gathered. No rule for mul, max and min.
+ * Tolerance 8: kernels of narrow floats may keep more bits between two additions to one element. */
+#include "ops/check.h"
+#include "ops/index.h"
+#include "ops/scatter_common.h"
+#include "ops/shape.h"
+
+static kva_scatter_mode mode_of(const kva_node *n) {
+  return kva_scatter_mode_of(((const kva_scatter_nd_attrs *)n->attrs)->reduction);
+}
+
+/* K; the extent is a constant once inference has passed. */
+static uint32_t index_length(const kva_node *n) {
+  const kva_type *indices = kva_operand_type(n, 1);
+  int64_t length = 0;
+  kva_expr_is_const(indices->dims[indices->rank - 1], &length);
+  return (uint32_t)length;
+}
+
+kva_status kva_scatter_nd_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
+  int64_t length;
+  KVA_TRY(kva_check_class(m, n, 0));
+  KVA_TRY(kva_index_check(m, n, 1));
+  KVA_TRY(kva_check_same_dtype(m, n, 2, 0));
+  KVA_TRY(kva_check_min_rank(m, n, 1, 1));
+  if (!kva_expr_is_const(indices->dims[indices->rank - 1], &length))
+    return kva_operand_error(m, n, 1, "its last extent, the length of an index, must be a constant");
+  if (length < 1 || length > x->rank)
+    return kva_operand_error(m, n, 1, "indices of length %lld into %u axes", (long long)length, x->rank);
+  kva_dim dims[2 * KVA_MAX_RANK];
+  uint32_t rank = 0;
+  for (uint32_t k = 0; k + 1 < indices->rank; k++) dims[rank++] = indices->dims[k];
+  for (uint32_t k = (uint32_t)length; k < x->rank; k++) dims[rank++] = x->dims[k];
+  KVA_TRY(kva_check_shape(m, n, 2, rank, dims));
+  KVA_TRY(kva_scatter_check(m, n, ((const kva_scatter_nd_attrs *)n->attrs)->reduction));
+  out_types[0] = x;
+  return KVA_OK;
+}
+
+kva_status kva_scatter_nd_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  const kva_wide *indices = in[1];
+  kva_wide *y = out[0];
+  uint32_t length = index_length(n);
+  int64_t row_size = 1;
+  for (uint32_t k = length; k < y->rank; k++) row_size *= y->dims[k];
+  for (int64_t i = 0; i < y->n; i++) kva_ref_copy(in[0], i, y, i);
+  for (int64_t i = 0; i < indices->n / length; i++) {
+    int64_t row = 0, index;
+    for (uint32_t k = 0; k < length; k++) {
+      KVA_TRY(kva_index_ref(r, n, indices->i[i * length + k], k, y->dims[k], &index));
+      row = row * y->dims[k] + index;
+    }
+    for (int64_t s = 0; s < row_size; s++) kva_scatter_ref(mode_of(n), in[2], i * row_size + s, y, row * row_size + s);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_scatter_nd_vjp(kva_vjp *c, kva_node *n) {
+  kva_builder *b = c->b;
+  kva_value *g = c->grad_out[0], *indices = kva_operand(n, 1);
+  if (mode_of(n) > KVA_SCATTER_ADD)
+    return kva_fail(b->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.scatter_nd: no gradient for reduction %s",
+                    ((const kva_scatter_nd_attrs *)n->attrs)->reduction);
+  if (c->wants[0]) {
+    kva_value *operands[3] = {g, indices, kva_zeros(b, kva_operand_type(n, 2))};
+    c->grad_in[0] = mode_of(n) == KVA_SCATTER_SET ? kva_build(b, KVA_OP_scatter_nd, 3, operands, NULL) : g;
+  }
+  if (c->wants[2]) c->grad_in[2] = kva_build2(b, KVA_OP_gather_nd, g, indices);
+  return KVA_OK;
+}
+
+/* Work items: slices of the inner axes. */
+void kva_scatter_nd_kernel(kva_lower *l, const kva_node *n) {
+  kva_kb *b = l->kb;
+  kva_expr_ctx *e = b->exprs;
+  const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
+  uint32_t length = index_length(n), n_lead = indices->rank - 1, n_inner = x->rank - length;
+  kva_kbuf *buf = kva_scatter_result(l, n, 0);
+  const kva_expr *inner = kva_shape_product(e, n_inner, x->dims + length);
+  const kva_expr *at[KVA_MAX_RANK], *from[KVA_MAX_RANK], *index_at[KVA_MAX_RANK];
+  kva_kloop *rows[KVA_MAX_RANK], *leads[KVA_MAX_RANK];
+  kva_slice_loop slice = kva_slices_begin(l, inner);
+
+  kva_nest_begin(l, KVA_K_SERIAL, length, x->dims, rows, at);
+  kva_kloop *copy = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
+  kva_shape_split(e, n_inner, x->dims + length, kva_expr_add(e, slice.start, copy->var), at + length);
+  kva_k_store(b, buf, kva_shape_linear(e, x->rank, x->dims, at), l->operand(l, n, 0, at));
+  kva_k_loop_end(b, copy);
+  kva_nest_end(l, length, rows);
+
+  kva_nest_begin(l, KVA_K_SERIAL, n_lead, indices->dims, leads, from);
+  kva_kval some = NULL;
+  for (uint32_t k = 0; k < length; k++) {
+    memcpy(index_at, from, sizeof index_at[0] * n_lead);
+    index_at[n_lead] = kva_expr_const(e, k);
+    at[k] = kva_index_lower(l, n, 1, index_at, x->dims[k]);
+    some = kva_index_nonempty(l, some, x->dims[k]);
+  }
+  kva_kloop *apply = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
+  kva_shape_split(e, n_inner, x->dims + length, kva_expr_add(e, slice.start, apply->var), at + length);
+  memcpy(from + n_lead, at + length, sizeof at[0] * n_inner);
+  kva_kval guard = kva_k_guard_begin(b, some);
+  kva_kval v = l->operand(l, n, 2, from);
+  kva_scatter_store(l, mode_of(n), buf, kva_shape_linear(e, x->rank, x->dims, at), v);
+  kva_k_guard_end(b, guard);
+  kva_k_loop_end(b, apply);
+  kva_nest_end(l, n_lead, leads);
+
+  kva_slices_end(l, &slice);
+}

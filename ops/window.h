@@ -1,0 +1,44 @@
+/* Sliding windows over the spatial axes of x[N, C, spatial...], for convolutions and pools. Tap k of output position o
+ * reads position o * stride + k * dilation - before, on every axis. Attributes as in ONNX: one entry per spatial axis,
+ * pads with all begins first; empty lists mean 1 (strides, dilations) or 0 (pads). */
+#ifndef KVA_OPS_WINDOW_H
+#define KVA_OPS_WINDOW_H
+
+#include "ops/build.h"
+
+enum { KVA_MAX_SPATIAL = KVA_MAX_RANK - 2 };
+
+typedef struct kva_window {
+  uint32_t n; /* spatial axes */
+  int64_t kernel[KVA_MAX_SPATIAL], stride[KVA_MAX_SPATIAL], dilation[KVA_MAX_SPATIAL];
+  int64_t before[KVA_MAX_SPATIAL], after[KVA_MAX_SPATIAL];
+  bool ceil_mode; /* the last window may begin inside x and end beyond the padding */
+} kva_window;
+
+/* Checks the lists' lengths and values (n: spatial axes). `kernel` may come from a weight's shape. */
+KVA_MUST_USE kva_status kva_window_check(kva_module *m, const kva_node *n, uint32_t n_spatial, kva_ints kernel,
+                                         kva_ints strides, kva_ints pads, kva_ints dilations);
+kva_window kva_window_get(uint32_t n_spatial, const int64_t *kernel, kva_ints strides, kva_ints pads,
+                          kva_ints dilations, bool ceil_mode);
+/* Output extents for input extents `in`; reports at n where a window does not fit. */
+KVA_MUST_USE kva_status kva_window_extents(kva_module *m, const kva_node *n, const kva_window *w, const kva_dim *in,
+                                           kva_dim *out);
+
+static inline int64_t kva_window_at(const kva_window *w, uint32_t axis, int64_t o, int64_t k) {
+  return o * w->stride[axis] + k * w->dilation[axis] - w->before[axis];
+}
+/* Offset, among the spatial elements `dims`, of what the taps k read for o; -1: outside. */
+int64_t kva_window_offset(const kva_window *w, const int64_t *dims, const int64_t *o, const int64_t *k);
+
+/* ---- lowering ------------------------------------------------------------------------------------------------------- */
+
+/* Position that taps k read for o, per axis; returns whether all are inside [0, in) (NULL: always). */
+kva_kval kva_window_read(kva_kb *kb, const kva_window *w, const kva_dim *in, const kva_expr *const *o,
+                         const kva_expr *const *k, const kva_expr **out_at);
+/* The inverse: the output position that reads `at` with taps k; returns whether there is one in [0, out). */
+kva_kval kva_window_reader(kva_kb *kb, const kva_window *w, const kva_dim *out, const kva_expr *const *at,
+                           const kva_expr *const *k, const kva_expr **out_o);
+/* Kernel extents as expressions. */
+void kva_window_kernel(kva_expr_ctx *c, const kva_window *w, const kva_expr **out_extents);
+
+#endif

@@ -1,0 +1,327 @@
+/* Histories of runs and their form on disk, JSON lines.
+ *
+ * The reader takes any JSON of its own shape: objects of numbers, strings, null, true and false, nested where a key is
+ * "metrics"; keys that it does not know are skipped. */
+#include "runtime/report.h"
+
+#include "runtime/base/platform.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct series {
+  char *name;
+  bool evaluation;
+  int64_t n, capacity;
+  double *steps, *values;
+} series;
+
+struct kva_history {
+  series *data;
+  int n, capacity;
+};
+
+struct kva_metrics {
+  FILE *file;
+  char *path;
+  kva_text line;
+};
+
+/* ---- history -------------------------------------------------------------------------------------------------------
+ */
+
+kva_history *kva_history_create(void) {
+  return calloc(1, sizeof(kva_history));
+}
+
+void kva_history_destroy(kva_history *h) {
+  if (!h) return;
+  for (int i = 0; i < h->n; i++) {
+    free(h->data[i].name);
+    free(h->data[i].steps);
+    free(h->data[i].values);
+  }
+  free(h->data);
+  free(h);
+}
+
+static series *find(const kva_history *h, const char *name, bool evaluation) {
+  for (int i = 0; i < h->n; i++)
+    if (h->data[i].evaluation == evaluation && !strcmp(h->data[i].name, name)) return &h->data[i];
+  return NULL;
+}
+
+static series *find_or_add(kva_history *h, const char *name, bool evaluation) {
+  series *found = find(h, name, evaluation);
+  if (found) return found;
+  if (h->n == h->capacity) {
+    int capacity = h->capacity ? 2 * h->capacity : 8;
+    series *data = realloc(h->data, (size_t)capacity * sizeof *data);
+    if (!data) return NULL;
+    h->data = data;
+    h->capacity = capacity;
+  }
+  char *copy = strdup(name);
+  if (!copy) return NULL;
+  h->data[h->n] = (series){.name = copy, .evaluation = evaluation};
+  return &h->data[h->n++];
+}
+
+static bool reserve(series *s) {
+  if (s->n < s->capacity) return true;
+  int64_t capacity = s->capacity ? 2 * s->capacity : 64;
+  double *steps = realloc(s->steps, (size_t)capacity * sizeof *steps);
+  if (steps) s->steps = steps;
+  double *values = realloc(s->values, (size_t)capacity * sizeof *values);
+  if (values) s->values = values;
+  if (!steps || !values) return false;
+  s->capacity = capacity;
+  return true;
+}
+
+static kva_status add_point(kva_history *h, const char *name, bool evaluation, double step, double value) {
+  series *s = find_or_add(h, name, evaluation);
+  if (!s || !reserve(s)) return KVA_NO_MEMORY;
+  s->steps[s->n] = step;
+  s->values[s->n++] = value;
+  return KVA_OK;
+}
+
+kva_status kva_history_add(kva_history *h, const kva_train_event *e) {
+  double step = (double)e->step;
+  for (int i = 0; i < e->n; i++) KVA_TRY(add_point(h, i ? e->names[i] : "loss", e->evaluation, step, e->values[i]));
+  if (e->evaluation) return KVA_OK;
+  KVA_TRY(add_point(h, "lr", false, step, e->lr));
+  return add_point(h, "seconds", false, step, e->seconds);
+}
+
+int kva_history_count(const kva_history *h) {
+  return h->n;
+}
+
+kva_series kva_history_at(const kva_history *h, int i) {
+  const series *s = &h->data[i];
+  return (kva_series){s->name, s->evaluation, s->n, s->steps, s->values};
+}
+
+kva_series kva_history_find(const kva_history *h, const char *name, bool evaluation) {
+  const series *s = find(h, name, evaluation);
+  return s ? kva_history_at(h, (int)(s - h->data)) : (kva_series){.name = name, .evaluation = evaluation};
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status io_error(kva_diag *diag, const char *path, const char *doing) {
+  kva_loc loc = {.file = path};
+  return kva_fail(diag, KVA_IO, &loc, "cannot %s: %s", doing, strerror(errno));
+}
+
+kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics) {
+  *out_metrics = NULL;
+  kva_metrics *m = calloc(1, sizeof *m);
+  if (!m) return KVA_NO_MEMORY;
+  m->path = strdup(path);
+  m->file = m->path ? fopen(path, append ? "ae" : "we") : NULL;
+  if (!m->file) {
+    kva_status status = m->path ? io_error(diag, path, "open it for writing") : KVA_NO_MEMORY;
+    kva_metrics_destroy(m);
+    return status;
+  }
+  *out_metrics = m;
+  return KVA_OK;
+}
+
+void kva_metrics_destroy(kva_metrics *m) {
+  if (!m) return;
+  if (m->file) fclose(m->file);
+  kva_text_free(&m->line);
+  free(m->path);
+  free(m);
+}
+
+static void add_number(kva_text *text, double v) {
+  if (isfinite(v))
+    kva_text_add_double(text, v);
+  else
+    kva_text_add(text, "null");
+}
+
+kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *diag) {
+  kva_text *line = &m->line;
+  line->len = 0;
+  kva_text_add(line, "{\"step\": %lld, \"event\": \"%s\", \"loss\": ", (long long)e->step,
+               e->evaluation ? "eval" : "step");
+  add_number(line, e->n ? e->values[0] : NAN);
+  kva_text_add(line, ", \"lr\": ");
+  add_number(line, e->lr);
+  kva_text_add(line, ", \"seconds\": ");
+  add_number(line, e->seconds);
+  kva_text_add(line, ", \"metrics\": {");
+  for (int i = 1; i < e->n; i++) {
+    if (i > 1) kva_text_add(line, ", ");
+    kva_text_add_quoted(line, e->names[i]);
+    kva_text_add(line, ": ");
+    add_number(line, e->values[i]);
+  }
+  kva_text_add(line, "}}\n");
+  if (fwrite(line->data, 1, line->len, m->file) != line->len || fflush(m->file))
+    return io_error(diag, m->path, "write it");
+  return KVA_OK;
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------
+ */
+
+enum { MAX_METRICS = 64, MAX_NAME = 128, MAX_NESTING = 16 };
+
+typedef struct line_parser {
+  const char *at, *end;
+  int depth;
+  bool evaluation, has_step;
+  double step, lr, seconds, loss;
+  int n;
+  char names[MAX_METRICS][MAX_NAME];
+  double values[MAX_METRICS];
+} line_parser;
+
+static void skip_blanks(line_parser *p) {
+  while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r')) p->at++;
+}
+
+static bool accept(line_parser *p, char c) {
+  skip_blanks(p);
+  if (p->at == p->end || *p->at != c) return false;
+  p->at++;
+  return true;
+}
+
+/* Escapes are kept as the character after the backslash: enough for names. Long strings are cut. */
+static bool parse_string(line_parser *p, char out[MAX_NAME]) {
+  size_t n = 0;
+  if (!accept(p, '"')) return false;
+  for (; p->at < p->end && *p->at != '"'; p->at++) {
+    if (*p->at == '\\' && ++p->at == p->end) return false;
+    if (n + 1 < MAX_NAME) out[n++] = *p->at;
+  }
+  out[n] = 0;
+  return accept(p, '"');
+}
+
+/* A number, or a word: null is NaN, true 1, false 0. */
+static bool parse_number(line_parser *p, double *out) {
+  static const struct {
+    const char *word;
+    double value;
+  } words[] = {{"null", NAN}, {"true", 1}, {"false", 0}};
+  skip_blanks(p);
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+    size_t n = strlen(words[i].word);
+    if ((size_t)(p->end - p->at) < n || memcmp(p->at, words[i].word, n)) continue;
+    p->at += n;
+    *out = words[i].value;
+    return true;
+  }
+  char number[64];
+  size_t n = 0;
+  while (p->at < p->end && n + 1 < sizeof number && strchr("+-.0123456789eE", *p->at) && *p->at) number[n++] = *p->at++;
+  number[n] = 0;
+  char *rest;
+  *out = strtod(number, &rest);
+  return n && !*rest;
+}
+
+static bool parse_object(line_parser *p, bool metrics);
+
+static void take_number(line_parser *p, const char *key, double v, bool metrics) {
+  if (metrics && p->n < MAX_METRICS) {
+    strcpy(p->names[p->n], key);
+    p->values[p->n++] = v;
+  } else if (!strcmp(key, "step")) {
+    p->step = v;
+    p->has_step = isfinite(v);
+  } else if (!strcmp(key, "lr")) {
+    p->lr = v;
+  } else if (!strcmp(key, "seconds")) {
+    p->seconds = v;
+  } else if (!strcmp(key, "loss")) {
+    p->loss = v;
+  }
+}
+
+static bool parse_value(line_parser *p, const char *key, bool metrics) {
+  skip_blanks(p);
+  if (p->at == p->end) return false;
+  if (*p->at == '{') return parse_object(p, !strcmp(key, "metrics"));
+  if (*p->at == '"') {
+    char value[MAX_NAME];
+    bool ok = parse_string(p, value);
+    if (ok && !metrics && !strcmp(key, "event")) p->evaluation = !strcmp(value, "eval");
+    return ok;
+  }
+  double v;
+  if (!parse_number(p, &v)) return false;
+  take_number(p, key, v, metrics);
+  return true;
+}
+
+static bool parse_object(line_parser *p, bool metrics) {
+  if (!accept(p, '{') || ++p->depth > MAX_NESTING) return false;
+  bool more = !accept(p, '}');
+  while (more) {
+    char key[MAX_NAME];
+    if (!parse_string(p, key) || !accept(p, ':') || !parse_value(p, key, metrics)) return false;
+    more = accept(p, ',');
+    if (!more && !accept(p, '}')) return false;
+  }
+  p->depth--;
+  return true;
+}
+
+static kva_status add_line(kva_history *h, const line_parser *p) {
+  KVA_TRY(add_point(h, "loss", p->evaluation, p->step, p->loss));
+  for (int i = 0; i < p->n; i++) KVA_TRY(add_point(h, p->names[i], p->evaluation, p->step, p->values[i]));
+  if (p->evaluation) return KVA_OK;
+  KVA_TRY(add_point(h, "lr", false, p->step, p->lr));
+  return add_point(h, "seconds", false, p->step, p->seconds);
+}
+
+static kva_status read_lines(kva_history *h, const char *path, const char *at, const char *end, kva_diag *diag) {
+  line_parser *p = malloc(sizeof *p);
+  if (!p) return KVA_NO_MEMORY;
+  kva_status status = KVA_OK;
+  for (uint32_t number = 1; !status && at < end; number++) {
+    const char *newline = memchr(at, '\n', (size_t)(end - at));
+    kva_loc loc = {.file = path, .line = number};
+    *p = (line_parser){.at = at, .end = newline ? newline : end, .loss = NAN, .lr = NAN, .seconds = NAN};
+    at = newline ? newline + 1 : end;
+    skip_blanks(p);
+    if (p->at == p->end) continue;
+    bool ok = parse_object(p, false) && (skip_blanks(p), p->at == p->end) && p->has_step;
+    if (ok)
+      status = add_line(h, p);
+    else if (newline)
+      status = kva_error(diag, &loc, "expected a JSON object of numbers with a \"step\"");
+    else
+      kva_warn(diag, &loc, "the last line is cut off and left out");
+  }
+  free(p);
+  return status;
+}
+
+kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_history) {
+  *out_history = NULL;
+  kva_file file;
+  KVA_TRY(kva_file_map(path, diag, &file));
+  kva_history *h = kva_history_create();
+  kva_status status = h ? KVA_OK : KVA_NO_MEMORY;
+  if (h && file.size) status = read_lines(h, path, file.data, (const char *)file.data + file.size, diag);
+  kva_file_unmap(&file);
+  if (status) {
+    kva_history_destroy(h);
+    return status;
+  }
+  *out_history = h;
+  return KVA_OK;
+}

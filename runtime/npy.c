@@ -1,0 +1,275 @@
+/* .npy: magic, version, a header that is a Python dict literal with the keys descr, fortran_order and shape, then the
+ * elements. The header is parsed by hand: every read is checked against the end, and what the grammar does not allow is
+ * an error. */
+#include "runtime/npy.h"
+
+#include "runtime/base/platform.h"
+
+#include <stdlib.h>
+
+static const char magic[] = "\x93NUMPY";
+enum { MAGIC_SIZE = 6, HEADER_ALIGNMENT = 64 };
+
+/* NumPy's type codes, without the byte order mark. */
+static const struct {
+  kva_dtype dtype;
+  const char *code;
+} codes[] = {
+    {KVA_F16, "f2"}, {KVA_F32, "f4"},  {KVA_F64, "f8"}, {KVA_I8, "i1"},    {KVA_I16, "i2"},
+    {KVA_I32, "i4"}, {KVA_I64, "i8"},  {KVA_U8, "u1"},  {KVA_U16, "u2"},   {KVA_U32, "u4"},
+    {KVA_U64, "u8"}, {KVA_BOOL, "b1"}, {KVA_C64, "c8"}, {KVA_C128, "c16"},
+};
+enum { N_CODES = sizeof codes / sizeof *codes };
+
+/* ---- reading -------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct parser {
+  const char *at, *end;
+  kva_loc loc;
+  kva_diag *diag;
+  kva_tensor *t;
+  bool has_descr, has_order, has_shape;
+} parser;
+
+static void skip_blanks(parser *p) {
+  while (p->at < p->end && (*p->at == ' ' || *p->at == '\n' || *p->at == '\t')) p->at++;
+}
+
+static bool accept(parser *p, char c) {
+  skip_blanks(p);
+  if (p->at == p->end || *p->at != c) return false;
+  p->at++;
+  return true;
+}
+
+static kva_status malformed(parser *p, const char *expected) {
+  return kva_error(p->diag, &p->loc, "malformed .npy header: expected %s", expected);
+}
+
+/* 'text' or "text", without escapes: neither keys nor type codes have any. */
+static bool parse_string(parser *p, const char **out, size_t *out_size) {
+  skip_blanks(p);
+  if (p->at == p->end || (*p->at != '\'' && *p->at != '"')) return false;
+  char quote = *p->at++;
+  *out = p->at;
+  while (p->at < p->end && *p->at != quote && *p->at != '\\') p->at++;
+  if (p->at == p->end || *p->at != quote) return false;
+  *out_size = (size_t)(p->at++ - *out);
+  return true;
+}
+
+static bool equals(const char *s, size_t n, const char *word) {
+  return n == strlen(word) && !memcmp(s, word, n);
+}
+
+static kva_status parse_descr(parser *p) {
+  const char *s;
+  size_t n;
+  if (!parse_string(p, &s, &n)) return malformed(p, "a type such as '<f4' (structured types are not supported)");
+  p->has_descr = true;
+  bool big = n && *s == '>', marked = n && strchr("<>|=", *s);
+  const char *code = marked ? s + 1 : s;
+  size_t code_size = marked ? n - 1 : n;
+  for (int i = 0; i < N_CODES; i++) {
+    if (!equals(code, code_size, codes[i].code)) continue;
+    if (big && kva_dtype_bits(codes[i].dtype) > 8)
+      return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc, "big-endian data ('%.*s'); save it with astype('<%s')", (int)n,
+                      s, codes[i].code);
+    p->t->dtype = codes[i].dtype;
+    return KVA_OK;
+  }
+  return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
+                  "elements of type '%.*s'; supported are bool, (u)int8 to 64, float16 to 64 and complex", (int)n, s);
+}
+
+static bool accept_word(parser *p, const char *word) {
+  size_t n = strlen(word);
+  skip_blanks(p);
+  if ((size_t)(p->end - p->at) < n || memcmp(p->at, word, n)) return false;
+  p->at += n;
+  return true;
+}
+
+/* Fortran order is the same as C order up to rank 1; parse_dict checks it when the rank is known. */
+static kva_status parse_order(parser *p, bool *fortran) {
+  p->has_order = true;
+  *fortran = accept_word(p, "True");
+  return *fortran || accept_word(p, "False") ? KVA_OK : malformed(p, "True or False after 'fortran_order'");
+}
+
+static bool parse_extent(parser *p, int64_t *out) {
+  skip_blanks(p);
+  if (p->at == p->end || *p->at < '0' || *p->at > '9') return false;
+  for (*out = 0; p->at < p->end && *p->at >= '0' && *p->at <= '9'; p->at++)
+    if (!kva_mul_size(*out, 10, out) || !kva_add_size(*out, *p->at - '0', out)) return false;
+  return true;
+}
+
+static kva_status parse_shape(parser *p) {
+  p->has_shape = true;
+  p->t->rank = 0;
+  if (!accept(p, '(')) return malformed(p, "a tuple after 'shape'");
+  while (!accept(p, ')')) {
+    if (p->t->rank == KVA_ABI_MAX_RANK)
+      return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc, "more than %d dimensions", KVA_ABI_MAX_RANK);
+    if (!parse_extent(p, &p->t->dims[p->t->rank++])) return malformed(p, "an extent in 'shape'");
+    if (accept(p, ',')) continue;
+    if (!accept(p, ')')) return malformed(p, "',' or ')' in 'shape'");
+    break;
+  }
+  return KVA_OK;
+}
+
+static kva_status parse_entry(parser *p, bool *fortran) {
+  const char *key;
+  size_t n;
+  if (!parse_string(p, &key, &n)) return malformed(p, "a key");
+  if (!accept(p, ':')) return malformed(p, "':' after a key");
+  if (equals(key, n, "descr")) return parse_descr(p);
+  if (equals(key, n, "fortran_order")) return parse_order(p, fortran);
+  if (equals(key, n, "shape")) return parse_shape(p);
+  return malformed(p, "one of the keys 'descr', 'fortran_order' and 'shape'");
+}
+
+static kva_status parse_dict(parser *p) {
+  bool fortran = false;
+  if (!accept(p, '{')) return malformed(p, "'{'");
+  while (!accept(p, '}')) {
+    KVA_TRY(parse_entry(p, &fortran));
+    if (accept(p, ',')) continue;
+    if (!accept(p, '}')) return malformed(p, "',' or '}'");
+    break;
+  }
+  skip_blanks(p);
+  if (p->at != p->end) return malformed(p, "the end of the header after '}'");
+  if (!p->has_descr || !p->has_order || !p->has_shape)
+    return malformed(p, "all of the keys 'descr', 'fortran_order' and 'shape'");
+  if (fortran && p->t->rank > 1)
+    return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
+                    "elements are in Fortran order; save the array with numpy.ascontiguousarray");
+  return KVA_OK;
+}
+
+/* Points the parser at the header; the elements follow it. */
+static kva_status find_header(parser *p, const char *file, size_t size) {
+  if (size < MAGIC_SIZE + 4 || memcmp(file, magic, MAGIC_SIZE))
+    return kva_error(p->diag, &p->loc, "is no .npy file: it does not begin with \\x93NUMPY");
+  const unsigned char *u = (const unsigned char *)file;
+  size_t begin = u[6] == 1 ? 10 : 12;
+  if (u[6] < 1 || u[6] > 3)
+    return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc, ".npy version %d.%d; known are 1.0 to 3.0", u[6], u[7]);
+  if (size < begin) return kva_error(p->diag, &p->loc, "the file ends inside its header");
+  uint64_t length = u[8] | (uint64_t)u[9] << 8;
+  if (begin == 12) length |= (uint64_t)u[10] << 16 | (uint64_t)u[11] << 24;
+  if (length > size - begin)
+    return kva_error(p->diag, &p->loc, "the header is said to have %llu bytes, the file has only %zu more",
+                     (unsigned long long)length, size - begin);
+  p->at = file + begin;
+  p->end = p->at + length;
+  return KVA_OK;
+}
+
+kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
+  *out_tensor = (kva_tensor){0};
+  kva_tensor t = {0};
+  parser p = {.loc = {.file = path}, .diag = diag, .t = &t};
+  KVA_TRY(find_header(&p, data, size));
+  const char *elements = p.end;
+  KVA_TRY(parse_dict(&p));
+  int64_t bytes = kva_tensor_bytes(&t), found = (int64_t)(size - (size_t)(elements - (const char *)data));
+  if (bytes < 0) return kva_error(diag, &p.loc, "the shape is too large to address");
+  if (bytes != found)
+    return kva_error(diag, &p.loc, "the shape needs %lld bytes of elements, the file has %lld", (long long)bytes,
+                     (long long)found);
+  t.data = aligned_alloc(64, ((size_t)bytes / 64 + 1) * 64);
+  if (!t.data) return kva_fail(diag, KVA_NO_MEMORY, &p.loc, "no memory for %lld bytes", (long long)bytes);
+  memcpy(t.data, elements, (size_t)bytes);
+  *out_tensor = t;
+  return KVA_OK;
+}
+
+kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor) {
+  *out_tensor = (kva_tensor){0};
+  kva_file file;
+  KVA_TRY(kva_file_map(path, diag, &file));
+  kva_status status = kva_npy_parse(path, file.data, file.size, diag, out_tensor);
+  kva_file_unmap(&file);
+  return status;
+}
+
+void kva_npy_free(kva_tensor *tensor) {
+  free(tensor->data);
+  *tensor = (kva_tensor){0};
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------------
+ */
+
+static const char *code_of(kva_dtype t) {
+  for (int i = 0; i < N_CODES; i++)
+    if (codes[i].dtype == t) return codes[i].code;
+  return NULL;
+}
+
+/* The type that t is written as; KVA_DTYPE_NONE: none. */
+static kva_dtype written_type(kva_dtype t) {
+  if (code_of(t)) return t;
+  if (kva_dtype_is_float(t)) return KVA_F32;
+  if (kva_dtype_is_int(t)) return kva_dtype_is_unsigned(t) ? KVA_U8 : KVA_I8;
+  return KVA_DTYPE_NONE;
+}
+
+static void add_header(kva_text *text, const kva_tensor *t, kva_dtype type) {
+  kva_text dict = {0};
+  kva_text_add(&dict, "{'descr': '%s%s', 'fortran_order': False, 'shape': (", kva_dtype_bits(type) > 8 ? "<" : "|",
+               code_of(type));
+  for (int32_t i = 0; i < t->rank; i++)
+    kva_text_add(&dict, "%lld%s", (long long)t->dims[i], t->rank == 1 ? "," : i + 1 < t->rank ? ", " : "");
+  kva_text_add(&dict, "), }");
+  size_t unpadded = MAGIC_SIZE + 4 + dict.len + 1;
+  for (size_t n = (HEADER_ALIGNMENT - unpadded % HEADER_ALIGNMENT) % HEADER_ALIGNMENT; n; n--) kva_text_add(&dict, " ");
+  kva_text_add(&dict, "\n");
+  const char version_and_length[4] = {1, 0, (char)(dict.len & 255), (char)(dict.len >> 8)};
+  kva_text_add_bytes(text, magic, MAGIC_SIZE);
+  kva_text_add_bytes(text, version_and_length, 4);
+  kva_text_add_bytes(text, dict.data, dict.len);
+  kva_text_free(&dict);
+}
+
+static void convert(const kva_tensor *from, kva_dtype type, void *to, int64_t n) {
+  for (int64_t i = 0; i < n; i++)
+    if (kva_dtype_is_float(type))
+      kva_store_f64(type, to, i, kva_load_f64(from->dtype, from->data, i));
+    else
+      kva_store_i64(type, to, i, kva_load_i64(from->dtype, from->data, i));
+}
+
+kva_status kva_npy_write(const char *path, const kva_tensor *t, kva_diag *diag) {
+  kva_loc loc = {.file = path};
+  kva_dtype type = written_type(t->dtype);
+  if (type == KVA_DTYPE_NONE)
+    return kva_fail(diag, KVA_UNSUPPORTED, &loc, "a .npy file cannot hold elements of type %s",
+                    kva_dtype_name(t->dtype));
+  kva_tensor wide = *t;
+  wide.dtype = type;
+  int64_t bytes = kva_tensor_bytes(&wide);
+  if (bytes < 0) return kva_error(diag, &loc, "the tensor is too large to address");
+  kva_text text = {0};
+  add_header(&text, t, type);
+  size_t size = text.len + (size_t)bytes;
+  char *file = malloc(size);
+  if (!file) {
+    kva_text_free(&text);
+    return kva_fail(diag, KVA_NO_MEMORY, &loc, "no memory for %zu bytes", size);
+  }
+  memcpy(file, text.data, text.len);
+  if (type != t->dtype)
+    convert(t, type, file + text.len, bytes / (kva_dtype_bits(type) / 8));
+  else if (bytes)
+    memcpy(file + text.len, t->data, (size_t)bytes);
+  kva_text_free(&text);
+  kva_status status = kva_file_write(path, file, size, diag);
+  free(file);
+  return status;
+}

@@ -1,0 +1,18 @@
+/* NumPy's .npy files: one dense tensor each. Format: numpy.lib.format, versions 1.0 to 3.0. */
+#ifndef KVA_RUNTIME_NPY_H
+#define KVA_RUNTIME_NPY_H
+
+#include "runtime/runtime.h"
+
+/* Reads a file in C order and native (little) byte order. *out_tensor owns its data: kva_npy_free. */
+KVA_MUST_USE kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor);
+/* Same from memory; `path` is for messages. */
+KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag,
+                                      kva_tensor *out_tensor);
+void kva_npy_free(kva_tensor *tensor);
+
+/* Writes t (version 1.0), atomically. Types that NumPy lacks (bfloat16, float8, 4- and 2-bit) are widened: floats to
+ * float32, integers to int8 or uint8. Strings are KVA_UNSUPPORTED. */
+KVA_MUST_USE kva_status kva_npy_write(const char *path, const kva_tensor *t, kva_diag *diag);
+
+#endif

@@ -1,0 +1,408 @@
+/* The HTML report: one page, no scripts, nothing loaded from elsewhere. Sections appear when there is something to
+ * show: summary of the runs, curves, learned shift weights, configuration, time by step, memory. */
+#include "runtime/report.h"
+
+#include "runtime/base/platform.h"
+#include "runtime/report_svg.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Six hues that differ in lightness too, tuned for either background. */
+static const char style[] =
+    ":root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--soft:#63666c;--rule:#e4e4e1;"
+    "--k0:#2760c4;--k1:#cf5410;--k2:#0c8567;--k3:#9a3bb0;--k4:#957200;--k5:#bf2f4d}"
+    "@media(prefers-color-scheme:dark){:root{--bg:#141517;--card:#1c1e21;--ink:#ececea;--soft:#9a9ea6;--rule:#32353a;"
+    "--k0:#74a9ff;--k1:#ff9a5e;--k2:#46cfa6;--k3:#d58fec;--k4:#e0bf4c;--k5:#ff8497}}"
+    "*{box-sizing:border-box}"
+    "body{margin:0;background:var(--bg);color:var(--ink);font:15px/1.5 system-ui,-apple-system,\"Segoe UI\","
+    "\"DejaVu Sans\",sans-serif}"
+    "main{max-width:1180px;margin:0 auto;padding:36px 24px 60px}"
+    "h1{font-size:27px;line-height:1.2;margin:0 0 4px;font-weight:650;letter-spacing:-.01em}"
+    "h2{font-size:17px;margin:40px 0 12px;font-weight:650}p{margin:0 0 12px;color:var(--soft);max-width:76ch}"
+    ".grid2{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,480px),1fr));gap:16px}"
+    "figure,.card{margin:0;background:var(--card);border:1px solid var(--rule);border-radius:10px;padding:14px 16px}"
+    ".card{overflow-x:auto}figcaption{font-weight:600;font-size:14px;margin-bottom:6px}"
+    "svg{display:block;width:100%;height:auto;overflow:visible}svg text{font-family:inherit}"
+    ".c0{--c:var(--k0)}.c1{--c:var(--k1)}.c2{--c:var(--k2)}.c3{--c:var(--k3)}.c4{--c:var(--k4)}.c5{--c:var(--k5)}"
+    ".grid{stroke:var(--rule);stroke-width:1}.axis,.tickmark{stroke:var(--soft);stroke-width:1;opacity:.55}"
+    ".reference{stroke:var(--soft);stroke-dasharray:4 4;opacity:.7}"
+    ".tick,.axis-title{font-size:11.5px;fill:var(--soft);font-variant-numeric:tabular-nums}"
+    ".line{fill:none;stroke:var(--c);stroke-width:1.3;opacity:.55;stroke-linejoin:round}"
+    ".strong{stroke-width:2.2;opacity:1}.dashed{stroke-dasharray:6 3}.band{fill:var(--c);opacity:.13}"
+    ".dot{fill:var(--card);stroke:var(--c);stroke-width:1.8}.point{fill:var(--c);stroke:var(--card);stroke-width:1.5}"
+    ".hover{fill:var(--c);opacity:0}.hover:hover{opacity:1}.dot:hover,.point:hover{stroke:var(--ink)}"
+    ".label{font-size:12px;font-weight:600;fill:var(--c)}.value{font-weight:400;fill:var(--soft)}"
+    ".legend{display:flex;flex-wrap:wrap;gap:6px 20px;margin:0 0 12px;font-size:13.5px}"
+    ".legend span{display:inline-flex;align-items:center;gap:7px}.key{width:12px;height:12px;border-radius:3px;"
+    "background:var(--c);flex:none;display:inline-block}.note{color:var(--soft)}"
+    "table{border-collapse:collapse;width:100%;font-size:13.5px;font-variant-numeric:tabular-nums}"
+    "th{font-weight:600;color:var(--soft);text-align:right;padding:4px 12px 6px;border-bottom:1px solid var(--rule);"
+    "white-space:nowrap}td{text-align:right;padding:5px 12px;border-bottom:1px solid var(--rule)}"
+    "tr:last-child td{border-bottom:0}th:first-child,td:first-child,.text{text-align:left!important}"
+    "td .key{margin-right:8px;vertical-align:-1px}"
+    ".bar{display:block;height:9px;border-radius:3px;background:var(--k0);min-width:2px}.barcell{width:34%}"
+    ".stack{display:flex;height:22px;border-radius:5px;overflow:hidden;margin:4px 0 12px;gap:2px}"
+    ".stack i{background:var(--c);min-width:2px}code{font:12.5px ui-monospace,\"DejaVu Sans Mono\",monospace;"
+    "overflow-wrap:anywhere}footer{margin-top:44px;color:var(--soft);font-size:12.5px}"
+    "@media print{body{background:#fff}figure,.card{break-inside:avoid}}";
+
+/* ---- small pieces --------------------------------------------------------------------------------------------------
+ */
+
+static void add_cell(kva_text *t, const char *class, const char *s) {
+  kva_text_add(t, "<td%s%s%s>", class ? " class=\"" : "", class ? class : "", class ? "\"" : "");
+  kva_html_add(t, s);
+  kva_text_add(t, "</td>");
+}
+
+static void add_number_cell(kva_text *t, const char *format_hint, double v) {
+  if (isnan(v))
+    kva_text_add(t, "<td>&#8211;</td>");
+  else if (!strcmp(format_hint, "int"))
+    kva_text_add(t, "<td>%.0f</td>", v);
+  else if (!strcmp(format_hint, "fixed"))
+    kva_text_add(t, "<td>%.3f</td>", v);
+  else
+    kva_text_add(t, "<td>%.4g</td>", v);
+}
+
+static void add_bytes(kva_text *t, double bytes) {
+  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+  int unit = 0;
+  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
+  kva_text_add(t, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
+}
+
+static void add_run_key(kva_text *t, const kva_report_run *run, int index) {
+  kva_text_add(t, "<span class=\"key c%d\"></span>", index % KVA_SVG_COLORS);
+  kva_html_add(t, run->name);
+}
+
+/* ---- summary -------------------------------------------------------------------------------------------------------
+ */
+
+static double last_value(kva_series s) {
+  return s.n ? s.values[s.n - 1] : NAN;
+}
+
+static bool is_accuracy(const char *name) {
+  return strstr(name, "acc") || strstr(name, "first");
+}
+
+/* The metric to sum a run up by: accuracy at first repeats if there is one (the paper's), else any; evaluated if it is.
+ */
+static kva_series main_accuracy(const kva_history *h) {
+  kva_series best = {0};
+  int best_rank = 0;
+  for (int i = 0; i < kva_history_count(h); i++) {
+    kva_series s = kva_history_at(h, i);
+    int rank = is_accuracy(s.name) ? 1 + s.evaluation + 2 * (strstr(s.name, "first") != NULL) : 0;
+    if (rank <= best_rank) continue;
+    best = s;
+    best_rank = rank;
+  }
+  return best;
+}
+
+static double best_value(kva_series s) {
+  double best = NAN;
+  for (int64_t i = 0; i < s.n; i++) best = fmax(best, s.values[i]);
+  return best;
+}
+
+static double first_step_at(kva_series s, double level) {
+  for (int64_t i = 0; i < s.n; i++)
+    if (s.values[i] >= level) return s.steps[i];
+  return NAN;
+}
+
+static void add_summary_row(kva_text *t, const kva_report_run *run, int index) {
+  kva_series loss = kva_history_find(run->history, "loss", false);
+  kva_series seconds = kva_history_find(run->history, "seconds", false);
+  kva_series accuracy = main_accuracy(run->history);
+  double steps = loss.n ? loss.steps[loss.n - 1] : NAN;
+  kva_text_add(t, "<tr><td>");
+  add_run_key(t, run, index);
+  kva_text_add(t, "</td>");
+  add_number_cell(t, "int", steps);
+  add_number_cell(t, "short", last_value(loss));
+  add_number_cell(t, "short", last_value(kva_history_find(run->history, "loss", true)));
+  add_number_cell(t, "short", best_value(accuracy));
+  add_number_cell(t, "int", first_step_at(accuracy, 0.99));
+  add_number_cell(t, "short", last_value(seconds));
+  add_number_cell(t, "short", (double)seconds.n / last_value(seconds));
+  kva_text_add(t, "</tr>\n");
+}
+
+static void add_summary(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<h2>Runs</h2><div class=\"card\"><table><thead><tr><th>run</th><th>steps</th><th>training loss</th>"
+                  "<th>evaluation loss</th><th>best accuracy</th><th>99 %% at step</th><th>seconds</th>"
+                  "<th>steps a second</th></tr></thead><tbody>\n");
+  for (int i = 0; i < r->n_runs; i++) add_summary_row(t, &r->runs[i], i);
+  kva_text_add(t, "</tbody></table></div>\n");
+}
+
+/* ---- curves --------------------------------------------------------------------------------------------------------
+ */
+
+static bool has_evaluation(const kva_report *r) {
+  for (int i = 0; i < r->n_runs; i++)
+    for (int k = 0; k < kva_history_count(r->runs[i].history); k++)
+      if (kva_history_at(r->runs[i].history, k).evaluation) return true;
+  return false;
+}
+
+static void add_legend(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<div class=\"legend\">");
+  for (int i = 0; i < r->n_runs; i++) {
+    kva_text_add(t, "<span>");
+    add_run_key(t, &r->runs[i], i);
+    kva_text_add(t, "</span>");
+  }
+  if (has_evaluation(r)) kva_text_add(t, "<span class=\"note\">thick with dots: evaluation; thin: training</span>");
+  kva_text_add(t, "</div>\n");
+}
+
+/* A single run needs no name at its curves; of several, each is named once. Schedules mostly coincide. */
+static const char *label_of(const kva_report *r, int run, const char *metric, bool evaluation, bool evaluated) {
+  if (!strcmp(metric, "lr")) return NULL;
+  if (r->n_runs == 1) return evaluation ? "evaluation" : "training";
+  return evaluation || !evaluated ? r->runs[run].name : NULL;
+}
+
+static void add_metric_chart(kva_text *t, const kva_report *r, const char *name) {
+  kva_svg_line *lines = calloc(2 * (size_t)r->n_runs, sizeof *lines);
+  int n = 0;
+  bool unit = true;
+  for (int i = 0; lines && i < r->n_runs; i++) {
+    kva_series evaluated = kva_history_find(r->runs[i].history, name, true);
+    for (int e = 0; e < 2; e++) {
+      kva_series s = e ? evaluated : kva_history_find(r->runs[i].history, name, false);
+      if (!s.n) continue;
+      lines[n++] = (kva_svg_line){.run = r->runs[i].name,
+                                  .label = label_of(r, i, name, e, evaluated.n > 0),
+                                  .color = i,
+                                  .strong = e,
+                                  .n = s.n,
+                                  .x = s.steps,
+                                  .y = s.values};
+      for (int64_t k = 0; k < s.n; k++) unit = unit && !(s.values[k] < 0 || s.values[k] > 1);
+    }
+  }
+  kva_svg_chart chart = {.title = strcmp(name, "lr") ? name : "learning rate",
+                         .x_title = "step",
+                         .unit_range = unit && is_accuracy(name),
+                         .n_lines = n,
+                         .lines = lines};
+  if (n) kva_svg_add_chart(t, &chart);
+  free(lines);
+}
+
+/* Whether an earlier run or series has the name already. */
+static bool is_known(const kva_report *r, int run, int index, const char *name) {
+  for (int i = 0; i <= run; i++)
+    for (int k = 0; k < (i < run ? kva_history_count(r->runs[i].history) : index); k++)
+      if (!strcmp(kva_history_at(r->runs[i].history, k).name, name)) return true;
+  return false;
+}
+
+static void add_curves(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<h2>Curves</h2>\n");
+  add_legend(t, r);
+  kva_text_add(t, "<div class=\"grid2\">\n");
+  for (int i = 0; i < r->n_runs; i++)
+    for (int k = 0; k < kva_history_count(r->runs[i].history); k++) {
+      const char *name = kva_history_at(r->runs[i].history, k).name;
+      bool plain = strcmp(name, "lr") && strcmp(name, "seconds");
+      if (plain && !is_known(r, i, k, name)) add_metric_chart(t, r, name);
+    }
+  add_metric_chart(t, r, "lr");
+  kva_text_add(t, "</div>\n");
+}
+
+/* ---- shift weights -------------------------------------------------------------------------------------------------
+ */
+
+static int count_shifts(const kva_report *r) {
+  int n = 0;
+  for (int i = 0; i < r->n_runs; i++) n += r->runs[i].n_shifts;
+  return n;
+}
+
+static void add_shift_scatter(kva_text *t, const kva_report *r, bool of_keys) {
+  int n = count_shifts(r), at = 0;
+  kva_svg_point *points = calloc((size_t)n, sizeof *points);
+  kva_text *texts = calloc(2 * (size_t)n, sizeof *texts);
+  for (int i = 0; points && texts && i < r->n_runs; i++)
+    for (int k = 0; k < r->runs[i].n_shifts; k++, at++) {
+      const kva_report_shift *s = &r->runs[i].shifts[k];
+      double x = of_keys ? s->k_current : s->v_current, y = of_keys ? s->k_previous : s->v_previous;
+      kva_text_add(&texts[2 * at], "%s, %s head %d: current %.4g, previous %.4g", r->runs[i].name, s->layer, s->head, x,
+                   y);
+      kva_text_add(&texts[2 * at + 1], "%s.%d", s->layer, s->head);
+      points[at] = (kva_svg_point){
+          .tooltip = texts[2 * at].data, .label = n <= 16 ? texts[2 * at + 1].data : NULL, .color = i, .x = x, .y = y};
+    }
+  kva_svg_add_scatter(t, of_keys ? "Keys" : "Values", "weight of the current token", "weight of the previous token", at,
+                      points);
+  for (int i = 0; texts && i < 2 * n; i++) kva_text_free(&texts[i]);
+  free(texts);
+  free(points);
+}
+
+static const char *reading_of(const kva_report_shift *s) {
+  bool previous_key = s->k_previous > s->k_current, previous_value = s->v_previous > s->v_current;
+  if (previous_key && !previous_value) return "finds the token before, reads this one: induction";
+  if (previous_key) return "shifted as a whole";
+  return previous_value ? "finds this token, reads the one before" : "mostly unshifted";
+}
+
+static void add_shift_table(kva_text *t, const kva_report *r) {
+  kva_text_add(
+      t, "<div class=\"card\" style=\"margin-top:16px\"><table><thead><tr><th>run</th><th class=\"text\">layer</th>"
+         "<th>head</th><th>K current</th><th>K previous</th><th>V current</th><th>V previous</th>"
+         "<th class=\"text\">reading</th></tr></thead><tbody>\n");
+  for (int i = 0; i < r->n_runs; i++)
+    for (int k = 0; k < r->runs[i].n_shifts; k++) {
+      const kva_report_shift *s = &r->runs[i].shifts[k];
+      kva_text_add(t, "<tr><td>");
+      add_run_key(t, &r->runs[i], i);
+      kva_text_add(t, "</td>");
+      add_cell(t, "text", s->layer);
+      add_number_cell(t, "int", s->head);
+      add_number_cell(t, "fixed", s->k_current);
+      add_number_cell(t, "fixed", s->k_previous);
+      add_number_cell(t, "fixed", s->v_current);
+      add_number_cell(t, "fixed", s->v_previous);
+      add_cell(t, "text", reading_of(s));
+      kva_text_add(t, "</tr>\n");
+    }
+  kva_text_add(t, "</tbody></table></div>\n");
+}
+
+static void add_shifts(kva_text *t, const kva_report *r) {
+  kva_text_add(t,
+               "<h2>Learned shift weights</h2><p>One point per layer and KV head. On the dashed line the two weights "
+               "sum to one, as they do at the start. Induction pulls keys up, to the previous token, and values "
+               "right, to the current one.</p><div class=\"grid2\">\n");
+  add_shift_scatter(t, r, true);
+  add_shift_scatter(t, r, false);
+  kva_text_add(t, "</div>\n");
+  add_shift_table(t, r);
+}
+
+/* ---- configuration, time, memory -----------------------------------------------------------------------------------
+ */
+
+static void add_config(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<h2>Configuration</h2><div class=\"card\"><table><tbody>\n");
+  for (int i = 0; i < r->n_config; i++) {
+    kva_text_add(t, "<tr>");
+    add_cell(t, NULL, r->config[i].name);
+    kva_text_add(t, "<td class=\"text\"><code>");
+    kva_html_add(t, r->config[i].value);
+    kva_text_add(t, "</code></td></tr>\n");
+  }
+  kva_text_add(t, "</tbody></table></div>\n");
+}
+
+static int compare_times(const void *a, const void *b) {
+  const kva_report_time *x = *(const kva_report_time *const *)a, *y = *(const kva_report_time *const *)b;
+  if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
+  return x < y ? -1 : x > y;
+}
+
+static void add_time_row(kva_text *t, const kva_report_time *time, double sum, double most) {
+  kva_text_add(t, "<tr><td><code>");
+  kva_html_add(t, time->name);
+  kva_text_add(t, "</code></td><td>%lld</td><td>%.3f</td><td>%.1f</td><td>%.1f %%</td>", (long long)time->calls,
+               time->seconds, time->calls ? time->seconds / (double)time->calls * 1e6 : 0,
+               sum > 0 ? 100 * time->seconds / sum : 0);
+  kva_text_add(t, "<td class=\"barcell\"><span class=\"bar\" style=\"width:%.1f%%\"></span></td></tr>\n",
+               most > 0 ? 100 * time->seconds / most : 0);
+}
+
+static void add_times(kva_text *t, const kva_report *r) {
+  enum { SHOWN = 40 };
+  const kva_report_time **order = malloc((size_t)r->n_times * sizeof *order);
+  if (!order) return;
+  double sum = 0;
+  for (int i = 0; i < r->n_times; i++) {
+    order[i] = &r->times[i];
+    sum += r->times[i].seconds;
+  }
+  qsort(order, (size_t)r->n_times, sizeof *order, compare_times);
+  kva_text_add(t,
+               "<h2>Time by step</h2><div class=\"card\"><table><thead><tr><th>step</th><th>calls</th><th>seconds</th>"
+               "<th>&#181;s a call</th><th>share</th><th></th></tr></thead><tbody>\n");
+  kva_report_time rest = {.name = "all others"};
+  for (int i = 0; i < r->n_times; i++) {
+    if (i < SHOWN) add_time_row(t, order[i], sum, order[0]->seconds);
+    if (i < SHOWN) continue;
+    rest.seconds += order[i]->seconds;
+    rest.calls += order[i]->calls;
+  }
+  if (r->n_times > SHOWN) add_time_row(t, &rest, sum, order[0]->seconds);
+  kva_text_add(t, "</tbody></table></div>\n");
+  free(order);
+}
+
+static void add_memory(kva_text *t, const kva_memory_report *m) {
+  const struct {
+    const char *name;
+    int64_t bytes;
+  } parts[KVA_SVG_COLORS] = {{"parameters", m->params},
+                             {"optimiser moments", m->moments},
+                             {"temporaries (arena)", m->temps},
+                             {"other state", m->other_state},
+                             {"inputs and outputs", m->inputs + m->outputs},
+                             {"constants", m->constants}};
+  enum { N = sizeof parts / sizeof *parts };
+  double sum = 0;
+  for (int i = 0; i < N; i++) sum += (double)parts[i].bytes;
+  kva_text_add(t, "<h2>Memory</h2><div class=\"card\"><div class=\"stack\">");
+  for (int i = 0; i < N; i++)
+    if (parts[i].bytes)
+      kva_text_add(t, "<i class=\"c%d\" style=\"flex:%.4f\" title=\"%s\"></i>", i % KVA_SVG_COLORS,
+                   (double)parts[i].bytes / sum, parts[i].name);
+  kva_text_add(t, "</div><table><tbody>\n");
+  for (int i = 0; i < N; i++) {
+    if (!parts[i].bytes) continue;
+    kva_text_add(t, "<tr><td><span class=\"key c%d\"></span>%s</td><td>", i % KVA_SVG_COLORS, parts[i].name);
+    add_bytes(t, (double)parts[i].bytes);
+    kva_text_add(t, "</td><td>%.1f %%</td></tr>\n", 100 * (double)parts[i].bytes / sum);
+  }
+  kva_text_add(t, "<tr><td>total</td><td>");
+  add_bytes(t, sum);
+  kva_text_add(t, "</td><td></td></tr></tbody></table></div>\n");
+}
+
+/* ---- the page ------------------------------------------------------------------------------------------------------
+ */
+
+void kva_report_print(const kva_report *r, kva_text *out) {
+  kva_text_add(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
+                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/><title>");
+  kva_html_add(out, r->title);
+  kva_text_add(out, "</title>\n<style>%s</style></head>\n<body><main><h1>", style);
+  kva_html_add(out, r->title);
+  kva_text_add(out, "</h1>\n");
+  if (r->n_runs) {
+    add_summary(out, r);
+    add_curves(out, r);
+  }
+  if (count_shifts(r)) add_shifts(out, r);
+  if (r->n_config) add_config(out, r);
+  if (r->n_times) add_times(out, r);
+  if (r->memory) add_memory(out, r->memory);
+  kva_text_add(out, "<footer>Written by Kvasir " KVA_VERSION ".</footer></main></body></html>\n");
+}
+
+kva_status kva_report_write(const char *path, const kva_report *r, kva_diag *diag) {
+  kva_text text = {0};
+  kva_report_print(r, &text);
+  kva_status status = kva_file_write(path, text.data, text.len, diag);
+  kva_text_free(&text);
+  return status;
+}

@@ -1,0 +1,362 @@
+/* Line charts and scatter plots. Both map data to a frame with `axis`, draw grid and ticks, then marks; tooltips are
+ * <title> elements, so that the page needs no script. */
+#include "runtime/report_svg.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { WIDTH = 560, HEIGHT = 300, LEFT = 54, TOP = 14, BOTTOM = 42, MAX_BINS = 160, LABEL_HEIGHT = 14 };
+enum { SCATTER_HEIGHT = 380, SCATTER_RIGHT = 20, LABEL_CHARS = 20 /* longer labels are cut */, LABEL_CHAR_WIDTH = 7 };
+
+/* A linear map from [low, high] to pixels [from, to]. */
+typedef struct axis {
+  double low, high, step;
+  double from, to;
+} axis;
+
+typedef struct frame {
+  axis x, y;
+} frame;
+
+void kva_html_add(kva_text *text, const char *s) {
+  for (; *s; s++) {
+    const char *escaped = *s == '&'    ? "&amp;"
+                          : *s == '<'  ? "&lt;"
+                          : *s == '>'  ? "&gt;"
+                          : *s == '"'  ? "&quot;"
+                          : *s == '\'' ? "&#39;"
+                                       : NULL;
+    if (escaped)
+      kva_text_add(text, "%s", escaped);
+    else if ((unsigned char)*s >= ' ' || *s == '\n')
+      kva_text_add_bytes(text, s, 1);
+  }
+}
+
+/* Finite, and not so large that differences overflow. */
+static bool is_drawable(double v) {
+  return fabs(v) < 1e100;
+}
+
+/* ---- axes ----------------------------------------------------------------------------------------------------------
+ */
+
+static double pixel(const axis *a, double v) {
+  return a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
+}
+
+/* 1, 2 or 5 times a power of ten, so that [low, high] has about `count` steps. */
+static double nice_step(double low, double high, int count) {
+  double raw = (high - low) / count, power = pow(10, floor(log10(raw))), m = raw / power;
+  return power * (m <= 1.5 ? 1 : m <= 3.5 ? 2 : m <= 7.5 ? 5 : 10);
+}
+
+static axis make_axis(double low, double high, int count, bool widen, double from, double to) {
+  if (!(low <= high)) low = 0, high = 1; /* no data */
+  double least = fmax(fabs(low), fabs(high)) * 1e-9 + 1e-30;
+  if (high - low < least) {
+    low -= 0.5 * fmax(least, fabs(low));
+    high += 0.5 * fmax(least, fabs(high));
+  }
+  if (high - low < 1e-30) high = low + 1;
+  axis a = {.low = low, .high = high, .step = nice_step(low, high, count), .from = from, .to = to};
+  if (!widen) return a;
+  a.low = floor(low / a.step + 1e-9) * a.step;
+  a.high = ceil(high / a.step - 1e-9) * a.step;
+  return a;
+}
+
+static double first_tick(const axis *a) {
+  return ceil(a->low / a->step - 1e-9) * a->step;
+}
+
+static double clean_zero(double v, double step) {
+  return fabs(v) < step * 1e-6 ? 0 : v;
+}
+
+static void add_tick_label(kva_text *text, double v, bool big) {
+  if (big && fabs(v) >= 10000)
+    kva_text_add(text, "%.4gk", v / 1000);
+  else
+    kva_text_add(text, "%.6g", v);
+}
+
+static void add_grid(kva_text *text, const frame *f) {
+  for (double v = first_tick(&f->y); v <= f->y.high + f->y.step * 1e-6; v += f->y.step) {
+    double y = pixel(&f->y, v), shown = clean_zero(v, f->y.step);
+    kva_text_add(text, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", f->x.from, y, f->x.to,
+                 y);
+    kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", f->x.from - 7, y + 4);
+    add_tick_label(text, shown, false);
+    kva_text_add(text, "</text>\n");
+  }
+  for (double v = first_tick(&f->x); v <= f->x.high + f->x.step * 1e-6; v += f->x.step) {
+    double x = pixel(&f->x, v);
+    kva_text_add(text, "<line class=\"tickmark\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x, f->y.from, x,
+                 f->y.from + 4);
+    kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", x, f->y.from + 17);
+    add_tick_label(text, clean_zero(v, f->x.step), true);
+    kva_text_add(text, "</text>\n");
+  }
+  kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", f->x.from, f->y.from,
+               f->x.to, f->y.from);
+}
+
+static void add_axis_title(kva_text *text, double x, double y, const char *anchor, const char *title) {
+  kva_text_add(text, "<text class=\"axis-title\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"%s\">", x, y, anchor);
+  kva_html_add(text, title);
+  kva_text_add(text, "</text>\n");
+}
+
+static void open_svg(kva_text *text, const char *title, int width, int height) {
+  kva_text_add(text, "<figure><figcaption>");
+  kva_html_add(text, title);
+  kva_text_add(text, "</figcaption><svg viewBox=\"0 0 %d %d\" role=\"img\" aria-label=\"", width, height);
+  kva_html_add(text, title);
+  kva_text_add(text, "\">\n");
+}
+
+static void close_svg(kva_text *text) {
+  kva_text_add(text, "</svg></figure>\n");
+}
+
+/* ---- curves --------------------------------------------------------------------------------------------------------
+ */
+
+/* A bin of neighbouring points of a curve. */
+typedef struct bin {
+  double x, mean, low, high;
+  int64_t n;
+} bin;
+
+/* At most MAX_BINS bins of equal numbers of points; values that cannot be drawn are left out. */
+static int make_bins(const kva_svg_line *line, bin bins[MAX_BINS]) {
+  int n_bins = (int)(line->n < MAX_BINS ? line->n : MAX_BINS), used = 0;
+  for (int b = 0; b < n_bins; b++) {
+    bin *out = &bins[used];
+    *out = (bin){.low = INFINITY, .high = -INFINITY};
+    for (int64_t i = line->n * b / n_bins; i < line->n * (b + 1) / n_bins; i++) {
+      if (!is_drawable(line->y[i])) continue;
+      out->n++;
+      out->x += (line->x[i] - out->x) / (double)out->n;
+      out->mean += (line->y[i] - out->mean) / (double)out->n;
+      out->low = fmin(out->low, line->y[i]);
+      out->high = fmax(out->high, line->y[i]);
+    }
+    used += out->n > 0;
+  }
+  return used;
+}
+
+static void add_band(kva_text *text, const frame *f, const kva_svg_line *line, int n, const bin *bins) {
+  kva_text_add(text, "<path class=\"band c%d\" d=\"", line->color % KVA_SVG_COLORS);
+  for (int i = 0; i < n; i++)
+    kva_text_add(text, "%c%.1f %.1f", i ? 'L' : 'M', pixel(&f->x, bins[i].x), pixel(&f->y, bins[i].high));
+  for (int i = n - 1; i >= 0; i--) kva_text_add(text, "L%.1f %.1f", pixel(&f->x, bins[i].x), pixel(&f->y, bins[i].low));
+  kva_text_add(text, "Z\"/>\n");
+}
+
+static void add_dots(kva_text *text, const frame *f, const kva_svg_line *line, int n, const bin *bins) {
+  const char *what = line->strong ? "evaluation" : "training";
+  for (int i = 0; i < n; i++) {
+    kva_text_add(text, "<circle class=\"%s c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"%s\"><title>",
+                 line->strong && n <= 60 ? "dot" : "hover", line->color % KVA_SVG_COLORS, pixel(&f->x, bins[i].x),
+                 pixel(&f->y, bins[i].mean), line->strong ? "2.8" : "4");
+    kva_html_add(text, line->run);
+    kva_text_add(text, ", %s, step %.0f: %.5g</title></circle>", what, bins[i].x, bins[i].mean);
+  }
+  kva_text_add(text, "\n");
+}
+
+static void add_curve(kva_text *text, const frame *f, const kva_svg_line *line) {
+  bin bins[MAX_BINS];
+  int n = make_bins(line, bins);
+  if (!n) return;
+  if (!line->strong && line->n > MAX_BINS) add_band(text, f, line, n, bins);
+  int dash = line->color / KVA_SVG_COLORS;
+  kva_text_add(text, "<path class=\"%s c%d%s\" d=\"", line->strong ? "line strong" : "line",
+               line->color % KVA_SVG_COLORS, dash ? " dashed" : "");
+  for (int i = 0; i < n; i++)
+    kva_text_add(text, "%c%.1f %.1f", i ? 'L' : 'M', pixel(&f->x, bins[i].x), pixel(&f->y, bins[i].mean));
+  kva_text_add(text, "\"/>\n");
+  add_dots(text, f, line, n, bins);
+}
+
+/* ---- direct labels -------------------------------------------------------------------------------------------------
+ */
+
+typedef struct end_label {
+  const kva_svg_line *line;
+  double value, y;
+} end_label;
+
+static int compare_labels(const void *a, const void *b) {
+  const end_label *x = a, *y = b;
+  if (x->y != y->y) return x->y < y->y ? -1 : 1;
+  return x->line < y->line ? -1 : x->line > y->line;
+}
+
+/* Pushes labels apart, downwards, then up again from the bottom of the frame. */
+static void spread(int n, end_label *labels, double top, double bottom) {
+  qsort(labels, (size_t)n, sizeof *labels, compare_labels);
+  for (int i = 0; i < n; i++) {
+    double least = i ? labels[i - 1].y + LABEL_HEIGHT : top;
+    if (labels[i].y < least) labels[i].y = least;
+  }
+  for (int i = n - 1; i >= 0; i--) {
+    double most = i + 1 < n ? labels[i + 1].y - LABEL_HEIGHT : bottom;
+    if (labels[i].y > most) labels[i].y = most;
+  }
+}
+
+static double last_drawable(const kva_svg_line *line) {
+  int64_t i = line->n - 1;
+  while (i >= 0 && !is_drawable(line->y[i])) i--;
+  return i < 0 ? NAN : line->y[i];
+}
+
+/* At most LABEL_CHARS bytes, whole UTF-8 characters. */
+static void add_cut(kva_text *text, const char *label) {
+  char cut[LABEL_CHARS + 1];
+  size_t n = strnlen(label, LABEL_CHARS);
+  while (n && ((unsigned char)label[n] & 0xC0) == 0x80) n--;
+  memcpy(cut, label, n);
+  cut[n] = 0;
+  kva_html_add(text, cut);
+}
+
+static void add_end_labels(kva_text *text, const frame *f, const kva_svg_chart *chart) {
+  end_label *labels = calloc((size_t)chart->n_lines + 1, sizeof *labels);
+  int n = 0;
+  for (int i = 0; labels && i < chart->n_lines; i++) {
+    const kva_svg_line *line = &chart->lines[i];
+    double value = last_drawable(line);
+    if (!line->label || isnan(value)) continue;
+    bin bins[MAX_BINS];
+    int n_bins = make_bins(line, bins);
+    labels[n++] = (end_label){.line = line, .value = value, .y = pixel(&f->y, bins[n_bins - 1].mean)};
+  }
+  if (n) spread(n, labels, TOP + 4, f->y.from);
+  for (int i = 0; i < n; i++) {
+    kva_text_add(text, "<text class=\"label c%d\" x=\"%.1f\" y=\"%.1f\">", labels[i].line->color % KVA_SVG_COLORS,
+                 f->x.to + 8, labels[i].y + 4);
+    add_cut(text, labels[i].line->label);
+    kva_text_add(text, " <tspan class=\"value\">%.3g</tspan></text>\n", labels[i].value);
+  }
+  free(labels);
+}
+
+/* ---- charts --------------------------------------------------------------------------------------------------------
+ */
+
+static void extend(double v, double *low, double *high) {
+  if (!is_drawable(v)) return;
+  *low = fmin(*low, v);
+  *high = fmax(*high, v);
+}
+
+/* Room on the right for the longest label and its value. */
+static double label_room(const kva_svg_chart *chart) {
+  size_t longest = 0;
+  for (int i = 0; i < chart->n_lines; i++) {
+    size_t n = chart->lines[i].label ? strlen(chart->lines[i].label) : 0;
+    if (n > longest) longest = n;
+  }
+  if (longest > LABEL_CHARS) longest = LABEL_CHARS;
+  return longest ? (double)longest * LABEL_CHAR_WIDTH + 56 : 20;
+}
+
+static frame chart_frame(const kva_svg_chart *chart) {
+  double x_low = INFINITY, x_high = -INFINITY, y_low = INFINITY, y_high = -INFINITY;
+  for (int l = 0; l < chart->n_lines; l++)
+    for (int64_t i = 0; i < chart->lines[l].n; i++) {
+      extend(chart->lines[l].x[i], &x_low, &x_high);
+      extend(chart->lines[l].y[i], &y_low, &y_high);
+    }
+  if (chart->unit_range) y_low = 0, y_high = 1;
+  if (y_low > 0 && y_low < 0.5 * y_high) y_low = 0; /* a baseline of zero where it costs little */
+  frame f = {
+      .x = make_axis(fmin(x_low, x_low < INFINITY ? 0 : x_low), x_high, 6, false, LEFT, WIDTH - label_room(chart)),
+      .y = make_axis(y_low, y_high, 5, true, HEIGHT - BOTTOM, TOP)};
+  return f;
+}
+
+void kva_svg_add_chart(kva_text *text, const kva_svg_chart *chart) {
+  frame f = chart_frame(chart);
+  open_svg(text, chart->title, WIDTH, HEIGHT);
+  add_grid(text, &f);
+  add_axis_title(text, f.x.to, HEIGHT - 8, "end", chart->x_title);
+  for (int i = 0; i < chart->n_lines; i++)
+    if (!chart->lines[i].strong) add_curve(text, &f, &chart->lines[i]);
+  for (int i = 0; i < chart->n_lines; i++)
+    if (chart->lines[i].strong) add_curve(text, &f, &chart->lines[i]);
+  add_end_labels(text, &f, chart);
+  close_svg(text);
+}
+
+/* Whether a label at (x, y) keeps clear of the labels already placed; remembers it if so. Widths are estimates. */
+typedef struct placed_labels {
+  int n;
+  double x[64], y[64], width[64];
+} placed_labels;
+
+static bool place_label(placed_labels *p, double x, double y, const char *label) {
+  double width = 6.5 * (double)strlen(label);
+  if (p->n == 64) return false;
+  for (int i = 0; i < p->n; i++)
+    if (fabs(p->y[i] - y) < LABEL_HEIGHT - 2 && x < p->x[i] + p->width[i] && p->x[i] < x + width) return false;
+  p->x[p->n] = x;
+  p->y[p->n] = y;
+  p->width[p->n++] = width;
+  return true;
+}
+
+static void add_points(kva_text *text, const frame *f, int n, const kva_svg_point *points) {
+  placed_labels placed = {0};
+  for (int i = 0; i < n; i++) {
+    if (!is_drawable(points[i].x) || !is_drawable(points[i].y)) continue;
+    double x = pixel(&f->x, points[i].x), y = pixel(&f->y, points[i].y);
+    kva_text_add(text, "<circle class=\"point c%d\" cx=\"%.1f\" cy=\"%.1f\" r=\"5\"><title>",
+                 points[i].color % KVA_SVG_COLORS, x, y);
+    kva_html_add(text, points[i].tooltip);
+    kva_text_add(text, "</title></circle>");
+    const char *label = points[i].label;
+    if (!label) continue;
+    double width = 6.5 * (double)strlen(label);
+    double at = x + 9 + width < f->x.to ? x + 9 : x - 9 - width;
+    if (!place_label(&placed, at, y, label)) continue;
+    kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\">", at, y + 4);
+    kva_html_add(text, label);
+    kva_text_add(text, "</text>\n");
+  }
+}
+
+/* Both axes show zero and one; the dashed line is where the weights sum to one, as they do at the start. */
+static void add_reference_lines(kva_text *text, const frame *f) {
+  double x0 = pixel(&f->x, 0), y0 = pixel(&f->y, 0);
+  kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x0, f->y.from, x0,
+               f->y.to);
+  kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", f->x.from, y0, f->x.to,
+               y0);
+  double left = fmax(f->x.low, 1 - f->y.high), right = fmin(f->x.high, 1 - f->y.low);
+  kva_text_add(text, "<line class=\"reference\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n",
+               pixel(&f->x, left), pixel(&f->y, 1 - left), pixel(&f->x, right), pixel(&f->y, 1 - right));
+}
+
+void kva_svg_add_scatter(kva_text *text, const char *title, const char *x_title, const char *y_title, int n,
+                         const kva_svg_point *points) {
+  double x_low = 0, x_high = 1, y_low = 0, y_high = 1;
+  for (int i = 0; i < n; i++) {
+    extend(points[i].x, &x_low, &x_high);
+    extend(points[i].y, &y_low, &y_high);
+  }
+  frame f = {.x = make_axis(x_low, x_high, 5, true, LEFT, WIDTH - SCATTER_RIGHT),
+             .y = make_axis(y_low, y_high, 5, true, SCATTER_HEIGHT - BOTTOM, TOP + 14)};
+  open_svg(text, title, WIDTH, SCATTER_HEIGHT);
+  add_grid(text, &f);
+  add_reference_lines(text, &f);
+  add_axis_title(text, f.x.to, SCATTER_HEIGHT - 8, "end", x_title);
+  add_axis_title(text, LEFT - 40, 14, "start", y_title);
+  add_points(text, &f, n, points);
+  close_svg(text);
+}

@@ -1,0 +1,69 @@
+/* Every case of the list on the reference: it builds, verifies and runs, and where the operator has a gradient rule that
+ * rule agrees with finite differences. Also: the list is complete. */
+#include "tests/ops/op_cases.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static void check_gradients(const op_table *table) {
+  int failures = 0;
+  for (uint32_t i = 0; i < table->n; i++) failures += !op_check_gradient(&table->cases[i]);
+  assert_int_equal(failures, 0);
+}
+
+static void check_runs(const op_table *table) {
+  int failures = 0;
+  for (uint32_t i = 0; i < table->n; i++)
+    failures += !op_check_executor(&table->cases[i], KVA_DTYPE_NONE, op_run_reference, NULL);
+  assert_int_equal(failures, 0);
+}
+
+static void test_core_runs(void **state) {
+  (void)state;
+  check_runs(&op_cases_core);
+}
+
+static void test_core_gradients(void **state) {
+  (void)state;
+  check_gradients(&op_cases_core);
+}
+
+static void test_nn_runs(void **state) {
+  (void)state;
+  check_runs(&op_cases_nn);
+}
+
+static void test_nn_gradients(void **state) {
+  (void)state;
+  check_gradients(&op_cases_nn);
+}
+
+/* Three cases an operator; a gradient rule is checked by at least one. */
+static void test_complete(void **state) {
+  (void)state;
+  int found[KVA_OP_COUNT] = {0}, differentiated[KVA_OP_COUNT] = {0}, failures = 0;
+  const op_table *tables[2] = {&op_cases_core, &op_cases_nn};
+  for (int t = 0; t < 2; t++) {
+    for (uint32_t i = 0; i < tables[t]->n; i++) {
+      const op_case *c = &tables[t]->cases[i];
+      found[c->op]++;
+      differentiated[c->op] += !c->no_gradient && (!c->dtype || kva_dtype_is_float(c->dtype));
+    }
+  }
+  for (uint32_t op = 0; op < kva_ops.n; op++) {
+    const kva_op_info *info = kva_ops.ops[op];
+    bool enough = found[op] >= 3 && (info->vjp_kind != KVA_VJP_RULE || differentiated[op]);
+    if (info->lower_kind == KVA_LOWER_NONE || enough) continue;
+    print_error("kv.%s: %d cases, %d with a gradient\n", info->name, found[op], differentiated[op]);
+    failures++;
+  }
+  assert_int_equal(failures, 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_core_runs), cmocka_unit_test(test_core_gradients), cmocka_unit_test(test_nn_runs),
+      cmocka_unit_test(test_nn_gradients), cmocka_unit_test(test_complete),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

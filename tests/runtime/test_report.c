@@ -1,0 +1,273 @@
+/* Metrics files and the HTML report. */
+#include "runtime/report.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char path[] = "/tmp/kva-report-XXXXXX";
+
+static int make_file(void **unused) {
+  (void)unused;
+  int fd = mkstemp(path);
+  if (fd < 0) return -1;
+  close(fd);
+  return 0;
+}
+
+static int remove_file(void **unused) {
+  (void)unused;
+  return unlink(path);
+}
+
+static const char *const names[] = {"loss", "accuracy", "first \"repeat\""};
+
+static kva_train_event event_at(int64_t step, bool evaluation, double values[3]) {
+  values[0] = 5.0 / (double)step + 0.1 * evaluation;
+  values[1] = (double)step / 1000;
+  values[2] = step == 2 ? NAN : 1;
+  return (kva_train_event){.step = step,
+                           .steps = 1000,
+                           .evaluation = evaluation,
+                           .seconds = 0.5 * (double)step,
+                           .lr = 1e-5 * (double)step,
+                           .n = 3,
+                           .names = names,
+                           .values = values};
+}
+
+static void write_text(const char *text) {
+  FILE *f = fopen(path, "w");
+  assert_non_null(f);
+  assert_true(fputs(text, f) >= 0 && !fclose(f));
+}
+
+/* ---- metrics -------------------------------------------------------------------------------------------------------
+ */
+
+static void metrics_round_trip(void **unused) {
+  (void)unused;
+  double values[3];
+  for (int part = 0; part < 2; part++) { /* a run and its resumption */
+    kva_metrics *m;
+    assert_int_equal(kva_metrics_create(path, part, NULL, &m), KVA_OK);
+    for (int64_t step = 1 + 50 * part; step <= 50 + 50 * part; step++) {
+      kva_train_event e = event_at(step, false, values);
+      assert_int_equal(kva_metrics_add(m, &e, NULL), KVA_OK);
+      e = event_at(step, true, values);
+      if (step % 10 == 0) assert_int_equal(kva_metrics_add(m, &e, NULL), KVA_OK);
+    }
+    kva_metrics_destroy(m);
+  }
+  kva_history *h;
+  assert_int_equal(kva_metrics_read(path, NULL, &h), KVA_OK);
+  assert_int_equal(kva_history_count(h), 5 + 3);
+  kva_series loss = kva_history_find(h, "loss", false), eval = kva_history_find(h, "loss", true);
+  kva_series first = kva_history_find(h, names[2], false), lr = kva_history_find(h, "lr", false);
+  assert_int_equal(loss.n, 100);
+  assert_int_equal(eval.n, 10);
+  assert_int_equal(kva_history_find(h, "nothing", true).n, 0);
+  for (int i = 0; i < 100; i++) {
+    assert_true(loss.steps[i] == i + 1 && loss.values[i] == 5.0 / (i + 1) && lr.values[i] == 1e-5 * (i + 1));
+    assert_true(i == 1 ? isnan(first.values[i]) : first.values[i] == 1);
+  }
+  assert_true(eval.steps[9] == 100 && eval.values[9] == 5.0 / 100 + 0.1);
+  kva_history_destroy(h);
+}
+
+static void a_line_is_json(void **unused) {
+  (void)unused;
+  double values[3];
+  kva_metrics *m;
+  assert_int_equal(kva_metrics_create(path, false, NULL, &m), KVA_OK);
+  kva_train_event e = event_at(2, true, values);
+  assert_int_equal(kva_metrics_add(m, &e, NULL), KVA_OK);
+  kva_metrics_destroy(m);
+  char line[512] = "";
+  FILE *f = fopen(path, "r");
+  assert_non_null(fgets(line, sizeof line, f));
+  fclose(f);
+  assert_string_equal(line, "{\"step\": 2, \"event\": \"eval\", \"loss\": 2.6, \"lr\": 2e-05, \"seconds\": 1.0, "
+                            "\"metrics\": {\"accuracy\": 0.002, \"first \\\"repeat\\\"\": null}}\n");
+}
+
+static void strangers_are_tolerated_and_faults_are_not(void **unused) {
+  (void)unused;
+  kva_history *h;
+  kva_diag *diag = kva_diag_create();
+  write_text(
+      "\n{\"step\": 1, \"loss\": 2, \"host\": \"a\\\"b\", \"deep\": {\"x\": 1}, \"ok\": true}\r\n{\"step\": 2, \"lo");
+  assert_int_equal(kva_metrics_read(path, diag, &h), KVA_OK);
+  assert_int_equal(kva_diag_errors(diag), 0);
+  assert_int_equal(kva_diag_count(diag), 1);
+  assert_int_equal(kva_history_find(h, "loss", false).n, 1);
+  assert_int_equal(kva_history_find(h, "x", false).n, 0);
+  kva_history_destroy(h);
+  write_text("");
+  assert_int_equal(kva_metrics_read(path, diag, &h), KVA_OK);
+  assert_int_equal(kva_history_count(h), 0);
+  kva_history_destroy(h);
+  const char *const bad[] = {
+      "{\n",
+      "{}\n",
+      "[1]\n",
+      "{\"step\": 1} x\n",
+      "{\"step\": one}\n",
+      "{\"step\": null}\n",
+      "{\"step\" 1}\n",
+      "{\"step\": 1 \"loss\": 2}\n",
+      "{\"step\": 1, \"a\": \"b\\\n",
+      "{\"step\": 1, \"a\": {\"b\": {\"c\": {\"d\": {\"e\": {\"f\": {\"g\": {\"h\": {\"i\": {\"j\": "
+      "{\"k\": {\"l\": {\"m\": {\"n\": {\"o\": {\"p\": {}}}}}}}}}}}}}}}}}\n"};
+  for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+    write_text(bad[i]);
+    kva_diag_clear(diag);
+    assert_int_equal(kva_metrics_read(path, diag, &h), KVA_INVALID);
+    assert_null(h);
+    kva_loc loc;
+    kva_diag_message(diag, 0, NULL, &loc);
+    assert_int_equal(loc.line, 1);
+  }
+  kva_metrics *m;
+  assert_int_equal(kva_metrics_create("no/such/folder/x", false, diag, &m), KVA_IO);
+  kva_diag_destroy(diag);
+}
+
+/* ---- report --------------------------------------------------------------------------------------------------------
+ */
+
+/* Tags balance, attributes are quoted, no stray '<' or '&'. */
+static void check_well_formed(const char *s) {
+  char open[64][16];
+  int depth = 0;
+  for (; *s; s++) {
+    if (*s == '&') assert_true(strchr(s, ';') && strchr(s, ';') - s < 8);
+    if (*s != '<') continue;
+    const char *end = ++s;
+    bool quoted = false;
+    for (; *end && (quoted || *end != '>'); end++) {
+      quoted ^= *end == '"';
+      assert_true(*end != '<');
+    }
+    assert_int_equal(*end, '>');
+    char tag[16] = "";
+    size_t n = strcspn(s + (*s == '/'), " />");
+    memcpy(tag, s + (*s == '/'), n < 15 ? n : 15);
+    if (*s == '/') {
+      assert_true(depth > 0);
+      assert_string_equal(open[--depth], tag);
+    } else if (*s != '!' && end[-1] != '/') {
+      assert_true(depth < 64);
+      strcpy(open[depth++], tag);
+    }
+    s = end;
+  }
+  assert_int_equal(depth, 0);
+}
+
+static kva_history *make_history(int64_t steps) {
+  kva_history *h = kva_history_create();
+  double values[3];
+  for (int64_t step = 1; step <= steps; step++) {
+    kva_train_event e = event_at(step, false, values);
+    assert_int_equal(kva_history_add(h, &e), KVA_OK);
+    e = event_at(step, true, values);
+    if (step % 100 == 0) assert_int_equal(kva_history_add(h, &e), KVA_OK);
+  }
+  return h;
+}
+
+static int count(const char *text, const char *what) {
+  int n = 0;
+  for (; (text = strstr(text, what)); text++) n++;
+  return n;
+}
+
+static void report_contains_its_data(void **unused) {
+  (void)unused;
+  kva_history *a = make_history(1000), *b = make_history(300);
+  const kva_report_shift shifts[] = {{"block.0 & co", 0, 0.03125, 2.25, 3.5, -0.125}, {"block.0 & co", 1, 0, 1, 1, 0}};
+  const kva_report_run runs[] = {{"KV <shift>", a, 2, shifts}, {"vanilla", b, 0, NULL}};
+  const kva_report_item config[] = {{"learning rate", "2e-3 \"quoted\""}};
+  const kva_report_time times[] = {{"step <one>", 0.25, 1000}, {"step two", 1.5, 1000}};
+  const kva_memory_report memory = {.params = 4096, .moments = 8192, .temps = 3 << 20};
+  const kva_report r = {"A & B", 2, runs, 1, config, 2, times, &memory};
+  assert_int_equal(kva_report_write(path, &r, NULL), KVA_OK);
+  kva_text text = {0};
+  kva_report_print(&r, &text);
+  check_well_formed(text.data);
+  const char *const expected[] = {"<title>A &amp; B</title>",
+                                  "KV &lt;shift&gt;",
+                                  "block.0 &amp; co",
+                                  "<td>2.250</td>",
+                                  "<td>-0.125</td>",
+                                  "finds the token before, reads this one: induction",
+                                  "2e-3 &quot;quoted&quot;",
+                                  "step &lt;one&gt;",
+                                  "3.00 MiB",
+                                  "8.00 KiB",
+                                  "prefers-color-scheme:dark",
+                                  "vanilla, evaluation, step 300"};
+  for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
+    if (!strstr(text.data, expected[i])) fail_msg("'%s' is missing", expected[i]);
+  const char *const unwanted[] = {"<script", "http", "src=", "@import", "url(", "nan", ">inf", "-inf"};
+  for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++)
+    if (strstr(text.data, unwanted[i])) fail_msg("'%s' does not belong here", unwanted[i]);
+  assert_int_equal(count(text.data, "<svg"), 4 + 2);
+  assert_int_equal(count(text.data, "class=\"point"), 2 * 2);
+  FILE *f = fopen(path, "r");
+  fseek(f, 0, SEEK_END);
+  assert_int_equal(ftell(f), text.len);
+  fclose(f);
+  kva_text_free(&text);
+  kva_history_destroy(a);
+  kva_history_destroy(b);
+}
+
+/* Curves that tempt arithmetic: empty, one point, constant, infinite, huge, negative. */
+static void odd_curves_do_not_break_the_page(void **unused) {
+  (void)unused;
+  const double curves[][4] = {{NAN, NAN, NAN, NAN},   {7, 7, 7, 7},
+                              {0, 0, 0, 0},           {1, INFINITY, 2, NAN},
+                              {-1e308, 1e308, 0, 1},  {1e-300, 2e-300, 0, 1e-300},
+                              {-5, -4, -3, -1000000}, {1e20, 1e20, 1e20, 1e20}};
+  for (size_t i = 0; i < sizeof curves / sizeof *curves; i++) {
+    kva_history *h = kva_history_create();
+    for (int k = 0; k < 4; k++) {
+      kva_train_event e = {.step = k + 1, .n = 1, .names = names, .values = &curves[i][k], .lr = curves[i][k]};
+      assert_int_equal(kva_history_add(h, &e), KVA_OK);
+    }
+    const kva_report_shift shift = {"x", 0, curves[i][0], curves[i][1], curves[i][2], curves[i][3]};
+    const kva_report_run run = {"run", h, 1, &shift};
+    kva_text text = {0};
+    kva_report_print(&(kva_report){.title = "t", .n_runs = 1, .runs = &run}, &text);
+    check_well_formed(text.data);
+    assert_null(strstr(text.data, "=\"nan"));
+    assert_null(strstr(text.data, "=\"-nan"));
+    assert_null(strstr(text.data, "=\"inf"));
+    assert_true(text.len < 100000);
+    kva_text_free(&text);
+    kva_history_destroy(h);
+  }
+  kva_history *empty = kva_history_create();
+  const kva_report_run run = {"run", empty, 0, NULL};
+  kva_text text = {0};
+  kva_report_print(&(kva_report){.title = "t", .n_runs = 1, .runs = &run}, &text);
+  check_well_formed(text.data);
+  kva_text_free(&text);
+  kva_history_destroy(empty);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(metrics_round_trip),
+      cmocka_unit_test(a_line_is_json),
+      cmocka_unit_test(strangers_are_tolerated_and_faults_are_not),
+      cmocka_unit_test(report_contains_its_data),
+      cmocka_unit_test(odd_curves_do_not_break_the_page),
+  };
+  return cmocka_run_group_tests(tests, make_file, remove_file);
+}

@@ -51,16 +51,25 @@ static kva_el_value do_sqrt(kva_elab *e, const kva_ast_expr *x, const kva_el_val
   (void)n;
   double d;
   if (!number(e, x, v, &d)) return error;
-  if (d < 0) return kva_el_error(e, x->first, "sqrt of the negative number %g", d);
+  if (!(d >= 0)) return kva_el_error(e, x->first, "sqrt of the negative number %g", d);
   return kva_el_float(sqrt(d));
+}
+
+static kva_el_value logarithm(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, double (*f)(double)) {
+  double d;
+  if (!number(e, x, v, &d)) return error;
+  if (!(d > 0)) return kva_el_error(e, x->first, "%s of %g, which is not positive", x->call->name, d);
+  return kva_el_float(f(d));
+}
+
+static kva_el_value do_log(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, uint32_t n) {
+  (void)n;
+  return logarithm(e, x, v, log);
 }
 
 static kva_el_value do_log2(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, uint32_t n) {
   (void)n;
-  double d;
-  if (!number(e, x, v, &d)) return error;
-  if (d <= 0) return kva_el_error(e, x->first, "log2 of %g, which is not positive", d);
-  return kva_el_float(log2(d));
+  return logarithm(e, x, v, log2);
 }
 
 static kva_el_value to_int(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, double (*round_to)(double)) {
@@ -139,7 +148,7 @@ static const struct {
   builtin f;
 } builtins[] = {
     {"min", 1, 64, do_min},   {"max", 1, 64, do_max},     {"sqrt", 1, 1, do_sqrt},         {"floor", 1, 1, do_floor},
-    {"ceil", 1, 1, do_ceil},  {"log2", 1, 1, do_log2},    {"int", 1, 1, do_int},           {"float", 1, 1, do_float},
+    {"ceil", 1, 1, do_ceil},  {"log", 1, 1, do_log}, {"log2", 1, 1, do_log2},    {"int", 1, 1, do_int},           {"float", 1, 1, do_float},
     {"dim", 2, 2, do_dim},    {"mod", 2, 2, do_mod},      {"floordiv", 2, 2, do_floordiv}, {"ceildiv", 2, 2, do_ceildiv},
 };
 

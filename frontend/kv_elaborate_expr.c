@@ -9,10 +9,15 @@ static kva_el_value eval_name(kva_elab *e, const kva_ast_expr *x, const char *na
   return kva_el_error(e, x->first, "'%s' is not defined here", name);
 }
 
-/* In quotes stands a string, unless a value has that name. */
+static bool is_word(const char *s) {
+  size_t n = strspn(s, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_");
+  return !s[n];
+}
+
+/* In quotes stands a string, unless a tensor has that name, or a shape symbol that needs the quotes. */
 static kva_el_value eval_string(kva_elab *e, const kva_ast_expr *x) {
   const kva_el_value *v = *x->text ? kva_el_find(e, x->text) : NULL;
-  if (v && v->kind == KVA_EL_TENSOR) return *v;
+  if (v && (v->kind == KVA_EL_TENSOR || (!is_word(x->text) && kva_map_get_str(e->symbols, x->text)))) return *v;
   return (kva_el_value){.kind = KVA_EL_STRING, .s = x->text};
 }
 

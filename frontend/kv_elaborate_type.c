@@ -12,21 +12,11 @@ static const char *pinned(const kva_elab *e, const char *name) {
   return NULL;
 }
 
-/* A dump must read back: what is not a name in the text language is replaced. */
-static const char *symbol_name(kva_elab *e, const char *name) {
-  char *s = kva_arena_strdup(e->m->arena, *name ? name : "_");
-  for (char *c = s; *c; c++) {
-    bool letter = (*c >= 'a' && *c <= 'z') || (*c >= 'A' && *c <= 'Z') || *c == '_';
-    if (!letter && (c == s || *c < '0' || *c > '9')) *c = '_';
-  }
-  return s;
-}
-
 static kva_el_value new_symbol(kva_elab *e, const char *name) {
   const char *pin = pinned(e, name);
   kva_el_value v;
   if (pin) v = kva_el_int(e, strtoll(pin, NULL, 10)); /* checked in kva_el_check_pins */
-  else v = kva_el_dim(e, kva_expr_symbol(e->m->exprs, symbol_name(e, name)));
+  else v = kva_el_dim(e, kva_expr_symbol(e->m->exprs, kva_arena_strdup(e->m->arena, name)));
   kva_map_set_str(e->symbols, name, kva_arena_memdup(e->scratch, &v, sizeof v));
   return v;
 }

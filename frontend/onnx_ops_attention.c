@@ -36,7 +36,7 @@ static kva_status rotary_table(kva_onnx_call *k, uint32_t input, kva_value **out
 }
 
 kva_status kva_onnx_rotary_embedding(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0), *cos, *sin;
+  kva_value *x = kva_onnx_in(k, 0), *cos = NULL, *sin = NULL;
   bool flat = x->type->rank == 3;
   if (!flat && x->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or 4, found %u", x->type->rank);
   if (flat) KVA_TRY(split_heads(k, x, kva_onnx_int(k, "num_heads", 0), &x));

@@ -47,7 +47,7 @@ static kva_status cast_to(kva_onnx_call *k, kva_dtype to) {
 }
 
 kva_status kva_onnx_cast(kva_onnx_call *k) {
-  kva_dtype to;
+  kva_dtype to = KVA_DTYPE_NONE;
   KVA_TRY(cast_target(k, &to));
   return cast_to(k, to);
 }
@@ -55,7 +55,7 @@ kva_status kva_onnx_cast(kva_onnx_call *k) {
 kva_status kva_onnx_cast_like(kva_onnx_call *k) { return cast_to(k, kva_onnx_in(k, 1)->type->dtype); }
 
 kva_status kva_onnx_bitcast(kva_onnx_call *k) {
-  kva_dtype to;
+  kva_dtype to = KVA_DTYPE_NONE;
   kva_value *x = kva_onnx_in(k, 0);
   KVA_TRY(cast_target(k, &to));
   if (x->type->dtype == to) return kva_onnx_done(k, x);

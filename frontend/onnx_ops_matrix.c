@@ -182,7 +182,7 @@ kva_status kva_onnx_einsum(kva_onnx_call *k) {
   kva_value *product = NULL;
   KVA_TRY(parse_equation(k, &e, &terms));
   for (uint32_t i = 0; i < terms.n; i++) {
-    kva_value *x;
+    kva_value *x = NULL;
     KVA_TRY(align_operand(k, &e, kva_onnx_in(k, i), terms.of[i], &x));
     product = product ? kva_mul(k->b, product, x) : x;
   }

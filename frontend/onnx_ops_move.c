@@ -296,8 +296,8 @@ kva_status kva_onnx_depth_to_space(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
   kva_value *x = kva_onnx_in(k, 0);
-  kva_dim channels;
-  int64_t s;
+  kva_dim channels = NULL;
+  int64_t s = 1;
   KVA_TRY(block_size(k, &channels, &s));
   bool depth_first = !strcmp(kva_onnx_string(k, "mode", "DCR"), "CRD");
   kva_dim block = kva_expr_const(e, s), depth = kva_expr_div(e, channels, kva_expr_const(e, s * s));
@@ -314,8 +314,8 @@ kva_status kva_onnx_space_to_depth(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
   kva_value *x = kva_onnx_in(k, 0);
-  kva_dim channels;
-  int64_t s;
+  kva_dim channels = NULL;
+  int64_t s = 1;
   KVA_TRY(block_size(k, &channels, &s));
   const kva_dim *d = x->type->dims;
   kva_dim block = kva_expr_const(e, s), h = kva_expr_div(e, d[2], block), w = kva_expr_div(e, d[3], block);

@@ -137,7 +137,8 @@ kva_status kva_onnx_mean_variance_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);
   kva_ints axes = kva_onnx_ints(k, "axes");
-  if (!axes.n) axes = (kva_ints){3, (const int64_t[]){0, 2, 3}};
+  static const int64_t all_but_channels_2d[] = {0, 2, 3};
+  if (!axes.n) axes = (kva_ints){3, all_but_channels_2d};
   uint32_t unused;
   for (uint32_t i = 0; i < axes.n; i++) KVA_TRY(kva_onnx_axis(k, axes.v[i], x->type->rank, &unused));
   kva_value *centred = kva_sub(b, x, kva_reduce(b, KVA_OP_reduce_mean, x, axes.n, axes.v, true));

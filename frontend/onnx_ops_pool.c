@@ -69,14 +69,14 @@ static kva_status over_spatial_axes(kva_onnx_call *k, kva_op_id op, kva_value *x
 }
 
 kva_status kva_onnx_global_pool(kva_onnx_call *k) {
-  kva_value *y;
+  kva_value *y = NULL;
   KVA_TRY(over_spatial_axes(k, (kva_op_id)k->arg, kva_onnx_in(k, 0), &y));
   return kva_onnx_done(k, y);
 }
 
 kva_status kva_onnx_global_lp_pool(kva_onnx_call *k) {
   double p = norm_order(k);
-  kva_value *y, *x = power(k->b, kva_build1(k->b, KVA_OP_abs, kva_onnx_in(k, 0)), p);
+  kva_value *y = NULL, *x = power(k->b, kva_build1(k->b, KVA_OP_abs, kva_onnx_in(k, 0)), p);
   KVA_TRY(over_spatial_axes(k, KVA_OP_reduce_sum, x, &y));
   return kva_onnx_done(k, power(k->b, y, 1 / p));
 }

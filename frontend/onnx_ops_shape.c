@@ -254,7 +254,7 @@ static kva_status range_length(kva_onnx_call *k, kva_dim *out) {
 kva_status kva_onnx_range(kva_onnx_call *k) {
   kva_value *start = kva_onnx_in(k, 0), *delta = kva_onnx_in(k, 2);
   kva_dtype t = start->type->dtype;
-  kva_dim n;
+  kva_dim n = NULL;
   KVA_TRY(kva_dtype_is_float(t) ? range_length_of_floats(k, &n) : range_length(k, &n));
   kva_value *steps = kva_onnx_iota(k->b, t, 1, &n, 0);
   kva_value *offsets = kva_mul(k->b, steps, kva_reshape(k->b, delta, 0, NULL));
@@ -302,7 +302,7 @@ static kva_status one_hot_depth(kva_onnx_call *k, kva_dim *out) {
 kva_status kva_onnx_one_hot(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *values = kva_onnx_in(k, 2), *index = kva_cast(b, kva_onnx_in(k, 0), KVA_I64);
-  kva_dim depth;
+  kva_dim depth = NULL;
   uint32_t axis, rank = index->type->rank + 1;
   KVA_TRY(one_hot_depth(k, &depth));
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), rank, &axis));

@@ -50,7 +50,7 @@ KVA_MUST_USE kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb
 /* Checks versions and presence of a graph. */
 KVA_MUST_USE kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag);
 /* Version of `domain` in a list of opset imports; 0: not imported. */
-int64_t kva_pb_opset(size_t n, kva_pb_opset *const *imports, const char *domain);
+int64_t kva_pb_opset_version(size_t n, kva_pb_opset *const *imports, const char *domain);
 /* The model-local function that a node calls, or NULL. */
 const kva_pb_function *kva_pb_find_function(const kva_pb_model *m, const kva_pb_node *n);
 /* Counts every operator in graph, sub-graphs and called functions into `out`. */

@@ -67,7 +67,7 @@ static kva_status same_padding(kva_onnx_call *k, const kva_onnx_window *w, uint3
 kva_status kva_onnx_resolve_same(kva_onnx_call *k, kva_onnx_window *w) {
   if (w->auto_pad != KVA_PAD_SAME_UPPER && w->auto_pad != KVA_PAD_SAME_LOWER) return KVA_OK;
   for (uint32_t i = 0; i < w->n; i++) {
-    int64_t total;
+    int64_t total = 0;
     KVA_TRY(same_padding(k, w, i, &total));
     int64_t small = total / 2, large = total - small;
     bool upper = w->auto_pad == KVA_PAD_SAME_UPPER;

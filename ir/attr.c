@@ -32,8 +32,7 @@ const kva_attr_field *kva_attrs_find(const kva_attr_desc *desc, const char *name
   return NULL;
 }
 
-/* ---- comparison
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- comparison -------------------------------------------------------------------------------------------------- */
 
 static bool same_str(const char *a, const char *b) {
   return a == b || (a && b && !strcmp(a, b));
@@ -98,8 +97,7 @@ bool kva_attr_is_default(const kva_attr_field *f, const void *attrs) {
   return field_equal(f, kva_attr_at(attrs, f), &fresh);
 }
 
-/* ---- hashing
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- hashing ----------------------------------------------------------------------------------------------------- */
 
 uint64_t kva_tensor_hash(const kva_tensor_data *t, uint64_t seed) {
   int32_t head[2] = {(int32_t)t->dtype, (int32_t)t->rank};

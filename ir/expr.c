@@ -40,8 +40,7 @@ void kva_expr_table_add(kva_arena *arena, kva_expr_table *t, uint64_t hash, cons
   t->len++;
 }
 
-/* ---- interning ------------------------------------------------------------------------------------------------------
- */
+/* ---- interning --------------------------------------------------------------------------------------------------- */
 
 static uint64_t intern_hash(const kva_expr *e) {
   uint64_t h = mix(e->kind + 1, (uint64_t)e->constant);
@@ -106,7 +105,6 @@ const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {
   if (found) return found;
   kva_expr_node *n = KVA_NEW(c->arena, kva_expr_node);
   n->e = *e;
-  n->hash = hash;
   account_parts(c, n);
   if (n->size > KVA_EXPR_MAX_SIZE || n->depth > KVA_EXPR_MAX_DEPTH) return c->overflow;
   if (e->n_terms) n->e.terms = kva_arena_memdup(c->arena, e->terms, e->n_terms * sizeof *e->terms);
@@ -124,8 +122,7 @@ const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {
   return &n->e;
 }
 
-/* ---- public
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- public ------------------------------------------------------------------------------------------------------ */
 
 kva_expr_ctx *kva_expr_ctx_create(kva_arena *arena) {
   kva_expr_ctx *c = KVA_NEW(arena, kva_expr_ctx);

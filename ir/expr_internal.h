@@ -16,7 +16,6 @@ enum {
 /* What the context keeps beside every expression. `e` comes first, so that an expression's address is its node's. */
 typedef struct kva_expr_node {
   kva_expr e;
-  uint64_t hash;
   int64_t lo, hi; /* proven constant bounds; INT64_MIN, INT64_MAX: none */
   uint32_t size, depth;
   uint32_t n_symbols; /* distinct, sorted by id */
@@ -65,8 +64,7 @@ struct kva_expr_ctx {
   bool gave_up;                  /* a proof ran out of steps since this was cleared: what it led to is not memoised */
 };
 
-/* ---- sums (expr_sum.c) --------------------------------------------------------------------------------------------
- */
+/* ---- sums (expr_sum.c) ------------------------------------------------------------------------------------------- */
 
 kva_poly *kva_poly_create(kva_expr_ctx *c);
 void kva_poly_discard(kva_poly *p);
@@ -97,16 +95,11 @@ bool kva_factors_divide(const kva_expr_term *t, uint32_t n_divisor, const kva_ex
                         const kva_expr **out);
 /* The interned list with the contents of `factors` (sorted). */
 const kva_expr *const *kva_expr_monomial(kva_expr_ctx *c, uint32_t n, const kva_expr *const *factors);
-/* Order of monomials in a sum: graded lexicographic, highest first; compatible with multiplication, as polynomial
- * division needs. */
-int kva_term_compare(const kva_expr_term *x, const kva_expr_term *y);
 /* e = coefficient * atom + rest, one power of atom taken from each term that has it; both may still use it. */
 void kva_expr_split_atom(kva_expr_ctx *c, const kva_expr *e, const kva_expr *atom, const kva_expr **out_coefficient,
                          const kva_expr **out_rest);
-bool kva_expr_has_factor(const kva_expr_term *t, const kva_expr *atom);
 
-/* ---- interning (expr.c) ---------------------------------------------------------------------------------------------
- */
+/* ---- interning (expr.c) ------------------------------------------------------------------------------------------ */
 
 const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e);
 const void *kva_expr_table_find(const kva_expr_table *t, uint64_t hash, bool (*same)(const void *item, const void *key),
@@ -119,8 +112,7 @@ uint64_t kva_expr_hash(const kva_expr *e, uint64_t (*symbol_hash)(void *user, co
 /* Constant bounds of an expression from those of its parts (expr_bounds.c). */
 void kva_expr_bounds(const kva_expr *e, int64_t *out_lo, int64_t *out_hi);
 
-/* ---- simplification and proof ---------------------------------------------------------------------------------------
- */
+/* ---- simplification and proof ------------------------------------------------------------------------------------ */
 
 /* Replaces t*n*(x / n) + t*(x % n) by t*x, and the like (expr_join.c). True when p changed. */
 bool kva_poly_recombine(kva_poly *p);

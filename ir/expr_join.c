@@ -2,10 +2,8 @@
  * t*n * ((x / n) % k) + t * (x % n) = t * (x % (n*k)). */
 #include "ir/expr_internal.h"
 
-* /
-
-    /* p contains every term of q. */
-    static bool contains(const kva_poly *p, const kva_poly *q) {
+/* p contains every term of q. */
+static bool contains(const kva_poly *p, const kva_poly *q) {
   for (uint32_t i = 0, j = 0; i < q->terms.len; i++) {
     while (j < p->terms.len && p->terms.data[j].factors != q->terms.data[i].factors) j++;
     int64_t k = q->terms.data[i].coefficient;

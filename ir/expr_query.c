@@ -10,8 +10,7 @@ bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol,
   return !kva_expr_uses(*out_coefficient, symbol) && !kva_expr_uses(*out_rest, symbol);
 }
 
-/* ---- substitution
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- substitution ------------------------------------------------------------------------------------------------ */
 
 typedef struct mapping {
   uint32_t n;
@@ -75,8 +74,7 @@ const kva_expr *kva_expr_substitute(kva_expr_ctx *c, const kva_expr *e, uint32_t
   return substitute(c, e, &(mapping){n, from, to});
 }
 
-/* ---- evaluation
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- evaluation -------------------------------------------------------------------------------------------------- */
 
 static bool eval_sum(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_t *out_v) {
   int64_t sum = e->constant;
@@ -111,9 +109,7 @@ bool kva_expr_eval(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_
          eval_pair(e->kind, a, b, out_v);
 }
 
-/* ---- text
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static void print_term(const kva_expr_term *t, bool first, kva_text *out) {
   if (!first) {

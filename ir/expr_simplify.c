@@ -13,8 +13,7 @@ static const kva_expr *make_atom(kva_expr_ctx *c, kva_expr_kind kind, const kva_
   return kva_expr_intern(c, &(kva_expr){.kind = kind, .a = a, .b = b});
 }
 
-/* ---- step 1: polynomial division
- * ------------------------------------------------------------------------------------------ */
+/* ---- step 1: polynomial division --------------------------------------------------------------------------------- */
 
 /* By a constant n > 0. Coefficients are divided toward zero (-i stays -i), the constant part by floor. */
 static const kva_expr *split_const(kva_expr_ctx *c, const kva_expr *a, int64_t n, const kva_expr **out_rest) {
@@ -82,8 +81,7 @@ const kva_expr *kva_expr_exact_quotient(kva_expr_ctx *c, const kva_expr *a, cons
   return kva_expr_is(rest, 0) && !kva_expr_is_overflow(q) ? q : NULL;
 }
 
-/* ---- step 2: ranges
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- step 2: ranges ---------------------------------------------------------------------------------------------- */
 
 static bool in_range(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b) {
   return kva_expr_prove_nonnegative(c, r, b) &&
@@ -103,8 +101,7 @@ static bool known_quotient(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b
   return lo < 0 && in_range(c, kva_expr_add(c, r, b), b);
 }
 
-/* ---- step 3: common divisors
- * --------------------------------------------------------------------------------------------------- */
+/* ---- step 3: common divisors ------------------------------------------------------------------------------------- */
 
 typedef struct divisor {
   int64_t coefficient;
@@ -234,8 +231,7 @@ static bool reduce(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b, reduct
   return false;
 }
 
-/* ---- step 4 and division
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- step 4 and division ----------------------------------------------------------------------------------------- */
 
 /* (x / m + k) / n = (x + k*m) / (m*n) for a constant k and n > 0: floor(floor(y) / n) = floor(y / n). */
 static const kva_expr *div_of_div(kva_expr_ctx *c, const kva_expr *r, const kva_expr *n) {
@@ -336,9 +332,7 @@ const kva_expr *kva_expr_ceildiv(kva_expr_ctx *c, const kva_expr *a, const kva_e
   return kva_expr_muli(c, kva_expr_div(c, kva_expr_muli(c, a, -1), b), -1);
 }
 
-/* ---- min and max
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- min and max ------------------------------------------------------------------------------------------------- */
 
 enum { MAX_OPERANDS = 16 };
 typedef struct operands {

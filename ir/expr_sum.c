@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 
-/* ---- monomials
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- monomials --------------------------------------------------------------------------------------------------- */
 
 typedef struct monomial {
   uint32_t n;
@@ -30,17 +29,16 @@ const kva_expr *const *kva_expr_monomial(kva_expr_ctx *c, uint32_t n, const kva_
   return (const kva_expr *const *)m->factors;
 }
 
-int kva_term_compare(const kva_expr_term *x, const kva_expr_term *y) {
+/* Order of monomials in a sum: graded lexicographic, highest first; compatible with multiplication, as polynomial
+ * division needs. */
+static int compare_terms(const void *left, const void *right) {
+  const kva_expr_term *x = left, *y = right;
   if (x->n_factors != y->n_factors) return x->n_factors > y->n_factors ? -1 : 1;
   for (uint32_t i = 0; i < x->n_factors; i++) {
     uint32_t a = x->factors[i]->id, b = y->factors[i]->id;
     if (a != b) return a < b ? -1 : 1;
   }
   return 0;
-}
-
-static int compare_terms(const void *x, const void *y) {
-  return kva_term_compare(x, y);
 }
 
 bool kva_factors_divide(const kva_expr_term *t, uint32_t n_divisor, const kva_expr *const *divisor,
@@ -59,13 +57,6 @@ bool kva_factors_divide(const kva_expr_term *t, uint32_t n_divisor, const kva_ex
   return true;
 }
 
-bool kva_expr_has_factor(const kva_expr_term *t, const kva_expr *atom) {
-  for (uint32_t i = 0; i < t->n_factors; i++) {
-    if (t->factors[i] == atom) return true;
-  }
-  return false;
-}
-
 void kva_expr_terms(const kva_expr *e, kva_terms *out) {
   if (e->kind == KVA_EXPR_SUM) {
     out->constant = e->constant;
@@ -80,8 +71,7 @@ void kva_expr_terms(const kva_expr *e, kva_terms *out) {
   out->v = &out->one;
 }
 
-/* ---- sums under construction
- * -------------------------------------------------------------------------------------------- */
+/* ---- sums under construction ------------------------------------------------------------------------------------- */
 
 kva_poly *kva_poly_create(kva_expr_ctx *c) {
   kva_poly *p = c->free_polys;
@@ -206,8 +196,7 @@ void kva_expr_split_atom(kva_expr_ctx *c, const kva_expr *e, const kva_expr *ato
   *out_rest = kva_poly_finish(rest);
 }
 
-/* ---- public
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- public ------------------------------------------------------------------------------------------------------ */
 
 static const kva_expr *linear(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b, int64_t scale_b) {
   kva_poly *p = kva_poly_create(c);

@@ -1,8 +1,7 @@
 /* Modules, graphs, nodes and use lists. */
 #include "ir/ir_internal.h"
 
-/* ---- modules
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 kva_module *kva_module_create(kva_diag *diag) {
   kva_arena *arena = kva_arena_create();
@@ -51,8 +50,7 @@ kva_state *kva_module_find_state(const kva_module *m, const char *name) {
   return NULL;
 }
 
-/* ---- graphs
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 kva_graph *kva_graph_create(kva_module *m, kva_node *owner) {
   kva_graph *g = KVA_NEW(m->arena, kva_graph);
@@ -93,9 +91,7 @@ kva_value *kva_graph_output(const kva_graph *g, uint32_t i) {
   return r->operands[i].value;
 }
 
-/* ---- uses
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- uses -------------------------------------------------------------------------------------------------------- */
 
 static void link_use(kva_use *u, kva_value *v) {
   u->value = v;
@@ -134,9 +130,7 @@ uint32_t kva_value_use_count(const kva_value *v) {
   return n;
 }
 
-/* ---- nodes
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 static void link_node(kva_graph *g, kva_node *n, kva_node *before) {
   KVA_ASSERT(!before || before->graph == g);

@@ -10,9 +10,7 @@ typedef struct printer {
   kva_map *taken; /* name -> number that its next copy tries */
 } printer;
 
-/* ---- names
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 typedef struct name_count {
   uint32_t next;
@@ -45,9 +43,7 @@ static void name_graph(printer *p, kva_graph *g) {
   }
 }
 
-/* ---- graphs
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static void indent(printer *p, int depth) {
   kva_text_add(p->out, "%*s", 2 * depth, "");
@@ -128,8 +124,7 @@ static void print_function(printer *p, const kva_function *f) {
   kva_text_add(p->out, "}\n");
 }
 
-/* ---- states, training
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- states, training -------------------------------------------------------------------------------------------- */
 
 static void print_call(printer *p, const char *name, uint32_t n, double a, double b) {
   kva_text_add(p->out, "%s(", name);
@@ -233,9 +228,7 @@ static void print_train(printer *p, const kva_train_spec *t) {
   kva_text_add(p->out, "}\n");
 }
 
-/* ---- Graphviz
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- Graphviz ---------------------------------------------------------------------------------------------------- */
 
 /* A label line is text inside a quoted string: quotes and backslashes escaped. */
 static void print_label(printer *p, const char *s) {
@@ -292,9 +285,7 @@ static void dot_graph(printer *p, const kva_graph *g) {
   for (const kva_node *n = g->first; n; n = n->next) dot_node(p, n);
 }
 
-/* ---- public
- * -----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- public ------------------------------------------------------------------------------------------------------ */
 
 void kva_module_print(kva_module *m, kva_text *out) {
   printer p = {.m = m, .out = out, .scratch = kva_arena_create()};
@@ -326,9 +317,7 @@ void kva_module_print_dot(kva_module *m, kva_text *out) {
   kva_arena_destroy(p.scratch);
 }
 
-/* ---- data by hash
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- data by hash ------------------------------------------------------------------------------------------------ */
 
 static const kva_tensor_data *find_in_graph(const kva_graph *g, uint64_t hash);
 

@@ -64,9 +64,7 @@ static bool define(verifier *v, kva_value *value, const kva_loc *loc, kva_graph 
   return check_type(v, loc, what, value->type);
 }
 
-/* ---- nodes
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
 static bool check_operand(verifier *v, const kva_node *n, uint32_t i) {
   const kva_use *u = &n->operands[i];
@@ -201,9 +199,7 @@ static void check_graph(verifier *v, kva_graph *g) {
   for (uint32_t i = first_value; g->owner && i < v->values.len; i++) v->visible[v->values.data[i]->id] = false;
 }
 
-/* ---- modules
- * --------------------------------------------------------------------------------------------------------------------
- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 /* Every use in a list belongs to a slot that was met: the counts agree. */
 static void check_use_counts(verifier *v) {

@@ -4,8 +4,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-/* ---- operators of this test
- * -------------------------------------------------------------------------------------------------- */
+/* ---- operators of this test -------------------------------------------------------------------------------------- */
 
 typedef struct all_attrs {
   int64_t axis;
@@ -82,9 +81,7 @@ ROW(state_read, 0, 0, 1, KVA_READS_STATE, &state_desc, infer_state);
 ROW(state_write, 1, 1, 0, KVA_WRITES_STATE, &state_desc, infer_nothing);
 ROW(kernel, 0, -1, -1, 0, NULL, infer_graph);
 
-/* ---- building
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 
 typedef struct fixture {
   kva_diag *diag;
@@ -152,9 +149,7 @@ static void assert_text(kva_module *m, const char *want) {
   kva_text_free(&text);
 }
 
-/* ---- tests
- * -------------------------------------------------------------------------------------------------------------------------
- */
+/* ---- tests ------------------------------------------------------------------------------------------------------- */
 
 static void types_are_interned(void **state) {
   (void)state;
@@ -420,8 +415,7 @@ static void dot_mentions_every_node(void **state) {
   unmake(&f);
 }
 
-/* ---- the verifier refuses
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- the verifier refuses ---------------------------------------------------------------------------------------- */
 
 static void refuses_late_definitions(void **state) {
   (void)state;

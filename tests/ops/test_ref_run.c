@@ -140,10 +140,7 @@ static void test_group_constant_trace(void **state) {
   kva_value *x = input(&t, "x", kva_expr_symbol(t.m->exprs, "N"));
   kva_kernel_attrs *attrs = kva_attrs_default(t.m->arena, KVA_OP(kernel)->attrs);
   kva_node *group = kva_node_create(t.f->graph, NULL, KVA_OP(kernel), 1, &x, 1, attrs, (kva_loc){0});
-  group->n_graphs = 1;
-  group->graphs = KVA_NEW_ARRAY(t.m->arena, kva_graph *, 1);
-  group->graphs[0] = kva_graph_create(t.m, group);
-  kva_builder inner = {.m = t.m, .graph = group->graphs[0]};
+  kva_builder inner = {.m = t.m, .graph = kva_graph_create(t.m, group)};
   kva_value *a = kva_graph_add_input(inner.graph, x->type, "a");
   kva_value *r = kva_neg(&inner, kva_mul(&inner, a, a));
   kva_build_node(&inner, KVA_OP_return, 1, &r, 0, NULL);

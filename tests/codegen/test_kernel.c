@@ -1,0 +1,499 @@
+/* Kernels written by hand, scheduled, compiled and run, against plain C: remainders, masks, reductions, gathers, storage
+ * types, scans, several nests, symbolic extents. */
+#include "tests/support/jit.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static const int64_t sizes[] = {0, 1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 1000, 4096, 100000};
+enum { N_SIZES = sizeof sizes / sizeof *sizes, MAX = 100000 };
+static float x[MAX + 64], y[MAX + 64], out[MAX + 64];
+
+static void fill(void) {
+  for (int i = 0; i < MAX + 64; i++) {
+    x[i] = (float)(i % 97) - 48;
+    y[i] = (float)(i % 89) * 0.25f;
+    out[i] = -7;
+  }
+}
+
+static kva_kbuf *param(jit *j, const char *name, kva_dtype t, const kva_expr *extent) {
+  return kva_k_param(j->kb, name, t, extent);
+}
+
+/* ---- elementwise ---------------------------------------------------------------------------------------------------------- */
+
+static jit build_axpy(const kva_target_options *options, bool symbolic, int64_t n) {
+  jit j = jit_create_for("axpy", options);
+  const kva_expr *extent = symbolic ? kva_expr_symbol(j.exprs, "N") : jit_const(&j, n);
+  kva_kbuf *px = param(&j, "x", KVA_F32, extent), *py = param(&j, "y", KVA_F32, extent);
+  kva_kbuf *pz = param(&j, "z", KVA_F32, extent);
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_MAP, extent, "i");
+  kva_kval v = kva_k_op(j.kb, KVA_K_fma, kva_k_load(j.kb, px, l->var), kva_k_const(j.kb, KVA_F32, 2),
+                        kva_k_load(j.kb, py, l->var));
+  kva_k_store(j.kb, pz, l->var, v);
+  kva_k_loop_end(j.kb, l);
+  jit_compile(&j, false, symbolic, &extent);
+  return j;
+}
+
+static int64_t grid_for(const jit *j, const char *name, int64_t value);
+
+static void check_axpy(const jit *j, int64_t n) {
+  fill();
+  void *buffers[] = {x, y, out};
+  jit_run(j, buffers, &n, grid_for(j, "N", n));
+  for (int64_t i = 0; i < n; i++) assert_float_equal(out[i], 2 * x[i] + y[i], 0);
+  for (int i = 0; i < 64; i++) assert_float_equal(out[n + i], -7, 0);
+}
+
+typedef struct binding {
+  const char *name;
+  int64_t value;
+} binding;
+
+static bool bound(void *user, const kva_expr *symbol, int64_t *out_v) {
+  const binding *b = user;
+  *out_v = b->value;
+  return !strcmp(symbol->name, b->name);
+}
+
+static int64_t grid_for(const jit *j, const char *name, int64_t value) {
+  binding b = {name, value};
+  int64_t items = -1;
+  assert_true(kva_expr_eval(kva_codegen_grid(j->kernel), bound, &b, &items));
+  return items;
+}
+
+static void test_remainders(void **state) {
+  (void)state;
+  for (int i = 0; i < N_SIZES; i++) {
+    jit j = build_axpy(NULL, false, sizes[i]);
+    check_axpy(&j, sizes[i]);
+    jit_destroy(&j);
+  }
+}
+
+static void test_symbolic(void **state) {
+  (void)state;
+  static const kva_target_options avx2 = {.cpu = "x86-64-v3", .opt_level = 2};
+  for (int t = 0; t < 2; t++) {
+    jit j = build_axpy(t ? &avx2 : NULL, true, 0);
+    for (int i = 0; i < N_SIZES; i++) check_axpy(&j, sizes[i]);
+    jit_destroy(&j);
+  }
+}
+
+/* z[i,j] = x[i,j] + y[j]: the rows cannot merge. */
+static void test_broadcast(void **state) {
+  (void)state;
+  enum { ROWS = 37, COLUMNS = 51 };
+  jit j = jit_create("bias");
+  const kva_expr *rows = jit_const(&j, ROWS), *columns = jit_const(&j, COLUMNS), *all = jit_const(&j, ROWS * COLUMNS);
+  kva_kbuf *px = param(&j, "x", KVA_F32, all), *py = param(&j, "y", KVA_F32, columns), *pz = param(&j, "z", KVA_F32, all);
+  kva_kloop *r = kva_k_loop_begin(j.kb, KVA_K_MAP, rows, "i"), *c = kva_k_loop_begin(j.kb, KVA_K_MAP, columns, "j");
+  const kva_expr *at = kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, COLUMNS), c->var);
+  kva_k_store(j.kb, pz, at, kva_k2(j.kb, KVA_K_add, kva_k_load(j.kb, px, at), kva_k_load(j.kb, py, c->var)));
+  kva_k_loop_end(j.kb, c);
+  kva_k_loop_end(j.kb, r);
+  jit_compile(&j, false, 0, NULL);
+  fill();
+  void *buffers[] = {x, y, out};
+  jit_run(&j, buffers, NULL, j.grid);
+  for (int i = 0; i < ROWS * COLUMNS; i++) assert_float_equal(out[i], x[i] + y[i % COLUMNS], 0);
+  jit_destroy(&j);
+}
+
+/* A dense nest of three loops is one loop after scheduling. */
+static void test_collapse(void **state) {
+  (void)state;
+  jit j = jit_create("copy");
+  static const int64_t dims[] = {6, 7, 11};
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, 462)), *pz = param(&j, "z", KVA_F32, jit_const(&j, 462));
+  kva_kloop *l[3];
+  const kva_expr *at = jit_const(&j, 0);
+  for (int d = 0; d < 3; d++) {
+    l[d] = kva_k_loop_begin(j.kb, KVA_K_MAP, jit_const(&j, dims[d]), "i");
+    at = kva_expr_add(j.exprs, kva_expr_muli(j.exprs, at, dims[d]), l[d]->var);
+  }
+  kva_k_store(j.kb, pz, at, kva_k_load(j.kb, px, at));
+  for (int d = 3; d-- > 0;) kva_k_loop_end(j.kb, l[d]);
+  jit_compile(&j, false, 0, NULL);
+  const kva_kinstr *only = j.kernel->body->first;
+  assert_ptr_equal(only, j.kernel->body->last);
+  assert_int_equal(only->op, KVA_K_LOOP);
+  assert_int_equal(only->loop->kind, KVA_K_VECTOR);
+  assert_true(kva_expr_is(only->loop->extent, 462));
+  fill();
+  void *buffers[] = {x, out};
+  jit_run(&j, buffers, NULL, j.grid);
+  assert_memory_equal(out, x, 462 * sizeof *x);
+  jit_destroy(&j);
+}
+
+/* ---- masks ----------------------------------------------------------------------------------------------------------------- */
+
+/* z[i] = x[i - 3] where that exists, else 0; memory before and behind x must not be touched (address 0 stands there). */
+static void test_guard(void **state) {
+  (void)state;
+  for (int s = 0; s < N_SIZES; s++) {
+    int64_t n = sizes[s];
+    jit j = jit_create("shift");
+    kva_kb *b = j.kb;
+    kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, n)), *pz = param(&j, "z", KVA_F32, jit_const(&j, n + 6));
+    kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, n + 6), "i");
+    const kva_expr *from = kva_expr_addi(j.exprs, l->var, -3);
+    kva_kval inside = kva_k_and(b, kva_k_index_le(b, jit_const(&j, 0), from), kva_k_index_lt(b, from, jit_const(&j, n)));
+    kva_kval previous = inside ? kva_k_guard_begin(b, inside) : NULL;
+    kva_kval v = kva_k_load(b, px, from);
+    if (inside) kva_k_guard_end(b, previous);
+    kva_k_store(b, pz, l->var, v);
+    kva_k_loop_end(b, l);
+    jit_compile(&j, false, 0, NULL);
+    fill();
+    void *buffers[] = {n ? x : NULL, out};
+    jit_run(&j, buffers, NULL, j.grid);
+    for (int64_t i = 0; i < n + 6; i++) assert_float_equal(out[i], i < 3 || i >= n + 3 ? 0 : x[i - 3], 0);
+    jit_destroy(&j);
+  }
+}
+
+/* Guarded stores leave the other elements alone. */
+static void test_guarded_store(void **state) {
+  (void)state;
+  jit j = jit_create("odd");
+  kva_kb *b = j.kb;
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, 100)), *pz = param(&j, "z", KVA_F32, jit_const(&j, 100));
+  kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, 100), "i");
+  kva_kval v = kva_k_load(b, px, l->var);
+  kva_kval previous = kva_k_guard_begin(b, kva_k2(b, KVA_K_lt, kva_k_const(b, KVA_F32, 0), v));
+  kva_k_store(b, pz, l->var, v);
+  kva_k_guard_end(b, previous);
+  kva_k_loop_end(b, l);
+  jit_compile(&j, false, 0, NULL);
+  fill();
+  void *buffers[] = {x, out};
+  jit_run(&j, buffers, NULL, j.grid);
+  for (int i = 0; i < 100; i++) assert_float_equal(out[i], x[i] > 0 ? x[i] : -7, 0);
+  jit_destroy(&j);
+}
+
+/* ---- reductions ------------------------------------------------------------------------------------------------------------- */
+
+typedef struct term {
+  kva_kbuf *buf;
+  const kva_expr *base;
+  int64_t stride;
+} term;
+
+static kva_kval element(kva_kb *b, void *user, const kva_expr *const *vars) {
+  const term *t = user;
+  return kva_k_load(b, t->buf, kva_expr_add(b->exprs, t->base, kva_expr_muli(b->exprs, vars[0], t->stride)));
+}
+
+/* z[i] = combine over k of x[i*row + k*column] */
+static void check_reduce(kva_combine combine, int64_t rows, int64_t n, bool columns) {
+  jit j = jit_create("reduce");
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, rows * n)), *pz = param(&j, "z", KVA_F32, jit_const(&j, rows));
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_MAP, jit_const(&j, rows), "i");
+  term t = {px, columns ? l->var : kva_expr_muli(j.exprs, l->var, n), columns ? rows : 1};
+  const kva_expr *extent = jit_const(&j, n);
+  kva_k_store(j.kb, pz, l->var, kva_k_reduce_over(j.kb, combine, KVA_F32, 1, &extent, element, &t));
+  kva_k_loop_end(j.kb, l);
+  jit_compile(&j, false, 0, NULL);
+  fill();
+  void *buffers[] = {x, out};
+  jit_run(&j, buffers, NULL, j.grid);
+  for (int64_t i = 0; i < rows; i++) {
+    double want = combine == KVA_COMBINE_MAX ? -INFINITY : 0;
+    for (int64_t k = 0; k < n; k++) {
+      double v = (double)x[columns ? i + k * rows : i * n + k];
+      want = combine == KVA_COMBINE_MAX ? fmax(want, v) : want + v;
+    }
+    assert_float_equal(out[i], want, 0); /* small integers: exact in any order */
+  }
+  jit_destroy(&j);
+}
+
+static void test_reductions(void **state) {
+  (void)state;
+  for (int i = 0; i < N_SIZES; i++) {
+    int64_t rows = sizes[i] > 4096 ? 1 : 5;
+    check_reduce(KVA_COMBINE_ADD, rows, sizes[i], false);
+    check_reduce(KVA_COMBINE_MAX, rows, sizes[i], false);
+    check_reduce(KVA_COMBINE_ADD, sizes[i] > 4096 ? 4096 : sizes[i], 19, true);
+    check_reduce(KVA_COMBINE_MAX, sizes[i] > 4096 ? 4096 : sizes[i], 19, true);
+  }
+}
+
+static void test_max_of_nan(void **state) {
+  (void)state;
+  enum { N = 200 };
+  jit j = jit_create("max");
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, 1));
+  term t = {px, jit_const(&j, 0), 1};
+  const kva_expr *extent = jit_const(&j, N);
+  kva_k_store(j.kb, pz, jit_const(&j, 0), kva_k_reduce_over(j.kb, KVA_COMBINE_MAX, KVA_F32, 1, &extent, element, &t));
+  jit_compile(&j, false, 0, NULL);
+  for (int at = 0; at < N; at++) {
+    fill();
+    x[at] = NAN;
+    void *buffers[] = {x, out};
+    j.fn(buffers, NULL, 0, 1);
+    assert_true(isnan(out[0]));
+  }
+  jit_destroy(&j);
+}
+
+/* strict_order: the same bits as a plain loop. */
+static void test_strict_order(void **state) {
+  (void)state;
+  enum { N = 1000 };
+  jit j = jit_create("sum");
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, 1));
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_SERIAL, jit_const(&j, N), "k");
+  l->strict_order = true;
+  kva_kval sum = kva_k_reduce(j.kb, l, KVA_COMBINE_ADD, kva_k_const(j.kb, KVA_F32, 0), kva_k_load(j.kb, px, l->var));
+  kva_k_loop_end(j.kb, l);
+  kva_k_store(j.kb, pz, jit_const(&j, 0), sum);
+  jit_compile(&j, false, 0, NULL);
+  float want = 0;
+  for (int i = 0; i < N; i++) want += x[i] = 1 / (float)(i + 1);
+  void *buffers[] = {x, out};
+  j.fn(buffers, NULL, 0, 1);
+  assert_memory_equal(out, &want, sizeof want);
+  jit_destroy(&j);
+}
+
+/* Row statistics beside a row of results: softmax, all in one work item a row. */
+static void test_softmax(void **state) {
+  (void)state;
+  enum { ROWS = 9, N = 77 };
+  jit j = jit_create("softmax");
+  kva_kb *b = j.kb;
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
+  kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "i");
+  const kva_expr *base = kva_expr_muli(j.exprs, r->var, N), *extent = jit_const(&j, N);
+  term t = {px, base, 1};
+  kva_kval max = kva_k_reduce_over(b, KVA_COMBINE_MAX, KVA_F32, 1, &extent, element, &t);
+  kva_kloop *k = kva_k_loop_begin(b, KVA_K_SERIAL, extent, "k");
+  kva_kval e = kva_k1(b, KVA_K_exp, kva_k2(b, KVA_K_sub, element(b, &t, &k->var), max));
+  kva_kval sum = kva_k_reduce(b, k, KVA_COMBINE_ADD, kva_k_const(b, KVA_F32, 0), e);
+  kva_k_loop_end(b, k);
+  kva_kloop *c = kva_k_loop_begin(b, KVA_K_MAP, extent, "j");
+  e = kva_k1(b, KVA_K_exp, kva_k2(b, KVA_K_sub, element(b, &t, &c->var), max));
+  kva_k_store(b, pz, kva_expr_add(j.exprs, base, c->var), kva_k2(b, KVA_K_div, e, sum));
+  kva_k_loop_end(b, c);
+  kva_k_loop_end(b, r);
+  jit_compile(&j, false, 0, NULL);
+  for (int i = 0; i < ROWS * N; i++) x[i] = (float)(i * 37 % 101) * 0.07f - 3;
+  void *buffers[] = {x, out};
+  jit_run(&j, buffers, NULL, j.grid);
+  for (int i = 0; i < ROWS; i++) {
+    double total = 0;
+    for (int c2 = 0; c2 < N; c2++) total += exp((double)x[i * N + c2]);
+    for (int c2 = 0; c2 < N; c2++) assert_float_equal(out[i * N + c2], exp((double)x[i * N + c2]) / total, 1e-7);
+  }
+  jit_destroy(&j);
+}
+
+/* Running sum along each row: a sequential carry. */
+static void test_scan(void **state) {
+  (void)state;
+  enum { ROWS = 33, N = 29 };
+  for (int columns = 0; columns < 2; columns++) {
+    jit j = jit_create("scan");
+    kva_kb *b = j.kb;
+    kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
+    kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "i");
+    kva_kloop *k = kva_k_loop_begin(b, KVA_K_SERIAL, jit_const(&j, N), "k");
+    const kva_expr *at = columns ? kva_expr_add(j.exprs, r->var, kva_expr_muli(j.exprs, k->var, ROWS))
+                                 : kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, N), k->var);
+    kva_kval before = kva_k_carry(b, k, kva_k_const(b, KVA_F32, 0));
+    kva_kval after = kva_k2(b, KVA_K_add, before, kva_k_load(b, px, at));
+    kva_k_store(b, pz, at, after);
+    kva_k_carry_next(b, k, before, after);
+    kva_k_loop_end(b, k);
+    kva_k_loop_end(b, r);
+    jit_compile(&j, false, 0, NULL);
+    fill();
+    void *buffers[] = {x, out};
+    jit_run(&j, buffers, NULL, j.grid);
+    for (int i = 0; i < ROWS; i++) {
+      float sum = 0;
+      for (int c = 0; c < N; c++) {
+        int at_c = columns ? i + c * ROWS : i * N + c;
+        sum += x[at_c];
+        assert_float_equal(out[at_c], sum, 0);
+      }
+    }
+    jit_destroy(&j);
+  }
+}
+
+/* ---- gather, nests --------------------------------------------------------------------------------------------------------- */
+
+/* z[i, j] = x[index[i], j] with rows from memory, and w[i] = x[index[i]*N + i] one by one. */
+static void test_gather(void **state) {
+  (void)state;
+  enum { ROWS = 21, N = 40 };
+  static int64_t index[ROWS];
+  static float w[ROWS];
+  jit j = jit_create("gather");
+  kva_kb *b = j.kb;
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)), *pi = param(&j, "i", KVA_I64, jit_const(&j, ROWS));
+  kva_kbuf *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N)), *pw = param(&j, "w", KVA_F32, jit_const(&j, ROWS));
+  for (int part = 0; part < 2; part++) {
+    kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "r");
+    const kva_expr *row = kva_expr_muli(j.exprs, kva_k_symbol(b, kva_k_load(b, pi, r->var)), N);
+    if (part) {
+      kva_k_store(b, pw, r->var, kva_k_load(b, px, kva_expr_add(j.exprs, row, r->var)));
+    } else {
+      kva_kloop *c = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, N), "c");
+      kva_k_store(b, pz, kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, N), c->var),
+                  kva_k_load(b, px, kva_expr_add(j.exprs, row, c->var)));
+      kva_k_loop_end(b, c);
+    }
+    kva_k_loop_end(b, r);
+  }
+  jit_compile(&j, false, 0, NULL);
+  assert_int_equal(j.grid, 2); /* two nests, each small: one item each */
+  fill();
+  for (int i = 0; i < ROWS; i++) index[i] = i * 8 % ROWS;
+  void *buffers[] = {x, index, out, w};
+  jit_run(&j, buffers, NULL, j.grid);
+  for (int i = 0; i < ROWS; i++) {
+    assert_memory_equal(&out[i * N], &x[index[i] * N], N * sizeof *x);
+    assert_float_equal(w[i], x[index[i] * N + i], 0);
+  }
+  jit_destroy(&j);
+}
+
+/* Two nests where the second reads what the first wrote stay in order in one work item. */
+static void test_dependent_nests(void **state) {
+  (void)state;
+  enum { N = 50000 };
+  jit j = jit_create("dependent");
+  kva_kb *b = j.kb;
+  const kva_expr *n = jit_const(&j, N);
+  kva_kbuf *px = param(&j, "x", KVA_F32, n), *pz = param(&j, "z", KVA_F32, n);
+  kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, n, "i");
+  kva_k_store(b, pz, l->var, kva_k_const(b, KVA_F32, 1));
+  kva_k_loop_end(b, l);
+  l = kva_k_loop_begin(b, KVA_K_MAP, n, "i");
+  kva_k_store(b, pz, l->var, kva_k2(b, KVA_K_add, kva_k_load(b, pz, l->var), kva_k_load(b, px, l->var)));
+  kva_k_loop_end(b, l);
+  jit_compile(&j, false, 0, NULL);
+  assert_int_equal(j.grid, 1);
+  fill();
+  void *buffers[] = {x, out};
+  jit_run(&j, buffers, NULL, 1);
+  for (int i = 0; i < N; i++) assert_float_equal(out[i], x[i] + 1, 0);
+  jit_destroy(&j);
+}
+
+/* ---- storage types ------------------------------------------------------------------------------------------------------------ */
+
+/* z = (type)x, w = (float)z for every code or value of the type, lane by lane and in vectors. */
+static void check_type(kva_dtype t, int64_t n) {
+  bool is_float = kva_dtype_is_float(t);
+  kva_dtype wide = is_float ? KVA_F32 : kva_k_compute_type(t);
+  int64_t bytes, packed;
+  assert_true(kva_dtype_bytes(wide, n, &bytes) && kva_dtype_bytes(t, n, &packed));
+  void *in = calloc((size_t)bytes + 8, 1), *got = calloc((size_t)packed + 8, 1), *back = calloc((size_t)bytes + 8, 1);
+  void *want = calloc((size_t)packed + 8, 1);
+  for (int64_t i = 0; i < n; i++) {
+    kva_philox r = kva_philox4x32((uint64_t)i, 3, (uint64_t)t);
+    float f = (float)ldexp(kva_uniform01(r.v[0]) - 0.5, (int)(r.v[1] % 64) - 32);
+    if (i % 17 == 5) f = i % 2 ? INFINITY : -INFINITY;
+    if (i % 17 == 7) f = NAN;
+    if (i % 17 == 9) f = i % 2 ? 0.0f : -0.0f;
+    if (i % 3 == 1 && t != KVA_F8E8M0) f = (float)kva_round_f64(t, (double)f); /* exact */
+    if (is_float) kva_store_f64(KVA_F32, in, i, (double)f);
+    else kva_store_i64(wide, in, i, kva_wrap_i64(t, (int64_t)r.v[2]));
+    if (is_float) kva_store_f64(t, want, i, (double)f);
+    else kva_store_i64(t, want, i, kva_load_i64(wide, in, i));
+  }
+  jit j = jit_create("types");
+  const kva_expr *extent = jit_const(&j, n);
+  kva_kbuf *px = param(&j, "x", wide, extent), *pz = param(&j, "z", t, extent);
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_MAP, extent, "i");
+  kva_k_store(j.kb, pz, l->var, kva_k_load(j.kb, px, l->var));
+  kva_k_loop_end(j.kb, l);
+  jit_compile(&j, false, 0, NULL);
+  void *buffers[] = {in, got};
+  jit_run(&j, buffers, NULL, j.grid);
+  jit_destroy(&j);
+  for (int64_t i = 0; i < n; i++) {
+    double a = is_float ? kva_load_f64(t, got, i) : (double)kva_load_i64(t, got, i);
+    double b = is_float ? kva_load_f64(t, want, i) : (double)kva_load_i64(t, want, i);
+    bool same = (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
+    if (!same) {
+      double v = is_float ? kva_load_f64(wide, in, i) : (double)kva_load_i64(wide, in, i);
+      fail_msg("%s: %a stored as %a, expected %a", kva_dtype_name(t), v, a, b);
+    }
+  }
+  j = jit_create("types_back");
+  extent = jit_const(&j, n);
+  pz = param(&j, "z", t, extent);
+  px = param(&j, "x", wide, extent);
+  l = kva_k_loop_begin(j.kb, KVA_K_MAP, extent, "i");
+  kva_k_store(j.kb, px, l->var, kva_k_load(j.kb, pz, l->var));
+  kva_k_loop_end(j.kb, l);
+  jit_compile(&j, false, 0, NULL);
+  void *buffers_back[] = {want, back};
+  jit_run(&j, buffers_back, NULL, j.grid);
+  jit_destroy(&j);
+  for (int64_t i = 0; i < n; i++) {
+    double a = is_float ? kva_load_f64(wide, back, i) : (double)kva_load_i64(wide, back, i);
+    double b = is_float ? kva_load_f64(t, want, i) : (double)kva_load_i64(t, want, i);
+    bool same = (isnan(a) && isnan(b)) || (a == b && signbit(a) == signbit(b));
+    if (!same) fail_msg("%s: element %lld loaded as %a, expected %a", kva_dtype_name(t), (long long)i, a, b);
+  }
+  free(in), free(got), free(back), free(want);
+}
+
+static void test_types(void **state) {
+  (void)state;
+  for (int t = 1; t < KVA_DTYPE_COUNT; t++) {
+    if (!kva_dtype_is_float((kva_dtype)t) && !kva_dtype_is_int((kva_dtype)t)) continue;
+    check_type((kva_dtype)t, 20000);
+    check_type((kva_dtype)t, 37);
+  }
+}
+
+static void test_equal_kernels(void **state) {
+  (void)state;
+  jit j = build_axpy(NULL, false, 100);
+  kva_kernel *first = j.kernel;
+  jit other = jit_create("other");
+  int32_t a, b;
+  kva_kernel *k = kva_kernel_create(j.arena, j.exprs, "again");
+  kva_kb *kb = kva_kb_create(k);
+  const kva_expr *extent = jit_const(&j, 100);
+  kva_kbuf *px = kva_k_param(kb, "a", KVA_F32, extent), *py = kva_k_param(kb, "b", KVA_F32, extent);
+  kva_kbuf *pz = kva_k_param(kb, "c", KVA_F32, extent);
+  kva_kloop *l = kva_k_loop_begin(kb, KVA_K_MAP, extent, "n");
+  kva_k_store(kb, pz, l->var, kva_k_op(kb, KVA_K_fma, kva_k_load(kb, px, l->var), kva_k_const(kb, KVA_F32, 2), kva_k_load(kb, py, l->var)));
+  kva_k_loop_end(kb, l);
+  kva_codegen_schedule_cpu(k, kva_codegen_target(other.cg));
+  assert_int_equal(kva_codegen_add(other.cg, first, 0, NULL, &a), KVA_OK);
+  assert_int_equal(kva_codegen_add(other.cg, k, 0, NULL, &b), KVA_OK);
+  assert_int_equal(a, b);
+  assert_int_equal(kva_codegen_kernel_count(other.cg), 1);
+  jit_destroy(&other);
+  jit_destroy(&j);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_remainders), cmocka_unit_test(test_symbolic),        cmocka_unit_test(test_broadcast),
+      cmocka_unit_test(test_collapse),   cmocka_unit_test(test_guard),           cmocka_unit_test(test_guarded_store),
+      cmocka_unit_test(test_reductions), cmocka_unit_test(test_max_of_nan),      cmocka_unit_test(test_strict_order),
+      cmocka_unit_test(test_softmax),    cmocka_unit_test(test_scan),            cmocka_unit_test(test_gather),
+      cmocka_unit_test(test_types),      cmocka_unit_test(test_dependent_nests), cmocka_unit_test(test_equal_kernels),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,306 @@
+/* kvasir train: compiles a model with its train block and trains it, one or several variants. */
+#include "tools/cli.h"
+#include "runtime/report.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+static int run(int argc, char **argv);
+
+const kva_verb kva_verb_train = {
+    "train", "MODEL [options]", "train a model by its train block",
+    "Shows loss, metrics, rate and time left on a terminal, plain lines otherwise. Several --variant options train the model\n"
+    "several times, each with its own settings, into one report. Ctrl-C ends the run after the current step; metrics and\n"
+    "report are still written.\n\n"
+    "Examples:\n"
+    "  kvasir train models/induction.kv --report induction.html\n"
+    "  kvasir train models/induction.kv --variant \"KV shift\" --variant \"vanilla:shift_k=false,shift_v=false\"\n"
+    "  kvasir train models/lm.kv -D preset=small --data random --steps 20",
+    run};
+
+typedef struct train_options {
+  const char *model, *metrics, *report, *data;
+  kva_strings defines, pins, variants;
+  int64_t steps, batch, seed, threads, eval_every, eval_batches;
+  double lr;
+  bool json;
+} train_options;
+
+typedef struct variant {
+  const char *name;
+  kva_strings defines;
+  kva_history *history;
+  kva_report_shift *shifts;
+  int n_shifts;
+  double seconds; /* of training */
+  kva_memory_report memory;
+} variant;
+
+/* ---- progress ------------------------------------------------------------------------------------------------------------ */
+
+static volatile sig_atomic_t stop_requested;
+static void request_stop(int signal) {
+  (void)signal;
+  stop_requested = 1;
+}
+
+typedef struct progress {
+  const char *name;
+  kva_history *history;
+  kva_metrics *metrics;
+  kva_diag *diag;
+  bool terminal, json;
+  double last_print, seconds;
+  kva_status status;
+} progress;
+
+static void print_event(const progress *p, const kva_train_event *e, bool live) {
+  printf("%s%-10s step %lld/%lld", live ? "\r\033[K" : "", p->name, (long long)e->step, (long long)e->steps);
+  for (int i = 0; i < e->n; i++) printf("  %s%s %.4g", e->evaluation ? "eval " : "", e->names[i], e->values[i]);
+  double rate = e->seconds > 0 ? (double)e->step / e->seconds : 0;
+  if (!e->evaluation && rate > 0) printf("  lr %.3g  %.1f steps/s  %.0f s left", e->lr, rate, (double)(e->steps - e->step) / rate);
+  printf("%s", live ? "" : "\n");
+  fflush(stdout);
+}
+
+static bool on_event(void *user, const kva_train_event *e) {
+  progress *p = user;
+  p->seconds = e->seconds;
+  p->status = kva_history_add(p->history, e);
+  if (p->status == KVA_OK && p->metrics) p->status = kva_metrics_add(p->metrics, e, p->diag);
+  double now = kva_now();
+  bool last = e->step == e->steps;
+  if (p->json) {
+    /* metrics go to standard output below */
+  } else if (e->evaluation) {
+    if (p->terminal) printf("\r\033[K");
+    print_event(p, e, false);
+  } else if (p->terminal && (now - p->last_print > 0.1 || last)) {
+    print_event(p, e, true);
+    p->last_print = now;
+  } else if (!p->terminal && (now - p->last_print > 2 || last)) {
+    print_event(p, e, false);
+    p->last_print = now;
+  }
+  return p->status == KVA_OK && !stop_requested;
+}
+
+/* ---- settings -------------------------------------------------------------------------------------------------------------- */
+
+static kva_schedule schedule_of(const kva_train_spec *spec, double lr, int64_t steps) {
+  static const char *const names[] = {"constant", "warmup", "cosine", "linear"};
+  kva_schedule s = {.lr = lr > 0 ? lr : spec->lr, .final_ratio = spec->final_lr_ratio, .warmup = spec->warmup_steps,
+                    .total = spec->total_steps > 0 ? spec->total_steps : steps};
+  for (int i = 0; i < 4; i++)
+    if (spec->schedule && !strcmp(spec->schedule, names[i])) s.kind = (kva_schedule_kind)i;
+  return s;
+}
+
+static kva_status create_data(const kva_module *m, const char *name, kva_diag *diag, kva_data_source *out) {
+  const kva_train_spec *spec = m->train;
+  bool given = name != NULL;
+  if (!name) name = spec->data;
+  if (!name) return kva_error(diag, &spec->loc, "the train block names no data; give --data NAME");
+  uint32_t n = given || !spec->data_args ? 0 : kva_map_len(spec->data_args);
+  kva_data_arg args[32];
+  if (n > 32) return kva_error(diag, &spec->loc, "more than 32 arguments of the data source");
+  for (uint32_t i = 0; i < n; i++)
+    args[i] = (kva_data_arg){kva_map_key_at(spec->data_args, i, NULL), *(const double *)kva_map_value_at(spec->data_args, i)};
+  const kva_type *logits = kva_graph_output(m->functions.data[0]->graph, 0)->type;
+  int64_t vocab = 0;
+  if (logits->rank == 0 || !kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
+    return kva_error(diag, &m->functions.data[0]->loc, "built-in data needs a model whose first output ends in [..., vocabulary]");
+  return kva_data_create(name, (int)n, args, vocab, diag, out);
+}
+
+/* Shift scalars by name: "<layer>.k_current", "<layer>.k_previous" and v likewise, each with one value a head. */
+static bool shift_state(kva_session *s, const char *layer, size_t len, const char *suffix, kva_tensor *out) {
+  char name[512];
+  snprintf(name, sizeof name, "%.*s.%s", (int)len, layer, suffix);
+  return kva_session_state(s, name, out) && out->dtype == KVA_F32;
+}
+
+static float head_value(const kva_tensor *t, bool present, int64_t h) { return present ? ((const float *)t->data)[h] : 0; }
+
+static void collect_shifts(kva_session *s, kva_arena *arena, variant *v) {
+  KVA_VEC(kva_report_shift) rows = {0};
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    kva_tensor k1, k2 = {0}, v1 = {0}, v2 = {0};
+    const char *name = kva_session_state_desc(s, i, &k1)->name, *dot = strrchr(name, '.');
+    if (!dot || strcmp(dot, ".k_current") != 0 || k1.dtype != KVA_F32) continue;
+    size_t len = (size_t)(dot - name);
+    bool has_k2 = shift_state(s, name, len, "k_previous", &k2);
+    bool has_v1 = shift_state(s, name, len, "v_current", &v1), has_v2 = shift_state(s, name, len, "v_previous", &v2);
+    int64_t heads = 1;
+    for (int32_t d = 0; d < k1.rank; d++) heads *= k1.dims[d];
+    for (int64_t h = 0; h < heads; h++) {
+      kva_report_shift row = {kva_arena_strndup(arena, name, len), (int)h, head_value(&k1, true, h),
+                              head_value(&k2, has_k2, h), head_value(&v1, has_v1, h), head_value(&v2, has_v2, h)};
+      KVA_PUSH(arena, &rows, row);
+    }
+  }
+  v->shifts = rows.data;
+  v->n_shifts = (int)rows.len;
+}
+
+/* ---- one variant -------------------------------------------------------------------------------------------------------------- */
+
+static kva_status train_session(kva_session *s, const kva_module *m, const train_options *o, progress *p, kva_diag *diag) {
+  const kva_train_spec *spec = m->train;
+  int64_t steps = o->steps > 0 ? o->steps : spec->steps;
+  if (steps <= 0) return kva_error(diag, &spec->loc, "the train block gives no number of steps; give --steps N");
+  kva_data_source data = {0};
+  KVA_TRY(create_data(m, o->data, diag, &data));
+  kva_train_options t = {.steps = steps, .batch = o->batch, .eval_every = o->eval_every, .eval_batches = o->eval_batches,
+                         .schedule = schedule_of(spec, o->lr, steps), .seed = (uint64_t)o->seed, .progress = on_event, .user = p};
+  kva_status status = kva_train(s, &data, &t, diag);
+  if (data.destroy) data.destroy(data.self);
+  return status == KVA_OK ? p->status : status;
+}
+
+static void print_shifts(const variant *v) {
+  for (int i = 0; i < v->n_shifts; i++)
+    printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", v->name, v->shifts[i].layer,
+           v->shifts[i].head, v->shifts[i].k_current, v->shifts[i].k_previous, v->shifts[i].v_current, v->shifts[i].v_previous);
+}
+
+static kva_status train_compiled(kva_compiled *c, const train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena,
+                                 kva_diag *diag) {
+  kva_session *s;
+  KVA_TRY(kva_session_create(c->artifact, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed}, diag, &s));
+  progress p = {.name = v->name, .history = v->history, .metrics = metrics, .diag = diag, .terminal = isatty(STDOUT_FILENO),
+                .json = o->json};
+  if (!o->json)
+    printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->name, c->pass_seconds + c->codegen_seconds,
+           c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
+  kva_status status = train_session(s, c->module, o, &p, diag);
+  v->seconds = p.seconds;
+  int program = kva_session_program(s, "train_step");
+  if (program >= 0) kva_session_memory(s, program, &v->memory);
+  collect_shifts(s, arena, v);
+  if (p.terminal && !o->json) printf("\n");
+  if (!o->json) {
+    printf("%-10s trained in %.2f s\n", v->name, p.seconds);
+    print_shifts(v);
+  }
+  kva_session_destroy(s);
+  return status;
+}
+
+static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena) {
+  kva_diag *diag = kva_diag_create();
+  kva_strings defines = o->defines, pins = o->pins;
+  for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
+  kva_module *m = NULL;
+  kva_compiled *c = NULL;
+  int code = kva_cli_load(o->model, &defines, &pins, diag, &m);
+  if (code < 0) {
+    if (m->train && o->batch <= 0) o->batch = m->train->batch > 0 ? m->train->batch : 32;
+    kva_module_destroy(m);
+    /* The batch size is known now: shapes become constants, which schedules use. */
+    if (pins.n < 64) pins.v[pins.n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
+    code = kva_cli_load(o->model, &defines, &pins, diag, &m);
+  }
+  if (code < 0) {
+    kva_status status = kva_compile(m, &(kva_compile_options){.train = true, .target = {.opt_level = 2}}, diag, &c);
+    if (status == KVA_OK) status = train_compiled(c, o, v, metrics, arena, diag);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  }
+  kva_compiled_destroy(c);
+  kva_diag_destroy(diag);
+  return code;
+}
+
+/* ---- all variants ---------------------------------------------------------------------------------------------------------------- */
+
+/* "name:a=1,b=2" */
+static void parse_variant(const char *text, kva_arena *arena, variant *v) {
+  const char *colon = strchr(text, ':');
+  v->name = colon ? kva_arena_strndup(arena, text, (size_t)(colon - text)) : text;
+  for (const char *p = colon ? colon + 1 : NULL; p && *p && v->defines.n < 64;) {
+    size_t len = strcspn(p, ",");
+    v->defines.v[v->defines.n++] = kva_arena_strndup(arena, p, len);
+    p += len + (p[len] == ',');
+  }
+}
+
+static const char *metrics_path(const train_options *o, uint32_t i, uint32_t n, kva_arena *arena) {
+  if (!o->metrics || n == 1) return o->metrics;
+  const char *dot = strrchr(o->metrics, '.');
+  size_t stem = dot ? (size_t)(dot - o->metrics) : strlen(o->metrics);
+  return kva_arena_printf(arena, "%.*s-%u%s", (int)stem, o->metrics, i, dot ? dot : "");
+}
+
+static kva_status write_report(const train_options *o, const variant *v, uint32_t n, kva_arena *arena, kva_diag *diag) {
+  kva_report_run *runs = KVA_NEW_ARRAY(arena, kva_report_run, n);
+  kva_report_item *config = KVA_NEW_ARRAY(arena, kva_report_item, n + o->defines.n + 4);
+  int k = 0;
+  config[k++] = (kva_report_item){"model", o->model};
+  config[k++] = (kva_report_item){"batch", kva_arena_printf(arena, "%lld", (long long)o->batch)};
+  config[k++] = (kva_report_item){"seed", kva_arena_printf(arena, "%lld", (long long)o->seed)};
+  for (uint32_t i = 0; i < o->defines.n; i++) config[k++] = (kva_report_item){"-D", o->defines.v[i]};
+  for (uint32_t i = 0; i < n; i++) {
+    runs[i] = (kva_report_run){v[i].name, v[i].history, v[i].n_shifts, v[i].shifts};
+    config[k++] = (kva_report_item){kva_arena_printf(arena, "training time, %s", v[i].name), kva_arena_printf(arena, "%.2f s", v[i].seconds)};
+  }
+  kva_report r = {.title = "Kvasir training report", .n_runs = (int)n, .runs = runs, .n_config = k, .config = config, .memory = &v[0].memory};
+  return kva_report_write(o->report, &r, diag);
+}
+
+static int train_all(train_options *o) {
+  kva_arena *arena = kva_arena_create();
+  kva_diag *diag = kva_diag_create();
+  uint32_t n = o->variants.n ? o->variants.n : 1;
+  variant *v = KVA_NEW_ARRAY(arena, variant, n);
+  int code = EXIT_DONE;
+  for (uint32_t i = 0; i < n && code == EXIT_DONE && !stop_requested; i++) {
+    parse_variant(o->variants.n ? o->variants.v[i] : "train", arena, &v[i]);
+    v[i].history = kva_history_create();
+    kva_metrics *metrics = NULL;
+    const char *path = o->json ? "/dev/stdout" : metrics_path(o, i, n, arena);
+    kva_status status = path ? kva_metrics_create(path, false, diag, &metrics) : KVA_OK;
+    code = status == KVA_OK ? train_variant(o, &v[i], metrics, arena) : kva_cli_fail(status, diag);
+    kva_metrics_destroy(metrics);
+  }
+  if (o->report && v[0].history) {
+    uint32_t done = 0;
+    while (done < n && v[done].history) done++;
+    kva_status status = write_report(o, v, done, arena, diag);
+    if (status == KVA_OK) printf("report: %s\n", o->report);
+    else code = kva_cli_fail(status, diag);
+  }
+  for (uint32_t i = 0; i < n; i++) kva_history_destroy(v[i].history);
+  kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
+  return code;
+}
+
+static int run(int argc, char **argv) {
+  train_options o = {.eval_every = 100, .eval_batches = 8};
+  const kva_option options[] = {
+      {"--steps", NULL, "N", KVA_OPTION_INT, &o.steps, "optimiser steps (the train block's)"},
+      {"--batch", NULL, "N", KVA_OPTION_INT, &o.batch, "sequences a step (the train block's, else 32)"},
+      {"--lr", NULL, "X", KVA_OPTION_FLOAT, &o.lr, "learning rate (the train block's)"},
+      {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of initial values and data (0)"},
+      {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all); results do not depend on it"},
+      {"--data", NULL, "NAME", KVA_OPTION_STRING, &o.data, "built-in data instead of the train block's: induction, ngram, random"},
+      {"--eval-every", NULL, "N", KVA_OPTION_INT, &o.eval_every, "steps between evaluations (100; 0: never)"},
+      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &o.eval_batches, "batches of an evaluation (8)"},
+      {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants, "a run with its own -D settings; may be given often"},
+      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &o.metrics, "write JSON lines; with variants FILE-0, FILE-1, ..."},
+      {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
+      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
+      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print the JSON lines instead of progress"},
+  };
+  int n, code = kva_cli_parse(&kva_verb_train, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);
+  if (code >= 0) return code;
+  if (n == 0) {
+    fprintf(stderr, "kvasir train: a model is missing\n");
+    return EXIT_USAGE;
+  }
+  signal(SIGINT, request_stop);
+  signal(SIGTERM, request_stop);
+  return train_all(&o);
+}

@@ -183,6 +183,8 @@ LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v)
   case KVA_F16: return LLVMBuildFPExt(e->b, v, kva_ll_like(kva_ll_type(e, KVA_F32), v), "");
   case KVA_BF16: return decode_bf16(e, v);
   case KVA_F8E8M0: return decode_e8m0(e, v);
+  case KVA_U4:
+  case KVA_U2: return LLVMBuildAnd(e->b, v, kva_ll_int(LLVMTypeOf(v), (1 << kva_dtype_bits(storage)) - 1), "");
   case KVA_I4:
   case KVA_I2: { /* sign extension from the low bits */
     LLVMValueRef unused = kva_ll_int(LLVMTypeOf(v), 8 - kva_dtype_bits(storage));

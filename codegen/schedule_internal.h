@@ -17,7 +17,7 @@ double kva_cost_region(const kva_kregion *r, int lanes);
 /* How the accesses in a loop's body move with its variable, weighted by the loops between. */
 typedef struct kva_strides {
   double unit, strided; /* coefficient 1; anything but 0 and 1. Stores count double */
-  bool legal;           /* no inner extent depends on the variable, no sequential carry, order free */
+  bool legal;           /* iterations may run side by side: order is free, no inner extent depends on the variable */
 } kva_strides;
 kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l);
 

@@ -15,6 +15,10 @@ typedef struct kva_load_options {
   uint32_t n_pins;
   const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
   const kva_module *data_from; /* a dump's large constants, printed as hashes, are found here and borrowed; or NULL */
+  /* Asked for every input of an ONNX graph (NULL: for none): its value where it is to be a constant of the module and no
+   * input any more, else NULL. For operands that decide shapes (axes, target shapes), which ONNX lets be inputs. */
+  const kva_wide *(*fixed_input)(void *user, uint32_t index, const char *name);
+  void *fixed_input_user;
 } kva_load_options;
 
 /* Reads a model by content: ONNX protobuf, ONNX text or .kv. `*out_module` is verified. External data is mapped, not

@@ -99,7 +99,7 @@ kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x) {
 static bool mismatch(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, const char *what,
                      const char *expected) {
   if (v->kind == KVA_EL_FLOAT) {
-    kva_el_error(e, x->first, "%s: expected %s, found %.10g", what, expected, v->f);
+    kva_el_error(e, x->first, "%s: expected %s, found the float %.10g", what, expected, v->f);
   } else if (v->kind != KVA_EL_ERROR) {
     kva_el_error(e, x->first, "%s: expected %s, found %s", what, expected, kva_el_kind_name(v));
   }

@@ -91,7 +91,21 @@ static kva_el_value from_preset(kva_elab *e, const kva_ast_attr *a, const char *
                       kva_el_kind_name(&otherwise), kva_el_kind_name(&v));
 }
 
-static kva_el_value hyper_value(const hyper *h, const kva_ast_attr *a) {
+/* `head: int = d / heads` */
+static kva_el_value check_annotation(kva_elab *e, const kva_ast_attr *a, kva_el_value v) {
+  static const char *const words[] = {
+      [KVA_EL_INT] = "int", [KVA_EL_FLOAT] = "float", [KVA_EL_BOOL] = "bool", [KVA_EL_STRING] = "string"};
+  if (!a->type || v.kind == KVA_EL_ERROR || !strcmp(words[v.kind], a->type)) return v;
+  if (v.kind == KVA_EL_INT && !strcmp(a->type, "float")) return kva_el_float(v.f);
+  if (v.kind != KVA_EL_FLOAT) {
+    return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %s", a->name.text, a->type,
+                        kva_el_kind_name(&v));
+  }
+  return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %.10g", a->name.text,
+                      a->type, v.f);
+}
+
+static kva_el_value chosen_value(const hyper *h, const kva_ast_attr *a) {
   kva_elab *e = h->e;
   const char *name = a->name.text, *given = define_of(e, name);
   const kva_ast_attr *preset = preset_attr(h, name);
@@ -106,6 +120,10 @@ static kva_el_value hyper_value(const hyper *h, const kva_ast_attr *a) {
   if (parse_as(e, v.kind, given, &defined)) return defined;
   return kva_el_error(e, a->name.token, "the hyper-parameter '%s' is %s; '-D %s=%s' is not", name, kva_el_kind_name(&v),
                       name, given);
+}
+
+static kva_el_value hyper_value(const hyper *h, const kva_ast_attr *a) {
+  return check_annotation(h->e, a, chosen_value(h, a));
 }
 
 /* ---- the whole list ---------------------------------------------------------------------------------------------------------- */

@@ -36,10 +36,14 @@ bool kva_el_operands(kva_elab *e, const kva_ast_expr *x, kva_value **out) {
 
 /* ---- attributes of internal operators ------------------------------------------------------------------------------ */
 
+static const kva_ast_expr *element(const kva_ast_expr *list, uint32_t i) {
+  return list->kind == KVA_AST_LIST ? list->items.data[i] : list;
+}
+
 static bool set_ints(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, const char *what, kva_ints *out) {
   int64_t *ints = KVA_NEW_ARRAY(e->m->arena, int64_t, v->n);
   for (uint32_t i = 0; i < v->n; i++) {
-    if (!kva_el_as_int(e, x, v->items[i], what, &ints[i])) return false;
+    if (!kva_el_as_int(e, element(x, i), v->items[i], what, &ints[i])) return false;
   }
   *out = (kva_ints){.n = v->n, .v = ints};
   return true;
@@ -48,7 +52,7 @@ static bool set_ints(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, 
 static bool set_dims(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, const char *what, kva_dims *out) {
   kva_dim *dims = KVA_NEW_ARRAY(e->m->arena, kva_dim, v->n);
   for (uint32_t i = 0; i < v->n; i++) {
-    if (!kva_el_as_dim(e, x, v->items[i], what, &dims[i])) return false;
+    if (!kva_el_as_dim(e, element(x, i), v->items[i], what, &dims[i])) return false;
   }
   *out = (kva_dims){.n = v->n, .v = dims};
   return true;

@@ -174,7 +174,11 @@ static bool load_external(kva_elab *e, const kva_ast_expr *x, kva_tensor_data *d
   }
   if (!pair_number(e, x, "offset", 0, &offset) || !pair_number(e, x, "length", data->bytes, &length)) return false;
   kva_file file;
-  if (kva_file_map_below(folder_of(e, e->ast->tokens.file), location, e->m->diag, &file) != KVA_OK) return false;
+  if (kva_file_map_below(folder_of(e, e->ast->tokens.file), location, e->m->diag, &file) != KVA_OK) {
+    kva_loc loc = kva_el_loc(e, x->first);
+    kva_note(e->m->diag, &loc, "it holds the data of this tensor");
+    return false;
+  }
   bool ok = length == data->bytes && kva_add_size(offset, length, &end) && end <= (int64_t)file.size;
   if (ok) data->data = kva_arena_memdup(e->m->arena, (const char *)file.data + offset, (size_t)length);
   else kva_el_error(e, x->first, "the tensor has %lld bytes; '%s' (%zu bytes) holds %lld at offset %lld",

@@ -161,6 +161,12 @@ static const struct {
 /* '>' would close an attribute list: comparisons in one need parentheses. */
 enum { LEVEL_IN_ANGLE = 5 };
 
+/* `@` beside `*` or `/` keeps its parentheses, since few readers know which comes first. */
+static bool mixes_matmul(const kva_ast_expr *outer, const kva_ast_expr *inner) {
+  bool same_level = inner->kind == KVA_AST_BINARY && operators[outer->op].level == operators[inner->op].level;
+  return same_level && (outer->op == KVA_AST_MATMUL) != (inner->op == KVA_AST_MATMUL);
+}
+
 static void put_operation(printer *p, const kva_ast_expr *e, int level) {
   int own = operators[e->op].level;
   bool parentheses = own < level;
@@ -169,7 +175,7 @@ static void put_operation(printer *p, const kva_ast_expr *e, int level) {
     put(p, operators[e->op].text);
     put_expr(p, e->items.data[0], e->op == KVA_AST_NOT ? own + 1 : own);
   } else {
-    put_expr(p, e->items.data[0], own);
+    put_expr(p, e->items.data[0], mixes_matmul(e, e->items.data[0]) ? own + 1 : own);
     put_break(p);
     put(p, operators[e->op].text);
     put(p, " ");
@@ -531,12 +537,9 @@ static void put_preset(printer *p, const kva_ast_preset *preset) {
   put(p, "preset ");
   put_token(p, preset->name.token);
   put(p, " ");
-  size_t start = p->line.len;
-  put_attrs(p, &preset->attrs);
-  if (p->line.len <= WIDTH && !comment_before(p, token_at(p, preset->attrs.last)->offset)) return;
-  p->line.len = start;
-  p->breaks.len = 0;
-  put_attrs_vertical(p, &preset->attrs);
+  bool has_comment = comment_before(p, token_at(p, preset->attrs.last)->offset);
+  if (has_comment) put_attrs_vertical(p, &preset->attrs);
+  else put_attrs(p, &preset->attrs);
 }
 
 static void put_item(printer *p, const kva_ast_item *item) {

@@ -42,6 +42,9 @@ static kva_status cast_to(kva_onnx_call *k, kva_dtype to) {
   if (to == KVA_F8E8M0 && strcmp(rounding, "up"))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "round_mode '%s'", rounding);
   if (x->type->dtype == to) return kva_onnx_done(k, x);
+  /* Integers narrower than a byte wrap, as from every wider integer; casts to whole bytes saturate. */
+  if (kva_dtype_is_float(x->type->dtype) && kva_dtype_is_int(to) && kva_dtype_bits(to) < 8)
+    x = kva_cast(k->b, x, KVA_I32);
   kva_cast_attrs attrs = {.to = to, .saturate = kva_onnx_int(k, "saturate", 1) != 0};
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_cast, 1, &x, &attrs));
 }

@@ -121,6 +121,8 @@ kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name) {
 
 kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out) {
   const kva_value *v = kva_onnx_in(k, i);
+  if (kva_dtype_is_float(v->type->dtype))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u (%s) is a float that is not a constant", i, what);
   if (v->type->rank > 1 || !(kva_dtype_is_int(v->type->dtype) || v->type->dtype == KVA_BOOL))
     return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected integers of rank 0 or 1, found %s of rank %u", i,
                          what, kva_dtype_name(v->type->dtype), v->type->rank);

@@ -38,7 +38,7 @@ static kva_status read_header(reading *x) {
   x->data = (kva_tensor_data){.dtype = dtype, .rank = (uint32_t)t->n_dims};
   if (!ok || !kva_dtype_bytes(dtype, x->elements, &x->data.bytes))
     return kva_error(diag, x->loc, "tensor '%s': its shape holds more elements than a 64-bit size", tensor_name(t));
-  x->data.dims = kva_arena_memdup(x->r->arena, t->dims, t->n_dims * sizeof *t->dims + !t->n_dims);
+  x->data.dims = kva_arena_memdup(x->r->arena, t->n_dims ? t->dims : &x->elements, t->n_dims * sizeof *t->dims);
   return KVA_OK;
 }
 
@@ -91,7 +91,7 @@ static kva_status read_external(reading *x, const void **out) {
   if (length != x->data.bytes)
     return kva_error(diag, x->loc, "tensor '%s': external data of %lld bytes, expected %lld from its shape",
                      tensor_name(x->t), (long long)length, (long long)x->data.bytes);
-  kva_file *file;
+  kva_file *file = NULL;
   KVA_TRY(map_external(x, location, &file));
   if (offset > (int64_t)file->size || length > (int64_t)file->size - offset)
     return kva_error(diag, x->loc, "tensor '%s': bytes %lld to %lld lie outside '%s', which has %zu", tensor_name(x->t),

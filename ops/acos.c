@@ -5,5 +5,6 @@
 #include <math.h>
 
 KVA_UNARY_OP(acos, acos, acos, NULL)
-KVA_UNARY_VJP(acos, kva_neg(
-    b, kva_div(b, g, kva_build1(b, KVA_OP_sqrt, kva_mul(b, kva_sub(b, KVA_NUM(1), x), kva_add(b, KVA_NUM(1), x))))))
+KVA_UNARY_VJP(acos, kva_neg(b, kva_div(b, g,
+                                       kva_build1(b, KVA_OP_sqrt,
+                                                  kva_mul(b, kva_sub(b, KVA_NUM(1), x), kva_add(b, KVA_NUM(1), x))))))

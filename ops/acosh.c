@@ -5,4 +5,6 @@
 #include <math.h>
 
 KVA_UNARY_OP(acosh, acosh, acosh, NULL)
-KVA_UNARY_VJP(acosh, kva_div(b, g, kva_build1(b, KVA_OP_sqrt, kva_mul(b, kva_sub(b, x, KVA_NUM(1)), kva_add(b, x, KVA_NUM(1))))))
+KVA_UNARY_VJP(acosh,
+              kva_div(b, g,
+                      kva_build1(b, KVA_OP_sqrt, kva_mul(b, kva_sub(b, x, KVA_NUM(1)), kva_add(b, x, KVA_NUM(1))))))

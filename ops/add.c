@@ -2,7 +2,11 @@
  * Tolerance 1: one rounding. */
 #include "ops/elementwise.h"
 
-static double add_f(double x, double y) { return x + y; }
-static int64_t add_i(int64_t x, int64_t y) { return (int64_t)((uint64_t)x + (uint64_t)y); }
+static double add_f(double x, double y) {
+  return x + y;
+}
+static int64_t add_i(int64_t x, int64_t y) {
+  return (int64_t)((uint64_t)x + (uint64_t)y);
+}
 KVA_BINARY_OP(add, add, add_f, add_i)
 KVA_BINARY_VJP(add, g, g)

@@ -1,6 +1,5 @@
-/* argmax: y = the index (int64) of the greatest element along `axis`: the first of equals, or with select_last the last. NaN
- * counts as the greatest. Gradient: zero.
- * Exact: comparisons. */
+/* argmax: y = the index (int64) of the greatest element along `axis`: the first of equals, or with select_last the
+ * last. NaN counts as the greatest. Gradient: zero. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
 kva_status kva_argmax_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

@@ -1,6 +1,5 @@
-/* argmin: y = the index (int64) of the least element along `axis`: the first of equals, or with select_last the last. NaN
- * counts as the least. Gradient: zero.
- * Exact: comparisons. */
+/* argmin: y = the index (int64) of the least element along `axis`: the first of equals, or with select_last the last.
+ * NaN counts as the least. Gradient: zero. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
 kva_status kva_argmin_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

@@ -21,7 +21,8 @@
 _Static_assert(sizeof(kva_attention_grad_q_attrs) == sizeof(kva_attention_attrs), "made by one list");
 _Static_assert(sizeof(kva_attention_grad_kv_attrs) == sizeof(kva_attention_attrs), "made by one list");
 
-/* ---- inference ------------------------------------------------------------------------------------------------------ */
+/* ---- inference ------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t constant(kva_dim d) {
   int64_t v = 0;
@@ -31,8 +32,14 @@ static int64_t constant(kva_dim d) {
 
 kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c) {
   const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1), *v = kva_operand_type(n, 2);
-  kva_attention a = {.n = n, .B = q->dims[0], .H = q->dims[1], .T = q->dims[2], .H_kv = k->dims[1], .S = k->dims[2],
-                     .D = constant(q->dims[3]), .D_v = constant(v->dims[3])};
+  kva_attention a = {.n = n,
+                     .B = q->dims[0],
+                     .H = q->dims[1],
+                     .T = q->dims[2],
+                     .H_kv = k->dims[1],
+                     .S = k->dims[2],
+                     .D = constant(q->dims[3]),
+                     .D_v = constant(v->dims[3])};
   memcpy(&a.attrs, n->attrs, sizeof(a.attrs));
   if (a.attrs.scale == 0) a.attrs.scale = 1 / sqrt((double)a.D);
   a.group = a.H == a.H_kv ? kva_expr_const(c, 1) : kva_expr_div(c, a.H, a.H_kv);
@@ -48,7 +55,8 @@ static kva_status check_heads(kva_module *m, const kva_node *n) {
     return kva_operand_error(m, n, 1, "the numbers of query heads and key-value heads must be equal or constants");
   }
   if (kv_heads > 0 && heads % kv_heads == 0) return KVA_OK;
-  return kva_operand_error(m, n, 1, "expected a number of key-value heads that divides the %lld query heads, found %lld",
+  return kva_operand_error(m, n, 1,
+                           "expected a number of key-value heads that divides the %lld query heads, found %lld",
                            (long long)heads, (long long)kv_heads);
 }
 
@@ -101,16 +109,29 @@ kva_status kva_attention_infer(kva_module *m, const kva_node *n, const kva_type 
   return KVA_OK;
 }
 
-/* ---- reference ------------------------------------------------------------------------------------------------------ */
+/* ---- reference ------------------------------------------------------------------------------------------------------
+ */
 
-kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_attention_oracle *out) {
+kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
+                                    kva_attention_oracle *out) {
   const kva_wide *q = in[0], *k = in[1], *v = in[2];
   const kva_wide *all[8] = {0};
   for (uint32_t i = 0; i < n->n_operands; i++) all[i] = in[i];
-  *out = (kva_attention_oracle){.B = q->dims[0], .H = q->dims[1], .T = q->dims[2], .D = q->dims[3], .H_kv = k->dims[1],
-                             .S = k->dims[2], .D_v = v->dims[3], .q = q, .k = k, .v = v,
-                             .mask = all[KVA_ATTENTION_MASK], .slopes = all[KVA_ATTENTION_SLOPES],
-                             .y = all[KVA_ATTENTION_Y], .lse = all[KVA_ATTENTION_LSE], .dy = all[KVA_ATTENTION_DY]};
+  *out = (kva_attention_oracle){.B = q->dims[0],
+                                .H = q->dims[1],
+                                .T = q->dims[2],
+                                .D = q->dims[3],
+                                .H_kv = k->dims[1],
+                                .S = k->dims[2],
+                                .D_v = v->dims[3],
+                                .q = q,
+                                .k = k,
+                                .v = v,
+                                .mask = all[KVA_ATTENTION_MASK],
+                                .slopes = all[KVA_ATTENTION_SLOPES],
+                                .y = all[KVA_ATTENTION_Y],
+                                .lse = all[KVA_ATTENTION_LSE],
+                                .dy = all[KVA_ATTENTION_DY]};
   memcpy(&out->attrs, n->attrs, sizeof(out->attrs));
   if (out->attrs.scale == 0) out->attrs.scale = 1 / sqrt((double)out->D);
   return out->attrs.offset ? kva_ref_dim(r, out->attrs.offset, &out->offset) : KVA_OK;
@@ -128,8 +149,12 @@ static int64_t key_row(const kva_attention_oracle *a, kva_attention_at at) {
   return (at.b * a->H_kv + at.h / (a->H / a->H_kv)) * a->S + at.s;
 }
 
-int64_t kva_attention_k_row(const kva_attention_oracle *a, kva_attention_at at) { return key_row(a, at) * a->D; }
-int64_t kva_attention_v_row(const kva_attention_oracle *a, kva_attention_at at) { return key_row(a, at) * a->D_v; }
+int64_t kva_attention_k_row(const kva_attention_oracle *a, kva_attention_at at) {
+  return key_row(a, at) * a->D;
+}
+int64_t kva_attention_v_row(const kva_attention_oracle *a, kva_attention_at at) {
+  return key_row(a, at) * a->D_v;
+}
 
 static bool ref_visible(const kva_attention_oracle *a, int64_t position, int64_t s) {
   if ((a->attrs.causal || a->attrs.window > 0) && s > position) return false;
@@ -197,7 +222,8 @@ kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_att
   return (kva_attention_slope){p, a->attrs.scale * cap * p * (dp - delta)};
 }
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status refuse(kva_vjp *c, const kva_node *n, const char *what) {
   return kva_fail(c->b->m->diag, KVA_UNSUPPORTED, &n->loc,

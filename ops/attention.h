@@ -30,7 +30,8 @@ KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
 /* The same and y, lse, dy: the gradients' inference. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
 
-/* ---- reference ------------------------------------------------------------------------------------------------------ */
+/* ---- reference ------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct kva_attention_oracle {
   int64_t B, H, H_kv, T, S, D, D_v, offset;
@@ -39,7 +40,7 @@ typedef struct kva_attention_oracle {
 } kva_attention_oracle;
 
 KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
-                                              kva_attention_oracle *out);
+                                                 kva_attention_oracle *out);
 /* One row of queries (b, h, t) and key s. */
 typedef struct kva_attention_at {
   int64_t b, h, t, s;

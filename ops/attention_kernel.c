@@ -1,5 +1,5 @@
-/* Plain kernels of attention and its gradients: a work item is one row of the result (one query, or one key), scores are
- * computed anew wherever they are used, a row of the result is gathered in a local buffer. */
+/* Plain kernels of attention and its gradients: a work item is one row of the result (one query, or one key), scores
+ * are computed anew wherever they are used, a row of the result is gathered in a local buffer. */
 #include "ops/attention.h"
 #include "ops/element.h"
 
@@ -8,17 +8,20 @@
 typedef struct row {
   kva_lower *l;
   kva_attention *a;
-  kva_dtype t; /* arithmetic */
+  kva_dtype t;                      /* arithmetic */
   const kva_expr *b, *h, *h_kv, *q; /* q: number of the query, t in attention.c */
 } row;
 
-static kva_kval constant(const row *r, double v) { return kva_k_const(r->l->kb, r->t, v); }
+static kva_kval constant(const row *r, double v) {
+  return kva_k_const(r->l->kb, r->t, v);
+}
 
 static kva_kval element(const row *r, uint32_t operand, const kva_expr *h, const kva_expr *at, const kva_expr *d) {
   return r->l->operand(r->l, r->a->n, operand, (const kva_expr *[]){r->b, h, at, d});
 }
 
-/* ---- dot products ---------------------------------------------------------------------------------------------------- */
+/* ---- dot products
+ * ---------------------------------------------------------------------------------------------------- */
 
 typedef struct dot {
   const row *r;
@@ -38,7 +41,8 @@ static kva_kval dot_over(dot *p, int64_t len) {
   return kva_k_reduce_over(kb, KVA_COMBINE_ADD, p->r->t, 1, &extent, dot_product, p);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------------------------- */
+/* ---- scores
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static kva_kval masked(const row *r, const kva_expr *s, kva_kval x) {
   const kva_type *t = kva_operand_type(r->a->n, KVA_ATTENTION_MASK);
@@ -91,7 +95,8 @@ static kva_kval score_term(kva_kb *kb, void *user, const kva_expr *const *vars) 
   return score(user, vars[0], NULL);
 }
 
-/* ---- rows of results ------------------------------------------------------------------------------------------------- */
+/* ---- rows of results
+ * ------------------------------------------------------------------------------------------------- */
 
 /* A row of a result, summed in a local buffer. */
 typedef struct sum_row {
@@ -130,7 +135,8 @@ static void sum_row_store(const row *r, sum_row sum, kva_kval factor, uint32_t r
   kva_k_loop_end(kb, d);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------- */
+/* ---- kernels
+ * --------------------------------------------------------------------------------------------------------- */
 
 typedef struct row_loops {
   kva_kloop *b, *h, *at;

@@ -1,8 +1,7 @@
-/* avg_pool(x[N, C, spatial]): y[n,c,o] = (sum over taps k inside x of x[n,c,at(o,k)]) / count(o), window.h says where taps
- * read. count is the number of taps inside x, or with count_include_pad inside x and its padding; what ceil_mode adds
- * beyond the padding never counts (ONNX AveragePool 19, PyTorch). An empty window gives 0.
- * Gradient: avg_pool_grad.
- * Tolerance 8: a sum of |kernel| terms and one division. */
+/* avg_pool(x[N, C, spatial]): y[n,c,o] = (sum over taps k inside x of x[n,c,at(o,k)]) / count(o), window.h says where
+ * taps read. count is the number of taps inside x, or with count_include_pad inside x and its padding; what ceil_mode
+ * adds beyond the padding never counts (ONNX AveragePool 19, PyTorch). An empty window gives 0. Gradient:
+ * avg_pool_grad. Tolerance 8: a sum of |kernel| terms and one division. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/pool.h"
@@ -46,19 +45,12 @@ kva_status kva_avg_pool_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-typedef struct pool_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
-} pool_body;
-
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
-  const pool_body *body = user;
-  const kva_type *x = kva_operand_type(body->n, 0);
-  const kva_expr *at[KVA_MAX_RANK] = {body->idx[0], body->idx[1]};
-  kva_kval cond = kva_window_read(kb, body->window, x->dims + 2, body->idx + 2, vars, at + 2);
-  return kva_masked_operand(body->l, body->n, 0, at, cond);
+  const kva_window_site *at = user;
+  const kva_type *x = kva_operand_type(at->n, 0);
+  const kva_expr *source[KVA_MAX_RANK] = {at->idx[0], at->idx[1]};
+  kva_kval cond = kva_window_read(kb, at->window, x->dims + 2, at->idx + 2, vars, source + 2);
+  return kva_masked_operand(at->l, at->n, 0, source, cond);
 }
 
 kva_kval kva_avg_pool_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -66,10 +58,8 @@ kva_kval kva_avg_pool_lower(kva_lower *l, const kva_node *n, uint32_t result, co
   const kva_avg_pool_attrs *a = n->attrs;
   const kva_type *x = kva_operand_type(n, 0);
   kva_window w = KVA_POOL_WINDOW(a);
-  const kva_expr *extents[KVA_MAX_SPATIAL];
-  kva_window_kernel(l->kb->exprs, &w, extents);
-  pool_body body = {l, n, &w, idx};
-  kva_kval sum = kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(x->dtype), w.n, extents, tap, &body);
+  kva_window_site at = {l, n, &w, idx};
+  kva_kval sum = kva_window_reduce(l->kb, &w, KVA_COMBINE_ADD, kva_k_compute_type(x->dtype), NULL, tap, &at);
   kva_kval count = kva_avg_pool_divisor(l->kb, &w, x->dims + 2, idx + 2, a->count_include_pad, sum->dtype);
   return kva_k2(l->kb, KVA_K_div, sum, count);
 }

@@ -38,21 +38,15 @@ kva_status kva_avg_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *
   return KVA_OK;
 }
 
-typedef struct grad_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
-} grad_body;
-
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
-  const grad_body *body = user;
-  const kva_avg_pool_grad_attrs *a = body->n->attrs;
-  const kva_type *dy = kva_operand_type(body->n, 0);
-  const kva_expr *at[KVA_MAX_RANK] = {body->idx[0], body->idx[1]};
-  kva_kval cond = kva_window_reader(kb, body->window, dy->dims + 2, body->idx + 2, vars, at + 2);
-  kva_kval v = kva_masked_operand(body->l, body->n, 0, at, cond);
-  return kva_k2(kb, KVA_K_div, v, kva_avg_pool_divisor(kb, body->window, a->spatial.v, at + 2, a->count_include_pad, v->dtype));
+  const kva_window_site *at = user;
+  const kva_avg_pool_grad_attrs *a = at->n->attrs;
+  const kva_type *dy = kva_operand_type(at->n, 0);
+  const kva_expr *source[KVA_MAX_RANK] = {at->idx[0], at->idx[1]};
+  kva_kval cond = kva_window_reader(kb, at->window, dy->dims + 2, at->idx + 2, vars, source + 2);
+  kva_kval v = kva_masked_operand(at->l, at->n, 0, source, cond);
+  return kva_k2(kb, KVA_K_div, v,
+                kva_avg_pool_divisor(kb, at->window, a->spatial.v, source + 2, a->count_include_pad, v->dtype));
 }
 
 kva_kval kva_avg_pool_grad_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -60,8 +54,6 @@ kva_kval kva_avg_pool_grad_lower(kva_lower *l, const kva_node *n, uint32_t resul
   const kva_avg_pool_grad_attrs *a = n->attrs;
   kva_dtype t = kva_k_compute_type(kva_operand_type(n, 0)->dtype);
   kva_window w = KVA_POOL_WINDOW(a);
-  const kva_expr *extents[KVA_MAX_SPATIAL];
-  kva_window_kernel(l->kb->exprs, &w, extents);
-  grad_body body = {l, n, &w, idx};
-  return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, t, w.n, extents, tap, &body);
+  kva_window_site at = {l, n, &w, idx};
+  return kva_window_reduce(l->kb, &w, KVA_COMBINE_ADD, t, NULL, tap, &at);
 }

@@ -1,8 +1,8 @@
 /* batch_norm(x[N, C, ...], scale[C], bias[C], mean[C], var[C]): y = (x - mean) * r * scale + bias with
- * r = 1 / sqrt(var + eps), the inference form: mean and variance are operands. (Training computes them with reductions.)
- * Gradient, with xhat = (x - mean) * r, sums over all axes but the channel's: dx = dy * scale * r; dscale = sum dy * xhat;
- * dbias = sum dy; dmean = -scale * r * sum dy; dvar = -scale * r^2 / 2 * sum dy * xhat.
- * Tolerance 8: a root, a division and four roundings; relative to the largest of |x|, |mean| where they cancel. */
+ * r = 1 / sqrt(var + eps), the inference form: mean and variance are operands. (Training computes them with
+ * reductions.) Gradient, with xhat = (x - mean) * r, sums over all axes but the channel's: dx = dy * scale * r; dscale
+ * = sum dy * xhat; dbias = sum dy; dmean = -scale * r * sum dy; dvar = -scale * r^2 / 2 * sum dy * xhat. Tolerance 8: a
+ * root, a division and four roundings; relative to the largest of |x|, |mean| where they cancel. */
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"

@@ -1,5 +1,7 @@
 /* bit_or: z = x or y, bit by bit. Exact. */
 #include "ops/elementwise.h"
 
-static int64_t or_i(int64_t x, int64_t y) { return x | y; }
+static int64_t or_i(int64_t x, int64_t y) {
+  return x | y;
+}
 KVA_BINARY_OP(bit_or, or, NULL, or_i)

@@ -24,10 +24,14 @@ kva_status kva_bitcast_ref(kva_ref *r, const kva_node *n, const kva_wide *const 
   kva_wide *y = out[0];
   for (int64_t i = 0; i < y->n; i++) {
     uint64_t bits = 0;
-    if (x->f) kva_store_f64(x->dtype, &bits, 0, x->f[i]);
-    else kva_store_i64(x->dtype, &bits, 0, x->i[i]);
-    if (y->f) y->f[i] = kva_load_f64(y->dtype, &bits, 0);
-    else y->i[i] = kva_load_i64(y->dtype, &bits, 0);
+    if (x->f)
+      kva_store_f64(x->dtype, &bits, 0, x->f[i]);
+    else
+      kva_store_i64(x->dtype, &bits, 0, x->i[i]);
+    if (y->f)
+      y->f[i] = kva_load_f64(y->dtype, &bits, 0);
+    else
+      y->i[i] = kva_load_i64(y->dtype, &bits, 0);
   }
   return KVA_OK;
 }

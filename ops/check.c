@@ -21,9 +21,10 @@ kva_status kva_check_class(kva_module *m, const kva_node *n, uint32_t i) {
   uint32_t traits = n->op->traits;
   bool ok = ((traits & KVA_FLOAT) && kva_dtype_is_float(t)) || ((traits & KVA_INT) && kva_dtype_is_int(t)) ||
             ((traits & KVA_BOOLEAN) && t == KVA_BOOL);
-  static const char *const names[] = {"nothing", "floats", "integers", "floats or integers", "bool", "floats or bool",
-                                      "integers or bool", "floats, integers or bool"};
-  return check_tensor(m, n, i, ok, names[!!(traits & KVA_FLOAT) + 2 * !!(traits & KVA_INT) + 4 * !!(traits & KVA_BOOLEAN)]);
+  static const char *const names[] = {"nothing", "floats",         "integers",         "floats or integers",
+                                      "bool",    "floats or bool", "integers or bool", "floats, integers or bool"};
+  return check_tensor(m, n, i, ok,
+                      names[!!(traits & KVA_FLOAT) + 2 * !!(traits & KVA_INT) + 4 * !!(traits & KVA_BOOLEAN)]);
 }
 
 kva_status kva_check_float(kva_module *m, const kva_node *n, uint32_t i) {

@@ -1,7 +1,6 @@
 /* concat: y = the operands one after the other along `axis`. Gradients: the slices of g.
  * Exact: a view. */
 #include "ops/check.h"
-#include "ops/element.h"
 #include "ops/shape.h"
 
 static uint32_t axis_of(const kva_node *n) {
@@ -14,8 +13,7 @@ static kva_status check_operand(kva_module *m, const kva_node *n, uint32_t i, ui
   KVA_TRY(kva_check_same_dtype(m, n, i, 0));
   KVA_TRY(kva_check_rank(m, n, i, first->rank));
   kva_dim expected[KVA_MAX_RANK];
-  for (uint32_t k = 0; k < first->rank; k++)
-    expected[k] = k == axis ? kva_operand_type(n, i)->dims[k] : first->dims[k];
+  for (uint32_t k = 0; k < first->rank; k++) expected[k] = k == axis ? kva_operand_type(n, i)->dims[k] : first->dims[k];
   return kva_check_shape(m, n, i, first->rank, expected);
 }
 
@@ -76,7 +74,9 @@ kva_kval kva_concat_lower(kva_lower *l, const kva_node *n, uint32_t result, cons
     const kva_expr *end = kva_expr_add(b->exprs, offset, kva_operand_type(n, i)->dims[axis]);
     kva_kval after = kva_k_index_le(b, offset, idx[axis]);
     at[axis] = kva_expr_sub(b->exprs, idx[axis], offset);
-    kva_kval own = kva_masked_operand(l, n, i, at, kva_k_and(b, after, kva_k_index_lt(b, idx[axis], end)));
+    kva_kval guard = kva_k_guard_begin(b, kva_k_and(b, after, kva_k_index_lt(b, idx[axis], end)));
+    kva_kval own = l->operand(l, n, i, at);
+    kva_k_guard_end(b, guard);
     v = v ? kva_k_select(b, after, own, v) : own;
     offset = end;
   }

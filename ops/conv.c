@@ -13,25 +13,30 @@
 kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels, const char *of) {
   int64_t count;
   if (group >= 1 && (!kva_expr_is_const(channels, &count) || count % group == 0)) return KVA_OK;
-  return kva_error(m->diag, &n->loc, "%s: group %lld does not divide the channels of %s", n->op->name,
-                   (long long)group, of);
+  return kva_error(m->diag, &n->loc, "%s: group %lld does not divide the channels of %s", n->op->name, (long long)group,
+                   of);
 }
 
-/* The spatial dims of w as a kernel. */
-static kva_status kernel_of(kva_module *m, const kva_node *n, const kva_type *w, int64_t *out_kernel) {
+kva_status kva_conv_check_kernel(kva_module *m, const kva_node *n, kva_ints strides, kva_ints pads,
+                                 kva_ints dilations) {
+  const kva_type *w = kva_operand_type(n, 1);
+  int64_t kernel[KVA_MAX_SPATIAL];
   for (uint32_t i = 2; i < w->rank; i++) {
-    if (kva_expr_is_const(w->dims[i], &out_kernel[i - 2])) continue;
+    if (kva_expr_is_const(w->dims[i], &kernel[i - 2])) continue;
     return kva_operand_error(m, n, 1, "the kernel's spatial dimensions must be constants");
   }
-  return KVA_OK;
+  return kva_window_check(m, n, w->rank - 2, (kva_ints){w->rank - 2, kernel}, strides, pads, dilations);
+}
+
+kva_window kva_conv_window(const kva_type *w, kva_ints strides, kva_ints pads, kva_ints dilations) {
+  int64_t kernel[KVA_MAX_SPATIAL] = {0};
+  for (uint32_t i = 2; i < w->rank; i++) KVA_ASSERT(kva_expr_is_const(w->dims[i], &kernel[i - 2]));
+  return kva_window_get(w->rank - 2, kernel, strides, pads, dilations, false);
 }
 
 static kva_window window_of(const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
-  const kva_type *w = kva_operand_type(n, 1);
-  int64_t kernel[KVA_MAX_SPATIAL] = {0};
-  for (uint32_t i = 2; i < w->rank; i++) KVA_ASSERT(kva_expr_is_const(w->dims[i], &kernel[i - 2]));
-  return kva_window_get(w->rank - 2, kernel, a->strides, a->pads, a->dilations, false);
+  return kva_conv_window(kva_operand_type(n, 1), a->strides, a->pads, a->dilations);
 }
 
 kva_status kva_conv_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
@@ -41,9 +46,7 @@ kva_status kva_conv_infer(kva_module *m, const kva_node *n, const kva_type **out
   KVA_TRY(kva_check_min_rank(m, n, 0, 3));
   const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
   KVA_TRY(kva_check_rank(m, n, 1, x->rank));
-  int64_t kernel[KVA_MAX_SPATIAL];
-  KVA_TRY(kernel_of(m, n, w, kernel));
-  KVA_TRY(kva_window_check(m, n, x->rank - 2, (kva_ints){x->rank - 2, kernel}, a->strides, a->pads, a->dilations));
+  KVA_TRY(kva_conv_check_kernel(m, n, a->strides, a->pads, a->dilations));
   KVA_TRY(kva_conv_check_group(m, n, a->group, w->dims[0], "the result"));
   if (kva_expr_muli(m->exprs, w->dims[1], a->group) != x->dims[1]) {
     return kva_operand_error(m, n, 1, "dimension 1 of the weights times group %lld must be the channels of x",
@@ -100,8 +103,8 @@ void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const d
 kva_status kva_conv_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;
   const kva_conv_attrs *a = n->attrs;
-  kva_conv_oracle c = {window_of(n), a->group, in[0]->dims[0], in[0]->dims[1], in[1]->dims[0],
-                       in[0]->dims + 2, out[0]->dims + 2};
+  kva_conv_oracle c = {window_of(n),   a->group,        in[0]->dims[0],  in[0]->dims[1],
+                       in[1]->dims[0], in[0]->dims + 2, out[0]->dims + 2};
   kva_conv_accumulate(&c, KVA_CONV_Y, in[0]->f, in[1]->f, out[0]->f);
   return KVA_OK;
 }
@@ -124,22 +127,19 @@ kva_status kva_conv_vjp(kva_vjp *c, kva_node *n) {
 }
 
 typedef struct conv_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
+  kva_window_site at;
   const kva_expr *group;
 } conv_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const conv_body *body = user;
-  const kva_type *x = kva_operand_type(body->n, 0), *w = kva_operand_type(body->n, 1);
-  const kva_expr *x_at[KVA_MAX_RANK] = {body->idx[0]}, *w_at[KVA_MAX_RANK] = {body->idx[1]};
+  const kva_type *x = kva_operand_type(body->at.n, 0), *w = kva_operand_type(body->at.n, 1);
+  const kva_expr *x_at[KVA_MAX_RANK] = {body->at.idx[0]}, *w_at[KVA_MAX_RANK] = {body->at.idx[1]};
   x_at[1] = kva_conv_channel(kb->exprs, body->group, w->dims[1], vars[0]);
   memcpy(w_at + 1, vars, sizeof(*vars) * (w->rank - 1));
-  kva_kval cond = kva_window_read(kb, body->window, x->dims + 2, body->idx + 2, vars + 1, x_at + 2);
-  kva_kval value = kva_masked_operand(body->l, body->n, 0, x_at, cond);
-  return kva_k2(kb, KVA_K_mul, value, body->l->operand(body->l, body->n, 1, w_at));
+  kva_kval cond = kva_window_read(kb, body->at.window, x->dims + 2, body->at.idx + 2, vars + 1, x_at + 2);
+  kva_kval value = kva_masked_operand(body->at.l, body->at.n, 0, x_at, cond);
+  return kva_k2(kb, KVA_K_mul, value, body->at.l->operand(body->at.l, body->at.n, 1, w_at));
 }
 
 kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -149,6 +149,6 @@ kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = window_of(n);
   const kva_expr *group = kva_expr_div(c, idx[1], kva_conv_per_group(c, w->dims[0], a->group));
-  conv_body body = {l, n, &window, idx, a->group == 1 ? kva_expr_const(c, 0) : group};
-  return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), w->rank - 1, w->dims + 1, tap, &body);
+  conv_body body = {{l, n, &window, idx}, a->group == 1 ? kva_expr_const(c, 0) : group};
+  return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), w->dims[1], tap, &body);
 }

@@ -8,6 +8,11 @@
 KVA_MUST_USE kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels,
                                              const char *of);
 
+/* Checks the window that the shape of the weights (operand 1) gives, and reads it. */
+KVA_MUST_USE kva_status kva_conv_check_kernel(kva_module *m, const kva_node *n, kva_ints strides, kva_ints pads,
+                                              kva_ints dilations);
+kva_window kva_conv_window(const kva_type *w, kva_ints strides, kva_ints pads, kva_ints dilations);
+
 /* Reference of all three: y[n,m,o] is a sum of products x * w. `result` says which of x, w, y is summed up; a and b are
  * the other two in this order. */
 typedef enum kva_conv_role { KVA_CONV_X, KVA_CONV_W, KVA_CONV_Y } kva_conv_role;
@@ -16,8 +21,7 @@ typedef struct kva_conv_oracle {
   int64_t group, N, C, M;  /* all channels */
   const int64_t *in, *out; /* spatial extents of x and y */
 } kva_conv_oracle;
-void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const double *a, const double *b,
-                         double *sum);
+void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const double *a, const double *b, double *sum);
 
 /* Lowering: base index of a group's first channel plus `channel`, i.e. group_of * per_group + channel. */
 static inline const kva_expr *kva_conv_channel(kva_expr_ctx *c, const kva_expr *group, const kva_expr *per_group,

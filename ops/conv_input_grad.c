@@ -2,19 +2,15 @@
  *
  *   dx[n,c,i] = sum over m of c's group and taps k with o * stride + k * dilation - pad = i of dy[n,m,o] * w[m,c,k]
  *
- * `spatial` gives the extents of dx, which out does not determine when stride > 1. ONNX's ConvTranspose is this operator.
- * Gradients: conv(g, w) for dy, conv_weight_grad(g, dy) for w.
- * Tolerance 16: as conv. */
+ * `spatial` gives the extents of dx, which out does not determine when stride > 1. ONNX's ConvTranspose is this
+ * operator. Gradients: conv(g, w) for dy, conv_weight_grad(g, dy) for w. Tolerance 16: as conv. */
 #include "ops/conv.h"
 #include "ops/check.h"
 #include "ops/element.h"
 
 static kva_window window_of(const kva_node *n) {
   const kva_conv_input_grad_attrs *a = n->attrs;
-  const kva_type *w = kva_operand_type(n, 1);
-  int64_t kernel[KVA_MAX_SPATIAL] = {0};
-  for (uint32_t i = 2; i < w->rank; i++) KVA_ASSERT(kva_expr_is_const(w->dims[i], &kernel[i - 2]));
-  return kva_window_get(w->rank - 2, kernel, a->strides, a->pads, a->dilations, false);
+  return kva_conv_window(kva_operand_type(n, 1), a->strides, a->pads, a->dilations);
 }
 
 static kva_status check_operands(kva_module *m, const kva_node *n) {
@@ -37,12 +33,7 @@ kva_status kva_conv_input_grad_infer(kva_module *m, const kva_node *n, const kva
   const kva_conv_input_grad_attrs *a = n->attrs;
   KVA_TRY(check_operands(m, n));
   const kva_type *dy = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
-  int64_t kernel[KVA_MAX_SPATIAL];
-  for (uint32_t i = 2; i < w->rank; i++) {
-    if (kva_expr_is_const(w->dims[i], &kernel[i - 2])) continue;
-    return kva_operand_error(m, n, 1, "the kernel's spatial dimensions must be constants");
-  }
-  KVA_TRY(kva_window_check(m, n, w->rank - 2, (kva_ints){w->rank - 2, kernel}, a->strides, a->pads, a->dilations));
+  KVA_TRY(kva_conv_check_kernel(m, n, a->strides, a->pads, a->dilations));
   kva_dim dims[KVA_MAX_RANK] = {dy->dims[0], kva_expr_muli(m->exprs, w->dims[1], a->group)};
   memcpy(dims + 2, a->spatial.v, sizeof(*dims) * a->spatial.n);
   out_types[0] = kva_type_tensor(m, dy->dtype, dy->rank, dims);
@@ -52,8 +43,8 @@ kva_status kva_conv_input_grad_infer(kva_module *m, const kva_node *n, const kva
 kva_status kva_conv_input_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;
   const kva_conv_input_grad_attrs *a = n->attrs;
-  kva_conv_oracle c = {window_of(n), a->group, out[0]->dims[0], out[0]->dims[1], in[1]->dims[0],
-                       out[0]->dims + 2, in[0]->dims + 2};
+  kva_conv_oracle c = {window_of(n),   a->group,         out[0]->dims[0], out[0]->dims[1],
+                       in[1]->dims[0], out[0]->dims + 2, in[0]->dims + 2};
   kva_conv_accumulate(&c, KVA_CONV_X, in[1]->f, in[0]->f, out[0]->f);
   return KVA_OK;
 }
@@ -74,22 +65,19 @@ kva_status kva_conv_input_grad_vjp(kva_vjp *c, kva_node *n) {
 }
 
 typedef struct grad_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
+  kva_window_site at;
   const kva_expr *group, *channel, *per_group; /* of dx's channel; channels of dy in a group */
 } grad_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const grad_body *body = user;
-  const kva_type *dy = kva_operand_type(body->n, 0);
+  const kva_type *dy = kva_operand_type(body->at.n, 0);
   const kva_expr *m = kva_conv_channel(kb->exprs, body->group, body->per_group, vars[0]);
-  const kva_expr *dy_at[KVA_MAX_RANK] = {body->idx[0], m}, *w_at[KVA_MAX_RANK] = {m, body->channel};
-  memcpy(w_at + 2, vars + 1, sizeof(*vars) * body->window->n);
-  kva_kval cond = kva_window_reader(kb, body->window, dy->dims + 2, body->idx + 2, vars + 1, dy_at + 2);
-  kva_kval value = kva_masked_operand(body->l, body->n, 0, dy_at, cond);
-  return kva_k2(kb, KVA_K_mul, value, body->l->operand(body->l, body->n, 1, w_at));
+  const kva_expr *dy_at[KVA_MAX_RANK] = {body->at.idx[0], m}, *w_at[KVA_MAX_RANK] = {m, body->channel};
+  memcpy(w_at + 2, vars + 1, sizeof(*vars) * body->at.window->n);
+  kva_kval cond = kva_window_reader(kb, body->at.window, dy->dims + 2, body->at.idx + 2, vars + 1, dy_at + 2);
+  kva_kval value = kva_masked_operand(body->at.l, body->at.n, 0, dy_at, cond);
+  return kva_k2(kb, KVA_K_mul, value, body->at.l->operand(body->at.l, body->at.n, 1, w_at));
 }
 
 kva_kval kva_conv_input_grad_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -99,9 +87,10 @@ kva_kval kva_conv_input_grad_lower(kva_lower *l, const kva_node *n, uint32_t res
   const kva_type *w = kva_operand_type(n, 1);
   kva_window window = window_of(n);
   bool one = a->group == 1;
-  grad_body body = {l, n, &window, idx, one ? kva_expr_const(c, 0) : kva_expr_div(c, idx[1], w->dims[1]),
-                    one ? idx[1] : kva_expr_mod(c, idx[1], w->dims[1]), kva_conv_per_group(c, w->dims[0], a->group)};
-  const kva_expr *extents[KVA_MAX_RANK] = {body.per_group};
-  kva_window_kernel(c, &window, extents + 1);
-  return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), 1 + window.n, extents, tap, &body);
+  grad_body body = {{l, n, &window, idx},
+                    one ? kva_expr_const(c, 0) : kva_expr_div(c, idx[1], w->dims[1]),
+                    one ? idx[1] : kva_expr_mod(c, idx[1], w->dims[1]),
+                    kva_conv_per_group(c, w->dims[0], a->group)};
+  kva_dtype t = kva_k_compute_type(w->dtype);
+  return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, t, body.per_group, tap, &body);
 }

@@ -36,8 +36,8 @@ kva_status kva_conv_weight_grad_infer(kva_module *m, const kva_node *n, const kv
 kva_status kva_conv_weight_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;
   const kva_conv_weight_grad_attrs *a = n->attrs;
-  kva_conv_oracle c = {window_of(n), a->group, in[0]->dims[0], in[0]->dims[1], in[1]->dims[1],
-                       in[0]->dims + 2, in[1]->dims + 2};
+  kva_conv_oracle c = {window_of(n),   a->group,        in[0]->dims[0], in[0]->dims[1],
+                       in[1]->dims[1], in[0]->dims + 2, in[1]->dims + 2};
   kva_conv_accumulate(&c, KVA_CONV_W, in[0]->f, in[1]->f, out[0]->f);
   return KVA_OK;
 }
@@ -58,21 +58,18 @@ kva_status kva_conv_weight_grad_vjp(kva_vjp *c, kva_node *n) {
 }
 
 typedef struct grad_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
+  kva_window_site at;
   const kva_expr *channel; /* of x */
 } grad_body;
 
 static kva_kval term(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const grad_body *body = user;
-  const kva_type *x = kva_operand_type(body->n, 0);
-  const kva_expr *x_at[KVA_MAX_RANK] = {vars[0], body->channel}, *dy_at[KVA_MAX_RANK] = {vars[0], body->idx[0]};
-  memcpy(dy_at + 2, vars + 1, sizeof(*vars) * body->window->n);
-  kva_kval cond = kva_window_read(kb, body->window, x->dims + 2, vars + 1, body->idx + 2, x_at + 2);
-  kva_kval value = kva_masked_operand(body->l, body->n, 0, x_at, cond);
-  return kva_k2(kb, KVA_K_mul, value, body->l->operand(body->l, body->n, 1, dy_at));
+  const kva_type *x = kva_operand_type(body->at.n, 0);
+  const kva_expr *x_at[KVA_MAX_RANK] = {vars[0], body->channel}, *dy_at[KVA_MAX_RANK] = {vars[0], body->at.idx[0]};
+  memcpy(dy_at + 2, vars + 1, sizeof(*vars) * body->at.window->n);
+  kva_kval cond = kva_window_read(kb, body->at.window, x->dims + 2, vars + 1, body->at.idx + 2, x_at + 2);
+  kva_kval value = kva_masked_operand(body->at.l, body->at.n, 0, x_at, cond);
+  return kva_k2(kb, KVA_K_mul, value, body->at.l->operand(body->at.l, body->at.n, 1, dy_at));
 }
 
 kva_kval kva_conv_weight_grad_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -84,7 +81,7 @@ kva_kval kva_conv_weight_grad_lower(kva_lower *l, const kva_node *n, uint32_t re
   const kva_expr *group = kva_expr_div(c, idx[0], kva_conv_per_group(c, dy->dims[1], a->group));
   if (a->group == 1) group = kva_expr_const(c, 0);
   const kva_expr *per_group = kva_conv_per_group(c, x->dims[1], a->group);
-  grad_body body = {l, n, &window, idx, kva_conv_channel(c, group, per_group, idx[1])};
+  grad_body body = {{l, n, &window, idx}, kva_conv_channel(c, group, per_group, idx[1])};
   const kva_expr *extents[KVA_MAX_RANK] = {dy->dims[0]};
   memcpy(extents + 1, dy->dims + 2, sizeof(*extents) * window.n);
   return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(x->dtype), 1 + window.n, extents, term, &body);

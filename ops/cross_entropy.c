@@ -32,9 +32,10 @@ kva_status kva_cross_entropy_ref(kva_ref *r, const kva_node *n, const kva_wide *
     out[1]->f[i] = max + log(kva_row_exp_sum(&rows, x, max));
     if (target == a->ignore_index) continue;
     if (target < 0 || target >= rows.len) {
-      return kva_error(r->diag, &n->loc, "cross_entropy: target %lld of row %lld is not in [0, %lld) and not the "
-                       "ignored index %lld", (long long)target, (long long)i, (long long)rows.len,
-                       (long long)a->ignore_index);
+      return kva_error(r->diag, &n->loc,
+                       "cross_entropy: target %lld of row %lld is not in [0, %lld) and not the "
+                       "ignored index %lld",
+                       (long long)target, (long long)i, (long long)rows.len, (long long)a->ignore_index);
     }
     out[0]->f[i] = out[1]->f[i] - x[target];
   }

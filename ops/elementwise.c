@@ -45,8 +45,10 @@ kva_status kva_broadcast_types(kva_module *m, const kva_node *n, uint32_t n_type
     for (uint32_t i = 0; i < n_types; i++) {
       if (types[i]->rank < k) continue;
       kva_dim d = types[i]->dims[types[i]->rank - k];
-      if (!dim || kva_expr_is(dim, 1)) dim = d;
-      else if (d != dim && !kva_expr_is(d, 1)) return mismatch(m, n, n_types, types, k);
+      if (!dim || kva_expr_is(dim, 1))
+        dim = d;
+      else if (d != dim && !kva_expr_is(d, 1))
+        return mismatch(m, n, n_types, types, k);
     }
     out_dims[rank - k] = dim;
   }
@@ -89,9 +91,12 @@ bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx) {
 
 void kva_ref_map1(const kva_wide *x, kva_wide *y, double (*f)(double), int64_t (*g)(int64_t)) {
   for (int64_t i = 0; i < y->n; i++) {
-    if (x->f && y->f) y->f[i] = f(x->f[i]);
-    else if (x->f) y->i[i] = (int64_t)f(x->f[i]); /* float -> bool: is_nan and the like */
-    else y->i[i] = g(x->i[i]);
+    if (x->f && y->f)
+      y->f[i] = f(x->f[i]);
+    else if (x->f)
+      y->i[i] = (int64_t)f(x->f[i]); /* float -> bool: is_nan and the like */
+    else
+      y->i[i] = g(x->i[i]);
   }
 }
 
@@ -100,9 +105,12 @@ void kva_ref_map2(const kva_wide *x, const kva_wide *y, kva_wide *z, double (*f)
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < z->n; i++, kva_next_index(z->rank, z->dims, idx)) {
     int64_t a = kva_ref_broadcast_offset(x, z->rank, idx), b = kva_ref_broadcast_offset(y, z->rank, idx);
-    if (x->f && z->f) z->f[i] = f(x->f[a], y->f[b]);
-    else if (x->f) z->i[i] = (int64_t)f(x->f[a], y->f[b]); /* comparisons */
-    else z->i[i] = g(x->i[a], y->i[b]);
+    if (x->f && z->f)
+      z->f[i] = f(x->f[a], y->f[b]);
+    else if (x->f)
+      z->i[i] = (int64_t)f(x->f[a], y->f[b]); /* comparisons */
+    else
+      z->i[i] = g(x->i[a], y->i[b]);
   }
 }
 

@@ -6,4 +6,4 @@
 
 KVA_UNARY_OP(erf, erf, erf, NULL)
 KVA_UNARY_VJP(erf, kva_mul(b, kva_mul(b, g, KVA_NUM(1.12837916709551257390)),
-                            kva_build1(b, KVA_OP_exp, kva_neg(b, kva_mul(b, x, x)))))
+                           kva_build1(b, KVA_OP_exp, kva_neg(b, kva_mul(b, x, x)))))

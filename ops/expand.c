@@ -18,8 +18,10 @@ kva_status kva_expand_ref(kva_ref *r, const kva_node *n, const kva_wide *const *
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
     int64_t at = kva_ref_broadcast_offset(in[0], y->rank, idx);
-    if (y->f) y->f[i] = in[0]->f[at];
-    else y->i[i] = in[0]->i[at];
+    if (y->f)
+      y->f[i] = in[0]->f[at];
+    else
+      y->i[i] = in[0]->i[at];
   }
   return KVA_OK;
 }

@@ -1,6 +1,6 @@
-/* gather_elements: y[i] = x[i with i_axis replaced by indices[i]]; y has the shape of indices, whose other extents are at
- * most those of x; indices may be negative, see ops/index.h. Gradient of x: scatter_elements with addition into zeros.
- * Exact: moves elements. */
+/* gather_elements: y[i] = x[i with i_axis replaced by indices[i]]; y has the shape of indices, whose other extents are
+ * at most those of x; indices may be negative, see ops/index.h. Gradient of x: scatter_elements with addition into
+ * zeros. Exact: moves elements. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/index.h"

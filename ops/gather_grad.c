@@ -31,9 +31,10 @@ kva_status kva_gather_grad_infer(kva_module *m, const kva_node *n, const kva_typ
   for (uint32_t k = 0; k < indices->rank; k++)
     if (g->dims[axis + k] != indices->dims[k])
       return kva_operand_error(m, n, 0, "axis %u differs from axis %u of the indices", axis + k, k);
-  kva_dim dims[KVA_MAX_RANK + 1];
-  for (uint32_t k = 0; k < y.rank; k++) dims[k] = k < axis ? g->dims[k] : k == axis ? a->extent : g->dims[k - 1 + y.n_indices];
+  kva_dim dims[KVA_MAX_RANK];
   if (y.rank > KVA_MAX_RANK) return kva_error(m->diag, &n->loc, "kv.gather_grad: the result has rank %u", y.rank);
+  for (uint32_t k = 0; k < y.rank; k++)
+    dims[k] = k < axis ? g->dims[k] : k == axis ? a->extent : g->dims[k - 1 + y.n_indices];
   out_types[0] = kva_type_tensor(m, g->dtype, y.rank, dims);
   return KVA_OK;
 }
@@ -74,7 +75,7 @@ void kva_gather_grad_kernel(kva_lower *l, const kva_node *n) {
   const kva_expr *outer = kva_shape_linear(e, y.axis, type->dims, at);
   kva_slice_loop slice = kva_slices_begin(l, inner);
 
-  kva_kloop *rows = kva_k_loop_begin(b, KVA_K_SERIAL, type->dims[y.axis], "row");
+  kva_kloop *rows = kva_k_loop_begin(b, KVA_K_MAP, type->dims[y.axis], "row");
   kva_kloop *fill = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
   const kva_expr *c = kva_expr_add(e, slice.start, fill->var);
   kva_k_store(b, buf, offset(e, outer, rows->var, type->dims[y.axis], c, inner),

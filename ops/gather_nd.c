@@ -22,8 +22,8 @@ static kva_status check_lengths(kva_module *m, const kva_node *n) {
   const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
   int64_t batch = ((const kva_gather_nd_attrs *)n->attrs)->batch_dims, length;
   if (batch < 0 || batch >= indices->rank || batch >= x->rank)
-    return kva_error(m->diag, &n->loc, "kv.gather_nd: batch_dims %lld for operands of rank %u and %u",
-                     (long long)batch, x->rank, indices->rank);
+    return kva_error(m->diag, &n->loc, "kv.gather_nd: batch_dims %lld for operands of rank %u and %u", (long long)batch,
+                     x->rank, indices->rank);
   for (uint32_t k = 0; k < batch; k++)
     if (x->dims[k] != indices->dims[k])
       return kva_operand_error(m, n, 1, "batch axis %u differs from that of operand 0", k);

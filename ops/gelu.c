@@ -11,10 +11,16 @@ static const double sqrt_2_over_pi = 0.79788456080286535588, cubic = 0.044715;
 
 KVA_ELEMENTWISE_INFER(gelu)
 
-static double gelu_erf(double x) { return 0.5 * x * (1 + erf(x * sqrt_half)); }
-static double gelu_tanh(double x) { return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + cubic * x * x * x))); }
+static double gelu_erf(double x) {
+  return 0.5 * x * (1 + erf(x * sqrt_half));
+}
+static double gelu_tanh(double x) {
+  return 0.5 * x * (1 + tanh(sqrt_2_over_pi * (x + cubic * x * x * x)));
+}
 
-static bool is_tanh(const kva_node *n) { return ((const kva_gelu_attrs *)n->attrs)->tanh; }
+static bool is_tanh(const kva_node *n) {
+  return ((const kva_gelu_attrs *)n->attrs)->tanh;
+}
 
 kva_status kva_gelu_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;
@@ -31,7 +37,8 @@ static kva_value *slope_erf(kva_builder *b, kva_value *x) {
 
 static kva_value *slope_tanh(kva_builder *b, kva_value *x) {
   kva_value *xx = kva_mul(b, x, x);
-  kva_value *u = kva_mul(b, kva_mul(b, KVA_NUM(sqrt_2_over_pi), x), kva_add(b, KVA_NUM(1), kva_mul(b, KVA_NUM(cubic), xx)));
+  kva_value *u =
+      kva_mul(b, kva_mul(b, KVA_NUM(sqrt_2_over_pi), x), kva_add(b, KVA_NUM(1), kva_mul(b, KVA_NUM(cubic), xx)));
   kva_value *t = kva_build1(b, KVA_OP_tanh, u);
   kva_value *du = kva_mul(b, KVA_NUM(sqrt_2_over_pi), kva_add(b, KVA_NUM(1), kva_mul(b, KVA_NUM(3 * cubic), xx)));
   kva_value *dt = kva_mul(b, kva_sub(b, KVA_NUM(1), kva_mul(b, t, t)), du);

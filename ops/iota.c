@@ -22,8 +22,10 @@ kva_status kva_iota_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in
   kva_wide *y = out[0];
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
-    if (y->f) y->f[i] = (double)idx[axis_of(n)];
-    else y->i[i] = idx[axis_of(n)];
+    if (y->f)
+      y->f[i] = (double)idx[axis_of(n)];
+    else
+      y->i[i] = idx[axis_of(n)];
   }
   return KVA_OK;
 }

@@ -3,5 +3,7 @@
 
 #include <math.h>
 
-static double is_nan_f(double x) { return isnan(x); }
+static double is_nan_f(double x) {
+  return isnan(x);
+}
 KVA_UNARY_OP(is_nan, isnan, is_nan_f, NULL)

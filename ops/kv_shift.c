@@ -13,8 +13,8 @@
  * Padding rows t < left_pad[b] count as zero and come out as zero. segments[b,t] numbers the documents of a packed
  * batch: a row of another document counts as zero; past belongs to the document of row 0.
  *
- * state: the W-1 raw (unmixed) rows that the rows after x will see as their past, i.e. taps of row T-1: the last rows of
- * concat(past, x), where padding and other documents are zero. Running chunks with past = the state before gives the
+ * state: the W-1 raw (unmixed) rows that the rows after x will see as their past, i.e. taps of row T-1: the last rows
+ * of concat(past, x), where padding and other documents are zero. Running chunks with past = the state before gives the
  * bits of one run over all rows, for every way to cut: terms are added in the order of j, whatever t is. (The paper's
  * own listing keeps the last *mixed* row in prefill, which makes the first decoded row wrong.)
  *
@@ -26,7 +26,8 @@
 
 enum { MAX_UNROLLED_TAPS = 16 };
 
-/* ---- inference ------------------------------------------------------------------------------------------------------ */
+/* ---- inference ------------------------------------------------------------------------------------------------------
+ */
 
 static bool boundary_of(const char *name, kva_shift_boundary *out) {
   static const char *const names[] = {"zero", "keep", "edge"};
@@ -121,13 +122,20 @@ kva_status kva_kv_shift_infer(kva_module *m, const kva_node *n, const kva_type *
   return KVA_OK;
 }
 
-/* ---- reference ------------------------------------------------------------------------------------------------------ */
+/* ---- reference ------------------------------------------------------------------------------------------------------
+ */
 
 kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_wide *x, const kva_wide *const *in) {
   uint32_t n = s->n->n_operands;
   return (kva_shift_ref){
-      .B = x->dims[0], .T = x->dims[s->time], .H = x->dims[s->head], .D = x->dims[3], .W = s->window,
-      .time = s->time, .weight_rank = s->weight_rank, .boundary = s->boundary,
+      .B = x->dims[0],
+      .T = x->dims[s->time],
+      .H = x->dims[s->head],
+      .D = x->dims[3],
+      .W = s->window,
+      .time = s->time,
+      .weight_rank = s->weight_rank,
+      .boundary = s->boundary,
       .past = n > KVA_SHIFT_PAST ? in[KVA_SHIFT_PAST] : NULL,
       .segments = n > KVA_SHIFT_SEGMENTS ? in[KVA_SHIFT_SEGMENTS] : NULL,
       .left_pad = n > KVA_SHIFT_LEFT_PAD ? in[KVA_SHIFT_LEFT_PAD] : NULL,
@@ -206,7 +214,8 @@ kva_status kva_kv_shift_ref(kva_ref *r, const kva_node *n, const kva_wide *const
   return KVA_OK;
 }
 
-/* ---- gradient ------------------------------------------------------------------------------------------------------- */
+/* ---- gradient -------------------------------------------------------------------------------------------------------
+ */
 
 /* Weights [H, W] that pick tap j: 1 there, else 0. */
 static kva_value *pick_tap(kva_builder *b, const kva_shift *s, kva_dtype dtype, int64_t j) {
@@ -231,8 +240,8 @@ static input_grads input_grad(kva_vjp *c, kva_node *n, kva_value *dy, kva_value 
 }
 
 /* Row k of the state is tap W-2-k of row T-1, so its gradient is that of a shift whose weights pick this tap and whose
- * result is used in row T-1 only. This holds for every boundary rule but "keep", whose unmixed row is no tap: there rows
- * before the start are zero in the state. */
+ * result is used in row T-1 only. This holds for every boundary rule but "keep", whose unmixed row is no tap: there
+ * rows before the start are zero in the state. */
 static input_grads state_grad(kva_vjp *c, kva_node *n, const kva_shift *s, int64_t k) {
   const kva_kv_shift_attrs *a = n->attrs;
   kva_value *dstate = c->grad_out[1];
@@ -250,7 +259,9 @@ static input_grads state_grad(kva_vjp *c, kva_node *n, const kva_shift *s, int64
   return input_grad(c, n, dy, w, s->boundary == KVA_SHIFT_KEEP ? "zero" : a->boundary);
 }
 
-static kva_value *sum_of(kva_builder *b, kva_value *x, kva_value *y) { return x ? kva_add(b, x, y) : y; }
+static kva_value *sum_of(kva_builder *b, kva_value *x, kva_value *y) {
+  return x ? kva_add(b, x, y) : y;
+}
 
 static kva_value *weight_grad(kva_vjp *c, kva_node *n) {
   const kva_kv_shift_attrs *a = n->attrs;
@@ -281,7 +292,8 @@ kva_status kva_kv_shift_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-/* ---- lowering ------------------------------------------------------------------------------------------------------- */
+/* ---- lowering -------------------------------------------------------------------------------------------------------
+ */
 
 kva_shift_at kva_shift_index(const kva_shift *s, const kva_expr *const *idx) {
   return (kva_shift_at){idx[0], idx[s->time], idx[s->head], idx[3]};
@@ -366,8 +378,7 @@ kva_kval kva_shift_sum(kva_lower *l, const kva_shift *s, kva_shift_at at, kva_sh
   return sum;
 }
 
-static kva_shift_product tap_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j,
-                                     void *user) {
+static kva_shift_product tap_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, void *user) {
   (void)user;
   kva_shift_product p = {kva_shift_weight(l, s, at, j, NULL), kva_shift_tap(l, s, at, j)};
   kva_kval kept = kva_shift_kept_row(l, s, at);

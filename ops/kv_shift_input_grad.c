@@ -27,8 +27,7 @@ kva_status kva_kv_shift_input_grad_infer(kva_module *m, const kva_node *n, const
 }
 
 /* Scatters as the forward pass gathers, so that the lowered gather is checked against independent code. */
-kva_status kva_kv_shift_input_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in,
-                                       kva_wide *const *out) {
+kva_status kva_kv_shift_input_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;
   kva_shift form = shift_of(n);
   kva_shift_ref s = kva_shift_ref_get(&form, in[0], in);
@@ -58,8 +57,7 @@ static kva_shift_product product_at(kva_lower *l, const kva_shift *s, kva_shift_
 }
 
 /* at.t: a row of x. */
-static kva_shift_product row_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j,
-                                     void *user) {
+static kva_shift_product row_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, void *user) {
   (void)user;
   kva_kval real = kva_k_index_le(l->kb, kva_shift_start(l, s, at.b), at.t);
   kva_shift_product p = product_at(l, s, at, j, at.t, real);

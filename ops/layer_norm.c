@@ -1,9 +1,8 @@
-/* layer_norm(x, scale, bias?): y = (x - mean) * r * scale + bias with r = 1 / sqrt(var + eps); mean and (biased) variance
- * over the axes from `axis` to the last. scale and bias broadcast to x.
- * Gradient, with xhat = (x - mean) * r and g = dy * scale: dx = r * (g - mean(g) - xhat * mean(g * xhat)); dscale and
- * dbias are dy * xhat and dy, summed to their shapes.
- * Tolerance 32: two passes over the row, the second on differences; x - mean cancels where a row is nearly constant, so
- * the error is relative to the largest |x|. */
+/* layer_norm(x, scale, bias?): y = (x - mean) * r * scale + bias with r = 1 / sqrt(var + eps); mean and (biased)
+ * variance over the axes from `axis` to the last. scale and bias broadcast to x. Gradient, with xhat = (x - mean) * r
+ * and g = dy * scale: dx = r * (g - mean(g) - xhat * mean(g * xhat)); dscale and dbias are dy * xhat and dy, summed to
+ * their shapes. Tolerance 32: two passes over the row, the second on differences; x - mean cancels where a row is
+ * nearly constant, so the error is relative to the largest |x|. */
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"

@@ -3,8 +3,14 @@
 
 KVA_ELEMENTWISE_INFER(less)
 
-static double less_f(double x, double y) { return x < y; }
-static int64_t less_i(int64_t x, int64_t y) { return x < y; }
-static int64_t less_u(int64_t x, int64_t y) { return (uint64_t)x < (uint64_t)y; }
+static double less_f(double x, double y) {
+  return x < y;
+}
+static int64_t less_i(int64_t x, int64_t y) {
+  return x < y;
+}
+static int64_t less_u(int64_t x, int64_t y) {
+  return (uint64_t)x < (uint64_t)y;
+}
 KVA_BINARY_REF_U64(less, less_f, less_i, less_u)
 KVA_BINARY_LOWER(less, kva_k2(b, KVA_K_lt, x, y))

@@ -3,8 +3,14 @@
 
 KVA_ELEMENTWISE_INFER(less_equal)
 
-static double less_equal_f(double x, double y) { return x <= y; }
-static int64_t less_equal_i(int64_t x, int64_t y) { return x <= y; }
-static int64_t less_equal_u(int64_t x, int64_t y) { return (uint64_t)x <= (uint64_t)y; }
+static double less_equal_f(double x, double y) {
+  return x <= y;
+}
+static int64_t less_equal_i(int64_t x, int64_t y) {
+  return x <= y;
+}
+static int64_t less_equal_u(int64_t x, int64_t y) {
+  return (uint64_t)x <= (uint64_t)y;
+}
 KVA_BINARY_REF_U64(less_equal, less_equal_f, less_equal_i, less_equal_u)
 KVA_BINARY_LOWER(less_equal, kva_k2(b, KVA_K_le, x, y))

@@ -13,9 +13,12 @@ kva_matmul_shape kva_matmul_get(const kva_node *n) {
   const kva_matmul_attrs *attrs = n->attrs;
   const kva_type *a = kva_operand_type(n, 0), *b = kva_operand_type(n, 1);
   return (kva_matmul_shape){
-      .M = a->dims[a->rank - (attrs->transpose_a ? 1 : 2)], .K = a->dims[a->rank - (attrs->transpose_a ? 2 : 1)],
-      .N = b->dims[b->rank - (attrs->transpose_b ? 2 : 1)], .K_of_b = b->dims[b->rank - (attrs->transpose_b ? 1 : 2)],
-      .transpose_a = attrs->transpose_a, .transpose_b = attrs->transpose_b,
+      .M = a->dims[a->rank - (attrs->transpose_a ? 1 : 2)],
+      .K = a->dims[a->rank - (attrs->transpose_a ? 2 : 1)],
+      .N = b->dims[b->rank - (attrs->transpose_b ? 2 : 1)],
+      .K_of_b = b->dims[b->rank - (attrs->transpose_b ? 1 : 2)],
+      .transpose_a = attrs->transpose_a,
+      .transpose_b = attrs->transpose_b,
   };
 }
 
@@ -80,11 +83,15 @@ kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_wide *const *
     double sum = 0;
     uint64_t whole = 0;
     for (int64_t k = 0; k < depth; k++, x += a.column, y += b.row) {
-      if (c->f) sum += a.w->f[x] * b.w->f[y];
-      else whole += (uint64_t)a.w->i[x] * (uint64_t)b.w->i[y];
+      if (c->f)
+        sum += a.w->f[x] * b.w->f[y];
+      else
+        whole += (uint64_t)a.w->i[x] * (uint64_t)b.w->i[y];
     }
-    if (c->f) c->f[at] = sum;
-    else c->i[at] = (int64_t)whole;
+    if (c->f)
+      c->f[at] = sum;
+    else
+      c->i[at] = (int64_t)whole;
     at++;
   } while (kva_next_index(c->rank, c->dims, idx));
   return KVA_OK;

@@ -59,8 +59,10 @@ kva_status kva_max_pool_ref(kva_ref *r, const kva_node *n, const kva_wide *const
       int64_t offset = kva_window_offset(&w, x->dims + 2, idx + 2, k);
       if (offset >= 0 && wins(x, base + offset, best)) best = base + offset;
     } while (kva_next_index(w.n, w.kernel, k));
-    if (x->f) out[0]->f[at] = best < 0 ? lowest(x->dtype) : x->f[best];
-    else out[0]->i[at] = best < 0 ? (int64_t)lowest(x->dtype) : x->i[best];
+    if (x->f)
+      out[0]->f[at] = best < 0 ? lowest(x->dtype) : x->f[best];
+    else
+      out[0]->i[at] = best < 0 ? (int64_t)lowest(x->dtype) : x->i[best];
     bool turn = a->column_major && best >= 0;
     out[1]->i[at++] = turn ? base + column_major(&w, x->dims + 2, best - base) : best;
   } while (kva_next_index(out[0]->rank, out[0]->dims, idx));
@@ -84,19 +86,16 @@ kva_status kva_max_pool_vjp(kva_vjp *c, kva_node *n) {
 }
 
 typedef struct pool_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
+  kva_window_site at;
   kva_kval max; /* NULL: it is being computed */
 } pool_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const pool_body *body = user;
-  const kva_type *x = kva_operand_type(body->n, 0);
-  const kva_expr *at[KVA_MAX_RANK] = {body->idx[0], body->idx[1]};
-  kva_kval cond = kva_window_read(kb, body->window, x->dims + 2, body->idx + 2, vars, at + 2);
-  kva_kval v = kva_masked_operand(body->l, body->n, 0, at, cond);
+  const kva_type *x = kva_operand_type(body->at.n, 0);
+  const kva_expr *at[KVA_MAX_RANK] = {body->at.idx[0], body->at.idx[1]};
+  kva_kval cond = kva_window_read(kb, body->at.window, x->dims + 2, body->at.idx + 2, vars, at + 2);
+  kva_kval v = kva_masked_operand(body->at.l, body->at.n, 0, at, cond);
   if (!body->max) return cond ? kva_k_select(kb, cond, v, kva_k_const(kb, v->dtype, lowest(v->dtype))) : v;
   kva_kval hit = kva_k2(kb, KVA_K_eq, v, body->max);
   if (kva_dtype_is_float(v->dtype)) hit = kva_k2(kb, KVA_K_or, hit, kva_k1(kb, KVA_K_isnan, v));
@@ -122,13 +121,11 @@ kva_kval kva_max_pool_lower(kva_lower *l, const kva_node *n, uint32_t result, co
   kva_kb *kb = l->kb;
   const kva_type *x = kva_operand_type(n, 0);
   kva_window w = KVA_POOL_WINDOW(a);
-  const kva_expr *extents[KVA_MAX_SPATIAL];
-  kva_window_kernel(kb->exprs, &w, extents);
-  pool_body body = {l, n, &w, idx, NULL};
-  kva_kval max = kva_k_reduce_over(kb, KVA_COMBINE_MAX, kva_k_compute_type(x->dtype), w.n, extents, tap, &body);
+  pool_body body = {{l, n, &w, idx}, NULL};
+  kva_kval max = kva_window_reduce(kb, &w, KVA_COMBINE_MAX, kva_k_compute_type(x->dtype), NULL, tap, &body);
   if (result == 0) return max;
   body.max = max;
-  kva_kval first = kva_k_reduce_over(kb, KVA_COMBINE_MIN, KVA_I64, w.n, extents, tap, &body);
+  kva_kval first = kva_window_reduce(kb, &w, KVA_COMBINE_MIN, KVA_I64, NULL, tap, &body);
   kva_kval none = kva_k2(kb, KVA_K_eq, first, kva_k_const_i(kb, KVA_I64, INT64_MAX));
   kva_kval position = kva_k_select(kb, none, kva_k_const_i(kb, KVA_I64, -1), first);
   return a->column_major ? kva_k_select(kb, none, position, turned(l, x, position)) : position;

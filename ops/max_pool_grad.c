@@ -1,5 +1,5 @@
-/* max_pool_grad(indices[N, C, out], dy[N, C, out]) -> dx[N, C, spatial]: every dy goes to the element that won its window
- * in max_pool, where indices are (row-major) positions in the flat dx,
+/* max_pool_grad(indices[N, C, out], dy[N, C, out]) -> dx[N, C, spatial]: every dy goes to the element that won its
+ * window in max_pool, where indices are (row-major) positions in the flat dx,
  *
  *   dx[n,c,i] = sum over o with indices[n,c,o] == position of (n,c,i) of dy[n,c,o]
  *
@@ -37,21 +37,18 @@ kva_status kva_max_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *
 }
 
 typedef struct grad_body {
-  kva_lower *l;
-  const kva_node *n;
-  const kva_window *window;
-  const kva_expr *const *idx;
+  kva_window_site at;
   kva_kval position; /* of idx in dx */
 } grad_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
   const grad_body *body = user;
-  const kva_type *dy = kva_operand_type(body->n, DY);
-  const kva_expr *at[KVA_MAX_RANK] = {body->idx[0], body->idx[1]};
-  kva_kval cond = kva_window_reader(kb, body->window, dy->dims + 2, body->idx + 2, vars, at + 2);
-  kva_kval winner = kva_k_convert(kb, kva_masked_operand(body->l, body->n, INDICES, at, cond), KVA_I64);
+  const kva_type *dy = kva_operand_type(body->at.n, DY);
+  const kva_expr *at[KVA_MAX_RANK] = {body->at.idx[0], body->at.idx[1]};
+  kva_kval cond = kva_window_reader(kb, body->at.window, dy->dims + 2, body->at.idx + 2, vars, at + 2);
+  kva_kval winner = kva_k_convert(kb, kva_masked_operand(body->at.l, body->at.n, INDICES, at, cond), KVA_I64);
   cond = kva_k_and(kb, cond, kva_k2(kb, KVA_K_eq, winner, body->position));
-  return kva_masked_operand(body->l, body->n, DY, at, cond);
+  return kva_masked_operand(body->at.l, body->at.n, DY, at, cond);
 }
 
 kva_kval kva_max_pool_grad_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
@@ -59,9 +56,7 @@ kva_kval kva_max_pool_grad_lower(kva_lower *l, const kva_node *n, uint32_t resul
   const kva_max_pool_grad_attrs *a = n->attrs;
   const kva_type *dx = n->results[0].type;
   kva_window w = KVA_POOL_WINDOW(a);
-  const kva_expr *extents[KVA_MAX_SPATIAL];
-  kva_window_kernel(l->kb->exprs, &w, extents);
   kva_kval position = kva_k_index(l->kb, kva_shape_linear(l->kb->exprs, dx->rank, dx->dims, idx));
-  grad_body body = {l, n, &w, idx, position};
-  return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(dx->dtype), w.n, extents, tap, &body);
+  grad_body body = {{l, n, &w, idx}, position};
+  return kva_window_reduce(l->kb, &w, KVA_COMBINE_ADD, kva_k_compute_type(dx->dtype), NULL, tap, &body);
 }

@@ -6,9 +6,15 @@
 
 KVA_ELEMENTWISE_INFER(min)
 
-static double min_f(double x, double y) { return isnan(x) || x < y ? x : y; }
-static int64_t min_i(int64_t x, int64_t y) { return x < y ? x : y; }
-static int64_t min_u(int64_t x, int64_t y) { return (uint64_t)x < (uint64_t)y ? x : y; }
+static double min_f(double x, double y) {
+  return isnan(x) || x < y ? x : y;
+}
+static int64_t min_i(int64_t x, int64_t y) {
+  return x < y ? x : y;
+}
+static int64_t min_u(int64_t x, int64_t y) {
+  return (uint64_t)x < (uint64_t)y ? x : y;
+}
 KVA_BINARY_REF_U64(min, min_f, min_i, min_u)
 
 /* What x gets of g: 1, 1/2 or 0. */

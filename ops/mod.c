@@ -11,12 +11,16 @@ static double mod_f(double x, double y) {
   double r = fmod(x, y);
   return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
-static int64_t rem_i(int64_t x, int64_t y) { return y == 0 || y == -1 ? 0 : x % y; }
+static int64_t rem_i(int64_t x, int64_t y) {
+  return y == 0 || y == -1 ? 0 : x % y;
+}
 static int64_t mod_i(int64_t x, int64_t y) {
   int64_t r = rem_i(x, y);
   return r != 0 && (r < 0) != (y < 0) ? r + y : r;
 }
-static int64_t rem_u(int64_t x, int64_t y) { return y ? (int64_t)((uint64_t)x % (uint64_t)y) : 0; }
+static int64_t rem_u(int64_t x, int64_t y) {
+  return y ? (int64_t)((uint64_t)x % (uint64_t)y) : 0;
+}
 
 kva_status kva_mod_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;

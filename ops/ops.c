@@ -12,24 +12,24 @@
 #define UNWRAP(...)             __VA_ARGS__
 #define ROW_(op, KIND, field, def) \
   {#field, KVA_ATTR_##KIND, (uint32_t)offsetof(kva_##op##_attrs, field), (double)(def)},
-#define ROW(...)               ROW_(__VA_ARGS__)
+#define ROW(...) ROW_(__VA_ARGS__)
 #define EACH_0(op)
-#define EACH_1(op, t)          ROW(op, UNWRAP t)
-#define EACH_2(op, t, ...)     ROW(op, UNWRAP t) EACH_1(op, __VA_ARGS__)
-#define EACH_3(op, t, ...)     ROW(op, UNWRAP t) EACH_2(op, __VA_ARGS__)
-#define EACH_4(op, t, ...)     ROW(op, UNWRAP t) EACH_3(op, __VA_ARGS__)
-#define EACH_5(op, t, ...)     ROW(op, UNWRAP t) EACH_4(op, __VA_ARGS__)
-#define EACH_6(op, t, ...)     ROW(op, UNWRAP t) EACH_5(op, __VA_ARGS__)
-#define EACH_7(op, t, ...)     ROW(op, UNWRAP t) EACH_6(op, __VA_ARGS__)
-#define EACH_8(op, t, ...)     ROW(op, UNWRAP t) EACH_7(op, __VA_ARGS__)
+#define EACH_1(op, t)                             ROW(op, UNWRAP t)
+#define EACH_2(op, t, ...)                        ROW(op, UNWRAP t) EACH_1(op, __VA_ARGS__)
+#define EACH_3(op, t, ...)                        ROW(op, UNWRAP t) EACH_2(op, __VA_ARGS__)
+#define EACH_4(op, t, ...)                        ROW(op, UNWRAP t) EACH_3(op, __VA_ARGS__)
+#define EACH_5(op, t, ...)                        ROW(op, UNWRAP t) EACH_4(op, __VA_ARGS__)
+#define EACH_6(op, t, ...)                        ROW(op, UNWRAP t) EACH_5(op, __VA_ARGS__)
+#define EACH_7(op, t, ...)                        ROW(op, UNWRAP t) EACH_6(op, __VA_ARGS__)
+#define EACH_8(op, t, ...)                        ROW(op, UNWRAP t) EACH_7(op, __VA_ARGS__)
 #define NTH(op, a, b, c, d, e, f, g, h, nth, ...) nth
 #define EACH_(...) \
   NTH(__VA_ARGS__, EACH_8, EACH_7, EACH_6, EACH_5, EACH_4, EACH_3, EACH_2, EACH_1, EACH_0, )(__VA_ARGS__)
 #define EACH(...) EACH_(__VA_ARGS__)
 
-#define DESC_ATTRS(op)                                                              \
-  static const kva_attr_field op##_fields[] = {EACH(op KVA_ATTRS_##op(TUPLE))};     \
-  static const kva_attr_desc op##_desc = {.size = sizeof(kva_##op##_attrs),         \
+#define DESC_ATTRS(op)                                                                            \
+  static const kva_attr_field op##_fields[] = {EACH(op KVA_ATTRS_##op(TUPLE))};                   \
+  static const kva_attr_desc op##_desc = {.size = sizeof(kva_##op##_attrs),                       \
                                           .n_fields = sizeof op##_fields / sizeof op##_fields[0], \
                                           .fields = op##_fields};
 #define DESC_PLAIN(op)
@@ -39,24 +39,24 @@
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-#define ATTRS_OF_ATTRS(op)     &op##_desc
-#define ATTRS_OF_PLAIN(op)     NULL
-#define VJP_OF_RULE(op)        kva_##op##_vjp
-#define VJP_OF_ZERO(op)        NULL
-#define VJP_OF_NONE(op)        NULL
-#define REASON_RULE            NULL
-#define REASON_ZERO            NULL
-#define REASON_NONE            "no second-order rule"
-#define REF_OF_ELEMENT(op)     kva_##op##_ref
-#define REF_OF_KERNEL(op)      kva_##op##_ref
-#define REF_OF_STRUCTURE(op)   NULL
-#define LOWER_OF_ELEMENT(op)   kva_##op##_lower
-#define LOWER_OF_KERNEL(op)    NULL
-#define LOWER_OF_STRUCTURE(op) NULL
-#define KERNEL_OF_ELEMENT(op)  NULL
-#define KERNEL_OF_KERNEL(op)   kva_##op##_kernel
+#define ATTRS_OF_ATTRS(op)      &op##_desc
+#define ATTRS_OF_PLAIN(op)      NULL
+#define VJP_OF_RULE(op)         kva_##op##_vjp
+#define VJP_OF_ZERO(op)         NULL
+#define VJP_OF_NONE(op)         NULL
+#define REASON_RULE             NULL
+#define REASON_ZERO             NULL
+#define REASON_NONE             "no second-order rule"
+#define REF_OF_ELEMENT(op)      kva_##op##_ref
+#define REF_OF_KERNEL(op)       kva_##op##_ref
+#define REF_OF_STRUCTURE(op)    NULL
+#define LOWER_OF_ELEMENT(op)    kva_##op##_lower
+#define LOWER_OF_KERNEL(op)     NULL
+#define LOWER_OF_STRUCTURE(op)  NULL
+#define KERNEL_OF_ELEMENT(op)   NULL
+#define KERNEL_OF_KERNEL(op)    kva_##op##_kernel
 #define KERNEL_OF_STRUCTURE(op) NULL
-#define KVA_LOWER_STRUCTURE    KVA_LOWER_NONE
+#define KVA_LOWER_STRUCTURE     KVA_LOWER_NONE
 
 static const kva_op_info rows[KVA_OP_COUNT] = {
 #define OP(op, min_in, max_in, n_out, trait_bits, ATTR, VJP, LOWER, tol) \

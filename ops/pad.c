@@ -70,8 +70,10 @@ static void pad_element(const kva_node *n, const kva_wide *const *in, const int6
     at[k] = source(mode_of(n), idx[k] - before[k], in[0]->dims[k]);
     inside &= at[k] >= 0;
   }
-  if (inside) kva_ref_copy(in[0], kva_ref_offset(in[0], at), y, i);
-  else if (n->n_operands > 1 && in[1]) kva_ref_copy(in[1], 0, y, i);
+  if (inside)
+    kva_ref_copy(in[0], kva_ref_offset(in[0], at), y, i);
+  else if (n->n_operands > 1 && in[1])
+    kva_ref_copy(in[1], 0, y, i);
 }
 
 kva_status kva_pad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
@@ -171,7 +173,9 @@ kva_kval kva_pad_lower(kva_lower *l, const kva_node *n, uint32_t result, const k
         inside = kva_k_and(b, inside, kva_k_index_lt(b, zero, x->dims[k]));
     }
   }
-  kva_kval v = kva_masked_operand(l, n, 0, at, inside);
-  if (!kva_operand(n, 1) || !inside || mode_of(n) != PAD_CONSTANT) return v;
+  if (!inside || !kva_operand(n, 1) || mode_of(n) != PAD_CONSTANT) return kva_masked_operand(l, n, 0, at, inside);
+  kva_kval guard = kva_k_guard_begin(b, inside);
+  kva_kval v = l->operand(l, n, 0, at);
+  kva_k_guard_end(b, guard);
   return kva_k_select(b, inside, v, l->operand(l, n, 1, NULL));
 }

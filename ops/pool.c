@@ -30,7 +30,7 @@ int64_t kva_avg_pool_count(const kva_window *w, const int64_t *in, const int64_t
   for (uint32_t i = 0; i < w->n; i++) {
     int64_t lo = include_pad ? -w->before[i] : 0, hi = include_pad ? in[i] + w->after[i] : in[i], taps = 0;
     for (int64_t k = 0; k < w->kernel[i]; k++) {
-      int64_t at = kva_window_at(w, i, o[i], k);
+      int64_t at = kva_window_position(w, i, o[i], k);
       taps += at >= lo && at < hi;
     }
     count *= taps;
@@ -46,8 +46,8 @@ static const kva_expr *axis_count(kva_expr_ctx *c, const kva_window *w, uint32_t
   const kva_expr *lo = kva_expr_const(c, include_pad ? -w->before[i] : 0);
   const kva_expr *hi = kva_expr_addi(c, in, include_pad ? w->after[i] : 0);
   const kva_expr *first = kva_expr_max(c, zero, kva_expr_ceildiv(c, kva_expr_sub(c, lo, begin), dilation));
-  const kva_expr *end = kva_expr_min(c, kva_expr_const(c, w->kernel[i]),
-                                     kva_expr_ceildiv(c, kva_expr_sub(c, hi, begin), dilation));
+  const kva_expr *end =
+      kva_expr_min(c, kva_expr_const(c, w->kernel[i]), kva_expr_ceildiv(c, kva_expr_sub(c, hi, begin), dilation));
   return kva_expr_max(c, zero, kva_expr_sub(c, end, first));
 }
 

@@ -6,10 +6,12 @@
 
 /* The attributes that max_pool, avg_pool and their gradients begin with, as a list of arguments. */
 #define KVA_POOL_LISTS(a) (a)->kernel, (a)->strides, (a)->pads, (a)->dilations
-#define KVA_POOL_WINDOW(a) kva_window_get((a)->kernel.n, (a)->kernel.v, (a)->strides, (a)->pads, (a)->dilations, (a)->ceil_mode)
+#define KVA_POOL_WINDOW(a) \
+  kva_window_get((a)->kernel.n, (a)->kernel.v, (a)->strides, (a)->pads, (a)->dilations, (a)->ceil_mode)
 
 /* Result type of a pool over operand i. */
-KVA_MUST_USE kva_status kva_pool_infer(kva_module *m, const kva_node *n, const kva_window *w, const kva_type **out_type);
+KVA_MUST_USE kva_status kva_pool_infer(kva_module *m, const kva_node *n, const kva_window *w,
+                                       const kva_type **out_type);
 /* Type of x from dy (operand i): its batch and channels with `spatial` extents; checks that the window maps them to
  * dy's. */
 KVA_MUST_USE kva_status kva_pool_grad_infer(kva_module *m, const kva_node *n, uint32_t i, const kva_window *w,

@@ -18,7 +18,9 @@ static int64_t pow_i(int64_t x, int64_t y) {
   if (x == 1) return 1;
   return x == -1 ? (y & 1 ? -1 : 1) : 0;
 }
-static int64_t pow_u(int64_t x, int64_t y) { return power((uint64_t)x, (uint64_t)y); }
+static int64_t pow_u(int64_t x, int64_t y) {
+  return power((uint64_t)x, (uint64_t)y);
+}
 KVA_BINARY_REF_U64(pow, pow, pow_i, pow_u)
 
 static kva_value *slope_base(kva_builder *b, kva_value *x, kva_value *y) {

@@ -37,8 +37,10 @@ static const kva_type *reduced_type(kva_module *m, const kva_type *x, const bool
   kva_dim dims[KVA_MAX_RANK];
   uint32_t rank = 0;
   for (uint32_t k = 0; k < x->rank; k++) {
-    if (!reduced[k]) dims[rank++] = x->dims[k];
-    else if (keepdims) dims[rank++] = kva_expr_const(m->exprs, 1);
+    if (!reduced[k])
+      dims[rank++] = x->dims[k];
+    else if (keepdims)
+      dims[rank++] = kva_expr_const(m->exprs, 1);
   }
   return kva_type_tensor(m, dtype, rank, dims);
 }
@@ -78,8 +80,10 @@ void kva_reduce_ref(const kva_node *n, const kva_wide *x, kva_wide *y, kva_reduc
   bool reduced[KVA_MAX_RANK];
   kva_reduction_axes(n, reduced);
   for (int64_t i = 0; i < y->n; i++) {
-    if (y->f) y->f[i] = start_f;
-    else y->i[i] = start_i;
+    if (y->f)
+      y->f[i] = start_f;
+    else
+      y->i[i] = start_i;
   }
   int64_t (*integer)(int64_t, int64_t) = x->dtype == KVA_U64 ? step.u : step.i;
   int64_t idx[KVA_MAX_RANK] = {0};
@@ -87,8 +91,10 @@ void kva_reduce_ref(const kva_node *n, const kva_wide *x, kva_wide *y, kva_reduc
     int64_t at = 0;
     for (uint32_t k = 0; k < x->rank; k++)
       if (!reduced[k]) at = at * x->dims[k] + idx[k];
-    if (y->f) y->f[at] = step.f(y->f[at], x->f[i]);
-    else y->i[at] = integer(y->i[at], x->i[i]);
+    if (y->f)
+      y->f[at] = step.f(y->f[at], x->f[i]);
+    else
+      y->i[at] = integer(y->i[at], x->i[i]);
   }
 }
 
@@ -160,8 +166,7 @@ kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kva_type **out_
   const kva_type *x = kva_operand_type(n, 0);
   uint32_t axis;
   KVA_TRY(kva_normalize_axis(m, n, arg_attrs(n)->axis, x->rank, &axis));
-  if (kva_expr_is(x->dims[axis], 0))
-    return kva_operand_error(m, n, 0, "axis %u is empty, so it has no extremum", axis);
+  if (kva_expr_is(x->dims[axis], 0)) return kva_operand_error(m, n, 0, "axis %u is empty, so it has no extremum", axis);
   bool reduced[KVA_MAX_RANK] = {false};
   reduced[axis] = true;
   out_types[0] = reduced_type(m, x, reduced, arg_attrs(n)->keepdims, KVA_I64);
@@ -211,8 +216,8 @@ kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *i
   uint32_t axis = kva_axis(arg_attrs(n)->axis, type->rank);
   kva_dtype t = kva_k_compute_type(type->dtype);
   double infinity = greatest ? -(double)INFINITY : (double)INFINITY;
-  kva_kval worst = kva_dtype_is_float(t) ? kva_k_const_f(b, t, infinity)
-                                         : kva_k_const_i(b, t, kva_int_limit(t, !greatest));
+  kva_kval worst =
+      kva_dtype_is_float(t) ? kva_k_const_f(b, t, infinity) : kva_k_const_i(b, t, kva_int_limit(t, !greatest));
   kva_kloop *loop = kva_k_loop_begin(b, KVA_K_SERIAL, type->dims[axis], "k");
   kva_kval best = kva_k_carry(b, loop, worst), where = kva_k_carry(b, loop, kva_k_const_i(b, KVA_I64, 0));
   const kva_expr *at[KVA_MAX_RANK];

@@ -33,20 +33,20 @@ KVA_MUST_USE kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kv
 KVA_MUST_USE kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_wide *x, kva_wide *y, bool greatest);
 kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *idx, bool greatest);
 
-#define KVA_REDUCE_INFER(op)                                                                 \
+#define KVA_REDUCE_INFER(op)                                                                  \
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \
-    return kva_reduce_infer(m, n, out_types);                                                \
+    return kva_reduce_infer(m, n, out_types);                                                 \
   }
-#define KVA_REDUCE_REF(op, step, start_f, start_i)                                                               \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {    \
-    (void)r;                                                                                                     \
-    kva_reduce_ref(n, in[0], out[0], step, start_f, start_i);                                                    \
-    return KVA_OK;                                                                                               \
+#define KVA_REDUCE_REF(op, step, start_f, start_i)                                                            \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
+    (void)r;                                                                                                  \
+    kva_reduce_ref(n, in[0], out[0], step, start_f, start_i);                                                 \
+    return KVA_OK;                                                                                            \
   }
-#define KVA_REDUCE_LOWER(op, combine)                                                                            \
-  kva_kval kva_##op##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {     \
-    (void)result;                                                                                                \
-    return kva_reduce_lower(l, n, combine, idx);                                                                 \
+#define KVA_REDUCE_LOWER(op, combine)                                                                       \
+  kva_kval kva_##op##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) { \
+    (void)result;                                                                                           \
+    return kva_reduce_lower(l, n, combine, idx);                                                            \
   }
 
 #endif

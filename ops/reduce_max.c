@@ -1,15 +1,20 @@
-/* reduce_max: y = the greatest x over `axes` (all where none are listed); NaN wins. Over nothing: the end of the dtype's range
- * that changes no result. Gradient: g, split evenly among the elements equal to y.
- * Exact: comparisons. */
+/* reduce_max: y = the greatest x over `axes` (all where none are listed); NaN wins. Over nothing: the end of the
+ * dtype's range that changes no result. Gradient: g, split evenly among the elements equal to y. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
 #include <math.h>
 
 KVA_REDUCE_INFER(reduce_max)
 
-static double max_f(double acc, double x) { return isnan(acc) || acc > x ? acc : x; }
-static int64_t max_i(int64_t acc, int64_t x) { return acc > x ? acc : x; }
-static int64_t max_u(int64_t acc, int64_t x) { return (uint64_t)acc > (uint64_t)x ? acc : x; }
+static double max_f(double acc, double x) {
+  return isnan(acc) || acc > x ? acc : x;
+}
+static int64_t max_i(int64_t acc, int64_t x) {
+  return acc > x ? acc : x;
+}
+static int64_t max_u(int64_t acc, int64_t x) {
+  return (uint64_t)acc > (uint64_t)x ? acc : x;
+}
 
 kva_status kva_reduce_max_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;

@@ -4,7 +4,9 @@
 
 KVA_REDUCE_INFER(reduce_mean)
 
-static double sum_f(double acc, double x) { return acc + x; }
+static double sum_f(double acc, double x) {
+  return acc + x;
+}
 
 kva_status kva_reduce_mean_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;

@@ -1,15 +1,20 @@
-/* reduce_min: y = the least x over `axes` (all where none are listed); NaN wins. Over nothing: the end of the dtype's range
- * that changes no result. Gradient: g, split evenly among the elements equal to y.
- * Exact: comparisons. */
+/* reduce_min: y = the least x over `axes` (all where none are listed); NaN wins. Over nothing: the end of the dtype's
+ * range that changes no result. Gradient: g, split evenly among the elements equal to y. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
 #include <math.h>
 
 KVA_REDUCE_INFER(reduce_min)
 
-static double min_f(double acc, double x) { return isnan(acc) || acc < x ? acc : x; }
-static int64_t min_i(int64_t acc, int64_t x) { return acc < x ? acc : x; }
-static int64_t min_u(int64_t acc, int64_t x) { return (uint64_t)acc < (uint64_t)x ? acc : x; }
+static double min_f(double acc, double x) {
+  return isnan(acc) || acc < x ? acc : x;
+}
+static int64_t min_i(int64_t acc, int64_t x) {
+  return acc < x ? acc : x;
+}
+static int64_t min_u(int64_t acc, int64_t x) {
+  return (uint64_t)acc < (uint64_t)x ? acc : x;
+}
 
 kva_status kva_reduce_min_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;

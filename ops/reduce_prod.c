@@ -5,8 +5,12 @@
 
 KVA_REDUCE_INFER(reduce_prod)
 
-static double prod_f(double acc, double x) { return acc * x; }
-static int64_t prod_i(int64_t acc, int64_t x) { return (int64_t)((uint64_t)acc * (uint64_t)x); }
+static double prod_f(double acc, double x) {
+  return acc * x;
+}
+static int64_t prod_i(int64_t acc, int64_t x) {
+  return (int64_t)((uint64_t)acc * (uint64_t)x);
+}
 KVA_REDUCE_REF(reduce_prod, ((kva_reduce_step){prod_f, prod_i, prod_i}), 1, 1)
 
 /* With zeros replaced by 1 the product p of a group is that of its non-zero elements; the product of the others is then

@@ -5,8 +5,12 @@
 
 KVA_REDUCE_INFER(reduce_sum)
 
-static double sum_f(double acc, double x) { return acc + x; }
-static int64_t sum_i(int64_t acc, int64_t x) { return (int64_t)((uint64_t)acc + (uint64_t)x); }
+static double sum_f(double acc, double x) {
+  return acc + x;
+}
+static int64_t sum_i(int64_t acc, int64_t x) {
+  return (int64_t)((uint64_t)acc + (uint64_t)x);
+}
 KVA_REDUCE_REF(reduce_sum, ((kva_reduce_step){sum_f, sum_i, sum_i}), 0, 0)
 
 kva_status kva_reduce_sum_vjp(kva_vjp *c, kva_node *n) {

@@ -92,7 +92,8 @@ static bool solve_some(evaluation *e, const kva_graph *g, const kva_wide *const 
 }
 
 static kva_status bind_symbols(evaluation *e, const kva_function *f, const kva_wide *const *inputs) {
-  while (solve_some(e, f->graph, inputs)) {}
+  while (solve_some(e, f->graph, inputs)) {
+  }
   for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_input(e, f, f->graph->inputs.data[i], inputs[i]));
   return KVA_OK;
 }
@@ -126,7 +127,8 @@ static kva_status new_value(evaluation *e, kva_ref *r, const kva_node *n, const 
 /* An infinity in float8e5m2 was made on purpose (cast with saturate = 0): rounding again would saturate it. */
 static void round_value(kva_wide *w) {
   for (int64_t i = 0; i < w->n; i++) {
-    if (w->i) w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
+    if (w->i)
+      w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
     else if (w->dtype != KVA_F64 && !(w->dtype == KVA_F8E5M2 && isinf(w->f[i])))
       w->f[i] = kva_round_f64(w->dtype, w->f[i]);
   }

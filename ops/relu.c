@@ -1,12 +1,19 @@
 /* relu: y = max(x, 0). NaN stays NaN. Gradient: dy where x > 0, else 0 (0 at x = 0).
  * Exact on every target: a comparison and a selection. */
-#include "ops/build.h"
+#include "ops/elementwise.h"
 
 KVA_ELEMENTWISE_INFER(relu)
 
-static double relu_f(double x) { return x < 0 ? 0 : x; }
-static int64_t relu_i(int64_t x) { return x < 0 ? 0 : x; }
-KVA_UNARY_REF(relu, relu_f, relu_i)
+static double relu_f(double x) {
+  return x < 0 ? 0 : x;
+}
+static int64_t relu_i(int64_t x) {
+  return x < 0 ? 0 : x;
+}
+static int64_t relu_u(int64_t x) {
+  return x;
+}
+KVA_UNARY_REF_U64(relu, relu_f, relu_i, relu_u)
 
 kva_status kva_relu_vjp(kva_vjp *c, kva_node *n) {
   kva_value *x = kva_operand(n, 0);

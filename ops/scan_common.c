@@ -16,8 +16,10 @@ kva_status kva_scan_infer(kva_module *m, const kva_node *n, const kva_type **out
 }
 
 static void step(const kva_wide *x, int64_t at, bool product, double *f, uint64_t *i) {
-  if (x->f) *f = product ? *f * x->f[at] : *f + x->f[at];
-  else *i = product ? *i * (uint64_t)x->i[at] : *i + (uint64_t)x->i[at];
+  if (x->f)
+    *f = product ? *f * x->f[at] : *f + x->f[at];
+  else
+    *i = product ? *i * (uint64_t)x->i[at] : *i + (uint64_t)x->i[at];
 }
 
 void kva_scan_ref(const kva_node *n, const kva_wide *x, kva_wide *y, bool product) {
@@ -32,8 +34,10 @@ void kva_scan_ref(const kva_node *n, const kva_wide *x, kva_wide *y, bool produc
     for (int64_t k = 0; k < extent; k++) {
       int64_t at = base + (a->reverse ? extent - 1 - k : k) * inner;
       if (!a->exclusive) step(x, at, product, &f, &i);
-      if (y->f) y->f[at] = f;
-      else y->i[at] = (int64_t)i;
+      if (y->f)
+        y->f[at] = f;
+      else
+        y->i[at] = (int64_t)i;
       if (a->exclusive) step(x, at, product, &f, &i);
     }
   }

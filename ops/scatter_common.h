@@ -1,6 +1,6 @@
-/* Operators that write at places that are data: their kernels read and write the result buffer, so they stand alone in a
- * kernel (no KVA_TILE: nothing fuses into them). Deterministic without atomics: a work item owns a slice of the result,
- * walks all indices in order and applies what falls into its slice. */
+/* Operators that write at places that are data: their kernels read and write the result buffer, so they stand alone in
+ * a kernel (no KVA_TILE: nothing fuses into them). Deterministic without atomics: a work item owns a slice of the
+ * result, walks all indices in order and applies what falls into its slice. */
 #ifndef KVA_OPS_SCATTER_COMMON_H
 #define KVA_OPS_SCATTER_COMMON_H
 
@@ -32,8 +32,8 @@ void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim
                     const kva_expr **out_vars);
 void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops);
 
-/* Slices of a row of `extent` elements, a cache line of floats each, for work items to own: begin enters a MAP loop over
- * slices; within it slice->width elements from slice->start. */
+/* Slices of a row of `extent` elements, a cache line of floats each, for work items to own: begin enters a MAP loop
+ * over slices; within it slice->width elements from slice->start. */
 typedef struct kva_slice_loop {
   kva_kloop *loop;
   const kva_expr *start, *width;

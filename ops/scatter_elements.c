@@ -1,10 +1,10 @@
 /* scatter_elements: y = x (operand 0), then for every i in row-major order
  *   y[i with i_axis replaced by indices[i]] = reduction(that element, updates[i]),
- * where without a reduction the update itself is taken, so that the last of duplicates wins. indices and updates have one
- * shape, whose other extents are at most those of x; indices may be negative, see ops/index.h.
- * Gradients: none: g with the overwritten places zeroed, and g gathered at the indices (right if no index occurs twice,
- * which ONNX demands); add: g, and g gathered. No rule for mul, max and min.
- * Tolerance 8: kernels of narrow floats may keep more bits between two additions to one element. */
+ * where without a reduction the update itself is taken, so that the last of duplicates wins. indices and updates have
+ * one shape, whose other extents are at most those of x; indices may be negative, see ops/index.h. Gradients: none: g
+ * with the overwritten places zeroed, and g gathered at the indices (right if no index occurs twice, which ONNX
+ * demands); add: g, and g gathered. No rule for mul, max and min. Tolerance 8: kernels of narrow floats may keep more
+ * bits between two additions to one element. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/index.h"

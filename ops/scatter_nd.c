@@ -87,7 +87,7 @@ void kva_scatter_nd_kernel(kva_lower *l, const kva_node *n) {
   kva_kloop *rows[KVA_MAX_RANK], *leads[KVA_MAX_RANK];
   kva_slice_loop slice = kva_slices_begin(l, inner);
 
-  kva_nest_begin(l, KVA_K_SERIAL, length, x->dims, rows, at);
+  kva_nest_begin(l, KVA_K_MAP, length, x->dims, rows, at);
   kva_kloop *copy = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
   kva_shape_split(e, n_inner, x->dims + length, kva_expr_add(e, slice.start, copy->var), at + length);
   kva_k_store(b, buf, kva_shape_linear(e, x->rank, x->dims, at), l->operand(l, n, 0, at));

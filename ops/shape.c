@@ -22,8 +22,10 @@ void kva_shape_split(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const 
   while (first < rank && kva_expr_is(dims[first], 1)) first++;
   for (uint32_t i = rank; i-- > 0;) {
     bool trivial = kva_expr_is(dims[i], 1) || kva_expr_is(dims[i], 0);
-    if (trivial) out_idx[i] = kva_expr_const(c, 0);
-    else if (i == first) out_idx[i] = linear;
+    if (trivial)
+      out_idx[i] = kva_expr_const(c, 0);
+    else if (i == first)
+      out_idx[i] = linear;
     else {
       out_idx[i] = kva_expr_mod(c, linear, dims[i]);
       linear = kva_expr_div(c, linear, dims[i]);

@@ -16,8 +16,10 @@ void kva_shape_print(uint32_t rank, const kva_dim *dims, kva_text *out);
 int64_t kva_ref_offset(const kva_wide *w, const int64_t *idx);
 /* Copies element `from` of x to element `to` of y (same dtype). */
 static inline void kva_ref_copy(const kva_wide *x, int64_t from, kva_wide *y, int64_t to) {
-  if (y->f) y->f[to] = x->f[from];
-  else y->i[to] = x->i[from];
+  if (y->f)
+    y->f[to] = x->f[from];
+  else
+    y->i[to] = x->i[from];
 }
 
 #endif

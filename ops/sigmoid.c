@@ -6,7 +6,9 @@
 
 KVA_ELEMENTWISE_INFER(sigmoid)
 
-static double sigmoid_f(double x) { return 1 / (1 + exp(-x)); }
+static double sigmoid_f(double x) {
+  return 1 / (1 + exp(-x));
+}
 KVA_UNARY_REF(sigmoid, sigmoid_f, NULL)
 KVA_UNARY_VJP(sigmoid, kva_mul(b, g, kva_mul(b, r, kva_sub(b, KVA_NUM(1), r))))
 KVA_UNARY_LOWER(sigmoid, kva_k2(b, KVA_K_div, KVA_KNUM(1),

@@ -6,7 +6,9 @@
 
 KVA_ELEMENTWISE_INFER(silu)
 
-static double silu_f(double x) { return x / (1 + exp(-x)); }
+static double silu_f(double x) {
+  return x / (1 + exp(-x));
+}
 KVA_UNARY_REF(silu, silu_f, NULL)
 
 static kva_value *silu_slope(kva_builder *b, kva_value *x) {

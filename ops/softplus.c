@@ -7,7 +7,9 @@
 
 KVA_ELEMENTWISE_INFER(softplus)
 
-static double softplus_f(double x) { return (x < 0 ? 0 : x) + log1p(exp(-fabs(x))); }
+static double softplus_f(double x) {
+  return (x < 0 ? 0 : x) + log1p(exp(-fabs(x)));
+}
 KVA_UNARY_REF(softplus, softplus_f, NULL)
 KVA_UNARY_VJP(softplus, kva_mul(b, g, kva_build1(b, KVA_OP_sigmoid, x)))
 

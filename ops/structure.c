@@ -39,8 +39,8 @@ kva_status kva_state_write_infer(kva_module *m, const kva_node *n, const kva_typ
   kva_text expected = {0}, found = {0};
   kva_type_print(state->type, &expected);
   kva_type_print(kva_operand_type(n, 0), &found);
-  kva_status status = kva_operand_error(m, n, 0, "expected %s, the type of state %s, found %s", expected.data,
-                                        state->name, found.data);
+  kva_status status =
+      kva_operand_error(m, n, 0, "expected %s, the type of state %s, found %s", expected.data, state->name, found.data);
   kva_text_free(&expected);
   kva_text_free(&found);
   return status;
@@ -50,8 +50,9 @@ kva_status kva_kernel_infer(kva_module *m, const kva_node *n, const kva_type **o
   if (n->n_graphs != 1) return kva_error(m->diag, &n->loc, "kv.kernel: expected one sub-graph, found %u", n->n_graphs);
   const kva_graph *g = n->graphs[0];
   if (g->inputs.len != n->n_operands || kva_graph_output_count(g) != n->n_results)
-    return kva_error(m->diag, &n->loc, "kv.kernel: its graph has %u inputs and %u outputs for %u operands and %u results",
-                     g->inputs.len, kva_graph_output_count(g), n->n_operands, n->n_results);
+    return kva_error(m->diag, &n->loc,
+                     "kv.kernel: its graph has %u inputs and %u outputs for %u operands and %u results", g->inputs.len,
+                     kva_graph_output_count(g), n->n_operands, n->n_results);
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (!kva_operand(n, i) || g->inputs.data[i]->type != kva_operand_type(n, i))
       return kva_operand_error(m, n, i, "its type differs from input %u of the sub-graph", i);

@@ -2,7 +2,11 @@
  * Tolerance 1: one rounding. */
 #include "ops/elementwise.h"
 
-static double sub_f(double x, double y) { return x - y; }
-static int64_t sub_i(int64_t x, int64_t y) { return (int64_t)((uint64_t)x - (uint64_t)y); }
+static double sub_f(double x, double y) {
+  return x - y;
+}
+static int64_t sub_i(int64_t x, int64_t y) {
+  return (int64_t)((uint64_t)x - (uint64_t)y);
+}
 KVA_BINARY_OP(sub, sub, sub_f, sub_i)
 KVA_BINARY_VJP(sub, g, kva_neg(b, g))

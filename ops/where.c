@@ -22,8 +22,10 @@ kva_status kva_where_ref(kva_ref *r, const kva_node *n, const kva_wide *const *i
   for (int64_t i = 0; i < z->n; i++, kva_next_index(z->rank, z->dims, idx)) {
     const kva_wide *taken = in[0]->i[kva_ref_broadcast_offset(in[0], z->rank, idx)] ? in[1] : in[2];
     int64_t at = kva_ref_broadcast_offset(taken, z->rank, idx);
-    if (z->f) z->f[i] = taken->f[at];
-    else z->i[i] = taken->i[at];
+    if (z->f)
+      z->f[i] = taken->f[at];
+    else
+      z->i[i] = taken->i[at];
   }
   return KVA_OK;
 }

@@ -18,8 +18,10 @@ kva_wide *kva_wide_create(kva_dtype dtype, uint32_t rank, const int64_t *dims) {
   w->rank = rank;
   for (uint32_t i = 0; i < rank; i++) w->dims[i] = dims[i];
   w->n = n;
-  if (kva_dtype_is_float(dtype)) w->f = (double *)(w + 1);
-  else w->i = (int64_t *)(w + 1);
+  if (kva_dtype_is_float(dtype))
+    w->f = (double *)(w + 1);
+  else
+    w->i = (int64_t *)(w + 1);
   return w;
 }
 
@@ -31,15 +33,19 @@ kva_wide *kva_wide_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims
   kva_wide *w = kva_wide_create(dtype, rank, dims);
   if (!w) return NULL;
   for (int64_t i = 0; i < w->n; i++) {
-    if (w->f) w->f[i] = kva_load_f64(dtype, data, i);
-    else w->i[i] = kva_load_i64(dtype, data, i);
+    if (w->f)
+      w->f[i] = kva_load_f64(dtype, data, i);
+    else
+      w->i[i] = kva_load_i64(dtype, data, i);
   }
   return w;
 }
 
 void kva_wide_to_data(const kva_wide *w, void *data) {
   for (int64_t i = 0; i < w->n; i++) {
-    if (w->f) kva_store_f64(w->dtype, data, i, w->f[i]);
-    else kva_store_i64(w->dtype, data, i, w->i[i]);
+    if (w->f)
+      kva_store_f64(w->dtype, data, i, w->f[i]);
+    else
+      kva_store_i64(w->dtype, data, i, w->i[i]);
   }
 }

@@ -62,7 +62,7 @@ kva_status kva_window_extents(kva_module *m, const kva_node *n, const kva_window
 int64_t kva_window_offset(const kva_window *w, const int64_t *dims, const int64_t *o, const int64_t *k) {
   int64_t offset = 0;
   for (uint32_t i = 0; i < w->n; i++) {
-    int64_t at = kva_window_at(w, i, o[i], k[i]);
+    int64_t at = kva_window_position(w, i, o[i], k[i]);
     if (at < 0 || at >= dims[i]) return -1;
     offset = offset * dims[i] + at;
   }
@@ -91,7 +91,8 @@ kva_kval kva_window_reader(kva_kb *kb, const kva_window *w, const kva_dim *out, 
   kva_kval all = NULL;
   for (uint32_t i = 0; i < w->n; i++) {
     const kva_expr *stride = kva_expr_const(c, w->stride[i]);
-    const kva_expr *begin = kva_expr_sub(c, kva_expr_addi(c, at[i], w->before[i]), kva_expr_muli(c, k[i], w->dilation[i]));
+    const kva_expr *begin =
+        kva_expr_sub(c, kva_expr_addi(c, at[i], w->before[i]), kva_expr_muli(c, k[i], w->dilation[i]));
     kva_kval divides = kva_k_index_eq(kb, kva_expr_mod(c, begin, stride), kva_expr_const(c, 0));
     out_o[i] = kva_expr_div(c, begin, stride);
     all = kva_k_and(kb, all, kva_k_and(kb, divides, inside(kb, out_o[i], out[i])));
@@ -101,4 +102,12 @@ kva_kval kva_window_reader(kva_kb *kb, const kva_window *w, const kva_dim *out, 
 
 void kva_window_kernel(kva_expr_ctx *c, const kva_window *w, const kva_expr **out_extents) {
   for (uint32_t i = 0; i < w->n; i++) out_extents[i] = kva_expr_const(c, w->kernel[i]);
+}
+
+kva_kval kva_window_reduce(kva_kb *kb, const kva_window *w, kva_combine combine, kva_dtype t, const kva_expr *channels,
+                           kva_k_body tap, void *user) {
+  const kva_expr *extents[1 + KVA_MAX_SPATIAL] = {channels};
+  uint32_t leading = channels != NULL;
+  kva_window_kernel(kb->exprs, w, extents + leading);
+  return kva_k_reduce_over(kb, combine, t, leading + w->n, extents, tap, user);
 }

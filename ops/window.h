@@ -24,13 +24,14 @@ kva_window kva_window_get(uint32_t n_spatial, const int64_t *kernel, kva_ints st
 KVA_MUST_USE kva_status kva_window_extents(kva_module *m, const kva_node *n, const kva_window *w, const kva_dim *in,
                                            kva_dim *out);
 
-static inline int64_t kva_window_at(const kva_window *w, uint32_t axis, int64_t o, int64_t k) {
+static inline int64_t kva_window_position(const kva_window *w, uint32_t axis, int64_t o, int64_t k) {
   return o * w->stride[axis] + k * w->dilation[axis] - w->before[axis];
 }
 /* Offset, among the spatial elements `dims`, of what the taps k read for o; -1: outside. */
 int64_t kva_window_offset(const kva_window *w, const int64_t *dims, const int64_t *o, const int64_t *k);
 
-/* ---- lowering ------------------------------------------------------------------------------------------------------- */
+/* ---- lowering -------------------------------------------------------------------------------------------------------
+ */
 
 /* Position that taps k read for o, per axis; returns whether all are inside [0, in) (NULL: always). */
 kva_kval kva_window_read(kva_kb *kb, const kva_window *w, const kva_dim *in, const kva_expr *const *o,
@@ -40,5 +41,15 @@ kva_kval kva_window_reader(kva_kb *kb, const kva_window *w, const kva_dim *out, 
                            const kva_expr *const *k, const kva_expr **out_o);
 /* Kernel extents as expressions. */
 void kva_window_kernel(kva_expr_ctx *c, const kva_window *w, const kva_expr **out_extents);
+/* What a tap's code needs to know: the node and the element idx of its result. */
+typedef struct kva_window_site {
+  kva_lower *l;
+  const kva_node *n;
+  const kva_window *window;
+  const kva_expr *const *idx;
+} kva_window_site;
+/* Combines tap(user, variables) over all taps; the first variable is a channel below `channels` unless that is NULL. */
+kva_kval kva_window_reduce(kva_kb *kb, const kva_window *w, kva_combine combine, kva_dtype t, const kva_expr *channels,
+                           kva_k_body tap, void *user);
 
 #endif

@@ -55,7 +55,12 @@ static kva_status run_clean_up(kva_module *m, const kva_pass_options *o) {
   return KVA_OK;
 }
 
-kva_status kva_optimize(kva_module *m, const kva_pass_options *options) { return run_clean_up(m, options); }
+kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
+  bool raised = false;
+  KVA_TRY(run_clean_up(m, options));
+  KVA_TRY(run_pass(m, &(pass_row){"raise", kva_raise}, options, &raised));
+  return raised ? run_clean_up(m, options) : KVA_OK;
+}
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool changed = false;

@@ -410,7 +410,7 @@ static void check_type(kva_dtype t, int64_t n) {
     if (i % 17 == 5) f = i % 2 ? INFINITY : -INFINITY;
     if (i % 17 == 7) f = NAN;
     if (i % 17 == 9) f = i % 2 ? 0.0f : -0.0f;
-    if (i % 3 == 1 && t != KVA_F8E8M0) f = (float)kva_round_f64(t, (double)f); /* exact */
+    if (i % 3 == 1 && is_float && t != KVA_F8E8M0) f = (float)kva_round_f64(t, (double)f); /* exact */
     if (is_float) kva_store_f64(KVA_F32, in, i, (double)f);
     else kva_store_i64(wide, in, i, kva_wrap_i64(t, (int64_t)r.v[2]));
     if (is_float) kva_store_f64(t, want, i, (double)f);

@@ -54,8 +54,10 @@ static bool parse_list(kva_module *m, const char **s, bool ints, void *out) {
     KVA_PUSH(m->arena, &dims, e);
     if (**s == ',') ++*s;
   }
-  if (ints) *(kva_ints *)out = (kva_ints){numbers.len, numbers.data};
-  else *(kva_dims *)out = (kva_dims){dims.len, dims.data};
+  if (ints)
+    *(kva_ints *)out = (kva_ints){numbers.len, numbers.data};
+  else
+    *(kva_dims *)out = (kva_dims){dims.len, dims.data};
   return true;
 }
 
@@ -155,9 +157,12 @@ static void fill(const op_operand *o, kva_wide *w, uint64_t stream) {
     } else {
       v = lo + (hi - lo) * uniform((uint64_t)i, stream);
     }
-    if (w->f) w->f[i] = kva_round_f64(w->dtype, v);
-    else if (w->dtype == KVA_BOOL) w->i[i] = s ? v != 0 : uniform((uint64_t)i, stream) < 0.5;
-    else w->i[i] = kva_wrap_i64(w->dtype, (int64_t)(s ? v : floor(lo + (hi - lo + 1) * uniform((uint64_t)i, stream))));
+    if (w->f)
+      w->f[i] = kva_round_f64(w->dtype, v);
+    else if (w->dtype == KVA_BOOL)
+      w->i[i] = s ? v != 0 : uniform((uint64_t)i, stream) < 0.5;
+    else
+      w->i[i] = kva_wrap_i64(w->dtype, (int64_t)(s ? v : floor(lo + (hi - lo + 1) * uniform((uint64_t)i, stream))));
   }
 }
 
@@ -285,8 +290,8 @@ bool op_check_executor(const op_case *c, kva_dtype dtype, op_executor run, void 
   const kva_wide *const *in = (const kva_wide *const *)built.inputs;
   ok = ok && (op_run_reference(NULL, built.m, built.f, in, expected, built.diag) == KVA_OK ||
               report(c, dtype, "reference fails", built.diag));
-  ok = ok && (run(user, built.m, built.f, in, found, built.diag) == KVA_OK ||
-              report(c, dtype, "executor fails", built.diag));
+  ok = ok &&
+       (run(user, built.m, built.f, in, found, built.diag) == KVA_OK || report(c, dtype, "executor fails", built.diag));
   double scale = 0;
   for (uint32_t i = 0; i < built.n_inputs; i++) scale = fmax(scale, largest(built.inputs[i]));
   for (uint32_t i = 0; ok && i < built.n_outputs; i++) ok = compare(c, dtype, expected[i], found[i], scale);
@@ -393,7 +398,8 @@ static kva_status difference(const backward *g, kva_wide *x, int64_t i, double *
   return status;
 }
 
-static bool check_operand(const op_case *c, const backward *g, uint32_t operand, kva_wide *x, const kva_wide *gradient) {
+static bool check_operand(const op_case *c, const backward *g, uint32_t operand, kva_wide *x,
+                          const kva_wide *gradient) {
   double scale = gradient ? fmax(1, largest(gradient)) : 1;
   for (int64_t i = 0; i < x->n; i++) {
     double expected, found = gradient ? gradient->f[i] : 0;
@@ -420,7 +426,8 @@ static bool check_backward(const op_case *c, backward *g, kva_wide **gradients) 
   for (uint32_t i = 0; i < f->node->n_operands; i++) {
     if (!kva_operand(f->node, i)) continue;
     kva_wide *x = f->inputs[input++];
-    if (x->f && !c->in[i].constant && !check_operand(c, g, i, x, g->slot[i] < 0 ? NULL : gradients[g->slot[i]])) return false;
+    if (x->f && !c->in[i].constant && !check_operand(c, g, i, x, g->slot[i] < 0 ? NULL : gradients[g->slot[i]]))
+      return false;
   }
   return true;
 }

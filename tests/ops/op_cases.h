@@ -5,8 +5,8 @@
  *   {.op = KVA_OP_concat, .attrs = "axis=1", .in = {{"B=2,3"}, {"B=2,1", -1, 1}}},
  *
  * A shape lists extents: `4`, or `B=2`, the symbol B bound to 2 (a later `B` alone means the same). "" is a scalar, "-"
- * an operand left out. Attributes are `name=value; ...` with the values of their kinds: lists with commas, dims as sums of
- * products of integers and symbols, dtypes and strings as words, bools as 0 or 1. */
+ * an operand left out. Attributes are `name=value; ...` with the values of their kinds: lists with commas, dims as sums
+ * of products of integers and symbols, dtypes and strings as words, bools as 0 or 1. */
 #ifndef KVA_TESTS_OP_CASES_H
 #define KVA_TESTS_OP_CASES_H
 

@@ -1,5 +1,5 @@
-/* Every case of the list on the reference: it builds, verifies and runs, and where the operator has a gradient rule that
- * rule agrees with finite differences. Also: the list is complete. */
+/* Every case of the list on the reference: it builds, verifies and runs, and where the operator has a gradient rule
+ * that rule agrees with finite differences. Also: the list is complete. */
 #include "tests/ops/op_cases.h"
 
 #include <setjmp.h>
@@ -60,10 +60,29 @@ static void test_complete(void **state) {
   assert_int_equal(failures, 0);
 }
 
+static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
+                              kva_wide **outputs, kva_diag *diag) {
+  KVA_TRY(op_run_reference(NULL, m, f, inputs, outputs, diag));
+  outputs[0]->f[outputs[0]->n - 1] += *(const double *)user;
+  return KVA_OK;
+}
+
+/* The harness itself: an error above the tolerance is found, one below is not. add allows one unit. */
+static void test_harness_sees_errors(void **state) {
+  (void)state;
+  op_case c = {.op = KVA_OP_add, .in = {{"3", 1, 1}, {"3", 0.5, 0.5}}};
+  double large = 4 * op_epsilon(KVA_F32), small = op_epsilon(KVA_F32);
+  assert_false(op_check_executor(&c, KVA_DTYPE_NONE, run_wrongly, &large));
+  assert_true(op_check_executor(&c, KVA_DTYPE_NONE, run_wrongly, &small));
+  op_case kink = {.op = KVA_OP_abs, .in = {{"1", 0, 0, 0, "0.0015"}}};
+  assert_false(op_check_gradient(&kink)); /* the difference reaches across the kink, the rule does not */
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_core_runs), cmocka_unit_test(test_core_gradients), cmocka_unit_test(test_nn_runs),
-      cmocka_unit_test(test_nn_gradients), cmocka_unit_test(test_complete),
+      cmocka_unit_test(test_core_runs), cmocka_unit_test(test_core_gradients),
+      cmocka_unit_test(test_nn_runs),   cmocka_unit_test(test_nn_gradients),
+      cmocka_unit_test(test_complete),  cmocka_unit_test(test_harness_sees_errors),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,8 +43,7 @@ static void finish(fixture *t, kva_value *v) {
 
 static kva_status run2(fixture *t, int64_t n0, int64_t n1, kva_wide **out) {
   kva_wide *x = vector(n0, 1), *y = vector(n1, 10);
-  kva_status status =
-      op_run_reference(NULL, t->m, t->f, (const kva_wide *const[]){x, y}, out, t->diag);
+  kva_status status = op_run_reference(NULL, t->m, t->f, (const kva_wide *const[]){x, y}, out, t->diag);
   kva_wide_free(x);
   kva_wide_free(y);
   return status;
@@ -150,7 +149,8 @@ static void test_group_constant_trace(void **state) {
   finish(&t, kva_add(&t.b, kva_result(group, 0), kva_const_scalar(&t.b, KVA_F32, 2)));
   kva_wide *in = vector(3, 1), *out[1];
   int n = 0;
-  assert_int_equal(kva_ref_run(t.m, t.f, (const kva_wide *const[]){in}, out, NULL, NULL, count_values, &n, t.diag), KVA_OK);
+  assert_int_equal(kva_ref_run(t.m, t.f, (const kva_wide *const[]){in}, out, NULL, NULL, count_values, &n, t.diag),
+                   KVA_OK);
   assert_true(out[0]->f[0] == 1 && out[0]->f[2] == -7);
   assert_int_equal(n, 6); /* input, square, negation, group, constant, sum */
   kva_wide_free(in);
@@ -165,8 +165,8 @@ static void test_rounding(void **state) {
   op_built built;
   kva_wide *out[1];
   assert_int_equal(op_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  assert_int_equal(
-      op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag), KVA_OK);
+  assert_int_equal(op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
+                   KVA_OK);
   assert_true(out[0]->f[0] == 256); /* 257 needs nine bits: ties to even */
   kva_wide_free(out[0]);
   op_built_free(&built);
@@ -176,8 +176,8 @@ static void expect_value_error(op_case c, const char *message) {
   op_built built;
   kva_wide *out[1];
   assert_int_equal(op_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  assert_int_equal(
-      op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag), KVA_INVALID);
+  assert_int_equal(op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
+                   KVA_INVALID);
   assert_int_equal(kva_diag_count(built.diag), 1);
   assert_non_null(strstr(kva_diag_message(built.diag, 0, NULL, NULL), message));
   op_built_free(&built);
@@ -191,7 +191,8 @@ static void test_values_out_of_range(void **state) {
                      "index -3 is out of range for axis 1 of extent 2");
   expect_value_error((op_case){.op = KVA_OP_gather_grad, .attrs = "extent=2", .in = {{"1"}, {"1", 5, 5, KVA_I64}}},
                      "index 5 is out of range");
-  expect_value_error((op_case){.op = KVA_OP_slice, .attrs = "starts=0; shape=4", .in = {{"N=3"}}}, "index 3 is outside");
+  expect_value_error((op_case){.op = KVA_OP_slice, .attrs = "starts=0; shape=4", .in = {{"N=3"}}},
+                     "index 3 is outside");
   expect_value_error((op_case){.op = KVA_OP_argmax, .in = {{"N=0"}}}, "axis 0 is empty");
   expect_value_error((op_case){.op = KVA_OP_pad, .attrs = "before=1; after=0; mode=edge", .in = {{"N=0"}}},
                      "nothing to take from");

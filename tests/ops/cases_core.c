@@ -2,6 +2,8 @@
  * broadcasting, symbolic extents and, where it is legal, size 0. */
 #include "tests/ops/op_cases.h"
 
+/* The formatter would take these lists for blocks. */
+/* clang-format off */
 /* Shapes for elementwise operators of one operand; ranges where the function is smooth. */
 #define UNARY(name, lo_, hi_)                                  \
   {.op = KVA_OP_##name, .in = {{"", lo_, hi_}}},               \
@@ -45,6 +47,7 @@
   {.op = KVA_OP_##name, .attrs = "axis=0; exclusive=1; reverse=1", .in = {{"4,2"}}},                  \
   {.op = KVA_OP_##name, .dtype = KVA_I8, .in = {{"12", 100, 120}}},                                   \
   {.op = KVA_OP_##name, .in = {{"N=0,2"}}}
+/* clang-format on */
 
 #define I64 KVA_I64
 
@@ -93,6 +96,7 @@ static const op_case cases[] = {
     SPECIAL(softplus, "0,-200,200,inf,-inf"),
     UNARY(relu, -2, 2),
     UNARY_OF(relu, KVA_I32),
+    {.op = KVA_OP_relu, .dtype = KVA_U64, .in = {{"3", 0, 0, 0, "-1,0,5"}}},
     UNARY(gelu, -3, 3),
     {.op = KVA_OP_gelu, .attrs = "tanh=1", .in = {{"N=11", -3, 3}}},
     UNARY(silu, -6, 6),
@@ -111,8 +115,14 @@ static const op_case cases[] = {
     {.op = KVA_OP_cast, .attrs = "to=double", .in = {{"N=9"}}},
     {.op = KVA_OP_cast, .attrs = "to=float16", .no_gradient = true, .in = {{"3,5", -9, 9}}},
     {.op = KVA_OP_cast, .attrs = "to=bfloat16", .no_gradient = true, .in = {{"3,5", -9, 9}}},
-    {.op = KVA_OP_cast, .attrs = "to=int32", .no_gradient = true, .in = {{"8", 0, 0, 0, "-1.9,1.9,nan,1e12,-1e12,0,7,-8"}}},
-    {.op = KVA_OP_cast, .attrs = "to=uint8", .no_gradient = true, .in = {{"8", 0, 0, 0, "-1.9,1.9,nan,300,-300,0,255,8"}}},
+    {.op = KVA_OP_cast,
+     .attrs = "to=int32",
+     .no_gradient = true,
+     .in = {{"8", 0, 0, 0, "-1.9,1.9,nan,1e12,-1e12,0,7,-8"}}},
+    {.op = KVA_OP_cast,
+     .attrs = "to=uint8",
+     .no_gradient = true,
+     .in = {{"8", 0, 0, 0, "-1.9,1.9,nan,300,-300,0,255,8"}}},
     {.op = KVA_OP_cast, .attrs = "to=bool", .no_gradient = true, .in = {{"5", 0, 0, 0, "0,-0,0.25,nan,-3"}}},
     {.op = KVA_OP_cast, .attrs = "to=float", .dtype = KVA_BOOL, .in = {{"2,3"}}},
     {.op = KVA_OP_cast, .attrs = "to=int8", .dtype = KVA_I64, .in = {{"4", 0, 0, 0, "-129,127,128,300"}}},
@@ -200,6 +210,8 @@ static const op_case cases[] = {
     {.op = KVA_OP_slice, .attrs = "starts=1,0; shape=3,2", .in = {{"5,4"}}},
     {.op = KVA_OP_slice, .attrs = "starts=0,T-2; shape=B,2", .in = {{"B=3,T=7"}}},
     {.op = KVA_OP_slice, .attrs = "starts=1,9; shape=3,4; steps=2,-3", .in = {{"7,10"}}},
+    {.op = KVA_OP_slice, .attrs = "starts=0,1; shape=T,T; steps=1,2", .in = {{"T=3,2*T"}}},
+    {.op = KVA_OP_slice, .attrs = "starts=T-1,2*T-1; shape=T,T; steps=-1,-2", .in = {{"T=3,2*T"}}},
     {.op = KVA_OP_slice, .attrs = "starts=6; shape=7; steps=-1", .in = {{"7"}}},
     {.op = KVA_OP_slice, .attrs = "starts=2,0; shape=0,3", .in = {{"5,3"}}},
     {.op = KVA_OP_expand, .attrs = "shape=4,3", .in = {{"3"}}},
@@ -212,6 +224,7 @@ static const op_case cases[] = {
     {.op = KVA_OP_pad, .attrs = "before=1,2; after=2,1; mode=edge", .in = {{"3,N=4"}}},
     {.op = KVA_OP_pad, .attrs = "before=3,0; after=4,1; mode=wrap", .in = {{"2,N=3"}}},
     {.op = KVA_OP_pad, .attrs = "before=2; after=2; mode=reflect", .in = {{"1"}}},
+    {.op = KVA_OP_pad, .attrs = "before=T,0; after=-1,T", .in = {{"T=3,N=4"}, {""}}},
     {.op = KVA_OP_pad, .attrs = "before=2; after=1", .in = {{"N=0"}, {""}}},
     {.op = KVA_OP_concat, .attrs = "axis=1", .in = {{"B=2,3"}, {"B,1"}, {"B,4"}}},
     {.op = KVA_OP_concat, .attrs = "axis=-2", .in = {{"2,T=3,2"}, {"2,P=1,2"}}},
@@ -236,7 +249,10 @@ static const op_case cases[] = {
     {.op = KVA_OP_scatter_elements, .attrs = "reduction=add", .in = {{"4,N=3"}, {"6,N", -4, 3, I64}, {"6,N"}}},
     {.op = KVA_OP_scatter_elements, .attrs = "axis=0; reduction=add", .in = {{"4,3"}, {"2,2", 0, 3, I64}, {"2,2"}}},
     {.op = KVA_OP_scatter_elements, .attrs = "reduction=max", .dtype = KVA_I32, .in = {{"5"}, {"9", 0, 4, I64}, {"9"}}},
-    {.op = KVA_OP_scatter_elements, .attrs = "reduction=mul", .no_gradient = true, .in = {{"5"}, {"9", 0, 4, I64}, {"9"}}},
+    {.op = KVA_OP_scatter_elements,
+     .attrs = "reduction=mul",
+     .no_gradient = true,
+     .in = {{"5"}, {"9", 0, 4, I64}, {"9"}}},
     {.op = KVA_OP_scatter_nd, .in = {{"6,3"}, {"4,1", 0, 0, I64, "0,5,-4,3"}, {"4,3"}}},
     {.op = KVA_OP_scatter_nd, .attrs = "reduction=add", .in = {{"4,2,B=3"}, {"5,2", 0, 1, I64}, {"5,B"}}},
     {.op = KVA_OP_scatter_nd, .attrs = "reduction=add", .in = {{"5,33"}, {"2,2,1", -5, 4, I64}, {"2,2,33"}}},

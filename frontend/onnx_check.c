@@ -1,0 +1,138 @@
+/* What a model needs, counted before anything is built: every (domain, operator, version) in the main graph, its
+ * sub-graphs and the functions that are called, with the answer of the rule table. Also the checks of a model's header. */
+#include "frontend/onnx_proto.h"
+
+const char *kva_pb_domain(const char *domain) {
+  domain = kva_pb_str(domain);
+  return strcmp(domain, "ai.onnx") ? domain : "";
+}
+
+int64_t kva_pb_opset_version(size_t n, kva_pb_opset *const *imports, const char *domain) {
+  for (size_t i = 0; i < n; i++)
+    if (!strcmp(kva_pb_domain(imports[i]->domain), domain)) return imports[i]->version;
+  return 0;
+}
+
+/* A function that the importer knows itself is not inlined: it comes back as the operator. */
+const kva_pb_function *kva_pb_find_function(const kva_pb_model *m, const kva_pb_node *n) {
+  const char *reason, *domain = kva_pb_domain(n->domain), *op_type = kva_pb_str(n->op_type);
+  if (!strcmp(domain, "ai.kvasir") && kva_onnx_supported(domain, op_type, 1, &reason)) return NULL;
+  for (size_t i = 0; i < m->n_functions; i++) {
+    const kva_pb_function *f = m->functions[i];
+    if (!strcmp(kva_pb_str(f->name), op_type) && !strcmp(kva_pb_domain(f->domain), domain) &&
+        !strcmp(kva_pb_str(f->overload), kva_pb_str(n->overload)))
+      return f;
+  }
+  return NULL;
+}
+
+kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag) {
+  if (!m->graph) return kva_error(diag, loc, "not an ONNX model: it has no graph");
+  if (m->ir_version < KVA_ONNX_MIN_IR || m->ir_version > KVA_ONNX_MAX_IR)
+    return kva_fail(diag, KVA_UNSUPPORTED, loc, "IR version %lld; versions %d to %d are supported",
+                    (long long)m->ir_version, KVA_ONNX_MIN_IR, KVA_ONNX_MAX_IR);
+  int64_t opset = kva_pb_opset_version(m->n_opset_import, m->opset_import, "");
+  if (opset < 0 || opset > KVA_ONNX_MAX_OPSET)
+    return kva_fail(diag, KVA_UNSUPPORTED, loc, "opset %lld of the default domain; versions 1 to %d are supported",
+                    (long long)opset, KVA_ONNX_MAX_OPSET);
+  return KVA_OK;
+}
+
+/* ---- counting ---------------------------------------------------------------------------------------------------- */
+
+typedef struct counting {
+  const kva_pb_model *model;
+  kva_arena *arena;
+  kva_check_report *report;
+  kva_map *rows;    /* key -> row number + 1 */
+  kva_map *visited; /* functions */
+} counting;
+
+/* Opset imports of the graph or function that the nodes stand in. */
+typedef struct imports {
+  size_t n;
+  kva_pb_opset *const *v;
+} imports;
+
+static uintptr_t row_of(counting *c, const kva_pb_node *n, int64_t version) {
+  const char *domain = kva_pb_domain(n->domain), *op_type = kva_pb_str(n->op_type);
+  const char *key = kva_arena_printf(c->arena, "%s\n%s\n%lld", domain, op_type, (long long)version);
+  uintptr_t row = (uintptr_t)kva_map_get_str(c->rows, key);
+  if (row) return row - 1;
+  kva_check_row r = {.domain = kva_arena_strdup(c->arena, domain),
+                     .op_type = kva_arena_strdup(c->arena, op_type),
+                     .version = version,
+                     .first_node = kva_arena_strdup(c->arena, kva_pb_str(n->name))};
+  r.supported = kva_pb_find_function(c->model, n) || kva_onnx_supported(domain, op_type, version, &r.reason);
+  KVA_PUSH(c->arena, &c->report->rows, r);
+  kva_map_set_str(c->rows, key, (void *)(uintptr_t)c->report->rows.len);
+  return c->report->rows.len - 1;
+}
+
+static void count_nodes(counting *c, size_t n, kva_pb_node *const *nodes, imports at);
+
+static void count_graph(counting *c, const kva_pb_graph *g, imports at) {
+  if (g) count_nodes(c, g->n_node, g->node, at);
+}
+
+static void count_function(counting *c, const kva_pb_function *f) {
+  if (kva_map_get(c->visited, &f, sizeof f)) return;
+  kva_map_set(c->visited, &f, sizeof f, c);
+  count_nodes(c, f->n_node, f->node, (imports){f->n_opset_import, f->opset_import});
+}
+
+/* Recursion is bounded: sub-graphs nest at most as deep as messages do, functions are visited once. A function calls
+ * functions to the depth of their number, so they wait on a list instead. */
+static void count_nodes(counting *c, size_t n, kva_pb_node *const *nodes, imports at) {
+  for (size_t i = 0; i < n; i++) {
+    int64_t version = kva_pb_opset_version(at.n, at.v, kva_pb_domain(nodes[i]->domain));
+    if (!version)
+      version = kva_pb_opset_version(c->model->n_opset_import, c->model->opset_import, kva_pb_domain(nodes[i]->domain));
+    uintptr_t at_row = row_of(c, nodes[i], version); /* may move the rows */
+    kva_check_row *row = &c->report->rows.data[at_row];
+    row->count++;
+    if (!row->supported) c->report->unsupported++;
+    for (size_t a = 0; a < nodes[i]->n_attribute; a++) {
+      count_graph(c, nodes[i]->attribute[a]->g, at);
+      for (size_t g = 0; g < nodes[i]->attribute[a]->n_graphs; g++)
+        count_graph(c, nodes[i]->attribute[a]->graphs[g], at);
+    }
+  }
+}
+
+static bool is_called(counting *c, const kva_pb_function *f) {
+  for (uint32_t i = 0; i < c->report->rows.len; i++)
+    if (!strcmp(c->report->rows.data[i].op_type, kva_pb_str(f->name)) &&
+        !strcmp(c->report->rows.data[i].domain, kva_pb_domain(f->domain)))
+      return true;
+  return false;
+}
+
+kva_status kva_pb_count_ops(const kva_pb_model *m, kva_arena *arena, kva_check_report *out) {
+  counting c = {.model = m, .arena = arena, .report = out, .rows = kva_map_create(arena), .visited = kva_map_create(arena)};
+  *out = (kva_check_report){0};
+  count_graph(&c, m->graph, (imports){m->n_opset_import, m->opset_import});
+  /* Every round visits the bodies of functions that an earlier round saw called. */
+  for (uint32_t before = UINT32_MAX; before != kva_map_len(c.visited);) {
+    before = kva_map_len(c.visited);
+    for (size_t i = 0; i < m->n_functions; i++)
+      if (is_called(&c, m->functions[i])) count_function(&c, m->functions[i]);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out) {
+  kva_file file;
+  kva_loc loc = {.file = path};
+  ProtobufCMessage *message = NULL;
+  *out = (kva_check_report){0};
+  KVA_TRY(kva_file_map(path, diag, &file));
+  kva_status status =
+      kva_pb_unpack(&onnx__model_proto__descriptor, file.data, file.size, "model", &loc, diag, &message);
+  const kva_pb_model *model = (const kva_pb_model *)message;
+  if (!status) status = kva_pb_check_header(model, &loc, diag);
+  if (!status) status = kva_pb_count_ops(model, arena, out);
+  if (message) protobuf_c_message_free_unpacked(message, NULL);
+  kva_file_unmap(&file);
+  return status;
+}

@@ -1,0 +1,402 @@
+/* ONNX protobuf -> module. The nodes of the main graph become internal nodes in order; calls of model-local functions
+ * are inlined on the way. Initialisers and constants become constants that refer to the mapped file where they can.
+ *
+ * A node that fails is reported, its outputs count as failed, and whatever uses them is skipped in silence, so that one
+ * run reports every problem of the file once. */
+#include "frontend/onnx_import.h"
+
+enum { MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
+
+kva_status kva_import_failed(kva_import *im, kva_status status) {
+  if (!im->status) im->status = status;
+  return status;
+}
+
+/* ---- names ------------------------------------------------------------------------------------------------------- */
+
+kva_status kva_import_define(kva_import *im, kva_import_scope *s, const char *name, kva_import_name value,
+                             const kva_loc *loc) {
+  if (kva_map_get_str(s->names, name)) return kva_error(im->c.diag, loc, "'%s' is defined a second time", name);
+  if (value.value && !value.value->name) value.value->name = kva_arena_strdup(im->m->arena, name);
+  kva_map_set_str(s->names, name, kva_arena_memdup(im->c.arena, &value, sizeof value));
+  return KVA_OK;
+}
+
+const kva_import_name *kva_import_find(const kva_import_scope *s, const char *name) {
+  for (; s; s = s->outer) {
+    const kva_import_name *found = kva_map_get_str(s->names, name);
+    if (found) return found;
+  }
+  return NULL;
+}
+
+static kva_loc node_loc(kva_import *im, const kva_pb_node *n, size_t index) {
+  kva_loc loc = im->loc;
+  const char *name = kva_pb_str(n->name);
+  loc.node = *name ? kva_arena_strdup(im->m->arena, name)
+                   : kva_arena_printf(im->m->arena, "%s #%zu", kva_pb_str(n->op_type), index);
+  return loc;
+}
+
+/* ---- order ------------------------------------------------------------------------------------------------------- */
+
+typedef struct node_list {
+  size_t n;
+  kva_pb_node *const *v;
+} node_list;
+
+static size_t producer_of(node_list nodes, const char *name) {
+  for (size_t i = 0; i < nodes.n; i++)
+    for (size_t j = 0; j < nodes.v[i]->n_output; j++)
+      if (*nodes.v[i]->output[j] && !strcmp(nodes.v[i]->output[j], name)) return i;
+  return nodes.n;
+}
+
+/* Whether the value that node `from` makes depends on node `to`: a search along producers, each visited once. */
+static bool depends_on(kva_arena *arena, node_list nodes, size_t from, size_t to) {
+  bool *seen = KVA_NEW_ARRAY(arena, bool, nodes.n);
+  size_t *stack = KVA_NEW_ARRAY(arena, size_t, nodes.n), depth = 0;
+  stack[depth++] = from;
+  seen[from] = true;
+  while (depth) {
+    const kva_pb_node *n = nodes.v[stack[--depth]];
+    for (size_t j = 0; j < n->n_input; j++) {
+      size_t p = producer_of(nodes, n->input[j]);
+      if (p == to) return true;
+      if (p == nodes.n || seen[p]) continue;
+      seen[p] = true;
+      stack[depth++] = p;
+    }
+  }
+  return false;
+}
+
+/* Node `index` uses a name that nothing before it defines. */
+static kva_status missing_input(kva_import *im, node_list nodes, size_t index, const char *name, const kva_loc *loc) {
+  size_t producer = producer_of(nodes, name);
+  if (producer == nodes.n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
+  const char *by = node_loc(im, nodes.v[producer], producer).node;
+  bool cycle = producer == index || (nodes.n <= 4096 && depends_on(im->c.arena, nodes, producer, index));
+  if (cycle) return kva_error(im->c.diag, loc, "the graph has a cycle: input '%s' comes from node '%s', which depends on "
+                              "this node", name, by);
+  return kva_error(im->c.diag, loc, "input '%s' is defined only later, by node '%s'; nodes must be in topological order",
+                   name, by);
+}
+
+/* ---- functions --------------------------------------------------------------------------------------------------- */
+
+/* The call's attributes, then defaults for what it leaves out. */
+static kva_status frame_attrs(kva_import *im, const kva_onnx_node *call, const kva_pb_function *f,
+                              kva_import_frame *frame) {
+  kva_pb_node defaults = ONNX__NODE_PROTO__INIT;
+  kva_pb_attr **missing = KVA_NEW_ARRAY(im->c.arena, kva_pb_attr *, f->n_attribute_proto + 1);
+  for (size_t i = 0; i < f->n_attribute_proto; i++) {
+    bool given = false;
+    for (uint32_t j = 0; j < call->n_attrs; j++)
+      given |= !strcmp(call->attrs[j].name, kva_pb_str(f->attribute_proto[i]->name));
+    if (!given) missing[defaults.n_attribute++] = f->attribute_proto[i];
+  }
+  defaults.attribute = missing;
+  kva_import_scope scope = {.frame = frame};
+  uint32_t n = 0;
+  const kva_onnx_attr *converted = NULL;
+  KVA_TRY(kva_import_attrs(im, &scope, &defaults, &call->loc, &n, &converted));
+  kva_onnx_attr *all = KVA_NEW_ARRAY(im->c.arena, kva_onnx_attr, call->n_attrs + n + 1);
+  for (uint32_t i = 0; i < call->n_attrs; i++) all[i] = call->attrs[i];
+  for (uint32_t i = 0; i < n; i++) all[call->n_attrs + i] = converted[i];
+  frame->attrs = all;
+  frame->n_attrs = call->n_attrs + n;
+  return KVA_OK;
+}
+
+static kva_status check_call(kva_import *im, const kva_onnx_node *call, const kva_pb_function *f,
+                             const kva_import_frame *caller) {
+  const char *name = kva_pb_str(f->name);
+  for (const kva_import_frame *at = caller; at; at = at->caller)
+    if (at->function == f) return kva_error(im->c.diag, &call->loc, "function '%s' calls itself", name);
+  if (caller->depth >= MAX_CALL_DEPTH)
+    return kva_error(im->c.diag, &call->loc, "functions call each other more than %d deep", MAX_CALL_DEPTH);
+  if (call->n_inputs > f->n_input || call->n_outputs > f->n_output)
+    return kva_error(im->c.diag, &call->loc, "function '%s' has %zu inputs and %zu outputs, the call %u and %u", name,
+                     f->n_input, f->n_output, call->n_inputs, call->n_outputs);
+  return KVA_OK;
+}
+
+static kva_status function_outputs(kva_import *im, const kva_onnx_node *call, const kva_pb_function *f,
+                                   const kva_import_scope *scope, kva_value **out) {
+  for (uint32_t i = 0; i < call->n_outputs; i++) {
+    const kva_import_name *v = kva_import_find(scope, kva_pb_str(f->output[i]));
+    if (!v)
+      return kva_error(im->c.diag, &call->loc, "output '%s' of function '%s' is not defined in it",
+                       kva_pb_str(f->output[i]), kva_pb_str(f->name));
+    if (v->state == KVA_NAME_FAILED) return KVA_INVALID;
+    out[i] = v->value;
+  }
+  return KVA_OK;
+}
+
+static kva_status inline_function(kva_import *im, const kva_onnx_node *call, const kva_pb_function *f,
+                                  const kva_import_frame *caller, kva_value **out) {
+  KVA_TRY(check_call(im, call, f, caller));
+  kva_import_frame *frame = KVA_NEW(im->c.arena, kva_import_frame);
+  *frame = (kva_import_frame){.caller = caller, .function = f, .n_imports = f->n_opset_import,
+                              .imports = f->opset_import, .depth = caller->depth + 1};
+  kva_import_scope *scope = KVA_NEW(im->c.arena, kva_import_scope);
+  *scope = (kva_import_scope){.frame = frame, .names = kva_map_create(im->c.arena)};
+  KVA_TRY(frame_attrs(im, call, f, frame));
+  for (size_t i = 0; i < f->n_input; i++) {
+    kva_value *v = i < call->n_inputs ? call->inputs[i] : NULL;
+    kva_import_name name = {v ? KVA_NAME_OK : KVA_NAME_ABSENT, v};
+    KVA_TRY(kva_import_define(im, scope, kva_pb_str(f->input[i]), name, &call->loc));
+  }
+  size_t errors = kva_diag_errors(im->c.diag);
+  kva_import_nodes(im, scope, f->n_node, f->node);
+  if (kva_diag_errors(im->c.diag) != errors) kva_note(im->c.diag, &call->loc, "in function '%s', called here", kva_pb_str(f->name));
+  return function_outputs(im, call, f, scope, out);
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+/* False: an input failed before, so that this node is skipped. */
+static kva_status node_inputs(kva_import *im, const kva_import_scope *s, node_list nodes, size_t index,
+                              const kva_loc *loc, kva_value **out, bool *out_skip) {
+  const kva_pb_node *n = nodes.v[index];
+  kva_status status = KVA_OK;
+  for (size_t i = 0; i < n->n_input; i++) {
+    const char *name = kva_pb_str(n->input[i]);
+    if (!*name) continue;
+    const kva_import_name *found = kva_import_find(s, name);
+    if (!found) status = missing_input(im, nodes, index, name, loc);
+    else if (found->state == KVA_NAME_FAILED) *out_skip = true;
+    else out[i] = found->value;
+  }
+  return status;
+}
+
+static int64_t version_in(const kva_import *im, const kva_import_frame *f, const char *domain) {
+  int64_t version = kva_pb_opset_version(f->n_imports, f->imports, domain);
+  return version ? version : kva_pb_opset_version(im->model->n_opset_import, im->model->opset_import, domain);
+}
+
+static kva_status build_node(kva_import *im, kva_import_scope *s, const kva_pb_node *pb, kva_onnx_node *n,
+                             kva_value **out) {
+  const kva_pb_function *f = kva_pb_find_function(im->model, pb);
+  if (++im->n_nodes > MAX_NODES)
+    return kva_error(im->c.diag, &n->loc, "the model has more than %d nodes with its functions inlined", MAX_NODES);
+  if (f) return inline_function(im, n, f, s->frame, out);
+  int64_t outer_opset = im->c.opset;
+  im->c.opset = version_in(im, s->frame, "");
+  if (!*n->domain && !im->c.opset)
+    return kva_error(im->c.diag, &n->loc, "the model imports no opset of the default domain, which this node needs");
+  kva_status status = kva_onnx_build(&im->c, n, out);
+  im->c.opset = outer_opset;
+  return status;
+}
+
+static kva_status import_node(kva_import *im, kva_import_scope *s, node_list nodes, size_t index, const kva_loc *loc,
+                              kva_value **out, bool *out_skip) {
+  const kva_pb_node *pb = nodes.v[index];
+  kva_arena *arena = im->c.arena;
+  kva_value **inputs = KVA_NEW_ARRAY(arena, kva_value *, pb->n_input + 1);
+  KVA_TRY(node_inputs(im, s, nodes, index, loc, inputs, out_skip));
+  if (*out_skip) return KVA_OK;
+  kva_onnx_node n = {.domain = kva_pb_domain(pb->domain),
+                     .op_type = kva_pb_str(pb->op_type),
+                     .name = loc->node,
+                     .n_inputs = (uint32_t)pb->n_input,
+                     .n_outputs = (uint32_t)pb->n_output,
+                     .inputs = inputs,
+                     .output_names = (const char *const *)pb->output,
+                     .loc = *loc};
+  KVA_TRY(kva_import_attrs(im, s, pb, loc, &n.n_attrs, &n.attrs));
+  return build_node(im, s, pb, &n, out);
+}
+
+void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node *const *nodes) {
+  for (size_t i = 0; i < n && im->n_nodes <= MAX_NODES; i++) {
+    kva_loc loc = node_loc(im, nodes[i], i);
+    kva_value **out = KVA_NEW_ARRAY(im->c.arena, kva_value *, nodes[i]->n_output + 1);
+    bool skip = false;
+    kva_status status = import_node(im, s, (node_list){n, nodes}, i, &loc, out, &skip);
+    if (status) (void)kva_import_failed(im, status);
+    im->c.b.failed = false;
+    for (size_t j = 0; j < nodes[i]->n_output; j++) {
+      if (!*kva_pb_str(nodes[i]->output[j])) continue;
+      kva_import_name v = {status || skip || !out[j] ? KVA_NAME_FAILED : KVA_NAME_OK, out[j]};
+      status = kva_import_define(im, s, nodes[i]->output[j], v, &loc);
+      if (status) (void)kva_import_failed(im, status);
+    }
+  }
+}
+
+/* ---- graph ------------------------------------------------------------------------------------------------------- */
+
+kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kva_pb_graph *g, const void *const *raw) {
+  if (g->n_sparse_initializer)
+    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc, "sparse initialisers are not supported");
+  for (size_t i = 0; i < g->n_initializer; i++) {
+    const kva_pb_tensor *t = g->initializer[i];
+    const kva_tensor_data *data;
+    im->c.b.loc = im->loc;
+    kva_import_name v = {KVA_NAME_OK, NULL};
+    kva_status status = kva_pb_read_tensor(&im->tensors, t, raw ? raw[i] : NULL, &im->loc, &data);
+    if (status) v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
+    else v.value = kva_const_tensor(&im->c.b, data);
+    KVA_TRY(kva_import_define(im, s, kva_pb_str(t->name), v, &im->loc));
+  }
+  return KVA_OK;
+}
+
+static kva_value *fixed_input(kva_import *im, const kva_wide *w) {
+  kva_tensor_data *data = KVA_NEW(im->m->arena, kva_tensor_data);
+  *data = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank};
+  data->dims = kva_arena_memdup(im->m->arena, w->dims, sizeof w->dims);
+  KVA_ASSERT(kva_dtype_bytes(w->dtype, w->n, &data->bytes));
+  void *bytes = kva_arena_alloc(im->m->arena, (size_t)data->bytes + 1);
+  kva_wide_to_data(w, bytes);
+  data->data = bytes;
+  return kva_const_tensor(&im->c.b, data);
+}
+
+static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_value_info *v, kva_value **out) {
+  const kva_type *type = NULL;
+  const kva_load_options *o = im->options;
+  const char *name = kva_arena_strdup(im->m->arena, kva_pb_str(v->name));
+  const kva_wide *fixed = o && o->fixed_input ? o->fixed_input(o->fixed_input_user, index, name) : NULL;
+  KVA_TRY(kva_import_type(im, v, &type));
+  if (fixed && (fixed->dtype != type->dtype || fixed->rank != type->rank))
+    return kva_error(im->c.diag, &im->loc, "input '%s': expected %s of rank %u, the value to fix it to is %s of rank %u",
+                     name, kva_dtype_name(type->dtype), type->rank, kva_dtype_name(fixed->dtype), fixed->rank);
+  *out = fixed ? fixed_input(im, fixed) : kva_graph_add_input(im->c.b.graph, type, name);
+  return KVA_OK;
+}
+
+/* Before IR 4 initialisers had to be listed as inputs too; such an input only allows to override the value, which a
+ * compiled model does not offer. */
+static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_pb_graph *g) {
+  uint32_t index = 0;
+  for (size_t i = 0; i < g->n_input; i++) {
+    const char *name = kva_pb_str(g->input[i]->name);
+    bool is_initializer = false;
+    for (size_t j = 0; j < g->n_initializer && !is_initializer; j++)
+      is_initializer = !strcmp(kva_pb_str(g->initializer[j]->name), name);
+    if (is_initializer) continue;
+    kva_import_name v = {KVA_NAME_OK, NULL};
+    kva_status status = import_input(im, index++, g->input[i], &v.value);
+    if (status) v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
+    KVA_TRY(kva_import_define(im, s, name, v, &im->loc));
+  }
+  return kva_import_check_pins(im);
+}
+
+static kva_status import_outputs(kva_import *im, const kva_import_scope *s, const kva_pb_graph *g, kva_function *f) {
+  kva_value **out = KVA_NEW_ARRAY(im->m->arena, kva_value *, g->n_output + 1);
+  const char **names = KVA_NEW_ARRAY(im->m->arena, const char *, g->n_output + 1);
+  if (!g->n_output) return kva_error(im->c.diag, &im->loc, "the graph has no outputs");
+  for (size_t i = 0; i < g->n_output; i++) {
+    names[i] = kva_arena_strdup(im->m->arena, kva_pb_str(g->output[i]->name));
+    const kva_import_name *v = kva_import_find(s, names[i]);
+    if (!v) return kva_error(im->c.diag, &im->loc, "output '%s' is not defined", names[i]);
+    if (v->state != KVA_NAME_OK) return im->status ? im->status : KVA_INVALID;
+    out[i] = v->value;
+    kva_import_check_type(im, g->output[i], v->value);
+  }
+  for (size_t i = 0; i < g->n_value_info; i++) {
+    const kva_import_name *v = kva_import_find(s, kva_pb_str(g->value_info[i]->name));
+    if (v && v->value) kva_import_check_type(im, g->value_info[i], v->value);
+  }
+  f->output_names = names;
+  im->c.b.loc = im->loc;
+  (void)kva_build_node(&im->c.b, KVA_OP_return, (uint32_t)g->n_output, out, 0, NULL);
+  return im->c.b.failed ? KVA_INVALID : KVA_OK;
+}
+
+/* Where initialisers lie in a mapping of our own, which stays as long as the process: the caller's ends with the
+ * import. NULL where they must be copied: small files, and memory that is not (or no longer) the file at `path`. */
+static const void **borrow_initializers(kva_import *im, const kva_file *file) {
+  size_t n = im->model->graph->n_initializer;
+  const void **raw = KVA_NEW_ARRAY(im->c.arena, const void *, n + 1);
+  if (!n || file->size < BORROW_FROM || !kva_pb_locate_raw(file->data, file->size, n, raw)) return NULL;
+  kva_diag *quiet = kva_diag_create();
+  kva_file own;
+  kva_status status = kva_file_map(im->loc.file, quiet, &own);
+  kva_diag_destroy(quiet);
+  if (status) return NULL;
+  if (own.size != file->size || memcmp(own.data, file->data, own.size)) return kva_file_unmap(&own), NULL;
+  for (size_t i = 0; i < n; i++)
+    if (raw[i]) raw[i] = (const char *)own.data + ((const char *)raw[i] - (const char *)file->data);
+  return raw;
+}
+
+static kva_status import_graph(kva_import *im, const kva_file *file) {
+  const kva_pb_graph *g = im->model->graph;
+  kva_import_frame main = {.n_imports = im->model->n_opset_import, .imports = im->model->opset_import};
+  kva_import_scope scope = {.frame = &main, .names = kva_map_create(im->c.arena)};
+  kva_function *f = kva_function_create(im->m, "main");
+  im->m->name = kva_arena_strdup(im->m->arena, *kva_pb_str(g->name) ? g->name : "model");
+  f->loc = im->loc;
+  im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc};
+  KVA_TRY(import_inputs(im, &scope, g));
+  KVA_TRY(kva_import_initializers(im, &scope, g, borrow_initializers(im, file)));
+  kva_import_nodes(im, &scope, g->n_node, g->node);
+  KVA_TRY(import_outputs(im, &scope, g, f));
+  if (im->model->n_training_info)
+    kva_warn(im->c.diag, &im->loc, "the model's training information is not used");
+  return im->status;
+}
+
+/* ---- model ------------------------------------------------------------------------------------------------------- */
+
+/* Every operator without a rule, once, with its count: the user sees all that is missing. */
+static kva_status check_operators(kva_import *im) {
+  kva_check_report report;
+  KVA_TRY(kva_pb_count_ops(im->model, im->c.arena, &report));
+  for (uint32_t i = 0; i < report.rows.len; i++) {
+    const kva_check_row *row = &report.rows.data[i];
+    if (row->supported) continue;
+    kva_loc loc = im->loc;
+    if (*row->first_node) loc.node = kva_arena_strdup(im->m->arena, row->first_node);
+    (void)kva_fail(im->c.diag, KVA_UNSUPPORTED, &loc, "%s%s%s, opset %lld, %lld node%s: %s", row->domain,
+                   *row->domain ? "::" : "", row->op_type, (long long)row->version, (long long)row->count,
+                   row->count == 1 ? "" : "s", row->reason);
+  }
+  return report.unsupported ? KVA_UNSUPPORTED : KVA_OK;
+}
+
+static const char *folder_of(kva_arena *arena, const char *path) {
+  const char *slash = strrchr(path, '/');
+  if (!slash) return ".";
+  return slash == path ? "/" : kva_arena_strndup(arena, path, (size_t)(slash - path));
+}
+
+static kva_status import_model(kva_import *im, const kva_file *file) {
+  KVA_TRY(kva_pb_check_header(im->model, &im->loc, im->c.diag));
+  KVA_TRY(check_operators(im));
+  KVA_TRY(import_graph(im, file));
+  return kva_module_verify(im->m);
+}
+
+kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
+                           kva_module **out) {
+  ProtobufCMessage *message;
+  kva_loc loc = {.file = path};
+  *out = NULL;
+  KVA_TRY(kva_pb_unpack(&onnx__model_proto__descriptor, file->data, file->size, "model", &loc, diag, &message));
+  kva_module *m = kva_module_create(diag);
+  kva_arena *scratch = kva_arena_create();
+  loc.file = kva_arena_strdup(m->arena, path);
+  kva_import im = {.c = {.diag = diag, .arena = scratch},
+                   .m = m,
+                   .model = (const kva_pb_model *)message,
+                   .tensors = {.arena = m->arena, .diag = diag, .folder = folder_of(scratch, path)},
+                   .options = options,
+                   .loc = loc,
+                   .symbols = kva_map_create(scratch),
+                   .used_names = kva_map_create(scratch)};
+  kva_status status = import_model(&im, file);
+  kva_arena_destroy(scratch);
+  protobuf_c_message_free_unpacked(message, NULL);
+  if (status) kva_module_destroy(m);
+  else *out = m;
+  return status;
+}

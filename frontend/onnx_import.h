@@ -1,0 +1,68 @@
+/* Between the files of the ONNX importer: the model being imported, names in scope, and the frames of inlined
+ * functions. */
+#ifndef KVA_FRONTEND_ONNX_IMPORT_H
+#define KVA_FRONTEND_ONNX_IMPORT_H
+
+#include "frontend/frontend_internal.h"
+#include "frontend/onnx_proto.h"
+
+/* A function body being inlined, or the main graph (function NULL): what its nodes' opsets and attribute references
+ * mean. */
+typedef struct kva_import_frame kva_import_frame;
+struct kva_import_frame {
+  const kva_import_frame *caller;
+  const kva_pb_function *function;
+  size_t n_imports;
+  kva_pb_opset *const *imports;
+  uint32_t n_attrs;
+  const kva_onnx_attr *attrs; /* given by the call, then defaults */
+  uint32_t depth;
+};
+
+/* Names of one graph; sub-graphs see those around them. */
+typedef struct kva_import_scope kva_import_scope;
+struct kva_import_scope {
+  const kva_import_scope *outer;
+  const kva_import_frame *frame;
+  kva_map *names; /* -> kva_import_name * */
+};
+
+typedef enum kva_name_state { KVA_NAME_OK, KVA_NAME_FAILED, KVA_NAME_ABSENT } kva_name_state;
+typedef struct kva_import_name {
+  kva_name_state state; /* FAILED: its node was reported, users are skipped; ABSENT: optional function input */
+  kva_value *value;
+} kva_import_name;
+
+typedef struct kva_import {
+  kva_onnx_ctx c;
+  kva_module *m;
+  const kva_pb_model *model;
+  kva_pb_tensor_reader tensors;
+  const kva_load_options *options;
+  kva_loc loc;         /* the file */
+  kva_map *symbols;    /* dim_param -> kva_dim */
+  kva_map *used_names; /* of symbols */
+  uint64_t pins_used;
+  int64_t n_nodes;     /* built so far, functions inlined */
+  kva_status status;   /* the first failure */
+} kva_import;
+
+/* Remembers a failure and hands it on. */
+kva_status kva_import_failed(kva_import *im, kva_status status);
+kva_status kva_import_define(kva_import *im, kva_import_scope *s, const char *name, kva_import_name value,
+                             const kva_loc *loc);
+const kva_import_name *kva_import_find(const kva_import_scope *s, const char *name);
+/* Nodes in order, into the builder's graph. Goes on after failures, which are remembered. */
+void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node *const *nodes);
+KVA_MUST_USE kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kva_pb_graph *g,
+                                                const void *const *raw);
+/* onnx_import_node.c */
+KVA_MUST_USE kva_status kva_import_attrs(kva_import *im, kva_import_scope *s, const kva_pb_node *n, const kva_loc *loc,
+                                         uint32_t *out_n, const kva_onnx_attr **out);
+/* onnx_import_type.c */
+KVA_MUST_USE kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva_type **out);
+/* Warns where a declared type contradicts the inferred one. */
+void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value);
+KVA_MUST_USE kva_status kva_import_check_pins(kva_import *im);
+
+#endif

@@ -1,0 +1,146 @@
+/* Types of graph inputs and the shape symbols that they introduce. */
+#include "frontend/onnx_import.h"
+
+#include <stdlib.h>
+
+/* Largest number of elements of one tensor: keeps byte sizes of every type in range. */
+static const int64_t max_elements = INT64_C(1) << 58;
+
+/* `name` with what is no letter, digit or underscore replaced; not empty, not beginning with a digit. */
+static char *identifier(kva_arena *arena, const char *name) {
+  bool prefix = !*name || (*name >= '0' && *name <= '9');
+  char *copy = kva_arena_printf(arena, "%s%s", prefix ? "_" : "", name);
+  for (char *p = copy; *p; p++) {
+    bool fine = (*p >= 'a' && *p <= 'z') || (*p >= 'A' && *p <= 'Z') || (*p >= '0' && *p <= '9') || *p == '_';
+    if (!fine) *p = '_';
+  }
+  return copy;
+}
+
+static const char *unique_symbol(kva_import *im, const char *name) {
+  char *base = identifier(im->m->arena, name), *unique = base;
+  for (int i = 2; kva_map_get_str(im->used_names, unique); i++)
+    unique = kva_arena_printf(im->m->arena, "%s_%d", base, i);
+  kva_map_set_str(im->used_names, unique, im);
+  return unique;
+}
+
+/* Kept in the options' order; more than 64 pins are refused by kva_import_check_pins. */
+static kva_status pinned(kva_import *im, const char *name, kva_dim *out) {
+  const kva_load_options *o = im->options;
+  for (uint32_t i = 0; o && i < o->n_pins; i++) {
+    if (strcmp(o->pins[i].name, name)) continue;
+    char *end;
+    long long v = strtoll(o->pins[i].value, &end, 10);
+    if (*end || end == o->pins[i].value || v < 0)
+      return kva_error(im->c.diag, &im->loc, "pin %s=%s: expected a number that is not negative", name,
+                       o->pins[i].value);
+    im->pins_used |= UINT64_C(1) << (i & 63);
+    *out = kva_expr_const(im->m->exprs, v);
+  }
+  return KVA_OK;
+}
+
+/* The symbol of a dim_param (`key` not NULL, shared by equal names) or a fresh one. */
+static kva_status symbol(kva_import *im, const char *key, const char *name, kva_dim *out) {
+  *out = key ? kva_map_get_str(im->symbols, key) : NULL;
+  if (*out) return KVA_OK;
+  const char *unique = unique_symbol(im, name);
+  *out = kva_expr_symbol(im->m->exprs, unique);
+  KVA_TRY(pinned(im, unique, out));
+  if (key) kva_map_set_str(im->symbols, key, (void *)*out);
+  return KVA_OK;
+}
+
+static kva_status import_dim(kva_import *im, const char *input, uint32_t axis,
+                             const Onnx__TensorShapeProto__Dimension *d, kva_dim *out) {
+  if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE) {
+    if (d->dim_value < 0)
+      return kva_error(im->c.diag, &im->loc, "input '%s': dimension %u is negative (%lld)", input, axis,
+                       (long long)d->dim_value);
+    *out = kva_expr_const(im->m->exprs, d->dim_value);
+    return KVA_OK;
+  }
+  bool named = d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM && d->dim_param && *d->dim_param;
+  const char *name = named ? d->dim_param : kva_arena_printf(im->m->arena, "%s_%u", input, axis);
+  return symbol(im, named ? name : NULL, name, out);
+}
+
+static kva_status check_elements(kva_import *im, const char *input, uint32_t rank, const kva_dim *dims) {
+  int64_t n = 1, d;
+  for (uint32_t i = 0; i < rank; i++)
+    if (kva_expr_is_const(dims[i], &d) && d > 0 && (!kva_mul_size(n, d, &n) || n > max_elements))
+      return kva_error(im->c.diag, &im->loc, "input '%s': its shape holds more elements than memory can", input);
+  return KVA_OK;
+}
+
+static kva_status tensor_type(kva_import *im, const char *name, const Onnx__TypeProto__Tensor *t,
+                              const kva_type **out) {
+  kva_diag *diag = im->c.diag;
+  if (t->elem_type <= 0 || t->elem_type >= KVA_DTYPE_COUNT)
+    return kva_error(diag, &im->loc, "input '%s': unknown data type %d", name, t->elem_type);
+  kva_dtype dtype = (kva_dtype)t->elem_type;
+  if (dtype == KVA_STRING || dtype == KVA_C64 || dtype == KVA_C128)
+    return kva_fail(diag, KVA_UNSUPPORTED, &im->loc, "input '%s': %s tensors are not supported", name,
+                    kva_dtype_name(dtype));
+  if (!t->shape)
+    return kva_fail(diag, KVA_UNSUPPORTED, &im->loc, "input '%s': its rank is unknown; give it a shape", name);
+  if (t->shape->n_dim > KVA_MAX_RANK)
+    return kva_fail(diag, KVA_UNSUPPORTED, &im->loc, "input '%s': rank %zu is more than the supported %d", name,
+                    t->shape->n_dim, KVA_MAX_RANK);
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = (uint32_t)t->shape->n_dim;
+  for (uint32_t i = 0; i < rank; i++) KVA_TRY(import_dim(im, name, i, t->shape->dim[i], &dims[i]));
+  KVA_TRY(check_elements(im, name, rank, dims));
+  *out = kva_type_tensor(im->m, dtype, rank, dims);
+  return KVA_OK;
+}
+
+kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva_type **out) {
+  const char *name = kva_pb_str(v->name);
+  if (!v->type || v->type->value_case == ONNX__TYPE_PROTO__VALUE__NOT_SET)
+    return kva_error(im->c.diag, &im->loc, "input '%s' has no type", name);
+  if (v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
+    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc, "input '%s': only tensors are supported, not sequences, maps, "
+                    "optionals or sparse tensors", name);
+  return tensor_type(im, name, v->type->tensor_type, out);
+}
+
+void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value) {
+  if (!v->type || v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE) return;
+  const Onnx__TypeProto__Tensor *t = v->type->tensor_type;
+  const char *name = kva_pb_str(v->name);
+  if (t->elem_type && t->elem_type != (int32_t)value->type->dtype)
+    kva_warn(im->c.diag, &im->loc, "'%s' is declared as data type %d, but is %s", name, t->elem_type,
+             kva_dtype_name(value->type->dtype));
+  if (!t->shape) return;
+  if (t->shape->n_dim != value->type->rank) {
+    kva_warn(im->c.diag, &im->loc, "'%s' is declared with rank %zu, but has %u", name, t->shape->n_dim,
+             value->type->rank);
+    return;
+  }
+  for (uint32_t i = 0; i < value->type->rank; i++) {
+    int64_t d;
+    const Onnx__TensorShapeProto__Dimension *declared = t->shape->dim[i];
+    if (declared->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
+        kva_expr_is_const(value->type->dims[i], &d) && d != declared->dim_value)
+      kva_warn(im->c.diag, &im->loc, "'%s' is declared with extent %lld on axis %u, but has %lld", name,
+               (long long)declared->dim_value, i, (long long)d);
+  }
+}
+
+kva_status kva_import_check_pins(kva_import *im) {
+  const kva_load_options *o = im->options;
+  if (o && o->n_pins > 64) return kva_error(im->c.diag, &im->loc, "more than 64 pins");
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; o && i < o->n_pins; i++) {
+    if (im->pins_used >> i & 1) continue;
+    kva_text known = {0};
+    for (uint32_t j = 0; j < kva_map_len(im->used_names); j++)
+      kva_text_add(&known, "%s%s", j ? ", " : "", (const char *)kva_map_key_at(im->used_names, j, NULL));
+    status = kva_error(im->c.diag, &im->loc, "pin %s: the model has no such symbol; it has: %s", o->pins[i].name,
+                       known.data ? known.data : "none");
+    kva_text_free(&known);
+  }
+  return status;
+}

@@ -1,0 +1,145 @@
+/* Raising: recognises operators that a model spells out and names them.
+ *
+ * What: activations, means, soft maxima and norms by the rules in patterns_*.def; cross-entropy, rotary embedding,
+ * attention and KVShift by small matchers (raise_*.c), whose structure is too free for patterns.
+ * Algorithm: sweeps until nothing changes. Rules go forward, so that a rule sees what the ones before it made of the
+ * operands; matchers go backward, so that the largest expression is tried first. Every step puts one named node where
+ * several were (dead ones are taken out at once: users count), so the sweeps end.
+ * Requires: SSA order; finds more after fold, simplify and cse. Breaks: nothing; results change by rounding only, and
+ * become finite where a spelling overflows (softmax without the maximum).
+ * Why before autodiff: gradients of named operators are better than those of their spellings. Gradient rules spell
+ * things out again, on purpose; this pass does not run after them. */
+#include "passes/raise.h"
+
+#include <math.h>
+
+/* ---- conditions of the rules ------------------------------------------------------------------------------------------ */
+
+/* v is the number of elements over which the match's reduce_sum runs, or for `mul` its reciprocal. */
+static bool is_mean(const kva_match *m) {
+  kva_module *module = m->root->graph->module;
+  const kva_value *n = kva_match_value(m, "n"), *x = kva_match_value(m, "x");
+  const kva_node *sum = m->nodes[1];
+  kva_ints axes = ((const kva_reduce_sum_attrs *)sum->attrs)->axes;
+  kva_dim count = kva_expr_const(module->exprs, 1);
+  for (uint32_t i = 0; i < axes.n; i++) {
+    int64_t axis = axes.v[i] < 0 ? axes.v[i] + x->type->rank : axes.v[i];
+    count = kva_expr_mul(module->exprs, count, x->type->dims[axis]);
+  }
+  bool inverse = kva_is(m->root, KVA_OP_mul);
+  if (inverse && n->def && kva_is(n->def, KVA_OP_reciprocal)) {
+    inverse = false;
+    n = kva_operand(n->def, 0);
+  }
+  int64_t known;
+  double found;
+  if (kva_expr_is_const(count, &known) && known > 0) {
+    double want = inverse ? 1 / (double)known : (double)known;
+    return kva_splat_value(n, &found) && fabs(found - want) <= 1e-6 * want;
+  }
+  while (n->def && (kva_is(n->def, KVA_OP_cast) || kva_is(n->def, KVA_OP_reshape))) n = kva_operand(n->def, 0);
+  if (inverse || !n->def || !kva_is(n->def, KVA_OP_dims)) return false;
+  kva_dims values = ((const kva_dims_attrs *)n->def->attrs)->values;
+  return values.n == 1 && values.v[0] == count;
+}
+
+/* v is the same for every row: it has extent 1 left of the normalised axes. */
+static bool is_row(const kva_match *m, const char *name) {
+  const kva_type *v = kva_match_value(m, name)->type, *x = kva_match_value(m, "x")->type;
+  uint32_t axis = (uint32_t)kva_match_number(m, "a");
+  for (uint32_t k = 0; k < v->rank; k++)
+    if (k + x->rank < axis + v->rank && !kva_expr_is(v->dims[k], 1)) return false;
+  return v->rank <= x->rank;
+}
+
+static bool scales_rows(const kva_match *m) { return is_row(m, "w"); }
+static bool shifts_rows(const kva_match *m) { return is_row(m, "b"); }
+static bool scales_and_shifts_rows(const kva_match *m) { return is_row(m, "w") && is_row(m, "b"); }
+
+static const kva_rule_text rule_texts[] = {
+#define RULE(name, from, to)               {#name, from, to, NULL},
+#define RULE_IF(name, condition, from, to) {#name, from, to, condition},
+#include "passes/patterns_activation.def"
+#include "passes/patterns_norm.def"
+#undef RULE
+#undef RULE_IF
+};
+
+/* ---- sweeps ------------------------------------------------------------------------------------------------------------ */
+
+static bool is_dead(const kva_node *n) {
+  if (!n->graph || !kva_node_is_pure(n)) return false;
+  for (uint32_t r = 0; r < n->n_results; r++)
+    if (n->results[r].uses) return false;
+  return true;
+}
+
+/* Removes n and what only it used. */
+static void remove_dead(kva_node *n) {
+  if (!is_dead(n)) return;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_value *v = kva_operand(n, i);
+    kva_node *def = v ? v->def : NULL;
+    kva_node_set_operand(n, i, NULL);
+    if (def) remove_dead(def);
+  }
+  kva_node_remove(n);
+}
+
+static void replace(kva_node *n, kva_value *v, bool *changed) {
+  kva_value_replace_all_uses(&n->results[0], v);
+  remove_dead(n);
+  *changed = true;
+}
+
+static void apply_rules(kva_graph *g, const kva_rules *rules, bool *changed) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    for (uint32_t i = 0; i < n->n_graphs; i++) apply_rules(n->graphs[i], rules, changed);
+    while (n && n->n_results && n->results[0].uses) {
+      kva_builder b = kva_builder_before(g->module, n);
+      kva_value *v = kva_rules_apply(rules, &b, NULL);
+      if (!v) break;
+      replace(n, v, changed);
+      n = v->def;
+    }
+  }
+}
+
+typedef kva_value *(*matcher)(kva_builder *b);
+
+static void apply_matcher(kva_graph *g, matcher match, bool *changed) {
+  for (kva_node *n = g->last, *prev; n; n = prev) {
+    prev = n->prev;
+    for (uint32_t i = 0; i < n->n_graphs; i++) apply_matcher(n->graphs[i], match, changed);
+    if (is_dead(n)) {
+      kva_node_remove(n);
+      continue;
+    }
+    if (!n->n_results || !n->results[0].uses) continue;
+    kva_builder b = kva_builder_before(g->module, n);
+    kva_value *v = match(&b);
+    if (!v) continue;
+    kva_value_replace_all_uses(&n->results[0], v);
+    *changed = true;
+    if (is_dead(n)) kva_node_remove(n);
+  }
+}
+
+static bool sweep(kva_graph *g, const kva_rules *rules) {
+  static const matcher matchers[] = {kva_raise_cross_entropy, kva_raise_rope, kva_raise_attention, kva_raise_kv_shift,
+                                     kva_raise_hard_shift};
+  bool changed = false;
+  apply_rules(g, rules, &changed);
+  for (size_t i = 0; i < sizeof matchers / sizeof *matchers; i++) apply_matcher(g, matchers[i], &changed);
+  return changed;
+}
+
+kva_status kva_raise(kva_module *m, bool *changed) {
+  kva_arena *scratch = kva_arena_create();
+  kva_rules *rules = kva_rules_compile(scratch, sizeof rule_texts / sizeof *rule_texts, rule_texts);
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    while (sweep(m->functions.data[f]->graph, rules)) *changed = true;
+  kva_arena_destroy(scratch);
+  return KVA_OK;
+}

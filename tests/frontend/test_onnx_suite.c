@@ -1,0 +1,190 @@
+/* The official ONNX node cases, imported and run on the reference evaluator: every rule of the importer against the
+ * specification's own data. Data: folder $KVASIR_ONNX_SUITE (holds node/), else ../shared/onnx-suite-1.22.0.tar.xz beside the
+ * source tree, unpacked to a temporary folder; else the test is skipped.
+ *
+ * A case passes when dtypes and shapes are equal and values within rtol 1e-3, atol 1e-7, the suite's own tolerance. A model
+ * that the importer calls unsupported is skipped; anything else that does not pass is a failure. */
+#include "frontend/frontend.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+/* Raised when more cases pass; never lowered. */
+enum { FLOOR_PASSED = 1, MAX_TENSORS = 64, MAX_CASES = 4096 };
+
+typedef struct suite {
+  char folder[4096];
+  bool temporary;
+} suite;
+
+typedef enum outcome { PASSED, FAILED, SKIPPED } outcome;
+
+static bool exists(const char *path) { return !access(path, R_OK); }
+
+static bool find_suite(suite *s) {
+  const char *given = getenv("KVASIR_ONNX_SUITE"), *archive = "../shared/onnx-suite-1.22.0.tar.xz";
+  *s = (suite){.temporary = !given};
+  if (given) return snprintf(s->folder, sizeof s->folder, "%s", given), true;
+  if (!exists(archive)) return false;
+  char command[8192], root[] = "/tmp/kvasir-onnx-XXXXXX";
+  if (!mkdtemp(root)) return false;
+  snprintf(command, sizeof command, "tar xJf %s -C %s", archive, root);
+  snprintf(s->folder, sizeof s->folder, "%s/data", root);
+  return !system(command);
+}
+
+static void remove_suite(const suite *s) {
+  char command[8192];
+  if (!s->temporary) return;
+  snprintf(command, sizeof command, "rm -rf '%.*s'", (int)(strlen(s->folder) - strlen("/data")), s->folder);
+  if (system(command)) printf("could not remove %s\n", s->folder);
+}
+
+/* ---- one case ---------------------------------------------------------------------------------------------------- */
+
+static bool close_enough(double a, double b) {
+  if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
+  return a == b || fabs(a - b) <= 1e-7 + 1e-3 * fabs(b);
+}
+
+/* NULL when equal, else what differs. */
+static const char *difference(const kva_wide *got, const kva_wide *want) {
+  static char text[256];
+  if (got->dtype != want->dtype) return "another data type";
+  if (got->rank != want->rank || memcmp(got->dims, want->dims, got->rank * sizeof *got->dims)) return "another shape";
+  for (int64_t i = 0; i < got->n; i++) {
+    double a = kva_wide_get(got, i), b = kva_wide_get(want, i);
+    if (got->f ? close_enough(a, b) : got->i[i] == want->i[i]) continue;
+    snprintf(text, sizeof text, "element %lld: %.9g, expected %.9g", (long long)i, a, b);
+    return text;
+  }
+  return NULL;
+}
+
+static kva_status read_tensor(const char *folder, const char *kind, uint32_t i, kva_diag *diag, kva_wide **out) {
+  char path[8192];
+  snprintf(path, sizeof path, "%s/test_data_set_0/%s_%u.pb", folder, kind, i);
+  return kva_read_tensor_proto(path, diag, out);
+}
+
+/* Inputs of one case, and which of them were made constants. */
+typedef struct case_inputs {
+  const char *folder;
+  bool fixed[MAX_TENSORS];
+  kva_wide *tensor[MAX_TENSORS];
+} case_inputs;
+
+/* Axes, shapes, counts and the like: what an importer that compiles ahead needs to know. */
+static const kva_wide *fix_structure(void *user, uint32_t index, const char *name) {
+  case_inputs *in = user;
+  kva_diag *quiet = kva_diag_create();
+  (void)name;
+  if (index < MAX_TENSORS && !read_tensor(in->folder, "input", index, quiet, &in->tensor[index]))
+    in->fixed[index] = in->tensor[index]->rank == 0 || (in->tensor[index]->rank == 1 && in->tensor[index]->i);
+  kva_diag_destroy(quiet);
+  return index < MAX_TENSORS && in->fixed[index] ? in->tensor[index] : NULL;
+}
+
+static kva_status run(kva_module *m, kva_diag *diag, case_inputs *in, kva_wide **out) {
+  kva_function *f = m->functions.data[0];
+  const kva_wide *given[MAX_TENSORS];
+  uint32_t n = 0;
+  if (kva_graph_output_count(f->graph) > MAX_TENSORS) return KVA_UNSUPPORTED;
+  for (uint32_t i = 0; n < f->graph->inputs.len; i++) {
+    if (i == MAX_TENSORS) return KVA_UNSUPPORTED;
+    if (!in->tensor[i]) KVA_TRY(read_tensor(in->folder, "input", i, diag, &in->tensor[i]));
+    if (!in->fixed[i]) given[n++] = in->tensor[i];
+  }
+  return kva_ref_run(m, f, given, out, NULL, NULL, NULL, NULL, diag);
+}
+
+static outcome compare(const char *name, kva_module *m, const char *folder, kva_diag *diag, kva_wide **out) {
+  for (uint32_t i = 0; i < kva_graph_output_count(m->functions.data[0]->graph); i++) {
+    kva_wide *want = NULL;
+    if (read_tensor(folder, "output", i, diag, &want)) return SKIPPED;
+    const char *problem = difference(out[i], want);
+    kva_wide_free(want);
+    if (!problem) continue;
+    printf("FAILED %s: output %u: %s\n", name, i, problem);
+    return FAILED;
+  }
+  return PASSED;
+}
+
+static outcome failure(const char *name, kva_status status, const kva_diag *diag) {
+  const char *what = "(no message)";
+  for (size_t i = kva_diag_count(diag); i-- > 0;) {
+    kva_severity severity;
+    const char *message = kva_diag_message(diag, i, &severity, NULL);
+    if (severity == KVA_ERROR) what = message;
+  }
+  printf("%s %s: %s\n", status == KVA_UNSUPPORTED ? "SKIPPED" : "FAILED", name, what);
+  return status == KVA_UNSUPPORTED ? SKIPPED : FAILED;
+}
+
+static outcome run_case(const char *name, const char *folder) {
+  char path[8192];
+  kva_wide *out[MAX_TENSORS] = {NULL};
+  case_inputs in = {.folder = folder};
+  kva_load_options fixed = {.fixed_input = fix_structure, .fixed_input_user = &in};
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  snprintf(path, sizeof path, "%s/model.onnx", folder);
+  kva_status status = kva_load_model(path, NULL, diag, &m);
+  if (status == KVA_UNSUPPORTED) {
+    kva_diag_clear(diag);
+    status = kva_load_model(path, &fixed, diag, &m);
+  }
+  if (!status) status = run(m, diag, &in, out);
+  outcome result = status ? failure(name, status, diag) : compare(name, m, folder, diag, out);
+  for (int i = 0; i < MAX_TENSORS; i++) kva_wide_free(in.tensor[i]), kva_wide_free(out[i]);
+  if (m) kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return result;
+}
+
+/* ---- all cases --------------------------------------------------------------------------------------------------- */
+
+static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+
+static int is_case(const struct dirent *e) {
+  const char *only = getenv("KVASIR_ONNX_CASE");
+  return !strncmp(e->d_name, "test_", 5) && (!only || strstr(e->d_name, only));
+}
+
+static suite data;
+
+static void test_node_cases(void **unused) {
+  (void)unused;
+  char folder[8192], node[4200];
+  struct dirent **cases;
+  int count[3] = {0};
+  snprintf(node, sizeof node, "%s/node", data.folder);
+  int n = scandir(node, &cases, is_case, by_name);
+  assert_true(n > 0);
+  for (int i = 0; i < n; i++) {
+    snprintf(folder, sizeof folder, "%s/%s", node, cases[i]->d_name);
+    count[run_case(cases[i]->d_name, folder)]++;
+    free(cases[i]);
+  }
+  free(cases);
+  printf("%d passed, %d failed, %d skipped\n", count[PASSED], count[FAILED], count[SKIPPED]);
+  if (getenv("KVASIR_ONNX_CASE")) return;
+  assert_true(count[PASSED] >= FLOOR_PASSED);
+}
+
+int main(void) {
+  if (!find_suite(&data)) {
+    printf("SKIP: no ONNX suite: set KVASIR_ONNX_SUITE to its folder\n");
+    return 77;
+  }
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_node_cases)};
+  int failed = cmocka_run_group_tests(tests, NULL, NULL);
+  remove_suite(&data);
+  return failed;
+}

@@ -1,0 +1,97 @@
+/* Rules of passes/patterns_*.def: activations, means, soft maxima, norms; and near misses. */
+#include "tests/passes/raise_case.h"
+
+static const raise_case activations[] = {
+    {"reciprocal", "double[N] x", "y = 1 / (x + 3)", "reciprocal !div", NULL, 0},
+    {"sqrt", "double[N] x", "y = kv.pow(x * x + 1, 0.5)", "sqrt !pow", NULL, 0},
+    {"rsqrt", "double[N] x", "y = kv.pow(x * x + 1, -0.5)", "sqrt reciprocal !pow", NULL, 0},
+    {"sigmoid", "double[N] x", "y = 1 / (1 + kv.exp(-x))", "sigmoid !exp", NULL, 0},
+    {"sigmoid, one behind", "double[N] x", "y = kv.reciprocal(kv.exp(-x) + 1)", "sigmoid !exp", NULL, 0},
+    {"sigmoid as ratio", "double[N] x", "e = kv.exp(x)\ny = e / (e + 1)", "sigmoid !exp", NULL, 0},
+    {"not a sigmoid: two", "double[N] x", "y = 1 / (2 + kv.exp(-x))", "!sigmoid", NULL, 0},
+    {"not a sigmoid: other sign", "double[N] x", "y = 1 / (1 + kv.exp(x))", "!sigmoid", NULL, 0},
+    {"not a sigmoid: the exponential is used", "double[N] x", "e = kv.exp(-x)\ny = 1 / (1 + e) + e", "!sigmoid", NULL, 0},
+    {"silu", "double[N] x", "y = x * kv.sigmoid(x)", "silu !sigmoid", NULL, 0},
+    {"silu from pieces", "double[N] x", "y = (1 / (1 + kv.exp(-x))) * x", "silu !sigmoid", NULL, 0},
+    {"silu as quotient", "double[N] x", "y = x / (1 + kv.exp(-x))", "silu !exp", NULL, 0},
+    {"not a silu: other operand", "double[N] x, double[N] z", "y = z * kv.sigmoid(x)", "!silu sigmoid", NULL, 0},
+    {"not a silu: the sigmoid is used", "double[N] x", "s = kv.sigmoid(x)\ny = x * s + kv.sqrt(s)", "!silu sigmoid", NULL, 0},
+    {"not a silu: scaled", "double[N] x", "y = x * kv.sigmoid(1.702 * x)", "!silu sigmoid", NULL, 0},
+    {"softplus", "double[N] x", "y = kv.log(1 + kv.exp(x))", "softplus !log", NULL, 0},
+    {"softplus, stable", "double[N] x", "y = kv.max(x, 0) + kv.log(1 + kv.exp(-kv.abs(x)))", "softplus !log", NULL, 0},
+    {"not a softplus", "double[N] x", "y = kv.log(1 + kv.exp(-kv.abs(x)))", "softplus neg abs", NULL, 0},
+    {"not a softplus: base", "double[N] x", "y = kv.log(1.5 + kv.exp(x))", "!softplus", NULL, 0},
+    {"gelu", "double[N] x", "y = 0.5 * x * (1 + kv.erf(x / 1.4142135623730951))", "gelu !erf", NULL, 0},
+    {"gelu, float constant", "float[N] x", "y = 0.5 * x * (1 + kv.erf(x / 1.4142135))", "gelu !erf", NULL, 1e-6},
+    {"gelu, half last", "double[N] x", "y = x * (kv.erf(x * 0.7071067811865476) + 1) * 0.5", "gelu !erf", NULL, 0},
+    {"gelu, half inside", "double[N] x", "y = x * (0.5 * (1 + kv.erf(x / 1.4142135623730951)))", "gelu !erf", NULL, 0},
+    {"gelu, divided by two", "double[N] x", "y = x * (1 + kv.erf(x / 1.4142135623730951)) / 2", "gelu !erf", NULL, 0},
+    {"gelu of halves", "double[N] x", "y = x * (0.5 + 0.5 * kv.erf(x * 0.7071067811865476))", "gelu !erf", NULL, 0},
+    {"not a gelu: rough constant", "double[N] x", "y = 0.5 * x * (1 + kv.erf(x / 1.4142))", "!gelu erf", NULL, 0},
+    {"not a gelu: other argument", "double[N] x, double[N] z", "y = 0.5 * x * (1 + kv.erf(z / 1.4142135623730951))", "!gelu erf", NULL, 0},
+    {"not a gelu: erf is used", "double[N] x", "e = kv.erf(x / 1.4142135623730951)\ny = 0.5 * x * (1 + e) + e", "!gelu erf", NULL, 0},
+    {"gelu tanh", "double[N] x", "y = 0.5 * x * (1 + kv.tanh(0.7978845608028654 * (x + 0.044715 * x * x * x)))", "gelu !tanh", "tanh = true", 0},
+    {"gelu tanh, pow", "double[N] x", "y = x * 0.5 * (kv.tanh((kv.pow(x, 3) * 0.044715 + x) * 0.7978845608028654) + 1)", "gelu !tanh", "tanh = true", 0},
+    {"gelu tanh, factored", "double[N] x", "y = 0.5 * x * (1 + kv.tanh(0.7978845608028654 * x * (1 + 0.044715 * x * x)))", "gelu !tanh", "tanh = true", 0},
+    {"gelu tanh, squares", "double[N] x", "y = 0.5 * (x * (1 + kv.tanh(x * 0.7978845608028654 * (1 + 0.044715 * (x * x)))))", "gelu !tanh", "tanh = true", 0},
+    {"gelu by sigmoid", "double[N] x", "y = x * kv.sigmoid(1.5957691216057308 * (x + 0.044715 * kv.pow(x, 3)))", "gelu !sigmoid", "tanh = true", 0},
+    {"not a gelu: other cubic", "double[N] x", "y = 0.5 * x * (1 + kv.tanh(0.7978845608028654 * (x + 0.0447 * x * x * x)))", "!gelu tanh", NULL, 0},
+    {0},
+};
+
+static const raise_case rows[] = {
+    {"mean", "double[N, 4] x", "y = kv.reduce_sum <axes = [1]> (x) / 4", "reduce_mean !reduce_sum", NULL, 0},
+    {"mean of all but one", "double[N, 4, 3] x", "y = kv.reduce_sum <axes = [1, 2], keepdims = false> (x) * (1.0 / 12)", "reduce_mean !reduce_sum", NULL, 0},
+    {"mean of the first axis", "double[8, N] x", "y = kv.reduce_sum <axes = [0]> (x) / 8", "reduce_mean !reduce_sum", NULL, 0},
+    {"not a mean: other count", "double[N, 4] x", "y = kv.reduce_sum <axes = [1]> (x) / 5", "!reduce_mean", NULL, 0},
+    {"softmax", "double[N, 4] x", "e = kv.exp(x - kv.reduce_max <axes = [1]> (x))\ny = e / kv.reduce_sum <axes = [1]> (e)", "softmax !exp !reduce_max", "axis = 1", 0},
+    {"softmax, without maximum", "double[N, 4] x", "e = kv.exp(x)\ny = e / kv.reduce_sum <axes = [-1]> (e)", "softmax !exp", "axis = 1", 0},
+    {"softmax, times reciprocal", "double[N, 4] x", "e = kv.exp(x - kv.reduce_max <axes = [0]> (x))\ny = (1 / kv.reduce_sum <axes = [0]> (e)) * e", "softmax !exp", "axis = 0", 0},
+    {"softmax, dropped dims", "double[N, 4] x", "m = kv.reshape <shape = [N, 1]> (kv.reduce_max <axes = [1], keepdims = false> (x))\ne = kv.exp(x - m)\ny = e / kv.reshape <shape = [N, 1]> (kv.reduce_sum <axes = [1], keepdims = false> (e))", "softmax !exp !reshape", NULL, 0},
+    {"not a softmax: axes differ", "double[4, 4] x", "e = kv.exp(x)\ny = e / kv.reduce_sum <axes = [0]> (e) + kv.exp(x) / kv.reduce_sum <axes = [0, 1]> (e)", "!softmax", NULL, 0},
+    {"softmax, but another maximum stays", "double[4, 4] x", "e = kv.exp(x - kv.reduce_max <axes = [0]> (x))\ny = e / kv.reduce_sum <axes = [1]> (e)", "softmax reduce_max", NULL, 0},
+    {"not a softmax: the exponentials are used", "double[N, 4] x", "e = kv.exp(x)\ny = e / kv.reduce_sum <axes = [1]> (e) + e", "!softmax exp", NULL, 0},
+    {"log softmax", "double[N, 4] x", "z = x - kv.reduce_max <axes = [1]> (x)\ny = z - kv.log(kv.reduce_sum <axes = [1]> (kv.exp(z)))", "log_softmax !exp !reduce_max", NULL, 0},
+    {"log softmax with log sum exp", "double[N, 4] x", "m = kv.reduce_max <axes = [1]> (x)\ny = x - (kv.log(kv.reduce_sum <axes = [1]> (kv.exp(x - m))) + m)", "log_softmax !exp !reduce_max", NULL, 0},
+    {"log softmax of softmax", "double[N, 4] x", "y = kv.log(kv.softmax <axis = -1> (x))", "log_softmax !softmax", NULL, 0},
+    {"not a log softmax", "double[N, 4] x, double[N, 4] z", "y = z - kv.log(kv.reduce_sum <axes = [1]> (kv.exp(x)))", "!log_softmax", NULL, 0},
+    {"softmax in float for half", "float16[N, 4] x", "y = kv.cast <to = float16> (kv.softmax <axis = 1> (kv.cast <to = float> (x)))", "softmax !cast", NULL, 1e-3},
+    {0},
+};
+
+#define NORM4 "double[B, N, 4] x, double[4] w, double[4] b"
+
+static const raise_case norms[] = {
+    {"rms norm", NORM4, "y = x * (1 / kv.sqrt(kv.reduce_mean <axes = [-1]> (x * x) + 1e-5)) * w + 0 * b", "rms_norm !sqrt", "eps = 1e-05", 0},
+    {"rms norm, scale first", NORM4, "y = w * (x * kv.pow(kv.reduce_mean <axes = [2]> (kv.pow(x, 2)) + 1e-6, -0.5)) + 0 * b", "rms_norm !sqrt !reciprocal", "eps = 1e-06", 0},
+    {"rms norm, quotient", NORM4, "y = x / kv.sqrt(1e-5 + kv.reduce_mean <axes = [2]> (x * x)) * w", "rms_norm !sqrt !div", NULL, 0},
+    {"rms norm, scaled operand", NORM4, "y = (x * w) / kv.sqrt(1e-5 + kv.reduce_mean <axes = [2]> (x * x))", "rms_norm !sqrt !div", NULL, 0},
+    {"rms norm, scaled factor", NORM4, "y = x * (w * (1 / kv.sqrt(1e-5 + kv.reduce_mean <axes = [2]> (x * x))))", "rms_norm !sqrt !div", NULL, 0},
+    {"rms norm, sum over n", NORM4, "y = w * x / kv.sqrt(kv.reduce_sum <axes = [2]> (x * x) / 4 + 1e-5)", "rms_norm !sqrt !div", NULL, 0},
+    {"rms norm without scale", NORM4, "y = x / kv.sqrt(kv.reduce_mean <axes = [2]> (x * x) + 1e-5)", "rms_norm !sqrt", NULL, 0},
+    {"rms norm of two axes", "double[B, N, 4] x, double[N, 4] w", "y = x / kv.sqrt(kv.reduce_mean <axes = [1, 2]> (x * x) + 1e-5) * w", "rms_norm !mul", "axis = 1", 0},
+    {"rms norm in float for half", "float16[N, 4] x, float16[4] w", "z = kv.cast <to = float> (x)\ny = w * kv.cast <to = float16> (z * kv.pow(kv.reduce_mean <axes = [1]> (kv.pow(z, 2)) + 1e-5, -0.5))", "rms_norm !cast !mul", NULL, 2e-3},
+    {"rms norm, cast after the scale", "float16[N, 4] x, float16[4] w", "z = kv.cast <to = float> (x)\ny = kv.cast <to = float16> (kv.cast <to = float> (w) * (z / kv.sqrt(kv.reduce_mean <axes = [1]> (z * z) + 1e-5)))", "rms_norm !cast !mul", NULL, 2e-3},
+    {"rms norm, gate stays", "double[B, N, 4] x, double[B, N, 4] z", "y = z * (x / kv.sqrt(kv.reduce_mean <axes = [2]> (x * x) + 1e-5))", "rms_norm mul", NULL, 0},
+    {"not an rms norm: eps outside", NORM4, "y = x / (kv.sqrt(kv.reduce_mean <axes = [2]> (x * x)) + 1e-5)", "!rms_norm", NULL, 0},
+    {"not an rms norm: eps varies", NORM4, "y = x / kv.sqrt(kv.reduce_mean <axes = [2]> (x * x) + w * w)", "!rms_norm", NULL, 0},
+    {"not an rms norm: middle axis", NORM4, "y = x / kv.sqrt(kv.reduce_mean <axes = [1]> (x * x) + 1e-5)", "!rms_norm", NULL, 0},
+    {"not an rms norm: other product", NORM4, "y = x / kv.sqrt(kv.reduce_mean <axes = [2]> (x * w) + 9)", "!rms_norm", NULL, 0},
+    {"not an rms norm: the mean is used", NORM4, "s = kv.reduce_mean <axes = [2]> (x * x)\ny = x / kv.sqrt(s + 1e-5) + s", "!rms_norm", NULL, 0},
+    {"layer norm", NORM4, "d = x - kv.reduce_mean <axes = [2]> (x)\ny = d / kv.sqrt(kv.reduce_mean <axes = [2]> (d * d) + 1e-5) * w + b", "layer_norm !rms_norm !add !mul", "eps = 1e-05", 0},
+    {"layer norm, pow", NORM4, "d = x - kv.reduce_mean <axes = [-1]> (x)\ny = b + w * (d * (1 / kv.sqrt(kv.reduce_mean <axes = [-1]> (kv.pow(d, 2)) + 1e-5)))", "layer_norm !add !mul", NULL, 0},
+    {"layer norm, twice subtracted", NORM4, "m = kv.reduce_mean <axes = [2]> (x)\nv = kv.reduce_mean <axes = [2]> ((x - m) * (x - m))\ny = (x - m) / kv.sqrt(v + 1e-5) * w + b", "layer_norm !add !mul", NULL, 0},
+    {"layer norm of moments", NORM4, "m = kv.reduce_mean <axes = [2]> (x)\nv = kv.reduce_mean <axes = [2]> (x * x) - m * m\ny = (x - m) / kv.sqrt(v + 1e-5) * w + b", "layer_norm !add !mul", NULL, 1e-11},
+    {"layer norm as a line", NORM4, "m = kv.reduce_mean <axes = [2]> (x)\nv = kv.reduce_mean <axes = [2]> ((x - m) * (x - m))\ns = w * (1 / kv.sqrt(v + 1e-5))\ny = x * s + (b - m * s)", "layer_norm !add !mul", NULL, 0},
+    {"layer norm without bias", NORM4, "d = x - kv.reduce_mean <axes = [2]> (x)\ny = w * (d / kv.sqrt(kv.reduce_mean <axes = [2]> (d * d) + 1e-5))", "layer_norm !mul", NULL, 0},
+    {"layer norm without scale", NORM4, "d = x - kv.reduce_mean <axes = [2]> (x)\ny = d / kv.sqrt(kv.reduce_mean <axes = [2]> (d * d) + 1e-5)", "layer_norm", NULL, 0},
+    {"layer norm in float for half", "float16[N, 4] x, float16[4] w, float16[4] b", "z = kv.cast <to = float> (x)\nd = z - kv.reduce_mean <axes = [1]> (z)\nn = d / kv.sqrt(kv.reduce_mean <axes = [1]> (d * d) + 1e-5)\ny = kv.cast <to = float16> (n * kv.cast <to = float> (w) + kv.cast <to = float> (b))", "layer_norm !cast", NULL, 2e-3},
+    {"layer norm, residual stays", NORM4 ", double[B, N, 4] r", "d = x - kv.reduce_mean <axes = [2]> (x)\ny = r + w * (d / kv.sqrt(kv.reduce_mean <axes = [2]> (d * d) + 1e-5))", "layer_norm add", NULL, 0},
+    {"not a layer norm: mean of another axis", "double[4, 4] x", "d = x - kv.reduce_mean <axes = [0]> (x)\ny = d / kv.sqrt(kv.reduce_mean <axes = [1]> (d * d) + 1e-5)", "!layer_norm rms_norm", NULL, 0},
+    {0},
+};
+
+int main(void) {
+  const struct CMUnitTest tests[] = {RAISE_TEST(activations), RAISE_TEST(rows), RAISE_TEST(norms)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

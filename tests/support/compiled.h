@@ -1,0 +1,12 @@
+/* Functions of the graph IR executed by compiled code, node by node: an op_executor (tests/ops/op_cases.h). */
+#ifndef KVA_TESTS_SUPPORT_COMPILED_H
+#define KVA_TESTS_SUPPORT_COMPILED_H
+
+#include "codegen/codegen.h"
+
+/* user: const kva_target_options *, or NULL for the host. Nodes may be kv.kernel groups; constants are allowed, state is
+ * not. Every kernel runs in two pieces, so that results must not depend on how work is divided. */
+kva_status compiled_run(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+                        kva_diag *diag);
+
+#endif

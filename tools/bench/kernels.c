@@ -1,0 +1,259 @@
+/* kva_bench_kernels: small graphs and whole models, compiled as `kvasir run` compiles them, ready to be timed.
+ *
+ *   matmul:MxNxK:LAYOUT[:BATCH]  LAYOUT NN, NT (right operand stored N x K), TN (left operand stored K x M)
+ *   add:RxC, softmax:RxC         rows of C elements
+ *   rms_norm:RxC                 with a scale
+ *   swiglu:RxC                   silu(x) * y
+ *   shift_rope:BxTxHxD           KV shift over time, then rotation: what stands between projection and attention
+ *   model:FILE                   an ONNX model; every dimension must be a number
+ *
+ * A call runs the compiled program on tensors of the caller. Inputs are the same in every program of tools/bench, so
+ * that `check`, the mean magnitude of the first output, can be compared. */
+#include "tools/bench/serve.h"
+#include "tools/driver/driver.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_TENSORS = 16, MAX_NUMBERS = 4, ALIGN = 64 };
+
+typedef struct bench_case {
+  kva_compiled *compiled;
+  kva_session *session;
+  kva_tensor in[MAX_TENSORS], out[MAX_TENSORS];
+  double check;
+} bench_case;
+
+/* The text of a case, cut: "matmul:512x512x64:NT:16" has n = {512, 512, 64}. */
+typedef struct spec {
+  int64_t n[MAX_NUMBERS];
+  int n_numbers;
+  bool left, right; /* transposed */
+  int64_t batch;
+} spec;
+
+/* ---- graphs ---------------------------------------------------------------------------------------------------------
+ */
+
+static kva_value *add_input(kva_builder *b, uint32_t rank, const int64_t *dims) {
+  kva_dim d[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) d[i] = kva_expr_const(b->m->exprs, dims[i]);
+  const char *name = kva_arena_printf(b->m->arena, "x%u", b->graph->inputs.len);
+  return kva_graph_add_input(b->graph, kva_type_tensor(b->m, KVA_F32, rank, d), name);
+}
+
+static kva_value *build_matmul(kva_builder *b, const spec *s) {
+  int64_t m = s->n[0], n = s->n[1], k = s->n[2], one = s->batch == 1;
+  int64_t x[3] = {s->batch, s->left ? k : m, s->left ? m : k}, y[3] = {s->batch, s->right ? n : k, s->right ? k : n};
+  kva_value *left = add_input(b, one ? 2 : 3, x + one), *right = add_input(b, one ? 2 : 3, y + one);
+  return kva_matmul(b, left, right, s->left, s->right);
+}
+
+static kva_value *build_add(kva_builder *b, const spec *s) {
+  kva_value *x = add_input(b, 2, s->n), *y = add_input(b, 2, s->n);
+  return kva_add(b, x, y);
+}
+
+static kva_value *build_swiglu(kva_builder *b, const spec *s) {
+  kva_value *x = add_input(b, 2, s->n), *y = add_input(b, 2, s->n);
+  return kva_mul(b, kva_build1(b, KVA_OP_silu, x), y);
+}
+
+static kva_value *build_softmax(kva_builder *b, const spec *s) {
+  return kva_build1(b, KVA_OP_softmax, add_input(b, 2, s->n));
+}
+
+static kva_value *build_rms_norm(kva_builder *b, const spec *s) {
+  kva_value *x = add_input(b, 2, s->n), *scale = add_input(b, 1, &s->n[1]);
+  return kva_build2(b, KVA_OP_rms_norm, x, scale);
+}
+
+static kva_value *build_shift_rope(kva_builder *b, const spec *s) {
+  const int64_t *n = s->n, weights[2] = {n[2], 2}, angles[2] = {n[1], n[3] / 2}, perm[4] = {0, 2, 1, 3};
+  kva_value *x = add_input(b, 4, n), *w = add_input(b, 2, weights);
+  kva_value *cosine = add_input(b, 2, angles), *sine = add_input(b, 2, angles);
+  kva_value *y = kva_build(b, KVA_OP_kv_shift, 2, (kva_value *[]){x, w}, &(kva_kv_shift_attrs){.time_axis = 1});
+  return kva_build3(b, KVA_OP_rope, kva_transpose(b, y, perm), cosine, sine);
+}
+
+static const struct graph_kind {
+  const char *name;
+  int n_numbers;
+  kva_value *(*build)(kva_builder *b, const spec *s);
+} kinds[] = {{"matmul", 3, build_matmul},   {"add", 2, build_add},           {"swiglu", 2, build_swiglu},
+             {"softmax", 2, build_softmax}, {"rms_norm", 2, build_rms_norm}, {"shift_rope", 4, build_shift_rope}};
+enum { N_KINDS = sizeof kinds / sizeof *kinds };
+
+/* ---- reading a case
+ * --------------------------------------------------------------------------------------------------- */
+
+/* "AxBxC"; returns what follows, NULL when there is no number. */
+static const char *read_numbers(const char *p, spec *s) {
+  do {
+    char *end;
+    s->n[s->n_numbers] = strtoll(p, &end, 10);
+    if (end == p || s->n[s->n_numbers++] <= 0) return NULL;
+    p = end;
+  } while (*p == 'x' && s->n_numbers < MAX_NUMBERS && *++p);
+  return p;
+}
+
+static bool read_layout(const char *p, spec *s) {
+  if (*p == 0) return true;
+  if (p[0] != ':' || !p[1] || !p[2]) return false;
+  s->left = p[1] == 'T';
+  s->right = p[2] == 'T';
+  if (p[3] == ':') s->batch = atoll(p + 4);
+  return s->batch > 0;
+}
+
+static kva_status build_graph(const char *text, kva_diag *diag, kva_module **out_module) {
+  size_t len = strcspn(text, ":");
+  for (int i = 0; i < N_KINDS; i++) {
+    if (strlen(kinds[i].name) != len || strncmp(text, kinds[i].name, len) != 0) continue;
+    spec s = {.batch = 1};
+    const char *rest = text[len] ? read_numbers(text + len + 1, &s) : NULL;
+    if (!rest || s.n_numbers != kinds[i].n_numbers || !read_layout(rest, &s)) break;
+    kva_module *m = *out_module = kva_module_create(diag);
+    kva_builder b = {.m = m, .graph = kva_function_create(m, "main")->graph};
+    kva_value *y = kinds[i].build(&b, &s);
+    kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
+    return b.failed ? KVA_INVALID : kva_module_verify(m);
+  }
+  return kva_error(diag, NULL, "cannot read the case '%s'", text);
+}
+
+static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_module) {
+  if (strncmp(text, "model:", 6) != 0) return build_graph(text, diag, out_module);
+  return kva_load_model(text + 6, &(kva_load_options){0}, diag, out_module);
+}
+
+/* ---- tensors
+ * -------------------------------------------------------------------------------------------------------------- */
+
+/* Element i of input number k, in [-0.5, 0.5). */
+static float input_value(int64_t i, int k) {
+  uint32_t h = ((uint32_t)i + 1000003u * (uint32_t)k) * 2654435761u;
+  return (float)(h >> 16) / 65536.0f - 0.5f;
+}
+
+static kva_status make_tensor(const kva_buffer_desc *buffer, kva_diag *diag, kva_tensor *out, int64_t *out_n) {
+  *out = (kva_tensor){.dtype = (kva_dtype)buffer->dtype, .rank = buffer->rank};
+  *out_n = 1;
+  for (int32_t d = 0; d < buffer->rank; d++) {
+    const kva_formula *f = &buffer->dims[d];
+    if (f->n != 1 || f->words[0].op != KVA_FORMULA_CONST)
+      return kva_fail(diag, KVA_UNSUPPORTED, NULL, "dimension %d of '%s' is symbolic", d, buffer->name);
+    out->dims[d] = f->words[0].arg;
+    *out_n *= out->dims[d];
+  }
+  int64_t bytes = kva_tensor_bytes(out);
+  if (out->dtype != KVA_F32 || bytes < 0)
+    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "'%s' is not float", buffer->name);
+  out->data = aligned_alloc(ALIGN, ((size_t)bytes / ALIGN + 1) * ALIGN);
+  return out->data ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for '%s'", buffer->name);
+}
+
+static kva_status make_tensors(bench_case *c, kva_diag *diag) {
+  const kva_program *p = kva_session_program_desc(c->session, 0);
+  if (p->n_inputs > MAX_TENSORS || p->n_outputs > MAX_TENSORS)
+    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "more than %d inputs or outputs", MAX_TENSORS);
+  int64_t n;
+  for (int32_t k = 0; k < p->n_inputs; k++) {
+    KVA_TRY(make_tensor(&p->buffers[p->inputs[k]], diag, &c->in[k], &n));
+    for (int64_t i = 0; i < n; i++) ((float *)c->in[k].data)[i] = input_value(i, k);
+  }
+  for (int32_t k = 0; k < p->n_outputs; k++) {
+    KVA_TRY(make_tensor(&p->buffers[p->outputs[k]], diag, &c->out[k], &n));
+    memset(c->out[k].data, 0, (size_t)kva_tensor_bytes(&c->out[k]));
+  }
+  return KVA_OK;
+}
+
+static double mean_magnitude(const kva_tensor *t) {
+  int64_t n = kva_tensor_bytes(t) / (int64_t)sizeof(float);
+  double sum = 0;
+  for (int64_t i = 0; i < n; i++) sum += fabs((double)((const float *)t->data)[i]);
+  return n ? sum / (double)n : 0;
+}
+
+/* ---- preparing and running
+ * -------------------------------------------------------------------------------------------------- */
+
+static kva_status prepare(const char *text, int threads, kva_diag *diag, bench_case *c) {
+  kva_module *m = NULL;
+  kva_status status = load_case(text, diag, &m);
+  if (status != KVA_OK) {
+    if (m) kva_module_destroy(m);
+    return status;
+  }
+  KVA_TRY(kva_compile(m, &(kva_compile_options){.target = {.opt_level = 2}}, diag, &c->compiled));
+  KVA_TRY(kva_session_create(c->compiled->artifact, &(kva_session_options){.threads = threads}, diag, &c->session));
+  KVA_TRY(make_tensors(c, diag));
+  KVA_TRY(kva_session_run(c->session, 0, c->in, c->out));
+  c->check = mean_magnitude(&c->out[0]);
+  return KVA_OK;
+}
+
+static bool call(void *user, int i) {
+  bench_case *c = (bench_case *)user + i;
+  if (c->session && kva_session_run(c->session, 0, c->in, c->out) == KVA_OK) return true;
+  fprintf(stderr, "kva_bench_kernels: case %d: %s\n", i, c->session ? kva_session_error(c->session) : "not prepared");
+  return false;
+}
+
+static void add_error(kva_text *t, const char *message) {
+  kva_text_add(t, ", \"error\": ");
+  kva_text_add_quoted(t, message);
+}
+
+static void describe(const char *text, int threads, bench_case *c, kva_text *t) {
+  kva_diag *diag = kva_diag_create();
+  kva_text_add(t, "{\"case\": ");
+  kva_text_add_quoted(t, text);
+  kva_status status = prepare(text, threads, diag, c);
+  if (status != KVA_OK) {
+    const char *why = c->session ? kva_session_error(c->session) : "";
+    add_error(t, kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, NULL) : *why ? why : kva_status_name(status));
+    kva_session_destroy(c->session);
+    c->session = NULL;
+  } else {
+    kva_text_add(t, ", \"check\": %.9g, \"steps\": %d, \"compile_seconds\": %.4f", c->check,
+                 kva_session_program_desc(c->session, 0)->n_steps,
+                 c->compiled->pass_seconds + c->compiled->codegen_seconds);
+  }
+  kva_text_add(t, "}");
+  kva_diag_destroy(diag);
+}
+
+static void release(bench_case *c) {
+  kva_session_destroy(c->session);
+  kva_compiled_destroy(c->compiled);
+  for (int k = 0; k < MAX_TENSORS; k++) {
+    free(c->in[k].data);
+    free(c->out[k].data);
+  }
+}
+
+int main(int argc, char **argv) {
+  bench_options o;
+  const char *usage = "CASE: matmul:MxNxK:NN[:BATCH], add:RxC, swiglu:RxC, softmax:RxC, rms_norm:RxC,\n"
+                      "      shift_rope:BxTxHxD, model:FILE\n";
+  if (!bench_parse(argc, argv, usage, &o)) return 2;
+  bench_case *cases = calloc((size_t)o.n_cases, sizeof *cases);
+  if (!cases) return 3;
+  kva_text t = {0};
+  kva_text_add(&t, "{\"ready\": true, \"version\": \"%s\", \"cases\": [", KVA_VERSION);
+  for (int i = 0; i < o.n_cases; i++) {
+    if (i) kva_text_add(&t, ", ");
+    describe(o.cases[i], o.threads, &cases[i], &t);
+  }
+  printf("%s]}\n", t.data);
+  fflush(stdout);
+  kva_text_free(&t);
+  int code = bench_run(&o, call, cases);
+  for (int i = 0; i < o.n_cases; i++) release(&cases[i]);
+  free(cases);
+  free(o.cases);
+  return code;
+}

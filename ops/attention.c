@@ -21,8 +21,7 @@
 _Static_assert(sizeof(kva_attention_grad_q_attrs) == sizeof(kva_attention_attrs), "made by one list");
 _Static_assert(sizeof(kva_attention_grad_kv_attrs) == sizeof(kva_attention_attrs), "made by one list");
 
-/* ---- inference ------------------------------------------------------------------------------------------------------
- */
+/* ---- inference --------------------------------------------------------------------------------------------------- */
 
 static int64_t constant(kva_dim d) {
   int64_t v = 0;
@@ -109,8 +108,7 @@ kva_status kva_attention_infer(kva_module *m, const kva_node *n, const kva_type 
   return KVA_OK;
 }
 
-/* ---- reference ------------------------------------------------------------------------------------------------------
- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 
 kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
                                     kva_attention_oracle *out) {
@@ -222,8 +220,7 @@ kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_att
   return (kva_attention_slope){p, a->attrs.scale * cap * p * (dp - delta)};
 }
 
-/* ---- gradient -------------------------------------------------------------------------------------------------------
- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
 static kva_status refuse(kva_vjp *c, const kva_node *n, const char *what) {
   return kva_fail(c->b->m->diag, KVA_UNSUPPORTED, &n->loc,

@@ -30,8 +30,7 @@ KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
 /* The same and y, lse, dy: the gradients' inference. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
 
-/* ---- reference ------------------------------------------------------------------------------------------------------
- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_attention_oracle {
   int64_t B, H, H_kv, T, S, D, D_v, offset;

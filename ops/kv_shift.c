@@ -26,8 +26,7 @@
 
 enum { MAX_UNROLLED_TAPS = 16 };
 
-/* ---- inference ------------------------------------------------------------------------------------------------------
- */
+/* ---- inference --------------------------------------------------------------------------------------------------- */
 
 static bool boundary_of(const char *name, kva_shift_boundary *out) {
   static const char *const names[] = {"zero", "keep", "edge"};
@@ -122,8 +121,7 @@ kva_status kva_kv_shift_infer(kva_module *m, const kva_node *n, const kva_type *
   return KVA_OK;
 }
 
-/* ---- reference ------------------------------------------------------------------------------------------------------
- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 
 kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_wide *x, const kva_wide *const *in) {
   uint32_t n = s->n->n_operands;
@@ -214,8 +212,7 @@ kva_status kva_kv_shift_ref(kva_ref *r, const kva_node *n, const kva_wide *const
   return KVA_OK;
 }
 
-/* ---- gradient -------------------------------------------------------------------------------------------------------
- */
+/* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
 /* Weights [H, W] that pick tap j: 1 there, else 0. */
 static kva_value *pick_tap(kva_builder *b, const kva_shift *s, kva_dtype dtype, int64_t j) {
@@ -292,8 +289,7 @@ kva_status kva_kv_shift_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-/* ---- lowering -------------------------------------------------------------------------------------------------------
- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
 kva_shift_at kva_shift_index(const kva_shift *s, const kva_expr *const *idx) {
   return (kva_shift_at){idx[0], idx[s->time], idx[s->head], idx[3]};

@@ -33,8 +33,7 @@ KVA_MUST_USE kva_status kva_shift_check(kva_module *m, const kva_node *n, int64_
 /* Type of the state: x's with W-1 rows. */
 const kva_type *kva_shift_state_type(kva_module *m, const kva_shift *s);
 
-/* ---- reference ------------------------------------------------------------------------------------------------------
- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_shift_ref {
   int64_t B, T, H, D, W;
@@ -56,8 +55,7 @@ kva_shift_source kva_shift_read(const kva_shift_ref *s, int64_t b, int64_t t, in
 int64_t kva_shift_offset(const kva_shift_ref *s, int64_t rows, int64_t b, int64_t t, int64_t h, int64_t d);
 int64_t kva_shift_weight_offset(const kva_shift_ref *s, int64_t b, int64_t t, int64_t h, int64_t j, int64_t d);
 
-/* ---- lowering -------------------------------------------------------------------------------------------------------
- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
 /* Index of one element, without layout. */
 typedef struct kva_shift_at {

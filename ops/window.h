@@ -30,8 +30,7 @@ static inline int64_t kva_window_position(const kva_window *w, uint32_t axis, in
 /* Offset, among the spatial elements `dims`, of what the taps k read for o; -1: outside. */
 int64_t kva_window_offset(const kva_window *w, const int64_t *dims, const int64_t *o, const int64_t *k);
 
-/* ---- lowering -------------------------------------------------------------------------------------------------------
- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
 /* Position that taps k read for o, per axis; returns whether all are inside [0, in) (NULL: always). */
 kva_kval kva_window_read(kva_kb *kb, const kva_window *w, const kva_dim *in, const kva_expr *const *o,

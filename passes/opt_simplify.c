@@ -117,11 +117,14 @@ static kva_value *simplify_slice(kva_builder *b, kva_node *n) {
   return simplify_same_type(b, n);
 }
 
-/* A reduction over no axes, or over axes of extent 1 with keepdims, is its operand. */
+/* A reduction over axes of extent 1 is its operand. (No axes: all of them.) */
 static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
   const kva_reduce_sum_attrs *a = n->attrs;
-  for (uint32_t i = 0; i < a->axes.n; i++)
-    if (!kva_expr_is(x_of(n)->type->dims[a->axes.v[i]], 1)) return NULL;
+  const kva_type *x = x_of(n)->type;
+  for (uint32_t i = 0; i < (a->axes.n ? a->axes.n : x->rank); i++) {
+    int64_t axis = a->axes.n ? a->axes.v[i] : i;
+    if (!kva_expr_is(x->dims[axis < 0 ? axis + x->rank : axis], 1)) return NULL;
+  }
   return kva_reshape_like(b, x_of(n), n->results[0].type);
 }
 

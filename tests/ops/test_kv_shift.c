@@ -7,8 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-/* ---- the definition, written out for [B, H, T, D] ------------------------------------------------------------------
- */
+/* ---- the definition, written out for [B, H, T, D] ---------------------------------------------------------------- */
 
 enum { B = FX_B, H = FX_H, D = FX_D, MAX_T = 9, MAX_W = 5 };
 

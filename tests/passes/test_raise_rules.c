@@ -62,7 +62,7 @@ static const raise_case rows[] = {
 #define NORM4 "double[B, N, 4] x, double[4] w, double[4] b"
 
 static const raise_case norms[] = {
-    {"rms norm", NORM4, "y = x * (1 / kv.sqrt(kv.reduce_mean <axes = [-1]> (x * x) + 1e-5)) * w + 0 * b", "rms_norm !sqrt", "eps = 1e-05", 0},
+    {"rms norm", NORM4, "y = x * (1 / kv.sqrt(kv.reduce_mean <axes = [-1]> (x * x) + 1e-5)) * w + 0 * b", "rms_norm !sqrt", NULL, 0},
     {"rms norm, scale first", NORM4, "y = w * (x * kv.pow(kv.reduce_mean <axes = [2]> (kv.pow(x, 2)) + 1e-6, -0.5)) + 0 * b", "rms_norm !sqrt !reciprocal", "eps = 1e-06", 0},
     {"rms norm, quotient", NORM4, "y = x / kv.sqrt(1e-5 + kv.reduce_mean <axes = [2]> (x * x)) * w", "rms_norm !sqrt !div", NULL, 0},
     {"rms norm, scaled operand", NORM4, "y = (x * w) / kv.sqrt(1e-5 + kv.reduce_mean <axes = [2]> (x * x))", "rms_norm !sqrt !div", NULL, 0},
@@ -78,7 +78,7 @@ static const raise_case norms[] = {
     {"not an rms norm: middle axis", NORM4, "y = x / kv.sqrt(kv.reduce_mean <axes = [1]> (x * x) + 1e-5)", "!rms_norm", NULL, 0},
     {"not an rms norm: other product", NORM4, "y = x / kv.sqrt(kv.reduce_mean <axes = [2]> (x * w) + 9)", "!rms_norm", NULL, 0},
     {"not an rms norm: the mean is used", NORM4, "s = kv.reduce_mean <axes = [2]> (x * x)\ny = x / kv.sqrt(s + 1e-5) + s", "!rms_norm", NULL, 0},
-    {"layer norm", NORM4, "d = x - kv.reduce_mean <axes = [2]> (x)\ny = d / kv.sqrt(kv.reduce_mean <axes = [2]> (d * d) + 1e-5) * w + b", "layer_norm !rms_norm !add !mul", "eps = 1e-05", 0},
+    {"layer norm", NORM4, "d = x - kv.reduce_mean <axes = [2]> (x)\ny = d / kv.sqrt(kv.reduce_mean <axes = [2]> (d * d) + 1e-5) * w + b", "layer_norm !rms_norm !add !mul", NULL, 0},
     {"layer norm, pow", NORM4, "d = x - kv.reduce_mean <axes = [-1]> (x)\ny = b + w * (d * (1 / kv.sqrt(kv.reduce_mean <axes = [-1]> (kv.pow(d, 2)) + 1e-5)))", "layer_norm !add !mul", NULL, 0},
     {"layer norm, twice subtracted", NORM4, "m = kv.reduce_mean <axes = [2]> (x)\nv = kv.reduce_mean <axes = [2]> ((x - m) * (x - m))\ny = (x - m) / kv.sqrt(v + 1e-5) * w + b", "layer_norm !add !mul", NULL, 0},
     {"layer norm of moments", NORM4, "m = kv.reduce_mean <axes = [2]> (x)\nv = kv.reduce_mean <axes = [2]> (x * x) - m * m\ny = (x - m) / kv.sqrt(v + 1e-5) * w + b", "layer_norm !add !mul", NULL, 1e-11},

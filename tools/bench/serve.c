@@ -78,7 +78,8 @@ static int serve(const bench_options *o, bench_call call, void *user) {
 
 int bench_run(const bench_options *o, bench_call call, void *user) {
   if (o->serve) return serve(o, call, user);
+  int code = 0;
   for (int i = 0; i < o->n_cases; i++)
-    if (!sample(i, o->seconds, call, user)) return 1;
-  return 0;
+    if (!sample(i, o->seconds, call, user)) code = 1;
+  return code;
 }

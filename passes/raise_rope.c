@@ -1,0 +1,6 @@
+#include "passes/raise.h"
+
+kva_value *kva_raise_rope(kva_builder *b) {
+  (void)b;
+  return NULL;
+}

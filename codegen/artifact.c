@@ -10,7 +10,8 @@ typedef struct writer {
   bool failed;
 } writer;
 
-/* ---- formulas --------------------------------------------------------------------------------------------------------- */
+/* ---- formulas
+ * --------------------------------------------------------------------------------------------------------- */
 
 typedef KVA_VEC(kva_formula_word) words;
 
@@ -51,8 +52,10 @@ static void write_sum(writer *w, words *out, const kva_expr *e) {
 }
 
 static void write_expr(writer *w, words *out, const kva_expr *e) {
-  static const kva_formula_op ops[] = {[KVA_EXPR_DIV] = KVA_FORMULA_DIV, [KVA_EXPR_MOD] = KVA_FORMULA_MOD,
-                                       [KVA_EXPR_MIN] = KVA_FORMULA_MIN, [KVA_EXPR_MAX] = KVA_FORMULA_MAX};
+  static const kva_formula_op ops[] = {[KVA_EXPR_DIV] = KVA_FORMULA_DIV,
+                                       [KVA_EXPR_MOD] = KVA_FORMULA_MOD,
+                                       [KVA_EXPR_MIN] = KVA_FORMULA_MIN,
+                                       [KVA_EXPR_MAX] = KVA_FORMULA_MAX};
   switch (e->kind) {
   case KVA_EXPR_SUM: write_sum(w, out, e); return;
   case KVA_EXPR_SYMBOL: push(w, out, KVA_FORMULA_SYMBOL, symbol_number(w, e)); return;
@@ -77,7 +80,8 @@ static const kva_expr *bytes_of(writer *w, const kva_type *t) {
   return kva_expr_ceildiv(w->m->exprs, n, kva_expr_const(w->m->exprs, 8 / bits));
 }
 
-/* ---- symbols -------------------------------------------------------------------------------------------------------------- */
+/* ---- symbols
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static void note_symbol(void *user, const kva_expr *symbol) {
   writer *w = user;
@@ -95,7 +99,8 @@ static void note_type(writer *w, const kva_type *t) {
 /* Those of the inputs come first, in the order of the signature. */
 static void collect_symbols(writer *w, uint32_t n_plans, const kva_memory_plan *const *plans) {
   for (uint32_t p = 0; p < n_plans; p++) {
-    for (uint32_t i = 0; i < plans[p]->inputs.len; i++) note_type(w, plans[p]->buffers.data[plans[p]->inputs.data[i]].type);
+    for (uint32_t i = 0; i < plans[p]->inputs.len; i++)
+      note_type(w, plans[p]->buffers.data[plans[p]->inputs.data[i]].type);
   }
   for (uint32_t p = 0; p < n_plans; p++) {
     for (uint32_t b = 0; b < plans[p]->buffers.len; b++) note_type(w, plans[p]->buffers.data[b].type);
@@ -108,7 +113,8 @@ static const char *const *symbol_names(writer *w) {
   return names;
 }
 
-/* ---- states ----------------------------------------------------------------------------------------------------------------- */
+/* ---- states
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static kva_state_init init_of(const kva_state *s) {
   switch (s->init) {
@@ -139,7 +145,8 @@ static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
   kva_error(w->m->diag, &s->loc, "state %s: its shape depends on the inputs; states need constant shapes", s->name);
 }
 
-/* ---- programs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- programs
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void write_buffer(writer *w, const kva_plan_buffer *b, kva_buffer_desc *out) {
   static const kva_buffer_kind kinds[] = {[KVA_PLACE_INPUT] = KVA_BUFFER_INPUT,
@@ -168,6 +175,35 @@ static const char *origin_of(writer *w, const kva_node *n) {
   return kva_arena_printf(w->arena, "%s %s", n->op->name, n->loc.node ? n->loc.node : result ? result : "");
 }
 
+/* A kernel that needs a shape symbol which no buffer's shape mentions could never run. */
+typedef struct symbol_check {
+  writer *w;
+  const kva_kernel *k;
+  const kva_expr *unbound;
+} symbol_check;
+
+static void check_symbol(void *user, const kva_expr *symbol) {
+  symbol_check *c = user;
+  if (kva_k_symbol_region(c->k, symbol)) return;
+  for (uint32_t i = 0; i < c->w->symbols.len; i++) {
+    if (c->w->symbols.data[i] == symbol) return;
+  }
+  c->unbound = symbol;
+}
+
+static void check_instr(void *user, kva_kinstr *i) {
+  const kva_expr *e = i->op == KVA_K_LOOP ? i->loop->extent : i->index;
+  if (e) kva_expr_each_symbol(e, check_symbol, user);
+}
+
+static kva_status check_symbols(writer *w, const kva_kernel *k, const kva_node *n) {
+  symbol_check c = {w, k, NULL};
+  kva_k_each_instr(k, check_instr, &c);
+  if (!c.unbound) return KVA_OK;
+  return kva_error(w->m->diag, &n->loc, "kv.%s: its size depends on %s, which no input's shape determines", n->op->name,
+                   c.unbound->name);
+}
+
 static kva_status write_kernel(writer *w, const kva_node *n, kva_step_desc *out) {
   kva_kernel *k = kva_codegen_lower(w->arena, n, kva_codegen_target(w->cg));
   if (!k) return KVA_UNSUPPORTED;
@@ -175,6 +211,7 @@ static kva_status write_kernel(writer *w, const kva_node *n, kva_step_desc *out)
 #ifdef KVA_DEBUG
   KVA_TRY(kva_kernel_verify(k, w->m->diag));
 #endif
+  KVA_TRY(check_symbols(w, k, n));
   out->grid = formula(w, kva_codegen_grid(k));
   return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
 }

@@ -7,7 +7,8 @@
 /* Expands exp, log, sin ... pow on f32 into arithmetic. f64 is left to the target. Idempotent. */
 void kva_legalize_math(kva_kernel *k);
 
-/* ---- between legalize_math.c and legalize_*.c ---------------------------------------------------------------------------- */
+/* ---- between legalize_math.c and legalize_*.c
+ * ---------------------------------------------------------------------------- */
 
 /* New instructions go before `at`. */
 typedef struct kva_mb {
@@ -24,24 +25,35 @@ kva_kval kva_mb_cast(kva_mb *b, kva_kop convert_or_bitcast, kva_kval x, kva_dtyp
 /* c[0] + c[1] x + ..., by Horner's rule with fma. */
 kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c);
 
-#define KVA_MB2(name)                                                     \
+#define KVA_MB2(name)                                                   \
   static inline kva_kval mb_##name(kva_mb *b, kva_kval x, kva_kval y) { \
-    return kva_mb_op(b, KVA_K_##name, 2, x, y, NULL);                     \
+    return kva_mb_op(b, KVA_K_##name, 2, x, y, NULL);                   \
   }
-KVA_MB2(add) KVA_MB2(sub) KVA_MB2(mul) KVA_MB2(div) KVA_MB2(lt) KVA_MB2(eq) KVA_MB2(and) KVA_MB2(or) KVA_MB2(xor)
-KVA_MB2(shl) KVA_MB2(shr)
+KVA_MB2(add)
+KVA_MB2(sub) KVA_MB2(mul) KVA_MB2(div) KVA_MB2(lt) KVA_MB2(eq) KVA_MB2(and) KVA_MB2(or) KVA_MB2(xor) KVA_MB2(shl)
+    KVA_MB2(shr)
 #undef KVA_MB2
-static inline kva_kval mb_fma(kva_mb *b, kva_kval x, kva_kval y, kva_kval z) {
+        static inline kva_kval mb_fma(kva_mb *b, kva_kval x, kva_kval y, kva_kval z) {
   return kva_mb_op(b, KVA_K_fma, 3, x, y, z);
 }
 static inline kva_kval mb_select(kva_mb *b, kva_kval c, kva_kval x, kva_kval y) {
   return kva_mb_op(b, KVA_K_select, 3, c, x, y);
 }
-static inline kva_kval mb_abs(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_abs, 1, x, NULL, NULL); }
-static inline kva_kval mb_neg(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_neg, 1, x, NULL, NULL); }
-static inline kva_kval mb_not(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_not, 1, x, NULL, NULL); }
-static inline kva_kval mb_sqrt(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_sqrt, 1, x, NULL, NULL); }
-static inline kva_kval mb_trunc(kva_mb *b, kva_kval x) { return kva_mb_op(b, KVA_K_trunc, 1, x, NULL, NULL); }
+static inline kva_kval mb_abs(kva_mb *b, kva_kval x) {
+  return kva_mb_op(b, KVA_K_abs, 1, x, NULL, NULL);
+}
+static inline kva_kval mb_neg(kva_mb *b, kva_kval x) {
+  return kva_mb_op(b, KVA_K_neg, 1, x, NULL, NULL);
+}
+static inline kva_kval mb_not(kva_mb *b, kva_kval x) {
+  return kva_mb_op(b, KVA_K_not, 1, x, NULL, NULL);
+}
+static inline kva_kval mb_sqrt(kva_mb *b, kva_kval x) {
+  return kva_mb_op(b, KVA_K_sqrt, 1, x, NULL, NULL);
+}
+static inline kva_kval mb_trunc(kva_mb *b, kva_kval x) {
+  return kva_mb_op(b, KVA_K_trunc, 1, x, NULL, NULL);
+}
 /* The smaller of x and a constant's value; NaN stays NaN. */
 static inline kva_kval mb_at_most(kva_mb *b, kva_kval x, kva_kval limit) {
   return mb_select(b, mb_lt(b, limit, x), limit, x);

@@ -6,7 +6,8 @@
 static const double LOG2E = 1.4426950408889634;
 static const double LN2_HI = 0.693147182464599609375; /* ln 2 in f32, and the rest */
 static const double LN2_LO = -1.904654290582768e-9;
-static const double MAGIC = 12582912; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
+static const double MAGIC =
+    12582912; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
 enum { MAGIC_BITS = 0x4B400000 };
 
 /* (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 3.3e-9. */

@@ -1,5 +1,5 @@
-/* log on f32; and functions that are logarithms of something, or exponentials of one, by way of f64, where 1 + x, x^2 - 1
- * and y log x lose nothing that f32 could show. */
+/* log on f32; and functions that are logarithms of something, or exponentials of one, by way of f64, where 1 + x, x^2 -
+ * 1 and y log x lose nothing that f32 could show. */
 #include "codegen/legalize.h"
 
 #include <math.h>
@@ -34,7 +34,8 @@ kva_kval kva_math_log(kva_mb *b, kva_kval x) {
   return log_ends(b, x, mb_fma(b, n, kva_mb_f32(b, 0.693359375), r), 0);
 }
 
-/* ---- by way of f64 ---------------------------------------------------------------------------------------------------- */
+/* ---- by way of f64
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* (log((1+s)/(1-s)) - 2s) / s^3 over s^2, s <= 0.1716; relative error 3e-18. */
 static const double LOG64_TAIL[] = {0.6666666666666734,  0.39999999999413544, 0.28571428742664179, 0.22222198542467311,
@@ -98,7 +99,8 @@ kva_kval kva_math_atanh(kva_mb *b, kva_kval x) {
   return kva_mb_copy_sign(b, mb_select(b, inside, r, kva_mb_f32(b, (double)NAN)), x);
 }
 
-/* ---- pow ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pow
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 /* 2^g on |g| <= 1/2; error 1.4e-14. */
 static const double EXP2_64[] = {1.0000000000000138,     0.69314718055995395,    0.24022650695635955,

@@ -10,7 +10,8 @@ static const double PI_2_LO = -4.37113900018624283e-8;
 static const double SIN_TAIL[] = {-0.166666552, 0.00833215471, -0.000195140849};
 static const double COS_TAIL[] = {0.0416666456, -0.00138873374, 2.44348466e-05};
 
-/* |x| = q pi/2 + r with |r| <= pi/4: the reduction runs in f64, so that x up to 2^50 leaves r right to f32's last place. */
+/* |x| = q pi/2 + r with |r| <= pi/4: the reduction runs in f64, so that x up to 2^50 leaves r right to f32's last
+ * place. */
 typedef struct reduced {
   kva_kval sin, cos; /* of r */
   kva_kval q;        /* i32 */
@@ -69,7 +70,8 @@ kva_kval kva_math_tan(kva_mb *b, kva_kval x) {
   return or_nan(b, &r, odd(b, mb_div(b, above, below), x));
 }
 
-/* ---- inverses -------------------------------------------------------------------------------------------------------------- */
+/* ---- inverses
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* (asin(s) - s) / s^3 over s^2, s <= 1/2; error of asin(s)/s 5e-9. */
 static const double ASIN_TAIL[] = {0.166667536, 0.0749524161, 0.0454770997, 0.0241475943, 0.0422185808};

@@ -32,7 +32,8 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
   return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
 }
 
-/* The comparison picks b when either is NaN (the machine's max does just that), so only a NaN in a is left to care for. */
+/* The comparison picks b when either is NaN (the machine's max does just that), so only a NaN in a is left to care for.
+ */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   if (!kva_dtype_is_float(t)) {
     bool is_unsigned = kva_dtype_is_unsigned(t) || t == KVA_BOOL;
@@ -78,8 +79,7 @@ static LLVMValueRef shift(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, 
 static LLVMValueRef high_half(kva_emit *e, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
   unsigned bits = (unsigned)kva_dtype_bits(t);
   LLVMTypeRef narrow = LLVMTypeOf(a), wide = kva_ll_like(LLVMIntTypeInContext(e->ctx, 2 * bits), a);
-  LLVMValueRef product =
-      LLVMBuildMul(e->b, LLVMBuildZExt(e->b, a, wide, ""), LLVMBuildZExt(e->b, b, wide, ""), "");
+  LLVMValueRef product = LLVMBuildMul(e->b, LLVMBuildZExt(e->b, a, wide, ""), LLVMBuildZExt(e->b, b, wide, ""), "");
   return LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, product, kva_ll_int(wide, bits), ""), narrow, "");
 }
 
@@ -188,7 +188,8 @@ LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i) {
   return LLVMBuildSelect(e->b, v[0], v[1], v[2], "");
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------ */
+/* ---- reductions
+ * ------------------------------------------------------------------------------------------------------ */
 
 LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
   LLVMValueRef v[] = {a, b};

@@ -34,7 +34,8 @@ LLVMValueRef kva_ll_convert(kva_emit *e, LLVMValueRef v, kva_dtype from, kva_dty
   return is_unsigned ? LLVMBuildUIToFP(e->b, v, type, "") : LLVMBuildSIToFP(e->b, v, type, "");
 }
 
-/* ---- narrow floats ------------------------------------------------------------------------------------------------- */
+/* ---- narrow floats -------------------------------------------------------------------------------------------------
+ */
 
 /* Codes without the sign; as in runtime/base/dtype.c, which is the reference. */
 typedef struct format {
@@ -104,7 +105,8 @@ static LLVMValueRef decode(kva_emit *e, const format *f, LLVMValueRef code8) {
   return as_float(&c, f->inf ? pick(&c, LLVMIntEQ, magnitude, f->inf, infinity, bits) : bits);
 }
 
-/* Magnitude code of a subnormal result: adding a power of two whose last place is the format's makes the adder round. */
+/* Magnitude code of a subnormal result: adding a power of two whose last place is the format's makes the adder round.
+ */
 static LLVMValueRef encode_small(const bits_ctx *c, const format *f, LLVMValueRef magnitude) {
   LLVMValueRef magic = c32(c, (int64_t)(127 + 24 - f->mantissa_bits - f->bias) << 23);
   LLVMBuilderRef b = c->e->b;
@@ -174,7 +176,8 @@ static LLVMValueRef encode_bf16(kva_emit *e, LLVMValueRef v) {
   return LLVMBuildTrunc(e->b, code, kva_ll_like(LLVMInt16TypeInContext(e->ctx), v), "");
 }
 
-/* ---- storage ----------------------------------------------------------------------------------------------------------- */
+/* ---- storage
+ * ----------------------------------------------------------------------------------------------------------- */
 
 LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v) {
   if (format_of(storage)) return decode(e, format_of(storage), v);

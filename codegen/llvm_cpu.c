@@ -13,7 +13,8 @@
 static const char passes[] = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),gvn,"
                              "sroa,instcombine<no-verify-fixpoint>,simplifycfg,adce)";
 
-/* ---- target ---------------------------------------------------------------------------------------------------------------- */
+/* ---- target
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static void initialize_llvm(void) {
   LLVMInitializeX86TargetInfo();
@@ -38,8 +39,8 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
 
 /* LLVM reads cpu names and features without telling what it did not know; the feature list of the machine tells. */
 static int widest_vector(const char *cpu, const char *features) {
-  bool avx512 = strstr(features, "+avx512vl") || strstr(cpu, "v4") || strstr(cpu, "avx512") ||
-                !strcmp(cpu, "znver4") || !strcmp(cpu, "znver5") || !strcmp(cpu, "sapphirerapids");
+  bool avx512 = strstr(features, "+avx512vl") || strstr(cpu, "v4") || strstr(cpu, "avx512") || !strcmp(cpu, "znver4") ||
+                !strcmp(cpu, "znver5") || !strcmp(cpu, "sapphirerapids");
   if (avx512) return 512;
   bool avx2 = strstr(features, "+avx2") || strstr(cpu, "v3") || !strncmp(cpu, "znver", 5) || !strcmp(cpu, "haswell");
   return avx2 ? 256 : 128;
@@ -100,8 +101,10 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   cg->by_hash = kva_map_create(arena);
   describe_target(cg, options);
   kva_status status = create_machine(cg);
-  if (status == KVA_OK) *out_cg = cg;
-  else kva_codegen_destroy(cg);
+  if (status == KVA_OK)
+    *out_cg = cg;
+  else
+    kva_codegen_destroy(cg);
   return status;
 }
 
@@ -120,7 +123,8 @@ const kva_target *kva_codegen_target(const kva_codegen *cg) {
   return &cg->target;
 }
 
-/* ---- kernels ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static uint64_t key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
   uint64_t key = kva_kernel_hash(k);
@@ -164,7 +168,8 @@ kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel) {
   return cg->kernels.data[kernel].fn;
 }
 
-/* ---- machine code ------------------------------------------------------------------------------------------------------------- */
+/* ---- machine code
+ * ------------------------------------------------------------------------------------------------------------- */
 
 /* The verifier's word on what the emitter made. A failure is Kvasir's fault, so it ends in an assertion. */
 static void verify_module(kva_codegen *cg) {
@@ -215,7 +220,8 @@ kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, 
     return status;
   }
   bool is_asm = !strcmp(kind, "asm");
-  if (!is_asm && strcmp(kind, "obj")) return kva_error(cg->diag, NULL, "no such output: %s; there are obj, llvm, asm", kind);
+  if (!is_asm && strcmp(kind, "obj"))
+    return kva_error(cg->diag, NULL, "no such output: %s; there are obj, llvm, asm", kind);
   LLVMMemoryBufferRef code;
   KVA_TRY(kva_cg_machine_code(cg, is_asm ? LLVMAssemblyFile : LLVMObjectFile, &code));
   kva_status status = copy_out(LLVMGetBufferStart(code), LLVMGetBufferSize(code), out_data, out_size);

@@ -2,7 +2,8 @@
  * at entry; LOCAL buffers are allocas, which LLVM turns into registers where their indices are constant. */
 #include "codegen/llvm_internal.h"
 
-/* ---- instructions ------------------------------------------------------------------------------------------------------ */
+/* ---- instructions
+ * ------------------------------------------------------------------------------------------------------ */
 
 static LLVMValueRef emit_const(kva_emit *e, const kva_kinstr *i) {
   LLVMTypeRef type = kva_ll_type(e, i->dtype);
@@ -61,7 +62,8 @@ void kva_ll_region(kva_emit *e, const kva_kregion *r) {
   for (const kva_kinstr *i = r->first; i; i = i->next) emit_instr(e, i);
 }
 
-/* ---- the function ---------------------------------------------------------------------------------------------------------- */
+/* ---- the function
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static void set_attribute(kva_emit *e, const char *key, const char *value) {
   LLVMAttributeRef a = LLVMCreateStringAttribute(e->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value));
@@ -165,7 +167,6 @@ static kva_emit emit_create(kva_codegen *cg, const kva_kernel *k) {
                     .varying = KVA_NEW_ARRAY(scratch, bool, k->next_id + 1),
                     .lanes = {1, NULL, NULL}};
 }
-
 
 /* A kernel without a GRID loop is one work item: it runs when the range holds one. */
 static void emit_kernel_body(kva_emit *e) {

@@ -142,8 +142,10 @@ static LLVMValueRef product_lanes(kva_emit *e, const kva_expr_term *t) {
   LLVMValueRef uniform = coefficient_of(e, t), varying = NULL;
   for (uint32_t f = 0; f < t->n_factors; f++) {
     bool varies = kva_ll_expr_varying(e, t->factors[f]);
-    if (varies) varying = scale(e, varying, kva_ll_expr_lanes(e, t->factors[f]));
-    else uniform = scale(e, uniform, kva_ll_expr(e, t->factors[f]));
+    if (varies)
+      varying = scale(e, varying, kva_ll_expr_lanes(e, t->factors[f]));
+    else
+      uniform = scale(e, uniform, kva_ll_expr(e, t->factors[f]));
   }
   return uniform ? scale(e, varying, kva_ll_splat(e, uniform, e->lanes.n)) : varying;
 }

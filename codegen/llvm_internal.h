@@ -35,8 +35,8 @@ typedef struct kva_binding {
   LLVMValueRef value; /* i64 */
 } kva_binding;
 
-/* The vector loop around the code being emitted. Inside it an instruction is `varying` when its value may differ between
- * lanes; it is then a vector of `lanes`, else a scalar. */
+/* The vector loop around the code being emitted. Inside it an instruction is `varying` when its value may differ
+ * between lanes; it is then a vector of `lanes`, else a scalar. */
 typedef struct kva_lanes {
   unsigned n;          /* 1: no vector loop */
   const kva_expr *var; /* the vector loop's variable; its binding is lane 0's value */
@@ -52,18 +52,19 @@ typedef struct kva_emit {
   kva_arena *scratch;
   const kva_kernel *k;
   LLVMValueRef fn;
-  LLVMValueRef begin, end;  /* work items of this call */
-  LLVMValueRef *bufs;       /* by buffer id */
-  LLVMValueRef *values;     /* by instruction id: its latest emission */
-  bool *varying;            /* by instruction id, see kva_lanes */
+  LLVMValueRef begin, end;       /* work items of this call */
+  LLVMValueRef *bufs;            /* by buffer id */
+  LLVMValueRef *values;          /* by instruction id: its latest emission */
+  bool *varying;                 /* by instruction id, see kva_lanes */
   LLVMValueRef *scopes, *others; /* alias metadata by buffer id */
   KVA_VEC(kva_binding) bindings;
   kva_lanes lanes;
 } kva_emit;
 
-/* ---- llvm_types.c: types, constants, small helpers ------------------------------------------------------------------- */
+/* ---- llvm_types.c: types, constants, small helpers
+ * ------------------------------------------------------------------- */
 
-LLVMTypeRef kva_ll_type(const kva_emit *e, kva_dtype compute); /* scalar */
+LLVMTypeRef kva_ll_type(const kva_emit *e, kva_dtype compute);    /* scalar */
 LLVMTypeRef kva_ll_storage(const kva_emit *e, kva_dtype storage); /* what a pointer to elements points to */
 LLVMTypeRef kva_ll_widen(LLVMTypeRef scalar, unsigned lanes);     /* the vector type; scalar itself for 1 */
 LLVMTypeRef kva_ll_like(LLVMTypeRef scalar, LLVMValueRef shape);  /* scalar or vector as `shape` is */
@@ -81,10 +82,11 @@ LLVMValueRef kva_ll_intrinsic1(kva_emit *e, const char *name, unsigned n_args, L
 /* A C function (libm), called lane by lane. */
 LLVMValueRef kva_ll_libcall(kva_emit *e, const char *name, unsigned n_args, LLVMValueRef *args);
 LLVMBasicBlockRef kva_ll_block(kva_emit *e, const char *name);
-LLVMValueRef kva_ll_any(kva_emit *e, LLVMValueRef mask); /* i1: some lane is set */
+LLVMValueRef kva_ll_any(kva_emit *e, LLVMValueRef mask);              /* i1: some lane is set */
 LLVMValueRef kva_ll_and(kva_emit *e, LLVMValueRef a, LLVMValueRef b); /* NULL stands for true; splats as needed */
 
-/* ---- llvm_index.c: index expressions ---------------------------------------------------------------------------------- */
+/* ---- llvm_index.c: index expressions
+ * ---------------------------------------------------------------------------------- */
 
 void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value);
 bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x);
@@ -95,7 +97,8 @@ LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
 /* x grows by exactly one from lane to lane. */
 bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x);
 
-/* ---- llvm_arith.c, llvm_convert.c ------------------------------------------------------------------------------------- */
+/* ---- llvm_arith.c, llvm_convert.c
+ * ------------------------------------------------------------------------------------- */
 
 /* Value of v where the builder stands: scalar, or vector when it varies. */
 LLVMValueRef kva_ll_use(kva_emit *e, kva_kval v);
@@ -110,12 +113,14 @@ LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, L
 LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
 LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
 
-/* ---- llvm_memory.c ------------------------------------------------------------------------------------------------------ */
+/* ---- llvm_memory.c
+ * ------------------------------------------------------------------------------------------------------ */
 
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i);
 void kva_ll_store(kva_emit *e, const kva_kinstr *i);
 
-/* ---- llvm_loop.c, llvm_emit.c -------------------------------------------------------------------------------------------- */
+/* ---- llvm_loop.c, llvm_emit.c
+ * -------------------------------------------------------------------------------------------- */
 
 void kva_ll_loop(kva_emit *e, const kva_kloop *l);
 void kva_ll_region(kva_emit *e, const kva_kregion *r);
@@ -130,7 +135,8 @@ unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l);
 void kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
                    const kva_expr *const *symbols);
 
-/* ---- llvm_cpu.c ---------------------------------------------------------------------------------------------------------- */
+/* ---- llvm_cpu.c
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* Runs the pass pipeline once and gives the module as an object or as assembly. */
 KVA_MUST_USE kva_status kva_cg_optimize(kva_codegen *cg);

@@ -1,5 +1,5 @@
-/* Kernels in process: the module's object, linked by LLJIT. The object is the same that kva_codegen_emit gives; libm and
- * memory functions come from the process. */
+/* Kernels in process: the module's object, linked by LLJIT. The object is the same that kva_codegen_emit gives; libm
+ * and memory functions come from the process. */
 #include "codegen/llvm_internal.h"
 
 #include <llvm-c/Orc.h>

@@ -1,12 +1,12 @@
 /* Loops. A loop is emitted as stretches that follow each other: rounds of `copies` bodies side by side, single steps,
- * and for vector loops a masked rest. Reductions keep an accumulator per copy (and lane), all of which are added up in a
- * fixed tree at the end: the order depends on the extent only, never on threads. */
+ * and for vector loops a masked rest. Reductions keep an accumulator per copy (and lane), all of which are added up in
+ * a fixed tree at the end: the order depends on the extent only, never on threads. */
 #include "codegen/llvm_internal.h"
 
 enum {
   MAX_COPIES = 4,
-  SMALL_BODY = 40,    /* instructions; larger bodies are not copied for more accumulators */
-  MAX_UNROLLED = 8,   /* vectors of a loop of constant extent that are expanded */
+  SMALL_BODY = 40,  /* instructions; larger bodies are not copied for more accumulators */
+  MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are expanded */
 };
 
 typedef struct carry_state {
@@ -18,15 +18,15 @@ typedef struct carry_state {
 typedef struct loop_state {
   kva_emit *e;
   const kva_kloop *l;
-  unsigned lanes;   /* of this loop's own variable */
-  unsigned copies;  /* accumulators in use */
-  uint32_t n;       /* carries */
+  unsigned lanes;  /* of this loop's own variable */
+  unsigned copies; /* accumulators in use */
+  uint32_t n;      /* carries */
   carry_state *carries;
 } loop_state;
 
-/* ---- one body --------------------------------------------------------------------------------------------------------- */
+/* ---- one body
+ * --------------------------------------------------------------------------------------------------------- */
 
-/* Instructions that read a carry or the loop's result know only the loop; `slot` says which REDUCE/CARRY to set. */
 typedef struct carry_reads {
   loop_state *s;
   unsigned copy;
@@ -66,7 +66,8 @@ static void emit_body(loop_state *s, LLVMValueRef at, unsigned copy) {
   for (uint32_t i = 0; i < s->n; i++) s->carries[i].acc[copy] = next[i];
 }
 
-/* ---- stretches ---------------------------------------------------------------------------------------------------------- */
+/* ---- stretches
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef *save(loop_state *s) {
   LLVMValueRef *all = KVA_NEW_ARRAY(s->e->scratch, LLVMValueRef, s->n * MAX_COPIES + 1);
@@ -112,7 +113,8 @@ static void close_phis(loop_state *s, LLVMValueRef *phis, LLVMBasicBlockRef latc
 /* for (at = start; at < end; at += step * copies) bodies at `at`, at + step, ...; end - start is a multiple of that. */
 static void emit_stretch(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step) {
   kva_emit *e = s->e;
-  LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, s->l->var->name), exit = kva_ll_block(e, "done");
+  LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, s->l->var->name),
+                    exit = kva_ll_block(e, "done");
   LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, start, end, ""), body, exit);
   LLVMPositionBuilderAtEnd(e->b, body);
   LLVMValueRef before = LLVMBuildPhi(e->b, LLVMInt64TypeInContext(e->ctx), s->l->var->name);
@@ -166,7 +168,8 @@ static LLVMValueRef round_down(kva_emit *e, LLVMValueRef start, LLVMValueRef end
   return LLVMBuildNSWAdd(e->b, start, LLVMBuildAnd(e->b, n, kva_ll_i64(e, -step), ""), "");
 }
 
-/* ---- how many accumulators ------------------------------------------------------------------------------------------------ */
+/* ---- how many accumulators
+ * ------------------------------------------------------------------------------------------------ */
 
 typedef struct body_facts {
   uint32_t instrs;
@@ -192,7 +195,8 @@ static unsigned copies_of(const kva_kloop *l, int64_t step) {
   return small ? 1 : MAX_COPIES;
 }
 
-/* ---- carries in and out ------------------------------------------------------------------------------------------------------ */
+/* ---- carries in and out
+ * ------------------------------------------------------------------------------------------------------ */
 
 static loop_state open_loop(kva_emit *e, const kva_kloop *l, unsigned own_lanes) {
   loop_state s = {e, l, own_lanes, 1, l->carries.len, NULL};
@@ -226,12 +230,6 @@ static LLVMValueRef across_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef 
   return LLVMBuildExtractElement(e->b, v, kva_ll_i64(e, 0), "");
 }
 
-typedef struct result_writes {
-  const kva_kloop *l;
-  kva_emit *e;
-  LLVMValueRef *results;
-} result_writes;
-
 static void set_results(kva_emit *e, const kva_kloop *l, LLVMValueRef *results) {
   for (kva_kinstr *i = l->instr->region->first; i; i = i->next) {
     if (i->op == KVA_K_REDUCE && i->loop == l) e->values[i->id] = results[i->carry];
@@ -252,7 +250,9 @@ static void close_loop(loop_state *s) {
   set_results(e, s->l, results);
 }
 
-/* ---- kinds --------------------------------------------------------------------------------------------------------------------- */
+/* ---- kinds
+ * ---------------------------------------------------------------------------------------------------------------------
+ */
 
 static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
   loop_state s = open_loop(e, l, 1);
@@ -276,8 +276,10 @@ static void emit_range(kva_emit *e, const kva_kloop *l, LLVMValueRef start, LLVM
 
 static void emit_serial(kva_emit *e, const kva_kloop *l) {
   int64_t extent;
-  if (kva_expr_is_const(l->extent, &extent) && extent <= 1) emit_unrolled(e, l, extent);
-  else emit_range(e, l, kva_ll_i64(e, 0), kva_ll_expr(e, l->extent));
+  if (kva_expr_is_const(l->extent, &extent) && extent <= 1)
+    emit_unrolled(e, l, extent);
+  else
+    emit_range(e, l, kva_ll_i64(e, 0), kva_ll_expr(e, l->extent));
 }
 
 static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
@@ -347,8 +349,10 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   }
   LLVMValueRef end = kva_ll_expr(e, l->extent);
   loop_state s = open_loop(e, l, e->lanes.n);
-  if (is_const && extent <= MAX_UNROLLED * (int64_t)s.lanes) emit_vector_expanded(&s, extent);
-  else emit_vector_loop(&s, end);
+  if (is_const && extent <= MAX_UNROLLED * (int64_t)s.lanes)
+    emit_vector_expanded(&s, extent);
+  else
+    emit_vector_loop(&s, end);
   e->lanes = outer;
   close_loop(&s);
 }

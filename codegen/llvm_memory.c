@@ -153,7 +153,8 @@ LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
   return kva_ll_from_storage(e, i->buf->dtype, v);
 }
 
-/* ---- stores -------------------------------------------------------------------------------------------------------------- */
+/* ---- stores
+ * -------------------------------------------------------------------------------------------------------------- */
 
 /* Two atomic steps: neighbours in the same byte may belong to other work items. */
 static void store_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef index) {
@@ -175,8 +176,10 @@ static void store_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMV
     LLVMPositionBuilderAtEnd(e->b, then);
   }
   LLVMValueRef index = kva_ll_expr(e, i->index);
-  if (is_packed(i->buf)) store_packed(e, i->buf, v, index);
-  else plain_store(e, i->buf, v, address(e, i->buf, index, true));
+  if (is_packed(i->buf))
+    store_packed(e, i->buf, v, index);
+  else
+    plain_store(e, i->buf, v, address(e, i->buf, index, true));
   if (!pred) return;
   LLVMBuildBr(e->b, done);
   LLVMPositionBuilderAtEnd(e->b, done);

@@ -64,7 +64,9 @@ bool kva_ll_vectorizable(kva_emit *e, const kva_kloop *l) {
 
 static void widest(void *user, kva_kinstr *i) {
   int *bits = user;
-  kva_dtype t = i->op == KVA_K_LOAD || i->op == KVA_K_STORE ? i->buf->dtype : i->op == KVA_K_REDUCE ? i->dtype : KVA_F32;
+  kva_dtype t = i->op == KVA_K_LOAD || i->op == KVA_K_STORE ? i->buf->dtype
+                : i->op == KVA_K_REDUCE                     ? i->dtype
+                                                            : KVA_F32;
   if (kva_dtype_is_float(t) && kva_dtype_bits(t) > *bits) *bits = kva_dtype_bits(t);
 }
 

@@ -1,14 +1,15 @@
-/* Graph to kernel IR. Values are pulled: the value of one element of a result asks for elements of its operands, which are
- * either made by nodes of the same group, in place, or loaded. Loop-invariant code and common subexpressions find their
- * place in the builder, so that the pulling itself needs no plan.
+/* Graph to kernel IR. Values are pulled: the value of one element of a result asks for elements of its operands, which
+ * are either made by nodes of the same group, in place, or loaded. Loop-invariant code and common subexpressions find
+ * their place in the builder, so that the pulling itself needs no plan.
  *
- * Without a whole-kernel operator the group's outputs give the loops: one nest for each distinct shape, sharing the outer
- * loops of equal leading extents, so that row reductions and elementwise results of one group share the row loop. A
- * whole-kernel operator writes the loops itself and hands its elements to `store`, which runs the rest of the group on
- * them. */
+ * Without a whole-kernel operator the group's outputs give the loops: one nest for each distinct shape, sharing the
+ * outer loops of equal leading extents, so that row reductions and elementwise results of one group share the row loop.
+ * A whole-kernel operator writes the loops itself and hands its elements to `store`, which runs the rest of the group
+ * on them. */
 #include "codegen/lower_internal.h"
 
-/* ---- parameters --------------------------------------------------------------------------------------------------------- */
+/* ---- parameters
+ * --------------------------------------------------------------------------------------------------------- */
 
 static kva_dim elements(kva_lowering *w, const kva_type *t) {
   kva_dim n = kva_expr_const(w->l.kb->exprs, 1);
@@ -41,7 +42,8 @@ static void create_parameters(kva_lowering *w) {
   }
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *linear_index(kva_lowering *w, const kva_type *t, const kva_expr *const *idx) {
   kva_expr_ctx *c = w->l.kb->exprs;
@@ -74,11 +76,13 @@ static const kva_tensor_data *constant_of(const kva_value *v) {
 enum { MAX_INLINE = 16 };
 
 /* Constants of a group have no buffer: a scalar is an immediate, a short list a chain of selections. */
-static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_tensor_data *t, const kva_expr *const *idx) {
+static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_tensor_data *t,
+                                const kva_expr *const *idx) {
   kva_kb *b = w->l.kb;
   int64_t count = count_of(t);
   kva_dtype type = kva_k_compute_type(t->dtype);
-  if (count > MAX_INLINE) return kva_lowering_fail(w, n, type, "a constant of %lld elements inside a fused group", (long long)count);
+  if (count > MAX_INLINE)
+    return kva_lowering_fail(w, n, type, "a constant of %lld elements inside a fused group", (long long)count);
   if (count < 1) return kva_k_const(b, type, 0);
   const kva_expr *at = linear_index(w, n->results[0].type, idx);
   kva_kval v = element_of(w, t, 0);
@@ -97,8 +101,8 @@ static kva_kval load_parameter(kva_lowering *w, const kva_value *v, const kva_ex
   return kva_k_load(w->l.kb, buf, linear_index(w, v->type, idx));
 }
 
-/* A result is pulled once for each index and guard: nodes are DAGs, and pulling a diamond twice at every level would take
- * exponential time. What an inner loop computed is no use outside it. */
+/* A result is pulled once for each index and guard: nodes are DAGs, and pulling a diamond twice at every level would
+ * take exponential time. What an inner loop computed is no use outside it. */
 typedef struct memo_key {
   const kva_value *value;
   kva_kval guard;
@@ -138,12 +142,14 @@ kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, c
   char text[256];
   vsnprintf(text, sizeof text, fmt, args);
   va_end(args);
-  if (!w->failed) kva_fail(w->l.module->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: cannot be compiled: %s", n->op->name, text);
+  if (!w->failed)
+    kva_fail(w->l.module->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: cannot be compiled: %s", n->op->name, text);
   w->failed = true;
   return kva_k_const(w->l.kb, type, 0);
 }
 
-/* ---- loops ---------------------------------------------------------------------------------------------------------------- */
+/* ---- loops
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva_expr *const *idx, kva_kval v) {
   kva_k_store(w->l.kb, o->buf, linear_index(w, o->value->type, idx), v);
@@ -177,8 +183,10 @@ static void emit_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output 
     kva_dim extent = rest[0]->value->type->dims[depth];
     uint32_t n_same = 0, n_other = 0;
     for (uint32_t i = 0; i < n_rest; i++) {
-      if (rest[i]->value->type->dims[depth] == extent) same[n_same++] = rest[i];
-      else rest[n_other++] = rest[i];
+      if (rest[i]->value->type->dims[depth] == extent)
+        same[n_same++] = rest[i];
+      else
+        rest[n_other++] = rest[i];
     }
     n_rest = n_other;
     if (kva_expr_is(extent, 1)) {
@@ -193,7 +201,8 @@ static void emit_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output 
   }
 }
 
-/* ---- entry ------------------------------------------------------------------------------------------------------------------ */
+/* ---- entry
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static const kva_node *find_tile(kva_lowering *w) {
   if (!w->group) return w->node->op->lower_kind == KVA_LOWER_KERNEL ? w->node : NULL;
@@ -235,7 +244,9 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
                     .memo = kva_map_create(arena)};
   create_parameters(&w);
   w.tile = find_tile(&w);
-  if (w.tile && !w.failed) w.tile->op->kernel(&w.l, w.tile);
-  else lower_outputs(&w);
+  if (w.tile && !w.failed)
+    w.tile->op->kernel(&w.l, w.tile);
+  else
+    lower_outputs(&w);
   return w.failed ? NULL : k;
 }

@@ -100,9 +100,11 @@ void kva_lowering_store(kva_lower *l, const kva_node *n, uint32_t result, const 
   w->memo = kva_map_create(w->arena);
   for (uint32_t i = 0; i < w->n_outputs; i++) {
     uint32_t bits = depends_on(w, w->outputs[i].value);
-    if (bits == 1u << result) store_output(w, n, &w->outputs[i]);
+    if (bits == 1u << result)
+      store_output(w, n, &w->outputs[i]);
     else if (!bits || (bits & (bits - 1))) {
-      kva_lowering_fail(w, n, KVA_F32, "output %u of its group depends on %s of its results", i, bits ? "several" : "none");
+      kva_lowering_fail(w, n, KVA_F32, "output %u of its group depends on %s of its results", i,
+                        bits ? "several" : "none");
     }
   }
   w->bound.value = NULL;

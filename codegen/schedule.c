@@ -25,7 +25,8 @@ typedef struct schedule {
   int lanes; /* of f32 */
 } schedule;
 
-/* ---- kinds inside the core ------------------------------------------------------------------------------------------------ */
+/* ---- kinds inside the core
+ * ------------------------------------------------------------------------------------------------ */
 
 static bool has_map(const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
@@ -72,8 +73,8 @@ static bool better_inside(const schedule *s, const kva_kregion *r) {
   return false;
 }
 
-/* Should l, without MAP loops inside, run in lanes? A loop with some strided accesses does when nothing inside is better:
- * gathers still beat one element at a time. */
+/* Should l, without MAP loops inside, run in lanes? A loop with some strided accesses does when nothing inside is
+ * better: gathers still beat one element at a time. */
 static bool wants_lanes(const schedule *s, const kva_kloop *l) {
   kva_strides strides = kva_strides_of(s->k, l);
   if (!strides.legal) return false;
@@ -98,7 +99,8 @@ static void assign(const schedule *s, kva_kregion *r, bool in_lanes) {
   }
 }
 
-/* ---- the grid -------------------------------------------------------------------------------------------------------------- */
+/* ---- the grid
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static int64_t power_of_two(double at_least) {
   int64_t p = 1;
@@ -120,13 +122,32 @@ static bool all_const(uint32_t n, kva_kloop *const *rows) {
 }
 
 /* Rows of `cost` cycles each become the grid. Nests too small for two work items stay loops. */
-static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, double cost) {
+static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, double cost) {
   int64_t per_item = power_of_two(KVA_ITEM_CYCLES / (cost + 1) / 2);
   if (all_const(n, rows) && rows_extent(n, rows) <= (double)per_item) {
     for (uint32_t d = 0; d < n; d++) rows[d]->kind = KVA_K_SERIAL;
     return;
   }
-  kva_sched_grid(s->k, n, rows, per_item);
+  kva_sched_grid(s->k, n, rows, order, per_item);
+}
+
+/* A transposition: what the leaf strides over is dense along another loop of the nest. That one moves to the inside of
+ * narrow blocks of the leaf, so that a cache line, once fetched, serves all its elements. */
+static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
+  kva_kloop *leaf = nest[n - 1], *order[MAX_NEST];
+  if (kva_strides_of(s->k, leaf).strided == 0 || kva_cost_extent(leaf->extent) <= 2 * s->lanes) return false;
+  uint32_t dense = n - 1;
+  while (dense-- > 0 && kva_strides_of(s->k, nest[dense]).unit == 0) continue;
+  if (dense >= n) return false;
+  double per_vector = 2 + kva_cost_region(leaf->body, s->lanes);
+  nest[n - 1] = kva_sched_split(s->k, leaf, (int64_t)2 * s->lanes);
+  uint32_t len = 0;
+  for (uint32_t d = 0; d < n; d++) {
+    if (d != dense) order[len++] = nest[d];
+  }
+  order[len] = nest[dense];
+  make_grid(s, n, nest, order, 2 * per_vector);
+  return true;
 }
 
 /* A nest whose innermost loop runs in lanes: cut into blocks when one row is worth several work items, or is all. */
@@ -134,16 +155,17 @@ static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
   kva_kloop *leaf = nest[n - 1];
   assign(s, leaf->body, true);
   leaf->kind = KVA_K_VECTOR;
+  if (n > 1 && transpose_blocks(s, n, nest)) return;
   double per_vector = 2 + kva_cost_region(leaf->body, s->lanes), extent = kva_cost_extent(leaf->extent);
   double row = per_vector * extent / s->lanes;
   if (n > 1 && row <= 2 * KVA_ITEM_CYCLES) {
-    make_grid(s, n - 1, nest, row);
+    make_grid(s, n - 1, nest, nest, row);
     return;
   }
   int64_t size = power_of_two(KVA_ITEM_CYCLES / per_vector / 2) * s->lanes;
   if (n == 1 && kva_expr_is_const(leaf->extent, NULL) && extent <= (double)size) return;
   nest[n - 1] = kva_sched_split(s->k, leaf, size);
-  make_grid(s, n, nest, per_vector * (double)size / s->lanes);
+  make_grid(s, n, nest, nest, per_vector * (double)size / s->lanes);
 }
 
 static void schedule_nest(schedule *s, kva_kloop *outer) {
@@ -156,10 +178,11 @@ static void schedule_nest(schedule *s, kva_kloop *outer) {
     return;
   }
   assign(s, leaf->body, false);
-  make_grid(s, n, nest, 2 + kva_cost_region(leaf->body, s->lanes));
+  make_grid(s, n, nest, nest, 2 + kva_cost_region(leaf->body, s->lanes));
 }
 
-/* ---- several nests ----------------------------------------------------------------------------------------------------------- */
+/* ---- several nests
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static void find_effect(void *user, kva_kinstr *i) {
   *(bool *)user |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
@@ -195,7 +218,8 @@ static touched touched_by(const schedule *s, kva_kinstr *i) {
 
 /* No nest writes what another one, or the code between them, reads or writes. */
 static bool independent(const schedule *s) {
-  touched so_far = {KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1), KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1)};
+  touched so_far = {KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1),
+                    KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1)};
   for (kva_kinstr *i = s->k->body->first; i; i = i->next) {
     touched t = touched_by(s, i);
     for (uint32_t b = 0; b < s->k->bufs.len; b++) {
@@ -275,9 +299,12 @@ static void schedule_body(schedule *s) {
     next = i->next;
     kva_kinstr *before = i->prev;
     bool is_map = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_MAP && !i->loop->carries.len;
-    if (is_map) schedule_nest(s, i->loop);
-    else if (i->op == KVA_K_LOOP) assign_loop(s, i->loop, false);
-    else assign(s, i->then, false), assign(s, i->orelse, false);
+    if (is_map)
+      schedule_nest(s, i->loop);
+    else if (i->op == KVA_K_LOOP)
+      assign_loop(s, i->loop, false);
+    else
+      assign(s, i->then, false), assign(s, i->orelse, false);
     kva_kinstr *now = before ? before->next : s->k->body->first;
     if (has_effects(now)) KVA_PUSH(s->k->arena, &nests, now);
   }

@@ -7,7 +7,8 @@
 /* Cycles that a work item should take at least: about 4 us. Handing one to another thread costs a tenth of that. */
 enum { KVA_ITEM_CYCLES = 16384 };
 
-/* ---- schedule_cost.c: estimates --------------------------------------------------------------------------------------- */
+/* ---- schedule_cost.c: estimates
+ * --------------------------------------------------------------------------------------- */
 
 /* A guess at the value of an extent: shape symbols count as 64. */
 double kva_cost_extent(const kva_expr *extent);
@@ -21,7 +22,8 @@ typedef struct kva_strides {
 } kva_strides;
 kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l);
 
-/* ---- schedule_loops.c: rewriting ---------------------------------------------------------------------------------------- */
+/* ---- schedule_loops.c: rewriting
+ * ---------------------------------------------------------------------------------------- */
 
 /* The only instruction of l's body when that is a loop of l's kind; NULL else. */
 kva_kloop *kva_sched_inner(const kva_kloop *l);
@@ -29,8 +31,9 @@ kva_kloop *kva_sched_inner(const kva_kloop *l);
 void kva_sched_collapse(kva_kernel *k, kva_kregion *r);
 /* l becomes `MAP b < ceil(n / size) { l' < min(size, n - b*size) }`; returns the loop over b. */
 kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size);
-/* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. */
-kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t per_item);
+/* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. `order` is a permutation
+ * of rows: the last of it moves fastest. */
+kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, int64_t per_item);
 /* Moves all instructions of `from` to the end of `to`. */
 void kva_sched_move(kva_kregion *from, kva_kregion *to);
 

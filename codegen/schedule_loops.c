@@ -16,7 +16,8 @@ kva_kloop *kva_sched_inner(const kva_kloop *l) {
   return only->loop->carries.len ? NULL : only->loop;
 }
 
-/* ---- merging ----------------------------------------------------------------------------------------------------------- */
+/* ---- merging
+ * ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct merge {
   kva_expr_ctx *exprs;
@@ -39,8 +40,10 @@ static void merge_instr(void *user, kva_kinstr *i) {
   const kva_expr **x = i->op == KVA_K_LOOP ? &i->loop->extent : &i->index;
   if (!*x || !m->possible) return;
   const kva_expr *y = merged(m, *x);
-  if (!y) m->possible = false;
-  else if (m->rewrite) *x = y;
+  if (!y)
+    m->possible = false;
+  else if (m->rewrite)
+    *x = y;
 }
 
 /* The merged loop in place of outer; NULL when an index would need a division. */
@@ -75,7 +78,8 @@ void kva_sched_collapse(kva_kernel *k, kva_kregion *r) {
   }
 }
 
-/* ---- splitting ----------------------------------------------------------------------------------------------------------- */
+/* ---- splitting
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *at_most(kva_kernel *k, int64_t size, const kva_expr *block, const kva_expr *n) {
   const kva_expr *s = kva_expr_const(k->exprs, size);
@@ -96,11 +100,14 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
   return blocks;
 }
 
-/* ---- grid ------------------------------------------------------------------------------------------------------------------- */
+/* ---- grid
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
-/* The rows' variables from their common number f, innermost fastest. */
+/* The rows' variables from their common number f, the last fastest. */
 static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva_expr *f) {
-  const kva_expr **from = KVA_NEW_ARRAY(k->arena, const kva_expr *, n), **to = KVA_NEW_ARRAY(k->arena, const kva_expr *, n);
+  const kva_expr **from = KVA_NEW_ARRAY(k->arena, const kva_expr *, n),
+                 **to = KVA_NEW_ARRAY(k->arena, const kva_expr *, n);
   for (uint32_t d = n; d-- > 0;) {
     from[d] = rows[d]->var;
     to[d] = d ? kva_expr_mod(k->exprs, f, rows[d]->extent) : f;
@@ -109,7 +116,8 @@ static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva
   kva_k_replace_index(k, n, from, to);
 }
 
-kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t per_item) {
+kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order,
+                          int64_t per_item) {
   kva_expr_ctx *c = k->exprs;
   const kva_expr *total = rows[0]->extent, *size = kva_expr_const(c, per_item);
   for (uint32_t d = 1; d < n; d++) total = kva_expr_mul(c, total, rows[d]->extent);
@@ -123,6 +131,6 @@ kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int
   }
   kva_sched_move(rows[n - 1]->body, row ? row->body : grid->body);
   kva_k_unlink(rows[0]->instr);
-  unravel(k, n, rows, f);
+  unravel(k, n, order, f);
   return grid;
 }

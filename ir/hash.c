@@ -85,3 +85,11 @@ uint64_t kva_graph_hash(const kva_graph *g) {
   kva_arena_destroy(scratch);
   return h.hash;
 }
+
+uint64_t kva_node_hash(const kva_node *n) {
+  kva_arena *scratch = kva_arena_create();
+  hasher h = {.numbers = kva_map_create(scratch)};
+  add_node(&h, n);
+  kva_arena_destroy(scratch);
+  return h.hash;
+}

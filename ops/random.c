@@ -3,8 +3,9 @@
 #include "ops/check.h"
 #include "ops/shape.h"
 
-#define STREAM_FACTOR UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / golden ratio: spreads small stream numbers over the key \
-                                                    */
+#define STREAM_FACTOR                                                                            \
+  UINT64_C(0x9E3779B97F4A7C15) /* 2^64 / golden ratio: spreads small stream numbers over the key \
+                                */
 enum { ROUNDS = 10 };
 
 kva_status kva_random_infer(kva_module *m, const kva_node *n, kva_dims shape, kva_dtype dtype,

@@ -60,7 +60,10 @@ static node_info *info(const fuse *f, const kva_node *n) { return &f->info.data[
 
 static bool is_trailing(const kva_ints *axes, uint32_t rank) {
   uint32_t lowest = rank;
-  for (uint32_t i = 0; i < axes->n; i++) lowest = axes->v[i] < lowest ? (uint32_t)axes->v[i] : lowest;
+  for (uint32_t i = 0; i < axes->n; i++) {
+    uint32_t axis = (uint32_t)(axes->v[i] < 0 ? axes->v[i] + rank : axes->v[i]);
+    lowest = axis < lowest ? axis : lowest;
+  }
   return axes->n > 0 && rank - lowest == axes->n;
 }
 
@@ -402,9 +405,7 @@ static void outline_group(fuse *f, group *g) {
   kva_kernel_attrs *attrs = KVA_NEW(m->arena, kva_kernel_attrs);
   attrs->name = group_name(f, g);
   kva_node *kernel = kva_node_create(root->graph, root, KVA_OP(kernel), o.inputs.len, o.inputs.data, o.outputs.len, attrs, root->loc);
-  kernel->n_graphs = 1;
-  kernel->graphs = KVA_NEW_ARRAY(m->arena, kva_graph *, 1);
-  kva_graph *body = kernel->graphs[0] = kva_graph_create(m, kernel);
+  kva_graph *body = kva_graph_create(m, kernel);
   fill_body(f, g, &o, body);
   kva_value **results = KVA_NEW_ARRAY(f->scratch, kva_value *, o.outputs.len + 1);
   for (uint32_t i = 0; i < o.outputs.len; i++) {
@@ -447,7 +448,7 @@ static void restore_order(fuse *f, kva_graph *g) {
       order[len++] = top;
     }
   }
-  for (uint32_t i = 0; i < len; i++) kva_node_move_before(order[i], NULL);
+  for (uint32_t i = len - 1; i-- > 0;) kva_node_move_before(order[i], order[i + 1]); /* the return node stays last */
 }
 
 /* ---- pass ------------------------------------------------------------------------------------------------------------------ */

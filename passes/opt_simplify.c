@@ -75,16 +75,18 @@ static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
   return inner ? kva_reshape_like(b, x_of(inner), n->results[0].type) : NULL;
 }
 
-static const int64_t *perm_of(const kva_node *n) { return ((const kva_transpose_attrs *)n->attrs)->perm.v; }
+static int64_t perm_at(const kva_node *n, int64_t d) {
+  kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
+  return perm.n ? perm.v[d] : (int64_t)n->results[0].type->rank - 1 - d; /* none given: reversed */
+}
 
 static kva_value *simplify_transpose(kva_builder *b, kva_node *n) {
   uint32_t rank = n->results[0].type->rank;
-  const int64_t *outer = perm_of(n);
   kva_node *inner = def_if(x_of(n), KVA_OP_transpose);
   int64_t perm[KVA_MAX_RANK];
   bool identity = true;
   for (uint32_t d = 0; d < rank; d++) {
-    perm[d] = inner ? perm_of(inner)[outer[d]] : outer[d];
+    perm[d] = inner ? perm_at(inner, perm_at(n, d)) : perm_at(n, d);
     identity &= perm[d] == (int64_t)d;
   }
   if (identity) return inner ? x_of(inner) : x_of(n);
@@ -113,7 +115,7 @@ static kva_value *simplify_pad(kva_builder *b, kva_node *n) {
 static kva_value *simplify_slice(kva_builder *b, kva_node *n) {
   const kva_slice_attrs *a = n->attrs;
   for (uint32_t d = 0; d < a->starts.n; d++)
-    if (!kva_expr_is(a->starts.v[d], 0) || a->steps.v[d] != 1) return NULL;
+    if (!kva_expr_is(a->starts.v[d], 0) || (a->steps.n && a->steps.v[d] != 1)) return NULL;
   return simplify_same_type(b, n);
 }
 
@@ -131,10 +133,9 @@ static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
 /* True when the node only swaps the last two axes. */
 static bool swaps_last_two(const kva_node *n) {
   uint32_t rank = n->results[0].type->rank;
-  const int64_t *perm = perm_of(n);
-  if (rank < 2 || perm[rank - 1] != rank - 2 || perm[rank - 2] != rank - 1) return false;
+  if (rank < 2 || perm_at(n, rank - 1) != rank - 2 || perm_at(n, rank - 2) != rank - 1) return false;
   for (uint32_t d = 0; d + 2 < rank; d++)
-    if (perm[d] != d) return false;
+    if (perm_at(n, d) != d) return false;
   return true;
 }
 

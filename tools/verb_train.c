@@ -114,7 +114,7 @@ static kva_status create_data(const kva_module *m, const char *name, kva_diag *d
   return kva_data_create(name, (int)n, args, vocab, diag, out);
 }
 
-/* Shift scalars by name: "<layer>.k_current", "<layer>.k_previous" and v likewise, each with one value a head. */
+/* Shift scalars by name: "<layer>.k.current", "<layer>.k.previous" and v likewise, each with one value a head. */
 static bool shift_state(kva_session *s, const char *layer, size_t len, const char *suffix, kva_tensor *out) {
   char name[512];
   snprintf(name, sizeof name, "%.*s.%s", (int)len, layer, suffix);
@@ -127,11 +127,13 @@ static void collect_shifts(kva_session *s, kva_arena *arena, variant *v) {
   KVA_VEC(kva_report_shift) rows = {0};
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor k1, k2 = {0}, v1 = {0}, v2 = {0};
-    const char *name = kva_session_state_desc(s, i, &k1)->name, *dot = strrchr(name, '.');
-    if (!dot || strcmp(dot, ".k_current") != 0 || k1.dtype != KVA_F32) continue;
-    size_t len = (size_t)(dot - name);
-    bool has_k2 = shift_state(s, name, len, "k_previous", &k2);
-    bool has_v1 = shift_state(s, name, len, "v_current", &v1), has_v2 = shift_state(s, name, len, "v_previous", &v2);
+    static const char suffix[] = ".k.current";
+    const char *name = kva_session_state_desc(s, i, &k1)->name;
+    if (strlen(name) < sizeof suffix || k1.dtype != KVA_F32) continue;
+    size_t len = strlen(name) - (sizeof suffix - 1);
+    if (strcmp(name + len, suffix) != 0) continue;
+    bool has_k2 = shift_state(s, name, len, "k.previous", &k2);
+    bool has_v1 = shift_state(s, name, len, "v.current", &v1), has_v2 = shift_state(s, name, len, "v.previous", &v2);
     int64_t heads = 1;
     for (int32_t d = 0; d < k1.rank; d++) heads *= k1.dims[d];
     for (int64_t h = 0; h < heads; h++) {

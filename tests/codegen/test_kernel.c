@@ -1,5 +1,5 @@
-/* Kernels written by hand, scheduled, compiled and run, against plain C: remainders, masks, reductions, gathers, storage
- * types, scans, several nests, symbolic extents. */
+/* Kernels written by hand, scheduled, compiled and run, against plain C: remainders, masks, reductions, gathers,
+ * storage types, scans, several nests, symbolic extents. */
 #include "tests/support/jit.h"
 
 #include <math.h>
@@ -23,7 +23,8 @@ static kva_kbuf *param(jit *j, const char *name, kva_dtype t, const kva_expr *ex
   return kva_k_param(j->kb, name, t, extent);
 }
 
-/* ---- elementwise ---------------------------------------------------------------------------------------------------------- */
+/* ---- elementwise
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static jit build_axpy(const kva_target_options *options, bool symbolic, int64_t n) {
   jit j = jit_create_for("axpy", options);
@@ -92,7 +93,8 @@ static void test_broadcast(void **state) {
   enum { ROWS = 37, COLUMNS = 51 };
   jit j = jit_create("bias");
   const kva_expr *rows = jit_const(&j, ROWS), *columns = jit_const(&j, COLUMNS), *all = jit_const(&j, ROWS * COLUMNS);
-  kva_kbuf *px = param(&j, "x", KVA_F32, all), *py = param(&j, "y", KVA_F32, columns), *pz = param(&j, "z", KVA_F32, all);
+  kva_kbuf *px = param(&j, "x", KVA_F32, all), *py = param(&j, "y", KVA_F32, columns),
+           *pz = param(&j, "z", KVA_F32, all);
   kva_kloop *r = kva_k_loop_begin(j.kb, KVA_K_MAP, rows, "i"), *c = kva_k_loop_begin(j.kb, KVA_K_MAP, columns, "j");
   const kva_expr *at = kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, COLUMNS), c->var);
   kva_k_store(j.kb, pz, at, kva_k2(j.kb, KVA_K_add, kva_k_load(j.kb, px, at), kva_k_load(j.kb, py, c->var)));
@@ -133,9 +135,11 @@ static void test_collapse(void **state) {
   jit_destroy(&j);
 }
 
-/* ---- masks ----------------------------------------------------------------------------------------------------------------- */
+/* ---- masks
+ * ----------------------------------------------------------------------------------------------------------------- */
 
-/* z[i] = x[i - 3] where that exists, else 0; memory before and behind x must not be touched (address 0 stands there). */
+/* z[i] = x[i - 3] where that exists, else 0; memory before and behind x must not be touched (address 0 stands there).
+ */
 static void test_guard(void **state) {
   (void)state;
   for (int s = 0; s < N_SIZES; s++) {
@@ -145,7 +149,8 @@ static void test_guard(void **state) {
     kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, n)), *pz = param(&j, "z", KVA_F32, jit_const(&j, n + 6));
     kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, n + 6), "i");
     const kva_expr *from = kva_expr_addi(j.exprs, l->var, -3);
-    kva_kval inside = kva_k_and(b, kva_k_index_le(b, jit_const(&j, 0), from), kva_k_index_lt(b, from, jit_const(&j, n)));
+    kva_kval inside =
+        kva_k_and(b, kva_k_index_le(b, jit_const(&j, 0), from), kva_k_index_lt(b, from, jit_const(&j, n)));
     kva_kval previous = inside ? kva_k_guard_begin(b, inside) : NULL;
     kva_kval v = kva_k_load(b, px, from);
     if (inside) kva_k_guard_end(b, previous);
@@ -180,7 +185,8 @@ static void test_guarded_store(void **state) {
   jit_destroy(&j);
 }
 
-/* ---- reductions ------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions
+ * ------------------------------------------------------------------------------------------------------------- */
 
 typedef struct term {
   kva_kbuf *buf;
@@ -273,7 +279,8 @@ static void test_softmax(void **state) {
   enum { ROWS = 9, N = 77 };
   jit j = jit_create("softmax");
   kva_kb *b = j.kb;
-  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)),
+           *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
   kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "i");
   const kva_expr *base = kva_expr_muli(j.exprs, r->var, N), *extent = jit_const(&j, N);
   term t = {px, base, 1};
@@ -306,7 +313,8 @@ static void test_scan(void **state) {
   for (int columns = 0; columns < 2; columns++) {
     jit j = jit_create("scan");
     kva_kb *b = j.kb;
-    kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)), *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
+    kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)),
+             *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
     kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "i");
     kva_kloop *k = kva_k_loop_begin(b, KVA_K_SERIAL, jit_const(&j, N), "k");
     const kva_expr *at = columns ? kva_expr_add(j.exprs, r->var, kva_expr_muli(j.exprs, k->var, ROWS))
@@ -333,7 +341,8 @@ static void test_scan(void **state) {
   }
 }
 
-/* ---- gather, nests --------------------------------------------------------------------------------------------------------- */
+/* ---- gather, nests
+ * --------------------------------------------------------------------------------------------------------- */
 
 /* z[i, j] = x[index[i], j] with rows from memory, and w[i] = x[index[i]*N + i] one by one. */
 static void test_gather(void **state) {
@@ -394,7 +403,8 @@ static void test_dependent_nests(void **state) {
   jit_destroy(&j);
 }
 
-/* ---- storage types ------------------------------------------------------------------------------------------------------------ */
+/* ---- storage types
+ * ------------------------------------------------------------------------------------------------------------ */
 
 /* z = (type)x, w = (float)z for every code or value of the type, lane by lane and in vectors. */
 static void check_type(kva_dtype t, int64_t n) {
@@ -411,10 +421,14 @@ static void check_type(kva_dtype t, int64_t n) {
     if (i % 17 == 7) f = NAN;
     if (i % 17 == 9) f = i % 2 ? 0.0f : -0.0f;
     if (i % 3 == 1 && is_float && t != KVA_F8E8M0) f = (float)kva_round_f64(t, (double)f); /* exact */
-    if (is_float) kva_store_f64(KVA_F32, in, i, (double)f);
-    else kva_store_i64(wide, in, i, kva_wrap_i64(t, (int64_t)r.v[2]));
-    if (is_float) kva_store_f64(t, want, i, (double)f);
-    else kva_store_i64(t, want, i, kva_load_i64(wide, in, i));
+    if (is_float)
+      kva_store_f64(KVA_F32, in, i, (double)f);
+    else
+      kva_store_i64(wide, in, i, kva_wrap_i64(t, (int64_t)r.v[2]));
+    if (is_float)
+      kva_store_f64(t, want, i, (double)f);
+    else
+      kva_store_i64(t, want, i, kva_load_i64(wide, in, i));
   }
   jit j = jit_create("types");
   const kva_expr *extent = jit_const(&j, n);
@@ -476,7 +490,9 @@ static void test_equal_kernels(void **state) {
   kva_kbuf *px = kva_k_param(kb, "a", KVA_F32, extent), *py = kva_k_param(kb, "b", KVA_F32, extent);
   kva_kbuf *pz = kva_k_param(kb, "c", KVA_F32, extent);
   kva_kloop *l = kva_k_loop_begin(kb, KVA_K_MAP, extent, "n");
-  kva_k_store(kb, pz, l->var, kva_k_op(kb, KVA_K_fma, kva_k_load(kb, px, l->var), kva_k_const(kb, KVA_F32, 2), kva_k_load(kb, py, l->var)));
+  kva_k_store(
+      kb, pz, l->var,
+      kva_k_op(kb, KVA_K_fma, kva_k_load(kb, px, l->var), kva_k_const(kb, KVA_F32, 2), kva_k_load(kb, py, l->var)));
   kva_k_loop_end(kb, l);
   kva_codegen_schedule_cpu(k, kva_codegen_target(other.cg));
   assert_int_equal(kva_codegen_add(other.cg, first, 0, NULL, &a), KVA_OK);
@@ -489,11 +505,14 @@ static void test_equal_kernels(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_remainders), cmocka_unit_test(test_symbolic),        cmocka_unit_test(test_broadcast),
-      cmocka_unit_test(test_collapse),   cmocka_unit_test(test_guard),           cmocka_unit_test(test_guarded_store),
-      cmocka_unit_test(test_reductions), cmocka_unit_test(test_max_of_nan),      cmocka_unit_test(test_strict_order),
-      cmocka_unit_test(test_softmax),    cmocka_unit_test(test_scan),            cmocka_unit_test(test_gather),
-      cmocka_unit_test(test_types),      cmocka_unit_test(test_dependent_nests), cmocka_unit_test(test_equal_kernels),
+      cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),
+      cmocka_unit_test(test_broadcast),     cmocka_unit_test(test_collapse),
+      cmocka_unit_test(test_guard),         cmocka_unit_test(test_guarded_store),
+      cmocka_unit_test(test_reductions),    cmocka_unit_test(test_max_of_nan),
+      cmocka_unit_test(test_strict_order),  cmocka_unit_test(test_softmax),
+      cmocka_unit_test(test_scan),          cmocka_unit_test(test_gather),
+      cmocka_unit_test(test_types),         cmocka_unit_test(test_dependent_nests),
+      cmocka_unit_test(test_equal_kernels),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

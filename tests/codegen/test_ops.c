@@ -50,7 +50,7 @@ static void test_float_types(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_core), cmocka_unit_test(test_nn), cmocka_unit_test(test_avx2),
-                                     cmocka_unit_test(test_float_types)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_core), cmocka_unit_test(test_nn),
+                                     cmocka_unit_test(test_avx2), cmocka_unit_test(test_float_types)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

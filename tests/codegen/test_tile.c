@@ -1,5 +1,5 @@
-/* A register-tile product written on the kernel IR: the accumulators must stay in registers, and the code must be right.
- * KVA_BENCH=1 prints the rate. */
+/* A register-tile product written on the kernel IR: the accumulators must stay in registers, and the code must be
+ * right. KVA_BENCH=1 prints the rate. */
 #include "tests/support/jit.h"
 
 #include <setjmp.h>

@@ -4,8 +4,8 @@
 
 #include "codegen/codegen.h"
 
-/* user: const kva_target_options *, or NULL for the host. Nodes may be kv.kernel groups; constants are allowed, state is
- * not. Every kernel runs in two pieces, so that results must not depend on how work is divided. */
+/* user: const kva_target_options *, or NULL for the host. Nodes may be kv.kernel groups; constants are allowed, state
+ * is not. Every kernel runs in two pieces, so that results must not depend on how work is divided. */
 kva_status compiled_run(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
                         kva_diag *diag);
 

@@ -24,6 +24,8 @@ void jit_compile(jit *j, bool as_is, uint32_t n_symbols, const kva_expr *const *
 void jit_run(const jit *j, void *const *buffers, const int64_t *symbols, int64_t grid);
 void jit_destroy(jit *j);
 
-static inline const kva_expr *jit_const(const jit *j, int64_t v) { return kva_expr_const(j->exprs, v); }
+static inline const kva_expr *jit_const(const jit *j, int64_t v) {
+  return kva_expr_const(j->exprs, v);
+}
 
 #endif

@@ -25,15 +25,15 @@ kva_kval kva_mb_cast(kva_mb *b, kva_kop convert_or_bitcast, kva_kval x, kva_dtyp
 /* c[0] + c[1] x + ..., by Horner's rule with fma. */
 kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c);
 
+#define KVA_MB2_OPS(X) X(add) X(sub) X(mul) X(div) X(lt) X(eq) X(and) X(or) X(xor) X(shl) X(shr)
 #define KVA_MB2(name)                                                   \
   static inline kva_kval mb_##name(kva_mb *b, kva_kval x, kva_kval y) { \
     return kva_mb_op(b, KVA_K_##name, 2, x, y, NULL);                   \
   }
-KVA_MB2(add)
-KVA_MB2(sub) KVA_MB2(mul) KVA_MB2(div) KVA_MB2(lt) KVA_MB2(eq) KVA_MB2(and) KVA_MB2(or) KVA_MB2(xor) KVA_MB2(shl)
-    KVA_MB2(shr)
+KVA_MB2_OPS(KVA_MB2)
+#undef KVA_MB2_OPS
 #undef KVA_MB2
-        static inline kva_kval mb_fma(kva_mb *b, kva_kval x, kva_kval y, kva_kval z) {
+static inline kva_kval mb_fma(kva_mb *b, kva_kval x, kva_kval y, kva_kval z) {
   return kva_mb_op(b, KVA_K_fma, 3, x, y, z);
 }
 static inline kva_kval mb_select(kva_mb *b, kva_kval c, kva_kval x, kva_kval y) {

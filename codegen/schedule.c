@@ -292,25 +292,30 @@ static void share_grid(kva_kernel *k, uint32_t n, kva_kinstr **nests) {
   move_nest(k, nests[n - 1], r, grid->var, first);
 }
 
+static void schedule_top(schedule *s, kva_kinstr *i) {
+  if (i->op != KVA_K_LOOP) {
+    assign(s, i->then, false);
+    assign(s, i->orelse, false);
+    return;
+  }
+  if (i->loop->kind == KVA_K_MAP && !i->loop->carries.len)
+    schedule_nest(s, i->loop);
+  else
+    assign_loop(s, i->loop, false);
+}
+
 static void schedule_body(schedule *s) {
   KVA_VEC(kva_kinstr *) nests = {0};
   bool free_order = independent(s);
   for (kva_kinstr *i = s->k->body->first, *next; i; i = next) {
     next = i->next;
     kva_kinstr *before = i->prev;
-    bool is_map = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_MAP && !i->loop->carries.len;
-    if (is_map)
-      schedule_nest(s, i->loop);
-    else if (i->op == KVA_K_LOOP)
-      assign_loop(s, i->loop, false);
-    else
-      assign(s, i->then, false), assign(s, i->orelse, false);
+    schedule_top(s, i);
     kva_kinstr *now = before ? before->next : s->k->body->first;
     if (has_effects(now)) KVA_PUSH(s->k->arena, &nests, now);
   }
-  if (nests.len < 2) return;
   if (free_order) {
-    share_grid(s->k, nests.len, nests.data);
+    if (nests.len > 1) share_grid(s->k, nests.len, nests.data);
     return;
   }
   for (uint32_t i = 0; i < nests.len; i++) {

@@ -11,9 +11,9 @@ enum { KVA_ONNX_NEWEST_OPSET = 27 };
 KVA_MUST_USE kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_load_options *options,
                                         kva_diag *diag, kva_module **out);
 
-/* What kva_onnx_attr.graph points at: the body of an If, Loop, Scan, ... wherever it was written. build inlines its nodes
- * at the builder's position, with its inputs bound to these values; names of the surrounding graph are visible in it.
- * It may be built any number of times. */
+/* What kva_onnx_attr.graph points at: the body of an If, Loop, Scan, ... wherever it was written. build inlines its
+ * nodes at the builder's position, with its inputs bound to these values; names of the surrounding graph are visible in
+ * it. It may be built any number of times. */
 typedef struct kva_onnx_subgraph kva_onnx_subgraph;
 struct kva_onnx_subgraph {
   uint32_t n_inputs, n_outputs;

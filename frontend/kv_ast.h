@@ -1,6 +1,7 @@
 /* Syntax tree of the text language: what kva_parse_text makes of a text, what the formatter prints and elaboration
  * reads. One tree serves ONNX text, IR dumps and hand-written models; what a construct means is decided later.
- * Everything lives in the arena it was parsed into. Nodes know their first and last token, for messages and comments. */
+ * Everything lives in the arena it was parsed into. Nodes know their first and last token, for messages and comments.
+ */
 #ifndef KVA_FRONTEND_KV_AST_H
 #define KVA_FRONTEND_KV_AST_H
 
@@ -34,9 +35,9 @@ typedef enum kva_ast_type_kind {
 typedef struct kva_ast_type {
   kva_ast_type_kind kind;
   uint32_t first, last;
-  kva_dtype dtype;     /* TENSOR; MAP: of the keys */
-  bool any_rank;       /* TENSOR: float[], rank not known */
-  kva_ast_exprs dims;  /* TENSOR */
+  kva_dtype dtype;    /* TENSOR; MAP: of the keys */
+  bool any_rank;      /* TENSOR: float[], rank not known */
+  kva_ast_exprs dims; /* TENSOR */
   struct kva_ast_type *element;
   const char *opaque; /* OPAQUE: what stands in the parentheses */
 } kva_ast_type;
@@ -139,22 +140,22 @@ typedef struct kva_ast_arm {
 struct kva_ast_stmt {
   kva_ast_stmt_kind kind;
   uint32_t first, last;
-  bool bare;               /* ASSIGN: a call alone, without '=' */
-  kva_ast_name label;      /* ASSIGN */
-  kva_ast_names targets;   /* ASSIGN, METRIC; FOR: the variable; PARAM: the name */
-  kva_ast_expr *value;     /* ASSIGN, METRIC; FOR: from; PARAM: initialiser or NULL */
-  kva_ast_expr *to;        /* FOR */
-  kva_ast_exprs values;    /* RETURN */
-  bool parenthesised;      /* RETURN */
-  kva_ast_type *type;      /* PARAM */
-  kva_ast_names flags;     /* PARAM */
+  bool bare;                 /* ASSIGN: a call alone, without '=' */
+  kva_ast_name label;        /* ASSIGN */
+  kva_ast_names targets;     /* ASSIGN, METRIC; FOR: the variable; PARAM: the name */
+  kva_ast_expr *value;       /* ASSIGN, METRIC; FOR: from; PARAM: initialiser or NULL */
+  kva_ast_expr *to;          /* FOR */
+  kva_ast_exprs values;      /* RETURN */
+  bool parenthesised;        /* RETURN */
+  kva_ast_type *type;        /* PARAM */
+  kva_ast_names flags;       /* PARAM */
   KVA_VEC(kva_ast_arm) arms; /* IF; FOR: one */
 };
 
 /* `<ir_version: 10, opset_import: ["" : 17]>` */
 typedef struct kva_ast_header_entry {
   kva_ast_name key;
-  kva_ast_expr *value; /* INT, STRING, or NULL: pairs */
+  kva_ast_expr *value;           /* INT, STRING, or NULL: pairs */
   KVA_VEC(kva_ast_expr *) pairs; /* key, value, key, value, ... */
 } kva_ast_header_entry;
 typedef struct kva_ast_header {
@@ -175,7 +176,7 @@ struct kva_ast_graph {
   uint32_t first, last;
   kva_ast_header header; /* PLAIN */
   kva_ast_name name;
-  kva_ast_attrs attrs;   /* hyper-parameters; attribute parameters of an ONNX function */
+  kva_ast_attrs attrs; /* hyper-parameters; attribute parameters of an ONNX function */
   kva_ast_values inputs, outputs;
   bool has_inputs, has_outputs;
   kva_ast_values infos; /* initialisers and value infos after the outputs */

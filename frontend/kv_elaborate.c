@@ -19,7 +19,8 @@ static bool ends_with_return(const kva_ast_graph *g) {
 static const char *header_text(const kva_ast_header *h, const char *key) {
   for (uint32_t i = 0; i < h->entries.len; i++) {
     const kva_ast_header_entry *entry = &h->entries.data[i];
-    if (!strcmp(entry->key.text, key) && entry->value && entry->value->kind == KVA_AST_STRING) return entry->value->text;
+    if (!strcmp(entry->key.text, key) && entry->value && entry->value->kind == KVA_AST_STRING)
+      return entry->value->text;
   }
   return "";
 }
@@ -39,8 +40,10 @@ static void add_onnx_function(kva_elab *e, const kva_ast_graph *g) {
 }
 
 static void add_only(kva_elab *e, const kva_ast_graph *g, const kva_ast_graph **slot, const char *what) {
-  if (*slot) kva_el_error(e, g->first, "a file has one %s; this is the second", what);
-  else *slot = g;
+  if (*slot)
+    kva_el_error(e, g->first, "a file has one %s; this is the second", what);
+  else
+    *slot = g;
 }
 
 static void add_graph(kva_elab *e, file_items *items, const kva_ast_graph *g) {
@@ -49,20 +52,11 @@ static void add_graph(kva_elab *e, file_items *items, const kva_ast_graph *g) {
   case KVA_AST_TRAIN: add_only(e, g, &items->train, "train block"); break;
   case KVA_AST_DEF: add_function(e, g, g->name.text); break;
   default:
-    if (!items->graphs.len || ends_with_return(g)) KVA_PUSH(e->scratch, &items->graphs, g);
-    else add_onnx_function(e, g);
+    if (!items->graphs.len || ends_with_return(g))
+      KVA_PUSH(e->scratch, &items->graphs, g);
+    else
+      add_onnx_function(e, g);
   }
-}
-
-static int64_t model_opset(const kva_ast_header *h) {
-  for (uint32_t i = 0; i < h->entries.len; i++) {
-    const kva_ast_header_entry *entry = &h->entries.data[i];
-    for (uint32_t k = 0; !strcmp(entry->key.text, "opset_import") && k + 1 < entry->pairs.len; k += 2) {
-      const char *domain = entry->pairs.data[k]->text;
-      if (!*domain || !strcmp(domain, "ai.onnx")) return (int64_t)entry->pairs.data[k + 1]->integer;
-    }
-  }
-  return KVA_ONNX_NEWEST_OPSET;
 }
 
 static void elaborate_graph(kva_elab *e, const kva_ast_graph *g, const char *name) {
@@ -70,7 +64,7 @@ static void elaborate_graph(kva_elab *e, const kva_ast_graph *g, const char *nam
     kva_el_error(e, g->name.token, "there are two functions called '%s'", name);
   }
   e->frame = NULL;
-  kva_el_push_frame(e, true)->opset = model_opset(&g->header);
+  kva_el_push_frame(e, true)->opset = kva_el_opset(&g->header, KVA_ONNX_NEWEST_OPSET);
   kva_el_function(e, name, g);
 }
 
@@ -118,8 +112,10 @@ static void elaborate_items(kva_elab *e) {
   kva_el_hyper_parameters(e, items.model, items.model ? items.train : NULL);
   kva_el_states(e);
   if (kva_diag_errors(e->m->diag) != e->errors_before) return;
-  if (items.model) elaborate_model(e, &items);
-  else elaborate_graphs(e, &items);
+  if (items.model)
+    elaborate_model(e, &items);
+  else
+    elaborate_graphs(e, &items);
   kva_el_check_pins(e);
 }
 
@@ -148,7 +144,9 @@ kva_status kva_load_text(const char *text, const char *file, const kva_load_opti
   kva_status status = KVA_INVALID;
   if (kva_parse_text(scratch, diag, name, source, &ast)) status = elaborate(m, &ast, options, scratch);
   kva_arena_destroy(scratch);
-  if (status == KVA_OK) *out_module = m;
-  else kva_module_destroy(m);
+  if (status == KVA_OK)
+    *out_module = m;
+  else
+    kva_module_destroy(m);
   return status;
 }

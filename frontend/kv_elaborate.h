@@ -25,12 +25,12 @@ typedef enum kva_el_kind {
 
 typedef struct kva_el_value {
   kva_el_kind kind;
-  int64_t i;  /* INT, BOOL, DTYPE */
-  double f;   /* FLOAT; INT: the same number */
+  int64_t i; /* INT, BOOL, DTYPE */
+  double f;  /* FLOAT; INT: the same number */
   const char *s;
-  kva_dim dim;                /* DIM, INT */
-  kva_value *value;           /* TENSOR */
-  uint32_t n;                 /* LIST */
+  kva_dim dim;      /* DIM, INT */
+  kva_value *value; /* TENSOR */
+  uint32_t n;       /* LIST */
   const struct kva_el_value *items;
   const kva_tensor_data *data; /* LITERAL */
 } kva_el_value;
@@ -38,10 +38,10 @@ typedef struct kva_el_value {
 /* One activation: the file's graph, a call of a function, or a sub-graph (which sees its parent's names). */
 typedef struct kva_el_frame {
   struct kva_el_frame *parent;
-  kva_map *names;  /* name -> kva_el_value * */
-  kva_map *attrs;  /* attribute parameters of an ONNX function: name -> kva_onnx_attr * */
-  const char *path;        /* of its parameters: "attention.0", "" at the top */
-  KVA_VEC(int64_t) loops;  /* indices of the loops that are being unrolled */
+  kva_map *names;         /* name -> kva_el_value * */
+  kva_map *attrs;         /* attribute parameters of an ONNX function: name -> kva_onnx_attr * */
+  const char *path;       /* of its parameters: "attention.0", "" at the top */
+  KVA_VEC(int64_t) loops; /* indices of the loops that are being unrolled */
   int64_t opset;
   bool is_function, returned;
   KVA_VEC(kva_el_value) results;
@@ -49,7 +49,7 @@ typedef struct kva_el_frame {
 } kva_el_frame;
 
 typedef struct kva_elab {
-  kva_onnx_ctx onnx; /* first: kva_onnx_subgraph's build gets back to the elaboration through it; holds the builder */
+  kva_onnx_ctx onnx;  /* first: kva_onnx_subgraph's build gets back to the elaboration through it; holds the builder */
   kva_arena *scratch; /* tree, frames, values: dies with the elaboration */
   kva_module *m;
   const kva_load_options *options;
@@ -62,9 +62,11 @@ typedef struct kva_elab {
   kva_map *declared;  /* parameters of this function */
   kva_el_frame *frame;
   size_t errors_before, unsupported; /* diagnostics: before elaboration; that say KVA_UNSUPPORTED */
-  uint32_t depth;      /* of calls */
-  int64_t steps;       /* of compile-time loops and calls, bounded by kva_el_spend */
-  uint32_t unnamed;    /* dimensions written '?' */
+  uint32_t depth;                    /* of calls */
+  uint32_t level;                    /* of expressions and blocks, through calls: bounds the stack */
+  int64_t steps;                     /* of compile-time loops and calls, bounded by kva_el_spend */
+  bool too_deep;
+  uint32_t unnamed; /* dimensions written '?' */
 } kva_elab;
 
 /* ---- values (kv_elaborate_value.c) ------------------------------------------------------------------------------- */
@@ -91,20 +93,23 @@ kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype
 /* After building nodes: true when that failed (and was reported); the builder is usable again. */
 bool kva_el_failed(kva_elab *e);
 
-/* ---- expressions (kv_elaborate_expr.c) ----------------------------------------------------------------------------- */
+/* ---- expressions (kv_elaborate_expr.c) -----------------------------------------------------------------------------
+ */
 
 kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x);
 bool kva_el_as_int(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, int64_t *out);
 bool kva_el_as_float(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, double *out);
 bool kva_el_as_dim(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, kva_dim *out);
 
-/* ---- types and literals (kv_elaborate_type.c) ------------------------------------------------------------------------ */
+/* ---- types and literals (kv_elaborate_type.c)
+ * ------------------------------------------------------------------------ */
 
 /* Unknown names in dimensions become shape symbols. NULL: reported. */
 const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t);
 const kva_tensor_data *kva_el_literal(kva_elab *e, const kva_ast_expr *x);
 
-/* ---- calls (kv_elaborate_call.c, kv_elaborate_op.c) -------------------------------------------------------------------- */
+/* ---- calls (kv_elaborate_call.c, kv_elaborate_op.c)
+ * -------------------------------------------------------------------- */
 
 /* Calls x for n results; out[i] is ERROR where it failed. wanted[i] names result i ("" or NULL: not wanted). */
 void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n, const char *const *wanted,
@@ -113,15 +118,21 @@ bool kva_el_operands(kva_elab *e, const kva_ast_expr *x, kva_value **out);
 void kva_el_kv_op(kva_elab *e, const kva_ast_expr *x, uint32_t n, kva_el_value *out);
 void kva_el_onnx_op(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n,
                     const char *const *wanted, kva_el_value *out);
+/* Version of the default domain that a header imports. */
+int64_t kva_el_opset(const kva_ast_header *h, int64_t otherwise);
 /* An attribute of an ONNX node or function call; false: reported, or (out->name NULL) a reference to one not given. */
 bool kva_el_onnx_attr(kva_elab *e, const kva_ast_attr *a, kva_onnx_attr *out);
 /* Sets the attributes of a kv operator from an attribute list. False: reported. */
 bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *attrs, void *out);
 
-/* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c) ------------------------------------------------ */
+/* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c)
+ * ------------------------------------------------ */
 
 /* A text may describe more graph than there is memory: false (reported once) when 10^6 steps are used up. */
 bool kva_el_spend(kva_elab *e, uint32_t token, int64_t steps);
+/* Enters an expression or block; false beyond a depth that the stack bears (reported once). e->level-- in both cases.
+ */
+bool kva_el_descend(kva_elab *e, uint32_t token);
 kva_el_frame *kva_el_push_frame(kva_elab *e, bool is_function);
 void kva_el_pop_frame(kva_elab *e);
 void kva_el_block(kva_elab *e, const kva_ast_block *body);
@@ -136,7 +147,8 @@ void kva_el_param(kva_elab *e, const kva_ast_stmt *s);
 void kva_el_states(kva_elab *e);
 bool kva_el_has_flag(const kva_ast_names *flags, const char *flag);
 
-/* ---- the file (kv_elaborate.c, kv_elaborate_hyper.c, kv_elaborate_train.c) ------------------------------------------------ */
+/* ---- the file (kv_elaborate.c, kv_elaborate_hyper.c, kv_elaborate_train.c)
+ * ------------------------------------------------ */
 
 void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_ast_graph *train);
 /* Declares inputs in the builder's graph and binds them. */

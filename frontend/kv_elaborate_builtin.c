@@ -15,8 +15,8 @@ static kva_dim extent(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v,
 
 static bool number(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, double *out) {
   if (v->kind == KVA_EL_INT || v->kind == KVA_EL_FLOAT) return *out = v->f, true;
-  kva_el_error(e, x->items.data[0]->first, "%s expects a number that is known at compile time, found %s",
-               x->call->name, kva_el_kind_name(v));
+  kva_el_error(e, x->items.data[0]->first, "%s expects a number that is known at compile time, found %s", x->call->name,
+               kva_el_kind_name(v));
   return false;
 }
 
@@ -34,7 +34,8 @@ static kva_el_value extremum(kva_elab *e, const kva_ast_expr *x, const kva_el_va
     }
     kva_dim d = extent(e, x, v, i);
     if (!d) return error;
-    if (i) best = kva_el_dim(e, least ? kva_expr_min(e->m->exprs, best.dim, d) : kva_expr_max(e->m->exprs, best.dim, d));
+    if (i)
+      best = kva_el_dim(e, least ? kva_expr_min(e->m->exprs, best.dim, d) : kva_expr_max(e->m->exprs, best.dim, d));
   }
   return floats ? kva_el_float(best.f) : best;
 }
@@ -147,9 +148,10 @@ static const struct {
   uint32_t min_args, max_args;
   builtin f;
 } builtins[] = {
-    {"min", 1, 64, do_min},   {"max", 1, 64, do_max},     {"sqrt", 1, 1, do_sqrt},         {"floor", 1, 1, do_floor},
-    {"ceil", 1, 1, do_ceil},  {"log", 1, 1, do_log}, {"log2", 1, 1, do_log2},    {"int", 1, 1, do_int},           {"float", 1, 1, do_float},
-    {"dim", 2, 2, do_dim},    {"mod", 2, 2, do_mod},      {"floordiv", 2, 2, do_floordiv}, {"ceildiv", 2, 2, do_ceildiv},
+    {"min", 1, 64, do_min},        {"max", 1, 64, do_max}, {"sqrt", 1, 1, do_sqrt}, {"floor", 1, 1, do_floor},
+    {"ceil", 1, 1, do_ceil},       {"log", 1, 1, do_log},  {"log2", 1, 1, do_log2}, {"int", 1, 1, do_int},
+    {"float", 1, 1, do_float},     {"dim", 2, 2, do_dim},  {"mod", 2, 2, do_mod},   {"floordiv", 2, 2, do_floordiv},
+    {"ceildiv", 2, 2, do_ceildiv},
 };
 
 static kva_el_value call_builtin(kva_elab *e, const kva_ast_expr *x, size_t which) {

@@ -49,7 +49,8 @@ static bool enter_call(kva_elab *e, const kva_ast_expr *x) {
   return false;
 }
 
-/* ---- functions written with def ------------------------------------------------------------------------------------- */
+/* ---- functions written with def -------------------------------------------------------------------------------------
+ */
 
 static const kva_ast_attr *find_attr(const kva_ast_attrs *attrs, const char *name) {
   for (uint32_t i = 0; i < attrs->list.len; i++) {
@@ -98,8 +99,10 @@ static bool check_argument(kva_elab *e, const kva_ast_expr *x, const kva_ast_val
   if (!expected || (v.kind == KVA_EL_TENSOR && v.value->type == expected)) return expected != NULL;
   kva_text want = {0}, found = {0};
   kva_type_print(expected, &want);
-  if (v.kind == KVA_EL_TENSOR) kva_type_print(v.value->type, &found);
-  else kva_text_add(&found, "%s", kva_el_kind_name(&v));
+  if (v.kind == KVA_EL_TENSOR)
+    kva_type_print(v.value->type, &found);
+  else
+    kva_text_add(&found, "%s", kva_el_kind_name(&v));
   kva_el_error(e, x->first, "argument '%s': expected %s, found %s", input->name.text, want.data, found.data);
   kva_text_free(&want);
   kva_text_free(&found);
@@ -110,8 +113,8 @@ static void take_results(kva_elab *e, const kva_ast_expr *x, const kva_el_frame 
   if (!f->returned) {
     kva_el_error(e, x->first, "the function '%s' does not return anything", x->call->name);
   } else if (f->results.len < n || (f->results.len > n && n != 1) || f->results.len == 0) {
-    kva_el_error(e, x->first, "the function '%s' returns %u value%s, but %u %s expected", x->call->name,
-                 f->results.len, f->results.len == 1 ? "" : "s", n, n == 1 ? "is" : "are");
+    kva_el_error(e, x->first, "the function '%s' returns %u value%s, but %u %s expected", x->call->name, f->results.len,
+                 f->results.len == 1 ? "" : "s", n, n == 1 ? "is" : "are");
   } else {
     memcpy(out, f->results.data, n * sizeof *out);
   }
@@ -143,9 +146,10 @@ static void call_def(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *lab
   e->frame = caller;
 }
 
-/* ---- ONNX functions ----------------------------------------------------------------------------------------------------- */
+/* ---- ONNX functions
+ * ----------------------------------------------------------------------------------------------------- */
 
-static int64_t header_opset(const kva_ast_header *h, int64_t otherwise) {
+int64_t kva_el_opset(const kva_ast_header *h, int64_t otherwise) {
   for (uint32_t i = 0; i < h->entries.len; i++) {
     const kva_ast_header_entry *entry = &h->entries.data[i];
     if (strcmp(entry->key.text, "opset_import")) continue;
@@ -171,8 +175,8 @@ static void call_onnx_function(kva_elab *e, const kva_ast_expr *x, const kva_ast
                                kva_el_value *out) {
   uint32_t n_inputs = g->inputs.list.len, n_outputs = g->outputs.list.len;
   if (x->items.len > n_inputs || n > n_outputs) {
-    kva_el_error(e, x->first, "the function '%s' has %u inputs and %u outputs, found %u and %u", x->call->name, n_inputs,
-                 n_outputs, x->items.len, n);
+    kva_el_error(e, x->first, "the function '%s' has %u inputs and %u outputs, found %u and %u", x->call->name,
+                 n_inputs, n_outputs, x->items.len, n);
     return;
   }
   kva_value **operands = KVA_NEW_ARRAY(e->scratch, kva_value *, n_inputs + 1);
@@ -185,7 +189,7 @@ static void call_onnx_function(kva_elab *e, const kva_ast_expr *x, const kva_ast
   kva_el_frame *caller = e->frame;
   kva_el_frame *f = kva_el_push_frame(e, true);
   f->attrs = attrs;
-  f->opset = header_opset(&g->header, f->opset);
+  f->opset = kva_el_opset(&g->header, f->opset);
   for (uint32_t i = 0; i < n_inputs; i++) {
     kva_el_value v = operands[i] ? kva_el_tensor(operands[i]) : (kva_el_value){.kind = KVA_EL_NOTHING};
     kva_el_bind(e, g->inputs.list.data[i].name.text, v);
@@ -204,7 +208,8 @@ static const kva_ast_graph *find_onnx_function(kva_elab *e, const kva_ast_call *
   return kva_map_get_str(e->functions, key);
 }
 
-/* ---- calls --------------------------------------------------------------------------------------------------------------- */
+/* ---- calls
+ * --------------------------------------------------------------------------------------------------------------- */
 
 void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n, const char *const *wanted,
                  kva_el_value *out) {
@@ -215,11 +220,16 @@ void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, 
   if (!c->has_operands) {
     kva_el_error(e, x->first, "'%s' is called without operands; write %s <...> (...)", c->name, c->name);
   } else if (enter_call(e, x)) {
-    if ((def || function) && !kva_el_spend(e, x->first, STEPS_OF_A_CALL)) n = 0;
-    else if (def) call_def(e, x, label, def, n, out);
-    else if (function) call_onnx_function(e, x, function, n, out);
-    else if (!strcmp(c->domain, "kv")) kva_el_kv_op(e, x, n, out);
-    else if (n != 1 || !kva_el_builtin(e, x, out)) kva_el_onnx_op(e, x, label, n, wanted, out);
+    if ((def || function) && !kva_el_spend(e, x->first, STEPS_OF_A_CALL))
+      n = 0;
+    else if (def)
+      call_def(e, x, label, def, n, out);
+    else if (function)
+      call_onnx_function(e, x, function, n, out);
+    else if (!strcmp(c->domain, "kv"))
+      kva_el_kv_op(e, x, n, out);
+    else if (n != 1 || !kva_el_builtin(e, x, out))
+      kva_el_onnx_op(e, x, label, n, wanted, out);
   }
   e->depth--;
 }

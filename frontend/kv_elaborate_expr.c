@@ -76,7 +76,7 @@ static kva_el_value eval_call(kva_elab *e, const kva_ast_expr *x) {
   return v;
 }
 
-kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x) {
+static kva_el_value eval(kva_elab *e, const kva_ast_expr *x) {
   switch (x->kind) {
   case KVA_AST_NOTHING: return (kva_el_value){.kind = KVA_EL_NOTHING};
   case KVA_AST_UNKNOWN: return kva_el_error(e, x->first, "'?' stands for an unknown dimension in a type only");
@@ -94,6 +94,13 @@ kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x) {
   case KVA_AST_CALL: return eval_call(e, x);
   }
   return (kva_el_value){.kind = KVA_EL_ERROR};
+}
+
+kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x) {
+  kva_el_value v = {.kind = KVA_EL_ERROR};
+  if (kva_el_descend(e, x->first)) v = eval(e, x);
+  e->level--;
+  return v;
 }
 
 static bool mismatch(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, const char *what,

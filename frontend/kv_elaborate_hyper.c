@@ -19,7 +19,8 @@ static const char *define_of(const kva_elab *e, const char *name) {
   return value;
 }
 
-/* ---- values from the command line -------------------------------------------------------------------------------------- */
+/* ---- values from the command line
+ * -------------------------------------------------------------------------------------- */
 
 static bool parse_int(const char *s, int64_t *out) {
   char *end;
@@ -61,7 +62,8 @@ static kva_el_value guess(kva_elab *e, const char *s) {
   return v;
 }
 
-/* ---- one hyper-parameter --------------------------------------------------------------------------------------------------- */
+/* ---- one hyper-parameter
+ * --------------------------------------------------------------------------------------------------- */
 
 static const kva_ast_attr *preset_attr(const hyper *h, const char *name) {
   for (uint32_t i = 0; h->preset && i < h->preset->attrs.list.len; i++) {
@@ -98,8 +100,8 @@ static kva_el_value check_annotation(kva_elab *e, const kva_ast_attr *a, kva_el_
   if (!a->type || v.kind == KVA_EL_ERROR || !strcmp(words[v.kind], a->type)) return v;
   if (v.kind == KVA_EL_INT && !strcmp(a->type, "float")) return kva_el_float(v.f);
   if (v.kind != KVA_EL_FLOAT) {
-    return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %s", a->name.text, a->type,
-                        kva_el_kind_name(&v));
+    return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %s", a->name.text,
+                        a->type, kva_el_kind_name(&v));
   }
   return kva_el_error(e, a->name.token, "the hyper-parameter '%s' must be of type %s, found %.10g", a->name.text,
                       a->type, v.f);
@@ -113,7 +115,8 @@ static kva_el_value chosen_value(const hyper *h, const kva_ast_attr *a) {
   if (v.kind == KVA_EL_ERROR) return v;
   if (!given && preset) return from_preset(e, preset, name, v);
   if (!given && v.kind == KVA_EL_NOTHING) {
-    return kva_el_error(e, a->name.token, "the hyper-parameter '%s' has no default: give it with -D %s=...", name, name);
+    return kva_el_error(e, a->name.token, "the hyper-parameter '%s' has no default: give it with -D %s=...", name,
+                        name);
   }
   if (!given) return v;
   if (v.kind == KVA_EL_NOTHING) return guess(e, given);
@@ -126,7 +129,8 @@ static kva_el_value hyper_value(const hyper *h, const kva_ast_attr *a) {
   return check_annotation(h->e, a, chosen_value(h, a));
 }
 
-/* ---- the whole list ---------------------------------------------------------------------------------------------------------- */
+/* ---- the whole list
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool is_known(const hyper *h, const char *name) {
   for (int g = 0; g < 2; g++) {
@@ -213,7 +217,9 @@ void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_
   }
 }
 
-/* ---- pins ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- pins
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
 static const char *symbol_names(const kva_elab *e) {
   const char *list = "";

@@ -26,15 +26,15 @@ bool kva_el_operands(kva_elab *e, const kva_ast_expr *x, kva_value **out) {
   for (uint32_t i = 0; i < n; i++) {
     bool left_out = v[i].kind == KVA_EL_NOTHING || (v[i].kind == KVA_EL_STRING && !*v[i].s);
     if (left_out) continue;
-    out[i] = kva_el_operand(e, x->items.data[i]->first, v[i], v[i].kind == KVA_EL_FLOAT && like == KVA_BOOL
-                                                                ? KVA_DTYPE_NONE
-                                                                : like);
+    out[i] = kva_el_operand(e, x->items.data[i]->first, v[i],
+                            v[i].kind == KVA_EL_FLOAT && like == KVA_BOOL ? KVA_DTYPE_NONE : like);
     ok &= out[i] != NULL;
   }
   return ok;
 }
 
-/* ---- attributes of internal operators ------------------------------------------------------------------------------ */
+/* ---- attributes of internal operators ------------------------------------------------------------------------------
+ */
 
 static const kva_ast_expr *element(const kva_ast_expr *list, uint32_t i) {
   return list->kind == KVA_AST_LIST ? list->items.data[i] : list;
@@ -144,7 +144,8 @@ bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *a
   return ok;
 }
 
-/* ---- internal operators -------------------------------------------------------------------------------------------- */
+/* ---- internal operators --------------------------------------------------------------------------------------------
+ */
 
 /* The sub-graph comes first, since the node's types follow from it. */
 static kva_node *build_with_graph(kva_elab *e, const kva_ast_expr *x, const kva_op_info *op, kva_value **operands,
@@ -164,7 +165,8 @@ static kva_node *build_with_graph(kva_elab *e, const kva_ast_expr *x, const kva_
 }
 
 static uint32_t result_count(kva_elab *e, const kva_ast_expr *x, const kva_op_info *op, uint32_t wanted) {
-  if (op->n_results < 0 || wanted <= (uint32_t)op->n_results) return op->n_results < 0 ? wanted : (uint32_t)op->n_results;
+  if (op->n_results < 0 || wanted <= (uint32_t)op->n_results)
+    return op->n_results < 0 ? wanted : (uint32_t)op->n_results;
   kva_el_error(e, x->first, "kv.%s has %d result%s; the statement assigns %u names", op->name, op->n_results,
                op->n_results == 1 ? "" : "s", wanted);
   return UINT32_MAX;
@@ -191,7 +193,8 @@ void kva_el_kv_op(kva_elab *e, const kva_ast_expr *x, uint32_t n, kva_el_value *
   for (uint32_t i = 0; i < n && i < node->n_results; i++) out[i] = kva_el_tensor(kva_result(node, i));
 }
 
-/* ---- ONNX operators --------------------------------------------------------------------------------------------------- */
+/* ---- ONNX operators
+ * --------------------------------------------------------------------------------------------------- */
 
 typedef struct text_subgraph {
   kva_onnx_subgraph base; /* first */
@@ -218,9 +221,10 @@ static kva_status build_subgraph(kva_onnx_ctx *c, const kva_onnx_subgraph *base,
 
 static const kva_onnx_subgraph *graph_attr(kva_elab *e, const kva_ast_graph *g) {
   text_subgraph *s = KVA_NEW(e->scratch, text_subgraph);
-  *s = (text_subgraph){.base = {.n_inputs = g->inputs.list.len, .n_outputs = g->outputs.list.len, .build = build_subgraph},
-                       .outer = e->frame,
-                       .g = g};
+  *s = (text_subgraph){
+      .base = {.n_inputs = g->inputs.list.len, .n_outputs = g->outputs.list.len, .build = build_subgraph},
+      .outer = e->frame,
+      .g = g};
   return &s->base;
 }
 
@@ -343,9 +347,16 @@ void kva_el_onnx_op(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *labe
   e->onnx.b.loc = loc;
   e->onnx.opset = e->frame->opset;
   const char *domain = strcmp(x->call->domain, "ai.onnx") ? x->call->domain : "";
-  kva_onnx_node node = {.domain = domain, .op_type = x->call->name, .name = loc.node ? loc.node : "",
-                        .n_attrs = n_attrs, .n_inputs = x->items.len, .n_outputs = n,
-                        .attrs = list, .inputs = operands, .output_names = wanted, .loc = loc};
+  kva_onnx_node node = {.domain = domain,
+                        .op_type = x->call->name,
+                        .name = loc.node ? loc.node : "",
+                        .n_attrs = n_attrs,
+                        .n_inputs = x->items.len,
+                        .n_outputs = n,
+                        .attrs = list,
+                        .inputs = operands,
+                        .output_names = wanted,
+                        .loc = loc};
   kva_status status = kva_onnx_build(&e->onnx, &node, results);
   if (status == KVA_UNSUPPORTED) e->unsupported += kva_diag_errors(e->m->diag) - errors;
   if (kva_el_failed(e) || status != KVA_OK) return;

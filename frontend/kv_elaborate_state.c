@@ -8,7 +8,8 @@ bool kva_el_has_flag(const kva_ast_names *flags, const char *flag) {
   return false;
 }
 
-/* ---- initialisers -------------------------------------------------------------------------------------------------- */
+/* ---- initialisers --------------------------------------------------------------------------------------------------
+ */
 
 static const struct {
   const char *name;
@@ -16,7 +17,7 @@ static const struct {
   kva_init_kind kind;
   double a; /* of an initialiser without arguments */
 } inits[] = {
-    {"zeros", 0, KVA_INIT_ZEROS, 0},   {"ones", 0, KVA_INIT_CONSTANT, 1}, {"constant", 1, KVA_INIT_CONSTANT, 0},
+    {"zeros", 0, KVA_INIT_ZEROS, 0},   {"ones", 0, KVA_INIT_CONSTANT, 1},   {"constant", 1, KVA_INIT_CONSTANT, 0},
     {"normal", 1, KVA_INIT_NORMAL, 0}, {"uniform", 2, KVA_INIT_UNIFORM, 0}, {"one_minus", 1, KVA_INIT_ONE_MINUS, 0},
     {"data", 1, KVA_INIT_DATA, 0},
 };
@@ -76,8 +77,9 @@ static bool set_init(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
   size_t i = 0, n = sizeof inits / sizeof *inits;
   while (i < n && strcmp(inits[i].name, name)) i++;
   if (i == n) {
-    kva_el_error(e, x->first, "expected an initialiser: zeros, ones, constant(v), normal(std), uniform(a, b), "
-                              "one_minus(parameter)");
+    kva_el_error(e, x->first,
+                 "expected an initialiser: zeros, ones, constant(v), normal(std), uniform(a, b), "
+                 "one_minus(parameter)");
     return false;
   }
   if (x->items.len != inits[i].n_args) {
@@ -91,7 +93,8 @@ static bool set_init(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
   return s->init == KVA_INIT_DATA ? init_data(e, x, s) : init_numbers(e, x, s);
 }
 
-/* ---- parameters of models --------------------------------------------------------------------------------------------- */
+/* ---- parameters of models
+ * --------------------------------------------------------------------------------------------- */
 
 static const char *param_name(kva_elab *e, const char *name) {
   const kva_el_frame *f = e->frame;
@@ -107,8 +110,8 @@ static bool is_static(kva_elab *e, const kva_ast_type *t, const kva_type *type) 
     if (kva_expr_is_const(type->dims[i], NULL)) continue;
     kva_text text = {0};
     kva_expr_print(type->dims[i], &text);
-    kva_el_error(e, t->dims.data[i]->first,
-                 "a parameter needs constant dimensions, but '%s' is not a hyper-parameter", text.data);
+    kva_el_error(e, t->dims.data[i]->first, "a parameter needs constant dimensions, but '%s' is not a hyper-parameter",
+                 text.data);
     kva_text_free(&text);
     return false;
   }
@@ -158,11 +161,14 @@ void kva_el_param(kva_elab *e, const kva_ast_stmt *s) {
   kva_el_bind(e, target->text, v);
 }
 
-/* ---- states of dumps -------------------------------------------------------------------------------------------------- */
+/* ---- states of dumps
+ * -------------------------------------------------------------------------------------------------- */
 
 static bool state_kind(kva_elab *e, const kva_ast_name *name, kva_state_kind *out) {
-  static const char *const kinds[] = {[KVA_STATE_PARAM] = "param", [KVA_STATE_MOMENT] = "moment",
-                                      [KVA_STATE_BUFFER] = "buffer", [KVA_STATE_CACHE] = "cache"};
+  static const char *const kinds[] = {[KVA_STATE_PARAM] = "param",
+                                      [KVA_STATE_MOMENT] = "moment",
+                                      [KVA_STATE_BUFFER] = "buffer",
+                                      [KVA_STATE_CACHE] = "cache"};
   for (int k = KVA_STATE_PARAM; k <= KVA_STATE_CACHE; k++) {
     if (!strcmp(kinds[k], name->text)) return *out = (kva_state_kind)k, true;
   }

@@ -1,7 +1,7 @@
 /* Statements, and the graphs that they make up. */
 #include "frontend/kv_elaborate.h"
 
-enum { MAX_STEPS = 1000000 };
+enum { MAX_STEPS = 1000000, MAX_LEVEL = 1000 };
 
 bool kva_el_spend(kva_elab *e, uint32_t token, int64_t steps) {
   bool had = e->steps <= MAX_STEPS;
@@ -12,7 +12,15 @@ bool kva_el_spend(kva_elab *e, uint32_t token, int64_t steps) {
   return e->steps <= MAX_STEPS;
 }
 
-/* ---- statements ---------------------------------------------------------------------------------------------------- */
+bool kva_el_descend(kva_elab *e, uint32_t token) {
+  if (++e->level <= MAX_LEVEL) return true;
+  if (!e->too_deep) kva_el_error(e, token, "with its calls this nests more than %d levels deep", MAX_LEVEL);
+  e->too_deep = true;
+  return false;
+}
+
+/* ---- statements ----------------------------------------------------------------------------------------------------
+ */
 
 static void name_value(kva_elab *e, kva_value *v, const char *name) {
   if (!v->name && *name) v->name = kva_arena_strdup(e->m->arena, name);
@@ -114,10 +122,14 @@ void kva_el_statement(kva_elab *e, const kva_ast_stmt *s) {
 }
 
 void kva_el_block(kva_elab *e, const kva_ast_block *body) {
-  for (uint32_t i = 0; i < body->len && !e->frame->returned; i++) kva_el_statement(e, body->data[i]);
+  if (body->len && kva_el_descend(e, body->data[0]->first)) {
+    for (uint32_t i = 0; i < body->len && !e->frame->returned; i++) kva_el_statement(e, body->data[i]);
+  }
+  e->level -= body->len > 0;
 }
 
-/* ---- graphs --------------------------------------------------------------------------------------------------------- */
+/* ---- graphs ---------------------------------------------------------------------------------------------------------
+ */
 
 void kva_el_initialisers(kva_elab *e, const kva_ast_values *values) {
   for (uint32_t i = 0; i < values->list.len; i++) {
@@ -141,7 +153,8 @@ void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs) {
     if (!in->type) kva_el_error(e, in->name.token, "the input '%s' needs a type", in->name.text);
     const kva_type *type = in->type ? kva_el_type(e, in->type) : NULL;
     kva_el_value v = {.kind = KVA_EL_ERROR};
-    if (type) v = kva_el_tensor(kva_graph_add_input(e->onnx.b.graph, type, kva_arena_strdup(e->m->arena, in->name.text)));
+    if (type)
+      v = kva_el_tensor(kva_graph_add_input(e->onnx.b.graph, type, kva_arena_strdup(e->m->arena, in->name.text)));
     kva_el_bind(e, in->name.text, v);
   }
   kva_el_initialisers(e, inputs);

@@ -10,20 +10,23 @@ typedef struct trainer {
   kva_ast_names metrics;
 } trainer;
 
-/* ---- settings ----------------------------------------------------------------------------------------------------------- */
+/* ---- settings
+ * ----------------------------------------------------------------------------------------------------------- */
 
 typedef struct number_field {
   const char *name;
   size_t offset;
   bool is_int;
 } number_field;
-#define FLOAT_FIELD(f) {#f, offsetof(kva_train_spec, f), false}
-#define INT_FIELD(f) {#f, offsetof(kva_train_spec, f), true}
+#define FLOAT_FIELD(f) \
+  { #f, offsetof(kva_train_spec, f), false }
+#define INT_FIELD(f) \
+  { #f, offsetof(kva_train_spec, f), true }
 
 static const number_field fields[] = {
-    FLOAT_FIELD(lr),           FLOAT_FIELD(beta1),          FLOAT_FIELD(beta2),       FLOAT_FIELD(eps),
-    FLOAT_FIELD(weight_decay), FLOAT_FIELD(momentum),       FLOAT_FIELD(clip),        INT_FIELD(warmup_steps),
-    INT_FIELD(total_steps),    INT_FIELD(steps),            FLOAT_FIELD(final_lr_ratio),
+    FLOAT_FIELD(lr),           FLOAT_FIELD(beta1),    FLOAT_FIELD(beta2), FLOAT_FIELD(eps),
+    FLOAT_FIELD(weight_decay), FLOAT_FIELD(momentum), FLOAT_FIELD(clip),  INT_FIELD(warmup_steps),
+    INT_FIELD(total_steps),    INT_FIELD(steps),      INT_FIELD(batch),   FLOAT_FIELD(final_lr_ratio),
 };
 
 static bool set_number(trainer *t, const char *name, const kva_ast_expr *x) {
@@ -73,10 +76,13 @@ static void set_optimizer(trainer *t, const kva_ast_expr *x) {
   const kva_ast_attrs *attrs = x->kind == KVA_AST_CALL ? &x->call->attrs : NULL;
   for (uint32_t i = 0; attrs && i < attrs->list.len; i++) {
     const kva_ast_attr *a = &attrs->list.data[i];
-    if (a->value && !strcmp(a->name.text, "decay")) set_decay(t, a->value);
+    if (a->value && !strcmp(a->name.text, "decay"))
+      set_decay(t, a->value);
     else if (!a->value || !set_number(t, a->name.text, a->value)) {
-      kva_el_error(t->e, a->name.token, "an optimizer has no setting '%s'; there are: lr, beta1, beta2, eps, "
-                                        "weight_decay, momentum, decay", a->name.text);
+      kva_el_error(t->e, a->name.token,
+                   "an optimizer has no setting '%s'; there are: lr, beta1, beta2, eps, "
+                   "weight_decay, momentum, decay",
+                   a->name.text);
     }
   }
 }
@@ -92,8 +98,9 @@ static void set_schedule(trainer *t, const kva_ast_expr *x) {
   uint32_t least = most == 3 ? 2 : most;
   if (x->kind == KVA_AST_STRING) return; /* in a dump the steps are fields of their own */
   if (x->items.len < least || x->items.len > most) {
-    kva_el_error(t->e, x->first, "the schedule is constant, warmup(steps), cosine(warmup steps, total steps, final "
-                                 "ratio) or linear(warmup steps, total steps, final ratio)");
+    kva_el_error(t->e, x->first,
+                 "the schedule is constant, warmup(steps), cosine(warmup steps, total steps, final "
+                 "ratio) or linear(warmup steps, total steps, final ratio)");
     return;
   }
   for (uint32_t i = 0; i < x->items.len; i++) set_number(t, arguments[i], x->items.data[i]);
@@ -123,19 +130,29 @@ static void set_data(trainer *t, const kva_ast_expr *x) {
 static bool setting(trainer *t, const kva_ast_stmt *s) {
   if (s->kind != KVA_AST_ASSIGN || s->targets.len != 1 || s->bare) return false;
   const char *name = s->targets.data[0].text;
-  if (!strcmp(name, "optimizer")) set_optimizer(t, s->value);
-  else if (!strcmp(name, "schedule")) set_schedule(t, s->value);
-  else if (!strcmp(name, "data")) set_data(t, s->value);
-  else if (!strcmp(name, "decay")) set_decay(t, s->value);
-  else if (!strcmp(name, "batch")) set_data_arg(t, name, s->value);
-  else return set_number(t, name, s->value);
+  if (!strcmp(name, "optimizer"))
+    set_optimizer(t, s->value);
+  else if (!strcmp(name, "schedule"))
+    set_schedule(t, s->value);
+  else if (!strcmp(name, "data"))
+    set_data(t, s->value);
+  else if (!strcmp(name, "decay"))
+    set_decay(t, s->value);
+  else
+    return set_number(t, name, s->value);
   return true;
 }
 
 static void init_spec(trainer *t, const kva_ast_graph *g) {
   t->spec = KVA_NEW(t->e->m->arena, kva_train_spec);
-  *t->spec = (kva_train_spec){.optimizer = "adamw", .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8,
-                              .momentum = 0.9, .schedule = "constant", .loc = kva_el_loc(t->e, g->first)};
+  *t->spec = (kva_train_spec){.optimizer = "adamw",
+                              .lr = 1e-3,
+                              .beta1 = 0.9,
+                              .beta2 = 0.999,
+                              .eps = 1e-8,
+                              .momentum = 0.9,
+                              .schedule = "constant",
+                              .loc = kva_el_loc(t->e, g->first)};
   t->spec->data_args = kva_map_create(t->e->m->arena);
   t->decay = "matrices";
 }
@@ -150,7 +167,8 @@ static void apply_decay(const trainer *t) {
   }
 }
 
-/* ---- the loss function ------------------------------------------------------------------------------------------------------- */
+/* ---- the loss function
+ * ------------------------------------------------------------------------------------------------------- */
 
 /* The model once more, in the loss function's graph; then only its inputs and outputs stay visible. */
 static bool inline_model(kva_elab *e, const kva_ast_graph *model) {

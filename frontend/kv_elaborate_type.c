@@ -3,7 +3,8 @@
 
 #include <stdlib.h>
 
-/* ---- dimensions --------------------------------------------------------------------------------------------------- */
+/* ---- dimensions ---------------------------------------------------------------------------------------------------
+ */
 
 static const char *pinned(const kva_elab *e, const char *name) {
   for (uint32_t i = 0; e->options && i < e->options->n_pins; i++) {
@@ -15,8 +16,10 @@ static const char *pinned(const kva_elab *e, const char *name) {
 static kva_el_value new_symbol(kva_elab *e, const char *name) {
   const char *pin = pinned(e, name);
   kva_el_value v;
-  if (pin) v = kva_el_int(e, strtoll(pin, NULL, 10)); /* checked in kva_el_check_pins */
-  else v = kva_el_dim(e, kva_expr_symbol(e->m->exprs, kva_arena_strdup(e->m->arena, name)));
+  if (pin)
+    v = kva_el_int(e, strtoll(pin, NULL, 10)); /* checked in kva_el_check_pins */
+  else
+    v = kva_el_dim(e, kva_expr_symbol(e->m->exprs, kva_arena_strdup(e->m->arena, name)));
   kva_map_set_str(e->symbols, name, kva_arena_memdup(e->scratch, &v, sizeof v));
   return v;
 }
@@ -81,7 +84,8 @@ const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t) {
   return ok ? kva_type_tensor(e->m, t->dtype, t->dims.len, dims) : NULL;
 }
 
-/* ---- literals ----------------------------------------------------------------------------------------------------- */
+/* ---- literals -----------------------------------------------------------------------------------------------------
+ */
 
 /* ONNX text gives narrow floats as integers that hold their bits; with a point they are numbers. */
 static kva_dtype bits_dtype(kva_dtype t) {
@@ -157,9 +161,12 @@ static bool load_by_hash(kva_elab *e, const kva_ast_expr *x, const char *hash, k
   const kva_tensor_data *found = from ? kva_module_find_data(from, strtoull(hash, NULL, 16)) : NULL;
   bool same = found && found->dtype == data->dtype && found->rank == data->rank;
   for (uint32_t i = 0; same && i < data->rank; i++) same = found->dims[i] == data->dims[i];
-  if (same) data->data = found->data;
-  else kva_el_error(e, x->first, "the values of this tensor are not in the text, only their hash; a dump with large "
-                                 "constants can be read back only beside the module that it was printed from");
+  if (same)
+    data->data = found->data;
+  else
+    kva_el_error(e, x->first,
+                 "the values of this tensor are not in the text, only their hash; a dump with large "
+                 "constants can be read back only beside the module that it was printed from");
   return same;
 }
 
@@ -180,9 +187,11 @@ static bool load_external(kva_elab *e, const kva_ast_expr *x, kva_tensor_data *d
     return false;
   }
   bool ok = length == data->bytes && kva_add_size(offset, length, &end) && end <= (int64_t)file.size;
-  if (ok) data->data = kva_arena_memdup(e->m->arena, (const char *)file.data + offset, (size_t)length);
-  else kva_el_error(e, x->first, "the tensor has %lld bytes; '%s' (%zu bytes) holds %lld at offset %lld",
-                    (long long)data->bytes, location, file.size, (long long)length, (long long)offset);
+  if (ok)
+    data->data = kva_arena_memdup(e->m->arena, (const char *)file.data + offset, (size_t)length);
+  else
+    kva_el_error(e, x->first, "the tensor has %lld bytes; '%s' (%zu bytes) holds %lld at offset %lld",
+                 (long long)data->bytes, location, file.size, (long long)length, (long long)offset);
   kva_file_unmap(&file);
   return ok;
 }

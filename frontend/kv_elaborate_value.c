@@ -46,10 +46,17 @@ kva_el_value kva_el_tensor(kva_value *v) {
 
 const char *kva_el_kind_name(const kva_el_value *v) {
   static const char *const names[] = {
-      [KVA_EL_ERROR] = "an error",  [KVA_EL_NOTHING] = "nothing", [KVA_EL_INT] = "an integer",
-      [KVA_EL_FLOAT] = "a float",   [KVA_EL_BOOL] = "a bool",     [KVA_EL_STRING] = "a string",
-      [KVA_EL_DIM] = "an extent",   [KVA_EL_TENSOR] = "a tensor", [KVA_EL_LIST] = "a list",
-      [KVA_EL_DTYPE] = "a type",    [KVA_EL_LITERAL] = "a tensor literal",
+      [KVA_EL_ERROR] = "an error",
+      [KVA_EL_NOTHING] = "nothing",
+      [KVA_EL_INT] = "an integer",
+      [KVA_EL_FLOAT] = "a float",
+      [KVA_EL_BOOL] = "a bool",
+      [KVA_EL_STRING] = "a string",
+      [KVA_EL_DIM] = "an extent",
+      [KVA_EL_TENSOR] = "a tensor",
+      [KVA_EL_LIST] = "a list",
+      [KVA_EL_DTYPE] = "a type",
+      [KVA_EL_LITERAL] = "a tensor literal",
   };
   return names[v->kind];
 }
@@ -59,13 +66,18 @@ static const kva_el_value *find_word(kva_elab *e, const char *name) {
     const char *name;
     kva_el_kind kind;
     int sign;
-  } words[] = {{"true", KVA_EL_BOOL, 1}, {"false", KVA_EL_BOOL, 0}, {"inf", KVA_EL_FLOAT, 1},
-               {"infinity", KVA_EL_FLOAT, 1}, {"nan", KVA_EL_FLOAT, 0}};
+  } words[] = {{"true", KVA_EL_BOOL, 1},
+               {"false", KVA_EL_BOOL, 0},
+               {"inf", KVA_EL_FLOAT, 1},
+               {"infinity", KVA_EL_FLOAT, 1},
+               {"nan", KVA_EL_FLOAT, 0}};
   for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
     if (strcasecmp(name, words[i].name)) continue;
     kva_el_value *v = KVA_NEW(e->scratch, kva_el_value);
-    if (words[i].kind == KVA_EL_BOOL) *v = kva_el_bool(words[i].sign);
-    else *v = kva_el_float(words[i].sign ? INFINITY : NAN);
+    if (words[i].kind == KVA_EL_BOOL)
+      *v = kva_el_bool(words[i].sign);
+    else
+      *v = kva_el_float(words[i].sign ? INFINITY : NAN);
     return v;
   }
   return NULL;
@@ -180,10 +192,14 @@ kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype
   e->onnx.b.loc = kva_el_loc(e, token);
   if (v.kind == KVA_EL_ERROR) return NULL;
   if (v.kind == KVA_EL_TENSOR) return v.value;
-  if (is_number(&v)) result = number_constant(e, token, v, like);
-  else if (v.kind == KVA_EL_LIST) result = list_operand(e, token, v);
-  else if (v.kind == KVA_EL_LITERAL) result = kva_const_tensor(&e->onnx.b, v.data);
-  else kva_el_error(e, token, "expected a tensor or a number, found %s", kva_el_kind_name(&v));
+  if (is_number(&v))
+    result = number_constant(e, token, v, like);
+  else if (v.kind == KVA_EL_LIST)
+    result = list_operand(e, token, v);
+  else if (v.kind == KVA_EL_LITERAL)
+    result = kva_const_tensor(&e->onnx.b, v.data);
+  else
+    kva_el_error(e, token, "expected a tensor or a number, found %s", kva_el_kind_name(&v));
   return kva_el_failed(e) ? NULL : result;
 }
 
@@ -269,9 +285,12 @@ static kva_el_value int_binary(kva_elab *e, const kva_ast_expr *x, int64_t a, in
   case KVA_AST_MUL: overflow = __builtin_mul_overflow(a, b, &v); break;
   default:
     if (b == 0) return kva_el_error(e, x->items.data[1]->first, "division by zero");
-    if (b == -1) overflow = __builtin_sub_overflow((int64_t)0, a, &v);
-    else if (a % b) return kva_el_float((double)a / (double)b);
-    else v = a / b;
+    if (b == -1)
+      overflow = __builtin_sub_overflow((int64_t)0, a, &v);
+    else if (a % b)
+      return kva_el_float((double)a / (double)b);
+    else
+      v = a / b;
   }
   if (overflow) return kva_el_error(e, x->first, "the result of '%s' does not fit 64 bits", op_text(x->op));
   return kva_el_int(e, v);
@@ -302,8 +321,7 @@ static kva_el_value dim_binary(kva_elab *e, const kva_ast_expr *x, kva_dim a, kv
     if (kva_expr_is(b, 0)) return kva_el_error(e, x->items.data[1]->first, "division by zero");
     return kva_el_dim(e, kva_expr_div(c, a, b));
   default:
-    return kva_el_error(e, x->first,
-                        "'%s' cannot compare shape symbols at compile time; --pin gives a symbol a value",
+    return kva_el_error(e, x->first, "'%s' cannot compare shape symbols at compile time; --pin gives a symbol a value",
                         op_text(x->op));
   }
 }

@@ -1,6 +1,7 @@
 /* Canonical text of a syntax tree. Two spaces a level, one statement a line, lines broken before column 120 at commas
- * and operators; single blank lines and comments stay where they are. A comment in the middle of a statement moves above
- * it; one in a list of hyper-parameters stays, and the list is then printed one a line, as it is when it is long. */
+ * and operators; single blank lines and comments stay where they are. A comment in the middle of a statement moves
+ * above it; one in a list of hyper-parameters stays, and the list is then printed one a line, as it is when it is long.
+ */
 #include "frontend/frontend.h"
 #include "frontend/kv_ast.h"
 
@@ -10,12 +11,12 @@ typedef struct printer {
   kva_arena *arena;
   const kva_ast *ast;
   kva_text *out;
-  kva_text line;            /* being composed, without indentation */
-  KVA_VEC(size_t) breaks;   /* offsets of blanks in `line` where it may be broken */
+  kva_text line;          /* being composed, without indentation */
+  KVA_VEC(size_t) breaks; /* offsets of blanks in `line` where it may be broken */
   uint32_t next_comment;
-  uint32_t source_line;     /* of the last token or comment printed: a gap to the next is a blank line */
+  uint32_t source_line; /* of the last token or comment printed: a gap to the next is a blank line */
   int level;
-  bool fresh;               /* first line of a block or file: no blank line before it */
+  bool fresh; /* first line of a block or file: no blank line before it */
   bool after_graph;
 } printer;
 
@@ -113,7 +114,8 @@ static void begin_line(printer *p, uint32_t first, uint32_t comments_until) {
   blank_line(p, token_at(p, first)->line);
 }
 
-/* ---- expressions -------------------------------------------------------------------------------------------------- */
+/* ---- expressions --------------------------------------------------------------------------------------------------
+ */
 
 static void put_expr(printer *p, const kva_ast_expr *e, int level);
 static void put_attrs(printer *p, const kva_ast_attrs *a);
@@ -127,8 +129,10 @@ static void put_exprs(printer *p, const kva_ast_exprs *list) {
 }
 
 static void put_type(printer *p, const kva_ast_type *t) {
-  static const char *const words[] = {[KVA_AST_SEQUENCE] = "seq(",         [KVA_AST_OPTIONAL] = "optional(",
-                                      [KVA_AST_MAP] = "map(",              [KVA_AST_SPARSE] = "sparse_tensor(",
+  static const char *const words[] = {[KVA_AST_SEQUENCE] = "seq(",
+                                      [KVA_AST_OPTIONAL] = "optional(",
+                                      [KVA_AST_MAP] = "map(",
+                                      [KVA_AST_SPARSE] = "sparse_tensor(",
                                       [KVA_AST_OPAQUE] = "opaque("};
   if (t->kind != KVA_AST_TENSOR) {
     put(p, words[t->kind]);
@@ -153,10 +157,10 @@ static const struct {
   const char *text;
   int level; /* binds tighter than all lower ones */
 } operators[] = {
-    [KVA_AST_OR] = {"or", 1},      [KVA_AST_AND] = {"and", 2}, [KVA_AST_NOT] = {"not ", 3}, [KVA_AST_EQ] = {"==", 4},
-    [KVA_AST_NE] = {"!=", 4},      [KVA_AST_LT] = {"<", 4},    [KVA_AST_LE] = {"<=", 4},    [KVA_AST_GT] = {">", 4},
-    [KVA_AST_GE] = {">=", 4},      [KVA_AST_ADD] = {"+", 5},   [KVA_AST_SUB] = {"-", 5},    [KVA_AST_MUL] = {"*", 6},
-    [KVA_AST_DIV] = {"/", 6},      [KVA_AST_MATMUL] = {"@", 6}, [KVA_AST_NEG] = {"-", 7},
+    [KVA_AST_OR] = {"or", 1}, [KVA_AST_AND] = {"and", 2},  [KVA_AST_NOT] = {"not ", 3}, [KVA_AST_EQ] = {"==", 4},
+    [KVA_AST_NE] = {"!=", 4}, [KVA_AST_LT] = {"<", 4},     [KVA_AST_LE] = {"<=", 4},    [KVA_AST_GT] = {">", 4},
+    [KVA_AST_GE] = {">=", 4}, [KVA_AST_ADD] = {"+", 5},    [KVA_AST_SUB] = {"-", 5},    [KVA_AST_MUL] = {"*", 6},
+    [KVA_AST_DIV] = {"/", 6}, [KVA_AST_MATMUL] = {"@", 6}, [KVA_AST_NEG] = {"-", 7},
 };
 /* '>' would close an attribute list: comparisons in one need parentheses. */
 enum { LEVEL_IN_ANGLE = 5 };
@@ -428,7 +432,8 @@ static void put_statement(printer *p, const kva_ast_stmt *s) {
   end_line(p, s->last);
 }
 
-/* ---- graphs and items ---------------------------------------------------------------------------------------------- */
+/* ---- graphs and items ----------------------------------------------------------------------------------------------
+ */
 
 static void put_value(printer *p, const kva_ast_value *v) {
   if (v->type) {
@@ -462,8 +467,11 @@ static void put_signature(printer *p, const kva_ast_graph *g) {
 }
 
 static void put_graph_name(printer *p, const kva_ast_graph *g) {
-  static const char *const words[] = {[KVA_AST_PLAIN] = "", [KVA_AST_MODEL] = "model ", [KVA_AST_DEF] = "def ",
-                                      [KVA_AST_TRAIN] = "train ", [KVA_AST_SUBGRAPH] = ""};
+  static const char *const words[] = {[KVA_AST_PLAIN] = "",
+                                      [KVA_AST_MODEL] = "model ",
+                                      [KVA_AST_DEF] = "def ",
+                                      [KVA_AST_TRAIN] = "train ",
+                                      [KVA_AST_SUBGRAPH] = ""};
   put(p, words[g->kind]);
   if (!g->name.text) return;
   put_token(p, g->name.token);
@@ -507,8 +515,10 @@ static void put_header(printer *p, const kva_ast_header *h) {
     if (i) put_comma(p);
     put(p, e->key.text);
     put(p, ": ");
-    if (e->value) put_expr(p, e->value, LEVEL_IN_ANGLE);
-    else put_pairs(p, e->pairs.data, e->pairs.len);
+    if (e->value)
+      put_expr(p, e->value, LEVEL_IN_ANGLE);
+    else
+      put_pairs(p, e->pairs.data, e->pairs.len);
   }
   put(p, ">");
   end_line(p, h->last);
@@ -538,8 +548,10 @@ static void put_preset(printer *p, const kva_ast_preset *preset) {
   put_token(p, preset->name.token);
   put(p, " ");
   bool has_comment = comment_before(p, token_at(p, preset->attrs.last)->offset);
-  if (has_comment) put_attrs_vertical(p, &preset->attrs);
-  else put_attrs(p, &preset->attrs);
+  if (has_comment)
+    put_attrs_vertical(p, &preset->attrs);
+  else
+    put_attrs(p, &preset->attrs);
 }
 
 static void put_item(printer *p, const kva_ast_item *item) {

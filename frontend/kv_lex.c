@@ -32,10 +32,8 @@ static bool is_name_char(char c) {
 }
 
 static kva_loc here(const lexer *l) {
-  return (kva_loc){.file = l->out->file,
-                   .source = l->out->source,
-                   .line = l->line,
-                   .column = (uint32_t)(l->p - l->line_start) + 1};
+  return (kva_loc){
+      .file = l->out->file, .source = l->out->source, .line = l->line, .column = (uint32_t)(l->p - l->line_start) + 1};
 }
 
 static kva_token *start(lexer *l, int kind) {
@@ -173,8 +171,10 @@ static void lex_string(lexer *l) {
   kva_token *t = start(l, KVA_TOKEN_STRING);
   char *text = kva_arena_alloc(l->arena, (size_t)(end - l->p)), *to = text;
   for (const char *p = l->p + 1; p < end;) {
-    if (*p == '\\') p = unescape(p + 1, &to);
-    else *to++ = *p++;
+    if (*p == '\\')
+      p = unescape(p + 1, &to);
+    else
+      *to++ = *p++;
   }
   t->text = text;
   for (; l->p < end;) {
@@ -190,8 +190,8 @@ static void lex_punctuation(lexer *l) {
   static const struct {
     char text[3];
     int kind;
-  } pairs[] = {{"=>", KVA_TOKEN_ARROW}, {"==", KVA_TOKEN_EQ}, {"!=", KVA_TOKEN_NE},
-               {"<=", KVA_TOKEN_LE},    {">=", KVA_TOKEN_GE}};
+  } pairs[] = {
+      {"=>", KVA_TOKEN_ARROW}, {"==", KVA_TOKEN_EQ}, {"!=", KVA_TOKEN_NE}, {"<=", KVA_TOKEN_LE}, {">=", KVA_TOKEN_GE}};
   for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
     if (strncmp(l->p, pairs[i].text, 2)) continue;
     finish(l, start(l, pairs[i].kind), l->p + 2);
@@ -203,8 +203,10 @@ static void lex_punctuation(lexer *l) {
   }
   kva_loc loc = here(l);
   l->errors++;
-  if (*l->p > 0x20 && *l->p < 0x7F) kva_error(l->diag, &loc, "the character '%c' has no meaning here", *l->p);
-  else kva_error(l->diag, &loc, "the byte 0x%02x has no meaning here", (unsigned char)*l->p);
+  if (*l->p > 0x20 && *l->p < 0x7F)
+    kva_error(l->diag, &loc, "the character '%c' has no meaning here", *l->p);
+  else
+    kva_error(l->diag, &loc, "the byte 0x%02x has no meaning here", (unsigned char)*l->p);
   l->p++;
 }
 

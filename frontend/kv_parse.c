@@ -1,5 +1,5 @@
-/* Statements and the items of a file. Words such as `model`, `for` or `param` are not reserved, since any of them may be
- * a name in ONNX text: what follows them decides. */
+/* Statements and the items of a file. Words such as `model`, `for` or `param` are not reserved, since any of them may
+ * be a name in ONNX text: what follows them decides. */
 #include "frontend/kv_parse.h"
 
 enum { MAX_ERRORS = 20 };
@@ -241,8 +241,10 @@ kva_ast_block kva_parse_block(kva_parser *p) {
   while (!p->panic && !kva_at(p, '}') && !kva_at(p, KVA_TOKEN_END)) {
     uint32_t first = p->pos, depth = p->depth;
     kva_ast_stmt *s = parse_statement(p);
-    if (!p->panic) KVA_PUSH(p->arena, &block, s);
-    else recover(p, first);
+    if (!p->panic)
+      KVA_PUSH(p->arena, &block, s);
+    else
+      recover(p, first);
     p->depth = depth;
   }
   kva_expect(p, '}');
@@ -258,8 +260,10 @@ static kva_ast_value parse_value_info(kva_parser *p) {
   if (kva_at_type(p) && !is_name) v.type = kva_parse_type(p);
   v.name = kva_parse_name(p);
   if (!kva_accept(p, '=')) return v;
-  if (!v.type) kva_parse_error(p, v.name.token, "the initialiser '%s' needs a type", v.name.text);
-  else v.init = kva_parse_literal(p, v.type);
+  if (!v.type)
+    kva_parse_error(p, v.name.token, "the initialiser '%s' needs a type", v.name.text);
+  else
+    v.init = kva_parse_literal(p, v.type);
   return v;
 }
 
@@ -276,7 +280,8 @@ kva_ast_values kva_parse_values(kva_parser *p, int open, int close) {
 }
 
 static void parse_signature(kva_parser *p, kva_ast_graph *g) {
-  if (g->kind != KVA_AST_TRAIN || kva_at(p, '(')) {
+  bool optional = g->kind == KVA_AST_TRAIN || (g->kind == KVA_AST_PLAIN && kva_at(p, KVA_TOKEN_ARROW));
+  if (!optional || kva_at(p, '(')) {
     g->has_inputs = true;
     g->inputs = kva_parse_values(p, '(', ')');
   }
@@ -299,7 +304,8 @@ void kva_parse_graph(kva_parser *p, kva_ast_graph *g) {
   g->last = kva_last_token(p);
 }
 
-/* ---- items of a file ---------------------------------------------------------------------------------------------- */
+/* ---- items of a file ----------------------------------------------------------------------------------------------
+ */
 
 void kva_parse_pairs(kva_parser *p, kva_ast_header_entry *e) {
   kva_expect(p, '[');
@@ -320,7 +326,7 @@ void kva_parse_pairs(kva_parser *p, kva_ast_header_entry *e) {
 }
 
 static kva_ast_header_entry parse_header_entry(kva_parser *p) {
-  static const char *const keys[] = {"ir_version",    "opset_import", "producer_name", "producer_version", "domain",
+  static const char *const keys[] = {"ir_version",    "opset_import", "producer_name",  "producer_version", "domain",
                                      "model_version", "doc_string",   "metadata_props", "overload"};
   kva_ast_header_entry e = {.key = kva_parse_name(p)};
   bool known = false;
@@ -332,8 +338,10 @@ static kva_ast_header_entry parse_header_entry(kva_parser *p) {
                     e.key.text);
   }
   kva_expect(p, ':');
-  if (kva_at(p, '[')) kva_parse_pairs(p, &e);
-  else if (!p->panic) e.value = kva_parse_expr(p);
+  if (kva_at(p, '['))
+    kva_parse_pairs(p, &e);
+  else if (!p->panic)
+    e.value = kva_parse_expr(p);
   return e;
 }
 
@@ -418,10 +426,14 @@ static kva_ast_item parse_item(kva_parser *p) {
   kva_ast_item item = {.first = p->pos};
   int next = kva_peek(p, 1)->kind;
   bool named = next == KVA_TOKEN_NAME || next == KVA_TOKEN_STRING;
-  if (next == KVA_TOKEN_STRING && kva_at_name(p, 0, "module")) item.module = parse_module(p);
-  else if (named && kva_at_name(p, 0, "state")) item.state = parse_state(p);
-  else if (named && kva_at_name(p, 0, "preset")) item.preset = parse_preset(p);
-  else item.graph = parse_graph_item(p);
+  if (next == KVA_TOKEN_STRING && kva_at_name(p, 0, "module"))
+    item.module = parse_module(p);
+  else if (named && kva_at_name(p, 0, "state"))
+    item.state = parse_state(p);
+  else if (named && kva_at_name(p, 0, "preset"))
+    item.preset = parse_preset(p);
+  else
+    item.graph = parse_graph_item(p);
   item.last = kva_last_token(p);
   return item;
 }
@@ -436,8 +448,10 @@ bool kva_parse_text(kva_arena *arena, kva_diag *diag, const char *file, const ch
   while (!p.panic && !kva_at(&p, KVA_TOKEN_END)) {
     uint32_t first = p.pos;
     kva_ast_item item = parse_item(&p);
-    if (!p.panic) KVA_PUSH(arena, &out->items, item);
-    else recover_item(&p, first);
+    if (!p.panic)
+      KVA_PUSH(arena, &out->items, item);
+    else
+      recover_item(&p, first);
   }
   return lexed && p.errors == 0;
 }

@@ -37,7 +37,7 @@ kva_ast_expr *kva_new_expr(kva_parser *p, kva_ast_expr_kind kind);
 kva_ast_attrs kva_parse_attrs(kva_parser *p); /* at '<' */
 /* `{1, 2}` or `["location": "w.bin"]` of this type. */
 kva_ast_expr *kva_parse_literal(kva_parser *p, kva_ast_type *type);
-kva_ast_header kva_parse_header(kva_parser *p); /* at '<' */
+kva_ast_header kva_parse_header(kva_parser *p);               /* at '<' */
 void kva_parse_pairs(kva_parser *p, kva_ast_header_entry *e); /* at '[' */
 
 kva_ast_values kva_parse_values(kva_parser *p, int open, int close);

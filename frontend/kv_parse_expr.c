@@ -84,14 +84,17 @@ static void parse_dims(kva_parser *p, kva_ast_type *t) {
 
 static void parse_dtype(kva_parser *p, kva_ast_type *t) {
   if (p->panic) return;
-  if (dtype_at(kva_peek(p, 0), &t->dtype)) p->pos++;
-  else kva_parse_error(p, p->pos, "expected an element type (float, int64, ...), found %s",
-                       kva_token_name(p->arena, &p->ast->tokens, p->pos));
+  if (dtype_at(kva_peek(p, 0), &t->dtype))
+    p->pos++;
+  else
+    kva_parse_error(p, p->pos, "expected an element type (float, int64, ...), found %s",
+                    kva_token_name(p->arena, &p->ast->tokens, p->pos));
 }
 
 static void parse_opaque(kva_parser *p, kva_ast_type *t) {
   uint32_t from = p->pos;
-  while (kva_accept(p, KVA_TOKEN_NAME) || kva_accept(p, '.') || kva_accept(p, ',')) {}
+  while (kva_accept(p, KVA_TOKEN_NAME) || kva_accept(p, '.') || kva_accept(p, ',')) {
+  }
   const kva_token *tokens = p->ast->tokens.token.data;
   size_t n = tokens[p->pos].offset - tokens[from].offset;
   t->opaque = kva_arena_strndup(p->arena, p->ast->tokens.source + tokens[from].offset, n);
@@ -150,9 +153,12 @@ kva_ast_expr *kva_parse_literal(kva_parser *p, kva_ast_type *type) {
   e->type = type;
   bool in_angle = p->in_angle;
   p->in_angle = false;
-  if (kva_accept(p, '{')) parse_elements(p, e);
-  else if (kva_at(p, '[')) parse_external(p, e);
-  else kva_expect(p, '{');
+  if (kva_accept(p, '{'))
+    parse_elements(p, e);
+  else if (kva_at(p, '['))
+    parse_external(p, e);
+  else
+    kva_expect(p, '{');
   p->in_angle = in_angle;
   e->last = kva_last_token(p);
   return e;
@@ -179,10 +185,11 @@ static kva_ast_expr *parse_typed(kva_parser *p) {
   return e;
 }
 
-/* At `name (`: do inputs of a graph follow, closed by `) =>`? Names cannot nest parentheses except in types. */
+/* At `name (` do inputs of a graph follow, closed by `) =>`? Names cannot nest parentheses except in types. */
 static bool at_graph(const kva_parser *p) {
   int first = kva_peek(p, 0)->kind;
-  if ((first != KVA_TOKEN_NAME && first != KVA_TOKEN_STRING) || kva_peek(p, 1)->kind != '(') return false;
+  if (first != KVA_TOKEN_NAME && first != KVA_TOKEN_STRING) return false;
+  if (kva_peek(p, 1)->kind != '(') return kva_peek(p, 1)->kind == KVA_TOKEN_ARROW;
   int depth = 0;
   for (uint32_t i = 1;; i++) {
     int kind = kva_peek(p, i)->kind;
@@ -237,8 +244,10 @@ static kva_ast_attr parse_attr(kva_parser *p) {
     uint32_t t = kva_expect(p, KVA_TOKEN_NAME);
     a.type = p->ast->tokens.token.data[t].text;
   }
-  if (kva_accept(p, '=')) a.value = parse_value(p);
-  else if (a.type) kva_expect(p, '=');
+  if (kva_accept(p, '='))
+    a.value = parse_value(p);
+  else if (a.type)
+    kva_expect(p, '=');
   return a;
 }
 
@@ -322,8 +331,10 @@ static kva_ast_expr *parse_reference(kva_parser *p) {
     p->pos++;
   }
   if (p->panic) return e;
-  if (kva_at(p, '(') || at_attrs(p)) parse_call(p, e);
-  else if (*call->domain || call->overload) kva_expect(p, '(');
+  if (kva_at(p, '(') || at_attrs(p))
+    parse_call(p, e);
+  else if (*call->domain || call->overload)
+    kva_expect(p, '(');
   e->last = kva_last_token(p);
   return e;
 }
@@ -391,22 +402,34 @@ static int binary_at(const kva_parser *p, kva_ast_op *op) {
     int kind, level;
     kva_ast_op op;
   } table[] = {
-      {KVA_TOKEN_EQ, LEVEL_COMPARE, KVA_AST_EQ}, {KVA_TOKEN_NE, LEVEL_COMPARE, KVA_AST_NE},
-      {'<', LEVEL_COMPARE, KVA_AST_LT},          {KVA_TOKEN_LE, LEVEL_COMPARE, KVA_AST_LE},
-      {'>', LEVEL_COMPARE, KVA_AST_GT},          {KVA_TOKEN_GE, LEVEL_COMPARE, KVA_AST_GE},
-      {'+', LEVEL_ADD, KVA_AST_ADD},             {'-', LEVEL_ADD, KVA_AST_SUB},
-      {'*', LEVEL_MUL, KVA_AST_MUL},             {'/', LEVEL_MUL, KVA_AST_DIV},
+      {KVA_TOKEN_EQ, LEVEL_COMPARE, KVA_AST_EQ},
+      {KVA_TOKEN_NE, LEVEL_COMPARE, KVA_AST_NE},
+      {'<', LEVEL_COMPARE, KVA_AST_LT},
+      {KVA_TOKEN_LE, LEVEL_COMPARE, KVA_AST_LE},
+      {'>', LEVEL_COMPARE, KVA_AST_GT},
+      {KVA_TOKEN_GE, LEVEL_COMPARE, KVA_AST_GE},
+      {'+', LEVEL_ADD, KVA_AST_ADD},
+      {'-', LEVEL_ADD, KVA_AST_SUB},
+      {'*', LEVEL_MUL, KVA_AST_MUL},
+      {'/', LEVEL_MUL, KVA_AST_DIV},
       {'@', LEVEL_MUL, KVA_AST_MATMUL},
   };
+  int next = kva_peek(p, 1)->kind;
+  bool assigned = next == '=' || next == ','; /* and, or: the name that the next statement assigns */
   *op = kva_at_name(p, 0, "or") ? KVA_AST_OR : KVA_AST_AND;
-  if (*op == KVA_AST_OR) return LEVEL_OR;
-  if (kva_at_name(p, 0, "and")) return LEVEL_AND;
+  if (!assigned && *op == KVA_AST_OR) return LEVEL_OR;
+  if (!assigned && kva_at_name(p, 0, "and")) return LEVEL_AND;
   for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
     if (!kva_at(p, table[i].kind)) continue;
     *op = table[i].op;
     return p->in_angle && (*op == KVA_AST_GT || *op == KVA_AST_GE) ? 0 : table[i].level;
   }
   return 0;
+}
+
+static bool at_not(const kva_parser *p) {
+  int next = kva_peek(p, 1)->kind;
+  return kva_at_name(p, 0, "not") && next != ',' && next != ')' && next != '='; /* else a value's name */
 }
 
 /* Precedence climbing. */
@@ -416,9 +439,12 @@ static kva_ast_expr *parse_level(kva_parser *p, int level) {
     kva_leave(p);
     return kva_new_expr(p, KVA_AST_NOTHING);
   }
-  if (kva_at(p, '-')) e = parse_unary(p, KVA_AST_NEG, LEVEL_UNARY);
-  else if (kva_at_name(p, 0, "not")) e = parse_unary(p, KVA_AST_NOT, LEVEL_COMPARE);
-  else e = parse_atom(p);
+  if (kva_at(p, '-'))
+    e = parse_unary(p, KVA_AST_NEG, LEVEL_UNARY);
+  else if (at_not(p))
+    e = parse_unary(p, KVA_AST_NOT, LEVEL_COMPARE);
+  else
+    e = parse_atom(p);
   kva_ast_op op;
   for (int at; !p->panic && (at = binary_at(p, &op)) >= level && at > 0;) {
     kva_ast_expr *binary = kva_new_expr(p, KVA_AST_BINARY);

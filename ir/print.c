@@ -222,6 +222,7 @@ static void print_train(printer *p, const kva_train_spec *t) {
   print_str_entry(p, "schedule", t->schedule);
   kva_text_add(p->out, "  warmup_steps = %" PRId64 "\n", t->warmup_steps);
   kva_text_add(p->out, "  total_steps = %" PRId64 "\n", t->total_steps);
+  kva_text_add(p->out, "  batch = %" PRId64 "\n", t->batch);
   kva_text_add(p->out, "  steps = %" PRId64 "\n", t->steps);
   print_float_entry(p, "final_lr_ratio", t->final_lr_ratio);
   print_data_entry(p, t);

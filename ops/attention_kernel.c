@@ -1,239 +1,276 @@
-/* Plain kernels of attention and its gradients: a work item is one row of the result (one query, or one key), scores
- * are computed anew wherever they are used, a row of the result is gathered in a local buffer. */
-#include "ops/attention.h"
-#include "ops/element.h"
+/* Kernels of attention and its gradients: flash style, nothing of size T x S is stored. Strips: attention_strip.h.
+ *
+ * Forward (queries across lanes), for every block of keys:
+ *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m');  sum = sum * exp(m - m') + rows of P;  O = O * exp(m - m') + V^T P
+ * Backward recomputes P = exp(S - lse) and with delta_t = dy_t . y_t
+ *   dS = P * (V dy^T - delta) * cap';   dq = scale * K^T dS                      (queries across lanes)
+ *   dV = dy^T P;  dK = scale * q^T dS, summed over the queries of every head of the group   (keys across lanes)
+ * Two backward kernels instead of one: each owns its results, so there are no atomics and sums have one order. Blocks that
+ * causality hides from a whole strip are not visited. */
+#include "ops/attention_strip.h"
 
 #include <math.h>
 
-typedef struct row {
-  kva_lower *l;
-  kva_attention *a;
-  kva_dtype t;                      /* arithmetic */
-  const kva_expr *b, *h, *h_kv, *q; /* q: number of the query, t in attention.c */
-} row;
+static const kva_expr *num(const kva_strip *s, int64_t v) { return kva_expr_const(s->kb->exprs, v); }
 
-static kva_kval constant(const row *r, double v) {
-  return kva_k_const(r->l->kb, r->t, v);
+/* ---- walking the far axis ------------------------------------------------------------------------------------------------- */
+
+/* Loop over blocks of far positions [begin, end): begin rounded down to a block. */
+typedef struct far_loop {
+  kva_kloop *loop;
+  const kva_expr *first; /* position of the block */
+} far_loop;
+
+static far_loop far_begin(const kva_strip *s, const kva_expr *begin, const kva_expr *end) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *block = num(s, s->block), *skipped = kva_expr_div(c, begin, block);
+  const kva_expr *n = kva_expr_max(c, num(s, 0), kva_expr_sub(c, kva_expr_ceildiv(c, end, block), skipped));
+  far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block")};
+  f.first = kva_expr_muli(c, kva_expr_add(c, skipped, f.loop->var), s->block);
+  return f;
 }
 
-static kva_kval element(const row *r, uint32_t operand, const kva_expr *h, const kva_expr *at, const kva_expr *d) {
-  return r->l->operand(r->l, r->a->n, operand, (const kva_expr *[]){r->b, h, at, d});
+/* Keys that some query of the strip may see. */
+static far_loop keys_begin(const kva_strip *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_attention_attrs *a = &s->a.attrs;
+  const kva_expr *position = kva_expr_add(c, s->first, s->a.offset), *begin = num(s, 0), *end = s->a.S;
+  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->width));
+  if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
+  return far_begin(s, begin, end);
 }
 
-/* ---- dot products
- * ---------------------------------------------------------------------------------------------------- */
-
-typedef struct dot {
-  const row *r;
-  uint32_t x, y;
-  const kva_expr *x_head, *x_row, *y_head, *y_row;
-} dot;
-
-static kva_kval dot_product(kva_kb *kb, void *user, const kva_expr *const *vars) {
-  const dot *p = user;
-  return kva_k2(kb, KVA_K_mul, element(p->r, p->x, p->x_head, p->x_row, vars[0]),
-                element(p->r, p->y, p->y_head, p->y_row, vars[0]));
+/* Queries that may see some key of the strip. */
+static far_loop queries_begin(const kva_strip *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *begin = num(s, 0);
+  if (s->a.attrs.causal || s->a.attrs.window > 0)
+    begin = kva_expr_max(c, begin, kva_expr_sub(c, s->first, s->a.offset));
+  return far_begin(s, begin, s->a.T);
 }
 
-static kva_kval dot_over(dot *p, int64_t len) {
-  kva_kb *kb = p->r->l->kb;
-  const kva_expr *extent = kva_expr_const(kb->exprs, len);
-  return kva_k_reduce_over(kb, KVA_COMBINE_ADD, p->r->t, 1, &extent, dot_product, p);
+/* ---- forward ------------------------------------------------------------------------------------------------------------------ */
+
+typedef struct forward {
+  kva_kbuf *q, *p, *y, *max, *sum, *next_max, *rescale;
+  const kva_expr *key0;
+} forward;
+
+static void score_and_max(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const forward *f = user;
+  const kva_expr *at = kva_strip_at(s, r, lane), *q = kva_expr_add(s->kb->exprs, s->first, lane);
+  kva_kval x = kva_strip_score(s, q, kva_expr_add(s->kb->exprs, f->key0, r), kva_k_load(s->kb, f->p, at), NULL);
+  kva_k_store(s->kb, f->p, at, x);
+  kva_kval max = kva_k_load(s->kb, f->next_max, lane);
+  kva_k_store(s->kb, f->next_max, lane, kva_k_select(s->kb, kva_k2(s->kb, KVA_K_lt, max, x), x, max));
 }
 
-/* ---- scores
- * ---------------------------------------------------------------------------------------------------------- */
-
-static kva_kval masked(const row *r, const kva_expr *s, kva_kval x) {
-  const kva_type *t = kva_operand_type(r->a->n, KVA_ATTENTION_MASK);
-  const kva_expr *const all[4] = {r->b, r->h, r->q, s};
-  const kva_expr *idx[4];
-  for (uint32_t i = 0; i < t->rank; i++) {
-    idx[i] = kva_expr_is(t->dims[i], 1) ? kva_expr_const(r->l->kb->exprs, 0) : all[4 - t->rank + i];
-  }
-  kva_kval mask = r->l->operand(r->l, r->a->n, KVA_ATTENTION_MASK, idx);
-  if (t->dtype == KVA_BOOL) return kva_k_select(r->l->kb, mask, x, constant(r, -INFINITY));
-  return kva_k2(r->l->kb, KVA_K_add, x, kva_k_convert(r->l->kb, mask, r->t));
+/* A lane that saw nothing yet has maximum -inf; 0 stands for it in differences, whose exponentials are then 0. */
+static kva_kval finite_max(const kva_strip *s, kva_kval max) {
+  kva_kval none = kva_k2(s->kb, KVA_K_eq, max, kva_strip_const(s, -INFINITY));
+  return kva_k_select(s->kb, none, kva_strip_const(s, 0), max);
 }
 
-static kva_kval alibi(const row *r, const kva_expr *distance, kva_kval x) {
-  kva_kb *kb = r->l->kb;
-  kva_kval slope = r->l->operand(r->l, r->a->n, KVA_ATTENTION_SLOPES, &r->h);
-  kva_kval far = kva_k1(kb, KVA_K_abs, kva_k_convert(kb, kva_k_index(kb, distance), r->t));
-  return kva_k2(kb, KVA_K_sub, x, kva_k2(kb, KVA_K_mul, kva_k_convert(kb, slope, r->t), far));
+static void rescale_sum(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  (void)r;
+  const forward *f = user;
+  kva_kb *kb = s->kb;
+  kva_kval next = kva_k_load(kb, f->next_max, lane);
+  kva_kval change = kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->max, lane), finite_max(s, next));
+  kva_kval factor = kva_k1(kb, KVA_K_exp, change);
+  kva_k_store(kb, f->rescale, lane, factor);
+  kva_k_store(kb, f->max, lane, next);
+  kva_k_store(kb, f->sum, lane, kva_k2(kb, KVA_K_mul, kva_k_load(kb, f->sum, lane), factor));
 }
 
-/* Whether query r->q sees key s by position; NULL: always. */
-static kva_kval visible(const row *r, const kva_expr *position, const kva_expr *s) {
-  kva_kb *kb = r->l->kb;
-  int64_t window = r->a->attrs.window;
-  kva_kval seen = r->a->attrs.causal || window > 0 ? kva_k_index_le(kb, s, position) : NULL;
-  if (window <= 0) return seen;
-  return kva_k_and(kb, seen, kva_k_index_lt(kb, kva_expr_addi(kb->exprs, position, -window), s));
+static void exponentials(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const forward *f = user;
+  kva_kb *kb = s->kb;
+  const kva_expr *at = kva_strip_at(s, r, lane);
+  kva_kval max = finite_max(s, kva_k_load(kb, f->max, lane));
+  kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->p, at), max));
+  kva_k_store(kb, f->p, at, p);
+  kva_k_store(kb, f->sum, lane, kva_k2(kb, KVA_K_add, kva_k_load(kb, f->sum, lane), p));
 }
 
-/* The score of key s; out_bent (may be NULL): tanh of the soft cap, NULL when there is none. */
-static kva_kval score(const row *r, const kva_expr *s, kva_kval *out_bent) {
-  kva_kb *kb = r->l->kb;
-  const kva_attention_attrs *attrs = &r->a->attrs;
-  const kva_expr *position = kva_expr_add(kb->exprs, r->q, r->a->offset);
-  dot qk = {r, KVA_ATTENTION_Q, KVA_ATTENTION_K, r->h, r->q, r->h_kv, s};
-  kva_kval x = kva_k2(kb, KVA_K_mul, dot_over(&qk, r->a->D), constant(r, attrs->scale)), bent = NULL;
-  if (attrs->softcap > 0) {
-    bent = kva_k1(kb, KVA_K_tanh, kva_k2(kb, KVA_K_div, x, constant(r, attrs->softcap)));
-    x = kva_k2(kb, KVA_K_mul, bent, constant(r, attrs->softcap));
-  }
-  if (out_bent) *out_bent = bent;
-  if (kva_operand(r->a->n, KVA_ATTENTION_SLOPES)) x = alibi(r, kva_expr_sub(kb->exprs, position, s), x);
-  if (kva_operand(r->a->n, KVA_ATTENTION_MASK)) x = masked(r, s, x);
-  kva_kval seen = visible(r, position, s);
-  return seen ? kva_k_select(kb, seen, x, constant(r, -INFINITY)) : x;
+static void copy_max(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  (void)r;
+  const forward *f = user;
+  kva_k_store(s->kb, f->next_max, lane, kva_k_load(s->kb, f->max, lane));
 }
 
-static kva_kval score_term(kva_kb *kb, void *user, const kva_expr *const *vars) {
-  (void)kb;
-  return score(user, vars[0], NULL);
+/* rescale = 1 / sum and max = lse; 0 and -inf for a query that sees nothing. */
+static void finish_rows(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  (void)r;
+  const forward *f = user;
+  kva_kb *kb = s->kb;
+  kva_kval sum = kva_k_load(kb, f->sum, lane), zero = kva_strip_const(s, 0);
+  kva_kval empty = kva_k2(kb, KVA_K_eq, sum, zero);
+  kva_kval inverse = kva_k2(kb, KVA_K_div, kva_strip_const(s, 1), sum);
+  kva_kval lse = kva_k2(kb, KVA_K_add, kva_k_load(kb, f->max, lane), kva_k1(kb, KVA_K_log, sum));
+  kva_k_store(kb, f->rescale, lane, kva_k_select(kb, empty, zero, inverse));
+  kva_k_store(kb, f->max, lane, kva_k_select(kb, empty, kva_strip_const(s, -INFINITY), lse));
 }
 
-/* ---- rows of results
- * ------------------------------------------------------------------------------------------------- */
-
-/* A row of a result, summed in a local buffer. */
-typedef struct sum_row {
-  kva_kbuf *buf;
-  int64_t len;
-} sum_row;
-
-static kva_kloop *channels_begin(const row *r, int64_t len) {
-  return kva_k_loop_begin(r->l->kb, KVA_K_MAP, kva_expr_const(r->l->kb->exprs, len), "d");
-}
-
-static sum_row sum_row_begin(const row *r, const char *name, int64_t len) {
-  sum_row sum = {kva_k_local(r->l->kb, name, r->t, len), len};
-  kva_kloop *d = channels_begin(r, len);
-  kva_k_store(r->l->kb, sum.buf, d->var, constant(r, 0));
-  kva_k_loop_end(r->l->kb, d);
-  return sum;
-}
-
-/* sum[d] += weight * operand[b, head, at, d] */
-static void sum_row_add(const row *r, sum_row sum, kva_kval weight, uint32_t operand, const kva_expr *head,
-                        const kva_expr *at) {
-  kva_kb *kb = r->l->kb;
-  kva_kloop *d = channels_begin(r, sum.len);
-  kva_kval before = kva_k_load(kb, sum.buf, d->var);
-  kva_k_store(kb, sum.buf, d->var, kva_k_op(kb, KVA_K_fma, weight, element(r, operand, head, at, d->var), before));
-  kva_k_loop_end(kb, d);
-}
-
-static void sum_row_store(const row *r, sum_row sum, kva_kval factor, uint32_t result, const kva_expr *head,
-                          const kva_expr *at) {
-  kva_kb *kb = r->l->kb;
-  kva_kloop *d = channels_begin(r, sum.len);
-  kva_kval v = kva_k2(kb, KVA_K_mul, kva_k_load(kb, sum.buf, d->var), factor);
-  r->l->store(r->l, r->a->n, result, (const kva_expr *[]){r->b, head, at, d->var}, v);
-  kva_k_loop_end(kb, d);
-}
-
-/* ---- kernels
- * --------------------------------------------------------------------------------------------------------- */
-
-typedef struct row_loops {
-  kva_kloop *b, *h, *at;
-} row_loops;
-
-static row_loops rows_begin(kva_kb *kb, kva_dim b, kva_dim h, kva_dim at) {
-  row_loops loops;
-  loops.b = kva_k_loop_begin(kb, KVA_K_MAP, b, "b");
-  loops.h = kva_k_loop_begin(kb, KVA_K_MAP, h, "h");
-  loops.at = kva_k_loop_begin(kb, KVA_K_MAP, at, "t");
-  return loops;
-}
-
-static void rows_end(kva_kb *kb, row_loops loops) {
-  kva_k_loop_end(kb, loops.at);
-  kva_k_loop_end(kb, loops.h);
-  kva_k_loop_end(kb, loops.b);
-}
-
-static row query_row(kva_lower *l, kva_attention *a, row_loops loops) {
-  kva_dtype t = kva_k_compute_type(kva_operand_type(a->n, 0)->dtype);
-  const kva_expr *h = loops.h->var;
-  return (row){l, a, t, loops.b->var, h, kva_expr_div(l->kb->exprs, h, a->group), loops.at->var};
+static void store_lse(const kva_strip *s, const forward *f) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *n = kva_expr_min(c, num(s, s->width), kva_expr_sub(c, s->extent, s->first));
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, n, "lane");
+  const kva_expr *idx[3] = {s->b, s->h, kva_expr_add(c, s->first, lane->var)};
+  s->l->store(s->l, s->a.n, 1, idx, kva_k_load(s->kb, f->max, lane->var));
+  kva_k_loop_end(s->kb, lane);
 }
 
 void kva_attention_kernel(kva_lower *l, const kva_node *n) {
-  kva_kb *kb = l->kb;
-  kva_attention a = kva_attention_get(n, kb->exprs);
-  row_loops loops = rows_begin(kb, a.B, a.H, a.T);
-  row r = query_row(l, &a, loops);
-  kva_kval max = kva_k_reduce_over(kb, KVA_COMBINE_MAX, r.t, 1, &a.S, score_term, &r);
-  kva_kval none = constant(&r, -INFINITY), zero = constant(&r, 0);
-  /* A row that sees nothing has max -inf; exp(-inf - 0) is then 0 for every key, and so is the sum. */
-  max = kva_k_select(kb, kva_k2(kb, KVA_K_eq, max, none), zero, max);
-  sum_row y = sum_row_begin(&r, "y", a.D_v);
-  kva_kloop *s = kva_k_loop_begin(kb, KVA_K_SERIAL, a.S, "s");
-  kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, score(&r, s->var, NULL), max));
-  kva_kval sum = kva_k_reduce(kb, s, KVA_COMBINE_ADD, zero, p);
-  sum_row_add(&r, y, p, KVA_ATTENTION_V, r.h_kv, s->var);
-  kva_k_loop_end(kb, s);
-  kva_kval empty = kva_k2(kb, KVA_K_eq, sum, zero);
-  kva_kval factor = kva_k_select(kb, empty, zero, kva_k2(kb, KVA_K_div, constant(&r, 1), sum));
-  sum_row_store(&r, y, factor, 0, r.h, r.q);
-  kva_kval lse = kva_k_select(kb, empty, none, kva_k2(kb, KVA_K_add, max, kva_k1(kb, KVA_K_log, sum)));
-  l->store(l, n, 1, (const kva_expr *[]){r.b, r.h, r.q}, lse);
-  rows_end(kb, loops);
+  kva_strip s;
+  const kva_type *q_type = kva_operand_type(n, 0);
+  kva_kloop *g = kva_strip_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
+  forward f = {.q = kva_strip_matrix(&s, "q", s.a.D), .p = kva_strip_matrix(&s, "p", s.block),
+               .y = kva_strip_matrix(&s, "y", s.a.D_v), .max = kva_strip_matrix(&s, "max", 1),
+               .sum = kva_strip_matrix(&s, "sum", 1), .next_max = kva_strip_matrix(&s, "next_max", 1),
+               .rescale = kva_strip_matrix(&s, "rescale", 1)};
+  kva_strip_pack(&s, f.q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
+  kva_strip_fill(&s, f.y, s.a.D_v, 0);
+  kva_strip_fill(&s, f.sum, 1, 0);
+  kva_strip_fill(&s, f.max, 1, -INFINITY);
+  far_loop keys = keys_begin(&s);
+  f.key0 = keys.first;
+  kva_strip_multiply(&s, &(kva_strip_product){.out = f.p, .in = f.q, .rows = s.block, .depth = s.a.D, .head = s.h_kv,
+                                              .operand = KVA_ATTENTION_K, .far = f.key0, .by_row = true, .clear = true});
+  kva_strip_each(&s, 1, copy_max, &f);
+  kva_strip_each(&s, s.block, score_and_max, &f);
+  kva_strip_each(&s, 1, rescale_sum, &f);
+  kva_strip_each(&s, s.block, exponentials, &f);
+  kva_strip_multiply(&s, &(kva_strip_product){.out = f.y, .in = f.p, .rows = s.a.D_v, .depth = s.block, .head = s.h_kv,
+                                              .operand = KVA_ATTENTION_V, .far = f.key0, .rescale = f.rescale});
+  kva_k_loop_end(l->kb, keys.loop);
+  kva_strip_each(&s, 1, finish_rows, &f);
+  kva_strip_unpack(&s, f.y, 0, s.h, s.a.D_v, 1, f.rescale);
+  store_lse(&s, &f);
+  kva_k_loop_end(l->kb, g);
 }
 
-typedef struct slope {
-  kva_kval p, ds; /* probability; dL/d(scale * q.k) */
-} slope;
+/* ---- backward ------------------------------------------------------------------------------------------------------------------ */
 
-static slope slope_at(const row *r, const kva_expr *s) {
-  kva_kb *kb = r->l->kb;
-  dot dy_v = {r, KVA_ATTENTION_DY, KVA_ATTENTION_V, r->h, r->q, r->h_kv, s};
-  dot dy_y = {r, KVA_ATTENTION_DY, KVA_ATTENTION_Y, r->h, r->q, r->h, r->q};
-  kva_kval lse = r->l->operand(r->l, r->a->n, KVA_ATTENTION_LSE, (const kva_expr *[]){r->b, r->h, r->q});
-  kva_kval bent, x = score(r, s, &bent), zero = constant(r, 0);
-  kva_kval empty = kva_k2(kb, KVA_K_eq, lse, constant(r, -INFINITY));
-  kva_kval p = kva_k_select(kb, empty, zero, kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, x, lse)));
-  kva_kval difference = kva_k2(kb, KVA_K_sub, dot_over(&dy_v, r->a->D_v), dot_over(&dy_y, r->a->D_v));
-  kva_kval ds = kva_k2(kb, KVA_K_mul, p, difference);
-  if (!bent) return (slope){p, ds};
-  kva_kval cap = kva_k_op(kb, KVA_K_fma, kva_k1(kb, KVA_K_neg, bent), bent, constant(r, 1));
-  return (slope){p, kva_k2(kb, KVA_K_mul, ds, cap)};
+typedef struct backward {
+  kva_kbuf *p, *dp;        /* [block][strip]: scores, then probabilities; V dy^T, then dS */
+  kva_kbuf *lse, *delta;   /* of the queries: strip (dq) or block (dk, dv) */
+  const kva_expr *far0;
+} backward;
+
+/* lse of a query that sees nothing is -inf; +inf makes its probabilities 0. */
+static kva_kval usable_lse(const kva_strip *s, const kva_expr *q) {
+  kva_kval lse = s->l->operand(s->l, s->a.n, KVA_ATTENTION_LSE, (const kva_expr *[]){s->b, s->h, q});
+  lse = kva_k_convert(s->kb, lse, s->t);
+  kva_kval none = kva_k2(s->kb, KVA_K_eq, lse, kva_strip_const(s, -INFINITY));
+  return kva_k_select(s->kb, none, kva_strip_const(s, INFINITY), lse);
+}
+
+/* lse and delta of queries first .. first + n: nothing is stored past the edge. */
+static void load_query_rows(const kva_strip *s, const backward *b, const kva_expr *first, int64_t n) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *inside = kva_expr_min(c, num(s, n), kva_expr_sub(c, s->a.T, first));
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, inside, "i");
+  const kva_expr *q = kva_expr_add(c, first, i->var);
+  kva_k_store(s->kb, b->lse, i->var, usable_lse(s, q));
+  kva_k_store(s->kb, b->delta, i->var, kva_strip_delta(s, q));
+  kva_k_loop_end(s->kb, i);
+}
+
+/* P and dS of one (query, key); `row`: where lse and delta of the query are. */
+static void differentiate(const kva_strip *s, const backward *b, const kva_expr *at, const kva_expr *q, const kva_expr *key,
+                          const kva_expr *row) {
+  kva_kb *kb = s->kb;
+  kva_kval cap, x = kva_strip_score(s, q, key, kva_k_load(kb, b->p, at), &cap), zero = kva_strip_const(s, 0);
+  kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, x, kva_k_load(kb, b->lse, row)));
+  p = kva_k_select(kb, kva_k_index_lt(kb, q, s->a.T), p, zero);
+  kva_kval ds = kva_k2(kb, KVA_K_mul, p, kva_k2(kb, KVA_K_sub, kva_k_load(kb, b->dp, at), kva_k_load(kb, b->delta, row)));
+  ds = kva_k_select(kb, kva_k2(kb, KVA_K_eq, p, zero), zero, ds);
+  if (cap) ds = kva_k2(kb, KVA_K_mul, ds, cap);
+  kva_k_store(kb, b->p, at, p);
+  kva_k_store(kb, b->dp, at, ds);
+}
+
+static void differentiate_key_row(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const backward *b = user;
+  kva_expr_ctx *c = s->kb->exprs;
+  differentiate(s, b, kva_strip_at(s, r, lane), kva_expr_add(c, s->first, lane), kva_expr_add(c, b->far0, r), lane);
+}
+
+static void differentiate_query_row(const kva_strip *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const backward *b = user;
+  kva_expr_ctx *c = s->kb->exprs;
+  differentiate(s, b, kva_strip_at(s, r, lane), kva_expr_add(c, b->far0, r), kva_expr_add(c, s->first, lane), r);
 }
 
 void kva_attention_grad_q_kernel(kva_lower *l, const kva_node *n) {
-  kva_kb *kb = l->kb;
-  kva_attention a = kva_attention_get(n, kb->exprs);
-  row_loops loops = rows_begin(kb, a.B, a.H, a.T);
-  row r = query_row(l, &a, loops);
-  sum_row dq = sum_row_begin(&r, "dq", a.D);
-  kva_kloop *s = kva_k_loop_begin(kb, KVA_K_SERIAL, a.S, "s");
-  sum_row_add(&r, dq, slope_at(&r, s->var).ds, KVA_ATTENTION_K, r.h_kv, s->var);
-  kva_k_loop_end(kb, s);
-  sum_row_store(&r, dq, constant(&r, a.attrs.scale), 0, r.h, r.q);
-  rows_end(kb, loops);
+  kva_strip s;
+  const kva_type *q_type = kva_operand_type(n, 0);
+  kva_kloop *g = kva_strip_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
+  kva_kbuf *q = kva_strip_matrix(&s, "q", s.a.D), *dy = kva_strip_matrix(&s, "dy", s.a.D_v);
+  kva_kbuf *dq = kva_strip_matrix(&s, "dq", s.a.D);
+  backward b = {.p = kva_strip_matrix(&s, "p", s.block), .dp = kva_strip_matrix(&s, "dp", s.block),
+                .lse = kva_strip_matrix(&s, "lse", 1), .delta = kva_strip_matrix(&s, "delta", 1)};
+  kva_strip_pack(&s, q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
+  kva_strip_pack(&s, dy, KVA_ATTENTION_DY, s.h, s.a.D_v, 1);
+  kva_strip_fill(&s, b.lse, 1, 0);
+  kva_strip_fill(&s, b.delta, 1, 0);
+  load_query_rows(&s, &b, s.first, s.width);
+  kva_strip_fill(&s, dq, s.a.D, 0);
+  far_loop keys = keys_begin(&s);
+  b.far0 = keys.first;
+  kva_strip_product scores = {.out = b.p, .in = q, .rows = s.block, .depth = s.a.D, .operand = KVA_ATTENTION_K,
+                              .head = s.h_kv, .far = b.far0, .by_row = true, .clear = true};
+  kva_strip_product dp = {.out = b.dp, .in = dy, .rows = s.block, .depth = s.a.D_v, .operand = KVA_ATTENTION_V,
+                          .head = s.h_kv, .far = b.far0, .by_row = true, .clear = true};
+  kva_strip_product add_dq = {.out = dq, .in = b.dp, .rows = s.a.D, .depth = s.block, .operand = KVA_ATTENTION_K,
+                              .head = s.h_kv, .far = b.far0};
+  kva_strip_multiply(&s, &scores);
+  kva_strip_multiply(&s, &dp);
+  kva_strip_each(&s, s.block, differentiate_key_row, &b);
+  kva_strip_multiply(&s, &add_dq);
+  kva_k_loop_end(l->kb, keys.loop);
+  kva_strip_unpack(&s, dq, 0, s.h, s.a.D, s.a.attrs.scale, NULL);
+  kva_k_loop_end(l->kb, g);
+}
+
+static void add_head(kva_strip *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kbuf *dk, kva_kbuf *dv) {
+  far_loop queries = queries_begin(s);
+  b->far0 = queries.first;
+  load_query_rows(s, b, b->far0, s->block);
+  kva_strip_product scores = {.out = b->p, .in = k, .rows = s->block, .depth = s->a.D, .operand = KVA_ATTENTION_Q,
+                              .head = s->h, .far = b->far0, .by_row = true, .clear = true};
+  kva_strip_product dp = {.out = b->dp, .in = v, .rows = s->block, .depth = s->a.D_v, .operand = KVA_ATTENTION_DY,
+                          .head = s->h, .far = b->far0, .by_row = true, .clear = true};
+  kva_strip_product add_dv = {.out = dv, .in = b->p, .rows = s->a.D_v, .depth = s->block, .operand = KVA_ATTENTION_DY,
+                              .head = s->h, .far = b->far0};
+  kva_strip_product add_dk = {.out = dk, .in = b->dp, .rows = s->a.D, .depth = s->block, .operand = KVA_ATTENTION_Q,
+                              .head = s->h, .far = b->far0};
+  kva_strip_multiply(s, &scores);
+  kva_strip_multiply(s, &dp);
+  kva_strip_each(s, s->block, differentiate_query_row, b);
+  kva_strip_multiply(s, &add_dv);
+  kva_strip_multiply(s, &add_dk);
+  kva_k_loop_end(s->kb, queries.loop);
 }
 
 void kva_attention_grad_kv_kernel(kva_lower *l, const kva_node *n) {
-  kva_kb *kb = l->kb;
-  kva_attention a = kva_attention_get(n, kb->exprs);
-  row_loops loops = rows_begin(kb, a.B, a.H_kv, a.S);
-  row r = {l, &a, kva_k_compute_type(kva_operand_type(n, 0)->dtype), loops.b->var, NULL, loops.h->var, NULL};
-  const kva_expr *s = loops.at->var;
-  sum_row dk = sum_row_begin(&r, "dk", a.D), dv = sum_row_begin(&r, "dv", a.D_v);
-  kva_kloop *member = kva_k_loop_begin(kb, KVA_K_SERIAL, a.group, "g");
-  kva_kloop *query = kva_k_loop_begin(kb, KVA_K_SERIAL, a.T, "q");
-  r.h = kva_expr_add(kb->exprs, kva_expr_mul(kb->exprs, r.h_kv, a.group), member->var);
-  r.q = query->var;
-  slope g = slope_at(&r, s);
-  sum_row_add(&r, dk, g.ds, KVA_ATTENTION_Q, r.h, r.q);
-  sum_row_add(&r, dv, g.p, KVA_ATTENTION_DY, r.h, r.q);
-  kva_k_loop_end(kb, query);
-  kva_k_loop_end(kb, member);
-  sum_row_store(&r, dk, constant(&r, a.attrs.scale), 0, r.h_kv, s);
-  sum_row_store(&r, dv, constant(&r, 1), 1, r.h_kv, s);
-  rows_end(kb, loops);
+  kva_strip s;
+  const kva_type *k_type = kva_operand_type(n, 1);
+  kva_kloop *g = kva_strip_begin(&s, l, n, k_type->dims[2], k_type->dims[1], true);
+  kva_kbuf *k = kva_strip_matrix(&s, "k", s.a.D), *v = kva_strip_matrix(&s, "v", s.a.D_v);
+  kva_kbuf *dk = kva_strip_matrix(&s, "dk", s.a.D), *dv = kva_strip_matrix(&s, "dv", s.a.D_v);
+  backward b = {.p = kva_strip_matrix(&s, "p", s.block), .dp = kva_strip_matrix(&s, "dp", s.block),
+                .lse = kva_k_local(l->kb, "lse", s.t, s.block), .delta = kva_k_local(l->kb, "delta", s.t, s.block)};
+  kva_strip_pack(&s, k, KVA_ATTENTION_K, s.h_kv, s.a.D, s.a.attrs.scale);
+  kva_strip_pack(&s, v, KVA_ATTENTION_V, s.h_kv, s.a.D_v, 1);
+  kva_strip_fill(&s, dk, s.a.D, 0);
+  kva_strip_fill(&s, dv, s.a.D_v, 0);
+  kva_kloop *member = kva_k_loop_begin(l->kb, KVA_K_SERIAL, s.a.group, "member");
+  s.h = kva_expr_add(l->kb->exprs, kva_expr_mul(l->kb->exprs, s.h_kv, s.a.group), member->var);
+  add_head(&s, &b, k, v, dk, dv);
+  kva_k_loop_end(l->kb, member);
+  kva_strip_unpack(&s, dk, 0, s.h_kv, s.a.D, s.a.attrs.scale, NULL);
+  kva_strip_unpack(&s, dv, 1, s.h_kv, s.a.D_v, 1, NULL);
+  kva_k_loop_end(l->kb, g);
 }

@@ -1,4 +1,4 @@
-/* Strips: what the tiled attention kernels are made of (attention_tile.c).
+/* Strips: what the tiled attention kernels are made of (attention_kernel.c).
  *
  * A work item owns a strip: `width` consecutive queries (or keys, for dk and dv) that lie across vector lanes. Everything it
  * keeps is a local matrix [rows][width] whose last axis is the strip: q transposed, scores, probabilities, results. Then

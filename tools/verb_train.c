@@ -97,16 +97,21 @@ static kva_schedule schedule_of(const kva_train_spec *spec, double lr, int64_t s
   return s;
 }
 
+/* The data argument that is a shape: sequences of this length, symbol T. */
+#define LENGTH_ARG "length"
+
 static kva_status create_data(const kva_module *m, const char *name, kva_diag *diag, kva_data_source *out) {
   const kva_train_spec *spec = m->train;
   bool given = name != NULL;
   if (!name) name = spec->data;
   if (!name) return kva_error(diag, &spec->loc, "the train block names no data; give --data NAME");
-  uint32_t n = given || !spec->data_args ? 0 : kva_map_len(spec->data_args);
+  uint32_t n_given = given || !spec->data_args ? 0 : kva_map_len(spec->data_args), n = 0;
   kva_data_arg args[32];
-  if (n > 32) return kva_error(diag, &spec->loc, "more than 32 arguments of the data source");
-  for (uint32_t i = 0; i < n; i++)
-    args[i] = (kva_data_arg){kva_map_key_at(spec->data_args, i, NULL), *(const double *)kva_map_value_at(spec->data_args, i)};
+  if (n_given > 32) return kva_error(diag, &spec->loc, "more than 32 arguments of the data source");
+  for (uint32_t i = 0; i < n_given; i++) {
+    const char *arg = kva_map_key_at(spec->data_args, i, NULL);
+    if (strcmp(arg, LENGTH_ARG) != 0) args[n++] = (kva_data_arg){arg, *(const double *)kva_map_value_at(spec->data_args, i)};
+  }
   const kva_type *logits = kva_graph_output(m->functions.data[0]->graph, 0)->type;
   int64_t vocab = 0;
   if (logits->rank == 0 || !kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
@@ -190,6 +195,22 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
   return status;
 }
 
+static bool is_pinned(const kva_strings *pins, const char *symbol) {
+  size_t len = strlen(symbol);
+  for (uint32_t i = 0; i < pins->n; i++)
+    if (!strncmp(pins->v[i], symbol, len) && pins->v[i][len] == '=') return true;
+  return false;
+}
+
+/* Batch size and sequence length are known before compiling: as constants they make better schedules. */
+static void pin_shapes(train_options *o, const kva_train_spec *spec, kva_strings *pins, kva_arena *arena) {
+  if (o->batch <= 0) o->batch = spec && spec->batch > 0 ? spec->batch : 32;
+  if (!is_pinned(pins, "B") && pins->n < 64) pins->v[pins->n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
+  const double *length = spec && spec->data_args ? kva_map_get_str(spec->data_args, LENGTH_ARG) : NULL;
+  if (length && !is_pinned(pins, "T") && pins->n < 64)
+    pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)*length);
+}
+
 static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena) {
   kva_diag *diag = kva_diag_create();
   kva_strings defines = o->defines, pins = o->pins;
@@ -198,10 +219,8 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   kva_compiled *c = NULL;
   int code = kva_cli_load(o->model, &defines, &pins, diag, &m);
   if (code < 0) {
-    if (m->train && o->batch <= 0) o->batch = m->train->batch > 0 ? m->train->batch : 32;
+    pin_shapes(o, m->train, &pins, arena);
     kva_module_destroy(m);
-    /* The batch size is known now: shapes become constants, which schedules use. */
-    if (pins.n < 64) pins.v[pins.n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
     code = kva_cli_load(o->model, &defines, &pins, diag, &m);
   }
   if (code < 0) {

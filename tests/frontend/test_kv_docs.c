@@ -1,5 +1,6 @@
-/* Executes the examples of docs/language.md: fenced blocks marked `kv`, with options as for the tool, and `error: text` for
- * those that must fail. Examples without an error are in canonical form, dumps aside (the IR's printer writes those). */
+/* Executes the examples of docs/language.md: fenced blocks marked `kv`, with options as for the tool, and `error: text`
+ * for those that must fail. Examples without an error are in canonical form, dumps aside (the IR's printer writes
+ * those). */
 #include "tests/frontend/kv_test.h"
 
 enum { MAX_OPTIONS = 8 };

@@ -29,8 +29,8 @@ static void shipped_models(void **state) {
   static const struct {
     const char *path;
     kva_define define;
-  } cases[] = {{"models/mlp.kv", {"layers", "2"}},        {"models/induction.kv", {"layers", "2"}},
-               {"models/induction.kv", {"gate", "gate"}}, {"models/induction.kv", {"window", "3"}},
+  } cases[] = {{"models/mlp.kv", {"layers", "2"}},         {"models/induction.kv", {"layers", "2"}},
+               {"models/induction.kv", {"gate", "gate"}},  {"models/induction.kv", {"window", "3"}},
                {"models/induction.kv", {"kv_heads", "1"}}, {"models/lm.kv", {"preset", "small"}}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char *text = read_text(cases[i].path);

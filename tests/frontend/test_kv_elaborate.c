@@ -7,8 +7,7 @@ static const kva_load_options *defines(uint32_t n, const kva_define *d) {
   options = (kva_load_options){.n_defines = n, .defines = d};
   return &options;
 }
-#define DEFINES(...) \
-  defines(sizeof((kva_define[]){__VA_ARGS__}) / sizeof(kva_define), (kva_define[]){__VA_ARGS__})
+#define DEFINES(...) defines(sizeof((kva_define[]){__VA_ARGS__}) / sizeof(kva_define), (kva_define[]){__VA_ARGS__})
 
 /* Output 0 of function main for x = {1, 2, 3, ...} of the type of input 0, which is static. */
 static kva_wide *run_main(kva_module *m) {
@@ -18,8 +17,10 @@ static kva_wide *run_main(kva_module *m) {
   for (uint32_t i = 0; i < t->rank; i++) assert_true(kva_expr_is_const(t->dims[i], &dims[i]));
   kva_wide *x = kva_wide_create(t->dtype, t->rank, dims), *y = NULL;
   for (int64_t i = 0; i < x->n; i++) {
-    if (x->f) x->f[i] = (double)(i + 1);
-    else x->i[i] = i + 1;
+    if (x->f)
+      x->f[i] = (double)(i + 1);
+    else
+      x->i[i] = i + 1;
   }
   kva_diag *diag = kva_diag_create();
   kva_status status = kva_ref_run(m, f, (const kva_wide *const[]){x}, &y, NULL, NULL, NULL, NULL, diag);
@@ -38,25 +39,27 @@ static void assert_result(const char *text, const kva_load_options *options, uin
   kva_wide_free(y);
   unload(&l);
 }
-#define ASSERT_RESULT(text, options, ...)                                          \
-  assert_result(text, options, sizeof((double[]){__VA_ARGS__}) / sizeof(double), \
-                (double[]){__VA_ARGS__})
+#define ASSERT_RESULT(text, options, ...) \
+  assert_result(text, options, sizeof((double[]){__VA_ARGS__}) / sizeof(double), (double[]){__VA_ARGS__})
 
 static void operators_and_precedence(void **state) {
   (void)state;
   ASSERT_RESULT("model m (float[3] x) => (float[3] y) { y = 2 * x - 1 / 4 }", NULL, 1.75, 3.75, 5.75);
   ASSERT_RESULT("model m (float[3] x) => (float[3] y) { y = -(x - 1) * (x + x / 2) }", NULL, 0, -3, -9);
   ASSERT_RESULT("model m (float[2, 2] x) => (float[2, 2] y) { y = x @ x - x }", NULL, 6, 8, 12, 18);
-  ASSERT_RESULT("model m (int32[3] x) => (int32[3] y) { y = kv.cast <to = int32> (x > 1 and not x == 3) }", NULL, 0, 1, 0);
+  ASSERT_RESULT("model m (int32[3] x) => (int32[3] y) { y = kv.cast <to = int32> (x > 1 and not x == 3) }", NULL, 0, 1,
+                0);
   ASSERT_RESULT("model m (int32[3] x) => (int32[3] y) { y = kv.cast <to = int32> (x != 2 or 2 <= x) }", NULL, 1, 1, 1);
 }
 
 static void compile_time_values(void **state) {
   (void)state;
   ASSERT_RESULT("model m <a = 7, b = a / 2, c = floor(b), e = max(a, 9, c) - min(2, 1)> (float[1] x) => (float[1] y) {"
-                " y = x * (a + b * c) + e * 1000 }", NULL, 8017.5);
+                " y = x * (a + b * c) + e * 1000 }",
+                NULL, 8017.5);
   ASSERT_RESULT("model m (float[1] x) => (float[1] y) { y = x * (sqrt(16) + log2(8) + ceil(1.5) + int(2.9) + float(1) "
-                "+ mod(7, 4) + floordiv(7, 2) + ceildiv(7, 2)) }", NULL, 4 + 3 + 2 + 2 + 1 + 3 + 3 + 4);
+                "+ mod(7, 4) + floordiv(7, 2) + ceildiv(7, 2)) }",
+                NULL, 4 + 3 + 2 + 2 + 1 + 3 + 3 + 4);
   ASSERT_RESULT("model m <s = \"a\"> (float[1] x) => (float[1] y) { if s == \"a\" and not (1 > 2 or false) { y = x } }",
                 NULL, 1);
 }
@@ -87,7 +90,8 @@ static void pins_replace_symbols(void **state) {
   (void)state;
   kva_load_options options = {.n_pins = 1, .pins = (kva_define[]){{"T", "3"}}};
   loaded l = load_ok("model m (float[B, T, 2*T] x) => (float[B, 2 * T * T] y) {\n"
-                     "  y = kv.reshape <shape = [B, T * dim(x, -1)]> (x)\n}", &options);
+                     "  y = kv.reshape <shape = [B, T * dim(x, -1)]> (x)\n}",
+                     &options);
   assert_type(l.m->functions.data[0]->graph->inputs.data[0], "float[B, 3, 6]");
   assert_type(kva_graph_output(l.m->functions.data[0]->graph, 0), "float[B, 18]");
   unload(&l);
@@ -97,15 +101,18 @@ static void loops_and_conditions_unroll(void **state) {
   (void)state;
   ASSERT_RESULT("model m <n = 4> (float[1] x) => (float[1] y) {\n  y = x * 0\n  for i in 1 : n + 1 {\n"
                 "    if i == 2 { y = y + 10 } else if i > 2 { for j in 0 : i { y = y + 100 } } else { y = y + i }\n"
-                "  }\n}", NULL, 711);
+                "  }\n}",
+                NULL, 711);
   ASSERT_RESULT("model m (float[1] x) => (float[1] y) { y = x for i in 3 : 3 { y = nothing } }", NULL, 1);
 }
 
 static void functions_inline(void **state) {
   (void)state;
-  ASSERT_RESULT("model m <k = 5> (float[1] x) => (float[1] y) { a, b = both <by = k * 2> (x, 3) y = a + b * twice(b) }\n"
-                "def both <by, off = by + 1> (x, n) { return x * by + n, off + x - x }\n"
-                "def twice (x) { if k == 5 { return 2 * x } return x }", NULL, 10 + 3 + 11 * 22);
+  ASSERT_RESULT(
+      "model m <k = 5> (float[1] x) => (float[1] y) { a, b = both <by = k * 2> (x, 3) y = a + b * twice(b) }\n"
+      "def both <by, off = by + 1> (x, n) { return x * by + n, off + x - x }\n"
+      "def twice (x) { if k == 5 { return 2 * x } return x }",
+      NULL, 10 + 3 + 11 * 22);
   ASSERT_RESULT("model m (float[2, 3] x) => (float[2] y) { y = total <axis = -1> (x) }\n"
                 "def total <axis> (float[2, 3] x) { return kv.reduce_sum <axes = [axis], keepdims = false> (x) }",
                 NULL, 6, 15);
@@ -141,12 +148,24 @@ static void parameters_are_named_by_scope(void **state) {
                      "    x = x + bias\n  }\n  [last] x = norm(x)\n  y = norm(x)\n}\n"
                      "def block (x) { for h in 0 : 2 { x = head(x) } return x }\n"
                      "def head (x) { param float[d, d] w ~ normal(0.1) return norm(x @ w) }\n"
-                     "def norm (x) { param float[d] g ~ ones return x * g }", NULL);
-  static const char *const names[] = {
-      "norm.0.g",          "block.0.head.0.w",      "block.0.head.0.norm.g", "block.0.head.1.w",
-      "block.0.head.1.norm.g", "norm_2.0.g",        "bias.0",                "norm.1.g",
-      "block.1.head.0.w",  "block.1.head.0.norm.g", "block.1.head.1.w",      "block.1.head.1.norm.g",
-      "norm_2.1.g",        "bias.1",                "last.g",                "norm.g"};
+                     "def norm (x) { param float[d] g ~ ones return x * g }",
+                     NULL);
+  static const char *const names[] = {"norm.0.g",
+                                      "block.0.head.0.w",
+                                      "block.0.head.0.norm.g",
+                                      "block.0.head.1.w",
+                                      "block.0.head.1.norm.g",
+                                      "norm_2.0.g",
+                                      "bias.0",
+                                      "norm.1.g",
+                                      "block.1.head.0.w",
+                                      "block.1.head.0.norm.g",
+                                      "block.1.head.1.w",
+                                      "block.1.head.1.norm.g",
+                                      "norm_2.1.g",
+                                      "bias.1",
+                                      "last.g",
+                                      "norm.g"};
   assert_int_equal(l.m->states.len, sizeof names / sizeof *names);
   for (uint32_t i = 0; i < l.m->states.len; i++) assert_string_equal(l.m->states.data[i]->name, names[i]);
   unload(&l);
@@ -157,7 +176,8 @@ static void initialisers_and_flags(void **state) {
   loaded l = load_ok("model m (float[2] x) => (float[2] y) {\n"
                      "  param float[2] a ~ zeros\n  param float[2] b ~ ones frozen\n  param float[2] c ~ constant(-3)\n"
                      "  param float[2, 2] d ~ normal(1 / 4)\n  param float[2, 2] e ~ uniform(-1, 1) nodecay\n"
-                     "  param float[2, 2] f ~ one_minus(e)\n  param float[2] g ~ data(float[2] {5, 6})\n  y = x\n}", NULL);
+                     "  param float[2, 2] f ~ one_minus(e)\n  param float[2] g ~ data(float[2] {5, 6})\n  y = x\n}",
+                     NULL);
   kva_state *const *s = l.m->states.data;
   assert_int_equal(s[0]->init, KVA_INIT_ZEROS);
   assert_true(s[1]->init == KVA_INIT_CONSTANT && s[1]->init_a == 1 && s[1]->frozen && !s[0]->frozen);
@@ -180,7 +200,8 @@ static void train_block(void **state) {
                      "  metric size = kv.reduce_max <keepdims = false> (kv.abs(y))\n"
                      "  optimizer = AdamW <lr = rate, beta2 = 0.95, weight_decay = 0.1, decay = all>\n"
                      "  schedule = cosine(10, 100, 0.1)\n  clip = 2\n  steps = 7\n  batch = 3\n"
-                     "  data = induction <pool = 48, fresh = true>\n}", DEFINES({"rate", "0.25"}));
+                     "  data = induction <pool = 48, fresh = true>\n}",
+                     DEFINES({"rate", "0.25"}));
   const kva_train_spec *t = l.m->train;
   assert_string_equal(t->optimizer, "adamw");
   assert_true(t->lr == 0.25 && t->beta1 == 0.9 && t->beta2 == 0.95 && t->eps == 1e-8 && t->weight_decay == 0.1);
@@ -207,12 +228,17 @@ static void decay_of_matrices(void **state) {
   static const struct {
     const char *setting;
     bool matrix, vector;
-  } cases[] = {{"", true, false}, {"decay = matrices", true, false}, {"decay = all", true, true}, {"decay = none", false, false}};
+  } cases[] = {{"", true, false},
+               {"decay = matrices", true, false},
+               {"decay = all", true, true},
+               {"decay = none", false, false}};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char text[512];
-    snprintf(text, sizeof text, "model m (float[1, 1] x) => (float[1, 1] y) {\n  param float[1, 1] w ~ ones\n"
-                                "  param float[1] b ~ zeros\n  y = x @ w + b\n}\ntrain m () {\n"
-                                "  loss = kv.reduce_sum <keepdims = false> (y)\n  %s\n}", cases[i].setting);
+    snprintf(text, sizeof text,
+             "model m (float[1, 1] x) => (float[1, 1] y) {\n  param float[1, 1] w ~ ones\n"
+             "  param float[1] b ~ zeros\n  y = x @ w + b\n}\ntrain m () {\n"
+             "  loss = kv.reduce_sum <keepdims = false> (y)\n  %s\n}",
+             cases[i].setting);
     loaded l = load_ok(text, NULL);
     assert_int_equal(l.m->states.data[0]->decay, cases[i].matrix);
     assert_int_equal(l.m->states.data[1]->decay, cases[i].vector);
@@ -227,11 +253,16 @@ static void shipped_models_elaborate(void **state) {
     kva_define define;
     uint32_t states;
   } cases[] = {
-      {"models/mlp.kv", {"layers", "3"}, 8},         {"models/induction.kv", {"layers", "2"}, 29},
-      {"models/induction.kv", {"shift_k", "false"}, 14}, {"models/induction.kv", {"shift_q", "true"}, 18},
-      {"models/induction.kv", {"gate", "gate"}, 14}, {"models/induction.kv", {"gate", "clamp"}, 16},
-      {"models/induction.kv", {"window", "3"}, 20},  {"models/induction.kv", {"kv_heads", "1"}, 16},
-      {"models/lm.kv", {"preset", "small"}, 29}, {"models/lm.kv", {"preset", "2.9B"}, 32 * 13 + 3},
+      {"models/mlp.kv", {"layers", "3"}, 8},
+      {"models/induction.kv", {"layers", "2"}, 29},
+      {"models/induction.kv", {"shift_k", "false"}, 14},
+      {"models/induction.kv", {"shift_q", "true"}, 18},
+      {"models/induction.kv", {"gate", "gate"}, 14},
+      {"models/induction.kv", {"gate", "clamp"}, 16},
+      {"models/induction.kv", {"window", "3"}, 20},
+      {"models/induction.kv", {"kv_heads", "1"}, 16},
+      {"models/lm.kv", {"preset", "small"}, 29},
+      {"models/lm.kv", {"preset", "2.9B"}, 32 * 13 + 3},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     char *text = read_text(cases[i].path);

@@ -63,8 +63,10 @@ static void syntax(void **state) {
 
 static void several_errors_in_one_run(void **state) {
   (void)state;
-  loaded l = load_with("model m (float[N] x) => (float[N] y) {\n  a = f(\n  b = g(x) )\n  if x { c = ) }\n  d = 1 +\n}\n"
-                       "def f (x { return x }\ndef g (x) { return x y }\n", NULL);
+  loaded l =
+      load_with("model m (float[N] x) => (float[N] y) {\n  a = f(\n  b = g(x) )\n  if x { c = ) }\n  d = 1 +\n}\n"
+                "def f (x { return x }\ndef g (x) { return x y }\n",
+                NULL);
   assert_error(&l, 3, 5, "expected ')', found '='");
   assert_error(&l, 4, 14, "expected a value, found ')'");
   assert_error(&l, 6, 1, "expected a value, found '}'");
@@ -72,7 +74,8 @@ static void several_errors_in_one_run(void **state) {
   assert_error(&l, 8, 24, "expected '='");
   unload(&l);
   l = load_with("model m (float[2] x) => (float[2] y, float[3] z) {\n  a = nope + 1\n  b = a * also_no\n"
-                "  y = kv.relu(x, x)\n  z = kv.missing(b)\n}", NULL);
+                "  y = kv.relu(x, x)\n  z = kv.missing(b)\n}",
+                NULL);
   assert_error(&l, 2, 7, "'nope' is not defined here");
   assert_error(&l, 3, 11, "'also_no' is not defined here");
   assert_error(&l, 4, 7, "kv.relu: expected 1 to 1 operands, found 2");
@@ -109,7 +112,8 @@ static void names_and_values(void **state) {
       {"model m (float x) => (float y) { y = dim(x, 0) }", 1, 45, "axis 0 of a tensor of rank 0"},
       {"model m (float x) => (float y) { return x, x }", 1, 34, "returns 2 values, but 1 output is declared"},
       {"model m (float x) => (float y) { y = kv.softmax <axs = 0> (x) }", 1, 50, "no attribute 'axs'; it has: axis"},
-      {"model m (float x) => (float y) { y = kv.softmax <axis = x> (x) }", 1, 57, "expected an integer, found a tensor"},
+      {"model m (float x) => (float y) { y = kv.softmax <axis = x> (x) }", 1, 57,
+       "expected an integer, found a tensor"},
       {"model m (float x) => (float y) { y = kv.transpose <perm = 1> (x) }", 1, 59, "expected a list"},
       {"model m (float x) => (float y) { y = kv.cast <to = \"flot\"> (x) }", 1, 52, "expected an element type"},
       {"model m (float x) => (float y) { y, z, w = kv.cross_entropy(x, x) }", 1, 44, "has 2 results"},
@@ -156,7 +160,8 @@ static void parameters(void **state) {
       {"model m (float x) => (float y) { y = x param float[2] w ~ ones param float v ~ one_minus(w) }", 1, 90,
        "of the same type"},
       {"state float \"w\" : parm ~ zeros\nmain () => (float y) { y = float {1} return (y) }", 1, 19, "kind of state"},
-      {"state float \"w\" : param ~ zeros\nstate float \"w\" : param ~ zeros\nmain () => () { return () }", 2, 13, "already"},
+      {"state float \"w\" : param ~ zeros\nstate float \"w\" : param ~ zeros\nmain () => () { return () }", 2, 13,
+       "already"},
       {"state float \"w\" : moment of \"v\" ~ zeros\nmain () => () { return () }", 1, 29, "there is no state 'v'"},
       {"main () => (float y) { y = kv.state_read <state = \"w\"> () return (y) }", 1, 51, "there is no state 'w'"},
   };
@@ -168,17 +173,24 @@ static void functions(void **state) {
   static const wrong cases[] = {
       {"model m (float x) => (float y) { y = f(x) }\ndef f (a, b) { return a }", 1, 38, "takes 2 arguments, found 1"},
       {"model m (float x) => (float y) { y = f(x) }\ndef f (a) { b = a }", 1, 38, "does not return anything"},
-      {"model m (float x) => (float y) { y, z = f(x) }\ndef f (a) { return a }", 1, 41, "returns 1 value, but 2 are expected"},
-      {"model m (float x) => (float y) { y = f <k = 1> (x) }\ndef f (a) { return a }", 1, 41, "has no hyper-parameter 'k'"},
-      {"model m (float x) => (float y) { y = f(x) }\ndef f <k> (a) { return a }", 1, 38, "needs the hyper-parameter 'k'"},
-      {"model m (float x) => (float y) { y = f(x) }\ndef f (float[2] a) { return a }", 1, 40, "expected float[2], found float"},
+      {"model m (float x) => (float y) { y, z = f(x) }\ndef f (a) { return a }", 1, 41,
+       "returns 1 value, but 2 are expected"},
+      {"model m (float x) => (float y) { y = f <k = 1> (x) }\ndef f (a) { return a }", 1, 41,
+       "has no hyper-parameter 'k'"},
+      {"model m (float x) => (float y) { y = f(x) }\ndef f <k> (a) { return a }", 1, 38,
+       "needs the hyper-parameter 'k'"},
+      {"model m (float x) => (float y) { y = f(x) }\ndef f (float[2] a) { return a }", 1, 40,
+       "expected float[2], found float"},
       {"model m (float x) => (float y) { y = f(x) }\ndef f (a) { return x }", 2, 20, "'x' is not defined here"},
       {"model m (float x) => (float y) { y = f(x) }\ndef f (a) { return f(a) }", 2, 20, "does 'f' call itself?"},
       {"model m (float x) => (float y) { y = f <a = 1> }\ndef f (a) { return a }", 1, 38, "without operands"},
-      {"model m (float x) => (float y) { y = x }\ndef f (a) { return a }\ndef f (a) { return a }", 3, 5, "two functions called 'f'"},
+      {"model m (float x) => (float y) { y = x }\ndef f (a) { return a }\ndef f (a) { return a }", 3, 5,
+       "two functions called 'f'"},
       {"def f (a) { return a }", 1, 1, "there is no model in this file"},
-      {"model m (float x) => (float y) { y = x }\nmodel n (float x) => (float y) { y = x }", 2, 1, "a file has one model"},
-      {"model m (float x) => (float y) { y = x }\ng (float x) => (float y) { y = x }", 2, 1, "a file with a model has no other graph"},
+      {"model m (float x) => (float y) { y = x }\nmodel n (float x) => (float y) { y = x }", 2, 1,
+       "a file has one model"},
+      {"model m (float x) => (float y) { y = x }\ng (float x) => (float y) { y = x }", 2, 1,
+       "a file with a model has no other graph"},
   };
   CHECK(cases);
 }
@@ -224,10 +236,13 @@ static void command_line(void **state) {
       {{0}, {"B", "many"}, "the pin B=many is not an extent"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    kva_load_options options = {.n_defines = cases[i].define.name != NULL, .defines = &cases[i].define,
-                                .n_pins = cases[i].pin.name != NULL, .pins = &cases[i].pin};
+    kva_load_options options = {.n_defines = cases[i].define.name != NULL,
+                                .defines = &cases[i].define,
+                                .n_pins = cases[i].pin.name != NULL,
+                                .pins = &cases[i].pin};
     loaded l = load_with("model m <a = 1, b = 0.5, f = true, s = \"x\"> (float[B] x) => (float[B] y) { y = x }\n"
-                         "preset \"small\" <a = 2>", &options);
+                         "preset \"small\" <a = 2>",
+                         &options);
     bool found = false;
     for (size_t k = 0; k < kva_diag_count(l.diag); k++) {
       found |= strstr(kva_diag_message(l.diag, k, NULL, NULL), cases[i].message) != NULL;
@@ -238,7 +253,8 @@ static void command_line(void **state) {
   }
 }
 
-/* ---- hostile texts ------------------------------------------------------------------------------------------------- */
+/* ---- hostile texts -------------------------------------------------------------------------------------------------
+ */
 
 static char *repeated(const char *before, const char *piece, size_t n, const char *after) {
   kva_text t = {0};
@@ -280,8 +296,10 @@ static void nesting_is_bounded(void **state) {
 static void unrolling_is_bounded(void **state) {
   (void)state;
   static const wrong cases[] = {
-      {"model m (float x) => (float y) { y = x\n for i in 0 : 9223372036854775807 { } }", 2, 2, "more than 1000000 loop"},
-      {"model m (float x) => (float y) { y = x for i in 0 : 100000 { for j in 0 : 100000 { } } }", 1, 62, "more than 1000000"},
+      {"model m (float x) => (float y) { y = x\n for i in 0 : 9223372036854775807 { } }", 2, 2,
+       "more than 1000000 loop"},
+      {"model m (float x) => (float y) { y = x for i in 0 : 100000 { for j in 0 : 100000 { } } }", 1, 62,
+       "more than 1000000"},
   };
   CHECK(cases);
   /* 2^60 calls */
@@ -292,6 +310,43 @@ static void unrolling_is_bounded(void **state) {
   loaded l = load_with(t.data, NULL);
   assert_non_null(strstr(kva_diag_message(l.diag, 0, NULL, NULL), "more than 1000000 loop iterations and calls"));
   assert_int_equal(kva_diag_errors(l.diag), 1);
+  unload(&l);
+  kva_text_free(&t);
+}
+
+/* Depths that are harmless one by one multiply through calls and sub-graphs. */
+static void depth_through_calls_is_bounded(void **state) {
+  (void)state;
+  kva_text t = {0};
+  kva_text_add(&t, "model m (float x) => (float y) { y = f0(x) }\n");
+  for (int i = 0; i < 190; i++) {
+    kva_text_add(&t, "def f%d (x) { return ", i);
+    for (int k = 0; k < 90; k++) kva_text_add(&t, "1 + (x + ");
+    kva_text_add(&t, "f%d(x)", i + 1);
+    for (int k = 0; k < 90; k++) kva_text_add(&t, ")");
+    kva_text_add(&t, " }\n");
+  }
+  loaded l = load_with(t.data, NULL);
+  assert_int_equal(kva_diag_errors(l.diag), 1);
+  assert_non_null(strstr(kva_diag_message(l.diag, 0, NULL, NULL), "nests more than 1000 levels"));
+  unload(&l);
+  kva_text_free(&t);
+
+  kva_text_add(&t, "g (float x) => (float y) { ");
+  for (int i = 0; i < 60; i++) {
+    kva_text_add(&t, "y = x");
+    for (int k = 0; k < 190; k++) kva_text_add(&t, " + x");
+    kva_text_add(&t, "y = If(x) <b = g () => () {");
+  }
+  for (int i = 0; i < 60; i++) kva_text_add(&t, "}>");
+  kva_text_add(&t, " }");
+  kva_diag *diag = kva_diag_create();
+  kva_text out = {0};
+  (void)!kva_format_text(t.data, "test.kv", diag, &out);
+  kva_text_free(&out);
+  kva_diag_destroy(diag);
+  l = load_with(t.data, NULL);
+  assert_int_not_equal(l.status, KVA_OK);
   unload(&l);
   kva_text_free(&t);
 }
@@ -373,6 +428,7 @@ int main(void) {
       cmocka_unit_test(command_line),
       cmocka_unit_test(nesting_is_bounded),
       cmocka_unit_test(unrolling_is_bounded),
+      cmocka_unit_test(depth_through_calls_is_bounded),
       cmocka_unit_test(errors_are_bounded),
       cmocka_unit_test(mutilated_models),
       cmocka_unit_test(files),

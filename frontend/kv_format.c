@@ -458,7 +458,7 @@ static void put_values(printer *p, const kva_ast_values *values, const char *ope
 static void put_signature(printer *p, const kva_ast_graph *g) {
   if (g->has_inputs) put_values(p, &g->inputs, "(", ")");
   if (!g->has_outputs) return;
-  put_break(p);
+  if (g->has_inputs) put_break(p);
   put(p, "=> ");
   put_values(p, &g->outputs, "(", ")");
   if (!g->infos.last) return;
@@ -503,7 +503,7 @@ static void put_graph(printer *p, const kva_ast_graph *g) {
     return;
   }
   put_head(p, g);
-  if (g->has_inputs) put(p, " ");
+  if (g->has_inputs || g->has_outputs) put(p, " ");
   put(p, "{");
   put_body(p, &g->body, g->open, g->last);
 }

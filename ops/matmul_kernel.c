@@ -1,4 +1,5 @@
-/* The plain kernel of matmul: loops over batch, rows and columns, one sum over k. Right for every type and shape. */
+/* Kernels of matmul. Float products take the tiled kernel (matmul_tile.c), integers the plain one here: loops over
+ * batch, rows and columns, one sum over k. */
 #include "ops/matmul.h"
 
 typedef struct dot_body {
@@ -30,7 +31,7 @@ static kva_kval product(kva_kb *kb, void *user, const kva_expr *const *vars) {
   return kva_k2(kb, KVA_K_mul, x, y);
 }
 
-void kva_matmul_kernel(kva_lower *l, const kva_node *n) {
+static void plain_kernel(kva_lower *l, const kva_node *n) {
   kva_matmul_shape s = kva_matmul_get(n);
   const kva_type *c = n->results[0].type;
   kva_kloop *loops[KVA_MAX_RANK];
@@ -43,4 +44,9 @@ void kva_matmul_kernel(kva_lower *l, const kva_node *n) {
   kva_dtype t = kva_k_compute_type(c->dtype);
   l->store(l, n, 0, idx, kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, t, 1, &s.K, product, &body));
   for (uint32_t i = c->rank; i > 0; i--) kva_k_loop_end(l->kb, loops[i - 1]);
+}
+
+void kva_matmul_kernel(kva_lower *l, const kva_node *n) {
+  if (kva_dtype_is_float(n->results[0].type->dtype)) kva_matmul_tile_kernel(l, n);
+  else plain_kernel(l, n);
 }

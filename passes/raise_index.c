@@ -9,10 +9,7 @@ static double element_of(const kva_tensor_data *t, int64_t i) {
 
 /* ---- lines -------------------------------------------------------------------------------------------------------- */
 
-static const kva_line *none(kva_expr_ctx *c, kva_line *out) {
-  *out = (kva_line){.base = kva_expr_const(c, 0)};
-  return out;
-}
+static kva_line constant_line(kva_expr_ctx *c, int64_t base) { return (kva_line){.base = kva_expr_const(c, base)}; }
 
 static int64_t elements_of(const kva_tensor_data *t) {
   int64_t n = 1;
@@ -26,8 +23,7 @@ static bool line_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_line
   if (t->rank > KVA_MAX_RANK || n < 1 || n > LINE_LIMIT || t->dtype == KVA_STRING || t->dtype == KVA_BOOL) return false;
   double first = element_of(t, 0);
   if (first != (double)(int64_t)first) return false;
-  none(c, out)->base;
-  out->base = kva_expr_const(c, (int64_t)first);
+  *out = constant_line(c, (int64_t)first);
   for (uint32_t k = t->rank; k-- > 0; stride *= t->dims[k]) {
     double step = t->dims[k] > 1 ? element_of(t, stride) - first : 0;
     if (step != (double)(int64_t)step) return false;
@@ -62,55 +58,56 @@ static bool line_of_product(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
 }
 
 /* A reshape that only adds or drops axes of extent 1. */
-static bool line_of_reshape(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
-  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
-  kva_line inner;
-  if (!kva_line_of(c, kva_operand(n, 0), &inner)) return false;
-  none(c, out);
-  out->base = inner.base;
+static bool move_by_reshape(const kva_type *x, const kva_type *y, kva_line *line) {
+  kva_line inner = *line;
+  memset(line->c, 0, sizeof line->c);
   uint32_t i = 0, k = 0;
   for (;;) {
     while (i < x->rank && kva_expr_is(x->dims[x->rank - 1 - i], 1)) i++;
     while (k < y->rank && kva_expr_is(y->dims[y->rank - 1 - k], 1)) k++;
     if (i == x->rank || k == y->rank) return i == x->rank && k == y->rank;
     if (x->dims[x->rank - 1 - i] != y->dims[y->rank - 1 - k]) return false;
-    out->c[k++] = inner.c[i++];
+    line->c[k++] = inner.c[i++];
   }
 }
 
-static bool line_of_slice(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+static void move_by_slice(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
   const kva_slice_attrs *a = n->attrs;
-  uint32_t rank = n->results[0].type->rank;
-  if (!kva_line_of(c, kva_operand(n, 0), out)) return false;
-  for (uint32_t k = 0; k < rank; k++) {
-    int64_t *coefficient = &out->c[rank - 1 - k];
-    out->base = kva_expr_add(c, out->base, kva_expr_muli(c, a->starts.v[k], *coefficient));
+  for (uint32_t k = 0; k < a->starts.n; k++) {
+    int64_t *coefficient = &line->c[a->starts.n - 1 - k];
+    line->base = kva_expr_add(c, line->base, kva_expr_muli(c, a->starts.v[k], *coefficient));
     *coefficient *= a->steps.n ? a->steps.v[k] : 1;
   }
-  return true;
 }
 
-static bool line_of_transpose(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+static void move_by_transpose(const kva_node *n, kva_line *line) {
   const kva_transpose_attrs *a = n->attrs;
-  uint32_t rank = n->results[0].type->rank;
-  kva_line inner;
-  if (!kva_line_of(c, kva_operand(n, 0), &inner)) return false;
-  none(c, out);
-  out->base = inner.base;
-  for (uint32_t k = 0; k < rank; k++) out->c[rank - 1 - k] = inner.c[rank - 1 - a->perm.v[k]];
-  return true;
+  kva_line inner = *line;
+  uint32_t rank = a->perm.n;
+  for (uint32_t k = 0; k < rank; k++) line->c[rank - 1 - k] = inner.c[rank - 1 - a->perm.v[k]];
+}
+
+/* The line of n's operand to the line of n, which moves elements. */
+static bool move_line(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
+  switch ((kva_op_id)n->op->id) {
+  case KVA_OP_expand: return true;
+  case KVA_OP_reshape: return move_by_reshape(kva_operand_type(n, 0), n->results[0].type, line);
+  case KVA_OP_slice: move_by_slice(c, n, line); return true;
+  case KVA_OP_transpose: move_by_transpose(n, line); return true;
+  default: return false;
+  }
 }
 
 static bool line_of_iota(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   const kva_iota_attrs *a = n->attrs;
-  none(c, out);
+  *out = constant_line(c, 0);
   out->c[a->shape.n - 1 - (a->axis < 0 ? a->axis + a->shape.n : a->axis)] = 1;
   return true;
 }
 
 static bool line_of_dims(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   const kva_dims_attrs *a = n->attrs;
-  none(c, out);
+  *out = constant_line(c, 0);
   if (a->values.n == 1) out->base = a->values.v[0];
   return a->values.n == 1;
 }
@@ -124,10 +121,10 @@ static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   case KVA_OP_sub: return line_of_sum(c, n, -1, out);
   case KVA_OP_mul: return line_of_product(c, n, out);
   case KVA_OP_cast: return n->results[0].type->dtype != KVA_BOOL && kva_line_of(c, kva_operand(n, 0), out);
-  case KVA_OP_expand: return kva_line_of(c, kva_operand(n, 0), out);
-  case KVA_OP_reshape: return line_of_reshape(c, n, out);
-  case KVA_OP_slice: return line_of_slice(c, n, out);
-  case KVA_OP_transpose: return line_of_transpose(c, n, out);
+  case KVA_OP_expand:
+  case KVA_OP_reshape:
+  case KVA_OP_slice:
+  case KVA_OP_transpose: return kva_line_of(c, kva_operand(n, 0), out) && move_line(c, n, out);
   default: return false;
   }
 }
@@ -142,27 +139,6 @@ bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
 /* ---- masks -------------------------------------------------------------------------------------------------------- */
 
 static void shift_line(kva_expr_ctx *c, kva_line *line, int64_t by) { line->base = kva_expr_addi(c, line->base, by); }
-
-/* Reshape and slice of a mask act on the line as they would on numbers: through line_of on a stand-in is not possible,
- * so only what keeps the axes in place is looked through. */
-static bool predicate_of_moved(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
-  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
-  if (!kva_predicate_of(c, kva_operand(n, 0), out)) return false;
-  if (kva_is(n, KVA_OP_expand)) return true;
-  if (kva_is(n, KVA_OP_slice)) {
-    const kva_slice_attrs *a = n->attrs;
-    for (uint32_t k = 0; k < y->rank; k++) {
-      int64_t *coefficient = &out->line.c[y->rank - 1 - k];
-      out->line.base = kva_expr_add(c, out->line.base, kva_expr_muli(c, a->starts.v[k], *coefficient));
-      *coefficient *= a->steps.n ? a->steps.v[k] : 1;
-    }
-    return true;
-  }
-  uint32_t shared = x->rank < y->rank ? x->rank : y->rank;
-  for (uint32_t k = 0; k < shared; k++)
-    if (x->dims[x->rank - 1 - k] != y->dims[y->rank - 1 - k]) return false;
-  return true;
-}
 
 static bool predicate_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
   *out = (kva_predicate){.equal = kva_is(n, KVA_OP_equal)};
@@ -191,7 +167,8 @@ bool kva_predicate_of(kva_expr_ctx *c, const kva_value *v, kva_predicate *out) {
   case KVA_OP_where: return predicate_of_where(c, n, out);
   case KVA_OP_expand:
   case KVA_OP_slice:
-  case KVA_OP_reshape: return predicate_of_moved(c, n, out);
+  case KVA_OP_transpose:
+  case KVA_OP_reshape: return kva_predicate_of(c, kva_operand(n, 0), out) && move_line(c, n, &out->line);
   case KVA_OP_logical_not:
     if (!kva_predicate_of(c, kva_operand(n, 0), out)) return false;
     out->negated = !out->negated;

@@ -1,5 +1,6 @@
 /* Row views: see raise_rows.h. */
 #include "passes/raise_rows.h"
+#include "ops/check.h"
 #include "passes/raise_index.h"
 
 bool kva_is_zero(const kva_value *v) {
@@ -198,42 +199,46 @@ kva_rows_view kva_rows_view_of(kva_expr_ctx *c, kva_value *v, uint32_t axis) {
 
 /* ---- which axis ----------------------------------------------------------------------------------------------------- */
 
-static int only_axis(int found, uint32_t k) { return found == -1 ? (int)k : -2; }
-
 static int axis_of_slice(const kva_node *n) {
   const kva_slice_attrs *a = n->attrs;
   const kva_type *x = kva_operand_type(n, 0);
-  int found = -1;
+  int found = -1, moved = 0;
   for (uint32_t k = 0; k < x->rank; k++) {
-    bool whole = kva_expr_is(a->starts.v[k], 0) && a->shape.v[k] == x->dims[k] && (!a->steps.n || a->steps.v[k] == 1);
-    if (!whole) found = only_axis(found, k);
+    if (kva_expr_is(a->starts.v[k], 0) && a->shape.v[k] == x->dims[k] && (!a->steps.n || a->steps.v[k] == 1)) continue;
+    found = (int)k;
+    moved++;
   }
-  return found;
+  return moved == 1 ? found : -1;
 }
 
 static int axis_of_pad(const kva_node *n) {
   const kva_pad_attrs *a = n->attrs;
+  int found = -1, moved = 0;
+  for (uint32_t k = 0; k < a->before.n; k++) {
+    if (kva_expr_is(a->before.v[k], 0) && kva_expr_is(a->after.v[k], 0)) continue;
+    found = (int)k;
+    moved++;
+  }
+  return moved == 1 ? found : -1;
+}
+
+static int axis_of_factors(const kva_node *n) {
   int found = -1;
-  for (uint32_t k = 0; k < a->before.n; k++)
-    if (!kva_expr_is(a->before.v[k], 0) || !kva_expr_is(a->after.v[k], 0)) found = only_axis(found, k);
+  for (uint32_t i = 0; i < n->n_operands && found < 0; i++)
+    if (kva_operand(n, i)->type->rank == n->results[0].type->rank) found = kva_rows_axis(kva_operand(n, i));
   return found;
 }
 
 int kva_rows_axis(const kva_value *v) {
   const kva_node *n = v->def;
   if (!n) return -1;
-  int found = -1;
   switch ((kva_op_id)n->op->id) {
-  case KVA_OP_slice: found = axis_of_slice(n); break;
-  case KVA_OP_pad: found = axis_of_pad(n); break;
-  case KVA_OP_concat: found = (int)((const kva_concat_attrs *)n->attrs)->axis; break;
-  case KVA_OP_cast: found = kva_rows_axis(kva_operand(n, 0)); break;
+  case KVA_OP_slice: return axis_of_slice(n);
+  case KVA_OP_pad: return axis_of_pad(n);
+  case KVA_OP_concat: return (int)kva_axis(((const kva_concat_attrs *)n->attrs)->axis, n->results[0].type->rank);
+  case KVA_OP_cast: return kva_rows_axis(kva_operand(n, 0));
   case KVA_OP_mul:
-  case KVA_OP_where:
-    for (uint32_t i = 0; i < n->n_operands && found < 0; i++)
-      if (kva_operand(n, i)->type->rank == n->results[0].type->rank) found = kva_rows_axis(kva_operand(n, i));
-    break;
-  default: break;
+  case KVA_OP_where: return axis_of_factors(n);
+  default: return -1;
   }
-  return found == -2 ? -1 : found < -2 ? found + (int)n->results[0].type->rank : found;
 }

@@ -24,7 +24,7 @@ typedef struct train_options {
   kva_strings defines, pins, variants;
   int64_t steps, batch, seed, threads, eval_every, eval_batches;
   double lr;
-  bool json;
+  bool json, profile;
 } train_options;
 
 typedef struct variant {
@@ -35,6 +35,8 @@ typedef struct variant {
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
+  kva_report_time *times; /* of the training step's kernels, longest first */
+  int n_times;
 } variant;
 
 /* ---- progress ------------------------------------------------------------------------------------------------------------ */
@@ -166,6 +168,34 @@ static kva_status train_session(kva_session *s, const kva_module *m, const train
   return status == KVA_OK ? p->status : status;
 }
 
+static int longer_first(const void *a, const void *b) {
+  double x = ((const kva_report_time *)a)->seconds, y = ((const kva_report_time *)b)->seconds;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Time of the steps by kernel: equal kernels add up. */
+static void collect_times(kva_session *s, int program, kva_arena *arena, variant *v) {
+  const double *seconds;
+  const int64_t *calls;
+  int n = kva_session_profile(s, program, &seconds, &calls);
+  const kva_program *p = kva_session_program_desc(s, program);
+  v->times = KVA_NEW_ARRAY(arena, kva_report_time, n + 1);
+  for (int i = 0; i < n; i++) {
+    const char *name = p->steps[i].origin ? p->steps[i].origin : "copy";
+    int k = 0;
+    while (k < v->n_times && strcmp(v->times[k].name, name) != 0) k++;
+    if (k == v->n_times) v->times[v->n_times++] = (kva_report_time){.name = kva_arena_strdup(arena, name)};
+    v->times[k].seconds += seconds[i];
+    v->times[k].calls += calls[i];
+  }
+  qsort(v->times, (size_t)v->n_times, sizeof *v->times, longer_first);
+}
+
+static void print_times(const variant *v) {
+  for (int i = 0; i < v->n_times && i < 30; i++)
+    printf("%-10s %9.3f s  %8lld calls  %s\n", v->name, v->times[i].seconds, (long long)v->times[i].calls, v->times[i].name);
+}
+
 static void print_shifts(const variant *v) {
   for (int i = 0; i < v->n_shifts; i++)
     printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", v->name, v->shifts[i].layer,
@@ -175,7 +205,7 @@ static void print_shifts(const variant *v) {
 static kva_status train_compiled(kva_compiled *c, const train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena,
                                  kva_diag *diag) {
   kva_session *s;
-  KVA_TRY(kva_session_create(c->artifact, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed}, diag, &s));
+  KVA_TRY(kva_session_create(c->artifact, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed, .profile = o->profile}, diag, &s));
   progress p = {.name = v->name, .history = v->history, .metrics = metrics, .diag = diag, .terminal = isatty(STDOUT_FILENO),
                 .json = o->json};
   if (!o->json)
@@ -185,11 +215,13 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
   v->seconds = p.seconds;
   int program = kva_session_program(s, "train_step");
   if (program >= 0) kva_session_memory(s, program, &v->memory);
+  if (program >= 0 && o->profile) collect_times(s, program, arena, v);
   collect_shifts(s, arena, v);
   if (p.terminal && !o->json) printf("\n");
   if (!o->json) {
     printf("%-10s trained in %.2f s\n", v->name, p.seconds);
     print_shifts(v);
+    print_times(v);
   }
   kva_session_destroy(s);
   return status;
@@ -265,7 +297,8 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
     runs[i] = (kva_report_run){v[i].name, v[i].history, v[i].n_shifts, v[i].shifts};
     config[k++] = (kva_report_item){kva_arena_printf(arena, "training time, %s", v[i].name), kva_arena_printf(arena, "%.2f s", v[i].seconds)};
   }
-  kva_report r = {.title = "Kvasir training report", .n_runs = (int)n, .runs = runs, .n_config = k, .config = config, .memory = &v[0].memory};
+  kva_report r = {.title = "Kvasir training report", .n_runs = (int)n, .runs = runs, .n_config = k, .config = config,
+                  .n_times = v[0].n_times, .times = v[0].times, .memory = &v[0].memory};
   return kva_report_write(o->report, &r, diag);
 }
 
@@ -313,6 +346,7 @@ static int run(int argc, char **argv) {
       {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &o.profile, "time every kernel; print the longest"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print the JSON lines instead of progress"},
   };
   int n, code = kva_cli_parse(&kva_verb_train, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);

@@ -79,6 +79,7 @@ static const char *const dump =
     "  schedule = \"linear\"\n"
     "  warmup_steps = 1\n"
     "  total_steps = 20\n"
+    "  batch = 16\n"
     "  steps = 300\n"
     "  final_lr_ratio = 0.125\n"
     "  data = induction <pool = 48.0, batch = 2.0>\n"

@@ -207,10 +207,9 @@ static void train_block(void **state) {
   assert_true(t->lr == 0.25 && t->beta1 == 0.9 && t->beta2 == 0.95 && t->eps == 1e-8 && t->weight_decay == 0.1);
   assert_string_equal(t->schedule, "cosine");
   assert_true(t->warmup_steps == 10 && t->total_steps == 100 && t->final_lr_ratio == 0.1);
-  assert_true(t->clip == 2 && t->steps == 7);
+  assert_true(t->clip == 2 && t->steps == 7 && t->batch == 3);
   assert_string_equal(t->data, "induction");
   assert_true(*(double *)kva_map_get_str(t->data_args, "pool") == 48);
-  assert_true(*(double *)kva_map_get_str(t->data_args, "batch") == 3);
   assert_true(*(double *)kva_map_get_str(t->data_args, "fresh") == 1);
   assert_true(l.m->states.data[0]->decay && l.m->states.data[1]->decay && !l.m->states.data[2]->decay);
   assert_int_equal(l.m->states.len, 3);
@@ -253,7 +252,7 @@ static void shipped_models_elaborate(void **state) {
     kva_define define;
     uint32_t states;
   } cases[] = {
-      {"models/mlp.kv", {"layers", "3"}, 8},
+      {"models/mlp.kv", {"layers", "3"}, 9},
       {"models/induction.kv", {"layers", "2"}, 29},
       {"models/induction.kv", {"shift_k", "false"}, 14},
       {"models/induction.kv", {"shift_q", "true"}, 18},

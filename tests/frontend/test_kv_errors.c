@@ -61,6 +61,19 @@ static void syntax(void **state) {
   CHECK(cases);
 }
 
+static void no_graph_yet(void **state) {
+  (void)state;
+  static const wrong cases[] = {
+      {"model m <a = f(2)> (float x) => (float y) { y = x }\ndef f (a) { return a }", 1, 14, "'f' is none"},
+      {"model m <a = kv.relu(2)> (float x) => (float y) { y = x }", 1, 14, "'relu' is none"},
+      {"model m <a = Relu(2) + 1> (float x) => (float y) { y = x }", 1, 14, "'Relu' is none"},
+      {"model m <a = float {1} + 1> (float x) => (float y) { y = x }", 1, 14, "only compile-time values"},
+      {"state float \"w\" : param ~ normal(f(1))\nmain () => () { return () }", 1, 34, "'f' is none"},
+      {"model m (float x) => (float y) { y = x }\npreset \"p\" <b = 1>", 2, 13, "no hyper-parameter 'b'"},
+  };
+  CHECK(cases);
+}
+
 static void several_errors_in_one_run(void **state) {
   (void)state;
   loaded l =
@@ -419,6 +432,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(lexical),
       cmocka_unit_test(syntax),
+      cmocka_unit_test(no_graph_yet),
       cmocka_unit_test(several_errors_in_one_run),
       cmocka_unit_test(names_and_values),
       cmocka_unit_test(literals),

@@ -141,9 +141,9 @@ static void wrong_onnx(void **state) {
        "has 1 inputs and 1 outputs"},
       {"g (float[2] x) => (float[2] y) { y = l.f <k = 1> (x) }\n<domain: \"l\"> f (a) => (b) { b = Neg (a) }", 1, 43,
        "no hyper-parameter 'k'"},
-      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { b = l.f (a) }", 2, 35,
+      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { b = l.f (a) }", 2, 34,
        "call itself"},
-      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { c = Neg (a) }", 2, 26,
+      {"g (float[2] x) => (float[2] y) { y = l.f (x) }\n<domain: \"l\"> f (a) => (b) { c = Neg (a) }", 2, 25,
        "'b' is never assigned"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -1,0 +1,75 @@
+/* Between the files of the ONNX exporter: the graph or function body being written, and one function per shape of
+ * mapping. Strings and messages live in the exporter's arena; tensor bytes are borrowed until the file is written. */
+#ifndef KVA_FRONTEND_ONNX_EXPORT_H
+#define KVA_FRONTEND_ONNX_EXPORT_H
+
+#include "frontend/onnx_proto.h"
+
+/* Opset 21 and IR 10: the newest that ONNX Runtime runs since 1.18 and that has every operator needed here. */
+enum { KVA_EXPORT_OPSET = 21, KVA_EXPORT_IR = 10 };
+
+typedef struct kva_export {
+  kva_arena *arena;
+  kva_diag *diag;
+  kva_module *m;
+  kva_state_bytes state_data;
+  void *state_user;
+  kva_pb_graph *graph;
+  KVA_VEC(kva_pb_node *) nodes; /* of the graph, or of the function body being written */
+  KVA_VEC(kva_pb_tensor *) initializers;
+  KVA_VEC(kva_pb_function *) functions;
+  bool in_function;     /* constants are nodes then: functions have no initialisers */
+  const char **names;   /* of values, by id */
+  kva_map *used_names;
+  kva_map *dims;        /* expression -> name of an int64[1] tensor */
+  uint32_t n_made;      /* names made up */
+} kva_export;
+
+/* ---- names and constants ----------------------------------------------------------------------------------------- */
+
+const char *kva_export_fresh(kva_export *e, const char *hint);
+const char *kva_export_name(kva_export *e, const kva_value *v); /* of an operand that is already written */
+const char *kva_export_tensor(kva_export *e, kva_dtype t, uint32_t rank, const int64_t *dims, const void *data,
+                              int64_t bytes);
+const char *kva_export_scalar(kva_export *e, kva_dtype t, double v);
+const char *kva_export_i64s(kva_export *e, uint32_t n, const int64_t *v);
+const char *kva_export_i64(kva_export *e, int64_t v); /* int64[1] */
+/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on the extents of the graph's inputs. NULL with a
+ * diagnostic when a symbol is no extent of an input. */
+const char *kva_export_dims(kva_export *e, uint32_t n, const kva_dim *dims);
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+/* Appends a node with n_out outputs, the first called `out` (NULL: a fresh name). Inputs NULL: left out. */
+kva_pb_node *kva_export_node(kva_export *e, const char *op_type, uint32_t n_in, const char *const *in, const char *out);
+static inline const char *kva_export_out(const kva_pb_node *n) { return n->output[0]; }
+const char *kva_export_1(kva_export *e, const char *op_type, const char *x);
+const char *kva_export_2(kva_export *e, const char *op_type, const char *x, const char *y);
+const char *kva_export_3(kva_export *e, const char *op_type, const char *x, const char *y, const char *z);
+void kva_export_add_output(kva_export *e, kva_pb_node *n, const char *name);
+void kva_export_int(kva_export *e, kva_pb_node *n, const char *name, int64_t v);
+void kva_export_float(kva_export *e, kva_pb_node *n, const char *name, double v);
+void kva_export_string(kva_export *e, kva_pb_node *n, const char *name, const char *v);
+void kva_export_ints(kva_export *e, kva_pb_node *n, const char *name, kva_ints v);
+
+const char *kva_export_cast(kva_export *e, const char *x, kva_dtype to);
+const char *kva_export_slice(kva_export *e, const char *x, int64_t axis, int64_t start, int64_t end, int64_t step);
+const char *kva_export_concat(kva_export *e, uint32_t n, const char *const *x, int64_t axis);
+const char *kva_export_reshape(kva_export *e, const char *x, uint32_t rank, const kva_dim *dims);
+const char *kva_export_unsqueeze(kva_export *e, const char *x, uint32_t n, const int64_t *axes);
+const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x, uint32_t n, const int64_t *axes,
+                              bool keepdims);
+
+/* ---- operators ----------------------------------------------------------------------------------------------------- */
+
+/* Writes n and names its results in e->names. */
+KVA_MUST_USE kva_status kva_export_op(kva_export *e, const kva_node *n);
+kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *reason);
+void kva_export_set(kva_export *e, const kva_node *n, uint32_t result, const char *name);
+
+/* onnx_export_lm.c */
+KVA_MUST_USE kva_status kva_export_kv_shift(kva_export *e, const kva_node *n);
+KVA_MUST_USE kva_status kva_export_rope(kva_export *e, const kva_node *n);
+KVA_MUST_USE kva_status kva_export_attention(kva_export *e, const kva_node *n);
+
+#endif

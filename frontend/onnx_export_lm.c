@@ -1,0 +1,327 @@
+/* The language-model operators in ONNX primitives. KVShift becomes a call of ai.kvasir::KVShift, a model-local function
+ * whose body is its definition: any runtime can execute it, and the importer takes the call for the operator itself. */
+#include "frontend/onnx_export.h"
+
+#include <math.h>
+
+/* ---- rotary embedding -------------------------------------------------------------------------------------------- */
+
+/* Channels [a, b) by `step` of the last axis. */
+static const char *channels(kva_export *e, const char *x, int64_t a, int64_t b, int64_t step) {
+  return kva_export_slice(e, x, -1, a, b, step);
+}
+
+/* The two rotated halves put together: side by side, or alternating. */
+static const char *join_pairs(kva_export *e, const kva_type *t, const char *first, const char *second, bool interleaved,
+                              int64_t rotated) {
+  if (!interleaved) return kva_export_concat(e, 2, (const char *[]){first, second}, -1);
+  int64_t last = -1;
+  const char *pair[] = {kva_export_unsqueeze(e, first, 1, &last), kva_export_unsqueeze(e, second, 1, &last)};
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < t->rank; i++) dims[i] = t->dims[i];
+  dims[t->rank - 1] = kva_expr_const(e->m->exprs, rotated);
+  return kva_export_reshape(e, kva_export_concat(e, 2, pair, -1), t->rank, dims);
+}
+
+kva_status kva_export_rope(kva_export *e, const kva_node *n) {
+  bool interleaved = ((const kva_rope_attrs *)n->attrs)->interleaved;
+  const kva_type *x_type = kva_operand(n, 0)->type, *table = kva_operand(n, 1)->type;
+  int64_t half, width;
+  if (!kva_expr_is_const(table->dims[table->rank - 1], &half) ||
+      !kva_expr_is_const(x_type->dims[x_type->rank - 1], &width))
+    return kva_export_unsupported(e, n, "the number of channels is symbolic");
+  const char *x = kva_export_name(e, kva_operand(n, 0)), *cos = kva_export_name(e, kva_operand(n, 1));
+  const char *sin = kva_export_name(e, kva_operand(n, 2));
+  if (table->dtype != x_type->dtype) {
+    cos = kva_export_cast(e, cos, x_type->dtype);
+    sin = kva_export_cast(e, sin, x_type->dtype);
+  }
+  const char *a = interleaved ? channels(e, x, 0, 2 * half, 2) : channels(e, x, 0, half, 1);
+  const char *b = interleaved ? channels(e, x, 1, 2 * half, 2) : channels(e, x, half, 2 * half, 1);
+  const char *first = kva_export_2(e, "Sub", kva_export_2(e, "Mul", a, cos), kva_export_2(e, "Mul", b, sin));
+  const char *second = kva_export_2(e, "Add", kva_export_2(e, "Mul", b, cos), kva_export_2(e, "Mul", a, sin));
+  const char *y = join_pairs(e, x_type, first, second, interleaved, 2 * half);
+  if (!y) return KVA_UNSUPPORTED;
+  if (2 * half < width)
+    y = kva_export_concat(e, 2, (const char *[]){y, channels(e, x, 2 * half, width, 1)}, -1);
+  kva_export_set(e, n, 0, y);
+  return KVA_OK;
+}
+
+/* ---- attention --------------------------------------------------------------------------------------------------- */
+
+typedef struct attention {
+  const kva_node *n;
+  const kva_attention_attrs *a;
+  const kva_type *q, *key, *value;
+  kva_dtype t;      /* of the arithmetic */
+  kva_dim group;    /* query heads per key head */
+  const char *rows; /* positions t + offset, int64[T, 1], made on first use */
+  const char *keys; /* int64[S] */
+} attention;
+
+static const char *ramp(kva_export *e, kva_dim n) {
+  const char *extent = kva_export_dims(e, 1, &n);
+  if (!extent) return NULL;
+  return kva_export_3(e, "Range", kva_export_scalar(e, KVA_I64, 0), kva_export_reshape(e, extent, 0, NULL),
+                      kva_export_scalar(e, KVA_I64, 1));
+}
+
+static bool make_positions(kva_export *e, attention *x) {
+  int64_t last = -1;
+  if (x->rows) return true;
+  const char *rows = ramp(e, x->q->dims[2]), *keys = ramp(e, x->key->dims[2]);
+  const char *offset = x->a->offset ? kva_export_dims(e, 1, &x->a->offset) : NULL;
+  if (!rows || !keys || (x->a->offset && !offset)) return false;
+  if (offset) rows = kva_export_2(e, "Add", rows, offset);
+  x->rows = kva_export_unsqueeze(e, rows, 1, &last);
+  x->keys = keys;
+  return true;
+}
+
+/* Heads [B, Hkv * group, rows, width] as [B, Hkv, group, rows, width], so that one key head serves its group. */
+static const char *grouped(kva_export *e, const char *x, const kva_type *t, kva_dim kv_heads, kva_dim group) {
+  return kva_export_reshape(e, x, 5, (kva_dim[]){t->dims[0], kv_heads, group, t->dims[2], t->dims[3]});
+}
+
+static const char *operand_as(kva_export *e, const kva_node *n, uint32_t i, kva_dtype t) {
+  const kva_value *v = kva_operand(n, i);
+  const char *name = kva_export_name(e, v);
+  return v->type->dtype == t ? name : kva_export_cast(e, name, t);
+}
+
+static const char *raw_scores(kva_export *e, const attention *x) {
+  kva_dim one = kva_expr_const(e->m->exprs, 1), kv_heads = x->key->dims[1];
+  const char *q = grouped(e, operand_as(e, x->n, 0, x->t), x->q, kv_heads, x->group);
+  const char *k = grouped(e, operand_as(e, x->n, 1, x->t), x->key, kv_heads, one);
+  if (!q || !k) return NULL;
+  kva_pb_node *transposed = kva_export_node(e, "Transpose", 1, &k, NULL);
+  kva_export_ints(e, transposed, "perm", (kva_ints){5, (const int64_t[]){0, 1, 2, 4, 3}});
+  const char *s = kva_export_2(e, "MatMul", q, kva_export_out(transposed));
+  int64_t width = 1;
+  (void)kva_expr_is_const(x->q->dims[3], &width);
+  double scale = x->a->scale != 0 ? x->a->scale : 1 / sqrt((double)width);
+  s = kva_export_2(e, "Mul", s, kva_export_scalar(e, x->t, scale));
+  kva_dim dims[4] = {x->q->dims[0], x->q->dims[1], x->q->dims[2], x->key->dims[2]};
+  return kva_export_reshape(e, s, 4, dims);
+}
+
+static const char *soft_cap(kva_export *e, const attention *x, const char *s) {
+  if (x->a->softcap <= 0) return s;
+  const char *cap = kva_export_scalar(e, x->t, x->a->softcap);
+  return kva_export_2(e, "Mul", kva_export_1(e, "Tanh", kva_export_2(e, "Div", s, cap)), cap);
+}
+
+/* - slope_h |t + offset - s| */
+static const char *add_slopes(kva_export *e, const attention *x, const char *s) {
+  if (!kva_operand(x->n, 4)) return s;
+  const char *distance = kva_export_1(e, "Abs", kva_export_2(e, "Sub", x->rows, x->keys));
+  const char *slopes = kva_export_unsqueeze(e, operand_as(e, x->n, 4, x->t), 2, (const int64_t[]){1, 2});
+  return kva_export_2(e, "Sub", s, kva_export_2(e, "Mul", slopes, kva_export_cast(e, distance, x->t)));
+}
+
+static const char *hide(kva_export *e, const attention *x, const char *visible, const char *s) {
+  return kva_export_3(e, "Where", visible, s, kva_export_scalar(e, x->t, -(double)INFINITY));
+}
+
+static const char *masked(kva_export *e, const attention *x, const char *s) {
+  const kva_value *mask = kva_operand(x->n, 3);
+  if (mask && mask->type->dtype == KVA_BOOL) s = hide(e, x, kva_export_name(e, mask), s);
+  else if (mask) s = kva_export_2(e, "Add", s, operand_as(e, x->n, 3, x->t));
+  if (x->a->causal) s = hide(e, x, kva_export_2(e, "LessOrEqual", x->keys, x->rows), s);
+  if (x->a->window <= 0) return s;
+  const char *window = kva_export_scalar(e, KVA_I64, (double)x->a->window);
+  const char *first = kva_export_2(e, "Sub", x->rows, window);
+  s = hide(e, x, kva_export_2(e, "Greater", x->keys, first), s);
+  return x->a->causal ? s : hide(e, x, kva_export_2(e, "LessOrEqual", x->keys, x->rows), s);
+}
+
+/* Rows that see nothing are 0 / 0 after softmax; they count as 0. */
+static const char *probabilities(kva_export *e, const attention *x, const char *s) {
+  kva_pb_node *softmax = kva_export_node(e, "Softmax", 1, &s, NULL);
+  kva_export_int(e, softmax, "axis", -1);
+  const char *p = kva_export_out(softmax);
+  return kva_export_3(e, "Where", kva_export_1(e, "IsNaN", p), kva_export_scalar(e, x->t, 0), p);
+}
+
+static const char *weighted_values(kva_export *e, const attention *x, const char *p) {
+  kva_dim one = kva_expr_const(e->m->exprs, 1), kv_heads = x->key->dims[1];
+  kva_dim dims[5] = {x->q->dims[0], kv_heads, x->group, x->q->dims[2], x->key->dims[2]};
+  p = kva_export_reshape(e, p, 5, dims);
+  const char *v = grouped(e, operand_as(e, x->n, 2, x->t), x->value, kv_heads, one);
+  if (!p || !v) return NULL;
+  kva_dim out[4] = {x->q->dims[0], x->q->dims[1], x->q->dims[2], x->value->dims[3]};
+  return kva_export_reshape(e, kva_export_2(e, "MatMul", p, v), 4, out);
+}
+
+kva_status kva_export_attention(kva_export *e, const kva_node *n) {
+  attention x = {.n = n,
+                 .a = n->attrs,
+                 .q = kva_operand(n, 0)->type,
+                 .key = kva_operand(n, 1)->type,
+                 .value = kva_operand(n, 2)->type};
+  x.t = x.q->dtype == KVA_F64 ? KVA_F64 : KVA_F32;
+  x.group = kva_expr_div(e->m->exprs, x.q->dims[1], x.key->dims[1]);
+  bool needs_positions = x.a->causal || x.a->window > 0 || kva_operand(n, 4);
+  if (needs_positions && !make_positions(e, &x)) return KVA_UNSUPPORTED;
+  const char *s = raw_scores(e, &x);
+  if (!s) return KVA_UNSUPPORTED;
+  s = masked(e, &x, add_slopes(e, &x, soft_cap(e, &x, s)));
+  const char *y = weighted_values(e, &x, probabilities(e, &x, s));
+  if (!y) return KVA_UNSUPPORTED;
+  kva_export_set(e, n, 0, x.q->dtype == x.t ? y : kva_export_cast(e, y, x.q->dtype));
+  int64_t last = -1;
+  if (n->results[1].uses) kva_export_set(e, n, 1, kva_export_reduce(e, "ReduceLogSumExp", s, 1, &last, false));
+  return KVA_OK;
+}
+
+/* ---- KV shift ---------------------------------------------------------------------------------------------------- */
+
+/* What the body of the function depends on. Calls with the same form share one function. */
+typedef struct shift_form {
+  int64_t time, window;
+  uint32_t weight_rank;
+  bool keep, edge, past, widen;
+} shift_form;
+
+static const char *body_cast(kva_export *e, const shift_form *f, const char *x) {
+  return f->widen ? kva_export_cast(e, x, KVA_F32) : x;
+}
+
+/* The window - 1 rows before x. */
+static const char *rows_before(kva_export *e, const shift_form *f, const char *x) {
+  if (f->past) return body_cast(e, f, "past");
+  int64_t rows = f->window - 1;
+  if (f->edge) {
+    const char *first = kva_export_slice(e, x, f->time, 0, 1, 1);
+    const char **copies = KVA_NEW_ARRAY(e->arena, const char *, rows);
+    for (int64_t i = 0; i < rows; i++) copies[i] = first;
+    return kva_export_concat(e, (uint32_t)rows, copies, f->time);
+  }
+  const char *shape = kva_export_1(e, "Shape", x);
+  const char *head = kva_export_slice(e, shape, 0, 0, f->time, 1);
+  const char *tail = kva_export_slice(e, shape, 0, f->time + 1, INT64_MAX, 1);
+  const char *parts[] = {head, kva_export_i64(e, rows), tail};
+  const char *zeros = kva_export_1(e, "ConstantOfShape", kva_export_concat(e, 3, parts, 0));
+  return kva_export_2(e, "CastLike", zeros, x);
+}
+
+/* Weight of tap j, shaped to broadcast to x. */
+static const char *tap_weight(kva_export *e, const shift_form *f, const char *w, int64_t j) {
+  if (f->weight_rank == 4) {
+    w = kva_export_slice(e, w, 3, j, j + 1, 1);
+    if (f->time == 2) return w;
+    kva_pb_node *n = kva_export_node(e, "Transpose", 1, &w, NULL);
+    kva_export_ints(e, n, "perm", (kva_ints){4, (const int64_t[]){0, 2, 1, 3}});
+    return kva_export_out(n);
+  }
+  w = kva_export_slice(e, w, 1, j, j + 1, 1);
+  if (f->weight_rank == 3) return f->time == 2 ? w : kva_export_2(e, "Squeeze", w, kva_export_i64(e, 1));
+  int64_t last = -1;
+  return f->time == 2 ? kva_export_unsqueeze(e, w, 1, &last) : w;
+}
+
+static const char *tap_rows(kva_export *e, const shift_form *f, const char *padded, int64_t j) {
+  return kva_export_slice(e, padded, f->time, f->window - 1 - j, j ? -j : INT64_MAX, 1);
+}
+
+static void write_body(kva_export *e, const shift_form *f) {
+  const char *x = body_cast(e, f, "x"), *w = body_cast(e, f, "w"), *y = NULL;
+  const char *padded = x;
+  if (f->window > 1) padded = kva_export_concat(e, 2, (const char *[]){rows_before(e, f, x), x}, f->time);
+  for (int64_t j = 0; j < f->window; j++) {
+    const char *term = kva_export_2(e, "Mul", tap_weight(e, f, w, j), tap_rows(e, f, padded, j));
+    y = y ? kva_export_2(e, "Add", y, term) : term;
+  }
+  if (f->keep && !f->past) {
+    const char *parts[] = {kva_export_slice(e, x, f->time, 0, 1, 1), kva_export_slice(e, y, f->time, 1, INT64_MAX, 1)};
+    y = kva_export_concat(e, 2, parts, f->time);
+  }
+  const char *state = kva_export_slice(e, padded, f->time, f->window > 1 ? 1 - f->window : INT64_MAX, INT64_MAX, 1);
+  (void)kva_export_node(e, "CastLike", 2, (const char *[]){y, "x"}, "y");
+  (void)kva_export_node(e, "CastLike", 2, (const char *[]){state, "x"}, "state");
+}
+
+static char **string_list(kva_export *e, uint32_t n, const char *const *v) {
+  char **list = KVA_NEW_ARRAY(e->arena, char *, n + 1);
+  for (uint32_t i = 0; i < n; i++) list[i] = kva_arena_strdup(e->arena, v[i]);
+  return list;
+}
+
+/* The body is written with the graph's own writer: its node list and names are set aside meanwhile. */
+static kva_pb_function *new_function(kva_export *e, const shift_form *f, const char *overload) {
+  kva_export outer = *e;
+  kva_pb_function *p = KVA_NEW(e->arena, kva_pb_function);
+  onnx__function_proto__init(p);
+  e->in_function = true;
+  e->nodes.data = NULL, e->nodes.len = e->nodes.cap = 0;
+  write_body(e, f);
+  p->n_node = e->nodes.len;
+  p->node = e->nodes.data;
+  uint32_t made = e->n_made;
+  *e = outer;
+  e->n_made = made;
+  p->name = kva_arena_strdup(e->arena, "KVShift");
+  p->domain = kva_arena_strdup(e->arena, "ai.kvasir");
+  p->overload = kva_arena_strdup(e->arena, overload);
+  p->n_input = f->past ? 3 : 2;
+  p->input = string_list(e, (uint32_t)p->n_input, (const char *[]){"x", "w", "past"});
+  p->n_output = 2;
+  p->output = string_list(e, 2, (const char *[]){"y", "state"});
+  p->n_attribute = 2;
+  p->attribute = string_list(e, 2, (const char *[]){"time_axis", "boundary"});
+  kva_pb_opset *opset = KVA_NEW(e->arena, kva_pb_opset);
+  onnx__operator_set_id_proto__init(opset);
+  opset->domain = kva_arena_strdup(e->arena, "");
+  opset->has_version = true;
+  opset->version = KVA_EXPORT_OPSET;
+  p->n_opset_import = 1;
+  p->opset_import = kva_arena_memdup(e->arena, &opset, sizeof opset);
+  return p;
+}
+
+/* The overload tells the forms apart, readably: "t2_w2_r2". */
+static const char *function_of(kva_export *e, const shift_form *f) {
+  const char *boundary = f->past ? "_past" : f->keep ? "_keep" : f->edge ? "_edge" : "";
+  const char *overload = kva_arena_printf(e->arena, "t%lld_w%lld_r%u%s%s", (long long)f->time, (long long)f->window,
+                                          f->weight_rank, boundary, f->widen ? "_wide" : "");
+  for (uint32_t i = 0; i < e->functions.len; i++)
+    if (!strcmp(e->functions.data[i]->overload, overload)) return overload;
+  kva_pb_function *p = new_function(e, f, overload);
+  KVA_PUSH(e->arena, &e->functions, p);
+  return overload;
+}
+
+static kva_status read_form(kva_export *e, const kva_node *n, shift_form *f) {
+  const kva_kv_shift_attrs *a = n->attrs;
+  const kva_type *w = kva_operand(n, 1)->type;
+  const char *boundary = a->boundary ? a->boundary : "zero";
+  kva_dtype t = kva_operand(n, 0)->type->dtype;
+  *f = (shift_form){.time = a->time_axis, .weight_rank = w->rank, .keep = !strcmp(boundary, "keep"),
+                    .edge = !strcmp(boundary, "edge"), .past = kva_operand(n, 2) != NULL,
+                    .widen = t != KVA_F32 && t != KVA_F64};
+  if (kva_operand(n, 3) || kva_operand(n, 4))
+    return kva_export_unsupported(e, n, "segments and left padding have no ONNX form yet");
+  if (!kva_expr_is_const(w->dims[w->rank == 4 ? 3 : 1], &f->window))
+    return kva_export_unsupported(e, n, "its window is symbolic");
+  return KVA_OK;
+}
+
+kva_status kva_export_kv_shift(kva_export *e, const kva_node *n) {
+  const kva_kv_shift_attrs *a = n->attrs;
+  shift_form f = {0};
+  KVA_TRY(read_form(e, n, &f));
+  const char *overload = function_of(e, &f), *in[3] = {NULL};
+  for (uint32_t i = 0; i < 3; i++)
+    if (kva_operand(n, i)) in[i] = kva_export_name(e, kva_operand(n, i));
+  kva_pb_node *p = kva_export_node(e, "KVShift", 3, in, NULL);
+  p->domain = kva_arena_strdup(e->arena, "ai.kvasir");
+  p->overload = kva_arena_strdup(e->arena, overload);
+  if (n->loc.node) p->name = kva_arena_strdup(e->arena, n->loc.node);
+  kva_export_int(e, p, "time_axis", a->time_axis);
+  kva_export_string(e, p, "boundary", a->boundary ? a->boundary : "zero");
+  kva_export_add_output(e, p, kva_export_fresh(e, "state"));
+  kva_export_set(e, n, 0, p->output[0]);
+  kva_export_set(e, n, 1, p->output[1]);
+  return KVA_OK;
+}

@@ -261,7 +261,8 @@ static kva_op_id tensor_op(kva_ast_op op, bool *swap, bool *negate) {
 }
 
 static kva_el_value tensor_binary(kva_elab *e, const kva_ast_expr *x, kva_el_value a, kva_el_value b) {
-  const kva_el_value *known = a.kind == KVA_EL_TENSOR ? &a : &b;
+  const kva_el_value *known = a.kind == KVA_EL_TENSOR || b.kind != KVA_EL_TENSOR ? &a : &b;
+  if (!is_tensor_like(known)) known = &b;
   kva_dtype like = known->kind == KVA_EL_TENSOR ? known->value->type->dtype : known->data->dtype;
   kva_value *left = kva_el_operand(e, x->items.data[0]->first, a, like);
   kva_value *right = kva_el_operand(e, x->items.data[1]->first, b, like);

@@ -336,10 +336,11 @@ static void put_body(printer *p, const kva_ast_block *body, uint32_t open, uint3
 
 static void put_names(printer *p, const kva_ast_names *names) {
   for (uint32_t i = 0; i < names->len; i++) {
+    const kva_ast_name *name = &names->data[i];
+    bool left_out = !*name->text && token_at(p, name->token)->kind != KVA_TOKEN_STRING;
     if (i) put_comma(p);
-    if (*names->data[i].text || token_at(p, names->data[i].token)->kind == KVA_TOKEN_STRING) {
-      put_token(p, names->data[i].token);
-    }
+    if (!left_out) put_token(p, name->token);
+    else if (i + 1 == names->len) put(p, "\"\""); /* nothing would not be seen at the end */
   }
 }
 

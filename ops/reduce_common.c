@@ -173,7 +173,7 @@ kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kva_type **out_
   return KVA_OK;
 }
 
-/* NaN beats everything but NaN, as in kva_arg_lower. */
+/* NaN beats everything but NaN. */
 static bool beats(const kva_wide *x, int64_t candidate, int64_t best, bool greatest, bool last) {
   if (x->f) {
     double c = x->f[candidate], v = x->f[best];
@@ -201,34 +201,50 @@ kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_wide *x, kva_wid
   return KVA_OK;
 }
 
-/* Whether candidate x replaces `best` in a scan that starts from the worst value of the type. */
-static kva_kval lower_beats(kva_kb *b, kva_kval x, kva_kval best, bool greatest, bool last) {
-  kva_kval wins = kva_k2(b, last ? KVA_K_le : KVA_K_lt, greatest ? best : x, greatest ? x : best);
-  if (!kva_dtype_is_float(x->dtype)) return wins;
-  kva_kval nan = kva_k1(b, KVA_K_isnan, x);
-  if (!last) nan = kva_k2(b, KVA_K_and, nan, kva_k1(b, KVA_K_not, kva_k1(b, KVA_K_isnan, best)));
-  return kva_k2(b, KVA_K_or, wins, nan);
+typedef struct arg_search {
+  kva_lower *l;
+  const kva_node *n;
+  const kva_expr *const *idx;
+  uint32_t axis;
+  kva_dtype index_type;
+  kva_kval extremum; /* second pass */
+  kva_kval nowhere;
+} arg_search;
+
+static kva_kval searched_element(kva_kb *b, void *user, const kva_expr *const *vars) {
+  (void)b;
+  const arg_search *s = user;
+  const kva_expr *at[KVA_MAX_RANK];
+  for (uint32_t k = 0, kept = 0; k < kva_operand_type(s->n, 0)->rank; k++) {
+    at[k] = k == s->axis ? vars[0] : s->idx[kept];
+    kept += k != s->axis || arg_attrs(s->n)->keepdims;
+  }
+  return s->l->operand(s->l, s->n, 0, at);
 }
 
+/* The index where the element is the extremum (NaN, when that is NaN), else one that never wins. */
+static kva_kval index_if_extremum(kva_kb *b, void *user, const kva_expr *const *vars) {
+  const arg_search *s = user;
+  kva_kval x = searched_element(b, user, vars), hit = kva_k2(b, KVA_K_eq, x, s->extremum);
+  if (kva_dtype_is_float(x->dtype)) hit = kva_k2(b, KVA_K_or, hit, kva_k1(b, KVA_K_isnan, x));
+  return kva_k_select(b, hit, kva_k_convert(b, kva_k_index(b, vars[0]), s->index_type), s->nowhere);
+}
+
+/* Two reductions instead of one scan that carries both: each runs in lanes. A NaN is the extremum when there is one, so
+ * "is NaN" is right in both passes. */
 kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *idx, bool greatest) {
   kva_kb *b = l->kb;
   const kva_type *type = kva_operand_type(n, 0);
-  uint32_t axis = kva_axis(arg_attrs(n)->axis, type->rank);
-  kva_dtype t = kva_k_compute_type(type->dtype);
-  double infinity = greatest ? -(double)INFINITY : (double)INFINITY;
-  kva_kval worst =
-      kva_dtype_is_float(t) ? kva_k_const_f(b, t, infinity) : kva_k_const_i(b, t, kva_int_limit(t, !greatest));
-  kva_kloop *loop = kva_k_loop_begin(b, KVA_K_SERIAL, type->dims[axis], "k");
-  kva_kval best = kva_k_carry(b, loop, worst), where = kva_k_carry(b, loop, kva_k_const_i(b, KVA_I64, 0));
-  const kva_expr *at[KVA_MAX_RANK];
-  for (uint32_t k = 0, kept = 0; k < type->rank; k++) {
-    at[k] = k == axis ? loop->var : idx[kept];
-    kept += k != axis || arg_attrs(n)->keepdims;
-  }
-  kva_kval x = l->operand(l, n, 0, at);
-  kva_kval wins = lower_beats(b, x, best, greatest, arg_attrs(n)->select_last);
-  kva_k_carry_next(b, loop, best, kva_k_select(b, wins, x, best));
-  kva_k_carry_next(b, loop, where, kva_k_select(b, wins, kva_k_index(b, loop->var), where));
-  kva_k_loop_end(b, loop);
-  return kva_k_carry_result(b, loop, where);
+  bool last = arg_attrs(n)->select_last;
+  int64_t extent;
+  arg_search s = {.l = l, .n = n, .idx = idx, .axis = kva_axis(arg_attrs(n)->axis, type->rank)};
+  const kva_expr *axis_extent = type->dims[s.axis];
+  bool narrow = kva_expr_is_const(axis_extent, &extent) && extent <= INT32_MAX;
+  s.index_type = narrow ? KVA_I32 : KVA_I64;
+  s.nowhere = kva_k_const_i(b, s.index_type, kva_int_limit(s.index_type, !last));
+  s.extremum = kva_k_reduce_over(b, greatest ? KVA_COMBINE_MAX : KVA_COMBINE_MIN, kva_k_compute_type(type->dtype), 1,
+                                 &axis_extent, searched_element, &s);
+  kva_kval at = kva_k_reduce_over(b, last ? KVA_COMBINE_MAX : KVA_COMBINE_MIN, s.index_type, 1, &axis_extent,
+                                  index_if_extremum, &s);
+  return kva_k_convert(b, at, KVA_I64);
 }

@@ -191,15 +191,14 @@ static double tolerance_of(kva_dtype t) {
   return t == KVA_BF16 ? 8e-3 : NUMBER_TOLERANCE;
 }
 
-/* Constants that are written out to the shape of their user count, too. */
-static bool number_of(const kva_value *v, double *out_x) {
+bool kva_number_of(const kva_value *v, double *out_x) {
   while (v->def && (kva_is(v->def, KVA_OP_expand) || kva_is(v->def, KVA_OP_reshape))) v = kva_operand(v->def, 0);
   return kva_splat_value(v, out_x);
 }
 
 static bool is_literal(const kva_value *v, double want) {
   double x;
-  return number_of(v, &x) && fabs(x - want) <= tolerance_of(v->type->dtype) * fabs(want);
+  return kva_number_of(v, &x) && fabs(x - want) <= tolerance_of(v->type->dtype) * fabs(want);
 }
 
 static bool bind_number(kva_match *m, uint32_t slot, double x) {
@@ -331,7 +330,7 @@ static bool solve(kva_match *m, const goal *g) {
   if (p->kind == PATTERN_LITERAL) return is_literal(g->value, p->literal) && solve_rest(m, g);
   bool was_bound = m->bound[p->slot];
   bool fits = p->kind == PATTERN_VALUE ? bind_value(m, p->slot, g->value)
-                                       : number_of(g->value, &x) && bind_number(m, p->slot, x);
+                                       : kva_number_of(g->value, &x) && bind_number(m, p->slot, x);
   if (fits && solve_rest(m, g)) return true;
   m->bound[p->slot] = was_bound;
   return false;
@@ -387,25 +386,21 @@ static kva_value *build(kva_builder *b, const kva_match *m, const pattern *p) {
   return kva_build(b, (kva_op_id)p->op->id, p->args.len, operands, attrs);
 }
 
-void kva_remove_between(kva_graph *g, kva_node *after, kva_node *before) {
-  for (kva_node *n = before->prev, *prev; n != after; n = prev) {
-    prev = n->prev;
-    KVA_ASSERT(n->graph == g);
-    kva_node_remove(n);
-  }
+kva_attempt kva_attempt_begin(kva_builder *b) {
+  kva_attempt attempt = {b->before->prev, b->m->diag};
+  b->m->diag = kva_diag_create();
+  return attempt;
 }
 
-/* Builds `to`; inference is part of matching here, so what it has to say does not reach the user. */
-static kva_value *try_build(kva_builder *b, const kva_match *m, const pattern *to) {
-  kva_node *root = b->before, *last = root->prev;
-  kva_diag *shown = b->m->diag;
-  b->m->diag = kva_diag_create();
-  kva_value *v = build(b, m, to);
-  bool fits = !b->failed && v->type == root->results[0].type;
+kva_value *kva_attempt_end(kva_builder *b, kva_attempt attempt, kva_value *v) {
+  bool fits = v && !b->failed && v->type == b->before->results[0].type;
   kva_diag_destroy(b->m->diag);
-  b->m->diag = shown;
+  b->m->diag = attempt.shown;
   b->failed = false;
-  if (!fits) kva_remove_between(b->graph, last, root);
+  for (kva_node *n = b->before->prev, *prev; !fits && n != attempt.last; n = prev) {
+    prev = n->prev;
+    kva_node_remove(n);
+  }
   return fits ? v : NULL;
 }
 
@@ -415,7 +410,8 @@ kva_value *kva_rules_apply(const kva_rules *rules, kva_builder *b, const char **
     kva_match m = {.names = r->names, .root = root};
     if (!solve(&m, &(goal){r->from, &root->results[0], NULL}) || !is_exclusive(&m)) continue;
     if (r->text->condition && !r->text->condition(&m)) continue;
-    kva_value *v = try_build(b, &m, r->to);
+    kva_attempt attempt = kva_attempt_begin(b);
+    kva_value *v = kva_attempt_end(b, attempt, build(b, &m, r->to));
     if (!v) continue;
     if (out_rule) *out_rule = r->text->name;
     return v;

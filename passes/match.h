@@ -52,7 +52,17 @@ kva_value *kva_rules_apply(const kva_rules *rules, kva_builder *b, const char **
 kva_value *kva_match_value(const kva_match *m, const char *name);
 double kva_match_number(const kva_match *m, const char *name);
 
-/* Takes out the nodes between `after` (NULL: from the first) and `before`: what a failed attempt has built. */
-void kva_remove_between(kva_graph *g, kva_node *after, kva_node *before);
+/* An attempt to build a replacement for b->before: inference is part of matching, so what it has to say does not reach
+ * the user. The end returns v when all went well and v has the type of b->before's result 0; else it takes out what the
+ * attempt has built and returns NULL (v may be NULL: give up). */
+typedef struct kva_attempt {
+  kva_node *last; /* before the attempt's first node */
+  kva_diag *shown;
+} kva_attempt;
+kva_attempt kva_attempt_begin(kva_builder *b);
+kva_value *kva_attempt_end(kva_builder *b, kva_attempt attempt, kva_value *v);
+
+/* Looks through reshape and expand at a constant whose elements are all equal. */
+bool kva_number_of(const kva_value *v, double *out_x);
 
 #endif

@@ -101,7 +101,8 @@ static bool store_int(kva_elab *e, const kva_ast_expr *x, kva_dtype t, void *dat
   int64_t s = minus ? (int64_t)(0 - v) : (int64_t)v;
   bool fits = t == KVA_U64 ? !minus || v == 0 : minus ? v <= (uint64_t)INT64_MAX + 1 : v <= INT64_MAX;
   if (t == KVA_BOOL) fits = !minus && v <= 1;
-  if (!fits || kva_wrap_i64(t, s) != s) {
+  if (kva_dtype_is_int(t)) fits = fits && kva_wrap_i64(t, s) == s;
+  if (!fits) {
     kva_el_error(e, x->first, "%s%llu does not fit %s", minus ? "-" : "", (unsigned long long)v, kva_dtype_name(t));
     return false;
   }

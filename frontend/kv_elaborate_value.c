@@ -122,19 +122,25 @@ static kva_value *int_constant(kva_elab *e, kva_dtype t, int64_t v) {
   return kva_const_tensor(&e->onnx.b, data);
 }
 
+static bool fits(kva_dtype t, const kva_el_value *v) {
+  if (kva_dtype_is_float(t)) return true;
+  if (v->kind == KVA_EL_FLOAT) return false;
+  if (v->kind == KVA_EL_DIM) return kva_dtype_is_int(t);
+  if (t == KVA_BOOL) return v->i == 0 || v->i == 1;
+  return kva_dtype_is_int(t) && kva_wrap_i64(t, v->i) == v->i && (t != KVA_U64 || v->i >= 0);
+}
+
 static kva_value *number_constant(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype like) {
   kva_dtype t = like == KVA_DTYPE_NONE ? own_dtype(&v) : like;
-  if (v.kind == KVA_EL_FLOAT && !kva_dtype_is_float(t)) {
-    kva_el_error(e, token, "%g cannot become %s, the element type of the other operand", v.f, kva_dtype_name(t));
+  if (!fits(t, &v)) {
+    const char *number = v.kind == KVA_EL_DIM     ? "an extent"
+                         : v.kind == KVA_EL_FLOAT ? kva_arena_printf(e->scratch, "%g", v.f)
+                                                  : kva_arena_printf(e->scratch, "%lld", (long long)v.i);
+    kva_el_error(e, token, "%s cannot become %s, the element type of the other operand", number, kva_dtype_name(t));
     return NULL;
   }
   if (v.kind == KVA_EL_DIM) return kva_dim_scalar(&e->onnx.b, t, v.dim);
   if (kva_dtype_is_float(t)) return kva_const_scalar(&e->onnx.b, t, v.kind == KVA_EL_BOOL ? (double)v.i : v.f);
-  if (kva_wrap_i64(t, v.i) != v.i) {
-    kva_el_error(e, token, "%lld does not fit %s, the element type of the other operand", (long long)v.i,
-                 kva_dtype_name(t));
-    return NULL;
-  }
   return int_constant(e, t, v.i);
 }
 

@@ -79,10 +79,18 @@ static void put_comment(printer *p, const kva_comment *c) {
   p->next_comment++;
 }
 
+/* The line a token ends on: strings may span several. */
+static uint32_t last_line(const printer *p, uint32_t token) {
+  const kva_token *t = token_at(p, token);
+  uint32_t line = t->line;
+  for (uint32_t i = 0; i < t->length; i++) line += p->ast->tokens.source[t->offset + i] == '\n';
+  return line;
+}
+
 /* Ends the line that `token` ends, with the comment that follows it on the same line of the source. */
 static void end_line(printer *p, uint32_t token) {
   write_line(p);
-  uint32_t line = token_at(p, token)->line;
+  uint32_t line = last_line(p, token);
   p->source_line = line;
   const kva_comment *c = comment_before(p, UINT32_MAX);
   if (c && c->line == line) {
@@ -339,8 +347,10 @@ static void put_names(printer *p, const kva_ast_names *names) {
     const kva_ast_name *name = &names->data[i];
     bool left_out = !*name->text && token_at(p, name->token)->kind != KVA_TOKEN_STRING;
     if (i) put_comma(p);
-    if (!left_out) put_token(p, name->token);
-    else if (i + 1 == names->len) put(p, "\"\""); /* nothing would not be seen at the end */
+    if (!left_out)
+      put_token(p, name->token);
+    else if (i + 1 == names->len)
+      put(p, "\"\""); /* nothing would not be seen at the end */
   }
 }
 

@@ -45,38 +45,47 @@ typedef struct node_list {
   kva_pb_node *const *v;
 } node_list;
 
-static size_t producer_of(node_list nodes, const char *name) {
-  for (size_t i = 0; i < nodes.n; i++)
-    for (size_t j = 0; j < nodes.v[i]->n_output; j++)
-      if (*nodes.v[i]->output[j] && !strcmp(nodes.v[i]->output[j], name)) return i;
-  return nodes.n;
+/* Number of the node that makes `name`, nodes.n without one. The map is made for the first node out of order. */
+static size_t producer_of(kva_import *im, node_list nodes, const char *name) {
+  if (im->producers_of != nodes.v) {
+    im->producers_of = nodes.v;
+    im->producers = kva_map_create(im->c.arena);
+    for (size_t i = nodes.n; i-- > 0;)
+      for (size_t j = 0; j < nodes.v[i]->n_output; j++)
+        if (*kva_pb_str(nodes.v[i]->output[j]))
+          kva_map_set_str(im->producers, nodes.v[i]->output[j], (void *)(uintptr_t)(i + 1));
+  }
+  uintptr_t found = (uintptr_t)kva_map_get_str(im->producers, name);
+  return found ? found - 1 : nodes.n;
 }
 
 /* Whether the value that node `from` makes depends on node `to`: a search along producers, each visited once. */
-static bool depends_on(kva_arena *arena, node_list nodes, size_t from, size_t to) {
-  bool *seen = KVA_NEW_ARRAY(arena, bool, nodes.n);
-  size_t *stack = KVA_NEW_ARRAY(arena, size_t, nodes.n), depth = 0;
+static bool depends_on(kva_import *im, node_list nodes, size_t from, size_t to) {
+  kva_arena *scratch = kva_arena_create();
+  bool *seen = KVA_NEW_ARRAY(scratch, bool, nodes.n), found = false;
+  size_t *stack = KVA_NEW_ARRAY(scratch, size_t, nodes.n), depth = 0;
   stack[depth++] = from;
   seen[from] = true;
-  while (depth) {
+  while (depth && !found) {
     const kva_pb_node *n = nodes.v[stack[--depth]];
-    for (size_t j = 0; j < n->n_input; j++) {
-      size_t p = producer_of(nodes, n->input[j]);
-      if (p == to) return true;
+    for (size_t j = 0; j < n->n_input && !found; j++) {
+      size_t p = producer_of(im, nodes, kva_pb_str(n->input[j]));
+      found = p == to;
       if (p == nodes.n || seen[p]) continue;
       seen[p] = true;
       stack[depth++] = p;
     }
   }
-  return false;
+  kva_arena_destroy(scratch);
+  return found;
 }
 
 /* Node `index` uses a name that nothing before it defines. */
 static kva_status missing_input(kva_import *im, node_list nodes, size_t index, const char *name, const kva_loc *loc) {
-  size_t producer = producer_of(nodes, name);
+  size_t producer = producer_of(im, nodes, name);
   if (producer == nodes.n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
   const char *by = node_loc(im, nodes.v[producer], producer).node;
-  bool cycle = producer == index || (nodes.n <= 4096 && depends_on(im->c.arena, nodes, producer, index));
+  bool cycle = producer == index || (nodes.n <= 4096 && depends_on(im, nodes, producer, index));
   if (cycle) return kva_error(im->c.diag, loc, "the graph has a cycle: input '%s' comes from node '%s', which depends on "
                               "this node", name, by);
   return kva_error(im->c.diag, loc, "input '%s' is defined only later, by node '%s'; nodes must be in topological order",

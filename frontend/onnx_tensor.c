@@ -94,8 +94,8 @@ static kva_status read_external(reading *x, const void **out) {
   kva_file *file = NULL;
   KVA_TRY(map_external(x, location, &file));
   if (offset > (int64_t)file->size || length > (int64_t)file->size - offset)
-    return kva_error(diag, x->loc, "tensor '%s': bytes %lld to %lld lie outside '%s', which has %zu", tensor_name(x->t),
-                     (long long)offset, (long long)offset + length, location, file->size);
+    return kva_error(diag, x->loc, "tensor '%s': %lld bytes from byte %lld lie outside '%s', which has %zu",
+                     tensor_name(x->t), (long long)length, (long long)offset, location, file->size);
   *out = (const char *)file->data + offset;
   return KVA_OK;
 }

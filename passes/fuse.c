@@ -21,7 +21,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_GROUP = 64, MAX_OPERANDS = 24 };
+enum { MAX_GROUP = 64 };
 
 typedef enum role {
   ROLE_OTHER,   /* not fusable: whole-kernel operators, state, constants, structure */
@@ -37,20 +37,25 @@ typedef struct group {
   const kva_type *domain;
   uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
   bool has_row;
+  uint32_t lowest; /* position of its first node in the graph; the root, nodes[0], has the highest */
+  uint32_t limit;  /* no path from a node behind this position leads back to the root or before it */
+  uint32_t mark;   /* epoch of the last reachability walk */
 } group;
 
 typedef struct node_info {
   group *group;      /* NULL: none */
   bool aligned;      /* evaluated at the root's own index */
   uint32_t position; /* order in the graph; copies share their original's */
-  uint32_t mark;     /* epoch of the last reachability walk */
+  uint32_t mark;     /* as in group */
 } node_info;
 
 typedef struct fuse {
   kva_module *m;
   kva_arena *scratch;
   KVA_VEC(node_info) info; /* by node id */
+  KVA_VEC(group *) groups; /* in order of opening: roots from last to first */
   kva_value **values;      /* by value id, while a group is outlined: its copy */
+  KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
 } fuse;
 
@@ -120,7 +125,10 @@ static bool is_scalar_constant(const kva_node *n) {
 
 /* ---- legality ---------------------------------------------------------------------------------------------------------- */
 
-static bool in_group(const fuse *f, const kva_node *n, const group *g) { return n && info(f, n)->group == g; }
+/* (Kernels that were outlined are newer than the side data, and in no group.) */
+static bool in_group(const fuse *f, const kva_node *n, const group *g) {
+  return n && n->id < f->info.len && info(f, n)->group == g;
+}
 
 /* Consumer c (in the group, aligned) reads p at the element where it stands itself. */
 static bool edge_keeps_alignment(const kva_node *c, const kva_value *p, const group *g) {
@@ -156,24 +164,39 @@ static bool row_fits(const kva_node *p, const group *g) {
   return x->rank == g->domain->rank || g->domain->rank == (uint32_t)rank;
 }
 
-/* Some path from a consumer of n outside the group leads back into it: fusing would make a cycle. */
-static bool reaches_group(fuse *f, const kva_node *n, const group *g, uint32_t last) {
-  if (info(f, n)->mark == f->epoch) return false;
-  info(f, n)->mark = f->epoch;
+/* Notes the users of n for the walk; true when one is in g. */
+static bool walk_users(fuse *f, const kva_node *n, const group *g) {
   for (uint32_t r = 0; r < n->n_results; r++)
     for (const kva_use *u = n->results[r].uses; u; u = u->next) {
-      if (in_group(f, u->user, g)) return true;
-      if (info(f, u->user)->position < last && reaches_group(f, u->user, g, last)) return true;
+      node_info *user = info(f, u->user);
+      if (user->group == g) return true;
+      if (user->mark == f->epoch || user->position > g->limit) continue;
+      user->mark = f->epoch;
+      KVA_PUSH(f->scratch, &f->pending, u->user);
     }
   return false;
 }
 
+static bool walk_on(fuse *f, const kva_node *n, const group *g) {
+  group *h = info(f, n)->group;
+  if (!h) return walk_users(f, n, g);
+  if (h->mark == f->epoch) return false;
+  h->mark = f->epoch;
+  for (uint32_t k = 0; k < h->n_nodes; k++)
+    if (walk_users(f, h->nodes[k], g)) return true;
+  return false;
+}
+
+/* Some path from a consumer of p outside the group leads back into it: fusing would make a cycle. A group counts as one
+ * node, entered by any of its operands and left by any of its results. */
 static bool outside_use_returns(fuse *f, const kva_node *p, const group *g) {
-  uint32_t last = info(f, g->nodes[0])->position;
   f->epoch++;
+  f->pending.len = 0;
   for (uint32_t r = 0; r < p->n_results; r++)
     for (const kva_use *u = p->results[r].uses; u; u = u->next)
-      if (!in_group(f, u->user, g) && info(f, u->user)->position < last && reaches_group(f, u->user, g, last)) return true;
+      if (!in_group(f, u->user, g) && info(f, u->user)->position <= g->limit) KVA_PUSH(f->scratch, &f->pending, u->user);
+  while (f->pending.len)
+    if (walk_on(f, f->pending.data[--f->pending.len], g)) return true;
   return false;
 }
 
@@ -245,6 +268,7 @@ static void add_to_group(fuse *f, group *g, kva_node *n) {
   info(f, n)->group = g;
   info(f, n)->aligned = g->n_nodes == 0 || c.all_aligned;
   g->nodes[g->n_nodes++] = n;
+  if (info(f, n)->position < g->lowest) g->lowest = info(f, n)->position;
   int rank = row_rank_of(n);
   if (rank > 0 && role_of(n) == ROLE_ROW) {
     g->has_row = true;
@@ -252,10 +276,24 @@ static void add_to_group(fuse *f, group *g, kva_node *n) {
   }
 }
 
+/* Paths lead to higher positions, but for those through a group: it may be entered behind the root and left before it. */
+static uint32_t walk_limit(const fuse *f, const kva_node *root) {
+  uint32_t limit = info(f, root)->position;
+  for (uint32_t i = f->groups.len; i-- > 0;) {
+    const group *h = f->groups.data[i];
+    uint32_t highest = info(f, h->nodes[0])->position;
+    if (h->lowest < limit && highest > limit) limit = highest;
+  }
+  return limit;
+}
+
 static group *open_group(fuse *f, kva_node *root) {
   group *g = KVA_NEW(f->scratch, group);
   g->domain = role_of(root) == ROLE_ROW ? kva_operand_type(root, 0) : root->results[0].type;
+  g->lowest = info(f, root)->position;
+  g->limit = walk_limit(f, root);
   add_to_group(f, g, root);
+  KVA_PUSH(f->scratch, &f->groups, g);
   return g;
 }
 
@@ -474,17 +512,14 @@ static bool is_dead(const kva_node *n) {
 
 static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   number_nodes(f, g);
-  KVA_VEC(group *) groups = {0};
   for (kva_node *n = g->last; n; n = n->prev) {
     /* Dead: all its users took a copy. */
     if (info(f, n)->group || role_of(n) == ROLE_OTHER || is_dead(n)) continue;
-    group *opened = open_group(f, n);
-    grow(f, opened);
-    KVA_PUSH(f->scratch, &groups, opened);
+    grow(f, open_group(f, n));
   }
   f->values = KVA_NEW_ARRAY(f->scratch, kva_value *, value_bound(f, g));
-  for (uint32_t i = 0; i < groups.len; i++) {
-    group *k = groups.data[i];
+  for (uint32_t i = 0; i < f->groups.len; i++) {
+    group *k = f->groups.data[i];
     if (k->n_nodes == 1 && kva_is(k->nodes[0], KVA_OP_reshape)) continue; /* the planner aliases it */
     outline_group(f, k);
     *changed = true;

@@ -1,7 +1,8 @@
 /* Common subexpression elimination.
  *
- * What: a pure node equal to an earlier one of the same graph (operator, attributes, operands) is replaced by it. Two
- * reads of one state merge when no write of that state stands between them.
+ * What: a pure node equal to an earlier one of the same graph (operator, attributes, operands) is replaced by it. State is
+ * forwarded: a read is the value last read or written, a write that another one follows is dropped, and so is one that puts
+ * back what was read. Afterwards a graph reads each state once, before it writes it, and writes it once.
  * Algorithm: one forward sweep with a hash table of the nodes seen; operands were already merged, so equality is by
  * pointer. Requires: SSA order. Breaks: nothing.
  * Why not across sub-graphs: an inner node may run zero times or often; hoisting is another pass's decision. */
@@ -28,46 +29,82 @@ static bool nodes_equal(const kva_node *a, const kva_node *b) {
   return !a->op->attrs || kva_attrs_equal(a->op->attrs, a->attrs, b->attrs);
 }
 
-static void forget_reads(cse_entry **table, uint32_t size, const kva_state *state) {
-  for (uint32_t i = 0; i < size; i++)
-    for (cse_entry **link = &table[i]; *link;) {
-      const kva_node *n = (*link)->node;
-      bool stale = kva_is(n, KVA_OP_state_read) && ((const kva_state_read_attrs *)n->attrs)->state == state;
-      if (stale) *link = (*link)->next;
-      else link = &(*link)->next;
-    }
-}
-
 static void merge(kva_node *into, kva_node *n) {
   for (uint32_t r = 0; r < n->n_results; r++) kva_value_replace_all_uses(&n->results[r], &into->results[r]);
   kva_node_remove(n);
 }
 
-static void sweep(kva_graph *g, kva_arena *scratch, bool *changed) {
-  enum { SIZE = 4096 };
-  cse_entry **table = KVA_NEW_ARRAY(scratch, cse_entry *, SIZE);
+/* What a state holds at the present point of the sweep. */
+typedef struct state_now {
+  kva_value *value; /* NULL: not touched so far */
+  kva_node *write;  /* the write that put it there; NULL: it was read */
+} state_now;
+
+typedef struct cse {
+  kva_arena *scratch;
+  state_now *states; /* by state id */
+  bool changed;
+} cse;
+
+/* Every read after a write is forwarded, so nothing sees what an overwritten write wrote. */
+static void visit_write(cse *c, kva_node *n) {
+  state_now *now = &c->states[((const kva_state_write_attrs *)n->attrs)->state->id];
+  kva_value *v = kva_operand(n, 0);
+  bool same = now->value == v;
+  if (same || now->write) c->changed = true;
+  if (same) {
+    kva_node_remove(n);
+    return;
+  }
+  if (now->write) kva_node_remove(now->write);
+  *now = (state_now){v, n};
+}
+
+static void visit_read(cse *c, kva_node *n) {
+  state_now *now = &c->states[((const kva_state_read_attrs *)n->attrs)->state->id];
+  if (!now->value) {
+    now->value = &n->results[0];
+    return;
+  }
+  kva_value_replace_all_uses(&n->results[0], now->value);
+  kva_node_remove(n);
+  c->changed = true;
+}
+
+enum { TABLE_SIZE = 4096 };
+
+static void visit_pure(cse *c, cse_entry **table, kva_node *n) {
+  cse_entry **slot = &table[node_hash(n) % TABLE_SIZE];
+  cse_entry *e = *slot;
+  while (e && !nodes_equal(e->node, n)) e = e->next;
+  if (e) {
+    merge(e->node, n);
+    c->changed = true;
+    return;
+  }
+  e = KVA_NEW(c->scratch, cse_entry);
+  *e = (cse_entry){n, *slot};
+  *slot = e;
+}
+
+static void sweep(cse *c, kva_graph *g) {
+  cse_entry **table = KVA_NEW_ARRAY(c->scratch, cse_entry *, TABLE_SIZE);
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
-    for (uint32_t i = 0; i < n->n_graphs; i++) sweep(n->graphs[i], scratch, changed);
-    if (kva_is(n, KVA_OP_state_write)) forget_reads(table, SIZE, ((kva_state_write_attrs *)n->attrs)->state);
-    if (!kva_node_is_pure(n) && !kva_is(n, KVA_OP_state_read)) continue;
-    uint32_t slot = (uint32_t)(node_hash(n) % SIZE);
-    cse_entry *e = table[slot];
-    while (e && !nodes_equal(e->node, n)) e = e->next;
-    if (e) {
-      merge(e->node, n);
-      *changed = true;
-      continue;
-    }
-    e = KVA_NEW(scratch, cse_entry);
-    *e = (cse_entry){n, table[slot]};
-    table[slot] = e;
+    for (uint32_t i = 0; i < n->n_graphs; i++) sweep(c, n->graphs[i]);
+    if (kva_is(n, KVA_OP_state_write)) visit_write(c, n);
+    else if (kva_is(n, KVA_OP_state_read)) visit_read(c, n);
+    else if (kva_node_is_pure(n)) visit_pure(c, table, n);
   }
 }
 
 kva_status kva_opt_cse(kva_module *m, bool *changed) {
-  kva_arena *scratch = kva_arena_create();
-  for (uint32_t f = 0; f < m->functions.len; f++) sweep(m->functions.data[f]->graph, scratch, changed);
-  kva_arena_destroy(scratch);
+  for (uint32_t f = 0; f < m->functions.len; f++) {
+    cse c = {.scratch = kva_arena_create()};
+    c.states = KVA_NEW_ARRAY(c.scratch, state_now, m->states.len + 1);
+    sweep(&c, m->functions.data[f]->graph);
+    *changed |= c.changed;
+    kva_arena_destroy(c.scratch);
+  }
   return KVA_OK;
 }

@@ -182,9 +182,11 @@ kva_status kva_opt_simplify(kva_module *m, bool *changed) {
       rule_fn rule = rule_for(n);
       if (!rule || !n->results[0].uses) continue;
       kva_builder b = kva_builder_before(m, n);
+      kva_node *prev = n->prev;
       kva_value *v = rule(&b, n);
       if (b.failed) return KVA_INVALID;
       if (!v) continue;
+      next = prev ? prev->next : n->graph->first; /* the new nodes may have rules, too */
       KVA_ASSERT(v->type == n->results[0].type);
       kva_value_replace_all_uses(&n->results[0], v);
       *changed = true;

@@ -18,6 +18,13 @@ static bool same_shape(const kva_type *a, const kva_type *b) {
   return a == b || (a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
 }
 
+static bool same_but_rows(const kva_type *a, const kva_type *b, uint32_t axis) {
+  if (a->rank != b->rank) return false;
+  for (uint32_t k = 0; k < a->rank; k++)
+    if (k != axis && a->dims[k] != b->dims[k]) return false;
+  return true;
+}
+
 /* ---- which x ---------------------------------------------------------------------------------------------------------- */
 
 /* v is a copy of some x, moved by one row or more: sets x and axis. */
@@ -30,7 +37,7 @@ static bool is_moved(kva_mix *s, kva_value *v) {
   kva_mix trial = *s;
   trial.axis = (uint32_t)axis;
   trial.x = last->of;
-  if (last->kind != KVA_RUN_ROWS || trial.x->type->rank != v->type->rank) return false;
+  if (last->kind != KVA_RUN_ROWS || !same_but_rows(trial.x->type, v->type, trial.axis)) return false;
   if (!kva_mix_tap(&trial, &view, &tap) || tap == 0) return false;
   s->axis = trial.axis;
   s->x = trial.x;
@@ -133,7 +140,7 @@ static kva_value *raise_kept(kva_builder *b) {
   bool fits = view.n == 2 && row->kind == KVA_RUN_ROWS && kva_expr_is(row->start, 0) && kva_expr_is(row->len, 1) &&
               rest->kind == KVA_RUN_ROWS && kva_expr_is(rest->start, 0) && is_sum(rest->of->def) &&
               row->of->type->dims[axis] == y->type->dims[axis] && rest->of->type->dtype == y->type->dtype &&
-              rest->of->type->dims[axis] == rest->len;
+              rest->of->type->dims[axis] == rest->len && same_but_rows(row->of->type, y->type, (uint32_t)axis);
   if (!fits) return NULL;
   kva_mix s = {.b = b, .type = rest->of->type, .x = row->of, .axis = (uint32_t)axis, .first = 1};
   return raise_sum(&s, rest->of);
@@ -175,14 +182,12 @@ kva_value *kva_raise_kv_shift(kva_builder *b) {
   }
 }
 
-/* A shift on its own, which no mix wanted: weights (0, 1). Only along an axis of symbolic extent, i.e. a sequence's: there
- * it is worth having as an operator with a state; an image moved by one row is left a view. */
+/* A shift on its own, which no mix wanted: weights (0, 1). */
 kva_value *kva_raise_hard_shift(kva_builder *b) {
   kva_value *y = kva_result(b->before, 0);
   kva_mix s = {.b = b, .type = y->type};
   bool moves = kva_is(b->before, KVA_OP_slice) || kva_is(b->before, KVA_OP_pad) || kva_is(b->before, KVA_OP_concat) ||
                kva_is(b->before, KVA_OP_mul) || kva_is(b->before, KVA_OP_where);
   if (!moves || !kva_dtype_is_float(y->type->dtype) || !is_moved(&s, y)) return NULL;
-  if (kva_expr_is_const(y->type->dims[s.axis], NULL) || s.x->type != y->type) return NULL;
   return raise_sum(&s, y);
 }

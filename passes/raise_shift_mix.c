@@ -185,8 +185,10 @@ kva_value *kva_mix_build(kva_mix *s) {
     present++;
     if (s->w[j].factor) roles |= roles_of(s, s->w[j].factor);
   }
-  /* A sparse window would spend its time on zeros. */
+  /* A sparse window would spend its time on zeros. A single tap is worth having as an operator with a state along a
+   * sequence, whose extent is symbolic; an image moved by one row is left a view. */
   if (window < 2 || window > 2 * present || !fits(roles)) return NULL;
+  if (present == 1 && (s->past || kva_expr_is_const(s->x->type->dims[s->axis], NULL))) return NULL;
   if (roles & (BATCH | TIME)) roles = BATCH | TIME | HEAD;
   kva_value *w = all_weights(s, window, roles);
   kva_value *past = s->past ? as_shift_operand(s, last_rows(s->b, s->past, s->axis, window - 1)) : NULL;

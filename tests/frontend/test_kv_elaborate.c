@@ -131,6 +131,7 @@ static void literals(void **state) {
                 -8);
   ASSERT_RESULT("model m (float[1] x) => (double[3] y) { y = double[3] {1, -1e3, 2.5e-1} }", NULL, 1, -1000, 0.25);
   ASSERT_RESULT("model m (float[1] x) => (bool[3] y) { y = bool[3] {true, 0, 1} }", NULL, 1, 0, 1);
+  ASSERT_RESULT("model m (float[1] x) => (float[2] y) { y = 2 * float[2] {1, 2} + 1 }", NULL, 3, 5);
   /* ONNX: integers are the bits of narrow floats */
   ASSERT_RESULT("model m (float[1] x) => (float16[2] y) { y = float16[2] {15360, 2.0} }", NULL, 1, 2);
   ASSERT_RESULT("model m (float[1] x) => (int64[2] y) { y = int64[2] {-9223372036854775808, 9223372036854775807} }",

@@ -63,6 +63,8 @@ static void onnx_nodes(void **state) {
   assert_statement("[label] y, z = Op (x, , \"\", \"a b\")", "[label] y, z = Op(x, , \"\", \"a b\")");
   assert_statement("[\"a b\"] y, = Op (x,)", "[\"a b\"] y = Op(x)");
   assert_statement("= Op ()", "= Op()");
+  assert_statement(", = Op (x)", "\"\" = Op(x)");
+  assert_statement("y, , = Op (x)", "y, \"\" = Op(x)");
   assert_statement("y, , z = Op (,x)", "y, , z = Op(, x)");
 }
 
@@ -173,6 +175,11 @@ static void comments_stay(void **state) {
                    "g (float x) => (float y) {\n  # left\n  y = Op(x, z)  # right\n}\n");
 }
 
+static void strings_may_span_lines(void **state) {
+  (void)state;
+  assert_canonical("g (float x) => (float y) {\n  y = Op <a = \"one\n two\"> (x)\n  z = x\n\n  w = \"a\nb\"  # c\n}\n");
+}
+
 static void long_lines_break(void **state) {
   (void)state;
   assert_statement(
@@ -204,6 +211,7 @@ int main(void) {
       cmocka_unit_test(language_statements),
       cmocka_unit_test(dumps),
       cmocka_unit_test(comments_stay),
+      cmocka_unit_test(strings_may_span_lines),
       cmocka_unit_test(long_lines_break),
       cmocka_unit_test(shipped_models_are_canonical),
   };

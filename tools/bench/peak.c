@@ -37,8 +37,7 @@ typedef struct peak {
 
 enum { FMA_ROUNDS = 20000, CHAINS = 12, ALIGN = 2 << 20, BLOCK = 256 }; /* 12 chains hide the latency of any FMA unit */
 
-/* ---- loops, one set an instruction set ------------------------------------------------------------------------------
- */
+/* ---- loops, one set an instruction set --------------------------------------------------------------------------- */
 
 /* The chains must stay in registers: written out, not an array. */
 #define EACH_CHAIN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
@@ -56,9 +55,10 @@ enum { FMA_ROUNDS = 20000, CHAINS = 12, ALIGN = 2 << 20, BLOCK = 256 }; /* 12 ch
   EACH_CHAIN(TOTAL)                                                                 \
   return sum[0];
 
-#define COPY_LOOP(LOAD, STORE, WIDTH)        \
-  for (int64_t i = 0; i < bytes; i += BLOCK) \
-    for (int64_t j = 0; j < BLOCK; j += WIDTH) STORE((void *)(to + i + j), LOAD((const void *)(from + i + j)));
+#define COPY_LOOP(LOAD, STORE, WIDTH)                                  \
+  for (int64_t i = 0; i < bytes; i += BLOCK)                           \
+    _Pragma("GCC unroll 8") for (int64_t j = 0; j < BLOCK; j += WIDTH) \
+        STORE((void *)(to + i + j), LOAD((const void *)(from + i + j)));
 
 typedef float vec4 __attribute__((vector_size(16)));
 

@@ -1,3 +1,4 @@
+/* Samples: a warm-up call, then calls until the time is over, with wall and CPU time. See serve.h. */
 #include "tools/bench/serve.h"
 
 #include <stdlib.h>

@@ -1,0 +1,194 @@
+/* The exporter: KVShift in every form that has one, through the file and back, both ways it can be read: as the operator
+ * (bit for bit) and as the function body that other runtimes execute. Operators without a case in the official suite.
+ * (test_onnx_suite.c exports everything that it imports.) */
+#include "tests/frontend/onnx_pack.h"
+
+#include <math.h>
+
+typedef struct shift_case {
+  const char *name, *boundary;
+  int64_t time_axis, window;
+  uint32_t weight_rank;
+  bool past;
+  kva_dtype dtype;
+} shift_case;
+
+enum { B = 2, T = 5, H = 3, D = 4 };
+
+static kva_dim constant(kva_module *m, int64_t v) { return kva_expr_const(m->exprs, v); }
+
+static const kva_type *rows_type(kva_module *m, const shift_case *c, kva_dim rows) {
+  kva_dim b = constant(m, B), h = constant(m, H), d = constant(m, D);
+  kva_dim by_time[] = {b, rows, h, d}, by_head[] = {b, h, rows, d};
+  return kva_type_tensor(m, c->dtype, 4, c->time_axis == 1 ? by_time : by_head);
+}
+
+static const kva_type *weight_type(kva_module *m, const shift_case *c, kva_dim rows) {
+  kva_dim h = constant(m, H), w = constant(m, c->window);
+  kva_dim per_head[] = {h, w, constant(m, D)}, gates[] = {constant(m, B), h, rows, w};
+  return kva_type_tensor(m, c->dtype, c->weight_rank, c->weight_rank == 4 ? gates : per_head);
+}
+
+static kva_module *shift_module(const shift_case *c, kva_diag *diag) {
+  kva_module *m = kva_module_create(diag);
+  kva_function *f = kva_function_create(m, "main");
+  kva_dim rows = kva_expr_symbol(m->exprs, "T");
+  kva_value *in[3] = {kva_graph_add_input(f->graph, rows_type(m, c, rows), "x"),
+                      kva_graph_add_input(f->graph, weight_type(m, c, rows), "w")};
+  if (c->past) in[2] = kva_graph_add_input(f->graph, rows_type(m, c, constant(m, c->window - 1)), "past");
+  kva_builder b = {.m = m, .graph = f->graph};
+  kva_kv_shift_attrs attrs = {.time_axis = c->time_axis, .boundary = c->boundary};
+  kva_node *n = kva_build_node(&b, KVA_OP_kv_shift, c->past ? 3 : 2, in, 2, &attrs);
+  kva_value *out[] = {kva_result(n, 0), kva_result(n, 1)};
+  (void)kva_build_node(&b, KVA_OP_return, 2, out, 0, NULL);
+  f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y", "state"}, 2 * sizeof(char *));
+  assert_false(b.failed);
+  return m;
+}
+
+static kva_wide *filled(kva_dtype t, const kva_type *type) {
+  int64_t dims[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < type->rank; i++)
+    if (!kva_expr_is_const(type->dims[i], &dims[i])) dims[i] = T;
+  kva_wide *w = kva_wide_create(t, type->rank, dims);
+  for (int64_t i = 0; i < w->n; i++) w->f[i] = kva_round_f64(t, sin(1.7 * (double)i + (double)type->rank));
+  return w;
+}
+
+static void run(kva_module *m, kva_diag *diag, kva_wide **out) {
+  kva_function *f = m->functions.data[0];
+  const kva_wide *in[8];
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++)
+    in[i] = filled(f->graph->inputs.data[i]->type->dtype, f->graph->inputs.data[i]->type);
+  kva_status status = kva_ref_run(m, f, in, out, NULL, NULL, NULL, NULL, diag);
+  if (status) kva_diag_print(diag, stdout);
+  assert_int_equal(status, KVA_OK);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_wide_free((kva_wide *)(uintptr_t)in[i]);
+}
+
+static void expect_close(kva_wide **a, kva_wide **b, uint32_t n, double tolerance) {
+  for (uint32_t k = 0; k < n; k++) {
+    assert_int_equal(a[k]->dtype, b[k]->dtype);
+    assert_int_equal(a[k]->n, b[k]->n);
+    assert_memory_equal(a[k]->dims, b[k]->dims, a[k]->rank * sizeof *a[k]->dims);
+    for (int64_t i = 0; i < a[k]->n; i++) assert_true(fabs(a[k]->f[i] - b[k]->f[i]) <= tolerance);
+    kva_wide_free(b[k]);
+  }
+}
+
+/* The bytes of the file with the function's domain changed, so that it is a function like any other. */
+static kva_text as_foreign_function(const char *path, kva_diag *diag) {
+  kva_file file;
+  kva_text copy = {0};
+  assert_int_equal(kva_file_map(path, diag, &file), KVA_OK);
+  kva_text_add_bytes(&copy, file.data, file.size);
+  kva_file_unmap(&file);
+  int replaced = 0;
+  for (size_t i = 0; i + 9 <= copy.len; i++)
+    if (!memcmp(copy.data + i, "ai.kvasir", 9)) memcpy(copy.data + i, "xx.kvasir", 9), replaced++;
+  assert_int_equal(replaced, 3); /* opset import, node, function */
+  return copy;
+}
+
+static int count_nodes(const kva_module *m, kva_op_id op) {
+  int n = 0;
+  for (const kva_node *at = m->functions.data[0]->graph->first; at; at = at->next) n += kva_is(at, op);
+  return n;
+}
+
+static void check_shift(const shift_case *c, const char *path) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = shift_module(c, diag), *operator_form = NULL, *body_form = NULL;
+  kva_wide *want[2], *got[2];
+  run(m, diag, want);
+  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
+  assert_int_equal(kva_load_model(path, NULL, diag, &operator_form), KVA_OK);
+  assert_int_equal(count_nodes(operator_form, KVA_OP_kv_shift), 1);
+  run(operator_form, diag, got);
+  expect_close(want, got, 2, 0);
+  kva_text body = as_foreign_function(path, diag);
+  kva_status status = pk_load(&body, diag, &body_form);
+  if (status) kva_diag_print(diag, stdout);
+  assert_int_equal(status, KVA_OK);
+  assert_int_equal(count_nodes(body_form, KVA_OP_kv_shift), 0);
+  run(body_form, diag, got);
+  expect_close(want, got, 2, c->dtype == KVA_F32 ? 1e-6 : 1e-2);
+  for (int i = 0; i < 2; i++) kva_wide_free(want[i]);
+  kva_text_free(&body);
+  kva_module_destroy(m);
+  kva_module_destroy(operator_form);
+  kva_module_destroy(body_form);
+  kva_diag_destroy(diag);
+}
+
+static void test_kv_shift(void **unused) {
+  (void)unused;
+  static const shift_case cases[] = {
+      {"paper", NULL, 2, 2, 2, false, KVA_F32},      {"time first", "zero", 1, 2, 2, false, KVA_F32},
+      {"keep", "keep", 2, 2, 2, false, KVA_F32},     {"edge", "edge", 1, 3, 2, false, KVA_F32},
+      {"channels", "zero", 2, 4, 3, false, KVA_F32}, {"channels, time first", "zero", 1, 2, 3, false, KVA_F32},
+      {"gates", "zero", 2, 3, 4, false, KVA_F32},    {"gates, time first", "keep", 1, 2, 4, false, KVA_F32},
+      {"past", "zero", 2, 2, 2, true, KVA_F32},      {"past, keep", "keep", 1, 3, 2, true, KVA_F32},
+      {"one tap", "zero", 2, 1, 2, false, KVA_F32},  {"half", "zero", 2, 2, 2, false, KVA_F16},
+  };
+  char path[] = "/tmp/kvasir-onnx-XXXXXX";
+  close(mkstemp(path));
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    print_message("%s\n", cases[i].name);
+    check_shift(&cases[i], path);
+  }
+  unlink(path);
+}
+
+/* ---- states and refusals ----------------------------------------------------------------------------------------- */
+
+static const float weights[4] = {1, 2, 3, 4};
+static const void *give_weights(void *user, const kva_state *s) {
+  (void)user, (void)s;
+  return weights;
+}
+
+static kva_module *state_module(kva_diag *diag, kva_op_id op) {
+  kva_module *m = kva_module_create(diag);
+  kva_function *f = kva_function_create(m, "main");
+  kva_dim four = constant(m, 4);
+  const kva_type *type = kva_type_tensor(m, KVA_F32, 1, &four);
+  kva_state *s = kva_state_create(m, "layer.0.w", type, KVA_STATE_PARAM);
+  kva_builder b = {.m = m, .graph = f->graph};
+  kva_value *x = kva_graph_add_input(f->graph, type, "x");
+  kva_value *w = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
+  kva_value *y = op == KVA_OP_bitcast ? kva_build(&b, op, 1, &x, &(kva_bitcast_attrs){.to = KVA_I32}) : kva_build2(&b, op, x, w);
+  (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
+  f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y"}, sizeof(char *));
+  return m;
+}
+
+static void test_states(void **unused) {
+  (void)unused;
+  char path[] = "/tmp/kvasir-onnx-XXXXXX";
+  close(mkstemp(path));
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = state_module(diag, KVA_OP_add), *again = NULL;
+  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_INVALID);
+  assert_true(pk_has_message(diag, "state layer.0.w has no values"));
+  kva_diag_clear(diag);
+  assert_int_equal(kva_export_onnx(m, path, give_weights, NULL, diag), KVA_OK);
+  assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
+  kva_wide *out[1];
+  run(again, diag, out);
+  for (int i = 0; i < 4; i++) assert_true(fabs(out[0]->f[i] - (weights[i] + sin(1.7 * i + 1))) < 1e-6);
+  kva_wide_free(out[0]);
+  kva_module_destroy(again);
+  kva_module_destroy(m);
+  m = state_module(diag, KVA_OP_bitcast);
+  assert_int_equal(kva_export_onnx(m, path, give_weights, NULL, diag), KVA_UNSUPPORTED);
+  assert_true(pk_has_message(diag, "kv.bitcast"));
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  unlink(path);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift), cmocka_unit_test(test_states)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,358 @@
+/* The importer on hand-made files: symbols, shape arithmetic, functions, initialisers of every storage, external data. */
+#include "tests/frontend/onnx_pack.h"
+
+static kva_module *load(kva_text model) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_status status = pk_load(&model, diag, &m);
+  if (status) kva_diag_print(diag, stdout);
+  assert_int_equal(status, KVA_OK);
+  m->diag = NULL;
+  kva_diag_destroy(diag);
+  kva_text_free(&model);
+  return m;
+}
+
+static const kva_type *output_type(const kva_module *m, uint32_t i) {
+  return kva_graph_output(m->functions.data[0]->graph, i)->type;
+}
+
+static void expect_type(const kva_module *m, uint32_t i, const char *expected) {
+  kva_text text = {0};
+  kva_type_print(output_type(m, i), &text);
+  assert_string_equal(text.data, expected);
+  kva_text_free(&text);
+}
+
+/* Runs on float inputs of one shape each, filled with 1, 2, 3, ...; returns output 0. */
+static kva_wide *run(kva_module *m, uint32_t rank, const int64_t *dims) {
+  kva_diag *diag = kva_diag_create();
+  kva_function *f = m->functions.data[0];
+  const kva_wide *in[4];
+  kva_wide *out[4] = {NULL};
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
+    kva_wide *w = kva_wide_create(KVA_F32, rank, dims);
+    for (int64_t j = 0; j < w->n; j++) w->f[j] = (double)(j + 1);
+    in[i] = w;
+  }
+  kva_status status = kva_ref_run(m, f, in, out, NULL, NULL, NULL, NULL, diag);
+  if (status) kva_diag_print(diag, stdout);
+  assert_int_equal(status, KVA_OK);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_wide_free((kva_wide *)(uintptr_t)in[i]);
+  for (uint32_t i = 1; i < 4; i++) kva_wide_free(out[i]);
+  kva_diag_destroy(diag);
+  return out[0];
+}
+
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
+
+static void test_symbols(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  pk_sub(&g, 1, pk_node("Add", "x y", "z", "add"));
+  pk_sub(&g, 11, pk_value("x", 1, "batch size,4,?"));
+  pk_sub(&g, 11, pk_value("y", 1, "batch size,4,1"));
+  pk_sub(&g, 12, pk_value("z", 1, "batch size,4,?"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[batch_size, 4, x_2]");
+  kva_module_destroy(m);
+}
+
+/* y = reshape(x, [shape(x)[0], -1]): the usual flatten of exporters; no shape tensor is left in the result's type. */
+static void test_shape_arithmetic(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  int64_t zero = 0, minus_one = -1;
+  pk_sub(&g, 5, pk_tensor("zero", 7, 0, NULL, &zero, 8));
+  pk_sub(&g, 5, pk_i64s("rest", 1, &minus_one));
+  pk_sub(&g, 5, pk_i64s("axis", 1, &zero));
+  pk_sub(&g, 1, pk_node("Shape", "x", "s", "shape"));
+  pk_sub(&g, 1, pk_node("Gather", "s zero", "n", "gather"));
+  pk_sub(&g, 1, pk_node("Unsqueeze", "n axis", "n1", "unsqueeze"));
+  kva_text concat = pk_node("Concat", "n1 rest", "target", "concat");
+  pk_sub(&concat, 5, pk_attr_int("axis", 0));
+  pk_sub(&g, 1, concat);
+  pk_sub(&g, 1, pk_node("Reshape", "x target", "y", "reshape"));
+  pk_sub(&g, 11, pk_value("x", 1, "N,T,6"));
+  pk_sub(&g, 12, pk_value("y", 1, "N,?"));
+  kva_module *m = load(pk_model(g, 17));
+  kva_text text = {0};
+  kva_type_print(output_type(m, 0), &text);
+  assert_true(!strcmp(text.data, "float[N, 6*T]") || !strcmp(text.data, "float[N, T*6]"));
+  kva_text_free(&text);
+  kva_wide *y = run(m, 3, (int64_t[]){2, 5, 6});
+  assert_int_equal(y->dims[1], 30);
+  kva_wide_free(y);
+  kva_module_destroy(m);
+}
+
+static void test_data_dependent_shape(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  pk_sub(&g, 1, pk_node("Reshape", "x s", "y", "dynamic"));
+  pk_sub(&g, 11, pk_value("x", 1, "6"));
+  pk_sub(&g, 11, pk_value("s", 7, "2"));
+  pk_sub(&g, 12, pk_value("y", 1, "?,?"));
+  pk_expect(pk_model(g, 17), KVA_UNSUPPORTED, "depends on data");
+}
+
+/* A slice of a symbolic extent and zeros before it: the shift of a sequence keeps its length T. */
+static void test_shifted_slice_keeps_its_length(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  int64_t begin = 0, end = -1, axis = 1;
+  float zero[4] = {0};
+  pk_sub(&g, 5, pk_i64s("begin", 1, &begin));
+  pk_sub(&g, 5, pk_i64s("end", 1, &end));
+  pk_sub(&g, 5, pk_i64s("axis", 1, &axis));
+  pk_sub(&g, 5, pk_tensor("zero", 1, 3, (int64_t[]){1, 1, 4}, zero, sizeof zero));
+  pk_sub(&g, 1, pk_node("Slice", "x begin end axis", "s", "slice"));
+  kva_text concat = pk_node("Concat", "zero s", "shifted", "concat");
+  pk_sub(&concat, 5, pk_attr_int("axis", 1));
+  pk_sub(&g, 1, concat);
+  pk_sub(&g, 1, pk_node("Add", "x shifted", "y", "add"));
+  pk_sub(&g, 11, pk_value("x", 1, "1,T,4"));
+  pk_sub(&g, 12, pk_value("y", 1, "1,T,4"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[1, T, 4]");
+  kva_wide *y = run(m, 3, (int64_t[]){1, 3, 4});
+  assert_true(y->f[0] == 1 && y->f[4] == 5 + 1 && y->f[8] == 9 + 5);
+  kva_wide_free(y);
+  kva_module_destroy(m);
+}
+
+/* ---- initialisers ------------------------------------------------------------------------------------------------ */
+
+/* y = x + w for a w given as this tensor; returns element 0 of y for x = 1. */
+static double add_initializer(kva_text tensor) {
+  kva_text g = {0};
+  pk_sub(&g, 5, tensor);
+  kva_text cast = pk_node("Cast", "w", "wf", "cast");
+  pk_sub(&cast, 5, pk_attr_int("to", 1));
+  pk_sub(&g, 1, cast);
+  pk_sub(&g, 1, pk_node("Add", "x wf", "y", "add"));
+  pk_sub(&g, 11, pk_value("x", 1, "2"));
+  pk_sub(&g, 12, pk_value("y", 1, "2"));
+  kva_module *m = load(pk_model(g, 21));
+  kva_wide *y = run(m, 1, (int64_t[]){2});
+  double sum = y->f[0] * 1000 + y->f[1];
+  kva_wide_free(y);
+  kva_module_destroy(m);
+  return sum;
+}
+
+static void test_typed_fields(void **unused) {
+  (void)unused;
+  int64_t two = 2;
+  kva_text t = pk_tensor_header("w", 1, 1, &two);
+  pk_bytes(&t, 4, (float[]){3, 4}, 8); /* float_data, packed */
+  assert_true(add_initializer(t) == 4 * 1000 + 6);
+  t = pk_tensor_header("w", 3, 1, &two); /* int8 in int32_data, not packed */
+  pk_int(&t, 5, -3);
+  pk_int(&t, 5, 4);
+  assert_true(add_initializer(t) == -2 * 1000 + 6);
+  t = pk_tensor_header("w", 10, 1, &two); /* float16 bits in int32_data: 1.0, 2.0 */
+  pk_int(&t, 5, 0x3c00);
+  pk_int(&t, 5, 0x4000);
+  assert_true(add_initializer(t) == 2 * 1000 + 4);
+  t = pk_tensor_header("w", 22, 1, &two); /* int4, packed in one unit: 3 low, -2 high */
+  pk_int(&t, 5, 0xe3);
+  assert_true(add_initializer(t) == 4 * 1000 + 0);
+  t = pk_tensor_header("w", 12, 1, &two); /* uint32 in uint64_data */
+  pk_int(&t, 11, 7);
+  pk_int(&t, 11, 8);
+  assert_true(add_initializer(t) == 8 * 1000 + 10);
+  t = pk_tensor_header("w", 11, 1, &two); /* double_data */
+  pk_bytes(&t, 10, (double[]){0.5, 0.25}, 16);
+  assert_true(add_initializer(t) == 1.5 * 1000 + 2.25);
+}
+
+static kva_text weight_model(kva_text tensor) {
+  kva_text g = {0};
+  pk_sub(&g, 5, tensor);
+  pk_sub(&g, 1, pk_node("Add", "x w", "y", "add"));
+  pk_sub(&g, 11, pk_value("x", 1, "2"));
+  pk_sub(&g, 12, pk_value("y", 1, "2"));
+  return pk_model(g, 21);
+}
+
+static void test_bad_tensors(void **unused) {
+  (void)unused;
+  int64_t two = 2, huge[] = {INT64_C(1) << 62, 4}, negative = -2;
+  float v[3] = {1, 2, 3};
+  pk_expect(weight_model(pk_tensor("w", 1, 1, &two, v, 12)), KVA_INVALID, "raw data of 12 bytes, expected 8");
+  pk_expect(weight_model(pk_tensor("w", 1, 2, huge, v, 8)), KVA_INVALID, "64-bit size");
+  pk_expect(weight_model(pk_tensor("w", 1, 1, &negative, v, 8)), KVA_INVALID, "negative");
+  pk_expect(weight_model(pk_tensor("w", 99, 1, &two, v, 8)), KVA_INVALID, "unknown data type 99");
+  pk_expect(weight_model(pk_tensor("w", 8, 1, &two, v, 8)), KVA_UNSUPPORTED, "string tensors");
+  pk_expect(weight_model(pk_tensor("w", 9, 1, &two, "\2\1", 2)), KVA_INVALID, "neither 0 nor 1");
+  kva_text t = pk_tensor_header("w", 1, 1, &two);
+  pk_bytes(&t, 4, v, 12);
+  pk_expect(weight_model(t), KVA_INVALID, "3 values, expected 2");
+}
+
+/* ---- external data ----------------------------------------------------------------------------------------------- */
+
+static kva_text external(const char *location, const char *offset, const char *length) {
+  int64_t two = 2;
+  kva_text t = pk_tensor_header("w", 1, 1, &two);
+  const char *entries[][2] = {{"location", location}, {"offset", offset}, {"length", length}};
+  for (int i = 0; i < 3; i++) {
+    kva_text e = {0};
+    if (!entries[i][1]) continue;
+    pk_str(&e, 1, entries[i][0]);
+    pk_str(&e, 2, entries[i][1]);
+    pk_sub(&t, 13, e);
+  }
+  pk_int(&t, 14, 1);
+  return weight_model(t);
+}
+
+static void test_external_data(void **unused) {
+  (void)unused;
+  char folder[] = "/tmp/kvasir-onnx-XXXXXX", model[64], data[64], link[64];
+  assert_non_null(mkdtemp(folder));
+  snprintf(model, sizeof model, "%s/m.onnx", folder);
+  snprintf(data, sizeof data, "%s/w.bin", folder);
+  snprintf(link, sizeof link, "%s/link.bin", folder);
+  float v[4] = {0, 10, 20, 30};
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_file_write(data, v, sizeof v, diag), KVA_OK);
+  assert_int_equal(symlink("w.bin", link), 0);
+  const struct {
+    const char *location, *offset, *length, *message; /* NULL: fine */
+  } cases[] = {{"w.bin", "4", "8", NULL},
+               {"w.bin", "8", NULL, NULL},
+               {"w.bin", "12", "8", "lie outside"},
+               {"w.bin", "9223372036854775807", "8", "lie outside"},
+               {"w.bin", "99999999999999999999", "8", "plain numbers"},
+               {"w.bin", "-4", "8", "plain numbers"},
+               {"w.bin", "0", "12", "expected 8"},
+               {"../w.bin", "0", "8", "without '..'"},
+               {"/etc/passwd", "0", "8", "relative"},
+               {"link.bin", "0", "8", "symbolic link"},
+               {"missing.bin", "0", "8", "cannot open"},
+               {"", "0", "8", "without 'location'"}};
+  for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+    kva_text m = external(cases[i].location, cases[i].offset, cases[i].length);
+    kva_module *module = NULL;
+    kva_diag_clear(diag);
+    kva_status status = pk_load_at(model, &m, NULL, diag, &module);
+    assert_int_equal(status == KVA_OK, cases[i].message == NULL);
+    assert_true(!cases[i].message || pk_has_message(diag, cases[i].message));
+    if (module) {
+      kva_wide *y = run(module, 1, (int64_t[]){2});
+      assert_true(y->f[0] == v[i + 1] + 1);
+      kva_wide_free(y);
+      kva_module_destroy(module);
+    }
+    kva_text_free(&m);
+  }
+  kva_diag_destroy(diag);
+  unlink(link), unlink(data), unlink(model), rmdir(folder);
+}
+
+/* ---- functions --------------------------------------------------------------------------------------------------- */
+
+/* local::Scale(x) = x * value, `value` an attribute of the call; `overload` names the function's variant. */
+static kva_text scale_function(const char *overload, const char *op_type, bool has_default) {
+  kva_text f = {0}, constant = pk_node("Constant", "", "c", "c");
+  pk_str(&f, 1, "Scale");
+  pk_str(&f, 10, "local");
+  if (*overload) pk_str(&f, 13, overload);
+  pk_names(&f, 4, "x");
+  pk_names(&f, 5, "y");
+  if (has_default) pk_sub(&f, 11, pk_attr_float("value", 7));
+  else pk_str(&f, 6, "value");
+  pk_sub(&constant, 5, pk_attr_ref("value_float", 1, "value"));
+  pk_sub(&f, 7, constant);
+  pk_sub(&f, 7, pk_node(op_type, "x c", "y", "body"));
+  pk_sub(&f, 9, pk_opset("", 17));
+  return f;
+}
+
+static kva_text call(const char *inputs, const char *outputs, const char *overload, float value) {
+  kva_text n = pk_node("Scale", inputs, outputs, "call");
+  pk_str(&n, 7, "local");
+  if (*overload) pk_str(&n, 8, overload);
+  if (value != 0) pk_sub(&n, 5, pk_attr_float("value", value));
+  return n;
+}
+
+static kva_text call_model(kva_text node_a, kva_text node_b, kva_text f, kva_text g) {
+  kva_text graph = {0};
+  pk_sub(&graph, 1, node_a);
+  pk_sub(&graph, 1, node_b);
+  pk_sub(&graph, 11, pk_value("x", 1, "2"));
+  pk_sub(&graph, 12, pk_value("y", 1, "2"));
+  kva_text m = pk_model(graph, 17);
+  pk_sub(&m, 8, pk_opset("local", 1));
+  pk_sub(&m, 25, f);
+  pk_sub(&m, 25, g);
+  return m;
+}
+
+static void test_functions(void **unused) {
+  (void)unused;
+  kva_text a = call("x", "t", "", 3), b = call("t", "y", "add", 0);
+  kva_module *m = load(call_model(a, b, scale_function("", "Mul", false), scale_function("add", "Add", true)));
+  kva_wide *y = run(m, 1, (int64_t[]){2});
+  assert_true(y->f[0] == 1 * 3 + 7 && y->f[1] == 2 * 3 + 7);
+  kva_wide_free(y);
+  kva_module_destroy(m);
+}
+
+static void test_recursive_function(void **unused) {
+  (void)unused;
+  kva_text f = {0}, inner = pk_node("Scale", "x", "y", "inner");
+  pk_str(&inner, 7, "local");
+  pk_str(&f, 1, "Scale");
+  pk_str(&f, 10, "local");
+  pk_names(&f, 4, "x");
+  pk_names(&f, 5, "y");
+  pk_sub(&f, 7, inner);
+  kva_text other = scale_function("add", "Add", true);
+  pk_expect(call_model(call("x", "t", "", 0), call("t", "y", "", 0), f, other), KVA_INVALID, "calls itself");
+}
+
+/* f0 calls f1 twice, f1 calls f2 twice, ...: 2^40 nodes when inlined. */
+static void test_exploding_functions(void **unused) {
+  (void)unused;
+  kva_text graph = {0}, start = pk_node("f0", "x", "y", "start");
+  pk_str(&start, 7, "local");
+  pk_sub(&graph, 1, start);
+  pk_sub(&graph, 11, pk_value("x", 1, "2"));
+  pk_sub(&graph, 12, pk_value("y", 1, "2"));
+  kva_text m = pk_model(graph, 17);
+  for (int i = 0; i < 40; i++) {
+    char name[8], next[8];
+    snprintf(name, sizeof name, "f%d", i);
+    snprintf(next, sizeof next, "f%d", i + 1);
+    kva_text f = {0}, a = pk_node(i < 39 ? next : "Relu", "x", "t", "a"), b = pk_node(i < 39 ? next : "Relu", "t", "y", "b");
+    if (i < 39) pk_str(&a, 7, "local"), pk_str(&b, 7, "local");
+    pk_str(&f, 1, name);
+    pk_str(&f, 10, "local");
+    pk_names(&f, 4, "x");
+    pk_names(&f, 5, "y");
+    pk_sub(&f, 7, a);
+    pk_sub(&f, 7, b);
+    pk_sub(&m, 25, f);
+  }
+  pk_expect(m, KVA_INVALID, "functions inlined");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_symbols),
+      cmocka_unit_test(test_shape_arithmetic),
+      cmocka_unit_test(test_data_dependent_shape),
+      cmocka_unit_test(test_shifted_slice_keeps_its_length),
+      cmocka_unit_test(test_typed_fields),
+      cmocka_unit_test(test_bad_tensors),
+      cmocka_unit_test(test_external_data),
+      cmocka_unit_test(test_functions),
+      cmocka_unit_test(test_recursive_function),
+      cmocka_unit_test(test_exploding_functions),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

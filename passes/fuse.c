@@ -118,9 +118,12 @@ static bool is_optimizer(const kva_node *n) {
   return kva_is(n, KVA_OP_adamw) || kva_is(n, KVA_OP_sgd) || kva_is(n, KVA_OP_momentum) || kva_is(n, KVA_OP_adagrad);
 }
 
+/* A constant of one element: an immediate in every kernel that uses it. */
 static bool is_scalar_constant(const kva_node *n) {
-  double x;
-  return kva_is(n, KVA_OP_constant) && kva_splat_value(&n->results[0], &x);
+  const kva_tensor_data *t = kva_constant_of(&n->results[0]);
+  bool one = t != NULL;
+  for (uint32_t d = 0; one && d < t->rank; d++) one = t->dims[d] == 1;
+  return one;
 }
 
 /* ---- legality ---------------------------------------------------------------------------------------------------------- */

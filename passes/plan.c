@@ -2,10 +2,12 @@
  *
  * What: every top-level compute node becomes a step in graph order; every tensor gets a buffer: inputs, outputs, states and
  * constants keep theirs, the rest are temporaries with a lifetime. Reshapes cost nothing: their result shares the operand's
- * buffer. A state_write makes its value's producer write into the state itself when that is safe, else it becomes a copy step.
- * Safe: no step after the producer reads the state's old value, the producer reads it only element by element, and the
- * value has no other home (output, another state).
- * Requires: kva_prepare. The runtime places temporaries when shapes are known; sizes stay symbolic here.
+ * buffer. A state_write makes its value's producer write into the state itself when that is safe, else it becomes a copy step
+ * at the end; a state that such a copy overwrites and another one reads is saved first, so that states may be exchanged.
+ * Safe: no step after the producer reads the state's old value and no copy does, the producer reads it only element by
+ * element before it writes it, and the value has no other home (output, another state).
+ * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
+ * temporaries when shapes are known; sizes stay symbolic here.
  * Why lifetimes and not offsets: one plan serves every binding of the symbols. */
 #include "passes/passes_internal.h"
 
@@ -16,6 +18,7 @@ typedef struct planner {
   kva_memory_plan *plan;
   int32_t *buffer_of;      /* by value id, -1: none yet */
   int32_t *state_buffer;   /* by state id, -1: none yet */
+  kva_value **old_value;   /* by state id: the read of it, or NULL */
 } planner;
 
 static int32_t new_buffer(planner *p, kva_plan_buffer b) {
@@ -50,53 +53,81 @@ static kva_value *storage_root(kva_value *v) {
   return v;
 }
 
-static bool is_read_of(const kva_value *v, const kva_state *s) {
-  return v->def && kva_is(v->def, KVA_OP_state_read) && ((const kva_state_read_attrs *)v->def->attrs)->state == s;
+static kva_state *state_of_read(const kva_value *v) {
+  return v->def && kva_is(v->def, KVA_OP_state_read) ? ((const kva_state_read_attrs *)v->def->attrs)->state : NULL;
 }
 
-/* Every node of the kernel works element by element on tensors of one shape: reading and writing one buffer is safe. */
+static bool same_shape(const kva_type *a, const kva_type *b) {
+  return a->rank == b->rank && (!a->rank || !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
+}
+
+/* Every node of the kernel works element by element on tensors of one shape. */
 static bool is_elementwise_kernel(const kva_node *kernel, const kva_type *type) {
   if (!kva_is(kernel, KVA_OP_kernel)) return false;
   for (const kva_node *n = kernel->graphs[0]->first; n; n = n->next) {
     if (n->op->traits & KVA_RETURN || kva_is(n, KVA_OP_constant)) continue;
     if (!(n->op->traits & KVA_ELEMENTWISE)) return false;
-    for (uint32_t r = 0; r < n->n_results; r++) {
-      const kva_type *t = n->results[r].type;
-      if (t->rank == 0) continue;
-      if (t->rank != type->rank || memcmp(t->dims, type->dims, t->rank * sizeof *t->dims) != 0) return false;
-    }
+    for (uint32_t r = 0; r < n->n_results; r++)
+      if (n->results[r].type->rank > 0 && !same_shape(n->results[r].type, type)) return false;
   }
   return true;
 }
 
-/* Last step that uses v or a reshape of it; INT32_MAX when it is returned. */
+/* For the results of a kernel: which of them depend on operands that hold state s. */
+static void mark_dependent(planner *p, const kva_node *kernel, const kva_state *s, bool *dependent) {
+  const kva_graph *g = kernel->graphs[0];
+  bool *marked = KVA_NEW_ARRAY(p->arena, bool, p->m->next_value_id);
+  for (uint32_t i = 0; i < g->inputs.len; i++)
+    marked[g->inputs.data[i]->id] = state_of_read(storage_root(kva_operand(kernel, i))) == s;
+  for (const kva_node *n = g->first; n; n = n->next) {
+    bool any = false;
+    for (uint32_t i = 0; i < n->n_operands; i++) any |= n->operands[i].value && marked[n->operands[i].value->id];
+    for (uint32_t r = 0; r < n->n_results; r++) marked[n->results[r].id] = any;
+  }
+  for (uint32_t r = 0; r < kernel->n_results; r++) dependent[r] = marked[kva_graph_output(g, r)->id];
+}
+
+/* The kernel that computes v reads s as well, and may all the same write v to s's memory. An element is loaded once, and
+ * before whatever depends on it: so it is loaded before v is stored if v depends on it, or if nothing does. */
+static bool reads_before_writing(planner *p, const kva_value *v, const kva_state *s) {
+  if (!is_elementwise_kernel(v->def, s->type)) return false;
+  bool *dependent = KVA_NEW_ARRAY(p->arena, bool, v->def->n_results);
+  mark_dependent(p, v->def, s, dependent);
+  bool any = false;
+  for (uint32_t r = 0; r < v->def->n_results; r++) any |= dependent[r];
+  return dependent[v->index] || !any;
+}
+
+/* Last step that reads v or a reshape of it; INT32_MAX when the copies at the end do. */
 static int32_t last_use(const kva_value *v, const int32_t *step_of) {
   int32_t last = -1;
   for (const kva_use *u = v->uses; u; u = u->next) {
     const kva_node *n = u->user;
-    int32_t step = step_of[n->id];
-    if (n->op->traits & KVA_RETURN) return INT32_MAX;
-    if (kva_is(n, KVA_OP_reshape)) step = last_use(&n->results[0], step_of);
-    if (kva_is(n, KVA_OP_state_write)) continue;
+    if (n->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return INT32_MAX;
+    int32_t step = kva_is(n, KVA_OP_reshape) ? last_use(&n->results[0], step_of) : step_of[n->id];
     last = step > last ? step : last;
   }
   return last;
 }
 
-static bool can_write_in_place(const planner *p, const kva_node *write, const int32_t *step_of) {
+static bool can_write_in_place(planner *p, const kva_node *write, const int32_t *step_of) {
   const kva_state *s = ((const kva_state_write_attrs *)write->attrs)->state;
   const kva_value *v = kva_operand(write, 0);
   if (!v->def || !is_step(v->def)) return false;
-  int32_t producer = step_of[v->def->id];
   for (const kva_use *u = v->uses; u; u = u->next)
-    if (u->user != write && (kva_is(u->user, KVA_OP_state_write) || (u->user->op->traits & KVA_RETURN))) return false;
-  for (const kva_node *n = p->f->graph->first; n; n = n->next) {
-    if (!kva_is(n, KVA_OP_state_read) || !is_read_of(&n->results[0], s)) continue;
-    int32_t last = last_use(&n->results[0], step_of);
-    if (last > producer) return false;
-    if (last == producer && !is_elementwise_kernel(v->def, s->type)) return false;
+    if (u->user != write && u->user->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return false;
+  const kva_value *old = p->old_value[s->id];
+  int32_t last = old ? last_use(old, step_of) : -1, producer = step_of[v->def->id];
+  return last < producer || (last == producer && reads_before_writing(p, v, s));
+}
+
+static void find_reads(planner *p) {
+  for (kva_node *n = p->f->graph->first; n; n = n->next) {
+    kva_state *s = n->n_results ? state_of_read(&n->results[0]) : NULL;
+    if (!s) continue;
+    KVA_ASSERT(!p->old_value[s->id]);
+    p->old_value[s->id] = &n->results[0];
   }
-  return true;
 }
 
 static void assign_states(planner *p, const int32_t *step_of) {
@@ -130,16 +161,19 @@ static void assign_outputs(planner *p) {
   }
 }
 
+static int32_t new_temporary(planner *p, const kva_type *type, const char *name) {
+  kva_plan_buffer b = {.place = KVA_PLACE_TEMP, .type = type, .name = name, .first_step = INT32_MAX, .last_step = -1};
+  return new_buffer(p, b);
+}
+
 static int32_t buffer_for(planner *p, kva_value *v) {
   v = storage_root(v);
   int32_t *slot = &p->buffer_of[v->id];
   if (*slot >= 0) return *slot;
-  if (v->def && kva_is(v->def, KVA_OP_state_read))
-    return *slot = state_buffer(p, ((const kva_state_read_attrs *)v->def->attrs)->state);
+  if (state_of_read(v)) return *slot = state_buffer(p, state_of_read(v));
   if (kva_constant_of(v))
     return *slot = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_CONST, .type = v->type, .name = v->name, .data = kva_constant_of(v)});
-  return *slot = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_TEMP, .type = v->type, .name = v->name,
-                                                 .first_step = INT32_MAX, .last_step = -1});
+  return *slot = new_temporary(p, v->type, v->name);
 }
 
 static void touch(planner *p, int32_t buffer, int32_t step) {
@@ -180,15 +214,43 @@ static void add_output_copies(planner *p) {
     add_copy(p, p->plan->outputs.data[i], buffer_for(p, kva_graph_output(g, i)));
 }
 
+typedef struct state_copy {
+  int32_t to, from;
+} state_copy;
+
+/* Copies to states happen at once: a source that one of them overwrites is saved before all of them. */
+static void add_state_copies(planner *p) {
+  KVA_VEC(state_copy) copies = {0};
+  bool *written = KVA_NEW_ARRAY(p->arena, bool, p->m->states.len + 1);
+  for (const kva_node *n = p->f->graph->first; n; n = n->next) {
+    if (!kva_is(n, KVA_OP_state_write)) continue;
+    kva_state *s = ((const kva_state_write_attrs *)n->attrs)->state;
+    state_copy c = {state_buffer(p, s), buffer_for(p, kva_operand(n, 0))};
+    if (c.to == c.from) continue;
+    KVA_PUSH(p->arena, &copies, c);
+    written[s->id] = true;
+  }
+  for (uint32_t i = 0; i < copies.len; i++) {
+    kva_plan_buffer from = p->plan->buffers.data[copies.data[i].from];
+    if (from.place != KVA_PLACE_STATE || !written[from.state->id]) continue;
+    int32_t saved = new_temporary(p, from.type, from.name);
+    add_copy(p, saved, copies.data[i].from);
+    copies.data[i].from = saved;
+  }
+  for (uint32_t i = 0; i < copies.len; i++) add_copy(p, copies.data[i].to, copies.data[i].from);
+}
+
 kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan) {
   planner p = {.m = m, .f = f, .arena = arena, .plan = KVA_NEW(arena, kva_memory_plan)};
   p.plan->function = f;
   p.buffer_of = KVA_NEW_ARRAY(arena, int32_t, m->next_value_id + 1);
   p.state_buffer = KVA_NEW_ARRAY(arena, int32_t, m->states.len + 1);
+  p.old_value = KVA_NEW_ARRAY(arena, kva_value *, m->states.len + 1);
   memset(p.buffer_of, -1, sizeof(int32_t) * m->next_value_id);
   memset(p.state_buffer, -1, sizeof(int32_t) * m->states.len);
   const int32_t *step_of = number_steps(&p);
   assign_inputs(&p);
+  find_reads(&p);
   assign_states(&p, step_of);
   assign_outputs(&p);
   for (kva_node *n = f->graph->first; n; n = n->next) {
@@ -196,9 +258,7 @@ kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory
   }
   /* Copies last: outputs before states, since an output may show a state's old value. */
   add_output_copies(&p);
-  for (kva_node *n = f->graph->first; n; n = n->next)
-    if (kva_is(n, KVA_OP_state_write))
-      add_copy(&p, state_buffer(&p, ((const kva_state_write_attrs *)n->attrs)->state), buffer_for(&p, kva_operand(n, 0)));
+  add_state_copies(&p);
   *out_plan = p.plan;
   return KVA_OK;
 }

@@ -83,8 +83,7 @@ static const struct graph_kind {
              {"softmax", 2, build_softmax}, {"rms_norm", 2, build_rms_norm}, {"shift_rope", 4, build_shift_rope}};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
-/* ---- reading a case
- * --------------------------------------------------------------------------------------------------- */
+/* ---- reading a case ---------------------------------------------------------------------------------------------- */
 
 /* "AxBxC"; returns what follows, NULL when there is no number. */
 static const char *read_numbers(const char *p, spec *s) {
@@ -127,8 +126,7 @@ static kva_status load_case(const char *text, kva_diag *diag, kva_module **out_m
   return kva_load_model(text + 6, &(kva_load_options){0}, diag, out_module);
 }
 
-/* ---- tensors
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 /* Element i of input number k, in [-0.5, 0.5). */
 static float input_value(int64_t i, int k) {
@@ -176,8 +174,7 @@ static double mean_magnitude(const kva_tensor *t) {
   return n ? sum / (double)n : 0;
 }
 
-/* ---- preparing and running
- * -------------------------------------------------------------------------------------------------- */
+/* ---- preparing and running --------------------------------------------------------------------------------------- */
 
 static kva_status prepare(const char *text, int threads, kva_diag *diag, bench_case *c) {
   kva_module *m = NULL;

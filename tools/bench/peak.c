@@ -105,8 +105,7 @@ static peak_machine find_machine(void) {
   return (peak_machine){"128-bit multiply and add", 4, fma_plain, copy_plain, copy_plain};
 }
 
-/* ---- one call of a case
- * ------------------------------------------------------------------------------------------------- */
+/* ---- one call of a case ------------------------------------------------------------------------------------------ */
 
 typedef struct job {
   const peak *p;
@@ -136,8 +135,7 @@ static bool run_case(void *user, int i) {
   return true;
 }
 
-/* ---- preparing
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- preparing --------------------------------------------------------------------------------------------------- */
 
 static bool parse_case(const char *text, peak_case *c) {
   if (!strcmp(text, "fma")) return true;

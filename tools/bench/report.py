@@ -49,7 +49,8 @@ def show(result, columns, rows, as_json):
         print(json.dumps(result))
         return
     h = result["heading"]
-    print(f"{h['benchmark']}: {h['date']}, {h['cpu']}, {h['threads']} of {h['cpus']} CPUs, median of {h['rounds']} rounds")
+    machine = f"{h['cpu']}, {h['threads']} of {h['cpus']} CPUs"
+    print(f"{h['benchmark']}: {h['date']}, {machine}, median of {h['rounds']} rounds")
     print("versions: " + ", ".join(h["versions"]) + "\n")
     print(table(columns, rows))
     for note in result["notes"]:

@@ -1,0 +1,137 @@
+/* Rules: quantisation. q = saturate(round(x / scale) + zero), x = (q - zero) * scale, in float; one scale per tensor, per
+ * entry of an axis, or per block along it. */
+#include "frontend/onnx_rules.h"
+
+#include <math.h>
+
+static kva_status integer_range(kva_onnx_call *k, kva_dtype t, double *low, double *high) {
+  int bits = kva_dtype_bits(t);
+  if (!kva_dtype_is_int(t) || bits > 32)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "%s is no quantised type", kva_dtype_name(t));
+  bool is_unsigned = kva_dtype_is_unsigned(t);
+  *low = is_unsigned ? 0 : -ldexp(1, bits - 1);
+  *high = ldexp(1, is_unsigned ? bits : bits - 1) - 1;
+  return KVA_OK;
+}
+
+/* Blocks along the axis: [.., n, ..] -> [.., n, 1, ..] -> [.., n, block, ..] -> [.., n * block, ..], cut to x's extent. */
+static kva_value *repeat_blocks(kva_builder *b, kva_value *p, const kva_type *x, uint32_t axis, int64_t block) {
+  const kva_type *t = p->type;
+  kva_expr_ctx *e = b->m->exprs;
+  kva_dim shape[3] = {kva_onnx_product(b, t->dims, 0, axis + 1), kva_expr_const(e, 1),
+                      kva_onnx_product(b, t->dims, axis + 1, t->rank)};
+  kva_dim dims[KVA_MAX_RANK];
+  kva_value *y = kva_reshape(b, p, 3, shape);
+  shape[1] = kva_expr_const(e, block);
+  for (uint32_t i = 0; i < t->rank; i++) dims[i] = i == axis ? kva_expr_muli(e, t->dims[i], block) : t->dims[i];
+  y = kva_reshape(b, kva_expand(b, y, 3, shape), t->rank, dims);
+  return kva_onnx_slice(b, y, axis, kva_expr_const(e, 0), x->dims[axis]);
+}
+
+/* A scale or zero point so that it broadcasts to x. */
+static kva_status spread(kva_onnx_call *k, kva_value *p, kva_value **out) {
+  const kva_type *x = kva_onnx_in(k, 0)->type;
+  int64_t block = kva_onnx_int(k, "block_size", 0), axis = kva_onnx_int(k, "axis", 1);
+  uint32_t at;
+  *out = p;
+  if (!p->type->rank) return KVA_OK;
+  if (p->type->rank == 1 && kva_expr_is(p->type->dims[0], 1)) return *out = kva_reshape(k->b, p, 0, NULL), KVA_OK;
+  KVA_TRY(kva_onnx_axis(k, axis, x->rank, &at));
+  if (p->type->rank == 1 && !block) *out = kva_onnx_unsqueeze(k->b, p, 1, x->rank - 1 - at);
+  else if (p->type->rank == x->rank && block > 0) *out = repeat_blocks(k->b, p, x, at, block);
+  else return kva_onnx_fail(k, KVA_INVALID, "a scale of rank %u for data of rank %u", p->type->rank, x->rank);
+  return KVA_OK;
+}
+
+/* round(x) + zero, saturated to t. x is float. */
+static kva_status saturate(kva_onnx_call *k, kva_value *x, kva_value *zero, kva_dtype t, kva_value **out) {
+  kva_builder *b = k->b;
+  double low = 0, high = 0;
+  if (kva_dtype_is_float(t)) {
+    kva_cast_attrs attrs = {.to = t, .saturate = kva_onnx_int(k, "saturate", 1) != 0};
+    *out = kva_build(b, KVA_OP_cast, 1, &x, &attrs);
+    return KVA_OK;
+  }
+  KVA_TRY(integer_range(k, t, &low, &high));
+  x = kva_build1(b, KVA_OP_round, x);
+  if (zero) x = kva_add(b, x, kva_cast(b, zero, x->type->dtype));
+  x = kva_build2(b, KVA_OP_max, x, kva_scalar_like(b, x, low));
+  x = kva_build2(b, KVA_OP_min, x, kva_scalar_like(b, x, high));
+  *out = kva_cast(b, kva_cast(b, x, KVA_I32), t);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_quantize(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *zero = kva_onnx_in(k, 2), *scale = NULL, *y = NULL;
+  int64_t t = kva_onnx_int(k, "output_dtype", 0);
+  if (!t) t = zero ? zero->type->dtype : KVA_U8;
+  if (t < 0 || t >= KVA_DTYPE_COUNT) return kva_onnx_fail(k, KVA_INVALID, "output_dtype is no data type");
+  KVA_TRY(spread(k, kva_onnx_in(k, 1), &scale));
+  if (zero) KVA_TRY(spread(k, zero, &zero));
+  kva_value *x = kva_onnx_widen(b, kva_onnx_in(k, 0));
+  KVA_TRY(saturate(k, kva_div(b, x, kva_cast(b, scale, x->type->dtype)), zero, (kva_dtype)t, &y));
+  return kva_onnx_done(k, y);
+}
+
+/* q - zero as float. */
+static kva_value *centred(kva_builder *b, kva_value *q, kva_value *zero) {
+  if (kva_dtype_is_float(q->type->dtype)) return kva_cast(b, q, KVA_F32);
+  q = kva_cast(b, q, KVA_I32);
+  if (zero) q = kva_sub(b, q, kva_cast(b, zero, KVA_I32));
+  return kva_cast(b, q, KVA_F32);
+}
+
+kva_status kva_onnx_dequantize(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *zero = kva_onnx_in(k, 2), *scale = NULL;
+  int64_t t = kva_onnx_int(k, "output_dtype", 0);
+  if (!t) t = kva_onnx_in(k, 1)->type->dtype;
+  if (t < 0 || t >= KVA_DTYPE_COUNT) return kva_onnx_fail(k, KVA_INVALID, "output_dtype is no data type");
+  KVA_TRY(spread(k, kva_onnx_in(k, 1), &scale));
+  if (zero) KVA_TRY(spread(k, zero, &zero));
+  kva_value *y = kva_mul(b, centred(b, kva_onnx_in(k, 0), zero), kva_cast(b, scale, KVA_F32));
+  return kva_onnx_done(k, kva_cast(b, y, (kva_dtype)t));
+}
+
+/* uint8 with the range of x, widened to hold 0. */
+kva_status kva_onnx_dynamic_quantize(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *nought = kva_scalar_like(b, x, 0), *zero = NULL, *y = NULL;
+  kva_value *low = kva_build2(b, KVA_OP_min, kva_reduce(b, KVA_OP_reduce_min, x, 0, NULL, false), nought);
+  kva_value *high = kva_build2(b, KVA_OP_max, kva_reduce(b, KVA_OP_reduce_max, x, 0, NULL, false), nought);
+  kva_value *scale = kva_div(b, kva_sub(b, high, low), kva_scalar_like(b, x, 255));
+  KVA_TRY(saturate(k, kva_div(b, kva_neg(b, low), scale), NULL, KVA_U8, &zero));
+  KVA_TRY(saturate(k, kva_div(b, x, scale), zero, KVA_U8, &y));
+  kva_onnx_set_out(k, 1, scale);
+  kva_onnx_set_out(k, 2, zero);
+  return kva_onnx_done(k, y);
+}
+
+/* ---- quantised products ------------------------------------------------------------------------------------------ */
+
+/* Inputs of the QLinear operators: value, scale, zero. A vector belongs to the rows (or columns) of a matrix. */
+static kva_value *as_rows(kva_builder *b, kva_value *p) {
+  bool vector = p->type->rank == 1 && !kva_expr_is(p->type->dims[0], 1);
+  return vector ? kva_onnx_unsqueeze(b, p, 1, 1) : p->type->rank == 1 ? kva_reshape(b, p, 0, NULL) : p;
+}
+
+/* product * (scale_a * scale_b / scale_y), quantised. */
+static kva_status requantize(kva_onnx_call *k, kva_value *product, kva_value *scale_a, kva_value *scale_b, uint32_t y) {
+  kva_builder *b = k->b;
+  kva_value *scale = kva_div(b, kva_mul(b, kva_onnx_widen(b, scale_a), kva_onnx_widen(b, scale_b)),
+                             kva_onnx_widen(b, as_rows(b, kva_onnx_in(k, y))));
+  kva_value *zero = kva_onnx_in(k, y + 1), *out = NULL;
+  KVA_TRY(saturate(k, kva_mul(b, product, scale), as_rows(b, zero), zero->type->dtype, &out));
+  return kva_onnx_done(k, out);
+}
+
+kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 3);
+  if (x->type->rank < 2 || y->type->rank < 2) return kva_onnx_fail(k, KVA_UNSUPPORTED, "operands of rank 1");
+  kva_value *xi = kva_sub(b, kva_cast(b, x, KVA_I32), kva_cast(b, as_rows(b, kva_onnx_in(k, 2)), KVA_I32));
+  kva_value *yi = kva_sub(b, kva_cast(b, y, KVA_I32), kva_cast(b, kva_onnx_in(k, 5), KVA_I32));
+  kva_value *product = kva_cast(b, kva_matmul(b, xi, yi, false, false), KVA_F32);
+  return requantize(k, product, as_rows(b, kva_onnx_in(k, 1)), kva_onnx_in(k, 4), 6);
+}

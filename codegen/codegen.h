@@ -9,7 +9,8 @@
 
 /* What to generate for. */
 typedef struct kva_target_options {
-  const char *cpu;      /* LLVM name or x86-64 level ("x86-64-v3", "znver4"); NULL: the host, with all its features */
+  const char *cpu;      /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
+                           known); NULL: the host, with all its features */
   int vector_bits;      /* 0: widest that the cpu has (512, 256, 128) */
   int opt_level;        /* 0..3 of LLVM's code generator; default 2 */
 } kva_target_options;

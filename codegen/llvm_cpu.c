@@ -37,13 +37,37 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
   return copy;
 }
 
-/* LLVM reads cpu names and features without telling what it did not know; the feature list of the machine tells. */
+/* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one. */
+typedef struct cpu_row {
+  const char *name;
+  int vector_bits;
+} cpu_row;
+static const cpu_row cpus[] = {
+    {"x86-64", 128},       {"x86-64-v2", 128},      {"x86-64-v3", 256},      {"x86-64-v4", 512},
+    {"haswell", 256},      {"skylake", 256},        {"skylake-avx512", 512}, {"cascadelake", 512},
+    {"icelake-server", 512}, {"sapphirerapids", 512}, {"alderlake", 256},    {"znver1", 256},
+    {"znver2", 256},       {"znver3", 256},         {"znver4", 512},         {"znver5", 512}};
+
+static const cpu_row *find_cpu(const char *name) {
+  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++)
+    if (!strcmp(cpus[i].name, name)) return &cpus[i];
+  return NULL;
+}
+
+static kva_status check_cpu(const char *name, kva_diag *diag) {
+  if (!name || find_cpu(name)) return KVA_OK;
+  kva_text known = {0};
+  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) kva_text_add(&known, "%s%s", i ? ", " : "", cpus[i].name);
+  kva_status status = kva_error(diag, NULL, "no CPU is called '%s'; there are: %s", name, known.data);
+  kva_text_free(&known);
+  return status;
+}
+
+/* Of the machine itself, its features tell. */
 static int widest_vector(const char *cpu, const char *features) {
-  bool avx512 = strstr(features, "+avx512vl") || strstr(cpu, "v4") || strstr(cpu, "avx512") || !strcmp(cpu, "znver4") ||
-                !strcmp(cpu, "znver5") || !strcmp(cpu, "sapphirerapids");
-  if (avx512) return 512;
-  bool avx2 = strstr(features, "+avx2") || strstr(cpu, "v3") || !strncmp(cpu, "znver", 5) || !strcmp(cpu, "haswell");
-  return avx2 ? 256 : 128;
+  const cpu_row *row = *features ? NULL : find_cpu(cpu);
+  if (row) return row->vector_bits;
+  return strstr(features, "+avx512vl") ? 512 : strstr(features, "+avx2") ? 256 : 128;
 }
 
 static int64_t cache_bytes(int name, int64_t otherwise) {
@@ -87,6 +111,7 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   pthread_once(&once, initialize_llvm);
   kva_target_options defaults = {.opt_level = 2};
   if (!options) options = &defaults;
+  KVA_TRY(check_cpu(options->cpu, diag));
   kva_arena *arena = kva_arena_create();
   kva_codegen *cg = KVA_NEW(arena, kva_codegen);
   cg->diag = diag;

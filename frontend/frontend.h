@@ -39,7 +39,8 @@ typedef const void *(*kva_state_bytes)(void *user, const kva_state *s);
 KVA_MUST_USE kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes state_data, void *user,
                                         kva_diag *diag);
 
-/* `kvasir check`: every (domain, operator, version) of an ONNX model, and what is unsupported, without stopping. */
+/* `kvasir check`: every (domain, operator, version) of an ONNX model, and what is unsupported, without stopping. A text
+ * has no rows: loading it tells all. */
 typedef struct kva_check_row {
   const char *domain, *op_type;
   int64_t version; /* opset version that the model imports */

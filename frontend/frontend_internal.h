@@ -7,6 +7,9 @@
 /* The opset that ONNX operators in .kv models (and in ONNX text without an opset_import) mean. */
 enum { KVA_ONNX_NEWEST_OPSET = 27 };
 
+/* Whether a file is a text (.kv, ONNX text), not a protobuf. */
+bool kva_file_is_text(const kva_file *file);
+
 /* Imports an ONNX protobuf file that is mapped at `file`; `path` names it in messages and locates external data. */
 KVA_MUST_USE kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_load_options *options,
                                         kva_diag *diag, kva_module **out);

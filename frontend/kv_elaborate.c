@@ -128,6 +128,7 @@ static kva_status elaborate(kva_module *m, const kva_ast *ast, const kva_load_op
   e.symbols = kva_map_create(scratch);
   e.functions = kva_map_create(scratch);
   e.no_decay = kva_map_create(scratch);
+  e.states = kva_map_create(scratch);
   elaborate_items(&e);
   size_t errors = kva_diag_errors(m->diag) - e.errors_before;
   if (errors) return errors == e.unsupported ? KVA_UNSUPPORTED : KVA_INVALID;

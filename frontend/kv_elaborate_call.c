@@ -31,11 +31,13 @@ static const char *call_path(kva_elab *e, const char *name) {
   for (uint32_t i = 0; i < f->loops.len; i++) {
     loops = kva_arena_printf(e->scratch, "%s.%lld", loops, (long long)f->loops.data[i]);
   }
-  const char *path = kva_arena_printf(e->scratch, "%s%s%s", prefix, name, loops);
-  for (int64_t call = 2; kva_map_get_str(e->paths, path); call++) {
-    path = kva_arena_printf(e->scratch, "%s%s_%lld%s", prefix, name, (long long)call, loops);
+  const char *base = kva_arena_printf(e->scratch, "%s%s%s", prefix, name, loops), *path = base;
+  uintptr_t calls = (uintptr_t)kva_map_get_str(e->paths, base); /* so far, with this path */
+  while (kva_map_get_str(e->paths, path)) {
+    path = kva_arena_printf(e->scratch, "%s%s_%llu%s", prefix, name, (unsigned long long)++calls, loops);
   }
-  kva_map_set_str(e->paths, path, e);
+  if (path != base) kva_map_set_str(e->paths, path, (void *)(uintptr_t)1);
+  kva_map_set_str(e->paths, base, (void *)(path == base ? (uintptr_t)1 : calls));
   return path;
 }
 
@@ -77,7 +79,7 @@ static bool eval_given(kva_elab *e, const kva_ast_expr *x, const kva_ast_graph *
     const kva_ast_attr *a = find_attr(&x->call->attrs, g->attrs.list.data[i].name.text);
     given[i].kind = KVA_EL_NOTHING;
     if (a && a->value) given[i] = kva_el_expr(e, a->value);
-    if (a || g->attrs.list.data[i].value) continue;
+    if (a ? a->value : g->attrs.list.data[i].value) continue;
     kva_el_error(e, x->first, "the function '%s' needs the hyper-parameter '%s'", x->call->name,
                  g->attrs.list.data[i].name.text);
     ok = false;
@@ -146,8 +148,7 @@ static void call_def(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *lab
   e->frame = caller;
 }
 
-/* ---- ONNX functions
- * ----------------------------------------------------------------------------------------------------- */
+/* ---- ONNX functions -------------------------------------------------------------------------------------- */
 
 int64_t kva_el_opset(const kva_ast_header *h, int64_t otherwise) {
   for (uint32_t i = 0; i < h->entries.len; i++) {
@@ -208,8 +209,7 @@ static const kva_ast_graph *find_onnx_function(kva_elab *e, const kva_ast_call *
   return kva_map_get_str(e->functions, key);
 }
 
-/* ---- calls
- * --------------------------------------------------------------------------------------------------------------- */
+/* ---- calls ----------------------------------------------------------------------------------------------- */
 
 void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n, const char *const *wanted,
                  kva_el_value *out) {

@@ -2,7 +2,7 @@
  * to the rules of kva_onnx_build. */
 #include "frontend/kv_elaborate.h"
 
-/* ---- operands --------------------------------------------------------------------------------------------------- */
+/* ---- operands -------------------------------------------------------------------------------------------- */
 
 /* Numbers among the operands take the element type of the first tensor that is not a mask. */
 static kva_dtype operand_dtype(const kva_el_value *v, uint32_t n) {
@@ -63,7 +63,7 @@ static bool set_state(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v,
   if (v->kind == KVA_EL_TENSOR && v->value->def && kva_is(v->value->def, KVA_OP_state_read)) {
     name = ((const kva_state_read_attrs *)v->value->def->attrs)->state->name; /* a parameter of that name */
   }
-  *out = name ? kva_module_find_state(e->m, name) : NULL;
+  *out = name ? kva_map_get_str(e->states, name) : NULL;
   if (!*out) kva_el_error(e, x->first, "there is no state '%s'", name ? name : kva_el_kind_name(v));
   return *out != NULL;
 }
@@ -193,8 +193,7 @@ void kva_el_kv_op(kva_elab *e, const kva_ast_expr *x, uint32_t n, kva_el_value *
   for (uint32_t i = 0; i < n && i < node->n_results; i++) out[i] = kva_el_tensor(kva_result(node, i));
 }
 
-/* ---- ONNX operators
- * --------------------------------------------------------------------------------------------------- */
+/* ---- ONNX operators -------------------------------------------------------------------------------------- */
 
 typedef struct text_subgraph {
   kva_onnx_subgraph base; /* first */

@@ -31,7 +31,7 @@ static kva_state *state_of_value(const kva_el_value *v) {
 static kva_state *find_state(kva_elab *e, const kva_ast_expr *x) {
   if (x->kind != KVA_AST_NAME && x->kind != KVA_AST_STRING) return NULL;
   kva_state *s = e->frame ? state_of_value(kva_el_find(e, x->text)) : NULL;
-  return s ? s : kva_module_find_state(e->m, x->text);
+  return s ? s : kva_map_get_str(e->states, x->text);
 }
 
 static bool init_one_minus(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
@@ -93,8 +93,7 @@ static bool set_init(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
   return s->init == KVA_INIT_DATA ? init_data(e, x, s) : init_numbers(e, x, s);
 }
 
-/* ---- parameters of models
- * --------------------------------------------------------------------------------------------- */
+/* ---- parameters of models -------------------------------------------------------------------------------- */
 
 static const char *param_name(kva_elab *e, const char *name) {
   const kva_el_frame *f = e->frame;
@@ -118,13 +117,19 @@ static bool is_static(kva_elab *e, const kva_ast_type *t, const kva_type *type) 
   return true;
 }
 
+static kva_state *new_state(kva_elab *e, const char *name, const kva_type *type, kva_state_kind kind) {
+  kva_state *state = kva_state_create(e->m, name, type, kind);
+  kva_map_set_str(e->states, name, state);
+  return state;
+}
+
 static kva_state *new_param(kva_elab *e, const kva_ast_stmt *s, const char *name, const kva_type *type) {
   if (!s->value) {
     kva_el_error(e, s->targets.data[0].token, "the parameter '%s' needs an initialiser, for example ~ normal(0.02)",
                  s->targets.data[0].text);
     return NULL;
   }
-  kva_state *state = kva_state_create(e->m, name, type, KVA_STATE_PARAM);
+  kva_state *state = new_state(e, name, type, KVA_STATE_PARAM);
   state->loc = kva_el_loc(e, s->targets.data[0].token);
   state->frozen = kva_el_has_flag(&s->flags, "frozen");
   if (kva_el_has_flag(&s->flags, "nodecay")) {
@@ -144,7 +149,7 @@ static kva_state *declare_param(kva_elab *e, const kva_ast_stmt *s) {
     return NULL;
   }
   kva_map_set_str(e->declared, name, e);
-  kva_state *state = kva_module_find_state(e->m, name);
+  kva_state *state = kva_map_get_str(e->states, name);
   return state ? state : new_param(e, s, name, type);
 }
 
@@ -161,8 +166,7 @@ void kva_el_param(kva_elab *e, const kva_ast_stmt *s) {
   kva_el_bind(e, target->text, v);
 }
 
-/* ---- states of dumps
- * -------------------------------------------------------------------------------------------------- */
+/* ---- states of dumps ------------------------------------------------------------------------------------- */
 
 static bool state_kind(kva_elab *e, const kva_ast_name *name, kva_state_kind *out) {
   static const char *const kinds[] = {[KVA_STATE_PARAM] = "param",
@@ -180,11 +184,11 @@ static kva_state *declare_state(kva_elab *e, const kva_ast_state *s) {
   kva_state_kind kind;
   const kva_type *type = kva_el_type(e, s->type);
   if (!state_kind(e, &s->kind, &kind) || !type) return NULL;
-  if (kva_module_find_state(e->m, s->name.text)) {
+  if (kva_map_get_str(e->states, s->name.text)) {
     kva_el_error(e, s->name.token, "there is a state '%s' already", s->name.text);
     return NULL;
   }
-  kva_state *state = kva_state_create(e->m, s->name.text, type, kind);
+  kva_state *state = new_state(e, s->name.text, type, kind);
   state->loc = kva_el_loc(e, s->name.token);
   state->frozen = kva_el_has_flag(&s->flags, "frozen");
   if (kva_el_has_flag(&s->flags, "nodecay")) state->decay = false;
@@ -195,7 +199,7 @@ static kva_state *declare_state(kva_elab *e, const kva_ast_state *s) {
 static void finish_state(kva_elab *e, const kva_ast_state *s, kva_state *state) {
   if (s->init) (void)set_init(e, s->init, state);
   if (!s->of.text) return;
-  state->of = kva_module_find_state(e->m, s->of.text);
+  state->of = kva_map_get_str(e->states, s->of.text);
   if (!state->of) kva_el_error(e, s->of.token, "there is no state '%s'", s->of.text);
 }
 

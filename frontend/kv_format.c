@@ -20,7 +20,7 @@ typedef struct printer {
   bool after_graph;
 } printer;
 
-/* ---- lines ----------------------------------------------------------------------------------------------------- */
+/* ---- lines ----------------------------------------------------------------------------------------------- */
 
 static void put(printer *p, const char *s) {
   kva_text_add_bytes(&p->line, s, strlen(s));
@@ -322,7 +322,7 @@ static void put_attrs_vertical(printer *p, const kva_ast_attrs *a) {
   put(p, ">");
 }
 
-/* ---- statements ----------------------------------------------------------------------------------------------- */
+/* ---- statements ------------------------------------------------------------------------------------------ */
 
 static void put_statement(printer *p, const kva_ast_stmt *s);
 

@@ -3,7 +3,7 @@
 
 /* A text holds no control characters but white space; an ONNX protobuf holds some right at its start, where its first
  * fields' tags and lengths are. */
-static bool looks_like_text(const kva_file *file) {
+bool kva_file_is_text(const kva_file *file) {
   enum { LOOK = 4096 };
   const unsigned char *data = file->data;
   for (size_t i = 0; i < file->size && i < LOOK; i++) {
@@ -15,7 +15,7 @@ static bool looks_like_text(const kva_file *file) {
 
 static kva_status load_mapped(const kva_file *file, const char *path, const kva_load_options *options, kva_diag *diag,
                               kva_module **out_module) {
-  if (!looks_like_text(file)) return kva_import_onnx(file, path, options, diag, out_module);
+  if (!kva_file_is_text(file)) return kva_import_onnx(file, path, options, diag, out_module);
   kva_arena *arena = kva_arena_create();
   char *text = kva_arena_strndup(arena, file->data, file->size);
   kva_status status = strlen(text) == file->size

@@ -1,5 +1,7 @@
 /* What a model needs, counted before anything is built: every (domain, operator, version) in the main graph, its
- * sub-graphs and the functions that are called, with the answer of the rule table. Also the checks of a model's header. */
+ * sub-graphs and the functions that are called, with the answer of the rule table. Also the checks of a model's header.
+ */
+#include "frontend/frontend_internal.h"
 #include "frontend/onnx_proto.h"
 
 const char *kva_pb_domain(const char *domain) {
@@ -109,7 +111,8 @@ static bool is_called(counting *c, const kva_pb_function *f) {
 }
 
 kva_status kva_pb_count_ops(const kva_pb_model *m, kva_arena *arena, kva_check_report *out) {
-  counting c = {.model = m, .arena = arena, .report = out, .rows = kva_map_create(arena), .visited = kva_map_create(arena)};
+  counting c = {
+      .model = m, .arena = arena, .report = out, .rows = kva_map_create(arena), .visited = kva_map_create(arena)};
   *out = (kva_check_report){0};
   count_graph(&c, m->graph, (imports){m->n_opset_import, m->opset_import});
   /* Every round visits the bodies of functions that an earlier round saw called. */
@@ -121,18 +124,24 @@ kva_status kva_pb_count_ops(const kva_pb_model *m, kva_arena *arena, kva_check_r
   return KVA_OK;
 }
 
-kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out) {
-  kva_file file;
+static kva_status check_onnx(const kva_file *file, const char *path, kva_arena *arena, kva_diag *diag,
+                             kva_check_report *out) {
   kva_loc loc = {.file = path};
   ProtobufCMessage *message = NULL;
-  *out = (kva_check_report){0};
-  KVA_TRY(kva_file_map(path, diag, &file));
   kva_status status =
-      kva_pb_unpack(&onnx__model_proto__descriptor, file.data, file.size, "model", &loc, diag, &message);
+      kva_pb_unpack(&onnx__model_proto__descriptor, file->data, file->size, "model", &loc, diag, &message);
   const kva_pb_model *model = (const kva_pb_model *)message;
   if (!status) status = kva_pb_check_header(model, &loc, diag);
   if (!status) status = kva_pb_count_ops(model, arena, out);
   if (message) protobuf_c_message_free_unpacked(message, NULL);
+  return status;
+}
+
+kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out) {
+  kva_file file;
+  *out = (kva_check_report){0};
+  KVA_TRY(kva_file_map(path, diag, &file));
+  kva_status status = kva_file_is_text(&file) ? KVA_OK : check_onnx(&file, path, arena, diag, out);
   kva_file_unmap(&file);
   return status;
 }

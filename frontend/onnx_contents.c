@@ -26,8 +26,10 @@ static kva_wide *new_wide(kva_arena *arena, const kva_type *t, int64_t n) {
   w->rank = t->rank;
   w->n = n;
   for (uint32_t i = 0; i < t->rank; i++) (void)kva_expr_is_const(t->dims[i], &w->dims[i]);
-  if (kva_dtype_is_float(t->dtype)) w->f = KVA_NEW_ARRAY(arena, double, n + 1);
-  else w->i = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  if (kva_dtype_is_float(t->dtype))
+    w->f = KVA_NEW_ARRAY(arena, double, n + 1);
+  else
+    w->i = KVA_NEW_ARRAY(arena, int64_t, n + 1);
   return w;
 }
 
@@ -35,16 +37,20 @@ static kva_wide *load_constant(kva_onnx_ctx *c, const kva_value *v, int64_t n) {
   const kva_tensor_data *data = ((const kva_constant_attrs *)v->def->attrs)->value;
   kva_wide *w = new_wide(c->arena, v->type, n);
   for (int64_t i = 0; i < n; i++) {
-    if (w->f) w->f[i] = kva_load_f64(data->dtype, data->data, i);
-    else w->i[i] = kva_load_i64(data->dtype, data->data, i);
+    if (w->f)
+      w->f[i] = kva_load_f64(data->dtype, data->data, i);
+    else
+      w->i[i] = kva_load_i64(data->dtype, data->data, i);
   }
   return w;
 }
 
 static void round_elements(kva_wide *w) {
   for (int64_t i = 0; i < w->n; i++) {
-    if (w->f) w->f[i] = kva_round_f64(w->dtype, w->f[i]);
-    else w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
+    if (w->f)
+      w->f[i] = kva_round_f64(w->dtype, w->f[i]);
+    else
+      w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
   }
 }
 
@@ -100,7 +106,9 @@ static const kva_wide *constant(kva_onnx_ctx *c, const kva_value *v, int depth) 
   return w;
 }
 
-const kva_wide *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v) { return constant(c, v, 0); }
+const kva_wide *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v) {
+  return constant(c, v, 0);
+}
 
 /* ---- symbolic elements ------------------------------------------------------------------------------------------- */
 
@@ -109,8 +117,8 @@ typedef struct elements {
   kva_expr_ctx *x;
   const kva_node *n;
   int depth;
-  uint32_t len;   /* of the result */
-  kva_dim *out;   /* [len] */
+  uint32_t len; /* of the result */
+  kva_dim *out; /* [len] */
 } elements;
 
 static const kva_dims *contents(kva_onnx_ctx *c, const kva_value *v, int depth);
@@ -120,7 +128,9 @@ static const kva_dims *operand_contents(elements *e, uint32_t i) {
   return v ? contents(e->c, v, e->depth + 1) : NULL;
 }
 
-static kva_dim pick(const kva_dims *d, uint32_t i) { return d->v[d->n == 1 ? 0 : i]; }
+static kva_dim pick(const kva_dims *d, uint32_t i) {
+  return d->v[d->n == 1 ? 0 : i];
+}
 
 /* Two operands of the result's length or of one element. */
 static bool both_operands(elements *e, uint32_t first, const kva_dims **a, const kva_dims **b) {
@@ -323,7 +333,9 @@ static const kva_dims *contents(kva_onnx_ctx *c, const kva_value *v, int depth) 
   return dims;
 }
 
-const kva_dims *kva_onnx_contents(kva_onnx_ctx *c, const kva_value *v) { return contents(c, v, 0); }
+const kva_dims *kva_onnx_contents(kva_onnx_ctx *c, const kva_value *v) {
+  return contents(c, v, 0);
+}
 
 void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims) {
   if (!c->contents) c->contents = kva_map_create(c->arena);

@@ -1,5 +1,5 @@
-/* Module -> ONNX protobuf. The inverse of onnx_import.c: nodes in order, states and constants as initialisers, symbols as
- * dim_params, KVShift as a call of a model-local function that carries its definition. */
+/* Module -> ONNX protobuf. The inverse of onnx_import.c: nodes in order, states and constants as initialisers, symbols
+ * as dim_params, KVShift as a call of a model-local function that carries its definition. */
 #include "frontend/onnx_export.h"
 
 #include <stdlib.h>

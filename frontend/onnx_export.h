@@ -18,11 +18,11 @@ typedef struct kva_export {
   KVA_VEC(kva_pb_node *) nodes; /* of the graph, or of the function body being written */
   KVA_VEC(kva_pb_tensor *) initializers;
   KVA_VEC(kva_pb_function *) functions;
-  bool in_function;     /* constants are nodes then: functions have no initialisers */
-  const char **names;   /* of values, by id */
+  bool in_function;   /* constants are nodes then: functions have no initialisers */
+  const char **names; /* of values, by id */
   kva_map *used_names;
-  kva_map *dims;        /* expression -> name of an int64[1] tensor */
-  uint32_t n_made;      /* names made up */
+  kva_map *dims;   /* expression -> name of an int64[1] tensor */
+  uint32_t n_made; /* names made up */
 } kva_export;
 
 /* ---- names and constants ----------------------------------------------------------------------------------------- */
@@ -42,7 +42,9 @@ const char *kva_export_dims(kva_export *e, uint32_t n, const kva_dim *dims);
 
 /* Appends a node with n_out outputs, the first called `out` (NULL: a fresh name). Inputs NULL: left out. */
 kva_pb_node *kva_export_node(kva_export *e, const char *op_type, uint32_t n_in, const char *const *in, const char *out);
-static inline const char *kva_export_out(const kva_pb_node *n) { return n->output[0]; }
+static inline const char *kva_export_out(const kva_pb_node *n) {
+  return n->output[0];
+}
 const char *kva_export_1(kva_export *e, const char *op_type, const char *x);
 const char *kva_export_2(kva_export *e, const char *op_type, const char *x, const char *y);
 const char *kva_export_3(kva_export *e, const char *op_type, const char *x, const char *y, const char *z);
@@ -60,7 +62,8 @@ const char *kva_export_unsqueeze(kva_export *e, const char *x, uint32_t n, const
 const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x, uint32_t n, const int64_t *axes,
                               bool keepdims);
 
-/* ---- operators ----------------------------------------------------------------------------------------------------- */
+/* ---- operators -----------------------------------------------------------------------------------------------------
+ */
 
 /* Writes n and names its results in e->names. */
 KVA_MUST_USE kva_status kva_export_op(kva_export *e, const kva_node *n);

@@ -32,7 +32,8 @@ static kva_pb_tensor *new_tensor(kva_export *e, kva_dtype t, uint32_t rank, cons
   return p;
 }
 
-static kva_pb_attr *new_attr(kva_export *e, kva_pb_node *n, const char *name, Onnx__AttributeProto__AttributeType type) {
+static kva_pb_attr *new_attr(kva_export *e, kva_pb_node *n, const char *name,
+                             Onnx__AttributeProto__AttributeType type) {
   kva_pb_attr *a = KVA_NEW(e->arena, kva_pb_attr);
   onnx__attribute_proto__init(a);
   a->name = kva_arena_strdup(e->arena, name);
@@ -71,7 +72,9 @@ const char *kva_export_i64s(kva_export *e, uint32_t n, const int64_t *v) {
   return kva_export_tensor(e, KVA_I64, 1, &extent, kva_arena_memdup(e->arena, n ? v : &extent, n * sizeof *v), bytes);
 }
 
-const char *kva_export_i64(kva_export *e, int64_t v) { return kva_export_i64s(e, 1, &v); }
+const char *kva_export_i64(kva_export *e, int64_t v) {
+  return kva_export_i64s(e, 1, &v);
+}
 
 /* ---- shape arithmetic -------------------------------------------------------------------------------------------- */
 
@@ -149,7 +152,8 @@ const char *kva_export_dims(kva_export *e, uint32_t n, const kva_dim *dims) {
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-kva_pb_node *kva_export_node(kva_export *e, const char *op_type, uint32_t n_in, const char *const *in, const char *out) {
+kva_pb_node *kva_export_node(kva_export *e, const char *op_type, uint32_t n_in, const char *const *in,
+                             const char *out) {
   kva_pb_node *n = KVA_NEW(e->arena, kva_pb_node);
   onnx__node_proto__init(n);
   n->op_type = kva_arena_strdup(e->arena, op_type);

@@ -42,8 +42,7 @@ kva_status kva_export_rope(kva_export *e, const kva_node *n) {
   const char *second = kva_export_2(e, "Add", kva_export_2(e, "Mul", b, cos), kva_export_2(e, "Mul", a, sin));
   const char *y = join_pairs(e, x_type, first, second, interleaved, 2 * half);
   if (!y) return KVA_UNSUPPORTED;
-  if (2 * half < width)
-    y = kva_export_concat(e, 2, (const char *[]){y, channels(e, x, 2 * half, width, 1)}, -1);
+  if (2 * half < width) y = kva_export_concat(e, 2, (const char *[]){y, channels(e, x, 2 * half, width, 1)}, -1);
   kva_export_set(e, n, 0, y);
   return KVA_OK;
 }
@@ -126,8 +125,10 @@ static const char *hide(kva_export *e, const attention *x, const char *visible, 
 
 static const char *masked(kva_export *e, const attention *x, const char *s) {
   const kva_value *mask = kva_operand(x->n, 3);
-  if (mask && mask->type->dtype == KVA_BOOL) s = hide(e, x, kva_export_name(e, mask), s);
-  else if (mask) s = kva_export_2(e, "Add", s, operand_as(e, x->n, 3, x->t));
+  if (mask && mask->type->dtype == KVA_BOOL)
+    s = hide(e, x, kva_export_name(e, mask), s);
+  else if (mask)
+    s = kva_export_2(e, "Add", s, operand_as(e, x->n, 3, x->t));
   if (x->a->causal) s = hide(e, x, kva_export_2(e, "LessOrEqual", x->keys, x->rows), s);
   if (x->a->window <= 0) return s;
   const char *window = kva_export_scalar(e, KVA_I64, (double)x->a->window);
@@ -297,8 +298,11 @@ static kva_status read_form(kva_export *e, const kva_node *n, shift_form *f) {
   const kva_type *w = kva_operand(n, 1)->type;
   const char *boundary = a->boundary ? a->boundary : "zero";
   kva_dtype t = kva_operand(n, 0)->type->dtype;
-  *f = (shift_form){.time = a->time_axis, .weight_rank = w->rank, .keep = !strcmp(boundary, "keep"),
-                    .edge = !strcmp(boundary, "edge"), .past = kva_operand(n, 2) != NULL,
+  *f = (shift_form){.time = a->time_axis,
+                    .weight_rank = w->rank,
+                    .keep = !strcmp(boundary, "keep"),
+                    .edge = !strcmp(boundary, "edge"),
+                    .past = kva_operand(n, 2) != NULL,
                     .widen = t != KVA_F32 && t != KVA_F64};
   if (kva_operand(n, 3) || kva_operand(n, 4))
     return kva_export_unsupported(e, n, "segments and left padding have no ONNX form yet");

@@ -1,5 +1,5 @@
-/* Internal operators as ONNX nodes: one row each. Where ONNX has the operator the row names it; the rest is written out in
- * primitives that every runtime has. */
+/* Internal operators as ONNX nodes: one row each. Where ONNX has the operator the row names it; the rest is written out
+ * in primitives that every runtime has. */
 #include "frontend/onnx_export.h"
 
 typedef kva_status (*export_fn)(kva_export *e, const kva_node *n, const char *op_type);
@@ -69,7 +69,8 @@ static kva_status export_state_read(kva_export *e, const kva_node *n, const char
       return cannot(e, n, "its state has a symbolic shape");
   const void *data = state_bytes(e, s);
   if (!data || !kva_dtype_bytes(s->type->dtype, elements, &bytes))
-    return kva_error(e->diag, &n->loc, "ONNX export: state %s has no values; train or load a checkpoint first", s->name);
+    return kva_error(e->diag, &n->loc, "ONNX export: state %s has no values; train or load a checkpoint first",
+                     s->name);
   const char *name = kva_export_tensor(e, s->type->dtype, s->type->rank, dims, data, bytes);
   if (!kva_map_get_str(e->used_names, s->name)) {
     name = kva_export_fresh(e, s->name);
@@ -189,8 +190,8 @@ static kva_status export_transpose(kva_export *e, const kva_node *n, const char 
   return KVA_OK;
 }
 
-/* Ends one past the last element. Going backward the end is given from the far side (minus the extent), because -1 would mean
- * the last element. */
+/* Ends one past the last element. Going backward the end is given from the far side (minus the extent), because -1
+ * would mean the last element. */
 static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_slice_attrs *a = n->attrs;
   const kva_type *x = kva_operand(n, 0)->type;
@@ -202,9 +203,12 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
     axes[i] = i;
     kva_dim span = kva_expr_muli(c, kva_expr_addi(c, a->shape.v[i], -1), steps[i]);
     kva_dim last = kva_expr_add(c, a->starts.v[i], span);
-    if (kva_expr_is(a->shape.v[i], 0)) ends[i] = a->starts.v[i];
-    else if (steps[i] > 0) ends[i] = kva_expr_addi(c, last, 1);
-    else ends[i] = kva_expr_sub(c, kva_expr_addi(c, last, -1), x->dims[i]);
+    if (kva_expr_is(a->shape.v[i], 0))
+      ends[i] = a->starts.v[i];
+    else if (steps[i] > 0)
+      ends[i] = kva_expr_addi(c, last, 1);
+    else
+      ends[i] = kva_expr_sub(c, kva_expr_addi(c, last, -1), x->dims[i]);
   }
   const char *from = kva_export_dims(e, x->rank, a->starts.v), *to = kva_export_dims(e, x->rank, ends);
   if (!from || !to) return KVA_UNSUPPORTED;
@@ -214,7 +218,8 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
 
 static kva_status export_pad(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_pad_attrs *a = n->attrs;
-  const char *before = kva_export_dims(e, a->before.n, a->before.v), *after = kva_export_dims(e, a->after.n, a->after.v);
+  const char *before = kva_export_dims(e, a->before.n, a->before.v),
+             *after = kva_export_dims(e, a->after.n, a->after.v);
   if (!before || !after) return KVA_UNSUPPORTED;
   const char *inputs[] = {in(e, n, 0), kva_export_concat(e, 2, (const char *[]){before, after}, 0), in(e, n, 1)};
   kva_pb_node *p = kva_export_node(e, op_type, 3, inputs, NULL);
@@ -248,7 +253,8 @@ static kva_status export_scatter_nd(kva_export *e, const kva_node *n, const char
   return KVA_OK;
 }
 
-/* ---- contraction and windows --------------------------------------------------------------------------------------- */
+/* ---- contraction and windows ---------------------------------------------------------------------------------------
+ */
 
 static const char *swap_last(kva_export *e, const char *x, uint32_t rank) {
   int64_t perm[KVA_MAX_RANK];
@@ -282,7 +288,9 @@ static kva_status export_conv(kva_export *e, const kva_node *n, const char *op_t
   return KVA_OK;
 }
 
-static int64_t entry(kva_ints v, uint32_t i, int64_t absent) { return v.n ? v.v[i] : absent; }
+static int64_t entry(kva_ints v, uint32_t i, int64_t absent) {
+  return v.n ? v.v[i] : absent;
+}
 
 /* output_padding makes up what stride, kernel and pads leave of the result's extent. */
 static kva_status export_conv_transpose(kva_export *e, const kva_node *n, const char *op_type) {

@@ -86,10 +86,13 @@ static kva_status missing_input(kva_import *im, node_list nodes, size_t index, c
   if (producer == nodes.n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
   const char *by = node_loc(im, nodes.v[producer], producer).node;
   bool cycle = producer == index || (nodes.n <= 4096 && depends_on(im, nodes, producer, index));
-  if (cycle) return kva_error(im->c.diag, loc, "the graph has a cycle: input '%s' comes from node '%s', which depends on "
-                              "this node", name, by);
-  return kva_error(im->c.diag, loc, "input '%s' is defined only later, by node '%s'; nodes must be in topological order",
-                   name, by);
+  if (cycle)
+    return kva_error(im->c.diag, loc,
+                     "the graph has a cycle: input '%s' comes from node '%s', which depends on "
+                     "this node",
+                     name, by);
+  return kva_error(im->c.diag, loc,
+                   "input '%s' is defined only later, by node '%s'; nodes must be in topological order", name, by);
 }
 
 /* ---- functions --------------------------------------------------------------------------------------------------- */
@@ -148,8 +151,11 @@ static kva_status inline_function(kva_import *im, const kva_onnx_node *call, con
                                   const kva_import_frame *caller, kva_value **out) {
   KVA_TRY(check_call(im, call, f, caller));
   kva_import_frame *frame = KVA_NEW(im->c.arena, kva_import_frame);
-  *frame = (kva_import_frame){.caller = caller, .function = f, .n_imports = f->n_opset_import,
-                              .imports = f->opset_import, .depth = caller->depth + 1};
+  *frame = (kva_import_frame){.caller = caller,
+                              .function = f,
+                              .n_imports = f->n_opset_import,
+                              .imports = f->opset_import,
+                              .depth = caller->depth + 1};
   kva_import_scope *scope = KVA_NEW(im->c.arena, kva_import_scope);
   *scope = (kva_import_scope){.frame = frame, .names = kva_map_create(im->c.arena)};
   KVA_TRY(frame_attrs(im, call, f, frame));
@@ -160,7 +166,8 @@ static kva_status inline_function(kva_import *im, const kva_onnx_node *call, con
   }
   size_t errors = kva_diag_errors(im->c.diag);
   kva_import_nodes(im, scope, f->n_node, f->node);
-  if (kva_diag_errors(im->c.diag) != errors) kva_note(im->c.diag, &call->loc, "in function '%s', called here", kva_pb_str(f->name));
+  if (kva_diag_errors(im->c.diag) != errors)
+    kva_note(im->c.diag, &call->loc, "in function '%s', called here", kva_pb_str(f->name));
   return function_outputs(im, call, f, scope, out);
 }
 
@@ -175,9 +182,12 @@ static kva_status node_inputs(kva_import *im, const kva_import_scope *s, node_li
     const char *name = kva_pb_str(n->input[i]);
     if (!*name) continue;
     const kva_import_name *found = kva_import_find(s, name);
-    if (!found) status = missing_input(im, nodes, index, name, loc);
-    else if (found->state == KVA_NAME_FAILED) *out_skip = true;
-    else out[i] = found->value;
+    if (!found)
+      status = missing_input(im, nodes, index, name, loc);
+    else if (found->state == KVA_NAME_FAILED)
+      *out_skip = true;
+    else
+      out[i] = found->value;
   }
   return status;
 }
@@ -249,8 +259,10 @@ kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kv
     im->c.b.loc = im->loc;
     kva_import_name v = {KVA_NAME_OK, NULL};
     kva_status status = kva_pb_read_tensor(&im->tensors, t, raw ? raw[i] : NULL, &im->loc, &data);
-    if (status) v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
-    else v.value = kva_const_tensor(&im->c.b, data);
+    if (status)
+      v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
+    else
+      v.value = kva_const_tensor(&im->c.b, data);
     KVA_TRY(kva_import_define(im, s, kva_pb_str(t->name), v, &im->loc));
   }
   return KVA_OK;
@@ -274,8 +286,9 @@ static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_valu
   const kva_wide *fixed = o && o->fixed_input ? o->fixed_input(o->fixed_input_user, index, name) : NULL;
   KVA_TRY(kva_import_type(im, v, &type));
   if (fixed && (fixed->dtype != type->dtype || fixed->rank != type->rank))
-    return kva_error(im->c.diag, &im->loc, "input '%s': expected %s of rank %u, the value to fix it to is %s of rank %u",
-                     name, kva_dtype_name(type->dtype), type->rank, kva_dtype_name(fixed->dtype), fixed->rank);
+    return kva_error(im->c.diag, &im->loc,
+                     "input '%s': expected %s of rank %u, the value to fix it to is %s of rank %u", name,
+                     kva_dtype_name(type->dtype), type->rank, kva_dtype_name(fixed->dtype), fixed->rank);
   *out = fixed ? fixed_input(im, fixed) : kva_graph_add_input(im->c.b.graph, type, name);
   return KVA_OK;
 }
@@ -349,8 +362,7 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
   KVA_TRY(kva_import_initializers(im, &scope, g, borrow_initializers(im, file)));
   kva_import_nodes(im, &scope, g->n_node, g->node);
   KVA_TRY(import_outputs(im, &scope, g, f));
-  if (im->model->n_training_info)
-    kva_warn(im->c.diag, &im->loc, "the model's training information is not used");
+  if (im->model->n_training_info) kva_warn(im->c.diag, &im->loc, "the model's training information is not used");
   return im->status;
 }
 
@@ -379,6 +391,9 @@ static const char *folder_of(kva_arena *arena, const char *path) {
 }
 
 static kva_status import_model(kva_import *im, const kva_file *file) {
+  if (im->options && im->options->n_defines)
+    return kva_error(im->c.diag, &im->loc, "an ONNX model has no hyper-parameters, so -D %s=%s sets nothing",
+                     im->options->defines[0].name, im->options->defines[0].value);
   KVA_TRY(kva_pb_check_header(im->model, &im->loc, im->c.diag));
   KVA_TRY(check_operators(im));
   KVA_TRY(import_graph(im, file));
@@ -405,7 +420,9 @@ kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_loa
   kva_status status = import_model(&im, file);
   kva_arena_destroy(scratch);
   protobuf_c_message_free_unpacked(message, NULL);
-  if (status) kva_module_destroy(m);
-  else *out = m;
+  if (status)
+    kva_module_destroy(m);
+  else
+    *out = m;
   return status;
 }

@@ -43,10 +43,10 @@ typedef struct kva_import {
   kva_map *symbols;    /* dim_param -> kva_dim */
   kva_map *used_names; /* of symbols */
   uint64_t pins_used;
-  int64_t n_nodes;     /* built so far, functions inlined */
+  int64_t n_nodes; /* built so far, functions inlined */
   const void *producers_of;
-  kva_map *producers;  /* output name -> number + 1 in the node list `producers_of`, for messages */
-  kva_status status;   /* the first failure */
+  kva_map *producers; /* output name -> number + 1 in the node list `producers_of`, for messages */
+  kva_status status;  /* the first failure */
 } kva_import;
 
 /* Remembers a failure and hands it on. */

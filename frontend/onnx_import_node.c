@@ -75,8 +75,8 @@ static const kva_onnx_subgraph *make_subgraph(kva_import *im, const kva_import_s
                                               const kva_loc *loc) {
   subgraph *s = KVA_NEW(im->c.arena, subgraph);
   *s = (subgraph){.im = im, .outer = scope, .graph = g, .loc = *loc};
-  s->base = (kva_onnx_subgraph){.n_inputs = (uint32_t)g->n_input, .n_outputs = (uint32_t)g->n_output,
-                                .build = build_subgraph};
+  s->base = (kva_onnx_subgraph){
+      .n_inputs = (uint32_t)g->n_input, .n_outputs = (uint32_t)g->n_output, .build = build_subgraph};
   return &s->base;
 }
 

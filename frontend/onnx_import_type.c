@@ -101,8 +101,10 @@ kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva
   if (!v->type || v->type->value_case == ONNX__TYPE_PROTO__VALUE__NOT_SET)
     return kva_error(im->c.diag, &im->loc, "input '%s' has no type", name);
   if (v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
-    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc, "input '%s': only tensors are supported, not sequences, maps, "
-                    "optionals or sparse tensors", name);
+    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc,
+                    "input '%s': only tensors are supported, not sequences, maps, "
+                    "optionals or sparse tensors",
+                    name);
   return tensor_type(im, name, v->type->tensor_type, out);
 }
 

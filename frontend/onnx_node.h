@@ -1,5 +1,6 @@
 /* ONNX nodes, independent of where they were written: the protobuf importer and the text elaborator both turn their
- * nodes into kva_onnx_node and call kva_onnx_build, which normalises the (operator, version) pair to internal operators. */
+ * nodes into kva_onnx_node and call kva_onnx_build, which normalises the (operator, version) pair to internal
+ * operators. */
 #ifndef KVA_FRONTEND_ONNX_NODE_H
 #define KVA_FRONTEND_ONNX_NODE_H
 
@@ -44,7 +45,7 @@ typedef struct kva_onnx_ctx {
   kva_builder b;
   kva_diag *diag;
   kva_arena *arena;
-  int64_t opset;    /* of the default domain for the current graph or function */
+  int64_t opset;      /* of the default domain for the current graph or function */
   kva_map *contents;  /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
   kva_map *constants; /* value pointer -> kva_wide *: values of small constant tensors; both maps made on first use */
 } kva_onnx_ctx;

@@ -1,9 +1,13 @@
 /* Rules: activations, softmax and dropout. Constants take the operand's type; definitions are the specification's. */
 #include "frontend/onnx_rules.h"
 
-static kva_value *num(kva_onnx_call *k, double v) { return kva_scalar_like(k->b, kva_onnx_in(k, 0), v); }
+static kva_value *num(kva_onnx_call *k, double v) {
+  return kva_scalar_like(k->b, kva_onnx_in(k, 0), v);
+}
 
-static kva_value *is_negative(kva_onnx_call *k, kva_value *x) { return kva_build2(k->b, KVA_OP_less, x, num(k, 0)); }
+static kva_value *is_negative(kva_onnx_call *k, kva_value *x) {
+  return kva_build2(k->b, KVA_OP_less, x, num(k, 0));
+}
 
 /* alpha * (exp(x) - 1) */
 static kva_value *scaled_expm1(kva_onnx_call *k, kva_value *x, double alpha) {
@@ -92,7 +96,8 @@ kva_status kva_onnx_shrink(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *bias = num(k, kva_onnx_float(k, "bias", 0));
   double lambd = kva_onnx_float(k, "lambd", 0.5);
-  kva_value *below = kva_build2(b, KVA_OP_less, x, num(k, -lambd)), *above = kva_build2(b, KVA_OP_less, num(k, lambd), x);
+  kva_value *below = kva_build2(b, KVA_OP_less, x, num(k, -lambd)),
+            *above = kva_build2(b, KVA_OP_less, num(k, lambd), x);
   kva_value *high = kva_onnx_where(b, above, kva_sub(b, x, bias), num(k, 0));
   return kva_onnx_done(k, kva_onnx_where(b, below, kva_add(b, x, bias), high));
 }
@@ -112,8 +117,10 @@ static kva_status row_view(kva_onnx_call *k, kva_value **out_x, uint32_t *out_ax
   kva_value *x = kva_onnx_in(k, 0);
   int64_t axis = kva_onnx_int(k, "axis", k->version < 13 ? 1 : -1);
   *out_x = x;
-  if (k->version < 13 && axis == x->type->rank) *out_axis = (uint32_t)axis;
-  else KVA_TRY(kva_onnx_axis(k, axis, x->type->rank, out_axis));
+  if (k->version < 13 && axis == x->type->rank)
+    *out_axis = (uint32_t)axis;
+  else
+    KVA_TRY(kva_onnx_axis(k, axis, x->type->rank, out_axis));
   if (k->version >= 13 || *out_axis + 1 == x->type->rank) return KVA_OK;
   *out_x = kva_onnx_flatten_2d(k->b, x, *out_axis);
   *out_axis = 1;

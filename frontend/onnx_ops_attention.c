@@ -38,7 +38,8 @@ static kva_status rotary_table(kva_onnx_call *k, uint32_t input, kva_value **out
 kva_status kva_onnx_rotary_embedding(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *cos = NULL, *sin = NULL;
   bool flat = x->type->rank == 3;
-  if (!flat && x->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or 4, found %u", x->type->rank);
+  if (!flat && x->type->rank != 4)
+    return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or 4, found %u", x->type->rank);
   if (flat) KVA_TRY(split_heads(k, x, kva_onnx_int(k, "num_heads", 0), &x));
   KVA_TRY(rotary_table(k, 1, &cos));
   KVA_TRY(rotary_table(k, 2, &sin));
@@ -116,9 +117,12 @@ static kva_status read_mask(kva_onnx_call *k, attention *a) {
   if (!valid) return KVA_OK;
   if (valid->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "nonpad_kv_seqlen: expected rank 1");
   kva_value *visible = valid_mask(k, valid, keys);
-  if (!mask) a->mask = visible;
-  else if (mask->type->dtype == KVA_BOOL) a->mask = kva_build2(b, KVA_OP_logical_and, visible, mask);
-  else a->mask = kva_onnx_where(b, visible, mask, kva_scalar_like(b, mask, -(double)INFINITY));
+  if (!mask)
+    a->mask = visible;
+  else if (mask->type->dtype == KVA_BOOL)
+    a->mask = kva_build2(b, KVA_OP_logical_and, visible, mask);
+  else
+    a->mask = kva_onnx_where(b, visible, mask, kva_scalar_like(b, mask, -(double)INFINITY));
   return KVA_OK;
 }
 
@@ -194,8 +198,8 @@ static kva_status check_causal_conv(kva_onnx_call *k, const char **activation) {
   return KVA_OK;
 }
 
-/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1], and tap j of the shift is tap
- * k-1-j of the convolution. Its state is the same: the last k-1 inputs. */
+/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1], and tap j of the shift is
+ * tap k-1-j of the convolution. Its state is the same: the last k-1 inputs. */
 kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);

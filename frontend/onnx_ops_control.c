@@ -1,5 +1,5 @@
-/* Rules: If, Loop and Scan. The internal graph has no control flow: a branch whose condition is known is inlined, others
- * become a selection; loops are unrolled, so their trip count and conditions must be known. */
+/* Rules: If, Loop and Scan. The internal graph has no control flow: a branch whose condition is known is inlined,
+ * others become a selection; loops are unrolled, so their trip count and conditions must be known. */
 #include "frontend/frontend_internal.h"
 #include "frontend/onnx_rules.h"
 
@@ -67,8 +67,7 @@ static kva_status join(kva_onnx_call *k, const collected *c, int64_t axis, bool 
   if (!c->n) return kva_onnx_fail(k, KVA_UNSUPPORTED, "a loop without iterations collects nothing");
   uint32_t rank = c->v[0]->type->rank + 1, at;
   KVA_TRY(kva_onnx_axis(k, axis, rank, &at));
-  for (uint32_t i = 0; i < c->n; i++)
-    parts[i] = kva_onnx_unsqueeze(k->b, c->v[reversed ? c->n - 1 - i : i], at, 1);
+  for (uint32_t i = 0; i < c->n; i++) parts[i] = kva_onnx_unsqueeze(k->b, c->v[reversed ? c->n - 1 - i : i], at, 1);
   kva_concat_attrs attrs = {.axis = at};
   *out = c->n == 1 ? parts[0] : kva_build(k->b, KVA_OP_concat, c->n, parts, &attrs);
   return k->b->failed ? KVA_INVALID : KVA_OK;
@@ -143,7 +142,9 @@ typedef struct scan {
   collected *scans;
 } scan;
 
-static int64_t entry(kva_ints v, uint32_t i) { return i < v.n ? v.v[i] : 0; }
+static int64_t entry(kva_ints v, uint32_t i) {
+  return i < v.n ? v.v[i] : 0;
+}
 
 static kva_status read_scan(kva_onnx_call *k, scan *s) {
   KVA_TRY(body_of(k, "body", &s->body));

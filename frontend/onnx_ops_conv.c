@@ -32,7 +32,8 @@ static void split_padding(kva_onnx_window *w, uint32_t i, int64_t total) {
   w->pads[i + w->n] = total - w->pads[i];
 }
 
-/* Output extent of axis i and its pads. Without an explicit output: stride * (in - 1) + output_padding + span - pads. */
+/* Output extent of axis i and its pads. Without an explicit output: stride * (in - 1) + output_padding + span - pads.
+ */
 static kva_status transposed_extent(kva_onnx_call *k, kva_onnx_window *w, uint32_t i, kva_ints wanted, kva_dim *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
   kva_ints padding = kva_onnx_ints(k, "output_padding");

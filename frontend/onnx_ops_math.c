@@ -6,7 +6,9 @@ kva_status kva_onnx_unary(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build1(k->b, (kva_op_id)k->arg, kva_onnx_in(k, 0)));
 }
 
-kva_status kva_onnx_identity(kva_onnx_call *k) { return kva_onnx_done(k, kva_onnx_in(k, 0)); }
+kva_status kva_onnx_identity(kva_onnx_call *k) {
+  return kva_onnx_done(k, kva_onnx_in(k, 0));
+}
 
 kva_status kva_onnx_is_inf(kva_onnx_call *k) {
   kva_is_inf_attrs attrs = {.detect_negative = kva_onnx_int(k, "detect_negative", 1) != 0,
@@ -39,8 +41,7 @@ static kva_status cast_to(kva_onnx_call *k, kva_dtype to) {
   const char *rounding = kva_onnx_string(k, "round_mode", "up");
   if (to == KVA_STRING || to == KVA_C64 || to == KVA_C128)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "%s tensors are not supported", kva_dtype_name(to));
-  if (to == KVA_F8E8M0 && strcmp(rounding, "up"))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "round_mode '%s'", rounding);
+  if (to == KVA_F8E8M0 && strcmp(rounding, "up")) return kva_onnx_fail(k, KVA_UNSUPPORTED, "round_mode '%s'", rounding);
   if (x->type->dtype == to) return kva_onnx_done(k, x);
   /* Integers narrower than a byte wrap, as from every wider integer; casts to whole bytes saturate. */
   if (kva_dtype_is_float(x->type->dtype) && kva_dtype_is_int(to) && kva_dtype_bits(to) < 8)
@@ -55,7 +56,9 @@ kva_status kva_onnx_cast(kva_onnx_call *k) {
   return cast_to(k, to);
 }
 
-kva_status kva_onnx_cast_like(kva_onnx_call *k) { return cast_to(k, kva_onnx_in(k, 1)->type->dtype); }
+kva_status kva_onnx_cast_like(kva_onnx_call *k) {
+  return cast_to(k, kva_onnx_in(k, 1)->type->dtype);
+}
 
 kva_status kva_onnx_bitcast(kva_onnx_call *k) {
   kva_dtype to = KVA_DTYPE_NONE;
@@ -86,8 +89,12 @@ static kva_status build_binary(kva_onnx_call *k, bool swapped) {
   return kva_onnx_done(k, kva_build2(k->b, (kva_op_id)k->arg, swapped ? y : x, swapped ? x : y));
 }
 
-kva_status kva_onnx_binary(kva_onnx_call *k) { return build_binary(k, false); }
-kva_status kva_onnx_binary_swapped(kva_onnx_call *k) { return build_binary(k, true); }
+kva_status kva_onnx_binary(kva_onnx_call *k) {
+  return build_binary(k, false);
+}
+kva_status kva_onnx_binary_swapped(kva_onnx_call *k) {
+  return build_binary(k, true);
+}
 
 /* The result has the base's type. An integer base with a float exponent is raised in double and truncated. */
 kva_status kva_onnx_pow(kva_onnx_call *k) {

@@ -40,7 +40,8 @@ kva_status kva_onnx_matmul_integer(kva_onnx_call *k) {
   return kva_onnx_done(k, product_of(k->b, centred(k, 0, true), centred(k, 1, false)));
 }
 
-/* alpha * A' B' + beta * C. C broadcasts (before opset 7 only with `broadcast`, which changes nothing for valid models). */
+/* alpha * A' B' + beta * C. C broadcasts (before opset 7 only with `broadcast`, which changes nothing for valid
+ * models). */
 kva_status kva_onnx_gemm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1), *c = kva_onnx_in(k, 2);
@@ -56,9 +57,10 @@ kva_status kva_onnx_gemm(kva_onnx_call *k) {
 
 /* ---- einsum ------------------------------------------------------------------------------------------------------ */
 
-/* Every operand is brought to one axis per label of the whole equation (extent 1 where it lacks it), all are multiplied,
- * and the labels that the result lacks are summed. Labels of an ellipsis are the digits '0' to '7', from the right. Two
- * operands that share summed labels cost a full outer product this way: the simplifier has no better form of it. */
+/* Every operand is brought to one axis per label of the whole equation (extent 1 where it lacks it), all are
+ * multiplied, and the labels that the result lacks are summed. Labels of an ellipsis are the digits '0' to '7', from
+ * the right. Two operands that share summed labels cost a full outer product this way: the simplifier has no better
+ * form of it. */
 typedef struct equation {
   char labels[64]; /* of the result, then the summed ones */
   uint32_t n, n_out;
@@ -165,14 +167,16 @@ static kva_status parse_equation(kva_onnx_call *k, equation *e, einsum_terms *te
   uint32_t dots = 0;
   while (strchr(terms->all, ELLIPSIS + (char)dots) && dots < KVA_MAX_RANK) dots++;
   for (const char *p = arrow ? arrow + 2 : ""; *p; p++) {
-    if (*p != '.') add_label(e, *p);
+    if (*p != '.')
+      add_label(e, *p);
     else
       for (uint32_t d = *(p + 1) == '.' && *(p + 2) == '.' ? (p += 2, dots) : 0; d > 0; d--)
         add_label(e, (char)(ELLIPSIS + d - 1));
   }
   e->n_out = e->n;
   for (const char *p = terms->all; *p; p++) add_label(e, *p);
-  if (e->n > KVA_MAX_RANK) return kva_onnx_fail(k, KVA_UNSUPPORTED, "the equation has more than %d labels", KVA_MAX_RANK);
+  if (e->n > KVA_MAX_RANK)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the equation has more than %d labels", KVA_MAX_RANK);
   return KVA_OK;
 }
 

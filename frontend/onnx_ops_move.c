@@ -200,7 +200,8 @@ kva_status kva_onnx_concat_op(kva_onnx_call *k) {
   uint32_t axis;
   for (uint32_t i = 0; i < k->n->n_inputs; i++)
     if (!kva_onnx_in(k, i)) return kva_onnx_fail(k, KVA_INVALID, "input %u is required but was left out", i);
-  if (k->version >= 4 && !kva_onnx_find_attr(k, "axis")) return kva_onnx_fail(k, KVA_INVALID, "attribute 'axis' missing");
+  if (k->version >= 4 && !kva_onnx_find_attr(k, "axis"))
+    return kva_onnx_fail(k, KVA_INVALID, "attribute 'axis' missing");
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 1), kva_onnx_in(k, 0)->type->rank, &axis));
   kva_concat_attrs attrs = {.axis = axis};
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_concat, k->n->n_inputs, k->n->inputs, &attrs));
@@ -220,16 +221,15 @@ kva_status kva_onnx_split(kva_onnx_call *k) {
   bool given;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
   KVA_TRY(kva_onnx_list(k, "split", 1, &sizes, &given));
-  if (given && sizes.n != parts)
-    return kva_onnx_fail(k, KVA_INVALID, "%u sizes for %u outputs", sizes.n, parts);
+  if (given && sizes.n != parts) return kva_onnx_fail(k, KVA_INVALID, "%u sizes for %u outputs", sizes.n, parts);
   kva_expr_ctx *e = kva_onnx_exprs(k);
   kva_dim at = kva_expr_const(e, 0), extent = kva_onnx_dim(x, axis);
   for (uint32_t i = 0; i < parts; i++) {
     kva_dim n = given ? kva_expr_const(e, sizes.v[i]) : equal_part(k, extent, parts, i);
     int64_t number, total;
     kva_dim end = kva_expr_add(e, at, n);
-    if (kva_expr_is_const(n, &number) && (number < 0 || (kva_expr_is_const(extent, &total) &&
-                                                         !kva_expr_provably_le(e, end, extent))))
+    if (kva_expr_is_const(n, &number) &&
+        (number < 0 || (kva_expr_is_const(extent, &total) && !kva_expr_provably_le(e, end, extent))))
       return kva_onnx_fail(k, KVA_INVALID, "part %u of %lld elements does not fit", i, (long long)number);
     kva_onnx_set_out(k, i, kva_onnx_slice(k->b, x, axis, at, n));
     at = end;
@@ -249,7 +249,8 @@ static kva_value *tile_axis(kva_builder *b, kva_value *x, uint32_t axis, kva_dim
   dims[1] = times;
   y = kva_expand(b, y, 3, dims);
   kva_dim shape[KVA_MAX_RANK];
-  for (uint32_t i = 0; i < t->rank; i++) shape[i] = i == axis ? kva_expr_mul(b->m->exprs, t->dims[i], times) : t->dims[i];
+  for (uint32_t i = 0; i < t->rank; i++)
+    shape[i] = i == axis ? kva_expr_mul(b->m->exprs, t->dims[i], times) : t->dims[i];
   return kva_reshape(b, y, t->rank, shape);
 }
 

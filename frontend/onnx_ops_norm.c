@@ -86,7 +86,8 @@ kva_status kva_onnx_rms_norm(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_rms_norm, 2, (kva_value *[]){x, scale}, &attrs));
 }
 
-/* ---- instance and group -------------------------------------------------------------------------------------------- */
+/* ---- instance and group --------------------------------------------------------------------------------------------
+ */
 
 kva_status kva_onnx_instance_norm(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
@@ -97,7 +98,8 @@ kva_status kva_onnx_instance_norm(kva_onnx_call *k) {
   return kva_onnx_done(k, layer_norm(k->b, x, scale, bias, 2, kva_onnx_float(k, "epsilon", 1e-5)));
 }
 
-/* x as [N, G, C/G, rest], normalised over the last two. Scale and bias are per group before opset 21, then per channel. */
+/* x as [N, G, C/G, rest], normalised over the last two. Scale and bias are per group before opset 21, then per channel.
+ */
 kva_status kva_onnx_group_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
@@ -123,7 +125,8 @@ kva_status kva_onnx_lp_norm(kva_onnx_call *k) {
   int64_t p = kva_onnx_int(k, "p", 2), axes[1];
   uint32_t axis;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), x->type->rank, &axis));
-  if (p != 1 && p != 2) return kva_onnx_fail(k, KVA_INVALID, "attribute 'p': expected 1 or 2, found %lld", (long long)p);
+  if (p != 1 && p != 2)
+    return kva_onnx_fail(k, KVA_INVALID, "attribute 'p': expected 1 or 2, found %lld", (long long)p);
   axes[0] = axis;
   kva_value *terms = p == 1 ? kva_build1(b, KVA_OP_abs, x) : kva_mul(b, x, x);
   kva_value *norm = kva_reduce(b, KVA_OP_reduce_sum, terms, 1, axes, true);

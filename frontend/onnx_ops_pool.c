@@ -83,8 +83,8 @@ kva_status kva_onnx_global_lp_pool(kva_onnx_call *k) {
 
 /* ---- local response normalisation -------------------------------------------------------------------------------- */
 
-/* x / (bias + alpha / size * sum of x^2 over `size` channels around)^beta. The mean over a window of channels is an average
- * pool of [N, 1, C, rest]. */
+/* x / (bias + alpha / size * sum of x^2 over `size` channels around)^beta. The mean over a window of channels is an
+ * average pool of [N, 1, C, rest]. */
 kva_status kva_onnx_lrn(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);

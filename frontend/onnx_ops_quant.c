@@ -1,5 +1,5 @@
-/* Rules: quantisation. q = saturate(round(x / scale) + zero), x = (q - zero) * scale, in float; one scale per tensor, per
- * entry of an axis, or per block along it. */
+/* Rules: quantisation. q = saturate(round(x / scale) + zero), x = (q - zero) * scale, in float; one scale per tensor,
+ * per entry of an axis, or per block along it. */
 #include "frontend/onnx_rules.h"
 
 #include <math.h>
@@ -14,7 +14,8 @@ static kva_status integer_range(kva_onnx_call *k, kva_dtype t, double *low, doub
   return KVA_OK;
 }
 
-/* Blocks along the axis: [.., n, ..] -> [.., n, 1, ..] -> [.., n, block, ..] -> [.., n * block, ..], cut to x's extent. */
+/* Blocks along the axis: [.., n, ..] -> [.., n, 1, ..] -> [.., n, block, ..] -> [.., n * block, ..], cut to x's extent.
+ */
 static kva_value *repeat_blocks(kva_builder *b, kva_value *p, const kva_type *x, uint32_t axis, int64_t block) {
   const kva_type *t = p->type;
   kva_expr_ctx *e = b->m->exprs;
@@ -37,9 +38,12 @@ static kva_status spread(kva_onnx_call *k, kva_value *p, kva_value **out) {
   if (!p->type->rank) return KVA_OK;
   if (p->type->rank == 1 && kva_expr_is(p->type->dims[0], 1)) return *out = kva_reshape(k->b, p, 0, NULL), KVA_OK;
   KVA_TRY(kva_onnx_axis(k, axis, x->rank, &at));
-  if (p->type->rank == 1 && !block) *out = kva_onnx_unsqueeze(k->b, p, 1, x->rank - 1 - at);
-  else if (p->type->rank == x->rank && block > 0) *out = repeat_blocks(k->b, p, x, at, block);
-  else return kva_onnx_fail(k, KVA_INVALID, "a scale of rank %u for data of rank %u", p->type->rank, x->rank);
+  if (p->type->rank == 1 && !block)
+    *out = kva_onnx_unsqueeze(k->b, p, 1, x->rank - 1 - at);
+  else if (p->type->rank == x->rank && block > 0)
+    *out = repeat_blocks(k->b, p, x, at, block);
+  else
+    return kva_onnx_fail(k, KVA_INVALID, "a scale of rank %u for data of rank %u", p->type->rank, x->rank);
   return KVA_OK;
 }
 

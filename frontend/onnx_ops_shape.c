@@ -12,7 +12,9 @@ static kva_value *dims_value(kva_onnx_call *k, uint32_t n, const kva_dim *dims) 
   return kva_build(k->b, KVA_OP_dims, 0, NULL, &(kva_dims_attrs){.values = {n, dims}});
 }
 
-static int64_t clamp(int64_t v, int64_t low, int64_t high) { return v < low ? low : v > high ? high : v; }
+static int64_t clamp(int64_t v, int64_t low, int64_t high) {
+  return v < low ? low : v > high ? high : v;
+}
 
 kva_status kva_onnx_shape(kva_onnx_call *k) {
   const kva_type *t = kva_onnx_in(k, 0)->type;
@@ -38,8 +40,10 @@ static kva_dim quotient(kva_builder *b, const kva_type *t, uint32_t n, const kva
   for (uint32_t i = 0; i < n; i++) {
     uint32_t j = 0;
     while (j < t->rank && (used[j] || t->dims[j] != known[i])) j++;
-    if (j < t->rank) used[j] = true;
-    else bottom = kva_expr_mul(x, bottom, known[i]);
+    if (j < t->rank)
+      used[j] = true;
+    else
+      bottom = kva_expr_mul(x, bottom, known[i]);
   }
   for (uint32_t j = 0; j < t->rank; j++)
     if (!used[j]) top = kva_expr_mul(x, top, t->dims[j]);
@@ -74,8 +78,10 @@ static kva_status resolve_shape(kva_onnx_call *k, kva_dims codes, kva_dim *out) 
 kva_status kva_onnx_reshape(kva_onnx_call *k) {
   kva_dims codes;
   kva_dim dims[KVA_MAX_RANK];
-  if (k->version < 5) codes = kva_onnx_dims_of(k, kva_onnx_ints(k, "shape"));
-  else KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &codes));
+  if (k->version < 5)
+    codes = kva_onnx_dims_of(k, kva_onnx_ints(k, "shape"));
+  else
+    KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &codes));
   KVA_TRY(resolve_shape(k, codes, dims));
   return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), codes.n, dims));
 }
@@ -112,7 +118,8 @@ kva_status kva_onnx_squeeze(kva_onnx_call *k) {
   uint32_t rank = 0;
   for (uint32_t i = 0; i < x->type->rank; i++) {
     kva_dim d = kva_onnx_dim(x, i);
-    if (!given) drop[i] = kva_expr_is(d, 1);
+    if (!given)
+      drop[i] = kva_expr_is(d, 1);
     else if (drop[i] && kva_expr_is_const(d, NULL) && !kva_expr_is(d, 1))
       return kva_onnx_fail(k, KVA_INVALID, "axis %u cannot be squeezed: its extent is not 1", i);
     if (!drop[i]) dims[rank++] = d;
@@ -192,8 +199,10 @@ static kva_value *list_constant(kva_onnx_call *k, kva_dtype t, uint32_t rank, in
   data->dims = kva_arena_memdup(arena, &n, sizeof n);
   void *elements = kva_arena_alloc(arena, (size_t)data->bytes + 1);
   for (int64_t i = 0; i < n; i++) {
-    if (t == KVA_F32) kva_store_f64(t, elements, i, ((const double *)source)[i]);
-    else kva_store_i64(t, elements, i, ((const int64_t *)source)[i]);
+    if (t == KVA_F32)
+      kva_store_f64(t, elements, i, ((const double *)source)[i]);
+    else
+      kva_store_i64(t, elements, i, ((const int64_t *)source)[i]);
   }
   data->data = elements;
   return kva_const_tensor(k->b, data);
@@ -213,8 +222,9 @@ kva_status kva_onnx_constant_op(kva_onnx_call *k) {
     if (!strcmp(a->name, "value_ints") && a->kind == KVA_ONNX_INTS)
       return kva_onnx_done(k, list_constant(k, KVA_I64, 1, a->n, a->ints));
   }
-  return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected value, value_float(s) or value_int(s); strings and sparse tensors "
-                                           "are not supported");
+  return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                       "expected value, value_float(s) or value_int(s); strings and sparse tensors "
+                       "are not supported");
 }
 
 /* ---- generators -------------------------------------------------------------------------------------------------- */

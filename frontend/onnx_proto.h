@@ -18,7 +18,9 @@ typedef Onnx__ValueInfoProto kva_pb_value_info;
 typedef Onnx__TypeProto kva_pb_type;
 
 /* protobuf-c gives absent strings as NULL. */
-static inline const char *kva_pb_str(const char *s) { return s ? s : ""; }
+static inline const char *kva_pb_str(const char *s) {
+  return s ? s : "";
+}
 /* "ai.onnx" and "" name the same domain. */
 const char *kva_pb_domain(const char *domain);
 

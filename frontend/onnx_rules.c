@@ -34,9 +34,12 @@ bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version
   *out_reason = NULL;
   if (!*domain && version > KVA_ONNX_MAX_OPSET) return *out_reason = "the opset is newer than this build knows", false;
   if (find_row(domain, op_type, version, &other)) return true;
-  if (!other) *out_reason = "there is no rule for this operator";
-  else if (version < other->first) *out_reason = "the operator does not exist in this opset version";
-  else *out_reason = "the operator was removed before this opset version";
+  if (!other)
+    *out_reason = "there is no rule for this operator";
+  else if (version < other->first)
+    *out_reason = "the operator does not exist in this opset version";
+  else
+    *out_reason = "the operator was removed before this opset version";
   return false;
 }
 

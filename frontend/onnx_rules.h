@@ -37,8 +37,12 @@ void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v);
 kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v);
 /* Reports at the node, prefixed with the operator, and returns `status`. */
 kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);
-static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) { return v->type->dims[axis]; }
-static inline kva_expr_ctx *kva_onnx_exprs(const kva_onnx_call *k) { return k->b->m->exprs; }
+static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) {
+  return v->type->dims[axis];
+}
+static inline kva_expr_ctx *kva_onnx_exprs(const kva_onnx_call *k) {
+  return k->b->m->exprs;
+}
 /* axis in [-rank, rank) to [0, rank). */
 KVA_MUST_USE kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out);
 
@@ -64,9 +68,11 @@ KVA_MUST_USE kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32
  * constant. Lives in the context's arena. */
 const kva_wide *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);
 
-/* ---- shared pieces of rules ---------------------------------------------------------------------------------------- */
+/* ---- shared pieces of rules ----------------------------------------------------------------------------------------
+ */
 
-kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis, uint32_t count); /* `count` dims of 1 at axis */
+kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis,
+                              uint32_t count); /* `count` dims of 1 at axis */
 kva_value *kva_onnx_slice(kva_builder *b, kva_value *x, uint32_t axis, kva_dim start, kva_dim length);
 kva_value *kva_onnx_concat(kva_builder *b, kva_value *x, kva_value *y, int64_t axis);
 kva_value *kva_onnx_gather(kva_builder *b, kva_value *x, kva_value *indices, int64_t axis);

@@ -13,7 +13,9 @@ typedef struct reading {
   int64_t elements;
 } reading;
 
-static const char *tensor_name(const kva_pb_tensor *t) { return t->name && *t->name ? t->name : "(unnamed)"; }
+static const char *tensor_name(const kva_pb_tensor *t) {
+  return t->name && *t->name ? t->name : "(unnamed)";
+}
 
 static kva_status read_header(reading *x) {
   const kva_pb_tensor *t = x->t;
@@ -103,8 +105,8 @@ static kva_status read_external(reading *x, const void **out) {
 /* ---- typed fields ------------------------------------------------------------------------------------------------ */
 
 static kva_status count_error(reading *x, size_t found, int64_t expected) {
-  return kva_error(x->r->diag, x->loc, "tensor '%s': %zu values, expected %lld from its shape", tensor_name(x->t), found,
-                   (long long)expected);
+  return kva_error(x->r->diag, x->loc, "tensor '%s': %zu values, expected %lld from its shape", tensor_name(x->t),
+                   found, (long long)expected);
 }
 
 static kva_status copy_typed(reading *x, size_t n, const void *values, void **out) {

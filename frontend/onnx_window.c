@@ -29,7 +29,8 @@ static kva_status read_kernel(kva_onnx_call *k, const kva_value *weight, kva_onn
   for (uint32_t i = 0; i < w->n; i++) {
     if (weight && !kva_expr_is_const(kva_onnx_dim(weight, i + 2), &w->kernel[i]))
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "the kernel has a symbolic extent");
-    if (!weight) w->kernel[i] = shape.v[i];
+    if (!weight)
+      w->kernel[i] = shape.v[i];
     else if (shape.n && (shape.n != w->n || shape.v[i] != w->kernel[i]))
       return kva_onnx_fail(k, KVA_INVALID, "kernel_shape differs from the shape of the weights");
     if (w->kernel[i] < 1 || w->kernel[i] > MAX_WINDOW)

@@ -6,7 +6,12 @@
 
 enum { KVA_ONNX_MAX_SPATIAL = KVA_MAX_RANK - 2 };
 
-typedef enum kva_onnx_auto_pad { KVA_PAD_EXPLICIT, KVA_PAD_SAME_UPPER, KVA_PAD_SAME_LOWER, KVA_PAD_VALID } kva_onnx_auto_pad;
+typedef enum kva_onnx_auto_pad {
+  KVA_PAD_EXPLICIT,
+  KVA_PAD_SAME_UPPER,
+  KVA_PAD_SAME_LOWER,
+  KVA_PAD_VALID
+} kva_onnx_auto_pad;
 
 typedef struct kva_onnx_window {
   uint32_t n; /* spatial axes */

@@ -76,7 +76,8 @@ kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *dat
   if (problem)
     return kva_error(diag, loc, "not an ONNX %s: at byte %zu: %s", what, size ? (size_t)(bad - bytes) : 0, problem);
   *out = protobuf_c_message_unpack(type, NULL, size, bytes);
-  if (!*out) return kva_error(diag, loc, "not an ONNX %s: a field has another type than the ONNX schema gives it", what);
+  if (!*out)
+    return kva_error(diag, loc, "not an ONNX %s: a field has another type than the ONNX schema gives it", what);
   return KVA_OK;
 }
 

@@ -10,6 +10,7 @@ kva_module *kva_module_create(kva_diag *diag) {
   m->exprs = kva_expr_ctx_create(arena);
   m->diag = diag;
   m->types = kva_type_table_create(arena);
+  m->states_by_name = kva_map_create(arena);
   return m;
 }
 
@@ -40,14 +41,12 @@ kva_state *kva_state_create(kva_module *m, const char *name, const kva_type *typ
   s->decay = type->rank >= 2;
   s->id = m->states.len;
   KVA_PUSH(m->arena, &m->states, s);
+  if (!kva_map_get_str(m->states_by_name, name)) kva_map_set_str(m->states_by_name, name, s);
   return s;
 }
 
 kva_state *kva_module_find_state(const kva_module *m, const char *name) {
-  for (uint32_t i = 0; i < m->states.len; i++) {
-    if (!strcmp(m->states.data[i]->name, name)) return m->states.data[i];
-  }
-  return NULL;
+  return kva_map_get_str(m->states_by_name, name);
 }
 
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */

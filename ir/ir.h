@@ -141,6 +141,7 @@ struct kva_module {
   const char *name;
   KVA_VEC(kva_function *) functions; /* [0] is the model's main function */
   KVA_VEC(kva_state *) states;
+  kva_map *states_by_name;
   kva_train_spec *train; /* NULL: inference only */
   uint32_t next_value_id, next_node_id;
   struct kva_type_table *types; /* interning; private to type.c */

@@ -37,13 +37,23 @@ static bool has_overflow(const kva_type *t) {
   return has_overflow(t->element);
 }
 
+/* Bits, because elements may be smaller than a byte. */
+static bool has_overflowing_size(kva_module *m, const kva_type *t) {
+  return t->kind == KVA_TYPE_TENSOR &&
+         kva_expr_is_overflow(kva_expr_muli(m->exprs, kva_type_elements(m, t), kva_dtype_bits(t->dtype)));
+}
+
 static bool check_type(verifier *v, const kva_loc *loc, const char *what, const kva_type *t) {
   if (!t) {
     kva_error(v->m->diag, loc, "%s has no type", what);
     return false;
   }
-  if (!has_overflow(t)) return true;
-  kva_error(v->m->diag, loc, "%s has a dimension that does not fit 64 bits: %s", what, type_text(v, t));
+  if (has_overflow(t)) {
+    kva_error(v->m->diag, loc, "%s has a dimension that does not fit 64 bits: %s", what, type_text(v, t));
+    return false;
+  }
+  if (!has_overflowing_size(v->m, t)) return true;
+  kva_error(v->m->diag, loc, "%s has a size that does not fit 64 bits: %s", what, type_text(v, t));
   return false;
 }
 

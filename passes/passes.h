@@ -22,6 +22,9 @@ KVA_MUST_USE kva_status kva_optimize(kva_module *m, const kva_pass_options *opti
 KVA_MUST_USE kva_status kva_make_training(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_prepare(kva_module *m, const kva_pass_options *options);
 
+/* Whether print_after knows this name ("all" apart). */
+bool kva_pass_exists(const char *name);
+
 /* Single passes over every function of m. */
 typedef kva_status (*kva_pass)(kva_module *m, bool *changed);
 kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the reference evaluator */

@@ -55,6 +55,15 @@ static kva_status run_clean_up(kva_module *m, const kva_pass_options *o) {
   return KVA_OK;
 }
 
+bool kva_pass_exists(const char *name) {
+  static const char *const others[] = {"raise", "fuse"};
+  for (size_t i = 0; i < sizeof clean_up / sizeof *clean_up; i++)
+    if (!strcmp(clean_up[i].name, name)) return true;
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+    if (!strcmp(others[i], name)) return true;
+  return false;
+}
+
 kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
   bool raised = false;
   KVA_TRY(run_clean_up(m, options));

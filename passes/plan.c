@@ -19,6 +19,7 @@ typedef struct planner {
   int32_t *buffer_of;      /* by value id, -1: none yet */
   int32_t *state_buffer;   /* by state id, -1: none yet */
   kva_value **old_value;   /* by state id: the read of it, or NULL */
+  bool *marked;            /* by value id, for one kernel at a time: depends on the state in question */
 } planner;
 
 static int32_t new_buffer(planner *p, kva_plan_buffer b) {
@@ -76,15 +77,14 @@ static bool is_elementwise_kernel(const kva_node *kernel, const kva_type *type) 
 /* For the results of a kernel: which of them depend on operands that hold state s. */
 static void mark_dependent(planner *p, const kva_node *kernel, const kva_state *s, bool *dependent) {
   const kva_graph *g = kernel->graphs[0];
-  bool *marked = KVA_NEW_ARRAY(p->arena, bool, p->m->next_value_id);
   for (uint32_t i = 0; i < g->inputs.len; i++)
-    marked[g->inputs.data[i]->id] = state_of_read(storage_root(kva_operand(kernel, i))) == s;
+    p->marked[g->inputs.data[i]->id] = state_of_read(storage_root(kva_operand(kernel, i))) == s;
   for (const kva_node *n = g->first; n; n = n->next) {
     bool any = false;
-    for (uint32_t i = 0; i < n->n_operands; i++) any |= n->operands[i].value && marked[n->operands[i].value->id];
-    for (uint32_t r = 0; r < n->n_results; r++) marked[n->results[r].id] = any;
+    for (uint32_t i = 0; i < n->n_operands; i++) any |= n->operands[i].value && p->marked[n->operands[i].value->id];
+    for (uint32_t r = 0; r < n->n_results; r++) p->marked[n->results[r].id] = any;
   }
-  for (uint32_t r = 0; r < kernel->n_results; r++) dependent[r] = marked[kva_graph_output(g, r)->id];
+  for (uint32_t r = 0; r < kernel->n_results; r++) dependent[r] = p->marked[kva_graph_output(g, r)->id];
 }
 
 /* The kernel that computes v reads s as well, and may all the same write v to s's memory. An element is loaded once, and
@@ -245,6 +245,7 @@ kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory
   p.plan->function = f;
   p.buffer_of = KVA_NEW_ARRAY(arena, int32_t, m->next_value_id + 1);
   p.state_buffer = KVA_NEW_ARRAY(arena, int32_t, m->states.len + 1);
+  p.marked = KVA_NEW_ARRAY(arena, bool, m->next_value_id + 1);
   p.old_value = KVA_NEW_ARRAY(arena, kva_value *, m->states.len + 1);
   memset(p.buffer_of, -1, sizeof(int32_t) * m->next_value_id);
   memset(p.state_buffer, -1, sizeof(int32_t) * m->states.len);

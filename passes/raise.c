@@ -65,6 +65,35 @@ static const kva_rule_text rule_texts[] = {
 #undef RULE_IF
 };
 
+/* ---- dependence on parameters -------------------------------------------------------------------------------------------- */
+
+typedef struct visit {
+  kva_arena *arena;
+  bool *seen; /* by node id */
+} visit;
+
+static bool reaches_parameter(visit *s, const kva_value *v) {
+  const kva_node *n = v->def;
+  if (!n || s->seen[n->id]) return false;
+  s->seen[n->id] = true;
+  if (kva_is(n, KVA_OP_state_read)) {
+    const kva_state *state = ((const kva_state_read_attrs *)n->attrs)->state;
+    return state->kind == KVA_STATE_PARAM && !state->frozen;
+  }
+  if (kva_is(n, KVA_OP_stop_gradient)) return false;
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (kva_operand(n, i) && reaches_parameter(s, kva_operand(n, i))) return true;
+  return false;
+}
+
+bool kva_depends_on_parameters(const kva_value *v) {
+  visit s = {.arena = kva_arena_create()};
+  s.seen = KVA_NEW_ARRAY(s.arena, bool, v->graph->module->next_node_id);
+  bool found = reaches_parameter(&s, v);
+  kva_arena_destroy(s.arena);
+  return found;
+}
+
 /* ---- sweeps ------------------------------------------------------------------------------------------------------------ */
 
 static bool is_dead(const kva_node *n) {

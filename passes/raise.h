@@ -13,4 +13,8 @@ kva_value *kva_raise_kv_shift(kva_builder *b);
 /* A shift without a mix: last, when no mix wants it. */
 kva_value *kva_raise_hard_shift(kva_builder *b);
 
+/* v depends on a parameter that training changes. Some operands of raised operators have no gradient rule: in a module
+ * that trains they must not depend on parameters. */
+bool kva_depends_on_parameters(const kva_value *v);
+
 #endif

@@ -1,6 +1,354 @@
+/* Attention: softmax(scores) @ v, where the scores are q @ kT under any sequence of
+ *
+ *   * c, / c                  scale; also on q or k before the product
+ *   c * tanh(. / c)           soft cap
+ *   + mask, where(m, ., -inf) masks; those that only bound s - t become `causal` and `window`, the rest stays a mask
+ *   widening casts            attention computes in float and rounds once anyway
+ *
+ * and keys and values may be repeated over groups of query heads (expand and reshape, or a gather of heads), which
+ * attention does by itself. Algorithm: from the product with v downward, peeling one layer at a time, outermost first.
+ * Ranks 2 and 3 get the missing batch and head axes.
+ *
+ * A finite mask value of -1e4 or less counts as -infinity where a bound replaces it: every query then sees at least one
+ * key (upper >= 0 is required). Masks that remain are added with their own values. */
 #include "passes/raise.h"
+#include "ops/check.h"
+#include "passes/raise_mask.h"
+
+#include <math.h>
+
+enum { MAX_MASKS = 4, MAX_LAYERS = 24 };
+
+/* One mask that stays: added (float), or bool. */
+typedef struct kept_mask {
+  kva_value *value;
+  kva_mask_kind kind;
+  double factor;    /* of an added mask: scale that is applied outside of it */
+  kva_value *where; /* kind VISIBLE or HIDDEN with a finite score for hidden keys: that score; NULL: -infinity */
+} kept_mask;
+
+typedef struct scores {
+  kva_builder *b;
+  kva_node *product; /* q @ kT */
+  double scale;      /* of the layers peeled so far since the product or the cap */
+  double cap, cap_scale;
+  kva_visibility seen;
+  kept_mask masks[MAX_MASKS];
+  uint32_t n_masks;
+} scores;
+
+static kva_node *def_if(const kva_value *v, kva_op_id op) {
+  return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
+}
+
+static bool is_widening(const kva_node *n) {
+  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
+  return kva_dtype_is_float(from) && kva_dtype_is_float(to) && kva_dtype_bits(from) < kva_dtype_bits(to);
+}
+
+/* n = v * number or v / number, v as large as n. */
+static kva_value *scaled_operand(const kva_node *n, double *out_factor) {
+  double x;
+  if (kva_is(n, KVA_OP_div)) {
+    *out_factor = kva_number_of(kva_operand(n, 1), &x) ? 1 / x : 0;
+    return *out_factor != 0 && kva_operand_type(n, 0) == n->results[0].type ? kva_operand(n, 0) : NULL;
+  }
+  for (uint32_t i = 0; kva_is(n, KVA_OP_mul) && i < 2; i++) {
+    if (!kva_number_of(kva_operand(n, i), out_factor) || kva_operand_type(n, 1 - i) != n->results[0].type) continue;
+    return *out_factor != 0 ? kva_operand(n, 1 - i) : NULL;
+  }
+  return NULL;
+}
+
+/* ---- masks -------------------------------------------------------------------------------------------------------------- */
+
+static bool keep_mask(scores *s, kept_mask mask) {
+  if (s->n_masks == MAX_MASKS) return false;
+  s->masks[s->n_masks++] = mask;
+  return true;
+}
+
+/* A query without a visible key: attention gives 0, a finite mask an average. Bounds must leave it one. */
+static bool leaves_a_key(const scores *s, const kva_visibility *seen) {
+  if (seen->upper && !kva_expr_provably_le(s->b->m->exprs, kva_expr_const(s->b->m->exprs, 0), seen->upper)) return false;
+  return !seen->lower || (seen->upper && kva_expr_provably_less(s->b->m->exprs, seen->lower, seen->upper));
+}
+
+/* Bounds need both axes: a mask that does not vary along the queries is no bound. */
+static bool take_bounds(scores *s, const kva_value *mask, kva_mask_kind kind) {
+  kva_visibility seen = s->seen;
+  if (!kva_visibility_of(s->b->m->exprs, mask, kind, &seen)) return false;
+  s->seen = seen;
+  return true;
+}
+
+static bool take_added(scores *s, kva_value *mask) {
+  const kva_node *add = def_if(mask, KVA_OP_add);
+  if (take_bounds(s, mask, KVA_MASK_ADDED)) return true;
+  kva_visibility saved = s->seen;
+  if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 0), KVA_MASK_ADDED)) return take_added(s, kva_operand(add, 1));
+  if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 1), KVA_MASK_ADDED)) return take_added(s, kva_operand(add, 0));
+  s->seen = saved;
+  return keep_mask(s, (kept_mask){mask, KVA_MASK_ADDED, s->scale, NULL});
+}
+
+/* Conjunctions of visible, disjunctions of hidden are taken apart: a part may be a bound. */
+static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, kva_value *hidden) {
+  if (take_bounds(s, cond, kind)) return true;
+  const kva_node *parts = def_if(cond, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or);
+  const kva_node *flip = def_if(cond, KVA_OP_logical_not);
+  if (flip) return take_condition(s, kva_operand(flip, 0), kind == KVA_MASK_VISIBLE ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE, hidden);
+  if (parts) return take_condition(s, kva_operand(parts, 0), kind, hidden) && take_condition(s, kva_operand(parts, 1), kind, hidden);
+  return keep_mask(s, (kept_mask){cond, kind, s->scale, hidden});
+}
+
+/* ---- layers ------------------------------------------------------------------------------------------------------------ */
+
+static bool peel(scores *s, kva_value *v, int depth);
+
+static bool peel_add(scores *s, const kva_node *n, int depth) {
+  for (uint32_t i = 0; i < 2; i++) {
+    scores trial = *s;
+    if (kva_operand_type(n, i) != n->results[0].type || !take_added(&trial, kva_operand(n, 1 - i))) continue;
+    if (!peel(&trial, kva_operand(n, i), depth)) continue;
+    *s = trial;
+    return true;
+  }
+  return false;
+}
+
+static bool peel_where(scores *s, const kva_node *n, int depth) {
+  for (uint32_t i = 1; i <= 2; i++) {
+    scores trial = *s;
+    double hidden;
+    kva_value *other = kva_operand(n, 3 - i);
+    if (kva_operand_type(n, i) != n->results[0].type || !kva_number_of(other, &hidden) || hidden > KVA_HIDDEN_SCORE) continue;
+    kva_mask_kind kind = i == 1 ? KVA_MASK_VISIBLE : KVA_MASK_HIDDEN;
+    if (!take_condition(&trial, kva_operand(n, 0), kind, isinf(hidden) ? NULL : other)) continue;
+    if (!peel(&trial, kva_operand(n, i), depth)) continue;
+    *s = trial;
+    return true;
+  }
+  return false;
+}
+
+/* c * tanh(z): scores are capped; z = scale / c * q.k. */
+static bool peel_cap(scores *s, const kva_node *tanh_node, double cap, int depth) {
+  if (s->cap != 0 || s->scale != 1 || cap <= 0 || kva_value_use_count(&tanh_node->results[0]) != 1) return false;
+  s->cap = cap;
+  return peel(s, kva_operand(tanh_node, 0), depth);
+}
+
+static bool peel_scale(scores *s, const kva_node *n, int depth) {
+  double factor;
+  kva_value *v = scaled_operand(n, &factor);
+  if (!v) return false;
+  const kva_node *tanh_node = def_if(v, KVA_OP_tanh);
+  if (tanh_node) return peel_cap(s, tanh_node, factor, depth);
+  s->scale *= factor;
+  return peel(s, v, depth);
+}
+
+/* Every layer but masks, scales and casts serves the scores alone; masks inside a cap are none of attention's. */
+static bool peel(scores *s, kva_value *v, int depth) {
+  kva_node *n = v->def;
+  if (!n || !depth || v->index != 0) return false;
+  switch ((kva_op_id)n->op->id) {
+  case KVA_OP_matmul:
+    s->product = n;
+    return kva_value_use_count(v) == 1 && !((const kva_matmul_attrs *)n->attrs)->transpose_a;
+  case KVA_OP_cast: return is_widening(n) && peel(s, kva_operand(n, 0), depth - 1);
+  case KVA_OP_add: return s->cap == 0 && peel_add(s, n, depth - 1);
+  case KVA_OP_where: return s->cap == 0 && peel_where(s, n, depth - 1);
+  case KVA_OP_mul:
+  case KVA_OP_div: return peel_scale(s, n, depth - 1);
+  default: return false;
+  }
+}
+
+/* ---- operands ---------------------------------------------------------------------------------------------------------- */
+
+static const int64_t swap_heads[4] = {0, 2, 1, 3}, swap_last[4] = {0, 1, 3, 2};
+
+static bool has_perm(const kva_node *n, const int64_t *perm) {
+  return !memcmp(((const kva_transpose_attrs *)n->attrs)->perm.v, perm, 4 * sizeof *perm);
+}
+
+/* v = reshape(expand([.., 1, ..])) with the axis after `heads` repeated into it: the value before, or NULL. */
+static kva_value *before_repeat(kva_builder *b, const kva_value *v, uint32_t heads) {
+  const kva_node *join = def_if(v, KVA_OP_reshape), *expand = join ? def_if(kva_operand(join, 0), KVA_OP_expand) : NULL;
+  if (!expand || v->type->rank != 4) return NULL;
+  const kva_type *from = kva_operand_type(expand, 0), *to = expand->results[0].type;
+  if (from->rank != 5 || to->rank != 5 || !kva_expr_is(from->dims[heads + 1], 1)) return NULL;
+  kva_dim shape[4];
+  for (uint32_t k = 0; k < 5; k++) {
+    if (k != heads + 1 && from->dims[k] != to->dims[k]) return NULL;
+    if (k != heads + 1) shape[k > heads ? k - 1 : k] = from->dims[k];
+  }
+  for (uint32_t k = 0; k < 4; k++)
+    if (k != heads && v->type->dims[k] != shape[k]) return NULL;
+  return kva_reshape(b, kva_operand(expand, 0), 4, shape);
+}
+
+/* v = gather(heads, [0, 0, 1, 1, ..]). */
+static kva_value *before_gather(const kva_value *v, uint32_t heads) {
+  const kva_node *n = def_if(v, KVA_OP_gather);
+  const kva_tensor_data *t = n ? kva_constant_of(kva_operand(n, 1)) : NULL;
+  int64_t count;
+  if (!t || t->rank != 1 || v->type->rank != 4) return NULL;
+  if (kva_axis(((const kva_gather_attrs *)n->attrs)->axis, 4) != heads) return NULL;
+  if (!kva_expr_is_const(kva_operand_type(n, 0)->dims[heads], &count) || count < 1 || t->dims[0] % count) return NULL;
+  for (int64_t i = 0; i < t->dims[0]; i++)
+    if (kva_load_i64(t->dtype, t->data, i) != i / (t->dims[0] / count)) return NULL;
+  return kva_operand(n, 0);
+}
+
+static kva_value *unrepeated(kva_builder *b, kva_value *v, uint32_t heads) {
+  kva_value *x = before_repeat(b, v, heads);
+  return x ? x : before_gather(v, heads);
+}
+
+/* [B,H,S,D] with every key-value head once: v itself where none is repeated. */
+static kva_value *shared_heads(kva_builder *b, kva_value *v) {
+  kva_value *x = unrepeated(b, v, 1);
+  if (x) return x;
+  kva_node *t = def_if(v, KVA_OP_transpose);
+  if (!t || v->type->rank != 4) return v;
+  if (has_perm(t, swap_heads) && (x = unrepeated(b, kva_operand(t, 0), 2))) return kva_transpose(b, x, swap_heads);
+  if (has_perm(t, swap_last) && (x = unrepeated(b, kva_operand(t, 0), 1))) return kva_transpose(b, x, swap_last);
+  return v;
+}
+
+/* kT stored as it is multiplied: back to [.., S, D]; q @ transpose(k, (0, 2, 3, 1)) is common. */
+static kva_value *transposed(kva_builder *b, kva_value *v) {
+  int64_t perm[KVA_MAX_RANK];
+  uint32_t rank = v->type->rank;
+  for (uint32_t k = 0; k < rank; k++) perm[k] = k;
+  perm[rank - 2] = rank - 1;
+  perm[rank - 1] = rank - 2;
+  kva_node *t = def_if(v, KVA_OP_transpose);
+  if (!t) return kva_transpose(b, v, perm);
+  const int64_t *inner = ((const kva_transpose_attrs *)t->attrs)->perm.v;
+  int64_t both[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < rank; k++) both[k] = inner[perm[k]];
+  return kva_transpose(b, kva_operand(t, 0), both);
+}
+
+/* [.., T, D] as [B,H,T,D]: axes of extent 1 for what is missing; a rank 3 tensor has a batch. */
+static kva_value *with_heads(kva_builder *b, kva_value *v) {
+  kva_dim one = kva_expr_const(b->m->exprs, 1), shape[4] = {one, one};
+  uint32_t rank = v->type->rank;
+  if (rank == 4) return v;
+  if (rank == 3) shape[0] = v->type->dims[0];
+  shape[2] = v->type->dims[rank - 2];
+  shape[3] = v->type->dims[rank - 1];
+  return kva_reshape(b, v, 4, shape);
+}
+
+/* Scales on an operand of the product move to the scores. */
+static kva_value *unscaled(kva_value *v, double *scale) {
+  double factor;
+  for (int i = 0; i < 2 && v->def; i++) {
+    kva_value *x = scaled_operand(v->def, &factor);
+    if (!x) return v;
+    *scale *= factor;
+    v = x;
+  }
+  return v;
+}
+
+/* ---- the node ----------------------------------------------------------------------------------------------------------- */
+
+/* Adds to *mask, NULL: nothing yet. */
+static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) {
+  *sum = *sum ? kva_build2(b, op, *sum, v) : v;
+}
+
+static kva_value *as_added(kva_builder *b, const kept_mask *m, kva_dtype t) {
+  kva_value *zero = kva_const_scalar(b, t, 0), *hidden = m->where ? kva_cast(b, m->where, t) : kva_const_scalar(b, t, -INFINITY);
+  if (m->kind == KVA_MASK_VISIBLE) return kva_build3(b, KVA_OP_where, m->value, zero, hidden);
+  if (m->kind == KVA_MASK_HIDDEN) return kva_build3(b, KVA_OP_where, m->value, hidden, zero);
+  return m->factor == 1 ? m->value : kva_mul(b, m->value, kva_const_scalar(b, m->value->type->dtype, m->factor));
+}
+
+/* One bool mask where all are, else one to be added; NULL: there are none. */
+static kva_value *one_mask(scores *s, kva_dtype t) {
+  kva_builder *b = s->b;
+  bool all_bool = true;
+  kva_value *mask = NULL;
+  for (uint32_t i = 0; i < s->n_masks; i++) {
+    all_bool &= s->masks[i].kind != KVA_MASK_ADDED && !s->masks[i].where;
+    if (s->masks[i].kind == KVA_MASK_ADDED) t = s->masks[i].value->type->dtype;
+  }
+  for (uint32_t i = 0; i < s->n_masks; i++) {
+    kept_mask *m = &s->masks[i];
+    if (!all_bool) add_to(b, &mask, as_added(b, m, t), KVA_OP_add);
+    else if (m->kind == KVA_MASK_VISIBLE) add_to(b, &mask, m->value, KVA_OP_logical_and);
+    else add_to(b, &mask, kva_build1(b, KVA_OP_logical_not, m->value), KVA_OP_logical_and);
+  }
+  return mask;
+}
+
+/* Masks of rank 3 scores lack the heads. */
+static kva_value *mask_with_heads(kva_builder *b, kva_value *mask, uint32_t rank) {
+  if (!mask || rank != 3 || mask->type->rank != 3) return mask;
+  const kva_dim *d = mask->type->dims;
+  return kva_reshape(b, mask, 4, (kva_dim[]){d[0], kva_expr_const(b->m->exprs, 1), d[1], d[2]});
+}
+
+static bool set_bounds(const scores *s, kva_attention_attrs *a) {
+  const kva_visibility *seen = &s->seen;
+  if (!leaves_a_key(s, seen)) return false;
+  a->causal = seen->upper != NULL;
+  if (seen->upper && !kva_expr_is(seen->upper, 0)) a->offset = seen->upper;
+  return !seen->lower || kva_expr_is_const(kva_expr_sub(s->b->m->exprs, seen->upper, seen->lower), &a->window);
+}
+
+/* The usual scale is written as 0, which follows the head size. */
+static double scale_attr(double scale, kva_dim head_size) {
+  int64_t d;
+  if (!kva_expr_is_const(head_size, &d)) return scale;
+  return fabs(scale * sqrt((double)d) - 1) < 1e-7 ? 0 : scale;
+}
+
+static bool may_be_mask(const scores *s) {
+  for (uint32_t i = 0; i < s->n_masks; i++)
+    if (s->b->m->train && kva_depends_on_parameters(s->masks[i].value)) return false;
+  return true;
+}
+
+static kva_value *build_attention(scores *s, kva_value *v) {
+  kva_builder *b = s->b;
+  const kva_type *y = b->before->results[0].type;
+  uint32_t rank = y->rank;
+  kva_attention_attrs attrs = {.softcap = s->cap};
+  bool stored_by_rows = ((const kva_matmul_attrs *)s->product->attrs)->transpose_b;
+  kva_value *q = unscaled(kva_operand(s->product, 0), &s->scale), *k = unscaled(kva_operand(s->product, 1), &s->scale);
+  if (q->type->rank != rank || k->type->rank != rank || v->type->rank != rank) return NULL;
+  if (!stored_by_rows) k = transposed(b, k);
+  k = shared_heads(b, unscaled(k, &s->scale));
+  v = shared_heads(b, v);
+  attrs.scale = scale_attr(s->cap != 0 ? s->scale * s->cap : s->scale, q->type->dims[rank - 1]);
+  if (!set_bounds(s, &attrs) || !may_be_mask(s)) return NULL;
+  kva_value *mask = mask_with_heads(b, one_mask(s, q->type->dtype), rank);
+  kva_value *operands[4] = {with_heads(b, q), with_heads(b, k), with_heads(b, v), mask};
+  return kva_reshape_like(b, kva_build(b, KVA_OP_attention, mask ? 4 : 3, operands, &attrs), y);
+}
 
 kva_value *kva_raise_attention(kva_builder *b) {
-  (void)b;
-  return NULL;
+  const kva_node *n = b->before;
+  if (!kva_is(n, KVA_OP_matmul)) return NULL;
+  const kva_matmul_attrs *a = n->attrs;
+  kva_value *p = kva_operand(n, 0);
+  uint32_t rank = p->type->rank;
+  kva_node *narrow = def_if(p, KVA_OP_cast);
+  kva_node *softmax = def_if(narrow ? kva_operand(narrow, 0) : p, KVA_OP_softmax);
+  if (!softmax || a->transpose_a || rank < 2 || rank > 4 || n->results[0].type->rank != rank) return NULL;
+  if (kva_axis(((const kva_softmax_attrs *)softmax->attrs)->axis, rank) != rank - 1) return NULL;
+  if (kva_value_use_count(p) != 1 || kva_value_use_count(&softmax->results[0]) != 1) return NULL;
+  scores s = {.b = b, .scale = 1};
+  if (!peel(&s, kva_operand(softmax, 0), MAX_LAYERS)) return NULL;
+  kva_attempt attempt = kva_attempt_begin(b);
+  kva_value *v = a->transpose_b ? transposed(b, kva_operand(n, 1)) : kva_operand(n, 1);
+  return kva_attempt_end(b, attempt, build_attention(&s, v));
 }

@@ -1,4 +1,4 @@
-/* Affine index tensors and the masks made of them. */
+/* Affine index tensors. */
 #include "passes/raise_index.h"
 
 enum { LINE_LIMIT = 1 << 16 }; /* elements of a constant that are looked at */
@@ -88,7 +88,7 @@ static void move_by_transpose(const kva_node *n, kva_line *line) {
 }
 
 /* The line of n's operand to the line of n, which moves elements. */
-static bool move_line(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
+bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_expand: return true;
   case KVA_OP_reshape: return move_by_reshape(kva_operand_type(n, 0), n->results[0].type, line);
@@ -124,7 +124,7 @@ static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   case KVA_OP_expand:
   case KVA_OP_reshape:
   case KVA_OP_slice:
-  case KVA_OP_transpose: return kva_line_of(c, kva_operand(n, 0), out) && move_line(c, n, out);
+  case KVA_OP_transpose: return kva_line_of(c, kva_operand(n, 0), out) && kva_line_move(c, n, out);
   default: return false;
   }
 }
@@ -134,82 +134,4 @@ bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
   for (uint32_t k = 0; k < v->type->rank; k++)
     if (kva_expr_is(v->type->dims[k], 1)) out->c[v->type->rank - 1 - k] = 0;
   return true;
-}
-
-/* ---- masks -------------------------------------------------------------------------------------------------------- */
-
-static void shift_line(kva_expr_ctx *c, kva_line *line, int64_t by) { line->base = kva_expr_addi(c, line->base, by); }
-
-static bool predicate_of_comparison(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
-  *out = (kva_predicate){.equal = kva_is(n, KVA_OP_equal)};
-  if (!line_of_sum(c, n, -1, &out->line)) return false;
-  if (kva_is(n, KVA_OP_less)) shift_line(c, &out->line, 1); /* x - y < 0: x - y + 1 <= 0 */
-  return true;
-}
-
-/* where(mask, 1, 0), where(mask, 0, 1) */
-static bool predicate_of_where(kva_expr_ctx *c, const kva_node *n, kva_predicate *out) {
-  bool straight = kva_is_splat(kva_operand(n, 1), 1) && kva_is_splat(kva_operand(n, 2), 0);
-  bool turned = kva_is_splat(kva_operand(n, 1), 0) && kva_is_splat(kva_operand(n, 2), 1);
-  if ((!straight && !turned) || !kva_predicate_of(c, kva_operand(n, 0), out)) return false;
-  out->negated ^= turned;
-  return true;
-}
-
-bool kva_predicate_of(kva_expr_ctx *c, const kva_value *v, kva_predicate *out) {
-  const kva_node *n = v->def;
-  if (!n) return false;
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_less:
-  case KVA_OP_less_equal:
-  case KVA_OP_equal: return predicate_of_comparison(c, n, out);
-  case KVA_OP_cast: return kva_operand_type(n, 0)->dtype == KVA_BOOL && kva_predicate_of(c, kva_operand(n, 0), out);
-  case KVA_OP_where: return predicate_of_where(c, n, out);
-  case KVA_OP_expand:
-  case KVA_OP_slice:
-  case KVA_OP_transpose:
-  case KVA_OP_reshape: return kva_predicate_of(c, kva_operand(n, 0), out) && move_line(c, n, &out->line);
-  case KVA_OP_logical_not:
-    if (!kva_predicate_of(c, kva_operand(n, 0), out)) return false;
-    out->negated = !out->negated;
-    return true;
-  case KVA_OP_sub: /* 1 - mask */
-    if (!kva_is_splat(kva_operand(n, 0), 1) || !kva_predicate_of(c, kva_operand(n, 1), out)) return false;
-    out->negated = !out->negated;
-    return true;
-  default: return false;
-  }
-}
-
-static bool head_of_constant(const kva_tensor_data *t, uint32_t axis, int64_t *out_rows, bool *out_first) {
-  if (axis >= t->rank || elements_of(t) > LINE_LIMIT) return false;
-  for (uint32_t k = 0; k < t->rank; k++)
-    if (k != t->rank - 1 - axis && t->dims[k] != 1) return false;
-  int64_t n = t->dims[t->rank - 1 - axis], rows = 0;
-  if (n < 2) return false;
-  double first = element_of(t, 0);
-  if (first != 0 && first != 1) return false;
-  while (rows < n && element_of(t, rows) == first) rows++;
-  for (int64_t i = rows; i < n; i++)
-    if (element_of(t, i) != 1 - first) return false;
-  *out_rows = rows;
-  *out_first = first != 0;
-  return true;
-}
-
-bool kva_head_mask(kva_expr_ctx *c, const kva_value *v, uint32_t axis, int64_t *out_rows, bool *out_first) {
-  const kva_tensor_data *t = kva_constant_of(v);
-  if (t) return head_of_constant(t, axis, out_rows, out_first);
-  kva_predicate p;
-  int64_t base;
-  if (!kva_predicate_of(c, v, &p) || !kva_expr_is_const(p.line.base, &base)) return false;
-  for (uint32_t k = 0; k < KVA_MAX_RANK; k++)
-    if (p.line.c[k] != 0 && k != axis) return false;
-  int64_t slope = p.line.c[axis];
-  if (slope != 1 && slope != -1) return false;
-  /* i + base <= 0: the first 1 - base rows. -i + base <= 0: all but the first base rows. i + base == 0: row -base. */
-  if (p.equal && base != 0) return false;
-  *out_rows = p.equal ? 1 : slope == 1 ? 1 - base : base;
-  *out_first = (p.equal || slope == 1) != p.negated;
-  return *out_rows >= 0;
 }

@@ -1,7 +1,7 @@
 /* Row views: see raise_rows.h. */
 #include "passes/raise_rows.h"
 #include "ops/check.h"
-#include "passes/raise_index.h"
+#include "passes/raise_mask.h"
 
 bool kva_is_zero(const kva_value *v) {
   while (v->def && (kva_is(v->def, KVA_OP_expand) || kva_is(v->def, KVA_OP_reshape) || kva_is(v->def, KVA_OP_cast)))

@@ -30,9 +30,12 @@ static const kva_option *find_option(const kva_option *options, uint32_t n, cons
 static bool store_number(const kva_option *o, const char *value) {
   char *end;
   errno = 0;
-  if (o->kind == KVA_OPTION_INT) *(int64_t *)o->target = strtoll(value, &end, 10);
-  else *(double *)o->target = strtod(value, &end);
-  return *value && !*end && !errno;
+  if (o->kind == KVA_OPTION_FLOAT) {
+    *(double *)o->target = strtod(value, &end);
+    return *value && !*end && !errno;
+  }
+  int64_t n = *(int64_t *)o->target = strtoll(value, &end, 10);
+  return *value && !*end && !errno && n >= 0;
 }
 
 static bool store(const kva_option *o, const char *value) {
@@ -49,6 +52,15 @@ static bool store(const kva_option *o, const char *value) {
     }
   }
   return false;
+}
+
+static int wrong_value(const kva_verb *verb, const kva_option *o, const char *value) {
+  static const char *const expected[] = {[KVA_OPTION_INT] = "an integer that is not negative",
+                                         [KVA_OPTION_FLOAT] = "a number",
+                                         [KVA_OPTION_LIST] = "at most 64 values"};
+  fprintf(stderr, "kvasir %s: %s: expected %s, found '%s'\nTry: kvasir %s --help\n", verb->name, o->name,
+          expected[o->kind], value, verb->name);
+  return EXIT_USAGE;
 }
 
 static int usage_error(const kva_verb *verb, const char *what, const char *arg) {
@@ -70,7 +82,7 @@ static int take_option(const kva_verb *verb, const kva_option *options, uint32_t
     if (*i + 1 >= argc) return usage_error(verb, "a value is missing after", arg);
     value = argv[++*i];
   }
-  return store(o, value) ? -1 : usage_error(verb, "wrong value in", value ? value : arg);
+  return store(o, value) ? -1 : wrong_value(verb, o, value);
 }
 
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
@@ -127,6 +139,8 @@ int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings
       kva_cli_defines(pins, "--pin", arena, &o.n_pins, &o.pins)) {
     kva_status status = kva_load_model(path, &o, diag, out_module);
     code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
+    if (status == KVA_OK) kva_diag_print(diag, stderr); /* warnings */
+    kva_diag_clear(diag);
   }
   kva_arena_destroy(arena);
   return code;

@@ -9,7 +9,7 @@ enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3 };
 
 typedef enum kva_option_kind {
   KVA_OPTION_FLAG,   /* bool *target */
-  KVA_OPTION_INT,    /* int64_t *target */
+  KVA_OPTION_INT,    /* int64_t *target; not negative */
   KVA_OPTION_FLOAT,  /* double *target */
   KVA_OPTION_STRING, /* const char **target */
   KVA_OPTION_LIST,   /* kva_strings *target; may be given often */
@@ -47,7 +47,8 @@ int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option 
 bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
                      const kva_define **out_defines);
 
-/* Loads a model with -D and --pin lists; prints diagnostics. Returns -1 and the module, or an exit code. */
+/* Loads a model with -D and --pin lists; prints diagnostics, warnings too, and clears them. Returns -1 and the module, or
+ * an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module);
 /* Prints diag to stderr and returns the exit code of status. */

@@ -6,34 +6,77 @@ static int run(int argc, char **argv);
 const kva_verb kva_verb_check = {
     "check", "MODEL [options]", "list what a model uses and everything that is unsupported",
     "Reads the model and prints one row per (domain, operator, version) with its count; unsupported rows carry the reason\n"
-    "and the first node. Exit code 0: all supported; 1: something is not, or the model is wrong.\n\n"
+    "and the first node. Of a text (.kv) the rows are the operators that it becomes. Exit code 0: all supported; 1: something is not, or the model is wrong.\n\n"
     "Examples:\n  kvasir check model.onnx\n  kvasir check models/lm.kv -D preset=small",
     run};
+
+static const char *or_else(const char *text, const char *otherwise) { return text && *text ? text : otherwise; }
+
+static void print_row(const kva_check_row *r) {
+  printf("%-4s %-20s %-24s %4lld  x%-6lld", r->supported ? "ok" : "NO", or_else(r->domain, "ai.onnx"), r->op_type,
+         (long long)r->version, (long long)r->count);
+  if (!r->supported) printf(" %s (first: %s)", or_else(r->reason, ""), or_else(r->first_node, "unnamed"));
+  printf("\n");
+}
+
+static void print_json_row(const kva_check_row *r) {
+  kva_text t = {0};
+  kva_text_add(&t, "{\"domain\": ");
+  kva_text_add_quoted(&t, or_else(r->domain, "ai.onnx"));
+  kva_text_add(&t, ", \"operator\": ");
+  kva_text_add_quoted(&t, r->op_type);
+  kva_text_add(&t, ", \"version\": %lld, \"count\": %lld, \"supported\": %s", (long long)r->version, (long long)r->count,
+               r->supported ? "true" : "false");
+  if (!r->supported) {
+    kva_text_add(&t, ", \"reason\": ");
+    kva_text_add_quoted(&t, or_else(r->reason, ""));
+    kva_text_add(&t, ", \"first_node\": ");
+    kva_text_add_quoted(&t, or_else(r->first_node, ""));
+  }
+  printf("%s}", t.data);
+  kva_text_free(&t);
+}
 
 static void print_rows(const kva_check_report *report, bool json) {
   if (json) printf("{\"unsupported\": %lld, \"operators\": [", (long long)report->unsupported);
   for (uint32_t i = 0; i < report->rows.len; i++) {
-    const kva_check_row *r = &report->rows.data[i];
-    const char *domain = r->domain && *r->domain ? r->domain : "ai.onnx";
-    if (!json) {
-      printf("%-4s %-20s %-24s %4lld  x%-6lld %s%s%s%s%s\n", r->supported ? "ok" : "NO", domain, r->op_type, (long long)r->version,
-             (long long)r->count, r->supported ? "" : r->reason ? r->reason : "", r->supported ? "" : " (first: ",
-             r->supported ? "" : r->first_node ? r->first_node : "unnamed", r->supported ? "" : ")", "");
-      continue;
-    }
-    kva_text t = {0};
-    kva_text_add(&t, "%s\n  {\"domain\": \"%s\", \"operator\": \"%s\", \"version\": %lld, \"count\": %lld, \"supported\": %s", i ? "," : "",
-                 domain, r->op_type, (long long)r->version, (long long)r->count, r->supported ? "true" : "false");
-    if (!r->supported) {
-      kva_text_add(&t, ", \"reason\": ");
-      kva_text_add_quoted(&t, r->reason ? r->reason : "");
-      kva_text_add(&t, ", \"first_node\": ");
-      kva_text_add_quoted(&t, r->first_node ? r->first_node : "");
-    }
-    printf("%s}", t.data);
-    kva_text_free(&t);
+    if (json) printf("%s\n  ", i ? "," : "");
+    (json ? print_json_row : print_row)(&report->rows.data[i]);
   }
   if (json) printf("]}\n");
+}
+
+/* The operators of a text, which are Kvasir's own by the time that it is loaded. */
+static void count_loaded(const kva_module *m, kva_arena *arena, kva_check_report *out) {
+  int64_t *counts = KVA_NEW_ARRAY(arena, int64_t, kva_ops.n);
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    for (const kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) counts[n->op->id]++;
+  for (uint32_t i = 0; i < kva_ops.n; i++) {
+    if (!counts[i] || i == KVA_OP_return) continue;
+    kva_check_row row = {.domain = "kv", .op_type = kva_ops.ops[i]->name, .version = 1, .count = counts[i], .supported = true};
+    KVA_PUSH(arena, &out->rows, row);
+  }
+}
+
+static int check(const char *path, const kva_strings *defines, const kva_strings *pins, bool json) {
+  kva_diag *diag = kva_diag_create();
+  kva_arena *arena = kva_arena_create();
+  kva_check_report report = {0};
+  kva_module *m = NULL;
+  kva_status status = kva_check_model(path, arena, diag, &report);
+  int code = status == KVA_OK ? EXIT_NO : kva_cli_fail(status, diag);
+  if (status == KVA_OK && report.unsupported == 0) { /* shapes and types, not just names */
+    code = kva_cli_load(path, defines, pins, diag, &m);
+    if (code < 0) code = EXIT_DONE;
+    if (m && report.rows.len == 0) count_loaded(m, arena, &report);
+  }
+  print_rows(&report, json);
+  if (!json && code == EXIT_DONE) printf("%s: everything is supported\n", path);
+  if (!json && report.unsupported) printf("%lld nodes are not supported\n", (long long)report.unsupported);
+  kva_module_destroy(m);
+  kva_arena_destroy(arena);
+  kva_diag_destroy(diag);
+  return code;
 }
 
 static int run(int argc, char **argv) {
@@ -51,22 +94,5 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir check: a model is missing\n");
     return EXIT_USAGE;
   }
-  kva_diag *diag = kva_diag_create();
-  kva_arena *arena = kva_arena_create();
-  kva_check_report report = {0};
-  kva_status status = kva_check_model(path, arena, diag, &report);
-  print_rows(&report, json);
-  kva_module *m = NULL;
-  if (status == KVA_OK && report.unsupported == 0) {
-    code = kva_cli_load(path, &defines, &pins, diag, &m); /* shapes and types, not just names */
-    if (code < 0) code = EXIT_DONE;
-  } else {
-    code = status == KVA_OK ? EXIT_NO : kva_cli_fail(status, diag);
-  }
-  if (!json && code == EXIT_DONE) printf("%s: everything is supported\n", path);
-  if (!json && report.unsupported) printf("%lld nodes are not supported\n", (long long)report.unsupported);
-  kva_module_destroy(m);
-  kva_arena_destroy(arena);
-  kva_diag_destroy(diag);
-  return code;
+  return check(path, &defines, &pins, json);
 }

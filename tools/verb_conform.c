@@ -161,7 +161,8 @@ static outcome run_data_set(kva_session *s, const char *data_set, bool light, co
   kva_status status = in && out ? KVA_OK : KVA_NO_MEMORY;
   for (int32_t i = 0; i < p->n_inputs && status == KVA_OK; i++)
     status = light ? light_input(p, &in[i]) : read_input(data_set, i, diag, &in[i]);
-  if (status == KVA_OK) status = kva_session_run(s, 0, in, out);
+  if (status == KVA_OK && (status = kva_session_run(s, 0, in, out)) != KVA_OK)
+    status = kva_fail(diag, status, NULL, "%s", kva_session_error(s));
   outcome result = status == KVA_OK ? OUTCOME_PASS : outcome_of(status, diag, why);
   for (int32_t i = 0; i < p->n_outputs && result == OUTCOME_PASS; i++) {
     char path[4096], name[32];

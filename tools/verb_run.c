@@ -54,8 +54,35 @@ static kva_status random_input(const kva_buffer_desc *b, int index, uint64_t see
   return KVA_OK;
 }
 
+static bool is_input(const kva_program *p, const char *name, size_t len) {
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    const char *known = p->buffers[p->inputs[i]].name;
+    if (strlen(known) == len && !strncmp(known, name, len)) return true;
+  }
+  return false;
+}
+
+/* Every --input goes somewhere. */
+static kva_status check_inputs(const kva_program *p, const run_options *o, kva_diag *diag) {
+  if (o->inputs.n > (uint32_t)p->n_inputs)
+    return kva_error(diag, NULL, "%u inputs are given, the model has %d", o->inputs.n, p->n_inputs);
+  for (uint32_t i = 0; i < o->inputs.n; i++) {
+    const char *equals = strchr(o->inputs.v[i], '=');
+    int len = equals ? (int)(equals - o->inputs.v[i]) : 0;
+    if (!equals || is_input(p, o->inputs.v[i], (size_t)len)) continue;
+    kva_text known = {0};
+    for (int32_t k = 0; k < p->n_inputs; k++) kva_text_add(&known, "%s%s", k ? ", " : "", p->buffers[p->inputs[k]].name);
+    kva_status status = kva_error(diag, NULL, "the model has no input '%.*s'; it has: %s", len, o->inputs.v[i],
+                                  known.data ? known.data : "none");
+    kva_text_free(&known);
+    return status;
+  }
+  return KVA_OK;
+}
+
 static kva_status read_inputs(const kva_program *p, const run_options *o, kva_diag *diag, kva_tensor *in) {
   uint32_t next = 0;
+  KVA_TRY(check_inputs(p, o, diag));
   for (int32_t i = 0; i < p->n_inputs; i++) {
     const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
     const char *file = given_file(o, b->name, &next);
@@ -109,11 +136,13 @@ static kva_status write_outputs(const kva_program *p, const char *dir, const kva
 
 /* ---- running ---------------------------------------------------------------------------------------------------------------- */
 
-static kva_status run_repeatedly(kva_session *s, const run_options *o, const kva_tensor *in, kva_tensor *out) {
+static kva_status run_repeatedly(kva_session *s, const run_options *o, kva_diag *diag, const kva_tensor *in,
+                                 kva_tensor *out) {
   double best = INFINITY;
   for (int64_t i = 0; i < (o->repeat > 0 ? o->repeat : 1); i++) {
     double start = kva_now();
-    KVA_TRY(kva_session_run(s, 0, in, out));
+    kva_status status = kva_session_run(s, 0, in, out);
+    if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(s));
     double seconds = kva_now() - start;
     best = seconds < best ? seconds : best;
   }
@@ -125,7 +154,7 @@ static kva_status run_program(kva_session *s, const run_options *o, kva_diag *di
   const kva_program *p = kva_session_program_desc(s, 0);
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
   kva_status status = in && out ? read_inputs(p, o, diag, in) : KVA_NO_MEMORY;
-  if (status == KVA_OK) status = run_repeatedly(s, o, in, out);
+  if (status == KVA_OK) status = run_repeatedly(s, o, diag, in, out);
   if (status == KVA_OK) status = write_outputs(p, o->output_dir, out, diag);
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
   free(in);

@@ -137,6 +137,10 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n", n == 0 ? "a model is missing" : "unknown stage or format");
     return EXIT_USAGE;
   }
+  if (o.print_after && strcmp(o.print_after, "all") != 0 && !kva_pass_exists(o.print_after)) {
+    fprintf(stderr, "kvasir show: no pass is called '%s'\n", o.print_after);
+    return EXIT_USAGE;
+  }
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
   code = kva_cli_load(path, &o.defines, &o.pins, diag, &m);

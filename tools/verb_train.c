@@ -236,9 +236,9 @@ static bool is_pinned(const kva_strings *pins, const char *symbol) {
 
 /* Batch size and sequence length are known before compiling: as constants they make better schedules. */
 static void pin_shapes(train_options *o, const kva_train_spec *spec, kva_strings *pins, kva_arena *arena) {
-  if (o->batch <= 0) o->batch = spec && spec->batch > 0 ? spec->batch : 32;
+  if (o->batch == 0) o->batch = spec->batch > 0 ? spec->batch : 32;
   if (!is_pinned(pins, "B") && pins->n < 64) pins->v[pins->n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
-  const double *length = spec && spec->data_args ? kva_map_get_str(spec->data_args, LENGTH_ARG) : NULL;
+  const double *length = spec->data_args ? kva_map_get_str(spec->data_args, LENGTH_ARG) : NULL;
   if (length && !is_pinned(pins, "T") && pins->n < 64)
     pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)*length);
 }
@@ -250,16 +250,23 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   kva_module *m = NULL;
   kva_compiled *c = NULL;
   int code = kva_cli_load(o->model, &defines, &pins, diag, &m);
+  if (code < 0 && !m->train) {
+    fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", o->model);
+    code = EXIT_NO;
+  }
   if (code < 0) {
     pin_shapes(o, m->train, &pins, arena);
     kva_module_destroy(m);
+    m = NULL;
     code = kva_cli_load(o->model, &defines, &pins, diag, &m);
   }
   if (code < 0) {
     kva_status status = kva_compile(m, &(kva_compile_options){.train = true, .target = {.opt_level = 2}}, diag, &c);
     if (status == KVA_OK) status = train_compiled(c, o, v, metrics, arena, diag);
+    m = NULL; /* kva_compile took it */
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
+  kva_module_destroy(m);
   kva_compiled_destroy(c);
   kva_diag_destroy(diag);
   return code;

@@ -22,14 +22,15 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
  * complete. */
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
 
-/* Thread pool. One job at a time; workers spin for a bounded time, then sleep. Partition is static and depends only
- * on (n, threads); work items must be independent, so results never depend on the number of threads. */
+/* Thread pool. One job at a time; workers spin for a bounded time, then sleep. The partition into
+ * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work items
+ * must be independent, so results never depend on the number of threads. */
 typedef struct kva_pool kva_pool;
 /* threads = 0: as many as the process may run on. The caller is one of them. NULL when threads cannot be made. */
 kva_pool *kva_pool_create(int threads);
 void kva_pool_destroy(kva_pool *pool);
 int kva_pool_threads(const kva_pool *pool);
-/* Runs fn(ctx, begin, end) over [0, n) in at most `threads` pieces (fewer when n is small), returns when all are done.
+/* Runs fn(ctx, begin, end) over [0, n) in a few chunks for each thread, returns when all are done.
  * `pool` NULL: in the caller. */
 typedef void (*kva_pool_fn)(void *ctx, int64_t begin, int64_t end);
 void kva_pool_run(kva_pool *pool, int64_t n, kva_pool_fn fn, void *ctx);

@@ -31,7 +31,7 @@ static void covers_every_index_once(void **state) {
     for (int n = 0; n < MOST; n += n < 20 ? 1 : 97) {
       job j = {0};
       kva_pool_run(pool, n, visit, &j);
-      assert_int_equal(j.pieces, n < threads ? n : threads);
+      assert_true(j.pieces <= n && (n == 0 || j.pieces > 0));
       for (int i = 0; i < MOST; i++) assert_int_equal(j.visits[i], i < n);
     }
     kva_pool_destroy(pool);

@@ -1,6 +1,6 @@
 /* Fused groups against the reference: what the fusion pass makes of rows and chains, and epilogues behind a product. */
 #include "passes/passes.h"
-#include "tests/support/compiled.h"
+#include "tools/verify/compiled.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -70,7 +70,7 @@ static void check(model *t, int64_t symbol, kva_pass change) {
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
   bool changed = false;
   if (change) assert_int_equal(change(t->m, &changed), KVA_OK);
-  kva_status status = compiled_run(NULL, t->m, t->f, inputs, got, t->diag);
+  kva_status status = kva_run_compiled(NULL, t->m, t->f, inputs, got, t->diag);
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);
   for (uint32_t i = 0; i < n_out; i++) compare(want[i], got[i], kva_graph_output(t->f->graph, i)->name);

@@ -30,7 +30,9 @@ static inline void pk_bytes(kva_text *m, int field, const void *data, size_t n) 
   if (n) kva_text_add_bytes(m, data, n);
 }
 
-static inline void pk_str(kva_text *m, int field, const char *s) { pk_bytes(m, field, s, strlen(s)); }
+static inline void pk_str(kva_text *m, int field, const char *s) {
+  pk_bytes(m, field, s, strlen(s));
+}
 
 static inline void pk_float(kva_text *m, int field, float v) {
   pk_varint(m, (uint64_t)field << 3 | 5);
@@ -92,9 +94,12 @@ static inline kva_text pk_value(const char *name, int dtype, const char *shape) 
   for (const char *p = shape; *p;) {
     kva_text d = {0};
     size_t n = strcspn(p, ",");
-    if (*p == '?') (void)0;
-    else if ((*p >= '0' && *p <= '9') || *p == '-') pk_int(&d, 1, strtoll(p, NULL, 10));
-    else pk_bytes(&d, 2, p, n);
+    if (*p == '?')
+      (void)0;
+    else if ((*p >= '0' && *p <= '9') || *p == '-')
+      pk_int(&d, 1, strtoll(p, NULL, 10));
+    else
+      pk_bytes(&d, 2, p, n);
     pk_sub(&dims, 1, d);
     p += n + (p[n] == ',');
   }

@@ -195,6 +195,8 @@ static void functions(void **state) {
        "has no hyper-parameter 'k'"},
       {"model m (float x) => (float y) { y = f(x) }\ndef f <k> (a) { return a }", 1, 38,
        "needs the hyper-parameter 'k'"},
+      {"model m (float x) => (float y) { y = f <j = 1, k> (x) }\ndef f <j, k> (a) { return a }", 1, 38,
+       "needs the hyper-parameter 'k'"},
       {"model m (float x) => (float y) { y = f(x) }\ndef f (float[2] a) { return a }", 1, 40,
        "expected float[2], found float"},
       {"model m (float x) => (float y) { y = f(x) }\ndef f (a) { return x }", 2, 20, "'x' is not defined here"},
@@ -314,6 +316,9 @@ static void unrolling_is_bounded(void **state) {
   static const wrong cases[] = {
       {"model m (float x) => (float y) { y = x\n for i in 0 : 9223372036854775807 { } }", 2, 2,
        "more than 1000000 loop"},
+      {"model m (float x) => (float y) { y = x\n for i in 0 : 9223372036854775807 { y = f(y) } }\n"
+       "def f (x) { param float w ~ ones return x * w }",
+       2, 42, "more than 1000000 loop"},
       {"model m (float x) => (float y) { y = x for i in 0 : 100000 { for j in 0 : 100000 { } } }", 1, 62,
        "more than 1000000"},
   };

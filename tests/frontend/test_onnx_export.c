@@ -1,6 +1,6 @@
-/* The exporter: KVShift in every form that has one, through the file and back, both ways it can be read: as the operator
- * (bit for bit) and as the function body that other runtimes execute. Operators without a case in the official suite.
- * (test_onnx_suite.c exports everything that it imports.) */
+/* The exporter: KVShift in every form that has one, through the file and back, both ways it can be read: as the
+ * operator (bit for bit) and as the function body that other runtimes execute. Operators without a case in the official
+ * suite. (test_onnx_suite.c exports everything that it imports.) */
 #include "tests/frontend/onnx_pack.h"
 
 #include <math.h>
@@ -15,7 +15,9 @@ typedef struct shift_case {
 
 enum { B = 2, T = 5, H = 3, D = 4 };
 
-static kva_dim constant(kva_module *m, int64_t v) { return kva_expr_const(m->exprs, v); }
+static kva_dim constant(kva_module *m, int64_t v) {
+  return kva_expr_const(m->exprs, v);
+}
 
 static const kva_type *rows_type(kva_module *m, const shift_case *c, kva_dim rows) {
   kva_dim b = constant(m, B), h = constant(m, H), d = constant(m, D);
@@ -157,7 +159,8 @@ static kva_module *state_module(kva_diag *diag, kva_op_id op) {
   kva_builder b = {.m = m, .graph = f->graph};
   kva_value *x = kva_graph_add_input(f->graph, type, "x");
   kva_value *w = kva_build(&b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
-  kva_value *y = op == KVA_OP_bitcast ? kva_build(&b, op, 1, &x, &(kva_bitcast_attrs){.to = KVA_I32}) : kva_build2(&b, op, x, w);
+  kva_value *y =
+      op == KVA_OP_bitcast ? kva_build(&b, op, 1, &x, &(kva_bitcast_attrs){.to = KVA_I32}) : kva_build2(&b, op, x, w);
   (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
   f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y"}, sizeof(char *));
   return m;

@@ -1,4 +1,5 @@
-/* The importer on hand-made files: symbols, shape arithmetic, functions, initialisers of every storage, external data. */
+/* The importer on hand-made files: symbols, shape arithmetic, functions, initialisers of every storage, external data.
+ */
 #include "tests/frontend/onnx_pack.h"
 
 static kva_module *load(kva_text model) {
@@ -262,8 +263,10 @@ static kva_text scale_function(const char *overload, const char *op_type, bool h
   if (*overload) pk_str(&f, 13, overload);
   pk_names(&f, 4, "x");
   pk_names(&f, 5, "y");
-  if (has_default) pk_sub(&f, 11, pk_attr_float("value", 7));
-  else pk_str(&f, 6, "value");
+  if (has_default)
+    pk_sub(&f, 11, pk_attr_float("value", 7));
+  else
+    pk_str(&f, 6, "value");
   pk_sub(&constant, 5, pk_attr_ref("value_float", 1, "value"));
   pk_sub(&f, 7, constant);
   pk_sub(&f, 7, pk_node(op_type, "x c", "y", "body"));
@@ -328,7 +331,8 @@ static void test_exploding_functions(void **unused) {
     char name[8], next[8];
     snprintf(name, sizeof name, "f%d", i);
     snprintf(next, sizeof next, "f%d", i + 1);
-    kva_text f = {0}, a = pk_node(i < 39 ? next : "Relu", "x", "t", "a"), b = pk_node(i < 39 ? next : "Relu", "t", "y", "b");
+    kva_text f = {0}, a = pk_node(i < 39 ? next : "Relu", "x", "t", "a"),
+             b = pk_node(i < 39 ? next : "Relu", "t", "y", "b");
     if (i < 39) pk_str(&a, 7, "local"), pk_str(&b, 7, "local");
     pk_str(&f, 1, name);
     pk_str(&f, 10, "local");

@@ -1,10 +1,10 @@
 /* The official ONNX cases, imported and run on the reference evaluator: every rule of the importer against the
- * specification's own data. Data: folder $KVASIR_ONNX_SUITE (holds node/ and the other sets), else ../shared/onnx-suite-1.22.0.tar.xz beside the
- * source tree, unpacked to a temporary folder; else the test is skipped.
+ * specification's own data. Data: folder $KVASIR_ONNX_SUITE (holds node/ and the other sets), else
+ * ../shared/onnx-suite-1.22.0.tar.xz beside the source tree, unpacked to a temporary folder; else the test is skipped.
  *
- * A case passes when dtypes and shapes are equal and values within rtol 1e-3, atol 1e-7, the suite's own tolerance. A model
- * that the importer calls unsupported is skipped; anything else that does not pass is a failure. What passes is exported,
- * imported again and run again: the results must be the same within the same tolerance. */
+ * A case passes when dtypes and shapes are equal and values within rtol 1e-3, atol 1e-7, the suite's own tolerance. A
+ * model that the importer calls unsupported is skipped; anything else that does not pass is a failure. What passes is
+ * exported, imported again and run again: the results must be the same within the same tolerance. */
 #include "frontend/frontend.h"
 
 #include <dirent.h>
@@ -24,7 +24,9 @@ typedef struct suite {
 
 typedef enum outcome { PASSED, FAILED, SKIPPED } outcome;
 
-static bool exists(const char *path) { return !access(path, R_OK); }
+static bool exists(const char *path) {
+  return !access(path, R_OK);
+}
 
 static bool find_suite(suite *s) {
   const char *given = getenv("KVASIR_ONNX_SUITE"), *archive = "../shared/onnx-suite-1.22.0.tar.xz";
@@ -92,9 +94,11 @@ typedef struct case_inputs {
 static const kva_wide *fix_structure(void *user, uint32_t index, const char *name) {
   case_inputs *in = user;
   kva_diag *quiet = kva_diag_create();
-  (void)name;
-  if (index < MAX_TENSORS && !read_tensor(in->folder, "input", index, quiet, &in->tensor[index]))
-    in->fixed[index] = in->tensor[index]->rank == 0 || (in->tensor[index]->rank == 1 && in->tensor[index]->i);
+  bool resizes = !strcmp(name, "scales") || !strcmp(name, "roi");
+  if (index < MAX_TENSORS && !read_tensor(in->folder, "input", index, quiet, &in->tensor[index])) {
+    const kva_wide *w = in->tensor[index];
+    in->fixed[index] = w->rank == 0 || (w->rank == 1 && (w->i || resizes));
+  }
   kva_diag_destroy(quiet);
   return index < MAX_TENSORS && in->fixed[index] ? in->tensor[index] : NULL;
 }
@@ -182,7 +186,9 @@ static outcome run_case(const char *name, const char *folder, outcome *again) {
 
 /* ---- all cases --------------------------------------------------------------------------------------------------- */
 
-static int by_name(const struct dirent **a, const struct dirent **b) { return strcmp((*a)->d_name, (*b)->d_name); }
+static int by_name(const struct dirent **a, const struct dirent **b) {
+  return strcmp((*a)->d_name, (*b)->d_name);
+}
 
 static int is_case(const struct dirent *e) {
   const char *only = getenv("KVASIR_ONNX_CASE");
@@ -216,10 +222,18 @@ static void run_set(const char *set, int floor, int round_trips) {
   assert_true(again[PASSED] >= round_trips);
 }
 
-static void test_node(void **unused) { (void)unused, run_set("node", 1428, 1); }
-static void test_simple(void **unused) { (void)unused, run_set("simple", 7, 1); }
-static void test_pytorch_converted(void **unused) { (void)unused, run_set("pytorch-converted", 82, 1); }
-static void test_pytorch_operator(void **unused) { (void)unused, run_set("pytorch-operator", 35, 1); }
+static void test_node(void **unused) {
+  (void)unused, run_set("node", 1428, 1);
+}
+static void test_simple(void **unused) {
+  (void)unused, run_set("simple", 7, 1);
+}
+static void test_pytorch_converted(void **unused) {
+  (void)unused, run_set("pytorch-converted", 82, 1);
+}
+static void test_pytorch_operator(void **unused) {
+  (void)unused, run_set("pytorch-operator", 35, 1);
+}
 
 int main(void) {
   if (!find_suite(&data)) {
@@ -227,8 +241,7 @@ int main(void) {
     return 77;
   }
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_node), cmocka_unit_test(test_simple),
-                                     cmocka_unit_test(test_pytorch_converted),
-                                     cmocka_unit_test(test_pytorch_operator)};
+                                     cmocka_unit_test(test_pytorch_converted), cmocka_unit_test(test_pytorch_operator)};
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   remove_suite(&data);
   return failed;

@@ -1,7 +1,7 @@
 /* Prefill followed by decode gives the bits of one run, in compiled code and in float: whatever the extent of the time
  * axis, and so the vector loop and its remainder, every row adds its taps in the same order with the same roundings. */
 #include "tests/ops/fixture.h"
-#include "tests/support/compiled.h"
+#include "tools/verify/compiled.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -22,7 +22,7 @@ static fx_shifted compiled_shift(const char *boundary, const kva_wide *x, const 
   kva_wide *out[2] = {0};
   kva_build_node(&g.b, KVA_OP_return, 2, results, 0, NULL);
   assert_false(g.b.failed);
-  kva_status status = compiled_run(NULL, g.m, g.f, g.inputs, out, g.diag);
+  kva_status status = kva_run_compiled(NULL, g.m, g.f, g.inputs, out, g.diag);
   if (status != KVA_OK) kva_diag_print(g.diag, stderr);
   assert_int_equal(status, KVA_OK);
   fx_graph_destroy(&g);

@@ -2,7 +2,7 @@
  * for attention from its definition written out. (The case list compares executors with the reference; this pins the
  * reference.) */
 #include "tests/ops/fixture.h"
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -32,7 +32,7 @@ static void evaluate(kva_op_id op, const char *attrs, const kva_wide *const *in,
   uint32_t n = MAX_OPERANDS;
   while (n > 0 && !in[n - 1]) n--;
   for (uint32_t i = 0; i < n; i++) operands[i] = fx_given(&g, in[i]);
-  kva_node *node = kva_build_node(&g.b, op, n, operands, 1, op_attrs(g.m, op, attrs));
+  kva_node *node = kva_build_node(&g.b, op, n, operands, 1, kva_case_attrs(g.m, op, attrs));
   uint32_t n_results = node->n_results;
   for (uint32_t i = 0; i < n_results; i++) results[i] = kva_result(node, i);
   fx_run(&g, n_results, results, out);

@@ -1,51 +1,51 @@
 /* Every case of the list on the reference: it builds, verifies and runs, and where the operator has a gradient rule
  * that rule agrees with finite differences. Also: the list is complete. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
 
-static void check_gradients(const op_table *table) {
+static void check_gradients(const kva_case_table *table) {
   int failures = 0;
-  for (uint32_t i = 0; i < table->n; i++) failures += !op_check_gradient(&table->cases[i]);
+  for (uint32_t i = 0; i < table->n; i++) failures += !kva_case_check_gradient(&table->cases[i]);
   assert_int_equal(failures, 0);
 }
 
-static void check_runs(const op_table *table) {
+static void check_runs(const kva_case_table *table) {
   int failures = 0;
   for (uint32_t i = 0; i < table->n; i++)
-    failures += !op_check_executor(&table->cases[i], KVA_DTYPE_NONE, op_run_reference, NULL);
+    failures += !kva_case_check(&table->cases[i], KVA_DTYPE_NONE, kva_run_reference, NULL);
   assert_int_equal(failures, 0);
 }
 
 static void test_core_runs(void **state) {
   (void)state;
-  check_runs(&op_cases_core);
+  check_runs(&kva_cases_core);
 }
 
 static void test_core_gradients(void **state) {
   (void)state;
-  check_gradients(&op_cases_core);
+  check_gradients(&kva_cases_core);
 }
 
 static void test_nn_runs(void **state) {
   (void)state;
-  check_runs(&op_cases_nn);
+  check_runs(&kva_cases_nn);
 }
 
 static void test_nn_gradients(void **state) {
   (void)state;
-  check_gradients(&op_cases_nn);
+  check_gradients(&kva_cases_nn);
 }
 
 /* Three cases an operator; a gradient rule is checked by at least one. */
 static void test_complete(void **state) {
   (void)state;
   int found[KVA_OP_COUNT] = {0}, differentiated[KVA_OP_COUNT] = {0}, failures = 0;
-  const op_table *tables[2] = {&op_cases_core, &op_cases_nn};
+  const kva_case_table *tables[2] = {&kva_cases_core, &kva_cases_nn};
   for (int t = 0; t < 2; t++) {
     for (uint32_t i = 0; i < tables[t]->n; i++) {
-      const op_case *c = &tables[t]->cases[i];
+      const kva_case *c = &tables[t]->cases[i];
       found[c->op]++;
       differentiated[c->op] += !c->no_gradient && (!c->dtype || kva_dtype_is_float(c->dtype));
     }
@@ -62,7 +62,7 @@ static void test_complete(void **state) {
 
 static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
                               kva_wide **outputs, kva_diag *diag) {
-  KVA_TRY(op_run_reference(NULL, m, f, inputs, outputs, diag));
+  KVA_TRY(kva_run_reference(NULL, m, f, inputs, outputs, diag));
   outputs[0]->f[outputs[0]->n - 1] += *(const double *)user;
   return KVA_OK;
 }
@@ -70,12 +70,12 @@ static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const 
 /* The harness itself: an error above the tolerance is found, one below is not. add allows one unit. */
 static void test_harness_sees_errors(void **state) {
   (void)state;
-  op_case c = {.op = KVA_OP_add, .in = {{"3", 1, 1}, {"3", 0.5, 0.5}}};
-  double large = 4 * op_epsilon(KVA_F32), small = op_epsilon(KVA_F32);
-  assert_false(op_check_executor(&c, KVA_DTYPE_NONE, run_wrongly, &large));
-  assert_true(op_check_executor(&c, KVA_DTYPE_NONE, run_wrongly, &small));
-  op_case kink = {.op = KVA_OP_abs, .in = {{"1", 0, 0, 0, "0.0015"}}};
-  assert_false(op_check_gradient(&kink)); /* the difference reaches across the kink, the rule does not */
+  kva_case c = {.op = KVA_OP_add, .in = {{"3", 1, 1}, {"3", 0.5, 0.5}}};
+  double large = 4 * kva_case_epsilon(KVA_F32), small = kva_case_epsilon(KVA_F32);
+  assert_false(kva_case_check(&c, KVA_DTYPE_NONE, run_wrongly, &large));
+  assert_true(kva_case_check(&c, KVA_DTYPE_NONE, run_wrongly, &small));
+  kva_case kink = {.op = KVA_OP_abs, .in = {{"1", 0, 0, 0, "0.0015"}}};
+  assert_false(kva_case_check_gradient(&kink)); /* the difference reaches across the kink, the rule does not */
 }
 
 int main(void) {

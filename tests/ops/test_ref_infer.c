@@ -1,12 +1,12 @@
 /* What inference refuses: each case names a part of the message that must reach the user. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #include <setjmp.h>
 #include <string.h>
 #include <cmocka.h>
 
 typedef struct error_case {
-  op_case c;
+  kva_case c;
   const char *message;
 } error_case;
 
@@ -58,14 +58,14 @@ static void test_errors(void **state) {
   int failures = 0;
   for (size_t i = 0; i < sizeof error_cases / sizeof error_cases[0]; i++) {
     const error_case *e = &error_cases[i];
-    op_built built;
-    kva_status status = op_build(&e->c, KVA_DTYPE_NONE, &built);
+    kva_case_built built;
+    kva_status status = kva_case_build(&e->c, KVA_DTYPE_NONE, &built);
     const char *found = kva_diag_count(built.diag) ? kva_diag_message(built.diag, 0, NULL, NULL) : "no message";
     if (status == KVA_OK || kva_diag_count(built.diag) != 1 || !strstr(found, e->message)) {
-      print_error("%s: expected \"%s\", found \"%s\"\n", op_case_name(&e->c, 0), e->message, found);
+      print_error("%s: expected \"%s\", found \"%s\"\n", kva_case_name(&e->c, 0), e->message, found);
       failures++;
     }
-    op_built_free(&built);
+    kva_case_free(&built);
   }
   assert_int_equal(failures, 0);
 }

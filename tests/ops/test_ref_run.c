@@ -1,5 +1,5 @@
 /* The evaluator: binding of symbols, state, constants, fused groups, traces, and errors that only values can show. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #include <setjmp.h>
 #include <string.h>
@@ -43,7 +43,7 @@ static void finish(fixture *t, kva_value *v) {
 
 static kva_status run2(fixture *t, int64_t n0, int64_t n1, kva_wide **out) {
   kva_wide *x = vector(n0, 1), *y = vector(n1, 10);
-  kva_status status = op_run_reference(NULL, t->m, t->f, (const kva_wide *const[]){x, y}, out, t->diag);
+  kva_status status = kva_run_reference(NULL, t->m, t->f, (const kva_wide *const[]){x, y}, out, t->diag);
   kva_wide_free(x);
   kva_wide_free(y);
   return status;
@@ -90,7 +90,7 @@ static void test_wrong_input_dtype(void **state) {
   finish(&t, kva_neg(&t.b, x));
   int64_t two = 2;
   kva_wide *w = kva_wide_create(KVA_I32, 1, &two), *out[1];
-  assert_int_equal(op_run_reference(NULL, t.m, t.f, (const kva_wide *const[]){w}, out, t.diag), KVA_INVALID);
+  assert_int_equal(kva_run_reference(NULL, t.m, t.f, (const kva_wide *const[]){w}, out, t.diag), KVA_INVALID);
   assert_non_null(strstr(kva_diag_message(t.diag, 0, NULL, NULL), "expected float of rank 1, found int32"));
   kva_wide_free(w);
   teardown(&t);
@@ -161,40 +161,40 @@ static void test_group_constant_trace(void **state) {
 /* Results are rounded to their dtype node by node. */
 static void test_rounding(void **state) {
   (void)state;
-  op_case c = {.op = KVA_OP_add, .dtype = KVA_BF16, .in = {{"1", 0, 0, 0, "256"}, {"1", 0, 0, 0, "1"}}};
-  op_built built;
+  kva_case c = {.op = KVA_OP_add, .dtype = KVA_BF16, .in = {{"1", 0, 0, 0, "256"}, {"1", 0, 0, 0, "1"}}};
+  kva_case_built built;
   kva_wide *out[1];
-  assert_int_equal(op_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  assert_int_equal(op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
+  assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
+  assert_int_equal(kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
                    KVA_OK);
   assert_true(out[0]->f[0] == 256); /* 257 needs nine bits: ties to even */
   kva_wide_free(out[0]);
-  op_built_free(&built);
+  kva_case_free(&built);
 }
 
-static void expect_value_error(op_case c, const char *message) {
-  op_built built;
+static void expect_value_error(kva_case c, const char *message) {
+  kva_case_built built;
   kva_wide *out[1];
-  assert_int_equal(op_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  assert_int_equal(op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
+  assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
+  assert_int_equal(kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
                    KVA_INVALID);
   assert_int_equal(kva_diag_count(built.diag), 1);
   assert_non_null(strstr(kva_diag_message(built.diag, 0, NULL, NULL), message));
-  op_built_free(&built);
+  kva_case_free(&built);
 }
 
 static void test_values_out_of_range(void **state) {
   (void)state;
-  expect_value_error((op_case){.op = KVA_OP_gather, .in = {{"3,2"}, {"2", 0, 0, KVA_I64, "0,3"}}},
+  expect_value_error((kva_case){.op = KVA_OP_gather, .in = {{"3,2"}, {"2", 0, 0, KVA_I64, "0,3"}}},
                      "index 3 is out of range for axis 0 of extent 3");
-  expect_value_error((op_case){.op = KVA_OP_scatter_nd, .in = {{"3,2"}, {"1,2", 0, 0, KVA_I64, "0,-3"}, {"1"}}},
+  expect_value_error((kva_case){.op = KVA_OP_scatter_nd, .in = {{"3,2"}, {"1,2", 0, 0, KVA_I64, "0,-3"}, {"1"}}},
                      "index -3 is out of range for axis 1 of extent 2");
-  expect_value_error((op_case){.op = KVA_OP_gather_grad, .attrs = "extent=2", .in = {{"1"}, {"1", 5, 5, KVA_I64}}},
+  expect_value_error((kva_case){.op = KVA_OP_gather_grad, .attrs = "extent=2", .in = {{"1"}, {"1", 5, 5, KVA_I64}}},
                      "index 5 is out of range");
-  expect_value_error((op_case){.op = KVA_OP_slice, .attrs = "starts=0; shape=4", .in = {{"N=3"}}},
+  expect_value_error((kva_case){.op = KVA_OP_slice, .attrs = "starts=0; shape=4", .in = {{"N=3"}}},
                      "index 3 is outside");
-  expect_value_error((op_case){.op = KVA_OP_argmax, .in = {{"N=0"}}}, "axis 0 is empty");
-  expect_value_error((op_case){.op = KVA_OP_pad, .attrs = "before=1; after=0; mode=edge", .in = {{"N=0"}}},
+  expect_value_error((kva_case){.op = KVA_OP_argmax, .in = {{"N=0"}}}, "axis 0 is empty");
+  expect_value_error((kva_case){.op = KVA_OP_pad, .attrs = "before=1; after=0; mode=edge", .in = {{"N=0"}}},
                      "nothing to take from");
 }
 

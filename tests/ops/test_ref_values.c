@@ -1,5 +1,5 @@
 /* Results of the reference against values worked out by hand: the corners of each operator's definition. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -7,7 +7,7 @@
 #include <cmocka.h>
 
 typedef struct value_case {
-  op_case c;
+  kva_case c;
   const char *expected; /* result 0 */
 } value_case;
 
@@ -116,19 +116,19 @@ static bool matches(const kva_wide *w, int64_t i, const char **s) {
 }
 
 static int check(const value_case *v) {
-  op_built built;
+  kva_case_built built;
   kva_wide *out[4] = {0};
-  bool ok = op_build(&v->c, KVA_DTYPE_NONE, &built) == KVA_OK &&
-            op_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag) == KVA_OK;
+  bool ok = kva_case_build(&v->c, KVA_DTYPE_NONE, &built) == KVA_OK &&
+            kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag) == KVA_OK;
   if (!ok) kva_diag_print(built.diag, stderr);
   const char *s = v->expected;
   for (int64_t i = 0; ok && i < out[0]->n; i++) {
     ok = *s && matches(out[0], i, &s);
-    if (!ok) print_error("%s: element %lld is %g\n", op_case_name(&v->c, 0), (long long)i, kva_wide_get(out[0], i));
+    if (!ok) print_error("%s: element %lld is %g\n", kva_case_name(&v->c, 0), (long long)i, kva_wide_get(out[0], i));
   }
   ok = ok && !*s;
   kva_wide_free(out[0]);
-  op_built_free(&built);
+  kva_case_free(&built);
   return !ok;
 }
 
@@ -137,7 +137,7 @@ static void test_values(void **state) {
   int failures = 0;
   for (size_t i = 0; i < sizeof value_cases / sizeof value_cases[0]; i++) {
     int failed = check(&value_cases[i]);
-    if (failed) print_error("%s: expected %s\n", op_case_name(&value_cases[i].c, 0), value_cases[i].expected);
+    if (failed) print_error("%s: expected %s\n", kva_case_name(&value_cases[i].c, 0), value_cases[i].expected);
     failures += failed;
   }
   assert_int_equal(failures, 0);
@@ -146,9 +146,9 @@ static void test_values(void **state) {
 /* The derivative at points where it is a convention. */
 static void test_gradient_conventions(void **state) {
   (void)state;
-  op_case ties = {.op = KVA_OP_reduce_max, .in = {{"4", 0, 0, 0, "1,3,3,0"}}};
-  op_built built;
-  assert_int_equal(op_build(&ties, KVA_F64, &built), KVA_OK);
+  kva_case ties = {.op = KVA_OP_reduce_max, .in = {{"4", 0, 0, 0, "1,3,3,0"}}};
+  kva_case_built built;
+  assert_int_equal(kva_case_build(&ties, KVA_F64, &built), KVA_OK);
   kva_module *m = built.m;
   kva_function *f = kva_function_create(m, "gradient");
   kva_builder b = {.m = m, .graph = f->graph};
@@ -159,11 +159,11 @@ static void test_gradient_conventions(void **state) {
   assert_int_equal(kva_reduce_max_vjp(&c, n), KVA_OK);
   kva_build_node(&b, KVA_OP_return, 1, &gradient, 0, NULL);
   kva_wide *out[1];
-  assert_int_equal(op_run_reference(NULL, m, f, (const kva_wide *const *)built.inputs, out, built.diag), KVA_OK);
+  assert_int_equal(kva_run_reference(NULL, m, f, (const kva_wide *const *)built.inputs, out, built.diag), KVA_OK);
   double expected[4] = {0, 3, 3, 0};
   assert_memory_equal(out[0]->f, expected, sizeof expected);
   kva_wide_free(out[0]);
-  op_built_free(&built);
+  kva_case_free(&built);
 }
 
 int main(void) {

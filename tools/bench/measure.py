@@ -1,7 +1,8 @@
-"""Fair samples on a machine that others may use: quiet moments, interleaved providers, medians.
+"""Fair samples on a machine that others may use: quiet moments, programs that take turns, medians.
 
 A sample is disturbed when programs other than the measured one used more than 5 % of the machine while it ran. It is
-then repeated, at most TRIES times in all; the least disturbed one counts, and the reports say how many were disturbed.
+then repeated, TRIES times in all at most, and the least disturbed one is kept. Those still disturbed count only when
+there are no others.
 """
 import json
 import os
@@ -63,13 +64,19 @@ class Window:
         return used, used > max(0.03, 0.05 * CPUS * wall)
 
 
-def wait_until_idle(patience):
-    end = time.monotonic() + patience
-    while time.monotonic() < end:
-        window = Window()
-        time.sleep(0.2)
-        if not window.others(0.0)[1]:
-            return
+class Patience:
+    """Seconds that a whole benchmark may spend on waiting for others; when they are used up, nothing is repeated."""
+
+    def __init__(self, seconds):
+        self.left = seconds
+
+    def wait_until_idle(self):
+        while self.left > 0:
+            window = Window()
+            time.sleep(0.2)
+            if not window.others(0.0)[1]:
+                return
+            self.left -= 0.2
 
 
 def quiet(take, patience, tries=TRIES):
@@ -77,18 +84,18 @@ def quiet(take, patience, tries=TRIES):
     best = None
     for i in range(tries):
         if i:
-            wait_until_idle(patience)
+            patience.wait_until_idle()
         window = Window()
         value, own = take()
         used, disturbed = window.others(own)
         if best is None or used < best[0]:
             best = used, value, disturbed
-        if not disturbed:
+        if not disturbed or patience.left <= 0:
             break
     return best[1], best[2]
 
 
-# ---- providers ------------------------------------------------------------------------------------------------------
+# ---- programs -------------------------------------------------------------------------------------------------------
 
 
 class Unavailable(Exception):
@@ -150,14 +157,20 @@ def run_program(argv, threads, env):
 
 
 class Samples:
-    """Values of one thing over the rounds."""
+    """Values of one thing over the rounds, as `quiet` gives them."""
 
     def __init__(self):
-        self.values, self.disturbed = [], 0
+        self.taken = []
 
     def add(self, sample):
-        self.values.append(sample[0])
-        self.disturbed += sample[1]
+        self.taken.append(sample)
+
+    def values(self):
+        """Those taken in quiet; all of them when there are none such."""
+        return [value for value, disturbed in self.taken if not disturbed] or [value for value, _ in self.taken]
 
     def median(self):
-        return statistics.median(self.values) if self.values else None
+        return statistics.median(self.values()) if self.taken else None
+
+    def disturbed(self):
+        return sum(disturbed for _, disturbed in self.taken)

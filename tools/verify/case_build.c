@@ -1,5 +1,5 @@
 /* Building, running and comparing operator cases. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #include <ctype.h>
 #include <math.h>
@@ -80,7 +80,7 @@ static bool parse_value(kva_module *m, kva_attr_kind kind, const char **s, void 
   return true;
 }
 
-void *op_attrs(kva_module *m, kva_op_id op, const char *text) {
+void *kva_case_attrs(kva_module *m, kva_op_id op, const char *text) {
   const kva_attr_desc *desc = kva_ops.ops[op]->attrs;
   if (!desc) return NULL;
   char *attrs = kva_attrs_default(m->arena, desc);
@@ -144,7 +144,7 @@ static double uniform(uint64_t element, uint64_t stream) {
   return kva_uniform01(kva_philox4x32(element, stream, 2026).v[0]);
 }
 
-static void fill(const op_operand *o, kva_wide *w, uint64_t stream) {
+static void fill(const kva_case_operand *o, kva_wide *w, uint64_t stream) {
   bool any = o->lo == 0 && o->hi == 0;
   double lo = any ? (w->f ? -2 : kva_dtype_is_unsigned(w->dtype) ? 0 : -9) : o->lo, hi = any ? (w->f ? 2 : 9) : o->hi;
   const char *s = o->values;
@@ -168,17 +168,17 @@ static void fill(const op_operand *o, kva_wide *w, uint64_t stream) {
 
 /* ---- building ---------------------------------------------------------------------------------------------------- */
 
-static kva_dtype operand_dtype(const op_case *c, const op_operand *o, kva_dtype dtype) {
+static kva_dtype operand_dtype(const kva_case *c, const kva_case_operand *o, kva_dtype dtype) {
   kva_dtype own = c->dtype ? c->dtype : KVA_F32;
   return o->dtype ? o->dtype : dtype ? dtype : own;
 }
 
-static kva_status add_operands(const op_case *c, kva_dtype dtype, op_built *built, kva_value **values,
+static kva_status add_operands(const kva_case *c, kva_dtype dtype, kva_case_built *built, kva_value **values,
                                uint32_t *out_n) {
   symbols known = {0};
   uint32_t n = 0;
-  for (; n < OP_CASE_OPERANDS && c->in[n].shape; n++) {
-    const op_operand *o = &c->in[n];
+  for (; n < KVA_CASE_OPERANDS && c->in[n].shape; n++) {
+    const kva_case_operand *o = &c->in[n];
     if (!strcmp(o->shape, "-")) continue;
     shape_text shape;
     if (!parse_shape(built->m, o->shape, &known, &shape))
@@ -195,15 +195,15 @@ static kva_status add_operands(const op_case *c, kva_dtype dtype, op_built *buil
   return KVA_OK;
 }
 
-kva_status op_build(const op_case *c, kva_dtype dtype, op_built *built) {
-  *built = (op_built){.diag = kva_diag_create()};
+kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *built) {
+  *built = (kva_case_built){.diag = kva_diag_create()};
   built->m = kva_module_create(built->diag);
   built->f = kva_function_create(built->m, "case");
   kva_builder b = {.m = built->m, .graph = built->f->graph};
-  kva_value *values[OP_CASE_OPERANDS] = {0};
+  kva_value *values[KVA_CASE_OPERANDS] = {0};
   uint32_t n = 0;
   KVA_TRY(add_operands(c, dtype, built, values, &n));
-  void *attrs = op_attrs(built->m, c->op, c->attrs);
+  void *attrs = kva_case_attrs(built->m, c->op, c->attrs);
   if (c->attrs && !attrs) return KVA_INVALID;
   built->node = kva_build_node(&b, c->op, n, values, 1, attrs);
   kva_value **outputs = KVA_NEW_ARRAY(built->m->arena, kva_value *, built->node->n_results + 1);
@@ -214,28 +214,28 @@ kva_status op_build(const op_case *c, kva_dtype dtype, op_built *built) {
   return kva_module_verify(built->m);
 }
 
-void op_built_free(op_built *built) {
+void kva_case_free(kva_case_built *built) {
   for (uint32_t i = 0; i < built->n_inputs; i++) kva_wide_free(built->inputs[i]);
   kva_module_destroy(built->m);
   kva_diag_destroy(built->diag);
 }
 
-const char *op_case_name(const op_case *c, kva_dtype dtype) {
+const char *kva_case_name(const kva_case *c, kva_dtype dtype) {
   static char text[256];
   int n = snprintf(text, sizeof text, "kv.%s <%s>", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "");
-  for (uint32_t i = 0; i < OP_CASE_OPERANDS && c->in[i].shape && n < (int)sizeof text; i++)
+  for (uint32_t i = 0; i < KVA_CASE_OPERANDS && c->in[i].shape && n < (int)sizeof text; i++)
     n += snprintf(text + n, sizeof text - (size_t)n, " %s[%s]", kva_dtype_name(operand_dtype(c, &c->in[i], dtype)),
                   c->in[i].shape);
   return text;
 }
 
-static bool report(const op_case *c, kva_dtype dtype, const char *what, const kva_diag *diag) {
-  fprintf(stderr, "%s: %s\n", op_case_name(c, dtype), what);
+static bool report(const kva_case *c, kva_dtype dtype, const char *what, const kva_diag *diag) {
+  fprintf(stderr, "%s: %s\n", kva_case_name(c, dtype), what);
   if (diag) kva_diag_print(diag, stderr);
   return false;
 }
 
-kva_status op_run_reference(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
+kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
                             kva_wide **outputs, kva_diag *diag) {
   (void)user;
   return kva_ref_run(m, f, inputs, outputs, NULL, NULL, NULL, NULL, diag);
@@ -243,7 +243,7 @@ kva_status op_run_reference(void *user, kva_module *m, kva_function *f, const kv
 
 /* ---- executor against reference ---------------------------------------------------------------------------------- */
 
-double op_epsilon(kva_dtype t) {
+double kva_case_epsilon(kva_dtype t) {
   switch (t) {
   case KVA_F64: return 0x1p-52;
   case KVA_F32: return 0x1p-23;
@@ -269,9 +269,9 @@ static bool same_value(double a, double b, double tolerance) {
   return a == b || fabs(a - b) <= tolerance;
 }
 
-static bool compare(const op_case *c, kva_dtype dtype, const kva_wide *expected, const kva_wide *found, double scale) {
+static bool compare(const kva_case *c, kva_dtype dtype, const kva_wide *expected, const kva_wide *found, double scale) {
   if (expected->dtype != found->dtype || expected->n != found->n) return report(c, dtype, "wrong result type", NULL);
-  double tolerance = kva_ops.ops[c->op]->tolerance * op_epsilon(expected->dtype) * fmax(scale, largest(expected));
+  double tolerance = kva_ops.ops[c->op]->tolerance * kva_case_epsilon(expected->dtype) * fmax(scale, largest(expected));
   for (int64_t i = 0; i < expected->n; i++) {
     bool ok = expected->f ? same_value(expected->f[i], found->f[i], tolerance) : expected->i[i] == found->i[i];
     if (ok) continue;
@@ -283,12 +283,12 @@ static bool compare(const op_case *c, kva_dtype dtype, const kva_wide *expected,
   return true;
 }
 
-bool op_check_executor(const op_case *c, kva_dtype dtype, op_executor run, void *user) {
-  op_built built;
+bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user) {
+  kva_case_built built;
   kva_wide *expected[8] = {0}, *found[8] = {0};
-  bool ok = op_build(c, dtype, &built) == KVA_OK || report(c, dtype, "does not build", built.diag);
+  bool ok = kva_case_build(c, dtype, &built) == KVA_OK || report(c, dtype, "does not build", built.diag);
   const kva_wide *const *in = (const kva_wide *const *)built.inputs;
-  ok = ok && (op_run_reference(NULL, built.m, built.f, in, expected, built.diag) == KVA_OK ||
+  ok = ok && (kva_run_reference(NULL, built.m, built.f, in, expected, built.diag) == KVA_OK ||
               report(c, dtype, "reference fails", built.diag));
   ok = ok &&
        (run(user, built.m, built.f, in, found, built.diag) == KVA_OK || report(c, dtype, "executor fails", built.diag));
@@ -299,7 +299,7 @@ bool op_check_executor(const op_case *c, kva_dtype dtype, op_executor run, void 
     kva_wide_free(expected[i]);
     kva_wide_free(found[i]);
   }
-  op_built_free(&built);
+  kva_case_free(&built);
   return ok;
 }
 
@@ -308,11 +308,11 @@ bool op_check_executor(const op_case *c, kva_dtype dtype, op_executor run, void 
 /* The case's function with seeds as further inputs and gradients as outputs; operand k's gradient is output slot[k],
  * -1 where it is zero. */
 typedef struct backward {
-  op_built forward;
+  kva_case_built forward;
   kva_wide *seeds[8];
   kva_function *f;
   uint32_t n_seeds, n_outputs;
-  int slot[OP_CASE_OPERANDS];
+  int slot[KVA_CASE_OPERANDS];
 } backward;
 
 static kva_value *seed_input(backward *g, kva_value *result) {
@@ -321,14 +321,14 @@ static kva_value *seed_input(backward *g, kva_value *result) {
   return kva_graph_add_input(g->f->graph, result->type, kva_arena_printf(m->arena, "seed%u", g->n_seeds++));
 }
 
-static kva_status build_backward(const op_case *c, backward *g) {
-  KVA_TRY(op_build(c, KVA_F64, &g->forward));
+static kva_status build_backward(const kva_case *c, backward *g) {
+  KVA_TRY(kva_case_build(c, KVA_F64, &g->forward));
   kva_module *m = g->forward.m;
   const kva_node *model = g->forward.node;
   g->f = kva_function_create(m, "gradient");
   kva_builder b = {.m = m, .graph = g->f->graph};
-  kva_value *operands[OP_CASE_OPERANDS] = {0}, *grad_in[OP_CASE_OPERANDS] = {0}, *grad_out[8] = {0};
-  bool wants[OP_CASE_OPERANDS] = {0};
+  kva_value *operands[KVA_CASE_OPERANDS] = {0}, *grad_in[KVA_CASE_OPERANDS] = {0}, *grad_out[8] = {0};
+  bool wants[KVA_CASE_OPERANDS] = {0};
   for (uint32_t i = 0; i < model->n_operands; i++) {
     if (!kva_operand(model, i)) continue;
     operands[i] = kva_graph_add_input(g->f->graph, kva_operand_type(model, i), kva_operand(model, i)->name);
@@ -339,7 +339,7 @@ static kva_status build_backward(const op_case *c, backward *g) {
   for (uint32_t i = 0; i < n_seeded; i++) grad_out[i] = seed_input(g, kva_result(n, i));
   kva_vjp vjp = {.b = &b, .grad_out = grad_out, .grad_in = grad_in, .wants = wants};
   KVA_TRY(n->op->vjp(&vjp, n));
-  kva_value *outputs[OP_CASE_OPERANDS];
+  kva_value *outputs[KVA_CASE_OPERANDS];
   for (uint32_t i = 0; i < n->n_operands; i++) {
     g->slot[i] = wants[i] && grad_in[i] ? (int)g->n_outputs : -1;
     if (g->slot[i] < 0) continue;
@@ -354,8 +354,8 @@ static kva_status build_backward(const op_case *c, backward *g) {
 /* Sum over results of seed * result. */
 static kva_status loss(const backward *g, const kva_wide *const *in, double *out_loss) {
   kva_wide *y[8] = {0};
-  const op_built *f = &g->forward;
-  KVA_TRY(op_run_reference(NULL, f->m, f->f, in, y, f->diag));
+  const kva_case_built *f = &g->forward;
+  KVA_TRY(kva_run_reference(NULL, f->m, f->f, in, y, f->diag));
   uint32_t seed = 0;
   *out_loss = 0;
   for (uint32_t k = 0; k < f->n_outputs; k++) {
@@ -369,8 +369,8 @@ static kva_status loss(const backward *g, const kva_wide *const *in, double *out
 
 static kva_status make_seeds(backward *g) {
   kva_wide *y[8] = {0};
-  const op_built *f = &g->forward;
-  KVA_TRY(op_run_reference(NULL, f->m, f->f, (const kva_wide *const *)f->inputs, y, f->diag));
+  const kva_case_built *f = &g->forward;
+  KVA_TRY(kva_run_reference(NULL, f->m, f->f, (const kva_wide *const *)f->inputs, y, f->diag));
   uint32_t n = 0;
   for (uint32_t k = 0; k < f->n_outputs; k++) {
     if (!y[k]->f) {
@@ -398,7 +398,7 @@ static kva_status difference(const backward *g, kva_wide *x, int64_t i, double *
   return status;
 }
 
-static bool check_operand(const op_case *c, const backward *g, uint32_t operand, kva_wide *x,
+static bool check_operand(const kva_case *c, const backward *g, uint32_t operand, kva_wide *x,
                           const kva_wide *gradient) {
   double scale = gradient ? fmax(1, largest(gradient)) : 1;
   for (int64_t i = 0; i < x->n; i++) {
@@ -413,14 +413,14 @@ static bool check_operand(const op_case *c, const backward *g, uint32_t operand,
   return true;
 }
 
-static bool check_backward(const op_case *c, backward *g, kva_wide **gradients) {
-  const op_built *f = &g->forward;
-  const kva_wide *in[OP_CASE_OPERANDS + 8];
+static bool check_backward(const kva_case *c, backward *g, kva_wide **gradients) {
+  const kva_case_built *f = &g->forward;
+  const kva_wide *in[KVA_CASE_OPERANDS + 8];
   if (build_backward(c, g)) return report(c, KVA_F64, "its gradient does not build", f->diag);
   if (make_seeds(g)) return report(c, KVA_F64, "reference fails", f->diag);
   for (uint32_t i = 0; i < f->n_inputs; i++) in[i] = f->inputs[i];
   for (uint32_t i = 0; i < g->n_seeds; i++) in[f->n_inputs + i] = g->seeds[i];
-  if (op_run_reference(NULL, f->m, g->f, in, gradients, f->diag))
+  if (kva_run_reference(NULL, f->m, g->f, in, gradients, f->diag))
     return report(c, KVA_F64, "its gradient fails", f->diag);
   uint32_t input = 0;
   for (uint32_t i = 0; i < f->node->n_operands; i++) {
@@ -432,16 +432,16 @@ static bool check_backward(const op_case *c, backward *g, kva_wide **gradients) 
   return true;
 }
 
-bool op_check_gradient(const op_case *c) {
+bool kva_case_check_gradient(const kva_case *c) {
   bool is_float = !c->dtype || kva_dtype_is_float(c->dtype);
   if (c->no_gradient || !is_float || kva_ops.ops[c->op]->vjp_kind != KVA_VJP_RULE) return true;
   backward g = {0};
-  kva_wide *gradients[OP_CASE_OPERANDS] = {0};
+  kva_wide *gradients[KVA_CASE_OPERANDS] = {0};
   bool ok = check_backward(c, &g, gradients);
-  for (uint32_t i = 0; i < OP_CASE_OPERANDS; i++) {
+  for (uint32_t i = 0; i < KVA_CASE_OPERANDS; i++) {
     kva_wide_free(gradients[i]);
     kva_wide_free(g.seeds[i]);
   }
-  op_built_free(&g.forward);
+  kva_case_free(&g.forward);
   return ok;
 }

@@ -1,4 +1,4 @@
-/* Functions of the graph IR executed by compiled code, node by node: an op_executor (tests/ops/op_cases.h). */
+/* Functions of the graph IR executed by compiled code, node by node: an kva_executor (tools/verify/cases.h). */
 #ifndef KVA_TESTS_SUPPORT_COMPILED_H
 #define KVA_TESTS_SUPPORT_COMPILED_H
 
@@ -6,7 +6,7 @@
 
 /* user: const kva_target_options *, or NULL for the host. Nodes may be kv.kernel groups; constants are allowed, state
  * is not. Every kernel runs in two pieces, so that results must not depend on how work is divided. */
-kva_status compiled_run(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+kva_status kva_run_compiled(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
                         kva_diag *diag);
 
 #endif

@@ -1,5 +1,5 @@
 /* Cases of contraction, windows, rows, language models, randomness and optimisers. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 #define SEGMENTS {"B,T", .dtype = KVA_I64, .values = "0,0,1,1,1,2,2,2,2,3"}
 #define LEFT_PAD {"B", .dtype = KVA_I64, .values = "2,0"}
@@ -9,7 +9,7 @@
 #define TABLE(shape)    {shape, .lo = -1, .hi = 1, .constant = true}
 #define POSITIVE(shape) {shape, .lo = 0.1, .hi = 2}
 
-static const op_case cases[] = {
+static const kva_case cases[] = {
     /* matmul: plain, flags, batches that broadcast on either side, integers, nothing to sum */
     {.op = KVA_OP_matmul, .in = {{"M=3,K=5"}, {"K,N=4"}}},
     {.op = KVA_OP_matmul, .attrs = "transpose_a=1", .in = {{"K=5,M=3"}, {"K,N=4"}}},
@@ -174,4 +174,4 @@ static const op_case cases[] = {
     {.op = KVA_OP_adamw, .attrs = "beta1=0; beta2=0.99", .in = {{"7"}, {"7"}, {"7"}, POSITIVE("7"), LR, STEP}},
 };
 
-const op_table op_cases_nn = {cases, sizeof(cases) / sizeof(cases[0])};
+const kva_case_table kva_cases_nn = {cases, sizeof(cases) / sizeof(cases[0])};

@@ -1,6 +1,6 @@
 /* Cases of elementwise operators, reductions, scans and movement: at least three each, among them odd sizes, size 1,
  * broadcasting, symbolic extents and, where it is legal, size 0. */
-#include "tests/ops/op_cases.h"
+#include "tools/verify/cases.h"
 
 /* The formatter would take these lists for blocks. */
 /* clang-format off */
@@ -51,7 +51,7 @@
 
 #define I64 KVA_I64
 
-static const op_case cases[] = {
+static const kva_case cases[] = {
     {.op = KVA_OP_dims, .attrs = "values=3,5,8"},
     {.op = KVA_OP_dims, .attrs = "values=7; scalar=1"},
     {.op = KVA_OP_dims, .attrs = "values=1"},
@@ -259,4 +259,4 @@ static const op_case cases[] = {
     {.op = KVA_OP_scatter_nd, .attrs = "reduction=min", .no_gradient = true, .in = {{"4"}, {"7,1", 0, 3, I64}, {"7"}}},
 };
 
-const op_table op_cases_core = {cases, sizeof cases / sizeof cases[0]};
+const kva_case_table kva_cases_core = {cases, sizeof cases / sizeof cases[0]};

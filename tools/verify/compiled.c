@@ -1,4 +1,4 @@
-#include "tests/support/compiled.h"
+#include "tools/verify/compiled.h"
 
 #include <stdlib.h>
 
@@ -134,7 +134,7 @@ static void load_inputs(run *r, kva_graph *g, const kva_wide *const *inputs) {
   }
 }
 
-kva_status compiled_run(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+kva_status kva_run_compiled(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
                         kva_diag *diag) {
   run r = {.arena = kva_arena_create(), .m = m};
   kva_status status = kva_codegen_create(user, diag, &r.cg);

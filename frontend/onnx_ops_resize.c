@@ -1,0 +1,281 @@
+/* Rules: Resize and Upsample. Along each axis resizing is a linear map that depends on extents only, so it is computed
+ * here, as the specification's reference does it, and applied as a gather (nearest) or a product with a constant matrix
+ * (linear, cubic, with or without antialiasing). */
+#include "frontend/onnx_rules.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_MATRIX = 1 << 24 };
+
+typedef enum coordinates {
+  HALF_PIXEL,
+  HALF_PIXEL_SYMMETRIC,
+  PYTORCH_HALF_PIXEL,
+  ALIGN_CORNERS,
+  ASYMMETRIC,
+  CROP_AND_RESIZE,
+  HALF_PIXEL_FOR_NEAREST,
+} coordinates;
+
+typedef enum rounding { ROUND_PREFER_FLOOR, ROUND_PREFER_CEIL, ROUND_FLOOR, ROUND_CEIL } rounding;
+typedef enum mode { NEAREST, LINEAR, CUBIC } mode;
+
+typedef struct resize {
+  mode mode;
+  coordinates coordinates;
+  rounding rounding;
+  bool antialias, exclude_outside;
+  double cubic_a, extrapolation;
+} resize;
+
+/* One axis. */
+typedef struct axis_map {
+  int64_t in, out;
+  double scale, roi_start, roi_end;
+} axis_map;
+
+/* ---- attributes -------------------------------------------------------------------------------------------------- */
+
+static kva_status choose(kva_onnx_call *k, const char *attr, const char *absent, const char *const *names, int *out) {
+  const char *given = kva_onnx_string(k, attr, absent);
+  for (int i = 0; names[i]; i++)
+    if (!strcmp(names[i], given)) return *out = i, KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute '%s': '%s'", attr, given);
+}
+
+static kva_status read_attrs(kva_onnx_call *k, resize *r) {
+  static const char *const modes[] = {"nearest", "linear", "cubic", NULL};
+  static const char *const places[] = {"half_pixel", "half_pixel_symmetric", "pytorch_half_pixel",   "align_corners",
+                                       "asymmetric", "tf_crop_and_resize",   "tf_half_pixel_for_nn", NULL};
+  static const char *const roundings[] = {"round_prefer_floor", "round_prefer_ceil", "floor", "ceil", NULL};
+  bool old = k->version < 11;
+  int m = 0, c = 0, n = 0;
+  KVA_TRY(choose(k, "mode", "nearest", modes, &m));
+  KVA_TRY(choose(k, "coordinate_transformation_mode", old ? "asymmetric" : "half_pixel", places, &c));
+  KVA_TRY(choose(k, "nearest_mode", old ? "floor" : "round_prefer_floor", roundings, &n));
+  *r = (resize){.mode = (mode)m,
+                .coordinates = (coordinates)c,
+                .rounding = (rounding)n,
+                .antialias = kva_onnx_int(k, "antialias", 0) != 0,
+                .exclude_outside = kva_onnx_int(k, "exclude_outside", 0) != 0,
+                .cubic_a = kva_onnx_float(k, "cubic_coeff_a", -0.75),
+                .extrapolation = kva_onnx_float(k, "extrapolation_value", 0)};
+  return KVA_OK;
+}
+
+/* Inputs by version: 7 scales as attribute; 9, 10 scales; 11 on roi, scales, sizes. */
+static kva_status constant_list(kva_onnx_call *k, uint32_t input, uint32_t n, const kva_wide **out) {
+  kva_value *v = kva_onnx_in(k, input);
+  *out = v ? kva_onnx_constant(k->c, v) : NULL;
+  if (v && !*out) return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u must be constant", input);
+  if (*out && (*out)->n && (*out)->n != n)
+    return kva_onnx_fail(k, KVA_INVALID, "input %u: %lld entries for %u axes", input, (long long)(*out)->n, n);
+  if (*out && !(*out)->n) *out = NULL;
+  return KVA_OK;
+}
+
+/* One scale for all axes; sizes are rounded half up. */
+static void keep_aspect(axis_map *maps, uint32_t n, bool smallest) {
+  double scale = maps[0].scale;
+  for (uint32_t i = 1; i < n; i++)
+    if (smallest ? maps[i].scale < scale : maps[i].scale > scale) scale = maps[i].scale;
+  for (uint32_t i = 0; i < n; i++) {
+    maps[i].scale = scale;
+    maps[i].out = (int64_t)floor(scale * (double)maps[i].in + 0.5);
+  }
+}
+
+static kva_status set_extents(kva_onnx_call *k, const kva_wide *scales, const kva_wide *sizes, uint32_t n,
+                              axis_map *maps) {
+  static const char *const policies[] = {"stretch", "not_larger", "not_smaller", NULL};
+  int policy = 0;
+  KVA_TRY(choose(k, "keep_aspect_ratio_policy", "stretch", policies, &policy));
+  if (!scales == !sizes) return kva_onnx_fail(k, KVA_INVALID, "expected either scales or sizes");
+  for (uint32_t i = 0; i < n; i++) {
+    double in = (double)maps[i].in, s = scales ? kva_wide_get(scales, i) : kva_wide_get(sizes, i) / in;
+    if (!(s > 0) || s * in > 1e9) return kva_onnx_fail(k, KVA_INVALID, "scale %g of an axis of %g", s, in);
+    maps[i].scale = s;
+    maps[i].out = sizes ? (int64_t)kva_wide_get(sizes, i) : (int64_t)floor(in * s);
+  }
+  if (sizes && policy) keep_aspect(maps, n, policy == 1);
+  return KVA_OK;
+}
+
+/* ---- the map of one axis ----------------------------------------------------------------------------------------- */
+
+static double source_position(const resize *r, const axis_map *a, int64_t i) {
+  double x = (double)i, in = (double)a->in, out = a->scale * in;
+  switch (r->coordinates) {
+  case HALF_PIXEL: return (x + 0.5) / a->scale - 0.5;
+  case HALF_PIXEL_SYMMETRIC: return in / 2 * (1 - (double)a->out / out) + (x + 0.5) / a->scale - 0.5;
+  case PYTORCH_HALF_PIXEL: return a->out == 1 ? -0.5 : (x + 0.5) / a->scale - 0.5;
+  case ALIGN_CORNERS: return a->out == 1 ? 0 : x * (in - 1) / (out - 1);
+  case ASYMMETRIC: return x / a->scale;
+  case HALF_PIXEL_FOR_NEAREST: return (x + 0.5) / a->scale;
+  case CROP_AND_RESIZE: break;
+  }
+  double width = a->roi_end - a->roi_start;
+  double at = a->out == 1 ? width * (in - 1) / 2 : x * width * (in - 1) / (out - 1);
+  return at + a->roi_start * (in - 1);
+}
+
+static double cubic(double a, double x) {
+  x = fabs(x);
+  if (x <= 1) return ((a + 2) * x - (a + 3)) * x * x + 1;
+  return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
+}
+
+/* Weights of the n neighbours from `first` on, where the position is `ratio` behind neighbour n / 2 - 1. */
+static int64_t neighbours(const resize *r, const axis_map *a, double ratio, double *weights) {
+  bool widened = r->antialias && a->scale < 1;
+  double shrink = widened ? a->scale : 1, reach = r->mode == CUBIC ? 2 : 1, sum = 0;
+  int64_t start = (int64_t)floor(-reach / shrink) + 1, n = 2 - 2 * start;
+  for (int64_t j = 0; j < n; j++) {
+    double d = ((double)(start + j) - ratio) * shrink;
+    weights[j] = r->mode == CUBIC ? cubic(r->cubic_a, d) : fmax(0, 1 - fabs(d));
+    sum += weights[j];
+  }
+  for (int64_t j = 0; j < n && widened; j++) weights[j] /= sum;
+  return n;
+}
+
+static int64_t clamp(int64_t v, int64_t high) {
+  return v < 0 ? 0 : v > high ? high : v;
+}
+
+/* Row i of the matrix [out, in]. Neighbours outside count as the nearest inside, or not at all. */
+static void fill_row(const resize *r, const axis_map *a, double at, float *row, double *weights) {
+  double base = ceil(at) - 1, sum = 0; /* a whole position is 1 behind its neighbour */
+  int64_t n = neighbours(r, a, at - base, weights), first = (int64_t)base - n / 2 + 1;
+  for (int64_t j = 0; j < n; j++) {
+    bool outside = first + j < 0 || first + j >= a->in;
+    if (outside && r->exclude_outside) weights[j] = 0;
+    sum += weights[j];
+  }
+  for (int64_t j = 0; j < n; j++)
+    row[clamp(first + j, a->in - 1)] += (float)(r->exclude_outside ? weights[j] / sum : weights[j]);
+}
+
+static int64_t nearest_index(const resize *r, const axis_map *a, double at) {
+  double low = floor(at), ratio = at - low;
+  bool up = ratio > 0.5;
+  if (r->rounding == ROUND_PREFER_CEIL) up = ratio >= 0.5;
+  if (r->rounding == ROUND_FLOOR) up = false;
+  if (r->rounding == ROUND_CEIL) up = ratio > 0;
+  return clamp((int64_t)low + up, a->in - 1);
+}
+
+/* ---- applying it ------------------------------------------------------------------------------------------------- */
+
+static kva_value *constant(kva_onnx_call *k, kva_dtype t, uint32_t rank, const int64_t *dims, const void *data) {
+  kva_arena *arena = k->b->m->arena;
+  kva_tensor_data *d = KVA_NEW(arena, kva_tensor_data);
+  int64_t n = 1;
+  for (uint32_t i = 0; i < rank; i++) n *= dims[i];
+  *d = (kva_tensor_data){.dtype = t, .rank = rank, .data = data};
+  d->dims = kva_arena_memdup(arena, dims, rank * sizeof *dims);
+  KVA_ASSERT(kva_dtype_bytes(t, n, &d->bytes));
+  return kva_const_tensor(k->b, d);
+}
+
+static kva_value *apply_nearest(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *x, uint32_t axis) {
+  int64_t *index = KVA_NEW_ARRAY(k->b->m->arena, int64_t, a->out + 1);
+  for (int64_t i = 0; i < a->out; i++) index[i] = nearest_index(r, a, source_position(r, a, i));
+  return kva_onnx_gather(k->b, x, constant(k, KVA_I64, 1, &a->out, index), axis);
+}
+
+/* [outer, in, inner] -> matrix[out, in] @ it */
+static kva_value *apply_matrix(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *x, uint32_t axis) {
+  kva_builder *b = k->b;
+  const kva_type *t = x->type;
+  double *weights = KVA_NEW_ARRAY(k->c->arena, double, 2 * (size_t)ceil(2 / fmin(a->scale, 1)) + 8);
+  float *matrix = KVA_NEW_ARRAY(b->m->arena, float, a->out * a->in + 1);
+  for (int64_t i = 0; i < a->out; i++) fill_row(r, a, source_position(r, a, i), matrix + i * a->in, weights);
+  kva_value *m = kva_cast(b, constant(k, KVA_F32, 2, (int64_t[]){a->out, a->in}, matrix), t->dtype);
+  kva_dim dims[3] = {kva_onnx_product(b, t->dims, 0, axis), t->dims[axis],
+                     kva_onnx_product(b, t->dims, axis + 1, t->rank)};
+  kva_dim shape[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < t->rank; i++) shape[i] = i == axis ? kva_expr_const(b->m->exprs, a->out) : t->dims[i];
+  return kva_reshape(b, kva_matmul(b, m, kva_reshape(b, x, 3, dims), false, false), t->rank, shape);
+}
+
+/* tf_crop_and_resize: positions outside the image give the extrapolation value. */
+static kva_value *extrapolate(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *y, uint32_t axis) {
+  int64_t dims[KVA_MAX_RANK];
+  uint8_t *inside = KVA_NEW_ARRAY(k->b->m->arena, uint8_t, a->out + 1);
+  uint32_t rank = y->type->rank;
+  bool all = true;
+  for (int64_t i = 0; i < a->out; i++) {
+    double at = source_position(r, a, i);
+    inside[i] = at >= 0 && at <= (double)(a->in - 1);
+    all &= inside[i];
+  }
+  if (all || r->coordinates != CROP_AND_RESIZE) return y;
+  for (uint32_t i = 0; i < rank; i++) dims[i] = i == axis ? a->out : 1;
+  kva_value *mask = constant(k, KVA_BOOL, rank, dims, inside);
+  return kva_onnx_where(k->b, mask, y, kva_scalar_like(k->b, y, r->extrapolation));
+}
+
+static kva_status resize_axes(kva_onnx_call *k, const resize *r, const axis_map *maps, uint32_t n,
+                              const uint32_t *axes) {
+  kva_value *x = kva_onnx_in(k, 0), *y = r->mode == NEAREST ? x : kva_onnx_widen(k->b, x);
+  for (uint32_t i = 0; i < n; i++) {
+    const axis_map *a = &maps[i];
+    if (a->in < 1 || a->out < 0 || a->out > MAX_MATRIX || a->in * a->out > MAX_MATRIX)
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "from %lld to %lld elements", (long long)a->in, (long long)a->out);
+    if (a->in == a->out && a->scale == 1 && r->coordinates != CROP_AND_RESIZE) continue;
+    y = r->mode == NEAREST ? apply_nearest(k, r, a, y, axes[i]) : apply_matrix(k, r, a, y, axes[i]);
+    y = extrapolate(k, r, a, y, axes[i]);
+    if (k->b->failed) return KVA_INVALID;
+  }
+  return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));
+}
+
+static kva_status resize_with(kva_onnx_call *k, const kva_wide *roi, const kva_wide *scales, const kva_wide *sizes,
+                              uint32_t n, const uint32_t *axes) {
+  resize r;
+  axis_map maps[KVA_MAX_RANK] = {{0}};
+  KVA_TRY(read_attrs(k, &r));
+  if (r.coordinates == CROP_AND_RESIZE && !roi) return kva_onnx_fail(k, KVA_INVALID, "tf_crop_and_resize needs roi");
+  for (uint32_t i = 0; i < n; i++) {
+    if (!kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), &maps[i].in))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent; pin it (--pin)", axes[i]);
+    if (roi) maps[i].roi_start = kva_wide_get(roi, i), maps[i].roi_end = kva_wide_get(roi, n + i);
+  }
+  KVA_TRY(set_extents(k, scales, sizes, n, maps));
+  return resize_axes(k, &r, maps, n, axes);
+}
+
+kva_status kva_onnx_resize(kva_onnx_call *k) {
+  kva_ints list = kva_onnx_ints(k, "axes");
+  uint32_t rank = kva_onnx_in(k, 0)->type->rank, n = list.n ? list.n : rank, axes[KVA_MAX_RANK];
+  const kva_wide *roi = NULL, *scales = NULL, *sizes = NULL;
+  if (n > rank) return kva_onnx_fail(k, KVA_INVALID, "%u axes for rank %u", n, rank);
+  for (uint32_t i = 0; i < n; i++) KVA_TRY(kva_onnx_axis(k, list.n ? list.v[i] : i, rank, &axes[i]));
+  if (k->version < 11) {
+    KVA_TRY(constant_list(k, 1, n, &scales));
+    return resize_with(k, NULL, scales, NULL, n, axes);
+  }
+  KVA_TRY(constant_list(k, 1, 2 * n, &roi));
+  KVA_TRY(constant_list(k, 2, n, &scales));
+  KVA_TRY(constant_list(k, 3, n, &sizes));
+  return resize_with(k, roi, scales, sizes, n, axes);
+}
+
+/* Upsample-7 has its scales as attribute, 9 as input. */
+kva_status kva_onnx_upsample(kva_onnx_call *k) {
+  const kva_onnx_attr *given = kva_onnx_find_attr(k, "scales");
+  uint32_t rank = kva_onnx_in(k, 0)->type->rank, axes[KVA_MAX_RANK];
+  kva_wide list = {.dtype = KVA_F32, .rank = 1};
+  const kva_wide *scales = NULL;
+  for (uint32_t i = 0; i < rank; i++) axes[i] = i;
+  if (!given) {
+    KVA_TRY(constant_list(k, 1, rank, &scales));
+  } else if (given->kind == KVA_ONNX_FLOATS && given->n == rank) {
+    list.n = list.dims[0] = rank;
+    list.f = kva_arena_memdup(k->c->arena, given->floats, rank * sizeof *given->floats);
+    scales = &list;
+  }
+  return resize_with(k, NULL, scales, NULL, rank, axes);
+}

@@ -1,0 +1,207 @@
+/* Rules: RNN, GRU and LSTM, unrolled over a sequence of known length. X is [T, B, I] (layout 0) or [B, T, I] (layout
+ * 1); the weights of every direction hold the gates one below the other: W[g H, I], R[g H, H], B[2 g H] (input, then
+ * recurrent biases). The products with X do not depend on the state and are done for all steps at once. */
+#include "frontend/onnx_rules.h"
+
+enum { MAX_STEPS = 1024, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
+enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P };
+
+typedef struct rnn {
+  int64_t gates, hidden, steps, directions;
+  bool batch_first, linear_before_reset, reverse; /* reverse: the only direction runs backward */
+  const char *activations[6];
+} rnn;
+
+typedef struct direction {
+  const rnn *r;
+  kva_value *x;        /* [T, B, g H]: X W^T + biases of the input side */
+  kva_value *R, *rb;   /* [g H, H], [g H] or NULL */
+  kva_value *peephole; /* [3 H] or NULL */
+  kva_value *h, *c;
+  const char *const *act;
+  bool backward;
+} direction;
+
+static kva_value *part(kva_onnx_call *k, kva_value *x, uint32_t axis, int64_t at, int64_t n) {
+  return kva_onnx_slice(k->b, x, axis, kva_expr_const(kva_onnx_exprs(k), at), kva_expr_const(kva_onnx_exprs(k), n));
+}
+
+/* Entry `i` of axis 0, without the axis. */
+static kva_value *entry(kva_onnx_call *k, kva_value *x, int64_t i) {
+  kva_value *row = part(k, x, 0, i, 1);
+  return kva_reshape(k->b, row, row->type->rank - 1, row->type->dims + 1);
+}
+
+static kva_value *activate(kva_onnx_call *k, const char *name, kva_value *x) {
+  if (!strcmp(name, "Tanh")) return kva_build1(k->b, KVA_OP_tanh, x);
+  if (!strcmp(name, "Relu")) return kva_build1(k->b, KVA_OP_relu, x);
+  return kva_build1(k->b, KVA_OP_sigmoid, x);
+}
+
+static kva_status read_activations(kva_onnx_call *k, rnn *r) {
+  static const char *const defaults[3][3] = {{"Tanh"}, {"Sigmoid", "Tanh"}, {"Sigmoid", "Tanh", "Tanh"}};
+  uint32_t n = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3;
+  const kva_onnx_attr *a = kva_onnx_find_attr(k, "activations");
+  for (uint32_t i = 0; i < 2 * n; i++) {
+    bool given = a && a->kind == KVA_ONNX_STRINGS && i < a->n;
+    r->activations[i] = given ? a->strings[i] : defaults[n - 1][i % n];
+    if (strcmp(r->activations[i], "Tanh") && strcmp(r->activations[i], "Relu") && strcmp(r->activations[i], "Sigmoid"))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", r->activations[i]);
+  }
+  return KVA_OK;
+}
+
+/* sequence_lens, when given, must be known to be the whole length. */
+static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
+  kva_value *lengths = kva_onnx_in(k, IN_LENGTHS);
+  const kva_wide *w = lengths ? kva_onnx_constant(k->c, lengths) : NULL;
+  for (int64_t i = 0; w && w->i && i < w->n; i++)
+    if (w->i[i] != steps) return false;
+  return !lengths || w;
+}
+
+static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
+  const char *way = kva_onnx_string(k, "direction", "forward");
+  const kva_type *x = kva_onnx_in(k, IN_X)->type, *w = kva_onnx_in(k, IN_R)->type;
+  *r = (rnn){.gates = k->arg,
+             .batch_first = kva_onnx_int(k, "layout", 0) != 0,
+             .linear_before_reset = kva_onnx_int(k, "linear_before_reset", 0) != 0,
+             .reverse = !strcmp(way, "reverse"),
+             .directions = strcmp(way, "bidirectional") ? 1 : 2};
+  if (x->rank != 3 || w->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected X and R of rank 3");
+  if (!kva_expr_is_const(w->dims[2], &r->hidden) || !kva_expr_is_const(x->dims[r->batch_first], &r->steps))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "sequence length and hidden size must be numbers");
+  if (r->steps > MAX_STEPS) return kva_onnx_fail(k, KVA_UNSUPPORTED, "more than %d steps to unroll", MAX_STEPS);
+  if (!whole_sequences(k, r->steps))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "sequence_lens that are not all the length");
+  if (kva_onnx_find_attr(k, "clip") || kva_onnx_int(k, "input_forget", 0))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "clip and input_forget");
+  return read_activations(k, r);
+}
+
+/* ---- one step ---------------------------------------------------------------------------------------------------- */
+
+static kva_value *gate(kva_onnx_call *k, const direction *d, kva_value *all, int64_t i) {
+  return part(k, all, 1, i * d->r->hidden, d->r->hidden);
+}
+
+static kva_value *recurrent(kva_onnx_call *k, const direction *d, kva_value *h) {
+  kva_value *y = kva_matmul(k->b, h, d->R, false, true);
+  return d->rb ? kva_add(k->b, y, d->rb) : y;
+}
+
+static kva_value *step_rnn(kva_onnx_call *k, direction *d, kva_value *x) {
+  return activate(k, d->act[0], kva_add(k->b, x, recurrent(k, d, d->h)));
+}
+
+/* Gates z, r, h. The candidate sees r * h before or (linear_before_reset) after the recurrent product. */
+static kva_value *step_gru(kva_onnx_call *k, direction *d, kva_value *x) {
+  kva_builder *b = k->b;
+  kva_value *y = recurrent(k, d, d->h);
+  kva_value *z = activate(k, d->act[0], kva_add(b, gate(k, d, x, 0), gate(k, d, y, 0)));
+  kva_value *r = activate(k, d->act[0], kva_add(b, gate(k, d, x, 1), gate(k, d, y, 1)));
+  kva_value *inner;
+  if (d->r->linear_before_reset)
+    inner = kva_mul(b, r, gate(k, d, y, 2));
+  else
+    inner = gate(k, d, recurrent(k, d, kva_mul(b, r, d->h)), 2);
+  kva_value *candidate = activate(k, d->act[1], kva_add(b, gate(k, d, x, 2), inner));
+  kva_value *one = kva_scalar_like(b, z, 1);
+  return kva_add(b, kva_mul(b, kva_sub(b, one, z), candidate), kva_mul(b, z, d->h));
+}
+
+static kva_value *peep(kva_onnx_call *k, const direction *d, kva_value *x, kva_value *c, int64_t i) {
+  if (!d->peephole) return x;
+  return kva_add(k->b, x, kva_mul(k->b, c, part(k, d->peephole, 0, i * d->r->hidden, d->r->hidden)));
+}
+
+/* Gates i, o, f, c; peepholes i, o, f. */
+static kva_value *step_lstm(kva_onnx_call *k, direction *d, kva_value *x) {
+  kva_builder *b = k->b;
+  kva_value *y = kva_add(b, x, recurrent(k, d, d->h));
+  kva_value *i = activate(k, d->act[0], peep(k, d, gate(k, d, y, 0), d->c, 0));
+  kva_value *f = activate(k, d->act[0], peep(k, d, gate(k, d, y, 2), d->c, 2));
+  kva_value *candidate = activate(k, d->act[1], gate(k, d, y, 3));
+  d->c = kva_add(b, kva_mul(b, f, d->c), kva_mul(b, i, candidate));
+  kva_value *o = activate(k, d->act[0], peep(k, d, gate(k, d, y, 1), d->c, 1));
+  return kva_mul(b, o, activate(k, d->act[2], d->c));
+}
+
+/* ---- one direction ----------------------------------------------------------------------------------------------- */
+
+static kva_value *initial_state(kva_onnx_call *k, const rnn *r, uint32_t input, int64_t i, kva_dim batch) {
+  kva_value *given = kva_onnx_in(k, input);
+  kva_dim dims[2] = {batch, kva_expr_const(kva_onnx_exprs(k), r->hidden)};
+  if (!given) return kva_zeros(k->b, kva_type_tensor(k->b->m, kva_onnx_in(k, IN_X)->type->dtype, 2, dims));
+  if (r->batch_first) given = kva_transpose(k->b, given, (int64_t[]){1, 0, 2});
+  return entry(k, given, i);
+}
+
+/* X as [T, B, I]; x = X W^T with the input biases. */
+static void prepare(kva_onnx_call *k, const rnn *r, kva_value *x, int64_t i, direction *d) {
+  kva_builder *b = k->b;
+  kva_value *bias = kva_onnx_in(k, IN_B) ? entry(k, kva_onnx_in(k, IN_B), i) : NULL;
+  int64_t rows = r->gates * r->hidden, n_activations = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3;
+  *d = (direction){.r = r,
+                   .R = entry(k, kva_onnx_in(k, IN_R), i),
+                   .act = r->activations + i * n_activations,
+                   .backward = r->reverse || i == 1};
+  d->x = kva_matmul(b, x, entry(k, kva_onnx_in(k, IN_W), i), false, true);
+  if (bias) d->x = kva_add(b, d->x, part(k, bias, 0, 0, rows));
+  if (bias) d->rb = part(k, bias, 0, rows, rows);
+  if (r->gates == GATES_LSTM && kva_onnx_in(k, IN_P)) d->peephole = entry(k, kva_onnx_in(k, IN_P), i);
+  if (b->failed) return;
+  d->h = initial_state(k, r, IN_H, i, x->type->dims[1]);
+  if (r->gates == GATES_LSTM) d->c = initial_state(k, r, IN_C, i, x->type->dims[1]);
+}
+
+/* Runs all steps; rows[t] gets h of step t as [1, 1, B, H]. */
+static kva_status run(kva_onnx_call *k, direction *d, kva_value **rows) {
+  for (int64_t s = 0; s < d->r->steps; s++) {
+    int64_t t = d->backward ? d->r->steps - 1 - s : s;
+    kva_value *x = entry(k, d->x, t);
+    if (k->b->failed) return KVA_INVALID;
+    if (d->r->gates == GATES_RNN)
+      d->h = step_rnn(k, d, x);
+    else
+      d->h = d->r->gates == GATES_GRU ? step_gru(k, d, x) : step_lstm(k, d, x);
+    if (k->b->failed) return KVA_INVALID;
+    rows[t] = kva_onnx_unsqueeze(k->b, d->h, 0, 2);
+  }
+  return KVA_OK;
+}
+
+static kva_value *join(kva_onnx_call *k, uint32_t n, kva_value **parts, int64_t axis) {
+  return n == 1 ? parts[0] : kva_build(k->b, KVA_OP_concat, n, parts, &(kva_concat_attrs){.axis = axis});
+}
+
+/* States [D, B, H]; layout 1 has the batch first. */
+static void set_state(kva_onnx_call *k, const rnn *r, uint32_t output, kva_value **states) {
+  kva_value *parts[2];
+  for (int64_t i = 0; i < r->directions; i++) parts[i] = kva_onnx_unsqueeze(k->b, states[i], 0, 1);
+  kva_value *y = join(k, (uint32_t)r->directions, parts, 0);
+  if (k->b->failed) return;
+  kva_onnx_set_out(k, output, r->batch_first ? kva_transpose(k->b, y, (int64_t[]){1, 0, 2}) : y);
+}
+
+kva_status kva_onnx_rnn(kva_onnx_call *k) {
+  rnn r;
+  KVA_TRY(read_rnn(k, &r));
+  kva_value *x = kva_onnx_in(k, IN_X), *h[2], *c[2], *sequences[2];
+  if (r.batch_first) x = kva_transpose(k->b, x, (int64_t[]){1, 0, 2});
+  kva_value **rows = KVA_NEW_ARRAY(k->c->arena, kva_value *, r.steps + 1);
+  for (int64_t i = 0; i < r.directions; i++) {
+    direction d;
+    prepare(k, &r, x, i, &d);
+    if (k->b->failed) return KVA_INVALID;
+    KVA_TRY(run(k, &d, rows));
+    sequences[i] = r.steps ? join(k, (uint32_t)r.steps, rows, 0) : NULL;
+    h[i] = d.h, c[i] = d.c;
+  }
+  if (!r.steps) return kva_onnx_fail(k, KVA_UNSUPPORTED, "an empty sequence");
+  kva_value *y = join(k, (uint32_t)r.directions, sequences, 1);
+  if (k->b->failed) return KVA_INVALID;
+  set_state(k, &r, 1, h);
+  if (r.gates == GATES_LSTM) set_state(k, &r, 2, c);
+  return kva_onnx_done(k, r.batch_first ? kva_transpose(k->b, y, (int64_t[]){2, 0, 1, 3}) : y);
+}

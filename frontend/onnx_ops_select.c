@@ -1,0 +1,142 @@
+/* Rules that pick elements by position or by order: TopK, ReverseSequence, TensorScatter, MaxUnpool. */
+#include "frontend/onnx_window.h"
+
+enum { MAX_SORTED = 4096 };
+
+/* ---- top k ------------------------------------------------------------------------------------------------------- */
+
+static kva_status top_count(kva_onnx_call *k, int64_t extent, int64_t *out) {
+  kva_ints count = {0, NULL};
+  if (k->version < 10) *out = kva_onnx_int(k, "k", -1);
+  else KVA_TRY(kva_onnx_need_ints(k, 1, "K", &count));
+  if (k->version >= 10) *out = count.n == 1 ? count.v[0] : -1;
+  if (*out < 0 || *out > extent) return kva_onnx_fail(k, KVA_INVALID, "K of %lld elements", (long long)extent);
+  return KVA_OK;
+}
+
+/* rank[.., i] = number of elements that come before element i: greater ones (or smaller), and equal ones to its left. */
+static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
+  uint32_t rank = x->type->rank;
+  kva_value *self = kva_onnx_unsqueeze(b, x, rank, 1), *other = kva_onnx_unsqueeze(b, x, rank - 1, 1);
+  kva_value *ahead = largest ? kva_build2(b, KVA_OP_less, self, other) : kva_build2(b, KVA_OP_less, other, self);
+  kva_dim n = x->type->dims[rank - 1];
+  kva_value *left = kva_build2(b, KVA_OP_less, kva_onnx_ramp(b, KVA_I64, 2, 1, n), kva_onnx_ramp(b, KVA_I64, 2, 0, n));
+  kva_value *tie = kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_equal, self, other), left);
+  int64_t last = rank;
+  return kva_reduce(b, KVA_OP_reduce_sum, kva_cast(b, kva_build2(b, KVA_OP_logical_or, ahead, tie), KVA_I64), 1, &last,
+                    false);
+}
+
+/* index[.., r] = the element whose rank is r, found as a sum over the only one. n^2 comparisons: for the short rows that
+ * models rank (classes, experts). */
+static kva_value *elements_by_rank(kva_builder *b, kva_value *rank_of, int64_t count) {
+  uint32_t rank = rank_of->type->rank;
+  kva_dim n = rank_of->type->dims[rank - 1], k = kva_expr_const(b->m->exprs, count);
+  kva_value *wanted = kva_onnx_ramp(b, KVA_I64, 2, 1, k), *position = kva_onnx_ramp(b, KVA_I64, 2, 0, n);
+  kva_value *hit = kva_build2(b, KVA_OP_equal, kva_onnx_unsqueeze(b, rank_of, rank, 1), wanted);
+  int64_t axis = rank - 1;
+  kva_value *index = kva_onnx_where(b, hit, position, kva_const_scalar(b, KVA_I64, 0));
+  return kva_reduce(b, KVA_OP_reduce_sum, index, 1, &axis, false);
+}
+
+kva_status kva_onnx_top_k(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t axis, rank = x->type->rank;
+  int64_t extent, count = 0, perm[KVA_MAX_RANK];
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), rank, &axis));
+  if (!kva_expr_is_const(kva_onnx_dim(x, axis), &extent) || extent > MAX_SORTED)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u must have a known extent of at most %d", axis, MAX_SORTED);
+  KVA_TRY(top_count(k, extent, &count));
+  for (uint32_t i = 0; i < rank; i++) perm[i] = i;
+  perm[axis] = rank - 1;
+  perm[rank - 1] = axis; /* a swap is its own inverse */
+  kva_value *row = kva_transpose(b, x, perm);
+  kva_value *index = elements_by_rank(b, ranks(b, row, kva_onnx_int(k, "largest", 1) != 0), count);
+  kva_gather_elements_attrs attrs = {.axis = rank - 1};
+  kva_value *values = kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){row, index}, &attrs);
+  if (b->failed) return KVA_INVALID;
+  kva_onnx_set_out(k, 1, kva_transpose(b, index, perm));
+  return kva_onnx_done(k, kva_transpose(b, values, perm));
+}
+
+/* ---- along one axis ---------------------------------------------------------------------------------------------- */
+
+/* v[batch] shaped to broadcast along `axis` of rank `rank`. */
+static kva_value *along(kva_builder *b, kva_value *v, uint32_t axis, uint32_t rank) {
+  v = kva_onnx_unsqueeze(b, kva_cast(b, v, KVA_I64), 1, rank - 1 - axis);
+  return kva_onnx_unsqueeze(b, v, 0, axis);
+}
+
+static kva_value *gather_along(kva_builder *b, kva_value *x, kva_value *index, const kva_type *like, int64_t axis) {
+  index = kva_expand_like(b, index, kva_type_with_dtype(b->m, like, KVA_I64));
+  return kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, index}, &(kva_gather_elements_attrs){.axis = axis});
+}
+
+/* Row t of sequence b comes from len[b] - 1 - t where t < len[b], else stays. */
+kva_status kva_onnx_reverse_sequence(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t rank = x->type->rank, batch, time;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "batch_axis", 1), rank, &batch));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "time_axis", 0), rank, &time));
+  kva_value *length = along(b, kva_onnx_in(k, 1), batch, rank);
+  kva_value *t = kva_onnx_ramp(b, KVA_I64, rank, time, kva_onnx_dim(x, time));
+  kva_value *mirrored = kva_sub(b, kva_sub(b, length, kva_const_scalar(b, KVA_I64, 1)), t);
+  kva_value *index = kva_onnx_where(b, kva_build2(b, KVA_OP_less, t, length), mirrored, t);
+  return kva_onnx_done(k, gather_along(b, x, index, x->type, time));
+}
+
+/* The cache with `update` written from row write[b] on; circular: rows wrap round its end. */
+kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *cache = kva_onnx_in(k, 0), *update = kva_onnx_in(k, 1), *write = kva_onnx_in(k, 2);
+  bool circular = !strcmp(kva_onnx_string(k, "mode", "linear"), "circular");
+  uint32_t rank = cache->type->rank, axis;
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -2), rank, &axis));
+  if (update->type->rank != rank) return kva_onnx_fail(k, KVA_INVALID, "update and cache differ in rank");
+  kva_value *row = kva_onnx_ramp(b, KVA_I64, rank, axis, kva_onnx_dim(cache, axis));
+  kva_value *zero = kva_const_scalar(b, KVA_I64, 0), *one = kva_const_scalar(b, KVA_I64, 1);
+  kva_value *count = kva_dim_scalar(b, KVA_I64, kva_onnx_dim(update, axis));
+  if (write) row = kva_sub(b, row, along(b, write, 0, rank));
+  kva_value *extent = kva_dim_scalar(b, KVA_I64, kva_onnx_dim(cache, axis));
+  if (circular) row = kva_build2(b, KVA_OP_mod, row, extent);
+  kva_value *inside = kva_build2(b, KVA_OP_less, row, count);
+  inside = kva_build2(b, KVA_OP_logical_and, inside, kva_build2(b, KVA_OP_less_equal, zero, row));
+  kva_value *index = kva_build2(b, KVA_OP_max, kva_build2(b, KVA_OP_min, row, kva_sub(b, count, one)), zero);
+  return kva_onnx_done(k, kva_onnx_where(b, inside, gather_along(b, update, index, cache->type, axis), cache));
+}
+
+/* ---- unpooling --------------------------------------------------------------------------------------------------- */
+
+/* Extents that the pool had: (out - 1) * stride + kernel - pads; indices number the elements of that tensor, or of
+ * output_shape where it is given. */
+static kva_status unpooled_shape(kva_onnx_call *k, kva_dim *dims) {
+  kva_onnx_window w;
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_dims given = {0, NULL};
+  KVA_TRY(kva_onnx_read_window(k, NULL, &w));
+  if (kva_onnx_in(k, 2)) KVA_TRY(kva_onnx_need_dims(k, 2, "output_shape", &given));
+  if (given.n && given.n != x->type->rank) return kva_onnx_fail(k, KVA_INVALID, "output_shape of another rank");
+  dims[0] = kva_onnx_dim(x, 0);
+  dims[1] = kva_onnx_dim(x, 1);
+  for (uint32_t i = 0; i < w.n; i++) {
+    kva_dim full = kva_expr_muli(kva_onnx_exprs(k), kva_onnx_dim(x, i + 2), w.strides[i]);
+    dims[i + 2] = kva_expr_addi(kva_onnx_exprs(k), full, w.kernel[i] - w.strides[i] - w.pads[i] - w.pads[i + w.n]);
+    if (given.n) dims[i + 2] = given.v[i + 2];
+  }
+  return KVA_OK;
+}
+
+kva_status kva_onnx_max_unpool(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_dim dims[KVA_MAX_RANK];
+  uint32_t rank = x->type->rank;
+  KVA_TRY(unpooled_shape(k, dims));
+  kva_dim flat = kva_onnx_product(b, dims, 0, rank), n = kva_type_elements(b->m, x->type);
+  kva_value *zeros = kva_zeros(b, kva_type_tensor(b->m, x->type->dtype, 1, &flat));
+  kva_value *in[] = {zeros, kva_reshape(b, kva_onnx_in(k, 1), 1, &n), kva_reshape(b, x, 1, &n)};
+  kva_value *y = kva_build(b, KVA_OP_scatter_elements, 3, in, &(kva_scatter_elements_attrs){.axis = 0});
+  return kva_onnx_done(k, kva_reshape(b, y, rank, dims));
+}

@@ -1,0 +1,2 @@
+# Hostile input through the tool: tests/hostile/cases.txt, run by run.py.
+exec python3 -B "$(dirname "$0")/run.py" "$@"

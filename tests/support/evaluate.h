@@ -1,0 +1,38 @@
+/* Whole functions with state, evaluated by the reference and by compiled code: for tests that a transformation keeps the
+ * meaning of a module. Inputs and states get values that depend on their names alone, so that every stage of a module sees
+ * the same. Failures end the test with a message. */
+#ifndef KVA_TESTS_SUPPORT_EVALUATE_H
+#define KVA_TESTS_SUPPORT_EVALUATE_H
+
+#include "tools/driver/driver.h"
+
+/* Extents of shape symbols. */
+typedef struct eval_size {
+  const char *name; /* NULL ends a list */
+  int64_t size;
+} eval_size;
+
+/* What a function returned and left in the states. */
+typedef struct evaluated {
+  uint32_t n_outputs, n_states;
+  kva_wide **outputs, **states; /* states by id; NULL: the function does not touch it */
+} evaluated;
+
+/* Integers of inputs lie in [0, EVAL_INTEGERS), so that they may be tokens, targets or indices. */
+enum { EVAL_INTEGERS = 3 };
+
+evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *sizes);
+/* Program `f->name` of a compiled module, through a session; f is the function of the compiled module. */
+evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_size *sizes);
+void evaluated_free(evaluated *e);
+
+/* Initial value of a state, and the value of an input (as it would be for an input of that name). */
+kva_wide *eval_state(const kva_state *s);
+kva_wide *eval_input(const kva_value *v, const eval_size *sizes);
+
+/* Floats may differ by tolerance times the largest magnitude of their tensor (at least 1), integers not at all. Only
+ * states that `expected` touches are compared. False: prints what differs. */
+bool evaluated_equal(const char *what, const kva_module *m, const evaluated *expected, const evaluated *found,
+                     double tolerance);
+
+#endif

@@ -121,7 +121,7 @@ static LLVMValueRef round_bits(const bits_ctx *c, LLVMValueRef bits, int dropped
   return LLVMBuildLShr(b, LLVMBuildAdd(b, bits, half, ""), c32(c, dropped), "");
 }
 
-/* Nearest even, saturating to the largest finite number. */
+/* Nearest even, saturating to the largest finite number; an infinity stays one where the format has it. */
 static LLVMValueRef encode(kva_emit *e, const format *f, LLVMValueRef v) {
   bits_ctx c = bits_of(e, v);
   LLVMValueRef bits = LLVMBuildBitCast(e->b, v, c.i32, "");
@@ -131,6 +131,7 @@ static LLVMValueRef encode(kva_emit *e, const format *f, LLVMValueRef v) {
   LLVMValueRef code = round_bits(&c, rebased, 23 - f->mantissa_bits);
   code = pick(&c, LLVMIntULT, magnitude, (int64_t)(128 - f->bias) << 23, encode_small(&c, f, magnitude), code);
   code = pick(&c, LLVMIntUGT, code, f->max, c32(&c, f->max), code);
+  if (f->inf) code = pick(&c, LLVMIntEQ, magnitude, F32_INF, c32(&c, f->inf), code);
   LLVMValueRef with_sign = LLVMBuildOr(e->b, code, sign, "");
   if (f->unsigned_zero) with_sign = pick(&c, LLVMIntEQ, code, 0, code, with_sign);
   LLVMValueRef nan = f->unsigned_zero ? c32(&c, f->nan) : LLVMBuildOr(e->b, c32(&c, f->nan), sign, "");

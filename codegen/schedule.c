@@ -1,6 +1,7 @@
 /* The CPU schedule: which loop runs over work items, which in lanes, what is unrolled.
  *
- *   1. perfectly nested MAP loops merge where that costs no division, so that dense elementwise code becomes one loop;
+ *   1. loops without iterations go; perfectly nested MAP loops merge where that costs no division, so that dense
+ *      elementwise code becomes one loop;
  *   2. every top-level nest: the loops around its core become one GRID loop (unraveled by division, once per row); rows
  *      too short for a work item are taken several at a time, rows too long are cut in blocks;
  *   3. in the core, the innermost MAP loop becomes VECTOR when memory is touched at unit stride along it, else the
@@ -337,6 +338,7 @@ static bool is_scheduled(const kva_kernel *k) {
 void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
   if (!is_scheduled(k)) {
     schedule s = {k, target->vector_bytes / 4};
+    kva_sched_drop_empty(k->body);
     kva_sched_collapse(k, k->body);
     schedule_body(&s);
   }

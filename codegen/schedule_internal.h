@@ -27,6 +27,8 @@ kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l);
 
 /* The only instruction of l's body when that is a loop of l's kind; NULL else. */
 kva_kloop *kva_sched_inner(const kva_kloop *l);
+/* Removes loops without iterations, whose extents nobody may divide by. */
+void kva_sched_drop_empty(kva_kregion *r);
 /* Merges perfectly nested MAP loops below r wherever no division appears. */
 void kva_sched_collapse(kva_kernel *k, kva_kregion *r);
 /* l becomes `MAP b < ceil(n / size) { l' < min(size, n - b*size) }`; returns the loop over b. */

@@ -16,6 +16,19 @@ kva_kloop *kva_sched_inner(const kva_kloop *l) {
   return only->loop->carries.len ? NULL : only->loop;
 }
 
+/* Loops that carry values stay: their results are the initial ones. */
+void kva_sched_drop_empty(kva_kregion *r) {
+  for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {
+    next = i->next;
+    bool empty = i->op == KVA_K_LOOP && kva_expr_is(i->loop->extent, 0) && !i->loop->carries.len;
+    if (empty) kva_k_unlink(i);
+    if (empty) continue;
+    if (i->op == KVA_K_LOOP) kva_sched_drop_empty(i->loop->body);
+    kva_sched_drop_empty(i->then);
+    kva_sched_drop_empty(i->orelse);
+  }
+}
+
 /* ---- merging
  * ----------------------------------------------------------------------------------------------------------- */
 

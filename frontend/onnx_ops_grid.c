@@ -49,12 +49,12 @@ kva_status kva_onnx_affine_grid(kva_onnx_call *k) {
 
 enum { MAX_AXES = 3, MAX_TAPS = 4 };
 typedef enum sample_mode { SAMPLE_NEAREST, SAMPLE_LINEAR, SAMPLE_CUBIC } sample_mode;
-typedef enum border { BORDER_ZEROS, BORDER_CLAMP, BORDER_REFLECT } border;
+typedef enum border_rule { BORDER_ZEROS, BORDER_CLAMP, BORDER_REFLECT } border_rule;
 
 typedef struct sampling {
   kva_builder *b;
   sample_mode mode;
-  border border;
+  border_rule border;
   bool aligned;
   kva_dtype t;       /* of the arithmetic */
   kva_value *flat;   /* x as [N, C, elements] */

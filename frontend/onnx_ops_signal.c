@@ -12,7 +12,7 @@ static double window_at(int64_t kind, double x) {
   return a[kind][0] - a[kind][1] * cos(turn * x) + a[kind][2] * cos(2 * turn * x);
 }
 
-kva_status kva_onnx_window(kva_onnx_call *k) {
+kva_status kva_onnx_signal_window(kva_onnx_call *k) {
   int64_t t = kva_onnx_int(k, "output_datatype", KVA_F32);
   bool periodic = kva_onnx_int(k, "periodic", 1) != 0;
   kva_ints size;

@@ -89,18 +89,26 @@ static double first_overflow(kva_dtype to) {
   }
 }
 
-/* Stores saturate, so what overflows must be NaN already; float8e5m2 gets NaN too, where ONNX has an infinity. */
+/* Stores saturate finite numbers, so what overflows must be NaN or, in float8e5m2, infinite already. */
 static kva_kval lower_unsaturated(kva_kb *b, kva_kval v, kva_dtype to) {
   double limit = first_overflow(to);
   if (limit == 0) return v;
   kva_kval inside = kva_k2(b, KVA_K_lt, kva_k1(b, KVA_K_abs, v), kva_k_const_f(b, v->dtype, limit));
-  return kva_k_select(b, inside, v, kva_k_const_f(b, v->dtype, (double)NAN));
+  kva_kval infinity = kva_k_const_f(b, v->dtype, (double)INFINITY), nan = kva_k_const_f(b, v->dtype, (double)NAN);
+  return kva_k_select(b, inside, v, to == KVA_F8E5M2 ? kva_k2(b, KVA_K_mul, v, infinity) : nan);
+}
+
+/* Stores keep infinities of float8e5m2. */
+static kva_kval lower_saturated(kva_kb *b, kva_kval v, kva_dtype to) {
+  if (to != KVA_F8E5M2) return v;
+  kva_kval most = kva_k_const_f(b, v->dtype, 57344), least = kva_k_const_f(b, v->dtype, -57344);
+  return kva_k2(b, KVA_K_max, kva_k2(b, KVA_K_min, v, most), least);
 }
 
 static kva_kval lower_cast(kva_kb *b, kva_kval x, const kva_cast_attrs *a) {
   if (a->to == KVA_BOOL) return x->dtype == KVA_BOOL ? x : kva_k2(b, KVA_K_ne, x, KVA_KNUM(0));
   if (kva_dtype_is_int(a->to) && kva_dtype_bits(a->to) < 8) return lower_narrow_int(b, x, a->to);
   kva_kval v = kva_k_convert(b, x, kva_k_compute_type(a->to));
-  return a->saturate ? v : lower_unsaturated(b, v, a->to);
+  return a->saturate ? lower_saturated(b, v, a->to) : lower_unsaturated(b, v, a->to);
 }
 KVA_UNARY_LOWER(cast, lower_cast(b, x, n->attrs))

@@ -5,7 +5,6 @@
  * (`P + T` with P known); then every dim is checked, so that contradicting inputs are errors and not silent. */
 #include "ops/ops.h"
 
-#include <math.h>
 #include <stdlib.h>
 
 typedef struct binding {
@@ -124,12 +123,11 @@ static kva_status new_value(evaluation *e, kva_ref *r, const kva_node *n, const 
   return KVA_OK;
 }
 
-/* An infinity in float8e5m2 was made on purpose (cast with saturate = 0): rounding again would saturate it. */
 static void round_value(kva_wide *w) {
   for (int64_t i = 0; i < w->n; i++) {
     if (w->i)
       w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
-    else if (w->dtype != KVA_F64 && !(w->dtype == KVA_F8E5M2 && isinf(w->f[i])))
+    else if (w->dtype != KVA_F64)
       w->f[i] = kva_round_f64(w->dtype, w->f[i]);
   }
 }

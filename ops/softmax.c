@@ -1,6 +1,7 @@
 /* softmax(x): y_i = exp(x_i - max_k x_k) / sum_k exp(x_k - max_k x_k) along `axis`. A row that is all -inf gives NaN.
  * Gradient: dx = y * (dy - sum_k dy_k y_k).
- * Tolerance 16: the exponential's error (4) enters numerator and sum, plus the sum's own rounding and the division. */
+ * Tolerance 16: the exponential's error (4) enters numerator and sum, plus the sum's own rounding and the
+ * product with its reciprocal. */
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -40,5 +41,6 @@ kva_kval kva_softmax_lower(kva_lower *l, const kva_node *n, uint32_t result, con
   uint32_t axis = kva_axis(a->axis, kva_operand_type(n, 0)->rank);
   kva_kval max = kva_reduce_axes(l, n, KVA_COMBINE_MAX, idx, axis, 1, kva_term_element, NULL);
   kva_kval sum = kva_reduce_axes(l, n, KVA_COMBINE_ADD, idx, axis, 1, kva_term_exp, max);
-  return kva_k2(l->kb, KVA_K_div, kva_term_exp(l, n, idx, max), sum);
+  kva_kval inverse = kva_k2(l->kb, KVA_K_div, kva_k_const_f(l->kb, sum->dtype, 1), sum);
+  return kva_k2(l->kb, KVA_K_mul, kva_term_exp(l, n, idx, max), inverse);
 }

@@ -67,30 +67,24 @@ static const kva_rule_text rule_texts[] = {
 
 /* ---- dependence on parameters -------------------------------------------------------------------------------------------- */
 
-typedef struct visit {
-  kva_arena *arena;
-  bool *seen; /* by node id */
-} visit;
-
-static bool reaches_parameter(visit *s, const kva_value *v) {
+/* seen: by node id. Nodes with sub-graphs count as if they did. */
+static bool reaches_parameter(const kva_value *v, bool *seen) {
   const kva_node *n = v->def;
-  if (!n || s->seen[n->id]) return false;
-  s->seen[n->id] = true;
+  if (!n || seen[n->id] || kva_is(n, KVA_OP_stop_gradient)) return false;
+  seen[n->id] = true;
   if (kva_is(n, KVA_OP_state_read)) {
     const kva_state *state = ((const kva_state_read_attrs *)n->attrs)->state;
     return state->kind == KVA_STATE_PARAM && !state->frozen;
   }
-  if (kva_is(n, KVA_OP_stop_gradient)) return false;
   for (uint32_t i = 0; i < n->n_operands; i++)
-    if (kva_operand(n, i) && reaches_parameter(s, kva_operand(n, i))) return true;
-  return false;
+    if (kva_operand(n, i) && reaches_parameter(kva_operand(n, i), seen)) return true;
+  return n->n_graphs > 0;
 }
 
 bool kva_depends_on_parameters(const kva_value *v) {
-  visit s = {.arena = kva_arena_create()};
-  s.seen = KVA_NEW_ARRAY(s.arena, bool, v->graph->module->next_node_id);
-  bool found = reaches_parameter(&s, v);
-  kva_arena_destroy(s.arena);
+  kva_arena *scratch = kva_arena_create();
+  bool found = reaches_parameter(v, KVA_NEW_ARRAY(scratch, bool, v->graph->module->next_node_id));
+  kva_arena_destroy(scratch);
   return found;
 }
 

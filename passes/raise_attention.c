@@ -30,6 +30,7 @@ typedef struct kept_mask {
 typedef struct scores {
   kva_builder *b;
   kva_node *product; /* q @ kT */
+  const kva_dim *plane; /* extents of queries and keys */
   double scale;      /* of the layers peeled so far since the product or the cap */
   double cap, cap_scale;
   kva_visibility seen;
@@ -74,10 +75,9 @@ static bool leaves_a_key(const scores *s, const kva_visibility *seen) {
   return !seen->lower || (seen->upper && kva_expr_provably_less(s->b->m->exprs, seen->lower, seen->upper));
 }
 
-/* Bounds need both axes: a mask that does not vary along the queries is no bound. */
 static bool take_bounds(scores *s, const kva_value *mask, kva_mask_kind kind) {
   kva_visibility seen = s->seen;
-  if (!kva_visibility_of(s->b->m->exprs, mask, kind, &seen)) return false;
+  if (!kva_visibility_of(s->b->m->exprs, mask, kind, s->plane, &seen)) return false;
   s->seen = seen;
   return true;
 }
@@ -268,7 +268,8 @@ static kva_value *as_added(kva_builder *b, const kept_mask *m, kva_dtype t) {
   kva_value *zero = kva_const_scalar(b, t, 0), *hidden = m->where ? kva_cast(b, m->where, t) : kva_const_scalar(b, t, -INFINITY);
   if (m->kind == KVA_MASK_VISIBLE) return kva_build3(b, KVA_OP_where, m->value, zero, hidden);
   if (m->kind == KVA_MASK_HIDDEN) return kva_build3(b, KVA_OP_where, m->value, hidden, zero);
-  return m->factor == 1 ? m->value : kva_mul(b, m->value, kva_const_scalar(b, m->value->type->dtype, m->factor));
+  kva_value *added = kva_cast(b, m->value, t);
+  return m->factor == 1 ? added : kva_mul(b, added, kva_const_scalar(b, t, m->factor));
 }
 
 /* One bool mask where all are, else one to be added; NULL: there are none. */
@@ -346,7 +347,7 @@ kva_value *kva_raise_attention(kva_builder *b) {
   if (!softmax || a->transpose_a || rank < 2 || rank > 4 || n->results[0].type->rank != rank) return NULL;
   if (kva_axis(((const kva_softmax_attrs *)softmax->attrs)->axis, rank) != rank - 1) return NULL;
   if (kva_value_use_count(p) != 1 || kva_value_use_count(&softmax->results[0]) != 1) return NULL;
-  scores s = {.b = b, .scale = 1};
+  scores s = {.b = b, .scale = 1, .plane = softmax->results[0].type->dims + rank - 2};
   if (!peel(&s, kva_operand(softmax, 0), MAX_LAYERS)) return NULL;
   kva_attempt attempt = kva_attempt_begin(b);
   kva_value *v = a->transpose_b ? transposed(b, kva_operand(n, 1)) : kva_operand(n, 1);

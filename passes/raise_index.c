@@ -87,8 +87,7 @@ static void move_by_transpose(const kva_node *n, kva_line *line) {
   for (uint32_t k = 0; k < rank; k++) line->c[rank - 1 - k] = inner.c[rank - 1 - a->perm.v[k]];
 }
 
-/* The line of n's operand to the line of n, which moves elements. */
-bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
+static bool move_by(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_expand: return true;
   case KVA_OP_reshape: return move_by_reshape(kva_operand_type(n, 0), n->results[0].type, line);
@@ -96,6 +95,18 @@ bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
   case KVA_OP_transpose: move_by_transpose(n, line); return true;
   default: return false;
   }
+}
+
+/* What broadcasts along an axis does not vary along it. */
+static void forget_single(const kva_type *t, kva_line *line) {
+  for (uint32_t k = 0; k < t->rank; k++)
+    if (kva_expr_is(t->dims[k], 1)) line->c[t->rank - 1 - k] = 0;
+}
+
+bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
+  if (!move_by(c, n, line)) return false;
+  forget_single(n->results[0].type, line);
+  return true;
 }
 
 static bool line_of_iota(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
@@ -131,7 +142,6 @@ static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
 
 bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out) {
   if (!v->def || v->type->rank > KVA_MAX_RANK || !line_of_node(c, v->def, out)) return false;
-  for (uint32_t k = 0; k < v->type->rank; k++)
-    if (kva_expr_is(v->type->dims[k], 1)) out->c[v->type->rank - 1 - k] = 0;
+  forget_single(v->type, out);
   return true;
 }

@@ -71,7 +71,7 @@ static bool triangle_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_
   if (!band_of_constant(t, kind, &b) || b.has_upper == b.has_lower) return false;
   *out = (predicate){.line = {.c = {1, -1}, .base = kva_expr_const(c, b.has_upper ? -b.upper : -b.lower)},
                      .negated = b.has_lower};
-  return true;
+  return t->dims[t->rank - 2] > 1 && t->dims[t->rank - 1] > 1;
 }
 
 static bool is_number(const kva_value *v, double want) {
@@ -193,10 +193,6 @@ static bool merge(kva_visibility *io, kva_dim upper, kva_dim lower) {
   return true;
 }
 
-static bool merge_band(kva_expr_ctx *c, const band *b, kva_visibility *io) {
-  return merge(io, b->has_upper ? kva_expr_const(c, b->upper) : NULL, b->has_lower ? kva_expr_const(c, b->lower) : NULL);
-}
-
 static bool merge_predicate(kva_expr_ctx *c, const predicate *p, kva_visibility *io) {
   const kva_line *l = &p->line;
   if (p->equal || l->c[0] * l->c[1] != -1) return false;
@@ -209,36 +205,52 @@ static bool merge_predicate(kva_expr_ctx *c, const predicate *p, kva_visibility 
   return merge(io, is_upper ? bound : NULL, is_upper ? NULL : bound);
 }
 
-static bool merge_both(kva_expr_ctx *c, const kva_node *n, kva_mask_kind kind, kva_visibility *io) {
+/* Both parts of a conjunction or a sum. */
+static bool merge_both(kva_expr_ctx *c, const kva_node *n, kva_mask_kind kind, const kva_dim plane[2], kva_visibility *io) {
   kva_visibility both = *io;
-  if (!kva_visibility_of(c, kva_operand(n, 0), kind, &both) || !kva_visibility_of(c, kva_operand(n, 1), kind, &both)) return false;
+  for (uint32_t i = 0; i < 2; i++)
+    if (!kva_visibility_of(c, kva_operand(n, i), kind, plane, &both)) return false;
   *io = both;
   return true;
 }
 
-/* where(cond, 0, hidden), where(cond, hidden, 0) with conditions that are no single predicate */
-static bool merge_where(kva_expr_ctx *c, const kva_node *n, kva_visibility *io) {
-  bool straight = is_number(kva_operand(n, 1), 0) && hides(kva_operand(n, 2));
-  bool turned = is_number(kva_operand(n, 2), 0) && hides(kva_operand(n, 1));
-  return (straight || turned) && kva_visibility_of(c, kva_operand(n, 0), straight ? KVA_MASK_VISIBLE : KVA_MASK_HIDDEN, io);
+static bool merge_constant(kva_expr_ctx *c, const kva_value *v, kva_mask_kind kind, const kva_dim plane[2],
+                           kva_visibility *io) {
+  band b;
+  const kva_type *t = v->type;
+  if (t->rank < 2 || t->dims[t->rank - 2] != plane[0] || t->dims[t->rank - 1] != plane[1]) return false;
+  if (!band_of_constant(kva_constant_of(v), kind, &b)) return false;
+  return merge(io, b.has_upper ? kva_expr_const(c, b.upper) : NULL, b.has_lower ? kva_expr_const(c, b.lower) : NULL);
 }
 
-bool kva_visibility_of(kva_expr_ctx *c, const kva_value *v, kva_mask_kind kind, kva_visibility *io) {
-  const kva_tensor_data *t = kva_constant_of(v);
-  const kva_node *n = v->def;
-  band b;
+static bool visibility_of_condition(kva_expr_ctx *c, const kva_node *n, kva_mask_kind kind, const kva_dim plane[2],
+                                    kva_visibility *io) {
   predicate p;
-  if (t) return band_of_constant(t, kind, &b) && merge_band(c, &b, io);
-  if (!n) return false;
-  if (kind == KVA_MASK_ADDED) {
-    if (kva_is(n, KVA_OP_add)) return merge_both(c, n, kind, io);
-    if (predicate_of_added(c, v, &p)) return merge_predicate(c, &p, io);
-    return kva_is(n, KVA_OP_where) && merge_where(c, n, io);
-  }
-  if (kva_is(n, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or)) return merge_both(c, n, kind, io);
+  bool visible = kind == KVA_MASK_VISIBLE;
+  if (kva_is(n, visible ? KVA_OP_logical_and : KVA_OP_logical_or)) return merge_both(c, n, kind, plane, io);
   if (kva_is(n, KVA_OP_logical_not))
-    return kva_visibility_of(c, kva_operand(n, 0), kind == KVA_MASK_VISIBLE ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE, io);
-  if (!predicate_of(c, v, &p)) return false;
-  p.negated ^= kind == KVA_MASK_HIDDEN;
+    return kva_visibility_of(c, kva_operand(n, 0), visible ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE, plane, io);
+  if (!predicate_of(c, &n->results[0], &p)) return false;
+  p.negated ^= !visible;
   return merge_predicate(c, &p, io);
+}
+
+/* A single predicate, or where(cond, 0, hidden) with a condition that is more than one. */
+static bool visibility_of_added(kva_expr_ctx *c, const kva_node *n, const kva_dim plane[2], kva_visibility *io) {
+  predicate p;
+  if (kva_is(n, KVA_OP_add)) return merge_both(c, n, KVA_MASK_ADDED, plane, io);
+  if (predicate_of_added(c, &n->results[0], &p)) return merge_predicate(c, &p, io);
+  if (!kva_is(n, KVA_OP_where)) return false;
+  bool straight = is_number(kva_operand(n, 1), 0) && hides(kva_operand(n, 2));
+  bool turned = is_number(kva_operand(n, 2), 0) && hides(kva_operand(n, 1));
+  kva_mask_kind kind = straight ? KVA_MASK_VISIBLE : KVA_MASK_HIDDEN;
+  return (straight || turned) && kva_visibility_of(c, kva_operand(n, 0), kind, plane, io);
+}
+
+bool kva_visibility_of(kva_expr_ctx *c, const kva_value *v, kva_mask_kind kind, const kva_dim plane[2],
+                       kva_visibility *io) {
+  if (!v->def) return false;
+  if (kva_constant_of(v)) return merge_constant(c, v, kind, plane, io);
+  return kind == KVA_MASK_ADDED ? visibility_of_added(c, v->def, plane, io)
+                                : visibility_of_condition(c, v->def, kind, plane, io);
 }

@@ -237,8 +237,13 @@ void kva_store_f64_as(kva_dtype t, void *data, int64_t i, double v, bool saturat
   }
 }
 
+/* Only float8e5m2 has an infinity and saturates. */
+static bool saturates(kva_dtype t, double v) {
+  return t != KVA_F8E5M2 || !isinf(v);
+}
+
 void kva_store_f64(kva_dtype t, void *data, int64_t i, double v) {
-  kva_store_f64_as(t, data, i, v, true, KVA_E8M0_UP);
+  kva_store_f64_as(t, data, i, v, saturates(t, v), KVA_E8M0_UP);
 }
 
 int64_t kva_load_i64(kva_dtype t, const void *data, int64_t i) {
@@ -266,7 +271,7 @@ void kva_store_i64(kva_dtype t, void *data, int64_t i, int64_t v) {
 
 double kva_round_f64(kva_dtype t, double v) {
   KVA_ASSERT(kva_dtype_is_float(t));
-  return float_from_bits(t, float_to_bits(t, v, true, KVA_E8M0_UP));
+  return float_from_bits(t, float_to_bits(t, v, saturates(t, v), KVA_E8M0_UP));
 }
 
 float kva_f16_to_f32(uint16_t h) {

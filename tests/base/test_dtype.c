@@ -56,8 +56,6 @@ static void every_code_reads_back(void **state) {
       double v = value_of(t, code);
       if (isnan(v)) {
         assert_true(isnan(value_of(t, code_of(t, v))));
-      } else if (isinf(v) && t != KVA_F16 && t != KVA_BF16) {
-        assert_int_equal(unsaturated(t, v), code);
       } else {
         assert_code(t, v, code);
       }
@@ -132,7 +130,8 @@ static void overflow_and_specials(void **state) {
   assert_code(KVA_F8E4M3FNUZ, INFINITY, 0x7F);
   assert_code(KVA_F8E4M3FNUZ, -0.0, 0);
   assert_code(KVA_F8E4M3FNUZ, -1e-9, 0);
-  assert_code(KVA_F8E5M2, INFINITY, 0x7B);
+  assert_code(KVA_F8E5M2, 1e9, 0x7B);
+  assert_code(KVA_F8E5M2, -INFINITY, 0xFC);
   assert_code(KVA_F8E5M2FNUZ, -1e9, 0xFF);
   assert_code(KVA_F4E2M1, 1e9, 0x7);
   assert_code(KVA_F4E2M1, -5.0, 0xE);

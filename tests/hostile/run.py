@@ -24,7 +24,7 @@ import onnx_models
 HERE = pathlib.Path(__file__).parent
 TOOL = os.environ["KVASIR"]
 TIME_LIMIT = 30
-FAULTS = ("AddressSanitizer", "LeakSanitizer", "runtime error:", "internal error", "does not hold")
+FAULTS = ("ERROR: AddressSanitizer", "LeakSanitizer", "runtime error:", "internal error", "does not hold")
 SANITIZED = b"__asan_init" in pathlib.Path(TOOL).read_bytes()
 MEMORY_LIMIT = 8 << 30  # of address space: no input may make the tool take the machine's memory
 

@@ -250,6 +250,5 @@ int main(int argc, char **argv) {
   int code = bench_run(&o, call, cases);
   for (int i = 0; i < o.n_cases; i++) release(&cases[i]);
   free(cases);
-  free(o.cases);
   return code;
 }

@@ -165,6 +165,17 @@ static void print_ready(const peak *p, const bench_options *o) {
   fflush(stdout);
 }
 
+static int prepare_and_run(peak *p, const bench_options *o) {
+  if (!p->pool || !p->cases) return 3;
+  for (int i = 0; i < o->n_cases; i++) {
+    if (parse_case(o->cases[i], &p->cases[i])) continue;
+    fprintf(stderr, "kva_peak: expected fma, copy:BYTES or stream:BYTES, found %s (or no memory)\n", o->cases[i]);
+    return 2;
+  }
+  print_ready(p, o);
+  return bench_run(o, run_case, p);
+}
+
 int main(int argc, char **argv) {
   bench_options o;
   if (!bench_parse(argc, argv, "CASE: fma, copy:BYTES, stream:BYTES\n", &o)) return 2;
@@ -172,20 +183,12 @@ int main(int argc, char **argv) {
             .threads = o.threads,
             .machine = find_machine(),
             .cases = calloc((size_t)o.n_cases, sizeof(peak_case))};
-  if (!p.pool || !p.cases) return 3;
-  for (int i = 0; i < o.n_cases; i++) {
-    if (parse_case(o.cases[i], &p.cases[i])) continue;
-    fprintf(stderr, "kva_peak: expected fma, copy:BYTES or stream:BYTES, found %s (or no memory)\n", o.cases[i]);
-    return 2;
-  }
-  print_ready(&p, &o);
-  int code = bench_run(&o, run_case, &p);
-  for (int i = 0; i < o.n_cases; i++) {
+  int code = prepare_and_run(&p, &o);
+  for (int i = 0; p.cases && i < o.n_cases; i++) {
     free(p.cases[i].from);
     free(p.cases[i].to);
   }
   free(p.cases);
-  kva_pool_destroy(p.pool);
-  free(o.cases);
+  if (p.pool) kva_pool_destroy(p.pool);
   return code;
 }

@@ -18,8 +18,7 @@ static bool option_value(int argc, char **argv, int *i, const char *name, const 
 }
 
 bool bench_parse(int argc, char **argv, const char *usage, bench_options *out) {
-  *out = (bench_options){.threads = 1, .seconds = 0.1, .cases = calloc((size_t)argc, sizeof *out->cases)};
-  if (!out->cases) return false;
+  *out = (bench_options){.threads = 1, .seconds = 0.1, .cases = argv + 1};
   for (int i = 1; i < argc; i++) {
     const char *value;
     if (!strcmp(argv[i], "--serve"))

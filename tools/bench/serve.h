@@ -17,7 +17,7 @@ typedef struct bench_options {
   int threads;
   double seconds; /* of a sample without --serve */
   int n_cases;
-  const char **cases; /* the positional arguments */
+  char **cases; /* the positional arguments, in argv */
 } bench_options;
 
 /* Reads [--serve] [--threads N] [--seconds S] CASE...; false after printing usage. */

@@ -1,4 +1,4 @@
-/* Building, running and comparing operator cases. */
+/* Cases as functions with inputs: reading their text, making values, building. */
 #include "tools/verify/cases.h"
 
 #include <ctype.h>
@@ -140,7 +140,7 @@ static bool parse_shape(kva_module *m, const char *s, symbols *known, shape_text
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static double uniform(uint64_t element, uint64_t stream) {
+double kva_case_uniform(uint64_t element, uint64_t stream) {
   return kva_uniform01(kva_philox4x32(element, stream, 2026).v[0]);
 }
 
@@ -155,14 +155,14 @@ static void fill(const kva_case_operand *o, kva_wide *w, uint64_t stream) {
       v = strtod(*s ? s : (s = o->values), &end);
       s = *end == ',' ? end + 1 : end;
     } else {
-      v = lo + (hi - lo) * uniform((uint64_t)i, stream);
+      v = lo + (hi - lo) * kva_case_uniform((uint64_t)i, stream);
     }
     if (w->f)
       w->f[i] = kva_round_f64(w->dtype, v);
     else if (w->dtype == KVA_BOOL)
-      w->i[i] = s ? v != 0 : uniform((uint64_t)i, stream) < 0.5;
+      w->i[i] = s ? v != 0 : kva_case_uniform((uint64_t)i, stream) < 0.5;
     else
-      w->i[i] = kva_wrap_i64(w->dtype, (int64_t)(s ? v : floor(lo + (hi - lo + 1) * uniform((uint64_t)i, stream))));
+      w->i[i] = kva_wrap_i64(w->dtype, (int64_t)(s ? v : floor(lo + (hi - lo + 1) * kva_case_uniform((uint64_t)i, stream))));
   }
 }
 
@@ -220,228 +220,37 @@ void kva_case_free(kva_case_built *built) {
   kva_diag_destroy(built->diag);
 }
 
-const char *kva_case_name(const kva_case *c, kva_dtype dtype) {
-  static char text[256];
-  int n = snprintf(text, sizeof text, "kv.%s <%s>", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "");
-  for (uint32_t i = 0; i < KVA_CASE_OPERANDS && c->in[i].shape && n < (int)sizeof text; i++)
-    n += snprintf(text + n, sizeof text - (size_t)n, " %s[%s]", kva_dtype_name(operand_dtype(c, &c->in[i], dtype)),
-                  c->in[i].shape);
-  return text;
-}
-
-static bool report(const kva_case *c, kva_dtype dtype, const char *what, const kva_diag *diag) {
-  fprintf(stderr, "%s: %s\n", kva_case_name(c, dtype), what);
-  if (diag) kva_diag_print(diag, stderr);
-  return false;
-}
-
 kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                            kva_wide **outputs, kva_diag *diag) {
+                             kva_wide **outputs, kva_diag *diag) {
   (void)user;
   return kva_ref_run(m, f, inputs, outputs, NULL, NULL, NULL, NULL, diag);
 }
 
-/* ---- executor against reference ---------------------------------------------------------------------------------- */
+/* ---- dtypes ------------------------------------------------------------------------------------------------------ */
 
-double kva_case_epsilon(kva_dtype t) {
-  switch (t) {
-  case KVA_F64: return 0x1p-52;
-  case KVA_F32: return 0x1p-23;
-  case KVA_F16: return 0x1p-10;
-  case KVA_BF16: return 0x1p-7;
-  case KVA_F8E4M3FN:
-  case KVA_F8E4M3FNUZ: return 0x1p-3;
-  case KVA_F8E5M2:
-  case KVA_F8E5M2FNUZ: return 0x1p-2;
-  default: return 1;
+#define BIT(t) ((kva_dtype_set)1 << (t))
+static const kva_dtype_set floats = BIT(KVA_F32) | BIT(KVA_F64) | BIT(KVA_F16) | BIT(KVA_BF16);
+static const kva_dtype_set ints = BIT(KVA_I8) | BIT(KVA_I16) | BIT(KVA_I32) | BIT(KVA_I64) | BIT(KVA_U8) |
+                                  BIT(KVA_U16) | BIT(KVA_U32) | BIT(KVA_U64);
+
+kva_dtype_set kva_case_op_dtypes(kva_op_id op) {
+  uint32_t traits = kva_ops.ops[op]->traits;
+  if (op == KVA_OP_where) return floats | ints | BIT(KVA_BOOL); /* its row names the class of the condition */
+  return (traits & KVA_FLOAT ? floats : 0) | (traits & KVA_INT ? ints : 0) | (traits & KVA_BOOLEAN ? BIT(KVA_BOOL) : 0);
+}
+
+kva_dtype_set kva_case_dtypes(const kva_case *c) {
+  kva_dtype_set of_op = kva_case_op_dtypes(c->op);
+  bool values = false, range = false;
+  for (uint32_t i = 0; i < KVA_CASE_OPERANDS && c->in[i].shape; i++) {
+    const kva_case_operand *o = &c->in[i];
+    values |= !o->dtype && o->values;
+    range |= !o->dtype && (o->lo != 0 || o->hi != 0);
   }
-}
-
-static double largest(const kva_wide *w) {
-  double m = 0;
-  for (int64_t i = 0; w->f && i < w->n; i++)
-    if (isfinite(w->f[i]) && fabs(w->f[i]) > m) m = fabs(w->f[i]);
-  return m;
-}
-
-static bool same_value(double a, double b, double tolerance) {
-  if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
-  return a == b || fabs(a - b) <= tolerance;
-}
-
-static bool compare(const kva_case *c, kva_dtype dtype, const kva_wide *expected, const kva_wide *found, double scale) {
-  if (expected->dtype != found->dtype || expected->n != found->n) return report(c, dtype, "wrong result type", NULL);
-  double tolerance = kva_ops.ops[c->op]->tolerance * kva_case_epsilon(expected->dtype) * fmax(scale, largest(expected));
-  for (int64_t i = 0; i < expected->n; i++) {
-    bool ok = expected->f ? same_value(expected->f[i], found->f[i], tolerance) : expected->i[i] == found->i[i];
-    if (ok) continue;
-    char text[160];
-    snprintf(text, sizeof text, "element %lld: expected %.17g, found %.17g, tolerance %.3g", (long long)i,
-             kva_wide_get(expected, i), kva_wide_get(found, i), expected->f ? tolerance : 0);
-    return report(c, dtype, text, NULL);
-  }
-  return true;
-}
-
-bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user) {
-  kva_case_built built;
-  kva_wide *expected[8] = {0}, *found[8] = {0};
-  bool ok = kva_case_build(c, dtype, &built) == KVA_OK || report(c, dtype, "does not build", built.diag);
-  const kva_wide *const *in = (const kva_wide *const *)built.inputs;
-  ok = ok && (kva_run_reference(NULL, built.m, built.f, in, expected, built.diag) == KVA_OK ||
-              report(c, dtype, "reference fails", built.diag));
-  ok = ok &&
-       (run(user, built.m, built.f, in, found, built.diag) == KVA_OK || report(c, dtype, "executor fails", built.diag));
-  double scale = 0;
-  for (uint32_t i = 0; i < built.n_inputs; i++) scale = fmax(scale, largest(built.inputs[i]));
-  for (uint32_t i = 0; ok && i < built.n_outputs; i++) ok = compare(c, dtype, expected[i], found[i], scale);
-  for (uint32_t i = 0; i < built.n_outputs; i++) {
-    kva_wide_free(expected[i]);
-    kva_wide_free(found[i]);
-  }
-  kva_case_free(&built);
-  return ok;
-}
-
-/* ---- gradients --------------------------------------------------------------------------------------------------- */
-
-/* The case's function with seeds as further inputs and gradients as outputs; operand k's gradient is output slot[k],
- * -1 where it is zero. */
-typedef struct backward {
-  kva_case_built forward;
-  kva_wide *seeds[8];
-  kva_function *f;
-  uint32_t n_seeds, n_outputs;
-  int slot[KVA_CASE_OPERANDS];
-} backward;
-
-static kva_value *seed_input(backward *g, kva_value *result) {
-  kva_module *m = g->forward.m;
-  if (!kva_dtype_is_float(result->type->dtype)) return NULL;
-  return kva_graph_add_input(g->f->graph, result->type, kva_arena_printf(m->arena, "seed%u", g->n_seeds++));
-}
-
-static kva_status build_backward(const kva_case *c, backward *g) {
-  KVA_TRY(kva_case_build(c, KVA_F64, &g->forward));
-  kva_module *m = g->forward.m;
-  const kva_node *model = g->forward.node;
-  g->f = kva_function_create(m, "gradient");
-  kva_builder b = {.m = m, .graph = g->f->graph};
-  kva_value *operands[KVA_CASE_OPERANDS] = {0}, *grad_in[KVA_CASE_OPERANDS] = {0}, *grad_out[8] = {0};
-  bool wants[KVA_CASE_OPERANDS] = {0};
-  for (uint32_t i = 0; i < model->n_operands; i++) {
-    if (!kva_operand(model, i)) continue;
-    operands[i] = kva_graph_add_input(g->f->graph, kva_operand_type(model, i), kva_operand(model, i)->name);
-    wants[i] = kva_dtype_is_float(operands[i]->type->dtype) && !c->in[i].constant;
-  }
-  kva_node *n = kva_build_node(&b, c->op, model->n_operands, operands, model->n_results, model->attrs);
-  uint32_t n_seeded = c->first_result ? 1 : n->n_results;
-  for (uint32_t i = 0; i < n_seeded; i++) grad_out[i] = seed_input(g, kva_result(n, i));
-  kva_vjp vjp = {.b = &b, .grad_out = grad_out, .grad_in = grad_in, .wants = wants};
-  KVA_TRY(n->op->vjp(&vjp, n));
-  kva_value *outputs[KVA_CASE_OPERANDS];
-  for (uint32_t i = 0; i < n->n_operands; i++) {
-    g->slot[i] = wants[i] && grad_in[i] ? (int)g->n_outputs : -1;
-    if (g->slot[i] < 0) continue;
-    if (grad_in[i]->type != operands[i]->type)
-      return kva_error(g->forward.diag, NULL, "gradient of operand %u has not the operand's type", i);
-    outputs[g->n_outputs++] = grad_in[i];
-  }
-  kva_build_node(&b, KVA_OP_return, g->n_outputs, outputs, 0, NULL);
-  return b.failed ? KVA_INVALID : kva_module_verify(m);
-}
-
-/* Sum over results of seed * result. */
-static kva_status loss(const backward *g, const kva_wide *const *in, double *out_loss) {
-  kva_wide *y[8] = {0};
-  const kva_case_built *f = &g->forward;
-  KVA_TRY(kva_run_reference(NULL, f->m, f->f, in, y, f->diag));
-  uint32_t seed = 0;
-  *out_loss = 0;
-  for (uint32_t k = 0; k < f->n_outputs; k++) {
-    bool seeded = y[k]->f && seed < g->n_seeds;
-    for (int64_t i = 0; seeded && i < y[k]->n; i++) *out_loss += g->seeds[seed]->f[i] * y[k]->f[i];
-    seed += y[k]->f != NULL;
-    kva_wide_free(y[k]);
-  }
-  return KVA_OK;
-}
-
-static kva_status make_seeds(backward *g) {
-  kva_wide *y[8] = {0};
-  const kva_case_built *f = &g->forward;
-  KVA_TRY(kva_run_reference(NULL, f->m, f->f, (const kva_wide *const *)f->inputs, y, f->diag));
-  uint32_t n = 0;
-  for (uint32_t k = 0; k < f->n_outputs; k++) {
-    if (!y[k]->f) {
-      kva_wide_free(y[k]);
-      continue;
-    }
-    g->seeds[n++] = y[k];
-    for (int64_t i = 0; i < y[k]->n; i++) y[k]->f[i] = uniform((uint64_t)i, 100 + k) * 2 - 1;
-  }
-  return KVA_OK;
-}
-
-/* Fourth-order central difference: the error is about h^4 f^(5) / 30 + epsilon / h, far below 1e-6 for h = 1e-3. */
-static kva_status difference(const backward *g, kva_wide *x, int64_t i, double *out_slope) {
-  static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
-  double h = 1e-3, center = x->f[i], sum = 0, l;
-  kva_status status = KVA_OK;
-  for (int k = 0; k < 4 && !status; k++) {
-    x->f[i] = center + at[k] * h;
-    status = loss(g, (const kva_wide *const *)g->forward.inputs, &l);
-    sum += weight[k] * l;
-  }
-  x->f[i] = center;
-  *out_slope = sum / (12 * h);
-  return status;
-}
-
-static bool check_operand(const kva_case *c, const backward *g, uint32_t operand, kva_wide *x,
-                          const kva_wide *gradient) {
-  double scale = gradient ? fmax(1, largest(gradient)) : 1;
-  for (int64_t i = 0; i < x->n; i++) {
-    double expected, found = gradient ? gradient->f[i] : 0;
-    if (difference(g, x, i, &expected)) return report(c, KVA_F64, "reference fails", g->forward.diag);
-    if (fabs(expected - found) <= 1e-6 * scale) continue;
-    char text[160];
-    snprintf(text, sizeof text, "gradient of operand %u, element %lld: finite difference %.12g, vjp %.12g", operand,
-             (long long)i, expected, found);
-    return report(c, KVA_F64, text, NULL);
-  }
-  return true;
-}
-
-static bool check_backward(const kva_case *c, backward *g, kva_wide **gradients) {
-  const kva_case_built *f = &g->forward;
-  const kva_wide *in[KVA_CASE_OPERANDS + 8];
-  if (build_backward(c, g)) return report(c, KVA_F64, "its gradient does not build", f->diag);
-  if (make_seeds(g)) return report(c, KVA_F64, "reference fails", f->diag);
-  for (uint32_t i = 0; i < f->n_inputs; i++) in[i] = f->inputs[i];
-  for (uint32_t i = 0; i < g->n_seeds; i++) in[f->n_inputs + i] = g->seeds[i];
-  if (kva_run_reference(NULL, f->m, g->f, in, gradients, f->diag))
-    return report(c, KVA_F64, "its gradient fails", f->diag);
-  uint32_t input = 0;
-  for (uint32_t i = 0; i < f->node->n_operands; i++) {
-    if (!kva_operand(f->node, i)) continue;
-    kva_wide *x = f->inputs[input++];
-    if (x->f && !c->in[i].constant && !check_operand(c, g, i, x, g->slot[i] < 0 ? NULL : gradients[g->slot[i]]))
-      return false;
-  }
-  return true;
-}
-
-bool kva_case_check_gradient(const kva_case *c) {
-  bool is_float = !c->dtype || kva_dtype_is_float(c->dtype);
-  if (c->no_gradient || !is_float || kva_ops.ops[c->op]->vjp_kind != KVA_VJP_RULE) return true;
-  backward g = {0};
-  kva_wide *gradients[KVA_CASE_OPERANDS] = {0};
-  bool ok = check_backward(c, &g, gradients);
-  for (uint32_t i = 0; i < KVA_CASE_OPERANDS; i++) {
-    kva_wide_free(gradients[i]);
-    kva_wide_free(g.seeds[i]);
-  }
-  kva_case_free(&g.forward);
-  return ok;
+  if (!of_op) return BIT(KVA_DTYPE_NONE);
+  if (c->dtype && (values || !kva_dtype_is_int(c->dtype))) return BIT(c->dtype);
+  if (c->dtype) return of_op & ints;
+  if (values || range) return of_op & floats;
+  bool computes = c->attrs && strstr(c->attrs, "reduction="); /* of a scatter: not defined for bool */
+  return computes ? of_op & ~BIT(KVA_BOOL) : of_op;
 }

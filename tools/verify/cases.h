@@ -1,14 +1,14 @@
-/* The case list of operators and what runs it. A case is data: an operator, attributes as text, operands as shapes and
- * ranges. The same list checks the reference's gradients against finite differences and, through an executor, compiled
- * code against the reference.
+/* Cases of operators and what runs them. A case is data: an operator, attributes as text, operands as shapes and ranges.
+ * The same cases check the reference's gradients against finite differences and, through an executor, compiled code
+ * against the reference.
  *
  *   {.op = KVA_OP_concat, .attrs = "axis=1", .in = {{"B=2,3"}, {"B=2,1", -1, 1}}},
  *
  * A shape lists extents: `4`, or `B=2`, the symbol B bound to 2 (a later `B` alone means the same). "" is a scalar, "-"
  * an operand left out. Attributes are `name=value; ...` with the values of their kinds: lists with commas, dims as sums
  * of products of integers and symbols, dtypes and strings as words, bools as 0 or 1. */
-#ifndef KVA_TESTS_OP_CASES_H
-#define KVA_TESTS_OP_CASES_H
+#ifndef KVA_TOOLS_VERIFY_CASES_H
+#define KVA_TOOLS_VERIFY_CASES_H
 
 #include "ops/build.h"
 
@@ -26,10 +26,12 @@ typedef struct kva_case {
   kva_op_id op;
   const char *attrs;
   kva_case_operand in[KVA_CASE_OPERANDS];
-  kva_dtype dtype;  /* NONE: float */
-  bool no_gradient; /* the values sit where the operator has none (kinks, duplicate indices), or take no dtype double */
+  kva_dtype dtype;   /* NONE: float */
+  bool no_gradient;  /* the values sit where the operator has none (kinks, duplicate indices), or take no dtype double */
   bool first_result; /* gradients flow through result 0 only, by contract */
 } kva_case;
+
+/* ---- the lists --------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_case_table {
   const kva_case *cases;
@@ -38,11 +40,27 @@ typedef struct kva_case_table {
 extern const kva_case_table kva_cases_core; /* elementwise, reductions, scans, movement */
 extern const kva_case_table kva_cases_nn;   /* contraction, windows, rows, language models, optimisers */
 
+/* A set of dtypes: bit (1 << dtype). */
+typedef uint32_t kva_dtype_set;
+static inline bool kva_dtype_in(kva_dtype_set set, kva_dtype t) { return set >> t & 1; }
+/* Dtypes that operand 0 of an operator may have, without those that are storage only (float8, four bits and less). Empty
+ * where the row names no class. */
+kva_dtype_set kva_case_op_dtypes(kva_op_id op);
+/* Those that a case of the lists runs in; {NONE} where the operator's row names no class: the case decides. Explicit
+ * values and ranges are for floats, or for the integers, that the case names; a case with neither runs in all. */
+kva_dtype_set kva_case_dtypes(const kva_case *c);
+
+/* Random shapes, axes and amounts for an operator in one dtype: number 0, 1, ... of a deterministic sequence, odd sizes,
+ * size 1, size 0 where it is legal, broadcasting. Its strings live in `arena`. False: the operator has no generator. */
+bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t number, kva_case *out_case);
+
+/* ---- building and running ---------------------------------------------------------------------------------------- */
+
 /* Runs f on inputs; outputs malloc'd wide tensors. The reference, or compiled code. */
 typedef kva_status (*kva_executor)(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                                  kva_wide **outputs, kva_diag *diag);
+                                   kva_wide **outputs, kva_diag *diag);
 kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                            kva_wide **outputs, kva_diag *diag);
+                             kva_wide **outputs, kva_diag *diag);
 
 /* The operator as a function of its operands, and values for them. */
 typedef struct kva_case_built {
@@ -59,16 +77,28 @@ kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *bu
 void kva_case_free(kva_case_built *built);
 /* Attributes text as the operator's struct, in m's arena; NULL when it is malformed. */
 void *kva_case_attrs(kva_module *m, kva_op_id op, const char *text);
+/* Uniform in (0, 1), a function of its arguments. */
+double kva_case_uniform(uint64_t element, uint64_t stream);
 
-/* Name, shapes and dtype of a case, for messages. Static storage. */
-const char *kva_case_name(const kva_case *c, kva_dtype dtype);
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
+
+/* What is wrong, and how far off the worst element was. Zero-initialise; free the text. */
+typedef struct kva_check {
+  kva_text message; /* empty: nothing */
+  double error;     /* executor: in units of the tolerance (exact operators: 0 or infinite); gradient: relative to the
+                       largest element of that operand's gradient, at least 1 */
+  kva_dtype dtype;  /* of result 0 */
+} kva_check;
+
+/* Executor against reference, within the row's tolerance. */
+bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user, kva_check *check);
+/* The operator's vjp against central differences, both on the reference in double. */
+bool kva_case_check_gradient(const kva_case *c, kva_check *check);
+/* Is there something for the latter to check: a rule, and values where it holds? */
+bool kva_case_has_gradient(const kva_case *c);
+/* Largest relative error of a gradient. */
+#define KVA_GRADIENT_TOLERANCE 1e-6
 /* Spacing of floats of type t at 1. */
 double kva_case_epsilon(kva_dtype t);
-
-/* Each prints what is wrong to stderr and returns false. Executor against reference, within the row's tolerance: */
-bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user);
-/* The operator's vjp against central differences, both on the reference in double; true without a check where the
- * row has no rule or the case says no_gradient. */
-bool kva_case_check_gradient(const kva_case *c);
 
 #endif

@@ -1,0 +1,22 @@
+# Sourced by the scripts of this folder: the tool in $KVASIR, a folder $work of the test's own, checks.
+set -euo pipefail
+: "${KVASIR:?the tool to test}"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+  echo "FAILED: $*" >&2
+  [ ! -s "$work/out" ] || head -40 "$work/out" >&2
+  exit 1
+}
+
+# expect CODE ARGUMENTS...: runs the tool; its output (both streams) is in $work/out afterwards.
+expect() {
+  local expected=$1 code=0
+  shift
+  "$KVASIR" "$@" >"$work/out" 2>&1 </dev/null || code=$?
+  [ "$code" -eq "$expected" ] || fail "kvasir $*: exit code $code, expected $expected"
+}
+
+# says TEXT: the last output has it.
+says() { grep -qF -- "$1" "$work/out" || fail "the output does not say: $1"; }

@@ -1,0 +1,60 @@
+# The command line as a user meets it: help, versions, exit codes, the small verbs.
+. "$(dirname "$0")/support.sh"
+
+# Help: every verb of the overview has a page with its options.
+expect 0 --help
+mapfile -t verbs < <(sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' "$work/out")
+[ "${#verbs[@]}" -ge 8 ] || fail "the overview lists ${#verbs[@]} verbs"
+for verb in "${verbs[@]}"; do
+  expect 0 "$verb" --help
+  says "kvasir $verb "
+  says "Options:"
+  says "-h, --help"
+  expect 0 "$verb" -h
+  expect 2 "$verb" --no-such-option
+  says "unknown option '--no-such-option'"
+  says "kvasir $verb --help"
+done
+expect 0 help
+says "kvasir VERB"
+expect 0 --version
+grep -qE '^kvasir [0-9]+\.[0-9]+\.[0-9]+$' "$work/out" || fail "--version"
+
+# Exit codes.
+expect 2
+expect 2 dance
+expect 2 run
+says "a model is missing"
+expect 2 train models/mlp.kv --steps
+expect 2 train models/mlp.kv --steps=many
+expect 1 check "$work/absent.onnx"
+expect 0 check -- models/mlp.kv
+expect 0 check models/lm.kv -D preset=small --json
+python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); assert r["unsupported"] == 0 and len(r["operators"]) > 5' \
+  "$work/out" || fail "check --json"
+
+# ops: the same rows as text and as JSON.
+expect 0 ops --json
+python3 - "$work/out" <<'PY' || fail "ops --json"
+import json, sys
+ops = {o["name"]: o for o in json.load(open(sys.argv[1]))}
+assert len(ops) > 80, len(ops)
+assert ops["kv_shift"]["gradient"] == "rule" and ops["relu"]["lowering"] == "element" and ops["add"]["max_operands"] == 2
+assert all(o["gradient"] in ("rule", "zero", "none") for o in ops.values())
+PY
+count=$(grep -c '"name"' "$work/out")
+expect 0 ops
+says "$count operators."
+
+# doctor: 0 here, because this test runs models; the JSON has the same facts.
+expect 0 doctor
+says "CPU target"
+expect 0 doctor --json
+python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d["cpus"] >= 1 and d["cpu_target"] != "none", d' \
+  "$work/out" || fail "doctor --json"
+
+# 3, the machine lacks something: memory for a petabyte.
+printf '%s\n' 'model m (float[2] x) => (float[2] y) {' '  param float[281474976710656, 2] w ~ zeros' \
+  '  y = x + kv.reduce_sum <axes = [0], keepdims = false> (w)' '}' >"$work/huge.kv"
+expect 3 run "$work/huge.kv"
+says "memory"

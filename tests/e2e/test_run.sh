@@ -1,0 +1,66 @@
+# kvasir run: tensors in, tensors out, with .npy files made and read by Python's standard library.
+. "$(dirname "$0")/support.sh"
+
+cat >"$work/npy.py" <<'PY'
+"""npy.py write FILE TYPE SHAPE VALUES... | npy.py expect FILE TYPE SHAPE VALUES..."""
+import ast, struct, sys
+verb, path, kind, shape, values = sys.argv[1], sys.argv[2], sys.argv[3], ast.literal_eval(sys.argv[4]), sys.argv[5:]
+code = {"<f4": "f", "<f8": "d", "<i4": "i", "<i8": "q", "|b1": "?"}[kind]
+if verb == "write":
+    header = repr({"descr": kind, "fortran_order": False, "shape": shape}).encode()
+    header += b" " * (-(len(header) + 11) % 64) + b"\n"
+    numbers = [float(v) if code in "fd" else int(v) for v in values]
+    with open(path, "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + struct.pack("<%d%s" % (len(numbers), code), *numbers))
+else:
+    data = open(path, "rb").read()
+    length, = struct.unpack_from("<H", data, 8)
+    header = ast.literal_eval(data[10:10 + length].decode())
+    assert header["descr"] == kind and tuple(header["shape"]) == shape and not header["fortran_order"], header
+    found = struct.unpack_from("<%d%s" % (len(values), code), data, 10 + length)
+    assert len(data) == 10 + length + struct.calcsize("<%d%s" % (len(values), code)), "file size"
+    assert all(abs(a - float(b)) <= 1e-6 * max(1, abs(float(b))) for a, b in zip(found, values)), found
+PY
+npy() { python3 -B "$work/npy.py" "$@" || fail "npy $*"; }
+
+# Two inputs with a symbol, by name and in order; results by hand.
+cat >"$work/sum.kv" <<'KV'
+model sums (float[N, 3] a, float[3] b) => (float[N, 3] y, float[N] s, bool[N, 3] big) {
+  y = a + b
+  s = kv.reduce_sum <axes = [1], keepdims = false> (a * b)
+  big = y > 10
+}
+KV
+npy write "$work/a.npy" '<f4' '(2, 3)' 1 2 3 4 5 6
+npy write "$work/b.npy" '<f4' '(3,)' 10 -20 0.5
+mkdir "$work/o"
+expect 0 run "$work/sum.kv" --input b="$work/b.npy" --input a="$work/a.npy" --output "$work/o"
+says "y: float[2, 3]"
+npy expect "$work/o/y.npy" '<f4' '(2, 3)' 11 -18 3.5 14 -15 6.5
+npy expect "$work/o/s.npy" '<f4' '(2,)' -28.5 -57
+npy expect "$work/o/big.npy" '|b1' '(2, 3)' 1 0 0 1 0 0
+mkdir "$work/o2"
+expect 0 run "$work/sum.kv" -i "$work/a.npy" -i "$work/b.npy" -o "$work/o2" --threads 1 --repeat 3
+says "best of 3 runs"
+cmp -s "$work/o/s.npy" "$work/o2/s.npy" || fail "inputs in order give something else than by name"
+
+# Another length with the same model; a symbol that two inputs give differently is refused.
+npy write "$work/long.npy" '<f4' '(4, 3)' 1 2 3 4 5 6 7 8 9 10 11 12
+expect 0 run "$work/sum.kv" -i "$work/long.npy" -i "$work/b.npy"
+says "s: float[4]"
+npy write "$work/wrong.npy" '<f4' '(4,)' 1 2 3 4
+expect 1 run "$work/sum.kv" -i "$work/a.npy" -i "$work/wrong.npy"
+says "dimension 0 of input 'b' must be 3, found 4"
+
+# Random inputs need pinned symbols; the same seed gives the same bits, whatever the threads.
+expect 1 run "$work/sum.kv"
+says "--pin"
+for i in 1 2; do
+  mkdir "$work/r$i"
+  expect 0 run models/lm.kv -D preset=small --pin B=2 --pin T=16 --seed 5 --threads "$i" -o "$work/r$i"
+  says "logits: float[2, 16, 8000]"
+done
+cmp -s "$work/r1/logits.npy" "$work/r2/logits.npy" || fail "1 and 2 threads give different bits"
+mkdir "$work/r3"
+expect 0 run models/lm.kv -D preset=small --pin B=2 --pin T=16 --seed 6 -o "$work/r3"
+! cmp -s "$work/r1/logits.npy" "$work/r3/logits.npy" || fail "another seed gives the same bits"

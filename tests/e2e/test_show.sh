@@ -1,0 +1,40 @@
+# kvasir show: every stage of every model, and what stages promise.
+. "$(dirname "$0")/support.sh"
+
+for stage in source graph fused plan kernels llvm asm; do
+  expect 0 show models/mlp.kv --stage="$stage"
+  [ -s "$work/out" ] || fail "stage $stage is empty"
+  cp "$work/out" "$work/$stage"
+  expect 0 show models/mlp.kv --stage="$stage" --train --pin B=4 --pin T=8
+  expect 0 show models/mlp.kv --stage="$stage"
+  cmp -s "$work/out" "$work/$stage" || fail "stage $stage: two runs differ"
+done
+grep -q 'kv.kernel' "$work/fused" || fail "nothing was fused"
+grep -q 'define .*@' "$work/llvm" || fail "no function in the LLVM IR"
+grep -q 'kernel' "$work/kernels" || fail "no kernel in the kernel IR"
+
+# A dump reads back and shows the same.
+for stage in source graph; do
+  expect 0 show models/induction.kv --stage="$stage"
+  grep -v '"hash"' "$work/out" >"$work/dump.kv"
+  expect 0 show "$work/dump.kv" --stage=source
+  cmp -s "$work/out" "$work/dump.kv" || fail "the dump of stage $stage does not read back"
+done
+
+# The training graph has the gradients' and the optimiser's nodes; the 19B plan comes from paper alone.
+expect 0 show models/induction.kv --train
+says "train_step"
+says "kv.adamw"
+expect 0 show models/lm.kv -D preset=19B --train --stage=plan
+says "parameters"
+awk '$1 == "parameters" && $2 > 19e9 && $2 < 20e9 { found = 1 } END { exit !found }' "$work/out" || fail "19B has other parameters"
+
+expect 0 show models/mlp.kv --format=dot
+says "digraph"
+expect 0 show models/mlp.kv --print-after=dce --timing
+says "// after dce"
+says " ms"
+expect 0 show models/mlp.kv --stage=asm --cpu x86-64-v3
+! grep -q '%zmm' "$work/out" || fail "x86-64-v3 has no 512-bit registers"
+expect 0 show models/mlp.kv --stage=asm --cpu x86-64-v4
+grep -q '%zmm' "$work/out" || fail "x86-64-v4 uses no 512-bit register"

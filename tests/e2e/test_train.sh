@@ -1,0 +1,63 @@
+# kvasir train: a short induction run learns, writes metrics and a report, and gives the same bits every time.
+. "$(dirname "$0")/support.sh"
+size=(-D d=16 -D heads=2 -D ffn=32 -D vocab=64 -D pool=24 -D length=32 -D lr=1e-2)
+
+train() { # train NAME ARGUMENTS...
+  expect 0 train models/induction.kv "${size[@]}" --batch 16 --steps 400 --eval-every 100 --eval-batches 8 \
+    --metrics "$work/$1.jsonl" "${@:2}"
+}
+
+train one --threads 1 --report "$work/report.html"
+says "step 400/400"
+says "K current"
+says "report: $work/report.html"
+python3 - "$work/one.jsonl" <<'PY' || fail "metrics"
+import json, math, sys
+lines = [json.loads(line) for line in open(sys.argv[1])]
+steps = [l for l in lines if l["event"] == "step"]
+evals = [l for l in lines if l["event"] != "step"]
+assert [l["step"] for l in steps] == list(range(1, 401)), len(steps)
+assert [l["step"] for l in evals] == [100, 200, 300, 400], evals
+for l in lines:
+    assert math.isfinite(l["loss"]) and set(l["metrics"]) >= {"accuracy", "repeats"}, l
+assert all(a["seconds"] <= b["seconds"] for a, b in zip(steps, steps[1:]))
+assert abs(steps[0]["loss"] - math.log(64)) < 0.2, steps[0]["loss"]   # uniform over the vocabulary at first
+assert evals[-1]["loss"] < evals[0]["loss"] - 0.3, [e["loss"] for e in evals]
+assert sum(l["loss"] for l in steps[-10:]) < sum(l["loss"] for l in steps[:10]) - 5
+PY
+
+python3 - "$work/report.html" <<'PY' || fail "report"
+import html.parser, sys
+text = open(sys.argv[1], encoding="utf-8").read()
+class Checker(html.parser.HTMLParser):
+    stack, void, tags = [], {"meta", "br", "link", "hr", "img", "input"}, set()
+    def handle_starttag(self, tag, attrs):
+        self.tags.add(tag)
+        if tag not in self.void: self.stack.append(tag)
+        assert not any(name in ("src", "href") and "//" in (value or "") for name, value in attrs), "loads from elsewhere"
+    def handle_endtag(self, tag):
+        assert self.stack and self.stack.pop() == tag, tag
+checker = Checker()
+checker.feed(text)
+assert not checker.stack and {"svg", "table"} <= checker.tags, (checker.stack, checker.tags)
+assert "models/induction.kv" in text and "attention.0" in text
+PY
+
+# The same bits: again, with two threads, as JSON on standard output; others with another seed.
+bits() { sed 's/"seconds": [^,}]*//' "$1"; }
+same() { cmp -s <(bits "$work/one.jsonl") <(bits "$1") || fail "$2"; }
+train again --threads 1
+same "$work/again.jsonl" "two runs differ"
+train two --threads 2
+same "$work/two.jsonl" "1 and 2 threads differ"
+"$KVASIR" train models/induction.kv "${size[@]}" --batch 16 --steps 400 --eval-every 100 --eval-batches 8 --json \
+  >"$work/json" 2>"$work/out" || fail "train --json"
+same "$work/json" "--json differs from --metrics"
+train other --seed 1
+! cmp -s <(bits "$work/one.jsonl") <(bits "$work/other.jsonl") || fail "another seed gives the same bits"
+
+# Variants share one report.
+expect 0 train models/induction.kv "${size[@]}" --steps 5 --batch 4 --eval-every 0 --report "$work/v.html" \
+  --metrics "$work/v.jsonl" --variant "KV shift" --variant "vanilla:shift_k=false,shift_v=false"
+grep -q "vanilla" "$work/v.html" || fail "the report lacks a variant"
+[ "$(wc -l <"$work/v-0.jsonl")" -eq 5 ] && [ "$(wc -l <"$work/v-1.jsonl")" -eq 5 ] || fail "metrics of the variants"

@@ -42,10 +42,43 @@ bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x) {
   return q.found;
 }
 
-bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
+static bool is_multiple(const kva_expr *x, int64_t n) {
+  if (x->kind != KVA_EXPR_SUM || x->constant % n) return false;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    if (x->terms[i].coefficient % n) return false;
+  }
+  return true;
+}
+
+/* mod(var + rest, M) where lane 0 starts at a multiple of the lane count, as every vector of a loop does, and M and
+ * rest are multiples too: the lanes stay within one period, so their values are consecutive. This is what halves of a
+ * rotary embedding and reshapes of a row look like. */
+static bool is_consecutive_mod(const kva_emit *e, const kva_expr *x) {
+  int64_t period, n = (int64_t)e->lanes.n;
   const kva_expr *coefficient, *rest;
-  if (!e->lanes.var || !kva_expr_affine(e->k->exprs, x, e->lanes.var, &coefficient, &rest)) return false;
-  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest);
+  if (x->kind != KVA_EXPR_MOD || !kva_expr_is_const(x->b, &period) || period <= 0 || period % n) return false;
+  if (!kva_expr_affine(e->k->exprs, x->a, e->lanes.var, &coefficient, &rest)) return false;
+  return kva_expr_is(coefficient, 1) && !kva_ll_expr_varying(e, rest) && is_multiple(rest, n);
+}
+
+static bool is_consecutive(const kva_emit *e, const kva_expr *atom) {
+  return atom == e->lanes.var || is_consecutive_mod(e, atom);
+}
+
+/* One term moves by 1 from lane to lane, the others stay. */
+bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
+  if (!e->lanes.var) return false;
+  if (x->kind != KVA_EXPR_SUM) return is_consecutive(e, x);
+  uint32_t moving = 0;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    bool varies = false;
+    for (uint32_t f = 0; f < t->n_factors; f++) varies |= kva_ll_expr_varying(e, t->factors[f]);
+    if (!varies) continue;
+    if (t->n_factors != 1 || t->coefficient != 1 || !is_consecutive(e, t->factors[0])) return false;
+    moving++;
+  }
+  return moving == 1;
 }
 
 /* Any integer value as i64: as index arithmetic sees it. */

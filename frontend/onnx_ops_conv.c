@@ -11,16 +11,22 @@ static kva_status read_group(kva_onnx_call *k, int64_t *out) {
   return *out < 1 ? kva_onnx_fail(k, KVA_INVALID, "attribute 'group': %lld", (long long)*out) : KVA_OK;
 }
 
-kva_status kva_onnx_conv(kva_onnx_call *k) {
+kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, kva_value **out) {
   kva_onnx_window w;
   int64_t group;
-  KVA_TRY(kva_onnx_read_window(k, kva_onnx_in(k, 1), &w));
+  KVA_TRY(kva_onnx_read_window(k, weight, &w));
   KVA_TRY(kva_onnx_resolve_same(k, &w));
   KVA_TRY(read_group(k, &group));
   kva_conv_attrs attrs = {
       .strides = {w.n, w.strides}, .pads = {2 * w.n, w.pads}, .dilations = {w.n, w.dilations}, .group = group};
-  kva_value *y = kva_build(k->b, KVA_OP_conv, 2, k->n->inputs, &attrs);
-  return kva_onnx_done(k, add_bias(k, y, w.n + 2));
+  *out = kva_build(k->b, KVA_OP_conv, 2, (kva_value *[]){x, weight}, &attrs);
+  return KVA_OK;
+}
+
+kva_status kva_onnx_conv(kva_onnx_call *k) {
+  kva_value *y = NULL;
+  KVA_TRY(kva_onnx_convolve(k, kva_onnx_in(k, 0), kva_onnx_in(k, 1), &y));
+  return kva_onnx_done(k, add_bias(k, y, kva_onnx_in(k, 0)->type->rank));
 }
 
 /* ---- transposed -------------------------------------------------------------------------------------------------- */
@@ -70,4 +76,60 @@ kva_status kva_onnx_conv_transpose(kva_onnx_call *k) {
                                      .spatial = {w.n, spatial}};
   kva_value *y = kva_build(k->b, KVA_OP_conv_input_grad, 2, k->n->inputs, &attrs);
   return kva_onnx_done(k, add_bias(k, y, w.n + 2));
+}
+
+/* ---- columns to image -------------------------------------------------------------------------------------------- */
+
+static kva_status image_window(kva_onnx_call *k, kva_ints image, kva_ints block, kva_onnx_window *w) {
+  kva_ints strides = kva_onnx_ints(k, "strides"), pads = kva_onnx_ints(k, "pads");
+  kva_ints dilations = kva_onnx_ints(k, "dilations");
+  *w = (kva_onnx_window){.n = image.n};
+  if (!image.n || image.n > KVA_ONNX_MAX_SPATIAL || block.n != image.n || (strides.n && strides.n != w->n) ||
+      (pads.n && pads.n != 2 * w->n) || (dilations.n && dilations.n != w->n))
+    return kva_onnx_fail(k, KVA_INVALID, "image_shape, block_shape and attributes differ in length");
+  for (uint32_t i = 0; i < w->n; i++) {
+    w->kernel[i] = block.v[i];
+    w->strides[i] = strides.n ? strides.v[i] : 1;
+    w->dilations[i] = dilations.n ? dilations.v[i] : 1;
+    if (w->kernel[i] < 1 || w->kernel[i] > 4096 || w->strides[i] < 1 || w->dilations[i] < 1)
+      return kva_onnx_fail(k, KVA_INVALID, "blocks, strides and dilations must be above 0");
+  }
+  for (uint32_t i = 0; pads.n && i < 2 * w->n; i++) w->pads[i] = pads.v[i];
+  return KVA_OK;
+}
+
+/* Summing columns into an image is the transpose of a depthwise convolution whose output channels are the taps: channel
+ * c * K + j of w is 1 at tap j. The columns [N, C K, L] are dy. */
+kva_status kva_onnx_col2im(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0);
+  kva_ints image, block;
+  kva_onnx_window w;
+  int64_t taps = 1, channels;
+  KVA_TRY(kva_onnx_need_ints(k, 1, "image_shape", &image));
+  KVA_TRY(kva_onnx_need_ints(k, 2, "block_shape", &block));
+  KVA_TRY(image_window(k, image, block, &w));
+  for (uint32_t i = 0; i < w.n; i++) taps *= w.kernel[i];
+  if (x->type->rank != 3 || !kva_expr_is_const(kva_onnx_dim(x, 1), &channels) || taps > 4096 || channels % taps)
+    return kva_onnx_fail(k, KVA_INVALID, "expected columns [N, C * %lld, L]", (long long)taps);
+  kva_dim columns[KVA_MAX_RANK] = {kva_onnx_dim(x, 0), kva_onnx_dim(x, 1)}, spatial[KVA_ONNX_MAX_SPATIAL];
+  kva_dim kernel[KVA_MAX_RANK] = {kva_onnx_dim(x, 1), kva_expr_const(e, 1)}, t = kva_expr_const(e, taps);
+  for (uint32_t i = 0; i < w.n; i++) {
+    int64_t rest = image.v[i] + w.pads[i] + w.pads[i + w.n] - kva_onnx_span(&w, i);
+    if (rest < 0) return kva_onnx_fail(k, KVA_INVALID, "the block is larger than the image");
+    columns[i + 2] = kva_expr_const(e, rest / w.strides[i] + 1);
+    kernel[i + 2] = kva_expr_const(e, w.kernel[i]);
+    spatial[i] = kva_expr_const(e, image.v[i]);
+  }
+  kva_value *eye = kva_build2(b, KVA_OP_equal, kva_onnx_ramp(b, KVA_I64, 2, 0, t), kva_onnx_ramp(b, KVA_I64, 2, 1, t));
+  kva_dim tiled[3] = {kva_expr_const(e, channels / taps), t, t};
+  eye = kva_reshape(b, kva_expand(b, kva_cast(b, eye, x->type->dtype), 3, tiled), w.n + 2, kernel);
+  kva_conv_input_grad_attrs attrs = {.strides = {w.n, w.strides},
+                                     .pads = {2 * w.n, w.pads},
+                                     .dilations = {w.n, w.dilations},
+                                     .group = channels / taps,
+                                     .spatial = {w.n, spatial}};
+  kva_value *in[] = {kva_reshape(b, x, w.n + 2, columns), eye};
+  return kva_onnx_done(k, kva_build(b, KVA_OP_conv_input_grad, 2, in, &attrs));
 }

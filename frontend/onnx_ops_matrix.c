@@ -102,20 +102,34 @@ static bool expand_term(const char *term, size_t len, uint32_t rank, char *out) 
   return true;
 }
 
+/* A label that stands twice in one operand takes its diagonal: all but equal indices count as 0, and the second of the two
+ * axes is summed away. */
+static kva_value *take_diagonals(kva_builder *b, kva_value *x, char *term) {
+  for (uint32_t i = 0; term[i]; i++) {
+    const char *again = strchr(term + i + 1, term[i]);
+    if (!again || b->failed) continue;
+    uint32_t j = (uint32_t)(again - term), rank = x->type->rank;
+    kva_value *row = kva_onnx_ramp(b, KVA_I64, rank, i, x->type->dims[i]);
+    kva_value *equal = kva_build2(b, KVA_OP_equal, row, kva_onnx_ramp(b, KVA_I64, rank, j, x->type->dims[j]));
+    int64_t axis = j;
+    x = kva_reduce(b, KVA_OP_reduce_sum, kva_onnx_where(b, equal, x, kva_scalar_like(b, x, 0)), 1, &axis, false);
+    memmove(term + j, term + j + 1, strlen(term + j));
+    i--;
+  }
+  return x;
+}
+
 /* The operand with its axes in the order of the equation's labels and 1 for absent ones. */
-static kva_status align_operand(kva_onnx_call *k, const equation *e, kva_value *x, const char *term, kva_value **out) {
+static kva_value *align_operand(kva_onnx_call *k, const equation *e, kva_value *x, const char *term) {
   int64_t perm[KVA_MAX_RANK];
   kva_dim dims[KVA_MAX_RANK];
   uint32_t at = 0;
   for (uint32_t i = 0; i < e->n; i++) {
     const char *found = strchr(term, e->labels[i]);
-    if (found && strchr(found + 1, e->labels[i]))
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "label '%c' stands twice in one operand", e->labels[i]);
     dims[i] = found ? kva_onnx_dim(x, (uint32_t)(found - term)) : kva_expr_const(kva_onnx_exprs(k), 1);
     if (found) perm[at++] = found - term;
   }
-  *out = kva_reshape(k->b, kva_transpose(k->b, x, perm), e->n, dims);
-  return KVA_OK;
+  return kva_reshape(k->b, kva_transpose(k->b, x, perm), e->n, dims);
 }
 
 static void add_label(equation *e, char label) {
@@ -186,8 +200,9 @@ kva_status kva_onnx_einsum(kva_onnx_call *k) {
   kva_value *product = NULL;
   KVA_TRY(parse_equation(k, &e, &terms));
   for (uint32_t i = 0; i < terms.n; i++) {
-    kva_value *x = NULL;
-    KVA_TRY(align_operand(k, &e, kva_onnx_in(k, i), terms.of[i], &x));
+    kva_value *x = take_diagonals(k->b, kva_onnx_in(k, i), terms.of[i]);
+    if (k->b->failed) return KVA_INVALID;
+    x = align_operand(k, &e, x, terms.of[i]);
     product = product ? kva_mul(k->b, product, x) : x;
   }
   int64_t axes[KVA_MAX_RANK];

@@ -1,6 +1,6 @@
 /* Rules: quantisation. q = saturate(round(x / scale) + zero), x = (q - zero) * scale, in float; one scale per tensor,
  * per entry of an axis, or per block along it. */
-#include "frontend/onnx_rules.h"
+#include "frontend/onnx_window.h"
 
 #include <math.h>
 
@@ -138,4 +138,38 @@ kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
   kva_value *yi = kva_sub(b, kva_cast(b, y, KVA_I32), kva_cast(b, kva_onnx_in(k, 5), KVA_I32));
   kva_value *product = kva_cast(b, kva_matmul(b, xi, yi, false, false), KVA_F32);
   return requantize(k, product, as_rows(b, kva_onnx_in(k, 1)), kva_onnx_in(k, 4), 6);
+}
+
+/* ---- quantised convolutions -------------------------------------------------------------------------------------- */
+
+/* x - zero in double, where products of 8-bit integers are summed exactly. A vector belongs to the output channels. */
+static kva_value *exact(kva_builder *b, kva_value *x, kva_value *zero) {
+  kva_value *y = kva_cast(b, x, KVA_I32);
+  if (!zero) return kva_cast(b, y, KVA_F64);
+  zero = kva_cast(b, zero, KVA_I32);
+  if (zero->type->rank == 1 && kva_expr_is(zero->type->dims[0], 1)) zero = kva_reshape(b, zero, 0, NULL);
+  if (zero->type->rank == 1) zero = kva_onnx_unsqueeze(b, zero, 1, x->type->rank - 1);
+  return kva_cast(b, kva_sub(b, y, zero), KVA_F64);
+}
+
+kva_status kva_onnx_conv_integer(kva_onnx_call *k) {
+  kva_value *y = NULL, *x = exact(k->b, kva_onnx_in(k, 0), kva_onnx_in(k, 2));
+  KVA_TRY(kva_onnx_convolve(k, x, exact(k->b, kva_onnx_in(k, 1), kva_onnx_in(k, 3)), &y));
+  return kva_onnx_done(k, kva_cast(k->b, y, KVA_I32));
+}
+
+/* Scales of the weights may be one for each output channel. */
+static kva_value *channel_scale(kva_builder *b, kva_value *p, uint32_t rank) {
+  if (!p->type->rank || kva_expr_is(p->type->dims[0], 1)) return kva_reshape(b, p, 0, NULL);
+  return kva_onnx_channels(b, p, rank);
+}
+
+kva_status kva_onnx_qlinear_conv(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *y = NULL, *bias = kva_onnx_in(k, 8), *x = exact(b, kva_onnx_in(k, 0), kva_onnx_in(k, 2));
+  uint32_t rank = kva_onnx_in(k, 0)->type->rank;
+  KVA_TRY(kva_onnx_convolve(k, x, exact(b, kva_onnx_in(k, 3), kva_onnx_in(k, 5)), &y));
+  if (bias) y = kva_add(b, y, kva_onnx_channels(b, kva_cast(b, bias, KVA_F64), rank));
+  kva_value *scale = channel_scale(b, kva_onnx_in(k, 4), rank);
+  return requantize(k, kva_cast(b, y, KVA_F32), kva_reshape(b, kva_onnx_in(k, 1), 0, NULL), scale, 6);
 }

@@ -109,23 +109,34 @@ kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
 
 /* ---- unpooling --------------------------------------------------------------------------------------------------- */
 
-/* Extents that the pool had: (out - 1) * stride + kernel - pads; indices number the elements of that tensor, or of
- * output_shape where it is given. */
+/* Extents that the pool's operand had: (out - 1) * stride + kernel - pads. Indices number the elements of that tensor; a
+ * larger output_shape adds zeros behind it. */
 static kva_status unpooled_shape(kva_onnx_call *k, kva_dim *dims) {
   kva_onnx_window w;
   kva_value *x = kva_onnx_in(k, 0);
-  kva_dims given = {0, NULL};
   KVA_TRY(kva_onnx_read_window(k, NULL, &w));
-  if (kva_onnx_in(k, 2)) KVA_TRY(kva_onnx_need_dims(k, 2, "output_shape", &given));
-  if (given.n && given.n != x->type->rank) return kva_onnx_fail(k, KVA_INVALID, "output_shape of another rank");
   dims[0] = kva_onnx_dim(x, 0);
   dims[1] = kva_onnx_dim(x, 1);
   for (uint32_t i = 0; i < w.n; i++) {
     kva_dim full = kva_expr_muli(kva_onnx_exprs(k), kva_onnx_dim(x, i + 2), w.strides[i]);
     dims[i + 2] = kva_expr_addi(kva_onnx_exprs(k), full, w.kernel[i] - w.strides[i] - w.pads[i] - w.pads[i + w.n]);
-    if (given.n) dims[i + 2] = given.v[i + 2];
   }
   return KVA_OK;
+}
+
+static kva_status enlarge(kva_onnx_call *k, kva_value *y, const kva_dim *dims) {
+  kva_dim before[KVA_MAX_RANK], after[KVA_MAX_RANK];
+  kva_dims wanted;
+  uint32_t rank = kva_onnx_in(k, 0)->type->rank;
+  if (!kva_onnx_in(k, 2)) return kva_onnx_done(k, y);
+  KVA_TRY(kva_onnx_need_dims(k, 2, "output_shape", &wanted));
+  if (wanted.n != rank) return kva_onnx_fail(k, KVA_INVALID, "output_shape of another rank");
+  for (uint32_t i = 0; i < rank; i++) {
+    before[i] = kva_expr_const(kva_onnx_exprs(k), 0);
+    after[i] = kva_expr_sub(kva_onnx_exprs(k), wanted.v[i], dims[i]);
+  }
+  kva_pad_attrs attrs = {.before = {rank, before}, .after = {rank, after}};
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_pad, 1, &y, &attrs));
 }
 
 kva_status kva_onnx_max_unpool(kva_onnx_call *k) {
@@ -138,5 +149,5 @@ kva_status kva_onnx_max_unpool(kva_onnx_call *k) {
   kva_value *zeros = kva_zeros(b, kva_type_tensor(b->m, x->type->dtype, 1, &flat));
   kva_value *in[] = {zeros, kva_reshape(b, kva_onnx_in(k, 1), 1, &n), kva_reshape(b, x, 1, &n)};
   kva_value *y = kva_build(b, KVA_OP_scatter_elements, 3, in, &(kva_scatter_elements_attrs){.axis = 0});
-  return kva_onnx_done(k, kva_reshape(b, y, rank, dims));
+  return enlarge(k, kva_reshape(b, y, rank, dims), dims);
 }

@@ -23,6 +23,8 @@ typedef struct kva_onnx_window {
 /* Reads the attributes for an input of rank n + 2; the kernel from kernel_shape or, when `weight` is not NULL, from its
  * dims. auto_pad is read but not yet turned into pads. */
 KVA_MUST_USE kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_onnx_window *out);
+/* Convolution of x (input 0 or what was made of it) with w, as the node's attributes say; no bias. */
+KVA_MUST_USE kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *w, kva_value **out);
 /* Turns auto_pad SAME_* into pads for the forward direction (Conv and pools). */
 KVA_MUST_USE kva_status kva_onnx_resolve_same(kva_onnx_call *k, kva_onnx_window *w);
 /* (kernel - 1) * dilation + 1 */

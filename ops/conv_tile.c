@@ -9,7 +9,11 @@
  * A line is the last spatial axis; the taps along it share one packed copy, the leading axes' taps are the contraction's leads.
  * Windows of one tap without stride and padding make an image one line. The gradient for the input is a convolution of dy, with
  * stride - 1 zeros between its elements, by the reversed kernel. */
+#include "ops/contract.h"
 #include "ops/conv.h"
+#include "ops/element.h"
+
+enum { LEAST_ROWS = 4 }; /* of a group, for a register tile */
 
 typedef struct site {
   kva_window w;       /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -104,4 +108,162 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
   }
   kva_kval v = kva_masked_operand(c->l, c->n, 0, idx, inside);
   return kva_k_convert(kb, v, c->type);
+}
+
+/* ---- the gradient for the weights --------------------------------------------------------------------------------------- */
+
+static kva_dim *positions_of(const kva_contraction *c, kva_dim *out) {
+  const kva_type *dy = kva_operand_type(c->n, 1);
+  out[0] = dy->dims[0];
+  memcpy(out + 1, dy->dims + 2, sizeof *out * (dy->rank - 2));
+  return out;
+}
+
+static void weight_result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
+  const kva_type *dw = c->n->results[0].type;
+  idx[0] = channel(c, c->rows, at->batch, at->row);
+  unflatten(exprs(c), at->position, dw->rank - 1, dw->dims + 1, idx + 1);
+}
+
+static kva_kval output_grad(const kva_contraction *c, const kva_contract_at *at) {
+  const site *s = c->user;
+  const kva_expr *step[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
+  kva_dim extents[KVA_MAX_RANK];
+  unflatten(exprs(c), at->k, 1 + s->w.n, positions_of(c, extents), step);
+  idx[0] = step[0];
+  idx[1] = channel(c, c->rows, at->batch, at->row);
+  memcpy(idx + 2, step + 1, sizeof *idx * s->w.n);
+  return kva_k_convert(c->l->kb, c->l->operand(c->l, c->n, 1, idx), c->type);
+}
+
+static kva_kval image_under_tap(const kva_contraction *c, const kva_contract_at *at) {
+  const site *s = c->user;
+  const kva_type *dw = c->n->results[0].type, *x = kva_operand_type(c->n, 0);
+  const kva_expr *step[KVA_MAX_RANK], *column[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
+  kva_dim extents[KVA_MAX_RANK];
+  unflatten(exprs(c), at->k, 1 + s->w.n, positions_of(c, extents), step);
+  unflatten(exprs(c), at->position, dw->rank - 1, dw->dims + 1, column);
+  idx[0] = step[0];
+  idx[1] = channel(c, dw->dims[1], at->batch, column[0]);
+  kva_kval inside = kva_window_read(c->l->kb, &s->w, x->dims + 2, step + 1, column + 1, idx + 2);
+  return kva_k_convert(c->l->kb, kva_masked_operand(c->l, c->n, 0, idx, inside), c->type);
+}
+
+/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+
+static kva_dim product_of(kva_expr_ctx *e, uint32_t n, const kva_dim *dims) {
+  const kva_expr *p = kva_expr_const(e, 1);
+  for (uint32_t d = 0; d < n; d++) p = kva_expr_mul(e, p, dims[d]);
+  return p;
+}
+
+static bool is_pointwise(const kva_window *w) {
+  for (uint32_t d = 0; d < w->n; d++) {
+    if (w->kernel[d] != 1 || w->stride[d] != 1 || w->before[d] || w->after[d]) return false;
+  }
+  return true;
+}
+
+static kva_contraction contraction_of(kva_lower *l, const kva_node *n, const site *s) {
+  kva_contraction c = {.l = l, .n = n, .user = s, .type = kva_k_compute_type(n->results[0].type->dtype)};
+  c.batch = kva_expr_const(l->kb->exprs, s->group);
+  c.lines = kva_expr_const(l->kb->exprs, 1);
+  c.leads = c.taps = c.spread = c.stride = 1;
+  return c;
+}
+
+/* Columns of an image: one line of all positions, or lines along the last axis. */
+static void lay_out_lines(kva_contraction *c, const site *s) {
+  kva_expr_ctx *e = exprs(c);
+  const kva_type *t = c->n->results[0].type;
+  const kva_window *w = &s->w;
+  if (s->pointwise) {
+    c->lines = t->dims[0];
+    c->line = c->used = product_of(e, w->n, t->dims + 2);
+    return;
+  }
+  for (uint32_t d = 0; d < s->lead_axes; d++) c->leads *= w->kernel[d];
+  c->taps = w->kernel[s->lead_axes], c->spread = w->dilation[s->lead_axes], c->stride = w->stride[s->lead_axes];
+  c->lines = kva_expr_mul(e, t->dims[0], product_of(e, s->lead_axes, t->dims + 2));
+  c->used = t->dims[2 + s->lead_axes];
+  c->line = kva_expr_addi(e, c->used, (c->taps - 1) * c->spread / c->stride);
+}
+
+static bool is_worth_tiles(const kva_contraction *c) {
+  int64_t rows;
+  return (!kva_expr_is_const(c->rows, &rows) || rows >= LEAST_ROWS) && kva_contract_fits(c);
+}
+
+typedef kva_kval (*element_code)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
+static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
+  const kva_type *t = n->results[0].type;
+  kva_kloop *loops[KVA_MAX_RANK];
+  const kva_expr *idx[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < t->rank; d++) {
+    loops[d] = kva_k_loop_begin(l->kb, KVA_K_MAP, t->dims[d], "i");
+    idx[d] = loops[d]->var;
+  }
+  l->store(l, n, 0, idx, code(l, n, 0, idx));
+  for (uint32_t d = t->rank; d > 0; d--) kva_k_loop_end(l->kb, loops[d - 1]);
+}
+
+static void run(const kva_contraction *c, element_code code) {
+  if (is_worth_tiles(c)) kva_contract_kernel(c);
+  else element_kernel(c->l, c->n, code);
+}
+
+void kva_conv_kernel(kva_lower *l, const kva_node *n) {
+  const kva_conv_attrs *a = n->attrs;
+  const kva_type *w = kva_operand_type(n, 1);
+  site s = {.w = kva_conv_window(w, a->strides, a->pads, a->dilations), .group = a->group, .depth_per_group = w->dims[1]};
+  for (uint32_t d = 0; d < s.w.n; d++) s.between[d] = 1;
+  s.lead_axes = s.w.n - 1;
+  s.pointwise = is_pointwise(&s.w);
+  kva_contraction c = contraction_of(l, n, &s);
+  c.rows = kva_conv_per_group(l->kb->exprs, w->dims[0], a->group);
+  c.depth = w->dims[1];
+  c.a = weight, c.b = image, c.result = result_at;
+  lay_out_lines(&c, &s);
+  run(&c, kva_conv_lower);
+}
+
+/* The window that, with stride 1 on dy spread out, makes dx. */
+static void reverse_window(site *s) {
+  kva_window *w = &s->w;
+  s->reversed = true;
+  for (uint32_t d = 0; d < w->n; d++) {
+    s->between[d] = w->stride[d];
+    w->before[d] = (w->kernel[d] - 1) * w->dilation[d] - w->before[d];
+    w->stride[d] = 1;
+  }
+}
+
+void kva_conv_input_grad_kernel(kva_lower *l, const kva_node *n) {
+  const kva_conv_input_grad_attrs *a = n->attrs;
+  const kva_type *w = kva_operand_type(n, 1);
+  site s = {.w = kva_conv_window(w, a->strides, a->pads, a->dilations), .group = a->group};
+  s.depth_per_group = kva_conv_per_group(l->kb->exprs, w->dims[0], a->group);
+  s.lead_axes = s.w.n - 1;
+  s.pointwise = is_pointwise(&s.w);
+  reverse_window(&s);
+  kva_contraction c = contraction_of(l, n, &s);
+  c.rows = w->dims[1];
+  c.depth = s.depth_per_group;
+  c.a = weight, c.b = image, c.result = result_at;
+  lay_out_lines(&c, &s);
+  run(&c, kva_conv_input_grad_lower);
+}
+
+void kva_conv_weight_grad_kernel(kva_lower *l, const kva_node *n) {
+  const kva_conv_weight_grad_attrs *a = n->attrs;
+  const kva_type *dy = kva_operand_type(n, 1), *dw = n->results[0].type;
+  kva_expr_ctx *e = l->kb->exprs;
+  site s = {.w = kva_window_get(a->kernel.n, a->kernel.v, a->strides, a->pads, a->dilations, false), .group = a->group};
+  kva_contraction c = contraction_of(l, n, &s);
+  c.rows = kva_conv_per_group(e, dw->dims[0], a->group);
+  c.depth = kva_expr_mul(e, dy->dims[0], product_of(e, s.w.n, dy->dims + 2));
+  c.line = c.used = product_of(e, dw->rank - 1, dw->dims + 1);
+  c.along_depth = true;
+  c.a = output_grad, c.b = image_under_tap, c.result = weight_result_at;
+  run(&c, kva_conv_weight_grad_lower);
 }

@@ -24,9 +24,22 @@ static bool is_foldable_type(const kva_type *t) {
          t->dtype != KVA_C128;
 }
 
+/* Attributes may depend on symbols though the result's shape does not: dims(N), a slice that starts at N. */
+static bool has_static_attrs(const kva_node *n) {
+  for (uint32_t i = 0; n->op->attrs && i < n->op->attrs->n_fields; i++) {
+    const kva_attr_field *f = &n->op->attrs->fields[i];
+    const void *at = (const char *)n->attrs + f->offset;
+    if (f->kind == KVA_ATTR_DIM && *(const kva_dim *)at && !kva_expr_is_const(*(const kva_dim *)at, NULL)) return false;
+    kva_dims dims = f->kind == KVA_ATTR_DIMS ? *(const kva_dims *)at : (kva_dims){0};
+    for (uint32_t k = 0; k < dims.n; k++)
+      if (!kva_expr_is_const(dims.v[k], NULL)) return false;
+  }
+  return true;
+}
+
 static bool can_fold(kva_module *m, const kva_node *n) {
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
-  if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal)) return false;
+  if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
   int64_t operand_elements = 0, result_elements = 0;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = n->operands[i].value;

@@ -31,8 +31,7 @@ typedef struct scores {
   kva_builder *b;
   kva_node *product; /* q @ kT */
   const kva_dim *plane; /* extents of queries and keys */
-  double scale;      /* of the layers peeled so far since the product or the cap */
-  double cap, cap_scale;
+  double scale, cap; /* product of the layers peeled so far; 0: no cap */
   kva_visibility seen;
   kept_mask masks[MAX_MASKS];
   uint32_t n_masks;
@@ -69,15 +68,18 @@ static bool keep_mask(scores *s, kept_mask mask) {
   return true;
 }
 
-/* A query without a visible key: attention gives 0, a finite mask an average. Bounds must leave it one. */
-static bool leaves_a_key(const scores *s, const kva_visibility *seen) {
-  if (seen->upper && !kva_expr_provably_le(s->b->m->exprs, kva_expr_const(s->b->m->exprs, 0), seen->upper)) return false;
-  return !seen->lower || (seen->upper && kva_expr_provably_less(s->b->m->exprs, seen->lower, seen->upper));
+/* What `causal` and `window` can say, leaving every query a visible key: without one, attention gives 0 and a finite mask
+ * an average. */
+static bool are_attributes(kva_expr_ctx *c, const kva_visibility *seen) {
+  if (!seen->upper || !kva_expr_provably_le(c, kva_expr_const(c, 0), seen->upper)) return false;
+  int64_t window;
+  return !seen->lower || (kva_expr_is_const(kva_expr_sub(c, seen->upper, seen->lower), &window) && window > 0);
 }
 
 static bool take_bounds(scores *s, const kva_value *mask, kva_mask_kind kind) {
+  kva_expr_ctx *c = s->b->m->exprs;
   kva_visibility seen = s->seen;
-  if (!kva_visibility_of(s->b->m->exprs, mask, kind, s->plane, &seen)) return false;
+  if (!kva_visibility_of(c, mask, kind, s->plane, &seen) || !are_attributes(c, &seen)) return false;
   s->seen = seen;
   return true;
 }
@@ -134,7 +136,8 @@ static bool peel_where(scores *s, const kva_node *n, int depth) {
 
 /* c * tanh(z): scores are capped; z = scale / c * q.k. */
 static bool peel_cap(scores *s, const kva_node *tanh_node, double cap, int depth) {
-  if (s->cap != 0 || s->scale != 1 || cap <= 0 || kva_value_use_count(&tanh_node->results[0]) != 1) return false;
+  bool fits = s->cap == 0 && s->scale == 1 && cap > 0 && kva_value_use_count(&tanh_node->results[0]) == 1;
+  if (!fits) return false;
   s->cap = cap;
   return peel(s, kva_operand(tanh_node, 0), depth);
 }
@@ -149,14 +152,14 @@ static bool peel_scale(scores *s, const kva_node *n, int depth) {
   return peel(s, v, depth);
 }
 
-/* Every layer but masks, scales and casts serves the scores alone; masks inside a cap are none of attention's. */
+/* Every layer serves the scores alone. Masks inside a cap are none of attention's. */
 static bool peel(scores *s, kva_value *v, int depth) {
   kva_node *n = v->def;
-  if (!n || !depth || v->index != 0) return false;
+  if (!n || !depth || v->index != 0 || kva_value_use_count(v) != 1) return false;
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_matmul:
     s->product = n;
-    return kva_value_use_count(v) == 1 && !((const kva_matmul_attrs *)n->attrs)->transpose_a;
+    return !((const kva_matmul_attrs *)n->attrs)->transpose_a;
   case KVA_OP_cast: return is_widening(n) && peel(s, kva_operand(n, 0), depth - 1);
   case KVA_OP_add: return s->cap == 0 && peel_add(s, n, depth - 1);
   case KVA_OP_where: return s->cap == 0 && peel_where(s, n, depth - 1);
@@ -297,12 +300,12 @@ static kva_value *mask_with_heads(kva_builder *b, kva_value *mask, uint32_t rank
   return kva_reshape(b, mask, 4, (kva_dim[]){d[0], kva_expr_const(b->m->exprs, 1), d[1], d[2]});
 }
 
-static bool set_bounds(const scores *s, kva_attention_attrs *a) {
+static void set_bounds(const scores *s, kva_attention_attrs *a) {
   const kva_visibility *seen = &s->seen;
-  if (!leaves_a_key(s, seen)) return false;
-  a->causal = seen->upper != NULL;
-  if (seen->upper && !kva_expr_is(seen->upper, 0)) a->offset = seen->upper;
-  return !seen->lower || kva_expr_is_const(kva_expr_sub(s->b->m->exprs, seen->upper, seen->lower), &a->window);
+  if (!seen->upper) return;
+  a->causal = true;
+  if (!kva_expr_is(seen->upper, 0)) a->offset = seen->upper;
+  if (seen->lower) KVA_ASSERT(kva_expr_is_const(kva_expr_sub(s->b->m->exprs, seen->upper, seen->lower), &a->window));
 }
 
 /* The usual scale is written as 0, which follows the head size. */
@@ -330,7 +333,8 @@ static kva_value *build_attention(scores *s, kva_value *v) {
   k = shared_heads(b, unscaled(k, &s->scale));
   v = shared_heads(b, v);
   attrs.scale = scale_attr(s->cap != 0 ? s->scale * s->cap : s->scale, q->type->dims[rank - 1]);
-  if (!set_bounds(s, &attrs) || !may_be_mask(s)) return NULL;
+  set_bounds(s, &attrs);
+  if (!may_be_mask(s)) return NULL;
   kva_value *mask = mask_with_heads(b, one_mask(s, q->type->dtype), rank);
   kva_value *operands[4] = {with_heads(b, q), with_heads(b, k), with_heads(b, v), mask};
   return kva_reshape_like(b, kva_build(b, KVA_OP_attention, mask ? 4 : 3, operands, &attrs), y);

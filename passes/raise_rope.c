@@ -163,20 +163,57 @@ static bool repeats(const kva_value *v, bool interleaved, int depth) {
   return movement_repeats(v->def, interleaved, depth - 1);
 }
 
-/* The first half (or every second element) of a table's last axis. */
-static kva_value *angles_of(kva_builder *b, kva_value *table, bool interleaved) {
+/* Every angle once: the first half of v's last axis, or every second element. */
+static kva_value *sliced_angles(kva_builder *b, kva_value *v, bool interleaved) {
   kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
   int64_t steps[KVA_MAX_RANK];
-  uint32_t rank = table->type->rank;
+  uint32_t rank = v->type->rank;
   for (uint32_t k = 0; k < rank; k++) {
     starts[k] = kva_expr_const(b->m->exprs, 0);
-    shape[k] = table->type->dims[k];
+    shape[k] = v->type->dims[k];
     steps[k] = 1;
   }
   shape[rank - 1] = kva_expr_div(b->m->exprs, shape[rank - 1], kva_expr_const(b->m->exprs, 2));
   steps[rank - 1] = interleaved ? 2 : 1;
   kva_slice_attrs attrs = {.starts = {rank, starts}, .shape = {rank, shape}, .steps = {rank, steps}};
-  return kva_build(b, KVA_OP_slice, 1, &table, &attrs);
+  return kva_build(b, KVA_OP_slice, 1, &v, &attrs);
+}
+
+static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved);
+
+/* Element by element: the same of half the operands. */
+static kva_value *mapped_angles(kva_builder *b, const kva_node *n, bool interleaved) {
+  kva_value *operands[3];
+  KVA_ASSERT(n->n_operands <= 3);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    kva_value *v = operands[i] = kva_operand(n, i);
+    bool varies = v->type->rank > 0 && !kva_expr_is(last_dim(v->type), 1);
+    if (varies) operands[i] = angles_of(b, v, interleaved);
+  }
+  return kva_build(b, (kva_op_id)n->op->id, n->n_operands, operands, n->attrs);
+}
+
+static kva_value *reshaped_angles(kva_builder *b, const kva_node *n, bool interleaved) {
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  kva_value *v;
+  if (last_dim(x) == last_dim(y)) {
+    v = angles_of(b, kva_operand(n, 0), interleaved);
+  } else {
+    v = kva_operand(kva_operand(n, 0)->def, 0); /* of the expansion or stack of equal pairs */
+  }
+  kva_dim shape[KVA_MAX_RANK];
+  memcpy(shape, y->dims, y->rank * sizeof *shape);
+  shape[y->rank - 1] = kva_expr_div(b->m->exprs, last_dim(y), kva_expr_const(b->m->exprs, 2));
+  return kva_reshape(b, v, y->rank, shape);
+}
+
+/* The table that v, which repeats, was made of: without computing angles twice where its construction is seen. */
+static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved) {
+  const kva_node *n = v->def;
+  if (kva_is(n, KVA_OP_reshape)) return reshaped_angles(b, n, interleaved);
+  if (kva_is(n, KVA_OP_concat) && joins_last(n)) return kva_operand(n, 0);
+  if (n->op->traits & KVA_ELEMENTWISE) return mapped_angles(b, n, interleaved);
+  return sliced_angles(b, v, interleaved);
 }
 
 /* rope has no gradient for its angles. */

@@ -35,6 +35,7 @@ class Checker(html.parser.HTMLParser):
         self.tags.add(tag)
         if tag not in self.void: self.stack.append(tag)
         assert not any(name in ("src", "href") and "//" in (value or "") for name, value in attrs), "loads from elsewhere"
+    def handle_startendtag(self, tag, attrs): self.tags.add(tag)
     def handle_endtag(self, tag):
         assert self.stack and self.stack.pop() == tag, tag
 checker = Checker()

@@ -318,7 +318,7 @@ static void unrolling_is_bounded(void **state) {
        "more than 1000000 loop"},
       {"model m (float x) => (float y) { y = x\n for i in 0 : 9223372036854775807 { y = f(y) } }\n"
        "def f (x) { param float w ~ ones return x * w }",
-       2, 42, "more than 1000000 loop"},
+       2, 41, "more than 1000000 loop"},
       {"model m (float x) => (float y) { y = x for i in 0 : 100000 { for j in 0 : 100000 { } } }", 1, 62,
        "more than 1000000"},
   };

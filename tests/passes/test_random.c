@@ -1,6 +1,6 @@
 /* Random functions keep their meaning through the pipeline: reference before, after optimising and fusing, and compiled
  * code agree; gradients agree with finite differences. KVA_TEST_SEEDS=N tries N seeds of each kind, KVA_TEST_FIRST=N starts
- * at seed N, KVA_TEST_PRINT=1 prints the modules. */
+ * at seed N, KVA_TEST_ONLY=test_x runs one kind, KVA_TEST_PRINT=1 prints the modules. */
 #include "tests/support/random_graph.h"
 
 #include <math.h>
@@ -73,33 +73,154 @@ static void check_compiled(const random_graph_options *o, uint64_t seed) {
   kva_diag_destroy(diag);
 }
 
-static random_graph_options options_for(uint64_t seed) {
-  return (random_graph_options){
-      .seed = seed, .dtype = seed % 4 == 3 ? KVA_F32 : KVA_F64, .nodes = 6 + (uint32_t)(seed % 7) * 8, .states = seed % 3 == 1};
+/* ---- training -------------------------------------------------------------------------------------------------------- */
+
+static kva_function *function(kva_module *m, const char *name) {
+  kva_function *f = kva_module_find_function(m, name);
+  assert_non_null(f);
+  return f;
 }
 
-static void each_seed(uint64_t n, void (*check)(const random_graph_options *o, uint64_t seed)) {
+static double loss_at(kva_module *m, const kva_wide *const *states) {
+  evaluated e = evaluate_reference_from(m, function(m, "eval"), random_graph_sizes, states);
+  double loss = e.outputs[0]->f[0];
+  evaluated_free(&e);
+  return loss;
+}
+
+/* Fourth-order central difference with respect to element i of state s. */
+static double slope(kva_module *m, const kva_state *s, int64_t i) {
+  static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
+  const double h = 1e-4;
+  double sum = 0;
+  kva_wide **states = calloc(m->states.len + 1, sizeof *states);
+  states[s->id] = eval_state(s);
+  double center = states[s->id]->f[i];
+  for (int k = 0; k < 4; k++) {
+    states[s->id]->f[i] = center + at[k] * h;
+    sum += weight[k] * loss_at(m, (const kva_wide *const *)states);
+  }
+  kva_wide_free(states[s->id]);
+  free(states);
+  return sum / (12 * h);
+}
+
+/* Plain SGD moves a parameter by -lr times its gradient. */
+static void check_gradient(kva_module *m, const evaluated *after, double lr, const kva_state *s, uint64_t seed) {
+  kva_wide *before = eval_state(s);
+  for (int64_t i = 0; i < before->n; i += 1 + before->n / 3) {
+    double found = after->states[s->id] ? (before->f[i] - after->states[s->id]->f[i]) / lr : 0, expected = slope(m, s, i);
+    if (fabs(expected - found) <= 1e-6 * fmax(1, fabs(expected))) continue;
+    print_module("differentiated", m);
+    fail_msg("seed %llu: gradient of %s[%lld]: finite difference %.12g, found %.12g", (unsigned long long)seed, s->name,
+             (long long)i, expected, found);
+  }
+  kva_wide_free(before);
+}
+
+static void check_gradients(const random_graph_options *o, uint64_t seed) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = random_graph(o, diag);
+  if (getenv("KVA_TEST_PRINT")) print_module("built", m);
+  require(kva_optimize(m, &(kva_pass_options){.verify = true}), "optimise", seed, diag);
+  require(kva_make_training(m, &(kva_pass_options){.verify = true}), "differentiate", seed, diag);
+  kva_function *step = function(m, "train_step");
+  evaluated after = evaluate_reference(m, step, random_graph_sizes);
+  kva_wide *lr = eval_input(step->graph->inputs.data[step->graph->inputs.len - 1], random_graph_sizes);
+  for (uint32_t i = 0; i < m->states.len; i++)
+    if (m->states.data[i]->kind == KVA_STATE_PARAM) check_gradient(m, &after, lr->f[0], m->states.data[i], seed);
+  require(kva_prepare(m, &(kva_pass_options){.verify = true}), "fuse", seed, diag);
+  evaluated fused = evaluate_reference(m, step, random_graph_sizes);
+  if (!evaluated_equal("fused", m, &after, &fused, 1e-9)) {
+    print_module("fused", m);
+    fail_msg("seed %llu: fused training step", (unsigned long long)seed);
+  }
+  kva_wide_free(lr);
+  evaluated_free(&after);
+  evaluated_free(&fused);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void check_compiled_step(const random_graph_options *o, uint64_t seed) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = random_graph(o, diag);
+  if (getenv("KVA_TEST_PRINT")) print_module("built", m);
+  require(kva_optimize(m, &(kva_pass_options){0}), "optimise", seed, diag);
+  require(kva_make_training(m, &(kva_pass_options){0}), "differentiate", seed, diag);
+  evaluated before = evaluate_reference(m, function(m, "train_step"), random_graph_sizes);
+  kva_compiled *c;
+  require(kva_compile(random_graph(o, diag), &(kva_compile_options){.train = true, .target = {.opt_level = 1}}, diag, &c),
+          "does not compile", seed, diag);
+  evaluated after = evaluate_compiled(c, function(c->module, "train_step"), random_graph_sizes);
+  if (!evaluated_equal("compiled training step", m, &before, &after, o->dtype == KVA_F64 ? 1e-7 : 1e-3)) {
+    print_module("compiled", c->module);
+    fail_msg("seed %llu: compiled training step", (unsigned long long)seed);
+  }
+  evaluated_free(&before);
+  evaluated_free(&after);
+  kva_compiled_destroy(c);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+/* ---- seeds ----------------------------------------------------------------------------------------------------------- */
+
+static void each_seed(uint64_t n, random_graph_options (*options)(uint64_t seed),
+                      void (*check)(const random_graph_options *o, uint64_t seed)) {
   uint64_t first = env("KVA_TEST_FIRST", 1), count = env("KVA_TEST_SEEDS", n);
   for (uint64_t seed = first; seed < first + count; seed++) {
-    random_graph_options o = options_for(seed);
+    random_graph_options o = options(seed);
     check(&o, seed);
   }
 }
 
+static random_graph_options forward(uint64_t seed) {
+  return (random_graph_options){
+      .seed = seed, .dtype = seed % 4 == 3 ? KVA_F32 : KVA_F64, .nodes = 6 + (uint32_t)(seed % 7) * 8, .states = seed % 3 == 1};
+}
+
+static random_graph_options sgd(uint64_t seed) {
+  return (random_graph_options){
+      .seed = seed, .dtype = KVA_F64, .nodes = 4 + (uint32_t)(seed % 5) * 5, .parameters = true, .optimizer = "sgd"};
+}
+
+static random_graph_options any_optimizer(uint64_t seed) {
+  static const char *const names[] = {"sgd", "momentum", "adagrad", "adamw"};
+  random_graph_options o = sgd(seed);
+  o.optimizer = names[seed % 4];
+  o.clip = seed % 3 ? 0.25 : 0;
+  return o;
+}
+
 static void test_stages(void **state) {
   (void)state;
-  each_seed(400, check_stages);
+  each_seed(300, forward, check_stages);
 }
 
 static void test_compiled(void **state) {
   (void)state;
-  each_seed(60, check_compiled);
+  each_seed(60, forward, check_compiled);
+}
+
+static void test_gradients(void **state) {
+  (void)state;
+  each_seed(100, sgd, check_gradients);
+}
+
+static void test_compiled_steps(void **state) {
+  (void)state;
+  each_seed(30, any_optimizer, check_compiled_step);
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_stages),
       cmocka_unit_test(test_compiled),
+      cmocka_unit_test(test_gradients),
+      cmocka_unit_test(test_compiled_steps),
   };
+  const char *only = getenv("KVA_TEST_ONLY"); /* the name of one of them */
+  if (only) cmocka_set_test_filter(only);
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

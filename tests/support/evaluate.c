@@ -72,8 +72,17 @@ static void print_module(kva_module *m) {
 
 static kva_wide *live_state(void *user, kva_state *s) { return ((evaluated *)user)->states[s->id]; }
 
-evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *sizes) {
+static void replace_states(evaluated *e, const kva_wide *const *states) {
+  for (uint32_t i = 0; i < e->n_states; i++) {
+    if (!states[i] || !e->states[i]) continue;
+    memcpy(e->states[i]->f ? (void *)e->states[i]->f : e->states[i]->i, states[i]->f ? (void *)states[i]->f : states[i]->i,
+           (size_t)states[i]->n * 8);
+  }
+}
+
+evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes, const kva_wide *const *states) {
   evaluated e = create(m, f->graph);
+  if (states) replace_states(&e, states);
   uint32_t n = f->graph->inputs.len;
   kva_wide **inputs = calloc(n + 1, sizeof *inputs);
   for (uint32_t i = 0; i < n; i++) inputs[i] = eval_input(f->graph->inputs.data[i], sizes);
@@ -88,6 +97,10 @@ evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *si
   for (uint32_t i = 0; i < n; i++) kva_wide_free(inputs[i]);
   free(inputs);
   return e;
+}
+
+evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *sizes) {
+  return evaluate_reference_from(m, f, sizes, NULL);
 }
 
 /* ---- compiled code -------------------------------------------------------------------------------------------------- */
@@ -137,7 +150,7 @@ evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_s
   evaluated e = create(c->module, f->graph);
   kva_diag *diag = kva_diag_create();
   kva_session *s;
-  if (kva_session_create(c->artifact, &(kva_session_options){.threads = 2}, diag, &s)) {
+  if (kva_session_create(c->artifact, &(kva_session_options){.threads = 1}, diag, &s)) {
     kva_diag_print(diag, stderr);
     fail_msg("%s: no session", f->name);
   }

@@ -425,7 +425,16 @@ static void add_scalar_loss(gen *g) {
   }
   kva_build_node(&g->b, KVA_OP_return, 1, &total, 0, NULL);
   kva_train_spec *spec = KVA_NEW(g->m->arena, kva_train_spec);
-  *spec = (kva_train_spec){.optimizer = "sgd", .schedule = "constant", .lr = 1, .data = "random"};
+  *spec = (kva_train_spec){.optimizer = g->o->optimizer,
+                           .schedule = "constant",
+                           .data = "random",
+                           .lr = 1,
+                           .beta1 = 0.9,
+                           .beta2 = 0.99,
+                           .momentum = 0.9,
+                           .eps = 0.01,
+                           .weight_decay = 0.1 * (g->o->clip > 0),
+                           .clip = g->o->clip};
   spec->data_args = kva_map_create(g->m->arena);
   g->m->train = spec;
 }

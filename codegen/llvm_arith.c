@@ -32,17 +32,23 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
   return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
 }
 
-/* The comparison picks b when either is NaN (the machine's max does just that), so only a NaN in a is left to care for.
- */
+/* The comparison picks a when either is NaN (the machine's max does just that), so only a NaN in b is left to care for:
+ * nothing is when b is a constant. That constants come second is also what keeps LLVM 19 right: of max(0, |x|), written
+ * with the constant first, its InstCombine loses the |.| in the comparison. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   if (!kva_dtype_is_float(t)) {
     bool is_unsigned = kva_dtype_is_unsigned(t) || t == KVA_BOOL;
     LLVMIntPredicate p = is_min ? (is_unsigned ? LLVMIntULT : LLVMIntSLT) : (is_unsigned ? LLVMIntUGT : LLVMIntSGT);
     return LLVMBuildSelect(e->b, LLVMBuildICmp(e->b, p, a, b, ""), a, b, "");
   }
-  LLVMValueRef first = LLVMBuildFCmp(e->b, is_min ? LLVMRealOLT : LLVMRealOGT, a, b, "");
-  LLVMValueRef best = LLVMBuildSelect(e->b, first, a, b, "");
-  return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, a, a, ""), a, best, "");
+  if (LLVMIsConstant(a)) {
+    LLVMValueRef constant = a;
+    a = b;
+    b = constant;
+  }
+  LLVMValueRef second = LLVMBuildFCmp(e->b, is_min ? LLVMRealOGT : LLVMRealOLT, a, b, "");
+  LLVMValueRef best = LLVMBuildSelect(e->b, second, b, a, "");
+  return LLVMBuildSelect(e->b, LLVMBuildFCmp(e->b, LLVMRealUNO, b, b, ""), b, best, "");
 }
 
 /* x/0 is 0 and x/-1 is -x (which wraps for the least number): both would trap. */
@@ -196,8 +202,8 @@ LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueR
   switch (op) {
   case KVA_COMBINE_ADD: return arith_values(e, KVA_K_add, t, v);
   case KVA_COMBINE_MUL: return arith_values(e, KVA_K_mul, t, v);
-  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, b, a); /* the new value first: the chain through a stays short */
-  case KVA_COMBINE_MIN: return kva_ll_max(e, t, true, b, a);
+  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, a, b); /* the new value second: the chain through a stays short */
+  case KVA_COMBINE_MIN: return kva_ll_max(e, t, true, a, b);
   case KVA_COMBINE_AND: return LLVMBuildAnd(e->b, a, b, "");
   case KVA_COMBINE_OR: return LLVMBuildOr(e->b, a, b, "");
   case KVA_COMBINE_NONE: break;

@@ -37,16 +37,17 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
   return copy;
 }
 
-/* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one. */
+/* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one.
+ */
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
 } cpu_row;
 static const cpu_row cpus[] = {
-    {"x86-64", 128},       {"x86-64-v2", 128},      {"x86-64-v3", 256},      {"x86-64-v4", 512},
-    {"haswell", 256},      {"skylake", 256},        {"skylake-avx512", 512}, {"cascadelake", 512},
-    {"icelake-server", 512}, {"sapphirerapids", 512}, {"alderlake", 256},    {"znver1", 256},
-    {"znver2", 256},       {"znver3", 256},         {"znver4", 512},         {"znver5", 512}};
+    {"x86-64", 128},         {"x86-64-v2", 128},      {"x86-64-v3", 256},      {"x86-64-v4", 512},
+    {"haswell", 256},        {"skylake", 256},        {"skylake-avx512", 512}, {"cascadelake", 512},
+    {"icelake-server", 512}, {"sapphirerapids", 512}, {"alderlake", 256},      {"znver1", 256},
+    {"znver2", 256},         {"znver3", 256},         {"znver4", 512},         {"znver5", 512}};
 
 static const cpu_row *find_cpu(const char *name) {
   for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++)

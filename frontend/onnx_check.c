@@ -15,17 +15,34 @@ int64_t kva_pb_opset_version(size_t n, kva_pb_opset *const *imports, const char 
   return 0;
 }
 
-/* A function that the importer knows itself is not inlined: it comes back as the operator. */
-const kva_pb_function *kva_pb_find_function(const kva_pb_model *m, const kva_pb_node *n) {
-  const char *reason, *domain = kva_pb_domain(n->domain), *op_type = kva_pb_str(n->op_type);
-  if (!strcmp(domain, "ai.kvasir") && kva_onnx_supported(domain, op_type, 1, &reason)) return NULL;
+/* Key of a function: its three names, each behind its length, so that no choice of names makes two keys equal. */
+static void function_key(const char *domain, const char *name, const char *overload, kva_text *out) {
+  const char *parts[] = {kva_pb_domain(domain), kva_pb_str(name), kva_pb_str(overload)};
+  for (int i = 0; i < 3; i++) kva_text_add(out, "%zu:%s", strlen(parts[i]), parts[i]);
+}
+
+kva_map *kva_pb_index_functions(const kva_pb_model *m, kva_arena *arena) {
+  kva_map *map = kva_map_create(arena);
   for (size_t i = 0; i < m->n_functions; i++) {
     const kva_pb_function *f = m->functions[i];
-    if (!strcmp(kva_pb_str(f->name), op_type) && !strcmp(kva_pb_domain(f->domain), domain) &&
-        !strcmp(kva_pb_str(f->overload), kva_pb_str(n->overload)))
-      return f;
+    kva_text key = {0};
+    function_key(f->domain, f->name, f->overload, &key);
+    if (!kva_map_get(map, key.data, key.len)) kva_map_set(map, key.data, key.len, (void *)(uintptr_t)f);
+    kva_text_free(&key);
   }
-  return NULL;
+  return map;
+}
+
+/* A function that the importer knows itself is not inlined: it comes back as the operator. */
+const kva_pb_function *kva_pb_find_function(const kva_map *functions, const kva_pb_node *n) {
+  const char *reason, *domain = kva_pb_domain(n->domain), *op_type = kva_pb_str(n->op_type);
+  if (!kva_map_len(functions)) return NULL;
+  if (!strcmp(domain, "ai.kvasir") && kva_onnx_supported(domain, op_type, 1, &reason)) return NULL;
+  kva_text key = {0};
+  function_key(domain, op_type, n->overload, &key);
+  const kva_pb_function *f = kva_map_get(functions, key.data, key.len);
+  kva_text_free(&key);
+  return f;
 }
 
 kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag) {
@@ -44,10 +61,12 @@ kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_di
 
 typedef struct counting {
   const kva_pb_model *model;
+  const kva_map *functions;
   kva_arena *arena;
   kva_check_report *report;
-  kva_map *rows;    /* key -> row number + 1 */
-  kva_map *visited; /* functions */
+  kva_map *rows;                            /* key -> row number + 1 */
+  kva_map *visited;                         /* functions */
+  KVA_VEC(const kva_pb_function *) pending; /* called, bodies to be counted */
 } counting;
 
 /* Opset imports of the graph or function that the nodes stand in. */
@@ -56,7 +75,7 @@ typedef struct imports {
   kva_pb_opset *const *v;
 } imports;
 
-static uintptr_t row_of(counting *c, const kva_pb_node *n, int64_t version) {
+static uintptr_t row_of(counting *c, const kva_pb_node *n, const kva_pb_function *f, int64_t version) {
   const char *domain = kva_pb_domain(n->domain), *op_type = kva_pb_str(n->op_type);
   const char *key = kva_arena_printf(c->arena, "%s\n%s\n%lld", domain, op_type, (long long)version);
   uintptr_t row = (uintptr_t)kva_map_get_str(c->rows, key);
@@ -65,7 +84,7 @@ static uintptr_t row_of(counting *c, const kva_pb_node *n, int64_t version) {
                      .op_type = kva_arena_strdup(c->arena, op_type),
                      .version = version,
                      .first_node = kva_arena_strdup(c->arena, kva_pb_str(n->name))};
-  r.supported = kva_pb_find_function(c->model, n) || kva_onnx_supported(domain, op_type, version, &r.reason);
+  r.supported = f || kva_onnx_supported(domain, op_type, version, &r.reason);
   KVA_PUSH(c->arena, &c->report->rows, r);
   kva_map_set_str(c->rows, key, (void *)(uintptr_t)c->report->rows.len);
   return c->report->rows.len - 1;
@@ -77,20 +96,21 @@ static void count_graph(counting *c, const kva_pb_graph *g, imports at) {
   if (g) count_nodes(c, g->n_node, g->node, at);
 }
 
-static void count_function(counting *c, const kva_pb_function *f) {
-  if (kva_map_get(c->visited, &f, sizeof f)) return;
+static void note_call(counting *c, const kva_pb_function *f) {
+  if (!f || kva_map_get(c->visited, &f, sizeof f)) return;
   kva_map_set(c->visited, &f, sizeof f, c);
-  count_nodes(c, f->n_node, f->node, (imports){f->n_opset_import, f->opset_import});
+  KVA_PUSH(c->arena, &c->pending, f);
 }
 
-/* Recursion is bounded: sub-graphs nest at most as deep as messages do, functions are visited once. A function calls
- * functions to the depth of their number, so they wait on a list instead. */
+/* Recursion is bounded: sub-graphs nest at most as deep as messages do. Called functions wait on a list. */
 static void count_nodes(counting *c, size_t n, kva_pb_node *const *nodes, imports at) {
   for (size_t i = 0; i < n; i++) {
     int64_t version = kva_pb_opset_version(at.n, at.v, kva_pb_domain(nodes[i]->domain));
     if (!version)
       version = kva_pb_opset_version(c->model->n_opset_import, c->model->opset_import, kva_pb_domain(nodes[i]->domain));
-    uintptr_t at_row = row_of(c, nodes[i], version); /* may move the rows */
+    const kva_pb_function *f = kva_pb_find_function(c->functions, nodes[i]);
+    note_call(c, f);
+    uintptr_t at_row = row_of(c, nodes[i], f, version); /* may move the rows */
     kva_check_row *row = &c->report->rows.data[at_row];
     row->count++;
     if (!row->supported) c->report->unsupported++;
@@ -102,26 +122,19 @@ static void count_nodes(counting *c, size_t n, kva_pb_node *const *nodes, import
   }
 }
 
-static bool is_called(counting *c, const kva_pb_function *f) {
-  for (uint32_t i = 0; i < c->report->rows.len; i++)
-    if (!strcmp(c->report->rows.data[i].op_type, kva_pb_str(f->name)) &&
-        !strcmp(c->report->rows.data[i].domain, kva_pb_domain(f->domain)))
-      return true;
-  return false;
-}
-
-kva_status kva_pb_count_ops(const kva_pb_model *m, kva_arena *arena, kva_check_report *out) {
-  counting c = {
-      .model = m, .arena = arena, .report = out, .rows = kva_map_create(arena), .visited = kva_map_create(arena)};
+void kva_pb_count_ops(const kva_pb_model *m, const kva_map *functions, kva_arena *arena, kva_check_report *out) {
+  counting c = {.model = m,
+                .functions = functions,
+                .arena = arena,
+                .report = out,
+                .rows = kva_map_create(arena),
+                .visited = kva_map_create(arena)};
   *out = (kva_check_report){0};
   count_graph(&c, m->graph, (imports){m->n_opset_import, m->opset_import});
-  /* Every round visits the bodies of functions that an earlier round saw called. */
-  for (uint32_t before = UINT32_MAX; before != kva_map_len(c.visited);) {
-    before = kva_map_len(c.visited);
-    for (size_t i = 0; i < m->n_functions; i++)
-      if (is_called(&c, m->functions[i])) count_function(&c, m->functions[i]);
+  for (uint32_t i = 0; i < c.pending.len; i++) {
+    const kva_pb_function *f = c.pending.data[i];
+    count_nodes(&c, f->n_node, f->node, (imports){f->n_opset_import, f->opset_import});
   }
-  return KVA_OK;
 }
 
 static kva_status check_onnx(const kva_file *file, const char *path, kva_arena *arena, kva_diag *diag,
@@ -132,7 +145,7 @@ static kva_status check_onnx(const kva_file *file, const char *path, kva_arena *
       kva_pb_unpack(&onnx__model_proto__descriptor, file->data, file->size, "model", &loc, diag, &message);
   const kva_pb_model *model = (const kva_pb_model *)message;
   if (!status) status = kva_pb_check_header(model, &loc, diag);
-  if (!status) status = kva_pb_count_ops(model, arena, out);
+  if (!status) kva_pb_count_ops(model, kva_pb_index_functions(model, arena), arena, out);
   if (message) protobuf_c_message_free_unpacked(message, NULL);
   return status;
 }

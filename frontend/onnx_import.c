@@ -5,7 +5,7 @@
  * run reports every problem of the file once. */
 #include "frontend/onnx_import.h"
 
-enum { MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
+enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
 
 kva_status kva_import_failed(kva_import *im, kva_status status) {
   if (!im->status) im->status = status;
@@ -80,7 +80,8 @@ static bool depends_on(kva_import *im, node_list nodes, size_t from, size_t to) 
   return found;
 }
 
-/* Node `index` uses a name that nothing before it defines. */
+/* Node `index` uses a name that nothing before it defines. Why is searched for a few of them only: searches take time
+ * quadratic in the nodes. */
 static kva_status missing_input(kva_import *im, node_list nodes, size_t index, const char *name, const kva_loc *loc) {
   size_t producer = producer_of(im, nodes, name);
   if (producer == nodes.n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
@@ -199,7 +200,7 @@ static int64_t version_in(const kva_import *im, const kva_import_frame *f, const
 
 static kva_status build_node(kva_import *im, kva_import_scope *s, const kva_pb_node *pb, kva_onnx_node *n,
                              kva_value **out) {
-  const kva_pb_function *f = kva_pb_find_function(im->model, pb);
+  const kva_pb_function *f = kva_pb_find_function(im->functions, pb);
   if (++im->n_nodes > MAX_NODES)
     return kva_error(im->c.diag, &n->loc, "the model has more than %d nodes with its functions inlined", MAX_NODES);
   if (f) return inline_function(im, n, f, s->frame, out);
@@ -297,12 +298,11 @@ static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_valu
  * compiled model does not offer. */
 static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_pb_graph *g) {
   uint32_t index = 0;
+  kva_map *initializers = kva_map_create(im->c.arena);
+  for (size_t i = 0; i < g->n_initializer; i++) kva_map_set_str(initializers, kva_pb_str(g->initializer[i]->name), im);
   for (size_t i = 0; i < g->n_input; i++) {
     const char *name = kva_pb_str(g->input[i]->name);
-    bool is_initializer = false;
-    for (size_t j = 0; j < g->n_initializer && !is_initializer; j++)
-      is_initializer = !strcmp(kva_pb_str(g->initializer[j]->name), name);
-    if (is_initializer) continue;
+    if (kva_map_get_str(initializers, name)) continue;
     kva_import_name v = {KVA_NAME_OK, NULL};
     kva_status status = import_input(im, index++, g->input[i], &v.value);
     if (status) v.state = KVA_NAME_FAILED, (void)kva_import_failed(im, status);
@@ -371,7 +371,7 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
 /* Every operator without a rule, once, with its count: the user sees all that is missing. */
 static kva_status check_operators(kva_import *im) {
   kva_check_report report;
-  KVA_TRY(kva_pb_count_ops(im->model, im->c.arena, &report));
+  kva_pb_count_ops(im->model, im->functions, im->c.arena, &report);
   for (uint32_t i = 0; i < report.rows.len; i++) {
     const kva_check_row *row = &report.rows.data[i];
     if (row->supported) continue;
@@ -395,6 +395,7 @@ static kva_status import_model(kva_import *im, const kva_file *file) {
     return kva_error(im->c.diag, &im->loc, "an ONNX model has no hyper-parameters, so -D %s=%s sets nothing",
                      im->options->defines[0].name, im->options->defines[0].value);
   KVA_TRY(kva_pb_check_header(im->model, &im->loc, im->c.diag));
+  im->functions = kva_pb_index_functions(im->model, im->c.arena);
   KVA_TRY(check_operators(im));
   KVA_TRY(import_graph(im, file));
   return kva_module_verify(im->m);

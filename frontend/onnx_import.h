@@ -40,9 +40,11 @@ typedef struct kva_import {
   kva_pb_tensor_reader tensors;
   const kva_load_options *options;
   kva_loc loc;         /* the file */
+  kva_map *functions;  /* model-local ones */
   kva_map *symbols;    /* dim_param -> kva_dim */
   kva_map *used_names; /* of symbols */
   uint64_t pins_used;
+  int n_unordered; /* inputs reported as used before their definition */
   int64_t n_nodes; /* built so far, functions inlined */
   const void *producers_of;
   kva_map *producers; /* output name -> number + 1 in the node list `producers_of`, for messages */

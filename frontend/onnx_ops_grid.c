@@ -1,5 +1,5 @@
-/* Rules: AffineGrid and GridSample. Both use coordinates in [-1, 1] per axis, last axis first; -1 and 1 are the centres of
- * the border elements (align_corners) or their outer edges. */
+/* Rules: AffineGrid and GridSample. Both use coordinates in [-1, 1] per axis, last axis first; -1 and 1 are the centres
+ * of the border elements (align_corners) or their outer edges. */
 #include "frontend/onnx_rules.h"
 
 /* ---- affine grid ------------------------------------------------------------------------------------------------- */
@@ -56,10 +56,10 @@ typedef struct sampling {
   sample_mode mode;
   border_rule border;
   bool aligned;
-  kva_dtype t;       /* of the arithmetic */
-  kva_value *flat;   /* x as [N, C, elements] */
-  kva_dim dims[3];   /* N, C, sampled points */
-  uint32_t n;        /* spatial axes */
+  kva_dtype t;     /* of the arithmetic */
+  kva_value *flat; /* x as [N, C, elements] */
+  kva_dim dims[3]; /* N, C, sampled points */
+  uint32_t n;      /* spatial axes */
   kva_dim extent[MAX_AXES];
 } sampling;
 
@@ -68,7 +68,9 @@ typedef struct tap {
   kva_value *at, *weight;
 } tap;
 
-static kva_value *num(const sampling *s, double v) { return kva_const_scalar(s->b, s->t, v); }
+static kva_value *num(const sampling *s, double v) {
+  return kva_const_scalar(s->b, s->t, v);
+}
 
 static kva_value *extent_minus(const sampling *s, uint32_t axis, double v) {
   return kva_sub(s->b, kva_dim_scalar(s->b, s->t, s->extent[axis]), num(s, v));
@@ -87,7 +89,8 @@ static kva_value *clamp_position(const sampling *s, kva_value *x, uint32_t axis)
   return kva_build2(s->b, KVA_OP_min, x, extent_minus(s, axis, 1));
 }
 
-/* Mirrors at the border elements' centres (aligned) or outer edges, as often as needed: a triangle wave of the range. */
+/* Mirrors at the border elements' centres (aligned) or outer edges, as often as needed: a triangle wave of the range.
+ */
 static kva_value *reflect(const sampling *s, kva_value *x, uint32_t axis) {
   kva_builder *b = s->b;
   kva_value *low = num(s, s->aligned ? 0 : -0.5), *range = extent_minus(s, axis, s->aligned ? 1 : 0);

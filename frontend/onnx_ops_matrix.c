@@ -102,8 +102,8 @@ static bool expand_term(const char *term, size_t len, uint32_t rank, char *out) 
   return true;
 }
 
-/* A label that stands twice in one operand takes its diagonal: all but equal indices count as 0, and the second of the two
- * axes is summed away. */
+/* A label that stands twice in one operand takes its diagonal: all but equal indices count as 0, and the second of the
+ * two axes is summed away. */
 static kva_value *take_diagonals(kva_builder *b, kva_value *x, char *term) {
   for (uint32_t i = 0; term[i]; i++) {
     const char *again = strchr(term + i + 1, term[i]);

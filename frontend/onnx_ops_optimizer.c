@@ -1,5 +1,5 @@
-/* Rules: the optimisers of ai.onnx.preview.training. Inputs are R (learning rate), T (update count), then all tensors of
- * each kind: X1 .. Xn, G1 .. Gn and the states. Outputs are the new X and states in the same order. */
+/* Rules: the optimisers of ai.onnx.preview.training. Inputs are R (learning rate), T (update count), then all tensors
+ * of each kind: X1 .. Xn, G1 .. Gn and the states. Outputs are the new X and states in the same order. */
 #include "frontend/onnx_rules.h"
 
 enum { MOMENTUM = 1, ADAGRAD = 1, ADAM = 2 };
@@ -11,7 +11,9 @@ typedef struct update {
   kva_value *x, *g, *state[2], *rate, *count;
 } update;
 
-static kva_value *num(const update *u, double v) { return kva_scalar_like(u->b, u->x, v); }
+static kva_value *num(const update *u, double v) {
+  return kva_scalar_like(u->b, u->x, v);
+}
 static kva_value *attr(const update *u, const char *name, double absent) {
   return num(u, kva_onnx_float(u->k, name, absent));
 }
@@ -79,6 +81,12 @@ static kva_status optimize(kva_onnx_call *k, uint32_t states, kva_value *(*rule)
   return KVA_OK;
 }
 
-kva_status kva_onnx_adagrad(kva_onnx_call *k) { return optimize(k, ADAGRAD, adagrad); }
-kva_status kva_onnx_adam(kva_onnx_call *k) { return optimize(k, ADAM, adam); }
-kva_status kva_onnx_momentum(kva_onnx_call *k) { return optimize(k, MOMENTUM, momentum); }
+kva_status kva_onnx_adagrad(kva_onnx_call *k) {
+  return optimize(k, ADAGRAD, adagrad);
+}
+kva_status kva_onnx_adam(kva_onnx_call *k) {
+  return optimize(k, ADAM, adam);
+}
+kva_status kva_onnx_momentum(kva_onnx_call *k) {
+  return optimize(k, MOMENTUM, momentum);
+}

@@ -222,7 +222,7 @@ static kva_status resize_axes(kva_onnx_call *k, const resize *r, const axis_map 
   kva_value *x = kva_onnx_in(k, 0), *y = r->mode == NEAREST ? x : kva_onnx_widen(k->b, x);
   for (uint32_t i = 0; i < n; i++) {
     const axis_map *a = &maps[i];
-    if (a->in < 1 || a->out < 0 || a->out > MAX_MATRIX || a->in * a->out > MAX_MATRIX)
+    if (a->in < 1 || a->out < 1 || a->out > MAX_MATRIX || a->in * a->out > MAX_MATRIX)
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "from %lld to %lld elements", (long long)a->in, (long long)a->out);
     if (a->in == a->out && a->scale == 1 && r->coordinates != CROP_AND_RESIZE) continue;
     y = r->mode == NEAREST ? apply_nearest(k, r, a, y, axes[i]) : apply_matrix(k, r, a, y, axes[i]);

@@ -7,14 +7,17 @@ enum { MAX_SORTED = 4096 };
 
 static kva_status top_count(kva_onnx_call *k, int64_t extent, int64_t *out) {
   kva_ints count = {0, NULL};
-  if (k->version < 10) *out = kva_onnx_int(k, "k", -1);
-  else KVA_TRY(kva_onnx_need_ints(k, 1, "K", &count));
+  if (k->version < 10)
+    *out = kva_onnx_int(k, "k", -1);
+  else
+    KVA_TRY(kva_onnx_need_ints(k, 1, "K", &count));
   if (k->version >= 10) *out = count.n == 1 ? count.v[0] : -1;
   if (*out < 0 || *out > extent) return kva_onnx_fail(k, KVA_INVALID, "K of %lld elements", (long long)extent);
   return KVA_OK;
 }
 
-/* rank[.., i] = number of elements that come before element i: greater ones (or smaller), and equal ones to its left. */
+/* rank[.., i] = number of elements that come before element i: greater ones (or smaller), and equal ones to its left.
+ */
 static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
   uint32_t rank = x->type->rank;
   kva_value *self = kva_onnx_unsqueeze(b, x, rank, 1), *other = kva_onnx_unsqueeze(b, x, rank - 1, 1);
@@ -27,8 +30,8 @@ static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
                     false);
 }
 
-/* index[.., r] = the element whose rank is r, found as a sum over the only one. n^2 comparisons: for the short rows that
- * models rank (classes, experts). */
+/* index[.., r] = the element whose rank is r, found as a sum over the only one. n^2 comparisons: for the short rows
+ * that models rank (classes, experts). */
 static kva_value *elements_by_rank(kva_builder *b, kva_value *rank_of, int64_t count) {
   uint32_t rank = rank_of->type->rank;
   kva_dim n = rank_of->type->dims[rank - 1], k = kva_expr_const(b->m->exprs, count);
@@ -109,8 +112,8 @@ kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
 
 /* ---- unpooling --------------------------------------------------------------------------------------------------- */
 
-/* Extents that the pool's operand had: (out - 1) * stride + kernel - pads. Indices number the elements of that tensor; a
- * larger output_shape adds zeros behind it. */
+/* Extents that the pool's operand had: (out - 1) * stride + kernel - pads. Indices number the elements of that tensor;
+ * a larger output_shape adds zeros behind it. */
 static kva_status unpooled_shape(kva_onnx_call *k, kva_dim *dims) {
   kva_onnx_window w;
   kva_value *x = kva_onnx_in(k, 0);

@@ -53,9 +53,10 @@ KVA_MUST_USE kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb
 KVA_MUST_USE kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag);
 /* Version of `domain` in a list of opset imports; 0: not imported. */
 int64_t kva_pb_opset_version(size_t n, kva_pb_opset *const *imports, const char *domain);
-/* The model-local function that a node calls, or NULL. */
-const kva_pb_function *kva_pb_find_function(const kva_pb_model *m, const kva_pb_node *n);
+/* Model-local functions by name; find: the one that a node calls, or NULL. */
+kva_map *kva_pb_index_functions(const kva_pb_model *m, kva_arena *arena);
+const kva_pb_function *kva_pb_find_function(const kva_map *functions, const kva_pb_node *n);
 /* Counts every operator in graph, sub-graphs and called functions into `out`. */
-KVA_MUST_USE kva_status kva_pb_count_ops(const kva_pb_model *m, kva_arena *arena, kva_check_report *out);
+void kva_pb_count_ops(const kva_pb_model *m, const kva_map *functions, kva_arena *arena, kva_check_report *out);
 
 #endif

@@ -1,19 +1,21 @@
 /* Kernels of attention and its gradients: flash style, nothing of size T x S is stored. Strips: attention_strip.h.
  *
  * Forward (queries across lanes), for every block of keys:
- *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m');  sum = sum * exp(m - m') + rows of P;  O = O * exp(m - m') + V^T P
- * Backward recomputes P = exp(S - lse) and with delta_t = dy_t . y_t
- *   dS = P * (V dy^T - delta) * cap';   dq = scale * K^T dS                      (queries across lanes)
- *   dV = dy^T P;  dK = scale * q^T dS, summed over the queries of every head of the group   (keys across lanes)
- * Two backward kernels instead of one: each owns its results, so there are no atomics and sums have one order. Blocks that
- * causality hides from a whole strip are not visited. */
+ *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m');  sum = sum * exp(m - m') + rows of P;  O = O * exp(m - m') +
+ * V^T P Backward recomputes P = exp(S - lse) and with delta_t = dy_t . y_t dS = P * (V dy^T - delta) * cap';   dq =
+ * scale * K^T dS                      (queries across lanes) dV = dy^T P;  dK = scale * q^T dS, summed over the queries
+ * of every head of the group   (keys across lanes) Two backward kernels instead of one: each owns its results, so there
+ * are no atomics and sums have one order. Blocks that causality hides from a whole strip are not visited. */
 #include "ops/attention_strip.h"
 
 #include <math.h>
 
-static const kva_expr *num(const kva_strip *s, int64_t v) { return kva_expr_const(s->kb->exprs, v); }
+static const kva_expr *num(const kva_strip *s, int64_t v) {
+  return kva_expr_const(s->kb->exprs, v);
+}
 
-/* ---- walking the far axis ------------------------------------------------------------------------------------------------- */
+/* ---- walking the far axis
+ * ------------------------------------------------------------------------------------------------- */
 
 /* Loop over blocks of far positions [begin, end): begin rounded down to a block. */
 typedef struct far_loop {
@@ -49,7 +51,8 @@ static far_loop queries_begin(const kva_strip *s) {
   return far_begin(s, begin, s->a.T);
 }
 
-/* ---- forward ------------------------------------------------------------------------------------------------------------------ */
+/* ---- forward
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct forward {
   kva_kbuf *q, *p, *y, *max, *sum, *next_max, *rescale;
@@ -125,9 +128,12 @@ void kva_attention_kernel(kva_lower *l, const kva_node *n) {
   kva_strip s;
   const kva_type *q_type = kva_operand_type(n, 0);
   kva_kloop *g = kva_strip_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
-  forward f = {.q = kva_strip_matrix(&s, "q", s.a.D), .p = kva_strip_matrix(&s, "p", s.block),
-               .y = kva_strip_matrix(&s, "y", s.a.D_v), .max = kva_strip_matrix(&s, "max", 1),
-               .sum = kva_strip_matrix(&s, "sum", 1), .next_max = kva_strip_matrix(&s, "next_max", 1),
+  forward f = {.q = kva_strip_matrix(&s, "q", s.a.D),
+               .p = kva_strip_matrix(&s, "p", s.block),
+               .y = kva_strip_matrix(&s, "y", s.a.D_v),
+               .max = kva_strip_matrix(&s, "max", 1),
+               .sum = kva_strip_matrix(&s, "sum", 1),
+               .next_max = kva_strip_matrix(&s, "next_max", 1),
                .rescale = kva_strip_matrix(&s, "rescale", 1)};
   kva_strip_pack(&s, f.q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
   kva_strip_fill(&s, f.y, s.a.D_v, 0);
@@ -135,14 +141,27 @@ void kva_attention_kernel(kva_lower *l, const kva_node *n) {
   kva_strip_fill(&s, f.max, 1, -INFINITY);
   far_loop keys = keys_begin(&s);
   f.key0 = keys.first;
-  kva_strip_multiply(&s, &(kva_strip_product){.out = f.p, .in = f.q, .rows = s.block, .depth = s.a.D, .head = s.h_kv,
-                                              .operand = KVA_ATTENTION_K, .far = f.key0, .by_row = true, .clear = true});
+  kva_strip_multiply(&s, &(kva_strip_product){.out = f.p,
+                                              .in = f.q,
+                                              .rows = s.block,
+                                              .depth = s.a.D,
+                                              .head = s.h_kv,
+                                              .operand = KVA_ATTENTION_K,
+                                              .far = f.key0,
+                                              .by_row = true,
+                                              .clear = true});
   kva_strip_each(&s, 1, copy_max, &f);
   kva_strip_each(&s, s.block, score_and_max, &f);
   kva_strip_each(&s, 1, rescale_sum, &f);
   kva_strip_each(&s, s.block, exponentials, &f);
-  kva_strip_multiply(&s, &(kva_strip_product){.out = f.y, .in = f.p, .rows = s.a.D_v, .depth = s.block, .head = s.h_kv,
-                                              .operand = KVA_ATTENTION_V, .far = f.key0, .rescale = f.rescale});
+  kva_strip_multiply(&s, &(kva_strip_product){.out = f.y,
+                                              .in = f.p,
+                                              .rows = s.a.D_v,
+                                              .depth = s.block,
+                                              .head = s.h_kv,
+                                              .operand = KVA_ATTENTION_V,
+                                              .far = f.key0,
+                                              .rescale = f.rescale});
   kva_k_loop_end(l->kb, keys.loop);
   kva_strip_each(&s, 1, finish_rows, &f);
   kva_strip_unpack(&s, f.y, 0, s.h, s.a.D_v, 1, f.rescale);
@@ -150,11 +169,12 @@ void kva_attention_kernel(kva_lower *l, const kva_node *n) {
   kva_k_loop_end(l->kb, g);
 }
 
-/* ---- backward ------------------------------------------------------------------------------------------------------------------ */
+/* ---- backward
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 typedef struct backward {
-  kva_kbuf *p, *dp;        /* [block][strip]: scores, then probabilities; V dy^T, then dS */
-  kva_kbuf *lse, *delta;   /* of the queries: strip (dq) or block (dk, dv) */
+  kva_kbuf *p, *dp;      /* [block][strip]: scores, then probabilities; V dy^T, then dS */
+  kva_kbuf *lse, *delta; /* of the queries: strip (dq) or block (dk, dv) */
   const kva_expr *far0;
 } backward;
 
@@ -178,13 +198,14 @@ static void load_query_rows(const kva_strip *s, const backward *b, const kva_exp
 }
 
 /* P and dS of one (query, key); `row`: where lse and delta of the query are. */
-static void differentiate(const kva_strip *s, const backward *b, const kva_expr *at, const kva_expr *q, const kva_expr *key,
-                          const kva_expr *row) {
+static void differentiate(const kva_strip *s, const backward *b, const kva_expr *at, const kva_expr *q,
+                          const kva_expr *key, const kva_expr *row) {
   kva_kb *kb = s->kb;
   kva_kval cap, x = kva_strip_score(s, q, key, kva_k_load(kb, b->p, at), &cap), zero = kva_strip_const(s, 0);
   kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, x, kva_k_load(kb, b->lse, row)));
   p = kva_k_select(kb, kva_k_index_lt(kb, q, s->a.T), p, zero);
-  kva_kval ds = kva_k2(kb, KVA_K_mul, p, kva_k2(kb, KVA_K_sub, kva_k_load(kb, b->dp, at), kva_k_load(kb, b->delta, row)));
+  kva_kval ds =
+      kva_k2(kb, KVA_K_mul, p, kva_k2(kb, KVA_K_sub, kva_k_load(kb, b->dp, at), kva_k_load(kb, b->delta, row)));
   ds = kva_k_select(kb, kva_k2(kb, KVA_K_eq, p, zero), zero, ds);
   if (cap) ds = kva_k2(kb, KVA_K_mul, ds, cap);
   kva_k_store(kb, b->p, at, p);
@@ -209,8 +230,10 @@ void kva_attention_grad_q_kernel(kva_lower *l, const kva_node *n) {
   kva_kloop *g = kva_strip_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
   kva_kbuf *q = kva_strip_matrix(&s, "q", s.a.D), *dy = kva_strip_matrix(&s, "dy", s.a.D_v);
   kva_kbuf *dq = kva_strip_matrix(&s, "dq", s.a.D);
-  backward b = {.p = kva_strip_matrix(&s, "p", s.block), .dp = kva_strip_matrix(&s, "dp", s.block),
-                .lse = kva_strip_matrix(&s, "lse", 1), .delta = kva_strip_matrix(&s, "delta", 1)};
+  backward b = {.p = kva_strip_matrix(&s, "p", s.block),
+                .dp = kva_strip_matrix(&s, "dp", s.block),
+                .lse = kva_strip_matrix(&s, "lse", 1),
+                .delta = kva_strip_matrix(&s, "delta", 1)};
   kva_strip_pack(&s, q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
   kva_strip_pack(&s, dy, KVA_ATTENTION_DY, s.h, s.a.D_v, 1);
   kva_strip_fill(&s, b.lse, 1, 0);
@@ -219,12 +242,31 @@ void kva_attention_grad_q_kernel(kva_lower *l, const kva_node *n) {
   kva_strip_fill(&s, dq, s.a.D, 0);
   far_loop keys = keys_begin(&s);
   b.far0 = keys.first;
-  kva_strip_product scores = {.out = b.p, .in = q, .rows = s.block, .depth = s.a.D, .operand = KVA_ATTENTION_K,
-                              .head = s.h_kv, .far = b.far0, .by_row = true, .clear = true};
-  kva_strip_product dp = {.out = b.dp, .in = dy, .rows = s.block, .depth = s.a.D_v, .operand = KVA_ATTENTION_V,
-                          .head = s.h_kv, .far = b.far0, .by_row = true, .clear = true};
-  kva_strip_product add_dq = {.out = dq, .in = b.dp, .rows = s.a.D, .depth = s.block, .operand = KVA_ATTENTION_K,
-                              .head = s.h_kv, .far = b.far0};
+  kva_strip_product scores = {.out = b.p,
+                              .in = q,
+                              .rows = s.block,
+                              .depth = s.a.D,
+                              .operand = KVA_ATTENTION_K,
+                              .head = s.h_kv,
+                              .far = b.far0,
+                              .by_row = true,
+                              .clear = true};
+  kva_strip_product dp = {.out = b.dp,
+                          .in = dy,
+                          .rows = s.block,
+                          .depth = s.a.D_v,
+                          .operand = KVA_ATTENTION_V,
+                          .head = s.h_kv,
+                          .far = b.far0,
+                          .by_row = true,
+                          .clear = true};
+  kva_strip_product add_dq = {.out = dq,
+                              .in = b.dp,
+                              .rows = s.a.D,
+                              .depth = s.block,
+                              .operand = KVA_ATTENTION_K,
+                              .head = s.h_kv,
+                              .far = b.far0};
   kva_strip_multiply(&s, &scores);
   kva_strip_multiply(&s, &dp);
   kva_strip_each(&s, s.block, differentiate_key_row, &b);
@@ -238,14 +280,38 @@ static void add_head(kva_strip *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kb
   far_loop queries = queries_begin(s);
   b->far0 = queries.first;
   load_query_rows(s, b, b->far0, s->block);
-  kva_strip_product scores = {.out = b->p, .in = k, .rows = s->block, .depth = s->a.D, .operand = KVA_ATTENTION_Q,
-                              .head = s->h, .far = b->far0, .by_row = true, .clear = true};
-  kva_strip_product dp = {.out = b->dp, .in = v, .rows = s->block, .depth = s->a.D_v, .operand = KVA_ATTENTION_DY,
-                          .head = s->h, .far = b->far0, .by_row = true, .clear = true};
-  kva_strip_product add_dv = {.out = dv, .in = b->p, .rows = s->a.D_v, .depth = s->block, .operand = KVA_ATTENTION_DY,
-                              .head = s->h, .far = b->far0};
-  kva_strip_product add_dk = {.out = dk, .in = b->dp, .rows = s->a.D, .depth = s->block, .operand = KVA_ATTENTION_Q,
-                              .head = s->h, .far = b->far0};
+  kva_strip_product scores = {.out = b->p,
+                              .in = k,
+                              .rows = s->block,
+                              .depth = s->a.D,
+                              .operand = KVA_ATTENTION_Q,
+                              .head = s->h,
+                              .far = b->far0,
+                              .by_row = true,
+                              .clear = true};
+  kva_strip_product dp = {.out = b->dp,
+                          .in = v,
+                          .rows = s->block,
+                          .depth = s->a.D_v,
+                          .operand = KVA_ATTENTION_DY,
+                          .head = s->h,
+                          .far = b->far0,
+                          .by_row = true,
+                          .clear = true};
+  kva_strip_product add_dv = {.out = dv,
+                              .in = b->p,
+                              .rows = s->a.D_v,
+                              .depth = s->block,
+                              .operand = KVA_ATTENTION_DY,
+                              .head = s->h,
+                              .far = b->far0};
+  kva_strip_product add_dk = {.out = dk,
+                              .in = b->dp,
+                              .rows = s->a.D,
+                              .depth = s->block,
+                              .operand = KVA_ATTENTION_Q,
+                              .head = s->h,
+                              .far = b->far0};
   kva_strip_multiply(s, &scores);
   kva_strip_multiply(s, &dp);
   kva_strip_each(s, s->block, differentiate_query_row, b);
@@ -260,8 +326,10 @@ void kva_attention_grad_kv_kernel(kva_lower *l, const kva_node *n) {
   kva_kloop *g = kva_strip_begin(&s, l, n, k_type->dims[2], k_type->dims[1], true);
   kva_kbuf *k = kva_strip_matrix(&s, "k", s.a.D), *v = kva_strip_matrix(&s, "v", s.a.D_v);
   kva_kbuf *dk = kva_strip_matrix(&s, "dk", s.a.D), *dv = kva_strip_matrix(&s, "dv", s.a.D_v);
-  backward b = {.p = kva_strip_matrix(&s, "p", s.block), .dp = kva_strip_matrix(&s, "dp", s.block),
-                .lse = kva_k_local(l->kb, "lse", s.t, s.block), .delta = kva_k_local(l->kb, "delta", s.t, s.block)};
+  backward b = {.p = kva_strip_matrix(&s, "p", s.block),
+                .dp = kva_strip_matrix(&s, "dp", s.block),
+                .lse = kva_k_local(l->kb, "lse", s.t, s.block),
+                .delta = kva_k_local(l->kb, "delta", s.t, s.block)};
   kva_strip_pack(&s, k, KVA_ATTENTION_K, s.h_kv, s.a.D, s.a.attrs.scale);
   kva_strip_pack(&s, v, KVA_ATTENTION_V, s.h_kv, s.a.D_v, 1);
   kva_strip_fill(&s, dk, s.a.D, 0);

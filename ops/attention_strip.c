@@ -5,7 +5,9 @@
 
 enum { FAR_BLOCK = 64 };
 
-static const kva_expr *num(const kva_strip *s, int64_t v) { return kva_expr_const(s->kb->exprs, v); }
+static const kva_expr *num(const kva_strip *s, int64_t v) {
+  return kva_expr_const(s->kb->exprs, v);
+}
 static const kva_expr *plus(const kva_strip *s, const kva_expr *a, const kva_expr *b) {
   return kva_expr_add(s->kb->exprs, a, b);
 }
@@ -22,7 +24,8 @@ static void choose_sizes(kva_strip *s) {
   s->block = FAR_BLOCK;
 }
 
-kva_kloop *kva_strip_begin(kva_strip *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads, bool kv_heads) {
+kva_kloop *kva_strip_begin(kva_strip *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
+                           bool kv_heads) {
   kva_expr_ctx *c = l->kb->exprs;
   *s = (kva_strip){.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .extent = extent};
   s->far_extent = kv_heads ? s->a.T : s->a.S;
@@ -70,9 +73,11 @@ void kva_strip_fill(const kva_strip *s, kva_kbuf *m, int64_t rows, double v) {
   kva_strip_each(s, rows, fill_element, &(fill){m, kva_strip_const(s, v)});
 }
 
-/* ---- between memory and strips ----------------------------------------------------------------------------------------- */
+/* ---- between memory and strips
+ * ----------------------------------------------------------------------------------------- */
 
-static kva_kval element(const kva_strip *s, uint32_t operand, const kva_expr *head, const kva_expr *at, const kva_expr *d) {
+static kva_kval element(const kva_strip *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
+                        const kva_expr *d) {
   kva_kval v = s->l->operand(s->l, s->a.n, operand, (const kva_expr *[]){s->b, head, at, d});
   return kva_k_convert(s->kb, v, s->t);
 }
@@ -106,7 +111,8 @@ void kva_strip_unpack(const kva_strip *s, kva_kbuf *m, uint32_t result, const kv
   kva_k_loop_end(s->kb, lane);
 }
 
-/* ---- the matrix product -------------------------------------------------------------------------------------------------- */
+/* ---- the matrix product
+ * -------------------------------------------------------------------------------------------------- */
 
 static int64_t tile_rows(const kva_strip *s, int64_t rows) {
   int64_t r = s->rows;
@@ -169,15 +175,15 @@ void kva_strip_multiply(const kva_strip *s, const kva_strip_product *p) {
   kva_k_loop_end(s->kb, i);
 }
 
-/* ---- scores ---------------------------------------------------------------------------------------------------------------- */
+/* ---- scores
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* Lanes and blocks reach past the edges: there the mask is not read, and 0 stands for it. */
 static kva_kval mask_element(const kva_strip *s, const kva_expr *q, const kva_expr *key) {
   const kva_type *t = kva_operand_type(s->a.n, KVA_ATTENTION_MASK);
   const kva_expr *const all[4] = {s->b, s->h, q, key};
   const kva_expr *idx[4];
-  for (uint32_t i = 0; i < t->rank; i++)
-    idx[i] = kva_expr_is(t->dims[i], 1) ? num(s, 0) : all[4 - t->rank + i];
+  for (uint32_t i = 0; i < t->rank; i++) idx[i] = kva_expr_is(t->dims[i], 1) ? num(s, 0) : all[4 - t->rank + i];
   kva_kval inside = kva_k_and(s->kb, kva_k_index_lt(s->kb, q, s->a.T), kva_k_index_lt(s->kb, key, s->a.S));
   kva_kval before = kva_k_guard_begin(s->kb, inside);
   kva_kval v = s->l->operand(s->l, s->a.n, KVA_ATTENTION_MASK, idx);

@@ -1,13 +1,14 @@
 /* Strips: what the tiled attention kernels are made of (attention_kernel.c).
  *
- * A work item owns a strip: `width` consecutive queries (or keys, for dk and dv) that lie across vector lanes. Everything it
- * keeps is a local matrix [rows][width] whose last axis is the strip: q transposed, scores, probabilities, results. Then
- * all matrix products have one form, with no horizontal step and no packing of the other operand:
+ * A work item owns a strip: `width` consecutive queries (or keys, for dk and dv) that lie across vector lanes.
+ * Everything it keeps is a local matrix [rows][width] whose last axis is the strip: q transposed, scores,
+ * probabilities, results. Then all matrix products have one form, with no horizontal step and no packing of the other
+ * operand:
  *
  *   out[r][lane] += sum_k element(r, k) * in[k][lane]              element: a scalar read from memory and broadcast
  *
- * and maxima and sums of softmax run along rows, lane by lane. The other axis ("far": keys, or queries) is walked in blocks
- * of `block` positions. */
+ * and maxima and sums of softmax run along rows, lane by lane. The other axis ("far": keys, or queries) is walked in
+ * blocks of `block` positions. */
 #ifndef KVA_OPS_ATTENTION_STRIP_H
 #define KVA_OPS_ATTENTION_STRIP_H
 
@@ -46,15 +47,16 @@ void kva_strip_unpack(const kva_strip *s, kva_kbuf *m, uint32_t result, const kv
                       double factor, kva_kbuf *scale);
 
 /* One matrix product: out[r][lane] (+)= sum_{k < depth} operand(r, k) * in[k][lane], where operand(r, k) is element
- * [b, head, far + r, k] (by_row) or [b, head, far + k, r] of `operand`; positions past the far edge read the last one. */
+ * [b, head, far + r, k] (by_row) or [b, head, far + k, r] of `operand`; positions past the far edge read the last one.
+ */
 typedef struct kva_strip_product {
   kva_kbuf *out, *in;
   int64_t rows, depth;
   uint32_t operand;
   const kva_expr *head, *far;
   bool by_row;
-  bool clear;         /* start from 0 instead of out */
-  kva_kbuf *rescale;  /* or from out * rescale[lane]; NULL: as is */
+  bool clear;        /* start from 0 instead of out */
+  kva_kbuf *rescale; /* or from out * rescale[lane]; NULL: as is */
 } kva_strip_product;
 void kva_strip_multiply(const kva_strip *s, const kva_strip_product *p);
 
@@ -64,6 +66,8 @@ kva_kval kva_strip_score(const kva_strip *s, const kva_expr *q, const kva_expr *
 /* sum_d dy[q] * y[q]; q inside the edge. */
 kva_kval kva_strip_delta(const kva_strip *s, const kva_expr *q);
 
-static inline kva_kval kva_strip_const(const kva_strip *s, double v) { return kva_k_const(s->kb, s->t, v); }
+static inline kva_kval kva_strip_const(const kva_strip *s, double v) {
+  return kva_k_const(s->kb, s->t, v);
+}
 
 #endif

@@ -73,12 +73,13 @@ static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
 
 static tiling choose_tiling(const kva_contraction *c) {
   const kva_lower *l = c->l;
-  int64_t lanes = c->type == KVA_F64 ? l->vector_lanes_f32 / 2 : l->vector_lanes_f32, k;
+  int64_t lanes = c->type == KVA_F64 ? l->vector_lanes_f32 / 2 : l->vector_lanes_f32, k, m;
   if (lanes < 1) lanes = 1;
   int64_t registers = l->vector_lanes_f32 >= 16 ? 32 : 16;
   tiling t = {.vectors = choose_vectors(c, lanes, registers)};
   t.panel = t.vectors * lanes;
   t.tile_rows = rows_for(t.vectors, registers);
+  if (kva_expr_is_const(c->rows, &m) && m < t.tile_rows) t.tile_rows = m > 0 ? m : 1;
   t.block_rows = round_up(choose_block_rows(c, t.panel), t.tile_rows);
   t.depth = MAX_PRODUCTS / (c->leads * c->taps);
   int64_t step = c->leads * phases_of(c) * (t.panel + reach_of(c));

@@ -13,7 +13,7 @@
 #include "ops/conv.h"
 #include "ops/element.h"
 
-enum { LEAST_ROWS = 4 }; /* of a group, for a register tile */
+enum { LEAST_ROWS = 1 }; /* of a group, for a register tile */
 
 typedef struct site {
   kva_window w;       /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */

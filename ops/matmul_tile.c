@@ -1,5 +1,5 @@
-/* Float matmul as a contraction (contract.h): a single line of N columns. When b is one matrix for all of a batch, the leading
- * dims of a are rows; else they are the contraction's batch. */
+/* Float matmul as a contraction (contract.h): a single line of N columns. When b is one matrix for all of a batch, the
+ * leading dims of a are rows; else they are the contraction's batch. */
 #include "ops/contract.h"
 #include "ops/matmul.h"
 

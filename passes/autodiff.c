@@ -2,10 +2,10 @@
  *
  * What: builds dL/d(state) for every trained state that a scalar loss depends on, as ordinary nodes at the end of the
  * function. Algorithm: mark the values that a trained state reaches; walk the nodes backwards from the loss; for each
- * node whose result has an adjoint, its operator's vjp rule turns adjoints of results into adjoints of operands; adjoints of
- * a value with several uses are added in walk order, so sums are deterministic.
- * Requires: SSA order, a scalar float loss, no sub-graphs on the path. Breaks: nothing (only adds nodes).
- * This file holds traversal and accumulation; the mathematics is in the operators' files. */
+ * node whose result has an adjoint, its operator's vjp rule turns adjoints of results into adjoints of operands;
+ * adjoints of a value with several uses are added in walk order, so sums are deterministic. Requires: SSA order, a
+ * scalar float loss, no sub-graphs on the path. Breaks: nothing (only adds nodes). This file holds traversal and
+ * accumulation; the mathematics is in the operators' files. */
 #include "passes/passes_internal.h"
 
 typedef struct autodiff {
@@ -87,10 +87,12 @@ static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
 }
 
 static kva_status check_loss(kva_module *m, const kva_function *f, const kva_value *loss) {
-  if (loss->type->kind == KVA_TYPE_TENSOR && loss->type->rank == 0 && kva_dtype_is_float(loss->type->dtype)) return KVA_OK;
+  if (loss->type->kind == KVA_TYPE_TENSOR && loss->type->rank == 0 && kva_dtype_is_float(loss->type->dtype))
+    return KVA_OK;
   kva_text t = {0};
   kva_type_print(loss->type, &t);
-  kva_status s = kva_error(m->diag, &f->loc, "the loss must be a scalar of a float type, found %s; reduce it first", t.data);
+  kva_status s =
+      kva_error(m->diag, &f->loc, "the loss must be a scalar of a float type, found %s; reduce it first", t.data);
   kva_text_free(&t);
   return s;
 }

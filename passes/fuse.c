@@ -1,22 +1,22 @@
 /* Fusion: groups element operators into kernels.
  *
- * What: outlines groups of nodes into kv.kernel nodes whose sub-graph holds them. Lowering then pulls values through the
- * group by index, so maps, views and broadcasts inside a group cost no memory traffic.
+ * What: outlines groups of nodes into kv.kernel nodes whose sub-graph holds them. Lowering then pulls values through
+ * the group by index, so maps, views and broadcasts inside a group cost no memory traffic.
  *
- * A group has a root, the node that gives it its iteration domain D: the result shape of an elementwise or movement node, the
- * operand shape of a reduction over trailing axes ("row reduction"). A producer joins the group of its consumers when every
- * element of it is computed once there:
+ * A group has a root, the node that gives it its iteration domain D: the result shape of an elementwise or movement
+ * node, the operand shape of a reduction over trailing axes ("row reduction"). A producer joins the group of its
+ * consumers when every element of it is computed once there:
  *   - element code without reduction: always, where its consumers read each element about once (movement, elementwise,
  *     reductions), or when it is cheap enough to compute again;
  *   - a row reduction over the rows of D (softmax, norms, sums): when all its consumers in the group stand at the same
  *     element of D ("aligned"), because then the builder places it in the row loop.
- * A producer with consumers elsewhere joins as a further output if it is aligned and no path leads from such a consumer back
- * into the group.
+ * A producer with consumers elsewhere joins as a further output if it is aligned and no path leads from such a consumer
+ * back into the group.
  *
- * Algorithm: nodes are visited backwards; each unclaimed node opens a group and absorbs producers, nearest first, until nothing
- * joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks: node order.
- * Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a wrong choice costs
- * one pass over one tensor. */
+ * Algorithm: nodes are visited backwards; each unclaimed node opens a group and absorbs producers, nearest first, until
+ * nothing joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks:
+ * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
+ * wrong choice costs one pass over one tensor. */
 #include "passes/passes_internal.h"
 
 #include <stdlib.h>
@@ -52,16 +52,19 @@ typedef struct node_info {
 typedef struct fuse {
   kva_module *m;
   kva_arena *scratch;
-  KVA_VEC(node_info) info; /* by node id */
-  KVA_VEC(group *) groups; /* in order of opening: roots from last to first */
-  kva_value **values;      /* by value id, while a group is outlined: its copy */
+  KVA_VEC(node_info) info;           /* by node id */
+  KVA_VEC(group *) groups;           /* in order of opening: roots from last to first */
+  kva_value **values;                /* by value id, while a group is outlined: its copy */
   KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
 } fuse;
 
-static node_info *info(const fuse *f, const kva_node *n) { return &f->info.data[n->id]; }
+static node_info *info(const fuse *f, const kva_node *n) {
+  return &f->info.data[n->id];
+}
 
-/* ---- roles ----------------------------------------------------------------------------------------------------------- */
+/* ---- roles
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static bool is_trailing(const kva_ints *axes, uint32_t rank) {
   uint32_t lowest = rank;
@@ -72,28 +75,28 @@ static bool is_trailing(const kva_ints *axes, uint32_t rank) {
   return axes->n > 0 && rank - lowest == axes->n;
 }
 
-/* Number of leading row dims of a row reduction, or -1 if the node is none. Whole-tensor sums have row rank 0 and do not
- * count: nothing is shared between elements. */
+/* Number of leading row dims of a row reduction, or -1 if the node is none. Whole-tensor sums have row rank 0 and do
+ * not count: nothing is shared between elements. */
 static int row_rank_of(const kva_node *n) {
   const kva_type *x = n->n_operands ? kva_operand_type(n, 0) : NULL;
   int64_t axis;
   switch ((kva_op_id)n->op->id) {
-    case KVA_OP_reduce_sum:
-    case KVA_OP_reduce_mean:
-    case KVA_OP_reduce_max:
-    case KVA_OP_reduce_min:
-    case KVA_OP_reduce_prod: {
-      const kva_reduce_sum_attrs *a = n->attrs;
-      return is_trailing(&a->axes, x->rank) && a->axes.n < x->rank ? (int)(x->rank - a->axes.n) : -1;
-    }
-    case KVA_OP_argmax:
-    case KVA_OP_argmin:
-    case KVA_OP_softmax:
-    case KVA_OP_log_softmax: axis = ((const kva_softmax_attrs *)n->attrs)->axis; break;
-    case KVA_OP_rms_norm:
-    case KVA_OP_layer_norm: axis = ((const kva_rms_norm_attrs *)n->attrs)->axis; break;
-    case KVA_OP_cross_entropy: axis = -1; break;
-    default: return -1;
+  case KVA_OP_reduce_sum:
+  case KVA_OP_reduce_mean:
+  case KVA_OP_reduce_max:
+  case KVA_OP_reduce_min:
+  case KVA_OP_reduce_prod: {
+    const kva_reduce_sum_attrs *a = n->attrs;
+    return is_trailing(&a->axes, x->rank) && a->axes.n < x->rank ? (int)(x->rank - a->axes.n) : -1;
+  }
+  case KVA_OP_argmax:
+  case KVA_OP_argmin:
+  case KVA_OP_softmax:
+  case KVA_OP_log_softmax: axis = ((const kva_softmax_attrs *)n->attrs)->axis; break;
+  case KVA_OP_rms_norm:
+  case KVA_OP_layer_norm: axis = ((const kva_rms_norm_attrs *)n->attrs)->axis; break;
+  case KVA_OP_cross_entropy: axis = -1; break;
+  default: return -1;
   }
   if (axis < 0) axis += x->rank;
   bool norm = kva_is(n, KVA_OP_rms_norm) || kva_is(n, KVA_OP_layer_norm);
@@ -105,12 +108,12 @@ static role role_of(const kva_node *n) {
   if (!(n->op->traits & KVA_REDUCES)) return ROLE_ELEMENT;
   if (row_rank_of(n) >= 0) return ROLE_ROW;
   switch ((kva_op_id)n->op->id) {
-    case KVA_OP_reduce_sum:
-    case KVA_OP_reduce_mean:
-    case KVA_OP_reduce_max:
-    case KVA_OP_reduce_min:
-    case KVA_OP_reduce_prod: return ROLE_SINK;
-    default: return ROLE_WINDOW;
+  case KVA_OP_reduce_sum:
+  case KVA_OP_reduce_mean:
+  case KVA_OP_reduce_max:
+  case KVA_OP_reduce_min:
+  case KVA_OP_reduce_prod: return ROLE_SINK;
+  default: return ROLE_WINDOW;
   }
 }
 
@@ -126,7 +129,8 @@ static bool is_scalar_constant(const kva_node *n) {
   return one;
 }
 
-/* ---- legality ---------------------------------------------------------------------------------------------------------- */
+/* ---- legality
+ * ---------------------------------------------------------------------------------------------------------- */
 
 /* (Kernels that were outlined are newer than the side data, and in no group.) */
 static bool in_group(const fuse *f, const kva_node *n, const group *g) {
@@ -197,7 +201,8 @@ static bool outside_use_returns(fuse *f, const kva_node *p, const group *g) {
   f->pending.len = 0;
   for (uint32_t r = 0; r < p->n_results; r++)
     for (const kva_use *u = p->results[r].uses; u; u = u->next)
-      if (!in_group(f, u->user, g) && info(f, u->user)->position <= g->limit) KVA_PUSH(f->scratch, &f->pending, u->user);
+      if (!in_group(f, u->user, g) && info(f, u->user)->position <= g->limit)
+        KVA_PUSH(f->scratch, &f->pending, u->user);
   while (f->pending.len)
     if (walk_on(f, f->pending.data[--f->pending.len], g)) return true;
   return false;
@@ -264,7 +269,8 @@ static bool may_copy(const kva_node *p, const group *g) {
   return full <= 1;
 }
 
-/* ---- growing groups ------------------------------------------------------------------------------------------------------ */
+/* ---- growing groups
+ * ------------------------------------------------------------------------------------------------------ */
 
 static void add_to_group(fuse *f, group *g, kva_node *n) {
   consumers c = look_at_consumers(f, n, g);
@@ -279,7 +285,8 @@ static void add_to_group(fuse *f, group *g, kva_node *n) {
   }
 }
 
-/* Paths lead to higher positions, but for those through a group: it may be entered behind the root and left before it. */
+/* Paths lead to higher positions, but for those through a group: it may be entered behind the root and left before it.
+ */
 static uint32_t walk_limit(const fuse *f, const kva_node *root) {
   uint32_t limit = info(f, root)->position;
   for (uint32_t i = f->groups.len; i-- > 0;) {
@@ -347,7 +354,8 @@ static void grow(fuse *f, group *g) {
     /* Keep updates elementwise over their own operands, so that the planner can prove them in place. */
     for (uint32_t i = 0; i < g->nodes[0]->n_operands; i++) {
       kva_node *p = g->nodes[0]->operands[i].value->def;
-      if (p && !info(f, p)->group && role_of(p) == ROLE_ELEMENT && (p->op->traits & KVA_ELEMENTWISE) && may_join(f, p, g))
+      if (p && !info(f, p)->group && role_of(p) == ROLE_ELEMENT && (p->op->traits & KVA_ELEMENTWISE) &&
+          may_join(f, p, g))
         add_to_group(f, g, p);
     }
     return;
@@ -359,7 +367,8 @@ static void grow(fuse *f, group *g) {
   }
 }
 
-/* ---- outlining ----------------------------------------------------------------------------------------------------------- */
+/* ---- outlining
+ * ----------------------------------------------------------------------------------------------------------- */
 
 static int by_position(const void *a, const void *b, void *user) {
   const fuse *f = user;
@@ -369,7 +378,9 @@ static int by_position(const void *a, const void *b, void *user) {
 
 /* A topological order of the group's nodes: definitions before uses. Copies share their original's position, and an
  * original never reads its own copy, so position alone orders them. */
-static void sort_group(fuse *f, group *g) { qsort_r(g->nodes, g->n_nodes, sizeof *g->nodes, by_position, f); }
+static void sort_group(fuse *f, group *g) {
+  qsort_r(g->nodes, g->n_nodes, sizeof *g->nodes, by_position, f);
+}
 
 typedef struct outline {
   KVA_VEC(kva_value *) inputs, outputs;
@@ -445,7 +456,8 @@ static void outline_group(fuse *f, group *g) {
   kva_node *root = g->nodes[g->n_nodes - 1];
   kva_kernel_attrs *attrs = KVA_NEW(m->arena, kva_kernel_attrs);
   attrs->name = group_name(f, g);
-  kva_node *kernel = kva_node_create(root->graph, root, KVA_OP(kernel), o.inputs.len, o.inputs.data, o.outputs.len, attrs, root->loc);
+  kva_node *kernel =
+      kva_node_create(root->graph, root, KVA_OP(kernel), o.inputs.len, o.inputs.data, o.outputs.len, attrs, root->loc);
   kva_graph *body = kva_graph_create(m, kernel);
   fill_body(f, g, &o, body);
   kva_value **results = KVA_NEW_ARRAY(f->scratch, kva_value *, o.outputs.len + 1);
@@ -454,13 +466,14 @@ static void outline_group(fuse *f, group *g) {
     kernel->results[i].type = o.outputs.data[i]->type;
     kernel->results[i].name = o.outputs.data[i]->name;
   }
-  kva_node_create(body, NULL, KVA_OP(return), o.outputs.len, results, 0, NULL, root->loc);
+  kva_node_create(body, NULL, KVA_OP(return ), o.outputs.len, results, 0, NULL, root->loc);
   for (uint32_t i = 0; i < o.outputs.len; i++) kva_value_replace_all_uses(o.outputs.data[i], &kernel->results[i]);
   forget_copies(f, g, &o);
   for (uint32_t k = g->n_nodes; k-- > 0;) kva_node_remove(g->nodes[k]);
 }
 
-/* ---- restoring order ------------------------------------------------------------------------------------------------------ */
+/* ---- restoring order
+ * ------------------------------------------------------------------------------------------------------ */
 
 /* A group stands where its root stood, but a further output of it may be read before. Puts the nodes of a graph back in
  * SSA order: repeatedly moves a node behind the last definition it needs, keeping the order otherwise. */
@@ -492,7 +505,8 @@ static void restore_order(fuse *f, kva_graph *g) {
   for (uint32_t i = len - 1; i-- > 0;) kva_node_move_before(order[i], order[i + 1]); /* the return node stays last */
 }
 
-/* ---- pass ------------------------------------------------------------------------------------------------------------------ */
+/* ---- pass
+ * ------------------------------------------------------------------------------------------------------------------ */
 
 static void number_nodes(fuse *f, const kva_graph *g) {
   uint32_t position = 0;

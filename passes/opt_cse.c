@@ -1,8 +1,8 @@
 /* Common subexpression elimination.
  *
- * What: a pure node equal to an earlier one of the same graph (operator, attributes, operands) is replaced by it. State is
- * forwarded: a read is the value last read or written, a write that another one follows is dropped, and so is one that puts
- * back what was read. Afterwards a graph reads each state once, before it writes it, and writes it once.
+ * What: a pure node equal to an earlier one of the same graph (operator, attributes, operands) is replaced by it. State
+ * is forwarded: a read is the value last read or written, a write that another one follows is dropped, and so is one
+ * that puts back what was read. Afterwards a graph reads each state once, before it writes it, and writes it once.
  * Algorithm: one forward sweep with a hash table of the nodes seen; operands were already merged, so equality is by
  * pointer. Requires: SSA order. Breaks: nothing.
  * Why not across sub-graphs: an inner node may run zero times or often; hoisting is another pass's decision. */
@@ -92,9 +92,12 @@ static void sweep(cse *c, kva_graph *g) {
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
     for (uint32_t i = 0; i < n->n_graphs; i++) sweep(c, n->graphs[i]);
-    if (kva_is(n, KVA_OP_state_write)) visit_write(c, n);
-    else if (kva_is(n, KVA_OP_state_read)) visit_read(c, n);
-    else if (kva_node_is_pure(n)) visit_pure(c, table, n);
+    if (kva_is(n, KVA_OP_state_write))
+      visit_write(c, n);
+    else if (kva_is(n, KVA_OP_state_read))
+      visit_read(c, n);
+    else if (kva_node_is_pure(n))
+      visit_pure(c, table, n);
   }
 }
 

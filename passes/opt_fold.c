@@ -1,10 +1,10 @@
 /* Constant folding.
  *
- * What: a pure node whose operands are all constants and whose result shape is static becomes a constant, computed by the
- * operator's own reference. Nodes without operands (iota, dims) count.
- * Algorithm: one forward sweep; a folded result is a constant for the nodes after it. Requires: SSA order.
- * Breaks: nothing. Why the limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB; only results of at
- * most FOLD_LIMIT elements, or smaller than their operands together, are folded. */
+ * What: a pure node whose operands are all constants and whose result shape is static becomes a constant, computed by
+ * the operator's own reference. Nodes without operands (iota, dims) count. Algorithm: one forward sweep; a folded
+ * result is a constant for the nodes after it. Requires: SSA order. Breaks: nothing. Why the limit: folding `expand(0,
+ * [4096, 4096])` would turn one scalar into 64 MiB; only results of at most FOLD_LIMIT elements, or smaller than their
+ * operands together, are folded. */
 #include "passes/passes_internal.h"
 
 enum { FOLD_LIMIT = 1 << 16 };

@@ -1,7 +1,7 @@
 /* Algebraic simplification.
  *
- * What: local rewrites that never grow the graph: neutral elements, no-op movement, chains of the same movement, transposes
- * into matrix products. Exact: bits of the result do not change, except -0 + 0 (x + 0 -> x keeps -0).
+ * What: local rewrites that never grow the graph: neutral elements, no-op movement, chains of the same movement,
+ * transposes into matrix products. Exact: bits of the result do not change, except -0 + 0 (x + 0 -> x keeps -0).
  * Algorithm: one forward sweep; each rule looks at one node and its operands and returns the value to use instead.
  * Requires: SSA order. Breaks: nothing; leaves dead nodes to dce.
  * Why a function for each operator and not patterns as data: these rules compare types and attributes more than they
@@ -10,11 +10,19 @@
 
 typedef kva_value *(*rule_fn)(kva_builder *b, kva_node *n);
 
-static kva_value *x_of(const kva_node *n) { return kva_operand(n, 0); }
-static kva_value *y_of(const kva_node *n) { return kva_operand(n, 1); }
-static bool same_type(const kva_node *n, const kva_value *v) { return n->results[0].type == v->type; }
+static kva_value *x_of(const kva_node *n) {
+  return kva_operand(n, 0);
+}
+static kva_value *y_of(const kva_node *n) {
+  return kva_operand(n, 1);
+}
+static bool same_type(const kva_node *n, const kva_value *v) {
+  return n->results[0].type == v->type;
+}
 
-static kva_node *def_if(const kva_value *v, kva_op_id op) { return v && v->def && kva_is(v->def, op) ? v->def : NULL; }
+static kva_node *def_if(const kva_value *v, kva_op_id op) {
+  return v && v->def && kva_is(v->def, op) ? v->def : NULL;
+}
 
 static kva_value *simplify_add(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n)) && kva_is_splat(y_of(n), 0)) return x_of(n);
@@ -96,8 +104,9 @@ static kva_value *simplify_transpose(kva_builder *b, kva_node *n) {
 static kva_value *simplify_expand(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n))) return x_of(n);
   kva_node *inner = def_if(x_of(n), KVA_OP_expand);
-  return inner && x_of(inner)->type->rank == n->results[0].type->rank ? kva_expand_like(b, x_of(inner), n->results[0].type)
-                                                                     : NULL;
+  return inner && x_of(inner)->type->rank == n->results[0].type->rank
+             ? kva_expand_like(b, x_of(inner), n->results[0].type)
+             : NULL;
 }
 
 static kva_value *simplify_concat(kva_builder *b, kva_node *n) {
@@ -151,27 +160,27 @@ static kva_value *simplify_matmul(kva_builder *b, kva_node *n) {
 
 static rule_fn rule_for(const kva_node *n) {
   switch ((kva_op_id)n->op->id) {
-    case KVA_OP_add: return simplify_add;
-    case KVA_OP_sub: return simplify_sub;
-    case KVA_OP_mul: return simplify_mul;
-    case KVA_OP_div: return simplify_div;
-    case KVA_OP_neg: return simplify_neg;
-    case KVA_OP_pow: return simplify_pow;
-    case KVA_OP_where: return simplify_where;
-    case KVA_OP_cast: return simplify_same_type;
-    case KVA_OP_reshape: return simplify_reshape;
-    case KVA_OP_transpose: return simplify_transpose;
-    case KVA_OP_expand: return simplify_expand;
-    case KVA_OP_concat: return simplify_concat;
-    case KVA_OP_pad: return simplify_pad;
-    case KVA_OP_slice: return simplify_slice;
-    case KVA_OP_reduce_sum:
-    case KVA_OP_reduce_mean:
-    case KVA_OP_reduce_max:
-    case KVA_OP_reduce_min:
-    case KVA_OP_reduce_prod: return simplify_reduce;
-    case KVA_OP_matmul: return simplify_matmul;
-    default: return NULL; /* no rule: most operators */
+  case KVA_OP_add: return simplify_add;
+  case KVA_OP_sub: return simplify_sub;
+  case KVA_OP_mul: return simplify_mul;
+  case KVA_OP_div: return simplify_div;
+  case KVA_OP_neg: return simplify_neg;
+  case KVA_OP_pow: return simplify_pow;
+  case KVA_OP_where: return simplify_where;
+  case KVA_OP_cast: return simplify_same_type;
+  case KVA_OP_reshape: return simplify_reshape;
+  case KVA_OP_transpose: return simplify_transpose;
+  case KVA_OP_expand: return simplify_expand;
+  case KVA_OP_concat: return simplify_concat;
+  case KVA_OP_pad: return simplify_pad;
+  case KVA_OP_slice: return simplify_slice;
+  case KVA_OP_reduce_sum:
+  case KVA_OP_reduce_mean:
+  case KVA_OP_reduce_max:
+  case KVA_OP_reduce_min:
+  case KVA_OP_reduce_prod: return simplify_reduce;
+  case KVA_OP_matmul: return simplify_matmul;
+  default: return NULL; /* no rule: most operators */
   }
 }
 

@@ -39,10 +39,12 @@ static kva_status run_pass(kva_module *m, const pass_row *row, const kva_pass_op
   bool progress = false;
   KVA_TRY(row->run(m, &progress));
   *changed |= progress;
-  if (o->timing) fprintf(stderr, "%-10s %8.2f ms%s\n", row->name, (kva_now() - start) * 1e3, progress ? "" : "  no change");
+  if (o->timing)
+    fprintf(stderr, "%-10s %8.2f ms%s\n", row->name, (kva_now() - start) * 1e3, progress ? "" : "  no change");
   if (o->verify) KVA_TRY(kva_module_verify(m));
   if (o->reparse && o->reparse_fn) KVA_TRY(check_reparse(m, row->name, o));
-  if (o->print_after && (!strcmp(o->print_after, row->name) || !strcmp(o->print_after, "all"))) print_module(m, row->name, o);
+  if (o->print_after && (!strcmp(o->print_after, row->name) || !strcmp(o->print_after, "all")))
+    print_module(m, row->name, o);
   return KVA_OK;
 }
 

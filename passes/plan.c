@@ -1,11 +1,11 @@
 /* Planning: from a fused function to steps over buffers.
  *
- * What: every top-level compute node becomes a step in graph order; every tensor gets a buffer: inputs, outputs, states and
- * constants keep theirs, the rest are temporaries with a lifetime. Reshapes cost nothing: their result shares the operand's
- * buffer. A state_write makes its value's producer write into the state itself when that is safe, else it becomes a copy step
- * at the end; a state that such a copy overwrites and another one reads is saved first, so that states may be exchanged.
- * Safe: no step after the producer reads the state's old value and no copy does, the producer reads it only element by
- * element before it writes it, and the value has no other home (output, another state).
+ * What: every top-level compute node becomes a step in graph order; every tensor gets a buffer: inputs, outputs, states
+ * and constants keep theirs, the rest are temporaries with a lifetime. Reshapes cost nothing: their result shares the
+ * operand's buffer. A state_write makes its value's producer write into the state itself when that is safe, else it
+ * becomes a copy step at the end; a state that such a copy overwrites and another one reads is saved first, so that
+ * states may be exchanged. Safe: no step after the producer reads the state's old value and no copy does, the producer
+ * reads it only element by element before it writes it, and the value has no other home (output, another state).
  * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
  * temporaries when shapes are known; sizes stay symbolic here.
  * Why lifetimes and not offsets: one plan serves every binding of the symbols. */
@@ -16,10 +16,10 @@ typedef struct planner {
   kva_function *f;
   kva_arena *arena;
   kva_memory_plan *plan;
-  int32_t *buffer_of;      /* by value id, -1: none yet */
-  int32_t *state_buffer;   /* by state id, -1: none yet */
-  kva_value **old_value;   /* by state id: the read of it, or NULL */
-  bool *marked;            /* by value id, for one kernel at a time: depends on the state in question */
+  int32_t *buffer_of;    /* by value id, -1: none yet */
+  int32_t *state_buffer; /* by state id, -1: none yet */
+  kva_value **old_value; /* by state id: the read of it, or NULL */
+  bool *marked;          /* by value id, for one kernel at a time: depends on the state in question */
 } planner;
 
 static int32_t new_buffer(planner *p, kva_plan_buffer b) {
@@ -29,7 +29,8 @@ static int32_t new_buffer(planner *p, kva_plan_buffer b) {
 
 static int32_t state_buffer(planner *p, kva_state *s) {
   if (p->state_buffer[s->id] < 0)
-    p->state_buffer[s->id] = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_STATE, .type = s->type, .name = s->name, .state = s});
+    p->state_buffer[s->id] =
+        new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_STATE, .type = s->type, .name = s->name, .state = s});
   return p->state_buffer[s->id];
 }
 
@@ -37,7 +38,8 @@ static bool is_step(const kva_node *n) {
   return n->op->lower_kind != KVA_LOWER_NONE ? !kva_is(n, KVA_OP_reshape) : kva_is(n, KVA_OP_kernel);
 }
 
-/* ---- which step a node runs in --------------------------------------------------------------------------------------------- */
+/* ---- which step a node runs in
+ * --------------------------------------------------------------------------------------------- */
 
 static int32_t *number_steps(planner *p) {
   int32_t *step_of = KVA_NEW_ARRAY(p->arena, int32_t, p->m->next_node_id);
@@ -46,7 +48,8 @@ static int32_t *number_steps(planner *p) {
   return step_of;
 }
 
-/* ---- state written in place ------------------------------------------------------------------------------------------------- */
+/* ---- state written in place
+ * ------------------------------------------------------------------------------------------------- */
 
 /* The value behind reshapes. */
 static kva_value *storage_root(kva_value *v) {
@@ -87,8 +90,8 @@ static void mark_dependent(planner *p, const kva_node *kernel, const kva_state *
   for (uint32_t r = 0; r < kernel->n_results; r++) dependent[r] = p->marked[kva_graph_output(g, r)->id];
 }
 
-/* The kernel that computes v reads s as well, and may all the same write v to s's memory. An element is loaded once, and
- * before whatever depends on it: so it is loaded before v is stored if v depends on it, or if nothing does. */
+/* The kernel that computes v reads s as well, and may all the same write v to s's memory. An element is loaded once,
+ * and before whatever depends on it: so it is loaded before v is stored if v depends on it, or if nothing does. */
 static bool reads_before_writing(planner *p, const kva_value *v, const kva_state *s) {
   if (!is_elementwise_kernel(v->def, s->type)) return false;
   bool *dependent = KVA_NEW_ARRAY(p->arena, bool, v->def->n_results);
@@ -137,7 +140,9 @@ static void assign_states(planner *p, const int32_t *step_of) {
   }
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------------------- */
+/* ---- buffers
+ * -------------------------------------------------------------------------------------------------------------------
+ */
 
 static void assign_inputs(planner *p) {
   kva_graph *g = p->f->graph;
@@ -148,8 +153,8 @@ static void assign_inputs(planner *p) {
   }
 }
 
-/* Outputs that a step computes are written in place; the others (inputs, states, constants, duplicates) are copied at the
- * end. */
+/* Outputs that a step computes are written in place; the others (inputs, states, constants, duplicates) are copied at
+ * the end. */
 static void assign_outputs(planner *p) {
   const kva_graph *g = p->f->graph;
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
@@ -172,7 +177,9 @@ static int32_t buffer_for(planner *p, kva_value *v) {
   if (*slot >= 0) return *slot;
   if (state_of_read(v)) return *slot = state_buffer(p, state_of_read(v));
   if (kva_constant_of(v))
-    return *slot = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_CONST, .type = v->type, .name = v->name, .data = kva_constant_of(v)});
+    return *slot = new_buffer(
+               p, (kva_plan_buffer){
+                      .place = KVA_PLACE_CONST, .type = v->type, .name = v->name, .data = kva_constant_of(v)});
   return *slot = new_temporary(p, v->type, v->name);
 }
 
@@ -183,7 +190,9 @@ static void touch(planner *p, int32_t buffer, int32_t step) {
   if (step > b->last_step) b->last_step = step;
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------------------- */
+/* ---- steps
+ * ----------------------------------------------------------------------------------------------------------------------
+ */
 
 static void push_step(planner *p, kva_node *node, uint32_t n_args, const int32_t *args) {
   int32_t step = (int32_t)p->plan->steps.len;

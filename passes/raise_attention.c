@@ -2,7 +2,8 @@
  *
  *   * c, / c                  scale; also on q or k before the product
  *   c * tanh(. / c)           soft cap
- *   + mask, where(m, ., -inf) masks; those that only bound s - t become `causal` and `window`, the rest stays a mask
+ *   + mask, where(m, ., -inf) masks; those that only bound s - t become `causal` and `window`, a linear one ALiBi slopes,
+ *                             the rest stays a mask
  *   widening casts            attention computes in float and rounds once anyway
  *
  * and keys and values may be repeated over groups of query heads (expand and reshape, or a gather of heads), which
@@ -275,6 +276,41 @@ static kva_value *as_added(kva_builder *b, const kept_mask *m, kva_dtype t) {
   return m->factor == 1 ? added : kva_mul(b, added, kva_const_scalar(b, t, m->factor));
 }
 
+/* ALiBi: an added slope * (s - t), per head. Terms that do not vary along the keys do not change a softmax, so under a
+ * causal mask any slope * (s + c t + d) is one: attention subtracts slope * (t + offset - s) for visible keys. */
+static kva_value *slopes_of(scores *s, const kept_mask *m) {
+  kva_builder *b = s->b;
+  const kva_node *n = m->value->def;
+  kva_dim heads = kva_operand_type(s->product, 0)->dims[1];
+  kva_line line;
+  if (m->kind != KVA_MASK_ADDED || !s->seen.upper || !n || !kva_is(n, KVA_OP_mul)) return NULL;
+  for (uint32_t i = 0; i < 2; i++) {
+    kva_value *slopes = kva_operand(n, i);
+    const kva_type *t = slopes->type;
+    if (!kva_line_of(b->m->exprs, kva_operand(n, 1 - i), &line) || line.c[0] * line.c[0] != 1) continue;
+    bool per_head = t->rank >= 3 && t->dims[t->rank - 3] == heads && kva_type_elements(b->m, t) == heads;
+    bool only_keys = true;
+    for (uint32_t k = 2; k < KVA_MAX_RANK; k++) only_keys &= line.c[k] == 0;
+    if (!per_head || !only_keys) continue;
+    slopes = kva_reshape(b, slopes, 1, &heads);
+    double factor = m->factor * (double)line.c[0];
+    return factor == 1 ? slopes : kva_mul(b, slopes, kva_scalar_like(b, slopes, factor));
+  }
+  return NULL;
+}
+
+/* Takes the first mask that is ALiBi out of the list. */
+static kva_value *take_slopes(scores *s) {
+  for (uint32_t i = 0; i < s->n_masks; i++) {
+    kva_value *slopes = s->product->results[0].type->rank == 4 ? slopes_of(s, &s->masks[i]) : NULL;
+    if (!slopes) continue;
+    s->n_masks--;
+    memmove(&s->masks[i], &s->masks[i + 1], (s->n_masks - i) * sizeof *s->masks);
+    return slopes;
+  }
+  return NULL;
+}
+
 /* One bool mask where all are, else one to be added; NULL: there are none. */
 static kva_value *one_mask(scores *s, kva_dtype t) {
   kva_builder *b = s->b;
@@ -335,9 +371,10 @@ static kva_value *build_attention(scores *s, kva_value *v) {
   attrs.scale = scale_attr(s->cap != 0 ? s->scale * s->cap : s->scale, q->type->dims[rank - 1]);
   set_bounds(s, &attrs);
   if (!may_be_mask(s)) return NULL;
-  kva_value *mask = mask_with_heads(b, one_mask(s, q->type->dtype), rank);
-  kva_value *operands[4] = {with_heads(b, q), with_heads(b, k), with_heads(b, v), mask};
-  return kva_reshape_like(b, kva_build(b, KVA_OP_attention, mask ? 4 : 3, operands, &attrs), y);
+  kva_value *slopes = take_slopes(s), *mask = mask_with_heads(b, one_mask(s, q->type->dtype), rank);
+  kva_value *operands[5] = {with_heads(b, q), with_heads(b, k), with_heads(b, v), mask, slopes};
+  uint32_t n_operands = slopes ? 5 : mask ? 4 : 3;
+  return kva_reshape_like(b, kva_build(b, KVA_OP_attention, n_operands, operands, &attrs), y);
 }
 
 kva_value *kva_raise_attention(kva_builder *b) {

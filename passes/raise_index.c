@@ -109,6 +109,13 @@ bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
   return true;
 }
 
+static bool line_of_negation(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  if (!kva_line_of(c, kva_operand(n, 0), out)) return false;
+  for (int k = 0; k < KVA_MAX_RANK; k++) out->c[k] = -out->c[k];
+  out->base = kva_expr_muli(c, out->base, -1);
+  return true;
+}
+
 static bool line_of_iota(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   const kva_iota_attrs *a = n->attrs;
   *out = constant_line(c, 0);
@@ -131,6 +138,7 @@ static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   case KVA_OP_add: return line_of_sum(c, n, 1, out);
   case KVA_OP_sub: return line_of_sum(c, n, -1, out);
   case KVA_OP_mul: return line_of_product(c, n, out);
+  case KVA_OP_neg: return line_of_negation(c, n, out);
   case KVA_OP_cast: return n->results[0].type->dtype != KVA_BOOL && kva_line_of(c, kva_operand(n, 0), out);
   case KVA_OP_expand:
   case KVA_OP_reshape:

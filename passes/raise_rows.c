@@ -222,23 +222,26 @@ static int axis_of_pad(const kva_node *n) {
   return moved == 1 ? found : -1;
 }
 
-static int axis_of_factors(const kva_node *n) {
-  int found = -1;
-  for (uint32_t i = 0; i < n->n_operands && found < 0; i++)
-    if (kva_operand(n, i)->type->rank == n->results[0].type->rank) found = kva_rows_axis(kva_operand(n, i));
-  return found;
-}
-
-int kva_rows_axis(const kva_value *v) {
+static int axis_of_movement(const kva_value *v) {
   const kva_node *n = v->def;
   if (!n) return -1;
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_slice: return axis_of_slice(n);
   case KVA_OP_pad: return axis_of_pad(n);
   case KVA_OP_concat: return (int)kva_axis(((const kva_concat_attrs *)n->attrs)->axis, n->results[0].type->rank);
-  case KVA_OP_cast: return kva_rows_axis(kva_operand(n, 0));
-  case KVA_OP_mul:
-  case KVA_OP_where: return axis_of_factors(n);
   default: return -1;
   }
+}
+
+int kva_rows_axis(const kva_value *v) {
+  const kva_node *n = v->def;
+  int found = axis_of_movement(v);
+  while (n && kva_is(n, KVA_OP_cast) && found < 0) {
+    found = axis_of_movement(kva_operand(n, 0));
+    n = kva_operand(n, 0)->def;
+  }
+  bool masked = n && (kva_is(n, KVA_OP_mul) || kva_is(n, KVA_OP_where));
+  for (uint32_t i = 0; masked && i < n->n_operands && found < 0; i++)
+    if (kva_operand_type(n, i)->rank == n->results[0].type->rank) found = axis_of_movement(kva_operand(n, i));
+  return found;
 }

@@ -1,10 +1,10 @@
 /* From a loss to a training step.
  *
- * What: function "loss" (forward + loss + metrics, made by the frontend) becomes two: "eval", the same under the name that
- * the runtime asks for, and "train_step" with one more input, the scalar learning rate `lr`: forward, gradients, global-norm
- * clipping, optimiser updates of every trained parameter, step counter.
- * Outputs of train_step: those of "loss", then grad_norm when clipping is on.
- * Optimiser moments are states "<parameter>.m" and so on; the counter is state "train.step". */
+ * What: function "loss" (forward + loss + metrics, made by the frontend) becomes two: "eval", the same under the name
+ * that the runtime asks for, and "train_step" with one more input, the scalar learning rate `lr`: forward, gradients,
+ * global-norm clipping, optimiser updates of every trained parameter, step counter. Outputs of train_step: those of
+ * "loss", then grad_norm when clipping is on. Optimiser moments are states "<parameter>.m" and so on; the counter is
+ * state "train.step". */
 #include "passes/passes_internal.h"
 
 #include <math.h>
@@ -36,7 +36,8 @@ static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
 }
 
 static kva_state *moment_state(kva_module *m, kva_state *param, const char *suffix) {
-  kva_state *s = kva_state_create(m, kva_arena_printf(m->arena, "%s.%s", param->name, suffix), param->type, KVA_STATE_MOMENT);
+  kva_state *s =
+      kva_state_create(m, kva_arena_printf(m->arena, "%s.%s", param->name, suffix), param->type, KVA_STATE_MOMENT);
   s->init = KVA_INIT_ZEROS;
   s->of = param;
   return s;
@@ -58,7 +59,8 @@ static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n) {
 
 /* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. */
 static kva_value *clip_scale(kva_builder *b, kva_value *norm, double clip) {
-  kva_value *ratio = kva_div(b, kva_const_scalar(b, KVA_F32, clip), kva_add(b, norm, kva_const_scalar(b, KVA_F32, 1e-6)));
+  kva_value *ratio =
+      kva_div(b, kva_const_scalar(b, KVA_F32, clip), kva_add(b, norm, kva_const_scalar(b, KVA_F32, 1e-6)));
   return kva_build2(b, KVA_OP_min, ratio, kva_const_scalar(b, KVA_F32, 1));
 }
 
@@ -101,7 +103,8 @@ static kva_status update_parameter(update *u, kva_state *p, kva_value *g) {
     kva_adamw_attrs a = {.beta1 = s->beta1, .beta2 = s->beta2, .eps = s->eps, .weight_decay = decay};
     update_with_moments(u, KVA_OP_adamw, p, g, 2, (const char *const[]){"m", "v"}, true, &a);
   } else {
-    return kva_error(u->b->m->diag, &s->loc, "unknown optimizer '%s'; known: sgd, momentum, adagrad, adamw", s->optimizer);
+    return kva_error(u->b->m->diag, &s->loc, "unknown optimizer '%s'; known: sgd, momentum, adagrad, adamw",
+                     s->optimizer);
   }
   return KVA_OK;
 }

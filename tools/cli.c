@@ -40,16 +40,16 @@ static bool store_number(const kva_option *o, const char *value) {
 
 static bool store(const kva_option *o, const char *value) {
   switch (o->kind) {
-    case KVA_OPTION_FLAG: *(bool *)o->target = true; return true;
-    case KVA_OPTION_INT:
-    case KVA_OPTION_FLOAT: return store_number(o, value);
-    case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
-    case KVA_OPTION_LIST: {
-      kva_strings *list = o->target;
-      if (list->n == sizeof list->v / sizeof *list->v) return false;
-      list->v[list->n++] = value;
-      return true;
-    }
+  case KVA_OPTION_FLAG: *(bool *)o->target = true; return true;
+  case KVA_OPTION_INT:
+  case KVA_OPTION_FLOAT: return store_number(o, value);
+  case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
+  case KVA_OPTION_LIST: {
+    kva_strings *list = o->target;
+    if (list->n == sizeof list->v / sizeof *list->v) return false;
+    list->v[list->n++] = value;
+    return true;
+  }
   }
   return false;
 }

@@ -21,9 +21,9 @@ typedef struct kva_strings {
 } kva_strings;
 
 typedef struct kva_option {
-  const char *name;  /* "--steps" */
+  const char *name;       /* "--steps" */
   const char *short_name; /* "-D", or NULL */
-  const char *value; /* "N" in the help text; NULL for flags */
+  const char *value;      /* "N" in the help text; NULL for flags */
   kva_option_kind kind;
   void *target;
   const char *help;
@@ -37,9 +37,9 @@ typedef struct kva_verb {
   int (*run)(int argc, char **argv);
 } kva_verb;
 
-/* Reads options and positional arguments. Returns -1 to go on, else the exit code (0 after --help, 2 after an error, both
- * already printed). positional must hold `max_positional` entries; *n_positional is set. `--json`, `-h` and `--help` are
- * known to every verb. */
+/* Reads options and positional arguments. Returns -1 to go on, else the exit code (0 after --help, 2 after an error,
+ * both already printed). positional must hold `max_positional` entries; *n_positional is set. `--json`, `-h` and
+ * `--help` are known to every verb. */
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional);
 
@@ -47,8 +47,8 @@ int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option 
 bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
                      const kva_define **out_defines);
 
-/* Loads a model with -D and --pin lists; prints diagnostics, warnings too, and clears them. Returns -1 and the module, or
- * an exit code. */
+/* Loads a model with -D and --pin lists; prints diagnostics, warnings too, and clears them. Returns -1 and the module,
+ * or an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module);
 /* Prints diag to stderr and returns the exit code of status. */

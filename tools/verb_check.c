@@ -3,14 +3,18 @@
 
 static int run(int argc, char **argv);
 
-const kva_verb kva_verb_check = {
-    "check", "MODEL [options]", "list what a model uses and everything that is unsupported",
-    "Reads the model and prints one row per (domain, operator, version) with its count; unsupported rows carry the reason\n"
-    "and the first node. Of a text (.kv) the rows are the operators that it becomes. Exit code 0: all supported; 1: something is not, or the model is wrong.\n\n"
-    "Examples:\n  kvasir check model.onnx\n  kvasir check models/lm.kv -D preset=small",
-    run};
+const kva_verb kva_verb_check = {"check", "MODEL [options]",
+                                 "list what a model uses and everything that is unsupported",
+                                 "Reads the model and prints one row per (domain, operator, version) with its count; "
+                                 "unsupported rows carry the reason\n"
+                                 "and the first node. Of a text (.kv) the rows are the operators that it becomes. Exit "
+                                 "code 0: all supported; 1: something is not, or the model is wrong.\n\n"
+                                 "Examples:\n  kvasir check model.onnx\n  kvasir check models/lm.kv -D preset=small",
+                                 run};
 
-static const char *or_else(const char *text, const char *otherwise) { return text && *text ? text : otherwise; }
+static const char *or_else(const char *text, const char *otherwise) {
+  return text && *text ? text : otherwise;
+}
 
 static void print_row(const kva_check_row *r) {
   printf("%-4s %-20s %-24s %4lld  x%-6lld", r->supported ? "ok" : "NO", or_else(r->domain, "ai.onnx"), r->op_type,
@@ -25,8 +29,8 @@ static void print_json_row(const kva_check_row *r) {
   kva_text_add_quoted(&t, or_else(r->domain, "ai.onnx"));
   kva_text_add(&t, ", \"operator\": ");
   kva_text_add_quoted(&t, r->op_type);
-  kva_text_add(&t, ", \"version\": %lld, \"count\": %lld, \"supported\": %s", (long long)r->version, (long long)r->count,
-               r->supported ? "true" : "false");
+  kva_text_add(&t, ", \"version\": %lld, \"count\": %lld, \"supported\": %s", (long long)r->version,
+               (long long)r->count, r->supported ? "true" : "false");
   if (!r->supported) {
     kva_text_add(&t, ", \"reason\": ");
     kva_text_add_quoted(&t, or_else(r->reason, ""));
@@ -53,7 +57,8 @@ static void count_loaded(const kva_module *m, kva_arena *arena, kva_check_report
     for (const kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) counts[n->op->id]++;
   for (uint32_t i = 0; i < kva_ops.n; i++) {
     if (!counts[i] || i == KVA_OP_return) continue;
-    kva_check_row row = {.domain = "kv", .op_type = kva_ops.ops[i]->name, .version = 1, .count = counts[i], .supported = true};
+    kva_check_row row = {
+        .domain = "kv", .op_type = kva_ops.ops[i]->name, .version = 1, .count = counts[i], .supported = true};
     KVA_PUSH(arena, &out->rows, row);
   }
 }

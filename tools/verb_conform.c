@@ -1,8 +1,8 @@
 /* kvasir conform: runs folders of ONNX models with recorded inputs and outputs, as in the official test suite.
  *
- * A case is a folder with model.onnx and test_data_set_*, or a file light_<name>.onnx with light_<name>_output_0.pb beside
- * it (input: i / n in row-major order, as the suite defines). Every case runs in a process of its own, so that none can
- * take the others down. Tolerance as the suite's: |a - b| <= atol + rtol * |b|, shapes and types equal. */
+ * A case is a folder with model.onnx and test_data_set_*, or a file light_<name>.onnx with light_<name>_output_0.pb
+ * beside it (input: i / n in row-major order, as the suite defines). Every case runs in a process of its own, so that
+ * none can take the others down. Tolerance as the suite's: |a - b| <= atol + rtol * |b|, shapes and types equal. */
 #include "tools/cli.h"
 
 #include <dirent.h>
@@ -17,7 +17,8 @@ static int run(int argc, char **argv);
 
 const kva_verb kva_verb_conform = {
     "conform", "DIR... [options]", "run ONNX test folders and compare with their recorded outputs",
-    "Searches each DIR for cases and closes with `N passed, M failed, K skipped`. A case is skipped, with its reason, when\n"
+    "Searches each DIR for cases and closes with `N passed, M failed, K skipped`. A case is skipped, with its reason, "
+    "when\n"
     "it uses something that Kvasir does not support (see kvasir check). Exit code 0: none failed.\n\n"
     "Example:\n  kvasir conform onnx-suite/data/node --filter softmax -v",
     run};
@@ -36,7 +37,8 @@ typedef struct paths {
 
 typedef enum outcome { OUTCOME_PASS = 0, OUTCOME_FAIL = 1, OUTCOME_SKIP = 77 } outcome;
 
-/* ---- finding cases ---------------------------------------------------------------------------------------------------- */
+/* ---- finding cases
+ * ---------------------------------------------------------------------------------------------------- */
 
 static void add_path(paths *p, const char *path) {
   if (p->n == p->cap) {
@@ -73,15 +75,20 @@ static void find_cases(const char *dir, int depth, paths *out) {
     if (e->d_name[0] == '.' || !join(path, dir, e->d_name)) continue;
     struct stat s;
     if (stat(path, &s) != 0) continue;
-    if (S_ISDIR(s.st_mode)) find_cases(path, depth + 1, out);
-    else if (!strncmp(e->d_name, "light_", 6) && has_suffix(path, ".onnx")) add_path(out, path);
+    if (S_ISDIR(s.st_mode))
+      find_cases(path, depth + 1, out);
+    else if (!strncmp(e->d_name, "light_", 6) && has_suffix(path, ".onnx"))
+      add_path(out, path);
   }
   closedir(d);
 }
 
-static int compare_paths(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+static int compare_paths(const void *a, const void *b) {
+  return strcmp(*(char *const *)a, *(char *const *)b);
+}
 
-/* ---- comparing ---------------------------------------------------------------------------------------------------------- */
+/* ---- comparing
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool element_close(const kva_wide *w, const kva_wide *expected, int64_t i, const conform_options *o) {
   if (!expected->f) return w->i[i] == expected->i[i];
@@ -100,8 +107,8 @@ static bool same_shape(const kva_tensor *t, const kva_wide *expected) {
 
 static outcome compare(const kva_tensor *t, const kva_wide *expected, const conform_options *o, kva_text *why) {
   if (!same_shape(t, expected)) {
-    kva_text_add(why, "output has type %s rank %d, expected %s rank %u, or another shape", kva_dtype_name(t->dtype), t->rank,
-                 kva_dtype_name(expected->dtype), expected->rank);
+    kva_text_add(why, "output has type %s rank %d, expected %s rank %u, or another shape", kva_dtype_name(t->dtype),
+                 t->rank, kva_dtype_name(expected->dtype), expected->rank);
     return OUTCOME_FAIL;
   }
   kva_wide *w = kva_wide_from_data(t->dtype, expected->rank, t->dims, t->data);
@@ -115,7 +122,8 @@ static outcome compare(const kva_tensor *t, const kva_wide *expected, const conf
   return result;
 }
 
-/* ---- running one case ------------------------------------------------------------------------------------------------------ */
+/* ---- running one case
+ * ------------------------------------------------------------------------------------------------------ */
 
 static bool tensor_from_wide(const kva_wide *w, kva_tensor *out) {
   int64_t bytes;
@@ -179,7 +187,8 @@ static outcome run_data_set(kva_session *s, const char *data_set, bool light, co
   return result;
 }
 
-static outcome run_data_sets(kva_session *s, const char *path, const conform_options *o, kva_diag *diag, kva_text *why) {
+static outcome run_data_sets(kva_session *s, const char *path, const conform_options *o, kva_diag *diag,
+                             kva_text *why) {
   char name[64], data_set[4096];
   if (has_suffix(path, ".onnx")) {
     snprintf(data_set, sizeof data_set, "%.*s_output_0.pb", (int)(strlen(path) - 5), path);
@@ -213,7 +222,8 @@ static outcome run_case(const char *path, const conform_options *o, kva_text *wh
   return result;
 }
 
-/* ---- a process for every case ------------------------------------------------------------------------------------------------ */
+/* ---- a process for every case
+ * ------------------------------------------------------------------------------------------------ */
 
 static outcome run_isolated(const char *path, const conform_options *o, char *why, size_t size) {
   int pipe_fd[2];
@@ -237,8 +247,10 @@ static outcome run_isolated(const char *path, const conform_options *o, char *wh
   int wait_status = 0;
   if (pid < 0 || waitpid(pid, &wait_status, 0) != pid) return OUTCOME_FAIL;
   if (WIFEXITED(wait_status)) return (outcome)WEXITSTATUS(wait_status);
-  if (WTERMSIG(wait_status) == SIGALRM) snprintf(why, size, "took longer than %lld s", (long long)o->seconds);
-  else snprintf(why, size, "ended by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
+  if (WTERMSIG(wait_status) == SIGALRM)
+    snprintf(why, size, "took longer than %lld s", (long long)o->seconds);
+  else
+    snprintf(why, size, "ended by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
   return OUTCOME_FAIL;
 }
 
@@ -263,12 +275,17 @@ static int run_all(const paths *cases, const conform_options *o) {
     char why[1024];
     outcome result = run_isolated(cases->v[i], o, why, sizeof why);
     print_case(cases->v[i], result, why, o);
-    if (result == OUTCOME_PASS) passed++;
-    else if (result == OUTCOME_SKIP) skipped++;
-    else failed++;
+    if (result == OUTCOME_PASS)
+      passed++;
+    else if (result == OUTCOME_SKIP)
+      skipped++;
+    else
+      failed++;
   }
-  if (o->json) printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu}\n", passed, failed, skipped);
-  else printf("%zu passed, %zu failed, %zu skipped\n", passed, failed, skipped);
+  if (o->json)
+    printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu}\n", passed, failed, skipped);
+  else
+    printf("%zu passed, %zu failed, %zu skipped\n", passed, failed, skipped);
   return failed ? EXIT_NO : EXIT_DONE;
 }
 

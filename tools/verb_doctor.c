@@ -8,7 +8,8 @@
 static int run(int argc, char **argv);
 
 const kva_verb kva_verb_doctor = {"doctor", "[options]", "show what this machine offers and what follows from it",
-                                  "Exit code 0 when models can be compiled and run on the CPU of this machine, else 3.", run};
+                                  "Exit code 0 when models can be compiled and run on the CPU of this machine, else 3.",
+                                  run};
 
 static const char *driver_state(void) {
   void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);

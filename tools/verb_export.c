@@ -14,8 +14,10 @@ static const void *state_bytes(void *user, const kva_state *s) {
   return kva_session_state(user, s->name, &t) ? t.data : NULL;
 }
 
-/* Parameters get the values that a session with this seed starts from; the graph that is written is the one as loaded. */
-static kva_status export_model(kva_module *m, kva_module *compiled_source, const char *out, uint64_t seed, kva_diag *diag) {
+/* Parameters get the values that a session with this seed starts from; the graph that is written is the one as loaded.
+ */
+static kva_status export_model(kva_module *m, kva_module *compiled_source, const char *out, uint64_t seed,
+                               kva_diag *diag) {
   kva_compiled *c;
   KVA_TRY(kva_compile(compiled_source, &(kva_compile_options){.target = {.opt_level = 0}}, diag, &c));
   kva_session *s = NULL;

@@ -7,14 +7,15 @@
 
 static int run(int argc, char **argv);
 
-const kva_verb kva_verb_run = {
-    "run", "MODEL [options]", "compile a model and run it on tensors",
-    "Inputs are .npy files, by name or in order; those not given are filled with random numbers (integers: 0 or 1), for which\n"
-    "every symbolic dimension must be pinned. Parameters of a .kv model start from --seed. Prints a line for every output.\n\n"
-    "Examples:\n"
-    "  kvasir run model.onnx --input x=x.npy --output out/\n"
-    "  kvasir run models/lm.kv -D preset=small --pin B=1 --pin T=16",
-    run};
+const kva_verb kva_verb_run = {"run", "MODEL [options]", "compile a model and run it on tensors",
+                               "Inputs are .npy files, by name or in order; those not given are filled with random "
+                               "numbers (integers: 0 or 1), for which\n"
+                               "every symbolic dimension must be pinned. Parameters of a .kv model start from --seed. "
+                               "Prints a line for every output.\n\n"
+                               "Examples:\n"
+                               "  kvasir run model.onnx --input x=x.npy --output out/\n"
+                               "  kvasir run models/lm.kv -D preset=small --pin B=1 --pin T=16",
+                               run};
 
 typedef struct run_options {
   kva_strings inputs, defines, pins;
@@ -22,7 +23,8 @@ typedef struct run_options {
   int64_t threads, seed, repeat;
 } run_options;
 
-/* ---- inputs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- inputs
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static const char *given_file(const run_options *o, const char *name, uint32_t *next_unnamed) {
   for (uint32_t i = 0; i < o->inputs.n; i++) {
@@ -40,16 +42,20 @@ static kva_status random_input(const kva_buffer_desc *b, int index, uint64_t see
   for (int32_t d = 0; d < b->rank; d++) {
     const kva_formula *f = &b->dims[d];
     if (f->n != 1 || f->words[0].op != KVA_FORMULA_CONST)
-      return kva_error(diag, NULL, "input '%s': dimension %d is symbolic; give a file, or fix it with --pin", b->name, d);
+      return kva_error(diag, NULL, "input '%s': dimension %d is symbolic; give a file, or fix it with --pin", b->name,
+                       d);
     out->dims[d] = f->words[0].arg;
     if (!kva_mul_size(n, out->dims[d], &n)) return kva_error(diag, NULL, "input '%s' is too large", b->name);
   }
   int64_t bytes = kva_tensor_bytes(out);
-  if (bytes < 0 || !(out->data = calloc((size_t)bytes + 1, 1))) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for input '%s'", b->name);
+  if (bytes < 0 || !(out->data = calloc((size_t)bytes + 1, 1)))
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for input '%s'", b->name);
   for (int64_t i = 0; i < n; i++) {
     uint32_t bits = kva_philox4x32((uint64_t)i, (uint64_t)index, seed).v[0];
-    if (kva_dtype_is_float(out->dtype)) kva_store_f64(out->dtype, out->data, i, 2 * kva_uniform01(bits) - 1);
-    else kva_store_i64(out->dtype, out->data, i, bits & 1);
+    if (kva_dtype_is_float(out->dtype))
+      kva_store_f64(out->dtype, out->data, i, 2 * kva_uniform01(bits) - 1);
+    else
+      kva_store_i64(out->dtype, out->data, i, bits & 1);
   }
   return KVA_OK;
 }
@@ -71,7 +77,8 @@ static kva_status check_inputs(const kva_program *p, const run_options *o, kva_d
     int len = equals ? (int)(equals - o->inputs.v[i]) : 0;
     if (!equals || is_input(p, o->inputs.v[i], (size_t)len)) continue;
     kva_text known = {0};
-    for (int32_t k = 0; k < p->n_inputs; k++) kva_text_add(&known, "%s%s", k ? ", " : "", p->buffers[p->inputs[k]].name);
+    for (int32_t k = 0; k < p->n_inputs; k++)
+      kva_text_add(&known, "%s%s", k ? ", " : "", p->buffers[p->inputs[k]].name);
     kva_status status = kva_error(diag, NULL, "the model has no input '%.*s'; it has: %s", len, o->inputs.v[i],
                                   known.data ? known.data : "none");
     kva_text_free(&known);
@@ -91,7 +98,8 @@ static kva_status read_inputs(const kva_program *p, const run_options *o, kva_di
   return KVA_OK;
 }
 
-/* ---- outputs ---------------------------------------------------------------------------------------------------------------- */
+/* ---- outputs
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static double element(const kva_tensor *t, int64_t i) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
@@ -134,7 +142,8 @@ static kva_status write_outputs(const kva_program *p, const char *dir, const kva
   return KVA_OK;
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------------------- */
+/* ---- running
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 static kva_status run_repeatedly(kva_session *s, const run_options *o, kva_diag *diag, const kva_tensor *in,
                                  kva_tensor *out) {

@@ -29,8 +29,10 @@ typedef struct show_options {
 
 static void print_graph(kva_module *m, const char *format) {
   kva_text text = {0};
-  if (!strcmp(format, "dot")) kva_module_print_dot(m, &text);
-  else kva_module_print(m, &text);
+  if (!strcmp(format, "dot"))
+    kva_module_print_dot(m, &text);
+  else
+    kva_module_print(m, &text);
   fputs(text.data ? text.data : "", stdout);
   kva_text_free(&text);
 }
@@ -103,9 +105,12 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
   }
   kva_arena *arena = kva_arena_create();
   kva_status status = KVA_OK;
-  if (!strcmp(o->stage, "plan")) status = show_plans(*m, arena);
-  else if (!strcmp(o->stage, "kernels")) status = show_kernels(*m, arena, o->cpu, diag);
-  else print_graph(*m, o->format);
+  if (!strcmp(o->stage, "plan"))
+    status = show_plans(*m, arena);
+  else if (!strcmp(o->stage, "kernels"))
+    status = show_kernels(*m, arena, o->cpu, diag);
+  else
+    print_graph(*m, o->format);
   kva_arena_destroy(arena);
   return status;
 }
@@ -119,7 +124,8 @@ static bool is_one_of(const char *s, const char *const *list) {
 static int run(int argc, char **argv) {
   show_options o = {.stage = "graph", .format = "text"};
   const kva_option options[] = {
-      {"--stage", NULL, "STAGE", KVA_OPTION_STRING, &o.stage, "source, graph (default), fused, plan, kernels, llvm, asm"},
+      {"--stage", NULL, "STAGE", KVA_OPTION_STRING, &o.stage,
+       "source, graph (default), fused, plan, kernels, llvm, asm"},
       {"--format", NULL, "FORMAT", KVA_OPTION_STRING, &o.format, "of graphs: text (default) or dot"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
@@ -134,7 +140,8 @@ static int run(int argc, char **argv) {
   static const char *const stages[] = {"source", "graph", "fused", "plan", "kernels", "llvm", "asm", NULL};
   static const char *const formats[] = {"text", "dot", NULL};
   if (n == 0 || !is_one_of(o.stage, stages) || !is_one_of(o.format, formats)) {
-    fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n", n == 0 ? "a model is missing" : "unknown stage or format");
+    fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n",
+            n == 0 ? "a model is missing" : "unknown stage or format");
     return EXIT_USAGE;
   }
   if (o.print_after && strcmp(o.print_after, "all") != 0 && !kva_pass_exists(o.print_after)) {

@@ -10,8 +10,10 @@ static int run(int argc, char **argv);
 
 const kva_verb kva_verb_train = {
     "train", "MODEL [options]", "train a model by its train block",
-    "Shows loss, metrics, rate and time left on a terminal, plain lines otherwise. Several --variant options train the model\n"
-    "several times, each with its own settings, into one report. Ctrl-C ends the run after the current step; metrics and\n"
+    "Shows loss, metrics, rate and time left on a terminal, plain lines otherwise. Several --variant options train the "
+    "model\n"
+    "several times, each with its own settings, into one report. Ctrl-C ends the run after the current step; metrics "
+    "and\n"
     "report are still written.\n\n"
     "Examples:\n"
     "  kvasir train models/induction.kv --report induction.html\n"
@@ -39,7 +41,8 @@ typedef struct variant {
   int n_times;
 } variant;
 
-/* ---- progress ------------------------------------------------------------------------------------------------------------ */
+/* ---- progress
+ * ------------------------------------------------------------------------------------------------------------ */
 
 static volatile sig_atomic_t stop_requested;
 static void request_stop(int signal) {
@@ -61,7 +64,8 @@ static void print_event(const progress *p, const kva_train_event *e, bool live) 
   printf("%s%-10s step %lld/%lld", live ? "\r\033[K" : "", p->name, (long long)e->step, (long long)e->steps);
   for (int i = 0; i < e->n; i++) printf("  %s%s %.4g", e->evaluation ? "eval " : "", e->names[i], e->values[i]);
   double rate = e->seconds > 0 ? (double)e->step / e->seconds : 0;
-  if (!e->evaluation && rate > 0) printf("  lr %.3g  %.1f steps/s  %.0f s left", e->lr, rate, (double)(e->steps - e->step) / rate);
+  if (!e->evaluation && rate > 0)
+    printf("  lr %.3g  %.1f steps/s  %.0f s left", e->lr, rate, (double)(e->steps - e->step) / rate);
   printf("%s", live ? "" : "\n");
   fflush(stdout);
 }
@@ -88,11 +92,14 @@ static bool on_event(void *user, const kva_train_event *e) {
   return p->status == KVA_OK && !stop_requested;
 }
 
-/* ---- settings -------------------------------------------------------------------------------------------------------------- */
+/* ---- settings
+ * -------------------------------------------------------------------------------------------------------------- */
 
 static kva_schedule schedule_of(const kva_train_spec *spec, double lr, int64_t steps) {
   static const char *const names[] = {"constant", "warmup", "cosine", "linear"};
-  kva_schedule s = {.lr = lr > 0 ? lr : spec->lr, .final_ratio = spec->final_lr_ratio, .warmup = spec->warmup_steps,
+  kva_schedule s = {.lr = lr > 0 ? lr : spec->lr,
+                    .final_ratio = spec->final_lr_ratio,
+                    .warmup = spec->warmup_steps,
                     .total = spec->total_steps > 0 ? spec->total_steps : steps};
   for (int i = 0; i < 4; i++)
     if (spec->schedule && !strcmp(spec->schedule, names[i])) s.kind = (kva_schedule_kind)i;
@@ -112,12 +119,14 @@ static kva_status create_data(const kva_module *m, const char *name, kva_diag *d
   if (n_given > 32) return kva_error(diag, &spec->loc, "more than 32 arguments of the data source");
   for (uint32_t i = 0; i < n_given; i++) {
     const char *arg = kva_map_key_at(spec->data_args, i, NULL);
-    if (strcmp(arg, LENGTH_ARG) != 0) args[n++] = (kva_data_arg){arg, *(const double *)kva_map_value_at(spec->data_args, i)};
+    if (strcmp(arg, LENGTH_ARG) != 0)
+      args[n++] = (kva_data_arg){arg, *(const double *)kva_map_value_at(spec->data_args, i)};
   }
   const kva_type *logits = kva_graph_output(m->functions.data[0]->graph, 0)->type;
   int64_t vocab = 0;
   if (logits->rank == 0 || !kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
-    return kva_error(diag, &m->functions.data[0]->loc, "built-in data needs a model whose first output ends in [..., vocabulary]");
+    return kva_error(diag, &m->functions.data[0]->loc,
+                     "built-in data needs a model whose first output ends in [..., vocabulary]");
   return kva_data_create(name, (int)n, args, vocab, diag, out);
 }
 
@@ -128,7 +137,9 @@ static bool shift_state(kva_session *s, const char *layer, size_t len, const cha
   return kva_session_state(s, name, out) && out->dtype == KVA_F32;
 }
 
-static float head_value(const kva_tensor *t, bool present, int64_t h) { return present ? ((const float *)t->data)[h] : 0; }
+static float head_value(const kva_tensor *t, bool present, int64_t h) {
+  return present ? ((const float *)t->data)[h] : 0;
+}
 
 static void collect_shifts(kva_session *s, kva_arena *arena, variant *v) {
   KVA_VEC(kva_report_shift) rows = {0};
@@ -144,8 +155,12 @@ static void collect_shifts(kva_session *s, kva_arena *arena, variant *v) {
     int64_t heads = 1;
     for (int32_t d = 0; d < k1.rank; d++) heads *= k1.dims[d];
     for (int64_t h = 0; h < heads; h++) {
-      kva_report_shift row = {kva_arena_strndup(arena, name, len), (int)h, head_value(&k1, true, h),
-                              head_value(&k2, has_k2, h), head_value(&v1, has_v1, h), head_value(&v2, has_v2, h)};
+      kva_report_shift row = {kva_arena_strndup(arena, name, len),
+                              (int)h,
+                              head_value(&k1, true, h),
+                              head_value(&k2, has_k2, h),
+                              head_value(&v1, has_v1, h),
+                              head_value(&v2, has_v2, h)};
       KVA_PUSH(arena, &rows, row);
     }
   }
@@ -153,16 +168,24 @@ static void collect_shifts(kva_session *s, kva_arena *arena, variant *v) {
   v->n_shifts = (int)rows.len;
 }
 
-/* ---- one variant -------------------------------------------------------------------------------------------------------------- */
+/* ---- one variant
+ * -------------------------------------------------------------------------------------------------------------- */
 
-static kva_status train_session(kva_session *s, const kva_module *m, const train_options *o, progress *p, kva_diag *diag) {
+static kva_status train_session(kva_session *s, const kva_module *m, const train_options *o, progress *p,
+                                kva_diag *diag) {
   const kva_train_spec *spec = m->train;
   int64_t steps = o->steps > 0 ? o->steps : spec->steps;
   if (steps <= 0) return kva_error(diag, &spec->loc, "the train block gives no number of steps; give --steps N");
   kva_data_source data = {0};
   KVA_TRY(create_data(m, o->data, diag, &data));
-  kva_train_options t = {.steps = steps, .batch = o->batch, .eval_every = o->eval_every, .eval_batches = o->eval_batches,
-                         .schedule = schedule_of(spec, o->lr, steps), .seed = (uint64_t)o->seed, .progress = on_event, .user = p};
+  kva_train_options t = {.steps = steps,
+                         .batch = o->batch,
+                         .eval_every = o->eval_every,
+                         .eval_batches = o->eval_batches,
+                         .schedule = schedule_of(spec, o->lr, steps),
+                         .seed = (uint64_t)o->seed,
+                         .progress = on_event,
+                         .user = p};
   kva_status status = kva_train(s, &data, &t, diag);
   if (data.destroy) data.destroy(data.self);
   return status == KVA_OK ? p->status : status;
@@ -193,24 +216,32 @@ static void collect_times(kva_session *s, int program, kva_arena *arena, variant
 
 static void print_times(const variant *v) {
   for (int i = 0; i < v->n_times && i < 30; i++)
-    printf("%-10s %9.3f s  %8lld calls  %s\n", v->name, v->times[i].seconds, (long long)v->times[i].calls, v->times[i].name);
+    printf("%-10s %9.3f s  %8lld calls  %s\n", v->name, v->times[i].seconds, (long long)v->times[i].calls,
+           v->times[i].name);
 }
 
 static void print_shifts(const variant *v) {
   for (int i = 0; i < v->n_shifts; i++)
-    printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", v->name, v->shifts[i].layer,
-           v->shifts[i].head, v->shifts[i].k_current, v->shifts[i].k_previous, v->shifts[i].v_current, v->shifts[i].v_previous);
+    printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", v->name,
+           v->shifts[i].layer, v->shifts[i].head, v->shifts[i].k_current, v->shifts[i].k_previous,
+           v->shifts[i].v_current, v->shifts[i].v_previous);
 }
 
-static kva_status train_compiled(kva_compiled *c, const train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena,
-                                 kva_diag *diag) {
+static kva_status train_compiled(kva_compiled *c, const train_options *o, variant *v, kva_metrics *metrics,
+                                 kva_arena *arena, kva_diag *diag) {
   kva_session *s;
-  KVA_TRY(kva_session_create(c->artifact, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed, .profile = o->profile}, diag, &s));
-  progress p = {.name = v->name, .history = v->history, .metrics = metrics, .diag = diag, .terminal = isatty(STDOUT_FILENO),
+  KVA_TRY(kva_session_create(
+      c->artifact, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed, .profile = o->profile},
+      diag, &s));
+  progress p = {.name = v->name,
+                .history = v->history,
+                .metrics = metrics,
+                .diag = diag,
+                .terminal = isatty(STDOUT_FILENO),
                 .json = o->json};
   if (!o->json)
-    printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->name, c->pass_seconds + c->codegen_seconds,
-           c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
+    printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->name,
+           c->pass_seconds + c->codegen_seconds, c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
   kva_status status = train_session(s, c->module, o, &p, diag);
   v->seconds = p.seconds;
   int program = kva_session_program(s, "train_step");
@@ -237,7 +268,8 @@ static bool is_pinned(const kva_strings *pins, const char *symbol) {
 /* Batch size and sequence length are known before compiling: as constants they make better schedules. */
 static void pin_shapes(train_options *o, const kva_train_spec *spec, kva_strings *pins, kva_arena *arena) {
   if (o->batch == 0) o->batch = spec->batch > 0 ? spec->batch : 32;
-  if (!is_pinned(pins, "B") && pins->n < 64) pins->v[pins->n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
+  if (!is_pinned(pins, "B") && pins->n < 64)
+    pins->v[pins->n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
   const double *length = spec->data_args ? kva_map_get_str(spec->data_args, LENGTH_ARG) : NULL;
   if (length && !is_pinned(pins, "T") && pins->n < 64)
     pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)*length);
@@ -272,7 +304,8 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   return code;
 }
 
-/* ---- all variants ---------------------------------------------------------------------------------------------------------------- */
+/* ---- all variants
+ * ---------------------------------------------------------------------------------------------------------------- */
 
 /* "name:a=1,b=2" */
 static void parse_variant(const char *text, kva_arena *arena, variant *v) {
@@ -302,10 +335,17 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
   for (uint32_t i = 0; i < o->defines.n; i++) config[k++] = (kva_report_item){"-D", o->defines.v[i]};
   for (uint32_t i = 0; i < n; i++) {
     runs[i] = (kva_report_run){v[i].name, v[i].history, v[i].n_shifts, v[i].shifts};
-    config[k++] = (kva_report_item){kva_arena_printf(arena, "training time, %s", v[i].name), kva_arena_printf(arena, "%.2f s", v[i].seconds)};
+    config[k++] = (kva_report_item){kva_arena_printf(arena, "training time, %s", v[i].name),
+                                    kva_arena_printf(arena, "%.2f s", v[i].seconds)};
   }
-  kva_report r = {.title = "Kvasir training report", .n_runs = (int)n, .runs = runs, .n_config = k, .config = config,
-                  .n_times = v[0].n_times, .times = v[0].times, .memory = &v[0].memory};
+  kva_report r = {.title = "Kvasir training report",
+                  .n_runs = (int)n,
+                  .runs = runs,
+                  .n_config = k,
+                  .config = config,
+                  .n_times = v[0].n_times,
+                  .times = v[0].times,
+                  .memory = &v[0].memory};
   return kva_report_write(o->report, &r, diag);
 }
 
@@ -328,8 +368,10 @@ static int train_all(train_options *o) {
     uint32_t done = 0;
     while (done < n && v[done].history) done++;
     kva_status status = write_report(o, v, done, arena, diag);
-    if (status == KVA_OK) printf("report: %s\n", o->report);
-    else code = kva_cli_fail(status, diag);
+    if (status == KVA_OK)
+      printf("report: %s\n", o->report);
+    else
+      code = kva_cli_fail(status, diag);
   }
   for (uint32_t i = 0; i < n; i++) kva_history_destroy(v[i].history);
   kva_diag_destroy(diag);
@@ -345,10 +387,12 @@ static int run(int argc, char **argv) {
       {"--lr", NULL, "X", KVA_OPTION_FLOAT, &o.lr, "learning rate (the train block's)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of initial values and data (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all); results do not depend on it"},
-      {"--data", NULL, "NAME", KVA_OPTION_STRING, &o.data, "built-in data instead of the train block's: induction, ngram, random"},
+      {"--data", NULL, "NAME", KVA_OPTION_STRING, &o.data,
+       "built-in data instead of the train block's: induction, ngram, random"},
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &o.eval_every, "steps between evaluations (100; 0: never)"},
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &o.eval_batches, "batches of an evaluation (8)"},
-      {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants, "a run with its own -D settings; may be given often"},
+      {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
+       "a run with its own -D settings; may be given often"},
       {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &o.metrics, "write JSON lines; with variants FILE-0, FILE-1, ..."},
       {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},

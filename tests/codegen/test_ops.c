@@ -1,56 +1,51 @@
-/* Every case of the operators' list, compiled, against the reference: on the host's vectors, on 256-bit ones, and in
- * the other float types. */
-#include "tools/verify/cases.h"
-#include "tools/verify/compiled.h"
+/* Compiled code against the reference, for every operator in every dtype: on the host's vectors and on 256-bit ones.
+ * Gradients: tests/ops/test_ref_cases.c; all at once: kvasir ops --verify. */
+#include "tools/verify/verify.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
 #include <cmocka.h>
 
 /* KVA_TEST_CASE=name runs the cases of one operator. */
-static bool wanted(const kva_case *c) {
-  const char *only = getenv("KVA_TEST_CASE");
-  return !only || !strcmp(only, kva_ops.ops[c->op]->name);
-}
-
-static void check_table(const kva_case_table *table, kva_dtype dtype, kva_target_options *options) {
-  int failures = 0;
-  for (uint32_t i = 0; i < table->n; i++) {
-    const kva_case *c = &table->cases[i];
-    if (!wanted(c) || (dtype && (c->dtype || !(kva_ops.ops[c->op]->traits & KVA_FLOAT)))) continue;
-    failures += !kva_case_check(c, dtype, kva_run_compiled, options);
+static void check(kva_verify_options options, bool complete) {
+  kva_verify_report report;
+  kva_diag *diag = kva_diag_create();
+  options.op = getenv("KVA_TEST_CASE");
+  assert_int_equal(kva_verify(&options, diag, &report), KVA_OK);
+  if (report.messages.len) print_error("%s", report.messages.data);
+  assert_int_equal(report.failed, 0);
+  assert_true(report.passed > 0);
+  for (uint32_t i = 0; complete && i < report.n; i++) {
+    const kva_verify_row *row = &report.rows[i];
+    if (row->op->lower_kind == KVA_LOWER_NONE) continue;
+    if (row->missing || !row->compiled) fail_msg("kv.%s: no case in some dtype (set 0x%x)", row->op->name, row->missing);
   }
-  assert_int_equal(failures, 0);
+  kva_verify_free(&report);
+  kva_diag_destroy(diag);
 }
 
-static void test_core(void **state) {
+static void test_host(void **state) {
   (void)state;
-  check_table(&kva_cases_core, KVA_DTYPE_NONE, NULL);
-}
-
-static void test_nn(void **state) {
-  (void)state;
-  check_table(&kva_cases_nn, KVA_DTYPE_NONE, NULL);
+  check((kva_verify_options){.n_random = 2, .no_gradients = true}, true);
 }
 
 static void test_avx2(void **state) {
   (void)state;
-  kva_target_options options = {.cpu = "x86-64-v3", .opt_level = 2};
-  check_table(&kva_cases_core, KVA_DTYPE_NONE, &options);
-  check_table(&kva_cases_nn, KVA_DTYPE_NONE, &options);
+  kva_target_options target = {.cpu = "x86-64-v3", .opt_level = 2};
+  check((kva_verify_options){.target = &target, .no_gradients = true}, false);
 }
 
-static void test_float_types(void **state) {
+static void test_unknown_operator(void **state) {
   (void)state;
-  static const kva_dtype types[] = {KVA_F64, KVA_F16, KVA_BF16};
-  for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-    check_table(&kva_cases_core, types[t], NULL);
-    check_table(&kva_cases_nn, types[t], NULL);
-  }
+  kva_verify_report report;
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_verify(&(kva_verify_options){.op = "nothing"}, diag, &report), KVA_INVALID);
+  assert_int_equal(kva_diag_errors(diag), 1);
+  kva_diag_destroy(diag);
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_core), cmocka_unit_test(test_nn),
-                                     cmocka_unit_test(test_avx2), cmocka_unit_test(test_float_types)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_host), cmocka_unit_test(test_avx2),
+                                     cmocka_unit_test(test_unknown_operator)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Sourced by the scripts of this folder: the tool in $KVASIR, a folder $work of the test's own, checks.
 set -euo pipefail
 : "${KVASIR:?the tool to test}"

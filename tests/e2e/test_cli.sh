@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The command line as a user meets it: help, versions, exit codes, the small verbs.
 . "$(dirname "$0")/support.sh"
 

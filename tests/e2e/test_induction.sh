@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The claim itself, small: one layer of width 8 with KV shift learns the induction task, and its key shift turns to the
 # previous token. Takes about half a minute.
 . "$(dirname "$0")/support.sh"

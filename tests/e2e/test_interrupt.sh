@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Ctrl-C and SIGTERM end a run after the current step: metrics and report are complete, the exit code is 0.
 . "$(dirname "$0")/support.sh"
 

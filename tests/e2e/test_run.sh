@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # kvasir run: tensors in, tensors out, with .npy files made and read by Python's standard library.
 . "$(dirname "$0")/support.sh"
 

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # kvasir show: every stage of every model, and what stages promise.
 . "$(dirname "$0")/support.sh"
 

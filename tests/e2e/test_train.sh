@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # kvasir train: a short induction run learns, writes metrics and a report, and gives the same bits every time.
 . "$(dirname "$0")/support.sh"
 size=(-D d=16 -D heads=2 -D ffn=32 -D vocab=64 -D pool=24 -D length=32 -D lr=1e-2)

@@ -345,6 +345,39 @@ static void test_exploding_functions(void **unused) {
   pk_expect(m, KVA_INVALID, "functions inlined");
 }
 
+/* ---- check ------------------------------------------------------------------------------------------------------- */
+
+static const kva_check_row *find_row(const kva_check_report *r, const char *op_type) {
+  for (uint32_t i = 0; i < r->rows.len; i++)
+    if (!strcmp(r->rows.data[i].op_type, op_type)) return &r->rows.data[i];
+  return NULL;
+}
+
+/* Function bodies count once, whether they are called once or twice. */
+static void test_check_model(void **unused) {
+  (void)unused;
+  char path[] = "/tmp/kvasir-onnx-XXXXXX";
+  kva_text a = call("x", "t", "", 3), b = call("t", "y", "", 0);
+  kva_text model = call_model(a, b, scale_function("", "NoSuchOp", false), scale_function("add", "Add", true));
+  int fd = mkstemp(path);
+  assert_int_equal(write(fd, model.data, model.len), model.len);
+  close(fd);
+  kva_diag *diag = kva_diag_create();
+  kva_arena *arena = kva_arena_create();
+  kva_check_report report;
+  assert_int_equal(kva_check_model(path, arena, diag, &report), KVA_OK);
+  assert_int_equal(report.unsupported, 1);
+  const kva_check_row *calls = find_row(&report, "Scale"), *unknown = find_row(&report, "NoSuchOp");
+  assert_true(calls && calls->supported && calls->count == 2 && !strcmp(calls->domain, "local"));
+  assert_true(unknown && !unknown->supported && unknown->count == 1 && unknown->version == 17 && unknown->reason);
+  assert_string_equal(unknown->first_node, "body");
+  assert_true(find_row(&report, "Constant") && !find_row(&report, "Add")); /* the second function is never called */
+  kva_arena_destroy(arena);
+  kva_diag_destroy(diag);
+  kva_text_free(&model);
+  unlink(path);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_symbols),
@@ -357,6 +390,7 @@ int main(void) {
       cmocka_unit_test(test_functions),
       cmocka_unit_test(test_recursive_function),
       cmocka_unit_test(test_exploding_functions),
+      cmocka_unit_test(test_check_model),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -59,6 +59,9 @@ static const raise_case causal[] = {
     {"window", SELF, ROWS "a = kv.where(kv.logical_and(s <= t, t - s < 3), (q @ " KT ") * 0.5, " INF ")" OUT, RAISED " !where !iota", "causal = true, window = 3", 0},
     {"window and padding", SELF ", bool[B, 1, 1, T] m", ROWS "c = kv.logical_and(kv.logical_and(s <= t, s > t - 3), kv.logical_or(m, s > -1))\na = kv.where(c, (q @ " KT ") * 0.5, " INF ")" OUT, RAISED " !where", "causal = true, window = 3", 0},
     {"causal and added bias", SELF ", double[H, T, T] n", ROWS "a = (q @ " KT ") * 0.5 + (n + kv.where(s <= t, double {0.0}, " INF "))" OUT, RAISED " !where !add", "causal = true", 0},
+    {"ALiBi", SELF, ROWS "h = double[4, 1, 1] {0.5, 0.25, 0.125, 0.0625}\na = (q @ " KT ") * 0.5 + kv.reshape <shape = [H, 1, 1]> (kv.expand <shape = [H]> (double {0.25})) * kv.cast <to = double> (s - t) + kv.where(s <= t, double {0.0}, " INF ")" OUT, RAISED " !add !where", "causal = true", 0},
+    {"ALiBi by key position", "double[B, 4, T, 4] q, double[B, 4, N + T, 4] k, double[B, 4, N + T, 4] v, double[4] h", "t = kv.iota <shape = [T, 1], axis = 0> () + kv.dims <values = [N], scalar = true> ()\ns = kv.iota <shape = [1, N + T], axis = 1> ()\nz = kv.reshape <shape = [4, 1, 1]> (h) * kv.cast <to = double> (-s)\na = kv.where(s <= t, (q @ " KT ") * 0.5 + z, " INF ")" OUT, RAISED " !add !where !iota", "offset = N", 0},
+    {"not ALiBi: without a causal mask", SELF ", double[H] h", ROWS "z = kv.reshape <shape = [H, 1, 1]> (h) * kv.cast <to = double> (s - t)\na = (q @ " KT ") * 0.5 + z" OUT, RAISED " iota*2", NULL, 0},
     {"not causal: one key ahead", SELF, ROWS "a = kv.where(s <= t + 1, (q @ " KT ") * 0.5, " INF ")" OUT, RAISED, "offset = 1", 0},
     {"not causal: the future", SELF, ROWS "a = kv.where(s >= t, (q @ " KT ") * 0.5, " INF ")" OUT, RAISED " iota*2", NULL, 0},
     {"not causal: the key itself hidden", SELF, ROWS "a = kv.where(s < t, (q @ " KT ") * 0.5, double {-1e30})" OUT, RAISED " iota*2", NULL, 0},
@@ -129,7 +132,48 @@ static const raise_case losses[] = {
     {0},
 };
 
+/* Operators that attention and rope have no gradient for must not take in parameters that training changes. */
+static uint32_t count_after_raise(const char *text, kva_op_id op) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_status status = kva_load_text(text, "trained.kv", NULL, diag, &m);
+  if (status == KVA_OK) status = kva_optimize(m, &(kva_pass_options){.verify = true});
+  kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  uint32_t found = 0;
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    for (const kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) found += kva_is(n, op);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return found;
+}
+
+#define BIASED                                                                          \
+  "model m (double[B, 2, 6, 4] q, double[B, 2, 6, 4] k) => (double[B, 2, 6, 4] y) {\n" \
+  "  param double[6, 6] bias ~ normal(0.02)\n"                                          \
+  "  a = (q @ " KT ") * 0.5 + kv.tanh(bias)\n"                                           \
+  "  y = kv.softmax <axis = -1> (a) @ k\n"                                              \
+  "}\n"
+#define ROTATED                                                                                                   \
+  "model m (double[B, 2, 6, 4] x) => (double[B, 2, 6, 4] y) {\n"                                                \
+  "  param double[6, 2] angle ~ normal(0.02)\n"                                                                    \
+  "  f = kv.concat <axis = 1> (angle, angle)\n"                                                                    \
+  "  r = kv.concat <axis = 3> (-kv.slice <starts = [0, 0, 0, 2], shape = [B, 2, 6, 2]> (x), "                      \
+  "kv.slice <starts = [0, 0, 0, 0], shape = [B, 2, 6, 2]> (x))\n"                                                  \
+  "  y = x * kv.cos(f) + r * kv.sin(f)\n"                                                                          \
+  "}\n"
+#define TRAIN "train m {\n  loss = kv.reduce_sum <keepdims = false> (y)\n  optimizer = SGD <lr = 0.1>\n}\n"
+
+static void trained_parameters_stay_outside(void **state) {
+  (void)state;
+  assert_int_equal(count_after_raise(BIASED, KVA_OP_attention), 1);
+  assert_int_equal(count_after_raise(BIASED TRAIN, KVA_OP_attention), 0);
+  assert_int_equal(count_after_raise(ROTATED, KVA_OP_rope), 1);
+  assert_int_equal(count_after_raise(ROTATED TRAIN, KVA_OP_rope), 0);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {RAISE_TEST(attention), RAISE_TEST(causal), RAISE_TEST(grouped), RAISE_TEST(rope), RAISE_TEST(losses)};
+  const struct CMUnitTest tests[] = {RAISE_TEST(attention), RAISE_TEST(causal), RAISE_TEST(grouped), RAISE_TEST(rope), RAISE_TEST(losses),
+                                     cmocka_unit_test(trained_parameters_stay_outside)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -73,7 +73,7 @@ static const raise_case mixes[] = {
     {"not a mix: weights per token and channel", "double[B, T, 8] x, double[B, T, 8] a", SHIFTED3 "y = x + a * p", "add", NULL, 0},
     {"not a mix: boundaries differ", "double[B, T, 8] x, double[B, 1, 8] s", SHIFTED3 "q = kv.concat <axis = 1> (s, kv.slice <starts = [0, 0, 0], shape = [B, T - 1, 8]> (x))\ny = x + p + 2 * q", "add", NULL, 0},
     {"not kept: the first row is another's", "double[B, T, 8] x, double[B, T, 8] u, double[8] a", "y = kv.concat <axis = 1> (kv.slice <starts = [0, 0, 0], shape = [B, 1, 8]> (u), kv.slice <starts = [0, 1, 0], shape = [B, T - 1, 8]> (x) + a * kv.slice <starts = [0, 0, 0], shape = [B, T - 1, 8]> (x))", "!kv_shift add", NULL, 0},
-    {"not kept: the second row is", "double[B, T, 8] x, double[8] a", "y = kv.concat <axis = 1> (kv.slice <starts = [0, 1, 0], shape = [B, 1, 8]> (x), kv.slice <starts = [0, 1, 0], shape = [B, T - 1, 8]> (x) + a * kv.slice <starts = [0, 0, 0], shape = [B, T - 1, 8]> (x))", "!kv_shift add", NULL, 0},
+    {"not kept: the second row is", "double[2, 6, 8] x, double[8] a", "y = kv.concat <axis = 1> (kv.slice <starts = [0, 1, 0], shape = [2, 1, 8]> (x), kv.slice <starts = [0, 1, 0], shape = [2, 5, 8]> (x) + a * kv.slice <starts = [0, 0, 0], shape = [2, 5, 8]> (x))", "!kv_shift add", NULL, 0},
     {"not worth it: far apart", "double[B, T, 8] x", "y = x + kv.pad <before = [0, 5, 0], after = [0, -5, 0]> (x)", "!kv_shift pad", NULL, 0},
     {0},
 };

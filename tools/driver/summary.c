@@ -4,7 +4,9 @@
 
 #include <stdlib.h>
 
-int64_t kva_default_symbol(const char *name) { return strcmp(name, "B") == 0 ? 1 : 2048; }
+int64_t kva_default_symbol(const char *name) {
+  return strcmp(name, "B") == 0 ? 1 : 2048;
+}
 
 static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
   const kva_binding *b = user;
@@ -26,7 +28,8 @@ static kva_status bytes_of(kva_module *m, const kva_type *t, const kva_binding *
   return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits under this binding");
 }
 
-/* ---- floating-point operations ---------------------------------------------------------------------------------------- */
+/* ---- floating-point operations
+ * ---------------------------------------------------------------------------------------- */
 
 static int64_t dim_at(const kva_type *t, uint32_t d, const kva_binding *b) {
   int64_t v = 0;
@@ -47,25 +50,25 @@ static double attention_flops(kva_module *m, const kva_node *n, const kva_bindin
 
 static double node_flops(kva_module *m, const kva_node *n, const kva_binding *b) {
   switch ((kva_op_id)n->op->id) {
-    case KVA_OP_matmul: {
-      const kva_type *x = kva_operand_type(n, 0);
-      bool transposed = ((const kva_matmul_attrs *)n->attrs)->transpose_a;
-      return 2 * size_of(m, n->results[0].type, b) * (double)dim_at(x, x->rank - (transposed ? 2 : 1), b);
-    }
-    case KVA_OP_conv: {
-      const kva_type *w = kva_operand_type(n, 1);
-      return 2 * size_of(m, n->results[0].type, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
-    }
-    case KVA_OP_conv_input_grad:
-    case KVA_OP_conv_weight_grad: {
-      const kva_type *y = kva_operand_type(n, kva_is(n, KVA_OP_conv_weight_grad));
-      const kva_type *w = kva_is(n, KVA_OP_conv_weight_grad) ? n->results[0].type : kva_operand_type(n, 1);
-      return 2 * size_of(m, y, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
-    }
-    case KVA_OP_attention: return attention_flops(m, n, b, 2);
-    case KVA_OP_attention_grad_q: return attention_flops(m, n, b, 3);
-    case KVA_OP_attention_grad_kv: return attention_flops(m, n, b, 4);
-    default: return 0;
+  case KVA_OP_matmul: {
+    const kva_type *x = kva_operand_type(n, 0);
+    bool transposed = ((const kva_matmul_attrs *)n->attrs)->transpose_a;
+    return 2 * size_of(m, n->results[0].type, b) * (double)dim_at(x, x->rank - (transposed ? 2 : 1), b);
+  }
+  case KVA_OP_conv: {
+    const kva_type *w = kva_operand_type(n, 1);
+    return 2 * size_of(m, n->results[0].type, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
+  }
+  case KVA_OP_conv_input_grad:
+  case KVA_OP_conv_weight_grad: {
+    const kva_type *y = kva_operand_type(n, kva_is(n, KVA_OP_conv_weight_grad));
+    const kva_type *w = kva_is(n, KVA_OP_conv_weight_grad) ? n->results[0].type : kva_operand_type(n, 1);
+    return 2 * size_of(m, y, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
+  }
+  case KVA_OP_attention: return attention_flops(m, n, b, 2);
+  case KVA_OP_attention_grad_q: return attention_flops(m, n, b, 3);
+  case KVA_OP_attention_grad_kv: return attention_flops(m, n, b, 4);
+  default: return 0;
   }
 }
 
@@ -78,7 +81,8 @@ static double graph_flops(kva_module *m, const kva_graph *g, const kva_binding *
   return total;
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory
+ * ------------------------------------------------------------------------------------------------------------- */
 
 static kva_status count_states(kva_module *m, const kva_binding *b, kva_summary *s) {
   for (uint32_t i = 0; i < m->states.len; i++) {
@@ -86,9 +90,12 @@ static kva_status count_states(kva_module *m, const kva_binding *b, kva_summary 
     int64_t n, bytes;
     KVA_TRY(elements(m, state->type, b, &n));
     KVA_TRY(bytes_of(m, state->type, b, &bytes));
-    if (state->kind == KVA_STATE_PARAM) s->parameters += n, s->param_bytes += bytes;
-    else if (state->kind == KVA_STATE_MOMENT) s->moment_bytes += bytes;
-    else s->other_state_bytes += bytes;
+    if (state->kind == KVA_STATE_PARAM)
+      s->parameters += n, s->param_bytes += bytes;
+    else if (state->kind == KVA_STATE_MOMENT)
+      s->moment_bytes += bytes;
+    else
+      s->other_state_bytes += bytes;
   }
   return KVA_OK;
 }
@@ -100,14 +107,14 @@ static kva_status count_buffers(kva_module *m, const kva_memory_plan *plan, cons
     int64_t bytes;
     KVA_TRY(bytes_of(m, buffer->type, b, &bytes));
     switch (buffer->place) {
-      case KVA_PLACE_INPUT: s->input_bytes += bytes; break;
-      case KVA_PLACE_OUTPUT: s->output_bytes += bytes; break;
-      case KVA_PLACE_CONST: s->constant_bytes += bytes; break;
-      case KVA_PLACE_STATE: break;
-      case KVA_PLACE_TEMP:
-        s->temp_total_bytes += bytes;
-        temps[(*n_temps)++] = (kva_lifetime){.bytes = bytes, .first = buffer->first_step, .last = buffer->last_step};
-        break;
+    case KVA_PLACE_INPUT: s->input_bytes += bytes; break;
+    case KVA_PLACE_OUTPUT: s->output_bytes += bytes; break;
+    case KVA_PLACE_CONST: s->constant_bytes += bytes; break;
+    case KVA_PLACE_STATE: break;
+    case KVA_PLACE_TEMP:
+      s->temp_total_bytes += bytes;
+      temps[(*n_temps)++] = (kva_lifetime){.bytes = bytes, .first = buffer->first_step, .last = buffer->last_step};
+      break;
     }
   }
   return KVA_OK;
@@ -129,7 +136,8 @@ static int64_t count_distinct(const kva_memory_plan *plan, uint64_t *hashes) {
   return distinct;
 }
 
-kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding, kva_summary *out_summary) {
+kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding,
+                         kva_summary *out_summary) {
   kva_summary *s = out_summary;
   *s = (kva_summary){.steps = plan->steps.len};
   kva_arena *scratch = kva_arena_create();
@@ -157,8 +165,10 @@ void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const 
   fprintf(out, "%s\n", binding->n ? " (other symbols: B=1, else 2048)" : " B=1, other symbols 2048");
   fprintf(out, "  %-22s %14lld\n", "parameters", (long long)s->parameters);
   fprintf(out, "  %-22s %14.4g per call", "contraction FLOPs", s->contraction_flops);
-  if (s->tokens) fprintf(out, ", %.4g per token (%lld tokens)", s->contraction_flops / (double)s->tokens, (long long)s->tokens);
-  fprintf(out, "\n  %-22s %14lld, of which %lld distinct\n", "kernel steps", (long long)s->steps, (long long)s->distinct_kernels);
+  if (s->tokens)
+    fprintf(out, ", %.4g per token (%lld tokens)", s->contraction_flops / (double)s->tokens, (long long)s->tokens);
+  fprintf(out, "\n  %-22s %14lld, of which %lld distinct\n", "kernel steps", (long long)s->steps,
+          (long long)s->distinct_kernels);
   print_bytes(out, "parameters", s->param_bytes);
   print_bytes(out, "optimiser moments", s->moment_bytes);
   print_bytes(out, "other state", s->other_state_bytes);
@@ -166,6 +176,7 @@ void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const 
   print_bytes(out, "inputs and outputs", s->input_bytes + s->output_bytes);
   print_bytes(out, "temporaries, peak", s->temp_peak_bytes);
   print_bytes(out, "temporaries, unshared", s->temp_total_bytes);
-  print_bytes(out, "total", s->param_bytes + s->moment_bytes + s->other_state_bytes + s->constant_bytes + s->input_bytes +
-                                s->output_bytes + s->temp_peak_bytes);
+  print_bytes(out, "total",
+              s->param_bytes + s->moment_bytes + s->other_state_bytes + s->constant_bytes + s->input_bytes +
+                  s->output_bytes + s->temp_peak_bytes);
 }

@@ -14,7 +14,7 @@ typedef struct kva_binding {
 int64_t kva_default_symbol(const char *name);
 
 typedef struct kva_summary {
-  int64_t parameters;       /* elements of trained states */
+  int64_t parameters; /* elements of trained states */
   int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
   int64_t temp_peak_bytes;  /* arena after packing by lifetime */
   int64_t temp_total_bytes; /* without sharing */

@@ -1,8 +1,9 @@
-/* Functions of the graph IR executed by compiled code, node by node: an kva_executor (tools/verify/cases.h). */
-#ifndef KVA_TESTS_SUPPORT_COMPILED_H
-#define KVA_TESTS_SUPPORT_COMPILED_H
+/* Functions of the graph IR executed by compiled code, node by node: a kva_executor (tools/verify/cases.h). */
+#ifndef KVA_TOOLS_VERIFY_COMPILED_H
+#define KVA_TOOLS_VERIFY_COMPILED_H
 
 #include "codegen/codegen.h"
+#include "tools/verify/cases.h"
 
 /* user: const kva_target_options *, or NULL for the host. Nodes may be kv.kernel groups; constants are allowed, state
  * is not. Every kernel runs in two pieces, so that results must not depend on how work is divided. */

@@ -1,0 +1,174 @@
+/* A functional simulator of PTX: runs kernels without a GPU and checks what a GPU would not tell.
+ *
+ *   kva_ptx_module_create(text) -> kva_ptx_module_get_kernel(name) -> kva_ptx_memory_add(...) -> kva_ptx_launch(...)
+ *
+ * Global addresses are host addresses: a kernel's pointer parameter is a pointer into a range that was registered with
+ * kva_ptx_memory_add. Anything else is out of bounds: reported, and not accessed (loads then give all ones).
+ *
+ * Bad PTX is a diagnostic; what is wrong with a run is a finding in the report, with the line of the PTX text.
+ * README.md beside this file lists instructions, checks and limits. */
+#ifndef KVA_RUNTIME_PTXSIM_PTXSIM_H
+#define KVA_RUNTIME_PTXSIM_PTXSIM_H
+
+#include "runtime/base/base.h"
+
+/* ---- modules ------------------------------------------------------------------------------------------------------ */
+
+typedef struct kva_ptx_module kva_ptx_module;
+typedef struct kva_ptx_kernel kva_ptx_kernel;
+
+/* Parses `text` (`size` bytes, no NUL needed; copied). `name` is for messages. KVA_INVALID or KVA_UNSUPPORTED with
+ * line, column and reason in diag; *out_module is then NULL. */
+KVA_MUST_USE kva_status kva_ptx_module_create(const char *text, size_t size, const char *name, kva_diag *diag,
+                                              kva_ptx_module **out_module);
+void kva_ptx_module_destroy(kva_ptx_module *module);
+
+const kva_ptx_kernel *kva_ptx_module_get_kernel(const kva_ptx_module *module, const char *name); /* NULL: none */
+uint32_t kva_ptx_module_n_kernels(const kva_ptx_module *module);
+const kva_ptx_kernel *kva_ptx_module_kernel_at(const kva_ptx_module *module, uint32_t i);
+/* Storage of a .global or .const variable (initialised at creation, kept across launches); NULL: none. */
+void *kva_ptx_module_get_global(const kva_ptx_module *module, const char *name, size_t *out_size);
+
+typedef struct kva_ptx_param {
+  const char *name;
+  uint32_t size, align, offset; /* bytes */
+  bool pointer;                 /* a single .u64 or .b64 */
+} kva_ptx_param;
+
+typedef struct kva_ptx_kernel_info {
+  const char *name;
+  uint32_t n_params;
+  const kva_ptx_param *params;
+  uint32_t static_shared, local; /* bytes: for each CTA, for each thread */
+  uint32_t max_threads[3];       /* .maxntid, 0: none given */
+  uint32_t required_threads[3];  /* .reqntid, 0: none given */
+  uint32_t n_instructions;
+  uint32_t line; /* of .entry */
+} kva_ptx_kernel_info;
+const kva_ptx_kernel_info *kva_ptx_kernel_get_info(const kva_ptx_kernel *kernel);
+
+/* ---- memory ------------------------------------------------------------------------------------------------------- */
+
+/* The ranges of host memory that kernels may access. The module's own variables are always accessible. */
+typedef struct kva_ptx_memory kva_ptx_memory;
+kva_ptx_memory *kva_ptx_memory_create(void);
+void kva_ptx_memory_destroy(kva_ptx_memory *memory);
+/* Registers [base, base + size), which must not overlap another range; `name` (copied) is for findings. KVA_INVALID on
+ * an overlap or an address beyond 2^47. Size 0 is allowed: nothing of it can be accessed. */
+KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, size_t size, bool writable,
+                                           const char *name);
+void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
+
+/* ---- launches ----------------------------------------------------------------------------------------------------- */
+
+typedef struct kva_ptx_dim3 {
+  uint32_t x, y, z;
+} kva_ptx_dim3;
+
+typedef struct kva_ptx_options {
+  kva_pool *pool;         /* CTAs in parallel; NULL: in order in the caller, which is deterministic */
+  bool unchecked_shared;  /* leave out uninitialised reads and races of shared memory (about twice as fast there) */
+  bool no_counters;       /* leave out sectors and bank conflicts */
+  bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
+  uint64_t schedule_seed; /* 0: warps round robin; else in a random order */
+  uint64_t max_steps;     /* warp instructions that a CTA may run, against endless loops; 0: 2^32 */
+} kva_ptx_options;
+
+/* X(NAME, text) */
+#define KVA_PTX_FINDINGS(X)                                        \
+  X(GLOBAL_BOUNDS, "global access out of bounds")                  \
+  X(GLOBAL_READ_ONLY, "store to read-only memory")                 \
+  X(SHARED_BOUNDS, "shared access out of bounds")                  \
+  X(LOCAL_BOUNDS, "local access out of bounds")                    \
+  X(PARAM_BOUNDS, "parameter access out of bounds")                \
+  X(MISALIGNED, "misaligned access")                               \
+  X(SHARED_UNINITIALIZED, "read of uninitialised shared memory")   \
+  X(SHARED_RACE, "data race on shared memory")                     \
+  X(ASYNC_PENDING, "access to a pending asynchronous copy")        \
+  X(DIVERGENT_BARRIER, "barrier reached by part of a warp")        \
+  X(BARRIER_COUNT, "wrong thread count of a barrier")              \
+  X(DEADLOCK, "deadlock")                                          \
+  X(INACTIVE_LANE, "warp instruction that needs inactive lanes")   \
+  X(OPERAND, "operand outside the values that are defined")        \
+  X(TRAP, "trap")                                                  \
+  X(STEP_LIMIT, "too many instructions: endless loop?")
+
+typedef enum kva_ptx_finding_kind {
+#define KVA_PTX_FINDING_ENUM(name, text) KVA_PTX_##name,
+  KVA_PTX_FINDINGS(KVA_PTX_FINDING_ENUM)
+#undef KVA_PTX_FINDING_ENUM
+      KVA_PTX_N_FINDINGS
+} kva_ptx_finding_kind;
+const char *kva_ptx_finding_name(kva_ptx_finding_kind kind);
+
+/* The first occurrence at a line, and how often it occurred there. */
+typedef struct kva_ptx_finding {
+  kva_ptx_finding_kind kind;
+  uint32_t line;       /* of the PTX text */
+  uint32_t other_line; /* the other access of a race; 0: none */
+  uint64_t count;
+  kva_ptx_dim3 cta, thread;
+  char detail[200];
+} kva_ptx_finding;
+
+/* X(NAME, text): classes of instructions */
+#define KVA_PTX_CLASSES(X)                     \
+  X(INTEGER, "integer")                        \
+  X(FLOAT, "float")                            \
+  X(SPECIAL, "special function")               \
+  X(CONVERT, "convert")                        \
+  X(MOVE, "move, compare, select")             \
+  X(BRANCH, "branch")                          \
+  X(GLOBAL, "global load, store")              \
+  X(SHARED, "shared load, store")              \
+  X(OTHER_MEMORY, "local, parameter, constant") \
+  X(ATOMIC, "atomic")                          \
+  X(WARP, "shuffle, vote")                     \
+  X(BARRIER, "barrier, fence")                 \
+  X(MATRIX, "matrix")                          \
+  X(ASYNC, "asynchronous copy")
+
+typedef enum kva_ptx_class {
+#define KVA_PTX_CLASS_ENUM(name, text) KVA_PTX_CLASS_##name,
+  KVA_PTX_CLASSES(KVA_PTX_CLASS_ENUM)
+#undef KVA_PTX_CLASS_ENUM
+      KVA_PTX_N_CLASSES
+} kva_ptx_class;
+const char *kva_ptx_class_name(kva_ptx_class c);
+
+/* Sums over the grid. A request is one memory instruction of one warp. Bank conflicts are measured as wavefronts: the
+ * passes that 32 banks of 4 bytes need, at least 1 for each 128 bytes that a request moves. */
+typedef struct kva_ptx_counters {
+  uint64_t warp_instructions, thread_instructions;
+  uint64_t warp_by_class[KVA_PTX_N_CLASSES];
+  uint64_t branches, divergent_branches;
+  uint64_t global_load_requests, global_load_sectors, global_load_bytes; /* sectors of 32 bytes; bytes asked for */
+  uint64_t global_store_requests, global_store_sectors, global_store_bytes;
+  uint64_t shared_requests, shared_wavefronts, shared_wavefronts_ideal;
+  uint32_t shared_degree_max, shared_degree_max_line; /* worst wavefronts / ideal of one request */
+  uint64_t matrix_flops;
+} kva_ptx_counters;
+
+typedef struct kva_ptx_report {
+  uint32_t n_findings;         /* distinct (kind, line) */
+  kva_ptx_finding *findings;   /* sorted by line */
+  kva_ptx_counters counters;
+  uint32_t n_lines;            /* instructions of the kernel, for profiles: */
+  uint32_t *lines;             /*   line of instruction i */
+  uint64_t *warp_executions;   /*   times a warp ran it */
+  double seconds;
+} kva_ptx_report;
+void kva_ptx_report_free(kva_ptx_report *report);
+/* Findings as `name:line: kind: detail`, one a line. */
+void kva_ptx_report_print_findings(const kva_ptx_report *report, const char *name, FILE *out);
+
+/* Runs the grid. params[i] points at the value of parameter i, as for cuLaunchKernel. dynamic_shared is added after the
+ * kernel's static shared memory (.extern .shared arrays name it). KVA_INVALID with a message in diag when the launch
+ * itself is wrong (sizes, limits); findings are no error: look at out_report->n_findings. `options` NULL: defaults.
+ * Several launches of one module may run at once as far as their data allow. */
+KVA_MUST_USE kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *memory, kva_ptx_dim3 grid,
+                                       kva_ptx_dim3 block, uint32_t dynamic_shared, const void *const *params,
+                                       uint32_t n_params, const kva_ptx_options *options, kva_diag *diag,
+                                       kva_ptx_report *out_report);
+
+#endif

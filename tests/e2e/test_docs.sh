@@ -1,0 +1,61 @@
+#!/usr/bin/env bash
+# What is written about the tool's options agrees with its --help: man page, completion, README.
+. "$(dirname "$0")/support.sh"
+
+options_of() { sed -n '/^Options:/,/^$/p' "$work/help" | grep -oE '^  (-[^ ,]+, )?--[a-z-]+' | grep -oE -- '-{1,2}[A-Za-z-]+'; }
+
+tr -d '\\' <tools/kvasir.1 >"$work/man"
+# shellcheck source=/dev/null
+. tools/completion/kvasir.bash
+complete_words() { # complete_words WORD...: what is offered for the last of them, in COMPREPLY
+  COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+  set +e # as in the shells that it runs in
+  _kvasir
+  set -e
+}
+offers() { printf '%s\n' "${COMPREPLY[@]}" | grep -qxF -- "$1" || fail "completion of '${COMP_WORDS[*]}' does not offer $1"; }
+
+expect 0 --help
+mapfile -t verbs < <(sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' "$work/out")
+all=0
+for verb in "${verbs[@]}"; do
+  grep -qE "^\.BI? $verb( |\$)" "$work/man" || fail "the man page does not explain the verb $verb"
+  complete_words "$KVASIR" "${verb:0:2}"
+  offers "$verb"
+  "$KVASIR" "$verb" --help >"$work/help"
+  for option in $(options_of); do
+    grep -qE -- "$option([^a-z-]|\$)" "$work/man" || fail "the man page does not explain $option of $verb"
+    complete_words "$KVASIR" "$verb" "${option:0:2}"
+    offers "$option"
+    all=$((all + 1))
+  done
+done
+[ "$all" -ge 40 ] || fail "only $all options found"
+
+complete_words "$KVASIR" show models/mlp.kv --stage = pl
+offers plan
+complete_words "$KVASIR" train --data n
+offers ngram
+complete_words "$KVASIR" run models/
+offers models/mlp.kv
+complete_words "$KVASIR" train --steps ""
+[ -z "${COMPREPLY[*]}" ] || fail "completion offers values of --steps"
+
+# Every option that the man page names exists.
+for verb in "${verbs[@]}"; do "$KVASIR" "$verb" --help; done >"$work/all"
+for option in $(grep -oE -- '--[a-z]+[a-z-]*' "$work/man" | sort -u); do
+  grep -qF -- "$option" "$work/all" || fail "the man page explains $option, which no verb has"
+done
+
+if command -v man >/dev/null && command -v groff >/dev/null; then
+  man --warnings -E UTF-8 -l -Tutf8 -Z tools/kvasir.1 >/dev/null 2>"$work/out" || fail "man"
+  [ ! -s "$work/out" ] || fail "man warns"
+fi
+
+# The commands in README.md name verbs and options that exist.
+grep -E '^    (build/release/)?kvasir ' README.md >"$work/commands"
+while read -r line; do
+  verb=$(awk '{ print $2 }' <<<"${line%%#*}")
+  expect 0 "${verb%;}" --help
+  for option in $(grep -oE -- ' --[a-z-]+' <<<"${line%%#*}"); do says "$option"; done
+done <"$work/commands"

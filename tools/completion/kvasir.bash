@@ -1,0 +1,50 @@
+# Bash completion for kvasir: source this file, or put it into /usr/share/bash-completion/completions/kvasir.
+# Verbs and options are read from the tool's own --help, so that they are always those of the installed version.
+
+_kvasir_verbs() { "$1" --help 2>/dev/null | sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p'; }
+
+_kvasir_options() { # _kvasir_options TOOL VERB
+  "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -oE '^  (-[^ ,]+, )?--[^ ]+' | tr -s ' ,' '\n'
+}
+
+# Whether the option takes a value: its help line names one after it, before the gap.
+_kvasir_takes_value() { # _kvasir_takes_value TOOL VERB OPTION
+  "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -qE "^  ([^ ]*, )?$3(, --[^ ]*)? [^ ]"
+}
+
+_kvasir_values() { # _kvasir_values OPTION WORD
+  case $1 in
+    --stage) mapfile -t COMPREPLY < <(compgen -W "source graph fused plan kernels llvm asm" -- "$2") ;;
+    --format) mapfile -t COMPREPLY < <(compgen -W "text dot" -- "$2") ;;
+    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random" -- "$2") ;;
+    --input | -i | --metrics | --report) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    *) COMPREPLY=() ;;
+  esac
+}
+
+_kvasir() {
+  local tool=${COMP_WORDS[0]} verb=${COMP_WORDS[1]} word=${COMP_WORDS[COMP_CWORD]} before=${COMP_WORDS[COMP_CWORD - 1]}
+  compopt -o filenames 2>/dev/null
+  if [ "$COMP_CWORD" -eq 1 ]; then
+    mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_verbs "$tool") help --help --version" -- "$word")
+  elif [ "$word" = "=" ]; then # bash cuts --stage=plan into three words
+    _kvasir_values "$before" ""
+  elif [ "$before" = "=" ]; then
+    _kvasir_values "${COMP_WORDS[COMP_CWORD - 2]}" "$word"
+  elif [[ $before == -* ]] && _kvasir_takes_value "$tool" "$verb" "$before"; then
+    _kvasir_values "$before" "$word"
+  elif [[ $word == -* ]]; then
+    mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_options "$tool" "$verb")" -- "$word")
+  elif [ "$verb" = conform ]; then
+    mapfile -t COMPREPLY < <(compgen -d -- "$word")
+  else
+    mapfile -t COMPREPLY < <(
+      compgen -d -- "$word"
+      compgen -f -X '!*.onnx' -- "$word"
+      compgen -f -X '!*.kv' -- "$word"
+    )
+  fi
+}
+
+complete -F _kvasir kvasir

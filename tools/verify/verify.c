@@ -1,0 +1,150 @@
+/* Lists what is to be checked, runs the checks on all threads, adds up. Checks are independent: each has its own module
+ * and code generator. */
+#include "tools/verify/verify.h"
+#include "tools/verify/compiled.h"
+
+typedef struct item {
+  kva_case c;
+  kva_dtype dtype;
+  bool gradient, ok;
+  kva_check check;
+} item;
+
+typedef struct work {
+  kva_arena *arena;
+  const kva_verify_options *options;
+  KVA_VEC(item) items;
+} work;
+
+static void add(work *w, const kva_case *c, kva_dtype dtype, bool gradient) {
+  item i = {.c = *c, .dtype = dtype, .gradient = gradient};
+  KVA_PUSH(w->arena, &w->items, i);
+}
+
+static void add_gradient(work *w, const kva_case *c) {
+  if (!w->options->no_gradients && kva_case_has_gradient(c)) add(w, c, KVA_F64, true);
+}
+
+static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
+  for (uint32_t i = 0; i < table->n; i++) {
+    const kva_case *c = &table->cases[i];
+    if (c->op != op) continue;
+    kva_dtype_set set = kva_case_dtypes(c);
+    for (int t = 0; t < KVA_DTYPE_COUNT; t++)
+      if (kva_dtype_in(set, (kva_dtype)t)) add(w, c, (kva_dtype)t, false);
+    add_gradient(w, c);
+  }
+}
+
+/* Operators whose row names no class choose a dtype with the number: all of them in one go. Casts go to any dtype. */
+static uint32_t random_count(const work *w, kva_op_id op, kva_dtype dtype) {
+  uint32_t n = w->options->n_random;
+  if (!n) return 0;
+  return dtype == KVA_DTYPE_NONE ? 12 : op == KVA_OP_cast && n < 17 ? 17 : n;
+}
+
+static void add_random(work *w, kva_op_id op) {
+  kva_dtype_set set = kva_case_op_dtypes(op);
+  if (!set) set = 1u << KVA_DTYPE_NONE;
+  for (int t = 0; t < KVA_DTYPE_COUNT; t++) {
+    uint32_t n = kva_dtype_in(set, (kva_dtype)t) ? random_count(w, op, (kva_dtype)t) : 0;
+    for (uint32_t i = 0; i < n; i++) {
+      kva_case c;
+      if (!kva_case_random(w->arena, op, (kva_dtype)t, i, &c)) break;
+      add(w, &c, KVA_DTYPE_NONE, false);
+      if (t == KVA_F64) add_gradient(w, &c);
+    }
+  }
+}
+
+/* Neighbours are alike in cost, and pieces are contiguous: piece p of P takes items p, p + P, ... */
+typedef struct job {
+  work *w;
+  int64_t pieces;
+} job;
+
+static void run_piece(void *ctx, int64_t begin, int64_t end) {
+  job *j = ctx;
+  for (int64_t piece = begin; piece < end; piece++) {
+    for (int64_t k = piece; k < j->w->items.len; k += j->pieces) {
+      item *i = &j->w->items.data[k];
+      i->ok = i->gradient ? kva_case_check_gradient(&i->c, &i->check)
+                          : kva_case_check(&i->c, i->dtype, kva_run_compiled, (void *)j->w->options->target, &i->check);
+    }
+  }
+}
+
+static void run(work *w) {
+  kva_pool *pool = w->options->threads == 1 ? NULL : kva_pool_create(w->options->threads);
+  job j = {w, w->items.len / 16 + 1};
+  kva_pool_run(pool, j.pieces, run_piece, &j);
+  if (pool) kva_pool_destroy(pool);
+}
+
+/* ---- adding up --------------------------------------------------------------------------------------------------- */
+
+static kva_dtype dtype_of(const item *i) {
+  if (!kva_case_op_dtypes(i->c.op)) return i->check.dtype;
+  return i->dtype ? i->dtype : i->c.dtype ? i->c.dtype : KVA_F32;
+}
+
+static void count(kva_verify_row *row, const item *i) {
+  if (i->gradient) {
+    row->gradients++;
+    row->gradients_passed += i->ok;
+    if (i->check.error > row->gradient_error) row->gradient_error = i->check.error;
+    return;
+  }
+  row->compiled++;
+  row->compiled_passed += i->ok;
+  row->dtypes |= (kva_dtype_set)1 << dtype_of(i);
+  if (i->check.error > row->error) row->error = i->check.error;
+}
+
+static void add_up(work *w, kva_op_id op, const item *items, uint32_t n, kva_verify_report *report) {
+  kva_verify_row *row = &report->rows[report->n++];
+  *row = (kva_verify_row){.op = kva_ops.ops[op]};
+  for (uint32_t i = 0; i < n; i++) {
+    count(row, &items[i]);
+    if (items[i].check.message.len)
+      kva_text_add_bytes(&report->messages, items[i].check.message.data, items[i].check.message.len);
+  }
+  bool unchecked_rule = row->op->vjp_kind == KVA_VJP_RULE && !row->gradients && !w->options->no_gradients;
+  row->missing = kva_case_op_dtypes(op) & ~row->dtypes;
+  uint32_t passed = row->compiled_passed + row->gradients_passed;
+  report->passed += passed;
+  report->failed += row->compiled + row->gradients - passed;
+  if (row->op->lower_kind == KVA_LOWER_NONE) report->skipped++;
+  else report->skipped += (uint32_t)__builtin_popcount(row->missing) + unchecked_rule + !row->compiled;
+}
+
+static bool selected(const kva_verify_options *options, kva_op_id op) {
+  return !options->op || !strcmp(options->op, kva_ops.ops[op]->name);
+}
+
+kva_status kva_verify(const kva_verify_options *options, kva_diag *diag, kva_verify_report *out_report) {
+  *out_report = (kva_verify_report){0};
+  if (options->op && !kva_op_set_find(&kva_ops, options->op, strlen(options->op)))
+    return kva_error(diag, NULL, "no operator is called '%s'; kvasir ops lists them", options->op);
+  work w = {.arena = kva_arena_create(), .options = options};
+  uint32_t first[KVA_OP_COUNT + 1];
+  for (uint32_t op = 0; op < KVA_OP_COUNT; op++) {
+    first[op] = w.items.len;
+    if (!selected(options, (kva_op_id)op)) continue;
+    add_listed(&w, (kva_op_id)op, &kva_cases_core);
+    add_listed(&w, (kva_op_id)op, &kva_cases_nn);
+    add_random(&w, (kva_op_id)op);
+  }
+  first[KVA_OP_COUNT] = w.items.len;
+  run(&w);
+  for (uint32_t op = 0; op < KVA_OP_COUNT; op++)
+    if (selected(options, (kva_op_id)op))
+      add_up(&w, (kva_op_id)op, w.items.data + first[op], first[op + 1] - first[op], out_report);
+  for (uint32_t i = 0; i < w.items.len; i++) kva_text_free(&w.items.data[i].check.message);
+  kva_arena_destroy(w.arena);
+  return KVA_OK;
+}
+
+void kva_verify_free(kva_verify_report *report) {
+  kva_text_free(&report->messages);
+}

@@ -1,0 +1,37 @@
+/* Checks every operator of the table in every dtype: compiled code against the reference, gradient rules against central
+ * differences, on the listed and on random cases. */
+#ifndef KVA_TOOLS_VERIFY_VERIFY_H
+#define KVA_TOOLS_VERIFY_VERIFY_H
+
+#include "codegen/codegen.h"
+#include "tools/verify/cases.h"
+
+typedef struct kva_verify_options {
+  const char *op;       /* name of one operator; NULL: all */
+  int threads;          /* 0: as many as the process may run on */
+  uint32_t n_random;    /* random cases for each operator and dtype */
+  bool no_gradients;
+  const kva_target_options *target; /* NULL: the host */
+} kva_verify_options;
+
+/* One operator. */
+typedef struct kva_verify_row {
+  const kva_op_info *op;
+  kva_dtype_set dtypes, missing; /* checked; supported but without a case */
+  uint32_t compiled, compiled_passed, gradients, gradients_passed;
+  double error, gradient_error; /* worst, as in kva_check */
+} kva_verify_row;
+
+typedef struct kva_verify_report {
+  uint32_t n;
+  kva_verify_row rows[KVA_OP_COUNT];
+  /* skipped: pairs of operator and dtype without a case, rules without a gradient case, operators without code. */
+  uint32_t passed, failed, skipped;
+  kva_text messages; /* what failed, in order */
+} kva_verify_report;
+
+/* KVA_INVALID: no operator of that name. Failed checks are in the report, not the status. */
+KVA_MUST_USE kva_status kva_verify(const kva_verify_options *options, kva_diag *diag, kva_verify_report *out_report);
+void kva_verify_free(kva_verify_report *report);
+
+#endif

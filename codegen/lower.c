@@ -215,6 +215,17 @@ static const kva_node *find_tile(kva_lowering *w) {
   return tile;
 }
 
+/* Nothing to do, and nothing that loops over no elements, or divides by their number, has to cope with. */
+static bool all_empty(const kva_lowering *w) {
+  for (uint32_t i = 0; i < w->n_outputs; i++) {
+    const kva_type *t = w->outputs[i].value->type;
+    bool empty = false;
+    for (uint32_t d = 0; d < t->rank; d++) empty |= kva_expr_is(t->dims[d], 0);
+    if (!empty) return false;
+  }
+  return true;
+}
+
 static void lower_outputs(kva_lowering *w) {
   const kva_lowering_output **all = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, w->n_outputs + 1);
   for (uint32_t i = 0; i < w->n_outputs; i++) all[i] = &w->outputs[i];
@@ -243,6 +254,7 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
                     .outer = kva_map_create(arena),
                     .memo = kva_map_create(arena)};
   create_parameters(&w);
+  if (all_empty(&w)) return k;
   w.tile = find_tile(&w);
   if (w.tile && !w.failed)
     w.tile->op->kernel(&w.l, w.tile);

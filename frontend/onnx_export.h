@@ -68,11 +68,31 @@ const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x,
 /* Writes n and names its results in e->names. */
 KVA_MUST_USE kva_status kva_export_op(kva_export *e, const kva_node *n);
 kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *reason);
+/* Name of operand i, NULL where it is left out; an unused name for result i. */
+const char *kva_export_in(kva_export *e, const kva_node *n, uint32_t i);
+const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i);
 void kva_export_set(kva_export *e, const kva_node *n, uint32_t result, const char *name);
+/* Result 0 is `name`; NULL: something before failed and was reported. */
+kva_status kva_export_done(kva_export *e, const kva_node *n, const char *name);
+/* An ONNX node with n's operands and its result 0. */
+kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_type);
 
+/* One row's writer; op_type is the row's (onnx_export_ops.c). */
+typedef kva_status (*kva_export_fn)(kva_export *e, const kva_node *n, const char *op_type);
+#define KVA_EXPORT_FN(name) kva_status kva_export_##name(kva_export *e, const kva_node *n, const char *op_type);
+/* onnx_export_nn.c */
+KVA_EXPORT_FN(matmul)
+KVA_EXPORT_FN(conv)
+KVA_EXPORT_FN(conv_transpose)
+KVA_EXPORT_FN(max_pool)
+KVA_EXPORT_FN(avg_pool)
+KVA_EXPORT_FN(rms_norm)
+KVA_EXPORT_FN(layer_norm)
+KVA_EXPORT_FN(batch_norm)
+KVA_EXPORT_FN(cross_entropy)
 /* onnx_export_lm.c */
-KVA_MUST_USE kva_status kva_export_kv_shift(kva_export *e, const kva_node *n);
-KVA_MUST_USE kva_status kva_export_rope(kva_export *e, const kva_node *n);
-KVA_MUST_USE kva_status kva_export_attention(kva_export *e, const kva_node *n);
+KVA_EXPORT_FN(kv_shift)
+KVA_EXPORT_FN(rope)
+KVA_EXPORT_FN(attention)
 
 #endif

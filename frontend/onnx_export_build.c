@@ -248,3 +248,39 @@ const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x,
   kva_export_int(e, node, "keepdims", keepdims);
   return kva_export_out(node);
 }
+
+/* ---- operators ----------------------------------------------------------------------------------------------------
+ */
+
+kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *reason) {
+  return kva_fail(e->diag, KVA_UNSUPPORTED, &n->loc, "ONNX export: kv.%s: %s", n->op->name, reason);
+}
+
+const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i) {
+  const char *hint = n->results[i].name;
+  return kva_export_fresh(e, hint && *hint ? hint : n->op->name);
+}
+
+void kva_export_set(kva_export *e, const kva_node *n, uint32_t result, const char *name) {
+  e->names[n->results[result].id] = name;
+}
+
+kva_status kva_export_done(kva_export *e, const kva_node *n, const char *name) {
+  if (!name) return KVA_UNSUPPORTED; /* reported where it failed */
+  kva_export_set(e, n, 0, name);
+  return KVA_OK;
+}
+
+const char *kva_export_in(kva_export *e, const kva_node *n, uint32_t i) {
+  const kva_value *v = kva_operand(n, i);
+  return v ? kva_export_name(e, v) : NULL;
+}
+
+kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_type) {
+  const char **inputs = KVA_NEW_ARRAY(e->arena, const char *, n->n_operands + 1);
+  for (uint32_t i = 0; i < n->n_operands; i++) inputs[i] = kva_export_in(e, n, i);
+  kva_pb_node *p = kva_export_node(e, op_type, n->n_operands, inputs, kva_export_result_name(e, n, 0));
+  kva_export_set(e, n, 0, kva_export_out(p));
+  if (n->loc.node) p->name = kva_arena_strdup(e->arena, n->loc.node);
+  return p;
+}

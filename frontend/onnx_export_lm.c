@@ -23,7 +23,8 @@ static const char *join_pairs(kva_export *e, const kva_type *t, const char *firs
   return kva_export_reshape(e, kva_export_concat(e, 2, pair, -1), t->rank, dims);
 }
 
-kva_status kva_export_rope(kva_export *e, const kva_node *n) {
+kva_status kva_export_rope(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
   bool interleaved = ((const kva_rope_attrs *)n->attrs)->interleaved;
   const kva_type *x_type = kva_operand(n, 0)->type, *table = kva_operand(n, 1)->type;
   int64_t half, width;
@@ -155,7 +156,8 @@ static const char *weighted_values(kva_export *e, const attention *x, const char
   return kva_export_reshape(e, kva_export_2(e, "MatMul", p, v), 4, out);
 }
 
-kva_status kva_export_attention(kva_export *e, const kva_node *n) {
+kva_status kva_export_attention(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
   attention x = {.n = n,
                  .a = n->attrs,
                  .q = kva_operand(n, 0)->type,
@@ -311,7 +313,8 @@ static kva_status read_form(kva_export *e, const kva_node *n, shift_form *f) {
   return KVA_OK;
 }
 
-kva_status kva_export_kv_shift(kva_export *e, const kva_node *n) {
+kva_status kva_export_kv_shift(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
   const kva_kv_shift_attrs *a = n->attrs;
   shift_form f = {0};
   KVA_TRY(read_form(e, n, &f));

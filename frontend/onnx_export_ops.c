@@ -2,44 +2,8 @@
  * in primitives that every runtime has. */
 #include "frontend/onnx_export.h"
 
-typedef kva_status (*export_fn)(kva_export *e, const kva_node *n, const char *op_type);
-
-kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *reason) {
-  return kva_fail(e->diag, KVA_UNSUPPORTED, &n->loc, "ONNX export: kv.%s: %s", n->op->name, reason);
-}
-
-static const char *result_name(kva_export *e, const kva_node *n, uint32_t i) {
-  const char *hint = n->results[i].name;
-  return kva_export_fresh(e, hint && *hint ? hint : n->op->name);
-}
-
-void kva_export_set(kva_export *e, const kva_node *n, uint32_t result, const char *name) {
-  e->names[n->results[result].id] = name;
-}
-
-static kva_status done(kva_export *e, const kva_node *n, const char *name) {
-  if (!name) return KVA_UNSUPPORTED; /* reported where it failed */
-  kva_export_set(e, n, 0, name);
-  return KVA_OK;
-}
-
-static const char *in(kva_export *e, const kva_node *n, uint32_t i) {
-  const kva_value *v = kva_operand(n, i);
-  return v ? kva_export_name(e, v) : NULL;
-}
-
-/* A node with n's operands and results. */
-static kva_pb_node *like(kva_export *e, const kva_node *n, const char *op_type) {
-  const char **inputs = KVA_NEW_ARRAY(e->arena, const char *, n->n_operands + 1);
-  for (uint32_t i = 0; i < n->n_operands; i++) inputs[i] = in(e, n, i);
-  kva_pb_node *p = kva_export_node(e, op_type, n->n_operands, inputs, result_name(e, n, 0));
-  kva_export_set(e, n, 0, kva_export_out(p));
-  if (n->loc.node) p->name = kva_arena_strdup(e->arena, n->loc.node);
-  return p;
-}
-
 static kva_status same(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)like(e, n, op_type);
+  (void)kva_export_like(e, n, op_type);
   return KVA_OK;
 }
 
@@ -52,7 +16,7 @@ static kva_status cannot(kva_export *e, const kva_node *n, const char *reason) {
 static kva_status export_constant(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_tensor_data *t = ((const kva_constant_attrs *)n->attrs)->value;
-  return done(e, n, kva_export_tensor(e, t->dtype, t->rank, t->dims, t->data, t->bytes));
+  return kva_export_done(e, n, kva_export_tensor(e, t->dtype, t->rank, t->dims, t->data, t->bytes));
 }
 
 static const void *state_bytes(kva_export *e, const kva_state *s) {
@@ -76,14 +40,14 @@ static kva_status export_state_read(kva_export *e, const kva_node *n, const char
     name = kva_export_fresh(e, s->name);
     e->initializers.data[e->initializers.len - 1]->name = (char *)(uintptr_t)name;
   }
-  return done(e, n, name);
+  return kva_export_done(e, n, name);
 }
 
 static kva_status export_dims(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_dims_attrs *a = n->attrs;
   const char *v = kva_export_dims(e, a->values.n, a->values.v);
-  return done(e, n, v && a->scalar ? kva_export_reshape(e, v, 0, NULL) : v);
+  return kva_export_done(e, n, v && a->scalar ? kva_export_reshape(e, v, 0, NULL) : v);
 }
 
 static kva_status export_iota(kva_export *e, const kva_node *n, const char *op_type) {
@@ -97,24 +61,26 @@ static kva_status export_iota(kva_export *e, const kva_node *n, const char *op_t
   for (uint32_t i = 0; i < a->shape.n; i++)
     dims[i] = i == (uint32_t)a->axis ? a->shape.v[i] : kva_expr_const(e->m->exprs, 1);
   ramp = kva_export_reshape(e, kva_export_cast(e, ramp, a->dtype), a->shape.n, dims);
-  return done(e, n, kva_export_2(e, "Expand", ramp, shape));
+  return kva_export_done(e, n, kva_export_2(e, "Expand", ramp, shape));
 }
 
 /* ---- elementwise ------------------------------------------------------------------------------------------------- */
 
 static kva_status export_gelu(kva_export *e, const kva_node *n, const char *op_type) {
-  kva_export_string(e, like(e, n, op_type), "approximate", ((const kva_gelu_attrs *)n->attrs)->tanh ? "tanh" : "none");
+  kva_export_string(e, kva_export_like(e, n, op_type), "approximate",
+                    ((const kva_gelu_attrs *)n->attrs)->tanh ? "tanh" : "none");
   return KVA_OK;
 }
 
 static kva_status export_silu(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
-  return done(e, n, kva_export_2(e, "Mul", in(e, n, 0), kva_export_1(e, "Sigmoid", in(e, n, 0))));
+  return kva_export_done(
+      e, n, kva_export_2(e, "Mul", kva_export_in(e, n, 0), kva_export_1(e, "Sigmoid", kva_export_in(e, n, 0))));
 }
 
 static kva_status export_is_inf(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_is_inf_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
+  kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_int(e, p, "detect_negative", a->detect_negative);
   kva_export_int(e, p, "detect_positive", a->detect_positive);
   return KVA_OK;
@@ -122,7 +88,7 @@ static kva_status export_is_inf(kva_export *e, const kva_node *n, const char *op
 
 static kva_status export_cast(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_cast_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
+  kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_int(e, p, "to", (int64_t)a->to);
   if (!a->saturate) kva_export_int(e, p, "saturate", 0);
   return KVA_OK;
@@ -132,17 +98,17 @@ static kva_status export_cast(kva_export *e, const kva_node *n, const char *op_t
 static kva_status export_mod(kva_export *e, const kva_node *n, const char *op_type) {
   bool fmod = ((const kva_mod_attrs *)n->attrs)->fmod;
   if (!fmod && kva_dtype_is_float(n->results[0].type->dtype)) {
-    const char *x = in(e, n, 0), *y = in(e, n, 1);
+    const char *x = kva_export_in(e, n, 0), *y = kva_export_in(e, n, 1);
     const char *quotient = kva_export_1(e, "Floor", kva_export_2(e, "Div", x, y));
-    return done(e, n, kva_export_2(e, "Sub", x, kva_export_2(e, "Mul", y, quotient)));
+    return kva_export_done(e, n, kva_export_2(e, "Sub", x, kva_export_2(e, "Mul", y, quotient)));
   }
-  kva_export_int(e, like(e, n, op_type), "fmod", fmod);
+  kva_export_int(e, kva_export_like(e, n, op_type), "fmod", fmod);
   return KVA_OK;
 }
 
 static kva_status export_bit_shift(kva_export *e, const kva_node *n, const char *op_type) {
   bool left = ((const kva_bit_shift_attrs *)n->attrs)->left;
-  kva_export_string(e, like(e, n, op_type), "direction", left ? "LEFT" : "RIGHT");
+  kva_export_string(e, kva_export_like(e, n, op_type), "direction", left ? "LEFT" : "RIGHT");
   return KVA_OK;
 }
 
@@ -150,12 +116,13 @@ static kva_status export_bit_shift(kva_export *e, const kva_node *n, const char 
 
 static kva_status export_reduce(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_reduce_sum_attrs *a = n->attrs;
-  return done(e, n, kva_export_reduce(e, op_type, in(e, n, 0), a->axes.n, a->axes.v, a->keepdims));
+  return kva_export_done(e, n,
+                         kva_export_reduce(e, op_type, kva_export_in(e, n, 0), a->axes.n, a->axes.v, a->keepdims));
 }
 
 static kva_status export_arg(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_argmax_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
+  kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_int(e, p, "axis", a->axis);
   kva_export_int(e, p, "keepdims", a->keepdims);
   kva_export_int(e, p, "select_last_index", a->select_last);
@@ -164,11 +131,11 @@ static kva_status export_arg(kva_export *e, const kva_node *n, const char *op_ty
 
 static kva_status export_cumsum(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_cumsum_attrs *a = n->attrs;
-  const char *inputs[] = {in(e, n, 0), kva_export_scalar(e, KVA_I64, (double)a->axis)};
+  const char *inputs[] = {kva_export_in(e, n, 0), kva_export_scalar(e, KVA_I64, (double)a->axis)};
   kva_pb_node *p = kva_export_node(e, op_type, 2, inputs, NULL);
   kva_export_int(e, p, "exclusive", a->exclusive);
   kva_export_int(e, p, "reverse", a->reverse);
-  return done(e, n, kva_export_out(p));
+  return kva_export_done(e, n, kva_export_out(p));
 }
 
 /* ---- movement ---------------------------------------------------------------------------------------------------- */
@@ -176,17 +143,17 @@ static kva_status export_cumsum(kva_export *e, const kva_node *n, const char *op
 static kva_status export_reshape(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_reshape_attrs *a = n->attrs;
-  return done(e, n, kva_export_reshape(e, in(e, n, 0), a->shape.n, a->shape.v));
+  return kva_export_done(e, n, kva_export_reshape(e, kva_export_in(e, n, 0), a->shape.n, a->shape.v));
 }
 
 static kva_status export_expand(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_expand_attrs *a = n->attrs;
   const char *shape = kva_export_dims(e, a->shape.n, a->shape.v);
-  return done(e, n, shape ? kva_export_2(e, op_type, in(e, n, 0), shape) : NULL);
+  return kva_export_done(e, n, shape ? kva_export_2(e, op_type, kva_export_in(e, n, 0), shape) : NULL);
 }
 
 static kva_status export_transpose(kva_export *e, const kva_node *n, const char *op_type) {
-  kva_export_ints(e, like(e, n, op_type), "perm", ((const kva_transpose_attrs *)n->attrs)->perm);
+  kva_export_ints(e, kva_export_like(e, n, op_type), "perm", ((const kva_transpose_attrs *)n->attrs)->perm);
   return KVA_OK;
 }
 
@@ -212,8 +179,9 @@ static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_
   }
   const char *from = kva_export_dims(e, x->rank, a->starts.v), *to = kva_export_dims(e, x->rank, ends);
   if (!from || !to) return KVA_UNSUPPORTED;
-  const char *inputs[] = {in(e, n, 0), from, to, kva_export_i64s(e, x->rank, axes), kva_export_i64s(e, x->rank, steps)};
-  return done(e, n, kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL)));
+  const char *inputs[] = {kva_export_in(e, n, 0), from, to, kva_export_i64s(e, x->rank, axes),
+                          kva_export_i64s(e, x->rank, steps)};
+  return kva_export_done(e, n, kva_export_out(kva_export_node(e, op_type, 5, inputs, NULL)));
 }
 
 static kva_status export_pad(kva_export *e, const kva_node *n, const char *op_type) {
@@ -221,26 +189,27 @@ static kva_status export_pad(kva_export *e, const kva_node *n, const char *op_ty
   const char *before = kva_export_dims(e, a->before.n, a->before.v),
              *after = kva_export_dims(e, a->after.n, a->after.v);
   if (!before || !after) return KVA_UNSUPPORTED;
-  const char *inputs[] = {in(e, n, 0), kva_export_concat(e, 2, (const char *[]){before, after}, 0), in(e, n, 1)};
+  const char *inputs[] = {kva_export_in(e, n, 0), kva_export_concat(e, 2, (const char *[]){before, after}, 0),
+                          kva_export_in(e, n, 1)};
   kva_pb_node *p = kva_export_node(e, op_type, 3, inputs, NULL);
   kva_export_string(e, p, "mode", a->mode ? a->mode : "constant");
-  return done(e, n, kva_export_out(p));
+  return kva_export_done(e, n, kva_export_out(p));
 }
 
 /* concat, gather, gather_elements, softmax: one attribute `axis`, first in their structs. */
 static kva_status export_axis(kva_export *e, const kva_node *n, const char *op_type) {
-  kva_export_int(e, like(e, n, op_type), "axis", ((const kva_concat_attrs *)n->attrs)->axis);
+  kva_export_int(e, kva_export_like(e, n, op_type), "axis", ((const kva_concat_attrs *)n->attrs)->axis);
   return KVA_OK;
 }
 
 static kva_status export_gather_nd(kva_export *e, const kva_node *n, const char *op_type) {
-  kva_export_int(e, like(e, n, op_type), "batch_dims", ((const kva_gather_nd_attrs *)n->attrs)->batch_dims);
+  kva_export_int(e, kva_export_like(e, n, op_type), "batch_dims", ((const kva_gather_nd_attrs *)n->attrs)->batch_dims);
   return KVA_OK;
 }
 
 static kva_status export_scatter_elements(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_scatter_elements_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
+  kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_int(e, p, "axis", a->axis);
   if (a->reduction) kva_export_string(e, p, "reduction", a->reduction);
   return KVA_OK;
@@ -248,181 +217,15 @@ static kva_status export_scatter_elements(kva_export *e, const kva_node *n, cons
 
 static kva_status export_scatter_nd(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_scatter_nd_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
+  kva_pb_node *p = kva_export_like(e, n, op_type);
   if (a->reduction) kva_export_string(e, p, "reduction", a->reduction);
   return KVA_OK;
 }
 
-/* ---- contraction and windows ---------------------------------------------------------------------------------------
- */
-
-static const char *swap_last(kva_export *e, const char *x, uint32_t rank) {
-  int64_t perm[KVA_MAX_RANK];
-  for (uint32_t i = 0; i < rank; i++) perm[i] = i;
-  perm[rank - 1] = rank - 2;
-  perm[rank - 2] = rank - 1;
-  kva_pb_node *p = kva_export_node(e, "Transpose", 1, &x, NULL);
-  kva_export_ints(e, p, "perm", (kva_ints){rank, perm});
-  return kva_export_out(p);
-}
-
-static kva_status export_matmul(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_matmul_attrs *a = n->attrs;
-  const char *x = in(e, n, 0), *y = in(e, n, 1);
-  if (a->transpose_a) x = swap_last(e, x, kva_operand(n, 0)->type->rank);
-  if (a->transpose_b) y = swap_last(e, y, kva_operand(n, 1)->type->rank);
-  return done(e, n, kva_export_2(e, op_type, x, y));
-}
-
-static void window_attrs(kva_export *e, kva_pb_node *p, kva_ints strides, kva_ints pads, kva_ints dilations) {
-  if (strides.n) kva_export_ints(e, p, "strides", strides);
-  if (pads.n) kva_export_ints(e, p, "pads", pads);
-  if (dilations.n) kva_export_ints(e, p, "dilations", dilations);
-}
-
-static kva_status export_conv(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_conv_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
-  window_attrs(e, p, a->strides, a->pads, a->dilations);
-  kva_export_int(e, p, "group", a->group);
-  return KVA_OK;
-}
-
-static int64_t entry(kva_ints v, uint32_t i, int64_t absent) {
-  return v.n ? v.v[i] : absent;
-}
-
-/* output_padding makes up what stride, kernel and pads leave of the result's extent. */
-static kva_status export_conv_transpose(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_conv_input_grad_attrs *a = n->attrs;
-  const kva_type *x = kva_operand(n, 0)->type, *w = kva_operand(n, 1)->type;
-  kva_expr_ctx *c = e->m->exprs;
-  int64_t extra[KVA_MAX_RANK], kernel;
-  uint32_t spatial = x->rank - 2;
-  for (uint32_t i = 0; i < spatial; i++) {
-    if (!kva_expr_is_const(w->dims[i + 2], &kernel)) return cannot(e, n, "symbolic kernel");
-    int64_t stride = entry(a->strides, i, 1), span = (kernel - 1) * entry(a->dilations, i, 1) + 1;
-    int64_t constant = span - stride - entry(a->pads, i, 0) - entry(a->pads, i + spatial, 0);
-    kva_dim plain = kva_expr_addi(c, kva_expr_muli(c, x->dims[i + 2], stride), constant);
-    if (!kva_expr_is_const(kva_expr_sub(c, a->spatial.v[i], plain), &extra[i]))
-      return cannot(e, n, "its result's extent does not follow from its operand's");
-  }
-  kva_pb_node *p = like(e, n, op_type);
-  window_attrs(e, p, a->strides, a->pads, a->dilations);
-  kva_export_ints(e, p, "output_padding", (kva_ints){spatial, extra});
-  kva_export_int(e, p, "group", a->group);
-  return KVA_OK;
-}
-
-static kva_status export_max_pool(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_max_pool_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
-  kva_export_ints(e, p, "kernel_shape", a->kernel);
-  window_attrs(e, p, a->strides, a->pads, a->dilations);
-  kva_export_int(e, p, "ceil_mode", a->ceil_mode);
-  if (!n->results[1].uses) return KVA_OK;
-  kva_export_int(e, p, "storage_order", a->column_major);
-  const char *indices = result_name(e, n, 1);
-  kva_export_add_output(e, p, indices);
-  kva_export_set(e, n, 1, indices);
-  return KVA_OK;
-}
-
-static kva_status export_avg_pool(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_avg_pool_attrs *a = n->attrs;
-  kva_pb_node *p = like(e, n, op_type);
-  kva_export_ints(e, p, "kernel_shape", a->kernel);
-  window_attrs(e, p, a->strides, a->pads, a->dilations);
-  kva_export_int(e, p, "ceil_mode", a->ceil_mode);
-  kva_export_int(e, p, "count_include_pad", a->count_include_pad);
-  return KVA_OK;
-}
-
-/* ---- rows -------------------------------------------------------------------------------------------------------- */
-
-static kva_dtype compute_type(const kva_node *n) {
-  return kva_operand(n, 0)->type->dtype == KVA_F64 ? KVA_F64 : KVA_F32;
-}
-
-static const char *widened(kva_export *e, const kva_node *n, uint32_t i) {
-  const kva_value *v = kva_operand(n, i);
-  return v->type->dtype == compute_type(n) ? in(e, n, i) : kva_export_cast(e, in(e, n, i), compute_type(n));
-}
-
-static const char *narrowed(kva_export *e, const kva_node *n, const char *x) {
-  kva_dtype t = n->results[0].type->dtype;
-  return t == compute_type(n) ? x : kva_export_cast(e, x, t);
-}
-
-/* x * rsqrt(mean(x^2) + eps) over the axes from `axis`. */
-static const char *normalised(kva_export *e, const kva_node *n, const char *x, int64_t axis, double eps) {
-  int64_t axes[KVA_MAX_RANK];
-  uint32_t rank = kva_operand(n, 0)->type->rank, first = (uint32_t)(axis < 0 ? axis + rank : axis), count = 0;
-  for (uint32_t i = first; i < rank; i++) axes[count++] = i;
-  const char *mean = kva_export_reduce(e, "ReduceMean", kva_export_2(e, "Mul", x, x), count, axes, true);
-  const char *shifted = kva_export_2(e, "Add", mean, kva_export_scalar(e, compute_type(n), eps));
-  return kva_export_2(e, "Div", x, kva_export_1(e, "Sqrt", shifted));
-}
-
-static kva_status export_rms_norm(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
-  const kva_rms_norm_attrs *a = n->attrs;
-  const char *y = normalised(e, n, widened(e, n, 0), a->axis, a->eps);
-  return done(e, n, narrowed(e, n, kva_export_2(e, "Mul", y, widened(e, n, 1))));
-}
-
-static kva_status export_layer_norm(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
-  const kva_layer_norm_attrs *a = n->attrs;
-  int64_t axes[KVA_MAX_RANK];
-  uint32_t rank = kva_operand(n, 0)->type->rank, count = 0;
-  for (uint32_t i = (uint32_t)(a->axis < 0 ? a->axis + rank : a->axis); i < rank; i++) axes[count++] = i;
-  const char *x = widened(e, n, 0), *mean = kva_export_reduce(e, "ReduceMean", x, count, axes, true);
-  const char *y = normalised(e, n, kva_export_2(e, "Sub", x, mean), a->axis, a->eps);
-  y = kva_export_2(e, "Mul", y, widened(e, n, 1));
-  if (kva_operand(n, 2)) y = kva_export_2(e, "Add", y, widened(e, n, 2));
-  return done(e, n, narrowed(e, n, y));
-}
-
-static kva_status export_batch_norm(kva_export *e, const kva_node *n, const char *op_type) {
-  kva_export_float(e, like(e, n, op_type), "epsilon", ((const kva_batch_norm_attrs *)n->attrs)->eps);
-  return KVA_OK;
-}
-
-static kva_status export_cross_entropy(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
-  const kva_value *target = kva_operand(n, 1);
-  int64_t last = -1;
-  const char *x = widened(e, n, 0), *t = in(e, n, 1), *zero = kva_export_scalar(e, target->type->dtype, 0);
-  double ignored = (double)((const kva_cross_entropy_attrs *)n->attrs)->ignore_index;
-  const char *skip = kva_export_2(e, "Equal", t, kva_export_scalar(e, target->type->dtype, ignored));
-  const char *lse = kva_export_reduce(e, "ReduceLogSumExp", x, 1, &last, false);
-  const char *index = kva_export_unsqueeze(e, kva_export_3(e, "Where", skip, zero, t), 1, &last);
-  kva_pb_node *gather = kva_export_node(e, "GatherElements", 2, (const char *[]){x, index}, NULL);
-  kva_export_int(e, gather, "axis", -1);
-  const char *picked = kva_export_2(e, "Squeeze", kva_export_out(gather), kva_export_i64(e, -1));
-  const char *loss = kva_export_2(e, "Sub", lse, picked);
-  kva_export_set(e, n, 1, lse);
-  return done(e, n, kva_export_3(e, "Where", skip, kva_export_scalar(e, compute_type(n), 0), loss));
-}
-
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-static kva_status export_kv_shift(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
-  return kva_export_kv_shift(e, n);
-}
-static kva_status export_rope(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
-  return kva_export_rope(e, n);
-}
-static kva_status export_attention(kva_export *e, const kva_node *n, const char *op_type) {
-  (void)op_type;
-  return kva_export_attention(e, n);
-}
-
 typedef struct export_row {
-  export_fn write;
+  kva_export_fn write;
   const char *op_type; /* or the reason, for `cannot` */
 } export_row;
 
@@ -511,25 +314,25 @@ static const export_row rows[KVA_OP_COUNT] = {
     [KVA_OP_gather_nd] = {export_gather_nd, "GatherND"},
     [KVA_OP_scatter_elements] = {export_scatter_elements, "ScatterElements"},
     [KVA_OP_scatter_nd] = {export_scatter_nd, "ScatterND"},
-    [KVA_OP_matmul] = {export_matmul, "MatMul"},
-    [KVA_OP_conv] = {export_conv, "Conv"},
-    [KVA_OP_conv_input_grad] = {export_conv_transpose, "ConvTranspose"},
+    [KVA_OP_matmul] = {kva_export_matmul, "MatMul"},
+    [KVA_OP_conv] = {kva_export_conv, "Conv"},
+    [KVA_OP_conv_input_grad] = {kva_export_conv_transpose, "ConvTranspose"},
     [KVA_OP_conv_weight_grad] = {cannot, training},
-    [KVA_OP_max_pool] = {export_max_pool, "MaxPool"},
+    [KVA_OP_max_pool] = {kva_export_max_pool, "MaxPool"},
     [KVA_OP_max_pool_grad] = {cannot, training},
-    [KVA_OP_avg_pool] = {export_avg_pool, "AveragePool"},
+    [KVA_OP_avg_pool] = {kva_export_avg_pool, "AveragePool"},
     [KVA_OP_avg_pool_grad] = {cannot, training},
     [KVA_OP_softmax] = {export_axis, "Softmax"},
     [KVA_OP_log_softmax] = {export_axis, "LogSoftmax"},
-    [KVA_OP_rms_norm] = {export_rms_norm, NULL},
-    [KVA_OP_layer_norm] = {export_layer_norm, NULL},
-    [KVA_OP_batch_norm] = {export_batch_norm, "BatchNormalization"},
-    [KVA_OP_cross_entropy] = {export_cross_entropy, NULL},
-    [KVA_OP_kv_shift] = {export_kv_shift, NULL},
+    [KVA_OP_rms_norm] = {kva_export_rms_norm, NULL},
+    [KVA_OP_layer_norm] = {kva_export_layer_norm, NULL},
+    [KVA_OP_batch_norm] = {kva_export_batch_norm, "BatchNormalization"},
+    [KVA_OP_cross_entropy] = {kva_export_cross_entropy, NULL},
+    [KVA_OP_kv_shift] = {kva_export_kv_shift, NULL},
     [KVA_OP_kv_shift_input_grad] = {cannot, training},
     [KVA_OP_kv_shift_weight_grad] = {cannot, training},
-    [KVA_OP_rope] = {export_rope, NULL},
-    [KVA_OP_attention] = {export_attention, NULL},
+    [KVA_OP_rope] = {kva_export_rope, NULL},
+    [KVA_OP_attention] = {kva_export_attention, NULL},
     [KVA_OP_attention_grad_q] = {cannot, training},
     [KVA_OP_attention_grad_kv] = {cannot, training},
 };

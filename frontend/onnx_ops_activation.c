@@ -67,12 +67,21 @@ kva_status kva_onnx_hard_swish(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_mul(k->b, x, hard_sigmoid(k, x, 1.0 / 6, 0.5)));
 }
 
+/* x * sigmoid(alpha * x) */
+static kva_value *swish(kva_onnx_call *k, kva_value *x, double alpha) {
+  if (alpha == 1) return kva_build1(k->b, KVA_OP_silu, x);
+  return kva_mul(k->b, x, kva_build1(k->b, KVA_OP_sigmoid, kva_mul(k->b, x, num(k, alpha))));
+}
+
 kva_status kva_onnx_swish(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0);
-  double alpha = kva_onnx_float(k, "alpha", 1);
-  if (alpha == 1) return kva_onnx_done(k, kva_build1(k->b, KVA_OP_silu, x));
-  kva_value *gate = kva_build1(k->b, KVA_OP_sigmoid, kva_mul(k->b, x, num(k, alpha)));
-  return kva_onnx_done(k, kva_mul(k->b, x, gate));
+  return kva_onnx_done(k, swish(k, kva_onnx_in(k, 0), kva_onnx_float(k, "alpha", 1)));
+}
+
+/* Gate and value have one shape: nothing broadcasts. */
+kva_status kva_onnx_swiglu(kva_onnx_call *k) {
+  kva_value *gate = kva_onnx_in(k, 0), *value = kva_onnx_in(k, 1);
+  if (gate->type != value->type) return kva_onnx_fail(k, KVA_INVALID, "expected two inputs of one type and shape");
+  return kva_onnx_done(k, kva_mul(k->b, swish(k, gate, kva_onnx_float(k, "alpha", 1)), value));
 }
 
 kva_status kva_onnx_mish(kva_onnx_call *k) {

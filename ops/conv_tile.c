@@ -13,7 +13,7 @@
 #include "ops/conv.h"
 #include "ops/element.h"
 
-enum { LEAST_ROWS = 1 }; /* of a group, for a register tile */
+enum { LEAST_ROWS = 4, LONG_LINE = 32 };
 
 typedef struct site {
   kva_window w;       /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -189,9 +189,17 @@ static void lay_out_lines(kva_contraction *c, const site *s) {
   c->line = kva_expr_addi(e, c->used, (c->taps - 1) * c->spread / c->stride);
 }
 
-static bool is_worth_tiles(const kva_contraction *c) {
+/* Depthwise convolution along long lines does as well without packing. */
+static bool is_plain_depthwise(const kva_contraction *c, const site *s) {
+  int64_t used;
+  for (uint32_t d = 0; d < s->w.n; d++)
+    if (s->w.stride[d] > 1 || s->between[d] > 1) return false;
+  return kva_expr_is(c->rows, 1) && kva_expr_is(c->depth, 1) && (!kva_expr_is_const(c->used, &used) || used >= LONG_LINE);
+}
+
+static bool has_rows(const kva_contraction *c) {
   int64_t rows;
-  return (!kva_expr_is_const(c->rows, &rows) || rows >= LEAST_ROWS) && kva_contract_fits(c);
+  return !kva_expr_is_const(c->rows, &rows) || rows >= LEAST_ROWS;
 }
 
 typedef kva_kval (*element_code)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
@@ -207,8 +215,8 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
   for (uint32_t d = t->rank; d > 0; d--) kva_k_loop_end(l->kb, loops[d - 1]);
 }
 
-static void run(const kva_contraction *c, element_code code) {
-  if (is_worth_tiles(c)) kva_contract_kernel(c);
+static void run(const kva_contraction *c, bool tiles, element_code code) {
+  if (tiles && kva_contract_fits(c)) kva_contract_kernel(c);
   else element_kernel(c->l, c->n, code);
 }
 
@@ -224,7 +232,7 @@ void kva_conv_kernel(kva_lower *l, const kva_node *n) {
   c.depth = w->dims[1];
   c.a = weight, c.b = image, c.result = result_at;
   lay_out_lines(&c, &s);
-  run(&c, kva_conv_lower);
+  run(&c, !is_plain_depthwise(&c, &s), kva_conv_lower);
 }
 
 /* The window that, with stride 1 on dy spread out, makes dx. */
@@ -251,7 +259,7 @@ void kva_conv_input_grad_kernel(kva_lower *l, const kva_node *n) {
   c.depth = s.depth_per_group;
   c.a = weight, c.b = image, c.result = result_at;
   lay_out_lines(&c, &s);
-  run(&c, kva_conv_input_grad_lower);
+  run(&c, !is_plain_depthwise(&c, &s), kva_conv_input_grad_lower);
 }
 
 void kva_conv_weight_grad_kernel(kva_lower *l, const kva_node *n) {
@@ -265,5 +273,5 @@ void kva_conv_weight_grad_kernel(kva_lower *l, const kva_node *n) {
   c.line = c.used = product_of(e, dw->rank - 1, dw->dims + 1);
   c.along_depth = true;
   c.a = output_grad, c.b = image_under_tap, c.result = weight_result_at;
-  run(&c, kva_conv_weight_grad_lower);
+  run(&c, has_rows(&c), kva_conv_weight_grad_lower);
 }

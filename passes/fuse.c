@@ -13,6 +13,13 @@
  * A producer with consumers elsewhere joins as a further output if it is aligned and no path leads from such a consumer
  * back into the group.
  *
+ * A tile operator (matmul, conv, attention) hands its elements to the rest of its group one by one
+ * (codegen/lower_tile.c). It joins a group of element code, one to a group, when everything there that depends on it
+ * reads it at the element where it stands itself, or through one reshape or transposition, and all the group's outputs
+ * depend on it: the epilogue. It may be an output too. What its operands are made of joins where that costs the inner
+ * loops nothing: views that keep the innermost axis, and cheap elementwise code before the operand that is copied to
+ * panels. Row reductions and tiles never share a group.
+ *
  * Algorithm: nodes are visited backwards; each unclaimed node opens a group and absorbs producers, nearest first, until
  * nothing joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks:
  * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
@@ -29,6 +36,7 @@ typedef enum role {
   ROLE_ROW,     /* reduces over trailing axes of operand 0 */
   ROLE_SINK,    /* reduces otherwise, windows: may only be the root of a group */
   ROLE_WINDOW,  /* reads operand elements many times: may be absorbed by nothing and absorbs only views */
+  ROLE_TILE,    /* whole-kernel operator with an epilogue */
 } role;
 
 typedef struct group {
@@ -37,13 +45,22 @@ typedef struct group {
   const kva_type *domain;
   uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
   bool has_row;
+  const kva_node *tile; /* the whole-kernel operator; NULL: none */
   uint32_t lowest; /* position of its first node in the graph; the root, nodes[0], has the highest */
   uint32_t limit;  /* no path from a node behind this position leads back to the root or before it */
   uint32_t mark;   /* epoch of the last reachability walk */
 } group;
 
+/* What a node in the group of a tile works for. */
+typedef enum tile_part {
+  PART_EPILOGUE,
+  PART_PACKED,   /* an operand that is read once for each block of results */
+  PART_STREAMED, /* an operand that inner loops read */
+} tile_part;
+
 typedef struct node_info {
   group *group;      /* NULL: none */
+  tile_part part;
   bool aligned;      /* evaluated at the root's own index */
   uint32_t position; /* order in the graph; copies share their original's */
   uint32_t mark;     /* as in group */
@@ -104,6 +121,7 @@ static int row_rank_of(const kva_node *n) {
 }
 
 static role role_of(const kva_node *n) {
+  if (n->op->traits & KVA_TILE) return ROLE_TILE;
   if (n->op->lower_kind != KVA_LOWER_ELEMENT) return ROLE_OTHER;
   if (!(n->op->traits & KVA_REDUCES)) return ROLE_ELEMENT;
   if (row_rank_of(n) >= 0) return ROLE_ROW;
@@ -238,10 +256,147 @@ static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g
   return true;
 }
 
+/* ---- tiles
+ * ---------------------------------------------------------------------------------------------------------- */
+
+static bool used_outside(const fuse *f, const kva_node *p, const group *g) {
+  for (uint32_t r = 0; r < p->n_results; r++)
+    for (const kva_use *u = p->results[r].uses; u; u = u->next)
+      if (!in_group(f, u->user, g)) return true;
+  return false;
+}
+
+/* Does result element i of n depend on element i of operand `operand` alone? */
+static bool is_pointwise_in(const kva_node *n, uint32_t operand) {
+  return (n->op->traits & KVA_ELEMENTWISE) || (kva_is(n, KVA_OP_batch_norm) && operand == 0);
+}
+
+/* `to` has the extents of `from` behind leading ones. */
+static bool same_extents(const kva_type *from, const kva_type *to) {
+  if (to->rank < from->rank) return false;
+  uint32_t extra = to->rank - from->rank;
+  for (uint32_t d = 0; d < to->rank; d++)
+    if (d < extra ? !kva_expr_is(to->dims[d], 1) : to->dims[d] != from->dims[d - extra]) return false;
+  return true;
+}
+
+static bool keeps_innermost(const kva_node *n) {
+  if (!kva_is(n, KVA_OP_transpose)) return false;
+  kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
+  return perm.n > 0 && perm.v[perm.n - 1] == (int64_t)perm.n - 1;
+}
+
+/* How the nodes of a group would reach a tile that joins it: by group index the last node on the way that moves
+ * elements, the tile itself, or NULL for what does not depend on it. */
+typedef struct epilogue {
+  const fuse *f;
+  const group *g;
+  const kva_node *tile;
+  const kva_node *moved_by[MAX_GROUP];
+} epilogue;
+
+static const kva_node *moved_by(const epilogue *e, const kva_value *v) {
+  if (!v || !v->def) return NULL;
+  if (v->def == e->tile) return e->tile;
+  for (uint32_t k = 0; k < e->g->n_nodes; k++)
+    if (e->g->nodes[k] == v->def) return e->moved_by[k];
+  return NULL;
+}
+
+/* Notes how node k depends on the tile; false: not element by element, or it is an output that does not. */
+static bool follows_tile(epilogue *e, uint32_t k) {
+  const kva_node *n = e->g->nodes[k], *way = NULL, *seen = NULL;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = n->operands[i].value;
+    const kva_node *here = moved_by(e, v);
+    if (!here) continue;
+    if ((seen && seen != here) || (v->def == e->tile && v->index > 0)) return false;
+    seen = here;
+    bool moves = kva_is(n, KVA_OP_reshape) || (here == e->tile && keeps_innermost(n));
+    if (!moves && (!is_pointwise_in(n, i) || !same_extents(v->type, n->results[0].type))) return false;
+    way = moves ? n : here;
+  }
+  e->moved_by[k] = way;
+  return way || (k > 0 && !used_outside(e->f, n, e->g));
+}
+
+static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
+  const kva_node *root = g->nodes[0];
+  if (g->tile || g->has_row || g->n_nodes >= MAX_GROUP || role_of(root) != ROLE_ELEMENT) return false;
+  if (kva_is(root, KVA_OP_reshape)) return false; /* better an alias */
+  epilogue e = {.f = f, .g = g, .tile = p};
+  for (uint32_t k = g->n_nodes; k-- > 0;)
+    if (!follows_tile(&e, k)) return false;
+  return !used_outside(f, p, g) || !outside_use_returns(f, p, g);
+}
+
+/* The second operand of a product and the image of a convolution are copied to panels. */
+static tile_part part_of_operand(const kva_node *tile, uint32_t operand) {
+  switch ((kva_op_id)tile->op->id) {
+  case KVA_OP_matmul: return operand == 1 ? PART_PACKED : PART_STREAMED;
+  case KVA_OP_conv:
+  case KVA_OP_conv_input_grad: return operand == 0 ? PART_PACKED : PART_STREAMED;
+  default: return PART_STREAMED;
+  }
+}
+
+/* The part that all consumers of p in the group are, or that p is an operand of; false: they differ. */
+static bool part_of_consumers(const fuse *f, const kva_node *p, const group *g, tile_part *out_part) {
+  bool any = false;
+  for (const kva_use *u = p->results[0].uses; u; u = u->next) {
+    if (!in_group(f, u->user, g)) continue;
+    tile_part here = u->user == g->tile ? part_of_operand(g->tile, u->index) : info(f, u->user)->part;
+    if (any && here != *out_part) return false;
+    *out_part = here;
+    any = true;
+  }
+  return any;
+}
+
+static uint32_t full_operands(const kva_node *p) {
+  uint32_t full = 0;
+  for (uint32_t i = 0; i < p->n_operands; i++) {
+    const kva_value *v = p->operands[i].value;
+    full += v && v->type->rank > 0 && !(v->def && is_scalar_constant(v->def));
+  }
+  return full;
+}
+
+static bool all_constant(const kva_type *t) {
+  for (uint32_t d = 0; d < t->rank; d++)
+    if (!kva_expr_is_const(t->dims[d], NULL)) return false;
+  return true;
+}
+
+/* Views that leave the innermost axis contiguous; a reshape divides indices, which inner loops do by constants only. */
+static bool is_easy_view(const kva_node *p) {
+  if (kva_is(p, KVA_OP_reshape)) return all_constant(p->results[0].type) && all_constant(kva_operand_type(p, 0));
+  return keeps_innermost(p);
+}
+
+static bool may_feed_tile(const kva_node *p, tile_part part) {
+  if (p->n_results != 1) return false;
+  if (is_easy_view(p)) return true;
+  bool cheap = (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP);
+  return part == PART_PACKED && cheap && full_operands(p) <= 1;
+}
+
+/* p, which only nodes of the group read, may join those around a tile. */
+static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
+  tile_part part;
+  if (role_of(p) != ROLE_ELEMENT || !part_of_consumers(f, p, g, &part)) return false;
+  return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, part);
+}
+
+/* ---- joining
+ * ---------------------------------------------------------------------------------------------------------- */
+
 static bool may_join(fuse *f, const kva_node *p, const group *g) {
   role r = role_of(p);
+  if (r == ROLE_TILE) return tile_may_join(f, p, g);
   if (r != ROLE_ELEMENT && r != ROLE_ROW) return false;
   if (g->n_nodes >= MAX_GROUP || is_optimizer(p)) return false;
+  if (g->tile) return !used_outside(f, p, g) && may_join_tile(f, p, g);
   /* A window reads each element many times, also through views: only movement may stand before it. */
   if (role_of(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
   consumers c = look_at_consumers(f, p, g);
@@ -257,16 +412,13 @@ static bool may_join(fuse *f, const kva_node *p, const group *g) {
 
 /* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only
  * when it reads at most one full tensor, so that traffic does not grow. */
-static bool may_copy(const kva_node *p, const group *g) {
+static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (role_of(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
   if (g->n_nodes >= MAX_GROUP || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
-  if (p->n_operands == 0 || (p->op->traits & KVA_VIEW)) return true;
-  uint32_t full = 0;
-  for (uint32_t i = 0; i < p->n_operands; i++) {
-    const kva_value *v = p->operands[i].value;
-    full += v && v->type->rank > 0 && !(v->def && is_scalar_constant(v->def));
-  }
-  return full <= 1;
+  tile_part part = PART_EPILOGUE;
+  if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
+  if (part != PART_EPILOGUE) return is_easy_view(p);
+  return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
 
 /* ---- growing groups
@@ -274,6 +426,10 @@ static bool may_copy(const kva_node *p, const group *g) {
 
 static void add_to_group(fuse *f, group *g, kva_node *n) {
   consumers c = look_at_consumers(f, n, g);
+  tile_part part = PART_EPILOGUE;
+  if (g->tile) part_of_consumers(f, n, g, &part);
+  if (role_of(n) == ROLE_TILE) g->tile = n;
+  info(f, n)->part = part;
   info(f, n)->group = g;
   info(f, n)->aligned = g->n_nodes == 0 || c.all_aligned;
   g->nodes[g->n_nodes++] = n;
@@ -307,13 +463,6 @@ static group *open_group(fuse *f, kva_node *root) {
   return g;
 }
 
-static bool used_outside(const fuse *f, const kva_node *p, const group *g) {
-  for (uint32_t r = 0; r < p->n_results; r++)
-    for (const kva_use *u = p->results[r].uses; u; u = u->next)
-      if (!in_group(f, u->user, g)) return true;
-  return false;
-}
-
 /* Gives the group its own copy of p; other users keep the original. */
 static kva_node *copy_into_group(fuse *f, kva_node *p, const group *g) {
   kva_value *operands[4];
@@ -339,7 +488,7 @@ static bool absorb_producers(fuse *f, group *g, const kva_node *c) {
     if (may_join(f, p, g)) {
       add_to_group(f, g, p);
       grew = true;
-    } else if (used_outside(f, p, g) && may_copy(p, g)) {
+    } else if (used_outside(f, p, g) && may_copy(f, p, g)) {
       kva_node *copy = copy_into_group(f, p, g);
       if (!copy) continue;
       add_to_group(f, g, copy);
@@ -409,7 +558,7 @@ static void find_interface(fuse *f, const group *g, outline *o) {
 }
 
 static const char *group_name(fuse *f, const group *g) {
-  const kva_node *root = g->nodes[g->n_nodes - 1];
+  const kva_node *root = g->tile ? g->tile : g->nodes[g->n_nodes - 1];
   return kva_arena_printf(f->m->arena, g->n_nodes == 1 ? "%s" : "%s_%u", root->op->name, g->n_nodes);
 }
 
@@ -537,7 +686,8 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   f->values = KVA_NEW_ARRAY(f->scratch, kva_value *, value_bound(f, g));
   for (uint32_t i = 0; i < f->groups.len; i++) {
     group *k = f->groups.data[i];
-    if (k->n_nodes == 1 && kva_is(k->nodes[0], KVA_OP_reshape)) continue; /* the planner aliases it */
+    /* The planner aliases a reshape; a tile alone is a step as it is. */
+    if (k->n_nodes == 1 && (kva_is(k->nodes[0], KVA_OP_reshape) || k->tile)) continue;
     outline_group(f, k);
     *changed = true;
   }

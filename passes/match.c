@@ -25,8 +25,8 @@ typedef struct pattern_attr {
 
 typedef struct pattern {
   pattern_kind kind;
-  uint32_t slot;      /* VALUE, NUMBER */
-  double literal;     /* LITERAL */
+  uint32_t slot;         /* VALUE, NUMBER */
+  double literal;        /* LITERAL */
   const kva_op_info *op; /* NODE */
   cast_kind cast;
   KVA_VEC(struct pattern *) args; /* NODE: operands, ANY_OF: alternatives */
@@ -44,7 +44,7 @@ struct kva_rules {
   rule *by_op[KVA_OP_COUNT];
 };
 
-/* ---- text --------------------------------------------------------------------------------------------------------- */
+/* ---- text ------------------------------------------------------------------------------------------------------- */
 
 typedef struct reader {
   kva_arena *arena;
@@ -102,8 +102,10 @@ static void read_attrs(reader *r, pattern *p) {
     r->at += n;
     KVA_ASSERT(accept(r, "="));
     a.is_literal = !accept(r, "#");
-    if (a.is_literal) a.literal = read_number(r);
-    else a.slot = read_slot(r);
+    if (a.is_literal)
+      a.literal = read_number(r);
+    else
+      a.slot = read_slot(r);
     a.trailing = !a.is_literal && accept(r, "..");
     KVA_PUSH(r->arena, &p->attrs, a);
   }
@@ -174,7 +176,7 @@ kva_rules *kva_rules_compile(kva_arena *arena, uint32_t n, const kva_rule_text *
   return rules;
 }
 
-/* ---- matching ----------------------------------------------------------------------------------------------------- */
+/* ---- matching --------------------------------------------------------------------------------------------------- */
 
 typedef struct goal {
   const pattern *pattern;
@@ -184,7 +186,9 @@ typedef struct goal {
 
 static bool solve(kva_match *m, const goal *g);
 
-static bool solve_rest(kva_match *m, const goal *g) { return !g->next || solve(m, g->next); }
+static bool solve_rest(kva_match *m, const goal *g) {
+  return !g->next || solve(m, g->next);
+}
 
 static double tolerance_of(kva_dtype t) {
   if (t == KVA_F16) return 1e-3;
@@ -353,7 +357,7 @@ static bool is_exclusive(const kva_match *m) {
   return true;
 }
 
-/* ---- building ----------------------------------------------------------------------------------------------------- */
+/* ---- building --------------------------------------------------------------------------------------------------- */
 
 static void set_attr(kva_builder *b, char *attrs, const kva_attr_field *f, double x, uint32_t rank) {
   void *at = attrs + f->offset;
@@ -426,5 +430,9 @@ static uint32_t slot_named(const kva_match *m, const char *name) {
   return i;
 }
 
-kva_value *kva_match_value(const kva_match *m, const char *name) { return m->values[slot_named(m, name)]; }
-double kva_match_number(const kva_match *m, const char *name) { return m->numbers[slot_named(m, name)]; }
+kva_value *kva_match_value(const kva_match *m, const char *name) {
+  return m->values[slot_named(m, name)];
+}
+double kva_match_number(const kva_match *m, const char *name) {
+  return m->numbers[slot_named(m, name)];
+}

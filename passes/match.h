@@ -9,8 +9,8 @@
  *            | #name..                     INTS: the axes from #name to the last
  *
  * Operators have their internal names; two more stand for casts: `widen` to a wider float type, `narrow` to a narrower
- * one. Operands of commutative operators match in either order. An INT, FLOAT or BOOL attribute that a pattern leaves out
- * must have its default. Negative axes equal the positive ones they stand for.
+ * one. Operands of commutative operators match in either order. An INT, FLOAT or BOOL attribute that a pattern leaves
+ * out must have its default. Negative axes equal the positive ones they stand for.
  *
  * A rule applies to the node that its `from` matches at the root when, besides, (1) no node of the match that is worth
  * keeping (not KVA_CHEAP) has a user outside the match, (2) the rule's condition holds, and (3) `to`, built before the

@@ -1,6 +1,6 @@
 /* The matchers of passes/raise.c that are code. Each looks for its operator with b->before as the last node of the
- * spelling and returns the value to use instead of that node's result 0, or NULL when there is no match; a failed attempt
- * leaves no node behind. */
+ * spelling and returns the value to use instead of that node's result 0, or NULL when there is no match; a failed
+ * attempt leaves no node behind. */
 #ifndef KVA_PASSES_RAISE_H
 #define KVA_PASSES_RAISE_H
 

@@ -2,9 +2,8 @@
  *
  *   * c, / c                  scale; also on q or k before the product
  *   c * tanh(. / c)           soft cap
- *   + mask, where(m, ., -inf) masks; those that only bound s - t become `causal` and `window`, a linear one ALiBi slopes,
- *                             the rest stays a mask
- *   widening casts            attention computes in float and rounds once anyway
+ *   + mask, where(m, ., -inf) masks; those that only bound s - t become `causal` and `window`, a linear one ALiBi
+ * slopes, the rest stays a mask widening casts            attention computes in float and rounds once anyway
  *
  * and keys and values may be repeated over groups of query heads (expand and reshape, or a gather of heads), which
  * attention does by itself. Algorithm: from the product with v downward, peeling one layer at a time, outermost first.
@@ -30,9 +29,9 @@ typedef struct kept_mask {
 
 typedef struct scores {
   kva_builder *b;
-  kva_node *product; /* q @ kT */
+  kva_node *product;    /* q @ kT */
   const kva_dim *plane; /* extents of queries and keys */
-  double scale, cap; /* product of the layers peeled so far; 0: no cap */
+  double scale, cap;    /* product of the layers peeled so far; 0: no cap */
   kva_visibility seen;
   kept_mask masks[MAX_MASKS];
   uint32_t n_masks;
@@ -61,7 +60,7 @@ static kva_value *scaled_operand(const kva_node *n, double *out_factor) {
   return NULL;
 }
 
-/* ---- masks -------------------------------------------------------------------------------------------------------------- */
+/* ---- masks ------------------------------------------------------------------------------------------------------ */
 
 static bool keep_mask(scores *s, kept_mask mask) {
   if (s->n_masks == MAX_MASKS) return false;
@@ -69,8 +68,8 @@ static bool keep_mask(scores *s, kept_mask mask) {
   return true;
 }
 
-/* What `causal` and `window` can say, leaving every query a visible key: without one, attention gives 0 and a finite mask
- * an average. */
+/* What `causal` and `window` can say, leaving every query a visible key: without one, attention gives 0 and a finite
+ * mask an average. */
 static bool are_attributes(kva_expr_ctx *c, const kva_visibility *seen) {
   if (!seen->upper || !kva_expr_provably_le(c, kva_expr_const(c, 0), seen->upper)) return false;
   int64_t window;
@@ -89,8 +88,10 @@ static bool take_added(scores *s, kva_value *mask) {
   const kva_node *add = def_if(mask, KVA_OP_add);
   if (take_bounds(s, mask, KVA_MASK_ADDED)) return true;
   kva_visibility saved = s->seen;
-  if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 0), KVA_MASK_ADDED)) return take_added(s, kva_operand(add, 1));
-  if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 1), KVA_MASK_ADDED)) return take_added(s, kva_operand(add, 0));
+  if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 0), KVA_MASK_ADDED))
+    return take_added(s, kva_operand(add, 1));
+  if (add && mask->type->rank >= 2 && take_bounds(s, kva_operand(add, 1), KVA_MASK_ADDED))
+    return take_added(s, kva_operand(add, 0));
   s->seen = saved;
   return keep_mask(s, (kept_mask){mask, KVA_MASK_ADDED, s->scale, NULL});
 }
@@ -100,12 +101,16 @@ static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, kva_v
   if (take_bounds(s, cond, kind)) return true;
   const kva_node *parts = def_if(cond, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or);
   const kva_node *flip = def_if(cond, KVA_OP_logical_not);
-  if (flip) return take_condition(s, kva_operand(flip, 0), kind == KVA_MASK_VISIBLE ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE, hidden);
-  if (parts) return take_condition(s, kva_operand(parts, 0), kind, hidden) && take_condition(s, kva_operand(parts, 1), kind, hidden);
+  if (flip)
+    return take_condition(s, kva_operand(flip, 0), kind == KVA_MASK_VISIBLE ? KVA_MASK_HIDDEN : KVA_MASK_VISIBLE,
+                          hidden);
+  if (parts)
+    return take_condition(s, kva_operand(parts, 0), kind, hidden) &&
+           take_condition(s, kva_operand(parts, 1), kind, hidden);
   return keep_mask(s, (kept_mask){cond, kind, s->scale, hidden});
 }
 
-/* ---- layers ------------------------------------------------------------------------------------------------------------ */
+/* ---- layers ----------------------------------------------------------------------------------------------------- */
 
 static bool peel(scores *s, kva_value *v, int depth);
 
@@ -125,7 +130,8 @@ static bool peel_where(scores *s, const kva_node *n, int depth) {
     scores trial = *s;
     double hidden;
     kva_value *other = kva_operand(n, 3 - i);
-    if (kva_operand_type(n, i) != n->results[0].type || !kva_number_of(other, &hidden) || hidden > KVA_HIDDEN_SCORE) continue;
+    if (kva_operand_type(n, i) != n->results[0].type || !kva_number_of(other, &hidden) || hidden > KVA_HIDDEN_SCORE)
+      continue;
     kva_mask_kind kind = i == 1 ? KVA_MASK_VISIBLE : KVA_MASK_HIDDEN;
     if (!take_condition(&trial, kva_operand(n, 0), kind, isinf(hidden) ? NULL : other)) continue;
     if (!peel(&trial, kva_operand(n, i), depth)) continue;
@@ -158,9 +164,7 @@ static bool peel(scores *s, kva_value *v, int depth) {
   kva_node *n = v->def;
   if (!n || !depth || v->index != 0 || kva_value_use_count(v) != 1) return false;
   switch ((kva_op_id)n->op->id) {
-  case KVA_OP_matmul:
-    s->product = n;
-    return !((const kva_matmul_attrs *)n->attrs)->transpose_a;
+  case KVA_OP_matmul: s->product = n; return !((const kva_matmul_attrs *)n->attrs)->transpose_a;
   case KVA_OP_cast: return is_widening(n) && peel(s, kva_operand(n, 0), depth - 1);
   case KVA_OP_add: return s->cap == 0 && peel_add(s, n, depth - 1);
   case KVA_OP_where: return s->cap == 0 && peel_where(s, n, depth - 1);
@@ -170,7 +174,7 @@ static bool peel(scores *s, kva_value *v, int depth) {
   }
 }
 
-/* ---- operands ---------------------------------------------------------------------------------------------------------- */
+/* ---- operands --------------------------------------------------------------------------------------------------- */
 
 static const int64_t swap_heads[4] = {0, 2, 1, 3}, swap_last[4] = {0, 1, 3, 2};
 
@@ -261,7 +265,7 @@ static kva_value *unscaled(kva_value *v, double *scale) {
   return v;
 }
 
-/* ---- the node ----------------------------------------------------------------------------------------------------------- */
+/* ---- the node --------------------------------------------------------------------------------------------------- */
 
 /* Adds to *mask, NULL: nothing yet. */
 static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) {
@@ -269,7 +273,8 @@ static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) 
 }
 
 static kva_value *as_added(kva_builder *b, const kept_mask *m, kva_dtype t) {
-  kva_value *zero = kva_const_scalar(b, t, 0), *hidden = m->where ? kva_cast(b, m->where, t) : kva_const_scalar(b, t, -INFINITY);
+  kva_value *zero = kva_const_scalar(b, t, 0),
+            *hidden = m->where ? kva_cast(b, m->where, t) : kva_const_scalar(b, t, -INFINITY);
   if (m->kind == KVA_MASK_VISIBLE) return kva_build3(b, KVA_OP_where, m->value, zero, hidden);
   if (m->kind == KVA_MASK_HIDDEN) return kva_build3(b, KVA_OP_where, m->value, hidden, zero);
   kva_value *added = kva_cast(b, m->value, t);
@@ -322,9 +327,12 @@ static kva_value *one_mask(scores *s, kva_dtype t) {
   }
   for (uint32_t i = 0; i < s->n_masks; i++) {
     kept_mask *m = &s->masks[i];
-    if (!all_bool) add_to(b, &mask, as_added(b, m, t), KVA_OP_add);
-    else if (m->kind == KVA_MASK_VISIBLE) add_to(b, &mask, m->value, KVA_OP_logical_and);
-    else add_to(b, &mask, kva_build1(b, KVA_OP_logical_not, m->value), KVA_OP_logical_and);
+    if (!all_bool)
+      add_to(b, &mask, as_added(b, m, t), KVA_OP_add);
+    else if (m->kind == KVA_MASK_VISIBLE)
+      add_to(b, &mask, m->value, KVA_OP_logical_and);
+    else
+      add_to(b, &mask, kva_build1(b, KVA_OP_logical_not, m->value), KVA_OP_logical_and);
   }
   return mask;
 }
@@ -372,13 +380,30 @@ static kva_value *build_attention(scores *s, kva_value *v) {
   set_bounds(s, &attrs);
   if (!may_be_mask(s)) return NULL;
   kva_value *slopes = take_slopes(s), *mask = mask_with_heads(b, one_mask(s, q->type->dtype), rank);
-  kva_value *operands[5] = {with_heads(b, q), with_heads(b, k), with_heads(b, v), mask, slopes};
+  kva_dtype t = v->type->dtype; /* wider than q's where only the scores were computed in the narrow type */
+  kva_value *operands[5] = {with_heads(b, kva_cast(b, q, t)), with_heads(b, kva_cast(b, k, t)), with_heads(b, v), mask,
+                            slopes};
   uint32_t n_operands = slopes ? 5 : mask ? 4 : 3;
   return kva_reshape_like(b, kva_build(b, KVA_OP_attention, n_operands, operands, &attrs), y);
 }
 
+/* cast(attention(cast q, cast k, cast v)): the casts change nothing but memory. */
+static kva_value *raise_narrowed(kva_builder *b) {
+  kva_node *n = def_if(kva_operand(b->before, 0), KVA_OP_attention);
+  if (!n || kva_value_use_count(&n->results[0]) != 1 || n->results[1].uses) return NULL;
+  kva_value *operands[5] = {NULL, NULL, NULL, kva_operand(n, 3), kva_operand(n, 4)};
+  for (uint32_t i = 0; i < 3; i++) {
+    kva_node *widen = def_if(kva_operand(n, i), KVA_OP_cast);
+    if (!widen || !is_widening(widen)) return NULL;
+    operands[i] = kva_operand(widen, 0);
+  }
+  kva_attempt attempt = kva_attempt_begin(b);
+  return kva_attempt_end(b, attempt, kva_build(b, KVA_OP_attention, n->n_operands, operands, n->attrs));
+}
+
 kva_value *kva_raise_attention(kva_builder *b) {
   const kva_node *n = b->before;
+  if (kva_is(n, KVA_OP_cast)) return raise_narrowed(b);
   if (!kva_is(n, KVA_OP_matmul)) return NULL;
   const kva_matmul_attrs *a = n->attrs;
   kva_value *p = kva_operand(n, 0);

@@ -4,8 +4,8 @@
  *   sum(onehot(target) * log_softmax(x))             onehot: [target == iota], as a factor or in where
  *
  * along the last axis. The rest of the spelling (minus, mean, masks) stays as it is: the root is the pick, or a minus
- * around it. Targets outside the classes keep their meaning: gather counts negative ones from the end, and a one-hot row
- * without a one gives the loss 0. */
+ * around it. Targets outside the classes keep their meaning: gather counts negative ones from the end, and a one-hot
+ * row without a one gives the loss 0. */
 #include "ops/check.h"
 #include "passes/raise.h"
 #include "passes/raise_index.h"
@@ -107,6 +107,7 @@ kva_value *kva_raise_cross_entropy(kva_builder *b) {
     return NULL;
   }
   kva_value *x = kva_operand(p.log_softmax, 0);
+  if (kva_dtype_is_unsigned(p.targets->type->dtype)) return NULL; /* has no -1 */
   kva_attempt attempt = kva_attempt_begin(b);
   kva_value *operands[2] = {x, class_numbers(b, &p, x->type->dims[x->type->rank - 1])};
   kva_cross_entropy_attrs attrs = {.ignore_index = -1};

@@ -4,12 +4,12 @@
  *   x + mu (S(x) - x)                       weights collect by distributing over sums
  *   concat(x[:1], x[1:] + g x[:-1])         row 0 kept: the same over rows 1.. only
  *
- * Algorithm: (1) look in the sum for a copy of some x that is moved by a positive number of rows; that gives x, the time
- * axis and what comes before row 0; (2) check that the whole sum is linear in copies of this x with weights of one of
- * kv_shift's granularities; (3) collect the weights by tap and build. Windows as stacks and as convolutions:
+ * Algorithm: (1) look in the sum for a copy of some x that is moved by a positive number of rows; that gives x, the
+ * time axis and what comes before row 0; (2) check that the whole sum is linear in copies of this x with weights of one
+ * of kv_shift's granularities; (3) collect the weights by tap and build. Windows as stacks and as convolutions:
  * raise_shift_window.c.
- * Shared parts of the sum may have other users: views and sums are recomputed at no cost, and in RWKV's token shift several
- * mixes share S(x) - x. */
+ * Shared parts of the sum may have other users: views and sums are recomputed at no cost, and in RWKV's token shift
+ * several mixes share S(x) - x. */
 #include "passes/raise_kv_shift.h"
 
 enum { MAX_DEPTH = 8 }; /* of a sum: longest chain of additions and products */
@@ -25,7 +25,7 @@ static bool same_but_rows(const kva_type *a, const kva_type *b, uint32_t axis) {
   return true;
 }
 
-/* ---- which x ---------------------------------------------------------------------------------------------------------- */
+/* ---- which x ---------------------------------------------------------------------------------------------------- */
 
 /* v is a copy of some x, moved by one row or more: sets x and axis. */
 static bool is_moved(kva_mix *s, kva_value *v) {
@@ -58,7 +58,7 @@ static bool find_moved(kva_mix *s, kva_value *v, int depth) {
   return false;
 }
 
-/* ---- linearity -------------------------------------------------------------------------------------------------------- */
+/* ---- linearity -------------------------------------------------------------------------------------------------- */
 
 static bool tap_of(kva_mix *s, kva_value *v, int64_t *out_tap) {
   kva_rows_view view = kva_rows_view_of(s->b->m->exprs, v, s->axis);
@@ -120,7 +120,7 @@ static kva_value *raise_sum(kva_mix *s, kva_value *sum) {
   return kva_attempt_end(s->b, attempt, kva_mix_build(s));
 }
 
-/* ---- roots ------------------------------------------------------------------------------------------------------------ */
+/* ---- roots ------------------------------------------------------------------------------------------------------ */
 
 static kva_value *raise_mix(kva_builder *b) {
   kva_value *sum = kva_result(b->before, 0);
@@ -149,11 +149,13 @@ static kva_value *raise_kept(kva_builder *b) {
 /* cast(kv_shift(cast x, w)): it sums in float and rounds once anyway. */
 static kva_value *raise_narrowed(kva_builder *b) {
   kva_node *shift = kva_operand(b->before, 0)->def;
-  if (!shift || !kva_is(shift, KVA_OP_kv_shift) || shift->results[1].uses || kva_operand(b->before, 0)->index != 0) return NULL;
+  if (!shift || !kva_is(shift, KVA_OP_kv_shift) || shift->results[1].uses || kva_operand(b->before, 0)->index != 0)
+    return NULL;
   kva_node *widen = kva_operand(shift, 0)->def;
   kva_dtype narrow = b->before->results[0].type->dtype;
   if (!widen || !kva_is(widen, KVA_OP_cast) || kva_operand_type(widen, 0)->dtype != narrow) return NULL;
-  if (kva_dtype_bits(narrow) >= kva_dtype_bits(kva_operand_type(shift, 0)->dtype) || kva_value_use_count(&shift->results[0]) != 1)
+  if (kva_dtype_bits(narrow) >= kva_dtype_bits(kva_operand_type(shift, 0)->dtype) ||
+      kva_value_use_count(&shift->results[0]) != 1)
     return NULL;
   kva_value *past = kva_operand(shift, 2);
   if (past) {
@@ -161,7 +163,8 @@ static kva_value *raise_narrowed(kva_builder *b) {
     past = kva_operand(past->def, 0);
   }
   kva_attempt attempt = kva_attempt_begin(b);
-  kva_value *operands[5] = {kva_operand(widen, 0), kva_operand(shift, 1), past, kva_operand(shift, 3), kva_operand(shift, 4)};
+  kva_value *operands[5] = {kva_operand(widen, 0), kva_operand(shift, 1), past, kva_operand(shift, 3),
+                            kva_operand(shift, 4)};
   kva_node *n = kva_build_node(b, KVA_OP_kv_shift, shift->n_operands, operands, 2, shift->attrs);
   return kva_attempt_end(b, attempt, kva_result(n, 0));
 }

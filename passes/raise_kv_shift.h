@@ -19,10 +19,10 @@ typedef struct kva_tap_weight {
 /* y[t] = sum_j w[j] x[t - j] for t in [first, T). Weights broadcast against `type`. */
 typedef struct kva_mix {
   kva_builder *b;
-  const kva_type *type; /* of y: its rows are [first, T) */
-  kva_value *x;         /* may be of a narrower float type than y */
-  uint32_t axis;        /* of the rows */
-  int64_t first;        /* 1: row 0 is x[0], unmixed, and not part of y */
+  const kva_type *type;      /* of y: its rows are [first, T) */
+  kva_value *x;              /* may be of a narrower float type than y */
+  uint32_t axis;             /* of the rows */
+  int64_t first;             /* 1: row 0 is x[0], unmixed, and not part of y */
   kva_mix_boundary boundary; /* OPEN: no tap has told yet */
   kva_value *past;           /* STATE: its last rows come before row 0 */
   kva_tap_weight w[KVA_MAX_TAPS];

@@ -20,7 +20,7 @@ static int64_t elements_of(const kva_tensor_data *t) {
   return n;
 }
 
-/* ---- constants ---------------------------------------------------------------------------------------------------- */
+/* ---- constants -------------------------------------------------------------------------------------------------- */
 
 /* A constant matrix of visible and hidden elements: visible exactly where t + lower < s <= t + upper. */
 typedef struct band {
@@ -79,7 +79,7 @@ static bool is_number(const kva_value *v, double want) {
   return kva_number_of(v, &x) && x == want;
 }
 
-/* ---- predicates --------------------------------------------------------------------------------------------------- */
+/* ---- predicates ------------------------------------------------------------------------------------------------- */
 
 static bool predicate_of(kva_expr_ctx *c, const kva_value *v, predicate *out);
 
@@ -101,7 +101,8 @@ static bool predicate_of_comparison(kva_expr_ctx *c, const kva_node *n, predicat
 
 /* where(mask, 1, 0), where(mask, 0, 1) */
 static bool predicate_of_where(kva_expr_ctx *c, const kva_node *n, predicate *out) {
-  if (is_number(kva_operand(n, 1), 1) && is_number(kva_operand(n, 2), 0)) return predicate_of(c, kva_operand(n, 0), out);
+  if (is_number(kva_operand(n, 1), 1) && is_number(kva_operand(n, 2), 0))
+    return predicate_of(c, kva_operand(n, 0), out);
   return is_number(kva_operand(n, 1), 0) && is_number(kva_operand(n, 2), 1) && negated_of(c, kva_operand(n, 0), out);
 }
 
@@ -118,8 +119,9 @@ static bool predicate_of(kva_expr_ctx *c, const kva_value *v, predicate *out) {
   case KVA_OP_where: return predicate_of_where(c, n, out);
   case KVA_OP_logical_not: return negated_of(c, kva_operand(n, 0), out);
   case KVA_OP_sub: return is_number(kva_operand(n, 0), 1) && negated_of(c, kva_operand(n, 1), out); /* 1 - mask */
-  default: return kva_line_move(c, n, &(kva_line){.base = kva_expr_const(c, 0)}) && predicate_of(c, kva_operand(n, 0), out) &&
-                  kva_line_move(c, n, &out->line);
+  default:
+    return kva_line_move(c, n, &(kva_line){.base = kva_expr_const(c, 0)}) && predicate_of(c, kva_operand(n, 0), out) &&
+           kva_line_move(c, n, &out->line);
   }
 }
 
@@ -144,12 +146,13 @@ static bool predicate_of_added(kva_expr_ctx *c, const kva_value *v, predicate *o
     for (uint32_t i = 0; i < 2; i++)
       if (hides(kva_operand(n, i))) return negated_of(c, kva_operand(n, 1 - i), out);
     return false;
-  default: return kva_line_move(c, n, &(kva_line){.base = kva_expr_const(c, 0)}) &&
-                  predicate_of_added(c, kva_operand(n, 0), out) && kva_line_move(c, n, &out->line);
+  default:
+    return kva_line_move(c, n, &(kva_line){.base = kva_expr_const(c, 0)}) &&
+           predicate_of_added(c, kva_operand(n, 0), out) && kva_line_move(c, n, &out->line);
   }
 }
 
-/* ---- the first rows ----------------------------------------------------------------------------------------------- */
+/* ---- the first rows --------------------------------------------------------------------------------------------- */
 
 static bool head_of_constant(const kva_tensor_data *t, uint32_t axis, int64_t *out_rows, bool *out_first) {
   if (axis >= t->rank || elements_of(t) > MASK_LIMIT || t->dtype == KVA_STRING) return false;
@@ -184,7 +187,7 @@ bool kva_head_mask(kva_expr_ctx *c, const kva_value *v, uint32_t axis, int64_t *
   return *out_rows >= 0;
 }
 
-/* ---- visibility --------------------------------------------------------------------------------------------------- */
+/* ---- visibility ------------------------------------------------------------------------------------------------- */
 
 static bool merge(kva_visibility *io, kva_dim upper, kva_dim lower) {
   if ((upper && io->upper && upper != io->upper) || (lower && io->lower && lower != io->lower)) return false;
@@ -206,7 +209,8 @@ static bool merge_predicate(kva_expr_ctx *c, const predicate *p, kva_visibility 
 }
 
 /* Both parts of a conjunction or a sum. */
-static bool merge_both(kva_expr_ctx *c, const kva_node *n, kva_mask_kind kind, const kva_dim plane[2], kva_visibility *io) {
+static bool merge_both(kva_expr_ctx *c, const kva_node *n, kva_mask_kind kind, const kva_dim plane[2],
+                       kva_visibility *io) {
   kva_visibility both = *io;
   for (uint32_t i = 0; i < 2; i++)
     if (!kva_visibility_of(c, kva_operand(n, i), kind, plane, &both)) return false;

@@ -22,8 +22,8 @@ typedef enum kva_mask_kind {
 /* exp() of it vanishes beside any score of a sane model. */
 #define KVA_HIDDEN_SCORE (-1e4)
 
-/* v hides exactly what bounds on s - t hide, in a plane of plane[0] queries and plane[1] keys: they are merged into *io.
- * False: it does not, or other bounds of the same kind are there already; *io is unchanged. */
+/* v hides exactly what bounds on s - t hide, in a plane of plane[0] queries and plane[1] keys: they are merged into
+ * *io. False: it does not, or other bounds of the same kind are there already; *io is unchanged. */
 bool kva_visibility_of(kva_expr_ctx *c, const kva_value *v, kva_mask_kind kind, const kva_dim plane[2],
                        kva_visibility *io);
 

@@ -16,14 +16,16 @@ static kva_node *def_if(const kva_value *v, kva_op_id op) {
   return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
 }
 
-static kva_dim last_dim(const kva_type *t) { return t->rank ? t->dims[t->rank - 1] : NULL; }
+static kva_dim last_dim(const kva_type *t) {
+  return t->rank ? t->dims[t->rank - 1] : NULL;
+}
 
 static bool joins_last(const kva_node *concat) {
   uint32_t rank = concat->results[0].type->rank;
   return kva_axis(((const kva_concat_attrs *)concat->attrs)->axis, rank) == rank - 1 && concat->n_operands == 2;
 }
 
-/* ---- halves of x ------------------------------------------------------------------------------------------------------- */
+/* ---- halves of x ------------------------------------------------------------------------------------------------ */
 
 /* Channels start, start + step, .. of x, half of all. */
 static bool is_half(const kva_value *v, int64_t *out_start, int64_t *out_step, kva_value **out_x) {
@@ -34,7 +36,8 @@ static bool is_half(const kva_value *v, int64_t *out_start, int64_t *out_step, k
   int64_t channels, count;
   uint32_t last = x->rank - 1;
   for (uint32_t k = 0; k < last; k++)
-    if (!kva_expr_is(a->starts.v[k], 0) || a->shape.v[k] != x->dims[k] || (a->steps.n && a->steps.v[k] != 1)) return false;
+    if (!kva_expr_is(a->starts.v[k], 0) || a->shape.v[k] != x->dims[k] || (a->steps.n && a->steps.v[k] != 1))
+      return false;
   *out_step = a->steps.n ? a->steps.v[last] : 1;
   *out_x = kva_operand(n, 0);
   return kva_expr_is_const(a->starts.v[last], out_start) && kva_expr_is_const(x->dims[last], &channels) &&
@@ -49,7 +52,8 @@ static bool is_unstacked(const kva_value *v, int64_t *out_start, int64_t *out_st
   const kva_type *x = kva_operand_type(pairs, 0), *t = pairs->results[0].type;
   const kva_slice_attrs *a = slice->attrs;
   if (t->rank != x->rank + 1 || !kva_expr_is(last_dim(t), 2) || v->type->rank != x->rank) return false;
-  if (memcmp(t->dims, x->dims, (x->rank - 1) * sizeof *x->dims) || memcmp(v->type->dims, t->dims, x->rank * sizeof *x->dims))
+  if (memcmp(t->dims, x->dims, (x->rank - 1) * sizeof *x->dims) ||
+      memcmp(v->type->dims, t->dims, x->rank * sizeof *x->dims))
     return false;
   for (uint32_t k = 0; k + 1 < t->rank; k++)
     if (a->shape.v[k] != t->dims[k]) return false;
@@ -93,9 +97,11 @@ static bool parts_of(const kva_value *v, kva_value **first, kva_value **second, 
   return true;
 }
 
-/* ---- tables ------------------------------------------------------------------------------------------------------------ */
+/* ---- tables ----------------------------------------------------------------------------------------------------- */
 
-static double element_of(const kva_tensor_data *t, int64_t i) { return kva_load_f64(t->dtype, t->data, i); }
+static double element_of(const kva_tensor_data *t, int64_t i) {
+  return kva_load_f64(t->dtype, t->data, i);
+}
 
 static bool constant_repeats(const kva_tensor_data *t, bool interleaved) {
   int64_t n = 1, row = t->rank ? t->dims[t->rank - 1] : 1;
@@ -126,7 +132,8 @@ static bool operands_repeat(const kva_node *n, bool interleaved, int depth) {
 static bool pairs_are_equal(const kva_value *v) {
   const kva_node *n = v->def;
   if (!n || !kva_expr_is(last_dim(v->type), 2)) return false;
-  if (kva_is(n, KVA_OP_expand)) return kva_operand_type(n, 0)->rank == v->type->rank && kva_expr_is(last_dim(kva_operand_type(n, 0)), 1);
+  if (kva_is(n, KVA_OP_expand))
+    return kva_operand_type(n, 0)->rank == v->type->rank && kva_expr_is(last_dim(kva_operand_type(n, 0)), 1);
   return kva_is(n, KVA_OP_concat) && joins_last(n) && kva_operand(n, 0) == kva_operand(n, 1);
 }
 
@@ -142,13 +149,17 @@ static bool movement_repeats(const kva_node *n, bool interleaved, int depth) {
   uint32_t last = n->results[0].type->rank - 1;
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_reshape: return reshape_repeats(n, interleaved, depth);
-  case KVA_OP_transpose: return ((const kva_transpose_attrs *)n->attrs)->perm.v[last] == last && repeats(x, interleaved, depth);
+  case KVA_OP_transpose:
+    return ((const kva_transpose_attrs *)n->attrs)->perm.v[last] == last && repeats(x, interleaved, depth);
   case KVA_OP_slice: return last_dim(x->type) == last_dim(n->results[0].type) && repeats(x, interleaved, depth);
   case KVA_OP_expand: return operands_repeat(n, interleaved, depth);
   case KVA_OP_gather:
-    return kva_axis(((const kva_gather_attrs *)n->attrs)->axis, x->type->rank) + 1 != x->type->rank && repeats(x, interleaved, depth);
+    return kva_axis(((const kva_gather_attrs *)n->attrs)->axis, x->type->rank) + 1 != x->type->rank &&
+           repeats(x, interleaved, depth);
   case KVA_OP_concat:
-    if (!joins_last(n)) return kva_axis(((const kva_concat_attrs *)n->attrs)->axis, last + 1) != last && operands_repeat(n, interleaved, depth);
+    if (!joins_last(n))
+      return kva_axis(((const kva_concat_attrs *)n->attrs)->axis, last + 1) != last &&
+             operands_repeat(n, interleaved, depth);
     return !interleaved && kva_operand(n, 0) == kva_operand(n, 1);
   default: return false;
   }
@@ -217,14 +228,16 @@ static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved) {
 }
 
 /* rope has no gradient for its angles. */
-static bool may_be_angles(const kva_builder *b, const kva_value *v) { return !b->m->train || !kva_depends_on_parameters(v); }
+static bool may_be_angles(const kva_builder *b, const kva_value *v) {
+  return !b->m->train || !kva_depends_on_parameters(v);
+}
 
 static kva_value *build_rope(kva_builder *b, kva_value *x, kva_value *cosine, kva_value *sine, bool interleaved) {
   kva_rope_attrs attrs = {.interleaved = interleaved};
   return kva_build(b, KVA_OP_rope, 3, (kva_value *[]){x, cosine, sine}, &attrs);
 }
 
-/* ---- x * cos + rotate(x) * sin ------------------------------------------------------------------------------------------ */
+/* ---- x * cos + rotate(x) * sin ---------------------------------------------------------------------------------- */
 
 /* v joins -x2 and x1. */
 static bool is_rotated(const kva_value *v, kva_value **out_x, bool *out_interleaved) {
@@ -251,7 +264,8 @@ static kva_value *raise_rotation(kva_builder *b, const kva_node *plain, const kv
     bool interleaved;
     if (!is_rotated(kva_operand(turned, i), &x, &interleaved)) continue;
     kva_value *cosine = factor_beside(plain, x);
-    if (!cosine || last_dim(cosine->type) != last_dim(x->type) || last_dim(sine->type) != last_dim(x->type)) return NULL;
+    if (!cosine || last_dim(cosine->type) != last_dim(x->type) || last_dim(sine->type) != last_dim(x->type))
+      return NULL;
     if (!repeats(cosine, interleaved, 16) || !repeats(sine, interleaved, 16)) return NULL;
     if (!may_be_angles(b, cosine) || !may_be_angles(b, sine)) return NULL;
     kva_attempt attempt = kva_attempt_begin(b);
@@ -261,7 +275,7 @@ static kva_value *raise_rotation(kva_builder *b, const kva_node *plain, const kv
   return NULL;
 }
 
-/* ---- join(x1 * cos - x2 * sin, x2 * cos + x1 * sin) ---------------------------------------------------------------------- */
+/* ---- join(x1 * cos - x2 * sin, x2 * cos + x1 * sin) ------------------------------------------------------------- */
 
 typedef struct turned {
   half plain, other;
@@ -282,14 +296,15 @@ static bool read_either(const kva_value *v, half *out, kva_value **table) {
 
 static bool read_first(const kva_value *v, turned *out) {
   const kva_node *n = def_if(v, KVA_OP_sub);
-  return n && read_either(kva_operand(n, 0), &out->plain, &out->cosine) && read_either(kva_operand(n, 1), &out->other, &out->sine) &&
-         !out->plain.second && out->other.second;
+  return n && read_either(kva_operand(n, 0), &out->plain, &out->cosine) &&
+         read_either(kva_operand(n, 1), &out->other, &out->sine) && !out->plain.second && out->other.second;
 }
 
 static bool read_second(const kva_value *v, turned *out) {
   const kva_node *n = def_if(v, KVA_OP_add);
   for (uint32_t i = 0; n && i < 2; i++) {
-    if (!read_either(kva_operand(n, i), &out->plain, &out->cosine) || !read_either(kva_operand(n, 1 - i), &out->other, &out->sine))
+    if (!read_either(kva_operand(n, i), &out->plain, &out->cosine) ||
+        !read_either(kva_operand(n, 1 - i), &out->other, &out->sine))
       return false;
     if (out->plain.second && !out->other.second) return true;
   }
@@ -320,7 +335,8 @@ static kva_value *raise_partial(kva_builder *b) {
   kva_value *x = kva_operand(head, 0);
   const kva_slice_attrs *h = head->attrs, *r = rest->attrs;
   uint32_t last = x->type->rank - 1;
-  if (kva_operand(rest, 0) != x || x->type != concat->results[0].type || r->starts.v[last] != h->shape.v[last]) return NULL;
+  if (kva_operand(rest, 0) != x || x->type != concat->results[0].type || r->starts.v[last] != h->shape.v[last])
+    return NULL;
   for (uint32_t k = 0; k <= last; k++) {
     bool straight = (!h->steps.n || h->steps.v[k] == 1) && (!r->steps.n || r->steps.v[k] == 1);
     if (!straight || !kva_expr_is(h->starts.v[k], 0) || (k < last && !kva_expr_is(r->starts.v[k], 0))) return NULL;

@@ -1,5 +1,5 @@
-/* A tensor seen along one axis as runs of rows of other tensors: what pad, slice, concat, masks and widening casts do to
- * rows, without the order in which they do it. */
+/* A tensor seen along one axis as runs of rows of other tensors: what pad, slice, concat, masks and widening casts do
+ * to rows, without the order in which they do it. */
 #ifndef KVA_PASSES_RAISE_ROWS_H
 #define KVA_PASSES_RAISE_ROWS_H
 

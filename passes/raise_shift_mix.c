@@ -1,7 +1,7 @@
 /* From taps and weights to a kv_shift node: layouts and granularities of weights. */
 #include "passes/raise_kv_shift.h"
 
-/* ---- taps ----------------------------------------------------------------------------------------------------------- */
+/* ---- taps ------------------------------------------------------------------------------------------------------- */
 
 /* What lies before row 0 of x, told by the first run of a moved copy of x: `rows` rows. */
 static bool settle_boundary(kva_mix *s, const kva_run *head, int64_t rows) {
@@ -10,8 +10,10 @@ static bool settle_boundary(kva_mix *s, const kva_run *head, int64_t rows) {
   int64_t start, extent;
   bool known = head->kind == KVA_RUN_ZERO || kva_expr_is_const(head->start, &start);
   if (!known) return false;
-  if (head->kind == KVA_RUN_ZERO) found = KVA_MIX_ZERO;
-  else if (head->of == s->x && start == 0 && (head->kind == KVA_RUN_REPEAT || rows == 1)) found = KVA_MIX_EDGE;
+  if (head->kind == KVA_RUN_ZERO)
+    found = KVA_MIX_ZERO;
+  else if (head->of == s->x && start == 0 && (head->kind == KVA_RUN_REPEAT || rows == 1))
+    found = KVA_MIX_EDGE;
   else if (head->of != s->x && head->kind == KVA_RUN_ROWS &&
            kva_expr_is_const(head->of->type->dims[s->axis], &extent) && start + rows == extent) {
     found = KVA_MIX_STATE;
@@ -29,7 +31,8 @@ bool kva_mix_tap(kva_mix *s, const kva_rows_view *view, int64_t *out_tap) {
   kva_expr_ctx *c = s->b->m->exprs;
   const kva_run *last = &view->runs[view->n - 1];
   int64_t head = 0, start;
-  if (view->n > 2 || last->kind != KVA_RUN_ROWS || last->of != s->x || !kva_expr_is_const(last->start, &start)) return false;
+  if (view->n > 2 || last->kind != KVA_RUN_ROWS || last->of != s->x || !kva_expr_is_const(last->start, &start))
+    return false;
   if (view->n == 2 && (!kva_expr_is_const(view->runs[0].len, &head) || start != 0)) return false;
   int64_t tap = s->first - start + head;
   if (tap < 0 || tap >= KVA_MAX_TAPS) return false;
@@ -39,7 +42,7 @@ bool kva_mix_tap(kva_mix *s, const kva_rows_view *view, int64_t *out_tap) {
   return true;
 }
 
-/* ---- weights -------------------------------------------------------------------------------------------------------- */
+/* ---- weights ---------------------------------------------------------------------------------------------------- */
 
 static kva_value *value_of(kva_mix *s, kva_tap_weight w) {
   kva_value *number = kva_const_scalar(s->b, s->type->dtype, w.present ? w.number : 0);
@@ -58,8 +61,10 @@ kva_tap_weight kva_tap_add(kva_mix *s, kva_tap_weight w, kva_tap_weight more) {
 
 kva_tap_weight kva_tap_scale(kva_mix *s, kva_tap_weight w, kva_value *factor) {
   double number;
-  if (kva_number_of(factor, &number)) w.number *= number;
-  else w.factor = w.factor ? kva_mul(s->b, w.factor, factor) : factor;
+  if (kva_number_of(factor, &number))
+    w.number *= number;
+  else
+    w.factor = w.factor ? kva_mul(s->b, w.factor, factor) : factor;
   return w;
 }
 
@@ -67,7 +72,9 @@ kva_tap_weight kva_tap_scale(kva_mix *s, kva_tap_weight w, kva_value *factor) {
  * the time is batch and what is between time and channels is heads. */
 typedef enum role { BATCH = 1, TIME = 2, HEAD = 4, CHANNEL = 8 } role;
 
-static bool heads_first(const kva_mix *s) { return s->type->rank == 4 && s->axis == 2; }
+static bool heads_first(const kva_mix *s) {
+  return s->type->rank == 4 && s->axis == 2;
+}
 
 static role role_of(const kva_mix *s, uint32_t axis) {
   if (axis == s->axis) return TIME;
@@ -84,7 +91,9 @@ static uint32_t roles_of(const kva_mix *s, const kva_value *v) {
   return roles;
 }
 
-static bool fits(uint32_t roles) { return !(roles & ~(HEAD | CHANNEL)) || !(roles & CHANNEL); }
+static bool fits(uint32_t roles) {
+  return !(roles & ~(HEAD | CHANNEL)) || !(roles & CHANNEL);
+}
 
 bool kva_mix_is_weight(const kva_mix *s, const kva_value *v) {
   return v->type->rank <= s->type->rank && v->type->dtype == s->type->dtype && fits(roles_of(s, v));
@@ -142,7 +151,7 @@ static kva_value *all_weights(kva_mix *s, int64_t window, uint32_t roles) {
   return kva_build(s->b, KVA_OP_concat, (uint32_t)window, taps, &attrs);
 }
 
-/* ---- the node ------------------------------------------------------------------------------------------------------- */
+/* ---- the node --------------------------------------------------------------------------------------------------- */
 
 static kva_value *last_rows(kva_builder *b, kva_value *v, uint32_t axis, int64_t rows) {
   kva_expr_ctx *c = b->m->exprs;

@@ -1,14 +1,13 @@
 /* KVShift from windows: sum_i w[i] X[t + i], with X the rows of x behind W - 1 rows of something, as
  *
- *   sum(stack(X[0:T], X[1:T+1], ..) * w)    copies stacked along a new axis (pad, unfold, multiply, sum), the stack made
- *                                           by concatenation, by a gather of rows t + i, or of T windows, one a row
- *   conv(X, w), group == channels           a depthwise convolution of [B, C, T], padded on the left or on both sides and
- *                                           cropped */
+ *   sum(stack(X[0:T], X[1:T+1], ..) * w)    copies stacked along a new axis (pad, unfold, multiply, sum), the stack
+ * made by concatenation, by a gather of rows t + i, or of T windows, one a row conv(X, w), group == channels a
+ * depthwise convolution of [B, C, T], padded on the left or on both sides and cropped */
 #include "ops/check.h"
 #include "passes/raise_index.h"
 #include "passes/raise_kv_shift.h"
 
-/* ---- stacks ----------------------------------------------------------------------------------------------------------- */
+/* ---- stacks ----------------------------------------------------------------------------------------------------- */
 
 /* Copies of something along `axis`, one for each index of a further axis. */
 typedef struct stack {
@@ -79,7 +78,8 @@ static bool stack_of_gather(stack *s, const kva_node *n, uint32_t u) {
   kva_line line;
   int64_t start, count;
   if (u != s->axis + 1 || !kva_line_of(s->c, kva_operand(n, 1), &line) || line.c[1] != 1) return false;
-  if (!kva_expr_is_const(line.base, &start) || !kva_expr_is_const(kva_operand_type(n, 1)->dims[1], &count)) return false;
+  if (!kva_expr_is_const(line.base, &start) || !kva_expr_is_const(kva_operand_type(n, 1)->dims[1], &count))
+    return false;
   if (count > KVA_MAX_TAPS) return false;
   s->n = (uint32_t)count;
   return copies_of(s, kva_operand(n, 0), start, line.c[0]);
@@ -123,7 +123,7 @@ static bool stack_of(stack *s, kva_module *m, kva_value *v, uint32_t u) {
   return stack_of_concat(s, v->def, u) || stack_of_gather(s, v->def, u) || stack_of_windows(s, v->def, u);
 }
 
-/* ---- sums over a stack ------------------------------------------------------------------------------------------------ */
+/* ---- sums over a stack ------------------------------------------------------------------------------------------ */
 
 /* x and the taps of all copies. */
 static bool taps_of(kva_mix *mix, const stack *s, int64_t *taps) {
@@ -184,11 +184,12 @@ kva_value *kva_raise_shift_window(kva_builder *b) {
   if (!kva_is(sum->def, KVA_OP_mul)) return raise_stack(b, sum, NULL, u);
   kva_value *y = NULL;
   for (uint32_t i = 0; i < 2 && !y; i++)
-    if (kva_operand(sum->def, i)->type == sum->type) y = raise_stack(b, kva_operand(sum->def, i), kva_operand(sum->def, 1 - i), u);
+    if (kva_operand(sum->def, i)->type == sum->type)
+      y = raise_stack(b, kva_operand(sum->def, i), kva_operand(sum->def, 1 - i), u);
   return y;
 }
 
-/* ---- convolution -------------------------------------------------------------------------------------------------------- */
+/* ---- convolution ------------------------------------------------------------------------------------------------ */
 
 /* Depthwise over one axis with stride and dilation 1: rows behind pads[0] zeros. */
 static bool is_depthwise(const kva_node *n, int64_t *out_window) {
@@ -204,7 +205,8 @@ static bool padded_rows(kva_expr_ctx *c, const kva_node *conv, kva_rows_view *ou
   kva_ints pads = ((const kva_conv_attrs *)conv->attrs)->pads;
   kva_rows_view rows = kva_rows_view_of(c, kva_operand(conv, 0), 2);
   *out = (kva_rows_view){0};
-  if (!kva_rows_push(c, out, (kva_run){.kind = KVA_RUN_ZERO, .len = kva_expr_const(c, pads.n ? pads.v[0] : 0)})) return false;
+  if (!kva_rows_push(c, out, (kva_run){.kind = KVA_RUN_ZERO, .len = kva_expr_const(c, pads.n ? pads.v[0] : 0)}))
+    return false;
   for (uint32_t i = 0; i < rows.n; i++)
     if (!kva_rows_push(c, out, rows.runs[i])) return false;
   return kva_rows_push(c, out, (kva_run){.kind = KVA_RUN_ZERO, .len = kva_expr_const(c, pads.n ? pads.v[1] : 0)});
@@ -232,7 +234,8 @@ static kva_value *rows_first(kva_mix *s, kva_value *v) {
   return kva_reshape(s->b, v, 4, (kva_dim[]){d[0], d[1], kva_expr_const(s->b->m->exprs, 1), d[2]});
 }
 
-/* The convolution's weights [C,1,W], which begin with the oldest row, as kv_shift's [1,W,C], which begin with the newest. */
+/* The convolution's weights [C,1,W], which begin with the oldest row, as kv_shift's [1,W,C], which begin with the
+ * newest. */
 static kva_value *tap_order(kva_builder *b, kva_value *w, int64_t window) {
   kva_expr_ctx *c = b->m->exprs;
   kva_dim zero = kva_expr_const(c, 0);

@@ -19,7 +19,8 @@ const kva_verb kva_verb_conform = {
     "conform", "DIR... [options]", "run ONNX test folders and compare with their recorded outputs",
     "Searches each DIR for cases and closes with `N passed, M failed, K skipped`. A case is skipped, with its reason, "
     "when\n"
-    "it uses something that Kvasir does not support (see kvasir check). Exit code 0: none failed.\n\n"
+    "it uses something that Kvasir does not support (see kvasir check). Small inputs that decide shapes (axes, target\n"
+    "shapes) are compiled in where a model needs that. Exit code 0: none failed.\n\n"
     "Example:\n  kvasir conform onnx-suite/data/node --filter softmax -v",
     run};
 
@@ -156,6 +157,45 @@ static kva_status read_input(const char *data_set, int32_t i, kva_diag *diag, kv
   return ok ? KVA_OK : KVA_NO_MEMORY;
 }
 
+/* Inputs that are compiled in: small integer vectors and scalars that decide shapes (axes, target shapes, ranges). Only
+ * tried when the model does not compile without. */
+enum { MAX_INPUTS = 256, MAX_FIXED_ELEMENTS = 64, MAX_FIXED_FLOATS = 8 };
+typedef struct fixed_inputs {
+  const char *data_set;
+  bool wanted;
+  kva_wide *values[MAX_INPUTS]; /* by input of the file; NULL: an input of the program */
+} fixed_inputs;
+
+static kva_wide *read_wide(const char *data_set, uint32_t i) {
+  char path[4096], name[32];
+  snprintf(name, sizeof name, "input_%u.pb", i);
+  kva_diag *diag = kva_diag_create();
+  kva_wide *w = NULL;
+  if (!join(path, data_set, name) || kva_read_tensor_proto(path, diag, &w) != KVA_OK) w = NULL;
+  kva_diag_destroy(diag);
+  return w;
+}
+
+static const kva_wide *fix_input(void *user, uint32_t index, const char *name) {
+  (void)name;
+  fixed_inputs *f = user;
+  if (!f->wanted || index >= MAX_INPUTS || f->values[index])
+    return f->wanted && index < MAX_INPUTS ? f->values[index] : NULL;
+  kva_wide *w = read_wide(f->data_set, index);
+  bool small = w && w->rank <= 1 && w->n <= (w->i ? MAX_FIXED_ELEMENTS : MAX_FIXED_FLOATS) && w->dtype != KVA_BOOL;
+  if (small) return f->values[index] = w;
+  kva_wide_free(w);
+  return NULL;
+}
+
+/* Number in the file of input i of the program. */
+static int32_t file_index(const fixed_inputs *f, int32_t i) {
+  int32_t k = 0;
+  for (; k < MAX_INPUTS; k++)
+    if (!f->values[k] && i-- == 0) return k;
+  return k;
+}
+
 static outcome outcome_of(kva_status status, const kva_diag *diag, kva_text *why) {
   size_t n = kva_diag_count(diag);
   kva_text_add(why, "%s", n ? kva_diag_message(diag, 0, NULL, NULL) : kva_status_name(status));
@@ -163,12 +203,12 @@ static outcome outcome_of(kva_status status, const kva_diag *diag, kva_text *why
 }
 
 static outcome run_data_set(kva_session *s, const char *data_set, bool light, const char *light_output,
-                            const conform_options *o, kva_diag *diag, kva_text *why) {
+                            const fixed_inputs *fixed, const conform_options *o, kva_diag *diag, kva_text *why) {
   const kva_program *p = kva_session_program_desc(s, 0);
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
   kva_status status = in && out ? KVA_OK : KVA_NO_MEMORY;
   for (int32_t i = 0; i < p->n_inputs && status == KVA_OK; i++)
-    status = light ? light_input(p, &in[i]) : read_input(data_set, i, diag, &in[i]);
+    status = light ? light_input(p, &in[i]) : read_input(data_set, file_index(fixed, i), diag, &in[i]);
   if (status == KVA_OK && (status = kva_session_run(s, 0, in, out)) != KVA_OK)
     status = kva_fail(diag, status, NULL, "%s", kva_session_error(s));
   outcome result = status == KVA_OK ? OUTCOME_PASS : outcome_of(status, diag, why);
@@ -187,35 +227,55 @@ static outcome run_data_set(kva_session *s, const char *data_set, bool light, co
   return result;
 }
 
-static outcome run_data_sets(kva_session *s, const char *path, const conform_options *o, kva_diag *diag,
-                             kva_text *why) {
+static outcome run_data_sets(kva_session *s, const char *path, const fixed_inputs *fixed, const conform_options *o,
+                             kva_diag *diag, kva_text *why) {
   char name[64], data_set[4096];
   if (has_suffix(path, ".onnx")) {
     snprintf(data_set, sizeof data_set, "%.*s_output_0.pb", (int)(strlen(path) - 5), path);
-    return run_data_set(s, NULL, true, data_set, o, diag, why);
+    return run_data_set(s, NULL, true, data_set, fixed, o, diag, why);
   }
   outcome result = OUTCOME_PASS;
   int k = 0;
   for (; result == OUTCOME_PASS; k++) {
     snprintf(name, sizeof name, "test_data_set_%d", k);
     if (!join(data_set, path, name) || access(data_set, R_OK) != 0) break;
-    result = run_data_set(s, data_set, false, NULL, o, diag, why);
+    result = run_data_set(s, data_set, false, NULL, fixed, o, diag, why);
+    if (fixed->wanted) return result; /* the other sets may have other shapes */
   }
   if (k == 0) kva_text_add(why, "no test_data_set_0");
   return k == 0 ? OUTCOME_FAIL : result;
 }
 
-static outcome run_case(const char *path, const conform_options *o, kva_text *why) {
-  char model[4096];
-  snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
-  kva_diag *diag = kva_diag_create();
+static kva_status load_and_compile(const char *model, fixed_inputs *fixed, kva_diag *diag, kva_compiled **out) {
   kva_module *m = NULL;
+  kva_load_options options = {.fixed_input = fix_input, .fixed_input_user = fixed};
+  KVA_TRY(kva_load_model(model, &options, diag, &m));
+  return kva_compile(m, &(kva_compile_options){.target = {.opt_level = 1}}, diag, out);
+}
+
+static outcome run_case(const char *path, const conform_options *o, kva_text *why) {
+  char model[4096], data_set[4096];
+  snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
+  fixed_inputs fixed = {.data_set = data_set};
+  kva_diag *diag = kva_diag_create();
   kva_compiled *c = NULL;
   kva_session *s = NULL;
-  kva_status status = kva_load_model(model, &(kva_load_options){0}, diag, &m);
-  if (status == KVA_OK) status = kva_compile(m, &(kva_compile_options){.target = {.opt_level = 1}}, diag, &c);
+  kva_status status = load_and_compile(model, &fixed, diag, &c);
+  if (status == KVA_UNSUPPORTED && join(data_set, path, "test_data_set_0")) {
+    kva_diag *again = kva_diag_create();
+    fixed.wanted = true;
+    kva_status second = load_and_compile(model, &fixed, again, &c);
+    if (second != KVA_UNSUPPORTED) {
+      kva_diag_destroy(diag);
+      diag = again;
+      status = second;
+    } else {
+      kva_diag_destroy(again);
+    }
+  }
   if (status == KVA_OK) status = kva_session_create(c->artifact, &(kva_session_options){.threads = 1}, diag, &s);
-  outcome result = status == KVA_OK ? run_data_sets(s, path, o, diag, why) : outcome_of(status, diag, why);
+  outcome result = status == KVA_OK ? run_data_sets(s, path, &fixed, o, diag, why) : outcome_of(status, diag, why);
+  for (int i = 0; i < MAX_INPUTS; i++) kva_wide_free(fixed.values[i]);
   kva_session_destroy(s);
   kva_compiled_destroy(c);
   kva_diag_destroy(diag);

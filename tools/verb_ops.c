@@ -101,7 +101,7 @@ static void print_verified(const kva_verify_report *report) {
     char compiled[48], gradient[48];
     add_dtypes(row->dtypes, &types);
     printf("%-24s %-18s %-20s %s\n", row->op->name,
-           score(row->compiled_passed, row->compiled, "%.2f", row->error, compiled),
+           score(row->compiled_passed, row->compiled, "%.2g", row->error, compiled),
            score(row->gradients_passed, row->gradients, "%.1e", row->gradient_error, gradient),
            types.len ? types.data : row->op->lower_kind == KVA_LOWER_NONE ? "(no code of its own)" : "-");
     kva_text_free(&types);

@@ -2,6 +2,8 @@
  */
 #include "tests/frontend/onnx_pack.h"
 
+#include <math.h>
+
 static kva_module *load(kva_text model) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
@@ -345,6 +347,52 @@ static void test_exploding_functions(void **unused) {
   pk_expect(m, KVA_INVALID, "functions inlined");
 }
 
+/* ---- operators without a case in the official suite ---------------------------------------------------------------
+ */
+
+static void test_swiglu(void **unused) {
+  (void)unused;
+  kva_text g = {0}, n = pk_node("SwiGLU", "x v", "y", "gate");
+  float v[2] = {10, 100};
+  int64_t two = 2;
+  pk_sub(&g, 5, pk_tensor("v", 1, 1, &two, v, sizeof v));
+  pk_sub(&n, 5, pk_attr_float("alpha", 2));
+  pk_sub(&g, 1, n);
+  pk_sub(&g, 11, pk_value("x", 1, "2"));
+  pk_sub(&g, 12, pk_value("y", 1, "2"));
+  kva_module *m = load(pk_model(g, 28));
+  kva_wide *y = run(m, 1, (int64_t[]){2});
+  for (int i = 0; i < 2; i++) {
+    double x = i + 1, want = x / (1 + exp(-2 * x)) * (double)v[i];
+    assert_true(fabs(y->f[i] - want) < 1e-5 * want);
+  }
+  kva_wide_free(y);
+  kva_module_destroy(m);
+}
+
+/* An operator before its opset, and one whose meaning changed. */
+static void test_versions_of_one_operator(void **unused) {
+  (void)unused;
+  kva_text early = {0};
+  pk_sub(&early, 1, pk_node("SwiGLU", "x x", "y", "gate"));
+  pk_sub(&early, 11, pk_value("x", 1, "2"));
+  pk_sub(&early, 12, pk_value("y", 1, "2"));
+  pk_expect(pk_model(early, 27), KVA_UNSUPPORTED, "does not exist in this opset version");
+  for (int64_t opset = 12; opset <= 13; opset++) { /* Softmax flattened before 13 */
+    kva_text g = {0}, n = pk_node("Softmax", "x", "y", "softmax");
+    pk_sub(&n, 5, pk_attr_int("axis", 1));
+    pk_sub(&g, 1, n);
+    pk_sub(&g, 11, pk_value("x", 1, "1,2,2"));
+    pk_sub(&g, 12, pk_value("y", 1, "1,2,2"));
+    kva_module *m = load(pk_model(g, opset));
+    kva_wide *y = run(m, 3, (int64_t[]){1, 2, 2});
+    double sum = y->f[0] + y->f[2] + (opset == 12 ? y->f[1] + y->f[3] : 0);
+    assert_true(fabs(sum - 1) < 1e-6);
+    kva_wide_free(y);
+    kva_module_destroy(m);
+  }
+}
+
 /* ---- check ------------------------------------------------------------------------------------------------------- */
 
 static const kva_check_row *find_row(const kva_check_report *r, const char *op_type) {
@@ -390,6 +438,8 @@ int main(void) {
       cmocka_unit_test(test_functions),
       cmocka_unit_test(test_recursive_function),
       cmocka_unit_test(test_exploding_functions),
+      cmocka_unit_test(test_swiglu),
+      cmocka_unit_test(test_versions_of_one_operator),
       cmocka_unit_test(test_check_model),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

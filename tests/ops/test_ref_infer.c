@@ -62,7 +62,8 @@ static void test_errors(void **state) {
     kva_status status = kva_case_build(&e->c, KVA_DTYPE_NONE, &built);
     const char *found = kva_diag_count(built.diag) ? kva_diag_message(built.diag, 0, NULL, NULL) : "no message";
     if (status == KVA_OK || kva_diag_count(built.diag) != 1 || !strstr(found, e->message)) {
-      print_error("%s: expected \"%s\", found \"%s\"\n", kva_case_name(&e->c, 0), e->message, found);
+      print_error("kv.%s <%s>: expected \"%s\", found \"%s\"\n", kva_ops.ops[e->c.op]->name,
+                  e->c.attrs ? e->c.attrs : "", e->message, found);
       failures++;
     }
     kva_case_free(&built);

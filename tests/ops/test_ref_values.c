@@ -124,7 +124,7 @@ static int check(const value_case *v) {
   const char *s = v->expected;
   for (int64_t i = 0; ok && i < out[0]->n; i++) {
     ok = *s && matches(out[0], i, &s);
-    if (!ok) print_error("%s: element %lld is %g\n", kva_case_name(&v->c, 0), (long long)i, kva_wide_get(out[0], i));
+    if (!ok) print_error("element %lld is %g\n", (long long)i, kva_wide_get(out[0], i));
   }
   ok = ok && !*s;
   kva_wide_free(out[0]);
@@ -137,8 +137,10 @@ static void test_values(void **state) {
   int failures = 0;
   for (size_t i = 0; i < sizeof value_cases / sizeof value_cases[0]; i++) {
     int failed = check(&value_cases[i]);
-    if (failed) print_error("%s: expected %s\n", kva_case_name(&value_cases[i].c, 0), value_cases[i].expected);
-    failures += failed;
+    if (!failed) continue;
+    const kva_case *c = &value_cases[i].c;
+    print_error("kv.%s <%s>: expected %s\n", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "", value_cases[i].expected);
+    failures++;
   }
   assert_int_equal(failures, 0);
 }

@@ -1,5 +1,5 @@
-/* Cases of the raise pass, as .kv text, and what checks one: it is loaded, evaluated by the reference, optimised with the
- * verifier on, searched for the operators that it should and should not have, evaluated again, and raised once more
+/* Cases of the raise pass, as .kv text, and what checks one: it is loaded, evaluated by the reference, optimised with
+ * the verifier on, searched for the operators that it should and should not have, evaluated again, and raised once more
  * without change. */
 #ifndef KVA_TESTS_PASSES_RAISE_CASE_H
 #define KVA_TESTS_PASSES_RAISE_CASE_H
@@ -13,8 +13,8 @@
 #include <cmocka.h>
 
 /* Operands and body of a function that returns y. `expect` lists operators that the optimised function must have, once
- * or as often as it says ("kv_shift*2"), or with '!' must not have; `dump` is a text that its dump must hold. tolerance:
- * of the results against those before, relative; 0: 1e-12. */
+ * or as often as it says ("kv_shift*2"), or with '!' must not have; `dump` is a text that its dump must hold.
+ * tolerance: of the results against those before, relative; 0: 1e-12. */
 typedef struct raise_case {
   const char *name, *inputs, *body, *expect, *dump;
   double tolerance;
@@ -43,8 +43,10 @@ static inline kva_wide *raise_input(const kva_type *t, int64_t length, uint32_t 
   assert_non_null(w);
   for (int64_t i = 0; i < w->n; i++) {
     *seed = *seed * 1664525u + 1013904223u;
-    if (w->f) w->f[i] = kva_round_f64(t->dtype, (double)(*seed >> 8) / (1 << 22) - 2);
-    else w->i[i] = t->dtype == KVA_BOOL ? *seed >> 31 : (*seed >> 8) % 3;
+    if (w->f)
+      w->f[i] = kva_round_f64(t->dtype, (double)(*seed >> 8) / (1 << 22) - 2);
+    else
+      w->i[i] = t->dtype == KVA_BOOL ? *seed >> 31 : (*seed >> 8) % 3;
   }
   return w;
 }
@@ -148,6 +150,7 @@ static inline void raise_check_all(void **state) {
 }
 
 /* A cmocka test over a table that ends with {0}. */
-#define RAISE_TEST(table) {#table, raise_check_all, NULL, NULL, (void *)table}
+#define RAISE_TEST(table) \
+  { #table, raise_check_all, NULL, NULL, (void *)table }
 
 #endif

@@ -24,6 +24,7 @@ static const raise_case attention[] = {
     {"rank 3", "double[B, T, 4] q, double[B, S, 4] k, double[B, S, 3] v, double[B, T, S] m", "a = (q @ kv.transpose <perm = [0, 2, 1]> (k)) / 2 + m" OUT, RAISED, NULL, 0},
     {"rank 2", "double[T, 4] q, double[S, 4] k, double[S, 3] v", "a = (q @ kv.transpose <perm = [1, 0]> (k)) / 2" OUT, RAISED, NULL, 0},
     {"in float for half", "float16[B, H, T, 4] q, float16[B, H, S, 4] k, float16[B, H, S, 4] v", "a = kv.cast <to = float> ((q @ " KT ") * 0.5)\ny = kv.cast <to = float16> (kv.softmax <axis = -1> (a)) @ v", RAISED " !cast", NULL, 5e-3},
+    {"values in float for half", "float16[B, H, T, 4] q, float16[B, H, S, 4] k, float16[B, H, S, 4] v", "a = kv.cast <to = float> (q @ " KT ") * 0.5\ny = kv.cast <to = float16> (kv.softmax <axis = -1> (a) @ kv.cast <to = float> (v))", RAISED " !cast", NULL, 5e-3},
     {"soft cap", QKV, "a = 5.0 * kv.tanh((q @ " KT ") * 0.5 / 5.0)" OUT, RAISED " !tanh !mul", "softcap = 5", 0},
     {"soft cap and mask", QKV ", double[T, S] m", "a = kv.tanh((q @ " KT ") * 0.1) * 5.0 + m" OUT, RAISED " !tanh !add", "softcap = 5", 0},
     {"added mask", QKV ", double[B, 1, T, S] m", "a = (q @ " KT ") * 0.5 + m" OUT, RAISED " !add", NULL, 0},

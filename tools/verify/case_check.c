@@ -17,7 +17,7 @@ double kva_case_epsilon(kva_dtype t) {
   }
 }
 
-static void add_case(kva_text *text, const kva_case *c, kva_dtype dtype) {
+void kva_case_describe(const kva_case *c, kva_dtype dtype, kva_text *text) {
   kva_text_add(text, "kv.%s <%s>", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "");
   for (uint32_t i = 0; i < KVA_CASE_OPERANDS && c->in[i].shape; i++) {
     kva_dtype own = c->dtype ? c->dtype : KVA_F32;
@@ -27,7 +27,7 @@ static void add_case(kva_text *text, const kva_case *c, kva_dtype dtype) {
 }
 
 bool kva_check_fail(kva_check *check, const kva_case *c, kva_dtype dtype, const char *what, const kva_diag *diag) {
-  add_case(&check->message, c, dtype);
+  kva_case_describe(c, dtype, &check->message);
   kva_text_add(&check->message, ": %s\n", what);
   for (size_t i = 0; diag && i < kva_diag_count(diag); i++)
     kva_text_add(&check->message, "  %s\n", kva_diag_message(diag, i, NULL, NULL));

@@ -77,6 +77,8 @@ kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *bu
 void kva_case_free(kva_case_built *built);
 /* Attributes text as the operator's struct, in m's arena; NULL when it is malformed. */
 void *kva_case_attrs(kva_module *m, kva_op_id op, const char *text);
+/* Adds name, attributes, types and shapes, for messages. */
+void kva_case_describe(const kva_case *c, kva_dtype dtype, kva_text *text);
 /* Uniform in (0, 1), a function of its arguments. */
 double kva_case_uniform(uint64_t element, uint64_t stream);
 

@@ -50,6 +50,8 @@
 /* clang-format on */
 
 #define I64 KVA_I64
+/* Around the largest float8 numbers: ties, overflow, infinities. */
+#define F8_VALUES {"20", .values = "0,-0,240,-248,256,448,464,-465,480,57344,61439,-61440,65504,1e9,-1e9,nan,inf,-inf,1e-3"}
 
 static const kva_case cases[] = {
     {.op = KVA_OP_dims, .attrs = "values=3,5,8"},
@@ -124,11 +126,25 @@ static const kva_case cases[] = {
      .no_gradient = true,
      .in = {{"8", 0, 0, 0, "-1.9,1.9,nan,300,-300,0,255,8"}}},
     {.op = KVA_OP_cast, .attrs = "to=bool", .no_gradient = true, .in = {{"5", 0, 0, 0, "0,-0,0.25,nan,-3"}}},
+    {.op = KVA_OP_cast, .attrs = "to=float8e4m3fn; saturate=0", .no_gradient = true, .in = {F8_VALUES}},
+    {.op = KVA_OP_cast, .attrs = "to=float8e4m3fnuz; saturate=0", .no_gradient = true, .in = {F8_VALUES}},
+    {.op = KVA_OP_cast, .attrs = "to=float8e5m2; saturate=0", .no_gradient = true, .in = {F8_VALUES}},
+    {.op = KVA_OP_cast, .attrs = "to=float8e5m2", .no_gradient = true, .in = {F8_VALUES}},
+    {.op = KVA_OP_cast, .attrs = "to=float8e5m2fnuz; saturate=0", .no_gradient = true, .in = {F8_VALUES}},
     {.op = KVA_OP_cast, .attrs = "to=float", .dtype = KVA_BOOL, .in = {{"2,3"}}},
     {.op = KVA_OP_cast, .attrs = "to=int8", .dtype = KVA_I64, .in = {{"4", 0, 0, 0, "-129,127,128,300"}}},
     {.op = KVA_OP_cast, .attrs = "to=float", .dtype = KVA_U64, .in = {{"3", 0, 0, 0, "1,-1,7"}}},
     {.op = KVA_OP_bitcast, .attrs = "to=int32", .dtype = KVA_F32, .in = {{"N=5"}}},
     {.op = KVA_OP_bitcast, .attrs = "to=float", .dtype = KVA_U32, .in = {{"3", 0, 0, 0, "0,1065353216,3221225472"}}},
+    {.op = KVA_OP_bitcast,
+     .attrs = "to=float16",
+     .dtype = KVA_U16,
+     .in = {{"9", .values = "0,1,1023,1024,15360,31743,31744,33024,64512"}}},
+    {.op = KVA_OP_bitcast,
+     .attrs = "to=uint16",
+     .dtype = KVA_F16,
+     .in = {{"9", .values = "0,-0,1,6e-8,6.1e-5,-65504,inf,-inf,nan"}}},
+    {.op = KVA_OP_bitcast, .attrs = "to=int16", .dtype = KVA_BF16, .in = {{"5", .values = "1,-0,3e38,-inf,nan"}}},
     {.op = KVA_OP_bitcast, .attrs = "to=int8", .dtype = KVA_U8, .in = {{"3", 0, 0, 0, "0,200,127"}}},
     UNARY(stop_gradient, -2, 2),
 

@@ -19,8 +19,9 @@ static void random_bitcast(kva_random *r) {
   kva_dtype same[N_DTYPES];
   uint32_t n = 0;
   for (uint32_t i = 0; i < N_DTYPES; i++) {
+    bool narrow = kva_dtype_is_float(dtypes[i]) && kva_dtype_bits(dtypes[i]) == 8;
     bool fits = kva_dtype_bits(dtypes[i]) == kva_dtype_bits(r->c->dtype);
-    if (fits && dtypes[i] != KVA_BOOL) same[n++] = dtypes[i];
+    if (fits && !narrow && dtypes[i] != KVA_BOOL) same[n++] = dtypes[i];
   }
   kva_random_operand(r, kva_random_extents(r, 0, KVA_RANDOM_RANK, true));
   kva_random_attrs(r, "to=%s", kva_dtype_name(same[r->number % n]));

@@ -1,0 +1,156 @@
+/* Contractions, windows, normalisations and losses as ONNX nodes. */
+#include "frontend/onnx_export.h"
+
+/* ---- contraction and windows ---------------------------------------------------------------------------------------
+ */
+
+static const char *swap_last(kva_export *e, const char *x, uint32_t rank) {
+  int64_t perm[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) perm[i] = i;
+  perm[rank - 1] = rank - 2;
+  perm[rank - 2] = rank - 1;
+  kva_pb_node *p = kva_export_node(e, "Transpose", 1, &x, NULL);
+  kva_export_ints(e, p, "perm", (kva_ints){rank, perm});
+  return kva_export_out(p);
+}
+
+kva_status kva_export_matmul(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_matmul_attrs *a = n->attrs;
+  const char *x = kva_export_in(e, n, 0), *y = kva_export_in(e, n, 1);
+  if (a->transpose_a) x = swap_last(e, x, kva_operand(n, 0)->type->rank);
+  if (a->transpose_b) y = swap_last(e, y, kva_operand(n, 1)->type->rank);
+  return kva_export_done(e, n, kva_export_2(e, op_type, x, y));
+}
+
+static void window_attrs(kva_export *e, kva_pb_node *p, kva_ints strides, kva_ints pads, kva_ints dilations) {
+  if (strides.n) kva_export_ints(e, p, "strides", strides);
+  if (pads.n) kva_export_ints(e, p, "pads", pads);
+  if (dilations.n) kva_export_ints(e, p, "dilations", dilations);
+}
+
+kva_status kva_export_conv(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_conv_attrs *a = n->attrs;
+  kva_pb_node *p = kva_export_like(e, n, op_type);
+  window_attrs(e, p, a->strides, a->pads, a->dilations);
+  kva_export_int(e, p, "group", a->group);
+  return KVA_OK;
+}
+
+static int64_t entry(kva_ints v, uint32_t i, int64_t absent) {
+  return v.n ? v.v[i] : absent;
+}
+
+/* output_padding makes up what stride, kernel and pads leave of the result's extent. */
+kva_status kva_export_conv_transpose(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_conv_input_grad_attrs *a = n->attrs;
+  const kva_type *x = kva_operand(n, 0)->type, *w = kva_operand(n, 1)->type;
+  kva_expr_ctx *c = e->m->exprs;
+  int64_t extra[KVA_MAX_RANK], kernel;
+  uint32_t spatial = x->rank - 2;
+  for (uint32_t i = 0; i < spatial; i++) {
+    if (!kva_expr_is_const(w->dims[i + 2], &kernel)) return kva_export_unsupported(e, n, "symbolic kernel");
+    int64_t stride = entry(a->strides, i, 1), span = (kernel - 1) * entry(a->dilations, i, 1) + 1;
+    int64_t constant = span - stride - entry(a->pads, i, 0) - entry(a->pads, i + spatial, 0);
+    kva_dim plain = kva_expr_addi(c, kva_expr_muli(c, x->dims[i + 2], stride), constant);
+    if (!kva_expr_is_const(kva_expr_sub(c, a->spatial.v[i], plain), &extra[i]))
+      return kva_export_unsupported(e, n, "its result's extent does not follow from its operand's");
+  }
+  kva_pb_node *p = kva_export_like(e, n, op_type);
+  window_attrs(e, p, a->strides, a->pads, a->dilations);
+  kva_export_ints(e, p, "output_padding", (kva_ints){spatial, extra});
+  kva_export_int(e, p, "group", a->group);
+  return KVA_OK;
+}
+
+kva_status kva_export_max_pool(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_max_pool_attrs *a = n->attrs;
+  kva_pb_node *p = kva_export_like(e, n, op_type);
+  kva_export_ints(e, p, "kernel_shape", a->kernel);
+  window_attrs(e, p, a->strides, a->pads, a->dilations);
+  kva_export_int(e, p, "ceil_mode", a->ceil_mode);
+  if (!n->results[1].uses) return KVA_OK;
+  kva_export_int(e, p, "storage_order", a->column_major);
+  const char *indices = kva_export_result_name(e, n, 1);
+  kva_export_add_output(e, p, indices);
+  kva_export_set(e, n, 1, indices);
+  return KVA_OK;
+}
+
+kva_status kva_export_avg_pool(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_avg_pool_attrs *a = n->attrs;
+  kva_pb_node *p = kva_export_like(e, n, op_type);
+  kva_export_ints(e, p, "kernel_shape", a->kernel);
+  window_attrs(e, p, a->strides, a->pads, a->dilations);
+  kva_export_int(e, p, "ceil_mode", a->ceil_mode);
+  kva_export_int(e, p, "count_include_pad", a->count_include_pad);
+  return KVA_OK;
+}
+
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+static kva_dtype compute_type(const kva_node *n) {
+  return kva_operand(n, 0)->type->dtype == KVA_F64 ? KVA_F64 : KVA_F32;
+}
+
+static const char *widened(kva_export *e, const kva_node *n, uint32_t i) {
+  const kva_value *v = kva_operand(n, i);
+  return v->type->dtype == compute_type(n) ? kva_export_in(e, n, i)
+                                           : kva_export_cast(e, kva_export_in(e, n, i), compute_type(n));
+}
+
+static const char *narrowed(kva_export *e, const kva_node *n, const char *x) {
+  kva_dtype t = n->results[0].type->dtype;
+  return t == compute_type(n) ? x : kva_export_cast(e, x, t);
+}
+
+/* x * rsqrt(mean(x^2) + eps) over the axes from `axis`. */
+static const char *normalised(kva_export *e, const kva_node *n, const char *x, int64_t axis, double eps) {
+  int64_t axes[KVA_MAX_RANK];
+  uint32_t rank = kva_operand(n, 0)->type->rank, first = (uint32_t)(axis < 0 ? axis + rank : axis), count = 0;
+  for (uint32_t i = first; i < rank; i++) axes[count++] = i;
+  const char *mean = kva_export_reduce(e, "ReduceMean", kva_export_2(e, "Mul", x, x), count, axes, true);
+  const char *shifted = kva_export_2(e, "Add", mean, kva_export_scalar(e, compute_type(n), eps));
+  return kva_export_2(e, "Div", x, kva_export_1(e, "Sqrt", shifted));
+}
+
+kva_status kva_export_rms_norm(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
+  const kva_rms_norm_attrs *a = n->attrs;
+  const char *y = normalised(e, n, widened(e, n, 0), a->axis, a->eps);
+  return kva_export_done(e, n, narrowed(e, n, kva_export_2(e, "Mul", y, widened(e, n, 1))));
+}
+
+kva_status kva_export_layer_norm(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
+  const kva_layer_norm_attrs *a = n->attrs;
+  int64_t axes[KVA_MAX_RANK];
+  uint32_t rank = kva_operand(n, 0)->type->rank, count = 0;
+  for (uint32_t i = (uint32_t)(a->axis < 0 ? a->axis + rank : a->axis); i < rank; i++) axes[count++] = i;
+  const char *x = widened(e, n, 0), *mean = kva_export_reduce(e, "ReduceMean", x, count, axes, true);
+  const char *y = normalised(e, n, kva_export_2(e, "Sub", x, mean), a->axis, a->eps);
+  y = kva_export_2(e, "Mul", y, widened(e, n, 1));
+  if (kva_operand(n, 2)) y = kva_export_2(e, "Add", y, widened(e, n, 2));
+  return kva_export_done(e, n, narrowed(e, n, y));
+}
+
+kva_status kva_export_batch_norm(kva_export *e, const kva_node *n, const char *op_type) {
+  kva_export_float(e, kva_export_like(e, n, op_type), "epsilon", ((const kva_batch_norm_attrs *)n->attrs)->eps);
+  return KVA_OK;
+}
+
+kva_status kva_export_cross_entropy(kva_export *e, const kva_node *n, const char *op_type) {
+  (void)op_type;
+  const kva_value *target = kva_operand(n, 1);
+  int64_t last = -1;
+  const char *x = widened(e, n, 0), *t = kva_export_in(e, n, 1), *zero = kva_export_scalar(e, target->type->dtype, 0);
+  double ignored = (double)((const kva_cross_entropy_attrs *)n->attrs)->ignore_index;
+  const char *skip = kva_export_2(e, "Equal", t, kva_export_scalar(e, target->type->dtype, ignored));
+  const char *lse = kva_export_reduce(e, "ReduceLogSumExp", x, 1, &last, false);
+  const char *index = kva_export_unsqueeze(e, kva_export_3(e, "Where", skip, zero, t), 1, &last);
+  kva_pb_node *gather = kva_export_node(e, "GatherElements", 2, (const char *[]){x, index}, NULL);
+  kva_export_int(e, gather, "axis", -1);
+  const char *picked = kva_export_2(e, "Squeeze", kva_export_out(gather), kva_export_i64(e, -1));
+  const char *loss = kva_export_2(e, "Sub", lse, picked);
+  kva_export_set(e, n, 1, lse);
+  return kva_export_done(e, n, kva_export_3(e, "Where", skip, kva_export_scalar(e, compute_type(n), 0), loss));
+}

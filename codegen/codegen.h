@@ -13,6 +13,7 @@ typedef struct kva_target_options {
                            known); NULL: the host, with all its features */
   int vector_bits;      /* 0: widest that the cpu has (512, 256, 128) */
   int opt_level;        /* 0..3 of LLVM's code generator; default 2 */
+  const char *arch;     /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
 } kva_target_options;
 
 /* Facts that schedules ask for. */
@@ -21,6 +22,7 @@ typedef struct kva_target {
   int vector_bytes;         /* 64 for AVX-512 */
   int vector_registers;     /* 32 or 16 */
   int64_t l1_bytes, l2_bytes;
+  const char *arch;         /* of a GPU: see the options. NULL: a CPU */
 } kva_target;
 
 /* ---- kernels ------------------------------------------------------------------------------------------------------- */
@@ -33,6 +35,13 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
 /* Schedule for a CPU, in place: collapses adjacent MAP loops, makes the outer ones GRID (exactly one GRID loop remains,
  * outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */
 void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target);
+
+/* Schedule for a GPU, in place: the GRID loop's items are blocks of k->threads threads, THREAD loops divide work among
+ * them. Idempotent. */
+void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target);
+
+/* The one of the two that the target needs. */
+void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 
 /* Work items of a scheduled kernel (the GRID loop's extent; 1 without one). */
 const kva_expr *kva_codegen_grid(const kva_kernel *k);
@@ -54,9 +63,19 @@ KVA_MUST_USE kva_status kva_codegen_jit(kva_codegen *cg);
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel);
 int32_t kva_codegen_kernel_count(const kva_codegen *cg);
 const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel);
-/* The same module as an ELF object / textual LLVM IR / assembly. malloc'd; free() it. */
-KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "obj", "llvm", "asm" */, char **out_data,
-                                         size_t *out_size);
+/* The same module as an ELF object / textual LLVM IR / assembly; for a GPU "llvm" and "ptx". malloc'd; free() it. */
+KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "obj", "llvm", "asm", "ptx" */,
+                                         char **out_data, size_t *out_size);
+
+/* How a kernel of a GPU is launched: exactly kva_codegen_grid blocks along x (none for 0) of `threads` threads along x,
+ * no dynamic shared memory. Parameters: a pointer for each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in their order,
+ * then an int64 for each symbol given to kva_codegen_add. */
+enum { KVA_GPU_ALIGNMENT = 16 };
+typedef struct kva_launch {
+  uint32_t threads;
+  uint32_t shared_bytes; /* static, declared by the kernel itself */
+} kva_launch;
+kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 
 /* Compiles planned functions to an artefact whose kernels are JIT code owned by cg and whose tables live in `arena`.
  * plans[i] becomes programs[i]. The module's states become the artefact's states. */

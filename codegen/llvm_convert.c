@@ -177,6 +177,12 @@ static LLVMValueRef encode_bf16(kva_emit *e, LLVMValueRef v) {
   return LLVMBuildTrunc(e->b, code, kva_ll_like(LLVMInt16TypeInContext(e->ctx), v), "");
 }
 
+/* GPUs have an instruction for it. */
+static LLVMValueRef round_to_bf16(kva_emit *e, LLVMValueRef v) {
+  LLVMValueRef narrow = LLVMBuildFPTrunc(e->b, v, kva_ll_like(LLVMBFloatTypeInContext(e->ctx), v), "");
+  return LLVMBuildBitCast(e->b, narrow, kva_ll_like(LLVMInt16TypeInContext(e->ctx), v), "");
+}
+
 /* ---- storage
  * ----------------------------------------------------------------------------------------------------------- */
 
@@ -203,7 +209,7 @@ LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v) {
   switch (storage) {
   case KVA_BOOL: return LLVMBuildZExt(e->b, v, kva_ll_like(LLVMInt8TypeInContext(e->ctx), v), "");
   case KVA_F16: return LLVMBuildFPTrunc(e->b, v, kva_ll_like(LLVMHalfTypeInContext(e->ctx), v), "");
-  case KVA_BF16: return encode_bf16(e, v);
+  case KVA_BF16: return kva_ll_is_gpu(e) ? round_to_bf16(e, v) : encode_bf16(e, v);
   case KVA_F8E8M0: return encode_e8m0(e, v);
   default: return v;
   }

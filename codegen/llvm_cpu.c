@@ -107,6 +107,14 @@ static kva_status create_machine(kva_codegen *cg) {
   return KVA_OK;
 }
 
+static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options) {
+  bool host = !options->cpu;
+  cg->cpu = host ? own_string(cg->arena, LLVMGetHostCPUName()) : kva_arena_strdup(cg->arena, options->cpu);
+  cg->features = host ? own_string(cg->arena, LLVMGetHostCPUFeatures()) : "";
+  describe_target(cg, options);
+  return create_machine(cg);
+}
+
 kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   pthread_once(&once, initialize_llvm);
@@ -118,15 +126,11 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   cg->diag = diag;
   cg->arena = arena;
   cg->opt_level = options->opt_level;
-  bool host = !options->cpu;
-  cg->cpu = host ? own_string(arena, LLVMGetHostCPUName()) : kva_arena_strdup(arena, options->cpu);
-  cg->features = host ? own_string(arena, LLVMGetHostCPUFeatures()) : "";
   cg->ctx = LLVMContextCreate();
   cg->module = LLVMModuleCreateWithNameInContext("kvasir", cg->ctx);
   cg->builder = LLVMCreateBuilderInContext(cg->ctx);
   cg->by_hash = kva_map_create(arena);
-  describe_target(cg, options);
-  kva_status status = create_machine(cg);
+  kva_status status = options->arch ? kva_ptx_target(cg, options) : cpu_target(cg, options);
   if (status == KVA_OK)
     *out_cg = cg;
   else
@@ -136,6 +140,10 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
 
 void kva_codegen_destroy(kva_codegen *cg) {
   if (!cg) return;
+  if (cg->broken) {
+    kva_arena_destroy(cg->arena);
+    return;
+  }
   if (cg->jit) LLVMConsumeError(LLVMOrcDisposeLLJIT(cg->jit));
   LLVMDisposeBuilder(cg->builder);
   LLVMDisposeModule(cg->module);
@@ -175,8 +183,9 @@ kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symb
   uintptr_t known = (uintptr_t)kva_map_get(cg->by_hash, &key, sizeof key);
   *out_kernel = known ? (int32_t)(known - 1) : (int32_t)cg->kernels.len;
   if (known) return KVA_OK;
-  kva_cg_kernel entry = {symbol_name(cg, k->name ? k->name : "kernel"), NULL};
-  kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
+  if (cg->target.arch) KVA_TRY(kva_ptx_check(cg, k));
+  kva_cg_kernel entry = {.name = symbol_name(cg, k->name ? k->name : "kernel")};
+  entry.launch = kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
   KVA_PUSH(cg->arena, &cg->kernels, entry);
   kva_map_set(cg->by_hash, &key, sizeof key, (void *)(uintptr_t)cg->kernels.len);
   return KVA_OK;
@@ -192,6 +201,10 @@ const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel) {
 
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel) {
   return cg->kernels.data[kernel].fn;
+}
+
+kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel) {
+  return cg->kernels.data[kernel].launch;
 }
 
 /* ---- machine code
@@ -220,6 +233,7 @@ kva_status kva_cg_optimize(kva_codegen *cg) {
 
 kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
   KVA_TRY(kva_cg_optimize(cg));
+  if (cg->target.arch) return kva_ptx_emit(cg, out_code);
   char *error = NULL;
   if (!LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, kind, &error, out_code)) return KVA_OK;
   kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
@@ -245,9 +259,10 @@ kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, 
     LLVMDisposeMessage(text);
     return status;
   }
-  bool is_asm = !strcmp(kind, "asm");
-  if (!is_asm && strcmp(kind, "obj"))
-    return kva_error(cg->diag, NULL, "no such output: %s; there are obj, llvm, asm", kind);
+  bool is_gpu = cg->target.arch, is_asm = !strcmp(kind, is_gpu ? "ptx" : "asm");
+  if (!is_asm && (is_gpu || strcmp(kind, "obj")))
+    return kva_error(cg->diag, NULL, "no such output for %s: %s; there are %s", cg->target.description, kind,
+                     is_gpu ? "llvm, ptx" : "obj, llvm, asm");
   LLVMMemoryBufferRef code;
   KVA_TRY(kva_cg_machine_code(cg, is_asm ? LLVMAssemblyFile : LLVMObjectFile, &code));
   kva_status status = copy_out(LLVMGetBufferStart(code), LLVMGetBufferSize(code), out_data, out_size);

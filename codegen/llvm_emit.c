@@ -51,8 +51,10 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   case KVA_K_STORE: kva_ll_store(e, i); return;
   case KVA_K_LOOP: kva_ll_loop(e, i->loop); return;
   case KVA_K_REDUCE: /* set by its loop */
-  case KVA_K_CARRY:
-  case KVA_K_BARRIER: return;
+  case KVA_K_CARRY: return;
+  case KVA_K_BARRIER:
+    if (kva_ll_is_gpu(e)) kva_ll_barrier(e);
+    return;
   case KVA_K_IF: emit_if(e, i); return;
   default: *out = kva_ll_arith(e, i); return;
   }
@@ -70,9 +72,9 @@ static void set_attribute(kva_emit *e, const char *key, const char *value) {
   LLVMAddAttributeAtIndex(e->fn, LLVMAttributeFunctionIndex, a);
 }
 
-static void set_parameter_attribute(kva_emit *e, unsigned parameter, const char *name) {
+void kva_ll_parameter_attribute(kva_emit *e, unsigned parameter, const char *name, uint64_t value) {
   unsigned kind = LLVMGetEnumAttributeKindForName(name, strlen(name));
-  LLVMAddAttributeAtIndex(e->fn, parameter + 1, LLVMCreateEnumAttribute(e->ctx, kind, 0));
+  LLVMAddAttributeAtIndex(e->fn, parameter + 1, LLVMCreateEnumAttribute(e->ctx, kind, value));
 }
 
 static void create_function(kva_emit *e, const char *name) {
@@ -87,8 +89,8 @@ static void create_function(kva_emit *e, const char *name) {
   set_attribute(e, "prefer-vector-width", bits);
   set_attribute(e, "min-legal-vector-width", bits);
   for (unsigned p = 0; p < 2; p++) {
-    set_parameter_attribute(e, p, "noalias");
-    set_parameter_attribute(e, p, "readonly");
+    kva_ll_parameter_attribute(e, p, "noalias", 0);
+    kva_ll_parameter_attribute(e, p, "readonly", 0);
   }
   e->begin = LLVMGetParam(e->fn, 2);
   e->end = LLVMGetParam(e->fn, 3);
@@ -104,12 +106,12 @@ static LLVMValueRef load_entry(kva_emit *e, LLVMTypeRef type, unsigned parameter
   return v;
 }
 
-static LLVMValueRef allocate_local(kva_emit *e, const kva_kbuf *buf) {
+LLVMValueRef kva_ll_local(kva_emit *e, const kva_kbuf *buf) {
   int64_t n = 0;
   KVA_ASSERT(kva_expr_is_const(buf->extent, &n));
   if (kva_dtype_bits(buf->dtype) < 8) n = (n + 1) / 2;
   LLVMValueRef v = LLVMBuildAlloca(e->b, LLVMArrayType2(kva_ll_storage(e, buf->dtype), (uint64_t)n), buf->name);
-  LLVMSetAlignment(v, 64);
+  LLVMSetAlignment(v, kva_ll_is_gpu(e) ? 16 : 64);
   return v;
 }
 
@@ -147,7 +149,7 @@ static void bind_buffers(kva_emit *e) {
   uint32_t parameter = 0;
   for (uint32_t i = 0; i < e->k->bufs.len; i++) {
     const kva_kbuf *buf = e->k->bufs.data[i];
-    e->bufs[buf->id] = buf->space == KVA_K_PARAM ? load_entry(e, ptr, 0, parameter++) : allocate_local(e, buf);
+    e->bufs[buf->id] = buf->space == KVA_K_PARAM ? load_entry(e, ptr, 0, parameter++) : kva_ll_local(e, buf);
   }
 }
 
@@ -179,15 +181,28 @@ static void emit_kernel_body(kva_emit *e) {
   LLVMBuildRetVoid(e->b);
 }
 
-void kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
-                   const kva_expr *const *symbols) {
-  kva_emit e = emit_create(cg, k);
-  create_function(&e, name);
-  create_scopes(&e, name);
+static void emit_cpu(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {
+  create_function(e, name);
   for (uint32_t i = 0; i < n_symbols; i++) {
-    kva_ll_bind(&e, symbols[i], load_entry(&e, LLVMInt64TypeInContext(e.ctx), 1, i));
+    kva_ll_bind(e, symbols[i], load_entry(e, LLVMInt64TypeInContext(e->ctx), 1, i));
   }
-  bind_buffers(&e);
-  emit_kernel_body(&e);
+  bind_buffers(e);
+  emit_kernel_body(e);
+}
+
+/* Every block is one work item. */
+static void emit_gpu(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {
+  kva_ll_gpu_entry(e, name, n_symbols, symbols);
+  kva_ll_region(e, e->k->body);
+  LLVMBuildRetVoid(e->b);
+}
+
+kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
+                         const kva_expr *const *symbols) {
+  kva_emit e = emit_create(cg, k);
+  create_scopes(&e, name);
+  if (kva_ll_is_gpu(&e)) emit_gpu(&e, name, n_symbols, symbols);
+  else emit_cpu(&e, name, n_symbols, symbols);
   kva_arena_destroy(e.scratch);
+  return (kva_launch){k->threads, e.shared_bytes};
 }

@@ -81,6 +81,17 @@ bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
   return moving == 1;
 }
 
+bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {
+  int64_t n = (int64_t)e->lanes.n;
+  if (x->kind != KVA_EXPR_SUM) return is_consecutive(e, x);
+  if (x->constant % n) return false;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    if (t->coefficient % n && !(t->n_factors == 1 && is_consecutive(e, t->factors[0]))) return false;
+  }
+  return true;
+}
+
 /* Any integer value as i64: as index arithmetic sees it. */
 static LLVMValueRef as_i64(kva_emit *e, kva_kval v, LLVMValueRef value) {
   return kva_ll_convert(e, value, v->dtype, KVA_I64);

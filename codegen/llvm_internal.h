@@ -11,6 +11,7 @@
 typedef struct kva_cg_kernel {
   const char *name; /* symbol in the module */
   kva_kernel_fn fn; /* after kva_codegen_jit */
+  kva_launch launch; /* of a GPU */
 } kva_cg_kernel;
 
 struct kva_codegen {
@@ -26,6 +27,7 @@ struct kva_codegen {
   LLVMTargetDataRef layout;
   LLVMOrcLLJITRef jit; /* NULL before kva_codegen_jit */
   bool optimized;
+  bool broken; /* LLVM gave up with a fatal error: its objects are in no state to be touched again */
   KVA_VEC(kva_cg_kernel) kernels;
   kva_map *by_hash; /* hash of kernel and symbols -> kernel number + 1 */
 };
@@ -59,7 +61,13 @@ typedef struct kva_emit {
   LLVMValueRef *scopes, *others; /* alias metadata by buffer id */
   KVA_VEC(kva_binding) bindings;
   kva_lanes lanes;
+  /* GPU */
+  LLVMValueRef thread;   /* i64: number within the block */
+  unsigned team;         /* threads that run the code being emitted together; 1: each for itself */
+  uint32_t shared_bytes; /* so far */
 } kva_emit;
+
+static inline bool kva_ll_is_gpu(const kva_emit *e) { return e->cg->target.arch; }
 
 /* ---- llvm_types.c: types, constants, small helpers
  * ------------------------------------------------------------------- */
@@ -96,6 +104,8 @@ LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x);
 LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
 /* x grows by exactly one from lane to lane. */
 bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x);
+/* Such an x is a multiple of the number of lanes in lane 0. */
+bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);
 
 /* ---- llvm_arith.c, llvm_convert.c
  * ------------------------------------------------------------------------------------- */
@@ -132,8 +142,35 @@ bool kva_ll_vectorizable(kva_emit *e, const kva_kloop *l);
 unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l);
 
 /* Defines the function of kernel k under `name`. symbols: see kva_codegen_add. */
-void kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
-                   const kva_expr *const *symbols);
+kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
+                         const kva_expr *const *symbols);
+void kva_ll_parameter_attribute(kva_emit *e, unsigned parameter, const char *name, uint64_t value);
+/* Memory of a LOCAL buffer. */
+LLVMValueRef kva_ll_local(kva_emit *e, const kva_kbuf *buf);
+
+/* ---- llvm_thread.c: kernels of a GPU
+ * ----------------------------------------------------------------------------------- */
+
+/* Creates the function of e->k and binds buffers, symbols and the thread's number. */
+void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols);
+/* i64: number of the block. */
+LLVMValueRef kva_ll_block_number(kva_emit *e);
+/* i64: number of this thread's team of `team` among those that `around` threads make. */
+LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team);
+/* Waits for the threads of e->team. */
+void kva_ll_barrier(kva_emit *e);
+/* Combines every thread's values[c] for carry c over e->team, in place: all threads get the same. */
+void kva_ll_combine_threads(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values);
+
+/* ---- llvm_ptx.c
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Target machine and facts for options->arch. */
+KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
+/* Can k run on a GPU? Diagnostics if not. */
+KVA_MUST_USE kva_status kva_ptx_check(kva_codegen *cg, const kva_kernel *k);
+/* LLVMTargetMachineEmitToMemoryBuffer, where a fatal error of LLVM becomes a failure and leaves cg broken. */
+KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text);
 
 /* ---- llvm_cpu.c
  * ---------------------------------------------------------------------------------------------------------- */

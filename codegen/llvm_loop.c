@@ -288,16 +288,16 @@ static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
   return LLVMBuildICmp(e->b, LLVMIntULT, kva_ll_iota(e, i32, e->lanes.n), limit, "");
 }
 
-/* One masked body for the iterations from start on, if there are any. */
-static void emit_rest(loop_state *s, LLVMValueRef start, LLVMValueRef end) {
+/* One body, masked for the lanes that have an iteration or for whole vectors, if there is any iteration from start on. */
+static void emit_once(loop_state *s, LLVMValueRef start, LLVMValueRef end, bool masked) {
   kva_emit *e = s->e;
   LLVMValueRef *skipped = save(s);
   LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, "rest"), exit = kva_ll_block(e, "done");
   LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, start, end, ""), body, exit);
   LLVMPositionBuilderAtEnd(e->b, body);
-  e->lanes.mask = rest_mask(e, LLVMBuildSub(e->b, end, start, ""));
+  if (masked) e->lanes.mask = rest_mask(e, LLVMBuildSub(e->b, end, start, ""));
   emit_body(s, start, 0);
-  e->lanes.mask = NULL;
+  if (masked) e->lanes.mask = NULL;
   LLVMValueRef *last = save(s);
   LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
   LLVMBuildBr(e->b, exit);
@@ -333,7 +333,7 @@ static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
   }
   LLVMValueRef middle = round_down(e, start, end, lanes);
   emit_stretch(s, start, middle, lanes);
-  emit_rest(s, middle, end);
+  emit_once(s, middle, end, true);
 }
 
 static void emit_vector(kva_emit *e, const kva_kloop *l) {
@@ -357,11 +357,94 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   close_loop(&s);
 }
 
+/* ---- threads of a GPU
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* Iterations start, start + step, ... below end, of a loop that has at most `most` (0: unknown); without a loop where one
+ * step is all. */
+static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
+  if (most && most <= step) emit_once(s, start, end, false);
+  else emit_stretch(s, start, end, step);
+}
+
+/* Whole vectors; what they leave follows in single iterations. Returns where that starts. */
+static LLVMValueRef emit_thread_vectors(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
+  kva_emit *e = s->e;
+  int64_t lanes = s->lanes;
+  LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
+  emit_share(s, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
+  for (uint32_t i = 0; i < s->n; i++) {
+    carry_state *c = &s->carries[i];
+    c->acc[0] = across_lanes(e, c->c, c->acc[0]);
+    c->type = kva_ll_type(e, c->c->dtype);
+  }
+  s->lanes = 1;
+  return whole;
+}
+
+static void combine_teams(loop_state *s) {
+  kva_emit *e = s->e;
+  if (!s->n) return;
+  LLVMValueRef *results = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, s->n);
+  for (uint32_t i = 0; i < s->n; i++) results[i] = s->carries[i].acc[0];
+  kva_ll_combine_threads(e, s->n, s->l->carries.data, results);
+  for (uint32_t i = 0; i < s->n; i++) {
+    const kva_kcarry *c = s->carries[i].c;
+    results[i] = kva_ll_combine(e, c->combine, c->dtype, kva_ll_use(e, c->init), results[i]);
+  }
+  set_results(e, s->l, results);
+}
+
+static void start_neutral(loop_state *s) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    carry_state *c = &s->carries[i];
+    c->acc[0] = kva_ll_splat(s->e, kva_ll_neutral(s->e, c->c->combine, c->c->dtype), s->lanes);
+  }
+}
+
+static bool divides(const kva_expr *extent, int64_t n) {
+  int64_t v;
+  return kva_expr_is_const(extent, &v) && v % n == 0;
+}
+
+static void emit_threads(kva_emit *e, const kva_kloop *l) {
+  unsigned around = e->team, team = l->team > 1 ? l->team : 1;
+  int64_t n = around / team, most;
+  if (!kva_expr_upper_bound(l->extent, &most)) most = 0;
+  LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent), start = number;
+  e->team = team;
+  e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL};
+  if (!kva_ll_vectorizable(e, l)) e->lanes.n = 1;
+  loop_state s = open_loop(e, l, e->lanes.n);
+  start_neutral(&s);
+  bool rest = true;
+  if (s.lanes > 1) {
+    rest = !divides(l->extent, s.lanes);
+    start = LLVMBuildNSWAdd(e->b, emit_thread_vectors(&s, number, end, n, most), number, "");
+    most = l->width - 1;
+  }
+  e->lanes = (kva_lanes){1, NULL, NULL};
+  kva_ll_mark_varying(e, l);
+  if (rest) emit_share(&s, start, end, n, most);
+  e->team = around;
+  combine_teams(&s);
+}
+
 void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
   int64_t extent;
   switch (l->kind) {
-  case KVA_K_GRID: emit_range(e, l, e->begin, e->end); return;
-  case KVA_K_VECTOR: emit_vector(e, l); return;
+  case KVA_K_GRID:
+    if (kva_ll_is_gpu(e)) {
+      kva_ll_bind(e, l->var, kva_ll_block_number(e));
+      kva_ll_region(e, l->body);
+    } else {
+      emit_range(e, l, e->begin, e->end);
+    }
+    return;
+  case KVA_K_VECTOR:
+    if (kva_ll_is_gpu(e)) break; /* lanes are for the consecutive elements of a thread */
+    emit_vector(e, l);
+    return;
   case KVA_K_UNROLL:
     if (kva_expr_is_const(l->extent, &extent)) {
       emit_unrolled(e, l, extent);
@@ -369,8 +452,11 @@ void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
     }
     break;
   case KVA_K_MAP:
-  case KVA_K_SERIAL:
-  case KVA_K_THREAD: break;
+  case KVA_K_SERIAL: break;
+  case KVA_K_THREAD:
+    if (!kva_ll_is_gpu(e)) break;
+    emit_threads(e, l);
+    return;
   }
   emit_serial(e, l);
 }

@@ -48,9 +48,18 @@ static LLVMValueRef address(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index
                    : LLVMBuildGEP2(e->b, type, e->bufs[buf->id], &at, 1, "");
 }
 
-static LLVMValueRef plain_load(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef type, LLVMValueRef pointer) {
+/* GPUs split vectors that are not known to be aligned. */
+static unsigned alignment_of(const kva_emit *e, const kva_kinstr *i, LLVMTypeRef type) {
+  unsigned bytes = element_bytes(i->buf);
+  if (!kva_ll_is_gpu(e) || LLVMGetTypeKind(type) != LLVMVectorTypeKind || !kva_ll_expr_aligned(e, i->index)) return bytes;
+  bytes *= LLVMGetVectorSize(type);
+  return bytes < KVA_GPU_ALIGNMENT ? bytes : KVA_GPU_ALIGNMENT;
+}
+
+static LLVMValueRef plain_load(kva_emit *e, const kva_kinstr *i, LLVMTypeRef type, LLVMValueRef pointer) {
+  const kva_kbuf *buf = i->buf;
   LLVMValueRef v = LLVMBuildLoad2(e->b, type, pointer, "");
-  LLVMSetAlignment(v, element_bytes(buf));
+  LLVMSetAlignment(v, alignment_of(e, i, type));
   annotate(e, buf, v);
   if (buf->space == KVA_K_PARAM && !buf->written) {
     unsigned kind = LLVMGetMDKindIDInContext(e->ctx, "invariant.load", 14);
@@ -59,10 +68,10 @@ static LLVMValueRef plain_load(kva_emit *e, const kva_kbuf *buf, LLVMTypeRef typ
   return v;
 }
 
-static void plain_store(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef pointer) {
+static void plain_store(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef pointer) {
   LLVMValueRef s = LLVMBuildStore(e->b, v, pointer);
-  LLVMSetAlignment(s, element_bytes(buf));
-  annotate(e, buf, s);
+  LLVMSetAlignment(s, alignment_of(e, i, LLVMTypeOf(v)));
+  annotate(e, i->buf, s);
 }
 
 /* 8 zero bytes that a scalar load reads when its predicate is false. */
@@ -82,7 +91,7 @@ static LLVMValueRef load_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef p
   LLVMValueRef index = kva_ll_expr(e, i->index);
   LLVMValueRef pointer = address(e, i->buf, index, !pred);
   if (pred) pointer = LLVMBuildSelect(e->b, pred, pointer, zeros(e), "");
-  LLVMValueRef v = plain_load(e, i->buf, kva_ll_storage(e, i->buf->dtype), pointer);
+  LLVMValueRef v = plain_load(e, i, kva_ll_storage(e, i->buf->dtype), pointer);
   if (is_packed(i->buf)) v = LLVMBuildLShr(e->b, v, shift_of_packed(e, i->buf, index), "");
   return v;
 }
@@ -114,7 +123,7 @@ static LLVMValueRef all_lanes(kva_emit *e, unsigned lanes) {
 static LLVMValueRef load_contiguous(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
   LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
   LLVMValueRef pointer = address(e, i->buf, kva_ll_expr(e, i->index), !mask);
-  return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i->buf, type, pointer);
+  return mask ? masked_load(e, i->buf, type, pointer, mask) : plain_load(e, i, type, pointer);
 }
 
 static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
@@ -133,8 +142,8 @@ static LLVMValueRef load_for_some(kva_emit *e, const kva_kinstr *i, LLVMValueRef
   return LLVMBuildSelect(e->b, pred, v, LLVMConstNull(LLVMTypeOf(v)), "");
 }
 
-LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
-  LLVMValueRef pred = i->n_args ? kva_ll_use(e, i->args[0]) : NULL, v;
+static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
+  LLVMValueRef v;
   switch (reach_of(e, i)) {
   case UNIFORM:
     if (pred && kva_ll_is_vector(pred)) return load_for_some(e, i, pred);
@@ -153,6 +162,26 @@ LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
   return kva_ll_from_storage(e, i->buf->dtype, v);
 }
 
+/* A branch around a load whose predicate is the same for all lanes: GPUs have no memory that all pointers may point to. */
+static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
+  LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), then = kva_ll_block(e, "load"), done = kva_ll_block(e, "loaded");
+  LLVMBuildCondBr(e->b, pred, then, done);
+  LLVMPositionBuilderAtEnd(e->b, then);
+  LLVMValueRef v = load_where(e, i, NULL), values[] = {v, LLVMConstNull(LLVMTypeOf(v))};
+  LLVMBasicBlockRef from[] = {LLVMGetInsertBlock(e->b), before};
+  LLVMBuildBr(e->b, done);
+  LLVMPositionBuilderAtEnd(e->b, done);
+  LLVMValueRef phi = LLVMBuildPhi(e->b, LLVMTypeOf(v), "");
+  LLVMAddIncoming(phi, values, from, 2);
+  return phi;
+}
+
+LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef pred = i->n_args ? kva_ll_use(e, i->args[0]) : NULL;
+  bool branch = kva_ll_is_gpu(e) && pred && !kva_ll_is_vector(pred);
+  return branch ? load_if(e, i, pred) : load_where(e, i, pred);
+}
+
 /* ---- stores
  * -------------------------------------------------------------------------------------------------------------- */
 
@@ -167,22 +196,12 @@ static void store_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMV
   LLVMBuildAtomicRMW(e->b, LLVMAtomicRMWBinOpOr, pointer, bits, LLVMAtomicOrderingMonotonic, false);
 }
 
-static void store_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef pred) {
-  LLVMBasicBlockRef done = NULL;
-  if (pred) {
-    LLVMBasicBlockRef then = kva_ll_block(e, "store");
-    done = kva_ll_block(e, "stored");
-    LLVMBuildCondBr(e->b, pred, then, done);
-    LLVMPositionBuilderAtEnd(e->b, then);
-  }
+static void store_scalar(kva_emit *e, const kva_kinstr *i, LLVMValueRef v) {
   LLVMValueRef index = kva_ll_expr(e, i->index);
   if (is_packed(i->buf))
     store_packed(e, i->buf, v, index);
   else
-    plain_store(e, i->buf, v, address(e, i->buf, index, true));
-  if (!pred) return;
-  LLVMBuildBr(e->b, done);
-  LLVMPositionBuilderAtEnd(e->b, done);
+    plain_store(e, i, v, address(e, i->buf, index, true));
 }
 
 static void store_lanes(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef mask) {
@@ -191,19 +210,30 @@ static void store_lanes(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
   LLVMValueRef pointer = address(e, i->buf, index, !mask);
   v = kva_ll_splat(e, v, e->lanes.n);
   if (contiguous && !mask) {
-    plain_store(e, i->buf, v, pointer);
+    plain_store(e, i, v, pointer);
     return;
   }
   masked_store(e, i->buf, v, pointer, mask ? kva_ll_splat(e, mask, e->lanes.n) : all_lanes(e, e->lanes.n));
 }
 
+static void store_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef pred) {
+  if (reach_of(e, i) == UNIFORM && !kva_ll_is_vector(v) && !pred) store_scalar(e, i, v);
+  else store_lanes(e, i, v, kva_ll_and(e, e->lanes.mask, pred));
+}
+
 void kva_ll_store(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef pred = i->n_args > 1 ? kva_ll_use(e, i->args[1]) : NULL;
   LLVMValueRef v = kva_ll_to_storage(e, i->buf->dtype, kva_ll_use(e, i->args[0]));
-  bool uniform_pred = !pred || !kva_ll_is_vector(pred);
-  if (reach_of(e, i) == UNIFORM && !kva_ll_is_vector(v) && uniform_pred) {
-    store_scalar(e, i, v, pred);
+  bool uniform_pred = pred && !kva_ll_is_vector(pred);
+  bool scalar = reach_of(e, i) == UNIFORM && !kva_ll_is_vector(v);
+  if (!uniform_pred || (!scalar && !kva_ll_is_gpu(e))) {
+    store_where(e, i, v, pred);
     return;
   }
-  store_lanes(e, i, v, kva_ll_and(e, e->lanes.mask, pred));
+  LLVMBasicBlockRef then = kva_ll_block(e, "store"), done = kva_ll_block(e, "stored");
+  LLVMBuildCondBr(e->b, pred, then, done);
+  LLVMPositionBuilderAtEnd(e->b, then);
+  store_where(e, i, v, NULL);
+  LLVMBuildBr(e->b, done);
+  LLVMPositionBuilderAtEnd(e->b, done);
 }

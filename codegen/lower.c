@@ -245,6 +245,7 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
   kva_lowering w = {.l = {.kb = kva_kb_create(k),
                           .module = m,
                           .vector_lanes_f32 = target->vector_bytes / 4,
+                          .gpu = target->arch,
                           .operand = operand,
                           .store = kva_lowering_store},
                     .arena = arena,

@@ -148,6 +148,7 @@ kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes stat
   e.graph->name = kva_arena_strdup(arena, m->name ? m->name : "model");
   e.names = KVA_NEW_ARRAY(arena, const char *, m->next_value_id + 1);
   e.used_names = kva_map_create(arena);
+  e.node_names = kva_map_create(arena);
   e.dims = kva_map_create(arena);
   kva_status status = write_graph(&e, f);
   if (!status) status = write_model(make_model(&e), path, diag);

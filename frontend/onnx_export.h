@@ -21,8 +21,9 @@ typedef struct kva_export {
   bool in_function;   /* constants are nodes then: functions have no initialisers */
   const char **names; /* of values, by id */
   kva_map *used_names;
-  kva_map *dims;   /* expression -> name of an int64[1] tensor */
-  uint32_t n_made; /* names made up */
+  kva_map *node_names; /* runtimes refuse two nodes of one name */
+  kva_map *dims;       /* expression -> name of an int64[1] tensor */
+  uint32_t n_made;     /* names made up */
 } kva_export;
 
 /* ---- names and constants ----------------------------------------------------------------------------------------- */
@@ -74,6 +75,8 @@ const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i)
 void kva_export_set(kva_export *e, const kva_node *n, uint32_t result, const char *name);
 /* Result 0 is `name`; NULL: something before failed and was reported. */
 kva_status kva_export_done(kva_export *e, const kva_node *n, const char *name);
+/* Names p after the node that n came from. */
+void kva_export_name_node(kva_export *e, kva_pb_node *p, const kva_node *n);
 /* An ONNX node with n's operands and its result 0. */
 kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_type);
 

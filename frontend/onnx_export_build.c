@@ -276,11 +276,20 @@ const char *kva_export_in(kva_export *e, const kva_node *n, uint32_t i) {
   return v ? kva_export_name(e, v) : NULL;
 }
 
+/* Several internal nodes may come from one ONNX node: the first keeps its name, the others get a number. */
+void kva_export_name_node(kva_export *e, kva_pb_node *p, const kva_node *n) {
+  const char *name = n->loc.node;
+  if (!name || !*name) return;
+  for (int i = 2; kva_map_get_str(e->node_names, name); i++) name = kva_arena_printf(e->arena, "%s_%d", n->loc.node, i);
+  kva_map_set_str(e->node_names, name, p);
+  p->name = kva_arena_strdup(e->arena, name);
+}
+
 kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_type) {
   const char **inputs = KVA_NEW_ARRAY(e->arena, const char *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++) inputs[i] = kva_export_in(e, n, i);
   kva_pb_node *p = kva_export_node(e, op_type, n->n_operands, inputs, kva_export_result_name(e, n, 0));
   kva_export_set(e, n, 0, kva_export_out(p));
-  if (n->loc.node) p->name = kva_arena_strdup(e->arena, n->loc.node);
+  kva_export_name_node(e, p, n);
   return p;
 }

@@ -324,7 +324,7 @@ kva_status kva_export_kv_shift(kva_export *e, const kva_node *n, const char *op_
   kva_pb_node *p = kva_export_node(e, "KVShift", 3, in, NULL);
   p->domain = kva_arena_strdup(e->arena, "ai.kvasir");
   p->overload = kva_arena_strdup(e->arena, overload);
-  if (n->loc.node) p->name = kva_arena_strdup(e->arena, n->loc.node);
+  kva_export_name_node(e, p, n);
   kva_export_int(e, p, "time_axis", a->time_axis);
   kva_export_string(e, p, "boundary", a->boundary ? a->boundary : "zero");
   kva_export_add_output(e, p, kva_export_fresh(e, "state"));

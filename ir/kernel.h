@@ -70,7 +70,7 @@ typedef enum kva_kop {
   KVA_K_REDUCE,      /* value of loop `loop`, carried `carry`, after the loop */
   KVA_K_CARRY,       /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
   KVA_K_IF,          /* args[0]; regions then/orelse; effects only */
-  KVA_K_BARRIER,     /* GPU block barrier; nothing on a CPU */
+  KVA_K_BARRIER,     /* waits for the team's threads and orders their memory accesses; nothing on a CPU */
 } kva_kop;
 
 typedef enum kva_kloop_kind {
@@ -107,6 +107,11 @@ struct kva_kloop {
   KVA_VEC(kva_kcarry) carries;
   kva_kinstr *instr;
   bool strict_order; /* reductions: add in index order, one accumulator (bit-exact chunking) */
+  /* THREAD: the threads around it (the block's, or an outer THREAD loop's team) divide into teams of `team` (a power of
+   * two; 0, 1: single threads), which take the iterations in turn. Inside, all threads of a team run the same code and
+   * hold the same values; a nested THREAD loop divides them further. A single thread takes `width` (0: 1) consecutive
+   * iterations at once, as lanes. Reductions combine over all teams in a fixed tree; every thread gets the result. */
+  uint32_t team, width;
 };
 
 struct kva_kinstr {
@@ -146,6 +151,7 @@ struct kva_kernel {
   KVA_VEC(kva_kval) values;
   kva_kregion *body;
   uint32_t next_id;
+  uint32_t threads; /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
 };
 
 /* ---- builder ------------------------------------------------------------------------------------------------------ */

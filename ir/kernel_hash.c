@@ -13,6 +13,14 @@ static uint64_t mix(uint64_t h, uint64_t v) {
   return kva_hash(h, &v, sizeof v);
 }
 
+/* For hashes that are added up: kva_hash is nearly linear in its last bytes, so that sums of plain ones collide
+ * (h(a, 1) + h(b, 16) often is h(a, 16) + h(b, 1)). The finaliser of MurmurHash3. */
+static uint64_t scramble(uint64_t h) {
+  h = (h ^ h >> 33) * 0xff51afd7ed558ccdull;
+  h = (h ^ h >> 33) * 0xc4ceb9fe1a85ec53ull;
+  return h ^ h >> 33;
+}
+
 static void add(hasher *s, uint64_t v) {
   s->h = mix(s->h, v);
 }
@@ -38,8 +46,8 @@ static uint64_t hash_sum(const hasher *s, const kva_expr *e) {
   uint64_t terms = 0;
   for (uint32_t t = 0; t < e->n_terms; t++) {
     uint64_t factors = 0;
-    for (uint32_t f = 0; f < e->terms[t].n_factors; f++) factors += mix(3, hash_expr(s, e->terms[t].factors[f]));
-    terms += mix(factors, (uint64_t)e->terms[t].coefficient);
+    for (uint32_t f = 0; f < e->terms[t].n_factors; f++) factors += scramble(hash_expr(s, e->terms[t].factors[f]));
+    terms += scramble(mix(factors, (uint64_t)e->terms[t].coefficient));
   }
   return mix(mix(4, (uint64_t)e->constant), terms);
 }
@@ -50,7 +58,7 @@ static uint64_t hash_expr(const hasher *s, const kva_expr *e) {
   if (e->kind == KVA_EXPR_OVERFLOW) return 5;
   uint64_t a = hash_expr(s, e->a), b = hash_expr(s, e->b);
   bool symmetric = e->kind == KVA_EXPR_MIN || e->kind == KVA_EXPR_MAX;
-  return mix((uint64_t)e->kind + 6, symmetric ? a + b : mix(a, b));
+  return mix((uint64_t)e->kind + 6, symmetric ? scramble(a) + scramble(b) : mix(a, b));
 }
 
 static void add_value(hasher *s, const kva_kinstr *v) {
@@ -64,6 +72,7 @@ static void add_value(hasher *s, const kva_kinstr *v) {
 
 static void add_loop(hasher *s, const kva_kloop *l) {
   add(s, (uint64_t)l->kind << 8 | l->strict_order);
+  if (l->kind == KVA_K_THREAD) add(s, (uint64_t)l->team << 32 | l->width);
   add(s, hash_expr(s, l->extent));
   number(s, l->var);
   for (uint32_t c = 0; c < l->carries.len; c++) {
@@ -108,6 +117,7 @@ uint64_t kva_kernel_hash(const kva_kernel *k) {
     add(&s, (uint64_t)buf->space << 32 | (uint64_t)buf->dtype << 8 | (uint64_t)buf->read << 1 | buf->written);
     add(&s, hash_expr(&s, buf->extent));
   }
+  if (k->threads) add(&s, k->threads);
   add_region(&s, k->body);
   kva_arena_destroy(scratch);
   return s.h;

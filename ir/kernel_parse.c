@@ -158,6 +158,11 @@ static void parse_carries(kva_kparser *p, kva_kloop *l) {
   kva_klex_expect(&p->lex, ")");
 }
 
+/* A word and its number; 0 when the word does not follow. */
+static uint32_t parse_count(kva_kparser *p, const char *word) {
+  return kva_klex_accept_name(&p->lex, word) ? kva_kparse_uint(p, "a number of threads or iterations") : 0;
+}
+
 static void parse_loop(kva_kparser *p, kva_kregion *r, kva_kloop_kind kind) {
   bool strict = kva_klex_accept_name(&p->lex, "strict");
   kva_ktoken t = p->lex.token;
@@ -173,6 +178,8 @@ static void parse_loop(kva_kparser *p, kva_kregion *r, kva_kloop_kind kind) {
   kva_kloop *l = kva_k_loop_create(p->k, kind, extent, t.text);
   l->strict_order = strict;
   parse_carries(p, l);
+  l->team = parse_count(p, "team");
+  l->width = parse_count(p, "width");
   kva_map_set_str(p->loops, t.text, l);
   kva_k_insert(r, NULL, l->instr);
   parse_block(p, l->body, l);
@@ -270,6 +277,7 @@ static void parse_kernel(kva_kparser *p, kva_arena *arena, kva_expr_ctx *exprs) 
     while (kva_klex_accept(&p->lex, ","));
   }
   kva_klex_expect(&p->lex, ")");
+  p->k->threads = parse_count(p, "threads");
   kva_klex_expect(&p->lex, "{");
   parse_locals(p);
   parse_lines(p, p->k->body);

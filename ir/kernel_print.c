@@ -15,6 +15,8 @@
  *     }
  *   }
  *
+ * A kernel for a GPU has ` threads 256` after its parameters, and its thread loops may end in ` team 32` or ` width 4`.
+ *
  * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
  * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
  * %5. Values are numbered and terms sorted anew, loop variables get unique names: the text does not depend on ids. */
@@ -251,6 +253,8 @@ static void print_loop(printer *p, const kva_kloop *l) {
     print_value(p, carry->init);
   }
   if (l->carries.len) kva_text_add(p->out, ")");
+  if (l->team > 1) kva_text_add(p->out, " team %u", l->team);
+  if (l->width > 1) kva_text_add(p->out, " width %u", l->width);
   print_block(p, l->body, l);
 }
 
@@ -351,7 +355,9 @@ void kva_kernel_print(const kva_kernel *k, kva_text *out) {
   kva_text_add_quoted(out, k->name);
   kva_text_add(out, " (");
   print_params(&p);
-  kva_text_add(out, ") {\n");
+  kva_text_add(out, ")");
+  if (k->threads) kva_text_add(out, " threads %u", k->threads);
+  kva_text_add(out, " {\n");
   print_locals(&p);
   p.depth = 1;
   print_region(&p, k->body);

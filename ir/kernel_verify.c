@@ -189,16 +189,39 @@ static void check_carry(verifier *v, const kva_kloop *l, uint32_t number) {
   if (c->combine == KVA_COMBINE_NONE && !in_order) report(v, i, "a sequential carry needs a serial or unroll loop");
 }
 
+static bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
+
+/* Threads that run the code around i together. */
+static uint32_t team_around(const verifier *v, const kva_kinstr *i) {
+  for (const kva_kinstr *o = i->region->owner; o; o = o->region->owner) {
+    if (o->op == KVA_K_LOOP && o->loop->kind == KVA_K_THREAD) return o->loop->team > 1 ? o->loop->team : 1;
+  }
+  return v->k->threads;
+}
+
+static void check_threads(verifier *v, const kva_kinstr *i) {
+  const kva_kloop *l = i->loop;
+  uint32_t around = team_around(v, i), team = l->team > 1 ? l->team : 1;
+  if (!is_power_of_two(v->k->threads) || v->k->threads < 32 || v->k->threads > 1024) {
+    report(v, i, "thread loop in a kernel of %u threads; a power of two from 32 to 1024 is needed", v->k->threads);
+  } else if (!is_power_of_two(team) || team >= around) {
+    report(v, i, "teams of %u threads do not divide the %u around the loop", team, around);
+  }
+  if (l->strict_order) report(v, i, "a thread loop has no order");
+  if (team > 1 && (l->carries.len || l->width > 1)) report(v, i, "teams can neither carry values nor take lanes");
+  if (l->width > 16 || (l->width && !is_power_of_two(l->width))) report(v, i, "width %u is no power of two up to 16", l->width);
+}
+
 static void check_loop(verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
-  bool is_parallel = l->kind == KVA_K_GRID || l->kind == KVA_K_THREAD;
-  bool needs_const = l->kind == KVA_K_UNROLL || l->kind == KVA_K_THREAD;
+  bool needs_const = l->kind == KVA_K_UNROLL;
   check_index(v, i, l->extent);
   if (kva_map_get(v->loops, &l->var, sizeof l->var) != l) report(v, i, "is not in the kernel's list of loops");
   if (l->extent && needs_const && !kva_expr_is_const(l->extent, NULL)) {
     report(v, i, "%s loop needs a constant extent", kva_kloop_kind_name(l->kind));
   }
-  if (is_parallel && l->carries.len) report(v, i, "%s loop cannot carry values", kva_kloop_kind_name(l->kind));
+  if (l->kind == KVA_K_THREAD) check_threads(v, i);
+  if (l->kind == KVA_K_GRID && l->carries.len) report(v, i, "%s loop cannot carry values", kva_kloop_kind_name(l->kind));
   const kva_kinstr *outer = i->region->owner;
   if (l->kind == KVA_K_GRID && outer && (outer->op != KVA_K_LOOP || outer->loop->kind != KVA_K_GRID)) {
     report(v, i, "grid loop inside something that is not a grid loop");

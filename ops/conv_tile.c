@@ -216,7 +216,7 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
 }
 
 static void run(const kva_contraction *c, bool tiles, element_code code) {
-  if (tiles && kva_contract_fits(c)) kva_contract_kernel(c);
+  if (tiles && !c->l->gpu && kva_contract_fits(c)) kva_contract_kernel(c);
   else element_kernel(c->l, c->n, code);
 }
 

@@ -47,7 +47,7 @@ static void plain_kernel(kva_lower *l, const kva_node *n) {
 }
 
 void kva_matmul_kernel(kva_lower *l, const kva_node *n) {
-  if (kva_dtype_is_float(n->results[0].type->dtype))
+  if (kva_dtype_is_float(n->results[0].type->dtype) && !l->gpu)
     kva_matmul_tile_kernel(l, n);
   else
     plain_kernel(l, n);

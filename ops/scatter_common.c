@@ -83,19 +83,19 @@ void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops) {
 }
 
 kva_slice_loop kva_slices_begin(kva_lower *l, const kva_expr *extent) {
-  enum { WIDTH = 16 };
+  int64_t columns = l->gpu ? 32 : 16;
   kva_expr_ctx *c = l->kb->exprs;
-  const kva_expr *width = kva_expr_const(c, WIDTH);
+  const kva_expr *width = kva_expr_const(c, columns);
   kva_slice_loop slice;
   int64_t known;
-  if (kva_expr_is_const(extent, &known) && known <= WIDTH) {
+  if (kva_expr_is_const(extent, &known) && known <= columns) {
     slice.loop = kva_k_loop_begin(l->kb, KVA_K_MAP, kva_expr_const(c, 1), "slice");
     slice.start = kva_expr_const(c, 0);
     slice.width = extent;
     return slice;
   }
   slice.loop = kva_k_loop_begin(l->kb, KVA_K_MAP, kva_expr_ceildiv(c, extent, width), "slice");
-  slice.start = kva_expr_muli(c, slice.loop->var, WIDTH);
+  slice.start = kva_expr_muli(c, slice.loop->var, columns);
   slice.width = width;
   if (!kva_expr_is(kva_expr_mod(c, extent, width), 0))
     slice.width = kva_expr_min(c, width, kva_expr_sub(c, extent, slice.start));

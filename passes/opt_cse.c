@@ -37,7 +37,8 @@ static void merge(kva_node *into, kva_node *n) {
 /* What a state holds at the present point of the sweep. */
 typedef struct state_now {
   kva_value *value; /* NULL: not touched so far */
-  kva_node *write;  /* the write that put it there; NULL: it was read */
+  kva_value *old;   /* what it held at first; NULL: nobody looked */
+  kva_node *write;  /* the write that put `value` there; NULL: none */
 } state_now;
 
 typedef struct cse {
@@ -50,20 +51,25 @@ typedef struct cse {
 static void visit_write(cse *c, kva_node *n) {
   state_now *now = &c->states[((const kva_state_write_attrs *)n->attrs)->state->id];
   kva_value *v = kva_operand(n, 0);
-  bool same = now->value == v;
-  if (same || now->write) c->changed = true;
-  if (same) {
-    kva_node_remove(n);
-    return;
+  bool same = v == now->value;
+  if (now->write && !same) {
+    kva_node_remove(now->write);
+    now->write = NULL;
+    c->changed = true;
   }
-  if (now->write) kva_node_remove(now->write);
-  *now = (state_now){v, n};
+  now->value = v;
+  if (same || v == now->old) {
+    kva_node_remove(n);
+    c->changed = true;
+  } else {
+    now->write = n;
+  }
 }
 
 static void visit_read(cse *c, kva_node *n) {
   state_now *now = &c->states[((const kva_state_read_attrs *)n->attrs)->state->id];
   if (!now->value) {
-    now->value = &n->results[0];
+    now->value = now->old = &n->results[0];
     return;
   }
   kva_value_replace_all_uses(&n->results[0], now->value);

@@ -1,9 +1,10 @@
 /* Attention: softmax(scores) @ v, where the scores are q @ kT under any sequence of
  *
- *   * c, / c                  scale; also on q or k before the product
- *   c * tanh(. / c)           soft cap
- *   + mask, where(m, ., -inf) masks; those that only bound s - t become `causal` and `window`, a linear one ALiBi
- * slopes, the rest stays a mask widening casts            attention computes in float and rounds once anyway
+ *   * c, / c                   scale; also on q or k before the product
+ *   c * tanh(. / c)            soft cap
+ *   + mask, where(m, ., -inf)  masks: what only bounds s - t becomes `causal` and `window`, what is linear in s ALiBi
+ *                              slopes, the rest stays a mask
+ *   widening casts             attention computes in float and rounds once anyway
  *
  * and keys and values may be repeated over groups of query heads (expand and reshape, or a gather of heads), which
  * attention does by itself. Algorithm: from the product with v downward, peeling one layer at a time, outermost first.

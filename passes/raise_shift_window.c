@@ -1,8 +1,9 @@
 /* KVShift from windows: sum_i w[i] X[t + i], with X the rows of x behind W - 1 rows of something, as
  *
- *   sum(stack(X[0:T], X[1:T+1], ..) * w)    copies stacked along a new axis (pad, unfold, multiply, sum), the stack
- * made by concatenation, by a gather of rows t + i, or of T windows, one a row conv(X, w), group == channels a
- * depthwise convolution of [B, C, T], padded on the left or on both sides and cropped */
+ *   sum(stack(X[0:T], X[1:T+1], ..) * w)    copies stacked along a new axis (pad, unfold, multiply, sum): by
+ *                                           concatenation, by a gather of rows t + i, or as T windows, one a row
+ *   conv(X, w), group == channels           a depthwise convolution of [B, C, T], padded on the left, or on both sides
+ *                                           and cropped */
 #include "ops/check.h"
 #include "passes/raise_index.h"
 #include "passes/raise_kv_shift.h"

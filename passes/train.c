@@ -35,9 +35,18 @@ static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
   kva_build_node(b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
 }
 
-static kva_state *moment_state(kva_module *m, kva_state *param, const char *suffix) {
-  kva_state *s =
-      kva_state_create(m, kva_arena_printf(m->arena, "%s.%s", param->name, suffix), param->type, KVA_STATE_MOMENT);
+static kva_state *new_state(kva_builder *b, const char *name, const kva_type *type, kva_state_kind kind) {
+  const kva_state *taken = kva_module_find_state(b->m, name);
+  if (taken) {
+    (void)kva_error(b->m->diag, &taken->loc, "the model already has a state '%s', a name that training needs; rename it", name);
+    b->failed = true;
+  }
+  return kva_state_create(b->m, name, type, kind);
+}
+
+static kva_state *moment_state(kva_builder *b, kva_state *param, const char *suffix) {
+  const char *name = kva_arena_printf(b->m->arena, "%s.%s", param->name, suffix);
+  kva_state *s = new_state(b, name, param->type, KVA_STATE_MOMENT);
   s->init = KVA_INIT_ZEROS;
   s->of = param;
   return s;
@@ -72,12 +81,11 @@ typedef struct update {
 
 static void update_with_moments(update *u, kva_op_id op, kva_state *p, kva_value *g, uint32_t n_moments,
                                 const char *const *suffixes, bool takes_step, const void *attrs) {
-  kva_module *m = u->b->m;
   kva_state *moments[2];
   kva_value *operands[6] = {read_state(u->b, p), g};
   uint32_t n = 2;
   for (uint32_t i = 0; i < n_moments; i++) {
-    moments[i] = moment_state(m, p, suffixes[i]);
+    moments[i] = moment_state(u->b, p, suffixes[i]);
     operands[n++] = read_state(u->b, moments[i]);
   }
   operands[n++] = kva_cast(u->b, u->lr, p->type->dtype);
@@ -129,7 +137,7 @@ static kva_status add_updates(kva_module *m, kva_function *f, kva_value **grads,
   kva_value *scale = NULL, *norm = NULL;
   if (spec->clip > 0 && (norm = global_norm(&b, grads, n))) scale = clip_scale(&b, norm, spec->clip);
 
-  kva_state *counter = kva_state_create(m, "train.step", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
+  kva_state *counter = new_state(&b, "train.step", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
   counter->init = KVA_INIT_ZEROS;
   kva_value *step = kva_add(&b, read_state(&b, counter), kva_const_scalar(&b, KVA_I64, 1));
   update u = {.b = &b, .spec = spec, .lr = lr, .step = step};

@@ -71,7 +71,7 @@ typedef struct kva_ptx_options {
   bool no_counters;       /* leave out sectors and bank conflicts */
   bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
   uint64_t schedule_seed; /* 0: warps round robin; else in a random order */
-  uint64_t max_steps;     /* warp instructions that a CTA may run, against endless loops; 0: 2^32 */
+  uint64_t max_steps;     /* warp instructions that a CTA may run, against endless loops; 0: 2^28 */
 } kva_ptx_options;
 
 /* X(NAME, text) */

@@ -241,13 +241,50 @@ static void test_pytorch_operator(void **unused) {
   (void)unused, run_set("pytorch-operator", 35, 35);
 }
 
+/* ---- light models ------------------------------------------------------------------------------------------------ */
+
+/* The nine whole networks import; their input is not stored but arange(n) / n. Only the smallest is run here: the
+ * reference evaluator takes minutes for the largest. */
+static void run_light(const char *name, bool evaluate) {
+  char path[8192];
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  snprintf(path, sizeof path, "%.7000s/light/light_%s.onnx", data.folder, name);
+  kva_status status = kva_load_model(path, NULL, diag, &m);
+  if (status) kva_diag_print(diag, stdout);
+  assert_int_equal(status, KVA_OK);
+  if (evaluate) {
+    kva_wide *x = kva_wide_create(KVA_F32, 4, (int64_t[]){1, 3, 224, 224}), *want = NULL, *got = NULL;
+    for (int64_t i = 0; i < x->n; i++) x->f[i] = (float)((double)i / (double)x->n);
+    const kva_wide *in[] = {x};
+    snprintf(path, sizeof path, "%.7000s/light/light_%s_output_0.pb", data.folder, name);
+    assert_int_equal(kva_read_tensor_proto(path, diag, &want), KVA_OK);
+    status = kva_ref_run(m, m->functions.data[0], in, &got, NULL, NULL, NULL, NULL, diag);
+    assert_int_equal(status, KVA_OK);
+    assert_null(difference(got, want));
+    kva_wide_free(x), kva_wide_free(want), kva_wide_free(got);
+  }
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void test_light(void **unused) {
+  (void)unused;
+  static const char *const large[] = {"bvlc_alexnet", "densenet121", "inception_v1", "inception_v2",
+                                      "resnet50",     "vgg19",       "zfnet512"};
+  for (size_t i = 0; i < sizeof large / sizeof large[0]; i++) run_light(large[i], false);
+  run_light("shufflenet", true);
+  run_light("squeezenet", false);
+}
+
 int main(void) {
   if (!find_suite(&data)) {
     printf("SKIP: no ONNX suite: set KVASIR_ONNX_SUITE to its folder\n");
     return 77;
   }
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_node), cmocka_unit_test(test_simple),
-                                     cmocka_unit_test(test_pytorch_converted), cmocka_unit_test(test_pytorch_operator)};
+                                     cmocka_unit_test(test_pytorch_converted), cmocka_unit_test(test_pytorch_operator),
+                                     cmocka_unit_test(test_light)};
   int failed = cmocka_run_group_tests(tests, NULL, NULL);
   remove_suite(&data);
   return failed;

@@ -91,8 +91,8 @@ static void test_harness_sees_errors(void **state) {
   double large = 4 * kva_case_epsilon(KVA_F32), small = kva_case_epsilon(KVA_F32);
   assert_false(agrees(&c, run_wrongly, &large));
   assert_true(agrees(&c, run_wrongly, &small));
-  kva_case kink = {.op = KVA_OP_abs, .in = {{"1", 0, 0, 0, "0.0015"}}};
-  assert_false(gradient_agrees(&kink)); /* the difference reaches across the kink, the rule does not */
+  kva_case kink = {.op = KVA_OP_abs, .in = {{"1", 0, 0, 0, "0.000015"}}};
+  assert_false(gradient_agrees(&kink)); /* the differences reach across the kink, the rule does not */
 }
 
 int main(void) {

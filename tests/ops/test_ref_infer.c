@@ -21,7 +21,7 @@ static const error_case error_cases[] = {
     {{.op = KVA_OP_bit_and, .in = {{"3"}, {"3"}}}, "expected a tensor of integers"},
     {{.op = KVA_OP_where, .in = {{"3"}, {"3"}, {"3"}}}, "operand 0: expected a tensor of bool"},
     {{.op = KVA_OP_bitcast, .attrs = "to=int64", .in = {{"3"}}}, "as wide as int64"},
-    {{.op = KVA_OP_bitcast, .attrs = "to=int16", .dtype = KVA_F16, .in = {{"3"}}}, "not supported"},
+    {{.op = KVA_OP_bitcast, .attrs = "to=int8", .dtype = KVA_F8E5M2, .in = {{"3"}}}, "not supported"},
     {{.op = KVA_OP_cast, .attrs = "to=string", .in = {{"3"}}}, "to string is not supported"},
     {{.op = KVA_OP_reduce_sum, .attrs = "axes=2", .in = {{"3,4"}}}, "axis 2 is outside [-2, 2)"},
     {{.op = KVA_OP_reduce_sum, .attrs = "axes=0,-2", .in = {{"3,4"}}}, "axis 0 is listed twice"},

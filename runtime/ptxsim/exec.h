@@ -1,0 +1,263 @@
+/* Executing decoded PTX, private to the simulator: warps, CTAs, and the macros that make lane loops. */
+#ifndef KVA_RUNTIME_PTXSIM_EXEC_H
+#define KVA_RUNTIME_PTXSIM_EXEC_H
+
+#include "runtime/ptxsim/program.h"
+
+#include <string.h>
+
+typedef struct ptx_range {
+  uint64_t base, size;
+  bool writable;
+  char *name;
+} ptx_range;
+struct kva_ptx_memory {
+  ptx_range *ranges; /* sorted by base */
+  uint32_t n, cap;
+};
+
+/* What all CTAs of a launch share; constant but for `finding list` under its lock (launch.c). */
+typedef struct ptx_launch {
+  const kva_ptx_kernel *kernel;
+  kva_ptx_memory memory; /* the caller's ranges and the module's variables */
+  kva_ptx_options options;
+  kva_ptx_dim3 grid, block;
+  uint32_t n_threads, n_warps, dynamic_shared, shared_bytes;
+  unsigned char *params;
+  unsigned char *image; /* register file before the first instruction, without special registers */
+} ptx_launch;
+
+/* A divergence level: lanes of mask run from pc until reconverge. */
+typedef struct ptx_level {
+  uint32_t pc, reconverge, mask;
+} ptx_level;
+
+typedef enum ptx_wait { PTX_READY, PTX_AT_BARRIER, PTX_EXITED } ptx_wait;
+
+typedef struct ptx_cta ptx_cta;
+typedef struct ptx_copy ptx_copy;
+
+struct ptx_warp {
+  unsigned char *regs;
+  uint32_t *preds;
+  ptx_cta *cta;
+  uint32_t id, live; /* live: lanes that have not exited */
+  ptx_wait wait;
+  uint32_t barrier, barrier_count; /* where it waits: threads expected, 0: all */
+  const ptx_ins *at;               /* instruction it runs or waits at */
+  ptx_level *levels;
+  uint32_t depth;
+  uint32_t last_range; /* of global memory, tried first */
+  uint64_t steps;
+  uint32_t clock;        /* stamps accesses: see race.c */
+  uint32_t *ordered;     /* by warp: its accesses with stamps up to this happened before */
+  ptx_copy *copies;      /* asynchronous, oldest first */
+  uint32_t n_copies, cap_copies;
+  uint32_t group; /* copy groups committed */
+};
+
+enum { PTX_N_BARRIERS = 16 };
+typedef struct ptx_barrier {
+  uint32_t arrived;      /* threads */
+  uint32_t expected;     /* 0: all */
+  uint32_t waiting;      /* warps that wait */
+  uint32_t reduce_count; /* bar.red */
+  bool reduce_and, reduce_or;
+  uint32_t *ordered; /* join of the clocks of who arrived */
+} ptx_barrier;
+
+struct ptx_cta {
+  const ptx_launch *launch;
+  kva_ptx_dim3 id;
+  ptx_warp *warps;
+  unsigned char *shared, *local;
+  uint32_t *writers, *readers, *last_readers; /* stamps, one for each byte of shared memory: race.c */
+  unsigned char *pending;                     /* bytes that an asynchronous copy will write */
+  uint32_t base_clock, top_clock;
+  ptx_barrier barriers[PTX_N_BARRIERS];
+  uint64_t random;
+  uint64_t steps;
+  bool stopped; /* a finding ended this CTA */
+  uint64_t *executed; /* by instruction */
+  kva_ptx_counters counters;
+  kva_ptx_finding *findings;
+  uint32_t n_findings, cap_findings;
+};
+
+/* Adds a finding at instruction `at` of lane `lane` (-1: the warp). Returns NULL when that (kind, line) is known, else
+ * the place for the detail. */
+kva_ptx_finding *kva_ptx_add_finding(ptx_cta *cta, kva_ptx_finding_kind kind, const ptx_ins *at, const ptx_warp *w,
+                                     int lane);
+void kva_ptx_detail(kva_ptx_finding *finding, const char *fmt, ...) KVA_PRINTF(2, 3);
+
+const ptx_range *kva_ptx_find_range(const kva_ptx_memory *memory, uint64_t address, uint64_t size, uint32_t *last);
+/* The named range at or nearest below an address, for messages; NULL: none. */
+const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *memory, uint64_t address);
+
+void kva_ptx_run_cta(ptx_cta *cta);
+/* exec_sync.c. A warp arrives at a barrier; true: it has to wait. */
+bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+/* Wakes who waits at complete barriers; true: some did. */
+bool kva_ptx_release_barriers(ptx_cta *cta);
+
+/* race.c: orders of shared memory accesses. */
+void kva_ptx_race_begin(ptx_cta *cta);
+void kva_ptx_race_warp_sync(ptx_warp *w);
+void kva_ptx_race_arrive(ptx_warp *w, ptx_barrier *barrier);
+void kva_ptx_race_leave(ptx_warp *w, const ptx_barrier *barrier);
+void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
+void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
+void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
+
+/* exec_address.c: where an access of `size` bytes by one lane goes, or NULL after a finding. Alignment included. */
+void kva_ptx_addresses(const ptx_warp *w, const ptx_ins *i, uint32_t slot, uint64_t out[PTX_LANES]);
+unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address, uint32_t size,
+                               bool write);
+/* Counters of one request. */
+void kva_ptx_count_global(ptx_cta *cta, const uint64_t *addresses, uint32_t mask, uint32_t size, bool store);
+void kva_ptx_count_shared(ptx_cta *cta, const ptx_ins *i, const uint64_t *addresses, uint32_t mask, uint32_t size);
+
+/* exec_async.c */
+void kva_ptx_async_drain(ptx_warp *w, uint32_t groups_left);
+
+/* Instructions that decode.c refers to. */
+void kva_ptx_exec_mov_pred(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_mov32(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_mov64(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_pack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_unpack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_setp(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_set(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_selp32(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_selp64(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_pred_logic(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_cvta(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_isspace(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_vote(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_match(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_redux(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_activemask(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_elect(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_warp_sync(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_nothing(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_trap(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_cp_async(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_cp_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_cp_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_mma(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_ldmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_stmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+
+/* ---- registers ----------------------------------------------------------------------------------------------------- */
+
+static inline uint32_t *ptx_reg32(const ptx_warp *w, uint32_t slot) {
+  return __builtin_assume_aligned(w->regs + slot, 64);
+}
+static inline uint64_t *ptx_reg64(const ptx_warp *w, uint32_t slot) {
+  return __builtin_assume_aligned(w->regs + slot, 64);
+}
+static inline uint32_t ptx_pred(const ptx_warp *w, uint32_t operand) {
+  uint32_t mask = w->preds[operand >> 1];
+  return operand & 1 ? ~mask : mask;
+}
+static inline void ptx_set_pred(ptx_warp *w, uint32_t index, uint32_t value, uint32_t mask) {
+  w->preds[index] = (w->preds[index] & ~mask) | (value & mask);
+}
+static inline void ptx_blend32(uint32_t *d, const uint32_t *from, uint32_t mask) {
+  for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? from[l] : d[l];
+}
+static inline void ptx_blend64(uint64_t *d, const uint64_t *from, uint32_t mask) {
+  for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? from[l] : d[l];
+}
+static inline int ptx_first(uint32_t mask) { return __builtin_ctz(mask); }
+static inline uint32_t ptx_count(uint32_t mask) { return mask == PTX_ALL ? 32u : (uint32_t)__builtin_popcount(mask); }
+
+/* ---- lanes: how a PTX type is held and computed -------------------------------------------------------------------- */
+
+static inline float ptx_f32(uint32_t bits) {
+  float f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+static inline uint32_t ptx_bits32(float f) {
+  uint32_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  return bits;
+}
+static inline double ptx_f64(uint64_t bits) {
+  double f;
+  memcpy(&f, &bits, sizeof f);
+  return f;
+}
+static inline uint64_t ptx_bits64(double f) {
+  uint64_t bits;
+  memcpy(&bits, &f, sizeof bits);
+  return bits;
+}
+/* Subnormals to zero of the same sign. */
+static inline uint32_t ptx_flush(uint32_t bits) { return bits & 0x7f800000u ? bits : bits & 0x80000000u; }
+static inline float ptx_bf16(uint32_t bits) { return ptx_f32(bits << 16); }
+static inline uint32_t ptx_bits_bf16(float f) {
+  uint32_t x = ptx_bits32(f);
+  uint32_t rounded = (x + 0x7fffu + (x >> 16 & 1)) >> 16;
+  return (x & 0x7fffffffu) > 0x7f800000u ? 0x7fffu : rounded;
+}
+
+/* X(type): lane_X, value_X, load_X(lane), store_X(value). */
+#define PTX_LANE_TYPE(T, lane, value, load, store)                           \
+  typedef lane lane_##T;                                                     \
+  typedef value value_##T;                                                   \
+  static inline value load_##T(lane bits) { return (value)load(bits); }      \
+  static inline lane store_##T(value v) { return (lane)store(v); }
+PTX_LANE_TYPE(u16, uint32_t, uint16_t, (uint16_t), (uint16_t))
+PTX_LANE_TYPE(s16, uint32_t, int16_t, (int16_t), (uint16_t))
+PTX_LANE_TYPE(u32, uint32_t, uint32_t, , )
+PTX_LANE_TYPE(s32, uint32_t, int32_t, (int32_t), (uint32_t))
+PTX_LANE_TYPE(u64, uint64_t, uint64_t, , )
+PTX_LANE_TYPE(s64, uint64_t, int64_t, (int64_t), (uint64_t))
+PTX_LANE_TYPE(f32, uint32_t, float, ptx_f32, ptx_bits32)
+PTX_LANE_TYPE(f64, uint64_t, double, ptx_f64, ptx_bits64)
+PTX_LANE_TYPE(bf16, uint32_t, float, ptx_bf16, ptx_bits_bf16)
+#undef PTX_LANE_TYPE
+typedef uint32_t lane_f32z, lane_f16;
+typedef float value_f32z, value_f16;
+static inline float load_f32z(uint32_t bits) { return ptx_f32(ptx_flush(bits)); }
+static inline uint32_t store_f32z(float v) { return ptx_flush(ptx_bits32(v)); }
+static inline float load_f16(uint32_t bits) { return kva_f16_to_f32((uint16_t)bits); }
+static inline uint32_t store_f16(float v) { return kva_f32_to_f16(v); }
+
+/* Lane loops. The result goes to the register at once for a full warp, else through a copy that is blended in; sources
+ * may be the destination, lane by lane (hence ivdep). */
+#define PTX_BLEND(d, tmp, mask) \
+  (sizeof *(d) == 8 ? ptx_blend64((uint64_t *)(void *)(d), (const uint64_t *)(const void *)(tmp), mask) \
+                    : ptx_blend32((uint32_t *)(void *)(d), (const uint32_t *)(const void *)(tmp), mask))
+#define PTX_REG(T, w, slot) ((lane_##T *)__builtin_assume_aligned((w)->regs + (slot), 64))
+
+#define PTX_LOOP(D, ATTRIBUTES, fn, SOURCES, LOADS, E)                               \
+  ATTRIBUTES static void fn(ptx_warp *w, const ptx_ins *i, uint32_t mask) {          \
+    lane_##D tmp[PTX_LANES] __attribute__((aligned(64)));                            \
+    lane_##D *reg = PTX_REG(D, w, i->dst), *d = mask == PTX_ALL ? reg : tmp;         \
+    SOURCES                                                                          \
+    _Pragma("GCC ivdep") for (int l = 0; l < PTX_LANES; l++) {                       \
+      LOADS                                                                          \
+      d[l] = store_##D(E);                                                           \
+    }                                                                                \
+    if (mask != PTX_ALL) PTX_BLEND(reg, tmp, mask);                                  \
+  }
+#define PTX_SOURCE(T, name, k) const lane_##T *name = PTX_REG(T, w, i->src[k]);
+#define PTX_FN1(fn, D, A, E) PTX_LOOP(D, , fn, PTX_SOURCE(A, a, 0), const value_##A x = load_##A(a[l]);, E)
+#define PTX_FN2(fn, D, A, B, E)                                    \
+  PTX_LOOP(D, , fn, PTX_SOURCE(A, a, 0) PTX_SOURCE(B, b, 1),       \
+           const value_##A x = load_##A(a[l]); const value_##B y = load_##B(b[l]);, E)
+#define PTX_FN3_AS(ATTRIBUTES, fn, D, A, B, C, E)                                             \
+  PTX_LOOP(D, ATTRIBUTES, fn, PTX_SOURCE(A, a, 0) PTX_SOURCE(B, b, 1) PTX_SOURCE(C, c, 2),    \
+           const value_##A x = load_##A(a[l]); const value_##B y = load_##B(b[l]);            \
+           const value_##C z = load_##C(c[l]);, E)
+#define PTX_FN3(fn, D, A, B, C, E) PTX_FN3_AS(, fn, D, A, B, C, E)
+
+#endif

@@ -1,0 +1,240 @@
+/* The decoded form of PTX, private to the simulator.
+ *
+ * A kernel is an array of instructions over register slots. Every operand is a slot: immediates and special registers
+ * get slots of their own, filled before a warp starts, so that executing an instruction never asks what kind of operand
+ * it has. Slots hold 32 lanes of 4 bytes (types up to 32 bits; 8- and 16-bit values zero-extended) or of 8 bytes.
+ * Predicates are lane masks in an array of their own; an operand names one as index * 2 + negated. */
+#ifndef KVA_RUNTIME_PTXSIM_PROGRAM_H
+#define KVA_RUNTIME_PTXSIM_PROGRAM_H
+
+#include "runtime/ptxsim/ptxsim.h"
+
+enum { PTX_LANES = 32 };
+#define PTX_ALL  0xffffffffu
+#define PTX_NONE 0xffffffffu /* no register, no predicate, no instruction */
+
+/* X(name, NAME, bits, kind): kinds p predicate, b bits, u unsigned, s signed, f float, 2 packed pair. f32z is f32 with
+ * .ftz: subnormals are read and written as zero. */
+#define PTX_TYPES(X)          \
+  X(pred, PRED, 1, p)         \
+  X(b8, B8, 8, b)             \
+  X(u8, U8, 8, u)             \
+  X(s8, S8, 8, s)             \
+  X(b16, B16, 16, b)          \
+  X(u16, U16, 16, u)          \
+  X(s16, S16, 16, s)          \
+  X(f16, F16, 16, f)          \
+  X(bf16, BF16, 16, f)        \
+  X(b32, B32, 32, b)          \
+  X(u32, U32, 32, u)          \
+  X(s32, S32, 32, s)          \
+  X(f32, F32, 32, f)          \
+  X(f32z, F32Z, 32, f)        \
+  X(f16x2, F16X2, 32, 2)      \
+  X(bf16x2, BF16X2, 32, 2)    \
+  X(u16x2, U16X2, 32, 2)      \
+  X(s16x2, S16X2, 32, 2)      \
+  X(b64, B64, 64, b)          \
+  X(u64, U64, 64, u)          \
+  X(s64, S64, 64, s)          \
+  X(f64, F64, 64, f)
+typedef enum ptx_type {
+  PTX_NOTYPE,
+#define PTX_TYPE_ENUM(name, NAME, bits, kind) PTX_##NAME,
+  PTX_TYPES(PTX_TYPE_ENUM)
+#undef PTX_TYPE_ENUM
+      PTX_N_TYPES
+} ptx_type;
+const char *kva_ptx_type_name(ptx_type t);
+int kva_ptx_type_bits(ptx_type t);
+char kva_ptx_type_kind(ptx_type t);
+ptx_type kva_ptx_type_from_name(const char *s, size_t n); /* PTX_NOTYPE: unknown; never F32Z */
+
+/* Special registers. X(name, NAME): the 32-bit ones, with a slot filled when a warp starts. The two clocks are read by
+ * instructions of their own. */
+#define PTX_SPECIALS(X)                                                                                     \
+  X(tid.x, TID_X) X(tid.y, TID_Y) X(tid.z, TID_Z) X(ntid.x, NTID_X) X(ntid.y, NTID_Y) X(ntid.z, NTID_Z)     \
+  X(ctaid.x, CTAID_X) X(ctaid.y, CTAID_Y) X(ctaid.z, CTAID_Z) X(nctaid.x, NCTAID_X) X(nctaid.y, NCTAID_Y)   \
+  X(nctaid.z, NCTAID_Z) X(laneid, LANEID) X(warpid, WARPID) X(nwarpid, NWARPID) X(smid, SMID)               \
+  X(nsmid, NSMID) X(gridid, GRIDID) X(lanemask_eq, MASK_EQ) X(lanemask_lt, MASK_LT) X(lanemask_le, MASK_LE) \
+  X(lanemask_gt, MASK_GT) X(lanemask_ge, MASK_GE) X(dynamic_smem_size, DYNAMIC_SMEM)                        \
+  X(total_smem_size, TOTAL_SMEM) X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE)
+typedef enum ptx_special {
+#define PTX_SPECIAL_ENUM(name, NAME) PTX_SPECIAL_##NAME,
+  PTX_SPECIALS(PTX_SPECIAL_ENUM)
+#undef PTX_SPECIAL_ENUM
+      PTX_N_SPECIALS,
+  PTX_SPECIAL_CLOCK = PTX_N_SPECIALS,
+  PTX_SPECIAL_CLOCK64,
+  PTX_SPECIAL_GLOBALTIMER,
+} ptx_special;
+
+typedef enum ptx_space {
+  PTX_GENERIC,
+  PTX_GLOBAL,
+  PTX_SHARED,
+  PTX_LOCAL,
+  PTX_PARAM,
+  PTX_CONST,
+} ptx_space;
+
+/* Windows of the generic address space. Host addresses are below 2^47. */
+#define PTX_WINDOW_SHIFT  56
+#define PTX_SHARED_WINDOW (1ull << PTX_WINDOW_SHIFT)
+#define PTX_LOCAL_WINDOW  (2ull << PTX_WINDOW_SHIFT)
+#define PTX_PARAM_WINDOW  (3ull << PTX_WINDOW_SHIFT)
+
+typedef struct ptx_warp ptx_warp;
+typedef struct ptx_ins ptx_ins;
+/* Runs an instruction for the lanes of mask (never empty). */
+typedef void (*ptx_exec)(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+typedef uint32_t (*ptx_compare)(ptx_warp *w, const ptx_ins *i);
+
+/* What the warp loop does itself; everything else is PTX_OP_EXEC. */
+typedef enum ptx_op {
+  PTX_OP_EXEC,
+  PTX_OP_BRANCH,
+  PTX_OP_BRANCH_TABLE,
+  PTX_OP_EXIT,
+  PTX_OP_BARRIER, /* bar, barrier: sync, arrive, red */
+} ptx_op;
+
+struct ptx_ins {
+  ptx_exec exec;
+  ptx_compare compare; /* setp, set */
+  uint8_t op;          /* ptx_op */
+  uint8_t class;       /* kva_ptx_class */
+  uint8_t type;        /* ptx_type */
+  uint8_t space;       /* ptx_space */
+  uint8_t bytes;       /* of one element in memory */
+  uint8_t n;           /* elements in list */
+  uint8_t sub;         /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
+  bool flag;           /* strong memory access, uniform branch, aligned barrier, transposed matrix */
+  uint32_t guard;      /* predicate operand or PTX_NONE */
+  uint32_t dst, dst2;  /* slots (byte offsets in the register file), or predicate indices */
+  uint32_t src[4];     /* slots or predicate operands */
+  int64_t imm;         /* address offset, group count, table value */
+  uint32_t target;     /* branch: instruction */
+  uint32_t reconverge; /* branch: instruction at the immediate post-dominator; n_ins: the end */
+  uint32_t *list;      /* slots of a vector, targets of a branch table */
+  uint32_t line;
+  const char *text;    /* mnemonic, for messages */
+};
+
+typedef struct ptx_constant {
+  uint32_t slot;
+  bool wide;
+  uint64_t bits;
+} ptx_constant;
+
+struct kva_ptx_kernel {
+  kva_ptx_kernel_info info;
+  const kva_ptx_module *module;
+  ptx_ins *ins; /* ends with an exit */
+  uint32_t n_ins, n_blocks;
+  uint32_t reg_bytes, n_preds; /* predicates 0 and 1 are constant false and true */
+  KVA_VEC(ptx_constant) constants;
+  uint32_t special_slot[PTX_N_SPECIALS]; /* PTX_NONE: not used */
+  uint32_t param_bytes, shared_bytes, local_bytes;
+  bool uses_async;
+};
+
+/* A .global or .const variable. */
+typedef struct ptx_variable {
+  const char *name;
+  unsigned char *data;
+  size_t size;
+  bool writable;
+} ptx_variable;
+
+struct kva_ptx_module {
+  kva_arena *arena;
+  const char *name, *text;
+  KVA_VEC(kva_ptx_kernel *) kernels;
+  KVA_VEC(ptx_variable) variables;
+};
+
+/* ---- statements: what the parser hands to the decoder -------------------------------------------------------------- */
+
+typedef enum ptx_operand_kind {
+  PTX_OPERAND_REG,     /* slot; predicates: index */
+  PTX_OPERAND_IMM,     /* bits, type: S64 integer, F32 or F64 as written */
+  PTX_OPERAND_SPECIAL, /* special */
+  PTX_OPERAND_SYMBOL,  /* address of a variable, value in bits, space */
+  PTX_OPERAND_ADDRESS, /* [register or nothing + bits], space of the symbol in it */
+  PTX_OPERAND_LIST,    /* {a, b} */
+  PTX_OPERAND_LABEL,
+  PTX_OPERAND_DISCARD, /* _ */
+} ptx_operand_kind;
+
+typedef struct ptx_operand ptx_operand;
+struct ptx_operand {
+  ptx_operand_kind kind;
+  ptx_type type;
+  uint32_t slot;
+  uint64_t bits;
+  ptx_special special;
+  ptx_space space;
+  bool negated, has_symbol;
+  const char *name; /* label, register */
+  const ptx_operand *items;
+  uint32_t n_items;
+  const ptx_operand *second; /* a|b */
+  uint32_t line, column;
+};
+
+enum { PTX_MAX_MODS = 16, PTX_MAX_OPERANDS = 12 };
+typedef struct ptx_statement {
+  const char *text; /* whole mnemonic */
+  const char *base;
+  const char *mods[PTX_MAX_MODS];
+  bool taken[PTX_MAX_MODS];
+  uint32_t n_mods;
+  uint32_t guard;
+  ptx_operand operands[PTX_MAX_OPERANDS];
+  uint32_t n_operands;
+  uint32_t line, column;
+} ptx_statement;
+
+/* Builds one kernel. */
+typedef struct ptx_builder {
+  kva_ptx_module *module;
+  kva_ptx_kernel *kernel;
+  kva_diag *diag;
+  kva_arena *arena;
+  KVA_VEC(ptx_ins) ins;
+  KVA_VEC(const char *) targets; /* of branches, parallel to ins: label names or NULL */
+  kva_map *constants;
+} ptx_builder;
+
+uint32_t kva_ptx_new_slot(ptx_builder *b, bool wide);
+/* Errors at a place of the text. */
+kva_status kva_ptx_error_at(const kva_ptx_module *module, kva_diag *diag, kva_status status, uint32_t line,
+                            uint32_t column, const char *fmt, ...) KVA_PRINTF(6, 7);
+/* Appends the statement's instruction. */
+KVA_MUST_USE kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s);
+/* Sets target and reconvergence of every branch; needs resolved targets. */
+KVA_MUST_USE kva_status kva_ptx_build_cfg(kva_ptx_kernel *kernel, kva_arena *arena);
+
+/* ---- tables of instruction forms ----------------------------------------------------------------------------------- */
+
+/* An instruction that maps lanes to lanes. `name` is the mnemonic without types, .rn and .ftz. `operands`: result, then
+ * sources: t the instruction's type, w twice as wide, u u32, p predicate. */
+typedef struct ptx_form {
+  const char *name;
+  ptx_type type;
+  kva_ptx_class class;
+  const char *operands;
+  ptx_exec exec;
+} ptx_form;
+typedef struct ptx_forms {
+  const ptx_form *forms;
+  uint32_t n;
+} ptx_forms;
+extern const ptx_forms kva_ptx_forms_integer, kva_ptx_forms_bits, kva_ptx_forms_float, kva_ptx_forms_special,
+    kva_ptx_forms_half;
+
+ptx_compare kva_ptx_find_compare(const char *name, ptx_type type);             /* NULL: none */
+ptx_exec kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool saturate, bool ftz);
+
+#endif

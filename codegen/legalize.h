@@ -6,6 +6,8 @@
 
 /* Expands exp, log, sin ... pow on f32 into arithmetic. f64 is left to the target. Idempotent. */
 void kva_legalize_math(kva_kernel *k);
+/* Expands rem on f32, for targets without a C library. Idempotent. */
+void kva_legalize_rem(kva_kernel *k);
 
 /* ---- between legalize_math.c and legalize_*.c
  * ---------------------------------------------------------------------------- */

@@ -29,10 +29,10 @@ typedef struct schedule {
 /* ---- kinds inside the core
  * ------------------------------------------------------------------------------------------------ */
 
-static bool has_map(const kva_kregion *r) {
+bool kva_sched_has_map(const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
-    if (i->op == KVA_K_LOOP && (i->loop->kind == KVA_K_MAP || has_map(i->loop->body))) return true;
-    if (i->op == KVA_K_IF && (has_map(i->then) || has_map(i->orelse))) return true;
+    if (i->op == KVA_K_LOOP && (i->loop->kind == KVA_K_MAP || kva_sched_has_map(i->loop->body))) return true;
+    if (i->op == KVA_K_IF && (kva_sched_has_map(i->then) || kva_sched_has_map(i->orelse))) return true;
   }
   return false;
 }
@@ -49,7 +49,7 @@ static uint32_t unrolled_size(const kva_kregion *r) {
   return n;
 }
 
-static kva_kloop_kind sequential_kind(const kva_kloop *l) {
+kva_kloop_kind kva_sched_sequential_kind(const kva_kloop *l) {
   int64_t extent;
   if (!kva_expr_is_const(l->extent, &extent) || extent > UNROLL_EXTENT) return KVA_K_SERIAL;
   return (uint32_t)extent * unrolled_size(l->body) <= UNROLL_INSTRS ? KVA_K_UNROLL : KVA_K_SERIAL;
@@ -87,9 +87,9 @@ static bool wants_lanes(const schedule *s, const kva_kloop *l) {
 static void assign(const schedule *s, kva_kregion *r, bool in_lanes);
 
 static void assign_loop(const schedule *s, kva_kloop *l, bool in_lanes) {
-  bool vector = !in_lanes && !has_map(l->body) && wants_lanes(s, l);
+  bool vector = !in_lanes && !kva_sched_has_map(l->body) && wants_lanes(s, l);
   assign(s, l->body, in_lanes || vector);
-  l->kind = vector ? KVA_K_VECTOR : sequential_kind(l);
+  l->kind = vector ? KVA_K_VECTOR : kva_sched_sequential_kind(l);
 }
 
 static void assign(const schedule *s, kva_kregion *r, bool in_lanes) {
@@ -174,7 +174,7 @@ static void schedule_nest(schedule *s, kva_kloop *outer) {
   uint32_t n = 0;
   for (kva_kloop *l = outer; l && n < MAX_NEST; l = kva_sched_inner(l)) nest[n++] = l;
   kva_kloop *leaf = nest[n - 1];
-  if (!has_map(leaf->body) && wants_lanes(s, leaf)) {
+  if (!kva_sched_has_map(leaf->body) && wants_lanes(s, leaf)) {
     grid_over_lanes(s, n, nest);
     return;
   }
@@ -182,116 +182,8 @@ static void schedule_nest(schedule *s, kva_kloop *outer) {
   make_grid(s, n, nest, nest, 2 + kva_cost_region(leaf->body, s->lanes));
 }
 
-/* ---- several nests
+/* ---- the whole kernel
  * ----------------------------------------------------------------------------------------------------------- */
-
-static void find_effect(void *user, kva_kinstr *i) {
-  *(bool *)user |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
-}
-
-static bool has_effects(kva_kinstr *i) {
-  bool found = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
-  if (i->op == KVA_K_LOOP) kva_k_each_instr_in(i->loop->body, find_effect, &found);
-  if (i->then) kva_k_each_instr_in(i->then, find_effect, &found);
-  if (i->orelse) kva_k_each_instr_in(i->orelse, find_effect, &found);
-  return found;
-}
-
-typedef struct touched {
-  bool *read, *written; /* by buffer */
-} touched;
-
-static void touch(void *user, kva_kinstr *i) {
-  touched *t = user;
-  if (i->op == KVA_K_LOAD) t->read[i->buf->id] = true;
-  if (i->op == KVA_K_STORE) t->written[i->buf->id] = true;
-}
-
-static touched touched_by(const schedule *s, kva_kinstr *i) {
-  uint32_t n = s->k->bufs.len + 1;
-  touched t = {KVA_NEW_ARRAY(s->k->arena, bool, n), KVA_NEW_ARRAY(s->k->arena, bool, n)};
-  touch(&t, i);
-  if (i->op == KVA_K_LOOP) kva_k_each_instr_in(i->loop->body, touch, &t);
-  if (i->then) kva_k_each_instr_in(i->then, touch, &t);
-  if (i->orelse) kva_k_each_instr_in(i->orelse, touch, &t);
-  return t;
-}
-
-/* No nest writes what another one, or the code between them, reads or writes. */
-static bool independent(const schedule *s) {
-  touched so_far = {KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1),
-                    KVA_NEW_ARRAY(s->k->arena, bool, s->k->bufs.len + 1)};
-  for (kva_kinstr *i = s->k->body->first; i; i = i->next) {
-    touched t = touched_by(s, i);
-    for (uint32_t b = 0; b < s->k->bufs.len; b++) {
-      if ((t.written[b] && (so_far.read[b] || so_far.written[b])) || (t.read[b] && so_far.written[b])) return false;
-      so_far.read[b] |= t.read[b];
-      so_far.written[b] |= t.written[b];
-    }
-  }
-  return true;
-}
-
-static bool is_grid(const kva_kinstr *i) {
-  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_GRID;
-}
-
-static kva_kinstr *index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x) {
-  kva_kinstr *i = kva_k_instr_create(k, KVA_K_INDEX, KVA_I64);
-  i->index = x;
-  kva_k_insert(r, NULL, i);
-  return i;
-}
-
-/* if (item < limit) { then } else { returned region } at the end of r. */
-static kva_kregion *branch(kva_kernel *k, kva_kregion *r, const kva_expr *item, const kva_expr *limit,
-                           kva_kregion **out_then) {
-  kva_kinstr *less = kva_k_instr_create(k, KVA_K_lt, KVA_BOOL), *test = kva_k_instr_create(k, KVA_K_IF, KVA_DTYPE_NONE);
-  less->args[0] = index_value(k, r, item);
-  less->args[1] = index_value(k, r, limit);
-  less->n_args = 2;
-  kva_k_insert(r, NULL, less);
-  test->args[0] = less;
-  test->n_args = 1;
-  test->then = kva_k_region_create(k, test);
-  test->orelse = kva_k_region_create(k, test);
-  kva_k_insert(r, NULL, test);
-  *out_then = test->then;
-  return test->orelse;
-}
-
-/* One nest moves into `to`, where the grid's items begin at `first` for it. */
-static void move_nest(kva_kernel *k, kva_kinstr *nest, kva_kregion *to, const kva_expr *item, const kva_expr *first) {
-  kva_k_unlink(nest);
-  if (!is_grid(nest)) {
-    kva_k_insert(to, NULL, nest);
-    return;
-  }
-  kva_sched_move(nest->loop->body, to);
-  const kva_expr *own = kva_expr_sub(k->exprs, item, first);
-  kva_k_replace_index(k, 1, &nest->loop->var, &own);
-}
-
-static const kva_expr *items_of(kva_kernel *k, const kva_kinstr *nest) {
-  return is_grid(nest) ? nest->loop->extent : kva_expr_const(k->exprs, 1);
-}
-
-static void share_grid(kva_kernel *k, uint32_t n, kva_kinstr **nests) {
-  const kva_expr *total = items_of(k, nests[0]);
-  for (uint32_t i = 1; i < n; i++) total = kva_expr_add(k->exprs, total, items_of(k, nests[i]));
-  kva_kloop *grid = kva_k_loop_create(k, KVA_K_GRID, total, "item");
-  kva_k_insert(k->body, NULL, grid->instr);
-  kva_kregion *r = grid->body;
-  const kva_expr *first = kva_expr_const(k->exprs, 0);
-  for (uint32_t i = 0; i + 1 < n; i++) {
-    const kva_expr *limit = kva_expr_add(k->exprs, first, items_of(k, nests[i]));
-    kva_kregion *then, *orelse = branch(k, r, grid->var, limit, &then);
-    move_nest(k, nests[i], then, grid->var, first);
-    first = limit;
-    r = orelse;
-  }
-  move_nest(k, nests[n - 1], r, grid->var, first);
-}
 
 static void schedule_top(schedule *s, kva_kinstr *i) {
   if (i->op != KVA_K_LOOP) {
@@ -307,20 +199,20 @@ static void schedule_top(schedule *s, kva_kinstr *i) {
 
 static void schedule_body(schedule *s) {
   KVA_VEC(kva_kinstr *) nests = {0};
-  bool free_order = independent(s);
+  bool free_order = kva_sched_independent(s->k);
   for (kva_kinstr *i = s->k->body->first, *next; i; i = next) {
     next = i->next;
     kva_kinstr *before = i->prev;
     schedule_top(s, i);
     kva_kinstr *now = before ? before->next : s->k->body->first;
-    if (has_effects(now)) KVA_PUSH(s->k->arena, &nests, now);
+    if (kva_sched_has_effects(now)) KVA_PUSH(s->k->arena, &nests, now);
   }
   if (free_order) {
-    if (nests.len > 1) share_grid(s->k, nests.len, nests.data);
+    if (nests.len > 1) kva_sched_share_grid(s->k, nests.len, nests.data);
     return;
   }
   for (uint32_t i = 0; i < nests.len; i++) {
-    if (is_grid(nests.data[i])) nests.data[i]->loop->kind = KVA_K_SERIAL;
+    if (kva_sched_is_grid(nests.data[i])) nests.data[i]->loop->kind = KVA_K_SERIAL;
   }
 }
 
@@ -329,14 +221,14 @@ static void find_kind(void *user, kva_kinstr *i) {
   *(bool *)user |= i->loop->kind != KVA_K_MAP && i->loop->kind != KVA_K_SERIAL;
 }
 
-static bool is_scheduled(const kva_kernel *k) {
+bool kva_sched_is_scheduled(const kva_kernel *k) {
   bool found = false;
   kva_k_each_instr(k, find_kind, &found);
   return found;
 }
 
 void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
-  if (!is_scheduled(k)) {
+  if (!kva_sched_is_scheduled(k)) {
     schedule s = {k, target->vector_bytes / 4};
     kva_sched_drop_empty(k->body);
     kva_sched_collapse(k, k->body);
@@ -348,7 +240,7 @@ void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
 
 const kva_expr *kva_codegen_grid(const kva_kernel *k) {
   for (const kva_kinstr *i = k->body->first; i; i = i->next) {
-    if (is_grid(i)) return i->loop->extent;
+    if (kva_sched_is_grid(i)) return i->loop->extent;
   }
   return kva_expr_const(k->exprs, 1);
 }

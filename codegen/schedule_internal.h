@@ -36,6 +36,25 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size);
 /* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. `order` is a permutation
  * of rows: the last of it moves fastest. */
 kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, int64_t per_item);
+/* ---- schedule_nests.c: several nests
+ * ---------------------------------------------------------------------------------------- */
+
+bool kva_sched_has_effects(kva_kinstr *i);
+bool kva_sched_is_grid(const kva_kinstr *i);
+/* No nest writes what another one, or the code between them, reads or writes. */
+bool kva_sched_independent(const kva_kernel *k);
+/* Nests of the kernel's body, GRID loops or single items, become one GRID loop that branches on the item's number. */
+void kva_sched_share_grid(kva_kernel *k, uint32_t n, kva_kinstr **nests);
+
+/* ---- schedule.c, schedule_loops.c
+ * ---------------------------------------------------------------------------------------- */
+
+/* Some loop of k has a kind that only schedules give. */
+bool kva_sched_is_scheduled(const kva_kernel *k);
+/* UNROLL for short extents and small bodies, else SERIAL. */
+kva_kloop_kind kva_sched_sequential_kind(const kva_kloop *l);
+/* Some loop below r is still MAP. */
+bool kva_sched_has_map(const kva_kregion *r);
 /* Moves all instructions of `from` to the end of `to`. */
 void kva_sched_move(kva_kregion *from, kva_kregion *to);
 

@@ -75,13 +75,27 @@ static void reserve_output_names(kva_export *e, const kva_function *f, bool rese
     if (f->output_names[i]) kva_map_set_str(e->used_names, f->output_names[i], reserved ? e : NULL);
 }
 
+/* Types that ONNX got after the exported opset: float4, float8e8m0 and the 2-bit integers have the highest codes. */
+static kva_status check_dtype(kva_export *e, const kva_value *v, const kva_loc *loc) {
+  kva_dtype t = v->type->dtype;
+  if (t <= KVA_I4) return KVA_OK;
+  return kva_fail(e->diag, KVA_UNSUPPORTED, loc, "ONNX export: %s is newer than the exported opset %d",
+                  kva_dtype_name(t), KVA_EXPORT_OPSET);
+}
+
+static kva_status write_node(kva_export *e, const kva_node *n) {
+  for (uint32_t i = 0; i < n->n_results; i++) KVA_TRY(check_dtype(e, &n->results[i], &n->loc));
+  return kva_export_op(e, n);
+}
+
 static kva_status write_graph(kva_export *e, const kva_function *f) {
   kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_dtype(e, f->graph->inputs.data[i], &f->loc));
   write_inputs(e, f->graph);
   reserve_output_names(e, f, true);
   for (const kva_node *n = f->graph->first; n; n = n->next) {
     if (n->op->traits & KVA_RETURN) continue;
-    kva_status one = kva_export_op(e, n);
+    kva_status one = write_node(e, n);
     for (uint32_t i = 0; i < n->n_results; i++) /* so that the rest can be looked at too */
       if (!e->names[n->results[i].id]) e->names[n->results[i].id] = "unwritten";
     if (one && !status) status = one;

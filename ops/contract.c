@@ -17,8 +17,6 @@
 #include "ops/contract.h"
 
 enum {
-  FEW_ROWS = 8,
-  DIRECT_ACCUMULATORS = 16,
   MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB, a part of the second cache */
   MAX_BLOCK_ROWS = 256,
   MIN_BLOCK_ROWS = 32,
@@ -29,7 +27,6 @@ enum {
 };
 
 typedef struct tiling {
-  bool direct; /* b is read where it lies */
   int64_t vectors, panel, tile_rows, block_rows, depth; /* panel in elements, depth in steps */
 } tiling;
 
@@ -65,24 +62,6 @@ static int64_t choose_vectors(const kva_contraction *c, int64_t lanes, int64_t r
   return best;
 }
 
-/* Few rows: b, read once, is the work, and a copy would double it. As many columns as accumulators allow, so that each
- * step reads a long stretch of memory; fewer where the items would not keep several cores busy. */
-static bool is_direct(const kva_contraction *c, int64_t *out_rows) {
-  return kva_expr_is_const(c->rows, out_rows) && *out_rows >= 1 && *out_rows <= FEW_ROWS && !c->along_depth && !is_window(c) &&
-         kva_expr_is(c->lines, 1);
-}
-
-static tiling direct_tiling(const kva_contraction *c, int64_t rows, int64_t lanes) {
-  tiling t = {.direct = true, .vectors = DIRECT_ACCUMULATORS / rows, .tile_rows = rows, .block_rows = rows};
-  int64_t n;
-  if (t.vectors > 8) t.vectors = 8;
-  if (kva_expr_is_const(columns_of(c), &n)) {
-    while (t.vectors > 1 && (n + t.vectors * lanes - 1) / (t.vectors * lanes) < WANTED_ITEMS) t.vectors /= 2;
-  }
-  t.panel = t.vectors * lanes;
-  return t;
-}
-
 static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
   int64_t rows = MAX_BLOCK_ROWS, least = is_window(c) || c->along_depth ? MIN_WINDOW_ROWS : MIN_BLOCK_ROWS, m, n, b;
   if (!kva_expr_is_const(c->rows, &m)) return rows;
@@ -97,7 +76,6 @@ static tiling choose_tiling(const kva_contraction *c) {
   int64_t lanes = c->type == KVA_F64 ? l->vector_lanes_f32 / 2 : l->vector_lanes_f32, k, m;
   if (lanes < 1) lanes = 1;
   int64_t registers = l->vector_lanes_f32 >= 16 ? 32 : 16;
-  if (is_direct(c, &m)) return direct_tiling(c, m, lanes);
   tiling t = {.vectors = choose_vectors(c, lanes, registers)};
   t.panel = t.vectors * lanes;
   t.tile_rows = rows_for(t.vectors, registers);
@@ -252,17 +230,6 @@ static void save_acc(const tile *x, const kva_expr *r, const kva_expr *j, const 
   kva_k_store(x->kb, x->block, block_at(x, plus(x, s->first_row, r), j), v);
 }
 
-/* b for lane j of a step: from the panel, or where it lies. */
-static kva_kval factor_b(const tile *x, const kva_expr *j, const step *s) {
-  if (x->t.direct) {
-    kva_contract_at at = {.batch = x->batch, .k = plus(x, s->k0, s->k), .lead = s->lead, .phase = num(x, 0)};
-    return element_or_zero(x, &at, plus(x, x->col0, j));
-  }
-  const kva_expr *moved = times(x, s->tap, x->c->spread), *stride = num(x, x->c->stride);
-  const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
-  return kva_k_load(x->kb, x->packed, plus(x, plus(x, from, kva_expr_div(x->e, moved, stride)), j));
-}
-
 /* Rows past the edge read the last row instead; their sums are never stored. */
 static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   const kva_contraction *c = x->c;
@@ -270,7 +237,9 @@ static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, co
   if (!kva_expr_provably_less(x->e, row, c->rows)) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, c->rows, -1));
   kva_contract_at at = {
       .batch = x->batch, .k = plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
-  kva_kval b = factor_b(x, j, s);
+  const kva_expr *moved = times(x, s->tap, c->spread), *stride = num(x, c->stride);
+  const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
+  kva_kval b = kva_k_load(x->kb, x->packed, plus(x, plus(x, from, kva_expr_div(x->e, moved, stride)), j));
   kva_kval acc = kva_k_load(x->kb, x->acc, block_at(x, r, j));
   kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_k_op(x->kb, KVA_K_fma, c->a(c, &at), b, acc));
 }
@@ -333,10 +302,6 @@ static void store_block(const tile *x) {
 
 static void over_depth(const tile *x) {
   int64_t k;
-  if (x->t.direct) {
-    multiply_slice(x, num(x, 0), x->c->depth);
-    return;
-  }
   if (kva_expr_is_const(x->c->depth, &k) && k <= x->t.depth) {
     pack(x, num(x, 0), x->c->depth);
     multiply_slice(x, num(x, 0), x->c->depth);
@@ -360,10 +325,14 @@ static void place_item(tile *x, const kva_expr *item, const kva_expr *row_blocks
 }
 
 void kva_contract_kernel(const kva_contraction *c) {
+  if (kva_contract_is_few(c)) {
+    kva_contract_few_kernel(c);
+    return;
+  }
   kva_kb *kb = c->l->kb;
   tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
   x.segment = x.t.panel + reach_of(c);
-  if (!x.t.direct) x.packed = kva_k_local(kb, "packed", c->type, x.t.depth * c->leads * x.phases * x.segment);
+  x.packed = kva_k_local(kb, "packed", c->type, x.t.depth * c->leads * x.phases * x.segment);
   x.block = kva_k_local(kb, "block", c->type, x.t.block_rows * x.t.panel);
   x.acc = kva_k_local(kb, "acc", c->type, x.t.tile_rows * x.t.panel);
   const kva_expr *row_blocks = kva_expr_ceildiv(x.e, c->rows, num(&x, x.t.block_rows));

@@ -41,4 +41,8 @@ bool kva_contract_fits(const kva_contraction *c);
 /* Writes the whole kernel. */
 void kva_contract_kernel(const kva_contraction *c);
 
+/* contract_few.c: few rows of a matrix product. kva_contract_kernel chooses. */
+bool kva_contract_is_few(const kva_contraction *c);
+void kva_contract_few_kernel(const kva_contraction *c);
+
 #endif

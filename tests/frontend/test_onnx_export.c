@@ -191,7 +191,34 @@ static void test_states(void **unused) {
   unlink(path);
 }
 
+/* Runtimes refuse two nodes of one name, and one ONNX node often becomes several internal ones. */
+static void test_node_names_are_unique(void **unused) {
+  (void)unused;
+  char path[] = "/tmp/kvasir-onnx-XXXXXX";
+  close(mkstemp(path));
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = kva_module_create(diag);
+  kva_function *f = kva_function_create(m, "main");
+  kva_builder b = {.m = m, .graph = f->graph, .loc = {.node = "layer"}};
+  kva_value *x = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "x");
+  kva_value *y = kva_build1(&b, KVA_OP_exp, kva_build1(&b, KVA_OP_relu, kva_neg(&b, x)));
+  (void)kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
+  assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
+  kva_file file;
+  assert_int_equal(kva_file_map(path, diag, &file), KVA_OK);
+  int found = 0;
+  for (const char *const *name = (const char *const[]){"\x1a\x05layer", "\x1a\x07layer_2", "\x1a\x07layer_3", NULL};
+       *name; name++)
+    found += memmem(file.data, file.size, *name, strlen(*name)) != NULL;
+  assert_int_equal(found, 3);
+  kva_file_unmap(&file);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  unlink(path);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift), cmocka_unit_test(test_states)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_kv_shift), cmocka_unit_test(test_states),
+                                     cmocka_unit_test(test_node_names_are_unique)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,7 @@ double kva_case_uniform(uint64_t element, uint64_t stream);
 typedef struct kva_check {
   kva_text message; /* empty: nothing */
   double error;     /* executor: in units of the tolerance (exact operators: 0 or infinite); gradient: relative to the
-                       largest element of that operand's gradient, at least 1 */
+                       largest element of that operand's gradient, at least 1e-3 */
   kva_dtype dtype;  /* of result 0 */
 } kva_check;
 

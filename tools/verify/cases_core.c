@@ -13,6 +13,7 @@
 #define UNARY_OF(name, type)                                                  \
   {.op = KVA_OP_##name, .dtype = type, .in = {{"N=17"}}},                     \
   {.op = KVA_OP_##name, .dtype = type, .in = {{"3,1,5"}}},                    \
+  {.op = KVA_OP_##name, .dtype = type, .in = {{"2,0"}}},                      \
   {.op = KVA_OP_##name, .dtype = type, .in = {{""}}}
 #define SPECIAL(name, list) {.op = KVA_OP_##name, .no_gradient = true, .in = {{"16", 0, 0, 0, list}}}
 
@@ -24,6 +25,7 @@
 #define BINARY_OF(name, attrs_, type)                                                        \
   {.op = KVA_OP_##name, .attrs = attrs_, .dtype = type, .in = {{"N=17"}, {"N"}}},            \
   {.op = KVA_OP_##name, .attrs = attrs_, .dtype = type, .in = {{"3,1"}, {"1,5"}}},           \
+  {.op = KVA_OP_##name, .attrs = attrs_, .dtype = type, .in = {{"N=0,3"}, {"1"}}},           \
   {.op = KVA_OP_##name, .attrs = attrs_, .dtype = type, .in = {{""}, {"2,3"}}}
 #define SPECIAL2(name, a, b) {.op = KVA_OP_##name, .no_gradient = true, .in = {{"16", 0, 0, 0, a}, {"16", 0, 0, 0, b}}}
 

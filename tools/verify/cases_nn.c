@@ -35,6 +35,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_conv_input_grad, .attrs = "strides=2; pads=1,1; spatial=8", .in = {{"2,4,4"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_input_grad, .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; spatial=6,7",
      .in = {{"2,6,3,3"}, {"6,2,3,2"}}},
+    {.op = KVA_OP_conv_input_grad, .attrs = "spatial=7", .in = {{"N=0,4,5"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=1,1; strides=2,2", .in = {{"2,3,4,4"}, {"2,4,2,2"}}},
     {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=3", .in = {{"2,3,7"}, {"2,4,5"}}},
     {.op = KVA_OP_conv_weight_grad, .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; kernel=3,2",
@@ -53,6 +54,7 @@ static const kva_case cases[] = {
      .in = {{"1,2,2", .dtype = KVA_I64, .values = "-1,5,6,9"}, {"1,2,2"}}},
     {.op = KVA_OP_max_pool_grad, .attrs = "kernel=2; spatial=4",
      .in = {{"1,2,3", .dtype = KVA_I64, .values = "1,1,2,4,6,6"}, {"1,2,3"}}},
+    {.op = KVA_OP_max_pool_grad, .attrs = "kernel=2; spatial=4", .in = {{"N=0,2,3", .dtype = KVA_I64}, {"N,2,3"}}},
     {.op = KVA_OP_avg_pool, .attrs = "kernel=3; strides=2; pads=1,1", .in = {{"N=2,C=3,7"}}},
     {.op = KVA_OP_avg_pool, .attrs = "kernel=3; strides=2; pads=1,1; count_include_pad=1; ceil_mode=1",
      .in = {{"N=2,C=3,6"}}},
@@ -83,6 +85,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_cross_entropy, .in = {{"B=2,T=3,C=5"}, {"B,T", 0, 4, KVA_I64}}},
     {.op = KVA_OP_cross_entropy, .attrs = "ignore_index=2", .in = {{"T=6,C=5"}, {"T", 0, 4, KVA_I32}}},
     {.op = KVA_OP_cross_entropy, .in = {{"T=4,C=5"}, {"T", .dtype = KVA_I64, .values = "-1,0,4,-1"}}},
+    {.op = KVA_OP_cross_entropy, .in = {{"T=0,C=5"}, {"T", 0, 4, KVA_I64}}},
 
     /* kv_shift: granularities, layouts, boundaries, state, documents, padding, windows 1 to 20 */
     {.op = KVA_OP_kv_shift, .in = {{"B=2,H=3,T=5,D=4"}, {"H,2"}}},
@@ -151,6 +154,14 @@ static const kva_case cases[] = {
     {.op = KVA_OP_attention_grad_kv, .attrs = "window=2",
      .in = {{"1,2,T=3,4"}, {"1,2,S=4,4"}, {"1,2,S,4"}, {"T,S", .dtype = KVA_BOOL}, POSITIVE("2"), {"1,2,T,4"},
             {"1,2,T", .values = "2,-inf,3"}, {"1,2,T,4"}}},
+
+    /* nothing to look for, nothing to look at */
+    {.op = KVA_OP_attention, .in = {{"1,2,T=0,4"}, {"1,2,S=3,4"}, {"1,2,S,4"}}, .first_result = true},
+    {.op = KVA_OP_attention, .in = {{"1,2,3,4"}, {"1,2,S=0,4"}, {"1,2,S,4"}}, .first_result = true},
+    {.op = KVA_OP_attention_grad_q,
+     .in = {{"1,1,T=2,4"}, {"1,1,S=0,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"}, {"1,1,T", .values = "-inf"}, {"1,1,T,4"}}},
+    {.op = KVA_OP_attention_grad_kv,
+     .in = {{"1,1,T=0,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"}, {"1,1,T", 2, 3}, {"1,1,T,4"}}},
 
     /* randomness and optimisers */
     {.op = KVA_OP_random_uniform, .attrs = "shape=3,70", .in = {SEED, STEP}},

@@ -66,8 +66,10 @@ static void random_transpose(kva_random *r) {
 }
 
 static void random_slice(kva_random *r) {
-  kva_extents x = kva_random_extents(r, 1, KVA_RANDOM_RANK, false), starts = x, shape = x, steps = x;
+  kva_extents x = kva_random_extents(r, 1, KVA_RANDOM_RANK, true), starts = x, shape = x, steps = x;
   for (uint32_t d = 0; d < x.rank; d++) {
+    steps.v[d] = 1;
+    if (x.v[d] == 0) continue;
     steps.v[d] = kva_random_int(r, 1, 3) * (kva_random_chance(r, 2) ? -1 : 1);
     starts.v[d] = kva_random_int(r, 0, x.v[d] - 1);
     int64_t room = steps.v[d] > 0 ? x.v[d] - 1 - starts.v[d] : starts.v[d];
@@ -127,9 +129,10 @@ static void random_gather(kva_random *r, bool grad) {
     kva_random_attrs(r, "axis=%d", (int)axis);
 }
 
-/* Extents of indices: within x's but for the axis. */
+/* Extents of indices: within x's but for the axis; now and then none. */
 static kva_extents within(kva_random *r, kva_extents x, uint32_t axis) {
-  for (uint32_t d = 0; d < x.rank; d++) x.v[d] = kva_random_int(r, 1, d == axis ? 9 : x.v[d]);
+  bool none = kva_random_chance(r, 8);
+  for (uint32_t d = 0; d < x.rank; d++) x.v[d] = none ? 0 : kva_random_int(r, 1, d == axis ? 9 : x.v[d]);
   return x;
 }
 

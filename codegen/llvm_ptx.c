@@ -1,0 +1,123 @@
+/* NVIDIA GPUs: the target machine, what it cannot do, PTX text.
+ *
+ * LLVM's NVPTX target ends the process for code it cannot select. What is known to be missing is reported before
+ * (kva_ptx_check); for the rest a handler of fatal errors jumps out of LLVM, after which the module is left alone. */
+#include "codegen/llvm_internal.h"
+
+#include <llvm-c/ErrorHandling.h>
+#include <pthread.h>
+#include <setjmp.h>
+
+enum { PTX_VECTOR_BYTES = 16 };
+
+/* ---- target
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *const archs[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
+
+static const char *find_arch(const char *name) {
+  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
+    if (!strcmp(archs[i], name)) return archs[i];
+  return NULL;
+}
+
+static kva_status unknown_arch(kva_diag *diag, const char *name) {
+  kva_text known = {0};
+  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) kva_text_add(&known, "%s%s", i ? ", " : "", archs[i]);
+  kva_status status = kva_error(diag, NULL, "no GPU architecture is called '%s'; there are: %s", name, known.data);
+  kva_text_free(&known);
+  return status;
+}
+
+static _Thread_local jmp_buf *escape;
+static _Thread_local char fatal_text[256];
+
+/* Without a place to go to, LLVM ends the process as it would have. */
+static void on_fatal_error(const char *reason) {
+  if (!escape) return;
+  snprintf(fatal_text, sizeof fatal_text, "%s", reason);
+  longjmp(*escape, 1);
+}
+
+static void initialize(void) {
+  LLVMInitializeNVPTXTargetInfo();
+  LLVMInitializeNVPTXTarget();
+  LLVMInitializeNVPTXTargetMC();
+  LLVMInitializeNVPTXAsmPrinter();
+  LLVMInstallFatalErrorHandler(on_fatal_error);
+}
+
+kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
+  static pthread_once_t once = PTHREAD_ONCE_INIT;
+  static const char triple[] = "nvptx64-nvidia-cuda";
+  const char *arch = find_arch(options->arch);
+  if (!arch) return unknown_arch(cg->diag, options->arch);
+  pthread_once(&once, initialize);
+  LLVMTargetRef target;
+  char *error = NULL;
+  if (LLVMGetTargetFromTriple(triple, &target, &error)) {
+    kva_status status = kva_fail(cg->diag, KVA_MISSING, NULL, "LLVM has no target for %s: %s", triple, error);
+    LLVMDisposeMessage(error);
+    return status;
+  }
+  cg->cpu = arch;
+  cg->features = "+ptx83";
+  cg->machine = LLVMCreateTargetMachine(target, triple, cg->cpu, cg->features, LLVMCodeGenLevelDefault,
+                                        LLVMRelocDefault, LLVMCodeModelDefault);
+  cg->layout = LLVMCreateTargetDataLayout(cg->machine);
+  LLVMSetTarget(cg->module, triple);
+  LLVMSetModuleDataLayout(cg->module, cg->layout);
+  cg->target = (kva_target){.description = arch, .arch = arch, .vector_bytes = PTX_VECTOR_BYTES, .vector_registers = 32,
+                            .l1_bytes = 128 << 10, .l2_bytes = 32 << 20};
+  return KVA_OK;
+}
+
+/* ---- what is missing
+ * --------------------------------------------------------------------------------------------------------------- */
+
+/* Functions that legalize_*.c left: f64, and integers, which go through f64. */
+static bool is_missing(const kva_kinstr *i) {
+  bool function = i->op >= KVA_K_exp && i->op <= KVA_K_expm1;
+  return function || (i->op == KVA_K_rem && kva_dtype_is_float(i->dtype));
+}
+
+typedef struct search {
+  const kva_kinstr *found;
+} search;
+
+static void look(void *user, kva_kinstr *i) {
+  search *s = user;
+  if (!s->found && is_missing(i)) s->found = i;
+}
+
+kva_status kva_ptx_check(kva_codegen *cg, const kva_kernel *k) {
+  search s = {NULL};
+  kva_k_each_instr(k, look, &s);
+  if (!s.found) return KVA_OK;
+  return kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "kernel %s: %s of %s has no code for %s", k->name,
+                  kva_kop_name(s.found->op), kva_dtype_name(s.found->dtype), cg->target.description);
+}
+
+/* ---- text
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* Nothing between setjmp and longjmp owns anything but LLVM, whose objects are given up. */
+static int emit_guarded(kva_codegen *cg, LLVMMemoryBufferRef *out_text, char **out_error) {
+  jmp_buf here;
+  escape = &here;
+  int result = setjmp(here) ? -1 : LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, LLVMAssemblyFile,
+                                                                       out_error, out_text);
+  escape = NULL;
+  return result;
+}
+
+kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text) {
+  char *error = NULL;
+  int result = emit_guarded(cg, out_text, &error);
+  if (!result) return KVA_OK;
+  cg->broken = result < 0;
+  kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
+                               cg->target.description, cg->broken ? fatal_text : error);
+  if (!cg->broken) LLVMDisposeMessage(error);
+  return status;
+}

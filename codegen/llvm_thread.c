@@ -1,0 +1,195 @@
+/* Kernels of a GPU: the function, the numbers of blocks and threads, and what threads do together.
+ *
+ * A kernel's parameters are pointers to global memory and symbols by value. All threads of a team arrive at barriers and
+ * shuffles together: the code between THREAD loops has the same control flow in all of them, because it computes with
+ * the same values.
+ *
+ * Combination over a team is a butterfly: in step s every thread combines its value with that of the thread whose number
+ * differs in bit s. Both sides combine the same two values, so all threads end with the same bits, and the order of
+ * additions depends on nothing but the team's size. Over more than a warp the warps' results meet in shared memory. */
+#include "codegen/llvm_internal.h"
+
+enum { WARP = 32, GLOBAL_MEMORY = 1, SHARED_MEMORY = 3, KERNEL_CALL = 71 };
+
+static LLVMTypeRef i32_type(const kva_emit *e) {
+  return LLVMInt32TypeInContext(e->ctx);
+}
+
+static LLVMValueRef i32(const kva_emit *e, int64_t v) {
+  return LLVMConstInt(i32_type(e), (uint64_t)v, true);
+}
+
+static LLVMValueRef special_register(kva_emit *e, const char *name) {
+  LLVMValueRef v = kva_ll_intrinsic(e, name, 0, NULL, 0, NULL);
+  return LLVMBuildZExt(e->b, v, LLVMInt64TypeInContext(e->ctx), "");
+}
+
+/* ---- entry
+ * ------------------------------------------------------------------------------------------------------------ */
+
+/* {function, key, value} in !nvvm.annotations: the only form of launch bounds that LLVM 19 reads. */
+static void annotate_kernel(kva_emit *e, const char *key, int64_t value) {
+  LLVMMetadataRef parts[] = {LLVMValueAsMetadata(e->fn), LLVMMDStringInContext2(e->ctx, key, strlen(key)),
+                             LLVMValueAsMetadata(i32(e, value))};
+  LLVMMetadataRef node = LLVMMDNodeInContext2(e->ctx, parts, 3);
+  LLVMAddNamedMetadataOperand(e->module, "nvvm.annotations", LLVMMetadataAsValue(e->ctx, node));
+}
+
+static uint32_t parameter_count(const kva_kernel *k) {
+  uint32_t n = 0;
+  while (n < k->bufs.len && k->bufs.data[n]->space == KVA_K_PARAM) n++;
+  return n;
+}
+
+static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint32_t n_symbols) {
+  LLVMTypeRef *params = KVA_NEW_ARRAY(e->scratch, LLVMTypeRef, n_bufs + n_symbols + 1);
+  for (uint32_t i = 0; i < n_bufs; i++) params[i] = LLVMPointerTypeInContext(e->ctx, GLOBAL_MEMORY);
+  for (uint32_t i = 0; i < n_symbols; i++) params[n_bufs + i] = LLVMInt64TypeInContext(e->ctx);
+  LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->ctx), params, n_bufs + n_symbols, false);
+  e->fn = LLVMAddFunction(e->module, name, type);
+  LLVMSetFunctionCallConv(e->fn, KERNEL_CALL);
+  annotate_kernel(e, "reqntidx", e->k->threads);
+  annotate_kernel(e, "reqntidy", 1);
+  annotate_kernel(e, "reqntidz", 1);
+  for (uint32_t i = 0; i < n_bufs; i++) {
+    kva_ll_parameter_attribute(e, i, "noalias", 0);
+    kva_ll_parameter_attribute(e, i, "align", KVA_GPU_ALIGNMENT);
+    if (!e->k->bufs.data[i]->written) kva_ll_parameter_attribute(e, i, "readonly", 0);
+  }
+  LLVMPositionBuilderAtEnd(e->b, kva_ll_block(e, "entry"));
+}
+
+static LLVMValueRef shared_array(kva_emit *e, const char *name, LLVMTypeRef element, uint64_t n) {
+  LLVMTypeRef type = LLVMArrayType2(element, n);
+  LLVMValueRef v = LLVMAddGlobalInAddressSpace(e->module, type, name, SHARED_MEMORY);
+  LLVMSetInitializer(v, LLVMGetUndef(type));
+  LLVMSetLinkage(v, LLVMInternalLinkage);
+  LLVMSetAlignment(v, KVA_GPU_ALIGNMENT);
+  e->shared_bytes += (uint32_t)LLVMABISizeOfType(e->cg->layout, type);
+  return v;
+}
+
+static LLVMValueRef shared_buffer(kva_emit *e, const kva_kbuf *buf) {
+  int64_t n = 0;
+  KVA_ASSERT(kva_expr_is_const(buf->extent, &n));
+  if (kva_dtype_bits(buf->dtype) < 8) n = (n + 1) / 2;
+  return shared_array(e, buf->name, kva_ll_storage(e, buf->dtype), (uint64_t)n);
+}
+
+void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {
+  uint32_t n_bufs = parameter_count(e->k);
+  create_function(e, name, n_bufs, n_symbols);
+  for (uint32_t i = 0; i < n_symbols; i++) kva_ll_bind(e, symbols[i], LLVMGetParam(e->fn, n_bufs + i));
+  for (uint32_t i = 0; i < e->k->bufs.len; i++) {
+    const kva_kbuf *buf = e->k->bufs.data[i];
+    e->bufs[i] = buf->space == KVA_K_PARAM   ? LLVMGetParam(e->fn, i)
+                 : buf->space == KVA_K_LOCAL ? kva_ll_local(e, buf)
+                                             : shared_buffer(e, buf);
+  }
+  e->thread = special_register(e, "llvm.nvvm.read.ptx.sreg.tid.x");
+  e->team = e->k->threads;
+}
+
+LLVMValueRef kva_ll_block_number(kva_emit *e) {
+  return special_register(e, "llvm.nvvm.read.ptx.sreg.ctaid.x");
+}
+
+LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team) {
+  LLVMValueRef v = e->thread;
+  if (around < e->k->threads) v = LLVMBuildAnd(e->b, v, kva_ll_i64(e, around - 1), "");
+  return team > 1 ? LLVMBuildUDiv(e->b, v, kva_ll_i64(e, team), "") : v;
+}
+
+void kva_ll_barrier(kva_emit *e) {
+  LLVMValueRef all = i32(e, -1);
+  if (e->team > WARP) kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL);
+  else if (e->team > 1) kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all);
+}
+
+/* ---- combination
+ * ------------------------------------------------------------------------------------------------------------------ */
+
+/* v of the thread whose number differs in bit `bit`. */
+static LLVMValueRef exchange32(kva_emit *e, LLVMValueRef v, unsigned bit) {
+  LLVMValueRef args[] = {i32(e, -1), v, i32(e, bit), i32(e, WARP - 1)};
+  return kva_ll_intrinsic(e, "llvm.nvvm.shfl.sync.bfly.i32", 0, NULL, 4, args);
+}
+
+static LLVMTypeRef bits_type(const kva_emit *e, LLVMValueRef v) {
+  LLVMTypeRef t = LLVMTypeOf(v);
+  if (t == LLVMFloatTypeInContext(e->ctx)) return i32_type(e);
+  return t == LLVMDoubleTypeInContext(e->ctx) ? LLVMInt64TypeInContext(e->ctx) : t;
+}
+
+static LLVMValueRef exchange64(kva_emit *e, LLVMValueRef v, unsigned bit) {
+  LLVMTypeRef i64 = LLVMTypeOf(v);
+  LLVMValueRef half = LLVMConstInt(i64, 32, false);
+  LLVMValueRef low = exchange32(e, LLVMBuildTrunc(e->b, v, i32_type(e), ""), bit);
+  LLVMValueRef high = exchange32(e, LLVMBuildTrunc(e->b, LLVMBuildLShr(e->b, v, half, ""), i32_type(e), ""), bit);
+  high = LLVMBuildShl(e->b, LLVMBuildZExt(e->b, high, i64, ""), half, "");
+  return LLVMBuildOr(e->b, high, LLVMBuildZExt(e->b, low, i64, ""), "");
+}
+
+static LLVMValueRef exchange(kva_emit *e, LLVMValueRef v, unsigned bit) {
+  LLVMTypeRef type = LLVMTypeOf(v), bits = bits_type(e, v);
+  LLVMValueRef x = LLVMBuildBitCast(e->b, v, bits, "");
+  unsigned width = LLVMGetIntTypeWidth(bits);
+  if (width == 64) x = exchange64(e, x, bit);
+  else if (width == 32) x = exchange32(e, x, bit);
+  else x = LLVMBuildTrunc(e->b, exchange32(e, LLVMBuildZExt(e->b, x, i32_type(e), ""), bit), bits, "");
+  return LLVMBuildBitCast(e->b, x, type, "");
+}
+
+static LLVMValueRef combine_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef v, unsigned n) {
+  for (unsigned bit = 1; bit < n; bit *= 2) v = kva_ll_combine(e, c->combine, c->dtype, v, exchange(e, v, bit));
+  return v;
+}
+
+/* Element `at` of warp results of carry c: 8 bytes for each, whatever its type. */
+static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, unsigned n_warps, LLVMValueRef at) {
+  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
+  LLVMValueRef index = LLVMBuildAdd(e->b, at, kva_ll_i64(e, (int64_t)c * n_warps), "");
+  return LLVMBuildInBoundsGEP2(e->b, i64, slots, &index, 1, "");
+}
+
+/* Booleans lie in memory as bytes. */
+static LLVMTypeRef slot_type(kva_emit *e, kva_dtype t) {
+  return t == KVA_BOOL ? LLVMInt8TypeInContext(e->ctx) : kva_ll_type(e, t);
+}
+
+static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values, LLVMValueRef slots,
+                        unsigned n_warps) {
+  LLVMBasicBlockRef first = kva_ll_block(e, "first_lane"), done = kva_ll_block(e, "written");
+  LLVMValueRef lane = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, WARP - 1), "");
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, lane, kva_ll_i64(e, 0), ""), first, done);
+  LLVMPositionBuilderAtEnd(e->b, first);
+  LLVMValueRef warp = kva_ll_team_number(e, e->team, WARP);
+  for (uint32_t c = 0; c < n; c++) {
+    LLVMValueRef v = values[c];
+    if (carries[c].dtype == KVA_BOOL) v = LLVMBuildZExt(e->b, v, slot_type(e, KVA_BOOL), "");
+    LLVMBuildStore(e->b, v, slot(e, slots, c, n_warps, warp));
+  }
+  LLVMBuildBr(e->b, done);
+  LLVMPositionBuilderAtEnd(e->b, done);
+}
+
+static void combine_warps(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values) {
+  KVA_ASSERT(e->team == e->k->threads);
+  unsigned n_warps = e->team / WARP;
+  LLVMValueRef slots = shared_array(e, "warp_results", LLVMInt64TypeInContext(e->ctx), (uint64_t)n * n_warps);
+  kva_ll_barrier(e); /* a loop around may still read the last round's */
+  write_slots(e, n, carries, values, slots, n_warps);
+  kva_ll_barrier(e);
+  LLVMValueRef mine = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, n_warps - 1), "");
+  for (uint32_t c = 0; c < n; c++) {
+    LLVMValueRef v = LLVMBuildLoad2(e->b, slot_type(e, carries[c].dtype), slot(e, slots, c, n_warps, mine), "");
+    if (carries[c].dtype == KVA_BOOL) v = LLVMBuildTrunc(e->b, v, LLVMInt1TypeInContext(e->ctx), "");
+    values[c] = combine_lanes(e, &carries[c], v, n_warps);
+  }
+}
+
+void kva_ll_combine_threads(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values) {
+  for (uint32_t c = 0; c < n; c++)
+    values[c] = combine_lanes(e, &carries[c], values[c], e->team < WARP ? e->team : WARP);
+  if (e->team > WARP) combine_warps(e, n, carries, values);
+}

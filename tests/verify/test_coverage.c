@@ -1,0 +1,106 @@
+/* The cases of every operator cover what they must: odd sizes, size 1, size 0 and broadcasting; and they are the same on
+ * every machine. */
+#include "tools/verify/cases.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+typedef struct coverage {
+  int cases;
+  bool odd, one, zero, broadcast;
+} coverage;
+
+static void see_shapes(coverage *seen, const kva_case *c) {
+  kva_case_built built;
+  assert_int_equal(kva_case_build(c, KVA_DTYPE_NONE, &built), KVA_OK);
+  const kva_type *result = built.node->results[0].type;
+  for (uint32_t i = 0; i < built.node->n_operands; i++) {
+    const kva_value *v = kva_operand(built.node, i);
+    seen->broadcast |= v && (v->type->rank != result->rank || memcmp(v->type->dims, result->dims,
+                                                                      result->rank * sizeof *result->dims) != 0);
+  }
+  for (uint32_t i = 0; i < built.n_inputs; i++) {
+    const kva_wide *w = built.inputs[i];
+    for (uint32_t d = 0; d < w->rank; d++) {
+      seen->odd |= w->dims[d] > 1 && w->dims[d] % 2;
+      seen->one |= w->dims[d] == 1;
+      seen->zero |= w->dims[d] == 0;
+    }
+  }
+  seen->cases++;
+  kva_case_free(&built);
+}
+
+static void see_listed(coverage *seen, kva_op_id op) {
+  const kva_case_table *tables[] = {&kva_cases_core, &kva_cases_nn};
+  for (int t = 0; t < 2; t++)
+    for (uint32_t i = 0; i < tables[t]->n; i++)
+      if (tables[t]->cases[i].op == op) see_shapes(seen, &tables[t]->cases[i]);
+}
+
+static void see_random(coverage *seen, kva_op_id op) {
+  kva_arena *arena = kva_arena_create();
+  kva_dtype_set set = kva_case_op_dtypes(op);
+  kva_case c;
+  for (int t = 1; t < KVA_DTYPE_COUNT; t++)
+    for (uint32_t i = 0; kva_dtype_in(set, (kva_dtype)t) && i < 4; i++)
+      if (kva_case_random(arena, op, (kva_dtype)t, i, &c)) see_shapes(seen, &c);
+  kva_arena_destroy(arena);
+}
+
+/* From nothing, or of scalars alone. */
+static bool takes_no_shapes(kva_op_id op) {
+  return kva_case_op_dtypes(op) == 0;
+}
+
+static void test_shapes(void **state) {
+  (void)state;
+  int failures = 0;
+  for (uint32_t op = 0; op < kva_ops.n; op++) {
+    const kva_op_info *info = kva_ops.ops[op];
+    if (info->lower_kind == KVA_LOWER_NONE || takes_no_shapes((kva_op_id)op)) continue;
+    coverage seen = {0};
+    see_listed(&seen, (kva_op_id)op);
+    see_random(&seen, (kva_op_id)op);
+    bool broadcasts = (info->traits & KVA_ELEMENTWISE) && info->max_operands > 1;
+    if (seen.odd && seen.one && seen.zero && (seen.broadcast || !broadcasts)) continue;
+    print_error("kv.%s: of %d cases, odd sizes %d, size 1 %d, size 0 %d, broadcasting %d\n", info->name, seen.cases,
+                seen.odd, seen.one, seen.zero, seen.broadcast);
+    failures++;
+  }
+  assert_int_equal(failures, 0);
+}
+
+/* Without values and ranges a case is for all dtypes; with a range for the class it names; with values for its own. */
+static void test_dtypes(void **state) {
+  (void)state;
+  kva_case any = {.op = KVA_OP_add, .in = {{"3"}, {"3"}}}, range = {.op = KVA_OP_add, .in = {{"3", 1, 2}, {"3"}}};
+  kva_case ints = {.op = KVA_OP_add, .dtype = KVA_I8, .in = {{"3", 1, 2}, {"3"}}};
+  kva_case values = {.op = KVA_OP_add, .dtype = KVA_I8, .in = {{"3", .values = "1"}, {"3"}}};
+  assert_int_equal(kva_case_dtypes(&any), kva_case_op_dtypes(KVA_OP_add));
+  assert_int_equal(__builtin_popcount(kva_case_dtypes(&range)), 4);
+  assert_int_equal(__builtin_popcount(kva_case_dtypes(&ints)), 8);
+  assert_int_equal(kva_case_dtypes(&values), 1u << KVA_I8);
+  assert_int_equal(__builtin_popcount(kva_case_op_dtypes(KVA_OP_where)), 13);
+}
+
+static void test_random_is_deterministic(void **state) {
+  (void)state;
+  kva_arena *arena = kva_arena_create();
+  kva_case a, b, c;
+  assert_true(kva_case_random(arena, KVA_OP_slice, KVA_F32, 3, &a));
+  assert_true(kva_case_random(arena, KVA_OP_slice, KVA_F32, 3, &b));
+  assert_true(kva_case_random(arena, KVA_OP_slice, KVA_F32, 4, &c));
+  assert_string_equal(a.in[0].shape, b.in[0].shape);
+  assert_string_equal(a.attrs, b.attrs);
+  assert_string_not_equal(a.attrs, c.attrs);
+  assert_false(kva_case_random(arena, KVA_OP_return, KVA_F32, 0, &c));
+  kva_arena_destroy(arena);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_dtypes),
+                                     cmocka_unit_test(test_random_is_deterministic)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -14,7 +14,7 @@ LOGIC(u64)
 /* Amounts beyond the width are clamped to it. */
 #define SHIFTS(U, S, bits)                                                                              \
   PTX_FN2(shl_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x << (y & ((bits) - 1)))))     \
-  PTX_FN2(shr_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : x >> (y & ((bits) - 1))))                  \
+  PTX_FN2(shr_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x >> (y & ((bits) - 1)))))     \
   PTX_FN2(shr_##S, S, S, u32, (value_##S)(x >> (y >= (bits) ? (bits) - 1 : y)))
 SHIFTS(u16, s16, 16)
 SHIFTS(u32, s32, 32)

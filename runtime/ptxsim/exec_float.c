@@ -42,12 +42,15 @@ FMA(f64, fma)
     return x != x ? y : y != y ? x : x == y ? (sign(x) ? y : x) : x > y ? x : y;                                       \
   }                                                                                                                    \
   PTX_FN2(min_##T, T, T, T, lesser_##T(x, y))                                                                          \
-  PTX_FN2(max_##T, T, T, T, greater_##T(x, y))                                                                         \
-  PTX_FN2(min_nan_##T, T, T, T, x != x ? x : y != y ? y : lesser_##T(x, y))                                            \
-  PTX_FN2(max_nan_##T, T, T, T, x != x ? x : y != y ? y : greater_##T(x, y))
+  PTX_FN2(max_##T, T, T, T, greater_##T(x, y))
 EXTREMA(f32, float, signbit)
 EXTREMA(f32z, float, signbit)
 EXTREMA(f64, double, signbit)
+#define EXTREMA_NAN(T)                                                          \
+  PTX_FN2(min_nan_##T, T, T, T, x != x ? x : y != y ? y : lesser_##T(x, y))     \
+  PTX_FN2(max_nan_##T, T, T, T, x != x ? x : y != y ? y : greater_##T(x, y))
+EXTREMA_NAN(f32)
+EXTREMA_NAN(f32z)
 
 PTX_FN1(neg_f32, u32, u32, x ^ 0x80000000u)
 PTX_FN1(neg_f32z, u32, u32, ptx_flush(x) ^ 0x80000000u)

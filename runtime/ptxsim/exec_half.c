@@ -1,7 +1,7 @@
-/* Arithmetic of f16 and bf16, single and in pairs. Sums, differences and products of two such values are computed in
- * double and rounded once more: double has more than twice their digits, so the result is the correctly rounded one. A
- * fused multiply-add needs the sum rounded to odd for that (Boldo, Melquiond: Emulation of FMA and correctly rounded
- * sums, 2008). .ftz is accepted and keeps subnormals. */
+/* Arithmetic of f16 and bf16, single and in pairs. Sums are computed in float and rounded once more: with 2p + 2 digits
+ * against p that gives the correctly rounded result (Figueroa, 1995). Products are exact in double. A fused multiply-add
+ * needs the sum rounded to odd (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). .ftz is accepted
+ * and keeps subnormals. */
 #include "runtime/ptxsim/exec.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static inline float greater_nan(float x, float y) { return x != x ? x : y != y ?
 #define ELEMENT(T)                                                                                             \
   static inline uint32_t add_##T(uint32_t a, uint32_t b) { return store_##T(load_##T(a) + load_##T(b)); }      \
   static inline uint32_t sub_##T(uint32_t a, uint32_t b) { return store_##T(load_##T(a) - load_##T(b)); }      \
-  static inline uint32_t mul_##T(uint32_t a, uint32_t b) { return store_##T(load_##T(a) * load_##T(b)); }      \
+  static inline uint32_t mul_##T(uint32_t a, uint32_t b) { return round_##T((double)load_##T(a) * (double)load_##T(b)); } \
   static inline uint32_t fma_##T(uint32_t a, uint32_t b, uint32_t c) {                                         \
     return round_##T(sum_to_odd((double)load_##T(a) * (double)load_##T(b), (double)load_##T(c)));              \
   }                                                                                                            \

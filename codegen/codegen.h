@@ -58,6 +58,8 @@ const kva_target *kva_codegen_target(const kva_codegen *cg);
  * kernel number (an earlier one when equal). */
 KVA_MUST_USE kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols,
                                         const kva_expr *const *symbols, int32_t *out_kernel);
+/* The shape symbols that a kernel's code reads, in the order of the text: a list for kva_codegen_add. */
+uint32_t kva_codegen_symbols(const kva_kernel *k, kva_arena *arena, const kva_expr *const **out_symbols);
 /* Optimises and compiles all added kernels in process. Afterwards kva_codegen_function gives entry points. */
 KVA_MUST_USE kva_status kva_codegen_jit(kva_codegen *cg);
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel);

@@ -41,6 +41,10 @@ LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, L
     LLVMIntPredicate p = is_min ? (is_unsigned ? LLVMIntULT : LLVMIntSLT) : (is_unsigned ? LLVMIntUGT : LLVMIntSGT);
     return LLVMBuildSelect(e->b, LLVMBuildICmp(e->b, p, a, b, ""), a, b, "");
   }
+  if (kva_ll_is_gpu(e) && t == KVA_F32) { /* one instruction */
+    LLVMValueRef v[] = {a, b};
+    return kva_ll_intrinsic1(e, is_min ? "llvm.minimum" : "llvm.maximum", 2, v);
+  }
   if (LLVMIsConstant(a)) {
     LLVMValueRef constant = a;
     a = b;
@@ -202,7 +206,7 @@ LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueR
   switch (op) {
   case KVA_COMBINE_ADD: return arith_values(e, KVA_K_add, t, v);
   case KVA_COMBINE_MUL: return arith_values(e, KVA_K_mul, t, v);
-  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, a, b); /* the new value second: the chain through a stays short */
+  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, a, b); /* the new value second: a short chain through a */
   case KVA_COMBINE_MIN: return kva_ll_max(e, t, true, a, b);
   case KVA_COMBINE_AND: return LLVMBuildAnd(e->b, a, b, "");
   case KVA_COMBINE_OR: return LLVMBuildOr(e->b, a, b, "");

@@ -238,6 +238,11 @@ void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
   kva_kernel_sweep(k);
 }
 
+void kva_codegen_schedule(kva_kernel *k, const kva_target *target) {
+  if (target->arch) kva_codegen_schedule_gpu(k, target);
+  else kva_codegen_schedule_cpu(k, target);
+}
+
 const kva_expr *kva_codegen_grid(const kva_kernel *k) {
   for (const kva_kinstr *i = k->body->first; i; i = i->next) {
     if (kva_sched_is_grid(i)) return i->loop->extent;

@@ -76,6 +76,21 @@ static kva_kloop *merge_loops(kva_kernel *k, kva_kloop *outer, kva_kloop *inner)
   return l;
 }
 
+bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop *inner, const kva_expr *f, bool divide) {
+  merge m = {k->exprs, outer->var, inner->var, inner->extent, f, true, false};
+  kva_k_each_instr_in(r, merge_instr, &m);
+  if (!m.possible && !divide) return false;
+  if (m.possible) {
+    m.rewrite = true;
+    kva_k_each_instr_in(r, merge_instr, &m);
+    return true;
+  }
+  const kva_expr *from[] = {outer->var, inner->var};
+  const kva_expr *to[] = {kva_expr_div(k->exprs, f, inner->extent), kva_expr_mod(k->exprs, f, inner->extent)};
+  kva_k_replace_index(k, 2, from, to);
+  return true;
+}
+
 /* From the inside out; a loop that merged is tried again with the one around it. */
 static void collapse_loop(kva_kernel *k, kva_kloop *l) {
   kva_sched_collapse(k, l->body);

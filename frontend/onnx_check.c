@@ -33,13 +33,33 @@ kva_map *kva_pb_index_functions(const kva_pb_model *m, kva_arena *arena) {
   return map;
 }
 
-/* A function that the importer knows itself is not inlined: it comes back as the operator. */
+static bool holds(kva_attr_kind kind, const kva_pb_attr *a) {
+  switch (kind) {
+  case KVA_ATTR_FLOAT:
+    if (a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT) return true;
+    return a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR && a->t && a->t->data_type == (int32_t)KVA_F64;
+  case KVA_ATTR_STR: return a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING;
+  default: return a->type == ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INT;
+  }
+}
+
+/* Whether n is a call of Kvasir's own operator: attributes that it does not have, or of other kinds, make it another
+ * function that happens to have the name. */
+static bool is_own_call(const kva_pb_node *n) {
+  const kva_op_info *op = kva_onnx_own_operator(kva_pb_domain(n->domain), kva_pb_str(n->op_type));
+  for (size_t i = 0; op && i < n->n_attribute; i++) {
+    const char *name = kva_pb_str(n->attribute[i]->name);
+    const kva_attr_field *f = kva_attrs_find(op->attrs, name, strlen(name));
+    if (!f || !holds(f->kind, n->attribute[i])) return false;
+  }
+  return op != NULL;
+}
+
+/* The body of Kvasir's own operators is for other runtimes: it is not inlined, the call becomes the operator. */
 const kva_pb_function *kva_pb_find_function(const kva_map *functions, const kva_pb_node *n) {
-  const char *reason, *domain = kva_pb_domain(n->domain), *op_type = kva_pb_str(n->op_type);
-  if (!kva_map_len(functions)) return NULL;
-  if (!strcmp(domain, "ai.kvasir") && kva_onnx_supported(domain, op_type, 1, &reason)) return NULL;
+  if (!kva_map_len(functions) || is_own_call(n)) return NULL;
   kva_text key = {0};
-  function_key(domain, op_type, n->overload, &key);
+  function_key(n->domain, n->op_type, n->overload, &key);
   const kva_pb_function *f = kva_map_get(functions, key.data, key.len);
   kva_text_free(&key);
   return f;

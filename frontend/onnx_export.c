@@ -1,5 +1,5 @@
 /* Module -> ONNX protobuf. The inverse of onnx_import.c: nodes in order, states and constants as initialisers, symbols
- * as dim_params, KVShift as a call of a model-local function that carries its definition. */
+ * as dim_params, operators that ONNX lacks as calls of model-local functions that carry their definitions. */
 #include "frontend/onnx_export.h"
 
 #include <stdlib.h>
@@ -164,6 +164,7 @@ kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes stat
   e.used_names = kva_map_create(arena);
   e.node_names = kva_map_create(arena);
   e.dims = kva_map_create(arena);
+  e.bodies = kva_map_create(arena);
   kva_status status = write_graph(&e, f);
   if (!status) status = write_model(make_model(&e), path, diag);
   kva_arena_destroy(arena);

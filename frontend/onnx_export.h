@@ -18,12 +18,16 @@ typedef struct kva_export {
   KVA_VEC(kva_pb_node *) nodes; /* of the graph, or of the function body being written */
   KVA_VEC(kva_pb_tensor *) initializers;
   KVA_VEC(kva_pb_function *) functions;
-  bool in_function;   /* constants are nodes then: functions have no initialisers */
+  kva_map *bodies; /* packed function without its overload -> kva_pb_function * */
   const char **names; /* of values, by id */
   kva_map *used_names;
   kva_map *node_names; /* runtimes refuse two nodes of one name */
   kva_map *dims;       /* expression -> name of an int64[1] tensor */
   uint32_t n_made;     /* names made up */
+  /* In a function body, which is written by the same code as a graph: the node that calls it, the names of its operands
+   * there. Constants are nodes then: functions have no initialisers. */
+  const kva_node *body_of;
+  const char *const *formals;
 } kva_export;
 
 /* ---- names and constants ----------------------------------------------------------------------------------------- */
@@ -35,8 +39,8 @@ const char *kva_export_tensor(kva_export *e, kva_dtype t, uint32_t rank, const i
 const char *kva_export_scalar(kva_export *e, kva_dtype t, double v);
 const char *kva_export_i64s(kva_export *e, uint32_t n, const int64_t *v);
 const char *kva_export_i64(kva_export *e, int64_t v); /* int64[1] */
-/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on the extents of the graph's inputs. NULL with a
- * diagnostic when a symbol is no extent of an input. */
+/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on the extents of the inputs of the graph or function.
+ * NULL with a diagnostic when a symbol is no extent of an input. */
 const char *kva_export_dims(kva_export *e, uint32_t n, const kva_dim *dims);
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
@@ -52,6 +56,8 @@ const char *kva_export_3(kva_export *e, const char *op_type, const char *x, cons
 void kva_export_add_output(kva_export *e, kva_pb_node *n, const char *name);
 void kva_export_int(kva_export *e, kva_pb_node *n, const char *name, int64_t v);
 void kva_export_float(kva_export *e, kva_pb_node *n, const char *name, double v);
+/* As a float where that reads back as v (kva_onnx_decimal), else as a tensor. */
+void kva_export_exact(kva_export *e, kva_pb_node *n, const char *name, double v);
 void kva_export_string(kva_export *e, kva_pb_node *n, const char *name, const char *v);
 void kva_export_ints(kva_export *e, kva_pb_node *n, const char *name, kva_ints v);
 
@@ -63,8 +69,7 @@ const char *kva_export_unsqueeze(kva_export *e, const char *x, uint32_t n, const
 const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x, uint32_t n, const int64_t *axes,
                               bool keepdims);
 
-/* ---- operators -----------------------------------------------------------------------------------------------------
- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 /* Writes n and names its results in e->names. */
 KVA_MUST_USE kva_status kva_export_op(kva_export *e, const kva_node *n);
@@ -82,6 +87,10 @@ kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_ty
 
 /* One row's writer; op_type is the row's (onnx_export_ops.c). */
 typedef kva_status (*kva_export_fn)(kva_export *e, const kva_node *n, const char *op_type);
+/* n as a call of the function ai.kvasir::<op_type>, whose body `write` writes; its signature names operands and results:
+ * "x w past -> y state" (onnx_export_function.c). */
+KVA_MUST_USE kva_status kva_export_call(kva_export *e, const kva_node *n, const char *op_type, const char *signature,
+                                        kva_export_fn write);
 #define KVA_EXPORT_FN(name) kva_status kva_export_##name(kva_export *e, const kva_node *n, const char *op_type);
 /* onnx_export_nn.c */
 KVA_EXPORT_FN(matmul)

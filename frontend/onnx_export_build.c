@@ -49,7 +49,7 @@ static kva_pb_attr *new_attr(kva_export *e, kva_pb_node *n, const char *name,
 const char *kva_export_tensor(kva_export *e, kva_dtype t, uint32_t rank, const int64_t *dims, const void *data,
                               int64_t bytes) {
   kva_pb_tensor *p = new_tensor(e, t, rank, dims, data, bytes);
-  if (e->in_function) {
+  if (e->body_of) {
     kva_pb_node *n = kva_export_node(e, "Constant", 0, NULL, NULL);
     new_attr(e, n, "value", ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR)->t = p;
     return kva_export_out(n);
@@ -80,19 +80,20 @@ const char *kva_export_i64(kva_export *e, int64_t v) {
 
 static const char *write_expr(kva_export *e, const kva_expr *x);
 
-static const char *write_symbol(kva_export *e, const kva_expr *symbol) {
+/* x where it is an extent of an input of the graph or function; else NULL. */
+static const char *write_extent(kva_export *e, const kva_expr *x) {
   const kva_graph *g = e->m->functions.data[0]->graph;
-  for (uint32_t i = 0; i < g->inputs.len; i++) {
-    const kva_value *v = g->inputs.data[i];
-    for (uint32_t k = 0; k < v->type->rank; k++) {
-      if (v->type->dims[k] != symbol) continue;
-      kva_pb_node *n = kva_export_node(e, "Shape", 1, (const char *[]){kva_export_name(e, v)}, NULL);
+  const kva_node *call = e->body_of;
+  for (uint32_t i = 0; i < (call ? call->n_operands : g->inputs.len); i++) {
+    const kva_value *v = call ? kva_operand(call, i) : g->inputs.data[i];
+    for (uint32_t k = 0; v && k < v->type->rank; k++) {
+      if (v->type->dims[k] != x) continue;
+      kva_pb_node *n = kva_export_node(e, "Shape", 1, call ? &e->formals[i] : &e->names[v->id], NULL);
       kva_export_int(e, n, "start", k);
       kva_export_int(e, n, "end", k + 1);
       return kva_export_out(n);
     }
   }
-  (void)kva_fail(e->diag, KVA_UNSUPPORTED, NULL, "ONNX export: symbol %s is not the extent of an input", symbol->name);
   return NULL;
 }
 
@@ -120,7 +121,10 @@ static const char *write_sum(kva_export *e, const kva_expr *x) {
 static const char *write_new_expr(kva_export *e, const kva_expr *x) {
   switch (x->kind) {
   case KVA_EXPR_SUM: return write_sum(e, x);
-  case KVA_EXPR_SYMBOL: return write_symbol(e, x);
+  case KVA_EXPR_SYMBOL:
+    (void)kva_fail(e->diag, KVA_UNSUPPORTED, e->body_of ? &e->body_of->loc : NULL,
+                   "ONNX export: symbol %s is not the extent of an input", x->name);
+    return NULL;
   case KVA_EXPR_DIV: return write_pair(e, "Div", x->a, x->b);
   case KVA_EXPR_MOD: return write_pair(e, "Mod", x->a, x->b);
   case KVA_EXPR_MIN: return write_pair(e, "Min", x->a, x->b);
@@ -134,7 +138,8 @@ static const char *write_new_expr(kva_export *e, const kva_expr *x) {
 static const char *write_expr(kva_export *e, const kva_expr *x) {
   const char *known = kva_map_get(e->dims, &x, sizeof x);
   if (known) return known;
-  known = write_new_expr(e, x);
+  if (!kva_expr_is_const(x, NULL)) known = write_extent(e, x);
+  if (!known) known = write_new_expr(e, x);
   if (known) kva_map_set(e->dims, &x, sizeof x, (void *)(uintptr_t)known);
   return known;
 }
@@ -197,6 +202,16 @@ void kva_export_float(kva_export *e, kva_pb_node *n, const char *name, double v)
   a->f = (float)v;
 }
 
+void kva_export_exact(kva_export *e, kva_pb_node *n, const char *name, double v) {
+  if (kva_onnx_decimal((float)v) == v) {
+    kva_export_float(e, n, name, v);
+    return;
+  }
+  const void *data = kva_arena_memdup(e->arena, &v, sizeof v);
+  new_attr(e, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TENSOR)->t =
+      new_tensor(e, KVA_F64, 0, NULL, data, sizeof v);
+}
+
 void kva_export_string(kva_export *e, kva_pb_node *n, const char *name, const char *v) {
   kva_pb_attr *a = new_attr(e, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__STRING);
   a->has_s = true;
@@ -249,15 +264,14 @@ const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x,
   return kva_export_out(node);
 }
 
-/* ---- operators ----------------------------------------------------------------------------------------------------
- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *reason) {
   return kva_fail(e->diag, KVA_UNSUPPORTED, &n->loc, "ONNX export: kv.%s: %s", n->op->name, reason);
 }
 
 const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i) {
-  const char *hint = n->results[i].name;
+  const char *hint = e->body_of ? "" : n->results[i].name; /* bodies are shared: they name no caller's values */
   return kva_export_fresh(e, hint && *hint ? hint : n->op->name);
 }
 
@@ -273,13 +287,14 @@ kva_status kva_export_done(kva_export *e, const kva_node *n, const char *name) {
 
 const char *kva_export_in(kva_export *e, const kva_node *n, uint32_t i) {
   const kva_value *v = kva_operand(n, i);
-  return v ? kva_export_name(e, v) : NULL;
+  if (!v) return NULL;
+  return e->body_of ? e->formals[i] : kva_export_name(e, v);
 }
 
 /* Several internal nodes may come from one ONNX node: the first keeps its name, the others get a number. */
 void kva_export_name_node(kva_export *e, kva_pb_node *p, const kva_node *n) {
   const char *name = n->loc.node;
-  if (!name || !*name) return;
+  if (!name || !*name || e->body_of) return;
   for (int i = 2; kva_map_get_str(e->node_names, name); i++) name = kva_arena_printf(e->arena, "%s_%d", n->loc.node, i);
   kva_map_set_str(e->node_names, name, p);
   p->name = kva_arena_strdup(e->arena, name);

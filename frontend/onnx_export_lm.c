@@ -1,5 +1,4 @@
-/* The language-model operators in ONNX primitives. KVShift becomes a call of ai.kvasir::KVShift, a model-local function
- * whose body is its definition: any runtime can execute it, and the importer takes the call for the operator itself. */
+/* The language-model operators in ONNX primitives: the bodies of ai.kvasir::KVShift, Rope and Attention. */
 #include "frontend/onnx_export.h"
 
 #include <math.h>
@@ -31,8 +30,8 @@ kva_status kva_export_rope(kva_export *e, const kva_node *n, const char *op_type
   if (!kva_expr_is_const(table->dims[table->rank - 1], &half) ||
       !kva_expr_is_const(x_type->dims[x_type->rank - 1], &width))
     return kva_export_unsupported(e, n, "the number of channels is symbolic");
-  const char *x = kva_export_name(e, kva_operand(n, 0)), *cos = kva_export_name(e, kva_operand(n, 1));
-  const char *sin = kva_export_name(e, kva_operand(n, 2));
+  const char *x = kva_export_in(e, n, 0), *cos = kva_export_in(e, n, 1);
+  const char *sin = kva_export_in(e, n, 2);
   if (table->dtype != x_type->dtype) {
     cos = kva_export_cast(e, cos, x_type->dtype);
     sin = kva_export_cast(e, sin, x_type->dtype);
@@ -85,9 +84,8 @@ static const char *grouped(kva_export *e, const char *x, const kva_type *t, kva_
 }
 
 static const char *operand_as(kva_export *e, const kva_node *n, uint32_t i, kva_dtype t) {
-  const kva_value *v = kva_operand(n, i);
-  const char *name = kva_export_name(e, v);
-  return v->type->dtype == t ? name : kva_export_cast(e, name, t);
+  const char *name = kva_export_in(e, n, i);
+  return kva_operand(n, i)->type->dtype == t ? name : kva_export_cast(e, name, t);
 }
 
 static const char *raw_scores(kva_export *e, const attention *x) {
@@ -127,7 +125,7 @@ static const char *hide(kva_export *e, const attention *x, const char *visible, 
 static const char *masked(kva_export *e, const attention *x, const char *s) {
   const kva_value *mask = kva_operand(x->n, 3);
   if (mask && mask->type->dtype == KVA_BOOL)
-    s = hide(e, x, kva_export_name(e, mask), s);
+    s = hide(e, x, kva_export_in(e, x->n, 3), s);
   else if (mask)
     s = kva_export_2(e, "Add", s, operand_as(e, x->n, 3, x->t));
   if (x->a->causal) s = hide(e, x, kva_export_2(e, "LessOrEqual", x->keys, x->rows), s);
@@ -180,20 +178,17 @@ kva_status kva_export_attention(kva_export *e, const kva_node *n, const char *op
 
 /* ---- KV shift ---------------------------------------------------------------------------------------------------- */
 
-/* What the body of the function depends on. Calls with the same form share one function. */
-typedef struct shift_form {
+typedef struct shift {
+  const kva_node *n;
   int64_t time, window;
   uint32_t weight_rank;
-  bool keep, edge, past, widen;
-} shift_form;
-
-static const char *body_cast(kva_export *e, const shift_form *f, const char *x) {
-  return f->widen ? kva_export_cast(e, x, KVA_F32) : x;
-}
+  bool keep, edge;
+  kva_dtype t; /* of the arithmetic */
+} shift;
 
 /* The window - 1 rows before x. */
-static const char *rows_before(kva_export *e, const shift_form *f, const char *x) {
-  if (f->past) return body_cast(e, f, "past");
+static const char *rows_before(kva_export *e, const shift *f, const char *x) {
+  if (kva_operand(f->n, 2)) return operand_as(e, f->n, 2, f->t);
   int64_t rows = f->window - 1;
   if (f->edge) {
     const char *first = kva_export_slice(e, x, f->time, 0, 1, 1);
@@ -206,11 +201,11 @@ static const char *rows_before(kva_export *e, const shift_form *f, const char *x
   const char *tail = kva_export_slice(e, shape, 0, f->time + 1, INT64_MAX, 1);
   const char *parts[] = {head, kva_export_i64(e, rows), tail};
   const char *zeros = kva_export_1(e, "ConstantOfShape", kva_export_concat(e, 3, parts, 0));
-  return kva_export_2(e, "CastLike", zeros, x);
+  return f->t == KVA_F32 ? zeros : kva_export_cast(e, zeros, f->t);
 }
 
 /* Weight of tap j, shaped to broadcast to x. */
-static const char *tap_weight(kva_export *e, const shift_form *f, const char *w, int64_t j) {
+static const char *tap_weight(kva_export *e, const shift *f, const char *w, int64_t j) {
   if (f->weight_rank == 4) {
     w = kva_export_slice(e, w, 3, j, j + 1, 1);
     if (f->time == 2) return w;
@@ -224,111 +219,44 @@ static const char *tap_weight(kva_export *e, const shift_form *f, const char *w,
   return f->time == 2 ? kva_export_unsqueeze(e, w, 1, &last) : w;
 }
 
-static const char *tap_rows(kva_export *e, const shift_form *f, const char *padded, int64_t j) {
+static const char *tap_rows(kva_export *e, const shift *f, const char *padded, int64_t j) {
   return kva_export_slice(e, padded, f->time, f->window - 1 - j, j ? -j : INT64_MAX, 1);
 }
 
-static void write_body(kva_export *e, const shift_form *f) {
-  const char *x = body_cast(e, f, "x"), *w = body_cast(e, f, "w"), *y = NULL;
+static void write_shift(kva_export *e, const shift *f) {
+  const char *x = operand_as(e, f->n, 0, f->t), *w = operand_as(e, f->n, 1, f->t), *y = NULL;
   const char *padded = x;
   if (f->window > 1) padded = kva_export_concat(e, 2, (const char *[]){rows_before(e, f, x), x}, f->time);
   for (int64_t j = 0; j < f->window; j++) {
     const char *term = kva_export_2(e, "Mul", tap_weight(e, f, w, j), tap_rows(e, f, padded, j));
     y = y ? kva_export_2(e, "Add", y, term) : term;
   }
-  if (f->keep && !f->past) {
+  if (f->keep && !kva_operand(f->n, 2)) {
     const char *parts[] = {kva_export_slice(e, x, f->time, 0, 1, 1), kva_export_slice(e, y, f->time, 1, INT64_MAX, 1)};
     y = kva_export_concat(e, 2, parts, f->time);
   }
+  kva_dtype t = f->n->results[0].type->dtype;
+  kva_export_set(e, f->n, 0, t == f->t ? y : kva_export_cast(e, y, t));
+  if (!f->n->results[1].uses) return;
   const char *state = kva_export_slice(e, padded, f->time, f->window > 1 ? 1 - f->window : INT64_MAX, INT64_MAX, 1);
-  (void)kva_export_node(e, "CastLike", 2, (const char *[]){y, "x"}, "y");
-  (void)kva_export_node(e, "CastLike", 2, (const char *[]){state, "x"}, "state");
-}
-
-static char **string_list(kva_export *e, uint32_t n, const char *const *v) {
-  char **list = KVA_NEW_ARRAY(e->arena, char *, n + 1);
-  for (uint32_t i = 0; i < n; i++) list[i] = kva_arena_strdup(e->arena, v[i]);
-  return list;
-}
-
-/* The body is written with the graph's own writer: its node list and names are set aside meanwhile. */
-static kva_pb_function *new_function(kva_export *e, const shift_form *f, const char *overload) {
-  kva_export outer = *e;
-  kva_pb_function *p = KVA_NEW(e->arena, kva_pb_function);
-  onnx__function_proto__init(p);
-  e->in_function = true;
-  e->nodes.data = NULL, e->nodes.len = e->nodes.cap = 0;
-  write_body(e, f);
-  p->n_node = e->nodes.len;
-  p->node = e->nodes.data;
-  uint32_t made = e->n_made;
-  *e = outer;
-  e->n_made = made;
-  p->name = kva_arena_strdup(e->arena, "KVShift");
-  p->domain = kva_arena_strdup(e->arena, "ai.kvasir");
-  p->overload = kva_arena_strdup(e->arena, overload);
-  p->n_input = f->past ? 3 : 2;
-  p->input = string_list(e, (uint32_t)p->n_input, (const char *[]){"x", "w", "past"});
-  p->n_output = 2;
-  p->output = string_list(e, 2, (const char *[]){"y", "state"});
-  p->n_attribute = 2;
-  p->attribute = string_list(e, 2, (const char *[]){"time_axis", "boundary"});
-  kva_pb_opset *opset = KVA_NEW(e->arena, kva_pb_opset);
-  onnx__operator_set_id_proto__init(opset);
-  opset->domain = kva_arena_strdup(e->arena, "");
-  opset->has_version = true;
-  opset->version = KVA_EXPORT_OPSET;
-  p->n_opset_import = 1;
-  p->opset_import = kva_arena_memdup(e->arena, &opset, sizeof opset);
-  return p;
-}
-
-/* The overload tells the forms apart, readably: "t2_w2_r2". */
-static const char *function_of(kva_export *e, const shift_form *f) {
-  const char *boundary = f->past ? "_past" : f->keep ? "_keep" : f->edge ? "_edge" : "";
-  const char *overload = kva_arena_printf(e->arena, "t%lld_w%lld_r%u%s%s", (long long)f->time, (long long)f->window,
-                                          f->weight_rank, boundary, f->widen ? "_wide" : "");
-  for (uint32_t i = 0; i < e->functions.len; i++)
-    if (!strcmp(e->functions.data[i]->overload, overload)) return overload;
-  kva_pb_function *p = new_function(e, f, overload);
-  KVA_PUSH(e->arena, &e->functions, p);
-  return overload;
-}
-
-static kva_status read_form(kva_export *e, const kva_node *n, shift_form *f) {
-  const kva_kv_shift_attrs *a = n->attrs;
-  const kva_type *w = kva_operand(n, 1)->type;
-  const char *boundary = a->boundary ? a->boundary : "zero";
-  kva_dtype t = kva_operand(n, 0)->type->dtype;
-  *f = (shift_form){.time = a->time_axis,
-                    .weight_rank = w->rank,
-                    .keep = !strcmp(boundary, "keep"),
-                    .edge = !strcmp(boundary, "edge"),
-                    .past = kva_operand(n, 2) != NULL,
-                    .widen = t != KVA_F32 && t != KVA_F64};
-  if (kva_operand(n, 3) || kva_operand(n, 4))
-    return kva_export_unsupported(e, n, "segments and left padding have no ONNX form yet");
-  if (!kva_expr_is_const(w->dims[w->rank == 4 ? 3 : 1], &f->window))
-    return kva_export_unsupported(e, n, "its window is symbolic");
-  return KVA_OK;
+  kva_export_set(e, f->n, 1, t == f->t ? state : kva_export_cast(e, state, t));
 }
 
 kva_status kva_export_kv_shift(kva_export *e, const kva_node *n, const char *op_type) {
   (void)op_type;
   const kva_kv_shift_attrs *a = n->attrs;
-  shift_form f = {0};
-  KVA_TRY(read_form(e, n, &f));
-  const char *overload = function_of(e, &f), *in[3] = {NULL};
-  for (uint32_t i = 0; i < 3; i++)
-    if (kva_operand(n, i)) in[i] = kva_export_name(e, kva_operand(n, i));
-  kva_pb_node *p = kva_export_node(e, "KVShift", 3, in, NULL);
-  p->domain = kva_arena_strdup(e->arena, "ai.kvasir");
-  p->overload = kva_arena_strdup(e->arena, overload);
-  kva_export_name_node(e, p, n);
-  kva_export_int(e, p, "time_axis", a->time_axis);
-  kva_export_string(e, p, "boundary", a->boundary ? a->boundary : "zero");
-  kva_export_add_output(e, p, kva_export_fresh(e, "state"));
-  kva_export_set(e, n, 0, p->output[0]);
-  kva_export_set(e, n, 1, p->output[1]);
+  const kva_type *w = kva_operand(n, 1)->type;
+  const char *boundary = a->boundary ? a->boundary : "zero";
+  shift f = {.n = n,
+             .time = a->time_axis,
+             .weight_rank = w->rank,
+             .keep = !strcmp(boundary, "keep"),
+             .edge = !strcmp(boundary, "edge"),
+             .t = kva_operand(n, 0)->type->dtype == KVA_F64 ? KVA_F64 : KVA_F32};
+  if (kva_operand(n, 3) || kva_operand(n, 4))
+    return kva_export_unsupported(e, n, "segments and left padding have no ONNX form yet");
+  if (!kva_expr_is_const(w->dims[w->rank == 4 ? 3 : 1], &f.window))
+    return kva_export_unsupported(e, n, "its window is symbolic");
+  write_shift(e, &f);
   return KVA_OK;
 }

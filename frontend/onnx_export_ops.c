@@ -1,5 +1,5 @@
 /* Internal operators as ONNX nodes: one row each. Where ONNX has the operator the row names it; the rest is written out
- * in primitives that every runtime has. */
+ * in primitives that every runtime has, in a function of its own where the importer is to find the operator again. */
 #include "frontend/onnx_export.h"
 
 static kva_status same(kva_export *e, const kva_node *n, const char *op_type) {
@@ -226,7 +226,8 @@ static kva_status export_scatter_nd(kva_export *e, const kva_node *n, const char
 
 typedef struct export_row {
   kva_export_fn write;
-  const char *op_type; /* or the reason, for `cannot` */
+  const char *op_type;   /* or the reason, for `cannot` */
+  const char *signature; /* set: a call of the function ai.kvasir::<op_type>, whose body is what `write` writes */
 } export_row;
 
 static const char training[] = "training graphs have no ONNX form here; export the inference module";
@@ -263,7 +264,7 @@ static const export_row rows[KVA_OP_COUNT] = {
     [KVA_OP_softplus] = {same, "Softplus"},
     [KVA_OP_relu] = {same, "Relu"},
     [KVA_OP_gelu] = {export_gelu, "Gelu"},
-    [KVA_OP_silu] = {export_silu, NULL},
+    [KVA_OP_silu] = {export_silu, "Silu", "x -> y"},
     [KVA_OP_floor] = {same, "Floor"},
     [KVA_OP_ceil] = {same, "Ceil"},
     [KVA_OP_round] = {same, "Round"},
@@ -324,15 +325,15 @@ static const export_row rows[KVA_OP_COUNT] = {
     [KVA_OP_avg_pool_grad] = {cannot, training},
     [KVA_OP_softmax] = {export_axis, "Softmax"},
     [KVA_OP_log_softmax] = {export_axis, "LogSoftmax"},
-    [KVA_OP_rms_norm] = {kva_export_rms_norm, NULL},
-    [KVA_OP_layer_norm] = {kva_export_layer_norm, NULL},
+    [KVA_OP_rms_norm] = {kva_export_rms_norm, "RMSNorm", "x scale -> y"},
+    [KVA_OP_layer_norm] = {kva_export_layer_norm, "LayerNorm", "x scale bias -> y"},
     [KVA_OP_batch_norm] = {kva_export_batch_norm, "BatchNormalization"},
-    [KVA_OP_cross_entropy] = {kva_export_cross_entropy, NULL},
-    [KVA_OP_kv_shift] = {kva_export_kv_shift, NULL},
+    [KVA_OP_cross_entropy] = {kva_export_cross_entropy, "CrossEntropy", "logits targets -> loss lse"},
+    [KVA_OP_kv_shift] = {kva_export_kv_shift, "KVShift", "x w past segments left_pad -> y state"},
     [KVA_OP_kv_shift_input_grad] = {cannot, training},
     [KVA_OP_kv_shift_weight_grad] = {cannot, training},
-    [KVA_OP_rope] = {kva_export_rope, NULL},
-    [KVA_OP_attention] = {kva_export_attention, NULL},
+    [KVA_OP_rope] = {kva_export_rope, "Rope", "x cos sin -> y"},
+    [KVA_OP_attention] = {kva_export_attention, "Attention", "q k v mask slopes -> y lse"},
     [KVA_OP_attention_grad_q] = {cannot, training},
     [KVA_OP_attention_grad_kv] = {cannot, training},
 };
@@ -340,5 +341,6 @@ static const export_row rows[KVA_OP_COUNT] = {
 kva_status kva_export_op(kva_export *e, const kva_node *n) {
   const export_row *row = &rows[n->op->id];
   if (!row->write) return cannot(e, n, training);
-  return row->write(e, n, row->op_type);
+  return row->signature ? kva_export_call(e, n, row->op_type, row->signature, row->write)
+                        : row->write(e, n, row->op_type);
 }

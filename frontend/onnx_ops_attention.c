@@ -1,5 +1,4 @@
-/* Rules: the language-model operators, and Kvasir's own KVShift, which the exporter writes as a call of a model-local
- * function and which comes back here as the operator itself. */
+/* Rules: the language-model operators. */
 #include "frontend/onnx_rules.h"
 
 #include <math.h>
@@ -220,12 +219,4 @@ kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
   kva_value *y = kva_reshape_like(b, kva_result(shift, 0), x->type);
   if (bias) y = kva_add(b, y, kva_onnx_unsqueeze(b, bias, 1, 1));
   return kva_onnx_done(k, strcmp(activation, "none") ? kva_build1(b, KVA_OP_silu, y) : y);
-}
-
-kva_status kva_onnx_kv_shift(kva_onnx_call *k) {
-  kva_kv_shift_attrs attrs = {.time_axis = kva_onnx_int(k, "time_axis", 2),
-                              .boundary = kva_onnx_string(k, "boundary", NULL)};
-  kva_node *n = kva_build_node(k->b, KVA_OP_kv_shift, k->n->n_inputs, k->n->inputs, 2, &attrs);
-  kva_onnx_set_out(k, 1, kva_result(n, 1));
-  return kva_onnx_done(k, kva_result(n, 0));
 }

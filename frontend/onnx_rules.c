@@ -43,6 +43,11 @@ bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version
   return false;
 }
 
+const kva_op_info *kva_onnx_own_operator(const char *domain, const char *op_type) {
+  const rule_row *other, *row = find_row(domain, op_type, 1, &other);
+  return row && row->rule == kva_onnx_own ? kva_ops.ops[row->arg] : NULL;
+}
+
 /* ---- reports ----------------------------------------------------------------------------------------------------- */
 
 kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, ...) {

@@ -1,5 +1,5 @@
-/* bitcast: the bits of x read as dtype `to` of the same width (floats from 16 bits, integers from 8 bits, bool as uint8).
- * Exact, but for the payload of 16-bit NaNs. */
+/* bitcast: the bits of x read as dtype `to` of the same width (floats from 16 bits, integers from 8 bits, bool as
+ * uint8). Exact, but for the payload of 16-bit NaNs. */
 #include "ops/elementwise.h"
 
 static bool supported(kva_dtype t) {
@@ -37,7 +37,8 @@ kva_status kva_bitcast_ref(kva_ref *r, const kva_node *n, const kva_wide *const 
   return KVA_OK;
 }
 
-/* ---- 16-bit floats: computed in float, so their bits are made and read by integer arithmetic ----------------------- */
+/* ---- 16-bit floats: computed in float, so their bits are made and read by integer arithmetic -----------------------
+ */
 
 enum { F32_INFINITY = 0x7F800000, F16_INFINITY = 0x7C00 };
 
@@ -56,7 +57,8 @@ static kva_kval round_bits(kva_kb *b, kva_kval bits, int dropped) {
 static kva_kval f16_magnitude(kva_kb *b, kva_kval magnitude) {
   kva_kval code = round_bits(b, kva_k2(b, KVA_K_sub, magnitude, u32(b, (int64_t)112 << 23)), 13);
   code = kva_k2(b, KVA_K_min, code, u32(b, F16_INFINITY));
-  kva_kval half = kva_k_const_f(b, KVA_F32, 0.5), sum = kva_k2(b, KVA_K_add, kva_k_bitcast(b, magnitude, KVA_F32), half);
+  kva_kval half = kva_k_const_f(b, KVA_F32, 0.5),
+           sum = kva_k2(b, KVA_K_add, kva_k_bitcast(b, magnitude, KVA_F32), half);
   kva_kval small = kva_k2(b, KVA_K_sub, kva_k_bitcast(b, sum, KVA_U32), kva_k_bitcast(b, half, KVA_U32));
   return kva_k_select(b, kva_k2(b, KVA_K_lt, magnitude, u32(b, (int64_t)113 << 23)), small, code);
 }

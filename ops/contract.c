@@ -19,6 +19,10 @@
 enum {
   MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB, a part of the second cache */
   MAX_BLOCK_ROWS = 256,
+  MAX_TRANSPOSED_ROWS = 512, /* transposing a panel costs more */
+  MAX_PACKED_ROWS = 128,     /* of a, as far as it is packed too */
+  ROW_PADDING = 16,          /* keeps its steps from falling into the same sets of a cache */
+  TRANSPOSED_RUN = 8,
   MIN_BLOCK_ROWS = 32,
   MIN_WINDOW_ROWS = 64, /* copying lines costs more than copying a matrix */
   WANTED_ITEMS = 12,
@@ -63,7 +67,8 @@ static int64_t choose_vectors(const kva_contraction *c, int64_t lanes, int64_t r
 }
 
 static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
-  int64_t rows = MAX_BLOCK_ROWS, least = is_window(c) || c->along_depth ? MIN_WINDOW_ROWS : MIN_BLOCK_ROWS, m, n, b;
+  int64_t rows = c->across_rows ? MAX_PACKED_ROWS : c->along_depth ? MAX_TRANSPOSED_ROWS : MAX_BLOCK_ROWS, m, n, b;
+  int64_t least = is_window(c) || c->along_depth ? MIN_WINDOW_ROWS : MIN_BLOCK_ROWS;
   if (!kva_expr_is_const(c->rows, &m)) return rows;
   if (kva_expr_is_const(columns_of(c), &n) && kva_expr_is_const(c->batch, &b)) {
     while (rows > least && b * ((m + rows - 1) / rows) * ((n + panel - 1) / panel) < WANTED_ITEMS) rows /= 2;
@@ -106,7 +111,7 @@ typedef struct tile {
   int64_t phases, segment; /* positions of a segment */
   kva_dim columns;
   const kva_expr *batch, *row0, *col0;
-  kva_kbuf *packed, *acc, *block;
+  kva_kbuf *packed, *packed_a, *acc, *block;
 } tile;
 
 static const kva_expr *num(const tile *x, int64_t v) { return kva_expr_const(x->e, v); }
@@ -184,18 +189,52 @@ static void pack_columns(const tile *x, const kva_expr *k0, const kva_expr *slic
   kva_k_loop_end(x->kb, k);
 }
 
-/* Copies along k, where memory is contiguous; no windows here. */
+/* One element of a transposed panel. */
+static void pack_one(const tile *x, const kva_expr *k0, const kva_expr *k, const kva_expr *lead, const kva_expr *j) {
+  kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k), .lead = lead, .phase = num(x, 0)};
+  kva_kval v = element_or_zero(x, &at, plus(x, x->col0, j));
+  kva_k_store(x->kb, x->packed, plus(x, segment_at(x, k, lead, num(x, 0)), j), v);
+}
+
+/* Copies column by column along the depth, where memory is contiguous: along the leads of a step, or along its steps. */
 static void pack_transposed(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  kva_kb *kb = x->kb;
+  bool leads = x->c->leads > 1;
+  const kva_expr *zero = num(x, 0), *run = num(x, TRANSPOSED_RUN), *n = leads ? num(x, x->c->leads) : slice;
+  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_SERIAL, num(x, x->t.panel), "j");
+  kva_kloop *step = kva_k_loop_begin(kb, KVA_K_SERIAL, leads ? slice : num(x, 1), "step");
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_div(x->e, n, run), "i");
+  kva_kloop *u = kva_k_loop_begin(kb, KVA_K_UNROLL, run, "u");
+  const kva_expr *at = plus(x, times(x, i->var, TRANSPOSED_RUN), u->var);
+  pack_one(x, k0, leads ? step->var : at, leads ? at : zero, j->var);
+  kva_k_loop_end(kb, u);
+  kva_k_loop_end(kb, i);
+  kva_kloop *rest = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_mod(x->e, n, run), "rest");
+  at = plus(x, times(x, kva_expr_div(x->e, n, run), TRANSPOSED_RUN), rest->var);
+  pack_one(x, k0, leads ? step->var : at, leads ? at : zero, j->var);
+  kva_k_loop_end(kb, rest);
+  kva_k_loop_end(kb, step);
+  kva_k_loop_end(kb, j);
+}
+
+static const kva_expr *packed_a_at(const tile *x, const kva_expr *k, const kva_expr *row) {
+  return plus(x, times(x, k, x->t.block_rows + ROW_PADDING), row);
+}
+
+/* The block's rows of a for a slice, where memory is contiguous along them. */
+static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  const kva_expr *n_rows = kva_expr_min(x->e, num(x, x->t.block_rows), kva_expr_sub(x->e, x->c->rows, x->row0));
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.panel), "j");
-  kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k->var), .lead = num(x, 0), .phase = num(x, 0)};
-  kva_kval v = element_or_zero(x, &at, plus(x, x->col0, j->var));
-  kva_k_store(x->kb, x->packed, plus(x, times(x, k->var, x->segment), j->var), v);
-  kva_k_loop_end(x->kb, j);
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, n_rows, "r");
+  kva_contract_at at = {
+      .batch = x->batch, .k = plus(x, k0, k->var), .lead = num(x, 0), .row = plus(x, x->row0, r->var), .tap = num(x, 0)};
+  kva_k_store(x->kb, x->packed_a, packed_a_at(x, k->var, r->var), x->c->a(x->c, &at));
+  kva_k_loop_end(x->kb, r);
   kva_k_loop_end(x->kb, k);
 }
 
 static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
+  if (x->c->across_rows) pack_rows(x, k0, slice);
   if (x->c->along_depth) pack_transposed(x, k0, slice);
   else pack_columns(x, k0, slice);
 }
@@ -230,18 +269,23 @@ static void save_acc(const tile *x, const kva_expr *r, const kva_expr *j, const 
   kva_k_store(x->kb, x->block, block_at(x, plus(x, s->first_row, r), j), v);
 }
 
-/* Rows past the edge read the last row instead; their sums are never stored. */
+/* Rows past the edge read the last row instead, or whatever the panel holds; their sums are never stored. */
+static kva_kval factor_a(const tile *x, const kva_expr *r, const step *s) {
+  const kva_contraction *c = x->c;
+  const kva_expr *in_block = plus(x, s->first_row, r), *row = plus(x, x->row0, in_block);
+  if (c->across_rows) return kva_k_load(x->kb, x->packed_a, packed_a_at(x, s->k, in_block));
+  if (!kva_expr_provably_less(x->e, row, c->rows)) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, c->rows, -1));
+  kva_contract_at at = {.batch = x->batch, .k = plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
+  return c->a(c, &at);
+}
+
 static void multiply_add(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   const kva_contraction *c = x->c;
-  const kva_expr *row = plus(x, plus(x, x->row0, s->first_row), r);
-  if (!kva_expr_provably_less(x->e, row, c->rows)) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, c->rows, -1));
-  kva_contract_at at = {
-      .batch = x->batch, .k = plus(x, s->k0, s->k), .lead = s->lead, .row = row, .tap = s->tap};
   const kva_expr *moved = times(x, s->tap, c->spread), *stride = num(x, c->stride);
   const kva_expr *from = segment_at(x, s->k, s->lead, kva_expr_mod(x->e, moved, stride));
   kva_kval b = kva_k_load(x->kb, x->packed, plus(x, plus(x, from, kva_expr_div(x->e, moved, stride)), j));
   kva_kval acc = kva_k_load(x->kb, x->acc, block_at(x, r, j));
-  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_k_op(x->kb, KVA_K_fma, c->a(c, &at), b, acc));
+  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_k_op(x->kb, KVA_K_fma, factor_a(x, r, s), b, acc));
 }
 
 static void multiply_steps(const tile *x, step *s, const kva_expr *slice) {
@@ -333,6 +377,7 @@ void kva_contract_kernel(const kva_contraction *c) {
   tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
   x.segment = x.t.panel + reach_of(c);
   x.packed = kva_k_local(kb, "packed", c->type, x.t.depth * c->leads * x.phases * x.segment);
+  if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * (x.t.block_rows + ROW_PADDING));
   x.block = kva_k_local(kb, "block", c->type, x.t.block_rows * x.t.panel);
   x.acc = kva_k_local(kb, "acc", c->type, x.t.tile_rows * x.t.panel);
   const kva_expr *row_blocks = kva_expr_ceildiv(x.e, c->rows, num(&x, x.t.block_rows));

@@ -28,7 +28,8 @@ struct kva_contraction {
   kva_dtype type; /* of the sums */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
-  bool along_depth; /* neighbours of b in memory follow each other along k, not along the columns */
+  bool along_depth; /* neighbours of b in memory follow each other along the depth, not along the columns; taps = 1 */
+  bool across_rows; /* neighbours of a follow each other along the rows, not along k; leads = taps = 1 */
   /* Elements in the type of the sums. b may be asked for any position of a line and gives 0 where there is nothing. */
   kva_kval (*a)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*b)(const kva_contraction *c, const kva_contract_at *at);

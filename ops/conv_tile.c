@@ -13,7 +13,7 @@
 #include "ops/conv.h"
 #include "ops/element.h"
 
-enum { LEAST_ROWS = 4, LONG_LINE = 32 };
+enum { LEAST_ROWS = 4, LONG_LINE = 32, MAX_LEADS = 256 };
 
 typedef struct site {
   kva_window w;       /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -112,11 +112,15 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
 
 /* ---- the gradient for the weights --------------------------------------------------------------------------------------- */
 
-static kva_dim *positions_of(const kva_contraction *c, kva_dim *out) {
+/* Image and position of a step: its lines are the leads where their length is known, else it is one position. */
+static void step_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out) {
+  const site *s = c->user;
   const kva_type *dy = kva_operand_type(c->n, 1);
-  out[0] = dy->dims[0];
-  memcpy(out + 1, dy->dims + 2, sizeof *out * (dy->rank - 2));
-  return out;
+  kva_dim extents[KVA_MAX_RANK] = {dy->dims[0]};
+  memcpy(extents + 1, dy->dims + 2, sizeof *extents * s->w.n);
+  bool lines = c->leads > 1;
+  unflatten(exprs(c), at->k, 1 + s->w.n - lines, extents, out);
+  if (lines) out[s->w.n] = at->lead;
 }
 
 static void weight_result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
@@ -128,8 +132,7 @@ static void weight_result_at(const kva_contraction *c, const kva_contract_at *at
 static kva_kval output_grad(const kva_contraction *c, const kva_contract_at *at) {
   const site *s = c->user;
   const kva_expr *step[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
-  kva_dim extents[KVA_MAX_RANK];
-  unflatten(exprs(c), at->k, 1 + s->w.n, positions_of(c, extents), step);
+  step_index(c, at, step);
   idx[0] = step[0];
   idx[1] = channel(c, c->rows, at->batch, at->row);
   memcpy(idx + 2, step + 1, sizeof *idx * s->w.n);
@@ -140,8 +143,7 @@ static kva_kval image_under_tap(const kva_contraction *c, const kva_contract_at 
   const site *s = c->user;
   const kva_type *dw = c->n->results[0].type, *x = kva_operand_type(c->n, 0);
   const kva_expr *step[KVA_MAX_RANK], *column[KVA_MAX_RANK], *idx[KVA_MAX_RANK];
-  kva_dim extents[KVA_MAX_RANK];
-  unflatten(exprs(c), at->k, 1 + s->w.n, positions_of(c, extents), step);
+  step_index(c, at, step);
   unflatten(exprs(c), at->position, dw->rank - 1, dw->dims + 1, column);
   idx[0] = step[0];
   idx[1] = channel(c, dw->dims[1], at->batch, column[0]);
@@ -269,7 +271,8 @@ void kva_conv_weight_grad_kernel(kva_lower *l, const kva_node *n) {
   site s = {.w = kva_window_get(a->kernel.n, a->kernel.v, a->strides, a->pads, a->dilations, false), .group = a->group};
   kva_contraction c = contraction_of(l, n, &s);
   c.rows = kva_conv_per_group(e, dw->dims[0], a->group);
-  c.depth = kva_expr_mul(e, dy->dims[0], product_of(e, s.w.n, dy->dims + 2));
+  if (kva_expr_is_const(dy->dims[dy->rank - 1], &c.leads) && (c.leads > MAX_LEADS || c.leads < 1)) c.leads = 1;
+  c.depth = kva_expr_mul(e, dy->dims[0], product_of(e, s.w.n - (c.leads > 1), dy->dims + 2));
   c.line = c.used = product_of(e, dw->rank - 1, dw->dims + 1);
   c.along_depth = true;
   c.a = output_grad, c.b = image_under_tap, c.result = weight_result_at;

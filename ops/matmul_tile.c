@@ -74,7 +74,7 @@ void kva_matmul_tile_kernel(kva_lower *l, const kva_node *n) {
   c.rows = p.rows_collapsed ? kva_expr_mul(l->kb->exprs, p.s.M, leading) : p.s.M;
   c.depth = p.s.K, c.lines = one, c.line = c.used = p.s.N;
   c.leads = c.taps = c.spread = c.stride = 1;
-  c.along_depth = p.s.transpose_b;
+  c.along_depth = p.s.transpose_b, c.across_rows = p.s.transpose_a;
   c.a = element_a, c.b = element_b, c.result = result_at;
   kva_contract_kernel(&c);
 }

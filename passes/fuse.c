@@ -28,7 +28,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_GROUP = 64 };
+enum { MAX_GROUP = 64, MAX_COPIED_OPERANDS = 4 };
 
 typedef enum role {
   ROLE_OTHER,   /* not fusable: whole-kernel operators, state, constants, structure */
@@ -46,9 +46,9 @@ typedef struct group {
   uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
   bool has_row;
   const kva_node *tile; /* the whole-kernel operator; NULL: none */
-  uint32_t lowest; /* position of its first node in the graph; the root, nodes[0], has the highest */
-  uint32_t limit;  /* no path from a node behind this position leads back to the root or before it */
-  uint32_t mark;   /* epoch of the last reachability walk */
+  uint32_t lowest;      /* position of its first node in the graph; the root, nodes[0], has the highest */
+  uint32_t limit;       /* no path from a node behind this position leads back to the root or before it */
+  uint32_t mark;        /* epoch of the last reachability walk */
 } group;
 
 /* What a node in the group of a tile works for. */
@@ -59,7 +59,7 @@ typedef enum tile_part {
 } tile_part;
 
 typedef struct node_info {
-  group *group;      /* NULL: none */
+  group *group; /* NULL: none */
   tile_part part;
   bool aligned;      /* evaluated at the root's own index */
   uint32_t position; /* order in the graph; copies share their original's */
@@ -368,15 +368,25 @@ static bool all_constant(const kva_type *t) {
   return true;
 }
 
-/* Views that leave the innermost axis contiguous; a reshape divides indices, which inner loops do by constants only. */
-static bool is_easy_view(const kva_node *p) {
-  if (kva_is(p, KVA_OP_reshape)) return all_constant(p->results[0].type) && all_constant(kva_operand_type(p, 0));
-  return keeps_innermost(p);
+/* Kernels that read a streamed operand one element at a time, not in lanes. */
+static bool streams_scalars(const kva_node *tile) {
+  if (kva_is(tile, KVA_OP_matmul)) return !((const kva_matmul_attrs *)tile->attrs)->transpose_a;
+  return kva_is(tile, KVA_OP_conv) || kva_is(tile, KVA_OP_conv_input_grad);
 }
 
-static bool may_feed_tile(const kva_node *p, tile_part part) {
+/* Views that leave the innermost axis contiguous. A reshape divides indices, which inner loops do by constants only, and
+ * lanes not at all: their axis must stay whole. */
+static bool is_easy_view(const kva_node *p, const kva_node *tile, tile_part part) {
+  if (!kva_is(p, KVA_OP_reshape)) return keeps_innermost(p);
+  const kva_type *from = kva_operand_type(p, 0), *to = p->results[0].type;
+  if (!all_constant(from) || !all_constant(to)) return false;
+  if (part == PART_STREAMED && streams_scalars(tile)) return true;
+  return from->rank > 0 && to->rank > 0 && from->dims[from->rank - 1] == to->dims[to->rank - 1];
+}
+
+static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part part) {
   if (p->n_results != 1) return false;
-  if (is_easy_view(p)) return true;
+  if (is_easy_view(p, tile, part)) return true;
   bool cheap = (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP);
   return part == PART_PACKED && cheap && full_operands(p) <= 1;
 }
@@ -385,7 +395,7 @@ static bool may_feed_tile(const kva_node *p, tile_part part) {
 static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
   tile_part part;
   if (role_of(p) != ROLE_ELEMENT || !part_of_consumers(f, p, g, &part)) return false;
-  return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, part);
+  return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, g->tile, part);
 }
 
 /* ---- joining
@@ -417,7 +427,7 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (g->n_nodes >= MAX_GROUP || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
   tile_part part = PART_EPILOGUE;
   if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
-  if (part != PART_EPILOGUE) return is_easy_view(p);
+  if (part != PART_EPILOGUE) return is_easy_view(p, g->tile, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
 
@@ -465,8 +475,7 @@ static group *open_group(fuse *f, kva_node *root) {
 
 /* Gives the group its own copy of p; other users keep the original. */
 static kva_node *copy_into_group(fuse *f, kva_node *p, const group *g) {
-  kva_value *operands[4];
-  if (p->n_operands > 4) return NULL;
+  kva_value *operands[MAX_COPIED_OPERANDS];
   for (uint32_t i = 0; i < p->n_operands; i++) operands[i] = p->operands[i].value;
   kva_node *copy = kva_node_create(p->graph, p->next, p->op, p->n_operands, operands, 1, p->attrs, p->loc);
   copy->results[0].type = p->results[0].type;
@@ -480,22 +489,39 @@ static kva_node *copy_into_group(fuse *f, kva_node *p, const group *g) {
   return copy;
 }
 
-static bool absorb_producers(fuse *f, group *g, const kva_node *c) {
+static kva_node *free_producer(const fuse *f, const kva_node *c, uint32_t operand) {
+  kva_node *p = c->operands[operand].value ? c->operands[operand].value->def : NULL;
+  return p && p->graph == c->graph && !info(f, p)->group ? p : NULL;
+}
+
+static bool join_producers(fuse *f, group *g) {
   bool grew = false;
-  for (uint32_t i = 0; i < c->n_operands; i++) {
-    kva_node *p = c->operands[i].value ? c->operands[i].value->def : NULL;
-    if (!p || info(f, p)->group || p->graph != c->graph) continue;
-    if (may_join(f, p, g)) {
+  for (uint32_t k = 0; k < g->n_nodes; k++) {
+    const kva_node *c = g->nodes[k];
+    for (uint32_t i = 0; i < c->n_operands; i++) {
+      kva_node *p = free_producer(f, c, i);
+      if (!p || !may_join(f, p, g)) continue;
       add_to_group(f, g, p);
-      grew = true;
-    } else if (used_outside(f, p, g) && may_copy(f, p, g)) {
-      kva_node *copy = copy_into_group(f, p, g);
-      if (!copy) continue;
-      add_to_group(f, g, copy);
       grew = true;
     }
   }
   return grew;
+}
+
+/* The last one first: whoever else in the group would read a producer has joined or been copied by then, so that one
+ * copy serves all. */
+static bool copy_last_producer(fuse *f, group *g) {
+  kva_node *last = NULL;
+  for (uint32_t k = 0; k < g->n_nodes; k++) {
+    const kva_node *c = g->nodes[k];
+    for (uint32_t i = 0; i < c->n_operands; i++) {
+      kva_node *p = free_producer(f, c, i);
+      if (!p || (last && info(f, p)->position <= info(f, last)->position)) continue;
+      if (p->n_operands <= MAX_COPIED_OPERANDS && used_outside(f, p, g) && may_copy(f, p, g)) last = p;
+    }
+  }
+  if (last) add_to_group(f, g, copy_into_group(f, last, g));
+  return last != NULL;
 }
 
 static void grow(fuse *f, group *g) {
@@ -509,11 +535,9 @@ static void grow(fuse *f, group *g) {
     }
     return;
   }
-  bool grew = true;
-  while (grew) {
-    grew = false;
-    for (uint32_t k = 0; k < g->n_nodes; k++) grew |= absorb_producers(f, g, g->nodes[k]);
-  }
+  do {
+    while (join_producers(f, g)) continue;
+  } while (copy_last_producer(f, g));
 }
 
 /* ---- outlining

@@ -38,7 +38,8 @@ static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
 static kva_state *new_state(kva_builder *b, const char *name, const kva_type *type, kva_state_kind kind) {
   const kva_state *taken = kva_module_find_state(b->m, name);
   if (taken) {
-    (void)kva_error(b->m->diag, &taken->loc, "the model already has a state '%s', a name that training needs; rename it", name);
+    (void)kva_error(b->m->diag, &taken->loc,
+                    "the model already has a state '%s', a name that training needs; rename it", name);
     b->failed = true;
   }
   return kva_state_create(b->m, name, type, kind);

@@ -15,14 +15,16 @@ const kva_verb kva_verb_show = {
     "  plan     parameters, FLOPs, memory by category, kernels; allocates and compiles nothing\n"
     "  kernels  kernel IR of every step, scheduled\n"
     "  llvm     LLVM IR\n"
-    "  asm      assembly\n\n"
+    "  asm      assembly\n"
+    "  ptx      code for an NVIDIA GPU, every distinct kernel once\n\n"
     "Examples:\n"
     "  kvasir show models/lm.kv -D preset=19B --train --stage=plan\n"
-    "  kvasir show model.onnx --stage=graph --format=dot | dot -Tsvg > model.svg",
+    "  kvasir show model.onnx --stage=graph --format=dot | dot -Tsvg > model.svg\n"
+    "  kvasir show model.onnx --stage=ptx --arch=sm_90a > model.ptx",
     run};
 
 typedef struct show_options {
-  const char *stage, *format, *cpu, *print_after;
+  const char *stage, *format, *cpu, *arch, *print_after;
   bool train, timing;
   kva_strings defines, pins;
 } show_options;
@@ -50,28 +52,63 @@ static kva_status show_plans(kva_module *m, kva_arena *arena) {
   return KVA_OK;
 }
 
-static kva_status show_kernels(kva_module *m, kva_arena *arena, const char *cpu, kva_diag *diag) {
-  kva_codegen *cg;
-  KVA_TRY(kva_codegen_create(&(kva_target_options){.cpu = cpu, .opt_level = 2}, diag, &cg));
+typedef kva_status (*kernel_visitor)(kva_codegen *cg, kva_arena *arena, const kva_kernel *k);
+
+static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, const char *function,
+                            kernel_visitor visit, bool titles) {
   const kva_target *target = kva_codegen_target(cg);
-  kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < m->functions.len && status == KVA_OK; i++) {
-    kva_memory_plan *plan;
-    status = kva_plan(m, m->functions.data[i], arena, &plan);
-    for (uint32_t k = 0; status == KVA_OK && k < plan->steps.len; k++) {
-      if (!plan->steps.data[k].node) continue;
-      kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
-      if (!kernel) {
-        status = KVA_UNSUPPORTED;
-        break;
-      }
-      kva_codegen_schedule_cpu(kernel, target);
-      kva_text text = {0};
-      kva_kernel_print(kernel, &text);
-      printf("// %s step %u\n%s\n", m->functions.data[i]->name, k, text.data);
-      kva_text_free(&text);
-    }
+  for (uint32_t k = 0; k < plan->steps.len; k++) {
+    if (!plan->steps.data[k].node) continue;
+    kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
+    if (!kernel) return KVA_UNSUPPORTED;
+    kva_codegen_schedule(kernel, target);
+    if (titles) printf("// %s step %u\n", function, k);
+    KVA_TRY(visit(cg, arena, kernel));
   }
+  return KVA_OK;
+}
+
+static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kernel_visitor visit, bool titles) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_memory_plan *plan;
+    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
+    KVA_TRY(each_step(cg, arena, plan, m->functions.data[i]->name, visit, titles));
+  }
+  return KVA_OK;
+}
+
+static kva_status print_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k) {
+  (void)cg, (void)arena;
+  kva_text text = {0};
+  kva_kernel_print(k, &text);
+  printf("%s\n", text.data);
+  kva_text_free(&text);
+  return KVA_OK;
+}
+
+static kva_status add_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k) {
+  const kva_expr *const *symbols;
+  int32_t number;
+  uint32_t n = kva_codegen_symbols(k, arena, &symbols);
+  return kva_codegen_add(cg, k, n, symbols, &number);
+}
+
+static kva_status print_code(kva_codegen *cg, const char *kind) {
+  char *data;
+  size_t size;
+  KVA_TRY(kva_codegen_emit(cg, kind, &data, &size));
+  fwrite(data, 1, size, stdout);
+  free(data);
+  return KVA_OK;
+}
+
+static kva_status show_kernels(kva_module *m, kva_arena *arena, const show_options *o, kva_diag *diag) {
+  bool ptx = !strcmp(o->stage, "ptx");
+  kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
+  kva_codegen *cg;
+  KVA_TRY(kva_codegen_create(&target, diag, &cg));
+  kva_status status = each_kernel(cg, arena, m, ptx ? add_kernel : print_kernel, !ptx);
+  if (ptx && status == KVA_OK) status = print_code(cg, "ptx");
   kva_codegen_destroy(cg);
   return status;
 }
@@ -80,13 +117,7 @@ static kva_status show_code(kva_module *m, const show_options *o, const char *ki
   kva_compiled *c;
   kva_compile_options options = {.train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}};
   KVA_TRY(kva_compile(m, &options, diag, &c));
-  char *data;
-  size_t size;
-  kva_status status = kva_codegen_emit(c->cg, kind, &data, &size);
-  if (status == KVA_OK) {
-    fwrite(data, 1, size, stdout);
-    free(data);
-  }
+  kva_status status = print_code(c->cg, kind);
   kva_compiled_destroy(c);
   return status;
 }
@@ -107,8 +138,8 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
   kva_status status = KVA_OK;
   if (!strcmp(o->stage, "plan"))
     status = show_plans(*m, arena);
-  else if (!strcmp(o->stage, "kernels"))
-    status = show_kernels(*m, arena, o->cpu, diag);
+  else if (!strcmp(o->stage, "kernels") || !strcmp(o->stage, "ptx"))
+    status = show_kernels(*m, arena, o, diag);
   else
     print_graph(*m, o->format);
   kva_arena_destroy(arena);
@@ -125,19 +156,20 @@ static int run(int argc, char **argv) {
   show_options o = {.stage = "graph", .format = "text"};
   const kva_option options[] = {
       {"--stage", NULL, "STAGE", KVA_OPTION_STRING, &o.stage,
-       "source, graph (default), fused, plan, kernels, llvm, asm"},
+       "source, graph (default), fused, plan, kernels, llvm, asm, ptx"},
       {"--format", NULL, "FORMAT", KVA_OPTION_STRING, &o.format, "of graphs: text (default) or dot"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
+      {"--arch", NULL, "NAME", KVA_OPTION_STRING, &o.arch, "the GPU of --stage=ptx (sm_80) or kernels: sm_80 to sm_90a"},
       {"--print-after", NULL, "PASS", KVA_OPTION_STRING, &o.print_after, "also print after a pass, or \"all\""},
       {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what every pass took"},
   };
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_show, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0) return code;
-  static const char *const stages[] = {"source", "graph", "fused", "plan", "kernels", "llvm", "asm", NULL};
+  static const char *const stages[] = {"source", "graph", "fused", "plan", "kernels", "llvm", "asm", "ptx", NULL};
   static const char *const formats[] = {"text", "dot", NULL};
   if (n == 0 || !is_one_of(o.stage, stages) || !is_one_of(o.format, formats)) {
     fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n",

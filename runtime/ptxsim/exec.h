@@ -124,6 +124,7 @@ void kva_ptx_async_drain(ptx_warp *w, uint32_t groups_left);
 void kva_ptx_exec_mov_pred(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_mov32(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_mov64(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_widen(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_pack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_unpack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask);

@@ -109,6 +109,8 @@ struct ptx_ins {
   uint8_t bytes;       /* of one element in memory */
   uint8_t n;           /* elements in list */
   uint8_t sub;         /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
+  bool hidden;         /* part of the next instruction: not counted */
+  bool relocate;       /* imm counts from the start of dynamic shared memory */
   bool flag;           /* strong memory access, uniform branch, aligned barrier, transposed matrix */
   uint32_t guard;      /* predicate operand or PTX_NONE */
   uint32_t dst, dst2;  /* slots (byte offsets in the register file), or predicate indices */
@@ -123,7 +125,7 @@ struct ptx_ins {
 
 typedef struct ptx_constant {
   uint32_t slot;
-  bool wide;
+  bool wide, relocate; /* relocate: counts from the start of dynamic shared memory */
   uint64_t bits;
 } ptx_constant;
 
@@ -175,7 +177,7 @@ struct ptx_operand {
   uint64_t bits;
   ptx_special special;
   ptx_space space;
-  bool negated, has_symbol;
+  bool negated, has_symbol, relocate;
   const char *name; /* label, register */
   const ptx_operand *items;
   uint32_t n_items;
@@ -196,6 +198,11 @@ typedef struct ptx_statement {
   uint32_t line, column;
 } ptx_statement;
 
+typedef struct ptx_branch_targets {
+  const char **names;
+  uint32_t n;
+} ptx_branch_targets;
+
 /* Builds one kernel. */
 typedef struct ptx_builder {
   kva_ptx_module *module;
@@ -204,17 +211,19 @@ typedef struct ptx_builder {
   kva_arena *arena;
   KVA_VEC(ptx_ins) ins;
   KVA_VEC(const char *) targets; /* of branches, parallel to ins: label names or NULL */
-  kva_map *constants;
+  kva_map *constants; /* value to index in the kernel's constants + 1 */
+  kva_map *tables;    /* label to ptx_branch_targets */
 } ptx_builder;
 
 uint32_t kva_ptx_new_slot(ptx_builder *b, bool wide);
+bool kva_ptx_knows(const char *base); /* is there an instruction of this name? */
 /* Errors at a place of the text. */
 kva_status kva_ptx_error_at(const kva_ptx_module *module, kva_diag *diag, kva_status status, uint32_t line,
                             uint32_t column, const char *fmt, ...) KVA_PRINTF(6, 7);
 /* Appends the statement's instruction. */
 KVA_MUST_USE kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s);
-/* Sets target and reconvergence of every branch; needs resolved targets. */
-KVA_MUST_USE kva_status kva_ptx_build_cfg(kva_ptx_kernel *kernel, kva_arena *arena);
+/* Sets the reconvergence of every branch; needs resolved targets. */
+void kva_ptx_build_cfg(kva_ptx_kernel *kernel, kva_arena *arena);
 
 /* ---- tables of instruction forms ----------------------------------------------------------------------------------- */
 

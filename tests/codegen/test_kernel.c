@@ -503,6 +503,31 @@ static void test_equal_kernels(void **state) {
   jit_destroy(&j);
 }
 
+/* Beside a nest with work, one whose extent 0 is a constant: nothing may divide by it. */
+static void test_empty_nest(void **state) {
+  (void)state;
+  jit j = jit_create("empty");
+  const kva_expr *n = kva_expr_symbol(j.exprs, "N"), *none = jit_const(&j, 0);
+  kva_kbuf *px = param(&j, "x", KVA_F32, n), *pz = param(&j, "z", KVA_F32, n), *pe = param(&j, "e", KVA_F32, none);
+  kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_MAP, n, "i");
+  kva_k_store(j.kb, pz, i->var, kva_k_load(j.kb, px, i->var));
+  kva_k_loop_end(j.kb, i);
+  kva_kloop *rows = kva_k_loop_begin(j.kb, KVA_K_MAP, n, "r");
+  kva_kloop *empty = kva_k_loop_begin(j.kb, KVA_K_MAP, none, "e");
+  kva_kloop *columns = kva_k_loop_begin(j.kb, KVA_K_MAP, n, "c");
+  const kva_expr *at = kva_expr_add(j.exprs, kva_expr_mul(j.exprs, columns->var, n), rows->var);
+  kva_k_store(j.kb, pe, kva_expr_add(j.exprs, at, empty->var), kva_k_load(j.kb, px, columns->var));
+  kva_k_loop_end(j.kb, columns);
+  kva_k_loop_end(j.kb, empty);
+  kva_k_loop_end(j.kb, rows);
+  jit_compile(&j, false, 1, &n);
+  fill();
+  int64_t symbols[] = {77};
+  jit_run(&j, (void *[]){x, out, NULL}, symbols, grid_for(&j, "N", 77));
+  for (int64_t k = 0; k < 77; k++) assert_float_equal(out[k], x[k], 0);
+  jit_destroy(&j);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_remainders),    cmocka_unit_test(test_symbolic),
@@ -512,7 +537,7 @@ int main(void) {
       cmocka_unit_test(test_strict_order),  cmocka_unit_test(test_softmax),
       cmocka_unit_test(test_scan),          cmocka_unit_test(test_gather),
       cmocka_unit_test(test_types),         cmocka_unit_test(test_dependent_nests),
-      cmocka_unit_test(test_equal_kernels),
+      cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,6 @@
 /* Compiled code against the reference, for every operator in every dtype: on the host's vectors and on 256-bit ones.
  * Gradients: tests/ops/test_ref_cases.c; all at once: kvasir ops --verify. */
+#include "codegen/codegen.h"
 #include "tools/verify/verify.h"
 
 #include <setjmp.h>
@@ -18,7 +19,8 @@ static void check(kva_verify_options options, bool complete) {
   for (uint32_t i = 0; complete && i < report.n; i++) {
     const kva_verify_row *row = &report.rows[i];
     if (row->op->lower_kind == KVA_LOWER_NONE) continue;
-    if (row->missing || !row->compiled) fail_msg("kv.%s: no case in some dtype (set 0x%x)", row->op->name, row->missing);
+    if (row->missing || !row->compiled)
+      fail_msg("kv.%s: no case in some dtype (set 0x%x)", row->op->name, row->missing);
   }
   kva_verify_free(&report);
   kva_diag_destroy(diag);
@@ -32,7 +34,7 @@ static void test_host(void **state) {
 static void test_avx2(void **state) {
   (void)state;
   kva_target_options target = {.cpu = "x86-64-v3", .opt_level = 2};
-  check((kva_verify_options){.target = &target, .no_gradients = true}, false);
+  check((kva_verify_options){.run_user = &target, .no_gradients = true}, false);
 }
 
 static void test_unknown_operator(void **state) {

@@ -6,9 +6,9 @@
  *   #=== after
  *   ...
  *
- * or, where the pass must refuse, `#=== error` and its messages. KVA_UPDATE=1 rewrites what follows `after` and `error`.
- * Beside the text, every case is checked for meaning: where the pass keeps it, the reference agrees before and after (and for
- * fuse and plan compiled code does); a second run of a pass changes nothing.
+ * or, where the pass must refuse, `#=== error` and its messages. KVA_UPDATE=1 rewrites what follows `after` and
+ * `error`. Beside the text, every case is checked for meaning: where the pass keeps it, the reference agrees before and
+ * after (and for fuse and plan compiled code does); a second run of a pass changes nothing.
  *
  * fold, simplify, cse, dce    the pass alone, then dce
  * fuse                        the pass alone
@@ -36,7 +36,8 @@ typedef struct golden_file {
   golden_case cases[64];
 } golden_file;
 
-/* ---- files --------------------------------------------------------------------------------------------------------- */
+/* ---- files ---------------------------------------------------------------------------------------------------------
+ */
 
 static char *read_text(const char *path) {
   FILE *in = fopen(path, "rb");
@@ -76,7 +77,8 @@ static void parse_file(golden_file *g) {
   }
 }
 
-/* ---- passes -------------------------------------------------------------------------------------------------------- */
+/* ---- passes --------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct outcome {
   kva_status status;
@@ -95,7 +97,11 @@ static kva_pass pass_named(const char *name) {
   static const struct {
     const char *name;
     kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse}, {"dce", kva_opt_dce}, {"fuse", kva_fuse}};
+  } rows[] = {{"fold", kva_opt_fold},
+              {"simplify", kva_opt_simplify},
+              {"cse", kva_opt_cse},
+              {"dce", kva_opt_dce},
+              {"fuse", kva_fuse}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
   return NULL;
@@ -132,7 +138,8 @@ static kva_status differentiate(kva_module *m) {
   return kva_optimize(m, &(kva_pass_options){.verify = true});
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------------------- */
+/* ---- plans ----------------------------------------------------------------------------------------------------------
+ */
 
 static void print_buffer(const kva_memory_plan *p, int32_t i, kva_text *out) {
   static const char *const places[] = {"input", "output", "state", "const", "temp"};
@@ -171,16 +178,23 @@ static kva_status plan(kva_module *m, kva_text *out) {
   return KVA_OK;
 }
 
-/* ---- checking ------------------------------------------------------------------------------------------------------- */
+/* ---- checking -------------------------------------------------------------------------------------------------------
+ */
 
-static bool is(const golden_file *g, const char *pass) { return !strcmp(g->pass, pass); }
+static bool is(const golden_file *g, const char *pass) {
+  return !strcmp(g->pass, pass);
+}
 
 static outcome run(const golden_file *g, const golden_case *c, kva_module *m) {
   outcome o = {0};
-  if (is(g, "plan")) o.status = plan(m, &o.text);
-  else if (is(g, "autodiff")) o.status = differentiate(m);
-  else if (is(g, "train")) o.status = kva_make_training(m, &(kva_pass_options){.verify = true});
-  else o.status = run_pass(g, c, m);
+  if (is(g, "plan"))
+    o.status = plan(m, &o.text);
+  else if (is(g, "autodiff"))
+    o.status = differentiate(m);
+  else if (is(g, "train"))
+    o.status = kva_make_training(m, &(kva_pass_options){.verify = true});
+  else
+    o.status = run_pass(g, c, m);
   if (o.status == KVA_OK && !is(g, "plan")) kva_module_print(m, &o.text);
   for (size_t i = 0; o.status != KVA_OK && i < kva_diag_count(m->diag); i++)
     kva_text_add(&o.text, "%s\n", kva_diag_message(m->diag, i, NULL, NULL));
@@ -195,7 +209,8 @@ static void check_compiled(const golden_file *g, const golden_case *c, const eva
     fail_msg("%s: '%s' does not compile", g->path, c->title);
   }
   evaluated after = evaluate_compiled(compiled, compiled->module->functions.data[0], sizes);
-  if (!evaluated_equal(c->title, compiled->module, before, &after, 1e-5)) fail_msg("%s: compiled code differs", g->path);
+  if (!evaluated_equal(c->title, compiled->module, before, &after, 1e-5))
+    fail_msg("%s: compiled code differs", g->path);
   evaluated_free(&after);
   kva_compiled_destroy(compiled);
   kva_diag_destroy(diag);
@@ -216,7 +231,8 @@ static kva_text check_case(const golden_file *g, golden_case *c, bool update) {
   evaluated before = {0};
   if (keeps_meaning) before = evaluate_reference(m, m->functions.data[0], sizes);
   outcome o = run(g, c, m);
-  if (update) c->is_error = o.status != KVA_OK;
+  if (update)
+    c->is_error = o.status != KVA_OK;
   else if (c->is_error != (o.status != KVA_OK) || !same_text(o.text.data, c->expected))
     fail_msg("%s: '%s':\nexpected %s:\n%s\nfound %s:\n%s", g->path, c->title, c->is_error ? "an error" : "success",
              c->expected, kva_status_name(o.status), o.text.data);
@@ -245,8 +261,8 @@ static void check_file(const char *path, const char *pass) {
   for (uint32_t i = 0; i < g->n; i++) {
     golden_case *c = &g->cases[i];
     kva_text found = check_case(g, c, update);
-    kva_text_add(&out, "#=== before: %s\n%s#=== %s\n%s%s", c->title, c->before, c->is_error ? "error" : "after", found.data,
-                 i + 1 < g->n ? "\n" : "");
+    kva_text_add(&out, "#=== before: %s\n%s#=== %s\n%s%s", c->title, c->before, c->is_error ? "error" : "after",
+                 found.data, i + 1 < g->n ? "\n" : "");
     kva_text_free(&found);
   }
   kva_diag *diag = kva_diag_create();
@@ -277,7 +293,8 @@ static void test_pass(void **state) {
   free(entries);
 }
 
-#define PASS(name) {name, test_pass, NULL, NULL, name}
+#define PASS(name) \
+  { name, test_pass, NULL, NULL, name }
 
 int main(void) {
   const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"), PASS("simplify"),

@@ -1,5 +1,6 @@
-/* The models that ship, small: every pass leaves a verified module whose dump reads back to itself, a second run of a pass
- * changes nothing, and what the module computes stays the same from the source to compiled code; so do gradients. */
+/* The models that ship, small: every pass leaves a verified module whose dump reads back to itself, a second run of a
+ * pass changes nothing, and what the module computes stays the same from the source to compiled code; so do gradients.
+ */
 #include "tests/support/evaluate.h"
 
 #include <setjmp.h>
@@ -25,7 +26,8 @@ static const setting settings[] = {
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift=false"},
 };
 
-/* ---- loading ------------------------------------------------------------------------------------------------------- */
+/* ---- loading -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_module *load(const setting *s, kva_diag *diag) {
   char path[64], text[128];
@@ -59,13 +61,18 @@ static void require(const setting *s, const char *what, kva_status status, kva_d
   fail_msg("%s <%s>: %s", s->model, s->defines, what);
 }
 
-/* ---- passes -------------------------------------------------------------------------------------------------------- */
+/* ---- passes --------------------------------------------------------------------------------------------------------
+ */
 
 static void check_settled(const setting *s, kva_module *m) {
   static const struct {
     const char *name;
     kva_pass run;
-  } passes[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse}, {"dce", kva_opt_dce}, {"raise", kva_raise}};
+  } passes[] = {{"fold", kva_opt_fold},
+                {"simplify", kva_opt_simplify},
+                {"cse", kva_opt_cse},
+                {"dce", kva_opt_dce},
+                {"raise", kva_raise}};
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
     bool changed = false;
     assert_int_equal(passes[i].run(m, &changed), KVA_OK);
@@ -79,9 +86,11 @@ static void check_fused(const setting *s, kva_module *m) {
   if (changed) fail_msg("%s <%s>: fuse is not done", s->model, s->defines);
 }
 
-static void check_same(const setting *s, const char *stage, kva_module *m, const char *function, const evaluated *expected) {
+static void check_same(const setting *s, const char *stage, kva_module *m, const char *function,
+                       const evaluated *expected) {
   evaluated found = evaluate_reference(m, kva_module_find_function(m, function), sizes);
-  if (!evaluated_equal(stage, m, expected, &found, 1e-5)) fail_msg("%s <%s>: %s, %s", s->model, s->defines, function, stage);
+  if (!evaluated_equal(stage, m, expected, &found, 1e-5))
+    fail_msg("%s <%s>: %s, %s", s->model, s->defines, function, stage);
   evaluated_free(&found);
 }
 

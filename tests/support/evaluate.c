@@ -5,7 +5,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-/* ---- values ------------------------------------------------------------------------------------------------------- */
+/* ---- values -------------------------------------------------------------------------------------------------------
+ */
 
 static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
   for (const eval_size *s = user; s && s->name; s++) {
@@ -27,13 +28,17 @@ static kva_wide *values_for(const kva_type *t, const char *name, const eval_size
   for (int64_t i = 0; i < w->n; i++) {
     uint32_t bits = kva_philox4x32((uint64_t)i, 0, key).v[0];
     double u = kva_uniform01(bits);
-    if (w->f) w->f[i] = kva_round_f64(t->dtype, positive ? u : 2 * u - 1);
-    else w->i[i] = t->dtype == KVA_BOOL ? bits & 1 : bits % EVAL_INTEGERS;
+    if (w->f)
+      w->f[i] = kva_round_f64(t->dtype, positive ? u : 2 * u - 1);
+    else
+      w->i[i] = t->dtype == KVA_BOOL ? bits & 1 : bits % EVAL_INTEGERS;
   }
   return w;
 }
 
-kva_wide *eval_state(const kva_state *s) { return values_for(s->type, s->name, NULL, s->kind == KVA_STATE_MOMENT); }
+kva_wide *eval_state(const kva_state *s) {
+  return values_for(s->type, s->name, NULL, s->kind == KVA_STATE_MOMENT);
+}
 
 kva_wide *eval_input(const kva_value *v, const eval_size *sizes) {
   assert_non_null(v->name);
@@ -68,19 +73,23 @@ static void print_module(kva_module *m) {
   kva_text_free(&text);
 }
 
-/* ---- reference ---------------------------------------------------------------------------------------------------- */
+/* ---- reference ----------------------------------------------------------------------------------------------------
+ */
 
-static kva_wide *live_state(void *user, kva_state *s) { return ((evaluated *)user)->states[s->id]; }
+static kva_wide *live_state(void *user, kva_state *s) {
+  return ((evaluated *)user)->states[s->id];
+}
 
 static void replace_states(evaluated *e, const kva_wide *const *states) {
   for (uint32_t i = 0; i < e->n_states; i++) {
     if (!states[i] || !e->states[i]) continue;
-    memcpy(e->states[i]->f ? (void *)e->states[i]->f : e->states[i]->i, states[i]->f ? (void *)states[i]->f : states[i]->i,
-           (size_t)states[i]->n * 8);
+    memcpy(e->states[i]->f ? (void *)e->states[i]->f : e->states[i]->i,
+           states[i]->f ? (void *)states[i]->f : states[i]->i, (size_t)states[i]->n * 8);
   }
 }
 
-evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes, const kva_wide *const *states) {
+evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
+                                  const kva_wide *const *states) {
   evaluated e = create(m, f->graph);
   if (states) replace_states(&e, states);
   uint32_t n = f->graph->inputs.len;
@@ -103,7 +112,8 @@ evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *si
   return evaluate_reference_from(m, f, sizes, NULL);
 }
 
-/* ---- compiled code -------------------------------------------------------------------------------------------------- */
+/* ---- compiled code --------------------------------------------------------------------------------------------------
+ */
 
 static kva_tensor to_tensor(const kva_wide *w) {
   kva_tensor t = {.dtype = w->dtype, .rank = (int32_t)w->rank};
@@ -168,7 +178,8 @@ evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_s
   return e;
 }
 
-/* ---- comparing ------------------------------------------------------------------------------------------------------ */
+/* ---- comparing ------------------------------------------------------------------------------------------------------
+ */
 
 static double largest(const kva_wide *w) {
   double m = 1;
@@ -193,8 +204,8 @@ static bool tensors_equal(const char *what, const char *name, const kva_wide *a,
   double bound = tolerance * largest(a);
   for (int64_t i = 0; i < a->n; i++) {
     if (same_element(a, b, i, bound)) continue;
-    fprintf(stderr, "%s: %s, element %lld of %lld: expected %.17g, found %.17g, tolerance %.3g\n", what, name, (long long)i,
-            (long long)a->n, kva_wide_get(a, i), kva_wide_get(b, i), a->f ? bound : 0);
+    fprintf(stderr, "%s: %s, element %lld of %lld: expected %.17g, found %.17g, tolerance %.3g\n", what, name,
+            (long long)i, (long long)a->n, kva_wide_get(a, i), kva_wide_get(b, i), a->f ? bound : 0);
     return false;
   }
   return true;
@@ -211,7 +222,8 @@ bool evaluated_equal(const char *what, const kva_module *m, const evaluated *exp
   }
   for (uint32_t i = 0; ok && i < expected->n_states; i++) {
     const kva_wide *a = expected->states[i], *b = i < found->n_states ? found->states[i] : NULL;
-    if (a && b) ok = tensors_equal(what, m->states.data[i]->name, a, b, tolerance);
+    if (a && b)
+      ok = tensors_equal(what, m->states.data[i]->name, a, b, tolerance);
     else if (a) {
       /* A pass may drop a write that changes nothing, and with it the last trace of the state. */
       kva_wide *initial = eval_state(m->states.data[i]);

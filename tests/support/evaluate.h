@@ -1,6 +1,6 @@
-/* Whole functions with state, evaluated by the reference and by compiled code: for tests that a transformation keeps the
- * meaning of a module. Inputs and states get values that depend on their names alone, so that every stage of a module sees
- * the same. Failures end the test with a message. */
+/* Whole functions with state, evaluated by the reference and by compiled code: for tests that a transformation keeps
+ * the meaning of a module. Inputs and states get values that depend on their names alone, so that every stage of a
+ * module sees the same. Failures end the test with a message. */
 #ifndef KVA_TESTS_SUPPORT_EVALUATE_H
 #define KVA_TESTS_SUPPORT_EVALUATE_H
 
@@ -23,7 +23,8 @@ enum { EVAL_INTEGERS = 3 };
 
 evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *sizes);
 /* The same from other values of states: states[id], or NULL for the usual one. */
-evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes, const kva_wide *const *states);
+evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
+                                  const kva_wide *const *states);
 /* Program `f->name` of a compiled module, through a session; f is the function of the compiled module. */
 evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_size *sizes);
 void evaluated_free(evaluated *e);

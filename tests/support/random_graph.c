@@ -21,18 +21,21 @@ typedef struct gen {
   kva_builder b;
   kva_arena *scratch;
   uint64_t draws;
-  KVA_VEC(item) items;      /* float values */
+  KVA_VEC(item) items; /* float values */
   KVA_VEC(kva_value *) bools;
-  kva_value *index;         /* integers that index any axis of extent 3 or more */
-  kva_dim base[4];          /* most shapes are broadcasts of this one */
+  kva_value *index; /* integers that index any axis of extent 3 or more */
+  kva_dim base[4];  /* most shapes are broadcasts of this one */
   uint32_t base_rank;
   kva_state *states[MAX_STATES];
   uint32_t n_states;
 } gen;
 
-/* ---- drawing ------------------------------------------------------------------------------------------------------- */
+/* ---- drawing -------------------------------------------------------------------------------------------------------
+ */
 
-static uint32_t draw(gen *g, uint32_t n) { return kva_philox4x32(g->draws++, 0, g->o->seed).v[0] % n; }
+static uint32_t draw(gen *g, uint32_t n) {
+  return kva_philox4x32(g->draws++, 0, g->o->seed).v[0] % n;
+}
 
 static int64_t extent(kva_dim d) {
   int64_t v;
@@ -91,7 +94,8 @@ static item pick_compatible(gen *g, const kva_type *t) {
   return (item){kva_const_scalar(&g->b, t->dtype, (double)draw(g, 5) / 2 - 1), 1};
 }
 
-/* ---- adding -------------------------------------------------------------------------------------------------------- */
+/* ---- adding --------------------------------------------------------------------------------------------------------
+ */
 
 static void add_item(gen *g, kva_value *v, double bound) {
   if (elements(v->type) > MAX_ELEMENTS || v->type->dtype != g->o->dtype) return;
@@ -104,8 +108,9 @@ static void add_item(gen *g, kva_value *v, double bound) {
 }
 
 static void add_unary(gen *g) {
-  static const kva_op_id ops[] = {KVA_OP_neg,  KVA_OP_abs,  KVA_OP_relu,     KVA_OP_tanh, KVA_OP_sigmoid, KVA_OP_silu,
-                                  KVA_OP_gelu, KVA_OP_erf,  KVA_OP_softplus, KVA_OP_sin,  KVA_OP_cos,     KVA_OP_stop_gradient};
+  static const kva_op_id ops[] = {KVA_OP_neg,      KVA_OP_abs,  KVA_OP_relu, KVA_OP_tanh,
+                                  KVA_OP_sigmoid,  KVA_OP_silu, KVA_OP_gelu, KVA_OP_erf,
+                                  KVA_OP_softplus, KVA_OP_sin,  KVA_OP_cos,  KVA_OP_stop_gradient};
   uint32_t k = draw(g, g->o->parameters ? 11 : 12);
   item x = pick(g);
   add_item(g, kva_build1(&g->b, ops[k], x.v), x.bound + 1);
@@ -138,7 +143,8 @@ static void add_where(gen *g) {
 }
 
 static void add_reduction(gen *g) {
-  static const kva_op_id ops[] = {KVA_OP_reduce_sum, KVA_OP_reduce_mean, KVA_OP_reduce_max, KVA_OP_reduce_min, KVA_OP_reduce_prod};
+  static const kva_op_id ops[] = {KVA_OP_reduce_sum, KVA_OP_reduce_mean, KVA_OP_reduce_max, KVA_OP_reduce_min,
+                                  KVA_OP_reduce_prod};
   item x = pick_rank(g, 1);
   if (!x.v) return;
   uint32_t rank = x.v->type->rank, n = 0, last = draw(g, 2), k = draw(g, g->o->parameters ? 2 : 5);
@@ -161,9 +167,12 @@ static void add_row(gen *g) {
   if (kind == 1) add_item(g, kva_build(&g->b, KVA_OP_log_softmax, 1, &x.v, &soft), 2 * x.bound + 6);
   if (kind < 2) return;
   item w = pick(g);
-  if (w.v->type->rank > rank || !broadcasts(w.v->type, x.v->type)) w = (item){kva_const_scalar(&g->b, g->o->dtype, 0.75), 1};
+  if (w.v->type->rank > rank || !broadcasts(w.v->type, x.v->type))
+    w = (item){kva_const_scalar(&g->b, g->o->dtype, 0.75), 1};
   for (uint32_t d = 1; d <= w.v->type->rank; d++)
-    if (w.v->type->dims[w.v->type->rank - d] != x.v->type->dims[rank - d] && !kva_expr_is(w.v->type->dims[w.v->type->rank - d], 1)) return;
+    if (w.v->type->dims[w.v->type->rank - d] != x.v->type->dims[rank - d] &&
+        !kva_expr_is(w.v->type->dims[w.v->type->rank - d], 1))
+      return;
   /* A large eps keeps rows of nearly equal elements from magnifying rounding. */
   kva_rms_norm_attrs norm = {.axis = axis, .eps = 0.01};
   kva_value *operands[] = {x.v, w.v};
@@ -285,7 +294,8 @@ static void add_matmul(gen *g) {
   if (rank == 2 && y.v->type->dims[rank - 2] == a->dims[a->rank - 1]) {
     add_item(g, kva_matmul(&g->b, x.v, y.v, false, false), x.bound * y.bound * (double)extent(a->dims[a->rank - 1]));
   } else {
-    add_item(g, kva_matmul(&g->b, x.v, x.v, !other, other), x.bound * x.bound * (double)extent(a->dims[a->rank - (other ? 1 : 2)]));
+    add_item(g, kva_matmul(&g->b, x.v, x.v, !other, other),
+             x.bound * x.bound * (double)extent(a->dims[a->rank - (other ? 1 : 2)]));
   }
 }
 
@@ -298,7 +308,8 @@ static void add_cumsum(gen *g) {
 
 static kva_value *rank4(gen *g, kva_value *v) {
   kva_dim dims[4];
-  for (uint32_t d = 0; d < 4; d++) dims[d] = d + v->type->rank < 4 ? kva_expr_const(g->m->exprs, 1) : v->type->dims[d + v->type->rank - 4];
+  for (uint32_t d = 0; d < 4; d++)
+    dims[d] = d + v->type->rank < 4 ? kva_expr_const(g->m->exprs, 1) : v->type->dims[d + v->type->rank - 4];
   return kva_reshape(&g->b, v, 4, dims);
 }
 
@@ -310,7 +321,10 @@ static void add_shift(gen *g) {
   kva_kv_shift_attrs a = {.time_axis = 1 + draw(g, 2), .boundary = boundaries[draw(g, 3)]};
   kva_dim heads = x.v->type->dims[a.time_axis == 1 ? 2 : 1], two[2] = {heads, kva_expr_const(g->m->exprs, 2)};
   kva_value *w = kva_expand(&g->b, kva_const_scalar(&g->b, g->o->dtype, 0.625), 2, two);
-  if (draw(g, 2)) w = kva_mul(&g->b, w, kva_build(&g->b, KVA_OP_iota, 0, NULL, &(kva_iota_attrs){.shape = {2, two}, .axis = 1, .dtype = g->o->dtype}));
+  if (draw(g, 2))
+    w = kva_mul(
+        &g->b, w,
+        kva_build(&g->b, KVA_OP_iota, 0, NULL, &(kva_iota_attrs){.shape = {2, two}, .axis = 1, .dtype = g->o->dtype}));
   kva_node *n = kva_build_node(&g->b, KVA_OP_kv_shift, 2, (kva_value *[]){x.v, w}, 2, &a);
   add_item(g, &n->results[0], 2 * x.bound);
   if (draw(g, 3) == 0) add_item(g, &n->results[1], x.bound);
@@ -321,7 +335,8 @@ static void add_attention(gen *g) {
   if (!x.v || !kva_expr_is_const(x.v->type->dims[x.v->type->rank - 1], NULL)) return;
   x.v = rank4(g, x.v);
   kva_attention_attrs a = {.causal = draw(g, 2), .window = draw(g, 3) ? 0 : 2};
-  kva_value *operands[] = {x.v, draw(g, 2) ? kva_build1(&g->b, KVA_OP_sin, x.v) : x.v, kva_build1(&g->b, KVA_OP_tanh, x.v)};
+  kva_value *operands[] = {x.v, draw(g, 2) ? kva_build1(&g->b, KVA_OP_sin, x.v) : x.v,
+                           kva_build1(&g->b, KVA_OP_tanh, x.v)};
   add_item(g, kva_build(&g->b, KVA_OP_attention, 3, operands, &a), 1);
 }
 
@@ -357,17 +372,19 @@ static void add_state_access(gen *g) {
   kva_build_node(&g->b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
 }
 
-/* ---- functions ------------------------------------------------------------------------------------------------------- */
+/* ---- functions
+ * ------------------------------------------------------------------------------------------------------- */
 
 typedef struct choice {
   void (*add)(gen *g);
   uint32_t weight;
 } choice;
 
-static const choice choices[] = {{add_unary, 6},  {add_binary, 8},  {add_quotient, 2}, {add_where, 2},  {add_reduction, 5},
-                                 {add_row, 4},    {add_reshape, 4}, {add_transpose, 4}, {add_slice, 3}, {add_expand, 2},
-                                 {add_pad, 3},    {add_concat, 2},  {add_gather, 2},   {add_matmul, 4}, {add_cumsum, 1},
-                                 {add_shift, 2},  {add_attention, 1}, {add_loss, 2},   {add_state_access, 4}};
+static const choice choices[] = {{add_unary, 6},     {add_binary, 8}, {add_quotient, 2},    {add_where, 2},
+                                 {add_reduction, 5}, {add_row, 4},    {add_reshape, 4},     {add_transpose, 4},
+                                 {add_slice, 3},     {add_expand, 2}, {add_pad, 3},         {add_concat, 2},
+                                 {add_gather, 2},    {add_matmul, 4}, {add_cumsum, 1},      {add_shift, 2},
+                                 {add_attention, 1}, {add_loss, 2},   {add_state_access, 4}};
 
 static void add_any(gen *g) {
   uint32_t total = 0, i = 0;
@@ -381,7 +398,8 @@ static void add_inputs(gen *g) {
   for (uint32_t i = 0; i < n; i++) {
     kva_dim dims[4];
     uint32_t skip = i ? draw(g, g->base_rank + 1) : 0, rank = g->base_rank - skip;
-    for (uint32_t d = 0; d < rank; d++) dims[d] = i && draw(g, 4) == 0 ? kva_expr_const(g->m->exprs, 1) : g->base[d + skip];
+    for (uint32_t d = 0; d < rank; d++)
+      dims[d] = i && draw(g, 4) == 0 ? kva_expr_const(g->m->exprs, 1) : g->base[d + skip];
     const kva_type *t = kva_type_tensor(g->m, g->o->dtype, rank, dims);
     add_item(g, kva_graph_add_input(g->f->graph, t, kva_arena_printf(g->m->arena, "x%u", i)), 1);
     kva_value *zero = kva_const_scalar(&g->b, g->o->dtype, 0);
@@ -450,8 +468,10 @@ kva_module *random_graph(const random_graph_options *options, kva_diag *diag) {
   add_inputs(&g);
   if (options->states || options->parameters) add_states(&g);
   for (uint32_t i = 0; i < options->nodes; i++) add_any(&g);
-  if (options->parameters) add_scalar_loss(&g);
-  else add_return(&g);
+  if (options->parameters)
+    add_scalar_loss(&g);
+  else
+    add_return(&g);
   bool ok = !g.b.failed && kva_module_verify(g.m) == KVA_OK;
   if (!ok) {
     kva_diag_print(diag, stderr);

@@ -8,10 +8,10 @@
 typedef struct random_graph_options {
   uint64_t seed;
   kva_dtype dtype;
-  uint32_t nodes;    /* operators drawn; each may build a few nodes */
-  bool states;       /* reads and writes states (their shapes are constant; without, extents may be symbols) */
-  bool parameters;   /* states are trained parameters, the function is "loss" with one scalar output, and the module has a
-                      * train block */
+  uint32_t nodes;  /* operators drawn; each may build a few nodes */
+  bool states;     /* reads and writes states (their shapes are constant; without, extents may be symbols) */
+  bool parameters; /* states are trained parameters, the function is "loss" with one scalar output, and the module has a
+                    * train block */
   const char *optimizer; /* of the train block */
   double clip;
 } random_graph_options;

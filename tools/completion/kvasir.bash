@@ -14,7 +14,7 @@ _kvasir_takes_value() { # _kvasir_takes_value TOOL VERB OPTION
 
 _kvasir_values() { # _kvasir_values OPTION WORD
   case $1 in
-    --stage) mapfile -t COMPREPLY < <(compgen -W "source graph fused plan kernels llvm asm" -- "$2") ;;
+    --stage) mapfile -t COMPREPLY < <(compgen -W "source graph fused plan kernels llvm asm ptx" -- "$2") ;;
     --format) mapfile -t COMPREPLY < <(compgen -W "text dot" -- "$2") ;;
     --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random" -- "$2") ;;
     --input | -i | --metrics | --report) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;

@@ -162,7 +162,8 @@ static void fill(const kva_case_operand *o, kva_wide *w, uint64_t stream) {
     else if (w->dtype == KVA_BOOL)
       w->i[i] = s ? v != 0 : kva_case_uniform((uint64_t)i, stream) < 0.5;
     else
-      w->i[i] = kva_wrap_i64(w->dtype, (int64_t)(s ? v : floor(lo + (hi - lo + 1) * kva_case_uniform((uint64_t)i, stream))));
+      w->i[i] =
+          kva_wrap_i64(w->dtype, (int64_t)(s ? v : floor(lo + (hi - lo + 1) * kva_case_uniform((uint64_t)i, stream))));
   }
 }
 
@@ -230,8 +231,8 @@ kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const k
 
 #define BIT(t) ((kva_dtype_set)1 << (t))
 static const kva_dtype_set floats = BIT(KVA_F32) | BIT(KVA_F64) | BIT(KVA_F16) | BIT(KVA_BF16);
-static const kva_dtype_set ints = BIT(KVA_I8) | BIT(KVA_I16) | BIT(KVA_I32) | BIT(KVA_I64) | BIT(KVA_U8) |
-                                  BIT(KVA_U16) | BIT(KVA_U32) | BIT(KVA_U64);
+static const kva_dtype_set ints =
+    BIT(KVA_I8) | BIT(KVA_I16) | BIT(KVA_I32) | BIT(KVA_I64) | BIT(KVA_U8) | BIT(KVA_U16) | BIT(KVA_U32) | BIT(KVA_U64);
 
 kva_dtype_set kva_case_op_dtypes(kva_op_id op) {
   uint32_t traits = kva_ops.ops[op]->traits;

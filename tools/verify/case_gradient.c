@@ -103,7 +103,7 @@ static kva_status slope_error(const backward *g, kva_wide *x, int64_t i, double 
                               double *out_error) {
   static const double steps[] = {1e-3, 1e-5};
   *out_error = INFINITY;
-  for (size_t k = 0; k < sizeof steps / sizeof *steps && *out_error > KVA_GRADIENT_TOLERANCE; k++) {
+  for (size_t k = 0; k<sizeof steps / sizeof *steps && * out_error> KVA_GRADIENT_TOLERANCE; k++) {
     double slope;
     KVA_TRY(difference(g, x, i, steps[k], &slope));
     double error = fabs(slope - found);

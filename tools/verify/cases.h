@@ -1,6 +1,6 @@
-/* Cases of operators and what runs them. A case is data: an operator, attributes as text, operands as shapes and ranges.
- * The same cases check the reference's gradients against finite differences and, through an executor, compiled code
- * against the reference.
+/* Cases of operators and what runs them. A case is data: an operator, attributes as text, operands as shapes and
+ * ranges. The same cases check the reference's gradients against finite differences and, through an executor, compiled
+ * code against the reference.
  *
  *   {.op = KVA_OP_concat, .attrs = "axis=1", .in = {{"B=2,3"}, {"B=2,1", -1, 1}}},
  *
@@ -26,8 +26,8 @@ typedef struct kva_case {
   kva_op_id op;
   const char *attrs;
   kva_case_operand in[KVA_CASE_OPERANDS];
-  kva_dtype dtype;   /* NONE: float */
-  bool no_gradient;  /* the values sit where the operator has none (kinks, duplicate indices), or take no dtype double */
+  kva_dtype dtype;  /* NONE: float */
+  bool no_gradient; /* the values sit where the operator has none (kinks, duplicate indices), or take no dtype double */
   bool first_result; /* gradients flow through result 0 only, by contract */
 } kva_case;
 
@@ -42,16 +42,19 @@ extern const kva_case_table kva_cases_nn;   /* contraction, windows, rows, langu
 
 /* A set of dtypes: bit (1 << dtype). */
 typedef uint32_t kva_dtype_set;
-static inline bool kva_dtype_in(kva_dtype_set set, kva_dtype t) { return set >> t & 1; }
-/* Dtypes that operand 0 of an operator may have, without those that are storage only (float8, four bits and less). Empty
- * where the row names no class. */
+static inline bool kva_dtype_in(kva_dtype_set set, kva_dtype t) {
+  return set >> t & 1;
+}
+/* Dtypes that operand 0 of an operator may have, without those that are storage only (float8, four bits and less).
+ * Empty where the row names no class. */
 kva_dtype_set kva_case_op_dtypes(kva_op_id op);
 /* Those that a case of the lists runs in; {NONE} where the operator's row names no class: the case decides. Explicit
  * values and ranges are for floats, or for the integers, that the case names; a case with neither runs in all. */
 kva_dtype_set kva_case_dtypes(const kva_case *c);
 
-/* Random shapes, axes and amounts for an operator in one dtype: number 0, 1, ... of a deterministic sequence, odd sizes,
- * size 1, size 0 where it is legal, broadcasting. Its strings live in `arena`. False: the operator has no generator. */
+/* Random shapes, axes and amounts for an operator in one dtype: number 0, 1, ... of a deterministic sequence, odd
+ * sizes, size 1, size 0 where it is legal, broadcasting. Its strings live in `arena`. False: the operator has no
+ * generator. */
 bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t number, kva_case *out_case);
 
 /* ---- building and running ---------------------------------------------------------------------------------------- */

@@ -53,7 +53,8 @@
 
 #define I64 KVA_I64
 /* Around the largest float8 numbers: ties, overflow, infinities. */
-#define F8_VALUES {"20", .values = "0,-0,240,-248,256,448,464,-465,480,57344,61439,-61440,65504,1e9,-1e9,nan,inf,-inf,1e-3"}
+#define F8_VALUES \
+  { "20", .values = "0,-0,240,-248,256,448,464,-465,480,57344,61439,-61440,65504,1e9,-1e9,nan,inf,-inf,1e-3" }
 
 static const kva_case cases[] = {
     {.op = KVA_OP_dims, .attrs = "values=3,5,8"},

@@ -1,13 +1,20 @@
 /* Cases of contraction, windows, rows, language models, randomness and optimisers. */
 #include "tools/verify/cases.h"
 
-#define SEGMENTS {"B,T", .dtype = KVA_I64, .values = "0,0,1,1,1,2,2,2,2,3"}
-#define LEFT_PAD {"B", .dtype = KVA_I64, .values = "2,0"}
-#define SEED     {"", .dtype = KVA_I64, .values = "123456789012345"}
-#define STEP     {"", .dtype = KVA_I64, .values = "3"}
-#define LR       {"", .lo = 0.01, .hi = 0.1}
-#define TABLE(shape)    {shape, .lo = -1, .hi = 1, .constant = true}
-#define POSITIVE(shape) {shape, .lo = 0.1, .hi = 2}
+#define SEGMENTS \
+  { "B,T", .dtype = KVA_I64, .values = "0,0,1,1,1,2,2,2,2,3" }
+#define LEFT_PAD \
+  { "B", .dtype = KVA_I64, .values = "2,0" }
+#define SEED \
+  { "", .dtype = KVA_I64, .values = "123456789012345" }
+#define STEP \
+  { "", .dtype = KVA_I64, .values = "3" }
+#define LR \
+  { "", .lo = 0.01, .hi = 0.1 }
+#define TABLE(shape) \
+  { shape, .lo = -1, .hi = 1, .constant = true }
+#define POSITIVE(shape) \
+  { shape, .lo = 0.1, .hi = 2 }
 
 static const kva_case cases[] = {
     /* matmul: plain, flags, batches that broadcast on either side, integers, nothing to sum */
@@ -33,12 +40,14 @@ static const kva_case cases[] = {
     {.op = KVA_OP_conv, .attrs = "group=4; pads=1,0", .in = {{"2,4,5"}, {"4,1,2"}}},
     {.op = KVA_OP_conv_input_grad, .attrs = "spatial=7", .in = {{"2,4,5"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_input_grad, .attrs = "strides=2; pads=1,1; spatial=8", .in = {{"2,4,4"}, {"4,3,3"}}},
-    {.op = KVA_OP_conv_input_grad, .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; spatial=6,7",
+    {.op = KVA_OP_conv_input_grad,
+     .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; spatial=6,7",
      .in = {{"2,6,3,3"}, {"6,2,3,2"}}},
     {.op = KVA_OP_conv_input_grad, .attrs = "spatial=7", .in = {{"N=0,4,5"}, {"4,3,3"}}},
     {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=1,1; strides=2,2", .in = {{"2,3,4,4"}, {"2,4,2,2"}}},
     {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=3", .in = {{"2,3,7"}, {"2,4,5"}}},
-    {.op = KVA_OP_conv_weight_grad, .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; kernel=3,2",
+    {.op = KVA_OP_conv_weight_grad,
+     .attrs = "strides=2,3; pads=0,1,2,1; dilations=1,2; group=2; kernel=3,2",
      .in = {{"2,4,6,7"}, {"2,6,3,3"}}},
 
     /* pools */
@@ -48,21 +57,27 @@ static const kva_case cases[] = {
     {.op = KVA_OP_max_pool, .attrs = "kernel=2", .in = {{"1,1,4", .values = "1,nan,1,1"}}, .no_gradient = true},
     {.op = KVA_OP_max_pool, .attrs = "kernel=2,2", .dtype = KVA_I8, .in = {{"1,2,3,3"}}},
     {.op = KVA_OP_max_pool, .attrs = "kernel=2,2; pads=1,1,1,1", .dtype = KVA_U8, .in = {{"1,2,3,3"}}},
-    {.op = KVA_OP_max_pool_grad, .attrs = "kernel=2,2; strides=2,1; pads=1,0,1,0; spatial=3,3",
+    {.op = KVA_OP_max_pool_grad,
+     .attrs = "kernel=2,2; strides=2,1; pads=1,0,1,0; spatial=3,3",
      .in = {{"1,2,2,2", .dtype = KVA_I64, .values = "1,1,3,8,10,11,12,17"}, {"1,2,2,2"}}},
-    {.op = KVA_OP_max_pool_grad, .attrs = "kernel=3; strides=3; spatial=6",
+    {.op = KVA_OP_max_pool_grad,
+     .attrs = "kernel=3; strides=3; spatial=6",
      .in = {{"1,2,2", .dtype = KVA_I64, .values = "-1,5,6,9"}, {"1,2,2"}}},
-    {.op = KVA_OP_max_pool_grad, .attrs = "kernel=2; spatial=4",
+    {.op = KVA_OP_max_pool_grad,
+     .attrs = "kernel=2; spatial=4",
      .in = {{"1,2,3", .dtype = KVA_I64, .values = "1,1,2,4,6,6"}, {"1,2,3"}}},
     {.op = KVA_OP_max_pool_grad, .attrs = "kernel=2; spatial=4", .in = {{"N=0,2,3", .dtype = KVA_I64}, {"N,2,3"}}},
     {.op = KVA_OP_avg_pool, .attrs = "kernel=3; strides=2; pads=1,1", .in = {{"N=2,C=3,7"}}},
-    {.op = KVA_OP_avg_pool, .attrs = "kernel=3; strides=2; pads=1,1; count_include_pad=1; ceil_mode=1",
+    {.op = KVA_OP_avg_pool,
+     .attrs = "kernel=3; strides=2; pads=1,1; count_include_pad=1; ceil_mode=1",
      .in = {{"N=2,C=3,6"}}},
     {.op = KVA_OP_avg_pool, .attrs = "kernel=2,3; strides=2,2; pads=1,1,0,1; ceil_mode=1", .in = {{"2,2,5,6"}}},
-    {.op = KVA_OP_avg_pool, .attrs = "kernel=2,2; dilations=2,3; pads=0,1,1,1; count_include_pad=1",
+    {.op = KVA_OP_avg_pool,
+     .attrs = "kernel=2,2; dilations=2,3; pads=0,1,1,1; count_include_pad=1",
      .in = {{"1,2,5,5"}}},
     {.op = KVA_OP_avg_pool_grad, .attrs = "kernel=3; strides=2; pads=1,1; spatial=7", .in = {{"2,3,4"}}},
-    {.op = KVA_OP_avg_pool_grad, .attrs = "kernel=3; strides=2; pads=1,1; count_include_pad=1; ceil_mode=1; spatial=6",
+    {.op = KVA_OP_avg_pool_grad,
+     .attrs = "kernel=3; strides=2; pads=1,1; count_include_pad=1; ceil_mode=1; spatial=6",
      .in = {{"2,3,4"}}},
     {.op = KVA_OP_avg_pool_grad, .attrs = "kernel=2,2; dilations=2,3; pads=0,1,1,1; spatial=5,5", .in = {{"1,2,4,4"}}},
 
@@ -108,16 +123,20 @@ static const kva_case cases[] = {
     {.op = KVA_OP_kv_shift_input_grad, .attrs = "time_axis=1", .in = {{"B=2,T=5,H=3,D=4"}, {"B,H,T,3"}, {"B,2,H,D"}}},
     {.op = KVA_OP_kv_shift_input_grad, .attrs = "boundary=edge", .in = {{"B=2,H=3,T=5,D=4"}, {"B,H,T,4"}}},
     {.op = KVA_OP_kv_shift_input_grad, .attrs = "boundary=keep", .in = {{"B=2,H=3,T=5,D=4"}, {"H,3,D"}}},
-    {.op = KVA_OP_kv_shift_input_grad, .attrs = "boundary=edge",
+    {.op = KVA_OP_kv_shift_input_grad,
+     .attrs = "boundary=edge",
      .in = {{"B=2,H=3,T=5,D=4"}, {"H,3"}, {"-"}, SEGMENTS, LEFT_PAD}},
     {.op = KVA_OP_kv_shift_input_grad, .in = {{"B=2,H=3,T=5,D=4"}, {"H,3"}, {"B,H,2,D"}, SEGMENTS, LEFT_PAD}},
     {.op = KVA_OP_kv_shift_input_grad, .attrs = "boundary=edge", .in = {{"1,2,T=25,3"}, {"2,20"}}},
     {.op = KVA_OP_kv_shift_weight_grad, .attrs = "weight_shape=H,2", .in = {{"B=2,H=3,T=5,D=4"}, {"B,H,T,D"}}},
-    {.op = KVA_OP_kv_shift_weight_grad, .attrs = "weight_shape=H,3,D; time_axis=1; boundary=keep",
+    {.op = KVA_OP_kv_shift_weight_grad,
+     .attrs = "weight_shape=H,3,D; time_axis=1; boundary=keep",
      .in = {{"B=2,T=5,H=3,D=4"}, {"B,T,H,D"}}},
-    {.op = KVA_OP_kv_shift_weight_grad, .attrs = "weight_shape=B,H,T,3; boundary=edge",
+    {.op = KVA_OP_kv_shift_weight_grad,
+     .attrs = "weight_shape=B,H,T,3; boundary=edge",
      .in = {{"B=2,H=3,T=5,D=4"}, {"B,H,T,D"}, {"-"}, SEGMENTS, LEFT_PAD}},
-    {.op = KVA_OP_kv_shift_weight_grad, .attrs = "weight_shape=H,3",
+    {.op = KVA_OP_kv_shift_weight_grad,
+     .attrs = "weight_shape=H,3",
      .in = {{"B=2,H=3,T=5,D=4"}, {"B,H,T,D"}, {"B,H,2,D"}, SEGMENTS}},
 
     /* rope: halves and pairs, part of the channels, tables with and without leading dimensions */
@@ -128,38 +147,72 @@ static const kva_case cases[] = {
 
     /* attention: causal, grouped heads, masks, windows, ALiBi, soft cap, rows that see nothing */
     {.op = KVA_OP_attention, .in = {{"B=2,H=2,T=3,8"}, {"B,H,S=5,8"}, {"B,H,S,6"}}, .first_result = true},
-    {.op = KVA_OP_attention, .attrs = "causal=1", .in = {{"B=2,4,T=5,8"}, {"B,2,T,8"}, {"B,2,T,8"}},
+    {.op = KVA_OP_attention,
+     .attrs = "causal=1",
+     .in = {{"B=2,4,T=5,8"}, {"B,2,T,8"}, {"B,2,T,8"}},
      .first_result = true},
-    {.op = KVA_OP_attention, .attrs = "causal=1; offset=S-T; window=3; softcap=2",
-     .in = {{"B=2,4,T=3,8"}, {"B,1,S=6,8"}, {"B,1,S,8"}, {"T,S", .dtype = KVA_BOOL},
+    {.op = KVA_OP_attention,
+     .attrs = "causal=1; offset=S-T; window=3; softcap=2",
+     .in = {{"B=2,4,T=3,8"},
+            {"B,1,S=6,8"},
+            {"B,1,S,8"},
+            {"T,S", .dtype = KVA_BOOL},
             {"4", .lo = 0.1, .hi = 1, .constant = true}},
      .first_result = true},
-    {.op = KVA_OP_attention, .attrs = "scale=0.3",
-     .in = {{"B=2,2,T=3,8"}, {"B,2,S=4,8"}, {"B,2,S,8"},
+    {.op = KVA_OP_attention,
+     .attrs = "scale=0.3",
+     .in = {{"B=2,2,T=3,8"},
+            {"B,2,S=4,8"},
+            {"B,2,S,8"},
             {"B,1,T,S", .values = "0,-inf,1,-1,-inf,-inf,-inf,-inf,0,0.5,-inf,2", .constant = true}},
      .first_result = true},
-    {.op = KVA_OP_attention, .attrs = "window=2", .in = {{"1,2,T=4,4"}, {"1,2,S=3,4"}, {"1,2,S,4"}},
+    {.op = KVA_OP_attention,
+     .attrs = "window=2",
+     .in = {{"1,2,T=4,4"}, {"1,2,S=3,4"}, {"1,2,S,4"}},
      .first_result = true},
-    {.op = KVA_OP_attention_grad_q, .attrs = "causal=1; softcap=2",
+    {.op = KVA_OP_attention_grad_q,
+     .attrs = "causal=1; softcap=2",
      .in = {{"B=2,4,T=5,8"}, {"B,2,T,8"}, {"B,2,T,6"}, {"-"}, {"-"}, {"B,4,T,6"}, {"B,4,T", 2, 3}, {"B,4,T,6"}}},
-    {.op = KVA_OP_attention_grad_kv, .attrs = "causal=1; softcap=2",
+    {.op = KVA_OP_attention_grad_kv,
+     .attrs = "causal=1; softcap=2",
      .in = {{"B=2,4,T=5,8"}, {"B,2,T,8"}, {"B,2,T,6"}, {"-"}, {"-"}, {"B,4,T,6"}, {"B,4,T", 2, 3}, {"B,4,T,6"}}},
-    {.op = KVA_OP_attention_grad_q, .in = {{"1,1,T=2,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"},
-                                           {"1,1,T", 2, 3}, {"1,1,T,4"}}},
-    {.op = KVA_OP_attention_grad_kv, .in = {{"1,1,T=2,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"},
-                                            {"1,1,T", 2, 3}, {"1,1,T,4"}}},
-    {.op = KVA_OP_attention_grad_q, .attrs = "window=2",
-     .in = {{"1,2,T=3,4"}, {"1,2,S=4,4"}, {"1,2,S,4"}, {"T,S", .dtype = KVA_BOOL}, POSITIVE("2"), {"1,2,T,4"},
-            {"1,2,T", .values = "2,-inf,3"}, {"1,2,T,4"}}},
-    {.op = KVA_OP_attention_grad_kv, .attrs = "window=2",
-     .in = {{"1,2,T=3,4"}, {"1,2,S=4,4"}, {"1,2,S,4"}, {"T,S", .dtype = KVA_BOOL}, POSITIVE("2"), {"1,2,T,4"},
-            {"1,2,T", .values = "2,-inf,3"}, {"1,2,T,4"}}},
+    {.op = KVA_OP_attention_grad_q,
+     .in = {{"1,1,T=2,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"}, {"1,1,T", 2, 3}, {"1,1,T,4"}}},
+    {.op = KVA_OP_attention_grad_kv,
+     .in = {{"1,1,T=2,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"}, {"1,1,T", 2, 3}, {"1,1,T,4"}}},
+    {.op = KVA_OP_attention_grad_q,
+     .attrs = "window=2",
+     .in = {{"1,2,T=3,4"},
+            {"1,2,S=4,4"},
+            {"1,2,S,4"},
+            {"T,S", .dtype = KVA_BOOL},
+            POSITIVE("2"),
+            {"1,2,T,4"},
+            {"1,2,T", .values = "2,-inf,3"},
+            {"1,2,T,4"}}},
+    {.op = KVA_OP_attention_grad_kv,
+     .attrs = "window=2",
+     .in = {{"1,2,T=3,4"},
+            {"1,2,S=4,4"},
+            {"1,2,S,4"},
+            {"T,S", .dtype = KVA_BOOL},
+            POSITIVE("2"),
+            {"1,2,T,4"},
+            {"1,2,T", .values = "2,-inf,3"},
+            {"1,2,T,4"}}},
 
     /* nothing to look for, nothing to look at */
     {.op = KVA_OP_attention, .in = {{"1,2,T=0,4"}, {"1,2,S=3,4"}, {"1,2,S,4"}}, .first_result = true},
     {.op = KVA_OP_attention, .in = {{"1,2,3,4"}, {"1,2,S=0,4"}, {"1,2,S,4"}}, .first_result = true},
     {.op = KVA_OP_attention_grad_q,
-     .in = {{"1,1,T=2,4"}, {"1,1,S=0,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"}, {"1,1,T", .values = "-inf"}, {"1,1,T,4"}}},
+     .in = {{"1,1,T=2,4"},
+            {"1,1,S=0,4"},
+            {"1,1,S,4"},
+            {"-"},
+            {"-"},
+            {"1,1,T,4"},
+            {"1,1,T", .values = "-inf"},
+            {"1,1,T,4"}}},
     {.op = KVA_OP_attention_grad_kv,
      .in = {{"1,1,T=0,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T,4"}, {"1,1,T", 2, 3}, {"1,1,T,4"}}},
 
@@ -175,8 +228,9 @@ static const kva_case cases[] = {
     {.op = KVA_OP_momentum, .in = {{"7"}, {"7"}, {"7"}, LR}},
     {.op = KVA_OP_adagrad, .in = {{"7"}, {"7"}, POSITIVE("7"), LR}},
     {.op = KVA_OP_adagrad, .attrs = "eps=0.1", .in = {{"2,2"}, {"2,2"}, {"2,2", .values = "0"}, LR}},
-    {.op = KVA_OP_adamw, .in = {{"2,2"}, {"2,2"}, {"2,2", .values = "0"}, {"2,2", .values = "0"}, LR,
-                                {"", .dtype = KVA_I64, .values = "1"}}},
+    {.op = KVA_OP_adamw,
+     .in =
+         {{"2,2"}, {"2,2"}, {"2,2", .values = "0"}, {"2,2", .values = "0"}, LR, {"", .dtype = KVA_I64, .values = "1"}}},
     {.op = KVA_OP_sgd, .attrs = "weight_decay=0.1", .in = {{"3,5"}, {"3,5"}, LR}},
     {.op = KVA_OP_momentum, .attrs = "weight_decay=0.1", .in = {{"3,5"}, {"3,5"}, {"3,5"}, LR}},
     {.op = KVA_OP_momentum, .attrs = "nesterov=1; momentum=0.8", .in = {{"3,5"}, {"3,5"}, {"3,5"}, LR}},

@@ -134,8 +134,8 @@ static void load_inputs(run *r, kva_graph *g, const kva_wide *const *inputs) {
   }
 }
 
-kva_status kva_run_compiled(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
-                        kva_diag *diag) {
+kva_status kva_run_compiled(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
+                            kva_wide **outputs, kva_diag *diag) {
   run r = {.arena = kva_arena_create(), .m = m};
   kva_status status = kva_codegen_create(user, diag, &r.cg);
   if (status == KVA_OK) {

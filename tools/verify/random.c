@@ -108,7 +108,8 @@ static const kva_case *template_of(const kva_random *r) {
   return n ? found[r->number % n] : NULL;
 }
 
-/* A scalar operand of the template stays one: a step's number, a learning rate. What updates state does not broadcast. */
+/* A scalar operand of the template stays one: a step's number, a learning rate. What updates state does not broadcast.
+ */
 static bool elementwise(kva_random *r) {
   const kva_op_info *op = kva_ops.ops[r->c->op];
   const kva_case *from = template_of(r);

@@ -2,8 +2,9 @@
 #include "tools/verify/random.h"
 
 /* Every dtype that compiled code computes with, and the storage-only floats. */
-static const kva_dtype dtypes[] = {KVA_F32, KVA_F64, KVA_F16, KVA_BF16, KVA_I8,  KVA_I16,  KVA_I32,      KVA_I64,       KVA_U8,
-                                   KVA_U16, KVA_U32, KVA_U64, KVA_BOOL, KVA_F8E4M3FN, KVA_F8E4M3FNUZ, KVA_F8E5M2, KVA_F8E5M2FNUZ};
+static const kva_dtype dtypes[] = {KVA_F32,  KVA_F64,      KVA_F16,        KVA_BF16,   KVA_I8,        KVA_I16,
+                                   KVA_I32,  KVA_I64,      KVA_U8,         KVA_U16,    KVA_U32,       KVA_U64,
+                                   KVA_BOOL, KVA_F8E4M3FN, KVA_F8E4M3FNUZ, KVA_F8E5M2, KVA_F8E5M2FNUZ};
 enum { N_DTYPES = sizeof dtypes / sizeof *dtypes };
 
 static void random_cast(kva_random *r) {
@@ -30,7 +31,8 @@ static void random_bitcast(kva_random *r) {
 static void random_iota(kva_random *r) {
   kva_extents x = kva_random_extents(r, 1, KVA_RANDOM_RANK, true);
   kva_random_attrs(r, "shape=%s; axis=%d; dtype=%s", kva_extents_text(r, x),
-                   (int)kva_random_int(r, -(int64_t)x.rank, (int64_t)x.rank - 1), kva_dtype_name(dtypes[r->number % 12]));
+                   (int)kva_random_int(r, -(int64_t)x.rank, (int64_t)x.rank - 1),
+                   kva_dtype_name(dtypes[r->number % 12]));
 }
 
 static void random_dims(kva_random *r) {

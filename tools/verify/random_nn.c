@@ -123,7 +123,8 @@ static void random_cross_entropy(kva_random *r) {
 /* kv_shift and its gradients: x, then weights or, for theirs, the second factor; past. */
 static void random_kv_shift(kva_random *r) {
   static const char *const boundaries[] = {"zero", "keep", "edge"};
-  int64_t B = kva_random_int(r, 1, 2), T = kva_random_int(r, 1, 7), H = kva_random_int(r, 1, 3), D = kva_random_int(r, 1, 5);
+  int64_t B = kva_random_int(r, 1, 2), T = kva_random_int(r, 1, 7), H = kva_random_int(r, 1, 3),
+          D = kva_random_int(r, 1, 5);
   int64_t W = kva_random_int(r, 1, 4);
   int time_axis = (int)kva_random_int(r, 1, 2);
   kva_extents weights[] = {EXTENTS(H, W), EXTENTS(H, W, D), EXTENTS(B, H, T, W)};
@@ -155,8 +156,8 @@ static void random_attention(kva_random *r) {
   kva_random_operand(r, EXTENTS(B, kv_heads, S, Dv));
   r->c->first_result = true;
   r->c->no_gradient = large;
-  kva_random_attrs(r, "causal=%d; offset=%lld; window=%d", (int)kva_random_int(r, 0, 1), (long long)(S - T > 0 ? S - T : 0),
-                   (int)kva_random_int(r, 0, 3));
+  kva_random_attrs(r, "causal=%d; offset=%lld; window=%d", (int)kva_random_int(r, 0, 1),
+                   (long long)(S - T > 0 ? S - T : 0), (int)kva_random_int(r, 0, 3));
 }
 
 static void random_numbers(kva_random *r) {

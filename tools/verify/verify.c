@@ -65,11 +65,12 @@ typedef struct job {
 
 static void run_piece(void *ctx, int64_t begin, int64_t end) {
   job *j = ctx;
+  const kva_verify_options *o = j->w->options;
   for (int64_t piece = begin; piece < end; piece++) {
     for (int64_t k = piece; k < j->w->items.len; k += j->pieces) {
       item *i = &j->w->items.data[k];
       i->ok = i->gradient ? kva_case_check_gradient(&i->c, &i->check)
-                          : kva_case_check(&i->c, i->dtype, kva_run_compiled, (void *)j->w->options->target, &i->check);
+                          : kva_case_check(&i->c, i->dtype, o->run ? o->run : kva_run_compiled, o->run_user, &i->check);
     }
   }
 }
@@ -114,8 +115,10 @@ static void add_up(work *w, kva_op_id op, const item *items, uint32_t n, kva_ver
   uint32_t passed = row->compiled_passed + row->gradients_passed;
   report->passed += passed;
   report->failed += row->compiled + row->gradients - passed;
-  if (row->op->lower_kind == KVA_LOWER_NONE) report->skipped++;
-  else report->skipped += (uint32_t)__builtin_popcount(row->missing) + unchecked_rule + !row->compiled;
+  if (row->op->lower_kind == KVA_LOWER_NONE)
+    report->skipped++;
+  else
+    report->skipped += (uint32_t)__builtin_popcount(row->missing) + unchecked_rule + !row->compiled;
 }
 
 static bool selected(const kva_verify_options *options, kva_op_id op) {

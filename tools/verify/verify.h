@@ -1,17 +1,17 @@
-/* Checks every operator of the table in every dtype: compiled code against the reference, gradient rules against central
- * differences, on the listed and on random cases. */
+/* Checks every operator of the table in every dtype: an executor, compiled code, against the reference, gradient rules
+ * against central differences, on the listed and on random cases. */
 #ifndef KVA_TOOLS_VERIFY_VERIFY_H
 #define KVA_TOOLS_VERIFY_VERIFY_H
 
-#include "codegen/codegen.h"
 #include "tools/verify/cases.h"
 
 typedef struct kva_verify_options {
-  const char *op;       /* name of one operator; NULL: all */
-  int threads;          /* 0: as many as the process may run on */
-  uint32_t n_random;    /* random cases for each operator and dtype */
+  const char *op;    /* name of one operator; NULL: all */
+  int threads;       /* 0: as many as the process may run on */
+  uint32_t n_random; /* random cases for each operator and dtype */
   bool no_gradients;
-  const kva_target_options *target; /* NULL: the host */
+  kva_executor run; /* NULL: compiled code */
+  void *run_user;   /* for compiled code a const kva_target_options *, or NULL: the host */
 } kva_verify_options;
 
 /* One operator. */

@@ -1,6 +1,6 @@
-/* The cases of every operator cover what they must: odd sizes, size 1, size 0 and broadcasting; and they are the same on
- * every machine. */
-#include "tools/verify/cases.h"
+/* The cases of every operator cover what they must: odd sizes, size 1, size 0 and broadcasting; and they are the same
+ * on every machine. The report counts what fails. */
+#include "tools/verify/verify.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -17,8 +17,8 @@ static void see_shapes(coverage *seen, const kva_case *c) {
   const kva_type *result = built.node->results[0].type;
   for (uint32_t i = 0; i < built.node->n_operands; i++) {
     const kva_value *v = kva_operand(built.node, i);
-    seen->broadcast |= v && (v->type->rank != result->rank || memcmp(v->type->dims, result->dims,
-                                                                      result->rank * sizeof *result->dims) != 0);
+    seen->broadcast |= v && (v->type->rank != result->rank ||
+                             memcmp(v->type->dims, result->dims, result->rank * sizeof *result->dims) != 0);
   }
   for (uint32_t i = 0; i < built.n_inputs; i++) {
     const kva_wide *w = built.inputs[i];
@@ -99,8 +99,37 @@ static void test_random_is_deterministic(void **state) {
   kva_arena_destroy(arena);
 }
 
+static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
+                              kva_wide **outputs, kva_diag *diag) {
+  KVA_TRY(kva_run_reference(user, m, f, inputs, outputs, diag));
+  if (outputs[0]->i && outputs[0]->n) outputs[0]->i[0]++;
+  return KVA_OK;
+}
+
+/* An executor that is wrong in integers: the report says which cases fail, and how badly. */
+static void test_report_counts_failures(void **state) {
+  (void)state;
+  kva_verify_report report;
+  kva_diag *diag = kva_diag_create();
+  kva_verify_options options = {.op = "add", .run = run_wrongly, .n_random = 1, .threads = 1};
+  assert_int_equal(kva_verify(&options, diag, &report), KVA_OK);
+  assert_int_equal(report.n, 1);
+  const kva_verify_row *row = &report.rows[0];
+  assert_true(row->compiled_passed > 16 && row->compiled - row->compiled_passed > 24);
+  assert_true(row->gradients && row->gradients == row->gradients_passed && row->error > 1);
+  assert_int_equal(report.failed, row->compiled - row->compiled_passed);
+  assert_non_null(strstr(report.messages.data, "kv.add <> int8["));
+  kva_verify_free(&report);
+  options.run = kva_run_reference;
+  assert_int_equal(kva_verify(&options, diag, &report), KVA_OK);
+  assert_true(!report.failed && !report.skipped && !report.messages.len);
+  kva_verify_free(&report);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_dtypes),
-                                     cmocka_unit_test(test_random_is_deterministic)};
+                                     cmocka_unit_test(test_random_is_deterministic),
+                                     cmocka_unit_test(test_report_counts_failures)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

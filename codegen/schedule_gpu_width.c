@@ -1,0 +1,91 @@
+/* How many consecutive elements a thread takes at once. */
+#include "codegen/schedule_gpu.h"
+
+enum { ACCESS_BYTES = 16, MAX_WIDTH = 8 };
+
+typedef struct width_scan {
+  kva_kernel *k;
+  const kva_kloop *l;
+  bool *varying;  /* by instruction id: differs between iterations */
+  uint32_t width; /* that all accesses so far allow */
+} width_scan;
+
+static int64_t common_divisor(int64_t a, int64_t b) {
+  while (b) {
+    int64_t r = a % b;
+    a = b;
+    b = r;
+  }
+  return a < 0 ? -a : a;
+}
+
+/* A divisor of every value of x; 0: x is 0. */
+static int64_t divisor_of(const kva_expr *x) {
+  if (x->kind != KVA_EXPR_SUM) return 1;
+  int64_t d = x->constant;
+  for (uint32_t i = 0; i < x->n_terms; i++) d = common_divisor(d, x->terms[i].coefficient);
+  return common_divisor(d, 0);
+}
+
+static void limit(width_scan *s, int64_t divisor) {
+  while (s->width > 1 && divisor % s->width) s->width /= 2;
+}
+
+static void scan_access(width_scan *s, const kva_kinstr *i) {
+  const kva_expr *coefficient, *rest;
+  int bits = kva_dtype_bits(i->buf->dtype);
+  if (bits < 8 || !kva_expr_affine(s->k->exprs, i->index, s->l->var, &coefficient, &rest)) {
+    s->width = 1;
+    return;
+  }
+  if (kva_expr_is(coefficient, 0)) return;
+  if (!kva_expr_is(coefficient, 1)) s->width = 1;
+  limit(s, divisor_of(rest));
+  if (s->width > (uint32_t)(ACCESS_BYTES * 8 / bits)) s->width = (uint32_t)(ACCESS_BYTES * 8 / bits);
+}
+
+typedef struct symbol_search {
+  const width_scan *s;
+  bool found;
+} symbol_search;
+
+static void find_varying(void *user, const kva_expr *symbol) {
+  symbol_search *q = user;
+  q->found |= symbol == q->s->l->var;
+  for (uint32_t i = 0; i < q->s->k->value_symbols.len; i++) {
+    if (q->s->k->value_symbols.data[i] == symbol) q->found |= q->s->varying[q->s->k->values.data[i]->id];
+  }
+}
+
+static bool varies(const width_scan *s, const kva_kinstr *i) {
+  symbol_search q = {s, false};
+  if (i->index) kva_expr_each_symbol(i->index, find_varying, &q);
+  for (uint32_t a = 0; a < i->n_args; a++) q.found |= s->varying[i->args[a]->id];
+  return q.found;
+}
+
+static const kva_kinstr *predicate_of(const kva_kinstr *i) {
+  uint32_t at = i->op == KVA_K_STORE;
+  return i->n_args > at ? i->args[at] : NULL;
+}
+
+/* In text order: what a value depends on comes before it. Gathers would be taken apart anyway. */
+static void scan(void *user, kva_kinstr *i) {
+  width_scan *s = user;
+  s->varying[i->id] = varies(s, i);
+  if (i->op == KVA_K_LOOP || i->op == KVA_K_IF || i->op == KVA_K_BARRIER) s->width = 1;
+  if (i->op != KVA_K_LOAD && i->op != KVA_K_STORE) return;
+  const kva_kinstr *p = predicate_of(i);
+  if (p && s->varying[p->id]) s->width = 1;
+  if (s->width > 1) scan_access(s, i);
+}
+
+uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l) {
+  width_scan s = {k, l, KVA_NEW_ARRAY(k->arena, bool, k->next_id + 1), MAX_WIDTH};
+  int64_t extent;
+  kva_k_each_instr_in(l->body, scan, &s);
+  if (kva_expr_is_const(l->extent, &extent)) {
+    while (s.width > 1 && extent < 4 * (int64_t)s.width && extent % s.width) s.width /= 2;
+  }
+  return s.width;
+}

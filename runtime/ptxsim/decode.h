@@ -1,0 +1,52 @@
+/* From statements to instructions, private to the simulator. A decoder claims the modifiers that it understands; what is
+ * left over is reported as unsupported. */
+#ifndef KVA_RUNTIME_PTXSIM_DECODE_H
+#define KVA_RUNTIME_PTXSIM_DECODE_H
+
+#include "runtime/ptxsim/exec.h"
+
+typedef struct ptx_decoder {
+  ptx_builder *b;
+  ptx_statement *s;
+  ptx_ins *i;
+  const char *target; /* label of a branch */
+} ptx_decoder;
+
+typedef kva_status (*ptx_decode_fn)(ptx_decoder *d);
+typedef struct ptx_decode_row {
+  const char *base;
+  ptx_decode_fn decode;
+} ptx_decode_row;
+typedef struct ptx_decode_rows {
+  const ptx_decode_row *rows;
+  uint32_t n;
+} ptx_decode_rows;
+extern const ptx_decode_rows kva_ptx_decode_moves, kva_ptx_decode_memory, kva_ptx_decode_control;
+
+kva_status kva_ptx_unsupported(ptx_decoder *d);
+/* Error at operand k. */
+kva_status kva_ptx_operand_error(ptx_decoder *d, const ptx_operand *o, const char *wanted);
+
+/* Claims a modifier; false where it is not there. */
+bool kva_ptx_take(ptx_decoder *d, const char *mod);
+/* Claims all modifiers of a list that ends with NULL. */
+void kva_ptx_take_all(ptx_decoder *d, const char *const *mods);
+/* The next unclaimed type; PTX_NOTYPE: none. */
+ptx_type kva_ptx_take_type(ptx_decoder *d);
+/* All modifiers claimed, and `n` operands. */
+KVA_MUST_USE kva_status kva_ptx_finish(ptx_decoder *d, uint32_t n);
+
+/* Operands as slots of a type's width. `wider`: a register may be wider than the type (ld, st, cvt). */
+KVA_MUST_USE kva_status kva_ptx_source_of(ptx_decoder *d, const ptx_operand *o, ptx_type t, bool wider, uint32_t *out);
+KVA_MUST_USE kva_status kva_ptx_source(ptx_decoder *d, uint32_t k, ptx_type t, uint32_t *out);
+KVA_MUST_USE kva_status kva_ptx_dest_of(ptx_decoder *d, const ptx_operand *o, ptx_type t, bool wider, uint32_t *out);
+KVA_MUST_USE kva_status kva_ptx_dest(ptx_decoder *d, uint32_t k, ptx_type t, uint32_t *out);
+KVA_MUST_USE kva_status kva_ptx_pred_source(ptx_decoder *d, uint32_t k, uint32_t *out); /* index * 2 + negated */
+KVA_MUST_USE kva_status kva_ptx_pred_dest(ptx_decoder *d, const ptx_operand *o, uint32_t *out);
+KVA_MUST_USE kva_status kva_ptx_immediate(ptx_decoder *d, uint32_t k, int64_t *out);
+/* An address: 64-bit slot (PTX_NONE: none) in *out, offset in i->imm. */
+KVA_MUST_USE kva_status kva_ptx_address(ptx_decoder *d, uint32_t k, uint32_t *out);
+kva_status kva_ptx_decode_pred_logic(ptx_decoder *d);
+uint32_t kva_ptx_constant_slot(ptx_builder *b, uint64_t bits, bool wide, bool relocate);
+
+#endif

@@ -1,0 +1,63 @@
+/* Whole programs, compiled and run against the reference: those that were once compiled wrongly. */
+#include "tests/support/evaluate.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+typedef struct program {
+  const char *name, *text;
+} program;
+
+static const program programs[] = {
+    /* LLVM 19's InstCombine drops the absolute value in a comparison with zero (codegen/llvm_arith.c, kva_ll_max). */
+    {"softplus of an absolute value", "main (double[15] x) => (double[15] y) { y = kv.softplus(kv.abs(x)) }"},
+    {"maximum of an absolute value and zero",
+     "main (double[15] x) => (double[15] y, double[15] z) {\n"
+     "  a = kv.abs(x)\n  e = kv.exp(-a)\n  y = kv.max(a, 0.0) + e\n  z = kv.max(0.0, a) * e\n}"},
+    {"minimum of a negated absolute value and zero",
+     "main (float[15] x) => (float[15] y, float[15] z) {\n"
+     "  a = kv.abs(x)\n  e = kv.exp(-a)\n  y = kv.min(-a, 0.0) + e\n  z = kv.min(0.0, -a) * e\n}"},
+    {"maxima of NaN, either side", "main (float[3] x) => (float[3] y, float[3] z, float[3] u, float[3] v) {\n"
+                                   "  n = kv.log(kv.abs(x) - 7.0)\n  y = kv.max(n, x)\n  z = kv.max(x, n)\n  u = "
+                                   "kv.max(n, 0.0)\n  v = kv.min(0.0, n)\n}"},
+    /* Kernels that differ only in which index has which stride: once of one hash, and so compiled once. */
+    {"a square matrix as it is and transposed",
+     "main (double[16, 16] a, double[16, 4] b) => (double[16, 4] y, double[16, 4] z) {\n"
+     "  y = kv.matmul(a, b)\n  z = kv.matmul <transpose_a = true> (a, b)\n}"},
+    {"sums of a square matrix over rows and columns", "main (double[4, 4] a) => (double[4] y, double[4] z) {\n"
+                                                      "  y = kv.reduce_sum <axes = [0], keepdims = false> (a)\n  z = "
+                                                      "kv.reduce_sum <axes = [1], keepdims = false> (a)\n}"},
+};
+
+static kva_module *load(const program *p, kva_diag *diag) {
+  kva_module *m = NULL;
+  kva_status status = kva_load_text(p->text, p->name, NULL, diag, &m);
+  kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  return m;
+}
+
+static void test_program(void **state) {
+  const program *p = *state;
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load(p, diag);
+  evaluated expected = evaluate_reference(m, m->functions.data[0], NULL);
+  kva_compiled *c;
+  assert_int_equal(kva_compile(load(p, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);
+  assert_true(evaluated_equal(p->name, m, &expected, &found, 1e-9));
+  evaluated_free(&expected);
+  evaluated_free(&found);
+  kva_compiled_destroy(c);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+int main(void) {
+  enum { N = sizeof programs / sizeof *programs };
+  struct CMUnitTest tests[N];
+  for (size_t i = 0; i < N; i++)
+    tests[i] = (struct CMUnitTest){programs[i].name, test_program, NULL, NULL, (void *)(uintptr_t)&programs[i]};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

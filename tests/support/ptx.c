@@ -1,0 +1,212 @@
+#include "tests/support/ptx.h"
+
+#include <stdlib.h>
+
+enum { MAX_PARAMS = 80 };
+
+typedef struct step {
+  kva_node *node;
+  kva_kernel *kernel;
+  int32_t number;
+} step;
+
+typedef struct run {
+  ptx_run *options;
+  kva_arena *arena;
+  kva_module *m;
+  kva_diag *diag;
+  kva_codegen *cg;
+  kva_ptx_memory *memory;
+  kva_ptx_module *module;
+  KVA_VEC(const kva_expr *) symbols;
+  KVA_VEC(int64_t) sizes;
+  KVA_VEC(step) steps;
+  KVA_VEC(void *) owned;
+  void **data; /* by value id */
+} run;
+
+static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
+  const run *r = user;
+  for (uint32_t i = 0; i < r->symbols.len; i++) {
+    if (r->symbols.data[i] != symbol) continue;
+    *out_v = r->sizes.data[i];
+    return true;
+  }
+  return false;
+}
+
+static int64_t evaluate(run *r, const kva_expr *e) {
+  int64_t v = -1;
+  KVA_ASSERT(kva_expr_eval(e, lookup, r, &v));
+  return v;
+}
+
+static void bind_symbols(run *r, const kva_type *t, const kva_wide *w) {
+  for (uint32_t d = 0; d < t->rank; d++) {
+    int64_t known;
+    if (t->dims[d]->kind != KVA_EXPR_SYMBOL || lookup(r, t->dims[d], &known)) continue;
+    KVA_PUSH(r->arena, &r->symbols, t->dims[d]);
+    KVA_PUSH(r->arena, &r->sizes, w->dims[d]);
+  }
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------- */
+
+static int64_t bytes_of(run *r, const kva_type *t) {
+  int64_t n = 1, bytes;
+  for (uint32_t d = 0; d < t->rank; d++) n *= evaluate(r, t->dims[d]);
+  KVA_ASSERT(kva_dtype_bytes(t->dtype, n, &bytes));
+  return bytes;
+}
+
+/* Uninitialised memory holds a pattern, so that elements nobody stored show. */
+static kva_status allocate(run *r, const kva_value *v, bool writable) {
+  size_t bytes = (size_t)bytes_of(r, v->type);
+  void *data = aligned_alloc(64, bytes / 64 * 64 + 64);
+  if (!data) return KVA_NO_MEMORY;
+  KVA_PUSH(r->arena, &r->owned, data);
+  memset(data, 0xA5, bytes);
+  r->data[v->id] = data;
+  return kva_ptx_memory_add(r->memory, data, bytes, writable, v->name ? v->name : "buffer");
+}
+
+static kva_status add_constant(run *r, const kva_node *n) {
+  const kva_tensor_data *t = ((const kva_constant_attrs *)n->attrs)->value;
+  KVA_TRY(allocate(r, &n->results[0], false));
+  memcpy(r->data[n->results[0].id], t->data, (size_t)bytes_of(r, n->results[0].type));
+  return KVA_OK;
+}
+
+static kva_status load_inputs(run *r, kva_graph *g, const kva_wide *const *inputs) {
+  for (uint32_t i = 0; i < g->inputs.len; i++) bind_symbols(r, g->inputs.data[i]->type, inputs[i]);
+  for (uint32_t i = 0; i < g->inputs.len; i++) {
+    const kva_value *v = g->inputs.data[i];
+    KVA_TRY(allocate(r, v, false));
+    kva_wide_to_data(inputs[i], r->data[v->id]);
+  }
+  return KVA_OK;
+}
+
+/* ---- compiling ------------------------------------------------------------------------------------------------------ */
+
+static void print_kernel(const kva_kernel *k) {
+  kva_text text = {0};
+  kva_kernel_print(k, &text);
+  fputs(text.data, stderr);
+  kva_text_free(&text);
+}
+
+static kva_status unsupported(run *r, kva_status status) {
+  if (status != KVA_UNSUPPORTED) return status;
+  size_t n = kva_diag_count(r->diag);
+  snprintf(r->options->reason, sizeof r->options->reason, "%s",
+           n ? kva_diag_message(r->diag, n - 1, NULL, NULL) : "no reason given");
+  r->options->unsupported = r->options->reason;
+  return status;
+}
+
+static kva_status compile_node(run *r, kva_node *n) {
+  const kva_target *target = kva_codegen_target(r->cg);
+  step s = {n, kva_codegen_lower(r->arena, n, target), -1};
+  if (!s.kernel) return KVA_UNSUPPORTED;
+  kva_codegen_schedule(s.kernel, target);
+  if (getenv("KVA_TEST_PRINT")) print_kernel(s.kernel);
+  KVA_TRY(kva_kernel_verify(s.kernel, r->diag));
+  KVA_TRY(kva_codegen_add(r->cg, s.kernel, r->symbols.len, r->symbols.data, &s.number));
+  KVA_PUSH(r->arena, &r->steps, s);
+  return KVA_OK;
+}
+
+static kva_status compile(run *r, kva_graph *g) {
+  for (kva_node *n = g->first; n; n = n->next) {
+    if (n->op->traits & KVA_RETURN) continue;
+    KVA_TRY(kva_is(n, KVA_OP_constant) ? add_constant(r, n) : compile_node(r, n));
+  }
+  char *text;
+  size_t size;
+  KVA_TRY(kva_codegen_emit(r->cg, "ptx", &text, &size));
+  if (getenv("KVA_TEST_PRINT")) fputs(text, stderr);
+  r->options->kernels += (uint32_t)kva_codegen_kernel_count(r->cg);
+  kva_status status = r->options->compile_only ? KVA_OK
+                                               : kva_ptx_module_create(text, size, "ptx", r->diag, &r->module);
+  free(text);
+  return status;
+}
+
+/* ---- running ---------------------------------------------------------------------------------------------------------- */
+
+static bool seen_before(const kva_node *n, uint32_t i) {
+  for (uint32_t k = 0; k < i; k++) {
+    if (n->operands[k].value == n->operands[i].value) return true;
+  }
+  return false;
+}
+
+static kva_status launch(run *r, const step *s, const void *const *params, uint32_t n_params) {
+  int64_t blocks = evaluate(r, kva_codegen_grid(s->kernel));
+  if (!blocks) return KVA_OK;
+  const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, kva_codegen_kernel_name(r->cg, s->number));
+  KVA_ASSERT(kernel);
+  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {kva_codegen_launch(r->cg, s->number).threads, 1, 1};
+  kva_ptx_report report;
+  kva_ptx_options options = {.pool = r->options->pool};
+  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, 0, params, n_params, &options, r->diag, &report));
+  r->options->launches++;
+  r->options->counters = report.counters;
+  uint32_t findings = report.n_findings;
+  if (findings) kva_ptx_report_print_findings(&report, "ptx", stderr);
+  kva_ptx_report_free(&report);
+  return findings ? kva_error(r->diag, NULL, "%u findings of the simulator", findings) : KVA_OK;
+}
+
+static kva_status run_step(run *r, const step *s) {
+  const void *params[MAX_PARAMS];
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < s->node->n_operands; i++) {
+    const kva_value *v = s->node->operands[i].value;
+    if (v && !seen_before(s->node, i)) params[n++] = &r->data[v->id];
+  }
+  for (uint32_t i = 0; i < s->node->n_results; i++) {
+    KVA_TRY(allocate(r, &s->node->results[i], true));
+    params[n++] = &r->data[s->node->results[i].id];
+  }
+  for (uint32_t i = 0; i < r->symbols.len; i++) params[n++] = &r->sizes.data[i];
+  KVA_ASSERT(n <= MAX_PARAMS);
+  return launch(r, s, params, n);
+}
+
+static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {
+  KVA_TRY(load_inputs(r, g, inputs));
+  KVA_TRY(unsupported(r, compile(r, g)));
+  for (uint32_t i = 0; i < r->steps.len && !r->options->compile_only; i++) KVA_TRY(run_step(r, &r->steps.data[i]));
+  return KVA_OK;
+}
+
+static kva_wide *read_output(run *r, const kva_value *v) {
+  int64_t dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < v->type->rank; d++) dims[d] = evaluate(r, v->type->dims[d]);
+  return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[v->id]);
+}
+
+static kva_status outputs_of(run *r, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs) {
+  if (r->options->compile_only) return kva_run_reference(NULL, r->m, f, inputs, outputs, r->diag);
+  for (uint32_t i = 0; i < kva_graph_output_count(f->graph); i++)
+    outputs[i] = read_output(r, kva_graph_output(f->graph, i));
+  return KVA_OK;
+}
+
+kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+                       kva_diag *diag) {
+  run r = {.options = user, .arena = kva_arena_create(), .m = m, .diag = diag, .memory = kva_ptx_memory_create()};
+  r.options->unsupported = NULL;
+  r.data = KVA_NEW_ARRAY(r.arena, void *, m->next_value_id);
+  kva_status status = kva_codegen_create(&(kva_target_options){.arch = r.options->arch, .opt_level = 2}, diag, &r.cg);
+  if (status == KVA_OK) status = execute(&r, f->graph, inputs);
+  if (status == KVA_OK) status = outputs_of(&r, f, inputs, outputs);
+  kva_codegen_destroy(r.cg);
+  kva_ptx_module_destroy(r.module);
+  kva_ptx_memory_destroy(r.memory);
+  for (uint32_t i = 0; i < r.owned.len; i++) free(r.owned.data[i]);
+  kva_arena_destroy(r.arena);
+  return status;
+}

@@ -1,0 +1,23 @@
+/* Functions of the graph IR executed as PTX on the simulator: a kva_executor (tools/verify/cases.h). */
+#ifndef KVA_TESTS_SUPPORT_PTX_H
+#define KVA_TESTS_SUPPORT_PTX_H
+
+#include "codegen/codegen.h"
+#include "runtime/ptxsim/ptxsim.h"
+#include "tools/verify/cases.h"
+
+typedef struct ptx_run {
+  const char *arch;
+  kva_pool *pool;             /* blocks in parallel; NULL: in order */
+  bool compile_only;          /* outputs are the reference's */
+  const char *unsupported;    /* out: why there is no code for a kernel; lives in `reason` */
+  char reason[160];
+  uint32_t kernels, launches; /* out, added up */
+  kva_ptx_counters counters;  /* out, of the last launch */
+} ptx_run;
+
+/* user: a ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */
+kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+                       kva_diag *diag);
+
+#endif

@@ -1,8 +1,8 @@
 /* Remainders of f32 for targets without fmod, in f64 arithmetic.
  *
- * r <- r - trunc(r/y) y for r = |x|, y = |y|. The quotient's 53 bits times the 24 of y, taken from r in one rounding, leave
- * an exact remainder: it is a multiple of y's last place and below 2^-52 of r. The largest quotient of two f32 is 2^277, so
- * six rounds end below y. A quotient that was rounded up leaves a small negative r, to which y is added. */
+ * r <- r - trunc(r/y) y for r = |x|, y = |y|. The quotient's 53 bits times the 24 of y, taken from r in one rounding,
+ * leave an exact remainder: it is a multiple of y's last place and below 2^-52 of r. The largest quotient of two f32 is
+ * 2^277, so six rounds end below y. A quotient that was rounded up leaves a small negative r, to which y is added. */
 #include "codegen/legalize.h"
 
 #include <math.h>

@@ -201,8 +201,10 @@ kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name,
                          const kva_expr *const *symbols) {
   kva_emit e = emit_create(cg, k);
   create_scopes(&e, name);
-  if (kva_ll_is_gpu(&e)) emit_gpu(&e, name, n_symbols, symbols);
-  else emit_cpu(&e, name, n_symbols, symbols);
+  if (kva_ll_is_gpu(&e))
+    emit_gpu(&e, name, n_symbols, symbols);
+  else
+    emit_cpu(&e, name, n_symbols, symbols);
   kva_arena_destroy(e.scratch);
   return (kva_launch){k->threads, e.shared_bytes};
 }

@@ -288,7 +288,8 @@ static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
   return LLVMBuildICmp(e->b, LLVMIntULT, kva_ll_iota(e, i32, e->lanes.n), limit, "");
 }
 
-/* One body, masked for the lanes that have an iteration or for whole vectors, if there is any iteration from start on. */
+/* One body, masked for the lanes that have an iteration or for whole vectors, if there is any iteration from start on.
+ */
 static void emit_once(loop_state *s, LLVMValueRef start, LLVMValueRef end, bool masked) {
   kva_emit *e = s->e;
   LLVMValueRef *skipped = save(s);
@@ -360,11 +361,13 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
 /* ---- threads of a GPU
  * ---------------------------------------------------------------------------------------------------------- */
 
-/* Iterations start, start + step, ... below end, of a loop that has at most `most` (0: unknown); without a loop where one
- * step is all. */
+/* Iterations start, start + step, ... below end, of a loop that has at most `most` (0: unknown); without a loop where
+ * one step is all. */
 static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
-  if (most && most <= step) emit_once(s, start, end, false);
-  else emit_stretch(s, start, end, step);
+  if (most && most <= step)
+    emit_once(s, start, end, false);
+  else
+    emit_stretch(s, start, end, step);
 }
 
 /* Whole vectors; what they leave follows in single iterations. Returns where that starts. */

@@ -51,7 +51,8 @@ static LLVMValueRef address(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index
 /* GPUs split vectors that are not known to be aligned. */
 static unsigned alignment_of(const kva_emit *e, const kva_kinstr *i, LLVMTypeRef type) {
   unsigned bytes = element_bytes(i->buf);
-  if (!kva_ll_is_gpu(e) || LLVMGetTypeKind(type) != LLVMVectorTypeKind || !kva_ll_expr_aligned(e, i->index)) return bytes;
+  if (!kva_ll_is_gpu(e) || LLVMGetTypeKind(type) != LLVMVectorTypeKind || !kva_ll_expr_aligned(e, i->index))
+    return bytes;
   bytes *= LLVMGetVectorSize(type);
   return bytes < KVA_GPU_ALIGNMENT ? bytes : KVA_GPU_ALIGNMENT;
 }
@@ -162,7 +163,8 @@ static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pr
   return kva_ll_from_storage(e, i->buf->dtype, v);
 }
 
-/* A branch around a load whose predicate is the same for all lanes: GPUs have no memory that all pointers may point to. */
+/* A branch around a load whose predicate is the same for all lanes: GPUs have no memory that all pointers may point to.
+ */
 static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), then = kva_ll_block(e, "load"), done = kva_ll_block(e, "loaded");
   LLVMBuildCondBr(e->b, pred, then, done);
@@ -217,8 +219,10 @@ static void store_lanes(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
 }
 
 static void store_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMValueRef pred) {
-  if (reach_of(e, i) == UNIFORM && !kva_ll_is_vector(v) && !pred) store_scalar(e, i, v);
-  else store_lanes(e, i, v, kva_ll_and(e, e->lanes.mask, pred));
+  if (reach_of(e, i) == UNIFORM && !kva_ll_is_vector(v) && !pred)
+    store_scalar(e, i, v);
+  else
+    store_lanes(e, i, v, kva_ll_and(e, e->lanes.mask, pred));
 }
 
 void kva_ll_store(kva_emit *e, const kva_kinstr *i) {

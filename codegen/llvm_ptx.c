@@ -67,8 +67,12 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   cg->layout = LLVMCreateTargetDataLayout(cg->machine);
   LLVMSetTarget(cg->module, triple);
   LLVMSetModuleDataLayout(cg->module, cg->layout);
-  cg->target = (kva_target){.description = arch, .arch = arch, .vector_bytes = PTX_VECTOR_BYTES, .vector_registers = 32,
-                            .l1_bytes = 128 << 10, .l2_bytes = 32 << 20};
+  cg->target = (kva_target){.description = arch,
+                            .arch = arch,
+                            .vector_bytes = PTX_VECTOR_BYTES,
+                            .vector_registers = 32,
+                            .l1_bytes = 128 << 10,
+                            .l2_bytes = 32 << 20};
   return KVA_OK;
 }
 
@@ -105,8 +109,9 @@ kva_status kva_ptx_check(kva_codegen *cg, const kva_kernel *k) {
 static int emit_guarded(kva_codegen *cg, LLVMMemoryBufferRef *out_text, char **out_error) {
   jmp_buf here;
   escape = &here;
-  int result = setjmp(here) ? -1 : LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, LLVMAssemblyFile,
-                                                                       out_error, out_text);
+  int result = setjmp(here) ? -1
+                            : LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, LLVMAssemblyFile, out_error,
+                                                                  out_text);
   escape = NULL;
   return result;
 }

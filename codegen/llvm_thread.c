@@ -1,12 +1,13 @@
 /* Kernels of a GPU: the function, the numbers of blocks and threads, and what threads do together.
  *
- * A kernel's parameters are pointers to global memory and symbols by value. All threads of a team arrive at barriers and
- * shuffles together: the code between THREAD loops has the same control flow in all of them, because it computes with
- * the same values.
+ * A kernel's parameters are pointers to global memory and symbols by value. All threads of a team arrive at barriers
+ * and shuffles together: the code between THREAD loops has the same control flow in all of them, because it computes
+ * with the same values.
  *
- * Combination over a team is a butterfly: in step s every thread combines its value with that of the thread whose number
- * differs in bit s. Both sides combine the same two values, so all threads end with the same bits, and the order of
- * additions depends on nothing but the team's size. Over more than a warp the warps' results meet in shared memory. */
+ * Combination over a team is a butterfly: in step s every thread combines its value with that of the thread whose
+ * number differs in bit s. Both sides combine the same two values, so all threads end with the same bits, and the order
+ * of additions depends on nothing but the team's size. Over more than a warp the warps' results meet in shared memory.
+ */
 #include "codegen/llvm_internal.h"
 
 enum { WARP = 32, GLOBAL_MEMORY = 1, SHARED_MEMORY = 3, KERNEL_CALL = 71 };
@@ -102,8 +103,10 @@ LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team) {
 
 void kva_ll_barrier(kva_emit *e) {
   LLVMValueRef all = i32(e, -1);
-  if (e->team > WARP) kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL);
-  else if (e->team > 1) kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all);
+  if (e->team > WARP)
+    kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL);
+  else if (e->team > 1)
+    kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all);
 }
 
 /* ---- combination
@@ -134,9 +137,12 @@ static LLVMValueRef exchange(kva_emit *e, LLVMValueRef v, unsigned bit) {
   LLVMTypeRef type = LLVMTypeOf(v), bits = bits_type(e, v);
   LLVMValueRef x = LLVMBuildBitCast(e->b, v, bits, "");
   unsigned width = LLVMGetIntTypeWidth(bits);
-  if (width == 64) x = exchange64(e, x, bit);
-  else if (width == 32) x = exchange32(e, x, bit);
-  else x = LLVMBuildTrunc(e->b, exchange32(e, LLVMBuildZExt(e->b, x, i32_type(e), ""), bit), bits, "");
+  if (width == 64)
+    x = exchange64(e, x, bit);
+  else if (width == 32)
+    x = exchange32(e, x, bit);
+  else
+    x = LLVMBuildTrunc(e->b, exchange32(e, LLVMBuildZExt(e->b, x, i32_type(e), ""), bit), bits, "");
   return LLVMBuildBitCast(e->b, x, type, "");
 }
 

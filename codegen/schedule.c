@@ -239,8 +239,10 @@ void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
 }
 
 void kva_codegen_schedule(kva_kernel *k, const kva_target *target) {
-  if (target->arch) kva_codegen_schedule_gpu(k, target);
-  else kva_codegen_schedule_cpu(k, target);
+  if (target->arch)
+    kva_codegen_schedule_gpu(k, target);
+  else
+    kva_codegen_schedule_cpu(k, target);
 }
 
 const kva_expr *kva_codegen_grid(const kva_kernel *k) {

@@ -1,12 +1,12 @@
 /* The GPU schedule: GRID items are blocks, THREAD loops divide work among a block's threads (ir/kernel.h).
  *
  *   1. loops without iterations go, perfectly nested MAP loops merge, as on a CPU;
- *   2. a nest without loops in its core: a thread for every element, or for the few that 16 bytes hold where all accesses
- *      are consecutive and aligned (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their
+ *   2. a nest without loops in its core: a thread for every element, or for the few that 16 bytes hold where all
+ * accesses are consecutive and aligned (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their
  *      index costs one division a row; short or odd ones are numbered through;
  *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column;
- *   4. else rows: a warp for each, or a block for long ones; the innermost loops at unit stride become THREAD loops, the
- *      rest runs the same in all threads. Effects between THREAD loops belong to the team's first thread;
+ *   4. else rows: a warp for each, or a block for long ones; the innermost loops at unit stride become THREAD loops,
+ * the rest runs the same in all threads. Effects between THREAD loops belong to the team's first thread;
  *   5. rows that are too short for a warp, or sequential: a thread for each;
  *   6. full reductions, and nests that depend on each other: one block;
  *   7. kernels that arrive with a CPU's schedule (attention's strips): a thread for every item.
@@ -21,10 +21,10 @@ enum {
   THREADS = 256,
   LARGE_BLOCK = 1024,
   WARP = 32,
-  TILE_THREADS = 64,  /* for items that are heavy by themselves */
-  LONG_ROW = 2048,    /* worth a block */
-  SHORT_ROW = 24,     /* not worth a warp */
-  FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
+  TILE_THREADS = 64, /* for items that are heavy by themselves */
+  LONG_ROW = 2048,   /* worth a block */
+  SHORT_ROW = 24,    /* not worth a warp */
+  FEW_ROWS = 256,    /* warps for each would leave multiprocessors idle */
 };
 
 /* ---- one thread
@@ -327,8 +327,10 @@ static void schedule_grid(kva_kernel *k) {
   for (kva_kinstr *i = k->body->first, *next; i; i = next) {
     next = i->next;
     kva_kinstr *before = i->prev;
-    if (is_nest(i)) schedule_nest(k, i->loop);
-    else if (kva_sched_has_effects(i)) wrap(k, i);
+    if (is_nest(i))
+      schedule_nest(k, i->loop);
+    else if (kva_sched_has_effects(i))
+      wrap(k, i);
     kva_kinstr *now = before ? before->next : k->body->first;
     if (kva_sched_has_effects(now)) KVA_PUSH(k->arena, &nests, now);
   }
@@ -338,16 +340,20 @@ static void schedule_grid(kva_kernel *k) {
 static void schedule_one_block(kva_kernel *k) {
   double extent = team_extent(k, k->body);
   if (extent > 4 * THREADS) k->threads = LARGE_BLOCK;
-  if (extent > 0) distribute(k, k->body);
-  else wrap_all(k);
+  if (extent > 0)
+    distribute(k, k->body);
+  else
+    wrap_all(k);
 }
 
 /* The only effect of the kernel's body, when that is a GRID loop. */
 static kva_kloop *only_grid(kva_kernel *k) {
   kva_kloop *grid = NULL;
   for (kva_kinstr *i = k->body->first; i; i = i->next) {
-    if (kva_sched_is_grid(i) && !grid) grid = i->loop;
-    else if (kva_sched_has_effects(i)) return NULL;
+    if (kva_sched_is_grid(i) && !grid)
+      grid = i->loop;
+    else if (kva_sched_has_effects(i))
+      return NULL;
   }
   return grid;
 }
@@ -373,8 +379,10 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
       schedule_items(k);
     } else {
       kva_sched_collapse(k, k->body);
-      if (suits_grid(k)) schedule_grid(k);
-      else schedule_one_block(k);
+      if (suits_grid(k))
+        schedule_grid(k);
+      else
+        schedule_one_block(k);
     }
   }
   kva_legalize_math(k);

@@ -1,4 +1,5 @@
-/* sum over i of (sum over j of x) becomes one sum over f = i n + j, so that threads share all of it and combine once. */
+/* sum over i of (sum over j of x) becomes one sum over f = i n + j, so that threads share all of it and combine once.
+ */
 #include "codegen/schedule_gpu.h"
 
 /* The loop in l's body when all else there is pure and cheap, or that loop's results. */

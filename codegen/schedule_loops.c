@@ -76,7 +76,8 @@ static kva_kloop *merge_loops(kva_kernel *k, kva_kloop *outer, kva_kloop *inner)
   return l;
 }
 
-bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop *inner, const kva_expr *f, bool divide) {
+bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop *inner, const kva_expr *f,
+                      bool divide) {
   merge m = {k->exprs, outer->var, inner->var, inner->extent, f, true, false};
   kva_k_each_instr_in(r, merge_instr, &m);
   if (!m.possible && !divide) return false;

@@ -34,8 +34,7 @@ static touched touched_by(const kva_kernel *k, kva_kinstr *i) {
 }
 
 bool kva_sched_independent(const kva_kernel *k) {
-  touched so_far = {KVA_NEW_ARRAY(k->arena, bool, k->bufs.len + 1),
-                    KVA_NEW_ARRAY(k->arena, bool, k->bufs.len + 1)};
+  touched so_far = {KVA_NEW_ARRAY(k->arena, bool, k->bufs.len + 1), KVA_NEW_ARRAY(k->arena, bool, k->bufs.len + 1)};
   for (kva_kinstr *i = k->body->first; i; i = i->next) {
     touched t = touched_by(k, i);
     for (uint32_t b = 0; b < k->bufs.len; b++) {

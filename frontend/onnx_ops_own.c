@@ -58,7 +58,7 @@ kva_status kva_onnx_own(kva_onnx_call *k) {
   uint32_t n = k->n->n_inputs < (uint32_t)op->max_operands ? k->n->n_inputs : (uint32_t)op->max_operands;
   KVA_TRY(read_attrs(k, op, attrs));
   while (n && !k->n->inputs[n - 1]) n--;
-  const kva_node *made = kva_build_node(k->b, (kva_op_id)op->id, n, k->n->inputs, 0, attrs);
+  kva_node *made = kva_build_node(k->b, (kva_op_id)op->id, n, k->n->inputs, 0, attrs);
   for (uint32_t i = 0; i < made->n_results; i++) kva_onnx_set_out(k, i, kva_result(made, i));
   return KVA_OK;
 }

@@ -189,7 +189,9 @@ static void check_carry(verifier *v, const kva_kloop *l, uint32_t number) {
   if (c->combine == KVA_COMBINE_NONE && !in_order) report(v, i, "a sequential carry needs a serial or unroll loop");
 }
 
-static bool is_power_of_two(uint32_t n) { return n && !(n & (n - 1)); }
+static bool is_power_of_two(uint32_t n) {
+  return n && !(n & (n - 1));
+}
 
 /* Threads that run the code around i together. */
 static uint32_t team_around(const verifier *v, const kva_kinstr *i) {
@@ -209,7 +211,8 @@ static void check_threads(verifier *v, const kva_kinstr *i) {
   }
   if (l->strict_order) report(v, i, "a thread loop has no order");
   if (team > 1 && (l->carries.len || l->width > 1)) report(v, i, "teams can neither carry values nor take lanes");
-  if (l->width > 16 || (l->width && !is_power_of_two(l->width))) report(v, i, "width %u is no power of two up to 16", l->width);
+  if (l->width > 16 || (l->width && !is_power_of_two(l->width)))
+    report(v, i, "width %u is no power of two up to 16", l->width);
 }
 
 static void check_loop(verifier *v, const kva_kinstr *i) {
@@ -221,7 +224,8 @@ static void check_loop(verifier *v, const kva_kinstr *i) {
     report(v, i, "%s loop needs a constant extent", kva_kloop_kind_name(l->kind));
   }
   if (l->kind == KVA_K_THREAD) check_threads(v, i);
-  if (l->kind == KVA_K_GRID && l->carries.len) report(v, i, "%s loop cannot carry values", kva_kloop_kind_name(l->kind));
+  if (l->kind == KVA_K_GRID && l->carries.len)
+    report(v, i, "%s loop cannot carry values", kva_kloop_kind_name(l->kind));
   const kva_kinstr *outer = i->region->owner;
   if (l->kind == KVA_K_GRID && outer && (outer->op != KVA_K_LOOP || outer->loop->kind != KVA_K_GRID)) {
     report(v, i, "grid loop inside something that is not a grid loop");

@@ -162,7 +162,8 @@ static int run(int argc, char **argv) {
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
-      {"--arch", NULL, "NAME", KVA_OPTION_STRING, &o.arch, "the GPU of --stage=ptx (sm_80) or kernels: sm_80 to sm_90a"},
+      {"--arch", NULL, "NAME", KVA_OPTION_STRING, &o.arch,
+       "the GPU of --stage=ptx (sm_80) or kernels: sm_80 to sm_90a"},
       {"--print-after", NULL, "PASS", KVA_OPTION_STRING, &o.print_after, "also print after a pass, or \"all\""},
       {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what every pass took"},
   };

@@ -102,7 +102,7 @@ kva_status kva_ptx_source_of(ptx_decoder *d, const ptx_operand *o, ptx_type t, b
     *out = o->slot;
     return KVA_OK;
   case PTX_OPERAND_IMM: {
-    uint64_t bits;
+    uint64_t bits = 0;
     KVA_TRY(immediate_bits(d, o, t, &bits));
     *out = kva_ptx_constant_slot(d->b, bits, wide, false);
     return KVA_OK;

@@ -66,12 +66,17 @@ typedef struct ptx_barrier {
   uint32_t *ordered; /* join of the clocks of who arrived */
 } ptx_barrier;
 
+/* Stamps of accesses to a granule of shared memory, with their lines: race.c. */
+typedef struct ptx_shadow {
+  uint32_t writer, writer_line, reader, reader_line, last_reader;
+} ptx_shadow;
+
 struct ptx_cta {
   const ptx_launch *launch;
   kva_ptx_dim3 id;
   ptx_warp *warps;
   unsigned char *shared, *local;
-  uint32_t *writers, *readers, *last_readers; /* stamps, one for each byte of shared memory: race.c */
+  ptx_shadow *shadow; /* by granule of shared memory; NULL: unchecked */
   unsigned char *pending;                     /* bytes that an asynchronous copy will write */
   uint32_t base_clock, top_clock;
   ptx_barrier barriers[PTX_N_BARRIERS];
@@ -109,8 +114,11 @@ void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
 
-/* exec_address.c: where an access of `size` bytes by one lane goes, or NULL after a finding. Alignment included. */
-void kva_ptx_addresses(const ptx_warp *w, const ptx_ins *i, uint32_t slot, uint64_t out[PTX_LANES]);
+/* exec_address.c. kva_ptx_resolve: where an access of `size` bytes (a power of two) by one lane goes, or NULL after a
+ * finding. */
+void kva_ptx_addresses(const ptx_warp *w, uint32_t slot, int64_t offset, uint64_t out[PTX_LANES]);
+/* The space of a generic address, which becomes one within it. */
+ptx_space kva_ptx_space_of(uint64_t *address);
 unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address, uint32_t size,
                                bool write);
 /* Counters of one request. */
@@ -125,6 +133,7 @@ void kva_ptx_exec_mov_pred(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_mov32(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_mov64(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_widen(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_convert(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_pack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_unpack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask);

@@ -355,8 +355,23 @@ static void relocate(ptx_builder *b) {
   if (k->shared_bytes) k->shared_bytes = (k->shared_bytes + 127) & ~127u;
   for (uint32_t i = 0; i < k->constants.len; i++)
     if (k->constants.data[i].relocate) k->constants.data[i].bits += k->shared_bytes;
-  for (uint32_t i = 0; i < k->n_ins; i++)
+  for (uint32_t i = 0; i < k->n_ins; i++) {
     if (k->ins[i].relocate) k->ins[i].imm += k->shared_bytes;
+    if (k->ins[i].relocate2) k->ins[i].imm2 += k->shared_bytes;
+  }
+}
+
+static uint32_t shadow_shift(const kva_ptx_kernel *k) {
+  uint32_t narrowest = 16;
+  for (uint32_t i = 0; i < k->n_ins; i++) {
+    const ptx_ins *ins = &k->ins[i];
+    uint32_t size = ins->class == KVA_PTX_CLASS_ASYNC ? ins->bytes : (uint32_t)ins->bytes * ins->n;
+    bool shared = ins->space == PTX_SHARED || ins->space == PTX_GENERIC;
+    bool access = ins->class == KVA_PTX_CLASS_GLOBAL || ins->class == KVA_PTX_CLASS_SHARED ||
+                  ins->class == KVA_PTX_CLASS_ATOMIC || ins->class == KVA_PTX_CLASS_ASYNC;
+    if (shared && access && size && size < narrowest) narrowest = size;
+  }
+  return (uint32_t)__builtin_ctz(narrowest);
 }
 
 static kva_status finish_kernel(ptx_parser *p) {
@@ -372,6 +387,7 @@ static kva_status finish_kernel(ptx_parser *p) {
   k->info.static_shared = k->shared_bytes;
   k->info.local = k->local_bytes;
   k->info.n_instructions = k->n_ins;
+  k->shadow_shift = shadow_shift(k);
   kva_ptx_build_cfg(k, p->arena);
   return KVA_OK;
 }

@@ -78,6 +78,19 @@ typedef enum ptx_space {
   PTX_CONST,
 } ptx_space;
 
+typedef enum ptx_atomic {
+  PTX_ATOM_ADD,
+  PTX_ATOM_MIN,
+  PTX_ATOM_MAX,
+  PTX_ATOM_AND,
+  PTX_ATOM_OR,
+  PTX_ATOM_XOR,
+  PTX_ATOM_EXCH,
+  PTX_ATOM_CAS,
+  PTX_ATOM_INC,
+  PTX_ATOM_DEC,
+} ptx_atomic;
+
 /* Windows of the generic address space. Host addresses are below 2^47. */
 #define PTX_WINDOW_SHIFT  56
 #define PTX_SHARED_WINDOW (1ull << PTX_WINDOW_SHIFT)
@@ -110,12 +123,14 @@ struct ptx_ins {
   uint8_t n;           /* elements in list */
   uint8_t sub;         /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
   bool hidden;         /* part of the next instruction: not counted */
-  bool relocate;       /* imm counts from the start of dynamic shared memory */
+  bool relocate, relocate2; /* imm, imm2 count from the start of dynamic shared memory */
+  bool flag2;          /* the data registers of a load have 32 bits */
   bool flag;           /* strong memory access, uniform branch, aligned barrier, transposed matrix */
   uint32_t guard;      /* predicate operand or PTX_NONE */
   uint32_t dst, dst2;  /* slots (byte offsets in the register file), or predicate indices */
   uint32_t src[4];     /* slots or predicate operands */
-  int64_t imm;         /* address offset, group count, table value */
+  int64_t imm;         /* address offset, group count, table size */
+  int64_t imm2;        /* offset of the destination of a copy */
   uint32_t target;     /* branch: instruction */
   uint32_t reconverge; /* branch: instruction at the immediate post-dominator; n_ins: the end */
   uint32_t *list;      /* slots of a vector, targets of a branch table */
@@ -138,6 +153,7 @@ struct kva_ptx_kernel {
   KVA_VEC(ptx_constant) constants;
   uint32_t special_slot[PTX_N_SPECIALS]; /* PTX_NONE: not used */
   uint32_t param_bytes, shared_bytes, local_bytes;
+  uint32_t shadow_shift; /* log2 of the narrowest access to shared memory, bytes */
   bool uses_async;
 };
 
@@ -244,6 +260,9 @@ extern const ptx_forms kva_ptx_forms_integer, kva_ptx_forms_bits, kva_ptx_forms_
     kva_ptx_forms_half;
 
 ptx_compare kva_ptx_find_compare(const char *name, ptx_type type);             /* NULL: none */
-ptx_exec kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool saturate, bool ftz);
+/* Sets what the conversion needs in *i; false: not supported. */
+bool kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool saturate, bool ftz, ptx_ins *i);
+bool kva_ptx_atomic_supported(ptx_atomic op, ptx_type type);
+ptx_exec kva_ptx_find_convert_pair(ptx_type to, bool with_relu);
 
 #endif

@@ -163,8 +163,123 @@ static void test_epilogue_refused(void **state) {
   model_destroy(&t);
 }
 
+/* ---- what fusion puts around a tile --------------------------------------------------------------------------------- */
+
+static kva_value *tensor(model *t, const char *name, uint32_t rank, const int64_t *extents) {
+  kva_dim dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < rank; d++) dims[d] = dim(t, extents[d] ? NULL : "S", extents[d]); /* 0: the symbol S */
+  return input(t, name, rank, dims);
+}
+#define TENSOR(t, name, ...) \
+  tensor(t, name, sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), (const int64_t[]){__VA_ARGS__})
+
+/* Runs the model with S = 19 and expects this many steps. */
+static void check_steps(model *t, uint32_t n_outputs, kva_value *const *outputs, uint32_t steps) {
+  finish(t, n_outputs, outputs);
+  check(t, 19, kva_fuse);
+  uint32_t found = 0;
+  for (const kva_node *n = t->f->graph->first; n; n = n->next) {
+    found += kva_is(n, KVA_OP_kernel) || n->op->lower_kind == KVA_LOWER_KERNEL;
+  }
+  assert_int_equal(found, steps);
+  model_destroy(t);
+}
+
+/* gelu(a @ b + bias) + residual, with what gelu reads as a second output; of few rows and of many. */
+static void test_matmul_epilogue(void **state) {
+  (void)state;
+  static const int64_t rows[] = {0, 3, 70};
+  for (int i = 0; i < 3; i++) {
+    model t = model_create();
+    kva_value *a = TENSOR(&t, "a", rows[i], 24), *b = TENSOR(&t, "b", 24, 50), *bias = TENSOR(&t, "bias", 50);
+    kva_value *x = kva_add(&t.b, kva_matmul(&t.b, a, b, false, false), bias);
+    kva_value *y = kva_add(&t.b, kva_build1(&t.b, KVA_OP_gelu, x), TENSOR(&t, "residual", rows[i], 50));
+    check_steps(&t, 2, (kva_value *[]){y, x}, 1);
+  }
+}
+
+/* Two products meet: one of them takes the rest along. */
+static void test_two_products(void **state) {
+  (void)state;
+  model t = model_create();
+  kva_value *a = TENSOR(&t, "a", 0, 24), *b = TENSOR(&t, "b", 24, 50), *c = TENSOR(&t, "c", 50, 24);
+  kva_value *gate = kva_build1(&t.b, KVA_OP_silu, kva_matmul(&t.b, a, b, false, false));
+  check_steps(&t, 1, (kva_value *[]){kva_mul(&t.b, gate, kva_matmul(&t.b, a, c, false, true))}, 2);
+}
+
+/* A norm reads whole rows: the product stays outside. */
+static void test_row_behind_product(void **state) {
+  (void)state;
+  model t = model_create();
+  kva_value *a = TENSOR(&t, "a", 0, 24), *b = TENSOR(&t, "b", 24, 50), *scale = TENSOR(&t, "scale", 50);
+  kva_value *y = kva_build2(&t.b, KVA_OP_rms_norm, kva_build1(&t.b, KVA_OP_relu, kva_matmul(&t.b, a, b, false, false)), scale);
+  check_steps(&t, 1, &y, 2);
+}
+
+/* c + its transpose reads c at two elements. */
+static void test_product_read_twice(void **state) {
+  (void)state;
+  model t = model_create();
+  kva_value *a = TENSOR(&t, "a", 20, 24), *b = TENSOR(&t, "b", 24, 20);
+  kva_value *c = kva_matmul(&t.b, a, b, false, false);
+  check_steps(&t, 1, (kva_value *[]){kva_add(&t.b, c, kva_transpose(&t.b, c, (int64_t[]){1, 0}))}, 2);
+}
+
+/* The result broadcast against something larger is not computed again for each copy. */
+static void test_product_broadcast(void **state) {
+  (void)state;
+  model t = model_create();
+  kva_value *a = TENSOR(&t, "a", 20, 24), *b = TENSOR(&t, "b", 24, 30), *x = TENSOR(&t, "x", 5, 20, 30);
+  check_steps(&t, 1, (kva_value *[]){kva_add(&t.b, kva_matmul(&t.b, a, b, false, false), x)}, 2);
+}
+
+/* Heads split before and joined behind: views of the operands join, a transposition keeps the innermost axis. */
+static void test_views_around_products(void **state) {
+  (void)state;
+  model t = model_create();
+  kva_value *x = TENSOR(&t, "x", 2, 4, 9, 8), *y = TENSOR(&t, "y", 2, 9, 4, 8), *w = TENSOR(&t, "w", 32, 20);
+  kva_value *scores = kva_matmul(&t.b, x, kva_transpose(&t.b, y, (int64_t[]){0, 2, 1, 3}), false, true);
+  kva_value *tall = kva_transpose(&t.b, kva_build1(&t.b, KVA_OP_neg, scores), (int64_t[]){0, 2, 1, 3});
+  kva_dim flat[] = {dim(&t, NULL, 2), dim(&t, NULL, 9), dim(&t, NULL, 32)};
+  kva_value *rows = kva_reshape(&t.b, kva_transpose(&t.b, x, (int64_t[]){0, 2, 1, 3}), 3, flat);
+  check_steps(&t, 2, (kva_value *[]){tall, kva_matmul(&t.b, rows, w, false, false)}, 2);
+}
+
+/* What is copied to panels anyway is scaled on the way; its other reader has its own. */
+static void test_scaled_operand(void **state) {
+  (void)state;
+  model t = model_create();
+  kva_value *a = TENSOR(&t, "a", 0, 24), *b = TENSOR(&t, "b", 24, 50);
+  kva_value *scaled = kva_mul(&t.b, b, kva_scalar_like(&t.b, b, 0.5));
+  check_steps(&t, 1, (kva_value *[]){kva_matmul(&t.b, a, scaled, false, false)}, 1);
+}
+
+/* conv, batch_norm, residual, relu: one step, on lines, on one line for each image, and in plain loops. */
+static void test_conv_epilogue(void **state) {
+  (void)state;
+  static const struct {
+    int64_t channels, weights, kernel, pad;
+  } cases[] = {{5, 5, 3, 1}, {5, 5, 1, 0}, {6, 1, 3, 1}};
+  for (int i = 0; i < 3; i++) {
+    model t = model_create();
+    int64_t n = cases[i].channels, k = cases[i].kernel, pads[] = {cases[i].pad, cases[i].pad, cases[i].pad, cases[i].pad};
+    kva_value *x = TENSOR(&t, "x", 2, n, 7, 40), *w = TENSOR(&t, "w", n, cases[i].weights, k, k);
+    kva_value *mean = TENSOR(&t, "mean", n), *residual = TENSOR(&t, "residual", 2, n, 7, 40);
+    kva_value *variance = kva_build1(&t.b, KVA_OP_exp, mean);
+    kva_conv_attrs attrs = {.pads = {4, pads}, .group = n / cases[i].weights};
+    kva_value *c = kva_build(&t.b, KVA_OP_conv, 2, (kva_value *[]){x, w}, &attrs);
+    kva_batch_norm_attrs norm = {.eps = 1e-5};
+    c = kva_build(&t.b, KVA_OP_batch_norm, 5, (kva_value *[]){c, mean, mean, mean, variance}, &norm);
+    check_steps(&t, 1, (kva_value *[]){kva_build1(&t.b, KVA_OP_relu, kva_add(&t.b, c, residual))}, 1);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_epilogue), cmocka_unit_test(test_epilogue_refused),
-                                     cmocka_unit_test(test_rows), cmocka_unit_test(test_softmax_view)};
+                                     cmocka_unit_test(test_rows), cmocka_unit_test(test_softmax_view),
+                                     cmocka_unit_test(test_matmul_epilogue), cmocka_unit_test(test_two_products),
+                                     cmocka_unit_test(test_row_behind_product), cmocka_unit_test(test_product_read_twice),
+                                     cmocka_unit_test(test_product_broadcast), cmocka_unit_test(test_views_around_products),
+                                     cmocka_unit_test(test_scaled_operand), cmocka_unit_test(test_conv_epilogue)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

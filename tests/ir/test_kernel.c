@@ -584,6 +584,41 @@ static void text_round_trip(void **state) {
   free(text);
 }
 
+static const char threads[] = "kernel \"rows\" (read float x[B*N], write float y[B*N]) threads 256 {\n"
+                              "  grid g < floordiv(B + 7, 8) {\n"
+                              "    thread row < min(8, B - 8*g) team 32 {\n"
+                              "      thread k < N carry (add float 0.0) width 4 {\n"
+                              "        %0 = load x[8*N*g + N*row + k]\n"
+                              "        yield %0\n"
+                              "      }\n"
+                              "      %1 = reduce k[0]\n"
+                              "      barrier\n"
+                              "      thread one < 1 {\n"
+                              "        store y[8*g + row], %1\n"
+                              "      }\n"
+                              "    }\n"
+                              "  }\n"
+                              "}\n";
+
+static void thread_loops_round_trip(void **state) {
+  fixture *f = *state;
+  kva_kernel *k = parse(f, threads);
+  if (!k) kva_diag_print(f->diag, stderr);
+  assert_non_null(k);
+  char *text = print(k);
+  assert_string_equal(text, threads);
+  free(text);
+  uint64_t h = kva_kernel_hash(k);
+  k->threads = 128;
+  assert_int_not_equal(h, kva_kernel_hash(k));
+  k->threads = 256;
+  k->loops.data[2]->width = 2;
+  assert_int_not_equal(h, kva_kernel_hash(k));
+  k->loops.data[2]->width = 4;
+  k->loops.data[1]->team = 64;
+  assert_int_not_equal(h, kva_kernel_hash(k));
+}
+
 static void built_kernel_round_trips(void **state) {
   fixture *f = *state;
   kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
@@ -686,6 +721,17 @@ static void wrong_kernels_in_text(void **state) {
       {BODY("%0 = bitcast 1.0 : float -> int64"), "from 32 bits to 64"},
       {BODY("if true {\n%0 = load x[0]\n} else {\nstore y[0], %0\n}"), "operand 0 is not visible"},
       {"kernel \"k\" () {\nlocal read float t[N]\n}", "needs a constant extent"},
+      {BODY("thread i < N {\n}"), "in a kernel of 0 threads"},
+      {"kernel \"k\" () threads 48 {\nthread i < 4 {\n}\n}", "in a kernel of 48 threads"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 team 64 {\n}\n}", "teams of 64 threads do not divide the 64"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 {\nthread j < 4 {\n}\n}\n}", "teams of 1 threads do not divide the 1"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 team 24 {\n}\n}", "teams of 24 threads do not divide"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) team 32 {\nyield 1.0\n}\n}",
+       "teams can neither carry values"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 width 3 {\n}\n}", "width 3 is no power of two"},
+      {"kernel \"k\" () threads 64 {\nthread strict i < 4 {\n}\n}", "a thread loop has no order"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (none float 0.0) {\nyield 1.0\n}\n}",
+       "needs a serial or unroll loop"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     kva_diag_clear(f->diag);
@@ -792,6 +838,7 @@ int main(void) {
       TEST(replace_index_reaches_extents),
       TEST(sweep_drops_what_nobody_uses),
       TEST(text_round_trip),
+      TEST(thread_loops_round_trip),
       TEST(built_kernel_round_trips),
       TEST(bad_text_is_reported),
       TEST(deep_nesting_is_refused),

@@ -50,7 +50,8 @@ static void bind_symbols(run *r, const kva_type *t, const kva_wide *w) {
   }
 }
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------------------
+ */
 
 static int64_t bytes_of(run *r, const kva_type *t) {
   int64_t n = 1, bytes;
@@ -87,7 +88,8 @@ static kva_status load_inputs(run *r, kva_graph *g, const kva_wide *const *input
   return KVA_OK;
 }
 
-/* ---- compiling ------------------------------------------------------------------------------------------------------ */
+/* ---- compiling ------------------------------------------------------------------------------------------------------
+ */
 
 static void print_kernel(const kva_kernel *k) {
   kva_text text = {0};
@@ -127,13 +129,13 @@ static kva_status compile(run *r, kva_graph *g) {
   KVA_TRY(kva_codegen_emit(r->cg, "ptx", &text, &size));
   if (getenv("KVA_TEST_PRINT")) fputs(text, stderr);
   r->options->kernels += (uint32_t)kva_codegen_kernel_count(r->cg);
-  kva_status status = r->options->compile_only ? KVA_OK
-                                               : kva_ptx_module_create(text, size, "ptx", r->diag, &r->module);
+  kva_status status = r->options->compile_only ? KVA_OK : kva_ptx_module_create(text, size, "ptx", r->diag, &r->module);
   free(text);
   return status;
 }
 
-/* ---- running ---------------------------------------------------------------------------------------------------------- */
+/* ---- running
+ * ---------------------------------------------------------------------------------------------------------- */
 
 static bool seen_before(const kva_node *n, uint32_t i) {
   for (uint32_t k = 0; k < i; k++) {

@@ -17,8 +17,7 @@ static void see_shapes(coverage *seen, const kva_case *c) {
   const kva_type *result = built.node->results[0].type;
   for (uint32_t i = 0; i < built.node->n_operands; i++) {
     const kva_value *v = kva_operand(built.node, i);
-    seen->broadcast |= v && (v->type->rank != result->rank ||
-                             memcmp(v->type->dims, result->dims, result->rank * sizeof *result->dims) != 0);
+    if (v) seen->broadcast |= kva_type_with_dtype(built.m, v->type, result->dtype) != result;
   }
   for (uint32_t i = 0; i < built.n_inputs; i++) {
     const kva_wide *w = built.inputs[i];

@@ -1,0 +1,104 @@
+/* Loads and stores. Global accesses of a full warp to consecutive elements, the common case, are one check and one
+ * copy. A load that faults gives all ones. */
+#include "runtime/ptxsim/exec.h"
+
+/* One element into a lane, extended as the type says (an 8- or 16-bit signed load into a 32-bit register). */
+static inline void put(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, const unsigned char *from) {
+  if (i->bytes == 8) {
+    memcpy(&ptx_reg64(w, slot)[lane], from, 8);
+    return;
+  }
+  uint32_t v = 0;
+  memcpy(&v, from, i->bytes);
+  if (i->type == PTX_S8) v = (uint32_t)(int8_t)v;
+  else if (i->type == PTX_S16) v = (uint32_t)(int16_t)v;
+  ptx_reg32(w, slot)[lane] = i->flag2 || i->bytes == 4 ? v : v & 0xffffu;
+}
+static inline void get(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, unsigned char *to) {
+  if (i->bytes == 8) memcpy(to, &ptx_reg64(w, slot)[lane], 8);
+  else memcpy(to, &ptx_reg32(w, slot)[lane], i->bytes);
+}
+
+/* Consecutive elements of 4 or 8 bytes, aligned, in one range: the place, else NULL. */
+static unsigned char *consecutive(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write) {
+  if (mask != PTX_ALL || i->n != 1 || i->bytes < 4 || a[0] & (i->bytes - 1u)) return NULL;
+  uint64_t differs = 0;
+  for (int l = 0; l < PTX_LANES; l++) differs |= a[l] ^ (a[0] + (uint64_t)l * i->bytes);
+  if (differs) return NULL;
+  const ptx_range *r = kva_ptx_find_range(&w->cta->launch->memory, a[0], PTX_LANES * i->bytes, &w->last_range);
+  return r && (r->writable || !write) ? (unsigned char *)(uintptr_t)a[0] : NULL;
+}
+
+static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool store) {
+  if (w->cta->launch->options.no_counters) return;
+  uint32_t size = (uint32_t)i->bytes * i->n;
+  ptx_space space = (ptx_space)i->space;
+  uint64_t first = a[ptx_first(mask)];
+  if (space == PTX_GENERIC) space = kva_ptx_space_of(&first);
+  if (space == PTX_GLOBAL) kva_ptx_count_global(w->cta, a, mask, size, store);
+  else if (space == PTX_SHARED) kva_ptx_count_shared(w->cta, i, a, mask, size);
+}
+
+static bool is_shared(const ptx_ins *i, uint64_t *address) {
+  return i->space == PTX_SHARED || (i->space == PTX_GENERIC && kva_ptx_space_of(address) == PTX_SHARED);
+}
+
+static void load_lane(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
+  static const unsigned char poison[8] = {255, 255, 255, 255, 255, 255, 255, 255};
+  uint32_t size = (uint32_t)i->bytes * i->n;
+  const unsigned char *from = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, size, false);
+  if (from && is_shared(i, &address)) kva_ptx_race_read(w, i, lane, (uint32_t)address, size);
+  for (uint32_t k = 0; k < i->n; k++) put(w, i, i->list[k], lane, from ? from + k * i->bytes : poison);
+}
+
+/* Parameters and other uniform addresses without a base: one value for all lanes. */
+static void load_uniform(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  int first = ptx_first(mask);
+  load_lane(w, i, first, (uint64_t)i->imm);
+  for (uint32_t k = 0; k < i->n; k++) {
+    if (i->bytes == 8) {
+      uint64_t *d = ptx_reg64(w, i->list[k]), v = d[first];
+      for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? v : d[l];
+    } else {
+      uint32_t *d = ptx_reg32(w, i->list[k]), v = d[first];
+      for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? v : d[l];
+    }
+  }
+}
+
+void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  if (i->space == PTX_PARAM && i->src[0] == PTX_NONE) {
+    load_uniform(w, i, mask);
+    return;
+  }
+  uint64_t a[PTX_LANES];
+  kva_ptx_addresses(w, i->src[0], i->imm, a);
+  count(w, i, a, mask, false);
+  const unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, false) : NULL;
+  if (all) {
+    memcpy(w->regs + i->list[0], all, PTX_LANES * (size_t)i->bytes);
+    return;
+  }
+  for (uint32_t m = mask; m; m &= m - 1) load_lane(w, i, ptx_first(m), a[ptx_first(m)]);
+}
+
+void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  uint64_t a[PTX_LANES];
+  uint32_t size = (uint32_t)i->bytes * i->n;
+  kva_ptx_addresses(w, i->src[0], i->imm, a);
+  count(w, i, a, mask, true);
+  unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, true) : NULL;
+  if (all) {
+    memcpy(all, w->regs + i->list[0], PTX_LANES * (size_t)i->bytes);
+    return;
+  }
+  for (uint32_t m = mask; m; m &= m - 1) {
+    int lane = ptx_first(m);
+    uint64_t address = a[lane];
+    unsigned char data[16], *to = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, size, true);
+    if (!to) continue;
+    for (uint32_t k = 0; k < i->n; k++) get(w, i, i->list[k], lane, data + k * i->bytes);
+    if (is_shared(i, &address)) kva_ptx_race_write(w, i, lane, (uint32_t)address, size, data);
+    memcpy(to, data, size);
+  }
+}

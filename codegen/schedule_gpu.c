@@ -194,6 +194,44 @@ static void distribute(kva_kernel *k, kva_kregion *r) {
   }
 }
 
+/* ---- perfect nests
+ * -------------------------------------------------------------------------------------------------------------- */
+
+static void find_value(void *user, const kva_expr *symbol) {
+  const void **search = user; /* kernel, region, found */
+  if (kva_k_symbol_region(search[0], symbol) == search[1]) search[2] = symbol;
+}
+
+/* The MAP loop in l's body, when all else there is pure, free of loops, and not in its extent. */
+static kva_kloop *sole_map(const kva_kernel *k, const kva_kloop *l) {
+  kva_kloop *inner = NULL;
+  for (const kva_kinstr *i = l->body->first; i; i = i->next) {
+    bool effect = i->op == KVA_K_STORE || i->op == KVA_K_IF || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY;
+    if (effect || inner || (i->op == KVA_K_LOAD && is_ordered(i->buf))) return NULL;
+    if (i->op == KVA_K_LOOP) inner = i->loop;
+  }
+  if (!inner || inner->kind != KVA_K_MAP || inner->carries.len) return NULL;
+  const void *search[] = {k, l->body, NULL};
+  kva_expr_each_symbol(inner->extent, find_value, search);
+  return search[2] ? NULL : inner;
+}
+
+/* What stands between two MAP loops of a nest moves into the inner one: many threads compute it again rather than few
+ * run the inner loop. */
+static void sink(kva_kernel *k, kva_kregion *r) {
+  for (kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op != KVA_K_LOOP || i->loop->kind != KVA_K_MAP) continue;
+    kva_kloop *inner = sole_map(k, i->loop);
+    kva_kinstr *before = inner ? inner->body->first : NULL;
+    while (inner && i->loop->body->first != inner->instr) {
+      kva_kinstr *pure = i->loop->body->first;
+      kva_k_unlink(pure);
+      kva_k_insert(inner->body, before, pure);
+    }
+    sink(k, i->loop->body);
+  }
+}
+
 /* ---- nests
  * -------------------------------------------------------------------------------------------------------------- */
 
@@ -378,6 +416,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
     if (kva_sched_is_scheduled(k)) {
       schedule_items(k);
     } else {
+      sink(k, k->body);
       kva_sched_collapse(k, k->body);
       if (suits_grid(k))
         schedule_grid(k);

@@ -31,17 +31,42 @@ static void limit(width_scan *s, int64_t divisor) {
   while (s->width > 1 && divisor % s->width) s->width /= 2;
 }
 
-static void scan_access(width_scan *s, const kva_kinstr *i) {
-  const kva_expr *coefficient, *rest;
-  int bits = kva_dtype_bits(i->buf->dtype);
-  if (bits < 8 || !kva_expr_affine(s->k->exprs, i->index, s->l->var, &coefficient, &rest)) {
-    s->width = 1;
-    return;
-  }
-  if (kva_expr_is(coefficient, 0)) return;
-  if (!kva_expr_is(coefficient, 1)) s->width = 1;
+/* The loop's variable, or mod(variable + rest, period) where rest and period are multiples of the width: the lanes then
+ * stay within one period. */
+static bool scan_moving(width_scan *s, const kva_expr *x) {
+  const kva_expr *var = s->l->var, *coefficient, *rest;
+  int64_t period;
+  if (x == var) return true;
+  if (x->kind != KVA_EXPR_MOD || !kva_expr_is_const(x->b, &period) || period <= 0) return false;
+  if (!kva_expr_affine(s->k->exprs, x->a, var, &coefficient, &rest) || !kva_expr_is(coefficient, 1)) return false;
+  limit(s, period);
   limit(s, divisor_of(rest));
+  return true;
+}
+
+/* Consecutive and aligned indices: one term moves by 1, the others are multiples of the width. */
+static bool scan_terms(width_scan *s, const kva_expr *x) {
+  uint32_t moving = 0;
+  if (x->kind != KVA_EXPR_SUM) return scan_moving(s, x);
+  limit(s, x->constant);
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    bool moves = false;
+    for (uint32_t f = 0; f < t->n_factors; f++) moves |= kva_expr_uses(t->factors[f], s->l->var);
+    if (!moves) limit(s, t->coefficient);
+    if (!moves) continue;
+    if (t->n_factors != 1 || t->coefficient != 1 || !scan_moving(s, t->factors[0])) return false;
+    moving++;
+  }
+  return moving == 1;
+}
+
+static void scan_access(width_scan *s, const kva_kinstr *i) {
+  int bits = kva_dtype_bits(i->buf->dtype);
+  if (bits < 8) s->width = 1;
+  if (!s->varying[i->id] || s->width == 1) return;
   if (s->width > (uint32_t)(ACCESS_BYTES * 8 / bits)) s->width = (uint32_t)(ACCESS_BYTES * 8 / bits);
+  if (!kva_expr_uses(i->index, s->l->var) || !scan_terms(s, i->index)) s->width = 1;
 }
 
 typedef struct symbol_search {

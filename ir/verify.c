@@ -6,10 +6,11 @@
 typedef struct verifier {
   kva_module *m;
   kva_arena *scratch;
-  bool *visible;    /* by value id */
-  bool *node_seen;  /* by node id */
-  bool *value_seen; /* by value id */
-  uint32_t *uses;   /* by value id: operand slots met */
+  bool *visible;      /* by value id */
+  bool *node_seen;    /* by node id */
+  bool *value_seen;   /* by value id */
+  uint32_t *uses;     /* by value id: operand slots met */
+  bool size_reported; /* one size that is too large has many that follow from it */
   KVA_VEC(kva_value *) values;
 } verifier;
 
@@ -52,7 +53,8 @@ static bool check_type(verifier *v, const kva_loc *loc, const char *what, const 
     kva_error(v->m->diag, loc, "%s has a dimension that does not fit 64 bits: %s", what, type_text(v, t));
     return false;
   }
-  if (!has_overflowing_size(v->m, t)) return true;
+  if (v->size_reported || !has_overflowing_size(v->m, t)) return true;
+  v->size_reported = true;
   kva_error(v->m->diag, loc, "%s has a size that does not fit 64 bits: %s", what, type_text(v, t));
   return false;
 }

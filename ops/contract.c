@@ -319,11 +319,17 @@ static void clear_block(const tile *x) {
   kva_k_loop_end(x->kb, i);
 }
 
+void kva_contract_store(const kva_contraction *c, const kva_contract_at *at, kva_kval v) {
+  const kva_expr *idx[KVA_MAX_RANK];
+  kva_kval there = c->result(c, at, idx), outer = NULL;
+  if (there) outer = kva_k_guard_begin(c->l->kb, there);
+  c->l->store(c->l, c->n, 0, idx, v);
+  if (there) kva_k_guard_end(c->l->kb, outer);
+}
+
 static void store_element(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user) {
-  const kva_expr *row = user, *idx[KVA_MAX_RANK];
-  x->c->result(x->c, at, idx);
-  const kva_expr *from = block_at(x, row, kva_expr_sub(x->e, column, x->col0));
-  x->c->l->store(x->c->l, x->c->n, 0, idx, kva_k_load(x->kb, x->block, from));
+  const kva_expr *from = block_at(x, user, kva_expr_sub(x->e, column, x->col0));
+  kva_contract_store(x->c, at, kva_k_load(x->kb, x->block, from));
 }
 
 static void store_block(const tile *x) {
@@ -386,7 +392,10 @@ void kva_contract_kernel(const kva_contraction *c) {
   kva_kloop *g = kva_k_loop_begin(kb, KVA_K_GRID, items, "item");
   place_item(&x, g->var, row_blocks, panels);
   clear_block(&x);
+  kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x.batch}) : NULL;
+  kva_kinstr *branch = any ? kva_k_if_begin(kb, any) : NULL;
   over_depth(&x);
+  if (branch) kva_k_if_end(kb, branch);
   store_block(&x);
   kva_k_loop_end(kb, g);
 }

@@ -33,14 +33,18 @@ struct kva_contraction {
   /* Elements in the type of the sums. b may be asked for any position of a line and gives 0 where there is nothing. */
   kva_kval (*a)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*b)(const kva_contraction *c, const kva_contract_at *at);
-  /* Result `index` of n for at's batch, row, line and position. */
-  void (*result)(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_index);
+  /* Whether a part of the batch has products at all (NULL: always); without, its results are 0. */
+  kva_kval (*any)(const kva_contraction *c, const kva_contract_at *at);
+  /* Index of the result for at's batch, row, line and position; returns whether there is one (NULL: always). */
+  kva_kval (*result)(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_index);
 };
 
 /* Whether the packed panels stay small enough for a stack. */
 bool kva_contract_fits(const kva_contraction *c);
 /* Writes the whole kernel. */
 void kva_contract_kernel(const kva_contraction *c);
+/* v as the result at `at`, through the epilogue. */
+void kva_contract_store(const kva_contraction *c, const kva_contract_at *at, kva_kval v);
 
 /* contract_few.c: few rows of a matrix product. kva_contract_kernel chooses. */
 bool kva_contract_is_few(const kva_contraction *c);

@@ -32,7 +32,7 @@ static const kva_expr *block_at(const few *x, const kva_expr *row, const kva_exp
 bool kva_contract_is_few(const kva_contraction *c) {
   int64_t rows;
   if (!kva_expr_is_const(c->rows, &rows) || rows < 1 || rows > FEW_ROWS) return false;
-  return c->leads * c->taps == 1 && kva_expr_is(c->lines, 1);
+  return !c->any && c->leads * c->taps == 1 && kva_expr_is(c->lines, 1);
 }
 
 static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
@@ -166,9 +166,7 @@ static void store_block(const few *x) {
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->rows), "r");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
   kva_contract_at at = {.batch = x->batch, .row = r->var, .line = num(x, 0), .position = plus(x, x->col0, j->var)};
-  const kva_expr *idx[KVA_MAX_RANK];
-  x->c->result(x->c, &at, idx);
-  x->c->l->store(x->c->l, x->c->n, 0, idx, kva_k_load(x->kb, x->block, block_at(x, r->var, j->var)));
+  kva_contract_store(x->c, &at, kva_k_load(x->kb, x->block, block_at(x, r->var, j->var)));
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, r);
 }

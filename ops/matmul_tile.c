@@ -30,8 +30,9 @@ static void result_index(const kva_contraction *c, const kva_expr *batch, const 
   idx[rank - 1] = column;
 }
 
-static void result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
+static kva_kval result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
   result_index(c, at->batch, at->row, at->position, idx);
+  return NULL;
 }
 
 /* Element (row, column) of an operand as the logical matrix that index `c_idx` of the result names. */

@@ -265,13 +265,27 @@ static bool is_pinned(const kva_strings *pins, const char *symbol) {
   return false;
 }
 
+/* Whether an input has this symbol as an extent. */
+static bool has_symbol(const kva_module *m, const char *symbol) {
+  for (uint32_t f = 0; f < m->functions.len; f++) {
+    const kva_graph *g = m->functions.data[f]->graph;
+    for (uint32_t i = 0; i < g->inputs.len; i++) {
+      const kva_type *t = g->inputs.data[i]->type;
+      for (uint32_t d = 0; d < t->rank; d++)
+        if (t->dims[d]->kind == KVA_EXPR_SYMBOL && !strcmp(t->dims[d]->name, symbol)) return true;
+    }
+  }
+  return false;
+}
+
 /* Batch size and sequence length are known before compiling: as constants they make better schedules. */
-static void pin_shapes(train_options *o, const kva_train_spec *spec, kva_strings *pins, kva_arena *arena) {
+static void pin_shapes(train_options *o, const kva_module *m, kva_strings *pins, kva_arena *arena) {
+  const kva_train_spec *spec = m->train;
   if (o->batch == 0) o->batch = spec->batch > 0 ? spec->batch : 32;
-  if (!is_pinned(pins, "B") && pins->n < 64)
+  if (has_symbol(m, "B") && !is_pinned(pins, "B") && pins->n < 64)
     pins->v[pins->n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
   const double *length = spec->data_args ? kva_map_get_str(spec->data_args, LENGTH_ARG) : NULL;
-  if (length && !is_pinned(pins, "T") && pins->n < 64)
+  if (length && has_symbol(m, "T") && !is_pinned(pins, "T") && pins->n < 64)
     pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)*length);
 }
 
@@ -287,7 +301,7 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
     code = EXIT_NO;
   }
   if (code < 0) {
-    pin_shapes(o, m->train, &pins, arena);
+    pin_shapes(o, m, &pins, arena);
     kva_module_destroy(m);
     m = NULL;
     code = kva_cli_load(o->model, &defines, &pins, diag, &m);

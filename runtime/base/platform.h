@@ -26,7 +26,8 @@ KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_
  * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work items
  * must be independent, so results never depend on the number of threads. */
 typedef struct kva_pool kva_pool;
-/* threads = 0: as many as the process may run on. The caller is one of them. NULL when threads cannot be made. */
+/* threads = 0: as many as the process may run on. The caller is one of them. Fewer when the system has no more to give;
+ * NULL: no memory. */
 kva_pool *kva_pool_create(int threads);
 void kva_pool_destroy(kva_pool *pool);
 int kva_pool_threads(const kva_pool *pool);

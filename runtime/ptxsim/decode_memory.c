@@ -175,7 +175,7 @@ static kva_status decode_matrix_access(ptx_decoder *d, bool load) {
   ptx_ins *i = d->i;
   kva_ptx_take(d, "sync");
   kva_ptx_take(d, "aligned");
-  i->flag = kva_ptx_take(d, "trans");
+  i->sub = kva_ptx_take(d, "trans");
   bool shape = kva_ptx_take(d, "m8n8"), type = kva_ptx_take(d, "b16");
   i->n = kva_ptx_take(d, "x4") ? 4 : kva_ptx_take(d, "x2") ? 2 : kva_ptx_take(d, "x1") ? 1 : 0;
   i->space = (uint8_t)take_space(d);

@@ -43,7 +43,7 @@ struct ptx_warp {
   ptx_cta *cta;
   uint32_t id, live; /* live: lanes that have not exited */
   ptx_wait wait;
-  uint32_t barrier, barrier_count; /* where it waits: threads expected, 0: all */
+  uint32_t barrier, wait_mask; /* where it waits, and the lanes that do */
   const ptx_ins *at;               /* instruction it runs or waits at */
   ptx_level *levels;
   uint32_t depth;
@@ -60,9 +60,8 @@ enum { PTX_N_BARRIERS = 16 };
 typedef struct ptx_barrier {
   uint32_t arrived;      /* threads */
   uint32_t expected;     /* 0: all */
-  uint32_t waiting;      /* warps that wait */
-  uint32_t reduce_count; /* bar.red */
-  bool reduce_and, reduce_or;
+  uint32_t reduce_count; /* bar.red: threads with a true predicate */
+  bool reduce_some_not;
   uint32_t *ordered; /* join of the clocks of who arrived */
 } ptx_barrier;
 
@@ -83,7 +82,9 @@ struct ptx_cta {
   uint64_t random;
   uint64_t steps;
   bool stopped; /* a finding ended this CTA */
-  uint64_t *executed; /* by instruction */
+  struct {
+    uint64_t warps, threads;
+  } * executed; /* by instruction */
   kva_ptx_counters counters;
   kva_ptx_finding *findings;
   uint32_t n_findings, cap_findings;

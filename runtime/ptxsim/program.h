@@ -91,6 +91,10 @@ typedef enum ptx_atomic {
   PTX_ATOM_DEC,
 } ptx_atomic;
 
+enum { PTX_BAR_SYNC, PTX_BAR_ARRIVE, PTX_BAR_RED_POPC, PTX_BAR_RED_AND, PTX_BAR_RED_OR };
+enum { PTX_SHFL_UP, PTX_SHFL_DOWN, PTX_SHFL_BFLY, PTX_SHFL_IDX };
+enum { PTX_VOTE_ALL, PTX_VOTE_ANY, PTX_VOTE_UNI, PTX_VOTE_BALLOT };
+
 /* Windows of the generic address space. Host addresses are below 2^47. */
 #define PTX_WINDOW_SHIFT  56
 #define PTX_SHARED_WINDOW (1ull << PTX_WINDOW_SHIFT)

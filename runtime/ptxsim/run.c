@@ -1,0 +1,185 @@
+/* Runs the warps of one CTA. A warp keeps a stack of divergence levels: a branch that splits its lanes leaves a level
+ * that waits at the branch's immediate post-dominator and pushes one for each side; a level that reaches its point of
+ * reconvergence is popped. Levels that meet at the same point share it, so loops do not grow the stack. */
+#include "runtime/ptxsim/exec.h"
+
+enum { SLICE = 1 << 14 }; /* instructions before another warp gets a turn, for those that spin */
+
+static void exit_lanes(ptx_warp *w, uint32_t lanes) {
+  for (uint32_t k = 0; k < w->depth; k++) w->levels[k].mask &= ~lanes;
+  w->live &= ~lanes;
+}
+
+static void push(ptx_warp *w, uint32_t pc, uint32_t reconverge, uint32_t mask) {
+  if (pc == reconverge || !mask) return;
+  w->levels[w->depth++] = (ptx_level){pc, reconverge, mask};
+}
+
+/* Leaves the level for the point of reconvergence, unless the level below waits there already. */
+static void open_levels(ptx_warp *w, const ptx_ins *i) {
+  ptx_level *top = &w->levels[w->depth - 1];
+  w->cta->counters.divergent_branches++;
+  if (top->reconverge == i->reconverge) w->depth--;
+  else top->pc = i->reconverge;
+}
+
+/* Returns whether the level that runs is another than before. */
+static bool branch(ptx_warp *w, const ptx_ins *i, uint32_t taken) {
+  ptx_level *top = &w->levels[w->depth - 1];
+  uint32_t mask = top->mask, next = top->pc + 1;
+  w->cta->counters.branches++;
+  if (!taken || taken == mask) {
+    top->pc = taken ? i->target : next;
+    return false;
+  }
+  if (i->flag)
+    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, ptx_first(taken)), "bra.uni taken by lanes 0x%08x of 0x%08x",
+                   taken, mask);
+  open_levels(w, i);
+  push(w, next, i->reconverge, mask & ~taken);
+  push(w, i->target, i->reconverge, taken);
+  return true;
+}
+
+static bool branch_table(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
+  const uint32_t *index = ptx_reg32(w, i->src[0]);
+  uint32_t rest = w->levels[w->depth - 1].mask & ~lanes, next = w->levels[w->depth - 1].pc + 1;
+  w->cta->counters.branches++;
+  open_levels(w, i);
+  push(w, next, i->reconverge, rest);
+  while (lanes) {
+    uint32_t k = index[ptx_first(lanes)], same = 0;
+    for (uint32_t m = lanes; m; m &= m - 1) same |= (uint32_t)(index[ptx_first(m)] == k) << ptx_first(m);
+    if (k < (uint64_t)i->imm) {
+      push(w, i->list[k], i->reconverge, same);
+    } else {
+      kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, ptx_first(same)), "index %u of %lld targets", k,
+                     (long long)i->imm);
+      exit_lanes(w, same);
+    }
+    lanes &= ~same;
+  }
+  return true;
+}
+
+/* Pops levels that are done; false: none is left. */
+static bool settle(ptx_warp *w) {
+  while (w->depth) {
+    const ptx_level *top = &w->levels[w->depth - 1];
+    if (top->mask && top->pc != top->reconverge) return true;
+    w->depth--;
+  }
+  w->wait = PTX_EXITED;
+  return false;
+}
+
+/* What is not PTX_OP_EXEC. Returns false when the warp has to stop here. */
+static bool control(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  ptx_level *top = &w->levels[w->depth - 1];
+  switch (i->op) {
+  case PTX_OP_BRANCH: branch(w, i, mask); return settle(w);
+  case PTX_OP_BRANCH_TABLE:
+    if (mask) branch_table(w, i, mask);
+    else top->pc++;
+    return settle(w);
+  case PTX_OP_EXIT:
+    top->pc++;
+    exit_lanes(w, mask);
+    return settle(w);
+  default:
+    top->pc++;
+    if (mask && kva_ptx_arrive(w, i, mask)) return false;
+    return settle(w);
+  }
+}
+
+static void run_warp(ptx_warp *w, uint64_t slice) {
+  ptx_cta *cta = w->cta;
+  const ptx_ins *ins = cta->launch->kernel->ins;
+  if (!settle(w)) return;
+  ptx_level *top = &w->levels[w->depth - 1];
+  uint64_t end = w->steps + slice;
+  while (w->steps < end && !cta->stopped) {
+    uint32_t pc = top->pc, mask = top->mask;
+    const ptx_ins *i = &ins[pc];
+    if (i->guard != PTX_NONE) mask &= ptx_pred(w, i->guard);
+    cta->executed[pc].warps++;
+    cta->executed[pc].threads += ptx_count(mask);
+    w->steps++;
+    if (i->op != PTX_OP_EXEC) {
+      if (!control(w, i, mask)) return;
+      top = &w->levels[w->depth - 1];
+      continue;
+    }
+    if (mask) i->exec(w, i, mask);
+    top->pc = pc + 1;
+    if (top->pc == top->reconverge) {
+      if (!settle(w)) return;
+      top = &w->levels[w->depth - 1];
+    }
+  }
+}
+
+/* ---- a CTA ---------------------------------------------------------------------------------------------------------- */
+
+static uint32_t draw(ptx_cta *cta, uint32_t n) {
+  cta->random = cta->random * 6364136223846793005u + 1442695040888963407u;
+  return (uint32_t)((cta->random >> 33) % n);
+}
+
+/* One turn of every warp that can run; false: none could. */
+static bool run_round(ptx_cta *cta) {
+  uint32_t n = cta->launch->n_warps;
+  bool shuffled = cta->launch->options.schedule_seed != 0, ran = false;
+  uint32_t first = shuffled ? draw(cta, n) : 0, stride = shuffled && n > 1 && draw(cta, 2) ? n - 1 : 1;
+  for (uint32_t k = 0; k < n && !cta->stopped; k++) {
+    ptx_warp *w = &cta->warps[(first + (uint64_t)k * stride) % n];
+    if (w->wait != PTX_READY) continue;
+    uint64_t before = w->steps;
+    run_warp(w, shuffled ? 1 + draw(cta, 64) : SLICE);
+    cta->steps += w->steps - before;
+    ran = true;
+  }
+  return ran;
+}
+
+static void report_deadlock(ptx_cta *cta) {
+  for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
+    const ptx_warp *w = &cta->warps[k];
+    if (w->wait != PTX_AT_BARRIER) continue;
+    kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_DEADLOCK, w->at, w, -1),
+                   "warp %u waits for ever at barrier %u, where %u threads have arrived", k, w->barrier,
+                   cta->barriers[w->barrier].arrived);
+  }
+}
+
+static void report_limit(ptx_cta *cta) {
+  for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
+    const ptx_warp *w = &cta->warps[k];
+    if (w->wait != PTX_READY || !w->depth) continue;
+    const ptx_ins *i = &cta->launch->kernel->ins[w->levels[w->depth - 1].pc];
+    kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_STEP_LIMIT, i, w, -1), "warp %u is here after %llu instructions", k,
+                   (unsigned long long)w->steps);
+  }
+}
+
+static bool all_exited(const ptx_cta *cta) {
+  for (uint32_t k = 0; k < cta->launch->n_warps; k++)
+    if (cta->warps[k].wait != PTX_EXITED) return false;
+  return true;
+}
+
+void kva_ptx_run_cta(ptx_cta *cta) {
+  uint64_t most = cta->launch->options.max_steps;
+  while (!cta->stopped && !all_exited(cta)) {
+    bool ran = run_round(cta);
+    bool woke = kva_ptx_release_barriers(cta);
+    if (cta->steps > most) {
+      report_limit(cta);
+      return;
+    }
+    if (ran || woke || all_exited(cta)) continue;
+    report_deadlock(cta);
+    return;
+  }
+}

@@ -121,22 +121,23 @@ static bool is_shared(kva_kernel *k, const kva_kloop *l) {
 
 typedef struct team_facts {
   bool ok;
-  double longest; /* extent of a shared loop */
+  double longest; /* iterations that a team would share */
 } team_facts;
 
-static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, team_facts *f) {
+/* around: iterations of the reductions around r, which may merge with one in it. */
+static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, double around, team_facts *f) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
     if (i->op == KVA_K_STORE && repeated) f->ok = false;
-    look_for_team(k, i->then, repeated, f);
-    look_for_team(k, i->orelse, repeated, f);
+    look_for_team(k, i->then, repeated, 1, f);
+    look_for_team(k, i->orelse, repeated, 1, f);
     if (i->op != KVA_K_LOOP) continue;
+    double extent = kva_cost_extent(i->loop->extent) * around;
     if (is_shared(k, i->loop)) {
-      double extent = kva_cost_extent(i->loop->extent);
       if (extent > f->longest) f->longest = extent;
     } else if (is_sequential(i->loop)) {
       f->ok = false;
     } else {
-      look_for_team(k, i->loop->body, true, f);
+      look_for_team(k, i->loop->body, true, i->loop->carries.len ? extent : 1, f);
     }
   }
 }
@@ -151,7 +152,7 @@ static bool writes_locals(const kva_kernel *k) {
 /* The longest loop that a team could share in r; 0: a team is no use there. */
 static double team_extent(kva_kernel *k, const kva_kregion *r) {
   team_facts f = {!writes_locals(k), 0};
-  look_for_team(k, r, false, &f);
+  look_for_team(k, r, false, 1, &f);
   return f.ok ? f.longest : 0;
 }
 

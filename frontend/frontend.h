@@ -33,8 +33,8 @@ KVA_MUST_USE kva_status kva_load_text(const char *text, const char *file, const 
 KVA_MUST_USE kva_status kva_format_text(const char *text, const char *file, kva_diag *diag, kva_text *out);
 
 /* Writes function 0 of a module as ONNX (opset 21, IR 10): internal operators as ONNX operators or as calls of
- * model-local functions, which the importer takes for the operators again. Parameters become initialisers, with values from `state_data` (NULL: initial
- * DATA only, else an error). */
+ * model-local functions, which the importer takes for the operators again. Parameters become initialisers, with values
+ * from `state_data` (NULL: initial DATA only, else an error). */
 typedef const void *(*kva_state_bytes)(void *user, const kva_state *s);
 KVA_MUST_USE kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes state_data, void *user,
                                         kva_diag *diag);

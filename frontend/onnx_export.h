@@ -18,7 +18,7 @@ typedef struct kva_export {
   KVA_VEC(kva_pb_node *) nodes; /* of the graph, or of the function body being written */
   KVA_VEC(kva_pb_tensor *) initializers;
   KVA_VEC(kva_pb_function *) functions;
-  kva_map *bodies; /* packed function without its overload -> kva_pb_function * */
+  kva_map *bodies;    /* packed function without its overload -> kva_pb_function * */
   const char **names; /* of values, by id */
   kva_map *used_names;
   kva_map *node_names; /* runtimes refuse two nodes of one name */
@@ -39,8 +39,8 @@ const char *kva_export_tensor(kva_export *e, kva_dtype t, uint32_t rank, const i
 const char *kva_export_scalar(kva_export *e, kva_dtype t, double v);
 const char *kva_export_i64s(kva_export *e, uint32_t n, const int64_t *v);
 const char *kva_export_i64(kva_export *e, int64_t v); /* int64[1] */
-/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on the extents of the inputs of the graph or function.
- * NULL with a diagnostic when a symbol is no extent of an input. */
+/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on the extents of the inputs of the graph or
+ * function. NULL with a diagnostic when a symbol is no extent of an input. */
 const char *kva_export_dims(kva_export *e, uint32_t n, const kva_dim *dims);
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
@@ -87,8 +87,8 @@ kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_ty
 
 /* One row's writer; op_type is the row's (onnx_export_ops.c). */
 typedef kva_status (*kva_export_fn)(kva_export *e, const kva_node *n, const char *op_type);
-/* n as a call of the function ai.kvasir::<op_type>, whose body `write` writes; its signature names operands and results:
- * "x w past -> y state" (onnx_export_function.c). */
+/* n as a call of the function ai.kvasir::<op_type>, whose body `write` writes; its signature names operands and
+ * results: "x w past -> y state" (onnx_export_function.c). */
 KVA_MUST_USE kva_status kva_export_call(kva_export *e, const kva_node *n, const char *op_type, const char *signature,
                                         kva_export_fn write);
 #define KVA_EXPORT_FN(name) kva_status kva_export_##name(kva_export *e, const kva_node *n, const char *op_type);

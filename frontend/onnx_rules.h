@@ -66,8 +66,8 @@ KVA_MUST_USE kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32
                                       bool *out_given);
 /* The operator that a call of domain "ai.kvasir" stands for, NULL where the domain or the name is another. */
 const kva_op_info *kva_onnx_own_operator(const char *domain, const char *op_type);
-/* The double whose decimal is the shortest that reads back as v: what was meant by an attribute 1e-5, which ONNX holds in
- * 32 bits. */
+/* The double whose decimal is the shortest that reads back as v: what was meant by an attribute 1e-5, which ONNX holds
+ * in 32 bits. */
 double kva_onnx_decimal(float v);
 /* Value of a small constant tensor, evaluated by the reference where it is computed from constants; NULL: not
  * constant. Lives in the context's arena. */

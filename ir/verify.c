@@ -195,8 +195,14 @@ static void check_node(verifier *v, kva_graph *g, kva_node *n) {
   if (sound && kva_diag_errors(v->m->diag) == errors) check_inference(v, n);
 }
 
+static kva_loc function_loc(const kva_module *m, const kva_graph *g) {
+  for (uint32_t i = 0; i < m->functions.len; i++)
+    if (m->functions.data[i]->graph == g) return m->functions.data[i]->loc;
+  return (kva_loc){0};
+}
+
 static void check_graph(verifier *v, kva_graph *g) {
-  kva_loc loc = g->owner ? g->owner->loc : (kva_loc){0};
+  kva_loc loc = g->owner ? g->owner->loc : function_loc(v->m, g);
   uint32_t first_value = v->values.len;
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     kva_value *in = g->inputs.data[i];

@@ -1,19 +1,19 @@
 /* See contract.h. The kernel for CPUs: register tiles of explicit vectors over packed panels of b.
  *
- * A work item makes a block of `block_rows` rows x `panel` columns. For every slice of `depth` steps it packs what its columns
- * read of b (contiguous: for each step, lead and phase one segment of panel + reach positions), then for every tile of
- * `tile_rows` rows runs
+ * A work item makes a block of `block_rows` rows x `panel` columns. For every slice of `depth` steps it packs what its
+ * columns read of b (contiguous: for each step, lead and phase one segment of panel + reach positions), then for every
+ * tile of `tile_rows` rows runs
  *
  *   acc[r][j] += a[r][k, lead, tap] * packed[k, lead, phase of tap][offset of tap + j]      r unrolled, j in vectors
  *
  * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. Between slices the
- * accumulators rest in a local block; after the last one the block goes through the fused epilogue to memory. Every element
- * is one sum in the order of (k, lead, tap), whatever the thread count.
+ * accumulators rest in a local block; after the last one the block goes through the fused epilogue to memory. Every
+ * element is one sum in the order of (k, lead, tap), whatever the thread count.
  *
  * Choice of the tile (facts: full rate needs ten or more independent accumulators; wide panels read b less often): the
- * shape that computes the fewest elements past the edges. Packing costs one pass over b per block of rows, so blocks are as
- * tall as still gives every core several items. Positions behind `used` are computed and thrown away; what the packed panel
- * holds for positions behind the last line only reaches those. */
+ * shape that computes the fewest elements past the edges. Packing costs one pass over b per block of rows, so blocks
+ * are as tall as still gives every core several items. Positions behind `used` are computed and thrown away; what the
+ * packed panel holds for positions behind the last line only reaches those. */
 #include "ops/contract.h"
 
 enum {
@@ -34,7 +34,7 @@ typedef struct tiling {
   int64_t vectors, panel, tile_rows, block_rows, depth; /* panel in elements, depth in steps */
 } tiling;
 
-/* ---- tiling ---------------------------------------------------------------------------------------------------------------- */
+/* ---- tiling ---------------------------------------------------------------------------------------------------- */
 
 /* Rows for 1..4 vectors: 28 accumulators at most of 32 registers; half of that with 16. */
 static int64_t rows_for(int64_t vectors, int64_t registers) {
@@ -42,14 +42,22 @@ static int64_t rows_for(int64_t vectors, int64_t registers) {
   return registers >= 32 ? with_32[vectors] : with_16[vectors];
 }
 
-static int64_t round_up(int64_t x, int64_t to) { return (x + to - 1) / to * to; }
+static int64_t round_up(int64_t x, int64_t to) {
+  return (x + to - 1) / to * to;
+}
 
-static bool is_window(const kva_contraction *c) { return c->leads * c->taps > 1; }
+static bool is_window(const kva_contraction *c) {
+  return c->leads * c->taps > 1;
+}
 
-static kva_dim columns_of(const kva_contraction *c) { return kva_expr_mul(c->l->kb->exprs, c->lines, c->line); }
+static kva_dim columns_of(const kva_contraction *c) {
+  return kva_expr_mul(c->l->kb->exprs, c->lines, c->line);
+}
 
 /* Positions beside its panel that a segment holds. */
-static int64_t reach_of(const kva_contraction *c) { return (c->taps - 1) * c->spread / c->stride; }
+static int64_t reach_of(const kva_contraction *c) {
+  return (c->taps - 1) * c->spread / c->stride;
+}
 
 static int64_t phases_of(const kva_contraction *c) {
   return c->spread == 1 && c->taps < c->stride ? c->taps : c->stride;
@@ -101,7 +109,7 @@ bool kva_contract_fits(const kva_contraction *c) {
   return c->leads * phases_of(c) * (choose_tiling(c).panel + reach_of(c)) <= MAX_PACKED;
 }
 
-/* ---- state of a work item ---------------------------------------------------------------------------------------------------- */
+/* ---- state of a work item -------------------------------------------------------------------------------------- */
 
 typedef struct tile {
   const kva_contraction *c;
@@ -114,13 +122,21 @@ typedef struct tile {
   kva_kbuf *packed, *packed_a, *acc, *block;
 } tile;
 
-static const kva_expr *num(const tile *x, int64_t v) { return kva_expr_const(x->e, v); }
-static const kva_expr *plus(const tile *x, const kva_expr *a, const kva_expr *b) { return kva_expr_add(x->e, a, b); }
-static const kva_expr *times(const tile *x, const kva_expr *a, int64_t v) { return kva_expr_muli(x->e, a, v); }
+static const kva_expr *num(const tile *x, int64_t v) {
+  return kva_expr_const(x->e, v);
+}
+static const kva_expr *plus(const tile *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(x->e, a, b);
+}
+static const kva_expr *times(const tile *x, const kva_expr *a, int64_t v) {
+  return kva_expr_muli(x->e, a, v);
+}
 
-static bool one_line(const tile *x) { return kva_expr_is(x->c->lines, 1); }
+static bool one_line(const tile *x) {
+  return kva_expr_is(x->c->lines, 1);
+}
 
-/* ---- packing --------------------------------------------------------------------------------------------------------------- */
+/* ---- packing --------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *segment_at(const tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
   const kva_expr *which = plus(x, times(x, plus(x, times(x, k, x->c->leads), lead), x->phases), phase);
@@ -145,13 +161,15 @@ static void pack_straight(const tile *x, kva_contract_at *at, const kva_expr *ba
   kva_k_loop_end(x->kb, j);
 }
 
-/* Lines that positions first .. end - 1 touch: for each the stretch inside them and inside its first `used` positions. */
+/* Lines that positions first .. end - 1 touch: for each the stretch inside them and inside its first `used` positions.
+ */
 typedef void (*stretch_body)(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user);
 static void over_lines(const tile *x, const kva_expr *first, const kva_expr *end, kva_dim used, kva_contract_at *at,
                        stretch_body body, const void *user) {
   kva_expr_ctx *e = x->e;
   kva_dim length = x->c->line;
-  const kva_expr *first_line = kva_expr_div(e, first, length), *last = kva_expr_div(e, kva_expr_addi(e, end, -1), length);
+  const kva_expr *first_line = kva_expr_div(e, first, length),
+                 *last = kva_expr_div(e, kva_expr_addi(e, end, -1), length);
   kva_kloop *l = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_addi(e, kva_expr_sub(e, last, first_line), 1), "line");
   at->line = plus(x, first_line, l->var);
   const kva_expr *begin = kva_expr_mul(e, at->line, length);
@@ -182,8 +200,10 @@ static void pack_columns(const tile *x, const kva_expr *k0, const kva_expr *slic
   kva_kloop *phase = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->phases), "phase");
   kva_contract_at at = {.batch = x->batch, .k = plus(x, k0, k->var), .lead = lead->var, .phase = phase->var};
   const kva_expr *base = segment_at(x, k->var, lead->var, phase->var);
-  if (one_line(x)) pack_straight(x, &at, base);
-  else pack_lines(x, &at, base);
+  if (one_line(x))
+    pack_straight(x, &at, base);
+  else
+    pack_lines(x, &at, base);
   kva_k_loop_end(x->kb, phase);
   kva_k_loop_end(x->kb, lead);
   kva_k_loop_end(x->kb, k);
@@ -196,7 +216,8 @@ static void pack_one(const tile *x, const kva_expr *k0, const kva_expr *k, const
   kva_k_store(x->kb, x->packed, plus(x, segment_at(x, k, lead, num(x, 0)), j), v);
 }
 
-/* Copies column by column along the depth, where memory is contiguous: along the leads of a step, or along its steps. */
+/* Copies column by column along the depth, where memory is contiguous: along the leads of a step, or along its steps.
+ */
 static void pack_transposed(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kb *kb = x->kb;
   bool leads = x->c->leads > 1;
@@ -226,8 +247,11 @@ static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) 
   const kva_expr *n_rows = kva_expr_min(x->e, num(x, x->t.block_rows), kva_expr_sub(x->e, x->c->rows, x->row0));
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_VECTOR, n_rows, "r");
-  kva_contract_at at = {
-      .batch = x->batch, .k = plus(x, k0, k->var), .lead = num(x, 0), .row = plus(x, x->row0, r->var), .tap = num(x, 0)};
+  kva_contract_at at = {.batch = x->batch,
+                        .k = plus(x, k0, k->var),
+                        .lead = num(x, 0),
+                        .row = plus(x, x->row0, r->var),
+                        .tap = num(x, 0)};
   kva_k_store(x->kb, x->packed_a, packed_a_at(x, k->var, r->var), x->c->a(x->c, &at));
   kva_k_loop_end(x->kb, r);
   kva_k_loop_end(x->kb, k);
@@ -235,11 +259,13 @@ static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) 
 
 static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   if (x->c->across_rows) pack_rows(x, k0, slice);
-  if (x->c->along_depth) pack_transposed(x, k0, slice);
-  else pack_columns(x, k0, slice);
+  if (x->c->along_depth)
+    pack_transposed(x, k0, slice);
+  else
+    pack_columns(x, k0, slice);
 }
 
-/* ---- tiles ------------------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ----------------------------------------------------------------------------------------------------- */
 
 typedef struct step {
   const kva_expr *first_row, *k0, *k, *lead, *tap;
@@ -309,7 +335,7 @@ static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *sl
   kva_k_loop_end(x->kb, i);
 }
 
-/* ---- blocks ------------------------------------------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------------------------- */
 
 static void clear_block(const tile *x) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.block_rows), "i");

@@ -1,12 +1,12 @@
-/* Contractions on CPUs: result[batch][row][column] = sum over k of a[batch][row][k] * b[batch][k][column], for whatever a, b
- * and the columns are: matrices, images seen through a window, gradients of those. The operator describes them by functions
- * of index expressions; contract.c makes the loops, the register tiles and the packed panels.
+/* Contractions on CPUs: result[batch][row][column] = sum over k of a[batch][row][k] * b[batch][k][column], for whatever
+ * a, b and the columns are: matrices, images seen through a window, gradients of those. The operator describes them by
+ * functions of index expressions; contract.c makes the loops, the register tiles and the packed panels.
  *
- * Columns lie on `lines` of `line` positions, of which the first `used` hold results: the rows of an image, with room for what
- * a window reads beside the last result. One step of the depth reads, for each of `leads` segments, `taps` positions that lie
- * `spread` apart in units of 1 / stride: tap t of a column at position p reads position p + t * spread / stride of the phase
- * t * spread mod stride. So a window of a convolution reads one packed copy of a line with all its taps. A matrix has one line,
- * one lead, one tap. */
+ * Columns lie on `lines` of `line` positions, of which the first `used` hold results: the rows of an image, with room
+ * for what a window reads beside the last result. One step of the depth reads, for each of `leads` segments, `taps`
+ * positions that lie `spread` apart in units of 1 / stride: tap t of a column at position p reads position p + t *
+ * spread / stride of the phase t * spread mod stride. So a window of a convolution reads one packed copy of a line with
+ * all its taps. A matrix has one line, one lead, one tap. */
 #ifndef KVA_OPS_CONTRACT_H
 #define KVA_OPS_CONTRACT_H
 
@@ -17,7 +17,7 @@ typedef struct kva_contraction kva_contraction;
 /* One factor of a product. k: step of the depth. */
 typedef struct kva_contract_at {
   const kva_expr *batch, *k, *lead;
-  const kva_expr *row, *tap;              /* of a */
+  const kva_expr *row, *tap;               /* of a */
   const kva_expr *phase, *line, *position; /* of b; a result's column: line and position */
 } kva_contract_at;
 

@@ -1,8 +1,9 @@
-/* Contractions of few rows, as when a language model decodes: b is read once, so that nothing but its way from memory counts,
- * and a packed copy would double it. The rows' sums of one work item rest in a local block until the epilogue.
+/* Contractions of few rows, as when a language model decodes: b is read once, so that nothing but its way from memory
+ * counts, and a packed copy would double it. The rows' sums of one work item rest in a local block until the epilogue.
  *
- *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long streams
- *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in registers */
+ *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
+ * streams depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled
+ * in registers */
 #include "ops/contract.h"
 
 enum {
@@ -23,8 +24,12 @@ typedef struct few {
   kva_kbuf *block, *acc;
 } few;
 
-static const kva_expr *num(const few *x, int64_t v) { return kva_expr_const(x->e, v); }
-static const kva_expr *plus(const few *x, const kva_expr *a, const kva_expr *b) { return kva_expr_add(x->e, a, b); }
+static const kva_expr *num(const few *x, int64_t v) {
+  return kva_expr_const(x->e, v);
+}
+static const kva_expr *plus(const few *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(x->e, a, b);
+}
 static const kva_expr *block_at(const few *x, const kva_expr *row, const kva_expr *j) {
   return plus(x, kva_expr_muli(x->e, row, x->panel), j);
 }
@@ -58,7 +63,7 @@ static const kva_expr *columns_here(const few *x) {
   return kva_expr_min(x->e, num(x, x->panel), kva_expr_sub(x->e, x->c->line, x->col0));
 }
 
-/* ---- columns contiguous ------------------------------------------------------------------------------------------------- */
+/* ---- columns contiguous ---------------------------------------------------------------------------------------- */
 
 static void clear_block(const few *x) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->rows * x->panel), "j");
@@ -66,8 +71,8 @@ static void clear_block(const few *x) {
   kva_k_loop_end(x->kb, j);
 }
 
-static kva_kval add_products(const few *x, kva_kval sum, const kva_expr *row, const kva_expr *column, const kva_expr *k0,
-                             int64_t n) {
+static kva_kval add_products(const few *x, kva_kval sum, const kva_expr *row, const kva_expr *column,
+                             const kva_expr *k0, int64_t n) {
   for (int64_t u = 0; u < n; u++) {
     const kva_expr *k = kva_expr_addi(x->e, k0, u);
     sum = kva_k_op(x->kb, KVA_K_fma, factor_a(x, row, k), factor_b(x, k, column), sum);
@@ -98,7 +103,7 @@ static void multiply_along_columns(const few *x) {
   kva_k_loop_end(x->kb, k);
 }
 
-/* ---- depth contiguous --------------------------------------------------------------------------------------------------- */
+/* ---- depth contiguous ------------------------------------------------------------------------------------------ */
 
 static const kva_expr *acc_at(const few *x, int64_t row, int64_t column, const kva_expr *lane) {
   return plus(x, num(x, (row * x->group + column) * x->lanes), lane);
@@ -107,7 +112,8 @@ static const kva_expr *acc_at(const few *x, int64_t row, int64_t column, const k
 /* Columns past the edge read the last one. */
 static const kva_expr *column_of(const few *x, const kva_expr *first, int64_t column) {
   const kva_expr *at = plus(x, x->col0, kva_expr_addi(x->e, first, column));
-  return kva_expr_provably_less(x->e, at, x->c->line) ? at : kva_expr_min(x->e, at, kva_expr_addi(x->e, x->c->line, -1));
+  return kva_expr_provably_less(x->e, at, x->c->line) ? at
+                                                      : kva_expr_min(x->e, at, kva_expr_addi(x->e, x->c->line, -1));
 }
 
 /* Lanes k0 .. of all rows and columns; those behind the depth are not read. */
@@ -160,7 +166,7 @@ static void multiply_along_depth(const few *x) {
   kva_k_loop_end(x->kb, g);
 }
 
-/* ---- entry ----------------------------------------------------------------------------------------------------------------- */
+/* ---- entry ----------------------------------------------------------------------------------------------------- */
 
 static void store_block(const few *x) {
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->rows), "r");

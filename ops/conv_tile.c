@@ -1,17 +1,17 @@
-/* conv and its gradients as contractions (contract.h), where a group has rows enough for a register tile; else their element
- * code runs in plain loops.
+/* conv and its gradients as contractions (contract.h), where a group has rows enough for a register tile; else their
+ * element code runs in plain loops.
  *
  *              rows            columns                 depth
  *   conv       M/group         lines of y: (n, o...)   C/group, kernel
  *   input      C/group         lines of x: (n, i...)   M/group, kernel
  *   weight     M/group         (c, kernel)             (n, o)
  *
- * A line is the last spatial axis; the taps along it share one packed copy, the leading axes' taps are the contraction's leads.
- * Windows of one tap without stride and padding make an image one line.
+ * A line is the last spatial axis; the taps along it share one packed copy, the leading axes' taps are the
+ * contraction's leads. Windows of one tap without stride and padding make an image one line.
  *
- * The gradient for the input is a convolution of dy, with stride - 1 zeros between its elements, by the reversed kernel. The
- * zeros are left out: the columns of one contraction are every stride-th position, which read every stride-th tap, and the
- * batch runs over where they begin. (A strided axis that is dilated as well keeps its zeros.) */
+ * The gradient for the input is a convolution of dy, with stride - 1 zeros between its elements, by the reversed
+ * kernel. The zeros are left out: the columns of one contraction are every stride-th position, which read every
+ * stride-th tap, and the batch runs over where they begin. (A strided axis that is dilated as well keeps its zeros.) */
 #include "ops/contract.h"
 #include "ops/conv.h"
 #include "ops/element.h"
@@ -19,18 +19,21 @@
 enum { LEAST_ROWS = 8, LONG_LINE = 32, MAX_LEADS = 256 };
 
 typedef struct site {
-  kva_window w;       /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
+  kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
   int64_t between[KVA_MAX_SPATIAL]; /* elements of operand 0 lie at multiples of this; 1 but for the input's gradient */
-  int64_t step[KVA_MAX_SPATIAL], first[KVA_MAX_SPATIAL]; /* column p is the result's position p * step + begin + first */
-  int64_t begins;                                        /* all begins: the product of steps */
-  kva_dim extents[KVA_MAX_SPATIAL];                      /* of the columns */
+  int64_t step[KVA_MAX_SPATIAL],
+      first[KVA_MAX_SPATIAL];       /* column p is the result's position p * step + begin + first */
+  int64_t begins;                   /* all begins: the product of steps */
+  kva_dim extents[KVA_MAX_SPATIAL]; /* of the columns */
   bool reversed, pointwise;
   uint32_t lead_axes;
   int64_t group;
   kva_dim depth_per_group;
 } site;
 
-static kva_expr_ctx *exprs(const kva_contraction *c) { return c->l->kb->exprs; }
+static kva_expr_ctx *exprs(const kva_contraction *c) {
+  return c->l->kb->exprs;
+}
 
 static const kva_expr *channel(const kva_contraction *c, kva_dim per_group, const kva_expr *batch, const kva_expr *i) {
   return kva_expr_add(exprs(c), kva_expr_mul(exprs(c), batch, per_group), i);
@@ -45,7 +48,8 @@ static void unflatten(kva_expr_ctx *e, const kva_expr *flat, uint32_t n, const k
 }
 
 /* Image and spatial position of a column. */
-static void column_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_n, const kva_expr **out_at) {
+static void column_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_n,
+                         const kva_expr **out_at) {
   const site *s = c->user;
   if (s->pointwise) {
     *out_n = at->line;
@@ -106,7 +110,8 @@ static kva_kval weight(const kva_contraction *c, const kva_contract_at *at) {
     const kva_expr *tap = kva_expr_sub(e, kva_expr_const(e, s->w.kernel[d] - 1), idx[2 + d]);
     idx[2 + d] = kva_expr_add(e, kva_expr_muli(e, tap, s->step[d]), begin[d]);
     kva_dim taps = kva_operand_type(c->n, 1)->dims[2 + d];
-    if (s->step[d] > 1 && s->w.kernel[d] > 1) there = kva_k_and(c->l->kb, there, kva_k_index_lt(c->l->kb, idx[2 + d], taps));
+    if (s->step[d] > 1 && s->w.kernel[d] > 1)
+      there = kva_k_and(c->l->kb, there, kva_k_index_lt(c->l->kb, idx[2 + d], taps));
   }
   idx[0] = s->reversed ? channel(c, s->depth_per_group, group, at->k) : channel(c, c->rows, group, at->row);
   idx[1] = s->reversed ? at->row : at->k;
@@ -127,7 +132,8 @@ static kva_kval any_tap(const kva_contraction *c, const kva_contract_at *at) {
 }
 
 /* Position `raw` of the padded, spread out axis as an index below `extent`, and whether there is an element. */
-static kva_kval place(kva_kb *kb, const kva_expr *raw, int64_t before, int64_t between, kva_dim extent, const kva_expr **out_at) {
+static kva_kval place(kva_kb *kb, const kva_expr *raw, int64_t before, int64_t between, kva_dim extent,
+                      const kva_expr **out_at) {
   kva_expr_ctx *e = kb->exprs;
   const kva_expr *x = kva_expr_addi(e, raw, -before), *step = kva_expr_const(e, between);
   *out_at = kva_expr_div(e, x, step);
@@ -152,14 +158,16 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
   for (uint32_t d = 0; d < s->w.n; d++) {
     const kva_expr *raw = kva_expr_muli(e, column[d], s->w.stride[d]);
     raw = kva_expr_add(e, raw, d < s->lead_axes ? kva_expr_muli(e, taps[d], s->w.dilation[d]) : at->phase);
-    if (s->pointwise) idx[2 + d] = column[d];
-    else inside = kva_k_and(kb, inside, place(kb, raw, s->w.before[d], s->between[d], t->dims[2 + d], &idx[2 + d]));
+    if (s->pointwise)
+      idx[2 + d] = column[d];
+    else
+      inside = kva_k_and(kb, inside, place(kb, raw, s->w.before[d], s->between[d], t->dims[2 + d], &idx[2 + d]));
   }
   kva_kval v = kva_masked_operand(c->l, c->n, 0, idx, inside);
   return kva_k_convert(kb, v, c->type);
 }
 
-/* ---- the gradient for the weights --------------------------------------------------------------------------------------- */
+/* ---- the gradient for the weights ------------------------------------------------------------------------------ */
 
 /* Image and position of a step: its lines are the leads where their length is known, else it is one position. */
 static void step_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out) {
@@ -201,7 +209,7 @@ static kva_kval image_under_tap(const kva_contraction *c, const kva_contract_at 
   return kva_k_convert(c->l->kb, kva_masked_operand(c->l, c->n, 0, idx, inside), c->type);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels --------------------------------------------------------------------------------------------------- */
 
 static kva_dim product_of(kva_expr_ctx *e, uint32_t n, const kva_dim *dims) {
   const kva_expr *p = kva_expr_const(e, 1);
@@ -247,7 +255,8 @@ static bool is_plain_depthwise(const kva_contraction *c, const site *s) {
   int64_t used;
   for (uint32_t d = 0; d < s->w.n; d++)
     if (s->w.stride[d] > 1 || s->between[d] > 1 || s->step[d] > 1) return false;
-  return kva_expr_is(c->rows, 1) && kva_expr_is(c->depth, 1) && (!kva_expr_is_const(c->used, &used) || used >= LONG_LINE);
+  return kva_expr_is(c->rows, 1) && kva_expr_is(c->depth, 1) &&
+         (!kva_expr_is_const(c->used, &used) || used >= LONG_LINE);
 }
 
 static bool has_rows(const kva_contraction *c) {
@@ -269,8 +278,10 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
 }
 
 static void run(const kva_contraction *c, bool tiles, element_code code) {
-  if (tiles && !c->l->gpu && kva_contract_fits(c)) kva_contract_kernel(c);
-  else element_kernel(c->l, c->n, code);
+  if (tiles && !c->l->gpu && kva_contract_fits(c))
+    kva_contract_kernel(c);
+  else
+    element_kernel(c->l, c->n, code);
 }
 
 /* One column for each position of the result. */
@@ -287,7 +298,8 @@ static void place_columns(site *s, const kva_type *result) {
 void kva_conv_kernel(kva_lower *l, const kva_node *n) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);
-  site s = {.w = kva_conv_window(w, a->strides, a->pads, a->dilations), .group = a->group, .depth_per_group = w->dims[1]};
+  site s = {
+      .w = kva_conv_window(w, a->strides, a->pads, a->dilations), .group = a->group, .depth_per_group = w->dims[1]};
   place_columns(&s, n->results[0].type);
   kva_contraction c = contraction_of(l, n, &s);
   c.rows = kva_conv_per_group(l->kb->exprs, w->dims[0], a->group);
@@ -297,7 +309,8 @@ void kva_conv_kernel(kva_lower *l, const kva_node *n) {
   run(&c, !is_plain_depthwise(&c, &s), kva_conv_lower);
 }
 
-/* Taps of one begin: begin, begin + stride, ... Position i of dx is column (i + before) / stride, less those before x. */
+/* Taps of one begin: begin, begin + stride, ... Position i of dx is column (i + before) / stride, less those before x.
+ */
 static void split_strided_axis(kva_expr_ctx *e, site *s, uint32_t d) {
   kva_window *w = &s->w;
   int64_t stride = w->stride[d], before = w->before[d], skipped = before / stride;

@@ -368,14 +368,15 @@ static bool all_constant(const kva_type *t) {
   return true;
 }
 
-/* Kernels that read a streamed operand one element at a time, not in lanes. */
+/* Kernels that read a streamed operand one element at a time, never in lanes. */
 static bool streams_scalars(const kva_node *tile) {
-  if (kva_is(tile, KVA_OP_matmul)) return !((const kva_matmul_attrs *)tile->attrs)->transpose_a;
+  const kva_matmul_attrs *a = tile->attrs;
+  if (kva_is(tile, KVA_OP_matmul)) return !a->transpose_a && !a->transpose_b;
   return kva_is(tile, KVA_OP_conv) || kva_is(tile, KVA_OP_conv_input_grad);
 }
 
-/* Views that leave the innermost axis contiguous. A reshape divides indices, which inner loops do by constants only, and
- * lanes not at all: their axis must stay whole. */
+/* Views that leave the innermost axis contiguous. A reshape divides indices, which inner loops do by constants only,
+ * and lanes not at all: their axis must stay whole. */
 static bool is_easy_view(const kva_node *p, const kva_node *tile, tile_part part) {
   if (!kva_is(p, KVA_OP_reshape)) return keeps_innermost(p);
   const kva_type *from = kva_operand_type(p, 0), *to = p->results[0].type;

@@ -163,7 +163,7 @@ static void test_epilogue_refused(void **state) {
   model_destroy(&t);
 }
 
-/* ---- what fusion puts around a tile --------------------------------------------------------------------------------- */
+/* ---- what fusion puts around a tile ---------------------------------------------------------------------------- */
 
 static kva_value *tensor(model *t, const char *name, uint32_t rank, const int64_t *extents) {
   kva_dim dims[KVA_MAX_RANK];
@@ -212,7 +212,8 @@ static void test_row_behind_product(void **state) {
   (void)state;
   model t = model_create();
   kva_value *a = TENSOR(&t, "a", 0, 24), *b = TENSOR(&t, "b", 24, 50), *scale = TENSOR(&t, "scale", 50);
-  kva_value *y = kva_build2(&t.b, KVA_OP_rms_norm, kva_build1(&t.b, KVA_OP_relu, kva_matmul(&t.b, a, b, false, false)), scale);
+  kva_value *y =
+      kva_build2(&t.b, KVA_OP_rms_norm, kva_build1(&t.b, KVA_OP_relu, kva_matmul(&t.b, a, b, false, false)), scale);
   check_steps(&t, 1, &y, 2);
 }
 
@@ -257,12 +258,11 @@ static void test_scaled_operand(void **state) {
 /* conv, batch_norm, residual, relu: one step, on lines, on one line for each image, and in plain loops. */
 static void test_conv_epilogue(void **state) {
   (void)state;
-  static const struct {
-    int64_t channels, weights, kernel, pad;
-  } cases[] = {{5, 5, 3, 1}, {5, 5, 1, 0}, {6, 1, 3, 1}};
+  static const struct { int64_t channels, weights, kernel, pad; } cases[] = {{5, 5, 3, 1}, {5, 5, 1, 0}, {6, 1, 3, 1}};
   for (int i = 0; i < 3; i++) {
     model t = model_create();
-    int64_t n = cases[i].channels, k = cases[i].kernel, pads[] = {cases[i].pad, cases[i].pad, cases[i].pad, cases[i].pad};
+    int64_t n = cases[i].channels, k = cases[i].kernel,
+            pads[] = {cases[i].pad, cases[i].pad, cases[i].pad, cases[i].pad};
     kva_value *x = TENSOR(&t, "x", 2, n, 7, 40), *w = TENSOR(&t, "w", n, cases[i].weights, k, k);
     kva_value *mean = TENSOR(&t, "mean", n), *residual = TENSOR(&t, "residual", 2, n, 7, 40);
     kva_value *variance = kva_build1(&t.b, KVA_OP_exp, mean);
@@ -275,11 +275,17 @@ static void test_conv_epilogue(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_epilogue), cmocka_unit_test(test_epilogue_refused),
-                                     cmocka_unit_test(test_rows), cmocka_unit_test(test_softmax_view),
-                                     cmocka_unit_test(test_matmul_epilogue), cmocka_unit_test(test_two_products),
-                                     cmocka_unit_test(test_row_behind_product), cmocka_unit_test(test_product_read_twice),
-                                     cmocka_unit_test(test_product_broadcast), cmocka_unit_test(test_views_around_products),
-                                     cmocka_unit_test(test_scaled_operand), cmocka_unit_test(test_conv_epilogue)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_epilogue),
+                                     cmocka_unit_test(test_epilogue_refused),
+                                     cmocka_unit_test(test_rows),
+                                     cmocka_unit_test(test_softmax_view),
+                                     cmocka_unit_test(test_matmul_epilogue),
+                                     cmocka_unit_test(test_two_products),
+                                     cmocka_unit_test(test_row_behind_product),
+                                     cmocka_unit_test(test_product_read_twice),
+                                     cmocka_unit_test(test_product_broadcast),
+                                     cmocka_unit_test(test_views_around_products),
+                                     cmocka_unit_test(test_scaled_operand),
+                                     cmocka_unit_test(test_conv_epilogue)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -4,7 +4,8 @@
  *   2. a nest without loops in its core: a thread for every element, or for the few that 16 bytes hold where all
  * accesses are consecutive and aligned (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their
  *      index costs one division a row; short or odd ones are numbered through;
- *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column;
+ *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column,
+ *      or a block for every 32 where columns are few and long (schedule_gpu_columns.c);
  *   4. else rows: a warp for each, or a block for long ones; the innermost loops at unit stride become THREAD loops,
  * the rest runs the same in all threads. Effects between THREAD loops belong to the team's first thread;
  *   5. rows that are too short for a warp, or sequential: a thread for each;
@@ -24,7 +25,9 @@ enum {
   TILE_THREADS = 64, /* for items that are heavy by themselves */
   LONG_ROW = 2048,   /* worth a block */
   SHORT_ROW = 24,    /* not worth a warp */
-  FEW_ROWS = 256,    /* warps for each would leave multiprocessors idle */
+  BUSY_THREADS = 1 << 15,
+  LONG_COLUMN = 1024, /* cycles */
+  FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
 };
 
 /* ---- one thread
@@ -144,7 +147,7 @@ static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, do
 
 static bool writes_locals(const kva_kernel *k) {
   for (uint32_t b = 0; b < k->bufs.len; b++) {
-    if (k->bufs.data[b]->space != KVA_K_PARAM && k->bufs.data[b]->written) return true;
+    if (k->bufs.data[b]->space == KVA_K_LOCAL && k->bufs.data[b]->written) return true;
   }
   return false;
 }
@@ -323,17 +326,40 @@ static void merge_below(kva_kernel *k, kva_kregion *r) {
   }
 }
 
+/* Fewer than threads that a GPU keeps busy, each with a long reduction. */
+static bool few_columns(uint32_t n, kva_kloop *const *nest) {
+  double columns = 1;
+  for (uint32_t d = 0; d < n; d++) columns *= kva_cost_extent(nest[d]->extent);
+  return columns < BUSY_THREADS && kva_cost_region(nest[n - 1]->body, 1) > LONG_COLUMN;
+}
+
+/* What is in the THREAD loops of single threads is theirs. */
+static void serialize_threads(kva_kregion *r) {
+  for (kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op != KVA_K_LOOP) continue;
+    if (i->loop->team > 1)
+      serialize_threads(i->loop->body);
+    else
+      serialize(i->loop->body);
+  }
+}
+
 static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
   kva_kloop *nest[MAX_NEST];
   uint32_t n = 0;
   for (kva_kloop *l = outer; l && n < MAX_NEST; l = kva_sched_inner(l)) nest[n++] = l;
   kva_kloop *leaf = nest[n - 1];
+  merge_below(k, leaf->body);
   bool columns = !kva_sched_has_map(leaf->body) && at_unit_stride(k, leaf) && kva_cost_extent(leaf->extent) >= 8;
+  if (columns && few_columns(n, nest) && kva_sched_columns(k, &nest[n - 1], THREADS)) {
+    kva_kloop *grid = kva_sched_grid(k, n, nest, nest, 1);
+    serialize_threads(grid->body);
+    return;
+  }
   if (columns || !has_loops(leaf->body)) {
     schedule_map(k, n, nest);
     return;
   }
-  merge_below(k, leaf->body);
   double extent = team_extent(k, leaf->body);
   if (extent < SHORT_ROW) {
     grid_of_threads(k, n, nest);

@@ -12,4 +12,13 @@ uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
  * indices then need divisions. */
 kva_kloop *kva_sched_merge_reductions(kva_kernel *k, kva_kloop *l, bool divide);
 
+/* v is the constant that `combine` (a sum or a product) starts with. */
+bool kva_sched_is_neutral(const kva_kinstr *v, kva_combine combine);
+/* The results of `from` become those of `to`. */
+void kva_sched_retarget(kva_kernel *k, const kva_kloop *from, kva_kloop *to);
+
+/* A loop over columns whose body is one reduction becomes, for blocks of `threads` threads, a loop over blocks of columns
+ * that share the reduction; *leaf is then that loop. False: it has another form. */
+bool kva_sched_columns(kva_kernel *k, kva_kloop **leaf, int64_t threads);
+
 #endif

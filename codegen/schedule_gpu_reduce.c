@@ -15,7 +15,7 @@ static kva_kloop *inner_reduction(const kva_kloop *l) {
   return inner;
 }
 
-static bool is_neutral(const kva_kinstr *v, kva_combine combine) {
+bool kva_sched_is_neutral(const kva_kinstr *v, kva_combine combine) {
   int neutral = combine == KVA_COMBINE_MUL;
   if (v->op != KVA_K_CONST) return false;
   return kva_dtype_is_float(v->dtype) ? v->imm.f == neutral : v->imm.i == neutral;
@@ -26,7 +26,7 @@ static bool carry_fits(const kva_kloop *outer, const kva_kloop *inner, uint32_t 
   if (a->yield->op != KVA_K_REDUCE || a->yield->loop != inner) return false;
   const kva_kcarry *b = &inner->carries.data[a->yield->carry];
   if (a->combine != b->combine || a->dtype != b->dtype || a->combine == KVA_COMBINE_NONE) return false;
-  if (a->combine == KVA_COMBINE_ADD || a->combine == KVA_COMBINE_MUL) return is_neutral(b->init, b->combine);
+  if (a->combine == KVA_COMBINE_ADD || a->combine == KVA_COMBINE_MUL) return kva_sched_is_neutral(b->init, b->combine);
   return a->init == b->init; /* max(a, max(a, b)) = max(a, b) and the like */
 }
 
@@ -61,6 +61,11 @@ static void retarget_result(void *user, kva_kinstr *i) {
   if (i->op == KVA_K_REDUCE && i->loop == r->from) i->loop = r->to;
 }
 
+void kva_sched_retarget(kva_kernel *k, const kva_kloop *from, kva_kloop *to) {
+  retarget r = {from, to};
+  kva_k_each_instr(k, retarget_result, &r);
+}
+
 static void drop_results(kva_kregion *r, const kva_kloop *of) {
   for (kva_kinstr *i = r->first, *next; i; i = next) {
     next = i->next;
@@ -86,8 +91,7 @@ static kva_kloop *merge(kva_kernel *k, kva_kloop *outer, kva_kloop *inner, bool 
   kva_sched_move(outer->body, l->body);
   kva_sched_move(inner->body, l->body);
   kva_k_unlink(outer->instr);
-  retarget r = {outer, l};
-  kva_k_each_instr(k, retarget_result, &r);
+  kva_sched_retarget(k, outer, l);
   return l;
 }
 

@@ -53,10 +53,9 @@ static kva_status data_operand(ptx_decoder *d, const ptx_operand *o, ptx_type ty
     const ptx_operand *item = list ? &o->items[k] : o;
     KVA_TRY(load ? kva_ptx_dest_of(d, item, type, true, &i->list[k])
                  : kva_ptx_source_of(d, item, type, true, &i->list[k]));
-    /* Sub-word loads into wide registers extend; 64-bit registers with narrow types are not met in practice. */
-    bool wide = item->kind == PTX_OPERAND_REG && kva_ptx_type_bits(item->type) == 64;
-    if (wide != (kva_ptx_type_bits(type) == 64)) return kva_ptx_operand_error(d, item, "a register as wide as the type");
-    if (item->kind == PTX_OPERAND_REG) i->flag2 = kva_ptx_type_bits(item->type) == 32;
+    uint8_t width = (uint8_t)((item->kind == PTX_OPERAND_REG ? kva_ptx_type_bits(item->type) : kva_ptx_type_bits(type)) / 8);
+    if (k && i->width != width) return kva_ptx_operand_error(d, item, "registers of one width");
+    i->width = width;
   }
   return KVA_OK;
 }

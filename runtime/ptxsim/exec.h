@@ -112,6 +112,7 @@ void kva_ptx_race_warp_sync(ptx_warp *w);
 void kva_ptx_race_arrive(ptx_warp *w, ptx_barrier *barrier);
 void kva_ptx_race_leave(ptx_warp *w, const ptx_barrier *barrier);
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
+/* data: what is written, or NULL when that is not known yet. */
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
 
@@ -125,9 +126,6 @@ unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, i
 /* Counters of one request. */
 void kva_ptx_count_global(ptx_cta *cta, const uint64_t *addresses, uint32_t mask, uint32_t size, bool store);
 void kva_ptx_count_shared(ptx_cta *cta, const ptx_ins *i, const uint64_t *addresses, uint32_t mask, uint32_t size);
-
-/* exec_async.c */
-void kva_ptx_async_drain(ptx_warp *w, uint32_t groups_left);
 
 /* Instructions that decode.c refers to. */
 void kva_ptx_exec_mov_pred(ptx_warp *w, const ptx_ins *i, uint32_t mask);

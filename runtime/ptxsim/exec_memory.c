@@ -2,26 +2,24 @@
  * copy. A load that faults gives all ones. */
 #include "runtime/ptxsim/exec.h"
 
-/* One element into a lane, extended as the type says (an 8- or 16-bit signed load into a 32-bit register). */
+/* One element into a lane, extended to the register's width as the type says. */
 static inline void put(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, const unsigned char *from) {
-  if (i->bytes == 8) {
-    memcpy(&ptx_reg64(w, slot)[lane], from, 8);
-    return;
-  }
-  uint32_t v = 0;
+  uint64_t v = 0;
   memcpy(&v, from, i->bytes);
-  if (i->type == PTX_S8) v = (uint32_t)(int8_t)v;
-  else if (i->type == PTX_S16) v = (uint32_t)(int16_t)v;
-  ptx_reg32(w, slot)[lane] = i->flag2 || i->bytes == 4 ? v : v & 0xffffu;
+  if (i->type == PTX_S8) v = (uint64_t)(int8_t)v;
+  else if (i->type == PTX_S16) v = (uint64_t)(int16_t)v;
+  else if (i->type == PTX_S32) v = (uint64_t)(int32_t)v;
+  if (i->width == 8) ptx_reg64(w, slot)[lane] = v;
+  else ptx_reg32(w, slot)[lane] = (uint32_t)v & (i->width == 4 ? PTX_ALL : 0xffffu);
 }
 static inline void get(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, unsigned char *to) {
-  if (i->bytes == 8) memcpy(to, &ptx_reg64(w, slot)[lane], 8);
+  if (i->width == 8) memcpy(to, &ptx_reg64(w, slot)[lane], i->bytes);
   else memcpy(to, &ptx_reg32(w, slot)[lane], i->bytes);
 }
 
 /* Consecutive elements of 4 or 8 bytes, aligned, in one range: the place, else NULL. */
 static unsigned char *consecutive(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write) {
-  if (mask != PTX_ALL || i->n != 1 || i->bytes < 4 || a[0] & (i->bytes - 1u)) return NULL;
+  if (mask != PTX_ALL || i->n != 1 || i->bytes < 4 || i->width != i->bytes || a[0] & (i->bytes - 1u)) return NULL;
   uint64_t differs = 0;
   for (int l = 0; l < PTX_LANES; l++) differs |= a[l] ^ (a[0] + (uint64_t)l * i->bytes);
   if (differs) return NULL;
@@ -56,7 +54,7 @@ static void load_uniform(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   int first = ptx_first(mask);
   load_lane(w, i, first, (uint64_t)i->imm);
   for (uint32_t k = 0; k < i->n; k++) {
-    if (i->bytes == 8) {
+    if (i->width == 8) {
       uint64_t *d = ptx_reg64(w, i->list[k]), v = d[first];
       for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? v : d[l];
     } else {

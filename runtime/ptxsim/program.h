@@ -128,7 +128,8 @@ struct ptx_ins {
   uint8_t sub;         /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
   bool hidden;         /* part of the next instruction: not counted */
   bool relocate, relocate2; /* imm, imm2 count from the start of dynamic shared memory */
-  bool flag2;          /* the data registers of a load have 32 bits */
+  uint8_t width;       /* bytes of the data registers of ld and st, at least the type's */
+  bool flag2;          /* operands of 64 bits */
   bool flag;           /* strong memory access, uniform branch, aligned barrier, transposed matrix */
   uint32_t guard;      /* predicate operand or PTX_NONE */
   uint32_t dst, dst2;  /* slots (byte offsets in the register file), or predicate indices */

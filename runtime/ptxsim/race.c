@@ -121,8 +121,8 @@ void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addres
   if (!cta->shadow) return;
   uint32_t shift = cta->launch->kernel->shadow_shift, mine = stamp_of(w, lane, i->flag), width = 1u << shift;
   for (uint32_t g = address >> shift; g << shift < address + size; g++) {
-    const unsigned char *now = (const unsigned char *)data + ((g << shift) - address);
-    bool changes = memcmp(cta->shared + (g << shift), now, width) != 0;
+    const unsigned char *now = data ? (const unsigned char *)data + ((g << shift) - address) : NULL;
+    bool changes = !data || memcmp(cta->shared + (g << shift), now, width) != 0;
     write_granule(w, i, lane, g << shift, &cta->shadow[g], mine, changes);
   }
 }

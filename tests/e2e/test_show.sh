@@ -2,7 +2,7 @@
 # kvasir show: every stage of every model, and what stages promise.
 . "$(dirname "$0")/support.sh"
 
-for stage in source graph fused plan kernels llvm asm; do
+for stage in source graph fused plan kernels llvm asm ptx; do
   expect 0 show models/mlp.kv --stage="$stage"
   [ -s "$work/out" ] || fail "stage $stage is empty"
   cp "$work/out" "$work/$stage"
@@ -12,6 +12,7 @@ for stage in source graph fused plan kernels llvm asm; do
 done
 grep -q 'kv.kernel' "$work/fused" || fail "nothing was fused"
 grep -q 'define .*@' "$work/llvm" || fail "no function in the LLVM IR"
+grep -q '^.visible .entry' "$work/ptx" || fail "no kernel in the PTX"
 grep -q 'kernel' "$work/kernels" || fail "no kernel in the kernel IR"
 
 # A dump reads back and shows the same.
@@ -39,3 +40,11 @@ expect 0 show models/mlp.kv --stage=asm --cpu x86-64-v3
 ! grep -q '%zmm' "$work/out" || fail "x86-64-v3 has no 512-bit registers"
 expect 0 show models/mlp.kv --stage=asm --cpu x86-64-v4
 grep -q '%zmm' "$work/out" || fail "x86-64-v4 uses no 512-bit register"
+
+# GPUs: the text says which one; every distinct kernel stands in it once; an unknown one is an error.
+expect 0 show models/mlp.kv --stage=ptx --arch sm_90a
+says ".target sm_90a"
+[ "$(grep '^.visible .entry' "$work/out" | sort | uniq -d | wc -l)" = 0 ] || fail "a kernel stands in the PTX twice"
+expect 0 show models/mlp.kv --stage=kernels --arch sm_80
+says "threads 256"
+expect 1 show models/mlp.kv --stage=ptx --arch sm_12

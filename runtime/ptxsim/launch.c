@@ -1,0 +1,392 @@
+/* Launches: checks, memory for CTAs, the grid over the pool, the report. */
+#include "runtime/ptxsim/exec.h"
+
+#include <pthread.h>
+#include <stdlib.h>
+
+enum { MOST_THREADS = 1024, MOST_SHARED = 227 << 10, ALIGN = 1024 };
+
+/* One context runs CTAs one after the other; as many exist as pieces of the grid run at once. */
+typedef struct context context;
+struct context {
+  ptx_cta cta;
+  context *next;
+};
+
+typedef struct grid_run {
+  ptx_launch launch;
+  pthread_mutex_t lock;
+  context *idle; /* a list; all of them once the grid is done */
+  kva_status status;
+} grid_run;
+
+/* ---- contexts ------------------------------------------------------------------------------------------------------ */
+
+static void *aligned_zeroed(size_t size) {
+  size = (size + ALIGN - 1) & ~(size_t)(ALIGN - 1);
+  void *p = aligned_alloc(ALIGN, size ? size : ALIGN);
+  if (p) memset(p, 0, size ? size : ALIGN);
+  return p;
+}
+
+static void destroy_context(context *c) {
+  ptx_cta *cta = &c->cta;
+  for (uint32_t k = 0; cta->warps && k < cta->launch->n_warps; k++) {
+    ptx_warp *w = &cta->warps[k];
+    free(w->regs);
+    free(w->preds);
+    free(w->levels);
+    free(w->ordered);
+    free(w->copies);
+  }
+  for (uint32_t b = 0; b < PTX_N_BARRIERS; b++) free(cta->barriers[b].ordered);
+  free(cta->warps);
+  free(cta->shared);
+  free(cta->local);
+  free(cta->shadow);
+  free(cta->pending);
+  free(cta->executed);
+  free(cta->findings);
+  free(c);
+}
+
+static bool make_warp(ptx_cta *cta, ptx_warp *w, uint32_t id) {
+  const kva_ptx_kernel *k = cta->launch->kernel;
+  w->cta = cta;
+  w->id = id;
+  w->regs = aligned_zeroed(k->reg_bytes);
+  w->preds = calloc(k->n_preds, sizeof *w->preds);
+  w->levels = calloc((size_t)k->n_blocks + PTX_LANES + 4, sizeof *w->levels);
+  w->ordered = calloc(cta->launch->n_warps, sizeof *w->ordered);
+  return w->regs && w->preds && w->levels && w->ordered;
+}
+
+static bool make_shared(ptx_cta *cta) {
+  const ptx_launch *launch = cta->launch;
+  const kva_ptx_kernel *k = launch->kernel;
+  size_t bytes = launch->shared_bytes;
+  cta->shared = aligned_zeroed(bytes);
+  if (!cta->shared) return false;
+  if (bytes && !launch->options.unchecked_shared) {
+    cta->shadow = calloc((bytes >> k->shadow_shift) + 1, sizeof *cta->shadow);
+    if (!cta->shadow) return false;
+  }
+  if (bytes && k->uses_async) cta->pending = calloc(bytes + 16, 1);
+  return !(bytes && k->uses_async) || cta->pending;
+}
+
+static context *make_context(const ptx_launch *launch) {
+  context *c = calloc(1, sizeof *c);
+  if (!c) return NULL;
+  ptx_cta *cta = &c->cta;
+  const kva_ptx_kernel *k = launch->kernel;
+  cta->launch = launch;
+  cta->warps = calloc(launch->n_warps, sizeof *cta->warps);
+  cta->executed = calloc(k->n_ins, sizeof *cta->executed);
+  bool ok = cta->warps && cta->executed && make_shared(cta);
+  if (ok && k->local_bytes) ok = (cta->local = calloc((size_t)launch->n_warps * PTX_LANES, k->local_bytes)) != NULL;
+  for (uint32_t b = 0; ok && b < PTX_N_BARRIERS; b++)
+    ok = (cta->barriers[b].ordered = calloc(launch->n_warps, sizeof(uint32_t))) != NULL;
+  for (uint32_t w = 0; ok && w < launch->n_warps; w++) ok = make_warp(cta, &cta->warps[w], w);
+  if (ok) return c;
+  destroy_context(c);
+  return NULL;
+}
+
+/* ---- the start of a CTA -------------------------------------------------------------------------------------------- */
+
+static void fill(ptx_warp *w, ptx_special special, uint32_t value) {
+  uint32_t slot = w->cta->launch->kernel->special_slot[special];
+  if (slot == PTX_NONE) return;
+  uint32_t *d = ptx_reg32(w, slot);
+  for (int l = 0; l < PTX_LANES; l++) d[l] = value;
+}
+#define FILL_LANES(w, special, E)                                                       \
+  do {                                                                                  \
+    uint32_t slot = (w)->cta->launch->kernel->special_slot[special];                    \
+    for (uint32_t l = 0; slot != PTX_NONE && l < PTX_LANES; l++) ptx_reg32(w, slot)[l] = (E); \
+  } while (0)
+
+static void fill_grid(ptx_warp *w) {
+  const ptx_launch *launch = w->cta->launch;
+  const kva_ptx_dim3 *id = &w->cta->id;
+  fill(w, PTX_SPECIAL_NTID_X, launch->block.x), fill(w, PTX_SPECIAL_NTID_Y, launch->block.y);
+  fill(w, PTX_SPECIAL_NTID_Z, launch->block.z), fill(w, PTX_SPECIAL_CTAID_X, id->x);
+  fill(w, PTX_SPECIAL_CTAID_Y, id->y), fill(w, PTX_SPECIAL_CTAID_Z, id->z);
+  fill(w, PTX_SPECIAL_NCTAID_X, launch->grid.x), fill(w, PTX_SPECIAL_NCTAID_Y, launch->grid.y);
+  fill(w, PTX_SPECIAL_NCTAID_Z, launch->grid.z), fill(w, PTX_SPECIAL_WARPID, w->id);
+  fill(w, PTX_SPECIAL_NWARPID, launch->n_warps), fill(w, PTX_SPECIAL_SMID, 0);
+  fill(w, PTX_SPECIAL_NSMID, 1), fill(w, PTX_SPECIAL_GRIDID, 0);
+  fill(w, PTX_SPECIAL_DYNAMIC_SMEM, launch->dynamic_shared), fill(w, PTX_SPECIAL_TOTAL_SMEM, launch->shared_bytes);
+  fill(w, PTX_SPECIAL_CLUSTER_RANK, 0), fill(w, PTX_SPECIAL_CLUSTER_SIZE, 1);
+}
+
+static void fill_lanes(ptx_warp *w) {
+  const kva_ptx_dim3 b = w->cta->launch->block;
+  uint32_t base = w->id * PTX_LANES;
+  FILL_LANES(w, PTX_SPECIAL_TID_X, (base + l) % b.x);
+  FILL_LANES(w, PTX_SPECIAL_TID_Y, (base + l) / b.x % b.y);
+  FILL_LANES(w, PTX_SPECIAL_TID_Z, (base + l) / b.x / b.y);
+  FILL_LANES(w, PTX_SPECIAL_LANEID, l);
+  FILL_LANES(w, PTX_SPECIAL_MASK_EQ, 1u << l);
+  FILL_LANES(w, PTX_SPECIAL_MASK_LT, (1u << l) - 1);
+  FILL_LANES(w, PTX_SPECIAL_MASK_LE, PTX_ALL >> (31 - l));
+  FILL_LANES(w, PTX_SPECIAL_MASK_GT, ~(PTX_ALL >> (31 - l)));
+  FILL_LANES(w, PTX_SPECIAL_MASK_GE, ~((1u << l) - 1));
+}
+
+static void start_warp(ptx_warp *w) {
+  const ptx_launch *launch = w->cta->launch;
+  uint32_t first = w->id * PTX_LANES, rest = launch->n_threads - first;
+  w->live = rest >= PTX_LANES ? PTX_ALL : (1u << rest) - 1;
+  w->wait = PTX_READY;
+  w->steps = 0;
+  w->n_copies = w->group = 0;
+  w->levels[0] = (ptx_level){0, PTX_NONE, w->live};
+  w->depth = 1;
+  memcpy(w->regs, launch->image, launch->kernel->reg_bytes);
+  memset(w->preds, 0, launch->kernel->n_preds * sizeof *w->preds);
+  w->preds[1] = PTX_ALL;
+  fill_grid(w);
+  fill_lanes(w);
+}
+
+static void start_cta(ptx_cta *cta, int64_t index) {
+  const ptx_launch *launch = cta->launch;
+  uint64_t x = launch->grid.x, y = launch->grid.y;
+  cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y), (uint32_t)((uint64_t)index / x / y)};
+  cta->stopped = false;
+  cta->steps = 0;
+  cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
+  memset(cta->shared, 0xff, launch->shared_bytes);
+  if (cta->pending) memset(cta->pending, 0, launch->shared_bytes);
+  if (cta->local) memset(cta->local, 0xff, (size_t)launch->n_warps * PTX_LANES * launch->kernel->local_bytes);
+  for (uint32_t b = 0; b < PTX_N_BARRIERS; b++) {
+    uint32_t *ordered = cta->barriers[b].ordered;
+    memset(ordered, 0, launch->n_warps * sizeof *ordered);
+    cta->barriers[b] = (ptx_barrier){.ordered = ordered};
+  }
+  for (uint32_t k = 0; k < launch->n_warps; k++) start_warp(&cta->warps[k]);
+  kva_ptx_race_begin(cta);
+}
+
+/* ---- the grid ------------------------------------------------------------------------------------------------------- */
+
+static context *take_context(grid_run *run) {
+  pthread_mutex_lock(&run->lock);
+  context *c = run->idle;
+  if (c) run->idle = c->next;
+  pthread_mutex_unlock(&run->lock);
+  return c ? c : make_context(&run->launch);
+}
+static void give_context(grid_run *run, context *c) {
+  pthread_mutex_lock(&run->lock);
+  c->next = run->idle;
+  run->idle = c;
+  pthread_mutex_unlock(&run->lock);
+}
+
+static void run_ctas(void *ctx, int64_t begin, int64_t end) {
+  grid_run *run = ctx;
+  context *c = take_context(run);
+  if (!c) {
+    pthread_mutex_lock(&run->lock);
+    run->status = KVA_NO_MEMORY;
+    pthread_mutex_unlock(&run->lock);
+    return;
+  }
+  for (int64_t k = begin; k < end; k++) {
+    start_cta(&c->cta, k);
+    kva_ptx_run_cta(&c->cta);
+  }
+  give_context(run, c);
+}
+
+/* ---- the report ----------------------------------------------------------------------------------------------------- */
+
+static void add_counters(kva_ptx_counters *to, const kva_ptx_counters *from) {
+  to->branches += from->branches;
+  to->divergent_branches += from->divergent_branches;
+  to->global_load_requests += from->global_load_requests;
+  to->global_load_sectors += from->global_load_sectors;
+  to->global_load_bytes += from->global_load_bytes;
+  to->global_store_requests += from->global_store_requests;
+  to->global_store_sectors += from->global_store_sectors;
+  to->global_store_bytes += from->global_store_bytes;
+  to->shared_requests += from->shared_requests;
+  to->shared_wavefronts += from->shared_wavefronts;
+  to->shared_wavefronts_ideal += from->shared_wavefronts_ideal;
+  to->matrix_flops += from->matrix_flops;
+  if (from->shared_degree_max <= to->shared_degree_max) return;
+  to->shared_degree_max = from->shared_degree_max;
+  to->shared_degree_max_line = from->shared_degree_max_line;
+}
+
+static void add_executions(const ptx_cta *cta, kva_ptx_report *report) {
+  const kva_ptx_kernel *k = cta->launch->kernel;
+  uint32_t n = 0;
+  for (uint32_t p = 0; p < k->n_ins; p++) {
+    if (k->ins[p].hidden) continue;
+    report->lines[n] = k->ins[p].line;
+    report->warp_executions[n++] += cta->executed[p].warps;
+    report->counters.warp_instructions += cta->executed[p].warps;
+    report->counters.thread_instructions += cta->executed[p].threads;
+    report->counters.warp_by_class[k->ins[p].class] += cta->executed[p].warps;
+  }
+  report->n_lines = n;
+}
+
+/* False: no memory. */
+static bool add_finding(kva_ptx_report *report, const kva_ptx_finding *f) {
+  for (uint32_t k = 0; k < report->n_findings; k++) {
+    if (report->findings[k].kind != f->kind || report->findings[k].line != f->line) continue;
+    report->findings[k].count += f->count;
+    return true;
+  }
+  kva_ptx_finding *more = realloc(report->findings, (report->n_findings + 1) * sizeof *more);
+  if (!more) return false;
+  report->findings = more;
+  more[report->n_findings++] = *f;
+  return true;
+}
+
+static int by_line(const void *a, const void *b) {
+  const kva_ptx_finding *x = a, *y = b;
+  if (x->line != y->line) return x->line < y->line ? -1 : 1;
+  return x->kind < y->kind ? -1 : x->kind > y->kind;
+}
+
+static kva_status collect(grid_run *run, kva_ptx_report *report) {
+  uint32_t n = run->launch.kernel->n_ins;
+  report->lines = calloc(n, sizeof *report->lines);
+  report->warp_executions = calloc(n, sizeof *report->warp_executions);
+  if (!report->lines || !report->warp_executions) return KVA_NO_MEMORY;
+  for (const context *c = run->idle; c; c = c->next) {
+    add_counters(&report->counters, &c->cta.counters);
+    add_executions(&c->cta, report);
+    for (uint32_t k = 0; k < c->cta.n_findings; k++)
+      if (!add_finding(report, &c->cta.findings[k])) return KVA_NO_MEMORY;
+  }
+  if (report->n_findings) qsort(report->findings, report->n_findings, sizeof *report->findings, by_line);
+  return KVA_OK;
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------- */
+
+static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const char *fmt, ...) KVA_PRINTF(3, 4);
+static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const char *fmt, ...) {
+  char text[300];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return kva_error(diag, NULL, "launch of '%s': %s", k->info.name, text);
+}
+
+static kva_status check_block(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_dim3 b) {
+  uint64_t n = (uint64_t)b.x * b.y * b.z;
+  if (b.x == 0 || b.x > MOST_THREADS || b.y == 0 || b.y > MOST_THREADS || b.z == 0 || b.z > 64 || n > MOST_THREADS)
+    return launch_error(diag, k, "%u x %u x %u threads in a CTA; 1 to %d are possible", b.x, b.y, b.z, MOST_THREADS);
+  const uint32_t *most = k->info.max_threads, *required = k->info.required_threads;
+  if (most[0] && n > (uint64_t)most[0] * most[1] * most[2])
+    return launch_error(diag, k, "%llu threads in a CTA; .maxntid allows %llu", (unsigned long long)n,
+                        (unsigned long long)most[0] * most[1] * most[2]);
+  if (required[0] && (b.x != required[0] || b.y != required[1] || b.z != required[2]))
+    return launch_error(diag, k, "%u x %u x %u threads in a CTA; .reqntid wants %u x %u x %u", b.x, b.y, b.z, required[0],
+                        required[1], required[2]);
+  return KVA_OK;
+}
+
+static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_dim3 g, kva_ptx_dim3 b, uint32_t dynamic,
+                               uint32_t n_params) {
+  KVA_TRY(check_block(diag, k, b));
+  if (g.x == 0 || g.x > INT32_MAX || g.y == 0 || g.y > 65535 || g.z == 0 || g.z > 65535)
+    return launch_error(diag, k, "a grid of %u x %u x %u CTAs; 1 to 2147483647 x 65535 x 65535 are possible", g.x, g.y, g.z);
+  if ((uint64_t)k->shared_bytes + dynamic > MOST_SHARED)
+    return launch_error(diag, k, "%u bytes of static and %u of dynamic shared memory; %d are possible", k->shared_bytes,
+                        dynamic, MOST_SHARED);
+  if (n_params == k->info.n_params) return KVA_OK;
+  return launch_error(diag, k, "%u parameters; the kernel has %u", n_params, k->info.n_params);
+}
+
+static kva_status fill_memory(ptx_launch *launch, const kva_ptx_memory *memory, kva_diag *diag) {
+  const kva_ptx_module *m = launch->kernel->module;
+  kva_status status = KVA_OK;
+  for (uint32_t k = 0; status == KVA_OK && memory && k < memory->n; k++) {
+    const ptx_range *r = &memory->ranges[k];
+    status = kva_ptx_memory_add(&launch->memory, (void *)(uintptr_t)r->base, r->size, r->writable, r->name);
+  }
+  for (uint32_t k = 0; status == KVA_OK && k < m->variables.len; k++) {
+    const ptx_variable *v = &m->variables.data[k];
+    status = kva_ptx_memory_add(&launch->memory, v->data, v->size, v->writable, v->name);
+  }
+  if (status == KVA_INVALID) return launch_error(diag, launch->kernel, "registered memory overlaps a variable of the module");
+  return status;
+}
+
+/* Registers poisoned, constants in place. */
+static bool make_image(ptx_launch *launch) {
+  const kva_ptx_kernel *k = launch->kernel;
+  launch->image = aligned_zeroed(k->reg_bytes);
+  if (!launch->image) return false;
+  memset(launch->image, 0xff, k->reg_bytes);
+  for (uint32_t c = 0; c < k->constants.len; c++) {
+    const ptx_constant *constant = &k->constants.data[c];
+    uint32_t narrow = (uint32_t)constant->bits;
+    for (size_t l = 0; l < PTX_LANES; l++)
+      memcpy(launch->image + constant->slot + l * (constant->wide ? 8 : 4),
+             constant->wide ? (const void *)&constant->bits : (const void *)&narrow, constant->wide ? 8 : 4);
+  }
+  return true;
+}
+
+static kva_status prepare(ptx_launch *launch, const kva_ptx_memory *memory, const void *const *params, kva_diag *diag) {
+  const kva_ptx_kernel *k = launch->kernel;
+  KVA_TRY(fill_memory(launch, memory, diag));
+  launch->params = calloc(1, k->param_bytes + 16);
+  if (!launch->params || !make_image(launch)) return KVA_NO_MEMORY;
+  for (uint32_t p = 0; p < k->info.n_params; p++)
+    memcpy(launch->params + k->info.params[p].offset, params[p], k->info.params[p].size);
+  return KVA_OK;
+}
+
+static void clean(grid_run *run) {
+  while (run->idle) {
+    context *next = run->idle->next;
+    destroy_context(run->idle);
+    run->idle = next;
+  }
+  for (uint32_t k = 0; k < run->launch.memory.n; k++) free(run->launch.memory.ranges[k].name);
+  free(run->launch.memory.ranges);
+  free(run->launch.params);
+  free(run->launch.image);
+  pthread_mutex_destroy(&run->lock);
+}
+
+kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *memory, kva_ptx_dim3 grid,
+                          kva_ptx_dim3 block, uint32_t dynamic_shared, const void *const *params, uint32_t n_params,
+                          const kva_ptx_options *options, kva_diag *diag, kva_ptx_report *out_report) {
+  *out_report = (kva_ptx_report){0};
+  KVA_TRY(check_launch(diag, kernel, grid, block, dynamic_shared, n_params));
+  grid_run run = {.launch = {.kernel = kernel, .grid = grid, .block = block, .dynamic_shared = dynamic_shared}};
+  ptx_launch *launch = &run.launch;
+  if (options) launch->options = *options;
+  if (!launch->options.max_steps) launch->options.max_steps = 1u << 28;
+  launch->n_threads = block.x * block.y * block.z;
+  launch->n_warps = (launch->n_threads + PTX_LANES - 1) / PTX_LANES;
+  launch->shared_bytes = kernel->shared_bytes + dynamic_shared;
+  pthread_mutex_init(&run.lock, NULL);
+  double start = kva_now();
+  kva_status status = prepare(launch, memory, params, diag);
+  if (status == KVA_OK) {
+    int64_t n = (int64_t)grid.x * grid.y * grid.z;
+    kva_pool_run(launch->options.pool, n, run_ctas, &run);
+    status = run.status;
+  }
+  if (status == KVA_OK) status = collect(&run, out_report);
+  out_report->seconds = kva_now() - start;
+  clean(&run);
+  if (status == KVA_OK) return KVA_OK;
+  kva_ptx_report_free(out_report);
+  return status == KVA_NO_MEMORY ? kva_fail(diag, status, NULL, "launch of '%s': out of memory", kernel->info.name) : status;
+}

@@ -9,23 +9,24 @@
 
 /* What to generate for. */
 typedef struct kva_target_options {
-  const char *cpu;      /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
-                           known); NULL: the host, with all its features */
-  int vector_bits;      /* 0: widest that the cpu has (512, 256, 128) */
-  int opt_level;        /* 0..3 of LLVM's code generator; default 2 */
-  const char *arch;     /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
+  const char *cpu;  /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
+                       known); NULL: the host, with all its features */
+  int vector_bits;  /* 0: widest that the cpu has (512, 256, 128) */
+  int opt_level;    /* 0..3 of LLVM's code generator; default 2 */
+  const char *arch; /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
 } kva_target_options;
 
 /* Facts that schedules ask for. */
 typedef struct kva_target {
-  const char *description;  /* "x86-64 znver5 512-bit" */
-  int vector_bytes;         /* 64 for AVX-512 */
-  int vector_registers;     /* 32 or 16 */
+  const char *description; /* "x86-64 znver5 512-bit" */
+  int vector_bytes;        /* 64 for AVX-512 */
+  int vector_registers;    /* 32 or 16 */
   int64_t l1_bytes, l2_bytes;
-  const char *arch;         /* of a GPU: see the options. NULL: a CPU */
+  const char *arch; /* of a GPU: see the options. NULL: a CPU */
 } kva_target;
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------- */
+/* ---- kernels -------------------------------------------------------------------------------------------------------
+ */
 
 /* Lowers a `kv.kernel` node (fused group: its sub-graph holds the nodes) or a single node to unscheduled kernel IR.
  * Parameters: distinct operand values in order of first use in `node`'s operand list, then results. Returns NULL with
@@ -46,7 +47,8 @@ void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 /* Work items of a scheduled kernel (the GRID loop's extent; 1 without one). */
 const kva_expr *kva_codegen_grid(const kva_kernel *k);
 
-/* ---- modules of machine code ----------------------------------------------------------------------------------------- */
+/* ---- modules of machine code
+ * ----------------------------------------------------------------------------------------- */
 
 /* A set of kernels being compiled for one target; kernels equal by kva_kernel_hash are compiled once. */
 typedef struct kva_codegen kva_codegen;

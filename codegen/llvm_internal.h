@@ -9,8 +9,8 @@
 #include <llvm-c/TargetMachine.h>
 
 typedef struct kva_cg_kernel {
-  const char *name; /* symbol in the module */
-  kva_kernel_fn fn; /* after kva_codegen_jit */
+  const char *name;  /* symbol in the module */
+  kva_kernel_fn fn;  /* after kva_codegen_jit */
   kva_launch launch; /* of a GPU */
 } kva_cg_kernel;
 
@@ -67,7 +67,9 @@ typedef struct kva_emit {
   uint32_t shared_bytes; /* so far */
 } kva_emit;
 
-static inline bool kva_ll_is_gpu(const kva_emit *e) { return e->cg->target.arch; }
+static inline bool kva_ll_is_gpu(const kva_emit *e) {
+  return e->cg->target.arch;
+}
 
 /* ---- llvm_types.c: types, constants, small helpers
  * ------------------------------------------------------------------- */

@@ -31,9 +31,10 @@ kva_kloop *kva_sched_inner(const kva_kloop *l);
 void kva_sched_drop_empty(kva_kregion *r);
 /* Merges perfectly nested MAP loops below r wherever no division appears. */
 void kva_sched_collapse(kva_kernel *k, kva_kregion *r);
-/* Writes f = outer * extent(inner) + inner for the variables of two loops, in all indices in r. Where one of them needs a
- * division for that: with `divide` all get one, else nothing changes and the result is false. */
-bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop *inner, const kva_expr *f, bool divide);
+/* Writes f = outer * extent(inner) + inner for the variables of two loops, in all indices in r. Where one of them needs
+ * a division for that: with `divide` all get one, else nothing changes and the result is false. */
+bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop *inner, const kva_expr *f,
+                      bool divide);
 /* l becomes `MAP b < ceil(n / size) { l' < min(size, n - b*size) }`; returns the loop over b. */
 kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size);
 /* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. `order` is a permutation

@@ -13,10 +13,10 @@ typedef struct kva_load_options {
   uint32_t n_defines;
   const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
   uint32_t n_pins;
-  const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
+  const kva_define *pins;      /* shape symbols fixed to numbers: --pin T=128 */
   const kva_module *data_from; /* a dump's large constants, printed as hashes, are found here and borrowed; or NULL */
-  /* Asked for every input of an ONNX graph (NULL: for none): its value where it is to be a constant of the module and no
-   * input any more, else NULL. For operands that decide shapes (axes, target shapes), which ONNX lets be inputs. */
+  /* Asked for every input of an ONNX graph (NULL: for none): its value where it is to be a constant of the module and
+   * no input any more, else NULL. For operands that decide shapes (axes, target shapes), which ONNX lets be inputs. */
   const kva_wide *(*fixed_input)(void *user, uint32_t index, const char *name);
   void *fixed_input_user;
 } kva_load_options;
@@ -29,7 +29,8 @@ KVA_MUST_USE kva_status kva_load_model(const char *path, const kva_load_options 
 KVA_MUST_USE kva_status kva_load_text(const char *text, const char *file, const kva_load_options *options,
                                       kva_diag *diag, kva_module **out_module);
 
-/* Parses a .kv / ONNX text and prints it in canonical form, comments kept; a file in canonical form comes out unchanged. */
+/* Parses a .kv / ONNX text and prints it in canonical form, comments kept; a file in canonical form comes out
+ * unchanged. */
 KVA_MUST_USE kva_status kva_format_text(const char *text, const char *file, kva_diag *diag, kva_text *out);
 
 /* Writes function 0 of a module as ONNX (opset 21, IR 10): internal operators as ONNX operators or as calls of

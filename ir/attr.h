@@ -42,16 +42,16 @@ typedef enum kva_attr_kind {
   KVA_ATTR_STATE,  /* kva_state *, prints as its name */
 } kva_attr_kind;
 
-#define KVA_ATTR_CTYPE_INT int64_t
-#define KVA_ATTR_CTYPE_FLOAT double
-#define KVA_ATTR_CTYPE_BOOL bool
-#define KVA_ATTR_CTYPE_STR const char *
-#define KVA_ATTR_CTYPE_INTS kva_ints
-#define KVA_ATTR_CTYPE_DIM kva_dim
-#define KVA_ATTR_CTYPE_DIMS kva_dims
-#define KVA_ATTR_CTYPE_DTYPE kva_dtype
+#define KVA_ATTR_CTYPE_INT    int64_t
+#define KVA_ATTR_CTYPE_FLOAT  double
+#define KVA_ATTR_CTYPE_BOOL   bool
+#define KVA_ATTR_CTYPE_STR    const char *
+#define KVA_ATTR_CTYPE_INTS   kva_ints
+#define KVA_ATTR_CTYPE_DIM    kva_dim
+#define KVA_ATTR_CTYPE_DIMS   kva_dims
+#define KVA_ATTR_CTYPE_DTYPE  kva_dtype
 #define KVA_ATTR_CTYPE_TENSOR const kva_tensor_data *
-#define KVA_ATTR_CTYPE_STATE kva_state *
+#define KVA_ATTR_CTYPE_STATE  kva_state *
 
 typedef struct kva_attr_field {
   const char *name;

@@ -17,10 +17,10 @@ typedef const kva_expr *kva_dim; /* an expression that is a tensor's extent (>= 
 typedef struct kva_expr_ctx kva_expr_ctx;
 
 typedef enum kva_expr_kind {
-  KVA_EXPR_SUM,    /* constant + sum of terms; a plain constant is a sum of no terms */
+  KVA_EXPR_SUM, /* constant + sum of terms; a plain constant is a sum of no terms */
   KVA_EXPR_SYMBOL,
-  KVA_EXPR_DIV,    /* floor(a / b) */
-  KVA_EXPR_MOD,    /* a - b * floor(a / b) */
+  KVA_EXPR_DIV, /* floor(a / b) */
+  KVA_EXPR_MOD, /* a - b * floor(a / b) */
   KVA_EXPR_MIN,
   KVA_EXPR_MAX,
   KVA_EXPR_OVERFLOW,
@@ -35,12 +35,12 @@ typedef struct kva_expr_term {
 
 struct kva_expr {
   kva_expr_kind kind;
-  uint32_t id;                  /* dense in its context; also the canonical order */
-  int64_t constant;             /* SUM */
-  uint32_t n_terms;             /* SUM; terms sorted */
+  uint32_t id;      /* dense in its context; also the canonical order */
+  int64_t constant; /* SUM */
+  uint32_t n_terms; /* SUM; terms sorted */
   const kva_expr_term *terms;
-  const kva_expr *a, *b;        /* DIV, MOD, MIN, MAX */
-  const char *name;             /* SYMBOL */
+  const kva_expr *a, *b; /* DIV, MOD, MIN, MAX */
+  const char *name;      /* SYMBOL */
   /* SYMBOL: lo <= value; value < extent when extent is not NULL (loop variables). Shape symbols: lo = 0, NULL. */
   int64_t lo;
   const kva_expr *extent;

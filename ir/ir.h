@@ -69,9 +69,9 @@ struct kva_node {
   const kva_op_info *op;
   void *attrs; /* the operator's struct, NULL if it has none */
   uint32_t n_operands, n_results, n_graphs;
-  kva_use *operands;   /* [n_operands], fixed once created */
-  kva_value *results;  /* [n_results] */
-  kva_graph **graphs;  /* sub-graphs */
+  kva_use *operands;  /* [n_operands], fixed once created */
+  kva_value *results; /* [n_results] */
+  kva_graph **graphs; /* sub-graphs */
   kva_loc loc;
   uint32_t id; /* dense in the module */
   kva_graph *graph;
@@ -94,11 +94,11 @@ typedef enum kva_state_kind {
 
 typedef enum kva_init_kind {
   KVA_INIT_ZEROS,
-  KVA_INIT_CONSTANT,   /* a */
-  KVA_INIT_NORMAL,     /* mean 0, standard deviation a */
-  KVA_INIT_UNIFORM,    /* [a, b) */
-  KVA_INIT_DATA,       /* `data` */
-  KVA_INIT_ONE_MINUS,  /* 1 - state `of`, element by element (KV shift: a2 = 1 - a1) */
+  KVA_INIT_CONSTANT,  /* a */
+  KVA_INIT_NORMAL,    /* mean 0, standard deviation a */
+  KVA_INIT_UNIFORM,   /* [a, b) */
+  KVA_INIT_DATA,      /* `data` */
+  KVA_INIT_ONE_MINUS, /* 1 - state `of`, element by element (KV shift: a2 = 1 - a1) */
 } kva_init_kind;
 
 struct kva_state {
@@ -124,13 +124,13 @@ struct kva_function {
 
 /* What a `train` block says; elaboration fills it, passes/train.c consumes it. */
 typedef struct kva_train_spec {
-  const char *optimizer;        /* "sgd", "momentum", "adamw", "adagrad" */
+  const char *optimizer;                                      /* "sgd", "momentum", "adamw", "adagrad" */
   double lr, beta1, beta2, eps, weight_decay, momentum, clip; /* clip 0: off */
-  const char *schedule;         /* "constant", "warmup", "cosine", "linear" */
-  int64_t warmup_steps, total_steps, steps, batch; /* steps, batch: defaults of a run */
+  const char *schedule;                                       /* "constant", "warmup", "cosine", "linear" */
+  int64_t warmup_steps, total_steps, steps, batch;            /* steps, batch: defaults of a run */
   double final_lr_ratio;
-  const char *data;             /* "induction", "ngram", "tokens", "random", ... */
-  kva_map *data_args;           /* name -> double * */
+  const char *data;   /* "induction", "ngram", "tokens", "random", ... */
+  kva_map *data_args; /* name -> double * */
   kva_loc loc;
 } kva_train_spec;
 
@@ -147,7 +147,8 @@ struct kva_module {
   struct kva_type_table *types; /* interning; private to type.c */
 };
 
-/* ---- building ------------------------------------------------------------------------------------------------------ */
+/* ---- building ------------------------------------------------------------------------------------------------------
+ */
 
 kva_module *kva_module_create(kva_diag *diag);
 void kva_module_destroy(kva_module *m);
@@ -174,7 +175,9 @@ uint32_t kva_value_use_count(const kva_value *v);
 static inline kva_value *kva_operand(const kva_node *n, uint32_t i) {
   return i < n->n_operands ? n->operands[i].value : NULL;
 }
-static inline kva_value *kva_result(kva_node *n, uint32_t i) { return &n->results[i]; }
+static inline kva_value *kva_result(kva_node *n, uint32_t i) {
+  return &n->results[i];
+}
 
 /* Outputs of a finished graph: operands of its return node. */
 uint32_t kva_graph_output_count(const kva_graph *g);

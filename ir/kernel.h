@@ -11,8 +11,8 @@
  * symbols and values (kva_k_symbol). So strides, collapsing and bounds are algebra, not pattern matching.
  *
  * Placement: the builder puts every pure instruction (arithmetic, loads from read-only buffers, reduction loops) into
- * the outermost region that its operands allow and reuses an equal one that is visible there. Lowering code therefore just
- * pulls values; loop-invariant code and common subexpressions take care of themselves. */
+ * the outermost region that its operands allow and reuses an equal one that is visible there. Lowering code therefore
+ * just pulls values; loop-invariant code and common subexpressions take care of themselves. */
 #ifndef KVA_IR_KERNEL_H
 #define KVA_IR_KERNEL_H
 
@@ -42,44 +42,45 @@ struct kva_kbuf {
 
 /* Scalar opcodes. X(name, operands). Types: results have the type of operand 0 unless said. Computation types are
  * bool, i8..i64, u8..u64, f32, f64; loads of f16, bf16, f8, i4 ... widen (to f32, i8, u8), stores round. */
-#define KVA_K_ARITH(X)                                                                                                  \
-  X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) /* integers: truncating; by zero gives 0 */                                   \
-  X(rem, 2)                               /* sign of the dividend (C fmod, %) */                                        \
-  X(min, 2) X(max, 2)                     /* floats: NaN if either is NaN */                                            \
-  X(fma, 3)                               /* a*b + c, one rounding for floats */                                        \
-  X(neg, 1) X(abs, 1) X(floor, 1) X(ceil, 1) X(round, 1) /* half to even */ X(trunc, 1) X(sqrt, 1)                      \
-  X(exp, 1) X(log, 1) X(sin, 1) X(cos, 1) X(tan, 1) X(asin, 1) X(acos, 1) X(atan, 1) X(sinh, 1) X(cosh, 1) X(tanh, 1)   \
-  X(asinh, 1) X(acosh, 1) X(atanh, 1) X(erf, 1) X(pow, 2) X(log1p, 1) X(expm1, 1)                                       \
-  X(and, 2) X(or, 2) X(xor, 2) X(not, 1) /* bitwise; bool: logical */ X(shl, 2) X(shr, 2) /* shr: logical on unsigned */ \
-  X(mulhi, 2)                            /* high half of the unsigned product (u32) */                                   \
-  X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2)    /* -> bool; floats ordered, ne unordered */                                    \
-  X(isnan, 1)                            /* -> bool */                                                                  \
-  X(select, 3)                           /* bool, a, b -> type of a */
+#define KVA_K_ARITH(X)                                                                                                \
+  X(add, 2)                                                                                                           \
+  X(sub, 2) X(mul, 2) X(div, 2) /* integers: truncating; by zero gives 0 */                                           \
+      X(rem, 2)                 /* sign of the dividend (C fmod, %) */                                                \
+      X(min, 2) X(max, 2)       /* floats: NaN if either is NaN */                                                    \
+      X(fma, 3)                 /* a*b + c, one rounding for floats */                                                \
+      X(neg, 1) X(abs, 1) X(floor, 1) X(ceil, 1) X(round, 1) /* half to even */ X(trunc, 1) X(sqrt, 1) X(exp, 1)      \
+          X(log, 1) X(sin, 1) X(cos, 1) X(tan, 1) X(asin, 1) X(acos, 1) X(atan, 1) X(sinh, 1) X(cosh, 1) X(tanh, 1)   \
+              X(asinh, 1) X(acosh, 1) X(atanh, 1) X(erf, 1) X(pow, 2) X(log1p, 1) X(expm1, 1) X(and, 2) X(or, 2)      \
+                  X(xor, 2) X(not, 1) /* bitwise; bool: logical */ X(shl, 2) X(shr, 2) /* shr: logical on unsigned */ \
+      X(mulhi, 2)                         /* high half of the unsigned product (u32) */                               \
+      X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                 \
+      X(isnan, 1)                         /* -> bool */                                                               \
+      X(select, 3)                        /* bool, a, b -> type of a */
 
 typedef enum kva_kop {
 #define KVA_K_OP_ENUM(name, n) KVA_K_##name,
   KVA_K_ARITH(KVA_K_OP_ENUM)
 #undef KVA_K_OP_ENUM
-      KVA_K_CONST,   /* value in `imm` */
-  KVA_K_INDEX,       /* an expression as i64 */
-  KVA_K_CONVERT,     /* to dtype: C conversion, float -> int truncates, saturating; int -> int wraps */
-  KVA_K_BITCAST,     /* same width */
-  KVA_K_LOAD,        /* buf[index]; args[0]: optional predicate, false lanes give 0 and touch no memory */
-  KVA_K_STORE,       /* buf[index] = args[0]; args[1]: optional predicate */
+      KVA_K_CONST, /* value in `imm` */
+  KVA_K_INDEX,     /* an expression as i64 */
+  KVA_K_CONVERT,   /* to dtype: C conversion, float -> int truncates, saturating; int -> int wraps */
+  KVA_K_BITCAST,   /* same width */
+  KVA_K_LOAD,      /* buf[index]; args[0]: optional predicate, false lanes give 0 and touch no memory */
+  KVA_K_STORE,     /* buf[index] = args[0]; args[1]: optional predicate */
   KVA_K_LOOP,
-  KVA_K_REDUCE,      /* value of loop `loop`, carried `carry`, after the loop */
-  KVA_K_CARRY,       /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
-  KVA_K_IF,          /* args[0]; regions then/orelse; effects only */
-  KVA_K_BARRIER,     /* waits for the team's threads and orders their memory accesses; nothing on a CPU */
+  KVA_K_REDUCE,  /* value of loop `loop`, carried `carry`, after the loop */
+  KVA_K_CARRY,   /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
+  KVA_K_IF,      /* args[0]; regions then/orelse; effects only */
+  KVA_K_BARRIER, /* waits for the team's threads and orders their memory accesses; nothing on a CPU */
 } kva_kop;
 
 typedef enum kva_kloop_kind {
-  KVA_K_MAP,      /* independent iterations, as lowered; the schedule turns it into one of the next four */
-  KVA_K_GRID,     /* iterations are work items */
-  KVA_K_SERIAL,   /* in order */
-  KVA_K_UNROLL,   /* constant extent, expanded */
-  KVA_K_VECTOR,   /* lanes; remainder handled by the target */
-  KVA_K_THREAD,   /* GPU: threads of a block */
+  KVA_K_MAP,    /* independent iterations, as lowered; the schedule turns it into one of the next four */
+  KVA_K_GRID,   /* iterations are work items */
+  KVA_K_SERIAL, /* in order */
+  KVA_K_UNROLL, /* constant extent, expanded */
+  KVA_K_VECTOR, /* lanes; remainder handled by the target */
+  KVA_K_THREAD, /* GPU: threads of a block */
 } kva_kloop_kind;
 
 typedef enum kva_combine {
@@ -154,14 +155,15 @@ struct kva_kernel {
   uint32_t threads; /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
 };
 
-/* ---- builder ------------------------------------------------------------------------------------------------------ */
+/* ---- builder ------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct kva_kb {
   kva_kernel *kernel;
   kva_arena *arena;
   kva_expr_ctx *exprs;
-  kva_kregion *region; /* innermost open region */
-  kva_kval pred;       /* current guard of loads and stores, NULL: none; see kva_k_guard_begin */
+  kva_kregion *region;      /* innermost open region */
+  kva_kval pred;            /* current guard of loads and stores, NULL: none; see kva_k_guard_begin */
   struct kva_kb_memo *memo; /* hash-consing; private to kernel_build.c */
 } kva_kb;
 
@@ -177,14 +179,18 @@ kva_dtype kva_k_compute_type(kva_dtype t);
 
 /* Arithmetic; folds constants and neutral elements (x+0, x*1, select of a constant); for integers only where exact. */
 kva_kval kva_k_op(kva_kb *b, kva_kop op, kva_kval x, kva_kval y, kva_kval z); /* unused operands NULL */
-static inline kva_kval kva_k1(kva_kb *b, kva_kop op, kva_kval x) { return kva_k_op(b, op, x, NULL, NULL); }
-static inline kva_kval kva_k2(kva_kb *b, kva_kop op, kva_kval x, kva_kval y) { return kva_k_op(b, op, x, y, NULL); }
+static inline kva_kval kva_k1(kva_kb *b, kva_kop op, kva_kval x) {
+  return kva_k_op(b, op, x, NULL, NULL);
+}
+static inline kva_kval kva_k2(kva_kb *b, kva_kop op, kva_kval x, kva_kval y) {
+  return kva_k_op(b, op, x, y, NULL);
+}
 static inline kva_kval kva_k_select(kva_kb *b, kva_kval c, kva_kval x, kva_kval y) {
   return kva_k_op(b, KVA_K_select, c, x, y);
 }
 kva_kval kva_k_const_f(kva_kb *b, kva_dtype t, double v);
-kva_kval kva_k_const_i(kva_kb *b, kva_dtype t, int64_t v); /* also bool */
-kva_kval kva_k_const(kva_kb *b, kva_dtype t, double v);    /* by type */
+kva_kval kva_k_const_i(kva_kb *b, kva_dtype t, int64_t v);   /* also bool */
+kva_kval kva_k_const(kva_kb *b, kva_dtype t, double v);      /* by type */
 kva_kval kva_k_convert(kva_kb *b, kva_kval x, kva_dtype to); /* x itself when the type is the same */
 kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to);
 
@@ -246,8 +252,8 @@ uint64_t kva_kernel_hash(const kva_kernel *k);
 /* ---- walking and rewriting ----------------------------------------------------------------------------------------
  * For schedules and code generation. The builder's own tables do not follow these edits: rewrite after building. */
 
-const char *kva_kop_name(kva_kop op);       /* "add", "load", ... */
-uint32_t kva_kop_arity(kva_kop op);         /* operands of an arithmetic opcode; 0 for the others */
+const char *kva_kop_name(kva_kop op);                         /* "add", "load", ... */
+uint32_t kva_kop_arity(kva_kop op);                           /* operands of an arithmetic opcode; 0 for the others */
 kva_dtype kva_kop_result_type(kva_kop op, kva_dtype operand); /* of arithmetic; operand: type of args[0], select: [1] */
 const char *kva_kloop_kind_name(kva_kloop_kind kind);
 const char *kva_combine_name(kva_combine combine);

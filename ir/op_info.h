@@ -9,8 +9,8 @@
 typedef enum kva_trait {
   KVA_ELEMENTWISE = 1 << 0, /* operands broadcast (NumPy rule) to the result; element i depends on elements i only */
   KVA_COMMUTATIVE = 1 << 1,
-  KVA_VIEW = 1 << 2,        /* moves elements, computes nothing */
-  KVA_REDUCES = 1 << 3,     /* its element code contains a loop over operand elements */
+  KVA_VIEW = 1 << 2,    /* moves elements, computes nothing */
+  KVA_REDUCES = 1 << 3, /* its element code contains a loop over operand elements */
   KVA_RETURN = 1 << 4,
   KVA_READS_STATE = 1 << 5,
   KVA_WRITES_STATE = 1 << 6, /* never dead, ordered after reads of the same state */
@@ -19,7 +19,7 @@ typedef enum kva_trait {
   KVA_FLOAT = 1 << 9,        /* dtype classes that operand 0 may have; the test lists come from these */
   KVA_INT = 1 << 10,
   KVA_BOOLEAN = 1 << 11,
-  KVA_CHEAP = 1 << 12,       /* a few instructions: may be computed again in every consumer */
+  KVA_CHEAP = 1 << 12, /* a few instructions: may be computed again in every consumer */
 } kva_trait;
 
 typedef enum kva_vjp_kind {
@@ -41,8 +41,8 @@ typedef struct kva_vjp kva_vjp;
 typedef struct kva_lower kva_lower;
 
 struct kva_op_info {
-  const char *name; /* prints as kv.<name> */
-  uint32_t id;      /* row number */
+  const char *name;               /* prints as kv.<name> */
+  uint32_t id;                    /* row number */
   int min_operands, max_operands; /* max -1: any number */
   int n_results;                  /* -1: given at construction */
   uint32_t traits;

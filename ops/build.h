@@ -1,6 +1,6 @@
 /* Building nodes with inferred types: what vjp rules, passes and importers use. Every function appends (or inserts
- * before `before`) and returns the first result. A node whose inference fails is reported once in the module's diag; the
- * builder then returns a value of a harmless type and sets `failed`, so that callers need not test every call: test
+ * before `before`) and returns the first result. A node whose inference fails is reported once in the module's diag;
+ * the builder then returns a value of a harmless type and sets `failed`, so that callers need not test every call: test
  * b->failed at the end. */
 #ifndef KVA_OPS_BUILD_H
 #define KVA_OPS_BUILD_H
@@ -15,8 +15,8 @@ struct kva_builder {
   bool failed;
 };
 
-/* attrs: the operator's struct or NULL for defaults (copied into the module's arena). operands may hold NULLs. n_results
- * only matters for operators with a variable number. */
+/* attrs: the operator's struct or NULL for defaults (copied into the module's arena). operands may hold NULLs.
+ * n_results only matters for operators with a variable number. */
 kva_node *kva_build_node(kva_builder *b, kva_op_id op, uint32_t n_operands, kva_value *const *operands,
                          uint32_t n_results, const void *attrs);
 kva_value *kva_build(kva_builder *b, kva_op_id op, uint32_t n_operands, kva_value *const *operands, const void *attrs);
@@ -29,9 +29,10 @@ kva_value *kva_build3(kva_builder *b, kva_op_id op, kva_value *x, kva_value *y, 
 #define kva_sub(b, x, y) kva_build2((b), KVA_OP_sub, (x), (y))
 #define kva_mul(b, x, y) kva_build2((b), KVA_OP_mul, (x), (y))
 #define kva_div(b, x, y) kva_build2((b), KVA_OP_div, (x), (y))
-#define kva_neg(b, x) kva_build1((b), KVA_OP_neg, (x))
+#define kva_neg(b, x)    kva_build1((b), KVA_OP_neg, (x))
 
-/* Constants: a scalar of dtype t; one shaped like nothing (rank 0), broadcast by use; a whole tensor (data borrowed). */
+/* Constants: a scalar of dtype t; one shaped like nothing (rank 0), broadcast by use; a whole tensor (data borrowed).
+ */
 kva_value *kva_const_scalar(kva_builder *b, kva_dtype t, double v);
 kva_value *kva_const_i64s(kva_builder *b, uint32_t n, const int64_t *v); /* int64[n] */
 kva_value *kva_const_tensor(kva_builder *b, const kva_tensor_data *data);
@@ -54,7 +55,8 @@ kva_value *kva_matmul(kva_builder *b, kva_value *x, kva_value *y, bool transpose
 /* Zeros of a type. */
 kva_value *kva_zeros(kva_builder *b, const kva_type *type);
 
-/* ---- shared pieces of infer, ref and lower, for operators' files -------------------------------------------------------- */
+/* ---- shared pieces of infer, ref and lower, for operators' files
+ * -------------------------------------------------------- */
 
 /* NumPy broadcast of shapes; a mismatch is reported at n (names both shapes). Symbolic dims must be equal or 1. */
 KVA_MUST_USE kva_status kva_broadcast_types(kva_module *m, const kva_node *n, uint32_t n_types,
@@ -77,21 +79,21 @@ int64_t kva_ref_broadcast_offset(const kva_wide *w, uint32_t rank, const int64_t
 bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx);
 
 /* The whole file of a simple unary operator is its mathematics: see ops/relu.c. */
-#define KVA_ELEMENTWISE_INFER(op)                                                            \
+#define KVA_ELEMENTWISE_INFER(op)                                                             \
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \
-    return kva_elementwise_infer(m, n, out_types);                                           \
+    return kva_elementwise_infer(m, n, out_types);                                            \
   }
-#define KVA_UNARY_REF(op, f, g)                                                                                 \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {   \
-    (void)r, (void)n;                                                                                           \
-    kva_ref_map1(in[0], out[0], f, g);                                                                          \
-    return KVA_OK;                                                                                              \
+#define KVA_UNARY_REF(op, f, g)                                                                               \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
+    (void)r, (void)n;                                                                                         \
+    kva_ref_map1(in[0], out[0], f, g);                                                                        \
+    return KVA_OK;                                                                                            \
   }
-#define KVA_BINARY_REF(op, f, g)                                                                                \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {   \
-    (void)r, (void)n;                                                                                           \
-    kva_ref_map2(in[0], in[1], out[0], f, g);                                                                   \
-    return KVA_OK;                                                                                              \
+#define KVA_BINARY_REF(op, f, g)                                                                              \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
+    (void)r, (void)n;                                                                                         \
+    kva_ref_map2(in[0], in[1], out[0], f, g);                                                                 \
+    return KVA_OK;                                                                                            \
   }
 
 #endif

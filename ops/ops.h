@@ -16,7 +16,9 @@ typedef enum kva_op_id {
 extern const kva_op_set kva_ops;
 /* The row of an operator: KVA_OP(softmax). */
 #define KVA_OP(op) (kva_ops.ops[KVA_OP_##op])
-static inline bool kva_is(const kva_node *n, kva_op_id id) { return n->op->id == (uint32_t)id; }
+static inline bool kva_is(const kva_node *n, kva_op_id id) {
+  return n->op->id == (uint32_t)id;
+}
 
 /* ---- reference evaluation ---------------------------------------------------------------------------------------- */
 
@@ -55,14 +57,16 @@ void kva_wide_free(kva_wide *w);
 /* From and to packed storage. */
 kva_wide *kva_wide_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data);
 void kva_wide_to_data(const kva_wide *w, void *data);
-static inline double kva_wide_get(const kva_wide *w, int64_t i) { return w->f ? w->f[i] : (double)w->i[i]; }
+static inline double kva_wide_get(const kva_wide *w, int64_t i) {
+  return w->f ? w->f[i] : (double)w->i[i];
+}
 
 /* ---- differentiation --------------------------------------------------------------------------------------------- */
 
 typedef struct kva_builder kva_builder; /* ops/build.h */
 
-/* One call of <op>_vjp: grad_out[k] is dL/d(result k) or NULL where none flows; the rule sets grad_in[i] to dL/d(operand
- * i) for operands with wants[i], leaving NULL where it is zero. It builds ordinary nodes with b. */
+/* One call of <op>_vjp: grad_out[k] is dL/d(result k) or NULL where none flows; the rule sets grad_in[i] to
+ * dL/d(operand i) for operands with wants[i], leaving NULL where it is zero. It builds ordinary nodes with b. */
 struct kva_vjp {
   kva_builder *b;
   kva_value *const *grad_out;
@@ -70,7 +74,8 @@ struct kva_vjp {
   const bool *wants;
 };
 
-/* ---- lowering ------------------------------------------------------------------------------------------------------ */
+/* ---- lowering ------------------------------------------------------------------------------------------------------
+ */
 
 /* Context of lowering one kernel; codegen fills it. */
 struct kva_lower {
@@ -86,15 +91,17 @@ struct kva_lower {
 };
 /* Operand of an elementwise node for result index idx: aligns ranks from the right, extent-1 dims at 0. */
 kva_kval kva_lower_broadcast(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
-static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) { return n->operands[i].value->type; }
+static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {
+  return n->operands[i].value->type;
+}
 
 /* ---- declarations of every operator's functions ----------------------------------------------------------------- */
 
-#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance)                                \
-  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);               \
+#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance)                                   \
+  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);                 \
   kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out); \
-  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                      \
-  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);  \
+  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                        \
+  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);   \
   void kva_##name##_kernel(kva_lower *l, const kva_node *n);
 #include "ops/ops.def"
 #undef OP

@@ -8,8 +8,8 @@
 #include "ops/build.h"
 
 typedef struct kva_pass_options {
-  bool verify;            /* verify after every pass (default in debug builds) */
-  bool reparse;           /* print, parse and compare after every pass (tests) */
+  bool verify;             /* verify after every pass (default in debug builds) */
+  bool reparse;            /* print, parse and compare after every pass (tests) */
   const char *print_after; /* name of a pass, or "all" */
   FILE *print_to;
   bool timing;
@@ -31,7 +31,7 @@ kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the r
 kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
 kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
-kva_status kva_raise(kva_module *m, bool *changed);        /* patterns as data: passes/patterns_*.def */
+kva_status kva_raise(kva_module *m, bool *changed); /* patterns as data: passes/patterns_*.def */
 kva_status kva_fuse(kva_module *m, bool *changed);  /* groups nodes into kv.kernel nodes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).

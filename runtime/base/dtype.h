@@ -54,8 +54,8 @@ bool kva_dtype_bytes(kva_dtype t, int64_t n, int64_t *out_bytes);
 
 /* One element to and from the wide forms. Float types go through double, the others through int64_t (uint64 keeps
  * its bits). Rounding is to nearest even. Stores to float8 and narrower saturate as ONNX Cast does by default, but for
- * an infinity that the type holds: what can be represented is kept. Float to int: toward zero, saturating is the caller's
- * business. */
+ * an infinity that the type holds: what can be represented is kept. Float to int: toward zero, saturating is the
+ * caller's business. */
 double kva_load_f64(kva_dtype t, const void *data, int64_t i);
 void kva_store_f64(kva_dtype t, void *data, int64_t i, double v);
 /* Same with the rest of ONNX Cast's attributes: `saturate` (float8 only) and `round_mode` (float8e8m0 only, where

@@ -23,8 +23,8 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
 
 /* Thread pool. One job at a time; workers spin for a bounded time, then sleep. The partition into
- * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work items
- * must be independent, so results never depend on the number of threads. */
+ * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work
+ * items must be independent, so results never depend on the number of threads. */
 typedef struct kva_pool kva_pool;
 /* threads = 0: as many as the process may run on. The caller is one of them. Fewer when the system has no more to give;
  * NULL: no memory. */

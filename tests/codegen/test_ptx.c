@@ -1,5 +1,6 @@
-/* The GPU target without a GPU: the PTX of every operator's cases runs on the simulator and is compared with the reference;
- * ptxas, where there is one, assembles it; schedules are what they should be. KVA_TEST_CASE=name picks an operator. */
+/* The GPU target without a GPU: the PTX of every operator's cases runs on the simulator and is compared with the
+ * reference; ptxas, where there is one, assembles it; schedules are what they should be. KVA_TEST_CASE=name picks an
+ * operator. */
 #include "tests/support/ptx.h"
 
 #include <setjmp.h>
@@ -8,7 +9,8 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-/* ---- every case ----------------------------------------------------------------------------------------------------- */
+/* ---- every case -----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct tally {
   uint32_t passed, failed, skipped;
@@ -32,9 +34,12 @@ static void count_skip(tally *t, const char *reason) {
 static void run_case(const kva_case *c, kva_dtype dtype, ptx_run *run, tally *t) {
   kva_check check = {0};
   bool ok = kva_case_check(c, dtype, ptx_execute, run, &check);
-  if (ok) t->passed++;
-  else if (run->unsupported) count_skip(t, run->unsupported);
-  else t->failed++;
+  if (ok)
+    t->passed++;
+  else if (run->unsupported)
+    count_skip(t, run->unsupported);
+  else
+    t->failed++;
   if (!ok && !run->unsupported) print_error("%s", check.message.data);
   kva_text_free(&check.message);
 }
@@ -72,7 +77,8 @@ static void test_f16(void **state) {
   run_all(KVA_F16, "sm_80");
 }
 
-/* ---- schedules ------------------------------------------------------------------------------------------------------ */
+/* ---- schedules ------------------------------------------------------------------------------------------------------
+ */
 
 /* Sizes that reach what small cases do not: whole blocks, vectors, long rows, several warps' results. */
 static const kva_case large[] = {
@@ -106,7 +112,8 @@ static void test_large(void **state) {
 /* Global memory in 16-byte pieces: every request of a warp moves 512 bytes. */
 static void test_vectors(void **state) {
   (void)state;
-  static const kva_case cases[] = {{.op = KVA_OP_relu, .in = {{"N=8192"}}}, {.op = KVA_OP_relu, .in = {{"B=8,T=4,256"}}}};
+  static const kva_case cases[] = {{.op = KVA_OP_relu, .in = {{"N=8192"}}},
+                                   {.op = KVA_OP_relu, .in = {{"B=8,T=4,256"}}}};
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F64};
   for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
     for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
@@ -121,7 +128,8 @@ static void test_vectors(void **state) {
   }
 }
 
-/* ---- the module ----------------------------------------------------------------------------------------------------- */
+/* ---- the module -----------------------------------------------------------------------------------------------------
+ */
 
 static const char kernel_text[] = "kernel \"sum\" (read float x[N], write float y[1]) threads 256 {\n"
                                   "  thread k < N carry (add float 0.0) width 4 {\n"
@@ -177,7 +185,8 @@ static void test_unsupported(void **state) {
   kva_text_free(&t.reasons);
 }
 
-/* ---- ptxas ---------------------------------------------------------------------------------------------------------- */
+/* ---- ptxas ----------------------------------------------------------------------------------------------------------
+ */
 
 static void add_node(kva_codegen *cg, kva_arena *arena, const kva_node *n) {
   const kva_expr *const *symbols;
@@ -241,9 +250,9 @@ static void test_ptxas(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_module), cmocka_unit_test(test_unsupported), cmocka_unit_test(test_ptxas),
-      cmocka_unit_test(test_vectors), cmocka_unit_test(test_large), cmocka_unit_test(test_listed),
-      cmocka_unit_test(test_bf16), cmocka_unit_test(test_f16)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_module), cmocka_unit_test(test_unsupported),
+                                     cmocka_unit_test(test_ptxas),  cmocka_unit_test(test_vectors),
+                                     cmocka_unit_test(test_large),  cmocka_unit_test(test_listed),
+                                     cmocka_unit_test(test_bf16),   cmocka_unit_test(test_f16)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

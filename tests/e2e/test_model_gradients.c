@@ -14,8 +14,8 @@ typedef struct fixture {
   kva_diag *diag;
   kva_module *m;
   kva_function *loss;
-  uint32_t n_outputs;              /* of the loss function as written */
-  kva_value *grads[MAX_STATES];    /* appended as outputs, in the order of states that have one */
+  uint32_t n_outputs;           /* of the loss function as written */
+  kva_value *grads[MAX_STATES]; /* appended as outputs, in the order of states that have one */
   kva_wide *states[MAX_STATES], *inputs[MAX_INPUTS];
 } fixture;
 
@@ -27,7 +27,8 @@ static char *read_in_double(const char *path) {
   kva_text out = {0};
   const char *s = file.data;
   for (size_t i = 0; i < file.size; i++) {
-    bool word = i + 6 <= file.size && !strncmp(s + i, "float", 5) && (s[i + 5] == '[' || s[i + 5] == '>' || s[i + 5] == ',');
+    bool word =
+        i + 6 <= file.size && !strncmp(s + i, "float", 5) && (s[i + 5] == '[' || s[i + 5] == '>' || s[i + 5] == ',');
     if (word) {
       kva_text_add(&out, "double");
       i += 4;
@@ -40,7 +41,9 @@ static char *read_in_double(const char *path) {
   return out.data;
 }
 
-static double noise(uint64_t i, uint64_t stream) { return kva_uniform01(kva_philox4x32(i, stream, 7).v[0]) - 0.5; }
+static double noise(uint64_t i, uint64_t stream) {
+  return kva_uniform01(kva_philox4x32(i, stream, 7).v[0]) - 0.5;
+}
 
 static kva_wide *wide_like(const kva_type *t) {
   int64_t dims[KVA_MAX_RANK];
@@ -66,7 +69,8 @@ static void append_gradients(fixture *f) {
 static void fill(fixture *f, int64_t vocab) {
   for (uint32_t i = 0; i < f->m->states.len; i++) {
     f->states[i] = wide_like(f->m->states.data[i]->type);
-    for (int64_t k = 0; k < f->states[i]->n; k++) f->states[i]->f[k] = 0.6 * noise((uint64_t)k, i + 1) + (k % 3 == 0 ? 0.4 : 0);
+    for (int64_t k = 0; k < f->states[i]->n; k++)
+      f->states[i]->f[k] = 0.6 * noise((uint64_t)k, i + 1) + (k % 3 == 0 ? 0.4 : 0);
   }
   const kva_graph *g = f->loss->graph;
   for (uint32_t i = 0; i < g->inputs.len; i++) {
@@ -106,10 +110,13 @@ static void close_model(fixture *f) {
   kva_diag_destroy(f->diag);
 }
 
-static kva_wide *state_of(void *user, kva_state *s) { return ((fixture *)user)->states[s->id]; }
+static kva_wide *state_of(void *user, kva_state *s) {
+  return ((fixture *)user)->states[s->id];
+}
 
 static void evaluate(fixture *f, kva_wide **outputs) {
-  kva_status status = kva_ref_run(f->m, f->loss, (const kva_wide *const *)f->inputs, outputs, state_of, f, NULL, NULL, f->diag);
+  kva_status status =
+      kva_ref_run(f->m, f->loss, (const kva_wide *const *)f->inputs, outputs, state_of, f, NULL, NULL, f->diag);
   if (status != KVA_OK) kva_diag_print(f->diag, stderr);
   assert_int_equal(status, KVA_OK);
 }
@@ -149,7 +156,8 @@ static int check_state(fixture *f, uint32_t i, const kva_wide *grad) {
   for (int64_t k = 0; k < w->n; k += step, checked++) {
     double expected = difference(f, &w->f[k]);
     if (fabs(grad->f[k] - expected) <= 1e-6 * fmax(scale, 1e-3)) continue;
-    fail_msg("%s[%lld]: gradient %.12g, difference %.12g", f->m->states.data[i]->name, (long long)k, grad->f[k], expected);
+    fail_msg("%s[%lld]: gradient %.12g, difference %.12g", f->m->states.data[i]->name, (long long)k, grad->f[k],
+             expected);
   }
   return checked;
 }
@@ -177,19 +185,22 @@ static void run_model(const char *path, uint32_t n, const kva_define *defines, i
 
 static void test_two_layers_grouped_queries(void **state) {
   (void)state;
-  const kva_define defines[] = {{"layers", "2"}, {"d", "8"}, {"heads", "2"}, {"kv_heads", "1"}, {"ffn", "6"}, {"vocab", "7"}};
+  const kva_define defines[] = {{"layers", "2"},   {"d", "8"},   {"heads", "2"},
+                                {"kv_heads", "1"}, {"ffn", "6"}, {"vocab", "7"}};
   run_model("models/induction.kv", 6, defines, 7);
 }
 
 static void test_queries_shifted_gate_window(void **state) {
   (void)state;
-  const kva_define defines[] = {{"shift_q", "true"}, {"d", "8"}, {"heads", "2"}, {"ffn", "6"}, {"vocab", "7"}, {"gate", "gate"}, {"window", "2"}};
+  const kva_define defines[] = {{"shift_q", "true"}, {"d", "8"},       {"heads", "2"}, {"ffn", "6"},
+                                {"vocab", "7"},      {"gate", "gate"}, {"window", "2"}};
   run_model("models/induction.kv", 7, defines, 7);
 }
 
 static void test_language_model(void **state) {
   (void)state;
-  const kva_define defines[] = {{"layers", "2"}, {"d", "8"}, {"heads", "4"}, {"kv_heads", "2"}, {"ffn", "6"}, {"vocab", "7"}};
+  const kva_define defines[] = {{"layers", "2"},   {"d", "8"},   {"heads", "4"},
+                                {"kv_heads", "2"}, {"ffn", "6"}, {"vocab", "7"}};
   run_model("models/lm.kv", 6, defines, 7);
 }
 

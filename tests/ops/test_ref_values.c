@@ -139,7 +139,8 @@ static void test_values(void **state) {
     int failed = check(&value_cases[i]);
     if (!failed) continue;
     const kva_case *c = &value_cases[i].c;
-    print_error("kv.%s <%s>: expected %s\n", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "", value_cases[i].expected);
+    print_error("kv.%s <%s>: expected %s\n", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "",
+                value_cases[i].expected);
     failures++;
   }
   assert_int_equal(failures, 0);

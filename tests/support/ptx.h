@@ -8,9 +8,9 @@
 
 typedef struct ptx_run {
   const char *arch;
-  kva_pool *pool;             /* blocks in parallel; NULL: in order */
-  bool compile_only;          /* outputs are the reference's */
-  const char *unsupported;    /* out: why there is no code for a kernel; lives in `reason` */
+  kva_pool *pool;          /* blocks in parallel; NULL: in order */
+  bool compile_only;       /* outputs are the reference's */
+  const char *unsupported; /* out: why there is no code for a kernel; lives in `reason` */
   char reason[160];
   uint32_t kernels, launches; /* out, added up */
   kva_ptx_counters counters;  /* out, of the last launch */

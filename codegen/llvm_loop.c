@@ -361,13 +361,28 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
 /* ---- threads of a GPU
  * ---------------------------------------------------------------------------------------------------------- */
 
+/* Loops that give every thread the same small number of iterations are straight code. */
+static bool is_short_share(const kva_kloop *l, int64_t step, int64_t *out_n) {
+  int64_t extent;
+  body_facts f = {0};
+  if (!kva_expr_is_const(l->extent, &extent) || extent % step || extent / step > MAX_UNROLLED) return false;
+  kva_k_each_instr_in(l->body, look, &f);
+  *out_n = extent / step;
+  return *out_n == 1 || *out_n * f.instrs <= SMALL_BODY * MAX_COPIES;
+}
+
 /* Iterations start, start + step, ... below end, of a loop that has at most `most` (0: unknown); without a loop where
  * one step is all. */
 static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
-  if (most && most <= step)
+  kva_emit *e = s->e;
+  int64_t n;
+  if (is_short_share(s->l, step, &n)) {
+    for (int64_t i = 0; i < n; i++) emit_body(s, LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), ""), 0);
+  } else if (most && most <= step) {
     emit_once(s, start, end, false);
-  else
+  } else {
     emit_stretch(s, start, end, step);
+  }
 }
 
 /* Whole vectors; what they leave follows in single iterations. Returns where that starts. */

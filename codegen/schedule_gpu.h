@@ -4,6 +4,25 @@
 
 #include "codegen/schedule_internal.h"
 
+/* ---- schedule_gpu_team.c ------------------------------------------------------------------------------------------ */
+
+/* Everything below r is one thread's. */
+void kva_sched_serialize(kva_kregion *r);
+/* i becomes the work of the team's first thread; returns what stands for it. */
+kva_kinstr *kva_sched_wrap(kva_kernel *k, kva_kinstr *i);
+/* The same for the whole kernel. */
+void kva_sched_wrap_all(kva_kernel *k);
+/* Every access in l's body stays, or moves by one from iteration to iteration; some do. */
+bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l);
+/* Does the order of accesses to buf matter: is it read and written, or stored to in several places? */
+bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
+/* Most iterations that a team could share in r; 0: a team is no use there. */
+double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r);
+/* Makes r the code of a team. */
+void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
+
+/* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c ------------------------------------------- */
+
 /* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
  * access of its straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);

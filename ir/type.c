@@ -25,7 +25,10 @@ static const kva_type *intern(kva_module *m, const kva_type *t) {
   kva_type *found = kva_map_get(m->types->types, key, size);
   if (found) return found;
   found = kva_arena_memdup(m->arena, t, sizeof *t);
-  if (t->rank) found->dims = kva_arena_memdup(m->arena, t->dims, t->rank * sizeof *t->dims);
+  /* Never NULL, so that copying the dims of a scalar needs no special case. */
+  kva_dim *dims = KVA_NEW_ARRAY(m->arena, kva_dim, t->rank + 1);
+  for (uint32_t i = 0; i < t->rank; i++) dims[i] = t->dims[i];
+  found->dims = dims;
   kva_map_set(m->types->types, key, size, found);
   return found;
 }

@@ -55,6 +55,6 @@ int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 
 extern const kva_verb kva_verb_run, kva_verb_train, kva_verb_check, kva_verb_conform, kva_verb_ops, kva_verb_show,
-    kva_verb_doctor, kva_verb_export;
+    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim;
 
 #endif

@@ -46,8 +46,12 @@ void kva_ptx_skip_line(ptx_parser *p) {
   while (p->token.kind != PTX_TOKEN_END && p->token.line == line) kva_ptx_advance(p);
 }
 
-static void skip_to(ptx_parser *p, const char *word) {
-  while (p->token.kind != PTX_TOKEN_END && !kva_ptx_accept(p, word)) kva_ptx_advance(p);
+static kva_status skip_to(ptx_parser *p, const char *word) {
+  while (!kva_ptx_accept(p, word)) {
+    if (p->token.kind == PTX_TOKEN_END || p->token.kind == PTX_TOKEN_BAD) return kva_ptx_expect(p, word);
+    kva_ptx_advance(p);
+  }
+  return KVA_OK;
 }
 static void skip_braces(ptx_parser *p) {
   int depth = 0;
@@ -108,7 +112,7 @@ static kva_status parse_declaration(ptx_parser *p, declaration *d) {
     if (kva_ptx_accept(p, ".align")) KVA_TRY(parse_align(p, &d->align));
     else if (kva_ptx_accept(p, ".v2")) d->vector = 2;
     else if (kva_ptx_accept(p, ".v4")) d->vector = 4;
-    else if (kva_ptx_accept(p, ".attribute")) skip_to(p, ")");
+    else if (kva_ptx_accept(p, ".attribute")) KVA_TRY(skip_to(p, ")"));
     else break;
   }
   KVA_TRY(parse_type(p, &d->type));
@@ -312,7 +316,7 @@ static kva_status parse_kernel_directives(ptx_parser *p) {
     else if (kva_ptx_accept(p, ".reqntid")) KVA_TRY(parse_extent3(p, info->required_threads));
     else if (kva_ptx_accept(p, ".minnctapersm") || kva_ptx_accept(p, ".maxnctapersm") || kva_ptx_accept(p, ".maxnreg"))
       KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "a number", &ignored));
-    else if (kva_ptx_accept(p, ".pragma")) skip_to(p, ";");
+    else if (kva_ptx_accept(p, ".pragma")) KVA_TRY(skip_to(p, ";"));
     else return kva_ptx_unexpected(p, "the body of the kernel");
   }
   return KVA_OK;
@@ -393,7 +397,7 @@ static kva_status parse_item(ptx_parser *p) {
   else if (kva_ptx_is(p, ".section")) {
     while (p->token.kind != PTX_TOKEN_END && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
     skip_braces(p);
-  } else if (kva_ptx_is(p, ".pragma")) skip_to(p, ";");
+  } else if (kva_ptx_is(p, ".pragma")) return skip_to(p, ";");
   else return kva_ptx_unexpected(p, ".entry or a variable");
   return KVA_OK;
 }

@@ -17,14 +17,15 @@ typedef struct tally {
   kva_text reasons;
 } tally;
 
-static bool wanted(const kva_case *c, kva_dtype dtype) {
+static bool wanted(kva_op_id op) {
   const char *only = getenv("KVA_TEST_CASE");
-  if (only && strcmp(only, kva_ops.ops[c->op]->name) != 0) return false;
-  return !dtype || (!c->dtype && (kva_ops.ops[c->op]->traits & KVA_FLOAT));
+  return !only || !strcmp(only, kva_ops.ops[op]->name);
 }
 
 /* A case without code is skipped with the compiler's word for it; each word is printed once. */
 static void count_skip(tally *t, const char *reason) {
+  const char *colon = strstr(reason, ": "); /* after the kernel's name */
+  if (colon) reason = colon + 2;
   t->skipped++;
   if (t->reasons.data && strstr(t->reasons.data, reason)) return;
   kva_text_add(&t->reasons, "%s", reason);
@@ -44,37 +45,59 @@ static void run_case(const kva_case *c, kva_dtype dtype, ptx_run *run, tally *t)
   kva_text_free(&check.message);
 }
 
-static void run_table(const kva_case_table *table, kva_dtype dtype, ptx_run *run, tally *t) {
-  for (uint32_t i = 0; i < table->n; i++)
-    if (wanted(&table->cases[i], dtype)) run_case(&table->cases[i], dtype, run, t);
+/* bf16 for the newest architecture, the others for the oldest. */
+static void run_typed(const kva_case *c, kva_dtype dtype, ptx_run *run, tally *t) {
+  run->arch = dtype == KVA_BF16 ? "sm_90a" : "sm_80";
+  run_case(c, dtype, run, t);
 }
 
-static void run_all(kva_dtype dtype, const char *arch) {
-  ptx_run run = {.arch = arch, .pool = kva_pool_create(0)};
-  tally t = {0};
-  run_table(&kva_cases_core, dtype, &run, &t);
-  run_table(&kva_cases_nn, dtype, &run, &t);
-  print_message("%s, %s: %u cases passed, %u skipped, %u failed; %u kernels, %u launches\n", arch,
-                dtype ? kva_dtype_name(dtype) : "as listed", t.passed, t.skipped, t.failed, run.kernels, run.launches);
-  kva_pool_destroy(run.pool);
-  kva_text_free(&t.reasons);
-  assert_int_equal(t.failed, 0);
-  assert_true(getenv("KVA_TEST_CASE") || t.passed > 10 * t.skipped);
+static void run_listed(const kva_case_table *table, ptx_run *run, tally *t) {
+  for (uint32_t i = 0; i < table->n; i++) {
+    const kva_case *c = &table->cases[i];
+    kva_dtype_set set = kva_case_dtypes(c);
+    for (int type = 0; wanted(c->op) && type < KVA_DTYPE_COUNT; type++)
+      if (kva_dtype_in(set, (kva_dtype)type)) run_typed(c, (kva_dtype)type, run, t);
+  }
+}
+
+static void run_random(kva_op_id op, kva_dtype dtype, uint32_t n, ptx_run *run, tally *t) {
+  for (uint32_t i = 0; i < n; i++) {
+    kva_case c;
+    kva_arena *arena = kva_arena_create();
+    if (kva_case_random(arena, op, dtype, i, &c)) run_typed(&c, KVA_DTYPE_NONE, run, t);
+    kva_arena_destroy(arena);
+  }
+}
+
+static void finish(const char *what, const ptx_run *run, tally *t) {
+  print_message("%s: %u cases passed, %u skipped, %u failed; %u kernels, %u launches\n", what, t->passed, t->skipped,
+                t->failed, run->kernels, run->launches);
+  kva_text_free(&t->reasons);
+  assert_int_equal(t->failed, 0);
+  assert_true(getenv("KVA_TEST_CASE") || t->passed > 10 * t->skipped);
 }
 
 static void test_listed(void **state) {
   (void)state;
-  run_all(KVA_DTYPE_NONE, "sm_80");
+  ptx_run run = {0};
+  tally t = {0};
+  run_listed(&kva_cases_core, &run, &t);
+  run_listed(&kva_cases_nn, &run, &t);
+  finish("listed", &run, &t);
 }
 
-static void test_bf16(void **state) {
+static void test_random(void **state) {
   (void)state;
-  run_all(KVA_BF16, "sm_90a");
-}
-
-static void test_f16(void **state) {
-  (void)state;
-  run_all(KVA_F16, "sm_80");
+  ptx_run run = {0};
+  tally t = {0};
+  for (int op = 0; op < KVA_OP_COUNT; op++) {
+    kva_dtype_set set = kva_case_op_dtypes((kva_op_id)op);
+    if (!wanted((kva_op_id)op)) continue;
+    if (!set) run_random((kva_op_id)op, KVA_DTYPE_NONE, 12, &run, &t);
+    for (int type = 0; type < KVA_DTYPE_COUNT; type++)
+      if (kva_dtype_in(set, (kva_dtype)type)) run_random((kva_op_id)op, (kva_dtype)type, 2, &run, &t);
+  }
+  finish("random", &run, &t);
 }
 
 /* ---- schedules ------------------------------------------------------------------------------------------------------
@@ -100,13 +123,159 @@ static const kva_case large[] = {
 static void test_large(void **state) {
   (void)state;
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16, KVA_F64};
-  kva_case_table table = {large, sizeof large / sizeof *large};
-  ptx_run run = {.arch = "sm_80"};
+  ptx_run run = {0};
   tally t = {0};
-  for (size_t i = 0; i < sizeof types / sizeof *types; i++) run_table(&table, types[i], &run, &t);
-  print_message("large: %u cases passed, %u skipped, %u failed\n", t.passed, t.skipped, t.failed);
-  kva_text_free(&t.reasons);
-  assert_int_equal(t.failed, 0);
+  for (size_t c = 0; c < sizeof large / sizeof *large; c++)
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) run_typed(&large[c], types[i], &run, &t);
+  finish("large", &run, &t);
+}
+
+/* Kernel text before and after. */
+static void check_schedule(const char *before, const char *after) {
+  kva_arena *arena = kva_arena_create();
+  kva_diag *diag = kva_diag_create();
+  kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), before, "before", diag);
+  if (!k) kva_diag_print(diag, stderr);
+  assert_non_null(k);
+  kva_codegen *cg;
+  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = "sm_80"}, diag, &cg), KVA_OK);
+  kva_codegen_schedule(k, kva_codegen_target(cg));
+  assert_int_equal(kva_kernel_verify(k, diag), KVA_OK);
+  kva_text text = {0};
+  kva_kernel_print(k, &text);
+  assert_string_equal(text.data, after);
+  kva_text_free(&text);
+  kva_codegen_destroy(cg);
+  kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
+}
+
+/* A warp for each row; nested sums are one; what is after them and not in a loop is one thread's. */
+static void test_rows(void **state) {
+  (void)state;
+  check_schedule("kernel \"rows\" (read float x[64*B], write float y[64*B], write float z[B]) {\n"
+                 "  map b < B {\n"
+                 "    serial i < 8 carry (add float 0.0) {\n"
+                 "      serial j < 8 carry (add float 0.0) {\n"
+                 "        %0 = load x[64*b + 8*i + j]\n"
+                 "        yield %0\n"
+                 "      }\n"
+                 "      %1 = reduce j[0]\n"
+                 "      yield %1\n"
+                 "    }\n"
+                 "    %2 = reduce i[0]\n"
+                 "    map k < 64 {\n"
+                 "      %3 = load x[64*b + k]\n"
+                 "      %4 = mul %3, %2 : float\n"
+                 "      store y[64*b + k], %4\n"
+                 "    }\n"
+                 "    store z[b], %2\n"
+                 "  }\n"
+                 "}\n",
+                 "kernel \"rows\" (read float x[64*B], write float y[64*B], write float z[B]) threads 256 {\n"
+                 "  grid item < floordiv(B + 7, 8) {\n"
+                 "    thread row < min(8, B - 8*item) team 32 {\n"
+                 "      thread r < 64 carry (add float 0.0) width 4 {\n"
+                 "        %0 = load x[512*item + r + 64*row]\n"
+                 "        yield %0\n"
+                 "      }\n"
+                 "      %1 = reduce r[0]\n"
+                 "      thread k < 64 width 4 {\n"
+                 "        %2 = load x[512*item + k + 64*row]\n"
+                 "        %3 = mul %2, %1 : float\n"
+                 "        store y[512*item + k + 64*row], %3\n"
+                 "      }\n"
+                 "      barrier\n"
+                 "      thread first < 1 {\n"
+                 "        store z[8*item + row], %1\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n");
+}
+
+/* Every warp a share of the rows of 32 columns. */
+static void test_columns(void **state) {
+  (void)state;
+  check_schedule("kernel \"columns\" (read bfloat16 x[4096*C], write float y[C]) {\n"
+                 "  map c < C {\n"
+                 "    serial i < 4096 carry (max float -inf) {\n"
+                 "      %0 = load x[C*i + c]\n"
+                 "      yield %0\n"
+                 "    }\n"
+                 "    %1 = reduce i[0]\n"
+                 "    store y[c], %1\n"
+                 "  }\n"
+                 "}\n",
+                 "kernel \"columns\" (read bfloat16 x[4096*C], write float y[C]) threads 256 {\n"
+                 "  shared readwrite float partial2[256]\n"
+                 "  grid item < floordiv(C + 31, 32) {\n"
+                 "    thread part < 8 team 32 {\n"
+                 "      thread c < min(32, C - 32*item) {\n"
+                 "        serial i < 512 carry (max float -inf) {\n"
+                 "          %0 = load x[8*C*i + C*part + c + 32*item]\n"
+                 "          yield %0\n"
+                 "        }\n"
+                 "        %1 = reduce i[0]\n"
+                 "        store partial2[c + 32*part], %1\n"
+                 "      }\n"
+                 "    }\n"
+                 "    barrier\n"
+                 "    thread c_2 < min(32, C - 32*item) {\n"
+                 "      unroll part_2 < 8 carry (max float -inf) {\n"
+                 "        %2 = load partial2[c_2 + 32*part_2]\n"
+                 "        yield %2\n"
+                 "      }\n"
+                 "      %3 = reduce part_2[0]\n"
+                 "      store y[c_2 + 32*item], %3\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n");
+}
+
+/* Threads meet before each loop over what is read and written. */
+static void test_ordered(void **state) {
+  (void)state;
+  check_schedule("kernel \"scatter\" (read float g[64*N], read int64 at[N], readwrite float y[64*V]) {\n"
+                 "  map h < 2 {\n"
+                 "    map v < V {\n"
+                 "      map c < 32 {\n"
+                 "        store y[64*v + 32*h + c], 0.0\n"
+                 "      }\n"
+                 "    }\n"
+                 "    serial i < N {\n"
+                 "      %0 = load at[i]\n"
+                 "      map d < 32 {\n"
+                 "        %1 = load y[64*%0 + 32*h + d]\n"
+                 "        %2 = load g[64*i + 32*h + d]\n"
+                 "        %3 = add %1, %2 : float\n"
+                 "        store y[64*%0 + 32*h + d], %3\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n",
+                 "kernel \"scatter\" (read float g[64*N], read int64 at[N], readwrite float y[64*V]) threads 256 {\n"
+                 "  grid item < 1 {\n"
+                 "    thread row < -8*item + 2 team 32 {\n"
+                 "      serial v < V {\n"
+                 "        barrier\n"
+                 "        thread c < 32 width 4 {\n"
+                 "          store y[c + 256*item + 32*row + 64*v], 0.0\n"
+                 "        }\n"
+                 "      }\n"
+                 "      serial i < N {\n"
+                 "        %0 = load at[i]\n"
+                 "        barrier\n"
+                 "        thread d < 32 width 4 {\n"
+                 "          %1 = load y[64*%0 + d + 256*item + 32*row]\n"
+                 "          %2 = load g[d + 64*i + 256*item + 32*row]\n"
+                 "          %3 = add %1, %2 : float\n"
+                 "          store y[64*%0 + d + 256*item + 32*row], %3\n"
+                 "        }\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n");
 }
 
 /* Global memory in 16-byte pieces: every request of a warp moves 512 bytes. */
@@ -126,6 +295,19 @@ static void test_vectors(void **state) {
       assert_int_equal(run.counters.global_store_bytes / run.counters.global_store_requests, 512);
     }
   }
+}
+
+/* Results over operands, as the planner puts them where an element is read last for the result that replaces it. */
+static void test_in_place(void **state) {
+  (void)state;
+  static const kva_case cases[] = {{.op = KVA_OP_relu, .in = {{"N=5003"}}},
+                                   {.op = KVA_OP_add, .in = {{"B=3,1000"}, {"B,1000"}}},
+                                   {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,C=100"}}},
+                                   {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,5000"}}}};
+  ptx_run run = {.arch = "sm_80", .in_place = true};
+  tally t = {0};
+  for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) run_case(&cases[c], KVA_F32, &run, &t);
+  assert_int_equal(t.passed, sizeof cases / sizeof *cases);
 }
 
 /* ---- the module -----------------------------------------------------------------------------------------------------
@@ -201,7 +383,8 @@ static void add_node(kva_codegen *cg, kva_arena *arena, const kva_node *n) {
 static void add_table(kva_codegen *cg, const kva_case_table *table, kva_dtype dtype) {
   for (uint32_t i = 0; i < table->n; i++) {
     kva_case_built built;
-    if (!wanted(&table->cases[i], dtype)) continue;
+    const kva_op_info *op = kva_ops.ops[table->cases[i].op];
+    if (!wanted(table->cases[i].op) || (dtype && (table->cases[i].dtype || !(op->traits & KVA_FLOAT)))) continue;
     assert_int_equal(kva_case_build(&table->cases[i], dtype, &built), KVA_OK);
     kva_arena *arena = kva_arena_create();
     for (const kva_node *n = built.f->graph->first; n; n = n->next)
@@ -250,9 +433,10 @@ static void test_ptxas(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_module), cmocka_unit_test(test_unsupported),
-                                     cmocka_unit_test(test_ptxas),  cmocka_unit_test(test_vectors),
-                                     cmocka_unit_test(test_large),  cmocka_unit_test(test_listed),
-                                     cmocka_unit_test(test_bf16),   cmocka_unit_test(test_f16)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_module),   cmocka_unit_test(test_unsupported), cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_columns),  cmocka_unit_test(test_ordered),     cmocka_unit_test(test_vectors),
+      cmocka_unit_test(test_in_place), cmocka_unit_test(test_ptxas),       cmocka_unit_test(test_large),
+      cmocka_unit_test(test_listed),   cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

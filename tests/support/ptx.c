@@ -82,7 +82,7 @@ static kva_status load_inputs(run *r, kva_graph *g, const kva_wide *const *input
   for (uint32_t i = 0; i < g->inputs.len; i++) bind_symbols(r, g->inputs.data[i]->type, inputs[i]);
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     const kva_value *v = g->inputs.data[i];
-    KVA_TRY(allocate(r, v, false));
+    KVA_TRY(allocate(r, v, r->options->in_place));
     kva_wide_to_data(inputs[i], r->data[v->id]);
   }
   return KVA_OK;
@@ -124,12 +124,16 @@ static kva_status compile(run *r, kva_graph *g) {
     if (n->op->traits & KVA_RETURN) continue;
     KVA_TRY(kva_is(n, KVA_OP_constant) ? add_constant(r, n) : compile_node(r, n));
   }
+  r->options->kernels += (uint32_t)kva_codegen_kernel_count(r->cg);
+  return KVA_OK;
+}
+
+static kva_status load_module(run *r) {
   char *text;
   size_t size;
   KVA_TRY(kva_codegen_emit(r->cg, "ptx", &text, &size));
   if (getenv("KVA_TEST_PRINT")) fputs(text, stderr);
-  r->options->kernels += (uint32_t)kva_codegen_kernel_count(r->cg);
-  kva_status status = r->options->compile_only ? KVA_OK : kva_ptx_module_create(text, size, "ptx", r->diag, &r->module);
+  kva_status status = kva_ptx_module_create(text, size, "ptx", r->diag, &r->module);
   free(text);
   return status;
 }
@@ -151,7 +155,7 @@ static kva_status launch(run *r, const step *s, const void *const *params, uint3
   KVA_ASSERT(kernel);
   kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {kva_codegen_launch(r->cg, s->number).threads, 1, 1};
   kva_ptx_report report;
-  kva_ptx_options options = {.pool = r->options->pool};
+  kva_ptx_options options = {.pool = r->options->pool, .schedule_seed = r->options->launches};
   KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, 0, params, n_params, &options, r->diag, &report));
   r->options->launches++;
   r->options->counters = report.counters;
@@ -169,7 +173,10 @@ static kva_status run_step(run *r, const step *s) {
     if (v && !seen_before(s->node, i)) params[n++] = &r->data[v->id];
   }
   for (uint32_t i = 0; i < s->node->n_results; i++) {
-    KVA_TRY(allocate(r, &s->node->results[i], true));
+    if (r->options->in_place && !i)
+      r->data[s->node->results[0].id] = r->data[s->node->operands[0].value->id];
+    else
+      KVA_TRY(allocate(r, &s->node->results[i], true));
     params[n++] = &r->data[s->node->results[i].id];
   }
   for (uint32_t i = 0; i < r->symbols.len; i++) params[n++] = &r->sizes.data[i];
@@ -180,7 +187,8 @@ static kva_status run_step(run *r, const step *s) {
 static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {
   KVA_TRY(load_inputs(r, g, inputs));
   KVA_TRY(unsupported(r, compile(r, g)));
-  for (uint32_t i = 0; i < r->steps.len && !r->options->compile_only; i++) KVA_TRY(run_step(r, &r->steps.data[i]));
+  KVA_TRY(unsupported(r, load_module(r)));
+  for (uint32_t i = 0; i < r->steps.len; i++) KVA_TRY(run_step(r, &r->steps.data[i]));
   return KVA_OK;
 }
 
@@ -190,13 +198,6 @@ static kva_wide *read_output(run *r, const kva_value *v) {
   return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[v->id]);
 }
 
-static kva_status outputs_of(run *r, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs) {
-  if (r->options->compile_only) return kva_run_reference(NULL, r->m, f, inputs, outputs, r->diag);
-  for (uint32_t i = 0; i < kva_graph_output_count(f->graph); i++)
-    outputs[i] = read_output(r, kva_graph_output(f->graph, i));
-  return KVA_OK;
-}
-
 kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
                        kva_diag *diag) {
   run r = {.options = user, .arena = kva_arena_create(), .m = m, .diag = diag, .memory = kva_ptx_memory_create()};
@@ -204,7 +205,8 @@ kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wid
   r.data = KVA_NEW_ARRAY(r.arena, void *, m->next_value_id);
   kva_status status = kva_codegen_create(&(kva_target_options){.arch = r.options->arch, .opt_level = 2}, diag, &r.cg);
   if (status == KVA_OK) status = execute(&r, f->graph, inputs);
-  if (status == KVA_OK) status = outputs_of(&r, f, inputs, outputs);
+  for (uint32_t i = 0; status == KVA_OK && i < kva_graph_output_count(f->graph); i++)
+    outputs[i] = read_output(&r, kva_graph_output(f->graph, i));
   kva_codegen_destroy(r.cg);
   kva_ptx_module_destroy(r.module);
   kva_ptx_memory_destroy(r.memory);

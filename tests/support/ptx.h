@@ -9,8 +9,8 @@
 typedef struct ptx_run {
   const char *arch;
   kva_pool *pool;          /* blocks in parallel; NULL: in order */
-  bool compile_only;       /* outputs are the reference's */
-  const char *unsupported; /* out: why there is no code for a kernel; lives in `reason` */
+  bool in_place;           /* result 0 of every node lies where operand 0 does */
+  const char *unsupported; /* out: why a kernel has no code or does not load; lives in `reason` */
   char reason[160];
   uint32_t kernels, launches; /* out, added up */
   kva_ptx_counters counters;  /* out, of the last launch */

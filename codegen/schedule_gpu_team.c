@@ -1,0 +1,184 @@
+/* What a team of threads does with the code of a row: loops that it shares become THREAD loops, the rest is run by all
+ * of its threads alike, effects by the first.
+ *
+ * Barriers stand before what touches a buffer whose accesses have an order, and before single stores, whose value
+ * another thread may still be computing from what they overwrite (results in place of operands). */
+#include "codegen/schedule_gpu.h"
+
+/* ---- one thread
+ * ------------------------------------------------------------------------------------------------------------ */
+
+void kva_sched_serialize(kva_kregion *r) {
+  for (kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    kva_sched_serialize(i->then);
+    kva_sched_serialize(i->orelse);
+    if (i->op != KVA_K_LOOP) continue;
+    kva_sched_serialize(i->loop->body);
+    if (i->loop->kind != KVA_K_UNROLL) i->loop->kind = kva_sched_sequential_kind(i->loop);
+  }
+}
+
+static void make_thread(kva_kernel *k, kva_kloop *l) {
+  uint32_t width = kva_sched_width(k, l);
+  l->kind = KVA_K_THREAD;
+  l->width = width > 1 ? width : 0;
+  kva_sched_serialize(l->body);
+}
+
+static void insert_barrier(kva_kernel *k, kva_kinstr *before) {
+  kva_k_insert(before->region, before, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
+}
+
+static kva_kloop *single_thread(kva_kernel *k) {
+  kva_kloop *l = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, 1), "first");
+  return l;
+}
+
+kva_kinstr *kva_sched_wrap(kva_kernel *k, kva_kinstr *i) {
+  kva_kloop *l = single_thread(k);
+  kva_k_insert(i->region, i, l->instr);
+  kva_k_unlink(i);
+  kva_k_insert(l->body, NULL, i);
+  kva_sched_serialize(l->body);
+  return l->instr;
+}
+
+void kva_sched_wrap_all(kva_kernel *k) {
+  kva_kloop *l = single_thread(k);
+  kva_sched_move(k->body, l->body);
+  kva_k_insert(k->body, NULL, l->instr);
+  kva_sched_serialize(l->body);
+}
+
+/* ---- a team
+ * ------------------------------------------------------------------------------------------------------------ */
+
+static void find_store(void *user, kva_kinstr *i) {
+  *(bool *)user |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
+}
+
+static bool has_stores(const kva_kregion *r) {
+  bool found = false;
+  kva_k_each_instr_in(r, find_store, &found);
+  return found;
+}
+
+static bool is_sequential(const kva_kloop *l) {
+  for (uint32_t c = 0; c < l->carries.len; c++) {
+    if (l->carries.data[c].combine == KVA_COMBINE_NONE) return true;
+  }
+  return l->strict_order;
+}
+
+static bool is_parallel(const kva_kloop *l) {
+  if (is_sequential(l)) return false;
+  return l->kind == KVA_K_MAP || (l->carries.len && !has_stores(l->body));
+}
+
+bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l) {
+  kva_strides s = kva_strides_of(k, l);
+  return s.unit > 0 && s.strided == 0;
+}
+
+static bool better_inside(kva_kernel *k, const kva_kregion *r) {
+  for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    if (better_inside(k, i->then) || better_inside(k, i->orelse)) return true;
+    if (i->op != KVA_K_LOOP) continue;
+    if (is_parallel(i->loop) && kva_sched_at_unit_stride(k, i->loop)) return true;
+    if (better_inside(k, i->loop->body)) return true;
+  }
+  return false;
+}
+
+/* Should a team share l's iterations? */
+static bool is_shared(kva_kernel *k, const kva_kloop *l) {
+  return is_parallel(l) && (kva_sched_at_unit_stride(k, l) || !better_inside(k, l->body));
+}
+
+typedef struct team_facts {
+  bool ok;
+  double longest; /* iterations that a team would share */
+} team_facts;
+
+/* around: iterations of the reductions around r, which may merge with one in it. */
+static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, double around, team_facts *f) {
+  for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
+    if (i->op == KVA_K_STORE && repeated) f->ok = false;
+    look_for_team(k, i->then, repeated, 1, f);
+    look_for_team(k, i->orelse, repeated, 1, f);
+    if (i->op != KVA_K_LOOP) continue;
+    double extent = kva_cost_extent(i->loop->extent) * around;
+    if (is_shared(k, i->loop)) {
+      if (extent > f->longest) f->longest = extent;
+    } else if (is_sequential(i->loop)) {
+      f->ok = false;
+    } else {
+      look_for_team(k, i->loop->body, true, i->loop->carries.len ? extent : 1, f);
+    }
+  }
+}
+
+static bool writes_locals(const kva_kernel *k) {
+  for (uint32_t b = 0; b < k->bufs.len; b++) {
+    if (k->bufs.data[b]->space == KVA_K_LOCAL && k->bufs.data[b]->written) return true;
+  }
+  return false;
+}
+
+double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r) {
+  team_facts f = {!writes_locals(k), 0};
+  look_for_team(k, r, false, 1, &f);
+  return f.ok ? f.longest : 0;
+}
+
+typedef struct buffer_use {
+  const kva_kernel *k;
+  const kva_kbuf *buf;
+  uint32_t stores;
+  bool ordered;
+} buffer_use;
+
+static void count_store(void *user, kva_kinstr *i) {
+  buffer_use *u = user;
+  u->stores += i->op == KVA_K_STORE && i->buf == u->buf;
+}
+
+bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf) {
+  buffer_use u = {.buf = buf};
+  if (!buf || !buf->written) return false;
+  kva_k_each_instr(k, count_store, &u);
+  return buf->read || u.stores > 1;
+}
+
+static void find_ordered(void *user, kva_kinstr *i) {
+  buffer_use *u = user;
+  if (!u->ordered) u->ordered = kva_sched_is_ordered(u->k, i->buf);
+}
+
+static bool touches_ordered(const kva_kernel *k, kva_kloop *l) {
+  buffer_use u = {.k = k};
+  kva_k_each_instr_in(l->body, find_ordered, &u);
+  return u.ordered;
+}
+
+static void distribute_loop(kva_kernel *k, kva_kloop *l) {
+  l = kva_sched_merge_reductions(k, l, true);
+  if (is_shared(k, l)) {
+    make_thread(k, l);
+    if (touches_ordered(k, l)) insert_barrier(k, l->instr);
+    return;
+  }
+  kva_sched_distribute(k, l->body);
+  l->kind = kva_sched_sequential_kind(l);
+}
+
+void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
+  for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {
+    next = i->next;
+    if (i->op == KVA_K_LOOP) distribute_loop(k, i->loop);
+    if (i->op == KVA_K_LOAD && kva_sched_is_ordered(k, i->buf)) insert_barrier(k, i);
+    if (i->op == KVA_K_STORE) insert_barrier(k, kva_sched_wrap(k, i));
+    kva_sched_distribute(k, i->then);
+    kva_sched_distribute(k, i->orelse);
+  }
+}

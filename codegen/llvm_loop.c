@@ -371,33 +371,52 @@ static bool is_short_share(const kva_kloop *l, int64_t step, int64_t *out_n) {
   return *out_n == 1 || *out_n * f.instrs <= SMALL_BODY * MAX_COPIES;
 }
 
-/* Iterations start, start + step, ... below end, of a loop that has at most `most` (0: unknown); without a loop where
- * one step is all. */
+/* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: without a loop where one step
+ * is all. */
+static void emit_part(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
+  if (most && most <= step)
+    emit_once(s, start, end, false);
+  else
+    emit_stretch(s, start, end, step);
+}
+
+/* This thread's part of the whole loop, or of its whole vectors. */
 static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
   kva_emit *e = s->e;
   int64_t n;
-  if (is_short_share(s->l, step, &n)) {
-    for (int64_t i = 0; i < n; i++) emit_body(s, LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), ""), 0);
-  } else if (most && most <= step) {
-    emit_once(s, start, end, false);
-  } else {
-    emit_stretch(s, start, end, step);
+  if (!is_short_share(s->l, step, &n)) {
+    emit_part(s, start, end, step, most);
+    return;
   }
+  for (int64_t i = 0; i < n; i++) emit_body(s, LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), ""), 0);
 }
 
-/* Whole vectors; what they leave follows in single iterations. Returns where that starts. */
-static LLVMValueRef emit_thread_vectors(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
+/* Lanes of an accumulator come together. */
+static void leave_lanes(loop_state *s) {
   kva_emit *e = s->e;
-  int64_t lanes = s->lanes;
-  LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
-  emit_share(s, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
   for (uint32_t i = 0; i < s->n; i++) {
     carry_state *c = &s->carries[i];
     c->acc[0] = across_lanes(e, c->c, c->acc[0]);
     c->type = kva_ll_type(e, c->c->dtype);
   }
   s->lanes = 1;
-  return whole;
+  e->lanes = (kva_lanes){1, NULL, NULL};
+  kva_ll_mark_varying(e, s->l);
+}
+
+static bool divides(const kva_expr *extent, int64_t n) {
+  int64_t v;
+  return kva_expr_is_const(extent, &v) && v % n == 0;
+}
+
+/* Whole vectors; what they leave follows in single iterations. */
+static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
+  kva_emit *e = s->e;
+  int64_t lanes = s->lanes;
+  LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
+  emit_share(s, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
+  leave_lanes(s);
+  if (!divides(s->l->extent, lanes)) emit_part(s, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
 }
 
 static void combine_teams(loop_state *s) {
@@ -420,30 +439,21 @@ static void start_neutral(loop_state *s) {
   }
 }
 
-static bool divides(const kva_expr *extent, int64_t n) {
-  int64_t v;
-  return kva_expr_is_const(extent, &v) && v % n == 0;
-}
-
 static void emit_threads(kva_emit *e, const kva_kloop *l) {
   unsigned around = e->team, team = l->team > 1 ? l->team : 1;
   int64_t n = around / team, most;
   if (!kva_expr_upper_bound(l->extent, &most)) most = 0;
-  LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent), start = number;
+  LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent);
   e->team = team;
   e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL};
-  if (!kva_ll_vectorizable(e, l)) e->lanes.n = 1;
+  if (!kva_ll_vectorizable(e, l)) e->lanes = (kva_lanes){1, NULL, NULL};
   loop_state s = open_loop(e, l, e->lanes.n);
   start_neutral(&s);
-  bool rest = true;
-  if (s.lanes > 1) {
-    rest = !divides(l->extent, s.lanes);
-    start = LLVMBuildNSWAdd(e->b, emit_thread_vectors(&s, number, end, n, most), number, "");
-    most = l->width - 1;
-  }
+  if (s.lanes > 1)
+    emit_vector_share(&s, number, end, n, most);
+  else
+    emit_share(&s, number, end, n, most);
   e->lanes = (kva_lanes){1, NULL, NULL};
-  kva_ll_mark_varying(e, l);
-  if (rest) emit_share(&s, start, end, n, most);
   e->team = around;
   combine_teams(&s);
 }

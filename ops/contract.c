@@ -16,6 +16,8 @@
  * packed panel holds for positions behind the last line only reaches those. */
 #include "ops/contract.h"
 
+#include <math.h>
+
 enum {
   MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB, a part of the second cache */
   MAX_BLOCK_ROWS = 256,
@@ -84,16 +86,36 @@ static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
   return m < rows ? (m > 0 ? m : 1) : rows;
 }
 
+/* Rows that are computed, padding included, when blocks of about `block_rows` are made of tiles of `tile_rows`. */
+static int64_t padded_rows(int64_t m, int64_t block_rows, int64_t tile_rows) {
+  int64_t block = round_up(block_rows, tile_rows);
+  return (m + block - 1) / block * block;
+}
+
+/* Fewer rows a tile where that saves padding: a tile of r rows reads the panel once for r products, which costs about
+ * 1 / (4 r) of them. */
+static int64_t choose_tile_rows(const kva_contraction *c, int64_t most, int64_t block_rows) {
+  int64_t m, best = most;
+  double least = INFINITY;
+  if (!kva_expr_is_const(c->rows, &m)) return most;
+  if (m < most) most = best = m > 0 ? m : 1;
+  for (int64_t r = most; r >= 1 && 3 * r >= 2 * most; r--) {
+    double cost = (double)padded_rows(m, block_rows, r) * (1 + 0.25 / (double)r);
+    if (cost < least) least = cost, best = r;
+  }
+  return best;
+}
+
 static tiling choose_tiling(const kva_contraction *c) {
   const kva_lower *l = c->l;
-  int64_t lanes = c->type == KVA_F64 ? l->vector_lanes_f32 / 2 : l->vector_lanes_f32, k, m;
+  int64_t lanes = c->type == KVA_F64 ? l->vector_lanes_f32 / 2 : l->vector_lanes_f32, k;
   if (lanes < 1) lanes = 1;
   int64_t registers = l->vector_lanes_f32 >= 16 ? 32 : 16;
   tiling t = {.vectors = choose_vectors(c, lanes, registers)};
   t.panel = t.vectors * lanes;
-  t.tile_rows = rows_for(t.vectors, registers);
-  if (kva_expr_is_const(c->rows, &m) && m < t.tile_rows) t.tile_rows = m > 0 ? m : 1;
-  t.block_rows = round_up(choose_block_rows(c, t.panel), t.tile_rows);
+  int64_t block_rows = choose_block_rows(c, t.panel);
+  t.tile_rows = choose_tile_rows(c, rows_for(t.vectors, registers), block_rows);
+  t.block_rows = round_up(block_rows, t.tile_rows);
   t.depth = MAX_PRODUCTS / (c->leads * c->taps);
   int64_t step = c->leads * phases_of(c) * (t.panel + reach_of(c));
   if (t.depth * step > MAX_PACKED) t.depth = MAX_PACKED / step;

@@ -47,14 +47,23 @@ static kva_dtype find_dtype(const char *s, size_t n) {
   return KVA_DTYPE_NONE;
 }
 
+/* Another element type is converted: .npy has no bf16. */
 static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) {
   kva_tensor file = {0};
   KVA_TRY(kva_npy_read(path, diag, &file));
-  int64_t bytes = kva_tensor_bytes(&file), wanted = kva_tensor_bytes(&a->tensor);
-  bool fits = bytes == wanted && file.dtype == a->dtype;
-  if (fits) memcpy(a->data, file.data, (size_t)bytes);
+  int64_t bytes = kva_tensor_bytes(&file), n = bytes * 8 / kva_dtype_bits(file.dtype);
+  bool fits = n == a->tensor.dims[0];
+  for (int64_t k = 0; fits && k < n; k++) {
+    if (kva_dtype_is_float(a->dtype))
+      kva_store_f64(a->dtype, a->data, k, kva_dtype_is_float(file.dtype) ? kva_load_f64(file.dtype, file.data, k)
+                                                                         : (double)kva_load_i64(file.dtype, file.data, k));
+    else
+      kva_store_i64(a->dtype, a->data, k, kva_dtype_is_float(file.dtype) ? (int64_t)kva_load_f64(file.dtype, file.data, k)
+                                                                         : kva_load_i64(file.dtype, file.data, k));
+  }
   kva_npy_free(&file);
-  return fits ? KVA_OK : kva_error(diag, NULL, "%s: type or size differs from --arg %s", path, a->spec);
+  return fits ? KVA_OK
+              : kva_error(diag, NULL, "%s: %lld elements; --arg %s has another number", path, (long long)n, a->spec);
 }
 
 /* Floats in (-1, 1), integers from -8 to 7 (0 to 15 where unsigned): small enough for exact products. */

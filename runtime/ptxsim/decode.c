@@ -145,7 +145,7 @@ kva_status kva_ptx_pred_source(ptx_decoder *d, uint32_t k, uint32_t *out) {
   if (k >= d->s->n_operands) return missing(d, k);
   const ptx_operand *o = &d->s->operands[k];
   if (o->kind == PTX_OPERAND_IMM && o->type == PTX_S64) {
-    *out = (o->bits ? 1 : 0) * 2 + o->negated;
+    *out = (o->bits ? PTX_TRUE : PTX_FALSE) * 2u + o->negated;
     return KVA_OK;
   }
   if (o->kind != PTX_OPERAND_REG || o->type != PTX_PRED || o->second) return kva_ptx_operand_error(d, o, "a predicate");

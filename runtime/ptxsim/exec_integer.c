@@ -88,6 +88,31 @@ static inline int32_t clamp32(int64_t v) { return v > INT32_MAX ? INT32_MAX : v 
 PTX_FN2(add_sat_s32, s32, s32, s32, clamp32((int64_t)x + y))
 PTX_FN2(sub_sat_s32, s32, s32, s32, clamp32((int64_t)x - y))
 
+/* Extended precision: sums and differences with the carry, or borrow, of the lane before and after. */
+#define CARRY(fn, T, subtract, reads, writes)                                                     \
+  static void fn(ptx_warp *w, const ptx_ins *i, uint32_t mask) {                                  \
+    const lane_##T *a = PTX_REG(T, w, i->src[0]), *b = PTX_REG(T, w, i->src[1]);                  \
+    lane_##T *d = PTX_REG(T, w, i->dst);                                                          \
+    uint32_t in = (reads) ? w->preds[PTX_CARRY] : 0, out = 0;                                     \
+    for (int l = 0; l < PTX_LANES; l++) {                                                         \
+      const value_##T x = a[l], y = b[l], carry = in >> l & 1;                                    \
+      const value_##T first = (subtract) ? x - y : x + y, r = (subtract) ? first - carry : first + carry; \
+      bool over = (subtract) ? x < y || first < carry : first < x || r < first;                   \
+      out |= (uint32_t)over << l;                                                                 \
+      if (mask >> l & 1) d[l] = r;                                                                \
+    }                                                                                             \
+    if (writes) ptx_set_pred(w, PTX_CARRY, out, mask);                                            \
+  }
+#define CARRIES(T)                             \
+  CARRY(add_cc_##T, T, false, false, true)     \
+  CARRY(addc_##T, T, false, true, false)       \
+  CARRY(addc_cc_##T, T, false, true, true)     \
+  CARRY(sub_cc_##T, T, true, false, true)      \
+  CARRY(subc_##T, T, true, true, false)        \
+  CARRY(subc_cc_##T, T, true, true, true)
+CARRIES(u32)
+CARRIES(u64)
+
 /* Two 16-bit values in one register. */
 static inline uint32_t pack(uint32_t lo, uint32_t hi) { return (lo & 0xffffu) | hi << 16; }
 static inline int32_t low(uint32_t v) { return (int16_t)v; }
@@ -122,7 +147,16 @@ PTX_FN2(max_s16x2, u32, u32, u32, pack((uint32_t)PICK(low(x), low(y), >), (uint3
   ROW("mul.wide", T, "wtt", mul_wide_##t)   \
   ROW("mad.wide", T, "wttw", mad_wide_##t)
 
+#define ROWS_CARRY(T, t)                      \
+  ROW("add.cc", T, "ttt", add_cc_##t)         \
+  ROW("addc", T, "ttt", addc_##t)             \
+  ROW("addc.cc", T, "ttt", addc_cc_##t)       \
+  ROW("sub.cc", T, "ttt", sub_cc_##t)         \
+  ROW("subc", T, "ttt", subc_##t)             \
+  ROW("subc.cc", T, "ttt", subc_cc_##t)
+
 static const ptx_form forms[] = {
+    ROWS_CARRY(U32, u32) ROWS_CARRY(S32, u32) ROWS_CARRY(U64, u64) ROWS_CARRY(S64, u64)
     ROWS_WRAPPING(U16, S16, B16, u16) ROWS_WRAPPING(U32, S32, B32, u32) ROWS_WRAPPING(U64, S64, B64, u64)
     ROWS_EACH(U16, u16) ROWS_EACH(S16, s16) ROWS_EACH(U32, u32) ROWS_EACH(S32, s32) ROWS_EACH(U64, u64)
     ROWS_EACH(S64, s64) ROWS_WIDE(U16, u16) ROWS_WIDE(S16, s16) ROWS_WIDE(U32, u32) ROWS_WIDE(S32, s32)

@@ -146,7 +146,7 @@ static void start_warp(ptx_warp *w) {
   w->depth = 1;
   memcpy(w->regs, launch->image, launch->kernel->reg_bytes);
   memset(w->preds, 0, launch->kernel->n_preds * sizeof *w->preds);
-  w->preds[1] = PTX_ALL;
+  w->preds[PTX_TRUE] = PTX_ALL;
   fill_grid(w);
   fill_lanes(w);
 }

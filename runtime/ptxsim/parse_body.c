@@ -397,7 +397,7 @@ kva_status kva_ptx_parse_body(ptx_parser *p) {
   p->n_registers = 0;
   p->builder.constants = kva_map_create(p->arena);
   p->builder.tables = kva_map_create(p->arena);
-  p->builder.kernel->n_preds = 2; /* false and true */
+  p->builder.kernel->n_preds = PTX_FIRST_PREDICATE;
   for (int i = 0; i < PTX_N_SPECIALS; i++) p->builder.kernel->special_slot[i] = PTX_NONE;
   KVA_TRY(parse_scope(p));
   return finish_kernel(p);

@@ -13,6 +13,9 @@ enum { PTX_LANES = 32 };
 #define PTX_ALL  0xffffffffu
 #define PTX_NONE 0xffffffffu /* no register, no predicate, no instruction */
 
+/* Predicates that every kernel has. */
+enum { PTX_FALSE, PTX_TRUE, PTX_CARRY, PTX_FIRST_PREDICATE };
+
 /* X(name, NAME, bits, kind): kinds p predicate, b bits, u unsigned, s signed, f float, 2 packed pair. f32z is f32 with
  * .ftz: subnormals are read and written as zero. */
 #define PTX_TYPES(X)          \
@@ -154,7 +157,7 @@ struct kva_ptx_kernel {
   const kva_ptx_module *module;
   ptx_ins *ins; /* ends with an exit */
   uint32_t n_ins, n_blocks;
-  uint32_t reg_bytes, n_preds; /* predicates 0 and 1 are constant false and true */
+  uint32_t reg_bytes, n_preds;
   KVA_VEC(ptx_constant) constants;
   uint32_t special_slot[PTX_N_SPECIALS]; /* PTX_NONE: not used */
   uint32_t param_bytes, shared_bytes, local_bytes;

@@ -23,14 +23,13 @@ static void open_levels(ptx_warp *w, const ptx_ins *i) {
   else top->pc = i->reconverge;
 }
 
-/* Returns whether the level that runs is another than before. */
-static bool branch(ptx_warp *w, const ptx_ins *i, uint32_t taken) {
+static void branch(ptx_warp *w, const ptx_ins *i, uint32_t taken) {
   ptx_level *top = &w->levels[w->depth - 1];
   uint32_t mask = top->mask, next = top->pc + 1;
   w->cta->counters.branches++;
   if (!taken || taken == mask) {
     top->pc = taken ? i->target : next;
-    return false;
+    return;
   }
   if (i->flag)
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, ptx_first(taken)), "bra.uni taken by lanes 0x%08x of 0x%08x",
@@ -38,10 +37,9 @@ static bool branch(ptx_warp *w, const ptx_ins *i, uint32_t taken) {
   open_levels(w, i);
   push(w, next, i->reconverge, mask & ~taken);
   push(w, i->target, i->reconverge, taken);
-  return true;
 }
 
-static bool branch_table(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
+static void branch_table(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
   const uint32_t *index = ptx_reg32(w, i->src[0]);
   uint32_t rest = w->levels[w->depth - 1].mask & ~lanes, next = w->levels[w->depth - 1].pc + 1;
   w->cta->counters.branches++;
@@ -59,7 +57,6 @@ static bool branch_table(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
     }
     lanes &= ~same;
   }
-  return true;
 }
 
 /* Pops levels that are done; false: none is left. */

@@ -29,7 +29,7 @@ const char *kva_ptx_finding_name(kva_ptx_finding_kind kind) {
       KVA_PTX_FINDINGS(KVA_PTX_FINDING_TEXT)
 #undef KVA_PTX_FINDING_TEXT
   };
-  return kind >= 0 && kind < KVA_PTX_N_FINDINGS ? names[kind] : "?";
+  return kind < KVA_PTX_N_FINDINGS ? names[kind] : "?";
 }
 
 const char *kva_ptx_class_name(kva_ptx_class c) {
@@ -38,7 +38,7 @@ const char *kva_ptx_class_name(kva_ptx_class c) {
       KVA_PTX_CLASSES(KVA_PTX_CLASS_TEXT)
 #undef KVA_PTX_CLASS_TEXT
   };
-  return c >= 0 && c < KVA_PTX_N_CLASSES ? names[c] : "?";
+  return c < KVA_PTX_N_CLASSES ? names[c] : "?";
 }
 
 kva_status kva_ptx_error_at(const kva_ptx_module *module, kva_diag *diag, kva_status status, uint32_t line,

@@ -118,6 +118,10 @@ static const kva_case large[] = {
     {.op = KVA_OP_reduce_max, .attrs = "axes=-1", .in = {{"A=30,C=170"}}},
     {.op = KVA_OP_reduce_mean, .attrs = "axes=2,3", .in = {{"A=3,5,16,12"}}},
     {.op = KVA_OP_cumsum, .attrs = "axis=1", .in = {{"A=300,C=17"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,66"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,3,4098"}}},
+    {.op = KVA_OP_add, .in = {{"A=30,B=7,36"}, {"B,36"}}},
+    {.op = KVA_OP_add, .in = {{"A=30,B=7,6"}, {"B,6"}}},
 };
 
 static void test_large(void **state) {

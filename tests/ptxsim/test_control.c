@@ -162,12 +162,36 @@ static void three_dimensional_grids(void **state) {
   kva_ptx_module_destroy(m);
 }
 
+/* 128-bit sums and differences from 32-bit pieces, by the carry. */
+static void carries(void **state) {
+  (void)state;
+  kva_ptx_module *m = ptx_parse(
+      PTX_HEAD ".entry k(.param .u64 in, .param .u64 out) { .reg .b32 %r<20>; .reg .b64 %d<20>;\n ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out];\n"
+               "mov.u32 %r1, %tid.x; mad.wide.u32 %d1, %r1, 32, %d1; mad.wide.u32 %d2, %r1, 32, %d2;\n"
+               "ld.global.u64 %d3, [%d1]; ld.global.u64 %d4, [%d1+8]; ld.global.u64 %d5, [%d1+16]; ld.global.u64 %d6, [%d1+24];\n"
+               "add.cc.u64 %d7, %d3, %d5; addc.u64 %d8, %d4, %d6; st.global.u64 [%d2], %d7; st.global.u64 [%d2+8], %d8;\n"
+               "mov.b64 {%r2, %r3}, %d3; mov.b64 {%r4, %r5}, %d4; mov.b64 {%r6, %r7}, %d5; mov.b64 {%r8, %r9}, %d6;\n"
+               "sub.cc.u32 %r10, %r2, %r6; subc.cc.u32 %r11, %r3, %r7; subc.cc.u32 %r12, %r4, %r8; subc.u32 %r13, %r5, %r9;\n"
+               "st.global.u32 [%d2+16], %r10; st.global.u32 [%d2+20], %r11; st.global.u32 [%d2+24], %r12; st.global.u32 [%d2+28], %r13; ret; }\n");
+  unsigned __int128 in[32][2], out[32][2];
+  uint64_t random = 3;
+  for (int k = 0; k < 64; k++) {
+    uint64_t hi = ptx_random(&random), lo = ptx_random(&random) % 5 ? ptx_random(&random) : 0;
+    in[k / 2][k % 2] = (unsigned __int128)(k % 3 ? hi : 0) << 64 | (k % 7 ? lo : ~lo);
+  }
+  ptx_case c = {.block = {32, 1, 1}, .arrays = {in, out}, .sizes = {sizeof in, sizeof out}, .n_arrays = 2};
+  ptx_run_clean(m, &c);
+  for (int k = 0; k < 32; k++) assert_true(out[k][0] == in[k][0] + in[k][1] && out[k][1] == in[k][0] - in[k][1]);
+  kva_ptx_module_destroy(m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(loops_of_different_length), cmocka_unit_test(nested_loops_with_breaks),
       cmocka_unit_test(latch_before_header),       cmocka_unit_test(branch_tables),
       cmocka_unit_test(lanes_that_exit_early),     cmocka_unit_test(predicate_logic),
       cmocka_unit_test(scopes_and_special_registers), cmocka_unit_test(three_dimensional_grids),
+      cmocka_unit_test(carries),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

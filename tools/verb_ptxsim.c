@@ -8,13 +8,15 @@
 
 static int run(int argc, char **argv);
 
-const kva_verb kva_verb_ptxsim = {
-    "ptxsim", "FILE.ptx [options]", "run a PTX kernel on the simulator, with memory and race checks",
-    "An argument is TYPE:N[=random|zero|FILE.npy], an array of N elements, or TYPE=VALUE, a number. Types: f32 f64 f16\n"
-    "bf16 i8 u8 i16 u16 i32 u32 i64 u64. Arrays are random unless told otherwise.\n\n"
-    "Exit code 1: the file was rejected or the run had findings.\n\n"
-    "Example:\n  kvasir ptxsim add.ptx --grid 4 --block 256 --arg f32:1024 --arg f32:1024 --arg f32:1024=zero --arg i32=1024",
-    run};
+const kva_verb kva_verb_ptxsim = {"ptxsim", "FILE.ptx [options]",
+                                  "run a PTX kernel on the simulator, with memory and race checks",
+                                  "An argument is TYPE:N[=random|zero|FILE.npy], an array of N elements, or "
+                                  "TYPE=VALUE, a number. Types: f32 f64 f16\n"
+                                  "bf16 i8 u8 i16 u16 i32 u32 i64 u64. Arrays are random unless told otherwise.\n\n"
+                                  "Exit code 1: the file was rejected or the run had findings.\n\n"
+                                  "Example:\n  kvasir ptxsim add.ptx --grid 4 --block 256 --arg f32:1024 --arg "
+                                  "f32:1024 --arg f32:1024=zero --arg i32=1024",
+                                  run};
 
 typedef struct argument {
   const char *spec;
@@ -34,14 +36,16 @@ typedef struct job {
   bool lazy, json, profile;
 } job;
 
-/* ---- arguments ----------------------------------------------------------------------------------------------------- */
+/* ---- arguments -----------------------------------------------------------------------------------------------------
+ */
 
 static kva_dtype find_dtype(const char *s, size_t n) {
   static const struct {
     const char *name;
     kva_dtype t;
-  } names[] = {{"f32", KVA_F32}, {"f64", KVA_F64}, {"f16", KVA_F16}, {"bf16", KVA_BF16}, {"i8", KVA_I8},   {"u8", KVA_U8},
-               {"i16", KVA_I16}, {"u16", KVA_U16}, {"i32", KVA_I32}, {"u32", KVA_U32},   {"i64", KVA_I64}, {"u64", KVA_U64}};
+  } names[] = {{"f32", KVA_F32}, {"f64", KVA_F64}, {"f16", KVA_F16}, {"bf16", KVA_BF16},
+               {"i8", KVA_I8},   {"u8", KVA_U8},   {"i16", KVA_I16}, {"u16", KVA_U16},
+               {"i32", KVA_I32}, {"u32", KVA_U32}, {"i64", KVA_I64}, {"u64", KVA_U64}};
   for (size_t k = 0; k < sizeof names / sizeof *names; k++)
     if (strlen(names[k].name) == n && !memcmp(names[k].name, s, n)) return names[k].t;
   return KVA_DTYPE_NONE;
@@ -55,11 +59,13 @@ static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) 
   bool fits = n == a->tensor.dims[0];
   for (int64_t k = 0; fits && k < n; k++) {
     if (kva_dtype_is_float(a->dtype))
-      kva_store_f64(a->dtype, a->data, k, kva_dtype_is_float(file.dtype) ? kva_load_f64(file.dtype, file.data, k)
-                                                                         : (double)kva_load_i64(file.dtype, file.data, k));
+      kva_store_f64(a->dtype, a->data, k,
+                    kva_dtype_is_float(file.dtype) ? kva_load_f64(file.dtype, file.data, k)
+                                                   : (double)kva_load_i64(file.dtype, file.data, k));
     else
-      kva_store_i64(a->dtype, a->data, k, kva_dtype_is_float(file.dtype) ? (int64_t)kva_load_f64(file.dtype, file.data, k)
-                                                                         : kva_load_i64(file.dtype, file.data, k));
+      kva_store_i64(a->dtype, a->data, k,
+                    kva_dtype_is_float(file.dtype) ? (int64_t)kva_load_f64(file.dtype, file.data, k)
+                                                   : kva_load_i64(file.dtype, file.data, k));
   }
   kva_npy_free(&file);
   return fits ? KVA_OK
@@ -70,8 +76,10 @@ static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) 
 static void fill_random(argument *a, uint64_t seed) {
   for (int64_t k = 0; k < a->tensor.dims[0]; k++) {
     kva_philox p = kva_philox4x32((uint64_t)k, 0, seed);
-    if (kva_dtype_is_float(a->dtype)) kva_store_f64(a->dtype, a->data, k, 2 * kva_uniform01(p.v[0]) - 1);
-    else kva_store_i64(a->dtype, a->data, k, (int64_t)(p.v[0] % 16) - (kva_dtype_is_unsigned(a->dtype) ? 0 : 8));
+    if (kva_dtype_is_float(a->dtype))
+      kva_store_f64(a->dtype, a->data, k, 2 * kva_uniform01(p.v[0]) - 1);
+    else
+      kva_store_i64(a->dtype, a->data, k, (int64_t)(p.v[0] % 16) - (kva_dtype_is_unsigned(a->dtype) ? 0 : 8));
   }
 }
 
@@ -79,7 +87,8 @@ static kva_status make_array(argument *a, const char *rest, uint64_t seed, kva_d
   char *end;
   long long n = strtoll(rest, &end, 10);
   int64_t bytes;
-  if (end == rest || (*end && *end != '=') || n < 1 || !kva_dtype_bytes(a->dtype, n, &bytes) || bytes > (int64_t)1 << 34)
+  if (end == rest || (*end && *end != '=') || n < 1 || !kva_dtype_bytes(a->dtype, n, &bytes) ||
+      bytes > (int64_t)1 << 34)
     return kva_error(diag, NULL, "--arg %s: a number of elements is expected behind ':'", a->spec);
   a->tensor = (kva_tensor){.dtype = a->dtype, .rank = 1, .dims = {n}};
   a->data = aligned_alloc(256, (size_t)(bytes + 255) & ~(size_t)255);
@@ -88,8 +97,10 @@ static kva_status make_array(argument *a, const char *rest, uint64_t seed, kva_d
   a->tensor.data = a->data;
   memset(a->data, 0, (size_t)bytes);
   const char *value = *end ? end + 1 : "random";
-  if (!strcmp(value, "random")) fill_random(a, seed);
-  else if (strcmp(value, "zero")) KVA_TRY(fill_from_file(a, value, diag));
+  if (!strcmp(value, "random"))
+    fill_random(a, seed);
+  else if (strcmp(value, "zero"))
+    KVA_TRY(fill_from_file(a, value, diag));
   memcpy(a->before, a->data, (size_t)bytes);
   return KVA_OK;
 }
@@ -98,8 +109,10 @@ static kva_status make_scalar(argument *a, const char *value, kva_diag *diag) {
   char *end;
   a->data = calloc(1, 8);
   if (!a->data) return kva_fail(diag, KVA_NO_MEMORY, NULL, "--arg %s: out of memory", a->spec);
-  if (kva_dtype_is_float(a->dtype)) kva_store_f64(a->dtype, a->data, 0, strtod(value, &end));
-  else kva_store_i64(a->dtype, a->data, 0, strtoll(value, &end, 0));
+  if (kva_dtype_is_float(a->dtype))
+    kva_store_f64(a->dtype, a->data, 0, strtod(value, &end));
+  else
+    kva_store_i64(a->dtype, a->data, 0, strtoll(value, &end, 0));
   return *value && !*end ? KVA_OK : kva_error(diag, NULL, "--arg %s: no number behind '='", a->spec);
 }
 
@@ -109,7 +122,8 @@ static kva_status make_argument(argument *a, const char *spec, uint64_t seed, kv
   a->dtype = find_dtype(spec, n);
   a->array = spec[n] == ':';
   if (a->dtype == KVA_DTYPE_NONE || !spec[n])
-    return kva_error(diag, NULL, "--arg %s: TYPE:N[=random|zero|FILE.npy] or TYPE=VALUE is expected, such as f32:1024", spec);
+    return kva_error(diag, NULL, "--arg %s: TYPE:N[=random|zero|FILE.npy] or TYPE=VALUE is expected, such as f32:1024",
+                     spec);
   return a->array ? make_array(a, spec + n + 1, seed, diag) : make_scalar(a, spec + n + 1, diag);
 }
 
@@ -130,7 +144,8 @@ static bool parse_dim3(const char *text, kva_ptx_dim3 *out) {
   return false;
 }
 
-/* ---- results -------------------------------------------------------------------------------------------------------- */
+/* ---- results --------------------------------------------------------------------------------------------------------
+ */
 
 static void print_array(const argument *a, uint32_t index) {
   double least = INFINITY, most = -INFINITY, sum = 0;
@@ -140,8 +155,10 @@ static void print_array(const argument *a, uint32_t index) {
     double v = is_float ? kva_load_f64(a->dtype, a->data, k) : (double)kva_load_i64(a->dtype, a->data, k);
     size_t width = (size_t)kva_dtype_bits(a->dtype) / 8;
     changed += memcmp((char *)a->data + (size_t)k * width, (char *)a->before + (size_t)k * width, width) != 0;
-    if (!isfinite(v)) not_finite++;
-    else least = fmin(least, v), most = fmax(most, v), sum += v;
+    if (!isfinite(v))
+      not_finite++;
+    else
+      least = fmin(least, v), most = fmax(most, v), sum += v;
   }
   printf("argument %u %-20s %lld of %lld elements changed", index, a->spec, (long long)changed, (long long)n);
   if (not_finite < n) printf(", from %g to %g, mean %g", least, most, sum / (double)(n - not_finite));
@@ -149,7 +166,9 @@ static void print_array(const argument *a, uint32_t index) {
   printf("\n");
 }
 
-static double ratio(uint64_t a, uint64_t b) { return b ? (double)a / (double)b : 0; }
+static double ratio(uint64_t a, uint64_t b) {
+  return b ? (double)a / (double)b : 0;
+}
 
 static void print_counters(const kva_ptx_report *r) {
   const kva_ptx_counters *c = &r->counters;
@@ -158,9 +177,10 @@ static void print_counters(const kva_ptx_report *r) {
          (double)c->thread_instructions / r->seconds * 1e-9);
   for (int k = 0; k < KVA_PTX_N_CLASSES; k++)
     if (c->warp_by_class[k])
-      printf("  %-28s %12llu  %5.1f %%\n", kva_ptx_class_name((kva_ptx_class)k), (unsigned long long)c->warp_by_class[k],
-             100 * ratio(c->warp_by_class[k], c->warp_instructions));
-  printf("branches: %llu, divergent %llu\n", (unsigned long long)c->branches, (unsigned long long)c->divergent_branches);
+      printf("  %-28s %12llu  %5.1f %%\n", kva_ptx_class_name((kva_ptx_class)k),
+             (unsigned long long)c->warp_by_class[k], 100 * ratio(c->warp_by_class[k], c->warp_instructions));
+  printf("branches: %llu, divergent %llu\n", (unsigned long long)c->branches,
+         (unsigned long long)c->divergent_branches);
   printf("global loads: %llu requests, %.2f sectors each, %.0f %% of their bytes used\n",
          (unsigned long long)c->global_load_requests, ratio(c->global_load_sectors, c->global_load_requests),
          100 * ratio(c->global_load_bytes, 32 * c->global_load_sectors));
@@ -177,10 +197,11 @@ static void print_counters(const kva_ptx_report *r) {
 static void print_json(const job *j, const kva_ptx_report *r) {
   const kva_ptx_counters *c = &r->counters;
   kva_text text = {0};
-  kva_text_add(&text, "{\"warp_instructions\": %llu, \"thread_instructions\": %llu, \"global_load_requests\": %llu, "
-                      "\"global_load_sectors\": %llu, \"global_store_requests\": %llu, \"global_store_sectors\": %llu, "
-                      "\"shared_requests\": %llu, \"shared_wavefronts\": %llu, \"shared_wavefronts_ideal\": %llu, "
-                      "\"matrix_flops\": %llu, \"findings\": [",
+  kva_text_add(&text,
+               "{\"warp_instructions\": %llu, \"thread_instructions\": %llu, \"global_load_requests\": %llu, "
+               "\"global_load_sectors\": %llu, \"global_store_requests\": %llu, \"global_store_sectors\": %llu, "
+               "\"shared_requests\": %llu, \"shared_wavefronts\": %llu, \"shared_wavefronts_ideal\": %llu, "
+               "\"matrix_flops\": %llu, \"findings\": [",
                (unsigned long long)c->warp_instructions, (unsigned long long)c->thread_instructions,
                (unsigned long long)c->global_load_requests, (unsigned long long)c->global_load_sectors,
                (unsigned long long)c->global_store_requests, (unsigned long long)c->global_store_sectors,
@@ -209,7 +230,8 @@ static void print_profile(const kva_ptx_report *r) {
       if (r->warp_executions[k] < below && r->warp_executions[k] > most) most = r->warp_executions[k];
     if (!most) return;
     for (uint32_t k = 0; k < r->n_lines && shown < 10; k++)
-      if (r->warp_executions[k] == most) printf("  line %-8u %12llu warps\n", r->lines[k], (unsigned long long)most), shown++;
+      if (r->warp_executions[k] == most)
+        printf("  line %-8u %12llu warps\n", r->lines[k], (unsigned long long)most), shown++;
     below = most;
   }
 }
@@ -224,7 +246,8 @@ static kva_status write_arrays(const job *j, kva_diag *diag) {
   return KVA_OK;
 }
 
-/* ---- the run -------------------------------------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status find_kernel(const job *j, const kva_ptx_module *m, kva_diag *diag, const kva_ptx_kernel **out) {
   uint32_t n = kva_ptx_module_n_kernels(m);
@@ -233,8 +256,10 @@ static kva_status find_kernel(const job *j, const kva_ptx_module *m, kva_diag *d
   kva_text names = {0};
   for (uint32_t k = 0; k < n && k < 20; k++)
     kva_text_add(&names, "%s%s", k ? ", " : "", kva_ptx_kernel_get_info(kva_ptx_module_kernel_at(m, k))->name);
-  kva_status status = j->kernel ? kva_error(diag, NULL, "%s has no kernel '%s'; it has: %s", j->path, j->kernel, n ? names.data : "none")
-                                : kva_error(diag, NULL, "%s has %u kernels; choose with --kernel: %s", j->path, n, n ? names.data : "none");
+  kva_status status =
+      j->kernel
+          ? kva_error(diag, NULL, "%s has no kernel '%s'; it has: %s", j->path, j->kernel, n ? names.data : "none")
+          : kva_error(diag, NULL, "%s has %u kernels; choose with --kernel: %s", j->path, n, n ? names.data : "none");
   kva_text_free(&names);
   return status;
 }
@@ -244,7 +269,8 @@ static kva_status check_arguments(const job *j, const kva_ptx_kernel_info *info,
     const argument *a = &j->arguments[k];
     uint32_t size = a->array ? 8 : (uint32_t)kva_dtype_bits(a->dtype) / 8;
     if (size != info->params[k].size)
-      return kva_error(diag, NULL, "--arg %s has %u bytes; parameter '%s' has %u", a->spec, size, info->params[k].name, info->params[k].size);
+      return kva_error(diag, NULL, "--arg %s has %u bytes; parameter '%s' has %u", a->spec, size, info->params[k].name,
+                       info->params[k].size);
   }
   return KVA_OK;
 }
@@ -262,7 +288,8 @@ static kva_status launch(const job *j, const kva_ptx_kernel *kernel, kva_diag *d
   kva_pool *pool = kva_pool_create((int)j->threads);
   kva_ptx_options options = {.pool = pool, .lazy = j->lazy, .schedule_seed = (uint64_t)j->seed};
   if (status == KVA_OK)
-    status = kva_ptx_launch(kernel, memory, j->grid, j->block, (uint32_t)j->shared, params, j->n_arguments, &options, diag, report);
+    status = kva_ptx_launch(kernel, memory, j->grid, j->block, (uint32_t)j->shared, params, j->n_arguments, &options,
+                            diag, report);
   kva_pool_destroy(pool);
   kva_ptx_memory_destroy(memory);
   return status;
@@ -304,7 +331,8 @@ static int run_job(job *j, const kva_strings *specs) {
   kva_status status = KVA_OK;
   bool findings = false;
   j->n_arguments = specs->n;
-  for (uint32_t k = 0; status == KVA_OK && k < specs->n; k++) status = make_argument(&j->arguments[k], specs->v[k], k + 1, diag);
+  for (uint32_t k = 0; status == KVA_OK && k < specs->n; k++)
+    status = make_argument(&j->arguments[k], specs->v[k], k + 1, diag);
   if (status == KVA_OK) status = simulate(j, diag, &findings);
   int code = status == KVA_OK ? (findings ? EXIT_NO : EXIT_DONE) : kva_cli_fail(status, diag);
   for (uint32_t k = 0; k < specs->n; k++) free(j->arguments[k].data), free(j->arguments[k].before);

@@ -14,10 +14,12 @@ typedef struct graph {
   uint32_t *pred_start, *preds;
   uint32_t *order, n_order; /* post-order of the reversed graph, from the exit */
   uint32_t *position;       /* in order; PTX_NONE: not reached */
-  uint32_t *idom, pending; /* pending: of the block in work */
+  uint32_t *idom, pending;  /* pending: of the block in work */
 } graph;
 
-static bool ends_block(const ptx_ins *i) { return i->op == PTX_OP_BRANCH || i->op == PTX_OP_BRANCH_TABLE || i->op == PTX_OP_EXIT; }
+static bool ends_block(const ptx_ins *i) {
+  return i->op == PTX_OP_BRANCH || i->op == PTX_OP_BRANCH_TABLE || i->op == PTX_OP_EXIT;
+}
 
 static void find_blocks(graph *g) {
   const kva_ptx_kernel *k = g->k;
@@ -50,7 +52,9 @@ static void count_edge(graph *g, uint32_t from, uint32_t to) {
   (void)from;
   g->pred_start[to + 1]++;
 }
-static void add_edge(graph *g, uint32_t from, uint32_t to) { g->preds[g->pred_start[to]++] = from; }
+static void add_edge(graph *g, uint32_t from, uint32_t to) {
+  g->preds[g->pred_start[to]++] = from;
+}
 
 /* Predecessors of every block in one array; filling moves the starts, which are then shifted back. */
 static void find_predecessors(graph *g) {

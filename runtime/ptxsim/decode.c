@@ -1,7 +1,8 @@
 /* Operands, modifiers, and the instructions that are forms of the tables. */
 #include "runtime/ptxsim/decode.h"
 
-/* ---- slots --------------------------------------------------------------------------------------------------------- */
+/* ---- slots ---------------------------------------------------------------------------------------------------------
+ */
 
 uint32_t kva_ptx_new_slot(ptx_builder *b, bool wide) {
   uint32_t slot = b->kernel->reg_bytes;
@@ -28,7 +29,8 @@ static uint32_t special_slot(ptx_builder *b, ptx_special special) {
   return *slot;
 }
 
-/* ---- errors and modifiers ------------------------------------------------------------------------------------------ */
+/* ---- errors and modifiers ------------------------------------------------------------------------------------------
+ */
 
 kva_status kva_ptx_unsupported(ptx_decoder *d) {
   return kva_ptx_error_at(d->b->module, d->b->diag, KVA_UNSUPPORTED, d->s->line, d->s->column,
@@ -65,7 +67,8 @@ kva_status kva_ptx_finish(ptx_decoder *d, uint32_t n) {
                           "'%.100s' takes %u operands, found %u", d->s->text, n, d->s->n_operands);
 }
 
-/* ---- operands ------------------------------------------------------------------------------------------------------ */
+/* ---- operands ------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status register_error(ptx_decoder *d, const ptx_operand *o, ptx_type t) {
   return kva_ptx_error_at(d->b->module, d->b->diag, KVA_INVALID, o->line, o->column,
@@ -83,10 +86,14 @@ static kva_status immediate_bits(ptx_decoder *d, const ptx_operand *o, ptx_type 
   uint64_t bits = o->bits;
   int width = kva_ptx_type_bits(t);
   char kind = kva_ptx_type_kind(t);
-  if (o->type == PTX_F64 && width == 32 && kind == 'f') bits = ptx_bits32((float)ptx_f64(bits));
-  else if (o->type == PTX_F32 && t == PTX_F64) bits = ptx_bits64((double)ptx_f32((uint32_t)bits));
-  else if (o->type == PTX_F64 && (width != 64 || kind == 'u' || kind == 's')) return kva_ptx_operand_error(d, o, "an integer");
-  else if (o->type == PTX_F32 && (width != 32 || kind == 'u' || kind == 's')) return kva_ptx_operand_error(d, o, "an integer");
+  if (o->type == PTX_F64 && width == 32 && kind == 'f')
+    bits = ptx_bits32((float)ptx_f64(bits));
+  else if (o->type == PTX_F32 && t == PTX_F64)
+    bits = ptx_bits64((double)ptx_f32((uint32_t)bits));
+  else if (o->type == PTX_F64 && (width != 64 || kind == 'u' || kind == 's'))
+    return kva_ptx_operand_error(d, o, "an integer");
+  else if (o->type == PTX_F32 && (width != 32 || kind == 'u' || kind == 's'))
+    return kva_ptx_operand_error(d, o, "an integer");
   else if (o->type == PTX_S64 && (t == PTX_F32 || t == PTX_F32Z || t == PTX_F64))
     return kva_ptx_operand_error(d, o, "a floating-point constant");
   *out = width == 64 ? bits : bits & ((1ull << width) - 1);
@@ -108,7 +115,8 @@ kva_status kva_ptx_source_of(ptx_decoder *d, const ptx_operand *o, ptx_type t, b
     return KVA_OK;
   }
   case PTX_OPERAND_SPECIAL:
-    if (o->special >= PTX_N_SPECIALS || kva_ptx_type_bits(t) != 32) return kva_ptx_operand_error(d, o, "another operand");
+    if (o->special >= PTX_N_SPECIALS || kva_ptx_type_bits(t) != 32)
+      return kva_ptx_operand_error(d, o, "another operand");
     *out = special_slot(d->b, o->special);
     return KVA_OK;
   case PTX_OPERAND_SYMBOL:
@@ -157,7 +165,8 @@ kva_status kva_ptx_pred_dest(ptx_decoder *d, const ptx_operand *o, uint32_t *out
     *out = d->b->kernel->n_preds++;
     return KVA_OK;
   }
-  if (o->kind != PTX_OPERAND_REG || o->type != PTX_PRED || o->negated) return kva_ptx_operand_error(d, o, "a predicate register");
+  if (o->kind != PTX_OPERAND_REG || o->type != PTX_PRED || o->negated)
+    return kva_ptx_operand_error(d, o, "a predicate register");
   *out = o->slot;
   return KVA_OK;
 }
@@ -175,8 +184,12 @@ kva_status kva_ptx_address(ptx_decoder *d, uint32_t k, uint32_t *out) {
   const ptx_operand *o = &d->s->operands[k];
   if (o->kind != PTX_OPERAND_ADDRESS) return kva_ptx_operand_error(d, o, "an address in brackets");
   if (o->slot != PTX_NONE && kva_ptx_type_bits(o->type) == 32) {
-    ptx_ins widen = {.exec = kva_ptx_exec_widen, .class = KVA_PTX_CLASS_CONVERT, .guard = d->i->guard, .line = d->i->line,
-                     .text = d->i->text, .hidden = true};
+    ptx_ins widen = {.exec = kva_ptx_exec_widen,
+                     .class = KVA_PTX_CLASS_CONVERT,
+                     .guard = d->i->guard,
+                     .line = d->i->line,
+                     .text = d->i->text,
+                     .hidden = true};
     widen.src[0] = o->slot;
     widen.dst = kva_ptx_new_slot(d->b, true);
     KVA_PUSH(d->b->arena, &d->b->ins, widen);
@@ -190,7 +203,8 @@ kva_status kva_ptx_address(ptx_decoder *d, uint32_t k, uint32_t *out) {
   return KVA_OK;
 }
 
-/* ---- forms --------------------------------------------------------------------------------------------------------- */
+/* ---- forms ---------------------------------------------------------------------------------------------------------
+ */
 
 static const ptx_form *find_form(const char *name, ptx_type type, bool ftz) {
   static const ptx_forms *const tables[] = {&kva_ptx_forms_integer, &kva_ptx_forms_bits, &kva_ptx_forms_float,
@@ -210,7 +224,9 @@ static ptx_type twice(ptx_type t) {
   default: return PTX_S64;
   }
 }
-static ptx_type operand_type(char code, ptx_type t) { return code == 'w' ? twice(t) : code == 'u' ? PTX_B32 : t; }
+static ptx_type operand_type(char code, ptx_type t) {
+  return code == 'w' ? twice(t) : code == 'u' ? PTX_B32 : t;
+}
 
 /* The mnemonic without types, .rn, and .ftz; .ftz is kept in the name of f64, where it is part of the operation. */
 static kva_status decode_form(ptx_decoder *d) {
@@ -237,10 +253,12 @@ static kva_status decode_form(ptx_decoder *d) {
   return KVA_OK;
 }
 
-/* ---- dispatch ------------------------------------------------------------------------------------------------------ */
+/* ---- dispatch ------------------------------------------------------------------------------------------------------
+ */
 
 static const ptx_decode_row *find_row(const char *base) {
-  static const ptx_decode_rows *const tables[] = {&kva_ptx_decode_moves, &kva_ptx_decode_memory, &kva_ptx_decode_control};
+  static const ptx_decode_rows *const tables[] = {&kva_ptx_decode_moves, &kva_ptx_decode_memory,
+                                                  &kva_ptx_decode_control};
   for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
     for (uint32_t i = 0; i < tables[t]->n; i++)
       if (!strcmp(tables[t]->rows[i].base, base)) return &tables[t]->rows[i];
@@ -258,7 +276,9 @@ static bool has_form(const char *base) {
     }
   return false;
 }
-bool kva_ptx_knows(const char *base) { return find_row(base) || has_form(base); }
+bool kva_ptx_knows(const char *base) {
+  return find_row(base) || has_form(base);
+}
 
 static bool all_predicates(const ptx_statement *s) {
   return s->n_mods == 1 && !strcmp(s->mods[0], "pred");

@@ -1,5 +1,5 @@
-/* From statements to instructions, private to the simulator. A decoder claims the modifiers that it understands; what is
- * left over is reported as unsupported. */
+/* From statements to instructions, private to the simulator. A decoder claims the modifiers that it understands; what
+ * is left over is reported as unsupported. */
 #ifndef KVA_RUNTIME_PTXSIM_DECODE_H
 #define KVA_RUNTIME_PTXSIM_DECODE_H
 

@@ -1,7 +1,8 @@
 /* Branches, barriers, warp-wide instructions. */
 #include "runtime/ptxsim/decode.h"
 
-/* ---- control flow --------------------------------------------------------------------------------------------------- */
+/* ---- control flow ---------------------------------------------------------------------------------------------------
+ */
 
 static kva_status decode_bra(ptx_decoder *d) {
   d->i->op = PTX_OP_BRANCH;
@@ -19,7 +20,8 @@ static kva_status decode_brx(ptx_decoder *d) {
   kva_ptx_take(d, "uni");
   if (!kva_ptx_take(d, "idx")) return kva_ptx_unsupported(d);
   KVA_TRY(kva_ptx_finish(d, 2));
-  if (d->s->operands[1].kind != PTX_OPERAND_LABEL) return kva_ptx_operand_error(d, &d->s->operands[1], "a list of targets");
+  if (d->s->operands[1].kind != PTX_OPERAND_LABEL)
+    return kva_ptx_operand_error(d, &d->s->operands[1], "a list of targets");
   d->target = d->s->operands[1].name;
   return kva_ptx_source(d, 0, PTX_U32, &d->i->src[0]);
 }
@@ -37,7 +39,8 @@ static kva_status decode_trap(ptx_decoder *d) {
   return kva_ptx_finish(d, 0);
 }
 
-/* ---- barriers ------------------------------------------------------------------------------------------------------- */
+/* ---- barriers -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status decode_warp_barrier(ptx_decoder *d) {
   if (!kva_ptx_take(d, "sync")) return kva_ptx_unsupported(d);
@@ -65,13 +68,18 @@ static kva_status decode_bar(ptx_decoder *d) {
   if (kva_ptx_take(d, "warp")) return decode_warp_barrier(d);
   d->i->op = PTX_OP_BARRIER;
   d->i->flag = kva_ptx_take(d, "aligned") || !strcmp(d->s->base, "bar");
-  if (kva_ptx_take(d, "sync")) d->i->sub = PTX_BAR_SYNC;
-  else if (kva_ptx_take(d, "arrive")) d->i->sub = PTX_BAR_ARRIVE;
-  else if (kva_ptx_take(d, "red")) KVA_TRY(decode_barrier_red(d, &first));
-  else return kva_ptx_unsupported(d);
+  if (kva_ptx_take(d, "sync"))
+    d->i->sub = PTX_BAR_SYNC;
+  else if (kva_ptx_take(d, "arrive"))
+    d->i->sub = PTX_BAR_ARRIVE;
+  else if (kva_ptx_take(d, "red"))
+    KVA_TRY(decode_barrier_red(d, &first));
+  else
+    return kva_ptx_unsupported(d);
   uint32_t n = d->s->n_operands - first - (first ? 1 : 0);
   KVA_TRY(kva_ptx_finish(d, n <= 1 ? first + (first ? 1 : 0) + 1 : first + (first ? 1 : 0) + 2));
-  if (d->i->sub == PTX_BAR_ARRIVE && n != 2) return kva_ptx_operand_error(d, &d->s->operands[0], "a number of threads, too,");
+  if (d->i->sub == PTX_BAR_ARRIVE && n != 2)
+    return kva_ptx_operand_error(d, &d->s->operands[0], "a number of threads, too,");
   KVA_TRY(kva_ptx_source(d, first, PTX_U32, &d->i->src[0]));
   d->i->src[1] = PTX_NONE;
   return n == 2 ? kva_ptx_source(d, first + 1, PTX_U32, &d->i->src[1]) : KVA_OK;
@@ -102,7 +110,8 @@ static kva_status decode_griddepcontrol(ptx_decoder *d) {
   return kva_ptx_finish(d, 0);
 }
 
-/* ---- warps ---------------------------------------------------------------------------------------------------------- */
+/* ---- warps ----------------------------------------------------------------------------------------------------------
+ */
 
 /* shfl.sync.mode.b32 d{|p}, a, b, c, mask */
 static kva_status decode_shfl(ptx_decoder *d) {
@@ -198,10 +207,22 @@ static kva_status decode_elect(ptx_decoder *d) {
 }
 
 static const ptx_decode_row rows[] = {
-    {"bra", decode_bra},       {"brx", decode_brx},     {"ret", decode_exit},       {"exit", decode_exit},
-    {"trap", decode_trap},     {"bar", decode_bar},     {"barrier", decode_bar},    {"membar", decode_fence},
-    {"fence", decode_fence},   {"shfl", decode_shfl},   {"vote", decode_vote},      {"match", decode_match},
-    {"redux", decode_redux},   {"elect", decode_elect}, {"nanosleep", decode_nanosleep},
-    {"activemask", decode_activemask}, {"griddepcontrol", decode_griddepcontrol},
+    {"bra", decode_bra},
+    {"brx", decode_brx},
+    {"ret", decode_exit},
+    {"exit", decode_exit},
+    {"trap", decode_trap},
+    {"bar", decode_bar},
+    {"barrier", decode_bar},
+    {"membar", decode_fence},
+    {"fence", decode_fence},
+    {"shfl", decode_shfl},
+    {"vote", decode_vote},
+    {"match", decode_match},
+    {"redux", decode_redux},
+    {"elect", decode_elect},
+    {"nanosleep", decode_nanosleep},
+    {"activemask", decode_activemask},
+    {"griddepcontrol", decode_griddepcontrol},
 };
 const ptx_decode_rows kva_ptx_decode_control = {rows, sizeof rows / sizeof *rows};

@@ -23,13 +23,28 @@ static bool take_order(ptx_decoder *d) {
 }
 /* Cache hints change nothing here. */
 static void take_cache(ptx_decoder *d) {
-  static const char *const hints[] = {"nc", "ca", "cg", "cs", "lu", "cv", "wb", "wt", "L1::evict_normal",
-                                      "L1::evict_unchanged", "L1::evict_first", "L1::evict_last", "L1::no_allocate",
-                                      "L2::evict_normal", "L2::evict_first", "L2::evict_last", "L2::64B", "L2::128B",
-                                      "L2::256B", NULL};
+  static const char *const hints[] = {"nc",
+                                      "ca",
+                                      "cg",
+                                      "cs",
+                                      "lu",
+                                      "cv",
+                                      "wb",
+                                      "wt",
+                                      "L1::evict_normal",
+                                      "L1::evict_unchanged",
+                                      "L1::evict_first",
+                                      "L1::evict_last",
+                                      "L1::no_allocate",
+                                      "L2::evict_normal",
+                                      "L2::evict_first",
+                                      "L2::evict_last",
+                                      "L2::64B",
+                                      "L2::128B",
+                                      "L2::256B",
+                                      NULL};
   kva_ptx_take_all(d, hints);
 }
-
 
 static uint8_t class_of(ptx_space space) {
   switch (space) {
@@ -40,7 +55,8 @@ static uint8_t class_of(ptx_space space) {
   }
 }
 
-/* ---- ld, st -------------------------------------------------------------------------------------------------------- */
+/* ---- ld, st --------------------------------------------------------------------------------------------------------
+ */
 
 /* The data operand: one register or, for .v2 and .v4, a list. */
 static kva_status data_operand(ptx_decoder *d, const ptx_operand *o, ptx_type type, bool load) {
@@ -53,7 +69,8 @@ static kva_status data_operand(ptx_decoder *d, const ptx_operand *o, ptx_type ty
     const ptx_operand *item = list ? &o->items[k] : o;
     KVA_TRY(load ? kva_ptx_dest_of(d, item, type, true, &i->list[k])
                  : kva_ptx_source_of(d, item, type, true, &i->list[k]));
-    uint8_t width = (uint8_t)((item->kind == PTX_OPERAND_REG ? kva_ptx_type_bits(item->type) : kva_ptx_type_bits(type)) / 8);
+    uint8_t width =
+        (uint8_t)((item->kind == PTX_OPERAND_REG ? kva_ptx_type_bits(item->type) : kva_ptx_type_bits(type)) / 8);
     if (k && i->width != width) return kva_ptx_operand_error(d, item, "registers of one width");
     i->width = width;
   }
@@ -77,14 +94,19 @@ static kva_status decode_access(ptx_decoder *d, bool load) {
   KVA_TRY(kva_ptx_address(d, load ? 1 : 0, &i->src[0]));
   return data_operand(d, &d->s->operands[load ? 0 : 1], type, load);
 }
-static kva_status decode_ld(ptx_decoder *d) { return decode_access(d, true); }
-static kva_status decode_st(ptx_decoder *d) { return decode_access(d, false); }
+static kva_status decode_ld(ptx_decoder *d) {
+  return decode_access(d, true);
+}
+static kva_status decode_st(ptx_decoder *d) {
+  return decode_access(d, false);
+}
 
-/* ---- atomics ------------------------------------------------------------------------------------------------------- */
+/* ---- atomics -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status decode_atomic(ptx_decoder *d, bool result) {
   static const char *const names[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
-  static const ptx_atomic ops[] = {PTX_ATOM_ADD, PTX_ATOM_MIN, PTX_ATOM_MAX,  PTX_ATOM_AND, PTX_ATOM_OR,
+  static const ptx_atomic ops[] = {PTX_ATOM_ADD, PTX_ATOM_MIN,  PTX_ATOM_MAX, PTX_ATOM_AND, PTX_ATOM_OR,
                                    PTX_ATOM_XOR, PTX_ATOM_EXCH, PTX_ATOM_CAS, PTX_ATOM_INC, PTX_ATOM_DEC};
   ptx_ins *i = d->i;
   take_order(d);
@@ -109,10 +131,15 @@ static kva_status decode_atomic(ptx_decoder *d, bool result) {
   KVA_TRY(kva_ptx_source(d, first + 1, type, &i->src[1]));
   return ops[op] == PTX_ATOM_CAS ? kva_ptx_source(d, first + 2, type, &i->src[2]) : KVA_OK;
 }
-static kva_status decode_atom(ptx_decoder *d) { return decode_atomic(d, true); }
-static kva_status decode_red(ptx_decoder *d) { return decode_atomic(d, false); }
+static kva_status decode_atom(ptx_decoder *d) {
+  return decode_atomic(d, true);
+}
+static kva_status decode_red(ptx_decoder *d) {
+  return decode_atomic(d, false);
+}
 
-/* ---- cp.async ------------------------------------------------------------------------------------------------------ */
+/* ---- cp.async ------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status decode_copy(ptx_decoder *d) {
   ptx_ins *i = d->i;
@@ -156,7 +183,8 @@ static kva_status decode_cp(ptx_decoder *d) {
   return kva_ptx_immediate(d, 0, &i->imm);
 }
 
-/* ---- matrix fragments ----------------------------------------------------------------------------------------------- */
+/* ---- matrix fragments -----------------------------------------------------------------------------------------------
+ */
 
 static kva_status fragment(ptx_decoder *d, uint32_t k, uint32_t n, bool load, uint32_t *out) {
   const ptx_operand *o = &d->s->operands[k];
@@ -186,8 +214,12 @@ static kva_status decode_matrix_access(ptx_decoder *d, bool load) {
   KVA_TRY(kva_ptx_address(d, load ? 1 : 0, &i->src[0]));
   return fragment(d, load ? 0 : 1, i->n, load, i->list);
 }
-static kva_status decode_ldmatrix(ptx_decoder *d) { return decode_matrix_access(d, true); }
-static kva_status decode_stmatrix(ptx_decoder *d) { return decode_matrix_access(d, false); }
+static kva_status decode_ldmatrix(ptx_decoder *d) {
+  return decode_matrix_access(d, true);
+}
+static kva_status decode_stmatrix(ptx_decoder *d) {
+  return decode_matrix_access(d, false);
+}
 
 /* mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32 and, of half the depth, m16n8k8: lists d (4), a (4 or 2), b (2 or 1),
  * c (4). */
@@ -223,8 +255,15 @@ static kva_status decode_prefetch(ptx_decoder *d) {
 }
 
 static const ptx_decode_row rows[] = {
-    {"ld", decode_ld},   {"ldu", decode_ld}, {"st", decode_st},             {"atom", decode_atom},
-    {"red", decode_red}, {"cp", decode_cp},  {"ldmatrix", decode_ldmatrix}, {"stmatrix", decode_stmatrix},
-    {"mma", decode_mma}, {"prefetch", decode_prefetch},
+    {"ld", decode_ld},
+    {"ldu", decode_ld},
+    {"st", decode_st},
+    {"atom", decode_atom},
+    {"red", decode_red},
+    {"cp", decode_cp},
+    {"ldmatrix", decode_ldmatrix},
+    {"stmatrix", decode_stmatrix},
+    {"mma", decode_mma},
+    {"prefetch", decode_prefetch},
 };
 const ptx_decode_rows kva_ptx_decode_memory = {rows, sizeof rows / sizeof *rows};

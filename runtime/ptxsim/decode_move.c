@@ -1,7 +1,8 @@
 /* Moves, conversions, comparisons, selection, address spaces. */
 #include "runtime/ptxsim/decode.h"
 
-/* ---- mov ----------------------------------------------------------------------------------------------------------- */
+/* ---- mov -----------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status part_type(ptx_decoder *d, const ptx_operand *list, ptx_type whole, ptx_type *out) {
   int bits = kva_ptx_type_bits(whole) / (int)list->n_items;
@@ -51,7 +52,8 @@ static kva_status decode_mov(ptx_decoder *d) {
   return kva_ptx_source(d, 1, type, &d->i->src[0]);
 }
 
-/* ---- cvt ----------------------------------------------------------------------------------------------------------- */
+/* ---- cvt -----------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status decode_cvt_pair(ptx_decoder *d, ptx_type to) {
   d->i->exec = kva_ptx_find_convert_pair(to, kva_ptx_take(d, "relu"));
@@ -71,7 +73,8 @@ static kva_status decode_cvt(ptx_decoder *d) {
   ptx_type to = kva_ptx_take_type(d), from = kva_ptx_take_type(d);
   d->i->class = KVA_PTX_CLASS_CONVERT;
   if (to == PTX_NOTYPE || from == PTX_NOTYPE) return kva_ptx_unsupported(d);
-  if ((to == PTX_F16X2 || to == PTX_BF16X2) && from == PTX_F32 && !strcmp(rounding, "rn")) return decode_cvt_pair(d, to);
+  if ((to == PTX_F16X2 || to == PTX_BF16X2) && from == PTX_F32 && !strcmp(rounding, "rn"))
+    return decode_cvt_pair(d, to);
   bool saturate = kva_ptx_take(d, "sat"), ftz = kva_ptx_take(d, "ftz");
   if (!kva_ptx_find_convert(to, from, rounding, saturate, ftz, d->i)) return kva_ptx_unsupported(d);
   KVA_TRY(kva_ptx_finish(d, 2));
@@ -81,8 +84,8 @@ static kva_status decode_cvt(ptx_decoder *d) {
   bool wide = d->s->operands[1].kind == PTX_OPERAND_REG && kva_ptx_type_bits(d->s->operands[1].type) == 64;
   /* Registers wider than the types: only the general path knows them. */
   if (wide != (kva_ptx_type_bits(from) == 64) || d->i->flag != (kva_ptx_type_bits(to) == 64) ||
-      kva_ptx_type_bits(to) == 8 || (d->s->operands[0].kind == PTX_OPERAND_REG &&
-                                     kva_ptx_type_bits(d->s->operands[0].type) != kva_ptx_type_bits(to)))
+      kva_ptx_type_bits(to) == 8 ||
+      (d->s->operands[0].kind == PTX_OPERAND_REG && kva_ptx_type_bits(d->s->operands[0].type) != kva_ptx_type_bits(to)))
     d->i->exec = kva_ptx_exec_convert;
   d->i->n = wide;
   bool narrow = d->s->operands[0].kind == PTX_OPERAND_REG && kva_ptx_type_bits(d->s->operands[0].type) < 32;
@@ -90,7 +93,8 @@ static kva_status decode_cvt(ptx_decoder *d) {
   return KVA_OK;
 }
 
-/* ---- comparisons ---------------------------------------------------------------------------------------------------- */
+/* ---- comparisons ----------------------------------------------------------------------------------------------------
+ */
 
 static bool take_boolean(ptx_decoder *d) {
   static const char *const names[] = {"and", "or", "xor"};
@@ -167,7 +171,8 @@ kva_status kva_ptx_decode_pred_logic(ptx_decoder *d) {
   return op == 3 ? KVA_OK : kva_ptx_pred_source(d, 2, &d->i->src[1]);
 }
 
-/* ---- address spaces ------------------------------------------------------------------------------------------------- */
+/* ---- address spaces -------------------------------------------------------------------------------------------------
+ */
 
 static bool take_space(ptx_decoder *d, ptx_space *out) {
   static const struct {

@@ -44,14 +44,14 @@ struct ptx_warp {
   uint32_t id, live; /* live: lanes that have not exited */
   ptx_wait wait;
   uint32_t barrier, wait_mask; /* where it waits, and the lanes that do */
-  const ptx_ins *at;               /* instruction it runs or waits at */
+  const ptx_ins *at;           /* instruction it runs or waits at */
   ptx_level *levels;
   uint32_t depth;
   uint32_t last_range; /* of global memory, tried first */
   uint64_t steps;
-  uint32_t clock;        /* stamps accesses: see race.c */
-  uint32_t *ordered;     /* by warp: its accesses with stamps up to this happened before */
-  ptx_copy *copies;      /* asynchronous, oldest first */
+  uint32_t clock;    /* stamps accesses: see race.c */
+  uint32_t *ordered; /* by warp: its accesses with stamps up to this happened before */
+  ptx_copy *copies;  /* asynchronous, oldest first */
   uint32_t n_copies, cap_copies;
   uint32_t group; /* copy groups committed */
 };
@@ -75,8 +75,8 @@ struct ptx_cta {
   kva_ptx_dim3 id;
   ptx_warp *warps;
   unsigned char *shared, *local;
-  ptx_shadow *shadow; /* by granule of shared memory; NULL: unchecked */
-  unsigned char *pending;                     /* bytes that an asynchronous copy will write */
+  ptx_shadow *shadow;     /* by granule of shared memory; NULL: unchecked */
+  unsigned char *pending; /* bytes that an asynchronous copy will write */
   uint32_t base_clock, top_clock;
   ptx_barrier barriers[PTX_N_BARRIERS];
   uint64_t random;
@@ -121,8 +121,8 @@ void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addre
 void kva_ptx_addresses(const ptx_warp *w, uint32_t slot, int64_t offset, uint64_t out[PTX_LANES]);
 /* The space of a generic address, which becomes one within it. */
 ptx_space kva_ptx_space_of(uint64_t *address);
-unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address, uint32_t size,
-                               bool write);
+unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address,
+                               uint32_t size, bool write);
 /* Counters of one request. */
 void kva_ptx_count_global(ptx_cta *cta, const uint64_t *addresses, uint32_t mask, uint32_t size, bool store);
 void kva_ptx_count_shared(ptx_cta *cta, const ptx_ins *i, const uint64_t *addresses, uint32_t mask, uint32_t size);
@@ -162,7 +162,8 @@ void kva_ptx_exec_mma(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_ldmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_stmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 
-/* ---- registers ----------------------------------------------------------------------------------------------------- */
+/* ---- registers -----------------------------------------------------------------------------------------------------
+ */
 
 static inline uint32_t *ptx_reg32(const ptx_warp *w, uint32_t slot) {
   return __builtin_assume_aligned(w->regs + slot, 64);
@@ -183,10 +184,15 @@ static inline void ptx_blend32(uint32_t *d, const uint32_t *from, uint32_t mask)
 static inline void ptx_blend64(uint64_t *d, const uint64_t *from, uint32_t mask) {
   for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? from[l] : d[l];
 }
-static inline int ptx_first(uint32_t mask) { return __builtin_ctz(mask); }
-static inline uint32_t ptx_count(uint32_t mask) { return mask == PTX_ALL ? 32u : (uint32_t)__builtin_popcount(mask); }
+static inline int ptx_first(uint32_t mask) {
+  return __builtin_ctz(mask);
+}
+static inline uint32_t ptx_count(uint32_t mask) {
+  return mask == PTX_ALL ? 32u : (uint32_t)__builtin_popcount(mask);
+}
 
-/* ---- lanes: how a PTX type is held and computed -------------------------------------------------------------------- */
+/* ---- lanes: how a PTX type is held and computed --------------------------------------------------------------------
+ */
 
 static inline float ptx_f32(uint32_t bits) {
   float f;
@@ -209,8 +215,12 @@ static inline uint64_t ptx_bits64(double f) {
   return bits;
 }
 /* Subnormals to zero of the same sign. */
-static inline uint32_t ptx_flush(uint32_t bits) { return bits & 0x7f800000u ? bits : bits & 0x80000000u; }
-static inline float ptx_bf16(uint32_t bits) { return ptx_f32(bits << 16); }
+static inline uint32_t ptx_flush(uint32_t bits) {
+  return bits & 0x7f800000u ? bits : bits & 0x80000000u;
+}
+static inline float ptx_bf16(uint32_t bits) {
+  return ptx_f32(bits << 16);
+}
 static inline uint32_t ptx_bits_bf16(float f) {
   uint32_t x = ptx_bits32(f);
   uint32_t rounded = (x + 0x7fffu + (x >> 16 & 1)) >> 16;
@@ -218,11 +228,15 @@ static inline uint32_t ptx_bits_bf16(float f) {
 }
 
 /* X(type): lane_X, value_X, load_X(lane), store_X(value). */
-#define PTX_LANE_TYPE(T, lane, value, load, store)                           \
-  typedef lane lane_##T;                                                     \
-  typedef value value_##T;                                                   \
-  static inline value load_##T(lane bits) { return (value)load(bits); }      \
-  static inline lane store_##T(value v) { return (lane)store(v); }
+#define PTX_LANE_TYPE(T, lane, value, load, store) \
+  typedef lane lane_##T;                           \
+  typedef value value_##T;                         \
+  static inline value load_##T(lane bits) {        \
+    return (value)load(bits);                      \
+  }                                                \
+  static inline lane store_##T(value v) {          \
+    return (lane)store(v);                         \
+  }
 PTX_LANE_TYPE(u16, uint32_t, uint16_t, (uint16_t), (uint16_t))
 PTX_LANE_TYPE(s16, uint32_t, int16_t, (int16_t), (uint16_t))
 PTX_LANE_TYPE(u32, uint32_t, uint32_t, , )
@@ -235,38 +249,46 @@ PTX_LANE_TYPE(bf16, uint32_t, float, ptx_bf16, ptx_bits_bf16)
 #undef PTX_LANE_TYPE
 typedef uint32_t lane_f32z, lane_f16;
 typedef float value_f32z, value_f16;
-static inline float load_f32z(uint32_t bits) { return ptx_f32(ptx_flush(bits)); }
-static inline uint32_t store_f32z(float v) { return ptx_flush(ptx_bits32(v)); }
-static inline float load_f16(uint32_t bits) { return kva_f16_to_f32((uint16_t)bits); }
-static inline uint32_t store_f16(float v) { return kva_f32_to_f16(v); }
+static inline float load_f32z(uint32_t bits) {
+  return ptx_f32(ptx_flush(bits));
+}
+static inline uint32_t store_f32z(float v) {
+  return ptx_flush(ptx_bits32(v));
+}
+static inline float load_f16(uint32_t bits) {
+  return kva_f16_to_f32((uint16_t)bits);
+}
+static inline uint32_t store_f16(float v) {
+  return kva_f32_to_f16(v);
+}
 
 /* Lane loops. The result goes to the register at once for a full warp, else through a copy that is blended in; sources
  * may be the destination, lane by lane (hence ivdep). */
-#define PTX_BLEND(d, tmp, mask) \
+#define PTX_BLEND(d, tmp, mask)                                                                         \
   (sizeof *(d) == 8 ? ptx_blend64((uint64_t *)(void *)(d), (const uint64_t *)(const void *)(tmp), mask) \
                     : ptx_blend32((uint32_t *)(void *)(d), (const uint32_t *)(const void *)(tmp), mask))
 #define PTX_REG(T, w, slot) ((lane_##T *)__builtin_assume_aligned((w)->regs + (slot), 64))
 
-#define PTX_LOOP(D, ATTRIBUTES, fn, SOURCES, LOADS, E)                               \
-  ATTRIBUTES static void fn(ptx_warp *w, const ptx_ins *i, uint32_t mask) {          \
-    lane_##D tmp[PTX_LANES] __attribute__((aligned(64)));                            \
-    lane_##D *reg = PTX_REG(D, w, i->dst), *d = mask == PTX_ALL ? reg : tmp;         \
-    SOURCES                                                                          \
-    _Pragma("GCC ivdep") for (int l = 0; l < PTX_LANES; l++) {                       \
-      LOADS                                                                          \
-      d[l] = store_##D(E);                                                           \
-    }                                                                                \
-    if (mask != PTX_ALL) PTX_BLEND(reg, tmp, mask);                                  \
+#define PTX_LOOP(D, ATTRIBUTES, fn, SOURCES, LOADS, E)                       \
+  ATTRIBUTES static void fn(ptx_warp *w, const ptx_ins *i, uint32_t mask) {  \
+    lane_##D tmp[PTX_LANES] __attribute__((aligned(64)));                    \
+    lane_##D *reg = PTX_REG(D, w, i->dst), *d = mask == PTX_ALL ? reg : tmp; \
+    SOURCES                                                                  \
+    _Pragma("GCC ivdep") for (int l = 0; l < PTX_LANES; l++) {               \
+      LOADS                                                                  \
+      d[l] = store_##D(E);                                                   \
+    }                                                                        \
+    if (mask != PTX_ALL) PTX_BLEND(reg, tmp, mask);                          \
   }
 #define PTX_SOURCE(T, name, k) const lane_##T *name = PTX_REG(T, w, i->src[k]);
-#define PTX_FN1(fn, D, A, E) PTX_LOOP(D, , fn, PTX_SOURCE(A, a, 0), const value_##A x = load_##A(a[l]);, E)
-#define PTX_FN2(fn, D, A, B, E)                                    \
-  PTX_LOOP(D, , fn, PTX_SOURCE(A, a, 0) PTX_SOURCE(B, b, 1),       \
-           const value_##A x = load_##A(a[l]); const value_##B y = load_##B(b[l]);, E)
-#define PTX_FN3_AS(ATTRIBUTES, fn, D, A, B, C, E)                                             \
-  PTX_LOOP(D, ATTRIBUTES, fn, PTX_SOURCE(A, a, 0) PTX_SOURCE(B, b, 1) PTX_SOURCE(C, c, 2),    \
-           const value_##A x = load_##A(a[l]); const value_##B y = load_##B(b[l]);            \
-           const value_##C z = load_##C(c[l]);, E)
+#define PTX_FN1(fn, D, A, E)   PTX_LOOP(D, , fn, PTX_SOURCE(A, a, 0), const value_##A x = load_##A(a[l]);, E)
+#define PTX_FN2(fn, D, A, B, E)                                                                  \
+  PTX_LOOP(D, , fn, PTX_SOURCE(A, a, 0) PTX_SOURCE(B, b, 1), const value_##A x = load_##A(a[l]); \
+           const value_##B y = load_##B(b[l]);, E)
+#define PTX_FN3_AS(ATTRIBUTES, fn, D, A, B, C, E)                                          \
+  PTX_LOOP(D, ATTRIBUTES, fn, PTX_SOURCE(A, a, 0) PTX_SOURCE(B, b, 1) PTX_SOURCE(C, c, 2), \
+           const value_##A x = load_##A(a[l]);                                             \
+           const value_##B y = load_##B(b[l]); const value_##C z = load_##C(c[l]);, E)
 #define PTX_FN3(fn, D, A, B, C, E) PTX_FN3_AS(, fn, D, A, B, C, E)
 
 #endif

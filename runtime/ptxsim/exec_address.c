@@ -3,9 +3,12 @@
 
 #include <stdlib.h>
 
-/* ---- ranges -------------------------------------------------------------------------------------------------------- */
+/* ---- ranges --------------------------------------------------------------------------------------------------------
+ */
 
-kva_ptx_memory *kva_ptx_memory_create(void) { return calloc(1, sizeof(kva_ptx_memory)); }
+kva_ptx_memory *kva_ptx_memory_create(void) {
+  return calloc(1, sizeof(kva_ptx_memory));
+}
 void kva_ptx_memory_destroy(kva_ptx_memory *memory) {
   if (!memory) return;
   for (uint32_t i = 0; i < memory->n; i++) free(memory->ranges[i].name);
@@ -56,8 +59,10 @@ const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *m, uint64_t address
   uint32_t lo = 0, hi = m->n;
   while (lo < hi) {
     uint32_t mid = (lo + hi) / 2;
-    if (m->ranges[mid].base <= address) lo = mid + 1;
-    else hi = mid;
+    if (m->ranges[mid].base <= address)
+      lo = mid + 1;
+    else
+      hi = mid;
   }
   return lo ? &m->ranges[lo - 1] : NULL;
 }
@@ -73,7 +78,8 @@ const ptx_range *kva_ptx_find_range(const kva_ptx_memory *m, uint64_t address, u
   return r;
 }
 
-/* ---- addresses ----------------------------------------------------------------------------------------------------- */
+/* ---- addresses -----------------------------------------------------------------------------------------------------
+ */
 
 void kva_ptx_addresses(const ptx_warp *w, uint32_t slot, int64_t offset, uint64_t out[PTX_LANES]) {
   if (slot == PTX_NONE) {
@@ -91,13 +97,15 @@ ptx_space kva_ptx_space_of(uint64_t *address) {
   return window == 1 ? PTX_SHARED : window == 2 ? PTX_LOCAL : PTX_PARAM;
 }
 
-/* ---- faults -------------------------------------------------------------------------------------------------------- */
+/* ---- faults --------------------------------------------------------------------------------------------------------
+ */
 
 static void global_fault(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size) {
   kva_ptx_finding *f = kva_ptx_add_finding(w->cta, KVA_PTX_GLOBAL_BOUNDS, i, w, lane);
   if (!f) return;
   const ptx_range *r = kva_ptx_nearest_range(&w->cta->launch->memory, address);
-  if (!r) kva_ptx_detail(f, "%s of %u bytes at 0x%llx, in no registered memory", i->text, size, (unsigned long long)address);
+  if (!r)
+    kva_ptx_detail(f, "%s of %u bytes at 0x%llx, in no registered memory", i->text, size, (unsigned long long)address);
   else
     kva_ptx_detail(f, "%s of %u bytes at offset %llu of '%s', which has %llu bytes", i->text, size,
                    (unsigned long long)(address - r->base), r->name, (unsigned long long)r->size);
@@ -106,18 +114,20 @@ static void global_fault(ptx_warp *w, const ptx_ins *i, int lane, uint64_t addre
 static void window_fault(ptx_warp *w, const ptx_ins *i, kva_ptx_finding_kind kind, int lane, uint64_t address,
                          uint32_t size, uint64_t limit) {
   kva_ptx_finding *f = kva_ptx_add_finding(w->cta, kind, i, w, lane);
-  kva_ptx_detail(f, "%s of %u bytes at address %lld, of %llu", i->text, size, (long long)address, (unsigned long long)limit);
+  kva_ptx_detail(f, "%s of %u bytes at address %lld, of %llu", i->text, size, (long long)address,
+                 (unsigned long long)limit);
 }
 
-static unsigned char *global_place(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size, bool write) {
+static unsigned char *global_place(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size,
+                                   bool write) {
   const ptx_range *r = kva_ptx_find_range(&w->cta->launch->memory, address, size, &w->last_range);
   if (!r) {
     global_fault(w, i, lane, address, size);
     return NULL;
   }
   if (write && !r->writable) {
-    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_GLOBAL_READ_ONLY, i, w, lane), "%s to offset %llu of '%s'", i->text,
-                   (unsigned long long)(address - r->base), r->name);
+    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_GLOBAL_READ_ONLY, i, w, lane), "%s to offset %llu of '%s'",
+                   i->text, (unsigned long long)(address - r->base), r->name);
     return NULL;
   }
   return (unsigned char *)(uintptr_t)address;
@@ -130,8 +140,8 @@ static unsigned char *windowed(ptx_warp *w, const ptx_ins *i, kva_ptx_finding_ki
   return NULL;
 }
 
-unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address, uint32_t size,
-                               bool write) {
+unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address,
+                               uint32_t size, bool write) {
   const ptx_launch *launch = w->cta->launch;
   if (space == PTX_GENERIC) space = kva_ptx_space_of(&address);
   if (address & (size - 1)) {

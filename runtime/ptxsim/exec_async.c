@@ -65,7 +65,8 @@ void kva_ptx_exec_cp_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   w->group++;
 }
 
-/* Completes all copies but those of the newest `left` committed groups and, unless all are asked for, the uncommitted. */
+/* Completes all copies but those of the newest `left` committed groups and, unless all are asked for, the uncommitted.
+ */
 static void drain(ptx_warp *w, uint32_t below) {
   uint32_t kept = 0;
   for (uint32_t k = 0; k < w->n_copies; k++) {

@@ -52,13 +52,13 @@ static uint64_t combine(const ptx_ins *i, uint64_t old, uint64_t b, uint64_t c) 
 }
 
 /* Replaces what `place` holds, returns what it held. */
-#define UPDATE(T)                                                                                       \
-  static uint64_t update_##T(T *place, const ptx_ins *i, uint64_t b, uint64_t c) {                      \
-    T old = __atomic_load_n(place, __ATOMIC_RELAXED), value;                                            \
-    do {                                                                                                \
-      value = (T)combine(i, old, b, c);                                                                 \
+#define UPDATE(T)                                                                                         \
+  static uint64_t update_##T(T *place, const ptx_ins *i, uint64_t b, uint64_t c) {                        \
+    T old = __atomic_load_n(place, __ATOMIC_RELAXED), value;                                              \
+    do {                                                                                                  \
+      value = (T)combine(i, old, b, c);                                                                   \
     } while (!__atomic_compare_exchange_n(place, &old, value, true, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)); \
-    return old;                                                                                         \
+    return old;                                                                                           \
   }
 UPDATE(uint16_t)
 UPDATE(uint32_t)
@@ -86,7 +86,9 @@ void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     uint64_t c = i->sub == PTX_ATOM_CAS ? lane_value(w, i, i->src[2], lane) : 0;
     if (place) old = update(place, i, lane_value(w, i, i->src[1], lane), c);
     if (i->dst == PTX_NONE) continue;
-    if (i->bytes == 8) ptx_reg64(w, i->dst)[lane] = old;
-    else ptx_reg32(w, i->dst)[lane] = (uint32_t)old & (i->bytes == 4 ? PTX_ALL : 0xffffu);
+    if (i->bytes == 8)
+      ptx_reg64(w, i->dst)[lane] = old;
+    else
+      ptx_reg32(w, i->dst)[lane] = (uint32_t)old & (i->bytes == 4 ? PTX_ALL : 0xffffu);
   }
 }

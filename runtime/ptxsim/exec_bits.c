@@ -1,28 +1,32 @@
 /* Logic, shifts, bit fields, permutations. */
 #include "runtime/ptxsim/exec.h"
 
-#define LOGIC(T)                                     \
-  PTX_FN2(and_##T, T, T, T, (value_##T)(x & y))      \
-  PTX_FN2(or_##T, T, T, T, (value_##T)(x | y))       \
-  PTX_FN2(xor_##T, T, T, T, (value_##T)(x ^ y))      \
-  PTX_FN1(not_##T, T, T, (value_##T)~x)              \
+#define LOGIC(T)                                \
+  PTX_FN2(and_##T, T, T, T, (value_##T)(x & y)) \
+  PTX_FN2(or_##T, T, T, T, (value_##T)(x | y))  \
+  PTX_FN2(xor_##T, T, T, T, (value_##T)(x ^ y)) \
+  PTX_FN1(not_##T, T, T, (value_##T) ~x)        \
   PTX_FN1(cnot_##T, T, T, (value_##T)(x == 0))
 LOGIC(u16)
 LOGIC(u32)
 LOGIC(u64)
 
 /* Amounts beyond the width are clamped to it. */
-#define SHIFTS(U, S, bits)                                                                              \
-  PTX_FN2(shl_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x << (y & ((bits) - 1)))))     \
-  PTX_FN2(shr_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x >> (y & ((bits) - 1)))))     \
-  PTX_FN2(shr_##S, S, S, u32, (value_##S)(x >> (y >= (bits) ? (bits) - 1 : y)))
+#define SHIFTS(U, S, bits)                                                                        \
+  PTX_FN2(shl_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x << (y & ((bits)-1))))) \
+  PTX_FN2(shr_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x >> (y & ((bits)-1))))) \
+  PTX_FN2(shr_##S, S, S, u32, (value_##S)(x >> (y >= (bits) ? (bits)-1 : y)))
 SHIFTS(u16, s16, 16)
 SHIFTS(u32, s32, 32)
 SHIFTS(u64, s64, 64)
 
 /* Funnel shifts of y:x. */
-static inline uint64_t join(uint32_t lo, uint32_t hi) { return lo | (uint64_t)hi << 32; }
-static inline uint32_t at_most32(uint32_t n) { return n > 32 ? 32 : n; }
+static inline uint64_t join(uint32_t lo, uint32_t hi) {
+  return lo | (uint64_t)hi << 32;
+}
+static inline uint32_t at_most32(uint32_t n) {
+  return n > 32 ? 32 : n;
+}
 PTX_FN3(shf_l_wrap, u32, u32, u32, u32, (uint32_t)(join(x, y) << (z & 31) >> 32))
 PTX_FN3(shf_r_wrap, u32, u32, u32, u32, (uint32_t)(join(x, y) >> (z & 31)))
 PTX_FN3(shf_l_clamp, u32, u32, u32, u32, z >= 32 ? x : (uint32_t)(join(x, y) << (z & 31) >> 32))
@@ -53,7 +57,7 @@ static inline uint64_t insert(uint64_t from, uint64_t into, uint32_t at, uint32_
   uint64_t ones = n >= 64 ? ~0ull : (1ull << n) - 1, mask = ones << at;
   return (into & ~mask) | (from << at & mask);
 }
-#define INSERT(T, bits)                                                                                    \
+#define INSERT(T, bits)                                                                                         \
   PTX_LOOP(T, , bfi_##T, PTX_SOURCE(T, a, 0) PTX_SOURCE(T, b, 1) PTX_SOURCE(u32, c, 2) PTX_SOURCE(u32, e, 3), , \
            (value_##T)insert(a[l], b[l], c[l], e[l], bits))
 INSERT(u32, 32)
@@ -73,7 +77,9 @@ PTX_FN1(clz_32, u32, u32, x ? (uint32_t)__builtin_clz(x) : 32u)
 PTX_FN1(clz_64, u32, u64, x ? (uint32_t)__builtin_clzll(x) : 64u)
 
 /* Position of the highest bit that differs from the sign; all ones: none. */
-static inline uint32_t highest(uint64_t v) { return v ? 63u - (uint32_t)__builtin_clzll(v) : PTX_NONE; }
+static inline uint32_t highest(uint64_t v) {
+  return v ? 63u - (uint32_t)__builtin_clzll(v) : PTX_NONE;
+}
 PTX_FN1(bfind_u32, u32, u32, highest(x))
 PTX_FN1(bfind_s32, u32, s32, highest((uint32_t)(x < 0 ? ~x : x)))
 PTX_FN1(bfind_u64, u32, u64, highest(x))
@@ -102,41 +108,29 @@ static inline uint32_t logic3(uint32_t a, uint32_t b, uint32_t c, uint32_t table
 PTX_LOOP(u32, , lop3, PTX_SOURCE(u32, a, 0) PTX_SOURCE(u32, b, 1) PTX_SOURCE(u32, c, 2) PTX_SOURCE(u32, e, 3), ,
          logic3(a[l], b[l], c[l], e[l]))
 
+/* clang-format off: rows without commas */
 #define ROW(name, T, operands, fn) {name, PTX_##T, KVA_PTX_CLASS_INTEGER, operands, fn},
-#define ROWS_WIDTH(B, U, S, u, s)      \
-  ROW("and", B, "ttt", and_##u)        \
-  ROW("or", B, "ttt", or_##u)          \
-  ROW("xor", B, "ttt", xor_##u)        \
-  ROW("not", B, "tt", not_##u)         \
-  ROW("cnot", B, "tt", cnot_##u)       \
-  ROW("shl", B, "ttu", shl_##u)        \
-  ROW("shr", B, "ttu", shr_##u)        \
-  ROW("shr", U, "ttu", shr_##u)        \
+#define ROWS_WIDTH(B, U, S, u, s) \
+  ROW("and", B, "ttt", and_##u)   \
+  ROW("or", B, "ttt", or_##u)     \
+  ROW("xor", B, "ttt", xor_##u)   \
+  ROW("not", B, "tt", not_##u)    \
+  ROW("cnot", B, "tt", cnot_##u)  \
+  ROW("shl", B, "ttu", shl_##u)   \
+  ROW("shr", B, "ttu", shr_##u)   \
+  ROW("shr", U, "ttu", shr_##u)   \
   ROW("shr", S, "ttu", shr_##s)
 
 static const ptx_form forms[] = {
     ROWS_WIDTH(B16, U16, S16, u16, s16) ROWS_WIDTH(B32, U32, S32, u32, s32) ROWS_WIDTH(B64, U64, S64, u64, s64)
-    ROW("shf.l.wrap", B32, "ttuu", shf_l_wrap)
-    ROW("shf.r.wrap", B32, "ttuu", shf_r_wrap)
-    ROW("shf.l.clamp", B32, "ttuu", shf_l_clamp)
-    ROW("shf.r.clamp", B32, "ttuu", shf_r_clamp)
-    ROW("bfe", U32, "ttuu", bfe_u32)
-    ROW("bfe", S32, "ttuu", bfe_s32)
-    ROW("bfe", U64, "ttuu", bfe_u64)
-    ROW("bfe", S64, "ttuu", bfe_s64)
-    ROW("bfi", B32, "tttuu", bfi_u32)
-    ROW("bfi", B64, "tttuu", bfi_u64)
-    ROW("brev", B32, "tt", brev_32)
-    ROW("brev", B64, "tt", brev_64)
-    ROW("popc", B32, "ut", popc_32)
-    ROW("popc", B64, "ut", popc_64)
-    ROW("clz", B32, "ut", clz_32)
-    ROW("clz", B64, "ut", clz_64)
-    ROW("bfind", U32, "ut", bfind_u32)
-    ROW("bfind", S32, "ut", bfind_s32)
-    ROW("bfind", U64, "ut", bfind_u64)
-    ROW("bfind", S64, "ut", bfind_s64)
-    ROW("prmt", B32, "tttu", prmt)
-    ROW("lop3", B32, "ttttu", lop3)
-};
+        ROW("shf.l.wrap", B32, "ttuu", shf_l_wrap) ROW("shf.r.wrap", B32, "ttuu", shf_r_wrap)
+            ROW("shf.l.clamp", B32, "ttuu", shf_l_clamp) ROW("shf.r.clamp", B32, "ttuu", shf_r_clamp)
+                ROW("bfe", U32, "ttuu", bfe_u32) ROW("bfe", S32, "ttuu", bfe_s32) ROW("bfe", U64, "ttuu", bfe_u64)
+                    ROW("bfe", S64, "ttuu", bfe_s64) ROW("bfi", B32, "tttuu", bfi_u32) ROW("bfi", B64, "tttuu", bfi_u64)
+                        ROW("brev", B32, "tt", brev_32) ROW("brev", B64, "tt", brev_64) ROW("popc", B32, "ut", popc_32)
+                            ROW("popc", B64, "ut", popc_64) ROW("clz", B32, "ut", clz_32) ROW("clz", B64, "ut", clz_64)
+                                ROW("bfind", U32, "ut", bfind_u32) ROW("bfind", S32, "ut", bfind_s32)
+                                    ROW("bfind", U64, "ut", bfind_u64) ROW("bfind", S64, "ut", bfind_s64)
+                                        ROW("prmt", B32, "tttu", prmt) ROW("lop3", B32, "ttttu", lop3)};
+/* clang-format on */
 const ptx_forms kva_ptx_forms_bits = {forms, sizeof forms / sizeof *forms};

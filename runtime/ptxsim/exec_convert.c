@@ -1,7 +1,7 @@
 /* Conversions. The common pairs have lane loops; the rest goes one lane at a time through the widest type.
  *
- * To an integer: saturating; NaN gives 0, or 2^63 for 64 bits. To a float: to nearest even, but for f64 to f32, which has
- * all four roundings. */
+ * To an integer: saturating; NaN gives 0, or 2^63 for 64 bits. To a float: to nearest even, but for f64 to f32, which
+ * has all four roundings. */
 #include "runtime/ptxsim/exec.h"
 
 #include <math.h>
@@ -104,12 +104,15 @@ void kva_ptx_exec_convert(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     if (!(mask >> l & 1)) continue;
     uint64_t v = i->n ? ptx_reg64(w, i->src[0])[l] : ptx_reg32(w, i->src[0])[l];
     uint64_t r = extend(convert(v, to, from, i->sub), to);
-    if (i->flag) ptx_reg64(w, i->dst)[l] = r;
-    else ptx_reg32(w, i->dst)[l] = (uint32_t)r & keep;
+    if (i->flag)
+      ptx_reg64(w, i->dst)[l] = r;
+    else
+      ptx_reg32(w, i->dst)[l] = (uint32_t)r & keep;
   }
 }
 
-/* ---- lane loops ---------------------------------------------------------------------------------------------------- */
+/* ---- lane loops ----------------------------------------------------------------------------------------------------
+ */
 
 PTX_FN1(u64_from_u32, u64, u32, x)
 PTX_FN1(s64_from_s32, s64, s32, x)
@@ -130,13 +133,13 @@ static const struct {
   ptx_type to, from;
   ptx_exec exec;
 } fast[] = {
-    {PTX_U64, PTX_U32, u64_from_u32},   {PTX_S64, PTX_U32, u64_from_u32},   {PTX_S64, PTX_S32, s64_from_s32},
-    {PTX_U64, PTX_S32, s64_from_s32},   {PTX_U32, PTX_U64, u32_from_u64},   {PTX_S32, PTX_U64, u32_from_u64},
-    {PTX_U32, PTX_S64, u32_from_u64},   {PTX_S32, PTX_S64, u32_from_u64},   {PTX_U32, PTX_U16, u32_from_u16},
-    {PTX_S32, PTX_U16, u32_from_u16},   {PTX_S32, PTX_S16, s32_from_s16},   {PTX_U32, PTX_S16, s32_from_s16},
-    {PTX_U16, PTX_U32, u16_from_u32},   {PTX_S16, PTX_S32, u16_from_u32},   {PTX_F32, PTX_S32, f32_from_s32},
-    {PTX_F32, PTX_U32, f32_from_u32},   {PTX_F32, PTX_BF16, f32_from_bf16}, {PTX_BF16, PTX_F32, bf16_from_f32},
-    {PTX_F32, PTX_F16, f32_from_f16},   {PTX_F16, PTX_F32, f16_from_f32},   {PTX_F64, PTX_F32, f64_from_f32},
+    {PTX_U64, PTX_U32, u64_from_u32}, {PTX_S64, PTX_U32, u64_from_u32},   {PTX_S64, PTX_S32, s64_from_s32},
+    {PTX_U64, PTX_S32, s64_from_s32}, {PTX_U32, PTX_U64, u32_from_u64},   {PTX_S32, PTX_U64, u32_from_u64},
+    {PTX_U32, PTX_S64, u32_from_u64}, {PTX_S32, PTX_S64, u32_from_u64},   {PTX_U32, PTX_U16, u32_from_u16},
+    {PTX_S32, PTX_U16, u32_from_u16}, {PTX_S32, PTX_S16, s32_from_s16},   {PTX_U32, PTX_S16, s32_from_s16},
+    {PTX_U16, PTX_U32, u16_from_u32}, {PTX_S16, PTX_S32, u16_from_u32},   {PTX_F32, PTX_S32, f32_from_s32},
+    {PTX_F32, PTX_U32, f32_from_u32}, {PTX_F32, PTX_BF16, f32_from_bf16}, {PTX_BF16, PTX_F32, bf16_from_f32},
+    {PTX_F32, PTX_F16, f32_from_f16}, {PTX_F16, PTX_F32, f16_from_f32},   {PTX_F64, PTX_F32, f64_from_f32},
     {PTX_F32, PTX_F64, f32_from_f64},
 };
 
@@ -165,7 +168,9 @@ bool kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool
 /* Two floats into a register: the first operand becomes the upper half. */
 PTX_FN2(bf16x2_from_f32, u32, f32, f32, ptx_bits_bf16(y) | ptx_bits_bf16(x) << 16)
 PTX_FN2(f16x2_from_f32, u32, f32, f32, store_f16(y) | store_f16(x) << 16)
-static inline float relu(float v) { return v < 0 ? 0 : v; }
+static inline float relu(float v) {
+  return v < 0 ? 0 : v;
+}
 PTX_FN2(bf16x2_relu, u32, f32, f32, ptx_bits_bf16(relu(y)) | ptx_bits_bf16(relu(x)) << 16)
 PTX_FN2(f16x2_relu, u32, f32, f32, store_f16(relu(y)) | store_f16(relu(x)) << 16)
 

@@ -7,13 +7,14 @@ enum { ROWS = 8, ROW_BYTES = 16 };
 
 static bool whole_warp(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   if (mask == PTX_ALL) return true;
-  kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, ptx_first(mask)), "%s is run by lanes 0x%08x only",
-                 i->text, mask);
+  kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, ptx_first(mask)),
+                 "%s is run by lanes 0x%08x only", i->text, mask);
   return false;
 }
 
 /* Row r of matrix q is at the address that lane 8 q + r gives. */
-static unsigned char *row_place(ptx_warp *w, const ptx_ins *i, const uint64_t *a, int lane, bool write, uint32_t *address) {
+static unsigned char *row_place(ptx_warp *w, const ptx_ins *i, const uint64_t *a, int lane, bool write,
+                                uint32_t *address) {
   uint64_t at = a[lane];
   unsigned char *place = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, at, ROW_BYTES, write);
   if (i->space == PTX_GENERIC && kva_ptx_space_of(&at) != PTX_SHARED) return NULL;
@@ -27,8 +28,12 @@ static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a) {
 }
 
 /* Element (row, column) of a lane's half-register. */
-static int row_of(int lane, int half, bool transposed) { return transposed ? 2 * (lane & 3) + half : lane >> 2; }
-static int column_of(int lane, int half, bool transposed) { return transposed ? lane >> 2 : 2 * (lane & 3) + half; }
+static int row_of(int lane, int half, bool transposed) {
+  return transposed ? 2 * (lane & 3) + half : lane >> 2;
+}
+static int column_of(int lane, int half, bool transposed) {
+  return transposed ? lane >> 2 : 2 * (lane & 3) + half;
+}
 
 void kva_ptx_exec_ldmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
@@ -74,7 +79,9 @@ void kva_ptx_exec_stmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-static float half(const ptx_ins *i, uint32_t bits) { return i->type == PTX_BF16 ? load_bf16(bits & 0xffffu) : load_f16(bits); }
+static float half(const ptx_ins *i, uint32_t bits) {
+  return i->type == PTX_BF16 ? load_bf16(bits & 0xffffu) : load_f16(bits);
+}
 
 /* Register r of A holds rows + 8 (r % 2) and columns + 8 (r / 2); of B rows + 8 r; of C and D, two to a row, rows
  * + 8 (r / 2). */

@@ -6,15 +6,22 @@
 static inline void put(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, const unsigned char *from) {
   uint64_t v = 0;
   memcpy(&v, from, i->bytes);
-  if (i->type == PTX_S8) v = (uint64_t)(int8_t)v;
-  else if (i->type == PTX_S16) v = (uint64_t)(int16_t)v;
-  else if (i->type == PTX_S32) v = (uint64_t)(int32_t)v;
-  if (i->width == 8) ptx_reg64(w, slot)[lane] = v;
-  else ptx_reg32(w, slot)[lane] = (uint32_t)v & (i->width == 4 ? PTX_ALL : 0xffffu);
+  if (i->type == PTX_S8)
+    v = (uint64_t)(int8_t)v;
+  else if (i->type == PTX_S16)
+    v = (uint64_t)(int16_t)v;
+  else if (i->type == PTX_S32)
+    v = (uint64_t)(int32_t)v;
+  if (i->width == 8)
+    ptx_reg64(w, slot)[lane] = v;
+  else
+    ptx_reg32(w, slot)[lane] = (uint32_t)v & (i->width == 4 ? PTX_ALL : 0xffffu);
 }
 static inline void get(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, unsigned char *to) {
-  if (i->width == 8) memcpy(to, &ptx_reg64(w, slot)[lane], i->bytes);
-  else memcpy(to, &ptx_reg32(w, slot)[lane], i->bytes);
+  if (i->width == 8)
+    memcpy(to, &ptx_reg64(w, slot)[lane], i->bytes);
+  else
+    memcpy(to, &ptx_reg32(w, slot)[lane], i->bytes);
 }
 
 /* Consecutive elements of 4 or 8 bytes, aligned, in one range: the place, else NULL. */
@@ -33,8 +40,10 @@ static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mas
   ptx_space space = (ptx_space)i->space;
   uint64_t first = a[ptx_first(mask)];
   if (space == PTX_GENERIC) space = kva_ptx_space_of(&first);
-  if (space == PTX_GLOBAL) kva_ptx_count_global(w->cta, a, mask, size, store);
-  else if (space == PTX_SHARED) kva_ptx_count_shared(w->cta, i, a, mask, size);
+  if (space == PTX_GLOBAL)
+    kva_ptx_count_global(w->cta, a, mask, size, store);
+  else if (space == PTX_SHARED)
+    kva_ptx_count_shared(w->cta, i, a, mask, size);
 }
 
 static bool is_shared(const ptx_ins *i, uint64_t *address) {

@@ -3,17 +3,25 @@
 
 static void copy32(ptx_warp *w, uint32_t to, const uint32_t *from, uint32_t mask) {
   uint32_t *d = ptx_reg32(w, to);
-  if (mask == PTX_ALL) memmove(d, from, PTX_LANES * sizeof *d);
-  else ptx_blend32(d, from, mask);
+  if (mask == PTX_ALL)
+    memmove(d, from, PTX_LANES * sizeof *d);
+  else
+    ptx_blend32(d, from, mask);
 }
 static void copy64(ptx_warp *w, uint32_t to, const uint64_t *from, uint32_t mask) {
   uint64_t *d = ptx_reg64(w, to);
-  if (mask == PTX_ALL) memmove(d, from, PTX_LANES * sizeof *d);
-  else ptx_blend64(d, from, mask);
+  if (mask == PTX_ALL)
+    memmove(d, from, PTX_LANES * sizeof *d);
+  else
+    ptx_blend64(d, from, mask);
 }
 
-void kva_ptx_exec_mov32(ptx_warp *w, const ptx_ins *i, uint32_t mask) { copy32(w, i->dst, ptx_reg32(w, i->src[0]), mask); }
-void kva_ptx_exec_mov64(ptx_warp *w, const ptx_ins *i, uint32_t mask) { copy64(w, i->dst, ptx_reg64(w, i->src[0]), mask); }
+void kva_ptx_exec_mov32(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  copy32(w, i->dst, ptx_reg32(w, i->src[0]), mask);
+}
+void kva_ptx_exec_mov64(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  copy64(w, i->dst, ptx_reg64(w, i->src[0]), mask);
+}
 void kva_ptx_exec_mov_pred(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_set_pred(w, i->dst, ptx_pred(w, i->src[0]), mask);
 }
@@ -29,8 +37,10 @@ void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t wide[PTX_LANES];
   uint32_t narrow[PTX_LANES];
   for (int l = 0; l < PTX_LANES; l++) wide[l] = w->steps, narrow[l] = (uint32_t)w->steps;
-  if (i->flag) copy64(w, i->dst, wide, mask);
-  else copy32(w, i->dst, narrow, mask);
+  if (i->flag)
+    copy64(w, i->dst, wide, mask);
+  else
+    copy32(w, i->dst, narrow, mask);
 }
 
 /* Parts of 1, 2 or 4 bytes, the first the lowest. */
@@ -44,8 +54,10 @@ void kva_ptx_exec_pack(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
   uint32_t narrow[PTX_LANES];
   for (int l = 0; l < PTX_LANES; l++) narrow[l] = (uint32_t)whole[l];
-  if (wide) copy64(w, i->dst, whole, mask);
-  else copy32(w, i->dst, narrow, mask);
+  if (wide)
+    copy64(w, i->dst, whole, mask);
+  else
+    copy32(w, i->dst, narrow, mask);
 }
 void kva_ptx_exec_unpack(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t whole[PTX_LANES];

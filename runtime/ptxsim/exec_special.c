@@ -9,14 +9,14 @@
 
 #include <math.h>
 
-#define FUNCTIONS(T)                           \
-  PTX_FN1(rcp_##T, T, T, 1 / x)                \
-  PTX_FN1(sqrt_##T, T, T, sqrtf(x))            \
-  PTX_FN1(rsqrt_##T, T, T, 1 / sqrtf(x))       \
-  PTX_FN1(ex2_##T, T, T, exp2f(x))             \
-  PTX_FN1(lg2_##T, T, T, log2f(x))             \
-  PTX_FN1(sin_##T, T, T, sinf(x))              \
-  PTX_FN1(cos_##T, T, T, cosf(x))              \
+#define FUNCTIONS(T)                     \
+  PTX_FN1(rcp_##T, T, T, 1 / x)          \
+  PTX_FN1(sqrt_##T, T, T, sqrtf(x))      \
+  PTX_FN1(rsqrt_##T, T, T, 1 / sqrtf(x)) \
+  PTX_FN1(ex2_##T, T, T, exp2f(x))       \
+  PTX_FN1(lg2_##T, T, T, log2f(x))       \
+  PTX_FN1(sin_##T, T, T, sinf(x))        \
+  PTX_FN1(cos_##T, T, T, cosf(x))        \
   PTX_FN1(tanh_##T, T, T, tanhf(x))
 FUNCTIONS(f32)
 FUNCTIONS(f32z)
@@ -36,24 +36,25 @@ PAIR(ex2_bf16x2, bf16, exp2f)
 PAIR(tanh_f16x2, f16, tanhf)
 PAIR(tanh_bf16x2, bf16, tanhf)
 
+/* clang-format off: rows without commas */
 #define ROW(name, T, fn) {name, PTX_##T, KVA_PTX_CLASS_SPECIAL, "tt", fn},
-#define ROWS(T, t)                       \
-  ROW("rcp.approx", T, rcp_##t)          \
-  ROW("sqrt.approx", T, sqrt_##t)        \
-  ROW("rsqrt.approx", T, rsqrt_##t)      \
-  ROW("ex2.approx", T, ex2_##t)          \
-  ROW("lg2.approx", T, lg2_##t)          \
-  ROW("sin.approx", T, sin_##t)          \
-  ROW("cos.approx", T, cos_##t)          \
+#define ROWS(T, t)                  \
+  ROW("rcp.approx", T, rcp_##t)     \
+  ROW("sqrt.approx", T, sqrt_##t)   \
+  ROW("rsqrt.approx", T, rsqrt_##t) \
+  ROW("ex2.approx", T, ex2_##t)     \
+  ROW("lg2.approx", T, lg2_##t)     \
+  ROW("sin.approx", T, sin_##t)     \
+  ROW("cos.approx", T, cos_##t)     \
   ROW("tanh.approx", T, tanh_##t)
-#define ROWS_HALF(T, t)                  \
-  ROW("ex2.approx", T, ex2_##t)          \
+#define ROWS_HALF(T, t)         \
+  ROW("ex2.approx", T, ex2_##t) \
   ROW("tanh.approx", T, tanh_##t)
 
 static const ptx_form forms[] = {
     ROWS(F32, f32) ROWS(F32Z, f32z) ROWS_HALF(F16, f16) ROWS_HALF(BF16, bf16) ROWS_HALF(F16X2, f16x2)
-    ROWS_HALF(BF16X2, bf16x2)
-    ROW("rsqrt.approx", F64, rsqrt_f64)
-    {"rcp.approx.ftz", PTX_F64, KVA_PTX_CLASS_SPECIAL, "tt", rcp_f64},
+        ROWS_HALF(BF16X2, bf16x2)
+            ROW("rsqrt.approx", F64, rsqrt_f64){"rcp.approx.ftz", PTX_F64, KVA_PTX_CLASS_SPECIAL, "tt", rcp_f64},
 };
+/* clang-format on */
 const ptx_forms kva_ptx_forms_special = {forms, sizeof forms / sizeof *forms};

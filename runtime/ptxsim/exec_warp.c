@@ -1,7 +1,9 @@
 /* Shuffles, votes and what else passes values between the lanes of a warp. */
 #include "runtime/ptxsim/exec.h"
 
-void kva_ptx_exec_nothing(ptx_warp *w, const ptx_ins *i, uint32_t mask) { (void)w, (void)i, (void)mask; }
+void kva_ptx_exec_nothing(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  (void)w, (void)i, (void)mask;
+}
 
 void kva_ptx_exec_trap(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_TRAP, i, w, ptx_first(mask)), "the kernel trapped");
@@ -48,8 +50,8 @@ void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     if (from < 0) from = l;
     out[l] = a[from];
     if (!(mask >> l & 1) || active >> from & 1) continue;
-    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, l), "%s reads lane %d, which does not run it",
-                   i->text, from);
+    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, l),
+                   "%s reads lane %d, which does not run it", i->text, from);
     out[l] = PTX_NONE;
   }
   ptx_blend32(ptx_reg32(w, i->dst), out, mask);
@@ -99,11 +101,14 @@ void kva_ptx_exec_redux(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t active = members(w, i, i->src[1], mask) | 1u << ptx_first(mask);
   const uint32_t *a = ptx_reg32(w, i->src[0]);
   uint32_t value = a[ptx_first(active)];
-  for (uint32_t m = active & (active - 1); m; m &= m - 1) value = reduce(i->sub, (ptx_type)i->type, value, a[ptx_first(m)]);
+  for (uint32_t m = active & (active - 1); m; m &= m - 1)
+    value = reduce(i->sub, (ptx_type)i->type, value, a[ptx_first(m)]);
   set_all(w, i->dst, value, mask);
 }
 
-void kva_ptx_exec_activemask(ptx_warp *w, const ptx_ins *i, uint32_t mask) { set_all(w, i->dst, mask, mask); }
+void kva_ptx_exec_activemask(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  set_all(w, i->dst, mask, mask);
+}
 
 void kva_ptx_exec_elect(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t active = members(w, i, i->src[1], mask), leader = active ? (uint32_t)ptx_first(active) : 0;

@@ -20,7 +20,8 @@ typedef struct grid_run {
   kva_status status;
 } grid_run;
 
-/* ---- contexts ------------------------------------------------------------------------------------------------------ */
+/* ---- contexts ------------------------------------------------------------------------------------------------------
+ */
 
 static void *aligned_zeroed(size_t size) {
   size = (size + ALIGN - 1) & ~(size_t)(ALIGN - 1);
@@ -93,7 +94,8 @@ static context *make_context(const ptx_launch *launch) {
   return NULL;
 }
 
-/* ---- the start of a CTA -------------------------------------------------------------------------------------------- */
+/* ---- the start of a CTA --------------------------------------------------------------------------------------------
+ */
 
 static void fill(ptx_warp *w, ptx_special special, uint32_t value) {
   uint32_t slot = w->cta->launch->kernel->special_slot[special];
@@ -101,9 +103,9 @@ static void fill(ptx_warp *w, ptx_special special, uint32_t value) {
   uint32_t *d = ptx_reg32(w, slot);
   for (int l = 0; l < PTX_LANES; l++) d[l] = value;
 }
-#define FILL_LANES(w, special, E)                                                       \
-  do {                                                                                  \
-    uint32_t slot = (w)->cta->launch->kernel->special_slot[special];                    \
+#define FILL_LANES(w, special, E)                                                             \
+  do {                                                                                        \
+    uint32_t slot = (w)->cta->launch->kernel->special_slot[special];                          \
     for (uint32_t l = 0; slot != PTX_NONE && l < PTX_LANES; l++) ptx_reg32(w, slot)[l] = (E); \
   } while (0)
 
@@ -154,7 +156,8 @@ static void start_warp(ptx_warp *w) {
 static void start_cta(ptx_cta *cta, int64_t index) {
   const ptx_launch *launch = cta->launch;
   uint64_t x = launch->grid.x, y = launch->grid.y;
-  cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y), (uint32_t)((uint64_t)index / x / y)};
+  cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y),
+                           (uint32_t)((uint64_t)index / x / y)};
   cta->stopped = false;
   cta->steps = 0;
   cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
@@ -170,7 +173,8 @@ static void start_cta(ptx_cta *cta, int64_t index) {
   kva_ptx_race_begin(cta);
 }
 
-/* ---- the grid ------------------------------------------------------------------------------------------------------- */
+/* ---- the grid -------------------------------------------------------------------------------------------------------
+ */
 
 static context *take_context(grid_run *run) {
   pthread_mutex_lock(&run->lock);
@@ -202,7 +206,8 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
   give_context(run, c);
 }
 
-/* ---- the report ----------------------------------------------------------------------------------------------------- */
+/* ---- the report -----------------------------------------------------------------------------------------------------
+ */
 
 static void add_counters(kva_ptx_counters *to, const kva_ptx_counters *from) {
   to->branches += from->branches;
@@ -271,7 +276,8 @@ static kva_status collect(grid_run *run, kva_ptx_report *report) {
   return KVA_OK;
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------------------- */
+/* ---- launches -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const char *fmt, ...) KVA_PRINTF(3, 4);
 static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const char *fmt, ...) {
@@ -292,16 +298,17 @@ static kva_status check_block(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_d
     return launch_error(diag, k, "%llu threads in a CTA; .maxntid allows %llu", (unsigned long long)n,
                         (unsigned long long)most[0] * most[1] * most[2]);
   if (required[0] && (b.x != required[0] || b.y != required[1] || b.z != required[2]))
-    return launch_error(diag, k, "%u x %u x %u threads in a CTA; .reqntid wants %u x %u x %u", b.x, b.y, b.z, required[0],
-                        required[1], required[2]);
+    return launch_error(diag, k, "%u x %u x %u threads in a CTA; .reqntid wants %u x %u x %u", b.x, b.y, b.z,
+                        required[0], required[1], required[2]);
   return KVA_OK;
 }
 
-static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_dim3 g, kva_ptx_dim3 b, uint32_t dynamic,
-                               uint32_t n_params) {
+static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_dim3 g, kva_ptx_dim3 b,
+                               uint32_t dynamic, uint32_t n_params) {
   KVA_TRY(check_block(diag, k, b));
   if (g.x == 0 || g.x > INT32_MAX || g.y == 0 || g.y > 65535 || g.z == 0 || g.z > 65535)
-    return launch_error(diag, k, "a grid of %u x %u x %u CTAs; 1 to 2147483647 x 65535 x 65535 are possible", g.x, g.y, g.z);
+    return launch_error(diag, k, "a grid of %u x %u x %u CTAs; 1 to 2147483647 x 65535 x 65535 are possible", g.x, g.y,
+                        g.z);
   if ((uint64_t)k->shared_bytes + dynamic > MOST_SHARED)
     return launch_error(diag, k, "%u bytes of static and %u of dynamic shared memory; %d are possible", k->shared_bytes,
                         dynamic, MOST_SHARED);
@@ -320,7 +327,8 @@ static kva_status fill_memory(ptx_launch *launch, const kva_ptx_memory *memory, 
     const ptx_variable *v = &m->variables.data[k];
     status = kva_ptx_memory_add(&launch->memory, v->data, v->size, v->writable, v->name);
   }
-  if (status == KVA_INVALID) return launch_error(diag, launch->kernel, "registered memory overlaps a variable of the module");
+  if (status == KVA_INVALID)
+    return launch_error(diag, launch->kernel, "registered memory overlaps a variable of the module");
   return status;
 }
 
@@ -388,5 +396,6 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   clean(&run);
   if (status == KVA_OK) return KVA_OK;
   kva_ptx_report_free(out_report);
-  return status == KVA_NO_MEMORY ? kva_fail(diag, status, NULL, "launch of '%s': out of memory", kernel->info.name) : status;
+  return status == KVA_NO_MEMORY ? kva_fail(diag, status, NULL, "launch of '%s': out of memory", kernel->info.name)
+                                 : status;
 }

@@ -39,15 +39,22 @@ static bool skip_space(ptx_lexer *x) {
   }
 }
 
-static bool starts_word(char c) { return isalpha((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.'; }
-static bool in_word(char c) { return starts_word(c) || isdigit((unsigned char)c); }
+static bool starts_word(char c) {
+  return isalpha((unsigned char)c) || c == '_' || c == '$' || c == '%' || c == '.';
+}
+static bool in_word(char c) {
+  return starts_word(c) || isdigit((unsigned char)c);
+}
 
 static void lex_word(ptx_lexer *x, ptx_token *t) {
   t->kind = PTX_TOKEN_WORD;
   for (;;) {
-    if (in_word(*x->p)) x->p++;
-    else if (x->p[0] == ':' && x->p[1] == ':' && isalnum((unsigned char)x->p[2])) x->p += 2;
-    else break;
+    if (in_word(*x->p))
+      x->p++;
+    else if (x->p[0] == ':' && x->p[1] == ':' && isalnum((unsigned char)x->p[2]))
+      x->p += 2;
+    else
+      break;
   }
   t->n = (size_t)(x->p - t->text);
 }
@@ -75,9 +82,12 @@ static void lex_hex_float(ptx_lexer *x, ptx_token *t, int digits) {
 static void lex_integer(ptx_lexer *x, ptx_token *t) {
   uint64_t base = 10;
   const char *p = x->p;
-  if (p[0] == '0' && tolower((unsigned char)p[1]) == 'x') base = 16, p += 2;
-  else if (p[0] == '0' && tolower((unsigned char)p[1]) == 'b') base = 2, p += 2;
-  else if (p[0] == '0') base = 8;
+  if (p[0] == '0' && tolower((unsigned char)p[1]) == 'x')
+    base = 16, p += 2;
+  else if (p[0] == '0' && tolower((unsigned char)p[1]) == 'b')
+    base = 2, p += 2;
+  else if (p[0] == '0')
+    base = 8;
   const char *first = p;
   t->kind = PTX_TOKEN_INT;
   for (; isxdigit((unsigned char)*p); p++) {
@@ -132,12 +142,19 @@ static void lex_string(ptx_lexer *x, ptx_token *t) {
 ptx_token kva_ptx_lex(ptx_lexer *x) {
   bool closed = skip_space(x);
   ptx_token t = {PTX_TOKEN_END, x->p, 0, 0, x->line, (uint32_t)(x->p - x->line_start) + 1};
-  if (!closed) bad(&t, "a comment does not end");
-  else if (x->p >= x->end) return t;
-  else if (isdigit((unsigned char)*x->p)) lex_number(x, &t);
-  else if (starts_word(*x->p)) lex_word(x, &t);
-  else if (*x->p == '"') lex_string(x, &t);
-  else if (isprint((unsigned char)*x->p)) t.kind = PTX_TOKEN_PUNCT, t.n = 1, x->p++;
-  else bad(&t, "a character that PTX does not use");
+  if (!closed)
+    bad(&t, "a comment does not end");
+  else if (x->p >= x->end)
+    return t;
+  else if (isdigit((unsigned char)*x->p))
+    lex_number(x, &t);
+  else if (starts_word(*x->p))
+    lex_word(x, &t);
+  else if (*x->p == '"')
+    lex_string(x, &t);
+  else if (isprint((unsigned char)*x->p))
+    t.kind = PTX_TOKEN_PUNCT, t.n = 1, x->p++;
+  else
+    bad(&t, "a character that PTX does not use");
   return t;
 }

@@ -1,13 +1,17 @@
 /* Modules: version, target, variables, kernel headers. The first error ends parsing. */
 #include "runtime/ptxsim/parse.h"
 
-/* ---- tokens -------------------------------------------------------------------------------------------------------- */
+/* ---- tokens --------------------------------------------------------------------------------------------------------
+ */
 
-void kva_ptx_advance(ptx_parser *p) { p->token = kva_ptx_lex(&p->lexer); }
+void kva_ptx_advance(ptx_parser *p) {
+  p->token = kva_ptx_lex(&p->lexer);
+}
 
 bool kva_ptx_is(const ptx_parser *p, const char *word) {
   const ptx_token *t = &p->token;
-  return (t->kind == PTX_TOKEN_WORD || t->kind == PTX_TOKEN_PUNCT) && strlen(word) == t->n && !memcmp(t->text, word, t->n);
+  return (t->kind == PTX_TOKEN_WORD || t->kind == PTX_TOKEN_PUNCT) && strlen(word) == t->n &&
+         !memcmp(t->text, word, t->n);
 }
 bool kva_ptx_accept(ptx_parser *p, const char *word) {
   bool is = kva_ptx_is(p, word);
@@ -61,7 +65,8 @@ static void skip_braces(ptx_parser *p) {
   } while (depth > 0 && p->token.kind != PTX_TOKEN_END);
 }
 
-/* ---- symbols ------------------------------------------------------------------------------------------------------- */
+/* ---- symbols -------------------------------------------------------------------------------------------------------
+ */
 
 ptx_symbol *kva_ptx_find_symbol(const ptx_parser *p, const char *name, size_t n) {
   for (const ptx_scope *s = p->scope; s; s = s->parent) {
@@ -82,7 +87,8 @@ kva_status kva_ptx_declare(ptx_parser *p, const ptx_token *name, ptx_symbol **ou
   return KVA_OK;
 }
 
-/* ---- variables ----------------------------------------------------------------------------------------------------- */
+/* ---- variables -----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct declaration {
   ptx_space space;
@@ -109,11 +115,16 @@ static kva_status parse_type(ptx_parser *p, ptx_type *type) {
 static kva_status parse_declaration(ptx_parser *p, declaration *d) {
   d->vector = 1;
   for (;;) {
-    if (kva_ptx_accept(p, ".align")) KVA_TRY(parse_align(p, &d->align));
-    else if (kva_ptx_accept(p, ".v2")) d->vector = 2;
-    else if (kva_ptx_accept(p, ".v4")) d->vector = 4;
-    else if (kva_ptx_accept(p, ".attribute")) KVA_TRY(skip_to(p, ")"));
-    else break;
+    if (kva_ptx_accept(p, ".align"))
+      KVA_TRY(parse_align(p, &d->align));
+    else if (kva_ptx_accept(p, ".v2"))
+      d->vector = 2;
+    else if (kva_ptx_accept(p, ".v4"))
+      d->vector = 4;
+    else if (kva_ptx_accept(p, ".attribute"))
+      KVA_TRY(skip_to(p, ")"));
+    else
+      break;
   }
   KVA_TRY(parse_type(p, &d->type));
   if (kva_ptx_type_bits(d->type) < 8) return PTX_PARSE_ERROR(p, "a variable cannot be a predicate");
@@ -128,8 +139,10 @@ static kva_status parse_extents(ptx_parser *p, uint64_t *count, bool *open) {
   *open = false;
   while (kva_ptx_accept(p, "[")) {
     uint64_t n = 0;
-    if (kva_ptx_is(p, "]")) *open = true;
-    else KVA_TRY(kva_ptx_parse_uint(p, PTX_MAX_VARIABLE, "an array size", &n));
+    if (kva_ptx_is(p, "]"))
+      *open = true;
+    else
+      KVA_TRY(kva_ptx_parse_uint(p, PTX_MAX_VARIABLE, "an array size", &n));
     KVA_TRY(kva_ptx_expect(p, "]"));
     if (!*open && (__builtin_mul_overflow(*count, n, count) || *count > PTX_MAX_VARIABLE))
       return PTX_PARSE_ERROR(p, "the array is larger than %d bytes", PTX_MAX_VARIABLE);
@@ -137,7 +150,9 @@ static kva_status parse_extents(ptx_parser *p, uint64_t *count, bool *open) {
   return KVA_OK;
 }
 
-static uint64_t align_up(uint64_t v, uint64_t align) { return (v + align - 1) & ~(align - 1); }
+static uint64_t align_up(uint64_t v, uint64_t align) {
+  return (v + align - 1) & ~(align - 1);
+}
 
 static kva_status initial_value(ptx_parser *p, const declaration *d, uint64_t *bits) {
   bool negative = kva_ptx_accept(p, "-");
@@ -247,7 +262,8 @@ kva_status kva_ptx_parse_variables(ptx_parser *p, bool external) {
   return kva_ptx_expect(p, ";");
 }
 
-/* ---- kernels ------------------------------------------------------------------------------------------------------- */
+/* ---- kernels -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status parse_param(ptx_parser *p, kva_ptx_param *out) {
   KVA_TRY(kva_ptx_expect(p, ".param"));
@@ -255,7 +271,8 @@ static kva_status parse_param(ptx_parser *p, kva_ptx_param *out) {
   KVA_TRY(parse_declaration(p, &d));
   if (kva_ptx_accept(p, ".ptr")) {
     while (kva_ptx_accept(p, ".global") || kva_ptx_accept(p, ".shared") || kva_ptx_accept(p, ".const") ||
-           kva_ptx_accept(p, ".local")) {}
+           kva_ptx_accept(p, ".local")) {
+    }
     uint64_t align;
     if (kva_ptx_accept(p, ".align")) KVA_TRY(parse_align(p, &align));
   }
@@ -266,7 +283,8 @@ static kva_status parse_param(ptx_parser *p, kva_ptx_param *out) {
   bool open;
   KVA_TRY(parse_extents(p, &count, &open));
   uint64_t width = (uint64_t)kva_ptx_type_bits(d.type) / 8, size = count * width * d.vector;
-  if (open || size == 0 || size > PTX_MAX_PARAMS) return PTX_PARSE_ERROR(p, "parameters take 1 to %d bytes", PTX_MAX_PARAMS);
+  if (open || size == 0 || size > PTX_MAX_PARAMS)
+    return PTX_PARSE_ERROR(p, "parameters take 1 to %d bytes", PTX_MAX_PARAMS);
   kva_ptx_kernel *k = p->builder.kernel;
   uint64_t offset = align_up(k->param_bytes, d.align);
   if (offset + size > PTX_MAX_PARAMS) return PTX_PARSE_ERROR(p, "parameters take 1 to %d bytes", PTX_MAX_PARAMS);
@@ -312,12 +330,16 @@ static kva_status parse_kernel_directives(ptx_parser *p) {
   kva_ptx_kernel_info *info = &p->builder.kernel->info;
   uint64_t ignored;
   while (!kva_ptx_is(p, "{")) {
-    if (kva_ptx_accept(p, ".maxntid")) KVA_TRY(parse_extent3(p, info->max_threads));
-    else if (kva_ptx_accept(p, ".reqntid")) KVA_TRY(parse_extent3(p, info->required_threads));
+    if (kva_ptx_accept(p, ".maxntid"))
+      KVA_TRY(parse_extent3(p, info->max_threads));
+    else if (kva_ptx_accept(p, ".reqntid"))
+      KVA_TRY(parse_extent3(p, info->required_threads));
     else if (kva_ptx_accept(p, ".minnctapersm") || kva_ptx_accept(p, ".maxnctapersm") || kva_ptx_accept(p, ".maxnreg"))
       KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "a number", &ignored));
-    else if (kva_ptx_accept(p, ".pragma")) KVA_TRY(skip_to(p, ";"));
-    else return kva_ptx_unexpected(p, "the body of the kernel");
+    else if (kva_ptx_accept(p, ".pragma"))
+      KVA_TRY(skip_to(p, ";"));
+    else
+      return kva_ptx_unexpected(p, "the body of the kernel");
   }
   return KVA_OK;
 }
@@ -348,7 +370,8 @@ static void skip_function(ptx_parser *p) {
   if (!kva_ptx_accept(p, ";")) skip_braces(p);
 }
 
-/* ---- modules ------------------------------------------------------------------------------------------------------- */
+/* ---- modules -------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status parse_version(ptx_parser *p) {
   KVA_TRY(kva_ptx_expect(p, ".version"));
@@ -365,9 +388,11 @@ static kva_status parse_version(ptx_parser *p) {
 static kva_status parse_target(ptx_parser *p) {
   KVA_TRY(kva_ptx_expect(p, ".target"));
   const ptx_token *t = &p->token;
-  if (t->kind != PTX_TOKEN_WORD || t->n < 5 || memcmp(t->text, "sm_", 3)) return kva_ptx_unexpected(p, "a target such as sm_90");
+  if (t->kind != PTX_TOKEN_WORD || t->n < 5 || memcmp(t->text, "sm_", 3))
+    return kva_ptx_unexpected(p, "a target such as sm_90");
   int sm = 0;
-  for (size_t i = 3; i < t->n && i < 7 && t->text[i] >= '0' && t->text[i] <= '9'; i++) sm = sm * 10 + (t->text[i] - '0');
+  for (size_t i = 3; i < t->n && i < 7 && t->text[i] >= '0' && t->text[i] <= '9'; i++)
+    sm = sm * 10 + (t->text[i] - '0');
   if (sm < 50)
     return kva_ptx_error_at(p->module, p->diag, KVA_UNSUPPORTED, t->line, t->column,
                             "target sm_%d; sm_50 and later are supported", sm);
@@ -385,20 +410,26 @@ static kva_status parse_address_size(ptx_parser *p) {
 static kva_status parse_item(ptx_parser *p) {
   bool external = false;
   for (;;) {
-    if (kva_ptx_accept(p, ".extern")) external = true;
-    else if (!kva_ptx_accept(p, ".visible") && !kva_ptx_accept(p, ".weak") && !kva_ptx_accept(p, ".common")) break;
+    if (kva_ptx_accept(p, ".extern"))
+      external = true;
+    else if (!kva_ptx_accept(p, ".visible") && !kva_ptx_accept(p, ".weak") && !kva_ptx_accept(p, ".common"))
+      break;
   }
   if (kva_ptx_accept(p, ".entry")) return parse_kernel(p);
   if (kva_ptx_is(p, ".global") || kva_ptx_is(p, ".const") || kva_ptx_is(p, ".shared"))
     return kva_ptx_parse_variables(p, external);
   if (kva_ptx_accept(p, ".address_size")) return parse_address_size(p);
-  if (kva_ptx_is(p, ".func")) skip_function(p);
-  else if (kva_ptx_is(p, ".file")) kva_ptx_skip_line(p);
+  if (kva_ptx_is(p, ".func"))
+    skip_function(p);
+  else if (kva_ptx_is(p, ".file"))
+    kva_ptx_skip_line(p);
   else if (kva_ptx_is(p, ".section")) {
     while (p->token.kind != PTX_TOKEN_END && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
     skip_braces(p);
-  } else if (kva_ptx_is(p, ".pragma")) return skip_to(p, ";");
-  else return kva_ptx_unexpected(p, ".entry or a variable");
+  } else if (kva_ptx_is(p, ".pragma"))
+    return skip_to(p, ";");
+  else
+    return kva_ptx_unexpected(p, ".entry or a variable");
   return KVA_OK;
 }
 
@@ -413,7 +444,8 @@ static kva_status parse_module(ptx_parser *p) {
 kva_status kva_ptx_module_create(const char *text, size_t size, const char *name, kva_diag *diag,
                                  kva_ptx_module **out_module) {
   *out_module = NULL;
-  if (size > PTX_MAX_TEXT) return kva_fail(diag, KVA_UNSUPPORTED, NULL, "%s: more than %d bytes of PTX", name, PTX_MAX_TEXT);
+  if (size > PTX_MAX_TEXT)
+    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "%s: more than %d bytes of PTX", name, PTX_MAX_TEXT);
   kva_arena *arena = kva_arena_create();
   kva_ptx_module *m = KVA_NEW(arena, kva_ptx_module);
   m->arena = arena;
@@ -423,8 +455,10 @@ kva_status kva_ptx_module_create(const char *text, size_t size, const char *name
   ptx_parser p = {.module = m, .arena = arena, .diag = diag, .scope = &scope};
   kva_ptx_lex_start(&p.lexer, m->text, size);
   kva_status status = parse_module(&p);
-  if (status == KVA_OK) *out_module = m;
-  else kva_ptx_module_destroy(m);
+  if (status == KVA_OK)
+    *out_module = m;
+  else
+    kva_ptx_module_destroy(m);
   return status;
 }
 
@@ -437,7 +471,9 @@ const kva_ptx_kernel *kva_ptx_module_get_kernel(const kva_ptx_module *module, co
     if (!strcmp(module->kernels.data[i]->info.name, name)) return module->kernels.data[i];
   return NULL;
 }
-uint32_t kva_ptx_module_n_kernels(const kva_ptx_module *module) { return module->kernels.len; }
+uint32_t kva_ptx_module_n_kernels(const kva_ptx_module *module) {
+  return module->kernels.len;
+}
 const kva_ptx_kernel *kva_ptx_module_kernel_at(const kva_ptx_module *module, uint32_t i) {
   return i < module->kernels.len ? module->kernels.data[i] : NULL;
 }
@@ -450,4 +486,6 @@ void *kva_ptx_module_get_global(const kva_ptx_module *module, const char *name, 
   }
   return NULL;
 }
-const kva_ptx_kernel_info *kva_ptx_kernel_get_info(const kva_ptx_kernel *kernel) { return &kernel->info; }
+const kva_ptx_kernel_info *kva_ptx_kernel_get_info(const kva_ptx_kernel *kernel) {
+  return &kernel->info;
+}

@@ -27,7 +27,7 @@ typedef struct ptx_symbol {
   uint32_t n;
   ptx_space space;
   uint64_t address, size, align;
-  bool relocate; /* counts from the start of dynamic shared memory */
+  bool relocate;                /* counts from the start of dynamic shared memory */
   const kva_ptx_kernel *placed; /* shared variables of the module get an address in each kernel that uses them */
 } ptx_symbol;
 

@@ -4,7 +4,8 @@
 
 #include <ctype.h>
 
-/* ---- registers ----------------------------------------------------------------------------------------------------- */
+/* ---- registers -----------------------------------------------------------------------------------------------------
+ */
 
 static kva_status declare_register(ptx_parser *p, ptx_type type) {
   ptx_token name = p->token;
@@ -32,7 +33,8 @@ static kva_status declare_register(ptx_parser *p, ptx_type type) {
 static kva_status parse_registers(ptx_parser *p) {
   kva_ptx_advance(p);
   ptx_token t = p->token;
-  ptx_type type = t.kind == PTX_TOKEN_WORD && t.text[0] == '.' ? kva_ptx_type_from_name(t.text + 1, t.n - 1) : PTX_NOTYPE;
+  ptx_type type =
+      t.kind == PTX_TOKEN_WORD && t.text[0] == '.' ? kva_ptx_type_from_name(t.text + 1, t.n - 1) : PTX_NOTYPE;
   if (type == PTX_NOTYPE) return kva_ptx_unexpected(p, "a register type (vectors and .b128 are not supported)");
   kva_ptx_advance(p);
   do {
@@ -44,8 +46,10 @@ static kva_status parse_registers(ptx_parser *p) {
 /* The slot of a register, given out at its first use: numbers that are declared and unused cost nothing. */
 static uint32_t use_slot(ptx_parser *p, ptx_type type, uint32_t *slot) {
   if (*slot != PTX_NONE) return *slot;
-  if (type == PTX_PRED) *slot = p->builder.kernel->n_preds++;
-  else *slot = kva_ptx_new_slot(&p->builder, kva_ptx_type_bits(type) == 64);
+  if (type == PTX_PRED)
+    *slot = p->builder.kernel->n_preds++;
+  else
+    *slot = kva_ptx_new_slot(&p->builder, kva_ptx_type_bits(type) == 64);
   return *slot;
 }
 
@@ -70,7 +74,8 @@ static bool find_special(const char *name, size_t n, ptx_special *out) {
 #define PTX_SPECIAL_NAME(name, NAME) "%" #name,
       PTX_SPECIALS(PTX_SPECIAL_NAME)
 #undef PTX_SPECIAL_NAME
-          "%clock", "%clock64", "%globaltimer"};
+          "%clock",
+      "%clock64", "%globaltimer"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     if (strlen(names[i]) != n || memcmp(names[i], name, n)) continue;
     *out = (ptx_special)i;
@@ -79,7 +84,8 @@ static bool find_special(const char *name, size_t n, ptx_special *out) {
   return false;
 }
 
-/* ---- operands ------------------------------------------------------------------------------------------------------ */
+/* ---- operands ------------------------------------------------------------------------------------------------------
+ */
 
 static kva_status unknown_name(ptx_parser *p, const ptx_token *t) {
   return kva_ptx_error_at(p->module, p->diag, KVA_INVALID, t->line, t->column, "'%.*s' is not declared",
@@ -135,7 +141,8 @@ static kva_status number_operand(ptx_parser *p, bool negative, ptx_operand *out)
   if (t->kind != PTX_TOKEN_INT && t->kind != PTX_TOKEN_F32 && t->kind != PTX_TOKEN_F64)
     return kva_ptx_unexpected(p, "an operand");
   out->bits = t->bits;
-  if (negative) out->bits = t->kind == PTX_TOKEN_INT ? 0 - t->bits : t->bits ^ 1ull << (t->kind == PTX_TOKEN_F32 ? 31 : 63);
+  if (negative)
+    out->bits = t->kind == PTX_TOKEN_INT ? 0 - t->bits : t->bits ^ 1ull << (t->kind == PTX_TOKEN_F32 ? 31 : 63);
   kva_ptx_advance(p);
   return KVA_OK;
 }
@@ -148,8 +155,10 @@ static kva_status address_operand(ptx_parser *p, ptx_operand *out) {
     ptx_token name = p->token;
     kva_ptx_advance(p);
     KVA_TRY(name_operand(p, &name, out));
-    if (out->kind == PTX_OPERAND_SYMBOL) offset = out->bits, out->slot = PTX_NONE;
-    else if (out->kind != PTX_OPERAND_REG || kva_ptx_type_bits(out->type) < 32) return unknown_name(p, &name);
+    if (out->kind == PTX_OPERAND_SYMBOL)
+      offset = out->bits, out->slot = PTX_NONE;
+    else if (out->kind != PTX_OPERAND_REG || kva_ptx_type_bits(out->type) < 32)
+      return unknown_name(p, &name);
   }
   bool first = out->kind == PTX_OPERAND_ADDRESS;
   while (first || kva_ptx_is(p, "+") || kva_ptx_is(p, "-")) {
@@ -218,7 +227,8 @@ static kva_status parse_operand(ptx_parser *p, ptx_operand *out) {
   return simple_operand(p, second);
 }
 
-/* ---- statements ---------------------------------------------------------------------------------------------------- */
+/* ---- statements ----------------------------------------------------------------------------------------------------
+ */
 
 static kva_status parse_guard(ptx_parser *p, uint32_t *guard) {
   *guard = PTX_NONE;
@@ -245,7 +255,8 @@ static kva_status split_mnemonic(ptx_parser *p, const ptx_token *t, ptx_statemen
     s->mods[s->n_mods++] = rest;
   }
   if (kva_ptx_knows(s->base)) return KVA_OK;
-  return kva_ptx_error_at(p->module, p->diag, KVA_UNSUPPORTED, s->line, s->column, "unsupported instruction '%s'", s->text);
+  return kva_ptx_error_at(p->module, p->diag, KVA_UNSUPPORTED, s->line, s->column, "unsupported instruction '%s'",
+                          s->text);
 }
 
 static kva_status parse_instruction(ptx_parser *p, const ptx_token *mnemonic, uint32_t guard) {
@@ -259,7 +270,8 @@ static kva_status parse_instruction(ptx_parser *p, const ptx_token *mnemonic, ui
   }
   KVA_TRY(kva_ptx_expect(p, ";"));
   kva_ptx_kernel *k = p->builder.kernel;
-  if (k->reg_bytes > PTX_MAX_SLOTS * 128u) return PTX_PARSE_ERROR(p, "the kernel uses more than %d registers", PTX_MAX_SLOTS);
+  if (k->reg_bytes > PTX_MAX_SLOTS * 128u)
+    return PTX_PARSE_ERROR(p, "the kernel uses more than %d registers", PTX_MAX_SLOTS);
   return kva_ptx_decode(&p->builder, &s);
 }
 
@@ -282,7 +294,8 @@ static kva_status parse_label(ptx_parser *p, const ptx_token *t) {
   kva_ptx_advance(p);
   if (kva_ptx_accept(p, ".branchtargets")) return parse_branch_targets(p, name);
   if (kva_map_get_str(p->labels, name))
-    return kva_ptx_error_at(p->module, p->diag, KVA_INVALID, t->line, t->column, "label '%.100s' is defined twice", name);
+    return kva_ptx_error_at(p->module, p->diag, KVA_INVALID, t->line, t->column, "label '%.100s' is defined twice",
+                            name);
   kva_map_set_str(p->labels, name, (void *)(uintptr_t)(p->builder.ins.len + 1));
   return KVA_OK;
 }
@@ -328,7 +341,8 @@ static kva_status parse_scope(ptx_parser *p) {
   return status;
 }
 
-/* ---- the end of a kernel ------------------------------------------------------------------------------------------- */
+/* ---- the end of a kernel -------------------------------------------------------------------------------------------
+ */
 
 static kva_status find_label(ptx_parser *p, const ptx_ins *i, const char *name, uint32_t *out) {
   uintptr_t found = (uintptr_t)kva_map_get_str(p->labels, name);

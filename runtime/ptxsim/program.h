@@ -18,28 +18,28 @@ enum { PTX_FALSE, PTX_TRUE, PTX_CARRY, PTX_FIRST_PREDICATE };
 
 /* X(name, NAME, bits, kind): kinds p predicate, b bits, u unsigned, s signed, f float, 2 packed pair. f32z is f32 with
  * .ftz: subnormals are read and written as zero. */
-#define PTX_TYPES(X)          \
-  X(pred, PRED, 1, p)         \
-  X(b8, B8, 8, b)             \
-  X(u8, U8, 8, u)             \
-  X(s8, S8, 8, s)             \
-  X(b16, B16, 16, b)          \
-  X(u16, U16, 16, u)          \
-  X(s16, S16, 16, s)          \
-  X(f16, F16, 16, f)          \
-  X(bf16, BF16, 16, f)        \
-  X(b32, B32, 32, b)          \
-  X(u32, U32, 32, u)          \
-  X(s32, S32, 32, s)          \
-  X(f32, F32, 32, f)          \
-  X(f32z, F32Z, 32, f)        \
-  X(f16x2, F16X2, 32, 2)      \
-  X(bf16x2, BF16X2, 32, 2)    \
-  X(u16x2, U16X2, 32, 2)      \
-  X(s16x2, S16X2, 32, 2)      \
-  X(b64, B64, 64, b)          \
-  X(u64, U64, 64, u)          \
-  X(s64, S64, 64, s)          \
+#define PTX_TYPES(X)       \
+  X(pred, PRED, 1, p)      \
+  X(b8, B8, 8, b)          \
+  X(u8, U8, 8, u)          \
+  X(s8, S8, 8, s)          \
+  X(b16, B16, 16, b)       \
+  X(u16, U16, 16, u)       \
+  X(s16, S16, 16, s)       \
+  X(f16, F16, 16, f)       \
+  X(bf16, BF16, 16, f)     \
+  X(b32, B32, 32, b)       \
+  X(u32, U32, 32, u)       \
+  X(s32, S32, 32, s)       \
+  X(f32, F32, 32, f)       \
+  X(f32z, F32Z, 32, f)     \
+  X(f16x2, F16X2, 32, 2)   \
+  X(bf16x2, BF16X2, 32, 2) \
+  X(u16x2, U16X2, 32, 2)   \
+  X(s16x2, S16X2, 32, 2)   \
+  X(b64, B64, 64, b)       \
+  X(u64, U64, 64, u)       \
+  X(s64, S64, 64, s)       \
   X(f64, F64, 64, f)
 typedef enum ptx_type {
   PTX_NOTYPE,
@@ -55,13 +55,14 @@ ptx_type kva_ptx_type_from_name(const char *s, size_t n); /* PTX_NOTYPE: unknown
 
 /* Special registers. X(name, NAME): the 32-bit ones, with a slot filled when a warp starts. The two clocks are read by
  * instructions of their own. */
-#define PTX_SPECIALS(X)                                                                                     \
-  X(tid.x, TID_X) X(tid.y, TID_Y) X(tid.z, TID_Z) X(ntid.x, NTID_X) X(ntid.y, NTID_Y) X(ntid.z, NTID_Z)     \
-  X(ctaid.x, CTAID_X) X(ctaid.y, CTAID_Y) X(ctaid.z, CTAID_Z) X(nctaid.x, NCTAID_X) X(nctaid.y, NCTAID_Y)   \
-  X(nctaid.z, NCTAID_Z) X(laneid, LANEID) X(warpid, WARPID) X(nwarpid, NWARPID) X(smid, SMID)               \
-  X(nsmid, NSMID) X(gridid, GRIDID) X(lanemask_eq, MASK_EQ) X(lanemask_lt, MASK_LT) X(lanemask_le, MASK_LE) \
-  X(lanemask_gt, MASK_GT) X(lanemask_ge, MASK_GE) X(dynamic_smem_size, DYNAMIC_SMEM)                        \
-  X(total_smem_size, TOTAL_SMEM) X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE)
+#define PTX_SPECIALS(X)                                                                                           \
+  X(tid.x, TID_X)                                                                                                 \
+  X(tid.y, TID_Y) X(tid.z, TID_Z) X(ntid.x, NTID_X) X(ntid.y, NTID_Y) X(ntid.z, NTID_Z) X(ctaid.x, CTAID_X)       \
+      X(ctaid.y, CTAID_Y) X(ctaid.z, CTAID_Z) X(nctaid.x, NCTAID_X) X(nctaid.y, NCTAID_Y) X(nctaid.z, NCTAID_Z)   \
+          X(laneid, LANEID) X(warpid, WARPID) X(nwarpid, NWARPID) X(smid, SMID) X(nsmid, NSMID) X(gridid, GRIDID) \
+              X(lanemask_eq, MASK_EQ) X(lanemask_lt, MASK_LT) X(lanemask_le, MASK_LE) X(lanemask_gt, MASK_GT)     \
+                  X(lanemask_ge, MASK_GE) X(dynamic_smem_size, DYNAMIC_SMEM) X(total_smem_size, TOTAL_SMEM)       \
+                      X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE)
 typedef enum ptx_special {
 #define PTX_SPECIAL_ENUM(name, NAME) PTX_SPECIAL_##NAME,
   PTX_SPECIALS(PTX_SPECIAL_ENUM)
@@ -121,29 +122,29 @@ typedef enum ptx_op {
 
 struct ptx_ins {
   ptx_exec exec;
-  ptx_compare compare; /* setp, set */
-  uint8_t op;          /* ptx_op */
-  uint8_t class;       /* kva_ptx_class */
-  uint8_t type;        /* ptx_type */
-  uint8_t space;       /* ptx_space */
-  uint8_t bytes;       /* of one element in memory */
-  uint8_t n;           /* elements in list */
-  uint8_t sub;         /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
-  bool hidden;         /* part of the next instruction: not counted */
+  ptx_compare compare;      /* setp, set */
+  uint8_t op;               /* ptx_op */
+  uint8_t class;            /* kva_ptx_class */
+  uint8_t type;             /* ptx_type */
+  uint8_t space;            /* ptx_space */
+  uint8_t bytes;            /* of one element in memory */
+  uint8_t n;                /* elements in list */
+  uint8_t sub;              /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
+  bool hidden;              /* part of the next instruction: not counted */
   bool relocate, relocate2; /* imm, imm2 count from the start of dynamic shared memory */
-  uint8_t width;       /* bytes of the data registers of ld and st, at least the type's */
-  bool flag2;          /* operands of 64 bits */
-  bool flag;           /* strong memory access, uniform branch, aligned barrier, transposed matrix */
-  uint32_t guard;      /* predicate operand or PTX_NONE */
-  uint32_t dst, dst2;  /* slots (byte offsets in the register file), or predicate indices */
-  uint32_t src[4];     /* slots or predicate operands */
-  int64_t imm;         /* address offset, group count, table size */
-  int64_t imm2;        /* offset of the destination of a copy */
-  uint32_t target;     /* branch: instruction */
-  uint32_t reconverge; /* branch: instruction at the immediate post-dominator; n_ins: the end */
-  uint32_t *list;      /* slots of a vector, targets of a branch table */
+  uint8_t width;            /* bytes of the data registers of ld and st, at least the type's */
+  bool flag2;               /* operands of 64 bits */
+  bool flag;                /* strong memory access, uniform branch, aligned barrier, transposed matrix */
+  uint32_t guard;           /* predicate operand or PTX_NONE */
+  uint32_t dst, dst2;       /* slots (byte offsets in the register file), or predicate indices */
+  uint32_t src[4];          /* slots or predicate operands */
+  int64_t imm;              /* address offset, group count, table size */
+  int64_t imm2;             /* offset of the destination of a copy */
+  uint32_t target;          /* branch: instruction */
+  uint32_t reconverge;      /* branch: instruction at the immediate post-dominator; n_ins: the end */
+  uint32_t *list;           /* slots of a vector, targets of a branch table */
   uint32_t line;
-  const char *text;    /* mnemonic, for messages */
+  const char *text; /* mnemonic, for messages */
 };
 
 typedef struct ptx_constant {
@@ -180,7 +181,8 @@ struct kva_ptx_module {
   KVA_VEC(ptx_variable) variables;
 };
 
-/* ---- statements: what the parser hands to the decoder -------------------------------------------------------------- */
+/* ---- statements: what the parser hands to the decoder --------------------------------------------------------------
+ */
 
 typedef enum ptx_operand_kind {
   PTX_OPERAND_REG,     /* slot; predicates: index */
@@ -235,8 +237,8 @@ typedef struct ptx_builder {
   kva_arena *arena;
   KVA_VEC(ptx_ins) ins;
   KVA_VEC(const char *) targets; /* of branches, parallel to ins: label names or NULL */
-  kva_map *constants; /* value to index in the kernel's constants + 1 */
-  kva_map *tables;    /* label to ptx_branch_targets */
+  kva_map *constants;            /* value to index in the kernel's constants + 1 */
+  kva_map *tables;               /* label to ptx_branch_targets */
 } ptx_builder;
 
 uint32_t kva_ptx_new_slot(ptx_builder *b, bool wide);
@@ -249,7 +251,8 @@ KVA_MUST_USE kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s);
 /* Sets the reconvergence of every branch; needs resolved targets. */
 void kva_ptx_build_cfg(kva_ptx_kernel *kernel, kva_arena *arena);
 
-/* ---- tables of instruction forms ----------------------------------------------------------------------------------- */
+/* ---- tables of instruction forms -----------------------------------------------------------------------------------
+ */
 
 /* An instruction that maps lanes to lanes. `name` is the mnemonic without types, .rn and .ftz. `operands`: result, then
  * sources: t the instruction's type, w twice as wide, u u32, p predicate. */
@@ -267,7 +270,7 @@ typedef struct ptx_forms {
 extern const ptx_forms kva_ptx_forms_integer, kva_ptx_forms_bits, kva_ptx_forms_float, kva_ptx_forms_special,
     kva_ptx_forms_half;
 
-ptx_compare kva_ptx_find_compare(const char *name, ptx_type type);             /* NULL: none */
+ptx_compare kva_ptx_find_compare(const char *name, ptx_type type); /* NULL: none */
 /* Sets what the conversion needs in *i; false: not supported. */
 bool kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool saturate, bool ftz, ptx_ins *i);
 bool kva_ptx_atomic_supported(ptx_atomic op, ptx_type type);

@@ -12,7 +12,8 @@
 
 #include "runtime/base/base.h"
 
-/* ---- modules ------------------------------------------------------------------------------------------------------ */
+/* ---- modules ------------------------------------------------------------------------------------------------------
+ */
 
 typedef struct kva_ptx_module kva_ptx_module;
 typedef struct kva_ptx_kernel kva_ptx_kernel;
@@ -47,7 +48,8 @@ typedef struct kva_ptx_kernel_info {
 } kva_ptx_kernel_info;
 const kva_ptx_kernel_info *kva_ptx_kernel_get_info(const kva_ptx_kernel *kernel);
 
-/* ---- memory ------------------------------------------------------------------------------------------------------- */
+/* ---- memory -------------------------------------------------------------------------------------------------------
+ */
 
 /* The ranges of host memory that kernels may access. The module's own variables are always accessible. */
 typedef struct kva_ptx_memory kva_ptx_memory;
@@ -59,7 +61,8 @@ KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, s
                                            const char *name);
 void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
 
-/* ---- launches ----------------------------------------------------------------------------------------------------- */
+/* ---- launches -----------------------------------------------------------------------------------------------------
+ */
 
 typedef struct kva_ptx_dim3 {
   uint32_t x, y, z;
@@ -75,22 +78,22 @@ typedef struct kva_ptx_options {
 } kva_ptx_options;
 
 /* X(NAME, text) */
-#define KVA_PTX_FINDINGS(X)                                        \
-  X(GLOBAL_BOUNDS, "global access out of bounds")                  \
-  X(GLOBAL_READ_ONLY, "store to read-only memory")                 \
-  X(SHARED_BOUNDS, "shared access out of bounds")                  \
-  X(LOCAL_BOUNDS, "local access out of bounds")                    \
-  X(PARAM_BOUNDS, "parameter access out of bounds")                \
-  X(MISALIGNED, "misaligned access")                               \
-  X(SHARED_UNINITIALIZED, "read of uninitialised shared memory")   \
-  X(SHARED_RACE, "data race on shared memory")                     \
-  X(ASYNC_PENDING, "access to a pending asynchronous copy")        \
-  X(DIVERGENT_BARRIER, "barrier reached by part of a warp")        \
-  X(BARRIER_COUNT, "wrong thread count of a barrier")              \
-  X(DEADLOCK, "deadlock")                                          \
-  X(INACTIVE_LANE, "warp instruction that needs inactive lanes")   \
-  X(OPERAND, "operand outside the values that are defined")        \
-  X(TRAP, "trap")                                                  \
+#define KVA_PTX_FINDINGS(X)                                      \
+  X(GLOBAL_BOUNDS, "global access out of bounds")                \
+  X(GLOBAL_READ_ONLY, "store to read-only memory")               \
+  X(SHARED_BOUNDS, "shared access out of bounds")                \
+  X(LOCAL_BOUNDS, "local access out of bounds")                  \
+  X(PARAM_BOUNDS, "parameter access out of bounds")              \
+  X(MISALIGNED, "misaligned access")                             \
+  X(SHARED_UNINITIALIZED, "read of uninitialised shared memory") \
+  X(SHARED_RACE, "data race on shared memory")                   \
+  X(ASYNC_PENDING, "access to a pending asynchronous copy")      \
+  X(DIVERGENT_BARRIER, "barrier reached by part of a warp")      \
+  X(BARRIER_COUNT, "wrong thread count of a barrier")            \
+  X(DEADLOCK, "deadlock")                                        \
+  X(INACTIVE_LANE, "warp instruction that needs inactive lanes") \
+  X(OPERAND, "operand outside the values that are defined")      \
+  X(TRAP, "trap")                                                \
   X(STEP_LIMIT, "too many instructions: endless loop?")
 
 typedef enum kva_ptx_finding_kind {
@@ -112,20 +115,20 @@ typedef struct kva_ptx_finding {
 } kva_ptx_finding;
 
 /* X(NAME, text): classes of instructions */
-#define KVA_PTX_CLASSES(X)                     \
-  X(INTEGER, "integer")                        \
-  X(FLOAT, "float")                            \
-  X(SPECIAL, "special function")               \
-  X(CONVERT, "convert")                        \
-  X(MOVE, "move, compare, select")             \
-  X(BRANCH, "branch")                          \
-  X(GLOBAL, "global load, store")              \
-  X(SHARED, "shared load, store")              \
+#define KVA_PTX_CLASSES(X)                      \
+  X(INTEGER, "integer")                         \
+  X(FLOAT, "float")                             \
+  X(SPECIAL, "special function")                \
+  X(CONVERT, "convert")                         \
+  X(MOVE, "move, compare, select")              \
+  X(BRANCH, "branch")                           \
+  X(GLOBAL, "global load, store")               \
+  X(SHARED, "shared load, store")               \
   X(OTHER_MEMORY, "local, parameter, constant") \
-  X(ATOMIC, "atomic")                          \
-  X(WARP, "shuffle, vote")                     \
-  X(BARRIER, "barrier, fence")                 \
-  X(MATRIX, "matrix")                          \
+  X(ATOMIC, "atomic")                           \
+  X(WARP, "shuffle, vote")                      \
+  X(BARRIER, "barrier, fence")                  \
+  X(MATRIX, "matrix")                           \
   X(ASYNC, "asynchronous copy")
 
 typedef enum kva_ptx_class {
@@ -150,12 +153,12 @@ typedef struct kva_ptx_counters {
 } kva_ptx_counters;
 
 typedef struct kva_ptx_report {
-  uint32_t n_findings;         /* distinct (kind, line) */
-  kva_ptx_finding *findings;   /* sorted by line */
+  uint32_t n_findings;       /* distinct (kind, line) */
+  kva_ptx_finding *findings; /* sorted by line */
   kva_ptx_counters counters;
-  uint32_t n_lines;            /* instructions of the kernel, for profiles: */
-  uint32_t *lines;             /*   line of instruction i */
-  uint64_t *warp_executions;   /*   times a warp ran it */
+  uint32_t n_lines;          /* instructions of the kernel, for profiles: */
+  uint32_t *lines;           /*   line of instruction i */
+  uint64_t *warp_executions; /*   times a warp ran it */
   double seconds;
 } kva_ptx_report;
 void kva_ptx_report_free(kva_ptx_report *report);

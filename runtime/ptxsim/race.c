@@ -1,22 +1,26 @@
 /* Uninitialised reads and data races of shared memory.
  *
  * Every warp has a clock, which barriers advance, and knows for every warp up to which clock its accesses happened
- * before (a vector clock; Flanagan, Freund: FastTrack, 2009). A granule of shared memory (the kernel's narrowest access)
- * remembers its last writer and two readers as stamps: clock, thread, and whether the access was atomic or volatile. Two
- * accesses of different threads race when one writes, not both are strong, and the earlier stamp is not ordered before
- * the later access.
+ * before (a vector clock; Flanagan, Freund: FastTrack, 2009). A granule of shared memory (the kernel's narrowest
+ * access) remembers its last writer and two readers as stamps: clock, thread, and whether the access was atomic or
+ * volatile. Two accesses of different threads race when one writes, not both are strong, and the earlier stamp is not
+ * ordered before the later access.
  *
  * Threads of one warp are ordered by bar.warp.sync and CTA barriers only, not by running in step. Two writes of the
  * same value are let pass. With more than two unordered readers a race with the others can be missed; nothing that is
- * ordered is ever reported. Clocks go on from CTA to CTA, so that old stamps are ordered before everything, and a granule
- * is uninitialised while its writer is from an earlier CTA. */
+ * ordered is ever reported. Clocks go on from CTA to CTA, so that old stamps are ordered before everything, and a
+ * granule is uninitialised while its writer is from an earlier CTA. */
 #include "runtime/ptxsim/exec.h"
 
 enum { THREAD_BITS = 10, STRONG = 1 << THREAD_BITS, CLOCK_SHIFT = THREAD_BITS + 1 };
 static const uint32_t most_clock = (1u << (32 - CLOCK_SHIFT)) - 1;
 
-static uint32_t clock_of(uint32_t stamp) { return stamp >> CLOCK_SHIFT; }
-static uint32_t thread_of(uint32_t stamp) { return stamp & (STRONG - 1); }
+static uint32_t clock_of(uint32_t stamp) {
+  return stamp >> CLOCK_SHIFT;
+}
+static uint32_t thread_of(uint32_t stamp) {
+  return stamp & (STRONG - 1);
+}
 static uint32_t stamp_of(const ptx_warp *w, int lane, bool strong) {
   return w->clock << CLOCK_SHIFT | (strong ? STRONG : 0) | (w->id * PTX_LANES + (uint32_t)lane);
 }
@@ -26,12 +30,15 @@ static bool conflicts(const ptx_warp *w, uint32_t earlier, uint32_t mine) {
          clock_of(earlier) > w->ordered[thread_of(earlier) / PTX_LANES];
 }
 
-/* ---- clocks -------------------------------------------------------------------------------------------------------- */
+/* ---- clocks --------------------------------------------------------------------------------------------------------
+ */
 
 void kva_ptx_race_begin(ptx_cta *cta) {
   uint32_t n = cta->launch->n_warps;
   if (cta->top_clock > most_clock / 2) {
-    if (cta->shadow) memset(cta->shadow, 0, sizeof *cta->shadow * ((cta->launch->shared_bytes >> cta->launch->kernel->shadow_shift) + 1));
+    if (cta->shadow)
+      memset(cta->shadow, 0,
+             sizeof *cta->shadow * ((cta->launch->shared_bytes >> cta->launch->kernel->shadow_shift) + 1));
     cta->top_clock = 0;
   }
   cta->base_clock = cta->top_clock;
@@ -64,22 +71,24 @@ void kva_ptx_race_leave(ptx_warp *w, const ptx_barrier *barrier) {
     if (barrier->ordered[k] > w->ordered[k]) w->ordered[k] = barrier->ordered[k];
 }
 
-/* ---- accesses ------------------------------------------------------------------------------------------------------ */
+/* ---- accesses ------------------------------------------------------------------------------------------------------
+ */
 
 static void race(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, const char *what, uint32_t earlier,
                  uint32_t line) {
   kva_ptx_finding *f = kva_ptx_add_finding(w->cta, KVA_PTX_SHARED_RACE, i, w, lane);
   if (!f) return;
   f->other_line = line;
-  kva_ptx_detail(f, "%s at shared address %u, %s by thread %u at line %u with no barrier between", i->text, address, what,
-                 thread_of(earlier), line);
+  kva_ptx_detail(f, "%s at shared address %u, %s by thread %u at line %u with no barrier between", i->text, address,
+                 what, thread_of(earlier), line);
 }
 
 static void read_granule(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, ptx_shadow *s, uint32_t mine) {
   if (clock_of(s->writer) <= w->cta->base_clock)
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_SHARED_UNINITIALIZED, i, w, lane),
                    "%s at shared address %u, which no thread has written", i->text, address);
-  else if (conflicts(w, s->writer, mine)) race(w, i, lane, address, "written", s->writer, s->writer_line);
+  else if (conflicts(w, s->writer, mine))
+    race(w, i, lane, address, "written", s->writer, s->writer_line);
   if (conflicts(w, s->reader, mine)) {
     s->last_reader = mine;
   } else {
@@ -90,9 +99,12 @@ static void read_granule(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addre
 
 static void write_granule(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, ptx_shadow *s, uint32_t mine,
                           bool changes) {
-  if (changes && conflicts(w, s->writer, mine)) race(w, i, lane, address, "written", s->writer, s->writer_line);
-  else if (conflicts(w, s->reader, mine)) race(w, i, lane, address, "read", s->reader, s->reader_line);
-  else if (conflicts(w, s->last_reader, mine)) race(w, i, lane, address, "read", s->last_reader, s->reader_line);
+  if (changes && conflicts(w, s->writer, mine))
+    race(w, i, lane, address, "written", s->writer, s->writer_line);
+  else if (conflicts(w, s->reader, mine))
+    race(w, i, lane, address, "read", s->reader, s->reader_line);
+  else if (conflicts(w, s->last_reader, mine))
+    race(w, i, lane, address, "read", s->last_reader, s->reader_line);
   s->writer = mine;
   s->writer_line = i->line;
 }

@@ -56,8 +56,8 @@ void kva_ptx_report_free(kva_ptx_report *report) {
 void kva_ptx_report_print_findings(const kva_ptx_report *report, const char *name, FILE *out) {
   for (uint32_t k = 0; k < report->n_findings; k++) {
     const kva_ptx_finding *f = &report->findings[k];
-    fprintf(out, "%s:%u: %s: %s; CTA (%u,%u,%u) thread (%u,%u,%u)", name, f->line, kva_ptx_finding_name(f->kind), f->detail,
-            f->cta.x, f->cta.y, f->cta.z, f->thread.x, f->thread.y, f->thread.z);
+    fprintf(out, "%s:%u: %s: %s; CTA (%u,%u,%u) thread (%u,%u,%u)", name, f->line, kva_ptx_finding_name(f->kind),
+            f->detail, f->cta.x, f->cta.y, f->cta.z, f->thread.x, f->thread.y, f->thread.z);
     if (f->count > 1) fprintf(out, ", %llu times", (unsigned long long)f->count);
     fputc('\n', out);
   }

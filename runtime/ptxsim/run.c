@@ -19,8 +19,10 @@ static void push(ptx_warp *w, uint32_t pc, uint32_t reconverge, uint32_t mask) {
 static void open_levels(ptx_warp *w, const ptx_ins *i) {
   ptx_level *top = &w->levels[w->depth - 1];
   w->cta->counters.divergent_branches++;
-  if (top->reconverge == i->reconverge) w->depth--;
-  else top->pc = i->reconverge;
+  if (top->reconverge == i->reconverge)
+    w->depth--;
+  else
+    top->pc = i->reconverge;
 }
 
 static void branch(ptx_warp *w, const ptx_ins *i, uint32_t taken) {
@@ -32,8 +34,8 @@ static void branch(ptx_warp *w, const ptx_ins *i, uint32_t taken) {
     return;
   }
   if (i->flag)
-    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, ptx_first(taken)), "bra.uni taken by lanes 0x%08x of 0x%08x",
-                   taken, mask);
+    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, ptx_first(taken)),
+                   "bra.uni taken by lanes 0x%08x of 0x%08x", taken, mask);
   open_levels(w, i);
   push(w, next, i->reconverge, mask & ~taken);
   push(w, i->target, i->reconverge, taken);
@@ -76,8 +78,10 @@ static bool control(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   switch (i->op) {
   case PTX_OP_BRANCH: branch(w, i, mask); return settle(w);
   case PTX_OP_BRANCH_TABLE:
-    if (mask) branch_table(w, i, mask);
-    else top->pc++;
+    if (mask)
+      branch_table(w, i, mask);
+    else
+      top->pc++;
     return settle(w);
   case PTX_OP_EXIT:
     top->pc++;
@@ -117,7 +121,8 @@ static void run_warp(ptx_warp *w, uint64_t slice) {
   }
 }
 
-/* ---- a CTA ---------------------------------------------------------------------------------------------------------- */
+/* ---- a CTA ----------------------------------------------------------------------------------------------------------
+ */
 
 static uint32_t draw(ptx_cta *cta, uint32_t n) {
   cta->random = cta->random * 6364136223846793005u + 1442695040888963407u;

@@ -13,9 +13,15 @@ static const struct {
 #undef PTX_TYPE_ROW
 };
 
-const char *kva_ptx_type_name(ptx_type t) { return t == PTX_F32Z ? "f32" : types[t].name ? types[t].name : "none"; }
-int kva_ptx_type_bits(ptx_type t) { return types[t].bits; }
-char kva_ptx_type_kind(ptx_type t) { return types[t].kind; }
+const char *kva_ptx_type_name(ptx_type t) {
+  return t == PTX_F32Z ? "f32" : types[t].name ? types[t].name : "none";
+}
+int kva_ptx_type_bits(ptx_type t) {
+  return types[t].bits;
+}
+char kva_ptx_type_kind(ptx_type t) {
+  return types[t].kind;
+}
 
 ptx_type kva_ptx_type_from_name(const char *s, size_t n) {
   for (int t = PTX_NOTYPE + 1; t < PTX_N_TYPES; t++)

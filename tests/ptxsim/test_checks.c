@@ -3,14 +3,15 @@
 
 enum { N = 64 };
 
-/* The body starts at the line behind the prologue, one statement a line: line 1 of the body is line BODY of the text. */
-static const char prologue[] = PTX_HEAD
-    ".extern .shared .align 16 .b8 s[];\n"
-    ".entry k(.param .u64 in, .param .u64 out) {\n"
-    ".reg .b32 %r<20>; .reg .b64 %d<12>; .reg .pred %p<6>; .reg .b16 %h<4>;\n"
-    "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4;\n"
-    "add.s64 %d4, %d1, %d3; add.s64 %d5, %d2, %d3; mov.u64 %d6, s; add.s64 %d7, %d6, %d3; mov.u32 %r1, 1;\n"
-    "setp.eq.u32 %p1, %r0, 0; setp.lt.u32 %p2, %r0, 32; and.b32 %r2, %r0, 1; setp.eq.u32 %p3, %r2, 0;\n";
+/* The body starts at the line behind the prologue, one statement a line: line 1 of the body is line BODY of the text.
+ */
+static const char prologue[] =
+    PTX_HEAD ".extern .shared .align 16 .b8 s[];\n"
+             ".entry k(.param .u64 in, .param .u64 out) {\n"
+             ".reg .b32 %r<20>; .reg .b64 %d<12>; .reg .pred %p<6>; .reg .b16 %h<4>;\n"
+             "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4;\n"
+             "add.s64 %d4, %d1, %d3; add.s64 %d5, %d2, %d3; mov.u64 %d6, s; add.s64 %d7, %d6, %d3; mov.u32 %r1, 1;\n"
+             "setp.eq.u32 %p1, %r0, 0; setp.lt.u32 %p2, %r0, 32; and.b32 %r2, %r0, 1; setp.eq.u32 %p3, %r2, 0;\n";
 enum { BODY = PTX_HEAD_LINES + 7 };
 
 static kva_ptx_report run(const char *body, kva_ptx_options options) {
@@ -18,7 +19,12 @@ static kva_ptx_report run(const char *body, kva_ptx_options options) {
   kva_text_add(&text, "%s%s\nret;\n}\n", prologue, body);
   kva_ptx_module *m = ptx_parse(text.data);
   static uint32_t words[4 * N] __attribute__((aligned(32))); /* what lies behind each array is not registered */
-  ptx_case c = {.block = {N, 1, 1}, .arrays = {words, words + 2 * N}, .sizes = {4 * N, 4 * N}, .n_arrays = 2, .shared = 1024, .options = options};
+  ptx_case c = {.block = {N, 1, 1},
+                .arrays = {words, words + 2 * N},
+                .sizes = {4 * N, 4 * N},
+                .n_arrays = 2,
+                .shared = 1024,
+                .options = options};
   kva_ptx_report report = ptx_run(m, &c);
   kva_ptx_module_destroy(m);
   kva_text_free(&text);
@@ -28,7 +34,8 @@ static kva_ptx_report run(const char *body, kva_ptx_options options) {
 static void expect_with(const char *body, kva_ptx_finding_kind kind, uint32_t line, kva_ptx_options options) {
   kva_ptx_report report = run(body, options);
   bool found = false;
-  for (uint32_t k = 0; k < report.n_findings; k++) found |= report.findings[k].kind == kind && report.findings[k].line == BODY + line - 1;
+  for (uint32_t k = 0; k < report.n_findings; k++)
+    found |= report.findings[k].kind == kind && report.findings[k].line == BODY + line - 1;
   if (!found) {
     fprintf(stderr, "no '%s' at body line %u of:\n%s\n", kva_ptx_finding_name(kind), line, body);
     kva_ptx_report_print_findings(&report, "test.ptx", stderr);
@@ -46,7 +53,9 @@ static void clean_with(const char *body, kva_ptx_options options) {
   assert_int_equal(report.n_findings, 0);
   kva_ptx_report_free(&report);
 }
-static void clean(const char *body) { clean_with(body, (kva_ptx_options){0}); }
+static void clean(const char *body) {
+  clean_with(body, (kva_ptx_options){0});
+}
 
 static void global_bounds(void **state) {
   (void)state;
@@ -66,8 +75,9 @@ static void alignment(void **state) {
 
 static void read_only_memory(void **state) {
   (void)state;
-  kva_ptx_module *m = ptx_parse(PTX_HEAD ".const .u32 c = 1;\n.entry k() { .reg .b64 %d<3>;\nmov.u64 %d1, c; cvta.const.u64 %d2, %d1;\n"
-                                         "st.u32 [%d2], 1; ret; }\n");
+  kva_ptx_module *m =
+      ptx_parse(PTX_HEAD ".const .u32 c = 1;\n.entry k() { .reg .b64 %d<3>;\nmov.u64 %d1, c; cvta.const.u64 %d2, %d1;\n"
+                         "st.u32 [%d2], 1; ret; }\n");
   ptx_case c = {.block = {1, 1, 1}};
   kva_ptx_report report = ptx_run(m, &c);
   assert_int_equal(report.n_findings, 1);
@@ -94,8 +104,8 @@ static void uninitialised_shared(void **state) {
 }
 
 /* Neighbours exchange: thread t reads the word of t ^ 32, of the other warp, or of t ^ 1. */
-#define EXCHANGE(x, sync)                                                                               \
-  "st.shared.u32 [%d7], %r0;\n" sync "\nxor.b32 %r3, %r0, " x ";\nmul.wide.u32 %d8, %r3, 4;\n"           \
+#define EXCHANGE(x, sync)                                                                      \
+  "st.shared.u32 [%d7], %r0;\n" sync "\nxor.b32 %r3, %r0, " x ";\nmul.wide.u32 %d8, %r3, 4;\n" \
   "add.s64 %d8, %d6, %d8;\nld.shared.u32 %r4, [%d8];\n"
 static void races(void **state) {
   (void)state;
@@ -103,16 +113,18 @@ static void races(void **state) {
   clean(EXCHANGE("1", "bar.warp.sync -1;"));
   clean(EXCHANGE("32", "bar.sync 0;") "bar.sync 0;\nst.shared.u32 [%d7], %r1;");
   expect(EXCHANGE("1", ""), KVA_PTX_SHARED_RACE, 6);
-  expect(EXCHANGE("32", "bar.warp.sync -1;") , KVA_PTX_SHARED_UNINITIALIZED, 6); /* the other warp has not run */
+  expect(EXCHANGE("32", "bar.warp.sync -1;"), KVA_PTX_SHARED_UNINITIALIZED, 6); /* the other warp has not run */
   expect(EXCHANGE("32", "bar.sync 0;") "st.shared.u32 [%d7], %r1;", KVA_PTX_SHARED_RACE, 7);
   /* The barrier of one warp orders nothing for the other. */
-  expect("@%p2 st.shared.u32 [%d7], %r0;\nbar.sync 0;\n@%p2 st.shared.u32 [%d7], %r1;\n@!%p2 ld.shared.u32 %r4, [%d7+-128];",
+  expect("@%p2 st.shared.u32 [%d7], %r0;\nbar.sync 0;\n@%p2 st.shared.u32 [%d7], %r1;\n@!%p2 ld.shared.u32 %r4, "
+         "[%d7+-128];",
          KVA_PTX_SHARED_RACE, 4);
   /* All write one word: a race unless the values agree; atomics do not race with each other. */
   expect("st.shared.u32 [%d6], %r0;", KVA_PTX_SHARED_RACE, 1);
   clean("st.shared.u32 [%d6], %r1;");
   clean("@%p1 st.shared.u32 [%d6], 0;\nbar.sync 0;\nred.shared.add.u32 [%d6], 1;");
-  expect("@%p1 st.shared.u32 [%d6], 0;\nbar.sync 0;\nred.shared.add.u32 [%d6], 1;\nld.shared.u32 %r3, [%d6];", KVA_PTX_SHARED_RACE, 4);
+  expect("@%p1 st.shared.u32 [%d6], 0;\nbar.sync 0;\nred.shared.add.u32 [%d6], 1;\nld.shared.u32 %r3, [%d6];",
+         KVA_PTX_SHARED_RACE, 4);
   /* Halves of a word by different threads. */
   clean("mul.wide.u32 %d8, %r0, 2;\nadd.s64 %d8, %d6, %d8;\nst.shared.u16 [%d8], %r0;");
 }
@@ -159,15 +171,18 @@ static void asynchronous_copies(void **state) {
     expect_with(COPY "ld.shared.u32 %r3, [%d7];", KVA_PTX_ASYNC_PENDING, 4, options);
     expect_with(COPY "cp.async.wait_group 1;\nld.shared.u32 %r3, [%d7];", KVA_PTX_ASYNC_PENDING, 5, options);
     /* The wait covers the thread's own copies: others need a barrier, too. */
-    expect_with(COPY "cp.async.wait_all;\nxor.b32 %r3, %r0, 1;\nmul.wide.u32 %d8, %r3, 4;\nadd.s64 %d8, %d6, %d8;\nld.shared.u32 %r4, [%d8];",
+    expect_with(COPY "cp.async.wait_all;\nxor.b32 %r3, %r0, 1;\nmul.wide.u32 %d8, %r3, 4;\nadd.s64 %d8, %d6, "
+                     "%d8;\nld.shared.u32 %r4, [%d8];",
                 KVA_PTX_SHARED_RACE, 8, options);
   }
 }
 
 static void counters(void **state) {
   (void)state;
-  kva_ptx_report r = run("ld.global.u32 %r3, [%d4];\nshl.b32 %r5, %r0, 7;\nand.b32 %r5, %r5, 1023;\ncvt.u64.u32 %d8, %r5;\n"
-                         "add.s64 %d8, %d6, %d8;\nst.shared.u32 [%d8], %r1;", (kva_ptx_options){0});
+  kva_ptx_report r =
+      run("ld.global.u32 %r3, [%d4];\nshl.b32 %r5, %r0, 7;\nand.b32 %r5, %r5, 1023;\ncvt.u64.u32 %d8, %r5;\n"
+          "add.s64 %d8, %d6, %d8;\nst.shared.u32 [%d8], %r1;",
+          (kva_ptx_options){0});
   assert_int_equal(r.n_findings, 0);
   assert_int_equal(r.counters.global_load_requests, 2);
   assert_int_equal(r.counters.global_load_sectors, 8); /* 4 for 32 x 4 aligned bytes */
@@ -194,7 +209,8 @@ static void wrong_launches(void **state) {
   assert_int_equal(kva_ptx_launch(k, NULL, one, one, 0, params, 0, NULL, diag, &r), KVA_INVALID);
   assert_int_equal(kva_ptx_launch(k, NULL, one, (kva_ptx_dim3){65, 1, 1}, 0, params, 1, NULL, diag, &r), KVA_INVALID);
   assert_int_equal(kva_ptx_launch(k, NULL, one, (kva_ptx_dim3){0, 1, 1}, 0, params, 1, NULL, diag, &r), KVA_INVALID);
-  assert_int_equal(kva_ptx_launch(k, NULL, (kva_ptx_dim3){1, 70000, 1}, one, 0, params, 1, NULL, diag, &r), KVA_INVALID);
+  assert_int_equal(kva_ptx_launch(k, NULL, (kva_ptx_dim3){1, 70000, 1}, one, 0, params, 1, NULL, diag, &r),
+                   KVA_INVALID);
   assert_int_equal(kva_ptx_launch(k, NULL, one, one, 300000, params, 1, NULL, diag, &r), KVA_INVALID);
   assert_int_equal(kva_diag_errors(diag), 5);
   kva_ptx_memory *memory = kva_ptx_memory_create();
@@ -211,10 +227,18 @@ static void wrong_launches(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(global_bounds),       cmocka_unit_test(alignment), cmocka_unit_test(read_only_memory),
-      cmocka_unit_test(windows),             cmocka_unit_test(uninitialised_shared), cmocka_unit_test(races),
-      cmocka_unit_test(barriers),            cmocka_unit_test(warp_instructions), cmocka_unit_test(endless_loops),
-      cmocka_unit_test(asynchronous_copies), cmocka_unit_test(counters), cmocka_unit_test(wrong_launches),
+      cmocka_unit_test(global_bounds),
+      cmocka_unit_test(alignment),
+      cmocka_unit_test(read_only_memory),
+      cmocka_unit_test(windows),
+      cmocka_unit_test(uninitialised_shared),
+      cmocka_unit_test(races),
+      cmocka_unit_test(barriers),
+      cmocka_unit_test(warp_instructions),
+      cmocka_unit_test(endless_loops),
+      cmocka_unit_test(asynchronous_copies),
+      cmocka_unit_test(counters),
+      cmocka_unit_test(wrong_launches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,10 +3,10 @@
 
 enum { N = 128 };
 
-#define PROLOGUE(name)                                                                                            \
-  PTX_HEAD ".entry " name "(.param .u64 in, .param .u64 out) {\n"                                                 \
-           ".reg .b32 %r<20>; .reg .b64 %d<6>; .reg .pred %p<8>;\n"                                               \
-           "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4;\n"    \
+#define PROLOGUE(name)                                                                                         \
+  PTX_HEAD ".entry " name "(.param .u64 in, .param .u64 out) {\n"                                              \
+           ".reg .b32 %r<20>; .reg .b64 %d<6>; .reg .pred %p<8>;\n"                                            \
+           "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4;\n" \
            "add.s64 %d1, %d1, %d3; add.s64 %d2, %d2, %d3; ld.global.u32 %r1, [%d1];\n"
 #define EPILOGUE "st.global.u32 [%d2], %r2;\nret;\n}\n"
 
@@ -17,7 +17,10 @@ static void check(const char *text, uint32_t (*expect)(uint32_t tid, uint32_t v)
   for (int k = 0; k < N; k++) in[k] = (uint32_t)(ptx_random(&random) % range);
   memset(out, 0xee, sizeof out);
   for (int seed = 0; seed < 2; seed++) {
-    ptx_case c = {.block = {N, 1, 1}, .arrays = {in, out}, .sizes = {sizeof in, sizeof out}, .n_arrays = 2,
+    ptx_case c = {.block = {N, 1, 1},
+                  .arrays = {in, out},
+                  .sizes = {sizeof in, sizeof out},
+                  .n_arrays = 2,
                   .options = {.schedule_seed = (uint64_t)seed * 77}};
     ptx_run_clean(m, &c);
     for (uint32_t k = 0; k < N; k++) assert_int_equal(out[k], expect(k, in[k]));
@@ -145,16 +148,21 @@ static void scopes_and_special_registers(void **state) {
 static void three_dimensional_grids(void **state) {
   (void)state;
   kva_ptx_module *m = ptx_parse(
-      PTX_HEAD ".entry k(.param .u64 out) { .reg .b32 %r<20>; .reg .b64 %d<4>;\n ld.param.u64 %d1, [out];\n"
-               "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ctaid.z;\n"
-               "mad.lo.u32 %r4, %r3, %nctaid.y, %r2; mad.lo.u32 %r4, %r4, %nctaid.x, %r1;\n"
-               "mov.u32 %r5, %tid.x; mov.u32 %r6, %tid.y; mov.u32 %r7, %tid.z;\n"
-               "mad.lo.u32 %r8, %r7, %ntid.y, %r6; mad.lo.u32 %r8, %r8, %ntid.x, %r5;\n"
-               "mul.lo.u32 %r9, %ntid.x, %ntid.y; mul.lo.u32 %r9, %r9, %ntid.z; mad.lo.u32 %r8, %r4, %r9, %r8;\n"
-               "mul.wide.u32 %d2, %r8, 4; add.s64 %d2, %d1, %d2; add.u32 %r8, %r8, 7; st.global.u32 [%d2], %r8; ret; }\n");
+      PTX_HEAD
+      ".entry k(.param .u64 out) { .reg .b32 %r<20>; .reg .b64 %d<4>;\n ld.param.u64 %d1, [out];\n"
+      "mov.u32 %r1, %ctaid.x; mov.u32 %r2, %ctaid.y; mov.u32 %r3, %ctaid.z;\n"
+      "mad.lo.u32 %r4, %r3, %nctaid.y, %r2; mad.lo.u32 %r4, %r4, %nctaid.x, %r1;\n"
+      "mov.u32 %r5, %tid.x; mov.u32 %r6, %tid.y; mov.u32 %r7, %tid.z;\n"
+      "mad.lo.u32 %r8, %r7, %ntid.y, %r6; mad.lo.u32 %r8, %r8, %ntid.x, %r5;\n"
+      "mul.lo.u32 %r9, %ntid.x, %ntid.y; mul.lo.u32 %r9, %r9, %ntid.z; mad.lo.u32 %r8, %r4, %r9, %r8;\n"
+      "mul.wide.u32 %d2, %r8, 4; add.s64 %d2, %d1, %d2; add.u32 %r8, %r8, 7; st.global.u32 [%d2], %r8; ret; }\n");
   static uint32_t out[2 * 3 * 4 * 5 * 3 * 2];
   kva_pool *pool = kva_pool_create(3);
-  ptx_case c = {.grid = {2, 3, 4}, .block = {5, 3, 2}, .arrays = {out}, .sizes = {sizeof out}, .n_arrays = 1,
+  ptx_case c = {.grid = {2, 3, 4},
+                .block = {5, 3, 2},
+                .arrays = {out},
+                .sizes = {sizeof out},
+                .n_arrays = 1,
                 .options = {.pool = pool}};
   ptx_run_clean(m, &c);
   for (uint32_t k = 0; k < sizeof out / sizeof *out; k++) assert_int_equal(out[k], k + 7);
@@ -166,13 +174,17 @@ static void three_dimensional_grids(void **state) {
 static void carries(void **state) {
   (void)state;
   kva_ptx_module *m = ptx_parse(
-      PTX_HEAD ".entry k(.param .u64 in, .param .u64 out) { .reg .b32 %r<20>; .reg .b64 %d<20>;\n ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out];\n"
-               "mov.u32 %r1, %tid.x; mad.wide.u32 %d1, %r1, 32, %d1; mad.wide.u32 %d2, %r1, 32, %d2;\n"
-               "ld.global.u64 %d3, [%d1]; ld.global.u64 %d4, [%d1+8]; ld.global.u64 %d5, [%d1+16]; ld.global.u64 %d6, [%d1+24];\n"
-               "add.cc.u64 %d7, %d3, %d5; addc.u64 %d8, %d4, %d6; st.global.u64 [%d2], %d7; st.global.u64 [%d2+8], %d8;\n"
-               "mov.b64 {%r2, %r3}, %d3; mov.b64 {%r4, %r5}, %d4; mov.b64 {%r6, %r7}, %d5; mov.b64 {%r8, %r9}, %d6;\n"
-               "sub.cc.u32 %r10, %r2, %r6; subc.cc.u32 %r11, %r3, %r7; subc.cc.u32 %r12, %r4, %r8; subc.u32 %r13, %r5, %r9;\n"
-               "st.global.u32 [%d2+16], %r10; st.global.u32 [%d2+20], %r11; st.global.u32 [%d2+24], %r12; st.global.u32 [%d2+28], %r13; ret; }\n");
+      PTX_HEAD
+      ".entry k(.param .u64 in, .param .u64 out) { .reg .b32 %r<20>; .reg .b64 %d<20>;\n ld.param.u64 %d1, [in]; "
+      "ld.param.u64 %d2, [out];\n"
+      "mov.u32 %r1, %tid.x; mad.wide.u32 %d1, %r1, 32, %d1; mad.wide.u32 %d2, %r1, 32, %d2;\n"
+      "ld.global.u64 %d3, [%d1]; ld.global.u64 %d4, [%d1+8]; ld.global.u64 %d5, [%d1+16]; ld.global.u64 %d6, "
+      "[%d1+24];\n"
+      "add.cc.u64 %d7, %d3, %d5; addc.u64 %d8, %d4, %d6; st.global.u64 [%d2], %d7; st.global.u64 [%d2+8], %d8;\n"
+      "mov.b64 {%r2, %r3}, %d3; mov.b64 {%r4, %r5}, %d4; mov.b64 {%r6, %r7}, %d5; mov.b64 {%r8, %r9}, %d6;\n"
+      "sub.cc.u32 %r10, %r2, %r6; subc.cc.u32 %r11, %r3, %r7; subc.cc.u32 %r12, %r4, %r8; subc.u32 %r13, %r5, %r9;\n"
+      "st.global.u32 [%d2+16], %r10; st.global.u32 [%d2+20], %r11; st.global.u32 [%d2+24], %r12; st.global.u32 "
+      "[%d2+28], %r13; ret; }\n");
   unsigned __int128 in[32][2], out[32][2];
   uint64_t random = 3;
   for (int k = 0; k < 64; k++) {
@@ -187,10 +199,14 @@ static void carries(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(loops_of_different_length), cmocka_unit_test(nested_loops_with_breaks),
-      cmocka_unit_test(latch_before_header),       cmocka_unit_test(branch_tables),
-      cmocka_unit_test(lanes_that_exit_early),     cmocka_unit_test(predicate_logic),
-      cmocka_unit_test(scopes_and_special_registers), cmocka_unit_test(three_dimensional_grids),
+      cmocka_unit_test(loops_of_different_length),
+      cmocka_unit_test(nested_loops_with_breaks),
+      cmocka_unit_test(latch_before_header),
+      cmocka_unit_test(branch_tables),
+      cmocka_unit_test(lanes_that_exit_early),
+      cmocka_unit_test(predicate_logic),
+      cmocka_unit_test(scopes_and_special_registers),
+      cmocka_unit_test(three_dimensional_grids),
       cmocka_unit_test(carries),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,7 +1,8 @@
 /* The parser: what it accepts, what it rejects and where, and that no text makes it fail otherwise. */
 #include "tests/ptxsim/ptx_test.h"
 
-static const char body_head[] = PTX_HEAD ".entry k(.param .u64 a) {\n.reg .b32 %r<9>; .reg .b64 %d<9>; .reg .f32 %f<4>; .reg .pred %p<4>; .reg .b16 %h<3>;\n";
+static const char body_head[] = PTX_HEAD ".entry k(.param .u64 a) {\n.reg .b32 %r<9>; .reg .b64 %d<9>; .reg .f32 "
+                                         "%f<4>; .reg .pred %p<4>; .reg .b16 %h<3>;\n";
 enum { BODY = PTX_HEAD_LINES + 3 };
 
 static void rejects(const char *text, kva_status status, uint32_t line, const char *part) {
@@ -10,7 +11,8 @@ static void rejects(const char *text, kva_status status, uint32_t line, const ch
   kva_status got = kva_ptx_module_create(text, strlen(text), "bad.ptx", diag, &m);
   kva_loc loc = {0};
   const char *message = kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, &loc) : "";
-  if (got != status || loc.line != line || !strstr(message, part)) fprintf(stderr, "%s\n-> %d, line %u: %s\n", text, got, loc.line, message);
+  if (got != status || loc.line != line || !strstr(message, part))
+    fprintf(stderr, "%s\n-> %d, line %u: %s\n", text, got, loc.line, message);
   assert_int_equal(got, status);
   assert_null(m);
   assert_non_null(strstr(message, part));
@@ -52,7 +54,8 @@ static void statements(void **state) {
   rejects_statement("frobnicate.b32 %r1, %r2;", KVA_UNSUPPORTED, "unsupported instruction 'frobnicate.b32'");
   rejects_statement("mbarrier.init.shared.b64 [%r1], 1;", KVA_UNSUPPORTED, "unsupported instruction 'mbarrier");
   rejects_statement("wgmma.fence.sync.aligned;", KVA_UNSUPPORTED, "unsupported instruction 'wgmma");
-  rejects_statement("cp.async.bulk.tensor.2d.shared::cluster.global.tile [%r1], [%d1];", KVA_UNSUPPORTED, "cp.async.bulk");
+  rejects_statement("cp.async.bulk.tensor.2d.shared::cluster.global.tile [%r1], [%d1];", KVA_UNSUPPORTED,
+                    "cp.async.bulk");
   rejects_statement("call (%r1), f, (%r2);", KVA_UNSUPPORTED, "'call'");
   rejects_statement("add.rz.f32 %f1, %f2, %f3;", KVA_UNSUPPORTED, "add.rz.f32");
   rejects_statement("add.s32.sloppy %r1, %r2, %r3;", KVA_UNSUPPORTED, "sloppy");
@@ -81,20 +84,24 @@ static void statements(void **state) {
   rejects_statement("mov.u32 %r1, 12x;", KVA_INVALID, "letter");
   rejects_statement("cvt.s32.f32 %r1, %f1;", KVA_UNSUPPORTED, "cvt.s32.f32");
   rejects_statement("shfl.bfly.b32 %r1, %r2, 1, 31;", KVA_UNSUPPORTED, "shfl.bfly");
-  rejects_statement("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f2};", KVA_UNSUPPORTED, "m8n8k4");
+  rejects_statement("mma.sync.aligned.m8n8k4.row.col.f32.f16.f16.f32 {%f1}, {%r1}, {%r2}, {%f2};", KVA_UNSUPPORTED,
+                    "m8n8k4");
   rejects_statement("cp.async.ca.shared.global [%d1], [%d2], 5;", KVA_INVALID, "4, 8 or 16");
 }
 
 static void directives_and_comments(void **state) {
   (void)state;
-  kva_ptx_module *m = ptx_parse(
-      "// head\n.version 7.8\n.target sm_80, debug\n.address_size 64\n.file 1 \"a.cu\"\n"
-      ".visible .global .align 4 .f32 x[2] = {0f3F800000, 2.5};\n.global .u64 px = x;\n.global .align 4 .b8 y[2][3] = {{1, 2, 3}, {4, 5, 6}};\n"
-      ".extern .func (.param .b32 r) printf(.param .b64 a);\n"
-      ".visible .entry a(\n\t.param .u64 .ptr .global .align 16 p, /* in\nbetween */ .param .align 8 .b8 q[40], .param .f32 s)\n"
-      ".maxntid 128, 2, 1\n.minnctapersm 2\n.pragma \"nounroll\";\n{\n.reg .b32 %r<3>;\n.reg .b64 %SP;\n.loc 1 2 3\n.loc 1 2 3, function_name x, inlined_at 1 2 3\n"
-      ".pragma \"nounroll\";\n$L__BB0_1: // label\nmov.b32 %r1, 0x10U; mov.b32 %r2, 0b101; ret;\n}\n"
-      ".weak .entry b() .reqntid 32 { ret; }\n.section .debug_abbrev\n{\n.b8 1\n}\n");
+  kva_ptx_module *m =
+      ptx_parse("// head\n.version 7.8\n.target sm_80, debug\n.address_size 64\n.file 1 \"a.cu\"\n"
+                ".visible .global .align 4 .f32 x[2] = {0f3F800000, 2.5};\n.global .u64 px = x;\n.global .align 4 .b8 "
+                "y[2][3] = {{1, 2, 3}, {4, 5, 6}};\n"
+                ".extern .func (.param .b32 r) printf(.param .b64 a);\n"
+                ".visible .entry a(\n\t.param .u64 .ptr .global .align 16 p, /* in\nbetween */ .param .align 8 .b8 "
+                "q[40], .param .f32 s)\n"
+                ".maxntid 128, 2, 1\n.minnctapersm 2\n.pragma \"nounroll\";\n{\n.reg .b32 %r<3>;\n.reg .b64 %SP;\n.loc "
+                "1 2 3\n.loc 1 2 3, function_name x, inlined_at 1 2 3\n"
+                ".pragma \"nounroll\";\n$L__BB0_1: // label\nmov.b32 %r1, 0x10U; mov.b32 %r2, 0b101; ret;\n}\n"
+                ".weak .entry b() .reqntid 32 { ret; }\n.section .debug_abbrev\n{\n.b8 1\n}\n");
   assert_int_equal(kva_ptx_module_n_kernels(m), 2);
   const kva_ptx_kernel_info *info = kva_ptx_kernel_get_info(kva_ptx_module_get_kernel(m, "a"));
   assert_int_equal(info->n_params, 3);
@@ -123,17 +130,22 @@ static const char seed_text[] = PTX_HEAD
     ".shared .align 16 .b8 s[256]; .local .align 8 .b8 l[16];\n"
     "ld.param.u64 %d1, [a]; mov.u32 %r1, %tid.x; mul.wide.u32 %d2, %r1, 4; add.s64 %d1, %d1, %d2;\n"
     "mov.u64 %d3, s; add.s64 %d3, %d3, %d2; ld.global.f32 %f1, [%d1]; st.shared.f32 [%d3], %f1; bar.sync 0;\n"
-    "LOOP: ld.shared.f32 %f2, [%d3]; fma.rn.f32 %f1, %f2, 0f3F000000, %f1; add.u32 %r1, %r1, 7; setp.lt.u32 %p1, %r1, 60;\n"
+    "LOOP: ld.shared.f32 %f2, [%d3]; fma.rn.f32 %f1, %f2, 0f3F000000, %f1; add.u32 %r1, %r1, 7; setp.lt.u32 %p1, %r1, "
+    "60;\n"
     "@%p1 bra LOOP; shfl.sync.bfly.b32 %r2|%p2, %r1, 16, 31, -1; vote.sync.ballot.b32 %r3, %p2, -1;\n"
     "@!%p2 bra.uni END; cp.async.ca.shared.global [dyn+16], [%d1], 4; cp.async.commit_group; cp.async.wait_group 0;\n"
     "ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%r4, %r5, %r6, %r7}, [s]; mov.b32 %r8, {%h1, %h2};\n"
-    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r4, %r5, %r6, %r7}, {%r8, %r8}, {%f1, %f2, %f3, %f4};\n"
-    "TABLE: .branchtargets END, LOOP; @%p1 brx.idx %r1, TABLE; atom.global.add.u32 %r9, [g+4], 1; red.shared.max.s32 [s], %r9;\n"
+    "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%f1, %f2, %f3, %f4}, {%r4, %r5, %r6, %r7}, {%r8, %r8}, {%f1, "
+    "%f2, %f3, %f4};\n"
+    "TABLE: .branchtargets END, LOOP; @%p1 brx.idx %r1, TABLE; atom.global.add.u32 %r9, [g+4], 1; red.shared.max.s32 "
+    "[s], %r9;\n"
     "{ .reg .b32 %t; cvt.rzi.s32.f32 %t, %f1; selp.b32 %r10, %t, %r9, %p1; prmt.b32 %r11, %r10, %t, 0x5410; }\n"
     "st.local.v2.u32 [l+8], {%r10, %r11}; bar.red.popc.u32 %r12, 0, %p1; membar.gl;\n"
     "END: st.global.f32 [%d1], %f1; ret;\n}\n";
 
-static uint64_t draw(uint64_t *state, uint64_t n) { return ptx_random(state) % n; }
+static uint64_t draw(uint64_t *state, uint64_t n) {
+  return ptx_random(state) % n;
+}
 
 /* Another digit for a digit: other registers, constants and labels, which often still parse. */
 static void change_digit(char *text, size_t n, uint64_t *state) {
@@ -189,7 +201,8 @@ static void mutated_texts(void **state) {
       const void *params[] = {info->params[0].size == 8 ? (const void *)&pointer : record, record};
       kva_ptx_options options = {.max_steps = 20000, .lazy = draw(&random, 2), .schedule_seed = draw(&random, 3)};
       kva_ptx_report report;
-      status = kva_ptx_launch(kernel, memory, (kva_ptx_dim3){1, 1, 1}, (kva_ptx_dim3){64, 1, 1}, 64, params, 2, &options, diag, &report);
+      status = kva_ptx_launch(kernel, memory, (kva_ptx_dim3){1, 1, 1}, (kva_ptx_dim3){64, 1, 1}, 64, params, 2,
+                              &options, diag, &report);
       if (status == KVA_OK) kva_ptx_report_free(&report);
       kva_ptx_memory_destroy(memory);
       parsed++;

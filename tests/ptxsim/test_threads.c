@@ -3,16 +3,19 @@
 
 enum { N = 128 };
 
-#define HEAD(name, shared)                                                                                      \
-  PTX_HEAD ".entry " name "(.param .u64 in, .param .u64 out) {\n"                                               \
-           ".reg .b32 %r<30>; .reg .b64 %d<8>; .reg .pred %p<8>; " shared "\n"                                  \
-           "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4;\n"  \
+#define HEAD(name, shared)                                                                                     \
+  PTX_HEAD ".entry " name "(.param .u64 in, .param .u64 out) {\n"                                              \
+           ".reg .b32 %r<30>; .reg .b64 %d<8>; .reg .pred %p<8>; " shared "\n"                                 \
+           "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4;\n" \
            "add.s64 %d4, %d1, %d3; add.s64 %d5, %d2, %d3; ld.global.u32 %r1, [%d4];\n"
 #define TAIL "st.global.u32 [%d5], %r2;\nret;\n}\n"
 
 static void run(const char *text, const uint32_t *in, uint32_t *out, uint64_t seed) {
   kva_ptx_module *m = ptx_parse(text);
-  ptx_case c = {.block = {N, 1, 1}, .arrays = {(void *)(uintptr_t)in, out}, .sizes = {N * 4, N * 4}, .n_arrays = 2,
+  ptx_case c = {.block = {N, 1, 1},
+                .arrays = {(void *)(uintptr_t)in, out},
+                .sizes = {N * 4, N * 4},
+                .n_arrays = 2,
                 .options = {.schedule_seed = seed}};
   ptx_run_clean(m, &c);
   kva_ptx_module_destroy(m);
@@ -27,14 +30,14 @@ static void shuffles(void **state) {
   static const struct {
     const char *mode;
     uint32_t by, clamp;
-  } cases[] = {{"up", 3, 0}, {"down", 5, 31}, {"bfly", 6, 31}, {"idx", 9, 31}, {"up", 1, 0x1800}, {"down", 2, 0x181f},
-               {"bfly", 4, 0x181f}, {"idx", 2, 0x1c1f}};
+  } cases[] = {{"up", 3, 0},      {"down", 5, 31},     {"bfly", 6, 31},     {"idx", 9, 31},
+               {"up", 1, 0x1800}, {"down", 2, 0x181f}, {"bfly", 4, 0x181f}, {"idx", 2, 0x1c1f}};
   uint32_t in[N], out[N];
   numbers(in, 1u << 31);
   for (size_t k = 0; k < sizeof cases / sizeof *cases; k++) {
     kva_text text = {0};
-    kva_text_add(&text, "%s shfl.sync.%s.b32 %%r2|%%p1, %%r1, %u, %u, -1; @%%p1 add.u32 %%r2, %%r2, 1;\n%s", HEAD("k", ""),
-                 cases[k].mode, cases[k].by, cases[k].clamp, TAIL);
+    kva_text_add(&text, "%s shfl.sync.%s.b32 %%r2|%%p1, %%r1, %u, %u, -1; @%%p1 add.u32 %%r2, %%r2, 1;\n%s",
+                 HEAD("k", ""), cases[k].mode, cases[k].by, cases[k].clamp, TAIL);
     run(text.data, in, out, 0);
     kva_text_free(&text);
     int width = cases[k].clamp >> 8 ? 32 - (int)(cases[k].clamp >> 8) : 32, by = (int)cases[k].by;
@@ -56,10 +59,13 @@ static void votes_and_matches(void **state) {
   numbers(in, 4);
   in[0] = in[1] = 0;
   for (int k = 96; k < N; k++) in[k] = 3;
-  run(HEAD("k", "") "setp.gt.u32 %p1, %r1, 1; vote.sync.ballot.b32 %r2, %p1, -1; vote.sync.any.pred %p2, %p1, -1;\n"
-      "vote.sync.all.pred %p3, %p1, -1; vote.sync.uni.pred %p4, %p1, -1; match.any.sync.b32 %r3, %r1, -1;\n"
-      "redux.sync.add.u32 %r4, %r1, -1; redux.sync.max.s32 %r5, %r1, -1; xor.b32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4;\n"
-      "add.u32 %r2, %r2, %r5; @%p2 add.u32 %r2, %r2, 1000; @%p3 add.u32 %r2, %r2, 2000; @%p4 add.u32 %r2, %r2, 4000;\n" TAIL,
+  run(HEAD("k",
+           "") "setp.gt.u32 %p1, %r1, 1; vote.sync.ballot.b32 %r2, %p1, -1; vote.sync.any.pred %p2, %p1, -1;\n"
+               "vote.sync.all.pred %p3, %p1, -1; vote.sync.uni.pred %p4, %p1, -1; match.any.sync.b32 %r3, %r1, -1;\n"
+               "redux.sync.add.u32 %r4, %r1, -1; redux.sync.max.s32 %r5, %r1, -1; xor.b32 %r2, %r2, %r3; add.u32 %r2, "
+               "%r2, %r4;\n"
+               "add.u32 %r2, %r2, %r5; @%p2 add.u32 %r2, %r2, 1000; @%p3 add.u32 %r2, %r2, 2000; @%p4 add.u32 %r2, "
+               "%r2, 4000;\n" TAIL,
       in, out, 0);
   for (int t = 0; t < N; t++) {
     uint32_t ballot = 0, same = 0, sum = 0, most = 0;
@@ -83,13 +89,15 @@ static void shared_reduction(void **state) {
   for (int k = 0; k < N; k++) sum += in[k];
   for (uint64_t seed = 0; seed < 4; seed++) {
     memset(out, 0, sizeof out);
-    run(HEAD("k", ".shared .align 4 .b8 s[512];")
-        "mov.u64 %d6, s; add.s64 %d7, %d6, %d3; st.shared.u32 [%d7], %r1; mov.u32 %r3, 64;\n"
-        "LOOP: bar.sync 0; setp.ge.u32 %p1, %r0, %r3; @%p1 bra NEXT;\n"
-        "mul.wide.u32 %d3, %r3, 4; add.s64 %d3, %d7, %d3; ld.shared.u32 %r4, [%d3]; ld.shared.u32 %r5, [%d7];\n"
-        "add.u32 %r4, %r4, %r5; st.shared.u32 [%d7], %r4;\n"
-        "NEXT: shr.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra LOOP;\n"
-        "bar.sync 0; ld.shared.u32 %r2, [%d6];\n" TAIL, in, out, seed);
+    run(HEAD("k", ".shared .align 4 .b8 s[512];") "mov.u64 %d6, s; add.s64 %d7, %d6, %d3; st.shared.u32 [%d7], %r1; "
+                                                  "mov.u32 %r3, 64;\n"
+                                                  "LOOP: bar.sync 0; setp.ge.u32 %p1, %r0, %r3; @%p1 bra NEXT;\n"
+                                                  "mul.wide.u32 %d3, %r3, 4; add.s64 %d3, %d7, %d3; ld.shared.u32 %r4, "
+                                                  "[%d3]; ld.shared.u32 %r5, [%d7];\n"
+                                                  "add.u32 %r4, %r4, %r5; st.shared.u32 [%d7], %r4;\n"
+                                                  "NEXT: shr.u32 %r3, %r3, 1; setp.ne.u32 %p2, %r3, 0; @%p2 bra LOOP;\n"
+                                                  "bar.sync 0; ld.shared.u32 %r2, [%d6];\n" TAIL,
+        in, out, seed);
     for (int t = 0; t < N; t++) assert_int_equal(out[t], sum);
   }
 }
@@ -101,15 +109,20 @@ static void named_barriers(void **state) {
   numbers(in, 1000);
   for (uint64_t seed = 0; seed < 6; seed++) {
     memset(out, 0, sizeof out);
-    run(HEAD("k", ".shared .align 4 .b8 s[128];")
-        "and.b32 %r3, %r0, 31; mul.wide.u32 %d6, %r3, 4; mov.u64 %d7, s; add.s64 %d7, %d7, %d6; mov.u32 %r2, 0;\n"
-        "setp.ge.u32 %p1, %r0, 64; @%p1 bra IDLE; mov.u32 %r4, 0; setp.ge.u32 %p2, %r0, 32; @%p2 bra CONSUMER;\n"
-        "PRODUCER: bar.sync 2, 64; add.u32 %r5, %r4, %r0; st.shared.u32 [%d7], %r5; bar.arrive 1, 64;\n"
-        "add.u32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 10; @%p3 bra PRODUCER; bar.sync 2, 64; bra IDLE;\n"
-        "CONSUMER: bar.arrive 2, 64;\n"
-        "MORE: bar.sync 1, 64; ld.shared.u32 %r5, [%d7]; add.u32 %r2, %r2, %r5; bar.arrive 2, 64;\n"
-        "add.u32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 10; @%p3 bra MORE;\n"
-        "IDLE: bar.sync 0;\n" TAIL, in, out, seed);
+    run(HEAD("k", ".shared .align 4 .b8 s[128];") "and.b32 %r3, %r0, 31; mul.wide.u32 %d6, %r3, 4; mov.u64 %d7, s; "
+                                                  "add.s64 %d7, %d7, %d6; mov.u32 %r2, 0;\n"
+                                                  "setp.ge.u32 %p1, %r0, 64; @%p1 bra IDLE; mov.u32 %r4, 0; "
+                                                  "setp.ge.u32 %p2, %r0, 32; @%p2 bra CONSUMER;\n"
+                                                  "PRODUCER: bar.sync 2, 64; add.u32 %r5, %r4, %r0; st.shared.u32 "
+                                                  "[%d7], %r5; bar.arrive 1, 64;\n"
+                                                  "add.u32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 10; @%p3 bra PRODUCER; "
+                                                  "bar.sync 2, 64; bra IDLE;\n"
+                                                  "CONSUMER: bar.arrive 2, 64;\n"
+                                                  "MORE: bar.sync 1, 64; ld.shared.u32 %r5, [%d7]; add.u32 %r2, %r2, "
+                                                  "%r5; bar.arrive 2, 64;\n"
+                                                  "add.u32 %r4, %r4, 1; setp.lt.u32 %p3, %r4, 10; @%p3 bra MORE;\n"
+                                                  "IDLE: bar.sync 0;\n" TAIL,
+        in, out, seed);
     for (uint32_t t = 0; t < N; t++) assert_int_equal(out[t], t >= 32 && t < 64 ? 45 + 10 * (t - 32) : 0);
   }
 }
@@ -120,8 +133,10 @@ static void barrier_reductions(void **state) {
   numbers(in, 100);
   for (int k = 0; k < N; k++) count += in[k] > 50;
   run(HEAD("k", "") "setp.gt.u32 %p1, %r1, 50; bar.red.popc.u32 %r2, 0, %p1; bar.red.or.pred %p2, 0, %p1;\n"
-      "bar.red.and.pred %p3, 0, %p1; barrier.cta.red.and.aligned.pred %p4, 0, !%p3; @%p2 add.u32 %r2, %r2, 1000;\n"
-      "@%p3 add.u32 %r2, %r2, 2000; @%p4 add.u32 %r2, %r2, 4000;\n" TAIL, in, out, 0);
+                    "bar.red.and.pred %p3, 0, %p1; barrier.cta.red.and.aligned.pred %p4, 0, !%p3; @%p2 add.u32 %r2, "
+                    "%r2, 1000;\n"
+                    "@%p3 add.u32 %r2, %r2, 2000; @%p4 add.u32 %r2, %r2, 4000;\n" TAIL,
+      in, out, 0);
   for (int t = 0; t < N; t++) assert_int_equal(out[t], count + 1000 + 4000);
 }
 
@@ -130,18 +145,20 @@ static void atomics(void **state) {
   (void)state;
   enum { CTAS = 8, BINS = 16 };
   kva_ptx_module *m = ptx_parse(
-      PTX_HEAD ".entry k(.param .u64 in, .param .u64 global, .param .u64 sums) {\n"
-               ".reg .b32 %r<20>; .reg .b64 %d<12>; .reg .pred %p<4>; .shared .align 4 .b8 bins[64];\n"
-               "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [global]; ld.param.u64 %d10, [sums]; mov.u32 %r0, %tid.x;\n"
-               "mad.lo.u32 %r1, %ctaid.x, %ntid.x, %r0; mul.wide.u32 %d3, %r1, 4; add.s64 %d3, %d1, %d3; ld.global.u32 %r2, [%d3];\n"
-               "mov.u64 %d4, bins; setp.ge.u32 %p1, %r0, 16; mul.wide.u32 %d5, %r0, 4; add.s64 %d6, %d4, %d5;\n"
-               "@!%p1 st.shared.u32 [%d6], 0; bar.sync 0;\n"
-               "and.b32 %r3, %r2, 15; mul.wide.u32 %d7, %r3, 4; add.s64 %d8, %d4, %d7; atom.shared.add.u32 %r4, [%d8], 1;\n"
-               "cvt.rn.f32.u32 %r5, %r2; red.global.add.f32 [%d10], %r5; red.global.max.u32 [%d10+4], %r2;\n"
-               "red.global.min.s32 [%d10+8], %r2; red.global.xor.b32 [%d10+12], %r2; atom.global.inc.u32 %r6, [%d10+16], 1000;\n"
-               "cvt.u64.u32 %d9, %r2; red.global.add.u64 [%d10+24], %d9; atom.global.cas.b32 %r7, [%d10+32], 77, %r2;\n"
-               "atom.global.exch.b32 %r8, [%d10+20], %r1;\n"
-               "bar.sync 0; @%p1 ret; ld.shared.u32 %r9, [%d6]; add.s64 %d2, %d2, %d5; red.global.add.u32 [%d2], %r9; ret; }\n");
+      PTX_HEAD
+      ".entry k(.param .u64 in, .param .u64 global, .param .u64 sums) {\n"
+      ".reg .b32 %r<20>; .reg .b64 %d<12>; .reg .pred %p<4>; .shared .align 4 .b8 bins[64];\n"
+      "ld.param.u64 %d1, [in]; ld.param.u64 %d2, [global]; ld.param.u64 %d10, [sums]; mov.u32 %r0, %tid.x;\n"
+      "mad.lo.u32 %r1, %ctaid.x, %ntid.x, %r0; mul.wide.u32 %d3, %r1, 4; add.s64 %d3, %d1, %d3; ld.global.u32 %r2, "
+      "[%d3];\n"
+      "mov.u64 %d4, bins; setp.ge.u32 %p1, %r0, 16; mul.wide.u32 %d5, %r0, 4; add.s64 %d6, %d4, %d5;\n"
+      "@!%p1 st.shared.u32 [%d6], 0; bar.sync 0;\n"
+      "and.b32 %r3, %r2, 15; mul.wide.u32 %d7, %r3, 4; add.s64 %d8, %d4, %d7; atom.shared.add.u32 %r4, [%d8], 1;\n"
+      "cvt.rn.f32.u32 %r5, %r2; red.global.add.f32 [%d10], %r5; red.global.max.u32 [%d10+4], %r2;\n"
+      "red.global.min.s32 [%d10+8], %r2; red.global.xor.b32 [%d10+12], %r2; atom.global.inc.u32 %r6, [%d10+16], 1000;\n"
+      "cvt.u64.u32 %d9, %r2; red.global.add.u64 [%d10+24], %d9; atom.global.cas.b32 %r7, [%d10+32], 77, %r2;\n"
+      "atom.global.exch.b32 %r8, [%d10+20], %r1;\n"
+      "bar.sync 0; @%p1 ret; ld.shared.u32 %r9, [%d6]; add.s64 %d2, %d2, %d5; red.global.add.u32 [%d2], %r9; ret; }\n");
   uint32_t in[CTAS * N], global[BINS] = {0}, expected[BINS] = {0}, x = 0, most = 0;
   uint64_t random = 5, total = 0;
   for (int k = 0; k < CTAS * N; k++) {
@@ -154,8 +171,12 @@ static void atomics(void **state) {
   uint32_t sums[10] __attribute__((aligned(8))) = {0, 0, 5000, 0, 0, 9999};
   sums[8] = 76;
   kva_pool *pool = kva_pool_create(2);
-  ptx_case c = {.grid = {CTAS, 1, 1}, .block = {N, 1, 1}, .arrays = {in, global, sums}, .sizes = {sizeof in, sizeof global, sizeof sums},
-                .n_arrays = 3, .options = {.pool = pool}};
+  ptx_case c = {.grid = {CTAS, 1, 1},
+                .block = {N, 1, 1},
+                .arrays = {in, global, sums},
+                .sizes = {sizeof in, sizeof global, sizeof sums},
+                .n_arrays = 3,
+                .options = {.pool = pool}};
   ptx_run_clean(m, &c);
   assert_memory_equal(global, expected, sizeof global);
   float sum;
@@ -175,24 +196,33 @@ static void atomics(void **state) {
 static void address_spaces(void **state) {
   (void)state;
   kva_ptx_module *m = ptx_parse(
-      PTX_HEAD ".const .align 4 .b32 table[4] = {10, 20, 30, 40};\n.global .align 8 .u64 counter = 5;\n"
-               ".shared .align 4 .b8 common[512];\n.extern .shared .align 16 .b8 dynamic[];\n"
-               ".entry k(.param .u64 in, .param .u64 out, .param .align 4 .b8 record[12]) {\n"
-               ".reg .b32 %r<20>; .reg .b64 %d<20>; .reg .pred %p<4>; .local .align 4 .b8 frame[16]; .reg .b16 %h<4>;\n"
-               "ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4; add.s64 %d2, %d2, %d3;\n"
-               "mov.u64 %d4, common; add.s64 %d4, %d4, %d3; cvta.shared.u64 %d5, %d4; st.u32 [%d5], %r0;\n"
-               "mov.u64 %d6, dynamic; add.s64 %d6, %d6, %d3; st.shared.u32 [%d6], 7;\n"
-               "mov.u64 %d7, frame; and.b32 %r1, %r0, 3; mul.wide.u32 %d8, %r1, 4; add.s64 %d9, %d7, %d8; st.local.u32 [%d9], %r0;\n"
-               "cvta.local.u64 %d10, %d9; ld.u32 %r2, [%d10]; mov.u64 %d11, table; add.s64 %d11, %d11, %d8; ld.const.u32 %r3, [%d11];\n"
-               "bar.sync 0; ld.shared.u32 %r4, [%d4]; ld.shared.u32 %r5, [%d6]; add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4;\n"
-               "add.u32 %r2, %r2, %r5; ld.param.s16 %h1, [record+6]; cvt.s32.s16 %r6, %h1; add.u32 %r2, %r2, %r6;\n"
-               "isspacep.shared %p1, %d5; @%p1 add.u32 %r2, %r2, 1000; isspacep.global %p2, %d5; @%p2 add.u32 %r2, %r2, 5000;\n"
-               "st.global.u32 [%d2], %r2; setp.eq.u32 %p3, %r0, 0; @!%p3 ret; ld.global.s32 %d12, [counter]; add.s64 %d12, %d12, 1;\n"
-               "st.global.u64 [counter], %d12; ret; }\n");
+      PTX_HEAD
+      ".const .align 4 .b32 table[4] = {10, 20, 30, 40};\n.global .align 8 .u64 counter = 5;\n"
+      ".shared .align 4 .b8 common[512];\n.extern .shared .align 16 .b8 dynamic[];\n"
+      ".entry k(.param .u64 in, .param .u64 out, .param .align 4 .b8 record[12]) {\n"
+      ".reg .b32 %r<20>; .reg .b64 %d<20>; .reg .pred %p<4>; .local .align 4 .b8 frame[16]; .reg .b16 %h<4>;\n"
+      "ld.param.u64 %d2, [out]; mov.u32 %r0, %tid.x; mul.wide.u32 %d3, %r0, 4; add.s64 %d2, %d2, %d3;\n"
+      "mov.u64 %d4, common; add.s64 %d4, %d4, %d3; cvta.shared.u64 %d5, %d4; st.u32 [%d5], %r0;\n"
+      "mov.u64 %d6, dynamic; add.s64 %d6, %d6, %d3; st.shared.u32 [%d6], 7;\n"
+      "mov.u64 %d7, frame; and.b32 %r1, %r0, 3; mul.wide.u32 %d8, %r1, 4; add.s64 %d9, %d7, %d8; st.local.u32 [%d9], "
+      "%r0;\n"
+      "cvta.local.u64 %d10, %d9; ld.u32 %r2, [%d10]; mov.u64 %d11, table; add.s64 %d11, %d11, %d8; ld.const.u32 %r3, "
+      "[%d11];\n"
+      "bar.sync 0; ld.shared.u32 %r4, [%d4]; ld.shared.u32 %r5, [%d6]; add.u32 %r2, %r2, %r3; add.u32 %r2, %r2, %r4;\n"
+      "add.u32 %r2, %r2, %r5; ld.param.s16 %h1, [record+6]; cvt.s32.s16 %r6, %h1; add.u32 %r2, %r2, %r6;\n"
+      "isspacep.shared %p1, %d5; @%p1 add.u32 %r2, %r2, 1000; isspacep.global %p2, %d5; @%p2 add.u32 %r2, %r2, 5000;\n"
+      "st.global.u32 [%d2], %r2; setp.eq.u32 %p3, %r0, 0; @!%p3 ret; ld.global.s32 %d12, [counter]; add.s64 %d12, "
+      "%d12, 1;\n"
+      "st.global.u64 [counter], %d12; ret; }\n");
   uint32_t in[N], out[N];
   int16_t record[6] = {1, 2, 3, -4, 5, 6};
-  ptx_case c = {.block = {N, 1, 1}, .arrays = {in, out}, .sizes = {sizeof in, sizeof out}, .n_arrays = 2, .shared = N * 4,
-                .scalars = {record}, .n_scalars = 1};
+  ptx_case c = {.block = {N, 1, 1},
+                .arrays = {in, out},
+                .sizes = {sizeof in, sizeof out},
+                .n_arrays = 2,
+                .shared = N * 4,
+                .scalars = {record},
+                .n_scalars = 1};
   ptx_run_clean(m, &c);
   for (uint32_t t = 0; t < N; t++) assert_int_equal(out[t], t + 10 * (t % 4 + 1) + t + 7 - 4 + 1000);
   size_t size;

@@ -8,9 +8,10 @@
  *      innermost reduction; short constant loops unroll, the rest is serial;
  *   4. several independent nests share one GRID loop, which branches on the item's number. Nests that depend on each
  *      other run one after the other in a single work item;
- *   5. mathematical functions are expanded (legalize_math.c).
+ *   5. costly values that two loops of a row share are kept in between (schedule_reuse.c);
+ *   6. mathematical functions are expanded (legalize_math.c).
  *
- * Kernels that arrive with a schedule (tile kernels) only get step 5. */
+ * Kernels that arrive with a schedule (tile kernels) only get step 6. */
 #include "codegen/schedule_internal.h"
 #include "codegen/legalize.h"
 
@@ -233,6 +234,7 @@ void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
     kva_sched_drop_empty(k->body);
     kva_sched_collapse(k, k->body);
     schedule_body(&s);
+    kva_sched_reuse_rows(k);
   }
   kva_legalize_math(k);
   kva_kernel_sweep(k);

@@ -40,6 +40,12 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size);
 /* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. `order` is a permutation
  * of rows: the last of it moves fastest. */
 kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, int64_t per_item);
+/* ---- schedule_reuse.c: rows kept for a second use
+ * ---------------------------------------------------------------------------------------- */
+
+/* Costly functions that two VECTOR loops of one row both compute are kept in a local row in between. */
+void kva_sched_reuse_rows(kva_kernel *k);
+
 /* ---- schedule_nests.c: several nests
  * ---------------------------------------------------------------------------------------- */
 

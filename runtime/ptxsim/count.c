@@ -44,9 +44,21 @@ void kva_ptx_count_global(ptx_cta *cta, const uint64_t *a, uint32_t mask, uint32
   }
 }
 
+/* Whether no two lanes use one bank, which needs one pass: the usual case. */
+static bool banks_differ(const uint64_t *a, uint32_t mask) {
+  uint32_t used = 0;
+  for (uint32_t m = mask; m; m &= m - 1) {
+    uint32_t bank = 1u << (a[ptx_first(m)] >> 2 & 31);
+    if (used & bank) return false;
+    used |= bank;
+  }
+  return true;
+}
+
 /* Passes that a group of lanes needs: distinct words in the fullest bank. */
 static uint32_t passes(const uint64_t *a, uint32_t mask, uint32_t size) {
   uint32_t words[PTX_LANES * 4], next[PTX_LANES * 4], head[32], fill[32] = {0}, n = 0, worst = 1;
+  if (size <= 4 && banks_differ(a, mask)) return 1;
   memset(head, 0xff, sizeof head);
   for (uint32_t m = mask; m; m &= m - 1) {
     uint32_t first = (uint32_t)(a[ptx_first(m)] >> 2);

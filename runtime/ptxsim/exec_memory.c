@@ -58,6 +58,47 @@ static void load_lane(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address)
   for (uint32_t k = 0; k < i->n; k++) put(w, i, i->list[k], lane, from ? from + k * i->bytes : poison);
 }
 
+/* Whether every lane's access is aligned and in bounds of one range or of shared memory; then lane l accesses
+ * *out_base + a[l]. Most requests are like that, and are spared the checks of each lane. */
+static bool all_inside(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write,
+                       uint64_t *out_base) {
+  const ptx_launch *launch = w->cta->launch;
+  uint64_t lowest = a[ptx_first(mask)], highest = lowest, bits = 0, size = (uint64_t)i->bytes * i->n;
+  for (uint32_t l = 0; l < PTX_LANES; l++) {
+    uint64_t at = mask >> l & 1 ? a[l] : lowest;
+    bits |= at;
+    lowest = at < lowest ? at : lowest;
+    highest = at > highest ? at : highest;
+  }
+  if (bits & (size - 1)) return false;
+  if (i->space == PTX_SHARED) {
+    *out_base = (uintptr_t)w->cta->shared;
+    return size <= launch->shared_bytes && highest <= launch->shared_bytes - size;
+  }
+  *out_base = 0;
+  if (i->space != PTX_GLOBAL || highest >> 47) return false;
+  const ptx_range *r = kva_ptx_find_range(&launch->memory, lowest, highest - lowest + size, &w->last_range);
+  return r && (r->writable || !write);
+}
+
+static void load_all(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, uint64_t base) {
+  bool words = i->bytes == 4 && i->width == 4;
+  if (i->space == PTX_SHARED)
+    for (uint32_t m = mask; m; m &= m - 1)
+      kva_ptx_race_read(w, i, ptx_first(m), (uint32_t)a[ptx_first(m)], (uint32_t)i->bytes * i->n);
+  for (uint32_t k = 0; k < i->n; k++) {
+    uint32_t *d = words ? ptx_reg32(w, i->list[k]) : NULL;
+    for (uint32_t m = mask; m; m &= m - 1) {
+      int lane = ptx_first(m);
+      const unsigned char *from = (const unsigned char *)(uintptr_t)(base + a[lane]) + k * i->bytes;
+      if (words)
+        memcpy(&d[lane], from, 4);
+      else
+        put(w, i, i->list[k], lane, from);
+    }
+  }
+}
+
 /* Parameters and other uniform addresses without a base: one value for all lanes. */
 static void load_uniform(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   int first = ptx_first(mask);
@@ -86,6 +127,11 @@ void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     memcpy(w->regs + i->list[0], all, PTX_LANES * (size_t)i->bytes);
     return;
   }
+  uint64_t base;
+  if (all_inside(w, i, a, mask, false, &base)) {
+    load_all(w, i, a, mask, base);
+    return;
+  }
   for (uint32_t m = mask; m; m &= m - 1) load_lane(w, i, ptx_first(m), a[ptx_first(m)]);
 }
 
@@ -99,10 +145,13 @@ void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     memcpy(all, w->regs + i->list[0], PTX_LANES * (size_t)i->bytes);
     return;
   }
+  uint64_t base;
+  bool inside = all_inside(w, i, a, mask, true, &base);
   for (uint32_t m = mask; m; m &= m - 1) {
     int lane = ptx_first(m);
     uint64_t address = a[lane];
-    unsigned char data[16], *to = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, size, true);
+    unsigned char data[16], *to = inside ? (unsigned char *)(uintptr_t)(base + address)
+                                         : kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, size, true);
     if (!to) continue;
     for (uint32_t k = 0; k < i->n; k++) get(w, i, i->list[k], lane, data + k * i->bytes);
     if (is_shared(i, &address)) kva_ptx_race_write(w, i, lane, (uint32_t)address, size, data);

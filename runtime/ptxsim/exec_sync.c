@@ -75,9 +75,10 @@ static void leave(ptx_warp *w, const ptx_barrier *b) {
 
 static bool release(ptx_cta *cta, uint32_t id) {
   ptx_barrier *b = &cta->barriers[id];
+  if (!b->arrived) return false;
   uint32_t expected = expected_threads(cta, b);
   bool woke = false;
-  if (!b->arrived || b->arrived < expected) return false;
+  if (b->arrived < expected) return false;
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
     ptx_warp *w = &cta->warps[k];
     if (w->wait != PTX_AT_BARRIER || w->barrier != id) continue;

@@ -97,9 +97,12 @@ static void read_granule(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addre
   }
 }
 
+/* now: the bytes to be written, or NULL: taken as different from what is there. */
 static void write_granule(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, ptx_shadow *s, uint32_t mine,
-                          bool changes) {
-  if (changes && conflicts(w, s->writer, mine))
+                          const void *now) {
+  size_t width = (size_t)1 << w->cta->launch->kernel->shadow_shift;
+  bool unordered = conflicts(w, s->writer, mine);
+  if (unordered && (!now || memcmp(w->cta->shared + address, now, width)))
     race(w, i, lane, address, "written", s->writer, s->writer_line);
   else if (conflicts(w, s->reader, mine))
     race(w, i, lane, address, "read", s->reader, s->reader_line);
@@ -131,11 +134,10 @@ void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addres
   ptx_cta *cta = w->cta;
   if (cta->pending) check_pending(w, i, lane, address, size);
   if (!cta->shadow) return;
-  uint32_t shift = cta->launch->kernel->shadow_shift, mine = stamp_of(w, lane, i->flag), width = 1u << shift;
+  uint32_t shift = cta->launch->kernel->shadow_shift, mine = stamp_of(w, lane, i->flag);
   for (uint32_t g = address >> shift; g << shift < address + size; g++) {
-    const unsigned char *now = data ? (const unsigned char *)data + ((g << shift) - address) : NULL;
-    bool changes = !data || memcmp(cta->shared + (g << shift), now, width) != 0;
-    write_granule(w, i, lane, g << shift, &cta->shadow[g], mine, changes);
+    const void *now = data ? (const unsigned char *)data + ((g << shift) - address) : NULL;
+    write_granule(w, i, lane, g << shift, &cta->shadow[g], mine, now);
   }
 }
 
@@ -149,6 +151,6 @@ void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addre
     if (clock_of(s->writer) <= cta->base_clock)
       kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_SHARED_UNINITIALIZED, i, w, lane),
                      "%s at shared address %u, which no thread has written", i->text, g << shift);
-    write_granule(w, i, lane, g << shift, s, mine, true);
+    write_granule(w, i, lane, g << shift, s, mine, NULL);
   }
 }

@@ -28,7 +28,7 @@ says "0 findings"
 # What was written is read again: adding zero changes nothing.
 expect 0 ptxsim "$work/add.ptx" --grid 1000 --arg "f32:1000=$work/arg2.npy" --arg f32:1000=zero \
   --arg "f32:1000=$work/arg2.npy" --arg i32=1000 --threads 2 --seed 5
-says "argument 2 .* 0 of 1000 elements changed"
+grep -q "argument 2 .* 0 of 1000 elements changed" "$work/out" || fail "the array changed"
 
 expect 1 ptxsim "$work/add.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=1001
 says "add.ptx:11: global access out of bounds: ld.global.f32 of 4 bytes at offset 4000 of 'f32:1000'"
@@ -50,4 +50,5 @@ expect 2 ptxsim
 expect 2 ptxsim "$work/add.ptx" --grid 1,2,3,4
 sed 's/add.f32/frob.f32/' "$work/add.ptx" >"$work/bad.ptx"
 expect 1 ptxsim "$work/bad.ptx"
-says "bad.ptx:12:.*unsupported instruction 'frob.f32'"
+says "unsupported instruction 'frob.f32'"
+says "bad.ptx:12:"

@@ -85,7 +85,8 @@ typedef struct kva_program {
 
 /* On a GPU a kernel is an entry of the artefact's module: one block of `threads` threads (along x) for each work item,
  * no dynamic shared memory. Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64
- * for each of its symbols. */
+ * for each of its symbols. Stores to a buffer with several elements a byte reach up to the next multiple of 4 bytes,
+ * whose other bits they keep. */
 typedef struct kva_kernel_desc {
   const char *name; /* GPU: of the entry */
   kva_kernel_fn fn; /* CPU; else NULL */

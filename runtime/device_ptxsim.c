@@ -103,6 +103,11 @@ static bool is_known(const kva_step_desc *step, int32_t arg) {
   return false;
 }
 
+/* GPUs have no atomics on bytes: stores of packed elements change words (see kva_kernel_desc). */
+static size_t reach(const kva_buffer_desc *b, int64_t bytes) {
+  return (size_t)(kva_dtype_bits((kva_dtype)b->dtype) < 8 ? (bytes + 3) / 4 * 4 : bytes);
+}
+
 /* Exactly the step's buffers, each a range of its own: what lies beside them in the arena is out of bounds. */
 static kva_status add_ranges(const kva_device_launch *l, kva_ptx_memory *memory) {
   for (int32_t i = 0; i < l->step->n_args; i++) {
@@ -112,7 +117,7 @@ static kva_status add_ranges(const kva_device_launch *l, kva_ptx_memory *memory)
     bool writable = b->kind != KVA_BUFFER_INPUT && b->kind != KVA_BUFFER_CONST;
     char name[32];
     snprintf(name, sizeof name, "buffer %d", number);
-    KVA_TRY(kva_ptx_memory_add(memory, l->args[i], (size_t)l->bytes[number], writable, b->name ? b->name : name));
+    KVA_TRY(kva_ptx_memory_add(memory, l->args[i], reach(b, l->bytes[number]), writable, b->name ? b->name : name));
   }
   return KVA_OK;
 }

@@ -42,20 +42,22 @@ struct kva_kbuf {
 
 /* Scalar opcodes. X(name, operands). Types: results have the type of operand 0 unless said. Computation types are
  * bool, i8..i64, u8..u64, f32, f64; loads of f16, bf16, f8, i4 ... widen (to f32, i8, u8), stores round. */
-#define KVA_K_ARITH(X)                                                                                                \
-  X(add, 2)                                                                                                           \
-  X(sub, 2) X(mul, 2) X(div, 2) /* integers: truncating; by zero gives 0 */                                           \
-      X(rem, 2)                 /* sign of the dividend (C fmod, %) */                                                \
-      X(min, 2) X(max, 2)       /* floats: NaN if either is NaN */                                                    \
-      X(fma, 3)                 /* a*b + c, one rounding for floats */                                                \
-      X(neg, 1) X(abs, 1) X(floor, 1) X(ceil, 1) X(round, 1) /* half to even */ X(trunc, 1) X(sqrt, 1) X(exp, 1)      \
-          X(log, 1) X(sin, 1) X(cos, 1) X(tan, 1) X(asin, 1) X(acos, 1) X(atan, 1) X(sinh, 1) X(cosh, 1) X(tanh, 1)   \
-              X(asinh, 1) X(acosh, 1) X(atanh, 1) X(erf, 1) X(pow, 2) X(log1p, 1) X(expm1, 1) X(and, 2) X(or, 2)      \
-                  X(xor, 2) X(not, 1) /* bitwise; bool: logical */ X(shl, 2) X(shr, 2) /* shr: logical on unsigned */ \
-      X(mulhi, 2)                         /* high half of the unsigned product (u32) */                               \
-      X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                 \
-      X(isnan, 1)                         /* -> bool */                                                               \
-      X(select, 3)                        /* bool, a, b -> type of a */
+/* clang-format off */
+#define KVA_K_ARITH(X)                                                                                             \
+  X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) /* integers: truncating; by zero gives 0 */                              \
+  X(rem, 2) /* sign of the dividend (C fmod, %) */                                                                 \
+  X(min, 2) X(max, 2) /* floats: NaN if either is NaN */                                                           \
+  X(fma, 3) /* a*b + c, one rounding for floats */                                                                 \
+  X(neg, 1) X(abs, 1) X(floor, 1) X(ceil, 1) X(round, 1) /* half to even */ X(trunc, 1) X(sqrt, 1)                 \
+  X(exp, 1) X(log, 1) X(sin, 1) X(cos, 1) X(tan, 1) X(asin, 1) X(acos, 1) X(atan, 1) X(sinh, 1) X(cosh, 1)         \
+  X(tanh, 1) X(asinh, 1) X(acosh, 1) X(atanh, 1) X(erf, 1) X(pow, 2) X(log1p, 1) X(expm1, 1)                       \
+  X(and, 2) X(or, 2) X(xor, 2) X(not, 1) /* bitwise; bool: logical */                                              \
+  X(shl, 2) X(shr, 2) /* shr: logical on unsigned */                                                               \
+  X(mulhi, 2) /* high half of the unsigned product (u32) */                                                        \
+  X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                  \
+  X(isnan, 1) /* -> bool */                                                                                        \
+  X(select, 3) /* bool, a, b -> type of a */
+/* clang-format on */
 
 typedef enum kva_kop {
 #define KVA_K_OP_ENUM(name, n) KVA_K_##name,

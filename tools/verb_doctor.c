@@ -44,7 +44,8 @@ static int run(int argc, char **argv) {
                               "\"ptxas\": \"%s\"}\n"
                             : "kvasir       %s\nCPU target   %s\nCPUs         %ld\nCUDA driver  %s\nptxas        %s\n";
   printf(format, KVA_VERSION, target, cpus, driver_state(), has_ptxas() ? "found" : "not found");
-  if (!json) printf("\nModels run and train on the CPU. This version generates no GPU code.\n");
+  if (!json)
+    printf("\nModels run and train on the CPU. GPU code (PTX) is generated and simulated, not yet run on a device.\n");
   if (status != KVA_OK) code = kva_cli_fail(status, diag);
   kva_codegen_destroy(cg);
   kva_diag_destroy(diag);

@@ -1,6 +1,6 @@
 /* Basic blocks and immediate post-dominators: where the lanes of a divergent branch meet again. Dominance on the
  * reversed graph after Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm (2001). The virtual exit, block
- * n_blocks, follows every exit; blocks that reach none (endless loops) are joined to it. */
+ * n, follows every exit; blocks that reach none (endless loops) are joined to it. */
 #include "runtime/ptxsim/program.h"
 
 #include <string.h>
@@ -141,7 +141,6 @@ void kva_ptx_build_cfg(kva_ptx_kernel *k, kva_arena *arena) {
   find_predecessors(&g);
   find_order(&g);
   find_post_dominators(&g);
-  k->n_blocks = g.n;
   for (uint32_t b = 0; b < g.n; b++) {
     ptx_ins *i = &k->ins[g.last[b]];
     if (i->op != PTX_OP_BRANCH && i->op != PTX_OP_BRANCH_TABLE) continue;

@@ -122,8 +122,22 @@ static kva_status compared_operands(ptx_decoder *d, ptx_type type, bool boolean)
   return boolean ? kva_ptx_pred_source(d, 3, &d->i->src[2]) : KVA_OK;
 }
 
+/* setp.cmp.f16x2 p|q, a, b: the halves of the registers are compared in four slots of their own. */
+static kva_status decode_setp_pair(ptx_decoder *d, ptx_type type) {
+  KVA_TRY(take_compare(d, type == PTX_F16X2 ? PTX_F16 : PTX_BF16));
+  KVA_TRY(compared_operands(d, type, take_boolean(d)));
+  d->i->exec = kva_ptx_exec_setp_pair;
+  d->i->list = KVA_NEW_ARRAY(d->b->arena, uint32_t, 4);
+  for (uint32_t k = 0; k < 4; k++) d->i->list[k] = kva_ptx_new_slot(d->b, false);
+  ptx_operand to = d->s->operands[0];
+  if (!to.second) return kva_ptx_operand_error(d, &to, "two predicates, p|q,");
+  KVA_TRY(kva_ptx_pred_dest(d, to.second, &d->i->dst2));
+  return kva_ptx_pred_dest(d, &to, &d->i->dst);
+}
+
 static kva_status decode_setp(ptx_decoder *d) {
   ptx_type type = kva_ptx_take_type(d);
+  if (type == PTX_F16X2 || type == PTX_BF16X2) return decode_setp_pair(d, type);
   KVA_TRY(take_compare(d, type));
   KVA_TRY(compared_operands(d, type, take_boolean(d)));
   d->i->exec = kva_ptx_exec_setp;

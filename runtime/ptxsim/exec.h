@@ -27,7 +27,9 @@ typedef struct ptx_launch {
   unsigned char *image; /* register file before the first instruction, without special registers */
 } ptx_launch;
 
-/* A divergence level: lanes of mask run from pc until reconverge. */
+/* A divergence level: lanes of mask run from pc until reconverge. The sides of a branch have fewer lanes than the level
+ * that waits for them, so with 32 lanes at most 63 are open. */
+enum { PTX_MAX_LEVELS = 2 * PTX_LANES };
 typedef struct ptx_level {
   uint32_t pc, reconverge, mask;
 } ptx_level;
@@ -45,7 +47,7 @@ struct ptx_warp {
   ptx_wait wait;
   uint32_t barrier, wait_mask; /* where it waits, and the lanes that do */
   const ptx_ins *at;           /* instruction it runs or waits at */
-  ptx_level *levels;
+  ptx_level levels[PTX_MAX_LEVELS];
   uint32_t depth;
   uint32_t last_range; /* of global memory, tried first */
   uint64_t steps;
@@ -137,6 +139,7 @@ void kva_ptx_exec_pack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_unpack(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_setp(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_setp_pair(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_set(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_selp32(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_selp64(ptx_warp *w, const ptx_ins *i, uint32_t mask);

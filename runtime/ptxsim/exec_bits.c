@@ -108,7 +108,7 @@ static inline uint32_t logic3(uint32_t a, uint32_t b, uint32_t c, uint32_t table
 PTX_LOOP(u32, , lop3, PTX_SOURCE(u32, a, 0) PTX_SOURCE(u32, b, 1) PTX_SOURCE(u32, c, 2) PTX_SOURCE(u32, e, 3), ,
          logic3(a[l], b[l], c[l], e[l]))
 
-/* clang-format off: rows without commas */
+/* clang-format off */
 #define ROW(name, T, operands, fn) {name, PTX_##T, KVA_PTX_CLASS_INTEGER, operands, fn},
 #define ROWS_WIDTH(B, U, S, u, s) \
   ROW("and", B, "ttt", and_##u)   \

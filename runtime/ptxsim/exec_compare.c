@@ -52,17 +52,21 @@ typedef struct row {
   ptx_type type;
   ptx_compare compare;
 } row;
-/* clang-format off: rows without commas */
+/* Rows without commas. */
+/* clang-format off */
 #define ROW(name, T, fn)    {name, PTX_##T, fn},
 #define ROWS_EQUALITY(T, t) ROW("eq", T, eq_##t) ROW("ne", T, ne_##t)
 #define ROWS_ORDER(T, t)    ROW("lt", T, lt_##t) ROW("le", T, le_##t) ROW("gt", T, gt_##t) ROW("ge", T, ge_##t)
 #define ROWS_UNSIGNED(T, t) ROW("lo", T, lt_##t) ROW("ls", T, le_##t) ROW("hi", T, gt_##t) ROW("hs", T, ge_##t)
 #define ROWS_INTEGER(B, U, S, u, s) \
   ROWS_EQUALITY(B, u) ROWS_EQUALITY(U, u) ROWS_EQUALITY(S, u) ROWS_ORDER(U, u) ROWS_ORDER(S, s) ROWS_UNSIGNED(U, u)
-#define ROWS_FLOAT(T, t)                                                                                       \
-  ROWS_EQUALITY(T, t)                                                                                          \
-  ROWS_ORDER(T, t) ROW("equ", T, equ_##t) ROW("neu", T, neu_##t) ROW("ltu", T, ltu_##t) ROW("leu", T, leu_##t) \
-      ROW("gtu", T, gtu_##t) ROW("geu", T, geu_##t) ROW("num", T, num_##t) ROW("nan", T, nan_##t)
+#define ROWS_FLOAT(T, t) \
+  ROWS_EQUALITY(T, t)    \
+  ROWS_ORDER(T, t)       \
+  ROW("equ", T, equ_##t) \
+  ROW("neu", T, neu_##t) \
+  ROW("ltu", T, ltu_##t) \
+  ROW("leu", T, leu_##t) ROW("gtu", T, gtu_##t) ROW("geu", T, geu_##t) ROW("num", T, num_##t) ROW("nan", T, nan_##t)
 static const row rows[] = {ROWS_INTEGER(B16, U16, S16, u16, s16) ROWS_INTEGER(B32, U32, S32, u32, s32)
                                ROWS_INTEGER(B64, U64, S64, u64, s64) ROWS_FLOAT(F16, f16) ROWS_FLOAT(BF16, bf16)
                                    ROWS_FLOAT(F32, f32) ROWS_FLOAT(F32Z, f32z) ROWS_FLOAT(F64, f64)};

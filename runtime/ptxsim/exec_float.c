@@ -74,7 +74,7 @@ static inline float unit(float v) {
 SATURATED(f32)
 SATURATED(f32z)
 
-/* clang-format off: rows without commas */
+/* clang-format off */
 #define ROW(name, T, operands, fn) {name, PTX_##T, KVA_PTX_CLASS_FLOAT, operands, fn},
 #define ROWS(T, t)               \
   ROW("add", T, "ttt", add_##t)  \

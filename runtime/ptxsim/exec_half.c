@@ -101,7 +101,7 @@ LANES1(exec_abs, abs_half)
 LANES(f16)
 LANES(bf16)
 
-/* clang-format off: rows without commas */
+/* clang-format off */
 #define ROW(name, T, operands, fn) {name, PTX_##T, KVA_PTX_CLASS_FLOAT, operands, fn},
 #define ROWS_TYPE(T, t, x2)                     \
   ROW("add", T, "ttt", exec_add_##t##x2)        \

@@ -135,7 +135,7 @@ PTX_FN2(max_u16x2, u32, u32, u32, pack(PICK(x & 0xffffu, y & 0xffffu, >), PICK(x
 PTX_FN2(min_s16x2, u32, u32, u32, pack((uint32_t)PICK(low(x), low(y), <), (uint32_t)PICK(high(x), high(y), <)))
 PTX_FN2(max_s16x2, u32, u32, u32, pack((uint32_t)PICK(low(x), low(y), >), (uint32_t)PICK(high(x), high(y), >)))
 
-/* clang-format off: rows without commas */
+/* clang-format off */
 #define ROW(name, T, operands, fn) {name, PTX_##T, KVA_PTX_CLASS_INTEGER, operands, fn},
 #define ROWS_WRAPPING(U, S, B, u)      \
   ROW("add", U, "ttt", add_##u)        \

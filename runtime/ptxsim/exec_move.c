@@ -112,22 +112,29 @@ void kva_ptx_exec_isspace(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_set_pred(w, i->dst, value, mask);
 }
 
+static uint32_t with_boolean(const ptx_warp *w, const ptx_ins *i, uint32_t value) {
+  if (!i->sub) return value;
+  uint32_t c = ptx_pred(w, i->src[2]);
+  return i->sub == 1 ? value & c : i->sub == 2 ? value | c : value ^ c;
+}
 void kva_ptx_exec_setp(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  uint32_t value = i->compare(w, i), other = ~value;
-  if (i->sub) {
-    uint32_t c = ptx_pred(w, i->src[2]);
-    value = i->sub == 1 ? value & c : i->sub == 2 ? value | c : value ^ c;
-    other = i->sub == 1 ? other & c : i->sub == 2 ? other | c : other ^ c;
+  uint32_t value = i->compare(w, i), first = with_boolean(w, i, value), second = with_boolean(w, i, ~value);
+  ptx_set_pred(w, i->dst, first, mask);
+  if (i->dst2 != PTX_NONE) ptx_set_pred(w, i->dst2, second, mask);
+}
+void kva_ptx_exec_setp_pair(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  ptx_ins low = *i, high = *i;
+  for (int k = 0; k < 2; k++) {
+    const uint32_t *from = ptx_reg32(w, i->src[k]);
+    uint32_t *lo = ptx_reg32(w, low.src[k] = i->list[k]), *hi = ptx_reg32(w, high.src[k] = i->list[2 + k]);
+    for (int l = 0; l < PTX_LANES; l++) lo[l] = from[l] & 0xffffu, hi[l] = from[l] >> 16;
   }
-  ptx_set_pred(w, i->dst, value, mask);
-  if (i->dst2 != PTX_NONE) ptx_set_pred(w, i->dst2, other, mask);
+  uint32_t first = with_boolean(w, i, i->compare(w, &low)), second = with_boolean(w, i, i->compare(w, &high));
+  ptx_set_pred(w, i->dst, first, mask);
+  ptx_set_pred(w, i->dst2, second, mask);
 }
 void kva_ptx_exec_set(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  uint32_t value = i->compare(w, i), out[PTX_LANES];
-  if (i->sub) {
-    uint32_t c = ptx_pred(w, i->src[2]);
-    value = i->sub == 1 ? value & c : i->sub == 2 ? value | c : value ^ c;
-  }
+  uint32_t value = with_boolean(w, i, i->compare(w, i)), out[PTX_LANES];
   for (int l = 0; l < PTX_LANES; l++) out[l] = value >> l & 1 ? (uint32_t)i->imm : 0;
   copy32(w, i->dst, out, mask);
 }

@@ -36,7 +36,7 @@ PAIR(ex2_bf16x2, bf16, exp2f)
 PAIR(tanh_f16x2, f16, tanhf)
 PAIR(tanh_bf16x2, bf16, tanhf)
 
-/* clang-format off: rows without commas */
+/* clang-format off */
 #define ROW(name, T, fn) {name, PTX_##T, KVA_PTX_CLASS_SPECIAL, "tt", fn},
 #define ROWS(T, t)                  \
   ROW("rcp.approx", T, rcp_##t)     \

@@ -36,7 +36,6 @@ static void destroy_context(context *c) {
     ptx_warp *w = &cta->warps[k];
     free(w->regs);
     free(w->preds);
-    free(w->levels);
     free(w->ordered);
     free(w->copies);
   }
@@ -57,9 +56,8 @@ static bool make_warp(ptx_cta *cta, ptx_warp *w, uint32_t id) {
   w->id = id;
   w->regs = aligned_zeroed(k->reg_bytes);
   w->preds = calloc(k->n_preds, sizeof *w->preds);
-  w->levels = calloc((size_t)k->n_blocks + PTX_LANES + 4, sizeof *w->levels);
   w->ordered = calloc(cta->launch->n_warps, sizeof *w->ordered);
-  return w->regs && w->preds && w->levels && w->ordered;
+  return w->regs && w->preds && w->ordered;
 }
 
 static bool make_shared(ptx_cta *cta) {

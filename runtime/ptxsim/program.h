@@ -55,14 +55,15 @@ ptx_type kva_ptx_type_from_name(const char *s, size_t n); /* PTX_NOTYPE: unknown
 
 /* Special registers. X(name, NAME): the 32-bit ones, with a slot filled when a warp starts. The two clocks are read by
  * instructions of their own. */
-#define PTX_SPECIALS(X)                                                                                           \
-  X(tid.x, TID_X)                                                                                                 \
-  X(tid.y, TID_Y) X(tid.z, TID_Z) X(ntid.x, NTID_X) X(ntid.y, NTID_Y) X(ntid.z, NTID_Z) X(ctaid.x, CTAID_X)       \
-      X(ctaid.y, CTAID_Y) X(ctaid.z, CTAID_Z) X(nctaid.x, NCTAID_X) X(nctaid.y, NCTAID_Y) X(nctaid.z, NCTAID_Z)   \
-          X(laneid, LANEID) X(warpid, WARPID) X(nwarpid, NWARPID) X(smid, SMID) X(nsmid, NSMID) X(gridid, GRIDID) \
-              X(lanemask_eq, MASK_EQ) X(lanemask_lt, MASK_LT) X(lanemask_le, MASK_LE) X(lanemask_gt, MASK_GT)     \
-                  X(lanemask_ge, MASK_GE) X(dynamic_smem_size, DYNAMIC_SMEM) X(total_smem_size, TOTAL_SMEM)       \
-                      X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE)
+/* clang-format off */
+#define PTX_SPECIALS(X) \
+  X(tid.x, TID_X) X(tid.y, TID_Y) X(tid.z, TID_Z) X(ntid.x, NTID_X) X(ntid.y, NTID_Y) X(ntid.z, NTID_Z) X(ctaid.x, CTAID_X) \
+  X(ctaid.y, CTAID_Y) X(ctaid.z, CTAID_Z) X(nctaid.x, NCTAID_X) X(nctaid.y, NCTAID_Y) X(nctaid.z, NCTAID_Z) \
+  X(laneid, LANEID) X(warpid, WARPID) X(nwarpid, NWARPID) X(smid, SMID) X(nsmid, NSMID) X(gridid, GRIDID) \
+  X(lanemask_eq, MASK_EQ) X(lanemask_lt, MASK_LT) X(lanemask_le, MASK_LE) X(lanemask_gt, MASK_GT) \
+  X(lanemask_ge, MASK_GE) X(dynamic_smem_size, DYNAMIC_SMEM) X(total_smem_size, TOTAL_SMEM) \
+  X(cluster_ctarank, CLUSTER_RANK) X(cluster_nctarank, CLUSTER_SIZE)
+/* clang-format on */
 typedef enum ptx_special {
 #define PTX_SPECIAL_ENUM(name, NAME) PTX_SPECIAL_##NAME,
   PTX_SPECIALS(PTX_SPECIAL_ENUM)
@@ -157,7 +158,7 @@ struct kva_ptx_kernel {
   kva_ptx_kernel_info info;
   const kva_ptx_module *module;
   ptx_ins *ins; /* ends with an exit */
-  uint32_t n_ins, n_blocks;
+  uint32_t n_ins;
   uint32_t reg_bytes, n_preds;
   KVA_VEC(ptx_constant) constants;
   uint32_t special_slot[PTX_N_SPECIALS]; /* PTX_NONE: not used */

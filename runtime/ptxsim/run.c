@@ -1,6 +1,6 @@
 /* Runs the warps of one CTA. A warp keeps a stack of divergence levels: a branch that splits its lanes leaves a level
  * that waits at the branch's immediate post-dominator and pushes one for each side; a level that reaches its point of
- * reconvergence is popped. Levels that meet at the same point share it, so loops do not grow the stack. */
+ * reconvergence is popped. Levels that meet at the same point share it. */
 #include "runtime/ptxsim/exec.h"
 
 enum { SLICE = 1 << 14 }; /* instructions before another warp gets a turn, for those that spin */
@@ -12,6 +12,7 @@ static void exit_lanes(ptx_warp *w, uint32_t lanes) {
 
 static void push(ptx_warp *w, uint32_t pc, uint32_t reconverge, uint32_t mask) {
   if (pc == reconverge || !mask) return;
+  KVA_ASSERT(w->depth < PTX_MAX_LEVELS);
   w->levels[w->depth++] = (ptx_level){pc, reconverge, mask};
 }
 

@@ -7,6 +7,7 @@ import math
 import os
 
 import numpy as np
+import onnx
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
@@ -73,6 +74,17 @@ class Block(nn.Module):
         return self.o(y.transpose(1, 2).reshape(b, T, D))
 
 
+def strip(path):
+    """Leaves the graph alone: source places of the machine that exported it are nobody's business."""
+    model = onnx.load(path)
+    del model.metadata_props[:]
+    for item in [model.graph, *model.graph.node, *model.graph.initializer, *model.graph.value_info, *model.graph.input,
+                 *model.graph.output]:
+        item.ClearField("doc_string")
+        item.ClearField("metadata_props")
+    onnx.save(model, path)
+
+
 def main():
     here = os.path.dirname(os.path.abspath(__file__))
     for name, shift in [("unfold", shift_unfold), ("conv", shift_conv), ("concat", shift_concat)]:
@@ -82,6 +94,7 @@ def main():
         stem = os.path.join(here, "shift_" + name)
         torch.onnx.export(block, (x,), stem + ".onnx", input_names=["x"], output_names=["y"], external_data=False,
                           opset_version=18)
+        strip(stem + ".onnx")
         np.save(stem + "_x.npy", x.numpy())
         np.save(stem + "_y.npy", block(x).detach().numpy())
 

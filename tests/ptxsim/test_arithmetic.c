@@ -436,7 +436,8 @@ static u64 input(uint64_t *state) {
                                 0x3f80,
                                 0x7f80,
                                 0x7bff,
-                                0x38003c00};
+                                0x38003c00,
+                                0x1000001000000001 /* rounds twice through double */};
   u64 r = ptx_random(state);
   switch (r & 7) {
   case 0: return special[(r >> 8) % (sizeof special / sizeof *special)];

@@ -137,6 +137,7 @@ static void barriers(void **state) {
   expect("@%p2 bra A;\nbar.sync 1;\nbra B;\nA: bar.sync 2;\nB: ret;", KVA_PTX_DEADLOCK, 4);
   expect("bar.sync 1, 128;", KVA_PTX_BARRIER_COUNT, 1);
   expect("bar.sync 1, 48;", KVA_PTX_BARRIER_COUNT, 1);
+  expect("@%p2 bra A;\nbar.sync 1;\nbra B;\nA: bar.sync 1, 64;\nB: ret;", KVA_PTX_BARRIER_COUNT, 2);
   expect("mov.u32 %r3, 16;\nbar.sync %r3;", KVA_PTX_OPERAND, 2);
   expect("mov.u32 %r3, %tid.x;\nand.b32 %r3, %r3, 7;\nbar.sync %r3;", KVA_PTX_OPERAND, 3);
 }
@@ -195,6 +196,24 @@ static void counters(void **state) {
   kva_ptx_report_free(&r);
 }
 
+/* Lanes of 16 bytes side by side need no more than their four passes; 64 bytes apart, they need twice that. */
+static void wide_shared_accesses(void **state) {
+  (void)state;
+  for (int apart = 0; apart < 2; apart++) {
+    kva_text body = {0};
+    kva_text_add(&body,
+                 "and.b32 %%r3, %%r0, 31;\nmul.wide.u32 %%d8, %%r3, %d;\nadd.s64 %%d8, %%d6, %%d8;\n"
+                 "@%%p2 st.shared.v4.u32 [%%d8], {%%r1, %%r1, %%r1, %%r1};",
+                 apart ? 32 : 16);
+    kva_ptx_report r = run(body.data, (kva_ptx_options){0});
+    assert_int_equal(r.n_findings, 0);
+    assert_int_equal(r.counters.shared_wavefronts_ideal, 4);
+    assert_int_equal(r.counters.shared_wavefronts, apart ? 8 : 4);
+    kva_ptx_report_free(&r);
+    kva_text_free(&body);
+  }
+}
+
 static void wrong_launches(void **state) {
   (void)state;
   kva_ptx_module *m = ptx_parse(PTX_HEAD ".entry k(.param .u32 a) .maxntid 64, 1, 1 { ret; }\n");
@@ -238,6 +257,7 @@ int main(void) {
       cmocka_unit_test(endless_loops),
       cmocka_unit_test(asynchronous_copies),
       cmocka_unit_test(counters),
+      cmocka_unit_test(wide_shared_accesses),
       cmocka_unit_test(wrong_launches),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

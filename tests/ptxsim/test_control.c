@@ -170,6 +170,27 @@ static void three_dimensional_grids(void **state) {
   kva_ptx_module_destroy(m);
 }
 
+/* Halves of a register compare into two predicates; a NaN in one of them. */
+static uint32_t compared_halves(uint32_t tid, uint32_t v) {
+  float low = (float)(v % 8), high = (float)(tid % 8);
+  bool nan = v % 8 == 7, flag = tid & 1;
+  return (uint32_t)((!nan && low < 3) + 2 * (high < 3) + 4 * !nan + 8 + 16 * (flag && !nan && low >= 3) +
+                    32 * (flag && high >= 3));
+}
+static void comparisons_of_halves(void **state) {
+  (void)state;
+  check(
+      PROLOGUE(
+          "k") ".reg .b16 %h<4>; .reg .b32 %x<3>;\n"
+               "and.b32 %r3, %r1, 7; cvt.rn.f16.u32 %h1, %r3; setp.eq.u32 %p1, %r3, 7; @%p1 mov.b16 %h1, 0x7e00;\n"
+               "and.b32 %r4, %r0, 7; cvt.rn.f16.u32 %h2, %r4; mov.b32 %x1, {%h1, %h2}; mov.b32 %x2, 0x42004200;\n"
+               "mov.u32 %r2, 0; setp.lt.f16x2 %p1|%p2, %x1, %x2; @%p1 add.u32 %r2, %r2, 1; @%p2 add.u32 %r2, %r2, 2;\n"
+               "setp.num.f16x2 %p1|%p2, %x1, %x2; @%p1 add.u32 %r2, %r2, 4; @%p2 add.u32 %r2, %r2, 8;\n"
+               "and.b32 %r5, %r0, 1; setp.ne.u32 %p3, %r5, 0; setp.ge.and.f16x2 %p1|%p2, %x1, %x2, %p3;\n"
+               "@%p1 add.u32 %r2, %r2, 16; @%p2 add.u32 %r2, %r2, 32;\n" EPILOGUE,
+      compared_halves, 1000);
+}
+
 /* 128-bit sums and differences from 32-bit pieces, by the carry. */
 static void carries(void **state) {
   (void)state;
@@ -208,6 +229,7 @@ int main(void) {
       cmocka_unit_test(scopes_and_special_registers),
       cmocka_unit_test(three_dimensional_grids),
       cmocka_unit_test(carries),
+      cmocka_unit_test(comparisons_of_halves),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -127,6 +127,23 @@ static void named_barriers(void **state) {
   }
 }
 
+/* Warp 0 writes and meets warp 1, which meets warp 2, which reads: ordered although 0 and 2 never meet. */
+static void barriers_order_transitively(void **state) {
+  (void)state;
+  uint32_t in[N], out[N];
+  numbers(in, 1000);
+  for (uint64_t seed = 0; seed < 4; seed++)
+    run(HEAD("k", ".shared .align 4 .b8 s[128];") "and.b32 %r3, %r0, 31; mul.wide.u32 %d6, %r3, 4; mov.u64 %d7, s; "
+                                                  "add.s64 %d7, %d7, %d6; mov.u32 %r2, 0;\n"
+                                                  "shr.u32 %r4, %r0, 5; setp.eq.u32 %p1, %r4, 0; setp.eq.u32 %p2, %r4, "
+                                                  "1; setp.eq.u32 %p3, %r4, 2;\n"
+                                                  "@%p1 st.shared.u32 [%d7], %r1; @%p1 bar.sync 1, 64; @%p2 bar.sync "
+                                                  "1, 64; @%p2 bar.sync 2, 64;\n"
+                                                  "@%p3 bar.sync 2, 64; @%p3 ld.shared.u32 %r2, [%d7];\n" TAIL,
+        in, out, seed);
+  for (uint32_t t = 64; t < 96; t++) assert_int_equal(out[t], in[t - 64]);
+}
+
 static void barrier_reductions(void **state) {
   (void)state;
   uint32_t in[N], out[N], count = 0;
@@ -236,8 +253,13 @@ static void address_spaces(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(shuffles),       cmocka_unit_test(votes_and_matches),  cmocka_unit_test(shared_reduction),
-      cmocka_unit_test(named_barriers), cmocka_unit_test(barrier_reductions), cmocka_unit_test(atomics),
+      cmocka_unit_test(shuffles),
+      cmocka_unit_test(votes_and_matches),
+      cmocka_unit_test(shared_reduction),
+      cmocka_unit_test(named_barriers),
+      cmocka_unit_test(barrier_reductions),
+      cmocka_unit_test(barriers_order_transitively),
+      cmocka_unit_test(atomics),
       cmocka_unit_test(address_spaces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

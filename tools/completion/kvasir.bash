@@ -45,6 +45,7 @@ _kvasir() {
       compgen -d -- "$word"
       compgen -f -X '!*.onnx' -- "$word"
       compgen -f -X '!*.kv' -- "$word"
+      compgen -f -X '!*.ptx' -- "$word"
     )
   fi
 }

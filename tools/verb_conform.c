@@ -266,16 +266,9 @@ static outcome run_case(const char *path, const conform_options *o, kva_text *wh
   kva_session *s = NULL;
   kva_status status = load_and_compile(model, o, &fixed, diag, &c);
   if (status == KVA_UNSUPPORTED && join(data_set, path, "test_data_set_0")) {
-    kva_diag *again = kva_diag_create();
+    kva_diag_clear(diag);
     fixed.wanted = true;
-    kva_status second = load_and_compile(model, o, &fixed, again, &c);
-    if (second != KVA_UNSUPPORTED) {
-      kva_diag_destroy(diag);
-      diag = again;
-      status = second;
-    } else {
-      kva_diag_destroy(again);
-    }
+    status = load_and_compile(model, o, &fixed, diag, &c);
   }
   if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
   outcome result = status == KVA_OK ? run_data_sets(s, path, &fixed, o, diag, why) : outcome_of(status, diag, why);

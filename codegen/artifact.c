@@ -1,12 +1,21 @@
 /* The artefact's tables from memory plans: every step lowered, scheduled and added to the module of kernels; sizes and
- * grids as formulas over one list of shape symbols that all programs share, so that programs share kernels. */
+ * grids as formulas over one list of shape symbols that all programs share, so that programs share kernels. Kernels of
+ * a CPU get the whole list, those of a GPU as parameters what they read of it. */
 #include "codegen/codegen.h"
+
+#include <stdlib.h>
+
+typedef struct symbol_list {
+  int32_t n;
+  const int32_t *numbers;
+} symbol_list;
 
 typedef struct writer {
   kva_codegen *cg;
   kva_arena *arena;
   kva_module *m;
   KVA_VEC(const kva_expr *) symbols;
+  KVA_VEC(symbol_list) kernel_symbols; /* GPU: by kernel */
   bool failed;
 } writer;
 
@@ -204,15 +213,31 @@ static kva_status check_symbols(writer *w, const kva_kernel *k, const kva_node *
                    c.unbound->name);
 }
 
+static symbol_list number_symbols(writer *w, uint32_t n, const kva_expr *const *symbols) {
+  int32_t *numbers = KVA_NEW_ARRAY(w->arena, int32_t, n + 1);
+  for (uint32_t i = 0; i < n; i++) numbers[i] = (int32_t)symbol_number(w, symbols[i]);
+  return (symbol_list){(int32_t)n, numbers};
+}
+
+static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_kernel) {
+  const kva_expr *const *symbols;
+  uint32_t n = kva_codegen_symbols(k, w->arena, &symbols);
+  KVA_TRY(kva_codegen_add(w->cg, k, n, symbols, out_kernel));
+  if (*out_kernel == (int32_t)w->kernel_symbols.len)
+    KVA_PUSH(w->arena, &w->kernel_symbols, number_symbols(w, n, symbols));
+  return KVA_OK;
+}
+
 static kva_status write_kernel(writer *w, const kva_node *n, kva_step_desc *out) {
   kva_kernel *k = kva_codegen_lower(w->arena, n, kva_codegen_target(w->cg));
   if (!k) return KVA_UNSUPPORTED;
-  kva_codegen_schedule_cpu(k, kva_codegen_target(w->cg));
+  kva_codegen_schedule(k, kva_codegen_target(w->cg));
 #ifdef KVA_DEBUG
   KVA_TRY(kva_kernel_verify(k, w->m->diag));
 #endif
   KVA_TRY(check_symbols(w, k, n));
   out->grid = formula(w, kva_codegen_grid(k));
+  if (kva_codegen_target(w->cg)->arch) return add_gpu_kernel(w, k, &out->kernel);
   return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
 }
 
@@ -253,10 +278,34 @@ static kva_status write_program(writer *w, const kva_memory_plan *p, kva_program
 static const kva_kernel_desc *kernel_table(writer *w) {
   int32_t n = kva_codegen_kernel_count(w->cg);
   kva_kernel_desc *kernels = KVA_NEW_ARRAY(w->arena, kva_kernel_desc, n + 1);
+  bool is_gpu = kva_codegen_target(w->cg)->arch;
   for (int32_t i = 0; i < n; i++) {
-    kernels[i] = (kva_kernel_desc){kva_codegen_kernel_name(w->cg, i), kva_codegen_function(w->cg, i)};
+    kernels[i].name = kva_codegen_kernel_name(w->cg, i);
+    if (!is_gpu) {
+      kernels[i].fn = kva_codegen_function(w->cg, i);
+      continue;
+    }
+    kva_launch launch = kva_codegen_launch(w->cg, i);
+    kernels[i].threads = launch.threads;
+    kernels[i].shared_bytes = launch.shared_bytes;
+    kernels[i].symbols = w->kernel_symbols.data[i].numbers;
+    kernels[i].n_symbols = w->kernel_symbols.data[i].n;
   }
   return kernels;
+}
+
+/* Machine code: functions of this process, or the text of a module. */
+static kva_status generate(writer *w, kva_artifact *a) {
+  const kva_target *target = kva_codegen_target(w->cg);
+  if (!target->arch) return kva_codegen_jit(w->cg);
+  char *text;
+  size_t size;
+  KVA_TRY(kva_codegen_emit(w->cg, "ptx", &text, &size));
+  a->arch = target->arch;
+  a->module = kva_arena_strndup(w->arena, text, size);
+  a->module_bytes = (int64_t)size;
+  free(text);
+  return KVA_OK;
 }
 
 kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
@@ -272,7 +321,6 @@ kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m
     if (status == KVA_OK) status = s;
   }
   KVA_TRY(status);
-  KVA_TRY(kva_codegen_jit(cg));
   kva_artifact *a = KVA_NEW(arena, kva_artifact);
   *a = (kva_artifact){.magic = KVA_ABI_MAGIC,
                       .abi_version = KVA_ABI_VERSION,
@@ -282,8 +330,9 @@ kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m
                       .model = m->name,
                       .target = kva_codegen_target(cg)->description,
                       .states = states,
-                      .kernels = kernel_table(&w),
                       .programs = programs};
+  KVA_TRY(generate(&w, a));
+  a->kernels = kernel_table(&w);
   *out_artifact = a;
   return KVA_OK;
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 1u
+#define KVA_ABI_VERSION 2u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
@@ -83,9 +83,18 @@ typedef struct kva_program {
   const int32_t *outputs;
 } kva_program;
 
+/* On a GPU a kernel is an entry of the artefact's module: one block of `threads` threads (along x) for each work item,
+ * no dynamic shared memory. Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64
+ * for each of its symbols. Stores to a buffer with several elements a byte reach up to the next multiple of 4 bytes,
+ * whose other bits they keep. */
 typedef struct kva_kernel_desc {
-  const char *name;
-  kva_kernel_fn fn;
+  const char *name; /* GPU: of the entry */
+  kva_kernel_fn fn; /* CPU; else NULL */
+  uint32_t threads;
+  uint32_t shared_bytes;  /* static, which the kernel declares itself */
+  const int32_t *symbols; /* indices in kva_program.symbols, the same in every program that calls the kernel */
+  int32_t n_symbols;
+  int32_t reserved;
 } kva_kernel_desc;
 
 /* State that the programs of an artefact share. init: see kva_state_init. */
@@ -117,6 +126,9 @@ typedef struct kva_artifact {
   int32_t n_states, n_kernels, n_programs;
   const char *model;
   const char *target; /* "x86-64-v4 ...", for messages */
+  const char *arch;   /* of a GPU, "sm_80"; NULL: kernels are functions of the CPU */
+  const char *module; /* GPU: PTX text */
+  int64_t module_bytes;
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
@@ -127,8 +139,8 @@ _Static_assert(sizeof(kva_formula) == 16, "abi");
 _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
 _Static_assert(sizeof(kva_step_desc) == 48, "abi");
 _Static_assert(sizeof(kva_program) == 72, "abi");
-_Static_assert(sizeof(kva_kernel_desc) == 16, "abi");
+_Static_assert(sizeof(kva_kernel_desc) == 40, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
-_Static_assert(sizeof(kva_artifact) == 64, "abi");
+_Static_assert(sizeof(kva_artifact) == 88, "abi");
 
 #endif

@@ -88,6 +88,14 @@ static kva_status check_arg(const checker *c, int32_t step, int32_t arg) {
   return KVA_OK;
 }
 
+static bool has_code(const checker *c, const kva_kernel_desc *k) {
+  if (!c->a->arch) return k->fn;
+  if (!k->name || !k->threads || k->n_symbols < 0 || (k->n_symbols && !k->symbols)) return false;
+  for (int32_t i = 0; i < k->n_symbols; i++)
+    if (k->symbols[i] < 0 || k->symbols[i] >= c->p->n_symbols) return false;
+  return true;
+}
+
 static kva_status check_step(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
   if (s->kind != KVA_STEP_KERNEL && s->kind != KVA_STEP_COPY)
@@ -96,7 +104,7 @@ static kva_status check_step(const checker *c, int32_t index) {
     return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
   for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
   if (s->kind == KVA_STEP_COPY) return KVA_OK;
-  if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !c->a->kernels[s->kernel].fn)
+  if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
   if (!kva_formula_is_valid(&s->grid, c->p->n_symbols))
     return FAULT(c, "the grid of step %d of '%s' is no formula", index, c->p->name);
@@ -142,7 +150,8 @@ kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag) {
                      "build it again with this version of kvasir",
                      a->abi_version, KVA_ABI_VERSION);
   if (a->n_states < 0 || a->n_kernels < 0 || a->n_programs < 0 || (a->n_states && !a->states) ||
-      (a->n_kernels && !a->kernels) || (a->n_programs && !a->programs))
+      (a->n_kernels && !a->kernels) || (a->n_programs && !a->programs) ||
+      (a->arch && (!a->module || a->module_bytes < 0)))
     return FAULT(&c, "it lacks a table");
   for (int32_t i = 0; i < a->n_states; i++) KVA_TRY(check_state(&c, i));
   for (int32_t i = 0; i < a->n_programs; i++) KVA_TRY(check_program(&c, i));

@@ -1,13 +1,13 @@
 /* The executor: runs a program's steps in order.
  *
  * A run binds symbols from the inputs' shapes; when they differ from the last run's, sizes, grids and the arena are
- * planned anew. Then every step is a kernel over its work items or a copy, and nothing is allocated. The pool cuts work
- * items among threads; they are independent, so results have the same bits on any number of threads. */
+ * planned anew. Then the device gets every step, a kernel over its work items or a copy, and nothing is allocated. A
+ * device with memory of its own gets its data in transfer.c; on the CPU callers' tensors are used where they are. */
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
 /* Below SERIAL_BYTES of arguments a step does not repay waking threads (a few microseconds). */
-enum { SERIAL_BYTES = 32 << 10, COPY_PIECE = 64 << 10 };
+enum { SERIAL_BYTES = 32 << 10 };
 
 /* ---- planning ------------------------------------------------------------------------------------------------------
  */
@@ -58,10 +58,16 @@ static kva_status plan_temps(kva_session *s, kva_program_state *sp) {
   return KVA_OK;
 }
 
+/* Which buffers lie in sp->outputs. */
+static bool is_placed(const kva_session *s, int32_t kind) {
+  bool own = !s->device->class->host_memory;
+  return kind == KVA_BUFFER_OUTPUT || (own && (kind == KVA_BUFFER_INPUT || kind == KVA_BUFFER_CONST));
+}
+
 static kva_status plan_outputs(kva_session *s, kva_program_state *sp) {
   sp->output_bytes = 0;
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
-    if (sp->desc->buffers[i].kind != KVA_BUFFER_OUTPUT) continue;
+    if (!is_placed(s, sp->desc->buffers[i].kind)) continue;
     int64_t size;
     sp->offsets[i] = sp->output_bytes;
     if (!kva_align_size(sp->bytes[i], &size) || !kva_add_size(sp->output_bytes, size, &sp->output_bytes))
@@ -83,14 +89,13 @@ static kva_status plan_step(kva_session *s, kva_program_state *sp, int32_t index
   if (to != from)
     return kva_session_fail(s, KVA_INVALID, "%s: step %d copies %lld bytes to a buffer of %lld", sp->desc->name, index,
                             (long long)from, (long long)to);
-  sp->grids[index] = (to + COPY_PIECE - 1) / COPY_PIECE;
   return KVA_OK;
 }
 
-static kva_status grow(kva_session *s, const kva_program *p, const char *what, kva_block *block, int64_t bytes) {
+kva_status kva_session_grow(kva_session *s, const kva_program *p, const char *what, kva_block *block, int64_t bytes) {
   if (block->bytes >= bytes) return KVA_OK;
-  kva_block_destroy(block);
-  if (!kva_block_create(bytes, block)) return KVA_OK;
+  s->device->class->free(s->device, block);
+  if (!s->device->class->allocate(s->device, bytes, block)) return KVA_OK;
   return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for %.1f MiB of %s", p->name, (double)bytes / (1 << 20),
                           what);
 }
@@ -102,6 +107,7 @@ static kva_status plan(kva_session *s, kva_program_state *sp) {
   KVA_TRY(plan_temps(s, sp));
   KVA_TRY(plan_outputs(s, sp));
   for (int32_t i = 0; i < sp->desc->n_steps; i++) KVA_TRY(plan_step(s, sp, i, symbols));
+  if (!s->device->class->host_memory) KVA_TRY(kva_transfer_plan(s, sp));
   if (sp->desc->n_symbols) memcpy(sp->symbols, symbols, (size_t)sp->desc->n_symbols * sizeof *symbols);
   sp->bound = true;
   return KVA_OK;
@@ -129,14 +135,19 @@ static void point_at_own_memory(kva_session *s, kva_program_state *sp) {
   }
 }
 
-static kva_status point_at_inputs(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+static kva_status check_inputs(kva_session *s, const kva_program_state *sp, const kva_tensor *inputs) {
   for (int32_t i = 0; i < sp->desc->n_inputs; i++) {
     int32_t b = sp->desc->inputs[i];
     if (!inputs[i].data && sp->bytes[b])
       return kva_session_fail(s, KVA_INVALID, "%s: input '%s' has no data", sp->desc->name, sp->desc->buffers[b].name);
-    sp->pointers[b] = inputs[i].data;
   }
   return KVA_OK;
+}
+
+kva_status kva_session_output(kva_session *s, const kva_program_state *sp, int32_t index, kva_tensor *out) {
+  const kva_program *p = sp->desc;
+  const kva_buffer_desc *b = &p->buffers[p->outputs[index]];
+  return eval_dims(b, sp->symbols, out) ? KVA_OK : bad_size(s, p, "output", index, b->name);
 }
 
 /* The first caller's memory for a buffer is written directly; outputs that name the same buffer again, or one that is
@@ -145,15 +156,21 @@ static kva_status point_at_outputs(kva_session *s, kva_program_state *sp, kva_te
   const kva_program *p = sp->desc;
   for (int32_t i = 0; i < p->n_outputs; i++) {
     const kva_buffer_desc *b = &p->buffers[p->outputs[i]];
-    if (!eval_dims(b, sp->symbols, &outputs[i])) return bad_size(s, p, "output", i, b->name);
+    KVA_TRY(kva_session_output(s, sp, i, &outputs[i]));
     if (b->kind == KVA_BUFFER_OUTPUT && !sp->pointers[p->outputs[i]]) sp->pointers[p->outputs[i]] = outputs[i].data;
   }
   for (int32_t i = 0; i < p->n_buffers; i++) {
     if (p->buffers[i].kind != KVA_BUFFER_OUTPUT || sp->pointers[i]) continue;
-    KVA_TRY(grow(s, p, "outputs", &sp->outputs, sp->output_bytes));
+    KVA_TRY(kva_session_grow(s, p, "outputs", &sp->outputs, sp->output_bytes));
     sp->pointers[i] = (char *)sp->outputs.data + sp->offsets[i];
   }
   return KVA_OK;
+}
+
+static kva_status point_at_host(kva_session *s, kva_program_state *sp, const kva_tensor *inputs, kva_tensor *outputs) {
+  point_at_own_memory(s, sp);
+  for (int32_t i = 0; i < sp->desc->n_inputs; i++) sp->pointers[sp->desc->inputs[i]] = inputs[i].data;
+  return point_at_outputs(s, sp, outputs);
 }
 
 static void deliver_outputs(const kva_program_state *sp, kva_tensor *outputs) {
@@ -169,51 +186,50 @@ static void deliver_outputs(const kva_program_state *sp, kva_tensor *outputs) {
 /* ---- steps ---------------------------------------------------------------------------------------------------------
  */
 
-typedef struct kernel_job {
-  kva_kernel_fn fn;
-  void *const *args;
-  const int64_t *symbols;
-} kernel_job;
-
-static void run_kernel_items(void *ctx, int64_t begin, int64_t end) {
-  const kernel_job *job = ctx;
-  job->fn(job->args, job->symbols, begin, end);
+static kva_status step_error(kva_session *s, const kva_program *p, int32_t index, kva_status status) {
+  const char *origin = p->steps[index].origin;
+  char what[128];
+  snprintf(what, sizeof what, "step %d (%.100s)", index, origin ? origin : "unnamed");
+  return kva_session_device_error(s, status, p, what);
 }
 
-typedef struct copy_job {
-  char *to;
-  const char *from;
-  int64_t bytes;
-} copy_job;
-
-static void run_copy_items(void *ctx, int64_t begin, int64_t end) {
-  const copy_job *job = ctx;
-  int64_t first = begin * COPY_PIECE, last = end * COPY_PIECE < job->bytes ? end * COPY_PIECE : job->bytes;
-  memcpy(job->to + first, job->from + first, (size_t)(last - first));
-}
-
-static void run_step(kva_session *s, kva_program_state *sp, int32_t index) {
+static kva_status run_step(kva_session *s, kva_program_state *sp, int32_t index) {
   const kva_step_desc *step = &sp->desc->steps[index];
-  kva_pool *pool = sp->serial[index] ? NULL : s->pool;
   for (int32_t i = 0; i < step->n_args; i++) sp->args[i] = sp->pointers[step->args[i]];
+  kva_status status;
   if (step->kind == KVA_STEP_COPY) {
-    copy_job job = {.to = sp->args[0], .from = sp->args[1], .bytes = sp->bytes[step->args[0]]};
-    if (job.to != job.from) kva_pool_run(pool, sp->grids[index], run_copy_items, &job);
-    return;
+    status = s->device->class->copy(s->device, sp->args[0], sp->args[1], sp->bytes[step->args[0]]);
+  } else {
+    kva_device_launch launch = {.program = sp->desc,
+                                .step = step,
+                                .items = sp->grids[index],
+                                .serial = sp->serial[index],
+                                .symbols = sp->symbols,
+                                .args = sp->args,
+                                .bytes = sp->bytes};
+    status = s->device->class->launch(s->device, &launch);
   }
-  kernel_job job = {.fn = s->artifact->kernels[step->kernel].fn, .args = sp->args, .symbols = sp->symbols};
-  kva_pool_run(pool, sp->grids[index], run_kernel_items, &job);
+  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
 }
 
-static void run_profiled(kva_session *s, kva_program_state *sp) {
+static kva_status run_profiled(kva_session *s, kva_program_state *sp) {
   double before = kva_now();
   for (int32_t i = 0; i < sp->desc->n_steps; i++) {
-    run_step(s, sp, i);
+    KVA_TRY(run_step(s, sp, i));
+    kva_status status = s->device->class->synchronise(s->device);
+    if (status != KVA_OK) return step_error(s, sp->desc, i, status);
     double after = kva_now();
     sp->seconds[i] += after - before;
     sp->calls[i]++;
     before = after;
   }
+  return KVA_OK;
+}
+
+static kva_status run_steps(kva_session *s, kva_program_state *sp) {
+  for (int32_t i = 0; i < sp->desc->n_steps; i++) KVA_TRY(run_step(s, sp, i));
+  kva_status status = s->device->class->synchronise(s->device);
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "waiting for the device");
 }
 
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
@@ -222,15 +238,13 @@ kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs
     return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
                             s->artifact->n_programs);
   kva_program_state *sp = &s->programs[program];
+  bool on_host = s->device->class->host_memory;
   KVA_TRY(bind(s, sp, inputs));
-  KVA_TRY(grow(s, sp->desc, "temporaries", &s->temps, sp->temp_bytes));
-  point_at_own_memory(s, sp);
-  KVA_TRY(point_at_inputs(s, sp, inputs));
-  KVA_TRY(point_at_outputs(s, sp, outputs));
-  if (s->options.profile)
-    run_profiled(s, sp);
-  else
-    for (int32_t i = 0; i < sp->desc->n_steps; i++) run_step(s, sp, i);
+  KVA_TRY(kva_session_grow(s, sp->desc, "temporaries", &s->temps, sp->temp_bytes));
+  KVA_TRY(check_inputs(s, sp, inputs));
+  KVA_TRY(on_host ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs));
+  KVA_TRY(s->options.profile ? run_profiled(s, sp) : run_steps(s, sp));
+  if (!on_host) return kva_transfer_out(s, sp, outputs);
   deliver_outputs(sp, outputs);
   return KVA_OK;
 }

@@ -19,13 +19,18 @@ typedef struct kva_tensor {
 int64_t kva_tensor_bytes(const kva_tensor *t);
 
 typedef struct kva_session_options {
-  int threads;   /* 0: all */
-  uint64_t seed; /* of initialisers; default 0 */
-  bool profile;  /* collect time per step */
+  int threads;        /* 0: all */
+  uint64_t seed;      /* of initialisers; default 0 */
+  bool profile;       /* collect time per step */
+  const char *device; /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
+                         out of bounds, races, ...) fail the run */
 } kva_session_options;
+/* Whether sessions can run on the device: unknown ones are KVA_INVALID, "cuda" is KVA_MISSING. *out_arch: what to
+ * compile for where nobody says; NULL: a CPU. */
+KVA_MUST_USE kva_status kva_device_check(const char *name, kva_diag *diag, const char **out_arch);
 
 /* State (parameters, moments, counters) plus memory plans of an artefact's programs. Creation initialises all states.
- */
+ * An artefact for another kind of device is an error. */
 typedef struct kva_session kva_session;
 KVA_MUST_USE kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options,
                                            kva_diag *diag, kva_session **out_session);
@@ -42,10 +47,11 @@ KVA_MUST_USE kva_status kva_session_run(kva_session *s, int program, const kva_t
 /* Why the last kva_session_run failed; "" when it did not. */
 const char *kva_session_error(const kva_session *s);
 
-/* The live tensor of a state (borrowed, writable between runs). false: no such state. */
+/* The live tensor of a state (borrowed, writable until the next run; on a device with memory of its own it is current
+ * until then, too). false: no such state, or the device failed. */
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor);
 int kva_session_state_count(const kva_session *s);
-const kva_state_desc *kva_session_state_desc(const kva_session *s, int i, kva_tensor *out_tensor);
+const kva_state_desc *kva_session_state_desc(kva_session *s, int i, kva_tensor *out_tensor);
 
 /* Memory of the last binding of a program, bytes. */
 typedef struct kva_memory_report {

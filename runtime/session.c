@@ -37,8 +37,9 @@ static bool create_program(kva_program_state *sp, const kva_program *p, bool pro
   return ok;
 }
 
-static void destroy_program(kva_program_state *sp) {
-  kva_block_destroy(&sp->outputs);
+static void destroy_program(kva_session *s, kva_program_state *sp) {
+  if (s->device) s->device->class->free(s->device, &sp->outputs);
+  kva_block_destroy(&sp->host_outputs);
   void *const arrays[] = {sp->symbols, sp->candidate, sp->bytes, sp->offsets, sp->lifetimes, sp->pointers,
                           sp->grids,   sp->serial,    sp->args,  sp->seconds, sp->calls};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
@@ -58,7 +59,10 @@ static kva_status create_states(kva_session *s, kva_diag *diag) {
   for (int32_t i = 0; i < a->n_states; i++)
     if (!kva_align_size(a->states[i].bytes, &size) || !kva_add_size(total, size, &total))
       return kva_fail(diag, KVA_NO_MEMORY, NULL, "the model's states need more memory than can be addressed");
-  if (kva_block_create(total, &s->state_memory))
+  bool failed = kva_block_create(total, &s->state_memory) != KVA_OK;
+  if (!failed && !s->device->class->host_memory)
+    failed = s->device->class->allocate(s->device, total, &s->device_states) != KVA_OK;
+  if (failed)
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the model's states: %.1f MiB", (double)total / (1 << 20));
   int64_t offset = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
@@ -66,6 +70,24 @@ static kva_status create_states(kva_session *s, kva_diag *diag) {
     if (kva_align_size(a->states[i].bytes, &size)) offset += size;
   }
   return KVA_OK;
+}
+
+static kva_status create_device(kva_session *s, kva_diag *diag) {
+  const kva_device_class *class;
+  const kva_artifact *a = s->artifact;
+  KVA_TRY(kva_device_find(s->options.device, diag, &class));
+  if (a->arch && !class->arch)
+    return kva_error(diag, NULL,
+                     "this artefact is code for the GPU architecture %s, which device %s cannot run; compile "
+                     "it for a CPU, or run it on device ptxsim",
+                     a->arch, class->name);
+  if (!a->arch && class->arch)
+    return kva_error(diag, NULL,
+                     "this artefact is code for the CPU (%s), device %s runs code for GPUs; compile it for "
+                     "%s",
+                     a->target ? a->target : "unnamed", class->name, class->arch);
+  KVA_TRY(class->create(s->pool, diag, &s->device));
+  return class->load(s->device, a, diag);
 }
 
 static kva_status create_parts(kva_session *s, kva_diag *diag) {
@@ -78,6 +100,7 @@ static kva_status create_parts(kva_session *s, kva_diag *diag) {
   if (!ok) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the tables of the model's programs");
   s->pool = kva_pool_create(s->options.threads);
   if (!s->pool) return kva_fail(diag, KVA_MISSING, NULL, "cannot start %d threads", s->options.threads);
+  KVA_TRY(create_device(s, diag));
   return create_states(s, diag);
 }
 
@@ -95,15 +118,20 @@ kva_status kva_session_create(const kva_artifact *artifact, const kva_session_op
     return status;
   }
   kva_initialise_states(s);
+  s->host_states = true;
   *out_session = s;
   return KVA_OK;
 }
 
 void kva_session_destroy(kva_session *s) {
   if (!s) return;
-  for (int32_t i = 0; s->programs && i < s->artifact->n_programs; i++) destroy_program(&s->programs[i]);
+  for (int32_t i = 0; s->programs && i < s->artifact->n_programs; i++) destroy_program(s, &s->programs[i]);
+  if (s->device) {
+    s->device->class->free(s->device, &s->temps);
+    s->device->class->free(s->device, &s->device_states);
+    s->device->class->destroy(s->device);
+  }
   kva_pool_destroy(s->pool);
-  kva_block_destroy(&s->temps);
   kva_block_destroy(&s->state_memory);
   free(s->programs);
   free(s->states);
@@ -121,6 +149,7 @@ const kva_program *kva_session_program_desc(const kva_session *s, int program) {
 }
 
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor) {
+  if (kva_transfer_states(s) != KVA_OK) return false;
   for (int32_t i = 0; i < s->artifact->n_states; i++) {
     if (strcmp(s->artifact->states[i].name, name)) continue;
     *out_tensor = s->states[i];
@@ -133,8 +162,11 @@ int kva_session_state_count(const kva_session *s) {
   return s->artifact->n_states;
 }
 
-const kva_state_desc *kva_session_state_desc(const kva_session *s, int i, kva_tensor *out_tensor) {
-  if (out_tensor) *out_tensor = s->states[i];
+const kva_state_desc *kva_session_state_desc(kva_session *s, int i, kva_tensor *out_tensor) {
+  if (out_tensor) {
+    *out_tensor = s->states[i];
+    if (kva_transfer_states(s) != KVA_OK) out_tensor->data = NULL;
+  }
   return &s->artifact->states[i];
 }
 
@@ -164,6 +196,12 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
 
 const char *kva_session_error(const kva_session *s) {
   return s->error;
+}
+
+kva_status kva_session_device_error(kva_session *s, kva_status status, const kva_program *p, const char *what) {
+  const char *why = s->device->class->error(s->device);
+  return kva_session_fail(s, status, "%s: %s on device %s: %s", p ? p->name : "states", what, s->device->class->name,
+                          *why ? why : kva_status_name(status));
 }
 
 kva_status kva_session_fail(kva_session *s, kva_status status, const char *fmt, ...) {

@@ -3,6 +3,7 @@
 #define KVA_RUNTIME_SESSION_H
 
 #include "runtime/base/platform.h"
+#include "runtime/device.h"
 #include "runtime/memory_plan.h"
 #include "runtime/runtime.h"
 
@@ -13,15 +14,17 @@ typedef struct kva_program_state {
   int64_t *symbols;   /* values */
   int64_t *candidate; /* values that a run asks for */
   int64_t *bytes;     /* by buffer */
-  int64_t *offsets;   /* by buffer: TEMP in the session's arena, OUTPUT in `outputs` */
+  int64_t *offsets;   /* by buffer: TEMP in the session's arena, OUTPUT in `outputs`; on a device with memory of its own
+                         INPUT and CONST in `outputs`, too */
   int64_t *grids;     /* by step: work items */
   bool *serial;       /* by step: too little work for the pool */
   void **pointers;    /* by buffer, of the run in progress */
   void **args;        /* of the step in progress */
   kva_lifetime *lifetimes;
   int64_t temp_bytes, output_bytes;
-  kva_block outputs; /* those that callers leave to the session; made when one does */
-  double *seconds;   /* by step, when profiling */
+  kva_block outputs;      /* on the device: those that callers leave to the session; made when one does */
+  kva_block host_outputs; /* copies of them, of a device with memory of its own */
+  double *seconds;        /* by step, when profiling */
   int64_t *calls;
 } kva_program_state;
 
@@ -29,11 +32,15 @@ struct kva_session {
   const kva_artifact *artifact;
   kva_session_options options;
   kva_pool *pool;
-  kva_block state_memory;
+  kva_device *device;
+  kva_block state_memory; /* of the host */
   kva_tensor *states;
-  kva_block temps; /* shared: no temporary lives across runs */
+  kva_block device_states; /* the same on a device with memory of its own */
+  bool host_states;        /* there: state_memory may be newer */
+  bool device_newer;       /* there: device_states may be newer */
+  kva_block temps;         /* shared: no temporary lives across runs */
   kva_program_state *programs;
-  char error[512];
+  char error[2048];
 };
 
 /* Checks all that execution relies on: magic, version, ranges, formulas, lifetimes. */
@@ -45,6 +52,25 @@ void kva_initialise_states(kva_session *s);
 /* Values of p's symbols from the inputs' shapes, with every shape and type checked. */
 KVA_MUST_USE kva_status kva_bind_symbols(kva_session *s, const kva_program *p, const kva_tensor *inputs,
                                          int64_t *out_symbols);
+
+/* ---- transfer.c: devices with memory of their own -------------------------------------------------------------------
+ */
+
+/* A program's inputs, constants and outputs on the device, for the sizes that were bound; constants are copied. */
+KVA_MUST_USE kva_status kva_transfer_plan(kva_session *s, kva_program_state *sp);
+/* Before the steps: states and inputs to the device, addresses of buffers; after them: outputs to the host. */
+KVA_MUST_USE kva_status kva_transfer_in(kva_session *s, kva_program_state *sp, const kva_tensor *inputs);
+KVA_MUST_USE kva_status kva_transfer_out(kva_session *s, kva_program_state *sp, kva_tensor *outputs);
+/* Makes the host's states current, for a caller who may write them. */
+KVA_MUST_USE kva_status kva_transfer_states(kva_session *s);
+
+/* Makes a block of the device at least `bytes` long; `what` is for the message. */
+KVA_MUST_USE kva_status kva_session_grow(kva_session *s, const kva_program *p, const char *what, kva_block *block,
+                                         int64_t bytes);
+/* Fills in an output's type and shape. */
+KVA_MUST_USE kva_status kva_session_output(kva_session *s, const kva_program_state *sp, int32_t index, kva_tensor *out);
+/* Sets the session's error text from the device's. */
+kva_status kva_session_device_error(kva_session *s, kva_status status, const kva_program *p, const char *what);
 
 /* Sets the session's error text and returns status. */
 kva_status kva_session_fail(kva_session *s, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);

@@ -124,6 +124,13 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
   return true;
 }
 
+kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
+  const char *arch;
+  KVA_TRY(kva_device_check(choice->device, diag, &arch));
+  target->arch = choice->target ? choice->target : arch;
+  return KVA_OK;
+}
+
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
   kva_diag_print(diag, stderr);
   if (kva_diag_count(diag) == 0) fprintf(stderr, "kvasir: %s\n", kva_status_name(status));

@@ -51,6 +51,17 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
  * or an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module);
+/* Where to run and what to compile for: --device and --target. */
+typedef struct kva_device_choice {
+  const char *device, *target; /* NULL: the CPU; what the device runs */
+} kva_device_choice;
+#define KVA_DEVICE_OPTIONS(choice)                                                                                  \
+  {"--device", NULL, "NAME", KVA_OPTION_STRING, &(choice)->device, "cpu (default) or ptxsim, a simulated GPU"}, {   \
+    "--target", NULL, "ARCH", KVA_OPTION_STRING, &(choice)->target, "GPU to compile for: sm_80 (default) to sm_90a" \
+  }
+/* Fails for a device that this machine does not have; sets what to compile for. */
+KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);
+
 /* Prints diag to stderr and returns the exit code of status. */
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 

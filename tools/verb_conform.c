@@ -29,6 +29,8 @@ typedef struct conform_options {
   double rtol, atol;
   int64_t seconds;
   bool verbose, json;
+  kva_device_choice device;
+  kva_target_options target;
 } conform_options;
 
 typedef struct paths {
@@ -246,34 +248,29 @@ static outcome run_data_sets(kva_session *s, const char *path, const fixed_input
   return k == 0 ? OUTCOME_FAIL : result;
 }
 
-static kva_status load_and_compile(const char *model, fixed_inputs *fixed, kva_diag *diag, kva_compiled **out) {
+static kva_status load_and_compile(const char *model, const conform_options *o, fixed_inputs *fixed, kva_diag *diag,
+                                   kva_compiled **out) {
   kva_module *m = NULL;
   kva_load_options options = {.fixed_input = fix_input, .fixed_input_user = fixed};
   KVA_TRY(kva_load_model(model, &options, diag, &m));
-  return kva_compile(m, &(kva_compile_options){.target = {.opt_level = 1}}, diag, out);
+  return kva_compile(m, &(kva_compile_options){.target = o->target}, diag, out);
 }
 
 static outcome run_case(const char *path, const conform_options *o, kva_text *why) {
   char model[4096], data_set[4096];
   snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
   fixed_inputs fixed = {.data_set = data_set};
+  const kva_session_options so = {.threads = 1, .device = o->device.device};
   kva_diag *diag = kva_diag_create();
   kva_compiled *c = NULL;
   kva_session *s = NULL;
-  kva_status status = load_and_compile(model, &fixed, diag, &c);
+  kva_status status = load_and_compile(model, o, &fixed, diag, &c);
   if (status == KVA_UNSUPPORTED && join(data_set, path, "test_data_set_0")) {
-    kva_diag *again = kva_diag_create();
+    kva_diag_clear(diag);
     fixed.wanted = true;
-    kva_status second = load_and_compile(model, &fixed, again, &c);
-    if (second != KVA_UNSUPPORTED) {
-      kva_diag_destroy(diag);
-      diag = again;
-      status = second;
-    } else {
-      kva_diag_destroy(again);
-    }
+    status = load_and_compile(model, o, &fixed, diag, &c);
   }
-  if (status == KVA_OK) status = kva_session_create(c->artifact, &(kva_session_options){.threads = 1}, diag, &s);
+  if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
   outcome result = status == KVA_OK ? run_data_sets(s, path, &fixed, o, diag, why) : outcome_of(status, diag, why);
   for (int i = 0; i < MAX_INPUTS; i++) kva_wide_free(fixed.values[i]);
   kva_session_destroy(s);
@@ -350,17 +347,23 @@ static int run_all(const paths *cases, const conform_options *o) {
 }
 
 static int run(int argc, char **argv) {
-  conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60};
+  conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60, .target = {.opt_level = 1}};
   const kva_option options[] = {
       {"--filter", NULL, "TEXT", KVA_OPTION_STRING, &o.filter, "only cases whose path contains TEXT"},
       {"--rtol", NULL, "X", KVA_OPTION_FLOAT, &o.rtol, "relative tolerance (1e-3)"},
       {"--atol", NULL, "X", KVA_OPTION_FLOAT, &o.atol, "absolute tolerance (1e-7)"},
       {"--time-limit", NULL, "SECONDS", KVA_OPTION_INT, &o.seconds, "of one case (60)"},
+      KVA_DEVICE_OPTIONS(&o.device),
       {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.verbose, "print every case, with the reason of skips"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a line"},
   };
   const char *dirs[64];
   int n, code = kva_cli_parse(&kva_verb_conform, argc, argv, options, sizeof options / sizeof *options, dirs, 64, &n);
+  if (code >= 0) return code;
+  kva_diag *diag = kva_diag_create();
+  kva_status status = kva_cli_target(&o.device, diag, &o.target);
+  if (status != KVA_OK) code = kva_cli_fail(status, diag);
+  kva_diag_destroy(diag);
   if (code >= 0) return code;
   paths all = {0}, cases = {0};
   for (int i = 0; i < n; i++) find_cases(dirs[i], 0, &all);

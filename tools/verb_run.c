@@ -21,6 +21,7 @@ typedef struct run_options {
   kva_strings inputs, defines, pins;
   const char *output_dir;
   int64_t threads, seed, repeat;
+  kva_device_choice device;
 } run_options;
 
 /* ---- inputs
@@ -181,6 +182,7 @@ static int run(int argc, char **argv) {
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
+      KVA_DEVICE_OPTIONS(&o.device),
   };
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_run, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
@@ -193,10 +195,12 @@ static int run(int argc, char **argv) {
   kva_module *m = NULL;
   kva_compiled *c = NULL;
   kva_session *s = NULL;
-  code = kva_cli_load(path, &o.defines, &o.pins, diag, &m);
+  kva_compile_options co = {.target = {.opt_level = 2}};
+  kva_status status = kva_cli_target(&o.device, diag, &co.target);
+  code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
-    kva_status status = kva_compile(m, &(kva_compile_options){.target = {.opt_level = 2}}, diag, &c);
-    kva_session_options so = {.threads = (int)o.threads, .seed = (uint64_t)o.seed};
+    status = kva_compile(m, &co, diag, &c);
+    kva_session_options so = {.threads = (int)o.threads, .seed = (uint64_t)o.seed, .device = o.device.device};
     if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
     if (status == KVA_OK) status = run_program(s, &o, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);

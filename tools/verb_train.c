@@ -27,6 +27,7 @@ typedef struct train_options {
   int64_t steps, batch, seed, threads, eval_every, eval_batches;
   double lr;
   bool json, profile;
+  kva_device_choice device;
 } train_options;
 
 typedef struct variant {
@@ -231,7 +232,9 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
                                  kva_arena *arena, kva_diag *diag) {
   kva_session *s;
   KVA_TRY(kva_session_create(
-      c->artifact, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed, .profile = o->profile},
+      c->artifact,
+      &(kva_session_options){
+          .threads = (int)o->threads, .seed = (uint64_t)o->seed, .profile = o->profile, .device = o->device.device},
       diag, &s));
   progress p = {.name = v->name,
                 .history = v->history,
@@ -295,7 +298,9 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   kva_module *m = NULL;
   kva_compiled *c = NULL;
-  int code = kva_cli_load(o->model, &defines, &pins, diag, &m);
+  kva_compile_options options = {.train = true, .target = {.opt_level = 2}};
+  kva_status status = kva_cli_target(&o->device, diag, &options.target);
+  int code = status == KVA_OK ? kva_cli_load(o->model, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0 && !m->train) {
     fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", o->model);
     code = EXIT_NO;
@@ -307,7 +312,7 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
     code = kva_cli_load(o->model, &defines, &pins, diag, &m);
   }
   if (code < 0) {
-    kva_status status = kva_compile(m, &(kva_compile_options){.train = true, .target = {.opt_level = 2}}, diag, &c);
+    status = kva_compile(m, &options, diag, &c);
     if (status == KVA_OK) status = train_compiled(c, o, v, metrics, arena, diag);
     m = NULL; /* kva_compile took it */
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
@@ -411,6 +416,7 @@ static int run(int argc, char **argv) {
       {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      KVA_DEVICE_OPTIONS(&o.device),
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &o.profile, "time every kernel; print the longest"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print the JSON lines instead of progress"},
   };

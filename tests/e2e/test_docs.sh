@@ -36,6 +36,8 @@ complete_words "$KVASIR" show models/mlp.kv --stage = pl
 offers plan
 complete_words "$KVASIR" train --data n
 offers ngram
+complete_words "$KVASIR" run --device p
+offers ptxsim
 complete_words "$KVASIR" run models/
 offers models/mlp.kv
 complete_words "$KVASIR" train --steps ""

@@ -143,8 +143,13 @@ static inline void sample_update(void *const *p, const int64_t *symbols, int64_t
 }
 
 static const kva_kernel_desc sample_kernels[N_KERNELS] = {
-    {"scale", sample_scale},     {"row_sum", sample_row_sum}, {"sum", sample_sum},       {"dims", sample_dims},
-    {"predict", sample_predict}, {"loss", sample_loss},       {"update", sample_update},
+    [K_SCALE] = {.name = "scale", .fn = sample_scale},
+    [K_ROW_SUM] = {.name = "row_sum", .fn = sample_row_sum},
+    [K_SUM] = {.name = "sum", .fn = sample_sum},
+    [K_DIMS] = {.name = "dims", .fn = sample_dims},
+    [K_PREDICT] = {.name = "predict", .fn = sample_predict},
+    [K_LOSS] = {.name = "loss", .fn = sample_loss},
+    [K_UPDATE] = {.name = "update", .fn = sample_update},
 };
 
 /* ---- programs ------------------------------------------------------------------------------------------------------

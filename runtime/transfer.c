@@ -1,0 +1,99 @@
+/* Devices with memory of their own: what a run copies to them and back.
+ *
+ * States live in both memories. The host's are current at creation and whenever a caller has asked for them since the
+ * last run; the next run then copies them to the device, since the caller may have written them. */
+#include "runtime/session.h"
+
+static void *device_state(const kva_session *s, int32_t index) {
+  return (char *)s->device_states.data + ((char *)s->states[index].data - (char *)s->state_memory.data);
+}
+
+static kva_status copy_in(kva_session *s, const kva_program *p, void *to, const void *from, int64_t bytes) {
+  kva_status status = bytes ? s->device->class->copy_in(s->device, to, from, bytes) : KVA_OK;
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, p, "copying to memory");
+}
+
+static kva_status copy_out(kva_session *s, const kva_program *p, void *to, const void *from, int64_t bytes) {
+  kva_status status = bytes ? s->device->class->copy_out(s->device, to, from, bytes) : KVA_OK;
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, p, "copying from memory");
+}
+
+static void *place(const kva_program_state *sp, int32_t buffer) {
+  return (char *)sp->outputs.data + sp->offsets[buffer];
+}
+
+kva_status kva_transfer_plan(kva_session *s, kva_program_state *sp) {
+  const kva_program *p = sp->desc;
+  KVA_TRY(kva_session_grow(s, p, "inputs, constants and outputs", &sp->outputs, sp->output_bytes));
+  for (int32_t i = 0; i < p->n_buffers; i++)
+    if (p->buffers[i].kind == KVA_BUFFER_CONST) KVA_TRY(copy_in(s, p, place(sp, i), p->buffers[i].data, sp->bytes[i]));
+  return KVA_OK;
+}
+
+static void point_at_device(kva_session *s, kva_program_state *sp) {
+  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
+    const kva_buffer_desc *b = &sp->desc->buffers[i];
+    switch (b->kind) {
+    case KVA_BUFFER_STATE: sp->pointers[i] = device_state(s, b->state); break;
+    case KVA_BUFFER_TEMP: sp->pointers[i] = (char *)s->temps.data + sp->offsets[i]; break;
+    default: sp->pointers[i] = place(sp, i);
+    }
+  }
+}
+
+static kva_status send_states(kva_session *s, const kva_program *p) {
+  if (!s->host_states) return KVA_OK;
+  for (int32_t i = 0; i < s->artifact->n_states; i++)
+    KVA_TRY(copy_in(s, p, device_state(s, i), s->states[i].data, s->artifact->states[i].bytes));
+  s->host_states = false;
+  return KVA_OK;
+}
+
+kva_status kva_transfer_in(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+  const kva_program *p = sp->desc;
+  point_at_device(s, sp);
+  KVA_TRY(send_states(s, p));
+  for (int32_t i = 0; i < p->n_inputs; i++)
+    KVA_TRY(copy_in(s, p, sp->pointers[p->inputs[i]], inputs[i].data, sp->bytes[p->inputs[i]]));
+  s->device_newer = true;
+  return KVA_OK;
+}
+
+/* Outputs that the caller leaves to the session lie one after the other in host_outputs. */
+static kva_status lend_outputs(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
+  const kva_program *p = sp->desc;
+  int64_t total = 0, size;
+  for (int32_t i = 0; i < p->n_outputs; i++)
+    if (!kva_align_size(sp->bytes[p->outputs[i]], &size) || !kva_add_size(total, size, &total))
+      return kva_session_fail(s, KVA_NO_MEMORY, "%s: outputs need more memory than can be addressed", p->name);
+  if (sp->host_outputs.bytes < total) {
+    kva_block_destroy(&sp->host_outputs);
+    if (kva_block_create(total, &sp->host_outputs))
+      return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for %.1f MiB of outputs", p->name,
+                              (double)total / (1 << 20));
+  }
+  char *next = sp->host_outputs.data;
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    if (!outputs[i].data) outputs[i].data = next;
+    if (kva_align_size(sp->bytes[p->outputs[i]], &size)) next += size;
+  }
+  return KVA_OK;
+}
+
+kva_status kva_transfer_out(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
+  const kva_program *p = sp->desc;
+  for (int32_t i = 0; i < p->n_outputs; i++) KVA_TRY(kva_session_output(s, sp, i, &outputs[i]));
+  KVA_TRY(lend_outputs(s, sp, outputs));
+  for (int32_t i = 0; i < p->n_outputs; i++)
+    KVA_TRY(copy_out(s, p, outputs[i].data, sp->pointers[p->outputs[i]], sp->bytes[p->outputs[i]]));
+  return KVA_OK;
+}
+
+kva_status kva_transfer_states(kva_session *s) {
+  if (s->device->class->host_memory) return KVA_OK;
+  for (int32_t i = 0; s->device_newer && i < s->artifact->n_states; i++)
+    KVA_TRY(copy_out(s, NULL, s->states[i].data, device_state(s, i), s->artifact->states[i].bytes));
+  s->device_newer = false;
+  s->host_states = true;
+  return KVA_OK;
+}

@@ -275,6 +275,7 @@ static const export_row rows[KVA_OP_COUNT] = {
     [KVA_OP_cast] = {export_cast, "Cast"},
     [KVA_OP_bitcast] = {cannot, too_new},
     [KVA_OP_stop_gradient] = {same, "Identity"},
+    [KVA_OP_dropout] = {same, "Identity"},
     [KVA_OP_add] = {same, "Add"},
     [KVA_OP_sub] = {same, "Sub"},
     [KVA_OP_mul] = {same, "Mul"},

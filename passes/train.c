@@ -131,15 +131,53 @@ static void append_output(kva_module *m, kva_function *f, kva_value *v, const ch
   f->output_names = names;
 }
 
-static kva_status add_updates(kva_module *m, kva_function *f, kva_value **grads, kva_value *lr) {
+/* ---- dropout
+ * --------------------------------------------------------------------------------------------------------- */
+
+/* x / (1 - ratio) where a uniform number of this dropout's stream is at least ratio, else 0. */
+static kva_value *random_dropout(kva_builder *b, const kva_node *n, kva_value *seed, kva_value *step, int64_t stream) {
+  kva_value *x = kva_operand(n, 0);
+  double ratio = ((const kva_dropout_attrs *)n->attrs)->ratio;
+  kva_random_uniform_attrs attrs = {.shape = {x->type->rank, x->type->dims}, .dtype = KVA_F32, .stream = stream};
+  kva_value *u = kva_build(b, KVA_OP_random_uniform, 2, (kva_value *[]){seed, step}, &attrs);
+  kva_value *kept = kva_build2(b, KVA_OP_less_equal, kva_const_scalar(b, KVA_F32, ratio), u);
+  kva_value *scaled = kva_mul(b, x, kva_scalar_like(b, x, 1 / (1 - ratio)));
+  return kva_build3(b, KVA_OP_where, kept, scaled, kva_scalar_like(b, x, 0));
+}
+
+static bool has_dropout(const kva_graph *g) {
+  const kva_node *n = g->first;
+  while (n && !kva_is(n, KVA_OP_dropout)) n = n->next;
+  return n != NULL;
+}
+
+/* Every dropout of the training step draws from (state "train.seed", number of the step, its own stream). */
+static kva_status expand_dropout(kva_module *m, kva_graph *g, kva_state *counter) {
+  if (!has_dropout(g)) return KVA_OK;
+  kva_builder b = kva_builder_before(m, g->first);
+  kva_state *seed_state = new_state(&b, "train.seed", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
+  if (b.failed) return KVA_INVALID;
+  seed_state->init = KVA_INIT_ZEROS;
+  kva_value *seed = read_state(&b, seed_state), *step = read_state(&b, counter);
+  int64_t stream = 1;
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    if (!kva_is(n, KVA_OP_dropout)) continue;
+    b.before = n;
+    b.loc = n->loc;
+    kva_value_replace_all_uses(&n->results[0], random_dropout(&b, n, seed, step, stream++));
+    kva_node_remove(n);
+  }
+  return b.failed ? KVA_INVALID : KVA_OK;
+}
+
+static kva_status add_updates(kva_module *m, kva_function *f, kva_state *counter, kva_value **grads, kva_value *lr) {
   const kva_train_spec *spec = m->train;
   kva_builder b = kva_builder_before(m, f->graph->last);
   uint32_t n = m->states.len;
   kva_value *scale = NULL, *norm = NULL;
   if (spec->clip > 0 && (norm = global_norm(&b, grads, n))) scale = clip_scale(&b, norm, spec->clip);
 
-  kva_state *counter = new_state(&b, "train.step", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
-  counter->init = KVA_INIT_ZEROS;
   kva_value *step = kva_add(&b, read_state(&b, counter), kva_const_scalar(&b, KVA_I64, 1));
   update u = {.b = &b, .spec = spec, .lr = lr, .step = step};
   bool any = false;
@@ -162,8 +200,13 @@ kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   kva_function *f = clone_function(m, loss, "train_step");
   loss->name = "eval";
   kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
+  kva_builder b = kva_builder_before(m, f->graph->first);
+  kva_state *counter = new_state(&b, "train.step", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
+  if (b.failed) return KVA_INVALID;
+  counter->init = KVA_INIT_ZEROS;
+  KVA_TRY(expand_dropout(m, f->graph, counter));
   kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
   KVA_TRY(kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads));
-  KVA_TRY(add_updates(m, f, grads, lr));
+  KVA_TRY(add_updates(m, f, counter, grads, lr));
   return kva_optimize(m, options);
 }

@@ -172,6 +172,12 @@ static void collect_shifts(kva_session *s, kva_arena *arena, variant *v) {
 /* ---- one variant
  * -------------------------------------------------------------------------------------------------------------- */
 
+/* Dropout draws from this seed too; models without dropout have no such state. */
+static void set_seed(kva_session *s, int64_t seed) {
+  kva_tensor t;
+  if (kva_session_state(s, "train.seed", &t)) memcpy(t.data, &seed, sizeof seed);
+}
+
 static kva_status train_session(kva_session *s, const kva_module *m, const train_options *o, progress *p,
                                 kva_diag *diag) {
   const kva_train_spec *spec = m->train;
@@ -245,6 +251,7 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
   if (!o->json)
     printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->name,
            c->pass_seconds + c->codegen_seconds, c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
+  set_seed(s, o->seed);
   kva_status status = train_session(s, c->module, o, &p, diag);
   v->seconds = p.seconds;
   int program = kva_session_program(s, "train_step");

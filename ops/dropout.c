@@ -1,0 +1,22 @@
+/* dropout: at inference y = x. In a training step passes/train.c puts the random form in its place,
+ *
+ *   y = x / (1 - ratio) where u >= ratio, else 0;   u = random_uniform(seed, step), a stream of its own for every
+ * dropout
+ *
+ * whose gradient those nodes give. 0 <= ratio < 1. Gradient of the form at inference: g. Exact. */
+#include "ops/elementwise.h"
+
+kva_status kva_dropout_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  double ratio = ((const kva_dropout_attrs *)n->attrs)->ratio;
+  if (!(ratio >= 0 && ratio < 1)) {
+    return kva_error(m->diag, &n->loc, "kv.dropout: expected 0 <= ratio < 1, found %g", ratio);
+  }
+  return kva_elementwise_infer(m, n, out_types);
+}
+
+static double same(double x) {
+  return x;
+}
+KVA_UNARY_REF(dropout, same, NULL)
+KVA_UNARY_VJP(dropout, g)
+KVA_UNARY_LOWER(dropout, x)

@@ -1,0 +1,25 @@
+#!/usr/bin/env bash
+# Dropout: random in the training step, by seed and step, the identity elsewhere; a model with it still learns.
+. "$(dirname "$0")/support.sh"
+
+sed 's/(kv.relu(x))/(kv.dropout <ratio = 0.25> (kv.relu(x)))/' models/mlp.kv >"$work/mlp.kv"
+grep -q dropout "$work/mlp.kv" || fail "the model has no dropout"
+
+expect 0 show "$work/mlp.kv" --train --stage=graph
+[ "$(grep -c random_uniform "$work/out")" -eq 1 ] || fail "expected one random node, in train_step"
+[ "$(grep -c 'kv.dropout' "$work/out")" -eq 2 ] || fail "expected dropout in main and eval"
+
+losses() { # losses NAME ARGUMENTS...: the losses of a run's steps
+  expect 0 train "$work/mlp.kv" --steps 60 --eval-every 0 --metrics "$work/$1.jsonl" "${@:2}"
+  sed 's/.*"loss": \([^,]*\),.*/\1/' "$work/$1.jsonl" >"$work/$1"
+}
+losses one --threads 1
+losses two --threads 2
+losses other --seed 1
+cmp "$work/one" "$work/two" || fail "results depend on the number of threads"
+! cmp -s "$work/one" "$work/other" || fail "the seed changes nothing"
+awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < 0.7 * first) }' "$work/one" || fail "the loss does not fall"
+
+sed -i 's/ratio = 0.25/ratio = 1/' "$work/mlp.kv"
+expect 1 check "$work/mlp.kv"
+says "expected 0 <= ratio < 1, found 1"

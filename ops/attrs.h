@@ -16,7 +16,7 @@
 #define KVA_ATTRS_is_inf(X)    X(BOOL, detect_negative, 1) X(BOOL, detect_positive, 1)
 #define KVA_ATTRS_cast(X)      X(DTYPE, to, KVA_F32) X(BOOL, saturate, 1)
 #define KVA_ATTRS_bitcast(X)   X(DTYPE, to, KVA_F32)
-#define KVA_ATTRS_dropout(X) X(FLOAT, ratio, 0.5)
+#define KVA_ATTRS_dropout(X)   X(FLOAT, ratio, 0.5)
 #define KVA_ATTRS_mod(X)       X(BOOL, fmod, 0)
 #define KVA_ATTRS_bit_shift(X) X(BOOL, left, 1)
 

@@ -5,7 +5,8 @@ static int run(int argc, char **argv);
 
 const kva_verb kva_verb_export = {
     "export", "MODEL -o FILE.onnx [options]", "write a model as ONNX, with initialised parameters",
-    "KVShift becomes a model-local function, so that any ONNX runtime executes the file.\n\n"
+    "KVShift, attention, rotary embedding and norms become model-local functions with bodies in standard operators:\n"
+    "any ONNX runtime executes them, and Kvasir reads the calls back as its own operators.\n\n"
     "Example:\n  kvasir export models/lm.kv -D preset=small --seed 1 -o lm.onnx",
     run};
 

@@ -79,7 +79,6 @@ LLVMTypeRef kva_ll_storage(const kva_emit *e, kva_dtype storage); /* what a poin
 LLVMTypeRef kva_ll_widen(LLVMTypeRef scalar, unsigned lanes);     /* the vector type; scalar itself for 1 */
 LLVMTypeRef kva_ll_like(LLVMTypeRef scalar, LLVMValueRef shape);  /* scalar or vector as `shape` is */
 LLVMValueRef kva_ll_int(LLVMTypeRef type, int64_t v);             /* scalar or splat */
-LLVMValueRef kva_ll_float(LLVMTypeRef type, double v);
 LLVMValueRef kva_ll_i64(const kva_emit *e, int64_t v);
 LLVMValueRef kva_ll_splat(kva_emit *e, LLVMValueRef v, unsigned lanes); /* a vector stays what it is */
 LLVMValueRef kva_ll_iota(const kva_emit *e, LLVMTypeRef scalar, unsigned lanes);

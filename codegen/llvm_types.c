@@ -48,11 +48,6 @@ LLVMValueRef kva_ll_int(LLVMTypeRef type, int64_t v) {
   return splat_constant(LLVMConstInt(LLVMGetElementType(type), (uint64_t)v, true), LLVMGetVectorSize(type));
 }
 
-LLVMValueRef kva_ll_float(LLVMTypeRef type, double v) {
-  if (LLVMGetTypeKind(type) != LLVMVectorTypeKind) return LLVMConstReal(type, v);
-  return splat_constant(LLVMConstReal(LLVMGetElementType(type), v), LLVMGetVectorSize(type));
-}
-
 LLVMValueRef kva_ll_i64(const kva_emit *e, int64_t v) {
   return LLVMConstInt(LLVMInt64TypeInContext(e->ctx), (uint64_t)v, true);
 }

@@ -26,7 +26,4 @@ static inline kva_builder kva_builder_before(kva_module *m, kva_node *n) {
   return (kva_builder){.m = m, .graph = n->graph, .before = n, .loc = n->loc};
 }
 
-/* Runs `visit` for every node of every function, in order, sub-graphs after their node. visit may remove the node. */
-kva_status kva_each_node(kva_module *m, kva_status (*visit)(void *user, kva_node *n), void *user);
-
 #endif

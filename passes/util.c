@@ -51,19 +51,3 @@ void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **valu
     copy_node(n, to, values);
   }
 }
-
-static kva_status each_in_graph(kva_graph *g, kva_status (*visit)(void *user, kva_node *n), void *user) {
-  for (kva_node *n = g->first, *next; n; n = next) {
-    next = n->next;
-    uint32_t n_graphs = n->n_graphs;
-    kva_graph **graphs = n->graphs;
-    KVA_TRY(visit(user, n));
-    for (uint32_t i = 0; i < n_graphs; i++) KVA_TRY(each_in_graph(graphs[i], visit, user));
-  }
-  return KVA_OK;
-}
-
-kva_status kva_each_node(kva_module *m, kva_status (*visit)(void *user, kva_node *n), void *user) {
-  for (uint32_t f = 0; f < m->functions.len; f++) KVA_TRY(each_in_graph(m->functions.data[f]->graph, visit, user));
-  return KVA_OK;
-}

@@ -35,10 +35,6 @@ kva_extents kva_extents_part(const kva_extents *x, uint32_t from, uint32_t to) {
   return part;
 }
 
-kva_extents kva_extents_without(kva_extents x, uint32_t axis) {
-  return kva_extents_join(kva_extents_part(&x, 0, axis), kva_extents_part(&x, axis + 1, x.rank));
-}
-
 const char *kva_extents_text(kva_random *r, kva_extents x) {
   const char *text = "";
   for (uint32_t d = 0; d < x.rank; d++)

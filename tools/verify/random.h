@@ -25,8 +25,6 @@ typedef struct kva_extents {
 } kva_extents;
 /* lo <= rank <= hi, small extents, odd or 1, at most about a hundred elements; one of them 0 now and then if `zero`. */
 kva_extents kva_random_extents(kva_random *r, uint32_t lo, uint32_t hi, bool zero);
-/* Without axis `axis`. */
-kva_extents kva_extents_without(kva_extents x, uint32_t axis);
 /* x, then y. */
 kva_extents kva_extents_join(kva_extents x, kva_extents y);
 /* Axes [from, to). */

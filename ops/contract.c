@@ -26,10 +26,12 @@ enum {
   ROW_PADDING = 16,          /* keeps its steps from falling into the same sets of a cache */
   TRANSPOSED_RUN = 8,
   MIN_BLOCK_ROWS = 32,
-  MIN_WINDOW_ROWS = 64, /* copying lines costs more than copying a matrix */
+  MIN_PRODUCTS = 1 << 19, /* of an item: 2 to 4 us */
+  MIN_WINDOW_ROWS = 64,   /* copying lines costs more than copying a matrix */
   WANTED_ITEMS = 12,
   MAX_PACKED = 1 << 16, /* elements */
   MAX_UNROLLED_TAPS = 8,
+  SHORT_ROW = 512, /* columns */
 };
 
 typedef struct tiling {
@@ -77,10 +79,12 @@ static int64_t choose_vectors(const kva_contraction *c, int64_t lanes, int64_t r
 }
 
 static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
-  int64_t rows = c->across_rows ? MAX_PACKED_ROWS : c->along_depth ? MAX_TRANSPOSED_ROWS : MAX_BLOCK_ROWS, m, n, b;
+  int64_t rows = c->across_rows ? MAX_PACKED_ROWS : c->along_depth ? MAX_TRANSPOSED_ROWS : MAX_BLOCK_ROWS, m, n, b, k;
   int64_t least = is_window(c) || c->along_depth ? MIN_WINDOW_ROWS : MIN_BLOCK_ROWS;
   if (!kva_expr_is_const(c->rows, &m)) return rows;
   if (kva_expr_is_const(columns_of(c), &n) && kva_expr_is_const(c->batch, &b)) {
+    if (!kva_expr_is_const(c->depth, &k)) k = MIN_PRODUCTS;
+    while (least < rows && least * panel * k * c->leads * c->taps < MIN_PRODUCTS) least *= 2;
     while (rows > least && b * ((m + rows - 1) / rows) * ((n + panel - 1) / panel) < WANTED_ITEMS) rows /= 2;
   }
   return m < rows ? (m > 0 ? m : 1) : rows;
@@ -140,6 +144,7 @@ typedef struct tile {
   tiling t;
   int64_t phases, segment; /* positions of a segment */
   kva_dim columns;
+  bool one_slice; /* the sums start at 0 in registers */
   const kva_expr *batch, *row0, *col0;
   kva_kbuf *packed, *packed_a, *acc, *block;
 } tile;
@@ -307,6 +312,11 @@ static const kva_expr *block_at(const tile *x, const kva_expr *row, const kva_ex
   return plus(x, times(x, row, x->t.panel), j);
 }
 
+static void clear_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
+  (void)s;
+  kva_k_store(x->kb, x->acc, block_at(x, r, j), kva_k_const(x->kb, x->c->type, 0));
+}
+
 static void load_acc(const tile *x, const kva_expr *r, const kva_expr *j, const step *s) {
   kva_kval v = kva_k_load(x->kb, x->block, block_at(x, plus(x, s->first_row, r), j));
   kva_k_store(x->kb, x->acc, block_at(x, r, j), v);
@@ -351,7 +361,7 @@ static void multiply_steps(const tile *x, step *s, const kva_expr *slice) {
 static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.block_rows / x->t.tile_rows), "i");
   step s = {.first_row = times(x, i->var, x->t.tile_rows), .k0 = k0};
-  over_tile(x, load_acc, &s);
+  over_tile(x, x->one_slice ? clear_acc : load_acc, &s);
   multiply_steps(x, &s, slice);
   over_tile(x, save_acc, &s);
   kva_k_loop_end(x->kb, i);
@@ -399,8 +409,7 @@ static void store_block(const tile *x) {
 }
 
 static void over_depth(const tile *x) {
-  int64_t k;
-  if (kva_expr_is_const(x->c->depth, &k) && k <= x->t.depth) {
+  if (x->one_slice) {
     pack(x, num(x, 0), x->c->depth);
     multiply_slice(x, num(x, 0), x->c->depth);
     return;
@@ -414,12 +423,18 @@ static void over_depth(const tile *x) {
   kva_k_loop_end(x->kb, s);
 }
 
-/* Work item -> (batch, panel, block of rows), rows fastest: neighbours share the panel of b. */
+/* Work item -> (batch, panel, block of rows). Rows fastest: neighbours share the panel of b. But where rows of the
+ * result are short, panels fastest: two threads that write neighbouring stretches of the same rows fight for what the
+ * prefetchers of both fetch. */
 static void place_item(tile *x, const kva_expr *item, const kva_expr *row_blocks, const kva_expr *panels) {
-  x->row0 = times(x, kva_expr_mod(x->e, item, row_blocks), x->t.block_rows);
-  const kva_expr *rest = kva_expr_div(x->e, item, row_blocks);
-  x->col0 = times(x, kva_expr_mod(x->e, rest, panels), x->t.panel);
-  x->batch = kva_expr_div(x->e, rest, panels);
+  int64_t n;
+  bool short_rows = !x->c->across_rows && kva_expr_is_const(x->columns, &n) && n <= SHORT_ROW;
+  const kva_expr *inner = short_rows ? panels : row_blocks, *outer = short_rows ? row_blocks : panels;
+  const kva_expr *first = kva_expr_mod(x->e, item, inner), *rest = kva_expr_div(x->e, item, inner);
+  const kva_expr *second = kva_expr_mod(x->e, rest, outer);
+  x->row0 = times(x, short_rows ? second : first, x->t.block_rows);
+  x->col0 = times(x, short_rows ? first : second, x->t.panel);
+  x->batch = kva_expr_div(x->e, rest, outer);
 }
 
 void kva_contract_kernel(const kva_contraction *c) {
@@ -430,6 +445,8 @@ void kva_contract_kernel(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
   x.segment = x.t.panel + reach_of(c);
+  int64_t depth;
+  x.one_slice = kva_expr_is_const(c->depth, &depth) && depth <= x.t.depth;
   x.packed = kva_k_local(kb, "packed", c->type, x.t.depth * c->leads * x.phases * x.segment);
   if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * (x.t.block_rows + ROW_PADDING));
   x.block = kva_k_local(kb, "block", c->type, x.t.block_rows * x.t.panel);
@@ -439,8 +456,8 @@ void kva_contract_kernel(const kva_contraction *c) {
   const kva_expr *items = kva_expr_mul(x.e, kva_expr_mul(x.e, row_blocks, panels), c->batch);
   kva_kloop *g = kva_k_loop_begin(kb, KVA_K_GRID, items, "item");
   place_item(&x, g->var, row_blocks, panels);
-  clear_block(&x);
   kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x.batch}) : NULL;
+  if (any || !x.one_slice) clear_block(&x);
   kva_kinstr *branch = any ? kva_k_if_begin(kb, any) : NULL;
   over_depth(&x);
   if (branch) kva_k_if_end(kb, branch);

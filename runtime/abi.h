@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 2u
+#define KVA_ABI_VERSION 3u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
@@ -61,16 +61,28 @@ typedef struct kva_buffer_desc {
 typedef enum kva_step_kind {
   KVA_STEP_KERNEL,
   KVA_STEP_COPY, /* args[0] <- args[1], whole buffers */
+  KVA_STEP_GEMM, /* args[0] <- args[1] * args[2] by the device's library, see kva_gemm_desc; GPU only */
 } kva_step_kind;
+
+/* Row-major matrix products, one for each of `batch`: d[m][n] = sum over k of a[m][k] * b[k][n], with float sums. Steps
+ * in elements; a step of 0 shares the matrix. */
+typedef struct kva_gemm_desc {
+  kva_formula batch, m, n, k;
+  kva_formula step_a, step_b, step_d; /* from one matrix of the batch to the next */
+  int32_t transpose_a, transpose_b;   /* stored k x m, n x k */
+  int32_t dtype;                      /* of a and b: float, float16, bfloat16 */
+  int32_t dtype_d;                    /* that or float */
+} kva_gemm_desc;
 
 typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* index in kva_artifact.kernels */
   int32_t n_args;
   int32_t reserved;
-  const int32_t *args; /* buffer numbers */
-  kva_formula grid;    /* work items */
-  const char *origin;  /* the graph node(s), for profiles and errors */
+  const int32_t *args;       /* buffer numbers */
+  kva_formula grid;          /* work items */
+  const char *origin;        /* the graph node(s), for profiles and errors */
+  const kva_gemm_desc *gemm; /* GEMM; else NULL */
 } kva_step_desc;
 
 typedef struct kva_program {
@@ -83,17 +95,34 @@ typedef struct kva_program {
   const int32_t *outputs;
 } kva_program;
 
-/* On a GPU a kernel is an entry of the artefact's module: one block of `threads` threads (along x) for each work item,
- * no dynamic shared memory. Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64
- * for each of its symbols. Stores to a buffer with several elements a byte reach up to the next multiple of 4 bytes,
- * whose other bits they keep. */
+/* A tensor map (TMA descriptor) over an argument of the kernel. Dimensions from the innermost one; formulas over the
+ * program's symbols. Elements outside of dims read as 0. */
+enum { KVA_ABI_MAP_RANK = 5 };
+typedef struct kva_tensor_map_desc {
+  int32_t argument; /* of the step */
+  int32_t dtype;
+  int32_t rank;
+  int32_t swizzle;                       /* bytes: 0, 32, 64, 128 */
+  kva_formula dims[KVA_ABI_MAP_RANK];    /* elements */
+  kva_formula strides[KVA_ABI_MAP_RANK]; /* bytes, a multiple of 16; [0] is not read */
+  int32_t box[KVA_ABI_MAP_RANK];         /* elements */
+  int32_t reserved;
+} kva_tensor_map_desc;
+
+/* On a GPU a kernel is an entry of the artefact's module: one block of `threads` threads (along x) for each work item.
+ * Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64 for each of its symbols,
+ * then a CUtensorMap (128 bytes, aligned to 64) for each of its tensor maps. Stores to a buffer with several elements a
+ * byte reach up to the next multiple of 4 bytes, whose other bits they keep. */
 typedef struct kva_kernel_desc {
   const char *name; /* GPU: of the entry */
   kva_kernel_fn fn; /* CPU; else NULL */
   uint32_t threads;
   uint32_t shared_bytes;  /* static, which the kernel declares itself */
-  const int32_t *symbols; /* indices in kva_program.symbols, the same in every program that calls the kernel */
+  uint32_t dynamic_bytes; /* of shared memory that the launch must add */
   int32_t n_symbols;
+  const int32_t *symbols; /* indices in kva_program.symbols, the same in every program that calls the kernel */
+  const kva_tensor_map_desc *maps;
+  int32_t n_maps;
   int32_t reserved;
 } kva_kernel_desc;
 
@@ -137,9 +166,11 @@ typedef struct kva_artifact {
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");
 _Static_assert(sizeof(kva_formula) == 16, "abi");
 _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
-_Static_assert(sizeof(kva_step_desc) == 48, "abi");
+_Static_assert(sizeof(kva_step_desc) == 56, "abi");
+_Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
+_Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_program) == 72, "abi");
-_Static_assert(sizeof(kva_kernel_desc) == 40, "abi");
+_Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
 _Static_assert(sizeof(kva_artifact) == 88, "abi");
 

@@ -21,6 +21,12 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
 /* Writes a whole file: to a temporary name beside it, synced, renamed; the old file stays until the new one is
  * complete. */
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
+/* The same for a file that is in memory in parts, one after the other. */
+typedef struct kva_file_part {
+  const void *data;
+  size_t size;
+} kva_file_part;
+KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag);
 
 /* Thread pool. One job at a time; workers spin for a bounded time, then sleep. The partition into
  * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work

@@ -88,6 +88,27 @@ typedef struct kva_data_arg {
 KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab,
                                         kva_diag *diag, kva_data_source *out_source);
 
+/* Where batches come from, as one line of text: KIND[:ITEM,ITEM,...], an item being FILE or NAME=VALUE.
+ *
+ *   induction, ngram, random    with their arguments: "induction:pool=48,length=64"
+ *   tokens:FILE[,FILE...]       token files (runtime/tokens.h): tokens [B, T] and, if there is a second input, the next
+ *                               tokens, from windows of T + 1 tokens
+ *   npy:INPUT=FILE,...          a .npy file for every data input of the program; row r of an input is FILE[r]
+ *
+ * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05): the share of the rows,
+ * the last ones, that is for evaluation only. The others are shuffled anew every epoch, by `seed`. Commas cannot stand
+ * in names of files. */
+typedef struct kva_data_options {
+  int64_t vocab;             /* of the model's logits; 0: none */
+  int n_inputs;              /* data inputs of the train program, in order */
+  const char *const *inputs; /* their names */
+  int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch; world 0: 1 */
+} kva_data_options;
+KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *options, kva_diag *diag,
+                                      kva_data_source *out_source);
+/* The argument length=T of such a text; 0: it has none. */
+int64_t kva_data_length(const char *spec);
+
 typedef struct kva_schedule {
   kva_schedule_kind kind;
   double lr, final_ratio;

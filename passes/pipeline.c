@@ -75,5 +75,9 @@ kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
+  if (options->compute) {
+    KVA_TRY(kva_precision(m, options->compute));
+    KVA_TRY(run_clean_up(m, options));
+  }
   return run_pass(m, &(pass_row){"fuse", kva_fuse}, options, &changed);
 }

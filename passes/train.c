@@ -9,25 +9,6 @@
 
 #include <math.h>
 
-static kva_function *clone_function(kva_module *m, const kva_function *f, const char *name) {
-  kva_function *copy = kva_function_create(m, name);
-  copy->loc = f->loc;
-  kva_arena *scratch = kva_arena_create();
-  kva_value **values = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
-    const kva_value *in = f->graph->inputs.data[i];
-    values[in->id] = kva_graph_add_input(copy->graph, in->type, in->name);
-  }
-  kva_graph_copy_nodes(f->graph, copy->graph, values);
-  const kva_node *ret = f->graph->last;
-  kva_value **outputs = KVA_NEW_ARRAY(scratch, kva_value *, ret->n_operands + 1);
-  for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
-  kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
-  copy->output_names = f->output_names;
-  kva_arena_destroy(scratch);
-  return copy;
-}
-
 static kva_value *read_state(kva_builder *b, kva_state *s) {
   return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
 }
@@ -214,7 +195,7 @@ static kva_status differentiate(kva_module *m, kva_function *f, double scale, kv
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   kva_function *loss = kva_module_find_function(m, "loss");
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
-  kva_function *f = clone_function(m, loss, "train_step");
+  kva_function *f = kva_function_clone(m, loss, "train_step");
   loss->name = "eval";
   kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
   kva_builder b = kva_builder_before(m, f->graph->first);

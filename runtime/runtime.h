@@ -69,6 +69,7 @@ int kva_session_profile(const kva_session *s, int program, const double **out_se
  * pure function of (seed, step) so that a resumed run sees the same data. */
 typedef struct kva_data_source {
   const char *name;
+  uint64_t id; /* of what is read: equal for equal files and arguments; a resumed run can compare it */
   kva_status (*fill)(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
                      kva_diag *diag);
   void (*destroy)(void *self);
@@ -85,6 +86,27 @@ typedef struct kva_data_arg {
 } kva_data_arg;
 KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab,
                                         kva_diag *diag, kva_data_source *out_source);
+
+/* Where batches come from, as one line of text: KIND[:ITEM,ITEM,...], an item being FILE or NAME=VALUE.
+ *
+ *   induction, ngram, random    with their arguments: "induction:pool=48,length=64"
+ *   tokens:FILE[,FILE...]       token files (runtime/tokens.h): tokens [B, T] and, if there is a second input, the next
+ *                               tokens, from windows of T + 1 tokens
+ *   npy:INPUT=FILE,...          a .npy file for every data input of the program; row r of an input is FILE[r]
+ *
+ * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05): the share of the rows,
+ * the last ones, that is for evaluation only. The others are shuffled anew every epoch, by `seed`. Commas cannot stand
+ * in names of files. */
+typedef struct kva_data_options {
+  int64_t vocab;             /* of the model's logits; 0: none */
+  int n_inputs;              /* data inputs of the train program, in order */
+  const char *const *inputs; /* their names */
+  int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch; world 0: 1 */
+} kva_data_options;
+KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *options, kva_diag *diag,
+                                      kva_data_source *out_source);
+/* The argument length=T of such a text; 0: it has none. */
+int64_t kva_data_length(const char *spec);
 
 typedef enum kva_schedule_kind {
   KVA_SCHEDULE_CONSTANT,

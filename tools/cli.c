@@ -25,6 +25,15 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
   return true;
 }
 
+kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute) {
+  *out_compute = !name                   ? KVA_DTYPE_NONE
+                 : !strcmp(name, "bf16") ? KVA_BF16
+                 : !strcmp(name, "f16")  ? KVA_F16
+                                         : KVA_DTYPE_NONE;
+  if (!name || !strcmp(name, "f32") || *out_compute) return KVA_OK;
+  return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
+}
+
 kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
   const char *arch;
   KVA_TRY(kva_device_check(choice->device, diag, &arch));

@@ -24,7 +24,7 @@ typedef struct kva_session_options {
   bool profile;       /* collect time per step */
   const char *device; /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
                          out of bounds, races, ...) fail the run */
-  bool sleep;                     /* threads never spin between steps */
+  bool sleep;         /* threads never spin between steps */
   const kva_allocator *allocator; /* these as in kva_context_options; they must outlive the session */
   const kva_parallel *parallel;
   void *arena;
@@ -114,6 +114,12 @@ KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *
 /* The argument length=T of such a text; 0: it has none. */
 int64_t kva_data_length(const char *spec);
 
+typedef enum kva_schedule_kind {
+  KVA_SCHEDULE_CONSTANT,
+  KVA_SCHEDULE_WARMUP,
+  KVA_SCHEDULE_COSINE,
+  KVA_SCHEDULE_LINEAR
+} kva_schedule_kind;
 typedef struct kva_schedule {
   kva_schedule_kind kind;
   double lr, final_ratio;

@@ -49,8 +49,13 @@ int kva_cli_fail(kva_status status, const kva_diag *diag) {
 
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module) {
+  return kva_cli_load_batch(path, defines, pins, false, diag, out_module);
+}
+
+int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
+                       kva_diag *diag, kva_module **out_module) {
   kva_arena *arena = kva_arena_create();
-  kva_load_options o = {0};
+  kva_load_options o = {.free_batch = free_batch};
   int code = EXIT_USAGE;
   if (kva_cli_defines(defines, "-D", arena, &o.n_defines, &o.defines) &&
       kva_cli_defines(pins, "--pin", arena, &o.n_pins, &o.pins)) {

@@ -1,5 +1,5 @@
 /* kvasir train: compiles a model with its train block and trains it, one or several variants. */
-#include "tools/cli.h"
+#include "tools/tune.h"
 #include "runtime/report.h"
 
 #include <signal.h>
@@ -28,6 +28,7 @@ typedef struct train_options {
   double lr;
   bool json, profile;
   kva_device_choice device;
+  kva_tune_choice tune;
 } train_options;
 
 typedef struct variant {
@@ -314,6 +315,20 @@ static void pin_shapes(train_options *o, const kva_module *m, kva_strings *pins,
     pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)length);
 }
 
+/* The model with a loss, and with what trains chosen. */
+static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
+                kva_module **out) {
+  /* Imported models are often made for a batch of 1; one without a loss is trained with any. */
+  int code = kva_cli_load_batch(o->model, defines, pins, o->tune.loss && o->batch != 1, diag, out);
+  if (code >= 0) return code;
+  kva_status status = kva_cli_tune(*out, &o->tune, o->lr, diag);
+  if (status != KVA_OK) return kva_cli_fail(status, diag);
+  if ((*out)->train) return -1;
+  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by; give --loss\n",
+          o->model);
+  return EXIT_NO;
+}
+
 static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena) {
   kva_diag *diag = kva_diag_create();
   kva_strings defines = o->defines, pins = o->pins;
@@ -323,18 +338,15 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   kva_compile_options options = {.train = true, .target = {.opt_level = 2}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
-  int code = status == KVA_OK ? kva_cli_load(o->model, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
-  if (code < 0 && !m->train) {
-    fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", o->model);
-    code = EXIT_NO;
-  }
+  int code = status == KVA_OK ? load(o, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     pin_shapes(o, m, &pins, arena);
     kva_module_destroy(m);
     m = NULL;
-    code = kva_cli_load(o->model, &defines, &pins, diag, &m);
+    code = load(o, &defines, &pins, diag, &m);
   }
   if (code < 0) {
+    if (!o->json) kva_cli_print_trained(m, &o->tune);
     status = kva_compile(m, &options, diag, &c);
     if (status == KVA_OK) status = train_compiled(c, o, v, metrics, arena, diag);
     m = NULL; /* kva_compile took it */
@@ -422,7 +434,7 @@ static int train_all(train_options *o) {
 }
 
 static int run(int argc, char **argv) {
-  train_options o = {.eval_every = 100, .eval_batches = 8};
+  train_options o = {.eval_every = 100, .eval_batches = 8, .tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
       {"--steps", NULL, "N", KVA_OPTION_INT, &o.steps, "optimiser steps (the train block's)"},
       {"--batch", NULL, "N", KVA_OPTION_INT, &o.batch, "sequences a step (the train block's, else 32)"},
@@ -441,6 +453,7 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
        "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      KVA_TUNE_OPTIONS(&o.tune),
       KVA_DEVICE_OPTIONS(&o.device),
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &o.profile, "time every kernel; print the longest"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print the JSON lines instead of progress"},

@@ -245,6 +245,7 @@ static kva_status write_step(writer *w, const kva_plan_step *s, kva_step_desc *o
   *out = (kva_step_desc){.kind = s->node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
                          .kernel = -1,
                          .n_args = (int32_t)s->n_args,
+                         .n_results = s->node ? (int32_t)s->node->n_results : 0,
                          .args = kva_arena_memdup(w->arena, s->args, sizeof *s->args * s->n_args),
                          .origin = s->node ? origin_of(w, s->node) : "copy"};
   if (s->node) return write_kernel(w, s->node, out);
@@ -281,10 +282,7 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   bool is_gpu = kva_codegen_target(w->cg)->arch;
   for (int32_t i = 0; i < n; i++) {
     kernels[i].name = kva_codegen_kernel_name(w->cg, i);
-    if (!is_gpu) {
-      kernels[i].fn = kva_codegen_function(w->cg, i);
-      continue;
-    }
+    if (!is_gpu) continue;
     kva_launch launch = kva_codegen_launch(w->cg, i);
     kernels[i].threads = launch.threads;
     kernels[i].shared_bytes = launch.shared_bytes;
@@ -294,10 +292,60 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   return kernels;
 }
 
-/* Machine code: functions of this process, or the text of a module. */
+/* ---- training
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+/* "name:argument=value,...", as kva_data_open reads it. */
+static const char *data_text(writer *w, const kva_train_spec *spec) {
+  kva_text text = {0};
+  kva_text_add(&text, "%s", spec->data);
+  for (uint32_t i = 0; spec->data_args && i < kva_map_len(spec->data_args); i++) {
+    double v = *(const double *)kva_map_value_at(spec->data_args, i);
+    kva_text_add(&text, "%c%s=", i ? ',' : ':', (const char *)kva_map_key_at(spec->data_args, i, NULL));
+    kva_text_add(&text, "%.*g", 17, v);
+  }
+  const char *copy = kva_arena_strdup(w->arena, text.data);
+  kva_text_free(&text);
+  return copy;
+}
+
+static int32_t schedule_kind(const char *name) {
+  static const char *const names[] = {"constant", "warmup", "cosine", "linear"};
+  for (int32_t i = 0; name && i < 4; i++)
+    if (!strcmp(name, names[i])) return i;
+  return KVA_SCHEDULE_CONSTANT;
+}
+
+static int64_t vocabulary(const kva_module *m) {
+  const kva_graph *g = m->functions.data[0]->graph;
+  const kva_type *t = kva_graph_output_count(g) ? kva_graph_output(g, 0)->type : NULL;
+  int64_t n;
+  return t && t->rank > 0 && kva_expr_is_const(t->dims[t->rank - 1], &n) ? n : 0;
+}
+
+static const kva_train_desc *train_table(writer *w) {
+  const kva_train_spec *spec = w->m->train;
+  if (!spec) return NULL;
+  kva_train_desc *t = KVA_NEW(w->arena, kva_train_desc);
+  *t = (kva_train_desc){.optimizer = spec->optimizer,
+                        .data = spec->data ? data_text(w, spec) : NULL,
+                        .lr = spec->lr,
+                        .final_ratio = spec->final_lr_ratio,
+                        .weight_decay = spec->weight_decay,
+                        .clip = spec->clip,
+                        .steps = spec->steps,
+                        .batch = spec->batch,
+                        .warmup = spec->warmup_steps,
+                        .total = spec->total_steps,
+                        .vocab = vocabulary(w->m),
+                        .schedule = schedule_kind(spec->schedule)};
+  return t;
+}
+
+/* Of a GPU, the text of the module. */
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
-  if (!target->arch) return kva_codegen_jit(w->cg);
+  if (!target->arch) return KVA_OK;
   char *text;
   size_t size;
   KVA_TRY(kva_codegen_emit(w->cg, "ptx", &text, &size));
@@ -308,8 +356,8 @@ static kva_status generate(writer *w, kva_artifact *a) {
   return KVA_OK;
 }
 
-kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
-                                const kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
+kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                              const kva_memory_plan *const *plans, kva_artifact **out_artifact) {
   writer w = {.cg = cg, .arena = arena, .m = m};
   collect_symbols(&w, n_plans, plans);
   kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, m->states.len + 1);
@@ -330,9 +378,23 @@ kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m
                       .model = m->name,
                       .target = kva_codegen_target(cg)->description,
                       .states = states,
-                      .programs = programs};
+                      .programs = programs,
+                      .train = train_table(&w)};
   KVA_TRY(generate(&w, a));
   a->kernels = kernel_table(&w);
   *out_artifact = a;
+  return KVA_OK;
+}
+
+kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                                const kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
+  kva_artifact *a;
+  KVA_TRY(kva_codegen_tables(cg, arena, m, n_plans, plans, &a));
+  *out_artifact = a;
+  if (a->arch) return KVA_OK;
+  KVA_TRY(kva_codegen_jit(cg));
+  kva_kernel_desc *kernels = kva_arena_memdup(arena, a->kernels, sizeof *kernels * (size_t)a->n_kernels);
+  for (int32_t i = 0; i < a->n_kernels; i++) kernels[i].fn = kva_codegen_function(cg, i);
+  a->kernels = kernels;
   return KVA_OK;
 }

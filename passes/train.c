@@ -9,25 +9,6 @@
 
 #include <math.h>
 
-static kva_function *clone_function(kva_module *m, const kva_function *f, const char *name) {
-  kva_function *copy = kva_function_create(m, name);
-  copy->loc = f->loc;
-  kva_arena *scratch = kva_arena_create();
-  kva_value **values = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
-    const kva_value *in = f->graph->inputs.data[i];
-    values[in->id] = kva_graph_add_input(copy->graph, in->type, in->name);
-  }
-  kva_graph_copy_nodes(f->graph, copy->graph, values);
-  const kva_node *ret = f->graph->last;
-  kva_value **outputs = KVA_NEW_ARRAY(scratch, kva_value *, ret->n_operands + 1);
-  for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
-  kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
-  copy->output_names = f->output_names;
-  kva_arena_destroy(scratch);
-  return copy;
-}
-
 static kva_value *read_state(kva_builder *b, kva_state *s) {
   return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
 }
@@ -194,10 +175,27 @@ static kva_status add_updates(kva_module *m, kva_function *f, kva_state *counter
   return KVA_OK;
 }
 
+/* What the loss is multiplied by for differentiation, and gradients are divided by: gradients of activations in float16
+ * would vanish below 6e-8. A power of two, so that float gradients are the same bits with and without. */
+static double loss_scale(const kva_pass_options *options) {
+  return options->compute == KVA_F16 ? 1024 : 1;
+}
+
+static kva_status differentiate(kva_module *m, kva_function *f, double scale, kva_value **grads) {
+  kva_builder b = kva_builder_before(m, f->graph->last);
+  kva_value *loss = kva_graph_output(f->graph, 0);
+  if (scale == 1) return kva_autodiff(m, f, loss, grads);
+  KVA_TRY(kva_autodiff(m, f, kva_mul(&b, loss, kva_scalar_like(&b, loss, scale)), grads));
+  b = kva_builder_before(m, f->graph->last);
+  for (uint32_t i = 0; i < m->states.len; i++)
+    if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_scalar_like(&b, grads[i], 1 / scale));
+  return b.failed ? KVA_INVALID : KVA_OK;
+}
+
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   kva_function *loss = kva_module_find_function(m, "loss");
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
-  kva_function *f = clone_function(m, loss, "train_step");
+  kva_function *f = kva_function_clone(m, loss, "train_step");
   loss->name = "eval";
   kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
   kva_builder b = kva_builder_before(m, f->graph->first);
@@ -206,7 +204,7 @@ kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   counter->init = KVA_INIT_ZEROS;
   KVA_TRY(expand_dropout(m, f->graph, counter));
   kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
-  KVA_TRY(kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads));
+  KVA_TRY(differentiate(m, f, loss_scale(options), grads));
   KVA_TRY(add_updates(m, f, counter, grads, lr));
   return kva_optimize(m, options);
 }

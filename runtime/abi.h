@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 3u
+#define KVA_ABI_VERSION 4u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
@@ -78,7 +78,7 @@ typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* index in kva_artifact.kernels */
   int32_t n_args;
-  int32_t reserved;
+  int32_t n_results;         /* the last of the args are written; of a copy the first, and this is 0 */
   const int32_t *args;       /* buffer numbers */
   kva_formula grid;          /* work items */
   const char *origin;        /* the graph node(s), for profiles and errors */
@@ -149,6 +149,24 @@ typedef struct kva_state_desc {
   const void *data;
 } kva_state_desc;
 
+typedef enum kva_schedule_kind {
+  KVA_SCHEDULE_CONSTANT,
+  KVA_SCHEDULE_WARMUP,
+  KVA_SCHEDULE_COSINE,
+  KVA_SCHEDULE_LINEAR
+} kva_schedule_kind;
+
+/* What the model's train block says of a run; 0 or NULL: nothing. */
+typedef struct kva_train_desc {
+  const char *optimizer; /* "adamw" */
+  const char *data;      /* "induction:pool=48,length=64" */
+  double lr, final_ratio, weight_decay, clip;
+  int64_t steps, batch, warmup, total;
+  int64_t vocab;    /* last extent of the model's first output; 0: not constant */
+  int32_t schedule; /* kva_schedule_kind */
+  int32_t reserved;
+} kva_train_desc;
+
 typedef struct kva_artifact {
   uint64_t magic;
   uint32_t abi_version;
@@ -161,6 +179,7 @@ typedef struct kva_artifact {
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
+  const kva_train_desc *train; /* NULL: not made for training */
 } kva_artifact;
 
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");
@@ -172,6 +191,7 @@ _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_program) == 72, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
-_Static_assert(sizeof(kva_artifact) == 88, "abi");
+_Static_assert(sizeof(kva_train_desc) == 96, "abi");
+_Static_assert(sizeof(kva_artifact) == 96, "abi");
 
 #endif

@@ -26,6 +26,8 @@ const kva_verb kva_verb_show = {
 typedef struct show_options {
   const char *stage, *format, *cpu, *arch, *print_after;
   bool train, timing;
+  const char *precision;
+  kva_dtype compute; /* what it means */
   kva_strings defines, pins;
 } show_options;
 
@@ -39,60 +41,6 @@ static void print_graph(kva_module *m, const char *format) {
   kva_text_free(&text);
 }
 
-/* Pinned symbols are constants by now; the binding names what the sizes assume for the header line. */
-static kva_status show_plans(kva_module *m, kva_arena *arena) {
-  kva_binding none = {0};
-  for (uint32_t i = 0; i < m->functions.len; i++) {
-    kva_memory_plan *plan;
-    kva_summary s;
-    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
-    KVA_TRY(kva_summarize(m, plan, &none, &s));
-    kva_summary_print(plan, &s, &none, stdout);
-  }
-  return KVA_OK;
-}
-
-typedef kva_status (*kernel_visitor)(kva_codegen *cg, kva_arena *arena, const kva_kernel *k);
-
-static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, const char *function,
-                            kernel_visitor visit, bool titles) {
-  const kva_target *target = kva_codegen_target(cg);
-  for (uint32_t k = 0; k < plan->steps.len; k++) {
-    if (!plan->steps.data[k].node) continue;
-    kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
-    if (!kernel) return KVA_UNSUPPORTED;
-    kva_codegen_schedule(kernel, target);
-    if (titles) printf("// %s step %u\n", function, k);
-    KVA_TRY(visit(cg, arena, kernel));
-  }
-  return KVA_OK;
-}
-
-static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kernel_visitor visit, bool titles) {
-  for (uint32_t i = 0; i < m->functions.len; i++) {
-    kva_memory_plan *plan;
-    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
-    KVA_TRY(each_step(cg, arena, plan, m->functions.data[i]->name, visit, titles));
-  }
-  return KVA_OK;
-}
-
-static kva_status print_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k) {
-  (void)cg, (void)arena;
-  kva_text text = {0};
-  kva_kernel_print(k, &text);
-  printf("%s\n", text.data);
-  kva_text_free(&text);
-  return KVA_OK;
-}
-
-static kva_status add_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k) {
-  const kva_expr *const *symbols;
-  int32_t number;
-  uint32_t n = kva_codegen_symbols(k, arena, &symbols);
-  return kva_codegen_add(cg, k, n, symbols, &number);
-}
-
 static kva_status print_code(kva_codegen *cg, const char *kind) {
   char *data;
   size_t size;
@@ -102,12 +50,20 @@ static kva_status print_code(kva_codegen *cg, const char *kind) {
   return KVA_OK;
 }
 
+static kva_status show_kernel_text(kva_codegen *cg, kva_arena *arena, kva_module *m) {
+  kva_text text = {0};
+  kva_status status = kva_print_kernels(cg, arena, m, &text);
+  fputs(text.data ? text.data : "", stdout);
+  kva_text_free(&text);
+  return status;
+}
+
 static kva_status show_kernels(kva_module *m, kva_arena *arena, const show_options *o, kva_diag *diag) {
   bool ptx = !strcmp(o->stage, "ptx");
   kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
   kva_codegen *cg;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
-  kva_status status = each_kernel(cg, arena, m, ptx ? add_kernel : print_kernel, !ptx);
+  kva_status status = ptx ? kva_add_kernels(cg, arena, m) : show_kernel_text(cg, arena, m);
   if (ptx && status == KVA_OK) status = print_code(cg, "ptx");
   kva_codegen_destroy(cg);
   return status;
@@ -115,7 +71,8 @@ static kva_status show_kernels(kva_module *m, kva_arena *arena, const show_optio
 
 static kva_status show_code(kva_module *m, const show_options *o, const char *kind, kva_diag *diag) {
   kva_compiled *c;
-  kva_compile_options options = {.train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}};
+  kva_compile_options options = {
+      .train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}, .passes = {.compute = o->compute}};
   KVA_TRY(kva_compile(m, &options, diag, &c));
   kva_status status = print_code(c->cg, kind);
   kva_compiled_destroy(c);
@@ -128,7 +85,7 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
     *m = NULL; /* compiling takes it */
     return show_code(given, o, o->stage, diag);
   }
-  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing};
+  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute};
   if (strcmp(o->stage, "source") != 0) {
     KVA_TRY(kva_optimize(*m, &passes));
     if (o->train) KVA_TRY(kva_make_training(*m, &passes));
@@ -137,7 +94,7 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
   kva_arena *arena = kva_arena_create();
   kva_status status = KVA_OK;
   if (!strcmp(o->stage, "plan"))
-    status = show_plans(*m, arena);
+    status = kva_print_plans(*m, arena, stdout);
   else if (!strcmp(o->stage, "kernels") || !strcmp(o->stage, "ptx"))
     status = show_kernels(*m, arena, o, diag);
   else
@@ -159,6 +116,8 @@ static int run(int argc, char **argv) {
        "source, graph (default), fused, plan, kernels, llvm, asm, ptx"},
       {"--format", NULL, "FORMAT", KVA_OPTION_STRING, &o.format, "of graphs: text (default) or dot"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
+       "of products from stage fused on: f32 (default), bf16 or f16"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
@@ -183,9 +142,10 @@ static int run(int argc, char **argv) {
   }
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  code = kva_cli_load(path, &o.defines, &o.pins, diag, &m);
+  kva_status status = kva_cli_precision(o.precision, diag, &o.compute);
+  code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
-    kva_status status = show(&m, &o, diag);
+    status = show(&m, &o, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);

@@ -22,7 +22,7 @@ const kva_verb kva_verb_train = {
     run};
 
 typedef struct train_options {
-  const char *model, *metrics, *report, *data;
+  const char *model, *metrics, *report, *data, *precision;
   kva_strings defines, pins, variants;
   int64_t steps, batch, seed, threads, eval_every, eval_batches;
   double lr;
@@ -322,6 +322,7 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   kva_compiled *c = NULL;
   kva_compile_options options = {.train = true, .target = {.opt_level = 2}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
+  if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? kva_cli_load(o->model, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0 && !m->train) {
     fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", o->model);
@@ -438,6 +439,8 @@ static int run(int argc, char **argv) {
       {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
+       "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
       KVA_DEVICE_OPTIONS(&o.device),
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &o.profile, "time every kernel; print the longest"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print the JSON lines instead of progress"},

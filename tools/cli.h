@@ -47,6 +47,6 @@ KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 
 extern const kva_verb kva_verb_run, kva_verb_train, kva_verb_check, kva_verb_conform, kva_verb_ops, kva_verb_show,
-    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build;
+    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build, kva_verb_data;
 
 #endif

@@ -36,14 +36,6 @@ typedef struct variant {
 /* ---- settings
  * -------------------------------------------------------------------------------------------------------------- */
 
-/* The value of --pin for a symbol; 0: none. */
-static int64_t pin_of(const kva_strings *pins, const char *symbol) {
-  size_t len = strlen(symbol);
-  for (uint32_t i = 0; i < pins->n; i++)
-    if (!strncmp(pins->v[i], symbol, len) && pins->v[i][len] == '=') return strtoll(pins->v[i] + len + 1, NULL, 10);
-  return 0;
-}
-
 /* What the train block says of data as text, NAME:ARGUMENT=VALUE,... --pin T has precedence over its length. */
 static const char *data_text(const kva_train_spec *spec, const kva_strings *pins, kva_arena *arena) {
   if (!spec->data || !spec->data_args) return spec->data;
@@ -52,7 +44,7 @@ static const char *data_text(const kva_train_spec *spec, const kva_strings *pins
   bool first = !strchr(spec->data, ':');
   for (uint32_t i = 0; i < kva_map_len(spec->data_args); i++) {
     const char *name = kva_map_key_at(spec->data_args, i, NULL);
-    if (!strcmp(name, "length") && pin_of(pins, "T")) continue;
+    if (!strcmp(name, "length") && kva_cli_pin_of(pins, "T")) continue;
     kva_text_add(&text, "%c%s=", first ? ':' : ',', name);
     kva_text_add_double(&text, *(const double *)kva_map_value_at(spec->data_args, i));
     first = false;
@@ -79,33 +71,15 @@ static kva_train_defaults defaults_of(const kva_module *m, const kva_strings *pi
   return d;
 }
 
-/* Whether an input has this symbol as an extent. */
-static bool has_symbol(const kva_module *m, const char *symbol) {
-  for (uint32_t f = 0; f < m->functions.len; f++) {
-    const kva_graph *g = m->functions.data[f]->graph;
-    for (uint32_t i = 0; i < g->inputs.len; i++) {
-      const kva_type *t = g->inputs.data[i]->type;
-      for (uint32_t d = 0; d < t->rank; d++)
-        if (t->dims[d]->kind == KVA_EXPR_SYMBOL && !strcmp(t->dims[d]->name, symbol)) return true;
-    }
-  }
-  return false;
-}
-
-static void pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena) {
-  if (value > 0 && has_symbol(m, symbol) && !pin_of(pins, symbol) && pins->n < 64)
-    pins->v[pins->n++] = kva_arena_printf(arena, "%s=%lld", symbol, (long long)value);
-}
-
 /* Rows of a pass and length of sequences are known before compiling: as constants they make better schedules. Returns
  * the rows of a pass. */
 static int64_t pin_shapes(const train_options *o, const kva_module *m, kva_strings *pins, kva_arena *arena) {
   kva_train_defaults d = defaults_of(m, pins, arena);
   const char *data = kva_train_data(&o->settings, &d);
   int64_t length = data ? kva_data_length(data) : 0, rows = kva_train_pass_rows(&o->settings, &d);
-  if (!rows) rows = pin_of(pins, "B") ? pin_of(pins, "B") : kva_train_rows(&o->settings, &d);
-  pin(m, "B", rows, pins, arena);
-  pin(m, "T", length ? length : d.length, pins, arena);
+  if (!rows) rows = kva_cli_pin_of(pins, "B") ? kva_cli_pin_of(pins, "B") : kva_train_rows(&o->settings, &d);
+  kva_cli_pin(m, "B", rows, pins, arena);
+  kva_cli_pin(m, "T", length ? length : d.length, pins, arena);
   return rows;
 }
 

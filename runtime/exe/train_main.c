@@ -1,6 +1,7 @@
 /* The training executable: trains the model that it was compiled from, with the train block's settings as defaults. */
 #include "runtime/exe/exe.h"
 #include "runtime/exe/train.h"
+#include "runtime/train.h"
 
 #include <stdlib.h>
 
@@ -45,15 +46,11 @@ static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena)
                               .vocab = integer(info, "train.vocab")};
 }
 
+/* Sequences of a pass that the programs were compiled for; 0: any. */
 static int64_t pinned_rows(const kva_artifact *a) {
-  for (int32_t i = 0; i < a->n_programs; i++) {
-    const kva_program *p = &a->programs[i];
-    if (strcmp(p->name, "eval") || !p->n_inputs) continue;
-    const kva_buffer_desc *b = &p->buffers[p->inputs[0]];
-    const kva_formula *f = &b->dims[0];
-    return b->rank && f->n == 1 && f->words[0].op == KVA_FORMULA_CONST ? f->words[0].arg : 0;
-  }
-  return 0;
+  int32_t i = 0;
+  while (i < a->n_programs && strcmp(a->programs[i].name, "eval") != 0) i++;
+  return i < a->n_programs ? kva_train_pinned_rows(&a->programs[i]) : 0;
 }
 
 static void describe(const kva_artifact *a, const char *const *info, const kva_train_defaults *d, kva_text *text) {

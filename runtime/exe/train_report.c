@@ -82,7 +82,7 @@ void kva_train_collect(kva_session *s, const kva_train_settings *o, kva_arena *a
   if (program >= 0) kva_session_memory(s, program, &result->memory);
   if (program >= 0 && o->profile) collect_times(s, program, arena, result);
   collect_shifts(s, arena, result);
-  if (!o->json) print_result(result);
+  if (!o->json && result->seconds > 0) print_result(result);
 }
 
 kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,

@@ -1,6 +1,7 @@
 /* kvasir train: compiles a model with its train block and trains it, one or several variants. */
 #include "tools/cli.h"
 #include "runtime/report.h"
+#include "tools/driver/summary.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -40,6 +41,10 @@ typedef struct variant {
   kva_memory_report memory;
   kva_report_time *times; /* of the training step's kernels, longest first */
   int n_times;
+  kva_report_moment *moments;
+  int n_moments;
+  double items; /* a step takes: tokens where the model takes tokens, else rows */
+  const char *unit;
 } variant;
 
 /* ---- progress
@@ -222,22 +227,66 @@ static int longer_first(const void *a, const void *b) {
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
+/* The plan of a program; its steps are the program's. */
+static const kva_memory_plan *plan_of(const kva_compiled *c, const kva_program *p) {
+  for (uint32_t i = 0; i < c->n_plans; i++)
+    if (!strcmp(c->plans[i]->function->name, p->name) && (int32_t)c->plans[i]->steps.len == p->n_steps)
+      return c->plans[i];
+  return NULL;
+}
+
 /* Time of the steps by kernel: equal kernels add up. */
-static void collect_times(kva_session *s, int program, kva_arena *arena, variant *v) {
+static void collect_times(kva_session *s, int program, const kva_compiled *c, kva_arena *arena, variant *v) {
   const double *seconds;
   const int64_t *calls;
   int n = kva_session_profile(s, program, &seconds, &calls);
   const kva_program *p = kva_session_program_desc(s, program);
+  const kva_memory_plan *plan = plan_of(c, p);
   v->times = KVA_NEW_ARRAY(arena, kva_report_time, n + 1);
   for (int i = 0; i < n; i++) {
     const char *name = p->steps[i].origin ? p->steps[i].origin : "copy";
     int k = 0;
     while (k < v->n_times && strcmp(v->times[k].name, name) != 0) k++;
+    kva_report_time *t = &v->times[k];
     if (k == v->n_times) v->times[v->n_times++] = (kva_report_time){.name = kva_arena_strdup(arena, name)};
-    v->times[k].seconds += seconds[i];
-    v->times[k].calls += calls[i];
+    t->seconds += seconds[i];
+    t->calls += calls[i];
+    t->bytes += (double)calls[i] * (double)kva_session_step_bytes(s, program, i);
+    if (plan) t->flops += (double)calls[i] * kva_plan_step_flops(c->module, plan, (uint32_t)i, &(kva_binding){0});
   }
   qsort(v->times, (size_t)v->n_times, sizeof *v->times, longer_first);
+}
+
+static void collect_moments(kva_session *s, int program, kva_arena *arena, variant *v) {
+  int n = kva_session_timeline(s, program, 0, NULL);
+  const kva_program *p = kva_session_program_desc(s, program);
+  int64_t *bytes = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  v->moments = KVA_NEW_ARRAY(arena, kva_report_moment, n + 1);
+  v->n_moments = kva_session_timeline(s, program, n, bytes);
+  for (int i = 0; i < n; i++) {
+    const char *name = p->steps[i].origin ? p->steps[i].origin : "copy";
+    v->moments[i] = (kva_report_moment){kva_arena_strdup(arena, name), bytes[i]};
+  }
+}
+
+/* Of a model that takes tokens the first input is a matrix of integers; its extents are pinned, or the batch. */
+static void count_items(const kva_module *m, const train_options *o, variant *v) {
+  const kva_graph *g = m->functions.data[0]->graph;
+  const kva_type *t = g->inputs.len ? g->inputs.data[0]->type : NULL;
+  int64_t length;
+  bool tokens = t && t->rank == 2 && kva_dtype_is_int(t->dtype) && kva_expr_is_const(t->dims[1], &length);
+  v->items = (double)o->batch * (double)(tokens ? length : 1);
+  v->unit = tokens ? "tokens" : "rows";
+}
+
+static void collect(kva_session *s, const kva_compiled *c, const train_options *o, kva_arena *arena, variant *v) {
+  int program = kva_session_program(s, "train_step");
+  collect_shifts(s, arena, v);
+  count_items(c->module, o, v);
+  if (program < 0) return;
+  kva_session_memory(s, program, &v->memory);
+  collect_moments(s, program, arena, v);
+  if (o->profile || o->report) collect_times(s, program, c, arena, v);
 }
 
 static void print_times(const variant *v) {
@@ -256,11 +305,12 @@ static void print_shifts(const variant *v) {
 static kva_status train_compiled(kva_compiled *c, const train_options *o, variant *v, kva_metrics *metrics,
                                  kva_arena *arena, kva_diag *diag) {
   kva_session *s;
-  KVA_TRY(kva_session_create(
-      c->artifact,
-      &(kva_session_options){
-          .threads = (int)o->threads, .seed = (uint64_t)o->seed, .profile = o->profile, .device = o->device.device},
-      diag, &s));
+  KVA_TRY(kva_session_create(c->artifact,
+                             &(kva_session_options){.threads = (int)o->threads,
+                                                    .seed = (uint64_t)o->seed,
+                                                    .profile = o->profile || o->report,
+                                                    .device = o->device.device},
+                             diag, &s));
   progress p = {.name = v->name,
                 .history = v->history,
                 .metrics = metrics,
@@ -273,15 +323,12 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
   set_seed(s, o->seed);
   kva_status status = train_session(s, c->module, o, &p, arena, diag);
   v->seconds = p.seconds;
-  int program = kva_session_program(s, "train_step");
-  if (program >= 0) kva_session_memory(s, program, &v->memory);
-  if (program >= 0 && o->profile) collect_times(s, program, arena, v);
-  collect_shifts(s, arena, v);
+  collect(s, c, o, arena, v);
   if (p.terminal && !o->json) printf("\n");
   if (!o->json) {
     printf("%-10s trained in %.2f s\n", v->name, p.seconds);
     print_shifts(v);
-    print_times(v);
+    if (o->profile) print_times(v);
   }
   kva_session_destroy(s);
   return status;
@@ -376,7 +423,7 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
   config[k++] = (kva_report_item){"seed", kva_arena_printf(arena, "%lld", (long long)o->seed)};
   for (uint32_t i = 0; i < o->defines.n; i++) config[k++] = (kva_report_item){"-D", o->defines.v[i]};
   for (uint32_t i = 0; i < n; i++) {
-    runs[i] = (kva_report_run){v[i].name, v[i].history, v[i].n_shifts, v[i].shifts};
+    runs[i] = (kva_report_run){v[i].name, v[i].history, v[i].n_shifts, v[i].shifts, v[i].items, v[i].unit};
     config[k++] = (kva_report_item){kva_arena_printf(arena, "training time, %s", v[i].name),
                                     kva_arena_printf(arena, "%.2f s", v[i].seconds)};
   }
@@ -387,7 +434,9 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
                   .config = config,
                   .n_times = v[0].n_times,
                   .times = v[0].times,
-                  .memory = &v[0].memory};
+                  .memory = &v[0].memory,
+                  .n_moments = v[0].n_moments,
+                  .moments = v[0].moments};
   return kva_report_write(o->report, &r, diag);
 }
 
@@ -430,13 +479,14 @@ static int run(int argc, char **argv) {
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of initial values and data (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all); results do not depend on it"},
       {"--data", NULL, "SOURCE", KVA_OPTION_STRING, &o.data,
-       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..."},
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"},
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &o.eval_every, "steps between evaluations (100; 0: never)"},
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &o.eval_batches, "batches of an evaluation (8)"},
       {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
        "a run with its own -D settings; may be given often"},
       {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &o.metrics, "write JSON lines; with variants FILE-0, FILE-1, ..."},
-      {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
+      {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report,
+       "write one page: curves, throughput, memory, time by kernel"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,

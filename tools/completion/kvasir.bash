@@ -18,7 +18,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --format) mapfile -t COMPREPLY < <(compgen -W "text dot" -- "$2") ;;
     --device) mapfile -t COMPREPLY < <(compgen -W "cpu ptxsim" -- "$2") ;;
     --target | --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
-    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy:" -- "$2") ;;
+    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2") ;;
     --input | -i | --metrics | --report) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;

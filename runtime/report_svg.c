@@ -74,8 +74,8 @@ static double clean_zero(double v, double step) {
   return fabs(v) < step * 1e-6 ? 0 : v;
 }
 
-static void add_tick_label(kva_text *text, double v, bool big) {
-  if (big && fabs(v) >= 10000)
+static void add_tick_label(kva_text *text, double v) {
+  if (fabs(v) >= 10000)
     kva_text_add(text, "%.4gk", v / 1000);
   else
     kva_text_add(text, "%.6g", v);
@@ -87,7 +87,7 @@ static void add_grid(kva_text *text, const frame *f) {
     kva_text_add(text, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", f->x.from, y, f->x.to,
                  y);
     kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", f->x.from - 7, y + 4);
-    add_tick_label(text, shown, false);
+    add_tick_label(text, shown);
     kva_text_add(text, "</text>\n");
   }
   for (double v = first_tick(&f->x); v <= f->x.high + f->x.step * 1e-6; v += f->x.step) {
@@ -95,7 +95,7 @@ static void add_grid(kva_text *text, const frame *f) {
     kva_text_add(text, "<line class=\"tickmark\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x, f->y.from, x,
                  f->y.from + 4);
     kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", x, f->y.from + 17);
-    add_tick_label(text, clean_zero(v, f->x.step), true);
+    add_tick_label(text, clean_zero(v, f->x.step));
     kva_text_add(text, "</text>\n");
   }
   kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", f->x.from, f->y.from,

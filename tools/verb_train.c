@@ -279,8 +279,14 @@ static void count_items(const kva_module *m, const train_options *o, variant *v)
   v->unit = tokens ? "tokens" : "rows";
 }
 
+/* The program that steps ran: where a step has several passes, that of a pass. */
+static int trained_program(const kva_session *s) {
+  int whole = kva_session_program(s, "train_step"), pass = kva_session_program(s, "grad_step");
+  return pass >= 0 && !kva_session_timeline(s, whole, 0, NULL) ? pass : whole;
+}
+
 static void collect(kva_session *s, const kva_compiled *c, const train_options *o, kva_arena *arena, variant *v) {
-  int program = kva_session_program(s, "train_step");
+  int program = trained_program(s);
   collect_shifts(s, arena, v);
   count_items(c->module, o, v);
   if (program < 0) return;

@@ -292,56 +292,6 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   return kernels;
 }
 
-/* ---- training
- * ---------------------------------------------------------------------------------------------------------------- */
-
-/* "name:argument=value,...", as kva_data_open reads it. */
-static const char *data_text(writer *w, const kva_train_spec *spec) {
-  kva_text text = {0};
-  kva_text_add(&text, "%s", spec->data);
-  for (uint32_t i = 0; spec->data_args && i < kva_map_len(spec->data_args); i++) {
-    double v = *(const double *)kva_map_value_at(spec->data_args, i);
-    kva_text_add(&text, "%c%s=", i ? ',' : ':', (const char *)kva_map_key_at(spec->data_args, i, NULL));
-    kva_text_add(&text, "%.*g", 17, v);
-  }
-  const char *copy = kva_arena_strdup(w->arena, text.data);
-  kva_text_free(&text);
-  return copy;
-}
-
-static int32_t schedule_kind(const char *name) {
-  static const char *const names[] = {"constant", "warmup", "cosine", "linear"};
-  for (int32_t i = 0; name && i < 4; i++)
-    if (!strcmp(name, names[i])) return i;
-  return KVA_SCHEDULE_CONSTANT;
-}
-
-static int64_t vocabulary(const kva_module *m) {
-  const kva_graph *g = m->functions.data[0]->graph;
-  const kva_type *t = kva_graph_output_count(g) ? kva_graph_output(g, 0)->type : NULL;
-  int64_t n;
-  return t && t->rank > 0 && kva_expr_is_const(t->dims[t->rank - 1], &n) ? n : 0;
-}
-
-static const kva_train_desc *train_table(writer *w) {
-  const kva_train_spec *spec = w->m->train;
-  if (!spec) return NULL;
-  kva_train_desc *t = KVA_NEW(w->arena, kva_train_desc);
-  *t = (kva_train_desc){.optimizer = spec->optimizer,
-                        .data = spec->data ? data_text(w, spec) : NULL,
-                        .lr = spec->lr,
-                        .final_ratio = spec->final_lr_ratio,
-                        .weight_decay = spec->weight_decay,
-                        .clip = spec->clip,
-                        .steps = spec->steps,
-                        .batch = spec->batch,
-                        .warmup = spec->warmup_steps,
-                        .total = spec->total_steps,
-                        .vocab = vocabulary(w->m),
-                        .schedule = schedule_kind(spec->schedule)};
-  return t;
-}
-
 /* Of a GPU, the text of the module. */
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
@@ -378,8 +328,7 @@ kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, 
                       .model = m->name,
                       .target = kva_codegen_target(cg)->description,
                       .states = states,
-                      .programs = programs,
-                      .train = train_table(&w)};
+                      .programs = programs};
   KVA_TRY(generate(&w, a));
   a->kernels = kernel_table(&w);
   *out_artifact = a;

@@ -149,24 +149,6 @@ typedef struct kva_state_desc {
   const void *data;
 } kva_state_desc;
 
-typedef enum kva_schedule_kind {
-  KVA_SCHEDULE_CONSTANT,
-  KVA_SCHEDULE_WARMUP,
-  KVA_SCHEDULE_COSINE,
-  KVA_SCHEDULE_LINEAR
-} kva_schedule_kind;
-
-/* What the model's train block says of a run; 0 or NULL: nothing. */
-typedef struct kva_train_desc {
-  const char *optimizer; /* "adamw" */
-  const char *data;      /* "induction:pool=48,length=64" */
-  double lr, final_ratio, weight_decay, clip;
-  int64_t steps, batch, warmup, total;
-  int64_t vocab;    /* last extent of the model's first output; 0: not constant */
-  int32_t schedule; /* kva_schedule_kind */
-  int32_t reserved;
-} kva_train_desc;
-
 typedef struct kva_artifact {
   uint64_t magic;
   uint32_t abi_version;
@@ -179,7 +161,6 @@ typedef struct kva_artifact {
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
-  const kva_train_desc *train; /* NULL: not made for training */
 } kva_artifact;
 
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");
@@ -191,7 +172,6 @@ _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_program) == 72, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
-_Static_assert(sizeof(kva_train_desc) == 96, "abi");
-_Static_assert(sizeof(kva_artifact) == 96, "abi");
+_Static_assert(sizeof(kva_artifact) == 88, "abi");
 
 #endif

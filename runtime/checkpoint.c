@@ -3,6 +3,7 @@
 
 #include "runtime/base/platform.h"
 #include "runtime/safetensors.h"
+#include "runtime/session.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,17 +12,31 @@
 #define FORMAT_KEY "kvasir.format"
 #define MODEL_KEY  "kvasir.model"
 #define SUM_KEY    "kvasir.sum"
-enum { FORMAT = 1, CACHE = 3 /* kva_state_desc.kind */ };
+enum { FORMAT = 1 };
+enum { BUFFER = 2, CACHE = 3 }; /* kva_state_desc.kind */
 
-static bool is_saved(const kva_state_desc *d) {
-  return d->kind != CACHE;
+static bool writes_state(const kva_program *p, int32_t state) {
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    int32_t first, n = kva_step_writes(&p->steps[i], &first);
+    for (int32_t k = first; k < first + n; k++)
+      if (p->buffers[p->steps[i].args[k]].state == state) return true;
+  }
+  return false;
+}
+
+/* Buffers that no program writes are constants: which there are depends on how the model was compiled. */
+static bool is_saved(const kva_artifact *a, int32_t state) {
+  if (a->states[state].kind != BUFFER) return a->states[state].kind != CACHE;
+  for (int32_t i = 0; i < a->n_programs; i++)
+    if (writes_state(&a->programs[i], state)) return true;
+  return false;
 }
 
 uint64_t kva_model_hash(const kva_artifact *a) {
   uint64_t hash = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
     const kva_state_desc *d = &a->states[i];
-    if (!is_saved(d)) continue;
+    if (!is_saved(a, i)) continue;
     const int64_t numbers[3] = {d->kind, d->dtype, d->rank};
     hash = kva_hash(hash, d->name, strlen(d->name) + 1);
     hash = kva_hash(hash, numbers, sizeof numbers);
@@ -122,7 +137,7 @@ static kva_status collect(kva_session *s, kva_diag *diag, kva_named_tensor *tens
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor t;
     const kva_state_desc *d = kva_session_state_desc(s, i, &t);
-    if (!is_saved(d)) continue;
+    if (!is_saved(kva_session_artifact(s), i)) continue;
     if (!t.data && d->bytes) return kva_fail(diag, KVA_IO, NULL, "cannot read state '%s' from the device", d->name);
     tensors[n++] = (kva_named_tensor){d->name, t};
   }
@@ -188,7 +203,7 @@ static kva_status wrong_type(const kva_loc *loc, const char *name, const kva_ten
 static const kva_state_desc *find_state(kva_session *s, const char *name) {
   for (int i = 0; i < kva_session_state_count(s); i++) {
     const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
-    if (is_saved(d) && !strcmp(d->name, name)) return d;
+    if (is_saved(kva_session_artifact(s), i) && !strcmp(d->name, name)) return d;
   }
   return NULL;
 }
@@ -198,7 +213,7 @@ static kva_status match(const kva_safetensors *f, kva_session *s, const kva_loc 
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor own, found;
     const kva_state_desc *d = kva_session_state_desc(s, i, &own);
-    if (!is_saved(d)) continue;
+    if (!is_saved(kva_session_artifact(s), i)) continue;
     if (!kva_safetensors_find(f, d->name, &found))
       return kva_error(diag, loc, "is a checkpoint of another model: it has no tensor '%s'", d->name);
     if (!same_type(&own, &found)) return wrong_type(loc, d->name, &found, &own, diag);
@@ -234,7 +249,7 @@ static kva_status check_sum(const kva_safetensors *f, kva_session *s, const kva_
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor t;
     const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
-    if (is_saved(d) && kva_safetensors_find(f, d->name, &t)) sum = sum_tensor(sum, &t);
+    if (is_saved(kva_session_artifact(s), i) && kva_safetensors_find(f, d->name, &t)) sum = sum_tensor(sum, &t);
   }
   const char *text = kva_safetensors_metadata(f, SUM_KEY);
   if (text && strtoull(text, NULL, 16) == sum) return KVA_OK;

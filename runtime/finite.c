@@ -14,16 +14,15 @@ bool kva_watches_output(const kva_program *p, int32_t output) {
   return output == 0 || (b->name && !strcmp(b->name, "grad_norm"));
 }
 
-/* The buffers that a step writes are args[first .. first + n - 1]. */
-static int32_t written(const kva_step_desc *step, int32_t *first) {
-  bool copy = step->kind == KVA_STEP_COPY;
+int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first) {
+  bool copy = step->kind != KVA_STEP_KERNEL; /* a matrix product of the library, too, writes its first argument */
   int32_t n = copy ? 1 : step->n_results < step->n_args ? step->n_results : step->n_args;
-  *first = copy ? 0 : step->n_args - n;
+  *out_first = copy ? 0 : step->n_args - n;
   return n;
 }
 
 static bool writes(const kva_program *p, const kva_step_desc *step, int32_t buffer, bool any_state) {
-  int32_t first, n = written(step, &first);
+  int32_t first, n = kva_step_writes(step, &first);
   for (int32_t i = first; i < first + n; i++)
     if (step->args[i] == buffer || (any_state && p->buffers[step->args[i]].kind == KVA_BUFFER_STATE)) return true;
   return false;
@@ -97,7 +96,7 @@ static void look_at(search *q, int32_t buffer, const char *where) {
 
 static void look_at_step(search *q, int32_t index) {
   const kva_step_desc *step = &q->sp->desc->steps[index];
-  int32_t first, n = written(step, &first);
+  int32_t first, n = kva_step_writes(step, &first);
   for (int32_t i = first; i < first + n; i++) {
     const char *name = q->sp->desc->buffers[step->args[i]].name;
     char where[256];

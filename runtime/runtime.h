@@ -121,6 +121,12 @@ KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *
 /* The argument length=T of such a text; 0: it has none. */
 int64_t kva_data_length(const char *spec);
 
+typedef enum kva_schedule_kind {
+  KVA_SCHEDULE_CONSTANT,
+  KVA_SCHEDULE_WARMUP,
+  KVA_SCHEDULE_COSINE,
+  KVA_SCHEDULE_LINEAR
+} kva_schedule_kind;
 typedef struct kva_schedule {
   kva_schedule_kind kind;
   double lr, final_ratio;

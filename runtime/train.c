@@ -36,7 +36,7 @@ static kva_status choose_passes(kva_trainer *t, kva_diag *diag) {
 
 static kva_status create_calls(kva_trainer *t, kva_diag *diag) {
   const char *name = t->accumulates ? "grad_step" : "train_step";
-  KVA_TRY(kva_train_call_create(t, name, !t->accumulates, t->options.micro_batch, t->passes, diag, &t->step));
+  KVA_TRY(kva_train_call_create(t, name, 1, t->options.micro_batch, t->passes, diag, &t->step));
   if (t->accumulates) KVA_TRY(kva_train_call_create(t, "apply_step", 2, 0, 1, diag, &t->apply));
   int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
   t->names = calloc((size_t)(n + n_apply), sizeof *t->names);
@@ -113,17 +113,10 @@ static void make_event(const kva_trainer *t, int n, const char *const *names, co
                            .values = values};
 }
 
-static void clear_gradients(kva_trainer *t) {
-  for (int i = 0; i < kva_session_state_count(t->s); i++) {
-    kva_tensor g;
-    if (kva_session_state_desc(t->s, i, &g)->kind == 3 && g.data) memset(g.data, 0, (size_t)kva_tensor_bytes(&g));
-  }
-}
-
 /* The gradients that apply_step met come from one of the passes. */
 static void explain_passes(kva_trainer *t, kva_text *why) {
   for (int64_t pass = 0; pass < t->passes && !why->len; pass++) {
-    clear_gradients(t);
+    kva_train_call_set(&t->step, 0, 1);
     if (kva_train_call_run(t, &t->step, pass, false, NULL) == KVA_OK)
       kva_explain_not_finite(t->s, t->step.program, true, why);
   }
@@ -163,7 +156,10 @@ static kva_status run_guarded(kva_trainer *t, kva_train_call *c, int64_t pass, d
 }
 
 static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
-  for (int64_t pass = 0; pass < t->passes; pass++) KVA_TRY(run_guarded(t, &t->step, pass, lr, diag));
+  for (int64_t pass = 0; pass < t->passes; pass++) {
+    kva_train_call_set(&t->step, 0, pass == 0);
+    KVA_TRY(run_guarded(t, &t->step, pass, lr, diag));
+  }
   for (int32_t i = 0; i < t->step.p->n_outputs; i++) t->step.values[i] /= (double)t->passes;
   kva_train_call_clear(&t->apply);
   kva_train_call_set(&t->apply, 0, 1 / (double)t->passes);
@@ -177,7 +173,6 @@ kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out
   KVA_TRY(fill(t, &t->step, t->done + 1, false, diag));
   if (!t->accumulates) kva_train_call_set(&t->step, 0, lr);
   kva_status status = t->accumulates ? accumulate(t, lr, diag) : run_guarded(t, &t->step, 0, lr, diag);
-  if (status != KVA_OK && t->accumulates) clear_gradients(t);
   KVA_TRY(status);
   t->done++;
   t->seconds += kva_now() - begin;
@@ -231,9 +226,9 @@ kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag) {
   kva_checkpoint found, own = describe(t);
   KVA_TRY(kva_checkpoint_read(path, t->s, diag, &found));
   kva_checkpoint_compare(path, &found, &own, diag);
-  clear_gradients(t);
   t->done = found.step;
   t->options.seed = found.seed;
+  set_seed(t);
   return KVA_OK;
 }
 

@@ -164,8 +164,11 @@ static kva_status write_outputs(const kva_program *p, const char *dir, const kva
     print_output(name, &out[i]);
     if (!dir) continue;
     char path[4096];
-    if (strchr(name, '/') || snprintf(path, sizeof path, "%s/%s.npy", dir, name) >= (int)sizeof path)
-      return kva_error(diag, NULL, "output '%s' has no name that a file could have", name);
+    int length = snprintf(path, sizeof path, "%s/%s.npy", dir, name), start = (int)strlen(dir) + 1;
+    if (length >= (int)sizeof path)
+      return kva_error(diag, NULL, "the name of output '%s' is too long for a file", name);
+    for (int k = start; k < length; k++)
+      if (path[k] == '/') path[k] = '_'; /* "gpu_0/softmax_1" */
     KVA_TRY(kva_npy_write(path, &out[i], diag));
   }
   return KVA_OK;

@@ -20,10 +20,17 @@ static kva_status create_values(const kva_artifact *a, uint64_t seed, kva_artifa
   return kva_session_create(states, &(kva_session_options){.seed = seed}, diag, out_session);
 }
 
+/* What is one number throughout is filled at the start rather than stored, once it is of some size. */
+static bool stays(const kva_state_desc *d, bool written) {
+  enum { STORED_BYTES = 4096 };
+  return written || (d->init == KVA_STATE_INIT_CONSTANT && d->bytes > STORED_BYTES);
+}
+
 /* Initial values of states[i]: data that is there already, or a copy of what the session drew. */
 static const void *value_of(const kva_artifact *a, kva_session *s, int32_t i, kva_arena *arena) {
   const kva_state_desc *d = &a->states[i];
   if (d->init == KVA_STATE_INIT_DATA) return d->data;
+  if (stays(d, false)) return NULL;
   kva_tensor t;
   kva_session_state_desc(s, i, &t);
   return kva_arena_memdup(arena, t.data, (size_t)d->bytes);
@@ -68,7 +75,7 @@ static void freeze(kva_artifact *a, kva_session *s, const bool *written, kva_are
   int32_t *numbers = KVA_NEW_ARRAY(arena, int32_t, a->n_states + 1), n = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
     values[i] = value_of(a, s, i, arena);
-    numbers[i] = written[i] ? n++ : -1;
+    numbers[i] = stays(&a->states[i], written[i]) ? n++ : -1;
   }
   kva_program *programs = kva_arena_memdup(arena, a->programs, sizeof *programs * (size_t)a->n_programs);
   for (int32_t i = 0; i < a->n_programs; i++) freeze_buffers(&programs[i], values, numbers, arena);

@@ -1,6 +1,7 @@
 /* kvasir train: compiles a model with its train block and trains it, one or several variants. */
 #include "tools/tune.h"
 #include "runtime/exe/train.h"
+#include "tools/driver/summary.h"
 
 #include <stdlib.h>
 
@@ -86,13 +87,39 @@ static int64_t pin_shapes(const train_options *o, const kva_module *m, kva_strin
 /* ---- one variant
  * -------------------------------------------------------------------------------------------------------------- */
 
+/* The plan of a program: their steps are the same. */
+static const kva_memory_plan *plan_of(const kva_compiled *c, const kva_program *p) {
+  for (uint32_t i = 0; i < c->n_plans; i++)
+    if (!strcmp(c->plans[i]->function->name, p->name) && (int32_t)c->plans[i]->steps.len == p->n_steps)
+      return c->plans[i];
+  return NULL;
+}
+
+/* Operations are counted on the graph, which a session does not have. Every step of a program is called equally often.
+ */
+static void add_flops(const kva_compiled *c, kva_train_result *result) {
+  if (result->program < 0) return;
+  const kva_program *p = &c->artifact->programs[result->program];
+  const kva_memory_plan *plan = plan_of(c, p);
+  for (int t = 0; plan && t < result->n_times; t++) {
+    kva_report_time *time = &result->times[t];
+    double sum = 0, n = 0;
+    for (int32_t i = 0; i < p->n_steps; i++) {
+      if (!p->steps[i].origin || strcmp(p->steps[i].origin, time->name)) continue;
+      sum += kva_plan_step_flops(c->module, plan, (uint32_t)i, &(kva_binding){0});
+      n++;
+    }
+    if (n > 0) time->flops = sum * (double)time->calls / n;
+  }
+}
+
 static kva_status train_compiled(kva_compiled *c, const train_options *o, const kva_strings *pins, const char *metrics,
                                  variant *v, kva_arena *arena, kva_diag *diag) {
   const kva_train_settings *settings = &o->settings;
   kva_train_defaults d = defaults_of(c->module, pins, arena);
   kva_session_options options = {.threads = (int)settings->threads,
                                  .seed = settings->seed > 0 ? (uint64_t)settings->seed : 0,
-                                 .profile = settings->profile,
+                                 .profile = settings->profile || settings->report,
                                  .device = o->device.device};
   kva_session *s;
   KVA_TRY(kva_session_create(c->artifact, &options, diag, &s));
@@ -100,6 +127,7 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
     printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->result.name,
            c->pass_seconds + c->codegen_seconds, c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
   kva_status status = kva_train_session(s, settings, &d, metrics, arena, diag, &v->result);
+  add_flops(c, &v->result);
   kva_session_destroy(s);
   return status;
 }

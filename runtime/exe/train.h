@@ -44,9 +44,12 @@ typedef struct kva_train_settings {
       {"--final-lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->final_lr, "where cosine and linear end, a share of --lr"},   \
       {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                           \
       {"--threads", NULL, "N", KVA_OPTION_INT, &(o)->threads, "worker threads (all); results do not depend on it"},  \
-      {"--data",   NULL,                                                                                             \
-       "SOURCE",   KVA_OPTION_STRING,                                                                                \
-       &(o)->data, "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..."},       \
+      {"--data",                                                                                                     \
+       NULL,                                                                                                         \
+       "SOURCE",                                                                                                     \
+       KVA_OPTION_STRING,                                                                                            \
+       &(o)->data,                                                                                                   \
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"}, \
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},    \
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},             \
       {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},         \
@@ -56,7 +59,8 @@ typedef struct kva_train_settings {
        KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},    \
       {"--time-limit", NULL, "T", KVA_OPTION_STRING, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},  \
       {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                             \
-      {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &(o)->report, "write one page with curves"},                \
+      {"--report",        NULL,         "FILE.html",                                                                 \
+       KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},               \
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {           \
     "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                    \
   }
@@ -80,8 +84,13 @@ typedef struct kva_train_result {
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
-  kva_report_time *times; /* of the training step's kernels, longest first; with --profile */
+  int program;            /* that memory and times are of: the training step, or a pass of it; -1: none */
+  kva_report_time *times; /* of its kernels, longest first, where the session profiles */
   int n_times;
+  kva_report_moment *moments; /* of its steps */
+  int n_moments;
+  double items; /* that an optimiser step takes, in units of: */
+  const char *unit;
 } kva_train_result;
 
 /* Ctrl-C and SIGTERM end runs after the current step; a file that grows beyond a limit is an error of writing. */
@@ -94,7 +103,8 @@ KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settin
                                           const char *metrics, kva_arena *arena, kva_diag *diag,
                                           kva_train_result *result);
 /* Shift scalars, memory and times of the session after a run; prints them. */
-void kva_train_collect(kva_session *s, const kva_train_settings *o, kva_arena *arena, kva_train_result *result);
+void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                       kva_train_result *result);
 /* config: what stands at the head of the page. */
 KVA_MUST_USE kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
                                                const kva_report_item *config, kva_arena *arena, kva_diag *diag);

@@ -93,7 +93,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
                         kva_arena *arena, kva_diag *diag) {
   kva_session *s;
   kva_session_options options = {
-      .threads = (int)o->threads, .seed = o->seed > 0 ? (uint64_t)o->seed : 0, .profile = o->profile};
+      .threads = (int)o->threads, .seed = o->seed > 0 ? (uint64_t)o->seed : 0, .profile = o->profile || o->report};
   kva_train_result result = {.name = "train"};
   KVA_TRY(kva_session_create(a, &options, diag, &s));
   kva_train_catch_signals();

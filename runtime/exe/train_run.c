@@ -236,6 +236,6 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   kva_trainer_destroy(r.trainer);
   kva_metrics_destroy(r.metrics);
   if (data.destroy) data.destroy(data.self);
-  kva_train_collect(s, o, arena, result);
+  kva_train_collect(s, o, d, arena, result);
   return status;
 }

@@ -18,8 +18,8 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --format) mapfile -t COMPREPLY < <(compgen -W "text dot" -- "$2") ;;
     --device) mapfile -t COMPREPLY < <(compgen -W "cpu ptxsim" -- "$2") ;;
     --target | --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
-    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy:" -- "$2") ;;
-    --input | -i | --metrics | --report) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2") ;;
+    --input | -i | --metrics | --report | --tokenizer) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;
   esac
@@ -38,6 +38,11 @@ _kvasir() {
     _kvasir_values "$before" "$word"
   elif [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_options "$tool" "$verb")" -- "$word")
+  elif [ "$verb" = data ]; then
+    mapfile -t COMPREPLY < <(
+      [ "$COMP_CWORD" -ne 2 ] || compgen -W "make info decode" -- "$word"
+      compgen -f -- "$word"
+    )
   elif [ "$verb" = conform ]; then
     mapfile -t COMPREPLY < <(compgen -d -- "$word")
   else

@@ -245,6 +245,7 @@ static kva_status write_step(writer *w, const kva_plan_step *s, kva_step_desc *o
   *out = (kva_step_desc){.kind = s->node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
                          .kernel = -1,
                          .n_args = (int32_t)s->n_args,
+                         .n_results = s->node ? (int32_t)s->node->n_results : 0,
                          .args = kva_arena_memdup(w->arena, s->args, sizeof *s->args * s->n_args),
                          .origin = s->node ? origin_of(w, s->node) : "copy"};
   if (s->node) return write_kernel(w, s->node, out);

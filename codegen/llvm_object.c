@@ -141,9 +141,14 @@ static LLVMValueRef gemm(const writer *w, const kva_gemm_desc *g) {
 }
 
 static LLVMValueRef step(const writer *w, const kva_step_desc *s) {
-  LLVMValueRef fields[] = {
-      c32(w, s->kind),      c32(w, s->kernel),    c32(w, s->n_args), c32(w, 0), numbers(w, s->n_args, s->args),
-      formula(w, &s->grid), string(w, s->origin), gemm(w, s->gemm)};
+  LLVMValueRef fields[] = {c32(w, s->kind),
+                           c32(w, s->kernel),
+                           c32(w, s->n_args),
+                           c32(w, s->n_results),
+                           numbers(w, s->n_args, s->args),
+                           formula(w, &s->grid),
+                           string(w, s->origin),
+                           gemm(w, s->gemm)};
   return RECORD(w, kva_step_desc, fields);
 }
 

@@ -14,6 +14,9 @@ typedef struct kva_load_options {
   const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
   uint32_t n_pins;
   const kva_define *pins;      /* shape symbols fixed to numbers: --pin T=128 */
+  /* Inputs of an ONNX graph whose first extent is 1 take any batch: that extent is symbol B (which may be pinned). What
+   * the file says of other types' first extents is not compared then. A graph that relies on the 1 fails to load. */
+  bool free_batch;
   const kva_module *data_from; /* a dump's large constants, printed as hashes, are found here and borrowed; or NULL */
   /* Asked for every input of an ONNX graph (NULL: for none): its value where it is to be a constant of the module and
    * no input any more, else NULL. For operands that decide shapes (axes, target shapes), which ONNX lets be inputs. */

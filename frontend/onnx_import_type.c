@@ -58,6 +58,7 @@ static kva_status import_dim(kva_import *im, const char *input, uint32_t axis,
     if (d->dim_value < 0)
       return kva_error(im->c.diag, &im->loc, "input '%s': dimension %u is negative (%lld)", input, axis,
                        (long long)d->dim_value);
+    if (im->options && im->options->free_batch && axis == 0 && d->dim_value == 1) return symbol(im, "B", "B", out);
     *out = kva_expr_const(im->m->exprs, d->dim_value);
     return KVA_OK;
   }
@@ -121,7 +122,7 @@ void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva
              value->type->rank);
     return;
   }
-  for (uint32_t i = 0; i < value->type->rank; i++) {
+  for (uint32_t i = im->options && im->options->free_batch; i < value->type->rank; i++) {
     int64_t d;
     const Onnx__TensorShapeProto__Dimension *declared = t->shape->dim[i];
     if (declared->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&

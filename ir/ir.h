@@ -129,8 +129,9 @@ typedef struct kva_train_spec {
   const char *schedule;                                       /* "constant", "warmup", "cosine", "linear" */
   int64_t warmup_steps, total_steps, steps, batch;            /* steps, batch: defaults of a run */
   double final_lr_ratio;
-  const char *data;   /* "induction", "ngram", "tokens", "random", ... */
-  kva_map *data_args; /* name -> double * */
+  const char *data;     /* "induction", "ngram", "tokens", "random", ... */
+  kva_map *data_args;   /* name -> double * */
+  uint32_t first_state; /* of those that training made */
   kva_loc loc;
 } kva_train_spec;
 

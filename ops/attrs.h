@@ -49,13 +49,14 @@
 #define KVA_ATTRS_scatter_elements(X) X(INT, axis, 0) X(STR, reduction, 0)
 #define KVA_ATTRS_scatter_nd(X)       X(STR, reduction, 0)
 
-/* Operands are [..., M, K] and [..., K, N], or with the flag [..., K, M] / [..., N, K]. */
-#define KVA_ATTRS_matmul(X) X(BOOL, transpose_a, 0) X(BOOL, transpose_b, 0)
+/* Operands are [..., M, K] and [..., K, N], or with the flag [..., K, M] / [..., N, K]. to: type of the result, the
+ * operands' or a wider float; absent: the operands'. */
+#define KVA_ATTRS_matmul(X) X(BOOL, transpose_a, 0) X(BOOL, transpose_b, 0) X(DTYPE, to, 0)
 /* One entry per spatial axis; pads: all begins, then all ends (ONNX). */
 #define KVA_CONV_ATTRS(X)             X(INTS, strides, 0) X(INTS, pads, 0) X(INTS, dilations, 0) X(INT, group, 1)
 #define KVA_ATTRS_conv(X)             KVA_CONV_ATTRS(X)
 #define KVA_ATTRS_conv_input_grad(X)  KVA_CONV_ATTRS(X) X(DIMS, spatial, 0)
-#define KVA_ATTRS_conv_weight_grad(X) KVA_CONV_ATTRS(X) X(INTS, kernel, 0)
+#define KVA_ATTRS_conv_weight_grad(X) KVA_CONV_ATTRS(X) X(INTS, kernel, 0) X(DTYPE, to, 0) /* to: as in matmul */
 #define KVA_POOL_ATTRS(X) \
   X(INTS, kernel, 0) X(INTS, strides, 0) X(INTS, pads, 0) X(INTS, dilations, 0) X(BOOL, ceil_mode, 0)
 #define KVA_ATTRS_max_pool(X)      KVA_POOL_ATTRS(X) X(BOOL, column_major, 0)

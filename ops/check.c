@@ -73,3 +73,14 @@ kva_status kva_check_broadcasts_to(kva_module *m, const kva_node *n, uint32_t i,
   return kva_operand_error(m, n, i, "expected a shape that broadcasts to %s, found %s", type_text(m, expected),
                            type_text(m, t));
 }
+
+kva_status kva_check_result_dtype(kva_module *m, const kva_node *n, kva_dtype to, kva_dtype *out_result) {
+  kva_dtype from = kva_operand_type(n, 0)->dtype;
+  *out_result = to ? to : from;
+  bool widens = kva_dtype_is_float(from) && to == KVA_F32 && kva_dtype_bits(from) < 32;
+  if (*out_result == from || widens) return KVA_OK;
+  return kva_error(m->diag, &n->loc,
+                   "kv.%s: a result of %s from operands of %s: expected their type, or float from "
+                   "narrower floats",
+                   n->op->name, kva_dtype_name(to), kva_dtype_name(from));
+}

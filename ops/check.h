@@ -23,4 +23,7 @@ static inline uint32_t kva_axis(int64_t axis, uint32_t rank) {
   return (uint32_t)(axis < 0 ? axis + (int64_t)rank : axis);
 }
 
+/* Attribute `to` of a contraction: out_result is its result's type, operand 0's or a wider float. */
+KVA_MUST_USE kva_status kva_check_result_dtype(kva_module *m, const kva_node *n, kva_dtype to, kva_dtype *out_result);
+
 #endif

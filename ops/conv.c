@@ -119,7 +119,8 @@ kva_status kva_conv_vjp(kva_vjp *c, kva_node *n) {
     c->grad_in[0] = kva_build(c->b, KVA_OP_conv_input_grad, 2, operands, &attrs);
   }
   if (c->wants[1]) {
-    kva_conv_weight_grad_attrs attrs = {a->strides, a->pads, a->dilations, a->group, {window.n, window.kernel}};
+    kva_conv_weight_grad_attrs attrs = {a->strides,    a->pads, a->dilations, a->group, {window.n, window.kernel},
+                                        KVA_DTYPE_NONE};
     kva_value *operands[2] = {kva_operand(n, 0), c->grad_out[0]};
     c->grad_in[1] = kva_build(c->b, KVA_OP_conv_weight_grad, 2, operands, &attrs);
   }

@@ -58,7 +58,8 @@ kva_status kva_conv_input_grad_vjp(kva_vjp *c, kva_node *n) {
     c->grad_in[0] = kva_build(c->b, KVA_OP_conv, 2, (kva_value *[]){g, kva_operand(n, 1)}, &attrs);
   }
   if (c->wants[1]) {
-    kva_conv_weight_grad_attrs attrs = {a->strides, a->pads, a->dilations, a->group, {window.n, window.kernel}};
+    kva_conv_weight_grad_attrs attrs = {a->strides,    a->pads, a->dilations, a->group, {window.n, window.kernel},
+                                        KVA_DTYPE_NONE};
     c->grad_in[1] = kva_build(c->b, KVA_OP_conv_weight_grad, 2, (kva_value *[]){g, kva_operand(n, 0)}, &attrs);
   }
   return KVA_OK;

@@ -29,7 +29,9 @@ kva_status kva_conv_weight_grad_infer(kva_module *m, const kva_node *n, const kv
   KVA_TRY(kva_check_shape(m, n, 1, x->rank, y));
   kva_dim dims[KVA_MAX_RANK] = {dy->dims[1], kva_conv_per_group(m->exprs, x->dims[1], a->group)};
   kva_window_kernel(m->exprs, &window, dims + 2);
-  out_types[0] = kva_type_tensor(m, x->dtype, x->rank, dims);
+  kva_dtype result;
+  KVA_TRY(kva_check_result_dtype(m, n, a->to, &result));
+  out_types[0] = kva_type_tensor(m, result, x->rank, dims);
   return KVA_OK;
 }
 
@@ -45,7 +47,7 @@ kva_status kva_conv_weight_grad_ref(kva_ref *r, const kva_node *n, const kva_wid
 kva_status kva_conv_weight_grad_vjp(kva_vjp *c, kva_node *n) {
   const kva_conv_weight_grad_attrs *a = n->attrs;
   const kva_type *x = kva_operand_type(n, 0);
-  kva_value *g = c->grad_out[0];
+  kva_value *g = kva_cast(c->b, c->grad_out[0], x->dtype);
   if (c->wants[0]) {
     kva_conv_input_grad_attrs attrs = {a->strides, a->pads, a->dilations, a->group, {x->rank - 2, x->dims + 2}};
     c->grad_in[0] = kva_build(c->b, KVA_OP_conv_input_grad, 2, (kva_value *[]){kva_operand(n, 1), g}, &attrs);

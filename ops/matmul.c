@@ -1,7 +1,8 @@
 /* matmul(a, b): c[..., m, n] = sum_k a[..., m, k] * b[..., k, n].
  *
  * Both operands have rank 2 or more; leading dimensions broadcast (NumPy). transpose_a: a is stored [..., K, M];
- * transpose_b: b is stored [..., N, K]. Integers wrap in their own type: widen before where that matters.
+ * transpose_b: b is stored [..., N, K]. Integers wrap in their own type: widen before where that matters. Narrow floats
+ * may give a float result (to): their sums are float anyway.
  * Gradients: da = dc bT, db = aT dc with the flags moved along, summed over what broadcasting added.
  * Tolerance 16: K products in float (double for double) in blocks, so the error grows like log K; one rounding. */
 #include "ops/build.h"
@@ -52,7 +53,9 @@ kva_status kva_matmul_infer(kva_module *m, const kva_node *n, const kva_type **o
   KVA_TRY(kva_broadcast_types(m, n, 2, batch, &rank, dims));
   dims[rank] = s.M;
   dims[rank + 1] = s.N;
-  out_types[0] = kva_type_tensor(m, kva_operand_type(n, 0)->dtype, rank + 2, dims);
+  kva_dtype result;
+  KVA_TRY(kva_check_result_dtype(m, n, ((const kva_matmul_attrs *)n->attrs)->to, &result));
+  out_types[0] = kva_type_tensor(m, result, rank + 2, dims);
   return KVA_OK;
 }
 
@@ -115,7 +118,7 @@ kva_status kva_matmul_vjp(kva_vjp *c, kva_node *n) {
   const kva_matmul_attrs *attrs = n->attrs;
   kva_builder *b = c->b;
   bool ta = attrs->transpose_a, tb = attrs->transpose_b;
-  kva_value *x = kva_operand(n, 0), *y = kva_operand(n, 1), *dc = c->grad_out[0];
+  kva_value *x = kva_operand(n, 0), *y = kva_operand(n, 1), *dc = kva_cast(b, c->grad_out[0], x->type->dtype);
   if (c->wants[0]) {
     kva_value *dx = ta ? kva_matmul(b, y, dc, tb, true) : kva_matmul(b, dc, y, false, !tb);
     c->grad_in[0] = kva_reduce_to(b, dx, x->type);

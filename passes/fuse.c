@@ -385,8 +385,14 @@ static bool is_easy_view(const kva_node *p, const kva_node *tile, tile_part part
   return from->rank > 0 && to->rank > 0 && from->dims[from->rank - 1] == to->dims[to->rank - 1];
 }
 
+/* Mixed precision rounds a product's operands once, in memory, for all products that read them. */
+static bool narrows(const kva_node *p) {
+  kva_dtype t = p->results[0].type->dtype;
+  return kva_is(p, KVA_OP_cast) && (t == KVA_BF16 || t == KVA_F16);
+}
+
 static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part part) {
-  if (p->n_results != 1) return false;
+  if (p->n_results != 1 || narrows(p)) return false;
   if (is_easy_view(p, tile, part)) return true;
   bool cheap = (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP);
   return part == PART_PACKED && cheap && full_operands(p) <= 1;

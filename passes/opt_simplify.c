@@ -77,6 +77,14 @@ static kva_value *simplify_same_type(kva_builder *b, kva_node *n) {
   return same_type(n, x_of(n)) ? x_of(n) : NULL;
 }
 
+/* To a wider float and back is exact. */
+static kva_value *simplify_cast(kva_builder *b, kva_node *n) {
+  kva_node *inner = def_if(x_of(n), KVA_OP_cast);
+  bool widened = inner && same_type(n, x_of(inner)) && x_of(n)->type->dtype == KVA_F32 &&
+                 (n->results[0].type->dtype == KVA_BF16 || n->results[0].type->dtype == KVA_F16);
+  return widened ? x_of(inner) : simplify_same_type(b, n);
+}
+
 static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n))) return x_of(n);
   kva_node *inner = def_if(x_of(n), KVA_OP_reshape);
@@ -154,8 +162,9 @@ static kva_value *simplify_matmul(kva_builder *b, kva_node *n) {
   if (tx && !swaps_last_two(tx)) tx = NULL;
   if (ty && !swaps_last_two(ty)) ty = NULL;
   if (!tx && !ty) return NULL;
-  return kva_matmul(b, tx ? x_of(tx) : x_of(n), ty ? x_of(ty) : y_of(n), a.transpose_a ^ (tx != NULL),
-                    a.transpose_b ^ (ty != NULL));
+  a.transpose_a ^= tx != NULL;
+  a.transpose_b ^= ty != NULL;
+  return kva_build(b, KVA_OP_matmul, 2, (kva_value *[]){tx ? x_of(tx) : x_of(n), ty ? x_of(ty) : y_of(n)}, &a);
 }
 
 static rule_fn rule_for(const kva_node *n) {
@@ -167,7 +176,7 @@ static rule_fn rule_for(const kva_node *n) {
   case KVA_OP_neg: return simplify_neg;
   case KVA_OP_pow: return simplify_pow;
   case KVA_OP_where: return simplify_where;
-  case KVA_OP_cast: return simplify_same_type;
+  case KVA_OP_cast: return simplify_cast;
   case KVA_OP_reshape: return simplify_reshape;
   case KVA_OP_transpose: return simplify_transpose;
   case KVA_OP_expand: return simplify_expand;

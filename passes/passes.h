@@ -7,17 +7,27 @@
 #include "ir/plan.h"
 #include "ops/build.h"
 
+/* What a training step is made of. */
+typedef enum kva_train_programs {
+  KVA_TRAIN_WHOLE,  /* "train_step": gradients and updates */
+  KVA_TRAIN_PASSES, /* "grad_step", which adds up gradients, and "apply_step", which updates by them */
+  KVA_TRAIN_BOTH,
+} kva_train_programs;
+
 typedef struct kva_pass_options {
   bool verify;             /* verify after every pass (default in debug builds) */
   bool reparse;            /* print, parse and compare after every pass (tests) */
   const char *print_after; /* name of a pass, or "all" */
   FILE *print_to;
   bool timing;
+  kva_train_programs train;
+  kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
   kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
 } kva_pass_options;
 
-/* The pipelines. After kva_optimize a module is clean and raised; kva_make_training adds functions "train_step" and
- * "eval" from function "loss"; kva_prepare fuses and leaves only nodes that a plan can run. */
+/* The pipelines. After kva_optimize a module is clean and raised; kva_make_training adds functions "eval" and
+ * "train_step" (or those of options->train) from function "loss"; kva_prepare sets the precision, fuses and leaves only
+ * nodes that a plan can run. */
 KVA_MUST_USE kva_status kva_optimize(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_make_training(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_prepare(kva_module *m, const kva_pass_options *options);
@@ -31,8 +41,10 @@ kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the r
 kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
 kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
-kva_status kva_raise(kva_module *m, bool *changed); /* patterns as data: passes/patterns_*.def */
-kva_status kva_fuse(kva_module *m, bool *changed);  /* groups nodes into kv.kernel nodes */
+kva_status kva_raise(kva_module *m, bool *changed);         /* patterns as data: passes/patterns_*.def */
+kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
+kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
+kva_status kva_fuse(kva_module *m, bool *changed);          /* groups nodes into kv.kernel nodes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
  * grads[state id] or NULL. */

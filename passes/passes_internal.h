@@ -21,6 +21,9 @@ bool kva_splat_value(const kva_value *v, double *out_x);
  * inputs and of every outer value it uses; it receives the copies of all results. */
 void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **values);
 
+/* A further function of m with the nodes of f. */
+kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
+
 /* A builder that inserts before `n` and gives new nodes its place in the source. */
 static inline kva_builder kva_builder_before(kva_module *m, kva_node *n) {
   return (kva_builder){.m = m, .graph = n->graph, .before = n, .loc = n->loc};

@@ -165,7 +165,11 @@ static bool peel(scores *s, kva_value *v, int depth) {
   kva_node *n = v->def;
   if (!n || !depth || v->index != 0 || kva_value_use_count(v) != 1) return false;
   switch ((kva_op_id)n->op->id) {
-  case KVA_OP_matmul: s->product = n; return !((const kva_matmul_attrs *)n->attrs)->transpose_a;
+  case KVA_OP_matmul: {
+    const kva_matmul_attrs *a = n->attrs;
+    s->product = n;
+    return !a->transpose_a && !a->to;
+  }
   case KVA_OP_cast: return is_widening(n) && peel(s, kva_operand(n, 0), depth - 1);
   case KVA_OP_add: return s->cap == 0 && peel_add(s, n, depth - 1);
   case KVA_OP_where: return s->cap == 0 && peel_where(s, n, depth - 1);
@@ -411,7 +415,7 @@ kva_value *kva_raise_attention(kva_builder *b) {
   uint32_t rank = p->type->rank;
   kva_node *narrow = def_if(p, KVA_OP_cast);
   kva_node *softmax = def_if(narrow ? kva_operand(narrow, 0) : p, KVA_OP_softmax);
-  if (!softmax || a->transpose_a || rank < 2 || rank > 4 || n->results[0].type->rank != rank) return NULL;
+  if (!softmax || a->transpose_a || a->to || rank < 2 || rank > 4 || n->results[0].type->rank != rank) return NULL;
   if (kva_axis(((const kva_softmax_attrs *)softmax->attrs)->axis, rank) != rank - 1) return NULL;
   if (kva_value_use_count(p) != 1 || kva_value_use_count(&softmax->results[0]) != 1) return NULL;
   scores s = {.b = b, .scale = 1, .plane = softmax->results[0].type->dims + rank - 2};

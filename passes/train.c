@@ -4,29 +4,13 @@
  * that the runtime asks for, and "train_step" with one more input, the scalar learning rate `lr`: forward, gradients,
  * global-norm clipping, optimiser updates of every trained parameter, step counter. Outputs of train_step: those of
  * "loss", then grad_norm when clipping is on. Optimiser moments are states "<parameter>.m" and so on; the counter is
- * state "train.step". */
+ * state "train.step".
+ * For steps of several passes it becomes "grad_step" and "apply_step" instead. grad_step has one more input, the scalar
+ * `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step has the
+ * inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any. */
 #include "passes/passes_internal.h"
 
 #include <math.h>
-
-static kva_function *clone_function(kva_module *m, const kva_function *f, const char *name) {
-  kva_function *copy = kva_function_create(m, name);
-  copy->loc = f->loc;
-  kva_arena *scratch = kva_arena_create();
-  kva_value **values = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
-    const kva_value *in = f->graph->inputs.data[i];
-    values[in->id] = kva_graph_add_input(copy->graph, in->type, in->name);
-  }
-  kva_graph_copy_nodes(f->graph, copy->graph, values);
-  const kva_node *ret = f->graph->last;
-  kva_value **outputs = KVA_NEW_ARRAY(scratch, kva_value *, ret->n_operands + 1);
-  for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
-  kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
-  copy->output_names = f->output_names;
-  kva_arena_destroy(scratch);
-  return copy;
-}
 
 static kva_value *read_state(kva_builder *b, kva_state *s) {
   return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
@@ -35,22 +19,37 @@ static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
   kva_build_node(b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
 }
 
-static kva_state *new_state(kva_builder *b, const char *name, const kva_type *type, kva_state_kind kind) {
-  const kva_state *taken = kva_module_find_state(b->m, name);
+/* A state of training, which its programs share; the model must have none of this name. Those that the model had are
+ * told by the kind and type that training gives its own. */
+static kva_state *train_state(kva_builder *b, const char *name, const kva_type *type, kva_state_kind kind) {
+  kva_state *taken = kva_module_find_state(b->m, name);
+  if (taken && taken->id >= b->m->train->first_state && taken->type == type && taken->kind == kind) return taken;
   if (taken) {
     (void)kva_error(b->m->diag, &taken->loc,
                     "the model already has a state '%s', a name that training needs; rename it", name);
     b->failed = true;
   }
-  return kva_state_create(b->m, name, type, kind);
+  kva_state *s = kva_state_create(b->m, name, type, kind);
+  s->init = KVA_INIT_ZEROS;
+  return s;
 }
 
-static kva_state *moment_state(kva_builder *b, kva_state *param, const char *suffix) {
+static kva_state *parameter_state(kva_builder *b, kva_state *param, const char *suffix, kva_state_kind kind) {
   const char *name = kva_arena_printf(b->m->arena, "%s.%s", param->name, suffix);
-  kva_state *s = new_state(b, name, param->type, KVA_STATE_MOMENT);
-  s->init = KVA_INIT_ZEROS;
+  kva_state *s = train_state(b, name, param->type, kind);
   s->of = param;
   return s;
+}
+
+static kva_state *counter_state(kva_builder *b, const char *name) {
+  return train_state(b, name, kva_type_scalar(b->m, KVA_I64), KVA_STATE_BUFFER);
+}
+
+/* Adds one; the value after it. */
+static kva_value *count(kva_builder *b, kva_state *counter) {
+  kva_value *next = kva_add(b, read_state(b, counter), kva_const_scalar(b, KVA_I64, 1));
+  write_state(b, counter, next);
+  return next;
 }
 
 /* sqrt(sum over all gradients of the sum of squares), in float. */
@@ -86,7 +85,7 @@ static void update_with_moments(update *u, kva_op_id op, kva_state *p, kva_value
   kva_value *operands[6] = {read_state(u->b, p), g};
   uint32_t n = 2;
   for (uint32_t i = 0; i < n_moments; i++) {
-    moments[i] = moment_state(u->b, p, suffixes[i]);
+    moments[i] = parameter_state(u->b, p, suffixes[i], KVA_STATE_MOMENT);
     operands[n++] = read_state(u->b, moments[i]);
   }
   operands[n++] = kva_cast(u->b, u->lr, p->type->dtype);
@@ -151,14 +150,12 @@ static bool has_dropout(const kva_graph *g) {
   return n != NULL;
 }
 
-/* Every dropout of the training step draws from (state "train.seed", number of the step, its own stream). */
-static kva_status expand_dropout(kva_module *m, kva_graph *g, kva_state *counter) {
+/* Every dropout of a training program draws from (state "train.seed", value of the counter, its own stream). */
+static kva_status expand_dropout(kva_module *m, kva_graph *g, const char *counter) {
   if (!has_dropout(g)) return KVA_OK;
   kva_builder b = kva_builder_before(m, g->first);
-  kva_state *seed_state = new_state(&b, "train.seed", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
+  kva_value *seed = read_state(&b, counter_state(&b, "train.seed")), *step = read_state(&b, counter_state(&b, counter));
   if (b.failed) return KVA_INVALID;
-  seed_state->init = KVA_INIT_ZEROS;
-  kva_value *seed = read_state(&b, seed_state), *step = read_state(&b, counter);
   int64_t stream = 1;
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
@@ -171,14 +168,14 @@ static kva_status expand_dropout(kva_module *m, kva_graph *g, kva_state *counter
   return b.failed ? KVA_INVALID : KVA_OK;
 }
 
-static kva_status add_updates(kva_module *m, kva_function *f, kva_state *counter, kva_value **grads, kva_value *lr) {
+/* grads: by state id, of the n states of the model. */
+static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_value **grads, kva_value *lr) {
   const kva_train_spec *spec = m->train;
   kva_builder b = kva_builder_before(m, f->graph->last);
-  uint32_t n = m->states.len;
   kva_value *scale = NULL, *norm = NULL;
   if (spec->clip > 0 && (norm = global_norm(&b, grads, n))) scale = clip_scale(&b, norm, spec->clip);
 
-  kva_value *step = kva_add(&b, read_state(&b, counter), kva_const_scalar(&b, KVA_I64, 1));
+  kva_value *step = kva_add(&b, read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
   update u = {.b = &b, .spec = spec, .lr = lr, .step = step};
   bool any = false;
   for (uint32_t i = 0; i < n && !b.failed; i++) {
@@ -187,26 +184,93 @@ static kva_status add_updates(kva_module *m, kva_function *f, kva_state *counter
     kva_value *g = scale ? kva_mul(&b, grads[i], kva_cast(&b, scale, grads[i]->type->dtype)) : grads[i];
     KVA_TRY(update_parameter(&u, m->states.data[i], g));
   }
-  write_state(&b, counter, step);
+  write_state(&b, counter_state(&b, "train.step"), step);
   if (b.failed) return KVA_INVALID;
   if (!any) return kva_error(m->diag, &spec->loc, "the loss depends on no trained parameter");
   if (norm) append_output(m, f, norm, "grad_norm");
   return KVA_OK;
 }
 
+/* What the loss is multiplied by for differentiation, and gradients are divided by: gradients of activations in float16
+ * would vanish below 6e-8. A power of two, so that float gradients are the same bits with and without. */
+static double loss_scale(const kva_pass_options *options) {
+  return options->compute == KVA_F16 ? 1024 : 1;
+}
+
+static kva_status differentiate(kva_module *m, kva_function *f, double scale, kva_value **grads) {
+  kva_builder b = kva_builder_before(m, f->graph->last);
+  kva_value *loss = kva_graph_output(f->graph, 0);
+  if (scale == 1) return kva_autodiff(m, f, loss, grads);
+  KVA_TRY(kva_autodiff(m, f, kva_mul(&b, loss, kva_scalar_like(&b, loss, scale)), grads));
+  b = kva_builder_before(m, f->graph->last);
+  for (uint32_t i = 0; i < m->states.len; i++)
+    if (grads[i]) grads[i] = kva_mul(&b, grads[i], kva_scalar_like(&b, grads[i], 1 / scale));
+  return b.failed ? KVA_INVALID : KVA_OK;
+}
+
+/* Forward and gradients in a copy of "loss" with one more scalar input. */
+static kva_status make_gradients(kva_module *m, const kva_function *loss, const char *name, const char *input,
+                                 const char *counter, const kva_pass_options *options, kva_function **out_function,
+                                 kva_value **out_input, kva_value **grads) {
+  kva_function *f = *out_function = kva_function_clone(m, loss, name);
+  *out_input = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), input);
+  KVA_TRY(expand_dropout(m, f->graph, counter));
+  return differentiate(m, f, loss_scale(options), grads);
+}
+
+static kva_status make_whole_step(kva_module *m, const kva_function *loss, const kva_pass_options *options) {
+  uint32_t n = m->states.len;
+  kva_function *f;
+  kva_value *lr, **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 3); /* and counters */
+  kva_builder b = {.m = m};
+  (void)counter_state(&b, "train.step");
+  if (b.failed) return KVA_INVALID;
+  KVA_TRY(make_gradients(m, loss, "train_step", "lr", "train.step", options, &f, &lr, grads));
+  return add_updates(m, f, n, grads, lr);
+}
+
+static kva_status make_gradient_step(kva_module *m, const kva_function *loss, const kva_pass_options *options) {
+  uint32_t n = m->states.len;
+  kva_function *f;
+  kva_value *first, **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 3);
+  KVA_TRY(make_gradients(m, loss, "grad_step", "first", "train.pass", options, &f, &first, grads));
+  kva_builder b = kva_builder_before(m, f->graph->last);
+  kva_value *is_first = kva_build2(&b, KVA_OP_less_equal, kva_const_scalar(&b, KVA_F32, 0.5), first);
+  for (uint32_t i = 0; i < n && !b.failed; i++) {
+    if (!grads[i]) continue;
+    kva_state *sum = parameter_state(&b, m->states.data[i], "grad", KVA_STATE_CACHE);
+    write_state(&b, sum, kva_build3(&b, KVA_OP_where, is_first, grads[i], kva_add(&b, read_state(&b, sum), grads[i])));
+  }
+  if (has_dropout(loss->graph)) (void)count(&b, counter_state(&b, "train.pass"));
+  return b.failed ? KVA_INVALID : KVA_OK;
+}
+
+static kva_status make_apply_step(kva_module *m, uint32_t n) {
+  kva_function *f = kva_function_create(m, "apply_step");
+  kva_value *scale = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "scale");
+  kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
+  kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, n + 1);
+  kva_builder b = {.m = m, .graph = f->graph};
+  for (uint32_t i = 0; i < n; i++) {
+    kva_state *sum = kva_module_find_state(m, kva_arena_printf(m->arena, "%s.grad", m->states.data[i]->name));
+    if (!sum || sum->kind != KVA_STATE_CACHE || sum->of != m->states.data[i]) continue;
+    kva_value *g = read_state(&b, sum);
+    grads[i] = kva_mul(&b, g, kva_cast(&b, scale, g->type->dtype));
+  }
+  const kva_node *ret = m->functions.data[0]->graph->last;
+  kva_node_create(f->graph, NULL, ret->op, 0, NULL, 0, NULL, m->train->loc);
+  return b.failed ? KVA_INVALID : add_updates(m, f, n, grads, lr);
+}
+
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   kva_function *loss = kva_module_find_function(m, "loss");
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
-  kva_function *f = clone_function(m, loss, "train_step");
+  uint32_t n = m->train->first_state = m->states.len;
+  if (options->train != KVA_TRAIN_PASSES) KVA_TRY(make_whole_step(m, loss, options));
+  if (options->train != KVA_TRAIN_WHOLE) {
+    KVA_TRY(make_gradient_step(m, loss, options));
+    KVA_TRY(make_apply_step(m, n));
+  }
   loss->name = "eval";
-  kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
-  kva_builder b = kva_builder_before(m, f->graph->first);
-  kva_state *counter = new_state(&b, "train.step", kva_type_scalar(m, KVA_I64), KVA_STATE_BUFFER);
-  if (b.failed) return KVA_INVALID;
-  counter->init = KVA_INIT_ZEROS;
-  KVA_TRY(expand_dropout(m, f->graph, counter));
-  kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
-  KVA_TRY(kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads));
-  KVA_TRY(add_updates(m, f, counter, grads, lr));
   return kva_optimize(m, options);
 }

@@ -51,3 +51,22 @@ void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **valu
     copy_node(n, to, values);
   }
 }
+
+kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name) {
+  kva_function *copy = kva_function_create(m, name);
+  copy->loc = f->loc;
+  kva_arena *scratch = kva_arena_create();
+  kva_value **values = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
+    const kva_value *in = f->graph->inputs.data[i];
+    values[in->id] = kva_graph_add_input(copy->graph, in->type, in->name);
+  }
+  kva_graph_copy_nodes(f->graph, copy->graph, values);
+  const kva_node *ret = f->graph->last;
+  kva_value **outputs = KVA_NEW_ARRAY(scratch, kva_value *, ret->n_operands + 1);
+  for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
+  kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
+  copy->output_names = f->output_names;
+  kva_arena_destroy(scratch);
+  return copy;
+}

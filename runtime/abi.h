@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 3u
+#define KVA_ABI_VERSION 4u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
@@ -78,7 +78,7 @@ typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* index in kva_artifact.kernels */
   int32_t n_args;
-  int32_t reserved;
+  int32_t n_results;         /* the last of the args are written; of a copy the first, and this is 0 */
   const int32_t *args;       /* buffer numbers */
   kva_formula grid;          /* work items */
   const char *origin;        /* the graph node(s), for profiles and errors */

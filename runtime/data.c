@@ -1,4 +1,4 @@
-/* The registry of data generators, and what they have in common: arguments, streams, filling of tensors.
+/* The registry of data sources, and what generators have in common: arguments, streams, filling of tensors.
  *
  * Tensors, by number asked for: tokens [B, T]; targets [B, T]: the next token where it counts, else -1 (argument
  * all = 1: the next token everywhere); first [B, T]: the same at the first position that counts, else -1. A row is
@@ -12,8 +12,13 @@
 
 static const kva_generator *const generators[] = {&kva_generator_induction, &kva_generator_ngram,
                                                   &kva_generator_random};
+static const struct {
+  const char *name, *items;
+  kva_data_opener open;
+} file_kinds[] = {{"tokens", "FILE", kva_data_open_tokens}, {"npy", "INPUT=FILE", kva_data_open_npy}};
 enum {
   N_GENERATORS = sizeof generators / sizeof *generators,
+  N_FILE_KINDS = sizeof file_kinds / sizeof *file_kinds,
   MAX_TENSORS = 3,
   ALL = 0 /* every generator's args[0] */
 };
@@ -37,20 +42,24 @@ uint32_t kva_stream_below(kva_stream *s, uint32_t n) {
 /* ---- filling -------------------------------------------------------------------------------------------------------
  */
 
-static kva_status check_tensors(const char *name, int n, const kva_tensor *tensors, kva_diag *diag) {
-  static const char *const names[MAX_TENSORS] = {"tokens", "targets", "first"};
-  if (n < 1 || n > MAX_TENSORS)
-    return kva_error(diag, NULL, "data '%s' gives tokens, targets and first; the program has %d data inputs", name, n);
+kva_status kva_data_check_sequences(const char *source, int n_names, const char *const *names, int64_t length, int n,
+                                    const kva_tensor *tensors, kva_diag *diag) {
+  if (n < 1 || n > n_names)
+    return kva_error(diag, NULL, "data '%s' gives %s, %s%s; the program has %d data inputs", source, names[0], names[1],
+                     n_names > 2 ? " and first" : "", n);
   for (int i = 0; i < n; i++) {
     const kva_tensor *t = &tensors[i];
     if (t->dtype != KVA_I32 && t->dtype != KVA_I64)
-      return kva_error(diag, NULL, "data '%s': input %d (%s) must be int32 or int64, found %s", name, i, names[i],
+      return kva_error(diag, NULL, "data '%s': input %d (%s) must be int32 or int64, found %s", source, i, names[i],
                        kva_dtype_name(t->dtype));
     if (t->rank != 2 || t->dims[0] != tensors[0].dims[0] || t->dims[1] != tensors[0].dims[1])
-      return kva_error(diag, NULL, "data '%s': input %d (%s) must be a matrix [batch, length] like the tokens", name, i,
-                       names[i]);
+      return kva_error(diag, NULL, "data '%s': input %d (%s) must be a matrix [batch, length] like the tokens", source,
+                       i, names[i]);
     if (t->dims[1] < 1 || t->dims[1] > INT32_MAX / 2)
-      return kva_error(diag, NULL, "data '%s': a sequence cannot be %lld long", name, (long long)t->dims[1]);
+      return kva_error(diag, NULL, "data '%s': a sequence cannot be %lld long", source, (long long)t->dims[1]);
+    if (length && t->dims[1] != length)
+      return kva_error(diag, NULL, "data '%s': length=%lld is given, but the program takes sequences of %lld", source,
+                       (long long)length, (long long)t->dims[1]);
   }
   return KVA_OK;
 }
@@ -67,13 +76,6 @@ static kva_status reserve(kva_generated_data *d, int64_t length, kva_diag *diag)
   return KVA_OK;
 }
 
-static void put(const kva_tensor *t, int64_t i, int32_t v) {
-  if (t->dtype == KVA_I32)
-    ((int32_t *)t->data)[i] = v;
-  else
-    ((int64_t *)t->data)[i] = v;
-}
-
 static void put_row(const kva_generated_data *d, int64_t r, int n, const kva_tensor *tensors) {
   int64_t length = tensors[0].dims[1];
   bool all = d->args[ALL] != 0, seen = false;
@@ -81,9 +83,9 @@ static void put_row(const kva_generated_data *d, int64_t r, int n, const kva_ten
     int64_t at = r * length + t;
     bool first = d->counted[t] && !seen;
     seen |= d->counted[t];
-    put(&tensors[0], at, d->row[t]);
-    if (n > 1) put(&tensors[1], at, all || d->counted[t] ? d->row[t + 1] : -1);
-    if (n > 2) put(&tensors[2], at, first ? d->row[t + 1] : -1);
+    kva_data_put(&tensors[0], at, d->row[t]);
+    if (n > 1) kva_data_put(&tensors[1], at, all || d->counted[t] ? d->row[t + 1] : -1);
+    if (n > 2) kva_data_put(&tensors[2], at, first ? d->row[t + 1] : -1);
   }
 }
 
@@ -91,13 +93,15 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
                        kva_diag *diag) {
   kva_generated_data *d = self;
   const kva_generator *g = d->generator;
-  KVA_TRY(check_tensors(g->name, n, tensors, diag));
+  static const char *const names[MAX_TENSORS] = {"tokens", "targets", "first"};
+  KVA_TRY(kva_data_check_sequences(g->name, MAX_TENSORS, names, d->length, n, tensors, diag));
   int64_t length = tensors[0].dims[1];
   if (g->check_length) KVA_TRY(g->check_length(d, length, diag));
   KVA_TRY(reserve(d, length, diag));
   uint64_t key = kva_hash(kva_hash(0, &seed, sizeof seed), g->name, strlen(g->name));
-  for (int64_t r = 0; r < tensors[0].dims[0]; r++) {
-    kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)r};
+  int64_t rows = tensors[0].dims[0];
+  for (int64_t r = 0; r < rows; r++) {
+    kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)(rows * d->rank + r)};
     g->draw(d, seed, &s, length, d->row, d->counted);
     put_row(d, r, n, tensors);
   }
@@ -115,10 +119,11 @@ static void destroy(void *self) {
 /* ---- creation ------------------------------------------------------------------------------------------------------
  */
 
-static kva_status unknown_generator(const char *name, kva_diag *diag) {
+static kva_status unknown_source(const char *name, kva_diag *diag) {
   kva_text known = {0};
   for (int i = 0; i < N_GENERATORS; i++) kva_text_add(&known, "%s%s", i ? ", " : "", generators[i]->name);
-  kva_status status = kva_error(diag, NULL, "no data generator is called '%s'; there are: %s", name, known.data);
+  for (int i = 0; i < N_FILE_KINDS; i++) kva_text_add(&known, ", %s:%s", file_kinds[i].name, file_kinds[i].items);
+  kva_status status = kva_error(diag, NULL, "no data source is called '%s'; there are: %s", name, known.data);
   kva_text_free(&known);
   return status;
 }
@@ -152,21 +157,86 @@ static kva_status prepare(kva_generated_data *d, int n_args, const kva_data_arg 
   return g->prepare ? g->prepare(d, diag) : KVA_OK;
 }
 
+static const kva_generator *find_generator(const char *name) {
+  for (int i = 0; i < N_GENERATORS; i++)
+    if (!strcmp(generators[i]->name, name)) return generators[i];
+  return NULL;
+}
+
+static uint64_t identity(const kva_generated_data *d) {
+  uint64_t id = kva_hash(0, d->generator->name, strlen(d->generator->name));
+  id = kva_hash(id, &d->vocab, sizeof d->vocab);
+  return kva_hash(id, d->args, sizeof d->args);
+}
+
 kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab, kva_diag *diag,
                            kva_data_source *out_source) {
   *out_source = (kva_data_source){0};
-  int i = 0;
-  while (i < N_GENERATORS && strcmp(generators[i]->name, name)) i++;
-  if (i == N_GENERATORS) return unknown_generator(name, diag);
+  const kva_generator *generator = find_generator(name);
+  if (!generator) return unknown_source(name, diag);
   kva_generated_data *d = calloc(1, sizeof *d);
   if (!d) return KVA_NO_MEMORY;
-  d->generator = generators[i];
+  d->generator = generator;
   d->vocab = vocab;
   kva_status status = prepare(d, n_args, args, diag);
   if (status) {
     destroy(d);
     return status;
   }
-  *out_source = (kva_data_source){.name = d->generator->name, .fill = fill, .destroy = destroy, .self = d};
+  *out_source =
+      (kva_data_source){.name = d->generator->name, .id = identity(d), .fill = fill, .destroy = destroy, .self = d};
   return KVA_OK;
+}
+
+static kva_status number_args(const kva_data_spec *spec, kva_diag *diag, kva_data_arg *args) {
+  for (int i = 0; i < spec->n_items; i++) {
+    const kva_data_item *item = &spec->items[i];
+    char *end;
+    args[i] = (kva_data_arg){item->name, strtod(item->value, &end)};
+    if (!item->name || *end)
+      return kva_error(diag, NULL, "data '%s': expected NAME=NUMBER, found '%s%s%s'", spec->kind,
+                       item->name ? item->name : "", item->name ? "=" : "", item->value);
+  }
+  return KVA_OK;
+}
+
+static kva_status open_generator(const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag,
+                                 kva_data_source *out_source) {
+  kva_data_arg args[KVA_DATA_MAX_ITEMS];
+  if (!find_generator(spec->kind)) return unknown_source(spec->kind, diag);
+  if (!o->vocab)
+    return kva_error(diag, NULL, "data '%s' needs a model whose first output ends in [..., vocabulary]", spec->kind);
+  KVA_TRY(number_args(spec, diag, args));
+  if (spec->eval >= 0)
+    return kva_error(diag, NULL, "data '%s' is made as it is needed, for evaluation too; leave out eval=%g", spec->kind,
+                     spec->eval);
+  KVA_TRY(kva_data_create(spec->kind, spec->n_items, args, o->vocab, diag, out_source));
+  kva_generated_data *d = out_source->self;
+  d->length = spec->length;
+  d->rank = o->rank;
+  return KVA_OK;
+}
+
+static kva_status open_spec(const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag,
+                            kva_data_source *out_source) {
+  if (o->rank < 0 || o->rank >= (o->world ? o->world : 1))
+    return kva_error(diag, NULL, "data: rank %d is not one of %d", o->rank, o->world ? o->world : 1);
+  for (int i = 0; i < N_FILE_KINDS; i++) {
+    if (strcmp(file_kinds[i].name, spec->kind)) continue;
+    KVA_TRY(file_kinds[i].open(spec, o, diag, out_source));
+    out_source->name = file_kinds[i].name;
+    return KVA_OK;
+  }
+  return open_generator(spec, o, diag, out_source);
+}
+
+kva_status kva_data_open(const char *text, const kva_data_options *options, kva_diag *diag,
+                         kva_data_source *out_source) {
+  *out_source = (kva_data_source){0};
+  kva_arena *arena = kva_arena_create();
+  kva_data_spec spec;
+  kva_status status = kva_data_parse(text, arena, diag, &spec);
+  if (!status) status = open_spec(&spec, options, diag, out_source);
+  kva_arena_destroy(arena);
+  return status;
 }

@@ -1,8 +1,70 @@
-/* What the built-in generators share. A generator draws one row at a time; data.c turns rows into tensors. */
+/* Inside of the data sources: the text that names one, the order of rows, and what the built-in generators share. A
+ * generator draws one row at a time; data.c turns rows into tensors. */
 #ifndef KVA_RUNTIME_DATA_H
 #define KVA_RUNTIME_DATA_H
 
 #include "runtime/runtime.h"
+
+/* ---- the text, taken apart -----------------------------------------------------------------------------------------
+ */
+
+enum { KVA_DATA_MAX_ITEMS = 64 };
+
+/* NAME=VALUE, or a value alone with name NULL. Strings lie in the spec's arena. */
+typedef struct kva_data_item {
+  const char *name, *value;
+} kva_data_item;
+
+/* A text for kva_data_open. `length` and `eval` are taken out of the items. */
+typedef struct kva_data_spec {
+  const char *kind;
+  int n_items;
+  kva_data_item items[KVA_DATA_MAX_ITEMS];
+  int64_t length; /* 0: not given */
+  double eval;    /* in [0, 1); negative: not given */
+} kva_data_spec;
+KVA_MUST_USE kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, kva_data_spec *out_spec);
+
+/* Sources that read files; see kva_data_open. *out_source is complete but for its name. */
+typedef kva_status (*kva_data_opener)(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                                      kva_data_source *out_source);
+kva_status kva_data_open_tokens(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                                kva_data_source *out_source);
+kva_status kva_data_open_npy(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                             kva_data_source *out_source);
+
+/* ---- order of rows -------------------------------------------------------------------------------------------------
+ */
+
+/* How a process goes through rows that are numbered from 0. */
+typedef struct kva_data_order {
+  double eval; /* share of the rows for evaluation */
+  int rank, world;
+} kva_data_order;
+kva_data_order kva_data_order_of(const kva_data_spec *spec, const kva_data_options *options);
+/* The image of i under a permutation of [0, n), i < n, that `key` and `epoch` choose. No table: O(1) a call. */
+uint64_t kva_permute(uint64_t key, uint64_t epoch, uint64_t n, uint64_t i);
+/* The number of the row that is row r of a batch of `batch` at `step` (training counts steps from 1), of `rows`; -1:
+ * there are no rows for this. */
+int64_t kva_data_row(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
+                     int64_t batch, int64_t r);
+/* The error for that. */
+kva_status kva_data_no_rows(const char *what, const kva_data_order *order, int64_t rows, bool evaluation,
+                            kva_diag *diag);
+
+/* The tensors of a source of token sequences: n matrices [B, T] of int32 or int64, n at most that of `names`; length 0:
+ * any. */
+kva_status kva_data_check_sequences(const char *source, int n_names, const char *const *names, int64_t length, int n,
+                                    const kva_tensor *tensors, kva_diag *diag);
+static inline void kva_data_put(const kva_tensor *t, int64_t i, int64_t v) {
+  if (t->dtype == KVA_I32)
+    ((int32_t *)t->data)[i] = (int32_t)v;
+  else
+    ((int64_t *)t->data)[i] = v;
+}
+
+/* ---- generators ----------------------------------------------------------------------------------------------------
+ */
 
 /* Random words of one row: a Philox stream that depends on (seed, generator, step, evaluation, row) alone. */
 typedef struct kva_stream {
@@ -21,6 +83,8 @@ struct kva_generator;
 typedef struct kva_generated_data {
   const struct kva_generator *generator;
   int64_t vocab;
+  int64_t length; /* that sequences must have; 0: any */
+  int rank;
   double args[KVA_DATA_MAX_ARGS]; /* in the generator's order */
   int32_t *scratch;               /* the generator's own */
   int32_t *row;                   /* capacity + 1 tokens */

@@ -203,7 +203,7 @@ static kva_status step_error(kva_session *s, const kva_program *p, int32_t index
   return kva_session_device_error(s, status, p, what);
 }
 
-static kva_status run_step(kva_session *s, kva_program_state *sp, int32_t index) {
+kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index) {
   const kva_step_desc *step = &sp->desc->steps[index];
   for (int32_t i = 0; i < step->n_args; i++) sp->args[i] = sp->pointers[step->args[i]];
   kva_status status;
@@ -222,10 +222,16 @@ static kva_status run_step(kva_session *s, kva_program_state *sp, int32_t index)
   return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
 }
 
+static kva_status check_commit(kva_session *s, const kva_program_state *sp, int32_t index) {
+  if (index != sp->commit || !s->guarded || !s->device->class->host_memory || kva_outputs_finite(sp)) return KVA_OK;
+  return kva_session_fail(s, KVA_NOT_FINITE, "%s: the loss or the norm of its gradient is not finite", sp->desc->name);
+}
+
 static kva_status run_profiled(kva_session *s, kva_program_state *sp) {
   double before = kva_now();
   for (int32_t i = 0; i < sp->desc->n_steps; i++) {
-    KVA_TRY(run_step(s, sp, i));
+    KVA_TRY(check_commit(s, sp, i));
+    KVA_TRY(kva_session_step(s, sp, i));
     kva_status status = s->device->class->synchronise(s->device);
     if (status != KVA_OK) return step_error(s, sp->desc, i, status);
     double after = kva_now();
@@ -237,7 +243,10 @@ static kva_status run_profiled(kva_session *s, kva_program_state *sp) {
 }
 
 static kva_status run_steps(kva_session *s, kva_program_state *sp) {
-  for (int32_t i = 0; i < sp->desc->n_steps; i++) KVA_TRY(run_step(s, sp, i));
+  for (int32_t i = 0; i < sp->desc->n_steps; i++) {
+    KVA_TRY(check_commit(s, sp, i));
+    KVA_TRY(kva_session_step(s, sp, i));
+  }
   kva_status status = s->device->class->synchronise(s->device);
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "waiting for the device");
 }

@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 typedef struct series {
   char *name;
@@ -324,4 +325,27 @@ kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_
   }
   *out_history = h;
   return KVA_OK;
+}
+
+/* Whether a whole line, which ends in a newline, is of a step up to the given one. */
+static bool is_kept(const char *line, const char *newline, int64_t step) {
+  static const char begin[] = "{\"step\": ";
+  size_t n = sizeof begin - 1;
+  if ((size_t)(newline - line) < n || memcmp(line, begin, n)) return false;
+  return strtoll(line + n, NULL, 10) <= step; /* a newline ends every line here */
+}
+
+kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {
+  kva_file file;
+  kva_text kept = {0};
+  if (access(path, F_OK)) return KVA_OK;
+  KVA_TRY(kva_file_map(path, diag, &file));
+  const char *at = file.data, *end = at + file.size, *newline;
+  for (; at < end && (newline = memchr(at, '\n', (size_t)(end - at))); at = newline + 1)
+    if (is_kept(at, newline, step)) kva_text_add_bytes(&kept, at, (size_t)(newline + 1 - at));
+  size_t size = file.size;
+  kva_file_unmap(&file);
+  kva_status status = kept.len == size ? KVA_OK : kva_file_write(path, kept.data ? kept.data : "", kept.len, diag);
+  kva_text_free(&kept);
+  return status;
 }

@@ -170,7 +170,7 @@ static kva_status find_header(parser *p, const char *file, size_t size) {
   return KVA_OK;
 }
 
-kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
+kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
   *out_tensor = (kva_tensor){0};
   kva_tensor t = {0};
   parser p = {.loc = {.file = path}, .diag = diag, .t = &t};
@@ -182,9 +182,21 @@ kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_di
   if (bytes != found)
     return kva_error(diag, &p.loc, "the shape needs %lld bytes of elements, the file has %lld", (long long)bytes,
                      (long long)found);
-  t.data = aligned_alloc(64, ((size_t)bytes / 64 + 1) * 64);
-  if (!t.data) return kva_fail(diag, KVA_NO_MEMORY, &p.loc, "no memory for %lld bytes", (long long)bytes);
-  memcpy(t.data, elements, (size_t)bytes);
+  t.data = (void *)(uintptr_t)elements;
+  *out_tensor = t;
+  return KVA_OK;
+}
+
+kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
+  *out_tensor = (kva_tensor){0};
+  kva_tensor t;
+  KVA_TRY(kva_npy_view(path, data, size, diag, &t));
+  size_t bytes = (size_t)kva_tensor_bytes(&t);
+  const void *elements = t.data;
+  kva_loc loc = {.file = path};
+  t.data = aligned_alloc(64, (bytes / 64 + 1) * 64);
+  if (!t.data) return kva_fail(diag, KVA_NO_MEMORY, &loc, "no memory for %zu bytes", bytes);
+  memcpy(t.data, elements, bytes);
   *out_tensor = t;
   return KVA_OK;
 }

@@ -9,6 +9,9 @@ KVA_MUST_USE kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tenso
 /* Same from memory; `path` is for messages. */
 KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag,
                                       kva_tensor *out_tensor);
+/* Same without a copy: out_tensor->data points into `data`, maybe unaligned, and must not be written. */
+KVA_MUST_USE kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag,
+                                     kva_tensor *out_tensor);
 void kva_npy_free(kva_tensor *tensor);
 
 /* Writes t (version 1.0), atomically. Types that NumPy lacks (bfloat16, float8, 4- and 2-bit) are widened: floats to

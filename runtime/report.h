@@ -32,6 +32,8 @@ typedef struct kva_metrics kva_metrics;
 KVA_MUST_USE kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics);
 /* Every line reaches the file before the call returns. */
 KVA_MUST_USE kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *event, kva_diag *diag);
+/* Takes the lines after `step` out of such a file, for a run that goes on from there; no file is no error. */
+KVA_MUST_USE kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag);
 void kva_metrics_destroy(kva_metrics *m);
 /* Reads such a file. A last line that was cut off is left out with a warning. */
 KVA_MUST_USE kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_history);

@@ -24,7 +24,7 @@ typedef struct kva_session_options {
   bool profile;       /* collect time per step */
   const char *device; /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
                          out of bounds, races, ...) fail the run */
-  bool sleep;                     /* threads never spin between steps */
+  bool sleep;         /* threads never spin between steps */
   const kva_allocator *allocator; /* these as in kva_context_options; they must outlive the session */
   const kva_parallel *parallel;
   void *arena;
@@ -41,6 +41,7 @@ KVA_MUST_USE kva_status kva_session_create(const kva_artifact *artifact, const k
                                            kva_diag *diag, kva_session **out_session);
 void kva_session_destroy(kva_session *s);
 
+const kva_artifact *kva_session_artifact(const kva_session *s);
 int kva_session_program(const kva_session *s, const char *name); /* -1: none of that name */
 const kva_program *kva_session_program_desc(const kva_session *s, int program);
 
@@ -74,6 +75,7 @@ int kva_session_profile(const kva_session *s, int program, const double **out_se
  * pure function of (seed, step) so that a resumed run sees the same data. */
 typedef struct kva_data_source {
   const char *name;
+  uint64_t id; /* of what is read: equal for equal files and arguments; a resumed run can compare it */
   kva_status (*fill)(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
                      kva_diag *diag);
   void (*destroy)(void *self);
@@ -90,6 +92,27 @@ typedef struct kva_data_arg {
 } kva_data_arg;
 KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab,
                                         kva_diag *diag, kva_data_source *out_source);
+
+/* Where batches come from, as one line of text: KIND[:ITEM,ITEM,...], an item being FILE or NAME=VALUE.
+ *
+ *   induction, ngram, random    with their arguments: "induction:pool=48,length=64"
+ *   tokens:FILE[,FILE...]       token files (runtime/tokens.h): tokens [B, T] and, if there is a second input, the next
+ *                               tokens, from windows of T + 1 tokens
+ *   npy:INPUT=FILE,...          a .npy file for every data input of the program; row r of an input is FILE[r]
+ *
+ * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05): the share of the rows,
+ * the last ones, that is for evaluation only. The others are shuffled anew every epoch, by `seed`. Commas cannot stand
+ * in names of files. */
+typedef struct kva_data_options {
+  int64_t vocab;             /* of the model's logits; 0: none */
+  int n_inputs;              /* data inputs of the train program, in order */
+  const char *const *inputs; /* their names */
+  int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch; world 0: 1 */
+} kva_data_options;
+KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *options, kva_diag *diag,
+                                      kva_data_source *out_source);
+/* The argument length=T of such a text; 0: it has none. */
+int64_t kva_data_length(const char *spec);
 
 typedef enum kva_schedule_kind {
   KVA_SCHEDULE_CONSTANT,
@@ -112,6 +135,7 @@ typedef struct kva_symbol_value {
   int64_t value;
 } kva_symbol_value;
 
+typedef struct kva_trainer kva_trainer;
 typedef struct kva_train_event {
   int64_t step, steps;
   bool evaluation;
@@ -123,7 +147,11 @@ typedef struct kva_train_event {
 } kva_train_event;
 
 typedef struct kva_train_options {
-  int64_t steps, batch;
+  int64_t steps;
+  int64_t batch;       /* rows of an optimiser step */
+  int64_t micro_batch; /* rows of a pass, a divisor of batch; 0: what the program was compiled for, else batch. The
+                          gradient of a step is the mean of its passes' gradients, added in order of rows: its bits
+                          depend on micro_batch, and on batch only by the number of passes */
   int64_t eval_every, eval_batches; /* 0: never */
   kva_schedule schedule;
   uint64_t seed;
@@ -133,12 +161,37 @@ typedef struct kva_train_options {
   /* Called after every step and evaluation (evaluation: values are means over its batches); returning false stops the
    * run after the current step. names/values: loss first, then the program's other scalar outputs. */
   bool (*progress)(void *user, const kva_train_event *event);
+  /* NULL, or called after every step with its evaluation; `last`: the run ends here. The place to save. */
+  kva_status (*after_step)(void *user, kva_trainer *t, bool last, kva_diag *diag);
   void *user;
 } kva_train_options;
 
-/* Programs "train_step" (data inputs..., lr) and, when evaluating, "eval" (data inputs...), whose outputs are scalars.
- * Data inputs' symbols other than the batch size must be pinned or bound by `symbols`. A loss that is not finite stops
- * the run with KVA_NOT_FINITE. */
+/* A training run, step by step. It calls program "train_step" (data inputs..., lr), or where a step has several passes
+ * "grad_step" (data inputs...) for each and then "apply_step" (scale, lr); and "eval" (data inputs...). Their outputs
+ * are scalars. Data inputs' symbols other than the batch size must be pinned or bound by `symbols`. Parameters are read
+ * and written in place: kva_session_state. */
+/* options: copied, but for the symbols. `progress`, `steps` and intervals are for kva_train alone. */
+KVA_MUST_USE kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, kva_diag *diag,
+                                           kva_trainer **out_trainer);
+void kva_trainer_destroy(kva_trainer *t);
+/* Where batches come from; borrowed. */
+void kva_trainer_bind(kva_trainer *t, kva_data_source *data);
+/* The next step, or the mean over eval_batches batches. *out_event is valid until the next call; out_event may be NULL.
+ * A loss or gradient norm that is not finite is KVA_NOT_FINITE: the message names the step of the plan that made the
+ * first such value, and parameters, moments and counters are as before the step. */
+KVA_MUST_USE kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
+KVA_MUST_USE kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
+/* Steps done; of a loaded checkpoint, too. */
+int64_t kva_trainer_done(const kva_trainer *t);
+/* A checkpoint: a safetensors file of all parameters, moments and counters with the position of the run (checkpoint.h).
+ * Saving leaves the old file until the new one is on disk. Loading changes nothing when it fails; the file must come
+ * from a model with the same tensors. A trainer that loads continues bit for bit. */
+KVA_MUST_USE kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag);
+KVA_MUST_USE kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag);
+
+/* All steps that are left. */
+KVA_MUST_USE kva_status kva_trainer_run(kva_trainer *t, kva_diag *diag);
+/* Create, bind, run, destroy. */
 KVA_MUST_USE kva_status kva_train(kva_session *s, kva_data_source *data, const kva_train_options *options,
                                   kva_diag *diag);
 

@@ -19,7 +19,7 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
   int64_t max_args = 0;
   for (int32_t i = 0; i < p->n_steps; i++)
     if (p->steps[i].n_args > max_args) max_args = p->steps[i].n_args;
-  *sp = (kva_program_state){.desc = p};
+  *sp = (kva_program_state){.desc = p, .commit = kva_commit_step(p)};
   sp->symbols = new_array(s, p->n_symbols, sizeof *sp->symbols, &ok);
   sp->candidate = new_array(s, p->n_symbols, sizeof *sp->candidate, &ok);
   sp->bytes = new_array(s, p->n_buffers, sizeof *sp->bytes, &ok);
@@ -138,6 +138,10 @@ void kva_session_destroy(kva_session *s) {
   kva_release(allocator, s->programs);
   kva_release(allocator, s->states);
   kva_release(allocator, s);
+}
+
+const kva_artifact *kva_session_artifact(const kva_session *s) {
+  return s->artifact;
 }
 
 int kva_session_program(const kva_session *s, const char *name) {

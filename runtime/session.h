@@ -22,6 +22,7 @@ typedef struct kva_program_state {
   void **args;        /* of the step in progress */
   kva_lifetime *lifetimes;
   int64_t temp_bytes, output_bytes;
+  int32_t commit;         /* the first step that changes states after what kva_watches_output names is known */
   kva_block outputs;      /* on the device: those that callers leave to the session; made when one does */
   kva_block host_outputs; /* copies of them, of a device with memory of its own */
   double *seconds;        /* by step, when profiling */
@@ -40,6 +41,7 @@ struct kva_session {
   bool device_newer;       /* there: device_states may be newer */
   kva_block temps;         /* shared: no temporary lives across runs */
   kva_program_state *programs;
+  bool guarded; /* a run stops before `commit` when a watched output is not finite */
   char error[2048];
 };
 
@@ -52,6 +54,25 @@ void kva_initialise_states(kva_session *s);
 /* Values of p's symbols from the inputs' shapes, with every shape and type checked. */
 KVA_MUST_USE kva_status kva_bind_symbols(kva_session *s, const kva_program *p, const kva_tensor *inputs,
                                          int64_t *out_symbols);
+
+/* Runs one step with the addresses of the run in progress. */
+KVA_MUST_USE kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index);
+
+/* ---- finite.c: training steps with a loss that is not finite change no parameter
+ * --------------------------------------
+ */
+
+/* The buffers that a step writes are args[*out_first], ...; how many. */
+int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first);
+/* The loss (output 0) and "grad_norm". */
+bool kva_watches_output(const kva_program *p, int32_t output);
+/* sp->commit of a program; n_steps where no state is written after the watched outputs. */
+int32_t kva_commit_step(const kva_program *p);
+/* Whether the watched outputs of the run in progress are finite. */
+bool kva_outputs_finite(const kva_program_state *sp);
+/* After a run that such an output stopped: runs its steps again, `all` or those before `commit`, looks at all that each
+ * writes, and says where the first value comes from that is not finite. Memory of the host only. */
+void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out);
 
 /* ---- transfer.c: devices with memory of their own -------------------------------------------------------------------
  */

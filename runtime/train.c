@@ -1,203 +1,266 @@
-/* The training loop: batch, step, schedule, evaluation. All that is learned lives in the session's states; the loop
- * adds only the number of the step, so a run that is stopped and resumed with options.done gives the same bits. */
+/* Training runs: batch, passes, step, schedule, evaluation. All that is learned lives in the session's states; a run
+ * adds only the number of the step, so one that is stopped and continued gives the same bits.
+ *
+ * A step of several passes: the source fills the whole batch once, so its rows do not depend on the passes; pass p
+ * takes rows [p * micro_batch, (p + 1) * micro_batch). grad_step adds a pass's gradients to states, which begin at
+ * zero, in order of passes; apply_step multiplies the sums by 1 / passes, clips, updates and sets them to zero again.
+ * Outputs are means over the passes. */
+#include "runtime/train.h"
+
 #include "runtime/base/platform.h"
-#include "runtime/formula.h"
-#include "runtime/runtime.h"
+#include "runtime/session.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* A program with the tensors that it is called with. */
-typedef struct call {
-  int program;
-  const kva_program *p;
-  int n_data; /* inputs from the data source */
-  void *lr;   /* where the learning rate input lies, or NULL */
-  kva_tensor *inputs, *outputs;
-  const char **names; /* of outputs */
-  double *values;
-} call;
-
-typedef struct trainer {
-  kva_session *s;
-  kva_data_source *data;
-  const kva_train_options *options;
-  kva_diag *diag;
-  call train, eval;
-  double seconds;
-} trainer;
-
-/* ---- tensors -------------------------------------------------------------------------------------------------------
+/* ---- creation ------------------------------------------------------------------------------------------------------
  */
 
-static bool symbol_value(const kva_train_options *o, const char *name, int64_t *out) {
-  for (int i = 0; i < o->n_symbols; i++) {
-    if (strcmp(o->symbols[i].name, name)) continue;
-    *out = o->symbols[i].value;
-    return true;
-  }
-  if (strcmp(name, "B")) return false;
-  *out = o->batch;
-  return true;
+static kva_status choose_passes(kva_trainer *t, kva_diag *diag) {
+  kva_train_options *o = &t->options;
+  int program = kva_session_program(t->s, "train_step");
+  if (program < 0) program = kva_session_program(t->s, "grad_step");
+  int64_t pinned = program < 0 ? 0 : kva_train_pinned_rows(kva_session_program_desc(t->s, program));
+  if (!o->micro_batch) o->micro_batch = pinned ? pinned : o->batch;
+  if (pinned && o->micro_batch != pinned)
+    return kva_error(diag, NULL, "the model was compiled for passes of %lld rows, found a micro-batch of %lld",
+                     (long long)pinned, (long long)o->micro_batch);
+  if (o->micro_batch < 1 || o->batch % o->micro_batch)
+    return kva_error(diag, NULL, "a batch of %lld rows cannot be cut into passes of %lld%s", (long long)o->batch,
+                     (long long)o->micro_batch, pinned ? ", which the model was compiled for" : "");
+  t->passes = o->batch / o->micro_batch;
+  t->accumulates = t->passes > 1 || kva_session_program(t->s, "train_step") < 0;
+  if (kva_session_program(t->s, "grad_step") < 0) t->accumulates = t->passes > 1;
+  return KVA_OK;
 }
 
-static kva_status eval_dim(const trainer *t, const kva_program *p, const kva_formula *f, const char *input,
-                           int64_t *out) {
-  int64_t *symbols = calloc((size_t)p->n_symbols + 1, sizeof *symbols);
-  if (!symbols) return KVA_NO_MEMORY;
-  kva_status status = KVA_OK;
-  for (int64_t i = 0; !status && i < f->n; i++) {
-    const kva_formula_word *w = &f->words[i];
-    if (w->op == KVA_FORMULA_SYMBOL && !symbol_value(t->options, p->symbols[w->arg], &symbols[w->arg]))
-      status =
-          kva_error(t->diag, NULL,
-                    "%s: the shape of data input '%s' depends on symbol '%s', which has no value; give one (%s=64)",
-                    p->name, input, p->symbols[w->arg], p->symbols[w->arg]);
+static kva_status create_calls(kva_trainer *t, kva_diag *diag) {
+  const char *name = t->accumulates ? "grad_step" : "train_step";
+  KVA_TRY(kva_train_call_create(t, name, 1, t->options.micro_batch, t->passes, diag, &t->step));
+  if (t->accumulates) KVA_TRY(kva_train_call_create(t, "apply_step", 2, 0, 1, diag, &t->apply));
+  int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
+  t->names = calloc((size_t)(n + n_apply), sizeof *t->names);
+  t->values = calloc((size_t)(n + n_apply), sizeof *t->values);
+  if (!t->names || !t->values) return KVA_NO_MEMORY;
+  for (int32_t i = 0; i < n; i++) t->names[i] = t->step.names[i];
+  for (int32_t i = 0; i < n_apply; i++) t->names[n + i] = t->apply.names[i];
+  return KVA_OK;
+}
+
+/* Dropout draws from this seed; models without dropout have no such state. */
+static void set_seed(kva_trainer *t) {
+  kva_tensor seed;
+  if (kva_session_state(t->s, "train.seed", &seed)) memcpy(seed.data, &t->options.seed, sizeof t->options.seed);
+}
+
+kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, kva_diag *diag,
+                              kva_trainer **out_trainer) {
+  *out_trainer = NULL;
+  if (options->batch < 1)
+    return kva_error(diag, NULL, "the batch must have at least one row, found %lld", (long long)options->batch);
+  kva_trainer *t = calloc(1, sizeof *t);
+  if (!t) return KVA_NO_MEMORY;
+  t->s = s;
+  t->options = *options;
+  t->done = options->done;
+  kva_status status = choose_passes(t, diag);
+  if (status == KVA_OK) status = create_calls(t, diag);
+  if (status != KVA_OK) {
+    kva_trainer_destroy(t);
+    return status;
   }
-  if (!status && (!kva_formula_eval(f, symbols, out) || *out < 0))
-    status = kva_error(t->diag, NULL, "%s: a dimension of data input '%s' is negative or overflows", p->name, input);
-  free(symbols);
+  set_seed(t);
+  *out_trainer = t;
+  return KVA_OK;
+}
+
+void kva_trainer_destroy(kva_trainer *t) {
+  if (!t) return;
+  kva_train_call_destroy(&t->step);
+  kva_train_call_destroy(&t->apply);
+  kva_train_call_destroy(&t->eval);
+  free(t->names);
+  free(t->values);
+  free(t);
+}
+
+void kva_trainer_bind(kva_trainer *t, kva_data_source *data) {
+  t->data = data;
+}
+
+int64_t kva_trainer_done(const kva_trainer *t) {
+  return t->done;
+}
+
+/* ---- a step --------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status fill(kva_trainer *t, kva_train_call *c, int64_t index, bool evaluation, kva_diag *diag) {
+  if (!t->data) return kva_error(diag, NULL, "no data source is bound to the trainer");
+  return t->data->fill(t->data->self, t->options.seed, index, evaluation, c->n_data, c->batch, diag);
+}
+
+static void make_event(const kva_trainer *t, int n, const char *const *names, const double *values, bool evaluation,
+                       kva_train_event *out) {
+  if (!out) return;
+  *out = (kva_train_event){.step = t->done,
+                           .steps = t->options.steps,
+                           .evaluation = evaluation,
+                           .seconds = t->seconds,
+                           .lr = kva_schedule_at(&t->options.schedule, t->done),
+                           .n = n,
+                           .names = names,
+                           .values = values};
+}
+
+/* The gradients that apply_step met come from one of the passes. */
+static void explain_passes(kva_trainer *t, kva_text *why) {
+  for (int64_t pass = 0; pass < t->passes && !why->len; pass++) {
+    kva_train_call_set(&t->step, 0, 1);
+    if (kva_train_call_run(t, &t->step, pass, false, NULL) == KVA_OK)
+      kva_explain_not_finite(t->s, t->step.program, true, why);
+  }
+}
+
+static kva_status not_finite(kva_trainer *t, const kva_train_call *c, double loss, double lr, kva_diag *diag) {
+  kva_text why = {0};
+  if (c == &t->apply)
+    explain_passes(t, &why);
+  else
+    kva_explain_not_finite(t->s, c->program, t->accumulates, &why);
+  const char *what = isnan(loss)   ? "the loss is not a number"
+                     : isinf(loss) ? "the loss is infinite"
+                                   : "the loss is "
+                                     "finite, the norm of its gradient is not";
+  kva_status status =
+      kva_fail(diag, KVA_NOT_FINITE, NULL,
+               "%s at step %lld (learning rate %g)%s%s; lower the learning rate, warm up longer or clip "
+               "gradients",
+               what, (long long)t->done + 1, lr, why.len ? ": " : "", why.len ? why.data : "");
+  kva_text_free(&why);
   return status;
 }
 
-static kva_status create_input(const trainer *t, const kva_program *p, int i, kva_tensor *out) {
-  const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
-  *out = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
-  for (int32_t d = 0; d < b->rank; d++) KVA_TRY(eval_dim(t, p, &b->dims[d], b->name, &out->dims[d]));
-  int64_t bytes = kva_tensor_bytes(out);
-  out->data = bytes < 0 ? NULL : calloc((size_t)bytes + 1, 1);
-  if (out->data) return KVA_OK;
-  return kva_fail(t->diag, KVA_NO_MEMORY, NULL, "%s: no memory for input '%s'", p->name, b->name);
+/* The loss of a call that was stopped. */
+static double stopped_loss(const kva_trainer *t, const kva_train_call *c) {
+  const kva_program_state *sp = &t->s->programs[c->program];
+  int32_t b = c->p->outputs[0];
+  return kva_load_f64((kva_dtype)c->p->buffers[b].dtype, sp->pointers[b], 0);
 }
 
-static kva_status check_lr_input(const trainer *t, const kva_program *p) {
-  const kva_buffer_desc *b = p->n_inputs ? &p->buffers[p->inputs[p->n_inputs - 1]] : NULL;
-  if (b && b->rank == 0 && kva_dtype_is_float((kva_dtype)b->dtype)) return KVA_OK;
-  return kva_error(
-      t->diag, NULL,
-      "%s: the last input must be the learning rate, a floating-point scalar; found '%s' with %d dimensions", p->name,
-      b ? b->name : "no input", b ? b->rank : 0);
+static kva_status run_guarded(kva_trainer *t, kva_train_call *c, int64_t pass, double lr, kva_diag *diag) {
+  kva_status status = kva_train_call_run(t, c, pass, true, diag);
+  if (status == KVA_NOT_FINITE) return not_finite(t, c, c == &t->apply ? 0 : stopped_loss(t, c), lr, diag);
+  KVA_TRY(status);
+  return c == &t->apply || isfinite(c->values[0]) ? KVA_OK : not_finite(t, c, c->values[0], lr, diag);
 }
 
-static kva_status check_outputs(const trainer *t, const kva_program *p) {
-  if (!p->n_outputs) return kva_error(t->diag, NULL, "%s: there is no output to take the loss from", p->name);
-  for (int32_t i = 0; i < p->n_outputs; i++) {
-    const kva_buffer_desc *b = &p->buffers[p->outputs[i]];
-    if (b->rank)
-      return kva_error(t->diag, NULL, "%s: outputs must be scalars; output %d ('%s') has %d dimensions", p->name, i,
-                       b->name ? b->name : "unnamed", b->rank);
+static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
+  for (int64_t pass = 0; pass < t->passes; pass++) {
+    kva_train_call_set(&t->step, 0, pass == 0);
+    KVA_TRY(run_guarded(t, &t->step, pass, lr, diag));
   }
+  for (int32_t i = 0; i < t->step.p->n_outputs; i++) t->step.values[i] /= (double)t->passes;
+  kva_train_call_clear(&t->apply);
+  kva_train_call_set(&t->apply, 0, 1 / (double)t->passes);
+  kva_train_call_set(&t->apply, 1, lr);
+  return run_guarded(t, &t->apply, 0, lr, diag);
+}
+
+kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
+  double begin = kva_now(), lr = kva_schedule_at(&t->options.schedule, t->done + 1);
+  kva_train_call_clear(&t->step);
+  KVA_TRY(fill(t, &t->step, t->done + 1, false, diag));
+  if (!t->accumulates) kva_train_call_set(&t->step, 0, lr);
+  kva_status status = t->accumulates ? accumulate(t, lr, diag) : run_guarded(t, &t->step, 0, lr, diag);
+  KVA_TRY(status);
+  t->done++;
+  t->seconds += kva_now() - begin;
+  int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
+  for (int32_t i = 0; i < n; i++) t->values[i] = t->step.values[i];
+  for (int32_t i = 0; i < n_apply; i++) t->values[n + i] = t->apply.values[i];
+  make_event(t, n + n_apply, t->names, t->values, false, out_event);
   return KVA_OK;
 }
 
-static kva_status create_call(trainer *t, const char *name, bool has_lr, call *c) {
-  c->program = kva_session_program(t->s, name);
-  if (c->program < 0)
-    return kva_error(t->diag, NULL, "the artefact has no program '%s'; compile the model for training", name);
-  const kva_program *p = c->p = kva_session_program_desc(t->s, c->program);
-  if (has_lr) KVA_TRY(check_lr_input(t, p));
-  KVA_TRY(check_outputs(t, p));
-  c->n_data = p->n_inputs - has_lr;
-  c->inputs = calloc((size_t)p->n_inputs + 1, sizeof *c->inputs);
-  c->outputs = calloc((size_t)p->n_outputs, sizeof *c->outputs);
-  c->names = calloc((size_t)p->n_outputs, sizeof *c->names);
-  c->values = calloc((size_t)p->n_outputs, sizeof *c->values);
-  if (!c->inputs || !c->outputs || !c->names || !c->values) return KVA_NO_MEMORY;
-  for (int32_t i = 0; i < p->n_inputs; i++) KVA_TRY(create_input(t, p, i, &c->inputs[i]));
-  c->lr = has_lr ? c->inputs[c->n_data].data : NULL;
-  for (int32_t i = 0; i < p->n_outputs; i++) {
-    const char *output = p->buffers[p->outputs[i]].name;
-    c->names[i] = output ? output : "";
+static kva_status need_evaluation(kva_trainer *t, kva_diag *diag) {
+  if (t->eval.inputs) return KVA_OK;
+  return kva_train_call_create(t, "eval", 0, t->options.micro_batch, 1, diag, &t->eval);
+}
+
+/* Always the same batches, so that evaluations compare. */
+kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
+  int64_t n = t->options.eval_batches;
+  if (n < 1) return kva_error(diag, NULL, "an evaluation needs at least one batch, found %lld", (long long)n);
+  KVA_TRY(need_evaluation(t, diag));
+  kva_train_call_clear(&t->eval);
+  for (int64_t i = 0; i < n; i++) {
+    KVA_TRY(fill(t, &t->eval, i, true, diag));
+    KVA_TRY(kva_train_call_run(t, &t->eval, 0, false, diag));
   }
+  for (int32_t i = 0; i < t->eval.p->n_outputs; i++) t->eval.values[i] /= (double)n;
+  make_event(t, t->eval.p->n_outputs, t->eval.names, t->eval.values, true, out_event);
   return KVA_OK;
 }
 
-static void destroy_call(call *c) {
-  for (int32_t i = 0; c->inputs && i < c->p->n_inputs; i++) free(c->inputs[i].data);
-  free(c->inputs);
-  free(c->outputs);
-  free(c->names);
-  free(c->values);
+/* ---- checkpoints ---------------------------------------------------------------------------------------------------
+ */
+
+static kva_checkpoint describe(const kva_trainer *t) {
+  const kva_train_options *o = &t->options;
+  return (kva_checkpoint){.step = t->done,
+                          .steps = o->steps,
+                          .batch = o->batch,
+                          .micro_batch = o->micro_batch,
+                          .seed = o->seed,
+                          .schedule = o->schedule,
+                          .data_id = t->data ? t->data->id : 0};
+}
+
+kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag) {
+  kva_checkpoint c = describe(t);
+  return kva_checkpoint_write(path, t->s, &c, diag);
+}
+
+kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag) {
+  kva_checkpoint found, own = describe(t);
+  KVA_TRY(kva_checkpoint_read(path, t->s, diag, &found));
+  kva_checkpoint_compare(path, &found, &own, diag);
+  t->done = found.step;
+  t->options.seed = found.seed;
+  set_seed(t);
+  return KVA_OK;
 }
 
 /* ---- the loop ------------------------------------------------------------------------------------------------------
  */
 
-static double scalar(const kva_tensor *t) {
-  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, 0) : (double)kva_load_i64(t->dtype, t->data, 0);
+static bool report(const kva_train_options *o, const kva_train_event *e) {
+  return !o->progress || o->progress(o->user, e);
 }
 
-/* Runs c on batch `index` of the source; adds the outputs to its values. */
-static kva_status run_call(trainer *t, call *c, int64_t index, bool evaluation) {
-  KVA_TRY(t->data->fill(t->data->self, t->options->seed, index, evaluation, c->n_data, c->inputs, t->diag));
-  for (int32_t i = 0; i < c->p->n_outputs; i++) c->outputs[i].data = NULL;
-  kva_status status = kva_session_run(t->s, c->program, c->inputs, c->outputs);
-  if (status) return kva_fail(t->diag, status, NULL, "%s", kva_session_error(t->s));
-  for (int32_t i = 0; i < c->p->n_outputs; i++) c->values[i] += scalar(&c->outputs[i]);
-  return KVA_OK;
-}
-
-static bool report(const trainer *t, const call *c, int64_t step, bool evaluation, double lr) {
-  if (!t->options->progress) return true;
-  kva_train_event event = {.step = step,
-                           .steps = t->options->steps,
-                           .evaluation = evaluation,
-                           .seconds = t->seconds,
-                           .lr = lr,
-                           .n = c->p->n_outputs,
-                           .names = c->names,
-                           .values = c->values};
-  return t->options->progress(t->options->user, &event);
-}
-
-static void clear_values(call *c) {
-  memset(c->values, 0, (size_t)c->p->n_outputs * sizeof *c->values);
-}
-
-static kva_status train_step(trainer *t, int64_t step, bool *go_on) {
-  double begin = kva_now(), lr = kva_schedule_at(&t->options->schedule, step);
-  kva_store_f64(t->train.inputs[t->train.n_data].dtype, t->train.lr, 0, lr);
-  clear_values(&t->train);
-  KVA_TRY(run_call(t, &t->train, step, false));
-  t->seconds += kva_now() - begin;
-  double loss = t->train.values[0];
-  if (!isfinite(loss))
-    return kva_fail(t->diag, KVA_NOT_FINITE, NULL,
-                    "the loss is %s at step %lld (learning rate %g); lower the learning rate, warm up longer or clip "
-                    "gradients",
-                    isnan(loss) ? "not a number" : "infinite", (long long)step, lr);
-  *go_on = report(t, &t->train, step, false, lr);
-  return KVA_OK;
-}
-
-/* Always the same batches, so that evaluations compare. */
-static kva_status evaluate(trainer *t, int64_t step, bool *go_on) {
-  clear_values(&t->eval);
-  for (int64_t i = 0; i < t->options->eval_batches; i++) KVA_TRY(run_call(t, &t->eval, i, true));
-  for (int32_t i = 0; i < t->eval.p->n_outputs; i++) t->eval.values[i] /= (double)t->options->eval_batches;
-  *go_on = report(t, &t->eval, step, true, kva_schedule_at(&t->options->schedule, step)) && *go_on;
-  return KVA_OK;
-}
-
-static kva_status train(trainer *t) {
-  const kva_train_options *o = t->options;
-  bool evaluates = o->eval_every > 0 && o->eval_batches > 0;
-  KVA_TRY(create_call(t, "train_step", true, &t->train));
-  if (evaluates) KVA_TRY(create_call(t, "eval", false, &t->eval));
-  bool go_on = true;
-  for (int64_t step = o->done + 1; go_on && step <= o->steps; step++) {
-    KVA_TRY(train_step(t, step, &go_on));
-    if (evaluates && (step % o->eval_every == 0 || step == o->steps)) KVA_TRY(evaluate(t, step, &go_on));
+kva_status kva_trainer_run(kva_trainer *t, kva_diag *diag) {
+  const kva_train_options *o = &t->options;
+  bool evaluates = o->eval_every > 0 && o->eval_batches > 0, go_on = true;
+  if (evaluates) KVA_TRY(need_evaluation(t, diag));
+  while (go_on && t->done < o->steps) {
+    kva_train_event event;
+    KVA_TRY(kva_trainer_step(t, diag, &event));
+    go_on = report(o, &event);
+    if (evaluates && (t->done % o->eval_every == 0 || t->done == o->steps)) {
+      KVA_TRY(kva_trainer_evaluate(t, diag, &event));
+      go_on = report(o, &event) && go_on;
+    }
+    if (o->after_step) KVA_TRY(o->after_step(o->user, t, !go_on || t->done == o->steps, diag));
   }
   return KVA_OK;
 }
 
 kva_status kva_train(kva_session *s, kva_data_source *data, const kva_train_options *options, kva_diag *diag) {
-  if (options->batch < 1)
-    return kva_error(diag, NULL, "the batch must have at least one row, found %lld", (long long)options->batch);
-  trainer t = {.s = s, .data = data, .options = options, .diag = diag};
-  kva_status status = train(&t);
-  destroy_call(&t.train);
-  destroy_call(&t.eval);
+  kva_trainer *t;
+  KVA_TRY(kva_trainer_create(s, options, diag, &t));
+  kva_trainer_bind(t, data);
+  kva_status status = kva_trainer_run(t, diag);
+  kva_trainer_destroy(t);
   return status;
 }

@@ -25,6 +25,15 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
   return true;
 }
 
+kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute) {
+  *out_compute = !name                   ? KVA_DTYPE_NONE
+                 : !strcmp(name, "bf16") ? KVA_BF16
+                 : !strcmp(name, "f16")  ? KVA_F16
+                                         : KVA_DTYPE_NONE;
+  if (!name || !strcmp(name, "f32") || *out_compute) return KVA_OK;
+  return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
+}
+
 kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
   const char *arch;
   KVA_TRY(kva_device_check(choice->device, diag, &arch));
@@ -40,8 +49,13 @@ int kva_cli_fail(kva_status status, const kva_diag *diag) {
 
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module) {
+  return kva_cli_load_batch(path, defines, pins, false, diag, out_module);
+}
+
+int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
+                       kva_diag *diag, kva_module **out_module) {
   kva_arena *arena = kva_arena_create();
-  kva_load_options o = {0};
+  kva_load_options o = {.free_batch = free_batch};
   int code = EXIT_USAGE;
   if (kva_cli_defines(defines, "-D", arena, &o.n_defines, &o.defines) &&
       kva_cli_defines(pins, "--pin", arena, &o.n_pins, &o.pins)) {

@@ -26,6 +26,12 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
  * or an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module);
+/* The same; free_batch: see kva_load_options. */
+int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
+                       kva_diag *diag, kva_module **out_module);
+/* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
+KVA_MUST_USE kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute);
+
 /* Where to run and what to compile for: --device and --target. */
 typedef struct kva_device_choice {
   const char *device, *target; /* NULL: the CPU; what the device runs */
@@ -41,6 +47,6 @@ KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 
 extern const kva_verb kva_verb_run, kva_verb_train, kva_verb_check, kva_verb_conform, kva_verb_ops, kva_verb_show,
-    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build;
+    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build, kva_verb_data;
 
 #endif

@@ -17,7 +17,7 @@ const kva_verb kva_verb_run = {"run", "MODEL [options]", "compile a model and ru
 
 typedef struct run_options {
   kva_strings inputs, defines, pins;
-  const char *output_dir;
+  const char *output_dir, *precision;
   int64_t threads, seed, repeat;
   kva_device_choice device;
 } run_options;
@@ -32,6 +32,7 @@ static int run(int argc, char **argv) {
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision, "of products: f32 (default), bf16 or f16"},
       KVA_DEVICE_OPTIONS(&o.device),
   };
   const char *path;
@@ -47,6 +48,7 @@ static int run(int argc, char **argv) {
   kva_session *s = NULL;
   kva_compile_options co = {.target = {.opt_level = 2}};
   kva_status status = kva_cli_target(&o.device, diag, &co.target);
+  if (status == KVA_OK) status = kva_cli_precision(o.precision, diag, &co.passes.compute);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     status = kva_compile(m, &co, diag, &c);

@@ -26,6 +26,8 @@ const kva_verb kva_verb_show = {
 typedef struct show_options {
   const char *stage, *format, *cpu, *arch, *print_after;
   bool train, timing;
+  const char *precision;
+  kva_dtype compute; /* what it means */
   kva_strings defines, pins;
 } show_options;
 
@@ -69,7 +71,8 @@ static kva_status show_kernels(kva_module *m, kva_arena *arena, const show_optio
 
 static kva_status show_code(kva_module *m, const show_options *o, const char *kind, kva_diag *diag) {
   kva_compiled *c;
-  kva_compile_options options = {.train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}};
+  kva_compile_options options = {
+      .train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}, .passes = {.compute = o->compute}};
   KVA_TRY(kva_compile(m, &options, diag, &c));
   kva_status status = print_code(c->cg, kind);
   kva_compiled_destroy(c);
@@ -82,7 +85,7 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
     *m = NULL; /* compiling takes it */
     return show_code(given, o, o->stage, diag);
   }
-  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing};
+  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute};
   if (strcmp(o->stage, "source") != 0) {
     KVA_TRY(kva_optimize(*m, &passes));
     if (o->train) KVA_TRY(kva_make_training(*m, &passes));
@@ -113,6 +116,8 @@ static int run(int argc, char **argv) {
        "source, graph (default), fused, plan, kernels, llvm, asm, ptx"},
       {"--format", NULL, "FORMAT", KVA_OPTION_STRING, &o.format, "of graphs: text (default) or dot"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
+       "of products from stage fused on: f32 (default), bf16 or f16"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
@@ -137,9 +142,10 @@ static int run(int argc, char **argv) {
   }
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  code = kva_cli_load(path, &o.defines, &o.pins, diag, &m);
+  kva_status status = kva_cli_precision(o.precision, diag, &o.compute);
+  code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
-    kva_status status = show(&m, &o, diag);
+    status = show(&m, &o, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);

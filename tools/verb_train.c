@@ -1,5 +1,5 @@
 /* kvasir train: compiles a model with its train block and trains it, one or several variants. */
-#include "tools/cli.h"
+#include "tools/tune.h"
 #include "runtime/report.h"
 
 #include <signal.h>
@@ -22,12 +22,13 @@ const kva_verb kva_verb_train = {
     run};
 
 typedef struct train_options {
-  const char *model, *metrics, *report, *data;
+  const char *model, *metrics, *report, *data, *precision;
   kva_strings defines, pins, variants;
   int64_t steps, batch, seed, threads, eval_every, eval_batches;
   double lr;
   bool json, profile;
   kva_device_choice device;
+  kva_tune_choice tune;
 } train_options;
 
 typedef struct variant {
@@ -107,28 +108,45 @@ static kva_schedule schedule_of(const kva_train_spec *spec, double lr, int64_t s
   return s;
 }
 
-/* The data argument that is a shape: sequences of this length, symbol T. */
-#define LENGTH_ARG "length"
+static bool is_pinned(const kva_strings *pins, const char *symbol) {
+  size_t len = strlen(symbol);
+  for (uint32_t i = 0; i < pins->n; i++)
+    if (!strncmp(pins->v[i], symbol, len) && pins->v[i][len] == '=') return true;
+  return false;
+}
 
-static kva_status create_data(const kva_module *m, const char *name, kva_diag *diag, kva_data_source *out) {
-  const kva_train_spec *spec = m->train;
-  bool given = name != NULL;
-  if (!name) name = spec->data;
-  if (!name) return kva_error(diag, &spec->loc, "the train block names no data; give --data NAME");
-  uint32_t n_given = given || !spec->data_args ? 0 : kva_map_len(spec->data_args), n = 0;
-  kva_data_arg args[32];
-  if (n_given > 32) return kva_error(diag, &spec->loc, "more than 32 arguments of the data source");
-  for (uint32_t i = 0; i < n_given; i++) {
-    const char *arg = kva_map_key_at(spec->data_args, i, NULL);
-    if (strcmp(arg, LENGTH_ARG) != 0)
-      args[n++] = (kva_data_arg){arg, *(const double *)kva_map_value_at(spec->data_args, i)};
+/* The data source as one text: --data, else what the train block says, NAME:ARGUMENT=VALUE,... NULL: neither says.
+ * --pin T has precedence over the train block's length. */
+static const char *data_text(const kva_train_spec *spec, const train_options *o, kva_arena *arena) {
+  if (o->data || !spec->data || !spec->data_args) return o->data ? o->data : spec->data;
+  kva_text text = {0};
+  kva_text_add(&text, "%s", spec->data);
+  bool first = !strchr(spec->data, ':');
+  for (uint32_t i = 0; i < kva_map_len(spec->data_args); i++) {
+    const char *name = kva_map_key_at(spec->data_args, i, NULL);
+    if (!strcmp(name, "length") && is_pinned(&o->pins, "T")) continue;
+    kva_text_add(&text, "%c%s=", first ? ':' : ',', name);
+    kva_text_add_double(&text, *(const double *)kva_map_value_at(spec->data_args, i));
+    first = false;
   }
+  const char *copy = kva_arena_strdup(arena, text.data);
+  kva_text_free(&text);
+  return copy;
+}
+
+static kva_status create_data(const kva_module *m, const kva_program *p, const char *text, kva_arena *arena,
+                              kva_diag *diag, kva_data_source *out) {
+  if (!text)
+    return kva_error(diag, &m->train->loc,
+                     "the train block names no data; give --data induction or --data tokens:FILE");
   const kva_type *logits = kva_graph_output(m->functions.data[0]->graph, 0)->type;
   int64_t vocab = 0;
-  if (logits->rank == 0 || !kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
-    return kva_error(diag, &m->functions.data[0]->loc,
-                     "built-in data needs a model whose first output ends in [..., vocabulary]");
-  return kva_data_create(name, (int)n, args, vocab, diag, out);
+  if (logits->rank == 0 || !kva_expr_is_const(logits->dims[logits->rank - 1], &vocab)) vocab = 0;
+  const char **inputs = KVA_NEW_ARRAY(arena, const char *, p->n_inputs + 1);
+  for (int32_t i = 0; i < p->n_inputs; i++) inputs[i] = p->buffers[p->inputs[i]].name;
+  /* The last input of a training step is the learning rate. */
+  kva_data_options options = {.vocab = vocab, .n_inputs = p->n_inputs - (p->n_inputs > 0), .inputs = inputs};
+  return kva_data_open(text, &options, diag, out);
 }
 
 /* Shift scalars by name: "<layer>.k.current", "<layer>.k.previous" and v likewise, each with one value a head. */
@@ -179,12 +197,14 @@ static void set_seed(kva_session *s, int64_t seed) {
 }
 
 static kva_status train_session(kva_session *s, const kva_module *m, const train_options *o, progress *p,
-                                kva_diag *diag) {
+                                kva_arena *arena, kva_diag *diag) {
   const kva_train_spec *spec = m->train;
   int64_t steps = o->steps > 0 ? o->steps : spec->steps;
   if (steps <= 0) return kva_error(diag, &spec->loc, "the train block gives no number of steps; give --steps N");
+  int program = kva_session_program(s, "train_step");
+  if (program < 0) return kva_error(diag, &spec->loc, "the model was compiled without a training step");
   kva_data_source data = {0};
-  KVA_TRY(create_data(m, o->data, diag, &data));
+  KVA_TRY(create_data(m, kva_session_program_desc(s, program), data_text(spec, o, arena), arena, diag, &data));
   kva_train_options t = {.steps = steps,
                          .batch = o->batch,
                          .eval_every = o->eval_every,
@@ -252,7 +272,7 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
     printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->name,
            c->pass_seconds + c->codegen_seconds, c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
   set_seed(s, o->seed);
-  kva_status status = train_session(s, c->module, o, &p, diag);
+  kva_status status = train_session(s, c->module, o, &p, arena, diag);
   v->seconds = p.seconds;
   int program = kva_session_program(s, "train_step");
   if (program >= 0) kva_session_memory(s, program, &v->memory);
@@ -266,13 +286,6 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, varian
   }
   kva_session_destroy(s);
   return status;
-}
-
-static bool is_pinned(const kva_strings *pins, const char *symbol) {
-  size_t len = strlen(symbol);
-  for (uint32_t i = 0; i < pins->n; i++)
-    if (!strncmp(pins->v[i], symbol, len) && pins->v[i][len] == '=') return true;
-  return false;
 }
 
 /* Whether an input has this symbol as an extent. */
@@ -294,9 +307,26 @@ static void pin_shapes(train_options *o, const kva_module *m, kva_strings *pins,
   if (o->batch == 0) o->batch = spec->batch > 0 ? spec->batch : 32;
   if (has_symbol(m, "B") && !is_pinned(pins, "B") && pins->n < 64)
     pins->v[pins->n++] = kva_arena_printf(arena, "B=%lld", (long long)o->batch);
-  const double *length = spec->data_args ? kva_map_get_str(spec->data_args, LENGTH_ARG) : NULL;
+  const char *data = data_text(spec, o, arena);
+  int64_t length = data ? kva_data_length(data) : 0;
+  const double *usual = spec->data_args ? kva_map_get_str(spec->data_args, "length") : NULL;
+  if (!length && usual) length = (int64_t)*usual;
   if (length && has_symbol(m, "T") && !is_pinned(pins, "T") && pins->n < 64)
-    pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)*length);
+    pins->v[pins->n++] = kva_arena_printf(arena, "T=%lld", (long long)length);
+}
+
+/* The model with a loss, and with what trains chosen. */
+static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
+                kva_module **out) {
+  /* Imported models are often made for a batch of 1; one without a loss is trained with any. */
+  int code = kva_cli_load_batch(o->model, defines, pins, o->tune.loss && o->batch != 1, diag, out);
+  if (code >= 0) return code;
+  kva_status status = kva_cli_tune(*out, &o->tune, o->lr, diag);
+  if (status != KVA_OK) return kva_cli_fail(status, diag);
+  if ((*out)->train) return -1;
+  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by; give --loss\n",
+          o->model);
+  return EXIT_NO;
 }
 
 static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva_arena *arena) {
@@ -307,18 +337,16 @@ static int train_variant(train_options *o, variant *v, kva_metrics *metrics, kva
   kva_compiled *c = NULL;
   kva_compile_options options = {.train = true, .target = {.opt_level = 2}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
-  int code = status == KVA_OK ? kva_cli_load(o->model, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
-  if (code < 0 && !m->train) {
-    fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", o->model);
-    code = EXIT_NO;
-  }
+  if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
+  int code = status == KVA_OK ? load(o, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     pin_shapes(o, m, &pins, arena);
     kva_module_destroy(m);
     m = NULL;
-    code = kva_cli_load(o->model, &defines, &pins, diag, &m);
+    code = load(o, &defines, &pins, diag, &m);
   }
   if (code < 0) {
+    if (!o->json) kva_cli_print_trained(m, &o->tune);
     status = kva_compile(m, &options, diag, &c);
     if (status == KVA_OK) status = train_compiled(c, o, v, metrics, arena, diag);
     m = NULL; /* kva_compile took it */
@@ -406,15 +434,15 @@ static int train_all(train_options *o) {
 }
 
 static int run(int argc, char **argv) {
-  train_options o = {.eval_every = 100, .eval_batches = 8};
+  train_options o = {.eval_every = 100, .eval_batches = 8, .tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
       {"--steps", NULL, "N", KVA_OPTION_INT, &o.steps, "optimiser steps (the train block's)"},
       {"--batch", NULL, "N", KVA_OPTION_INT, &o.batch, "sequences a step (the train block's, else 32)"},
       {"--lr", NULL, "X", KVA_OPTION_FLOAT, &o.lr, "learning rate (the train block's)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of initial values and data (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all); results do not depend on it"},
-      {"--data", NULL, "NAME", KVA_OPTION_STRING, &o.data,
-       "built-in data instead of the train block's: induction, ngram, random"},
+      {"--data", NULL, "SOURCE", KVA_OPTION_STRING, &o.data,
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..."},
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &o.eval_every, "steps between evaluations (100; 0: never)"},
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &o.eval_batches, "batches of an evaluation (8)"},
       {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
@@ -423,6 +451,9 @@ static int run(int argc, char **argv) {
       {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &o.report, "write one page with curves and shift scalars"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
+       "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      KVA_TUNE_OPTIONS(&o.tune),
       KVA_DEVICE_OPTIONS(&o.device),
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &o.profile, "time every kernel; print the longest"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print the JSON lines instead of progress"},

@@ -121,23 +121,29 @@ static void sync_folder_of(const char *path) {
   close(fd);
 }
 
+static bool write_parts(int fd, int n, const kva_file_part *parts) {
+  for (int i = 0; i < n; i++)
+    if (!write_all(fd, parts[i].data, parts[i].size)) return false;
+  return true;
+}
+
 /* The new file takes over the mode of the one it replaces. */
-static bool write_temporary(const char *temporary, const struct stat *old, const void *data, size_t size) {
+static bool write_temporary(const char *temporary, const struct stat *old, int n, const kva_file_part *parts) {
   int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return false;
   bool ok = !old || !fchmod(fd, old->st_mode & 07777);
-  ok = ok && write_all(fd, data, size) && !fsync(fd);
+  ok = ok && write_parts(fd, n, parts) && !fsync(fd);
   int error = errno;
   ok = !close(fd) && ok;
   if (!ok) errno = error;
   return ok;
 }
 
-static kva_status replace(const char *path, const struct stat *old, const void *data, size_t size, kva_diag *diag) {
+static kva_status replace(const char *path, const struct stat *old, int n, const kva_file_part *parts, kva_diag *diag) {
   char *temporary = NULL;
   if (asprintf(&temporary, "%s.%ld.tmp", path, (long)getpid()) < 0) return KVA_NO_MEMORY;
   kva_status status = KVA_OK;
-  if (!write_temporary(temporary, old, data, size) || rename(temporary, path)) {
+  if (!write_temporary(temporary, old, n, parts) || rename(temporary, path)) {
     status = io_error(diag, "write it", path);
     unlink(temporary);
   } else {
@@ -147,18 +153,22 @@ static kva_status replace(const char *path, const struct stat *old, const void *
   return status;
 }
 
-static kva_status write_in_place(const char *path, const void *data, size_t size, kva_diag *diag) {
+static kva_status write_in_place(const char *path, int n, const kva_file_part *parts, kva_diag *diag) {
   int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
   if (fd < 0) return io_error(diag, "open it for writing", path);
-  bool ok = write_all(fd, data, size);
+  bool ok = write_parts(fd, n, parts);
   ok = !close(fd) && ok;
   return ok ? KVA_OK : io_error(diag, "write it", path);
 }
 
 /* What is not a regular file (/dev/stdout, a link) must not be replaced by one: it is written in place. */
-kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag) {
+kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag) {
   struct stat old;
   bool exists = !lstat(path, &old);
-  if (exists && !S_ISREG(old.st_mode)) return write_in_place(path, data, size, diag);
-  return replace(path, exists ? &old : NULL, data, size, diag);
+  if (exists && !S_ISREG(old.st_mode)) return write_in_place(path, n, parts, diag);
+  return replace(path, exists ? &old : NULL, n, parts, diag);
+}
+
+kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag) {
+  return kva_file_write_parts(path, 1, &(kva_file_part){data, size}, diag);
 }

@@ -22,6 +22,12 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
 /* Writes a whole file: to a temporary name beside it, synced, renamed; the old file stays until the new one is
  * complete. */
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
+/* The same for a file that is in memory in parts, one after the other. */
+typedef struct kva_file_part {
+  const void *data;
+  size_t size;
+} kva_file_part;
+KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag);
 
 /* Zeroed memory from the caller's allocator, or the system's where it is NULL; NULL: none left. */
 void *kva_allocate(const kva_allocator *allocator, size_t bytes, size_t alignment);

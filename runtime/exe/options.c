@@ -13,7 +13,7 @@ static void print_help(const kva_usage *usage, const kva_option *options, uint32
   for (uint32_t i = 0; i < n; i++) {
     char left[64];
     snprintf(left, sizeof left, "%s%s%s%s%s", options[i].short_name ? options[i].short_name : "",
-             options[i].short_name ? ", " : "", options[i].name, options[i].value ? " " : "",
+             options[i].short_name ? ", " : "", options[i].name, !options[i].value || options[i].value[0] == '[' ? "" : " ",
              options[i].value ? options[i].value : "");
     printf("  %-28s %s\n", left, options[i].help);
   }
@@ -46,6 +46,7 @@ static bool store(const kva_option *o, const char *value) {
   case KVA_OPTION_FLAG: *(bool *)o->target = true; return true;
   case KVA_OPTION_INT:
   case KVA_OPTION_FLOAT: return store_number(o, value);
+  case KVA_OPTION_CHOICE:
   case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
   case KVA_OPTION_LIST: {
     kva_strings *list = o->target;
@@ -81,6 +82,8 @@ static int take_option(const kva_usage *usage, const kva_option *options, uint32
   if (!o) return usage_error(usage, "unknown option", arg);
   if (o->kind == KVA_OPTION_FLAG) {
     if (value) return usage_error(usage, "this option takes no value:", arg);
+  } else if (o->kind == KVA_OPTION_CHOICE) {
+    if (!value) value = "";
   } else if (!value) {
     if (*i + 1 >= argc) return usage_error(usage, "a value is missing after", arg);
     value = argv[++*i];

@@ -11,6 +11,7 @@ typedef enum kva_option_kind {
   KVA_OPTION_INT,    /* int64_t *target; not negative */
   KVA_OPTION_FLOAT,  /* double *target */
   KVA_OPTION_STRING, /* const char **target */
+  KVA_OPTION_CHOICE, /* const char **target; --name alone is "", --name=VALUE its value */
   KVA_OPTION_LIST,   /* kva_strings *target; may be given often */
 } kva_option_kind;
 

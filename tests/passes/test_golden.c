@@ -14,6 +14,7 @@
  * fuse                        the pass alone
  * autodiff                    gradients of output 0 become further outputs, then cleaned up
  * train                       kva_make_training
+ * precision                   to bfloat16, then cse and dce; the meaning is kept but for its rounding
  * plan                        clean-up, fuse, and the plan of function 0 as text */
 #include "tests/support/evaluate.h"
 
@@ -116,6 +117,14 @@ static kva_status run_pass(const golden_file *g, const golden_case *c, kva_modul
   return kva_module_verify(m);
 }
 
+static kva_status set_precision(kva_module *m) {
+  bool changed = false;
+  KVA_TRY(kva_precision(m, KVA_BF16));
+  KVA_TRY(kva_module_verify(m));
+  KVA_TRY(kva_opt_cse(m, &changed));
+  return kva_opt_dce(m, &changed);
+}
+
 static kva_status differentiate(kva_module *m) {
   kva_function *f = m->functions.data[0];
   kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
@@ -191,6 +200,8 @@ static outcome run(const golden_file *g, const golden_case *c, kva_module *m) {
     o.status = plan(m, &o.text);
   else if (is(g, "autodiff"))
     o.status = differentiate(m);
+  else if (is(g, "precision"))
+    o.status = set_precision(m);
   else if (is(g, "train"))
     o.status = kva_make_training(m, &(kva_pass_options){.verify = true});
   else
@@ -238,7 +249,8 @@ static kva_text check_case(const golden_file *g, golden_case *c, bool update) {
              c->expected, kva_status_name(o.status), o.text.data);
   if (keeps_meaning && o.status == KVA_OK) {
     evaluated after = evaluate_reference(m, m->functions.data[0], sizes);
-    if (!evaluated_equal(c->title, m, &before, &after, 1e-6)) fail_msg("%s: the pass changes the meaning", g->path);
+    if (!evaluated_equal(c->title, m, &before, &after, is(g, "precision") ? 0.02 : 1e-6))
+      fail_msg("%s: the pass changes the meaning", g->path);
     evaluated_free(&after);
     if (is(g, "fuse") || is(g, "plan")) check_compiled(g, c, &before);
   }
@@ -297,7 +309,7 @@ static void test_pass(void **state) {
   { name, test_pass, NULL, NULL, name }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"), PASS("simplify"),
-                                     PASS("autodiff"), PASS("train"), PASS("fuse"), PASS("plan")};
+  const struct CMUnitTest tests[] = {PASS("dce"),   PASS("cse"),       PASS("fold"), PASS("simplify"), PASS("autodiff"),
+                                     PASS("train"), PASS("precision"), PASS("fuse"), PASS("plan")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

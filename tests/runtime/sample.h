@@ -30,6 +30,12 @@
     .kind = KVA_STEP_KERNEL, .kernel = k, .n_args = sizeof((int32_t[]){__VA_ARGS__}) / 4, \
     .args = (const int32_t[]){__VA_ARGS__}, .grid = g                                     \
   }
+/* The last n arguments are written. */
+#define WRITES(n, from, k, g, ...)                                                        \
+  {                                                                                       \
+    .kind = KVA_STEP_KERNEL, .kernel = k, .n_args = sizeof((int32_t[]){__VA_ARGS__}) / 4, \
+    .args = (const int32_t[]){__VA_ARGS__}, .grid = g, .n_results = n, .origin = from     \
+  }
 #define COPY(to, from)                                              \
   {                                                                 \
     .kind = KVA_STEP_COPY, .n_args = 2, .args = (const int32_t[]) { \
@@ -218,9 +224,9 @@ static const kva_buffer_desc train_buffers[] = {
     {BUFFER("count", OUTPUT, KVA_I64, 0), .bytes = FORMULA(NUMBER(8))},
 };
 static const kva_step_desc train_steps[] = {
-    KERNEL(K_PREDICT, F_B, 0, 3, 4, 1, 6),
-    KERNEL(K_LOSS, F_ONE, 6, 7),
-    KERNEL(K_UPDATE, F_ONE, 0, 6, 2, 3, 4, 5, 8),
+    WRITES(1, "predict residual", K_PREDICT, F_B, 0, 3, 4, 1, 6),
+    WRITES(1, "loss", K_LOSS, F_ONE, 6, 7),
+    WRITES(4, "update", K_UPDATE, F_ONE, 0, 6, 2, 3, 4, 5, 8),
 };
 static const kva_buffer_desc eval_buffers[] = {
     X_INPUT,

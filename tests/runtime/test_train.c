@@ -124,7 +124,13 @@ static void a_loss_that_is_not_finite_stops_the_run(void **unused) {
   kva_diag *diag = kva_diag_create();
   assert_int_equal(kva_train(s, &line, &options, diag), KVA_NOT_FINITE);
   assert_int_equal(r.last_step, 16);
-  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "the loss is infinite at step 17"));
+  const char *message = kva_diag_message(diag, 0, NULL, NULL);
+  assert_non_null(strstr(message, "the loss is infinite at step 17"));
+  assert_non_null(strstr(message, "the first infinity is element 0 of input 'y', before any step"));
+  kva_tensor w, step;
+  assert_true(kva_session_state(s, "w", &w) && kva_session_state(s, "step", &step));
+  for (int i = 0; i < 3; i++) assert_true(isfinite(((float *)w.data)[i])); /* the step changed nothing */
+  assert_int_equal(*(int64_t *)step.data, 16);
   kva_diag_destroy(diag);
   kva_session_destroy(s);
 }

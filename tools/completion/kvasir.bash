@@ -22,7 +22,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --emit) mapfile -t COMPREPLY < <(compgen -W "ir kernel llvm asm ptx cubin header plan" -- "$2") ;;
     --runtime) mapfile -t COMPREPLY < <(compgen -d -- "$2") ;;
     --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
-    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random" -- "$2") ;;
+    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy:" -- "$2") ;;
     --input | -i | --metrics | --report) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;

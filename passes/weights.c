@@ -1,0 +1,114 @@
+/* Values for parameters from elsewhere, low-rank updates merged: kva_set_weights in tune.h. */
+#include "passes/passes_internal.h"
+#include "passes/tune.h"
+
+typedef struct source {
+  kva_module *m;
+  kva_find_weight find;
+  void *user;
+  int64_t used;
+} source;
+
+static const kva_tensor_data *find(source *s, const char *name, const char *suffix) {
+  const kva_tensor_data *t = s->find(s->user, kva_arena_printf(s->m->arena, "%s%s", name, suffix));
+  s->used += t != NULL;
+  return t;
+}
+
+static bool same_shape(const kva_type *type, const kva_tensor_data *t) {
+  if (t->dtype != type->dtype || t->rank != type->rank) return false;
+  for (uint32_t d = 0; d < t->rank; d++)
+    if (!kva_expr_is(type->dims[d], t->dims[d])) return false;
+  return true;
+}
+
+static kva_status check_shape(source *s, const char *name, const kva_type *type, const kva_tensor_data *t) {
+  if (same_shape(type, t)) return KVA_OK;
+  kva_text want = {0}, has = {0};
+  kva_type_print(type, &want);
+  kva_text_add(&has, "%s[", kva_dtype_name(t->dtype));
+  for (uint32_t d = 0; d < t->rank; d++) kva_text_add(&has, "%s%lld", d ? ", " : "", (long long)t->dims[d]);
+  kva_status status =
+      kva_error(s->m->diag, NULL, "weights: tensor '%s' is %s], the model's parameter %s", name, has.data, want.data);
+  kva_text_free(&want);
+  kva_text_free(&has);
+  return status;
+}
+
+/* w + scale * a b, sums in double; the model has no low-rank update of its own, or it reads a and b itself. */
+static kva_status merge(source *s, const char *name, kva_tensor_data *w, void *out) {
+  if (kva_module_find_state(s->m, kva_arena_printf(s->m->arena, "%s" KVA_LORA_A, name))) return KVA_OK;
+  const kva_tensor_data *a = find(s, name, KVA_LORA_A), *b = find(s, name, KVA_LORA_B);
+  const kva_tensor_data *scale = find(s, name, KVA_LORA_SCALE);
+  if (!a && !b && !scale) return KVA_OK;
+  bool fits = a && b && scale && w->rank == 2 && a->rank == 2 && b->rank == 2 && a->dims[0] == w->dims[0] &&
+              b->dims[1] == w->dims[1] && a->dims[1] == b->dims[0] && kva_dtype_is_float(a->dtype) &&
+              kva_dtype_is_float(b->dtype) && kva_dtype_is_float(scale->dtype) && scale->bytes > 0;
+  if (!fits)
+    return kva_error(s->m->diag, NULL,
+                     "weights: the low-rank update of '%s' needs lora_a [rows, rank], lora_b [rank, "
+                     "columns] and lora_scale of a float type",
+                     name);
+  double factor = kva_load_f64(scale->dtype, scale->data, 0);
+  int64_t rank = a->dims[1], columns = w->dims[1];
+  for (int64_t i = 0; i < w->dims[0]; i++)
+    for (int64_t j = 0; j < columns; j++) {
+      double sum = 0;
+      for (int64_t k = 0; k < rank; k++)
+        sum += kva_load_f64(a->dtype, a->data, i * rank + k) * kva_load_f64(b->dtype, b->data, k * columns + j);
+      kva_store_f64(w->dtype, out, i * columns + j, kva_load_f64(w->dtype, w->data, i * columns + j) + factor * sum);
+    }
+  return KVA_OK;
+}
+
+/* The new value of `name`, in the module's arena; NULL: there is none. */
+static kva_status value_for(source *s, const char *name, const kva_type *type, const kva_tensor_data **out) {
+  const kva_tensor_data *t = find(s, name, "");
+  *out = NULL;
+  if (!t) return KVA_OK;
+  KVA_TRY(check_shape(s, name, type, t));
+  kva_tensor_data *copy = kva_arena_memdup(s->m->arena, t, sizeof *t);
+  copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims + 1);
+  void *data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes + 1);
+  copy->data = data;
+  *out = copy;
+  return merge(s, name, copy, data);
+}
+
+static kva_status set_states(source *s) {
+  for (uint32_t i = 0; i < s->m->states.len; i++) {
+    kva_state *state = s->m->states.data[i];
+    const kva_tensor_data *t;
+    if (state->kind != KVA_STATE_PARAM) continue;
+    KVA_TRY(value_for(s, state->name, state->type, &t));
+    if (!t) continue;
+    state->init = KVA_INIT_DATA;
+    state->data = t;
+    state->of = NULL;
+  }
+  return KVA_OK;
+}
+
+static kva_status set_constants(source *s, kva_graph *g) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    const kva_tensor_data *t;
+    next = n->next;
+    if (!kva_is_named_constant(n)) continue;
+    KVA_TRY(value_for(s, n->results[0].name, n->results[0].type, &t));
+    if (!t) continue;
+    kva_builder b = kva_builder_before(s->m, n);
+    kva_value *v = kva_const_tensor(&b, t);
+    v->name = n->results[0].name;
+    kva_value_replace_all_uses(&n->results[0], v);
+    kva_node_remove(n);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_set_weights(kva_module *m, kva_find_weight find_weight, void *user, int64_t *out_used) {
+  source s = {.m = m, .find = find_weight, .user = user};
+  KVA_TRY(set_states(&s));
+  KVA_TRY(set_constants(&s, m->functions.data[0]->graph));
+  *out_used = s.used;
+  return KVA_OK;
+}

@@ -1,0 +1,281 @@
+/* Checkpoints in and out: states as tensors, the position as metadata. */
+#include "runtime/checkpoint.h"
+
+#include "runtime/base/platform.h"
+#include "runtime/safetensors.h"
+#include "runtime/session.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define FORMAT_KEY "kvasir.format"
+#define MODEL_KEY  "kvasir.model"
+#define SUM_KEY    "kvasir.sum"
+enum { FORMAT = 1 };
+enum { BUFFER = 2, CACHE = 3 }; /* kva_state_desc.kind */
+
+static bool writes_state(const kva_program *p, int32_t state) {
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    int32_t first, n = kva_step_writes(&p->steps[i], &first);
+    for (int32_t k = first; k < first + n; k++)
+      if (p->buffers[p->steps[i].args[k]].state == state) return true;
+  }
+  return false;
+}
+
+/* Buffers that no program writes are constants: which there are depends on how the model was compiled. */
+static bool is_saved(const kva_artifact *a, int32_t state) {
+  if (a->states[state].kind != BUFFER) return a->states[state].kind != CACHE;
+  for (int32_t i = 0; i < a->n_programs; i++)
+    if (writes_state(&a->programs[i], state)) return true;
+  return false;
+}
+
+uint64_t kva_model_hash(const kva_artifact *a) {
+  uint64_t hash = 0;
+  for (int32_t i = 0; i < a->n_states; i++) {
+    const kva_state_desc *d = &a->states[i];
+    if (!is_saved(a, i)) continue;
+    const int64_t numbers[3] = {d->kind, d->dtype, d->rank};
+    hash = kva_hash(hash, d->name, strlen(d->name) + 1);
+    hash = kva_hash(hash, numbers, sizeof numbers);
+    hash = kva_hash(hash, d->dims, (size_t)d->rank * sizeof *d->dims);
+  }
+  return hash;
+}
+
+/* Chained over tensors. Against damage, not against an attacker; by words, since checkpoints are large. */
+static uint64_t sum_bytes(uint64_t sum, const void *data, size_t size) {
+  const char *at = data;
+  for (; size >= 8; size -= 8, at += 8) {
+    uint64_t word;
+    memcpy(&word, at, 8);
+    sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
+    sum ^= sum >> 29;
+  }
+  return kva_hash(sum, at, size);
+}
+
+static uint64_t sum_tensor(uint64_t sum, const kva_tensor *t) {
+  return sum_bytes(sum, t->data, (size_t)kva_tensor_bytes(t));
+}
+
+/* ---- fields --------------------------------------------------------------------------------------------------------
+ */
+
+typedef enum field_kind { FIELD_INT, FIELD_UINT, FIELD_DOUBLE } field_kind;
+typedef struct field {
+  const char *key, *name; /* name: for messages */
+  field_kind kind;
+  size_t offset;
+  bool differs_by_right; /* no reason for a warning: a run may be made longer */
+} field;
+
+#define AT(member) offsetof(kva_checkpoint, member)
+static const field fields[] = {
+    {"kvasir.step", "step", FIELD_INT, AT(step), true},
+    {"kvasir.steps", "number of steps", FIELD_INT, AT(steps), true},
+    {"kvasir.batch", "batch", FIELD_INT, AT(batch), false},
+    {"kvasir.micro_batch", "micro-batch", FIELD_INT, AT(micro_batch), false},
+    {"kvasir.seed", "seed", FIELD_UINT, AT(seed), true},
+    {"kvasir.data", "data", FIELD_UINT, AT(data_id), false},
+    {"kvasir.schedule", "schedule", FIELD_INT, 0, false}, /* kept apart: an enum */
+    {"kvasir.lr", "learning rate", FIELD_DOUBLE, AT(schedule.lr), false},
+    {"kvasir.final_ratio", "final ratio", FIELD_DOUBLE, AT(schedule.final_ratio), false},
+    {"kvasir.warmup", "warm-up", FIELD_INT, AT(schedule.warmup), false},
+    {"kvasir.total", "length of the schedule", FIELD_INT, AT(schedule.total), false},
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields, SCHEDULE = 6 };
+
+static void print_field(const kva_checkpoint *c, int i, char text[40]) {
+  const char *at = (const char *)c + fields[i].offset;
+  if (i == SCHEDULE)
+    snprintf(text, 40, "%d", (int)c->schedule.kind);
+  else if (fields[i].kind == FIELD_INT)
+    snprintf(text, 40, "%" PRId64, *(const int64_t *)at);
+  else if (fields[i].kind == FIELD_UINT)
+    snprintf(text, 40, "%" PRIu64, *(const uint64_t *)at);
+  else
+    snprintf(text, 40, "%.17g", *(const double *)at);
+}
+
+static bool parse_field(const char *text, int i, kva_checkpoint *c) {
+  char *at = (char *)c + fields[i].offset, *end;
+  errno = 0;
+  if (i == SCHEDULE) {
+    long kind = strtol(text, &end, 10);
+    c->schedule.kind = (kva_schedule_kind)kind;
+    return !errno && end != text && !*end && kind >= KVA_SCHEDULE_CONSTANT && kind <= KVA_SCHEDULE_LINEAR;
+  }
+  if (fields[i].kind == FIELD_INT)
+    *(int64_t *)at = strtoll(text, &end, 10);
+  else if (fields[i].kind == FIELD_UINT)
+    *(uint64_t *)at = strtoull(text, &end, 10);
+  else
+    *(double *)at = strtod(text, &end);
+  return !errno && end != text && !*end;
+}
+
+void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const kva_checkpoint *own, kva_diag *diag) {
+  kva_loc loc = {.file = path};
+  for (int i = 0; i < N_FIELDS; i++) {
+    char a[40], b[40];
+    print_field(saved, i, a);
+    print_field(own, i, b);
+    if (fields[i].differs_by_right || !strcmp(a, b)) continue;
+    kva_warn(diag, &loc, "%s: was %s when this was saved, is %s now; the run goes on, but not as it would have",
+             fields[i].name, a, b);
+  }
+}
+
+/* ---- writing -------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status collect(kva_session *s, kva_diag *diag, kva_named_tensor *tensors, int64_t *out_n) {
+  int64_t n = 0;
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    kva_tensor t;
+    const kva_state_desc *d = kva_session_state_desc(s, i, &t);
+    if (!is_saved(kva_session_artifact(s), i)) continue;
+    if (!t.data && d->bytes) return kva_fail(diag, KVA_IO, NULL, "cannot read state '%s' from the device", d->name);
+    tensors[n++] = (kva_named_tensor){d->name, t};
+  }
+  *out_n = n;
+  return KVA_OK;
+}
+
+static kva_status write_tensors(const char *path, const kva_artifact *a, int64_t n, const kva_named_tensor *tensors,
+                                const kva_checkpoint *c, kva_diag *diag) {
+  char values[N_FIELDS + 3][40];
+  kva_metadata metadata[N_FIELDS + 3];
+  uint64_t sum = 0;
+  for (int64_t i = 0; i < n; i++) sum = sum_tensor(sum, &tensors[i].tensor);
+  static const char *const keys[] = {FORMAT_KEY, MODEL_KEY, SUM_KEY};
+  snprintf(values[0], sizeof values[0], "%d", FORMAT);
+  snprintf(values[1], sizeof values[1], "%016" PRIx64, kva_model_hash(a));
+  snprintf(values[2], sizeof values[2], "%016" PRIx64, sum);
+  for (int i = 0; i < 3; i++) metadata[i] = (kva_metadata){keys[i], values[i]};
+  for (int i = 0; i < N_FIELDS; i++) {
+    print_field(c, i, values[3 + i]);
+    metadata[3 + i] = (kva_metadata){fields[i].key, values[3 + i]};
+  }
+  return kva_safetensors_write(path, n, tensors, N_FIELDS + 3, metadata, diag);
+}
+
+kva_status kva_checkpoint_write(const char *path, kva_session *s, const kva_checkpoint *c, kva_diag *diag) {
+  int64_t n = 0;
+  kva_named_tensor *tensors = calloc((size_t)kva_session_state_count(s) + 1, sizeof *tensors);
+  if (!tensors) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a checkpoint's table");
+  kva_status status = collect(s, diag, tensors, &n);
+  if (status == KVA_OK) status = write_tensors(path, kva_session_artifact(s), n, tensors, c, diag);
+  free(tensors);
+  return status;
+}
+
+/* ---- reading -------------------------------------------------------------------------------------------------------
+ */
+
+static void print_shape(kva_text *text, const kva_tensor *t) {
+  kva_text_add(text, "%s[", kva_dtype_name(t->dtype));
+  for (int32_t d = 0; d < t->rank; d++) kva_text_add(text, "%s%lld", d ? ", " : "", (long long)t->dims[d]);
+  kva_text_add(text, "]");
+}
+
+static bool same_type(const kva_tensor *a, const kva_tensor *b) {
+  if (a->dtype != b->dtype || a->rank != b->rank) return false;
+  for (int32_t d = 0; d < a->rank; d++)
+    if (a->dims[d] != b->dims[d]) return false;
+  return true;
+}
+
+static kva_status wrong_type(const kva_loc *loc, const char *name, const kva_tensor *found, const kva_tensor *own,
+                             kva_diag *diag) {
+  kva_text text = {0};
+  print_shape(&text, found);
+  kva_text_add(&text, ", and this model's is ");
+  print_shape(&text, own);
+  kva_status status = kva_error(diag, loc, "is a checkpoint of another model: its tensor '%s' is %s", name, text.data);
+  kva_text_free(&text);
+  return status;
+}
+
+static const kva_state_desc *find_state(kva_session *s, const char *name) {
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
+    if (is_saved(kva_session_artifact(s), i) && !strcmp(d->name, name)) return d;
+  }
+  return NULL;
+}
+
+/* Every state has a tensor of its type, and every tensor a state. */
+static kva_status match(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag) {
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    kva_tensor own, found;
+    const kva_state_desc *d = kva_session_state_desc(s, i, &own);
+    if (!is_saved(kva_session_artifact(s), i)) continue;
+    if (!kva_safetensors_find(f, d->name, &found))
+      return kva_error(diag, loc, "is a checkpoint of another model: it has no tensor '%s'", d->name);
+    if (!same_type(&own, &found)) return wrong_type(loc, d->name, &found, &own, diag);
+  }
+  for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
+    const char *name = kva_safetensors_at(f, i, NULL);
+    if (!find_state(s, name))
+      return kva_error(diag, loc, "is a checkpoint of another model: this one has no tensor '%.200s'", name);
+  }
+  return KVA_OK;
+}
+
+static kva_status check_header(const kva_safetensors *f, const kva_loc *loc, kva_diag *diag, kva_checkpoint *c) {
+  const char *format = kva_safetensors_metadata(f, FORMAT_KEY);
+  if (!format)
+    return kva_error(diag, loc, "is no checkpoint of Kvasir: its metadata lack '%s'; it may hold weights alone",
+                     FORMAT_KEY);
+  if (atoi(format) != FORMAT)
+    return kva_fail(diag, KVA_UNSUPPORTED, loc, "is a checkpoint of format %.20s; this version reads %d", format,
+                    FORMAT);
+  *c = (kva_checkpoint){0};
+  for (int i = 0; i < N_FIELDS; i++) {
+    const char *text = kva_safetensors_metadata(f, fields[i].key);
+    if (!text || !parse_field(text, i, c))
+      return kva_error(diag, loc, "damaged checkpoint: '%s' should be a number, found '%.40s'", fields[i].key,
+                       text ? text : "nothing");
+  }
+  return c->step >= 0 ? KVA_OK : kva_error(diag, loc, "damaged checkpoint: step %lld", (long long)c->step);
+}
+
+static kva_status check_sum(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag) {
+  uint64_t sum = 0;
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    kva_tensor t;
+    const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
+    if (is_saved(kva_session_artifact(s), i) && kva_safetensors_find(f, d->name, &t)) sum = sum_tensor(sum, &t);
+  }
+  const char *text = kva_safetensors_metadata(f, SUM_KEY);
+  if (text && strtoull(text, NULL, 16) == sum) return KVA_OK;
+  return kva_error(diag, loc, "damaged checkpoint: the sum of its data is %016" PRIx64 ", expected %.16s", sum,
+                   text ? text : "one in the metadata");
+}
+
+static kva_status take(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag,
+                       kva_checkpoint *out) {
+  KVA_TRY(check_header(f, loc, diag, out));
+  KVA_TRY(match(f, s, loc, diag));
+  KVA_TRY(check_sum(f, s, loc, diag));
+  for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
+    kva_tensor from, to;
+    const char *name = kva_safetensors_at(f, i, &from);
+    if (!kva_session_state(s, name, &to)) return kva_fail(diag, KVA_IO, loc, "cannot write state '%s'", name);
+    if (kva_tensor_bytes(&to)) memcpy(to.data, from.data, (size_t)kva_tensor_bytes(&to));
+  }
+  return KVA_OK;
+}
+
+kva_status kva_checkpoint_read(const char *path, kva_session *s, kva_diag *diag, kva_checkpoint *out) {
+  kva_safetensors *f;
+  kva_loc loc = {.file = path};
+  KVA_TRY(kva_safetensors_open(path, diag, &f));
+  kva_status status = take(f, s, &loc, diag, out);
+  kva_safetensors_close(f);
+  return status;
+}

@@ -1,0 +1,170 @@
+/* The data source "npy": rows of mapped arrays, one array for each data input, shuffled together. Row r of a batch is
+ * array[i] for one i in all arrays. */
+#include "runtime/data.h"
+
+#include "runtime/npy.h"
+
+#include <stdlib.h>
+
+typedef struct column {
+  char *input, *path;
+  kva_tensor array; /* all rows; data lie in `file`, maybe unaligned */
+  kva_file file;
+} column;
+
+typedef struct tensor_data {
+  kva_data_order order;
+  int64_t rows;
+  int n_columns;
+  column *columns; /* in the order of the program's inputs */
+} tensor_data;
+
+static void destroy(void *self) {
+  tensor_data *d = self;
+  for (int i = 0; d->columns && i < d->n_columns; i++) {
+    kva_file_unmap(&d->columns[i].file);
+    free(d->columns[i].input);
+    free(d->columns[i].path);
+  }
+  free(d->columns);
+  free(d);
+}
+
+/* ---- filling -------------------------------------------------------------------------------------------------------
+ */
+
+static void add_shape(kva_text *text, int32_t rank, const int64_t *dims) {
+  kva_text_add(text, "[");
+  for (int32_t i = 0; i < rank; i++) kva_text_add(text, "%s%lld", i ? ", " : "", (long long)dims[i]);
+  kva_text_add(text, "]");
+}
+
+static kva_status wrong_shape(const column *c, const kva_tensor *t, kva_diag *diag) {
+  kva_loc loc = {.file = c->path};
+  kva_text expected = {0}, found = {0};
+  add_shape(&expected, t->rank - 1, t->dims + 1);
+  add_shape(&found, c->array.rank - 1, c->array.dims + 1);
+  kva_status status = kva_error(diag, &loc, "input '%s' takes rows of shape %s, the array has rows of shape %s",
+                                c->input, expected.data, found.data);
+  kva_text_free(&expected);
+  kva_text_free(&found);
+  return status;
+}
+
+static kva_status check_tensor(const column *c, const kva_tensor *t, const kva_tensor *first, kva_diag *diag) {
+  kva_loc loc = {.file = c->path};
+  if (t->rank < 1 || first->rank < 1 || t->dims[0] != first->dims[0])
+    return kva_error(diag, &loc, "input '%s' must have the batch as its first dimension, as all data inputs", c->input);
+  if (t->dtype != c->array.dtype)
+    return kva_error(diag, &loc, "input '%s' is %s, the array is %s; convert it", c->input, kva_dtype_name(t->dtype),
+                     kva_dtype_name(c->array.dtype));
+  bool same = t->rank == c->array.rank;
+  for (int32_t i = 1; same && i < t->rank; i++) same = t->dims[i] == c->array.dims[i];
+  return same ? KVA_OK : wrong_shape(c, t, diag);
+}
+
+static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
+                       kva_diag *diag) {
+  const tensor_data *d = self;
+  if (n != d->n_columns)
+    return kva_error(diag, NULL, "data: %d arrays were opened, the program has %d data inputs", d->n_columns, n);
+  for (int i = 0; i < n; i++) KVA_TRY(check_tensor(&d->columns[i], &tensors[i], &tensors[0], diag));
+  int64_t batch = tensors[0].dims[0];
+  for (int64_t r = 0; r < batch; r++) {
+    int64_t row = kva_data_row(&d->order, d->rows, seed, step, evaluation, batch, r);
+    if (row < 0) return kva_data_no_rows("data", &d->order, d->rows, evaluation, diag);
+    for (int i = 0; i < n; i++) {
+      size_t bytes = (size_t)(kva_tensor_bytes(&tensors[i]) / batch);
+      const char *from = d->columns[i].array.data;
+      memcpy((char *)tensors[i].data + (size_t)r * bytes, from + (size_t)row * bytes, bytes);
+    }
+  }
+  return KVA_OK;
+}
+
+/* ---- opening -------------------------------------------------------------------------------------------------------
+ */
+
+static int input_index(const kva_data_options *o, const char *name) {
+  for (int i = 0; i < o->n_inputs; i++)
+    if (!strcmp(o->inputs[i], name)) return i;
+  return -1;
+}
+
+static kva_status unknown_input(const kva_data_spec *spec, const kva_data_item *item, const kva_data_options *o,
+                                kva_diag *diag) {
+  kva_text known = {0};
+  for (int i = 0; i < o->n_inputs; i++) kva_text_add(&known, "%s%s", i ? ", " : "", o->inputs[i]);
+  const char *inputs = known.data ? known.data : "none";
+  kva_status status = item->name
+                          ? kva_error(diag, NULL, "data '%s': the program has no data input '%s'; it has: %s",
+                                      spec->kind, item->name, inputs)
+                          : kva_error(diag, NULL, "data '%s': expected INPUT=FILE, found '%s'; the inputs are: %s",
+                                      spec->kind, item->value, inputs);
+  kva_text_free(&known);
+  return status;
+}
+
+static kva_status check_rows(tensor_data *d, const column *c, kva_diag *diag) {
+  kva_loc loc = {.file = c->path};
+  if (c->array.rank < 1 || kva_dtype_bits(c->array.dtype) < 8)
+    return kva_error(diag, &loc, "the array of input '%s' has no first dimension to take rows from", c->input);
+  if (d->rows < 0) d->rows = c->array.dims[0];
+  if (d->rows == c->array.dims[0]) return KVA_OK;
+  return kva_error(diag, &loc, "the array of input '%s' has %lld rows, that before it %lld", c->input,
+                   (long long)c->array.dims[0], (long long)d->rows);
+}
+
+static kva_status open_column(tensor_data *d, const kva_data_spec *spec, const kva_data_item *item,
+                              const kva_data_options *o, kva_diag *diag) {
+  int i = item->name ? input_index(o, item->name) : -1;
+  if (i < 0) return unknown_input(spec, item, o, diag);
+  column *c = &d->columns[i];
+  if (c->input) return kva_error(diag, NULL, "data '%s': input '%s' is given twice", spec->kind, item->name);
+  c->input = strdup(item->name);
+  c->path = strdup(item->value);
+  if (!c->input || !c->path) return KVA_NO_MEMORY;
+  KVA_TRY(kva_file_map(c->path, diag, &c->file));
+  KVA_TRY(kva_npy_view(c->path, c->file.data, c->file.size, diag, &c->array));
+  return check_rows(d, c, diag);
+}
+
+static kva_status open_columns(tensor_data *d, const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag) {
+  d->columns = calloc((size_t)o->n_inputs + 1, sizeof *d->columns);
+  if (!d->columns) return KVA_NO_MEMORY;
+  d->n_columns = o->n_inputs;
+  for (int i = 0; i < spec->n_items; i++) KVA_TRY(open_column(d, spec, &spec->items[i], o, diag));
+  for (int i = 0; i < d->n_columns; i++)
+    if (!d->columns[i].input)
+      return kva_error(diag, NULL, "data '%s': no file is given for the data input '%s'; add %s=FILE", spec->kind,
+                       o->inputs[i], o->inputs[i]);
+  return KVA_OK;
+}
+
+/* Of names, shapes and the first rows: reading everything would take too long. */
+static uint64_t identity(const tensor_data *d) {
+  enum { PREFIX = 1 << 16 };
+  uint64_t id = kva_hash(0, &d->order.eval, sizeof d->order.eval);
+  for (int i = 0; i < d->n_columns; i++) {
+    const column *c = &d->columns[i];
+    id = kva_hash(id, c->input, strlen(c->input));
+    id = kva_hash(id, &c->file.size, sizeof c->file.size);
+    id = kva_hash(id, c->file.data, c->file.size < PREFIX ? c->file.size : PREFIX);
+  }
+  return id;
+}
+
+kva_status kva_data_open_npy(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                             kva_data_source *out_source) {
+  tensor_data *d = calloc(1, sizeof *d);
+  if (!d) return KVA_NO_MEMORY;
+  d->order = kva_data_order_of(spec, options);
+  d->rows = -1;
+  kva_status status = open_columns(d, spec, options, diag);
+  if (status) {
+    destroy(d);
+    return status;
+  }
+  *out_source = (kva_data_source){.id = identity(d), .fill = fill, .destroy = destroy, .self = d};
+  return KVA_OK;
+}

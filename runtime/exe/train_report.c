@@ -1,0 +1,107 @@
+/* What a run leaves for its report: learned shift scalars, memory, times of kernels. */
+#include "runtime/exe/train.h"
+
+#include <stdlib.h>
+
+/* Shift scalars by name: "<layer>.k.current", "<layer>.k.previous" and v likewise, each with one value a head. */
+static bool shift_state(kva_session *s, const char *layer, size_t len, const char *suffix, kva_tensor *out) {
+  char name[512];
+  snprintf(name, sizeof name, "%.*s.%s", (int)len, layer, suffix);
+  return kva_session_state(s, name, out) && out->dtype == KVA_F32;
+}
+
+static float head_value(const kva_tensor *t, bool present, int64_t h) {
+  return present ? ((const float *)t->data)[h] : 0;
+}
+
+static void collect_shifts(kva_session *s, kva_arena *arena, kva_train_result *result) {
+  KVA_VEC(kva_report_shift) rows = {0};
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    kva_tensor k1, k2 = {0}, v1 = {0}, v2 = {0};
+    static const char suffix[] = ".k.current";
+    const char *name = kva_session_state_desc(s, i, &k1)->name;
+    if (strlen(name) < sizeof suffix || k1.dtype != KVA_F32) continue;
+    size_t len = strlen(name) - (sizeof suffix - 1);
+    if (strcmp(name + len, suffix) != 0) continue;
+    bool has_k2 = shift_state(s, name, len, "k.previous", &k2);
+    bool has_v1 = shift_state(s, name, len, "v.current", &v1), has_v2 = shift_state(s, name, len, "v.previous", &v2);
+    int64_t heads = 1;
+    for (int32_t d = 0; d < k1.rank; d++) heads *= k1.dims[d];
+    for (int64_t h = 0; h < heads; h++) {
+      kva_report_shift row = {kva_arena_strndup(arena, name, len),
+                              (int)h,
+                              head_value(&k1, true, h),
+                              head_value(&k2, has_k2, h),
+                              head_value(&v1, has_v1, h),
+                              head_value(&v2, has_v2, h)};
+      KVA_PUSH(arena, &rows, row);
+    }
+  }
+  result->shifts = rows.data;
+  result->n_shifts = (int)rows.len;
+}
+
+static int longer_first(const void *a, const void *b) {
+  double x = ((const kva_report_time *)a)->seconds, y = ((const kva_report_time *)b)->seconds;
+  return x < y ? 1 : x > y ? -1 : 0;
+}
+
+/* Time of the steps by kernel: equal kernels add up. */
+static void collect_times(kva_session *s, int program, kva_arena *arena, kva_train_result *result) {
+  const double *seconds;
+  const int64_t *calls;
+  int n = kva_session_profile(s, program, &seconds, &calls);
+  const kva_program *p = kva_session_program_desc(s, program);
+  result->times = KVA_NEW_ARRAY(arena, kva_report_time, n + 1);
+  for (int i = 0; i < n; i++) {
+    const char *name = p->steps[i].origin ? p->steps[i].origin : "copy";
+    int k = 0;
+    while (k < result->n_times && strcmp(result->times[k].name, name) != 0) k++;
+    if (k == result->n_times)
+      result->times[result->n_times++] = (kva_report_time){.name = kva_arena_strdup(arena, name)};
+    result->times[k].seconds += seconds[i];
+    result->times[k].calls += calls[i];
+  }
+  qsort(result->times, (size_t)result->n_times, sizeof *result->times, longer_first);
+}
+
+static void print_result(const kva_train_result *r) {
+  printf("%-10s trained in %.2f s\n", r->name, r->seconds);
+  for (int i = 0; i < r->n_shifts; i++)
+    printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", r->name,
+           r->shifts[i].layer, r->shifts[i].head, r->shifts[i].k_current, r->shifts[i].k_previous,
+           r->shifts[i].v_current, r->shifts[i].v_previous);
+  for (int i = 0; i < r->n_times && i < 30; i++)
+    printf("%-10s %9.3f s  %8lld calls  %s\n", r->name, r->times[i].seconds, (long long)r->times[i].calls,
+           r->times[i].name);
+}
+
+void kva_train_collect(kva_session *s, const kva_train_settings *o, kva_arena *arena, kva_train_result *result) {
+  int program = kva_session_program(s, "train_step");
+  if (program < 0 || o->accumulate > 1 || o->micro_batch) program = kva_session_program(s, "grad_step");
+  if (program >= 0) kva_session_memory(s, program, &result->memory);
+  if (program >= 0 && o->profile) collect_times(s, program, arena, result);
+  collect_shifts(s, arena, result);
+  if (!o->json) print_result(result);
+}
+
+kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
+                                  const kva_report_item *config, kva_arena *arena, kva_diag *diag) {
+  kva_report_run *runs = KVA_NEW_ARRAY(arena, kva_report_run, n);
+  kva_report_item *items = KVA_NEW_ARRAY(arena, kva_report_item, n_config + n);
+  memcpy(items, config, (size_t)n_config * sizeof *items);
+  for (int i = 0; i < n; i++) {
+    runs[i] = (kva_report_run){results[i].name, results[i].history, results[i].n_shifts, results[i].shifts};
+    items[n_config + i] = (kva_report_item){kva_arena_printf(arena, "training time, %s", results[i].name),
+                                            kva_arena_printf(arena, "%.2f s", results[i].seconds)};
+  }
+  kva_report r = {.title = "Kvasir training report",
+                  .n_runs = n,
+                  .runs = runs,
+                  .n_config = n_config + n,
+                  .config = items,
+                  .n_times = results[0].n_times,
+                  .times = results[0].times,
+                  .memory = &results[0].memory};
+  return kva_report_write(path, &r, diag);
+}

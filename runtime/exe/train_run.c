@@ -1,0 +1,239 @@
+/* One training run of a command line: resume, progress, metrics, checkpoints, the end.
+ *
+ * A checkpoint that cannot be written in the middle of a run is a warning, since the run and the older checkpoints are
+ * whole; at the end of the run it is the run's error. A loss that is not finite has changed nothing, so the state before
+ * it is saved as well. */
+#include "runtime/exe/train.h"
+
+#include "runtime/base/platform.h"
+#include "runtime/checkpoint.h"
+
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static volatile sig_atomic_t stop_requested;
+static void request_stop(int signal) {
+  (void)signal;
+  stop_requested = 1;
+}
+
+void kva_train_catch_signals(void) {
+  signal(SIGINT, request_stop);
+  signal(SIGTERM, request_stop);
+  signal(SIGXFSZ, SIG_IGN);
+}
+
+bool kva_train_stopped(void) {
+  return stop_requested;
+}
+
+typedef struct run {
+  const kva_train_settings *o;
+  kva_train_result *result;
+  kva_metrics *metrics;
+  kva_trainer *trainer;
+  kva_diag *diag;
+  int64_t resumed, saved; /* steps; saved -1: none yet */
+  bool terminal;
+  double last_print, begin, time_limit;
+  kva_status status;
+} run;
+
+/* ---- progress ------------------------------------------------------------------------------------------------------
+ */
+
+static void print_event(const run *r, const kva_train_event *e, bool live) {
+  printf("%s%-10s step %lld/%lld", live ? "\r\033[K" : "", r->result->name, (long long)e->step, (long long)e->steps);
+  for (int i = 0; i < e->n; i++) printf("  %s%s %.4g", e->evaluation ? "eval " : "", e->names[i], e->values[i]);
+  double rate = e->seconds > 0 ? (double)(e->step - r->resumed) / e->seconds : 0;
+  if (!e->evaluation && rate > 0)
+    printf("  lr %.3g  %.1f steps/s  %.0f s left", e->lr, rate, (double)(e->steps - e->step) / rate);
+  printf("%s", live ? "" : "\n");
+  fflush(stdout);
+}
+
+static void show(run *r, const kva_train_event *e) {
+  double now = kva_now();
+  bool last = e->step == e->steps;
+  if (r->o->json) return; /* the metrics go to standard output */
+  if (e->evaluation) {
+    if (r->terminal) printf("\r\033[K");
+    print_event(r, e, false);
+  } else if (now - r->last_print > (r->terminal ? 0.1 : 2) || last) {
+    print_event(r, e, r->terminal);
+    r->last_print = now;
+  }
+}
+
+static bool on_event(void *user, const kva_train_event *e) {
+  run *r = user;
+  r->result->seconds = e->seconds;
+  r->status = kva_history_add(r->result->history, e);
+  if (r->status == KVA_OK && r->metrics) r->status = kva_metrics_add(r->metrics, e, r->diag);
+  show(r, e);
+  bool late = r->time_limit > 0 && kva_now() - r->begin >= r->time_limit;
+  return r->status == KVA_OK && !stop_requested && !late;
+}
+
+/* Warnings at once; errors are the caller's to print. */
+static void print_warnings(kva_diag *diag) {
+  if (kva_diag_errors(diag)) return;
+  kva_diag_print(diag, stderr);
+  kva_diag_clear(diag);
+}
+
+/* ---- checkpoints ---------------------------------------------------------------------------------------------------
+ */
+
+static kva_status save(run *r, kva_diag *diag) {
+  int64_t step = kva_trainer_done(r->trainer);
+  if (!r->o->checkpoint || r->saved == step) return KVA_OK;
+  char *path = kva_checkpoint_path(r->o->checkpoint, step);
+  if (!path) return KVA_NO_MEMORY;
+  kva_status status = kva_trainer_save(r->trainer, path, diag);
+  free(path);
+  KVA_TRY(status);
+  r->saved = step;
+  return r->o->keep > 0 ? kva_checkpoint_prune(r->o->checkpoint, r->o->keep, diag) : KVA_OK;
+}
+
+static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *diag) {
+  run *r = user;
+  bool due = r->o->checkpoint_every > 0 && kva_trainer_done(t) % r->o->checkpoint_every == 0;
+  if (last) return save(r, diag);
+  if (!due) return KVA_OK;
+  kva_diag *own = kva_diag_create();
+  if (save(r, own) != KVA_OK) {
+    kva_diag_print(own, stderr);
+    fprintf(stderr, "no checkpoint of step %lld; the run goes on\n", (long long)kva_trainer_done(t));
+  }
+  kva_diag_destroy(own);
+  return KVA_OK;
+}
+
+/* The path to resume from; *out_path NULL: there is none in the folder. */
+static kva_status find_checkpoint(const char *folder, kva_diag *diag, char **out_path) {
+  int64_t n, *steps;
+  KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
+  *out_path = n ? kva_checkpoint_path(folder, steps[n - 1]) : NULL;
+  kva_status status = n && !*out_path ? KVA_NO_MEMORY : KVA_OK;
+  free(steps);
+  return status;
+}
+
+static bool is_folder(const char *path) {
+  struct stat st;
+  return !stat(path, &st) && S_ISDIR(st.st_mode);
+}
+
+static kva_status load(run *r, const char *path, kva_diag *diag) {
+  kva_status status = kva_trainer_load(r->trainer, path, diag);
+  if (status != KVA_OK) {
+    kva_note(diag, NULL, "nothing was changed; --resume=FILE takes another checkpoint");
+    return status;
+  }
+  print_warnings(diag);
+  r->resumed = kva_trainer_done(r->trainer);
+  if (!r->o->json) printf("%-10s resumed at step %lld from %s\n", r->result->name, (long long)r->resumed, path);
+  return KVA_OK;
+}
+
+static kva_status resume(run *r, kva_diag *diag) {
+  const char *from = *r->o->resume ? r->o->resume : r->o->checkpoint;
+  if (!from) return kva_error(diag, NULL, "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR");
+  char *path = NULL;
+  if (*r->o->resume && !is_folder(from)) return load(r, from, diag);
+  KVA_TRY(find_checkpoint(from, diag, &path));
+  if (!path && *r->o->resume) return kva_error(diag, NULL, "--resume: there is no checkpoint in %s", from);
+  kva_status status = path ? load(r, path, diag) : KVA_OK;
+  if (path && !*r->o->resume) r->saved = r->resumed;
+  if (!path && !r->o->json) printf("%-10s starts anew: no checkpoint in %s\n", r->result->name, from);
+  free(path);
+  return status;
+}
+
+/* A new run must not mix with, or prune, the checkpoints of another. */
+static kva_status check_unused(const char *folder, kva_diag *diag) {
+  char *path = NULL;
+  KVA_TRY(find_checkpoint(folder, diag, &path));
+  kva_status status = path ? kva_error(diag, NULL, "there are checkpoints already, up to %s; give --resume to go on "
+                                       "from it, or another folder", path) : KVA_OK;
+  free(path);
+  return status;
+}
+
+static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
+  r->saved = -1;
+  if (r->o->checkpoint) KVA_TRY(kva_checkpoint_prepare(r->o->checkpoint, diag));
+  if (r->o->resume) return resume(r, diag);
+  return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
+}
+
+/* ---- the run -------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status open_data(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                            kva_diag *diag, kva_data_source *out) {
+  const char *text = kva_train_data(o, d);
+  if (!text)
+    return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
+  int program = kva_session_program(s, "eval");
+  if (program < 0) return kva_error(diag, NULL, "the model was compiled without training programs");
+  const kva_program *p = kva_session_program_desc(s, program);
+  const char **inputs = KVA_NEW_ARRAY(arena, const char *, p->n_inputs + 1);
+  for (int32_t i = 0; i < p->n_inputs; i++) inputs[i] = p->buffers[p->inputs[i]].name;
+  kva_data_options options = {.vocab = d->vocab, .n_inputs = p->n_inputs, .inputs = inputs};
+  return kva_data_open(text, &options, diag, out);
+}
+
+static kva_status open_metrics(run *r, const char *path, kva_diag *diag) {
+  if (!path) return KVA_OK;
+  bool append = r->o->resume && !r->o->json;
+  if (append) KVA_TRY(kva_metrics_cut(path, r->resumed, diag));
+  return kva_metrics_create(path, append, diag, &r->metrics);
+}
+
+static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
+  KVA_TRY(prepare_checkpoints(r, diag));
+  KVA_TRY(open_metrics(r, metrics, diag));
+  r->begin = kva_now();
+  kva_status status = kva_trainer_run(r->trainer, diag);
+  if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)
+    kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);
+  return status != KVA_OK ? status : r->status;
+}
+
+static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva_data_source *data,
+                        const char *metrics, kva_diag *diag) {
+  kva_train_options options;
+  KVA_TRY(kva_train_make_options(r->o, d, diag, &options));
+  KVA_TRY(kva_train_seconds(r->o->time_limit, diag, &r->time_limit));
+  const char *text = kva_train_data(r->o, d);
+  int64_t length = text ? kva_data_length(text) : 0;
+  kva_symbol_value symbol = {"T", length ? length : d->length};
+  options.symbols = &symbol;
+  options.n_symbols = symbol.value > 0;
+  options.progress = on_event;
+  options.after_step = after_step;
+  options.user = r;
+  KVA_TRY(kva_trainer_create(s, &options, diag, &r->trainer));
+  kva_trainer_bind(r->trainer, data);
+  return run_all(r, metrics, diag);
+}
+
+kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
+                             const char *metrics, kva_arena *arena, kva_diag *diag, kva_train_result *result) {
+  run r = {.o = o, .result = result, .diag = diag, .terminal = isatty(STDOUT_FILENO)};
+  kva_data_source data = {0};
+  result->history = kva_history_create();
+  kva_status status = result->history ? open_data(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
+  if (status == KVA_OK) status = train(&r, s, d, &data, metrics, diag);
+  if (r.terminal && !o->json) printf("\n");
+  kva_trainer_destroy(r.trainer);
+  kva_metrics_destroy(r.metrics);
+  if (data.destroy) data.destroy(data.self);
+  kva_train_collect(s, o, arena, result);
+  return status;
+}

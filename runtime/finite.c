@@ -1,0 +1,133 @@
+/* What is not finite, and where it comes from.
+ *
+ * A training step reads its states, computes loss and gradients, then updates. Between the two, at the step `commit` of
+ * the plan, loss and gradient norm are known and no parameter has changed: a run that stops there loses nothing, and
+ * running the first part again gives the same values. (Only running statistics, which the forward pass updates, may
+ * have changed.) */
+#include "runtime/session.h"
+
+#include <math.h>
+
+bool kva_watches_output(const kva_program *p, int32_t output) {
+  const kva_buffer_desc *b = &p->buffers[p->outputs[output]];
+  if (b->rank || !kva_dtype_is_float((kva_dtype)b->dtype)) return false;
+  return output == 0 || (b->name && !strcmp(b->name, "grad_norm"));
+}
+
+int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first) {
+  bool copy = step->kind != KVA_STEP_KERNEL; /* a matrix product of the library, too, writes its first argument */
+  int32_t n = copy ? 1 : step->n_results < step->n_args ? step->n_results : step->n_args;
+  *out_first = copy ? 0 : step->n_args - n;
+  return n;
+}
+
+static bool writes(const kva_program *p, const kva_step_desc *step, int32_t buffer, bool any_state) {
+  int32_t first, n = kva_step_writes(step, &first);
+  for (int32_t i = first; i < first + n; i++)
+    if (step->args[i] == buffer || (any_state && p->buffers[step->args[i]].kind == KVA_BUFFER_STATE)) return true;
+  return false;
+}
+
+int32_t kva_commit_step(const kva_program *p) {
+  int32_t known = 0;
+  bool watches = false;
+  for (int32_t o = 0; o < p->n_outputs; o++) {
+    if (!kva_watches_output(p, o)) continue;
+    watches = true;
+    for (int32_t i = known; i < p->n_steps; i++)
+      if (writes(p, &p->steps[i], p->outputs[o], false)) known = i + 1;
+  }
+  int32_t commit = watches ? known : p->n_steps;
+  while (commit < p->n_steps && !writes(p, &p->steps[commit], -1, true)) commit++;
+  return commit;
+}
+
+bool kva_outputs_finite(const kva_program_state *sp) {
+  const kva_program *p = sp->desc;
+  for (int32_t o = 0; o < p->n_outputs; o++) {
+    int32_t b = p->outputs[o];
+    if (kva_watches_output(p, o) && !isfinite(kva_load_f64((kva_dtype)p->buffers[b].dtype, sp->pointers[b], 0)))
+      return false;
+  }
+  return true;
+}
+
+/* ---- the search ----------------------------------------------------------------------------------------------------
+ */
+
+/* Where a value was first seen. */
+typedef struct sight {
+  bool found;
+  int64_t element;
+} sight;
+typedef struct search {
+  const kva_program_state *sp;
+  sight nan, infinity; /* in the buffer looked at last */
+  kva_text *out;
+  bool told_nan, told_infinity;
+} search;
+
+static void look(search *q, kva_dtype type, const void *data, int64_t bytes) {
+  q->nan = q->infinity = (sight){0};
+  if (!kva_dtype_is_float(type)) return;
+  int64_t n = bytes * 8 / kva_dtype_bits(type);
+  for (int64_t i = 0; i < n; i++) {
+    double v = type == KVA_F32 ? ((const float *)data)[i] : kva_load_f64(type, data, i);
+    if (isfinite(v)) continue;
+    sight *s = isnan(v) ? &q->nan : &q->infinity;
+    if (!s->found) *s = (sight){true, i};
+  }
+}
+
+static void tell(search *q, const char *what, bool *told, const sight *s, const char *where) {
+  if (*told || !s->found) return;
+  *told = true;
+  kva_text_add(q->out, "%sthe first %s is element %lld of %s", q->out->len ? "; " : "", what, (long long)s->element,
+               where);
+}
+
+static void look_at(search *q, int32_t buffer, const char *where) {
+  const kva_buffer_desc *b = &q->sp->desc->buffers[buffer];
+  if (!q->sp->pointers[buffer]) return;
+  look(q, (kva_dtype)b->dtype, q->sp->pointers[buffer], q->sp->bytes[buffer]);
+  tell(q, "NaN", &q->told_nan, &q->nan, where);
+  tell(q, "infinity", &q->told_infinity, &q->infinity, where);
+}
+
+static void look_at_step(search *q, int32_t index) {
+  const kva_step_desc *step = &q->sp->desc->steps[index];
+  int32_t first, n = kva_step_writes(step, &first);
+  for (int32_t i = first; i < first + n; i++) {
+    const char *name = q->sp->desc->buffers[step->args[i]].name;
+    char where[256];
+    snprintf(where, sizeof where, "'%.80s', which step %d (%.100s) computes", name ? name : "a temporary", index,
+             step->origin ? step->origin : "unnamed");
+    look_at(q, step->args[i], where);
+  }
+}
+
+/* What was not finite before the step. */
+static void look_at_sources(search *q) {
+  const kva_program *p = q->sp->desc;
+  for (int32_t b = 0; b < p->n_buffers; b++) {
+    const char *kind = p->buffers[b].kind == KVA_BUFFER_INPUT   ? "input"
+                       : p->buffers[b].kind == KVA_BUFFER_STATE ? "state"
+                                                                : NULL;
+    if (!kind) continue;
+    char where[256];
+    snprintf(where, sizeof where, "%s '%.200s', before any step", kind, p->buffers[b].name ? p->buffers[b].name : "");
+    look_at(q, b, where);
+  }
+}
+
+void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out) {
+  kva_program_state *sp = &s->programs[program];
+  search q = {.sp = sp, .out = out};
+  int32_t n = all ? sp->desc->n_steps : sp->commit;
+  if (!s->device->class->host_memory || (!all && n == sp->desc->n_steps)) return;
+  look_at_sources(&q);
+  for (int32_t i = 0; i < n && !q.told_nan; i++) {
+    if (kva_session_step(s, sp, i)) return;
+    look_at_step(&q, i);
+  }
+}

@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""Makes tokenizer_*.json, small tokenizers in the forms of well-known models, and tokenizer_cases.json, texts with the
+numbers that the `tokenizers` package gives them. Needs that package (0.23); the tests need only the results."""
+import json
+import pathlib
+import random
+
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+
+HERE = pathlib.Path(__file__).parent
+ROOT = HERE.parent.parent
+LLAMA3 = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|"
+          r"\s+(?!\S)|\s+")
+O200K = (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|"
+         r"\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+")
+
+
+def corpus():
+    texts = [ROOT / "README.md", ROOT / "docs/language.md", ROOT / "docs/design.md"]
+    lines = [line for t in texts for line in t.read_text().splitlines(keepends=True)]
+    return lines + ["Grüße aus München, 1234567 Straßen. ", "日本語のテキスト。", "Привет, мир! ", "naïve café 😀👍🏽 "] * 4
+
+
+def save(name, t):
+    t.save(str(HERE / ("tokenizer_%s.json" % name)), pretty=False)
+
+
+def gpt2():
+    t = Tokenizer(models.BPE())
+    t.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    t.decoder = decoders.ByteLevel()
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=600, special_tokens=["<|endoftext|>"], show_progress=False,
+                                                        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    t.add_tokens([AddedToken("kvasir", single_word=True), AddedToken("<mask>", lstrip=True), AddedToken("<b>", rstrip=True)])
+    return t
+
+
+def llama3(pattern):
+    t = Tokenizer(models.BPE(ignore_merges=True))
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(pattern), "isolated"),
+                                               pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+    t.decoder = decoders.ByteLevel()
+    special = ["<|begin_of_text|>", "<|end_of_text|>"]
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=560, special_tokens=special, show_progress=False,
+                                                        initial_alphabet=pre_tokenizers.ByteLevel.alphabet()))
+    return t
+
+
+def with_bytes(t, size):
+    """A trained model's JSON with tokens for bytes, as sentencepiece models have them, in front."""
+    d = json.loads(t.to_str())
+    vocab, special = d["model"]["vocab"], ["<unk>", "<s>", "</s>"]
+    names = special + ["<0x%02X>" % b for b in range(256)] + [v for v in sorted(vocab, key=vocab.get) if v not in special]
+    d["model"]["vocab"] = {name: i for i, name in enumerate(names)}
+    d["model"].update(byte_fallback=True, fuse_unk=True, unk_token="<unk>")
+    d["added_tokens"] = [dict(id=i, content=s, single_word=False, lstrip=False, rstrip=False, normalized=False, special=True)
+                         for i, s in enumerate(special)]
+    return d
+
+
+def llama2():
+    t = Tokenizer(models.BPE(unk_token="<unk>"))
+    t.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    t.pre_tokenizer = pre_tokenizers.Metaspace()  # for training only: words
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=400, special_tokens=["<unk>", "<s>", "</s>"], limit_alphabet=80,
+                                                        show_progress=False))
+    d = with_bytes(t, 400)
+    d["pre_tokenizer"] = None
+    d["decoder"] = {"type": "Sequence", "decoders": [{"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                                                     {"type": "ByteFallback"}, {"type": "Fuse"},
+                                                     {"type": "Strip", "content": " ", "start": 1, "stop": 0}]}
+    d["added_tokens"].append(dict(id=len(d["model"]["vocab"]), content="<user>", single_word=False, lstrip=False,
+                                  rstrip=False, normalized=True, special=False))
+    return Tokenizer.from_str(json.dumps(d))
+
+
+def metaspace():
+    t = Tokenizer(models.BPE(unk_token="<unk>"))
+    t.pre_tokenizer = pre_tokenizers.Sequence([pre_tokenizers.Metaspace(prepend_scheme="first"),
+                                               pre_tokenizers.Digits(individual_digits=True)])
+    t.decoder = decoders.Metaspace()
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=300, special_tokens=["<unk>", "<s>"], limit_alphabet=70,
+                                                        show_progress=False))
+    return t
+
+
+def words():
+    t = Tokenizer(models.BPE(unk_token="[UNK]", fuse_unk=True))
+    t.normalizer = normalizers.Strip()
+    t.pre_tokenizer = pre_tokenizers.Whitespace()
+    t.train_from_iterator(corpus(), trainers.BpeTrainer(vocab_size=300, special_tokens=["[UNK]"], limit_alphabet=60, show_progress=False))
+    return t
+
+
+def cases():
+    plain = ["", " ", "a", "Hello world", "  two  spaces   here ", "I'm you'll we've THEY'RE it'S don't 'tis", "x\n\ny\r\n\r\n  z\t\tw ",
+             "1 12 123 1234 1234567890 ²½Ⅷ ٣٤٥", "Grüße, naïve café — “quotes” … ſ 'ſ K'S", "日本語のテキスト。中文字符", "Привет, мир! ελληνικά",
+             "😀👍🏽 👨‍👩‍👧 🇩🇪", "e\u0301 a\u0308\u0323 \u200d\u200c\u00a0\u3000\u2028end", "\x00\x01\x7f\x85 control",
+             "kvasir kvasirs (kvasir) kvasir_x", "a <mask> b<mask>c", "a<b>  b", "<|endoftext|>x<|end_of_text|> <|begin_of_text|>",
+             "<s>text</s> <unk> <user> x", "[UNK] <0x41> <0xZZ>", "▁already ▁▁ marked▁", "ⓐⓑ 🄰🄱 ﬁ ǅ ʰ ª", "foo_bar.baz(qux) == 0x1F; // path/to/file",
+             "\t\tint main(void) {\n\t\treturn 0;\n\t}\n", "ỒỐ ồố 각가 ಠ_ಠ क्षत्रिय", "AbC ABc aBC HTTPServer iPhone 'S'T", "!!!???...   \n   "]
+    r = random.Random(7)
+    alphabet = ["a", "b", "e", "t", " ", " ", "  ", "\n", "\r", "\t", "1", "2", "'", "s", "S", "re", ".", "-", "é", "ß", "日", "😀", "\u0301", "ſ",
+                "<", ">", "<mask>", "kvasir", "▁", "\u00a0", "Б", "_", "the", "ing"]
+    return plain + ["".join(r.choice(alphabet) for _ in range(r.randint(1, 30))) for _ in range(60)]
+
+
+if __name__ == "__main__":
+    made = {"gpt2": gpt2(), "llama3": llama3(LLAMA3), "o200k": llama3(O200K), "llama2": llama2(), "metaspace": metaspace(), "words": words()}
+    out = []
+    for name, t in made.items():
+        save(name, t)
+        out += [{"tokenizer": name, "text": text, "ids": t.encode(text, add_special_tokens=False).ids} for text in cases()]
+    (HERE / "tokenizer_cases.json").write_text("[\n" + ",\n".join(json.dumps(o) for o in out) + "\n]\n")

@@ -1,0 +1,276 @@
+/* Tokenizers against the numbers of the reference package; hostile files. */
+#include "tools/tokenizer/json.h"
+#include "tools/tokenizer/tokenizer.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+static const kva_json *read_json(const char *path, kva_arena *arena) {
+  kva_file file;
+  const kva_json *root;
+  assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
+  assert_int_equal(kva_json_parse(path, file.data, file.size, arena, NULL, &root), KVA_OK);
+  kva_file_unmap(&file);
+  return root;
+}
+
+static kva_tokenizer *open_named(const char *name) {
+  char path[128];
+  snprintf(path, sizeof path, "tests/data/tokenizer_%s.json", name);
+  kva_tokenizer *t;
+  kva_diag *diag = kva_diag_create();
+  if (kva_tokenizer_load(path, diag, &t)) fail_msg("%s: %s", path, kva_diag_message(diag, 0, NULL, NULL));
+  kva_diag_destroy(diag);
+  return t;
+}
+
+static void check_case(kva_tokenizer *t, const char *name, const kva_json *c) {
+  const kva_json *text = kva_json_get(c, "text"), *expected = kva_json_get(c, "ids");
+  kva_token_ids ids = {0};
+  int64_t replaced;
+  assert_int_equal(kva_tokenizer_encode(t, text->string, text->size, NULL, &ids, &replaced), KVA_OK);
+  assert_int_equal(replaced, 0);
+  bool same = ids.n == expected->size;
+  for (uint32_t i = 0; same && i < expected->size; i++) same = ids.data[i] == expected->items[i].number;
+  if (!same) {
+    print_message("%s: '%s': %lld tokens, expected %u:", name, text->string, (long long)ids.n, expected->size);
+    for (int64_t i = 0; i < ids.n; i++) print_message(" %u", ids.data[i]);
+    fail_msg("\ndiffers");
+  }
+  free(ids.data);
+}
+
+static void numbers_are_those_of_the_reference(void **unused) {
+  (void)unused;
+  kva_arena *arena = kva_arena_create();
+  const kva_json *cases = read_json("tests/data/tokenizer_cases.json", arena);
+  kva_tokenizer *t = NULL;
+  const char *name = "";
+  assert_true(cases->size > 500);
+  for (uint32_t i = 0; i < cases->size; i++) {
+    const char *wanted = kva_json_get(&cases->items[i], "tokenizer")->string;
+    if (strcmp(wanted, name)) {
+      kva_tokenizer_destroy(t);
+      t = open_named(name = wanted);
+    }
+    check_case(t, name, &cases->items[i]);
+  }
+  kva_tokenizer_destroy(t);
+  kva_arena_destroy(arena);
+}
+
+/* Byte-level tokens give the text back. */
+static void decoding_gives_the_text_back(void **unused) {
+  (void)unused;
+  const char *const text = "Grüße: it's 日本語 😀\n\n  x1234 \x7f";
+  kva_tokenizer *all[] = {open_named("gpt2"), open_named("llama3"), open_named("o200k"), kva_tokenizer_bytes()};
+  for (size_t k = 0; k < sizeof all / sizeof *all; k++) {
+    kva_token_ids ids = {0};
+    int64_t replaced;
+    kva_text out = {0};
+    assert_int_equal(kva_tokenizer_encode(all[k], text, strlen(text), NULL, &ids, &replaced), KVA_OK);
+    for (int64_t i = 0; i < ids.n; i++) kva_tokenizer_decode(all[k], ids.data[i], &out);
+    assert_string_equal(out.data, text);
+    kva_text_free(&out);
+    free(ids.data);
+    kva_tokenizer_destroy(all[k]);
+  }
+}
+
+/* What is not UTF-8 counts by maximal subparts: E2 82 is one, FF another, a cut F0 9F 98 one more. */
+static void wrong_bytes_are_replaced(void **unused) {
+  (void)unused;
+  kva_tokenizer *t = open_named("gpt2");
+  kva_token_ids wrong = {0}, right = {0};
+  int64_t replaced;
+  const char text[] = "a\xE2\x82z\xFF\xF0\x9F\x98", same[] = "a\xEF\xBF\xBDz\xEF\xBF\xBD\xEF\xBF\xBD";
+  assert_int_equal(kva_tokenizer_encode(t, text, sizeof text - 1, NULL, &wrong, &replaced), KVA_OK);
+  assert_int_equal(replaced, 3);
+  assert_int_equal(kva_tokenizer_encode(t, same, sizeof same - 1, NULL, &right, &replaced), KVA_OK);
+  assert_int_equal(replaced, 0);
+  assert_int_equal(wrong.n, right.n);
+  assert_memory_equal(wrong.data, right.data, (size_t)right.n * sizeof *right.data);
+  free(wrong.data);
+  free(right.data);
+  kva_tokenizer_destroy(t);
+}
+
+static void ends_of_documents(void **unused) {
+  (void)unused;
+  kva_tokenizer *gpt2 = open_named("gpt2"), *llama3 = open_named("llama3"), *llama2 = open_named("llama2"),
+                *words = open_named("words");
+  assert_int_equal(kva_tokenizer_end(gpt2), kva_tokenizer_find(gpt2, "<|endoftext|>"));
+  assert_int_equal(kva_tokenizer_end(llama3), kva_tokenizer_find(llama3, "<|end_of_text|>"));
+  assert_int_equal(kva_tokenizer_end(llama2), 2);
+  assert_int_equal(kva_tokenizer_end(words), -1);
+  assert_int_equal(kva_tokenizer_find(words, "no such token"), -1);
+  kva_tokenizer_destroy(gpt2);
+  kva_tokenizer_destroy(llama3);
+  kva_tokenizer_destroy(llama2);
+  kva_tokenizer_destroy(words);
+}
+
+/* ---- hostile files -------------------------------------------------------------------------------------------------
+ */
+
+static void expect_error(const char *json, kva_status status, const char *message) {
+  kva_diag *diag = kva_diag_create();
+  kva_tokenizer *t;
+  kva_status found = kva_tokenizer_parse("t.json", json, strlen(json), diag, &t);
+  if (found != status) fail_msg("%s: status %d", json, found);
+  assert_null(t);
+  if (!strstr(kva_diag_message(diag, 0, NULL, NULL), message))
+    fail_msg("'%s' is not in '%s'", message, kva_diag_message(diag, 0, NULL, NULL));
+  kva_diag_destroy(diag);
+}
+
+static void what_is_not_supported_is_named(void **unused) {
+  (void)unused;
+#define MODEL "\"model\": {\"type\": \"BPE\", \"vocab\": {\"a\": 0, \"b\": 1, \"ab\": 2}, \"merges\": [\"a b\"]}"
+#define SPLIT(pattern)                                                                                        \
+  "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" pattern \
+  "\"}}, " MODEL "}"
+  expect_error("{\"normalizer\": {\"type\": \"NFC\"}, " MODEL "}", KVA_UNSUPPORTED, "normalizer NFC is not supported");
+  expect_error("{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, " MODEL "}", KVA_UNSUPPORTED,
+               "pre-tokenizer BertPreTok");
+  expect_error("{\"model\": {\"type\": \"WordPiece\"}}", KVA_UNSUPPORTED, "model WordPiece");
+  expect_error("{\"model\": {\"vocab\": {}, \"merges\": [], \"end_of_word_suffix\": \"</w>\"}}", KVA_UNSUPPORTED,
+               "end_of_word_suffix </w>");
+  expect_error("{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [], \"dropout\": 0.1}}", KVA_INVALID, "no dropout");
+  expect_error("{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [\"a a\"]}}", KVA_INVALID,
+               "merge 0: 'aa' is not in the vocabulary");
+  expect_error("{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [\"aa\"]}}", KVA_INVALID, "a merge of two tokens");
+  expect_error("{\"model\": {\"vocab\": {\"a\": 1e9}, \"merges\": []}}", KVA_INVALID, "less than 2^24");
+  expect_error("{\"model\": {\"vocab\": {\"a\": 0.5}, \"merges\": []}}", KVA_INVALID, "less than 2^24");
+  expect_error("{\"model\": {\"vocab\": {}, \"merges\": []}}", KVA_INVALID, "not empty");
+  expect_error("{\"added_tokens\": [{\"id\": 1}], " MODEL "}", KVA_INVALID, "a string \"content\"");
+  expect_error("[]", KVA_INVALID, "an object \"model\"");
+  expect_error(SPLIT("a*?"), KVA_UNSUPPORTED, "lazy quantifier");
+  expect_error(SPLIT("(?<x>a)"), KVA_UNSUPPORTED, "kind of group");
+  expect_error(SPLIT("\\\\p{Greek}"), KVA_UNSUPPORTED, "character property");
+  expect_error(SPLIT("^a"), KVA_UNSUPPORTED, "this operator");
+  expect_error(SPLIT("(a|b"), KVA_UNSUPPORTED, "without ')'");
+  expect_error(SPLIT("a)"), KVA_UNSUPPORTED, "')' without a group");
+  expect_error(SPLIT("[a"), KVA_UNSUPPORTED, "without ']'");
+  expect_error(SPLIT("a*"), KVA_UNSUPPORTED, "a match of nothing");
+  expect_error(SPLIT("(a*)*b"), KVA_UNSUPPORTED, "quantifier on a group");
+  expect_error(SPLIT("a{2,1}"), KVA_UNSUPPORTED, "this quantifier");
+  expect_error(SPLIT("\\\\"), KVA_UNSUPPORTED, "an escape without a character");
+}
+
+static void json_is_strict(void **unused) {
+  (void)unused;
+  static const char *const wrong[] = {"",
+                                      " ",
+                                      "{",
+                                      "[1,]",
+                                      "{\"a\":1,}",
+                                      "{a:1}",
+                                      "[1 2]",
+                                      "01",
+                                      "-",
+                                      "1.",
+                                      "1e",
+                                      ".5",
+                                      "+1",
+                                      "1e999",
+                                      "nul",
+                                      "tru",
+                                      "'a'",
+                                      "\"a",
+                                      "\"\\x\"",
+                                      "\"\\u12\"",
+                                      "\"\\ud800\"",
+                                      "\"\\ud800\\u0041\"",
+                                      "\"\\udc00\"",
+                                      "\"\t\"",
+                                      "\"\xff\"",
+                                      "\"\xc0\x80\"",
+                                      "\"\xed\xa0\x80\"",
+                                      "1 1",
+                                      "[1]]",
+                                      "\xef\xbb\xbf"
+                                      "1"};
+  kva_arena *arena = kva_arena_create();
+  const kva_json *root;
+  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
+    if (!kva_json_parse("x", wrong[i], strlen(wrong[i]), arena, NULL, &root)) fail_msg("taken: %s", wrong[i]);
+  char deep[200];
+  memset(deep, '[', 100);
+  memset(deep + 100, ']', 100);
+  assert_int_equal(kva_json_parse("x", deep, 200, arena, NULL, &root), KVA_INVALID);
+  assert_int_equal(kva_json_parse("x", deep + 100 - 64, 128, arena, NULL, &root), KVA_OK);
+  const char good[] = " {\"a\\u0000\\ud83d\\ude00\\n\" : [-0.5e1, true, null, \"\"] } ";
+  assert_int_equal(kva_json_parse("x", good, sizeof good - 1, arena, NULL, &root), KVA_OK);
+  assert_int_equal(root->items[0].key_size, 7);
+  assert_memory_equal(root->items[0].key, "a\0\xf0\x9f\x98\x80\n", 7);
+  assert_true(root->items[0].items[0].number == -5 && root->items[0].items[1].number == 1);
+  kva_arena_destroy(arena);
+}
+
+/* Cut and changed files: any status, no crash; a tokenizer that loads must encode. */
+static void changed_files_do_no_harm(void **unused) {
+  (void)unused;
+  static const char *const names[] = {"gpt2", "llama2", "o200k"};
+  const char text[] = "a kvasir <mask> 123 \n\n x'll \xF0\x9F\x98\x80";
+  uint32_t state = 1;
+  for (size_t k = 0; k < 3; k++) {
+    char path[128];
+    kva_file file;
+    snprintf(path, sizeof path, "tests/data/tokenizer_%s.json", names[k]);
+    assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
+    char *copy = malloc(file.size);
+    for (int round = 0; round < 400; round++) {
+      size_t size = file.size;
+      memcpy(copy, file.data, size);
+      for (int change = 0; change < 3; change++) {
+        state = state * 1664525u + 1013904223u;
+        /* mostly where the structure is, not the vocabulary */
+        size_t at = state >> 8, range = change ? 1500 : size;
+        copy[at % (range < size ? range : size)] = "\"{}[],:0x\\\xFFn"[(state >> 4) % 12];
+      }
+      if (round % 4 == 0) size = (state >> 8) % size;
+      kva_tokenizer *t;
+      kva_token_ids ids = {0};
+      int64_t replaced;
+      if (kva_tokenizer_parse("x", copy, size, NULL, &t)) continue;
+      kva_status ignored = kva_tokenizer_encode(t, text, sizeof text - 1, NULL, &ids, &replaced);
+      (void)ignored;
+      for (int64_t i = 0; i < ids.n; i++) assert_true(ids.data[i] < kva_tokenizer_vocab(t));
+      free(ids.data);
+      kva_tokenizer_destroy(t);
+    }
+    free(copy);
+    kva_file_unmap(&file);
+  }
+}
+
+/* Nested quantifiers: exponential without the bound. */
+static void hostile_expressions_end(void **unused) {
+  (void)unused;
+  const char json[] = SPLIT("(?:[ab]+)+c");
+  kva_tokenizer *t;
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_tokenizer_parse("x", json, sizeof json - 1, diag, &t), KVA_OK);
+  char text[64];
+  memset(text, 'a', sizeof text);
+  kva_token_ids ids = {0};
+  int64_t replaced;
+  assert_int_equal(kva_tokenizer_encode(t, text, sizeof text, diag, &ids, &replaced), KVA_UNSUPPORTED);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "too many steps"));
+  free(ids.data);
+  kva_tokenizer_destroy(t);
+  kva_diag_destroy(diag);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(numbers_are_those_of_the_reference), cmocka_unit_test(decoding_gives_the_text_back),
+      cmocka_unit_test(wrong_bytes_are_replaced),           cmocka_unit_test(ends_of_documents),
+      cmocka_unit_test(what_is_not_supported_is_named),     cmocka_unit_test(json_is_strict),
+      cmocka_unit_test(changed_files_do_no_harm),           cmocka_unit_test(hostile_expressions_end),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,130 @@
+/* Inside of a tokenizer. Text goes through a list of steps as pieces; what is left at the end are words for BPE. */
+#ifndef KVA_TOOLS_TOKENIZER_INTERNAL_H
+#define KVA_TOOLS_TOKENIZER_INTERNAL_H
+
+#include "tools/tokenizer/regex.h"
+#include "tools/tokenizer/tokenizer.h"
+
+typedef struct kva_bytes {
+  const char *data;
+  size_t size;
+} kva_bytes;
+
+/* ---- steps ---------------------------------------------------------------------------------------------------------
+ */
+
+/* A part of the text, or a token that was found in it. */
+typedef struct kva_piece {
+  kva_bytes text;
+  int64_t token; /* -1: text */
+  bool first;    /* begins where the whole text does */
+} kva_piece;
+typedef KVA_VEC(kva_piece) kva_pieces;
+
+typedef enum kva_step_kind_of_text {
+  KVA_TEXT_PREFIX,     /* `to` before every piece */
+  KVA_TEXT_REPLACE,    /* matches by `to` */
+  KVA_TEXT_STRIP,      /* white space at the left and right end */
+  KVA_TEXT_SPLIT,      /* into pieces at matches */
+  KVA_TEXT_BYTE_CHARS, /* every byte by a printable character, as GPT-2 does */
+} kva_text_kind;
+
+typedef enum kva_split_behavior {
+  KVA_SPLIT_REMOVED,
+  KVA_SPLIT_ISOLATED,
+  KVA_SPLIT_MERGED_WITH_PREVIOUS,
+  KVA_SPLIT_MERGED_WITH_NEXT,
+  KVA_SPLIT_CONTIGUOUS,
+  KVA_SPLIT_BEHAVIORS
+} kva_split_behavior;
+
+typedef struct kva_text_step {
+  kva_text_kind kind;
+  kva_regex *regex; /* what matches: this, or else the text `from` */
+  kva_bytes from, to;
+  kva_split_behavior behavior;
+  bool invert;       /* SPLIT: what does not match is taken for matches */
+  bool unless_there; /* PREFIX: not where the piece begins with it */
+  bool only_first;   /* PREFIX: only where the text begins */
+  bool strip_left, strip_right;
+} kva_text_step;
+typedef KVA_VEC(kva_text_step) kva_text_steps;
+
+/* A token that is looked for in the text itself. */
+typedef struct kva_added_token {
+  kva_bytes content, pattern; /* pattern: what to look for; after the normaliser if `normalized` */
+  uint32_t id;
+  bool single_word, strip_left, strip_right, normalized, special;
+} kva_added_token;
+typedef KVA_VEC(kva_added_token) kva_added_tokens;
+
+/* Pieces and texts are allocated in `arena`. KVA_UNSUPPORTED: a regular expression took too many steps. */
+KVA_MUST_USE kva_status kva_text_apply(const kva_text_steps *steps, kva_arena *arena, kva_pieces *pieces,
+                                       kva_diag *diag);
+/* Takes tokens of those lists out of the pieces. */
+void kva_added_apply(const kva_added_tokens *added, bool normalized, kva_arena *arena, kva_pieces *pieces);
+/* The character for a byte, and back (-1: none). */
+uint32_t kva_byte_char(unsigned char byte);
+int kva_char_byte(uint32_t c);
+
+/* ---- BPE -----------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct kva_merge {
+  uint64_t pair; /* left << 32 | right; UINT64_MAX: free */
+  uint32_t rank, id;
+} kva_merge;
+
+typedef struct kva_symbol {
+  uint32_t id;
+  int32_t previous, next; /* -1: none */
+  bool gone;
+} kva_symbol;
+
+typedef struct kva_candidate {
+  uint32_t rank, id;
+  int32_t at;
+} kva_candidate;
+
+typedef struct kva_bpe {
+  kva_map *ids;      /* text -> number + 1 */
+  kva_merge *merges; /* hash table, open addressing */
+  uint64_t mask;
+  int64_t unknown; /* -1: none */
+  bool fuse_unknown, byte_fallback, ignore_merges;
+  int64_t byte_ids[256];       /* of <0x00> ...; -1: none */
+  KVA_VEC(kva_symbol) symbols; /* of the word in progress; memory is kept */
+  KVA_VEC(kva_candidate) heap;
+  kva_arena *arena;
+} kva_bpe;
+
+static inline int64_t kva_bpe_id(const kva_bpe *b, const char *text, size_t size) {
+  return (int64_t)(uintptr_t)kva_map_get(b->ids, text, size) - 1;
+}
+void kva_bpe_reserve_merges(kva_bpe *b, uint32_t n);
+/* The last rank of a pair counts. */
+void kva_bpe_add_merge(kva_bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
+void kva_bpe_encode(kva_bpe *b, kva_bytes word, kva_token_ids *ids);
+void kva_token_ids_add(kva_token_ids *ids, uint32_t id);
+
+/* ---- the whole -----------------------------------------------------------------------------------------------------
+ */
+
+typedef struct kva_token_text {
+  kva_bytes text;
+  bool added;
+} kva_token_text;
+
+struct kva_tokenizer {
+  kva_arena *arena;
+  bool bytes; /* nothing else is used */
+  int64_t vocab;
+  kva_token_text *texts; /* by number */
+  kva_added_tokens added;
+  kva_text_steps normalizer, pre_tokenizer;
+  kva_bpe bpe;
+  bool decode_byte_chars, decode_bytes, decode_spaced;
+  kva_bytes decode_space; /* what stands for a space */
+};
+
+#endif

@@ -1,0 +1,137 @@
+/* A tokenizer as a whole: normaliser, added tokens, pre-tokenizer, BPE, in the order of the reference. */
+#include "tools/tokenizer/tokenizer.h"
+
+#include "tools/tokenizer/internal.h"
+#include "tools/tokenizer/unicode.h"
+
+#include <stdlib.h>
+
+enum { END_OF_BYTES = 256 };
+
+kva_tokenizer *kva_tokenizer_bytes(void) {
+  kva_arena *arena = kva_arena_create();
+  kva_tokenizer *t = KVA_NEW(arena, kva_tokenizer);
+  *t = (kva_tokenizer){.arena = arena, .bytes = true, .vocab = END_OF_BYTES + 1};
+  return t;
+}
+
+void kva_tokenizer_destroy(kva_tokenizer *t) {
+  if (!t) return;
+  for (uint32_t i = 0; i < t->normalizer.len; i++)
+    if (t->normalizer.data[i].regex) kva_regex_release(t->normalizer.data[i].regex);
+  for (uint32_t i = 0; i < t->pre_tokenizer.len; i++)
+    if (t->pre_tokenizer.data[i].regex) kva_regex_release(t->pre_tokenizer.data[i].regex);
+  kva_arena_destroy(t->arena);
+}
+
+int64_t kva_tokenizer_vocab(const kva_tokenizer *t) {
+  return t->vocab;
+}
+
+int64_t kva_tokenizer_find(const kva_tokenizer *t, const char *text) {
+  return t->bytes ? -1 : kva_bpe_id(&t->bpe, text, strlen(text));
+}
+
+int64_t kva_tokenizer_end(const kva_tokenizer *t) {
+  static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eod|>"};
+  if (t->bytes) return END_OF_BYTES;
+  for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
+    int64_t id = kva_tokenizer_find(t, usual[i]);
+    if (id >= 0) return id;
+  }
+  return -1;
+}
+
+/* ---- encoding ------------------------------------------------------------------------------------------------------
+ */
+
+/* `text` with U+FFFD for what is not UTF-8; itself where all is. */
+static kva_bytes valid_text(const char *text, size_t size, kva_arena *arena, int64_t *replaced) {
+  if (kva_utf8_valid(text, size)) return (kva_bytes){text, size};
+  char *data = kva_arena_alloc(arena, 3 * size + 1);
+  size_t n = 0;
+  for (size_t at = 0; at < size;) {
+    int length = kva_utf8_check(text + at, size - at);
+    size_t taken = (size_t)abs(length);
+    if (length > 0) {
+      memcpy(data + n, text + at, taken);
+      n += taken;
+    } else {
+      n += kva_utf8_put(0xFFFD, data + n);
+      ++*replaced;
+    }
+    at += taken;
+  }
+  return (kva_bytes){data, n};
+}
+
+static kva_status encode(kva_tokenizer *t, kva_bytes text, kva_arena *arena, kva_diag *diag, kva_token_ids *ids) {
+  kva_pieces pieces = {0};
+  kva_piece all = {.text = text, .token = -1, .first = true};
+  KVA_PUSH(arena, &pieces, all);
+  kva_added_apply(&t->added, false, arena, &pieces);
+  KVA_TRY(kva_text_apply(&t->normalizer, arena, &pieces, diag));
+  kva_added_apply(&t->added, true, arena, &pieces);
+  KVA_TRY(kva_text_apply(&t->pre_tokenizer, arena, &pieces, diag));
+  for (uint32_t i = 0; i < pieces.len; i++) {
+    const kva_piece *p = &pieces.data[i];
+    if (p->token >= 0)
+      kva_token_ids_add(ids, (uint32_t)p->token);
+    else
+      kva_bpe_encode(&t->bpe, p->text, ids);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_tokenizer_encode(kva_tokenizer *t, const char *text, size_t size, kva_diag *diag, kva_token_ids *ids,
+                                int64_t *out_replaced) {
+  *out_replaced = 0;
+  for (size_t i = 0; t->bytes && i < size; i++) kva_token_ids_add(ids, (unsigned char)text[i]);
+  if (t->bytes || !size) return KVA_OK;
+  kva_arena *arena = kva_arena_create();
+  kva_status status = encode(t, valid_text(text, size, arena, out_replaced), arena, diag, ids);
+  kva_arena_destroy(arena);
+  return status;
+}
+
+/* ---- decoding ------------------------------------------------------------------------------------------------------
+ */
+
+static void add_byte_chars(kva_bytes text, kva_text *out) {
+  for (size_t at = 0, n; at < text.size; at += n) {
+    int byte = kva_char_byte(kva_utf8_get(text.data + at, &n));
+    char c = (char)byte;
+    kva_text_add_bytes(out, byte < 0 ? text.data + at : &c, byte < 0 ? n : 1);
+  }
+}
+
+static void add_spaces(kva_bytes text, kva_bytes mark, kva_text *out) {
+  for (size_t at = 0; at < text.size;) {
+    bool space = mark.size && text.size - at >= mark.size && !memcmp(text.data + at, mark.data, mark.size);
+    kva_text_add_bytes(out, space ? " " : text.data + at, 1);
+    at += space ? mark.size : 1;
+  }
+}
+
+void kva_tokenizer_decode(const kva_tokenizer *t, uint32_t id, kva_text *out) {
+  unsigned byte;
+  char c = (char)id;
+  if (t->bytes) {
+    if (id < END_OF_BYTES) kva_text_add_bytes(out, &c, 1);
+    if (id == END_OF_BYTES) kva_text_add(out, "<|end|>");
+    return;
+  }
+  if (id >= t->vocab) return;
+  const kva_token_text *token = &t->texts[id];
+  if (t->decode_spaced && out->len) kva_text_add(out, " ");
+  if (token->added) {
+    kva_text_add_bytes(out, token->text.data, token->text.size);
+  } else if (t->decode_byte_chars) {
+    add_byte_chars(token->text, out);
+  } else if (t->decode_bytes && token->text.size == 6 && sscanf(token->text.data, "<0x%02X>", &byte) == 1) {
+    c = (char)byte;
+    kva_text_add_bytes(out, &c, 1);
+  } else {
+    add_spaces(token->text, t->decode_space, out);
+  }
+}

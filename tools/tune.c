@@ -1,0 +1,83 @@
+/* Options of fine-tuning: text to kva_tune_options. */
+#include "tools/tune.h"
+
+#include <stdlib.h>
+
+/* "zeros", "constant(x)", "normal(s)", "uniform(a,b)", "he" */
+static bool parse_init(const char *text, kva_tune_init *out) {
+  static const struct {
+    const char *format;
+    int n;
+    kva_init_kind kind;
+  } forms[] = {{"constant(%lf%n)%n", 1, KVA_INIT_CONSTANT},
+               {"normal(%lf%n)%n", 1, KVA_INIT_NORMAL},
+               {"uniform(%lf,%lf%n)%n", 2, KVA_INIT_UNIFORM}};
+  out->he = !strcmp(text, "he");
+  out->kind = out->he ? KVA_INIT_NORMAL : KVA_INIT_ZEROS;
+  if (out->he || !strcmp(text, "zeros")) return true;
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    int end = 0, inner = 0;
+    int n = forms[i].n == 1 ? sscanf(text, forms[i].format, &out->a, &inner, &end)
+                            : sscanf(text, forms[i].format, &out->a, &out->b, &inner, &end);
+    out->kind = forms[i].kind;
+    if (n == forms[i].n && end && !text[end]) return true;
+  }
+  return false;
+}
+
+static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune_options *o, kva_diag *diag) {
+  kva_tune_init *inits = KVA_NEW_ARRAY(arena, kva_tune_init, list->n + 1);
+  for (uint32_t i = 0; i < list->n; i++) {
+    const char *equals = strrchr(list->v[i], '=');
+    if (!equals || equals == list->v[i] || !parse_init(equals + 1, &inits[i]))
+      return kva_error(diag, NULL,
+                       "--init: expected PATTERN=zeros, constant(x), normal(s), uniform(a,b) or he, found '%s'",
+                       list->v[i]);
+    inits[i].pattern = kva_arena_strndup(arena, list->v[i], (size_t)(equals - list->v[i]));
+  }
+  o->n_init = list->n;
+  o->init = inits;
+  return KVA_OK;
+}
+
+static kva_status make_loss(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
+  static const char *const known[] = {"adamw", "sgd", "momentum", "adagrad"};
+  kva_train_spec spec = {.lr = lr > 0 ? lr : 1e-3,
+                         .beta1 = 0.9,
+                         .beta2 = 0.999,
+                         .eps = 1e-8,
+                         .momentum = 0.9,
+                         .weight_decay = c->weight_decay,
+                         .schedule = "constant"};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (!strcmp(c->optimizer, known[i])) spec.optimizer = known[i];
+  if (!spec.optimizer)
+    return kva_error(diag, NULL, "unknown optimizer '%s'; known: adamw, sgd, momentum, adagrad", c->optimizer);
+  return kva_make_loss(m, c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), &spec);
+}
+
+kva_status kva_cli_tune(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
+  kva_tune_options o = {.train = {c->train.n, c->train.v},
+                        .freeze = {c->freeze.n, c->freeze.v},
+                        .lora = {c->lora.n, c->lora.v},
+                        .lora_rank = c->rank,
+                        .lora_alpha = c->alpha};
+  kva_arena *arena = kva_arena_create();
+  kva_status status = read_inits(&c->init, arena, &o, diag);
+  if (!status) status = kva_tune(m, &o);
+  if (!status && c->loss) status = make_loss(m, c, lr, diag);
+  kva_arena_destroy(arena);
+  return status;
+}
+
+void kva_cli_print_trained(const kva_module *m, const kva_tune_choice *c) {
+  if (!c->train.n && !c->lora.n && !c->freeze.n) return;
+  for (uint32_t i = 0; i < m->states.len; i++) {
+    const kva_state *s = m->states.data[i];
+    if (s->kind != KVA_STATE_PARAM || s->frozen) continue;
+    kva_text type = {0};
+    kva_type_print(s->type, &type);
+    printf("trains %s %s\n", s->name, type.data);
+    kva_text_free(&type);
+  }
+}

@@ -177,6 +177,7 @@ void kva_codegen_destroy(kva_codegen *cg) {
     return;
   }
   if (cg->jit) LLVMConsumeError(LLVMOrcDisposeLLJIT(cg->jit));
+  if (cg->object) LLVMDisposeMemoryBuffer(cg->object);
   LLVMDisposeBuilder(cg->builder);
   LLVMDisposeModule(cg->module);
   LLVMContextDispose(cg->ctx);

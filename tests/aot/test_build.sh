@@ -23,6 +23,22 @@ code=0
 [ "$code" -eq 1 ] || fail "an input without shape: exit code $code"
 says "--pin"
 
+# Weights in a file of their own, found beside the executable; a wrong one is noticed.
+mkdir "$work/w"
+expect 0 build models/lm.kv -D preset=small --exe --weights "$work/w/lm.safetensors" -o "$work/w/lm"
+[ "$(stat -c %s "$work/w/lm")" -lt 1000000 ] || fail "the executable holds the weights all the same"
+(cd / && "$work/w/lm" --input "$work/tokens.npy" -o "$work/b" >/dev/null)
+same "$work/a/logits.npy" "$work/b/logits.npy"
+expect 0 build models/lm.kv -D preset=small --seed 7 --exe --weights "$work/other.safetensors" -o "$work/w/other"
+code=0
+"$work/w/other" --input "$work/tokens.npy" --weights "$work/w/lm.safetensors" >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "weights of another seed: exit code $code"
+says "not the file that was written with the model"
+mv "$work/w/lm.safetensors" "$work/w/gone"
+code=0
+"$work/w/lm" --input "$work/tokens.npy" >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "without its weights: exit code $code"
+
 # Equal bytes from different folders, and under other names of files.
 for form in -c --static --shared --exe; do
   mkdir -p "$work/x$form/deep" "$work/y$form"

@@ -20,6 +20,7 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   const char *cpu, *features;
+  bool lacks_fma; /* llvm.fma would be a call of libm a lane */
   LLVMContextRef ctx;
   LLVMModuleRef module;
   LLVMBuilderRef builder;

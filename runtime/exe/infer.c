@@ -9,7 +9,7 @@
 
 typedef struct settings {
   kva_strings files, pins;
-  const char *output_dir, *weights;
+  const char *output_dir, *weights, *device;
   int64_t threads, seed, repeat;
   kva_symbol_value dims[64];
 } settings;
@@ -87,8 +87,10 @@ static const char *beside_executable(const char *name, kva_arena *arena) {
 static kva_status run_model(const kva_artifact *a, const settings *o, kva_diag *diag) {
   kva_session *s;
   KVA_TRY(kva_session_create(
-      a, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed, .weights = o->weights}, diag,
-      &s));
+      a,
+      &(kva_session_options){
+          .threads = (int)o->threads, .seed = (uint64_t)o->seed, .weights = o->weights, .device = o->device},
+      diag, &s));
   kva_run_request request = {.files = &o->files,
                              .n_dims = (int)o->pins.n,
                              .dims = o->dims,
@@ -106,6 +108,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
       {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.files, "a file for an input"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write every output as DIR/<name>.npy"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "a shape symbol of inputs that no .npy file gives"},
+      {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.device, "where to run; cpu (default) or what the code is for"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "of a model whose weights are not inside"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of random inputs and of parameters without a value (0)"},

@@ -15,7 +15,9 @@ static const kva_generator *const generators[] = {&kva_generator_induction, &kva
 static const struct {
   const char *name, *items;
   kva_data_opener open;
-} file_kinds[] = {{"tokens", "FILE", kva_data_open_tokens}, {"npy", "INPUT=FILE", kva_data_open_npy}};
+} file_kinds[] = {{"tokens", "FILE", kva_data_open_tokens},
+                  {"npy", "INPUT=FILE", kva_data_open_tensors},
+                  {"safetensors", "FILE", kva_data_open_tensors}};
 enum {
   N_GENERATORS = sizeof generators / sizeof *generators,
   N_FILE_KINDS = sizeof file_kinds / sizeof *file_kinds,

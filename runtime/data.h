@@ -30,8 +30,8 @@ typedef kva_status (*kva_data_opener)(const kva_data_spec *spec, const kva_data_
                                       kva_data_source *out_source);
 kva_status kva_data_open_tokens(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
                                 kva_data_source *out_source);
-kva_status kva_data_open_npy(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
-                             kva_data_source *out_source);
+kva_status kva_data_open_tensors(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                                 kva_data_source *out_source);
 
 /* ---- order of rows -------------------------------------------------------------------------------------------------
  */

@@ -1,8 +1,9 @@
-/* The data source "npy": rows of mapped arrays, one array for each data input, shuffled together. Row r of a batch is
- * array[i] for one i in all arrays. */
+/* The data sources "npy" and "safetensors": rows of mapped arrays, one array for each data input, shuffled together.
+ * Row r of a batch is array[i] for one i in all arrays. */
 #include "runtime/data.h"
 
 #include "runtime/npy.h"
+#include "runtime/safetensors.h"
 
 #include <stdlib.h>
 
@@ -16,7 +17,8 @@ typedef struct tensor_data {
   kva_data_order order;
   int64_t rows;
   int n_columns;
-  column *columns; /* in the order of the program's inputs */
+  column *columns;           /* in the order of the program's inputs */
+  kva_safetensors *together; /* the file of all columns, or NULL */
 } tensor_data;
 
 static void destroy(void *self) {
@@ -26,6 +28,7 @@ static void destroy(void *self) {
     free(d->columns[i].input);
     free(d->columns[i].path);
   }
+  kva_safetensors_close(d->together);
   free(d->columns);
   free(d);
 }
@@ -115,25 +118,48 @@ static kva_status check_rows(tensor_data *d, const column *c, kva_diag *diag) {
                    (long long)c->array.dims[0], (long long)d->rows);
 }
 
-static kva_status open_column(tensor_data *d, const kva_data_spec *spec, const kva_data_item *item,
-                              const kva_data_options *o, kva_diag *diag) {
+static kva_status name_column(column *c, const char *input, const char *path) {
+  c->input = strdup(input);
+  c->path = strdup(path);
+  return c->input && c->path ? KVA_OK : KVA_NO_MEMORY;
+}
+
+static kva_status open_npy(tensor_data *d, const kva_data_spec *spec, const kva_data_item *item,
+                           const kva_data_options *o, kva_diag *diag) {
   int i = item->name ? input_index(o, item->name) : -1;
   if (i < 0) return unknown_input(spec, item, o, diag);
   column *c = &d->columns[i];
   if (c->input) return kva_error(diag, NULL, "data '%s': input '%s' is given twice", spec->kind, item->name);
-  c->input = strdup(item->name);
-  c->path = strdup(item->value);
-  if (!c->input || !c->path) return KVA_NO_MEMORY;
+  KVA_TRY(name_column(c, item->name, item->value));
   KVA_TRY(kva_file_map(c->path, diag, &c->file));
   KVA_TRY(kva_npy_view(c->path, c->file.data, c->file.size, diag, &c->array));
   return check_rows(d, c, diag);
+}
+
+/* Tensors have the names of the inputs; others in the file are left alone. */
+static kva_status open_safetensors(tensor_data *d, const kva_data_spec *spec, const kva_data_options *o,
+                                   kva_diag *diag) {
+  if (spec->n_items != 1 || spec->items[0].name)
+    return kva_error(diag, NULL, "data 'safetensors' takes one file: safetensors:FILE");
+  const char *path = spec->items[0].value;
+  kva_loc loc = {.file = path};
+  KVA_TRY(kva_safetensors_open(path, diag, &d->together));
+  for (int i = 0; i < d->n_columns; i++) {
+    column *c = &d->columns[i];
+    KVA_TRY(name_column(c, o->inputs[i], path));
+    if (!kva_safetensors_find(d->together, c->input, &c->array))
+      return kva_error(diag, &loc, "holds no tensor '%s' for the data input of that name", c->input);
+    KVA_TRY(check_rows(d, c, diag));
+  }
+  return KVA_OK;
 }
 
 static kva_status open_columns(tensor_data *d, const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag) {
   d->columns = calloc((size_t)o->n_inputs + 1, sizeof *d->columns);
   if (!d->columns) return KVA_NO_MEMORY;
   d->n_columns = o->n_inputs;
-  for (int i = 0; i < spec->n_items; i++) KVA_TRY(open_column(d, spec, &spec->items[i], o, diag));
+  if (!strcmp(spec->kind, "safetensors")) return open_safetensors(d, spec, o, diag);
+  for (int i = 0; i < spec->n_items; i++) KVA_TRY(open_npy(d, spec, &spec->items[i], o, diag));
   for (int i = 0; i < d->n_columns; i++)
     if (!d->columns[i].input)
       return kva_error(diag, NULL, "data '%s': no file is given for the data input '%s'; add %s=FILE", spec->kind,
@@ -148,14 +174,15 @@ static uint64_t identity(const tensor_data *d) {
   for (int i = 0; i < d->n_columns; i++) {
     const column *c = &d->columns[i];
     id = kva_hash(id, c->input, strlen(c->input));
-    id = kva_hash(id, &c->file.size, sizeof c->file.size);
-    id = kva_hash(id, c->file.data, c->file.size < PREFIX ? c->file.size : PREFIX);
+    size_t size = (size_t)kva_tensor_bytes(&c->array);
+    id = kva_hash(id, &size, sizeof size);
+    id = kva_hash(id, c->array.data, size < PREFIX ? size : PREFIX);
   }
   return id;
 }
 
-kva_status kva_data_open_npy(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
-                             kva_data_source *out_source) {
+kva_status kva_data_open_tensors(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                                 kva_data_source *out_source) {
   tensor_data *d = calloc(1, sizeof *d);
   if (!d) return KVA_NO_MEMORY;
   d->order = kva_data_order_of(spec, options);

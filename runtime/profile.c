@@ -1,4 +1,4 @@
-/* Time per step. Collected by execute.c; here it is only handed out. */
+/* Time and memory per step. Collected by execute.c; here they are only handed out. */
 #include "runtime/session.h"
 
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls) {
@@ -9,4 +9,29 @@ int kva_session_profile(const kva_session *s, int program, const double **out_se
   *out_seconds = sp->seconds;
   *out_calls = sp->calls;
   return sp->desc->n_steps;
+}
+
+static const kva_program_state *bound_program(const kva_session *s, int program) {
+  if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].bound) return NULL;
+  return &s->programs[program];
+}
+
+int kva_session_timeline(const kva_session *s, int program, int n, int64_t *out_bytes) {
+  const kva_program_state *sp = bound_program(s, program);
+  if (!sp) return 0;
+  for (int i = 0; i < n; i++) out_bytes[i] = 0;
+  for (int32_t b = 0; b < sp->desc->n_buffers; b++) {
+    const kva_buffer_desc *buffer = &sp->desc->buffers[b];
+    if (buffer->kind != KVA_BUFFER_TEMP) continue;
+    for (int32_t i = buffer->first_step; i <= buffer->last_step && i < n; i++) out_bytes[i] += sp->bytes[b];
+  }
+  return sp->desc->n_steps;
+}
+
+int64_t kva_session_step_bytes(const kva_session *s, int program, int step) {
+  const kva_program_state *sp = bound_program(s, program);
+  int64_t bytes = 0;
+  if (!sp || step < 0 || step >= sp->desc->n_steps) return 0;
+  for (int32_t i = 0; i < sp->desc->steps[step].n_args; i++) bytes += sp->bytes[sp->desc->steps[step].args[i]];
+  return bytes;
 }

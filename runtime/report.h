@@ -56,13 +56,22 @@ typedef struct kva_report_time {
   const char *name;
   double seconds;
   int64_t calls;
+  double flops, bytes; /* of all calls: floating-point operations (0: not known), bytes of the arguments */
 } kva_report_time;
+
+/* Temporaries that exist in a step of the training program. */
+typedef struct kva_report_moment {
+  const char *name; /* of the step */
+  int64_t bytes;
+} kva_report_moment;
 
 typedef struct kva_report_run {
   const char *name;
   const kva_history *history;
   int n_shifts;
   const kva_report_shift *shifts;
+  double items;     /* that a step takes, for throughput; 0: not known */
+  const char *unit; /* of items: "tokens" */
 } kva_report_run;
 
 typedef struct kva_report {
@@ -74,6 +83,8 @@ typedef struct kva_report {
   int n_times; /* by step of the program */
   const kva_report_time *times;
   const kva_memory_report *memory; /* or NULL */
+  int n_moments;                   /* with memory: the steps of the program in order */
+  const kva_report_moment *moments;
 } kva_report;
 
 /* The page as text in *out (kva_text_free), or as a file, written atomically. Inline SVG, light and dark, no scripts

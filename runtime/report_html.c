@@ -1,8 +1,10 @@
 /* The HTML report: one page, no scripts, nothing loaded from elsewhere. Sections appear when there is something to
- * show: summary of the runs, curves, learned shift weights, configuration, time by step, memory. */
+ * show: summary of the runs, curves with throughput, learned shift weights, configuration; memory and time by step are
+ * in report_plan.c. */
 #include "runtime/report.h"
 
 #include "runtime/base/platform.h"
+#include "runtime/report_plan.h"
 #include "runtime/report_svg.h"
 
 #include <math.h>
@@ -31,6 +33,7 @@ static const char style[] =
     ".line{fill:none;stroke:var(--c);stroke-width:1.3;opacity:.55;stroke-linejoin:round}"
     ".strong{stroke-width:2.2;opacity:1}.dashed{stroke-dasharray:6 3}.band{fill:var(--c);opacity:.13}"
     ".dot{fill:var(--card);stroke:var(--c);stroke-width:1.8}.point{fill:var(--c);stroke:var(--card);stroke-width:1.5}"
+    ".area{fill:var(--c);opacity:.8}.column{fill:var(--ink);opacity:0}.column:hover{opacity:.12}"
     ".hover{fill:var(--c);opacity:0}.hover:hover{opacity:1}.dot:hover,.point:hover{stroke:var(--ink)}"
     ".label{font-size:12px;font-weight:600;fill:var(--c)}.value{font-weight:400;fill:var(--soft)}"
     ".legend{display:flex;flex-wrap:wrap;gap:6px 20px;margin:0 0 12px;font-size:13.5px}"
@@ -65,13 +68,6 @@ static void add_number_cell(kva_text *t, const char *format_hint, double v) {
     kva_text_add(t, "<td>%.3f</td>", v);
   else
     kva_text_add(t, "<td>%.4g</td>", v);
-}
-
-static void add_bytes(kva_text *t, double bytes) {
-  static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
-  int unit = 0;
-  for (; bytes >= 1024 && unit < 4; unit++) bytes /= 1024;
-  kva_text_add(t, unit ? "%.2f %s" : "%.0f %s", bytes, units[unit]);
 }
 
 static void add_run_key(kva_text *t, const kva_report_run *run, int index) {
@@ -199,6 +195,49 @@ static void add_metric_chart(kva_text *t, const kva_report *r, const char *name)
   free(lines);
 }
 
+/* ---- throughput ----------------------------------------------------------------------------------------------------
+ */
+
+enum { MAX_RATES = 200 };
+
+/* Items a second over equal stretches of the steps. Returns their number. */
+static int64_t rates_of(const kva_report_run *run, double *x, double *y) {
+  kva_series s = kva_history_find(run->history, "seconds", false);
+  int64_t n = s.n < MAX_RATES ? s.n : MAX_RATES, used = 0;
+  if (run->items <= 0) return 0;
+  for (int64_t k = 0, before = -1; k < n; k++) {
+    int64_t at = s.n * (k + 1) / n - 1;
+    double seconds = s.values[at] - (before < 0 ? 0 : s.values[before]);
+    if (seconds > 0) {
+      x[used] = s.steps[at];
+      y[used++] = run->items * (double)(at - before) / seconds;
+    }
+    before = at;
+  }
+  return used;
+}
+
+static void add_throughput(kva_text *t, const kva_report *r) {
+  kva_svg_line *lines = calloc((size_t)r->n_runs, sizeof *lines);
+  double *values = calloc((size_t)r->n_runs, 2 * MAX_RATES * sizeof *values);
+  kva_text title = {0};
+  int n = 0;
+  for (int i = 0; lines && values && i < r->n_runs; i++) {
+    double *x = values + (size_t)i * 2 * MAX_RATES, *y = x + MAX_RATES;
+    const char *name = r->runs[i].name;
+    lines[n] = (kva_svg_line){.run = name, .label = r->n_runs > 1 ? name : NULL, .color = i, .x = x, .y = y};
+    lines[n].n = rates_of(&r->runs[i], x, y);
+    n += lines[n].n > 0;
+  }
+  if (n) {
+    kva_text_add(&title, "%s a second", r->runs[0].unit ? r->runs[0].unit : "rows");
+    kva_svg_add_chart(t, &(kva_svg_chart){.title = title.data, .x_title = "step", .n_lines = n, .lines = lines});
+  }
+  kva_text_free(&title);
+  free(values);
+  free(lines);
+}
+
 /* Whether an earlier run or series has the name already. */
 static bool is_known(const kva_report *r, int run, int index, const char *name) {
   for (int i = 0; i <= run; i++)
@@ -218,6 +257,7 @@ static void add_curves(kva_text *t, const kva_report *r) {
       if (plain && !is_known(r, i, k, name)) add_metric_chart(t, r, name);
     }
   add_metric_chart(t, r, "lr");
+  add_throughput(t, r);
   kva_text_add(t, "</div>\n");
 }
 
@@ -292,7 +332,7 @@ static void add_shifts(kva_text *t, const kva_report *r) {
   add_shift_table(t, r);
 }
 
-/* ---- configuration, time, memory -----------------------------------------------------------------------------------
+/* ---- configuration -------------------------------------------------------------------------------------------------
  */
 
 static void add_config(kva_text *t, const kva_report *r) {
@@ -305,77 +345,6 @@ static void add_config(kva_text *t, const kva_report *r) {
     kva_text_add(t, "</code></td></tr>\n");
   }
   kva_text_add(t, "</tbody></table></div>\n");
-}
-
-static int compare_times(const void *a, const void *b) {
-  const kva_report_time *x = *(const kva_report_time *const *)a, *y = *(const kva_report_time *const *)b;
-  if (x->seconds != y->seconds) return x->seconds > y->seconds ? -1 : 1;
-  return x < y ? -1 : x > y;
-}
-
-static void add_time_row(kva_text *t, const kva_report_time *time, double sum, double most) {
-  kva_text_add(t, "<tr><td><code>");
-  kva_html_add(t, time->name);
-  kva_text_add(t, "</code></td><td>%lld</td><td>%.3f</td><td>%.1f</td><td>%.1f %%</td>", (long long)time->calls,
-               time->seconds, time->calls ? time->seconds / (double)time->calls * 1e6 : 0,
-               sum > 0 ? 100 * time->seconds / sum : 0);
-  kva_text_add(t, "<td class=\"barcell\"><span class=\"bar\" style=\"width:%.1f%%\"></span></td></tr>\n",
-               most > 0 ? 100 * time->seconds / most : 0);
-}
-
-static void add_times(kva_text *t, const kva_report *r) {
-  enum { SHOWN = 40 };
-  const kva_report_time **order = malloc((size_t)r->n_times * sizeof *order);
-  if (!order) return;
-  double sum = 0;
-  for (int i = 0; i < r->n_times; i++) {
-    order[i] = &r->times[i];
-    sum += r->times[i].seconds;
-  }
-  qsort(order, (size_t)r->n_times, sizeof *order, compare_times);
-  kva_text_add(t,
-               "<h2>Time by step</h2><div class=\"card\"><table><thead><tr><th>step</th><th>calls</th><th>seconds</th>"
-               "<th>&#181;s a call</th><th>share</th><th></th></tr></thead><tbody>\n");
-  kva_report_time rest = {.name = "all others"};
-  for (int i = 0; i < r->n_times; i++) {
-    if (i < SHOWN) add_time_row(t, order[i], sum, order[0]->seconds);
-    if (i < SHOWN) continue;
-    rest.seconds += order[i]->seconds;
-    rest.calls += order[i]->calls;
-  }
-  if (r->n_times > SHOWN) add_time_row(t, &rest, sum, order[0]->seconds);
-  kva_text_add(t, "</tbody></table></div>\n");
-  free(order);
-}
-
-static void add_memory(kva_text *t, const kva_memory_report *m) {
-  const struct {
-    const char *name;
-    int64_t bytes;
-  } parts[KVA_SVG_COLORS] = {{"parameters", m->params},
-                             {"optimiser moments", m->moments},
-                             {"temporaries (arena)", m->temps},
-                             {"other state", m->other_state},
-                             {"inputs and outputs", m->inputs + m->outputs},
-                             {"constants", m->constants}};
-  enum { N = sizeof parts / sizeof *parts };
-  double sum = 0;
-  for (int i = 0; i < N; i++) sum += (double)parts[i].bytes;
-  kva_text_add(t, "<h2>Memory</h2><div class=\"card\"><div class=\"stack\">");
-  for (int i = 0; i < N; i++)
-    if (parts[i].bytes)
-      kva_text_add(t, "<i class=\"c%d\" style=\"flex:%.4f\" title=\"%s\"></i>", i % KVA_SVG_COLORS,
-                   (double)parts[i].bytes / sum, parts[i].name);
-  kva_text_add(t, "</div><table><tbody>\n");
-  for (int i = 0; i < N; i++) {
-    if (!parts[i].bytes) continue;
-    kva_text_add(t, "<tr><td><span class=\"key c%d\"></span>%s</td><td>", i % KVA_SVG_COLORS, parts[i].name);
-    add_bytes(t, (double)parts[i].bytes);
-    kva_text_add(t, "</td><td>%.1f %%</td></tr>\n", 100 * (double)parts[i].bytes / sum);
-  }
-  kva_text_add(t, "<tr><td>total</td><td>");
-  add_bytes(t, sum);
-  kva_text_add(t, "</td><td></td></tr></tbody></table></div>\n");
 }
 
 /* ---- the page ------------------------------------------------------------------------------------------------------
@@ -394,8 +363,8 @@ void kva_report_print(const kva_report *r, kva_text *out) {
   }
   if (count_shifts(r)) add_shifts(out, r);
   if (r->n_config) add_config(out, r);
-  if (r->n_times) add_times(out, r);
-  if (r->memory) add_memory(out, r->memory);
+  if (r->memory) kva_report_add_memory(out, r);
+  if (r->n_times) kva_report_add_times(out, r);
   kva_text_add(out, "<footer>Written by Kvasir " KVA_VERSION ".</footer></main></body></html>\n");
 }
 

@@ -74,8 +74,8 @@ static double clean_zero(double v, double step) {
   return fabs(v) < step * 1e-6 ? 0 : v;
 }
 
-static void add_tick_label(kva_text *text, double v, bool big) {
-  if (big && fabs(v) >= 10000)
+static void add_tick_label(kva_text *text, double v) {
+  if (fabs(v) >= 10000)
     kva_text_add(text, "%.4gk", v / 1000);
   else
     kva_text_add(text, "%.6g", v);
@@ -87,7 +87,7 @@ static void add_grid(kva_text *text, const frame *f) {
     kva_text_add(text, "<line class=\"grid\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", f->x.from, y, f->x.to,
                  y);
     kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"end\">", f->x.from - 7, y + 4);
-    add_tick_label(text, shown, false);
+    add_tick_label(text, shown);
     kva_text_add(text, "</text>\n");
   }
   for (double v = first_tick(&f->x); v <= f->x.high + f->x.step * 1e-6; v += f->x.step) {
@@ -95,7 +95,7 @@ static void add_grid(kva_text *text, const frame *f) {
     kva_text_add(text, "<line class=\"tickmark\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x, f->y.from, x,
                  f->y.from + 4);
     kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", x, f->y.from + 17);
-    add_tick_label(text, clean_zero(v, f->x.step), true);
+    add_tick_label(text, clean_zero(v, f->x.step));
     kva_text_add(text, "</text>\n");
   }
   kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", f->x.from, f->y.from,
@@ -291,6 +291,73 @@ void kva_svg_add_chart(kva_text *text, const kva_svg_chart *chart) {
   for (int i = 0; i < chart->n_lines; i++)
     if (chart->lines[i].strong) add_curve(text, &f, &chart->lines[i]);
   add_end_labels(text, &f, chart);
+  close_svg(text);
+}
+
+/* ---- areas ---------------------------------------------------------------------------------------------------------
+ */
+
+enum { AREA_WIDTH = 1140, AREA_HEIGHT = 320, MAX_COLUMNS = 380 };
+
+static double area_sum(const kva_svg_areas *a, int layers, int at) {
+  double sum = 0;
+  for (int l = 0; l < layers; l++) sum += a->layers[l].y[at];
+  return sum;
+}
+
+/* The number within a column at which the sum is largest. */
+static int column_peak(const kva_svg_areas *a, int column, int columns) {
+  int begin = (int)((int64_t)a->n * column / columns), end = (int)((int64_t)a->n * (column + 1) / columns),
+      best = begin;
+  for (int i = begin + 1; i < end; i++)
+    if (area_sum(a, a->n_layers, i) > area_sum(a, a->n_layers, best)) best = i;
+  return best;
+}
+
+static void add_layer(kva_text *text, const frame *f, const kva_svg_areas *a, int layer, int columns) {
+  kva_text_add(text, "<path class=\"area c%d\" d=\"", a->layers[layer].color % KVA_SVG_COLORS);
+  for (int side = 0; side < 2; side++)
+    for (int k = 0; k < columns; k++) {
+      int column = side ? columns - 1 - k : k;
+      double y = pixel(&f->y, area_sum(a, layer + !side, column_peak(a, column, columns)));
+      double left = pixel(&f->x, (double)a->n * column / columns);
+      double right = pixel(&f->x, (double)a->n * (column + 1) / columns);
+      kva_text_add(text, "%c%.1f %.1fH%.1f", side || k ? 'L' : 'M', side ? right : left, y, side ? left : right);
+    }
+  kva_text_add(text, "Z\"/>\n");
+}
+
+static void add_columns(kva_text *text, const frame *f, const kva_svg_areas *a, int columns) {
+  for (int k = 0; k < columns; k++) {
+    double left = pixel(&f->x, (double)a->n * k / columns), right = pixel(&f->x, (double)a->n * (k + 1) / columns);
+    kva_text_add(text, "<rect class=\"column\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"><title>", left,
+                 f->y.to, right - left, f->y.from - f->y.to);
+    kva_html_add(text, a->tooltips[column_peak(a, k, columns)]);
+    kva_text_add(text, "</title></rect>");
+  }
+  kva_text_add(text, "\n");
+}
+
+static void add_limit(kva_text *text, const frame *f, const kva_svg_areas *a) {
+  double y = pixel(&f->y, a->limit);
+  kva_text_add(text, "<line class=\"reference\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", f->x.from, y,
+               f->x.to, y);
+  add_axis_title(text, f->x.to, y - 5, "end", a->limit_label);
+}
+
+void kva_svg_add_areas(kva_text *text, const kva_svg_areas *a) {
+  int columns = a->n < MAX_COLUMNS ? a->n : MAX_COLUMNS;
+  double high = a->limit;
+  for (int k = 0; k < columns; k++) high = fmax(high, area_sum(a, a->n_layers, column_peak(a, k, columns)));
+  frame f = {.x = make_axis(0, a->n, 12, false, LEFT, AREA_WIDTH - 20),
+             .y = make_axis(0, high * 1.06, 5, true, AREA_HEIGHT - BOTTOM, TOP + 16)};
+  open_svg(text, a->title, AREA_WIDTH, AREA_HEIGHT);
+  add_grid(text, &f);
+  add_axis_title(text, f.x.to, AREA_HEIGHT - 8, "end", a->x_title);
+  add_axis_title(text, LEFT - 40, 14, "start", a->y_title);
+  for (int l = 0; l < a->n_layers; l++) add_layer(text, &f, a, l, columns);
+  add_columns(text, &f, a, columns);
+  add_limit(text, &f, a);
   close_svg(text);
 }
 

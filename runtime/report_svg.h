@@ -34,6 +34,21 @@ typedef struct kva_svg_point {
 void kva_svg_add_scatter(kva_text *text, const char *title, const char *x_title, const char *y_title, int n,
                          const kva_svg_point *points);
 
+/* Layers that add up, over the numbers 0 to n - 1; columns where there are many, with the largest sum of each. */
+typedef struct kva_svg_layer {
+  int color;
+  const double *y; /* n values, not negative */
+} kva_svg_layer;
+typedef struct kva_svg_areas {
+  const char *title, *x_title, *y_title;
+  int n_layers, n;
+  const kva_svg_layer *layers;
+  const char *const *tooltips; /* n of them */
+  double limit;                /* a dashed line, named: */
+  const char *limit_label;
+} kva_svg_areas;
+void kva_svg_add_areas(kva_text *text, const kva_svg_areas *areas);
+
 /* s with &, <, > and quotes escaped. */
 void kva_html_add(kva_text *text, const char *s);
 

@@ -66,6 +66,12 @@ typedef struct kva_memory_report {
 } kva_memory_report;
 void kva_session_memory(const kva_session *s, int program, kva_memory_report *out);
 
+/* Bytes of temporaries that exist in each step of a program, for the last binding; of the arena that holds them
+ * kva_session_memory tells. Writes at most n; returns the number of steps, 0 before the first run. */
+int kva_session_timeline(const kva_session *s, int program, int n, int64_t *out_bytes);
+/* Bytes of all arguments of a step, for the last binding: what it must read and write at least. */
+int64_t kva_session_step_bytes(const kva_session *s, int program, int step);
+
 /* Time per step since creation, with options.profile. seconds[i], calls[i] by step number; counts returned. */
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls);
 
@@ -99,7 +105,8 @@ KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_
  *   induction, ngram, random    with their arguments: "induction:pool=48,length=64"
  *   tokens:FILE[,FILE...]       token files (runtime/tokens.h): tokens [B, T] and, if there is a second input, the next
  *                               tokens, from windows of T + 1 tokens
- *   npy:INPUT=FILE,...          a .npy file for every data input of the program; row r of an input is FILE[r]
+ *   npy:INPUT=FILE,...          a .npy file for every data input of the program; rows along the first dimension
+ *   safetensors:FILE            the same from one file with tensors of the inputs' names
  *
  * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05): the share of the rows,
  * the last ones, that is for evaluation only. The others are shuffled anew every epoch, by `seed`. Commas cannot stand

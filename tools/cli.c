@@ -1,6 +1,8 @@
 /* Model loading and devices: shared by the verbs. */
 #include "tools/cli.h"
 
+#include <stdlib.h>
+
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional) {
   char program[32];
@@ -66,4 +68,29 @@ int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_s
   }
   kva_arena_destroy(arena);
   return code;
+}
+
+int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol) {
+  size_t len = strlen(symbol);
+  for (uint32_t i = 0; i < pins->n; i++)
+    if (!strncmp(pins->v[i], symbol, len) && pins->v[i][len] == '=') return strtoll(pins->v[i] + len + 1, NULL, 10);
+  return 0;
+}
+
+/* Whether an input has this symbol as an extent. */
+static bool has_symbol(const kva_module *m, const char *symbol) {
+  for (uint32_t f = 0; f < m->functions.len; f++) {
+    const kva_graph *g = m->functions.data[f]->graph;
+    for (uint32_t i = 0; i < g->inputs.len; i++) {
+      const kva_type *t = g->inputs.data[i]->type;
+      for (uint32_t d = 0; d < t->rank; d++)
+        if (t->dims[d]->kind == KVA_EXPR_SYMBOL && !strcmp(t->dims[d]->name, symbol)) return true;
+    }
+  }
+  return false;
+}
+
+void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena) {
+  if (value > 0 && has_symbol(m, symbol) && !kva_cli_pin_of(pins, symbol) && pins->n < 64)
+    pins->v[pins->n++] = kva_arena_printf(arena, "%s=%lld", symbol, (long long)value);
 }

@@ -29,6 +29,10 @@ int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings
 /* The same; free_batch: see kva_load_options. */
 int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
                        kva_diag *diag, kva_module **out_module);
+/* The value that a list of pins has for a symbol; 0: none. */
+int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
+/* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list has one. */
+void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena);
 /* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute);
 

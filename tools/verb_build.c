@@ -110,6 +110,23 @@ static const char *prefix_of(const char *path, kva_arena *arena) {
                           kva_arena_strndup(arena, name, dot && dot > name ? (size_t)(dot - name) : strlen(name)));
 }
 
+/* A trainer is compiled for the batch and the length that the train block says, as kvasir train does: constants make
+ * better schedules, and other batches run in passes. Returns whether there are new pins. */
+static bool pin_trainer(const kva_module *m, kva_strings *pins, kva_arena *arena) {
+  uint32_t before = pins->n;
+  const double *length = m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
+  kva_cli_pin(m, "B", m->train->batch, pins, arena);
+  kva_cli_pin(m, "T", length ? (int64_t)*length : 0, pins, arena);
+  return pins->n > before;
+}
+
+static int load(const char *path, const build_options *o, const kva_strings *pins, kva_diag *diag, kva_module **m) {
+  int code = kva_cli_load(path, &o->defines, pins, diag, m);
+  if (code >= 0 || !o->train || (*m)->train) return code;
+  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", path);
+  return EXIT_NO;
+}
+
 static int build(const char *path, build_options *o, kva_arena *arena) {
   if (o->targets.n == 0) o->targets.v[o->targets.n++] = "native";
   kva_target_options targets[64];
@@ -131,10 +148,11 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
                          .link = {.cc = o->cc, .runtime = o->runtime}};
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
-  if (code < 0 && o->train && !m->train) {
-    fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", path);
-    code = EXIT_NO;
+  int code = load(path, o, &o->pins, diag, &m);
+  if (code < 0 && o->train && o->exe && pin_trainer(m, &o->pins, arena)) {
+    kva_module_destroy(m);
+    m = NULL;
+    code = load(path, o, &o->pins, diag, &m);
   }
   if (code < 0) {
     kva_status status = kva_build_model(m, &b, diag);

@@ -22,38 +22,47 @@ typedef struct kva_train_settings {
   double lr, final_lr;
   bool json, profile;
 } kva_train_settings;
-#define KVA_TRAIN_SETTINGS                                                                            \
-  {                                                                                                   \
-    .accumulate = 1, .seed = -1, .warmup = -1, .final_lr = -1, .eval_every = 100, .eval_batches = 8,  \
-    .checkpoint_every = 1000, .keep = 3                                                               \
+#define KVA_TRAIN_SETTINGS                                                                           \
+  {                                                                                                  \
+    .accumulate = 1, .seed = -1, .warmup = -1, .final_lr = -1, .eval_every = 100, .eval_batches = 8, \
+    .checkpoint_every = 1000, .keep = 3                                                              \
   }
 /* Rows of the option table for settings *o. */
-#define KVA_TRAIN_OPTIONS(o)                                                                                          \
-  {"--steps", NULL, "N", KVA_OPTION_INT, &(o)->steps, "optimiser steps (the train block's)"},                         \
-      {"--batch", NULL, "N", KVA_OPTION_INT, &(o)->batch, "sequences a step (the train block's, else 32)"},           \
-      {"--accumulate", NULL, "N", KVA_OPTION_INT, &(o)->accumulate, "batches whose gradients make one step (1)"},     \
-      {"--micro-batch", NULL, "N", KVA_OPTION_INT, &(o)->micro_batch,                                                 \
-       "sequences a pass; gradients are summed over passes in order"},                                                \
-      {"--lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->lr, "learning rate (the train block's)"},                           \
-      {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},          \
-      {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                               \
-      {"--final-lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->final_lr, "where cosine and linear end, a share of --lr"},    \
-      {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                            \
-      {"--threads", NULL, "N", KVA_OPTION_INT, &(o)->threads, "worker threads (all); results do not depend on it"},   \
-      {"--data", NULL, "SOURCE", KVA_OPTION_STRING, &(o)->data,                                                       \
-       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..."},                    \
-      {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},     \
-      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},              \
-      {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},          \
-      {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"},  \
-      {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},            \
-      {"--resume", NULL, "[=PATH]", KVA_OPTION_CHOICE, &(o)->resume,                                                  \
-       "continue from a checkpoint, the last one of a folder (--checkpoint's)"},                                      \
-      {"--time-limit", NULL, "T", KVA_OPTION_STRING, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},   \
-      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                              \
-      {"--report", NULL, "FILE.html", KVA_OPTION_STRING, &(o)->report, "write one page with curves"},                 \
-      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {            \
-    "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                     \
+#define KVA_TRAIN_OPTIONS(o)                                                                                         \
+  {"--steps", NULL, "N", KVA_OPTION_INT, &(o)->steps, "optimiser steps (the train block's)"},                        \
+      {"--batch", NULL, "N", KVA_OPTION_INT, &(o)->batch, "sequences a step (the train block's, else 32)"},          \
+      {"--accumulate", NULL, "N", KVA_OPTION_INT, &(o)->accumulate, "batches whose gradients make one step (1)"},    \
+      {"--micro-batch",                                                                                              \
+       NULL,                                                                                                         \
+       "N",                                                                                                          \
+       KVA_OPTION_INT,                                                                                               \
+       &(o)->micro_batch,                                                                                            \
+       "sequences a pass; gradients are summed over passes in order"},                                               \
+      {"--lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->lr, "learning rate (the train block's)"},                          \
+      {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},         \
+      {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                              \
+      {"--final-lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->final_lr, "where cosine and linear end, a share of --lr"},   \
+      {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                           \
+      {"--threads", NULL, "N", KVA_OPTION_INT, &(o)->threads, "worker threads (all); results do not depend on it"},  \
+      {"--data",                                                                                                     \
+       NULL,                                                                                                         \
+       "SOURCE",                                                                                                     \
+       KVA_OPTION_STRING,                                                                                            \
+       &(o)->data,                                                                                                   \
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"}, \
+      {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},    \
+      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},             \
+      {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},         \
+      {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"}, \
+      {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},           \
+      {"--resume",        NULL,         "[=PATH]",                                                                   \
+       KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},    \
+      {"--time-limit", NULL, "T", KVA_OPTION_STRING, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},  \
+      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                             \
+      {"--report",        NULL,         "FILE.html",                                                                 \
+       KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},               \
+      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {           \
+    "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                    \
   }
 
 /* Rows of a step, and of a pass (0: as the program was compiled, else all). */
@@ -64,8 +73,8 @@ const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults
 /* Seconds of "90s", "30m", "8h" or a number of seconds; 0 for NULL. */
 KVA_MUST_USE kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_seconds);
 /* The settings of a run; *out lacks data symbols and callbacks. */
-KVA_MUST_USE kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d,
-                                               kva_diag *diag, kva_train_options *out);
+KVA_MUST_USE kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
+                                               kva_train_options *out);
 
 /* What a run leaves: for a report with several runs. Strings and arrays lie in the arena. */
 typedef struct kva_train_result {
@@ -75,8 +84,13 @@ typedef struct kva_train_result {
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
-  kva_report_time *times; /* of the training step's kernels, longest first; with --profile */
+  int program;            /* that memory and times are of: the training step, or a pass of it; -1: none */
+  kva_report_time *times; /* of its kernels, longest first, where the session profiles */
   int n_times;
+  kva_report_moment *moments; /* of its steps */
+  int n_moments;
+  double items; /* that an optimiser step takes, in units of: */
+  const char *unit;
 } kva_train_result;
 
 /* Ctrl-C and SIGTERM end runs after the current step; a file that grows beyond a limit is an error of writing. */
@@ -89,7 +103,8 @@ KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settin
                                           const char *metrics, kva_arena *arena, kva_diag *diag,
                                           kva_train_result *result);
 /* Shift scalars, memory and times of the session after a run; prints them. */
-void kva_train_collect(kva_session *s, const kva_train_settings *o, kva_arena *arena, kva_train_result *result);
+void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                       kva_train_result *result);
 /* config: what stands at the head of the page. */
 KVA_MUST_USE kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
                                                const kva_report_item *config, kva_arena *arena, kva_diag *diag);

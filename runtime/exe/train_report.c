@@ -1,4 +1,4 @@
-/* What a run leaves for its report: learned shift scalars, memory, times of kernels. */
+/* What a run leaves for its report: learned shift scalars, throughput, memory, times of kernels. */
 #include "runtime/exe/train.h"
 
 #include <stdlib.h>
@@ -61,28 +61,62 @@ static void collect_times(kva_session *s, int program, kva_arena *arena, kva_tra
       result->times[result->n_times++] = (kva_report_time){.name = kva_arena_strdup(arena, name)};
     result->times[k].seconds += seconds[i];
     result->times[k].calls += calls[i];
+    result->times[k].bytes += (double)calls[i] * (double)kva_session_step_bytes(s, program, i);
   }
   qsort(result->times, (size_t)result->n_times, sizeof *result->times, longer_first);
 }
 
-static void print_result(const kva_train_result *r) {
+static void collect_moments(kva_session *s, int program, kva_arena *arena, kva_train_result *result) {
+  int n = kva_session_timeline(s, program, 0, NULL);
+  const kva_program *p = kva_session_program_desc(s, program);
+  int64_t *bytes = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  result->moments = KVA_NEW_ARRAY(arena, kva_report_moment, n + 1);
+  result->n_moments = kva_session_timeline(s, program, n, bytes);
+  for (int i = 0; i < n; i++) {
+    const char *name = p->steps[i].origin ? p->steps[i].origin : "copy";
+    result->moments[i] = (kva_report_moment){kva_arena_strdup(arena, name), bytes[i]};
+  }
+}
+
+/* Where the first input is a matrix of integers, a step takes tokens, else rows. Lengths that were not compiled in come
+ * from the data source. */
+static void count_items(const kva_train_settings *o, const kva_train_defaults *d, const kva_program *p,
+                        kva_train_result *result) {
+  const kva_buffer_desc *b = p->n_inputs ? &p->buffers[p->inputs[0]] : NULL;
+  bool tokens = b && b->rank == 2 && kva_dtype_is_int((kva_dtype)b->dtype);
+  bool constant = tokens && b->dims[1].n == 1 && b->dims[1].words[0].op == KVA_FORMULA_CONST;
+  const char *data = kva_train_data(o, d);
+  int64_t given = data ? kva_data_length(data) : 0, length = constant ? b->dims[1].words[0].arg : given;
+  if (!length) length = d->length;
+  tokens = tokens && length > 0;
+  result->items = (double)kva_train_rows(o, d) * (double)(tokens ? length : 1);
+  result->unit = tokens ? "tokens" : "rows";
+}
+
+static void print_result(const kva_train_result *r, bool times) {
   printf("%-10s trained in %.2f s\n", r->name, r->seconds);
   for (int i = 0; i < r->n_shifts; i++)
     printf("%-10s %s head %d: K current %.3f previous %.3f, V current %.3f previous %.3f\n", r->name,
            r->shifts[i].layer, r->shifts[i].head, r->shifts[i].k_current, r->shifts[i].k_previous,
            r->shifts[i].v_current, r->shifts[i].v_previous);
-  for (int i = 0; i < r->n_times && i < 30; i++)
+  for (int i = 0; times && i < r->n_times && i < 30; i++)
     printf("%-10s %9.3f s  %8lld calls  %s\n", r->name, r->times[i].seconds, (long long)r->times[i].calls,
            r->times[i].name);
 }
 
-void kva_train_collect(kva_session *s, const kva_train_settings *o, kva_arena *arena, kva_train_result *result) {
+void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                       kva_train_result *result) {
   int program = kva_session_program(s, "train_step");
   if (program < 0 || o->accumulate > 1 || o->micro_batch) program = kva_session_program(s, "grad_step");
-  if (program >= 0) kva_session_memory(s, program, &result->memory);
-  if (program >= 0 && o->profile) collect_times(s, program, arena, result);
+  result->program = program;
+  if (program >= 0) {
+    kva_session_memory(s, program, &result->memory);
+    count_items(o, d, kva_session_program_desc(s, program), result);
+    collect_moments(s, program, arena, result);
+    collect_times(s, program, arena, result);
+  }
   collect_shifts(s, arena, result);
-  if (!o->json) print_result(result);
+  if (!o->json && result->seconds > 0) print_result(result, o->profile);
 }
 
 kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
@@ -91,7 +125,9 @@ kva_status kva_train_write_report(const char *path, int n, const kva_train_resul
   kva_report_item *items = KVA_NEW_ARRAY(arena, kva_report_item, n_config + n);
   memcpy(items, config, (size_t)n_config * sizeof *items);
   for (int i = 0; i < n; i++) {
-    runs[i] = (kva_report_run){results[i].name, results[i].history, results[i].n_shifts, results[i].shifts};
+    const kva_train_result *result = &results[i];
+    runs[i] =
+        (kva_report_run){result->name, result->history, result->n_shifts, result->shifts, result->items, result->unit};
     items[n_config + i] = (kva_report_item){kva_arena_printf(arena, "training time, %s", results[i].name),
                                             kva_arena_printf(arena, "%.2f s", results[i].seconds)};
   }
@@ -102,6 +138,8 @@ kva_status kva_train_write_report(const char *path, int n, const kva_train_resul
                   .config = items,
                   .n_times = results[0].n_times,
                   .times = results[0].times,
-                  .memory = &results[0].memory};
+                  .memory = &results[0].memory,
+                  .n_moments = results[0].n_moments,
+                  .moments = results[0].moments};
   return kva_report_write(path, &r, diag);
 }

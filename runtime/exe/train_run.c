@@ -1,8 +1,8 @@
 /* One training run of a command line: resume, progress, metrics, checkpoints, the end.
  *
  * A checkpoint that cannot be written in the middle of a run is a warning, since the run and the older checkpoints are
- * whole; at the end of the run it is the run's error. A loss that is not finite has changed nothing, so the state before
- * it is saved as well. */
+ * whole; at the end of the run it is the run's error. A loss that is not finite has changed nothing, so the state
+ * before it is saved as well. */
 #include "runtime/exe/train.h"
 
 #include "runtime/base/platform.h"
@@ -158,8 +158,11 @@ static kva_status resume(run *r, kva_diag *diag) {
 static kva_status check_unused(const char *folder, kva_diag *diag) {
   char *path = NULL;
   KVA_TRY(find_checkpoint(folder, diag, &path));
-  kva_status status = path ? kva_error(diag, NULL, "there are checkpoints already, up to %s; give --resume to go on "
-                                       "from it, or another folder", path) : KVA_OK;
+  kva_status status = path ? kva_error(diag, NULL,
+                                       "there are checkpoints already, up to %s; give --resume to go on "
+                                       "from it, or another folder",
+                                       path)
+                           : KVA_OK;
   free(path);
   return status;
 }
@@ -177,8 +180,7 @@ static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
 static kva_status open_data(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                             kva_diag *diag, kva_data_source *out) {
   const char *text = kva_train_data(o, d);
-  if (!text)
-    return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
+  if (!text) return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
   int program = kva_session_program(s, "eval");
   if (program < 0) return kva_error(diag, NULL, "the model was compiled without training programs");
   const kva_program *p = kva_session_program_desc(s, program);
@@ -205,8 +207,8 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   return status != KVA_OK ? status : r->status;
 }
 
-static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva_data_source *data,
-                        const char *metrics, kva_diag *diag) {
+static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva_data_source *data, const char *metrics,
+                        kva_diag *diag) {
   kva_train_options options;
   KVA_TRY(kva_train_make_options(r->o, d, diag, &options));
   KVA_TRY(kva_train_seconds(r->o->time_limit, diag, &r->time_limit));
@@ -234,6 +236,6 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   kva_trainer_destroy(r.trainer);
   kva_metrics_destroy(r.metrics);
   if (data.destroy) data.destroy(data.self);
-  kva_train_collect(s, o, arena, result);
+  kva_train_collect(s, o, d, arena, result);
   return status;
 }

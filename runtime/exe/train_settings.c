@@ -35,18 +35,18 @@ kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_secon
   return KVA_OK;
 }
 
-static kva_status make_schedule(const kva_train_settings *o, const kva_train_defaults *d, int64_t steps,
-                                kva_diag *diag, kva_schedule *out) {
+static kva_status make_schedule(const kva_train_settings *o, const kva_train_defaults *d, int64_t steps, kva_diag *diag,
+                                kva_schedule *out) {
   const char *name = o->schedule ? o->schedule : d->schedule ? d->schedule : "constant";
   int kind = 0;
   while (kind < N_SCHEDULES && strcmp(schedules[kind], name) != 0) kind++;
   if (kind == N_SCHEDULES)
     return kva_error(diag, NULL, "--schedule: expected constant, warmup, cosine or linear, found '%s'", name);
-  *out = (kva_schedule){.kind = (kva_schedule_kind)kind,
-                        .lr = o->lr > 0 ? o->lr : d->lr,
-                        .final_ratio = o->final_lr >= 0 ? o->final_lr : d->final_ratio,
-                        .warmup = o->warmup >= 0 ? o->warmup : d->warmup,
-                        .total = d->total > 0 && !o->schedule ? d->total : steps};
+  bool ends = kind == KVA_SCHEDULE_COSINE || kind == KVA_SCHEDULE_LINEAR; /* what others do not use stays 0 */
+  *out = (kva_schedule){.kind = (kva_schedule_kind)kind, .lr = o->lr > 0 ? o->lr : d->lr};
+  if (kind != KVA_SCHEDULE_CONSTANT) out->warmup = o->warmup >= 0 ? o->warmup : d->warmup;
+  if (ends) out->final_ratio = o->final_lr >= 0 ? o->final_lr : d->final_ratio;
+  if (ends) out->total = d->total > 0 && !o->schedule ? d->total : steps;
   return KVA_OK;
 }
 

@@ -1,6 +1,7 @@
 /* Data from files: the text that names them, order of rows, token files, arrays. */
 #include "runtime/data.h"
 #include "runtime/npy.h"
+#include "runtime/safetensors.h"
 #include "runtime/tokens.h"
 
 #include <setjmp.h>
@@ -286,10 +287,33 @@ static void rows_of_arrays_stay_together(void **unused) {
   expect_error(spec, 0, "has 49 rows, that before it 50");
 }
 
+static void safetensors_give_the_same_rows(void **unused) {
+  (void)unused;
+  enum { ROWS = 30 };
+  float x[ROWS], bx[B];
+  int32_t y[ROWS][2], by[B][2];
+  for (int i = 0; i < ROWS; i++) x[i] = (float)i, y[i][0] = 2 * i, y[i][1] = 3 * i;
+  const kva_named_tensor named[] = {{"x", {KVA_F32, 1, {ROWS}, x}}, {"y", {KVA_I32, 2, {ROWS, 2}, y}}};
+  assert_int_equal(kva_safetensors_write(path_a, 2, named, 0, NULL, NULL), KVA_OK);
+  char spec[100];
+  snprintf(spec, sizeof spec, "safetensors:%s", path_a);
+  kva_data_source s;
+  assert_int_equal(open_spec(spec, 0, NULL, &s), KVA_OK);
+  assert_string_equal(s.name, "safetensors");
+  kva_tensor t[2] = {{KVA_F32, 1, {B}, bx}, {KVA_I32, 2, {B, 2}, by}};
+  for (int64_t step = 1; step < 9; step++) {
+    assert_int_equal(s.fill(s.self, 3, step, false, 2, t, NULL), KVA_OK);
+    for (int r = 0; r < B; r++) assert_true(by[r][0] == 2 * (int)bx[r] && by[r][1] == 3 * (int)bx[r] && bx[r] < 29);
+  }
+  s.destroy(s.self);
+  assert_int_equal(kva_safetensors_write(path_a, 1, named, 0, NULL, NULL), KVA_OK);
+  expect_error(spec, 0, "holds no tensor 'y'");
+}
+
 static void texts_are_checked(void **unused) {
   (void)unused;
   expect_error("", 10, "no data source is called ''");
-  expect_error("wikipedia", 10, "there are: induction, ngram, random, tokens:FILE, npy:INPUT=FILE");
+  expect_error("wikipedia", 10, "there are: induction, ngram, random, tokens:FILE, npy:INPUT=FILE, safetensors:FILE");
   expect_error("tokens", 10, "needs a file");
   expect_error("tokens:no/such/file", 10, "cannot open it");
   expect_error("tokens:files=a", 10, "has no argument 'files'");
@@ -312,11 +336,17 @@ static void texts_are_checked(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(permutations_are_bijections),     cmocka_unit_test(permutations_look_random),
-      cmocka_unit_test(an_epoch_reads_every_row_once),   cmocka_unit_test(small_batches_make_up_large_ones),
-      cmocka_unit_test(token_files_read_back),           cmocka_unit_test(windows_of_all_files),
-      cmocka_unit_test(damaged_token_files_are_refused), cmocka_unit_test(damaged_tokens_are_found),
-      cmocka_unit_test(rows_of_arrays_stay_together),    cmocka_unit_test(texts_are_checked),
+      cmocka_unit_test(permutations_are_bijections),
+      cmocka_unit_test(permutations_look_random),
+      cmocka_unit_test(an_epoch_reads_every_row_once),
+      cmocka_unit_test(small_batches_make_up_large_ones),
+      cmocka_unit_test(token_files_read_back),
+      cmocka_unit_test(windows_of_all_files),
+      cmocka_unit_test(damaged_token_files_are_refused),
+      cmocka_unit_test(damaged_tokens_are_found),
+      cmocka_unit_test(rows_of_arrays_stay_together),
+      cmocka_unit_test(safetensors_give_the_same_rows),
+      cmocka_unit_test(texts_are_checked),
   };
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -190,11 +190,15 @@ static void report_contains_its_data(void **unused) {
   (void)unused;
   kva_history *a = make_history(1000), *b = make_history(300);
   const kva_report_shift shifts[] = {{"block.0 & co", 0, 0.03125, 2.25, 3.5, -0.125}, {"block.0 & co", 1, 0, 1, 1, 0}};
-  const kva_report_run runs[] = {{"KV <shift>", a, 2, shifts}, {"vanilla", b, 0, NULL}};
+  const kva_report_run runs[] = {
+      {.name = "KV <shift>", .history = a, .n_shifts = 2, .shifts = shifts, .items = 2048, .unit = "tokens"},
+      {.name = "vanilla", .history = b, .items = 2048, .unit = "tokens"}};
   const kva_report_item config[] = {{"learning rate", "2e-3 \"quoted\""}};
-  const kva_report_time times[] = {{"step <one>", 0.25, 1000}, {"step two", 1.5, 1000}};
+  const kva_report_time times[] = {{.name = "step <one>", .seconds = 0.25, .calls = 1000},
+                                   {"step two", 1.5, 1000, .flops = 3e9, .bytes = 6e9}};
   const kva_memory_report memory = {.params = 4096, .moments = 8192, .temps = 3 << 20};
-  const kva_report r = {"A & B", 2, runs, 1, config, 2, times, &memory};
+  const kva_report_moment moments[] = {{"first", 1 << 20}, {"matmul <peak>", 2 << 20}, {"last", 0}};
+  const kva_report r = {"A & B", 2, runs, 1, config, 2, times, &memory, 3, moments};
   assert_int_equal(kva_report_write(path, &r, NULL), KVA_OK);
   kva_text text = {0};
   kva_report_print(&r, &text);
@@ -210,13 +214,17 @@ static void report_contains_its_data(void **unused) {
                                   "3.00 MiB",
                                   "8.00 KiB",
                                   "prefers-color-scheme:dark",
-                                  "vanilla, evaluation, step 300"};
+                                  "vanilla, evaluation, step 300",
+                                  "tokens a second",
+                                  "<td>2</td><td>4</td>", /* GFLOP/s, GB/s */
+                                  "planned: arena and all else",
+                                  "step 1, matmul &lt;peak&gt;: 2.00 MiB of temporaries, 2.01 MiB in all"};
   for (size_t i = 0; i < sizeof expected / sizeof *expected; i++)
     if (!strstr(text.data, expected[i])) fail_msg("'%s' is missing", expected[i]);
   const char *const unwanted[] = {"<script", "http", "src=", "@import", "url(", "nan", ">inf", "-inf"};
   for (size_t i = 0; i < sizeof unwanted / sizeof *unwanted; i++)
     if (strstr(text.data, unwanted[i])) fail_msg("'%s' does not belong here", unwanted[i]);
-  assert_int_equal(count(text.data, "<svg"), 4 + 2);
+  assert_int_equal(count(text.data, "<svg"), 4 + 2 + 2);
   assert_int_equal(count(text.data, "class=\"point"), 2 * 2);
   FILE *f = fopen(path, "r");
   fseek(f, 0, SEEK_END);
@@ -241,7 +249,7 @@ static void odd_curves_do_not_break_the_page(void **unused) {
       assert_int_equal(kva_history_add(h, &e), KVA_OK);
     }
     const kva_report_shift shift = {"x", 0, curves[i][0], curves[i][1], curves[i][2], curves[i][3]};
-    const kva_report_run run = {"run", h, 1, &shift};
+    const kva_report_run run = {.name = "run", .history = h, .n_shifts = 1, .shifts = &shift};
     kva_text text = {0};
     kva_report_print(&(kva_report){.title = "t", .n_runs = 1, .runs = &run}, &text);
     check_well_formed(text.data);
@@ -253,7 +261,7 @@ static void odd_curves_do_not_break_the_page(void **unused) {
     kva_history_destroy(h);
   }
   kva_history *empty = kva_history_create();
-  const kva_report_run run = {"run", empty, 0, NULL};
+  const kva_report_run run = {.name = "run", .history = empty};
   kva_text text = {0};
   kva_report_print(&(kva_report){.title = "t", .n_runs = 1, .runs = &run}, &text);
   check_well_formed(text.data);

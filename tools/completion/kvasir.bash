@@ -4,7 +4,7 @@
 _kvasir_verbs() { "$1" --help 2>/dev/null | sed -n 's/^  \([a-z][a-z]*\)  *[^ ].*/\1/p'; }
 
 _kvasir_options() { # _kvasir_options TOOL VERB
-  "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -oE '^  (-[^ ,]+, )?--[^ ]+' | tr -s ' ,' '\n'
+  "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -oE '^  (-[^ ,]+, )?--[^ []+' | tr -s ' ,' '\n'
 }
 
 # Whether the option takes a value: its help line names one after it, before the gap.
@@ -20,10 +20,12 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --target) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a native x86-64-v2 x86-64-v3 x86-64-v4
       aarch64-linux-gnu" -- "$2") ;;
     --emit) mapfile -t COMPREPLY < <(compgen -W "ir kernel llvm asm ptx cubin header plan" -- "$2") ;;
-    --runtime) mapfile -t COMPREPLY < <(compgen -d -- "$2") ;;
+    --runtime | --checkpoint) mapfile -t COMPREPLY < <(compgen -d -- "$2") ;;
     --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
-    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy:" -- "$2") ;;
-    --input | -i | --metrics | --report) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2") ;;
+    --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;
+    --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --input | -i | --metrics | --report | --tokenizer) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;
   esac
@@ -42,6 +44,11 @@ _kvasir() {
     _kvasir_values "$before" "$word"
   elif [[ $word == -* ]]; then
     mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_options "$tool" "$verb")" -- "$word")
+  elif [ "$verb" = data ]; then
+    mapfile -t COMPREPLY < <(
+      [ "$COMP_CWORD" -ne 2 ] || compgen -W "make info decode" -- "$word"
+      compgen -f -- "$word"
+    )
   elif [ "$verb" = conform ]; then
     mapfile -t COMPREPLY < <(compgen -d -- "$word")
   else

@@ -81,6 +81,14 @@ static double graph_flops(kva_module *m, const kva_graph *g, const kva_binding *
   return total;
 }
 
+double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding) {
+  const kva_node *n = plan->steps.data[step].node;
+  if (!n) return 0;
+  double total = node_flops(m, n, binding);
+  for (uint32_t i = 0; i < n->n_graphs; i++) total += graph_flops(m, n->graphs[i], binding);
+  return total;
+}
+
 /* ---- memory
  * ------------------------------------------------------------------------------------------------------------- */
 

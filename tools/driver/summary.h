@@ -25,6 +25,8 @@ typedef struct kva_summary {
 
 KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding,
                                       kva_summary *out_summary);
+/* contraction_flops of one step of the plan; 0: it has no contraction, or copies. */
+double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
 /* The same for every function of a module, with the binding that nobody chose. */

@@ -1,0 +1,133 @@
+/* The training executable: trains the model that it was compiled from, with the train block's settings as defaults. */
+#include "runtime/exe/exe.h"
+#include "runtime/exe/train.h"
+#include "runtime/train.h"
+
+#include <stdlib.h>
+
+static double number(const char *const *info, const char *key) {
+  const char *text = kva_info_get(info, key);
+  return text ? strtod(text, NULL) : 0;
+}
+
+static int64_t integer(const char *const *info, const char *key) {
+  const char *text = kva_info_get(info, key);
+  return text ? strtoll(text, NULL, 10) : 0;
+}
+
+/* "induction:pool=48,length=64" from train.data and train.data.<argument>. */
+static const char *data_text(const char *const *info, kva_arena *arena) {
+  static const char prefix[] = "train.data.";
+  const char *name = kva_info_get(info, "train.data");
+  if (!name) return NULL;
+  kva_text text = {0};
+  kva_text_add(&text, "%s", name);
+  bool first = !strchr(name, ':');
+  for (; info[0]; info += 2) {
+    if (strncmp(info[0], prefix, sizeof prefix - 1)) continue;
+    kva_text_add(&text, "%c%s=%s", first ? ':' : ',', info[0] + sizeof prefix - 1, info[1]);
+    first = false;
+  }
+  const char *copy = kva_arena_strdup(arena, text.data);
+  kva_text_free(&text);
+  return copy;
+}
+
+static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena) {
+  return (kva_train_defaults){.schedule = kva_info_get(info, "train.schedule"),
+                              .data = data_text(info, arena),
+                              .lr = number(info, "train.lr"),
+                              .final_ratio = number(info, "train.final_ratio"),
+                              .steps = integer(info, "train.steps"),
+                              .batch = integer(info, "train.batch"),
+                              .warmup = integer(info, "train.warmup"),
+                              .total = integer(info, "train.total"),
+                              .length = integer(info, "train.data.length"),
+                              .vocab = integer(info, "train.vocab")};
+}
+
+/* Sequences of a pass that the programs were compiled for; 0: any. */
+static int64_t pinned_rows(const kva_artifact *a) {
+  int32_t i = 0;
+  while (i < a->n_programs && strcmp(a->programs[i].name, "eval") != 0) i++;
+  return i < a->n_programs ? kva_train_pinned_rows(&a->programs[i]) : 0;
+}
+
+static void describe(const kva_artifact *a, const char *const *info, const kva_train_defaults *d, kva_text *text) {
+  const char *description = kva_info_get(info, "description");
+  int64_t parameters = 0, rows = pinned_rows(a);
+  for (int32_t i = 0; i < a->n_states; i++) {
+    int64_t n = 1;
+    for (int32_t k = 0; k < a->states[i].rank; k++) n *= a->states[i].dims[k];
+    if (a->states[i].kind == 0) parameters += n;
+  }
+  if (description) kva_text_add(text, "%s\n\n", description);
+  kva_text_add(text, "Model %s with %lld parameters, compiled for %s.\n", a->model ? a->model : "unnamed",
+               (long long)parameters, a->target ? a->target : "unknown");
+  kva_text_add(text, "The train block says: %lld steps of %lld sequences, learning rate %g, schedule %s, data %s.\n",
+               (long long)d->steps, (long long)d->batch, d->lr, d->schedule ? d->schedule : "constant",
+               d->data ? d->data : "none (give --data)");
+  if (rows)
+    kva_text_add(text, "It was compiled for passes of %lld sequences: a step of more takes several passes.\n",
+                 (long long)rows);
+  kva_text_add(text, "Optimiser, weight decay, clipping and precision are fixed when the executable is built.\n"
+                     "Ctrl-C and SIGTERM end the run after the current step and save; --resume continues with the same "
+                     "bits.\n");
+}
+
+static kva_status write_report(const kva_artifact *a, const kva_train_settings *o, const kva_train_defaults *d,
+                               const kva_train_result *result, kva_arena *arena, kva_diag *diag) {
+  const char *data = kva_train_data(o, d);
+  const kva_report_item config[] = {{"model", a->model ? a->model : "unnamed"},
+                                    {"target", a->target ? a->target : "unknown"},
+                                    {"data", data ? data : "none"},
+                                    {"batch", kva_arena_printf(arena, "%lld", (long long)kva_train_rows(o, d))},
+                                    {"seed", kva_arena_printf(arena, "%lld", (long long)(o->seed > 0 ? o->seed : 0))}};
+  int n = sizeof config / sizeof *config;
+  KVA_TRY(kva_train_write_report(o->report, 1, result, n, config, arena, diag));
+  if (!o->json) printf("report: %s\n", o->report);
+  return KVA_OK;
+}
+
+static kva_status train(const kva_artifact *a, const kva_train_settings *o, const kva_train_defaults *d,
+                        kva_arena *arena, kva_diag *diag) {
+  kva_session *s;
+  kva_session_options options = {
+      .threads = (int)o->threads, .seed = o->seed > 0 ? (uint64_t)o->seed : 0, .profile = o->profile || o->report};
+  kva_train_result result = {.name = "train"};
+  KVA_TRY(kva_session_create(a, &options, diag, &s));
+  kva_train_catch_signals();
+  kva_status status = kva_train_session(s, o, d, o->json ? "/dev/stdout" : o->metrics, arena, diag, &result);
+  if (o->report && result.history) {
+    kva_status written = write_report(a, o, d, &result, arena, diag);
+    if (status == KVA_OK) status = written;
+  }
+  kva_history_destroy(result.history);
+  kva_session_destroy(s);
+  return status;
+}
+
+int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const char *const *info) {
+  kva_train_settings o = KVA_TRAIN_SETTINGS;
+  const kva_option options[] = {KVA_TRAIN_OPTIONS(&o)};
+  kva_arena *arena = kva_arena_create();
+  kva_train_defaults d = defaults_of(info, arena);
+  kva_text text = {0};
+  describe(artifact, info, &d, &text);
+  const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL, *none[1];
+  const kva_usage usage = {slash      ? slash + 1
+                           : argc > 0 ? argv[0]
+                                      : "trainer",
+                           "[options]", "trains the model that it was compiled from", text.data};
+  int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
+  if (code < 0) {
+    kva_diag *diag = kva_diag_create();
+    kva_status status = train(artifact, &o, &d, arena, diag);
+    kva_diag_print(diag, stderr);
+    code = kva_status_exit_code(status);
+    kva_diag_destroy(diag);
+  }
+  kva_text_free(&text);
+  kva_arena_destroy(arena);
+  return code;
+}

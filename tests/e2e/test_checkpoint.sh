@@ -1,0 +1,113 @@
+#!/usr/bin/env bash
+# kvasir train with checkpoints: runs that were stopped, killed or limited continue with the same bits on 1, 2 and 3
+# threads; steps of several passes are the same however they are asked for; refusals are explained and lose nothing.
+. "$(dirname "$0")/support.sh"
+cd "$work"
+model=$OLDPWD/models/mlp.kv
+size=(-D d=16 -D hidden=32 -D vocab=64 --data ngram:pairs=40,length=32 --batch 8 --eval-every 20 --eval-batches 2)
+step() { printf '%s/step-%010d.safetensors' "$1" "$2"; }
+same() { cmp "$1" "$2" || fail "$3"; }
+bits() { sed 's/"seconds": [^,]*//' "$1"; }
+train() { expect "$1" train "$model" "${size[@]}" --checkpoint-every 10 "${@:2}"; }
+
+# The same bits on any number of threads, and after an end by --steps.
+train 0 --steps 60 --checkpoint whole --metrics whole.jsonl --threads 1 --schedule cosine --warmup 7
+[ "$(ls whole | tr '\n' ' ')" = "$(for n in 40 50 60; do basename "$(step . $n)"; done | tr '\n' ' ')" ] || fail "--keep 3"
+for threads in 2 3; do
+  train 0 --steps 60 --checkpoint "t$threads" --threads $threads --schedule cosine --warmup 7
+  same "$(step whole 60)" "$(step t$threads 60)" "1 and $threads threads differ"
+done
+
+# Killed again and again, metrics included.
+for i in 1 2 3 4 5 6 7 8; do
+  "$KVASIR" train "$model" "${size[@]}" --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume \
+    --checkpoint-every 3 --metrics killed.jsonl --threads $((i % 3 + 1)) >"$work/out" 2>&1 &
+  pid=$!
+  sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
+  kill -9 $pid 2>/dev/null || true
+  wait $pid 2>/dev/null || true
+done
+train 0 --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume --metrics killed.jsonl
+same "$(step whole 60)" "$(step killed 60)" "a killed run differs"
+same <(bits whole.jsonl) <(bits killed.jsonl) "the metrics of a killed run differ"
+
+# SIGTERM and the time limit save at the step they end at.
+"$KVASIR" train "$model" "${size[@]}" --steps 10000000 --checkpoint term --keep 1 >"$work/out" 2>&1 &
+pid=$!
+until [ -e term ]; do sleep 0.05; done
+sleep 0.3
+kill -TERM $pid
+wait $pid || fail "SIGTERM: exit code $?"
+[ "$(ls term | wc -l)" -eq 1 ] || fail "SIGTERM saves"
+train 0 --steps 10000000 --checkpoint limit --time-limit 0.3s --checkpoint-every 0
+[ "$(ls limit | wc -l)" -eq 1 ] || fail "--time-limit saves"
+train 1 --steps 10 --time-limit 3d
+says "expected a time like 90s, 30m or 8h, found '3d'"
+
+# 4 batches of 8 are a batch of 32 in passes of 8; one pass of 32 is the same up to rounding.
+rest=(--steps 20 --eval-every 0 --data ngram:pairs=40,length=32,all=1)
+train 0 "${rest[@]}" --batch 8 --accumulate 4 --checkpoint four --metrics four.jsonl --threads 1
+train 0 "${rest[@]}" --batch 32 --micro-batch 8 --checkpoint passes --threads 2
+train 0 "${rest[@]}" --batch 16 --accumulate 2 --micro-batch 8 --checkpoint two --threads 3
+same "$(step four 20)" "$(step passes 20)" "4 x 8 and 32 in passes of 8 differ"
+same "$(step four 20)" "$(step two 20)" "4 x 8 and 2 x 16 in passes of 8 differ"
+train 0 "${rest[@]}" --batch 32 --metrics one.jsonl
+python3 - four.jsonl one.jsonl <<'PY' || fail "accumulated gradients differ from those of one batch"
+import json, sys
+a, b = ([json.loads(l)["loss"] for l in open(f)] for f in sys.argv[1:])
+assert len(a) == len(b) == 20 and a != b and a[0] > a[-1] + 0.1, (a, b)
+assert all(abs(x - y) < 1e-4 * x for x, y in zip(a, b)), list(zip(a, b))
+PY
+train 1 --steps 5 --batch 32 --micro-batch 5
+says "a batch of 32 rows cannot be cut into passes of 5"
+
+# Refusals. Nothing is overwritten.
+before=$(sha256sum whole/* | sha256sum)
+train 1 --steps 60 --checkpoint whole
+says "give --resume to go on from it, or another folder"
+train 1 --steps 80 --checkpoint whole --resume -D hidden=48
+says "a checkpoint of another model: its tensor 'dense.w' is float[32, 32], and this model's is float[32, 48]"
+train 1 --steps 80 --resume
+says "--resume needs a checkpoint"
+train 1 --steps 80 --resume=nowhere.safetensors
+says "nowhere.safetensors"
+mkdir damaged
+head -c 3000 "$(step whole 60)" >"$(step damaged 60)"
+cp "$(step whole 50)" damaged
+train 1 --steps 80 --checkpoint damaged --resume
+says "cut off"
+says "nothing was changed; --resume=FILE takes another checkpoint"
+train 0 --steps 60 --schedule cosine --warmup 7 --checkpoint other --resume="$(step damaged 50)"
+same "$(step whole 60)" "$(step other 60)" "a run from a named checkpoint differs"
+train 0 --steps 61 --batch 16 --lr 0.5 --checkpoint changed --resume="$(step whole 60)"
+says "batch: was 8 when this was saved, is 16 now"
+says "learning rate: was "
+[ "$before" = "$(sha256sum whole/* | sha256sum)" ] || fail "a refused run changed checkpoints"
+
+# A file size limit stands for a full disk: the run goes on, its end is an error, no piece is left.
+code=0
+(ulimit -f 20; "$KVASIR" train "$model" "${size[@]}" --steps 25 --checkpoint full --checkpoint-every 10) >"$work/out" 2>&1 ||
+  code=$?
+[ "$code" -ne 0 ] || fail "full disk: exit code 0"
+says "cannot write it: File too large"
+says "no checkpoint of step 10; the run goes on"
+says "step 25/25"
+[ -z "$(ls full)" ] || fail "full disk: $(ls full)"
+
+# Not finite: the first value is named, the state before the step is saved and goes on with a lower rate.
+train 1 --steps 60 --lr 1e30 --checkpoint nan
+says "at step "
+says "the first "
+says "which step "
+says "the state before that step is saved in nan"
+python3 - nan/* <<'PY' || fail "a checkpoint with NaN"
+import json, math, struct, sys
+data = open(sorted(sys.argv[1:])[-1], "rb").read()
+n = struct.unpack("<Q", data[:8])[0]
+header = json.loads(data[8:8 + n])
+for name, t in header.items():
+    if name == "__metadata__" or t["dtype"] != "F32": continue
+    begin, end = t["data_offsets"]
+    values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + n + begin:8 + n + end])
+    assert not any(math.isnan(v) for v in values), name
+PY

@@ -1,0 +1,126 @@
+#!/usr/bin/env bash
+# kvasir data: token files from texts, and training on them and on arrays.
+. "$(dirname "$0")/support.sh"
+
+mkdir -p "$work/texts/b" "$work/texts/a"
+for i in $(seq 60); do printf 'The quick brown fox %d jumps over the lazy dog.\n' $((i % 7)); done >"$work/texts/b/fox"
+printf 'Gr\xc3\xbc\xc3\x9fe: it'\''s kvasir.\n' >"$work/texts/a/one"
+cp "$work/texts/a/one" "$work/texts/z-copy"
+printf 'bin\0ary' >"$work/texts/binary"
+ln -s b/fox "$work/texts/link"
+
+expect 0 data "$work/texts" -o "$work/bytes.tok"
+says "of a vocabulary of 257, from 2 files"
+says "left out: 1 binary files, 1 copies, 0 that cannot be read"
+expect 0 data info "$work/bytes.tok"
+says "documents   2, ended by token 256"
+expect 0 data decode "$work/bytes.tok" --count 24
+says "Grüße: it's kvasir."
+says "<|end|>"
+expect 0 data info "$work/bytes.tok" --json
+python3 - "$work/out" "$work/bytes.tok" "$work/texts" <<'PY' || fail "token file"
+import json, pathlib, struct, sys
+info, data, texts = json.load(open(sys.argv[1])), open(sys.argv[2], "rb").read(), pathlib.Path(sys.argv[3])
+expected = []
+for name in ("a/one", "b/fox"):
+    expected += list((texts / name).read_bytes()) + [256]
+assert data[:8] == b"KVATOKEN" and struct.unpack_from("<II", data, 8) == (1, 4)
+assert list(struct.unpack("<%dH" % ((len(data) - 64) // 2), data[64:])) == expected
+assert info["tokens"] == len(expected) and info["documents"] == 2 and info["distinct"] == len(set(expected))
+assert info["shortest"] == len((texts / "a/one").read_bytes())
+PY
+
+# The same file again; .gz files give the text within; a limit cuts.
+expect 0 data make "$work/texts" -o "$work/again.tok"
+cmp "$work/bytes.tok" "$work/again.tok" || fail "not the same file twice"
+gzip -9 <"$work/texts/b/fox" >"$work/fox.gz"
+if "$KVASIR" data "$work/fox.gz" -o "$work/gz.tok" >"$work/out" 2>&1; then
+  expect 0 data "$work/texts/b/fox" -o "$work/plain.tok"
+  cmp "$work/plain.tok" "$work/gz.tok" || fail ".gz"
+  head -c 60 "$work/fox.gz" >"$work/cut.gz"
+  expect 1 data "$work/cut.gz" -o "$work/x.tok"
+  says "damaged"
+else
+  says "without zlib"
+fi
+expect 0 data "$work/texts" --limit 0.1k -o "$work/cut.tok" --json
+says '"bytes": 100,'
+! ls "$work" | grep -q tmp || fail "a temporary file is left"
+
+# Tokenizers.
+expect 0 data "$work/texts" --tokenizer tests/data/tokenizer_gpt2.json -o "$work/bpe.tok"
+says "of a vocabulary of 602"
+expect 0 data decode "$work/bpe.tok" --tokenizer tests/data/tokenizer_gpt2.json --count 1000
+says "Grüße: it's kvasir."
+says "<|endoftext|>"
+says "brown fox 3 jumps"
+expect 1 data decode "$work/bpe.tok"
+says "vocabulary of 602, the tokenizer 257"
+expect 1 data "$work/texts" --tokenizer tests/data/tokenizer_gpt2.json --end "<eos>" -o "$work/x.tok"
+says "no token '<eos>'"
+expect 1 data "$work/texts" --tokenizer README.md -o "$work/x.tok"
+says "malformed JSON"
+expect 2 data "$work/texts"
+expect 2 data "$work/texts" -o "$work/x.tok" --limit ten
+expect 2 data info "$work/bytes.tok" -o "$work/x.tok"
+expect 1 data "$work/none" -o "$work/x.tok"
+expect 1 data "$work/texts/binary" -o "$work/x.tok"
+says "there is no text"
+[ ! -e "$work/x.tok" ] || fail "a failed run left a file"
+head -c 1000 "$work/bytes.tok" >"$work/short.tok"
+expect 1 data info "$work/short.tok"
+says "it is damaged"
+
+# A model learns the text; with the same seed twice the same, whatever the threads.
+train() { # train NAME ARGUMENTS...
+  expect 0 train models/mlp.kv -D vocab=257 -D d=16 -D hidden=64 --batch 8 --data "tokens:$work/bytes.tok,length=32" \
+    --steps 150 --eval-every 75 --eval-batches 2 --metrics "$work/$1.jsonl" "${@:2}"
+}
+train one --threads 1
+train two --threads 2 --report "$work/report.html"
+python3 - "$work/one.jsonl" "$work/two.jsonl" "$work/report.html" <<'PY' || fail "training on tokens"
+import json, sys
+one, two = ([json.loads(l) for l in open(p)] for p in sys.argv[1:3])
+assert [l["loss"] for l in one] == [l["loss"] for l in two]
+assert one[0]["loss"] > 5 and one[-1]["event"] == "eval" and one[-1]["loss"] < 2, one[-1]
+report = open(sys.argv[3]).read()
+for text in ("tokens a second", "Bytes in use over a training step", "GFLOP/s", "Time by step"):
+    assert text in report, text
+PY
+expect 1 train models/mlp.kv --data "tokens:$work/bytes.tok,length=32" --steps 1
+says "vocabulary of 257, the model's has 256"
+expect 1 train models/mlp.kv -D vocab=257 --data "tokens:$work/bytes.tok" --pin T=4000 --steps 1
+says "there is nothing to train on"
+
+# Arrays: y = 2 a - b.
+cat >"$work/line.kv" <<'KV'
+model line (float[B, 2] x) => (float[B, 1] y) {
+  param float[2, 1] w ~ zeros
+  y = x @ w
+}
+
+train line (float[B, 1] target) {
+  error = y - target
+  loss = kv.reduce_mean <keepdims = false> (error * error)
+  optimizer = SGD <lr = 0.1>
+  steps = 200
+  batch = 16
+}
+KV
+python3 - "$work" <<'PY'
+import random, struct, sys
+def save(path, rows, columns, values):
+    header = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (rows, columns)
+    header += " " * (-(len(header) + 11) % 64) + "\n"
+    open(path, "wb").write(b"\x93NUMPY\1\0" + struct.pack("<H", len(header)) + header.encode() + struct.pack("<%df" % len(values), *values))
+r = random.Random(1)
+x = [r.uniform(-1, 1) for _ in range(400)]
+save(sys.argv[1] + "/x.npy", 200, 2, x)
+save(sys.argv[1] + "/y.npy", 200, 1, [2 * x[i] - x[i + 1] for i in range(0, 400, 2)])
+PY
+expect 0 train "$work/line.kv" --data "npy:x=$work/x.npy,target=$work/y.npy,eval=0.2" --metrics "$work/line.jsonl"
+python3 -c 'import json, sys; assert json.loads(open(sys.argv[1]).readlines()[-1])["loss"] < 1e-4' "$work/line.jsonl" || fail "arrays"
+expect 1 train "$work/line.kv" --data "npy:x=$work/x.npy"
+says "no file is given for the data input 'target'"
+expect 1 train "$work/line.kv" --data "npy:x=$work/y.npy,target=$work/x.npy"
+says "takes rows of shape [2], the array has rows of shape [1]"

@@ -1,0 +1,231 @@
+/* Checkpoints: position and bits come back; files that are damaged, cut off or another model's are refused and change
+ * nothing; a full disk leaves the old file; temporary files are no checkpoints. */
+#include "runtime/checkpoint.h"
+
+#include "runtime/base/platform.h"
+#include "runtime/safetensors.h"
+#include "tests/runtime/sample.h"
+
+#include <setjmp.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+#include <cmocka.h>
+
+static char root[] = "/tmp/kvasir-checkpoint-XXXXXX";
+
+static const char *in_root(const char *name) {
+  static char path[4][128];
+  static int next;
+  next = (next + 1) % 4;
+  snprintf(path[next], sizeof path[next], "%s/%s", root, name);
+  return path[next];
+}
+
+static int make_root(void **state) {
+  (void)state;
+  return mkdtemp(root) ? 0 : -1;
+}
+
+static int remove_root(void **state) {
+  (void)state;
+  return rmdir(root); /* fails where a test left something behind */
+}
+
+static kva_session *open_session(const kva_artifact *a, uint64_t seed) {
+  kva_session *s;
+  assert_int_equal(kva_session_create(a, &(kva_session_options){.threads = 1, .seed = seed}, NULL, &s), KVA_OK);
+  return s;
+}
+
+static const kva_checkpoint position = {
+    .step = 17,
+    .steps = 100,
+    .batch = 32,
+    .micro_batch = 8,
+    .seed = UINT64_MAX,
+    .data_id = 1ull << 63,
+    .schedule = {.kind = KVA_SCHEDULE_LINEAR, .lr = 0.1, .final_ratio = 1.0 / 3, .warmup = 4, .total = 90}};
+
+static void position_and_bits_come_back(void **state) {
+  (void)state;
+  const char *path = in_root("a");
+  kva_session *a = open_session(&sample_artifact, 1), *b = open_session(&sample_artifact, 2);
+  assert_int_equal(kva_checkpoint_write(path, a, &position, NULL), KVA_OK);
+  kva_checkpoint found;
+  assert_int_equal(kva_checkpoint_read(path, b, NULL, &found), KVA_OK);
+  assert_memory_equal(&found.schedule.lr, &position.schedule.lr, 4 * 8);
+  assert_int_equal(found.schedule.kind, position.schedule.kind);
+  assert_true(found.step == 17 && found.steps == 100 && found.batch == 32 && found.micro_batch == 8);
+  assert_true(found.seed == UINT64_MAX && found.data_id == 1ull << 63);
+  kva_tensor x, y;
+  assert_true(kva_session_state(a, "w", &x) && kva_session_state(b, "w", &y));
+  assert_memory_equal(x.data, y.data, 12);
+  /* Differences between runs are told, but for those that a longer run has by right. */
+  kva_diag *diag = kva_diag_create();
+  kva_checkpoint other = position;
+  other.steps = 200;
+  kva_checkpoint_compare(path, &position, &other, diag);
+  assert_int_equal(kva_diag_count(diag), 0);
+  other.batch = 33;
+  other.schedule.lr = 0.2;
+  kva_checkpoint_compare(path, &position, &other, diag);
+  assert_int_equal(kva_diag_count(diag), 2);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "batch: was 32 when this was saved, is 33 now"));
+  kva_diag_destroy(diag);
+  kva_session_destroy(a);
+  kva_session_destroy(b);
+  remove(path);
+}
+
+/* The error of reading a file into a session, whose states stay as they were. */
+static void expect_refusal(const char *path, const kva_artifact *a, const char *message) {
+  kva_session *s = open_session(a, 9);
+  kva_tensor w;
+  float before[3];
+  assert_true(kva_session_state(s, "w", &w));
+  memcpy(before, w.data, sizeof before);
+  kva_diag *diag = kva_diag_create();
+  kva_checkpoint found;
+  assert_int_not_equal(kva_checkpoint_read(path, s, diag, &found), KVA_OK);
+  const char *text = kva_diag_message(diag, 0, NULL, NULL);
+  if (!strstr(text, message)) fail_msg("expected '%s', found '%s'", message, text);
+  assert_memory_equal(before, w.data, sizeof before);
+  kva_diag_destroy(diag);
+  kva_session_destroy(s);
+}
+
+static void save(const char *path) {
+  kva_session *s = open_session(&sample_artifact, 1);
+  assert_int_equal(kva_checkpoint_write(path, s, &position, NULL), KVA_OK);
+  kva_session_destroy(s);
+}
+
+static void other_models_are_refused_by_tensor(void **state) {
+  (void)state;
+  const char *path = in_root("foreign");
+  save(path);
+  kva_state_desc states[N_STATES];
+  kva_artifact a = sample_artifact;
+  memcpy(states, sample_states, sizeof states);
+  a.states = states;
+  states[S_BIAS].dims[0] = 2;
+  states[S_BIAS].bytes = 8;
+  assert_true(kva_model_hash(&a) != kva_model_hash(&sample_artifact));
+  expect_refusal(path, &a, "another model: its tensor 'bias' is float[1], and this model's is float[2]");
+  memcpy(states, sample_states, sizeof states);
+  states[S_A].name = "alpha";
+  expect_refusal(path, &a, "another model: it has no tensor 'alpha'");
+  memcpy(states, sample_states, sizeof states);
+  states[S_A].kind = 3;
+  expect_refusal(path, &a, "another model: this one has no tensor 'a'");
+  /* Weights alone are no checkpoint. */
+  const float w[3] = {1, 2, 3};
+  const kva_named_tensor tensor = {"w", {.dtype = KVA_F32, .rank = 1, .dims = {3}, .data = (void *)(uintptr_t)w}};
+  assert_int_equal(kva_safetensors_write(path, 1, &tensor, 0, NULL, NULL), KVA_OK);
+  expect_refusal(path, &sample_artifact, "no checkpoint of Kvasir");
+  remove(path);
+}
+
+/* Every byte of the data, every kind of cut. */
+static void damage_is_found(void **state) {
+  (void)state;
+  const char *path = in_root("damaged");
+  save(path);
+  kva_file file;
+  assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
+  char *copy = malloc(file.size);
+  assert_non_null(copy);
+  uint64_t header;
+  memcpy(&header, file.data, 8);
+  for (size_t at = 8 + header; at < file.size; at++) {
+    memcpy(copy, file.data, file.size);
+    copy[at] ^= 1;
+    assert_int_equal(kva_file_write(path, copy, file.size, NULL), KVA_OK);
+    expect_refusal(path, &sample_artifact, "damaged checkpoint: the sum of its data");
+  }
+  for (size_t size = 0; size < file.size; size += 1 + size / 7) {
+    assert_int_equal(kva_file_write(path, file.data, size, NULL), KVA_OK);
+    expect_refusal(path, &sample_artifact, size < 8 ? "no safetensors file" : "cut off");
+  }
+  memcpy(copy, file.data, file.size);
+  char *step = memmem(copy, file.size, "\"kvasir.step\":\"17\"", 18);
+  assert_non_null(step);
+  memcpy(step, "\"kvasir.step\":\"x7\"", 18);
+  assert_int_equal(kva_file_write(path, copy, file.size, NULL), KVA_OK);
+  expect_refusal(path, &sample_artifact, "'kvasir.step' should be a number, found 'x7'");
+  free(copy);
+  kva_file_unmap(&file);
+  remove(path);
+}
+
+static void a_full_disk_leaves_the_old_file(void **state) {
+  (void)state;
+  const char *path = in_root("full");
+  save(path);
+  kva_file before, after;
+  assert_int_equal(kva_file_map(path, NULL, &before), KVA_OK);
+  struct rlimit usual, tiny;
+  assert_int_equal(getrlimit(RLIMIT_FSIZE, &usual), 0);
+  tiny = usual;
+  tiny.rlim_cur = 200;
+  signal(SIGXFSZ, SIG_IGN);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &tiny), 0);
+  kva_session *s = open_session(&sample_artifact, 4);
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_checkpoint_write(path, s, &position, diag), KVA_IO);
+  assert_int_equal(setrlimit(RLIMIT_FSIZE, &usual), 0);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "cannot write it: "));
+  assert_int_equal(kva_file_map(path, NULL, &after), KVA_OK);
+  assert_true(before.size == after.size && !memcmp(before.data, after.data, after.size));
+  kva_file_unmap(&before);
+  kva_file_unmap(&after);
+  kva_diag_destroy(diag);
+  kva_session_destroy(s);
+  remove(path); /* and remove_root finds no temporary file */
+}
+
+static void folders_know_checkpoints_by_name(void **state) {
+  (void)state;
+  static const char *const others[] = {"step-0000000009.safetensors.1.tmp", "step-0000000009.safetensors.999999999.tmp",
+                                       "step-9.safetensors", "step-0000000009.safetensors~",
+                                       "xstep-0000000009.safetensors", "step-00000000a9.safetensors"};
+  char folder[64], name[64];
+  snprintf(folder, sizeof folder, "%s/run", root);
+  int64_t n, *steps;
+  assert_int_equal(kva_checkpoint_list(folder, NULL, &n, &steps), KVA_OK);
+  assert_int_equal(n, 0);
+  free(steps);
+  assert_int_equal(kva_checkpoint_prepare(folder, NULL), KVA_OK);
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    snprintf(name, sizeof name, "run/%s", others[i]);
+    assert_int_equal(kva_file_write(in_root(name), "x", 1, NULL), KVA_OK);
+  }
+  for (int64_t step = 20; step >= 5; step -= 5) {
+    char *path = kva_checkpoint_path(folder, step);
+    save(path);
+    free(path);
+  }
+  assert_int_equal(kva_checkpoint_prepare(folder, NULL), KVA_OK);
+  assert_int_equal(kva_checkpoint_prune(folder, 3, NULL), KVA_OK);
+  assert_int_equal(kva_checkpoint_list(folder, NULL, &n, &steps), KVA_OK);
+  assert_int_equal(n, 3);
+  assert_true(steps[0] == 10 && steps[1] == 15 && steps[2] == 20);
+  free(steps);
+  assert_int_equal(kva_checkpoint_prune(folder, 0, NULL), KVA_OK);
+  /* The temporary file of a process that is no more is gone, that of one which may live is not. */
+  for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+    snprintf(name, sizeof name, "run/%s", others[i]);
+    assert_int_equal(remove(in_root(name)), i == 1 ? -1 : 0);
+  }
+  assert_int_equal(rmdir(folder), 0);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(position_and_bits_come_back),     cmocka_unit_test(other_models_are_refused_by_tensor),
+      cmocka_unit_test(damage_is_found),                 cmocka_unit_test(a_full_disk_leaves_the_old_file),
+      cmocka_unit_test(folders_know_checkpoints_by_name),
+  };
+  return cmocka_run_group_tests(tests, make_root, remove_root);
+}

@@ -134,6 +134,15 @@ static const char *float_intrinsic(kva_kop op) {
   }
 }
 
+/* fma of floats in double: the product is exact, so one rounding to double precedes the one to float. Differs from fma
+ * where the first ends on a tie of the second, about once in 2^29; exact results stay exact. */
+static LLVMValueRef wide_fma(kva_emit *e, LLVMValueRef *v) {
+  LLVMTypeRef narrow = LLVMTypeOf(v[0]), wide = kva_ll_like(LLVMDoubleTypeInContext(e->ctx), v[0]);
+  LLVMValueRef d[3];
+  for (int i = 0; i < 3; i++) d[i] = LLVMBuildFPExt(e->b, v[i], wide, "");
+  return LLVMBuildFPTrunc(e->b, LLVMBuildFAdd(e->b, LLVMBuildFMul(e->b, d[0], d[1], ""), d[2], ""), narrow, "");
+}
+
 static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
   switch (op) {
   case KVA_K_add: return LLVMBuildFAdd(e->b, v[0], v[1], "");
@@ -185,6 +194,7 @@ static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
   case KVA_K_not: return bitwise(e, op, v);
   default: break;
   }
+  if (op == KVA_K_fma && t == KVA_F32 && e->cg->lacks_fma) return wide_fma(e, v);
   if (is_float && float_intrinsic(op)) return kva_ll_intrinsic1(e, float_intrinsic(op), kva_kop_arity(op), v);
   LLVMValueRef result = is_float ? float_arith(e, op, t, v) : int_arith(e, op, t, v);
   return result ? result : math_call(e, op, t, v);

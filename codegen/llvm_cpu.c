@@ -112,6 +112,7 @@ static void describe_target(kva_codegen *cg, const kva_target_options *options, 
   bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;
   int widest = is_x86 ? widest_vector(cg->cpu, cg->features) : 128;
   int bits = options->vector_bits ? options->vector_bits : widest;
+  cg->lacks_fma = is_x86 && (own ? !strstr(cg->features, "+fma") : widest < 256);
   cg->target.vector_bytes = bits / 8;
   cg->target.vector_registers = bits == 512 || !is_x86 ? 32 : 16;
   cg->target.l1_bytes = own ? cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10) : 32 << 10;
@@ -177,6 +178,7 @@ void kva_codegen_destroy(kva_codegen *cg) {
     return;
   }
   if (cg->jit) LLVMConsumeError(LLVMOrcDisposeLLJIT(cg->jit));
+  if (cg->object) LLVMDisposeMemoryBuffer(cg->object);
   LLVMDisposeBuilder(cg->builder);
   LLVMDisposeModule(cg->module);
   LLVMContextDispose(cg->ctx);

@@ -20,12 +20,14 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   const char *cpu, *features;
+  bool lacks_fma; /* llvm.fma would be a call of libm a lane */
   LLVMContextRef ctx;
   LLVMModuleRef module;
   LLVMBuilderRef builder;
   LLVMTargetMachineRef machine;
   LLVMTargetDataRef layout;
-  LLVMOrcLLJITRef jit; /* NULL before kva_codegen_jit */
+  LLVMOrcLLJITRef jit;        /* NULL before kva_codegen_jit */
+  LLVMMemoryBufferRef object; /* NULL before kva_codegen_object */
   bool optimized;
   bool broken; /* LLVM gave up with a fatal error: its objects are in no state to be touched again */
   KVA_VEC(kva_cg_kernel) kernels;

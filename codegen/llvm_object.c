@@ -5,8 +5,6 @@
  * program. The text depends on the artefact alone: no paths, no times, tables in the artefact's order. */
 #include "codegen/llvm_internal.h"
 
-#include <stdlib.h>
-
 enum { DATA_ALIGNMENT = 64 };
 
 typedef struct writer {
@@ -330,19 +328,8 @@ static void hide_kernels(kva_codegen *cg) {
     LLVMSetLinkage(LLVMGetNamedFunction(cg->module, cg->kernels.data[i].name), LLVMInternalLinkage);
 }
 
-static kva_status emit(kva_codegen *cg, char **out_data, size_t *out_size) {
-  LLVMMemoryBufferRef code;
-  KVA_TRY(kva_cg_machine_code(cg, LLVMObjectFile, &code));
-  *out_size = LLVMGetBufferSize(code);
-  *out_data = malloc(*out_size);
-  if (*out_data) memcpy(*out_data, LLVMGetBufferStart(code), *out_size);
-  LLVMDisposeMemoryBuffer(code);
-  return *out_data ? KVA_OK
-                   : kva_fail(cg->diag, KVA_NO_MEMORY, NULL, "no memory for an object of %zu bytes", *out_size);
-}
-
 kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_object_options *options,
-                              char **out_data, size_t *out_size) {
+                              const char **out_data, size_t *out_size) {
   KVA_TRY(kva_cg_optimize(cg));
   writer w = {.cg = cg,
               .a = a,
@@ -357,5 +344,8 @@ kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_
   define_functions(&w, tables, options);
   define_main(&w, tables, options);
   hide_kernels(cg);
-  return emit(cg, out_data, out_size);
+  KVA_TRY(kva_cg_machine_code(cg, LLVMObjectFile, &cg->object));
+  *out_data = LLVMGetBufferStart(cg->object);
+  *out_size = LLVMGetBufferSize(cg->object);
+  return KVA_OK;
 }

@@ -26,6 +26,7 @@ static kva_session_options session_options(const kva_context_options *o) {
                                                            : o->threads,
                                .seed = o->seed,
                                .device = o->device,
+                               .weights = o->weights,
                                .sleep = !o->spin,
                                .allocator = o->allocator,
                                .parallel = o->parallel,

@@ -26,6 +26,7 @@ typedef struct kva_context_options {
   const kva_parallel *parallel;   /* the caller's threads instead of own ones; likewise */
   void *arena;                    /* memory for temporaries, aligned to 64 bytes; NULL: allocated when shapes change */
   size_t arena_bytes;             /* see kva_context_arena_bytes */
+  const char *weights;            /* path of the file that `kvasir build --weights FILE` wrote; else NULL */
   const char *device;             /* "cpu" (NULL), or what kvasir run --device knows and the runtime was built with */
 } kva_context_options;
 

@@ -19,12 +19,13 @@ typedef struct kva_tensor {
 int64_t kva_tensor_bytes(const kva_tensor *t);
 
 typedef struct kva_session_options {
-  int threads;        /* 0: all */
-  uint64_t seed;      /* of initialisers; default 0 */
-  bool profile;       /* collect time per step */
-  const char *device; /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
-                         out of bounds, races, ...) fail the run */
-  bool sleep;         /* threads never spin between steps */
+  int threads;         /* 0: all */
+  uint64_t seed;       /* of initialisers; default 0 */
+  bool profile;        /* collect time per step */
+  const char *device;  /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
+                          out of bounds, races, ...) fail the run */
+  const char *weights; /* safetensors file of an artefact whose constants lie in one; else NULL */
+  bool sleep;          /* threads never spin between steps */
   const kva_allocator *allocator; /* these as in kva_context_options; they must outlive the session */
   const kva_parallel *parallel;
   void *arena;

@@ -104,6 +104,14 @@ static kva_status create_parts(kva_session *s, kva_diag *diag) {
   return create_states(s, diag);
 }
 
+/* Before anything refers to the tables. */
+static kva_status attach_weights(kva_session *s, kva_diag *diag) {
+  if (!kva_weights_needed(s->artifact)) return KVA_OK;
+  KVA_TRY(kva_weights_attach(s->artifact, s->options.weights, diag, &s->weights));
+  s->artifact = kva_weights_artifact(s->weights);
+  return KVA_OK;
+}
+
 kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options, kva_diag *diag,
                               kva_session **out_session) {
   *out_session = NULL;
@@ -113,7 +121,8 @@ kva_status kva_session_create(const kva_artifact *artifact, const kva_session_op
   if (!s) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a session");
   s->artifact = artifact;
   if (options) s->options = *options;
-  kva_status status = create_parts(s, diag);
+  kva_status status = attach_weights(s, diag);
+  if (status == KVA_OK) status = create_parts(s, diag);
   if (status) {
     kva_session_destroy(s);
     return status;
@@ -137,6 +146,7 @@ void kva_session_destroy(kva_session *s) {
   const kva_allocator *allocator = s->options.allocator;
   kva_release(allocator, s->programs);
   kva_release(allocator, s->states);
+  kva_weights_destroy(s->weights);
   kva_release(allocator, s);
 }
 

@@ -6,6 +6,7 @@
 #include "runtime/device.h"
 #include "runtime/memory_plan.h"
 #include "runtime/runtime.h"
+#include "runtime/weights.h"
 
 /* A program and the plan for its last binding. Arrays are as long as the program's lists and never resized. */
 typedef struct kva_program_state {
@@ -31,6 +32,7 @@ typedef struct kva_program_state {
 
 struct kva_session {
   const kva_artifact *artifact;
+  kva_weights *weights; /* owner of the tables where constants come from a file; else NULL */
   kva_session_options options;
   kva_pool *pool;
   kva_device *device;

@@ -26,7 +26,7 @@ const kva_verb kva_verb_build = {
 
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
-  const char *emit, *target, *output, *prefix, *cc, *runtime;
+  const char *emit, *target, *output, *prefix, *weights, *cc, *runtime;
   bool object, is_static, shared, exe, train;
   int64_t seed;
 } build_options;
@@ -144,6 +144,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
                          .n_emits = o->emits.n,
                          .emits = o->emits.v,
                          .seed = (uint64_t)o->seed,
+                         .weights = o->weights && strcmp(o->weights, "embed") != 0 ? o->weights : NULL,
                          .link = {.cc = o->cc, .runtime = o->runtime}};
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
@@ -176,6 +177,8 @@ static int run(int argc, char **argv) {
       {"--prefix", NULL, "NAME", KVA_OPTION_STRING, &o.prefix, "of all names in C (the model file's name)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--weights", NULL, "embed|FILE", KVA_OPTION_STRING, &o.weights,
+       "large constants inside, or in a safetensors file"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters that have no value (0)"},
       {"--cc", NULL, "PROGRAM", KVA_OPTION_STRING, &o.cc, "C compiler that links (cc)"},
       {"--runtime", NULL, "DIR", KVA_OPTION_STRING, &o.runtime, "where libkvasir-rt.a lies"},

@@ -4,16 +4,17 @@
 
 static int run(int argc, char **argv);
 
-const kva_verb kva_verb_run = {"run", "MODEL [options]", "compile a model and run it on tensors",
-                               "Inputs are .npy files (bare elements where the shape is known), by name or in order; "
-                               "those not given are filled with random "
-                               "numbers (integers: 0 or 1), for which\n"
-                               "every symbolic dimension must be pinned. Parameters of a .kv model start from --seed. "
-                               "Prints a line for every output.\n\n"
-                               "Examples:\n"
-                               "  kvasir run model.onnx --input x=x.npy --output out/\n"
-                               "  kvasir run models/lm.kv -D preset=small --pin B=1 --pin T=16",
-                               run};
+const kva_verb kva_verb_run = {
+    "run", "MODEL [options]", "compile a model and run it on tensors",
+    "Inputs are .npy files, or bare elements where the shape is known, by name or in order; those "
+    "not given are filled with\n"
+    "random numbers (integers: 0 or 1), for which every symbolic dimension must be pinned. "
+    "Parameters of a .kv model start\n"
+    "from --seed. Prints a line for every output.\n\n"
+    "Examples:\n"
+    "  kvasir run model.onnx --input x=x.npy --output out/\n"
+    "  kvasir run models/lm.kv -D preset=small --pin B=1 --pin T=16",
+    run};
 
 typedef struct run_options {
   kva_strings inputs, defines, pins;

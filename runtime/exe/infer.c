@@ -5,10 +5,11 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 typedef struct settings {
   kva_strings files, pins;
-  const char *output_dir;
+  const char *output_dir, *weights, *device;
   int64_t threads, seed, repeat;
   kva_symbol_value dims[64];
 } settings;
@@ -74,10 +75,22 @@ static bool read_pins(settings *o, const char *program, kva_arena *arena) {
   return true;
 }
 
+/* NULL for NULL. */
+static const char *beside_executable(const char *name, kva_arena *arena) {
+  char self[4096];
+  ssize_t n = name ? readlink("/proc/self/exe", self, sizeof self - 1) : 0;
+  self[n > 0 ? n : 0] = 0;
+  char *slash = strrchr(self, '/');
+  return slash ? kva_arena_printf(arena, "%.*s/%s", (int)(slash - self), self, name) : name;
+}
+
 static kva_status run_model(const kva_artifact *a, const settings *o, kva_diag *diag) {
   kva_session *s;
-  KVA_TRY(
-      kva_session_create(a, &(kva_session_options){.threads = (int)o->threads, .seed = (uint64_t)o->seed}, diag, &s));
+  KVA_TRY(kva_session_create(
+      a,
+      &(kva_session_options){
+          .threads = (int)o->threads, .seed = (uint64_t)o->seed, .weights = o->weights, .device = o->device},
+      diag, &s));
   kva_run_request request = {.files = &o->files,
                              .n_dims = (int)o->pins.n,
                              .dims = o->dims,
@@ -95,7 +108,9 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
       {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.files, "a file for an input"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write every output as DIR/<name>.npy"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "a shape symbol of inputs that no .npy file gives"},
+      {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.device, "where to run; cpu (default) or what the code is for"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "of a model whose weights are not inside"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of random inputs and of parameters without a value (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
   };
@@ -106,6 +121,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   kva_arena *arena = kva_arena_create();
   if (code < 0 && !read_pins(&o, program, arena)) code = EXIT_USAGE;
+  if (!o.weights) o.weights = beside_executable(kva_info_get(info, "weights"), arena);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = run_model(artifact, &o, diag);

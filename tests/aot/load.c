@@ -1,12 +1,14 @@
 /* Loads a compiled model with nothing but its library: load LIBRARY PREFIX INPUT OUTPUT OUTPUT_BYTES [EXTENT...] runs
  * <PREFIX>_forward on one input of bare elements, three times, and writes the output. Says how often the last run
  * allocated, where tests/aot/count.c is preloaded. */
+#include "runtime/context.h"
+
 #include <dlfcn.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-typedef int (*create_fn)(const void *options, void **out_context, char *message, size_t size);
+typedef int (*create_fn)(const kva_context_options *options, void **out_context, char *message, size_t size);
 typedef int (*forward_fn)(void *context, const void *in, void *out, const void *dims);
 typedef const char *(*error_fn)(const void *context);
 typedef void (*destroy_fn)(void *context);
@@ -49,7 +51,8 @@ int main(int argc, char **argv) {
   size_t size = (size_t)atoll(argv[5]);
   void *context, *in[] = {read_file(argv[3])}, *out[] = {calloc(size, 1)};
   char message[256];
-  if (create(NULL, &context, message, sizeof message)) fail(message);
+  kva_context_options options = {.device = getenv("DEVICE")};
+  if (create(&options, &context, message, sizeof message)) fail(message);
   long before = 0;
   for (int run = 0; run < 3; run++) {
     before = count ? count() : 0;

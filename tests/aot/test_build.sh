@@ -23,6 +23,22 @@ code=0
 [ "$code" -eq 1 ] || fail "an input without shape: exit code $code"
 says "--pin"
 
+# Weights in a file of their own, found beside the executable; a wrong one is noticed.
+mkdir "$work/w"
+expect 0 build models/lm.kv -D preset=small --exe --weights "$work/w/lm.safetensors" -o "$work/w/lm"
+[ "$(stat -c %s "$work/w/lm")" -lt 1000000 ] || fail "the executable holds the weights all the same"
+(cd / && "$work/w/lm" --input "$work/tokens.npy" -o "$work/b" >/dev/null)
+same "$work/a/logits.npy" "$work/b/logits.npy"
+expect 0 build models/lm.kv -D preset=small --seed 7 --exe --weights "$work/other.safetensors" -o "$work/w/other"
+code=0
+"$work/w/other" --input "$work/tokens.npy" --weights "$work/w/lm.safetensors" >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "weights of another seed: exit code $code"
+says "not the file that was written with the model"
+mv "$work/w/lm.safetensors" "$work/w/gone"
+code=0
+"$work/w/lm" --input "$work/tokens.npy" >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "without its weights: exit code $code"
+
 # Equal bytes from different folders, and under other names of files.
 for form in -c --static --shared --exe; do
   mkdir -p "$work/x$form/deep" "$work/y$form"
@@ -61,6 +77,18 @@ if command -v objdump >/dev/null; then
   grep -m1 -E '%ymm|^v[a-z]' "$work/x86-64-v2.s" && fail "x86-64-v2 has AVX instructions"
 fi
 
+# The lowest level lacks fused multiply-add and half floats; the numbers are the same to rounding.
+mkdir "$work/v2"
+expect 0 build models/lm.kv -D preset=small --exe --target x86-64-v2 -o "$work/lm-v2"
+"$work/lm-v2" --input "$work/tokens.npy" -o "$work/v2" >/dev/null
+close "$work/a/logits.npy" "$work/v2/logits.npy" 2e-5 || fail "x86-64-v2 gives other numbers"
+printf '%s\n' 'model half (float16[N] x, double[N] z) => (float16[N] y, double[N] w) {' '  y = kv.exp(x)' \
+  '  w = kv.erf(kv.tanh(kv.exp(z)))' '}' >"$work/half.kv"
+expect 0 build "$work/half.kv" --exe --target x86-64-v2 -o "$work/half"
+"$work/half" --pin N=100 >"$work/half.out" || fail "functions of libm"
+expect 0 run "$work/half.kv" --pin N=100
+cmp -s "$work/out" "$work/half.out" || fail "halves and doubles on x86-64-v2"
+
 # Texts, alone and for several targets.
 for kind in ir kernel llvm asm header plan; do
   expect 0 build models/mlp.kv --emit=$kind -o "$work/text"
@@ -72,6 +100,19 @@ expect 0 build models/mlp.kv --emit=ptx --target sm_80,sm_90a -o "$work/gpu.ptx"
 grep -q 'target sm_80' "$work/gpu.sm_80.ptx" && grep -q 'target sm_90a' "$work/gpu.sm_90a.ptx" || fail "PTX for two targets"
 expect 0 build models/mlp.kv --target sm_80 -c -o "$work/gpu.o"
 grep -aq "visible .entry" "$work/gpu.o" || fail "PTX in an object"
+
+# Tables of a GPU's code are complete: with the simulator linked in they give the CPU's numbers.
+libraries=$(dirname "$KVASIR")
+if [ -f "$libraries/libkva_runtime.a" ] && ! grep -aq __asan_init "$libraries/libkva_runtime.a"; then
+  mkdir "$work/cpu"
+  cc -O1 -I . -o "$work/load" tests/aot/load.c -ldl
+  cc -shared -o "$work/gpu.so" "$work/gpu.o" "$libraries/libkva_runtime.a" "$libraries/libkva_base.a" -lm -pthread
+  DEVICE=ptxsim "$work/load" "$work/gpu.so" mlp "$work/tokens.raw" "$work/gpu.raw" $((2 * 17 * 256 * 4)) 2 17 ||
+    fail "GPU code from an object"
+  expect 0 run models/mlp.kv --input "$work/tokens.npy" -o "$work/cpu"
+  head -c 128 "$work/cpu/logits.npy" | cat - "$work/gpu.raw" >"$work/gpu.npy"
+  close "$work/cpu/logits.npy" "$work/gpu.npy" 2e-5 || fail "GPU code from an object gives other numbers"
+fi
 if command -v ptxas >/dev/null; then
   expect 0 build models/mlp.kv --emit=cubin --target sm_80 -o "$work/gpu.cubin"
   [ -s "$work/gpu.cubin" ] || fail "--emit=cubin"

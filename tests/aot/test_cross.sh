@@ -10,13 +10,15 @@ for tool in $gcc aarch64-linux-gnu-ar qemu-aarch64; do
 done
 
 mkdir "$work/runtime" "$work/here" "$work/there"
-for source in runtime/*.c runtime/base/*.c runtime/exe/*.c; do
-  case $source in *ptxsim*) continue ;; esac
-  kind=rt
-  case $source in runtime/exe/*) kind=main ;; esac
-  object=$work/runtime/$kind-$(basename "$source" .c).o
-  $gcc -std=c17 -O1 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='""' -ffp-contract=off -I . -c -o "$object" "$source"
-done
+compile() { # compile KIND SOURCE...
+  local kind=$1
+  shift
+  printf '%s\n' "$@" | grep -v ptxsim | xargs -P 2 -I {} sh -c \
+    "$gcc -std=c17 -O0 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='\"\"' -ffp-contract=off -I . -c \
+      -o '$work/runtime/$kind-'\$(basename {} .c).o {}" || fail "compiling the runtime"
+}
+compile rt runtime/*.c runtime/base/*.c
+compile main runtime/exe/*.c
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-rt.a" "$work"/runtime/rt-*.o
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-main.a" "$work"/runtime/main-*.o
 

@@ -6,7 +6,7 @@
 
 root=$work/root
 mkdir -p "$root/tmp" "$work/expected"
-cc -O1 -o "$root/load" tests/aot/load.c -ldl
+cc -O1 -I . -o "$root/load" tests/aot/load.c -ldl
 cc -O1 -shared -fPIC -o "$work/count.so" tests/aot/count.c
 for library in $(ldd "$root/load" /lib/*/libm.so.6 2>/dev/null | grep -oE '/[^ :]+\.so[^ :]*' | sort -u); do
   mkdir -p "$root$(dirname "$library")"
@@ -35,6 +35,7 @@ check() {
   expect 0 build "$model" "${options[@]}" --shared -o "$root/$prefix.so"
   ldd "$root/$prefix.so" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "$prefix.so needs more than libc and libm"
   nm -D --defined-only "$root/$prefix.so" | awk '{ print $3 }' | grep -v "^${prefix}_" && fail "$prefix.so exports too much"
+  nm -D --undefined-only "$root/$prefix.so" | grep -E ' (_?exit|puts|putchar|printf|stdout)(@|$)' && fail "$prefix.so may end the process or print"
   cp "$raw" "$root/input.raw"
   in_root /load "/$prefix.so" "$prefix" input.raw output.raw "$bytes" "$@" || fail "loading $prefix.so"
   expect 0 run "$model" "${options[@]}" --input "$input" -o "$work/expected"

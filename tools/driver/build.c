@@ -17,18 +17,30 @@ typedef struct build {
   kva_arena *arena;
   uint32_t n_plans;
   kva_memory_plan **plans;
+  kva_session *values; /* of the parameters, for inference; NULL before they are needed */
 } build;
 
 /* ---- artefacts -----------------------------------------------------------------------------------------------------
  */
 
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+static kva_status freeze(build *b, kva_artifact *a) {
+  if (a->n_states == 0) return KVA_OK;
+  if (!b->values) KVA_TRY(kva_initial_values(a, b->o->seed, b->arena, b->diag, &b->values));
+  kva_freeze_states(b->m, a, b->values, b->arena);
+  return KVA_OK;
+}
+
 /* *out_cg: of the code; for a GPU it is done with. */
-static kva_status make_tables(const build *b, const kva_target_options *target, kva_codegen **out_cg,
-                              kva_artifact **out) {
+static kva_status make_tables(build *b, const kva_target_options *target, kva_codegen **out_cg, kva_artifact **out) {
   KVA_TRY(kva_codegen_create(target, b->diag, out_cg));
   kva_status status =
       kva_codegen_tables(*out_cg, b->arena, b->m, b->n_plans, (const kva_memory_plan *const *)b->plans, out);
-  if (status == KVA_OK && !b->o->train) status = kva_freeze_states(b->m, *out, b->o->seed, b->arena, b->diag);
+  if (status == KVA_OK && !b->o->train) status = freeze(b, *out);
   if (status == KVA_OK) return KVA_OK;
   kva_codegen_destroy(*out_cg);
   *out_cg = NULL;
@@ -75,6 +87,7 @@ static const char *const *info_of(const build *b) {
   info_list list = {0};
   add_info(b, &list, "prefix", b->o->prefix);
   add_info(b, &list, "description", b->o->description);
+  add_info(b, &list, "weights", b->o->weights ? base_name(b->o->weights) : NULL);
   if (b->o->train) add_training(b, &list);
   KVA_PUSH(b->arena, &list, NULL);
   return list.data;
@@ -92,11 +105,6 @@ static kva_object_options object_options(const build *b, const kva_artifact *a) 
 
 /* ---- files ---------------------------------------------------------------------------------------------------------
  */
-
-static const char *base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
 
 /* OUT without its extension, with another. */
 static const char *beside(const build *b, const char *extension) {
@@ -176,11 +184,11 @@ static kva_status host_codegen(const build *b, kva_codegen **cg) {
   return kva_codegen_create(&any, b->diag, cg);
 }
 
-static kva_status build_form(const build *b) {
+static kva_status build_form(build *b) {
   if (b->o->form == KVA_BUILD_NOTHING) return KVA_OK;
   kva_codegen *cg;
   kva_artifact *a;
-  char *object = NULL;
+  const char *object = NULL;
   size_t size = 0;
   KVA_TRY(make_tables(b, &b->o->targets[0], &cg, &a));
   if (a->arch) {
@@ -188,11 +196,11 @@ static kva_status build_form(const build *b) {
     a->arch = kva_arena_strdup(b->arena, a->arch);
   }
   kva_object_options o = object_options(b, a);
-  kva_status status = a->arch ? host_codegen(b, &cg) : KVA_OK;
+  kva_status status = b->o->weights ? kva_move_weights(a, b->o->weights, b->arena, b->diag) : KVA_OK;
+  if (status == KVA_OK && a->arch) status = host_codegen(b, &cg);
   if (status == KVA_OK) status = kva_codegen_object(cg, a, &o, &object, &size);
   if (status == KVA_OK) status = write_form(b, &o, object, size);
   if (status == KVA_OK && b->o->form != KVA_BUILD_EXE) status = write_header(b, a, beside(b, ".h"));
-  free(object);
   kva_codegen_destroy(cg);
   return status;
 }
@@ -232,7 +240,7 @@ static kva_status emit_kernels(const build *b, const kva_target_options *target)
   return status;
 }
 
-static kva_status emit_header(const build *b, const kva_target_options *target) {
+static kva_status emit_header(build *b, const kva_target_options *target) {
   kva_codegen *cg;
   kva_artifact *a;
   KVA_TRY(make_tables(b, target, &cg, &a));
@@ -241,7 +249,7 @@ static kva_status emit_header(const build *b, const kva_target_options *target) 
   return status;
 }
 
-static kva_status make_code(const build *b, const kva_target_options *target, const char *kind, char **out_data,
+static kva_status make_code(build *b, const kva_target_options *target, const char *kind, char **out_data,
                             size_t *out_size) {
   kva_codegen *cg;
   kva_artifact *a;
@@ -251,7 +259,7 @@ static kva_status make_code(const build *b, const kva_target_options *target, co
   return status;
 }
 
-static kva_status emit_code(const build *b, const kva_target_options *target, const char *kind, const char *extension) {
+static kva_status emit_code(build *b, const kva_target_options *target, const char *kind, const char *extension) {
   char *data;
   size_t size;
   KVA_TRY(make_code(b, target, kind, &data, &size));
@@ -277,7 +285,7 @@ static kva_status assemble(const build *b, const char *ptx, const char *arch, co
   return KVA_OK;
 }
 
-static kva_status emit_cubin(const build *b, const kva_target_options *target) {
+static kva_status emit_cubin(build *b, const kva_target_options *target) {
   if (!target->arch) return kva_error(b->diag, NULL, "--emit=cubin needs a GPU: --target sm_80 to sm_90a");
   char *data;
   size_t size;
@@ -290,7 +298,7 @@ static kva_status emit_cubin(const build *b, const kva_target_options *target) {
   return status;
 }
 
-static kva_status emit_for_target(const build *b, const kva_target_options *target, const char *kind) {
+static kva_status emit_for_target(build *b, const kva_target_options *target, const char *kind) {
   if (!strcmp(kind, "kernel")) return emit_kernels(b, target);
   if (!strcmp(kind, "llvm")) return emit_code(b, target, "llvm", ".ll");
   if (!strcmp(kind, "asm")) return emit_code(b, target, "asm", ".s");
@@ -298,7 +306,7 @@ static kva_status emit_for_target(const build *b, const kva_target_options *targ
   return emit_cubin(b, target);
 }
 
-static kva_status emit(const build *b, const char *kind) {
+static kva_status emit(build *b, const char *kind) {
   if (!strcmp(kind, "ir")) return emit_ir(b);
   if (!strcmp(kind, "plan")) return emit_plan(b);
   if (!strcmp(kind, "header")) return emit_header(b, &b->o->targets[0]);
@@ -313,6 +321,7 @@ kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);
   if (status == KVA_OK) status = build_form(&b);
+  kva_session_destroy(b.values);
   kva_arena_destroy(b.arena);
   return status;
 }

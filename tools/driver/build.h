@@ -4,10 +4,15 @@
 
 #include "tools/driver/driver.h"
 
-/* Inference: states that no program writes become constants, with the values that a session with this seed starts from;
- * the others keep their place. Changes the tables of a, whose new parts live in arena. */
-KVA_MUST_USE kva_status kva_freeze_states(const kva_module *m, kva_artifact *a, uint64_t seed, kva_arena *arena,
-                                          kva_diag *diag);
+/* A session of an artefact's states alone: the values that they start from with this seed. */
+KVA_MUST_USE kva_status kva_initial_values(const kva_artifact *a, uint64_t seed, kva_arena *arena, kva_diag *diag,
+                                           kva_session **out_session);
+/* Inference: states that no program writes become constants, which lie in `values`; the others keep their place.
+ * Changes the tables of a, whose new parts live in arena. */
+void kva_freeze_states(const kva_module *m, kva_artifact *a, kva_session *values, kva_arena *arena);
+
+/* Puts large constants into a safetensors file: runtime/weights.h. */
+KVA_MUST_USE kva_status kva_move_weights(kva_artifact *a, const char *path, kva_arena *arena, kva_diag *diag);
 
 /* ---- the C interface of a model ------------------------------------------------------------------------------------
  */
@@ -57,6 +62,7 @@ typedef struct kva_build_options {
   uint32_t n_emits;
   const char *const *emits; /* "ir", "kernel", "llvm", "asm", "ptx", "cubin", "header", "plan" */
   uint64_t seed;
+  const char *weights; /* a file for large constants; NULL: in the object */
   kva_link_options link;
 } kva_build_options;
 

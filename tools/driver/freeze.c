@@ -11,29 +11,20 @@ static void note_writes(const kva_graph *g, bool *written) {
   }
 }
 
-/* A session that has the states and no program. */
-static kva_status create_values(const kva_artifact *a, uint64_t seed, kva_artifact *states, kva_diag *diag,
-                                kva_session **out_session) {
-  *states = *a;
-  states->n_programs = states->n_kernels = 0;
-  states->arch = NULL;
-  return kva_session_create(states, &(kva_session_options){.seed = seed}, diag, out_session);
-}
-
 /* What is one number throughout is filled at the start rather than stored, once it is of some size. */
 static bool stays(const kva_state_desc *d, bool written) {
   enum { STORED_BYTES = 4096 };
   return written || (d->init == KVA_STATE_INIT_CONSTANT && d->bytes > STORED_BYTES);
 }
 
-/* Initial values of states[i]: data that is there already, or a copy of what the session drew. */
-static const void *value_of(const kva_artifact *a, kva_session *s, int32_t i, kva_arena *arena) {
+/* Initial values of states[i]: data that is there already, or what the session drew. */
+static const void *value_of(const kva_artifact *a, kva_session *s, int32_t i) {
   const kva_state_desc *d = &a->states[i];
   if (d->init == KVA_STATE_INIT_DATA) return d->data;
   if (stays(d, false)) return NULL;
   kva_tensor t;
   kva_session_state_desc(s, i, &t);
-  return kva_arena_memdup(arena, t.data, (size_t)d->bytes);
+  return t.data;
 }
 
 static void freeze_buffers(kva_program *p, const void *const *values, const int32_t *numbers, kva_arena *arena) {
@@ -74,7 +65,7 @@ static void freeze(kva_artifact *a, kva_session *s, const bool *written, kva_are
   const void **values = KVA_NEW_ARRAY(arena, const void *, a->n_states + 1);
   int32_t *numbers = KVA_NEW_ARRAY(arena, int32_t, a->n_states + 1), n = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
-    values[i] = value_of(a, s, i, arena);
+    values[i] = value_of(a, s, i);
     numbers[i] = stays(&a->states[i], written[i]) ? n++ : -1;
   }
   kva_program *programs = kva_arena_memdup(arena, a->programs, sizeof *programs * (size_t)a->n_programs);
@@ -83,14 +74,16 @@ static void freeze(kva_artifact *a, kva_session *s, const bool *written, kva_are
   keep_states(a, values, numbers, arena);
 }
 
-kva_status kva_freeze_states(const kva_module *m, kva_artifact *a, uint64_t seed, kva_arena *arena, kva_diag *diag) {
-  if (a->n_states == 0) return KVA_OK;
+kva_status kva_initial_values(const kva_artifact *a, uint64_t seed, kva_arena *arena, kva_diag *diag,
+                              kva_session **out_session) {
+  kva_artifact *states = kva_arena_memdup(arena, a, sizeof *a);
+  states->n_programs = states->n_kernels = 0;
+  states->arch = NULL;
+  return kva_session_create(states, &(kva_session_options){.seed = seed}, diag, out_session);
+}
+
+void kva_freeze_states(const kva_module *m, kva_artifact *a, kva_session *values, kva_arena *arena) {
   bool *written = KVA_NEW_ARRAY(arena, bool, m->states.len + 1);
   for (uint32_t i = 0; i < m->functions.len; i++) note_writes(m->functions.data[i]->graph, written);
-  kva_artifact states;
-  kva_session *s;
-  KVA_TRY(create_values(a, seed, &states, diag, &s));
-  freeze(a, s, written, arena);
-  kva_session_destroy(s);
-  return KVA_OK;
+  freeze(a, values, written, arena);
 }

@@ -14,7 +14,8 @@ static void print_help(const kva_usage *usage, const kva_option *options, uint32
     char left[64];
     snprintf(left, sizeof left, "%s%s%s%s%s", options[i].short_name ? options[i].short_name : "",
              options[i].short_name ? ", " : "", options[i].name,
-             !options[i].value || options[i].value[0] == '[' ? "" : " ", options[i].value ? options[i].value : "");
+             !options[i].value || !strncmp(options[i].value, "[=", 2) ? "" : " ",
+             options[i].value ? options[i].value : "");
     printf("  %-28s %s\n", left, options[i].help);
   }
   printf("  %-28s %s\n", "-h, --help", "this text");

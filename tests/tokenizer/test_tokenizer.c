@@ -132,7 +132,8 @@ static void what_is_not_supported_is_named(void **unused) {
 #define SPLIT(pattern)                                                                                        \
   "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" pattern \
   "\"}}, " MODEL "}"
-  expect_error("{\"normalizer\": {\"type\": \"NFC\"}, " MODEL "}", KVA_UNSUPPORTED, "normalizer NFC is not supported");
+  expect_error("{\"normalizer\": {\"type\": \"NFKC\"}, " MODEL "}", KVA_UNSUPPORTED,
+               "normalizer NFKC is not supported");
   expect_error("{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, " MODEL "}", KVA_UNSUPPORTED,
                "pre-tokenizer BertPreTok");
   expect_error("{\"model\": {\"type\": \"WordPiece\"}}", KVA_UNSUPPORTED, "model WordPiece");

@@ -30,11 +30,13 @@ done
 # The examples.
 cmake -S "$work/prefix/share/kvasir/examples" -B "$work/examples" -DCMAKE_PREFIX_PATH="$work/prefix" >"$work/out" 2>&1 &&
   cmake --build "$work/examples" >"$work/out" 2>&1 || fail "building the examples"
-for example in object two_models embedded; do
-  "$work/examples/$example" >"$work/$example.out" || fail "example $example"
+for example in object two_models embedded "train $work/train.safetensors"; do
+  # shellcheck disable=SC2086
+  "$work/examples/"$example >"$work/${example%% *}.out" || fail "example $example"
 done
 [ "$(wc -l <"$work/object.out")" -eq 12 ] || fail "output of object"
 [ "$(wc -l <"$work/two_models.out")" -eq 4 ] || fail "output of two_models"
+grep -q '^step 60: loss 0.0' "$work/train.out" || fail "output of train"
 grep -q 'own threads' "$work/embedded.out" && grep -q '^0 blocks left' "$work/embedded.out" || fail "output of embedded"
 tokens "$work/tokens" 1 9
 "$work/examples/shared" "$work/examples/lm_shared.model/lm.so" "$work/tokens.raw" "$work/logits.raw" 9 >"$work/out"

@@ -187,9 +187,12 @@ static void a_full_disk_leaves_the_old_file(void **state) {
 
 static void folders_know_checkpoints_by_name(void **state) {
   (void)state;
-  static const char *const others[] = {"step-0000000009.safetensors.1.tmp", "step-0000000009.safetensors.999999999.tmp",
-                                       "step-9.safetensors", "step-0000000009.safetensors~",
-                                       "xstep-0000000009.safetensors", "step-00000000a9.safetensors"};
+  static const char *const others[] = {"step-0000000009.safetensors.1.tmp",
+                                       "step-0000000009.safetensors.999999999.tmp",
+                                       "step-9.safetensors",
+                                       "step-0000000009.safetensors~",
+                                       "xstep-0000000009.safetensors",
+                                       "step-00000000a9.safetensors"};
   char folder[64], name[64];
   snprintf(folder, sizeof folder, "%s/run", root);
   int64_t n, *steps;
@@ -223,8 +226,10 @@ static void folders_know_checkpoints_by_name(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(position_and_bits_come_back),     cmocka_unit_test(other_models_are_refused_by_tensor),
-      cmocka_unit_test(damage_is_found),                 cmocka_unit_test(a_full_disk_leaves_the_old_file),
+      cmocka_unit_test(position_and_bits_come_back),
+      cmocka_unit_test(other_models_are_refused_by_tensor),
+      cmocka_unit_test(damage_is_found),
+      cmocka_unit_test(a_full_disk_leaves_the_old_file),
       cmocka_unit_test(folders_know_checkpoints_by_name),
   };
   return cmocka_run_group_tests(tests, make_root, remove_root);

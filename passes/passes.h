@@ -21,6 +21,8 @@ typedef struct kva_pass_options {
   FILE *print_to;
   bool timing;
   kva_train_programs train;
+  bool adjustable;   /* weight decay and clipping, where the train block has them, are states that a run may set:
+                        "train.weight_decay", "train.clip"; else constants */
   kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
   kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
 } kva_pass_options;

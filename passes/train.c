@@ -5,6 +5,9 @@
  * global-norm clipping, optimiser updates of every trained parameter, step counter. Outputs of train_step: those of
  * "loss", then grad_norm when clipping is on. Optimiser moments are states "<parameter>.m" and so on; the counter is
  * state "train.step".
+ * Where options->adjustable, weight decay and clipping are read from states, so that one compiled trainer serves all
+ * values: AdamW's parameter is multiplied by 1 - lr * decay before its update (the same product that the operator
+ * makes), the others get gradient + decay * parameter.
  * For steps of several passes it becomes "grad_step" and "apply_step" instead. grad_step has one more input, the scalar
  * `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step has the
  * inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any. */
@@ -67,22 +70,46 @@ static kva_value *global_norm(kva_builder *b, kva_value **grads, uint32_t n) {
 }
 
 /* min(1, clip / (norm + 1e-6)), as torch.nn.utils.clip_grad_norm_ does. */
-static kva_value *clip_scale(kva_builder *b, kva_value *norm, double clip) {
-  kva_value *ratio =
-      kva_div(b, kva_const_scalar(b, KVA_F32, clip), kva_add(b, norm, kva_const_scalar(b, KVA_F32, 1e-6)));
+static kva_value *clip_scale(kva_builder *b, kva_value *norm, kva_value *clip) {
+  kva_value *ratio = kva_div(b, clip, kva_add(b, norm, kva_const_scalar(b, KVA_F32, 1e-6)));
   return kva_build2(b, KVA_OP_min, ratio, kva_const_scalar(b, KVA_F32, 1));
+}
+
+/* A number of the train block: a constant, or a state that starts with it. */
+static kva_value *setting(kva_builder *b, const kva_pass_options *options, const char *name, double value) {
+  if (!options->adjustable) return kva_const_scalar(b, KVA_F32, value);
+  kva_state *s = train_state(b, name, kva_type_scalar(b->m, KVA_F32), KVA_STATE_BUFFER);
+  s->init = KVA_INIT_CONSTANT;
+  s->init_a = value;
+  return read_state(b, s);
 }
 
 typedef struct update {
   kva_builder *b;
   const kva_train_spec *spec;
   kva_value *lr, *step;
+  kva_value *decay; /* NULL: a constant of the operators */
 } update;
+
+/* Parameter and gradient as the operator gets them. */
+static void decay(update *u, const kva_state *p, kva_value **parameter, kva_value **g) {
+  if (!u->decay || !p->decay) return;
+  kva_dtype t = p->type->dtype;
+  kva_value *rate = kva_cast(u->b, u->decay, t);
+  if (strcmp(u->spec->optimizer, "adamw") != 0) {
+    *g = kva_add(u->b, *g, kva_mul(u->b, *parameter, rate));
+    return;
+  }
+  kva_value *lost = kva_mul(u->b, kva_cast(u->b, u->lr, t), rate);
+  *parameter = kva_mul(u->b, *parameter, kva_sub(u->b, kva_const_scalar(u->b, t, 1), lost));
+}
 
 static void update_with_moments(update *u, kva_op_id op, kva_state *p, kva_value *g, uint32_t n_moments,
                                 const char *const *suffixes, bool takes_step, const void *attrs) {
   kva_state *moments[2];
-  kva_value *operands[6] = {read_state(u->b, p), g};
+  kva_value *parameter = read_state(u->b, p);
+  decay(u, p, &parameter, &g);
+  kva_value *operands[6] = {parameter, g};
   uint32_t n = 2;
   for (uint32_t i = 0; i < n_moments; i++) {
     moments[i] = parameter_state(u->b, p, suffixes[i], KVA_STATE_MOMENT);
@@ -98,17 +125,17 @@ static void update_with_moments(update *u, kva_op_id op, kva_state *p, kva_value
 
 static kva_status update_parameter(update *u, kva_state *p, kva_value *g) {
   const kva_train_spec *s = u->spec;
-  double decay = p->decay ? s->weight_decay : 0;
+  double constant = p->decay && !u->decay ? s->weight_decay : 0;
   if (!strcmp(s->optimizer, "sgd")) {
-    update_with_moments(u, KVA_OP_sgd, p, g, 0, NULL, false, &(kva_sgd_attrs){.weight_decay = decay});
+    update_with_moments(u, KVA_OP_sgd, p, g, 0, NULL, false, &(kva_sgd_attrs){.weight_decay = constant});
   } else if (!strcmp(s->optimizer, "momentum")) {
-    kva_momentum_attrs a = {.momentum = s->momentum, .weight_decay = decay};
+    kva_momentum_attrs a = {.momentum = s->momentum, .weight_decay = constant};
     update_with_moments(u, KVA_OP_momentum, p, g, 1, (const char *const[]){"velocity"}, false, &a);
   } else if (!strcmp(s->optimizer, "adagrad")) {
-    kva_adagrad_attrs a = {.eps = s->eps, .weight_decay = decay};
+    kva_adagrad_attrs a = {.eps = s->eps, .weight_decay = constant};
     update_with_moments(u, KVA_OP_adagrad, p, g, 1, (const char *const[]){"h"}, false, &a);
   } else if (!strcmp(s->optimizer, "adamw")) {
-    kva_adamw_attrs a = {.beta1 = s->beta1, .beta2 = s->beta2, .eps = s->eps, .weight_decay = decay};
+    kva_adamw_attrs a = {.beta1 = s->beta1, .beta2 = s->beta2, .eps = s->eps, .weight_decay = constant};
     update_with_moments(u, KVA_OP_adamw, p, g, 2, (const char *const[]){"m", "v"}, true, &a);
   } else {
     return kva_error(u->b->m->diag, &s->loc, "unknown optimizer '%s'; known: sgd, momentum, adagrad, adamw",
@@ -169,14 +196,18 @@ static kva_status expand_dropout(kva_module *m, kva_graph *g, const char *counte
 }
 
 /* grads: by state id, of the n states of the model. */
-static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_value **grads, kva_value *lr) {
+static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_value **grads, kva_value *lr,
+                              const kva_pass_options *options) {
   const kva_train_spec *spec = m->train;
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *scale = NULL, *norm = NULL;
-  if (spec->clip > 0 && (norm = global_norm(&b, grads, n))) scale = clip_scale(&b, norm, spec->clip);
+  if (spec->clip > 0 && (norm = global_norm(&b, grads, n)))
+    scale = clip_scale(&b, norm, setting(&b, options, "train.clip", spec->clip));
 
   kva_value *step = kva_add(&b, read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
   update u = {.b = &b, .spec = spec, .lr = lr, .step = step};
+  if (options->adjustable && spec->weight_decay > 0)
+    u.decay = setting(&b, options, "train.weight_decay", spec->weight_decay);
   bool any = false;
   for (uint32_t i = 0; i < n && !b.failed; i++) {
     if (!grads[i]) continue;
@@ -226,7 +257,7 @@ static kva_status make_whole_step(kva_module *m, const kva_function *loss, const
   (void)counter_state(&b, "train.step");
   if (b.failed) return KVA_INVALID;
   KVA_TRY(make_gradients(m, loss, "train_step", "lr", "train.step", options, &f, &lr, grads));
-  return add_updates(m, f, n, grads, lr);
+  return add_updates(m, f, n, grads, lr, options);
 }
 
 static kva_status make_gradient_step(kva_module *m, const kva_function *loss, const kva_pass_options *options) {
@@ -245,7 +276,7 @@ static kva_status make_gradient_step(kva_module *m, const kva_function *loss, co
   return b.failed ? KVA_INVALID : KVA_OK;
 }
 
-static kva_status make_apply_step(kva_module *m, uint32_t n) {
+static kva_status make_apply_step(kva_module *m, uint32_t n, const kva_pass_options *options) {
   kva_function *f = kva_function_create(m, "apply_step");
   kva_value *scale = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "scale");
   kva_value *lr = kva_graph_add_input(f->graph, kva_type_scalar(m, KVA_F32), "lr");
@@ -259,7 +290,7 @@ static kva_status make_apply_step(kva_module *m, uint32_t n) {
   }
   const kva_node *ret = m->functions.data[0]->graph->last;
   kva_node_create(f->graph, NULL, ret->op, 0, NULL, 0, NULL, m->train->loc);
-  return b.failed ? KVA_INVALID : add_updates(m, f, n, grads, lr);
+  return b.failed ? KVA_INVALID : add_updates(m, f, n, grads, lr, options);
 }
 
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
@@ -269,7 +300,7 @@ kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   if (options->train != KVA_TRAIN_PASSES) KVA_TRY(make_whole_step(m, loss, options));
   if (options->train != KVA_TRAIN_WHOLE) {
     KVA_TRY(make_gradient_step(m, loss, options));
-    KVA_TRY(make_apply_step(m, n));
+    KVA_TRY(make_apply_step(m, n, options));
   }
   loss->name = "eval";
   return kva_optimize(m, options);

@@ -85,6 +85,8 @@ static const field fields[] = {
     {"kvasir.final_ratio", "final ratio", FIELD_DOUBLE, AT(schedule.final_ratio), false},
     {"kvasir.warmup", "warm-up", FIELD_INT, AT(schedule.warmup), false},
     {"kvasir.total", "length of the schedule", FIELD_INT, AT(schedule.total), false},
+    {"kvasir.weight_decay", "weight decay", FIELD_DOUBLE, AT(weight_decay), false},
+    {"kvasir.clip", "clipping", FIELD_DOUBLE, AT(clip), false},
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields, SCHEDULE = 6 };
 

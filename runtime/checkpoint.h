@@ -13,6 +13,7 @@ typedef struct kva_checkpoint {
   int64_t steps, batch, micro_batch;
   uint64_t seed, data_id;
   kva_schedule schedule;
+  double weight_decay, clip; /* 0: not adjustable */
 } kva_checkpoint;
 
 /* Of names, kinds, types and shapes of the tensors that checkpoints hold. */

@@ -106,14 +106,19 @@ static void look_at_step(search *q, int32_t index) {
   }
 }
 
+/* Gradients of earlier passes: this run sets them. */
+static bool is_cache(const kva_session *s, const kva_buffer_desc *b) {
+  return b->kind == KVA_BUFFER_STATE && s->artifact->states[b->state].kind == 3;
+}
+
 /* What was not finite before the step. */
-static void look_at_sources(search *q) {
+static void look_at_sources(search *q, const kva_session *s) {
   const kva_program *p = q->sp->desc;
   for (int32_t b = 0; b < p->n_buffers; b++) {
     const char *kind = p->buffers[b].kind == KVA_BUFFER_INPUT   ? "input"
                        : p->buffers[b].kind == KVA_BUFFER_STATE ? "state"
                                                                 : NULL;
-    if (!kind) continue;
+    if (!kind || is_cache(s, &p->buffers[b])) continue;
     char where[256];
     snprintf(where, sizeof where, "%s '%.200s', before any step", kind, p->buffers[b].name ? p->buffers[b].name : "");
     look_at(q, b, where);
@@ -125,7 +130,7 @@ void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out
   search q = {.sp = sp, .out = out};
   int32_t n = all ? sp->desc->n_steps : sp->commit;
   if (!s->device->class->host_memory || (!all && n == sp->desc->n_steps)) return;
-  look_at_sources(&q);
+  look_at_sources(&q, s);
   for (int32_t i = 0; i < n && !q.told_nan; i++) {
     if (kva_session_step(s, sp, i)) return;
     look_at_step(&q, i);

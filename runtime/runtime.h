@@ -162,6 +162,8 @@ typedef struct kva_train_options {
                           depend on micro_batch, and on batch only by the number of passes */
   int64_t eval_every, eval_batches; /* 0: never */
   kva_schedule schedule;
+  const double *weight_decay, *clip; /* NULL: as the model was compiled, which must have had them; clip 0: none.
+                                        Borrowed while the trainer is made */
   uint64_t seed;
   int64_t done;  /* steps that the state has behind it: a resumed run continues with done + 1 */
   int n_symbols; /* values of the data inputs' symbols other than "B", which is `batch` */

@@ -10,6 +10,7 @@
 #include "runtime/base/platform.h"
 #include "runtime/session.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -53,6 +54,31 @@ static void set_seed(kva_trainer *t) {
   if (kva_session_state(t->s, "train.seed", &seed)) memcpy(seed.data, &t->options.seed, sizeof t->options.seed);
 }
 
+/* A number of the optimiser that is a state; *out NULL: it is none. */
+static float *setting(const kva_trainer *t, const char *name) {
+  kva_tensor value;
+  return kva_session_state(t->s, name, &value) && value.dtype == KVA_F32 ? value.data : NULL;
+}
+
+static kva_status set(kva_trainer *t, const char *state, const char *what, const double *value, kva_diag *diag) {
+  float *at = setting(t, state);
+  if (!value || (!at && *value == 0)) return KVA_OK;
+  if (!at)
+    return kva_error(diag, NULL, "the model was compiled without %s, so it cannot be set; give its train block some",
+                     what);
+  if (!(*value >= 0)) return kva_error(diag, NULL, "%s must not be negative, found %g", what, *value);
+  *at = (float)*value;
+  return KVA_OK;
+}
+
+static kva_status set_optimizer(kva_trainer *t, kva_diag *diag) {
+  const double none = FLT_MAX, *clip = t->options.clip;
+  KVA_TRY(set(t, "train.weight_decay", "weight decay", t->options.weight_decay, diag));
+  KVA_TRY(set(t, "train.clip", "clipping", clip && *clip == 0 ? &none : clip, diag));
+  t->options.weight_decay = t->options.clip = NULL;
+  return KVA_OK;
+}
+
 kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, kva_diag *diag,
                               kva_trainer **out_trainer) {
   *out_trainer = NULL;
@@ -65,6 +91,7 @@ kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, 
   t->done = options->done;
   kva_status status = choose_passes(t, diag);
   if (status == KVA_OK) status = create_calls(t, diag);
+  if (status == KVA_OK) status = set_optimizer(t, diag);
   if (status != KVA_OK) {
     kva_trainer_destroy(t);
     return status;
@@ -208,7 +235,10 @@ kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event 
 
 static kva_checkpoint describe(const kva_trainer *t) {
   const kva_train_options *o = &t->options;
-  return (kva_checkpoint){.step = t->done,
+  const float *weight_decay = setting(t, "train.weight_decay"), *clip = setting(t, "train.clip");
+  return (kva_checkpoint){.weight_decay = weight_decay ? *weight_decay : 0,
+                          .clip = clip ? *clip : 0,
+                          .step = t->done,
                           .steps = o->steps,
                           .batch = o->batch,
                           .micro_batch = o->micro_batch,

@@ -7,8 +7,8 @@
 
 typedef struct kva_tune_choice {
   kva_strings train, freeze, init, lora;
-  int64_t rank; /* set to defaults before parsing: KVA_TUNE_DEFAULTS */
-  double alpha, weight_decay;
+  int64_t rank;               /* set to defaults before parsing: KVA_TUNE_DEFAULTS */
+  double alpha, weight_decay; /* weight_decay: of matrices and filters, with --loss */
   const char *loss, *labels, *optimizer;
 } kva_tune_choice;
 #define KVA_TUNE_DEFAULTS \
@@ -27,7 +27,6 @@ typedef struct kva_tune_choice {
       {"--optimizer",   NULL,                                                                                           \
        "NAME",          KVA_OPTION_STRING,                                                                              \
        &(c)->optimizer, "with --loss: adamw (default), sgd, momentum, adagrad"},                                        \
-      {"--weight-decay", NULL, "X", KVA_OPTION_FLOAT, &(c)->weight_decay, "with --loss: of matrices and filters (0)"},  \
       {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"},     \
       {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                                   \
     "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"                 \

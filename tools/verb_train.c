@@ -152,7 +152,7 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   kva_module *m = NULL;
   kva_compiled *c = NULL;
-  kva_compile_options options = {.train = true, .target = {.opt_level = 2}};
+  kva_compile_options options = {.train = true, .target = {.opt_level = 2}, .passes.adjustable = true};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
@@ -261,6 +261,7 @@ static int run(int argc, char **argv) {
   if (code >= 0) return code;
   if (n == 0) return usage_error("a model is missing");
   if (o.variants.n > 1 && o.settings.checkpoint) return usage_error("--checkpoint is for a single run");
+  if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
   kva_train_catch_signals();
   return train_all(&o);
 }

@@ -19,13 +19,13 @@ typedef struct kva_train_settings {
   const char *data, *schedule, *metrics, *report, *checkpoint, *resume, *time_limit;
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
   int64_t warmup;
-  double lr, final_lr;
+  double lr, final_lr, weight_decay, clip;
   bool json, profile;
 } kva_train_settings;
-#define KVA_TRAIN_SETTINGS                                                                           \
-  {                                                                                                  \
-    .accumulate = 1, .seed = -1, .warmup = -1, .final_lr = -1, .eval_every = 100, .eval_batches = 8, \
-    .checkpoint_every = 1000, .keep = 3                                                              \
+#define KVA_TRAIN_SETTINGS                                                                                        \
+  {                                                                                                               \
+    .accumulate = 1, .seed = -1, .warmup = -1, .final_lr = -1, .weight_decay = -1, .clip = -1, .eval_every = 100, \
+    .eval_batches = 8, .checkpoint_every = 1000, .keep = 3                                                        \
   }
 /* Rows of the option table for settings *o. */
 #define KVA_TRAIN_OPTIONS(o)                                                                                         \
@@ -42,6 +42,8 @@ typedef struct kva_train_settings {
       {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},         \
       {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                              \
       {"--final-lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->final_lr, "where cosine and linear end, a share of --lr"},   \
+      {"--weight-decay", NULL, "X", KVA_OPTION_FLOAT, &(o)->weight_decay, "of what the train block decays"},         \
+      {"--clip", NULL, "X", KVA_OPTION_FLOAT, &(o)->clip, "greatest norm of the gradient (0: none)"},                \
       {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                           \
       {"--threads", NULL, "N", KVA_OPTION_INT, &(o)->threads, "worker threads (all); results do not depend on it"},  \
       {"--data",                                                                                                     \

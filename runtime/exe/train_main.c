@@ -70,7 +70,7 @@ static void describe(const kva_artifact *a, const char *const *info, const kva_t
   if (rows)
     kva_text_add(text, "It was compiled for passes of %lld sequences: a step of more takes several passes.\n",
                  (long long)rows);
-  kva_text_add(text, "Optimiser, weight decay, clipping and precision are fixed when the executable is built.\n"
+  kva_text_add(text, "Optimiser, what decays, and precision are fixed when the executable is built.\n"
                      "Ctrl-C and SIGTERM end the run after the current step and save; --resume continues with the same "
                      "bits.\n");
 }

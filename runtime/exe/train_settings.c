@@ -60,5 +60,7 @@ kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_d
                              .eval_every = o->eval_every,
                              .eval_batches = o->eval_batches,
                              .seed = o->seed >= 0 ? (uint64_t)o->seed : 0};
+  if (o->weight_decay >= 0) out->weight_decay = &o->weight_decay;
+  if (o->clip >= 0) out->clip = &o->clip;
   return make_schedule(o, d, steps, diag, &out->schedule);
 }

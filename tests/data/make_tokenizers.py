@@ -47,6 +47,19 @@ def llama3(pattern):
     return t
 
 
+def qwen():
+    t = llama3(LLAMA3.replace("{1,3}", ""))
+    t.normalizer = normalizers.NFC()
+    t.add_tokens([AddedToken("<e\u0301>")])  # found as what it is after the normaliser
+    return t
+
+
+def nfd():
+    t = words()
+    t.normalizer = normalizers.Sequence([normalizers.NFD(), normalizers.Replace(Regex(r"\p{Mn}+"), "")])
+    return t
+
+
 def with_bytes(t, size):
     """A trained model's JSON with tokens for bytes, as sentencepiece models have them, in front."""
     d = json.loads(t.to_str())
@@ -99,7 +112,8 @@ def cases():
              "😀👍🏽 👨‍👩‍👧 🇩🇪", "e\u0301 a\u0308\u0323 \u200d\u200c\u00a0\u3000\u2028end", "\x00\x01\x7f\x85 control",
              "kvasir kvasirs (kvasir) kvasir_x", "a <mask> b<mask>c", "a<b>  b", "<|endoftext|>x<|end_of_text|> <|begin_of_text|>",
              "<s>text</s> <unk> <user> x", "[UNK] <0x41> <0xZZ>", "▁already ▁▁ marked▁", "ⓐⓑ 🄰🄱 ﬁ ǅ ʰ ª", "foo_bar.baz(qux) == 0x1F; // path/to/file",
-             "\t\tint main(void) {\n\t\treturn 0;\n\t}\n", "ỒỐ ồố 각가 ಠ_ಠ क्षत्रिय", "AbC ABc aBC HTTPServer iPhone 'S'T", "!!!???...   \n   "]
+             "\t\tint main(void) {\n\t\treturn 0;\n\t}\n", "ỒỐ ồố 각가 ಠ_ಠ क्षत्रिय", "AbC ABc aBC HTTPServer iPhone 'S'T", "!!!???...   \n   ",
+             "\u1100\u1161\u11a8\uac00\u11a7 \u1e69\u0323\u0307 q\u0307\u0323 \u212b\u2126 \u0344 \u0958 <e\u0301> <\u00e9>"]
     r = random.Random(7)
     alphabet = ["a", "b", "e", "t", " ", " ", "  ", "\n", "\r", "\t", "1", "2", "'", "s", "S", "re", ".", "-", "é", "ß", "日", "😀", "\u0301", "ſ",
                 "<", ">", "<mask>", "kvasir", "▁", "\u00a0", "Б", "_", "the", "ing"]
@@ -107,7 +121,7 @@ def cases():
 
 
 if __name__ == "__main__":
-    made = {"gpt2": gpt2(), "llama3": llama3(LLAMA3), "o200k": llama3(O200K), "llama2": llama2(), "metaspace": metaspace(), "words": words()}
+    made = {"gpt2": gpt2(), "llama3": llama3(LLAMA3), "o200k": llama3(O200K), "llama2": llama2(), "metaspace": metaspace(), "words": words(), "qwen": qwen(), "nfd": nfd()}
     out = []
     for name, t in made.items():
         save(name, t)

@@ -111,3 +111,46 @@ for name, t in header.items():
     values = struct.unpack(f"<{(end - begin) // 4}f", data[8 + n + begin:8 + n + end])
     assert not any(math.isnan(v) for v in values), name
 PY
+
+# A loss that is finite with a gradient that is not, in one pass and in several: the root of zero.
+cat >root.kv <<'KV'
+model root (int32[B, T] tokens) => (float[B, T, 8] logits) {
+  param float[8, 8] w ~ zeros
+  logits = kv.gather(kv.sqrt(w), tokens)
+}
+train root (int32[B, T] targets) {
+  loss = kv.reduce_mean <keepdims = false> (kv.cross_entropy <ignore_index = -1> (logits, targets))
+  optimizer = SGD <lr = 0.1, weight_decay = 0.1>
+  clip = 1.0
+  steps = 3
+  batch = 4
+  data = random <length = 5>
+}
+KV
+for passes in 1 2; do
+  expect 1 train root.kv --accumulate $passes
+  says "the loss is finite, the norm of its gradient is not at step 1"
+  says "the first "
+  says "which step "
+done
+
+# Weight decay and clipping of the train block can be set, not invented.
+expect 1 train "$model" "${size[@]}" --steps 2 --clip 1
+says "the model was compiled without clipping"
+sed 's/AdamW <lr = 1e-2>/AdamW <lr = 1e-2, weight_decay = 0.1>\n  clip = 1.0/' "$model" >decay.kv
+grep -q "clip = 1.0" decay.kv || fail "the model does not clip"
+set_to() { # set_to WEIGHT_DECAY CLIP: in the train block of set.kv
+  sed "s/weight_decay = 0.1/weight_decay = $1/; s/clip = 1.0/clip = $2/" decay.kv >set.kv
+}
+set_to 0.4 0.5
+few=("${size[@]}" --steps 10 --metrics)
+expect 0 train decay.kv "${few[@]}" a.jsonl --weight-decay 0.4 --clip 0.5
+expect 0 train set.kv "${few[@]}" b.jsonl
+expect 0 train decay.kv "${few[@]}" c.jsonl
+same <(bits a.jsonl) <(bits b.jsonl) "options and train block differ"
+! cmp -s <(bits a.jsonl) <(bits c.jsonl) || fail "weight decay and clipping change nothing"
+set_to 0 0
+expect 0 train decay.kv "${few[@]}" a.jsonl --weight-decay 0 --clip 0
+expect 0 train set.kv "${few[@]}" b.jsonl
+same <(sed 's/"grad_norm": [^,}]*//' a.jsonl | bits /dev/stdin | tr -d ', ') <(bits b.jsonl | tr -d ', ') \
+  "without weight decay and clipping the model is another"

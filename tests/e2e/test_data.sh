@@ -92,6 +92,16 @@ says "vocabulary of 257, the model's has 256"
 expect 1 train models/mlp.kv -D vocab=257 --data "tokens:$work/bytes.tok" --pin T=4000 --steps 1
 says "there is nothing to train on"
 
+# The train block may name files, too.
+sed "s|data = ngram.*|data = \"tokens:$work/bytes.tok,length=32\"|" models/mlp.kv >"$work/mlp.kv"
+expect 0 train "$work/mlp.kv" -D vocab=257 -D d=16 -D hidden=64 --batch 8 --steps 150 --eval-every 75 --eval-batches 2 \
+  --metrics "$work/three.jsonl"
+python3 - "$work/one.jsonl" "$work/three.jsonl" <<'PY' || fail "a train block with a file"
+import json, sys
+one, three = ([json.loads(l)["loss"] for l in open(p)] for p in sys.argv[1:3])
+assert one == three
+PY
+
 # Arrays: y = 2 a - b.
 cat >"$work/line.kv" <<'KV'
 model line (float[B, 2] x) => (float[B, 1] y) {

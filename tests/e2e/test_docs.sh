@@ -13,7 +13,7 @@ complete_words() { # complete_words WORD...: what is offered for the last of the
   _kvasir
   set -e
 }
-offers() { printf '%s\n' "${COMPREPLY[@]}" | grep -qxF -- "$1" || fail "completion of '${COMP_WORDS[*]}' does not offer $1"; }
+offers() { printf '%s\n' "${COMPREPLY[@]}" | grep -xF -- "$1" >/dev/null || fail "completion of '${COMP_WORDS[*]}' does not offer $1"; }
 
 expect 0 --help
 mapfile -t verbs < <(sed -n 's/^  \([a-z][a-z]*\) .*/\1/p' "$work/out")

@@ -108,6 +108,30 @@ static void rows_are_a_pure_function_of_seed_and_step(void **unused) {
   free(b);
 }
 
+/* Two processes with half of the batch each make the rows that one alone makes. */
+static void ranks_share_a_batch(void **unused) {
+  (void)unused;
+  batch *a = malloc(sizeof *a), *b = malloc(sizeof *b);
+  kva_data_source alone;
+  assert_int_equal(kva_data_open("ngram", &(kva_data_options){.vocab = VOCAB}, NULL, &alone), KVA_OK);
+  fill(&alone, 9, 5, false, B, a);
+  for (int rank = 0; rank < 2; rank++) {
+    kva_data_source half;
+    kva_data_options options = {.vocab = VOCAB, .rank = rank, .world = 2};
+    assert_int_equal(kva_data_open("ngram", &options, NULL, &half), KVA_OK);
+    assert_int_equal(half.id, alone.id);
+    fill(&half, 9, 5, false, B / 2, b);
+    assert_memory_equal(b->tokens, a->tokens + rank * B / 2 * T, B / 2 * T * sizeof *b->tokens);
+    half.destroy(half.self);
+  }
+  kva_data_options wrong = {.vocab = VOCAB, .rank = 2, .world = 2};
+  kva_data_source none;
+  assert_int_equal(kva_data_open("ngram", &wrong, NULL, &none), KVA_INVALID);
+  alone.destroy(alone.self);
+  free(a);
+  free(b);
+}
+
 static void all_positions_on_request(void **unused) {
   (void)unused;
   kva_data_source some = open_source("induction", 0, NULL),
@@ -225,9 +249,13 @@ static void errors_list_what_is_known(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(induction_follows_its_rule), cmocka_unit_test(rows_are_a_pure_function_of_seed_and_step),
-      cmocka_unit_test(all_positions_on_request),   cmocka_unit_test(ngram_has_one_third_token_per_pair),
-      cmocka_unit_test(random_tokens_are_uniform),  cmocka_unit_test(narrow_and_wide_batches),
+      cmocka_unit_test(induction_follows_its_rule),
+      cmocka_unit_test(rows_are_a_pure_function_of_seed_and_step),
+      cmocka_unit_test(ranks_share_a_batch),
+      cmocka_unit_test(all_positions_on_request),
+      cmocka_unit_test(ngram_has_one_third_token_per_pair),
+      cmocka_unit_test(random_tokens_are_uniform),
+      cmocka_unit_test(narrow_and_wide_batches),
       cmocka_unit_test(errors_list_what_is_known),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -132,7 +132,8 @@ static void what_is_not_supported_is_named(void **unused) {
 #define SPLIT(pattern)                                                                                        \
   "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" pattern \
   "\"}}, " MODEL "}"
-  expect_error("{\"normalizer\": {\"type\": \"NFC\"}, " MODEL "}", KVA_UNSUPPORTED, "normalizer NFC is not supported");
+  expect_error("{\"normalizer\": {\"type\": \"NFKC\"}, " MODEL "}", KVA_UNSUPPORTED,
+               "normalizer NFKC is not supported");
   expect_error("{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, " MODEL "}", KVA_UNSUPPORTED,
                "pre-tokenizer BertPreTok");
   expect_error("{\"model\": {\"type\": \"WordPiece\"}}", KVA_UNSUPPORTED, "model WordPiece");
@@ -216,16 +217,17 @@ static void changed_files_do_no_harm(void **unused) {
   static const char *const names[] = {"gpt2", "llama2", "o200k"};
   const char text[] = "a kvasir <mask> 123 \n\n x'll \xF0\x9F\x98\x80";
   uint32_t state = 1;
+  int loaded = 0;
   for (size_t k = 0; k < 3; k++) {
     char path[128];
     kva_file file;
     snprintf(path, sizeof path, "tests/data/tokenizer_%s.json", names[k]);
     assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
     char *copy = malloc(file.size);
-    for (int round = 0; round < 400; round++) {
+    for (int round = 0; round < 2000; round++) {
       size_t size = file.size;
       memcpy(copy, file.data, size);
-      for (int change = 0; change < 3; change++) {
+      for (int change = 0; change <= round % 3; change++) {
         state = state * 1664525u + 1013904223u;
         /* mostly where the structure is, not the vocabulary */
         size_t at = state >> 8, range = change ? 1500 : size;
@@ -236,6 +238,7 @@ static void changed_files_do_no_harm(void **unused) {
       kva_token_ids ids = {0};
       int64_t replaced;
       if (kva_tokenizer_parse("x", copy, size, NULL, &t)) continue;
+      loaded++;
       kva_status ignored = kva_tokenizer_encode(t, text, sizeof text - 1, NULL, &ids, &replaced);
       (void)ignored;
       for (int64_t i = 0; i < ids.n; i++) assert_true(ids.data[i] < kva_tokenizer_vocab(t));
@@ -245,6 +248,7 @@ static void changed_files_do_no_harm(void **unused) {
     free(copy);
     kva_file_unmap(&file);
   }
+  assert_in_range(loaded, 50, 3000); /* of 6000: neither all refused nor all taken */
 }
 
 /* Nested quantifiers: exponential without the bound. */

@@ -316,7 +316,7 @@ static kva_status emit(build *b, const char *kind) {
 
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
-  kva_compile_options compile = {.train = options->train, .passes.train = KVA_TRAIN_BOTH};
+  kva_compile_options compile = {.train = options->train, .passes = {.train = KVA_TRAIN_BOTH, .adjustable = true}};
   kva_status status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);

@@ -22,8 +22,10 @@ typedef struct kva_piece {
 typedef KVA_VEC(kva_piece) kva_pieces;
 
 typedef enum kva_step_kind_of_text {
-  KVA_TEXT_PREFIX,     /* `to` before every piece */
-  KVA_TEXT_REPLACE,    /* matches by `to` */
+  KVA_TEXT_PREFIX,  /* `to` before every piece */
+  KVA_TEXT_REPLACE, /* matches by `to` */
+  KVA_TEXT_NFC,
+  KVA_TEXT_NFD,
   KVA_TEXT_STRIP,      /* white space at the left and right end */
   KVA_TEXT_SPLIT,      /* into pieces at matches */
   KVA_TEXT_BYTE_CHARS, /* every byte by a printable character, as GPT-2 does */
@@ -63,6 +65,8 @@ KVA_MUST_USE kva_status kva_text_apply(const kva_text_steps *steps, kva_arena *a
                                        kva_diag *diag);
 /* Takes tokens of those lists out of the pieces. */
 void kva_added_apply(const kva_added_tokens *added, bool normalized, kva_arena *arena, kva_pieces *pieces);
+/* NFC, or NFD. */
+kva_bytes kva_normal_form(kva_bytes text, bool composes, kva_arena *arena);
 /* The character for a byte, and back (-1: none). */
 uint32_t kva_byte_char(unsigned char byte);
 int kva_char_byte(uint32_t c);

@@ -168,7 +168,9 @@ static kva_status normalizer(loader *l, const kva_json *v, kva_text_steps *to) {
     l->depth--;
     return KVA_OK;
   }
-  if (kva_json_is(type, "Prepend")) {
+  if (kva_json_is(type, "NFC") || kva_json_is(type, "NFD")) {
+    s.kind = type->string[2] == 'C' ? KVA_TEXT_NFC : KVA_TEXT_NFD;
+  } else if (kva_json_is(type, "Prepend")) {
     s.kind = KVA_TEXT_PREFIX;
     KVA_TRY(get_bytes(l, v, "prepend", &s.to));
   } else if (kva_json_is(type, "Replace")) {

@@ -161,6 +161,8 @@ static void apply_step(const kva_text_step *s, const kva_piece *in, kva_arena *a
   switch (s->kind) {
   case KVA_TEXT_PREFIX: add_piece(out, arena, prefixed(s, in, arena), in->first); break;
   case KVA_TEXT_REPLACE: add_piece(out, arena, replaced(s, in->text, arena), in->first); break;
+  case KVA_TEXT_NFC: add_piece(out, arena, kva_normal_form(in->text, true, arena), in->first); break;
+  case KVA_TEXT_NFD: add_piece(out, arena, kva_normal_form(in->text, false, arena), in->first); break;
   case KVA_TEXT_STRIP: add_piece(out, arena, stripped(s, in->text), in->first); break;
   case KVA_TEXT_SPLIT: split(s, in, arena, out); break;
   case KVA_TEXT_BYTE_CHARS: add_piece(out, arena, byte_chars(in->text, arena), in->first); break;

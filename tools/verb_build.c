@@ -134,6 +134,8 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
   const char *prefix = o->prefix ? o->prefix : prefix_of(path, arena);
   if (strcmp(prefix, kva_c_identifier(arena, prefix)) != 0)
     return usage("--prefix: expected a name in C, found", prefix);
+  if (!strcmp(prefix, "kva") || !strncmp(prefix, "kva_", 4))
+    return usage("--prefix: names of the runtime begin with kva_, found", prefix);
   kva_build_options b = {.form = form_of(o),
                          .train = o->train,
                          .n_targets = o->targets.n,

@@ -133,6 +133,7 @@ expect 2 build models/mlp.kv
 expect 2 build models/mlp.kv -c --shared -o "$work/no"
 expect 2 build models/mlp.kv --emit=binary -o "$work/no"
 expect 2 build models/mlp.kv --prefix 1a -o "$work/no"
+expect 2 build models/mlp.kv --prefix kva -o "$work/no"
 expect 2 build models/mlp.kv --target sm_80,sm_90 -c -o "$work/no"
 expect 1 build models/mlp.kv --target z80 -c -o "$work/no"
 says "x86-64-v3"

@@ -34,6 +34,7 @@ check() {
   shift
   expect 0 build "$model" "${options[@]}" --shared -o "$root/$prefix.so"
   ldd "$root/$prefix.so" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "$prefix.so needs more than libc and libm"
+  cc -std=c99 -Wall -Werror -x c -fsyntax-only "$root/$prefix.h" || fail "the header of $prefix"
   nm -D --defined-only "$root/$prefix.so" | awk '{ print $3 }' | grep -v "^${prefix}_" && fail "$prefix.so exports too much"
   nm -D --undefined-only "$root/$prefix.so" | grep -E ' (_?exit|puts|putchar|printf|stdout)(@|$)' && fail "$prefix.so may end the process or print"
   cp "$raw" "$root/input.raw"

@@ -57,13 +57,16 @@ static kva_status run_compiler(const char *const *argv, kva_diag *diag) {
 }
 
 typedef struct scratch {
-  char dir[64];
-  char object[96], script[96];
+  char dir[512];
+  char object[544], script[544];
 } scratch;
 
 static kva_status write_scratch(scratch *s, const char *object, size_t size, const char *prefix, kva_diag *diag) {
-  snprintf(s->dir, sizeof s->dir, "/tmp/kvasir-XXXXXX");
-  if (!mkdtemp(s->dir)) return kva_fail(diag, KVA_IO, NULL, "cannot make a folder in /tmp: %s", strerror(errno));
+  const char *parent = getenv("TMPDIR");
+  if (!parent || !*parent) parent = "/tmp";
+  int length = snprintf(s->dir, sizeof s->dir, "%s/kvasir-XXXXXX", parent);
+  if (length >= (int)sizeof s->dir || !mkdtemp(s->dir))
+    return kva_fail(diag, KVA_IO, NULL, "cannot make a folder in %s: %s", parent, strerror(errno));
   snprintf(s->object, sizeof s->object, "%s/model.o", s->dir);
   snprintf(s->script, sizeof s->script, "%s/model.map", s->dir);
   char text[512];
@@ -113,7 +116,7 @@ static kva_status link_files(const scratch *s, const char *runtime, const char *
 kva_status kva_link(const char *object, size_t size, const char *path, const kva_link_options *options,
                     kva_diag *diag) {
   kva_arena *arena = kva_arena_create();
-  const char *runtime;
+  const char *runtime = NULL;
   scratch s = {0};
   kva_status status = find_runtime(options, arena, diag, &runtime);
   if (status == KVA_OK) {

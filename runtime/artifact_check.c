@@ -102,6 +102,8 @@ static kva_status check_step(const checker *c, int32_t index) {
     return FAULT(c, "step %d of '%s' has kind %d", index, c->p->name, s->kind);
   if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2))
     return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
+  if (s->n_results < 0 || s->n_results > s->n_args)
+    return FAULT(c, "step %d of '%s' has %d results", index, c->p->name, s->n_results);
   for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
   if (s->kind == KVA_STEP_COPY) return KVA_OK;
   if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))

@@ -100,6 +100,7 @@ static void steps_and_signatures(void **unused) {
   (void)unused;
   SPOIL(steps[0].kind, 2, "step 0 of 'total' has kind 2");
   SPOIL(steps[0].n_args, -1, "step 0 of 'total' has -1 arguments");
+  SPOIL(steps[0].n_results, 9, "step 0 of 'total' has 9 results");
   SPOIL(steps[2].n_args, 1, "step 2 of 'total' has 1 arguments");
   SPOIL(steps[2].args, NULL, "step 2 of 'total' has 2 arguments");
   SPOIL(steps[3].args, LIST(4, 5), "step 3 of 'total' uses buffer 5 of 5");

@@ -167,10 +167,24 @@ static kva_status check_unused(const char *folder, kva_diag *diag) {
   return status;
 }
 
+/* A run that goes back would take its own checkpoints for older ones than those that are there, and prune them. */
+static kva_status check_not_later(const run *r, kva_diag *diag) {
+  int64_t n, *steps;
+  KVA_TRY(kva_checkpoint_list(r->o->checkpoint, diag, &n, &steps));
+  int64_t last = n ? steps[n - 1] : 0;
+  free(steps);
+  if (last <= r->resumed) return KVA_OK;
+  return kva_error(diag, NULL,
+                   "%s has checkpoints up to step %lld, and this run goes on from step %lld; move those after "
+                   "it away, or give another folder",
+                   r->o->checkpoint, (long long)last, (long long)r->resumed);
+}
+
 static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
   r->saved = -1;
   if (r->o->checkpoint) KVA_TRY(kva_checkpoint_prepare(r->o->checkpoint, diag));
-  if (r->o->resume) return resume(r, diag);
+  if (r->o->resume) KVA_TRY(resume(r, diag));
+  if (r->o->resume) return r->o->checkpoint ? check_not_later(r, diag) : KVA_OK;
   return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
 }
 

@@ -77,6 +77,8 @@ cp "$(step whole 50)" damaged
 train 1 --steps 80 --checkpoint damaged --resume
 says "cut off"
 says "nothing was changed; --resume=FILE takes another checkpoint"
+train 1 --steps 60 --schedule cosine --warmup 7 --checkpoint damaged --resume="$(step damaged 50)"
+says "has checkpoints up to step 60, and this run goes on from step 50; move those after it away"
 train 0 --steps 60 --schedule cosine --warmup 7 --checkpoint other --resume="$(step damaged 50)"
 same "$(step whole 60)" "$(step other 60)" "a run from a named checkpoint differs"
 train 0 --steps 61 --batch 16 --lr 0.5 --checkpoint changed --resume="$(step whole 60)"

@@ -1,5 +1,6 @@
 /* kvasir run: compiles a model in process and runs it once. */
 #include "tools/cli.h"
+#include "tools/driver/trained.h"
 #include "runtime/exe/files.h"
 
 static int run(int argc, char **argv);
@@ -18,7 +19,7 @@ const kva_verb kva_verb_run = {
 
 typedef struct run_options {
   kva_strings inputs, defines, pins;
-  const char *output_dir, *precision;
+  const char *output_dir, *precision, *weights;
   int64_t threads, seed, repeat;
   kva_device_choice device;
 } run_options;
@@ -33,6 +34,7 @@ static int run(int argc, char **argv) {
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision, "of products: f32 (default), bf16 or f16"},
       KVA_DEVICE_OPTIONS(&o.device),
   };
@@ -52,7 +54,11 @@ static int run(int argc, char **argv) {
   if (status == KVA_OK) status = kva_cli_precision(o.precision, diag, &co.passes.compute);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
-    status = kva_compile(m, &co, diag, &c);
+    status = o.weights ? kva_load_weights(m, o.weights, diag) : KVA_OK;
+    if (status == KVA_OK)
+      status = kva_compile(m, &co, diag, &c);
+    else
+      kva_module_destroy(m);
     kva_run_request request = {
         .files = &o.inputs, .seed = (uint64_t)o.seed, .repeat = o.repeat, .output_dir = o.output_dir};
     kva_session_options so = {.threads = (int)o.threads, .seed = (uint64_t)o.seed, .device = o.device.device};

@@ -1,0 +1,76 @@
+#!/usr/bin/env bash
+# Fine-tuning an imported ONNX model: the last layer of light SqueezeNet learns ten classes with all else frozen, and
+# the trained weights go to inference and to ONNX. The light models' filters are all one number, behind which images
+# differ by brightness alone, so filters and biases start from random numbers here; they stay frozen.
+. "$(dirname "$0")/support.sh"
+. "$(dirname "$0")/suite.sh"
+model=$suite/light/light_squeezenet.onnx
+
+# [N, 3, 224, 224]: class by colour; brightness and noise vary.
+python3 - "$work" <<'PY'
+import array, random, sys
+folder, n, pixels = sys.argv[1], 200, 224 * 224
+draw = random.Random(1)
+
+def npy(name, kind, shape, data):
+    head = "{'descr': '<%s', 'fortran_order': False, 'shape': %r, }" % (kind, shape)
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    with open(f"{folder}/{name}.npy", "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode())
+        data.tofile(f)
+
+colours = [(1, 0, 0), (0, 1, 0), (0, 0, 1), (1, 1, 0), (1, 0, 1), (0, 1, 1), (1, 1, 1), (-1, 0, 0), (0, -1, 0), (0, 0, -1)]
+noise = [draw.gauss(0, 0.3) for _ in range(2 * pixels)]
+images, labels = array.array("f"), array.array("q")
+for i in range(n):
+    for channel in range(3):
+        level, at = 2 * colours[i % 10][channel] * draw.uniform(0.8, 1.2), draw.randrange(pixels)
+        images.extend([level + e for e in noise[at:at + pixels]])
+    labels.append(i % 10)
+npy("images", "f4", (n, 3, 224, 224), images)
+npy("labels", "i8", (n,), labels)
+npy("one", "f4", (1, 3, 224, 224), images[7 * 3 * pixels:8 * 3 * pixels])
+PY
+
+tune=(--loss cross_entropy --train 'conv10_*' --init '*_w_0=he' --init '*_b_0=normal(1)' --init 'conv10_w_0=normal(0.01)'
+  --init 'conv10_b_0=constant(10)')
+expect 0 train "$model" "${tune[@]}" --data "npy:data_0=$work/images.npy,labels=$work/labels.npy,eval=0.3" --lr 1e-3 \
+  --batch 10 --steps 200 --eval-every 100 --eval-batches 6 --metrics "$work/m.jsonl" --checkpoint "$work/run"
+says "trains conv10_w_0 float[1000, 512, 1, 1]"
+[ "$(grep -c '^trains' "$work/out")" = 2 ] || fail "more than two parameters train"
+python3 - "$work" <<'PY' || fail "accuracy"
+import json, struct, sys
+evals = [json.loads(l) for l in open(sys.argv[1] + "/m.jsonl") if '"step"' in l]
+evals = [e for e in evals if e["event"] != "step"]
+assert evals[-1]["metrics"]["accuracy"] > 0.95, evals
+# Moments belong to the trained layer alone; the frozen filters are saved as well, since they have new values.
+raw = open(sys.argv[1] + "/run/step-0000000200.safetensors", "rb").read()
+names = set(json.loads(raw[8:8 + struct.unpack("<Q", raw[:8])[0]]))
+assert {n for n in names if n.endswith(".m")} == {"conv10_w_0.m", "conv10_b_0.m"}, names
+assert "conv1_w_0" in names
+PY
+
+# Image 7 is of class 7, by the trained weights and by the file exported with them.
+weights=$work/run/step-0000000200.safetensors
+answer() { # answer FILE: position of the greatest float
+  python3 -c 'import array, sys
+a = array.array("f"); a.frombytes(open(sys.argv[1], "rb").read()[-4000:]); print(a.index(max(a)))' "$1"
+}
+mkdir "$work/a" "$work/b"
+expect 0 run "$model" --weights "$weights" --input "$work/one.npy" --output "$work/a"
+[ "$(answer "$work/a/softmaxout_1.npy")" = 7 ] || fail "run --weights answers $(answer "$work/a/softmaxout_1.npy")"
+expect 0 export "$model" --weights "$weights" -o "$work/tuned.onnx"
+expect 0 run "$work/tuned.onnx" --input "$work/one.npy" --output "$work/b"
+cmp "$work/a/softmaxout_1.npy" "$work/b/softmaxout_1.npy" || fail "the exported model differs"
+
+# What cannot work says so.
+expect 1 train "$model" --loss cross_entropy --train 'classifier*' --steps 1
+says "--train: no parameter's name matches 'classifier*'; there are: con"
+expect 1 train "$model" --train 'conv10*' --steps 1
+says "no train block"
+expect 1 train "$model" --loss squared --train 'conv10*' --steps 1
+says "unknown loss 'squared'; known: cross_entropy, mse"
+expect 1 train models/mlp.kv --loss mse --steps 1
+says "the model has a train block with a loss of its own"
+expect 1 run models/lm.kv -D preset=small --weights "$weights" --pin B=1 --pin T=4
+says "there is no tensor 'embed', a parameter of 'lm'"

@@ -13,7 +13,7 @@ typedef struct kva_load_options {
   uint32_t n_defines;
   const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
   uint32_t n_pins;
-  const kva_define *pins;      /* shape symbols fixed to numbers: --pin T=128 */
+  const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
   /* Inputs of an ONNX graph whose first extent is 1 take any batch: that extent is symbol B (which may be pinned). What
    * the file says of other types' first extents is not compared then. A graph that relies on the 1 fails to load. */
   bool free_batch;

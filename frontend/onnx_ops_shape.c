@@ -210,7 +210,7 @@ static kva_value *list_constant(kva_onnx_call *k, kva_dtype t, uint32_t rank, in
 
 kva_status kva_onnx_constant_op(kva_onnx_call *k) {
   for (uint32_t i = 0; i < k->n->n_attrs; i++) {
-    const kva_onnx_attr *a = &k->n->attrs[i];
+    const kva_onnx_attr *a = kva_onnx_find_attr(k, k->n->attrs[i].name);
     if (!strcmp(a->name, "value") && a->kind == KVA_ONNX_TENSOR)
       return kva_onnx_done(k, kva_const_tensor(k->b, a->tensor));
     if (!strcmp(a->name, "value_float") && a->kind == KVA_ONNX_FLOAT)

@@ -86,7 +86,10 @@ kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v) {
 
 const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name) {
   for (uint32_t i = 0; i < k->n->n_attrs; i++)
-    if (!strcmp(k->n->attrs[i].name, name)) return &k->n->attrs[i];
+    if (!strcmp(k->n->attrs[i].name, name)) {
+      *k->asked |= UINT64_C(1) << (i & 63);
+      return &k->n->attrs[i];
+    }
   return NULL;
 }
 
@@ -191,8 +194,27 @@ static kva_status check_outputs(kva_onnx_call *k) {
   return KVA_OK;
 }
 
+/* Attributes that only repeat what shapes say, concern training or the branch not taken, or allow what is done anyway.
+ */
+static bool is_redundant(const char *name) {
+  static const char *const names[] = {"hidden_size", "num_outputs", "rotary_embedding_dim", "is_test",   "momentum",
+                                      "seed",        "ratio",       "training_mode",        "broadcast", "spatial",
+                                      "then_branch", "else_branch", "consumed_inputs"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+    if (!strcmp(names[i], name)) return true;
+  return false;
+}
+
+/* What nothing asked for has no effect, which the user should know. */
+static void warn_of_unused(const kva_onnx_call *k) {
+  for (uint32_t i = 0; i < k->n->n_attrs && i < 64; i++)
+    if (!(*k->asked >> i & 1) && !is_redundant(k->n->attrs[i].name))
+      kva_warn(k->c->diag, &k->n->loc, "%s: attribute '%s' has no effect here", k->n->op_type, k->n->attrs[i].name);
+}
+
 kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **out) {
-  kva_onnx_call k = {.c = c, .b = &c->b, .n = n, .out = out, .version = *n->domain ? 1 : c->opset};
+  uint64_t asked = 0;
+  kva_onnx_call k = {.c = c, .b = &c->b, .n = n, .out = out, .version = *n->domain ? 1 : c->opset, .asked = &asked};
   const rule_row *other, *row = find_row(n->domain, n->op_type, k.version, &other);
   for (uint32_t i = 0; i < n->n_outputs; i++) out[i] = NULL;
   if (!row) {
@@ -206,5 +228,6 @@ kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **o
   KVA_TRY(check_arity(&k, row));
   KVA_TRY(row->rule(&k));
   if (k.bad_attr || c->b.failed) return KVA_INVALID;
+  warn_of_unused(&k);
   return check_outputs(&k);
 }

@@ -17,6 +17,7 @@ typedef struct kva_onnx_call {
   int64_t version; /* opset of the node's domain */
   int64_t arg;     /* last column of the table */
   bool bad_attr;   /* an attribute of the wrong kind was reported */
+  uint64_t *asked; /* one bit for each of the first 64 attributes: the rule looked for it */
 } kva_onnx_call;
 
 typedef kva_status (*kva_onnx_rule)(kva_onnx_call *k);

@@ -1,5 +1,6 @@
 /* Options of fine-tuning: text to kva_tune_options. */
 #include "tools/tune.h"
+#include "tools/driver/trained.h"
 
 #include <stdlib.h>
 
@@ -64,6 +65,7 @@ kva_status kva_cli_tune(kva_module *m, const kva_tune_choice *c, double lr, kva_
                         .lora_alpha = c->alpha};
   kva_arena *arena = kva_arena_create();
   kva_status status = read_inits(&c->init, arena, &o, diag);
+  if (!status && c->weights) status = kva_load_weights(m, c->weights, diag);
   if (!status) status = kva_tune(m, &o);
   if (!status && c->loss) status = make_loss(m, c, lr, diag);
   kva_arena_destroy(arena);

@@ -9,7 +9,7 @@ typedef struct kva_tune_choice {
   kva_strings train, freeze, init, lora;
   int64_t rank;               /* set to defaults before parsing: KVA_TUNE_DEFAULTS */
   double alpha, weight_decay; /* weight_decay: of matrices and filters, with --loss */
-  const char *loss, *labels, *optimizer;
+  const char *loss, *labels, *optimizer, *weights;
 } kva_tune_choice;
 #define KVA_TUNE_DEFAULTS \
   { .rank = 8, .alpha = 16, .weight_decay = 0, .labels = "int64", .optimizer = "adamw" }
@@ -27,6 +27,8 @@ typedef struct kva_tune_choice {
       {"--optimizer",   NULL,                                                                                           \
        "NAME",          KVA_OPTION_STRING,                                                                              \
        &(c)->optimizer, "with --loss: adamw (default), sgd, momentum, adagrad"},                                        \
+      {"--weights",       NULL,          "FILE",                                                                        \
+       KVA_OPTION_STRING, &(c)->weights, "start from these: a safetensors file or checkpoint"},                         \
       {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"},     \
       {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                                   \
     "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"                 \

@@ -25,6 +25,9 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2") ;;
     --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;
     --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --precision) mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16" -- "$2") ;;
+    --loss) mapfile -t COMPREPLY < <(compgen -W "cross_entropy mse" -- "$2") ;;
+    --weights) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --input | -i | --metrics | --report | --tokenizer) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;

@@ -148,15 +148,17 @@ static bool seen_before(const kva_node *n, uint32_t i) {
   return false;
 }
 
-static kva_status launch(run *r, const step *s, const void *const *params, uint32_t n_params) {
+static kva_status launch_step(run *r, const step *s, const void *const *params, uint32_t n_params) {
   int64_t blocks = evaluate(r, kva_codegen_grid(s->kernel));
   if (!blocks) return KVA_OK;
   const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, kva_codegen_kernel_name(r->cg, s->number));
   KVA_ASSERT(kernel);
-  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {kva_codegen_launch(r->cg, s->number).threads, 1, 1};
+  kva_launch launch = kva_codegen_launch(r->cg, s->number);
+  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {launch.threads, 1, 1};
   kva_ptx_report report;
   kva_ptx_options options = {.pool = r->options->pool, .schedule_seed = r->options->launches};
-  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, 0, params, n_params, &options, r->diag, &report));
+  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, launch.dynamic_bytes, params, n_params, &options, r->diag,
+                         &report));
   r->options->launches++;
   r->options->counters = report.counters;
   uint32_t findings = report.n_findings;
@@ -181,7 +183,7 @@ static kva_status run_step(run *r, const step *s) {
   }
   for (uint32_t i = 0; i < r->symbols.len; i++) params[n++] = &r->sizes.data[i];
   KVA_ASSERT(n <= MAX_PARAMS);
-  return launch(r, s, params, n);
+  return launch_step(r, s, params, n);
 }
 
 static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {

@@ -109,6 +109,8 @@ LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
 bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x);
 /* Such an x is a multiple of the number of lanes in lane 0. */
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);
+/* A number that divides x; 0 when x is 0. Loop variables that are constants here (UNROLL) count with their values. */
+int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x);
 
 /* ---- llvm_arith.c, llvm_convert.c
  * ------------------------------------------------------------------------------------- */

@@ -204,6 +204,9 @@ kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to);
 /* An index expression as an i64 value, and an i64 value as an index expression (gather). */
 kva_kval kva_k_index(kva_kb *b, const kva_expr *e);
 const kva_expr *kva_k_symbol(kva_kb *b, kva_kval i64_value);
+/* A symbol for e, which is computed here once: 0 <= e < extent is the caller's word. For long expressions that many
+ * indices share. */
+const kva_expr *kva_k_name(kva_kb *b, const kva_expr *e, const kva_expr *extent);
 /* Comparisons of index expressions, folded where ranges prove them. */
 kva_kval kva_k_index_lt(kva_kb *b, const kva_expr *x, const kva_expr *y);
 kva_kval kva_k_index_le(kva_kb *b, const kva_expr *x, const kva_expr *y);

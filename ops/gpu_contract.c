@@ -41,7 +41,17 @@ static double blocks_of(const kva_contraction *c, int64_t bm, int64_t bn) {
   return (double)ceil_of(m, bm) * (double)ceil_of(n, bn) * (double)batch;
 }
 
-/* 128 where the extent fills that and blocks are many. */
+static void choose_engine(kva_gpu_tile *x) {
+  x->dtype = x->c->n->results[0].type->dtype;
+  bool matrix = is_half(x->dtype);
+  if (!matrix) x->dtype = x->c->type;
+  x->engine = matrix ? &kva_gpu_mma : &kva_gpu_simt;
+  x->bk = matrix ? 32 : 8;
+  x->stages = matrix ? 4 : 3;
+  x->threads = matrix ? 128 : 256;
+}
+
+/* 128 where the extent fills that, blocks are many, and registers hold what goes by way of them. */
 static void choose_tile(kva_gpu_tile *x) {
   int64_t n;
   x->bm = x->bn = 128;
@@ -49,20 +59,10 @@ static void choose_tile(kva_gpu_tile *x) {
   if (kva_expr_is_const(x->c->line, &n) && n <= 64) x->bn = 64;
   if (x->bn == 128 && blocks_of(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bn = 64;
   if (x->bm == 128 && blocks_of(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bm = 64;
-  if (x->c->type == KVA_F64) x->bm = x->bn = 64;
-}
-
-static void choose(kva_gpu_tile *x) {
-  x->dtype = x->c->n->results[0].type->dtype;
-  bool matrix = is_half(x->dtype);
-  if (!matrix) x->dtype = x->c->type;
-  choose_tile(x);
-  x->engine = matrix ? &kva_gpu_mma : &kva_gpu_simt;
-  x->bk = matrix ? 32 : 8;
-  x->stages = matrix ? 4 : 3;
-  x->threads = matrix ? 128 : 256;
-  x->wm = matrix ? x->bm / 2 : x->bm / 16;
-  x->wn = matrix ? x->bn / 2 : x->bn / 16;
+  bool crowded = x->engine == &kva_gpu_mma && !x->a.from && !x->b.from;
+  if (crowded || x->c->type == KVA_F64) x->bm = x->bn = 64;
+  int64_t across = x->engine == &kva_gpu_mma ? 2 : 16; /* warps, threads */
+  x->wm = x->bm / across, x->wn = x->bn / across;
 }
 
 static int64_t element_bytes(const kva_gpu_tile *x) {
@@ -137,20 +137,24 @@ static void probe(kva_gpu_tile *x, kva_gpu_factor *f) {
   f->index = v->index;
 }
 
-static void describe_factor(kva_gpu_tile *x, kva_gpu_factor *f, bool is_b) {
-  bool simt = x->engine == &kva_gpu_simt;
+static void look_at_factor(kva_gpu_tile *x, kva_gpu_factor *f, bool is_b) {
   f->is_b = is_b;
-  f->outer = is_b ? x->bn : x->bm;
   f->along_depth = is_b ? x->c->along_depth : !x->c->across_rows;
-  f->row_is_step = simt || !f->along_depth;
-  f->length = (f->row_is_step ? f->outer : x->bk) + (simt ? copy_elements(x) : 0);
-  f->at = x->stage;
-  x->stage += f->length * (f->row_is_step ? x->bk : f->outer);
+  f->row_is_step = x->engine == &kva_gpu_simt || !f->along_depth;
   f->symbols[KVA_GPU_BATCH] = kva_expr_fresh(x->e, "batch", 0, x->c->batch);
   f->symbols[KVA_GPU_OUTER] = kva_expr_fresh(x->e, "outer", 0, outer_extent(x, f));
   f->symbols[KVA_GPU_DEPTH] = kva_expr_fresh(x->e, "k", 0, x->c->depth);
   probe(x, f);
-  if (!f->from) f->fetched = kva_k_local(x->kb, is_b ? "next_b" : "next_a", x->c->type, f->outer * x->bk / x->threads);
+}
+
+static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
+  bool simt = x->engine == &kva_gpu_simt;
+  f->outer = f->is_b ? x->bn : x->bm;
+  f->length = (f->row_is_step ? f->outer : x->bk) + (simt ? copy_elements(x) : 0);
+  f->at = x->stage;
+  x->stage += f->length * (f->row_is_step ? x->bk : f->outer);
+  if (!f->from)
+    f->fetched = kva_k_local(x->kb, f->is_b ? "next_b" : "next_a", x->c->type, f->outer * x->bk / x->threads);
 }
 
 /* ---- filling the ring
@@ -238,25 +242,30 @@ static void computed(const kva_gpu_tile *x, factor_step step, const kva_expr *at
   if (!x->b.from) step(x, &x->b, at);
 }
 
+static kva_kinstr *if_needed(const kva_gpu_tile *x, kva_kval cond) {
+  bool always = cond->op == KVA_K_CONST && cond->imm.i;
+  return always ? NULL : kva_k_if_begin(x->kb, cond);
+}
+
 /* The part of filling slice s that does not wait: copies and loads. Slices behind the last are left out; the group of
  * copies is closed all the same, so that waiting can count groups. */
 static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
   kva_kval any = kva_k_index_lt(x->kb, s, x->slices);
   const kva_expr *k0 = kva_gpu_times(x, s, x->bk), *stage = kva_gpu_mod(x, s, x->stages);
-  kva_kinstr *branch = kva_k_if_begin(x->kb, any);
+  kva_kinstr *branch = if_needed(x, any);
   if (x->a.from) copy_tile(x, &x->a, stage, k0);
   if (x->b.from) copy_tile(x, &x->b, stage, k0);
   computed(x, fetch, k0);
-  kva_k_if_end(x->kb, branch);
+  if (branch) kva_k_if_end(x->kb, branch);
   machine(x, KVA_M_copy_commit, 0);
   return any;
 }
 
 static void finish_slice(const kva_gpu_tile *x, const kva_expr *s, kva_kval any) {
   if (x->a.from && x->b.from) return;
-  kva_kinstr *branch = kva_k_if_begin(x->kb, any);
+  kva_kinstr *branch = if_needed(x, any);
   computed(x, put, kva_gpu_mod(x, s, x->stages));
-  kva_k_if_end(x->kb, branch);
+  if (branch) kva_k_if_end(x->kb, branch);
 }
 
 static void over_depth(const kva_gpu_tile *x) {
@@ -310,8 +319,8 @@ static void place_block(kva_gpu_tile *x, const kva_expr *item, const kva_expr *r
   const kva_expr *height = kva_expr_min(x->e, kva_gpu_num(x, GROUP), kva_expr_sub(x->e, rows, first));
   const kva_expr *row = kva_gpu_plus(x, first, kva_expr_mod(x->e, within, height));
   x->batch = kva_expr_div(x->e, item, matrix);
-  x->row0 = kva_gpu_times(x, row, x->bm);
-  x->col0 = kva_gpu_times(x, kva_expr_div(x->e, within, height), x->bn);
+  x->row0 = kva_gpu_times(x, kva_k_name(x->kb, row, rows), x->bm);
+  x->col0 = kva_gpu_times(x, kva_k_name(x->kb, kva_expr_div(x->e, within, height), columns), x->bn);
 }
 
 static void clear_sums(const kva_gpu_tile *x) {
@@ -334,10 +343,13 @@ static void create_buffers(kva_gpu_tile *x) {
 void kva_gpu_contract_kernel(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   kva_gpu_tile x = {.c = c, .kb = kb, .e = kb->exprs};
-  choose(&x);
+  choose_engine(&x);
+  look_at_factor(&x, &x.a, false);
+  look_at_factor(&x, &x.b, true);
+  choose_tile(&x);
+  place_factor(&x, &x.a);
+  place_factor(&x, &x.b);
   kb->kernel->threads = (uint32_t)x.threads;
-  describe_factor(&x, &x.a, false);
-  describe_factor(&x, &x.b, true);
   create_buffers(&x);
   x.slices = kva_expr_ceildiv(x.e, c->depth, kva_gpu_num(&x, x.bk));
   const kva_expr *rows = kva_expr_ceildiv(x.e, c->rows, kva_gpu_num(&x, x.bm));

@@ -34,6 +34,13 @@ static void mbarrier_arrive(kva_emit *e, const kva_kmachine *m) {
   effect(e, "mbarrier.arrive.shared.b64 _, [$0];", "r", 1, &at);
 }
 
+/* Predicated: a branch around it in a loop of wgmma is laid out so that the warp comes together too late. */
+static void mbarrier_arrive_if(kva_emit *e, const kva_kmachine *m) {
+  LLVMValueRef args[] = {kva_ll_shared_address(e, &m->places[0]),
+                         LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "")};
+  effect(e, "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared.b64 _, [$0]; }", "r,r", 2, args);
+}
+
 /* A loop of attempts, in LLVM's blocks: labels in assembly would be doubled with it. */
 static void mbarrier_wait(kva_emit *e, const kva_kmachine *m) {
   static const char text[] = "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }";
@@ -196,6 +203,7 @@ void kva_ll_machine_hopper(kva_emit *e, const kva_kinstr *i) {
   case KVA_M_mbarrier_fence: effect(e, "fence.mbarrier_init.release.cluster;", "", 0, NULL); return;
   case KVA_M_mbarrier_expect: barrier_with_number(e, m, "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"); return;
   case KVA_M_mbarrier_arrive: mbarrier_arrive(e, m); return;
+  case KVA_M_mbarrier_arrive_if: mbarrier_arrive_if(e, m); return;
   case KVA_M_mbarrier_wait: mbarrier_wait(e, m); return;
   case KVA_M_tensor_load: tensor_load(e, m); return;
   case KVA_M_proxy_fence: effect(e, "fence.proxy.async.shared::cta;", "", 0, NULL); return;

@@ -32,6 +32,7 @@
  * mbarrier_init m, n               one thread; then mbarrier_fence and a block barrier
  * mbarrier_expect m, bytes         arrives and announces bytes
  * mbarrier_arrive m
+ * mbarrier_arrive_if m, e          the threads where e is not 0, without a branch
  * mbarrier_wait m, parity          until the phase of that parity has ended
  * tensor_load dst, m, map, x...    a box of tensor map number `map` at coordinates x (innermost first), which may lie
  *                                  outside: 0 there. One thread; counts on m
@@ -70,6 +71,7 @@ struct kva_kbuf;
   X(mbarrier_fence,  KVA_DTYPE_NONE, "")          \
   X(mbarrier_expect, KVA_DTYPE_NONE, "mi")        \
   X(mbarrier_arrive, KVA_DTYPE_NONE, "m")         \
+  X(mbarrier_arrive_if, KVA_DTYPE_NONE, "me")     \
   X(mbarrier_wait,   KVA_DTYPE_NONE, "me")        \
   X(tensor_load,     KVA_DTYPE_NONE, "Smi+")      \
   X(proxy_fence,     KVA_DTYPE_NONE, "")          \

@@ -32,8 +32,7 @@ static int64_t ceil_of(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-/* Blocks of this tile; symbols count as large. */
-static double blocks_of(const kva_contraction *c, int64_t bm, int64_t bn) {
+double kva_gpu_blocks(const kva_contraction *c, int64_t bm, int64_t bn) {
   int64_t m = 4096, n = 4096, batch = 1;
   kva_expr_is_const(c->rows, &m);
   kva_expr_is_const(c->line, &n);
@@ -57,8 +56,8 @@ static void choose_tile(kva_gpu_tile *x) {
   x->bm = x->bn = 128;
   if (kva_expr_is_const(x->c->rows, &n) && n <= 64) x->bm = 64;
   if (kva_expr_is_const(x->c->line, &n) && n <= 64) x->bn = 64;
-  if (x->bn == 128 && blocks_of(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bn = 64;
-  if (x->bm == 128 && blocks_of(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bm = 64;
+  if (x->bn == 128 && kva_gpu_blocks(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bn = 64;
+  if (x->bm == 128 && kva_gpu_blocks(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bm = 64;
   bool crowded = x->engine == &kva_gpu_mma && !x->a.from && !x->b.from;
   if (crowded || x->c->type == KVA_F64) x->bm = x->bn = 64;
   int64_t across = x->engine == &kva_gpu_mma ? 2 : 16; /* warps, threads */
@@ -331,27 +330,50 @@ static void clear_sums(const kva_gpu_tile *x) {
 
 static void create_buffers(kva_gpu_tile *x) {
   bool matrix = x->engine == &kva_gpu_mma;
-  x->ring = kva_k_shared(x->kb, "ring", x->dtype, x->stages * x->stage);
-  x->staged = kva_k_shared(x->kb, "staged", x->c->type, x->bm * x->bn);
-  int64_t ring = x->stages * x->stage * element_bytes(x), staged = x->bm * x->bn * kva_dtype_bits(x->c->type) / 8;
-  if (staged <= ring) x->staged->over = x->ring;
   x->sums = kva_k_local(x->kb, "sums", x->c->type, x->bm * x->bn / x->threads);
   x->fragments_a = kva_k_local(x->kb, "fragments_a", matrix ? x->dtype : x->c->type, matrix ? x->wm / 2 : x->wm);
   x->fragments_b = kva_k_local(x->kb, "fragments_b", matrix ? x->dtype : x->c->type, matrix ? x->wn / 2 : x->wn);
 }
 
+/* Results wait where the ring was, if they fit. */
+static void create_shared(kva_gpu_tile *x) {
+  x->ring = kva_k_shared(x->kb, "ring", x->dtype, x->stages * x->stage);
+  x->staged = kva_k_shared(x->kb, "staged", x->c->type, x->bm * x->bn);
+  int64_t ring = x->stages * x->stage * element_bytes(x), staged = x->bm * x->bn * kva_dtype_bits(x->c->type) / 8;
+  if (staged <= ring) x->staged->over = x->ring;
+}
+
+static void prepare(kva_gpu_tile *x) {
+  choose_engine(x);
+  look_at_factor(x, &x->a, false);
+  look_at_factor(x, &x->b, true);
+  if (!kva_gpu_wgmma_choose(x)) {
+    choose_tile(x);
+    place_factor(x, &x->a);
+    place_factor(x, &x->b);
+    create_buffers(x);
+  }
+  create_shared(x);
+  x->kb->kernel->threads = (uint32_t)x->threads;
+  x->slices = kva_expr_ceildiv(x->e, x->c->depth, kva_gpu_num(x, x->bk));
+}
+
+static void make_sums(kva_gpu_tile *x) {
+  if (!x->engine) {
+    kva_gpu_wgmma_block(x);
+    return;
+  }
+  clear_sums(x);
+  over_depth(x);
+  machine(x, KVA_M_copy_wait, 0);
+  machine(x, KVA_M_block_barrier, 0);
+  x->engine->stage_sums(x);
+}
+
 void kva_gpu_contract_kernel(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   kva_gpu_tile x = {.c = c, .kb = kb, .e = kb->exprs};
-  choose_engine(&x);
-  look_at_factor(&x, &x.a, false);
-  look_at_factor(&x, &x.b, true);
-  choose_tile(&x);
-  place_factor(&x, &x.a);
-  place_factor(&x, &x.b);
-  kb->kernel->threads = (uint32_t)x.threads;
-  create_buffers(&x);
-  x.slices = kva_expr_ceildiv(x.e, c->depth, kva_gpu_num(&x, x.bk));
+  prepare(&x);
   const kva_expr *rows = kva_expr_ceildiv(x.e, c->rows, kva_gpu_num(&x, x.bm));
   const kva_expr *columns = kva_expr_ceildiv(x.e, c->line, kva_gpu_num(&x, x.bn));
   const kva_expr *items = kva_expr_mul(x.e, kva_expr_mul(x.e, rows, columns), c->batch);
@@ -359,11 +381,7 @@ void kva_gpu_contract_kernel(const kva_contraction *c) {
   place_block(&x, g->var, rows, columns);
   kva_kloop *t = kva_k_loop_begin(kb, KVA_K_THREAD, kva_gpu_num(&x, x.threads), "thread");
   x.thread = t->var;
-  clear_sums(&x);
-  over_depth(&x);
-  machine(&x, KVA_M_copy_wait, 0);
-  machine(&x, KVA_M_block_barrier, 0);
-  x.engine->stage_sums(&x);
+  make_sums(&x);
   kva_k_loop_end(kb, t);
   store_results(&x);
   kva_k_loop_end(kb, g);

@@ -1,5 +1,6 @@
 /* Matrix products (contract.h) by blocks of a GPU's threads. gpu_contract.c chooses the tile, fills the ring of shared
- * memory and stores results; gpu_contract_mma.c and gpu_contract_simt.c multiply a slice of the depth from the ring. */
+ * memory and stores results; gpu_contract_mma.c and gpu_contract_simt.c multiply a slice of the depth from the ring.
+ * gpu_contract_wgmma.c is a ring of its own, filled through tensor maps. */
 #ifndef KVA_OPS_GPU_CONTRACT_H
 #define KVA_OPS_GPU_CONTRACT_H
 
@@ -17,6 +18,7 @@ typedef struct kva_gpu_factor {
   const kva_expr *index;     /* in `from`, over these symbols */
   const kva_expr *symbols[KVA_GPU_PROBES];
   kva_kbuf *fetched; /* registers */
+  int32_t map;       /* wgmma: number of its tensor map */
 } kva_gpu_factor;
 
 typedef struct kva_gpu_tile kva_gpu_tile;
@@ -44,6 +46,7 @@ struct kva_gpu_tile {
   kva_gpu_factor a, b;
   kva_kbuf *ring, *sums, *staged;
   kva_kbuf *fragments_a, *fragments_b; /* registers */
+  kva_kbuf *barriers;                  /* wgmma: of full stages, then of empty ones */
   const kva_expr *batch, *row0, *col0, *thread, *slices;
 };
 
@@ -64,6 +67,17 @@ static inline const kva_expr *kva_gpu_mod(const kva_gpu_tile *x, const kva_expr 
 }
 
 extern const kva_gpu_engine kva_gpu_mma, kva_gpu_simt;
+
+/* gpu_contract_wgmma.c: the tile by warpgroups, when machine, types and shape suit; chooses the tile. */
+bool kva_gpu_wgmma_choose(kva_gpu_tile *x);
+/* Code of the block's threads: from the factors to `staged`. */
+void kva_gpu_wgmma_block(kva_gpu_tile *x);
+
+/* Sums in fragments of 16 x 8 -> `staged`: `rows` / 16 by `columns` / 8 of them from (row, column) of the block on. */
+void kva_gpu_stage_fragments(const kva_gpu_tile *x, const kva_expr *row, const kva_expr *column, int64_t rows,
+                             int64_t columns);
+/* Blocks of bm x bn results; extents that are not known count as large. */
+double kva_gpu_blocks(const kva_contraction *c, int64_t bm, int64_t bn);
 
 /* Place of the sum at (row, column) of the block in `staged`: rows are rotated by 8 columns each, so that threads which
  * hold the same columns of neighbouring rows write to different banks. Pairs, and fours at multiples of 4, stay

@@ -91,22 +91,29 @@ static void multiply(const kva_gpu_tile *x, const kva_expr *stage) {
 }
 
 /* A thread has pairs of columns in rows lane / 4 and 8 further. */
-static void stage_sums(const kva_gpu_tile *x) {
+void kva_gpu_stage_fragments(const kva_gpu_tile *x, const kva_expr *row, const kva_expr *column, int64_t rows,
+                             int64_t columns) {
   kva_kb *kb = x->kb;
   const kva_expr *lane = lane_of(x);
-  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, kva_gpu_num(x, x->wm / 16), "i");
-  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_UNROLL, kva_gpu_num(x, x->wn / 8), "j");
+  row = kva_gpu_plus(x, row, kva_gpu_div(x, lane, 4));
+  column = kva_gpu_plus(x, column, kva_gpu_times(x, kva_gpu_mod(x, lane, 4), 2));
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, kva_gpu_num(x, rows / 16), "i");
+  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_UNROLL, kva_gpu_num(x, columns / 8), "j");
   kva_kloop *half = kva_k_loop_begin(kb, KVA_K_UNROLL, kva_gpu_num(x, 2), "half");
-  const kva_expr *row = kva_gpu_plus(x, kva_gpu_times(x, i->var, 16), kva_gpu_times(x, half->var, 8));
-  row = kva_gpu_plus(x, warp_start(x, false), kva_gpu_plus(x, row, kva_gpu_div(x, lane, 4)));
-  const kva_expr *column = kva_gpu_plus(x, kva_gpu_times(x, j->var, 8), kva_gpu_times(x, kva_gpu_mod(x, lane, 4), 2));
-  const kva_expr *to = kva_gpu_staged(x, row, kva_gpu_plus(x, warp_start(x, true), column));
-  const kva_expr *from = kva_gpu_plus(x, sum_at(x, i->var, j->var), kva_gpu_times(x, half->var, 2));
+  const kva_expr *down = kva_gpu_plus(x, kva_gpu_times(x, i->var, 16), kva_gpu_times(x, half->var, 8));
+  const kva_expr *to =
+      kva_gpu_staged(x, kva_gpu_plus(x, row, down), kva_gpu_plus(x, column, kva_gpu_times(x, j->var, 8)));
+  const kva_expr *pair = kva_gpu_plus(x, kva_gpu_times(x, i->var, columns / 8), j->var);
+  const kva_expr *from = kva_gpu_plus(x, kva_gpu_times(x, pair, 4), kva_gpu_times(x, half->var, 2));
   for (int64_t c = 0; c < 2; c++)
     kva_k_store(kb, x->staged, kva_expr_addi(x->e, to, c), kva_k_load(kb, x->sums, kva_expr_addi(x->e, from, c)));
   kva_k_loop_end(kb, half);
   kva_k_loop_end(kb, j);
   kva_k_loop_end(kb, i);
+}
+
+static void stage_sums(const kva_gpu_tile *x) {
+  kva_gpu_stage_fragments(x, warp_start(x, false), warp_start(x, true), x->wm, x->wn);
 }
 
 const kva_gpu_engine kva_gpu_mma = {place, multiply, stage_sums};

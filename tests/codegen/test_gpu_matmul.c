@@ -60,6 +60,31 @@ static void test_lazy(void **state) {
   run_shapes(KVA_F16, true);
 }
 
+/* By warpgroups: either direction of either factor, more slices than stages, ragged edges, batches. */
+static const kva_case warpgroups[] = {
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=150,96"}, {"96,256"}}},
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"M=100,456"}, {"256,456"}}},
+    {.op = KVA_OP_matmul, .attrs = TN, .in = {{"K=70,1024"}, {"K,1024"}}},
+    {.op = KVA_OP_matmul, .attrs = TT, .in = {{"136,1032"}, {"1024,136"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=130,64"}, {"64,1000"}}}, /* 256 columns a block */
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"B=2,M=70,64"}, {"B,256,64"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=2,T=35,64"}, {"64,256"}}},
+};
+
+static void run_warpgroups(kva_dtype dtype, bool lazy) {
+  for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
+    ptx_run run = {.arch = "sm_90a", .lazy = lazy};
+    run_case(&warpgroups[i], dtype, &run);
+    assert_true(run.maps == 2);
+  }
+}
+
+static void test_warpgroups(void **state) {
+  (void)state;
+  run_warpgroups(KVA_BF16, true);
+  run_warpgroups(KVA_F16, false);
+}
+
 /* ---- memory ---------------------------------------------------------------------------------------------------------
  */
 
@@ -191,10 +216,8 @@ static void test_registers(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_traffic),
-      cmocka_unit_test(test_shapes),
-      cmocka_unit_test(test_lazy),
-      cmocka_unit_test(test_registers),
+      cmocka_unit_test(test_traffic),    cmocka_unit_test(test_shapes),    cmocka_unit_test(test_lazy),
+      cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_registers),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -58,6 +58,7 @@ static const char all[] = "      copy_async tile[8*t], x[64*g + 8*t], min(16, N)
                           "      mbarrier_fence\n"
                           "      mbarrier_expect bars[0], 1024\n"
                           "      mbarrier_arrive bars[1]\n"
+                          "      mbarrier_arrive_if bars[1], mod(t, 2)\n"
                           "      mbarrier_wait bars[0], mod(g, 2)\n"
                           "      tensor_load tile[512], bars[0], 0, 0, 8*g\n"
                           "      proxy_fence\n"

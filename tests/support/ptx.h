@@ -14,6 +14,7 @@ typedef struct ptx_run {
   const char *unsupported; /* out: why a kernel has no code or does not load; lives in `reason` */
   char reason[160];
   uint32_t kernels, launches; /* out, added up */
+  uint32_t maps;              /* out, of the last kernel */
   kva_ptx_counters counters;  /* out, of the last launch */
 } ptx_run;
 

@@ -241,17 +241,12 @@ static void computed(const kva_gpu_tile *x, factor_step step, const kva_expr *at
   if (!x->b.from) step(x, &x->b, at);
 }
 
-static kva_kinstr *if_needed(const kva_gpu_tile *x, kva_kval cond) {
-  bool always = cond->op == KVA_K_CONST && cond->imm.i;
-  return always ? NULL : kva_k_if_begin(x->kb, cond);
-}
-
 /* The part of filling slice s that does not wait: copies and loads. Slices behind the last are left out; the group of
  * copies is closed all the same, so that waiting can count groups. */
 static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
   kva_kval any = kva_k_index_lt(x->kb, s, x->slices);
   const kva_expr *k0 = kva_gpu_times(x, s, x->bk), *stage = kva_gpu_mod(x, s, x->stages);
-  kva_kinstr *branch = if_needed(x, any);
+  kva_kinstr *branch = kva_gpu_if_needed(x, any);
   if (x->a.from) copy_tile(x, &x->a, stage, k0);
   if (x->b.from) copy_tile(x, &x->b, stage, k0);
   computed(x, fetch, k0);
@@ -262,7 +257,7 @@ static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
 
 static void finish_slice(const kva_gpu_tile *x, const kva_expr *s, kva_kval any) {
   if (x->a.from && x->b.from) return;
-  kva_kinstr *branch = if_needed(x, any);
+  kva_kinstr *branch = kva_gpu_if_needed(x, any);
   computed(x, put, kva_gpu_mod(x, s, x->stages));
   if (branch) kva_k_if_end(x->kb, branch);
 }

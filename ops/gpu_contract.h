@@ -66,6 +66,12 @@ static inline const kva_expr *kva_gpu_mod(const kva_gpu_tile *x, const kva_expr 
   return kva_expr_mod(x->e, a, kva_expr_const(x->e, v));
 }
 
+/* Begins an if; NULL where the condition is known to hold. */
+static inline kva_kinstr *kva_gpu_if_needed(const kva_gpu_tile *x, kva_kval cond) {
+  bool always = cond->op == KVA_K_CONST && cond->imm.i;
+  return always ? NULL : kva_k_if_begin(x->kb, cond);
+}
+
 extern const kva_gpu_engine kva_gpu_mma, kva_gpu_simt;
 
 /* gpu_contract_wgmma.c: the tile by warpgroups, when machine, types and shape suit; chooses the tile. */

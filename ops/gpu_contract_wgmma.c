@@ -222,7 +222,7 @@ static const kva_expr *releases(const kva_gpu_tile *x, const kva_expr *slice) {
  * way without any slice comes in, which must not happen while products run. */
 static void over_slices(const kva_gpu_tile *x) {
   kva_kb *kb = x->kb;
-  kva_kinstr *some = kva_k_if_begin(kb, kva_k_index_lt(kb, kva_gpu_num(x, 0), x->slices));
+  kva_kinstr *some = kva_gpu_if_needed(x, kva_k_index_lt(kb, kva_gpu_num(x, 0), x->slices));
   kva_kloop *s = kva_k_loop_begin(kb, KVA_K_SERIAL, x->slices, "s");
   barrier(x, KVA_M_mbarrier_wait, full(x, stage_of(x, s->var)), phase_of(x, s->var), 0);
   multiply(x, s->var);
@@ -231,7 +231,7 @@ static void over_slices(const kva_gpu_tile *x) {
   barrier(x, KVA_M_mbarrier_arrive_if, empty(x, last), releases(x, s->var), 0);
   kva_k_loop_end(kb, s);
   over_sums(x, KVA_M_wgmma_wait, 0, sums_of(x));
-  kva_k_if_end(kb, some);
+  if (some) kva_k_if_end(kb, some);
 }
 
 static void consume(const kva_gpu_tile *x) {

@@ -72,3 +72,50 @@ void assert_assembles(const char *text, size_t size, const char *arch) {
   if (!ok || assembler_log_has_trouble(log.data)) fail_msg("%s", log.data);
   kva_text_free(&log);
 }
+
+/* ---- the baseline ---------------------------------------------------------------------------------------------------
+ */
+
+static const char baseline_path[] = "tests/codegen/gpu_registers.txt";
+enum { REGISTER_STEP = 8 };
+
+/* Registers of the row for key; 0: none. The other rows go to `others` if that is not NULL. */
+static uint32_t read_baseline(const char *key, kva_text *others) {
+  FILE *f = fopen(baseline_path, "r");
+  char line[256], found[200];
+  uint32_t registers = 0, n;
+  while (f && fgets(line, sizeof line, f)) {
+    bool same = sscanf(line, "%199s %u", found, &n) == 2 && !strcmp(found, key);
+    if (same) registers = n;
+    if (others && !same) kva_text_add(others, "%s", line);
+  }
+  if (f) fclose(f);
+  return registers;
+}
+
+static void update_baseline(const char *key, uint32_t registers) {
+  kva_text rows = {0};
+  read_baseline(key, &rows);
+  kva_text_add(&rows, "%s %u\n", key, registers);
+  FILE *f = fopen(baseline_path, "w");
+  assert_non_null(f);
+  fputs(rows.data, f);
+  assert_int_equal(fclose(f), 0);
+  kva_text_free(&rows);
+}
+
+void assert_registers(const char *key, const char *text, size_t size, const char *arch) {
+  if (!assembler_found()) return;
+  kva_text log = {0};
+  assembled a;
+  uint32_t count = 0;
+  bool ok = assembler_run(text, size, arch, 1, &a, &count, &log);
+  if (!ok || count != 1 || assembler_log_has_trouble(log.data)) fail_msg("%s: %s", key, log.data);
+  kva_text_free(&log);
+  if (a.stack || a.spill_stores || a.spill_loads)
+    fail_msg("%s: stack of %u bytes, spills of %u and %u bytes", key, a.stack, a.spill_stores, a.spill_loads);
+  if (getenv("KVA_UPDATE_BASELINE")) update_baseline(key, a.registers);
+  uint32_t known = read_baseline(key, NULL);
+  if (!known) fail_msg("%s has no row for %s", baseline_path, key);
+  if (a.registers > known + REGISTER_STEP) fail_msg("%s: %u registers, the baseline has %u", key, a.registers, known);
+}

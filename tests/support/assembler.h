@@ -19,4 +19,9 @@ bool assembler_log_has_trouble(const char *log);
 /* A failing assertion if it does not assemble, or with trouble; nothing where there is no ptxas. */
 void assert_assembles(const char *text, size_t size, const char *arch);
 
+/* PTX of one kernel: no spills, no stack, none of those notes, and registers within one step of what the hardware
+ * allots of the baseline's row for `key` (tests/codegen/gpu_registers.txt). KVA_UPDATE_BASELINE=1 in the environment
+ * writes the row instead. Nothing where there is no ptxas. */
+void assert_registers(const char *key, const char *text, size_t size, const char *arch);
+
 #endif

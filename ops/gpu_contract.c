@@ -1,5 +1,6 @@
-/* See gpu_contract.h. A block of threads makes bm x bn results. The depth goes by in slices of bk; a ring of `stages`
- * tiles in shared memory holds the slices to come:
+/* See gpu_contract.h. Windows are products of matrices too: the columns are all used positions of all lines, the depth
+ * is (k, lead, tap), and an element is asked for by where it comes from. A block of threads makes bm x bn results. The
+ * depth goes by in slices of bk; a ring of `stages` tiles in shared memory holds the slices to come:
  *
  *   fill slices 0 .. stages - 2
  *   for every slice s:  wait until its copies are complete; meet
@@ -32,11 +33,11 @@ static int64_t ceil_of(int64_t a, int64_t b) {
   return (a + b - 1) / b;
 }
 
-double kva_gpu_blocks(const kva_contraction *c, int64_t bm, int64_t bn) {
+double kva_gpu_blocks(const kva_gpu_tile *x, int64_t bm, int64_t bn) {
   int64_t m = 4096, n = 4096, batch = 1;
-  kva_expr_is_const(c->rows, &m);
-  kva_expr_is_const(c->line, &n);
-  kva_expr_is_const(c->batch, &batch);
+  kva_expr_is_const(x->c->rows, &m);
+  kva_expr_is_const(x->columns, &n);
+  kva_expr_is_const(x->c->batch, &batch);
   return (double)ceil_of(m, bm) * (double)ceil_of(n, bn) * (double)batch;
 }
 
@@ -55,9 +56,9 @@ static void choose_tile(kva_gpu_tile *x) {
   int64_t n;
   x->bm = x->bn = 128;
   if (kva_expr_is_const(x->c->rows, &n) && n <= 64) x->bm = 64;
-  if (kva_expr_is_const(x->c->line, &n) && n <= 64) x->bn = 64;
-  if (x->bn == 128 && kva_gpu_blocks(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bn = 64;
-  if (x->bm == 128 && kva_gpu_blocks(x->c, x->bm, x->bn) < FEW_BLOCKS) x->bm = 64;
+  if (kva_expr_is_const(x->columns, &n) && n <= 64) x->bn = 64;
+  if (x->bn == 128 && kva_gpu_blocks(x, x->bm, x->bn) < FEW_BLOCKS) x->bn = 64;
+  if (x->bm == 128 && kva_gpu_blocks(x, x->bm, x->bn) < FEW_BLOCKS) x->bm = 64;
   bool crowded = x->engine == &kva_gpu_mma && !x->a.from && !x->b.from;
   if (crowded || x->c->type == KVA_F64) x->bm = x->bn = 64;
   int64_t across = x->engine == &kva_gpu_mma ? 2 : 16; /* warps, threads */
@@ -76,22 +77,40 @@ static int64_t copy_elements(const kva_gpu_tile *x) {
  * ---------------------------------------------------------------------------------------------------------- */
 
 static kva_dim outer_extent(const kva_gpu_tile *x, const kva_gpu_factor *f) {
-  return f->is_b ? x->c->line : x->c->rows;
+  return f->is_b ? x->columns : x->c->rows;
 }
 
 static const kva_expr *outer_start(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   return f->is_b ? x->col0 : x->row0;
 }
 
+void kva_gpu_column(const kva_gpu_tile *x, const kva_expr *j, kva_contract_at *at) {
+  bool one = kva_expr_is(x->c->lines, 1);
+  at->line = one ? kva_gpu_num(x, 0) : kva_expr_div(x->e, j, x->c->used);
+  at->position = one ? j : kva_expr_mod(x->e, j, x->c->used);
+}
+
+/* Step kk of all: taps fastest, then leads. */
+static void depth_at(const kva_gpu_tile *x, const kva_expr *kk, kva_contract_at *at) {
+  const kva_expr *lead = kva_gpu_div(x, kk, x->c->taps);
+  at->tap = kva_gpu_mod(x, kk, x->c->taps);
+  at->lead = kva_gpu_mod(x, lead, x->c->leads);
+  at->k = kva_gpu_div(x, lead, x->c->leads);
+}
+
 static kva_kval element(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *batch, const kva_expr *outer,
-                        const kva_expr *k) {
-  const kva_expr *zero = kva_gpu_num(x, 0);
-  kva_contract_at at = {.batch = batch, .k = k, .lead = zero, .tap = zero, .phase = zero, .line = zero};
-  if (f->is_b)
-    at.position = outer;
-  else
+                        const kva_expr *kk) {
+  kva_contract_at at = {.batch = batch};
+  depth_at(x, kk, &at);
+  if (!f->is_b) {
     at.row = outer;
-  return f->is_b ? x->c->b(x->c, &at) : x->c->a(x->c, &at);
+    return x->c->a(x->c, &at);
+  }
+  const kva_expr *moved = kva_gpu_times(x, at.tap, x->c->spread);
+  kva_gpu_column(x, outer, &at);
+  at.phase = kva_gpu_mod(x, moved, x->c->stride);
+  at.position = kva_gpu_plus(x, at.position, kva_gpu_div(x, moved, x->c->stride));
+  return x->c->b(x->c, &at);
 }
 
 /* Slices and tiles that end with the extent need no checks. */
@@ -130,7 +149,7 @@ static void probe(kva_gpu_tile *x, kva_gpu_factor *f) {
   if (f->along_depth == f->row_is_step || v->op != KVA_K_LOAD || v->n_args) return;
   if (v->buf->space != KVA_K_PARAM || v->buf->dtype != x->dtype || v->buf->written) return;
   if (!kva_expr_affine(x->e, v->index, along, &coefficient, &rest) || !kva_expr_is(coefficient, 1)) return;
-  kva_dim run = f->along_depth ? x->c->depth : outer_extent(x, f);
+  kva_dim run = f->along_depth ? x->depth : outer_extent(x, f);
   if (!is_multiple(rest, copy_elements(x)) || !is_whole(run, copy_elements(x))) return;
   f->from = v->buf;
   f->index = v->index;
@@ -142,7 +161,7 @@ static void look_at_factor(kva_gpu_tile *x, kva_gpu_factor *f, bool is_b) {
   f->row_is_step = x->engine == &kva_gpu_simt || !f->along_depth;
   f->symbols[KVA_GPU_BATCH] = kva_expr_fresh(x->e, "batch", 0, x->c->batch);
   f->symbols[KVA_GPU_OUTER] = kva_expr_fresh(x->e, "outer", 0, outer_extent(x, f));
-  f->symbols[KVA_GPU_DEPTH] = kva_expr_fresh(x->e, "k", 0, x->c->depth);
+  f->symbols[KVA_GPU_DEPTH] = kva_expr_fresh(x->e, "k", 0, x->depth);
   probe(x, f);
 }
 
@@ -183,8 +202,7 @@ static void fetch(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, kva_gpu_num(x, f->outer * x->bk / x->threads), "i");
   share s = share_of(x, f, i->var);
   const kva_expr *outer = kva_gpu_plus(x, outer_start(x, f), s.outer), *k = kva_gpu_plus(x, k0, s.k);
-  kva_kval there =
-      kva_k_and(kb, is_inside(x, outer_extent(x, f), f->outer, outer), is_inside(x, x->c->depth, x->bk, k));
+  kva_kval there = kva_k_and(kb, is_inside(x, outer_extent(x, f), f->outer, outer), is_inside(x, x->depth, x->bk, k));
   kva_kval before = kva_k_guard_begin(kb, there);
   kva_kval v = element(x, f, x->batch, outer, k);
   kva_k_guard_end(kb, before);
@@ -208,7 +226,7 @@ static void copy(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr 
   const kva_expr *o = kva_gpu_plus(x, outer_start(x, f), f->along_depth ? row : position);
   const kva_expr *k = kva_gpu_plus(x, k0, f->along_depth ? position : row);
   const kva_expr *bytes = kva_expr_mul(x->e, inside(x, outer_extent(x, f), f->outer, o, f->along_depth ? 1 : n),
-                                       inside(x, x->c->depth, x->bk, k, f->along_depth ? n : 1));
+                                       inside(x, x->depth, x->bk, k, f->along_depth ? n : 1));
   const kva_expr *to[] = {x->batch, o, k};
   kva_kmachine m = {.op = KVA_M_copy_async,
                     .places = {{x->ring, ring_at(x, f, stage, row, position)},
@@ -283,7 +301,8 @@ static void over_depth(const kva_gpu_tile *x) {
 /* Elements that a thread stores at once, when rows of the result start at multiples of them. */
 static uint32_t store_width(const kva_gpu_tile *x) {
   int64_t n, width = COPY_BYTES * 8 / kva_dtype_bits(x->c->type);
-  return kva_expr_is_const(x->c->line, &n) && n % width == 0 ? (uint32_t)width : 1;
+  bool rows = kva_expr_is(x->c->lines, 1) && kva_expr_is_const(x->columns, &n) && n % width == 0;
+  return rows ? (uint32_t)width : 1;
 }
 
 static void store_results(const kva_gpu_tile *x) {
@@ -291,11 +310,10 @@ static void store_results(const kva_gpu_tile *x) {
   kva_k_barrier(kb);
   kva_kloop *r = kva_k_loop_begin(kb, KVA_K_THREAD, inside(x, x->c->rows, x->bm, x->row0, x->bm), "row");
   r->team = WARP;
-  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_THREAD, inside(x, x->c->line, x->bn, x->col0, x->bn), "column");
+  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_THREAD, inside(x, x->columns, x->bn, x->col0, x->bn), "column");
   j->width = store_width(x);
-  kva_contract_at at = {.batch = x->batch, .line = kva_gpu_num(x, 0)};
-  at.row = kva_gpu_plus(x, x->row0, r->var);
-  at.position = kva_gpu_plus(x, x->col0, j->var);
+  kva_contract_at at = {.batch = x->batch, .row = kva_gpu_plus(x, x->row0, r->var)};
+  kva_gpu_column(x, kva_gpu_plus(x, x->col0, j->var), &at);
   kva_contract_store(x->c, &at, kva_k_load(kb, x->staged, kva_gpu_staged(x, r->var, j->var)));
   kva_k_loop_end(kb, j);
   kva_k_loop_end(kb, r);
@@ -350,7 +368,7 @@ static void prepare(kva_gpu_tile *x) {
   }
   create_shared(x);
   x->kb->kernel->threads = (uint32_t)x->threads;
-  x->slices = kva_expr_ceildiv(x->e, x->c->depth, kva_gpu_num(x, x->bk));
+  x->slices = kva_expr_ceildiv(x->e, x->depth, kva_gpu_num(x, x->bk));
 }
 
 static void make_sums(kva_gpu_tile *x) {
@@ -359,7 +377,10 @@ static void make_sums(kva_gpu_tile *x) {
     return;
   }
   clear_sums(x);
+  kva_kval any = x->c->any ? x->c->any(x->c, &(kva_contract_at){.batch = x->batch}) : NULL;
+  kva_kinstr *branch = any ? kva_gpu_if_needed(x, any) : NULL;
   over_depth(x);
+  if (branch) kva_k_if_end(x->kb, branch);
   machine(x, KVA_M_copy_wait, 0);
   machine(x, KVA_M_block_barrier, 0);
   x->engine->stage_sums(x);
@@ -368,9 +389,11 @@ static void make_sums(kva_gpu_tile *x) {
 void kva_gpu_contract_kernel(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   kva_gpu_tile x = {.c = c, .kb = kb, .e = kb->exprs};
+  x.columns = kva_expr_mul(x.e, c->lines, c->used);
+  x.depth = kva_expr_muli(x.e, c->depth, c->leads * c->taps);
   prepare(&x);
   const kva_expr *rows = kva_expr_ceildiv(x.e, c->rows, kva_gpu_num(&x, x.bm));
-  const kva_expr *columns = kva_expr_ceildiv(x.e, c->line, kva_gpu_num(&x, x.bn));
+  const kva_expr *columns = kva_expr_ceildiv(x.e, x.columns, kva_gpu_num(&x, x.bn));
   const kva_expr *items = kva_expr_mul(x.e, kva_expr_mul(x.e, rows, columns), c->batch);
   kva_kloop *g = kva_k_loop_begin(kb, KVA_K_GRID, items, "item");
   place_block(&x, g->var, rows, columns);

@@ -1,4 +1,4 @@
-/* Matrix products (contract.h) by blocks of a GPU's threads. gpu_contract.c chooses the tile, fills the ring of shared
+/* Products (contract.h) by blocks of a GPU's threads. gpu_contract.c chooses the tile, fills the ring of shared
  * memory and stores results; gpu_contract_mma.c and gpu_contract_simt.c multiply a slice of the depth from the ring.
  * gpu_contract_wgmma.c is a ring of its own, filled through tensor maps. */
 #ifndef KVA_OPS_GPU_CONTRACT_H
@@ -39,6 +39,7 @@ struct kva_gpu_tile {
   kva_expr_ctx *e;
   const kva_gpu_engine *engine;
   kva_dtype dtype;         /* of the ring */
+  kva_dim columns, depth;  /* all of them: lines and their used positions; steps, leads and taps */
   int64_t bm, bn, bk;      /* of a block */
   int64_t stages, threads; /* threads divide every tile of the ring evenly */
   int64_t wm, wn;          /* of a warp, or of a thread */
@@ -49,6 +50,9 @@ struct kva_gpu_tile {
   kva_kbuf *barriers;                  /* wgmma: of full stages, then of empty ones */
   const kva_expr *batch, *row0, *col0, *thread, *slices;
 };
+
+/* Column `j` of all: its line and position. */
+void kva_gpu_column(const kva_gpu_tile *x, const kva_expr *j, kva_contract_at *at);
 
 static inline const kva_expr *kva_gpu_num(const kva_gpu_tile *x, int64_t v) {
   return kva_expr_const(x->e, v);
@@ -83,7 +87,7 @@ void kva_gpu_wgmma_block(kva_gpu_tile *x);
 void kva_gpu_stage_fragments(const kva_gpu_tile *x, const kva_expr *row, const kva_expr *column, int64_t rows,
                              int64_t columns);
 /* Blocks of bm x bn results; extents that are not known count as large. */
-double kva_gpu_blocks(const kva_contraction *c, int64_t bm, int64_t bn);
+double kva_gpu_blocks(const kva_gpu_tile *x, int64_t bm, int64_t bn);
 
 /* Place of the sum at (row, column) of the block in `staged`: rows are rotated by 8 columns each, so that threads which
  * hold the same columns of neighbouring rows write to different banks. Pairs, and fours at multiples of 4, stay
@@ -93,7 +97,7 @@ static inline const kva_expr *kva_gpu_staged(const kva_gpu_tile *x, const kva_ex
   return kva_gpu_plus(x, kva_gpu_times(x, row, x->bn), rotated);
 }
 
-/* Writes the whole kernel; a matrix product of floats. */
+/* Writes the whole kernel: a product of floats. */
 void kva_gpu_contract_kernel(const kva_contraction *c);
 
 #endif

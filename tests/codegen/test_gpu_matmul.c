@@ -1,7 +1,6 @@
 /* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
  * late; shared memory without conflicts, global memory in whole sectors; what ptxas makes of the kernels against a
  * baseline (tests/codegen/gpu_registers.txt; KVA_UPDATE_BASELINE=1 writes it anew). */
-#include "tests/support/assembler.h"
 #include "tests/support/ptx.h"
 
 #include <setjmp.h>
@@ -41,6 +40,29 @@ static const kva_case shapes[] = {
     {.op = KVA_OP_matmul, .attrs = NT, .in = {{"B=2,T=70,64"}, {"B,T,64"}}},
     {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=2,T=35,64"}, {"64,192"}}}, /* leading dims as rows */
 };
+
+/* Windows with rows enough for blocks: strides, dilation, groups, one tap; gradients. */
+static const kva_case windows[] = {
+    {.op = KVA_OP_conv, .attrs = "pads=1,1,1,1", .in = {{"B=2,8,9,10"}, {"20,8,3,3"}}},
+    {.op = KVA_OP_conv,
+     .attrs = "strides=2,3; pads=1,2,0,1; dilations=1,2; group=2",
+     .in = {{"2,6,9,13"}, {"40,3,3,2"}}},
+    {.op = KVA_OP_conv, .in = {{"2,16,5,8"}, {"24,16,1,1"}}},
+    {.op = KVA_OP_conv, .in = {{"1,16,8,8"}, {"64,16,1,1"}}},
+    {.op = KVA_OP_conv_input_grad, .attrs = "strides=2; pads=1,1; spatial=16", .in = {{"2,12,8"}, {"12,20,3"}}},
+    {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=3,3; pads=1,1,1,1", .in = {{"2,5,6,7"}, {"2,18,6,7"}}},
+};
+
+static void test_windows(void **state) {
+  (void)state;
+  static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16};
+  for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+      ptx_run run = {.arch = t == 1 ? "sm_90a" : "sm_80", .lazy = t != 0};
+      run_case(&windows[i], types[t], &run);
+    }
+  }
+}
 
 static void run_shapes(kva_dtype dtype, bool lazy) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
@@ -124,70 +146,10 @@ static void test_traffic(void **state) {
   }
 }
 
-/* ---- registers ------------------------------------------------------------------------------------------------------
- */
-
-typedef struct named {
-  const char *name, *arch, *attrs, *a, *b;
-  kva_dtype dtype;
-} named;
-
-static const named kernels[] = {
-    {"matmul_nn", "sm_80", NN, "M=8192,1024", "1024,4096", KVA_BF16},
-    {"matmul_nt", "sm_80", NT, "M=8192,1024", "4096,1024", KVA_BF16},
-    {"matmul_tn", "sm_80", TN, "M=8192,1024", "M,4096", KVA_BF16},
-    {"matmul_nn", "sm_80", NN, "M=8192,1024", "1024,4096", KVA_F16},
-    {"matmul_nn_64", "sm_80", NN, "64,1024", "1024,512", KVA_BF16},
-    {"matmul_nn_odd", "sm_80", NN, "M=8192,K=1023", "K,N=999", KVA_BF16},
-    {"matmul_nn", "sm_80", NN, "M=8192,1024", "1024,4096", KVA_F32},
-    {"matmul_nt", "sm_80", NT, "M=8192,1024", "4096,1024", KVA_F32},
-    {"matmul_tn", "sm_80", TN, "M=8192,1024", "M,4096", KVA_F32},
-    {"matmul_nn", "sm_90a", NN, "M=8192,1024", "1024,4096", KVA_BF16},
-    {"matmul_nt", "sm_90a", NT, "M=8192,1024", "4096,1024", KVA_BF16},
-    {"matmul_tn", "sm_90a", TN, "M=8192,1024", "M,4096", KVA_BF16},
-};
-enum { N_KERNELS = sizeof kernels / sizeof *kernels };
-
-static void check_one(const named *n) {
-  kva_case c = {.op = KVA_OP_matmul, .attrs = n->attrs, .in = {{n->a}, {n->b}}};
-  kva_case_built built;
-  kva_diag *diag = kva_diag_create();
-  kva_arena *arena = kva_arena_create();
-  kva_codegen *cg;
-  assert_int_equal(kva_case_build(&c, n->dtype, &built), KVA_OK);
-  assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = n->arch}, diag, &cg), KVA_OK);
-  kva_kernel *k = kva_codegen_lower(arena, built.f->graph->first, kva_codegen_target(cg));
-  assert_non_null(k);
-  kva_codegen_schedule(k, kva_codegen_target(cg));
-  const kva_expr *const *symbols;
-  uint32_t n_symbols = kva_codegen_symbols(k, arena, &symbols);
-  int32_t number;
-  assert_int_equal(kva_codegen_add(cg, k, n_symbols, symbols, &number), KVA_OK);
-  char *text, key[200];
-  size_t size;
-  assert_int_equal(kva_codegen_emit(cg, "ptx", &text, &size), KVA_OK);
-  snprintf(key, sizeof key, "%s.%s.%s", n->name, kva_dtype_name(n->dtype), n->arch);
-  assert_registers(key, text, size, n->arch);
-  free(text);
-  kva_codegen_destroy(cg);
-  kva_arena_destroy(arena);
-  kva_diag_destroy(diag);
-  kva_case_free(&built);
-}
-
-static void test_registers(void **state) {
-  (void)state;
-  if (!assembler_found()) {
-    print_message("SKIP: no ptxas on PATH\n");
-    skip();
-  }
-  for (uint32_t i = 0; i < N_KERNELS; i++) check_one(&kernels[i]);
-}
-
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_traffic),    cmocka_unit_test(test_shapes),    cmocka_unit_test(test_lazy),
-      cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_registers),
+      cmocka_unit_test(test_traffic), cmocka_unit_test(test_shapes),     cmocka_unit_test(test_lazy),
+      cmocka_unit_test(test_windows), cmocka_unit_test(test_warpgroups),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

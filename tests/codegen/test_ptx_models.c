@@ -130,7 +130,7 @@ static void launch(program *p, uint32_t step) {
   const char *name = kva_codegen_kernel_name(p->cg, p->numbers.data[step]);
   kva_ptx_dim3 grid = {blocks, 1, 1}, block = {kva_codegen_launch(p->cg, p->numbers.data[step]).threads, 1, 1};
   kva_ptx_report report;
-  kva_ptx_options options = {.no_counters = true, .schedule_seed = step + 1};
+  kva_ptx_options options = {.no_counters = true, .check_global = true, .schedule_seed = step + 1};
   require(p,
           kva_ptx_launch(kva_ptx_module_get_kernel(p->module, name), p->memory, grid, block, 0, params,
                          s->n_args + n_symbols, &options, p->diag, &report),

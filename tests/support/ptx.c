@@ -155,7 +155,8 @@ static kva_status launch(run *r, const step *s, const void *const *params, uint3
   KVA_ASSERT(kernel);
   kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {kva_codegen_launch(r->cg, s->number).threads, 1, 1};
   kva_ptx_report report;
-  kva_ptx_options options = {.pool = r->options->pool, .schedule_seed = r->options->launches};
+  kva_ptx_options options = {
+      .pool = r->options->pool, .check_global = !r->options->pool, .schedule_seed = r->options->launches};
   KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, 0, params, n_params, &options, r->diag, &report));
   r->options->launches++;
   r->options->counters = report.counters;

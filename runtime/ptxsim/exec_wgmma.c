@@ -207,7 +207,7 @@ static void check_fence(ptx_warp *w, const ptx_ins *i) {
  */
 
 /* Whole warps of a whole warpgroup. */
-static bool aligned(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   if (mask != PTX_ALL) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, ptx_first(mask)),
                    "%s is run by lanes 0x%08x only", i->text, mask);
@@ -255,7 +255,8 @@ static uint32_t group_stamp(ptx_warp *w) {
 }
 
 void kva_ptx_exec_wgmma(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask) || !uniform(w, i, i->src[1]) || (!a_in_registers(i) && !uniform(w, i, i->src[0]))) return;
+  if (!kva_ptx_warpgroup(w, i, mask) || !uniform(w, i, i->src[1]) || (!a_in_registers(i) && !uniform(w, i, i->src[0])))
+    return;
   check_fence(w, i);
   ptx_wgmma p = {.i = i,
                  .a = a_in_registers(i) ? 0 : ptx_reg64(w, i->src[0])[0],
@@ -274,11 +275,11 @@ void kva_ptx_exec_wgmma(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 }
 
 void kva_ptx_exec_wgmma_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (aligned(w, i, mask)) w->wgmma_fenced = w->steps;
+  if (kva_ptx_warpgroup(w, i, mask)) w->wgmma_fenced = w->steps;
 }
 
 void kva_ptx_exec_wgmma_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask)) return;
+  if (!kva_ptx_warpgroup(w, i, mask)) return;
   w->product_group++;
   w->cta->progress++;
 }
@@ -321,7 +322,7 @@ static bool others_committed(const ptx_warp *w, uint32_t limit) {
 }
 
 bool kva_ptx_wgmma_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask)) return false;
+  if (!kva_ptx_warpgroup(w, i, mask)) return false;
   uint32_t limit = wait_limit(w, i);
   if (others_committed(w, limit)) {
     finish(w, limit);
@@ -345,54 +346,14 @@ bool kva_ptx_release_wgmma(ptx_cta *cta) {
   return woke;
 }
 
-/* ---- setmaxnreg -----------------------------------------------------------------------------------------------------
+/* ---- exit -----------------------------------------------------------------------------------------------------------
  */
-
-static bool register_error(ptx_warp *w, const ptx_ins *i, const char *what) {
-  kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, 0), "%s %lld: %s, the warp has %u", i->text,
-                 (long long)i->imm, what, w->n_registers);
-  return false;
-}
-
-/* True: the warp waits until enough registers are given back. */
-bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask)) return false;
-  uint32_t want = (uint32_t)i->imm;
-  w->registers_set = i;
-  if (!i->flag && want > w->n_registers) return register_error(w, i, "no decrease");
-  if (i->flag && want < w->n_registers) return register_error(w, i, "no increase");
-  w->at = i;
-  w->wait_mask = mask;
-  w->wait = PTX_AT_REGISTERS;
-  kva_ptx_release_registers(w->cta);
-  return w->wait != PTX_READY;
-}
-
-bool kva_ptx_release_registers(ptx_cta *cta) {
-  bool woke = false;
-  for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
-    ptx_warp *w = &cta->warps[k];
-    if (w->wait != PTX_AT_REGISTERS) continue;
-    int64_t more = (w->at->imm - (int64_t)w->n_registers) * PTX_LANES;
-    if (more > (int64_t)cta->free_registers) continue;
-    cta->free_registers = (uint32_t)(cta->free_registers - more);
-    w->n_registers = (uint32_t)w->at->imm;
-    w->wait = PTX_READY;
-    cta->progress++;
-    woke = true;
-  }
-  return woke;
-}
 
 void kva_ptx_wgmma_check_exit(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
     ptx_warp *w = &cta->warps[k];
-    const ptx_warp *leader = &cta->warps[k / GROUP * GROUP];
     if (w->n_products)
       kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_IN_FLIGHT, w->products[0].i, w, -1),
                      "%s is not waited for before the warp ends", w->products[0].i->text);
-    if (w->n_registers != leader->n_registers)
-      kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_OPERAND, (w->registers_set ? w : leader)->registers_set, w, -1),
-                     "warps of one warpgroup end with %u and %u registers", leader->n_registers, w->n_registers);
   }
 }

@@ -228,6 +228,7 @@ static void check_exit(ptx_cta *cta) {
   kva_ptx_bulk_check_exit(cta);
   kva_ptx_mbarrier_check_exit(cta);
   kva_ptx_wgmma_check_exit(cta);
+  kva_ptx_registers_check_exit(cta);
 }
 
 void kva_ptx_run_cta(ptx_cta *cta) {

@@ -224,7 +224,8 @@ typedef struct ptx_mbarrier {
   uint32_t tx_line;        /* of who last expected bytes */
   ptx_clocks coming, done; /* what its waiters will know, and know */
 } ptx_mbarrier;
-/* The live mbarrier at an address of shared memory, NULL after a finding. */
+/* The mbarrier at an address of shared memory, NULL: none. The live one, NULL after a finding. */
+ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address);
 ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address);
 void kva_ptx_mbarrier_arrive(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t count);
 void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes);

@@ -84,6 +84,8 @@ static void mbarriers(void **state) {
   expect("mbarrier.arrive.shared.b64 _, [%r3];", KVA_PTX_MBARRIER, 1);
   expect(INIT "@%p1 mbarrier.init.shared.b64 [%r3], 1;", KVA_PTX_MBARRIER, 2);
   expect("@%p1 mbarrier.init.shared.b64 [%r3], 0;", KVA_PTX_MBARRIER, 1);
+  expect("mov.u64 %d6, -1;\nmbarrier.try_wait.parity.shared.b64 %p3, [%d6], 0;", KVA_PTX_MISALIGNED, 2);
+  expect("mov.u64 %d6, -8;\nmbarrier.try_wait.parity.shared.b64 %p3, [%d6], 0;", KVA_PTX_SHARED_BOUNDS, 2);
   expect(INIT WAIT, KVA_PTX_DEADLOCK, 2);
   expect(INIT "T: mbarrier.test_wait.parity.shared.b64 %p3, [%r3], 0;\n@!%p3 bra T;", KVA_PTX_DEADLOCK, 2);
   /* A test that fails is no deadlock where the warp goes on. */

@@ -47,6 +47,9 @@ static void modules(void **state) {
   rejects(PTX_HEAD "/* open", KVA_INVALID, 4, "comment");
   rejects(PTX_HEAD ".pragma \"open", KVA_INVALID, 4, "string");
   rejects(PTX_HEAD "\x01", KVA_INVALID, 4, "character");
+  rejects(PTX_HEAD ".entry k() { .loc 1 \x01 1", KVA_INVALID, 4, "character"); /* what skips text ends there */
+  rejects(PTX_HEAD ".section .debug { \x01 }", KVA_INVALID, 4, "character");
+  rejects(PTX_HEAD ".func f() \x01 {}", KVA_INVALID, 4, "character");
 }
 
 static void statements(void **state) {

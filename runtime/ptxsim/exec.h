@@ -224,7 +224,8 @@ typedef struct ptx_mbarrier {
   uint32_t tx_line;        /* of who last expected bytes */
   ptx_clocks coming, done; /* what its waiters will know, and know */
 } ptx_mbarrier;
-/* The live mbarrier at an address of shared memory, NULL after a finding. */
+/* The mbarrier at an address of shared memory, NULL: none. The live one, NULL after a finding. */
+ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address);
 ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address);
 void kva_ptx_mbarrier_arrive(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t count);
 void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes);
@@ -243,13 +244,18 @@ void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mba
 uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane);
 void kva_ptx_copies_land(ptx_warp *w, uint32_t mark);
 
-/* exec_wgmma.c */
+/* exec_wgmma.c. kva_ptx_wgmma_check: before an instruction of a kernel with wgmma. */
 void kva_ptx_wgmma_check(ptx_warp *w, const ptx_ins *i);
 bool kva_ptx_wgmma_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 bool kva_ptx_release_wgmma(ptx_cta *cta);
+void kva_ptx_wgmma_check_exit(ptx_cta *cta);
+/* Whether whole warps of a whole warpgroup run the instruction; else a finding. */
+bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+
+/* exec_registers.c: setmaxnreg */
 bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 bool kva_ptx_release_registers(ptx_cta *cta);
-void kva_ptx_wgmma_check_exit(ptx_cta *cta);
+void kva_ptx_registers_check_exit(ptx_cta *cta);
 
 /* exec_address.c. kva_ptx_resolve: where an access of `size` bytes (a power of two) by one lane goes, or NULL after a
  * finding. */

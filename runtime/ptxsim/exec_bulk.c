@@ -153,7 +153,7 @@ static void perform(const ptx_bulk *c) {
 
 static void land(const ptx_bulk *c) {
   ptx_cta *cta = c->w->cta;
-  ptx_mbarrier *b = &cta->mbarriers[cta->mbarrier_at[c->mbarrier / 8] - 1];
+  ptx_mbarrier *b = kva_ptx_mbarrier_at(cta, c->mbarrier);
   if (c->kind == PTX_BULK_ARRIVE) {
     kva_ptx_copies_land(c->w, c->mark);
     kva_ptx_clocks_release(c->w, &b->coming, 1u << c->lane);

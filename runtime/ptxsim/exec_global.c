@@ -16,6 +16,7 @@ typedef struct stamp {
 /* Of a word of 4 bytes. other_reader: the last one of another CTA than reader. */
 typedef struct ptx_global_shadow {
   stamp writer, reader, other_reader;
+  uint32_t value; /* that writer wrote */
 } ptx_global_shadow;
 
 bool kva_ptx_global_prepare(ptx_launch *launch) {
@@ -82,18 +83,20 @@ static void write_word(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range 
   s->writer = mine;
 }
 
-/* Words narrower than 4 bytes are not told apart: neighbours' stores of less are no race. */
+/* Words are not told apart any further: accesses to less are not looked at. Two stores of one value are no race. */
 static void check_races(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address, uint32_t size,
                         bool write, const void *data, bool strong) {
   if (size < 4 || address & 3) return;
   stamp mine = {(uint32_t)w->cta->number + 1, ptx_stamp_of(w, lane, strong), i->line};
   for (uint64_t at = address; at < address + size; at += 4) {
     ptx_global_shadow *s = &r->shadow[(at - r->base) / 4];
-    bool same = data && !memcmp((const unsigned char *)data + (at - address), (const void *)(uintptr_t)at, 4);
+    uint32_t value = ~s->value;
+    if (data) memcpy(&value, (const unsigned char *)data + (at - address), 4);
     if (write)
-      write_word(w, i, lane, r, at, s, mine, same);
+      write_word(w, i, lane, r, at, s, mine, value == s->value);
     else
       read_word(w, i, lane, r, at, s, mine);
+    if (write) s->value = value;
   }
 }
 

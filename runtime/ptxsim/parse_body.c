@@ -402,8 +402,8 @@ static void relocate(ptx_builder *b) {
   for (uint32_t i = 0; i < k->constants.len; i++)
     if (k->constants.data[i].relocate) k->constants.data[i].bits += k->shared_bytes;
   for (uint32_t i = 0; i < k->n_ins; i++) {
-    if (k->ins[i].relocate) k->ins[i].imm += k->shared_bytes;
-    if (k->ins[i].relocate2) k->ins[i].imm2 += k->shared_bytes;
+    if (k->ins[i].relocate) k->ins[i].imm = (int64_t)((uint64_t)k->ins[i].imm + k->shared_bytes);
+    if (k->ins[i].relocate2) k->ins[i].imm2 = (int64_t)((uint64_t)k->ins[i].imm2 + k->shared_bytes);
   }
 }
 

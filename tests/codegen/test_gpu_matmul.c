@@ -1,6 +1,5 @@
 /* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
- * late; shared memory without conflicts, global memory in whole sectors; what ptxas makes of the kernels against a
- * baseline (tests/codegen/gpu_registers.txt; KVA_UPDATE_BASELINE=1 writes it anew). */
+ * late; shared memory without conflicts, global memory in whole sectors. */
 #include "tests/support/ptx.h"
 
 #include <setjmp.h>

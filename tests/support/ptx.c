@@ -156,7 +156,10 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
   kva_launch launch = kva_codegen_launch(r->cg, s->number);
   kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {launch.threads, 1, 1};
   kva_ptx_report report;
-  kva_ptx_options options = {.pool = r->options->pool, .lazy = r->options->lazy, .schedule_seed = r->options->launches};
+  kva_ptx_options options = {.pool = r->options->pool,
+                             .lazy = r->options->lazy,
+                             .check_global = !r->options->pool,
+                             .schedule_seed = r->options->launches};
   KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, launch.dynamic_bytes, params, n_params, &options, r->diag,
                          &report));
   r->options->launches++;

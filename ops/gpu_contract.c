@@ -281,10 +281,9 @@ static void finish_slice(const kva_gpu_tile *x, const kva_expr *s, kva_kval any)
 }
 
 static void over_depth(const kva_gpu_tile *x) {
-  for (int64_t s = 0; s + 1 < x->stages; s++) {
-    const kva_expr *slice = kva_gpu_num(x, s);
-    finish_slice(x, slice, start_slice(x, slice));
-  }
+  kva_kloop *first = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_gpu_num(x, x->stages - 1), "first");
+  finish_slice(x, first->var, start_slice(x, first->var));
+  kva_k_loop_end(x->kb, first);
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->slices, "s");
   machine(x, KVA_M_copy_wait, (int32_t)x->stages - 2);
   machine(x, KVA_M_block_barrier, 0);

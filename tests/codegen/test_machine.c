@@ -44,9 +44,11 @@ static void finish(program *p) {
   kva_arena_destroy(p->arena);
 }
 
+/* A buffer, or an encoded tensor map. */
 typedef struct range {
   void *data;
   size_t bytes;
+  bool is_map;
 } range;
 
 /* One block; no findings, in both modes of asynchronous copies. */
@@ -56,8 +58,9 @@ static void run(const program *p, uint32_t n, const range *ranges) {
   kva_ptx_memory *memory = kva_ptx_memory_create();
   const void *params[8];
   for (uint32_t i = 0; i < n; i++) {
+    params[i] = ranges[i].is_map ? ranges[i].data : (const void *)&ranges[i].data;
+    if (ranges[i].is_map) continue;
     assert_int_equal(kva_ptx_memory_add(memory, ranges[i].data, ranges[i].bytes, true, "buffer"), KVA_OK);
-    params[i] = &ranges[i].data;
   }
   kva_launch launch = kva_codegen_launch(p->cg, p->number);
   for (int lazy = 0; lazy < 2; lazy++) {
@@ -118,7 +121,7 @@ static void run_product(kva_dtype type) {
   _Alignas(16) float d[128];
   for (int i = 0; i < 256; i++) kva_store_f64(type, a, i, (i * 7 % 31 - 15) / 8.0);
   for (int i = 0; i < 128; i++) kva_store_f64(type, b, i, (i * 5 % 23 - 11) / 4.0);
-  run(&p, 3, (range[]){{a, sizeof a}, {b, sizeof b}, {d, sizeof d}});
+  run(&p, 3, (range[]){{a, sizeof a, false}, {b, sizeof b, false}, {d, sizeof d, false}});
   for (int m = 0; m < 16; m++) {
     for (int n = 0; n < 8; n++) {
       double sum = 0;
@@ -167,7 +170,7 @@ static void test_transpose(void **state) {
                       "sm_90");
   _Alignas(16) uint16_t x[256], y[256];
   for (int i = 0; i < 256; i++) kva_store_f64(KVA_F16, x, i, i);
-  run(&p, 2, (range[]){{x, sizeof x}, {y, sizeof y}});
+  run(&p, 2, (range[]){{x, sizeof x, false}, {y, sizeof y, false}});
   for (int i = 0; i < 256; i++) {
     int row = i / 16, column = i % 16, from = 16 * (row / 8 * 8 + column % 8) + column / 8 * 8 + row % 8;
     assert_int_equal(y[i], x[from]);
@@ -204,7 +207,7 @@ static void test_values(void **state) {
                       "sm_80");
   _Alignas(16) float x[64], y[32];
   for (int i = 0; i < 64; i++) x[i] = (float)(i % 13) / 4 - 1;
-  run(&p, 2, (range[]){{x, sizeof x}, {y, sizeof y}});
+  run(&p, 2, (range[]){{x, sizeof x, false}, {y, sizeof y, false}});
   for (int i = 0; i < 32; i++) {
     double sum = 0;
     for (int k = i / 4 * 4; k < i / 4 * 4 + 4; k++) sum += exp2(x[k]) + exp2(x[32 + k]);
@@ -238,7 +241,7 @@ static void test_dynamic(void **state) {
   assert_int_equal(launch.dynamic_bytes, (12288 + 512) * 4);
   _Alignas(16) float x[128], y[128];
   for (int i = 0; i < 128; i++) x[i] = (float)i;
-  run(&p, 2, (range[]){{x, sizeof x}, {y, sizeof y}});
+  run(&p, 2, (range[]){{x, sizeof x, false}, {y, sizeof y, false}});
   for (int i = 0; i < 128; i++) assert_float_equal(y[i], 127, 0);
   assert_assembles(p.text, p.size, "sm_80");
   finish(&p);
@@ -307,6 +310,26 @@ static void test_warpgroup(void **state) {
   program p = compile(warpgroup, "sm_90a");
   assert_non_null(strstr(p.text, ".param .align 64 .b8"));
   assert_null(strstr(p.text, ".local")); /* the maps are not copied */
+  static _Alignas(16) uint16_t a[4096], b[1024];
+  static float d[1024];
+  for (int i = 0; i < 4096; i++) kva_store_f64(KVA_BF16, a, i, (i * 7 % 31 - 15) / 8.0);
+  for (int i = 0; i < 1024; i++) kva_store_f64(KVA_BF16, b, i, (i * 5 % 23 - 11) / 4.0);
+  unsigned char maps[2][KVA_PTXSIM_MAP_BYTES];
+  kva_ptxsim_map map = {.dtype = KVA_BF16, .rank = 2, .address = a, .dims = {64, 64}, .box = {64, 64}, .swizzle = 128};
+  map.strides[1] = 128;
+  check(&p, kva_ptxsim_encode_map(&map, p.diag, maps[0]) == KVA_OK);
+  map.address = b, map.dims[1] = map.box[1] = 16;
+  check(&p, kva_ptxsim_encode_map(&map, p.diag, maps[1]) == KVA_OK);
+  run(&p, 5,
+      (range[]){
+          {a, sizeof a, false}, {b, sizeof b, false}, {d, sizeof d, false}, {maps[0], 0, true}, {maps[1], 0, true}});
+  for (int m = 0; m < 64; m++) {
+    for (int n = 0; n < 16; n++) {
+      double sum = 0;
+      for (int k = 0; k < 64; k++) sum += kva_load_f64(KVA_BF16, a, 64 * m + k) * kva_load_f64(KVA_BF16, b, 64 * n + k);
+      assert_float_equal(d[16 * m + n], 2 * sum, 1e-3);
+    }
+  }
   assert_assembles(p.text, p.size, "sm_90a");
   finish(&p);
 }

@@ -281,7 +281,9 @@ static void finish_slice(const kva_gpu_tile *x, const kva_expr *s, kva_kval any)
 }
 
 static void over_depth(const kva_gpu_tile *x) {
-  kva_kloop *first = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_gpu_num(x, x->stages - 1), "first");
+  /* Expanded where code is small: the assembler spills in some f32 kernels behind a loop. */
+  kva_kloop_kind kind = x->engine == &kva_gpu_simt ? KVA_K_UNROLL : KVA_K_SERIAL;
+  kva_kloop *first = kva_k_loop_begin(x->kb, kind, kva_gpu_num(x, x->stages - 1), "first");
   finish_slice(x, first->var, start_slice(x, first->var));
   kva_k_loop_end(x->kb, first);
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->slices, "s");

@@ -359,7 +359,8 @@ static int run(int argc, char **argv) {
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &j.profile, "print the lines that run most"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &j.json, "print JSON"},
   };
-  int n_positional, code = kva_cli_parse(&kva_verb_ptxsim, argc, argv, options, 11, &j.path, 1, &n_positional);
+  int n_positional, code = kva_cli_parse(&kva_verb_ptxsim, argc, argv, options, sizeof options / sizeof *options,
+                                         &j.path, 1, &n_positional);
   if (code >= 0) return code;
   bool dims = parse_dim3(grid, &j.grid) && parse_dim3(block, &j.block);
   if (n_positional == 1 && dims && j.shared <= UINT32_MAX && j.threads <= 1024) return run_job(&j, &specs);

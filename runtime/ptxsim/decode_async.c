@@ -299,8 +299,8 @@ static kva_status decode_setmaxnreg(ptx_decoder *d) {
   return kva_ptx_operand_error(d, &d->s->operands[0], "a multiple of 8 from 24 to 256");
 }
 
-/* fence.proxy.async{.global, .shared::cta, .shared::cluster}, fence.mbarrier_init.release.cluster. Global memory is not
- * tracked, so that its fence does nothing. */
+/* fence.proxy.async{.global, .shared::cta, .shared::cluster}, fence.mbarrier_init.release.cluster. Proxies are looked
+ * at in shared memory alone, so that the fence of global memory does nothing. */
 kva_status kva_ptx_decode_proxy_fence(ptx_decoder *d) {
   bool init = kva_ptx_take(d, "mbarrier_init");
   if (init && (!kva_ptx_take(d, "release") || !kva_ptx_take(d, "cluster"))) return kva_ptx_unsupported(d);

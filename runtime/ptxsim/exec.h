@@ -240,7 +240,7 @@ void kva_ptx_mbarrier_check_exit(ptx_cta *cta);
 bool kva_ptx_bulk_land_one(ptx_cta *cta);
 void kva_ptx_bulk_check_exit(ptx_cta *cta);
 /* A lane's cp.async so far arrive at an mbarrier once they are complete. exec_async.c: makes those complete. */
-void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier, uint32_t mask);
+void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier);
 uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane);
 void kva_ptx_copies_land(ptx_warp *w, uint32_t mark);
 

@@ -246,13 +246,12 @@ void kva_ptx_exec_bulk(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier, uint32_t mask) {
+void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier) {
   ptx_mbarrier *b = kva_ptx_mbarrier_find(w, i, lane, mbarrier);
   if (!b) return;
   if (!i->flag2) b->pending++;
   ptx_bulk c = {.i = i, .w = w, .lane = lane, .kind = PTX_BULK_ARRIVE, .mbarrier = mbarrier};
   c.mark = kva_ptx_copies_mark(w, lane);
-  (void)mask;
   if (w->cta->launch->options.lazy)
     keep(&c);
   else

@@ -176,7 +176,7 @@ void kva_ptx_exec_copy_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   kva_ptx_addresses(w, i->src[0], i->imm, a);
   for (uint32_t m = mask; m; m &= m - 1) {
     uint64_t address = a[ptx_first(m)];
-    if (to_shared(w, i, ptx_first(m), &address)) kva_ptx_copies_arrive(w, i, ptx_first(m), (uint32_t)address, mask);
+    if (to_shared(w, i, ptx_first(m), &address)) kva_ptx_copies_arrive(w, i, ptx_first(m), (uint32_t)address);
   }
 }
 

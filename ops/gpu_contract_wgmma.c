@@ -57,8 +57,9 @@ static int32_t create_map(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   KVA_ASSERT(ok);
   kva_dim outer = f->is_b ? x->columns : x->c->rows;
   kva_kmap m = {.buf = f->from, .rank = has_batch(x) ? 3 : 2, .swizzle = 2 * BOX};
-  m.dims[0] = f->along_depth ? x->depth : outer;
-  m.dims[1] = f->along_depth ? outer : x->depth;
+  kva_dim depth = kva_expr_max(x->e, x->depth, kva_gpu_num(x, 1)); /* maps of nothing do not exist */
+  m.dims[0] = f->along_depth ? depth : outer;
+  m.dims[1] = f->along_depth ? outer : depth;
   m.dims[2] = x->c->batch;
   m.strides[1] = kva_gpu_times(x, steps[f->along_depth ? KVA_GPU_OUTER : KVA_GPU_DEPTH], 2);
   m.strides[2] = kva_gpu_times(x, steps[KVA_GPU_BATCH], 2);
@@ -80,7 +81,7 @@ static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
 
 bool kva_gpu_wgmma_choose(kva_gpu_tile *x) {
   bool suits = x->c->l->warpgroups && x->engine == &kva_gpu_mma && !x->c->any && can_map(x, &x->a) && can_map(x, &x->b);
-  if (!suits || kva_gpu_blocks(x, ROWS, 128) < SOME_BLOCKS) return false;
+  if (!suits || kva_expr_is(x->depth, 0) || kva_gpu_blocks(x, ROWS, 128) < SOME_BLOCKS) return false;
   x->engine = NULL;
   x->bm = ROWS;
   x->bn = kva_gpu_blocks(x, ROWS, 256) < MANY_BLOCKS ? 128 : 256;

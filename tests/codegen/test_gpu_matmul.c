@@ -90,6 +90,8 @@ static const kva_case warpgroups[] = {
     {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=130,64"}, {"64,1000"}}}, /* 256 columns a block */
     {.op = KVA_OP_matmul, .attrs = NT, .in = {{"B=2,M=70,64"}, {"B,256,64"}}},
     {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=2,T=35,64"}, {"64,256"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=0,64"}, {"64,256"}}},
+    {.op = KVA_OP_matmul, .attrs = TN, .in = {{"K=0,1024"}, {"K,1024"}}},
 };
 
 static void run_warpgroups(kva_dtype dtype, bool lazy) {

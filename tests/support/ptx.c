@@ -199,6 +199,7 @@ static kva_status run_step(run *r, const step *s) {
   }
   for (uint32_t i = 0; i < r->symbols.len; i++) params[n++] = &r->sizes.data[i];
   r->options->maps = s->kernel->maps.len;
+  if (!evaluate(r, kva_codegen_grid(s->kernel))) return KVA_OK;
   for (uint32_t i = 0; i < s->kernel->maps.len; i++) {
     KVA_ASSERT(i < MAX_MAPS);
     KVA_TRY(encode_map(r, &s->kernel->maps.data[i], params, maps[i]));

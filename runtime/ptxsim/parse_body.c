@@ -95,6 +95,7 @@ static kva_status unknown_name(ptx_parser *p, const ptx_token *t) {
 /* Shared variables of the module take room in the kernels that use them. */
 static kva_status place_shared(ptx_parser *p, ptx_symbol *s) {
   kva_ptx_kernel *k = p->builder.kernel;
+  if (s->space == PTX_SHARED && s->relocate && s->align > k->dynamic_align) k->dynamic_align = (uint32_t)s->align;
   if (s->space != PTX_SHARED || s->relocate || s->placed == k) return KVA_OK;
   s->placed = k;
   s->address = (k->shared_bytes + s->align - 1) & ~(s->align - 1);
@@ -147,7 +148,20 @@ static kva_status number_operand(ptx_parser *p, bool negative, ptx_operand *out)
   return KVA_OK;
 }
 
-/* [register or symbol or number, then + or - numbers] */
+static kva_status list_operand(ptx_parser *p, ptx_operand *out);
+
+/* , {coordinates} behind the address of a tensor map */
+static kva_status coordinates(ptx_parser *p, ptx_operand *out) {
+  if (!kva_ptx_accept(p, ",")) return KVA_OK;
+  ptx_operand list = {0};
+  KVA_TRY(kva_ptx_expect(p, "{"));
+  KVA_TRY(list_operand(p, &list));
+  out->items = list.items;
+  out->n_items = list.n_items;
+  return KVA_OK;
+}
+
+/* [register or symbol or number, then + or - numbers, then coordinates] */
 static kva_status address_operand(ptx_parser *p, ptx_operand *out) {
   uint64_t offset = 0;
   out->slot = PTX_NONE;
@@ -174,6 +188,7 @@ static kva_status address_operand(ptx_parser *p, ptx_operand *out) {
   }
   out->kind = PTX_OPERAND_ADDRESS;
   out->bits = offset;
+  KVA_TRY(coordinates(p, out));
   return kva_ptx_expect(p, "]");
 }
 
@@ -260,7 +275,7 @@ static kva_status split_mnemonic(ptx_parser *p, const ptx_token *t, ptx_statemen
 }
 
 static kva_status parse_instruction(ptx_parser *p, const ptx_token *mnemonic, uint32_t guard) {
-  ptx_statement s = {.guard = guard, .line = mnemonic->line, .column = mnemonic->column};
+  ptx_statement s = {.guard = guard, .line = mnemonic->line, .column = mnemonic->column, .source_line = p->source_line};
   KVA_TRY(split_mnemonic(p, mnemonic, &s));
   if (!kva_ptx_is(p, ";")) {
     do {
@@ -302,12 +317,28 @@ static kva_status parse_label(ptx_parser *p, const ptx_token *t) {
 
 static kva_status parse_scope(ptx_parser *p);
 
+/* .loc file line column: the line is for findings. */
+static kva_status parse_location(ptx_parser *p) {
+  uint32_t line = p->token.line;
+  uint64_t file, source = 0;
+  kva_ptx_advance(p);
+  if (p->token.kind == PTX_TOKEN_INT && p->token.line == line) {
+    KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "the number of a file", &file));
+    if (p->token.kind == PTX_TOKEN_INT && p->token.line == line)
+      KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "the number of a line", &source));
+  }
+  p->source_line = (uint32_t)source;
+  if (p->token.line == line) kva_ptx_skip_line(p);
+  return KVA_OK;
+}
+
 static kva_status parse_statement(ptx_parser *p) {
   if (kva_ptx_is(p, "{")) return parse_scope(p);
   if (kva_ptx_is(p, ".reg")) return parse_registers(p);
   if (kva_ptx_is(p, ".shared") || kva_ptx_is(p, ".local") || kva_ptx_is(p, ".global") || kva_ptx_is(p, ".const"))
     return kva_ptx_parse_variables(p, false);
-  if (kva_ptx_is(p, ".loc") || kva_ptx_is(p, ".file")) {
+  if (kva_ptx_is(p, ".loc")) return parse_location(p);
+  if (kva_ptx_is(p, ".file")) {
     kva_ptx_skip_line(p);
     return KVA_OK;
   }
@@ -363,15 +394,16 @@ static kva_status resolve_branch(ptx_parser *p, ptx_ins *i, const char *name) {
   return KVA_OK;
 }
 
-/* Dynamic shared memory begins behind the static, 128-byte aligned where there is any. */
+/* Dynamic shared memory begins behind the static, where there is any, aligned to 128 bytes or what it asks for. */
 static void relocate(ptx_builder *b) {
   kva_ptx_kernel *k = b->kernel;
-  if (k->shared_bytes) k->shared_bytes = (k->shared_bytes + 127) & ~127u;
+  uint32_t align = k->dynamic_align > 128 ? k->dynamic_align : 128;
+  if (k->shared_bytes) k->shared_bytes = (k->shared_bytes + align - 1) & ~(align - 1);
   for (uint32_t i = 0; i < k->constants.len; i++)
     if (k->constants.data[i].relocate) k->constants.data[i].bits += k->shared_bytes;
   for (uint32_t i = 0; i < k->n_ins; i++) {
-    if (k->ins[i].relocate) k->ins[i].imm += k->shared_bytes;
-    if (k->ins[i].relocate2) k->ins[i].imm2 += k->shared_bytes;
+    if (k->ins[i].relocate) k->ins[i].imm = (int64_t)((uint64_t)k->ins[i].imm + k->shared_bytes);
+    if (k->ins[i].relocate2) k->ins[i].imm2 = (int64_t)((uint64_t)k->ins[i].imm2 + k->shared_bytes);
   }
 }
 
@@ -409,6 +441,7 @@ static kva_status finish_kernel(ptx_parser *p) {
 kva_status kva_ptx_parse_body(ptx_parser *p) {
   p->labels = kva_map_create(p->arena);
   p->n_registers = 0;
+  p->source_line = 0;
   p->builder.constants = kva_map_create(p->arena);
   p->builder.tables = kva_map_create(p->arena);
   p->builder.kernel->n_preds = PTX_FIRST_PREDICATE;

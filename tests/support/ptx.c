@@ -153,10 +153,11 @@ static kva_status launch(run *r, const step *s, const void *const *params, uint3
   if (!blocks) return KVA_OK;
   const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, kva_codegen_kernel_name(r->cg, s->number));
   KVA_ASSERT(kernel);
-  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {kva_codegen_launch(r->cg, s->number).threads, 1, 1};
+  kva_launch how = kva_codegen_launch(r->cg, s->number);
+  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {how.threads, 1, 1};
   kva_ptx_report report;
   kva_ptx_options options = {.pool = r->options->pool, .schedule_seed = r->options->launches};
-  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, 0, params, n_params, &options, r->diag, &report));
+  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, how.dynamic_bytes, params, n_params, &options, r->diag, &report));
   r->options->launches++;
   r->options->counters = report.counters;
   uint32_t findings = report.n_findings;

@@ -91,12 +91,11 @@ kva_status kva_attention_grad_check(kva_module *m, const kva_node *n) {
   KVA_TRY(kva_attention_check(m, n));
   const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q), *v = kva_operand_type(n, KVA_ATTENTION_V);
   const kva_dim y[4] = {q->dims[0], q->dims[1], q->dims[2], v->dims[3]};
-  for (uint32_t i = KVA_ATTENTION_Y; i <= KVA_ATTENTION_DY; i++) {
+  for (uint32_t i = KVA_ATTENTION_DELTA; i <= KVA_ATTENTION_DY; i++) {
     if (!kva_operand(n, i)) return kva_operand_error(m, n, i, "expected a tensor, found nothing");
     KVA_TRY(kva_check_float(m, n, i));
-    KVA_TRY(kva_check_shape(m, n, i, i == KVA_ATTENTION_LSE ? 3 : 4, y));
+    KVA_TRY(kva_check_shape(m, n, i, i == KVA_ATTENTION_DY ? 4 : 3, y));
   }
-  KVA_TRY(kva_check_same_dtype(m, n, KVA_ATTENTION_Y, 0));
   return kva_check_same_dtype(m, n, KVA_ATTENTION_DY, 0);
 }
 
@@ -127,7 +126,7 @@ kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wid
                                 .v = v,
                                 .mask = all[KVA_ATTENTION_MASK],
                                 .slopes = all[KVA_ATTENTION_SLOPES],
-                                .y = all[KVA_ATTENTION_Y],
+                                .delta = all[KVA_ATTENTION_DELTA],
                                 .lse = all[KVA_ATTENTION_LSE],
                                 .dy = all[KVA_ATTENTION_DY]};
   memcpy(&out->attrs, n->attrs, sizeof(out->attrs));
@@ -208,14 +207,12 @@ kva_status kva_attention_ref(kva_ref *r, const kva_node *n, const kva_wide *cons
 
 kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_attention_at at) {
   const double *v = a->v->f + kva_attention_v_row(a, at);
-  const double *y = a->y->f + kva_attention_y_row(a, at), *dy = a->dy->f + kva_attention_y_row(a, at);
-  double lse = a->lse->f[(at.b * a->H + at.h) * a->T + at.t], cap, dp = 0, delta = 0;
+  const double *dy = a->dy->f + kva_attention_y_row(a, at);
+  int64_t row = (at.b * a->H + at.h) * a->T + at.t;
+  double lse = a->lse->f[row], delta = a->delta->f[row], cap, dp = 0;
   double score = kva_attention_score(a, at, &cap);
   if (lse == -INFINITY) return (kva_attention_slope){0, 0};
-  for (int64_t d = 0; d < a->D_v; d++) {
-    dp += dy[d] * v[d];
-    delta += dy[d] * y[d];
-  }
+  for (int64_t d = 0; d < a->D_v; d++) dp += dy[d] * v[d];
   double p = exp(score - lse);
   return (kva_attention_slope){p, a->attrs.scale * cap * p * (dp - delta)};
 }
@@ -227,13 +224,22 @@ static kva_status refuse(kva_vjp *c, const kva_node *n, const char *what) {
                   "attention has no gradient %s; put stop_gradient before what depends on parameters", what);
 }
 
+/* delta_t = dy_t . y_t, for both gradients: every tile of keys would sum it again. */
+static kva_value *row_delta(kva_vjp *c, kva_node *n) {
+  kva_dtype wide = kva_result(n, 1)->type->dtype;
+  kva_value *y = kva_cast(c->b, kva_result(n, 0), wide), *dy = kva_cast(c->b, c->grad_out[0], wide);
+  return kva_reduce(c->b, KVA_OP_reduce_sum, kva_mul(c->b, y, dy), 1, &(int64_t){3}, false);
+}
+
 kva_status kva_attention_vjp(kva_vjp *c, kva_node *n) {
   for (uint32_t i = KVA_ATTENTION_MASK; i < n->n_operands; i++) {
     if (kva_operand(n, i) && c->wants[i]) return refuse(c, n, "for its mask and its ALiBi slopes");
   }
   if (c->grad_out[1]) return refuse(c, n, "through its log-sum-exp");
-  kva_value *operands[8] = {kva_operand(n, 0), kva_operand(n, 1), kva_operand(n, 2), kva_operand(n, 3),
-                            kva_operand(n, 4), kva_result(n, 0),  kva_result(n, 1),  c->grad_out[0]};
+  kva_value *delta = row_delta(c, n);
+  kva_value *operands[8] = {kva_operand(n, 0), kva_operand(n, 1), kva_operand(n, 2),
+                            kva_operand(n, 3), kva_operand(n, 4), delta,
+                            kva_result(n, 1),  c->grad_out[0]};
   if (c->wants[0]) c->grad_in[0] = kva_build(c->b, KVA_OP_attention_grad_q, 8, operands, n->attrs);
   if (!c->wants[1] && !c->wants[2]) return KVA_OK;
   kva_node *grad = kva_build_node(c->b, KVA_OP_attention_grad_kv, 8, operands, 2, n->attrs);

@@ -11,7 +11,7 @@ enum {
   KVA_ATTENTION_V,
   KVA_ATTENTION_MASK,
   KVA_ATTENTION_SLOPES,
-  KVA_ATTENTION_Y,
+  KVA_ATTENTION_DELTA,
   KVA_ATTENTION_LSE,
   KVA_ATTENTION_DY,
 };
@@ -27,7 +27,7 @@ typedef struct kva_attention {
 kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c);
 /* Checks the operands that the three operators have. */
 KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
-/* The same and y, lse, dy: the gradients' inference. */
+/* The same and delta, lse, dy: the gradients' inference. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
@@ -35,7 +35,7 @@ KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *
 typedef struct kva_attention_oracle {
   int64_t B, H, H_kv, T, S, D, D_v, offset;
   kva_attention_attrs attrs;
-  const kva_wide *q, *k, *v, *mask, *slopes, *y, *lse, *dy; /* NULL: absent */
+  const kva_wide *q, *k, *v, *mask, *slopes, *delta, *lse, *dy; /* NULL: absent */
 } kva_attention_oracle;
 
 KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
@@ -46,7 +46,7 @@ typedef struct kva_attention_at {
 } kva_attention_at;
 /* The score; -inf where the query does not see the key. out_cap: derivative of the soft cap there. */
 double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap);
-/* p: softmax probability, ds = dL/d(q.k), from lse, y and dy. */
+/* p: softmax probability, ds = dL/d(q.k), from lse, delta and dy. */
 typedef struct kva_attention_slope {
   double p, ds;
 } kva_attention_slope;

@@ -1,4 +1,4 @@
-/* attention_grad_kv(q, k, v, mask, slopes, y, lse, dy) -> dk, dv: with ds of attention_grad_q.c,
+/* attention_grad_kv(q, k, v, mask, slopes, delta, lse, dy) -> dk, dv: with ds of attention_grad_q.c,
  *
  *   dk_s = sum_h sum_t ds_ts q_t,   dv_s = sum_h sum_t p_ts dy_t
  *

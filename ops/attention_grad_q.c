@@ -1,4 +1,4 @@
-/* attention_grad_q(q, k, v, mask, slopes, y, lse, dy) -> dq: with p and the notation of attention.c,
+/* attention_grad_q(q, k, v, mask, slopes, delta[B,H,T], lse, dy) -> dq: with p and the notation of attention.c,
  *
  *   dp_ts = dy_t . v_s,   delta_t = dy_t . y_t,   ds_ts = scale * cap'_ts * p_ts * (dp_ts - delta_t)
  *   dq_t = sum_s ds_ts k_s

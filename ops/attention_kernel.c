@@ -6,7 +6,7 @@
  * scale * K^T dS                      (queries across lanes) dV = dy^T P;  dK = scale * q^T dS, summed over the queries
  * of every head of the group   (keys across lanes) Two backward kernels instead of one: each owns its results, so there
  * are no atomics and sums have one order. Blocks that causality hides from a whole strip are not visited. */
-#include "ops/attention_strip.h"
+#include "ops/attention_flash.h"
 
 #include <math.h>
 
@@ -125,6 +125,10 @@ static void store_lse(const kva_strip *s, const forward *f) {
 }
 
 void kva_attention_kernel(kva_lower *l, const kva_node *n) {
+  if (kva_flash_fits(l, n)) {
+    kva_flash_forward_kernel(l, n);
+    return;
+  }
   kva_strip s;
   const kva_type *q_type = kva_operand_type(n, 0);
   kva_kloop *g = kva_strip_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
@@ -225,6 +229,10 @@ static void differentiate_query_row(const kva_strip *s, const kva_expr *r, const
 }
 
 void kva_attention_grad_q_kernel(kva_lower *l, const kva_node *n) {
+  if (kva_flash_fits(l, n)) {
+    kva_flash_grad_q_kernel(l, n);
+    return;
+  }
   kva_strip s;
   const kva_type *q_type = kva_operand_type(n, 0);
   kva_kloop *g = kva_strip_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
@@ -321,6 +329,10 @@ static void add_head(kva_strip *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kb
 }
 
 void kva_attention_grad_kv_kernel(kva_lower *l, const kva_node *n) {
+  if (kva_flash_fits(l, n)) {
+    kva_flash_grad_kv_kernel(l, n);
+    return;
+  }
   kva_strip s;
   const kva_type *k_type = kva_operand_type(n, 1);
   kva_kloop *g = kva_strip_begin(&s, l, n, k_type->dims[2], k_type->dims[1], true);

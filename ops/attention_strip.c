@@ -230,10 +230,6 @@ kva_kval kva_strip_score(const kva_strip *s, const kva_expr *q, const kva_expr *
 }
 
 kva_kval kva_strip_delta(const kva_strip *s, const kva_expr *q) {
-  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->a.D_v), "d");
-  kva_kval x = kva_k2(s->kb, KVA_K_mul, element(s, KVA_ATTENTION_DY, s->h, q, d->var),
-                      element(s, KVA_ATTENTION_Y, s->h, q, d->var));
-  kva_kval sum = kva_k_reduce(s->kb, d, KVA_COMBINE_ADD, kva_strip_const(s, 0), x);
-  kva_k_loop_end(s->kb, d);
-  return sum;
+  kva_kval delta = s->l->operand(s->l, s->a.n, KVA_ATTENTION_DELTA, (const kva_expr *[]){s->b, s->h, q});
+  return kva_k_convert(s->kb, delta, s->t);
 }

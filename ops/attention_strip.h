@@ -63,7 +63,7 @@ void kva_strip_multiply(const kva_strip *s, const kva_strip_product *p);
 /* The score of query q and key s from scale * q.k: soft cap, ALiBi, mask, visibility (-inf where unseen).
  * out_cap (may be NULL): derivative of the soft cap, NULL when there is none. */
 kva_kval kva_strip_score(const kva_strip *s, const kva_expr *q, const kva_expr *key, kva_kval dot, kva_kval *out_cap);
-/* sum_d dy[q] * y[q]; q inside the edge. */
+/* dy_q . y_q; q inside the edge. */
 kva_kval kva_strip_delta(const kva_strip *s, const kva_expr *q);
 
 static inline kva_kval kva_strip_const(const kva_strip *s, double v) {

@@ -1,0 +1,269 @@
+/* See attention_flash.h. */
+#include "ops/attention_flash.h"
+
+#include <math.h>
+
+enum { WARP = 32, CHUNK = 8 /* elements in 16 bytes */, SWIZZLE = 8 /* chunks in 128 bytes */ };
+
+static const kva_expr *num(const kva_flash *f, int64_t v) {
+  return kva_expr_const(f->s.kb->exprs, v);
+}
+static const kva_expr *plus(const kva_flash *f, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(f->s.kb->exprs, a, b);
+}
+static const kva_expr *times(const kva_flash *f, const kva_expr *a, int64_t v) {
+  return kva_expr_muli(f->s.kb->exprs, a, v);
+}
+static const kva_expr *over(const kva_flash *f, const kva_expr *a, int64_t v) {
+  return kva_expr_div(f->s.kb->exprs, a, num(f, v));
+}
+static const kva_expr *modulo(const kva_flash *f, const kva_expr *a, int64_t v) {
+  return kva_expr_mod(f->s.kb->exprs, a, num(f, v));
+}
+
+/* ---- the block --------------------------------------------------------------------------------------------------- */
+
+bool kva_flash_fits(const kva_lower *l, const kva_node *n) {
+  const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q);
+  int64_t d = 0, d_v = 0;
+  if (!l->gpu || (q->dtype != KVA_BF16 && q->dtype != KVA_F16)) return false;
+  bool known = kva_expr_is_const(q->dims[3], &d) && kva_expr_is_const(kva_operand_type(n, 2)->dims[3], &d_v);
+  return known && d == d_v && d > 0 && d <= 256 && d % CHUNK == 0;
+}
+
+static void set_scores(kva_flash *f) {
+  const kva_attention *a = &f->s.a;
+  bool operands = kva_operand(a->n, KVA_ATTENTION_MASK) || kva_operand(a->n, KVA_ATTENTION_SLOPES);
+  f->general = operands || a->attrs.softcap > 0 || a->attrs.scale <= 0;
+  f->factor = (f->general ? 1 : a->attrs.scale) / log(2.0);
+}
+
+void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
+                     const kva_expr **out_part) {
+  kva_expr_ctx *c = l->kb->exprs;
+  *f = (kva_flash){.s = {.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .t = KVA_F32}, .far = far};
+  kva_strip *s = &f->s;
+  f->type = kva_operand_type(n, 0)->dtype;
+  f->width = (s->a.D + 63) / 64 * 64;
+  f->depth16 = (s->a.D + 15) / 16;
+  s->extent = kv_heads ? s->a.S : s->a.T;
+  s->far_extent = kv_heads ? s->a.T : s->a.S;
+  set_scores(f);
+  kva_dim heads = kv_heads ? s->a.H_kv : s->a.H, strips = kva_expr_ceildiv(c, s->extent, num(f, KVA_FLASH_ROWS));
+  const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, strips, heads), s->a.B);
+  f->grid = kva_k_loop_begin(l->kb, KVA_K_GRID, times(f, items, parts), "item");
+  if (out_part) *out_part = modulo(f, f->grid->var, parts);
+  const kva_expr *item = over(f, f->grid->var, parts), *strip = kva_expr_mod(c, item, strips);
+  /* Causal: late queries see many keys, early keys are seen by many queries. */
+  if (!kv_heads && s->a.attrs.causal) strip = kva_expr_addi(c, kva_expr_sub(c, strips, strip), -1);
+  const kva_expr *rest = kva_expr_div(c, item, strips), *head = kva_expr_mod(c, rest, heads);
+  s->first = times(f, strip, KVA_FLASH_ROWS);
+  s->b = kva_expr_div(c, rest, heads);
+  s->h = kv_heads ? NULL : head;
+  s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
+  l->kb->kernel->threads = WARP * KVA_FLASH_WARPS;
+  f->threads = kva_k_loop_begin(l->kb, KVA_K_THREAD, num(f, WARP * KVA_FLASH_WARPS), "thread");
+  f->thread = f->threads->var;
+  f->lane = modulo(f, f->thread, WARP);
+  f->warp = over(f, f->thread, WARP);
+}
+
+void kva_flash_end(kva_flash *f) {
+  kva_k_loop_end(f->s.kb, f->threads);
+  kva_k_loop_end(f->s.kb, f->grid);
+}
+
+static void machine(const kva_flash *f, const kva_kmachine *m) {
+  kva_k_machine(f->s.kb, m, NULL);
+}
+
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
+
+kva_kbuf *kva_flash_tile(const kva_flash *f, const char *name, int64_t rows) {
+  return kva_k_shared(f->s.kb, name, f->type, rows * f->width);
+}
+
+static const kva_expr *chunk_at(const kva_flash *f, const kva_expr *row, const kva_expr *chunk) {
+  const kva_expr *group = times(f, over(f, chunk, SWIZZLE), SWIZZLE);
+  const kva_expr *rotated = plus(f, group, modulo(f, plus(f, chunk, row), SWIZZLE));
+  return plus(f, times(f, row, f->width), times(f, rotated, CHUNK));
+}
+
+static kva_kval element(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position, const kva_expr *d) {
+  return f->s.l->operand(f->s.l, f->s.a.n, c->operand, (const kva_expr *[]){f->s.b, c->head, position, d});
+}
+
+/* The place of a chunk that lies in memory as it is, in 16 aligned bytes; false where code or a transposition stands
+ * between. */
+static bool chunk_in_memory(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position, const kva_expr *d,
+                            kva_kplace *out) {
+  kva_expr_ctx *e = f->s.kb->exprs;
+  kva_kval v = element(f, c, position, d), next = element(f, c, position, kva_expr_addi(e, d, 1));
+  if (v->op != KVA_K_LOAD || next->op != KVA_K_LOAD || v->buf != next->buf || v->args[0]) return false;
+  if (v->buf->space != KVA_K_PARAM || v->buf->dtype != f->type) return false;
+  *out = (kva_kplace){v->buf, v->index};
+  return kva_expr_is(kva_expr_sub(e, next->index, v->index), 1) && kva_expr_is(modulo(f, v->index, CHUNK), 0);
+}
+
+static void store_computed(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position, const kva_expr *d,
+                           const kva_expr *to) {
+  kva_kb *kb = f->s.kb;
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, CHUNK), "i");
+  const kva_expr *channel = plus(f, d, i->var);
+  kva_kval inside =
+      kva_k_and(kb, kva_k_index_lt(kb, position, c->limit), kva_k_index_lt(kb, channel, num(f, f->s.a.D)));
+  kva_kval outer = kva_k_guard_begin(kb, inside), v = element(f, c, position, channel);
+  kva_k_guard_end(kb, outer);
+  v = kva_k_select(kb, inside, kva_k_convert(kb, v, KVA_F32), kva_k_const_f(kb, KVA_F32, 0));
+  kva_k_store(kb, c->tile, plus(f, to, i->var), v);
+  kva_k_loop_end(kb, i);
+}
+
+/* 16 inside, 0 outside; as index algebra. */
+static const kva_expr *bytes_inside(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position,
+                                    const kva_expr *d) {
+  kva_expr_ctx *e = f->s.kb->exprs;
+  const kva_expr *rows = kva_expr_min(e, kva_expr_max(e, kva_expr_sub(e, c->limit, position), num(f, 0)), num(f, 1));
+  const kva_expr *left = kva_expr_sub(e, num(f, f->s.a.D), d);
+  const kva_expr *columns = kva_expr_min(e, kva_expr_max(e, left, num(f, 0)), num(f, 1));
+  return times(f, f->width == f->s.a.D ? rows : kva_expr_mul(e, rows, columns), 16);
+}
+
+static void load_chunk(const kva_flash *f, const kva_flash_copy *c, const kva_expr *row, const kva_expr *chunk) {
+  kva_expr_ctx *e = f->s.kb->exprs;
+  const kva_expr *position = plus(f, c->first, row), *d = times(f, chunk, CHUNK);
+  const kva_expr *to = chunk_at(f, plus(f, c->at, row), chunk);
+  /* Addresses stay inside the operand even where nothing is read. */
+  const kva_expr *last = kva_expr_max(e, kva_expr_addi(e, c->limit, -1), num(f, 0));
+  const kva_expr *inside = kva_expr_min(e, chunk, num(f, f->s.a.D / CHUNK - 1));
+  const kva_expr *d_inside = f->width == f->s.a.D ? d : times(f, inside, CHUNK);
+  kva_kplace from;
+  if (!chunk_in_memory(f, c, kva_expr_min(e, position, last), d_inside, &from)) {
+    store_computed(f, c, position, d, to);
+    return;
+  }
+  machine(f, &(kva_kmachine){.op = KVA_M_copy_async,
+                             .places = {{c->tile, to}, from},
+                             .indices = {bytes_inside(f, c, position, d)}});
+}
+
+void kva_flash_load(const kva_flash *f, const kva_flash_copy *c) {
+  int64_t chunks = f->width / CHUNK, per_thread = c->rows * chunks / (WARP * KVA_FLASH_WARPS);
+  KVA_ASSERT(per_thread * WARP * KVA_FLASH_WARPS == c->rows * chunks);
+  kva_kloop *i = kva_k_loop_begin(f->s.kb, KVA_K_UNROLL, num(f, per_thread), "copy");
+  const kva_expr *n = plus(f, times(f, i->var, WARP * KVA_FLASH_WARPS), f->thread);
+  load_chunk(f, c, over(f, n, chunks), modulo(f, n, chunks));
+  kva_k_loop_end(f->s.kb, i);
+}
+
+void kva_flash_commit(const kva_flash *f) {
+  machine(f, &(kva_kmachine){.op = KVA_M_copy_commit});
+}
+
+void kva_flash_wait(const kva_flash *f, int32_t groups) {
+  machine(f, &(kva_kmachine){.op = KVA_M_copy_wait, .numbers = {groups}});
+  machine(f, &(kva_kmachine){.op = KVA_M_block_barrier});
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static void load_matrices(const kva_flash *f, kva_kbuf *fragment, kva_kbuf *tile, const kva_expr *row,
+                          const kva_expr *chunk, bool transposed) {
+  machine(f, &(kva_kmachine){.op = KVA_M_load_matrix,
+                             .places = {{fragment, num(f, 0)}, {tile, chunk_at(f, row, chunk)}},
+                             .numbers = {4, transposed}});
+}
+
+/* Two 16 x 8 parts of a result from one left fragment and the two halves of b. */
+static void multiply_pair(const kva_flash *f, kva_kbuf *out, const kva_expr *n16, kva_kplace a, kva_kbuf *b) {
+  for (int half = 0; half < 2; half++) {
+    const kva_expr *to = plus(f, times(f, n16, 8), num(f, 4 * half));
+    machine(f, &(kva_kmachine){.op = KVA_M_mma, .places = {{out, to}, a, {b, num(f, 4 * half)}}});
+  }
+}
+
+static void clear(const kva_flash *f, kva_kbuf *m, int64_t n) {
+  kva_kloop *i = kva_k_loop_begin(f->s.kb, KVA_K_UNROLL, num(f, n), "i");
+  kva_k_store(f->s.kb, m, i->var, kva_k_const_f(f->s.kb, KVA_F32, 0));
+  kva_k_loop_end(f->s.kb, i);
+}
+
+void kva_flash_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbuf *far_tile, const kva_expr *at) {
+  kva_kb *kb = f->s.kb;
+  kva_kbuf *a = kva_k_local(kb, "a", f->type, 8), *b = kva_k_local(kb, "b", f->type, 8);
+  const kva_expr *lane = f->lane, *mine = plus(f, times(f, f->warp, 16), modulo(f, lane, 16));
+  clear(f, out, f->far / 2);
+  kva_kloop *k = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->depth16), "k");
+  load_matrices(f, a, rows, mine, plus(f, times(f, k->var, 2), over(f, lane, 16)), false);
+  kva_kloop *n = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->far / 16), "n");
+  const kva_expr *in_pair = plus(f, modulo(f, lane, 8), times(f, over(f, lane, 16), 8));
+  const kva_expr *row = plus(f, at, plus(f, times(f, n->var, 16), in_pair));
+  load_matrices(f, b, far_tile, row, plus(f, times(f, k->var, 2), modulo(f, over(f, lane, 8), 2)), false);
+  multiply_pair(f, out, n->var, (kva_kplace){a, num(f, 0)}, b);
+  kva_k_loop_end(kb, n);
+  kva_k_loop_end(kb, k);
+}
+
+void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p) {
+  kva_kb *kb = f->s.kb;
+  kva_kbuf *b = kva_k_local(kb, "b", f->type, 8);
+  kva_kloop *k = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->far / 16), "k");
+  kva_kloop *n = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, p->n16), "n");
+  const kva_expr *row = plus(f, p->at, plus(f, times(f, k->var, 16), modulo(f, f->lane, 16)));
+  const kva_expr *chunk = plus(f, times(f, plus(f, p->first16, n->var), 2), over(f, f->lane, 16));
+  load_matrices(f, b, p->far_tile, row, chunk, true);
+  multiply_pair(f, p->out, n->var, (kva_kplace){p->p, times(f, k->var, 8)}, b);
+  kva_k_loop_end(kb, n);
+  kva_k_loop_end(kb, k);
+}
+
+/* ---- elements ---------------------------------------------------------------------------------------------------- */
+
+kva_flash_element kva_flash_each(const kva_flash *f, int64_t n) {
+  kva_flash_element e = {.loop = kva_k_loop_begin(f->s.kb, KVA_K_UNROLL, num(f, n), "i")};
+  e.i = e.loop->var;
+  e.row = modulo(f, over(f, e.i, 2), 2);
+  const kva_expr *pair = plus(f, times(f, modulo(f, f->lane, 4), 2), modulo(f, e.i, 2));
+  e.column = plus(f, times(f, over(f, e.i, 4), 8), pair);
+  return e;
+}
+
+const kva_expr *kva_flash_row(const kva_flash *f, const kva_expr *row) {
+  const kva_expr *in_warp = plus(f, over(f, f->lane, 4), times(f, row, 8));
+  return plus(f, f->s.first, plus(f, times(f, f->warp, 16), in_warp));
+}
+
+kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *key, kva_kval dot, bool masked,
+                         kva_kval *out_cap) {
+  if (out_cap) *out_cap = NULL;
+  if (f->general) {
+    kva_kval scaled = kva_k2(f->s.kb, KVA_K_mul, dot, kva_strip_const(&f->s, f->s.a.attrs.scale));
+    return kva_strip_score(&f->s, q, key, scaled, out_cap);
+  }
+  return masked ? kva_strip_score(&f->s, q, key, dot, NULL) : dot;
+}
+
+kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x) {
+  return kva_k_machine(f->s.kb, &(kva_kmachine){.op = KVA_M_exp2}, x);
+}
+
+kva_kval kva_flash_combine_row(const kva_flash *f, kva_kop op, kva_kval v) {
+  for (int32_t bit = 1; bit <= 2; bit *= 2) {
+    kva_kval other = kva_k_machine(f->s.kb, &(kva_kmachine){.op = KVA_M_shuffle_xor, .numbers = {bit}}, v);
+    v = kva_k2(f->s.kb, op, v, other);
+  }
+  return v;
+}
+
+void kva_flash_store_rows(const kva_flash *f, const kva_flash_store *s) {
+  kva_kb *kb = f->s.kb;
+  kva_flash_element e = kva_flash_each(f, 8 * s->n16);
+  const kva_expr *row = kva_flash_row(f, e.row), *d = plus(f, times(f, s->first16, 16), e.column);
+  kva_kval v = kva_k2(kb, KVA_K_mul, kva_k_load(kb, s->m, e.i), kva_strip_const(&f->s, s->factor));
+  if (s->scale) v = kva_k2(kb, KVA_K_mul, v, kva_k_load(kb, s->scale, e.row));
+  kva_kval inside = kva_k_and(kb, kva_k_index_lt(kb, row, f->s.extent), kva_k_index_lt(kb, d, num(f, f->s.a.D)));
+  kva_kval outer = kva_k_guard_begin(kb, inside);
+  f->s.l->store(f->s.l, f->s.a.n, s->result, (const kva_expr *[]){f->s.b, s->head, row, d}, v);
+  kva_k_guard_end(kb, outer);
+  kva_k_loop_end(kb, e.loop);
+}

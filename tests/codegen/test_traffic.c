@@ -44,7 +44,7 @@ static const traffic_case cases[] = {
              "  s = kv.add(x, r)\n"
              "  y = kv.rms_norm(s, scale)\n"
              "}",
-     .rows = 1056},
+     .rows = 3168},
     {.name = "rms_norm backward",
      .text = "state REAL[1056, 2048] \"x\" : param ~ zeros\n"
              "state REAL[2048] \"scale\" : param ~ zeros\n"
@@ -56,10 +56,10 @@ static const traffic_case cases[] = {
      .rows = 1056,
      .gradients = true},
     {.name = "layer_norm",
-     .text = "f (REAL[B, 1024] x, REAL[1024] scale, REAL[1024] bias) => (REAL[B, 1024] y) {\n"
+     .text = "f (REAL[B, 2048] x, REAL[2048] scale, REAL[2048] bias) => (REAL[B, 2048] y) {\n"
              "  y = kv.layer_norm(x, scale, bias)\n"
              "}",
-     .rows = 2112},
+     .rows = 3168},
     {.name = "softmax 1k", .text = "f (REAL[B, 1024] x) => (REAL[B, 1024] y) { y = kv.softmax(x) }", .rows = 64},
     {.name = "softmax 4k", .text = "f (REAL[B, 4096] x) => (REAL[B, 4096] y) { y = kv.softmax(x) }", .rows = 64},
     {.name = "softmax 777 rows", .text = "f (REAL[128, C] x) => (REAL[128, C] y) { y = kv.softmax(x) }", .rows = 776},

@@ -2,9 +2,10 @@
  *
  *   1. loops without iterations go, perfectly nested MAP loops merge, as on a CPU; what stands between two of them
  * moves to the inside;
- *   2. a nest without loops in its core: a thread for every element, or for the few that 16 bytes hold where all
- *      accesses are consecutive and aligned (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that
- *      their index costs one division a row; short or odd ones are numbered through;
+ *   2. a nest without loops in its core: squares where it transposes (schedule_gpu_transpose.c), else a thread for
+ * every element, or for the few that 16 bytes hold where all accesses are consecutive and aligned
+ * (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their index costs one division a row;
+ * short or odd ones are numbered through;
  *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column, or a block for every 32
  *      where columns are few and long (schedule_gpu_columns.c);
  *   4. else rows: a warp for each, or a block for long ones (schedule_gpu_team.c);
@@ -227,7 +228,7 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     return;
   }
   if (columns || !has_loops(leaf->body)) {
-    schedule_map(k, n, nest);
+    if (!kva_sched_transpose(k, n, nest)) schedule_map(k, n, nest);
     return;
   }
   double extent = kva_sched_team_extent(k, leaf->body);

@@ -21,7 +21,7 @@ double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r);
 /* Makes r the code of a team. */
 void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
 
-/* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c ----------------------------------------- */
+/* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c, schedule_gpu_transpose.c ---- */
 
 /* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
  * access of its straight-line body is consecutive and aligned; else 1. */
@@ -39,5 +39,9 @@ void kva_sched_retarget(kva_kernel *k, const kva_kloop *from, kva_kloop *to);
 /* A loop over columns whose body is one reduction becomes, for blocks of `threads` threads, a loop over blocks of
  * columns that share the reduction; *leaf is then that loop. False: it has another form. */
 bool kva_sched_columns(kva_kernel *k, kva_kloop **leaf, int64_t threads);
+
+/* A perfect nest whose leaf stores along lines and loads across them becomes a grid of squares that blocks turn in
+ * shared memory. False: it has another form. */
+bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest);
 
 #endif

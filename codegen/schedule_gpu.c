@@ -323,6 +323,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
     }
   }
   kva_legalize_math(k);
+  kva_legalize_math_f64(k);
   kva_legalize_rem(k);
   kva_kernel_sweep(k);
 }

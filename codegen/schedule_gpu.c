@@ -2,7 +2,8 @@
  *
  *   1. loops without iterations go, perfectly nested MAP loops merge, as on a CPU; what stands between two of them
  * moves to the inside;
- *   2. a nest without loops in its core: squares where it transposes (schedule_gpu_transpose.c), else a thread for
+ *   2. a nest without loops in its core: squares where it transposes (schedule_gpu_transpose.c), threads
+ * for an element with its neighbours where it reads those (schedule_gpu_neighbours.c), else a thread for
  * every element, or for the few that 16 bytes hold where all accesses are consecutive and aligned
  * (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their index costs one division a row;
  * short or odd ones are numbered through;
@@ -228,7 +229,7 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     return;
   }
   if (columns || !has_loops(leaf->body)) {
-    if (!kva_sched_transpose(k, n, nest)) schedule_map(k, n, nest);
+    if (!kva_sched_transpose(k, n, nest) && !kva_sched_neighbours(k, n, nest, THREADS)) schedule_map(k, n, nest);
     return;
   }
   double extent = kva_sched_team_extent(k, leaf->body);

@@ -64,7 +64,7 @@ static const traffic_case cases[] = {
     {.name = "softmax 4k", .text = "f (REAL[B, 4096] x) => (REAL[B, 4096] y) { y = kv.softmax(x) }", .rows = 64},
     {.name = "softmax 777 rows", .text = "f (REAL[128, C] x) => (REAL[128, C] y) { y = kv.softmax(x) }", .rows = 776},
     {.name = "kv_shift and rope",
-     .text = "f (REAL[2, T, 4, 128] k, float[4, 2] w, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[2, 4, T, 128] y) {\n"
+     .text = "f (REAL[1, T, 8, 128] k, REAL[8, 2] w, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[1, 8, T, 128] y) {\n"
              "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
              "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
              "}",

@@ -301,11 +301,15 @@ static bool part_of_consumers(const fuse *f, const kva_node *p, const group *g, 
   return any;
 }
 
+/* Values of rows or columns that broadcast to the result of elementwise code are no full operands. */
 static uint32_t full_operands(const kva_node *p) {
+  const kva_type *result = p->results[0].type;
   uint32_t full = 0;
   for (uint32_t i = 0; i < p->n_operands; i++) {
     const kva_value *v = p->operands[i].value;
-    full += v && v->type->rank > 0 && !(v->def && kva_fuse_is_scalar_constant(v->def));
+    if (!v || !v->type->rank || (v->def && kva_fuse_is_scalar_constant(v->def))) continue;
+    bool broadcasts = (p->op->traits & KVA_ELEMENTWISE) && result->rank > 1 && !same_extents(v->type, result);
+    full += !broadcasts;
   }
   return full;
 }
@@ -350,6 +354,22 @@ static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
 /* ---- joining
  * ---------------------------------------------------------------------------------------------------------- */
 
+static bool may_copy(const fuse *f, const kva_node *p, const group *g);
+
+/* p, which scales rows or columns of a tensor, need not be an output: this group takes a copy, and the groups of its
+ * other readers will, too. */
+static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
+  if (p->n_operands != 2 || !same_extents(p->operands[0].value->type, p->results[0].type)) return false;
+  if (same_extents(p->operands[1].value->type, p->results[0].type) || !p->operands[1].value->type->rank) return false;
+  if (!may_copy(f, p, g)) return false;
+  for (const kva_use *u = p->results[0].uses; u; u = u->next) {
+    role r = role_of(u->user);
+    bool takes = r == ROLE_ELEMENT || r == ROLE_ROW || r == ROLE_SINK;
+    if (!in_group(f, u->user, g) && (!takes || info(f, u->user)->group)) return false;
+  }
+  return true;
+}
+
 static bool may_join(fuse *f, const kva_node *p, const group *g) {
   role r = role_of(p);
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
@@ -369,7 +389,7 @@ static bool may_join(fuse *f, const kva_node *p, const group *g) {
     bool row = r == ROLE_ROW && is_row_shape(t, g, (uint32_t)row_rank_of(p));
     if (p->results[k].uses && !row && !is_domain_or_row_shape(t, g)) return false;
   }
-  return !outside_use_returns(f, p, g);
+  return !left_to_copies(f, p, g) && !outside_use_returns(f, p, g);
 }
 
 /* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only

@@ -31,8 +31,9 @@ kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the r
 kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
 kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
-kva_status kva_raise(kva_module *m, bool *changed); /* patterns as data: passes/patterns_*.def */
-kva_status kva_fuse(kva_module *m, bool *changed);  /* groups nodes into kv.kernel nodes */
+kva_status kva_raise(kva_module *m, bool *changed);     /* patterns as data: passes/patterns_*.def */
+kva_status kva_opt_split(kva_module *m, bool *changed); /* long sums in two steps */
+kva_status kva_fuse(kva_module *m, bool *changed);      /* groups nodes into kv.kernel nodes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
  * grads[state id] or NULL. */

@@ -58,7 +58,7 @@ static kva_status run_clean_up(kva_module *m, const kva_pass_options *o) {
 }
 
 bool kva_pass_exists(const char *name) {
-  static const char *const others[] = {"raise", "fuse"};
+  static const char *const others[] = {"raise", "split", "fuse"};
   for (size_t i = 0; i < sizeof clean_up / sizeof *clean_up; i++)
     if (!strcmp(clean_up[i].name, name)) return true;
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -75,5 +75,6 @@ kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
+  KVA_TRY(run_pass(m, &(pass_row){"split", kva_opt_split}, options, &changed));
   return run_pass(m, &(pass_row){"fuse", kva_fuse}, options, &changed);
 }

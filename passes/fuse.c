@@ -396,7 +396,8 @@ static bool may_join(fuse *f, const kva_node *p, const group *g) {
  * when it reads at most one full tensor, so that traffic does not grow. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (role_of(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
-  if (g->n_nodes >= MAX_GROUP || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
+  if (g->n_nodes >= MAX_GROUP) return false;
+  if (role_of(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
   if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
   if (part != PART_EPILOGUE) return is_easy_view(p, g->tile, part);

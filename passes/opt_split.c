@@ -5,7 +5,7 @@
  * many partial results, and those then. The order of additions is fixed by the shape alone.
  *
  * Algorithm: one sweep. Sums of narrow floats take their partial results in float, so that one rounding stays one.
- * Requires: nothing. Breaks: nothing; the second step is short and is not split again. */
+ * Requires: nothing. Breaks: nothing. */
 #include "passes/passes_internal.h"
 
 enum { LONG = 1 << 16, LONG_ROW = 256 };
@@ -52,7 +52,9 @@ static bool split(kva_module *m, kva_node *n) {
   if (narrow) x = kva_cast(&b, x, KVA_F32);
   x = kva_reduce(&b, op, x, 1, &axes[n_axes - 1], false);
   x = kva_cast(&b, kva_reduce(&b, op, x, n_axes - 1, axes, false), dtype);
-  kva_value_replace_all_uses(&n->results[0], kva_reshape_like(&b, x, n->results[0].type));
+  x = kva_reshape_like(&b, x, n->results[0].type);
+  x->name = n->results[0].name;
+  kva_value_replace_all_uses(&n->results[0], x);
   kva_node_remove(n);
   return true;
 }
@@ -60,8 +62,11 @@ static bool split(kva_module *m, kva_node *n) {
 kva_status kva_opt_split(kva_module *m, bool *changed) {
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
+      kva_node *before = n->prev;
       next = n->next;
-      if (is_splittable(n) && split(m, n)) *changed = true;
+      if (!is_splittable(n) || !split(m, n)) continue;
+      *changed = true;
+      next = before ? before->next : m->functions.data[f]->graph->first; /* the second step may be long, too */
     }
   return KVA_OK;
 }

@@ -84,7 +84,7 @@ static const traffic_case cases[] = {
              "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
              "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"
              "}",
-     .limit = 3.7,
+     .limit = 3.0,
      .rows = 128,
      .gradients = true},
     {.name = "cross_entropy and its gradient",

@@ -85,6 +85,9 @@ kva_kval kva_math_tanh(kva_mb *b, kva_kval x);
 kva_kval kva_math_sinh(kva_mb *b, kva_kval x);
 kva_kval kva_math_cosh(kva_mb *b, kva_kval x);
 kva_kval kva_math_erf(kva_mb *b, kva_kval x);
+/* (log((1+s)/(1-s)) - 2s) / s^3 over s^2, s <= 0.1716; relative error 3e-18. */
+enum { KVA_LOG_TAIL_F64 = 7 };
+extern const double kva_log_tail_f64[KVA_LOG_TAIL_F64];
 /* legalize_log.c: through an f64 logarithm */
 kva_kval kva_math_log1p(kva_mb *b, kva_kval x);
 kva_kval kva_math_asinh(kva_mb *b, kva_kval x);

@@ -120,10 +120,6 @@ static kva_kval erf_f64(kva_mb *b, kva_kval x) {
  * -------------------------------------------------------------------------------------------------------------------
  */
 
-/* (log((1+s)/(1-s)) - 2s) / s^3 over s^2, s <= 0.1716; relative error 3e-18. */
-static const double LOG_TAIL[] = {0.6666666666666734,  0.39999999999413544, 0.28571428742664179, 0.22222198542467311,
-                                  0.18183566037022464, 0.15314003994448333, 0.14796442202693241};
-
 /* x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)], for 0 < x < inf; s = f / (2 + f). */
 typedef struct split {
   kva_kval n, f, s, tail; /* tail: log(1 + f) = 2s + s tail */
@@ -138,7 +134,7 @@ static split split_of(kva_mb *b, kva_kval x) {
   r.n = mb_select(b, tiny, mb_sub(b, n, c64(b, 54)), n);
   r.s = mb_div(b, r.f, mb_add(b, r.f, c64(b, 2)));
   kva_kval z = mb_mul(b, r.s, r.s);
-  r.tail = mb_mul(b, z, kva_mb_poly(b, z, 7, LOG_TAIL));
+  r.tail = mb_mul(b, z, kva_mb_poly(b, z, KVA_LOG_TAIL_F64, kva_log_tail_f64));
   return r;
 }
 
@@ -231,9 +227,10 @@ static pair log_pair(kva_mb *b, kva_kval a) {
   kva_kval s_low = mb_div(b, mb_fma(b, mb_neg(b, p.s), below_low, left), below);
   pair z = product(b, p.s, p.s), cube = product(b, p.s, z.high);
   kva_kval cube_low = mb_fma(b, p.s, z.low, cube.low);
-  pair first = product(b, cube.high, c64(b, LOG_TAIL[0]));
-  kva_kval first_low = mb_fma(b, cube_low, c64(b, LOG_TAIL[0]), first.low);
-  kva_kval tail = mb_mul(b, mb_mul(b, cube.high, z.high), kva_mb_poly(b, z.high, 6, LOG_TAIL + 1));
+  pair first = product(b, cube.high, c64(b, kva_log_tail_f64[0]));
+  kva_kval first_low = mb_fma(b, cube_low, c64(b, kva_log_tail_f64[0]), first.low);
+  kva_kval tail =
+      mb_mul(b, mb_mul(b, cube.high, z.high), kva_mb_poly(b, z.high, KVA_LOG_TAIL_F64 - 1, kva_log_tail_f64 + 1));
   pair whole = sum(b, mb_mul(b, p.n, c64(b, LN2_TOP)), mb_add(b, p.s, p.s));
   pair more = sum(b, whole.high, first.high);
   kva_kval low = mb_fma(b, p.n, c64(b, LN2_BELOW), mb_add(b, s_low, s_low));

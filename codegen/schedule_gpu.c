@@ -204,17 +204,6 @@ static void serialize_threads(kva_kregion *r) {
   }
 }
 
-static void note_bytes(void *user, kva_kinstr *i) {
-  int bytes = i->buf ? kva_dtype_bits(i->buf->dtype) / 8 : 0;
-  if (bytes > *(int *)user) *(int *)user = bytes;
-}
-
-static int widest_element(const kva_kregion *r) {
-  int bytes = 1;
-  kva_k_each_instr_in(r, note_bytes, &bytes);
-  return bytes;
-}
-
 static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
   kva_kloop *nest[MAX_NEST];
   uint32_t n = 0;
@@ -238,7 +227,8 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     return;
   }
   kva_sched_distribute(k, leaf->body);
-  bool block = extent * widest_element(leaf->body) >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
+  bool block =
+      extent * kva_sched_widest_element(leaf->body) >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
   grid_of_teams(k, n, nest, block ? THREADS : WARP);
 }
 

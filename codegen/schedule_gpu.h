@@ -27,6 +27,10 @@ void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
 /* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
  * access of its straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
+/* Bytes of the widest element that r loads or stores; at least 1. */
+int kva_sched_widest_element(const kva_kregion *r);
+/* No extent in the nest depends on a loop around, and no value from memory stands in an index. */
+bool kva_sched_is_rectangular(const kva_kernel *k, uint32_t n, kva_kloop *const *nest);
 
 /* Directly nested reductions become one over all iterations; returns the loop that stands for l. divide: also where
  * indices then need divisions. */

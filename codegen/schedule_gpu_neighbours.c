@@ -34,13 +34,6 @@ static bool is_straight(const kva_kregion *r) {
   return n <= MAX_BODY;
 }
 
-static bool is_rectangular(const neighbours *s) {
-  for (uint32_t d = 0; d < s->n; d++)
-    for (uint32_t o = 0; o < s->n; o++)
-      if (kva_expr_uses(s->nest[d]->extent, s->nest[o]->var)) return false;
-  return s->k->values.len == 0;
-}
-
 static bool is_row_load(const neighbours *s, const kva_kinstr *i) {
   return i->op == KVA_K_LOAD && !i->buf->written && kva_expr_uses(i->index, s->leaf->var);
 }
@@ -80,14 +73,8 @@ static void find_loops(neighbours *s) {
     if (s->nest[d] != s->time && is_shared_by(s, s->nest[d])) s->heads = s->nest[d];
 }
 
-static void note_bytes(void *user, kva_kinstr *i) {
-  int bytes = i->buf ? kva_dtype_bits(i->buf->dtype) / 8 : 0;
-  if (bytes > *(int *)user) *(int *)user = bytes;
-}
-
 static bool find_team(neighbours *s) {
-  int bytes = 1;
-  kva_k_each_instr_in(s->leaf->body, note_bytes, &bytes);
+  int bytes = kva_sched_widest_element(s->leaf->body);
   s->width = kva_sched_width(s->k, s->leaf);
   while (s->width > 1 && (s->half % s->width || s->width * (uint32_t)bytes > ACCESS_BYTES)) s->width /= 2;
   int64_t team = s->half / s->width;
@@ -97,7 +84,7 @@ static bool find_team(neighbours *s) {
 static bool find(neighbours *s) {
   int64_t extent;
   if (s->n < 2 || s->n > MAX_LOOPS || !kva_expr_is_const(s->leaf->extent, &extent)) return false;
-  if (!is_straight(s->leaf->body) || !is_rectangular(s)) return false;
+  if (!is_straight(s->leaf->body) || !kva_sched_is_rectangular(s->k, s->n, s->nest)) return false;
   find_halves(s, extent);
   find_loops(s);
   return (s->halves > 1 || s->time) && find_team(s);
@@ -200,13 +187,6 @@ static void rest_of_block(neighbours *s, kva_kregion *r) {
   for (int64_t part = 0; part < s->halves; part++) copy_body(s, r, kva_expr_add(c, first, row), part, head);
 }
 
-static kva_kinstr *index_value(neighbours *s, kva_kregion *r, const kva_expr *x) {
-  kva_kinstr *i = kva_k_instr_create(s->k, KVA_K_INDEX, KVA_I64);
-  i->index = x;
-  kva_k_insert(r, NULL, i);
-  return i;
-}
-
 static void body_of_block(neighbours *s, kva_kregion *r) {
   kva_expr_ctx *c = s->k->exprs;
   if (!s->time || kva_expr_is(kva_expr_mod(c, s->time->extent, kva_expr_const(c, ROWS)), 0)) {
@@ -216,8 +196,8 @@ static void body_of_block(neighbours *s, kva_kregion *r) {
   const kva_expr *end = kva_expr_addi(c, kva_expr_muli(c, s->blocks->var, ROWS), ROWS);
   kva_kinstr *test = kva_k_instr_create(s->k, KVA_K_le, KVA_BOOL),
              *branch = kva_k_instr_create(s->k, KVA_K_IF, KVA_DTYPE_NONE);
-  test->args[0] = index_value(s, r, end);
-  test->args[1] = index_value(s, r, s->time->extent);
+  test->args[0] = kva_sched_index_value(s->k, r, end);
+  test->args[1] = kva_sched_index_value(s->k, r, s->time->extent);
   test->n_args = 2;
   kva_k_insert(r, NULL, test);
   branch->args[0] = test;

@@ -50,14 +50,6 @@ static bool is_long(const kva_kloop *l) {
   return !kva_expr_is_const(l->extent, &n) || n >= SHORT_SIDE;
 }
 
-/* Values that are read from memory do not stand in indices, and extents do not depend on the loops around. */
-static bool is_rectangular(const turn *t) {
-  for (uint32_t d = 0; d < t->n; d++)
-    for (uint32_t o = 0; o < t->n; o++)
-      if (kva_expr_uses(t->nest[d]->extent, t->nest[o]->var)) return false;
-  return t->k->values.len == 0;
-}
-
 /* A loop of its own around nothing that counts the squares along l, whose variable becomes that within a square. */
 static kva_kloop *square(turn *t, kva_kloop *l) {
   kva_expr_ctx *c = t->k->exprs;
@@ -150,7 +142,7 @@ static void rewrite(turn *t) {
 bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest) {
   turn t = {.k = k, .n = n, .nest = nest, .q = nest[n - 1], .ok = n >= 2 && n <= MAX_NEST};
   if (t.ok) kva_k_each_instr_in(t.q->body, look, &t);
-  if (!t.ok || !t.n_turned || !is_long(t.p) || !is_long(t.q) || !is_rectangular(&t)) return false;
+  if (!t.ok || !t.n_turned || !is_long(t.p) || !is_long(t.q) || !kva_sched_is_rectangular(k, n, nest)) return false;
   rewrite(&t);
   return true;
 }

@@ -52,6 +52,8 @@ void kva_sched_reuse_rows(kva_kernel *k);
 /* ---- schedule_nests.c: several nests
  * ---------------------------------------------------------------------------------------- */
 
+/* x as a value at the end of r. */
+kva_kinstr *kva_sched_index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x);
 bool kva_sched_has_effects(kva_kinstr *i);
 bool kva_sched_is_grid(const kva_kinstr *i);
 /* No nest writes what another one, or the code between them, reads or writes. */

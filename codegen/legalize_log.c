@@ -37,9 +37,9 @@ kva_kval kva_math_log(kva_mb *b, kva_kval x) {
 /* ---- by way of f64
  * ---------------------------------------------------------------------------------------------------- */
 
-/* (log((1+s)/(1-s)) - 2s) / s^3 over s^2, s <= 0.1716; relative error 3e-18. */
-static const double LOG64_TAIL[] = {0.6666666666666734,  0.39999999999413544, 0.28571428742664179, 0.22222198542467311,
-                                    0.18183566037022464, 0.15314003994448333, 0.14796442202693241};
+const double kva_log_tail_f64[KVA_LOG_TAIL_F64] = {0.6666666666666734,  0.39999999999413544, 0.28571428742664179,
+                                                   0.22222198542467311, 0.18183566037022464, 0.15314003994448333,
+                                                   0.14796442202693241};
 
 static kva_kval wide(kva_mb *b, kva_kval x) {
   return kva_mb_cast(b, KVA_K_CONVERT, x, KVA_F64);
@@ -55,7 +55,7 @@ static kva_kval log64(kva_mb *b, kva_kval x) {
   kva_kval above = mb_sub(b, mb_bits(b, x), root_half), exponent = mb_shr(b, above, kva_mb_i64(b, 52));
   kva_kval m = mb_float(b, mb_add(b, mb_and(b, above, kva_mb_i64(b, 0xFFFFFFFFFFFFF)), root_half));
   kva_kval s = mb_div(b, mb_sub(b, m, one), mb_add(b, m, one)), z = mb_mul(b, s, s);
-  kva_kval r = mb_fma(b, mb_mul(b, s, z), kva_mb_poly(b, z, 7, LOG64_TAIL), mb_add(b, s, s));
+  kva_kval r = mb_fma(b, mb_mul(b, s, z), kva_mb_poly(b, z, KVA_LOG_TAIL_F64, kva_log_tail_f64), mb_add(b, s, s));
   return mb_fma(b, kva_mb_cast(b, KVA_K_CONVERT, exponent, KVA_F64), kva_mb_f64(b, LN2), r);
 }
 

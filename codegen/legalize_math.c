@@ -62,9 +62,10 @@ kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c) {
 }
 
 kva_kval kva_mb_copy_sign(kva_mb *b, kva_kval r, kva_kval x) {
-  kva_kval sign = mb_and(b, mb_bits(b, x), kva_mb_i32(b, INT32_MIN));
-  kva_kval magnitude = mb_and(b, mb_bits(b, r), kva_mb_i32(b, INT32_MAX));
-  return mb_float(b, mb_or(b, magnitude, sign));
+  bool wide = x->dtype == KVA_F64;
+  kva_kval sign_bit = wide ? kva_mb_i64(b, INT64_MIN) : kva_mb_i32(b, INT32_MIN);
+  kva_kval others = wide ? kva_mb_i64(b, INT64_MAX) : kva_mb_i32(b, INT32_MAX);
+  return mb_float(b, mb_or(b, mb_and(b, mb_bits(b, r), others), mb_and(b, mb_bits(b, x), sign_bit)));
 }
 
 static kva_kval expand(kva_mb *b, const kva_kinstr *i) {
@@ -93,15 +94,18 @@ static kva_kval expand(kva_mb *b, const kva_kinstr *i) {
 }
 
 /* Values have no use lists: the instruction itself becomes the last one of its expansion. */
-static void legalize(void *user, kva_kinstr *i) {
-  if (i->dtype != KVA_F32 || i->op >= KVA_K_CONST) return;
-  kva_mb b = {user, i};
-  kva_kinstr *last = expand(&b, i);
-  if (!last) return;
+void kva_mb_become(kva_kinstr *i, kva_kinstr *last) {
   i->op = last->op;
   i->n_args = last->n_args;
   memcpy(i->args, last->args, sizeof i->args);
   kva_k_unlink(last);
+}
+
+static void legalize(void *user, kva_kinstr *i) {
+  if (i->dtype != KVA_F32 || i->op >= KVA_K_CONST) return;
+  kva_mb b = {user, i};
+  kva_kinstr *last = expand(&b, i);
+  if (last) kva_mb_become(i, last);
 }
 
 void kva_legalize_math(kva_kernel *k) {

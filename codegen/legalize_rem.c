@@ -23,11 +23,7 @@ static kva_kval remainder_f32(kva_mb *b, kva_kval x, kva_kval y) {
 static void legalize(void *user, kva_kinstr *i) {
   if (i->op != KVA_K_rem || i->dtype != KVA_F32) return;
   kva_mb b = {user, i};
-  kva_kinstr *last = remainder_f32(&b, i->args[0], i->args[1]);
-  i->op = last->op;
-  i->n_args = last->n_args;
-  memcpy(i->args, last->args, sizeof i->args);
-  kva_k_unlink(last);
+  kva_mb_become(i, remainder_f32(&b, i->args[0], i->args[1]));
 }
 
 void kva_legalize_rem(kva_kernel *k) {

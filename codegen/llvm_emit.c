@@ -62,7 +62,9 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
 }
 
 void kva_ll_region(kva_emit *e, const kva_kregion *r) {
+  uint32_t kept = e->kept.len;
   for (const kva_kinstr *i = r->first; i; i = i->next) emit_instr(e, i);
+  e->kept.len = kept;
 }
 
 /* ---- the function

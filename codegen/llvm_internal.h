@@ -47,6 +47,21 @@ typedef struct kva_lanes {
   LLVMValueRef mask;   /* <n x i1> of the lanes that run; NULL: all */
 } kva_lanes;
 
+/* A GPU thread's share of a THREAD loop, as rounds of straight code. */
+typedef struct kva_share {
+  const kva_kloop *loop; /* NULL: the code being emitted is in no such round */
+  int64_t step, round, rounds;
+} kva_share;
+
+/* Elements in a register: llvm_keep.c */
+typedef struct kva_kept {
+  const kva_kbuf *buf;
+  const kva_expr *index, *extent;
+  int64_t step, round;
+  unsigned lanes;
+  LLVMValueRef value; /* as memory holds it */
+} kva_kept;
+
 /* Emission of one kernel. */
 typedef struct kva_emit {
   kva_codegen *cg;
@@ -69,6 +84,10 @@ typedef struct kva_emit {
   uint32_t shared_bytes; /* so far */
   uint32_t dynamic_bytes;
   uint32_t first_map; /* number of the parameter */
+  kva_share share;
+  const kva_expr *element;  /* stands for the variable of a share's loop */
+  KVA_VEC(kva_kept) kept;   /* of the rounds so far in the regions around */
+  KVA_VEC(kva_kept) loaded; /* in this round */
 } kva_emit;
 
 static inline bool kva_ll_is_gpu(const kva_emit *e) {
@@ -135,6 +154,23 @@ LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
 
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i);
 void kva_ll_store(kva_emit *e, const kva_kinstr *i);
+
+/* What loads of i give where the builder stands, before conversion: one access for all lanes, no predicate. */
+LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
+
+/* ---- llvm_keep.c: elements in registers
+ * ------------------------------------------------------------------------------------------------------ */
+
+/* May the load i, in a round of e->share, be kept or be one that is? */
+bool kva_ll_may_keep(const kva_emit *e, const kva_kinstr *i);
+/* What such a load gave before, NULL: nothing yet. */
+LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i);
+void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value);
+/* What this round loaded is there for the code that follows. A round that may be skipped ends in block `loaded`, and
+ * comes together with `skipped` where the builder stands; NULL: it always runs. */
+void kva_ll_end_round(kva_emit *e, LLVMBasicBlockRef skipped, LLVMBasicBlockRef loaded);
+/* The load i in l's body gives the same in every iteration of `rows`, where l stands. */
+bool kva_ll_is_row_invariant(const kva_emit *e, const kva_kinstr *i, const kva_kloop *l, const kva_kloop *rows);
 
 /* ---- llvm_loop.c, llvm_emit.c
  * -------------------------------------------------------------------------------------------- */

@@ -5,6 +5,7 @@
 
 enum {
   MAX_COPIES = 4,
+  KEPT_BODY = 400,  /* the same, for loops that load what another one loaded */
   SMALL_BODY = 40,  /* instructions; larger bodies are not copied for more accumulators */
   MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are expanded */
 };
@@ -304,6 +305,7 @@ static void emit_once(loop_state *s, LLVMValueRef start, LLVMValueRef end, bool 
   LLVMBuildBr(e->b, exit);
   LLVMPositionBuilderAtEnd(e->b, exit);
   join(s, skipped, entry, last, latch);
+  kva_ll_end_round(e, entry, latch);
 }
 
 /* Short loops of constant extent: straight code, so that LOCAL tiles become registers. */
@@ -361,34 +363,103 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
 /* ---- threads of a GPU
  * ---------------------------------------------------------------------------------------------------------- */
 
-/* Loops that give every thread the same small number of iterations are straight code. */
-static bool is_short_share(const kva_kloop *l, int64_t step, int64_t *out_n) {
-  int64_t extent;
+/* A loop beside l deals out the same elements, or l is the same for several rows: what it loads may be kept. */
+static bool meets_again(const kva_kloop *l) {
+  const kva_kinstr *owner = l->instr->region->owner;
+  if (owner && owner->op == KVA_K_LOOP && owner->loop->kind != KVA_K_GRID) return true;
+  for (const kva_kinstr *i = l->instr->region->first; i; i = i->next) {
+    bool alike = i->op == KVA_K_LOOP && i->loop != l && i->loop->kind == KVA_K_THREAD;
+    if (alike && i->loop->extent == l->extent && i->loop->width == l->width) return true;
+  }
+  return false;
+}
+
+/* A thread's share of l as rounds of straight code: how many there are, 0: it is a loop. Where all threads have an
+ * iteration in each of them they are `exact`. */
+static int64_t rounds_of(const kva_kloop *l, int64_t step, int64_t most, bool *exact) {
+  int64_t extent, n = most ? (most + step - 1) / step : 0;
   body_facts f = {0};
-  if (!kva_expr_is_const(l->extent, &extent) || extent % step || extent / step > MAX_UNROLLED) return false;
+  *exact = kva_expr_is_const(l->extent, &extent) && extent % step == 0;
+  if (!n || n > MAX_UNROLLED) return 0;
+  if (n == 1) return 1;
   kva_k_each_instr_in(l->body, look, &f);
-  *out_n = extent / step;
-  return *out_n == 1 || *out_n * f.instrs <= SMALL_BODY * MAX_COPIES;
+  if (n * f.instrs > (meets_again(l) ? KEPT_BODY : SMALL_BODY) * MAX_COPIES) return 0;
+  return *exact || meets_again(l) ? n : 0;
 }
 
-/* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: without a loop where one step
- * is all. */
-static void emit_part(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
-  if (most && most <= step)
-    emit_once(s, start, end, false);
-  else
-    emit_stretch(s, start, end, step);
-}
-
-/* This thread's part of the whole loop, or of its whole vectors. */
+/* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: this thread's part of the whole
+ * loop, or of its whole vectors. */
 static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
   kva_emit *e = s->e;
-  int64_t n;
-  if (!is_short_share(s->l, step, &n)) {
-    emit_part(s, start, end, step, most);
+  bool exact;
+  int64_t n = rounds_of(s->l, step, most, &exact);
+  if (!n) {
+    emit_stretch(s, start, end, step);
     return;
   }
-  for (int64_t i = 0; i < n; i++) emit_body(s, LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), ""), 0);
+  for (int64_t i = 0; i < n; i++) {
+    LLVMValueRef at = LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "");
+    e->share = (kva_share){s->l, step, i, n};
+    if (exact) {
+      emit_body(s, at, 0);
+      kva_ll_end_round(e, NULL, NULL);
+    } else {
+      emit_once(s, at, end, false);
+    }
+  }
+  e->share.loop = NULL;
+}
+
+/* The loads of l, number r of its rounds, that do not depend on the row. */
+static void load_round_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, LLVMValueRef at) {
+  kva_ll_bind(e, l->var, at);
+  for (const kva_kinstr *i = l->body->first; i; i = i->next) {
+    if (!kva_ll_is_row_invariant(e, i, l, rows) || !kva_ll_may_keep(e, i)) continue;
+    if (!kva_ll_kept(e, i)) kva_ll_keep(e, i, kva_ll_raw_load(e, i));
+  }
+}
+
+static void load_round_if(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, LLVMValueRef at) {
+  LLVMValueRef end = kva_ll_expr(e, l->extent);
+  LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), load = kva_ll_block(e, "ahead"), exit = kva_ll_block(e, "done");
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, at, end, ""), load, exit);
+  LLVMPositionBuilderAtEnd(e->b, load);
+  load_round_ahead(e, rows, l, at);
+  LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
+  LLVMBuildBr(e->b, exit);
+  LLVMPositionBuilderAtEnd(e->b, exit);
+  kva_ll_end_round(e, entry, latch);
+}
+
+/* What every row reads alike in its loop l, which `around` threads share, is loaded before the rows. */
+static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, unsigned around) {
+  int64_t extent, n = 0, lanes = l->width > 1 ? l->width : 1, step = (int64_t)around * lanes;
+  bool exact = false, loads = false;
+  for (const kva_kinstr *i = l->body->first; i; i = i->next) loads |= kva_ll_is_row_invariant(e, i, l, rows);
+  if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes) return;
+  e->lanes = (kva_lanes){(unsigned)lanes, l->var, NULL};
+  if (kva_ll_vectorizable(e, l)) n = rounds_of(l, step, extent, &exact);
+  LLVMValueRef first = n ? LLVMBuildMul(e->b, kva_ll_team_number(e, around, 1), kva_ll_i64(e, lanes), "") : NULL;
+  for (int64_t i = 0; i < n; i++) {
+    LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, i * step), "");
+    e->share = (kva_share){l, step, i, n};
+    if (exact) {
+      load_round_ahead(e, rows, l, at);
+      kva_ll_end_round(e, NULL, NULL);
+    } else {
+      load_round_if(e, rows, l, at);
+    }
+  }
+  e->share.loop = NULL;
+  e->lanes = (kva_lanes){1, NULL, NULL};
+}
+
+/* rows: a loop whose body a team of `around` > 1 threads runs. */
+static void load_rows_ahead(kva_emit *e, const kva_kloop *rows, unsigned around) {
+  for (const kva_kinstr *i = rows->body->first; i; i = i->next) {
+    bool shared = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->team <= 1;
+    if (shared) load_ahead(e, rows, i->loop, around);
+  }
 }
 
 /* Lanes of an accumulator come together. */
@@ -416,7 +487,7 @@ static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end
   LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
   emit_share(s, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
   leave_lanes(s);
-  if (!divides(s->l->extent, lanes)) emit_part(s, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
+  if (!divides(s->l->extent, lanes)) emit_share(s, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
 }
 
 static void combine_teams(loop_state *s) {
@@ -445,6 +516,7 @@ static void emit_threads(kva_emit *e, const kva_kloop *l) {
   if (!kva_expr_upper_bound(l->extent, &most)) most = 0;
   LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent);
   e->team = team;
+  if (team > 1) load_rows_ahead(e, l, team);
   e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL};
   if (!kva_ll_vectorizable(e, l)) e->lanes = (kva_lanes){1, NULL, NULL};
   loop_state s = open_loop(e, l, e->lanes.n);
@@ -486,5 +558,6 @@ void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
     emit_threads(e, l);
     return;
   }
+  if (kva_ll_is_gpu(e) && e->team > 1) load_rows_ahead(e, l, e->team);
   emit_serial(e, l);
 }

@@ -184,7 +184,22 @@ static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred)
   return phi;
 }
 
+LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i) {
+  switch (reach_of(e, i)) {
+  case UNIFORM: return load_scalar(e, i, NULL);
+  case CONTIGUOUS: return load_contiguous(e, i, NULL);
+  default: return load_gather(e, i, NULL);
+  }
+}
+
+static LLVMValueRef load_kept(kva_emit *e, const kva_kinstr *i) {
+  LLVMValueRef v = kva_ll_kept(e, i);
+  if (!v) kva_ll_keep(e, i, v = kva_ll_raw_load(e, i));
+  return kva_ll_from_storage(e, i->buf->dtype, v);
+}
+
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
+  if (kva_ll_may_keep(e, i)) return load_kept(e, i);
   LLVMValueRef pred = i->n_args ? kva_ll_use(e, i->args[0]) : NULL;
   bool branch = kva_ll_is_gpu(e) && pred && !kva_ll_is_vector(pred);
   return branch ? load_if(e, i, pred) : load_where(e, i, pred);

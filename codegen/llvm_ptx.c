@@ -79,7 +79,7 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
 /* ---- what is missing
  * --------------------------------------------------------------------------------------------------------------- */
 
-/* Functions that legalize_*.c left: f64, and integers, which go through f64. */
+/* What legalize_*.c left. */
 static bool is_missing(const kva_kinstr *i) {
   bool function = i->op >= KVA_K_exp && i->op <= KVA_K_expm1;
   return function || (i->op == KVA_K_rem && kva_dtype_is_float(i->dtype));

@@ -243,16 +243,16 @@ static LLVMValueRef combine_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef
   return v;
 }
 
-/* Element `at` of warp results of carry c: 8 bytes for each, whatever its type. */
-static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, unsigned n_warps, LLVMValueRef at) {
-  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
-  LLVMValueRef index = LLVMBuildAdd(e->b, at, kva_ll_i64(e, (int64_t)c * n_warps), "");
-  return LLVMBuildInBoundsGEP2(e->b, i64, slots, &index, 1, "");
-}
-
 /* Booleans lie in memory as bytes. */
 static LLVMTypeRef slot_type(kva_emit *e, kva_dtype t) {
   return t == KVA_BOOL ? LLVMInt8TypeInContext(e->ctx) : kva_ll_type(e, t);
+}
+
+/* Element `at` of warp results of carry c, side by side in 8 bytes for each, whatever its type. */
+static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, kva_dtype t, unsigned n_warps, LLVMValueRef at) {
+  LLVMValueRef first = kva_ll_i64(e, (int64_t)c * n_warps);
+  LLVMValueRef base = LLVMBuildInBoundsGEP2(e->b, LLVMInt64TypeInContext(e->ctx), slots, &first, 1, "");
+  return LLVMBuildInBoundsGEP2(e->b, slot_type(e, t), base, &at, 1, "");
 }
 
 static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values, LLVMValueRef slots,
@@ -265,7 +265,7 @@ static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVM
   for (uint32_t c = 0; c < n; c++) {
     LLVMValueRef v = values[c];
     if (carries[c].dtype == KVA_BOOL) v = LLVMBuildZExt(e->b, v, slot_type(e, KVA_BOOL), "");
-    LLVMBuildStore(e->b, v, slot(e, slots, c, n_warps, warp));
+    LLVMBuildStore(e->b, v, slot(e, slots, c, carries[c].dtype, n_warps, warp));
   }
   LLVMBuildBr(e->b, done);
   LLVMPositionBuilderAtEnd(e->b, done);
@@ -280,7 +280,8 @@ static void combine_warps(kva_emit *e, uint32_t n, const kva_kcarry *carries, LL
   kva_ll_barrier(e);
   LLVMValueRef mine = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, n_warps - 1), "");
   for (uint32_t c = 0; c < n; c++) {
-    LLVMValueRef v = LLVMBuildLoad2(e->b, slot_type(e, carries[c].dtype), slot(e, slots, c, n_warps, mine), "");
+    LLVMValueRef v =
+        LLVMBuildLoad2(e->b, slot_type(e, carries[c].dtype), slot(e, slots, c, carries[c].dtype, n_warps, mine), "");
     if (carries[c].dtype == KVA_BOOL) v = LLVMBuildTrunc(e->b, v, LLVMInt1TypeInContext(e->ctx), "");
     values[c] = combine_lanes(e, &carries[c], v, n_warps);
   }

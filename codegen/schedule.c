@@ -130,7 +130,7 @@ static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop
     for (uint32_t d = 0; d < n; d++) rows[d]->kind = KVA_K_SERIAL;
     return;
   }
-  kva_sched_grid(s->k, n, rows, order, per_item);
+  kva_sched_grid(s->k, n, rows, order, kva_expr_const(s->k->exprs, per_item));
 }
 
 /* A transposition: what the leaf strides over is dense along another loop of the nest. That one moves to the inside of

@@ -2,9 +2,11 @@
  *
  *   1. loops without iterations go, perfectly nested MAP loops merge, as on a CPU; what stands between two of them
  * moves to the inside;
- *   2. a nest without loops in its core: a thread for every element, or for the few that 16 bytes hold where all
- *      accesses are consecutive and aligned (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that
- *      their index costs one division a row; short or odd ones are numbered through;
+ *   2. a nest without loops in its core: squares where it transposes (schedule_gpu_transpose.c), threads
+ * for an element with its neighbours where it reads those (schedule_gpu_neighbours.c), else a thread for
+ * every element, or for the few that 16 bytes hold where all accesses are consecutive and aligned
+ * (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their index costs one division a row;
+ * short or odd ones are numbered through;
  *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column, or a block for every 32
  *      where columns are few and long (schedule_gpu_columns.c);
  *   4. else rows: a warp for each, or a block for long ones (schedule_gpu_team.c);
@@ -20,11 +22,13 @@ enum {
   LARGE_BLOCK = 1024,
   WARP = 32,
   TILE_THREADS = 64, /* for items that are heavy by themselves */
-  LONG_ROW = 2048,   /* worth a block */
+  LONG_ROW = 4096,   /* bytes: worth a block */
   SHORT_ROW = 24,    /* not worth a warp */
   BUSY_THREADS = 1 << 15,
   LONG_COLUMN = 1024, /* cycles */
   FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
+  BUSY_BLOCKS = 132,  /* one for each multiprocessor of an H100 */
+  MAX_TEAM_ROWS = 32,
 };
 
 /* ---- perfect nests
@@ -73,9 +77,36 @@ static kva_kloop *only_loop(const kva_kregion *r) {
   return r->first->loop;
 }
 
-/* Rows, `per_block` to a block, each for a team. */
+typedef struct weight_search {
+  uint32_t n;
+  kva_kloop *const *rows;
+  const kva_kregion *row;
+  bool found;
+} weight_search;
+
+static void find_weight(void *user, kva_kinstr *i) {
+  weight_search *s = user;
+  if (i->op != KVA_K_LOAD || i->region == s->row || i->n_args || i->buf->written) return;
+  bool invariant = !kva_expr_is_const(i->index, NULL);
+  for (uint32_t d = 0; d < s->n; d++) invariant &= !kva_expr_uses(i->index, s->rows[d]->var);
+  s->found |= invariant;
+}
+
+/* Rows that a team takes one after the other: several where all rows read the same weights, which the team then keeps
+ * (llvm_keep.c), but not so many that multiprocessors would be idle. */
+static const kva_expr *rows_of_team(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t teams) {
+  kva_expr_ctx *c = k->exprs;
+  weight_search s = {n, rows, rows[n - 1]->body, false};
+  kva_k_each_instr_in(rows[n - 1]->body, find_weight, &s);
+  if (!s.found) return kva_expr_const(c, 1);
+  const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * teams));
+  return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_TEAM_ROWS)));
+}
+
+/* Rows, each for a team, as many teams to a block as it has. */
 static void grid_of_teams(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t team) {
-  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, THREADS / team);
+  const kva_expr *each = rows_of_team(k, n, rows, THREADS / team);
+  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_muli(k->exprs, each, THREADS / team));
   if (team == THREADS) return;
   kva_kloop *row = only_loop(grid->body);
   row->kind = KVA_K_THREAD;
@@ -85,7 +116,7 @@ static void grid_of_teams(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int
 /* A thread for every iteration of the whole nest. */
 static void grid_of_threads(kva_kernel *k, uint32_t n, kva_kloop *const *nest) {
   kva_sched_serialize(nest[n - 1]->body);
-  kva_kloop *grid = kva_sched_grid(k, n, nest, nest, THREADS);
+  kva_kloop *grid = kva_sched_grid(k, n, nest, nest, kva_expr_const(k->exprs, THREADS));
   only_loop(grid->body)->kind = KVA_K_THREAD;
 }
 
@@ -122,7 +153,7 @@ static void schedule_map(kva_kernel *k, uint32_t n, kva_kloop **nest) {
   if (n == 1 || threads >= 2 * THREADS) {
     nest[n - 1] = block_of_leaf(k, leaf, width, &leaf);
     set_thread(leaf, width);
-    kva_sched_grid(k, n, nest, nest, 1);
+    kva_sched_grid(k, n, nest, nest, kva_expr_const(k->exprs, 1));
     return;
   }
   set_thread(leaf, width);
@@ -182,12 +213,12 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
   bool columns =
       !kva_sched_has_map(leaf->body) && kva_sched_at_unit_stride(k, leaf) && kva_cost_extent(leaf->extent) >= 8;
   if (columns && few_columns(n, nest) && kva_sched_columns(k, &nest[n - 1], THREADS)) {
-    kva_kloop *grid = kva_sched_grid(k, n, nest, nest, 1);
+    kva_kloop *grid = kva_sched_grid(k, n, nest, nest, kva_expr_const(k->exprs, 1));
     serialize_threads(grid->body);
     return;
   }
   if (columns || !has_loops(leaf->body)) {
-    schedule_map(k, n, nest);
+    if (!kva_sched_transpose(k, n, nest) && !kva_sched_neighbours(k, n, nest, THREADS)) schedule_map(k, n, nest);
     return;
   }
   double extent = kva_sched_team_extent(k, leaf->body);
@@ -196,7 +227,8 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     return;
   }
   kva_sched_distribute(k, leaf->body);
-  bool block = extent >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
+  bool block =
+      extent * kva_sched_widest_element(leaf->body) >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
   grid_of_teams(k, n, nest, block ? THREADS : WARP);
 }
 
@@ -282,6 +314,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
     }
   }
   kva_legalize_math(k);
+  kva_legalize_math_f64(k);
   kva_legalize_rem(k);
   kva_kernel_sweep(k);
 }

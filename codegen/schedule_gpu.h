@@ -21,11 +21,16 @@ double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r);
 /* Makes r the code of a team. */
 void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
 
-/* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c ----------------------------------------- */
+/* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c, schedule_gpu_transpose.c,
+ * schedule_gpu_neighbours.c ---- */
 
 /* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
  * access of its straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
+/* Bytes of the widest element that r loads or stores; at least 1. */
+int kva_sched_widest_element(const kva_kregion *r);
+/* No extent in the nest depends on a loop around, and no value from memory stands in an index. */
+bool kva_sched_is_rectangular(const kva_kernel *k, uint32_t n, kva_kloop *const *nest);
 
 /* Directly nested reductions become one over all iterations; returns the loop that stands for l. divide: also where
  * indices then need divisions. */
@@ -39,5 +44,13 @@ void kva_sched_retarget(kva_kernel *k, const kva_kloop *from, kva_kloop *to);
 /* A loop over columns whose body is one reduction becomes, for blocks of `threads` threads, a loop over blocks of
  * columns that share the reduction; *leaf is then that loop. False: it has another form. */
 bool kva_sched_columns(kva_kernel *k, kva_kloop **leaf, int64_t threads);
+
+/* A perfect nest whose leaf stores along lines and loads across them becomes a grid of squares that blocks turn in
+ * shared memory. False: it has another form. */
+bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest);
+
+/* A perfect nest whose body reads neighbours of its element becomes a grid of blocks of `threads` threads that each
+ * take an element with its neighbours (schedule_gpu_neighbours.c). False: it has another form. */
+bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads);
 
 #endif

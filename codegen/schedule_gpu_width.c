@@ -114,3 +114,21 @@ uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l) {
   }
   return s.width;
 }
+
+static void note_bytes(void *user, kva_kinstr *i) {
+  int bytes = i->buf ? kva_dtype_bits(i->buf->dtype) / 8 : 0;
+  if (bytes > *(int *)user) *(int *)user = bytes;
+}
+
+int kva_sched_widest_element(const kva_kregion *r) {
+  int bytes = 1;
+  kva_k_each_instr_in(r, note_bytes, &bytes);
+  return bytes;
+}
+
+bool kva_sched_is_rectangular(const kva_kernel *k, uint32_t n, kva_kloop *const *nest) {
+  for (uint32_t d = 0; d < n; d++)
+    for (uint32_t o = 0; o < n; o++)
+      if (kva_expr_uses(nest[d]->extent, nest[o]->var)) return false;
+  return k->values.len == 0;
+}

@@ -39,7 +39,10 @@ bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop
 kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size);
 /* The nest of MAP loops rows[0..n) becomes one GRID loop whose items are `per_item` rows each. `order` is a permutation
  * of rows: the last of it moves fastest. */
-kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, int64_t per_item);
+kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order,
+                          const kva_expr *per_item);
+/* Iterations of the whole nest. */
+const kva_expr *kva_sched_count(kva_kernel *k, uint32_t n, kva_kloop *const *rows);
 /* ---- schedule_reuse.c: rows kept for a second use
  * ---------------------------------------------------------------------------------------- */
 
@@ -49,6 +52,8 @@ void kva_sched_reuse_rows(kva_kernel *k);
 /* ---- schedule_nests.c: several nests
  * ---------------------------------------------------------------------------------------- */
 
+/* x as a value at the end of r. */
+kva_kinstr *kva_sched_index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x);
 bool kva_sched_has_effects(kva_kinstr *i);
 bool kva_sched_is_grid(const kva_kinstr *i);
 /* No nest writes what another one, or the code between them, reads or writes. */

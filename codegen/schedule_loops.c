@@ -110,8 +110,7 @@ void kva_sched_collapse(kva_kernel *k, kva_kregion *r) {
 /* ---- splitting
  * ----------------------------------------------------------------------------------------------------------- */
 
-static const kva_expr *at_most(kva_kernel *k, int64_t size, const kva_expr *block, const kva_expr *n) {
-  const kva_expr *s = kva_expr_const(k->exprs, size);
+static const kva_expr *at_most(kva_kernel *k, const kva_expr *s, const kva_expr *block, const kva_expr *n) {
   if (kva_expr_is(kva_expr_mod(k->exprs, n, s), 0)) return s;
   return kva_expr_min(k->exprs, s, kva_expr_sub(k->exprs, n, kva_expr_mul(k->exprs, block, s)));
 }
@@ -119,7 +118,7 @@ static const kva_expr *at_most(kva_kernel *k, int64_t size, const kva_expr *bloc
 kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
   const kva_expr *s = kva_expr_const(k->exprs, size);
   kva_kloop *blocks = kva_k_loop_create(k, KVA_K_MAP, kva_expr_ceildiv(k->exprs, l->extent, s), "block");
-  kva_kloop *within = kva_k_loop_create(k, l->kind, at_most(k, size, blocks->var, l->extent), l->var->name);
+  kva_kloop *within = kva_k_loop_create(k, l->kind, at_most(k, s, blocks->var, l->extent), l->var->name);
   kva_k_insert(l->instr->region, l->instr, blocks->instr);
   kva_k_insert(blocks->body, NULL, within->instr);
   kva_sched_move(l->body, within->body);
@@ -145,16 +144,21 @@ static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva
   kva_k_replace_index(k, n, from, to);
 }
 
+const kva_expr *kva_sched_count(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
+  const kva_expr *total = rows[0]->extent;
+  for (uint32_t d = 1; d < n; d++) total = kva_expr_mul(k->exprs, total, rows[d]->extent);
+  return total;
+}
+
 kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order,
-                          int64_t per_item) {
+                          const kva_expr *size) {
   kva_expr_ctx *c = k->exprs;
-  const kva_expr *total = rows[0]->extent, *size = kva_expr_const(c, per_item);
-  for (uint32_t d = 1; d < n; d++) total = kva_expr_mul(c, total, rows[d]->extent);
+  const kva_expr *total = kva_sched_count(k, n, rows);
   kva_kloop *grid = kva_k_loop_create(k, KVA_K_GRID, kva_expr_ceildiv(c, total, size), "item"), *row = NULL;
   const kva_expr *f = grid->var;
   kva_k_insert(rows[0]->instr->region, rows[0]->instr, grid->instr);
-  if (per_item > 1) {
-    row = kva_k_loop_create(k, KVA_K_SERIAL, at_most(k, per_item, grid->var, total), "row");
+  if (!kva_expr_is(size, 1)) {
+    row = kva_k_loop_create(k, KVA_K_SERIAL, at_most(k, size, grid->var, total), "row");
     kva_k_insert(grid->body, NULL, row->instr);
     f = kva_expr_add(c, kva_expr_mul(c, grid->var, size), row->var);
   }

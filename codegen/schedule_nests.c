@@ -50,7 +50,7 @@ bool kva_sched_is_grid(const kva_kinstr *i) {
   return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_GRID;
 }
 
-static kva_kinstr *index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x) {
+kva_kinstr *kva_sched_index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x) {
   kva_kinstr *i = kva_k_instr_create(k, KVA_K_INDEX, KVA_I64);
   i->index = x;
   kva_k_insert(r, NULL, i);
@@ -61,8 +61,8 @@ static kva_kinstr *index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x)
 static kva_kregion *branch(kva_kernel *k, kva_kregion *r, const kva_expr *item, const kva_expr *limit,
                            kva_kregion **out_then) {
   kva_kinstr *less = kva_k_instr_create(k, KVA_K_lt, KVA_BOOL), *test = kva_k_instr_create(k, KVA_K_IF, KVA_DTYPE_NONE);
-  less->args[0] = index_value(k, r, item);
-  less->args[1] = index_value(k, r, limit);
+  less->args[0] = kva_sched_index_value(k, r, item);
+  less->args[1] = kva_sched_index_value(k, r, limit);
   less->n_args = 2;
   kva_k_insert(r, NULL, less);
   test->args[0] = less;

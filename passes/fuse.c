@@ -13,6 +13,9 @@
  * A producer with consumers elsewhere joins as a further output if it is aligned and no path leads from such a consumer
  * back into the group.
  *
+ * A node beside the group that reads one of its operands at the same element, and that no producer's rule would reach,
+ * joins as a sibling: two gradients of one product are one pass over what they share.
+ *
  * A tile operator (matmul, conv, attention) hands its elements to the rest of its group one by one
  * (codegen/lower_tile.c). It joins a group of element code, one to a group, when everything there that depends on it
  * reads it at the element where it stands itself, or through one reshape or transposition, and all the group's outputs
@@ -24,61 +27,7 @@
  * nothing joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks:
  * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
  * wrong choice costs one pass over one tensor. */
-#include "passes/passes_internal.h"
-
-#include <stdlib.h>
-
-enum { MAX_GROUP = 64, MAX_COPIED_OPERANDS = 4 };
-
-typedef enum role {
-  ROLE_OTHER,   /* not fusable: whole-kernel operators, state, constants, structure */
-  ROLE_ELEMENT, /* one result element from few operand elements */
-  ROLE_ROW,     /* reduces over trailing axes of operand 0 */
-  ROLE_SINK,    /* reduces otherwise, windows: may only be the root of a group */
-  ROLE_WINDOW,  /* reads operand elements many times: may be absorbed by nothing and absorbs only views */
-  ROLE_TILE,    /* whole-kernel operator with an epilogue */
-} role;
-
-typedef struct group {
-  uint32_t n_nodes;
-  kva_node *nodes[MAX_GROUP]; /* in order of absorption: consumers before producers */
-  const kva_type *domain;
-  uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
-  bool has_row;
-  const kva_node *tile; /* the whole-kernel operator; NULL: none */
-  uint32_t lowest;      /* position of its first node in the graph; the root, nodes[0], has the highest */
-  uint32_t limit;       /* no path from a node behind this position leads back to the root or before it */
-  uint32_t mark;        /* epoch of the last reachability walk */
-} group;
-
-/* What a node in the group of a tile works for. */
-typedef enum tile_part {
-  PART_EPILOGUE,
-  PART_PACKED,   /* an operand that is read once for each block of results */
-  PART_STREAMED, /* an operand that inner loops read */
-} tile_part;
-
-typedef struct node_info {
-  group *group; /* NULL: none */
-  tile_part part;
-  bool aligned;      /* evaluated at the root's own index */
-  uint32_t position; /* order in the graph; copies share their original's */
-  uint32_t mark;     /* as in group */
-} node_info;
-
-typedef struct fuse {
-  kva_module *m;
-  kva_arena *scratch;
-  KVA_VEC(node_info) info;           /* by node id */
-  KVA_VEC(group *) groups;           /* in order of opening: roots from last to first */
-  kva_value **values;                /* by value id, while a group is outlined: its copy */
-  KVA_VEC(const kva_node *) pending; /* of a reachability walk */
-  uint32_t epoch;
-} fuse;
-
-static node_info *info(const fuse *f, const kva_node *n) {
-  return &f->info.data[n->id];
-}
+#include "passes/fuse_internal.h"
 
 /* ---- roles
  * ----------------------------------------------------------------------------------------------------------- */
@@ -139,27 +88,22 @@ static bool is_optimizer(const kva_node *n) {
   return kva_is(n, KVA_OP_adamw) || kva_is(n, KVA_OP_sgd) || kva_is(n, KVA_OP_momentum) || kva_is(n, KVA_OP_adagrad);
 }
 
-/* A constant of one element: an immediate in every kernel that uses it. */
-static bool is_scalar_constant(const kva_node *n) {
-  const kva_tensor_data *t = kva_constant_of(&n->results[0]);
-  bool one = t != NULL;
-  for (uint32_t d = 0; one && d < t->rank; d++) one = t->dims[d] == 1;
-  return one;
-}
-
 /* ---- legality
  * ---------------------------------------------------------------------------------------------------------- */
 
-/* (Kernels that were outlined are newer than the side data, and in no group.) */
-static bool in_group(const fuse *f, const kva_node *n, const group *g) {
-  return n && n->id < f->info.len && info(f, n)->group == g;
+/* `to` has the extents of `from` and ones behind them: a row's value made to broadcast over the row. */
+static bool appends_ones(const kva_type *from, const kva_type *to) {
+  if (to->rank < from->rank) return false;
+  for (uint32_t d = 0; d < to->rank; d++)
+    if (d < from->rank ? to->dims[d] != from->dims[d] : !kva_expr_is(to->dims[d], 1)) return false;
+  return true;
 }
 
 /* Consumer c (in the group, aligned) reads p at the element where it stands itself. */
 static bool edge_keeps_alignment(const kva_node *c, const kva_value *p, const group *g) {
   if (c->op->traits & KVA_ELEMENTWISE) return p->type->rank == c->results[0].type->rank || p->type->rank == 0;
   if (role_of(c) == ROLE_ROW) return p->type->rank == g->domain->rank;
-  return false;
+  return kva_is(c, KVA_OP_reshape) && appends_ones(p->type, c->results[0].type);
 }
 
 static bool has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
@@ -169,15 +113,19 @@ static bool has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
   return true;
 }
 
-/* Shape of the domain, or of its rows with extent-1 tails. */
-static bool is_domain_or_row_shape(const kva_type *t, const group *g) {
-  if (t->rank == g->domain->rank && has_prefix(t, g->domain, t->rank)) return true;
-  if (!g->has_row || !has_prefix(t, g->domain, g->row_rank)) return false;
-  if (t->rank == g->row_rank) return true;
+/* Shape of the domain's rows, which have row_rank dims, with extent-1 tails. */
+static bool is_row_shape(const kva_type *t, const group *g, uint32_t row_rank) {
+  if (!has_prefix(t, g->domain, row_rank)) return false;
+  if (t->rank == row_rank) return true;
   if (t->rank != g->domain->rank) return false;
-  for (uint32_t d = g->row_rank; d < t->rank; d++)
+  for (uint32_t d = row_rank; d < t->rank; d++)
     if (!kva_expr_is(t->dims[d], 1)) return false;
   return true;
+}
+
+static bool is_domain_or_row_shape(const kva_type *t, const group *g) {
+  if (t->rank == g->domain->rank && has_prefix(t, g->domain, t->rank)) return true;
+  return g->has_row && is_row_shape(t, g, g->row_rank);
 }
 
 static bool row_fits(const kva_node *p, const group *g) {
@@ -353,11 +301,15 @@ static bool part_of_consumers(const fuse *f, const kva_node *p, const group *g, 
   return any;
 }
 
+/* Values of rows or columns that broadcast to the result of elementwise code are no full operands. */
 static uint32_t full_operands(const kva_node *p) {
+  const kva_type *result = p->results[0].type;
   uint32_t full = 0;
   for (uint32_t i = 0; i < p->n_operands; i++) {
     const kva_value *v = p->operands[i].value;
-    full += v && v->type->rank > 0 && !(v->def && is_scalar_constant(v->def));
+    if (!v || !v->type->rank || (v->def && kva_fuse_is_scalar_constant(v->def))) continue;
+    bool broadcasts = (p->op->traits & KVA_ELEMENTWISE) && result->rank > 1 && !same_extents(v->type, result);
+    full += !broadcasts;
   }
   return full;
 }
@@ -408,6 +360,22 @@ static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
 /* ---- joining
  * ---------------------------------------------------------------------------------------------------------- */
 
+static bool may_copy(const fuse *f, const kva_node *p, const group *g);
+
+/* p, which scales rows or columns of a tensor, need not be an output: this group takes a copy, and the groups of its
+ * other readers will, too. */
+static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
+  if (p->n_operands != 2 || !same_extents(p->operands[0].value->type, p->results[0].type)) return false;
+  if (same_extents(p->operands[1].value->type, p->results[0].type) || !p->operands[1].value->type->rank) return false;
+  if (!may_copy(f, p, g)) return false;
+  for (const kva_use *u = p->results[0].uses; u; u = u->next) {
+    role r = role_of(u->user);
+    bool takes = r == ROLE_ELEMENT || r == ROLE_ROW || r == ROLE_SINK;
+    if (!in_group(f, u->user, g) && (!takes || info(f, u->user)->group)) return false;
+  }
+  return true;
+}
+
 static bool may_join(fuse *f, const kva_node *p, const group *g) {
   role r = role_of(p);
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
@@ -422,20 +390,110 @@ static bool may_join(fuse *f, const kva_node *p, const group *g) {
   if (c.all_inside) return true;
   /* A further output: it must be computed in the group's own loops, and stay acyclic. */
   if (!c.all_aligned || role_of(g->nodes[0]) == ROLE_SINK || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
-  for (uint32_t k = 0; k < p->n_results; k++)
-    if (p->results[k].uses && !is_domain_or_row_shape(p->results[k].type, g)) return false;
-  return !outside_use_returns(f, p, g);
+  for (uint32_t k = 0; k < p->n_results; k++) {
+    const kva_type *t = p->results[k].type;
+    bool row = r == ROLE_ROW && is_row_shape(t, g, (uint32_t)row_rank_of(p));
+    if (p->results[k].uses && !row && !is_domain_or_row_shape(t, g)) return false;
+  }
+  return !left_to_copies(f, p, g) && !outside_use_returns(f, p, g);
 }
 
 /* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only
  * when it reads at most one full tensor, so that traffic does not grow. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (role_of(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
-  if (g->n_nodes >= MAX_GROUP || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
+  if (g->n_nodes >= MAX_GROUP) return false;
+  if (role_of(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
   if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
   if (part != PART_EPILOGUE) return is_easy_view(p, g->tile, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
+}
+
+/* ---- siblings
+ * ---------------------------------------------------------------------------------------------------------- */
+
+/* No path leads from a node at or behind this position to one before it. */
+static uint32_t walk_floor(const fuse *f, const group *g) {
+  uint32_t floor = g->lowest;
+  for (bool lower = true; lower;) {
+    lower = false;
+    for (uint32_t i = 0; i < f->groups.len; i++) {
+      const group *h = f->groups.data[i];
+      if (h->lowest >= floor || info(f, h->nodes[0])->position < floor) continue;
+      floor = h->lowest;
+      lower = true;
+    }
+  }
+  return floor;
+}
+
+/* Notes what n reads outside g for the walk; true when some of it is in g. */
+static bool walk_operands(fuse *f, const kva_node *n, const group *g, uint32_t floor) {
+  bool inside = false;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_node *d = n->operands[i].value ? n->operands[i].value->def : NULL;
+    if (!d || d->graph != n->graph) continue;
+    inside |= in_group(f, d, g);
+    if (in_group(f, d, g) || info(f, d)->mark == f->epoch || info(f, d)->position < floor) continue;
+    info(f, d)->mark = f->epoch;
+    KVA_PUSH(f->scratch, &f->pending, d);
+  }
+  return inside;
+}
+
+/* Some path leads from the group over a node outside it to n. */
+static bool depends_on_group(fuse *f, const kva_node *n, const group *g) {
+  uint32_t floor = walk_floor(f, g);
+  f->epoch++;
+  f->pending.len = 0;
+  walk_operands(f, n, g, floor);
+  while (f->pending.len) {
+    const kva_node *d = f->pending.data[--f->pending.len];
+    group *h = info(f, d)->group;
+    if (!h && walk_operands(f, d, g, floor)) return true;
+    if (!h || h->mark == f->epoch) continue;
+    h->mark = f->epoch;
+    for (uint32_t k = 0; k < h->n_nodes; k++)
+      if (walk_operands(f, h->nodes[k], g, floor)) return true;
+  }
+  return false;
+}
+
+/* Whoever reads n has a group, or can have none: n would be the root of one. */
+static bool would_be_root(const fuse *f, const kva_node *n) {
+  for (const kva_use *u = n->results[0].uses; u; u = u->next)
+    if (!info(f, u->user)->group && role_of(u->user) != ROLE_OTHER) return false;
+  return n->results[0].uses;
+}
+
+/* Does n, which reads a tensor that the group reads too, compute its elements at the group's own? */
+static bool may_join_as_sibling(fuse *f, const kva_node *n, const group *g) {
+  if (info(f, n)->group || role_of(n) != ROLE_ELEMENT || !(n->op->traits & KVA_ELEMENTWISE) || is_optimizer(n))
+    return false;
+  if (n->n_results != 1 || g->n_nodes >= MAX_GROUP || !would_be_root(f, n)) return false;
+  const kva_type *t = n->results[0].type;
+  if (t->rank != g->domain->rank || !has_prefix(t, g->domain, t->rank)) return false;
+  return !outside_use_returns(f, n, g) && !depends_on_group(f, n, g);
+}
+
+static kva_node *find_sibling(fuse *f, const group *g) {
+  for (uint32_t k = 0; k < g->n_nodes; k++) {
+    const kva_node *c = g->nodes[k];
+    for (uint32_t i = 0; info(f, c)->aligned && i < c->n_operands; i++) {
+      const kva_value *v = c->operands[i].value;
+      if (!v || v->type->rank != g->domain->rank || !has_prefix(v->type, g->domain, v->type->rank)) continue;
+      for (const kva_use *u = v->uses; u; u = u->next)
+        if (u->user->graph == c->graph && may_join_as_sibling(f, u->user, g)) return u->user;
+    }
+  }
+  return NULL;
+}
+
+/* Groups whose results are their domain's elements one by one take in what else reads their operands that way. */
+static bool takes_siblings(const group *g) {
+  role r = role_of(g->nodes[0]);
+  return !g->tile && g->domain->rank > 0 && (r == ROLE_ELEMENT || r == ROLE_ROW);
 }
 
 /* ---- growing groups
@@ -542,147 +600,14 @@ static void grow(fuse *f, group *g) {
     }
     return;
   }
+  kva_node *sibling;
   do {
-    while (join_producers(f, g)) continue;
-  } while (copy_last_producer(f, g));
-}
-
-/* ---- outlining
- * ----------------------------------------------------------------------------------------------------------- */
-
-static int by_position(const void *a, const void *b, void *user) {
-  const fuse *f = user;
-  uint32_t x = info(f, *(kva_node *const *)a)->position, y = info(f, *(kva_node *const *)b)->position;
-  return x < y ? -1 : x > y;
-}
-
-/* A topological order of the group's nodes: definitions before uses. Copies share their original's position, and an
- * original never reads its own copy, so position alone orders them. */
-static void sort_group(fuse *f, group *g) {
-  qsort_r(g->nodes, g->n_nodes, sizeof *g->nodes, by_position, f);
-}
-
-typedef struct outline {
-  KVA_VEC(kva_value *) inputs, outputs;
-} outline;
-
-static bool contains(kva_value *const *values, uint32_t n, const kva_value *v) {
-  for (uint32_t i = 0; i < n; i++)
-    if (values[i] == v) return true;
-  return false;
-}
-
-static void find_interface(fuse *f, const group *g, outline *o) {
-  for (uint32_t k = 0; k < g->n_nodes; k++) {
-    kva_node *n = g->nodes[k];
-    for (uint32_t i = 0; i < n->n_operands; i++) {
-      kva_value *v = n->operands[i].value;
-      if (!v || in_group(f, v->def, g) || (v->def && is_scalar_constant(v->def))) continue;
-      if (!contains(o->inputs.data, o->inputs.len, v)) KVA_PUSH(f->scratch, &o->inputs, v);
-    }
-    for (uint32_t r = 0; r < n->n_results; r++) {
-      bool escapes = false;
-      for (const kva_use *u = n->results[r].uses; u && !escapes; u = u->next) escapes = !in_group(f, u->user, g);
-      if (escapes) KVA_PUSH(f->scratch, &o->outputs, &n->results[r]);
-    }
-  }
-}
-
-static const char *group_name(fuse *f, const group *g) {
-  const kva_node *root = g->tile ? g->tile : g->nodes[g->n_nodes - 1];
-  return kva_arena_printf(f->m->arena, g->n_nodes == 1 ? "%s" : "%s_%u", root->op->name, g->n_nodes);
-}
-
-static void fill_body(fuse *f, const group *g, const outline *o, kva_graph *body) {
-  kva_value **values = f->values;
-  for (uint32_t i = 0; i < o->inputs.len; i++)
-    values[o->inputs.data[i]->id] = kva_graph_add_input(body, o->inputs.data[i]->type, o->inputs.data[i]->name);
-  for (uint32_t k = 0; k < g->n_nodes; k++) {
-    kva_node *n = g->nodes[k];
-    kva_value **in = KVA_NEW_ARRAY(f->scratch, kva_value *, n->n_operands + 1);
-    for (uint32_t i = 0; i < n->n_operands; i++) {
-      kva_value *v = n->operands[i].value;
-      if (v && !values[v->id]) { /* a scalar constant: copied in */
-        kva_node *c = kva_node_create(body, NULL, v->def->op, 0, NULL, 1, v->def->attrs, v->def->loc);
-        c->results[0].type = v->type;
-        values[v->id] = &c->results[0];
-      }
-      in[i] = v ? values[v->id] : NULL;
-    }
-    kva_node *copy = kva_node_create(body, NULL, n->op, n->n_operands, in, n->n_results, n->attrs, n->loc);
-    for (uint32_t r = 0; r < n->n_results; r++) {
-      copy->results[r].type = n->results[r].type;
-      copy->results[r].name = n->results[r].name;
-      values[n->results[r].id] = &copy->results[r];
-    }
-  }
-}
-
-static void forget_copies(fuse *f, const group *g, const outline *o) {
-  for (uint32_t i = 0; i < o->inputs.len; i++) f->values[o->inputs.data[i]->id] = NULL;
-  for (uint32_t k = 0; k < g->n_nodes; k++) {
-    const kva_node *n = g->nodes[k];
-    for (uint32_t i = 0; i < n->n_operands; i++)
-      if (n->operands[i].value) f->values[n->operands[i].value->id] = NULL;
-    for (uint32_t r = 0; r < n->n_results; r++) f->values[n->results[r].id] = NULL;
-  }
-}
-
-static void outline_group(fuse *f, group *g) {
-  kva_module *m = f->m;
-  sort_group(f, g);
-  outline o = {0};
-  find_interface(f, g, &o);
-  kva_node *root = g->nodes[g->n_nodes - 1];
-  kva_kernel_attrs *attrs = KVA_NEW(m->arena, kva_kernel_attrs);
-  attrs->name = group_name(f, g);
-  kva_node *kernel =
-      kva_node_create(root->graph, root, KVA_OP(kernel), o.inputs.len, o.inputs.data, o.outputs.len, attrs, root->loc);
-  kva_graph *body = kva_graph_create(m, kernel);
-  fill_body(f, g, &o, body);
-  kva_value **results = KVA_NEW_ARRAY(f->scratch, kva_value *, o.outputs.len + 1);
-  for (uint32_t i = 0; i < o.outputs.len; i++) {
-    results[i] = f->values[o.outputs.data[i]->id];
-    kernel->results[i].type = o.outputs.data[i]->type;
-    kernel->results[i].name = o.outputs.data[i]->name;
-  }
-  kva_node_create(body, NULL, KVA_OP(return ), o.outputs.len, results, 0, NULL, root->loc);
-  for (uint32_t i = 0; i < o.outputs.len; i++) kva_value_replace_all_uses(o.outputs.data[i], &kernel->results[i]);
-  forget_copies(f, g, &o);
-  for (uint32_t k = g->n_nodes; k-- > 0;) kva_node_remove(g->nodes[k]);
-}
-
-/* ---- restoring order
- * ------------------------------------------------------------------------------------------------------ */
-
-/* A group stands where its root stood, but a further output of it may be read before. Puts the nodes of a graph back in
- * SSA order: repeatedly moves a node behind the last definition it needs, keeping the order otherwise. */
-static void restore_order(fuse *f, kva_graph *g) {
-  uint32_t n = 0;
-  for (kva_node *k = g->first; k; k = k->next) n++;
-  kva_node **order = KVA_NEW_ARRAY(f->scratch, kva_node *, n);
-  bool *done = KVA_NEW_ARRAY(f->scratch, bool, f->m->next_node_id);
-  KVA_VEC(kva_node *) stack = {0};
-  uint32_t len = 0;
-  for (kva_node *start = g->first; start; start = start->next) {
-    KVA_PUSH(f->scratch, &stack, start);
-    while (stack.len) {
-      kva_node *top = stack.data[stack.len - 1];
-      bool ready = true;
-      for (uint32_t i = 0; i < top->n_operands && !done[top->id]; i++) {
-        kva_node *def = top->operands[i].value ? top->operands[i].value->def : NULL;
-        if (!def || def->graph != g || done[def->id]) continue;
-        KVA_PUSH(f->scratch, &stack, def);
-        ready = false;
-      }
-      if (!ready) continue;
-      stack.len--;
-      if (done[top->id]) continue;
-      done[top->id] = true;
-      order[len++] = top;
-    }
-  }
-  for (uint32_t i = len - 1; i-- > 0;) kva_node_move_before(order[i], order[i + 1]); /* the return node stays last */
+    do {
+      while (join_producers(f, g)) continue;
+    } while (copy_last_producer(f, g));
+    sibling = takes_siblings(g) ? find_sibling(f, g) : NULL;
+    if (sibling) add_to_group(f, g, sibling);
+  } while (sibling);
 }
 
 /* ---- pass
@@ -719,10 +644,10 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
     group *k = f->groups.data[i];
     /* The planner aliases a reshape; a tile alone is a step as it is. */
     if (k->n_nodes == 1 && (kva_is(k->nodes[0], KVA_OP_reshape) || k->tile)) continue;
-    outline_group(f, k);
+    kva_fuse_outline(f, k);
     *changed = true;
   }
-  restore_order(f, g);
+  kva_fuse_restore_order(f, g);
 }
 
 kva_status kva_fuse(kva_module *m, bool *changed) {

@@ -4,10 +4,10 @@
  * the operator's own reference. Nodes without operands (iota, dims) count. Algorithm: one forward sweep; a folded
  * result is a constant for the nodes after it. Requires: SSA order. Breaks: nothing. Why the limit: folding `expand(0,
  * [4096, 4096])` would turn one scalar into 64 MiB; only results of at most FOLD_LIMIT elements, or smaller than their
- * operands together, are folded. */
+ * operands together, are folded; and a long iota beside variables is cheaper counted than read. */
 #include "passes/passes_internal.h"
 
-enum { FOLD_LIMIT = 1 << 16 };
+enum { FOLD_LIMIT = 1 << 16, LONG_IOTA = 64 };
 
 static bool no_symbols(void *user, const kva_expr *symbol, int64_t *out_v) {
   (void)user, (void)symbol, (void)out_v;
@@ -37,6 +37,19 @@ static bool has_static_attrs(const kva_node *n) {
   return true;
 }
 
+/* Nothing that reads n could be folded in its turn. */
+static bool meets_variables_only(const kva_node *n) {
+  for (const kva_use *u = n->results[0].uses; u; u = u->next) {
+    bool constant = true;
+    for (uint32_t i = 0; i < u->user->n_operands; i++) {
+      const kva_value *v = u->user->operands[i].value;
+      constant &= !v || v == &n->results[0] || kva_constant_of(v);
+    }
+    if (constant) return false;
+  }
+  return n->results[0].uses;
+}
+
 static bool can_fold(kva_module *m, const kva_node *n) {
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
   if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
@@ -51,6 +64,7 @@ static bool can_fold(kva_module *m, const kva_node *n) {
     if (!is_foldable_type(n->results[r].type)) return false;
     result_elements += static_elements(m, n->results[r].type);
   }
+  if (kva_is(n, KVA_OP_iota) && result_elements > LONG_IOTA && meets_variables_only(n)) return false;
   return result_elements <= FOLD_LIMIT || result_elements <= operand_elements;
 }
 

@@ -24,6 +24,12 @@ static kva_node *def_if(const kva_value *v, kva_op_id op) {
   return v && v->def && kva_is(v->def, op) ? v->def : NULL;
 }
 
+/* One everywhere, also where it is still a scalar that was made to broadcast. */
+static bool is_ones(const kva_value *v) {
+  const kva_node *expand = def_if(v, KVA_OP_expand);
+  return kva_is_splat(expand ? kva_operand(expand, 0) : v, 1);
+}
+
 static kva_value *simplify_add(kva_builder *b, kva_node *n) {
   if (same_type(n, x_of(n)) && kva_is_splat(y_of(n), 0)) return x_of(n);
   if (same_type(n, y_of(n)) && kva_is_splat(x_of(n), 0)) return y_of(n);
@@ -38,14 +44,14 @@ static kva_value *simplify_sub(kva_builder *b, kva_node *n) {
 
 static kva_value *simplify_mul(kva_builder *b, kva_node *n) {
   (void)b;
-  if (same_type(n, x_of(n)) && kva_is_splat(y_of(n), 1)) return x_of(n);
-  if (same_type(n, y_of(n)) && kva_is_splat(x_of(n), 1)) return y_of(n);
+  if (same_type(n, x_of(n)) && is_ones(y_of(n))) return x_of(n);
+  if (same_type(n, y_of(n)) && is_ones(x_of(n))) return y_of(n);
   return NULL;
 }
 
 static kva_value *simplify_div(kva_builder *b, kva_node *n) {
   (void)b;
-  return same_type(n, x_of(n)) && kva_is_splat(y_of(n), 1) ? x_of(n) : NULL;
+  return same_type(n, x_of(n)) && is_ones(y_of(n)) ? x_of(n) : NULL;
 }
 
 static kva_value *simplify_neg(kva_builder *b, kva_node *n) {

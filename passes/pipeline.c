@@ -58,7 +58,7 @@ static kva_status run_clean_up(kva_module *m, const kva_pass_options *o) {
 }
 
 bool kva_pass_exists(const char *name) {
-  static const char *const others[] = {"raise", "splat", "fuse"};
+  static const char *const others[] = {"raise", "splat", "split", "fuse"};
   for (size_t i = 0; i < sizeof clean_up / sizeof *clean_up; i++)
     if (!strcmp(clean_up[i].name, name)) return true;
   for (size_t i = 0; i < sizeof others / sizeof *others; i++)
@@ -80,5 +80,6 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
     KVA_TRY(kva_precision(m, options->compute));
     KVA_TRY(run_clean_up(m, options));
   }
+  KVA_TRY(run_pass(m, &(pass_row){"split", kva_opt_split}, options, &changed));
   return run_pass(m, &(pass_row){"fuse", kva_fuse}, options, &changed);
 }

@@ -343,6 +343,9 @@ static int run_all(const paths *cases, const conform_options *o) {
     printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu}\n", passed, failed, skipped);
   else
     printf("%zu passed, %zu failed, %zu skipped\n", passed, failed, skipped);
+  /* There is no falling back: a case with a node that the device has no code for is skipped, by name. */
+  if (!o->json && o->device.device && strcmp(o->device.device, "cpu") != 0)
+    printf("0 nodes ran on the CPU instead of %s\n", o->device.device);
   return failed ? EXIT_NO : EXIT_DONE;
 }
 

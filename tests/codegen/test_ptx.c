@@ -358,15 +358,15 @@ static void test_module(void **state) {
   kva_arena_destroy(arena);
 }
 
-/* A function of f64 has no code: a diagnostic, and the process lives. */
+/* The remainder of f64 has no code: a diagnostic, and the process lives. */
 static void test_unsupported(void **state) {
   (void)state;
-  static const kva_case c = {.op = KVA_OP_exp, .in = {{"N=4"}}};
+  static const kva_case c = {.op = KVA_OP_mod, .attrs = "fmod=1", .in = {{"N=4"}, {"N"}}};
   ptx_run run = {.arch = "sm_80"};
   tally t = {0};
   run_case(&c, KVA_F64, &run, &t);
   assert_int_equal(t.skipped, 1);
-  assert_non_null(strstr(run.reason, "exp of double has no code for sm_80"));
+  assert_non_null(strstr(run.reason, "rem of double has no code for sm_80"));
   kva_text_free(&t.reasons);
 }
 

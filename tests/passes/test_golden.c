@@ -100,7 +100,7 @@ static kva_pass pass_named(const char *name) {
     const char *name;
     kva_pass run;
   } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},   {"splat", kva_opt_splat},       {"fuse", kva_fuse}};
+              {"dce", kva_opt_dce},   {"splat", kva_opt_splat}, {"split", kva_opt_split}, {"fuse", kva_fuse}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
   return NULL;
@@ -308,7 +308,7 @@ static void test_pass(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"),      PASS("simplify"),
-                                     PASS("autodiff"), PASS("train"), PASS("precision"), PASS("splat"),
+                                     PASS("autodiff"), PASS("train"), PASS("precision"), PASS("splat"), PASS("split"),
                                      PASS("fuse"),     PASS("plan")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

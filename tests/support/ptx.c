@@ -119,9 +119,13 @@ static kva_status compile_node(run *r, kva_node *n) {
   return KVA_OK;
 }
 
+static bool is_alias(const run *r, const kva_node *n) {
+  return r->options->alias_views && kva_is(n, KVA_OP_reshape);
+}
+
 static kva_status compile(run *r, kva_graph *g) {
   for (kva_node *n = g->first; n; n = n->next) {
-    if (n->op->traits & KVA_RETURN) continue;
+    if ((n->op->traits & KVA_RETURN) || is_alias(r, n)) continue;
     KVA_TRY(kva_is(n, KVA_OP_constant) ? add_constant(r, n) : compile_node(r, n));
   }
   r->options->kernels += (uint32_t)kva_codegen_kernel_count(r->cg);
@@ -148,6 +152,13 @@ static bool seen_before(const kva_node *n, uint32_t i) {
   return false;
 }
 
+static void add_traffic(ptx_traffic *t, const kva_ptx_counters *c) {
+  t->load_sectors += c->global_load_sectors;
+  t->store_sectors += c->global_store_sectors;
+  t->wavefronts += c->shared_wavefronts;
+  t->ideal_wavefronts += c->shared_wavefronts_ideal;
+}
+
 static kva_status launch_step(run *r, const step *s, const void *const *params, uint32_t n_params) {
   int64_t blocks = evaluate(r, kva_codegen_grid(s->kernel));
   if (!blocks) return KVA_OK;
@@ -164,6 +175,7 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
                          &report));
   r->options->launches++;
   r->options->counters = report.counters;
+  add_traffic(&r->options->traffic, &report.counters);
   uint32_t findings = report.n_findings;
   if (findings) kva_ptx_report_print_findings(&report, "ptx", stderr);
   kva_ptx_report_free(&report);
@@ -182,13 +194,19 @@ static kva_status encode_map(run *r, const kva_kmap *m, const void *const *param
   return kva_ptxsim_encode_map(&map, r->diag, out);
 }
 
+/* Where the value of a chain of reshapes lies. */
+static const kva_value *storage_of(const run *r, const kva_value *v) {
+  while (v->def && is_alias(r, v->def)) v = v->def->operands[0].value;
+  return v;
+}
+
 static kva_status run_step(run *r, const step *s) {
   const void *params[MAX_PARAMS];
   unsigned char maps[MAX_MAPS][KVA_PTXSIM_MAP_BYTES];
   uint32_t n = 0;
   for (uint32_t i = 0; i < s->node->n_operands; i++) {
     const kva_value *v = s->node->operands[i].value;
-    if (v && !seen_before(s->node, i)) params[n++] = &r->data[v->id];
+    if (v && !seen_before(s->node, i)) params[n++] = &r->data[storage_of(r, v)->id];
   }
   for (uint32_t i = 0; i < s->node->n_results; i++) {
     if (r->options->in_place && !i)
@@ -220,7 +238,7 @@ static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {
 static kva_wide *read_output(run *r, const kva_value *v) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < v->type->rank; d++) dims[d] = evaluate(r, v->type->dims[d]);
-  return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[v->id]);
+  return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[storage_of(r, v)->id]);
 }
 
 kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,

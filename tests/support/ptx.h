@@ -6,16 +6,23 @@
 #include "runtime/ptxsim/ptxsim.h"
 #include "tools/verify/cases.h"
 
+typedef struct ptx_traffic {
+  uint64_t load_sectors, store_sectors;  /* of 32 bytes */
+  uint64_t wavefronts, ideal_wavefronts; /* of shared memory */
+} ptx_traffic;
+
 typedef struct ptx_run {
   const char *arch;
   kva_pool *pool;          /* blocks in parallel; NULL: in order */
   bool lazy;               /* asynchronous copies land at the wait that covers them */
   bool in_place;           /* result 0 of every node lies where operand 0 does */
+  bool alias_views;        /* as in a plan, a reshape is its operand and no kernel */
   const char *unsupported; /* out: why a kernel has no code or does not load; lives in `reason` */
   char reason[160];
   uint32_t kernels, launches; /* out, added up */
   uint32_t maps;              /* out, of the last kernel */
   kva_ptx_counters counters;  /* out, of the last launch */
+  ptx_traffic traffic;        /* out, added up */
 } ptx_run;
 
 /* user: a ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */

@@ -1,0 +1,86 @@
+/* Elements that a thread of a GPU keeps in registers. Loops over one row deal the same elements to the same threads:
+ * when each thread's share of them is a few rounds of straight code, what one loop loaded serves the next, and what all
+ * rows of a team read alike (a norm's scale) is loaded before the first row. So memory is read once.
+ *
+ * An element's key is its buffer, its index with the loop's variable written as a placeholder, and how the loop is
+ * dealt out: extent, step, lanes, number of the round. The code of a kept element dominates what follows in the region
+ * where its loop stands, and is forgotten at that region's end. */
+#include "codegen/llvm_internal.h"
+
+enum { MAX_KEPT_ELEMENTS = 32 }; /* of one load, in all rounds: registers of a thread */
+
+typedef struct search {
+  const kva_emit *e;
+  const kva_kregion *around; /* symbols that have their values in here do not do */
+  const kva_expr *allowed;
+  bool found;
+} search;
+
+static void look(void *user, const kva_expr *symbol) {
+  search *s = user;
+  if (symbol == s->allowed) return;
+  const kva_kregion *r = kva_k_symbol_region(s->e->k, symbol);
+  s->found |= r && kva_k_encloses(s->around, r);
+}
+
+static bool is_readable(const kva_kinstr *i) {
+  return i->op == KVA_K_LOAD && !i->n_args && i->buf->space == KVA_K_PARAM && !i->buf->written &&
+         kva_dtype_bits(i->buf->dtype) >= 8;
+}
+
+static kva_kept key_of(kva_emit *e, const kva_kinstr *i) {
+  const kva_share *s = &e->share;
+  if (!e->element) e->element = kva_expr_fresh(e->k->exprs, "element", 0, NULL);
+  return (kva_kept){.buf = i->buf,
+                    .index = kva_expr_substitute(e->k->exprs, i->index, 1, &s->loop->var, &e->element),
+                    .extent = s->loop->extent,
+                    .step = s->step,
+                    .round = s->round,
+                    .lanes = e->lanes.n};
+}
+
+static bool same_key(const kva_kept *a, const kva_kept *b) {
+  return a->buf == b->buf && a->index == b->index && a->extent == b->extent && a->step == b->step &&
+         a->round == b->round && a->lanes == b->lanes;
+}
+
+bool kva_ll_may_keep(const kva_emit *e, const kva_kinstr *i) {
+  const kva_share *s = &e->share;
+  return s->loop && i->region == s->loop->body && is_readable(i) && kva_expr_uses(i->index, s->loop->var) &&
+         s->rounds * e->lanes.n <= MAX_KEPT_ELEMENTS;
+}
+
+LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i) {
+  kva_kept key = key_of(e, i);
+  for (uint32_t k = 0; k < e->kept.len; k++)
+    if (same_key(&key, &e->kept.data[k])) return e->kept.data[k].value;
+  return NULL;
+}
+
+void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value) {
+  kva_kept kept = key_of(e, i);
+  kept.value = value;
+  KVA_PUSH(e->scratch, &e->loaded, kept);
+}
+
+void kva_ll_end_round(kva_emit *e, LLVMBasicBlockRef skipped, LLVMBasicBlockRef loaded) {
+  for (uint32_t k = 0; k < e->loaded.len; k++) {
+    kva_kept kept = e->loaded.data[k];
+    if (skipped) {
+      LLVMTypeRef type = LLVMTypeOf(kept.value);
+      LLVMValueRef phi = LLVMBuildPhi(e->b, type, ""), values[] = {kept.value, LLVMGetPoison(type)};
+      LLVMBasicBlockRef from[] = {loaded, skipped};
+      LLVMAddIncoming(phi, values, from, 2);
+      kept.value = phi;
+    }
+    KVA_PUSH(e->scratch, &e->kept, kept);
+  }
+  e->loaded.len = 0;
+}
+
+bool kva_ll_is_row_invariant(const kva_emit *e, const kva_kinstr *i, const kva_kloop *l, const kva_kloop *rows) {
+  search s = {e, rows->body, l->var, false};
+  if (!is_readable(i) || !kva_expr_uses(i->index, l->var)) return false;
+  kva_expr_each_symbol(i->index, look, &s);
+  return !s.found && !kva_expr_uses(i->index, rows->var);
+}

@@ -1,0 +1,71 @@
+/* Shared by fuse.c and fuse_outline.c. */
+#ifndef KVA_PASSES_FUSE_INTERNAL_H
+#define KVA_PASSES_FUSE_INTERNAL_H
+
+#include "passes/passes_internal.h"
+
+enum { MAX_GROUP = 64, MAX_COPIED_OPERANDS = 4 };
+
+typedef enum role {
+  ROLE_OTHER,   /* not fusable: whole-kernel operators, state, constants, structure */
+  ROLE_ELEMENT, /* one result element from few operand elements */
+  ROLE_ROW,     /* reduces over trailing axes of operand 0 */
+  ROLE_SINK,    /* reduces otherwise, windows: may only be the root of a group */
+  ROLE_WINDOW,  /* reads operand elements many times: may be absorbed by nothing and absorbs only views */
+  ROLE_TILE,    /* whole-kernel operator with an epilogue */
+} role;
+
+typedef struct group {
+  uint32_t n_nodes;
+  kva_node *nodes[MAX_GROUP]; /* in order of absorption: consumers before producers */
+  const kva_type *domain;
+  uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
+  bool has_row;
+  const kva_node *tile; /* the whole-kernel operator; NULL: none */
+  uint32_t lowest;      /* position of its first node in the graph; the root, nodes[0], has the highest */
+  uint32_t limit;       /* no path from a node behind this position leads back to the root or before it */
+  uint32_t mark;        /* epoch of the last reachability walk */
+} group;
+
+/* What a node in the group of a tile works for. */
+typedef enum tile_part {
+  PART_EPILOGUE,
+  PART_PACKED,   /* an operand that is read once for each block of results */
+  PART_STREAMED, /* an operand that inner loops read */
+} tile_part;
+
+typedef struct node_info {
+  group *group; /* NULL: none */
+  tile_part part;
+  bool aligned;      /* evaluated at the root's own index */
+  uint32_t position; /* order in the graph; copies share their original's */
+  uint32_t mark;     /* as in group */
+} node_info;
+
+typedef struct fuse {
+  kva_module *m;
+  kva_arena *scratch;
+  KVA_VEC(node_info) info;           /* by node id */
+  KVA_VEC(group *) groups;           /* in order of opening: roots from last to first */
+  kva_value **values;                /* by value id, while a group is outlined: its copy */
+  KVA_VEC(const kva_node *) pending; /* of a reachability walk */
+  uint32_t epoch;
+} fuse;
+
+static inline node_info *info(const fuse *f, const kva_node *n) {
+  return &f->info.data[n->id];
+}
+
+/* (Kernels that were outlined are newer than the side data, and in no group.) */
+static inline bool in_group(const fuse *f, const kva_node *n, const group *g) {
+  return n && n->id < f->info.len && info(f, n)->group == g;
+}
+
+/* fuse_outline.c: the group becomes a kv.kernel node. */
+void kva_fuse_outline(fuse *f, group *g);
+/* Puts the nodes of g back in SSA order. */
+void kva_fuse_restore_order(fuse *f, kva_graph *g);
+/* A constant of one element: an immediate in every kernel that uses it. */
+bool kva_fuse_is_scalar_constant(const kva_node *n);
+
+#endif

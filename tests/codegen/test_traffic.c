@@ -1,0 +1,301 @@
+/* Memory-bound kernels move what they must: graphs go through the pipeline, their PTX runs on the simulator, and the
+ * sectors of 32 bytes that its launches ask for are compared with the bytes of the inputs, once, and of the outputs,
+ * once. Results are compared with the reference. KVA_BENCH=1 prints the table, KVA_TEST_CASE=name picks a row. */
+#include "frontend/frontend.h"
+#include "passes/passes.h"
+#include "tests/support/ptx.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+enum { MAX_IO = 16, INTEGERS = 1000 };
+
+static const double MAX_RATIO = 1.05, MAX_CONFLICTS = 1.1;
+
+typedef struct traffic_case {
+  const char *name;
+  const char *text; /* REAL stands for the type; gradients are those of output 0 by the states */
+  int64_t rows;     /* the value of every shape symbol */
+  bool gradients;
+  double limit; /* of the ratio; 0: MAX_RATIO. Larger ones say what is still to be gained */
+  int gathers;  /* input of which only what the output holds is needed, + 1 */
+} traffic_case;
+
+static const traffic_case cases[] = {
+    {.name = "add",
+     .text = "f (REAL[B, 1024] x, REAL[B, 1024] y) => (REAL[B, 1024] z) { z = kv.add(x, y) }",
+     .rows = 64},
+    {.name = "swiglu",
+     .text = "f (REAL[B, 1408] x, REAL[B, 1408] y) => (REAL[B, 1408] z) { z = kv.mul(kv.silu(x), y) }",
+     .rows = 64},
+    {.name = "swiglu backward",
+     .text = "state REAL[64, 1408] \"x\" : param ~ zeros\n"
+             "state REAL[64, 1408] \"y\" : param ~ zeros\n"
+             "f (REAL[64, 1408] dz) => (REAL l) {\n"
+             "  x = kv.state_read <state = \"x\"> ()\n"
+             "  y = kv.state_read <state = \"y\"> ()\n"
+             "  l = kv.reduce_sum <keepdims = false> (kv.mul(kv.mul(kv.silu(x), y), dz))\n"
+             "}",
+     .rows = 64,
+     .gradients = true},
+    {.name = "rms_norm and residual",
+     .text = "f (REAL[B, 2048] x, REAL[B, 2048] r, REAL[2048] scale) => (REAL[B, 2048] s, REAL[B, 2048] y) {\n"
+             "  s = kv.add(x, r)\n"
+             "  y = kv.rms_norm(s, scale)\n"
+             "}",
+     .rows = 3168},
+    {.name = "rms_norm backward",
+     .text = "state REAL[1056, 2048] \"x\" : param ~ zeros\n"
+             "state REAL[2048] \"scale\" : param ~ zeros\n"
+             "f (REAL[1056, 2048] dy) => (REAL l) {\n"
+             "  x = kv.state_read <state = \"x\"> ()\n"
+             "  scale = kv.state_read <state = \"scale\"> ()\n"
+             "  l = kv.reduce_sum <keepdims = false> (kv.mul(kv.rms_norm(x, scale), dy))\n"
+             "}",
+     .limit = 1.9,
+     .rows = 1056,
+     .gradients = true},
+    {.name = "layer_norm",
+     .text = "f (REAL[B, 2048] x, REAL[2048] scale, REAL[2048] bias) => (REAL[B, 2048] y) {\n"
+             "  y = kv.layer_norm(x, scale, bias)\n"
+             "}",
+     .rows = 3168},
+    {.name = "softmax 1k", .text = "f (REAL[B, 1024] x) => (REAL[B, 1024] y) { y = kv.softmax(x) }", .rows = 64},
+    {.name = "softmax 4k", .text = "f (REAL[B, 4096] x) => (REAL[B, 4096] y) { y = kv.softmax(x) }", .rows = 64},
+    {.name = "softmax of unknown length",
+     .text = "f (REAL[128, C] x) => (REAL[128, C] y) { y = kv.softmax(x) }",
+     .limit = 2.6,
+     .rows = 776},
+    {.name = "kv_shift and rope",
+     .text = "f (REAL[1, T, 8, 128] k, REAL[8, 2] w, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[1, 8, T, 128] y) {\n"
+             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
+             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
+             "}",
+     .rows = 128},
+    {.name = "kv_shift and rope backward",
+     .text = "state REAL[2, 128, 4, 128] \"k\" : param ~ zeros\n"
+             "state REAL[4, 2] \"w\" : param ~ zeros\n"
+             "f (REAL[2, 4, 128, 128] dy, REAL[128, 64] cos, REAL[128, 64] sin) => (REAL l) {\n"
+             "  k = kv.state_read <state = \"k\"> ()\n"
+             "  w = kv.state_read <state = \"w\"> ()\n"
+             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
+             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
+             "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"
+             "}",
+     .limit = 3.0,
+     .rows = 128,
+     .gradients = true},
+    {.name = "cross_entropy and its gradient",
+     .text = "state REAL[64, 8192] \"x\" : param ~ zeros\n"
+             "f (int32[64] targets, float[64] dloss) => (float l) {\n"
+             "  x = kv.state_read <state = \"x\"> ()\n"
+             "  loss, lse = kv.cross_entropy (x, targets)\n"
+             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"
+             "}",
+     .rows = 64,
+     .gradients = true},
+    {.name = "adamw",
+     .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
+             "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"
+             "  p2, m2, v2 = kv.adamw <beta1 = 0.9, beta2 = 0.95, weight_decay = 0.1> (p, g, m, v, lr, step)\n"
+             "}",
+     .rows = 64},
+    {.name = "gather",
+     .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
+     .rows = 256,
+     .gathers = 1},
+    {.name = "transpose",
+     .text = "f (REAL[B, 512] x) => (REAL[512, B] y) { y = kv.transpose <perm = [1, 0]> (x) }",
+     .rows = 256},
+    {.name = "transpose of heads",
+     .text = "f (REAL[2, T, 4, 64] x) => (REAL[2, 4, T, 64] y) { y = kv.transpose <perm = [0, 2, 1, 3]> (x) }",
+     .rows = 64},
+    {.name = "bias gradient",
+     .text = "f (REAL[B, 512] x) => (REAL[512] y) { y = kv.reduce_sum <axes = [0], keepdims = false> (x) }",
+     .rows = 512},
+    {.name = "sum",
+     .text = "f (REAL[B, 1024] x) => (REAL y) { y = kv.reduce_sum <keepdims = false> (x) }",
+     .rows = 512},
+    {.name = "cumsum",
+     .text = "f (REAL[B, 1024] x) => (REAL[B, 1024] y) { y = kv.cumsum <axis = 1> (x) }",
+     .limit = 16.1,
+     .rows = 128},
+};
+
+static void require(kva_diag *diag, kva_status status, const char *what) {
+  if (status == KVA_OK) return;
+  kva_diag_print(diag, stderr);
+  fail_msg("%s: failed", what);
+}
+
+/* ---- graphs ---------------------------------------------------------------------------------------------------------
+ */
+
+static char *text_for(const char *text, const char *type) {
+  kva_text out = {0};
+  for (const char *at; (at = strstr(text, "REAL")); text = at + 4)
+    kva_text_add(&out, "%.*s%s", (int)(at - text), text, type);
+  kva_text_add(&out, "%s", text);
+  return out.data;
+}
+
+/* States become inputs: only the traffic of kernels counts. */
+static void states_to_inputs(kva_graph *g) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    if (!(n->op->traits & KVA_READS_STATE)) continue;
+    const kva_state *s = ((const kva_state_read_attrs *)n->attrs)->state;
+    kva_value_replace_all_uses(&n->results[0], kva_graph_add_input(g, n->results[0].type, s->name));
+    kva_node_remove(n);
+  }
+}
+
+/* The function returns the gradients of its output by the states instead. */
+static void return_gradients(kva_module *m, kva_function *f, kva_diag *diag) {
+  kva_value *grads[MAX_IO] = {NULL}, *outputs[MAX_IO];
+  require(diag, kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads), f->name);
+  uint32_t n = 0;
+  for (uint32_t s = 0; s < m->states.len; s++)
+    if (grads[s]) outputs[n++] = grads[s];
+  kva_loc loc = f->graph->last->loc;
+  kva_node_remove(f->graph->last);
+  kva_node_create(f->graph, NULL, KVA_OP(return ), n, outputs, 0, NULL, loc);
+}
+
+static kva_module *build(const traffic_case *c, const char *type, kva_diag *diag) {
+  kva_module *m;
+  kva_pass_options passes = {0};
+  char *text = text_for(c->text, type);
+  require(diag, kva_load_text(text, c->name, &(kva_load_options){0}, diag, &m), c->name);
+  free(text);
+  kva_function *f = m->functions.data[0];
+  if (c->gradients) return_gradients(m, f, diag);
+  states_to_inputs(f->graph);
+  require(diag, kva_optimize(m, &passes), c->name);
+  return m;
+}
+
+/* ---- values ---------------------------------------------------------------------------------------------------------
+ */
+
+static kva_wide *values_for(const kva_type *t, int64_t rows, uint64_t key) {
+  int64_t dims[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < t->rank; d++)
+    if (!kva_expr_is_const(t->dims[d], &dims[d])) dims[d] = rows;
+  kva_wide *w = kva_wide_create(t->dtype, t->rank, dims);
+  assert_non_null(w);
+  for (int64_t i = 0; i < w->n; i++) {
+    if (w->f)
+      w->f[i] = kva_round_f64(t->dtype, 0.1 + kva_uniform01(kva_philox4x32((uint64_t)i, 0, key).v[0]));
+    else
+      w->i[i] = 1 + 7 * i % INTEGERS;
+  }
+  return w;
+}
+
+static uint64_t bytes_of(const kva_wide *w) {
+  int64_t bytes = 0;
+  assert_true(kva_dtype_bytes(w->dtype, w->n, &bytes));
+  return (uint64_t)bytes;
+}
+
+static void compare(const char *name, const kva_wide *want, const kva_wide *got, double tolerance) {
+  double scale = 1e-30;
+  assert_int_equal(want->n, got->n);
+  for (int64_t i = 0; i < want->n; i++) scale = fmax(scale, fabs(kva_wide_get(want, i)));
+  for (int64_t i = 0; i < want->n; i++) {
+    double w = kva_wide_get(want, i), g = kva_wide_get(got, i);
+    if (!(fabs(w - g) <= tolerance * scale))
+      fail_msg("%s: element %lld: expected %.9g, found %.9g", name, (long long)i, w, g);
+  }
+}
+
+/* ---- measuring ------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct measured {
+  double ratio, conflicts;
+  uint64_t minimum;
+  uint32_t launches;
+} measured;
+
+static uint64_t minimum_of(const traffic_case *c, uint32_t n_in, kva_wide *const *in, uint32_t n_out,
+                           kva_wide *const *out) {
+  uint64_t sum = 0;
+  for (uint32_t i = 0; i < n_in; i++) sum += bytes_of(c->gathers == (int)i + 1 ? out[0] : in[i]);
+  for (uint32_t i = 0; i < n_out; i++) sum += bytes_of(out[i]);
+  return sum;
+}
+
+static measured measure(const traffic_case *c, const char *type, const char *arch) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = build(c, type, diag);
+  kva_function *f = m->functions.data[0];
+  uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
+  kva_wide *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
+  for (uint32_t i = 0; i < n_in; i++) in[i] = values_for(f->graph->inputs.data[i]->type, c->rows, i + 1);
+  const kva_wide *const *inputs = (const kva_wide *const *)in;
+  require(diag, kva_ref_run(m, f, inputs, want, NULL, NULL, NULL, NULL, diag), c->name);
+  require(diag, kva_prepare(m, &(kva_pass_options){0}), c->name);
+  ptx_run run = {.arch = arch, .alias_views = true};
+  require(diag, ptx_execute(&run, m, f, inputs, got, diag), c->name);
+  double tolerance = strcmp(type, "float") ? 2e-2 : 2e-5;
+  for (uint32_t i = 0; i < n_out; i++) compare(c->name, want[i], got[i], tolerance);
+  const ptx_traffic *t = &run.traffic;
+  measured r = {.minimum = minimum_of(c, n_in, in, n_out, want), .launches = run.launches};
+  r.ratio = 32.0 * (double)(t->load_sectors + t->store_sectors) / (double)r.minimum;
+  r.conflicts = t->ideal_wavefronts ? (double)t->wavefronts / (double)t->ideal_wavefronts : 1;
+  for (uint32_t i = 0; i < n_in; i++) kva_wide_free(in[i]);
+  for (uint32_t i = 0; i < n_out; i++) kva_wide_free(want[i]), kva_wide_free(got[i]);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return r;
+}
+
+static bool is_wanted(const char *name) {
+  const char *only = getenv("KVA_TEST_CASE");
+  return !only || strstr(name, only);
+}
+
+static void run_table(const char *type, const char *arch) {
+  uint32_t above = 0;
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (!is_wanted(cases[i].name)) continue;
+    measured r = measure(&cases[i], type, arch);
+    double limit = cases[i].limit > 0 ? cases[i].limit : MAX_RATIO;
+    bool bad = r.ratio > limit || r.conflicts > MAX_CONFLICTS;
+    above += bad;
+    if (bad || getenv("KVA_BENCH"))
+      print_message("%-32s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f%s\n", cases[i].name, type, arch,
+                    (double)r.minimum / 1024, r.ratio, r.launches, r.conflicts, bad ? "  ABOVE" : "");
+  }
+  assert_int_equal(above, 0);
+}
+
+static void test_float_sm_80(void **state) {
+  (void)state;
+  run_table("float", "sm_80");
+}
+
+static void test_bfloat16_sm_80(void **state) {
+  (void)state;
+  run_table("bfloat16", "sm_80");
+}
+
+static void test_float_sm_90a(void **state) {
+  (void)state;
+  run_table("float", "sm_90a");
+}
+
+static void test_bfloat16_sm_90a(void **state) {
+  (void)state;
+  run_table("bfloat16", "sm_90a");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_float_sm_80), cmocka_unit_test(test_bfloat16_sm_80),
+                                     cmocka_unit_test(test_float_sm_90a), cmocka_unit_test(test_bfloat16_sm_90a)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -143,7 +143,7 @@ static kva_status run(ptxsim_device *d, const kva_device_launch *l, const kva_pt
   kva_ptx_dim3 grid = {(uint32_t)l->items, 1, 1}, block = {k->threads, 1, 1};
   kva_ptx_options options = {.pool = d->base.pool, .no_counters = true, .schedule_seed = ++d->launches};
   kva_ptx_report report;
-  kva_status status = kva_ptx_launch(d->kernels[l->step->kernel], memory, grid, block, 0, params,
+  kva_status status = kva_ptx_launch(d->kernels[l->step->kernel], memory, grid, block, k->dynamic_bytes, params,
                                      (uint32_t)(l->step->n_args + k->n_symbols), &options, d->diag, &report);
   if (status != KVA_OK) return refuse(d, l, status);
   status = report_findings(d, l, &report);
@@ -172,6 +172,13 @@ static kva_status launch(kva_device *device, const kva_device_launch *l) {
   return status;
 }
 
+static kva_status gemm(kva_device *device, const kva_device_launch *l, const kva_gemm_sizes *sizes) {
+  ptxsim_device *d = (ptxsim_device *)device;
+  kva_text_free(&d->error);
+  kva_gemm_on_host(d->base.pool, l->step->gemm, sizes, l->args);
+  return KVA_OK;
+}
+
 static kva_status synchronise(kva_device *d) {
   (void)d;
   return KVA_OK;
@@ -193,5 +200,6 @@ const kva_device_class kva_device_ptxsim = {.name = "ptxsim",
                                             .copy_out = copy,
                                             .copy = copy,
                                             .launch = launch,
+                                            .gemm = gemm,
                                             .synchronise = synchronise,
                                             .error = error};

@@ -1,9 +1,14 @@
 /* What every device must do: memory and copies; programs with inputs, constants, states, temporaries and outputs, for
- * several shapes; states that the host reads and writes between runs. Then what each refuses, and what the simulator
- * finds. The kernels are written twice, in C and in PTX; work items are blocks of 32 elements. */
+ * several shapes; states that the host reads and writes between runs; library products and dynamic shared memory on
+ * GPUs. Then what each refuses, and what the simulator finds. The kernels are written twice, in C and in PTX; work
+ * items are blocks of 32 elements.
+ *
+ * Device cuda runs twice: on the machine's GPU, skipped with the reason where there is none, and with the stand-in for
+ * the driver in $KVASIR_FAKE_CUDA (tests/fake_cuda). */
 #include "runtime/device.h"
 #include "tests/runtime/sample.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <cmocka.h>
 
@@ -33,14 +38,24 @@ static void count(void *const *p, const int64_t *symbols, int64_t begin, int64_t
   "DONE: ret; }\n"
 
 static const char ptx[] = ".version 8.3\n.target sm_80\n.address_size 64\n" ADD("add", "@%p1 bra DONE;\n")
-    ADD("beyond", "") ".visible .entry count(.param .u64 pt, .param .u64 pn) {\n"
-                      ".reg .b64 %d<3>; .reg .f32 %f<4>;\n"
-                      "ld.param.u64 %d1, [pt]; ld.param.u64 %d2, [pn]; ld.global.f32 %f1, [%d1];\n"
-                      "cvt.rn.f32.s64 %f2, %d2; add.f32 %f3, %f1, %f2; st.global.f32 [%d1], %f3; ret; }\n"
-                      ".visible .entry spoil(.param .u64 px) {\n"
-                      ".reg .b64 %d<2>; ld.param.u64 %d1, [px]; st.global.f32 [%d1], 0f3F800000; ret; }\n";
+    ADD("beyond",
+        "") ".visible .entry count(.param .u64 pt, .param .u64 pn) {\n"
+            ".reg .b64 %d<3>; .reg .f32 %f<4>;\n"
+            "ld.param.u64 %d1, [pt]; ld.param.u64 %d2, [pn]; ld.global.f32 %f1, [%d1];\n"
+            "cvt.rn.f32.s64 %f2, %d2; add.f32 %f3, %f1, %f2; st.global.f32 [%d1], %f3; ret; }\n"
+            ".visible .entry spoil(.param .u64 px) {\n"
+            ".reg .b64 %d<2>; ld.param.u64 %d1, [px]; st.global.f32 [%d1], 0f3F800000; ret; }\n"
+            /* y[i] = x[31 - i] by way of shared memory that the launch adds */
+            ".extern .shared .align 16 .b8 dynamic[];\n"
+            ".visible .entry turn(.param .u64 px, .param .u64 py) {\n"
+            ".reg .b32 %r<6>; .reg .b64 %d<6>; .reg .f32 %f<3>;\n"
+            "ld.param.u64 %d1, [px]; ld.param.u64 %d2, [py]; mov.u32 %r1, %tid.x; mov.u32 %r2, dynamic;\n"
+            "mul.wide.u32 %d3, %r1, 4; add.u64 %d4, %d1, %d3; ld.global.f32 %f1, [%d4];\n"
+            "shl.b32 %r3, %r1, 2; add.u32 %r4, %r2, %r3; st.shared.f32 [%r4+65536], %f1; bar.sync 0;\n"
+            "sub.u32 %r5, 124, %r3; add.u32 %r5, %r5, %r2; ld.shared.f32 %f2, [%r5+65536]; add.u64 %d5, %d2, %d3;\n"
+            "st.global.f32 [%d5], %f2; ret; }\n";
 
-enum { D_ADD, D_COUNT, D_BEYOND, D_SPOIL, N_DEVICE_KERNELS };
+enum { D_ADD, D_COUNT, D_BEYOND, D_SPOIL, D_TURN, N_DEVICE_KERNELS };
 #define N_SYMBOL    .symbols = LIST(1), .n_symbols = 1
 #define GPU_THREADS .threads = BLOCK
 static const kva_kernel_desc kernels[N_DEVICE_KERNELS] = {
@@ -48,6 +63,7 @@ static const kva_kernel_desc kernels[N_DEVICE_KERNELS] = {
     [D_COUNT] = {.name = "count", .fn = count, .threads = 1, N_SYMBOL},
     [D_BEYOND] = {.name = "beyond", .fn = add, GPU_THREADS, N_SYMBOL},
     [D_SPOIL] = {.name = "spoil", .fn = add, .threads = 1},
+    [D_TURN] = {.name = "turn", .fn = add, GPU_THREADS, .dynamic_bytes = 65536 + 4 * BLOCK},
 };
 
 static const float table[TABLE] = {10, 20, 30, 40};
@@ -89,17 +105,69 @@ static const kva_step_desc spoil_steps[] = {
     COPY(B_Z, B_Y),
     COPY(B_TEMP, B_Y),
 };
+/* On GPUs alone: w = x turned round, then products of the library: p = q r for two types, with transpositions, batches
+ * that share an operand, and a depth that may be 0. */
+enum { ROWS = 5, COLUMNS = 35, MOST_DEPTH = 150, BATCH = 3 };
+#define F_32         FORMULA(NUMBER(4 * BLOCK))
+#define F_N_TIMES(k) FORMULA(SYMBOL(0), NUMBER(k), OP(MUL))
+static const char *const gpu_symbols[] = {"K"};
+#define PRODUCT_BUFFERS(t, size)                                                                                   \
+  {BUFFER("a" #t, INPUT, KVA_##t, 1), .dims = {F_N_TIMES(BATCH * ROWS)}, .bytes = F_N_TIMES(BATCH * ROWS * size)}, \
+      {BUFFER("b" #t, INPUT, KVA_##t, 1), .dims = {F_N_TIMES(COLUMNS)}, .bytes = F_N_TIMES(COLUMNS * size)}, {     \
+    BUFFER("d" #t, OUTPUT, KVA_##t, 1), .dims = {FORMULA(NUMBER(BATCH * ROWS * COLUMNS))},                         \
+                                        .bytes = FORMULA(NUMBER(BATCH * ROWS * COLUMNS * size))                    \
+  }
+static const kva_buffer_desc gpu_buffers[] = {
+    {BUFFER("x", INPUT, KVA_F32, 1), .dims = {FORMULA(NUMBER(BLOCK))}, .bytes = F_32},
+    {BUFFER("w", OUTPUT, KVA_F32, 1), .dims = {FORMULA(NUMBER(BLOCK))}, .bytes = F_32},
+    PRODUCT_BUFFERS(F32, 4),
+    PRODUCT_BUFFERS(BF16, 2),
+    PRODUCT_BUFFERS(F16, 2),
+    {BUFFER("wide", OUTPUT, KVA_F32, 1), .dims = {FORMULA(NUMBER(BATCH * ROWS * COLUMNS))},
+     .bytes = FORMULA(NUMBER(BATCH * ROWS * COLUMNS * 4))},
+};
+#define PRODUCT(ta, tb, t, td)                                                                         \
+  &(const kva_gemm_desc) {                                                                             \
+    .batch = FORMULA(NUMBER(BATCH)), .m = FORMULA(NUMBER(ROWS)), .n = FORMULA(NUMBER(COLUMNS)),        \
+    .k = FORMULA(SYMBOL(0)), .step_a = F_N_TIMES(ROWS), .step_b = FORMULA(NUMBER(0)),                  \
+    .step_d = FORMULA(NUMBER(ROWS * COLUMNS)), .transpose_a = ta, .transpose_b = tb, .dtype = KVA_##t, \
+    .dtype_d = KVA_##td                                                                                \
+  }
+#define GEMM(d, a, b, product)                                                                               \
+  {                                                                                                          \
+    .kind = KVA_STEP_GEMM, .kernel = -1, .n_args = 3, .args = LIST(d, a, b), .grid = F_ONE, .gemm = product, \
+    .origin = "kv.matmul"                                                                                    \
+  }
+static const kva_step_desc gpu_steps[] = {
+    KERNEL(D_TURN, F_ONE, 0, 1),
+    GEMM(4, 2, 3, PRODUCT(0, 0, F32, F32)),
+    GEMM(7, 5, 6, PRODUCT(1, 0, BF16, BF16)),
+    GEMM(10, 8, 9, PRODUCT(0, 1, F16, F16)),
+    GEMM(11, 5, 6, PRODUCT(1, 1, BF16, F32)),
+};
+
 #define DEVICE_PROGRAM(n, outs, n_outs)                                                                            \
   {                                                                                                                \
     .name = #n, .n_symbols = 2, .symbols = symbols, .n_buffers = COUNT(device_buffers), .buffers = device_buffers, \
     .n_steps = COUNT(n##_steps), .steps = n##_steps, .n_inputs = 1, .inputs = LIST(0), .n_outputs = n_outs,        \
     .outputs = outs                                                                                                \
   }
-enum { P_RUN, P_BEYOND, P_SPOIL, N_DEVICE_PROGRAMS };
+enum { P_RUN, P_BEYOND, P_SPOIL, P_GPU, N_DEVICE_PROGRAMS };
 static const kva_program programs[N_DEVICE_PROGRAMS] = {
     [P_RUN] = DEVICE_PROGRAM(run, LIST(B_Y, B_TOTAL, B_Z, B_Y), 4),
     [P_BEYOND] = DEVICE_PROGRAM(beyond, LIST(B_Y), 1),
     [P_SPOIL] = DEVICE_PROGRAM(spoil, LIST(B_Y), 1),
+    [P_GPU] = {.name = "gpu",
+               .n_symbols = 1,
+               .symbols = gpu_symbols,
+               .n_buffers = COUNT(gpu_buffers),
+               .buffers = gpu_buffers,
+               .n_steps = COUNT(gpu_steps),
+               .steps = gpu_steps,
+               .n_inputs = 7,
+               .inputs = LIST(0, 2, 3, 5, 6, 8, 9),
+               .n_outputs = 5,
+               .outputs = LIST(1, 4, 7, 10, 11)},
 };
 static const kva_state_desc states[] = {
     {.name = "before", .dtype = KVA_F32, .rank = 1, .dims = {3}, .bytes = 12, .of = -1, .init_a = 7},
@@ -111,7 +179,7 @@ static kva_artifact artifact_for(const kva_device_class *class) {
                         .abi_version = KVA_ABI_VERSION,
                         .n_states = COUNT(states),
                         .n_kernels = N_DEVICE_KERNELS,
-                        .n_programs = N_DEVICE_PROGRAMS,
+                        .n_programs = class->arch ? N_DEVICE_PROGRAMS : P_GPU,
                         .model = "device",
                         .target = class->arch ? class->arch : "c",
                         .arch = class->arch,
@@ -133,11 +201,23 @@ static kva_session *open_session(const kva_artifact *a, const kva_device_class *
   return s;
 }
 
+/* The class of a device that this machine has; else the test is skipped. */
+static const kva_device_class *require(void **state) {
+  const kva_device_class *class = *state;
+  const char *arch;
+  kva_diag *diag = kva_diag_create();
+  bool missing = kva_device_check(class->name, diag, &arch) == KVA_MISSING;
+  if (missing) printf("SKIP: %s\n", kva_diag_message(diag, 0, NULL, NULL));
+  kva_diag_destroy(diag);
+  if (missing) skip();
+  return class;
+}
+
 /* ---- every device --------------------------------------------------------------------------------------------------
  */
 
 static void memory_and_copies(void **state) {
-  const kva_device_class *class = *state;
+  const kva_device_class *class = require(state);
   kva_device *d;
   kva_pool *pool = kva_pool_create(2);
   assert_int_equal(class->create(pool, NULL, &d), KVA_OK);
@@ -172,7 +252,7 @@ static float expected(const float *x, int64_t i) {
 }
 
 static void programs_run(void **state) {
-  const kva_device_class *class = *state;
+  const kva_device_class *class = require(state);
   kva_artifact a = artifact_for(class);
   kva_session *s = open_session(&a, class, 2);
   enum { MOST = 9000 };
@@ -205,7 +285,7 @@ static float read_state(kva_session *s, const char *name) {
 }
 
 static void states_are_current_and_writable(void **state) {
-  const kva_device_class *class = *state;
+  const kva_device_class *class = require(state);
   kva_artifact a = artifact_for(class);
   kva_session *s = open_session(&a, class, 1);
   float x[5] = {0}, total;
@@ -230,7 +310,7 @@ static void states_are_current_and_writable(void **state) {
 }
 
 static void wrong_inputs_are_refused_and_change_nothing(void **state) {
-  const kva_device_class *class = *state;
+  const kva_device_class *class = require(state);
   kva_artifact a = artifact_for(class);
   kva_session *s = open_session(&a, class, 1);
   kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {1, 5}}, out[4] = {{.data = NULL}};
@@ -243,7 +323,7 @@ static void wrong_inputs_are_refused_and_change_nothing(void **state) {
 }
 
 static void other_devices_code_is_refused(void **state) {
-  const kva_device_class *class = *state, *other = class->arch ? &kva_device_cpu : &kva_device_ptxsim;
+  const kva_device_class *class = require(state), *other = class->arch ? &kva_device_cpu : &kva_device_ptxsim;
   kva_artifact a = artifact_for(other);
   kva_session *s;
   kva_diag *diag = kva_diag_create();
@@ -254,6 +334,101 @@ static void other_devices_code_is_refused(void **state) {
   assert_non_null(strstr(text, class->name));
   assert_non_null(strstr(text, "compile it for"));
   kva_diag_destroy(diag);
+}
+
+static void equal_runs_give_equal_results(void **state) {
+  const kva_device_class *class = require(state);
+  kva_artifact a = artifact_for(class);
+  kva_session *s = open_session(&a, class, 1);
+  float x[70], sum = 100;
+  for (int i = 0; i < 70; i++) x[i] = (float)i;
+  for (int i = 0; i < 12; i++) {
+    int64_t n = i % 4 == 3 ? 70 : 40; /* a recorded run, another, the first again */
+    for (int k = 0; k < n; k++) x[k] += (float)i;
+    kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {1, n}, .data = x}, out[4] = {{.data = NULL}};
+    assert_int_equal(kva_session_run(s, P_RUN, &in, out), KVA_OK);
+    sum += (float)n;
+    assert_true(*(float *)out[1].data == sum);
+    for (int64_t k = 0; k < n; k++) assert_true(((float *)out[2].data)[k] == expected(x, k));
+  }
+  kva_session_destroy(s);
+}
+
+static void profiles_count_every_step(void **state) {
+  const kva_device_class *class = require(state);
+  kva_artifact a = artifact_for(class);
+  kva_session *s;
+  kva_session_options options = {.threads = 1, .device = class->name, .profile = true};
+  assert_int_equal(kva_session_create(&a, &options, NULL, &s), KVA_OK);
+  float x[40] = {0};
+  for (int i = 0; i < 3; i++) {
+    kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {1, 40}, .data = x}, out[4] = {{.data = NULL}};
+    assert_int_equal(kva_session_run(s, P_RUN, &in, out), KVA_OK);
+    assert_true(*(float *)out[1].data == (float)(140 + 40 * i));
+  }
+  const double *seconds;
+  const int64_t *calls;
+  assert_int_equal(kva_session_profile(s, P_RUN, &seconds, &calls), COUNT(run_steps));
+  double total = 0;
+  for (int i = 0; i < COUNT(run_steps); i++) {
+    assert_int_equal(calls[i], 3);
+    assert_true(seconds[i] >= 0);
+    total += seconds[i];
+  }
+  assert_true(total > 0 && total < 60);
+  kva_session_destroy(s);
+}
+
+/* ---- GPUs: shared memory, library products ------------------------------------------------------------------------
+ */
+
+static double product(kva_dtype t, const void *a, const void *b, int64_t batch, int64_t m, int64_t n, int64_t depth,
+                      bool ta, bool tb) {
+  double sum = 0;
+  for (int64_t k = 0; k < depth; k++)
+    sum += kva_load_f64(t, a, batch * ROWS * depth + (ta ? k * ROWS + m : m * depth + k)) *
+           kva_load_f64(t, b, tb ? n * depth + k : k * COLUMNS + n);
+  return sum;
+}
+
+static void check_products(kva_dtype t, kva_dtype td, const void *a, const void *b, const void *d, int64_t depth,
+                           bool ta, bool tb) {
+  double tolerance = td == KVA_F32 ? 1e-4 : td == KVA_F16 ? 2e-3 : 2e-2;
+  for (int64_t i = 0; i < BATCH * ROWS * COLUMNS; i++) {
+    double v = product(t, a, b, i / (ROWS * COLUMNS), i / COLUMNS % ROWS, i % COLUMNS, depth, ta, tb);
+    double found = kva_load_f64(td, d, i);
+    if (!(fabs(found - v) <= tolerance * (1 + fabs(v))))
+      fail_msg("element %lld, depth %lld: %g, expected %g", (long long)i, (long long)depth, found, v);
+  }
+}
+
+static void products_of_the_library(void **state) {
+  const kva_device_class *class = require(state);
+  kva_artifact artifact = artifact_for(class);
+  kva_session *s = open_session(&artifact, class, 2);
+  static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16};
+  static const int64_t depths[] = {MOST_DEPTH, 8, 8, 8, 0, 1, 8};
+  static uint64_t a[3][BATCH * ROWS * MOST_DEPTH], b[3][COLUMNS * MOST_DEPTH];
+  for (int t = 0; t < 3; t++) {
+    for (int i = 0; i < BATCH * ROWS * MOST_DEPTH; i++) kva_store_f64(types[t], a[t], i, (i * 7 % 13 - 6) / 8.0);
+    for (int i = 0; i < COLUMNS * MOST_DEPTH; i++) kva_store_f64(types[t], b[t], i, (i * 5 % 11 - 5) / 8.0);
+  }
+  float x[BLOCK];
+  for (int i = 0; i < BLOCK; i++) x[i] = (float)i;
+  for (size_t k = 0; k < sizeof depths / sizeof *depths; k++) {
+    kva_tensor in[7] = {{.dtype = KVA_F32, .rank = 1, .dims = {BLOCK}, .data = x}}, out[5] = {{.data = NULL}};
+    for (int t = 0; t < 3; t++) {
+      in[1 + 2 * t] = (kva_tensor){.dtype = types[t], .rank = 1, .dims = {BATCH * ROWS * depths[k]}, .data = a[t]};
+      in[2 + 2 * t] = (kva_tensor){.dtype = types[t], .rank = 1, .dims = {COLUMNS * depths[k]}, .data = b[t]};
+    }
+    if (kva_session_run(s, P_GPU, in, out) != KVA_OK) fail_msg("%s", kva_session_error(s));
+    for (int i = 0; i < BLOCK; i++) assert_true(((float *)out[0].data)[i] == x[BLOCK - 1 - i]);
+    check_products(KVA_F32, KVA_F32, a[0], b[0], out[1].data, depths[k], false, false);
+    check_products(KVA_BF16, KVA_BF16, a[1], b[1], out[2].data, depths[k], true, false);
+    check_products(KVA_F16, KVA_F16, a[2], b[2], out[3].data, depths[k], false, true);
+    check_products(KVA_BF16, KVA_F32, a[1], b[1], out[4].data, depths[k], true, true);
+  }
+  kva_session_destroy(s);
 }
 
 /* ---- one device, or none -------------------------------------------------------------------------------------------
@@ -268,9 +443,8 @@ static void names_of_devices(void **unused) {
   assert_int_equal(kva_device_check("ptxsim", diag, &arch), KVA_OK);
   assert_string_equal(arch, "sm_80");
   assert_int_equal(kva_diag_count(diag), 0);
-  assert_int_equal(kva_device_check("cuda", diag, &arch), KVA_MISSING);
   assert_int_equal(kva_device_check("gpu", diag, &arch), KVA_INVALID);
-  assert_non_null(strstr(kva_diag_message(diag, 1, NULL, NULL), "there are: cpu, ptxsim"));
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "there are: cpu, ptxsim, cuda"));
   kva_diag_destroy(diag);
 }
 
@@ -320,20 +494,190 @@ static void damaged_modules_are_refused(void **unused) {
   kva_diag_destroy(diag);
 }
 
+/* ---- device cuda ---------------------------------------------------------------------------------------------------
+ */
+
+static int with_fake(void **state) {
+  (void)state;
+  const char *fake = getenv("KVASIR_FAKE_CUDA");
+  if (!fake) return 0; /* by hand, without ctest: the driver, if there is one */
+  setenv("KVASIR_CUDA_LIBRARY", fake, 1);
+  setenv("KVASIR_CUBLASLT_LIBRARY", fake, 1);
+  return 0;
+}
+
+static int ask_fake(const char *function) {
+  void *library = dlopen(getenv("KVASIR_FAKE_CUDA"), RTLD_LAZY | RTLD_NOLOAD);
+  int (*f)(void) = NULL;
+  void *symbol = library ? dlsym(library, function) : NULL;
+  memcpy(&f, &symbol, sizeof f);
+  return f ? f() : -1;
+}
+
+/* Whatever a test did, the driver's contract held. */
+static int without_fake(void **state) {
+  (void)state;
+  if (!getenv("KVASIR_FAKE_CUDA")) return 0;
+  for (const char *const *name = (const char *const[]){"CUDA_LIBRARY", "CUBLASLT_LIBRARY", "CUDA_GRAPHS", NULL}; *name;
+       name++) {
+    char variable[64];
+    snprintf(variable, sizeof variable, "KVASIR_%s", *name);
+    unsetenv(variable);
+  }
+  unsetenv("FAKE_CUDA_DEVICES");
+  unsetenv("FAKE_CUDA_CAPABILITY");
+  return ask_fake("fake_cuda_violations") == 0 ? 0 : -1;
+}
+
+/* Both ways of running give the same. What is not recorded: the first run of either length, and the one after the
+ * longer one made the session's memory grow. */
+static void runs_are_recorded(void **state) {
+  if (!getenv("KVASIR_FAKE_CUDA")) skip();
+  int before = ask_fake("fake_cuda_graph_launches");
+  equal_runs_give_equal_results(state);
+  assert_int_equal(ask_fake("fake_cuda_graph_launches") - before, 12 - 3);
+  setenv("KVASIR_CUDA_GRAPHS", "off", 1);
+  before = ask_fake("fake_cuda_graph_launches");
+  equal_runs_give_equal_results(state);
+  assert_int_equal(ask_fake("fake_cuda_graph_launches") - before, 0);
+}
+
+static void expect_missing(const char *what) {
+  kva_diag *diag = kva_diag_create();
+  const char *arch;
+  kva_artifact a = artifact_for(&kva_device_cuda);
+  kva_session *s;
+  assert_int_equal(kva_device_check("cuda", diag, &arch), KVA_MISSING);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), what));
+  assert_int_equal(kva_session_create(&a, &(kva_session_options){.device = "cuda"}, diag, &s), KVA_MISSING);
+  assert_null(s);
+  kva_diag_destroy(diag);
+}
+
+static void what_is_missing_is_told(void **state) {
+  (void)state;
+  if (!getenv("KVASIR_FAKE_CUDA")) skip();
+  setenv("FAKE_CUDA_DEVICES", "0", 1);
+  expect_missing("finds no NVIDIA GPU");
+  setenv("FAKE_CUDA_DEVICES", "1", 1);
+  setenv("FAKE_CUDA_CAPABILITY", "75", 1);
+  expect_missing("compute capability 7.5");
+  setenv("KVASIR_CUDA_LIBRARY", "libm.so.6", 1);
+  expect_missing("has no function cuInit");
+  setenv("KVASIR_CUDA_LIBRARY", "/nowhere/libcuda.so.1", 1);
+  expect_missing("install the driver");
+}
+
+static void missing_library_of_products(void **state) {
+  if (!getenv("KVASIR_FAKE_CUDA")) skip();
+  const kva_device_class *class = require(state);
+  setenv("KVASIR_CUBLASLT_LIBRARY", "/nowhere/libcublasLt.so", 1);
+  kva_artifact a = artifact_for(class);
+  kva_diag *diag = kva_diag_create();
+  kva_session *s;
+  assert_int_equal(kva_session_create(&a, &(kva_session_options){.device = "cuda"}, diag, &s), KVA_MISSING);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "--gemm generated"));
+  a.n_programs = P_GPU; /* without products nobody asks for it */
+  assert_int_equal(kva_session_create(&a, &(kva_session_options){.device = "cuda"}, diag, &s), KVA_OK);
+  kva_session_destroy(s);
+  kva_diag_destroy(diag);
+}
+
+static void what_the_device_targets(void **state) {
+  (void)state;
+  if (!getenv("KVASIR_FAKE_CUDA")) skip();
+  static const char *const rows[][2] = {{"80", "sm_80"},  {"86", "sm_86"},  {"87", "sm_86"}, {"89", "sm_89"},
+                                        {"90", "sm_90a"}, {"100", "sm_90"}, {"120", "sm_90"}};
+  kva_diag *diag = kva_diag_create();
+  const char *arch;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    setenv("FAKE_CUDA_CAPABILITY", rows[i][0], 1);
+    assert_int_equal(kva_device_check("cuda", diag, &arch), KVA_OK);
+    assert_string_equal(arch, rows[i][1]);
+  }
+  kva_artifact a = artifact_for(&kva_device_cuda);
+  kva_session *s;
+  a.arch = "sm_90a"; /* on 12.0 */
+  assert_int_equal(kva_session_create(&a, &(kva_session_options){.device = "cuda"}, diag, &s), KVA_INVALID);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "sm_90a, which this GPU (sm_120)"));
+  kva_diag_destroy(diag);
+}
+
+static void bad_code_is_refused(void **state) {
+  if (!getenv("KVASIR_FAKE_CUDA")) skip();
+  const kva_device_class *class = require(state);
+  kva_artifact a = artifact_for(class);
+  kva_kernel_desc spoilt[N_DEVICE_KERNELS];
+  memcpy(spoilt, kernels, sizeof spoilt);
+  spoilt[D_SPOIL].name = "nowhere";
+  kva_diag *diag = kva_diag_create();
+  kva_session *s;
+  const kva_session_options options = {.device = "cuda"};
+  a.kernels = spoilt;
+  assert_int_equal(kva_session_create(&a, &options, diag, &s), KVA_INVALID);
+  assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "no kernel 'nowhere'"));
+  a = artifact_for(class);
+  a.module = "this is no PTX, and has no end";
+  a.module_bytes = 14;
+  assert_int_equal(kva_session_create(&a, &options, diag, &s), KVA_INVALID);
+  const char *text = kva_diag_message(diag, 1, NULL, NULL);
+  assert_non_null(strstr(text, "the driver refuses the artefact's code: CUDA_ERROR_INVALID_PTX"));
+  assert_non_null(strstr(text, ":\n")); /* the compiler's log */
+  kva_diag_destroy(diag);
+}
+
+/* A kernel that leaves the device's memory breaks the context: that run and all later ones fail and say so. */
+static void faults_are_reported(void **state) {
+  if (!getenv("KVASIR_FAKE_CUDA")) skip();
+  const kva_device_class *class = require(state);
+  kva_artifact a = artifact_for(class);
+  kva_kernel_desc spoilt[N_DEVICE_KERNELS];
+  memcpy(spoilt, kernels, sizeof spoilt);
+  spoilt[D_SPOIL].threads = 1;
+  kva_step_desc step = spoil_steps[0];
+  step.args = LIST(B_TEMP); /* of no bytes, at no address */
+  kva_program p = programs[P_SPOIL];
+  p.n_steps = 1, p.steps = &step;
+  kva_buffer_desc buffers[COUNT(device_buffers)];
+  memcpy(buffers, device_buffers, sizeof buffers);
+  buffers[B_TEMP].last_step = 0;
+  p.buffers = buffers;
+  a.programs = &p, a.n_programs = 1;
+  kva_session *s = open_session(&a, class, 1);
+  kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {1, 0}, .data = NULL}, out = {.data = NULL};
+  for (int i = 0; i < 2; i++) {
+    assert_int_equal(kva_session_run(s, 0, &in, &out), KVA_INVALID);
+    assert_non_null(strstr(kva_session_error(s), "CUDA_ERROR_ILLEGAL_ADDRESS"));
+  }
+  kva_session_destroy(s);
+}
+
 #define DEVICE_TEST(f, class) \
   { #f " on " #class, f, NULL, NULL, (void *)&kva_device_##class }
-#define BOTH(f) DEVICE_TEST(f, cpu), DEVICE_TEST(f, ptxsim)
+#define FAKE_TEST(f) \
+  { #f " on a simulated cuda", f, with_fake, without_fake, (void *)&kva_device_cuda }
+#define GPUS(f) DEVICE_TEST(f, ptxsim), DEVICE_TEST(f, cuda), FAKE_TEST(f)
+#define ALL(f)  DEVICE_TEST(f, cpu), GPUS(f)
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      BOTH(memory_and_copies),
-      BOTH(programs_run),
-      BOTH(states_are_current_and_writable),
-      BOTH(wrong_inputs_are_refused_and_change_nothing),
-      BOTH(other_devices_code_is_refused),
+      ALL(memory_and_copies),
+      ALL(programs_run),
+      ALL(states_are_current_and_writable),
+      ALL(wrong_inputs_are_refused_and_change_nothing),
+      ALL(other_devices_code_is_refused),
+      ALL(equal_runs_give_equal_results),
+      ALL(profiles_count_every_step),
+      GPUS(products_of_the_library),
       cmocka_unit_test(names_of_devices),
       cmocka_unit_test(findings_fail_the_run),
       cmocka_unit_test(damaged_modules_are_refused),
+      FAKE_TEST(runs_are_recorded),
+      FAKE_TEST(what_is_missing_is_told),
+      FAKE_TEST(missing_library_of_products),
+      FAKE_TEST(what_the_device_targets),
+      FAKE_TEST(bad_code_is_refused),
+      FAKE_TEST(faults_are_reported),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

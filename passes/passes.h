@@ -13,6 +13,7 @@ typedef struct kva_pass_options {
   const char *print_after; /* name of a pass, or "all" */
   FILE *print_to;
   bool timing;
+  bool library_gemm; /* fuse: leave matrix products to the device's library */
   kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
 } kva_pass_options;
 
@@ -31,8 +32,9 @@ kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the r
 kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
 kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
-kva_status kva_raise(kva_module *m, bool *changed); /* patterns as data: passes/patterns_*.def */
-kva_status kva_fuse(kva_module *m, bool *changed);  /* groups nodes into kv.kernel nodes */
+kva_status kva_raise(kva_module *m, bool *changed);        /* patterns as data: passes/patterns_*.def */
+kva_status kva_fuse(kva_module *m, bool *changed);         /* groups nodes into kv.kernel nodes */
+kva_status kva_fuse_library(kva_module *m, bool *changed); /* the same around products that a library computes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
  * grads[state id] or NULL. */

@@ -75,5 +75,5 @@ kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
-  return run_pass(m, &(pass_row){"fuse", kva_fuse}, options, &changed);
+  return run_pass(m, &(pass_row){"fuse", options->library_gemm ? kva_fuse_library : kva_fuse}, options, &changed);
 }

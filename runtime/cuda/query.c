@@ -67,6 +67,11 @@ void kva_gpu_query(kva_gpu_report *out) {
   kva_diag_destroy(diag);
 }
 
+kva_status kva_gpu_find_blas(kva_diag *diag, const char **out_path) {
+  kva_blas_api api;
+  return kva_blas_api_load(diag, &api, out_path);
+}
+
 kva_status kva_gpu_probe(kva_diag *diag, const char **out_arch) {
   kva_gpu_report r = {0};
   KVA_TRY(query_driver(&r, diag));

@@ -28,6 +28,10 @@ void kva_gpu_query(kva_gpu_report *out);
 /* Newest PTX version that a driver of this CUDA version takes, 83 is 8.3; 0: unknown, too old for Kvasir. */
 int kva_gpu_ptx_version(int driver);
 
+/* KVA_MISSING with the reason when there is no cuBLASLt for device cuda. *out_path: where it is; static storage or the
+ * environment's. */
+KVA_MUST_USE kva_status kva_gpu_find_blas(kva_diag *diag, const char **out_path);
+
 /* KVA_MISSING with the reason when device cuda cannot run here. *out_arch: what to compile for. */
 KVA_MUST_USE kva_status kva_gpu_probe(kva_diag *diag, const char **out_arch);
 

@@ -11,7 +11,7 @@
  * after (and for fuse and plan compiled code does); a second run of a pass changes nothing.
  *
  * fold, simplify, cse, dce    the pass alone, then dce
- * fuse                        the pass alone
+ * fuse, fuse_library          the pass alone
  * autodiff                    gradients of output 0 become further outputs, then cleaned up
  * train                       kva_make_training
  * plan                        clean-up, fuse, and the plan of function 0 as text */
@@ -97,12 +97,8 @@ static kva_pass pass_named(const char *name) {
   static const struct {
     const char *name;
     kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold},
-              {"simplify", kva_opt_simplify},
-              {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},
-              {"fuse", kva_fuse},
-              {"fuse_library", kva_fuse_library}};
+  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify},    {"cse", kva_opt_cse}, {"dce", kva_opt_dce},
+              {"fuse", kva_fuse},     {"fuse_library", kva_fuse_library}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
   return NULL;
@@ -241,7 +237,7 @@ static kva_text check_case(const golden_file *g, golden_case *c, bool update) {
     evaluated after = evaluate_reference(m, m->functions.data[0], sizes);
     if (!evaluated_equal(c->title, m, &before, &after, 1e-6)) fail_msg("%s: the pass changes the meaning", g->path);
     evaluated_free(&after);
-    if (is(g, "fuse") || is(g, "plan")) check_compiled(g, c, &before);
+    if (is(g, "fuse") || is(g, "fuse_library") || is(g, "plan")) check_compiled(g, c, &before);
   }
   evaluated_free(&before);
   kva_module_destroy(m);
@@ -298,7 +294,8 @@ static void test_pass(void **state) {
   { name, test_pass, NULL, NULL, name }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"), PASS("simplify"),
-                                     PASS("autodiff"), PASS("train"), PASS("fuse"), PASS("plan")};
+  const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),          PASS("fold"),
+                                     PASS("simplify"), PASS("autodiff"),     PASS("train"),
+                                     PASS("fuse"),     PASS("fuse_library"), PASS("plan")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

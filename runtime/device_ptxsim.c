@@ -2,6 +2,7 @@
  * nothing else; inputs and constants are read-only; memory starts as a pattern, not as zeros. A finding of the
  * simulator fails the launch that made it. */
 #include "runtime/device.h"
+#include "runtime/formula.h"
 #include "runtime/ptxsim/ptxsim.h"
 
 #include <stdlib.h>
@@ -83,11 +84,6 @@ static const char *kernel_name(const ptxsim_device *d, const kva_device_launch *
   return d->artifact->kernels[l->step->kernel].name;
 }
 
-static kva_status out_of_memory(ptxsim_device *d, const kva_device_launch *l) {
-  kva_text_add(&d->error, "%s: no memory to launch it", kernel_name(d, l));
-  return KVA_NO_MEMORY;
-}
-
 /* The text of what went wrong in the simulator, from d->diag. */
 static kva_status refuse(ptxsim_device *d, const kva_device_launch *l, kva_status status) {
   size_t n = kva_diag_count(d->diag);
@@ -143,11 +139,55 @@ static kva_status run(ptxsim_device *d, const kva_device_launch *l, const kva_pt
   kva_ptx_dim3 grid = {(uint32_t)l->items, 1, 1}, block = {k->threads, 1, 1};
   kva_ptx_options options = {.pool = d->base.pool, .no_counters = true, .schedule_seed = ++d->launches};
   kva_ptx_report report;
-  kva_status status = kva_ptx_launch(d->kernels[l->step->kernel], memory, grid, block, k->dynamic_bytes, params,
-                                     (uint32_t)(l->step->n_args + k->n_symbols), &options, d->diag, &report);
+  kva_status status =
+      kva_ptx_launch(d->kernels[l->step->kernel], memory, grid, block, k->dynamic_bytes, params,
+                     (uint32_t)(l->step->n_args + k->n_symbols + k->n_maps), &options, d->diag, &report);
   if (status != KVA_OK) return refuse(d, l, status);
   status = report_findings(d, l, &report);
   kva_ptx_report_free(&report);
+  return status;
+}
+
+/* One tensor map of the kernel for this launch's symbols and addresses. */
+static kva_status encode_map(ptxsim_device *d, const kva_device_launch *l, const kva_tensor_map_desc *desc,
+                             unsigned char *out) {
+  kva_ptxsim_map map = {.dtype = (kva_dtype)desc->dtype,
+                        .rank = (uint32_t)desc->rank,
+                        .address = l->args[desc->argument],
+                        .swizzle = (uint32_t)desc->swizzle};
+  for (int32_t k = 0; k < desc->rank && k < KVA_ABI_MAP_RANK; k++) {
+    int64_t dim = 0, stride = 0;
+    if (!kva_formula_eval(&desc->dims[k], l->symbols, &dim) ||
+        (k && !kva_formula_eval(&desc->strides[k], l->symbols, &stride)))
+      return kva_error(d->diag, NULL, "a tensor map's extents overflow");
+    map.dims[k] = (uint64_t)dim;
+    map.strides[k] = (uint64_t)stride;
+    map.box[k] = (uint32_t)desc->box[k];
+  }
+  return kva_ptxsim_encode_map(&map, d->diag, out);
+}
+
+/* Pointers to the parameters: arguments, symbols, then tensor maps, which lie in `maps`. */
+static kva_status set_params(ptxsim_device *d, const kva_device_launch *l, unsigned char *maps, const void **params) {
+  const kva_kernel_desc *k = &d->artifact->kernels[l->step->kernel];
+  for (int32_t i = 0; i < l->step->n_args; i++) *params++ = &l->args[i];
+  for (int32_t i = 0; i < k->n_symbols; i++) *params++ = &l->symbols[k->symbols[i]];
+  for (int32_t i = 0; i < k->n_maps; i++) {
+    *params++ = maps + KVA_PTXSIM_MAP_BYTES * (size_t)i;
+    KVA_TRY(encode_map(d, l, &k->maps[i], maps + KVA_PTXSIM_MAP_BYTES * (size_t)i));
+  }
+  return KVA_OK;
+}
+
+static kva_status launch_in(ptxsim_device *d, const kva_device_launch *l, kva_ptx_memory *memory) {
+  const kva_kernel_desc *k = &d->artifact->kernels[l->step->kernel];
+  const void **params = calloc((size_t)(l->step->n_args + k->n_symbols + k->n_maps) + 1, sizeof *params);
+  unsigned char *maps = calloc((size_t)k->n_maps + 1, KVA_PTXSIM_MAP_BYTES);
+  kva_status status = params && maps ? add_ranges(l, memory) : KVA_NO_MEMORY;
+  if (status == KVA_OK) status = set_params(d, l, maps, params);
+  status = status == KVA_OK ? run(d, l, memory, params) : refuse(d, l, status);
+  free(maps);
+  free(params);
   return status;
 }
 
@@ -160,15 +200,9 @@ static kva_status launch(kva_device *device, const kva_device_launch *l) {
     kva_text_add(&d->error, "%s: %lld blocks; a GPU runs at most %d", k->name, (long long)l->items, INT32_MAX);
     return KVA_UNSUPPORTED;
   }
-  const void **params = calloc((size_t)(l->step->n_args + k->n_symbols) + 1, sizeof *params);
-  if (!params) return out_of_memory(d, l);
-  for (int32_t i = 0; i < l->step->n_args; i++) params[i] = &l->args[i];
-  for (int32_t i = 0; i < k->n_symbols; i++) params[l->step->n_args + i] = &l->symbols[k->symbols[i]];
   kva_ptx_memory *memory = kva_ptx_memory_create();
-  kva_status status = memory ? add_ranges(l, memory) : KVA_NO_MEMORY;
-  status = status == KVA_OK ? run(d, l, memory, params) : refuse(d, l, status);
+  kva_status status = memory ? launch_in(d, l, memory) : refuse(d, l, KVA_NO_MEMORY);
   kva_ptx_memory_destroy(memory);
-  free(params);
   return status;
 }
 

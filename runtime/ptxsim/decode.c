@@ -107,6 +107,7 @@ kva_status kva_ptx_source_of(ptx_decoder *d, const ptx_operand *o, ptx_type t, b
   case PTX_OPERAND_REG:
     if (!width_fits(o->type, t, wider)) return register_error(d, o, t);
     *out = o->slot;
+    KVA_PUSH(d->b->arena, &d->reads, o->slot);
     return KVA_OK;
   case PTX_OPERAND_IMM: {
     uint64_t bits = 0;
@@ -143,6 +144,7 @@ kva_status kva_ptx_dest_of(ptx_decoder *d, const ptx_operand *o, ptx_type t, boo
   if (o->kind != PTX_OPERAND_REG || o->negated || o->second) return kva_ptx_operand_error(d, o, "a register");
   if (!width_fits(o->type, t, wider)) return register_error(d, o, t);
   *out = o->slot;
+  KVA_PUSH(d->b->arena, &d->writes, o->slot);
   return KVA_OK;
 }
 kva_status kva_ptx_dest(ptx_decoder *d, uint32_t k, ptx_type t, uint32_t *out) {
@@ -178,28 +180,42 @@ kva_status kva_ptx_immediate(ptx_decoder *d, uint32_t k, int64_t *out) {
   return KVA_OK;
 }
 
+static const ptx_form *find_form(const char *name, ptx_type type, bool ftz);
+
+/* An instruction of its own before the one that is decoded, from src to a new slot of 64 bits. */
+static uint32_t push_hidden(ptx_decoder *d, ptx_exec exec, uint32_t a, uint32_t b) {
+  ptx_ins hidden = {.exec = exec,
+                    .class = KVA_PTX_CLASS_CONVERT,
+                    .guard = d->i->guard,
+                    .line = d->i->line,
+                    .text = d->i->text,
+                    .hidden = true};
+  hidden.src[0] = a;
+  hidden.src[1] = b;
+  hidden.dst = kva_ptx_new_slot(d->b, true);
+  KVA_PUSH(d->b->arena, &d->b->ins, hidden);
+  KVA_PUSH(d->b->arena, &d->b->targets, (const char *)NULL);
+  return hidden.dst;
+}
+
 /* 32-bit registers may hold shared addresses; memory instructions widen them. */
-kva_status kva_ptx_address(ptx_decoder *d, uint32_t k, uint32_t *out) {
-  if (k >= d->s->n_operands) return missing(d, k);
-  const ptx_operand *o = &d->s->operands[k];
+kva_status kva_ptx_address_of(ptx_decoder *d, const ptx_operand *o, uint32_t *out) {
   if (o->kind != PTX_OPERAND_ADDRESS) return kva_ptx_operand_error(d, o, "an address in brackets");
-  if (o->slot != PTX_NONE && kva_ptx_type_bits(o->type) == 32) {
-    ptx_ins widen = {.exec = kva_ptx_exec_widen,
-                     .class = KVA_PTX_CLASS_CONVERT,
-                     .guard = d->i->guard,
-                     .line = d->i->line,
-                     .text = d->i->text,
-                     .hidden = true};
-    widen.src[0] = o->slot;
-    widen.dst = kva_ptx_new_slot(d->b, true);
-    KVA_PUSH(d->b->arena, &d->b->ins, widen);
-    KVA_PUSH(d->b->arena, &d->b->targets, (const char *)NULL);
-    *out = widen.dst;
-  } else {
-    *out = o->slot;
-  }
+  *out = o->slot;
+  if (o->slot != PTX_NONE) KVA_PUSH(d->b->arena, &d->reads, o->slot);
+  if (o->slot != PTX_NONE && kva_ptx_type_bits(o->type) == 32) *out = push_hidden(d, kva_ptx_exec_widen, o->slot, 0);
   d->i->imm = (int64_t)o->bits;
   d->i->relocate = o->relocate;
+  return KVA_OK;
+}
+kva_status kva_ptx_address(ptx_decoder *d, uint32_t k, uint32_t *out) {
+  if (k >= d->s->n_operands) return missing(d, k);
+  if (d->s->operands[k].n_items) return kva_ptx_operand_error(d, &d->s->operands[k], "an address without coordinates");
+  return kva_ptx_address_of(d, &d->s->operands[k], out);
+}
+kva_status kva_ptx_add_offset(ptx_decoder *d, uint64_t offset, uint32_t *slot) {
+  uint32_t constant = kva_ptx_constant_slot(d->b, offset, true, false);
+  *slot = push_hidden(d, find_form("add", PTX_U64, false)->exec, *slot, constant);
   return KVA_OK;
 }
 
@@ -258,7 +274,7 @@ static kva_status decode_form(ptx_decoder *d) {
 
 static const ptx_decode_row *find_row(const char *base) {
   static const ptx_decode_rows *const tables[] = {&kva_ptx_decode_moves, &kva_ptx_decode_memory,
-                                                  &kva_ptx_decode_control};
+                                                  &kva_ptx_decode_control, &kva_ptx_decode_async};
   for (size_t t = 0; t < sizeof tables / sizeof *tables; t++)
     for (uint32_t i = 0; i < tables[t]->n; i++)
       if (!strcmp(tables[t]->rows[i].base, base)) return &tables[t]->rows[i];
@@ -290,6 +306,10 @@ kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s) {
   const ptx_decode_row *row = find_row(s->base);
   bool logic = all_predicates(s) && strcmp(s->base, "mov");
   KVA_TRY(logic ? kva_ptx_decode_pred_logic(&d) : row ? row->decode(&d) : decode_form(&d));
+  ins.reads = d.reads.data;
+  ins.writes = d.writes.data;
+  ins.n_reads = (uint16_t)d.reads.len;
+  ins.n_writes = (uint16_t)d.writes.len;
   KVA_PUSH(b->arena, &b->ins, ins);
   KVA_PUSH(b->arena, &b->targets, d.target);
   return KVA_OK;

@@ -9,7 +9,8 @@ typedef struct ptx_decoder {
   ptx_builder *b;
   ptx_statement *s;
   ptx_ins *i;
-  const char *target; /* label of a branch */
+  const char *target;              /* label of a branch */
+  KVA_VEC(uint32_t) reads, writes; /* register slots */
 } ptx_decoder;
 
 typedef kva_status (*ptx_decode_fn)(ptx_decoder *d);
@@ -21,7 +22,7 @@ typedef struct ptx_decode_rows {
   const ptx_decode_row *rows;
   uint32_t n;
 } ptx_decode_rows;
-extern const ptx_decode_rows kva_ptx_decode_moves, kva_ptx_decode_memory, kva_ptx_decode_control;
+extern const ptx_decode_rows kva_ptx_decode_moves, kva_ptx_decode_memory, kva_ptx_decode_control, kva_ptx_decode_async;
 
 kva_status kva_ptx_unsupported(ptx_decoder *d);
 /* Error at operand k. */
@@ -46,7 +47,14 @@ KVA_MUST_USE kva_status kva_ptx_pred_dest(ptx_decoder *d, const ptx_operand *o, 
 KVA_MUST_USE kva_status kva_ptx_immediate(ptx_decoder *d, uint32_t k, int64_t *out);
 /* An address: 64-bit slot (PTX_NONE: none) in *out, offset in i->imm. */
 KVA_MUST_USE kva_status kva_ptx_address(ptx_decoder *d, uint32_t k, uint32_t *out);
+KVA_MUST_USE kva_status kva_ptx_address_of(ptx_decoder *d, const ptx_operand *o, uint32_t *out);
+/* *slot, of 64 bits, becomes one that holds `offset` more when the instruction runs. */
+KVA_MUST_USE kva_status kva_ptx_add_offset(ptx_decoder *d, uint64_t offset, uint32_t *slot);
 kva_status kva_ptx_decode_pred_logic(ptx_decoder *d);
+/* Instructions that begin like others: cp.async.bulk, cp.reduce.async.bulk, cp.async.mbarrier, fence.proxy. */
+kva_status kva_ptx_decode_bulk(ptx_decoder *d, bool reduce);
+kva_status kva_ptx_decode_copy_arrive(ptx_decoder *d);
+kva_status kva_ptx_decode_proxy_fence(ptx_decoder *d);
 uint32_t kva_ptx_constant_slot(ptx_builder *b, uint64_t bits, bool wide, bool relocate);
 
 #endif

@@ -85,11 +85,18 @@ static kva_status decode_bar(ptx_decoder *d) {
   return n == 2 ? kva_ptx_source(d, first + 1, PTX_U32, &d->i->src[1]) : KVA_OK;
 }
 
-/* Memory is consistent at every instruction: fences order nothing more. */
+static bool has(const ptx_decoder *d, const char *mod) {
+  for (uint32_t k = 0; k < d->s->n_mods; k++)
+    if (!strcmp(d->s->mods[k], mod)) return true;
+  return false;
+}
+
+/* Memory is consistent at every instruction: fences order nothing more, but for the async proxy. */
 static kva_status decode_fence(ptx_decoder *d) {
   static const char *const mods[] = {"cta", "gl", "gpu", "sys", "sc", "acq_rel", "cluster", NULL};
-  kva_ptx_take_all(d, mods);
   d->i->class = KVA_PTX_CLASS_BARRIER;
+  if (has(d, "proxy") || has(d, "mbarrier_init")) return kva_ptx_decode_proxy_fence(d);
+  kva_ptx_take_all(d, mods);
   d->i->exec = kva_ptx_exec_nothing;
   return kva_ptx_finish(d, 0);
 }

@@ -82,6 +82,7 @@ static kva_status decode_access(ptx_decoder *d, bool load) {
   i->flag = take_order(d);
   i->space = (uint8_t)take_space(d);
   take_cache(d);
+  bool hint = kva_ptx_take(d, "L2::cache_hint");
   i->n = kva_ptx_take(d, "v4") ? 4 : kva_ptx_take(d, "v2") ? 2 : 1;
   ptx_type type = kva_ptx_take_type(d);
   if (type == PTX_NOTYPE || type == PTX_PRED) return kva_ptx_unsupported(d);
@@ -89,7 +90,9 @@ static kva_status decode_access(ptx_decoder *d, bool load) {
   i->bytes = (uint8_t)(kva_ptx_type_bits(type) / 8);
   i->class = class_of((ptx_space)i->space);
   i->exec = load ? kva_ptx_exec_load : kva_ptx_exec_store;
-  KVA_TRY(kva_ptx_finish(d, 2));
+  uint32_t policy;
+  KVA_TRY(kva_ptx_finish(d, hint ? 3 : 2));
+  if (hint) KVA_TRY(kva_ptx_source(d, 2, PTX_B64, &policy));
   if (i->bytes * i->n > 16) return kva_ptx_unsupported(d);
   KVA_TRY(kva_ptx_address(d, load ? 1 : 0, &i->src[0]));
   return data_operand(d, &d->s->operands[load ? 0 : 1], type, load);
@@ -168,7 +171,11 @@ static kva_status decode_copy(ptx_decoder *d) {
 static kva_status decode_cp(ptx_decoder *d) {
   ptx_ins *i = d->i;
   i->class = KVA_PTX_CLASS_ASYNC;
+  bool reduce = kva_ptx_take(d, "reduce");
   if (!kva_ptx_take(d, "async")) return kva_ptx_unsupported(d);
+  if (kva_ptx_take(d, "bulk")) return kva_ptx_decode_bulk(d, reduce);
+  if (reduce) return kva_ptx_unsupported(d);
+  if (kva_ptx_take(d, "mbarrier")) return kva_ptx_decode_copy_arrive(d);
   if (kva_ptx_take(d, "commit_group")) {
     i->exec = kva_ptx_exec_cp_commit;
     return kva_ptx_finish(d, 0);
@@ -247,6 +254,7 @@ static kva_status decode_mma(ptx_decoder *d) {
 static kva_status decode_prefetch(ptx_decoder *d) {
   static const char *const levels[] = {"L1", "L2", "L2::evict_last", "L2::evict_normal", NULL};
   kva_ptx_take_all(d, levels);
+  kva_ptx_take(d, "tensormap");
   take_space(d);
   d->i->class = KVA_PTX_CLASS_OTHER_MEMORY;
   d->i->exec = kva_ptx_exec_nothing;

@@ -16,6 +16,24 @@ struct kva_ptx_memory {
   uint32_t n, cap;
 };
 
+/* What kva_ptxsim_encode_map writes: tensor_map.c. */
+typedef struct ptx_tensor_map {
+  char magic[8];
+  uint64_t address;
+  uint64_t dims[KVA_PTXSIM_MAP_RANK], strides[KVA_PTXSIM_MAP_RANK - 1];
+  uint16_t box[KVA_PTXSIM_MAP_RANK];
+  uint8_t dtype, element, rank, swizzle; /* element: bytes */
+  uint8_t reserved[26];
+} ptx_tensor_map;
+_Static_assert(sizeof(ptx_tensor_map) == KVA_PTXSIM_MAP_BYTES, "a CUtensorMap has 128 bytes");
+/* Whether the bytes are what kva_ptxsim_encode_map writes. */
+bool kva_ptx_tensor_map_valid(const ptx_tensor_map *map);
+/* A shared address as the swizzle of `span` bytes (0, 32, 64, 128) permutes it: bits from 7 on change bits from 4 on.
+ */
+static inline uint32_t ptx_swizzle(uint32_t address, uint32_t span) {
+  return span ? address ^ (address >> 3 & (span - 1) & 0x70) : address;
+}
+
 /* What all CTAs of a launch share; constant but for `finding list` under its lock (launch.c). */
 typedef struct ptx_launch {
   const kva_ptx_kernel *kernel;
@@ -23,6 +41,7 @@ typedef struct ptx_launch {
   kva_ptx_options options;
   kva_ptx_dim3 grid, block;
   uint32_t n_threads, n_warps, dynamic_shared, shared_bytes;
+  uint32_t registers; /* of a thread at the start */
   unsigned char *params;
   unsigned char *image; /* register file before the first instruction, without special registers */
 } ptx_launch;
@@ -34,10 +53,28 @@ typedef struct ptx_level {
   uint32_t pc, reconverge, mask;
 } ptx_level;
 
-typedef enum ptx_wait { PTX_READY, PTX_AT_BARRIER, PTX_EXITED } ptx_wait;
+typedef enum ptx_wait {
+  PTX_READY,
+  PTX_AT_BARRIER,
+  PTX_AT_MBARRIER,
+  PTX_AT_REGISTERS,
+  PTX_AT_WGMMA,
+  PTX_EXITED
+} ptx_wait;
 
 typedef struct ptx_cta ptx_cta;
 typedef struct ptx_copy ptx_copy;
+typedef struct ptx_bulk ptx_bulk;
+typedef struct ptx_wgmma ptx_wgmma;
+
+/* What happened before a point of the program (clock.c): accesses of warps and of asynchronous agents by their stamps'
+ * clocks. */
+enum { PTX_MAX_WARPS = 32, PTX_N_AGENTS = 64, PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS };
+typedef struct ptx_clocks {
+  uint32_t seen[PTX_N_CLOCKS];                                  /* up to this clock, all lanes */
+  uint32_t some_seen[PTX_MAX_WARPS], some_lanes[PTX_MAX_WARPS]; /* further, these lanes only */
+  uint32_t fenced[PTX_MAX_WARPS]; /* writes that a proxy fence made visible to async reads */
+} ptx_clocks;
 
 struct ptx_warp {
   unsigned char *regs;
@@ -51,11 +88,19 @@ struct ptx_warp {
   uint32_t depth;
   uint32_t last_range; /* of global memory, tried first */
   uint64_t steps;
-  uint32_t clock;    /* stamps accesses: see race.c */
-  uint32_t *ordered; /* by warp: its accesses with stamps up to this happened before */
-  ptx_copy *copies;  /* asynchronous, oldest first */
+  uint32_t clock;    /* stamps accesses */
+  ptx_clocks before; /* what happened before its next access */
+  ptx_copy *copies;  /* cp.async, oldest first */
   uint32_t n_copies, cap_copies;
-  uint32_t group; /* copy groups committed */
+  uint32_t group, n_marks;                          /* copy groups committed; arrivals at mbarriers */
+  uint32_t bulk_group[PTX_LANES];                   /* bulk groups committed */
+  ptx_wgmma *products;                              /* in flight, oldest first */
+  uint32_t n_products, cap_products, product_group; /* groups committed */
+  uint8_t *in_flight;    /* kernels with wgmma: by slot / 128, whether a product in flight reads or writes it */
+  uint64_t *written;     /* kernels with wgmma: by slot / 128, when an ordinary instruction wrote the register */
+  uint64_t wgmma_fenced; /* steps at the last wgmma.fence; 0: none */
+  uint32_t n_registers;  /* of each thread: setmaxnreg */
+  const ptx_ins *registers_set;
 };
 
 enum { PTX_N_BARRIERS = 16 };
@@ -64,7 +109,7 @@ typedef struct ptx_barrier {
   uint32_t expected;     /* 0: all */
   uint32_t reduce_count; /* bar.red: threads with a true predicate */
   bool reduce_some_not;
-  uint32_t *ordered; /* join of the clocks of who arrived */
+  ptx_clocks before; /* join of the clocks of who arrived; zero while nobody has */
 } ptx_barrier;
 
 /* Stamps of accesses to a granule of shared memory, with their lines: race.c. */
@@ -79,7 +124,19 @@ struct ptx_cta {
   unsigned char *shared, *local;
   ptx_shadow *shadow;     /* by granule of shared memory; NULL: unchecked */
   unsigned char *pending; /* bytes that an asynchronous copy will write */
-  uint32_t base_clock, top_clock;
+  uint32_t base_clock, top_clock, next_agent, agent_clocks[PTX_N_AGENTS];
+  struct ptx_mbarrier *mbarriers; /* live and invalidated ones; mbarrier_at: number + 1 by address / 8 */
+  uint32_t n_mbarriers, cap_mbarriers;
+  uint16_t *mbarrier_at;
+  ptx_bulk *bulks; /* bulk copies that are not complete, oldest first */
+  uint32_t n_bulks, cap_bulks;
+  struct {
+    uint32_t group, stamp;                           /* group + 1 */
+  } product_agents[PTX_MAX_WARPS / 4][PTX_N_AGENTS]; /* by warpgroup and group in turn */
+  uint32_t free_registers;                           /* of the CTA's share, given back by setmaxnreg.dec */
+  uint64_t progress;                                 /* counts what may let a waiting warp go on */
+  uint64_t stalled_at;
+  uint32_t n_stalls; /* since the last progress */
   ptx_barrier barriers[PTX_N_BARRIERS];
   uint64_t random;
   uint64_t steps;
@@ -108,15 +165,75 @@ bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 /* Wakes who waits at complete barriers; true: some did. */
 bool kva_ptx_release_barriers(ptx_cta *cta);
 
-/* race.c: orders of shared memory accesses. */
-void kva_ptx_race_begin(ptx_cta *cta);
-void kva_ptx_race_warp_sync(ptx_warp *w);
-void kva_ptx_race_arrive(ptx_warp *w, ptx_barrier *barrier);
-void kva_ptx_race_leave(ptx_warp *w, const ptx_barrier *barrier);
+/* clock.c: the happens-before order. */
+void kva_ptx_clocks_begin(ptx_cta *cta);
+void kva_ptx_clocks_warp_sync(ptx_warp *w);
+/* Publishes what happened before to who acquires `to`; mask: the lanes that do. */
+void kva_ptx_clocks_release(ptx_warp *w, ptx_clocks *to, uint32_t mask);
+void kva_ptx_clocks_join(ptx_clocks *to, const ptx_clocks *from);
+void kva_ptx_clocks_proxy_fence(ptx_warp *w);
+/* The stamp of a new asynchronous access, and its completion. */
+uint32_t kva_ptx_agent_begin(ptx_cta *cta);
+void kva_ptx_agent_end(ptx_clocks *to, uint32_t stamp);
+
+/* Stamps: clock, strong (atomic or volatile), thread or PTX_FIRST_AGENT + agent. */
+enum { PTX_FIRST_AGENT = 1024, PTX_THREAD_BITS = 11, PTX_STRONG = 1 << PTX_THREAD_BITS, PTX_CLOCK_SHIFT = 12 };
+static inline uint32_t ptx_stamp_clock(uint32_t stamp) {
+  return stamp >> PTX_CLOCK_SHIFT;
+}
+static inline uint32_t ptx_stamp_thread(uint32_t stamp) {
+  return stamp & (PTX_STRONG - 1);
+}
+static inline uint32_t ptx_stamp_of(const ptx_warp *w, int lane, bool strong) {
+  return w->clock << PTX_CLOCK_SHIFT | (strong ? PTX_STRONG : 0) | (w->id * PTX_LANES + (uint32_t)lane);
+}
+/* Whether an earlier access by another thread than `thread` may be concurrent with one that w makes now. */
+bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread);
+
+/* race.c: accesses to shared memory. */
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
 /* data: what is written, or NULL when that is not known yet. */
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
+/* By the async proxy, on behalf of a lane (-1: of the whole warp), with an agent's stamp. */
+void kva_ptx_race_async_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
+void kva_ptx_race_async_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
+
+/* exec_mbarrier.c */
+typedef struct ptx_mbarrier {
+  uint32_t address, init_stamp, init_line;
+  bool live, fenced; /* fenced: its initialisation is visible to the async proxy */
+  uint32_t expected, pending, phase;
+  int64_t tx;
+  uint32_t tx_line;        /* of who last expected bytes */
+  ptx_clocks coming, done; /* what its waiters will know, and know */
+} ptx_mbarrier;
+/* The live mbarrier at an address of shared memory, NULL after a finding. */
+ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address);
+void kva_ptx_mbarrier_arrive(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t count);
+void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes);
+/* A warp begins to wait at its instruction; true: it has to stop. */
+bool kva_ptx_mbarrier_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+/* Wakes warps whose phases are complete; `give_up`: also the others, whose predicate is false then. */
+bool kva_ptx_release_mbarriers(ptx_cta *cta, bool give_up);
+void kva_ptx_mbarrier_fence(ptx_warp *w);
+void kva_ptx_mbarrier_check_exit(ptx_cta *cta);
+
+/* exec_bulk.c: bulk copies. Completes one that nobody waits for; false: there is none. */
+bool kva_ptx_bulk_land_one(ptx_cta *cta);
+void kva_ptx_bulk_check_exit(ptx_cta *cta);
+/* A lane's cp.async so far arrive at an mbarrier once they are complete. exec_async.c: makes those complete. */
+void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier, uint32_t mask);
+uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane);
+void kva_ptx_copies_land(ptx_warp *w, uint32_t mark);
+
+/* exec_wgmma.c */
+void kva_ptx_wgmma_check(ptx_warp *w, const ptx_ins *i);
+bool kva_ptx_wgmma_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+bool kva_ptx_release_wgmma(ptx_cta *cta);
+bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+bool kva_ptx_release_registers(ptx_cta *cta);
+void kva_ptx_wgmma_check_exit(ptx_cta *cta);
 
 /* exec_address.c. kva_ptx_resolve: where an access of `size` bytes (a power of two) by one lane goes, or NULL after a
  * finding. */
@@ -148,6 +265,8 @@ void kva_ptx_exec_cvta(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_isspace(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+/* Replaces the i->bytes at place by what i->sub of them and b gives, atomically; what was there. */
+uint64_t kva_ptx_atomic_update(unsigned char *place, const ptx_ins *i, uint64_t b, uint64_t c);
 void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_vote(ptx_warp *w, const ptx_ins *i, uint32_t mask);
@@ -161,6 +280,16 @@ void kva_ptx_exec_trap(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_cp_async(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_cp_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_cp_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_mbarrier(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_copy_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_proxy_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_mbarrier_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_bulk(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_bulk_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_bulk_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_wgmma(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_wgmma_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+void kva_ptx_exec_wgmma_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_mma(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_ldmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_stmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);

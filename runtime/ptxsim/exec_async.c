@@ -8,6 +8,7 @@ struct ptx_copy {
   uint64_t from;
   uint32_t to, group;
   uint8_t size, read, lane;
+  uint32_t mark; /* not 0: what it arrives at, kva_ptx_copies_mark */
   const ptx_ins *ins;
 };
 
@@ -36,7 +37,7 @@ static void issue(ptx_warp *w, const ptx_ins *i, int lane, uint64_t to, uint64_t
     kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_OPERAND, i, w, lane), "%u bytes to read of %u", read, i->bytes);
     read = i->bytes;
   }
-  ptx_copy copy = {from, (uint32_t)to, w->group, i->bytes, (uint8_t)read, (uint8_t)lane, i};
+  ptx_copy copy = {from, (uint32_t)to, w->group, i->bytes, (uint8_t)read, (uint8_t)lane, 0, i};
   kva_ptx_race_write(w, i, lane, (uint32_t)to, i->bytes, NULL);
   if (!cta->launch->options.lazy) land(w, &copy);
   ptx_copy *place = append(w);
@@ -65,18 +66,20 @@ void kva_ptx_exec_cp_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   w->group++;
 }
 
-/* Completes all copies but those of the newest `left` committed groups and, unless all are asked for, the uncommitted.
- */
+static void complete(ptx_warp *w, const ptx_copy *c) {
+  if (w->cta->launch->options.lazy) land(w, c);
+  memset(w->cta->pending + c->to, 0, c->size);
+}
+
+/* Completes the copies of groups below that. */
 static void drain(ptx_warp *w, uint32_t below) {
   uint32_t kept = 0;
   for (uint32_t k = 0; k < w->n_copies; k++) {
     const ptx_copy c = w->copies[k];
-    if (c.group >= below) {
+    if (c.group >= below)
       w->copies[kept++] = c;
-      continue;
-    }
-    if (w->cta->launch->options.lazy) land(w, &c);
-    memset(w->cta->pending + c.to, 0, c.size);
+    else
+      complete(w, &c);
   }
   w->n_copies = kept;
 }
@@ -85,4 +88,23 @@ void kva_ptx_exec_cp_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   (void)mask;
   uint64_t left = (uint64_t)i->imm;
   drain(w, i->flag ? PTX_NONE : left >= w->group ? 0 : w->group - (uint32_t)left);
+}
+
+uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane) {
+  uint32_t mark = ++w->n_marks;
+  for (uint32_t k = 0; k < w->n_copies; k++)
+    if (w->copies[k].lane == lane && !w->copies[k].mark) w->copies[k].mark = mark;
+  return mark;
+}
+
+void kva_ptx_copies_land(ptx_warp *w, uint32_t mark) {
+  uint32_t kept = 0;
+  for (uint32_t k = 0; k < w->n_copies; k++) {
+    const ptx_copy c = w->copies[k];
+    if (c.mark != mark)
+      w->copies[kept++] = c;
+    else
+      complete(w, &c);
+  }
+  w->n_copies = kept;
 }

@@ -64,7 +64,7 @@ UPDATE(uint16_t)
 UPDATE(uint32_t)
 UPDATE(uint64_t)
 
-static uint64_t update(unsigned char *place, const ptx_ins *i, uint64_t b, uint64_t c) {
+uint64_t kva_ptx_atomic_update(unsigned char *place, const ptx_ins *i, uint64_t b, uint64_t c) {
   void *p = place;
   if (i->bytes == 8) return update_uint64_t(p, i, b, c);
   return i->bytes == 4 ? update_uint32_t(p, i, b, c) : update_uint16_t(p, i, b, c);
@@ -84,7 +84,7 @@ void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     bool shared = i->space == PTX_SHARED || (i->space == PTX_GENERIC && kva_ptx_space_of(&address) == PTX_SHARED);
     if (place && shared) kva_ptx_race_atomic(w, i, lane, (uint32_t)address, i->bytes);
     uint64_t c = i->sub == PTX_ATOM_CAS ? lane_value(w, i, i->src[2], lane) : 0;
-    if (place) old = update(place, i, lane_value(w, i, i->src[1], lane), c);
+    if (place) old = kva_ptx_atomic_update(place, i, lane_value(w, i, i->src[1], lane), c);
     if (i->dst == PTX_NONE) continue;
     if (i->bytes == 8)
       ptx_reg64(w, i->dst)[lane] = old;

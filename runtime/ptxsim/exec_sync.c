@@ -50,7 +50,8 @@ bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
                    "barrier %u with %u threads, where others that wait expect %u (0: all)", id, count, b->expected);
   b->expected = count;
   b->arrived += PTX_LANES;
-  kva_ptx_race_arrive(w, b);
+  w->cta->progress++;
+  kva_ptx_clocks_release(w, &b->before, w->live);
   if (i->sub == PTX_BAR_ARRIVE) return false;
   if (i->sub != PTX_BAR_SYNC) reduce(b, ptx_pred(w, i->src[2]), mask);
   w->wait = PTX_AT_BARRIER;
@@ -63,7 +64,7 @@ bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 static void leave(ptx_warp *w, const ptx_barrier *b) {
   const ptx_ins *i = w->at;
   w->wait = PTX_READY;
-  kva_ptx_race_leave(w, b);
+  kva_ptx_clocks_join(&w->before, &b->before);
   if (i->sub == PTX_BAR_RED_POPC) {
     uint32_t *d = ptx_reg32(w, i->dst);
     for (int l = 0; l < PTX_LANES; l++) d[l] = w->wait_mask >> l & 1 ? b->reduce_count : d[l];
@@ -88,9 +89,7 @@ static bool release(ptx_cta *cta, uint32_t id) {
     leave(w, b);
     woke = true;
   }
-  uint32_t *ordered = b->ordered;
-  *b = (ptx_barrier){.ordered = ordered};
-  memset(ordered, 0, cta->launch->n_warps * sizeof *ordered);
+  *b = (ptx_barrier){0};
   return woke;
 }
 
@@ -98,4 +97,14 @@ bool kva_ptx_release_barriers(ptx_cta *cta) {
   bool woke = false;
   for (uint32_t id = 0; id < PTX_N_BARRIERS; id++) woke |= release(cta, id);
   return woke;
+}
+
+void kva_ptx_exec_proxy_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  (void)i, (void)mask;
+  kva_ptx_clocks_proxy_fence(w);
+  kva_ptx_mbarrier_fence(w);
+}
+void kva_ptx_exec_mbarrier_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  (void)i, (void)mask;
+  kva_ptx_mbarrier_fence(w);
 }

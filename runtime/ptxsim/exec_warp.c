@@ -25,7 +25,7 @@ static uint32_t members(ptx_warp *w, const ptx_ins *i, uint32_t slot, uint32_t m
 
 void kva_ptx_exec_warp_sync(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   members(w, i, i->src[0], mask);
-  kva_ptx_race_warp_sync(w);
+  kva_ptx_clocks_warp_sync(w);
 }
 
 /* Source lane, or -1 where it is outside the segment. PTX ISA, shfl.sync: c holds the clamp and the segment mask. */

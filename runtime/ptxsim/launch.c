@@ -36,15 +36,19 @@ static void destroy_context(context *c) {
     ptx_warp *w = &cta->warps[k];
     free(w->regs);
     free(w->preds);
-    free(w->ordered);
     free(w->copies);
+    free(w->products);
+    free(w->written);
+    free(w->in_flight);
   }
-  for (uint32_t b = 0; b < PTX_N_BARRIERS; b++) free(cta->barriers[b].ordered);
   free(cta->warps);
   free(cta->shared);
   free(cta->local);
   free(cta->shadow);
   free(cta->pending);
+  free(cta->mbarriers);
+  free(cta->mbarrier_at);
+  free(cta->bulks);
   free(cta->executed);
   free(cta->findings);
   free(c);
@@ -56,8 +60,10 @@ static bool make_warp(ptx_cta *cta, ptx_warp *w, uint32_t id) {
   w->id = id;
   w->regs = aligned_zeroed(k->reg_bytes);
   w->preds = calloc(k->n_preds, sizeof *w->preds);
-  w->ordered = calloc(cta->launch->n_warps, sizeof *w->ordered);
-  return w->regs && w->preds && w->ordered;
+  if (!k->uses_wgmma) return w->regs && w->preds;
+  w->written = calloc(k->reg_bytes / 128 + 1, sizeof *w->written);
+  w->in_flight = calloc(k->reg_bytes / 128 + 1, 1);
+  return w->regs && w->preds && w->written && w->in_flight;
 }
 
 static bool make_shared(ptx_cta *cta) {
@@ -84,8 +90,8 @@ static context *make_context(const ptx_launch *launch) {
   cta->executed = calloc(k->n_ins, sizeof *cta->executed);
   bool ok = cta->warps && cta->executed && make_shared(cta);
   if (ok && k->local_bytes) ok = (cta->local = calloc((size_t)launch->n_warps * PTX_LANES, k->local_bytes)) != NULL;
-  for (uint32_t b = 0; ok && b < PTX_N_BARRIERS; b++)
-    ok = (cta->barriers[b].ordered = calloc(launch->n_warps, sizeof(uint32_t))) != NULL;
+  if (ok && launch->shared_bytes)
+    ok = (cta->mbarrier_at = calloc(launch->shared_bytes / 8 + 1, sizeof *cta->mbarrier_at)) != NULL;
   for (uint32_t w = 0; ok && w < launch->n_warps; w++) ok = make_warp(cta, &cta->warps[w], w);
   if (ok) return c;
   destroy_context(c);
@@ -141,7 +147,13 @@ static void start_warp(ptx_warp *w) {
   w->live = rest >= PTX_LANES ? PTX_ALL : (1u << rest) - 1;
   w->wait = PTX_READY;
   w->steps = 0;
-  w->n_copies = w->group = 0;
+  w->n_copies = w->group = w->n_marks = w->n_products = w->product_group = 0;
+  memset(w->bulk_group, 0, sizeof w->bulk_group);
+  w->wgmma_fenced = 0;
+  w->n_registers = launch->registers;
+  w->registers_set = NULL;
+  if (w->written) memset(w->written, 0, (launch->kernel->reg_bytes / 128 + 1) * sizeof *w->written);
+  if (w->in_flight) memset(w->in_flight, 0, launch->kernel->reg_bytes / 128 + 1);
   w->levels[0] = (ptx_level){0, PTX_NONE, w->live};
   w->depth = 1;
   memcpy(w->regs, launch->image, launch->kernel->reg_bytes);
@@ -162,13 +174,14 @@ static void start_cta(ptx_cta *cta, int64_t index) {
   memset(cta->shared, 0xff, launch->shared_bytes);
   if (cta->pending) memset(cta->pending, 0, launch->shared_bytes);
   if (cta->local) memset(cta->local, 0xff, (size_t)launch->n_warps * PTX_LANES * launch->kernel->local_bytes);
-  for (uint32_t b = 0; b < PTX_N_BARRIERS; b++) {
-    uint32_t *ordered = cta->barriers[b].ordered;
-    memset(ordered, 0, launch->n_warps * sizeof *ordered);
-    cta->barriers[b] = (ptx_barrier){.ordered = ordered};
-  }
+  for (uint32_t b = 0; b < PTX_N_BARRIERS; b++)
+    if (cta->barriers[b].arrived) cta->barriers[b] = (ptx_barrier){0};
+  for (uint32_t k = 0; k < cta->n_mbarriers; k++) cta->mbarrier_at[cta->mbarriers[k].address / 8] = 0;
+  cta->n_mbarriers = cta->n_bulks = cta->n_stalls = cta->free_registers = 0;
+  cta->progress = cta->stalled_at = 0;
+  memset(cta->product_agents, 0, sizeof cta->product_agents);
   for (uint32_t k = 0; k < launch->n_warps; k++) start_warp(&cta->warps[k]);
-  kva_ptx_race_begin(cta);
+  kva_ptx_clocks_begin(cta);
 }
 
 /* ---- the grid -------------------------------------------------------------------------------------------------------
@@ -314,6 +327,12 @@ static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_
   return launch_error(diag, k, "%u parameters; the kernel has %u", n_params, k->info.n_params);
 }
 
+/* What each thread starts with: the register file in equal parts, in steps of 8; see setmaxnreg. */
+static uint32_t registers_of(const ptx_launch *launch) {
+  uint32_t share = (64u << 10) / (launch->n_warps * PTX_LANES) & ~7u;
+  return share > 255 ? 255 : share;
+}
+
 static kva_status fill_memory(ptx_launch *launch, const kva_ptx_memory *memory, kva_diag *diag) {
   const kva_ptx_module *m = launch->kernel->module;
   kva_status status = KVA_OK;
@@ -381,6 +400,7 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   launch->n_threads = block.x * block.y * block.z;
   launch->n_warps = (launch->n_threads + PTX_LANES - 1) / PTX_LANES;
   launch->shared_bytes = kernel->shared_bytes + dynamic_shared;
+  launch->registers = registers_of(launch);
   pthread_mutex_init(&run.lock, NULL);
   double start = kva_now();
   kva_status status = prepare(launch, memory, params, diag);

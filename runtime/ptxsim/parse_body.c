@@ -95,6 +95,7 @@ static kva_status unknown_name(ptx_parser *p, const ptx_token *t) {
 /* Shared variables of the module take room in the kernels that use them. */
 static kva_status place_shared(ptx_parser *p, ptx_symbol *s) {
   kva_ptx_kernel *k = p->builder.kernel;
+  if (s->space == PTX_SHARED && s->relocate && s->align > k->dynamic_align) k->dynamic_align = (uint32_t)s->align;
   if (s->space != PTX_SHARED || s->relocate || s->placed == k) return KVA_OK;
   s->placed = k;
   s->address = (k->shared_bytes + s->align - 1) & ~(s->align - 1);
@@ -147,7 +148,20 @@ static kva_status number_operand(ptx_parser *p, bool negative, ptx_operand *out)
   return KVA_OK;
 }
 
-/* [register or symbol or number, then + or - numbers] */
+static kva_status list_operand(ptx_parser *p, ptx_operand *out);
+
+/* , {coordinates} behind the address of a tensor map */
+static kva_status coordinates(ptx_parser *p, ptx_operand *out) {
+  if (!kva_ptx_accept(p, ",")) return KVA_OK;
+  ptx_operand list = {0};
+  KVA_TRY(kva_ptx_expect(p, "{"));
+  KVA_TRY(list_operand(p, &list));
+  out->items = list.items;
+  out->n_items = list.n_items;
+  return KVA_OK;
+}
+
+/* [register or symbol or number, then + or - numbers, then coordinates] */
 static kva_status address_operand(ptx_parser *p, ptx_operand *out) {
   uint64_t offset = 0;
   out->slot = PTX_NONE;
@@ -174,6 +188,7 @@ static kva_status address_operand(ptx_parser *p, ptx_operand *out) {
   }
   out->kind = PTX_OPERAND_ADDRESS;
   out->bits = offset;
+  KVA_TRY(coordinates(p, out));
   return kva_ptx_expect(p, "]");
 }
 
@@ -363,10 +378,11 @@ static kva_status resolve_branch(ptx_parser *p, ptx_ins *i, const char *name) {
   return KVA_OK;
 }
 
-/* Dynamic shared memory begins behind the static, 128-byte aligned where there is any. */
+/* Dynamic shared memory begins behind the static, where there is any, aligned to 128 bytes or what it asks for. */
 static void relocate(ptx_builder *b) {
   kva_ptx_kernel *k = b->kernel;
-  if (k->shared_bytes) k->shared_bytes = (k->shared_bytes + 127) & ~127u;
+  uint32_t align = k->dynamic_align > 128 ? k->dynamic_align : 128;
+  if (k->shared_bytes) k->shared_bytes = (k->shared_bytes + align - 1) & ~(align - 1);
   for (uint32_t i = 0; i < k->constants.len; i++)
     if (k->constants.data[i].relocate) k->constants.data[i].bits += k->shared_bytes;
   for (uint32_t i = 0; i < k->n_ins; i++) {

@@ -100,6 +100,17 @@ enum { PTX_BAR_SYNC, PTX_BAR_ARRIVE, PTX_BAR_RED_POPC, PTX_BAR_RED_AND, PTX_BAR_
 enum { PTX_SHFL_UP, PTX_SHFL_DOWN, PTX_SHFL_BFLY, PTX_SHFL_IDX };
 enum { PTX_VOTE_ALL, PTX_VOTE_ANY, PTX_VOTE_UNI, PTX_VOTE_BALLOT };
 
+enum {
+  PTX_MBARRIER_INIT,
+  PTX_MBARRIER_INVAL,
+  PTX_MBARRIER_ARRIVE,
+  PTX_MBARRIER_ARRIVE_TX,
+  PTX_MBARRIER_EXPECT_TX,
+  PTX_MBARRIER_COMPLETE_TX,
+};
+/* Bulk copies: what moves where. */
+enum { PTX_BULK_LOAD, PTX_BULK_STORE, PTX_BULK_REDUCE, PTX_BULK_ARRIVE };
+
 /* Windows of the generic address space. Host addresses are below 2^47. */
 #define PTX_WINDOW_SHIFT  56
 #define PTX_SHARED_WINDOW (1ull << PTX_WINDOW_SHIFT)
@@ -118,7 +129,10 @@ typedef enum ptx_op {
   PTX_OP_BRANCH,
   PTX_OP_BRANCH_TABLE,
   PTX_OP_EXIT,
-  PTX_OP_BARRIER, /* bar, barrier: sync, arrive, red */
+  PTX_OP_BARRIER,  /* bar, barrier: sync, arrive, red */
+  PTX_OP_MBARRIER, /* mbarrier.test_wait, try_wait */
+  PTX_OP_SETMAXNREG,
+  PTX_OP_WGMMA_WAIT,
 } ptx_op;
 
 struct ptx_ins {
@@ -144,6 +158,8 @@ struct ptx_ins {
   uint32_t target;          /* branch: instruction */
   uint32_t reconverge;      /* branch: instruction at the immediate post-dominator; n_ins: the end */
   uint32_t *list;           /* slots of a vector, targets of a branch table */
+  uint32_t *reads, *writes; /* register slots that it names as sources and destinations */
+  uint16_t n_reads, n_writes;
   uint32_t line;
   const char *text; /* mnemonic, for messages */
 };
@@ -163,8 +179,9 @@ struct kva_ptx_kernel {
   KVA_VEC(ptx_constant) constants;
   uint32_t special_slot[PTX_N_SPECIALS]; /* PTX_NONE: not used */
   uint32_t param_bytes, shared_bytes, local_bytes;
-  uint32_t shadow_shift; /* log2 of the narrowest access to shared memory, bytes */
-  bool uses_async;
+  uint32_t dynamic_align; /* the largest of .extern .shared arrays */
+  uint32_t shadow_shift;  /* log2 of the narrowest access to shared memory, bytes */
+  bool uses_async, uses_wgmma;
 };
 
 /* A .global or .const variable. */

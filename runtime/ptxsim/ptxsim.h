@@ -61,6 +61,26 @@ KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, s
                                            const char *name);
 void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
 
+/* ---- tensor maps --------------------------------------------------------------------------------------------------
+ */
+
+enum { KVA_PTXSIM_MAP_RANK = 5, KVA_PTXSIM_MAP_BYTES = 128 };
+/* As for cuTensorMapEncodeTiled, dimensions from the innermost one; element strides are 1, elements outside of dims
+ * read as 0 and are not stored. */
+typedef struct kva_ptxsim_map {
+  kva_dtype dtype;
+  uint32_t rank;                         /* 1 to 5 */
+  void *address;                         /* a multiple of 16 */
+  uint64_t dims[KVA_PTXSIM_MAP_RANK];    /* elements, 1 to 2^32 */
+  uint64_t strides[KVA_PTXSIM_MAP_RANK]; /* bytes, a multiple of 16 below 2^40; [0] is not read */
+  uint32_t box[KVA_PTXSIM_MAP_RANK];     /* elements, 1 to 256; the innermost take a multiple of 16 bytes */
+  uint32_t swizzle; /* bytes: 0 none, 32, 64, 128; then what the innermost extent of the box takes */
+} kva_ptxsim_map;
+/* Encodes a map as the simulator reads it, which is not the hardware's encoding. KVA_INVALID or KVA_UNSUPPORTED with a
+ * message in diag. */
+KVA_MUST_USE kva_status kva_ptxsim_encode_map(const kva_ptxsim_map *map, kva_diag *diag,
+                                              unsigned char out[KVA_PTXSIM_MAP_BYTES]);
+
 /* ---- launches -----------------------------------------------------------------------------------------------------
  */
 
@@ -87,7 +107,11 @@ typedef struct kva_ptx_options {
   X(MISALIGNED, "misaligned access")                             \
   X(SHARED_UNINITIALIZED, "read of uninitialised shared memory") \
   X(SHARED_RACE, "data race on shared memory")                   \
-  X(ASYNC_PENDING, "access to a pending asynchronous copy")      \
+  X(ASYNC_PENDING, "pending asynchronous copy")                  \
+  X(MISSING_FENCE, "missing fence")                              \
+  X(IN_FLIGHT, "register of a product in flight")                \
+  X(MBARRIER, "misused mbarrier")                                \
+  X(TX_LEAK, "bytes expected and not received")                  \
   X(DIVERGENT_BARRIER, "barrier reached by part of a warp")      \
   X(BARRIER_COUNT, "wrong thread count of a barrier")            \
   X(DEADLOCK, "deadlock")                                        \

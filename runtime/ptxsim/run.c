@@ -73,6 +73,15 @@ static bool settle(ptx_warp *w) {
   return false;
 }
 
+static bool waits(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  switch (i->op) {
+  case PTX_OP_MBARRIER: return kva_ptx_mbarrier_wait(w, i, mask);
+  case PTX_OP_SETMAXNREG: return kva_ptx_setmaxnreg(w, i, mask);
+  case PTX_OP_WGMMA_WAIT: return kva_ptx_wgmma_wait(w, i, mask);
+  default: return kva_ptx_arrive(w, i, mask);
+  }
+}
+
 /* What is not PTX_OP_EXEC. Returns false when the warp has to stop here. */
 static bool control(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_level *top = &w->levels[w->depth - 1];
@@ -90,7 +99,7 @@ static bool control(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     return settle(w);
   default:
     top->pc++;
-    if (mask && kva_ptx_arrive(w, i, mask)) return false;
+    if (mask && waits(w, i, mask)) return false;
     return settle(w);
   }
 }
@@ -108,6 +117,7 @@ static void run_warp(ptx_warp *w, uint64_t slice) {
     cta->executed[pc].warps++;
     cta->executed[pc].threads += ptx_count(mask);
     w->steps++;
+    if (w->written && mask) kva_ptx_wgmma_check(w, i);
     if (i->op != PTX_OP_EXEC) {
       if (!control(w, i, mask)) return;
       top = &w->levels[w->depth - 1];
@@ -146,13 +156,37 @@ static bool run_round(ptx_cta *cta) {
   return ran;
 }
 
+static void report_wait(ptx_cta *cta, const ptx_warp *w, kva_ptx_finding *f) {
+  if (w->wait == PTX_AT_BARRIER) {
+    kva_ptx_detail(f, "warp %u waits for ever at barrier %u, where %u threads have arrived", w->id, w->barrier,
+                   cta->barriers[w->barrier].arrived);
+    return;
+  }
+  if (w->wait == PTX_AT_REGISTERS) {
+    kva_ptx_detail(f, "warp %u waits for ever for registers; %u are free", w->id, cta->free_registers);
+    return;
+  }
+  if (w->wait == PTX_AT_WGMMA) {
+    kva_ptx_detail(f, "warp %u waits for ever for products that other warps of its warpgroup did not commit", w->id);
+    return;
+  }
+  uint64_t a[PTX_LANES];
+  kva_ptx_addresses(w, w->at->src[0], w->at->imm, a);
+  uint64_t address = a[ptx_first(w->wait_mask)];
+  if (w->at->space == PTX_GENERIC) kva_ptx_space_of(&address);
+  uint32_t number = address + 8 <= cta->launch->shared_bytes ? cta->mbarrier_at[address / 8] : 0;
+  if (!number) return;
+  const ptx_mbarrier *b = &cta->mbarriers[number - 1];
+  kva_ptx_detail(f,
+                 "warp %u waits for ever at the mbarrier at shared address %u: phase %u lacks %u arrivals, %lld bytes",
+                 w->id, b->address, b->phase, b->pending, (long long)b->tx);
+}
+
 static void report_deadlock(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
     const ptx_warp *w = &cta->warps[k];
-    if (w->wait != PTX_AT_BARRIER) continue;
-    kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_DEADLOCK, w->at, w, -1),
-                   "warp %u waits for ever at barrier %u, where %u threads have arrived", k, w->barrier,
-                   cta->barriers[w->barrier].arrived);
+    if (w->wait == PTX_READY || w->wait == PTX_EXITED) continue;
+    report_wait(cta, w, kva_ptx_add_finding(cta, KVA_PTX_DEADLOCK, w->at, w, -1));
   }
 }
 
@@ -172,17 +206,42 @@ static bool all_exited(const ptx_cta *cta) {
   return true;
 }
 
+static bool release_all(ptx_cta *cta) {
+  bool woke = kva_ptx_release_barriers(cta);
+  woke |= kva_ptx_release_mbarriers(cta, false);
+  woke |= kva_ptx_release_wgmma(cta);
+  return kva_ptx_release_registers(cta) || woke;
+}
+
+/* Nothing can run: the next asynchronous copy lands, or waits at mbarriers answer false. A few times without progress,
+ * since a warp may test one mbarrier and then wait at another. False: a deadlock. */
+static bool help(ptx_cta *cta) {
+  enum { MOST_STALLS = 4 };
+  if (kva_ptx_bulk_land_one(cta)) return true;
+  if (cta->progress != cta->stalled_at) cta->n_stalls = 0;
+  cta->stalled_at = cta->progress;
+  return cta->n_stalls++ < MOST_STALLS && kva_ptx_release_mbarriers(cta, true);
+}
+
+static void check_exit(ptx_cta *cta) {
+  while (kva_ptx_bulk_land_one(cta)) continue;
+  kva_ptx_bulk_check_exit(cta);
+  kva_ptx_mbarrier_check_exit(cta);
+  kva_ptx_wgmma_check_exit(cta);
+}
+
 void kva_ptx_run_cta(ptx_cta *cta) {
   uint64_t most = cta->launch->options.max_steps;
   while (!cta->stopped && !all_exited(cta)) {
     bool ran = run_round(cta);
-    bool woke = kva_ptx_release_barriers(cta);
+    bool woke = release_all(cta);
     if (cta->steps > most) {
       report_limit(cta);
       return;
     }
-    if (ran || woke || all_exited(cta)) continue;
+    if (ran || woke || all_exited(cta) || help(cta)) continue;
     report_deadlock(cta);
     return;
   }
+  if (!cta->stopped) check_exit(cta);
 }

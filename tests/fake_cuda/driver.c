@@ -200,13 +200,32 @@ cu_result fake_cuFuncSetAttribute(cu_function function, cu_result attribute, int
   return CU_SUCCESS;
 }
 
+/* CUtensorMapDataType by element type. */
+static kva_dtype type_of(cu_result type) {
+  static const kva_dtype types[] = {[CU_MAP_U8] = KVA_U8,   [CU_MAP_U16] = KVA_U16, [CU_MAP_U32] = KVA_U32,
+                                    [CU_MAP_I32] = KVA_I32, [CU_MAP_U64] = KVA_U64, [CU_MAP_I64] = KVA_I64,
+                                    [CU_MAP_F16] = KVA_F16, [CU_MAP_F32] = KVA_F32, [CU_MAP_F64] = KVA_F64,
+                                    [CU_MAP_BF16] = KVA_BF16};
+  return type >= 0 && type <= CU_MAP_BF16 ? types[type] : KVA_DTYPE_NONE;
+}
+
+/* Strides begin with that of dimension 1, in bytes; the simulator has an encoding of its own. */
 cu_result fake_cuTensorMapEncodeTiled(cu_tensor_map *out_map, cu_result dtype, uint32_t rank, void *base,
                                       const uint64_t *dims, const uint64_t *strides, const uint32_t *box,
                                       const uint32_t *element_strides, cu_result interleave, cu_result swizzle,
                                       cu_result l2_promotion, cu_result out_of_bounds) {
-  (void)out_map, (void)dtype, (void)rank, (void)base, (void)dims, (void)strides, (void)box, (void)element_strides;
-  (void)interleave, (void)swizzle, (void)l2_promotion, (void)out_of_bounds;
-  return 801; /* CUDA_ERROR_NOT_SUPPORTED */
+  if (rank < 1 || rank > 5 || interleave || out_of_bounds || swizzle < 0 || swizzle > 3 || l2_promotion < 0 ||
+      l2_promotion > 3 || (uintptr_t)out_map % 64)
+    return CU_ERROR_INVALID_VALUE;
+  kva_ptxsim_map map = {
+      .dtype = type_of(dtype), .rank = rank, .address = base, .swizzle = swizzle ? 16u << swizzle : 0};
+  for (uint32_t i = 0; i < rank; i++) {
+    if (element_strides[i] != 1) return CU_ERROR_INVALID_VALUE;
+    map.dims[i] = dims[i];
+    map.strides[i] = i ? strides[i - 1] : 0;
+    map.box[i] = box[i];
+  }
+  return kva_ptxsim_encode_map(&map, NULL, (unsigned char *)out_map) == KVA_OK ? CU_SUCCESS : CU_ERROR_INVALID_VALUE;
 }
 
 /* ---- launches ------------------------------------------------------------------------------------------------------

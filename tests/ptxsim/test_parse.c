@@ -52,8 +52,15 @@ static void modules(void **state) {
 static void statements(void **state) {
   (void)state;
   rejects_statement("frobnicate.b32 %r1, %r2;", KVA_UNSUPPORTED, "unsupported instruction 'frobnicate.b32'");
-  rejects_statement("mbarrier.init.shared.b64 [%r1], 1;", KVA_UNSUPPORTED, "unsupported instruction 'mbarrier");
-  rejects_statement("wgmma.fence.sync.aligned;", KVA_UNSUPPORTED, "unsupported instruction 'wgmma");
+  rejects_statement("mapa.u64 %d1, %d2, %r1;", KVA_UNSUPPORTED, "unsupported instruction 'mapa");
+  rejects_statement("mbarrier.toggle.shared.b64 [%r1], 1;", KVA_UNSUPPORTED, "unsupported instruction 'mbarrier");
+  rejects_statement("cp.async.bulk.commit_group 1;", KVA_INVALID, "takes 0 operands");
+  rejects_statement("setmaxnreg.inc.sync.aligned.u32 25;", KVA_INVALID, "a multiple of 8 from 24 to 256");
+  rejects_statement("wgmma.wait_group.sync.aligned -1;", KVA_INVALID, "a number of groups");
+  rejects_statement("ld.shared.u32 %r1, [%r2, {%r1}];", KVA_INVALID, "without coordinates");
+  rejects_statement("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%f1}, %d1, %d2, 1, 1, 1, 0, 0;", KVA_INVALID,
+                    "number of registers");
+  rejects_statement("wgmma.fence.sync;", KVA_UNSUPPORTED, "unsupported instruction 'wgmma");
   rejects_statement("cp.async.bulk.tensor.2d.shared::cluster.global.tile [%r1], [%d1];", KVA_UNSUPPORTED,
                     "cp.async.bulk");
   rejects_statement("call (%r1), f, (%r2);", KVA_UNSUPPORTED, "'call'");

@@ -1,0 +1,111 @@
+/* The happens-before order of one CTA's accesses: vector clocks (Flanagan, Freund: FastTrack, 2009) over warps and over
+ * asynchronous agents.
+ *
+ * Every warp has a clock, which releases (barriers, arrivals) advance. A bulk copy or a group of wgmma is an agent of
+ * its own, whose accesses are ordered before others only through its completion: the phase of an mbarrier, a wait for
+ * its group. Agents share 64 numbers in turn, each with a clock of its own, so that only the completion of a copy 64
+ * later could hide that this one was not waited for.
+ *
+ * Where one lane of a warp releases (an elected thread arrives at an mbarrier), only its own accesses become ordered,
+ * not those of its neighbours since the last bar.warp.sync: `some_seen` with `some_lanes`. What cannot be represented
+ * counts as ordered: races can be missed, none are invented. Acquires hold for the whole warp.
+ *
+ * Clocks go on from CTA to CTA, so that old stamps are ordered before everything. */
+#include "runtime/ptxsim/exec.h"
+
+static const uint32_t most_clock = (1u << (32 - PTX_CLOCK_SHIFT)) - 1;
+
+void kva_ptx_clocks_begin(ptx_cta *cta) {
+  uint32_t n = cta->launch->n_warps;
+  if (cta->top_clock > most_clock / 2) {
+    if (cta->shadow)
+      memset(cta->shadow, 0,
+             sizeof *cta->shadow * ((cta->launch->shared_bytes >> cta->launch->kernel->shadow_shift) + 1));
+    cta->top_clock = 0;
+  }
+  cta->base_clock = cta->top_clock;
+  cta->top_clock++;
+  cta->next_agent = 0;
+  for (uint32_t a = 0; a < PTX_N_AGENTS; a++) cta->agent_clocks[a] = cta->base_clock;
+  for (uint32_t k = 0; k < n; k++) {
+    ptx_warp *w = &cta->warps[k];
+    w->clock = cta->top_clock;
+    memset(&w->before, 0, sizeof w->before);
+    for (uint32_t j = 0; j < PTX_N_CLOCKS; j++) w->before.seen[j] = cta->base_clock;
+    for (uint32_t j = 0; j < PTX_MAX_WARPS; j++) w->before.fenced[j] = cta->base_clock;
+  }
+}
+
+/* Past the last clock everything counts as ordered. */
+static void advance(ptx_warp *w) {
+  if (w->clock < most_clock) w->clock++;
+  if (w->clock > w->cta->top_clock) w->cta->top_clock = w->clock;
+}
+
+void kva_ptx_clocks_warp_sync(ptx_warp *w) {
+  w->before.seen[w->id] = w->clock;
+  advance(w);
+}
+
+static void raise_to(uint32_t *clock, uint32_t to) {
+  if (to > *clock) *clock = to;
+}
+
+/* Two different sets of lanes cannot be kept: the lanes count as the whole warp then. */
+static void join_lanes(ptx_clocks *to, uint32_t warp, uint32_t clock, uint32_t lanes) {
+  if (!lanes || clock <= to->seen[warp]) return;
+  uint32_t have = to->some_seen[warp] > to->seen[warp] ? to->some_lanes[warp] : 0;
+  if (!have || (!(have & ~lanes) && clock >= to->some_seen[warp])) {
+    to->some_seen[warp] = clock;
+    to->some_lanes[warp] = lanes;
+  } else if (clock == to->some_seen[warp]) {
+    to->some_lanes[warp] |= lanes;
+  } else if (lanes & ~have || clock > to->some_seen[warp]) {
+    raise_to(&to->seen[warp], clock > to->some_seen[warp] ? clock : to->some_seen[warp]);
+  }
+}
+
+void kva_ptx_clocks_join(ptx_clocks *to, const ptx_clocks *from) {
+  for (int k = 0; k < PTX_N_CLOCKS; k++) to->seen[k] = from->seen[k] > to->seen[k] ? from->seen[k] : to->seen[k];
+  for (int k = 0; k < PTX_MAX_WARPS; k++)
+    to->fenced[k] = from->fenced[k] > to->fenced[k] ? from->fenced[k] : to->fenced[k];
+  for (uint32_t k = 0; k < PTX_MAX_WARPS; k++) join_lanes(to, k, from->some_seen[k], from->some_lanes[k]);
+}
+
+void kva_ptx_clocks_release(ptx_warp *w, ptx_clocks *to, uint32_t mask) {
+  kva_ptx_clocks_join(to, &w->before);
+  if (mask == w->live)
+    raise_to(&to->seen[w->id], w->clock);
+  else
+    join_lanes(to, w->id, w->clock, mask);
+  advance(w);
+}
+
+void kva_ptx_clocks_proxy_fence(ptx_warp *w) {
+  for (uint32_t k = 0; k < PTX_MAX_WARPS; k++) {
+    uint32_t known = w->before.seen[k];
+    if (w->before.some_lanes[k]) raise_to(&known, w->before.some_seen[k]);
+    raise_to(&w->before.fenced[k], known);
+  }
+  w->before.fenced[w->id] = w->clock;
+  advance(w);
+}
+
+uint32_t kva_ptx_agent_begin(ptx_cta *cta) {
+  uint32_t agent = cta->next_agent++ % PTX_N_AGENTS, *clock = &cta->agent_clocks[agent];
+  if (*clock < most_clock) ++*clock;
+  raise_to(&cta->top_clock, *clock);
+  return *clock << PTX_CLOCK_SHIFT | (PTX_FIRST_AGENT + agent);
+}
+
+void kva_ptx_agent_end(ptx_clocks *to, uint32_t stamp) {
+  raise_to(&to->seen[PTX_MAX_WARPS + ptx_stamp_thread(stamp) - PTX_FIRST_AGENT], ptx_stamp_clock(stamp));
+}
+
+bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread) {
+  uint32_t who = ptx_stamp_thread(earlier), clock = ptx_stamp_clock(earlier);
+  if (who >= PTX_FIRST_AGENT) return clock > w->before.seen[PTX_MAX_WARPS + who - PTX_FIRST_AGENT];
+  uint32_t warp = who / PTX_LANES;
+  if (who == thread || clock <= w->before.seen[warp]) return false;
+  return !(clock <= w->before.some_seen[warp] && w->before.some_lanes[warp] >> (who % PTX_LANES) & 1);
+}

@@ -1,0 +1,149 @@
+/* Launchers and reference results of the kernels in tests/data/ptx. */
+#include "tests/support/ptx_kernels.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+char *ptx_subject_text(const ptx_subject *subject) {
+  if (subject->make_text) return subject->make_text();
+  char path[200];
+  snprintf(path, sizeof path, "tests/data/ptx/%s.ptx", subject->name);
+  FILE *file = fopen(path, "r");
+  if (!file) return NULL;
+  enum { MOST = 1 << 20 };
+  char *text = malloc(MOST);
+  size_t n = text ? fread(text, 1, MOST - 1, file) : 0;
+  fclose(file);
+  if (text) text[n] = 0;
+  return text;
+}
+
+typedef struct array {
+  void *data;
+  size_t size;
+} array;
+
+static kva_status launch(const kva_ptx_kernel *kernel, kva_ptx_dim3 block, uint32_t shared, const array *arrays,
+                         uint32_t n_arrays, const void *const *params, uint32_t n_params,
+                         const kva_ptx_options *options, kva_diag *diag, kva_ptx_report *out_report) {
+  kva_ptx_memory *memory = kva_ptx_memory_create();
+  kva_status status = memory ? KVA_OK : KVA_NO_MEMORY;
+  for (uint32_t k = 0; status == KVA_OK && k < n_arrays; k++)
+    status = kva_ptx_memory_add(memory, arrays[k].data, arrays[k].size, true, "array");
+  kva_ptx_dim3 one = {1, 1, 1};
+  if (status == KVA_OK)
+    status = kva_ptx_launch(kernel, memory, one, block, shared, params, n_params, options, diag, out_report);
+  kva_ptx_memory_destroy(memory);
+  return status;
+}
+
+/* Quarters from -2 to 2: sums of products are exact in float. */
+static void fill_bf16(uint16_t *x, int64_t n, uint64_t seed) {
+  for (int64_t k = 0; k < n; k++)
+    kva_store_f64(KVA_BF16, x, k, (double)(kva_philox4x32((uint64_t)k, 0, seed).v[0] % 17) / 4 - 2);
+}
+
+/* d = a b^T, all row-major. */
+static bool is_product(const uint16_t *a, const uint16_t *b, const float *d, int64_t m, int64_t n, int64_t depth) {
+  for (int64_t i = 0; i < m; i++)
+    for (int64_t j = 0; j < n; j++) {
+      double sum = 0;
+      for (int64_t k = 0; k < depth; k++)
+        sum += kva_load_f64(KVA_BF16, a, i * depth + k) * kva_load_f64(KVA_BF16, b, j * depth + k);
+      if (!((double)d[i * n + j] == sum)) return false;
+    }
+  return true;
+}
+
+/* An array of NaN. */
+static void poison(float *d, int64_t n) {
+  for (int64_t k = 0; k < n; k++) d[k] = NAN;
+}
+
+static kva_status gemm_wgmma(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                             kva_ptx_report *out_report, bool *out_right) {
+  enum { M = 64, N = 32, TILES = 5, DEPTH = 64 * TILES };
+  static uint16_t a[M * DEPTH] __attribute__((aligned(128))), b[N * DEPTH] __attribute__((aligned(128)));
+  static float d[M * N] __attribute__((aligned(128)));
+  unsigned char map_a[KVA_PTXSIM_MAP_BYTES], map_b[KVA_PTXSIM_MAP_BYTES];
+  fill_bf16(a, M * DEPTH, 1);
+  fill_bf16(b, N * DEPTH, 2);
+  poison(d, M * N);
+  kva_ptxsim_map map = {.dtype = KVA_BF16,
+                        .rank = 2,
+                        .address = a,
+                        .dims = {DEPTH, M},
+                        .strides = {2, 2 * DEPTH},
+                        .box = {64, M},
+                        .swizzle = 128};
+  KVA_TRY(kva_ptxsim_encode_map(&map, diag, map_a));
+  map.address = b;
+  map.dims[1] = map.box[1] = N;
+  KVA_TRY(kva_ptxsim_encode_map(&map, diag, map_b));
+  void *out = d;
+  uint32_t n_tiles = TILES;
+  const array arrays[] = {{a, sizeof a}, {b, sizeof b}, {d, sizeof d}};
+  const void *params[] = {map_a, map_b, &out, &n_tiles};
+  KVA_TRY(launch(kernel, (kva_ptx_dim3){256, 1, 1}, 33024, arrays, 3, params, 4, options, diag, out_report));
+  *out_right = is_product(a, b, d, M, N, DEPTH);
+  return KVA_OK;
+}
+
+static kva_status gemm_mma(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                           kva_ptx_report *out_report, bool *out_right) {
+  enum { M = 32, N = 8, TILES = 5, DEPTH = 16 * TILES };
+  static uint16_t a[M * DEPTH] __attribute__((aligned(128))), b[N * DEPTH] __attribute__((aligned(128)));
+  static float d[M * N] __attribute__((aligned(128)));
+  fill_bf16(a, M * DEPTH, 3);
+  fill_bf16(b, N * DEPTH, 4);
+  poison(d, M * N);
+  void *pa = a, *pb = b, *pd = d;
+  uint32_t n_tiles = TILES;
+  const array arrays[] = {{a, sizeof a}, {b, sizeof b}, {d, sizeof d}};
+  const void *params[] = {&pa, &pb, &pd, &n_tiles};
+  KVA_TRY(launch(kernel, (kva_ptx_dim3){64, 1, 1}, 0, arrays, 3, params, 4, options, diag, out_report));
+  *out_right = is_product(a, b, d, M, N, DEPTH);
+  return KVA_OK;
+}
+
+static kva_status row_sums(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                           kva_ptx_report *out_report, bool *out_right) {
+  enum { ROWS = 3, N = 128 };
+  static float in[ROWS * N], sums[ROWS];
+  for (int k = 0; k < ROWS * N; k++) in[k] = (float)(k % 31) - 7;
+  poison(sums, ROWS);
+  void *pi = in, *po = sums;
+  uint32_t n_rows = ROWS;
+  const array arrays[] = {{in, sizeof in}, {sums, sizeof sums}};
+  const void *params[] = {&pi, &po, &n_rows};
+  KVA_TRY(launch(kernel, (kva_ptx_dim3){N, 1, 1}, 0, arrays, 2, params, 3, options, diag, out_report));
+  *out_right = true;
+  for (int r = 0; r < ROWS; r++) {
+    float sum = 0;
+    for (int k = 0; k < N; k++) sum += in[r * N + k];
+    *out_right &= sum == sums[r];
+  }
+  return KVA_OK;
+}
+
+static kva_status reverse(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                          kva_ptx_report *out_report, bool *out_right) {
+  enum { N = 64 };
+  static uint32_t in[4 * N] __attribute__((aligned(16))), out[4 * N] __attribute__((aligned(16)));
+  for (uint32_t k = 0; k < 4 * N; k++) in[k] = k * 77 + 5;
+  memset(out, 0, sizeof out);
+  void *pi = in, *po = out;
+  const array arrays[] = {{in, sizeof in}, {out, sizeof out}};
+  const void *params[] = {&pi, &po};
+  KVA_TRY(launch(kernel, (kva_ptx_dim3){N, 1, 1}, 0, arrays, 2, params, 2, options, diag, out_report));
+  *out_right = true;
+  for (size_t k = 0; k < N; k++) *out_right &= !memcmp(out + 4 * k, in + 4 * (N - 1 - k), 16);
+  return KVA_OK;
+}
+
+const ptx_subject ptx_subjects[] = {{.name = "gemm_wgmma", .run = gemm_wgmma},
+                                    {.name = "gemm_mma", .run = gemm_mma},
+                                    {.name = "row_sums", .run = row_sums},
+                                    {.name = "reverse", .run = reverse}};
+const uint32_t ptx_n_subjects = sizeof ptx_subjects / sizeof *ptx_subjects;

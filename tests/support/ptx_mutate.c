@@ -1,0 +1,135 @@
+/* Deleting instructions from PTX text, and judging what remains. */
+#include "tests/support/ptx_mutate.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static bool begins(const char *s, const char *with) {
+  return !strncmp(s, with, strlen(with));
+}
+
+static bool synchronises(const char *mnemonic) {
+  static const char *const list[] = {"bar.",
+                                     "barrier.",
+                                     "membar",
+                                     "fence",
+                                     "cp.async.wait_",
+                                     "cp.async.commit_group",
+                                     "cp.async.mbarrier.arrive",
+                                     "cp.async.bulk.commit_group",
+                                     "cp.async.bulk.wait_group",
+                                     "mbarrier.arrive",
+                                     "mbarrier.expect_tx",
+                                     "mbarrier.try_wait",
+                                     "mbarrier.test_wait",
+                                     "wgmma.fence",
+                                     "wgmma.commit_group",
+                                     "wgmma.wait_group"};
+  for (size_t k = 0; k < sizeof list / sizeof *list; k++)
+    if (begins(mnemonic, list[k])) return true;
+  return false;
+}
+
+static const char *skip_blank(const char *s) {
+  for (;;) {
+    if (isspace((unsigned char)*s)) {
+      s++;
+    } else if (begins(s, "//")) {
+      s += strcspn(s, "\n");
+    } else if (begins(s, "/*") && strstr(s, "*/")) {
+      s = strstr(s, "*/") + 2;
+    } else {
+      return s;
+    }
+  }
+}
+
+/* The statement that begins at s: its end, behind the semicolon, the colon of a label or the brace of a scope. */
+static const char *statement_end(const char *s) {
+  if (*s == '{' || *s == '}') return s + 1;
+  for (const char *p = s; *p; p++) {
+    if (*p == ';') return p + 1;
+    if (*p == ':' && p[1] != ':' && p[-1] != ':') return p + 1;
+    if (*p == '{' && s[0] == '.' && !memchr(s, ';', (size_t)(p - s)) && strstr(s, ".entry") && strstr(s, ".entry") < p)
+      return p + 1;
+  }
+  return s + strlen(s);
+}
+
+/* The mnemonic behind a guard. */
+static void read_mnemonic(const char *s, char out[80]) {
+  if (*s == '@') s = skip_blank(s + strcspn(s, " \t\n"));
+  size_t n = strcspn(s, " \t\n;");
+  if (n > 79) n = 79;
+  memcpy(out, s, n);
+  out[n] = 0;
+}
+
+uint32_t ptx_find_mutants(const char *text, ptx_mutant *out, uint32_t most) {
+  uint32_t n = 0;
+  for (const char *s = skip_blank(text); *s && n < most;) {
+    const char *end = statement_end(s);
+    ptx_mutant m = {.number = 1, .line = 1, .begin = (size_t)(s - text), .end = (size_t)(end - text)};
+    read_mnemonic(s, m.mnemonic);
+    for (const char *p = text; p < s; p++) m.line += *p == '\n';
+    for (uint32_t k = 0; k < n; k++) m.number += !strcmp(out[k].mnemonic, m.mnemonic);
+    if (synchronises(m.mnemonic)) out[n++] = m;
+    s = skip_blank(end);
+  }
+  return n;
+}
+
+char *ptx_mutate(const char *text, const ptx_mutant *m) {
+  char *out = malloc(strlen(text) + 64);
+  if (!out) return NULL;
+  memcpy(out, text, m->begin);
+  size_t n = m->begin;
+  if (strstr(m->mnemonic, "_wait.") && begins(m->mnemonic, "mbarrier")) {
+    const char *pred = skip_blank(strstr(text + m->begin, m->mnemonic) + strlen(m->mnemonic));
+    n += (size_t)sprintf(out + n, "setp.eq.u32 %.*s, 0, 0;", (int)strcspn(pred, " ,|"), pred);
+  }
+  for (size_t k = m->begin; k < m->end; k++)
+    if (text[k] == '\n') out[n++] = '\n';
+  strcpy(out + n, text + m->end);
+  return out;
+}
+
+static bool judge_run(const ptx_subject *subject, const kva_ptx_module *module, const kva_ptx_options *options,
+                      ptx_verdict *verdict) {
+  kva_diag *diag = kva_diag_create();
+  const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(module, subject->name);
+  kva_ptx_report report = {0};
+  bool right = false;
+  kva_status status = kernel ? subject->run(kernel, options, diag, &report, &right) : KVA_INVALID;
+  if (status != KVA_OK)
+    snprintf(verdict->how, sizeof verdict->how, "refused: %s",
+             kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, NULL) : kva_status_name(status));
+  else if (report.n_findings)
+    snprintf(verdict->how, sizeof verdict->how, "%s at line %u", kva_ptx_finding_name(report.findings[0].kind),
+             report.findings[0].line);
+  else if (!right)
+    snprintf(verdict->how, sizeof verdict->how, "wrong result");
+  verdict->caught = status != KVA_OK || report.n_findings || !right;
+  kva_ptx_report_free(&report);
+  kva_diag_destroy(diag);
+  return verdict->caught;
+}
+
+ptx_verdict ptx_judge(const ptx_subject *subject, const char *text) {
+  static const kva_ptx_options modes[] = {{.max_steps = 1 << 20},
+                                          {.max_steps = 1 << 20, .lazy = true},
+                                          {.max_steps = 1 << 20, .lazy = true, .schedule_seed = 7}};
+  ptx_verdict verdict = {.how = "no finding and the right result"};
+  kva_diag *diag = kva_diag_create();
+  kva_ptx_module *module = NULL;
+  if (kva_ptx_module_create(text, strlen(text), subject->name, diag, &module) != KVA_OK) {
+    snprintf(verdict.how, sizeof verdict.how, "does not parse: %s", kva_diag_message(diag, 0, NULL, NULL));
+    verdict.caught = true;
+  }
+  for (size_t k = 0; module && k < sizeof modes / sizeof *modes; k++)
+    if (judge_run(subject, module, &modes[k], &verdict)) break;
+  kva_ptx_module_destroy(module);
+  kva_diag_destroy(diag);
+  return verdict;
+}

@@ -202,10 +202,10 @@ cu_result fake_cuFuncSetAttribute(cu_function function, cu_result attribute, int
 
 /* CUtensorMapDataType by element type. */
 static kva_dtype type_of(cu_result type) {
-  static const kva_dtype types[] = {[CU_MAP_U8] = KVA_U8,   [CU_MAP_U16] = KVA_U16, [CU_MAP_U32] = KVA_U32,
-                                    [CU_MAP_I32] = KVA_I32, [CU_MAP_U64] = KVA_U64, [CU_MAP_I64] = KVA_I64,
-                                    [CU_MAP_F16] = KVA_F16, [CU_MAP_F32] = KVA_F32, [CU_MAP_F64] = KVA_F64,
-                                    [CU_MAP_BF16] = KVA_BF16};
+  static const kva_dtype types[] = {
+      [CU_MAP_U8] = KVA_U8,   [CU_MAP_U16] = KVA_U16,  [CU_MAP_U32] = KVA_U32, [CU_MAP_I32] = KVA_I32,
+      [CU_MAP_U64] = KVA_U64, [CU_MAP_I64] = KVA_I64,  [CU_MAP_F16] = KVA_F16, [CU_MAP_F32] = KVA_F32,
+      [CU_MAP_F64] = KVA_F64, [CU_MAP_BF16] = KVA_BF16};
   return type >= 0 && type <= CU_MAP_BF16 ? types[type] : KVA_DTYPE_NONE;
 }
 

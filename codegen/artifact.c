@@ -311,10 +311,7 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   bool is_gpu = kva_codegen_target(w->cg)->arch;
   for (int32_t i = 0; i < n; i++) {
     kernels[i].name = kva_codegen_kernel_name(w->cg, i);
-    if (!is_gpu) {
-      kernels[i].fn = kva_codegen_function(w->cg, i);
-      continue;
-    }
+    if (!is_gpu) continue;
     kva_launch launch = kva_codegen_launch(w->cg, i);
     kernels[i].threads = launch.threads;
     kernels[i].shared_bytes = launch.shared_bytes;
@@ -324,10 +321,10 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   return kernels;
 }
 
-/* Machine code: functions of this process, or the text of a module. */
+/* Of a GPU, the text of the module. */
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
-  if (!target->arch) return kva_codegen_jit(w->cg);
+  if (!target->arch) return KVA_OK;
   char *text;
   size_t size;
   KVA_TRY(kva_codegen_emit(w->cg, "ptx", &text, &size));
@@ -338,8 +335,8 @@ static kva_status generate(writer *w, kva_artifact *a) {
   return KVA_OK;
 }
 
-kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
-                                const kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
+kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                              const kva_memory_plan *const *plans, kva_artifact **out_artifact) {
   writer w = {.cg = cg, .arena = arena, .m = m};
   collect_symbols(&w, n_plans, plans);
   kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, m->states.len + 1);
@@ -364,5 +361,18 @@ kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m
   KVA_TRY(generate(&w, a));
   a->kernels = kernel_table(&w);
   *out_artifact = a;
+  return KVA_OK;
+}
+
+kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                                const kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
+  kva_artifact *a;
+  KVA_TRY(kva_codegen_tables(cg, arena, m, n_plans, plans, &a));
+  *out_artifact = a;
+  if (a->arch) return KVA_OK;
+  KVA_TRY(kva_codegen_jit(cg));
+  kva_kernel_desc *kernels = kva_arena_memdup(arena, a->kernels, sizeof *kernels * (size_t)a->n_kernels);
+  for (int32_t i = 0; i < a->n_kernels; i++) kernels[i].fn = kva_codegen_function(cg, i);
+  a->kernels = kernels;
   return KVA_OK;
 }

@@ -9,12 +9,13 @@
 
 /* What to generate for. */
 typedef struct kva_target_options {
-  const char *cpu;   /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
-                        known); NULL: the host, with all its features */
-  int vector_bits;   /* 0: widest that the cpu has (512, 256, 128) */
-  int opt_level;     /* 0..3 of LLVM's code generator; default 2 */
-  const char *arch;  /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
-  bool library_gemm; /* GPU: plain matrix products are steps for the device's library (cuBLASLt) */
+  const char *cpu;    /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
+                         known); NULL: the host, with all its features */
+  const char *triple; /* another machine than this one: "x86_64-linux-gnu", "aarch64-linux-gnu"; NULL: this one */
+  int vector_bits;    /* 0: widest that the cpu has (512, 256, 128) */
+  int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
+  const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
+  bool library_gemm;  /* GPU: plain matrix products are steps for the device's library (cuBLASLt) */
 } kva_target_options;
 
 /* Facts that schedules ask for. */
@@ -88,5 +89,36 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
  * plans[i] becomes programs[i]. The module's states become the artefact's states. */
 KVA_MUST_USE kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
                                              const kva_memory_plan *const *plans, const kva_artifact **out_artifact);
+
+/* The same tables without code of this process: kernels have no fn. They may be changed before they become part of an
+ * object. */
+KVA_MUST_USE kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
+                                           const kva_memory_plan *const *plans, kva_artifact **out_artifact);
+
+/* ---- objects -------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct kva_object_function {
+  const char *name; /* in C */
+  int32_t program;
+} kva_object_function;
+
+/* What a relocatable object exports beside the tables and kernels, which are local to it:
+ *   <prefix>_artifact(), <prefix>_create(), <prefix>_destroy(), <prefix>_error() and, for each of the functions, itself
+ *   and <name>_arena(): see runtime/context.h. */
+typedef struct kva_object_options {
+  const char *prefix; /* a C identifier */
+  uint32_t n_functions;
+  const kva_object_function *functions;
+  const char *entry; /* main() calls this: int entry(int argc, char **argv, const kva_artifact *, info); or NULL */
+  const char *const *info; /* with entry: key, value, ..., NULL */
+} kva_object_options;
+
+/* Writes tables of constants with the kernels of cg, or with the GPU's text that a holds, as an ELF object. Constants
+ * become read-only data, aligned to 64 bytes. cg: for a CPU; afterwards it is only fit to be destroyed. free() the
+ * data.
+ */
+KVA_MUST_USE kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_object_options *options,
+                                           char **out_data, size_t *out_size);
 
 #endif

@@ -21,6 +21,10 @@ static void initialize_llvm(void) {
   LLVMInitializeX86Target();
   LLVMInitializeX86TargetMC();
   LLVMInitializeX86AsmPrinter();
+  LLVMInitializeAArch64TargetInfo();
+  LLVMInitializeAArch64Target();
+  LLVMInitializeAArch64TargetMC();
+  LLVMInitializeAArch64AsmPrinter();
 }
 
 kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what) {
@@ -35,6 +39,29 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
   char *copy = kva_arena_strdup(arena, llvm_string);
   LLVMDisposeMessage(llvm_string);
   return copy;
+}
+
+/* Other machines, with a CPU that all of the kind have. */
+typedef struct machine_row {
+  const char *triple, *arch, *cpu;
+} machine_row;
+static const machine_row machines[] = {{"x86_64-linux-gnu", "x86-64", "x86-64"},
+                                       {"aarch64-linux-gnu", "aarch64", "generic"}};
+#if defined __aarch64__
+enum { HOST = 1 };
+#else
+enum { HOST = 0 };
+#endif
+
+static kva_status find_machine(const char *triple, kva_diag *diag, const machine_row **out_row) {
+  *out_row = &machines[HOST];
+  if (!triple) return KVA_OK;
+  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+    *out_row = &machines[i];
+    if (!strcmp(machines[i].triple, triple)) return KVA_OK;
+  }
+  return kva_error(diag, NULL, "no machine is called '%s'; there are: %s, %s", triple, machines[0].triple,
+                   machines[1].triple);
 }
 
 /* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one.
@@ -80,22 +107,24 @@ static LLVMCodeGenOptLevel code_level(int level) {
   return level <= 0 ? LLVMCodeGenLevelNone : level == 1 ? LLVMCodeGenLevelLess : LLVMCodeGenLevelDefault;
 }
 
-static void describe_target(kva_codegen *cg, const kva_target_options *options) {
-  int bits = options->vector_bits ? options->vector_bits : widest_vector(cg->cpu, cg->features);
+/* For this machine its own caches; for others sizes that most have, so that builds do not depend on where they run. */
+static void describe_target(kva_codegen *cg, const kva_target_options *options, const machine_row *row) {
+  bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;
+  int widest = is_x86 ? widest_vector(cg->cpu, cg->features) : 128;
+  int bits = options->vector_bits ? options->vector_bits : widest;
   cg->target.vector_bytes = bits / 8;
-  cg->target.vector_registers = bits == 512 ? 32 : 16;
-  cg->target.l1_bytes = cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10);
-  cg->target.l2_bytes = cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10);
-  cg->target.description = kva_arena_printf(cg->arena, "x86-64 %s %d-bit", cg->cpu, bits);
+  cg->target.vector_registers = bits == 512 || !is_x86 ? 32 : 16;
+  cg->target.l1_bytes = own ? cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10) : 32 << 10;
+  cg->target.l2_bytes = own ? cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10) : 512 << 10;
+  cg->target.description = kva_arena_printf(cg->arena, "%s %s %d-bit", row->arch, cg->cpu, bits);
 }
 
-static kva_status create_machine(kva_codegen *cg) {
-  char *triple = LLVMGetDefaultTargetTriple(), *error = NULL;
+static kva_status create_machine(kva_codegen *cg, const char *triple) {
+  char *error = NULL;
   LLVMTargetRef target;
   if (LLVMGetTargetFromTriple(triple, &target, &error)) {
     kva_status status = kva_fail(cg->diag, KVA_MISSING, NULL, "LLVM has no target for %s: %s", triple, error);
     LLVMDisposeMessage(error);
-    LLVMDisposeMessage(triple);
     return status;
   }
   cg->machine = LLVMCreateTargetMachine(target, triple, cg->cpu, cg->features, code_level(cg->opt_level), LLVMRelocPIC,
@@ -103,16 +132,19 @@ static kva_status create_machine(kva_codegen *cg) {
   cg->layout = LLVMCreateTargetDataLayout(cg->machine);
   LLVMSetTarget(cg->module, triple);
   LLVMSetModuleDataLayout(cg->module, cg->layout);
-  LLVMDisposeMessage(triple);
   return KVA_OK;
 }
 
 static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options) {
-  bool host = !options->cpu;
-  cg->cpu = host ? own_string(cg->arena, LLVMGetHostCPUName()) : kva_arena_strdup(cg->arena, options->cpu);
-  cg->features = host ? own_string(cg->arena, LLVMGetHostCPUFeatures()) : "";
-  describe_target(cg, options);
-  return create_machine(cg);
+  bool own = !options->cpu && !options->triple;
+  const machine_row *row;
+  KVA_TRY(find_machine(options->triple, cg->diag, &row));
+  cg->cpu = own ? own_string(cg->arena, LLVMGetHostCPUName())
+                : kva_arena_strdup(cg->arena, options->cpu ? options->cpu : row->cpu);
+  cg->features = own ? own_string(cg->arena, LLVMGetHostCPUFeatures()) : "";
+  describe_target(cg, options, row);
+  return create_machine(cg, own_string(cg->arena, options->triple ? LLVMNormalizeTargetTriple(options->triple)
+                                                                  : LLVMGetDefaultTargetTriple()));
 }
 
 kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg) {

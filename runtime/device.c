@@ -1,7 +1,14 @@
 /* Devices by name. */
 #include "runtime/device.h"
 
-static const kva_device_class *const classes[] = {&kva_device_cpu, &kva_device_ptxsim, &kva_device_cuda};
+/* libkvasir-rt has no simulator. */
+static const kva_device_class *const classes[] = {
+    &kva_device_cpu,
+#ifndef KVA_DEPLOYED
+    &kva_device_ptxsim,
+#endif
+    &kva_device_cuda,
+};
 enum { N_CLASSES = sizeof classes / sizeof *classes };
 
 kva_status kva_device_find(const char *name, kva_diag *diag, const kva_device_class **out_class) {

@@ -2,8 +2,6 @@
  * Items are independent, so results have the same bits on any number of threads. */
 #include "runtime/device.h"
 
-#include <stdlib.h>
-
 /* Copies below SERIAL_BYTES do not repay waking threads (a few microseconds). */
 enum { SERIAL_BYTES = 16 << 10, COPY_PIECE = 64 << 10 };
 
@@ -13,7 +11,7 @@ typedef struct cpu_device {
 } cpu_device;
 
 static kva_status create(kva_pool *pool, kva_diag *diag, kva_device **out_device) {
-  cpu_device *d = calloc(1, sizeof *d);
+  cpu_device *d = kva_allocate(kva_pool_allocator(pool), sizeof *d, _Alignof(cpu_device));
   if (!d) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a device");
   d->base = (kva_device){&kva_device_cpu, pool};
   *out_device = &d->base;
@@ -21,7 +19,7 @@ static kva_status create(kva_pool *pool, kva_diag *diag, kva_device **out_device
 }
 
 static void destroy(kva_device *d) {
-  free(d);
+  kva_release(kva_pool_allocator(d->pool), d);
 }
 
 static kva_status load(kva_device *d, const kva_artifact *a, kva_diag *diag) {
@@ -31,8 +29,7 @@ static kva_status load(kva_device *d, const kva_artifact *a, kva_diag *diag) {
 }
 
 static kva_status allocate(kva_device *d, int64_t bytes, kva_block *out_block) {
-  (void)d;
-  return kva_block_create(bytes, out_block);
+  return kva_block_create_from(kva_pool_allocator(d->pool), bytes, out_block);
 }
 
 static void free_block(kva_device *d, kva_block *block) {

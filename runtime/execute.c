@@ -136,6 +136,16 @@ kva_status kva_session_grow(kva_session *s, const kva_program *p, const char *wh
                           what);
 }
 
+/* A caller's arena is used as it is, or the run fails. */
+static kva_status grow_temps(kva_session *s, const kva_program_state *sp) {
+  if (!s->options.arena || !s->device->class->host_memory)
+    return kva_session_grow(s, sp->desc, "temporaries", &s->temps, sp->temp_bytes);
+  s->temps = (kva_block){.data = s->options.arena, .bytes = s->options.arena_bytes};
+  if (sp->temp_bytes <= s->options.arena_bytes) return KVA_OK;
+  return kva_session_fail(s, KVA_NO_MEMORY, "%s: the arena has %lld bytes, these shapes need %lld", sp->desc->name,
+                          (long long)s->options.arena_bytes, (long long)sp->temp_bytes);
+}
+
 static kva_status plan(kva_session *s, kva_program_state *sp) {
   const int64_t *symbols = sp->candidate;
   sp->bound = false;
@@ -315,7 +325,7 @@ kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs
   kva_program_state *sp = &s->programs[program];
   bool on_host = s->device->class->host_memory;
   KVA_TRY(bind(s, sp, inputs));
-  KVA_TRY(kva_session_grow(s, sp->desc, "temporaries", &s->temps, sp->temp_bytes));
+  KVA_TRY(grow_temps(s, sp));
   KVA_TRY(check_inputs(s, sp, inputs));
   KVA_TRY(on_host ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs));
   KVA_TRY(run_as_asked(s, sp));

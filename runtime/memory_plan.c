@@ -106,7 +106,20 @@ kva_status kva_block_create(int64_t bytes, kva_block *out_block) {
   return KVA_OK;
 }
 
+kva_status kva_block_create_from(const kva_allocator *allocator, int64_t bytes, kva_block *out_block) {
+  if (!allocator) return kva_block_create(bytes, out_block);
+  *out_block = (kva_block){0};
+  if (bytes == 0) return KVA_OK;
+  void *data = kva_allocate(allocator, (size_t)bytes, KVA_ALIGNMENT);
+  if (!data) return KVA_NO_MEMORY;
+  *out_block = (kva_block){.data = data, .bytes = bytes, .mapping = data, .allocator = allocator};
+  return KVA_OK;
+}
+
 void kva_block_destroy(kva_block *block) {
-  if (block->mapping) munmap(block->mapping, block->mapped);
+  if (block->allocator)
+    kva_release(block->allocator, block->mapping);
+  else if (block->mapping)
+    munmap(block->mapping, block->mapped);
   *block = (kva_block){0};
 }

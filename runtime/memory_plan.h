@@ -23,8 +23,11 @@ typedef struct kva_block {
   int64_t bytes;
   void *mapping;
   size_t mapped;
+  const kva_allocator *allocator; /* whose memory it is; NULL: the system's */
 } kva_block;
 KVA_MUST_USE kva_status kva_block_create(int64_t bytes, kva_block *out_block);
+/* The same from a caller's allocator; NULL: the system's. */
+KVA_MUST_USE kva_status kva_block_create_from(const kva_allocator *allocator, int64_t bytes, kva_block *out_block);
 void kva_block_destroy(kva_block *block);
 
 /* `bytes` rounded up to KVA_ALIGNMENT; false on overflow. */

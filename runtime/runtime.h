@@ -24,6 +24,11 @@ typedef struct kva_session_options {
   bool profile;       /* collect time per step */
   const char *device; /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
                          out of bounds, races, ...) fail the run */
+  bool sleep;                     /* threads never spin between steps */
+  const kva_allocator *allocator; /* these as in kva_context_options; they must outlive the session */
+  const kva_parallel *parallel;
+  void *arena;
+  int64_t arena_bytes;
 } kva_session_options;
 /* Whether sessions can run on the device: unknown ones are KVA_INVALID, "cuda" is KVA_MISSING. *out_arch: what to
  * compile for where nobody says; NULL: a CPU. */

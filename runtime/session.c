@@ -1,8 +1,6 @@
 /* Sessions: creation, states, what a session knows about its programs. Running is in execute.c. */
 #include "runtime/session.h"
 
-#include <stdlib.h>
-
 int64_t kva_tensor_bytes(const kva_tensor *t) {
   int64_t n = 1, bytes;
   for (int32_t i = 0; i < t->rank; i++)
@@ -10,13 +8,13 @@ int64_t kva_tensor_bytes(const kva_tensor *t) {
   return kva_dtype_bytes(t->dtype, n, &bytes) ? bytes : -1;
 }
 
-static void *new_array(int64_t n, size_t item_size, bool *ok) {
-  void *p = calloc(n > 0 ? (size_t)n : 1, item_size);
+static void *new_array(const kva_session *s, int64_t n, size_t item_size, bool *ok) {
+  void *p = kva_allocate(s->options.allocator, n > 0 ? (size_t)n * item_size : 1, _Alignof(max_align_t));
   *ok = *ok && p;
   return p;
 }
 
-static bool create_program(kva_program_state *sp, const kva_program *p, bool profile) {
+static bool create_program(const kva_session *s, kva_program_state *sp, const kva_program *p) {
   bool ok = true;
   int64_t max_args = 0;
   bool has_gemms = false;
@@ -25,19 +23,19 @@ static bool create_program(kva_program_state *sp, const kva_program *p, bool pro
     has_gemms |= p->steps[i].kind == KVA_STEP_GEMM;
   }
   *sp = (kva_program_state){.desc = p};
-  sp->symbols = new_array(p->n_symbols, sizeof *sp->symbols, &ok);
-  sp->candidate = new_array(p->n_symbols, sizeof *sp->candidate, &ok);
-  sp->bytes = new_array(p->n_buffers, sizeof *sp->bytes, &ok);
-  sp->offsets = new_array(p->n_buffers, sizeof *sp->offsets, &ok);
-  sp->lifetimes = new_array(p->n_buffers, sizeof *sp->lifetimes, &ok);
-  sp->pointers = new_array(p->n_buffers, sizeof *sp->pointers, &ok);
-  sp->grids = new_array(p->n_steps, sizeof *sp->grids, &ok);
-  sp->serial = new_array(p->n_steps, sizeof *sp->serial, &ok);
-  sp->args = new_array(max_args, sizeof *sp->args, &ok);
-  if (has_gemms) sp->gemms = new_array(p->n_steps, sizeof *sp->gemms, &ok);
-  if (!profile) return ok;
-  sp->seconds = new_array(p->n_steps, sizeof *sp->seconds, &ok);
-  sp->calls = new_array(p->n_steps, sizeof *sp->calls, &ok);
+  sp->symbols = new_array(s, p->n_symbols, sizeof *sp->symbols, &ok);
+  sp->candidate = new_array(s, p->n_symbols, sizeof *sp->candidate, &ok);
+  sp->bytes = new_array(s, p->n_buffers, sizeof *sp->bytes, &ok);
+  sp->offsets = new_array(s, p->n_buffers, sizeof *sp->offsets, &ok);
+  sp->lifetimes = new_array(s, p->n_buffers, sizeof *sp->lifetimes, &ok);
+  sp->pointers = new_array(s, p->n_buffers, sizeof *sp->pointers, &ok);
+  sp->grids = new_array(s, p->n_steps, sizeof *sp->grids, &ok);
+  sp->serial = new_array(s, p->n_steps, sizeof *sp->serial, &ok);
+  sp->args = new_array(s, max_args, sizeof *sp->args, &ok);
+  if (has_gemms) sp->gemms = new_array(s, p->n_steps, sizeof *sp->gemms, &ok);
+  if (!s->options.profile) return ok;
+  sp->seconds = new_array(s, p->n_steps, sizeof *sp->seconds, &ok);
+  sp->calls = new_array(s, p->n_steps, sizeof *sp->calls, &ok);
   return ok;
 }
 
@@ -46,7 +44,7 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
   kva_block_destroy(&sp->host_outputs);
   void *const arrays[] = {sp->symbols, sp->candidate, sp->bytes, sp->offsets, sp->lifetimes, sp->pointers,
                           sp->grids,   sp->serial,    sp->args,  sp->seconds, sp->calls,     sp->gemms};
-  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) free(arrays[i]);
+  for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 
 static void lend_state(kva_session *s, int32_t index, int64_t offset) {
@@ -63,7 +61,7 @@ static kva_status create_states(kva_session *s, kva_diag *diag) {
   for (int32_t i = 0; i < a->n_states; i++)
     if (!kva_align_size(a->states[i].bytes, &size) || !kva_add_size(total, size, &total))
       return kva_fail(diag, KVA_NO_MEMORY, NULL, "the model's states need more memory than can be addressed");
-  bool failed = kva_block_create(total, &s->state_memory) != KVA_OK;
+  bool failed = kva_block_create_from(s->options.allocator, total, &s->state_memory) != KVA_OK;
   if (!failed && !s->device->class->host_memory)
     failed = s->device->class->allocate(s->device, total, &s->device_states) != KVA_OK;
   if (failed)
@@ -97,12 +95,14 @@ static kva_status create_device(kva_session *s, kva_diag *diag) {
 static kva_status create_parts(kva_session *s, kva_diag *diag) {
   const kva_artifact *a = s->artifact;
   bool ok = true;
-  s->states = new_array(a->n_states, sizeof *s->states, &ok);
-  s->programs = new_array(a->n_programs, sizeof *s->programs, &ok);
-  for (int32_t i = 0; ok && i < a->n_programs; i++)
-    ok = create_program(&s->programs[i], &a->programs[i], s->options.profile);
+  s->states = new_array(s, a->n_states, sizeof *s->states, &ok);
+  s->programs = new_array(s, a->n_programs, sizeof *s->programs, &ok);
+  for (int32_t i = 0; ok && i < a->n_programs; i++) ok = create_program(s, &s->programs[i], &a->programs[i]);
   if (!ok) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the tables of the model's programs");
-  s->pool = kva_pool_create(s->options.threads);
+  s->pool = kva_pool_create_with(&(kva_pool_options){.threads = s->options.threads,
+                                                     .sleep = s->options.sleep,
+                                                     .parallel = s->options.parallel,
+                                                     .allocator = s->options.allocator});
   if (!s->pool) return kva_fail(diag, KVA_MISSING, NULL, "cannot start %d threads", s->options.threads);
   KVA_TRY(create_device(s, diag));
   return create_states(s, diag);
@@ -112,8 +112,9 @@ kva_status kva_session_create(const kva_artifact *artifact, const kva_session_op
                               kva_session **out_session) {
   *out_session = NULL;
   KVA_TRY(kva_artifact_check(artifact, diag));
-  kva_session *s = calloc(1, sizeof *s);
-  if (!s) return KVA_NO_MEMORY;
+  const kva_allocator *allocator = options ? options->allocator : NULL;
+  kva_session *s = kva_allocate(allocator, sizeof *s, _Alignof(max_align_t));
+  if (!s) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a session");
   s->artifact = artifact;
   if (options) s->options = *options;
   kva_status status = create_parts(s, diag);
@@ -137,9 +138,10 @@ void kva_session_destroy(kva_session *s) {
   }
   kva_pool_destroy(s->pool);
   kva_block_destroy(&s->state_memory);
-  free(s->programs);
-  free(s->states);
-  free(s);
+  const kva_allocator *allocator = s->options.allocator;
+  kva_release(allocator, s->programs);
+  kva_release(allocator, s->states);
+  kva_release(allocator, s);
 }
 
 int kva_session_program(const kva_session *s, const char *name) {

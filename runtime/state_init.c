@@ -59,10 +59,25 @@ static void fill_group(const filler *f, int64_t group) {
   for (int i = 0; i < n; i++) store(f->dtype, f->data, begin + i, v[i]);
 }
 
+/* One number throughout: full groups are copies of the first. */
+static void fill_constant(const filler *f, int64_t first, int64_t last) {
+  int64_t group_bytes = (int64_t)kva_dtype_bits(f->dtype) * GROUP / 8, full = f->elements / GROUP;
+  char *data = (char *)f->data + first * group_bytes;
+  fill_group(f, first);
+  int64_t bytes = ((last < full ? last : full) - first) * group_bytes;
+  for (int64_t done = group_bytes; done < bytes; done *= 2)
+    memcpy(data + done, data, (size_t)(done < bytes - done ? done : bytes - done));
+  if (last > full) fill_group(f, full);
+}
+
 static void fill_items(void *ctx, int64_t begin, int64_t end) {
   const filler *f = ctx;
   int64_t groups = (f->elements + GROUP - 1) / GROUP, last = end * GROUPS_PER_ITEM;
   if (last > groups) last = groups;
+  if (f->desc->init == KVA_STATE_INIT_CONSTANT) {
+    fill_constant(f, begin * GROUPS_PER_ITEM, last);
+    return;
+  }
   for (int64_t g = begin * GROUPS_PER_ITEM; g < last; g++) fill_group(f, g);
 }
 

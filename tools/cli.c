@@ -1,112 +1,13 @@
-/* Options, help text, model loading: shared by the verbs. */
+/* Model loading and devices: shared by the verbs. */
 #include "tools/cli.h"
 #include "runtime/cuda/query.h"
 
-#include <errno.h>
-#include <stdlib.h>
-
-static void print_help(const kva_verb *verb, const kva_option *options, uint32_t n) {
-  printf("kvasir %s %s\n\n%s\n\n", verb->name, verb->arguments, verb->summary);
-  printf("Options:\n");
-  for (uint32_t i = 0; i < n; i++) {
-    char left[64];
-    snprintf(left, sizeof left, "%s%s%s%s%s", options[i].short_name ? options[i].short_name : "",
-             options[i].short_name ? ", " : "", options[i].name, options[i].value ? " " : "",
-             options[i].value ? options[i].value : "");
-    printf("  %-28s %s\n", left, options[i].help);
-  }
-  printf("  %-28s %s\n", "-h, --help", "this text");
-  if (verb->details) printf("\n%s\n", verb->details);
-}
-
-static const kva_option *find_option(const kva_option *options, uint32_t n, const char *arg, size_t len) {
-  for (uint32_t i = 0; i < n; i++) {
-    if (strlen(options[i].name) == len && !strncmp(options[i].name, arg, len)) return &options[i];
-    if (options[i].short_name && strlen(options[i].short_name) == len && !strncmp(options[i].short_name, arg, len))
-      return &options[i];
-  }
-  return NULL;
-}
-
-static bool store_number(const kva_option *o, const char *value) {
-  char *end;
-  errno = 0;
-  if (o->kind == KVA_OPTION_FLOAT) {
-    *(double *)o->target = strtod(value, &end);
-    return *value && !*end && !errno;
-  }
-  int64_t n = *(int64_t *)o->target = strtoll(value, &end, 10);
-  return *value && !*end && !errno && n >= 0;
-}
-
-static bool store(const kva_option *o, const char *value) {
-  switch (o->kind) {
-  case KVA_OPTION_FLAG: *(bool *)o->target = true; return true;
-  case KVA_OPTION_INT:
-  case KVA_OPTION_FLOAT: return store_number(o, value);
-  case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
-  case KVA_OPTION_LIST: {
-    kva_strings *list = o->target;
-    if (list->n == sizeof list->v / sizeof *list->v) return false;
-    list->v[list->n++] = value;
-    return true;
-  }
-  }
-  return false;
-}
-
-static int wrong_value(const kva_verb *verb, const kva_option *o, const char *value) {
-  static const char *const expected[] = {[KVA_OPTION_INT] = "an integer that is not negative",
-                                         [KVA_OPTION_FLOAT] = "a number",
-                                         [KVA_OPTION_LIST] = "at most 64 values"};
-  fprintf(stderr, "kvasir %s: %s: expected %s, found '%s'\nTry: kvasir %s --help\n", verb->name, o->name,
-          expected[o->kind], value, verb->name);
-  return EXIT_USAGE;
-}
-
-static int usage_error(const kva_verb *verb, const char *what, const char *arg) {
-  fprintf(stderr, "kvasir %s: %s '%s'\nTry: kvasir %s --help\n", verb->name, what, arg, verb->name);
-  return EXIT_USAGE;
-}
-
-/* One option at argv[*i]; advances *i past a separate value. -1: taken. */
-static int take_option(const kva_verb *verb, const kva_option *options, uint32_t n, int argc, char **argv, int *i) {
-  const char *arg = argv[*i], *equals = arg[1] == '-' ? strchr(arg, '=') : NULL;
-  size_t len = equals ? (size_t)(equals - arg) : strlen(arg);
-  const kva_option *o = find_option(options, n, arg, len);
-  const char *value = equals ? equals + 1 : NULL;
-  if (!o && arg[1] != '-' && (o = find_option(options, n, arg, 2))) value = arg + 2; /* -Dname=value */
-  if (!o) return usage_error(verb, "unknown option", arg);
-  if (o->kind == KVA_OPTION_FLAG) {
-    if (value) return usage_error(verb, "this option takes no value:", arg);
-  } else if (!value) {
-    if (*i + 1 >= argc) return usage_error(verb, "a value is missing after", arg);
-    value = argv[++*i];
-  }
-  return store(o, value) ? -1 : wrong_value(verb, o, value);
-}
-
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional) {
-  *n_positional = 0;
-  bool only_positional = false;
-  for (int i = 0; i < argc; i++) {
-    const char *arg = argv[i];
-    if (!only_positional && (!strcmp(arg, "--help") || !strcmp(arg, "-h"))) {
-      print_help(verb, options, n_options);
-      return EXIT_DONE;
-    }
-    if (!only_positional && !strcmp(arg, "--")) {
-      only_positional = true;
-    } else if (!only_positional && arg[0] == '-' && arg[1]) {
-      int code = take_option(verb, options, n_options, argc, argv, &i);
-      if (code >= 0) return code;
-    } else {
-      if (*n_positional == max_positional) return usage_error(verb, "unexpected argument", arg);
-      positional[(*n_positional)++] = arg;
-    }
-  }
-  return -1;
+  char program[32];
+  snprintf(program, sizeof program, "kvasir %s", verb->name);
+  const kva_usage usage = {program, verb->arguments, verb->summary, verb->details};
+  return kva_options_parse(&usage, argc, argv, options, n_options, positional, max_positional, n_positional);
 }
 
 bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,

@@ -3,31 +3,8 @@
 #ifndef KVA_TOOLS_CLI_H
 #define KVA_TOOLS_CLI_H
 
+#include "runtime/exe/options.h"
 #include "tools/driver/driver.h"
-
-enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3 };
-
-typedef enum kva_option_kind {
-  KVA_OPTION_FLAG,   /* bool *target */
-  KVA_OPTION_INT,    /* int64_t *target; not negative */
-  KVA_OPTION_FLOAT,  /* double *target */
-  KVA_OPTION_STRING, /* const char **target */
-  KVA_OPTION_LIST,   /* kva_strings *target; may be given often */
-} kva_option_kind;
-
-typedef struct kva_strings {
-  uint32_t n;
-  const char *v[64];
-} kva_strings;
-
-typedef struct kva_option {
-  const char *name;       /* "--steps" */
-  const char *short_name; /* "-D", or NULL */
-  const char *value;      /* "N" in the help text; NULL for flags */
-  kva_option_kind kind;
-  void *target;
-  const char *help;
-} kva_option;
 
 typedef struct kva_verb {
   const char *name;
@@ -37,9 +14,7 @@ typedef struct kva_verb {
   int (*run)(int argc, char **argv);
 } kva_verb;
 
-/* Reads options and positional arguments. Returns -1 to go on, else the exit code (0 after --help, 2 after an error,
- * both already printed). positional must hold `max_positional` entries; *n_positional is set. `--json`, `-h` and
- * `--help` are known to every verb. */
+/* kva_options_parse for a verb. */
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional);
 
@@ -75,6 +50,6 @@ KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 
 extern const kva_verb kva_verb_run, kva_verb_train, kva_verb_check, kva_verb_conform, kva_verb_ops, kva_verb_show,
-    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim;
+    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build;
 
 #endif

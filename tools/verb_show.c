@@ -39,60 +39,6 @@ static void print_graph(kva_module *m, const char *format) {
   kva_text_free(&text);
 }
 
-/* Pinned symbols are constants by now; the binding names what the sizes assume for the header line. */
-static kva_status show_plans(kva_module *m, kva_arena *arena) {
-  kva_binding none = {0};
-  for (uint32_t i = 0; i < m->functions.len; i++) {
-    kva_memory_plan *plan;
-    kva_summary s;
-    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
-    KVA_TRY(kva_summarize(m, plan, &none, &s));
-    kva_summary_print(plan, &s, &none, stdout);
-  }
-  return KVA_OK;
-}
-
-typedef kva_status (*kernel_visitor)(kva_codegen *cg, kva_arena *arena, const kva_kernel *k);
-
-static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, const char *function,
-                            kernel_visitor visit, bool titles) {
-  const kva_target *target = kva_codegen_target(cg);
-  for (uint32_t k = 0; k < plan->steps.len; k++) {
-    if (!plan->steps.data[k].node) continue;
-    kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
-    if (!kernel) return KVA_UNSUPPORTED;
-    kva_codegen_schedule(kernel, target);
-    if (titles) printf("// %s step %u\n", function, k);
-    KVA_TRY(visit(cg, arena, kernel));
-  }
-  return KVA_OK;
-}
-
-static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kernel_visitor visit, bool titles) {
-  for (uint32_t i = 0; i < m->functions.len; i++) {
-    kva_memory_plan *plan;
-    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
-    KVA_TRY(each_step(cg, arena, plan, m->functions.data[i]->name, visit, titles));
-  }
-  return KVA_OK;
-}
-
-static kva_status print_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k) {
-  (void)cg, (void)arena;
-  kva_text text = {0};
-  kva_kernel_print(k, &text);
-  printf("%s\n", text.data);
-  kva_text_free(&text);
-  return KVA_OK;
-}
-
-static kva_status add_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k) {
-  const kva_expr *const *symbols;
-  int32_t number;
-  uint32_t n = kva_codegen_symbols(k, arena, &symbols);
-  return kva_codegen_add(cg, k, n, symbols, &number);
-}
-
 static kva_status print_code(kva_codegen *cg, const char *kind) {
   char *data;
   size_t size;
@@ -102,12 +48,20 @@ static kva_status print_code(kva_codegen *cg, const char *kind) {
   return KVA_OK;
 }
 
+static kva_status show_kernel_text(kva_codegen *cg, kva_arena *arena, kva_module *m) {
+  kva_text text = {0};
+  kva_status status = kva_print_kernels(cg, arena, m, &text);
+  fputs(text.data ? text.data : "", stdout);
+  kva_text_free(&text);
+  return status;
+}
+
 static kva_status show_kernels(kva_module *m, kva_arena *arena, const show_options *o, kva_diag *diag) {
   bool ptx = !strcmp(o->stage, "ptx");
   kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
   kva_codegen *cg;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
-  kva_status status = each_kernel(cg, arena, m, ptx ? add_kernel : print_kernel, !ptx);
+  kva_status status = ptx ? kva_add_kernels(cg, arena, m) : show_kernel_text(cg, arena, m);
   if (ptx && status == KVA_OK) status = print_code(cg, "ptx");
   kva_codegen_destroy(cg);
   return status;
@@ -137,7 +91,7 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
   kva_arena *arena = kva_arena_create();
   kva_status status = KVA_OK;
   if (!strcmp(o->stage, "plan"))
-    status = show_plans(*m, arena);
+    status = kva_print_plans(*m, arena, stdout);
   else if (!strcmp(o->stage, "kernels") || !strcmp(o->stage, "ptx"))
     status = show_kernels(*m, arena, o, diag);
   else

@@ -2,6 +2,7 @@
 #ifndef KVA_BASE_PLATFORM_H
 #define KVA_BASE_PLATFORM_H
 
+#include "runtime/base/host.h"
 #include "runtime/base/memory.h"
 
 /* Seconds on a monotonic clock. */
@@ -22,6 +23,10 @@ KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative
  * complete. */
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
 
+/* Zeroed memory from the caller's allocator, or the system's where it is NULL; NULL: none left. */
+void *kva_allocate(const kva_allocator *allocator, size_t bytes, size_t alignment);
+void kva_release(const kva_allocator *allocator, void *memory); /* NULL is nothing */
+
 /* Thread pool. One job at a time; workers spin for a bounded time, then sleep. The partition into
  * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work
  * items must be independent, so results never depend on the number of threads. */
@@ -29,8 +34,16 @@ typedef struct kva_pool kva_pool;
 /* threads = 0: as many as the process may run on. The caller is one of them. Fewer when the system has no more to give;
  * NULL: no memory. */
 kva_pool *kva_pool_create(int threads);
+typedef struct kva_pool_options {
+  int threads;
+  bool sleep;                     /* never spin: an idle pool costs nothing, every job a few wakes of threads */
+  const kva_parallel *parallel;   /* borrowed: jobs go there, and the pool has no threads of its own */
+  const kva_allocator *allocator; /* borrowed; NULL: the system's */
+} kva_pool_options;
+kva_pool *kva_pool_create_with(const kva_pool_options *options);
 void kva_pool_destroy(kva_pool *pool);
 int kva_pool_threads(const kva_pool *pool);
+const kva_allocator *kva_pool_allocator(const kva_pool *pool);
 /* Runs fn(ctx, begin, end) over [0, n) in a few chunks for each thread, returns when all are done.
  * `pool` NULL: in the caller. */
 typedef void (*kva_pool_fn)(void *ctx, int64_t begin, int64_t end);

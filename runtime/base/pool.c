@@ -16,7 +16,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdatomic.h>
-#include <stdlib.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -37,6 +36,8 @@ struct kva_pool {
   piece *pieces; /* one a thread */
   int spins;
   worker *workers; /* threads - 1 of them; the caller is thread 0 */
+  const kva_allocator *allocator;
+  const kva_parallel *parallel; /* instead of workers */
   kva_pool_fn fn;
   void *ctx;
   int64_t n;
@@ -154,52 +155,67 @@ static bool start_worker(worker *w) {
   return started;
 }
 
-kva_pool *kva_pool_create(int threads) {
-  int cpus = available_cpus();
-  if (threads <= 0) threads = cpus;
-  if (threads > MAX_THREADS) threads = MAX_THREADS;
-  kva_pool *pool = aligned_alloc(LINE, sizeof *pool);
-  worker *workers = calloc((size_t)threads, sizeof *workers);
-  piece *pieces = aligned_alloc(LINE, (size_t)threads * sizeof *pieces);
-  if (!pool || !workers || !pieces) {
-    free(pool);
-    free(workers);
-    free(pieces);
-    return NULL;
-  }
-  memset(pool, 0, sizeof *pool);
-  memset(pieces, 0, (size_t)threads * sizeof *pieces);
-  pool->workers = workers;
-  pool->pieces = pieces;
-  pool->threads = threads;
-  pool->spins = threads <= cpus ? SPINS : 0;
-  while (pool->started < threads - 1) {
-    worker *w = &workers[pool->started];
+static void start_workers(kva_pool *pool) {
+  while (pool->started < pool->threads - 1) {
+    worker *w = &pool->workers[pool->started];
     *w = (worker){.pool = pool, .index = pool->started + 1};
     if (!start_worker(w)) break;
     pool->started++;
   }
   pool->threads = pool->started + 1; /* fewer when the system has no more to give: slower, same results */
-  return pool;
+}
+
+kva_pool *kva_pool_create_with(const kva_pool_options *options) {
+  int cpus = available_cpus(), threads = options->threads > 0 ? options->threads : cpus;
+  if (options->parallel) threads = 1;
+  if (threads > MAX_THREADS) threads = MAX_THREADS;
+  const kva_allocator *allocator = options->allocator;
+  kva_pool *pool = kva_allocate(allocator, sizeof *pool, LINE);
+  if (!pool) return NULL;
+  pool->allocator = allocator;
+  pool->parallel = options->parallel;
+  pool->workers = kva_allocate(allocator, (size_t)threads * sizeof *pool->workers, _Alignof(worker));
+  pool->pieces = kva_allocate(allocator, (size_t)threads * sizeof *pool->pieces, LINE);
+  pool->threads = pool->workers && pool->pieces ? threads : 1;
+  pool->spins = threads <= cpus && !options->sleep ? SPINS : 0;
+  if (pool->workers && pool->pieces) {
+    start_workers(pool);
+    return pool;
+  }
+  kva_pool_destroy(pool);
+  return NULL;
+}
+
+kva_pool *kva_pool_create(int threads) {
+  return kva_pool_create_with(&(kva_pool_options){.threads = threads});
 }
 
 void kva_pool_destroy(kva_pool *pool) {
   if (!pool) return;
   atomic_store(&pool->stop, true);
-  announce(pool);
+  if (pool->started) announce(pool);
   for (int i = 0; i < pool->started; i++) pthread_join(pool->workers[i].thread, NULL);
-  free(pool->workers);
-  free(pool->pieces);
-  free(pool);
+  kva_release(pool->allocator, pool->workers);
+  kva_release(pool->allocator, pool->pieces);
+  kva_release(pool->allocator, pool);
 }
 
 int kva_pool_threads(const kva_pool *pool) {
-  return pool ? pool->threads : 1;
+  if (!pool) return 1;
+  return pool->parallel ? pool->parallel->threads : pool->threads;
+}
+
+const kva_allocator *kva_pool_allocator(const kva_pool *pool) {
+  return pool ? pool->allocator : NULL;
 }
 
 /* A job inside a job, or from a second caller, runs where it is: the pool holds one. */
 void kva_pool_run(kva_pool *pool, int64_t n, kva_pool_fn fn, void *ctx) {
   if (n <= 0) return;
+  if (pool && pool->parallel && n > 1) {
+    pool->parallel->run(pool->parallel->user, n, fn, ctx);
+    return;
+  }
   if (!pool || pool->threads == 1 || n == 1 || atomic_flag_test_and_set(&pool->busy)) {
     fn(ctx, 0, n);
     return;

@@ -41,12 +41,11 @@ int kva_status_exit_code(kva_status status) {
 }
 
 kva_diag *kva_diag_create(void) {
-  kva_diag *diag = calloc(1, sizeof *diag);
-  KVA_ASSERT(diag);
-  return diag;
+  return calloc(1, sizeof(kva_diag));
 }
 
 void kva_diag_clear(kva_diag *diag) {
+  if (!diag) return;
   for (size_t i = 0; i < diag->count; i++) free(diag->messages[i].text);
   for (size_t i = 0; i < diag->n_kept; i++) free(diag->kept[i]);
   diag->count = diag->errors = diag->n_kept = 0;
@@ -135,11 +134,11 @@ void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) {
 }
 
 size_t kva_diag_errors(const kva_diag *diag) {
-  return diag->errors;
+  return diag ? diag->errors : 0;
 }
 
 size_t kva_diag_count(const kva_diag *diag) {
-  return diag->count;
+  return diag ? diag->count : 0;
 }
 
 static const char *text_of(const message *m) {
@@ -205,7 +204,7 @@ static void print_place(const kva_loc *loc, FILE *out) {
 
 void kva_diag_print(const kva_diag *diag, FILE *out) {
   static const char *const words[] = {[KVA_NOTE] = "note", [KVA_WARNING] = "warning", [KVA_ERROR] = "error"};
-  for (size_t i = 0; i < diag->count; i++) {
+  for (size_t i = 0; i < kva_diag_count(diag); i++) {
     const message *m = &diag->messages[i];
     print_place(&m->loc, out);
     fprintf(out, "%s: %s\n", words[m->severity], text_of(m));

@@ -57,7 +57,8 @@ typedef struct kva_loc {
 
 typedef enum kva_severity { KVA_NOTE, KVA_WARNING, KVA_ERROR } kva_severity;
 
-/* Collects diagnostics, with copies of the strings of their places. Not thread safe; one per compilation. */
+/* Collects diagnostics, with copies of the strings of their places. Not thread safe; one per compilation. NULL, which
+ * also is what create gives when there is no memory, collects nothing. */
 typedef struct kva_diag kva_diag;
 kva_diag *kva_diag_create(void);
 void kva_diag_destroy(kva_diag *diag);

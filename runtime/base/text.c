@@ -4,23 +4,32 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Room for n more bytes and the NUL. Printers are the compiler's: out of memory ends the process, as in the arena. */
-static void reserve(kva_text *text, size_t n) {
+/* Out of memory ends the compiler, as in the arena; a deployed runtime, whose texts are messages, leaves out what there
+ * is no room for. */
+static bool out_of_memory(size_t size) {
+#ifndef KVA_DEPLOYED
+  fprintf(stderr, "kvasir: out of memory: a text of %zu bytes\n", size);
+  exit(kva_status_exit_code(KVA_MISSING));
+#endif
+  (void)size;
+  return false;
+}
+
+/* Room for n more bytes and the NUL. */
+static bool reserve(kva_text *text, size_t n) {
   size_t need = text->len + n + 1;
-  if (need <= text->cap) return;
+  if (need <= text->cap) return true;
   size_t cap = text->cap ? 2 * text->cap : 128;
   if (cap < need) cap = need;
   char *data = realloc(text->data, cap);
-  if (!data) {
-    fprintf(stderr, "kvasir: out of memory: a text of %zu bytes\n", cap);
-    exit(kva_status_exit_code(KVA_MISSING));
-  }
+  if (!data) return out_of_memory(cap);
   text->data = data;
   text->cap = cap;
+  return true;
 }
 
 void kva_text_add_bytes(kva_text *text, const char *data, size_t n) {
-  reserve(text, n);
+  if (!reserve(text, n)) return;
   if (n) memcpy(text->data + text->len, data, n);
   text->len += n;
   text->data[text->len] = 0;
@@ -33,10 +42,10 @@ void kva_text_add(kva_text *text, const char *fmt, ...) {
   int n = vsnprintf(NULL, 0, fmt, args);
   va_end(args);
   KVA_ASSERT(n >= 0);
-  reserve(text, (size_t)n);
-  vsnprintf(text->data + text->len, (size_t)n + 1, fmt, again);
+  bool room = reserve(text, (size_t)n);
+  if (room) vsnprintf(text->data + text->len, (size_t)n + 1, fmt, again);
   va_end(again);
-  text->len += (size_t)n;
+  if (room) text->len += (size_t)n;
 }
 
 static void add_escaped(kva_text *text, unsigned char c) {

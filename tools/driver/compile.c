@@ -16,11 +16,13 @@ static bool is_program(const kva_function *f, const kva_compile_options *options
   return options->train || strcmp(f->name, "loss") != 0;
 }
 
-static kva_status plan_functions(kva_compiled *c, const kva_compile_options *options) {
-  c->plans = KVA_NEW_ARRAY(c->arena, kva_memory_plan *, c->module->functions.len + 1);
-  for (uint32_t i = 0; i < c->module->functions.len; i++) {
-    kva_function *f = c->module->functions.data[i];
-    if (is_program(f, options)) KVA_TRY(kva_plan(c->module, f, c->arena, &c->plans[c->n_plans++]));
+kva_status kva_plan_functions(kva_module *m, const kva_compile_options *options, kva_arena *arena, uint32_t *out_n,
+                              kva_memory_plan ***out_plans) {
+  *out_n = 0;
+  *out_plans = KVA_NEW_ARRAY(arena, kva_memory_plan *, m->functions.len + 1);
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_function *f = m->functions.data[i];
+    if (is_program(f, options)) KVA_TRY(kva_plan(m, f, arena, &(*out_plans)[(*out_n)++]));
   }
   return KVA_OK;
 }
@@ -28,7 +30,7 @@ static kva_status plan_functions(kva_compiled *c, const kva_compile_options *opt
 static kva_status compile(kva_compiled *c, const kva_compile_options *options, kva_diag *diag) {
   double start = kva_now();
   KVA_TRY(kva_compile_graph(c->module, options));
-  KVA_TRY(plan_functions(c, options));
+  KVA_TRY(kva_plan_functions(c->module, options, c->arena, &c->n_plans, &c->plans));
   c->pass_seconds = kva_now() - start;
   KVA_TRY(kva_codegen_create(&options->target, diag, &c->cg));
   KVA_TRY(kva_codegen_artifact(c->cg, c->arena, c->module, c->n_plans, (const kva_memory_plan *const *)c->plans,

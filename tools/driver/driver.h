@@ -32,5 +32,8 @@ void kva_compiled_destroy(kva_compiled *c);
 
 /* The passes alone, without machine code: what `kvasir show` prints. */
 KVA_MUST_USE kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options);
+/* Plans of the functions that become programs, after kva_compile_graph. */
+KVA_MUST_USE kva_status kva_plan_functions(kva_module *m, const kva_compile_options *options, kva_arena *arena,
+                                           uint32_t *out_n, kva_memory_plan ***out_plans);
 
 #endif

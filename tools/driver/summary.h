@@ -27,4 +27,13 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
                                       kva_summary *out_summary);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
+/* The same for every function of a module, with the binding that nobody chose. */
+KVA_MUST_USE kva_status kva_print_plans(kva_module *m, kva_arena *arena, FILE *out);
+/* One plan with its buffers, their lifetimes, and what every step works on. */
+KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
+/* The scheduled kernel IR of every step. */
+KVA_MUST_USE kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out);
+/* Adds every kernel to cg, each with the symbols that it reads. */
+KVA_MUST_USE kva_status kva_add_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m);
+
 #endif

@@ -1,0 +1,204 @@
+/* Inputs from files or random, outputs as lines and files. */
+#include "runtime/exe/files.h"
+#include "runtime/base/platform.h"
+#include "runtime/formula.h"
+#include "runtime/npy.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- inputs
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static const char *given_file(const kva_run_request *r, const char *name, uint32_t *next_unnamed) {
+  for (uint32_t i = 0; i < r->files->n; i++) {
+    const char *equals = strchr(r->files->v[i], '=');
+    if (equals && strlen(name) == (size_t)(equals - r->files->v[i]) && !strncmp(name, r->files->v[i], strlen(name)))
+      return equals + 1;
+  }
+  while (*next_unnamed < r->files->n && strchr(r->files->v[*next_unnamed], '=')) ++*next_unnamed;
+  return *next_unnamed < r->files->n ? r->files->v[(*next_unnamed)++] : NULL;
+}
+
+/* The extent if constants and the request's symbols determine it. */
+static bool known_extent(const kva_program *p, const kva_formula *f, const kva_run_request *r, int64_t *out) {
+  int64_t symbols[64];
+  for (int64_t i = 0; i < f->n; i++) {
+    const kva_formula_word *w = &f->words[i];
+    if (w->op != KVA_FORMULA_SYMBOL) continue;
+    int k = 0;
+    while (k < r->n_dims && strcmp(r->dims[k].name, p->symbols[w->arg]) != 0) k++;
+    if (k == r->n_dims || w->arg >= 64) return false;
+    symbols[w->arg] = r->dims[k].value;
+  }
+  return kva_formula_eval(f, symbols, out);
+}
+
+/* A tensor with the input's shape, zeroed, and the number of its elements. */
+static kva_status blank_input(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r, kva_diag *diag,
+                              kva_tensor *out, int64_t *out_n) {
+  *out = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
+  *out_n = 1;
+  for (int32_t d = 0; d < b->rank; d++) {
+    if (!known_extent(p, &b->dims[d], r, &out->dims[d]))
+      return kva_error(diag, NULL, "input '%s': dimension %d is symbolic; give a .npy file, or fix it with --pin",
+                       b->name, d);
+    if (!kva_mul_size(*out_n, out->dims[d], out_n)) return kva_error(diag, NULL, "input '%s' is too large", b->name);
+  }
+  int64_t bytes = kva_tensor_bytes(out);
+  if (bytes < 0 || !(out->data = calloc((size_t)bytes + 1, 1)))
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for input '%s'", b->name);
+  return KVA_OK;
+}
+
+static kva_status random_input(const kva_program *p, const kva_buffer_desc *b, int index, const kva_run_request *r,
+                               kva_diag *diag, kva_tensor *out) {
+  int64_t n;
+  KVA_TRY(blank_input(p, b, r, diag, out, &n));
+  for (int64_t i = 0; i < n; i++) {
+    uint32_t bits = kva_philox4x32((uint64_t)i, (uint64_t)index, r->seed).v[0];
+    if (kva_dtype_is_float(out->dtype))
+      kva_store_f64(out->dtype, out->data, i, 2 * kva_uniform01(bits) - 1);
+    else
+      kva_store_i64(out->dtype, out->data, i, bits & 1);
+  }
+  return KVA_OK;
+}
+
+static kva_status raw_input(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r, const char *path,
+                            const kva_file *file, kva_diag *diag, kva_tensor *out) {
+  int64_t n;
+  KVA_TRY(blank_input(p, b, r, diag, out, &n));
+  int64_t bytes = kva_tensor_bytes(out);
+  if ((size_t)bytes != file->size)
+    return kva_error(diag, &(kva_loc){.file = path},
+                     "is no .npy file, and as bare elements it must have %lld bytes, found %zu", (long long)bytes,
+                     file->size);
+  if (bytes) memcpy(out->data, file->data, (size_t)bytes);
+  return KVA_OK;
+}
+
+static kva_status file_input(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r, const char *path,
+                             kva_diag *diag, kva_tensor *out) {
+  kva_file file;
+  KVA_TRY(kva_file_map(path, diag, &file));
+  bool npy = file.size >= 6 && !memcmp(file.data, "\x93NUMPY", 6);
+  kva_status status =
+      npy ? kva_npy_parse(path, file.data, file.size, diag, out) : raw_input(p, b, r, path, &file, diag, out);
+  kva_file_unmap(&file);
+  return status;
+}
+
+static bool is_input(const kva_program *p, const char *name, size_t len) {
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    const char *known = p->buffers[p->inputs[i]].name;
+    if (strlen(known) == len && !strncmp(known, name, len)) return true;
+  }
+  return false;
+}
+
+/* Every --input goes somewhere. */
+static kva_status check_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag) {
+  if (r->files->n > (uint32_t)p->n_inputs)
+    return kva_error(diag, NULL, "%u inputs are given, the model has %d", r->files->n, p->n_inputs);
+  for (uint32_t i = 0; i < r->files->n; i++) {
+    const char *equals = strchr(r->files->v[i], '=');
+    int len = equals ? (int)(equals - r->files->v[i]) : 0;
+    if (!equals || is_input(p, r->files->v[i], (size_t)len)) continue;
+    kva_text known = {0};
+    for (int32_t k = 0; k < p->n_inputs; k++)
+      kva_text_add(&known, "%s%s", k ? ", " : "", p->buffers[p->inputs[k]].name);
+    kva_status status = kva_error(diag, NULL, "the model has no input '%.*s'; it has: %s", len, r->files->v[i],
+                                  known.data ? known.data : "none");
+    kva_text_free(&known);
+    return status;
+  }
+  return KVA_OK;
+}
+
+static kva_status read_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag, kva_tensor *in) {
+  uint32_t next = 0;
+  KVA_TRY(check_inputs(p, r, diag));
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
+    const char *file = given_file(r, b->name, &next);
+    KVA_TRY(file ? file_input(p, b, r, file, diag, &in[i]) : random_input(p, b, i, r, diag, &in[i]));
+  }
+  return KVA_OK;
+}
+
+/* ---- outputs
+ * ---------------------------------------------------------------------------------------------------------------- */
+
+static double element(const kva_tensor *t, int64_t i) {
+  return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
+}
+
+static void print_output(const char *name, const kva_tensor *t) {
+  int64_t n = 1;
+  printf("%s: %s[", name, kva_dtype_name(t->dtype));
+  for (int32_t d = 0; d < t->rank; d++) {
+    printf("%s%lld", d ? ", " : "", (long long)t->dims[d]);
+    n *= t->dims[d];
+  }
+  double lo = INFINITY, hi = -INFINITY, sum = 0;
+  int64_t nans = 0;
+  for (int64_t i = 0; i < n; i++) {
+    double v = element(t, i);
+    if (isnan(v)) nans++;
+    lo = v < lo ? v : lo;
+    hi = v > hi ? v : hi;
+    sum += v;
+  }
+  printf("]");
+  if (n) printf("  min %g  max %g  mean %g", lo, hi, sum / (double)n);
+  if (nans) printf("  %lld NaN", (long long)nans);
+  printf("  [");
+  for (int64_t i = 0; i < n && i < 6; i++) printf("%s%g", i ? ", " : "", element(t, i));
+  printf("%s]\n", n > 6 ? ", ..." : "");
+}
+
+static kva_status write_outputs(const kva_program *p, const char *dir, const kva_tensor *out, kva_diag *diag) {
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    const char *name = p->buffers[p->outputs[i]].name;
+    print_output(name, &out[i]);
+    if (!dir) continue;
+    char path[4096];
+    int length = snprintf(path, sizeof path, "%s/%s.npy", dir, name), start = (int)strlen(dir) + 1;
+    if (length >= (int)sizeof path)
+      return kva_error(diag, NULL, "the name of output '%s' is too long for a file", name);
+    for (int k = start; k < length; k++)
+      if (path[k] == '/') path[k] = '_'; /* "gpu_0/softmax_1" */
+    KVA_TRY(kva_npy_write(path, &out[i], diag));
+  }
+  return KVA_OK;
+}
+
+/* ---- running -------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status run_repeatedly(kva_session *s, int program, const kva_run_request *r, kva_diag *diag,
+                                 const kva_tensor *in, kva_tensor *out) {
+  double best = INFINITY;
+  for (int64_t i = 0; i < (r->repeat > 0 ? r->repeat : 1); i++) {
+    double start = kva_now();
+    kva_status status = kva_session_run(s, program, in, out);
+    if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(s));
+    double seconds = kva_now() - start;
+    best = seconds < best ? seconds : best;
+  }
+  if (r->repeat > 1) printf("best of %lld runs: %.3f ms\n", (long long)r->repeat, best * 1e3);
+  return KVA_OK;
+}
+
+kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, kva_diag *diag) {
+  const kva_program *p = kva_session_program_desc(s, program);
+  kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
+  kva_status status = in && out ? read_inputs(p, r, diag, in) : KVA_NO_MEMORY;
+  if (status == KVA_OK) status = run_repeatedly(s, program, r, diag, in, out);
+  if (status == KVA_OK) status = write_outputs(p, r->output_dir, out, diag);
+  for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
+  free(in);
+  free(out);
+  return status;
+}

@@ -1,0 +1,44 @@
+/* Command lines: options, help text, positional arguments. For the tool's verbs and for generated executables. */
+#ifndef KVA_RUNTIME_EXE_OPTIONS_H
+#define KVA_RUNTIME_EXE_OPTIONS_H
+
+#include <stdint.h>
+
+enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3 };
+
+typedef enum kva_option_kind {
+  KVA_OPTION_FLAG,   /* bool *target */
+  KVA_OPTION_INT,    /* int64_t *target; not negative */
+  KVA_OPTION_FLOAT,  /* double *target */
+  KVA_OPTION_STRING, /* const char **target */
+  KVA_OPTION_LIST,   /* kva_strings *target; may be given often */
+} kva_option_kind;
+
+typedef struct kva_strings {
+  uint32_t n;
+  const char *v[64];
+} kva_strings;
+
+typedef struct kva_option {
+  const char *name;       /* "--steps" */
+  const char *short_name; /* "-D", or NULL */
+  const char *value;      /* "N" in the help text; NULL for flags */
+  kva_option_kind kind;
+  void *target;
+  const char *help;
+} kva_option;
+
+typedef struct kva_usage {
+  const char *program;   /* "kvasir run": begins messages and the help text */
+  const char *arguments; /* "MODEL [options]" */
+  const char *summary;   /* one line */
+  const char *details;   /* paragraphs and examples, or NULL */
+} kva_usage;
+
+/* Reads options and positional arguments. Returns -1 to go on, else the exit code (0 after --help, 2 after an error,
+ * both already printed). positional must hold `max_positional` entries; *n_positional is set. `-h` and `--help` are
+ * always known. */
+int kva_options_parse(const kva_usage *usage, int argc, char **argv, const kva_option *options, uint32_t n_options,
+                      const char **positional, int max_positional, int *n_positional);
+
+#endif

@@ -1,0 +1,99 @@
+#!/usr/bin/env bash
+# kvasir build: forms, texts, executables that agree with `kvasir run`, rebuilds, usage errors.
+. "$(dirname "$0")/../e2e/support.sh"
+. "$(dirname "$0")/support.sh"
+
+# An executable: explains itself, gives the same bits, in any folder and environment.
+tokens "$work/tokens" 2 17
+mkdir "$work/a" "$work/b"
+expect 0 build models/lm.kv -D preset=small --exe -o "$work/lm"
+"$work/lm" --help >"$work/out"
+says "Language model with KV shifting attention"
+says "int32[B, T]"
+says "float[B, T, 8000]"
+says "--pin SYMBOL=N"
+expect 0 run models/lm.kv -D preset=small --input "$work/tokens.npy" -o "$work/a"
+(cd / && env -i "$work/lm" --input "tokens=$work/tokens.npy" -o "$work/b" >/dev/null)
+same "$work/a/logits.npy" "$work/b/logits.npy"
+rm "$work/b/logits.npy"
+"$work/lm" --input "$work/tokens.raw" --pin B=2 --pin T=17 -o "$work/b" --threads 1 >/dev/null
+same "$work/a/logits.npy" "$work/b/logits.npy"
+code=0
+"$work/lm" 2>"$work/out" || code=$?
+[ "$code" -eq 1 ] || fail "an input without shape: exit code $code"
+says "--pin"
+
+# Equal bytes from different folders, and under other names of files.
+for form in -c --static --shared --exe; do
+  mkdir -p "$work/x$form/deep" "$work/y$form"
+  expect 0 build models/mlp.kv $form -o "$work/x$form/deep/mlp.out"
+  cp models/mlp.kv "$work/y$form/mlp.kv"
+  (cd "$work/y$form" && "$KVASIR" build mlp.kv $form -o mlp.out) || fail "build $form in another folder"
+  same "$work/x$form/deep/mlp.out" "$work/y$form/mlp.out"
+  grep -aqF "$work" "$work/y$form/mlp.out" && fail "$form: the folder's name is in the file"
+done
+same "$work/x-c/deep/mlp.h" "$work/y-c/mlp.h"
+
+# Objects: own names only.
+nm -g --defined-only "$work/x-c/deep/mlp.out" | awk '{ print $3 }' | sort >"$work/out"
+printf '%s\n' mlp_artifact mlp_create mlp_destroy mlp_error mlp_forward mlp_forward_arena | cmp -s - "$work/out" ||
+  fail "symbols of an object"
+expect 0 build models/mlp.kv -c --prefix other --train -o "$work/other.o"
+nm -g --defined-only "$work/other.o" >"$work/out"
+says "other_train_step"
+
+# The header is C and C++ by itself.
+printf '#include "mlp.h"\nint main(void) { mlp_dims d = {2, 3}; return mlp_forward_logits_bytes(&d) != 2 * 3 * 256 * 4; }\n' \
+  >"$work/use.c"
+cc -std=c99 -Wall -Wextra -Werror -pedantic -I "$work/x-c/deep" -o "$work/use" "$work/use.c" && "$work/use" || fail "the header in C"
+if command -v c++ >/dev/null; then
+  c++ -x c++ -Wall -Werror -I "$work/x-c/deep" -fsyntax-only "$work/use.c" || fail "the header in C++"
+fi
+
+# No instruction above the level that was asked for.
+if command -v objdump >/dev/null; then
+  for level in x86-64-v2 x86-64-v3; do
+    expect 0 build models/lm.kv -D preset=small -c --target $level -o "$work/$level.o"
+    objdump -d "$work/$level.o" | cut -f3- >"$work/$level.s"
+    grep -qE '^(mulps|vfmadd|vmulps)' "$work/$level.s" || fail "$level: no arithmetic found"
+    grep -m1 -E '%zmm|\{%k|%[xy]mm(1[6-9]|2[0-9]|3[01])' "$work/$level.s" && fail "$level has AVX-512 instructions"
+  done
+  grep -m1 -E '%ymm|^v[a-z]' "$work/x86-64-v2.s" && fail "x86-64-v2 has AVX instructions"
+fi
+
+# Texts, alone and for several targets.
+for kind in ir kernel llvm asm header plan; do
+  expect 0 build models/mlp.kv --emit=$kind -o "$work/text"
+  [ -s "$work/text" ] || fail "--emit=$kind is empty"
+done
+expect 0 build models/mlp.kv --emit=plan,header -c -o "$work/all.o"
+grep -q 'temporaries, peak' "$work/all.plan" && grep -q 'mlp_forward_in' "$work/all.h" || fail "texts beside an object"
+expect 0 build models/mlp.kv --emit=ptx --target sm_80,sm_90a -o "$work/gpu.ptx"
+grep -q 'target sm_80' "$work/gpu.sm_80.ptx" && grep -q 'target sm_90a' "$work/gpu.sm_90a.ptx" || fail "PTX for two targets"
+expect 0 build models/mlp.kv --target sm_80 -c -o "$work/gpu.o"
+grep -aq "visible .entry" "$work/gpu.o" || fail "PTX in an object"
+if command -v ptxas >/dev/null; then
+  expect 0 build models/mlp.kv --emit=cubin --target sm_80 -o "$work/gpu.cubin"
+  [ -s "$work/gpu.cubin" ] || fail "--emit=cubin"
+fi
+
+# What the machine lacks, and wrong usage.
+code=0
+PATH=/nowhere "$KVASIR" build models/mlp.kv --shared -o "$work/no.so" 2>"$work/out" || code=$?
+[ "$code" -eq 3 ] || fail "without a compiler: exit code $code"
+says "Install a C compiler"
+code=0
+PATH=/nowhere "$KVASIR" build models/mlp.kv --emit=cubin --target sm_80 -o "$work/no.cubin" 2>"$work/out" || code=$?
+[ "$code" -eq 3 ] || fail "without ptxas: exit code $code"
+PATH=/nowhere "$KVASIR" build models/mlp.kv -c -o "$work/alone.o" || fail "-c needs no compiler"
+expect 3 build models/mlp.kv --exe --runtime "$work" -o "$work/no"
+says "libkvasir-rt.a"
+expect 2 build models/mlp.kv
+expect 2 build models/mlp.kv -c --shared -o "$work/no"
+expect 2 build models/mlp.kv --emit=binary -o "$work/no"
+expect 2 build models/mlp.kv --prefix 1a -o "$work/no"
+expect 2 build models/mlp.kv --target sm_80,sm_90 -c -o "$work/no"
+expect 1 build models/mlp.kv --target z80 -c -o "$work/no"
+says "x86-64-v3"
+expect 1 build models/mlp.kv --target sparc-linux-gnu -c -o "$work/no"
+[ ! -e "$work/no" ] || fail "a failed build left a file"

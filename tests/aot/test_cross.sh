@@ -1,0 +1,32 @@
+#!/usr/bin/env bash
+# A model for another machine: an aarch64 object, linked with a runtime for it, runs under qemu and gives the numbers of
+# this machine.
+. "$(dirname "$0")/../e2e/support.sh"
+. "$(dirname "$0")/support.sh"
+
+gcc=aarch64-linux-gnu-gcc
+for tool in $gcc aarch64-linux-gnu-ar qemu-aarch64; do
+  command -v $tool >/dev/null || { echo "SKIP: no $tool (Debian: gcc-aarch64-linux-gnu, libc6-dev-arm64-cross, qemu-user)"; exit 77; }
+done
+
+mkdir "$work/runtime" "$work/here" "$work/there"
+for source in runtime/*.c runtime/base/*.c runtime/exe/*.c; do
+  case $source in *ptxsim*) continue ;; esac
+  kind=rt
+  case $source in runtime/exe/*) kind=main ;; esac
+  object=$work/runtime/$kind-$(basename "$source" .c).o
+  $gcc -std=c17 -O1 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='""' -ffp-contract=off -I . -c -o "$object" "$source"
+done
+aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-rt.a" "$work"/runtime/rt-*.o
+aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-main.a" "$work"/runtime/main-*.o
+
+tokens "$work/tokens" 1 20
+for model in mlp lm; do
+  expect 0 build models/$model.kv --target aarch64-linux-gnu --exe --runtime "$work/runtime" -o "$work/$model"
+  file=$(od -An -tu2 -j18 -N2 "$work/$model" | tr -d ' ')
+  [ "$file" = 183 ] || fail "$model is not for aarch64"
+  qemu-aarch64 -L /usr/aarch64-linux-gnu "$work/$model" -i "$work/tokens.npy" -o "$work/there" --threads 2 >"$work/out" ||
+    fail "$model under qemu"
+  expect 0 run models/$model.kv -i "$work/tokens.npy" -o "$work/here"
+  close "$work/here/logits.npy" "$work/there/logits.npy" 2e-5 || fail "$model: other numbers on aarch64"
+done

@@ -1,0 +1,57 @@
+#!/usr/bin/env bash
+# Shared libraries: they need libc and libm alone, work in a root folder that holds nothing else, give the bits of
+# `kvasir run`, allocate nothing once shapes are bound, export their prefix only.
+. "$(dirname "$0")/../e2e/support.sh"
+. "$(dirname "$0")/support.sh"
+
+root=$work/root
+mkdir -p "$root/tmp" "$work/expected"
+cc -O1 -o "$root/load" tests/aot/load.c -ldl
+cc -O1 -shared -fPIC -o "$work/count.so" tests/aot/count.c
+for library in $(ldd "$root/load" /lib/*/libm.so.6 2>/dev/null | grep -oE '/[^ :]+\.so[^ :]*' | sort -u); do
+  mkdir -p "$root$(dirname "$library")"
+  cp "$library" "$root$library"
+done
+
+# Runs the loader where nothing but libc, libm and the model is.
+in_root() {
+  if [[ $(chroot "$root" /load 2>&1 || true) == *"too few"* ]]; then
+    chroot "$root" "$@"
+  elif [[ $(unshare -r chroot "$root" /load 2>&1 || true) == *"too few"* ]]; then
+    unshare -r chroot "$root" "$@"
+  else
+    echo "no chroot here: an empty environment instead"
+    (cd "$root" && env -i "./$1" "./$2" "${@:3}")
+  fi
+}
+
+# check MODEL PREFIX OUTPUT RAW BYTES RUN_INPUT BUILD_OPTIONS -- EXTENT...
+check() {
+  local model=$1 prefix=$2 output=$3 raw=$4 bytes=$5 input=$6
+  shift 6
+  local options=()
+  while [ "$1" != -- ]; do options+=("$1"); shift; done
+  shift
+  expect 0 build "$model" "${options[@]}" --shared -o "$root/$prefix.so"
+  ldd "$root/$prefix.so" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "$prefix.so needs more than libc and libm"
+  nm -D --defined-only "$root/$prefix.so" | awk '{ print $3 }' | grep -v "^${prefix}_" && fail "$prefix.so exports too much"
+  cp "$raw" "$root/input.raw"
+  in_root /load "/$prefix.so" "$prefix" input.raw output.raw "$bytes" "$@" || fail "loading $prefix.so"
+  expect 0 run "$model" "${options[@]}" --input "$input" -o "$work/expected"
+  raw "$work/expected/$output.npy" "$work/expected.raw"
+  same "$root/output.raw" "$work/expected.raw"
+  LD_PRELOAD=$work/count.so "$root/load" "$root/$prefix.so" "$prefix" "$raw" "$work/again.raw" "$bytes" "$@" >"$work/out"
+  grep -qE '^0 allocations in the last run, [1-9][0-9]* in all' "$work/out" || fail "allocations inside a run"
+  same "$work/again.raw" "$work/expected.raw"
+}
+
+tokens "$work/tokens" 2 33
+check models/lm.kv lm logits "$work/tokens.raw" $((2 * 33 * 8000 * 4)) "$work/tokens.npy" -D preset=small -- 2 33
+
+find_suite
+if [ -n "$suite" ]; then
+  head -c $((3 * 224 * 224 * 4)) /dev/zero | tr '\0' '>' >"$work/image.raw"
+  check "$suite/light/light_resnet50.onnx" light_resnet50 gpu_0_softmax_1 "$work/image.raw" 4000 "$work/image.raw" --
+else
+  echo "no ONNX suite: light ResNet-50 is left out"
+fi

@@ -1,0 +1,318 @@
+/* Ahead-of-time builds: one module, its plans, and from them every file that was asked for. Each target gets code of
+ * its own from the same plans. */
+#include "tools/driver/build.h"
+#include "tools/driver/summary.h"
+
+#include "runtime/base/platform.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+
+typedef struct build {
+  kva_module *m;
+  const kva_build_options *o;
+  kva_diag *diag;
+  kva_arena *arena;
+  uint32_t n_plans;
+  kva_memory_plan **plans;
+} build;
+
+/* ---- artefacts -----------------------------------------------------------------------------------------------------
+ */
+
+/* *out_cg: of the code; for a GPU it is done with. */
+static kva_status make_tables(const build *b, const kva_target_options *target, kva_codegen **out_cg,
+                              kva_artifact **out) {
+  KVA_TRY(kva_codegen_create(target, b->diag, out_cg));
+  kva_status status =
+      kva_codegen_tables(*out_cg, b->arena, b->m, b->n_plans, (const kva_memory_plan *const *)b->plans, out);
+  if (status == KVA_OK && !b->o->train) status = kva_freeze_states(b->m, *out, b->o->seed, b->arena, b->diag);
+  if (status == KVA_OK) return KVA_OK;
+  kva_codegen_destroy(*out_cg);
+  *out_cg = NULL;
+  return status;
+}
+
+static const char *number(const build *b, double v) {
+  kva_text text = {0};
+  kva_text_add_double(&text, v);
+  const char *s = kva_arena_strdup(b->arena, text.data);
+  kva_text_free(&text);
+  return s;
+}
+
+typedef KVA_VEC(const char *) info_list;
+
+static void add_info(const build *b, info_list *list, const char *key, const char *value) {
+  if (!value) return;
+  KVA_PUSH(b->arena, list, key);
+  KVA_PUSH(b->arena, list, value);
+}
+
+/* The train block, see runtime/exe/exe.h. */
+static void add_training(const build *b, info_list *list) {
+  const kva_train_spec *t = b->m->train;
+  int64_t vocab = 0;
+  const kva_type *logits = kva_graph_output(b->m->functions.data[0]->graph, 0)->type;
+  if (logits->rank && kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
+    add_info(b, list, "train.vocab", kva_arena_printf(b->arena, "%lld", (long long)vocab));
+  add_info(b, list, "train.lr", number(b, t->lr));
+  add_info(b, list, "train.final_ratio", number(b, t->final_lr_ratio));
+  add_info(b, list, "train.schedule", t->schedule);
+  add_info(b, list, "train.warmup", kva_arena_printf(b->arena, "%lld", (long long)t->warmup_steps));
+  add_info(b, list, "train.total", kva_arena_printf(b->arena, "%lld", (long long)t->total_steps));
+  add_info(b, list, "train.steps", kva_arena_printf(b->arena, "%lld", (long long)t->steps));
+  add_info(b, list, "train.batch", kva_arena_printf(b->arena, "%lld", (long long)t->batch));
+  add_info(b, list, "train.data", t->data);
+  for (uint32_t i = 0; t->data_args && i < kva_map_len(t->data_args); i++)
+    add_info(b, list, kva_arena_printf(b->arena, "train.data.%s", (const char *)kva_map_key_at(t->data_args, i, NULL)),
+             number(b, *(const double *)kva_map_value_at(t->data_args, i)));
+}
+
+static const char *const *info_of(const build *b) {
+  info_list list = {0};
+  add_info(b, &list, "prefix", b->o->prefix);
+  add_info(b, &list, "description", b->o->description);
+  if (b->o->train) add_training(b, &list);
+  KVA_PUSH(b->arena, &list, NULL);
+  return list.data;
+}
+
+static kva_object_options object_options(const build *b, const kva_artifact *a) {
+  static const char *const entries[] = {"kva_infer_main", "kva_train_main"};
+  bool is_exe = b->o->form == KVA_BUILD_EXE;
+  return (kva_object_options){.prefix = b->o->prefix,
+                              .n_functions = (uint32_t)a->n_programs,
+                              .functions = kva_c_functions(b->arena, a, b->o->prefix),
+                              .entry = is_exe ? entries[b->o->train] : NULL,
+                              .info = is_exe ? info_of(b) : NULL};
+}
+
+/* ---- files ---------------------------------------------------------------------------------------------------------
+ */
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+/* OUT without its extension, with another. */
+static const char *beside(const build *b, const char *extension) {
+  const char *out = b->o->output, *dot = strrchr(base_name(out), '.');
+  int stem = dot && dot != base_name(out) ? (int)(dot - out) : (int)strlen(out);
+  return kva_arena_printf(b->arena, "%.*s%s", stem, out, extension);
+}
+
+/* A text goes to OUT itself when it is all that is wanted. */
+static const char *text_path(const build *b, const kva_target_options *target, const char *extension) {
+  const kva_build_options *o = b->o;
+  if (o->form == KVA_BUILD_NOTHING && o->n_emits == 1 && o->n_targets <= 1) return o->output;
+  if (o->n_targets <= 1 || !target) return beside(b, extension);
+  const char *name = target->arch     ? target->arch
+                     : target->cpu    ? target->cpu
+                     : target->triple ? target->triple
+                                      : "native";
+  return beside(b, kva_arena_printf(b->arena, ".%s%s", name, extension));
+}
+
+static kva_status write_text(const build *b, const kva_target_options *target, const char *extension,
+                             const kva_text *text) {
+  return kva_file_write(text_path(b, target, extension), text->data ? text->data : "", text->len, b->diag);
+}
+
+static kva_status write_header(const build *b, const kva_artifact *a, const char *path) {
+  kva_text text = {0};
+  kva_c_header(a, b->o->prefix, b->o->description, &text);
+  kva_status status = kva_file_write(path, text.data, text.len, b->diag);
+  kva_text_free(&text);
+  return status;
+}
+
+/* ---- forms ---------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status write_archive(const build *b, const kva_object_options *o, const char *object, size_t size) {
+  static const char *const fixed[] = {"artifact", "create", "destroy", "error"};
+  const char **symbols = KVA_NEW_ARRAY(b->arena, const char *, 4 + 2 * o->n_functions);
+  uint32_t n = 0;
+  for (int i = 0; i < 4; i++) symbols[n++] = kva_arena_printf(b->arena, "%s_%s", o->prefix, fixed[i]);
+  for (uint32_t i = 0; i < o->n_functions; i++) {
+    symbols[n++] = o->functions[i].name;
+    symbols[n++] = kva_arena_printf(b->arena, "%s_arena", o->functions[i].name);
+  }
+  kva_text text = {0};
+  kva_archive("model.o", object, size, n, symbols, &text);
+  kva_status status = kva_file_write(b->o->output, text.data, text.len, b->diag);
+  kva_text_free(&text);
+  return status;
+}
+
+static kva_status write_form(const build *b, const kva_object_options *o, const char *object, size_t size) {
+  kva_link_options link = b->o->link;
+  switch (b->o->form) {
+  case KVA_BUILD_OBJECT: return kva_file_write(b->o->output, object, size, b->diag);
+  case KVA_BUILD_STATIC: return write_archive(b, o, object, size);
+  case KVA_BUILD_SHARED:
+  case KVA_BUILD_EXE:
+    link.executable = b->o->form == KVA_BUILD_EXE;
+    link.prefix = b->o->prefix;
+    link.triple = b->o->targets[0].triple;
+    return kva_link(object, size, b->o->output, &link, b->diag);
+  default: return KVA_OK;
+  }
+}
+
+/* The tables of a GPU's code are data: they go into an object of this machine, for any CPU of its kind. */
+static kva_status host_codegen(const build *b, kva_codegen **cg) {
+  kva_codegen_destroy(*cg);
+  *cg = NULL;
+#if defined __aarch64__
+  const kva_target_options any = {.triple = "aarch64-linux-gnu", .opt_level = 2};
+#else
+  const kva_target_options any = {.triple = "x86_64-linux-gnu", .opt_level = 2};
+#endif
+  return kva_codegen_create(&any, b->diag, cg);
+}
+
+static kva_status build_form(const build *b) {
+  if (b->o->form == KVA_BUILD_NOTHING) return KVA_OK;
+  kva_codegen *cg;
+  kva_artifact *a;
+  char *object = NULL;
+  size_t size = 0;
+  KVA_TRY(make_tables(b, &b->o->targets[0], &cg, &a));
+  if (a->arch) {
+    a->target = kva_arena_strdup(b->arena, a->target);
+    a->arch = kva_arena_strdup(b->arena, a->arch);
+  }
+  kva_object_options o = object_options(b, a);
+  kva_status status = a->arch ? host_codegen(b, &cg) : KVA_OK;
+  if (status == KVA_OK) status = kva_codegen_object(cg, a, &o, &object, &size);
+  if (status == KVA_OK) status = write_form(b, &o, object, size);
+  if (status == KVA_OK && b->o->form != KVA_BUILD_EXE) status = write_header(b, a, beside(b, ".h"));
+  free(object);
+  kva_codegen_destroy(cg);
+  return status;
+}
+
+/* ---- texts ---------------------------------------------------------------------------------------------------------
+ */
+
+static kva_status emit_ir(const build *b) {
+  kva_text text = {0};
+  kva_module_print(b->m, &text);
+  kva_status status = write_text(b, NULL, ".ir", &text);
+  kva_text_free(&text);
+  return status;
+}
+
+static kva_status emit_plan(const build *b) {
+  char *data = NULL;
+  size_t size = 0;
+  FILE *memory = open_memstream(&data, &size);
+  if (!memory) return kva_fail(b->diag, KVA_NO_MEMORY, NULL, "no memory for the plan");
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; status == KVA_OK && i < b->n_plans; i++) status = kva_print_plan(b->m, b->plans[i], memory);
+  fclose(memory);
+  if (status == KVA_OK) status = kva_file_write(text_path(b, NULL, ".plan"), data, size, b->diag);
+  free(data);
+  return status;
+}
+
+static kva_status emit_kernels(const build *b, const kva_target_options *target) {
+  kva_codegen *cg;
+  kva_text text = {0};
+  KVA_TRY(kva_codegen_create(target, b->diag, &cg));
+  kva_status status = kva_print_kernels(cg, b->arena, b->m, &text);
+  if (status == KVA_OK) status = write_text(b, target, ".kernel", &text);
+  kva_text_free(&text);
+  kva_codegen_destroy(cg);
+  return status;
+}
+
+static kva_status emit_header(const build *b, const kva_target_options *target) {
+  kva_codegen *cg;
+  kva_artifact *a;
+  KVA_TRY(make_tables(b, target, &cg, &a));
+  kva_status status = write_header(b, a, text_path(b, NULL, ".h"));
+  kva_codegen_destroy(cg);
+  return status;
+}
+
+static kva_status make_code(const build *b, const kva_target_options *target, const char *kind, char **out_data,
+                            size_t *out_size) {
+  kva_codegen *cg;
+  kva_artifact *a;
+  KVA_TRY(make_tables(b, target, &cg, &a));
+  kva_status status = kva_codegen_emit(cg, kind, out_data, out_size);
+  kva_codegen_destroy(cg);
+  return status;
+}
+
+static kva_status emit_code(const build *b, const kva_target_options *target, const char *kind, const char *extension) {
+  char *data;
+  size_t size;
+  KVA_TRY(make_code(b, target, kind, &data, &size));
+  kva_status status = kva_file_write(text_path(b, target, extension), data, size, b->diag);
+  free(data);
+  return status;
+}
+
+extern char **environ;
+
+/* ptxas writes the cubin itself, so to a temporary name first. */
+static kva_status assemble(const build *b, const char *ptx, const char *arch, const char *path) {
+  const char *made = kva_arena_printf(b->arena, "%s.tmp", path);
+  const char *const argv[] = {"ptxas", kva_arena_printf(b->arena, "-arch=%s", arch), ptx, "-o", made, NULL};
+  pid_t child;
+  int error = posix_spawnp(&child, argv[0], NULL, NULL, (char *const *)(uintptr_t)argv, environ), state = 0;
+  if (error)
+    return kva_fail(b->diag, KVA_MISSING, NULL,
+                    "cannot run ptxas: %s. It comes with the CUDA toolkit; --emit=ptx needs none", strerror(error));
+  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
+  if (state) return kva_fail(b->diag, KVA_UNSUPPORTED, NULL, "ptxas failed on %s; its messages are above", ptx);
+  if (rename(made, path)) return kva_fail(b->diag, KVA_IO, NULL, "cannot write %s: %s", path, strerror(errno));
+  return KVA_OK;
+}
+
+static kva_status emit_cubin(const build *b, const kva_target_options *target) {
+  if (!target->arch) return kva_error(b->diag, NULL, "--emit=cubin needs a GPU: --target sm_80 to sm_90a");
+  char *data;
+  size_t size;
+  const char *path = text_path(b, target, ".cubin"), *ptx = kva_arena_printf(b->arena, "%s.ptx.tmp", path);
+  KVA_TRY(make_code(b, target, "ptx", &data, &size));
+  kva_status status = kva_file_write(ptx, data, size, b->diag);
+  free(data);
+  if (status == KVA_OK) status = assemble(b, ptx, target->arch, path);
+  remove(ptx);
+  return status;
+}
+
+static kva_status emit_for_target(const build *b, const kva_target_options *target, const char *kind) {
+  if (!strcmp(kind, "kernel")) return emit_kernels(b, target);
+  if (!strcmp(kind, "llvm")) return emit_code(b, target, "llvm", ".ll");
+  if (!strcmp(kind, "asm")) return emit_code(b, target, "asm", ".s");
+  if (!strcmp(kind, "ptx")) return emit_code(b, target, "ptx", ".ptx");
+  return emit_cubin(b, target);
+}
+
+static kva_status emit(const build *b, const char *kind) {
+  if (!strcmp(kind, "ir")) return emit_ir(b);
+  if (!strcmp(kind, "plan")) return emit_plan(b);
+  if (!strcmp(kind, "header")) return emit_header(b, &b->o->targets[0]);
+  for (uint32_t i = 0; i < b->o->n_targets; i++) KVA_TRY(emit_for_target(b, &b->o->targets[i], kind));
+  return KVA_OK;
+}
+
+kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
+  build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
+  kva_compile_options compile = {.train = options->train};
+  kva_status status = kva_compile_graph(m, &compile);
+  if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
+  for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);
+  if (status == KVA_OK) status = build_form(&b);
+  kva_arena_destroy(b.arena);
+  return status;
+}

@@ -1,0 +1,66 @@
+/* Ahead of time: from a module to objects, libraries and executables. */
+#ifndef KVA_TOOLS_BUILD_H
+#define KVA_TOOLS_BUILD_H
+
+#include "tools/driver/driver.h"
+
+/* Inference: states that no program writes become constants, with the values that a session with this seed starts from;
+ * the others keep their place. Changes the tables of a, whose new parts live in arena. */
+KVA_MUST_USE kva_status kva_freeze_states(const kva_module *m, kva_artifact *a, uint64_t seed, kva_arena *arena,
+                                          kva_diag *diag);
+
+/* ---- the C interface of a model ------------------------------------------------------------------------------------
+ */
+
+/* `text` as an identifier of C: other characters become '_', a digit gets a letter before it. */
+const char *kva_c_identifier(kva_arena *arena, const char *text);
+/* Functions by program: "<prefix>_forward" for "main", else "<prefix>_<program>". */
+const kva_object_function *kva_c_functions(kva_arena *arena, const kva_artifact *a, const char *prefix);
+/* The header. description: the author's text, or NULL. */
+void kva_c_header(const kva_artifact *a, const char *prefix, const char *description, kva_text *out);
+
+/* ---- linking -------------------------------------------------------------------------------------------------------
+ */
+
+/* An archive with one object that defines the given symbols; deterministic. */
+void kva_archive(const char *member, const char *object, size_t size, uint32_t n_symbols, const char *const *symbols,
+                 kva_text *out);
+
+typedef struct kva_link_options {
+  bool executable;     /* else a shared library */
+  const char *prefix;  /* shared: symbols <prefix>_* are exported, nothing else */
+  const char *cc;      /* the linker's driver; NULL: "cc", or for another machine "<triple>-gcc" */
+  const char *runtime; /* folder of libkvasir-rt.a; NULL: beside this tool, or ../lib */
+  const char *triple;  /* of another machine, or NULL */
+} kva_link_options;
+/* Links an object with the runtime. KVA_MISSING when there is no linker or no runtime. */
+KVA_MUST_USE kva_status kva_link(const char *object, size_t size, const char *path, const kva_link_options *options,
+                                 kva_diag *diag);
+
+/* ---- the whole -----------------------------------------------------------------------------------------------------
+ */
+
+typedef enum kva_build_form {
+  KVA_BUILD_NOTHING, /* texts only */
+  KVA_BUILD_OBJECT,
+  KVA_BUILD_STATIC,
+  KVA_BUILD_SHARED,
+  KVA_BUILD_EXE
+} kva_build_form;
+
+typedef struct kva_build_options {
+  kva_build_form form;
+  bool train;
+  uint32_t n_targets;
+  const kva_target_options *targets; /* the form is made for the first; texts for each */
+  const char *output, *prefix, *description;
+  uint32_t n_emits;
+  const char *const *emits; /* "ir", "kernel", "llvm", "asm", "ptx", "cubin", "header", "plan" */
+  uint64_t seed;
+  kva_link_options link;
+} kva_build_options;
+
+/* Compiles m, which it changes, and writes files. */
+KVA_MUST_USE kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag);
+
+#endif

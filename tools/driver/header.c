@@ -1,0 +1,195 @@
+/* The C header of a compiled model: typed structs for the inputs and outputs of every program, sizes from the
+ * artefact's formulas. It holds the text of runtime/context.h, so that a model is deployed without any other file. */
+#include "tools/driver/build.h"
+
+#include "context_text.h" /* generated: static const char context_text[] */
+#include "runtime/formula.h"
+
+#include <ctype.h>
+
+/* ---- names ---------------------------------------------------------------------------------------------------------
+ */
+
+static bool is_keyword(const char *s) {
+  static const char *const words[] = {
+      "auto",     "break",    "case",     "char",   "const",  "continue", "default", "do",     "double",  "else",
+      "enum",     "extern",   "float",    "for",    "goto",   "if",       "inline",  "int",    "long",    "register",
+      "return",   "restrict", "short",    "signed", "sizeof", "static",   "struct",  "switch", "typedef", "union",
+      "unsigned", "void",     "volatile", "while",  "class",  "delete",   "export",  "friend", "new",     "operator",
+      "private",  "public",   "template", "this",   "throw",  "try",      "using",   "virtual"};
+  for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+    if (!strcmp(words[i], s)) return true;
+  return false;
+}
+
+const char *kva_c_identifier(kva_arena *arena, const char *text) {
+  bool digit = isdigit((unsigned char)text[0]) || !text[0];
+  char *s = kva_arena_printf(arena, "%s%s%s", digit ? "x" : "", text, is_keyword(text) ? "_" : "");
+  for (char *c = s; *c; c++)
+    if (!isalnum((unsigned char)*c)) *c = '_';
+  return s;
+}
+
+/* Identifiers for a list, each different from the others. */
+static const char **identifiers(kva_arena *arena, int32_t n, const char *const *names) {
+  const char **out = KVA_NEW_ARRAY(arena, const char *, n + 1);
+  kva_map *taken = kva_map_create(arena);
+  for (int32_t i = 0; i < n; i++) {
+    out[i] = kva_c_identifier(arena, names[i] ? names[i] : "x");
+    for (int k = 2; kva_map_get_str(taken, out[i]); k++)
+      out[i] = kva_arena_printf(arena, "%s_%d", kva_c_identifier(arena, names[i] ? names[i] : "x"), k);
+    kva_map_set_str(taken, out[i], taken);
+  }
+  return out;
+}
+
+const kva_object_function *kva_c_functions(kva_arena *arena, const kva_artifact *a, const char *prefix) {
+  kva_object_function *out = KVA_NEW_ARRAY(arena, kva_object_function, a->n_programs + 1);
+  for (int32_t i = 0; i < a->n_programs; i++) {
+    const char *name = strcmp(a->programs[i].name, "main") ? a->programs[i].name : "forward";
+    out[i] = (kva_object_function){kva_c_identifier(arena, kva_arena_printf(arena, "%s_%s", prefix, name)), i};
+  }
+  return out;
+}
+
+/* ---- parts ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct writer {
+  kva_arena *arena;
+  const kva_artifact *a;
+  const char *prefix;
+  const char **symbols; /* "dims->B" */
+  kva_text *out;
+} writer;
+
+static const char *c_type(kva_dtype t) {
+  static const char *const types[KVA_DTYPE_COUNT] = {
+      [KVA_F32] = "float",     [KVA_F64] = "double",   [KVA_I8] = "int8_t",    [KVA_I16] = "int16_t",
+      [KVA_I32] = "int32_t",   [KVA_I64] = "int64_t",  [KVA_U16] = "uint16_t", [KVA_F16] = "uint16_t",
+      [KVA_BF16] = "uint16_t", [KVA_U32] = "uint32_t", [KVA_U64] = "uint64_t", [KVA_C64] = "float",
+      [KVA_C128] = "double"};
+  return types[t] ? types[t] : "uint8_t";
+}
+
+/* min and max are macros of the header. */
+static void add_formula(writer *w, const kva_formula *f, const char *const *symbols) {
+  kva_text text = {0};
+  kva_formula_print(f, symbols, &text);
+  for (const char *s = text.data; s && *s; s++) {
+    bool call =
+        (s == text.data || !isalnum((unsigned char)s[-1])) && (!strncmp(s, "min(", 4) || !strncmp(s, "max(", 4));
+    kva_text_add(w->out, "%s%c", call ? "kva_" : "", *s);
+  }
+  kva_text_free(&text);
+}
+
+static void add_members(writer *w, const kva_program *p, int32_t n, const int32_t *numbers, const char **names,
+                        bool input) {
+  for (int32_t i = 0; i < n; i++) {
+    const kva_buffer_desc *b = &p->buffers[numbers[i]];
+    kva_text shape = {0};
+    for (int32_t d = 0; d < b->rank; d++) {
+      if (d) kva_text_add(&shape, ", ");
+      kva_formula_print(&b->dims[d], p->symbols, &shape);
+    }
+    kva_text_add(w->out, "  %s%s *%s; /* %s[%s] */\n", input ? "const " : "", c_type((kva_dtype)b->dtype), names[i],
+                 kva_dtype_name((kva_dtype)b->dtype), shape.data ? shape.data : "");
+    kva_text_free(&shape);
+  }
+  if (n == 0) kva_text_add(w->out, "  void *none;\n");
+}
+
+static void add_sizes(writer *w, const kva_program *p, const char *function, int32_t n, const int32_t *numbers,
+                      const char **names) {
+  for (int32_t i = 0; i < n; i++) {
+    kva_text_add(w->out, "static inline int64_t %s_%s_bytes(const %s_dims *dims) {\n  (void)dims;\n  return ", function,
+                 names[i], w->prefix);
+    add_formula(w, &p->buffers[numbers[i]].bytes, w->symbols);
+    kva_text_add(w->out, ";\n}\n");
+  }
+}
+
+static const char **buffer_names(writer *w, const kva_program *p, int32_t n, const int32_t *numbers) {
+  const char **names = KVA_NEW_ARRAY(w->arena, const char *, n + 1);
+  for (int32_t i = 0; i < n; i++) names[i] = p->buffers[numbers[i]].name;
+  return identifiers(w->arena, n, names);
+}
+
+static void add_program(writer *w, const kva_program *p, const char *function) {
+  const char **inputs = buffer_names(w, p, p->n_inputs, p->inputs);
+  const char **outputs = buffer_names(w, p, p->n_outputs, p->outputs);
+  kva_text_add(w->out, "/* ---- program %s ---- */\n\ntypedef struct %s_in {\n", p->name, function);
+  add_members(w, p, p->n_inputs, p->inputs, inputs, true);
+  kva_text_add(w->out,
+               "} %s_in;\n\n/* A null pointer becomes memory of the context, valid until the program's next run. */\n"
+               "typedef struct %s_out {\n",
+               function, function);
+  add_members(w, p, p->n_outputs, p->outputs, outputs, false);
+  kva_text_add(w->out, "} %s_out;\n\n/* Bytes of each. */\n", function);
+  add_sizes(w, p, function, p->n_inputs, p->inputs, inputs);
+  add_sizes(w, p, function, p->n_outputs, p->outputs, outputs);
+  kva_text_add(w->out,
+               "\n/* Runs it; 0 or a status, see %s_error. Allocates only when dims differ from the last call's. */\n"
+               "int %s(%s_context *context, const %s_in *in, %s_out *out, const %s_dims *dims);\n"
+               "/* Bytes of temporaries for these shapes: see kva_context_options.arena. */\n"
+               "int64_t %s_arena(const %s_dims *dims);\n\n",
+               w->prefix, function, w->prefix, function, function, w->prefix, function, w->prefix);
+}
+
+/* All programs have the same list. */
+static void add_symbols(writer *w) {
+  const kva_program *p = &w->a->programs[0];
+  const char **names = identifiers(w->arena, p->n_symbols, p->symbols);
+  w->symbols = KVA_NEW_ARRAY(w->arena, const char *, p->n_symbols + 1);
+  kva_text_add(w->out, "/* Shape symbols. */\ntypedef struct %s_dims {\n", w->prefix);
+  for (int32_t i = 0; i < p->n_symbols; i++) {
+    kva_text_add(w->out, "  int64_t %s;\n", names[i]);
+    w->symbols[i] = kva_arena_printf(w->arena, "dims->%s", names[i]);
+  }
+  if (p->n_symbols == 0) kva_text_add(w->out, "  int64_t none; /* all shapes are fixed */\n");
+  kva_text_add(w->out, "} %s_dims;\n\n", w->prefix);
+}
+
+/* Nothing of the author's may end the comment. */
+static void add_comment(writer *w, const char *text) {
+  for (const char *s = text; *s; s++) {
+    if (s == text || s[-1] == '\n') kva_text_add(w->out, " *%s", *s == '\n' ? "" : " ");
+    kva_text_add(w->out, *s == '/' && s > text && s[-1] == '*' ? " %c" : "%c", *s);
+  }
+  kva_text_add(w->out, "\n *\n");
+}
+
+static void add_head(writer *w, const char *description) {
+  const char *p = w->prefix;
+  kva_text_add(w->out, "/* Model %s, compiled by kvasir %s for %s.\n *\n", w->a->model ? w->a->model : p, KVA_VERSION,
+               w->a->target);
+  if (description) add_comment(w, description);
+  kva_text_add(
+      w->out,
+      " * Generated. Create a context, fill in the structs, run; tensors are dense and row-major. A context is\n"
+      " * used by one thread at a time, different contexts and models are independent. */\n"
+      "#ifndef KVA_MODEL_%s_H\n#define KVA_MODEL_%s_H\n\n%s\n"
+      "#define kva_min(a, b) ((a) < (b) ? (a) : (b))\n#define kva_max(a, b) ((a) > (b) ? (a) : (b))\n\n"
+      "#ifdef __cplusplus\nextern \"C\" {\n#endif\n\n",
+      p, p, context_text);
+  add_symbols(w);
+  kva_text_add(w->out,
+               "typedef kva_context %s_context;\n"
+               "int %s_create(const kva_context_options *options, %s_context **out_context, char *message,\n"
+               "    size_t message_size);\n"
+               "void %s_destroy(%s_context *context);\n"
+               "const char *%s_error(const %s_context *context);\n"
+               "const struct kva_artifact *%s_artifact(void); /* the tables, for kvasir/runtime/runtime.h */\n\n",
+               p, p, p, p, p, p, p, p);
+}
+
+void kva_c_header(const kva_artifact *a, const char *prefix, const char *description, kva_text *out) {
+  kva_arena *arena = kva_arena_create();
+  writer w = {.arena = arena, .a = a, .prefix = prefix, .out = out};
+  const kva_object_function *functions = kva_c_functions(arena, a, prefix);
+  add_head(&w, description);
+  for (int32_t i = 0; i < a->n_programs; i++) add_program(&w, &a->programs[i], functions[i].name);
+  kva_text_add(out, "#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
+  kva_arena_destroy(arena);
+}

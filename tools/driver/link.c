@@ -1,0 +1,126 @@
+/* Linking with the runtime, by the system's C compiler. Nothing of a path or a time gets into the result. */
+#include "tools/driver/build.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+/* ---- what is needed ------------------------------------------------------------------------------------------------
+ */
+
+static bool has_runtime(const char *dir) {
+  char path[4096];
+  return snprintf(path, sizeof path, "%s/libkvasir-rt.a", dir) < (int)sizeof path && access(path, R_OK) == 0;
+}
+
+/* Beside the tool in a build tree, ../lib/ of an installed one, below it for another machine. */
+static kva_status find_runtime(const kva_link_options *o, kva_arena *arena, kva_diag *diag, const char **out_dir) {
+  char self[4096];
+  ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+  if (n < 0) n = 0;
+  self[n] = 0;
+  char *slash = strrchr(self, '/');
+  if (slash) *slash = 0;
+  const char *machine = o->triple ? o->triple : "";
+  const char *places[] = {o->runtime, kva_arena_printf(arena, "%s/../lib/%s", self, machine),
+                          kva_arena_printf(arena, "%s/%s", self, machine)};
+  for (size_t i = o->runtime ? 0 : 1; i < (o->runtime ? 1 : sizeof places / sizeof *places); i++) {
+    *out_dir = places[i];
+    if (has_runtime(places[i])) return KVA_OK;
+  }
+  return kva_fail(diag, KVA_MISSING, NULL,
+                  "found no libkvasir-rt.a %s%s; give its folder with --runtime, or build an object with -c",
+                  o->triple ? "for " : "", o->runtime ? o->runtime : machine);
+}
+
+/* ---- the compiler --------------------------------------------------------------------------------------------------
+ */
+
+static kva_status run_compiler(const char *const *argv, kva_diag *diag) {
+  pid_t child;
+  int error = posix_spawnp(&child, argv[0], NULL, NULL, (char *const *)(uintptr_t)argv, environ), state = 0;
+  if (error)
+    return kva_fail(
+        diag, KVA_MISSING, NULL,
+        "cannot run '%s' to link: %s. Install a C compiler (Debian: gcc and libc6-dev), name one with --cc, "
+        "or build an object with -c, which needs none",
+        argv[0], strerror(error));
+  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
+  if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return KVA_OK;
+  if (WIFEXITED(state) && WEXITSTATUS(state) == 127)
+    return kva_fail(diag, KVA_MISSING, NULL, "cannot run '%s' to link; install a C compiler", argv[0]);
+  return kva_fail(diag, KVA_IO, NULL, "'%s' failed to link; its messages are above", argv[0]);
+}
+
+typedef struct scratch {
+  char dir[64];
+  char object[96], script[96];
+} scratch;
+
+static kva_status write_scratch(scratch *s, const char *object, size_t size, const char *prefix, kva_diag *diag) {
+  snprintf(s->dir, sizeof s->dir, "/tmp/kvasir-XXXXXX");
+  if (!mkdtemp(s->dir)) return kva_fail(diag, KVA_IO, NULL, "cannot make a folder in /tmp: %s", strerror(errno));
+  snprintf(s->object, sizeof s->object, "%s/model.o", s->dir);
+  snprintf(s->script, sizeof s->script, "%s/model.map", s->dir);
+  char text[512];
+  int n = snprintf(text, sizeof text, "{ global: %.200s_*; local: *; };\n", prefix);
+  KVA_TRY(kva_file_write(s->object, object, size, diag));
+  return kva_file_write(s->script, text, (size_t)n, diag);
+}
+
+static void remove_scratch(const scratch *s) {
+  unlink(s->object);
+  unlink(s->script);
+  rmdir(s->dir);
+}
+
+static const char *base_name(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? slash + 1 : path;
+}
+
+/* Written beside the result and renamed: a failed link leaves what was there. */
+static kva_status link_files(const scratch *s, const char *runtime, const char *path, const kva_link_options *o,
+                             kva_arena *arena, kva_diag *diag) {
+  const char *cc = o->cc ? o->cc : o->triple ? kva_arena_printf(arena, "%s-gcc", o->triple) : "cc";
+  const char *made = kva_arena_printf(arena, "%s.%ld.tmp", path, (long)getpid());
+  const char *argv[20];
+  int n = 0;
+  argv[n++] = cc;
+  argv[n++] = o->executable ? "-pie" : "-shared";
+  argv[n++] = "-o";
+  argv[n++] = made;
+  argv[n++] = s->object;
+  if (o->executable) argv[n++] = kva_arena_printf(arena, "%s/libkvasir-main.a", runtime);
+  argv[n++] = kva_arena_printf(arena, "%s/libkvasir-rt.a", runtime);
+  if (!o->executable) argv[n++] = kva_arena_printf(arena, "-Wl,--version-script=%s", s->script);
+  if (!o->executable) argv[n++] = kva_arena_printf(arena, "-Wl,-soname,%s", base_name(path));
+  argv[n++] = "-Wl,--gc-sections,--strip-debug,--build-id=sha1,-z,relro,-z,now,--as-needed";
+  argv[n++] = "-pthread";
+  argv[n++] = "-lm";
+  argv[n] = NULL;
+  kva_status status = run_compiler(argv, diag);
+  if (status == KVA_OK && rename(made, path))
+    status = kva_fail(diag, KVA_IO, &(kva_loc){.file = path}, "cannot be written: %s", strerror(errno));
+  if (status != KVA_OK) unlink(made);
+  return status;
+}
+
+kva_status kva_link(const char *object, size_t size, const char *path, const kva_link_options *options,
+                    kva_diag *diag) {
+  kva_arena *arena = kva_arena_create();
+  const char *runtime;
+  scratch s = {0};
+  kva_status status = find_runtime(options, arena, diag, &runtime);
+  if (status == KVA_OK) {
+    status = write_scratch(&s, object, size, options->prefix, diag);
+    if (status == KVA_OK) status = link_files(&s, runtime, path, options, arena, diag);
+    remove_scratch(&s);
+  }
+  kva_arena_destroy(arena);
+  return status;
+}

@@ -1,0 +1,91 @@
+/* Stages of the compiler as text: plans and kernels of every function. */
+#include "tools/driver/summary.h"
+
+/* Pinned symbols are constants by now; the binding names what the sizes assume for the header line. */
+static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE *out) {
+  kva_binding none = {0};
+  kva_summary s;
+  KVA_TRY(kva_summarize(m, plan, &none, &s));
+  kva_summary_print(plan, &s, &none, out);
+  return KVA_OK;
+}
+
+kva_status kva_print_plans(kva_module *m, kva_arena *arena, FILE *out) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_memory_plan *plan;
+    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
+    KVA_TRY(print_summary(m, plan, out));
+  }
+  return KVA_OK;
+}
+
+static void print_buffer(const kva_plan_buffer *b, uint32_t number, FILE *out) {
+  static const char *const places[] = {[KVA_PLACE_INPUT] = "input",
+                                       [KVA_PLACE_OUTPUT] = "output",
+                                       [KVA_PLACE_STATE] = "state",
+                                       [KVA_PLACE_CONST] = "const",
+                                       [KVA_PLACE_TEMP] = "temp"};
+  kva_text type = {0};
+  kva_type_print(b->type, &type);
+  fprintf(out, "  %4u  %-6s  %-28s %s", number, places[b->place], type.data, b->name ? b->name : "");
+  if (b->place == KVA_PLACE_TEMP) fprintf(out, "  steps %d to %d", b->first_step, b->last_step);
+  fputc('\n', out);
+  kva_text_free(&type);
+}
+
+kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out) {
+  KVA_TRY(print_summary(m, plan, out));
+  fprintf(out, "buffers\n");
+  for (uint32_t i = 0; i < plan->buffers.len; i++) print_buffer(&plan->buffers.data[i], i, out);
+  fprintf(out, "steps\n");
+  for (uint32_t i = 0; i < plan->steps.len; i++) {
+    const kva_plan_step *s = &plan->steps.data[i];
+    fprintf(out, "  %4u  %-12s", i, s->node ? s->node->op->name : "copy");
+    for (uint32_t k = 0; k < s->n_args; k++) fprintf(out, " %d", s->args[k]);
+    fputc('\n', out);
+  }
+  return KVA_OK;
+}
+
+/* text NULL: kernels are added to cg, else printed. */
+static kva_status take_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k, kva_text *text) {
+  if (!text) {
+    const kva_expr *const *symbols;
+    int32_t number;
+    uint32_t n = kva_codegen_symbols(k, arena, &symbols);
+    return kva_codegen_add(cg, k, n, symbols, &number);
+  }
+  kva_kernel_print(k, text);
+  kva_text_add(text, "\n");
+  return KVA_OK;
+}
+
+static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, kva_text *text) {
+  const kva_target *target = kva_codegen_target(cg);
+  for (uint32_t k = 0; k < plan->steps.len; k++) {
+    if (!plan->steps.data[k].node) continue;
+    kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
+    if (!kernel) return KVA_UNSUPPORTED;
+    kva_codegen_schedule(kernel, target);
+    if (text) kva_text_add(text, "// %s step %u\n", plan->function->name, k);
+    KVA_TRY(take_kernel(cg, arena, kernel, text));
+  }
+  return KVA_OK;
+}
+
+static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *text) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_memory_plan *plan;
+    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
+    KVA_TRY(each_step(cg, arena, plan, text));
+  }
+  return KVA_OK;
+}
+
+kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out) {
+  return each_kernel(cg, arena, m, out);
+}
+
+kva_status kva_add_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m) {
+  return each_kernel(cg, arena, m, NULL);
+}

@@ -1,0 +1,174 @@
+/* kvasir build: a model as an object, a library or an executable, compiled ahead of time. */
+#include "tools/cli.h"
+#include "tools/driver/build.h"
+
+#include "runtime/base/platform.h"
+
+#include <stdlib.h>
+
+static int run(int argc, char **argv);
+
+const kva_verb kva_verb_build = {
+    "build", "MODEL -o OUT [options]", "compile a model to an object, a library or an executable",
+    "Forms, one of:\n"
+    "  -c         a relocatable object; needs no other tool (the default without --emit)\n"
+    "  --static   an archive with that object; link it with libkvasir-rt and libm\n"
+    "  --shared   a shared library with the runtime inside, which needs libc and libm alone\n"
+    "  --exe      an executable that runs the model on files; its --help explains it\n"
+    "Beside an object or library lies OUT's header, with typed structs for inputs and outputs.\n\n"
+    "Targets: native (default), x86-64-v2, -v3, -v4 and other CPU names, aarch64-linux-gnu, x86_64-linux-gnu, sm_80 to "
+    "sm_90a.\nTexts beside OUT: ir, kernel, llvm, asm, ptx, cubin, header, plan.\n\n"
+    "Examples:\n"
+    "  kvasir build model.onnx -c -o model.o\n"
+    "  kvasir build models/lm.kv -D preset=small --exe -o lm\n"
+    "  kvasir build model.onnx --target sm_80,sm_90a --emit=ptx -o model.ptx",
+    run};
+
+typedef struct build_options {
+  kva_strings defines, pins, emits, targets;
+  const char *emit, *target, *output, *prefix, *cc, *runtime;
+  bool object, is_static, shared, exe, train;
+  int64_t seed;
+} build_options;
+
+static int usage(const char *what, const char *found) {
+  fprintf(stderr, "kvasir build: %s%s%s%s\nTry: kvasir build --help\n", what, found ? " '" : "", found ? found : "",
+          found ? "'" : "");
+  return EXIT_USAGE;
+}
+
+/* Commas to a list; NULL is an empty one. false: too many. */
+static bool split(const char *text, kva_arena *arena, kva_strings *out) {
+  while (text && *text) {
+    size_t n = strcspn(text, ",");
+    if (out->n == sizeof out->v / sizeof *out->v) return false;
+    if (n) out->v[out->n++] = kva_arena_strndup(arena, text, n);
+    text += n + (text[n] == ',');
+  }
+  return true;
+}
+
+static bool is_emit(const char *s) {
+  static const char *const known[] = {"ir", "kernel", "llvm", "asm", "ptx", "cubin", "header", "plan"};
+  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
+    if (!strcmp(known[i], s)) return true;
+  return false;
+}
+
+static kva_target_options target_of(const char *name) {
+  kva_target_options t = {.opt_level = 2};
+  if (!strncmp(name, "sm_", 3))
+    t.arch = name;
+  else if (strstr(name, "-linux-"))
+    t.triple = name;
+  else if (strcmp(name, "native") != 0)
+    t.cpu = name;
+  return t;
+}
+
+/* -1, or the exit code of wrong usage. */
+static int check(const build_options *o, int n_models) {
+  if (n_models == 0 || !o->output) return usage("needs a model and -o OUT", NULL);
+  if (o->object + o->is_static + o->shared + o->exe > 1)
+    return usage("give one of -c, --static, --shared and --exe", NULL);
+  for (uint32_t i = 0; i < o->emits.n; i++)
+    if (!is_emit(o->emits.v[i]))
+      return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
+  bool form = o->object || o->is_static || o->shared || o->exe || o->emits.n == 0;
+  if (form && o->targets.n > 1) return usage("several targets are for --emit alone; build once for each", NULL);
+  return -1;
+}
+
+static kva_build_form form_of(const build_options *o) {
+  if (o->exe) return KVA_BUILD_EXE;
+  if (o->shared) return KVA_BUILD_SHARED;
+  if (o->is_static) return KVA_BUILD_STATIC;
+  return o->object || o->emits.n == 0 ? KVA_BUILD_OBJECT : KVA_BUILD_NOTHING;
+}
+
+/* The comment that a .kv file begins with; NULL: it has none. */
+static const char *description_of(const char *path, kva_arena *arena) {
+  kva_file file;
+  kva_text text = {0};
+  if (kva_file_map(path, NULL, &file) != KVA_OK) return NULL;
+  const char *s = file.data, *end = s + file.size;
+  while (s < end && *s == '#') {
+    const char *line = s + 1 + (s + 1 < end && s[1] == ' '), *stop = memchr(s, '\n', (size_t)(end - s));
+    if (!stop) stop = end;
+    if (line < stop) kva_text_add(&text, "%s%.*s", text.len ? "\n" : "", (int)(stop - line), line);
+    s = stop < end ? stop + 1 : end;
+  }
+  const char *out = text.len ? kva_arena_strdup(arena, text.data) : NULL;
+  kva_text_free(&text);
+  kva_file_unmap(&file);
+  return out;
+}
+
+static const char *prefix_of(const char *path, kva_arena *arena) {
+  const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path, *dot = strrchr(name, '.');
+  return kva_c_identifier(arena,
+                          kva_arena_strndup(arena, name, dot && dot > name ? (size_t)(dot - name) : strlen(name)));
+}
+
+static int build(const char *path, build_options *o, kva_arena *arena) {
+  if (o->targets.n == 0) o->targets.v[o->targets.n++] = "native";
+  kva_target_options targets[64];
+  for (uint32_t i = 0; i < o->targets.n; i++) targets[i] = target_of(o->targets.v[i]);
+  const char *prefix = o->prefix ? o->prefix : prefix_of(path, arena);
+  if (strcmp(prefix, kva_c_identifier(arena, prefix)) != 0)
+    return usage("--prefix: expected a name in C, found", prefix);
+  kva_build_options b = {.form = form_of(o),
+                         .train = o->train,
+                         .n_targets = o->targets.n,
+                         .targets = targets,
+                         .output = o->output,
+                         .prefix = prefix,
+                         .description = description_of(path, arena),
+                         .n_emits = o->emits.n,
+                         .emits = o->emits.v,
+                         .seed = (uint64_t)o->seed,
+                         .link = {.cc = o->cc, .runtime = o->runtime}};
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
+  if (code < 0 && o->train && !m->train) {
+    fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", path);
+    code = EXIT_NO;
+  }
+  if (code < 0) {
+    kva_status status = kva_build_model(m, &b, diag);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  }
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return code;
+}
+
+static int run(int argc, char **argv) {
+  build_options o = {0};
+  const kva_option options[] = {
+      {"--output", "-o", "OUT", KVA_OPTION_STRING, &o.output, "where to write"},
+      {"--object", "-c", NULL, KVA_OPTION_FLAG, &o.object, "a relocatable object"},
+      {"--static", NULL, NULL, KVA_OPTION_FLAG, &o.is_static, "a static library"},
+      {"--shared", NULL, NULL, KVA_OPTION_FLAG, &o.shared, "a shared library"},
+      {"--exe", NULL, NULL, KVA_OPTION_FLAG, &o.exe, "an executable"},
+      {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with training step and evaluation; parameters stay variable"},
+      {"--emit", NULL, "KIND,...", KVA_OPTION_STRING, &o.emit, "texts to write as well, or alone"},
+      {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
+      {"--prefix", NULL, "NAME", KVA_OPTION_STRING, &o.prefix, "of all names in C (the model file's name)"},
+      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
+      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters that have no value (0)"},
+      {"--cc", NULL, "PROGRAM", KVA_OPTION_STRING, &o.cc, "C compiler that links (cc)"},
+      {"--runtime", NULL, "DIR", KVA_OPTION_STRING, &o.runtime, "where libkvasir-rt.a lies"},
+  };
+  const char *path = NULL;
+  int n, code = kva_cli_parse(&kva_verb_build, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
+  if (code >= 0) return code;
+  kva_arena *arena = kva_arena_create();
+  bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);
+  code = fits ? check(&o, n) : usage("at most 64 targets and texts", NULL);
+  if (code < 0) code = build(path, &o, arena);
+  kva_arena_destroy(arena);
+  return code;
+}

@@ -10,11 +10,11 @@ for tool in $gcc aarch64-linux-gnu-ar qemu-aarch64; do
 done
 
 mkdir "$work/runtime" "$work/here" "$work/there"
-for source in runtime/*.c runtime/base/*.c runtime/exe/*.c; do
+for source in runtime/*.c runtime/base/*.c runtime/cuda/*.c runtime/exe/*.c; do
   case $source in *ptxsim*) continue ;; esac
   kind=rt
   case $source in runtime/exe/*) kind=main ;; esac
-  object=$work/runtime/$kind-$(basename "$source" .c).o
+  object=$work/runtime/$kind-${source//\//-}.o
   $gcc -std=c17 -O1 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='""' -ffp-contract=off -I . -c -o "$object" "$source"
 done
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-rt.a" "$work"/runtime/rt-*.o

@@ -431,6 +431,73 @@ static void products_of_the_library(void **state) {
   kva_session_destroy(s);
 }
 
+/* A kernel with a tensor map: y = the 8 x 8 box at row 3, column 4 of x [6, N], zeros where x ends. */
+static const char box_ptx[] =
+    ".version 8.3\n.target sm_90\n.address_size 64\n"
+    ".visible .entry box(.param .u64 px, .param .u64 py, .param .align 64 .b8 map[128]) {\n"
+    ".reg .pred %p<3>; .reg .b32 %r<9>; .reg .b64 %d<6>; .reg .f32 %f<2>;\n"
+    ".shared .align 128 .b8 tile[256]; .shared .align 8 .b8 arrived[8];\n"
+    "mov.u32 %r1, %tid.x; mov.u32 %r2, tile; mov.u32 %r3, arrived; mov.u32 %r4, 4; mov.u32 %r5, 3;\n"
+    "setp.ne.u32 %p1, %r1, 0; @%p1 bra READY;\n"
+    "mbarrier.init.shared::cta.b64 [%r3], 1; fence.mbarrier_init.release.cluster;\n"
+    "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%r3], 256; mov.b64 %d1, map; cvta.param.u64 %d2, %d1;\n"
+    "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%r2], [%d2, {%r4, %r5}], "
+    "[%r3];\n"
+    "READY: bar.sync 0;\n"
+    "WAIT: mbarrier.try_wait.parity.shared::cta.b64 %p2, [%r3], 0; @!%p2 bra WAIT;\n"
+    "shl.b32 %r6, %r1, 2; add.u32 %r7, %r2, %r6; ld.shared.f32 %f1, [%r7]; ld.param.u64 %d3, [py];\n"
+    "cvt.u64.u32 %d4, %r6; add.u64 %d5, %d3, %d4; st.global.f32 [%d5], %f1; ret; }\n";
+
+enum { BOX = 8, BOX_ROWS = 6 };
+static const kva_tensor_map_desc box_map = {.argument = 0,
+                                            .dtype = KVA_F32,
+                                            .rank = 2,
+                                            .dims = {FORMULA(SYMBOL(0)), FORMULA(NUMBER(BOX_ROWS))},
+                                            .strides = {{0}, FORMULA(SYMBOL(0), NUMBER(4), OP(MUL))},
+                                            .box = {BOX, BOX}};
+static const kva_kernel_desc box_kernel = {.name = "box", .threads = BOX * BOX, .maps = &box_map, .n_maps = 1};
+static const char *const box_symbols[] = {"N"};
+static const kva_buffer_desc box_buffers[] = {
+    {BUFFER("x", INPUT, KVA_F32, 2), .dims = {FORMULA(NUMBER(BOX_ROWS)), FORMULA(SYMBOL(0))},
+     .bytes = FORMULA(SYMBOL(0), NUMBER(4 * BOX_ROWS), OP(MUL))},
+    {BUFFER("y", OUTPUT, KVA_F32, 2), .dims = {FORMULA(NUMBER(BOX)), FORMULA(NUMBER(BOX))},
+     .bytes = FORMULA(NUMBER(4 * BOX * BOX))},
+};
+static const kva_step_desc box_steps[] = {KERNEL(0, F_ONE, 0, 1)};
+static const kva_program box_program = PROGRAM(box, box_symbols, 1, LIST(0), 1, LIST(1), 1);
+
+static bool runs_sm_90(const kva_device_class *class) {
+  const char *arch = NULL;
+  return kva_device_check(class->name, NULL, &arch) == KVA_OK &&
+         (!strncmp(arch, "sm_9", 4) || class == &kva_device_ptxsim);
+}
+
+static void tensor_maps(void **state) {
+  const kva_device_class *class = require(state);
+  if (!runs_sm_90(class)) {
+    printf("SKIP: tensor maps need compute capability 9.0\n");
+    skip();
+  }
+  kva_artifact a = artifact_for(class);
+  a.arch = a.target = "sm_90", a.module = box_ptx, a.module_bytes = (int64_t)sizeof box_ptx - 1;
+  a.kernels = &box_kernel, a.n_kernels = 1, a.programs = &box_program, a.n_programs = 1, a.n_states = 0;
+  kva_session *s = open_session(&a, class, 1);
+  static float x[BOX_ROWS * 64];
+  for (int i = 0; i < BOX_ROWS * 64; i++) x[i] = (float)(i + 1);
+  static const int64_t widths[] = {8, 64, 8, 8, 64, 12};
+  for (size_t k = 0; k < sizeof widths / sizeof *widths; k++) {
+    int64_t n = widths[k];
+    kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {BOX_ROWS, n}, .data = x}, out = {.data = NULL};
+    if (kva_session_run(s, 0, &in, &out) != KVA_OK) fail_msg("%s", kva_session_error(s));
+    for (int64_t i = 0; i < BOX * BOX; i++) {
+      int64_t row = 3 + i / BOX, column = 4 + i % BOX;
+      float want = row < BOX_ROWS && column < n ? x[row * n + column] : 0;
+      assert_true(((float *)out.data)[i] == want);
+    }
+  }
+  kva_session_destroy(s);
+}
+
 /* ---- one device, or none -------------------------------------------------------------------------------------------
  */
 
@@ -652,6 +719,75 @@ static void faults_are_reported(void **state) {
   kva_session_destroy(s);
 }
 
+typedef struct product_copy {
+  kva_artifact a;
+  kva_program programs[N_DEVICE_PROGRAMS];
+  kva_step_desc steps[COUNT(gpu_steps)];
+  kva_gemm_desc gemm;
+} product_copy;
+
+static void copy_products(product_copy *c) {
+  c->a = artifact_for(&kva_device_ptxsim);
+  memcpy(c->programs, programs, sizeof programs);
+  memcpy(c->steps, gpu_steps, sizeof gpu_steps);
+  c->gemm = *gpu_steps[1].gemm;
+  c->steps[1].gemm = &c->gemm;
+  c->programs[P_GPU].steps = c->steps;
+  c->a.programs = c->programs;
+}
+
+static void expect_refusal(const product_copy *c, const char *message) {
+  kva_diag *diag = kva_diag_create();
+  kva_session *s;
+  assert_int_equal(kva_session_create(&c->a, &(kva_session_options){.device = "ptxsim"}, diag, &s), KVA_INVALID);
+  const char *text = kva_diag_message(diag, 0, NULL, NULL);
+  if (!strstr(text, message)) fail_msg("expected '%s' in '%s'", message, text);
+  kva_diag_destroy(diag);
+}
+#define SPOIL(field, value, message) \
+  do {                               \
+    product_copy c;                  \
+    copy_products(&c);               \
+    c.field = value;                 \
+    expect_refusal(&c, message);     \
+  } while (0)
+
+static void damaged_products_are_refused(void **unused) {
+  (void)unused;
+  SPOIL(steps[1].gemm, NULL, "without a description");
+  SPOIL(steps[1].n_args, 2, "step 1 of 'gpu' has 2 arguments");
+  SPOIL(steps[1].args, LIST(4, 4, 3), "multiplies a buffer in place");
+  SPOIL(steps[1].args, LIST(4, 5, 6), "argument 1 of step 1 of 'gpu' has type 16");
+  SPOIL(gemm.dtype, KVA_F64, "multiplies type 11");
+  SPOIL(gemm.dtype_d, KVA_BF16, "multiplies type 1 to type 16");
+  SPOIL(gemm.k.n, 0, "size 3 of the product in step 1 of 'gpu' is no formula");
+  SPOIL(a.arch, NULL, "which CPU code has none of");
+}
+
+/* Sizes are known when shapes are. */
+static void products_stay_inside_their_buffers(void **unused) {
+  (void)unused;
+  static const kva_formula_word more[] = {NUMBER(ROWS + 1)}, close[] = {NUMBER(ROWS * COLUMNS - 1)};
+  for (int k = 0; k < 2; k++) {
+    product_copy c;
+    copy_products(&c);
+    *(k ? &c.gemm.step_d : &c.gemm.m) = (kva_formula){k ? close : more, 1};
+    kva_session *s = open_session(&c.a, &kva_device_ptxsim, 1);
+    static float data[BATCH * ROWS * 8];
+    kva_tensor in[7] = {{.dtype = KVA_F32, .rank = 1, .dims = {BLOCK}, .data = data}}, out[5] = {{.data = NULL}};
+    for (int i = 0; i < 6; i++)
+      in[i + 1] = (kva_tensor){.dtype = i < 2   ? KVA_F32
+                                        : i < 4 ? KVA_BF16
+                                                : KVA_F16,
+                               .rank = 1,
+                               .dims = {i % 2 ? COLUMNS : BATCH * ROWS},
+                               .data = data};
+    assert_int_equal(kva_session_run(s, P_GPU, in, out), KVA_INVALID);
+    assert_non_null(strstr(kva_session_error(s), "step 1 multiplies beyond its buffers"));
+    kva_session_destroy(s);
+  }
+}
+
 #define DEVICE_TEST(f, class) \
   { #f " on " #class, f, NULL, NULL, (void *)&kva_device_##class }
 #define FAKE_TEST(f) \
@@ -669,9 +805,12 @@ int main(void) {
       ALL(equal_runs_give_equal_results),
       ALL(profiles_count_every_step),
       GPUS(products_of_the_library),
+      GPUS(tensor_maps),
       cmocka_unit_test(names_of_devices),
       cmocka_unit_test(findings_fail_the_run),
       cmocka_unit_test(damaged_modules_are_refused),
+      cmocka_unit_test(damaged_products_are_refused),
+      cmocka_unit_test(products_stay_inside_their_buffers),
       FAKE_TEST(runs_are_recorded),
       FAKE_TEST(what_is_missing_is_told),
       FAKE_TEST(missing_library_of_products),

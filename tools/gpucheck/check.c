@@ -3,6 +3,7 @@
  *   kva_gpu_check CASES [--device cuda|ptxsim] [--no-times] [--peer FILE] [--only TEXT]
  *
  * Prints a table in Markdown. Exit code 0: all agree; 1: something does not; 3: the device is missing. */
+#include "runtime/device.h"
 #include "tools/gpucheck/check.h"
 
 #include <math.h>
@@ -30,8 +31,18 @@ typedef struct check {
   settings o;
   const char *arch; /* of the device */
   kva_diag *diag;
+  kva_device *held; /* keeps the driver's context between sessions; making one takes long */
   tally kinds[4];
 } check;
+
+/* A fault breaks the context for all that comes: after one, `again` makes a new one. */
+static void hold_device(check *k, bool again) {
+  const kva_device_class *class;
+  if (again && k->held) k->held->class->destroy(k->held);
+  if (again) k->held = NULL;
+  if (!k->held && kva_device_find(k->o.device, NULL, &class) == KVA_OK && class->create(NULL, NULL, &k->held) != KVA_OK)
+    k->held = NULL;
+}
 
 /* ---- running -------------------------------------------------------------------------------------------------------
  */
@@ -229,7 +240,10 @@ static void check_values(check *k, const item *it) {
   printf("| %s | %s | %s | %s | %.3g | ", kind_names[it->c->kind], it->c->name, it->c->target, ok ? "agrees" : "WRONG",
          device);
   printf(is_simulated ? "- |\n" : "%.3g |\n", simulated);
-  if (status != KVA_OK) print_failure(k);
+  if (status != KVA_OK) {
+    print_failure(k);
+    hold_device(k, true);
+  }
   fflush(stdout);
 }
 
@@ -247,7 +261,10 @@ static void check_time(check *k, const item *it) {
     printf("%.3f | %s |\n", peer, who);
   else
     printf("- | - |\n");
-  if (status != KVA_OK) print_failure(k);
+  if (status != KVA_OK) {
+    print_failure(k);
+    hold_device(k, true);
+  }
   fflush(stdout);
 }
 
@@ -312,6 +329,7 @@ static kva_status run_checks(check *k) {
   KVA_TRY(kva_device_check(k->o.device, k->diag, &k->arch));
   kva_file file;
   KVA_TRY(kva_file_map(k->o.cases, k->diag, &file));
+  hold_device(k, false);
   printf("Kvasir %s, %s, device %s (%s)\n\n", KVA_VERSION, date, k->o.device, k->arch);
   printf("Differences from the reference, in units of the tolerance (operators: failures alone):\n\n");
   printf("| what | name | code for | result | device | simulator |\n|---|---|---|---|---|---|\n");
@@ -320,6 +338,7 @@ static kva_status run_checks(check *k) {
     printf("\n| time of | code for | ms | rate | peer, ms | peer |\n|---|---|---|---|---|---|\n");
     status = check_all(k, &file, true);
   }
+  if (k->held) k->held->class->destroy(k->held);
   kva_file_unmap(&file);
   return status;
 }

@@ -37,7 +37,7 @@ typedef struct gpu_tensor {
 } gpu_tensor;
 
 /* The training run: models/induction.kv in this size. Its expected output is the curve of the losses. */
-enum { GPU_TRAIN_STEPS = 40, GPU_TRAIN_BATCH = 8, GPU_TRAIN_LENGTH = 32, GPU_TRAIN_VOCAB = 64, GPU_TRAIN_POOL = 24 };
+enum { GPU_TRAIN_STEPS = 20, GPU_TRAIN_BATCH = 4, GPU_TRAIN_LENGTH = 32, GPU_TRAIN_VOCAB = 64, GPU_TRAIN_POOL = 24 };
 #define GPU_TRAIN_RATE 1e-2
 
 /* Fills in the options of that run but for the progress function, and its data. */

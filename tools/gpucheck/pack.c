@@ -265,8 +265,8 @@ static kva_status train_on_cpu(const kva_compiled *c, kva_wide *curve, kva_diag 
 }
 
 static kva_status load_training(pack *p, kva_module **out) {
-  static const kva_define defines[] = {{"d", "32"}, {"heads", "2"}, {"ffn", "64"}, {"vocab", "64"}, {"pool", "24"}};
-  static const kva_define pins[] = {{"B", "8"}, {"T", "32"}};
+  static const kva_define defines[] = {{"d", "16"}, {"heads", "2"}, {"ffn", "32"}, {"vocab", "64"}, {"pool", "24"}};
+  static const kva_define pins[] = {{"B", "4"}, {"T", "32"}};
   const kva_load_options o = {.n_defines = 5, .defines = defines, .n_pins = 2, .pins = pins};
   return kva_load_model("models/induction.kv", &o, p->diag, out);
 }

@@ -11,12 +11,18 @@ typedef struct symbol_list {
   const int32_t *numbers;
 } symbol_list;
 
+typedef struct map_list {
+  int32_t n;
+  const kva_tensor_map_desc *maps;
+} map_list;
+
 typedef struct writer {
   kva_codegen *cg;
   kva_arena *arena;
   kva_module *m;
   KVA_VEC(const kva_expr *) symbols;
   KVA_VEC(symbol_list) kernel_symbols; /* GPU: by kernel */
+  KVA_VEC(map_list) kernel_maps;       /* the same */
   bool failed;
 } writer;
 
@@ -201,9 +207,12 @@ static void check_symbol(void *user, const kva_expr *symbol) {
   c->unbound = symbol;
 }
 
+static void check_index(void *user, const kva_expr **e) {
+  kva_expr_each_symbol(*e, check_symbol, user);
+}
+
 static void check_instr(void *user, kva_kinstr *i) {
-  const kva_expr *e = i->op == KVA_K_LOOP ? i->loop->extent : i->index;
-  if (e) kva_expr_each_symbol(e, check_symbol, user);
+  kva_k_each_index(i, check_index, user);
 }
 
 static kva_status check_symbols(writer *w, const kva_kernel *k, const kva_node *n) {
@@ -220,12 +229,33 @@ static symbol_list number_symbols(writer *w, uint32_t n, const kva_expr *const *
   return (symbol_list){(int32_t)n, numbers};
 }
 
+/* Parameters come first among a kernel's buffers, in the order of the step's arguments. */
+static kva_tensor_map_desc describe_map(writer *w, const kva_kmap *m) {
+  kva_tensor_map_desc desc = {.argument = (int32_t)m->buf->id,
+                              .dtype = (int32_t)m->buf->dtype,
+                              .rank = (int32_t)m->rank,
+                              .swizzle = m->swizzle};
+  for (uint32_t d = 0; d < m->rank; d++) {
+    desc.dims[d] = formula(w, m->dims[d]);
+    if (d) desc.strides[d] = formula(w, m->strides[d]);
+    desc.box[d] = m->box[d];
+  }
+  return desc;
+}
+
+static map_list describe_maps(writer *w, const kva_kernel *k) {
+  kva_tensor_map_desc *maps = KVA_NEW_ARRAY(w->arena, kva_tensor_map_desc, k->maps.len + 1);
+  for (uint32_t i = 0; i < k->maps.len; i++) maps[i] = describe_map(w, &k->maps.data[i]);
+  return (map_list){(int32_t)k->maps.len, maps};
+}
+
 static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_kernel) {
   const kva_expr *const *symbols;
   uint32_t n = kva_codegen_symbols(k, w->arena, &symbols);
   KVA_TRY(kva_codegen_add(w->cg, k, n, symbols, out_kernel));
-  if (*out_kernel == (int32_t)w->kernel_symbols.len)
-    KVA_PUSH(w->arena, &w->kernel_symbols, number_symbols(w, n, symbols));
+  if (*out_kernel < (int32_t)w->kernel_symbols.len) return KVA_OK;
+  KVA_PUSH(w->arena, &w->kernel_symbols, number_symbols(w, n, symbols));
+  KVA_PUSH(w->arena, &w->kernel_maps, describe_maps(w, k));
   return KVA_OK;
 }
 
@@ -315,6 +345,9 @@ static const kva_kernel_desc *kernel_table(writer *w) {
     kva_launch launch = kva_codegen_launch(w->cg, i);
     kernels[i].threads = launch.threads;
     kernels[i].shared_bytes = launch.shared_bytes;
+    kernels[i].dynamic_bytes = launch.dynamic_bytes;
+    kernels[i].maps = w->kernel_maps.data[i].maps;
+    kernels[i].n_maps = w->kernel_maps.data[i].n;
     kernels[i].symbols = w->kernel_symbols.data[i].numbers;
     kernels[i].n_symbols = w->kernel_symbols.data[i].n;
   }

@@ -74,13 +74,14 @@ const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel);
 KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "obj", "llvm", "asm", "ptx" */,
                                          char **out_data, size_t *out_size);
 
-/* How a kernel of a GPU is launched: exactly kva_codegen_grid blocks along x (none for 0) of `threads` threads along x,
- * no dynamic shared memory. Parameters: a pointer for each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in their order,
- * then an int64 for each symbol given to kva_codegen_add. */
+/* How a kernel of a GPU is launched: exactly kva_codegen_grid blocks along x (none for 0) of `threads` threads along x.
+ * Parameters: a pointer for each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in their order, then an int64 for each
+ * symbol given to kva_codegen_add, then each of the kernel's tensor maps (128 bytes, aligned to 64). */
 enum { KVA_GPU_ALIGNMENT = 16 };
 typedef struct kva_launch {
   uint32_t threads;
-  uint32_t shared_bytes; /* static, declared by the kernel itself */
+  uint32_t shared_bytes;  /* static, declared by the kernel itself */
+  uint32_t dynamic_bytes; /* of shared memory that the launch must add */
 } kva_launch;
 kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 

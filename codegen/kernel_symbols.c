@@ -16,9 +16,12 @@ static void add(void *user, const kva_expr *symbol) {
   KVA_PUSH(c->arena, &c->symbols, symbol);
 }
 
+static void add_all(void *user, const kva_expr **e) {
+  kva_expr_each_symbol(*e, add, user);
+}
+
 static void visit(void *user, kva_kinstr *i) {
-  if (i->index) kva_expr_each_symbol(i->index, add, user);
-  if (i->op == KVA_K_LOOP) kva_expr_each_symbol(i->loop->extent, add, user);
+  kva_k_each_index(i, add_all, user);
 }
 
 uint32_t kva_codegen_symbols(const kva_kernel *k, kva_arena *arena, const kva_expr *const **out_symbols) {

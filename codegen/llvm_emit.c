@@ -55,6 +55,7 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   case KVA_K_BARRIER:
     if (kva_ll_is_gpu(e)) kva_ll_barrier(e);
     return;
+  case KVA_K_MACHINE: kva_ll_machine(e, i); return;
   case KVA_K_IF: emit_if(e, i); return;
   default: *out = kva_ll_arith(e, i); return;
   }
@@ -206,5 +207,5 @@ kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name,
   else
     emit_cpu(&e, name, n_symbols, symbols);
   kva_arena_destroy(e.scratch);
-  return (kva_launch){k->threads, e.shared_bytes};
+  return (kva_launch){k->threads, e.shared_bytes, e.dynamic_bytes};
 }

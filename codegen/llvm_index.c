@@ -92,6 +92,43 @@ bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {
   return true;
 }
 
+static int64_t gcd(int64_t a, int64_t b) {
+  while (b) {
+    int64_t rest = a % b;
+    a = b;
+    b = rest;
+  }
+  return a < 0 ? -a : a;
+}
+
+static bool bound_constant(const kva_emit *e, const kva_expr *symbol, int64_t *out_v) {
+  for (uint32_t i = e->bindings.len; i-- > 0;) {
+    LLVMValueRef v = e->bindings.data[i].value;
+    if (e->bindings.data[i].symbol != symbol) continue;
+    if (!LLVMIsAConstantInt(v)) return false;
+    *out_v = LLVMConstIntGetSExtValue(v);
+    return true;
+  }
+  return false;
+}
+
+int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x) {
+  int64_t v, m;
+  if (x->kind == KVA_EXPR_SYMBOL) return bound_constant(e, x, &v) ? gcd(v, 0) : 1;
+  if (x->kind == KVA_EXPR_MOD && kva_expr_is_const(x->b, &m)) return gcd(kva_ll_expr_multiple(e, x->a), m);
+  if (x->kind != KVA_EXPR_SUM) return 1;
+  int64_t constant = x->constant, rest = 0;
+  for (uint32_t i = 0; i < x->n_terms; i++) {
+    const kva_expr_term *t = &x->terms[i];
+    bool known = t->n_factors == 1 && bound_constant(e, t->factors[0], &v);
+    if (known)
+      constant += t->coefficient * v;
+    else
+      rest = gcd(rest, t->coefficient * (t->n_factors == 1 ? kva_ll_expr_multiple(e, t->factors[0]) : 1));
+  }
+  return gcd(rest, constant);
+}
+
 /* Any integer value as i64: as index arithmetic sees it. */
 static LLVMValueRef as_i64(kva_emit *e, kva_kval v, LLVMValueRef value) {
   return kva_ll_convert(e, value, v->dtype, KVA_I64);

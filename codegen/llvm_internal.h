@@ -65,6 +65,8 @@ typedef struct kva_emit {
   LLVMValueRef thread;   /* i64: number within the block */
   unsigned team;         /* threads that run the code being emitted together; 1: each for itself */
   uint32_t shared_bytes; /* so far */
+  uint32_t dynamic_bytes;
+  uint32_t first_map; /* number of the parameter */
 } kva_emit;
 
 static inline bool kva_ll_is_gpu(const kva_emit *e) {
@@ -107,6 +109,8 @@ LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
 bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x);
 /* Such an x is a multiple of the number of lanes in lane 0. */
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);
+/* A number that divides x; 0 when x is 0. Loop variables that are constants here (UNROLL) count with their values. */
+int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x);
 
 /* ---- llvm_arith.c, llvm_convert.c
  * ------------------------------------------------------------------------------------- */
@@ -162,6 +166,22 @@ LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team);
 void kva_ll_barrier(kva_emit *e);
 /* Combines every thread's values[c] for carry c over e->team, in place: all threads get the same. */
 void kva_ll_combine_threads(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values);
+
+/* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h
+ * ---------------------------------------------------------------------------------------------------------- */
+
+void kva_ll_machine(kva_emit *e, const kva_kinstr *i);
+void kva_ll_machine_hopper(kva_emit *e, const kva_kinstr *i);
+/* Pointer to a place. */
+LLVMValueRef kva_ll_place(kva_emit *e, const kva_kplace *p);
+/* Address of a place in shared memory, as assembly wants it: i32. */
+LLVMValueRef kva_ll_shared_address(kva_emit *e, const kva_kplace *p);
+/* Inline assembly; `pure`: no effect but on its results. All of it is convergent. */
+LLVMValueRef kva_ll_assembly(kva_emit *e, bool pure, const char *text, const char *constraints, LLVMTypeRef result,
+                             uint32_t n_args, LLVMValueRef *args);
+/* n registers (each `type`) from or to a LOCAL place. */
+void kva_ll_load_registers(kva_emit *e, const kva_kplace *p, LLVMTypeRef type, uint32_t n, LLVMValueRef *out);
+void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const LLVMValueRef *values);
 
 /* ---- llvm_ptx.c
  * ---------------------------------------------------------------------------------------------------------- */

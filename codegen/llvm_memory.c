@@ -48,11 +48,17 @@ static LLVMValueRef address(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index
                    : LLVMBuildGEP2(e->b, type, e->bufs[buf->id], &at, 1, "");
 }
 
-/* GPUs split vectors that are not known to be aligned. */
+/* GPUs split vectors that are not known to be aligned, and LLVM makes vectors of neighbouring scalars that are. */
 static unsigned alignment_of(const kva_emit *e, const kva_kinstr *i, LLVMTypeRef type) {
   unsigned bytes = element_bytes(i->buf);
-  if (!kva_ll_is_gpu(e) || LLVMGetTypeKind(type) != LLVMVectorTypeKind || !kva_ll_expr_aligned(e, i->index))
+  if (!kva_ll_is_gpu(e) || is_packed(i->buf)) return bytes;
+  bool vector = LLVMGetTypeKind(type) == LLVMVectorTypeKind;
+  if (!vector) {
+    int64_t multiple = kva_ll_expr_multiple(e, i->index);
+    while (bytes < KVA_GPU_ALIGNMENT && multiple % 2 == 0) bytes *= 2, multiple /= 2;
     return bytes;
+  }
+  if (!kva_ll_expr_aligned(e, i->index)) return bytes;
   bytes *= LLVMGetVectorSize(type);
   return bytes < KVA_GPU_ALIGNMENT ? bytes : KVA_GPU_ALIGNMENT;
 }

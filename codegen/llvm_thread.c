@@ -10,7 +10,16 @@
  */
 #include "codegen/llvm_internal.h"
 
-enum { WARP = 32, GLOBAL_MEMORY = 1, SHARED_MEMORY = 3, KERNEL_CALL = 71 };
+enum {
+  WARP = 32,
+  GLOBAL_MEMORY = 1,
+  SHARED_MEMORY = 3,
+  KERNEL_CALL = 71,
+  MAP_BYTES = 128,
+  MAP_ALIGNMENT = 64,
+  TILE_ALIGNMENT = 1024,    /* of larger shared buffers: what the 128-byte swizzle repeats after */
+  STATIC_SHARED = 48 << 10, /* more must be asked for by the launch */
+};
 
 static LLVMTypeRef i32_type(const kva_emit *e) {
   return LLVMInt32TypeInContext(e->ctx);
@@ -42,16 +51,40 @@ static uint32_t parameter_count(const kva_kernel *k) {
   return n;
 }
 
+/* Without "grid_constant" LLVM copies what is passed by value to the stack. */
+static void annotate_maps(kva_emit *e, uint32_t n) {
+  LLVMTypeRef type = LLVMArrayType2(LLVMInt8TypeInContext(e->ctx), MAP_BYTES);
+  unsigned byval = LLVMGetEnumAttributeKindForName("byval", 5);
+  LLVMMetadataRef *numbers = KVA_NEW_ARRAY(e->scratch, LLVMMetadataRef, n);
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t parameter = e->first_map + i;
+    LLVMAddAttributeAtIndex(e->fn, parameter + 1, LLVMCreateTypeAttribute(e->ctx, byval, type));
+    kva_ll_parameter_attribute(e, parameter, "align", MAP_ALIGNMENT);
+    numbers[i] = LLVMValueAsMetadata(i32(e, parameter + 1));
+  }
+  LLVMMetadataRef parts[] = {LLVMValueAsMetadata(e->fn), LLVMMDStringInContext2(e->ctx, "grid_constant", 13),
+                             LLVMMDNodeInContext2(e->ctx, numbers, n)};
+  LLVMMetadataRef node = LLVMMDNodeInContext2(e->ctx, parts, 3);
+  LLVMAddNamedMetadataOperand(e->module, "nvvm.annotations", LLVMMetadataAsValue(e->ctx, node));
+}
+
+static bool sets_registers(const kva_kernel *k);
+
 static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint32_t n_symbols) {
-  LLVMTypeRef *params = KVA_NEW_ARRAY(e->scratch, LLVMTypeRef, n_bufs + n_symbols + 1);
+  uint32_t n_maps = e->k->maps.len, n = n_bufs + n_symbols + n_maps;
+  e->first_map = n_bufs + n_symbols;
+  LLVMTypeRef *params = KVA_NEW_ARRAY(e->scratch, LLVMTypeRef, n + 1);
   for (uint32_t i = 0; i < n_bufs; i++) params[i] = LLVMPointerTypeInContext(e->ctx, GLOBAL_MEMORY);
   for (uint32_t i = 0; i < n_symbols; i++) params[n_bufs + i] = LLVMInt64TypeInContext(e->ctx);
-  LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->ctx), params, n_bufs + n_symbols, false);
+  for (uint32_t i = 0; i < n_maps; i++) params[e->first_map + i] = LLVMPointerTypeInContext(e->ctx, 0);
+  LLVMTypeRef type = LLVMFunctionType(LLVMVoidTypeInContext(e->ctx), params, n, false);
   e->fn = LLVMAddFunction(e->module, name, type);
   LLVMSetFunctionCallConv(e->fn, KERNEL_CALL);
   annotate_kernel(e, "reqntidx", e->k->threads);
   annotate_kernel(e, "reqntidy", 1);
   annotate_kernel(e, "reqntidz", 1);
+  if (sets_registers(e->k)) annotate_kernel(e, "minctasm", 1);
+  if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
     kva_ll_parameter_attribute(e, i, "noalias", 0);
     kva_ll_parameter_attribute(e, i, "align", KVA_GPU_ALIGNMENT);
@@ -70,11 +103,70 @@ static LLVMValueRef shared_array(kva_emit *e, const char *name, LLVMTypeRef elem
   return v;
 }
 
-static LLVMValueRef shared_buffer(kva_emit *e, const kva_kbuf *buf) {
+static uint64_t elements_of(const kva_kbuf *buf) {
   int64_t n = 0;
   KVA_ASSERT(kva_expr_is_const(buf->extent, &n));
-  if (kva_dtype_bits(buf->dtype) < 8) n = (n + 1) / 2;
-  return shared_array(e, buf->name, kva_ll_storage(e, buf->dtype), (uint64_t)n);
+  return (uint64_t)(kva_dtype_bits(buf->dtype) < 8 ? (n + 1) / 2 : n);
+}
+
+static uint32_t bytes_of(kva_emit *e, const kva_kbuf *buf) {
+  LLVMTypeRef type = LLVMArrayType2(kva_ll_storage(e, buf->dtype), elements_of(buf));
+  return (uint32_t)LLVMABISizeOfType(e->cg->layout, type);
+}
+
+static uint32_t alignment_of(uint32_t bytes) {
+  return bytes >= TILE_ALIGNMENT ? TILE_ALIGNMENT : KVA_GPU_ALIGNMENT;
+}
+
+static LLVMValueRef static_shared(kva_emit *e, const kva_kbuf *buf) {
+  LLVMValueRef v = shared_array(e, buf->name, kva_ll_storage(e, buf->dtype), elements_of(buf));
+  LLVMSetAlignment(v, alignment_of(bytes_of(e, buf)));
+  return v;
+}
+
+/* The array that the launch adds, one for all kernels of the module. */
+static LLVMValueRef dynamic_array(kva_emit *e) {
+  static const char name[] = "kva_dynamic_shared";
+  LLVMValueRef v = LLVMGetNamedGlobal(e->module, name);
+  if (v) return v;
+  v = LLVMAddGlobalInAddressSpace(e->module, LLVMArrayType2(LLVMInt8TypeInContext(e->ctx), 0), name, SHARED_MEMORY);
+  LLVMSetLinkage(v, LLVMExternalLinkage);
+  LLVMSetAlignment(v, TILE_ALIGNMENT);
+  return v;
+}
+
+static LLVMValueRef dynamic_shared(kva_emit *e, const kva_kbuf *buf) {
+  uint32_t bytes = bytes_of(e, buf), alignment = alignment_of(bytes);
+  e->dynamic_bytes = (e->dynamic_bytes + alignment - 1) / alignment * alignment;
+  LLVMValueRef at = kva_ll_i64(e, e->dynamic_bytes);
+  e->dynamic_bytes += bytes;
+  return LLVMBuildInBoundsGEP2(e->b, LLVMInt8TypeInContext(e->ctx), dynamic_array(e), &at, 1, buf->name);
+}
+
+static void bind_shared(kva_emit *e) {
+  uint64_t bytes = 0;
+  for (uint32_t i = 0; i < e->k->bufs.len; i++) {
+    const kva_kbuf *buf = e->k->bufs.data[i];
+    if (buf->space == KVA_K_SHARED && !buf->over) bytes += bytes_of(e, buf);
+  }
+  for (uint32_t i = 0; i < e->k->bufs.len; i++) {
+    const kva_kbuf *buf = e->k->bufs.data[i];
+    if (buf->space != KVA_K_SHARED) continue;
+    e->bufs[i] = buf->over               ? e->bufs[buf->over->id]
+                 : bytes > STATIC_SHARED ? dynamic_shared(e, buf)
+                                         : static_shared(e, buf);
+  }
+}
+
+static void find_registers(void *user, kva_kinstr *i) {
+  if (i->op == KVA_K_MACHINE && i->machine->op == KVA_M_registers_inc) *(bool *)user = true;
+}
+
+/* Registers move between warpgroups only where the assembler knows how many each thread starts with. */
+static bool sets_registers(const kva_kernel *k) {
+  bool found = false;
+  kva_k_each_instr(k, find_registers, &found);
+  return found;
 }
 
 void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {
@@ -83,10 +175,10 @@ void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const k
   for (uint32_t i = 0; i < n_symbols; i++) kva_ll_bind(e, symbols[i], LLVMGetParam(e->fn, n_bufs + i));
   for (uint32_t i = 0; i < e->k->bufs.len; i++) {
     const kva_kbuf *buf = e->k->bufs.data[i];
-    e->bufs[i] = buf->space == KVA_K_PARAM   ? LLVMGetParam(e->fn, i)
-                 : buf->space == KVA_K_LOCAL ? kva_ll_local(e, buf)
-                                             : shared_buffer(e, buf);
+    if (buf->space != KVA_K_SHARED)
+      e->bufs[i] = buf->space == KVA_K_PARAM ? LLVMGetParam(e->fn, i) : kva_ll_local(e, buf);
   }
+  bind_shared(e);
   e->thread = special_register(e, "llvm.nvvm.read.ptx.sreg.tid.x");
   e->team = e->k->threads;
 }

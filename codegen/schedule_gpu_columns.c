@@ -40,7 +40,8 @@ static void substitute(void *user, kva_kinstr *i) {
 
 static kva_kbuf *shared_buffer(kva_kernel *k, kva_dtype dtype, int64_t n) {
   kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
-  *buf = (kva_kbuf){KVA_K_SHARED, dtype, kva_expr_const(k->exprs, n), true, true, k->bufs.len, NULL};
+  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
+  buf->extent = kva_expr_const(k->exprs, n);
   buf->name = kva_arena_printf(k->arena, "partial%u", buf->id);
   KVA_PUSH(k->arena, &k->bufs, buf);
   return buf;

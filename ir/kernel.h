@@ -17,6 +17,7 @@
 #define KVA_IR_KERNEL_H
 
 #include "ir/expr.h"
+#include "ir/kernel_gpu.h"
 
 typedef struct kva_kernel kva_kernel;
 typedef struct kva_kregion kva_kregion;
@@ -38,6 +39,7 @@ struct kva_kbuf {
   bool read, written;     /* PARAM: set by loads and stores; a buffer that is both is ordered, never hoisted */
   uint32_t id;            /* dense; parameters first, in argument order */
   const char *name;
+  kva_kbuf *over; /* SHARED: lies where this earlier buffer does and is no larger; NULL: has memory of its own */
 };
 
 /* Scalar opcodes. X(name, operands). Types: results have the type of operand 0 unless said. Computation types are
@@ -74,6 +76,7 @@ typedef enum kva_kop {
   KVA_K_CARRY,   /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
   KVA_K_IF,      /* args[0]; regions then/orelse; effects only */
   KVA_K_BARRIER, /* waits for the team's threads and orders their memory accesses; nothing on a CPU */
+  KVA_K_MACHINE, /* `machine`, see ir/kernel_gpu.h */
 } kva_kop;
 
 typedef enum kva_kloop_kind {
@@ -130,6 +133,7 @@ struct kva_kinstr {
   kva_kbuf *buf;         /* LOAD, STORE */
   kva_kloop *loop;       /* LOOP, REDUCE, CARRY */
   uint32_t carry;        /* REDUCE, CARRY */
+  kva_kmachine *machine; /* MACHINE */
   kva_kregion *then, *orelse;
   kva_kregion *region; /* where it stands */
   kva_kinstr *prev, *next;
@@ -154,7 +158,8 @@ struct kva_kernel {
   KVA_VEC(kva_kval) values;
   kva_kregion *body;
   uint32_t next_id;
-  uint32_t threads; /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
+  uint32_t threads;       /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
+  KVA_VEC(kva_kmap) maps; /* parameters after the symbols */
 };
 
 /* ---- builder ------------------------------------------------------------------------------------------------------
@@ -199,6 +204,9 @@ kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to);
 /* An index expression as an i64 value, and an i64 value as an index expression (gather). */
 kva_kval kva_k_index(kva_kb *b, const kva_expr *e);
 const kva_expr *kva_k_symbol(kva_kb *b, kva_kval i64_value);
+/* A symbol for e, which is computed here once: 0 <= e < extent is the caller's word. For long expressions that many
+ * indices share. */
+const kva_expr *kva_k_name(kva_kb *b, const kva_expr *e, const kva_expr *extent);
 /* Comparisons of index expressions, folded where ranges prove them. */
 kva_kval kva_k_index_lt(kva_kb *b, const kva_expr *x, const kva_expr *y);
 kva_kval kva_k_index_le(kva_kb *b, const kva_expr *x, const kva_expr *y);
@@ -240,6 +248,10 @@ kva_kinstr *kva_k_if_begin(kva_kb *b, kva_kval cond);
 void kva_k_if_else(kva_kb *b, kva_kinstr *branch);
 void kva_k_if_end(kva_kb *b, kva_kinstr *branch);
 void kva_k_barrier(kva_kb *b);
+/* A copy of *m at the current place; float_value is its 'v' or NULL. Its value, or NULL. */
+kva_kval kva_k_machine(kva_kb *b, const kva_kmachine *m, kva_kval float_value);
+/* The number of a new tensor map; *map is copied. */
+int32_t kva_k_map(kva_kb *b, const kva_kmap *map);
 
 /* ---- checking, text ---------------------------------------------------------------------------------------------- */
 
@@ -264,6 +276,8 @@ const char *kva_combine_name(kva_combine combine);
 void kva_k_each_instr(const kva_kernel *k, void (*visit)(void *user, kva_kinstr *i), void *user);
 /* The same within one region and the regions below it. */
 void kva_k_each_instr_in(const kva_kregion *r, void (*visit)(void *user, kva_kinstr *i), void *user);
+/* Calls visit for every index expression and extent of i, which it may change. */
+void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **e), void *user);
 /* Is `inner` the region `outer` or below it? */
 bool kva_k_encloses(const kva_kregion *outer, const kva_kregion *inner);
 /* Number of loops around this one. */

@@ -169,18 +169,27 @@ kva_kval kva_k_index(kva_kb *b, const kva_expr *e) {
   return kva_kb_pure(b, &index);
 }
 
-const kva_expr *kva_k_symbol(kva_kb *b, kva_kval value) {
-  kva_kval v = kva_k_convert(b, value, KVA_I64);
-  if (v->op == KVA_K_CONST) return kva_expr_const(b->exprs, v->imm.i);
-  if (v->op == KVA_K_INDEX) return v->index;
-  const kva_expr *known = kva_kb_get(b->memo->value_symbols, v);
-  if (known) return known;
-  const kva_expr *symbol = kva_expr_fresh(b->exprs, "v", INT64_MIN, NULL);
+static const kva_expr *add_value_symbol(kva_kb *b, kva_kval v, const kva_expr *symbol) {
   KVA_PUSH(b->arena, &b->kernel->value_symbols, symbol);
   KVA_PUSH(b->arena, &b->kernel->values, v);
   kva_kb_set(b->memo->value_symbols, v, symbol);
   kva_kb_set(b->memo->symbol_values, symbol, v);
   return symbol;
+}
+
+const kva_expr *kva_k_name(kva_kb *b, const kva_expr *e, const kva_expr *extent) {
+  if (kva_expr_is_const(e, NULL)) return e;
+  kva_kinstr index = {.op = KVA_K_INDEX, .dtype = KVA_I64, .index = e};
+  return add_value_symbol(b, append(b, &index), kva_expr_fresh(b->exprs, "v", 0, extent));
+}
+
+const kva_expr *kva_k_symbol(kva_kb *b, kva_kval value) {
+  kva_kval v = kva_k_convert(b, value, KVA_I64);
+  if (v->op == KVA_K_CONST) return kva_expr_const(b->exprs, v->imm.i);
+  const kva_expr *known = kva_kb_get(b->memo->value_symbols, v);
+  if (known) return known;
+  if (v->op == KVA_K_INDEX) return v->index;
+  return add_value_symbol(b, v, kva_expr_fresh(b->exprs, "v", INT64_MIN, NULL));
 }
 
 static kva_kval compare(kva_kb *b, kva_kop op, const kva_expr *x, const kva_expr *y) {

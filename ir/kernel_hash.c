@@ -81,6 +81,25 @@ static void add_loop(hasher *s, const kva_kloop *l) {
   }
 }
 
+static void add_machine(hasher *s, const kva_kmachine *m) {
+  add(s, m->op);
+  for (uint32_t p = 0; p < KVA_K_MAX_PLACES && m->places[p].buf; p++) {
+    add(s, m->places[p].buf->id);
+    add(s, hash_expr(s, m->places[p].index));
+  }
+  for (uint32_t x = 0; x < KVA_K_MAX_INDICES && m->indices[x]; x++) add(s, hash_expr(s, m->indices[x]));
+  for (uint32_t n = 0; n < KVA_K_MAX_NUMBERS; n++) add(s, (uint64_t)m->numbers[n]);
+}
+
+static void add_map(hasher *s, const kva_kmap *m) {
+  add(s, (uint64_t)m->buf->id << 32 | (uint64_t)m->rank << 16 | (uint64_t)m->swizzle);
+  for (uint32_t d = 0; d < m->rank; d++) {
+    add(s, hash_expr(s, m->dims[d]));
+    if (d) add(s, hash_expr(s, m->strides[d]));
+    add(s, (uint64_t)m->box[d]);
+  }
+}
+
 static void add_region(hasher *s, const kva_kregion *r);
 
 static void add_instr(hasher *s, const kva_kinstr *i) {
@@ -89,6 +108,7 @@ static void add_instr(hasher *s, const kva_kinstr *i) {
   if (i->index) add(s, hash_expr(s, i->index));
   if (i->buf) add(s, i->buf->id);
   if (i->op == KVA_K_LOOP) add_loop(s, i->loop);
+  if (i->op == KVA_K_MACHINE) add_machine(s, i->machine);
   if (i->op == KVA_K_REDUCE || i->op == KVA_K_CARRY) add(s, mix(number_of(s, i->loop->var), i->carry));
   number(s, i);
   if (i->op == KVA_K_LOOP) {
@@ -116,7 +136,9 @@ uint64_t kva_kernel_hash(const kva_kernel *k) {
     const kva_kbuf *buf = k->bufs.data[i];
     add(&s, (uint64_t)buf->space << 32 | (uint64_t)buf->dtype << 8 | (uint64_t)buf->read << 1 | buf->written);
     add(&s, hash_expr(&s, buf->extent));
+    if (buf->over) add(&s, buf->over->id);
   }
+  for (uint32_t i = 0; i < k->maps.len; i++) add_map(&s, &k->maps.data[i]);
   if (k->threads) add(&s, k->threads);
   add_region(&s, k->body);
   kva_arena_destroy(scratch);

@@ -93,7 +93,6 @@ static void uses_symbol(void *user, const kva_expr *symbol) {
 }
 
 static void scan_loop(loop_scan *s, const kva_kloop *l) {
-  kva_expr_each_symbol(l->extent, uses_symbol, s);
   for (uint32_t c = 0; c < l->carries.len; c++) {
     uses_region(s, l->carries.data[c].init->region);
     uses_region(s, l->carries.data[c].yield->region);
@@ -101,18 +100,23 @@ static void scan_loop(loop_scan *s, const kva_kloop *l) {
   if (l->kind == KVA_K_GRID || l->kind == KVA_K_THREAD) s->impure = true;
 }
 
+static void scan_index(void *user, const kva_expr **e) {
+  kva_expr_each_symbol(*e, uses_symbol, user);
+}
+
 static void scan_instr(void *user, kva_kinstr *i) {
   loop_scan *s = user;
   for (uint32_t a = 0; a < i->n_args; a++) uses_region(s, i->args[a]->region);
-  if (i->index) kva_expr_each_symbol(i->index, uses_symbol, s);
+  kva_k_each_index(i, scan_index, s);
   if (i->op == KVA_K_LOOP) scan_loop(s, i->loop);
   if (i->op == KVA_K_LOAD) s->loads = true;
-  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_IF;
+  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_IF || i->op == KVA_K_MACHINE;
   if (effect || (i->op == KVA_K_LOAD && kva_kb_is_ordered(i->buf))) s->impure = true;
 }
 
 static loop_scan scan(kva_kb *b, kva_kloop *l) {
   loop_scan s = {.b = b, .loop = l, .lowest = b->kernel->body, .impure = !l->carries.len};
+  scan_index(&s, &l->extent);
   scan_loop(&s, l);
   kva_k_each_instr_in(l->body, scan_instr, &s);
   return s;

@@ -5,11 +5,16 @@
 
 /* ---- instructions ------------------------------------------------------------------------------------------------ */
 
-static void parse_place(kva_kparser *p, kva_kinstr *i) {
+static kva_kbuf *parse_buffer_name(kva_kparser *p) {
   kva_ktoken t = p->lex.token;
   kva_klex_expect_name(&p->lex, "the name of a buffer");
-  i->buf = kva_map_get_str(p->bufs, t.text);
-  if (!i->buf && !p->lex.failed) kva_klex_error_at(&p->lex, t, "no buffer is called '%s'", t.text);
+  kva_kbuf *buf = kva_map_get_str(p->bufs, t.text);
+  if (!buf && !p->lex.failed) kva_klex_error_at(&p->lex, t, "no buffer is called '%s'", t.text);
+  return buf;
+}
+
+static void parse_place(kva_kparser *p, kva_kinstr *i) {
+  i->buf = parse_buffer_name(p);
   i->index = kva_kparse_bracketed(p);
 }
 
@@ -83,9 +88,52 @@ static void parse_operands(kva_kparser *p, kva_kinstr *i) {
   }
 }
 
+/* ---- instructions of the machine --------------------------------------------------------------------------------- */
+
+/* One that makes a value, or none. */
+static bool find_machine(const char *name, bool value, kva_kmop *out_op) {
+  for (int op = 0; op < KVA_M_COUNT; op++) {
+    if (value != (kva_kmop_type((kva_kmop)op) != KVA_DTYPE_NONE) || strcmp(kva_kmop_name((kva_kmop)op), name) != 0)
+      continue;
+    *out_op = (kva_kmop)op;
+    return true;
+  }
+  return false;
+}
+
+static void parse_indices(kva_kparser *p, const kva_expr **at, const kva_expr **end) {
+  while (at < end && kva_klex_accept(&p->lex, ",")) *at++ = kva_kparse_expr(p);
+}
+
+static kva_kinstr *parse_machine(kva_kparser *p, kva_kmop op) {
+  kva_kinstr *i = kva_k_instr_create(p->k, KVA_K_MACHINE, kva_kmop_type(op));
+  kva_kmachine *m = i->machine = KVA_NEW(p->k->arena, kva_kmachine);
+  kva_kplace *place = m->places;
+  const kva_expr **index = m->indices;
+  int32_t *n = m->numbers;
+  m->op = op;
+  for (const char *kind = kva_kmop_operands(op), *first = kind; *kind && !p->lex.failed; kind++) {
+    if (kind != first && *kind != '+') kva_klex_expect(&p->lex, ",");
+    if (strchr(KVA_KMOP_PLACES, *kind)) {
+      place->buf = parse_buffer_name(p);
+      place++->index = kva_kparse_bracketed(p);
+    }
+    if (*kind == 'e' || *kind == '+') {
+      bool more = *kind == '+' ? kva_klex_accept(&p->lex, ",") : true;
+      if (more) *index++ = kva_kparse_expr(p);
+      if (*kind == '+') parse_indices(p, index, m->indices + KVA_K_MAX_INDICES);
+    }
+    if (*kind == 'i') *n++ = (int32_t)kva_kparse_uint(p, "a number");
+    if (*kind == 'v') add_arg(i, kva_kparse_value(p, KVA_F32));
+  }
+  return i;
+}
+
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
+
 /* An opcode that may stand after "%n = ". */
 static bool find_value_op(const char *name, kva_kop *out_op) {
-  for (int op = 0; op <= KVA_K_BARRIER; op++) {
+  for (int op = 0; op < KVA_K_MACHINE; op++) {
     bool makes_value = op != KVA_K_CONST && op != KVA_K_STORE && op != KVA_K_LOOP && op < KVA_K_IF;
     if (!makes_value || strcmp(kva_kop_name((kva_kop)op), name) != 0) continue;
     *out_op = (kva_kop)op;
@@ -104,12 +152,13 @@ static void parse_value_line(kva_kparser *p, kva_kregion *r) {
   kva_ktoken t = p->lex.token;
   kva_klex_expect_name(&p->lex, "an instruction");
   kva_kop op = KVA_K_CONST;
-  if (!p->lex.failed && !find_value_op(t.text, &op)) {
+  kva_kmop machine = KVA_M_COUNT;
+  if (!p->lex.failed && !find_value_op(t.text, &op) && !find_machine(t.text, true, &machine)) {
     kva_klex_error_at(&p->lex, t, "no instruction '%s' makes a value", t.text);
   }
   if (p->lex.failed) return;
-  kva_kinstr *i = kva_k_instr_create(p->k, op, KVA_DTYPE_NONE);
-  parse_operands(p, i);
+  kva_kinstr *i = machine != KVA_M_COUNT ? parse_machine(p, machine) : kva_k_instr_create(p->k, op, KVA_DTYPE_NONE);
+  if (machine == KVA_M_COUNT) parse_operands(p, i);
   kva_k_insert(r, NULL, i);
   kva_map_set(p->values, &number, sizeof number, i);
 }
@@ -198,6 +247,14 @@ static void parse_yields(kva_kparser *p, kva_kloop *l) {
   }
 }
 
+static bool parse_machine_effect(kva_kparser *p, kva_kregion *r) {
+  kva_kmop op;
+  if (p->lex.token.kind != KVA_KT_NAME || !find_machine(p->lex.token.text, false, &op)) return false;
+  kva_klex_next(&p->lex);
+  kva_k_insert(r, NULL, parse_machine(p, op));
+  return true;
+}
+
 static void parse_effect(kva_kparser *p, kva_kregion *r) {
   for (int kind = KVA_K_MAP; kind <= KVA_K_THREAD; kind++) {
     if (!kva_klex_accept_name(&p->lex, kva_kloop_kind_name((kva_kloop_kind)kind))) continue;
@@ -210,7 +267,7 @@ static void parse_effect(kva_kparser *p, kva_kregion *r) {
     parse_if(p, r);
   } else if (kva_klex_accept_name(&p->lex, "barrier")) {
     kva_k_insert(r, NULL, kva_k_instr_create(p->k, KVA_K_BARRIER, KVA_DTYPE_NONE));
-  } else {
+  } else if (!parse_machine_effect(p, r)) {
     kva_klex_error(&p->lex, "expected an instruction, found '%s'", p->lex.token.text);
   }
 }
@@ -263,7 +320,42 @@ static void parse_locals(kva_kparser *p) {
     bool shared = kva_klex_accept_name(&p->lex, "shared");
     if (!shared && !kva_klex_accept_name(&p->lex, "local")) return;
     parse_buffer(p, shared ? KVA_K_SHARED : KVA_K_LOCAL);
+    if (shared && kva_klex_accept_name(&p->lex, "over"))
+      p->k->bufs.data[p->k->bufs.len - 1]->over = parse_buffer_name(p);
   }
+}
+
+/* "word(x, y, ...)", n of them. */
+static void parse_list(kva_kparser *p, const char *word, uint32_t n, const kva_expr **out) {
+  if (!kva_klex_accept_name(&p->lex, word)) kva_klex_error(&p->lex, "expected '%s'", word);
+  for (uint32_t i = 0; i < n && !p->lex.failed; i++) {
+    kva_klex_expect(&p->lex, i ? "," : "(");
+    out[i] = kva_kparse_expr(p);
+  }
+  kva_klex_expect(&p->lex, ")");
+}
+
+static void parse_dims(kva_kparser *p, kva_kmap *m) {
+  if (!kva_klex_accept_name(&p->lex, "dims")) kva_klex_error(&p->lex, "expected 'dims'");
+  kva_klex_expect(&p->lex, "(");
+  do m->dims[m->rank++] = kva_kparse_expr(p);
+  while (m->rank < KVA_K_MAP_RANK && kva_klex_accept(&p->lex, ","));
+  kva_klex_expect(&p->lex, ")");
+}
+
+static void parse_map(kva_kparser *p) {
+  kva_kmap m = {.buf = parse_buffer_name(p)};
+  const kva_expr *box[KVA_K_MAP_RANK] = {NULL};
+  parse_dims(p, &m);
+  if (m.rank > 1) parse_list(p, "steps", m.rank - 1, m.strides + 1);
+  parse_list(p, "box", m.rank, box);
+  for (uint32_t d = 0; d < m.rank && !p->lex.failed; d++) {
+    int64_t v = 0;
+    if (!kva_expr_is_const(box[d], &v) || v < 1 || v > 256) kva_klex_error(&p->lex, "a box has 1 to 256 elements");
+    m.box[d] = (int32_t)v;
+  }
+  m.swizzle = (int32_t)parse_count(p, "swizzle");
+  KVA_PUSH(p->k->arena, &p->k->maps, m);
 }
 
 static void parse_kernel(kva_kparser *p, kva_arena *arena, kva_expr_ctx *exprs) {
@@ -279,6 +371,7 @@ static void parse_kernel(kva_kparser *p, kva_arena *arena, kva_expr_ctx *exprs) 
   kva_klex_expect(&p->lex, ")");
   p->k->threads = parse_count(p, "threads");
   kva_klex_expect(&p->lex, "{");
+  while (kva_klex_accept_name(&p->lex, "tensor_map")) parse_map(p);
   parse_locals(p);
   parse_lines(p, p->k->body);
   kva_klex_expect(&p->lex, "}");

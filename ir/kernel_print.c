@@ -15,7 +15,14 @@
  *     }
  *   }
  *
- * A kernel for a GPU has ` threads 256` after its parameters, and its thread loops may end in ` team 32` or ` width 4`.
+ * A kernel for a GPU may have instructions of the machine, as ir/kernel_gpu.h lists them, and before its buffers tensor
+ * maps; a shared buffer may lie over an earlier one:
+ *
+ *   tensor_map a dims(K, M) steps(2*K) box(64, 128) swizzle 128
+ *   shared readwrite float staged[2048] over ring
+ *   copy_async ring[8*tid], a[K*i + 8*tid], 16
+ *
+ * It has ` threads 256` after its parameters, and its thread loops may end in ` team 32` or ` width 4`.
  *
  * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
  * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
@@ -95,9 +102,19 @@ static void name_shape_symbol(void *user, const kva_expr *symbol) {
   kva_text_free(&text);
 }
 
+static void name_index(void *user, const kva_expr **e) {
+  kva_expr_each_symbol(*e, name_shape_symbol, user);
+}
+
 static void name_symbols_of(void *user, kva_kinstr *i) {
-  if (i->index) kva_expr_each_symbol(i->index, name_shape_symbol, user);
-  if (i->op == KVA_K_LOOP) kva_expr_each_symbol(i->loop->extent, name_shape_symbol, user);
+  kva_k_each_index(i, name_index, user);
+}
+
+static void name_symbols_of_map(printer *p, const kva_kmap *m) {
+  for (uint32_t d = 0; d < m->rank; d++) {
+    kva_expr_each_symbol(m->dims[d], name_shape_symbol, p);
+    if (d) kva_expr_each_symbol(m->strides[d], name_shape_symbol, p);
+  }
 }
 
 static void name_everything(printer *p) {
@@ -107,6 +124,7 @@ static void name_everything(printer *p) {
   for (uint32_t i = 0; i < p->k->bufs.len; i++) {
     kva_expr_each_symbol(p->k->bufs.data[i]->extent, name_shape_symbol, p);
   }
+  for (uint32_t i = 0; i < p->k->maps.len; i++) name_symbols_of_map(p, &p->k->maps.data[i]);
   kva_k_each_instr(p->k, name_symbols_of, p);
   kva_k_each_instr(p->k, name_loop, p);
 }
@@ -209,10 +227,34 @@ static void print_args(printer *p, const kva_kinstr *i) {
   }
 }
 
+static void print_element(printer *p, const kva_kbuf *buf, const kva_expr *index) {
+  print_name(p->out, buf->name);
+  kva_text_add(p->out, "[%s]", expr_text(p, index));
+}
+
 static void print_place(printer *p, const kva_kinstr *i) {
   kva_text_add(p->out, " ");
-  print_name(p->out, i->buf->name);
-  kva_text_add(p->out, "[%s]", expr_text(p, i->index));
+  print_element(p, i->buf, i->index);
+}
+
+static void print_machine(printer *p, const kva_kinstr *i) {
+  const kva_kmachine *m = i->machine;
+  const kva_kplace *place = m->places;
+  const kva_expr *const *index = m->indices;
+  const int32_t *n = m->numbers;
+  kva_text_add(p->out, "%s", kva_kmop_name(m->op));
+  for (const char *kind = kva_kmop_operands(m->op), *first = kind; *kind; kind++) {
+    if (*kind != '+') kva_text_add(p->out, kind == first ? " " : ", ");
+    if (strchr(KVA_KMOP_PLACES, *kind)) {
+      print_element(p, place->buf, place->index);
+      place++;
+    }
+    if (*kind == 'e') kva_text_add(p->out, "%s", expr_text(p, *index++));
+    if (*kind == 'i') kva_text_add(p->out, "%d", *n++);
+    if (*kind == 'v') print_value(p, i->args[0]);
+    while (*kind == '+' && index < m->indices + KVA_K_MAX_INDICES && *index)
+      kva_text_add(p->out, ", %s", expr_text(p, *index++));
+  }
 }
 
 static void print_predicate(printer *p, const kva_kinstr *i, uint32_t arg) {
@@ -307,8 +349,12 @@ static void print_instr(printer *p, const kva_kinstr *i) {
     print_if(p, i);
   } else {
     if (i->dtype != KVA_DTYPE_NONE) kva_text_add(p->out, "%%%u = ", p->numbers[i->id]);
-    kva_text_add(p->out, "%s", kva_kop_name(i->op));
-    print_operands(p, i);
+    if (i->op == KVA_K_MACHINE) {
+      print_machine(p, i);
+    } else {
+      kva_text_add(p->out, "%s", kva_kop_name(i->op));
+      print_operands(p, i);
+    }
   }
   kva_text_add(p->out, "\n");
 }
@@ -341,8 +387,24 @@ static void print_locals(printer *p) {
     if (buf->space == KVA_K_PARAM) continue;
     kva_text_add(p->out, "  %s ", buf->space == KVA_K_LOCAL ? "local" : "shared");
     print_buffer(p, buf);
+    if (buf->over) {
+      kva_text_add(p->out, " over ");
+      print_name(p->out, buf->over->name);
+    }
     kva_text_add(p->out, "\n");
   }
+}
+
+static void print_map(printer *p, const kva_kmap *m) {
+  kva_text_add(p->out, "  tensor_map ");
+  print_name(p->out, m->buf->name);
+  for (uint32_t d = 0; d < m->rank; d++) kva_text_add(p->out, "%s%s", d ? ", " : " dims(", expr_text(p, m->dims[d]));
+  kva_text_add(p->out, ")");
+  for (uint32_t d = 1; d < m->rank; d++)
+    kva_text_add(p->out, "%s%s", d > 1 ? ", " : " steps(", expr_text(p, m->strides[d]));
+  for (uint32_t d = 0; d < m->rank; d++)
+    kva_text_add(p->out, "%s%d", d ? ", " : m->rank > 1 ? ") box(" : " box(", m->box[d]);
+  kva_text_add(p->out, ") swizzle %d\n", m->swizzle);
 }
 
 void kva_kernel_print(const kva_kernel *k, kva_text *out) {
@@ -358,6 +420,7 @@ void kva_kernel_print(const kva_kernel *k, kva_text *out) {
   kva_text_add(out, ")");
   if (k->threads) kva_text_add(out, " threads %u", k->threads);
   kva_text_add(out, " {\n");
+  for (uint32_t i = 0; i < k->maps.len; i++) print_map(&p, &k->maps.data[i]);
   print_locals(&p);
   p.depth = 1;
   print_region(&p, k->body);

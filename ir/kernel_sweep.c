@@ -1,5 +1,5 @@
-/* Dead code in kernels. Live: stores, barriers, and what they need: operands, values that indices name, the loops and
- * ifs around. A live loop keeps all of its carries. */
+/* Dead code in kernels. Live: stores, barriers, instructions of the machine without a value, and what they need:
+ * operands, values that indices name, the loops and ifs around. A live loop keeps all of its carries. */
 #include "ir/kernel.h"
 
 typedef struct sweep {
@@ -23,9 +23,12 @@ static void mark_symbol(void *user, const kva_expr *symbol) {
   if (i) mark(s, i);
 }
 
+static void mark_index(void *user, const kva_expr **e) {
+  kva_expr_each_symbol(*e, mark_symbol, user);
+}
+
 static void mark_loop(sweep *s, kva_kloop *l) {
   mark(s, l->instr);
-  kva_expr_each_symbol(l->extent, mark_symbol, s);
   for (uint32_t c = 0; c < l->carries.len; c++) {
     mark(s, l->carries.data[c].init);
     mark(s, l->carries.data[c].yield);
@@ -34,13 +37,14 @@ static void mark_loop(sweep *s, kva_kloop *l) {
 
 static void mark_needed(sweep *s, kva_kinstr *i) {
   for (uint32_t a = 0; a < i->n_args; a++) mark(s, i->args[a]);
-  if (i->index) kva_expr_each_symbol(i->index, mark_symbol, s);
+  kva_k_each_index(i, mark_index, s);
   if (i->loop) mark_loop(s, i->loop);
   if (i->region->owner) mark(s, i->region->owner);
 }
 
 static void visit_root(void *user, kva_kinstr *i) {
-  if (i->op == KVA_K_STORE || i->op == KVA_K_BARRIER) mark(user, i);
+  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_MACHINE;
+  if (effect && i->dtype == KVA_DTYPE_NONE) mark(user, i);
 }
 
 static void visit_remove(void *user, kva_kinstr *i) {

@@ -189,6 +189,69 @@ static void check_carry(verifier *v, const kva_kloop *l, uint32_t number) {
   if (c->combine == KVA_COMBINE_NONE && !in_order) report(v, i, "a sequential carry needs a serial or unroll loop");
 }
 
+/* ---- instructions of the machine --------------------------------------------------------------------------------- */
+
+static kva_kspace space_of(char kind) {
+  return kind == 'p' ? KVA_K_PARAM : strchr("lLB", kind) ? KVA_K_LOCAL : KVA_K_SHARED;
+}
+
+static void check_machine_place(verifier *v, const kva_kinstr *i, char kind, const kva_kplace *place) {
+  const kva_kbuf *buf = place->buf;
+  if (!buf || buf->id >= v->k->bufs.len || v->k->bufs.data[buf->id] != buf) {
+    report(v, i, "a place names no buffer of this kernel");
+    return;
+  }
+  check_index(v, i, place->index);
+  if (buf->space != space_of(kind)) report(v, i, "buffer '%s' is in another memory than the operand", buf->name);
+  if (kind == 'm' && buf->dtype != KVA_U64) report(v, i, "an mbarrier in '%s', which is not uint64", buf->name);
+  bool reads = !strchr("SL", kind), writes = strchr("SLBm", kind);
+  if (reads && !buf->read) report(v, i, "buffer '%s' is not marked as read", buf->name);
+  if (writes && !buf->written) report(v, i, "buffer '%s' is not marked as written", buf->name);
+}
+
+static bool is_wgmma_width(int32_t n) {
+  return n >= 8 && n <= 256 && n % 8 == 0;
+}
+
+static void check_machine_numbers(verifier *v, const kva_kinstr *i) {
+  const int32_t *n = i->machine->numbers;
+  bool ok = true;
+  switch (i->machine->op) {
+  case KVA_M_load_matrix:
+  case KVA_M_store_matrix: ok = (n[0] == 1 || n[0] == 2 || n[0] == 4) && (n[1] == 0 || n[1] == 1); break;
+  case KVA_M_named_barrier:
+  case KVA_M_named_arrive: ok = n[0] > 0 && n[0] < 16 && n[1] > 0 && n[1] % 32 == 0; break;
+  case KVA_M_shuffle_xor: ok = n[0] > 0 && n[0] < 32; break;
+  case KVA_M_tensor_load: ok = (uint32_t)n[0] < v->k->maps.len; break;
+  case KVA_M_wgmma:
+  case KVA_M_wgmma_registers: ok = is_wgmma_width(n[0]); break;
+  case KVA_M_wgmma_fence: ok = n[0] > 0; break;
+  case KVA_M_wgmma_wait: ok = n[0] <= 7 && n[1] > 0; break;
+  case KVA_M_wgmma_wait2: ok = n[0] <= 7 && n[1] > 0 && n[2] > 0; break;
+  case KVA_M_registers_inc:
+  case KVA_M_registers_dec: ok = n[0] >= 24 && n[0] <= 256 && n[0] % 8 == 0; break;
+  default: break;
+  }
+  if (!ok) report(v, i, "%s: a number outside of what the machine has", kva_kmop_name(i->machine->op));
+}
+
+static void check_machine(verifier *v, const kva_kinstr *i) {
+  const kva_kmachine *m = i->machine;
+  if (!m || m->op >= KVA_M_COUNT) {
+    report(v, i, "names no instruction");
+    return;
+  }
+  uint32_t place = 0, index = 0, values = kva_kmop_count(m->op, "v");
+  for (const char *kind = kva_kmop_operands(m->op); *kind && v->status == KVA_OK; kind++) {
+    if (strchr(KVA_KMOP_PLACES, *kind)) check_machine_place(v, i, *kind, &m->places[place++]);
+    if (*kind == 'e' || *kind == '+') check_index(v, i, m->indices[index++]);
+  }
+  for (; index < KVA_K_MAX_INDICES && m->indices[index]; index++) check_index(v, i, m->indices[index]);
+  if (expect_args(v, i, values, values) && values) expect_type(v, i, "value", i->args[0]->dtype, KVA_F32);
+  if (v->status == KVA_OK) check_machine_numbers(v, i);
+  expect_type(v, i, "result", i->dtype, kva_kmop_type(m->op));
+}
+
 static bool is_power_of_two(uint32_t n) {
   return n && !(n & (n - 1));
 }
@@ -204,8 +267,10 @@ static uint32_t team_around(const verifier *v, const kva_kinstr *i) {
 static void check_threads(verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
   uint32_t around = team_around(v, i), team = l->team > 1 ? l->team : 1;
-  if (!is_power_of_two(v->k->threads) || v->k->threads < 32 || v->k->threads > 1024) {
-    report(v, i, "thread loop in a kernel of %u threads; a power of two from 32 to 1024 is needed", v->k->threads);
+  if (v->k->threads % 32 || v->k->threads < 32 || v->k->threads > 1024) {
+    report(v, i, "thread loop in a kernel of %u threads; a multiple of 32 up to 1024 is needed", v->k->threads);
+  } else if (!is_power_of_two(v->k->threads) && l->carries.len) {
+    report(v, i, "%u threads combine values; a power of two is needed", v->k->threads);
   } else if (!is_power_of_two(team) || team >= around) {
     report(v, i, "teams of %u threads do not divide the %u around the loop", team, around);
   }
@@ -267,11 +332,38 @@ static void check_instr(void *user, kva_kinstr *i) {
     if (expect_args(v, i, 1, 1)) expect_type(v, i, "condition", i->args[0]->dtype, KVA_BOOL);
     return;
   case KVA_K_BARRIER: return;
+  case KVA_K_MACHINE: check_machine(v, i); return;
   default: check_arith(v, i);
   }
 }
 
 /* ---- the kernel's lists ------------------------------------------------------------------------------------------ */
+
+static double bytes_of(const kva_kbuf *buf) {
+  int64_t n = 0;
+  kva_expr_is_const(buf->extent, &n);
+  return (double)n * kva_dtype_bits(buf->dtype) / 8;
+}
+
+static void check_over(verifier *v, const kva_kbuf *buf) {
+  const kva_kbuf *over = buf->over;
+  bool ok = buf->space == KVA_K_SHARED && over->space == KVA_K_SHARED && !over->over && over->id < buf->id;
+  if (!ok) report(v, NULL, "buffer '%s' lies over one that is not an earlier shared one", buf->name);
+  if (ok && bytes_of(buf) > bytes_of(over)) report(v, NULL, "buffer '%s' is larger than '%s'", buf->name, over->name);
+}
+
+static bool is_swizzle(int32_t n) {
+  return n == 0 || n == 32 || n == 64 || n == 128;
+}
+
+static void check_maps(verifier *v) {
+  for (uint32_t i = 0; i < v->k->maps.len; i++) {
+    const kva_kmap *m = &v->k->maps.data[i];
+    bool ok =
+        m->buf && m->buf->space == KVA_K_PARAM && m->rank >= 1 && m->rank <= KVA_K_MAP_RANK && is_swizzle(m->swizzle);
+    if (!ok) report(v, NULL, "tensor map %u is not of a parameter, or its rank or swizzle do not exist", i);
+  }
+}
 
 static void check_buffers(verifier *v) {
   bool params_over = false;
@@ -285,6 +377,7 @@ static void check_buffers(verifier *v) {
     if (buf->space == KVA_K_PARAM) continue;
     params_over = true;
     if (!kva_expr_is_const(buf->extent, NULL)) report(v, NULL, "local buffer '%s' needs a constant extent", buf->name);
+    if (buf->over) check_over(v, buf);
   }
 }
 
@@ -311,6 +404,7 @@ kva_status kva_kernel_verify(const kva_kernel *k, kva_diag *diag) {
   v.values = kva_map_create(v.scratch);
   check_links(&v, k->body);
   if (v.status == KVA_OK) check_buffers(&v);
+  if (v.status == KVA_OK) check_maps(&v);
   if (v.status == KVA_OK) bind_symbols(&v);
   if (v.status == KVA_OK) kva_k_each_instr(k, check_instr, &v);
   kva_arena_destroy(v.scratch);

@@ -22,6 +22,7 @@ static const char *const op_names[] = {
     "carry",
     "if",
     "barrier",
+    "machine",
 };
 static const uint8_t op_arities[] = {
 #define ARITY(name, n) n,
@@ -157,6 +158,18 @@ void kva_k_each_instr(const kva_kernel *k, void (*visit)(void *user, kva_kinstr 
   kva_k_each_instr_in(k->body, visit, user);
 }
 
+void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **e), void *user) {
+  if (i->index) visit(user, &i->index);
+  if (i->op == KVA_K_LOOP) visit(user, &i->loop->extent);
+  if (i->op != KVA_K_MACHINE) return;
+  for (uint32_t p = 0; p < KVA_K_MAX_PLACES; p++) {
+    if (i->machine->places[p].index) visit(user, &i->machine->places[p].index);
+  }
+  for (uint32_t x = 0; x < KVA_K_MAX_INDICES; x++) {
+    if (i->machine->indices[x]) visit(user, &i->machine->indices[x]);
+  }
+}
+
 bool kva_k_encloses(const kva_kregion *outer, const kva_kregion *inner) {
   while (inner && inner->depth > outer->depth) inner = inner->parent;
   return inner == outer;
@@ -184,10 +197,13 @@ typedef struct replacement {
   const kva_expr *const *from, *const *to;
 } replacement;
 
-static void replace_in_instr(void *user, kva_kinstr *i) {
+static void replace_in_index(void *user, const kva_expr **e) {
   const replacement *r = user;
-  const kva_expr **e = i->op == KVA_K_LOOP ? &i->loop->extent : &i->index;
-  if (*e) *e = kva_expr_substitute(r->exprs, *e, r->n, r->from, r->to);
+  *e = kva_expr_substitute(r->exprs, *e, r->n, r->from, r->to);
+}
+
+static void replace_in_instr(void *user, kva_kinstr *i) {
+  kva_k_each_index(i, replace_in_index, user);
 }
 
 void kva_k_replace_index(kva_kernel *k, uint32_t n, const kva_expr *const *from, const kva_expr *const *to) {

@@ -12,11 +12,11 @@
  * The gradient for the input is a convolution of dy, with stride - 1 zeros between its elements, by the reversed
  * kernel. The zeros are left out: the columns of one contraction are every stride-th position, which read every
  * stride-th tap, and the batch runs over where they begin. (A strided axis that is dilated as well keeps its zeros.) */
-#include "ops/contract.h"
 #include "ops/conv.h"
 #include "ops/element.h"
+#include "ops/gpu_contract.h"
 
-enum { LEAST_ROWS = 8, LONG_LINE = 32, MAX_LEADS = 256 };
+enum { LEAST_ROWS = 8, LEAST_GPU_ROWS = 16, LONG_LINE = 32, MAX_LEADS = 256 };
 
 typedef struct site {
   kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -259,9 +259,9 @@ static bool is_plain_depthwise(const kva_contraction *c, const site *s) {
          (!kva_expr_is_const(c->used, &used) || used >= LONG_LINE);
 }
 
-static bool has_rows(const kva_contraction *c) {
+static bool has_rows(const kva_contraction *c, int64_t least) {
   int64_t rows;
-  return !kva_expr_is_const(c->rows, &rows) || rows >= LEAST_ROWS;
+  return !kva_expr_is_const(c->rows, &rows) || rows >= least;
 }
 
 typedef kva_kval (*element_code)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
@@ -278,7 +278,9 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
 }
 
 static void run(const kva_contraction *c, bool tiles, element_code code) {
-  if (tiles && !c->l->gpu && kva_contract_fits(c))
+  if (c->l->gpu && has_rows(c, LEAST_GPU_ROWS))
+    kva_gpu_contract_kernel(c);
+  else if (tiles && !c->l->gpu && kva_contract_fits(c))
     kva_contract_kernel(c);
   else
     element_kernel(c->l, c->n, code);
@@ -366,5 +368,5 @@ void kva_conv_weight_grad_kernel(kva_lower *l, const kva_node *n) {
   c.line = c.used = product_of(e, dw->rank - 1, dw->dims + 1);
   c.along_depth = true;
   c.a = output_grad, c.b = image_under_tap, c.result = weight_result_at;
-  run(&c, has_rows(&c), kva_conv_weight_grad_lower);
+  run(&c, has_rows(&c, LEAST_ROWS), kva_conv_weight_grad_lower);
 }

@@ -1,4 +1,4 @@
-/* Kernels of matmul. Float products take the tiled kernel (matmul_tile.c), integers the plain one here: loops over
+/* Kernels of matmul. Float products take the tiled kernels (matmul_tile.c), integers the plain one here: loops over
  * batch, rows and columns, one sum over k. */
 #include "ops/matmul.h"
 
@@ -47,7 +47,7 @@ static void plain_kernel(kva_lower *l, const kva_node *n) {
 }
 
 void kva_matmul_kernel(kva_lower *l, const kva_node *n) {
-  if (kva_dtype_is_float(n->results[0].type->dtype) && !l->gpu)
+  if (kva_dtype_is_float(n->results[0].type->dtype))
     kva_matmul_tile_kernel(l, n);
   else
     plain_kernel(l, n);

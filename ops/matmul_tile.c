@@ -1,6 +1,6 @@
 /* Float matmul as a contraction (contract.h): a single line of N columns. When b is one matrix for all of a batch, the
  * leading dims of a are rows; else they are the contraction's batch. */
-#include "ops/contract.h"
+#include "ops/gpu_contract.h"
 #include "ops/matmul.h"
 
 typedef struct product {
@@ -77,5 +77,8 @@ void kva_matmul_tile_kernel(kva_lower *l, const kva_node *n) {
   c.leads = c.taps = c.spread = c.stride = 1;
   c.along_depth = p.s.transpose_b, c.across_rows = p.s.transpose_a;
   c.a = element_a, c.b = element_b, c.result = result_at;
-  kva_contract_kernel(&c);
+  if (l->gpu)
+    kva_gpu_contract_kernel(&c);
+  else
+    kva_contract_kernel(&c);
 }

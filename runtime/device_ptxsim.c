@@ -104,7 +104,8 @@ static size_t reach(const kva_buffer_desc *b, int64_t bytes) {
   return (size_t)(kva_dtype_bits((kva_dtype)b->dtype) < 8 ? (bytes + 3) / 4 * 4 : bytes);
 }
 
-/* Exactly the step's buffers, each a range of its own: what lies beside them in the arena is out of bounds. */
+/* Exactly the step's buffers, each a range of its own: what lies beside them in the arena is out of bounds. A temporary
+ * has no content before its first step. */
 static kva_status add_ranges(const kva_device_launch *l, kva_ptx_memory *memory) {
   for (int32_t i = 0; i < l->step->n_args; i++) {
     int32_t number = l->step->args[i];
@@ -113,7 +114,11 @@ static kva_status add_ranges(const kva_device_launch *l, kva_ptx_memory *memory)
     bool writable = b->kind != KVA_BUFFER_INPUT && b->kind != KVA_BUFFER_CONST;
     char name[32];
     snprintf(name, sizeof name, "buffer %d", number);
-    KVA_TRY(kva_ptx_memory_add(memory, l->args[i], reach(b, l->bytes[number]), writable, b->name ? b->name : name));
+    bool fresh = b->kind == KVA_BUFFER_TEMP && l->step - l->program->steps == b->first_step;
+    size_t bytes = reach(b, l->bytes[number]);
+    const char *called = b->name ? b->name : name;
+    KVA_TRY(fresh ? kva_ptx_memory_add_undefined(memory, l->args[i], bytes, called)
+                  : kva_ptx_memory_add(memory, l->args[i], bytes, writable, called));
   }
   return KVA_OK;
 }

@@ -33,7 +33,7 @@ typedef struct job {
   argument arguments[64];
   uint32_t n_arguments;
   int64_t shared, threads, seed;
-  bool lazy, json, profile;
+  bool lazy, races, json, profile;
 } job;
 
 /* ---- arguments -----------------------------------------------------------------------------------------------------
@@ -286,7 +286,8 @@ static kva_status launch(const job *j, const kva_ptx_kernel *kernel, kva_diag *d
     if (a->array) status = kva_ptx_memory_add(memory, a->data, (size_t)kva_tensor_bytes(&a->tensor), true, a->spec);
   }
   kva_pool *pool = kva_pool_create((int)j->threads);
-  kva_ptx_options options = {.pool = pool, .lazy = j->lazy, .schedule_seed = (uint64_t)j->seed};
+  kva_ptx_options options = {
+      .pool = pool, .lazy = j->lazy, .check_global = j->races, .schedule_seed = (uint64_t)j->seed};
   if (status == KVA_OK)
     status = kva_ptx_launch(kernel, memory, j->grid, j->block, (uint32_t)j->shared, params, j->n_arguments, &options,
                             diag, report);
@@ -351,7 +352,8 @@ static int run(int argc, char **argv) {
       {"--arg", NULL, "SPEC", KVA_OPTION_LIST, &specs, "the next parameter: f32:N, f32:N=zero, i32=5, ..."},
       {"--shared", NULL, "BYTES", KVA_OPTION_INT, &j.shared, "dynamic shared memory (0)"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &j.output, "write array K as DIR/argK.npy"},
-      {"--lazy", NULL, NULL, KVA_OPTION_FLAG, &j.lazy, "asynchronous copies land at their wait"},
+      {"--lazy", NULL, NULL, KVA_OPTION_FLAG, &j.lazy, "asynchronous operations end as late as they may"},
+      {"--races", NULL, NULL, KVA_OPTION_FLAG, &j.races, "also look for races on global memory"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &j.seed, "order of warps; 0: round robin (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &j.threads, "threads that simulate (all)"},
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &j.profile, "print the lines that run most"},

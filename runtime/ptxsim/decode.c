@@ -301,7 +301,12 @@ static bool all_predicates(const ptx_statement *s) {
 }
 
 kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s) {
-  ptx_ins ins = {.guard = s->guard, .line = s->line, .text = s->text, .target = PTX_NONE, .reconverge = PTX_NONE};
+  ptx_ins ins = {.guard = s->guard,
+                 .line = s->line,
+                 .source_line = s->source_line,
+                 .text = s->text,
+                 .target = PTX_NONE,
+                 .reconverge = PTX_NONE};
   ptx_decoder d = {.b = b, .s = s, .i = &ins};
   const ptx_decode_row *row = find_row(s->base);
   bool logic = all_predicates(s) && strcmp(s->base, "mov");

@@ -91,13 +91,14 @@ static bool has(const ptx_decoder *d, const char *mod) {
   return false;
 }
 
-/* Memory is consistent at every instruction: fences order nothing more, but for the async proxy. */
+/* Memory is consistent at every instruction: fences matter to the checks of races alone. */
 static kva_status decode_fence(ptx_decoder *d) {
   static const char *const mods[] = {"cta", "gl", "gpu", "sys", "sc", "acq_rel", "cluster", NULL};
   d->i->class = KVA_PTX_CLASS_BARRIER;
   if (has(d, "proxy") || has(d, "mbarrier_init")) return kva_ptx_decode_proxy_fence(d);
+  bool wide = has(d, "gl") || has(d, "gpu") || has(d, "sys") || has(d, "cluster");
   kva_ptx_take_all(d, mods);
-  d->i->exec = kva_ptx_exec_nothing;
+  d->i->exec = wide ? kva_ptx_exec_fence : kva_ptx_exec_nothing;
   return kva_ptx_finish(d, 0);
 }
 

@@ -10,11 +10,22 @@ typedef struct ptx_range {
   uint64_t base, size;
   bool writable;
   char *name;
+  uint8_t *written;                 /* undefined memory: by word, whether it was written; NULL: all was */
+  struct ptx_global_shadow *shadow; /* launches that check global memory: by word; exec_global.c */
 } ptx_range;
 struct kva_ptx_memory {
   ptx_range *ranges; /* sorted by base */
   uint32_t n, cap;
 };
+
+/* What happened before a point of the program (clock.c): accesses of warps and of asynchronous agents by their stamps'
+ * clocks. */
+enum { PTX_MAX_WARPS = 32, PTX_N_AGENTS = 64, PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS };
+typedef struct ptx_clocks {
+  uint32_t seen[PTX_N_CLOCKS];                                  /* up to this clock, all lanes */
+  uint32_t some_seen[PTX_MAX_WARPS], some_lanes[PTX_MAX_WARPS]; /* further, these lanes only */
+  uint32_t fenced[PTX_MAX_WARPS]; /* writes that a proxy fence made visible to async reads */
+} ptx_clocks;
 
 /* What kva_ptxsim_encode_map writes: tensor_map.c. */
 typedef struct ptx_tensor_map {
@@ -41,7 +52,9 @@ typedef struct ptx_launch {
   kva_ptx_options options;
   kva_ptx_dim3 grid, block;
   uint32_t n_threads, n_warps, dynamic_shared, shared_bytes;
-  uint32_t registers; /* of a thread at the start */
+  uint32_t registers;    /* of a thread at the start */
+  bool tracks_global;    /* some range has `written` or `shadow` */
+  ptx_clocks **released; /* check_global: by CTA, what its fences and atomics have published; NULL: nothing */
   unsigned char *params;
   unsigned char *image; /* register file before the first instruction, without special registers */
 } ptx_launch;
@@ -66,15 +79,6 @@ typedef struct ptx_cta ptx_cta;
 typedef struct ptx_copy ptx_copy;
 typedef struct ptx_bulk ptx_bulk;
 typedef struct ptx_wgmma ptx_wgmma;
-
-/* What happened before a point of the program (clock.c): accesses of warps and of asynchronous agents by their stamps'
- * clocks. */
-enum { PTX_MAX_WARPS = 32, PTX_N_AGENTS = 64, PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS };
-typedef struct ptx_clocks {
-  uint32_t seen[PTX_N_CLOCKS];                                  /* up to this clock, all lanes */
-  uint32_t some_seen[PTX_MAX_WARPS], some_lanes[PTX_MAX_WARPS]; /* further, these lanes only */
-  uint32_t fenced[PTX_MAX_WARPS]; /* writes that a proxy fence made visible to async reads */
-} ptx_clocks;
 
 struct ptx_warp {
   unsigned char *regs;
@@ -101,6 +105,8 @@ struct ptx_warp {
   uint64_t wgmma_fenced; /* steps at the last wgmma.fence; 0: none */
   uint32_t n_registers;  /* of each thread: setmaxnreg */
   const ptx_ins *registers_set;
+  ptx_clocks *released; /* check_global: as of its last fence of the GPU's scope */
+  bool fence_released, atomic_seen;
 };
 
 enum { PTX_N_BARRIERS = 16 };
@@ -138,6 +144,8 @@ struct ptx_cta {
   uint64_t stalled_at;
   uint32_t n_stalls; /* since the last progress */
   ptx_barrier barriers[PTX_N_BARRIERS];
+  uint64_t number; /* in the grid */
+  bool acquired;   /* an atomic, then a fence: it sees what other CTAs have released */
   uint64_t random;
   uint64_t steps;
   bool stopped; /* a finding ended this CTA */
@@ -199,6 +207,14 @@ void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addre
 void kva_ptx_race_async_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
 void kva_ptx_race_async_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
 
+/* exec_global.c: accesses to global memory, where it is tracked. data: what is written, or NULL. */
+void kva_ptx_global_access(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size, bool write,
+                           const void *data);
+void kva_ptx_global_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size);
+KVA_MUST_USE bool kva_ptx_global_prepare(ptx_launch *launch);
+void kva_ptx_global_clean(ptx_launch *launch);
+void kva_ptx_exec_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+
 /* exec_mbarrier.c */
 typedef struct ptx_mbarrier {
   uint32_t address, init_stamp, init_line;
@@ -208,7 +224,8 @@ typedef struct ptx_mbarrier {
   uint32_t tx_line;        /* of who last expected bytes */
   ptx_clocks coming, done; /* what its waiters will know, and know */
 } ptx_mbarrier;
-/* The live mbarrier at an address of shared memory, NULL after a finding. */
+/* The mbarrier at an address of shared memory, NULL: none. The live one, NULL after a finding. */
+ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address);
 ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address);
 void kva_ptx_mbarrier_arrive(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t count);
 void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes);
@@ -227,13 +244,18 @@ void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mba
 uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane);
 void kva_ptx_copies_land(ptx_warp *w, uint32_t mark);
 
-/* exec_wgmma.c */
+/* exec_wgmma.c. kva_ptx_wgmma_check: before an instruction of a kernel with wgmma. */
 void kva_ptx_wgmma_check(ptx_warp *w, const ptx_ins *i);
 bool kva_ptx_wgmma_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 bool kva_ptx_release_wgmma(ptx_cta *cta);
+void kva_ptx_wgmma_check_exit(ptx_cta *cta);
+/* Whether whole warps of a whole warpgroup run the instruction; else a finding. */
+bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+
+/* exec_registers.c: setmaxnreg */
 bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 bool kva_ptx_release_registers(ptx_cta *cta);
-void kva_ptx_wgmma_check_exit(ptx_cta *cta);
+void kva_ptx_registers_check_exit(ptx_cta *cta);
 
 /* exec_address.c. kva_ptx_resolve: where an access of `size` bytes (a power of two) by one lane goes, or NULL after a
  * finding. */

@@ -9,9 +9,13 @@
 kva_ptx_memory *kva_ptx_memory_create(void) {
   return calloc(1, sizeof(kva_ptx_memory));
 }
+static void free_range(ptx_range *r) {
+  free(r->name);
+  free(r->written);
+}
 void kva_ptx_memory_destroy(kva_ptx_memory *memory) {
   if (!memory) return;
-  for (uint32_t i = 0; i < memory->n; i++) free(memory->ranges[i].name);
+  for (uint32_t i = 0; i < memory->n; i++) free_range(&memory->ranges[i]);
   free(memory->ranges);
   free(memory);
 }
@@ -39,15 +43,28 @@ kva_status kva_ptx_memory_add(kva_ptx_memory *m, void *base, size_t size, bool w
     return KVA_NO_MEMORY;
   }
   memmove(m->ranges + at + 1, m->ranges + at, (m->n - at) * sizeof *m->ranges);
-  m->ranges[at] = (ptx_range){b, size, writable, copy};
+  m->ranges[at] = (ptx_range){.base = b, .size = size, .writable = writable, .name = copy};
   m->n++;
   return KVA_OK;
+}
+
+kva_status kva_ptx_memory_add_undefined(kva_ptx_memory *m, void *base, size_t size, const char *name) {
+  uint8_t *written = calloc(size / 4 + 2, 1);
+  if (!written) return KVA_NO_MEMORY;
+  kva_status status = kva_ptx_memory_add(m, base, size, true, name);
+  for (uint32_t i = 0; status == KVA_OK && i < m->n; i++)
+    if (m->ranges[i].base == (uintptr_t)base && m->ranges[i].size == size) {
+      m->ranges[i].written = written;
+      return KVA_OK;
+    }
+  free(written);
+  return status;
 }
 
 void kva_ptx_memory_remove(kva_ptx_memory *m, const void *base) {
   for (uint32_t i = 0; i < m->n; i++) {
     if (m->ranges[i].base != (uintptr_t)base) continue;
-    free(m->ranges[i].name);
+    free_range(&m->ranges[i]);
     memmove(m->ranges + i, m->ranges + i + 1, (m->n - i - 1) * sizeof *m->ranges);
     m->n--;
     return;

@@ -39,6 +39,7 @@ static void issue(ptx_warp *w, const ptx_ins *i, int lane, uint64_t to, uint64_t
   }
   ptx_copy copy = {from, (uint32_t)to, w->group, i->bytes, (uint8_t)read, (uint8_t)lane, 0, i};
   kva_ptx_race_write(w, i, lane, (uint32_t)to, i->bytes, NULL);
+  if (cta->launch->tracks_global && read) kva_ptx_global_access(w, i, lane, from, read, false, NULL);
   if (!cta->launch->options.lazy) land(w, &copy);
   ptx_copy *place = append(w);
   if (!place) return;

@@ -83,6 +83,7 @@ void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     unsigned char *place = kva_ptx_resolve(w, i, (ptx_space)i->space, lane, address, i->bytes, true);
     bool shared = i->space == PTX_SHARED || (i->space == PTX_GENERIC && kva_ptx_space_of(&address) == PTX_SHARED);
     if (place && shared) kva_ptx_race_atomic(w, i, lane, (uint32_t)address, i->bytes);
+    if (place && !shared && w->cta->launch->tracks_global) kva_ptx_global_atomic(w, i, lane, address, i->bytes);
     uint64_t c = i->sub == PTX_ATOM_CAS ? lane_value(w, i, i->src[2], lane) : 0;
     if (place) old = kva_ptx_atomic_update(place, i, lane_value(w, i, i->src[1], lane), c);
     if (i->dst == PTX_NONE) continue;

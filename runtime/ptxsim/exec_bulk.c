@@ -43,7 +43,13 @@ static bool shared_fits(const ptx_bulk *c, uint64_t address) {
 static unsigned char *global_place(const ptx_bulk *c, uint64_t address, uint32_t size, bool write) {
   ptx_warp *w = c->w;
   const ptx_range *r = kva_ptx_find_range(&w->cta->launch->memory, address, size, &w->last_range);
-  if (r && (r->writable || !write)) return (unsigned char *)(uintptr_t)address;
+  if (r && (r->writable || !write)) {
+    if (w->cta->launch->tracks_global && c->kind == PTX_BULK_REDUCE)
+      kva_ptx_global_atomic(w, c->i, c->lane, address, size);
+    else if (w->cta->launch->tracks_global)
+      kva_ptx_global_access(w, c->i, c->lane, address, size, write, NULL);
+    return (unsigned char *)(uintptr_t)address;
+  }
   kva_ptx_finding *f =
       kva_ptx_add_finding(w->cta, r ? KVA_PTX_GLOBAL_READ_ONLY : KVA_PTX_GLOBAL_BOUNDS, c->i, w, c->lane);
   const ptx_range *near = kva_ptx_nearest_range(&w->cta->launch->memory, address);
@@ -147,7 +153,7 @@ static void perform(const ptx_bulk *c) {
 
 static void land(const ptx_bulk *c) {
   ptx_cta *cta = c->w->cta;
-  ptx_mbarrier *b = &cta->mbarriers[cta->mbarrier_at[c->mbarrier / 8] - 1];
+  ptx_mbarrier *b = kva_ptx_mbarrier_at(cta, c->mbarrier);
   if (c->kind == PTX_BULK_ARRIVE) {
     kva_ptx_copies_land(c->w, c->mark);
     kva_ptx_clocks_release(c->w, &b->coming, 1u << c->lane);

@@ -21,18 +21,15 @@ static bool to_shared(ptx_warp *w, const ptx_ins *i, int lane, uint64_t *address
   return false;
 }
 
-static ptx_mbarrier *at(ptx_cta *cta, uint64_t address) {
+ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address) {
+  uint64_t limit = cta->launch->shared_bytes;
+  if (address & 7 || limit < 8 || address > limit - 8) return NULL;
   uint32_t number = cta->mbarrier_at[address / 8];
   return number ? &cta->mbarriers[number - 1] : NULL;
 }
 
 ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
-  if (address & 7 || address + 8 > w->cta->launch->shared_bytes) {
-    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_SHARED_BOUNDS, i, w, lane),
-                   "%s: mbarrier at shared address %llu", i->text, (unsigned long long)address);
-    return NULL;
-  }
-  ptx_mbarrier *b = at(w->cta, address);
+  ptx_mbarrier *b = kva_ptx_mbarrier_at(w->cta, address);
   if (!b || !b->live) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane),
                    "%s: no mbarrier was initialised at shared address %llu", i->text, (unsigned long long)address);
@@ -53,7 +50,7 @@ static ptx_mbarrier *named(ptx_warp *w, const ptx_ins *i, int lane, uint64_t add
 }
 
 static ptx_mbarrier *create(ptx_cta *cta, uint64_t address) {
-  ptx_mbarrier *known = at(cta, address);
+  ptx_mbarrier *known = kva_ptx_mbarrier_at(cta, address);
   if (known) return known;
   if (cta->n_mbarriers == MOST_BARRIERS) return NULL;
   if (cta->n_mbarriers == cta->cap_mbarriers) {
@@ -214,7 +211,7 @@ static void resume(ptx_warp *w, const ptx_ins *i, uint32_t ready, uint32_t mask)
   for (uint32_t m = ready; m; m &= m - 1) {
     uint64_t address = a[ptx_first(m)];
     if (i->space == PTX_GENERIC) kva_ptx_space_of(&address);
-    const ptx_mbarrier *b = address + 8 <= w->cta->launch->shared_bytes ? at(w->cta, address) : NULL;
+    const ptx_mbarrier *b = kva_ptx_mbarrier_at(w->cta, address);
     if (b && b != last) kva_ptx_clocks_join(&w->before, &b->done);
     last = b;
   }

@@ -46,6 +46,20 @@ static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mas
     kva_ptx_count_shared(w->cta, i, a, mask, size);
 }
 
+/* Accesses to global memory that something looks at. */
+static void note_global(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write) {
+  uint32_t size = (uint32_t)i->bytes * i->n;
+  if (i->space != PTX_GLOBAL && i->space != PTX_GENERIC) return;
+  for (uint32_t m = mask; m; m &= m - 1) {
+    int lane = ptx_first(m);
+    uint64_t address = a[lane];
+    unsigned char data[16];
+    if (i->space == PTX_GENERIC && kva_ptx_space_of(&address) != PTX_GLOBAL) continue;
+    for (uint32_t k = 0; write && k < i->n; k++) get(w, i, i->list[k], lane, data + k * i->bytes);
+    kva_ptx_global_access(w, i, lane, address, size, write, write ? data : NULL);
+  }
+}
+
 static bool is_shared(const ptx_ins *i, uint64_t *address) {
   return i->space == PTX_SHARED || (i->space == PTX_GENERIC && kva_ptx_space_of(address) == PTX_SHARED);
 }
@@ -122,6 +136,7 @@ void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
   kva_ptx_addresses(w, i->src[0], i->imm, a);
   count(w, i, a, mask, false);
+  if (w->cta->launch->tracks_global) note_global(w, i, a, mask, false);
   const unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, false) : NULL;
   if (all) {
     memcpy(w->regs + i->list[0], all, PTX_LANES * (size_t)i->bytes);
@@ -140,6 +155,7 @@ void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t size = (uint32_t)i->bytes * i->n;
   kva_ptx_addresses(w, i->src[0], i->imm, a);
   count(w, i, a, mask, true);
+  if (w->cta->launch->tracks_global) note_global(w, i, a, mask, true);
   unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, true) : NULL;
   if (all) {
     memcpy(all, w->regs + i->list[0], PTX_LANES * (size_t)i->bytes);

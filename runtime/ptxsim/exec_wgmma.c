@@ -88,16 +88,28 @@ static float to_float(const ptx_ins *i, uint32_t bits) {
   return i->type == PTX_BF16 ? load_bf16(bits) : load_f16(bits);
 }
 
+static void convert(const ptx_ins *i, const unsigned char *from, float out[8]) {
+  uint16_t piece[8];
+  memcpy(piece, from, sizeof piece);
+  if (i->type == PTX_BF16)
+    for (int e = 0; e < 8; e++) out[e] = load_bf16(piece[e]);
+  else
+    for (int e = 0; e < 8; e++) out[e] = load_f16(piece[e]);
+}
+
 /* Rows [first, first + n) of a matrix as [k][row - first], n a multiple of 8. */
 static void load_matrix(ptx_warp *w, const ptx_ins *i, const layout *t, uint32_t first, uint32_t n, float *out) {
   for (uint32_t outer = 0; outer < (t->transposed ? K : n); outer++)
     for (uint32_t inner = 0; inner < (t->transposed ? n : K); inner += 8) {
       uint32_t row = t->transposed ? inner : outer, k = t->transposed ? outer : inner;
       uint32_t at = piece_address(t, first + row, k);
-      uint16_t piece[8];
+      float piece[8];
       if (!piece_fits(w, i, at)) return;
-      memcpy(piece, w->cta->shared + at, 16);
-      for (uint32_t e = 0; e < 8; e++) out[t->transposed ? k * n + row + e : (k + e) * n + row] = to_float(i, piece[e]);
+      convert(i, w->cta->shared + at, piece);
+      if (t->transposed)
+        memcpy(out + k * n + row, piece, sizeof piece);
+      else
+        for (uint32_t e = 0; e < 8; e++) out[(k + e) * n + row] = piece[e];
     }
 }
 
@@ -126,24 +138,53 @@ static void load_a_registers(const ptx_warp *w, const ptx_ins *i, float *out) {
   }
 }
 
-/* Register j of lane l: row l / 4 + 8 (j / 2 % 2), column 8 (j / 4) + 2 (l % 4) + j % 2. */
-static float *sum_place(float *sums, uint32_t n, uint32_t j, uint32_t l) {
-  return sums + (l / 4 + 8 * (j >> 1 & 1)) * n + 8 * (j / 4) + 2 * (l & 3) + (j & 1);
+/* Register j of lane l: row l / 4 + 8 (j / 2 % 2), column 8 (j / 4) + 2 (l % 4) + j % 2. Eight lanes' registers j and j
+ * + 1 alternate in a row. */
+static void read_sums(const ptx_warp *w, const ptx_ins *i, float *sums) {
+  uint32_t n = n_columns(i);
+  for (uint32_t j = 0; j < n_sums(i); j += 2) {
+    const uint32_t *even = ptx_reg32(w, i->list[j]), *odd = ptx_reg32(w, i->list[j + 1]);
+    float *first = sums + (j >> 1 & 1) * 8 * n + j / 4 * 8;
+    for (uint32_t l = 0; l < PTX_LANES; l++) {
+      first[l / 4 * n + 2 * (l & 3)] = ptx_f32(even[l]);
+      first[l / 4 * n + 2 * (l & 3) + 1] = ptx_f32(odd[l]);
+    }
+  }
+}
+static void write_sums(const ptx_warp *w, const ptx_ins *i, const float *sums) {
+  uint32_t n = n_columns(i);
+  for (uint32_t j = 0; j < n_sums(i); j += 2) {
+    uint32_t *even = ptx_reg32(w, i->list[j]), *odd = ptx_reg32(w, i->list[j + 1]);
+    const float *first = sums + (j >> 1 & 1) * 8 * n + j / 4 * 8;
+    for (uint32_t l = 0; l < PTX_LANES; l++) {
+      even[l] = ptx_bits32(first[l / 4 * n + 2 * (l & 3)]);
+      odd[l] = ptx_bits32(first[l / 4 * n + 2 * (l & 3) + 1]);
+    }
+  }
 }
 
-__attribute__((optimize("O3"))) static void multiply(const float *a, const float *b, uint32_t n, float sign,
-                                                     float *restrict sums) {
-  for (uint32_t row = 0; row < ROWS; row++)
-    for (uint32_t k = 0; k < K; k++) {
-      float x = sign * a[k * ROWS + row];
-      const float *line = b + k * n;
-      for (uint32_t c = 0; c < n; c++) sums[row * n + c] += x * line[c];
+/* Four rows of eight sums stay in registers over all k. No fused products (-ffp-contract=off): the same sums on every
+ * machine. */
+typedef float sums8 __attribute__((vector_size(32), aligned(4)));
+
+__attribute__((target_clones("avx2", "default"))) static void multiply(const float *a, const float *b, uint32_t n,
+                                                                       float sign, float *restrict sums) {
+  for (uint32_t row = 0; row < ROWS; row += 4)
+    for (uint32_t c = 0; c < n; c += 8) {
+      sums8 *place[4], sum[4];
+      for (uint32_t r = 0; r < 4; r++) place[r] = (sums8 *)(void *)(sums + (row + r) * n + c);
+      for (uint32_t r = 0; r < 4; r++) sum[r] = *place[r];
+      for (uint32_t k = 0; k < K; k++) {
+        const sums8 line = *(const sums8 *)(const void *)(b + k * n + c);
+        for (uint32_t r = 0; r < 4; r++) sum[r] += sign * a[k * ROWS + row + r] * line;
+      }
+      for (uint32_t r = 0; r < 4; r++) *place[r] = sum[r];
     }
 }
 
 static void perform(ptx_warp *w, const ptx_wgmma *p) {
   const ptx_ins *i = p->i;
-  float a[K * ROWS], b[K * MOST_N], sums[ROWS * MOST_N];
+  float a[K * ROWS], b[K * MOST_N] __attribute__((aligned(64))), sums[ROWS * MOST_N] __attribute__((aligned(64)));
   uint32_t n = n_columns(i);
   layout ta = layout_of(p->a, transposed_a(i)), tb = layout_of(p->b, transposed_b(i));
   memset(a, 0xff, sizeof a);
@@ -153,15 +194,12 @@ static void perform(ptx_warp *w, const ptx_wgmma *p) {
   else
     load_matrix(w, i, &ta, w->id % GROUP * ROWS, ROWS, a);
   load_matrix(w, i, &tb, 0, n, b);
-  for (uint32_t j = 0; j < n_sums(i); j++) {
-    const uint32_t *d = ptx_reg32(w, i->list[j]);
-    for (uint32_t l = 0; l < PTX_LANES; l++) *sum_place(sums, n, j, l) = p->accumulate ? ptx_f32(d[l]) : 0;
-  }
+  if (p->accumulate)
+    read_sums(w, i, sums);
+  else
+    memset(sums, 0, sizeof *sums * ROWS * n);
   multiply(a, b, n, negated_a(i) != negated_b(i) ? -1.0f : 1.0f, sums);
-  for (uint32_t j = 0; j < n_sums(i); j++) {
-    uint32_t *d = ptx_reg32(w, i->list[j]);
-    for (uint32_t l = 0; l < PTX_LANES; l++) d[l] = ptx_bits32(*sum_place(sums, n, j, l));
-  }
+  write_sums(w, i, sums);
 }
 
 /* ---- registers ------------------------------------------------------------------------------------------------------
@@ -207,7 +245,7 @@ static void check_fence(ptx_warp *w, const ptx_ins *i) {
  */
 
 /* Whole warps of a whole warpgroup. */
-static bool aligned(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   if (mask != PTX_ALL) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, ptx_first(mask)),
                    "%s is run by lanes 0x%08x only", i->text, mask);
@@ -255,7 +293,8 @@ static uint32_t group_stamp(ptx_warp *w) {
 }
 
 void kva_ptx_exec_wgmma(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask) || !uniform(w, i, i->src[1]) || (!a_in_registers(i) && !uniform(w, i, i->src[0]))) return;
+  if (!kva_ptx_warpgroup(w, i, mask) || !uniform(w, i, i->src[1]) || (!a_in_registers(i) && !uniform(w, i, i->src[0])))
+    return;
   check_fence(w, i);
   ptx_wgmma p = {.i = i,
                  .a = a_in_registers(i) ? 0 : ptx_reg64(w, i->src[0])[0],
@@ -274,11 +313,11 @@ void kva_ptx_exec_wgmma(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 }
 
 void kva_ptx_exec_wgmma_fence(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (aligned(w, i, mask)) w->wgmma_fenced = w->steps;
+  if (kva_ptx_warpgroup(w, i, mask)) w->wgmma_fenced = w->steps;
 }
 
 void kva_ptx_exec_wgmma_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask)) return;
+  if (!kva_ptx_warpgroup(w, i, mask)) return;
   w->product_group++;
   w->cta->progress++;
 }
@@ -321,7 +360,7 @@ static bool others_committed(const ptx_warp *w, uint32_t limit) {
 }
 
 bool kva_ptx_wgmma_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask)) return false;
+  if (!kva_ptx_warpgroup(w, i, mask)) return false;
   uint32_t limit = wait_limit(w, i);
   if (others_committed(w, limit)) {
     finish(w, limit);
@@ -345,54 +384,14 @@ bool kva_ptx_release_wgmma(ptx_cta *cta) {
   return woke;
 }
 
-/* ---- setmaxnreg -----------------------------------------------------------------------------------------------------
+/* ---- exit -----------------------------------------------------------------------------------------------------------
  */
-
-static bool register_error(ptx_warp *w, const ptx_ins *i, const char *what) {
-  kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_OPERAND, i, w, 0), "%s %lld: %s, the warp has %u", i->text,
-                 (long long)i->imm, what, w->n_registers);
-  return false;
-}
-
-/* True: the warp waits until enough registers are given back. */
-bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (!aligned(w, i, mask)) return false;
-  uint32_t want = (uint32_t)i->imm;
-  w->registers_set = i;
-  if (!i->flag && want > w->n_registers) return register_error(w, i, "no decrease");
-  if (i->flag && want < w->n_registers) return register_error(w, i, "no increase");
-  w->at = i;
-  w->wait_mask = mask;
-  w->wait = PTX_AT_REGISTERS;
-  kva_ptx_release_registers(w->cta);
-  return w->wait != PTX_READY;
-}
-
-bool kva_ptx_release_registers(ptx_cta *cta) {
-  bool woke = false;
-  for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
-    ptx_warp *w = &cta->warps[k];
-    if (w->wait != PTX_AT_REGISTERS) continue;
-    int64_t more = (w->at->imm - (int64_t)w->n_registers) * PTX_LANES;
-    if (more > (int64_t)cta->free_registers) continue;
-    cta->free_registers = (uint32_t)(cta->free_registers - more);
-    w->n_registers = (uint32_t)w->at->imm;
-    w->wait = PTX_READY;
-    cta->progress++;
-    woke = true;
-  }
-  return woke;
-}
 
 void kva_ptx_wgmma_check_exit(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
     ptx_warp *w = &cta->warps[k];
-    const ptx_warp *leader = &cta->warps[k / GROUP * GROUP];
     if (w->n_products)
       kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_IN_FLIGHT, w->products[0].i, w, -1),
                      "%s is not waited for before the warp ends", w->products[0].i->text);
-    if (w->n_registers != leader->n_registers)
-      kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_OPERAND, (w->registers_set ? w : leader)->registers_set, w, -1),
-                     "warps of one warpgroup end with %u and %u registers", leader->n_registers, w->n_registers);
   }
 }

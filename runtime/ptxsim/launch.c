@@ -37,6 +37,7 @@ static void destroy_context(context *c) {
     free(w->regs);
     free(w->preds);
     free(w->copies);
+    free(w->released);
     free(w->products);
     free(w->written);
     free(w->in_flight);
@@ -60,6 +61,7 @@ static bool make_warp(ptx_cta *cta, ptx_warp *w, uint32_t id) {
   w->id = id;
   w->regs = aligned_zeroed(k->reg_bytes);
   w->preds = calloc(k->n_preds, sizeof *w->preds);
+  if (cta->launch->options.check_global && !(w->released = calloc(1, sizeof *w->released))) return false;
   if (!k->uses_wgmma) return w->regs && w->preds;
   w->written = calloc(k->reg_bytes / 128 + 1, sizeof *w->written);
   w->in_flight = calloc(k->reg_bytes / 128 + 1, 1);
@@ -152,6 +154,8 @@ static void start_warp(ptx_warp *w) {
   w->wgmma_fenced = 0;
   w->n_registers = launch->registers;
   w->registers_set = NULL;
+  w->fence_released = w->atomic_seen = false;
+  if (w->released) memset(w->released, 0, sizeof *w->released);
   if (w->written) memset(w->written, 0, (launch->kernel->reg_bytes / 128 + 1) * sizeof *w->written);
   if (w->in_flight) memset(w->in_flight, 0, launch->kernel->reg_bytes / 128 + 1);
   w->levels[0] = (ptx_level){0, PTX_NONE, w->live};
@@ -168,7 +172,8 @@ static void start_cta(ptx_cta *cta, int64_t index) {
   uint64_t x = launch->grid.x, y = launch->grid.y;
   cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y),
                            (uint32_t)((uint64_t)index / x / y)};
-  cta->stopped = false;
+  cta->number = (uint64_t)index;
+  cta->stopped = cta->acquired = false;
   cta->steps = 0;
   cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
   memset(cta->shared, 0xff, launch->shared_bytes);
@@ -333,12 +338,19 @@ static uint32_t registers_of(const ptx_launch *launch) {
   return share > 255 ? 255 : share;
 }
 
+static uint32_t find_base(const kva_ptx_memory *m, uint64_t base) {
+  uint32_t k = 0;
+  while (m->ranges[k].base != base) k++;
+  return k;
+}
+
 static kva_status fill_memory(ptx_launch *launch, const kva_ptx_memory *memory, kva_diag *diag) {
   const kva_ptx_module *m = launch->kernel->module;
   kva_status status = KVA_OK;
   for (uint32_t k = 0; status == KVA_OK && memory && k < memory->n; k++) {
     const ptx_range *r = &memory->ranges[k];
     status = kva_ptx_memory_add(&launch->memory, (void *)(uintptr_t)r->base, r->size, r->writable, r->name);
+    if (status == KVA_OK && r->written) launch->memory.ranges[find_base(&launch->memory, r->base)].written = r->written;
   }
   for (uint32_t k = 0; status == KVA_OK && k < m->variables.len; k++) {
     const ptx_variable *v = &m->variables.data[k];
@@ -369,7 +381,7 @@ static kva_status prepare(ptx_launch *launch, const kva_ptx_memory *memory, cons
   const kva_ptx_kernel *k = launch->kernel;
   KVA_TRY(fill_memory(launch, memory, diag));
   launch->params = calloc(1, k->param_bytes + 16);
-  if (!launch->params || !make_image(launch)) return KVA_NO_MEMORY;
+  if (!launch->params || !make_image(launch) || !kva_ptx_global_prepare(launch)) return KVA_NO_MEMORY;
   for (uint32_t p = 0; p < k->info.n_params; p++)
     memcpy(launch->params + k->info.params[p].offset, params[p], k->info.params[p].size);
   return KVA_OK;
@@ -381,6 +393,7 @@ static void clean(grid_run *run) {
     destroy_context(run->idle);
     run->idle = next;
   }
+  kva_ptx_global_clean(&run->launch);
   for (uint32_t k = 0; k < run->launch.memory.n; k++) free(run->launch.memory.ranges[k].name);
   free(run->launch.memory.ranges);
   free(run->launch.params);
@@ -406,7 +419,7 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   kva_status status = prepare(launch, memory, params, diag);
   if (status == KVA_OK) {
     int64_t n = (int64_t)grid.x * grid.y * grid.z;
-    kva_pool_run(launch->options.pool, n, run_ctas, &run);
+    kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, n, run_ctas, &run);
     status = run.status;
   }
   if (status == KVA_OK) status = collect(&run, out_report);

@@ -13,6 +13,10 @@ bool kva_ptx_is(const ptx_parser *p, const char *word) {
   return (t->kind == PTX_TOKEN_WORD || t->kind == PTX_TOKEN_PUNCT) && strlen(word) == t->n &&
          !memcmp(t->text, word, t->n);
 }
+/* Whether there is something to skip: a bad token is never passed, and ends what skips. */
+static bool more(const ptx_parser *p) {
+  return p->token.kind != PTX_TOKEN_END && p->token.kind != PTX_TOKEN_BAD;
+}
 bool kva_ptx_accept(ptx_parser *p, const char *word) {
   bool is = kva_ptx_is(p, word);
   if (is) kva_ptx_advance(p);
@@ -47,7 +51,7 @@ kva_status kva_ptx_parse_uint(ptx_parser *p, uint64_t max, const char *what, uin
 /* .loc, .file and their like have no semicolon. */
 void kva_ptx_skip_line(ptx_parser *p) {
   uint32_t line = p->token.line;
-  while (p->token.kind != PTX_TOKEN_END && p->token.line == line) kva_ptx_advance(p);
+  while (more(p) && p->token.line == line) kva_ptx_advance(p);
 }
 
 static kva_status skip_to(ptx_parser *p, const char *word) {
@@ -62,7 +66,7 @@ static void skip_braces(ptx_parser *p) {
   do {
     depth += kva_ptx_is(p, "{") - kva_ptx_is(p, "}");
     kva_ptx_advance(p);
-  } while (depth > 0 && p->token.kind != PTX_TOKEN_END);
+  } while (depth > 0 && more(p));
 }
 
 /* ---- symbols -------------------------------------------------------------------------------------------------------
@@ -366,7 +370,7 @@ static kva_status parse_kernel(ptx_parser *p) {
 
 /* Functions are skipped: a call is what is not supported. */
 static void skip_function(ptx_parser *p) {
-  while (p->token.kind != PTX_TOKEN_END && !kva_ptx_is(p, ";") && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
+  while (more(p) && !kva_ptx_is(p, ";") && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
   if (!kva_ptx_accept(p, ";")) skip_braces(p);
 }
 
@@ -424,7 +428,7 @@ static kva_status parse_item(ptx_parser *p) {
   else if (kva_ptx_is(p, ".file"))
     kva_ptx_skip_line(p);
   else if (kva_ptx_is(p, ".section")) {
-    while (p->token.kind != PTX_TOKEN_END && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
+    while (more(p) && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
     skip_braces(p);
   } else if (kva_ptx_is(p, ".pragma"))
     return skip_to(p, ";");

@@ -48,6 +48,7 @@ typedef struct ptx_parser {
   ptx_builder builder; /* of the kernel being read */
   kva_map *labels;     /* name to instruction + 1 */
   uint64_t n_registers, variable_bytes;
+  uint32_t source_line; /* of the last .loc */
 } ptx_parser;
 
 #define PTX_PARSE_ERROR(p, ...) \

@@ -275,7 +275,7 @@ static kva_status split_mnemonic(ptx_parser *p, const ptx_token *t, ptx_statemen
 }
 
 static kva_status parse_instruction(ptx_parser *p, const ptx_token *mnemonic, uint32_t guard) {
-  ptx_statement s = {.guard = guard, .line = mnemonic->line, .column = mnemonic->column};
+  ptx_statement s = {.guard = guard, .line = mnemonic->line, .column = mnemonic->column, .source_line = p->source_line};
   KVA_TRY(split_mnemonic(p, mnemonic, &s));
   if (!kva_ptx_is(p, ";")) {
     do {
@@ -317,12 +317,28 @@ static kva_status parse_label(ptx_parser *p, const ptx_token *t) {
 
 static kva_status parse_scope(ptx_parser *p);
 
+/* .loc file line column: the line is for findings. */
+static kva_status parse_location(ptx_parser *p) {
+  uint32_t line = p->token.line;
+  uint64_t file, source = 0;
+  kva_ptx_advance(p);
+  if (p->token.kind == PTX_TOKEN_INT && p->token.line == line) {
+    KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "the number of a file", &file));
+    if (p->token.kind == PTX_TOKEN_INT && p->token.line == line)
+      KVA_TRY(kva_ptx_parse_uint(p, UINT32_MAX, "the number of a line", &source));
+  }
+  p->source_line = (uint32_t)source;
+  if (p->token.line == line) kva_ptx_skip_line(p);
+  return KVA_OK;
+}
+
 static kva_status parse_statement(ptx_parser *p) {
   if (kva_ptx_is(p, "{")) return parse_scope(p);
   if (kva_ptx_is(p, ".reg")) return parse_registers(p);
   if (kva_ptx_is(p, ".shared") || kva_ptx_is(p, ".local") || kva_ptx_is(p, ".global") || kva_ptx_is(p, ".const"))
     return kva_ptx_parse_variables(p, false);
-  if (kva_ptx_is(p, ".loc") || kva_ptx_is(p, ".file")) {
+  if (kva_ptx_is(p, ".loc")) return parse_location(p);
+  if (kva_ptx_is(p, ".file")) {
     kva_ptx_skip_line(p);
     return KVA_OK;
   }
@@ -386,8 +402,8 @@ static void relocate(ptx_builder *b) {
   for (uint32_t i = 0; i < k->constants.len; i++)
     if (k->constants.data[i].relocate) k->constants.data[i].bits += k->shared_bytes;
   for (uint32_t i = 0; i < k->n_ins; i++) {
-    if (k->ins[i].relocate) k->ins[i].imm += k->shared_bytes;
-    if (k->ins[i].relocate2) k->ins[i].imm2 += k->shared_bytes;
+    if (k->ins[i].relocate) k->ins[i].imm = (int64_t)((uint64_t)k->ins[i].imm + k->shared_bytes);
+    if (k->ins[i].relocate2) k->ins[i].imm2 = (int64_t)((uint64_t)k->ins[i].imm2 + k->shared_bytes);
   }
 }
 
@@ -425,6 +441,7 @@ static kva_status finish_kernel(ptx_parser *p) {
 kva_status kva_ptx_parse_body(ptx_parser *p) {
   p->labels = kva_map_create(p->arena);
   p->n_registers = 0;
+  p->source_line = 0;
   p->builder.constants = kva_map_create(p->arena);
   p->builder.tables = kva_map_create(p->arena);
   p->builder.kernel->n_preds = PTX_FIRST_PREDICATE;

@@ -160,8 +160,8 @@ struct ptx_ins {
   uint32_t *list;           /* slots of a vector, targets of a branch table */
   uint32_t *reads, *writes; /* register slots that it names as sources and destinations */
   uint16_t n_reads, n_writes;
-  uint32_t line;
-  const char *text; /* mnemonic, for messages */
+  uint32_t line, source_line; /* of the PTX text; of the last .loc, 0: none */
+  const char *text;           /* mnemonic, for messages */
 };
 
 typedef struct ptx_constant {
@@ -239,7 +239,7 @@ typedef struct ptx_statement {
   uint32_t guard;
   ptx_operand operands[PTX_MAX_OPERANDS];
   uint32_t n_operands;
-  uint32_t line, column;
+  uint32_t line, column, source_line;
 } ptx_statement;
 
 typedef struct ptx_branch_targets {

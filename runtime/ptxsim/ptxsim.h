@@ -59,6 +59,8 @@ void kva_ptx_memory_destroy(kva_ptx_memory *memory);
  * an overlap or an address beyond 2^47. Size 0 is allowed: nothing of it can be accessed. */
 KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, size_t size, bool writable,
                                            const char *name);
+/* The same for memory whose content is undefined: loads of words that no kernel has written are findings. */
+KVA_MUST_USE kva_status kva_ptx_memory_add_undefined(kva_ptx_memory *memory, void *base, size_t size, const char *name);
 void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
 
 /* ---- tensor maps --------------------------------------------------------------------------------------------------
@@ -89,10 +91,11 @@ typedef struct kva_ptx_dim3 {
 } kva_ptx_dim3;
 
 typedef struct kva_ptx_options {
-  kva_pool *pool;         /* CTAs in parallel; NULL: in order in the caller, which is deterministic */
-  bool unchecked_shared;  /* leave out uninitialised reads and races of shared memory (about twice as fast there) */
-  bool no_counters;       /* leave out sectors and bank conflicts */
-  bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
+  kva_pool *pool;        /* CTAs in parallel; NULL: in order in the caller, which is deterministic */
+  bool unchecked_shared; /* leave out uninitialised reads and races of shared memory (about twice as fast there) */
+  bool check_global; /* look for data races on global memory; CTAs run in order, some 40 bytes for each 4 of memory */
+  bool no_counters;  /* leave out sectors and bank conflicts */
+  bool lazy;         /* asynchronous copies land at the wait that covers them, not at issue */
   uint64_t schedule_seed; /* 0: warps round robin; else in a random order */
   uint64_t max_steps;     /* warp instructions that a CTA may run, against endless loops; 0: 2^28 */
 } kva_ptx_options;
@@ -107,6 +110,8 @@ typedef struct kva_ptx_options {
   X(MISALIGNED, "misaligned access")                             \
   X(SHARED_UNINITIALIZED, "read of uninitialised shared memory") \
   X(SHARED_RACE, "data race on shared memory")                   \
+  X(GLOBAL_UNINITIALIZED, "read of undefined global memory")     \
+  X(GLOBAL_RACE, "data race on global memory")                   \
   X(ASYNC_PENDING, "pending asynchronous copy")                  \
   X(MISSING_FENCE, "missing fence")                              \
   X(IN_FLIGHT, "register of a product in flight")                \
@@ -131,8 +136,9 @@ const char *kva_ptx_finding_name(kva_ptx_finding_kind kind);
 /* The first occurrence at a line, and how often it occurred there. */
 typedef struct kva_ptx_finding {
   kva_ptx_finding_kind kind;
-  uint32_t line;       /* of the PTX text */
-  uint32_t other_line; /* the other access of a race; 0: none */
+  uint32_t line;        /* of the PTX text */
+  uint32_t other_line;  /* the other access of a race; 0: none */
+  uint32_t source_line; /* of the last .loc before it; 0: none */
   uint64_t count;
   kva_ptx_dim3 cta, thread;
   char detail[200];

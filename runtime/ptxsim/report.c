@@ -33,7 +33,7 @@ kva_ptx_finding *kva_ptx_add_finding(ptx_cta *cta, kva_ptx_finding_kind kind, co
   }
   kva_ptx_finding *f = append(cta);
   if (!f) return NULL;
-  *f = (kva_ptx_finding){.kind = kind, .line = at->line, .count = 1, .cta = cta->id};
+  *f = (kva_ptx_finding){.kind = kind, .line = at->line, .source_line = at->source_line, .count = 1, .cta = cta->id};
   f->thread = thread_of(cta->launch, w->id * PTX_LANES + (lane < 0 ? 0 : (uint32_t)lane));
   return f;
 }
@@ -58,6 +58,7 @@ void kva_ptx_report_print_findings(const kva_ptx_report *report, const char *nam
     const kva_ptx_finding *f = &report->findings[k];
     fprintf(out, "%s:%u: %s: %s; CTA (%u,%u,%u) thread (%u,%u,%u)", name, f->line, kva_ptx_finding_name(f->kind),
             f->detail, f->cta.x, f->cta.y, f->cta.z, f->thread.x, f->thread.y, f->thread.z);
+    if (f->source_line) fprintf(out, ", source line %u", f->source_line);
     if (f->count > 1) fprintf(out, ", %llu times", (unsigned long long)f->count);
     fputc('\n', out);
   }

@@ -174,9 +174,8 @@ static void report_wait(ptx_cta *cta, const ptx_warp *w, kva_ptx_finding *f) {
   kva_ptx_addresses(w, w->at->src[0], w->at->imm, a);
   uint64_t address = a[ptx_first(w->wait_mask)];
   if (w->at->space == PTX_GENERIC) kva_ptx_space_of(&address);
-  uint32_t number = address + 8 <= cta->launch->shared_bytes ? cta->mbarrier_at[address / 8] : 0;
-  if (!number) return;
-  const ptx_mbarrier *b = &cta->mbarriers[number - 1];
+  const ptx_mbarrier *b = kva_ptx_mbarrier_at(cta, address);
+  if (!b) return;
   kva_ptx_detail(f,
                  "warp %u waits for ever at the mbarrier at shared address %u: phase %u lacks %u arrivals, %lld bytes",
                  w->id, b->address, b->phase, b->pending, (long long)b->tx);
@@ -228,6 +227,7 @@ static void check_exit(ptx_cta *cta) {
   kva_ptx_bulk_check_exit(cta);
   kva_ptx_mbarrier_check_exit(cta);
   kva_ptx_wgmma_check_exit(cta);
+  kva_ptx_registers_check_exit(cta);
 }
 
 void kva_ptx_run_cta(ptx_cta *cta) {

@@ -1,12 +1,11 @@
 /* The GPU target without a GPU: the PTX of every operator's cases runs on the simulator and is compared with the
  * reference; ptxas, where there is one, assembles it; schedules are what they should be. KVA_TEST_CASE=name picks an
  * operator. */
+#include "tests/support/assembler.h"
 #include "tests/support/ptx.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
 #include <cmocka.h>
 
 /* ---- every case -----------------------------------------------------------------------------------------------------
@@ -398,18 +397,6 @@ static void add_table(kva_codegen *cg, const kva_case_table *table, kva_dtype dt
   }
 }
 
-static int assemble(const char *text, size_t size, const char *arch) {
-  char name[] = "/tmp/kva_test_ptx_XXXXXX", command[160];
-  int fd = mkstemp(name);
-  assert_true(fd >= 0);
-  assert_int_equal(write(fd, text, size), (ssize_t)size);
-  close(fd);
-  snprintf(command, sizeof command, "ptxas -arch=%s %s -o /dev/null", arch, name);
-  int status = system(command);
-  unlink(name);
-  return status;
-}
-
 static void assemble_all(const char *arch, kva_dtype dtype) {
   kva_diag *diag = kva_diag_create();
   kva_codegen *cg;
@@ -419,7 +406,7 @@ static void assemble_all(const char *arch, kva_dtype dtype) {
   char *text;
   size_t size;
   assert_int_equal(kva_codegen_emit(cg, "ptx", &text, &size), KVA_OK);
-  assert_int_equal(assemble(text, size, arch), 0);
+  assert_assembles(text, size, arch);
   print_message("ptxas -arch=%s: %d kernels, %zu bytes of PTX\n", arch, kva_codegen_kernel_count(cg), size);
   free(text);
   kva_codegen_destroy(cg);
@@ -428,7 +415,7 @@ static void assemble_all(const char *arch, kva_dtype dtype) {
 
 static void test_ptxas(void **state) {
   (void)state;
-  if (system("command -v ptxas >/dev/null 2>&1") != 0) {
+  if (!assembler_found()) {
     print_message("SKIP: no ptxas on PATH\n");
     skip();
   }

@@ -128,12 +128,13 @@ static void launch(program *p, uint32_t step) {
   uint32_t blocks = (uint32_t)evaluate(kva_codegen_grid(k));
   if (!blocks) return;
   const char *name = kva_codegen_kernel_name(p->cg, p->numbers.data[step]);
-  kva_ptx_dim3 grid = {blocks, 1, 1}, block = {kva_codegen_launch(p->cg, p->numbers.data[step]).threads, 1, 1};
+  kva_launch shape = kva_codegen_launch(p->cg, p->numbers.data[step]);
+  kva_ptx_dim3 grid = {blocks, 1, 1}, block = {shape.threads, 1, 1};
   kva_ptx_report report;
-  kva_ptx_options options = {.no_counters = true, .schedule_seed = step + 1};
+  kva_ptx_options options = {.no_counters = true, .check_global = true, .schedule_seed = step + 1};
   require(p,
-          kva_ptx_launch(kva_ptx_module_get_kernel(p->module, name), p->memory, grid, block, 0, params,
-                         s->n_args + n_symbols, &options, p->diag, &report),
+          kva_ptx_launch(kva_ptx_module_get_kernel(p->module, name), p->memory, grid, block, shape.dynamic_bytes,
+                         params, s->n_args + n_symbols, &options, p->diag, &report),
           "launch");
   if (report.n_findings) {
     kva_ptx_report_print_findings(&report, name, stderr);

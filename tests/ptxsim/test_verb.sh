@@ -52,3 +52,8 @@ sed 's/add.f32/frob.f32/' "$work/add.ptx" >"$work/bad.ptx"
 expect 1 ptxsim "$work/bad.ptx"
 says "unsupported instruction 'frob.f32'"
 says "bad.ptx:12:"
+# Every thread stores to the first element.
+sed 's/\[%rd7\]/[%rd3]/' "$work/add.ptx" >"$work/race.ptx"
+expect 0 ptxsim "$work/race.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=1000
+expect 1 ptxsim "$work/race.ptx" --grid 4 --block 256 "${arrays[@]}" --arg i32=1000 --races --lazy
+says "race.ptx:12: data race on global memory"

@@ -2,7 +2,7 @@
 
 #include <stdlib.h>
 
-enum { MAX_PARAMS = 80 };
+enum { MAX_PARAMS = 80, MAX_MAPS = 8 };
 
 typedef struct step {
   kva_node *node;
@@ -148,15 +148,20 @@ static bool seen_before(const kva_node *n, uint32_t i) {
   return false;
 }
 
-static kva_status launch(run *r, const step *s, const void *const *params, uint32_t n_params) {
+static kva_status launch_step(run *r, const step *s, const void *const *params, uint32_t n_params) {
   int64_t blocks = evaluate(r, kva_codegen_grid(s->kernel));
   if (!blocks) return KVA_OK;
   const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, kva_codegen_kernel_name(r->cg, s->number));
   KVA_ASSERT(kernel);
-  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {kva_codegen_launch(r->cg, s->number).threads, 1, 1};
+  kva_launch launch = kva_codegen_launch(r->cg, s->number);
+  kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {launch.threads, 1, 1};
   kva_ptx_report report;
-  kva_ptx_options options = {.pool = r->options->pool, .schedule_seed = r->options->launches};
-  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, 0, params, n_params, &options, r->diag, &report));
+  kva_ptx_options options = {.pool = r->options->pool,
+                             .lazy = r->options->lazy,
+                             .check_global = !r->options->pool,
+                             .schedule_seed = r->options->launches};
+  KVA_TRY(kva_ptx_launch(kernel, r->memory, grid, block, launch.dynamic_bytes, params, n_params, &options, r->diag,
+                         &report));
   r->options->launches++;
   r->options->counters = report.counters;
   uint32_t findings = report.n_findings;
@@ -165,8 +170,21 @@ static kva_status launch(run *r, const step *s, const void *const *params, uint3
   return findings ? kva_error(r->diag, NULL, "%u findings of the simulator", findings) : KVA_OK;
 }
 
+/* Parameters of the kernel are the node's operands, each once, then its results. */
+static kva_status encode_map(run *r, const kva_kmap *m, const void *const *params, unsigned char *out) {
+  kva_ptxsim_map map = {.dtype = m->buf->dtype, .rank = m->rank, .swizzle = (uint32_t)m->swizzle};
+  memcpy(&map.address, params[m->buf->id], sizeof map.address);
+  for (uint32_t d = 0; d < m->rank; d++) {
+    map.dims[d] = (uint64_t)evaluate(r, m->dims[d]);
+    if (d) map.strides[d] = (uint64_t)evaluate(r, m->strides[d]);
+    map.box[d] = (uint32_t)m->box[d];
+  }
+  return kva_ptxsim_encode_map(&map, r->diag, out);
+}
+
 static kva_status run_step(run *r, const step *s) {
   const void *params[MAX_PARAMS];
+  unsigned char maps[MAX_MAPS][KVA_PTXSIM_MAP_BYTES];
   uint32_t n = 0;
   for (uint32_t i = 0; i < s->node->n_operands; i++) {
     const kva_value *v = s->node->operands[i].value;
@@ -180,8 +198,14 @@ static kva_status run_step(run *r, const step *s) {
     params[n++] = &r->data[s->node->results[i].id];
   }
   for (uint32_t i = 0; i < r->symbols.len; i++) params[n++] = &r->sizes.data[i];
+  r->options->maps = s->kernel->maps.len;
+  for (uint32_t i = 0; i < s->kernel->maps.len; i++) {
+    KVA_ASSERT(i < MAX_MAPS);
+    KVA_TRY(encode_map(r, &s->kernel->maps.data[i], params, maps[i]));
+    params[n++] = maps[i];
+  }
   KVA_ASSERT(n <= MAX_PARAMS);
-  return launch(r, s, params, n);
+  return launch_step(r, s, params, n);
 }
 
 static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {

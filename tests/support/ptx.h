@@ -9,10 +9,12 @@
 typedef struct ptx_run {
   const char *arch;
   kva_pool *pool;          /* blocks in parallel; NULL: in order */
+  bool lazy;               /* asynchronous copies land at the wait that covers them */
   bool in_place;           /* result 0 of every node lies where operand 0 does */
   const char *unsupported; /* out: why a kernel has no code or does not load; lives in `reason` */
   char reason[160];
   uint32_t kernels, launches; /* out, added up */
+  uint32_t maps;              /* out, of the last kernel */
   kva_ptx_counters counters;  /* out, of the last launch */
 } ptx_run;
 

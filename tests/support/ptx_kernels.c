@@ -24,19 +24,20 @@ typedef struct array {
   size_t size;
 } array;
 
-static kva_status launch(const kva_ptx_kernel *kernel, kva_ptx_dim3 block, uint32_t shared, const array *arrays,
-                         uint32_t n_arrays, const void *const *params, uint32_t n_params,
+static kva_status launch(const kva_ptx_kernel *kernel, kva_ptx_dim3 grid, kva_ptx_dim3 block, uint32_t shared,
+                         const array *arrays, uint32_t n_arrays, const void *const *params, uint32_t n_params,
                          const kva_ptx_options *options, kva_diag *diag, kva_ptx_report *out_report) {
   kva_ptx_memory *memory = kva_ptx_memory_create();
   kva_status status = memory ? KVA_OK : KVA_NO_MEMORY;
   for (uint32_t k = 0; status == KVA_OK && k < n_arrays; k++)
     status = kva_ptx_memory_add(memory, arrays[k].data, arrays[k].size, true, "array");
-  kva_ptx_dim3 one = {1, 1, 1};
   if (status == KVA_OK)
-    status = kva_ptx_launch(kernel, memory, one, block, shared, params, n_params, options, diag, out_report);
+    status = kva_ptx_launch(kernel, memory, grid, block, shared, params, n_params, options, diag, out_report);
   kva_ptx_memory_destroy(memory);
   return status;
 }
+
+static const kva_ptx_dim3 one = {1, 1, 1};
 
 /* Quarters from -2 to 2: sums of products are exact in float. */
 static void fill_bf16(uint16_t *x, int64_t n, uint64_t seed) {
@@ -85,7 +86,7 @@ static kva_status gemm_wgmma(const kva_ptx_kernel *kernel, const kva_ptx_options
   uint32_t n_tiles = TILES;
   const array arrays[] = {{a, sizeof a}, {b, sizeof b}, {d, sizeof d}};
   const void *params[] = {map_a, map_b, &out, &n_tiles};
-  KVA_TRY(launch(kernel, (kva_ptx_dim3){256, 1, 1}, 33024, arrays, 3, params, 4, options, diag, out_report));
+  KVA_TRY(launch(kernel, one, (kva_ptx_dim3){256, 1, 1}, 33024, arrays, 3, params, 4, options, diag, out_report));
   *out_right = is_product(a, b, d, M, N, DEPTH);
   return KVA_OK;
 }
@@ -102,7 +103,7 @@ static kva_status gemm_mma(const kva_ptx_kernel *kernel, const kva_ptx_options *
   uint32_t n_tiles = TILES;
   const array arrays[] = {{a, sizeof a}, {b, sizeof b}, {d, sizeof d}};
   const void *params[] = {&pa, &pb, &pd, &n_tiles};
-  KVA_TRY(launch(kernel, (kva_ptx_dim3){64, 1, 1}, 0, arrays, 3, params, 4, options, diag, out_report));
+  KVA_TRY(launch(kernel, one, (kva_ptx_dim3){64, 1, 1}, 0, arrays, 3, params, 4, options, diag, out_report));
   *out_right = is_product(a, b, d, M, N, DEPTH);
   return KVA_OK;
 }
@@ -117,7 +118,7 @@ static kva_status row_sums(const kva_ptx_kernel *kernel, const kva_ptx_options *
   uint32_t n_rows = ROWS;
   const array arrays[] = {{in, sizeof in}, {sums, sizeof sums}};
   const void *params[] = {&pi, &po, &n_rows};
-  KVA_TRY(launch(kernel, (kva_ptx_dim3){N, 1, 1}, 0, arrays, 2, params, 3, options, diag, out_report));
+  KVA_TRY(launch(kernel, one, (kva_ptx_dim3){N, 1, 1}, 0, arrays, 2, params, 3, options, diag, out_report));
   *out_right = true;
   for (int r = 0; r < ROWS; r++) {
     float sum = 0;
@@ -136,14 +137,32 @@ static kva_status reverse(const kva_ptx_kernel *kernel, const kva_ptx_options *o
   void *pi = in, *po = out;
   const array arrays[] = {{in, sizeof in}, {out, sizeof out}};
   const void *params[] = {&pi, &po};
-  KVA_TRY(launch(kernel, (kva_ptx_dim3){N, 1, 1}, 0, arrays, 2, params, 2, options, diag, out_report));
+  KVA_TRY(launch(kernel, one, (kva_ptx_dim3){N, 1, 1}, 0, arrays, 2, params, 2, options, diag, out_report));
   *out_right = true;
   for (size_t k = 0; k < N; k++) *out_right &= !memcmp(out + 4 * k, in + 4 * (N - 1 - k), 16);
+  return KVA_OK;
+}
+
+static kva_status last_block(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+                             kva_ptx_report *out_report, bool *out_right) {
+  enum { N = 5 };
+  static float in[N] = {1, 2, 3, 4, 5.5f}, part[N], out;
+  static uint32_t counter;
+  poison(part, N);
+  poison(&out, 1);
+  counter = 0;
+  void *pi = in, *pp = part, *pc = &counter, *po = &out;
+  const array arrays[] = {{in, sizeof in}, {part, sizeof part}, {&counter, sizeof counter}, {&out, sizeof out}};
+  const void *params[] = {&pi, &pp, &pc, &po};
+  const kva_ptx_dim3 grid = {N, 1, 1}, block = {32, 1, 1};
+  KVA_TRY(launch(kernel, grid, block, 0, arrays, 4, params, 4, options, diag, out_report));
+  *out_right = out == 31;
   return KVA_OK;
 }
 
 const ptx_subject ptx_subjects[] = {{.name = "gemm_wgmma", .run = gemm_wgmma},
                                     {.name = "gemm_mma", .run = gemm_mma},
                                     {.name = "row_sums", .run = row_sums},
-                                    {.name = "reverse", .run = reverse}};
+                                    {.name = "reverse", .run = reverse},
+                                    {.name = "last_block", .run = last_block}};
 const uint32_t ptx_n_subjects = sizeof ptx_subjects / sizeof *ptx_subjects;

@@ -117,7 +117,7 @@ static bool judge_run(const ptx_subject *subject, const kva_ptx_module *module, 
 }
 
 ptx_verdict ptx_judge(const ptx_subject *subject, const char *text) {
-  static const kva_ptx_options modes[] = {{.max_steps = 1 << 20},
+  static const kva_ptx_options modes[] = {{.max_steps = 1 << 20, .check_global = true},
                                           {.max_steps = 1 << 20, .lazy = true},
                                           {.max_steps = 1 << 20, .lazy = true, .schedule_seed = 7}};
   ptx_verdict verdict = {.how = "no finding and the right result"};

@@ -1,0 +1,154 @@
+/* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
+ * late; shared memory without conflicts, global memory in whole sectors. */
+#include "tests/support/ptx.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+static void run_case(const kva_case *c, kva_dtype dtype, ptx_run *run) {
+  kva_check check = {0};
+  bool ok = kva_case_check(c, dtype, ptx_execute, run, &check);
+  if (!ok)
+    print_error("%s%s\n", check.message.data ? check.message.data : "", run->unsupported ? run->unsupported : "");
+  kva_text_free(&check.message);
+  assert_true(ok);
+}
+
+/* ---- shapes ---------------------------------------------------------------------------------------------------------
+ */
+
+#define NN "transpose_a=0; transpose_b=0"
+#define NT "transpose_a=0; transpose_b=1"
+#define TN "transpose_a=1; transpose_b=0"
+#define TT "transpose_a=1; transpose_b=1"
+
+static const kva_case shapes[] = {
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"128,64"}, {"64,64"}}}, /* whole tiles */
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"64,128"}, {"128,128"}}},
+    {.op = KVA_OP_matmul, .attrs = TN, .in = {{"160,64"}, {"160,64"}}},
+    {.op = KVA_OP_matmul, .attrs = TT, .in = {{"64,64"}, {"64,64"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=150,96"}, {"96,640"}}}, /* 128 x 128 of results a block */
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"M=130,72"}, {"648,72"}}}, /* ragged everywhere, rows of 16 bytes */
+    {.op = KVA_OP_matmul, .attrs = TN, .in = {{"T=70,640"}, {"T,640"}}},  /* a gradient of weights: any depth */
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"67,33"}, {"33,65"}}},     /* rows at odd addresses */
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"5,K=50"}, {"7,K"}}},      /* symbolic rows */
+    {.op = KVA_OP_matmul, .attrs = TN, .in = {{"K=41,M=66"}, {"K,N=3"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"1,512"}, {"512,136"}}},       /* one row */
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=3,2,40,48"}, {"2,48,72"}}}, /* a batch, broadcast */
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"B=2,T=70,64"}, {"B,T,64"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=2,T=35,64"}, {"64,192"}}}, /* leading dims as rows */
+};
+
+/* Windows with rows enough for blocks: strides, dilation, groups, one tap; gradients. */
+static const kva_case windows[] = {
+    {.op = KVA_OP_conv, .attrs = "pads=1,1,1,1", .in = {{"B=2,8,9,10"}, {"20,8,3,3"}}},
+    {.op = KVA_OP_conv,
+     .attrs = "strides=2,3; pads=1,2,0,1; dilations=1,2; group=2",
+     .in = {{"2,6,9,13"}, {"40,3,3,2"}}},
+    {.op = KVA_OP_conv, .in = {{"2,16,5,8"}, {"24,16,1,1"}}},
+    {.op = KVA_OP_conv, .in = {{"1,16,8,8"}, {"64,16,1,1"}}},
+    {.op = KVA_OP_conv_input_grad, .attrs = "strides=2; pads=1,1; spatial=16", .in = {{"2,12,8"}, {"12,20,3"}}},
+    {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=3,3; pads=1,1,1,1", .in = {{"2,5,6,7"}, {"2,18,6,7"}}},
+};
+
+static void test_windows(void **state) {
+  (void)state;
+  static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16};
+  for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
+    for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
+      ptx_run run = {.arch = t == 1 ? "sm_90a" : "sm_80", .lazy = t != 0};
+      run_case(&windows[i], types[t], &run);
+    }
+  }
+}
+
+static void run_shapes(kva_dtype dtype, bool lazy) {
+  for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
+    ptx_run run = {.arch = "sm_80", .lazy = lazy};
+    run_case(&shapes[i], dtype, &run);
+  }
+}
+
+static void test_shapes(void **state) {
+  (void)state;
+  run_shapes(KVA_BF16, false);
+  run_shapes(KVA_F32, true);
+}
+
+static void test_lazy(void **state) {
+  (void)state;
+  run_shapes(KVA_F16, true);
+}
+
+/* By warpgroups: either direction of either factor, more slices than stages, ragged edges, batches. */
+static const kva_case warpgroups[] = {
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=150,96"}, {"96,256"}}},
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"M=100,456"}, {"256,456"}}},
+    {.op = KVA_OP_matmul, .attrs = TN, .in = {{"K=70,1024"}, {"K,1024"}}},
+    {.op = KVA_OP_matmul, .attrs = TT, .in = {{"136,1032"}, {"1024,136"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=130,64"}, {"64,1000"}}}, /* 256 columns a block */
+    {.op = KVA_OP_matmul, .attrs = NT, .in = {{"B=2,M=70,64"}, {"B,256,64"}}},
+    {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=2,T=35,64"}, {"64,256"}}},
+};
+
+static void run_warpgroups(kva_dtype dtype, bool lazy) {
+  for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
+    ptx_run run = {.arch = "sm_90a", .lazy = lazy};
+    run_case(&warpgroups[i], dtype, &run);
+    assert_true(run.maps == 2);
+  }
+}
+
+static void test_warpgroups(void **state) {
+  (void)state;
+  run_warpgroups(KVA_BF16, true);
+  run_warpgroups(KVA_F16, false);
+}
+
+/* ---- memory ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct traffic {
+  const char *attrs, *a, *b;
+  kva_dtype dtype;
+  uint64_t load_bytes; /* that the tiles ask for */
+} traffic;
+
+/* Global loads: (rows + columns) * depth of every block, in whole sectors; stores: every result once. */
+static const traffic traffics[] = {
+    {NN, "M=256,128", "128,640", KVA_BF16, 10ull * 256 * 128 * 2},
+    {NT, "M=256,128", "640,128", KVA_BF16, 10ull * 256 * 128 * 2},
+    {TN, "K=128,640", "K,640", KVA_F16, 100ull * 128 * 128 * 2}, /* 64 x 64 */
+    {NN, "M=256,128", "128,640", KVA_F32, 10ull * 256 * 128 * 4},
+    {NT, "M=256,128", "640,128", KVA_F32, 10ull * 256 * 128 * 4},
+};
+
+static void test_traffic(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof traffics / sizeof *traffics; i++) {
+    const traffic *t = &traffics[i];
+    kva_case c = {.op = KVA_OP_matmul, .attrs = t->attrs, .in = {{t->a}, {t->b}}};
+    ptx_run run = {.arch = "sm_80"};
+    run_case(&c, t->dtype, &run);
+    const kva_ptx_counters *n = &run.counters;
+    double degree = (double)n->shared_wavefronts / (double)n->shared_wavefronts_ideal;
+    print_message(
+        "%s %s %s %s: conflicts %.3f (worst %u, line %u), load sectors %.3f, store sectors %.3f of the least\n",
+        kva_dtype_name(t->dtype), t->attrs, t->a, t->b, degree, n->shared_degree_max, n->shared_degree_max_line,
+        32.0 * (double)n->global_load_sectors / (double)n->global_load_bytes,
+        32.0 * (double)n->global_store_sectors / (double)n->global_store_bytes);
+    assert_true(degree <= 1.1);
+    assert_int_equal(n->global_load_bytes, t->load_bytes);
+    assert_int_equal(32 * n->global_load_sectors, n->global_load_bytes);
+    assert_int_equal(32 * n->global_store_sectors, n->global_store_bytes);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_traffic), cmocka_unit_test(test_shapes),     cmocka_unit_test(test_lazy),
+      cmocka_unit_test(test_windows), cmocka_unit_test(test_warpgroups),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

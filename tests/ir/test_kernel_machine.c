@@ -1,0 +1,187 @@
+/* Instructions of the machine: text round trip of every one, what the verifier refuses, hash. */
+#include "ir/kernel.h"
+
+#include <setjmp.h>
+#include <stdlib.h>
+#include <cmocka.h>
+
+typedef struct fixture {
+  kva_arena *arena;
+  kva_expr_ctx *exprs;
+  kva_diag *diag;
+} fixture;
+
+static int set_up(void **state) {
+  fixture *f = calloc(1, sizeof *f);
+  f->arena = kva_arena_create();
+  f->exprs = kva_expr_ctx_create(f->arena);
+  f->diag = kva_diag_create();
+  *state = f;
+  return 0;
+}
+
+static int tear_down(void **state) {
+  fixture *f = *state;
+  kva_diag_destroy(f->diag);
+  kva_arena_destroy(f->arena);
+  free(f);
+  return 0;
+}
+
+static const char head[] = "kernel \"all\" (read bfloat16 x[64*N], write float y[N]) threads 384 {\n"
+                           "  tensor_map x dims(64, N) steps(128) box(64, 8) swizzle 128\n"
+                           "  shared readwrite bfloat16 tile[8192]\n"
+                           "  shared readwrite float over_tile[4096] over tile\n"
+                           "  shared readwrite uint64 bars[2]\n"
+                           "  local readwrite bfloat16 a[8]\n"
+                           "  local readwrite bfloat16 b[4]\n"
+                           "  local readwrite float d[8]\n"
+                           "  grid g < N {\n"
+                           "    thread t < 384 {\n";
+static const char tail[] = "    }\n  }\n}\n";
+
+static const char all[] = "      copy_async tile[8*t], x[64*g + 8*t], min(16, N)\n"
+                          "      copy_commit\n"
+                          "      copy_wait 2\n"
+                          "      load_matrix a[0], tile[8*t], 4, 1\n"
+                          "      store_matrix tile[8*t], b[0], 2, 0\n"
+                          "      mma d[4], a[0], b[0]\n"
+                          "      block_barrier\n"
+                          "      named_barrier 1, 64\n"
+                          "      named_arrive 2, 128\n"
+                          "      warp_barrier\n"
+                          "      %0 = load d[0]\n"
+                          "      %1 = shuffle_xor %0, 2\n"
+                          "      %2 = exp2 %1\n"
+                          "      store over_tile[t], %2\n"
+                          "      mbarrier_init bars[1], 3\n"
+                          "      mbarrier_fence\n"
+                          "      mbarrier_expect bars[0], 1024\n"
+                          "      mbarrier_arrive bars[1]\n"
+                          "      mbarrier_arrive_if bars[1], mod(t, 2)\n"
+                          "      mbarrier_wait bars[0], mod(g, 2)\n"
+                          "      tensor_load tile[512], bars[0], 0, 0, 8*g\n"
+                          "      proxy_fence\n"
+                          "      wgmma d[0], tile[0], tile[4096], mod(t, 2), 16, 0, 1, 0, 2048\n"
+                          "      wgmma_registers d[0], a[0], tile[0], 1, 16, 1, 2048\n"
+                          "      wgmma_fence d[0], 8\n"
+                          "      wgmma_commit\n"
+                          "      wgmma_wait 1, d[0], 8\n"
+                          "      wgmma_wait2 0, d[0], 4, d[4], 4\n"
+                          "      registers_inc 232\n"
+                          "      registers_dec 40\n";
+
+static kva_kernel *parse(fixture *f, const char *lines) {
+  kva_text text = {0};
+  kva_text_add(&text, "%s%s%s", head, lines, tail);
+  kva_kernel *k = kva_kernel_parse(f->arena, f->exprs, text.data, "text", f->diag);
+  kva_text_free(&text);
+  return k;
+}
+
+static void test_round_trip(void **state) {
+  fixture *f = *state;
+  for (int op = 0; op < KVA_M_COUNT; op++) assert_non_null(strstr(all, kva_kmop_name((kva_kmop)op)));
+  kva_kernel *k = parse(f, all);
+  if (!k) kva_diag_print(f->diag, stderr);
+  assert_non_null(k);
+  kva_kernel_sweep(k);
+  kva_text text = {0}, expected = {0};
+  kva_kernel_print(k, &text);
+  kva_text_add(&expected, "%s%s%s", head, all, tail);
+  assert_string_equal(text.data, expected.data);
+  kva_text_free(&text);
+  kva_text_free(&expected);
+}
+
+static const struct refusal {
+  const char *line, *says;
+} refusals[] = {
+    {"copy_async a[0], x[0], 16", "another memory"},
+    {"copy_async tile[0], tile[0], 16", "another memory"},
+    {"load_matrix a[0], tile[0], 3, 0", "a number outside"},
+    {"load_matrix a[0], tile[0], 4, 2", "a number outside"},
+    {"named_barrier 0, 64", "a number outside"},
+    {"named_barrier 1, 33", "a number outside"},
+    {"mbarrier_arrive tile[0]", "which is not uint64"},
+    {"tensor_load tile[0], bars[0], 1, 0, 0", "a number outside"},
+    {"wgmma d[0], tile[0], tile[0], 1, 12, 0, 0, 0, 0", "a number outside"},
+    {"registers_inc 12", "a number outside"},
+    {"%0 = copy_commit", "no instruction 'copy_commit' makes a value"},
+    {"exp2 1.0", "expected an instruction"},
+    {"mma d[0], a[0]", "expected ','"},
+};
+
+static void test_refusals(void **state) {
+  fixture *f = *state;
+  for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
+    kva_text line = {0};
+    kva_text_add(&line, "      %s\n", refusals[i].line);
+    size_t before = kva_diag_count(f->diag);
+    assert_null(parse(f, line.data));
+    assert_true(kva_diag_count(f->diag) > before);
+    const char *message = kva_diag_message(f->diag, before, NULL, NULL);
+    if (!strstr(message, refusals[i].says)) fail_msg("%s: %s", refusals[i].line, message);
+    kva_text_free(&line);
+  }
+}
+
+/* Every operand counts. */
+static void test_hash(void **state) {
+  fixture *f = *state;
+  static const char *const different[] = {"copy_async tile[8*t], x[8*t], 16\n",
+                                          "copy_async tile[8*t], x[8*t], 8\n",
+                                          "copy_async tile[t], x[8*t], 16\n",
+                                          "load_matrix a[0], tile[8*t], 4, 0\n",
+                                          "load_matrix a[0], tile[8*t], 4, 1\n",
+                                          "load_matrix b[0], tile[8*t], 4, 0\n",
+                                          "registers_inc 40\n",
+                                          "registers_dec 40\n"};
+  enum { N = sizeof different / sizeof *different };
+  uint64_t hashes[N];
+  for (size_t i = 0; i < N; i++) {
+    kva_kernel *k = parse(f, different[i]);
+    assert_non_null(k);
+    hashes[i] = kva_kernel_hash(k);
+    assert_true(hashes[i] == kva_kernel_hash(parse(f, different[i])));
+    for (size_t j = 0; j < i; j++) assert_true(hashes[i] != hashes[j]);
+  }
+}
+
+/* What the builder makes is what the text says, and marks what is read and written. */
+static void test_builder(void **state) {
+  fixture *f = *state;
+  kva_kb *b = kva_kb_create(kva_kernel_create(f->arena, f->exprs, "built"));
+  b->kernel->threads = 32;
+  kva_kbuf *x = kva_k_param(b, "x", KVA_BF16, kva_expr_const(f->exprs, 256));
+  kva_kbuf *tile = kva_k_shared(b, "tile", KVA_BF16, 256);
+  kva_kloop *t = kva_k_loop_begin(b, KVA_K_THREAD, kva_expr_const(f->exprs, 32), "t");
+  const kva_expr *at = kva_expr_muli(f->exprs, t->var, 8);
+  kva_kmachine copy = {.op = KVA_M_copy_async, .places = {{tile, at}, {x, at}}};
+  copy.indices[0] = kva_expr_const(f->exprs, 16);
+  assert_null(kva_k_machine(b, &copy, NULL));
+  kva_kmachine exp2 = {.op = KVA_M_exp2};
+  assert_non_null(kva_k_machine(b, &exp2, kva_k_const_f(b, KVA_F32, 1))); /* unused: swept */
+  kva_k_loop_end(b, t);
+  kva_kernel_sweep(b->kernel);
+  assert_int_equal(kva_kernel_verify(b->kernel, f->diag), KVA_OK);
+  kva_text text = {0};
+  kva_kernel_print(b->kernel, &text);
+  assert_string_equal(text.data, "kernel \"built\" (read bfloat16 x[256]) threads 32 {\n"
+                                 "  shared write bfloat16 tile[256]\n"
+                                 "  thread t < 32 {\n"
+                                 "    copy_async tile[8*t], x[8*t], 16\n"
+                                 "  }\n"
+                                 "}\n");
+  kva_text_free(&text);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_setup_teardown(test_round_trip, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_hash, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_builder, set_up, tear_down),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,27 @@
+/* ptxas, where there is one: whether it takes PTX, and what it says of registers. */
+#ifndef KVA_TESTS_SUPPORT_ASSEMBLER_H
+#define KVA_TESTS_SUPPORT_ASSEMBLER_H
+
+#include "runtime/base/base.h"
+
+/* What ptxas -v says of a kernel. */
+typedef struct assembled {
+  char name[128];
+  uint32_t registers, stack, spill_stores, spill_loads; /* the last three in bytes */
+} assembled;
+
+bool assembler_found(void);
+/* Assembles; false with its words in out_log (may be NULL). out: the first `max` kernels in the order of the log. */
+bool assembler_run(const char *text, size_t size, const char *arch, uint32_t max, assembled *out, uint32_t *out_n,
+                   kva_text *out_log);
+/* Whether the log has one of the notes that say wgmma was serialised or setmaxnreg ignored. */
+bool assembler_log_has_trouble(const char *log);
+/* A failing assertion if it does not assemble, or with trouble; nothing where there is no ptxas. */
+void assert_assembles(const char *text, size_t size, const char *arch);
+
+/* PTX of one kernel: no spills, no stack, none of those notes, and registers within one step of what the hardware
+ * allots of the baseline's row for `key` (tests/codegen/gpu_registers.txt). KVA_UPDATE_BASELINE=1 in the environment
+ * writes the row instead. Nothing where there is no ptxas. */
+void assert_registers(const char *key, const char *text, size_t size, const char *arch);
+
+#endif

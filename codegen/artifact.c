@@ -2,6 +2,7 @@
  * grids as formulas over one list of shape symbols that all programs share, so that programs share kernels. Kernels of
  * a CPU get the whole list, those of a GPU as parameters what they read of it. */
 #include "codegen/codegen.h"
+#include "ops/matmul.h"
 
 #include <stdlib.h>
 
@@ -271,6 +272,30 @@ static kva_status write_kernel(writer *w, const kva_node *n, kva_step_desc *out)
   return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
 }
 
+/* A matrix product that the device's library computes: arguments d, a, b. */
+static void write_gemm(writer *w, const kva_plan_step *s, const kva_matmul_plain *p, kva_step_desc *out) {
+  bool square = s->node->operands[0].value == s->node->operands[1].value;
+  kva_gemm_desc *g = KVA_NEW(w->arena, kva_gemm_desc);
+  *g = (kva_gemm_desc){.batch = formula(w, p->batch),
+                       .m = formula(w, p->m),
+                       .n = formula(w, p->n),
+                       .k = formula(w, p->k),
+                       .step_a = formula(w, p->step_a),
+                       .step_b = formula(w, p->step_b),
+                       .step_d = formula(w, p->step_d),
+                       .transpose_a = p->transpose_a,
+                       .transpose_b = p->transpose_b,
+                       .dtype = (int32_t)kva_operand_type(s->node, 0)->dtype,
+                       .dtype_d = (int32_t)s->node->results[0].type->dtype};
+  const int32_t args[] = {s->args[s->n_args - 1], s->args[0], s->args[square ? 0 : 1]};
+  out->kind = KVA_STEP_GEMM;
+  out->n_args = 3;
+  out->n_results = 0;
+  out->args = kva_arena_memdup(w->arena, args, sizeof args);
+  out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
+  out->gemm = g;
+}
+
 static kva_status write_step(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   *out = (kva_step_desc){.kind = s->node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
                          .kernel = -1,
@@ -278,6 +303,12 @@ static kva_status write_step(writer *w, const kva_plan_step *s, kva_step_desc *o
                          .n_results = s->node ? (int32_t)s->node->n_results : 0,
                          .args = kva_arena_memdup(w->arena, s->args, sizeof *s->args * s->n_args),
                          .origin = s->node ? origin_of(w, s->node) : "copy"};
+  kva_matmul_plain plain;
+  if (s->node && kva_codegen_target(w->cg)->library_gemm && kva_is(s->node, KVA_OP_matmul) &&
+      kva_matmul_get_plain(w->m, s->node, &plain)) {
+    write_gemm(w, s, &plain, out);
+    return KVA_OK;
+  }
   if (s->node) return write_kernel(w, s->node, out);
   out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
   return KVA_OK;

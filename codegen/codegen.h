@@ -15,6 +15,7 @@ typedef struct kva_target_options {
   int vector_bits;    /* 0: widest that the cpu has (512, 256, 128) */
   int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
   const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
+  bool library_gemm;  /* GPU: plain matrix products are steps for the device's library (cuBLASLt) */
 } kva_target_options;
 
 /* Facts that schedules ask for. */
@@ -24,6 +25,7 @@ typedef struct kva_target {
   int vector_registers;    /* 32 or 16 */
   int64_t l1_bytes, l2_bytes;
   const char *arch; /* of a GPU: see the options. NULL: a CPU */
+  bool library_gemm;
 } kva_target;
 
 /* ---- kernels -------------------------------------------------------------------------------------------------------

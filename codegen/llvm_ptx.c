@@ -69,6 +69,7 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   LLVMSetModuleDataLayout(cg->module, cg->layout);
   cg->target = (kva_target){.description = arch,
                             .arch = arch,
+                            .library_gemm = options->library_gemm,
                             .vector_bytes = PTX_VECTOR_BYTES,
                             .vector_registers = 32,
                             .l1_bytes = 128 << 10,

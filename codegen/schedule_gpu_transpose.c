@@ -77,7 +77,7 @@ static int64_t pitch_of(const kva_kbuf *tile) {
 
 static kva_kbuf *tile_create(kva_kernel *k, kva_dtype dtype) {
   kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
-  *buf = (kva_kbuf){KVA_K_SHARED, dtype, NULL, true, true, k->bufs.len, NULL};
+  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
   buf->extent = kva_expr_const(k->exprs, SIDE * pitch_of(buf));
   buf->name = kva_arena_printf(k->arena, "tile%u", buf->id);
   KVA_PUSH(k->arena, &k->bufs, buf);

@@ -10,6 +10,14 @@ typedef struct kva_matmul_shape {
 } kva_matmul_shape;
 
 kva_matmul_shape kva_matmul_get(const kva_node *n);
+/* The product as a GPU's library computes it: `batch` row-major products of float types, with steps in elements from
+ * one matrix to the next (0: all share one). See kva_gemm_desc. */
+typedef struct kva_matmul_plain {
+  kva_dim batch, m, n, k, step_a, step_b, step_d;
+  bool transpose_a, transpose_b;
+} kva_matmul_plain;
+/* False: it is no such product (integers, double, an operand that some of the batch shares). */
+bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *out);
 /* Float products by register tiles over packed panels (matmul_tile.c). */
 void kva_matmul_tile_kernel(kva_lower *l, const kva_node *n);
 

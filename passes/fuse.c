@@ -28,6 +28,7 @@
  * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
  * wrong choice costs one pass over one tensor. */
 #include "passes/fuse_internal.h"
+#include "ops/matmul.h"
 
 /* ---- roles
  * ----------------------------------------------------------------------------------------------------------- */
@@ -207,6 +208,12 @@ static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g
 /* ---- tiles
  * ---------------------------------------------------------------------------------------------------------- */
 
+/* A product that stays outside of groups, for the device's library. */
+static bool is_for_library(const fuse *f, const kva_node *n) {
+  kva_matmul_plain plain;
+  return f->library && kva_is(n, KVA_OP_matmul) && kva_matmul_get_plain(f->m, n, &plain);
+}
+
 static bool used_outside(const fuse *f, const kva_node *p, const group *g) {
   for (uint32_t r = 0; r < p->n_results; r++)
     for (const kva_use *u = p->results[r].uses; u; u = u->next)
@@ -270,7 +277,8 @@ static bool follows_tile(epilogue *e, uint32_t k) {
 
 static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
   const kva_node *root = g->nodes[0];
-  if (g->tile || g->has_row || g->n_nodes >= MAX_GROUP || role_of(root) != ROLE_ELEMENT) return false;
+  if (is_for_library(f, p) || g->tile || g->has_row || g->n_nodes >= MAX_GROUP || role_of(root) != ROLE_ELEMENT)
+    return false;
   if (kva_is(root, KVA_OP_reshape)) return false; /* better an alias */
   epilogue e = {.f = f, .g = g, .tile = p};
   for (uint32_t k = g->n_nodes; k-- > 0;)
@@ -636,7 +644,7 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   number_nodes(f, g);
   for (kva_node *n = g->last; n; n = n->prev) {
     /* Dead: all its users took a copy. */
-    if (info(f, n)->group || role_of(n) == ROLE_OTHER || is_dead(n)) continue;
+    if (info(f, n)->group || role_of(n) == ROLE_OTHER || is_dead(n) || is_for_library(f, n)) continue;
     grow(f, open_group(f, n));
   }
   f->values = KVA_NEW_ARRAY(f->scratch, kva_value *, value_bound(f, g));
@@ -650,12 +658,20 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   kva_fuse_restore_order(f, g);
 }
 
-kva_status kva_fuse(kva_module *m, bool *changed) {
+static kva_status fuse_module(kva_module *m, bool library, bool *changed) {
   for (uint32_t i = 0; i < m->functions.len; i++) {
-    fuse f = {.m = m, .scratch = kva_arena_create()};
+    fuse f = {.m = m, .scratch = kva_arena_create(), .library = library};
     fuse_graph(&f, m->functions.data[i]->graph, changed);
     kva_arena_destroy(f.scratch);
   }
   bool dead = false;
   return kva_opt_dce(m, &dead);
+}
+
+kva_status kva_fuse(kva_module *m, bool *changed) {
+  return fuse_module(m, false, changed);
+}
+
+kva_status kva_fuse_library(kva_module *m, bool *changed) {
+  return fuse_module(m, true, changed);
 }

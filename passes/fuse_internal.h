@@ -50,6 +50,7 @@ typedef struct fuse {
   kva_value **values;                /* by value id, while a group is outlined: its copy */
   KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
+  bool library; /* plain matrix products stay nodes of their own */
 } fuse;
 
 static inline node_info *info(const fuse *f, const kva_node *n) {

@@ -24,6 +24,7 @@ typedef struct kva_pass_options {
   bool adjustable;   /* weight decay and clipping, where the train block has them, are states that a run may set:
                         "train.weight_decay", "train.clip"; else constants */
   kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
+  bool library_gemm; /* fuse: leave matrix products to the device's library */
   kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
 } kva_pass_options;
 
@@ -48,6 +49,7 @@ kva_status kva_opt_split(kva_module *m, bool *changed);     /* long sums in two 
 kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
 kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
 kva_status kva_fuse(kva_module *m, bool *changed);          /* groups nodes into kv.kernel nodes */
+kva_status kva_fuse_library(kva_module *m, bool *changed);  /* the same around products that a library computes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
  * grads[state id] or NULL. */

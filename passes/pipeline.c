@@ -81,5 +81,5 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
     KVA_TRY(run_clean_up(m, options));
   }
   KVA_TRY(run_pass(m, &(pass_row){"split", kva_opt_split}, options, &changed));
-  return run_pass(m, &(pass_row){"fuse", kva_fuse}, options, &changed);
+  return run_pass(m, &(pass_row){"fuse", options->library_gemm ? kva_fuse_library : kva_fuse}, options, &changed);
 }

@@ -78,7 +78,7 @@ typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* index in kva_artifact.kernels */
   int32_t n_args;
-  int32_t n_results;         /* the last of the args are written; of a copy the first, and this is 0 */
+  int32_t n_results;         /* the last of the args are written; of copies and products the first, and this is 0 */
   const int32_t *args;       /* buffer numbers */
   kva_formula grid;          /* work items */
   const char *origin;        /* the graph node(s), for profiles and errors */

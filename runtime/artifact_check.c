@@ -96,18 +96,60 @@ static bool has_code(const checker *c, const kva_kernel_desc *k) {
   return true;
 }
 
+static bool is_gemm_dtype(int32_t t) {
+  return t == KVA_F32 || t == KVA_F16 || t == KVA_BF16;
+}
+
+static kva_status check_gemm(const checker *c, int32_t index) {
+  const kva_step_desc *s = &c->p->steps[index];
+  const kva_gemm_desc *g = s->gemm;
+  if (!c->a->arch || !g)
+    return FAULT(c, "step %d of '%s' is a library's product, %s", index, c->p->name,
+                 g ? "which CPU code has none of" : "without a description");
+  if (!is_gemm_dtype(g->dtype) || (g->dtype_d != g->dtype && g->dtype_d != KVA_F32))
+    return FAULT(c, "step %d of '%s' multiplies type %d to type %d", index, c->p->name, g->dtype, g->dtype_d);
+  for (int32_t i = 0; i < 3; i++)
+    if (c->p->buffers[s->args[i]].dtype != (i ? g->dtype : g->dtype_d))
+      return FAULT(c, "argument %d of step %d of '%s' has type %d", i, index, c->p->name,
+                   c->p->buffers[s->args[i]].dtype);
+  if (s->args[0] == s->args[1] || s->args[0] == s->args[2])
+    return FAULT(c, "step %d of '%s' multiplies a buffer in place", index, c->p->name);
+  const kva_formula *const formulas[] = {&g->batch, &g->m, &g->n, &g->k, &g->step_a, &g->step_b, &g->step_d};
+  for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
+    if (!kva_formula_is_valid(formulas[i], c->p->n_symbols))
+      return FAULT(c, "size %zu of the product in step %d of '%s' is no formula", i, index, c->p->name);
+  return KVA_OK;
+}
+
+static bool maps_are_valid(const checker *c, const kva_step_desc *s, const kva_kernel_desc *k) {
+  if (k->n_maps < 0 || (k->n_maps && !k->maps)) return false;
+  for (int32_t i = 0; i < k->n_maps; i++) {
+    const kva_tensor_map_desc *m = &k->maps[i];
+    if (m->argument < 0 || m->argument >= s->n_args || m->rank < 1 || m->rank > KVA_ABI_MAP_RANK) return false;
+    for (int32_t d = 0; d < m->rank; d++)
+      if (m->box[d] < 1 || !kva_formula_is_valid(&m->dims[d], c->p->n_symbols) ||
+          (d && !kva_formula_is_valid(&m->strides[d], c->p->n_symbols)))
+        return false;
+  }
+  return true;
+}
+
 static kva_status check_step(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
-  if (s->kind != KVA_STEP_KERNEL && s->kind != KVA_STEP_COPY)
+  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_GEMM)
     return FAULT(c, "step %d of '%s' has kind %d", index, c->p->name, s->kind);
-  if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2))
+  if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2) ||
+      (s->kind == KVA_STEP_GEMM && s->n_args != 3))
     return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
   if (s->n_results < 0 || s->n_results > s->n_args)
     return FAULT(c, "step %d of '%s' has %d results", index, c->p->name, s->n_results);
   for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
   if (s->kind == KVA_STEP_COPY) return KVA_OK;
+  if (s->kind == KVA_STEP_GEMM) return check_gemm(c, index);
   if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
+  if (c->a->arch && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
+    return FAULT(c, "a tensor map of step %d of '%s' is damaged", index, c->p->name);
   if (!kva_formula_is_valid(&s->grid, c->p->n_symbols))
     return FAULT(c, "the grid of step %d of '%s' is no formula", index, c->p->name);
   return KVA_OK;

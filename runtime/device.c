@@ -7,6 +7,7 @@ static const kva_device_class *const classes[] = {
 #ifndef KVA_DEPLOYED
     &kva_device_ptxsim,
 #endif
+    &kva_device_cuda,
 };
 enum { N_CLASSES = sizeof classes / sizeof *classes };
 
@@ -15,10 +16,6 @@ kva_status kva_device_find(const char *name, kva_diag *diag, const kva_device_cl
   for (int i = 0; i < N_CLASSES; i++)
     if (!strcmp(name ? name : "cpu", classes[i]->name)) *out_class = classes[i];
   if (*out_class) return KVA_OK;
-  if (!strcmp(name, "cuda"))
-    return kva_fail(diag, KVA_MISSING, NULL,
-                    "device cuda: this version of kvasir cannot run code on NVIDIA GPUs; device ptxsim runs the same "
-                    "code on a simulator");
   kva_text known = {0};
   for (int i = 0; i < N_CLASSES; i++) kva_text_add(&known, "%s%s", i ? ", " : "", classes[i]->name);
   kva_status status = kva_error(diag, NULL, "no device is called '%s'; there are: %s", name, known.data);
@@ -30,5 +27,5 @@ kva_status kva_device_check(const char *name, kva_diag *diag, const char **out_a
   const kva_device_class *class;
   KVA_TRY(kva_device_find(name, diag, &class));
   *out_arch = class->arch;
-  return KVA_OK;
+  return class->probe ? class->probe(diag, out_arch) : KVA_OK;
 }

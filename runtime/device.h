@@ -22,9 +22,24 @@ typedef struct kva_device_launch {
   const int64_t *bytes;   /* by buffer of the program */
 } kva_device_launch;
 
+/* Sizes of a GEMM step for a binding of symbols; see kva_gemm_desc. Every matrix lies inside its buffer. */
+typedef struct kva_gemm_sizes {
+  int64_t batch, m, n, k;
+  int64_t step_a, step_b, step_d; /* elements */
+} kva_gemm_sizes;
+
+/* A run of a whole program: what a recording of its steps depends on. */
+typedef struct kva_device_run {
+  const kva_program *program;
+  const int64_t *symbols; /* values of program->symbols */
+  void *const *pointers;  /* by buffer */
+} kva_device_run;
+
 typedef struct kva_device_class {
   const char *name;
   const char *arch; /* GPU code that it runs where nobody asks for another; NULL: code of the CPU */
+  /* Optional: whether this machine has the device (KVA_MISSING with the reason), and its own architecture. */
+  kva_status (*probe)(kva_diag *diag, const char **out_arch);
   bool host_memory; /* kernels work on the host's memory: callers' tensors and states are used where they are */
   kva_status (*create)(kva_pool *pool, kva_diag *diag, kva_device **out_device); /* the pool stays the caller's */
   void (*destroy)(kva_device *d);
@@ -32,10 +47,20 @@ typedef struct kva_device_class {
   /* Memory, aligned to KVA_ALIGNMENT. Its content is undefined where host_memory is false, else zero. */
   kva_status (*allocate)(kva_device *d, int64_t bytes, kva_block *out_block);
   void (*free)(kva_device *d, kva_block *block);
-  kva_status (*copy_in)(kva_device *d, void *to, const void *from, int64_t bytes);  /* from the host */
-  kva_status (*copy_out)(kva_device *d, void *to, const void *from, int64_t bytes); /* to the host */
+  kva_status (*copy_in)(kva_device *d, void *to, const void *from, int64_t bytes);  /* from is free again on return */
+  kva_status (*copy_out)(kva_device *d, void *to, const void *from, int64_t bytes); /* to the host, done on return */
   kva_status (*copy)(kva_device *d, void *to, const void *from, int64_t bytes);     /* on the device */
   kva_status (*launch)(kva_device *d, const kva_device_launch *launch);
+  /* GEMM steps: args are d, a, b. NULL: the device runs code of the CPU, which has none. */
+  kva_status (*gemm)(kva_device *d, const kva_device_launch *launch, const kva_gemm_sizes *sizes);
+  /* Optional, around all steps of a run that nobody profiles. begin may have a recording of an equal run: it starts
+   * that, *out_done is true, and neither steps nor end follow. end starts what begin had recorded; failed: drop it. */
+  kva_status (*begin)(kva_device *d, const kva_device_run *run, bool *out_done);
+  kva_status (*end)(kva_device *d, const kva_device_run *run, bool failed);
+  /* Optional: notes the time at this point of the device's work under a number from 0 up; seconds from that under
+   * index - 1 to that under index, after synchronise. */
+  kva_status (*mark)(kva_device *d, int32_t index);
+  kva_status (*elapsed)(kva_device *d, int32_t index, double *out_seconds);
   kva_status (*synchronise)(kva_device *d); /* waits for launches and copies; reports what failed in them */
   const char *(*error)(const kva_device *d);
 } kva_device_class;
@@ -45,7 +70,11 @@ struct kva_device {
   kva_pool *pool;
 };
 
-extern const kva_device_class kva_device_cpu, kva_device_ptxsim;
+extern const kva_device_class kva_device_cpu, kva_device_ptxsim, kva_device_cuda;
+
+/* A GEMM step in the caller's memory, on the pool: the simulator's stand-in for a library. Products are added in order
+ * of k in float, so that results depend on nothing but the operands. */
+void kva_gemm_on_host(kva_pool *pool, const kva_gemm_desc *g, const kva_gemm_sizes *sizes, void *const *args);
 
 /* name NULL: "cpu". */
 KVA_MUST_USE kva_status kva_device_find(const char *name, kva_diag *diag, const kva_device_class **out_class);

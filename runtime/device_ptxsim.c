@@ -211,6 +211,13 @@ static kva_status launch(kva_device *device, const kva_device_launch *l) {
   return status;
 }
 
+static kva_status gemm(kva_device *device, const kva_device_launch *l, const kva_gemm_sizes *sizes) {
+  ptxsim_device *d = (ptxsim_device *)device;
+  kva_text_free(&d->error);
+  kva_gemm_on_host(d->base.pool, l->step->gemm, sizes, l->args);
+  return KVA_OK;
+}
+
 static kva_status synchronise(kva_device *d) {
   (void)d;
   return KVA_OK;
@@ -232,5 +239,6 @@ const kva_device_class kva_device_ptxsim = {.name = "ptxsim",
                                             .copy_out = copy,
                                             .copy = copy,
                                             .launch = launch,
+                                            .gemm = gemm,
                                             .synchronise = synchronise,
                                             .error = error};

@@ -76,12 +76,48 @@ static kva_status plan_outputs(kva_session *s, kva_program_state *sp) {
   return KVA_OK;
 }
 
+/* Elements from the first of a row of matrices to the last; -1 on overflow. */
+static int64_t gemm_span(int64_t batch, int64_t step, int64_t rows, int64_t columns) {
+  int64_t matrix, before = 0;
+  if (!kva_mul_size(rows, columns, &matrix)) return -1;
+  if (!batch || !matrix) return 0;
+  if (!kva_mul_size(batch - 1, step, &before) || !kva_add_size(before, matrix, &matrix)) return -1;
+  return matrix;
+}
+
+/* Every matrix lies inside its buffer, and those of the result do not overlap. */
+static bool gemm_fits(const kva_program_state *sp, const kva_step_desc *step, const kva_gemm_sizes *g) {
+  int64_t spans[] = {gemm_span(g->batch, g->step_d, g->m, g->n), gemm_span(g->batch, g->step_a, g->m, g->k),
+                     gemm_span(g->batch, g->step_b, g->k, g->n)};
+  for (int i = 0; i < 3; i++) {
+    int64_t bytes;
+    kva_dtype t = (kva_dtype)(i ? step->gemm->dtype : step->gemm->dtype_d);
+    if (spans[i] < 0 || !kva_dtype_bytes(t, spans[i], &bytes) || bytes > sp->bytes[step->args[i]]) return false;
+  }
+  return g->batch <= 1 || g->step_d / (g->n ? g->n : 1) >= g->m;
+}
+
+static kva_status plan_gemm(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
+  const kva_step_desc *step = &sp->desc->steps[index];
+  const kva_gemm_desc *g = step->gemm;
+  kva_gemm_sizes *sizes = &sp->gemms[index];
+  if (!eval_size(&g->batch, symbols, &sizes->batch) || !eval_size(&g->m, symbols, &sizes->m) ||
+      !eval_size(&g->n, symbols, &sizes->n) || !eval_size(&g->k, symbols, &sizes->k) ||
+      !eval_size(&g->step_a, symbols, &sizes->step_a) || !eval_size(&g->step_b, symbols, &sizes->step_b) ||
+      !eval_size(&g->step_d, symbols, &sizes->step_d))
+    return bad_size(s, sp->desc, "step", index, step->origin);
+  return gemm_fits(sp, step, sizes)
+             ? KVA_OK
+             : kva_session_fail(s, KVA_INVALID, "%s: step %d multiplies beyond its buffers", sp->desc->name, index);
+}
+
 static kva_status plan_step(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
   const kva_step_desc *step = &sp->desc->steps[index];
   int64_t work = 0;
   for (int32_t i = 0; i < step->n_args; i++)
     if (!kva_add_size(work, sp->bytes[step->args[i]], &work)) work = INT64_MAX;
   sp->serial[index] = work < SERIAL_BYTES;
+  if (step->kind == KVA_STEP_GEMM) return plan_gemm(s, sp, index, symbols);
   if (step->kind == KVA_STEP_KERNEL)
     return eval_size(&step->grid, symbols, &sp->grids[index]) ? KVA_OK
                                                               : bad_size(s, sp->desc, "step", index, step->origin);
@@ -205,19 +241,20 @@ static kva_status step_error(kva_session *s, const kva_program *p, int32_t index
 
 kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index) {
   const kva_step_desc *step = &sp->desc->steps[index];
+  const kva_device_class *class = s->device->class;
   for (int32_t i = 0; i < step->n_args; i++) sp->args[i] = sp->pointers[step->args[i]];
-  kva_status status;
-  if (step->kind == KVA_STEP_COPY) {
-    status = s->device->class->copy(s->device, sp->args[0], sp->args[1], sp->bytes[step->args[0]]);
-  } else {
-    kva_device_launch launch = {.program = sp->desc,
-                                .step = step,
-                                .items = sp->grids[index],
-                                .serial = sp->serial[index],
-                                .symbols = sp->symbols,
-                                .args = sp->args,
-                                .bytes = sp->bytes};
-    status = s->device->class->launch(s->device, &launch);
+  const kva_device_launch launch = {.program = sp->desc,
+                                    .step = step,
+                                    .items = sp->grids[index],
+                                    .serial = sp->serial[index],
+                                    .symbols = sp->symbols,
+                                    .args = sp->args,
+                                    .bytes = sp->bytes};
+  kva_status status = KVA_OK;
+  switch (step->kind) {
+  case KVA_STEP_COPY: status = class->copy(s->device, sp->args[0], sp->args[1], sp->bytes[step->args[0]]); break;
+  case KVA_STEP_GEMM: status = class->gemm(s->device, &launch, &sp->gemms[index]); break;
+  default: status = class->launch(s->device, &launch);
   }
   return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
 }
@@ -242,13 +279,51 @@ static kva_status run_profiled(kva_session *s, kva_program_state *sp) {
   return KVA_OK;
 }
 
-static kva_status run_steps(kva_session *s, kva_program_state *sp) {
-  for (int32_t i = 0; i < sp->desc->n_steps; i++) {
-    KVA_TRY(check_commit(s, sp, i));
-    KVA_TRY(kva_session_step(s, sp, i));
-  }
+static kva_status wait(kva_session *s, const kva_program_state *sp) {
   kva_status status = s->device->class->synchronise(s->device);
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "waiting for the device");
+}
+
+/* By the device's own clock: steps follow each other without waiting. */
+static kva_status run_marked(kva_session *s, kva_program_state *sp) {
+  const kva_device_class *class = s->device->class;
+  if (!sp->desc->n_steps) return KVA_OK;
+  kva_status status = class->mark(s->device, 0);
+  for (int32_t i = 0; status == KVA_OK && i < sp->desc->n_steps; i++) {
+    KVA_TRY(kva_session_step(s, sp, i));
+    status = class->mark(s->device, i + 1);
+  }
+  if (status == KVA_OK) KVA_TRY(wait(s, sp));
+  for (int32_t i = 0; status == KVA_OK && i < sp->desc->n_steps; i++) {
+    double seconds = 0;
+    status = class->elapsed(s->device, i + 1, &seconds);
+    sp->seconds[i] += seconds;
+    sp->calls[i]++;
+  }
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "measuring time");
+}
+
+static kva_status run_steps(kva_session *s, kva_program_state *sp) {
+  const kva_device_class *class = s->device->class;
+  const kva_device_run run = {.program = sp->desc, .symbols = sp->symbols, .pointers = sp->pointers};
+  bool done = false;
+  kva_status status = class->begin ? class->begin(s->device, &run, &done) : KVA_OK;
+  if (status != KVA_OK) return kva_session_device_error(s, status, sp->desc, "starting the program");
+  if (!done) {
+    for (int32_t i = 0; status == KVA_OK && i < sp->desc->n_steps; i++) {
+      status = check_commit(s, sp, i);
+      if (status == KVA_OK) status = kva_session_step(s, sp, i);
+    }
+    kva_status ended = class->end ? class->end(s->device, &run, status != KVA_OK) : KVA_OK;
+    KVA_TRY(status); /* its message is there */
+    if (ended != KVA_OK) return kva_session_device_error(s, ended, sp->desc, "starting the program");
+  }
+  return wait(s, sp);
+}
+
+static kva_status run_as_asked(kva_session *s, kva_program_state *sp) {
+  if (!s->options.profile) return run_steps(s, sp);
+  return s->device->class->mark ? run_marked(s, sp) : run_profiled(s, sp);
 }
 
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
@@ -262,7 +337,7 @@ kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs
   KVA_TRY(grow_temps(s, sp));
   KVA_TRY(check_inputs(s, sp, inputs));
   KVA_TRY(on_host ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs));
-  KVA_TRY(s->options.profile ? run_profiled(s, sp) : run_steps(s, sp));
+  KVA_TRY(run_as_asked(s, sp));
   if (!on_host) return kva_transfer_out(s, sp, outputs);
   deliver_outputs(sp, outputs);
   return KVA_OK;

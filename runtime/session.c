@@ -17,8 +17,11 @@ static void *new_array(const kva_session *s, int64_t n, size_t item_size, bool *
 static bool create_program(const kva_session *s, kva_program_state *sp, const kva_program *p) {
   bool ok = true;
   int64_t max_args = 0;
-  for (int32_t i = 0; i < p->n_steps; i++)
+  bool has_gemms = false;
+  for (int32_t i = 0; i < p->n_steps; i++) {
     if (p->steps[i].n_args > max_args) max_args = p->steps[i].n_args;
+    has_gemms |= p->steps[i].kind == KVA_STEP_GEMM;
+  }
   *sp = (kva_program_state){.desc = p, .commit = kva_commit_step(p)};
   sp->symbols = new_array(s, p->n_symbols, sizeof *sp->symbols, &ok);
   sp->candidate = new_array(s, p->n_symbols, sizeof *sp->candidate, &ok);
@@ -29,6 +32,7 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
   sp->grids = new_array(s, p->n_steps, sizeof *sp->grids, &ok);
   sp->serial = new_array(s, p->n_steps, sizeof *sp->serial, &ok);
   sp->args = new_array(s, max_args, sizeof *sp->args, &ok);
+  if (has_gemms) sp->gemms = new_array(s, p->n_steps, sizeof *sp->gemms, &ok);
   if (!s->options.profile) return ok;
   sp->seconds = new_array(s, p->n_steps, sizeof *sp->seconds, &ok);
   sp->calls = new_array(s, p->n_steps, sizeof *sp->calls, &ok);
@@ -39,7 +43,7 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
   if (s->device) s->device->class->free(s->device, &sp->outputs);
   kva_block_destroy(&sp->host_outputs);
   void *const arrays[] = {sp->symbols, sp->candidate, sp->bytes, sp->offsets, sp->lifetimes, sp->pointers,
-                          sp->grids,   sp->serial,    sp->args,  sp->seconds, sp->calls};
+                          sp->grids,   sp->serial,    sp->args,  sp->seconds, sp->calls,     sp->gemms};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 

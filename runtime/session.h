@@ -19,8 +19,9 @@ typedef struct kva_program_state {
                          INPUT and CONST in `outputs`, too */
   int64_t *grids;     /* by step: work items */
   bool *serial;       /* by step: too little work for the pool */
-  void **pointers;    /* by buffer, of the run in progress */
-  void **args;        /* of the step in progress */
+  kva_gemm_sizes *gemms; /* by step; NULL: the program has no GEMM steps */
+  void **pointers;       /* by buffer, of the run in progress */
+  void **args;           /* of the step in progress */
   kva_lifetime *lifetimes;
   int64_t temp_bytes, output_bytes;
   int32_t commit;         /* the first step that changes states after what kva_watches_output names is known */

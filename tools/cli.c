@@ -1,5 +1,6 @@
 /* Model loading and devices: shared by the verbs. */
 #include "tools/cli.h"
+#include "runtime/cuda/query.h"
 
 #include <stdlib.h>
 
@@ -36,11 +37,28 @@ kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_co
   return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
 }
 
+/* cuda uses the library where it is; elsewhere only who asks gets a stand-in. */
+static kva_status choose_gemm(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
+  const char *path, *who = choice->gemm;
+  bool given = who != NULL;
+  if (given && strcmp(who, "library") != 0 && strcmp(who, "generated") != 0)
+    return kva_error(diag, NULL, "--gemm: expected library or generated, found '%s'", who);
+  if (given && !target->arch) return kva_error(diag, NULL, "--gemm is for GPUs; the CPU's code is always generated");
+  target->library_gemm = given && !strcmp(who, "library");
+  if (given || !choice->device || strcmp(choice->device, "cuda") != 0) return KVA_OK;
+  kva_diag *why = kva_diag_create();
+  target->library_gemm = kva_gpu_find_blas(why, &path) == KVA_OK;
+  if (!target->library_gemm)
+    fprintf(stderr, "kvasir: %s; matrix products are generated\n", kva_diag_message(why, 0, NULL, NULL));
+  kva_diag_destroy(why);
+  return KVA_OK;
+}
+
 kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
   const char *arch;
   KVA_TRY(kva_device_check(choice->device, diag, &arch));
   target->arch = choice->target ? choice->target : arch;
-  return KVA_OK;
+  return choose_gemm(choice, diag, target);
 }
 
 int kva_cli_fail(kva_status status, const kva_diag *diag) {

@@ -36,13 +36,22 @@ void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_str
 /* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute);
 
-/* Where to run and what to compile for: --device and --target. */
+/* Where to run and what to compile for: --device, --target and --gemm. */
 typedef struct kva_device_choice {
   const char *device, *target; /* NULL: the CPU; what the device runs */
+  const char *gemm;            /* NULL: what the device does best */
 } kva_device_choice;
-#define KVA_DEVICE_OPTIONS(choice)                                                                                  \
-  {"--device", NULL, "NAME", KVA_OPTION_STRING, &(choice)->device, "cpu (default) or ptxsim, a simulated GPU"}, {   \
-    "--target", NULL, "ARCH", KVA_OPTION_STRING, &(choice)->target, "GPU to compile for: sm_80 (default) to sm_90a" \
+#define KVA_DEVICE_OPTIONS(choice)                                                                                     \
+  {"--device", NULL, "NAME", KVA_OPTION_STRING, &(choice)->device, "cpu (default), cuda, or ptxsim, a simulated GPU"}, \
+      {"--target",                                                                                                     \
+       NULL,                                                                                                           \
+       "ARCH",                                                                                                         \
+       KVA_OPTION_STRING,                                                                                              \
+       &(choice)->target,                                                                                              \
+       "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                      \
+  {                                                                                                                    \
+    "--gemm", NULL, "WHO", KVA_OPTION_STRING, &(choice)->gemm,                                                         \
+        "matrix products on a GPU: library (cuBLASLt; cuda's default) or generated"                                    \
   }
 /* Fails for a device that this machine does not have; sets what to compile for. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);

@@ -1,7 +1,7 @@
 /* kvasir doctor: what this machine has, and what follows for Kvasir. */
+#include "runtime/cuda/query.h"
 #include "tools/cli.h"
 
-#include <dlfcn.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -11,23 +11,163 @@ const kva_verb kva_verb_doctor = {"doctor", "[options]", "show what this machine
                                   "Exit code 0 when models can be compiled and run on the CPU of this machine, else 3.",
                                   run};
 
-static const char *driver_state(void) {
-  void *library = dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (!library) return "not found";
-  dlclose(library);
-  return "found";
-}
+/* PTX that generated code needs at least: codegen/llvm_ptx.c asks LLVM for this version. */
+enum { EMITTED_PTX = 83 };
 
-static bool has_ptxas(void) {
+typedef struct findings {
+  const char *cpu_target; /* NULL: none */
+  long cpus;
+  char ptxas[512], ptxas_version[64]; /* "" : none */
+  kva_gpu_report gpu;
+} findings;
+
+/* ---- looking -------------------------------------------------------------------------------------------------------
+ */
+
+/* In PATH, then where toolkits install themselves. */
+static void find_ptxas(char *out, size_t size) {
   const char *path = getenv("PATH");
   for (const char *p = path; p && *p;) {
     size_t len = strcspn(p, ":");
-    char file[4096];
-    snprintf(file, sizeof file, "%.*s/ptxas", (int)len, p);
-    if (access(file, X_OK) == 0) return true;
+    snprintf(out, size, "%.*s/ptxas", (int)len, p);
+    if (access(out, X_OK) == 0) return;
     p += len + (p[len] == ':');
   }
-  return false;
+  snprintf(out, size, "/usr/local/cuda/bin/ptxas");
+  if (access(out, X_OK) != 0) *out = 0;
+}
+
+/* "Cuda compilation tools, release 13.0, V13.0.48" */
+static void read_ptxas_version(findings *f) {
+  char command[600], line[256];
+  if (!*f->ptxas || strchr(f->ptxas, '\'')) return;
+  snprintf(command, sizeof command, "'%s' --version 2>/dev/null", f->ptxas);
+  FILE *in = popen(command, "r");
+  while (in && fgets(line, sizeof line, in)) {
+    const char *release = strstr(line, "release ");
+    if (release) sscanf(release, "release %63[^, \n]", f->ptxas_version);
+  }
+  if (in) pclose(in);
+}
+
+static void look(findings *f) {
+  f->cpus = sysconf(_SC_NPROCESSORS_ONLN);
+  find_ptxas(f->ptxas, sizeof f->ptxas);
+  read_ptxas_version(f);
+  kva_gpu_query(&f->gpu);
+}
+
+/* ---- telling -------------------------------------------------------------------------------------------------------
+ */
+
+static void print_gpus(const kva_gpu_report *r) {
+  for (int i = 0; i < r->n_gpus; i++) {
+    const kva_gpu *g = &r->gpus[i];
+    printf("GPU %d        %s, compute capability %d.%d, %.1f GiB, %d multiprocessors, target %s\n", i, g->name,
+           g->major, g->minor, (double)g->memory / (1 << 30), g->multiprocessors,
+           g->target ? g->target : "none: too old");
+  }
+}
+
+static void print_driver(const kva_gpu_report *r) {
+  if (!r->driver) {
+    printf("CUDA driver  none\n");
+    return;
+  }
+  int ptx = kva_gpu_ptx_version(r->driver);
+  printf("CUDA driver  for CUDA %d.%d, takes PTX %d.%d\n", r->driver / 1000, r->driver % 1000 / 10, ptx / 10, ptx % 10);
+}
+
+static void print_conclusions(const findings *f) {
+  const kva_gpu_report *r = &f->gpu;
+  bool usable = r->n_gpus && r->gpus[0].target && kva_gpu_ptx_version(r->driver) >= EMITTED_PTX;
+  printf("\nModels run and train on the CPU; --device ptxsim runs GPU code on a simulator.\n");
+  if (usable)
+    printf("--device cuda uses GPU 0 and compiles for %s.\n", r->gpus[0].target);
+  else if (r->n_gpus && r->gpus[0].target)
+    printf("--device cuda: the driver is too old for PTX %d.%d; install one for CUDA 12.3 or newer.\n",
+           EMITTED_PTX / 10, EMITTED_PTX % 10);
+  else
+    printf("No GPU code runs on a device here. %s.\n", r->driver_error);
+  if (usable && r->blas)
+    printf("Matrix products on the GPU come from cuBLASLt.\n");
+  else if (usable)
+    printf("Matrix products on the GPU are generated, which is slower. %s.\n", r->blas_error);
+  if (!*f->ptxas) printf("Without ptxas (CUDA toolkit) nothing is lost: the driver compiles PTX itself.\n");
+}
+
+static void print_text(const findings *f) {
+  printf("kvasir       %s\nCPU target   %s\nCPUs         %ld\n", KVA_VERSION, f->cpu_target ? f->cpu_target : "none",
+         f->cpus);
+  printf("PTX          %d.%d from LLVM, sm_80 to sm_90a\n", EMITTED_PTX / 10, EMITTED_PTX % 10);
+  print_driver(&f->gpu);
+  print_gpus(&f->gpu);
+  if (f->gpu.blas)
+    printf("cuBLASLt     %zu, %s\n", f->gpu.blas, f->gpu.blas_path);
+  else
+    printf("cuBLASLt     none\n");
+  if (*f->ptxas)
+    printf("ptxas        %s, %s\n", *f->ptxas_version ? f->ptxas_version : "version unknown", f->ptxas);
+  else
+    printf("ptxas        none\n");
+  print_conclusions(f);
+}
+
+/* ---- JSON ----------------------------------------------------------------------------------------------------------
+ */
+
+static void add_string(kva_text *out, const char *name, const char *value) {
+  kva_text_add(out, "\"%s\": ", name);
+  if (value && *value)
+    kva_text_add_quoted(out, value);
+  else
+    kva_text_add(out, "null");
+}
+
+static void add_version(kva_text *out, const char *name, int version, int major, int minor) {
+  if (version)
+    kva_text_add(out, "\"%s\": \"%d.%d\"", name, major, minor);
+  else
+    kva_text_add(out, "\"%s\": null", name);
+}
+
+static void add_cuda(kva_text *out, const kva_gpu_report *r) {
+  int ptx = kva_gpu_ptx_version(r->driver);
+  kva_text_add(out, "\"cuda\": {");
+  add_version(out, "driver", r->driver, r->driver / 1000, r->driver % 1000 / 10);
+  kva_text_add(out, ", ");
+  add_version(out, "ptx", ptx, ptx / 10, ptx % 10);
+  kva_text_add(out, ", ");
+  add_string(out, "error", r->driver_error);
+  kva_text_add(out, ", \"devices\": [");
+  for (int i = 0; i < r->n_gpus; i++) {
+    const kva_gpu *g = &r->gpus[i];
+    kva_text_add(out, "%s{", i ? ", " : "");
+    add_string(out, "name", g->name);
+    kva_text_add(out, ", \"capability\": \"%d.%d\", \"memory\": %lld, \"multiprocessors\": %d, ", g->major, g->minor,
+                 (long long)g->memory, g->multiprocessors);
+    add_string(out, "target", g->target);
+    kva_text_add(out, "}");
+  }
+  kva_text_add(out, "]}");
+}
+
+static void print_json(const findings *f) {
+  kva_text out = {0};
+  kva_text_add(&out, "{\"version\": \"%s\", ", KVA_VERSION);
+  add_string(&out, "cpu_target", f->cpu_target);
+  kva_text_add(&out, ", \"cpus\": %ld, \"emitted_ptx\": \"%d.%d\", ", f->cpus, EMITTED_PTX / 10, EMITTED_PTX % 10);
+  add_cuda(&out, &f->gpu);
+  kva_text_add(&out, ", \"cublaslt\": {\"version\": %zu, ", f->gpu.blas);
+  add_string(&out, "path", f->gpu.blas_path);
+  kva_text_add(&out, ", ");
+  add_string(&out, "error", f->gpu.blas_error);
+  kva_text_add(&out, "}, \"ptxas\": {");
+  add_string(&out, "path", f->ptxas);
+  kva_text_add(&out, ", ");
+  add_string(&out, "version", f->ptxas_version);
+  printf("%s}}\n", out.data);
+  kva_text_free(&out);
 }
 
 static int run(int argc, char **argv) {
@@ -37,15 +177,11 @@ static int run(int argc, char **argv) {
   if (code >= 0) return code;
   kva_diag *diag = kva_diag_create();
   kva_codegen *cg = NULL;
+  findings f = {0};
   kva_status status = kva_codegen_create(&(kva_target_options){.opt_level = 2}, diag, &cg);
-  const char *target = status == KVA_OK ? kva_codegen_target(cg)->description : "none";
-  long cpus = sysconf(_SC_NPROCESSORS_ONLN);
-  const char *format = json ? "{\"version\": \"%s\", \"cpu_target\": \"%s\", \"cpus\": %ld, \"cuda_driver\": \"%s\", "
-                              "\"ptxas\": \"%s\"}\n"
-                            : "kvasir       %s\nCPU target   %s\nCPUs         %ld\nCUDA driver  %s\nptxas        %s\n";
-  printf(format, KVA_VERSION, target, cpus, driver_state(), has_ptxas() ? "found" : "not found");
-  if (!json)
-    printf("\nModels run and train on the CPU. GPU code (PTX) is generated and simulated, not yet run on a device.\n");
+  if (status == KVA_OK) f.cpu_target = kva_codegen_target(cg)->description;
+  look(&f);
+  (json ? print_json : print_text)(&f);
   if (status != KVA_OK) code = kva_cli_fail(status, diag);
   kva_codegen_destroy(cg);
   kva_diag_destroy(diag);

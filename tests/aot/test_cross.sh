@@ -15,9 +15,9 @@ compile() { # compile KIND SOURCE...
   shift
   printf '%s\n' "$@" | grep -v ptxsim | xargs -P 2 -I {} sh -c \
     "$gcc -std=c17 -O0 -fPIC -D_GNU_SOURCE -DKVA_DEPLOYED=1 -DKVA_VERSION='\"\"' -ffp-contract=off -I . -c \
-      -o '$work/runtime/$kind-'\$(basename {} .c).o {}" || fail "compiling the runtime"
+      -o '$work/runtime/$kind-'\$(echo {} | tr / -).o {}" || fail "compiling the runtime"
 }
-compile rt runtime/*.c runtime/base/*.c
+compile rt runtime/*.c runtime/base/*.c runtime/cuda/*.c
 compile main runtime/exe/*.c
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-rt.a" "$work"/runtime/rt-*.o
 aarch64-linux-gnu-ar rcs "$work/runtime/libkvasir-main.a" "$work"/runtime/main-*.o

@@ -98,7 +98,8 @@ static void buffers(void **unused) {
 
 static void steps_and_signatures(void **unused) {
   (void)unused;
-  SPOIL(steps[0].kind, 2, "step 0 of 'total' has kind 2");
+  SPOIL(steps[0].kind, 3, "step 0 of 'total' has kind 3");
+  SPOIL(steps[0].kind, KVA_STEP_GEMM, "step 0 of 'total' has 2 arguments");
   SPOIL(steps[0].n_args, -1, "step 0 of 'total' has -1 arguments");
   SPOIL(steps[0].n_results, 9, "step 0 of 'total' has 9 results");
   SPOIL(steps[2].n_args, 1, "step 2 of 'total' has 1 arguments");

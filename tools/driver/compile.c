@@ -4,9 +4,11 @@
 #include <stdlib.h>
 
 kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) {
-  KVA_TRY(kva_optimize(m, &options->passes));
-  if (options->train) KVA_TRY(kva_make_training(m, &options->passes));
-  return kva_prepare(m, &options->passes);
+  kva_pass_options passes = options->passes;
+  passes.library_gemm = options->target.library_gemm;
+  KVA_TRY(kva_optimize(m, &passes));
+  if (options->train) KVA_TRY(kva_make_training(m, &passes));
+  return kva_prepare(m, &passes);
 }
 
 /* Functions that become programs: all but "eval"/"loss" of a model that is only run. */

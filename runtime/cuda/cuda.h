@@ -1,0 +1,83 @@
+/* Inside of device cuda: shared by the files of runtime/cuda/ and device_cuda.c. */
+#ifndef KVA_RUNTIME_CUDA_CUDA_H
+#define KVA_RUNTIME_CUDA_CUDA_H
+
+#include "runtime/cuda/api.h"
+#include "runtime/device.h"
+
+/* Pinned memory that host copies go through: a ring of slots, each free again once its event has passed. */
+enum { CUDA_SLOTS = 4, CUDA_SLOT_BYTES = 1 << 20 };
+typedef struct cuda_slot {
+  void *host;
+  cu_event done;
+  bool busy; /* a copy to the device may still read it */
+} cuda_slot;
+
+typedef struct cuda_recordings cuda_recordings;
+typedef struct cuda_blas cuda_blas;
+
+typedef struct cuda_device {
+  kva_device base;
+  kva_cuda_api api;
+  cu_device device;
+  cu_context context;
+  cu_stream stream;
+  char arch[16]; /* compute capability: "sm_90" */
+  const kva_artifact *artifact;
+  cu_module module;
+  cu_function *functions; /* by kernel */
+  void **params;          /* of the launch in progress, as many as any kernel has */
+  cu_tensor_map *maps;    /* likewise */
+  cuda_slot slots[CUDA_SLOTS];
+  int next_slot;
+  cu_event *marks;
+  int32_t n_marks;
+  cuda_recordings *recordings; /* NULL: switched off */
+  cuda_blas *blas;             /* NULL: the artefact has no GEMM steps */
+  kva_text error;
+} cuda_device;
+
+/* Sets the device's error text unless `result` is success; `what`: the call, or what it was for. */
+kva_status kva_cuda_check(cuda_device *d, cu_result result, const char *what);
+kva_status kva_cuda_fail(cuda_device *d, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);
+/* Makes the context the calling thread's and forgets the last error: the first thing that every call does. */
+kva_status kva_cuda_enter(cuda_device *d);
+
+static inline cu_pointer kva_cuda_address(const void *p) {
+  return (cu_pointer)(uintptr_t)p;
+}
+
+/* ---- memory.c ------------------------------------------------------------------------------------------------------
+ */
+
+kva_status kva_cuda_create_slots(cuda_device *d);
+void kva_cuda_destroy_slots(cuda_device *d);
+kva_status kva_cuda_allocate(kva_device *d, int64_t bytes, kva_block *out_block);
+void kva_cuda_free(kva_device *d, kva_block *block);
+kva_status kva_cuda_copy_in(kva_device *d, void *to, const void *from, int64_t bytes);
+kva_status kva_cuda_copy_out(kva_device *d, void *to, const void *from, int64_t bytes);
+kva_status kva_cuda_copy(kva_device *d, void *to, const void *from, int64_t bytes);
+
+/* ---- module.c: the artefact's code ---------------------------------------------------------------------------------
+ */
+
+kva_status kva_cuda_load(kva_device *d, const kva_artifact *a, kva_diag *diag);
+kva_status kva_cuda_launch(kva_device *d, const kva_device_launch *launch);
+
+/* ---- record.c: whole runs as CUDA graphs ---------------------------------------------------------------------------
+ */
+
+cuda_recordings *kva_cuda_recordings_create(void); /* NULL: no memory */
+void kva_cuda_recordings_destroy(cuda_device *d);
+bool kva_cuda_is_capturing(const cuda_device *d);
+kva_status kva_cuda_begin(kva_device *d, const kva_device_run *run, bool *out_done);
+kva_status kva_cuda_end(kva_device *d, const kva_device_run *run, bool failed);
+
+/* ---- gemm.c --------------------------------------------------------------------------------------------------------
+ */
+
+KVA_MUST_USE kva_status kva_cuda_blas_create(cuda_device *d, kva_diag *diag);
+void kva_cuda_blas_destroy(cuda_device *d);
+kva_status kva_cuda_gemm(kva_device *d, const kva_device_launch *launch, const kva_gemm_sizes *sizes);
+
+#endif

@@ -1,0 +1,186 @@
+/* The artefact's module on the device: loading with the driver's compiler, launches and their parameters. */
+#include "runtime/cuda/cuda.h"
+#include "runtime/formula.h"
+
+#include <stdlib.h>
+
+enum { LOG_BYTES = 8192 };
+
+/* ---- loading -------------------------------------------------------------------------------------------------------
+ */
+
+/* Architecture names: "sm_80" runs on compute capability 8.0 and up, "sm_90a" on 9.0 alone. A cubin is for one major
+ * number. */
+static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_diag *diag) {
+  int wanted = 0, present = atoi(d->arch + 3);
+  char exact = 0;
+  if (sscanf(a->arch, "sm_%d%c", &wanted, &exact) < 1)
+    return kva_error(diag, NULL, "the artefact is for '%s', which is no architecture of NVIDIA's", a->arch);
+  if (exact ? present == wanted : present >= wanted) return KVA_OK;
+  return kva_error(diag, NULL,
+                   "the artefact is code for %s, which this GPU (%s) cannot run; compile it with --target %s", a->arch,
+                   d->arch, d->arch);
+}
+
+static bool is_elf(const kva_artifact *a) {
+  return a->module_bytes > 4 && !memcmp(a->module, "\177ELF", 4);
+}
+
+static kva_status refuse_module(cuda_device *d, cu_result result, const char *log, kva_diag *diag) {
+  char text[256];
+  kva_cuda_error_text(&d->api, result, text, sizeof text);
+  if (result == CU_ERROR_UNSUPPORTED_PTX_VERSION)
+    return kva_fail(diag, KVA_MISSING, NULL,
+                    "the driver is older than the artefact's PTX: %s; install a newer driver, or compile for an older "
+                    "architecture (--target sm_80)",
+                    text);
+  return kva_error(diag, NULL, "the driver refuses the artefact's code: %s%s%s", text, *log ? ":\n" : "", log);
+}
+
+/* PTX must end with a NUL for the driver; the artefact's need not. */
+static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *diag) {
+  char *copy = is_elf(a) ? NULL : calloc((size_t)a->module_bytes + 1, 1);
+  char *log = calloc(2, LOG_BYTES);
+  if (!log || (!copy && !is_elf(a))) {
+    free(copy);
+    free(log);
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
+  }
+  if (copy) memcpy(copy, a->module, (size_t)a->module_bytes);
+  cu_result options[] = {CU_JIT_INFO_LOG, CU_JIT_INFO_LOG_SIZE, CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_SIZE};
+  void *size = (void *)(uintptr_t)(LOG_BYTES - 1), *values[] = {log, size, log + LOG_BYTES, size};
+  cu_result result = d->api.cuModuleLoadDataEx(&d->module, copy ? copy : a->module, 4, options, values);
+  kva_status status = KVA_OK;
+  if (result != CU_SUCCESS) d->module = NULL, status = refuse_module(d, result, log + LOG_BYTES, diag);
+  free(copy);
+  free(log);
+  return status;
+}
+
+static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
+  const kva_kernel_desc *k = &d->artifact->kernels[i];
+  char text[256];
+  cu_result result = k->name ? d->api.cuModuleGetFunction(&d->functions[i], d->module, k->name) : CU_ERROR_NOT_FOUND;
+  if (result == CU_ERROR_NOT_FOUND)
+    return kva_error(diag, NULL, "damaged artefact: its module has no kernel '%s'", k->name ? k->name : "(unnamed)");
+  if (result == CU_SUCCESS && k->dynamic_bytes)
+    result = d->api.cuFuncSetAttribute(d->functions[i], CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)k->dynamic_bytes);
+  if (result == CU_SUCCESS) return KVA_OK;
+  kva_cuda_error_text(&d->api, result, text, sizeof text);
+  return kva_error(diag, NULL, "kernel '%s' (%u bytes of shared memory): %s", k->name,
+                   k->shared_bytes + k->dynamic_bytes, text);
+}
+
+/* As many as any step needs. */
+static kva_status allocate_params(cuda_device *d, kva_diag *diag) {
+  const kva_artifact *a = d->artifact;
+  int32_t most = 0, most_maps = 0;
+  for (int32_t p = 0; p < a->n_programs; p++)
+    for (int32_t i = 0; i < a->programs[p].n_steps; i++) {
+      const kva_step_desc *s = &a->programs[p].steps[i];
+      if (s->kind != KVA_STEP_KERNEL) continue;
+      const kva_kernel_desc *k = &a->kernels[s->kernel];
+      int32_t n = s->n_args + k->n_symbols + k->n_maps;
+      most = n > most ? n : most;
+      most_maps = k->n_maps > most_maps ? k->n_maps : most_maps;
+    }
+  d->params = calloc((size_t)most + 1, sizeof *d->params);
+  d->maps = aligned_alloc(_Alignof(cu_tensor_map), sizeof *d->maps * ((size_t)most_maps + 1));
+  if (d->params && d->maps) return KVA_OK;
+  return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the parameters of kernels");
+}
+
+static bool has_gemms(const kva_artifact *a) {
+  for (int32_t p = 0; p < a->n_programs; p++)
+    for (int32_t i = 0; i < a->programs[p].n_steps; i++)
+      if (a->programs[p].steps[i].kind == KVA_STEP_GEMM) return true;
+  return false;
+}
+
+kva_status kva_cuda_load(kva_device *device, const kva_artifact *a, kva_diag *diag) {
+  cuda_device *d = (cuda_device *)device;
+  d->artifact = a;
+  KVA_TRY(check_arch(d, a, diag));
+  KVA_TRY(kva_cuda_enter(d));
+  d->functions = calloc((size_t)a->n_kernels + 1, sizeof *d->functions);
+  if (!d->functions) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d kernels", a->n_kernels);
+  if (a->n_kernels) KVA_TRY(load_module(d, a, diag));
+  for (int32_t i = 0; i < a->n_kernels; i++) KVA_TRY(find_kernel(d, i, diag));
+  KVA_TRY(allocate_params(d, diag));
+  return has_gemms(a) ? kva_cuda_blas_create(d, diag) : KVA_OK;
+}
+
+/* ---- tensor maps ---------------------------------------------------------------------------------------------------
+ */
+
+static int map_type(int32_t dtype) {
+  switch (dtype) {
+  case KVA_F32: return CU_MAP_F32;
+  case KVA_F16: return CU_MAP_F16;
+  case KVA_BF16: return CU_MAP_BF16;
+  case KVA_F64: return CU_MAP_F64;
+  case KVA_I32: return CU_MAP_I32;
+  case KVA_I64: return CU_MAP_I64;
+  case KVA_U8:
+  case KVA_I8: return CU_MAP_U8;
+  default: return -1;
+  }
+}
+
+static int map_swizzle(int32_t bytes) {
+  return bytes == 128 ? CU_MAP_SWIZZLE_128 : bytes == 64 ? CU_MAP_SWIZZLE_64 : bytes == 32 ? CU_MAP_SWIZZLE_32 : 0;
+}
+
+/* Encoding takes the host well under a microsecond, and a recorded run keeps what was encoded: nothing is cached. */
+static kva_status encode_map(cuda_device *d, const kva_device_launch *l, const kva_tensor_map_desc *m,
+                             cu_tensor_map *out) {
+  static const uint32_t ones[KVA_ABI_MAP_RANK] = {1, 1, 1, 1, 1};
+  uint64_t dims[KVA_ABI_MAP_RANK], strides[KVA_ABI_MAP_RANK];
+  uint32_t box[KVA_ABI_MAP_RANK];
+  for (int32_t i = 0; i < m->rank; i++) {
+    int64_t dim = -1, stride = 0;
+    if (!kva_formula_eval(&m->dims[i], l->symbols, &dim) || dim < 0 ||
+        (i && (!kva_formula_eval(&m->strides[i], l->symbols, &stride) || stride < 0)))
+      return kva_cuda_fail(d, KVA_INVALID, "a tensor map's size is negative or overflows for these shapes");
+    dims[i] = (uint64_t)dim;
+    if (i) strides[i - 1] = (uint64_t)stride;
+    box[i] = (uint32_t)m->box[i];
+  }
+  int type = map_type(m->dtype);
+  if (type < 0 || !d->api.cuTensorMapEncodeTiled)
+    return kva_cuda_fail(d, KVA_MISSING, "tensor maps of this type need a driver for CUDA 12 or newer");
+  return kva_cuda_check(d,
+                        d->api.cuTensorMapEncodeTiled(out, type, (uint32_t)m->rank, l->args[m->argument], dims, strides,
+                                                      box, ones, 0, map_swizzle(m->swizzle), CU_MAP_L2_128, 0),
+                        "cuTensorMapEncodeTiled");
+}
+
+/* ---- launches ------------------------------------------------------------------------------------------------------
+ */
+
+/* Arguments, symbols, tensor maps: see kva_kernel_desc. The driver copies all of them before the launch returns. */
+static kva_status fill_params(cuda_device *d, const kva_device_launch *l, const kva_kernel_desc *k) {
+  int32_t n = 0;
+  for (int32_t i = 0; i < l->step->n_args; i++) d->params[n++] = (void *)(uintptr_t)&l->args[i];
+  for (int32_t i = 0; i < k->n_symbols; i++) d->params[n++] = (void *)(uintptr_t)&l->symbols[k->symbols[i]];
+  for (int32_t i = 0; i < k->n_maps; i++) {
+    KVA_TRY(encode_map(d, l, &k->maps[i], &d->maps[i]));
+    d->params[n++] = &d->maps[i];
+  }
+  return KVA_OK;
+}
+
+kva_status kva_cuda_launch(kva_device *device, const kva_device_launch *l) {
+  cuda_device *d = (cuda_device *)device;
+  const kva_kernel_desc *k = &d->artifact->kernels[l->step->kernel];
+  KVA_TRY(kva_cuda_enter(d));
+  if (!l->items) return KVA_OK;
+  if (l->items > INT32_MAX)
+    return kva_cuda_fail(d, KVA_UNSUPPORTED, "%s: %lld blocks; a GPU runs at most %d", k->name, (long long)l->items,
+                         INT32_MAX);
+  KVA_TRY(fill_params(d, l, k));
+  return kva_cuda_check(d,
+                        d->api.cuLaunchKernel(d->functions[l->step->kernel], (unsigned)l->items, 1, 1, k->threads, 1, 1,
+                                              k->dynamic_bytes, d->stream, d->params, NULL),
+                        k->name);
+}

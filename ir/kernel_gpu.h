@@ -18,9 +18,11 @@
  *                                  are aligned to 16 bytes. Complete after copy_wait by the same thread
  * copy_commit; copy_wait n         ends a group; waits until at most n groups of this thread are under way
  * load_matrix dst, row, n, t       n (1, 2, 4) matrices of 8 x 8 elements of 16 bits; lane 8*i + r of the warp names
- * row r of matrix i (16 bytes). A thread gets elements (lane / 4, 2 * (lane % 4) + 0, 1) of each; t = 1: of the
- * transposes store_matrix row, src, n, t      the reverse (sm_90) mma d, a, b                      d[4] += a[8] * b[4]:
- * 16 x 16 by 16 x 8 elements of 16 bits, float sums block_barrier                    all threads of the block
+ *                                  row r of matrix i (16 bytes). A thread gets elements
+ *                                  (lane / 4, 2 * (lane % 4) + 0, 1) of each; t = 1: of the transposes
+ * store_matrix row, src, n, t      the reverse (sm_90)
+ * mma d, a, b                      d[4] += a[8] * b[4]: 16 x 16 by 16 x 8 elements of 16 bits, float sums
+ * block_barrier                    all threads of the block
  * named_barrier id, n              n threads, whole warps; named_arrive does not wait
  * warp_barrier
  * shuffle_xor v, bit               v of the lane whose number differs in `bit`
@@ -38,13 +40,13 @@
  *                                  outside: 0 there. One thread; counts on m
  * proxy_fence                      stores to shared memory before it are seen by what follows of tensor_load and wgmma
  * wgmma d, a, b, add, n, ta, tb, la, lb
- *                                  d[n/2] = a * b + (add ? d : 0): a warpgroup's 64 x 16 by 16 x n. a and b lie in
- * shared memory in the 128-byte swizzle, at multiples of 1024 bytes but for advances along the depth. ta, tb: 0 the
- * depth is contiguous, 1 the rows (columns) are; then la, lb: bytes from 64 of them to the next 64 wgmma_registers d,
- * a, b, add, n, tb, lb the same, with a[8] in registers wgmma_fence d, n                 before the first wgmma after
- * d[n] or shared memory was written otherwise wgmma_commit; wgmma_wait k, d, n waits until at most k groups are under
- * way. d[n]: what they write, so that no use of it moves before; wgmma_wait2 for two buffers registers_inc n,
- * registers_dec n a warpgroup takes registers, up to n a thread, or gives them up
+ *                                  d[n/2] = a * b + (add ? d : 0): a warpgroup's 64 x 16 by 16 x n. a and b lie
+ *                                  in shared memory in the 128-byte swizzle, at multiples of 1024 bytes but for
+ * advances along the depth. ta, tb: 0 the depth is contiguous, 1 the rows (columns) are; then la, lb: bytes from 64 of
+ * them to the next 64 wgmma_registers d, a, b, add, n, tb, lb the same, with a[8] in registers wgmma_fence d, n before
+ * the first wgmma after d[n] or shared memory was written otherwise wgmma_commit; wgmma_wait k, d, n waits until at
+ * most k groups are under way. d[n]: what they write, so that no use of it moves before; wgmma_wait2 for two buffers
+ * registers_inc n, registers_dec n a warpgroup takes registers, up to n a thread, or gives them up
  */
 #ifndef KVA_IR_KERNEL_GPU_H
 #define KVA_IR_KERNEL_GPU_H

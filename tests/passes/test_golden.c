@@ -99,8 +99,9 @@ static kva_pass pass_named(const char *name) {
   static const struct {
     const char *name;
     kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},   {"splat", kva_opt_splat}, {"split", kva_opt_split}, {"fuse", kva_fuse}, {"fuse_library", kva_fuse_library}};
+  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify},    {"cse", kva_opt_cse},
+              {"dce", kva_opt_dce},   {"splat", kva_opt_splat},          {"split", kva_opt_split},
+              {"fuse", kva_fuse},     {"fuse_library", kva_fuse_library}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
   return NULL;
@@ -307,8 +308,8 @@ static void test_pass(void **state) {
   { name, test_pass, NULL, NULL, name }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"),      PASS("simplify"),
-                                     PASS("autodiff"), PASS("train"), PASS("precision"), PASS("splat"), PASS("split"),
-                                     PASS("fuse"), PASS("fuse_library"),     PASS("plan")};
+  const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"),         PASS("simplify"),
+                                     PASS("autodiff"), PASS("train"), PASS("precision"),    PASS("splat"),
+                                     PASS("split"),    PASS("fuse"),  PASS("fuse_library"), PASS("plan")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -238,8 +238,8 @@ static void damaged_headers_never_crash(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(what_is_written_reads_back),         cmocka_unit_test(misfits_are_explained),
-      cmocka_unit_test(lengths_of_headers_are_checked),     cmocka_unit_test(names_are_decoded_and_data_aligned),
+      cmocka_unit_test(what_is_written_reads_back),     cmocka_unit_test(misfits_are_explained),
+      cmocka_unit_test(lengths_of_headers_are_checked), cmocka_unit_test(names_are_decoded_and_data_aligned),
       cmocka_unit_test(damaged_headers_never_crash),
   };
   return cmocka_run_group_tests(tests, make_file, remove_file);

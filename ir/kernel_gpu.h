@@ -42,10 +42,14 @@
  * wgmma d, a, b, add, n, ta, tb, la, lb
  *                                  d[n/2] = a * b + (add ? d : 0): a warpgroup's 64 x 16 by 16 x n. a and b lie
  *                                  in shared memory in the 128-byte swizzle, at multiples of 1024 bytes but for
- * advances along the depth. ta, tb: 0 the depth is contiguous, 1 the rows (columns) are; then la, lb: bytes from 64 of
- * them to the next 64 wgmma_registers d, a, b, add, n, tb, lb the same, with a[8] in registers wgmma_fence d, n before
- * the first wgmma after d[n] or shared memory was written otherwise wgmma_commit; wgmma_wait k, d, n waits until at
- * most k groups are under way. d[n]: what they write, so that no use of it moves before; wgmma_wait2 for two buffers
+ *                                  advances along the depth. ta, tb: 0 the depth is contiguous, 1 the rows (columns)
+ *                                  are; then la, lb: bytes from 64 of them to the next 64
+ * wgmma_registers d, a, b, add, n, tb, lb
+ *                                  the same, with a[8] in registers
+ * wgmma_fence d, n                 before the first wgmma after d[n] or shared memory was written otherwise
+ * wgmma_commit; wgmma_wait k, d, n
+ *                                  waits until at most k groups are under way. d[n]: what they write, so that no use
+ *                                  of it moves before; wgmma_wait2 for two buffers
  * registers_inc n, registers_dec n a warpgroup takes registers, up to n a thread, or gives them up
  */
 #ifndef KVA_IR_KERNEL_GPU_H

@@ -68,21 +68,6 @@ static void annotate_maps(kva_emit *e, uint32_t n) {
   LLVMAddNamedMetadataOperand(e->module, "nvvm.annotations", LLVMMetadataAsValue(e->ctx, node));
 }
 
-static void find_machine(void *user, kva_kinstr *i) {
-  if (i->op == KVA_K_MACHINE) *(bool *)user = true;
-}
-
-/* Blocks that a multiprocessor shall have registers for; 0: as ptxas sees fit. It aims at all of a multiprocessor's
- * threads and, for large blocks, spills where a few registers more would do. Large blocks that say what every thread
- * does are made to be alone; setmaxnreg, too, needs a number, to know what each thread starts with. */
-static int64_t least_blocks(const kva_kernel *k) {
-  enum { LARGE = 256, THREADS = 512 /* 128 registers each */ };
-  bool own = false;
-  kva_k_each_instr(k, find_machine, &own);
-  if (own) return k->threads >= LARGE;
-  return k->threads > THREADS ? 1 : THREADS / k->threads;
-}
-
 static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint32_t n_symbols) {
   uint32_t n_maps = e->k->maps.len, n = n_bufs + n_symbols + n_maps;
   e->first_map = n_bufs + n_symbols;
@@ -96,8 +81,7 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   annotate_kernel(e, "reqntidx", e->k->threads);
   annotate_kernel(e, "reqntidy", 1);
   annotate_kernel(e, "reqntidz", 1);
-  int64_t blocks = least_blocks(e->k);
-  if (blocks) annotate_kernel(e, "minctasm", blocks);
+  if (e->k->blocks) annotate_kernel(e, "minctasm", e->k->blocks);
   if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
     kva_ll_parameter_attribute(e, i, "noalias", 0);

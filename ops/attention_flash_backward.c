@@ -187,8 +187,9 @@ static void walk(const backward *w, step_products products, const void *user) {
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* As many as there are registers for. */
-static int64_t far_of(const backward *w, int64_t d) {
-  return (d > WIDE_HEAD ? 32 : 64) / (w->by_key ? 2 : 1);
+static int64_t far_of(const backward *w, const kva_node *n, int64_t d) {
+  bool wide = d > WIDE_HEAD || kva_operand_type(n, 0)->dtype == KVA_F32;
+  return (wide ? 32 : 64) / (w->by_key ? 2 : 1);
 }
 
 static void begin(backward *w, kva_lower *l, const kva_node *n, int64_t parts, const kva_expr **out_part) {
@@ -196,7 +197,7 @@ static void begin(backward *w, kva_lower *l, const kva_node *n, int64_t parts, c
   const char *names[2] = {"left", "left_grad"}, *far_names[2] = {"far", "far_grad"};
   int64_t d = 0;
   kva_expr_is_const(kva_operand_type(n, 0)->dims[3], &d);
-  kva_flash_begin(&w->f, l, n, w->by_key, far_of(w, d), parts, out_part);
+  kva_flash_begin(&w->f, l, n, w->by_key, far_of(w, n, d), parts, out_part);
   kva_kb *kb = l->kb;
   for (int i = 0; i < 2; i++) {
     w->left[i] = w->by_key ? keys[i] : queries[i];

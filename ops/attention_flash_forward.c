@@ -196,7 +196,9 @@ void kva_flash_forward_kernel(kva_lower *l, const kva_node *n) {
   forward w;
   int64_t d = 0;
   kva_expr_is_const(kva_operand_type(n, 0)->dims[3], &d);
-  kva_flash_begin(&w.f, l, n, false, d > WIDE_HEAD ? 32 : 64, 1, NULL);
+  kva_flash_begin(&w.f, l, n, false, d > WIDE_HEAD ? 16 : kva_operand_type(n, 0)->dtype == KVA_F32 ? 32 : 64, 1, NULL);
+  if (w.f.type != KVA_F32 && d <= WIDE_HEAD / 2) l->kb->kernel->blocks = 3;
+  if (d > WIDE_HEAD) l->kb->kernel->blocks = 0;
   set_range(&w);
   start(&w);
   if (w.full != w.begin) over_keys(&w, w.begin, w.full, false);

@@ -28,11 +28,11 @@ typedef struct named {
 
 /* clang-format off */
 #define MATMUL(name, arch, attrs, dtype, a, b) {name, arch, attrs, dtype, KVA_OP_matmul, {a, b}, 0},
-#define ATTENTION(arch, d)                                                                                            \
-  {"attention_" d, arch, "causal=1", KVA_BF16, KVA_OP_attention, {Q(d), KV(d), KV(d)}, 0},                            \
-  {"attention_grad_q_" d, arch, "causal=1", KVA_BF16, KVA_OP_attention_grad_q,                                        \
+#define ATTENTION(arch, dtype, d)                                                                                            \
+  {"attention_" d, arch, "causal=1", dtype, KVA_OP_attention, {Q(d), KV(d), KV(d)}, 0},                            \
+  {"attention_grad_q_" d, arch, "causal=1", dtype, KVA_OP_attention_grad_q,                                        \
    {Q(d), KV(d), KV(d), "-", "-", ROWS, ROWS, Q(d)}, 0},                                                              \
-  {"attention_grad_kv_" d, arch, "causal=1", KVA_BF16, KVA_OP_attention_grad_kv,                                      \
+  {"attention_grad_kv_" d, arch, "causal=1", dtype, KVA_OP_attention_grad_kv,                                      \
    {Q(d), KV(d), KV(d), "-", "-", ROWS, ROWS, Q(d)}, GRADIENT_SPILL},
 
 static const named kernels[] = {
@@ -48,12 +48,14 @@ static const named kernels[] = {
   MATMUL("matmul_nn", "sm_90a", NN, KVA_BF16, "M=8192,1024", "1024,4096")
   MATMUL("matmul_nt", "sm_90a", NT, KVA_BF16, "M=8192,1024", "4096,1024")
   MATMUL("matmul_tn", "sm_90a", TN, KVA_BF16, "M=8192,1024", "M,4096")
-  ATTENTION("sm_80", "64")
-  ATTENTION("sm_80", "128")
-  ATTENTION("sm_80", "256")
-  ATTENTION("sm_90a", "64")
-  ATTENTION("sm_90a", "128")
-  ATTENTION("sm_90a", "256")
+  ATTENTION("sm_80", KVA_F32, "64")
+  ATTENTION("sm_80", KVA_F32, "128")
+  ATTENTION("sm_80", KVA_BF16, "64")
+  ATTENTION("sm_80", KVA_BF16, "128")
+  ATTENTION("sm_80", KVA_BF16, "256")
+  ATTENTION("sm_90a", KVA_BF16, "64")
+  ATTENTION("sm_90a", KVA_BF16, "128")
+  ATTENTION("sm_90a", KVA_BF16, "256")
 };
 /* clang-format on */
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };

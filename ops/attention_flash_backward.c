@@ -87,10 +87,10 @@ static void load_far(const backward *w, const kva_expr *first, const kva_expr *s
   kva_flash_commit(&w->f);
 }
 
-/* What the forward pass left of a query. */
+/* What the forward pass left of a query; lse times log2 e. A query that is not or sees nothing has +inf there, which
+ * makes its probabilities 0. */
 typedef struct query {
-  kva_kval lse,
-      delta; /* lse times log2 e; +inf, which makes its probabilities 0, for one that is not or sees nothing */
+  kva_kval lse, delta;
 } query;
 
 static query load_query(const backward *w, const kva_expr *q) {

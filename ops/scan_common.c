@@ -49,6 +49,7 @@ void kva_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
   const kva_cumsum_attrs *a = attrs_of(n);
   const kva_type *x = kva_operand_type(n, 0);
   uint32_t axis = kva_axis(a->axis, x->rank);
+  if (kva_gpu_scan_kernel(l, n, product)) return;
   kva_kloop *maps[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t k = 0; k < x->rank; k++) {

@@ -120,8 +120,10 @@ static const traffic_case cases[] = {
      .rows = 512},
     {.name = "cumsum",
      .text = "f (REAL[B, 1024] x) => (REAL[B, 1024] y) { y = kv.cumsum <axis = 1> (x) }",
-     .limit = 16.1,
      .rows = 128},
+    {.name = "cumsum of a long row",
+     .text = "f (REAL[B, 8192] x) => (REAL[B, 8192] y) { y = kv.cumsum <axis = 1, reverse = true> (x) }",
+     .rows = 8},
 };
 
 static void require(kva_diag *diag, kva_status status, const char *what) {

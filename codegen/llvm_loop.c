@@ -475,11 +475,6 @@ static void leave_lanes(loop_state *s) {
   kva_ll_mark_varying(e, s->l);
 }
 
-static bool divides(const kva_expr *extent, int64_t n) {
-  int64_t v;
-  return kva_expr_is_const(extent, &v) && v % n == 0;
-}
-
 /* Whole vectors; what they leave follows in single iterations. */
 static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
   kva_emit *e = s->e;
@@ -487,7 +482,8 @@ static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end
   LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
   emit_share(s, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
   leave_lanes(s);
-  if (!divides(s->l->extent, lanes)) emit_share(s, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
+  if (kva_ll_expr_multiple(e, s->l->extent) % lanes)
+    emit_share(s, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
 }
 
 static void combine_teams(loop_state *s) {

@@ -249,17 +249,42 @@ static bool suits_grid(const kva_kernel *k) {
   return nests && kva_sched_independent(k);
 }
 
+typedef KVA_VEC(kva_kinstr *) instr_list;
+
+/* What stands for i afterwards is one of the nests, if it has effects. */
+static void schedule_top(kva_kernel *k, kva_kinstr *i, instr_list *nests) {
+  kva_kinstr *before = i->prev;
+  if (is_nest(i))
+    schedule_nest(k, i->loop);
+  else if (kva_sched_has_effects(i))
+    kva_sched_wrap(k, i);
+  kva_kinstr *now = before ? before->next : k->body->first;
+  if (kva_sched_has_effects(now)) KVA_PUSH(k->arena, nests, now);
+}
+
+/* Versions of a nest store to the same buffers, of which the schedule of one must not know: it stands alone while it
+ * is made. */
+static void schedule_versions(kva_kernel *k, uint32_t n, kva_kinstr **versions, kva_kinstr *before, instr_list *nests) {
+  uint32_t first = nests->len;
+  for (uint32_t i = 0; i < n; i++) {
+    kva_k_insert(k->body, before, versions[i]);
+    schedule_top(k, versions[i], nests);
+    kva_k_unlink(nests->data[first + i]);
+  }
+  for (uint32_t i = 0; i < n; i++) kva_k_insert(k->body, before, nests->data[first + i]);
+}
+
 static void schedule_grid(kva_kernel *k) {
-  KVA_VEC(kva_kinstr *) nests = {0};
+  instr_list nests = {0};
   for (kva_kinstr *i = k->body->first, *next; i; i = next) {
     next = i->next;
-    kva_kinstr *before = i->prev;
-    if (is_nest(i))
-      schedule_nest(k, i->loop);
-    else if (kva_sched_has_effects(i))
-      kva_sched_wrap(k, i);
-    kva_kinstr *now = before ? before->next : k->body->first;
-    if (kva_sched_has_effects(now)) KVA_PUSH(k->arena, &nests, now);
+    kva_kinstr *versions[KVA_MAX_VERSIONS + 1] = {i};
+    uint32_t n = is_nest(i) ? kva_sched_versions(k, i->loop, versions + 1) : 0;
+    if (n) kva_k_unlink(i);
+    if (n)
+      schedule_versions(k, n + 1, versions, next, &nests);
+    else
+      schedule_top(k, i, &nests);
   }
   if (nests.len > 1) kva_sched_share_grid(k, nests.len, nests.data);
 }

@@ -53,4 +53,11 @@ bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest);
  * take an element with its neighbours (schedule_gpu_neighbours.c). False: it has another form. */
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads);
 
+/* ---- schedule_gpu_versions.c ----------------------------------------------------------------------------------- */
+
+/* A nest over rows of unknown length becomes the general one of several, whose copies for certain lengths, unlinked,
+ * go to copies[]; returns how many there are. Just one of them all has rows. */
+enum { KVA_MAX_VERSIONS = 3 };
+uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **copies);
+
 #endif

@@ -100,6 +100,12 @@ typedef struct team_facts {
   double longest; /* iterations that a team would share */
 } team_facts;
 
+/* Rows that are known not to be longer are scheduled as if they were as long. */
+static double longest_extent(const kva_expr *extent) {
+  int64_t most;
+  return kva_expr_upper_bound(extent, &most) ? (double)most : kva_cost_extent(extent);
+}
+
 /* around: iterations of the reductions around r, which may merge with one in it. */
 static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, double around, team_facts *f) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
@@ -107,7 +113,7 @@ static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, do
     look_for_team(k, i->then, repeated, 1, f);
     look_for_team(k, i->orelse, repeated, 1, f);
     if (i->op != KVA_K_LOOP) continue;
-    double extent = kva_cost_extent(i->loop->extent) * around;
+    double extent = longest_extent(i->loop->extent) * around;
     if (is_shared(k, i->loop)) {
       if (extent > f->longest) f->longest = extent;
     } else if (is_sequential(i->loop)) {

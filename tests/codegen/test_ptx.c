@@ -112,6 +112,11 @@ static const kva_case large[] = {
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,64"}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,3000"}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,C=777"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,C=136"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"2,B=3,C=2056"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,C=2051"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"2,C=264,C"}}},
+    {.op = KVA_OP_layer_norm, .in = {{"B=5,C=520"}, {"C"}, {"C"}}},
     {.op = KVA_OP_reduce_sum, .attrs = "axes=0", .in = {{"N=100,C=300"}}},
     {.op = KVA_OP_reduce_sum, .in = {{"A=30,C=170"}}},
     {.op = KVA_OP_reduce_max, .attrs = "axes=-1", .in = {{"A=30,C=170"}}},
@@ -312,6 +317,7 @@ static void test_in_place(void **state) {
   static const kva_case cases[] = {{.op = KVA_OP_relu, .in = {{"N=5003"}}},
                                    {.op = KVA_OP_add, .in = {{"B=3,1000"}, {"B,1000"}}},
                                    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,C=100"}}},
+                                   {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=9,C=1000"}}},
                                    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,5000"}}}};
   ptx_run run = {.arch = "sm_80", .in_place = true};
   tally t = {0};

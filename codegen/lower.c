@@ -162,10 +162,9 @@ static bool ends_at(const kva_type *t, uint32_t depth) {
   return true;
 }
 
-/* Outputs whose first `depth` indices are idx: those that have no further ones are stored here, the others go on in a
- * loop for each distinct next extent. */
-static void emit_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
-                         const kva_expr **idx) {
+/* Those that have no further indices are stored here, the others go on in a loop for each distinct next extent. */
+void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
+                          const kva_expr **idx) {
   kva_expr_ctx *c = w->l.kb->exprs;
   const kva_lowering_output **rest = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, n + 1);
   const kva_lowering_output **same = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, n + 1);
@@ -191,12 +190,12 @@ static void emit_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output 
     n_rest = n_other;
     if (kva_expr_is(extent, 1)) {
       idx[depth] = kva_expr_const(c, 0);
-      emit_outputs(w, n_same, same, depth + 1, idx);
+      kva_lowering_outputs(w, n_same, same, depth + 1, idx);
       continue;
     }
     kva_kloop *l = kva_k_loop_begin(w->l.kb, KVA_K_MAP, extent, "i");
     idx[depth] = l->var;
-    emit_outputs(w, n_same, same, depth + 1, idx);
+    kva_lowering_outputs(w, n_same, same, depth + 1, idx);
     kva_k_loop_end(w->l.kb, l);
   }
 }
@@ -230,7 +229,7 @@ static void lower_outputs(kva_lowering *w) {
   const kva_lowering_output **all = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, w->n_outputs + 1);
   for (uint32_t i = 0; i < w->n_outputs; i++) all[i] = &w->outputs[i];
   const kva_expr *idx[KVA_MAX_RANK];
-  emit_outputs(w, w->n_outputs, all, 0, idx);
+  if (!kva_lowering_partial_sums(w, all)) kva_lowering_outputs(w, w->n_outputs, all, 0, idx);
 }
 
 static const char *kernel_name(const kva_node *n) {

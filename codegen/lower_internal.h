@@ -37,6 +37,14 @@ void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva
 /* Reports that n cannot be compiled (the first time) and gives a harmless value. */
 kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, const char *fmt, ...) KVA_PRINTF(4, 5);
 
+/* Stores all elements of outputs whose first `depth` indices are idx. */
+void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
+                          const kva_expr **idx);
+
+/* lower_partial.c: the code of a group in which rows are added up by blocks (kv.partial_sum); false: it is none. May
+ * reorder `outputs`, which are all of w's. */
+bool kva_lowering_partial_sums(kva_lowering *w, const kva_lowering_output **outputs);
+
 /* lower_tile.c: kva_lower.store, and what the tile's result is while it runs. */
 void kva_lowering_store(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
 kva_kval kva_lowering_bound(kva_lowering *w, const kva_node *n, uint32_t result, const kva_expr *const *idx);

@@ -98,7 +98,7 @@ static const kva_expr *rows_of_team(kva_kernel *k, uint32_t n, kva_kloop *const 
   kva_expr_ctx *c = k->exprs;
   weight_search s = {n, rows, rows[n - 1]->body, false};
   kva_k_each_instr_in(rows[n - 1]->body, find_weight, &s);
-  if (!s.found) return kva_expr_const(c, 1);
+  if (!s.found || kva_sched_uses_shared(rows[n - 1]->body)) return kva_expr_const(c, 1); /* sums are many rows' */
   const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * teams));
   return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_TEAM_ROWS)));
 }
@@ -111,6 +111,7 @@ static void grid_of_teams(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int
   kva_kloop *row = only_loop(grid->body);
   row->kind = KVA_K_THREAD;
   row->team = (uint32_t)team;
+  if (kva_sched_uses_shared(row->body)) kva_sched_own_parts(k, row, THREADS / team);
 }
 
 /* A thread for every iteration of the whole nest. */

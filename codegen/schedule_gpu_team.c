@@ -106,10 +106,17 @@ static double longest_extent(const kva_expr *extent) {
   return kva_expr_upper_bound(extent, &most) ? (double)most : kva_cost_extent(extent);
 }
 
-/* around: iterations of the reductions around r, which may merge with one in it. */
+static bool has_shared_loop(kva_kernel *k, const kva_kregion *r) {
+  for (const kva_kinstr *i = r->first; i; i = i->next)
+    if (i->op == KVA_K_LOOP && is_shared(k, i->loop)) return true;
+  return false;
+}
+
+/* around: iterations of the reductions around r, which may merge with one in it. A store for every iteration is one
+ * thread's, which is worth it beside a loop that all share. */
 static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, double around, team_facts *f) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
-    if (i->op == KVA_K_STORE && repeated) f->ok = false;
+    if (i->op == KVA_K_STORE && repeated && !has_shared_loop(k, r)) f->ok = false;
     look_for_team(k, i->then, repeated, 1, f);
     look_for_team(k, i->orelse, repeated, 1, f);
     if (i->op != KVA_K_LOOP) continue;
@@ -178,13 +185,73 @@ static void distribute_loop(kva_kernel *k, kva_kloop *l) {
   l->kind = kva_sched_sequential_kind(l);
 }
 
-void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
+static void distribute(kva_kernel *k, kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {
     next = i->next;
     if (i->op == KVA_K_LOOP) distribute_loop(k, i->loop);
     if (i->op == KVA_K_LOAD && kva_sched_is_ordered(k, i->buf)) insert_barrier(k, i);
     if (i->op == KVA_K_STORE) insert_barrier(k, kva_sched_wrap(k, i));
-    kva_sched_distribute(k, i->then);
-    kva_sched_distribute(k, i->orelse);
+    distribute(k, i->then);
+    distribute(k, i->orelse);
+  }
+}
+
+typedef struct alike {
+  const kva_kloop *l;
+  uint32_t width;
+  bool set;
+} alike;
+
+static void visit_alike(void *user, kva_kinstr *i) {
+  alike *a = user;
+  bool same = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->extent == a->l->extent;
+  if (same && a->set) i->loop->width = a->width;
+  if (same && i->loop->width < a->width) a->width = i->loop->width;
+}
+
+/* The narrowest type decides for all loops of one length, so that they deal the same elements to the same threads. */
+static void even_widths(kva_kregion *r) {
+  for (kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op != KVA_K_LOOP) continue;
+    alike a = {i->loop, i->loop->width, false};
+    if (i->loop->kind == KVA_K_THREAD) kva_k_each_instr_in(r, visit_alike, &a);
+    a.set = true;
+    if (i->loop->kind == KVA_K_THREAD) kva_k_each_instr_in(r, visit_alike, &a);
+    even_widths(i->loop->body);
+  }
+}
+
+void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
+  distribute(k, r);
+  even_widths(r);
+}
+
+static void find_shared_buffer(void *user, kva_kinstr *i) {
+  *(bool *)user |= i->buf && i->buf->space == KVA_K_SHARED;
+}
+
+bool kva_sched_uses_shared(const kva_kregion *r) {
+  bool found = false;
+  kva_k_each_instr_in(r, find_shared_buffer, &found);
+  return found;
+}
+
+typedef struct own_parts {
+  kva_kernel *k;
+  const kva_expr *team; /* its number in the block */
+} own_parts;
+
+static void move_to_part(void *user, kva_kinstr *i) {
+  const own_parts *o = user;
+  if (!i->buf || i->buf->space != KVA_K_SHARED) return;
+  i->index = kva_expr_add(o->k->exprs, i->index, kva_expr_mul(o->k->exprs, o->team, i->buf->extent));
+}
+
+void kva_sched_own_parts(kva_kernel *k, kva_kloop *rows, int64_t teams) {
+  own_parts o = {k, rows->var};
+  kva_k_each_instr_in(rows->body, move_to_part, &o);
+  for (uint32_t b = 0; b < k->bufs.len; b++) {
+    kva_kbuf *buf = k->bufs.data[b];
+    if (buf->space == KVA_K_SHARED) buf->extent = kva_expr_muli(k->exprs, buf->extent, teams);
   }
 }

@@ -26,6 +26,7 @@
 #define KVA_ATTRS_reduce_max(X)  KVA_REDUCE_ATTRS(X)
 #define KVA_ATTRS_reduce_min(X)  KVA_REDUCE_ATTRS(X)
 #define KVA_ATTRS_reduce_prod(X) KVA_REDUCE_ATTRS(X)
+#define KVA_ATTRS_partial_sum(X) X(INT, leading, 1) X(INT, rows, 1) X(INT, blocks, 1)
 #define KVA_ARG_ATTRS(X)         X(INT, axis, 0) X(BOOL, keepdims, 1) X(BOOL, select_last, 0)
 #define KVA_ATTRS_argmax(X)      KVA_ARG_ATTRS(X)
 #define KVA_ATTRS_argmin(X)      KVA_ARG_ATTRS(X)

@@ -132,16 +132,6 @@ static void scan_row(scan *s) {
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* The other axes' indices of row number f. */
-static void set_row(scan *s, const kva_expr *f) {
-  kva_expr_ctx *c = s->kb->exprs;
-  const kva_type *x = kva_operand_type(s->n, 0);
-  for (uint32_t d = last_axis(s); d-- > 0;) {
-    s->idx[d] = d ? kva_expr_mod(c, f, x->dims[d]) : f;
-    f = kva_expr_div(c, f, x->dims[d]);
-  }
-}
-
 static void scan_rows(scan *s) {
   kva_kb *kb = s->kb;
   kva_expr_ctx *c = kb->exprs;
@@ -155,7 +145,7 @@ static void scan_rows(scan *s) {
     row->team = (uint32_t)s->team;
     s->row = row->var;
   }
-  set_row(s, kva_expr_add(c, first, s->row));
+  kva_shape_split(c, last_axis(s), kva_operand_type(s->n, 0)->dims, kva_expr_add(c, first, s->row), s->idx);
   kva_kloop *thread = kva_k_loop_begin(kb, KVA_K_THREAD, num(s, s->team), "thread");
   s->thread = thread->var;
   scan_row(s);

@@ -13,8 +13,8 @@
  * A producer with consumers elsewhere joins as a further output if it is aligned and no path leads from such a consumer
  * back into the group.
  *
- * A node beside the group that reads one of its operands at the same element, and that no producer's rule would reach,
- * joins as a sibling: two gradients of one product are one pass over what they share.
+ * A node beside the group may join as a sibling (fuse_siblings.c): two gradients of one product are one pass over what
+ * they share.
  *
  * A tile operator (matmul, conv, attention) hands its elements to the rest of its group one by one
  * (codegen/lower_tile.c). It joins a group of element code, one to a group, when everything there that depends on it
@@ -63,6 +63,7 @@ static int row_rank_of(const kva_node *n) {
   case KVA_OP_rms_norm:
   case KVA_OP_layer_norm: axis = ((const kva_rms_norm_attrs *)n->attrs)->axis; break;
   case KVA_OP_cross_entropy: axis = -1; break;
+  case KVA_OP_partial_sum: return (int)((const kva_partial_sum_attrs *)n->attrs)->leading;
   default: return -1;
   }
   if (axis < 0) axis += x->rank;
@@ -70,7 +71,7 @@ static int row_rank_of(const kva_node *n) {
   return axis > 0 && (norm || axis + 1 == (int64_t)x->rank) ? (int)axis : -1;
 }
 
-static role role_of(const kva_node *n) {
+role kva_fuse_role(const kva_node *n) {
   if (n->op->traits & KVA_TILE) return ROLE_TILE;
   if (n->op->lower_kind != KVA_LOWER_ELEMENT) return ROLE_OTHER;
   if (!(n->op->traits & KVA_REDUCES)) return ROLE_ELEMENT;
@@ -85,7 +86,7 @@ static role role_of(const kva_node *n) {
   }
 }
 
-static bool is_optimizer(const kva_node *n) {
+bool kva_fuse_is_optimizer(const kva_node *n) {
   return kva_is(n, KVA_OP_adamw) || kva_is(n, KVA_OP_sgd) || kva_is(n, KVA_OP_momentum) || kva_is(n, KVA_OP_adagrad);
 }
 
@@ -103,11 +104,11 @@ static bool appends_ones(const kva_type *from, const kva_type *to) {
 /* Consumer c (in the group, aligned) reads p at the element where it stands itself. */
 static bool edge_keeps_alignment(const kva_node *c, const kva_value *p, const group *g) {
   if (c->op->traits & KVA_ELEMENTWISE) return p->type->rank == c->results[0].type->rank || p->type->rank == 0;
-  if (role_of(c) == ROLE_ROW) return p->type->rank == g->domain->rank;
+  if (kva_fuse_role(c) == ROLE_ROW) return p->type->rank == g->domain->rank;
   return kva_is(c, KVA_OP_reshape) && appends_ones(p->type, c->results[0].type);
 }
 
-static bool has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
+bool kva_fuse_has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
   if (t->rank < n || domain->rank < n) return false;
   for (uint32_t d = 0; d < n; d++)
     if (t->dims[d] != domain->dims[d]) return false;
@@ -116,7 +117,7 @@ static bool has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
 
 /* Shape of the domain's rows, which have row_rank dims, with extent-1 tails. */
 static bool is_row_shape(const kva_type *t, const group *g, uint32_t row_rank) {
-  if (!has_prefix(t, g->domain, row_rank)) return false;
+  if (!kva_fuse_has_prefix(t, g->domain, row_rank)) return false;
   if (t->rank == row_rank) return true;
   if (t->rank != g->domain->rank) return false;
   for (uint32_t d = row_rank; d < t->rank; d++)
@@ -125,7 +126,7 @@ static bool is_row_shape(const kva_type *t, const group *g, uint32_t row_rank) {
 }
 
 static bool is_domain_or_row_shape(const kva_type *t, const group *g) {
-  if (t->rank == g->domain->rank && has_prefix(t, g->domain, t->rank)) return true;
+  if (t->rank == g->domain->rank && kva_fuse_has_prefix(t, g->domain, t->rank)) return true;
   return g->has_row && is_row_shape(t, g, g->row_rank);
 }
 
@@ -134,7 +135,7 @@ static bool row_fits(const kva_node *p, const group *g) {
   if (rank <= 0 || (g->has_row && (uint32_t)rank != g->row_rank)) return false;
   const kva_type *x = kva_operand_type(p, 0);
   /* Rows of p must be rows of the domain; when the result drops the row's axes the domain may be the rows alone. */
-  if (!has_prefix(x, g->domain, (uint32_t)rank)) return false;
+  if (!kva_fuse_has_prefix(x, g->domain, (uint32_t)rank)) return false;
   return x->rank == g->domain->rank || g->domain->rank == (uint32_t)rank;
 }
 
@@ -161,9 +162,7 @@ static bool walk_on(fuse *f, const kva_node *n, const group *g) {
   return false;
 }
 
-/* Some path from a consumer of p outside the group leads back into it: fusing would make a cycle. A group counts as one
- * node, entered by any of its operands and left by any of its results. */
-static bool outside_use_returns(fuse *f, const kva_node *p, const group *g) {
+bool kva_fuse_use_returns(fuse *f, const kva_node *p, const group *g) {
   f->epoch++;
   f->pending.len = 0;
   for (uint32_t r = 0; r < p->n_results; r++)
@@ -277,13 +276,13 @@ static bool follows_tile(epilogue *e, uint32_t k) {
 
 static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
   const kva_node *root = g->nodes[0];
-  if (is_for_library(f, p) || g->tile || g->has_row || g->n_nodes >= MAX_GROUP || role_of(root) != ROLE_ELEMENT)
+  if (is_for_library(f, p) || g->tile || g->has_row || g->n_nodes >= MAX_GROUP || kva_fuse_role(root) != ROLE_ELEMENT)
     return false;
   if (kva_is(root, KVA_OP_reshape)) return false; /* better an alias */
   epilogue e = {.f = f, .g = g, .tile = p};
   for (uint32_t k = g->n_nodes; k-- > 0;)
     if (!follows_tile(&e, k)) return false;
-  return !used_outside(f, p, g) || !outside_use_returns(f, p, g);
+  return !used_outside(f, p, g) || !kva_fuse_use_returns(f, p, g);
 }
 
 /* The second operand of a product and the image of a convolution are copied to panels. */
@@ -361,7 +360,7 @@ static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part par
 /* p, which only nodes of the group read, may join those around a tile. */
 static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
   tile_part part;
-  if (role_of(p) != ROLE_ELEMENT || !part_of_consumers(f, p, g, &part)) return false;
+  if (kva_fuse_role(p) != ROLE_ELEMENT || !part_of_consumers(f, p, g, &part)) return false;
   return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, g->tile, part);
 }
 
@@ -377,7 +376,7 @@ static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
   if (same_extents(p->operands[1].value->type, p->results[0].type) || !p->operands[1].value->type->rank) return false;
   if (!may_copy(f, p, g)) return false;
   for (const kva_use *u = p->results[0].uses; u; u = u->next) {
-    role r = role_of(u->user);
+    role r = kva_fuse_role(u->user);
     bool takes = r == ROLE_ELEMENT || r == ROLE_ROW || r == ROLE_SINK;
     if (!in_group(f, u->user, g) && (!takes || info(f, u->user)->group)) return false;
   }
@@ -385,140 +384,55 @@ static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
 }
 
 static bool may_join(fuse *f, const kva_node *p, const group *g) {
-  role r = role_of(p);
+  role r = kva_fuse_role(p);
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
-  if (r != ROLE_ELEMENT && r != ROLE_ROW) return false;
-  if (g->n_nodes >= MAX_GROUP || is_optimizer(p)) return false;
+  if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
+  if (g->n_nodes >= MAX_GROUP || kva_fuse_is_optimizer(p)) return false;
   if (g->tile) return !used_outside(f, p, g) && may_join_tile(f, p, g);
   /* A window reads each element many times, also through views: only movement may stand before it. */
-  if (role_of(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
+  if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
   consumers c = look_at_consumers(f, p, g);
   if (r == ROLE_ROW && (!c.all_aligned || !row_fits(p, g))) return false;
   if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
   if (c.all_inside) return true;
   /* A further output: it must be computed in the group's own loops, and stay acyclic. */
-  if (!c.all_aligned || role_of(g->nodes[0]) == ROLE_SINK || role_of(g->nodes[0]) == ROLE_WINDOW) return false;
+  if (!c.all_aligned || kva_fuse_role(g->nodes[0]) == ROLE_SINK || kva_fuse_role(g->nodes[0]) == ROLE_WINDOW)
+    return false;
   for (uint32_t k = 0; k < p->n_results; k++) {
     const kva_type *t = p->results[k].type;
     bool row = r == ROLE_ROW && is_row_shape(t, g, (uint32_t)row_rank_of(p));
     if (p->results[k].uses && !row && !is_domain_or_row_shape(t, g)) return false;
   }
-  return !left_to_copies(f, p, g) && !outside_use_returns(f, p, g);
+  return !left_to_copies(f, p, g) && !kva_fuse_use_returns(f, p, g);
 }
 
 /* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only
  * when it reads at most one full tensor, so that traffic does not grow. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
-  if (role_of(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
+  if (kva_fuse_role(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
-  if (role_of(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
+  if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
   if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
   if (part != PART_EPILOGUE) return is_easy_view(p, g->tile, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
 
-/* ---- siblings
- * ---------------------------------------------------------------------------------------------------------- */
-
-/* No path leads from a node at or behind this position to one before it. */
-static uint32_t walk_floor(const fuse *f, const group *g) {
-  uint32_t floor = g->lowest;
-  for (bool lower = true; lower;) {
-    lower = false;
-    for (uint32_t i = 0; i < f->groups.len; i++) {
-      const group *h = f->groups.data[i];
-      if (h->lowest >= floor || info(f, h->nodes[0])->position < floor) continue;
-      floor = h->lowest;
-      lower = true;
-    }
-  }
-  return floor;
-}
-
-/* Notes what n reads outside g for the walk; true when some of it is in g. */
-static bool walk_operands(fuse *f, const kva_node *n, const group *g, uint32_t floor) {
-  bool inside = false;
-  for (uint32_t i = 0; i < n->n_operands; i++) {
-    const kva_node *d = n->operands[i].value ? n->operands[i].value->def : NULL;
-    if (!d || d->graph != n->graph) continue;
-    inside |= in_group(f, d, g);
-    if (in_group(f, d, g) || info(f, d)->mark == f->epoch || info(f, d)->position < floor) continue;
-    info(f, d)->mark = f->epoch;
-    KVA_PUSH(f->scratch, &f->pending, d);
-  }
-  return inside;
-}
-
-/* Some path leads from the group over a node outside it to n. */
-static bool depends_on_group(fuse *f, const kva_node *n, const group *g) {
-  uint32_t floor = walk_floor(f, g);
-  f->epoch++;
-  f->pending.len = 0;
-  walk_operands(f, n, g, floor);
-  while (f->pending.len) {
-    const kva_node *d = f->pending.data[--f->pending.len];
-    group *h = info(f, d)->group;
-    if (!h && walk_operands(f, d, g, floor)) return true;
-    if (!h || h->mark == f->epoch) continue;
-    h->mark = f->epoch;
-    for (uint32_t k = 0; k < h->n_nodes; k++)
-      if (walk_operands(f, h->nodes[k], g, floor)) return true;
-  }
-  return false;
-}
-
-/* Whoever reads n has a group, or can have none: n would be the root of one. */
-static bool would_be_root(const fuse *f, const kva_node *n) {
-  for (const kva_use *u = n->results[0].uses; u; u = u->next)
-    if (!info(f, u->user)->group && role_of(u->user) != ROLE_OTHER) return false;
-  return n->results[0].uses;
-}
-
-/* Does n, which reads a tensor that the group reads too, compute its elements at the group's own? */
-static bool may_join_as_sibling(fuse *f, const kva_node *n, const group *g) {
-  if (info(f, n)->group || role_of(n) != ROLE_ELEMENT || !(n->op->traits & KVA_ELEMENTWISE) || is_optimizer(n))
-    return false;
-  if (n->n_results != 1 || g->n_nodes >= MAX_GROUP || !would_be_root(f, n)) return false;
-  const kva_type *t = n->results[0].type;
-  if (t->rank != g->domain->rank || !has_prefix(t, g->domain, t->rank)) return false;
-  return !outside_use_returns(f, n, g) && !depends_on_group(f, n, g);
-}
-
-static kva_node *find_sibling(fuse *f, const group *g) {
-  for (uint32_t k = 0; k < g->n_nodes; k++) {
-    const kva_node *c = g->nodes[k];
-    for (uint32_t i = 0; info(f, c)->aligned && i < c->n_operands; i++) {
-      const kva_value *v = c->operands[i].value;
-      if (!v || v->type->rank != g->domain->rank || !has_prefix(v->type, g->domain, v->type->rank)) continue;
-      for (const kva_use *u = v->uses; u; u = u->next)
-        if (u->user->graph == c->graph && may_join_as_sibling(f, u->user, g)) return u->user;
-    }
-  }
-  return NULL;
-}
-
-/* Groups whose results are their domain's elements one by one take in what else reads their operands that way. */
-static bool takes_siblings(const group *g) {
-  role r = role_of(g->nodes[0]);
-  return !g->tile && g->domain->rank > 0 && (r == ROLE_ELEMENT || r == ROLE_ROW);
-}
-
 /* ---- growing groups
  * ------------------------------------------------------------------------------------------------------ */
 
-static void add_to_group(fuse *f, group *g, kva_node *n) {
+void kva_fuse_add(fuse *f, group *g, kva_node *n) {
   consumers c = look_at_consumers(f, n, g);
   tile_part part = PART_EPILOGUE;
   if (g->tile) part_of_consumers(f, n, g, &part);
-  if (role_of(n) == ROLE_TILE) g->tile = n;
+  if (kva_fuse_role(n) == ROLE_TILE) g->tile = n;
   info(f, n)->part = part;
   info(f, n)->group = g;
   info(f, n)->aligned = g->n_nodes == 0 || c.all_aligned;
   g->nodes[g->n_nodes++] = n;
   if (info(f, n)->position < g->lowest) g->lowest = info(f, n)->position;
   int rank = row_rank_of(n);
-  if (rank > 0 && role_of(n) == ROLE_ROW) {
+  if (rank > 0 && kva_fuse_role(n) == ROLE_ROW) {
     g->has_row = true;
     g->row_rank = (uint32_t)rank;
   }
@@ -538,10 +452,10 @@ static uint32_t walk_limit(const fuse *f, const kva_node *root) {
 
 static group *open_group(fuse *f, kva_node *root) {
   group *g = KVA_NEW(f->scratch, group);
-  g->domain = role_of(root) == ROLE_ROW ? kva_operand_type(root, 0) : root->results[0].type;
+  g->domain = kva_fuse_role(root) == ROLE_ROW ? kva_operand_type(root, 0) : root->results[0].type;
   g->lowest = info(f, root)->position;
   g->limit = walk_limit(f, root);
-  add_to_group(f, g, root);
+  kva_fuse_add(f, g, root);
   KVA_PUSH(f->scratch, &f->groups, g);
   return g;
 }
@@ -567,14 +481,14 @@ static kva_node *free_producer(const fuse *f, const kva_node *c, uint32_t operan
   return p && p->graph == c->graph && !info(f, p)->group ? p : NULL;
 }
 
-static bool join_producers(fuse *f, group *g) {
+bool kva_fuse_join_producers(fuse *f, group *g) {
   bool grew = false;
   for (uint32_t k = 0; k < g->n_nodes; k++) {
     const kva_node *c = g->nodes[k];
     for (uint32_t i = 0; i < c->n_operands; i++) {
       kva_node *p = free_producer(f, c, i);
       if (!p || !may_join(f, p, g)) continue;
-      add_to_group(f, g, p);
+      kva_fuse_add(f, g, p);
       grew = true;
     }
   }
@@ -593,29 +507,29 @@ static bool copy_last_producer(fuse *f, group *g) {
       if (p->n_operands <= MAX_COPIED_OPERANDS && used_outside(f, p, g) && may_copy(f, p, g)) last = p;
     }
   }
-  if (last) add_to_group(f, g, copy_into_group(f, last, g));
+  if (last) kva_fuse_add(f, g, copy_into_group(f, last, g));
   return last != NULL;
 }
 
 static void grow(fuse *f, group *g) {
-  if (is_optimizer(g->nodes[0])) {
+  if (kva_fuse_is_optimizer(g->nodes[0])) {
     /* Keep updates elementwise over their own operands, so that the planner can prove them in place. */
     for (uint32_t i = 0; i < g->nodes[0]->n_operands; i++) {
       kva_node *p = g->nodes[0]->operands[i].value->def;
-      if (p && !info(f, p)->group && role_of(p) == ROLE_ELEMENT && (p->op->traits & KVA_ELEMENTWISE) &&
+      if (p && !info(f, p)->group && kva_fuse_role(p) == ROLE_ELEMENT && (p->op->traits & KVA_ELEMENTWISE) &&
           may_join(f, p, g))
-        add_to_group(f, g, p);
+        kva_fuse_add(f, g, p);
     }
     return;
   }
   kva_node *sibling;
   do {
     do {
-      while (join_producers(f, g)) continue;
+      while (kva_fuse_join_producers(f, g)) continue;
     } while (copy_last_producer(f, g));
-    sibling = takes_siblings(g) ? find_sibling(f, g) : NULL;
-    if (sibling) add_to_group(f, g, sibling);
-  } while (sibling);
+    sibling = kva_fuse_takes_siblings(g) ? kva_fuse_find_sibling(f, g) : NULL;
+    if (sibling) kva_fuse_add(f, g, sibling);
+  } while (sibling || (f->sums && kva_fuse_takes_siblings(g) && kva_fuse_join_sums(f, g)));
 }
 
 /* ---- pass
@@ -624,7 +538,10 @@ static void grow(fuse *f, group *g) {
 static void number_nodes(fuse *f, const kva_graph *g) {
   uint32_t position = 0;
   while (f->info.len < f->m->next_node_id) KVA_PUSH(f->scratch, &f->info, (node_info){0});
-  for (const kva_node *n = g->first; n; n = n->next) info(f, n)->position = position++;
+  for (const kva_node *n = g->first; n; n = n->next) {
+    info(f, n)->position = position++;
+    f->sums |= kva_is(n, KVA_OP_partial_sum);
+  }
 }
 
 /* Ids that outlining can make: inputs, results and constants of bodies, results of kernels. */
@@ -640,18 +557,24 @@ static bool is_dead(const kva_node *n) {
   return true;
 }
 
+/* The planner aliases reshapes; a tile alone is a step as it is. */
+static bool is_left_alone(const group *g) {
+  bool reshapes = true;
+  for (uint32_t k = 0; k < g->n_nodes; k++) reshapes &= kva_is(g->nodes[k], KVA_OP_reshape);
+  return reshapes || (g->n_nodes == 1 && g->tile);
+}
+
 static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   number_nodes(f, g);
   for (kva_node *n = g->last; n; n = n->prev) {
     /* Dead: all its users took a copy. */
-    if (info(f, n)->group || role_of(n) == ROLE_OTHER || is_dead(n) || is_for_library(f, n)) continue;
+    if (info(f, n)->group || kva_fuse_role(n) == ROLE_OTHER || is_dead(n) || is_for_library(f, n)) continue;
     grow(f, open_group(f, n));
   }
   f->values = KVA_NEW_ARRAY(f->scratch, kva_value *, value_bound(f, g));
   for (uint32_t i = 0; i < f->groups.len; i++) {
     group *k = f->groups.data[i];
-    /* The planner aliases a reshape; a tile alone is a step as it is. */
-    if (k->n_nodes == 1 && (kva_is(k->nodes[0], KVA_OP_reshape) || k->tile)) continue;
+    if (is_left_alone(k)) continue;
     kva_fuse_outline(f, k);
     *changed = true;
   }

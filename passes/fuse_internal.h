@@ -37,9 +37,10 @@ typedef enum tile_part {
 typedef struct node_info {
   group *group; /* NULL: none */
   tile_part part;
-  bool aligned;      /* evaluated at the root's own index */
-  uint32_t position; /* order in the graph; copies share their original's */
-  uint32_t mark;     /* as in group */
+  const group *refused_by; /* the last group that it could not join beside the others */
+  bool aligned;            /* evaluated at the root's own index */
+  uint32_t position;       /* order in the graph; copies share their original's */
+  uint32_t mark;           /* as in group */
 } node_info;
 
 typedef struct fuse {
@@ -50,6 +51,7 @@ typedef struct fuse {
   kva_value **values;                /* by value id, while a group is outlined: its copy */
   KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
+  bool sums;    /* there are partial sums of columns */
   bool library; /* plain matrix products stay nodes of their own */
 } fuse;
 
@@ -61,6 +63,24 @@ static inline node_info *info(const fuse *f, const kva_node *n) {
 static inline bool in_group(const fuse *f, const kva_node *n, const group *g) {
   return n && n->id < f->info.len && info(f, n)->group == g;
 }
+
+/* fuse.c */
+role kva_fuse_role(const kva_node *n);
+bool kva_fuse_is_optimizer(const kva_node *n);
+/* The first n extents of t are those of the domain. */
+bool kva_fuse_has_prefix(const kva_type *t, const kva_type *domain, uint32_t n);
+/* Some path from a consumer of p outside the group leads back into it: fusing would make a cycle. A group counts as one
+ * node, entered by any of its operands and left by any of its results. */
+bool kva_fuse_use_returns(fuse *f, const kva_node *p, const group *g);
+void kva_fuse_add(fuse *f, group *g, kva_node *n);
+/* Producers that may join do; false: none did. */
+bool kva_fuse_join_producers(fuse *f, group *g);
+
+/* fuse_siblings.c. May the group have siblings at all? */
+bool kva_fuse_takes_siblings(const group *g);
+kva_node *kva_fuse_find_sibling(fuse *f, const group *g);
+/* A partial sum beside the group, or what is beside its partial sums, joins; false: none does. */
+bool kva_fuse_join_sums(fuse *f, group *g);
 
 /* fuse_outline.c: the group becomes a kv.kernel node. */
 void kva_fuse_outline(fuse *f, group *g);

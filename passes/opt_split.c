@@ -4,11 +4,25 @@
  * a kernel whose results are few occupies few cores or blocks. So the last of the axes is reduced first, which gives
  * many partial results, and those then. The order of additions is fixed by the shape alone.
  *
+ * For a GPU also sums of columns, by blocks of rows.
+ *
  * Algorithm: one sweep. Sums of narrow floats take their partial results in float, so that one rounding stays one.
  * Requires: nothing. Breaks: nothing. */
+#include "ops/shape.h"
 #include "passes/passes_internal.h"
 
-enum { LONG = 1 << 16, LONG_ROW = 256 };
+enum {
+  LONG = 1 << 16,
+  LONG_ROW = 256,
+  /* column sums on a GPU */
+  MANY_ROWS = 256,
+  LEAST_COLUMNS = 64,
+  MOST_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
+  LONG_COLUMNS = 1024, /* from here on a row is a block's, else a warp's, of which a block has TEAMS */
+  BLOCKS = 528,        /* four for each multiprocessor of an H100 */
+  TEAMS = 8,
+  ROWS = 16, /* the fewest for which a block's partial sums are worth writing */
+};
 
 static bool is_splittable(const kva_node *n) {
   return kva_is(n, KVA_OP_reduce_sum) || kva_is(n, KVA_OP_reduce_max) || kva_is(n, KVA_OP_reduce_min);
@@ -40,6 +54,45 @@ static bool is_worth_it(kva_module *m, const kva_type *t, uint32_t n, const int6
   return row || (n < t->rank && is_at_least(t->dims[0], 2) && is_at_least(t->dims[n - 1], 2));
 }
 
+/* x takes the place of n's result. */
+static void finish(kva_builder *b, kva_node *n, kva_value *x) {
+  const kva_type *t = n->results[0].type;
+  x = kva_reshape_like(b, kva_cast(b, x, t->dtype), t);
+  x->name = n->results[0].name;
+  kva_value_replace_all_uses(&n->results[0], x);
+  kva_node_remove(n);
+}
+
+static bool meets_element_code(const kva_value *x) {
+  bool meets = x->def && (x->def->op->traits & KVA_ELEMENTWISE);
+  for (const kva_use *u = x->uses; u; u = u->next) meets |= (u->user->op->traits & KVA_ELEMENTWISE) != 0;
+  return meets;
+}
+
+/* Sums of columns of what element code makes or reads: by blocks of rows, which the kernel of that code adds up in
+ * passing (ops/partial_sum.h, passes/fuse_siblings.c), and then over the blocks. */
+static bool split_columns(kva_module *m, kva_node *n) {
+  int64_t axes[KVA_MAX_RANK], columns = 1, extent = 0;
+  kva_value *x = n->operands[0].value;
+  uint32_t n_axes = axes_of(n, axes), rank = x->type->rank;
+  bool leading = n_axes < rank && axes[n_axes - 1] == (int64_t)n_axes - 1;
+  if (!kva_is(n, KVA_OP_reduce_sum) || !meets_element_code(x) || !leading || !kva_dtype_is_float(x->type->dtype))
+    return false;
+  for (uint32_t d = n_axes; d < rank; d++) {
+    if (!kva_expr_is_const(x->type->dims[d], &extent)) return false;
+    columns *= extent;
+  }
+  bool many = is_at_least(kva_shape_product(m->exprs, n_axes, x->type->dims), MANY_ROWS);
+  if (!many || columns < LEAST_COLUMNS || columns > MOST_COLUMNS) return false;
+  kva_builder b = kva_builder_before(m, n);
+  kva_dtype dtype = x->type->dtype;
+  kva_partial_sum_attrs attrs = {n_axes, ROWS, columns >= LONG_COLUMNS ? BLOCKS : BLOCKS * TEAMS};
+  if (kva_dtype_bits(dtype) < 32) x = kva_cast(&b, x, KVA_F32);
+  x = kva_build(&b, KVA_OP_partial_sum, 1, &x, &attrs);
+  finish(&b, n, kva_reduce(&b, KVA_OP_reduce_sum, x, 1, (int64_t[]){0}, false));
+  return true;
+}
+
 static bool split(kva_module *m, kva_node *n) {
   int64_t axes[KVA_MAX_RANK];
   kva_value *x = n->operands[0].value;
@@ -51,22 +104,26 @@ static bool split(kva_module *m, kva_node *n) {
   kva_op_id op = (kva_op_id)n->op->id;
   if (narrow) x = kva_cast(&b, x, KVA_F32);
   x = kva_reduce(&b, op, x, 1, &axes[n_axes - 1], false);
-  x = kva_cast(&b, kva_reduce(&b, op, x, n_axes - 1, axes, false), dtype);
-  x = kva_reshape_like(&b, x, n->results[0].type);
-  x->name = n->results[0].name;
-  kva_value_replace_all_uses(&n->results[0], x);
-  kva_node_remove(n);
+  finish(&b, n, kva_reduce(&b, op, x, n_axes - 1, axes, false));
   return true;
 }
 
-kva_status kva_opt_split(kva_module *m, bool *changed) {
+static kva_status split_module(kva_module *m, bool columns, bool *changed) {
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
       kva_node *before = n->prev;
       next = n->next;
-      if (!is_splittable(n) || !split(m, n)) continue;
+      if (!is_splittable(n) || (!(columns && split_columns(m, n)) && !split(m, n))) continue;
       *changed = true;
       next = before ? before->next : m->functions.data[f]->graph->first; /* the second step may be long, too */
     }
   return KVA_OK;
+}
+
+kva_status kva_opt_split(kva_module *m, bool *changed) {
+  return split_module(m, false, changed);
+}
+
+kva_status kva_opt_split_gpu(kva_module *m, bool *changed) {
+  return split_module(m, true, changed);
 }

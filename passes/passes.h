@@ -24,6 +24,7 @@ typedef struct kva_pass_options {
   bool adjustable;   /* weight decay and clipping, where the train block has them, are states that a run may set:
                         "train.weight_decay", "train.clip"; else constants */
   kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
+  bool gpu;          /* split, fuse: for a GPU, where a second pass over memory costs more than on a CPU */
   bool library_gemm; /* fuse: leave matrix products to the device's library */
   kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
 } kva_pass_options;
@@ -46,6 +47,7 @@ kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
 kva_status kva_raise(kva_module *m, bool *changed);         /* patterns as data: passes/patterns_*.def */
 kva_status kva_opt_split(kva_module *m, bool *changed);     /* long sums in two steps */
+kva_status kva_opt_split_gpu(kva_module *m, bool *changed); /* the same, and sums of columns by blocks of rows */
 kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
 kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
 kva_status kva_fuse(kva_module *m, bool *changed);          /* groups nodes into kv.kernel nodes */

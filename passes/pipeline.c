@@ -80,6 +80,6 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
     KVA_TRY(kva_precision(m, options->compute));
     KVA_TRY(run_clean_up(m, options));
   }
-  KVA_TRY(run_pass(m, &(pass_row){"split", kva_opt_split}, options, &changed));
+  KVA_TRY(run_pass(m, &(pass_row){"split", options->gpu ? kva_opt_split_gpu : kva_opt_split}, options, &changed));
   return run_pass(m, &(pass_row){"fuse", options->library_gemm ? kva_fuse_library : kva_fuse}, options, &changed);
 }

@@ -85,7 +85,7 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
     *m = NULL; /* compiling takes it */
     return show_code(given, o, o->stage, diag);
   }
-  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute};
+  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute, .gpu = o->arch};
   if (strcmp(o->stage, "source") != 0) {
     KVA_TRY(kva_optimize(*m, &passes));
     if (o->train) KVA_TRY(kva_make_training(*m, &passes));

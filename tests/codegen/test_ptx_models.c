@@ -197,7 +197,7 @@ static void check_model(const char *path, uint32_t n, const kva_define *defines)
   kva_diag *diag = kva_diag_create();
   kva_module *m;
   kva_load_options options = {.defines = defines, .n_defines = n};
-  kva_pass_options passes = {0};
+  kva_pass_options passes = {.gpu = true};
   assert_int_equal(kva_load_model(path, &options, diag, &m), KVA_OK);
   assert_int_equal(kva_optimize(m, &passes), KVA_OK);
   assert_int_equal(kva_make_training(m, &passes), KVA_OK);

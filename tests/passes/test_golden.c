@@ -99,9 +99,9 @@ static kva_pass pass_named(const char *name) {
   static const struct {
     const char *name;
     kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify},    {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},   {"splat", kva_opt_splat},          {"split", kva_opt_split},
-              {"fuse", kva_fuse},     {"fuse_library", kva_fuse_library}};
+  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify},     {"cse", kva_opt_cse},
+              {"dce", kva_opt_dce},   {"splat", kva_opt_splat},           {"split", kva_opt_split},
+              {"fuse", kva_fuse},     {"fuse_library", kva_fuse_library}, {"split_gpu", kva_opt_split_gpu}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
   return NULL;
@@ -310,6 +310,7 @@ static void test_pass(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {PASS("dce"),      PASS("cse"),   PASS("fold"),         PASS("simplify"),
                                      PASS("autodiff"), PASS("train"), PASS("precision"),    PASS("splat"),
-                                     PASS("split"),    PASS("fuse"),  PASS("fuse_library"), PASS("plan")};
+                                     PASS("split"),    PASS("fuse"),  PASS("fuse_library"), PASS("plan"),
+                                     PASS("split_gpu")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -214,6 +214,10 @@ static const kva_case cases[] = {
     {.op = KVA_OP_reduce_prod, .attrs = "axes=1", .in = {{"3,4", 0, 0, 0, "1,2,0,3,0,2,0,1,2,3,4,5"}}},
     ARG(argmax),
     ARG(argmin),
+    {.op = KVA_OP_partial_sum, .attrs = "leading=1; rows=2; blocks=3", .in = {{"N=5,3"}}},
+    {.op = KVA_OP_partial_sum, .attrs = "leading=2; rows=2; blocks=2", .in = {{"B=3,5,2,2"}}},
+    {.op = KVA_OP_partial_sum, .attrs = "leading=1; rows=4; blocks=9", .in = {{"N=0,3"}}},
+    {.op = KVA_OP_partial_sum, .attrs = "leading=1; rows=16; blocks=2", .in = {{"3,1"}}},
     SCAN(cumsum),
     SCAN(cumprod),
 

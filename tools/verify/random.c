@@ -144,6 +144,14 @@ static bool over_axes(kva_random *r) {
   return true;
 }
 
+static bool over_rows(kva_random *r) {
+  kva_extents x = kva_random_extents(r, 1, KVA_RANDOM_RANK, true);
+  kva_random_operand(r, x);
+  kva_random_attrs(r, "leading=%d; rows=%d; blocks=%d", (int)kva_random_int(r, 1, x.rank), (int)kva_random_int(r, 1, 4),
+                   (int)kva_random_int(r, 1, 5));
+  return true;
+}
+
 static int64_t random_axis(kva_random *r, const kva_extents *x) {
   return kva_random_int(r, -(int64_t)x->rank, (int64_t)x->rank - 1);
 }
@@ -173,5 +181,6 @@ bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t n
   if (info->traits & KVA_ELEMENTWISE) return elementwise(&r);
   if (info->lower_kind == KVA_LOWER_NONE || info->max_operands != 1) return false;
   if (has_attr(&r, "axes")) return over_axes(&r);
+  if (has_attr(&r, "leading")) return over_rows(&r);
   return has_attr(&r, "axis") && along_axis(&r);
 }

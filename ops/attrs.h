@@ -78,6 +78,7 @@
 #define KVA_ATTRS_kv_shift(X)             KVA_SHIFT_ATTRS(X)
 #define KVA_ATTRS_kv_shift_input_grad(X)  KVA_SHIFT_ATTRS(X)
 #define KVA_ATTRS_kv_shift_weight_grad(X) KVA_SHIFT_ATTRS(X) X(DIMS, weight_shape, 0)
+#define KVA_ATTRS_kv_shift_grads(X)       X(INT, time_axis, 2)
 #define KVA_ATTRS_rope(X)                 X(BOOL, interleaved, 0)
 /* scale 0: 1/sqrt(D). window 0: none, else a query sees keys t-window < s <= t. softcap 0: off. offset: position of
  * query 0 among the keys (causal, window, alibi); absent: 0. */

@@ -291,6 +291,7 @@ static tile_part part_of_operand(const kva_node *tile, uint32_t operand) {
   case KVA_OP_matmul: return operand == 1 ? PART_PACKED : PART_STREAMED;
   case KVA_OP_conv:
   case KVA_OP_conv_input_grad: return operand == 0 ? PART_PACKED : PART_STREAMED;
+  case KVA_OP_kv_shift_grads: return operand != 1 ? PART_ONCE : PART_STREAMED;
   default: return PART_STREAMED;
   }
 }
@@ -351,7 +352,9 @@ static bool narrows(const kva_node *p) {
 }
 
 static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part part) {
-  if (p->n_results != 1 || narrows(p)) return false;
+  if (p->n_results != 1) return false;
+  if (part == PART_ONCE) return true;
+  if (narrows(p)) return false;
   if (is_easy_view(p, tile, part)) return true;
   bool cheap = (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP);
   return part == PART_PACKED && cheap && full_operands(p) <= 1;

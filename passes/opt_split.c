@@ -125,5 +125,6 @@ kva_status kva_opt_split(kva_module *m, bool *changed) {
 }
 
 kva_status kva_opt_split_gpu(kva_module *m, bool *changed) {
+  for (uint32_t f = 0; f < m->functions.len; f++) *changed |= kva_split_shift_grads(m, m->functions.data[f]->graph);
   return split_module(m, true, changed);
 }

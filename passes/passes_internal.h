@@ -24,6 +24,9 @@ void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **valu
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
 
+/* opt_split_shift.c: the gradients of a KV shift by input and weights become one node; false: there are none. */
+bool kva_split_shift_grads(kva_module *m, kva_graph *g);
+
 /* A builder that inserts before `n` and gives new nodes its place in the source. */
 static inline kva_builder kva_builder_before(kva_module *m, kva_node *n) {
   return (kva_builder){.m = m, .graph = n->graph, .before = n, .loc = n->loc};

@@ -130,6 +130,9 @@ static const kva_case large[] = {
     {.op = KVA_OP_cumprod, .attrs = "axis=1; reverse=1", .in = {{"A=2,264", 0.9, 1.1}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,66"}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,3,4098"}}},
+    {.op = KVA_OP_kv_shift_grads, .attrs = "time_axis=1", .in = {{"2,T=37,3,128"}, {"3,2"}, {"2,T,3,128"}}},
+    {.op = KVA_OP_kv_shift_grads, .in = {{"3,2,48,64"}, {"2,4"}, {"3,2,48,64"}}},
+    {.op = KVA_OP_kv_shift_grads, .in = {{"1,1,T=15,256"}, {"1,1"}, {"1,1,T,256"}}},
     {.op = KVA_OP_add, .in = {{"A=30,B=7,36"}, {"B,36"}}},
     {.op = KVA_OP_add, .in = {{"A=30,B=7,6"}, {"B,6"}}},
 };

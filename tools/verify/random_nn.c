@@ -138,6 +138,17 @@ static void random_kv_shift(kva_random *r) {
   kva_random_attrs(r, "time_axis=%d; boundary=%s%s", time_axis, boundaries[kva_random_int(r, 0, 2)], shape);
 }
 
+static void random_shift_grads(kva_random *r) {
+  int64_t B = kva_random_int(r, 1, 2), T = kva_random_int(r, 1, 19), H = kva_random_int(r, 1, 3),
+          D = kva_random_int(r, 1, 5);
+  int time_axis = (int)kva_random_int(r, 1, 2);
+  kva_extents x = EXTENTS(B, time_axis == 1 ? T : H, time_axis == 1 ? H : T, D);
+  kva_random_operand(r, x);
+  kva_random_operand(r, EXTENTS(H, kva_random_int(r, 1, 4)));
+  kva_random_operand(r, x);
+  kva_random_attrs(r, "time_axis=%d", time_axis);
+}
+
 static void random_rope(kva_random *r) {
   int64_t B = extent(r) % 3, T = extent(r), half = kva_random_int(r, 1, 4), more = kva_random_int(r, 0, 3);
   kva_extents table = kva_random_chance(r, 2) ? EXTENTS(T, half) : EXTENTS(B, 1, T, half);
@@ -188,6 +199,7 @@ bool kva_random_nn(kva_random *r) {
   case KVA_OP_kv_shift:
   case KVA_OP_kv_shift_input_grad:
   case KVA_OP_kv_shift_weight_grad: random_kv_shift(r); return true;
+  case KVA_OP_kv_shift_grads: random_shift_grads(r); return true;
   case KVA_OP_rope: random_rope(r); return true;
   case KVA_OP_attention: random_attention(r); return true;
   case KVA_OP_random_uniform:

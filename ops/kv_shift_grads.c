@@ -1,0 +1,264 @@
+/* kv_shift_grads(dy, w, x) -> dx, dw: both gradients of kv_shift (see there) for weights [H,W], boundary "zero", no
+ * past, segments or padding, in one pass over dy and x:
+ *
+ *   dx[b,h,s,:]   = sum_{j<W, s+j<T} w[h,j] * dy[b,h,s+j,:]
+ *   dw[b,c,h,j]   = sum_{16c<=t<16c+16, j<=t<T} dy[b,h,t,:] . x[b,h,t-j,:]
+ *
+ * dw is [B, ceil(T/16), H, W], float (double for double): its sum over b and c, which is left to the caller, is the
+ * gradient of w. passes/opt_split_shift.c makes this operator for GPUs, after differentiation: no gradient.
+ *
+ * On a GPU a warp takes 16 rows t of all heads, one head after the other; a thread takes the same channels of both
+ * halves of all of them, as straight code. So every element of dy and x is loaded once, but for the row before and the
+ * row behind the 16, also where dy is a rotary embedding of what is loaded, whose halves go together. Rows that do not
+ * exist are read as the nearest one and left out of the sums: a branch would keep loads apart.
+ * Tolerance 16: as kv_shift_weight_grad. */
+#include "ops/check.h"
+#include "ops/element.h"
+#include "ops/kv_shift.h"
+
+enum { ROWS = 16, WARP = 32, BLOCK = 256, MOST_TAPS = 4, MOST_WIDTH = 4, DY = 0, X = 2 };
+
+typedef struct shift_grads {
+  kva_lower *l;
+  kva_kb *kb;
+  kva_expr_ctx *c;
+  kva_shift s;
+  kva_dtype type; /* of dw */
+  kva_shift_at at;
+  const kva_expr *block, *first; /* of the rows: its number, its first */
+} shift_grads;
+
+static kva_shift shift_of(const kva_node *n) {
+  const kva_kv_shift_grads_attrs *a = n->attrs;
+  const kva_type *w = kva_operand_type(n, 1);
+  return kva_shift_get(n, kva_operand_type(n, 0), a->time_axis, NULL, w->rank, w->dims);
+}
+
+kva_status kva_kv_shift_grads_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  const kva_kv_shift_grads_attrs *a = n->attrs;
+  const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
+  KVA_TRY(kva_check_float(m, n, 0));
+  KVA_TRY(kva_check_rank(m, n, 0, 4));
+  KVA_TRY(kva_check_rank(m, n, 1, 2));
+  KVA_TRY(kva_check_same_dtype(m, n, X, 0));
+  KVA_TRY(kva_check_shape(m, n, X, x->rank, x->dims));
+  if (a->time_axis != 1 && a->time_axis != 2)
+    return kva_error(m->diag, &n->loc, "kv.%s: time_axis must be 1 ([B,T,H,D]) or 2 ([B,H,T,D]), found %lld",
+                     n->op->name, (long long)a->time_axis);
+  KVA_TRY(kva_check_shape(m, n, 1, 2, (kva_dim[]){x->dims[3 - a->time_axis], w->dims[1]}));
+  if (!kva_expr_is_const(w->dims[1], NULL)) return kva_operand_error(m, n, 1, "the number of taps must be a constant");
+  kva_shift s = shift_of(n);
+  kva_dim blocks = kva_expr_ceildiv(m->exprs, s.T, kva_expr_const(m->exprs, ROWS));
+  out_types[0] = x;
+  out_types[1] = kva_type_tensor(m, kva_wide_dtype(x->dtype), 4, (kva_dim[]){s.B, blocks, s.H, w->dims[1]});
+  return KVA_OK;
+}
+
+kva_status kva_kv_shift_grads_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+  (void)r;
+  kva_shift form = shift_of(n);
+  kva_shift_ref s = kva_shift_ref_get(&form, in[0], (const kva_wide *const[]){in[0], in[1], NULL, NULL, NULL});
+  int64_t dims[4] = {s.B, s.T, s.H, s.D}, i[4] = {0}, blocks = out[1]->dims[1];
+  if (in[0]->n == 0) return KVA_OK;
+  do {
+    int64_t b = i[0], t = i[1], h = i[2], d = i[3];
+    double dy = in[DY]->f[kva_shift_offset(&s, s.T, b, t, h, d)];
+    for (int64_t j = 0; j < s.W && j <= t; j++) {
+      int64_t from = kva_shift_offset(&s, s.T, b, t - j, h, d);
+      out[0]->f[from] += in[1]->f[h * s.W + j] * dy;
+      out[1]->f[((b * blocks + t / ROWS) * s.H + h) * s.W + j] += dy * in[X]->f[from];
+    }
+  } while (kva_next_index(4, dims, i));
+  return KVA_OK;
+}
+
+/* ---- one element ------------------------------------------------------------------------------------------------- */
+
+static const kva_expr *num(const shift_grads *g, int64_t v) {
+  return kva_expr_const(g->c, v);
+}
+
+/* Element of an operand at row `at` + `by`, if that exists, else of the nearest row; *out_exists: NULL for always. */
+static kva_kval row_element(const shift_grads *g, uint32_t operand, kva_shift_at at, int64_t by, bool known,
+                            kva_kval *out_exists) {
+  at.t = kva_expr_addi(g->c, at.t, by);
+  *out_exists = NULL;
+  if (!known && by > 0) {
+    *out_exists = kva_k_index_lt(g->kb, at.t, g->s.T);
+    at.t = kva_expr_min(g->c, at.t, kva_expr_addi(g->c, g->s.T, -1));
+  } else if (!known && by < 0) {
+    *out_exists = kva_k_index_le(g->kb, num(g, 0), at.t);
+    at.t = kva_expr_max(g->c, at.t, num(g, 0));
+  }
+  return kva_shift_operand(g->l, &g->s, operand, at, NULL);
+}
+
+/* after: this many rows behind at.t exist. */
+static void store_dx(const shift_grads *g, kva_shift_at at, int64_t after) {
+  kva_kval sum = NULL, exists;
+  for (int64_t j = 0; j < g->s.window; j++) {
+    kva_kval w = kva_shift_weight(g->l, &g->s, at, num(g, j), NULL);
+    kva_kval dy = row_element(g, DY, at, j, j <= after, &exists);
+    kva_kval next = sum ? kva_k_op(g->kb, KVA_K_fma, w, dy, sum) : kva_k2(g->kb, KVA_K_mul, w, dy);
+    sum = exists ? kva_k_select(g->kb, exists, next, sum) : next;
+  }
+  const kva_expr *idx[4] = {at.b, NULL, NULL, at.d};
+  idx[g->s.time] = at.t;
+  idx[g->s.head] = at.h;
+  g->l->store(g->l, g->s.n, 0, idx, sum);
+}
+
+/* Summand of tap j; before: this many rows before at.t exist. */
+static kva_kval summand(const shift_grads *g, kva_shift_at at, int64_t j, int64_t before) {
+  kva_kval unused, exists, dy = row_element(g, DY, at, 0, true, &unused);
+  kva_kval product = kva_k2(g->kb, KVA_K_mul, dy, row_element(g, X, at, -j, j <= before, &exists));
+  return exists ? kva_k_select(g->kb, exists, product, kva_k_const(g->kb, product->dtype, 0)) : product;
+}
+
+static void store_dw(const shift_grads *g, int64_t j, kva_kval sum) {
+  g->l->store(g->l, g->s.n, 1, (const kva_expr *[]){g->at.b, g->block, g->at.h, num(g, j)}, sum);
+}
+
+static const kva_expr *rows_of_block(const shift_grads *g) {
+  return kva_expr_min(g->c, num(g, ROWS), kva_expr_sub(g->c, g->s.T, g->first));
+}
+
+static const kva_expr *block_count(const shift_grads *g) {
+  return kva_expr_ceildiv(g->c, g->s.T, num(g, ROWS));
+}
+
+/* ---- loops over elements ----------------------------------------------------------------------------------------- */
+
+static kva_kloop *map(shift_grads *g, const kva_expr *extent, const kva_expr **out_var) {
+  kva_kloop *l = kva_k_loop_begin(g->kb, KVA_K_MAP, extent, "i");
+  *out_var = l->var;
+  return l;
+}
+
+static void all_dx(shift_grads *g) {
+  bool by_time = g->s.time == 1;
+  kva_kloop *b = map(g, g->s.B, &g->at.b), *outer = map(g, by_time ? g->s.T : g->s.H, by_time ? &g->at.t : &g->at.h);
+  kva_kloop *inner = map(g, by_time ? g->s.H : g->s.T, by_time ? &g->at.h : &g->at.t), *d = map(g, g->s.D, &g->at.d);
+  store_dx(g, g->at, 0);
+  kva_k_loop_end(g->kb, d);
+  kva_k_loop_end(g->kb, inner);
+  kva_k_loop_end(g->kb, outer);
+  kva_k_loop_end(g->kb, b);
+}
+
+typedef struct tap_sum {
+  const shift_grads *g;
+  int64_t j;
+} tap_sum;
+
+static kva_kval tap_summand(kva_kb *b, void *user, const kva_expr *const *vars) {
+  const tap_sum *t = user;
+  kva_shift_at at = t->g->at;
+  at.t = kva_expr_add(b->exprs, t->g->first, vars[0]);
+  at.d = vars[1];
+  return summand(t->g, at, t->j, 0);
+}
+
+static void all_dw(shift_grads *g) {
+  kva_kloop *b = map(g, g->s.B, &g->at.b), *block = map(g, block_count(g), &g->block), *h = map(g, g->s.H, &g->at.h);
+  g->first = kva_expr_muli(g->c, g->block, ROWS);
+  for (int64_t j = 0; j < g->s.window; j++) {
+    tap_sum t = {g, j};
+    const kva_expr *extents[] = {rows_of_block(g), g->s.D};
+    store_dw(g, j, kva_k_reduce_over(g->kb, KVA_COMBINE_ADD, g->type, 2, extents, tap_summand, &t));
+  }
+  kva_k_loop_end(g->kb, h);
+  kva_k_loop_end(g->kb, block);
+  kva_k_loop_end(g->kb, b);
+}
+
+/* ---- warps of a GPU ---------------------------------------------------------------------------------------------- */
+
+/* dx of row `row` of the block, both halves, and its part of the sums. */
+static void add_row(const shift_grads *g, const kva_expr *row, int64_t half, int64_t before, int64_t after,
+                    kva_kval *sums) {
+  kva_shift_at at = g->at;
+  at.t = kva_expr_add(g->c, g->first, row);
+  for (int64_t part = 0; part < 2; part++) {
+    at.d = kva_expr_addi(g->c, g->at.d, part * half);
+    store_dx(g, at, after);
+    for (int64_t j = 0; j < g->s.window; j++) {
+      kva_kval x = summand(g, at, j, before);
+      sums[j] = sums[j] ? kva_k2(g->kb, KVA_K_add, sums[j], x) : x;
+    }
+  }
+}
+
+static void whole_block(const shift_grads *g, int64_t half, kva_kval *sums) {
+  for (int64_t i = 0; i < ROWS; i++) add_row(g, num(g, i), half, i, ROWS - 1 - i, sums);
+}
+
+static void rest_of_block(const shift_grads *g, int64_t half, kva_kval *sums) {
+  kva_kloop *r = kva_k_loop_begin(g->kb, KVA_K_SERIAL, rows_of_block(g), "r");
+  kva_kval zero = kva_k_const(g->kb, g->type, 0);
+  add_row(g, r->var, half, 0, 0, sums);
+  for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(g->kb, r, KVA_COMBINE_ADD, zero, sums[j]);
+  kva_k_loop_end(g->kb, r);
+}
+
+static void each_head(shift_grads *g, int64_t half, bool whole) {
+  kva_kb *kb = g->kb;
+  kva_kloop *head = kva_k_loop_begin(kb, KVA_K_SERIAL, g->s.H, "head");
+  kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, half), "d");
+  kva_kval sums[MOST_TAPS] = {NULL}, zero = kva_k_const(kb, g->type, 0);
+  g->at.h = head->var;
+  g->at.d = lane->var;
+  lane->width = (uint32_t)(half / WARP);
+  (whole ? whole_block : rest_of_block)(g, half, sums);
+  for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, sums[j]);
+  kva_k_loop_end(kb, lane);
+  kva_kloop *first = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, 1), "first");
+  for (int64_t j = 0; j < g->s.window; j++) store_dw(g, j, sums[j]);
+  kva_k_loop_end(kb, first);
+  kva_k_loop_end(kb, head);
+}
+
+static void each_block(shift_grads *g, int64_t half) {
+  bool all_whole = kva_expr_is(kva_expr_mod(g->c, g->s.T, num(g, ROWS)), 0);
+  if (all_whole) {
+    each_head(g, half, true);
+    return;
+  }
+  kva_kval whole = kva_k_index_le(g->kb, kva_expr_addi(g->c, g->first, ROWS), g->s.T);
+  kva_kinstr *branch = kva_k_if_begin(g->kb, whole);
+  each_head(g, half, true);
+  kva_k_if_else(g->kb, branch);
+  each_head(g, half, false);
+  kva_k_if_end(g->kb, branch);
+}
+
+static void by_warps(shift_grads *g, int64_t half) {
+  kva_kb *kb = g->kb;
+  const kva_expr *blocks = block_count(g), *count = kva_expr_mul(g->c, g->s.B, blocks), *teams = num(g, BLOCK / WARP);
+  kva_kloop *grid = kva_k_loop_begin(kb, KVA_K_GRID, kva_expr_ceildiv(g->c, count, teams), "item");
+  const kva_expr *before = kva_expr_mul(g->c, grid->var, teams);
+  const kva_expr *here = kva_expr_min(g->c, teams, kva_expr_sub(g->c, count, before));
+  kva_kloop *row = kva_k_loop_begin(kb, KVA_K_THREAD, here, "row");
+  const kva_expr *f = kva_expr_add(g->c, before, row->var);
+  row->team = WARP;
+  kb->kernel->threads = BLOCK;
+  g->at.b = kva_expr_div(g->c, f, blocks);
+  g->block = kva_expr_mod(g->c, f, blocks);
+  g->first = kva_expr_muli(g->c, g->block, ROWS);
+  each_block(g, half);
+  kva_k_loop_end(kb, row);
+  kva_k_loop_end(kb, grid);
+}
+
+void kva_kv_shift_grads_kernel(kva_lower *l, const kva_node *n) {
+  shift_grads g = {.l = l, .kb = l->kb, .c = l->kb->exprs, .s = shift_of(n)};
+  g.type = kva_k_compute_type(n->results[1].type->dtype);
+  int64_t d = 0;
+  bool halves = kva_expr_is_const(g.s.D, &d) && d % (2 * WARP) == 0 && d / (2 * WARP) <= MOST_WIDTH;
+  if (l->gpu && halves && g.s.window <= MOST_TAPS) {
+    by_warps(&g, d / 2);
+    return;
+  }
+  all_dx(&g);
+  all_dw(&g);
+}

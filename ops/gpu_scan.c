@@ -169,6 +169,7 @@ bool kva_gpu_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
   s.x = kva_k_local(s.kb, "x", dtype, s.width);
   s.totals = kva_k_shared(s.kb, "totals", dtype, 2 * BLOCK);
   s.kb->kernel->threads = BLOCK;
+  s.kb->kernel->blocks = 2; /* registers are no concern */
   scan_rows(&s);
   return true;
 }

@@ -242,6 +242,7 @@ static void by_warps(shift_grads *g, int64_t half) {
   const kva_expr *f = kva_expr_add(g->c, before, row->var);
   row->team = WARP;
   kb->kernel->threads = BLOCK;
+  kb->kernel->blocks = 1; /* with registers for 16 rows */
   g->at.b = kva_expr_div(g->c, f, blocks);
   g->block = kva_expr_mod(g->c, f, blocks);
   g->first = kva_expr_muli(g->c, g->block, ROWS);

@@ -4,6 +4,9 @@
 
 #include "ops/build.h"
 
+/* On a GPU a row of so many columns is a block's, a shorter one a warp's, of which a block has so many. */
+enum { KVA_PARTIAL_LONG = 1024, KVA_PARTIAL_TEAMS = 8 };
+
 typedef struct kva_partial {
   uint32_t axes; /* leading ones of the operand, which number the rows */
   kva_dim n, rows, parts;

@@ -7,9 +7,10 @@
  * reads what a group of rows reads: the gradient of a norm's scale beside that of its input. Whichever of the two
  * opened the group, the other one joins with all that leads to it from a tensor that both read. Whether that makes a
  * cycle is known only when it is in; a group that has one gets its former nodes back. */
+#include "ops/partial_sum.h"
 #include "passes/fuse_internal.h"
 
-enum { MAX_PATH = 8, MAX_SUM_COLUMNS = 12288 /* floats in a block's shared memory */ };
+enum { MAX_PATH = 8, MAX_SHARED = 96 << 10 /* bytes of a block's shared memory for sums */ };
 
 /* No path leads from a node at or behind this position to one before it. */
 static uint32_t walk_floor(const fuse *f, const group *g) {
@@ -106,11 +107,12 @@ static bool is_domain(const kva_type *t, const group *g) {
   return t->rank == g->domain->rank && kva_fuse_has_prefix(t, g->domain, t->rank);
 }
 
-static int64_t columns_of(const kva_node *sum) {
+/* Shared memory of a block for it. */
+static int64_t bytes_of(const kva_node *sum) {
   const kva_type *t = sum->results[0].type;
   int64_t n = 1, extent;
-  for (uint32_t d = 1; d < t->rank; d++) n *= kva_expr_is_const(t->dims[d], &extent) ? extent : MAX_SUM_COLUMNS + 1;
-  return n;
+  for (uint32_t d = 1; d < t->rank; d++) n *= kva_expr_is_const(t->dims[d], &extent) ? extent : MAX_SHARED;
+  return (n < KVA_PARTIAL_LONG ? n * KVA_PARTIAL_TEAMS : n) * kva_dtype_bits(t->dtype) / 8;
 }
 
 static const kva_node *first_sum(const group *g) {
@@ -123,12 +125,12 @@ static const kva_node *first_sum(const group *g) {
 static bool sum_fits(const kva_node *n, const group *g) {
   const kva_partial_sum_attrs *a = n->attrs;
   const kva_node *first = first_sum(g);
-  int64_t columns = columns_of(n);
+  int64_t bytes = bytes_of(n);
   if (!is_domain(kva_operand_type(n, 0), g) || (g->has_row && g->row_rank != (uint32_t)a->leading)) return false;
   if (first && first->results[0].type->dims[0] != n->results[0].type->dims[0]) return false;
   for (uint32_t k = 0; k < g->n_nodes; k++)
-    if (is_sum(g->nodes[k])) columns += columns_of(g->nodes[k]);
-  return columns <= MAX_SUM_COLUMNS;
+    if (is_sum(g->nodes[k])) bytes += bytes_of(g->nodes[k]);
+  return bytes <= MAX_SHARED;
 }
 
 static bool is_element(const fuse *f, const kva_node *n, const group *g) {

@@ -8,6 +8,7 @@
  *
  * Algorithm: one sweep. Sums of narrow floats take their partial results in float, so that one rounding stays one.
  * Requires: nothing. Breaks: nothing. */
+#include "ops/partial_sum.h"
 #include "ops/shape.h"
 #include "passes/passes_internal.h"
 
@@ -18,10 +19,8 @@ enum {
   MANY_ROWS = 256,
   LEAST_COLUMNS = 64,
   MOST_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
-  LONG_COLUMNS = 1024, /* from here on a row is a block's, else a warp's, of which a block has TEAMS */
   BLOCKS = 528,        /* four for each multiprocessor of an H100 */
-  TEAMS = 8,
-  ROWS = 16, /* the fewest for which a block's partial sums are worth writing */
+  ROWS = 16,           /* the fewest for which a block's partial sums are worth writing */
 };
 
 static bool is_splittable(const kva_node *n) {
@@ -86,7 +85,7 @@ static bool split_columns(kva_module *m, kva_node *n) {
   if (!many || columns < LEAST_COLUMNS || columns > MOST_COLUMNS) return false;
   kva_builder b = kva_builder_before(m, n);
   kva_dtype dtype = x->type->dtype;
-  kva_partial_sum_attrs attrs = {n_axes, ROWS, columns >= LONG_COLUMNS ? BLOCKS : BLOCKS * TEAMS};
+  kva_partial_sum_attrs attrs = {n_axes, ROWS, columns >= KVA_PARTIAL_LONG ? BLOCKS : BLOCKS * KVA_PARTIAL_TEAMS};
   if (kva_dtype_bits(dtype) < 32) x = kva_cast(&b, x, KVA_F32);
   x = kva_build(&b, KVA_OP_partial_sum, 1, &x, &attrs);
   finish(&b, n, kva_reduce(&b, KVA_OP_reduce_sum, x, 1, (int64_t[]){0}, false));

@@ -619,6 +619,44 @@ static void thread_loops_round_trip(void **state) {
   assert_int_not_equal(h, kva_kernel_hash(k));
 }
 
+/* A copy has loops, sums, carried values and symbols of values of its own; a shape symbol in it means another thing. */
+static void copies_stand_alone(void **state) {
+  fixture *f = *state;
+  kva_kernel *k = parse(f, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
+                           "  map b < B {\n"
+                           "    %0 = load at[b]\n"
+                           "    serial i < N carry (add float 0.0) {\n"
+                           "      %1 = load x[N*%0 + i]\n"
+                           "      yield %1\n"
+                           "    }\n"
+                           "    %2 = reduce i[0]\n"
+                           "    store y[N*b], %2\n"
+                           "  }\n"
+                           "}\n");
+  assert_non_null(k);
+  kva_kinstr *nest = k->body->first;
+  while (nest->op != KVA_K_LOOP) nest = nest->next;
+  const kva_expr *n = kva_expr_symbol(f->exprs, "N"), *fixed = kva_expr_const(f->exprs, 64);
+  kva_kinstr *made = kva_k_copy(k, nest, 1, &n, &fixed);
+  kva_k_insert(k->body, NULL, made);
+  kva_k_unlink(nest);
+  kva_kernel_sweep(k);
+  assert_int_equal(kva_kernel_verify(k, f->diag), KVA_OK);
+  char *text = print(k);
+  assert_string_equal(text, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
+                            "  map b < B {\n"
+                            "    %0 = load at[b]\n"
+                            "    serial i < 64 carry (add float 0.0) {\n"
+                            "      %1 = load x[64*%0 + i]\n"
+                            "      yield %1\n"
+                            "    }\n"
+                            "    %2 = reduce i[0]\n"
+                            "    store y[64*b], %2\n"
+                            "  }\n"
+                            "}\n");
+  free(text);
+}
+
 static void built_kernel_round_trips(void **state) {
   fixture *f = *state;
   kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
@@ -840,6 +878,7 @@ int main(void) {
       TEST(sweep_drops_what_nobody_uses),
       TEST(text_round_trip),
       TEST(thread_loops_round_trip),
+      TEST(copies_stand_alone),
       TEST(built_kernel_round_trips),
       TEST(bad_text_is_reported),
       TEST(deep_nesting_is_refused),

@@ -174,6 +174,10 @@ void kva_flash_commit(const kva_flash *f) {
   machine(f, &(kva_kmachine){.op = KVA_M_copy_commit});
 }
 
+void kva_flash_drain(const kva_flash *f) {
+  machine(f, &(kva_kmachine){.op = KVA_M_copy_wait});
+}
+
 void kva_flash_wait(const kva_flash *f, int32_t groups) {
   machine(f, &(kva_kmachine){.op = KVA_M_copy_wait, .numbers = {groups}});
   machine(f, &(kva_kmachine){.op = KVA_M_block_barrier});

@@ -38,9 +38,7 @@ static const ptx_generated kernels[] = {
 static void test_contract(void **state) {
   (void)state;
   static ptx_mutations t;
-  ptx_mutations_begin(&t, "tests/data/ptx/mutations_contract.txt");
-  for (size_t k = 0; k < sizeof kernels / sizeof *kernels; k++) ptx_mutations_check_generated(&t, &kernels[k]);
-  ptx_mutations_end(&t);
+  ptx_mutations_check_generated(&t, "tests/data/ptx/mutations_contract.txt", kernels, sizeof kernels / sizeof *kernels);
   assert_int_equal(t.failures, 0);
   assert_true(t.mutants >= 60);
 }

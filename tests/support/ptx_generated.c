@@ -56,7 +56,7 @@ static void visit(void *user, const ptx_step *step) {
   }
 }
 
-void ptx_mutations_check_generated(ptx_mutations *t, const ptx_generated *g) {
+static void check_kernel(ptx_mutations *t, const ptx_generated *g) {
   repeat r = {.mutations = t, .generated = g};
   ptx_run options = {.arch = g->arch, .visit = visit, .visitor = &r};
   kva_check check = {0};
@@ -67,4 +67,10 @@ void ptx_mutations_check_generated(ptx_mutations *t, const ptx_generated *g) {
     t->failures++;
   }
   kva_text_free(&check.message);
+}
+
+void ptx_mutations_check_generated(ptx_mutations *t, const char *list_path, const ptx_generated *kernels, uint32_t n) {
+  ptx_mutations_begin(t, list_path);
+  for (uint32_t k = 0; k < n; k++) check_kernel(t, &kernels[k]);
+  ptx_mutations_end(t);
 }

@@ -57,7 +57,8 @@ typedef struct ptx_generated {
   uint32_t blocks; /* of the grid that mutants run, from the first on; 0: all */
   kva_case c;
 } ptx_generated;
-/* Checks the values of the case against the reference, then its kernel's mutants against what it computed. */
-void ptx_mutations_check_generated(ptx_mutations *t, const ptx_generated *g);
+/* Each of n kernels against a list: first the values of its case against the reference, then its mutants against what
+ * the kernel itself computed. */
+void ptx_mutations_check_generated(ptx_mutations *t, const char *list_path, const ptx_generated *kernels, uint32_t n);
 
 #endif

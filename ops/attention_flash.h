@@ -77,6 +77,7 @@ typedef struct kva_flash_product {
   kva_kbuf *out, *p, *far_tile;
   const kva_expr *at, *first16;
   int64_t n16;
+  bool again; /* not the first product since the last block barrier */
 } kva_flash_product;
 void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p);
 

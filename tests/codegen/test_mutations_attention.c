@@ -23,6 +23,9 @@ static const ptx_generated kernels[] = {
     {"grad_kv_64", "sm_80", KVA_BF16, 1, GRADIENT(attention_grad_kv, "causal=1", "1,2,T=100,64", "1,1,T,64", "1,2,T")},
     {"grad_kv_128", "sm_80", KVA_F16, 1, GRADIENT(attention_grad_kv, "", "1,2,T=100,128", "1,1,S=70,128", "1,2,T")},
     {"grad_kv_256", "sm_80", KVA_BF16, 2, GRADIENT(attention_grad_kv, "", "1,1,T=100,256", "1,1,S=70,256", "1,1,T")},
+    {"forward_float", "sm_80", KVA_F32, 1, FORWARD("causal=1", "1,1,T=200,64", "1,1,T,64")},
+    {"grad_q_float", "sm_80", KVA_F32, 1, GRADIENT(attention_grad_q, "", "1,1,T=65,64", "1,1,S=200,64", "1,1,T")},
+    {"grad_kv_float", "sm_80", KVA_F32, 1, GRADIENT(attention_grad_kv, "", "1,2,T=100,64", "1,1,S=70,64", "1,2,T")},
 };
 
 static void test_attention(void **state) {

@@ -217,7 +217,6 @@ kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symb
   uintptr_t known = (uintptr_t)kva_map_get(cg->by_hash, &key, sizeof key);
   *out_kernel = known ? (int32_t)(known - 1) : (int32_t)cg->kernels.len;
   if (known) return KVA_OK;
-  if (cg->target.arch) KVA_TRY(kva_ptx_check(cg, k));
   kva_cg_kernel entry = {.name = symbol_name(cg, k->name ? k->name : "kernel")};
   entry.launch = kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
   KVA_PUSH(cg->arena, &cg->kernels, entry);

@@ -226,8 +226,6 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
 
 /* Target machine and facts for options->arch. */
 KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
-/* Can k run on a GPU? Diagnostics if not. */
-KVA_MUST_USE kva_status kva_ptx_check(kva_codegen *cg, const kva_kernel *k);
 /* LLVMTargetMachineEmitToMemoryBuffer, where a fatal error of LLVM becomes a failure and leaves cg broken. */
 KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text);
 

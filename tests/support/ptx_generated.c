@@ -8,9 +8,9 @@
 typedef struct repeat {
   ptx_mutations *mutations;
   const ptx_generated *generated;
-  const ptx_step *step;
+  const kva_ptx_step *step;
   kva_ptx_dim3 grid;
-  void *expected[PTX_MOST_RESULTS];
+  void *expected[KVA_PTX_MOST_RESULTS];
   bool has_expected;
   uint32_t launches;
 } repeat;
@@ -18,8 +18,8 @@ typedef struct repeat {
 static kva_status run(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                       kva_ptx_report *out_report, bool *out_right) {
   repeat *r = user;
-  const ptx_step *s = r->step;
-  for (uint32_t k = 0; k < s->n_results; k++) memset(s->results[k].data, PTX_UNWRITTEN, s->results[k].bytes);
+  const kva_ptx_step *s = r->step;
+  for (uint32_t k = 0; k < s->n_results; k++) memset(s->results[k].data, KVA_PTX_UNWRITTEN, s->results[k].bytes);
   KVA_TRY(kva_ptx_launch(kernel, s->memory, r->grid, s->block, s->dynamic_bytes, s->params, s->n_params, options, diag,
                          out_report));
   *out_right = true;
@@ -35,9 +35,9 @@ static kva_status run(void *user, const kva_ptx_kernel *kernel, const kva_ptx_op
 
 /* The mutants, then the results as they were. What the first blocks alone compute is what the first run of the clean
  * text does. */
-static void visit(void *user, const ptx_step *step) {
+static void visit(void *user, const kva_ptx_step *step) {
   repeat *r = user;
-  void *results[PTX_MOST_RESULTS];
+  void *results[KVA_PTX_MOST_RESULTS];
   r->step = step;
   r->launches++;
   r->grid = step->grid;
@@ -58,12 +58,11 @@ static void visit(void *user, const ptx_step *step) {
 
 static void check_kernel(ptx_mutations *t, const ptx_generated *g) {
   repeat r = {.mutations = t, .generated = g};
-  ptx_run options = {.arch = g->arch, .visit = visit, .visitor = &r};
+  kva_ptx_run options = {.arch = g->arch, .visit = visit, .visitor = &r};
   kva_check check = {0};
-  bool ok = kva_case_check(&g->c, g->dtype, ptx_execute, &options, &check);
+  bool ok = kva_case_check(&g->c, g->dtype, kva_run_ptx, &options, &check);
   if (!ok || r.launches != 1) {
-    printf("FAILED: %s: %u launches; %s%s\n", g->name, r.launches, check.message.data ? check.message.data : "",
-           options.unsupported ? options.unsupported : "");
+    printf("FAILED: %s: %u launches; %s\n", g->name, r.launches, check.message.data ? check.message.data : "");
     t->failures++;
   }
   kva_text_free(&check.message);

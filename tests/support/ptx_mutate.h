@@ -4,7 +4,7 @@
 #ifndef KVA_TESTS_SUPPORT_PTX_MUTATE_H
 #define KVA_TESTS_SUPPORT_PTX_MUTATE_H
 
-#include "tests/support/ptx.h"
+#include "tools/verify/simulated.h"
 #include "tests/support/ptx_kernels.h"
 
 typedef struct ptx_mutant {

@@ -1,4 +1,4 @@
-#include "tests/support/ptx.h"
+#include "tools/verify/simulated.h"
 
 #include <stdlib.h>
 
@@ -11,7 +11,7 @@ typedef struct step {
 } step;
 
 typedef struct run {
-  ptx_run *options;
+  kva_ptx_run *options;
   kva_arena *arena;
   kva_module *m;
   kva_diag *diag;
@@ -67,7 +67,7 @@ static kva_status allocate(run *r, const kva_value *v, bool writable) {
   void *data = aligned_alloc(64, bytes / 64 * 64 + 64);
   if (!data) return KVA_NO_MEMORY;
   KVA_PUSH(r->arena, &r->owned, data);
-  memset(data, PTX_UNWRITTEN, bytes);
+  memset(data, KVA_PTX_UNWRITTEN, bytes);
   r->data[v->id] = data;
   return kva_ptx_memory_add(r->memory, data, bytes, writable, v->name ? v->name : "buffer");
 }
@@ -97,15 +97,6 @@ static void print_kernel(const kva_kernel *k) {
   kva_kernel_print(k, &text);
   fputs(text.data, stderr);
   kva_text_free(&text);
-}
-
-static kva_status unsupported(run *r, kva_status status) {
-  if (status != KVA_UNSUPPORTED) return status;
-  size_t n = kva_diag_count(r->diag);
-  snprintf(r->options->reason, sizeof r->options->reason, "%s",
-           n ? kva_diag_message(r->diag, n - 1, NULL, NULL) : "no reason given");
-  r->options->unsupported = r->options->reason;
-  return status;
 }
 
 static kva_status compile_node(run *r, kva_node *n) {
@@ -150,14 +141,14 @@ static bool seen_before(const kva_node *n, uint32_t i) {
   return false;
 }
 
-static void add_traffic(ptx_traffic *t, const kva_ptx_counters *c) {
+static void add_traffic(kva_ptx_traffic *t, const kva_ptx_counters *c) {
   t->load_sectors += c->global_load_sectors;
   t->store_sectors += c->global_store_sectors;
   t->wavefronts += c->shared_wavefronts;
   t->ideal_wavefronts += c->shared_wavefronts_ideal;
 }
 
-static void visit(run *r, const step *s, ptx_step *launch) {
+static void visit(run *r, const step *s, kva_ptx_step *launch) {
   launch->text = r->text;
   launch->memory = r->memory;
   launch->n_results = s->node->n_results;
@@ -190,12 +181,12 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
   uint32_t findings = report.n_findings;
   if (findings) kva_ptx_report_print_findings(&report, "ptx", stderr);
   kva_ptx_report_free(&report);
-  ptx_step done = {.kernel = name,
-                   .grid = grid,
-                   .block = block,
-                   .dynamic_bytes = launch.dynamic_bytes,
-                   .params = params,
-                   .n_params = n_params};
+  kva_ptx_step done = {.kernel = name,
+                       .grid = grid,
+                       .block = block,
+                       .dynamic_bytes = launch.dynamic_bytes,
+                       .params = params,
+                       .n_params = n_params};
   if (!findings && r->options->visit) visit(r, s, &done);
   return findings ? kva_error(r->diag, NULL, "%u findings of the simulator", findings) : KVA_OK;
 }
@@ -247,8 +238,8 @@ static kva_status run_step(run *r, const step *s) {
 
 static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {
   KVA_TRY(load_inputs(r, g, inputs));
-  KVA_TRY(unsupported(r, compile(r, g)));
-  KVA_TRY(unsupported(r, load_module(r)));
+  KVA_TRY(compile(r, g));
+  KVA_TRY(load_module(r));
   for (uint32_t i = 0; i < r->steps.len; i++) KVA_TRY(run_step(r, &r->steps.data[i]));
   return KVA_OK;
 }
@@ -259,10 +250,9 @@ static kva_wide *read_output(run *r, const kva_value *v) {
   return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[storage_of(r, v)->id]);
 }
 
-kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
                        kva_diag *diag) {
   run r = {.options = user, .arena = kva_arena_create(), .m = m, .diag = diag, .memory = kva_ptx_memory_create()};
-  r.options->unsupported = NULL;
   r.data = KVA_NEW_ARRAY(r.arena, void *, m->next_value_id);
   kva_status status = kva_codegen_create(&(kva_target_options){.arch = r.options->arch, .opt_level = 2}, diag, &r.cg);
   if (status == KVA_OK) status = execute(&r, f->graph, inputs);

@@ -136,14 +136,9 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
 static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                 kva_module **out) {
   /* Imported models are often made for a batch of 1; one without a loss is trained with any. */
-  int code = kva_cli_load_batch(o->model, defines, pins, o->tune.loss && o->settings.batch != 1, diag, out);
-  if (code >= 0) return code;
-  kva_status status = kva_cli_tune(*out, &o->tune, o->settings.lr, diag);
-  if (status != KVA_OK) return kva_cli_fail(status, diag);
-  if ((*out)->train) return -1;
-  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by; give --loss\n",
-          o->model);
-  return EXIT_NO;
+  bool free_batch = o->tune.loss && o->settings.batch != 1;
+  const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, .train = true};
+  return kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
 }
 
 static int train_variant(const train_options *o, variant *v, const char *metrics, kva_arena *arena) {
@@ -254,7 +249,11 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
        "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      {"--train", NULL, "PATTERN", KVA_OPTION_LIST, &o.tune.train,
+       "train what matches, freeze the rest; may be given often"},
       KVA_TUNE_OPTIONS(&o.tune),
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
+       "start from these: a safetensors file or checkpoint"},
       KVA_DEVICE_OPTIONS(&o.device),
   };
   int n, code = kva_cli_parse(&kva_verb_train, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);

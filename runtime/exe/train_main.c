@@ -53,20 +53,38 @@ static int64_t pinned_rows(const kva_artifact *a) {
   return i < a->n_programs ? kva_train_pinned_rows(&a->programs[i]) : 0;
 }
 
-static void describe(const kva_artifact *a, const char *const *info, const kva_train_defaults *d, kva_text *text) {
-  const char *description = kva_info_get(info, "description");
-  int64_t parameters = 0, rows = pinned_rows(a);
+static int64_t parameters_of(const kva_artifact *a) {
+  int64_t sum = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
     int64_t n = 1;
     for (int32_t k = 0; k < a->states[i].rank; k++) n *= a->states[i].dims[k];
-    if (a->states[i].kind == 0) parameters += n;
+    if (a->states[i].kind == 0) sum += n;
   }
+  return sum;
+}
+
+/* "f32", or "bf16, with parameters, moments and sums in f32". */
+static void describe_precision(const char *const *info, kva_text *text) {
+  const char *precision = kva_info_get(info, "train.precision");
+  bool mixed = precision && strcmp(precision, "f32") != 0;
+  kva_text_add(text, "Products are computed in %s%s.\n", precision ? precision : "f32",
+               mixed ? ", with parameters, moments and sums in f32" : "");
+}
+
+static void describe(const kva_artifact *a, const char *const *info, const kva_train_defaults *d, kva_text *text) {
+  const char *description = kva_info_get(info, "description"), *optimizer = kva_info_get(info, "train.optimizer");
+  int64_t rows = pinned_rows(a);
   if (description) kva_text_add(text, "%s\n\n", description);
-  kva_text_add(text, "Model %s with %lld parameters, compiled for %s.\n", a->model ? a->model : "unnamed",
-               (long long)parameters, a->target ? a->target : "unknown");
-  kva_text_add(text, "The train block says: %lld steps of %lld sequences, learning rate %g, schedule %s, data %s.\n",
-               (long long)d->steps, (long long)d->batch, d->lr, d->schedule ? d->schedule : "constant",
-               d->data ? d->data : "none (give --data)");
+  kva_text_add(text, "Model %s with %lld parameters, of which %lld train, compiled for %s.\n",
+               a->model ? a->model : "unnamed", (long long)parameters_of(a), (long long)integer(info, "train.trained"),
+               a->target ? a->target : "unknown");
+  describe_precision(info, text);
+  kva_text_add(text, "Defaults: ");
+  if (d->steps) kva_text_add(text, "%lld steps of ", (long long)d->steps);
+  kva_text_add(text, "%lld sequences, optimiser %s, learning rate %g, schedule %s, data %s%s.\n",
+               (long long)kva_train_rows(&(kva_train_settings)KVA_TRAIN_SETTINGS, d), optimizer ? optimizer : "none",
+               d->lr, d->schedule ? d->schedule : "constant", d->data ? d->data : "none (give --data)",
+               d->steps ? "" : "; give --steps");
   if (rows)
     kva_text_add(text, "It was compiled for passes of %lld sequences: a step of more takes several passes.\n",
                  (long long)rows);

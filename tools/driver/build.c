@@ -48,6 +48,7 @@ static kva_status make_tables(build *b, const kva_target_options *target, kva_co
 }
 
 static const char *number(const build *b, double v) {
+  if (v == (double)(int)v) return kva_arena_printf(b->arena, "%d", (int)v);
   kva_text text = {0};
   kva_text_add_double(&text, v);
   const char *s = kva_arena_strdup(b->arena, text.data);
@@ -63,6 +64,18 @@ static void add_info(const build *b, info_list *list, const char *key, const cha
   KVA_PUSH(b->arena, list, value);
 }
 
+static int64_t trained_elements(const kva_module *m) {
+  int64_t sum = 0;
+  for (uint32_t i = 0; i < m->states.len; i++) {
+    const kva_state *s = m->states.data[i];
+    int64_t n = 1, extent;
+    if (s->kind != KVA_STATE_PARAM || s->frozen) continue;
+    for (uint32_t d = 0; d < s->type->rank; d++) n *= kva_expr_is_const(s->type->dims[d], &extent) ? extent : 1;
+    sum += n;
+  }
+  return sum;
+}
+
 /* The train block, see runtime/exe/exe.h. */
 static void add_training(const build *b, info_list *list) {
   const kva_train_spec *t = b->m->train;
@@ -70,6 +83,9 @@ static void add_training(const build *b, info_list *list) {
   const kva_type *logits = kva_graph_output(b->m->functions.data[0]->graph, 0)->type;
   if (logits->rank && kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
     add_info(b, list, "train.vocab", kva_arena_printf(b->arena, "%lld", (long long)vocab));
+  add_info(b, list, "train.trained", kva_arena_printf(b->arena, "%lld", (long long)trained_elements(b->m)));
+  add_info(b, list, "train.precision", b->o->compute == KVA_BF16 ? "bf16" : b->o->compute == KVA_F16 ? "f16" : "f32");
+  add_info(b, list, "train.optimizer", t->optimizer);
   add_info(b, list, "train.lr", number(b, t->lr));
   add_info(b, list, "train.final_ratio", number(b, t->final_lr_ratio));
   add_info(b, list, "train.schedule", t->schedule);
@@ -316,7 +332,8 @@ static kva_status emit(build *b, const char *kind) {
 
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
-  kva_compile_options compile = {.train = options->train, .passes = {.train = KVA_TRAIN_BOTH, .adjustable = true}};
+  kva_compile_options compile = {.train = options->train,
+                                 .passes = {.train = KVA_TRAIN_BOTH, .adjustable = true, .compute = options->compute}};
   kva_status status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);

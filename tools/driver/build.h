@@ -56,6 +56,7 @@ typedef enum kva_build_form {
 typedef struct kva_build_options {
   kva_build_form form;
   bool train;
+  kva_dtype compute; /* of products: see kva_pass_options */
   uint32_t n_targets;
   const kva_target_options *targets; /* the form is made for the first; texts for each */
   const char *output, *prefix, *description;

@@ -9,7 +9,7 @@ ldd "$work/trainer" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "
 
 "$work/trainer" --help >"$work/out" || fail "--help"
 for word in --data --steps --batch --accumulate --micro-batch --lr --schedule --warmup --final-lr --seed --threads \
-  --eval-every --eval-batches --checkpoint --checkpoint-every --keep --resume --metrics --report --time-limit \
+  --eval-every --eval-batches --checkpoint --checkpoint-every --keep --resume --metrics --report --time-limit --shard \
   "third token of a pair" "computed in f32" "300 steps of 32 sequences" "passes of 32 sequences"; do says "$word"; done
 code=0
 "$work/trainer" --stepz 3 >"$work/out" 2>&1 || code=$?
@@ -32,6 +32,26 @@ cp "$work/b/step-0000000030.safetensors" "$work/c"
 "$work/trainer" "${run[@]}" --checkpoint "$work/c" --resume --threads 3 >"$work/out" 2>&1 || fail "--resume"
 says "resumed at step 30 from"
 cmp "$work/a/$last" "$work/c/$last" || fail "a resumed trainer differs"
+
+# The seed of a resumed run is the checkpoint's.
+cp "$work/b/step-0000000030.safetensors" "$work/seed.safetensors"
+"$work/trainer" "${run[@]}" --checkpoint "$work/s" --resume="$work/seed.safetensors" --seed 5 >"$work/out" 2>&1 || fail "--seed"
+says "--seed 5 has no effect"
+cmp "$work/a/$last" "$work/s/$last" || fail "--seed changes a resumed run"
+
+# A shard reads its part: two halves of one pass each are the passes of the whole batch.
+loss() { python3 -c 'import json, sys; print(json.loads(next(open(sys.argv[1])))["loss"])' "$1"; }
+one=(--data ngram:pairs=40,length=48,all=1 --steps 1 --eval-every 0)
+for part in 0 1; do
+  "$work/trainer" "${one[@]}" --shard $part/2 --metrics "$work/part$part.jsonl" >"$work/out" 2>&1 || fail "--shard $part/2"
+done
+"$work/trainer" "${one[@]}" --batch 64 --metrics "$work/both.jsonl" >"$work/out" 2>&1
+python3 -c 'import sys; a, b, both = map(float, sys.argv[1:]); assert a != b and abs((a + b) / 2 - both) < 1e-12 * both' \
+  "$(loss "$work/part0.jsonl")" "$(loss "$work/part1.jsonl")" "$(loss "$work/both.jsonl")" || fail "shards differ from the batch"
+code=0
+"$work/trainer" "${one[@]}" --shard 2/2 >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "--shard 2/2: exit code $code"
+says "expected R/W with R below W"
 
 # Compiled for passes of 32: larger batches take several, and only multiples do.
 "$work/trainer" "${run[@]}" --batch 64 --checkpoint "$work/d" >"$work/out" 2>&1 || fail "--batch 64"

@@ -61,6 +61,30 @@ kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_t
   return choose_gemm(choice, diag, target);
 }
 
+const kva_cache *kva_cli_cache(const char **out_reason) {
+  enum { MAX_BYTES = 256 << 20 };
+  static char folder[4096];
+  static kva_cache cache;
+  const char *own = getenv("KVASIR_CACHE"), *shared = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  bool is_off = own && !strcmp(own, "off");
+  int n = 0;
+  if (own && *own)
+    n = is_off ? 0 : snprintf(folder, sizeof folder, "%s", own);
+  else if (shared && *shared == '/') /* the specification ignores relative ones */
+    n = snprintf(folder, sizeof folder, "%s/kvasir", shared);
+  else if (home && *home)
+    n = snprintf(folder, sizeof folder, "%s/.cache/kvasir", home);
+  if (out_reason) *out_reason = is_off ? "KVASIR_CACHE=off" : "there is no home folder";
+  if (n <= 0 || n >= (int)sizeof folder) return NULL;
+  cache = (kva_cache){folder, MAX_BYTES};
+  return &cache;
+}
+
+void kva_cli_print_compiled(const kva_compiled *c) {
+  printf("compiled in %.2f s (passes %.2f, code %.2f%s), %d kernels\n", c->pass_seconds + c->codegen_seconds,
+         c->pass_seconds, c->codegen_seconds, c->cached ? " from the cache" : "", c->artifact->n_kernels);
+}
+
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
   kva_diag_print(diag, stderr);
   if (kva_diag_count(diag) == 0) fprintf(stderr, "kvasir: %s\n", kva_status_name(status));

@@ -19,6 +19,9 @@ typedef struct findings {
   long cpus;
   char ptxas[512], ptxas_version[64]; /* "" : none */
   kva_gpu_report gpu;
+  const kva_cache *cache; /* NULL: cache_reason */
+  const char *cache_reason;
+  kva_cache_usage cache_usage;
 } findings;
 
 /* ---- looking -------------------------------------------------------------------------------------------------------
@@ -55,6 +58,8 @@ static void look(findings *f) {
   find_ptxas(f->ptxas, sizeof f->ptxas);
   read_ptxas_version(f);
   kva_gpu_query(&f->gpu);
+  f->cache = kva_cli_cache(&f->cache_reason);
+  if (f->cache) f->cache_usage = kva_cache_measure(f->cache);
 }
 
 /* ---- telling -------------------------------------------------------------------------------------------------------
@@ -96,6 +101,17 @@ static void print_conclusions(const findings *f) {
   if (!*f->ptxas) printf("Without ptxas (CUDA toolkit) nothing is lost: the driver compiles PTX itself.\n");
 }
 
+static void print_cache(const findings *f) {
+  const kva_cache_usage *u = &f->cache_usage;
+  if (!f->cache)
+    printf("cache        off: %s\n", f->cache_reason);
+  else if (!u->usable)
+    printf("cache        off: %s is not a folder that this user alone may write to\n", f->cache->folder);
+  else
+    printf("cache        %s, %lld compiled models, %.1f of %.0f MiB\n", f->cache->folder, (long long)u->entries,
+           (double)u->bytes / (1 << 20), (double)f->cache->max_bytes / (1 << 20));
+}
+
 static void print_text(const findings *f) {
   printf("kvasir       %s\nCPU target   %s\nCPUs         %ld\n", KVA_VERSION, f->cpu_target ? f->cpu_target : "none",
          f->cpus);
@@ -110,6 +126,7 @@ static void print_text(const findings *f) {
     printf("ptxas        %s, %s\n", *f->ptxas_version ? f->ptxas_version : "version unknown", f->ptxas);
   else
     printf("ptxas        none\n");
+  print_cache(f);
   print_conclusions(f);
 }
 
@@ -166,6 +183,10 @@ static void print_json(const findings *f) {
   add_string(&out, "path", f->ptxas);
   kva_text_add(&out, ", ");
   add_string(&out, "version", f->ptxas_version);
+  kva_text_add(&out, "}, \"cache\": {");
+  add_string(&out, "folder", f->cache && f->cache_usage.usable ? f->cache->folder : NULL);
+  kva_text_add(&out, ", \"entries\": %lld, \"bytes\": %lld", (long long)f->cache_usage.entries,
+               (long long)f->cache_usage.bytes);
   printf("%s}}\n", out.data);
   kva_text_free(&out);
 }

@@ -123,9 +123,10 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
                                  .device = o->device.device};
   kva_session *s;
   KVA_TRY(kva_session_create(c->artifact, &options, diag, &s));
-  if (!settings->json)
-    printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->result.name,
-           c->pass_seconds + c->codegen_seconds, c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
+  if (!settings->json) {
+    printf("%-10s ", v->result.name);
+    kva_cli_print_compiled(c);
+  }
   kva_status status = kva_train_session(s, settings, &d, metrics, arena, diag, &v->result);
   add_flops(c, &v->result);
   kva_session_destroy(s);
@@ -147,7 +148,8 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   kva_module *m = NULL;
   kva_compiled *c = NULL;
-  kva_compile_options options = {.train = true, .target = {.opt_level = 2}, .passes.adjustable = true};
+  kva_compile_options options = {
+      .train = true, .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)}, .passes.adjustable = true};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);

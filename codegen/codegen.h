@@ -118,9 +118,9 @@ typedef struct kva_object_options {
   const char *const *info; /* with entry: key, value, ..., NULL */
 } kva_object_options;
 
-/* Writes tables of constants with the kernels of cg, or with the GPU's text that a holds, as an ELF object. Constants
- * become read-only data, aligned to 64 bytes. cg: for a CPU; afterwards it is only fit to be destroyed, and the
- * object with it. */
+/* Writes tables of constants with the kernels of cg, or with the GPU code that a and its alternatives hold, as an ELF
+ * object. Constants become read-only data, aligned to 64 bytes. cg: for a CPU; afterwards it is only fit to be
+ * destroyed, and the object with it. */
 KVA_MUST_USE kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_object_options *options,
                                            const char **out_data, size_t *out_size);
 

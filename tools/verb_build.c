@@ -17,7 +17,8 @@ const kva_verb kva_verb_build = {
     "  --exe      an executable that runs the model on files; its --help explains it\n"
     "Beside an object or library lies OUT's header, with typed structs for inputs and outputs.\n\n"
     "Targets: native (default), x86-64-v2, -v3, -v4 and other CPU names, aarch64-linux-gnu, x86_64-linux-gnu, sm_80 to "
-    "sm_90a.\nTexts beside OUT: ir, kernel, llvm, asm, ptx, cubin, header, plan.\n\n"
+    "sm_90a, also\nseveral of these: the runtime takes what suits its GPU. Texts beside OUT: ir, kernel, llvm, asm, "
+    "ptx, cubin, header, plan.\n\n"
     "Examples:\n"
     "  kvasir build model.onnx -c -o model.o\n"
     "  kvasir build models/lm.kv -D preset=small --exe -o lm\n"
@@ -30,7 +31,7 @@ const kva_verb kva_verb_build = {
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
   const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime;
-  bool object, is_static, shared, exe, train;
+  bool object, is_static, shared, exe, train, cubin;
   int64_t seed;
   kva_tune_choice tune; /* its `train` is the list of --train's patterns */
 } build_options;
@@ -83,6 +84,12 @@ static kva_target_options target_of(const char *name) {
   return t;
 }
 
+static uint32_t count_gpus(const kva_strings *targets) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < targets->n; i++) n += target_of(targets->v[i]).arch != NULL;
+  return n;
+}
+
 /* -1, or the exit code of wrong usage. */
 static int check(const build_options *o, int n_models) {
   if (n_models == 0 || !o->output) return usage("needs a model and -o OUT", NULL);
@@ -93,7 +100,10 @@ static int check(const build_options *o, int n_models) {
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
   if (!o->train && tunes(&o->tune)) return usage("--freeze, --lora and --loss are for builds with --train", NULL);
   bool form = o->object || o->is_static || o->shared || o->exe || o->emits.n == 0;
-  if (form && o->targets.n > 1) return usage("several targets are for --emit alone; build once for each", NULL);
+  uint32_t gpus = count_gpus(&o->targets);
+  if (form && o->targets.n > 1 && gpus < o->targets.n)
+    return usage("several targets in one file are for GPUs; build once for each", NULL);
+  if (o->cubin && (!form || !gpus)) return usage("--cubin is for files with code of a GPU: --target sm_80", NULL);
   return -1;
 }
 
@@ -156,6 +166,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
                          .train = o->train,
                          .n_targets = o->targets.n,
                          .targets = targets,
+                         .cubin = o->cubin,
                          .output = o->output,
                          .prefix = prefix,
                          .description = description_of(path, arena),
@@ -195,6 +206,7 @@ static int run(int argc, char **argv) {
        "with training step and evaluation; of all parameters, or of what matches"},
       {"--emit", NULL, "KIND,...", KVA_OPTION_STRING, &o.emit, "texts to write as well, or alone"},
       {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
+      {"--cubin", NULL, NULL, KVA_OPTION_FLAG, &o.cubin, "GPUs: machine code by ptxas beside the PTX"},
       {"--prefix", NULL, "NAME", KVA_OPTION_STRING, &o.prefix, "of all names in C (the model file's name)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},

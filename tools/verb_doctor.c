@@ -1,6 +1,7 @@
 /* kvasir doctor: what this machine has, and what follows for Kvasir. */
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
+#include "tools/driver/build.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -27,19 +28,6 @@ typedef struct findings {
 /* ---- looking -------------------------------------------------------------------------------------------------------
  */
 
-/* In PATH, then where toolkits install themselves. */
-static void find_ptxas(char *out, size_t size) {
-  const char *path = getenv("PATH");
-  for (const char *p = path; p && *p;) {
-    size_t len = strcspn(p, ":");
-    snprintf(out, size, "%.*s/ptxas", (int)len, p);
-    if (access(out, X_OK) == 0) return;
-    p += len + (p[len] == ':');
-  }
-  snprintf(out, size, "/usr/local/cuda/bin/ptxas");
-  if (access(out, X_OK) != 0) *out = 0;
-}
-
 /* "Cuda compilation tools, release 13.0, V13.0.48" */
 static void read_ptxas_version(findings *f) {
   char command[600], line[256];
@@ -55,7 +43,7 @@ static void read_ptxas_version(findings *f) {
 
 static void look(findings *f) {
   f->cpus = sysconf(_SC_NPROCESSORS_ONLN);
-  find_ptxas(f->ptxas, sizeof f->ptxas);
+  if (!kva_find_ptxas(f->ptxas, sizeof f->ptxas)) *f->ptxas = 0;
   read_ptxas_version(f);
   kva_gpu_query(&f->gpu);
   f->cache = kva_cli_cache(&f->cache_reason);

@@ -107,11 +107,13 @@ static kva_status write_report(const kva_artifact *a, const kva_train_settings *
   return KVA_OK;
 }
 
-static kva_status train(const kva_artifact *a, const kva_train_settings *o, const kva_train_defaults *d,
-                        kva_arena *arena, kva_diag *diag) {
+static kva_status train(const kva_artifact *a, const kva_train_settings *o, const char *device,
+                        const kva_train_defaults *d, kva_arena *arena, kva_diag *diag) {
   kva_session *s;
-  kva_session_options options = {
-      .threads = (int)o->threads, .seed = o->seed > 0 ? (uint64_t)o->seed : 0, .profile = o->profile || o->report};
+  kva_session_options options = {.threads = (int)o->threads,
+                                 .seed = o->seed > 0 ? (uint64_t)o->seed : 0,
+                                 .profile = o->profile || o->report,
+                                 .device = device};
   kva_train_result result = {.name = "train"};
   KVA_TRY(kva_session_create(a, &options, diag, &s));
   kva_train_catch_signals();
@@ -127,7 +129,10 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
 
 int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const char *const *info) {
   kva_train_settings o = KVA_TRAIN_SETTINGS;
-  const kva_option options[] = {KVA_TRAIN_OPTIONS(&o)};
+  const char *device = artifact->arch ? "cuda" : "cpu";
+  const kva_option options[] = {KVA_TRAIN_OPTIONS(&o),
+                                {"--device", NULL, "NAME", KVA_OPTION_STRING, &device,
+                                 "where to train: cpu, or for code of a GPU cuda (what the code is for)"}};
   kva_arena *arena = kva_arena_create();
   kva_train_defaults d = defaults_of(info, arena);
   kva_text text = {0};
@@ -140,7 +145,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
-    kva_status status = train(artifact, &o, &d, arena, diag);
+    kva_status status = train(artifact, &o, device, &d, arena, diag);
     kva_diag_print(diag, stderr);
     code = kva_status_exit_code(status);
     kva_diag_destroy(diag);

@@ -15,19 +15,19 @@ typedef struct kva_tune_choice {
   { .rank = 8, .alpha = 16, .weight_decay = 0, .labels = "int64", .optimizer = "adamw" }
 
 /* Rows that the verbs share; each adds its own for `train` and `weights`. */
-#define KVA_TUNE_OPTIONS(c)                                                                                             \
-  {"--freeze", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->freeze, "do not train what matches; may be given often"},        \
-      {"--init",        NULL,       "PATTERN=INIT",                                                                     \
-       KVA_OPTION_LIST, &(c)->init, "new values: zeros, constant(x), normal(s), uniform(a,b), he"},                     \
-      {"--loss",          NULL,       "NAME",                                                                           \
-       KVA_OPTION_STRING, &(c)->loss, "for a model without a train block: cross_entropy or mse"},                       \
-      {"--labels", NULL, "TYPE", KVA_OPTION_STRING, &(c)->labels, "of cross_entropy's labels: int64 (default), int32"}, \
-      {"--optimizer",   NULL,                                                                                           \
-       "NAME",          KVA_OPTION_STRING,                                                                              \
-       &(c)->optimizer, "with --loss: adamw (default), sgd, momentum, adagrad"},                                        \
-      {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"},     \
-      {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                                   \
-    "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"                 \
+#define KVA_TUNE_OPTIONS(c)                                                                                         \
+  {"--freeze", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->freeze, "do not train what matches; may be given often"},    \
+      {"--init",        NULL,       "PATTERN=INIT",                                                                 \
+       KVA_OPTION_LIST, &(c)->init, "new values: zeros, constant(x), normal(s), uniform(a,b), he"},                 \
+      {"--loss",          NULL,       "NAME",                                                                       \
+       KVA_OPTION_STRING, &(c)->loss, "for a model without a train block: cross_entropy or mse"},                   \
+      {"--labels", NULL, "TYPE", KVA_OPTION_STRING, &(c)->labels, "of cross_entropy: int64 (default) or int32"},    \
+      {"--optimizer",   NULL,                                                                                       \
+       "NAME",          KVA_OPTION_STRING,                                                                          \
+       &(c)->optimizer, "with --loss: adamw (default), sgd, momentum, adagrad"},                                    \
+      {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"}, \
+      {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                               \
+    "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"             \
   }
 
 /* How a model is loaded for fine-tuning. */

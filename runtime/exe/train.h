@@ -28,44 +28,44 @@ typedef struct kva_train_settings {
     .eval_batches = 8, .checkpoint_every = 1000, .keep = 3                                                        \
   }
 /* Rows of the option table for settings *o. */
-#define KVA_TRAIN_OPTIONS(o)                                                                                            \
-  {"--steps", NULL, "N", KVA_OPTION_INT, &(o)->steps, "optimiser steps (the train block's)"},                           \
-      {"--batch", NULL, "N", KVA_OPTION_INT, &(o)->batch, "sequences a step (the train block's, else 32)"},             \
-      {"--accumulate", NULL, "N", KVA_OPTION_INT, &(o)->accumulate, "batches whose gradients make one step (1)"},       \
-      {"--micro-batch",                                                                                                 \
-       NULL,                                                                                                            \
-       "N",                                                                                                             \
-       KVA_OPTION_INT,                                                                                                  \
-       &(o)->micro_batch,                                                                                               \
-       "sequences a pass; gradients are summed over passes in order"},                                                  \
-      {"--lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->lr, "learning rate (the train block's)"},                             \
-      {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},            \
-      {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                                 \
-      {"--final-lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->final_lr, "where cosine and linear end, a share of --lr"},      \
-      {"--weight-decay", NULL, "X", KVA_OPTION_FLOAT, &(o)->weight_decay, "of what the train block decays"},            \
-      {"--clip", NULL, "X", KVA_OPTION_FLOAT, &(o)->clip, "greatest norm of the gradient (0: none)"},                   \
-      {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                              \
-      {"--threads", NULL, "N", KVA_OPTION_INT, &(o)->threads, "worker threads (all); results do not depend on it"},     \
-      {"--data",                                                                                                        \
-       NULL,                                                                                                            \
-       "SOURCE",                                                                                                        \
-       KVA_OPTION_STRING,                                                                                               \
-       &(o)->data,                                                                                                      \
-       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"},    \
-      {"--shard", NULL, "R/W", KVA_OPTION_STRING, &(o)->shard, "only part R (from 0) of W equal parts of every batch"}, \
-      {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},       \
-      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},                \
-      {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},            \
-      {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"},    \
-      {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},              \
-      {"--resume",        NULL,         "[=PATH]",                                                                      \
-       KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},       \
-      {"--time-limit", NULL, "T", KVA_OPTION_STRING, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},     \
-      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                                \
-      {"--report",        NULL,         "FILE.html",                                                                    \
-       KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},                  \
-      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {              \
-    "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                       \
+#define KVA_TRAIN_OPTIONS(o)                                                                                         \
+  {"--steps", NULL, "N", KVA_OPTION_INT, &(o)->steps, "optimiser steps (the train block's)"},                        \
+      {"--batch", NULL, "N", KVA_OPTION_INT, &(o)->batch, "sequences a step (the train block's, else 32)"},          \
+      {"--accumulate", NULL, "N", KVA_OPTION_INT, &(o)->accumulate, "batches whose gradients make one step (1)"},    \
+      {"--micro-batch",                                                                                              \
+       NULL,                                                                                                         \
+       "N",                                                                                                          \
+       KVA_OPTION_INT,                                                                                               \
+       &(o)->micro_batch,                                                                                            \
+       "sequences a pass; gradients are summed over passes in order"},                                               \
+      {"--lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->lr, "learning rate (the train block's)"},                          \
+      {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},         \
+      {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                              \
+      {"--final-lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->final_lr, "where cosine and linear end, a share of --lr"},   \
+      {"--weight-decay", NULL, "X", KVA_OPTION_FLOAT, &(o)->weight_decay, "of what the train block decays"},         \
+      {"--clip", NULL, "X", KVA_OPTION_FLOAT, &(o)->clip, "greatest norm of the gradient (0: none)"},                \
+      {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                           \
+      {"--threads", NULL, "N", KVA_OPTION_INT, &(o)->threads, "worker threads (all); results do not depend on it"},  \
+      {"--data",                                                                                                     \
+       NULL,                                                                                                         \
+       "SOURCE",                                                                                                     \
+       KVA_OPTION_STRING,                                                                                            \
+       &(o)->data,                                                                                                   \
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"}, \
+      {"--shard", NULL, "R/W", KVA_OPTION_STRING, &(o)->shard, "only part R (from 0) of W of every batch"},          \
+      {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},    \
+      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},             \
+      {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},         \
+      {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"}, \
+      {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},           \
+      {"--resume",        NULL,         "[=PATH]",                                                                   \
+       KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},    \
+      {"--time-limit", NULL, "T", KVA_OPTION_STRING, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},  \
+      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                             \
+      {"--report",        NULL,         "FILE.html",                                                                 \
+       KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},               \
+      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {           \
+    "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                    \
   }
 
 /* Rows of a step, and of a pass (0: as the program was compiled, else all). */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training speed of an executable made by `kvasir build --train --exe` beside `kvasir train`: they run the same kernels.
+"""Training speed of a program made by `kvasir build --train --exe` beside `kvasir train`: they run the same kernels.
 
     tools/bench/trainer.py                    the small language model on 10 MB of the machine's own texts
 

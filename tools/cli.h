@@ -19,7 +19,7 @@ typedef struct kva_verb {
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional);
 
-/* Splits "name=value" options into defines; false (message printed) when there is no '='. */
+/* Splits "name=value" options into defines, of each name the last; false (message printed) when there is no '='. */
 bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
                      const kva_define **out_defines);
 

@@ -20,7 +20,9 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   const char *cpu, *features;
-  bool lacks_fma; /* llvm.fma would be a call of libm a lane */
+  const struct kva_cache *cache; /* borrowed, or NULL */
+  bool cached;                   /* the code came from there */
+  bool lacks_fma;                /* llvm.fma would be a call of libm a lane */
   LLVMContextRef ctx;
   LLVMModuleRef module;
   LLVMBuilderRef builder;
@@ -234,7 +236,10 @@ KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_t
 
 /* Runs the pass pipeline once and gives the module as an object or as assembly. */
 KVA_MUST_USE kva_status kva_cg_optimize(kva_codegen *cg);
+extern const char kva_cg_passes[]; /* for a CPU */
 KVA_MUST_USE kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
+/* llvm_cache.c: the same, from the cache where it has it */
+KVA_MUST_USE kva_status kva_cg_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
 /* Reports an LLVM error under `what` and consumes it; KVA_OK for no error. */
 KVA_MUST_USE kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what);
 

@@ -16,6 +16,7 @@ typedef struct kva_target_options {
   int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
   const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
   bool library_gemm;  /* GPU: plain matrix products are steps for the device's library (cuBLASLt) */
+  const struct kva_cache *cache; /* where compiled code is kept (cache.h); borrowed; NULL: nowhere */
 } kva_target_options;
 
 /* Facts that schedules ask for. */
@@ -67,6 +68,8 @@ KVA_MUST_USE kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, ui
 uint32_t kva_codegen_symbols(const kva_kernel *k, kva_arena *arena, const kva_expr *const **out_symbols);
 /* Optimises and compiles all added kernels in process. Afterwards kva_codegen_function gives entry points. */
 KVA_MUST_USE kva_status kva_codegen_jit(kva_codegen *cg);
+/* Whether the code came from the cache, after kva_codegen_jit or kva_codegen_artifact. */
+bool kva_codegen_cached(const kva_codegen *cg);
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel);
 int32_t kva_codegen_kernel_count(const kva_codegen *cg);
 const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel);
@@ -115,9 +118,9 @@ typedef struct kva_object_options {
   const char *const *info; /* with entry: key, value, ..., NULL */
 } kva_object_options;
 
-/* Writes tables of constants with the kernels of cg, or with the GPU's text that a holds, as an ELF object. Constants
- * become read-only data, aligned to 64 bytes. cg: for a CPU; afterwards it is only fit to be destroyed, and the
- * object with it. */
+/* Writes tables of constants with the kernels of cg, or with the GPU code that a and its alternatives hold, as an ELF
+ * object. Constants become read-only data, aligned to 64 bytes. cg: for a CPU; afterwards it is only fit to be
+ * destroyed, and the object with it. */
 KVA_MUST_USE kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_object_options *options,
                                            const char **out_data, size_t *out_size);
 

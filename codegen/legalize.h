@@ -8,7 +8,7 @@
 void kva_legalize_math(kva_kernel *k);
 /* The same on f64, and on integers by way of it, for targets without a C library. Idempotent. */
 void kva_legalize_math_f64(kva_kernel *k);
-/* Expands rem on f32, for targets without a C library. Idempotent. */
+/* Expands rem on f32 and f64, for targets without a C library. Idempotent. */
 void kva_legalize_rem(kva_kernel *k);
 
 /* ---- between legalize_math.c and legalize_*.c

@@ -1,29 +1,52 @@
-/* Remainders of f32 for targets without fmod, in f64 arithmetic.
+/* Remainders of floats for targets without fmod, in f64 arithmetic.
  *
- * r <- r - trunc(r/y) y for r = |x|, y = |y|. The quotient's 53 bits times the 24 of y, taken from r in one rounding,
- * leave an exact remainder: it is a multiple of y's last place and below 2^-52 of r. The largest quotient of two f32 is
- * 2^277, so six rounds end below y. A quotient that was rounded up leaves a small negative r, to which y is added. */
+ * One round is r <- r - trunc(r/y) y, for r = |x|, y = |y|, in one rounding. What it leaves is exact: where the rounded
+ * quotient q is 2^53 or more, it is the remainder of a rounded division, which is a float (Boldo and Daumas,
+ * "Representable correcting terms for possibly underflowing floating point operations", 2003); where q is less, it is a
+ * multiple of y's last place below y. Multiples of the smallest float do not underflow. Either q y is a whole multiple
+ * of y, so that the remainder stays, and 53 bits of the quotient are gone. A q that was rounded up leaves a small
+ * negative r, to which y is added in the end.
+ *
+ * The largest quotient of two f32 is 2^277: six rounds. Those of f64 reach 2^2098 and overflow. So r is first reduced
+ * by y 2^1400, then by y 2^700, both multiples of y, where these are in range; no quotient is above 2^724 then, which
+ * 14 rounds end. */
 #include "codegen/legalize.h"
 
 #include <math.h>
 
-enum { ROUNDS = 6 };
+enum { ROUNDS_F32 = 6, ROUNDS_F64 = 14 };
 
-static kva_kval remainder_f32(kva_mb *b, kva_kval x, kva_kval y) {
-  kva_kval top = mb_abs(b, kva_mb_cast(b, KVA_K_CONVERT, x, KVA_F64));
-  kva_kval by = mb_abs(b, kva_mb_cast(b, KVA_K_CONVERT, y, KVA_F64)), infinity = kva_mb_f64(b, (double)INFINITY);
-  kva_kval r = top;
-  for (int i = 0; i < ROUNDS; i++) r = mb_fma(b, mb_neg(b, mb_trunc(b, mb_div(b, r, by))), by, r);
+static kva_kval reduce(kva_mb *b, kva_kval r, kva_kval y, int rounds) {
+  for (int i = 0; i < rounds; i++) r = mb_fma(b, mb_neg(b, mb_trunc(b, mb_div(b, r, y))), y, r);
+  return r;
+}
+
+/* r reduced by `multiple`, where y is below `limit`. */
+static kva_kval reduce_below(kva_mb *b, kva_kval r, kva_kval multiple, kva_kval y, double limit) {
+  return mb_select(b, mb_lt(b, y, kva_mb_f64(b, limit)), reduce(b, r, multiple, ROUNDS_F64), r);
+}
+
+static kva_kval remainder_of(kva_mb *b, kva_kval x, kva_kval y) {
+  bool wide = x->dtype == KVA_F64;
+  kva_kval top = mb_abs(b, wide ? x : kva_mb_cast(b, KVA_K_CONVERT, x, KVA_F64)), r = top;
+  kva_kval by = mb_abs(b, wide ? y : kva_mb_cast(b, KVA_K_CONVERT, y, KVA_F64)),
+           infinity = kva_mb_f64(b, (double)INFINITY);
+  if (wide) {
+    kva_kval scale = kva_mb_f64(b, 0x1p700), by_700 = mb_mul(b, by, scale);
+    r = reduce_below(b, r, mb_mul(b, by_700, scale), by, 0x1p-400);
+    r = reduce_below(b, r, by_700, by, 0x1p300);
+  }
+  r = reduce(b, r, by, wide ? ROUNDS_F64 : ROUNDS_F32);
   r = mb_select(b, mb_lt(b, r, kva_mb_f64(b, 0)), mb_add(b, r, by), r);
   kva_kval whole = mb_and(b, mb_eq(b, by, infinity), mb_lt(b, top, infinity));
   r = mb_select(b, whole, top, r);
-  return kva_mb_copy_sign(b, kva_mb_cast(b, KVA_K_CONVERT, r, KVA_F32), x);
+  return kva_mb_copy_sign(b, wide ? r : kva_mb_cast(b, KVA_K_CONVERT, r, KVA_F32), x);
 }
 
 static void legalize(void *user, kva_kinstr *i) {
-  if (i->op != KVA_K_rem || i->dtype != KVA_F32) return;
+  if (i->op != KVA_K_rem || (i->dtype != KVA_F32 && i->dtype != KVA_F64)) return;
   kva_mb b = {user, i};
-  kva_mb_become(i, remainder_f32(&b, i->args[0], i->args[1]));
+  kva_mb_become(i, remainder_of(&b, i->args[0], i->args[1]));
 }
 
 void kva_legalize_rem(kva_kernel *k) {

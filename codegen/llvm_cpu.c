@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-static const char passes[] = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),gvn,"
+const char kva_cg_passes[] = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),gvn,"
                              "sroa,instcombine<no-verify-fixpoint>,simplifycfg,adce)";
 
 /* ---- target
@@ -159,6 +159,7 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   cg->diag = diag;
   cg->arena = arena;
   cg->opt_level = options->opt_level;
+  cg->cache = options->cache;
   cg->ctx = LLVMContextCreate();
   cg->module = LLVMModuleCreateWithNameInContext("kvasir", cg->ctx);
   cg->builder = LLVMCreateBuilderInContext(cg->ctx);
@@ -217,7 +218,6 @@ kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symb
   uintptr_t known = (uintptr_t)kva_map_get(cg->by_hash, &key, sizeof key);
   *out_kernel = known ? (int32_t)(known - 1) : (int32_t)cg->kernels.len;
   if (known) return KVA_OK;
-  if (cg->target.arch) KVA_TRY(kva_ptx_check(cg, k));
   kva_cg_kernel entry = {.name = symbol_name(cg, k->name ? k->name : "kernel")};
   entry.launch = kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
   KVA_PUSH(cg->arena, &cg->kernels, entry);
@@ -231,6 +231,10 @@ int32_t kva_codegen_kernel_count(const kva_codegen *cg) {
 
 const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel) {
   return cg->kernels.data[kernel].name;
+}
+
+bool kva_codegen_cached(const kva_codegen *cg) {
+  return cg->cached;
 }
 
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel) {
@@ -258,7 +262,7 @@ kva_status kva_cg_optimize(kva_codegen *cg) {
   if (cg->optimized) return KVA_OK;
   verify_module(cg);
   LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
-  LLVMErrorRef error = LLVMRunPasses(cg->module, passes, cg->machine, options);
+  LLVMErrorRef error = LLVMRunPasses(cg->module, kva_cg_passes, cg->machine, options);
   LLVMDisposePassBuilderOptions(options);
   KVA_TRY(kva_cg_check(cg, error, "optimising kernels"));
   cg->optimized = true;
@@ -298,7 +302,7 @@ kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, 
     return kva_error(cg->diag, NULL, "no such output for %s: %s; there are %s", cg->target.description, kind,
                      is_gpu ? "llvm, ptx" : "obj, llvm, asm");
   LLVMMemoryBufferRef code;
-  KVA_TRY(kva_cg_machine_code(cg, is_asm ? LLVMAssemblyFile : LLVMObjectFile, &code));
+  KVA_TRY(kva_cg_code(cg, is_asm ? LLVMAssemblyFile : LLVMObjectFile, &code));
   kva_status status = copy_out(LLVMGetBufferStart(code), LLVMGetBufferSize(code), out_data, out_size);
   LLVMDisposeMemoryBuffer(code);
   return status;

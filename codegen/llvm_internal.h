@@ -20,7 +20,9 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   const char *cpu, *features;
-  bool lacks_fma; /* llvm.fma would be a call of libm a lane */
+  const struct kva_cache *cache; /* borrowed, or NULL */
+  bool cached;                   /* the code came from there */
+  bool lacks_fma;                /* llvm.fma would be a call of libm a lane */
   LLVMContextRef ctx;
   LLVMModuleRef module;
   LLVMBuilderRef builder;
@@ -202,8 +204,8 @@ LLVMValueRef kva_ll_block_number(kva_emit *e);
 LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team);
 /* Waits for the threads of e->team. */
 void kva_ll_barrier(kva_emit *e);
-/* Combines every thread's values[c] for carry c over e->team, in place: all threads get the same. */
-void kva_ll_combine_threads(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values);
+/* Combines every thread's values[c] for carry c of l over e->team, in place: all threads get the same. */
+void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
 /* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h
  * ---------------------------------------------------------------------------------------------------------- */
@@ -226,8 +228,6 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
 
 /* Target machine and facts for options->arch. */
 KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
-/* Can k run on a GPU? Diagnostics if not. */
-KVA_MUST_USE kva_status kva_ptx_check(kva_codegen *cg, const kva_kernel *k);
 /* LLVMTargetMachineEmitToMemoryBuffer, where a fatal error of LLVM becomes a failure and leaves cg broken. */
 KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text);
 
@@ -236,7 +236,10 @@ KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_t
 
 /* Runs the pass pipeline once and gives the module as an object or as assembly. */
 KVA_MUST_USE kva_status kva_cg_optimize(kva_codegen *cg);
+extern const char kva_cg_passes[]; /* for a CPU */
 KVA_MUST_USE kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
+/* llvm_cache.c: the same, from the cache where it has it */
+KVA_MUST_USE kva_status kva_cg_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code);
 /* Reports an LLVM error under `what` and consumes it; KVA_OK for no error. */
 KVA_MUST_USE kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what);
 

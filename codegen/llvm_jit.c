@@ -28,7 +28,7 @@ kva_status kva_codegen_jit(kva_codegen *cg) {
   if (cg->target.arch)
     return kva_error(cg->diag, NULL, "code for %s does not run in this process", cg->target.description);
   LLVMMemoryBufferRef code;
-  KVA_TRY(kva_cg_machine_code(cg, LLVMObjectFile, &code));
+  KVA_TRY(kva_cg_code(cg, LLVMObjectFile, &code));
   kva_status status = kva_cg_check(cg, LLVMOrcCreateLLJIT(&cg->jit, NULL), "starting the JIT");
   if (status != KVA_OK) {
     LLVMDisposeMemoryBuffer(code);

@@ -9,7 +9,7 @@ enum { DATA_ALIGNMENT = 64 };
 
 typedef struct writer {
   kva_codegen *cg;
-  const kva_artifact *a;
+  bool is_gpu; /* kernels are text */
   LLVMTypeRef ptr, i32, i64, f64;
   kva_map *strings, *formulas, *data; /* -> LLVMValueRef */
 } writer;
@@ -184,7 +184,7 @@ static LLVMValueRef tensor_map(const writer *w, const kva_tensor_map_desc *m) {
 }
 
 static LLVMValueRef kernel(const writer *w, const kva_kernel_desc *k) {
-  LLVMValueRef fn = w->a->arch ? null(w) : LLVMGetNamedFunction(w->cg->module, k->name);
+  LLVMValueRef fn = w->is_gpu ? null(w) : LLVMGetNamedFunction(w->cg->module, k->name);
   LLVMValueRef *maps = room(w, k->n_maps);
   for (int32_t i = 0; i < k->n_maps; i++) maps[i] = tensor_map(w, &k->maps[i]);
   KVA_ASSERT(fn);
@@ -219,8 +219,8 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
   return RECORD(w, kva_state_desc, fields);
 }
 
-static LLVMValueRef artifact(const writer *w) {
-  const kva_artifact *a = w->a;
+/* With its alternatives; what they have in common is written once. */
+static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
   LLVMValueRef *states = room(w, a->n_states), *kernels = room(w, a->n_kernels), *programs = room(w, a->n_programs);
   for (int32_t i = 0; i < a->n_states; i++) states[i] = state(w, &a->states[i]);
   for (int32_t i = 0; i < a->n_kernels; i++) kernels[i] = kernel(w, &a->kernels[i]);
@@ -235,9 +235,12 @@ static LLVMValueRef artifact(const writer *w) {
                            string(w, a->arch),
                            string(w, a->module),
                            c64(w, a->module_bytes),
+                           tensor(w, a->cubin, a->cubin_bytes),
+                           c64(w, a->cubin_bytes),
                            table(w, a->n_states, states),
                            table(w, a->n_kernels, kernels),
-                           table(w, a->n_programs, programs)};
+                           table(w, a->n_programs, programs),
+                           a->next ? artifact(w, a->next) : null(w)};
   return constant(w, RECORD(w, kva_artifact, fields), 16);
 }
 
@@ -332,7 +335,7 @@ kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_
                               const char **out_data, size_t *out_size) {
   KVA_TRY(kva_cg_optimize(cg));
   writer w = {.cg = cg,
-              .a = a,
+              .is_gpu = a->arch,
               .ptr = LLVMPointerTypeInContext(cg->ctx, 0),
               .i32 = LLVMInt32TypeInContext(cg->ctx),
               .i64 = LLVMInt64TypeInContext(cg->ctx),
@@ -340,7 +343,7 @@ kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_
               .strings = kva_map_create(cg->arena),
               .formulas = kva_map_create(cg->arena),
               .data = kva_map_create(cg->arena)};
-  LLVMValueRef tables = artifact(&w);
+  LLVMValueRef tables = artifact(&w, a);
   define_functions(&w, tables, options);
   define_main(&w, tables, options);
   hide_kernels(cg);

@@ -1,7 +1,7 @@
-/* NVIDIA GPUs: the target machine, what it cannot do, PTX text.
+/* NVIDIA GPUs: the target machine, PTX text.
  *
- * LLVM's NVPTX target ends the process for code it cannot select. What is known to be missing is reported before
- * (kva_ptx_check); for the rest a handler of fatal errors jumps out of LLVM, after which the module is left alone. */
+ * LLVM's NVPTX target ends the process for code it cannot select: a handler of fatal errors jumps out of LLVM, after
+ * which the module is left alone. */
 #include "codegen/llvm_internal.h"
 
 #include <llvm-c/ErrorHandling.h>
@@ -75,32 +75,6 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
                             .l1_bytes = 128 << 10,
                             .l2_bytes = 32 << 20};
   return KVA_OK;
-}
-
-/* ---- what is missing
- * --------------------------------------------------------------------------------------------------------------- */
-
-/* What legalize_*.c left. */
-static bool is_missing(const kva_kinstr *i) {
-  bool function = i->op >= KVA_K_exp && i->op <= KVA_K_expm1;
-  return function || (i->op == KVA_K_rem && kva_dtype_is_float(i->dtype));
-}
-
-typedef struct search {
-  const kva_kinstr *found;
-} search;
-
-static void look(void *user, kva_kinstr *i) {
-  search *s = user;
-  if (!s->found && is_missing(i)) s->found = i;
-}
-
-kva_status kva_ptx_check(kva_codegen *cg, const kva_kernel *k) {
-  search s = {NULL};
-  kva_k_each_instr(k, look, &s);
-  if (!s.found) return KVA_OK;
-  return kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "kernel %s: %s of %s has no code for %s", k->name,
-                  kva_kop_name(s.found->op), kva_dtype_name(s.found->dtype), cg->target.description);
 }
 
 /* ---- text

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 4u
+#define KVA_ABI_VERSION 5u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
@@ -158,9 +158,12 @@ typedef struct kva_artifact {
   const char *arch;   /* of a GPU, "sm_80"; NULL: kernels are functions of the CPU */
   const char *module; /* GPU: PTX text */
   int64_t module_bytes;
+  const void *cubin; /* GPU: the same as machine code for arch; or NULL */
+  int64_t cubin_bytes;
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
+  const struct kva_artifact *next; /* the same model for another GPU architecture; or NULL */
 } kva_artifact;
 
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");
@@ -172,6 +175,6 @@ _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_program) == 72, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
-_Static_assert(sizeof(kva_artifact) == 88, "abi");
+_Static_assert(sizeof(kva_artifact) == 112, "abi");
 
 #endif

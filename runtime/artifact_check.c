@@ -3,6 +3,8 @@
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
+enum { MAX_ALTERNATIVES = 64 };
+
 typedef struct checker {
   const kva_artifact *a;
   kva_diag *diag;
@@ -184,7 +186,7 @@ static kva_status check_program(checker *c, int32_t index) {
   return check_signature(c);
 }
 
-kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag) {
+static kva_status check_artifact(const kva_artifact *a, kva_diag *diag) {
   checker c = {.a = a, .diag = diag};
   if (!a || a->magic != KVA_ABI_MAGIC)
     return kva_error(diag, NULL, "this is no Kvasir artefact: its first eight bytes are not the expected mark");
@@ -195,9 +197,20 @@ kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag) {
                      a->abi_version, KVA_ABI_VERSION);
   if (a->n_states < 0 || a->n_kernels < 0 || a->n_programs < 0 || (a->n_states && !a->states) ||
       (a->n_kernels && !a->kernels) || (a->n_programs && !a->programs) ||
-      (a->arch && (!a->module || a->module_bytes < 0)))
+      (a->arch && (!a->module || a->module_bytes < 0 || a->cubin_bytes < 0 || (a->cubin_bytes && !a->cubin))))
     return FAULT(&c, "it lacks a table");
   for (int32_t i = 0; i < a->n_states; i++) KVA_TRY(check_state(&c, i));
   for (int32_t i = 0; i < a->n_programs; i++) KVA_TRY(check_program(&c, i));
+  return KVA_OK;
+}
+
+kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag) {
+  checker c = {.a = a, .diag = diag};
+  KVA_TRY(check_artifact(a, diag));
+  int n = 0;
+  for (const kva_artifact *other = a->next; other; other = other->next) {
+    if (++n > MAX_ALTERNATIVES) return FAULT(&c, "its list of architectures has no end");
+    KVA_TRY(check_artifact(other, diag));
+  }
   return KVA_OK;
 }

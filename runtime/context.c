@@ -43,6 +43,7 @@ static kva_status fill(kva_context *c, const kva_context_options *o, kva_diag *d
   if ((uintptr_t)o->arena % KVA_ALIGNMENT)
     return kva_error(diag, NULL, "the arena is not aligned to %d bytes", KVA_ALIGNMENT);
   KVA_TRY(kva_session_create(c->artifact, &so, diag, &c->session));
+  c->artifact = kva_session_artifact(c->session); /* the alternative for this device */
   int32_t n_inputs = 0, n_outputs = 0;
   for (int32_t i = 0; i < c->artifact->n_programs; i++) {
     const kva_program *p = &c->artifact->programs[i];

@@ -1,6 +1,8 @@
 /* Devices by name. */
 #include "runtime/device.h"
 
+#include <stdlib.h>
+
 /* libkvasir-rt has no simulator. */
 static const kva_device_class *const classes[] = {
     &kva_device_cpu,
@@ -28,4 +30,35 @@ kva_status kva_device_check(const char *name, kva_diag *diag, const char **out_a
   KVA_TRY(kva_device_find(name, diag, &class));
   *out_arch = class->arch;
   return class->probe ? class->probe(diag, out_arch) : KVA_OK;
+}
+
+/* "sm_90a": 90. */
+static int number_of(const char *arch) {
+  return strncmp(arch, "sm_", 3) ? -1 : atoi(arch + 3);
+}
+
+/* Code for "sm_80" runs where "sm_86" is compiled for; that for "sm_90a" where that is. */
+static bool suits(const char *code, const char *arch) {
+  size_t n = strlen(code);
+  bool exact = n && code[n - 1] == 'a';
+  return !strcmp(code, arch) || (!exact && number_of(code) <= number_of(arch));
+}
+
+/* Later architectures first; "sm_90a" is longer than "sm_90". */
+static bool is_better(const char *a, const char *b) {
+  int x = number_of(a), y = number_of(b);
+  return x != y ? x > y : strlen(a) > strlen(b);
+}
+
+kva_status kva_device_choose(const char *name, const kva_artifact *a, kva_diag *diag,
+                             const kva_artifact **out_artifact) {
+  *out_artifact = a;
+  if (!a->next) return KVA_OK;
+  const char *arch;
+  const kva_artifact *best = NULL;
+  KVA_TRY(kva_device_check(name, diag, &arch));
+  for (; a && arch; a = a->next)
+    if (a->arch && suits(a->arch, arch) && (!best || is_better(a->arch, best->arch))) best = a;
+  if (best) *out_artifact = best;
+  return KVA_OK;
 }

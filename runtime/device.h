@@ -76,6 +76,10 @@ extern const kva_device_class kva_device_cpu, kva_device_ptxsim, kva_device_cuda
  * of k in float, so that results depend on nothing but the operands. */
 void kva_gemm_on_host(kva_pool *pool, const kva_gemm_desc *g, const kva_gemm_sizes *sizes, void *const *args);
 
+/* Of an artefact and its alternatives the one that suits the device best; itself where none does. */
+KVA_MUST_USE kva_status kva_device_choose(const char *name, const kva_artifact *a, kva_diag *diag,
+                                          const kva_artifact **out_artifact);
+
 /* name NULL: "cpu". */
 KVA_MUST_USE kva_status kva_device_find(const char *name, kva_diag *diag, const kva_device_class **out_class);
 

@@ -193,6 +193,8 @@ KVA_MUST_USE kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_tra
 KVA_MUST_USE kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
 /* Steps done; of a loaded checkpoint, too. */
 int64_t kva_trainer_done(const kva_trainer *t);
+/* Of data order and dropout; of a loaded checkpoint, too. */
+uint64_t kva_trainer_seed(const kva_trainer *t);
 /* A checkpoint: a safetensors file of all parameters, moments and counters with the position of the run (checkpoint.h).
  * Saving leaves the old file until the new one is on disk. Loading changes nothing when it fails; the file must come
  * from a model with the same tensors. A trainer that loads continues bit for bit. */

@@ -123,9 +123,9 @@ kva_status kva_session_create(const kva_artifact *artifact, const kva_session_op
   const kva_allocator *allocator = options ? options->allocator : NULL;
   kva_session *s = kva_allocate(allocator, sizeof *s, _Alignof(max_align_t));
   if (!s) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a session");
-  s->artifact = artifact;
   if (options) s->options = *options;
-  kva_status status = attach_weights(s, diag);
+  kva_status status = kva_device_choose(s->options.device, artifact, diag, &s->artifact);
+  if (status == KVA_OK) status = attach_weights(s, diag);
   if (status == KVA_OK) status = create_parts(s, diag);
   if (status) {
     kva_session_destroy(s);

@@ -119,6 +119,10 @@ int64_t kva_trainer_done(const kva_trainer *t) {
   return t->done;
 }
 
+uint64_t kva_trainer_seed(const kva_trainer *t) {
+  return t->options.seed;
+}
+
 /* ---- a step --------------------------------------------------------------------------------------------------------
  */
 

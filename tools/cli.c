@@ -15,15 +15,19 @@ int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option 
 bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
                      const kva_define **out_defines) {
   kva_define *d = KVA_NEW_ARRAY(arena, kva_define, list->n + 1);
+  *out_n = 0;
   for (uint32_t i = 0; i < list->n; i++) {
     const char *equals = strchr(list->v[i], '=');
     if (!equals || equals == list->v[i]) {
       fprintf(stderr, "kvasir: %s needs name=value, found '%s'\n", option, list->v[i]);
       return false;
     }
-    d[i] = (kva_define){kva_arena_strndup(arena, list->v[i], (size_t)(equals - list->v[i])), equals + 1};
+    const char *name = kva_arena_strndup(arena, list->v[i], (size_t)(equals - list->v[i]));
+    uint32_t k = 0;
+    while (k < *out_n && strcmp(d[k].name, name) != 0) k++;
+    d[k] = (kva_define){name, equals + 1};
+    *out_n += k == *out_n;
   }
-  *out_n = list->n;
   *out_defines = d;
   return true;
 }
@@ -61,6 +65,30 @@ kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_t
   return choose_gemm(choice, diag, target);
 }
 
+const kva_cache *kva_cli_cache(const char **out_reason) {
+  enum { MAX_BYTES = 256 << 20 };
+  static char folder[4096];
+  static kva_cache cache;
+  const char *own = getenv("KVASIR_CACHE"), *shared = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+  bool is_off = own && !strcmp(own, "off");
+  int n = 0;
+  if (own && *own)
+    n = is_off ? 0 : snprintf(folder, sizeof folder, "%s", own);
+  else if (shared && *shared == '/') /* the specification ignores relative ones */
+    n = snprintf(folder, sizeof folder, "%s/kvasir", shared);
+  else if (home && *home)
+    n = snprintf(folder, sizeof folder, "%s/.cache/kvasir", home);
+  if (out_reason) *out_reason = is_off ? "KVASIR_CACHE=off" : "there is no home folder";
+  if (n <= 0 || n >= (int)sizeof folder) return NULL;
+  cache = (kva_cache){folder, MAX_BYTES};
+  return &cache;
+}
+
+void kva_cli_print_compiled(const kva_compiled *c) {
+  printf("compiled in %.2f s (passes %.2f, code %.2f%s), %d kernels\n", c->pass_seconds + c->codegen_seconds,
+         c->pass_seconds, c->codegen_seconds, c->cached ? " from the cache" : "", c->artifact->n_kernels);
+}
+
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
   kva_diag_print(diag, stderr);
   if (kva_diag_count(diag) == 0) fprintf(stderr, "kvasir: %s\n", kva_status_name(status));
@@ -90,7 +118,7 @@ int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_s
 
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol) {
   size_t len = strlen(symbol);
-  for (uint32_t i = 0; i < pins->n; i++)
+  for (uint32_t i = pins->n; i-- > 0;)
     if (!strncmp(pins->v[i], symbol, len) && pins->v[i][len] == '=') return strtoll(pins->v[i] + len + 1, NULL, 10);
   return 0;
 }

@@ -57,7 +57,7 @@ static kva_status make_loss(kva_module *m, const kva_tune_choice *c, double lr, 
   return kva_make_loss(m, c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), &spec);
 }
 
-kva_status kva_cli_tune(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
+static kva_status tune(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
   kva_tune_options o = {.train = {c->train.n, c->train.v},
                         .freeze = {c->freeze.n, c->freeze.v},
                         .lora = {c->lora.n, c->lora.v},
@@ -70,6 +70,17 @@ kva_status kva_cli_tune(kva_module *m, const kva_tune_choice *c, double lr, kva_
   if (!status && c->loss) status = make_loss(m, c, lr, diag);
   kva_arena_destroy(arena);
   return status;
+}
+
+int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tune_choice *c, kva_diag *diag,
+                       kva_module **out_module) {
+  int code = kva_cli_load_batch(path, how->defines, how->pins, how->free_batch, diag, out_module);
+  if (code >= 0) return code;
+  kva_status status = tune(*out_module, c, how->lr, diag);
+  if (status != KVA_OK) return kva_cli_fail(status, diag);
+  if (!how->train || (*out_module)->train) return -1;
+  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by; give --loss\n", path);
+  return EXIT_NO;
 }
 
 void kva_cli_print_trained(const kva_module *m, const kva_tune_choice *c) {

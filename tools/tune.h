@@ -1,4 +1,4 @@
-/* Options of fine-tuning that `kvasir train` has: what trains, from which values, by which loss. */
+/* Options of fine-tuning: what trains, from which values, by which loss. For `kvasir train` and `kvasir build`. */
 #ifndef KVA_TOOLS_TUNE_H
 #define KVA_TOOLS_TUNE_H
 
@@ -14,28 +14,32 @@ typedef struct kva_tune_choice {
 #define KVA_TUNE_DEFAULTS \
   { .rank = 8, .alpha = 16, .weight_decay = 0, .labels = "int64", .optimizer = "adamw" }
 
-#define KVA_TUNE_OPTIONS(c)                                                                                             \
-  {                                                                                                                     \
-      "--train",       NULL,        "PATTERN",                                                                          \
-      KVA_OPTION_LIST, &(c)->train, "train what matches, freeze the rest; may be given often"},                         \
-      {"--freeze", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->freeze, "do not train what matches; may be given often"},    \
-      {"--init",        NULL,       "PATTERN=INIT",                                                                     \
-       KVA_OPTION_LIST, &(c)->init, "new values: zeros, constant(x), normal(s), uniform(a,b), he"},                     \
-      {"--loss",          NULL,       "NAME",                                                                           \
-       KVA_OPTION_STRING, &(c)->loss, "for a model without a train block: cross_entropy or mse"},                       \
-      {"--labels", NULL, "TYPE", KVA_OPTION_STRING, &(c)->labels, "of cross_entropy's labels: int64 (default), int32"}, \
-      {"--optimizer",   NULL,                                                                                           \
-       "NAME",          KVA_OPTION_STRING,                                                                              \
-       &(c)->optimizer, "with --loss: adamw (default), sgd, momentum, adagrad"},                                        \
-      {"--weights",       NULL,          "FILE",                                                                        \
-       KVA_OPTION_STRING, &(c)->weights, "start from these: a safetensors file or checkpoint"},                         \
-      {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"},     \
-      {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                                   \
-    "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"                 \
+/* Rows that the verbs share; each adds its own for `train` and `weights`. */
+#define KVA_TUNE_OPTIONS(c)                                                                                         \
+  {"--freeze", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->freeze, "do not train what matches; may be given often"},    \
+      {"--init",        NULL,       "PATTERN=INIT",                                                                 \
+       KVA_OPTION_LIST, &(c)->init, "new values: zeros, constant(x), normal(s), uniform(a,b), he"},                 \
+      {"--loss",          NULL,       "NAME",                                                                       \
+       KVA_OPTION_STRING, &(c)->loss, "for a model without a train block: cross_entropy or mse"},                   \
+      {"--labels", NULL, "TYPE", KVA_OPTION_STRING, &(c)->labels, "of cross_entropy: int64 (default) or int32"},    \
+      {"--optimizer",   NULL,                                                                                       \
+       "NAME",          KVA_OPTION_STRING,                                                                          \
+       &(c)->optimizer, "with --loss: adamw (default), sgd, momentum, adagrad"},                                    \
+      {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"}, \
+      {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                               \
+    "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"             \
   }
 
-/* Applies the choice to a loaded module. lr: for a train block made by --loss; 0: 1e-3. */
-KVA_MUST_USE kva_status kva_cli_tune(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag);
+/* How a model is loaded for fine-tuning. */
+typedef struct kva_tune_load {
+  const kva_strings *defines, *pins;
+  bool free_batch; /* see kva_load_options */
+  double lr;       /* of a train block made by --loss; 0: 1e-3 */
+  bool train;      /* a model without a train block is an error */
+} kva_tune_load;
+/* Loads a model and applies the choice. Returns -1 and the module, or an exit code with everything printed. */
+int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tune_choice *c, kva_diag *diag,
+                       kva_module **out_module);
 /* One line for everything that trains, where the choice selects. */
 void kva_cli_print_trained(const kva_module *m, const kva_tune_choice *c);
 

@@ -1,6 +1,6 @@
 /* kvasir build: a model as an object, a library or an executable, compiled ahead of time. */
-#include "tools/cli.h"
 #include "tools/driver/build.h"
+#include "tools/tune.h"
 
 #include "runtime/base/platform.h"
 
@@ -17,18 +17,23 @@ const kva_verb kva_verb_build = {
     "  --exe      an executable that runs the model on files; its --help explains it\n"
     "Beside an object or library lies OUT's header, with typed structs for inputs and outputs.\n\n"
     "Targets: native (default), x86-64-v2, -v3, -v4 and other CPU names, aarch64-linux-gnu, x86_64-linux-gnu, sm_80 to "
-    "sm_90a.\nTexts beside OUT: ir, kernel, llvm, asm, ptx, cubin, header, plan.\n\n"
+    "sm_90a, also\nseveral of these: the runtime takes what suits its GPU. Texts beside OUT: ir, kernel, llvm, asm, "
+    "ptx, cubin, header, plan.\n\n"
     "Examples:\n"
     "  kvasir build model.onnx -c -o model.o\n"
     "  kvasir build models/lm.kv -D preset=small --exe -o lm\n"
+    "  kvasir build models/lm.kv -D preset=small --from run/step-0000001000.safetensors --exe -o lm\n"
+    "  kvasir build models/lm.kv --train --exe -o trainer\n"
+    "  kvasir build model.onnx --train='classifier.*' --loss cross_entropy --pin B=16 --exe -o tuner\n"
     "  kvasir build model.onnx --target sm_80,sm_90a --emit=ptx -o model.ptx",
     run};
 
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
-  const char *emit, *target, *output, *prefix, *weights, *cc, *runtime;
-  bool object, is_static, shared, exe, train;
+  const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime;
+  bool object, is_static, shared, exe, train, cubin;
   int64_t seed;
+  kva_tune_choice tune; /* its `train` is the list of --train's patterns */
 } build_options;
 
 static int usage(const char *what, const char *found) {
@@ -55,6 +60,19 @@ static bool is_emit(const char *s) {
   return false;
 }
 
+/* Among the values of --train, those of --train alone are "". */
+static void take_train(build_options *o) {
+  kva_strings given = o->tune.train;
+  o->train = given.n > 0;
+  o->tune.train.n = 0;
+  for (uint32_t i = 0; i < given.n; i++)
+    if (*given.v[i]) o->tune.train.v[o->tune.train.n++] = given.v[i];
+}
+
+static bool tunes(const kva_tune_choice *c) {
+  return c->freeze.n || c->lora.n || c->loss;
+}
+
 static kva_target_options target_of(const char *name) {
   kva_target_options t = {.opt_level = 2};
   if (!strncmp(name, "sm_", 3))
@@ -66,6 +84,12 @@ static kva_target_options target_of(const char *name) {
   return t;
 }
 
+static uint32_t count_gpus(const kva_strings *targets) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < targets->n; i++) n += target_of(targets->v[i]).arch != NULL;
+  return n;
+}
+
 /* -1, or the exit code of wrong usage. */
 static int check(const build_options *o, int n_models) {
   if (n_models == 0 || !o->output) return usage("needs a model and -o OUT", NULL);
@@ -74,8 +98,12 @@ static int check(const build_options *o, int n_models) {
   for (uint32_t i = 0; i < o->emits.n; i++)
     if (!is_emit(o->emits.v[i]))
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
+  if (!o->train && tunes(&o->tune)) return usage("--freeze, --lora and --loss are for builds with --train", NULL);
   bool form = o->object || o->is_static || o->shared || o->exe || o->emits.n == 0;
-  if (form && o->targets.n > 1) return usage("several targets are for --emit alone; build once for each", NULL);
+  uint32_t gpus = count_gpus(&o->targets);
+  if (form && o->targets.n > 1 && gpus < o->targets.n)
+    return usage("several targets in one file are for GPUs; build once for each", NULL);
+  if (o->cubin && (!form || !gpus)) return usage("--cubin is for files with code of a GPU: --target sm_80", NULL);
   return -1;
 }
 
@@ -121,10 +149,8 @@ static bool pin_trainer(const kva_module *m, kva_strings *pins, kva_arena *arena
 }
 
 static int load(const char *path, const build_options *o, const kva_strings *pins, kva_diag *diag, kva_module **m) {
-  int code = kva_cli_load(path, &o->defines, pins, diag, m);
-  if (code >= 0 || !o->train || (*m)->train) return code;
-  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by\n", path);
-  return EXIT_NO;
+  const kva_tune_load how = {&o->defines, pins, .free_batch = o->tune.loss, .train = o->train};
+  return kva_cli_load_tuned(path, &how, &o->tune, diag, m);
 }
 
 static int build(const char *path, build_options *o, kva_arena *arena) {
@@ -140,6 +166,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
                          .train = o->train,
                          .n_targets = o->targets.n,
                          .targets = targets,
+                         .cubin = o->cubin,
                          .output = o->output,
                          .prefix = prefix,
                          .description = description_of(path, arena),
@@ -150,14 +177,16 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
                          .link = {.cc = o->cc, .runtime = o->runtime}};
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  int code = load(path, o, &o->pins, diag, &m);
+  kva_status status = kva_cli_precision(o->precision, diag, &b.compute);
+  int code = status == KVA_OK ? load(path, o, &o->pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0 && o->train && o->exe && pin_trainer(m, &o->pins, arena)) {
     kva_module_destroy(m);
     m = NULL;
     code = load(path, o, &o->pins, diag, &m);
   }
   if (code < 0) {
-    kva_status status = kva_build_model(m, &b, diag);
+    kva_cli_print_trained(m, &o->tune);
+    status = kva_build_model(m, &b, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);
@@ -166,21 +195,29 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
 }
 
 static int run(int argc, char **argv) {
-  build_options o = {0};
+  build_options o = {.tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
       {"--output", "-o", "OUT", KVA_OPTION_STRING, &o.output, "where to write"},
       {"--object", "-c", NULL, KVA_OPTION_FLAG, &o.object, "a relocatable object"},
       {"--static", NULL, NULL, KVA_OPTION_FLAG, &o.is_static, "a static library"},
       {"--shared", NULL, NULL, KVA_OPTION_FLAG, &o.shared, "a shared library"},
       {"--exe", NULL, NULL, KVA_OPTION_FLAG, &o.exe, "an executable"},
-      {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with training step and evaluation; parameters stay variable"},
+      {"--train", NULL, "[=PATTERN]", KVA_OPTION_CHOICES, &o.tune.train,
+       "with training step and evaluation; of all parameters, or of what matches"},
       {"--emit", NULL, "KIND,...", KVA_OPTION_STRING, &o.emit, "texts to write as well, or alone"},
       {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
+      {"--cubin", NULL, NULL, KVA_OPTION_FLAG, &o.cubin, "GPUs: machine code by ptxas beside the PTX"},
       {"--prefix", NULL, "NAME", KVA_OPTION_STRING, &o.prefix, "of all names in C (the model file's name)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--weights", NULL, "embed|FILE", KVA_OPTION_STRING, &o.weights,
        "large constants inside, or in a safetensors file"},
+      {"--from", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
+       "values of parameters: a safetensors file or checkpoint"},
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
+       "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      KVA_TUNE_OPTIONS(&o.tune),
+      {"--weight-decay", NULL, "X", KVA_OPTION_FLOAT, &o.tune.weight_decay, "with --loss: of matrices and filters (0)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters that have no value (0)"},
       {"--cc", NULL, "PROGRAM", KVA_OPTION_STRING, &o.cc, "C compiler that links (cc)"},
       {"--runtime", NULL, "DIR", KVA_OPTION_STRING, &o.runtime, "where libkvasir-rt.a lies"},
@@ -189,6 +226,7 @@ static int run(int argc, char **argv) {
   int n, code = kva_cli_parse(&kva_verb_build, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0) return code;
   kva_arena *arena = kva_arena_create();
+  take_train(&o);
   bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);
   code = fits ? check(&o, n) : usage("at most 64 targets and texts", NULL);
   if (code < 0) code = build(path, &o, arena);

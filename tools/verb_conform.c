@@ -20,7 +20,9 @@ const kva_verb kva_verb_conform = {
     "Searches each DIR for cases and closes with `N passed, M failed, K skipped`. A case is skipped, with its reason, "
     "when\n"
     "it uses something that Kvasir does not support (see kvasir check). Small inputs that decide shapes (axes, target\n"
-    "shapes) are compiled in where a model needs that. Exit code 0: none failed.\n\n"
+    "shapes) are compiled in where a model needs that. On a GPU a last line says how many kernels ran there and how "
+    "many\n"
+    "steps ran on the CPU instead. Exit code 0: none failed.\n\n"
     "Example:\n  kvasir conform onnx-suite/data/node --filter softmax -v",
     run};
 
@@ -37,6 +39,12 @@ typedef struct paths {
   char **v;
   size_t n, cap;
 } paths;
+
+/* Where the steps of a case's program run. A session has one device and no other place for a step; only a library's
+ * products, on the simulator, are the CPU's. No step: the compiler knew the outputs. */
+typedef struct step_counts {
+  uint64_t device, cpu, constant_cases;
+} step_counts;
 
 typedef enum outcome { OUTCOME_PASS = 0, OUTCOME_FAIL = 1, OUTCOME_SKIP = 77 } outcome;
 
@@ -256,7 +264,17 @@ static kva_status load_and_compile(const char *model, const conform_options *o, 
   return kva_compile(m, &(kva_compile_options){.target = o->target}, diag, out);
 }
 
-static outcome run_case(const char *path, const conform_options *o, kva_text *why) {
+static step_counts count_steps(const kva_program *p, const char *device) {
+  bool stand_in = device && !strcmp(device, "ptxsim");
+  step_counts n = {.constant_cases = p->n_steps == 0};
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    bool on_cpu = !device || !strcmp(device, "cpu") || (stand_in && p->steps[i].kind == KVA_STEP_GEMM);
+    ++*(on_cpu ? &n.cpu : &n.device);
+  }
+  return n;
+}
+
+static outcome run_case(const char *path, const conform_options *o, step_counts *steps, kva_text *why) {
   char model[4096], data_set[4096];
   snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
   fixed_inputs fixed = {.data_set = data_set};
@@ -271,6 +289,7 @@ static outcome run_case(const char *path, const conform_options *o, kva_text *wh
     status = load_and_compile(model, o, &fixed, diag, &c);
   }
   if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
+  if (status == KVA_OK) *steps = count_steps(kva_session_program_desc(s, 0), o->device.device);
   outcome result = status == KVA_OK ? run_data_sets(s, path, &fixed, o, diag, why) : outcome_of(status, diag, why);
   for (int i = 0; i < MAX_INPUTS; i++) kva_wide_free(fixed.values[i]);
   kva_session_destroy(s);
@@ -282,8 +301,22 @@ static outcome run_case(const char *path, const conform_options *o, kva_text *wh
 /* ---- a process for every case
  * ------------------------------------------------------------------------------------------------ */
 
-static outcome run_isolated(const char *path, const conform_options *o, char *why, size_t size) {
+/* What a case's process tells: its steps, then the reason. */
+static bool tell(int fd, const step_counts *steps, const kva_text *why, size_t size) {
+  if (write(fd, steps, sizeof *steps) != sizeof *steps) return false;
+  return !why->len || write(fd, why->data, why->len < size ? why->len : size - 1) >= 0;
+}
+
+static void hear(int fd, step_counts *steps, char *why, size_t size) {
+  size_t len = 0;
+  if (read(fd, steps, sizeof *steps) != sizeof *steps) *steps = (step_counts){0};
+  for (ssize_t n; len + 1 < size && (n = read(fd, why + len, size - 1 - len)) > 0;) len += (size_t)n;
+  why[len] = 0;
+}
+
+static outcome run_isolated(const char *path, const conform_options *o, step_counts *steps, char *why, size_t size) {
   int pipe_fd[2];
+  *steps = (step_counts){0};
   why[0] = 0;
   if (pipe(pipe_fd) != 0) return OUTCOME_FAIL;
   fflush(NULL);
@@ -292,14 +325,11 @@ static outcome run_isolated(const char *path, const conform_options *o, char *wh
     close(pipe_fd[0]);
     alarm((unsigned)o->seconds);
     kva_text text = {0};
-    outcome result = run_case(path, o, &text);
-    if (text.data && write(pipe_fd[1], text.data, text.len < size ? text.len : size - 1) < 0) _exit(OUTCOME_FAIL);
-    _exit(result);
+    outcome result = run_case(path, o, steps, &text);
+    _exit(tell(pipe_fd[1], steps, &text, size) ? result : OUTCOME_FAIL);
   }
   close(pipe_fd[1]);
-  size_t len = 0;
-  for (ssize_t n; len + 1 < size && (n = read(pipe_fd[0], why + len, size - 1 - len)) > 0;) len += (size_t)n;
-  why[len] = 0;
+  hear(pipe_fd[0], steps, why, size);
   close(pipe_fd[0]);
   int wait_status = 0;
   if (pid < 0 || waitpid(pid, &wait_status, 0) != pid) return OUTCOME_FAIL;
@@ -326,27 +356,44 @@ static void print_case(const char *path, outcome result, const char *why, const 
   }
 }
 
+typedef struct summary {
+  size_t passed, failed, skipped;
+  step_counts steps;
+} summary;
+
+static void count(summary *sum, outcome result, const step_counts *steps) {
+  ++*(result == OUTCOME_PASS ? &sum->passed : result == OUTCOME_SKIP ? &sum->skipped : &sum->failed);
+  sum->steps.device += steps->device;
+  sum->steps.cpu += steps->cpu;
+  sum->steps.constant_cases += steps->constant_cases;
+}
+
+static void print_summary(const summary *sum, const conform_options *o) {
+  const char *device = o->device.device ? o->device.device : "cpu";
+  unsigned long long here = sum->steps.device, cpu = sum->steps.cpu, constant = sum->steps.constant_cases;
+  if (o->json) {
+    printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu, \"device_steps\": %llu, \"cpu_steps\": %llu, "
+           "\"constant_cases\": %llu}\n",
+           sum->passed, sum->failed, sum->skipped, here, cpu, constant);
+    return;
+  }
+  printf("%zu passed, %zu failed, %zu skipped\n", sum->passed, sum->failed, sum->skipped);
+  if (strcmp(device, "cpu") != 0)
+    printf("%llu kernels and copies ran on %s (%s), %llu on the CPU instead; %llu cases have constant outputs\n", here,
+           device, o->target.arch, cpu, constant);
+}
+
 static int run_all(const paths *cases, const conform_options *o) {
-  size_t passed = 0, failed = 0, skipped = 0;
+  summary sum = {0};
   for (size_t i = 0; i < cases->n; i++) {
     char why[1024];
-    outcome result = run_isolated(cases->v[i], o, why, sizeof why);
+    step_counts steps;
+    outcome result = run_isolated(cases->v[i], o, &steps, why, sizeof why);
     print_case(cases->v[i], result, why, o);
-    if (result == OUTCOME_PASS)
-      passed++;
-    else if (result == OUTCOME_SKIP)
-      skipped++;
-    else
-      failed++;
+    count(&sum, result, &steps);
   }
-  if (o->json)
-    printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu}\n", passed, failed, skipped);
-  else
-    printf("%zu passed, %zu failed, %zu skipped\n", passed, failed, skipped);
-  /* There is no falling back: a case with a node that the device has no code for is skipped, by name. */
-  if (!o->json && o->device.device && strcmp(o->device.device, "cpu") != 0)
-    printf("0 nodes ran on the CPU instead of %s\n", o->device.device);
-  return failed ? EXIT_NO : EXIT_DONE;
+  print_summary(&sum, o);
+  return sum.failed ? EXIT_NO : EXIT_DONE;
 }
 
 static int run(int argc, char **argv) {

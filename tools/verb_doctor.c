@@ -1,6 +1,7 @@
 /* kvasir doctor: what this machine has, and what follows for Kvasir. */
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
+#include "tools/driver/build.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -19,23 +20,13 @@ typedef struct findings {
   long cpus;
   char ptxas[512], ptxas_version[64]; /* "" : none */
   kva_gpu_report gpu;
+  const kva_cache *cache; /* NULL: cache_reason */
+  const char *cache_reason;
+  kva_cache_usage cache_usage;
 } findings;
 
 /* ---- looking -------------------------------------------------------------------------------------------------------
  */
-
-/* In PATH, then where toolkits install themselves. */
-static void find_ptxas(char *out, size_t size) {
-  const char *path = getenv("PATH");
-  for (const char *p = path; p && *p;) {
-    size_t len = strcspn(p, ":");
-    snprintf(out, size, "%.*s/ptxas", (int)len, p);
-    if (access(out, X_OK) == 0) return;
-    p += len + (p[len] == ':');
-  }
-  snprintf(out, size, "/usr/local/cuda/bin/ptxas");
-  if (access(out, X_OK) != 0) *out = 0;
-}
 
 /* "Cuda compilation tools, release 13.0, V13.0.48" */
 static void read_ptxas_version(findings *f) {
@@ -52,9 +43,11 @@ static void read_ptxas_version(findings *f) {
 
 static void look(findings *f) {
   f->cpus = sysconf(_SC_NPROCESSORS_ONLN);
-  find_ptxas(f->ptxas, sizeof f->ptxas);
+  if (!kva_find_ptxas(f->ptxas, sizeof f->ptxas)) *f->ptxas = 0;
   read_ptxas_version(f);
   kva_gpu_query(&f->gpu);
+  f->cache = kva_cli_cache(&f->cache_reason);
+  if (f->cache) f->cache_usage = kva_cache_measure(f->cache);
 }
 
 /* ---- telling -------------------------------------------------------------------------------------------------------
@@ -96,6 +89,17 @@ static void print_conclusions(const findings *f) {
   if (!*f->ptxas) printf("Without ptxas (CUDA toolkit) nothing is lost: the driver compiles PTX itself.\n");
 }
 
+static void print_cache(const findings *f) {
+  const kva_cache_usage *u = &f->cache_usage;
+  if (!f->cache)
+    printf("cache        off: %s\n", f->cache_reason);
+  else if (!u->usable)
+    printf("cache        off: %s is not a folder that this user alone may write to\n", f->cache->folder);
+  else
+    printf("cache        %s, %lld compiled models, %.1f of %.0f MiB\n", f->cache->folder, (long long)u->entries,
+           (double)u->bytes / (1 << 20), (double)f->cache->max_bytes / (1 << 20));
+}
+
 static void print_text(const findings *f) {
   printf("kvasir       %s\nCPU target   %s\nCPUs         %ld\n", KVA_VERSION, f->cpu_target ? f->cpu_target : "none",
          f->cpus);
@@ -110,6 +114,7 @@ static void print_text(const findings *f) {
     printf("ptxas        %s, %s\n", *f->ptxas_version ? f->ptxas_version : "version unknown", f->ptxas);
   else
     printf("ptxas        none\n");
+  print_cache(f);
   print_conclusions(f);
 }
 
@@ -166,6 +171,10 @@ static void print_json(const findings *f) {
   add_string(&out, "path", f->ptxas);
   kva_text_add(&out, ", ");
   add_string(&out, "version", f->ptxas_version);
+  kva_text_add(&out, "}, \"cache\": {");
+  add_string(&out, "folder", f->cache && f->cache_usage.usable ? f->cache->folder : NULL);
+  kva_text_add(&out, ", \"entries\": %lld, \"bytes\": %lld", (long long)f->cache_usage.entries,
+               (long long)f->cache_usage.bytes);
   printf("%s}}\n", out.data);
   kva_text_free(&out);
 }

@@ -14,11 +14,15 @@ const kva_verb kva_verb_ops = {
     "compiled against reference in units of the type's epsilon.\n\n"
     "--verify runs every operator, compiled for this machine, in every element type it supports against the "
     "reference,\n"
-    "on listed and random shapes, and every gradient rule against central differences in double (relative error <=\n"
-    "1e-6). Columns: compiled cases passed/all and the worst error in units of the tolerance; gradient cases "
-    "passed/all\n"
-    "and the worst relative error; types. Exit code 1: something failed.\n\n"
-    "Examples:\n  kvasir ops --json\n  kvasir ops --verify --op softmax",
+    "on listed and random shapes, every gradient rule against central differences in double (relative error <= 1e-6),\n"
+    "and every gradient compiled in float. With --device ptxsim the compiled code is a GPU's, run on the simulator; a\n"
+    "case without code fails. Columns: compiled cases passed/all and the worst error in units of the tolerance; "
+    "gradient\n"
+    "rules passed/all and the worst relative error; compiled gradients as compiled cases; types. Exit code 1: "
+    "something\n"
+    "failed.\n\n"
+    "Examples:\n  kvasir ops --json\n  kvasir ops --verify --op softmax\n"
+    "  kvasir ops --verify --device ptxsim --target sm_90a --op matmul",
     run};
 
 static const char *vjp_name(const kva_op_info *op) {
@@ -97,54 +101,83 @@ static const char *score(uint32_t passed, uint32_t all, const char *format, doub
   return out;
 }
 
-static void print_verified(const kva_verify_report *report) {
-  printf("%-24s %-18s %-20s %s\n", "operator", "compiled, error", "gradient, error", "types");
+/* No case has another place to run: one without code fails. */
+static void print_device(const kva_verify_report *report, const char *arch) {
+  if (arch)
+    printf("%llu kernels ran on ptxsim (%s); %u cases had no code, 0 nodes ran on the CPU instead\n",
+           (unsigned long long)report->launches, arch, report->unsupported);
+}
+
+static void print_verified(const kva_verify_report *report, const char *arch) {
+  printf("%-24s %-18s %-20s %-20s %s\n", "operator", "compiled, error", "gradient, error", "compiled gradient",
+         "types");
   for (uint32_t i = 0; i < report->n; i++) {
     const kva_verify_row *row = &report->rows[i];
     kva_text types = {0};
-    char compiled[48], gradient[48];
+    char compiled[48], gradient[48], backward[48];
     add_dtypes(row->dtypes, &types);
-    printf("%-24s %-18s %-20s %s\n", row->op->name,
+    printf("%-24s %-18s %-20s %-20s %s\n", row->op->name,
            score(row->compiled_passed, row->compiled, "%.2g", row->error, compiled),
            score(row->gradients_passed, row->gradients, "%.1e", row->gradient_error, gradient),
+           score(row->backward_passed, row->backward, "%.2g", row->backward_error, backward),
            types.len                               ? types.data
            : row->op->lower_kind == KVA_LOWER_NONE ? "(no code of its own)"
                                                    : "-");
     kva_text_free(&types);
   }
   printf("\n%u passed, %u failed, %u skipped\n", report->passed, report->failed, report->skipped);
+  print_device(report, arch);
 }
 
-static void print_verified_json(const kva_verify_report *report) {
-  printf("{\"operators\": [");
+/* Infinity has no place in JSON. */
+static double number(double error) {
+  return isfinite(error) ? error : 1e308;
+}
+
+static void print_verified_json(const kva_verify_report *report, const char *arch) {
+  printf("{\"target\": \"%s\", \"operators\": [", arch ? arch : "host");
   for (uint32_t i = 0; i < report->n; i++) {
     const kva_verify_row *row = &report->rows[i];
     kva_text types = {0};
     add_dtypes(row->dtypes, &types);
     printf("%s\n  {\"name\": \"%s\", \"types\": \"%s\", \"compiled\": %u, \"compiled_passed\": %u, \"compiled_error\": "
-           "%g, "
-           "\"gradients\": %u, \"gradients_passed\": %u, \"gradient_error\": %g}",
+           "%g, \"gradients\": %u, \"gradients_passed\": %u, \"gradient_error\": %g, \"compiled_gradients\": %u, "
+           "\"compiled_gradients_passed\": %u, \"compiled_gradient_error\": %g}",
            i ? "," : "", row->op->name, types.len ? types.data : "", row->compiled, row->compiled_passed,
-           isfinite(row->error) ? row->error : 1e308, row->gradients, row->gradients_passed,
-           isfinite(row->gradient_error) ? row->gradient_error : 1e308);
+           number(row->error), row->gradients, row->gradients_passed, number(row->gradient_error), row->backward,
+           row->backward_passed, number(row->backward_error));
     kva_text_free(&types);
   }
-  printf("\n], \"passed\": %u, \"failed\": %u, \"skipped\": %u}\n", report->passed, report->failed, report->skipped);
+  printf("\n], \"passed\": %u, \"failed\": %u, \"skipped\": %u, \"unsupported\": %u, \"launches\": %llu}\n",
+         report->passed, report->failed, report->skipped, report->unsupported, (unsigned long long)report->launches);
 }
 
-static int verify(const char *op, int64_t threads, int64_t n_random, bool json) {
-  kva_verify_options options = {.op = op, .threads = (int)threads, .n_random = (uint32_t)n_random};
+/* Architecture of the simulated GPU, or NULL: this machine. */
+static kva_status choose_target(const kva_device_choice *choice, kva_diag *diag, const char **out_arch) {
+  kva_target_options target = {0};
+  if (choice->gemm)
+    return kva_error(diag, NULL, "--gemm %s: ops --verify verifies generated code; leave --gemm out", choice->gemm);
+  if (choice->device && !strcmp(choice->device, "cuda"))
+    return kva_error(diag, NULL, "ops --verify takes device cpu or ptxsim; tools/gpu-check verifies a GPU");
+  KVA_TRY(kva_cli_target(choice, diag, &target));
+  *out_arch = target.arch;
+  if (!target.arch || (choice->device && !strcmp(choice->device, "ptxsim"))) return KVA_OK;
+  return kva_error(diag, NULL, "--target %s is for --device ptxsim", target.arch);
+}
+
+static int verify(kva_verify_options *options, const kva_device_choice *choice, bool json) {
   kva_verify_report report;
   kva_diag *diag = kva_diag_create();
-  kva_status status = kva_verify(&options, diag, &report);
+  kva_status status = choose_target(choice, diag, &options->arch);
+  if (status == KVA_OK) status = kva_verify(options, diag, &report);
   if (status != KVA_OK) kva_diag_print(diag, stderr);
   kva_diag_destroy(diag);
   if (status != KVA_OK) return EXIT_USAGE;
   if (report.messages.len) fputs(report.messages.data, stderr);
   if (json)
-    print_verified_json(&report);
+    print_verified_json(&report, options->arch);
   else
-    print_verified(&report);
+    print_verified(&report, options->arch);
   int code = report.failed ? EXIT_NO : EXIT_DONE;
   kva_verify_free(&report);
   return code;
@@ -170,21 +203,28 @@ static int run(int argc, char **argv) {
   bool json = false, check = false;
   int64_t threads = 0, n_random = 4;
   const char *op = NULL;
+  kva_device_choice device = {0};
   const kva_option options[] = {
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &json, "print JSON"},
       {"--verify", NULL, NULL, KVA_OPTION_FLAG, &check, "check every operator and print a table with counts"},
       {"--op", NULL, "NAME", KVA_OPTION_STRING, &op, "verify this operator alone"},
       {"--random", NULL, "N", KVA_OPTION_INT, &n_random, "random cases for each operator and type (4)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &threads, "threads that verify (all)"},
+      KVA_DEVICE_OPTIONS(&device),
   };
-  int n_positional, code = kva_cli_parse(&kva_verb_ops, argc, argv, options, 5, NULL, 0, &n_positional);
+  int n_positional;
+  int code =
+      kva_cli_parse(&kva_verb_ops, argc, argv, options, sizeof options / sizeof *options, NULL, 0, &n_positional);
   if (code >= 0) return code;
-  if (op && !check) {
-    fprintf(stderr, "kvasir ops: --op is for --verify\n");
+  if (!check && (op || device.device || device.target || device.gemm)) {
+    fprintf(stderr, "kvasir ops: --op, --device, --target and --gemm are for --verify\n");
     return EXIT_USAGE;
   }
   if (!check) return print_table(json);
-  if (threads >= 0 && threads <= 1024 && n_random >= 0 && n_random <= 1000) return verify(op, threads, n_random, json);
-  fprintf(stderr, "kvasir ops: --threads takes 0 to 1024, --random 0 to 1000\n");
-  return EXIT_USAGE;
+  if (threads < 0 || threads > 1024 || n_random < 0 || n_random > 1000) {
+    fprintf(stderr, "kvasir ops: --threads takes 0 to 1024, --random 0 to 1000\n");
+    return EXIT_USAGE;
+  }
+  kva_verify_options verified = {.op = op, .threads = (int)threads, .n_random = (uint32_t)n_random};
+  return verify(&verified, &device, json);
 }

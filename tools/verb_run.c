@@ -21,6 +21,7 @@ typedef struct run_options {
   kva_strings inputs, defines, pins;
   const char *output_dir, *precision, *weights;
   int64_t threads, seed, repeat;
+  bool timing;
   kva_device_choice device;
 } run_options;
 
@@ -34,6 +35,7 @@ static int run(int argc, char **argv) {
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
+      {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what compiling took"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision, "of products: f32 (default), bf16 or f16"},
       KVA_DEVICE_OPTIONS(&o.device),
@@ -49,7 +51,7 @@ static int run(int argc, char **argv) {
   kva_module *m = NULL;
   kva_compiled *c = NULL;
   kva_session *s = NULL;
-  kva_compile_options co = {.target = {.opt_level = 2}};
+  kva_compile_options co = {.target = {.opt_level = 2, .cache = kva_cli_cache(NULL)}};
   kva_status status = kva_cli_target(&o.device, diag, &co.target);
   if (status == KVA_OK) status = kva_cli_precision(o.precision, diag, &co.passes.compute);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
@@ -59,6 +61,7 @@ static int run(int argc, char **argv) {
       status = kva_compile(m, &co, diag, &c);
     else
       kva_module_destroy(m);
+    if (status == KVA_OK && o.timing) kva_cli_print_compiled(c);
     kva_run_request request = {
         .files = &o.inputs, .seed = (uint64_t)o.seed, .repeat = o.repeat, .output_dir = o.output_dir};
     kva_session_options so = {.threads = (int)o.threads, .seed = (uint64_t)o.seed, .device = o.device.device};

@@ -123,9 +123,10 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
                                  .device = o->device.device};
   kva_session *s;
   KVA_TRY(kva_session_create(c->artifact, &options, diag, &s));
-  if (!settings->json)
-    printf("%-10s compiled in %.2f s (passes %.2f, code %.2f), %d kernels\n", v->result.name,
-           c->pass_seconds + c->codegen_seconds, c->pass_seconds, c->codegen_seconds, c->artifact->n_kernels);
+  if (!settings->json) {
+    printf("%-10s ", v->result.name);
+    kva_cli_print_compiled(c);
+  }
   kva_status status = kva_train_session(s, settings, &d, metrics, arena, diag, &v->result);
   add_flops(c, &v->result);
   kva_session_destroy(s);
@@ -136,14 +137,9 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
 static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                 kva_module **out) {
   /* Imported models are often made for a batch of 1; one without a loss is trained with any. */
-  int code = kva_cli_load_batch(o->model, defines, pins, o->tune.loss && o->settings.batch != 1, diag, out);
-  if (code >= 0) return code;
-  kva_status status = kva_cli_tune(*out, &o->tune, o->settings.lr, diag);
-  if (status != KVA_OK) return kva_cli_fail(status, diag);
-  if ((*out)->train) return -1;
-  fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by; give --loss\n",
-          o->model);
-  return EXIT_NO;
+  bool free_batch = o->tune.loss && o->settings.batch != 1;
+  const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, .train = true};
+  return kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
 }
 
 static int train_variant(const train_options *o, variant *v, const char *metrics, kva_arena *arena) {
@@ -152,7 +148,8 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   kva_module *m = NULL;
   kva_compiled *c = NULL;
-  kva_compile_options options = {.train = true, .target = {.opt_level = 2}, .passes.adjustable = true};
+  kva_compile_options options = {
+      .train = true, .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)}, .passes.adjustable = true};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
@@ -254,7 +251,11 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
        "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      {"--train", NULL, "PATTERN", KVA_OPTION_LIST, &o.tune.train,
+       "train what matches, freeze the rest; may be given often"},
       KVA_TUNE_OPTIONS(&o.tune),
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
+       "start from these: a safetensors file or checkpoint"},
       KVA_DEVICE_OPTIONS(&o.device),
   };
   int n, code = kva_cli_parse(&kva_verb_train, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);

@@ -9,8 +9,7 @@ enum { LOG_BYTES = 8192 };
 /* ---- loading -------------------------------------------------------------------------------------------------------
  */
 
-/* Architecture names: "sm_80" runs on compute capability 8.0 and up, "sm_90a" on 9.0 alone. A cubin is for one major
- * number. */
+/* Architecture names: "sm_80" runs on compute capability 8.0 and up, "sm_90a" on 9.0 alone. */
 static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_diag *diag) {
   int wanted = 0, present = atoi(d->arch + 3);
   char exact = 0;
@@ -22,8 +21,9 @@ static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_di
                    d->arch, d->arch);
 }
 
-static bool is_elf(const kva_artifact *a) {
-  return a->module_bytes > 4 && !memcmp(a->module, "\177ELF", 4);
+/* Machine code runs on GPUs of its own major number, PTX on later ones, too. */
+static bool cubin_suits(const cuda_device *d, const kva_artifact *a) {
+  return a->cubin && atoi(a->arch + 3) / 10 == atoi(d->arch + 3) / 10;
 }
 
 static kva_status refuse_module(cuda_device *d, cu_result result, const char *log, kva_diag *diag) {
@@ -37,23 +37,27 @@ static kva_status refuse_module(cuda_device *d, cu_result result, const char *lo
   return kva_error(diag, NULL, "the driver refuses the artefact's code: %s%s%s", text, *log ? ":\n" : "", log);
 }
 
-/* PTX must end with a NUL for the driver; the artefact's need not. */
-static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *diag) {
-  char *copy = is_elf(a) ? NULL : calloc((size_t)a->module_bytes + 1, 1);
+static kva_status load_image(cuda_device *d, const void *image, kva_diag *diag) {
   char *log = calloc(2, LOG_BYTES);
-  if (!log || (!copy && !is_elf(a))) {
-    free(copy);
-    free(log);
-    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
-  }
-  if (copy) memcpy(copy, a->module, (size_t)a->module_bytes);
+  if (!log) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
   cu_result options[] = {CU_JIT_INFO_LOG, CU_JIT_INFO_LOG_SIZE, CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_SIZE};
   void *size = (void *)(uintptr_t)(LOG_BYTES - 1), *values[] = {log, size, log + LOG_BYTES, size};
-  cu_result result = d->api.cuModuleLoadDataEx(&d->module, copy ? copy : a->module, 4, options, values);
+  cu_result result = d->api.cuModuleLoadDataEx(&d->module, image, 4, options, values);
   kva_status status = KVA_OK;
   if (result != CU_SUCCESS) d->module = NULL, status = refuse_module(d, result, log + LOG_BYTES, diag);
-  free(copy);
   free(log);
+  return status;
+}
+
+/* Machine code that the driver refuses (of a toolkit that is newer) has PTX beside it. PTX must end with a NUL for the
+ * driver; the artefact's need not. */
+static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *diag) {
+  if (cubin_suits(d, a) && load_image(d, a->cubin, NULL) == KVA_OK) return KVA_OK;
+  char *copy = calloc((size_t)a->module_bytes + 1, 1);
+  if (!copy) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
+  memcpy(copy, a->module, (size_t)a->module_bytes);
+  kva_status status = load_image(d, copy, diag);
+  free(copy);
   return status;
 }
 

@@ -108,7 +108,8 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
       {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.files, "a file for an input"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write every output as DIR/<name>.npy"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "a shape symbol of inputs that no .npy file gives"},
-      {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.device, "where to run; cpu (default) or what the code is for"},
+      {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.device,
+       "where to run: cpu, or for code of a GPU cuda (what the code is for)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "of a model whose weights are not inside"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of random inputs and of parameters without a value (0)"},
@@ -121,6 +122,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   kva_arena *arena = kva_arena_create();
   if (code < 0 && !read_pins(&o, program, arena)) code = EXIT_USAGE;
+  if (!o.device && artifact->arch) o.device = "cuda";
   if (!o.weights) o.weights = beside_executable(kva_info_get(info, "weights"), arena);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();

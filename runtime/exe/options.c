@@ -7,14 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* --name alone has a meaning of its own. */
+static bool is_choice(const kva_option *o) {
+  return o->kind == KVA_OPTION_CHOICE || o->kind == KVA_OPTION_CHOICES;
+}
+
 static void print_help(const kva_usage *usage, const kva_option *options, uint32_t n) {
   printf("%s %s\n\n%s\n\n", usage->program, usage->arguments, usage->summary);
   printf("Options:\n");
   for (uint32_t i = 0; i < n; i++) {
     char left[64];
     snprintf(left, sizeof left, "%s%s%s%s%s", options[i].short_name ? options[i].short_name : "",
-             options[i].short_name ? ", " : "", options[i].name,
-             options[i].value && options[i].kind != KVA_OPTION_CHOICE ? " " : "",
+             options[i].short_name ? ", " : "", options[i].name, options[i].value && !is_choice(&options[i]) ? " " : "",
              options[i].value ? options[i].value : "");
     printf("  %-28s %s\n", left, options[i].help);
   }
@@ -49,7 +53,8 @@ static bool store(const kva_option *o, const char *value) {
   case KVA_OPTION_FLOAT: return store_number(o, value);
   case KVA_OPTION_CHOICE:
   case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
-  case KVA_OPTION_LIST: {
+  case KVA_OPTION_LIST:
+  case KVA_OPTION_CHOICES: {
     kva_strings *list = o->target;
     if (list->n == sizeof list->v / sizeof *list->v) return false;
     list->v[list->n++] = value;
@@ -62,7 +67,8 @@ static bool store(const kva_option *o, const char *value) {
 static int wrong_value(const kva_usage *usage, const kva_option *o, const char *value) {
   static const char *const expected[] = {[KVA_OPTION_INT] = "an integer that is not negative",
                                          [KVA_OPTION_FLOAT] = "a number",
-                                         [KVA_OPTION_LIST] = "at most 64 values"};
+                                         [KVA_OPTION_LIST] = "at most 64 values",
+                                         [KVA_OPTION_CHOICES] = "at most 64 values"};
   fprintf(stderr, "%s: %s: expected %s, found '%s'\nTry: %s --help\n", usage->program, o->name, expected[o->kind],
           value, usage->program);
   return EXIT_USAGE;
@@ -83,7 +89,7 @@ static int take_option(const kva_usage *usage, const kva_option *options, uint32
   if (!o) return usage_error(usage, "unknown option", arg);
   if (o->kind == KVA_OPTION_FLAG) {
     if (value) return usage_error(usage, "this option takes no value:", arg);
-  } else if (o->kind == KVA_OPTION_CHOICE) {
+  } else if (is_choice(o)) {
     if (!value) value = "";
   } else if (!value) {
     if (*i + 1 >= argc) return usage_error(usage, "a value is missing after", arg);

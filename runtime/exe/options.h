@@ -13,6 +13,7 @@ typedef enum kva_option_kind {
   KVA_OPTION_STRING, /* const char **target */
   KVA_OPTION_CHOICE, /* const char **target; --name alone is "", --name=VALUE its value */
   KVA_OPTION_LIST,   /* kva_strings *target; may be given often */
+  KVA_OPTION_CHOICES /* the same, of CHOICE */
 } kva_option_kind;
 
 typedef struct kva_strings {

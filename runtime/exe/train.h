@@ -16,7 +16,7 @@ typedef struct kva_train_defaults {
 
 /* The command line; negative, 0 or NULL where nothing was given, but for what KVA_TRAIN_SETTINGS sets. */
 typedef struct kva_train_settings {
-  const char *data, *schedule, *metrics, *report, *checkpoint, *resume, *time_limit;
+  const char *data, *schedule, *metrics, *report, *checkpoint, *resume, *time_limit, *shard;
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
   int64_t warmup;
   double lr, final_lr, weight_decay, clip;
@@ -52,6 +52,7 @@ typedef struct kva_train_settings {
        KVA_OPTION_STRING,                                                                                            \
        &(o)->data,                                                                                                   \
        "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"}, \
+      {"--shard", NULL, "R/W", KVA_OPTION_STRING, &(o)->shard, "only part R (from 0) of W of every batch"},          \
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},    \
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},             \
       {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},         \
@@ -74,6 +75,8 @@ int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_default
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d);
 /* Seconds of "90s", "30m", "8h" or a number of seconds; 0 for NULL. */
 KVA_MUST_USE kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_seconds);
+/* "2/8": rank 2 of 8; 0 of 1 for NULL. */
+KVA_MUST_USE kva_status kva_train_shard(const char *text, kva_diag *diag, int *out_rank, int *out_world);
 /* The settings of a run; *out lacks data symbols and callbacks. */
 KVA_MUST_USE kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
                                                kva_train_options *out);

@@ -53,20 +53,38 @@ static int64_t pinned_rows(const kva_artifact *a) {
   return i < a->n_programs ? kva_train_pinned_rows(&a->programs[i]) : 0;
 }
 
-static void describe(const kva_artifact *a, const char *const *info, const kva_train_defaults *d, kva_text *text) {
-  const char *description = kva_info_get(info, "description");
-  int64_t parameters = 0, rows = pinned_rows(a);
+static int64_t parameters_of(const kva_artifact *a) {
+  int64_t sum = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
     int64_t n = 1;
     for (int32_t k = 0; k < a->states[i].rank; k++) n *= a->states[i].dims[k];
-    if (a->states[i].kind == 0) parameters += n;
+    if (a->states[i].kind == 0) sum += n;
   }
+  return sum;
+}
+
+/* "f32", or "bf16, with parameters, moments and sums in f32". */
+static void describe_precision(const char *const *info, kva_text *text) {
+  const char *precision = kva_info_get(info, "train.precision");
+  bool mixed = precision && strcmp(precision, "f32") != 0;
+  kva_text_add(text, "Products are computed in %s%s.\n", precision ? precision : "f32",
+               mixed ? ", with parameters, moments and sums in f32" : "");
+}
+
+static void describe(const kva_artifact *a, const char *const *info, const kva_train_defaults *d, kva_text *text) {
+  const char *description = kva_info_get(info, "description"), *optimizer = kva_info_get(info, "train.optimizer");
+  int64_t rows = pinned_rows(a);
   if (description) kva_text_add(text, "%s\n\n", description);
-  kva_text_add(text, "Model %s with %lld parameters, compiled for %s.\n", a->model ? a->model : "unnamed",
-               (long long)parameters, a->target ? a->target : "unknown");
-  kva_text_add(text, "The train block says: %lld steps of %lld sequences, learning rate %g, schedule %s, data %s.\n",
-               (long long)d->steps, (long long)d->batch, d->lr, d->schedule ? d->schedule : "constant",
-               d->data ? d->data : "none (give --data)");
+  kva_text_add(text, "Model %s with %lld parameters, of which %lld train, compiled for %s.\n",
+               a->model ? a->model : "unnamed", (long long)parameters_of(a), (long long)integer(info, "train.trained"),
+               a->target ? a->target : "unknown");
+  describe_precision(info, text);
+  kva_text_add(text, "Defaults: ");
+  if (d->steps) kva_text_add(text, "%lld steps of ", (long long)d->steps);
+  kva_text_add(text, "%lld sequences, optimiser %s, learning rate %g, schedule %s, data %s%s.\n",
+               (long long)kva_train_rows(&(kva_train_settings)KVA_TRAIN_SETTINGS, d), optimizer ? optimizer : "none",
+               d->lr, d->schedule ? d->schedule : "constant", d->data ? d->data : "none (give --data)",
+               d->steps ? "" : "; give --steps");
   if (rows)
     kva_text_add(text, "It was compiled for passes of %lld sequences: a step of more takes several passes.\n",
                  (long long)rows);
@@ -89,11 +107,13 @@ static kva_status write_report(const kva_artifact *a, const kva_train_settings *
   return KVA_OK;
 }
 
-static kva_status train(const kva_artifact *a, const kva_train_settings *o, const kva_train_defaults *d,
-                        kva_arena *arena, kva_diag *diag) {
+static kva_status train(const kva_artifact *a, const kva_train_settings *o, const char *device,
+                        const kva_train_defaults *d, kva_arena *arena, kva_diag *diag) {
   kva_session *s;
-  kva_session_options options = {
-      .threads = (int)o->threads, .seed = o->seed > 0 ? (uint64_t)o->seed : 0, .profile = o->profile || o->report};
+  kva_session_options options = {.threads = (int)o->threads,
+                                 .seed = o->seed > 0 ? (uint64_t)o->seed : 0,
+                                 .profile = o->profile || o->report,
+                                 .device = device};
   kva_train_result result = {.name = "train"};
   KVA_TRY(kva_session_create(a, &options, diag, &s));
   kva_train_catch_signals();
@@ -109,7 +129,10 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
 
 int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const char *const *info) {
   kva_train_settings o = KVA_TRAIN_SETTINGS;
-  const kva_option options[] = {KVA_TRAIN_OPTIONS(&o)};
+  const char *device = artifact->arch ? "cuda" : "cpu";
+  const kva_option options[] = {KVA_TRAIN_OPTIONS(&o),
+                                {"--device", NULL, "NAME", KVA_OPTION_STRING, &device,
+                                 "where to train: cpu, or for code of a GPU cuda (what the code is for)"}};
   kva_arena *arena = kva_arena_create();
   kva_train_defaults d = defaults_of(info, arena);
   kva_text text = {0};
@@ -122,7 +145,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
-    kva_status status = train(artifact, &o, &d, arena, diag);
+    kva_status status = train(artifact, &o, device, &d, arena, diag);
     kva_diag_print(diag, stderr);
     code = kva_status_exit_code(status);
     kva_diag_destroy(diag);

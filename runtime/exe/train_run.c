@@ -134,6 +134,11 @@ static kva_status load(run *r, const char *path, kva_diag *diag) {
     kva_note(diag, NULL, "nothing was changed; --resume=FILE takes another checkpoint");
     return status;
   }
+  uint64_t seed = kva_trainer_seed(r->trainer);
+  if (r->o->seed >= 0 && (uint64_t)r->o->seed != seed)
+    kva_warn(diag, &(kva_loc){.file = path},
+             "--seed %lld has no effect: a resumed run keeps the seed that it began with, %llu", (long long)r->o->seed,
+             (unsigned long long)seed);
   print_warnings(diag);
   r->resumed = kva_trainer_done(r->trainer);
   if (!r->o->json) printf("%-10s resumed at step %lld from %s\n", r->result->name, (long long)r->resumed, path);
@@ -201,6 +206,7 @@ static kva_status open_data(kva_session *s, const kva_train_settings *o, const k
   const char **inputs = KVA_NEW_ARRAY(arena, const char *, p->n_inputs + 1);
   for (int32_t i = 0; i < p->n_inputs; i++) inputs[i] = p->buffers[p->inputs[i]].name;
   kva_data_options options = {.vocab = d->vocab, .n_inputs = p->n_inputs, .inputs = inputs};
+  KVA_TRY(kva_train_shard(o->shard, diag, &options.rank, &options.world));
   return kva_data_open(text, &options, diag, out);
 }
 

@@ -35,6 +35,16 @@ kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_secon
   return KVA_OK;
 }
 
+kva_status kva_train_shard(const char *text, kva_diag *diag, int *out_rank, int *out_world) {
+  int end = 0;
+  *out_rank = 0;
+  *out_world = 1;
+  if (!text) return KVA_OK;
+  bool numbers = sscanf(text, "%9d/%9d%n", out_rank, out_world, &end) == 2 && !text[end];
+  if (numbers && *out_rank >= 0 && *out_rank < *out_world) return KVA_OK;
+  return kva_error(diag, NULL, "--shard: expected R/W with R below W, as 0/4, found '%s'", text);
+}
+
 static kva_status make_schedule(const kva_train_settings *o, const kva_train_defaults *d, int64_t steps, kva_diag *diag,
                                 kva_schedule *out) {
   const char *name = o->schedule ? o->schedule : d->schedule ? d->schedule : "constant";

@@ -101,6 +101,17 @@ grep -q 'target sm_80' "$work/gpu.sm_80.ptx" && grep -q 'target sm_90a' "$work/g
 expect 0 build models/mlp.kv --target sm_80 -c -o "$work/gpu.o"
 grep -aq "visible .entry" "$work/gpu.o" || fail "PTX in an object"
 
+# Code for several GPUs in one file, equal in every folder; the constants are there once.
+for folder in a b; do
+  expect 0 build models/mlp.kv --target sm_80,sm_90a -c -o "$work/$folder/both.o"
+done
+same "$work/a/both.o" "$work/b/both.o"
+[ "$(grep -ac '^.target sm_80' "$work/a/both.o")" = 1 ] && [ "$(grep -ac '^.target sm_90a' "$work/a/both.o")" = 1 ] ||
+  fail "PTX for two targets in an object"
+sizes=($(stat -c %s "$work/gpu.o" "$work/a/both.o"))
+expect 0 build models/mlp.kv --target sm_80 --emit=ptx -o "$work/alone.ptx"
+[ "${sizes[1]}" -lt $((sizes[0] + 8 * $(stat -c %s "$work/alone.ptx"))) ] || fail "parameters are in the object twice"
+
 # Tables of a GPU's code are complete: with the simulator linked in they give the CPU's numbers.
 libraries=$(dirname "$KVASIR")
 if [ -f "$libraries/libkva_runtime.a" ] && ! grep -aq __asan_init "$libraries/libkva_runtime.a"; then
@@ -113,9 +124,22 @@ if [ -f "$libraries/libkva_runtime.a" ] && ! grep -aq __asan_init "$libraries/li
   head -c 128 "$work/cpu/logits.npy" | cat - "$work/gpu.raw" >"$work/gpu.npy"
   close "$work/cpu/logits.npy" "$work/gpu.npy" 2e-5 || fail "GPU code from an object gives other numbers"
 fi
-if command -v ptxas >/dev/null; then
-  expect 0 build models/mlp.kv --emit=cubin --target sm_80 -o "$work/gpu.cubin"
-  [ -s "$work/gpu.cubin" ] || fail "--emit=cubin"
+
+# Machine code by ptxas, where there is one: in files of its own, and beside the PTX.
+if command -v ptxas >/dev/null || [ -x /usr/local/cuda/bin/ptxas ]; then
+  for folder in a b; do
+    expect 0 build models/mlp.kv --emit=cubin --target sm_80,sm_90a -o "$work/$folder/gpu.cubin"
+    expect 0 build models/mlp.kv --cubin --target sm_80,sm_90a -c -o "$work/$folder/cubin.o"
+  done
+  for arch in sm_80 sm_90a; do
+    [ "$(head -c 4 "$work/a/gpu.$arch.cubin" | tail -c 3)" = ELF ] || fail "--emit=cubin for $arch"
+    same "$work/a/gpu.$arch.cubin" "$work/b/gpu.$arch.cubin"
+  done
+  same "$work/a/cubin.o" "$work/b/cubin.o"
+  grep -aq '^.target sm_80' "$work/a/cubin.o" || fail "--cubin leaves the PTX out"
+  python3 -c 'import sys
+o, *cubins = (open(p, "rb").read() for p in sys.argv[1:])
+assert all(c in o for c in cubins)' "$work/a/cubin.o" "$work"/a/gpu.sm_*.cubin || fail "--cubin"
 fi
 
 # What the machine lacks, and wrong usage.
@@ -124,8 +148,10 @@ PATH=/nowhere "$KVASIR" build models/mlp.kv --shared -o "$work/no.so" 2>"$work/o
 [ "$code" -eq 3 ] || fail "without a compiler: exit code $code"
 says "Install a C compiler"
 code=0
-PATH=/nowhere "$KVASIR" build models/mlp.kv --emit=cubin --target sm_80 -o "$work/no.cubin" 2>"$work/out" || code=$?
+KVASIR_PTXAS=/nowhere/ptxas "$KVASIR" build models/mlp.kv --emit=cubin --target sm_80 -o "$work/no.cubin" 2>"$work/out" || code=$?
 [ "$code" -eq 3 ] || fail "without ptxas: exit code $code"
+says "install the CUDA toolkit"
+[ ! -e "$work/no.cubin" ] || fail "a cubin without ptxas"
 PATH=/nowhere "$KVASIR" build models/mlp.kv -c -o "$work/alone.o" || fail "-c needs no compiler"
 expect 3 build models/mlp.kv --exe --runtime "$work" -o "$work/no"
 says "libkvasir-rt.a"
@@ -134,7 +160,9 @@ expect 2 build models/mlp.kv -c --shared -o "$work/no"
 expect 2 build models/mlp.kv --emit=binary -o "$work/no"
 expect 2 build models/mlp.kv --prefix 1a -o "$work/no"
 expect 2 build models/mlp.kv --prefix kva -o "$work/no"
-expect 2 build models/mlp.kv --target sm_80,sm_90 -c -o "$work/no"
+expect 2 build models/mlp.kv --target sm_80,native -c -o "$work/no"
+expect 2 build models/mlp.kv --cubin -c -o "$work/no"
+says "--target sm_80"
 expect 1 build models/mlp.kv --target z80 -c -o "$work/no"
 says "x86-64-v3"
 expect 1 build models/mlp.kv --target sparc-linux-gnu -c -o "$work/no"

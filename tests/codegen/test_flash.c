@@ -1,6 +1,6 @@
 /* Attention on tensor cores: values against the reference for the sizes that its tiles must get right (several steps,
  * ragged edges, every width of a head), resources, and what it moves. KVA_TEST_CASE picks an operator. */
-#include "tests/support/ptx.h"
+#include "tools/verify/simulated.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -93,9 +93,9 @@ static const kva_case cases[] = {
 static void check_case(const kva_case *c, kva_dtype dtype, const char *arch) {
   const char *only = getenv("KVA_TEST_CASE");
   if (only && strcmp(only, kva_ops.ops[c->op]->name)) return;
-  ptx_run run = {.arch = arch};
+  kva_ptx_run run = {.arch = arch};
   kva_check check = {0};
-  bool ok = kva_case_check(c, dtype, ptx_execute, &run, &check);
+  bool ok = kva_case_check(c, dtype, kva_run_ptx, &run, &check);
   if (!ok) print_error("%s", check.message.data);
   kva_text_free(&check.message);
   assert_true(ok);

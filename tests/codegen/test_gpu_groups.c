@@ -1,7 +1,7 @@
 /* What is fused around matrix products of blocks of threads: producers that are not 0 where the factor ends (cos is 1),
  * epilogues that read, transpose and reshape; by every engine, against the reference. */
 #include "passes/passes.h"
-#include "tests/support/ptx.h"
+#include "tools/verify/simulated.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -53,15 +53,15 @@ static void compare(const kva_wide *want, const kva_wide *got, const char *what)
   }
 }
 
-static ptx_run check(model *t, int64_t symbol, const char *arch, bool lazy) {
+static kva_ptx_run check(model *t, int64_t symbol, const char *arch, bool lazy) {
   uint32_t n_in = t->f->graph->inputs.len, n_out = kva_graph_output_count(t->f->graph);
   kva_wide *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
   for (uint32_t i = 0; i < n_in; i++) in[i] = random_input(t->f->graph->inputs.data[i]->type, symbol, i);
   const kva_wide *const *inputs = (const kva_wide *const *)in;
   assert_int_equal(kva_module_verify(t->m), KVA_OK);
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
-  ptx_run run = {.arch = arch, .lazy = lazy};
-  kva_status status = ptx_execute(&run, t->m, t->f, inputs, got, t->diag);
+  kva_ptx_run run = {.arch = arch, .lazy = lazy};
+  kva_status status = kva_run_ptx(&run, t->m, t->f, inputs, got, t->diag);
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);
   for (uint32_t i = 0; i < n_out; i++) compare(want[i], got[i], kva_graph_output(t->f->graph, i)->name);
@@ -106,8 +106,8 @@ static uint32_t make_prologue(kva_builder *b, kva_value *const *in, kva_value **
   return make_epilogue(b, (kva_value *const[]){x, y, in[2], in[3]}, results);
 }
 
-static ptx_run run_group(kva_dtype dtype, group_body make, int64_t depth, int64_t columns, int64_t rows,
-                         const char *arch, bool lazy) {
+static kva_ptx_run run_group(kva_dtype dtype, group_body make, int64_t depth, int64_t columns, int64_t rows,
+                             const char *arch, bool lazy) {
   model t = model_create(dtype);
   kva_dim a[] = {dim(&t, "M", 0), dim(&t, NULL, depth)}, b[] = {a[1], dim(&t, NULL, columns)}, c[] = {a[0], b[1]};
   kva_value *outer[] = {input(&t, "a", 2, a), input(&t, "b", 2, b), input(&t, "bias", 1, b + 1), input(&t, "r", 2, c)};

@@ -1,16 +1,15 @@
 /* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
  * late; shared memory without conflicts, global memory in whole sectors. */
-#include "tests/support/ptx.h"
+#include "tools/verify/simulated.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
 #include <cmocka.h>
 
-static void run_case(const kva_case *c, kva_dtype dtype, ptx_run *run) {
+static void run_case(const kva_case *c, kva_dtype dtype, kva_ptx_run *run) {
   kva_check check = {0};
-  bool ok = kva_case_check(c, dtype, ptx_execute, run, &check);
-  if (!ok)
-    print_error("%s%s\n", check.message.data ? check.message.data : "", run->unsupported ? run->unsupported : "");
+  bool ok = kva_case_check(c, dtype, kva_run_ptx, run, &check);
+  if (!ok) print_error("%s\n", check.message.data ? check.message.data : "");
   kva_text_free(&check.message);
   assert_true(ok);
 }
@@ -57,7 +56,7 @@ static void test_windows(void **state) {
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16};
   for (size_t i = 0; i < sizeof windows / sizeof *windows; i++) {
     for (size_t t = 0; t < sizeof types / sizeof *types; t++) {
-      ptx_run run = {.arch = t == 1 ? "sm_90a" : "sm_80", .lazy = t != 0};
+      kva_ptx_run run = {.arch = t == 1 ? "sm_90a" : "sm_80", .lazy = t != 0};
       run_case(&windows[i], types[t], &run);
     }
   }
@@ -65,7 +64,7 @@ static void test_windows(void **state) {
 
 static void run_shapes(kva_dtype dtype, bool lazy) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-    ptx_run run = {.arch = "sm_80", .lazy = lazy};
+    kva_ptx_run run = {.arch = "sm_80", .lazy = lazy};
     run_case(&shapes[i], dtype, &run);
   }
 }
@@ -96,7 +95,7 @@ static const kva_case warpgroups[] = {
 
 static void run_warpgroups(kva_dtype dtype, bool lazy) {
   for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
-    ptx_run run = {.arch = "sm_90a", .lazy = lazy};
+    kva_ptx_run run = {.arch = "sm_90a", .lazy = lazy};
     run_case(&warpgroups[i], dtype, &run);
     assert_true(run.maps == 2);
   }
@@ -131,7 +130,7 @@ static void test_traffic(void **state) {
   for (size_t i = 0; i < sizeof traffics / sizeof *traffics; i++) {
     const traffic *t = &traffics[i];
     kva_case c = {.op = KVA_OP_matmul, .attrs = t->attrs, .in = {{t->a}, {t->b}}};
-    ptx_run run = {.arch = "sm_80"};
+    kva_ptx_run run = {.arch = "sm_80"};
     run_case(&c, t->dtype, &run);
     const kva_ptx_counters *n = &run.counters;
     double degree = (double)n->shared_wavefronts / (double)n->shared_wavefronts_ideal;

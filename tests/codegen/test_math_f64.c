@@ -1,5 +1,5 @@
-/* The f64 expansions that targets without a C library get (codegen/legalize_f64.c), run on the CPU and compared with
- * the C library in long double. KVA_BENCH=1 prints the largest errors. */
+/* The f64 expansions that targets without a C library get (codegen/legalize_f64.c, legalize_rem.c), run on the CPU and
+ * compared with the C library in long double. KVA_BENCH=1 prints the largest errors. */
 #include "codegen/legalize.h"
 #include "tests/support/jit.h"
 
@@ -42,6 +42,7 @@ static jit compile(kva_kop op, bool two) {
   kva_k_store(b, pz, l->var, v);
   kva_k_loop_end(b, l);
   kva_legalize_math_f64(b->kernel);
+  kva_legalize_rem(b->kernel);
   jit_compile(&j, false, 0, NULL);
   return j;
 }
@@ -123,7 +124,24 @@ static void test_pow(void **state) {
   if (worst > 3.2) fail_msg("pow(%a, %a): %.3f ulp", at[0], at[1], worst);
 }
 
+/* fmod has no error; quotients up to 2^2098 and far below 1. */
+static void test_rem(void **state) {
+  (void)state;
+  jit j = compile(KVA_K_rem, true);
+  for (uint32_t round = 0; round < 8 * ROUNDS; round++) {
+    for (int i = 0; i < N; i++) x[i] = sample((uint64_t)i, round, 1), y[i] = sample((uint64_t)i, round, 2);
+    run(&j);
+    for (int i = 0; i < N; i++) {
+      double want = fmod(x[i], y[i]);
+      bool same = isnan(want) ? isnan(out[i]) : out[i] == want && signbit(out[i]) == signbit(want);
+      if (!same) fail_msg("fmod(%a, %a) is %a, expected %a", x[i], y[i], out[i], want);
+    }
+  }
+  jit_destroy(&j);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_functions), cmocka_unit_test(test_pow)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_functions), cmocka_unit_test(test_pow),
+                                     cmocka_unit_test(test_rem)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

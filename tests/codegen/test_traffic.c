@@ -3,7 +3,7 @@
  * once. Results are compared with the reference. KVA_BENCH=1 prints the table, KVA_TEST_CASE=name picks a row. */
 #include "frontend/frontend.h"
 #include "passes/passes.h"
-#include "tests/support/ptx.h"
+#include "tools/verify/simulated.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -277,11 +277,11 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
   const kva_wide *const *inputs = (const kva_wide *const *)in;
   require(diag, kva_ref_run(m, f, inputs, want, NULL, NULL, NULL, NULL, diag), c->name);
   require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true}), c->name);
-  ptx_run run = {.arch = arch, .alias_views = true};
-  require(diag, ptx_execute(&run, m, f, inputs, got, diag), c->name);
+  kva_ptx_run run = {.arch = arch, .alias_views = true};
+  require(diag, kva_run_ptx(&run, m, f, inputs, got, diag), c->name);
   double tolerance = strcmp(type, "float") ? 2e-2 : 2e-5;
   for (uint32_t i = 0; i < n_out; i++) compare(c->name, want[i], got[i], tolerance);
-  const ptx_traffic *t = &run.traffic;
+  const kva_ptx_traffic *t = &run.traffic;
   measured r = {.minimum = minimum_of(c, n_in, in, n_out, want), .launches = run.launches};
   r.ratio = 32.0 * (double)(t->load_sectors + t->store_sectors) / (double)r.minimum;
   r.conflicts = t->ideal_wavefronts ? (double)t->wavefronts / (double)t->ideal_wavefronts : 1;

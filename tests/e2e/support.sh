@@ -2,6 +2,7 @@
 # Sourced by the scripts of this folder: the tool in $KVASIR, a folder $work of the test's own, checks.
 set -euo pipefail
 : "${KVASIR:?the tool to test}"
+export KVASIR_CACHE=off # nothing of the user's is read or written
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

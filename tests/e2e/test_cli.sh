@@ -34,6 +34,11 @@ expect 0 check models/lm.kv -D preset=small --json
 python3 -c 'import json, sys; r = json.load(open(sys.argv[1])); assert r["unsupported"] == 0 and len(r["operators"]) > 5' \
   "$work/out" || fail "check --json"
 
+# Of options that are given twice the last counts.
+expect 0 show models/mlp.kv -D d=16 -D d=8 --pin T=3 --pin T=4 --stage=graph
+says 'float[256, 8] "embed"'
+says 'int32[B, 4] tokens'
+
 # ops: the same rows as text and as JSON.
 expect 0 ops --json
 python3 - "$work/out" <<'PY' || fail "ops --json"

@@ -53,6 +53,50 @@ compare cpu cuda
 KVASIR_CUDA_GRAPHS=off train generated --device cuda --gemm generated --target sm_80
 compare cpu generated
 
+# An executable with code for several GPUs takes what suits this one, and machine code before PTX.
+if command -v cc >/dev/null; then
+  printf '%s\n' '#!/bin/sh' 'for a; do case $a in *.ptx) in=$a ;; esac; last=$a; done' \
+    '{ printf "\177ELF"; cat "$in"; printf "\0"; } >"$last"' >"$work/ptxas"
+  printf '%s\n' '#!/bin/sh' 'for a; do last=$a; done' 'printf "\177ELF of a newer toolkit" >"$last"' >"$work/newer"
+  chmod +x "$work/ptxas" "$work/newer"
+  mkdir "$work/cpu" "$work/gpu"
+  mlp=(models/mlp.kv -D vocab=32)
+  expect 0 run "${mlp[@]}" --pin B=2 --pin T=5 -o "$work/cpu"
+  KVASIR_PTXAS=$work/ptxas expect 0 build "${mlp[@]}" --cubin --target sm_80,sm_90a --exe -o "$work/cubin"
+  KVASIR_PTXAS=$work/newer expect 0 build "${mlp[@]}" --cubin --target sm_80,sm_90a --exe -o "$work/refused"
+  expect 0 build "${mlp[@]}" --target sm_80,sm_90a --exe -o "$work/ptx"
+  expect 0 build "${mlp[@]}" --target sm_80,sm_90a --exe -o "$work/apart" --weights "$work/apart.safetensors"
+  ran() { # ran PROGRAM CAPABILITY WHAT_IS_LOADED...
+    FAKE_CUDA_CAPABILITY=$2 FAKE_CUDA_SHOW_MODULES=1 "$work/$1" --pin B=2 --pin T=5 -o "$work/gpu" \
+      >"$work/out" 2>&1 || fail "$1 on capability $2"
+    [ "$(grep '^fake driver' "$work/out" | cut -d: -f2 | tr -d '\n')" = "${*:3}" ] || fail "$1 on capability $2 loads other code"
+    python3 - "$work/cpu/logits.npy" "$work/gpu/logits.npy" <<'PY' || fail "$1 gives other numbers"
+import array, sys
+a, b = (array.array("f", open(path, "rb").read()[128:]) for path in sys.argv[1:3])
+assert len(a) == len(b) == 320 and max(abs(x - y) for x, y in zip(a, b)) < 2e-5
+PY
+  }
+  ran cubin 90 " machine code for sm_90a"
+  ran cubin 80 " machine code for sm_80"
+  ran cubin 89 " machine code for sm_80"
+  ran cubin 100 " PTX for sm_80"
+  ran refused 90 " machine code for no architecture PTX for sm_90a"
+  ran ptx 90 " PTX for sm_90a"
+  ran ptx 86 " PTX for sm_80"
+  ran apart 90 " PTX for sm_90a"
+  ran apart 80 " PTX for sm_80"
+
+  expect 0 build models/mlp.kv -D vocab=32 --train --target sm_80,sm_90a --pin B=4 --pin T=16 --exe -o "$work/trainer"
+  few=(--batch 4 --steps 3 --eval-every 0 --data ngram:pairs=40,length=16)
+  "$work/trainer" "${few[@]}" --metrics "$work/there.jsonl" >"$work/out" 2>&1 || fail "a trainer on the GPU"
+  expect 0 train models/mlp.kv -D vocab=32 "${few[@]}" --metrics "$work/here.jsonl"
+  python3 - "$work/here.jsonl" "$work/there.jsonl" <<'PY' || fail "a trainer on the GPU learns something else"
+import json, sys
+a, b = ([json.loads(line)["loss"] for line in open(path)] for path in sys.argv[1:3])
+assert len(a) == len(b) == 3 and all(abs(x - y) < 1e-4 for x, y in zip(a, b)), (a, b)
+PY
+fi
+
 # Inference, and a model that brings its own files.
 expect 0 run models/lm.kv -D vocab=33 -D d=64 -D heads=4 -D ffn=48 -D kv_heads=2 -D layers=1 --pin B=2 --pin T=9 \
   --device cuda --repeat 3

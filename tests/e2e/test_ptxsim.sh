@@ -1,38 +1,7 @@
 #!/usr/bin/env bash
-# Whole programs on the simulated GPU: training and inference agree with the CPU; findings, missing devices and kernels
-# without code are told.
+# Inference on the simulated GPU agrees with the CPU; devices and targets that are not there are told. Training:
+# test_ptxsim_train.sh.
 . "$(dirname "$0")/support.sh"
-
-# compare TOLERANCE FILE FILE: losses and metrics of two runs, step by step, and that something was learnt.
-compare() {
-  python3 - "$@" <<'PY' || fail "the devices' curves differ: $*"
-import json, sys
-tolerance = float(sys.argv[1])
-a, b = ([json.loads(line) for line in open(path)] for path in sys.argv[2:4])
-assert len(a) == len(b) >= 8, (len(a), len(b))
-for x, y in zip(a, b):
-    assert x["event"] == y["event"] and x["step"] == y["step"], (x, y)
-    assert abs(x["loss"] - y["loss"]) <= tolerance, (x, y)
-    assert abs(x["metrics"]["accuracy"] - y["metrics"]["accuracy"]) <= 0.02, (x, y)
-assert len({x["loss"] for x in b}) > 5, b
-PY
-}
-
-# Training, with evaluations; both architectures; findings would fail the run.
-size=(-D d=16 -D heads=2 -D ffn=32 -D vocab=64 -D pool=24 -D length=32 -D lr=1e-2)
-train() { # train NAME ARGUMENTS...
-  expect 0 train models/induction.kv "${size[@]}" --batch 4 --steps 8 --eval-every 4 --eval-batches 2 \
-    --metrics "$work/$1.jsonl" "${@:2}"
-}
-train cpu --device cpu
-train ptxsim --device ptxsim
-says "step 8/8"
-compare 1e-3 "$work/cpu.jsonl" "$work/ptxsim.jsonl"
-train sm_90a --device ptxsim --target sm_90a --threads 1
-compare 1e-3 "$work/cpu.jsonl" "$work/sm_90a.jsonl"
-train library --device ptxsim --gemm library
-compare 1e-3 "$work/cpu.jsonl" "$work/library.jsonl"
-grep '^train .*K current' "$work/out" >"$work/shifts" || fail "no shift scalars"
 
 # Inference: parameters, constants, inputs with and without a symbol.
 values() { # values FILE FILE: the same numbers, nearly
@@ -70,13 +39,17 @@ says "which device cpu cannot run"
 expect 1 run models/mlp.kv --pin B=1 --pin T=4 --device ptxsim --target sm_11
 says "sm_90a"
 
-# Kernels without code: all of them, by name.
+# fmod of double, which has no instruction: the same bits.
 cat >"$work/wide.kv" <<'KV'
 model wide (double[8] x) => (double[8] y, double[4, 2] z) {
   y = kv.mod <fmod = true> (x, x + 2)
-  z = kv.reshape <shape = [4, 2]> (kv.tanh(y + 1))
+  z = kv.reshape <shape = [4, 2]> (kv.mod <fmod = true> (x * 1e30, x + 1))
 }
 KV
-expect 1 run "$work/wide.kv" --device ptxsim
-says "rem of double has no code for sm_80"
-expect 0 run "$work/wide.kv"
+for device in cpu ptxsim; do
+  mkdir "$work/wide-$device"
+  expect 0 run "$work/wide.kv" --device "$device" -o "$work/wide-$device"
+done
+for y in y z; do
+  cmp "$work/wide-cpu/$y.npy" "$work/wide-ptxsim/$y.npy" || fail "fmod differs: $y"
+done

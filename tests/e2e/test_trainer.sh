@@ -9,8 +9,8 @@ ldd "$work/trainer" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "
 
 "$work/trainer" --help >"$work/out" || fail "--help"
 for word in --data --steps --batch --accumulate --micro-batch --lr --schedule --warmup --final-lr --seed --threads \
-  --eval-every --eval-batches --checkpoint --checkpoint-every --keep --resume --metrics --report --time-limit \
-  "third token of a pair" "300 steps of 32 sequences" "passes of 32 sequences"; do says "$word"; done
+  --eval-every --eval-batches --checkpoint --checkpoint-every --keep --resume --metrics --report --time-limit --shard \
+  "third token of a pair" "computed in f32" "300 steps of 32 sequences" "passes of 32 sequences"; do says "$word"; done
 code=0
 "$work/trainer" --stepz 3 >"$work/out" 2>&1 || code=$?
 [ "$code" -eq 2 ] || fail "exit code $code of a wrong option"
@@ -33,6 +33,26 @@ cp "$work/b/step-0000000030.safetensors" "$work/c"
 says "resumed at step 30 from"
 cmp "$work/a/$last" "$work/c/$last" || fail "a resumed trainer differs"
 
+# The seed of a resumed run is the checkpoint's.
+cp "$work/b/step-0000000030.safetensors" "$work/seed.safetensors"
+"$work/trainer" "${run[@]}" --checkpoint "$work/s" --resume="$work/seed.safetensors" --seed 5 >"$work/out" 2>&1 || fail "--seed"
+says "--seed 5 has no effect"
+cmp "$work/a/$last" "$work/s/$last" || fail "--seed changes a resumed run"
+
+# A shard reads its part: two halves of one pass each are the passes of the whole batch.
+loss() { python3 -c 'import json, sys; print(json.loads(next(open(sys.argv[1])))["loss"])' "$1"; }
+one=(--data ngram:pairs=40,length=48,all=1 --steps 1 --eval-every 0)
+for part in 0 1; do
+  "$work/trainer" "${one[@]}" --shard $part/2 --metrics "$work/part$part.jsonl" >"$work/out" 2>&1 || fail "--shard $part/2"
+done
+"$work/trainer" "${one[@]}" --batch 64 --metrics "$work/both.jsonl" >"$work/out" 2>&1
+python3 -c 'import sys; a, b, both = map(float, sys.argv[1:]); assert a != b and abs((a + b) / 2 - both) < 1e-12 * both' \
+  "$(loss "$work/part0.jsonl")" "$(loss "$work/part1.jsonl")" "$(loss "$work/both.jsonl")" || fail "shards differ from the batch"
+code=0
+"$work/trainer" "${one[@]}" --shard 2/2 >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 1 ] || fail "--shard 2/2: exit code $code"
+says "expected R/W with R below W"
+
 # Compiled for passes of 32: larger batches take several, and only multiples do.
 "$work/trainer" "${run[@]}" --batch 64 --checkpoint "$work/d" >"$work/out" 2>&1 || fail "--batch 64"
 expect 0 train models/mlp.kv "${small[@]}" "${run[@]}" --batch 32 --accumulate 2 --checkpoint "$work/e"
@@ -41,6 +61,77 @@ code=0
 "$work/trainer" "${run[@]}" --batch 40 >"$work/out" 2>&1 || code=$?
 [ "$code" -eq 1 ] || fail "--batch 40: exit code $code"
 says "a batch of 40 rows cannot be cut into passes of 32, which the model was compiled for"
+
+# Precision and fine-tuning are chosen when the trainer is built; the bits are those of kvasir train with the options.
+short=(--data ngram:pairs=40,length=48 --steps 12 --eval-every 0)
+twin() { # twin NAME OPTION...: --weights of kvasir train is --from of kvasir build
+  local name=$1
+  shift
+  expect 0 build models/mlp.kv "${small[@]}" "${@/#--weights=/--from=}" --train --exe -o "$work/$name"
+  "$work/$name" "${short[@]}" --checkpoint "$work/$name.own" >"$work/out" 2>&1 || fail "$name"
+  expect 0 train models/mlp.kv "${small[@]}" "$@" "${short[@]}" --checkpoint "$work/$name.tool"
+  cmp "$work/$name.own/step-0000000012.safetensors" "$work/$name.tool/step-0000000012.safetensors" ||
+    fail "$name: the trainer's bits differ"
+  "$work/$name" --help >"$work/out"
+}
+twin bf16 --precision bf16
+says "Products are computed in bf16, with parameters, moments and sums in f32."
+twin f32
+says "Products are computed in f32."
+cmp -s "$work/bf16.own/step-0000000012.safetensors" "$work/f32.own/step-0000000012.safetensors" && fail "bf16 computes in float"
+twin tuned "--weights=$work/a/$last" --train='dense_2.*' --freeze '*.b' --init 'dense_2.w=normal(0.1)'
+says ", of which 2048 train"
+twin updates "--weights=$work/a/$last" --lora 'dense*w' --rank 2 --alpha 4
+says ", of which 320 train"
+expect 2 build models/mlp.kv --freeze embed -c -o "$work/no.o"
+says "--train"
+expect 1 build models/mlp.kv --train=nothing -c -o "$work/no.o"
+says "no parameter's name matches 'nothing'"
+
+# A model without a train block.
+printf '%s\n' 'model net <n = 4> (float[B, n] x) => (float[B, 3] y) {' '  param float[n, 3] w ~ normal(0.5)' \
+  '  y = kv.softmax(x @ w)' '}' >"$work/net.kv"
+python3 - "$work" <<'PY'
+import array, random, sys
+def npy(name, kind, shape, data):
+    head = "{'descr': '<%s', 'fortran_order': False, 'shape': %r, }" % (kind, shape)
+    head += " " * (-(len(head) + 11) % 64) + "\n"
+    with open(f"{sys.argv[1]}/{name}.npy", "wb") as f:
+        f.write(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head.encode())
+        data.tofile(f)
+draw = random.Random(1)
+x = array.array("f", [draw.gauss(0, 1) for _ in range(64 * 4)])
+npy("x", "f4", (64, 4), x)
+npy("labels", "i8", (64,), array.array("q", [max(range(3), key=lambda c: x[4 * i + c]) for i in range(64)]))
+PY
+expect 1 build "$work/net.kv" --train --exe -o "$work/no"
+says "give --loss"
+expect 0 build "$work/net.kv" --train --loss cross_entropy --weight-decay 0.01 --exe -o "$work/net"
+"$work/net" --help >"$work/out"
+says "give --steps"
+fit=(--data "npy:x=$work/x.npy,labels=$work/labels.npy,eval=0.1" --steps 100 --lr 0.05 --batch 8 --eval-every 0)
+"$work/net" "${fit[@]}" --checkpoint "$work/net.own" >"$work/out" 2>&1 || fail "a trainer with a loss from the command line"
+expect 0 train "$work/net.kv" --loss cross_entropy --weight-decay 0.01 "${fit[@]}" --checkpoint "$work/net.tool"
+python3 - "$work" <<'PY' || fail "the trainer learns something else than kvasir train"
+import json, struct, sys
+def weights(name):
+    raw = open(f"{sys.argv[1]}/{name}/step-0000000100.safetensors", "rb").read()
+    size = struct.unpack("<Q", raw[:8])[0]
+    at = json.loads(raw[8:8 + size])["w"]["data_offsets"]
+    return struct.unpack("<12f", raw[8 + size + at[0]:8 + size + at[1]])
+a, b = weights("net.own"), weights("net.tool")
+assert max(abs(x - y) for x, y in zip(a, b)) < 1e-4 and min(a[0], a[4], a[8]) > 1, (a, b)
+PY
+
+# Trained values in an executable for inference; a checkpoint is never written over.
+expect 0 build models/mlp.kv "${small[@]}" --from "$work/a/$last" --exe -o "$work/mlp"
+mkdir "$work/i" "$work/j"
+"$work/mlp" --pin B=2 --pin T=7 -o "$work/i" >"$work/out" || fail "an executable with trained values"
+expect 0 run models/mlp.kv "${small[@]}" --weights "$work/a/$last" --pin B=2 --pin T=7 -o "$work/j"
+cmp "$work/i/logits.npy" "$work/j/logits.npy" || fail "an executable with trained values differs from kvasir run"
+expect 1 build models/mlp.kv "${small[@]}" --weights "$work/a/$last" --exe -o "$work/no"
+says "--from FILE"
+cmp "$work/a/$last" "$work/b/$last" || fail "--weights wrote over a checkpoint"
 
 # The C API.
 [ "$(wc -l <examples/train.c)" -le 60 ] || fail "examples/train.c is long"

@@ -155,10 +155,22 @@ static void write_log(unsigned n, const cu_result *options, void **values, const
   if (log && size) snprintf(log, size, "%s", text);
 }
 
+/* For tests of what is loaded. */
+static void show_module(const char *ptx, bool is_cubin) {
+  const char *target = strstr(ptx, ".target sm_");
+  if (!getenv("FAKE_CUDA_SHOW_MODULES")) return;
+  fprintf(stderr, "fake driver: %s for ", is_cubin ? "machine code" : "PTX");
+  fprintf(stderr, "%.*s\n", target ? (int)strcspn(target + 8, ",\n ") : 15, target ? target + 8 : "no architecture");
+}
+
 cu_result fake_cuModuleLoadDataEx(cu_module *out_module, const void *image, unsigned n_options, cu_result *options,
                                   void **values) {
   cu_result r = fake_state();
   if (r != CU_SUCCESS) return r;
+  /* This driver's machine code is PTX behind the mark of an ELF file. */
+  bool is_cubin = !memcmp(image, "\177ELF", 4);
+  if (is_cubin) image = (const char *)image + 4;
+  show_module(image, is_cubin);
   cu_module m = calloc(1, sizeof *m);
   kva_diag *diag = kva_diag_create();
   if (!m || kva_ptx_module_create(image, strlen(image), "module", diag, &m->ptx) != KVA_OK) {

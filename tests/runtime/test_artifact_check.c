@@ -65,6 +65,19 @@ static void header(void **unused) {
   SPOIL(a.kernels, NULL, "lacks a table");
 }
 
+static void alternatives(void **unused) {
+  (void)unused;
+  copy c, other;
+  make_copy(&c);
+  make_copy(&other);
+  c.a.next = &other.a;
+  other.a.n_kernels = -1;
+  expect(&c, "lacks a table");
+  make_copy(&other);
+  other.a.next = &c.a;
+  expect(&c, "has no end");
+}
+
 static void states(void **unused) {
   (void)unused;
   SPOIL(states[1].name, NULL, "state 1 has no name");
@@ -120,6 +133,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_sample_is_sound),
       cmocka_unit_test(header),
+      cmocka_unit_test(alternatives),
       cmocka_unit_test(states),
       cmocka_unit_test(buffers),
       cmocka_unit_test(steps_and_signatures),

@@ -126,9 +126,44 @@ static void test_report_counts_failures(void **state) {
   kva_diag_destroy(diag);
 }
 
+static kva_status run_with_wrong_floats(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
+                                        kva_wide **outputs, kva_diag *diag) {
+  KVA_TRY(kva_run_reference(user, m, f, inputs, outputs, diag));
+  if (outputs[0]->f && outputs[0]->n) outputs[0]->f[0] += 1;
+  return KVA_OK;
+}
+
+static kva_status run_nothing(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
+                              kva_wide **outputs, kva_diag *diag) {
+  (void)user, (void)m, (void)f, (void)inputs, (void)outputs;
+  return kva_fail(diag, KVA_UNSUPPORTED, NULL, "there is no code");
+}
+
+/* Gradients go through the executor, too; what it has no code for fails and is counted. */
+static void test_report_counts_gradients(void **state) {
+  (void)state;
+  kva_verify_report report;
+  kva_diag *diag = kva_diag_create();
+  kva_verify_options options = {.op = "mul", .run = run_with_wrong_floats, .threads = 1};
+  assert_int_equal(kva_verify(&options, diag, &report), KVA_OK);
+  const kva_verify_row *row = &report.rows[0];
+  assert_true(row->backward && row->backward == row->gradients && row->backward_error > 1);
+  assert_int_equal(row->backward_passed, 1); /* the one without elements */
+  assert_true(row->gradients == row->gradients_passed && !report.unsupported);
+  kva_verify_free(&report);
+  options.run = run_nothing;
+  assert_int_equal(kva_verify(&options, diag, &report), KVA_OK);
+  assert_true(!row->compiled_passed && !row->backward_passed && row->gradients == row->gradients_passed);
+  assert_int_equal(report.unsupported, row->compiled + row->backward);
+  assert_int_equal(report.failed, report.unsupported);
+  assert_non_null(strstr(report.messages.data, "there is no code"));
+  kva_verify_free(&report);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_shapes), cmocka_unit_test(test_dtypes),
-                                     cmocka_unit_test(test_random_is_deterministic),
-                                     cmocka_unit_test(test_report_counts_failures)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_shapes), cmocka_unit_test(test_dtypes), cmocka_unit_test(test_random_is_deterministic),
+      cmocka_unit_test(test_report_counts_failures), cmocka_unit_test(test_report_counts_gradients)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -27,7 +27,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --precision) mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16" -- "$2") ;;
     --loss) mapfile -t COMPREPLY < <(compgen -W "cross_entropy mse" -- "$2") ;;
-    --weights) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --weights | --from) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --input | -i | --metrics | --report | --tokenizer) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;

@@ -3,12 +3,7 @@
 #include "tools/driver/build.h"
 #include "tools/driver/summary.h"
 
-#include "runtime/base/platform.h"
-
-#include <errno.h>
-#include <spawn.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 
 typedef struct build {
   kva_module *m;
@@ -48,6 +43,7 @@ static kva_status make_tables(build *b, const kva_target_options *target, kva_co
 }
 
 static const char *number(const build *b, double v) {
+  if (v == (double)(int)v) return kva_arena_printf(b->arena, "%d", (int)v);
   kva_text text = {0};
   kva_text_add_double(&text, v);
   const char *s = kva_arena_strdup(b->arena, text.data);
@@ -63,6 +59,18 @@ static void add_info(const build *b, info_list *list, const char *key, const cha
   KVA_PUSH(b->arena, list, value);
 }
 
+static int64_t trained_elements(const kva_module *m) {
+  int64_t sum = 0;
+  for (uint32_t i = 0; i < m->states.len; i++) {
+    const kva_state *s = m->states.data[i];
+    int64_t n = 1, extent;
+    if (s->kind != KVA_STATE_PARAM || s->frozen) continue;
+    for (uint32_t d = 0; d < s->type->rank; d++) n *= kva_expr_is_const(s->type->dims[d], &extent) ? extent : 1;
+    sum += n;
+  }
+  return sum;
+}
+
 /* The train block, see runtime/exe/exe.h. */
 static void add_training(const build *b, info_list *list) {
   const kva_train_spec *t = b->m->train;
@@ -70,6 +78,9 @@ static void add_training(const build *b, info_list *list) {
   const kva_type *logits = kva_graph_output(b->m->functions.data[0]->graph, 0)->type;
   if (logits->rank && kva_expr_is_const(logits->dims[logits->rank - 1], &vocab))
     add_info(b, list, "train.vocab", kva_arena_printf(b->arena, "%lld", (long long)vocab));
+  add_info(b, list, "train.trained", kva_arena_printf(b->arena, "%lld", (long long)trained_elements(b->m)));
+  add_info(b, list, "train.precision", b->o->compute == KVA_BF16 ? "bf16" : b->o->compute == KVA_F16 ? "f16" : "f32");
+  add_info(b, list, "train.optimizer", t->optimizer);
   add_info(b, list, "train.lr", number(b, t->lr));
   add_info(b, list, "train.final_ratio", number(b, t->final_lr_ratio));
   add_info(b, list, "train.schedule", t->schedule);
@@ -174,8 +185,6 @@ static kva_status write_form(const build *b, const kva_object_options *o, const 
 
 /* The tables of a GPU's code are data: they go into an object of this machine, for any CPU of its kind. */
 static kva_status host_codegen(const build *b, kva_codegen **cg) {
-  kva_codegen_destroy(*cg);
-  *cg = NULL;
 #if defined __aarch64__
   const kva_target_options any = {.triple = "aarch64-linux-gnu", .opt_level = 2};
 #else
@@ -184,24 +193,45 @@ static kva_status host_codegen(const build *b, kva_codegen **cg) {
   return kva_codegen_create(&any, b->diag, cg);
 }
 
+static kva_status add_cubin(const build *b, kva_artifact *a) {
+  kva_file_part cubin;
+  if (!b->o->cubin) return KVA_OK;
+  KVA_TRY(kva_assemble_ptx(a->arch, (kva_file_part){a->module, (size_t)a->module_bytes}, b->arena, b->diag, &cubin));
+  a->cubin = cubin.data;
+  a->cubin_bytes = (int64_t)cubin.size;
+  return KVA_OK;
+}
+
+/* Tables for every target, each the alternative of the one before. cgs own parts of them. */
+static kva_status make_alternatives(build *b, kva_codegen **cgs, kva_artifact **out) {
+  for (uint32_t i = b->o->n_targets; i-- > 0;) {
+    kva_artifact *a;
+    KVA_TRY(make_tables(b, &b->o->targets[i], &cgs[i], &a));
+    if (b->o->weights) KVA_TRY(kva_move_weights(a, b->o->weights, b->arena, b->diag));
+    KVA_TRY(add_cubin(b, a));
+    if (i + 1 < b->o->n_targets) a->next = *out;
+    *out = a;
+  }
+  return KVA_OK;
+}
+
 static kva_status build_form(build *b) {
   if (b->o->form == KVA_BUILD_NOTHING) return KVA_OK;
-  kva_codegen *cg;
-  kva_artifact *a;
+  uint32_t n = b->o->n_targets;
+  kva_codegen **cgs = KVA_NEW_ARRAY(b->arena, kva_codegen *, n + 1), **host = &cgs[0];
+  kva_artifact *a = NULL;
+  kva_object_options o;
   const char *object = NULL;
   size_t size = 0;
-  KVA_TRY(make_tables(b, &b->o->targets[0], &cg, &a));
-  if (a->arch) {
-    a->target = kva_arena_strdup(b->arena, a->target);
-    a->arch = kva_arena_strdup(b->arena, a->arch);
+  kva_status status = make_alternatives(b, cgs, &a);
+  if (status == KVA_OK && a->arch) status = host_codegen(b, host = &cgs[n]);
+  if (status == KVA_OK) {
+    o = object_options(b, a);
+    status = kva_codegen_object(*host, a, &o, &object, &size);
   }
-  kva_object_options o = object_options(b, a);
-  kva_status status = b->o->weights ? kva_move_weights(a, b->o->weights, b->arena, b->diag) : KVA_OK;
-  if (status == KVA_OK && a->arch) status = host_codegen(b, &cg);
-  if (status == KVA_OK) status = kva_codegen_object(cg, a, &o, &object, &size);
   if (status == KVA_OK) status = write_form(b, &o, object, size);
   if (status == KVA_OK && b->o->form != KVA_BUILD_EXE) status = write_header(b, a, beside(b, ".h"));
-  kva_codegen_destroy(cg);
+  for (uint32_t i = 0; i <= n; i++) kva_codegen_destroy(cgs[i]);
   return status;
 }
 
@@ -249,53 +279,36 @@ static kva_status emit_header(build *b, const kva_target_options *target) {
   return status;
 }
 
-static kva_status make_code(build *b, const kva_target_options *target, const char *kind, char **out_data,
-                            size_t *out_size) {
+/* The tables of a GPU hold its PTX. (LLVM changes a module while it writes it, so that a second text would differ.) */
+static kva_status make_code(build *b, const kva_target_options *target, const char *kind, kva_file_part *out) {
   kva_codegen *cg;
   kva_artifact *a;
+  char *data = NULL;
   KVA_TRY(make_tables(b, target, &cg, &a));
-  kva_status status = kva_codegen_emit(cg, kind, out_data, out_size);
+  kva_status status = KVA_OK;
+  if (a->module && !strcmp(kind, "ptx")) {
+    *out = (kva_file_part){a->module, (size_t)a->module_bytes};
+  } else {
+    status = kva_codegen_emit(cg, kind, &data, &out->size);
+    if (status == KVA_OK) out->data = kva_arena_strndup(b->arena, data, out->size);
+  }
+  free(data);
   kva_codegen_destroy(cg);
   return status;
 }
 
 static kva_status emit_code(build *b, const kva_target_options *target, const char *kind, const char *extension) {
-  char *data;
-  size_t size;
-  KVA_TRY(make_code(b, target, kind, &data, &size));
-  kva_status status = kva_file_write(text_path(b, target, extension), data, size, b->diag);
-  free(data);
-  return status;
-}
-
-extern char **environ;
-
-/* ptxas writes the cubin itself, so to a temporary name first. */
-static kva_status assemble(const build *b, const char *ptx, const char *arch, const char *path) {
-  const char *made = kva_arena_printf(b->arena, "%s.tmp", path);
-  const char *const argv[] = {"ptxas", kva_arena_printf(b->arena, "-arch=%s", arch), ptx, "-o", made, NULL};
-  pid_t child;
-  int error = posix_spawnp(&child, argv[0], NULL, NULL, (char *const *)(uintptr_t)argv, environ), state = 0;
-  if (error)
-    return kva_fail(b->diag, KVA_MISSING, NULL,
-                    "cannot run ptxas: %s. It comes with the CUDA toolkit; --emit=ptx needs none", strerror(error));
-  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
-  if (state) return kva_fail(b->diag, KVA_UNSUPPORTED, NULL, "ptxas failed on %s; its messages are above", ptx);
-  if (rename(made, path)) return kva_fail(b->diag, KVA_IO, NULL, "cannot write %s: %s", path, strerror(errno));
-  return KVA_OK;
+  kva_file_part code;
+  KVA_TRY(make_code(b, target, kind, &code));
+  return kva_file_write(text_path(b, target, extension), code.data, code.size, b->diag);
 }
 
 static kva_status emit_cubin(build *b, const kva_target_options *target) {
   if (!target->arch) return kva_error(b->diag, NULL, "--emit=cubin needs a GPU: --target sm_80 to sm_90a");
-  char *data;
-  size_t size;
-  const char *path = text_path(b, target, ".cubin"), *ptx = kva_arena_printf(b->arena, "%s.ptx.tmp", path);
-  KVA_TRY(make_code(b, target, "ptx", &data, &size));
-  kva_status status = kva_file_write(ptx, data, size, b->diag);
-  free(data);
-  if (status == KVA_OK) status = assemble(b, ptx, target->arch, path);
-  remove(ptx);
-  return status;
+  kva_file_part ptx, cubin;
+  KVA_TRY(make_code(b, target, "ptx", &ptx));
+  KVA_TRY(kva_assemble_ptx(target->arch, ptx, b->arena, b->diag, &cubin));
+  return kva_file_write(text_path(b, target, ".cubin"), cubin.data, cubin.size, b->diag);
 }
 
 static kva_status emit_for_target(build *b, const kva_target_options *target, const char *kind) {
@@ -316,7 +329,8 @@ static kva_status emit(build *b, const char *kind) {
 
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
-  kva_compile_options compile = {.train = options->train, .passes = {.train = KVA_TRAIN_BOTH, .adjustable = true}};
+  kva_compile_options compile = {.train = options->train,
+                                 .passes = {.train = KVA_TRAIN_BOTH, .adjustable = true, .compute = options->compute}};
   kva_status status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);

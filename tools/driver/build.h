@@ -2,6 +2,7 @@
 #ifndef KVA_TOOLS_BUILD_H
 #define KVA_TOOLS_BUILD_H
 
+#include "runtime/base/platform.h"
 #include "tools/driver/driver.h"
 
 /* A session of an artefact's states alone: the values that they start from with this seed. */
@@ -13,6 +14,15 @@ void kva_freeze_states(const kva_module *m, kva_artifact *a, kva_session *values
 
 /* Puts large constants into a safetensors file: runtime/weights.h. */
 KVA_MUST_USE kva_status kva_move_weights(kva_artifact *a, const char *path, kva_arena *arena, kva_diag *diag);
+
+/* ---- machine code of GPUs ------------------------------------------------------------------------------------------
+ */
+
+/* $KVASIR_PTXAS, else ptxas in PATH, else where toolkits install themselves. false: there is none. */
+bool kva_find_ptxas(char *out, size_t size);
+/* A cubin for `arch` from PTX, in the arena. KVA_MISSING without ptxas. */
+KVA_MUST_USE kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *arena, kva_diag *diag,
+                                         kva_file_part *out_cubin);
 
 /* ---- the C interface of a model ------------------------------------------------------------------------------------
  */
@@ -56,8 +66,10 @@ typedef enum kva_build_form {
 typedef struct kva_build_options {
   kva_build_form form;
   bool train;
+  kva_dtype compute; /* of products: see kva_pass_options */
   uint32_t n_targets;
-  const kva_target_options *targets; /* the form is made for the first; texts for each */
+  const kva_target_options *targets; /* of GPUs all go into the form, each with code of its own; texts for each */
+  bool cubin;                        /* GPUs: machine code beside the PTX */
   const char *output, *prefix, *description;
   uint32_t n_emits;
   const char *const *emits; /* "ir", "kernel", "llvm", "asm", "ptx", "cubin", "header", "plan" */

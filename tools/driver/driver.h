@@ -23,6 +23,7 @@ typedef struct kva_compiled {
   uint32_t n_plans;
   const kva_artifact *artifact;
   double pass_seconds, codegen_seconds;
+  bool cached; /* the code came from target.cache */
 } kva_compiled;
 
 /* Optimises, fuses, plans and compiles m, which becomes owned by the result (also on failure: it is destroyed). */

@@ -3,6 +3,8 @@
 
 #include "runtime/safetensors.h"
 
+#include <unistd.h>
+
 enum { STORED_BYTES = 4096 }; /* smaller ones stay where they are */
 
 typedef struct collector {
@@ -47,11 +49,31 @@ static void collect(collector *c, kva_program *p) {
   p->buffers = buffers;
 }
 
+static const char written_key[] = "kvasir.weights";
+
+/* A checkpoint that somebody meant to read (--from) must not be written over. */
+static kva_status check_own(const char *path, kva_diag *diag) {
+  if (access(path, F_OK) != 0) return KVA_OK;
+  kva_diag *ignored = kva_diag_create();
+  kva_safetensors *file;
+  bool own = kva_safetensors_open(path, ignored, &file) == KVA_OK;
+  if (own) {
+    own = kva_safetensors_metadata(file, written_key);
+    kva_safetensors_close(file);
+  }
+  kva_diag_destroy(ignored);
+  if (own) return KVA_OK;
+  return kva_error(diag, &(kva_loc){.file = path},
+                   "--weights writes here, and this file was not written by kvasir build; give another name, or remove "
+                   "it (--from FILE reads trained values)");
+}
+
 kva_status kva_move_weights(kva_artifact *a, const char *path, kva_arena *arena, kva_diag *diag) {
   collector c = {.arena = arena, .names = kva_map_create(arena)};
   kva_program *programs = kva_arena_memdup(arena, a->programs, sizeof *programs * (size_t)a->n_programs);
   for (int32_t i = 0; i < a->n_programs; i++) collect(&c, &programs[i]);
   a->programs = programs;
-  const kva_metadata metadata = {"model", a->model ? a->model : ""};
-  return kva_safetensors_write(path, c.tensors.len, c.tensors.data, 1, &metadata, diag);
+  const kva_metadata metadata[] = {{"model", a->model ? a->model : ""}, {written_key, "1"}};
+  KVA_TRY(check_own(path, diag));
+  return kva_safetensors_write(path, c.tensors.len, c.tensors.data, 2, metadata, diag);
 }

@@ -1,8 +1,6 @@
 /* Executor against reference: every result of a case, element by element, within the operator's tolerance. */
 #include "tools/verify/check.h"
 
-enum { MAX_RESULTS = 8 };
-
 double kva_case_epsilon(kva_dtype t) {
   switch (t) {
   case KVA_F64: return 0x1p-52;
@@ -55,12 +53,11 @@ static double element_error(const kva_wide *expected, const kva_wide *found, int
   return isfinite(error) ? error : INFINITY;
 }
 
-static bool compare(const kva_case *c, kva_dtype dtype, const kva_wide *expected, const kva_wide *found, double scale,
+static bool compare(const kva_check_run *r, const kva_wide *expected, const kva_wide *found, double scale,
                     kva_check *check) {
   if (expected->dtype != found->dtype || expected->n != found->n)
-    return kva_check_fail(check, c, dtype, "wrong result type", NULL);
-  double tolerance =
-      kva_case_tolerance(kva_ops.ops[c->op]->tolerance, expected->dtype) * fmax(scale, kva_check_largest(expected));
+    return kva_check_fail(check, r->c, r->dtype, "wrong result type", NULL);
+  double tolerance = kva_case_tolerance(r->tolerance, expected->dtype) * fmax(scale, kva_check_largest(expected));
   int64_t worst = -1;
   double largest_error = 0;
   for (int64_t i = 0; i < expected->n; i++) {
@@ -74,26 +71,39 @@ static bool compare(const kva_case *c, kva_dtype dtype, const kva_wide *expected
   char text[160];
   snprintf(text, sizeof text, "element %lld: expected %.17g, found %.17g, tolerance %.3g", (long long)worst,
            kva_wide_get(expected, worst), kva_wide_get(found, worst), expected->f ? tolerance : 0);
-  return kva_check_fail(check, c, dtype, text, NULL);
+  return kva_check_fail(check, r->c, r->dtype, text, NULL);
+}
+
+static bool execute(const kva_check_run *r, kva_executor run, void *user, const char *what, kva_wide **out,
+                    kva_check *check) {
+  kva_status status = run(user, r->built->m, r->f, r->inputs, out, r->built->diag);
+  check->unsupported = status == KVA_UNSUPPORTED;
+  return status == KVA_OK || kva_check_fail(check, r->c, r->dtype, what, r->built->diag);
+}
+
+bool kva_check_function(const kva_check_run *r, kva_executor run, void *user, kva_check *check) {
+  kva_wide *expected[KVA_CASE_OPERANDS] = {0}, *found[KVA_CASE_OPERANDS] = {0};
+  uint32_t n = kva_graph_output_count(r->f->graph);
+  bool ok = execute(r, kva_run_reference, NULL, "reference fails", expected, check) &&
+            execute(r, run, user, "executor fails", found, check);
+  double scale = 0;
+  for (uint32_t i = 0; i < r->built->n_inputs; i++) scale = fmax(scale, kva_check_largest(r->built->inputs[i]));
+  if (ok && n) check->dtype = expected[0]->dtype;
+  for (uint32_t i = 0; ok && i < n; i++) ok = compare(r, expected[i], found[i], scale, check);
+  for (uint32_t i = 0; i < n; i++) {
+    kva_wide_free(expected[i]);
+    kva_wide_free(found[i]);
+  }
+  return ok;
 }
 
 bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user, kva_check *check) {
   kva_case_built built;
-  kva_wide *expected[MAX_RESULTS] = {0}, *found[MAX_RESULTS] = {0};
+  kva_check_run r = {.c = c, .dtype = dtype, .built = &built, .tolerance = kva_ops.ops[c->op]->tolerance};
   bool ok = kva_case_build(c, dtype, &built) == KVA_OK || kva_check_fail(check, c, dtype, "does not build", built.diag);
-  const kva_wide *const *in = (const kva_wide *const *)built.inputs;
-  ok = ok && (kva_run_reference(NULL, built.m, built.f, in, expected, built.diag) == KVA_OK ||
-              kva_check_fail(check, c, dtype, "reference fails", built.diag));
-  ok = ok && (run(user, built.m, built.f, in, found, built.diag) == KVA_OK ||
-              kva_check_fail(check, c, dtype, "executor fails", built.diag));
-  double scale = 0;
-  for (uint32_t i = 0; i < built.n_inputs; i++) scale = fmax(scale, kva_check_largest(built.inputs[i]));
-  if (ok) check->dtype = expected[0]->dtype;
-  for (uint32_t i = 0; ok && i < built.n_outputs; i++) ok = compare(c, dtype, expected[i], found[i], scale, check);
-  for (uint32_t i = 0; i < built.n_outputs; i++) {
-    kva_wide_free(expected[i]);
-    kva_wide_free(found[i]);
-  }
+  r.f = built.f;
+  r.inputs = (const kva_wide *const *)built.inputs;
+  ok = ok && kva_check_function(&r, run, user, check);
   kva_case_free(&built);
   return ok;
 }

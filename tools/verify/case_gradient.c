@@ -1,4 +1,4 @@
-/* A gradient rule against central differences of the reference, both in double. */
+/* A gradient rule against central differences of the reference, both in double; compiled, against the reference. */
 #include "tools/verify/check.h"
 
 enum { MAX_RESULTS = 8 };
@@ -20,8 +20,8 @@ static kva_value *seed_input(backward *g, kva_value *result) {
   return kva_graph_add_input(g->f->graph, result->type, kva_arena_printf(m->arena, "seed%u", g->n_seeds++));
 }
 
-static kva_status build_backward(const kva_case *c, backward *g) {
-  KVA_TRY(kva_case_build(c, KVA_F64, &g->forward));
+static kva_status build_backward(const kva_case *c, kva_dtype dtype, backward *g) {
+  KVA_TRY(kva_case_build(c, dtype, &g->forward));
   kva_module *m = g->forward.m;
   const kva_node *model = g->forward.node;
   g->f = kva_function_create(m, "gradient");
@@ -77,7 +77,8 @@ static kva_status make_seeds(backward *g) {
       continue;
     }
     g->seeds[n++] = y[k];
-    for (int64_t i = 0; i < y[k]->n; i++) y[k]->f[i] = kva_case_uniform((uint64_t)i, 100 + k) * 2 - 1;
+    for (int64_t i = 0; i < y[k]->n; i++)
+      y[k]->f[i] = kva_round_f64(y[k]->dtype, kva_case_uniform((uint64_t)i, 100 + k) * 2 - 1);
   }
   return KVA_OK;
 }
@@ -131,13 +132,25 @@ static bool check_operand(const kva_case *c, const backward *g, uint32_t operand
   return true;
 }
 
-static bool check_backward(const kva_case *c, backward *g, kva_wide **gradients, kva_check *check) {
+/* Builds, and sets the inputs of g->f. */
+static bool prepare(const kva_case *c, kva_dtype dtype, backward *g, const kva_wide **in, kva_check *check) {
   const kva_case_built *f = &g->forward;
-  const kva_wide *in[KVA_CASE_OPERANDS + MAX_RESULTS];
-  if (build_backward(c, g)) return kva_check_fail(check, c, KVA_F64, "its gradient does not build", f->diag);
-  if (make_seeds(g)) return kva_check_fail(check, c, KVA_F64, "reference fails", f->diag);
+  if (build_backward(c, dtype, g)) return kva_check_fail(check, c, dtype, "its gradient does not build", f->diag);
+  if (make_seeds(g)) return kva_check_fail(check, c, dtype, "reference fails", f->diag);
   for (uint32_t i = 0; i < f->n_inputs; i++) in[i] = f->inputs[i];
   for (uint32_t i = 0; i < g->n_seeds; i++) in[f->n_inputs + i] = g->seeds[i];
+  return true;
+}
+
+static void free_backward(backward *g) {
+  for (uint32_t i = 0; i < MAX_RESULTS; i++) kva_wide_free(g->seeds[i]);
+  kva_case_free(&g->forward);
+}
+
+static bool check_gradients(const kva_case *c, backward *g, kva_wide **gradients, kva_check *check) {
+  const kva_case_built *f = &g->forward;
+  const kva_wide *in[KVA_CASE_OPERANDS + MAX_RESULTS];
+  if (!prepare(c, KVA_F64, g, in, check)) return false;
   if (kva_run_reference(NULL, f->m, g->f, in, gradients, f->diag))
     return kva_check_fail(check, c, KVA_F64, "its gradient fails", f->diag);
   uint32_t input = 0;
@@ -158,9 +171,19 @@ bool kva_case_has_gradient(const kva_case *c) {
 bool kva_case_check_gradient(const kva_case *c, kva_check *check) {
   backward g = {0};
   kva_wide *gradients[KVA_CASE_OPERANDS] = {0};
-  bool ok = check_backward(c, &g, gradients, check);
+  bool ok = check_gradients(c, &g, gradients, check);
   for (uint32_t i = 0; i < KVA_CASE_OPERANDS; i++) kva_wide_free(gradients[i]);
-  for (uint32_t i = 0; i < MAX_RESULTS; i++) kva_wide_free(g.seeds[i]);
-  kva_case_free(&g.forward);
+  free_backward(&g);
+  return ok;
+}
+
+bool kva_case_check_backward(const kva_case *c, kva_executor run, void *user, kva_check *check) {
+  backward g = {0};
+  const kva_wide *in[KVA_CASE_OPERANDS + MAX_RESULTS];
+  bool ok = prepare(c, KVA_F32, &g, in, check);
+  kva_check_run r = {.c = c, .dtype = KVA_F32, .built = &g.forward, .f = g.f, .inputs = in};
+  for (const kva_node *n = ok ? g.f->graph->first : NULL; n; n = n->next) r.tolerance += n->op->tolerance;
+  ok = ok && kva_check_function(&r, run, user, check);
+  free_backward(&g);
   return ok;
 }

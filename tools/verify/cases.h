@@ -93,13 +93,16 @@ typedef struct kva_check {
   double error;     /* executor: in units of the tolerance (exact operators: 0 or infinite); gradient: relative to the
                        largest element of that operand's gradient, at least 1e-3 */
   kva_dtype dtype;  /* of result 0 */
+  bool unsupported; /* the executor has no code for it; the message says why */
 } kva_check;
 
 /* Executor against reference, within the row's tolerance. */
 bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user, kva_check *check);
 /* The operator's vjp against central differences, both on the reference in double. */
 bool kva_case_check_gradient(const kva_case *c, kva_check *check);
-/* Is there something for the latter to check: a rule, and values where it holds? */
+/* The vjp's graph in float: executor against reference. Its tolerance is the sum of its operators'. */
+bool kva_case_check_backward(const kva_case *c, kva_executor run, void *user, kva_check *check);
+/* Is there something for the latter two to check: a rule, and values where it holds? */
 bool kva_case_has_gradient(const kva_case *c);
 /* Largest relative error of a gradient. */
 #define KVA_GRADIENT_TOLERANCE 1e-6

@@ -2,11 +2,16 @@
  * and code generator. */
 #include "tools/verify/verify.h"
 #include "tools/verify/compiled.h"
+#include "tools/verify/simulated.h"
+
+typedef enum item_kind { FORWARD, GRADIENT, BACKWARD } item_kind;
 
 typedef struct item {
   kva_case c;
   kva_dtype dtype;
-  bool gradient, ok;
+  item_kind kind;
+  bool ok;
+  uint32_t launches;
   kva_check check;
 } item;
 
@@ -16,13 +21,15 @@ typedef struct work {
   KVA_VEC(item) items;
 } work;
 
-static void add(work *w, const kva_case *c, kva_dtype dtype, bool gradient) {
-  item i = {.c = *c, .dtype = dtype, .gradient = gradient};
+static void add(work *w, const kva_case *c, kva_dtype dtype, item_kind kind) {
+  item i = {.c = *c, .dtype = dtype, .kind = kind};
   KVA_PUSH(w->arena, &w->items, i);
 }
 
 static void add_gradient(work *w, const kva_case *c) {
-  if (!w->options->no_gradients && kva_case_has_gradient(c)) add(w, c, KVA_F64, true);
+  if (w->options->no_gradients || !kva_case_has_gradient(c)) return;
+  add(w, c, KVA_F64, GRADIENT);
+  add(w, c, KVA_F32, BACKWARD);
 }
 
 static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
@@ -31,7 +38,7 @@ static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
     if (c->op != op) continue;
     kva_dtype_set set = kva_case_dtypes(c);
     for (int t = 0; t < KVA_DTYPE_COUNT; t++)
-      if (kva_dtype_in(set, (kva_dtype)t)) add(w, c, (kva_dtype)t, false);
+      if (kva_dtype_in(set, (kva_dtype)t)) add(w, c, (kva_dtype)t, FORWARD);
     add_gradient(w, c);
   }
 }
@@ -51,7 +58,7 @@ static void add_random(work *w, kva_op_id op) {
     for (uint32_t i = 0; i < n; i++) {
       kva_case c;
       if (!kva_case_random(w->arena, op, (kva_dtype)t, i, &c)) break;
-      add(w, &c, KVA_DTYPE_NONE, false);
+      add(w, &c, KVA_DTYPE_NONE, FORWARD);
       if (t == KVA_F64) add_gradient(w, &c);
     }
   }
@@ -63,16 +70,27 @@ typedef struct job {
   int64_t pieces;
 } job;
 
+static bool execute(item *i, kva_executor run, void *user) {
+  if (i->kind == BACKWARD) return kva_case_check_backward(&i->c, run, user, &i->check);
+  return kva_case_check(&i->c, i->dtype, run, user, &i->check);
+}
+
+static void check(const kva_verify_options *o, item *i) {
+  if (i->kind == GRADIENT) {
+    i->ok = kva_case_check_gradient(&i->c, &i->check);
+  } else if (o->arch) {
+    kva_ptx_run ptx = {.arch = o->arch};
+    i->ok = execute(i, kva_run_ptx, &ptx);
+    i->launches = ptx.launches;
+  } else {
+    i->ok = execute(i, o->run ? o->run : kva_run_compiled, o->run_user);
+  }
+}
+
 static void run_piece(void *ctx, int64_t begin, int64_t end) {
   job *j = ctx;
-  const kva_verify_options *o = j->w->options;
-  for (int64_t piece = begin; piece < end; piece++) {
-    for (int64_t k = piece; k < j->w->items.len; k += j->pieces) {
-      item *i = &j->w->items.data[k];
-      i->ok = i->gradient ? kva_case_check_gradient(&i->c, &i->check)
-                          : kva_case_check(&i->c, i->dtype, o->run ? o->run : kva_run_compiled, o->run_user, &i->check);
-    }
-  }
+  for (int64_t piece = begin; piece < end; piece++)
+    for (int64_t k = piece; k < j->w->items.len; k += j->pieces) check(j->w->options, &j->w->items.data[k]);
 }
 
 static void run(work *w) {
@@ -89,17 +107,18 @@ static kva_dtype dtype_of(const item *i) {
   return i->dtype ? i->dtype : i->c.dtype ? i->c.dtype : KVA_F32;
 }
 
+static void tally(const item *i, uint32_t *all, uint32_t *passed, double *error) {
+  ++*all;
+  *passed += i->ok;
+  if (i->check.error > *error) *error = i->check.error;
+}
+
 static void count(kva_verify_row *row, const item *i) {
-  if (i->gradient) {
-    row->gradients++;
-    row->gradients_passed += i->ok;
-    if (i->check.error > row->gradient_error) row->gradient_error = i->check.error;
-    return;
+  switch (i->kind) {
+  case GRADIENT: tally(i, &row->gradients, &row->gradients_passed, &row->gradient_error); break;
+  case BACKWARD: tally(i, &row->backward, &row->backward_passed, &row->backward_error); break;
+  default: tally(i, &row->compiled, &row->compiled_passed, &row->error); row->dtypes |= (kva_dtype_set)1 << dtype_of(i);
   }
-  row->compiled++;
-  row->compiled_passed += i->ok;
-  row->dtypes |= (kva_dtype_set)1 << dtype_of(i);
-  if (i->check.error > row->error) row->error = i->check.error;
 }
 
 static void add_up(work *w, kva_op_id op, const item *items, uint32_t n, kva_verify_report *report) {
@@ -107,14 +126,16 @@ static void add_up(work *w, kva_op_id op, const item *items, uint32_t n, kva_ver
   *row = (kva_verify_row){.op = kva_ops.ops[op]};
   for (uint32_t i = 0; i < n; i++) {
     count(row, &items[i]);
+    report->unsupported += items[i].check.unsupported;
+    report->launches += items[i].launches;
     if (items[i].check.message.len)
       kva_text_add_bytes(&report->messages, items[i].check.message.data, items[i].check.message.len);
   }
   bool unchecked_rule = row->op->vjp_kind == KVA_VJP_RULE && !row->gradients && !w->options->no_gradients;
   row->missing = kva_case_op_dtypes(op) & ~row->dtypes;
-  uint32_t passed = row->compiled_passed + row->gradients_passed;
+  uint32_t passed = row->compiled_passed + row->gradients_passed + row->backward_passed;
   report->passed += passed;
-  report->failed += row->compiled + row->gradients - passed;
+  report->failed += row->compiled + row->gradients + row->backward - passed;
   if (row->op->lower_kind == KVA_LOWER_NONE)
     report->skipped++;
   else

@@ -1,5 +1,5 @@
 /* Checks every operator of the table in every dtype: an executor, compiled code, against the reference, gradient rules
- * against central differences, on the listed and on random cases. */
+ * against central differences and compiled, on the listed and on random cases. */
 #ifndef KVA_TOOLS_VERIFY_VERIFY_H
 #define KVA_TOOLS_VERIFY_VERIFY_H
 
@@ -12,14 +12,15 @@ typedef struct kva_verify_options {
   bool no_gradients;
   kva_executor run; /* NULL: compiled code */
   void *run_user;   /* for compiled code a const kva_target_options *, or NULL: the host */
+  const char *arch; /* instead of `run`: PTX for this GPU, on the simulator */
 } kva_verify_options;
 
 /* One operator. */
 typedef struct kva_verify_row {
   const kva_op_info *op;
   kva_dtype_set dtypes, missing; /* checked; supported but without a case */
-  uint32_t compiled, compiled_passed, gradients, gradients_passed;
-  double error, gradient_error; /* worst, as in kva_check */
+  uint32_t compiled, compiled_passed, gradients, gradients_passed, backward, backward_passed;
+  double error, gradient_error, backward_error; /* worst, as in kva_check */
 } kva_verify_row;
 
 typedef struct kva_verify_report {
@@ -27,7 +28,9 @@ typedef struct kva_verify_report {
   kva_verify_row rows[KVA_OP_COUNT];
   /* skipped: pairs of operator and dtype without a case, rules without a gradient case, operators without code. */
   uint32_t passed, failed, skipped;
-  kva_text messages; /* what failed, in order */
+  uint32_t unsupported; /* cases, of those failed, that the target has no code for */
+  uint64_t launches;    /* of kernels on the simulator */
+  kva_text messages;    /* what failed, in order */
 } kva_verify_report;
 
 /* KVA_INVALID: no operator of that name. Failed checks are in the report, not the status. */

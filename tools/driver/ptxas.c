@@ -1,0 +1,69 @@
+/* PTX to machine code by ptxas, where the CUDA toolkit is. */
+#include "tools/driver/build.h"
+
+#include "runtime/base/platform.h"
+
+#include <errno.h>
+#include <spawn.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+extern char **environ;
+
+bool kva_find_ptxas(char *out, size_t size) {
+  const char *own = getenv("KVASIR_PTXAS"), *path = getenv("PATH");
+  if (own && *own) {
+    snprintf(out, size, "%s", own);
+    return access(out, X_OK) == 0;
+  }
+  for (const char *p = path; p && *p;) {
+    size_t len = strcspn(p, ":");
+    snprintf(out, size, "%.*s/ptxas", (int)len, p);
+    if (access(out, X_OK) == 0) return true;
+    p += len + (p[len] == ':');
+  }
+  snprintf(out, size, "/usr/local/cuda/bin/ptxas");
+  return access(out, X_OK) == 0;
+}
+
+static kva_status run(const char *const *argv, kva_diag *diag) {
+  pid_t child;
+  int error = posix_spawn(&child, argv[0], NULL, NULL, (char *const *)(uintptr_t)argv, environ), state = 0;
+  if (error) return kva_fail(diag, KVA_MISSING, NULL, "cannot run %s: %s", argv[0], strerror(error));
+  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
+  return state ? kva_fail(diag, KVA_UNSUPPORTED, NULL, "ptxas failed; its messages are above") : KVA_OK;
+}
+
+/* In a folder of its own under fixed names, so that nothing of either can get into the code. */
+static kva_status assemble(const char *folder, const char *program, const char *arch, kva_file_part ptx,
+                           kva_arena *arena, kva_diag *diag, kva_file_part *out_cubin) {
+  const char *in = kva_arena_printf(arena, "%s/model.ptx", folder);
+  const char *made = kva_arena_printf(arena, "%s/model.cubin", folder);
+  const char *const argv[] = {program, kva_arena_printf(arena, "-arch=%s", arch), in, "-o", made, NULL};
+  kva_file file = {0};
+  kva_status status = kva_file_write(in, ptx.data, ptx.size, diag);
+  if (status == KVA_OK) status = run(argv, diag);
+  if (status == KVA_OK) status = kva_file_map(made, diag, &file);
+  if (status == KVA_OK) *out_cubin = (kva_file_part){kva_arena_memdup(arena, file.data, file.size), file.size};
+  kva_file_unmap(&file);
+  unlink(in);
+  unlink(made);
+  return status;
+}
+
+kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *arena, kva_diag *diag,
+                            kva_file_part *out_cubin) {
+  char program[4096], folder[512];
+  if (!kva_find_ptxas(program, sizeof program))
+    return kva_fail(diag, KVA_MISSING, NULL,
+                    "there is no ptxas to make machine code of PTX: install the CUDA toolkit, or name the program in "
+                    "KVASIR_PTXAS. Without it the driver compiles the PTX");
+  const char *parent = getenv("TMPDIR");
+  int n = snprintf(folder, sizeof folder, "%s/kvasir-XXXXXX", parent && *parent ? parent : "/tmp");
+  if (n >= (int)sizeof folder || !mkdtemp(folder))
+    return kva_fail(diag, KVA_IO, NULL, "cannot make the folder %s: %s", folder, strerror(errno));
+  kva_status status = assemble(folder, program, arch, ptx, arena, diag, out_cubin);
+  rmdir(folder);
+  return status;
+}

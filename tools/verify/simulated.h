@@ -1,0 +1,47 @@
+/* Functions of the graph IR executed as PTX on the simulator: a kva_executor (tools/verify/cases.h). */
+#ifndef KVA_TOOLS_VERIFY_SIMULATED_H
+#define KVA_TOOLS_VERIFY_SIMULATED_H
+
+#include "codegen/codegen.h"
+#include "runtime/ptxsim/ptxsim.h"
+#include "tools/verify/cases.h"
+
+typedef struct kva_ptx_traffic {
+  uint64_t load_sectors, store_sectors;  /* of 32 bytes */
+  uint64_t wavefronts, ideal_wavefronts; /* of shared memory */
+} kva_ptx_traffic;
+
+enum { KVA_PTX_UNWRITTEN = 0xA5, KVA_PTX_MOST_RESULTS = 8 };
+
+/* A launch that went well, for whoever wants to repeat it. */
+typedef struct kva_ptx_step {
+  const char *text, *kernel; /* of the module; the kernel's name */
+  const kva_ptx_memory *memory;
+  kva_ptx_dim3 grid, block;
+  uint32_t dynamic_bytes, n_params, n_results;
+  const void *const *params;
+  struct {
+    void *data;
+    size_t bytes;
+  } results[KVA_PTX_MOST_RESULTS]; /* initially full of KVA_PTX_UNWRITTEN */
+} kva_ptx_step;
+
+typedef struct kva_ptx_run {
+  const char *arch;
+  kva_pool *pool;                                      /* blocks in parallel; NULL: in order */
+  bool lazy;                                           /* asynchronous copies land at the wait that covers them */
+  bool in_place;                                       /* result 0 of every node lies where operand 0 does */
+  bool alias_views;                                    /* as in a plan, a reshape is its operand and no kernel */
+  uint32_t kernels, launches;                          /* out, added up */
+  uint32_t maps;                                       /* out, of the last kernel */
+  kva_ptx_counters counters;                           /* out, of the last launch */
+  kva_ptx_traffic traffic;                             /* out, added up */
+  void (*visit)(void *user, const kva_ptx_step *step); /* after each launch, or NULL; leaves results as they were */
+  void *visitor;                                       /* its user */
+} kva_ptx_run;
+
+/* user: a kva_ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */
+kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
+                       kva_diag *diag);
+
+#endif

@@ -47,6 +47,7 @@
  * wgmma_registers d, a, b, add, n, tb, lb
  *                                  the same, with a[8] in registers
  * wgmma_fence d, n                 before the first wgmma after d[n] or shared memory was written otherwise
+ * wgmma_fence2 d, n, a, k          the same, and a, k registers of 16-bit pairs
  * wgmma_commit; wgmma_wait k, d, n
  *                                  waits until at most k groups are under way. d[n]: what they write, so that no use
  *                                  of it moves before; wgmma_wait2 for two buffers
@@ -84,6 +85,7 @@ struct kva_kbuf;
   X(wgmma,           KVA_DTYPE_NONE, "Bsseiiiii") \
   X(wgmma_registers, KVA_DTYPE_NONE, "Blseiii")   \
   X(wgmma_fence,     KVA_DTYPE_NONE, "Bi")        \
+  X(wgmma_fence2,    KVA_DTYPE_NONE, "BiBi")      \
   X(wgmma_commit,    KVA_DTYPE_NONE, "")          \
   X(wgmma_wait,      KVA_DTYPE_NONE, "iBi")       \
   X(wgmma_wait2,     KVA_DTYPE_NONE, "iBiBi")     \

@@ -1,0 +1,447 @@
+/* Forward attention by warpgroups (sm_90a), after FlashAttention-3 (Shah et al. 2024). A block owns 128 queries: two
+ * warpgroups of 64 rows each compute, one warp loads Q once and the tiles of K and V through tensor maps into two
+ * rings. Tiles go from the last to the first, so that those which hide keys from some queries come first:
+ *
+ *   producer:   Q, K_0; for every tile i: K_{i+1}, V_i, each when its stage is empty
+ *   consumers:  S = Q K_0^T;  P = softmax step of S
+ *               for i = 1 ..: begin S = Q K_i^T;  begin O += P V_{i-1};  wait for S;  softmax step of S
+ *                             wait for O;  O = O * rescale;  P = S
+ *               O += P V_last
+ *
+ * so that the exponentials of a tile run beside the product of the one before. P stays in registers: the parts of a
+ * result are the left operand of the next product (attention_flash.h). It is rounded only after the wait for O, whose
+ * product still reads the old one.
+ *
+ * In shared memory a tile is parts of 64 columns, 128 bytes in the 128-byte swizzle, one after the other. As V it is
+ * read with its rows for depth, which the machine transposes. Past the edges 0 arrives; what must not be seen is masked
+ * in the scores. Barriers carry the parity of their phase as in gpu_contract_wgmma.c. */
+#include "ops/attention_flash_softmax.h"
+#include "ops/gpu_contract.h"
+
+enum {
+  GROUPS = 2,
+  GROUP_ROWS = 64,
+  GROUP_THREADS = 128,
+  ROWS = GROUPS * GROUP_ROWS,
+  CONSUMERS = GROUPS * GROUP_THREADS,
+  THREADS = CONSUMERS + 32,
+  BOX = 64, /* elements of 128 bytes */
+  STEP = 16,
+  TILE_BYTES = 32 * 1024, /* at most, of a stage of K or V */
+  RING_BYTES = 160 * 1024,
+  MAX_KEYS = 128,
+  AXES = 4,
+};
+
+enum { FULL_K, FULL_V, EMPTY_K, EMPTY_V, BARRIER_KINDS }; /* a barrier for each stage; then one for Q */
+
+typedef struct hopper {
+  kva_flash f;
+  kva_flash_softmax x;
+  int64_t keys, stages;
+  kva_kmap maps[3]; /* of Q, K, V */
+  int32_t map_number[3];
+  kva_kbuf *q, *ring, *barriers, *p, *y;       /* ring: stages of K, then of V */
+  const kva_expr *first_tile, *tiles, *masked; /* masked: how many of the last tiles hide keys */
+} hopper;
+
+static kva_expr_ctx *exprs(const hopper *w) {
+  return w->f.s.kb->exprs;
+}
+static const kva_expr *num(const hopper *w, int64_t v) {
+  return kva_expr_const(exprs(w), v);
+}
+static const kva_expr *plus(const hopper *w, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(exprs(w), a, b);
+}
+static const kva_expr *times(const hopper *w, const kva_expr *a, int64_t v) {
+  return kva_expr_muli(exprs(w), a, v);
+}
+static const kva_expr *over(const hopper *w, const kva_expr *a, int64_t v) {
+  return kva_expr_div(exprs(w), a, num(w, v));
+}
+static const kva_expr *modulo(const hopper *w, const kva_expr *a, int64_t v) {
+  return kva_expr_mod(exprs(w), a, num(w, v));
+}
+
+static void machine(const hopper *w, const kva_kmachine *m) {
+  kva_k_machine(w->f.s.kb, m, NULL);
+}
+static void plain(const hopper *w, kva_kmop op, int32_t first, int32_t second) {
+  machine(w, &(kva_kmachine){.op = op, .numbers = {first, second}});
+}
+
+/* ---- tensor maps ------------------------------------------------------------------------------------------------- */
+
+static bool is_multiple(const kva_expr *e, int64_t n) {
+  bool ok = e->kind == KVA_EXPR_SUM && e->constant % n == 0;
+  for (uint32_t t = 0; ok && t < e->n_terms; t++) ok = e->terms[t].coefficient % n == 0;
+  return ok;
+}
+
+/* index = sum of steps[i] * symbols[i], the steps free of symbols. */
+static bool steps_of(kva_expr_ctx *c, const kva_expr *index, const kva_expr *const *symbols, const kva_expr **steps) {
+  for (int i = 0; i < AXES; i++) {
+    if (!kva_expr_affine(c, index, symbols[i], &steps[i], &index)) return false;
+  }
+  for (int i = 0; i < AXES; i++) {
+    for (int k = 0; k < AXES; k++)
+      if (kva_expr_uses(steps[i], symbols[k])) return false;
+  }
+  return kva_expr_is(index, 0);
+}
+
+/* The map of operand [b, head, position, d] if it lies in memory as it is, elements of a head next to each other. The
+ * load made here to find out is dead code. */
+static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t rows, kva_kmap *out) {
+  kva_expr_ctx *c = l->kb->exprs;
+  const kva_type *t = kva_operand_type(n, operand);
+  const kva_expr *symbols[AXES], *steps[AXES];
+  for (int i = 0; i < AXES; i++) symbols[i] = kva_expr_fresh(c, "axis", 0, t->dims[i]);
+  kva_kval v = l->operand(l, n, operand, symbols);
+  bool plain_load = v->op == KVA_K_LOAD && !v->n_args && v->buf->space == KVA_K_PARAM && !v->buf->written;
+  if (!plain_load || v->buf->dtype != t->dtype || !steps_of(c, v->index, symbols, steps)) return false;
+  if (!kva_expr_is(steps[AXES - 1], 1)) return false;
+  *out = (kva_kmap){.buf = v->buf, .rank = AXES, .swizzle = 2 * BOX};
+  for (int i = 0; i < AXES; i++) {
+    int axis = AXES - 1 - i;
+    if (i && (!is_multiple(steps[axis], 8) || kva_expr_is(steps[axis], 0))) return false;
+    out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1)); /* maps of nothing do not exist */
+    out->strides[i] = kva_expr_muli(c, steps[axis], 2);
+    out->box[i] = 1;
+  }
+  out->box[0] = BOX;
+  out->box[1] = (int32_t)rows;
+  return true;
+}
+
+/* A block of few queries is better off with the smaller one of attention_flash_forward.c. */
+static bool has_many_queries(const kva_node *n) {
+  int64_t queries;
+  return !kva_expr_is_const(kva_operand_type(n, KVA_ATTENTION_Q)->dims[2], &queries) || queries > KVA_FLASH_ROWS;
+}
+
+static bool choose(hopper *w, kva_lower *l, const kva_node *n) {
+  int64_t d = 0;
+  kva_expr_is_const(kva_operand_type(n, KVA_ATTENTION_Q)->dims[3], &d);
+  int64_t row_bytes = (d + BOX - 1) / BOX * BOX * 2;
+  w->keys = MAX_KEYS;
+  while (w->keys * row_bytes > TILE_BYTES) w->keys /= 2;
+  w->stages = RING_BYTES / (2 * w->keys * row_bytes) >= 4 ? 4 : 2;
+  if (!l->warpgroups || !has_many_queries(n)) return false;
+  for (uint32_t i = 0; i < 3; i++)
+    if (!find_map(l, n, i, i ? w->keys : ROWS, &w->maps[i])) return false;
+  return true;
+}
+
+/* ---- which keys -------------------------------------------------------------------------------------------------- */
+
+static void set_range(hopper *w) {
+  kva_expr_ctx *c = exprs(w);
+  const kva_attention *a = &w->f.s.a;
+  const kva_expr *position = plus(w, w->f.s.first, a->offset), *zero = num(w, 0), *keys = num(w, w->keys);
+  const kva_expr *begin = zero, *end = a->S, *seen_by_all = a->S;
+  bool causal = a->attrs.causal || a->attrs.window > 0;
+  if (causal) {
+    end = kva_expr_max(c, zero, kva_expr_min(c, a->S, kva_expr_addi(c, position, ROWS)));
+    seen_by_all = kva_expr_max(c, zero, kva_expr_min(c, a->S, kva_expr_addi(c, position, 1)));
+  }
+  if (a->attrs.window > 0) begin = kva_expr_max(c, zero, kva_expr_addi(c, position, 1 - a->attrs.window));
+  const kva_expr *most = kva_expr_addi(c, kva_expr_ceildiv(c, a->S, keys), 1);
+  w->first_tile = kva_k_name(w->f.s.kb, kva_expr_min(c, over(w, begin, w->keys), most), most);
+  const kva_expr *tiles = kva_expr_sub(c, kva_expr_ceildiv(c, end, keys), w->first_tile);
+  w->tiles = kva_k_name(w->f.s.kb, kva_expr_max(c, zero, tiles), most);
+  bool tests = a->attrs.window > 0 || kva_operand(a->n, KVA_ATTENTION_MASK);
+  const kva_expr *masked = kva_expr_max(c, num(w, 1), kva_expr_sub(c, w->tiles, over(w, seen_by_all, w->keys)));
+  w->masked = tests ? w->tiles : kva_k_name(w->f.s.kb, masked, kva_expr_addi(c, most, 1));
+}
+
+/* The first key of the i-th tile of the walk. */
+static const kva_expr *key_of(const hopper *w, const kva_expr *i) {
+  const kva_expr *last = kva_expr_addi(exprs(w), plus(w, w->first_tile, w->tiles), -1);
+  return times(w, kva_expr_sub(exprs(w), last, i), w->keys);
+}
+
+/* ---- rings and barriers ------------------------------------------------------------------------------------------ */
+
+static int64_t tile_elements(const hopper *w) {
+  return w->keys * w->f.width;
+}
+
+static const kva_expr *stage_of(const hopper *w, const kva_expr *i) {
+  return modulo(w, i, w->stages);
+}
+static const kva_expr *phase_of(const hopper *w, const kva_expr *i) {
+  return modulo(w, over(w, i, w->stages), 2);
+}
+
+/* The tile of K or V (operand) that step i uses. */
+static const kva_expr *tile_at(const hopper *w, uint32_t operand, const kva_expr *i) {
+  const kva_expr *at = times(w, stage_of(w, i), tile_elements(w));
+  return operand == KVA_ATTENTION_K ? at : kva_expr_addi(exprs(w), at, w->stages * tile_elements(w));
+}
+
+static kva_kplace barrier_at(const hopper *w, int64_t kind, const kva_expr *i) {
+  return (kva_kplace){w->barriers, kva_expr_addi(exprs(w), stage_of(w, i), kind * w->stages)};
+}
+static kva_kplace barrier_of_q(const hopper *w) {
+  return (kva_kplace){w->barriers, num(w, BARRIER_KINDS * w->stages)};
+}
+
+static void barrier(const hopper *w, kva_kmop op, kva_kplace at, const kva_expr *index, int64_t number) {
+  machine(w, &(kva_kmachine){.op = op, .places = {at}, .indices = {index}, .numbers = {(int32_t)number}});
+}
+
+static void wait_full(const hopper *w, int64_t kind, const kva_expr *i) {
+  barrier(w, KVA_M_mbarrier_wait, barrier_at(w, kind, i), phase_of(w, i), 0);
+}
+
+/* One thread of each warp says that the warp has read the tile. */
+static void release(const hopper *w, int64_t kind, const kva_expr *i) {
+  kva_expr_ctx *c = exprs(w);
+  const kva_expr *first = kva_expr_sub(c, num(w, 1), kva_expr_min(c, w->f.lane, num(w, 1)));
+  barrier(w, KVA_M_mbarrier_arrive_if, barrier_at(w, kind, i), first, 0);
+}
+
+static void create_barriers(const hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_eq(kb, w->f.thread, num(w, 0)));
+  for (int64_t i = 0; i < BARRIER_KINDS * w->stages; i++) {
+    int64_t arrivals = i < EMPTY_K * w->stages ? 1 : CONSUMERS / 32;
+    barrier(w, KVA_M_mbarrier_init, (kva_kplace){w->barriers, num(w, i)}, NULL, arrivals);
+  }
+  barrier(w, KVA_M_mbarrier_init, barrier_of_q(w), NULL, 1);
+  plain(w, KVA_M_mbarrier_fence, 0, 0);
+  kva_k_if_end(kb, first);
+  plain(w, KVA_M_block_barrier, 0, 0);
+}
+
+/* ---- producer ---------------------------------------------------------------------------------------------------- */
+
+static void load(const hopper *w, uint32_t operand, kva_kplace full, kva_kplace to, const kva_expr *position) {
+  const kva_strip *s = &w->f.s;
+  int64_t rows = w->maps[operand].box[1];
+  barrier(w, KVA_M_mbarrier_expect, full, NULL, rows * w->f.width * 2);
+  for (int64_t column = 0; column < w->f.width; column += BOX) {
+    kva_kplace part = {to.buf, kva_expr_addi(exprs(w), to.index, column * rows)};
+    machine(w, &(kva_kmachine){.op = KVA_M_tensor_load,
+                               .places = {part, full},
+                               .indices = {num(w, column), position, operand ? s->h_kv : s->h, s->b},
+                               .numbers = {w->map_number[operand]}});
+  }
+}
+
+static void load_tile(const hopper *w, uint32_t operand, const kva_expr *i) {
+  bool k = operand == KVA_ATTENTION_K;
+  const kva_expr *before = kva_expr_sub(exprs(w), num(w, 1), phase_of(w, i));
+  barrier(w, KVA_M_mbarrier_wait, barrier_at(w, k ? EMPTY_K : EMPTY_V, i), before, 0);
+  load(w, operand, barrier_at(w, k ? FULL_K : FULL_V, i), (kva_kplace){w->ring, tile_at(w, operand, i)}, key_of(w, i));
+}
+
+static void produce(const hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  kva_kval is_one = kva_k_index_eq(kb, w->f.thread, num(w, CONSUMERS));
+  kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_one, kva_k_index_lt(kb, num(w, 0), w->tiles)));
+  load(w, KVA_ATTENTION_Q, barrier_of_q(w), (kva_kplace){w->q, num(w, 0)}, w->f.s.first);
+  load_tile(w, KVA_ATTENTION_K, num(w, 0));
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_SERIAL, w->tiles, "tile");
+  const kva_expr *next = kva_expr_addi(exprs(w), i->var, 1);
+  kva_kinstr *more = kva_k_if_begin(kb, kva_k_index_lt(kb, next, w->tiles));
+  load_tile(w, KVA_ATTENTION_K, next);
+  kva_k_if_end(kb, more);
+  load_tile(w, KVA_ATTENTION_V, i->var);
+  kva_k_loop_end(kb, i);
+  kva_k_if_end(kb, one);
+}
+
+/* ---- products ---------------------------------------------------------------------------------------------------- */
+
+static int32_t scores_of(const hopper *w) {
+  return (int32_t)w->keys / 2;
+}
+static int32_t results_of(const hopper *w) {
+  return (int32_t)w->f.s.a.D / 2;
+}
+
+/* Begins S = Q K_i^T. */
+static void begin_scores(const hopper *w, const kva_expr *i) {
+  kva_expr_ctx *c = exprs(w);
+  const kva_expr *tile = tile_at(w, KVA_ATTENTION_K, i);
+  const kva_expr *rows = times(w, over(w, w->f.thread, GROUP_THREADS), GROUP_ROWS * BOX);
+  kva_kplace s = {w->x.s, num(w, 0)};
+  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_fence, .places = {s}, .numbers = {scores_of(w)}});
+  for (int64_t k = 0; k < w->f.depth16; k++) {
+    int64_t part = k * STEP / BOX * BOX, within = k * STEP % BOX;
+    kva_kplace a = {w->q, kva_expr_addi(c, rows, part * ROWS + within)};
+    kva_kplace b = {w->ring, kva_expr_addi(c, tile, part * w->keys + within)};
+    machine(w, &(kva_kmachine){.op = KVA_M_wgmma,
+                               .places = {s, a, b},
+                               .indices = {num(w, k > 0)},
+                               .numbers = {(int32_t)w->keys, 0, 0, 0, 0}});
+  }
+  plain(w, KVA_M_wgmma_commit, 0, 0);
+}
+
+/* Begins O += P V_i. */
+static void begin_results(const hopper *w, const kva_expr *i) {
+  int32_t part_bytes = (int32_t)(w->keys * BOX * 2);
+  kva_kplace y = {w->y, num(w, 0)}, p = {w->p, num(w, 0)};
+  int32_t pairs = scores_of(w) / 2;
+  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_fence2, .places = {y, p}, .numbers = {results_of(w), pairs}});
+  for (int64_t k = 0; k < w->keys / STEP; k++) {
+    kva_kplace a = {w->p, num(w, 8 * k)};
+    kva_kplace b = {w->ring, kva_expr_addi(exprs(w), tile_at(w, KVA_ATTENTION_V, i), k * STEP * BOX)};
+    machine(w, &(kva_kmachine){.op = KVA_M_wgmma_registers,
+                               .places = {y, a, b},
+                               .indices = {num(w, 1)},
+                               .numbers = {(int32_t)w->f.s.a.D, 1, part_bytes}});
+  }
+  plain(w, KVA_M_wgmma_commit, 0, 0);
+}
+
+static void wait_scores(const hopper *w, int32_t groups) {
+  kva_kplace s = {w->x.s, num(w, 0)};
+  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait, .places = {s}, .numbers = {groups, scores_of(w)}});
+}
+
+/* The exponentials pass through as well, so that they are not rounded into P before. */
+static void wait_results(const hopper *w) {
+  kva_kplace y = {w->y, num(w, 0)}, s = {w->x.s, num(w, 0)};
+  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait2, .places = {y, s}, .numbers = {0, results_of(w), scores_of(w)}});
+}
+
+/* ---- consumers --------------------------------------------------------------------------------------------------- */
+
+static void softmax_step(const hopper *w, const kva_expr *i, bool masked) {
+  kva_flash_softmax_scores(&w->x, key_of(w, i), masked);
+  kva_flash_softmax_raise(&w->x);
+  kva_flash_softmax_exponentials(&w->x);
+}
+
+static void round_probabilities(const hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, scores_of(w)), "i");
+  kva_k_store(kb, w->p, i->var, kva_k_load(kb, w->x.s, i->var));
+  kva_k_loop_end(kb, i);
+}
+
+static void rescale_results(const hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  kva_flash_element e = kva_flash_each(&w->f, results_of(w));
+  kva_k_store(kb, w->y, e.i, kva_k2(kb, KVA_K_mul, kva_k_load(kb, w->y, e.i), kva_k_load(kb, w->x.rescale, e.row)));
+  kva_k_loop_end(kb, e.loop);
+}
+
+static void first_tile(const hopper *w) {
+  const kva_expr *zero = num(w, 0);
+  barrier(w, KVA_M_mbarrier_wait, barrier_of_q(w), zero, 0);
+  wait_full(w, FULL_K, zero);
+  begin_scores(w, zero);
+  wait_scores(w, 0);
+  release(w, EMPTY_K, zero);
+  softmax_step(w, zero, true);
+  round_probabilities(w);
+}
+
+/* Tiles from .. to - 1, from >= 1. */
+static void over_tiles(const hopper *w, const kva_expr *from, const kva_expr *to, bool masked) {
+  kva_kb *kb = w->f.s.kb;
+  kva_expr_ctx *c = exprs(w);
+  const kva_expr *n = kva_expr_max(c, num(w, 0), kva_expr_sub(c, to, from));
+  kva_kloop *loop = kva_k_loop_begin(kb, KVA_K_SERIAL, n, "tile");
+  const kva_expr *i = plus(w, from, loop->var), *before = kva_expr_addi(c, i, -1);
+  wait_full(w, FULL_K, i);
+  begin_scores(w, i);
+  wait_full(w, FULL_V, before);
+  begin_results(w, before);
+  wait_scores(w, 1);
+  release(w, EMPTY_K, i);
+  softmax_step(w, i, masked);
+  wait_results(w);
+  release(w, EMPTY_V, before);
+  rescale_results(w);
+  round_probabilities(w);
+  kva_k_loop_end(kb, loop);
+}
+
+static void last_product(const hopper *w) {
+  const kva_expr *last = kva_expr_addi(exprs(w), w->tiles, -1);
+  wait_full(w, FULL_V, last);
+  begin_results(w, last);
+  wait_results(w);
+}
+
+/* The results as rows of floats where the rings were. */
+static kva_gpu_tile staging(const hopper *w, kva_kbuf *staged) {
+  return (kva_gpu_tile){
+      .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.s.a.D, .thread = w->f.thread, .sums = w->y, .staged = staged};
+}
+
+static void consume(const hopper *w, kva_kbuf *staged) {
+  kva_kb *kb = w->f.s.kb;
+  kva_kloop *clear = kva_k_loop_begin(kb, KVA_K_UNROLL, w->y->extent, "i");
+  kva_k_store(kb, w->y, clear->var, kva_k_const_f(kb, KVA_F32, 0));
+  kva_k_loop_end(kb, clear);
+  kva_kinstr *some = kva_k_if_begin(kb, kva_k_index_lt(kb, num(w, 0), w->tiles));
+  first_tile(w);
+  over_tiles(w, num(w, 1), w->masked, true);
+  if (w->masked != w->tiles) over_tiles(w, w->masked, w->tiles, false);
+  last_product(w);
+  kva_k_if_end(kb, some);
+  kva_flash_softmax_finish(&w->x);
+  rescale_results(w);
+  plain(w, KVA_M_named_barrier, 1, CONSUMERS); /* the rings are read to the end */
+  kva_gpu_tile x = staging(w, staged);
+  kva_gpu_stage_fragments(&x, times(w, w->f.warp, 16), num(w, 0), 16, w->f.s.a.D);
+}
+
+static void store_results(const hopper *w, kva_kbuf *staged) {
+  kva_kb *kb = w->f.s.kb;
+  const kva_strip *s = &w->f.s;
+  const kva_expr *rows = kva_expr_min(exprs(w), num(w, ROWS), kva_expr_sub(exprs(w), s->extent, s->first));
+  kva_k_barrier(kb);
+  kva_kloop *r = kva_k_loop_begin(kb, KVA_K_THREAD, rows, "row");
+  r->team = 32;
+  kva_kloop *d = kva_k_loop_begin(kb, KVA_K_THREAD, num(w, s->a.D), "d");
+  d->width = 4;
+  kva_gpu_tile x = staging(w, staged);
+  kva_kval v = kva_k_load(kb, staged, kva_gpu_staged(&x, r->var, d->var));
+  s->l->store(s->l, s->a.n, 0, (const kva_expr *[]){s->b, s->h, plus(w, s->first, r->var), d->var}, v);
+  kva_k_loop_end(kb, d);
+  kva_k_loop_end(kb, r);
+}
+
+/* ---- kernel ------------------------------------------------------------------------------------------------------ */
+
+static kva_kbuf *create_buffers(hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  w->q = kva_k_shared(kb, "q", w->f.type, ROWS * w->f.width);
+  w->ring = kva_k_shared(kb, "ring", w->f.type, 2 * w->stages * tile_elements(w));
+  w->barriers = kva_k_shared(kb, "barriers", KVA_U64, BARRIER_KINDS * w->stages + 1);
+  kva_kbuf *staged = kva_k_shared(kb, "staged", KVA_F32, ROWS * w->f.s.a.D);
+  staged->over = w->ring;
+  w->p = kva_k_local(kb, "p", w->f.type, scores_of(w));
+  w->y = kva_k_local(kb, "y", KVA_F32, results_of(w));
+  for (uint32_t i = 0; i < 3; i++) w->map_number[i] = kva_k_map(kb, &w->maps[i]);
+  return staged;
+}
+
+bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
+  hopper w = {0};
+  if (!choose(&w, l, n)) return false;
+  kva_kb *kb = l->kb;
+  kva_flash_begin_block(&w.f, l, n, &(kva_flash_block){false, w.keys, 1, ROWS, THREADS}, NULL);
+  kva_kbuf *staged = create_buffers(&w);
+  kva_flash_softmax_start(&w.x, &w.f);
+  set_range(&w);
+  create_barriers(&w);
+  kva_kinstr *role = kva_k_if_begin(kb, kva_k_index_lt(kb, w.f.thread, num(&w, CONSUMERS)));
+  consume(&w, staged);
+  kva_k_if_else(kb, role);
+  produce(&w);
+  kva_k_if_end(kb, role);
+  kva_k_loop_end(kb, w.f.threads);
+  store_results(&w, staged);
+  kva_k_loop_end(kb, w.f.grid);
+  return true;
+}

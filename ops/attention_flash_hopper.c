@@ -24,8 +24,11 @@ enum {
   GROUP_THREADS = 128,
   ROWS = GROUPS * GROUP_ROWS,
   CONSUMERS = GROUPS * GROUP_THREADS,
-  THREADS = CONSUMERS + 32,
-  BOX = 64, /* elements of 128 bytes */
+  THREADS = CONSUMERS + GROUP_THREADS,
+  CONSUMER_REGISTERS = 240, /* of 168 that each thread starts with; the loader gives up the rest */
+  PRODUCER_REGISTERS = 24,
+  CHUNK = 8, /* elements of 16 bytes */
+  BOX = 64,  /* elements of 128 bytes */
   STEP = 16,
   TILE_BYTES = 32 * 1024, /* at most, of a stage of K or V */
   RING_BYTES = 160 * 1024,
@@ -41,7 +44,8 @@ typedef struct hopper {
   int64_t keys, stages;
   kva_kmap maps[3]; /* of Q, K, V */
   int32_t map_number[3];
-  kva_kbuf *q, *ring, *barriers, *p, *y;       /* ring: stages of K, then of V */
+  kva_kbuf *q, *ring, *staged, *barriers; /* ring: stages of K, then of V */
+  kva_kbuf *p, *y;
   const kva_expr *first_tile, *tiles, *masked; /* masked: how many of the last tiles hide keys */
 } hopper;
 
@@ -240,6 +244,7 @@ static void load_tile(const hopper *w, uint32_t operand, const kva_expr *i) {
 
 static void produce(const hopper *w) {
   kva_kb *kb = w->f.s.kb;
+  plain(w, KVA_M_registers_dec, PRODUCER_REGISTERS, 0);
   kva_kval is_one = kva_k_index_eq(kb, w->f.thread, num(w, CONSUMERS));
   kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_one, kva_k_index_lt(kb, num(w, 0), w->tiles)));
   load(w, KVA_ATTENTION_Q, barrier_of_q(w), (kva_kplace){w->q, num(w, 0)}, w->f.s.first);
@@ -371,14 +376,46 @@ static void last_product(const hopper *w) {
   wait_results(w);
 }
 
-/* The results as rows of floats where the rings were. */
-static kva_gpu_tile staging(const hopper *w, kva_kbuf *staged) {
+/* Results, rounded, where Q was: from there they leave in whole rows. */
+static kva_gpu_tile staging(const hopper *w) {
   return (kva_gpu_tile){
-      .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.s.a.D, .thread = w->f.thread, .sums = w->y, .staged = staged};
+      .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.s.a.D, .thread = w->f.thread, .sums = w->y, .staged = w->staged};
 }
 
-static void consume(const hopper *w, kva_kbuf *staged) {
+/* Stores CHUNK elements of a row. */
+static void store_chunk(const hopper *w, const kva_expr *row, const kva_expr *column) {
   kva_kb *kb = w->f.s.kb;
+  const kva_strip *s = &w->f.s;
+  kva_gpu_tile x = staging(w);
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, CHUNK), "i");
+  const kva_expr *from = plus(w, kva_gpu_staged(&x, row, column), i->var);
+  const kva_expr *to[] = {s->b, s->h, plus(w, s->first, row), plus(w, column, i->var)};
+  s->l->store(s->l, s->a.n, 0, to, kva_k_load(kb, w->staged, from));
+  kva_k_loop_end(kb, i);
+}
+
+/* Every warp its own 16 rows. */
+static void store_results(const hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  int64_t chunks = w->f.s.a.D / CHUNK;
+  kva_gpu_tile x = staging(w);
+  const kva_expr *row0 = times(w, w->f.warp, STEP);
+  plain(w, KVA_M_named_barrier, 1, CONSUMERS); /* Q is read to the end */
+  kva_gpu_stage_fragments(&x, row0, num(w, 0), STEP, w->f.s.a.D);
+  plain(w, KVA_M_warp_barrier, 0, 0);
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, (STEP * chunks + 31) / 32), "i");
+  const kva_expr *chunk = plus(w, times(w, i->var, 32), w->f.lane), *row = plus(w, row0, over(w, chunk, chunks));
+  kva_kval inside = kva_k_index_lt(kb, plus(w, w->f.s.first, row), w->f.s.extent);
+  kva_kval whole = kva_k_index_lt(kb, chunk, num(w, STEP * chunks));
+  kva_kinstr *branch = kva_k_if_begin(kb, kva_k_and(kb, inside, whole));
+  store_chunk(w, row, times(w, modulo(w, chunk, chunks), CHUNK));
+  kva_k_if_end(kb, branch);
+  kva_k_loop_end(kb, i);
+}
+
+static void consume(const hopper *w) {
+  kva_kb *kb = w->f.s.kb;
+  plain(w, KVA_M_registers_inc, CONSUMER_REGISTERS, 0);
   kva_kloop *clear = kva_k_loop_begin(kb, KVA_K_UNROLL, w->y->extent, "i");
   kva_k_store(kb, w->y, clear->var, kva_k_const_f(kb, KVA_F32, 0));
   kva_k_loop_end(kb, clear);
@@ -390,40 +427,21 @@ static void consume(const hopper *w, kva_kbuf *staged) {
   kva_k_if_end(kb, some);
   kva_flash_softmax_finish(&w->x);
   rescale_results(w);
-  plain(w, KVA_M_named_barrier, 1, CONSUMERS); /* the rings are read to the end */
-  kva_gpu_tile x = staging(w, staged);
-  kva_gpu_stage_fragments(&x, times(w, w->f.warp, 16), num(w, 0), 16, w->f.s.a.D);
-}
-
-static void store_results(const hopper *w, kva_kbuf *staged) {
-  kva_kb *kb = w->f.s.kb;
-  const kva_strip *s = &w->f.s;
-  const kva_expr *rows = kva_expr_min(exprs(w), num(w, ROWS), kva_expr_sub(exprs(w), s->extent, s->first));
-  kva_k_barrier(kb);
-  kva_kloop *r = kva_k_loop_begin(kb, KVA_K_THREAD, rows, "row");
-  r->team = 32;
-  kva_kloop *d = kva_k_loop_begin(kb, KVA_K_THREAD, num(w, s->a.D), "d");
-  d->width = 4;
-  kva_gpu_tile x = staging(w, staged);
-  kva_kval v = kva_k_load(kb, staged, kva_gpu_staged(&x, r->var, d->var));
-  s->l->store(s->l, s->a.n, 0, (const kva_expr *[]){s->b, s->h, plus(w, s->first, r->var), d->var}, v);
-  kva_k_loop_end(kb, d);
-  kva_k_loop_end(kb, r);
+  store_results(w);
 }
 
 /* ---- kernel ------------------------------------------------------------------------------------------------------ */
 
-static kva_kbuf *create_buffers(hopper *w) {
+static void create_buffers(hopper *w) {
   kva_kb *kb = w->f.s.kb;
   w->q = kva_k_shared(kb, "q", w->f.type, ROWS * w->f.width);
   w->ring = kva_k_shared(kb, "ring", w->f.type, 2 * w->stages * tile_elements(w));
   w->barriers = kva_k_shared(kb, "barriers", KVA_U64, BARRIER_KINDS * w->stages + 1);
-  kva_kbuf *staged = kva_k_shared(kb, "staged", KVA_F32, ROWS * w->f.s.a.D);
-  staged->over = w->ring;
+  w->staged = kva_k_shared(kb, "staged", w->f.type, ROWS * w->f.s.a.D);
+  w->staged->over = w->q;
   w->p = kva_k_local(kb, "p", w->f.type, scores_of(w));
   w->y = kva_k_local(kb, "y", KVA_F32, results_of(w));
   for (uint32_t i = 0; i < 3; i++) w->map_number[i] = kva_k_map(kb, &w->maps[i]);
-  return staged;
 }
 
 bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
@@ -431,17 +449,15 @@ bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
   if (!choose(&w, l, n)) return false;
   kva_kb *kb = l->kb;
   kva_flash_begin_block(&w.f, l, n, &(kva_flash_block){false, w.keys, 1, ROWS, THREADS}, NULL);
-  kva_kbuf *staged = create_buffers(&w);
+  create_buffers(&w);
   kva_flash_softmax_start(&w.x, &w.f);
   set_range(&w);
   create_barriers(&w);
   kva_kinstr *role = kva_k_if_begin(kb, kva_k_index_lt(kb, w.f.thread, num(&w, CONSUMERS)));
-  consume(&w, staged);
+  consume(&w);
   kva_k_if_else(kb, role);
   produce(&w);
   kva_k_if_end(kb, role);
-  kva_k_loop_end(kb, w.f.threads);
-  store_results(&w, staged);
-  kva_k_loop_end(kb, w.f.grid);
+  kva_flash_end(&w.f);
   return true;
 }

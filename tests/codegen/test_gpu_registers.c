@@ -33,8 +33,38 @@ static const named kernels[] = {
 };
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 
-static void check_one(const named *n) {
-  kva_case c = {.op = KVA_OP_matmul, .attrs = n->attrs, .in = {{n->a}, {n->b}}};
+static const struct {
+  const char *name, *arch;
+  kva_dtype dtype;
+  kva_case c;
+} attentions[] = {
+#define HEADS(t, s, h, h_kv, d) {{"B=8," h "," t "," d}, {"B," h_kv "," s "," d}, {"B," h_kv "," s "," d}}
+#define CAUSAL(d) {.op = KVA_OP_attention, .attrs = "causal=1", .in = HEADS("T=4096", "T", "16", "4", d)}
+    {"attention_64_causal", "sm_90a", KVA_BF16, CAUSAL("64")},
+    {"attention_128_causal", "sm_90a", KVA_BF16, CAUSAL("128")},
+    {"attention_128_causal", "sm_90a", KVA_F16, CAUSAL("128")},
+    {"attention_256_causal", "sm_90a", KVA_BF16, CAUSAL("256")},
+    {"attention_128_full",
+     "sm_90a",
+     KVA_BF16,
+     {.op = KVA_OP_attention, .in = HEADS("T=4096", "S=4096", "16", "16", "128")}},
+    {"attention_128_window",
+     "sm_90a",
+     KVA_BF16,
+     {.op = KVA_OP_attention, .attrs = "causal=1; window=512", .in = HEADS("T=4096", "T", "16", "4", "128")}},
+    {"attention_128_softcap",
+     "sm_90a",
+     KVA_BF16,
+     {.op = KVA_OP_attention, .attrs = "causal=1; softcap=30", .in = HEADS("T=4096", "T", "16", "4", "128")}},
+    {"attention_128_mask",
+     "sm_90a",
+     KVA_BF16,
+     {.op = KVA_OP_attention,
+      .in = {{"B=8,16,T=4096,128"}, {"B,4,S=4096,128"}, {"B,4,S,128"}, {"B,1,T,S", .dtype = KVA_BOOL}, {"16"}}}},
+};
+
+static void check_one(const named *n, const kva_case *of) {
+  kva_case c = *of;
   kva_case_built built;
   kva_diag *diag = kva_diag_create();
   kva_arena *arena = kva_arena_create();
@@ -51,6 +81,8 @@ static void check_one(const named *n) {
   char *text, key[200];
   size_t size;
   assert_int_equal(kva_codegen_emit(cg, "ptx", &text, &size), KVA_OK);
+  const char *dump = getenv("DUMPDIR");
+  if (dump) { char fn[300]; snprintf(fn, 300, "%s/%s.%s.%s.ptx", dump, n->name, kva_dtype_name(n->dtype), n->arch); FILE *o = fopen(fn,"w"); fwrite(text,1,size,o); fclose(o); free(text); return; }
   snprintf(key, sizeof key, "%s.%s.%s", n->name, kva_dtype_name(n->dtype), n->arch);
   assert_registers(key, text, size, n->arch);
   free(text);
@@ -66,7 +98,14 @@ static void test_registers(void **state) {
     print_message("SKIP: no ptxas on PATH\n");
     skip();
   }
-  for (uint32_t i = 0; i < N_KERNELS; i++) check_one(&kernels[i]);
+  for (uint32_t i = 0; i < N_KERNELS; i++) {
+    const named *n = &kernels[i];
+    check_one(n, &(kva_case){.op = KVA_OP_matmul, .attrs = n->attrs, .in = {{n->a}, {n->b}}});
+  }
+  for (size_t i = 0; i < sizeof attentions / sizeof *attentions; i++) {
+    named n = {.name = attentions[i].name, .arch = attentions[i].arch, .dtype = attentions[i].dtype};
+    check_one(&n, &attentions[i].c);
+  }
 }
 
 int main(void) {

@@ -27,6 +27,7 @@
  * warp_barrier
  * shuffle_xor v, bit               v of the lane whose number differs in `bit`
  * exp2 v                           2^v to 2 units in the last place; below 2^-126 it is 0
+ * round_pair d, s                  d[2] of 16 bits = s[2] of floats, rounded to nearest: one register at once
  *
  * sm_90a. An mbarrier counts arrivals and bytes; its phase ends when all are there, and the parity of the phase that
  * wait names tells the phases apart.
@@ -74,6 +75,7 @@ struct kva_kbuf;
   X(warp_barrier,    KVA_DTYPE_NONE, "")          \
   X(shuffle_xor,     KVA_F32,        "vi")        \
   X(exp2,            KVA_F32,        "v")         \
+  X(round_pair,      KVA_DTYPE_NONE, "Ll")        \
   X(mbarrier_init,   KVA_DTYPE_NONE, "mi")        \
   X(mbarrier_fence,  KVA_DTYPE_NONE, "")          \
   X(mbarrier_expect, KVA_DTYPE_NONE, "mi")        \

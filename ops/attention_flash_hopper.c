@@ -325,8 +325,9 @@ static void softmax_step(const hopper *w, const kva_expr *i, bool masked) {
 
 static void round_probabilities(const hopper *w) {
   kva_kb *kb = w->f.s.kb;
-  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, scores_of(w)), "i");
-  kva_k_store(kb, w->p, i->var, kva_k_load(kb, w->x.s, i->var));
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, scores_of(w) / 2), "i");
+  const kva_expr *at = times(w, i->var, 2);
+  machine(w, &(kva_kmachine){.op = KVA_M_round_pair, .places = {{w->p, at}, {w->x.s, at}}});
   kva_k_loop_end(kb, i);
 }
 

@@ -28,7 +28,9 @@ enum {
   CONSUMER_REGISTERS = 240, /* of 168 that each thread starts with; the loader gives up the rest */
   PRODUCER_REGISTERS = 24,
   CHUNK = 8, /* elements of 16 bytes */
-  BOX = 64,  /* elements of 128 bytes */
+  ALL_CONSUMERS = 1,
+  TURN = 2, /* and 3: named barriers */
+  BOX = 64, /* elements of 128 bytes */
   STEP = 16,
   TILE_BYTES = 32 * 1024, /* at most, of a stage of K or V */
   RING_BYTES = 160 * 1024,
@@ -338,6 +340,25 @@ static void rescale_results(const hopper *w) {
   kva_k_loop_end(kb, e.loop);
 }
 
+/* The warpgroups take turns at starting products, so that one's exponentials run beside the other's products: before
+ * it starts any, a group waits for the other to have started its own. */
+static void each_group(const hopper *w, kva_kmop op, int32_t barrier_of_first, int32_t barrier_of_second) {
+  kva_kb *kb = w->f.s.kb;
+  kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, GROUP_THREADS)));
+  if (barrier_of_first) plain(w, op, barrier_of_first, CONSUMERS);
+  kva_k_if_else(kb, first);
+  if (barrier_of_second) plain(w, op, barrier_of_second, CONSUMERS);
+  kva_k_if_end(kb, first);
+}
+
+static void await_turn(const hopper *w) {
+  each_group(w, KVA_M_named_barrier, TURN, TURN + 1);
+}
+
+static void pass_turn(const hopper *w) {
+  each_group(w, KVA_M_named_arrive, TURN + 1, TURN);
+}
+
 static void first_tile(const hopper *w) {
   const kva_expr *zero = num(w, 0);
   barrier(w, KVA_M_mbarrier_wait, barrier_of_q(w), zero, 0);
@@ -357,9 +378,11 @@ static void over_tiles(const hopper *w, const kva_expr *from, const kva_expr *to
   kva_kloop *loop = kva_k_loop_begin(kb, KVA_K_SERIAL, n, "tile");
   const kva_expr *i = plus(w, from, loop->var), *before = kva_expr_addi(c, i, -1);
   wait_full(w, FULL_K, i);
+  await_turn(w);
   begin_scores(w, i);
   wait_full(w, FULL_V, before);
   begin_results(w, before);
+  pass_turn(w);
   wait_scores(w, 1);
   release(w, EMPTY_K, i);
   softmax_step(w, i, masked);
@@ -401,7 +424,7 @@ static void store_results(const hopper *w) {
   int64_t chunks = w->f.s.a.D / CHUNK;
   kva_gpu_tile x = staging(w);
   const kva_expr *row0 = times(w, w->f.warp, STEP);
-  plain(w, KVA_M_named_barrier, 1, CONSUMERS); /* Q is read to the end */
+  plain(w, KVA_M_named_barrier, ALL_CONSUMERS, CONSUMERS); /* Q is read to the end */
   kva_gpu_stage_fragments(&x, row0, num(w, 0), STEP, w->f.s.a.D);
   plain(w, KVA_M_warp_barrier, 0, 0);
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, (STEP * chunks + 31) / 32), "i");
@@ -421,10 +444,12 @@ static void consume(const hopper *w) {
   kva_k_store(kb, w->y, clear->var, kva_k_const_f(kb, KVA_F32, 0));
   kva_k_loop_end(kb, clear);
   kva_kinstr *some = kva_k_if_begin(kb, kva_k_index_lt(kb, num(w, 0), w->tiles));
+  each_group(w, KVA_M_named_arrive, 0, TURN);
   first_tile(w);
   over_tiles(w, num(w, 1), w->masked, true);
   if (w->masked != w->tiles) over_tiles(w, w->masked, w->tiles, false);
   last_product(w);
+  each_group(w, KVA_M_named_barrier, TURN, 0); /* the turn that nobody took */
   kva_k_if_end(kb, some);
   kva_flash_softmax_finish(&w->x);
   rescale_results(w);

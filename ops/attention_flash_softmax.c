@@ -26,14 +26,16 @@ void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f) {
 /* ---- which keys are seen ----------------------------------------------------------------------------------------- */
 
 /* Columns of the tile, counted from the thread's first, before `key`: a small number, so that elements need but one
- * comparison with a constant. */
+ * comparison with a constant. Half a column less, so that it stays a float: LLVM would compare integers in the 64 bits
+ * that they come from. */
 static kva_kval columns_before(const kva_flash_softmax *x, const kva_expr *key, const kva_expr *key0) {
   kva_kb *kb = x->f->s.kb;
   kva_expr_ctx *c = kb->exprs;
   const kva_expr *first = kva_expr_muli(c, kva_expr_mod(c, x->f->lane, num(x, 4)), 2);
   const kva_expr *n = kva_expr_sub(c, key, kva_expr_add(c, key0, first));
   n = kva_expr_min(c, kva_expr_max(c, n, num(x, 0)), num(x, x->f->far));
-  return kva_k_convert(kb, kva_k_index(kb, n), KVA_I32);
+  kva_kval columns = kva_k_convert(kb, kva_k_convert(kb, kva_k_index(kb, n), KVA_I32), KVA_F32);
+  return kva_k2(kb, KVA_K_sub, columns, kva_k_const_f(kb, KVA_F32, 0.5));
 }
 
 /* One row: keys from .. to - 1 are seen. from NULL: no lower bound. */
@@ -42,7 +44,7 @@ static void mask_row(const kva_flash_softmax *x, int64_t row, kva_kval from, kva
   kva_kval unseen = kva_k_const_f(kb, KVA_F32, -INFINITY);
   for (int64_t i = 0; i < x->f->far / 4; i++) {
     const kva_expr *at = num(x, i / 2 * 4 + 2 * row + i % 2);
-    kva_kval column = kva_k_const_i(kb, KVA_I32, i / 2 * 8 + i % 2), v = kva_k_load(kb, x->s, at);
+    kva_kval column = kva_k_const_f(kb, KVA_F32, (double)(i / 2 * 8 + i % 2)), v = kva_k_load(kb, x->s, at);
     v = kva_k_select(kb, kva_k2(kb, KVA_K_lt, column, to), v, unseen);
     if (from) v = kva_k_select(kb, kva_k2(kb, KVA_K_lt, column, from), unseen, v);
     kva_k_store(kb, x->s, at, v);

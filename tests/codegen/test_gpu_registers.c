@@ -38,8 +38,14 @@ static const struct {
   kva_dtype dtype;
   kva_case c;
 } attentions[] = {
-#define HEADS(t, s, h, h_kv, d) {{"B=8," h "," t "," d}, {"B," h_kv "," s "," d}, {"B," h_kv "," s "," d}}
-#define CAUSAL(d) {.op = KVA_OP_attention, .attrs = "causal=1", .in = HEADS("T=4096", "T", "16", "4", d)}
+#define HEADS(t, s, h, h_kv, d)                        \
+  {                                                    \
+    {"B=8," h "," t "," d}, {"B," h_kv "," s "," d}, { \
+      "B," h_kv "," s "," d                            \
+    }                                                  \
+  }
+#define CAUSAL(d) \
+  { .op = KVA_OP_attention, .attrs = "causal=1", .in = HEADS("T=4096", "T", "16", "4", d) }
     {"attention_64_causal", "sm_90a", KVA_BF16, CAUSAL("64")},
     {"attention_128_causal", "sm_90a", KVA_BF16, CAUSAL("128")},
     {"attention_128_causal", "sm_90a", KVA_F16, CAUSAL("128")},
@@ -82,7 +88,15 @@ static void check_one(const named *n, const kva_case *of) {
   size_t size;
   assert_int_equal(kva_codegen_emit(cg, "ptx", &text, &size), KVA_OK);
   const char *dump = getenv("DUMPDIR");
-  if (dump) { char fn[300]; snprintf(fn, 300, "%s/%s.%s.%s.ptx", dump, n->name, kva_dtype_name(n->dtype), n->arch); FILE *o = fopen(fn,"w"); fwrite(text,1,size,o); fclose(o); free(text); return; }
+  if (dump) {
+    char fn[300];
+    snprintf(fn, 300, "%s/%s.%s.%s.ptx", dump, n->name, kva_dtype_name(n->dtype), n->arch);
+    FILE *o = fopen(fn, "w");
+    fwrite(text, 1, size, o);
+    fclose(o);
+    free(text);
+    return;
+  }
   snprintf(key, sizeof key, "%s.%s.%s", n->name, kva_dtype_name(n->dtype), n->arch);
   assert_registers(key, text, size, n->arch);
   free(text);

@@ -131,7 +131,8 @@ static bool choose(hopper *w, kva_lower *l, const kva_node *n) {
   int64_t d = 0;
   kva_expr_is_const(kva_operand_type(n, KVA_ATTENTION_Q)->dims[3], &d);
   int64_t row_bytes = (d + BOX - 1) / BOX * BOX * 2;
-  w->keys = MAX_KEYS;
+  bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES);
+  w->keys = crowded ? MAX_KEYS / 2 : MAX_KEYS;
   while (w->keys * row_bytes > TILE_BYTES) w->keys /= 2;
   w->stages = RING_BYTES / (2 * w->keys * row_bytes) >= 4 ? 4 : 2;
   if (!l->warpgroups || !has_many_queries(n)) return false;

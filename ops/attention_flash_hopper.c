@@ -111,10 +111,14 @@ static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t 
   *out = (kva_kmap){.buf = v->buf, .rank = AXES, .swizzle = 2 * BOX};
   for (int i = 0; i < AXES; i++) {
     int axis = AXES - 1 - i;
-    if (i && (!is_multiple(steps[axis], 8) || kva_expr_is(steps[axis], 0))) return false;
     out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1)); /* maps of nothing do not exist */
     out->strides[i] = kva_expr_muli(c, steps[axis], 2);
     out->box[i] = 1;
+    if (!i) continue;
+    if (!is_multiple(steps[axis], 8)) return false;
+    if (!kva_expr_is(steps[axis], 0)) continue;
+    if (!kva_expr_is(t->dims[axis], 1)) return false; /* the same for all */
+    out->strides[i] = kva_expr_mul(c, out->strides[i - 1], out->dims[i - 1]);
   }
   out->box[0] = BOX;
   out->box[1] = (int32_t)rows;
@@ -404,7 +408,7 @@ static void last_product(const hopper *w) {
 /* Results, rounded, where Q was: from there they leave in whole rows. */
 static kva_gpu_tile staging(const hopper *w) {
   return (kva_gpu_tile){
-      .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.s.a.D, .thread = w->f.thread, .sums = w->y, .staged = w->staged};
+      .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.width, .thread = w->f.thread, .sums = w->y, .staged = w->staged};
 }
 
 /* Stores CHUNK elements of a row. */
@@ -422,18 +426,19 @@ static void store_chunk(const hopper *w, const kva_expr *row, const kva_expr *co
 /* Every warp its own 16 rows. */
 static void store_results(const hopper *w) {
   kva_kb *kb = w->f.s.kb;
-  int64_t chunks = w->f.s.a.D / CHUNK;
+  int64_t chunks = w->f.width / CHUNK;
   kva_gpu_tile x = staging(w);
   const kva_expr *row0 = times(w, w->f.warp, STEP);
   plain(w, KVA_M_named_barrier, ALL_CONSUMERS, CONSUMERS); /* Q is read to the end */
   kva_gpu_stage_fragments(&x, row0, num(w, 0), STEP, w->f.s.a.D);
   plain(w, KVA_M_warp_barrier, 0, 0);
-  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, (STEP * chunks + 31) / 32), "i");
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, STEP * chunks / 32), "i");
   const kva_expr *chunk = plus(w, times(w, i->var, 32), w->f.lane), *row = plus(w, row0, over(w, chunk, chunks));
+  const kva_expr *column = times(w, modulo(w, chunk, chunks), CHUNK);
   kva_kval inside = kva_k_index_lt(kb, plus(w, w->f.s.first, row), w->f.s.extent);
-  kva_kval whole = kva_k_index_lt(kb, chunk, num(w, STEP * chunks));
-  kva_kinstr *branch = kva_k_if_begin(kb, kva_k_and(kb, inside, whole));
-  store_chunk(w, row, times(w, modulo(w, chunk, chunks), CHUNK));
+  kva_kval used = kva_k_index_lt(kb, column, num(w, w->f.s.a.D));
+  kva_kinstr *branch = kva_k_if_begin(kb, kva_k_and(kb, inside, used));
+  store_chunk(w, row, column);
   kva_k_if_end(kb, branch);
   kva_k_loop_end(kb, i);
 }
@@ -464,7 +469,7 @@ static void create_buffers(hopper *w) {
   w->q = kva_k_shared(kb, "q", w->f.type, ROWS * w->f.width);
   w->ring = kva_k_shared(kb, "ring", w->f.type, 2 * w->stages * tile_elements(w));
   w->barriers = kva_k_shared(kb, "barriers", KVA_U64, BARRIER_KINDS * w->stages + 1);
-  w->staged = kva_k_shared(kb, "staged", w->f.type, ROWS * w->f.s.a.D);
+  w->staged = kva_k_shared(kb, "staged", w->f.type, ROWS * w->f.width);
   w->staged->over = w->q;
   w->p = kva_k_local(kb, "p", w->f.type, scores_of(w));
   w->y = kva_k_local(kb, "y", KVA_F32, results_of(w));

@@ -33,35 +33,22 @@ static const named kernels[] = {
 };
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };
 
+#define HEADS(t, s, h, h_kv, d) {{"B=8," h "," t "," d}, {"B," h_kv "," s "," d}, {"B," h_kv "," s "," d}}
+#define FORWARD(attributes, s, h_kv, d) \
+  { .op = KVA_OP_attention, .attrs = attributes, .in = HEADS("T=4096", s, "16", h_kv, d) }
+
 static const struct {
   const char *name, *arch;
   kva_dtype dtype;
   kva_case c;
 } attentions[] = {
-#define HEADS(t, s, h, h_kv, d)                        \
-  {                                                    \
-    {"B=8," h "," t "," d}, {"B," h_kv "," s "," d}, { \
-      "B," h_kv "," s "," d                            \
-    }                                                  \
-  }
-#define CAUSAL(d) \
-  { .op = KVA_OP_attention, .attrs = "causal=1", .in = HEADS("T=4096", "T", "16", "4", d) }
-    {"attention_64_causal", "sm_90a", KVA_BF16, CAUSAL("64")},
-    {"attention_128_causal", "sm_90a", KVA_BF16, CAUSAL("128")},
-    {"attention_128_causal", "sm_90a", KVA_F16, CAUSAL("128")},
-    {"attention_256_causal", "sm_90a", KVA_BF16, CAUSAL("256")},
-    {"attention_128_full",
-     "sm_90a",
-     KVA_BF16,
-     {.op = KVA_OP_attention, .in = HEADS("T=4096", "S=4096", "16", "16", "128")}},
-    {"attention_128_window",
-     "sm_90a",
-     KVA_BF16,
-     {.op = KVA_OP_attention, .attrs = "causal=1; window=512", .in = HEADS("T=4096", "T", "16", "4", "128")}},
-    {"attention_128_softcap",
-     "sm_90a",
-     KVA_BF16,
-     {.op = KVA_OP_attention, .attrs = "causal=1; softcap=30", .in = HEADS("T=4096", "T", "16", "4", "128")}},
+    {"attention_64_causal", "sm_90a", KVA_BF16, FORWARD("causal=1", "T", "4", "64")},
+    {"attention_128_causal", "sm_90a", KVA_BF16, FORWARD("causal=1", "T", "4", "128")},
+    {"attention_128_causal", "sm_90a", KVA_F16, FORWARD("causal=1", "T", "4", "128")},
+    {"attention_256_causal", "sm_90a", KVA_BF16, FORWARD("causal=1", "T", "4", "256")},
+    {"attention_128_full", "sm_90a", KVA_BF16, FORWARD("", "S=4096", "16", "128")},
+    {"attention_128_window", "sm_90a", KVA_BF16, FORWARD("causal=1; window=512", "T", "4", "128")},
+    {"attention_128_softcap", "sm_90a", KVA_BF16, FORWARD("causal=1; softcap=30", "T", "4", "128")},
     {"attention_128_mask",
      "sm_90a",
      KVA_BF16,
@@ -87,16 +74,6 @@ static void check_one(const named *n, const kva_case *of) {
   char *text, key[200];
   size_t size;
   assert_int_equal(kva_codegen_emit(cg, "ptx", &text, &size), KVA_OK);
-  const char *dump = getenv("DUMPDIR");
-  if (dump) {
-    char fn[300];
-    snprintf(fn, 300, "%s/%s.%s.%s.ptx", dump, n->name, kva_dtype_name(n->dtype), n->arch);
-    FILE *o = fopen(fn, "w");
-    fwrite(text, 1, size, o);
-    fclose(o);
-    free(text);
-    return;
-  }
   snprintf(key, sizeof key, "%s.%s.%s", n->name, kva_dtype_name(n->dtype), n->arch);
   assert_registers(key, text, size, n->arch);
   free(text);

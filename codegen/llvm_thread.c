@@ -68,8 +68,6 @@ static void annotate_maps(kva_emit *e, uint32_t n) {
   LLVMAddNamedMetadataOperand(e->module, "nvvm.annotations", LLVMMetadataAsValue(e->ctx, node));
 }
 
-static bool sets_registers(const kva_kernel *k);
-
 static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint32_t n_symbols) {
   uint32_t n_maps = e->k->maps.len, n = n_bufs + n_symbols + n_maps;
   e->first_map = n_bufs + n_symbols;
@@ -83,7 +81,7 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   annotate_kernel(e, "reqntidx", e->k->threads);
   annotate_kernel(e, "reqntidy", 1);
   annotate_kernel(e, "reqntidz", 1);
-  if (sets_registers(e->k)) annotate_kernel(e, "minctasm", 1);
+  if (e->k->blocks) annotate_kernel(e, "minctasm", e->k->blocks);
   if (n_maps) annotate_maps(e, n_maps);
   for (uint32_t i = 0; i < n_bufs; i++) {
     kva_ll_parameter_attribute(e, i, "noalias", 0);
@@ -156,17 +154,6 @@ static void bind_shared(kva_emit *e) {
                  : bytes > STATIC_SHARED ? dynamic_shared(e, buf)
                                          : static_shared(e, buf);
   }
-}
-
-static void find_registers(void *user, kva_kinstr *i) {
-  if (i->op == KVA_K_MACHINE && i->machine->op == KVA_M_registers_inc) *(bool *)user = true;
-}
-
-/* Registers move between warpgroups only where the assembler knows how many each thread starts with. */
-static bool sets_registers(const kva_kernel *k) {
-  bool found = false;
-  kva_k_each_instr(k, find_registers, &found);
-  return found;
 }
 
 void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {

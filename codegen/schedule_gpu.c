@@ -297,6 +297,12 @@ static void schedule_items(kva_kernel *k) {
   set_thread(only_loop(blocks->body), 1);
 }
 
+/* ptxas aims at all threads of a multiprocessor and spills where a few registers more would do: 128 are. */
+static void allow_registers(kva_kernel *k) {
+  enum { RESIDENT = 512 };
+  k->blocks = k->threads < RESIDENT ? RESIDENT / k->threads : 1;
+}
+
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
   (void)target;
   if (!k->threads) {
@@ -312,6 +318,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
       else
         schedule_one_block(k);
     }
+    allow_registers(k);
   }
   kva_legalize_math(k);
   kva_legalize_math_f64(k);

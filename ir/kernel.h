@@ -159,6 +159,7 @@ struct kva_kernel {
   kva_kregion *body;
   uint32_t next_id;
   uint32_t threads;       /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
+  uint32_t blocks;        /* that a multiprocessor shall have registers for; 0: as the assembler sees fit */
   KVA_VEC(kva_kmap) maps; /* parameters after the symbols */
 };
 

@@ -140,6 +140,7 @@ uint64_t kva_kernel_hash(const kva_kernel *k) {
   }
   for (uint32_t i = 0; i < k->maps.len; i++) add_map(&s, &k->maps.data[i]);
   if (k->threads) add(&s, k->threads);
+  if (k->blocks) add(&s, k->blocks);
   add_region(&s, k->body);
   kva_arena_destroy(scratch);
   return s.h;

@@ -209,7 +209,7 @@ static void parse_carries(kva_kparser *p, kva_kloop *l) {
 
 /* A word and its number; 0 when the word does not follow. */
 static uint32_t parse_count(kva_kparser *p, const char *word) {
-  return kva_klex_accept_name(&p->lex, word) ? kva_kparse_uint(p, "a number of threads or iterations") : 0;
+  return kva_klex_accept_name(&p->lex, word) ? kva_kparse_uint(p, "a number of threads, blocks or iterations") : 0;
 }
 
 static void parse_loop(kva_kparser *p, kva_kregion *r, kva_kloop_kind kind) {
@@ -370,6 +370,7 @@ static void parse_kernel(kva_kparser *p, kva_arena *arena, kva_expr_ctx *exprs) 
   }
   kva_klex_expect(&p->lex, ")");
   p->k->threads = parse_count(p, "threads");
+  p->k->blocks = parse_count(p, "blocks");
   kva_klex_expect(&p->lex, "{");
   while (kva_klex_accept_name(&p->lex, "tensor_map")) parse_map(p);
   parse_locals(p);

@@ -22,7 +22,7 @@
  *   shared readwrite float staged[2048] over ring
  *   copy_async ring[8*tid], a[K*i + 8*tid], 16
  *
- * It has ` threads 256` after its parameters, and its thread loops may end in ` team 32` or ` width 4`.
+ * It has ` threads 256 blocks 2` after its parameters, and its thread loops may end in ` team 32` or ` width 4`.
  *
  * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
  * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
@@ -419,6 +419,7 @@ void kva_kernel_print(const kva_kernel *k, kva_text *out) {
   print_params(&p);
   kva_text_add(out, ")");
   if (k->threads) kva_text_add(out, " threads %u", k->threads);
+  if (k->blocks) kva_text_add(out, " blocks %u", k->blocks);
   kva_text_add(out, " {\n");
   for (uint32_t i = 0; i < k->maps.len; i++) print_map(&p, &k->maps.data[i]);
   print_locals(&p);

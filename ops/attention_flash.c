@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-enum { WARP = 32, CHUNK = 8 /* elements in 16 bytes */, SWIZZLE = 8 /* chunks in 128 bytes */ };
+enum { WARP = 32, CHUNK_BYTES = 16, SWIZZLE = 8 /* chunks in 128 bytes */, FLOAT_WIDEST = 128 };
 
 static const kva_expr *num(const kva_flash *f, int64_t v) {
   return kva_expr_const(f->s.kb->exprs, v);
@@ -23,12 +23,17 @@ static const kva_expr *modulo(const kva_flash *f, const kva_expr *a, int64_t v) 
 
 /* ---- the block --------------------------------------------------------------------------------------------------- */
 
+static int64_t chunk_of(kva_dtype t) {
+  return CHUNK_BYTES * 8 / kva_dtype_bits(t);
+}
+
 bool kva_flash_fits(const kva_lower *l, const kva_node *n) {
   const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q);
   int64_t d = 0, d_v = 0;
-  if (!l->gpu || (q->dtype != KVA_BF16 && q->dtype != KVA_F16)) return false;
+  bool is_float = q->dtype == KVA_F32;
+  if (!l->gpu || (q->dtype != KVA_BF16 && q->dtype != KVA_F16 && !is_float)) return false;
   bool known = kva_expr_is_const(q->dims[3], &d) && kva_expr_is_const(kva_operand_type(n, 2)->dims[3], &d_v);
-  return known && d == d_v && d > 0 && d <= 256 && d % CHUNK == 0;
+  return known && d == d_v && d > 0 && d <= (is_float ? FLOAT_WIDEST : 256) && d % chunk_of(q->dtype) == 0;
 }
 
 static void set_scores(kva_flash *f) {
@@ -38,6 +43,11 @@ static void set_scores(kva_flash *f) {
   f->factor = (f->general ? 1 : a->attrs.scale) / log(2.0);
 }
 
+/* Rows of a warp's probabilities begin 16 bytes apart modulo 128. */
+static int64_t pitch_of(const kva_flash *f) {
+  return f->far + 4;
+}
+
 void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const kva_flash_block *block,
                            const kva_expr **out_part) {
   kva_expr_ctx *c = l->kb->exprs;
@@ -45,7 +55,9 @@ void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const 
   *f = (kva_flash){.s = {.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .t = KVA_F32}, .far = block->far};
   kva_strip *s = &f->s;
   f->type = kva_operand_type(n, 0)->dtype;
-  f->width = (s->a.D + 63) / 64 * 64;
+  f->chunk = chunk_of(f->type);
+  int64_t line = SWIZZLE * f->chunk;
+  f->width = (s->a.D + line - 1) / line * line;
   f->depth16 = (s->a.D + 15) / 16;
   s->extent = kv_heads ? s->a.S : s->a.T;
   s->far_extent = kv_heads ? s->a.T : s->a.S;
@@ -63,15 +75,17 @@ void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const 
   s->h = kv_heads ? NULL : head;
   s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
   l->kb->kernel->threads = (uint32_t)block->threads;
+  l->kb->kernel->blocks = block->blocks;
   f->threads = kva_k_loop_begin(l->kb, KVA_K_THREAD, num(f, block->threads), "thread");
   f->thread = f->threads->var;
   f->lane = modulo(f, f->thread, WARP);
   f->warp = over(f, f->thread, WARP);
+  if (f->type == KVA_F32) f->turned = kva_k_shared(l->kb, "turned", KVA_F32, KVA_FLASH_ROWS * pitch_of(f));
 }
 
 void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
                      const kva_expr **out_part) {
-  kva_flash_block block = {kv_heads, far, parts, KVA_FLASH_ROWS, WARP * KVA_FLASH_WARPS};
+  kva_flash_block block = {kv_heads, far, parts, KVA_FLASH_ROWS, WARP * KVA_FLASH_WARPS, 2};
   kva_flash_begin_block(f, l, n, &block, out_part);
 }
 
@@ -93,7 +107,7 @@ kva_kbuf *kva_flash_tile(const kva_flash *f, const char *name, int64_t rows) {
 static const kva_expr *chunk_at(const kva_flash *f, const kva_expr *row, const kva_expr *chunk) {
   const kva_expr *group = times(f, over(f, chunk, SWIZZLE), SWIZZLE);
   const kva_expr *rotated = plus(f, group, modulo(f, plus(f, chunk, row), SWIZZLE));
-  return plus(f, times(f, row, f->width), times(f, rotated, CHUNK));
+  return plus(f, times(f, row, f->width), times(f, rotated, f->chunk));
 }
 
 static kva_kval element(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position, const kva_expr *d) {
@@ -109,13 +123,13 @@ static bool chunk_in_memory(const kva_flash *f, const kva_flash_copy *c, const k
   if (v->op != KVA_K_LOAD || next->op != KVA_K_LOAD || v->buf != next->buf || v->args[0]) return false;
   if (v->buf->space != KVA_K_PARAM || v->buf->dtype != f->type) return false;
   *out = (kva_kplace){v->buf, v->index};
-  return kva_expr_is(kva_expr_sub(e, next->index, v->index), 1) && kva_expr_is(modulo(f, v->index, CHUNK), 0);
+  return kva_expr_is(kva_expr_sub(e, next->index, v->index), 1) && kva_expr_is(modulo(f, v->index, f->chunk), 0);
 }
 
 static void store_computed(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position, const kva_expr *d,
                            const kva_expr *to) {
   kva_kb *kb = f->s.kb;
-  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, CHUNK), "i");
+  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->chunk), "i");
   const kva_expr *channel = plus(f, d, i->var);
   kva_kval inside =
       kva_k_and(kb, kva_k_index_lt(kb, position, c->limit), kva_k_index_lt(kb, channel, num(f, f->s.a.D)));
@@ -138,12 +152,12 @@ static const kva_expr *bytes_inside(const kva_flash *f, const kva_flash_copy *c,
 
 static void load_chunk(const kva_flash *f, const kva_flash_copy *c, const kva_expr *row, const kva_expr *chunk) {
   kva_expr_ctx *e = f->s.kb->exprs;
-  const kva_expr *position = plus(f, c->first, row), *d = times(f, chunk, CHUNK);
+  const kva_expr *position = plus(f, c->first, row), *d = times(f, chunk, f->chunk);
   const kva_expr *to = chunk_at(f, plus(f, c->at, row), chunk);
   /* Addresses stay inside the operand even where nothing is read. */
   const kva_expr *last = kva_expr_max(e, kva_expr_addi(e, c->limit, -1), num(f, 0));
-  const kva_expr *inside = kva_expr_min(e, chunk, num(f, f->s.a.D / CHUNK - 1));
-  const kva_expr *d_inside = f->width == f->s.a.D ? d : times(f, inside, CHUNK);
+  const kva_expr *inside = kva_expr_min(e, chunk, num(f, f->s.a.D / f->chunk - 1));
+  const kva_expr *d_inside = f->width == f->s.a.D ? d : times(f, inside, f->chunk);
   kva_kplace from;
   if (!chunk_in_memory(f, c, kva_expr_min(e, position, last), d_inside, &from)) {
     store_computed(f, c, position, d, to);
@@ -155,7 +169,7 @@ static void load_chunk(const kva_flash *f, const kva_flash_copy *c, const kva_ex
 }
 
 void kva_flash_load(const kva_flash *f, const kva_flash_copy *c) {
-  int64_t chunks = f->width / CHUNK, per_thread = c->rows * chunks / (WARP * KVA_FLASH_WARPS);
+  int64_t chunks = f->width / f->chunk, per_thread = c->rows * chunks / (WARP * KVA_FLASH_WARPS);
   KVA_ASSERT(per_thread * WARP * KVA_FLASH_WARPS == c->rows * chunks);
   kva_kloop *i = kva_k_loop_begin(f->s.kb, KVA_K_UNROLL, num(f, per_thread), "copy");
   const kva_expr *n = plus(f, times(f, i->var, WARP * KVA_FLASH_WARPS), f->thread);
@@ -195,11 +209,10 @@ static void clear(const kva_flash *f, kva_kbuf *m, int64_t n) {
   kva_k_loop_end(f->s.kb, i);
 }
 
-void kva_flash_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbuf *far_tile, const kva_expr *at) {
+static void tensor_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbuf *far_tile, const kva_expr *at) {
   kva_kb *kb = f->s.kb;
   kva_kbuf *a = kva_k_local(kb, "a", f->type, 8), *b = kva_k_local(kb, "b", f->type, 8);
   const kva_expr *lane = f->lane, *mine = plus(f, times(f, f->warp, 16), modulo(f, lane, 16));
-  clear(f, out, f->far / 2);
   kva_kloop *k = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->depth16), "k");
   load_matrices(f, a, rows, mine, plus(f, times(f, k->var, 2), over(f, lane, 16)), false);
   kva_kloop *n = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->far / 16), "n");
@@ -211,7 +224,7 @@ void kva_flash_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbu
   kva_k_loop_end(kb, k);
 }
 
-void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p) {
+static void tensor_multiply(const kva_flash *f, const kva_flash_product *p) {
   kva_kb *kb = f->s.kb;
   kva_kbuf *b = kva_k_local(kb, "b", f->type, 8);
   kva_kloop *k = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->far / 16), "k");
@@ -222,6 +235,100 @@ void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p) {
   multiply_pair(f, p->out, n->var, (kva_kplace){p->p, times(f, k->var, 8)}, b);
   kva_k_loop_end(kb, n);
   kva_k_loop_end(kb, k);
+}
+
+/* ---- products of floats --------------------------------------------------------------------------------------------
+ *
+ * By fused multiply-adds, in the same places: each thread makes its own elements of the result. Loops step over 128
+ * bytes of a row, or 8 rows, so that the rotation of chunks repeats. */
+
+/* to[0 .. n) = n consecutive elements of a shared buffer. */
+static void load_run(const kva_flash *f, kva_kbuf *to, int64_t first, kva_kbuf *from, const kva_expr *at, int64_t n) {
+  kva_kloop *j = kva_k_loop_begin(f->s.kb, KVA_K_UNROLL, num(f, n), "j");
+  kva_k_store(f->s.kb, to, plus(f, num(f, first), j->var), kva_k_load(f->s.kb, from, plus(f, at, j->var)));
+  kva_k_loop_end(f->s.kb, j);
+}
+
+static void add_product(const kva_flash *f, kva_kbuf *out, const kva_expr *at, kva_kval a, kva_kval b) {
+  kva_k_store(f->s.kb, out, at, kva_k_op(f->s.kb, KVA_K_fma, a, b, kva_k_load(f->s.kb, out, at)));
+}
+
+static void float_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbuf *far_tile, const kva_expr *at) {
+  kva_kb *kb = f->s.kb;
+  kva_kbuf *a = kva_k_local(kb, "a", KVA_F32, 2 * f->chunk), *b = kva_k_local(kb, "b", KVA_F32, f->chunk);
+  const kva_expr *mine = plus(f, times(f, f->warp, 16), over(f, f->lane, 4));
+  kva_kloop *line = kva_k_loop_begin(kb, KVA_K_SERIAL, num(f, f->width / (SWIZZLE * f->chunk)), "line");
+  kva_kloop *c = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, SWIZZLE), "chunk");
+  const kva_expr *chunk = plus(f, times(f, line->var, SWIZZLE), c->var);
+  for (int64_t r = 0; r < 2; r++)
+    load_run(f, a, r * f->chunk, rows, chunk_at(f, plus(f, mine, num(f, 8 * r)), chunk), f->chunk);
+  kva_kloop *n = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->far / 4), "n");
+  const kva_expr *pair = plus(f, times(f, modulo(f, f->lane, 4), 2), modulo(f, n->var, 2));
+  const kva_expr *column = plus(f, times(f, over(f, n->var, 2), 8), pair);
+  load_run(f, b, 0, far_tile, chunk_at(f, plus(f, at, column), chunk), f->chunk);
+  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, f->chunk), "j");
+  for (int64_t r = 0; r < 2; r++) {
+    const kva_expr *to = plus(f, times(f, over(f, n->var, 2), 4), plus(f, num(f, 2 * r), modulo(f, n->var, 2)));
+    kva_kval left = kva_k_load(kb, a, plus(f, num(f, r * f->chunk), j->var));
+    add_product(f, out, to, left, kva_k_load(kb, b, j->var));
+  }
+  kva_k_loop_end(kb, j);
+  kva_k_loop_end(kb, n);
+  kva_k_loop_end(kb, c);
+  kva_k_loop_end(kb, line);
+}
+
+static const kva_expr *turned_at(const kva_flash *f, const kva_expr *row, const kva_expr *column) {
+  const kva_expr *in_warp = plus(f, over(f, f->lane, 4), times(f, row, 8));
+  return plus(f, times(f, plus(f, times(f, f->warp, 16), in_warp), pitch_of(f)), column);
+}
+
+/* The four threads of a row give each other their probabilities. */
+static void share_probabilities(const kva_flash *f, kva_kbuf *p) {
+  machine(f, &(kva_kmachine){.op = KVA_M_warp_barrier});
+  kva_flash_element e = kva_flash_each(f, f->far / 2);
+  kva_k_store(f->s.kb, f->turned, turned_at(f, e.row, e.column), kva_k_load(f->s.kb, p, e.i));
+  kva_k_loop_end(f->s.kb, e.loop);
+  machine(f, &(kva_kmachine){.op = KVA_M_warp_barrier});
+}
+
+/* out[part] += p[2][row of the far tile] times the two columns of the part. */
+static void add_row(const kva_flash *f, const kva_flash_product *m, kva_kbuf *p, const kva_expr *row, int64_t in_run) {
+  kva_kb *kb = f->s.kb;
+  kva_kloop *n = kva_k_loop_begin(kb, KVA_K_UNROLL, num(f, 2 * m->n16), "n");
+  const kva_expr *in_part = times(f, modulo(f, f->lane, 4), 2);
+  const kva_expr *part = plus(f, times(f, m->first16, 2), n->var);
+  const kva_expr *chunk = plus(f, times(f, part, 8 / f->chunk), over(f, in_part, f->chunk));
+  const kva_expr *from = plus(f, chunk_at(f, row, chunk), modulo(f, in_part, f->chunk));
+  kva_kval v[2] = {kva_k_load(kb, m->far_tile, from), kva_k_load(kb, m->far_tile, plus(f, from, num(f, 1)))};
+  for (int64_t i = 0; i < 4; i++) {
+    kva_kval left = kva_k_load(kb, p, num(f, i / 2 * f->chunk + in_run));
+    add_product(f, m->out, plus(f, times(f, n->var, 4), num(f, i)), left, v[i % 2]);
+  }
+  kva_k_loop_end(kb, n);
+}
+
+static void float_multiply(const kva_flash *f, const kva_flash_product *m) {
+  kva_kb *kb = f->s.kb;
+  kva_kbuf *p = kva_k_local(kb, "p4", KVA_F32, 2 * f->chunk);
+  share_probabilities(f, m->p);
+  kva_kloop *k8 = kva_k_loop_begin(kb, KVA_K_SERIAL, num(f, f->far / SWIZZLE), "k8");
+  for (int64_t k = 0; k < SWIZZLE; k++) {
+    const kva_expr *column = plus(f, times(f, k8->var, SWIZZLE), num(f, k));
+    for (int64_t r = 0; r < 2 && k % f->chunk == 0; r++)
+      load_run(f, p, r * f->chunk, f->turned, turned_at(f, num(f, r), column), f->chunk);
+    add_row(f, m, p, plus(f, m->at, column), k % f->chunk);
+  }
+  kva_k_loop_end(kb, k8);
+}
+
+void kva_flash_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbuf *far_tile, const kva_expr *at) {
+  clear(f, out, f->far / 2);
+  (f->type == KVA_F32 ? float_scores : tensor_scores)(f, out, rows, far_tile, at);
+}
+
+void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p) {
+  (f->type == KVA_F32 ? float_multiply : tensor_multiply)(f, p);
 }
 
 /* ---- elements ---------------------------------------------------------------------------------------------------- */

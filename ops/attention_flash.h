@@ -13,7 +13,9 @@
  * exchange.
  *
  * In shared memory chunk c of 16 bytes of row r lies at c rotated by r within 128 bytes: 8 rows of one column, which a
- * matrix load reads at once, lie in different banks, and so do the chunks of a row, which copies write. */
+ * matrix load reads at once, lie in different banks, and so do the chunks of a row, which copies write.
+ *
+ * Floats are multiplied without tensor cores, whose 10 bits of mantissa would not do, in the same places. */
 #ifndef KVA_OPS_ATTENTION_FLASH_H
 #define KVA_OPS_ATTENTION_FLASH_H
 
@@ -25,16 +27,18 @@ typedef struct kva_flash {
   kva_strip s;     /* the node, heads and positions; arithmetic is float */
   kva_dtype type;  /* of tiles */
   int64_t far;     /* far positions a step, a multiple of 16 */
-  int64_t width;   /* elements of a tile's row: D rounded up to 64, 0 from D on */
+  int64_t chunk;   /* elements in 16 bytes */
+  int64_t width;   /* elements of a tile's row: D rounded up to 128 bytes, 0 from D on */
   int64_t depth16; /* ceil(D / 16) */
   bool general;    /* scores need more than a factor and visibility */
   double factor;   /* exp(score) = exp2(factor * score), for scores as kva_flash_score gives them */
   const kva_expr *thread, *lane, *warp;
   kva_kloop *grid, *threads;
+  kva_kbuf *turned; /* float: probabilities on their way from the threads that made them to the rows' */
 } kva_flash;
 
-/* Whether n, one of the three attention operators, runs on tensor cores: a GPU, 16-bit types, heads of one size that is
- * a multiple of 8 and at most 256. */
+/* Whether n, one of the three attention operators, has these kernels: a GPU, 16-bit types with heads of one size that
+ * is a multiple of 8 and at most 256, floats with a multiple of 4 and at most 128. */
 bool kva_flash_fits(const kva_lower *l, const kva_node *n);
 
 void kva_flash_forward_kernel(kva_lower *l, const kva_node *n);
@@ -52,6 +56,7 @@ void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_head
 typedef struct kva_flash_block {
   bool kv_heads;
   int64_t far, parts, rows, threads;
+  uint32_t blocks; /* of a multiprocessor, see kva_kernel */
 } kva_flash_block;
 void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const kva_flash_block *block,
                            const kva_expr **out_part);

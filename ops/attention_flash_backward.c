@@ -21,7 +21,7 @@ typedef struct backward {
   uint32_t left[2], far_side[2]; /* operands: q, dy or k, v; and the others */
   kva_kbuf *own[2], *tile[2];    /* tiles of those; `tile` has STAGES of them */
   kva_kbuf *s, *dp, *p, *ds;
-  kva_kbuf *lse, *delta;       /* of the thread's rows (dq) or columns (dk, dv) */
+  kva_kbuf *lse, *delta;       /* of the thread's rows (dq), or STAGES of the far queries, shared (dk, dv) */
   const kva_expr *begin, *end; /* far positions */
 } backward;
 
@@ -87,9 +87,13 @@ static void load_far(const backward *w, const kva_expr *first, const kva_expr *s
   kva_flash_commit(&w->f);
 }
 
-/* lse, times log2 e, and delta of a query, 0 outside. lse of a query that sees nothing is -inf; +inf makes its
- * probabilities 0. */
-static void load_query(const backward *w, const kva_expr *to, const kva_expr *q) {
+/* What the forward pass left of a query; lse times log2 e. A query that is not or sees nothing has +inf there, which
+ * makes its probabilities 0. */
+typedef struct query {
+  kva_kval lse, delta;
+} query;
+
+static query load_query(const backward *w, const kva_expr *q) {
   kva_kb *kb = w->f.s.kb;
   kva_lower *l = w->f.s.l;
   const kva_expr *idx[3] = {w->f.s.b, w->f.s.h, q};
@@ -98,49 +102,53 @@ static void load_query(const backward *w, const kva_expr *to, const kva_expr *q)
   kva_kval lse = l->operand(l, w->f.s.a.n, KVA_ATTENTION_LSE, idx);
   kva_kval delta = l->operand(l, w->f.s.a.n, KVA_ATTENTION_DELTA, idx);
   kva_k_guard_end(kb, outer);
-  lse = kva_k_select(kb, inside, kva_k_convert(kb, lse, KVA_F32), zero);
-  kva_kval none = kva_k2(kb, KVA_K_eq, lse, kva_k_const_f(kb, KVA_F32, -INFINITY));
-  lse = kva_k_select(kb, none, kva_k_const_f(kb, KVA_F32, INFINITY), lse);
-  kva_k_store(kb, w->lse, to, kva_k2(kb, KVA_K_mul, lse, kva_k_const_f(kb, KVA_F32, 1 / log(2.0))));
-  kva_k_store(kb, w->delta, to, kva_k_select(kb, inside, kva_k_convert(kb, delta, KVA_F32), zero));
+  kva_kval nothing = kva_k_const_f(kb, KVA_F32, -INFINITY);
+  lse = kva_k_select(kb, inside, kva_k_convert(kb, lse, KVA_F32), nothing);
+  lse = kva_k_select(kb, kva_k2(kb, KVA_K_eq, lse, nothing), kva_k_const_f(kb, KVA_F32, INFINITY), lse);
+  return (query){.lse = kva_k2(kb, KVA_K_mul, lse, kva_k_const_f(kb, KVA_F32, 1 / log(2.0))),
+                 .delta = kva_k_select(kb, inside, kva_k_convert(kb, delta, KVA_F32), zero)};
+}
+
+static void store_query(const backward *w, const kva_expr *to, query q) {
+  kva_k_store(w->f.s.kb, w->lse, to, q.lse);
+  kva_k_store(w->f.s.kb, w->delta, to, q.delta);
 }
 
 /* Of the thread's two queries. */
 static void load_rows(const backward *w) {
   kva_kloop *r = kva_k_loop_begin(w->f.s.kb, KVA_K_UNROLL, num(w, 2), "row");
-  load_query(w, r->var, kva_flash_row(&w->f, r->var));
+  store_query(w, r->var, load_query(w, kva_flash_row(&w->f, r->var)));
   kva_k_loop_end(w->f.s.kb, r);
 }
 
-/* Of the queries in the thread's columns. */
-static void load_columns(const backward *w, const kva_expr *far0) {
+/* A far query for each of the first threads, which the block reads after the next barrier. */
+static query load_far_query(const backward *w, const kva_expr *first) {
+  return w->by_key ? load_query(w, kva_expr_add(w->f.s.kb->exprs, first, w->f.thread)) : (query){0};
+}
+
+static void share_far_query(const backward *w, const kva_expr *stage_row, query q) {
+  if (!w->by_key) return;
   kva_kb *kb = w->f.s.kb;
-  kva_expr_ctx *c = kb->exprs;
-  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, w->f.far / 4), "column");
-  const kva_expr *part = kva_expr_muli(c, kva_expr_div(c, i->var, num(w, 2)), 8);
-  const kva_expr *pair = kva_expr_muli(c, kva_expr_mod(c, w->f.lane, num(w, 4)), 2);
-  const kva_expr *column = kva_expr_add(c, part, kva_expr_add(c, pair, kva_expr_mod(c, i->var, num(w, 2))));
-  load_query(w, i->var, kva_expr_add(c, far0, column));
-  kva_k_loop_end(kb, i);
+  kva_kval outer = kva_k_guard_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, w->f.far)));
+  store_query(w, kva_expr_add(kb->exprs, stage_row, w->f.thread), q);
+  kva_k_guard_end(kb, outer);
 }
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
 /* P and dS from S and dP, rounded to the operands' type. */
-static void differentiate(const backward *w, const kva_expr *far0) {
+static void differentiate(const backward *w, const kva_expr *far0, const kva_expr *stage_row) {
   const kva_flash *f = &w->f;
   kva_kb *kb = f->s.kb;
   kva_expr_ctx *c = kb->exprs;
   kva_flash_element e = kva_flash_each(f, f->far / 2);
   const kva_expr *own = kva_flash_row(f, e.row), *far = kva_expr_add(c, far0, e.column);
   const kva_expr *q = w->by_key ? far : own, *key = w->by_key ? own : far;
-  const kva_expr *column =
-      kva_expr_add(c, kva_expr_muli(c, kva_expr_div(c, e.i, num(w, 4)), 2), kva_expr_mod(c, e.i, num(w, 2)));
-  const kva_expr *at = w->by_key ? column : e.row;
+  const kva_expr *at = w->by_key ? kva_expr_add(c, stage_row, e.column) : e.row;
   kva_kval cap, zero = kva_k_const_f(kb, KVA_F32, 0), lse = kva_k_load(kb, w->lse, at);
   kva_kval x = kva_flash_score(f, q, key, kva_k_load(kb, w->s, e.i), true, &cap);
   x = kva_k_op(kb, KVA_K_fma, x, kva_k_const_f(kb, KVA_F32, f->factor), kva_k1(kb, KVA_K_neg, lse));
-  kva_kval p = kva_k_select(kb, kva_k_index_lt(kb, q, f->s.a.T), kva_flash_exp2(f, x), zero);
+  kva_kval p = kva_flash_exp2(f, x);
   kva_kval change = kva_k2(kb, KVA_K_sub, kva_k_load(kb, w->dp, e.i), kva_k_load(kb, w->delta, at));
   kva_kval ds = kva_k_select(kb, kva_k2(kb, KVA_K_eq, p, zero), zero, kva_k2(kb, KVA_K_mul, p, change));
   if (cap) ds = kva_k2(kb, KVA_K_mul, ds, cap);
@@ -157,17 +165,20 @@ static void walk(const backward *w, step_products products, const void *user) {
   kva_expr_ctx *c = kb->exprs;
   const kva_expr *left = kva_expr_max(c, num(w, 0), kva_expr_sub(c, w->end, w->begin));
   load_far(w, w->begin, num(w, 0));
+  share_far_query(w, num(w, 0), load_far_query(w, w->begin));
   kva_kloop *j = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_ceildiv(c, left, num(w, w->f.far)), "step");
   const kva_expr *far0 = kva_expr_add(c, w->begin, kva_expr_muli(c, j->var, w->f.far));
   const kva_expr *stage = kva_expr_muli(c, kva_expr_mod(c, j->var, num(w, STAGES)), w->f.far);
-  const kva_expr *next = kva_expr_mod(c, kva_expr_addi(c, j->var, 1), num(w, STAGES));
-  load_far(w, kva_expr_addi(c, far0, w->f.far), kva_expr_muli(c, next, w->f.far));
-  if (w->by_key) load_columns(w, far0);
+  const kva_expr *next = kva_expr_muli(c, kva_expr_mod(c, kva_expr_addi(c, j->var, 1), num(w, STAGES)), w->f.far);
+  const kva_expr *far1 = kva_expr_addi(c, far0, w->f.far);
+  load_far(w, far1, next);
+  query q = load_far_query(w, far1);
   kva_flash_wait(&w->f, 1);
   kva_flash_scores(&w->f, w->s, w->own[0], w->tile[0], stage);
   kva_flash_scores(&w->f, w->dp, w->own[1], w->tile[1], stage);
-  differentiate(w, far0);
+  differentiate(w, far0, stage);
   products(w, stage, user);
+  share_far_query(w, next, q);
   kva_k_machine(kb, &(kva_kmachine){.op = KVA_M_block_barrier}, NULL);
   kva_k_loop_end(kb, j);
   kva_flash_wait(&w->f, 0);
@@ -175,12 +186,18 @@ static void walk(const backward *w, step_products products, const void *user) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
+/* As many as there are registers for. */
+static int64_t far_of(const backward *w, const kva_node *n, int64_t d) {
+  bool wide = d > WIDE_HEAD || kva_operand_type(n, 0)->dtype == KVA_F32;
+  return (wide ? 32 : 64) / (w->by_key ? 2 : 1);
+}
+
 static void begin(backward *w, kva_lower *l, const kva_node *n, int64_t parts, const kva_expr **out_part) {
   static const uint32_t queries[2] = {KVA_ATTENTION_Q, KVA_ATTENTION_DY}, keys[2] = {KVA_ATTENTION_K, KVA_ATTENTION_V};
   const char *names[2] = {"left", "left_grad"}, *far_names[2] = {"far", "far_grad"};
   int64_t d = 0;
   kva_expr_is_const(kva_operand_type(n, 0)->dims[3], &d);
-  kva_flash_begin(&w->f, l, n, w->by_key, w->by_key || d > WIDE_HEAD ? 32 : 64, parts, out_part);
+  kva_flash_begin(&w->f, l, n, w->by_key, far_of(w, n, d), parts, out_part);
   kva_kb *kb = l->kb;
   for (int i = 0; i < 2; i++) {
     w->left[i] = w->by_key ? keys[i] : queries[i];
@@ -188,13 +205,12 @@ static void begin(backward *w, kva_lower *l, const kva_node *n, int64_t parts, c
     w->own[i] = kva_flash_tile(&w->f, names[i], KVA_FLASH_ROWS);
     w->tile[i] = kva_flash_tile(&w->f, far_names[i], STAGES * w->f.far);
   }
-  int64_t own_queries = w->by_key ? w->f.far / 4 : 2;
   w->s = kva_k_local(kb, "s", KVA_F32, w->f.far / 2);
   w->dp = kva_k_local(kb, "dp", KVA_F32, w->f.far / 2);
   w->p = w->by_key ? kva_k_local(kb, "p", w->f.type, w->f.far / 2) : NULL;
   w->ds = kva_k_local(kb, "ds", w->f.type, w->f.far / 2);
-  w->lse = kva_k_local(kb, "lse", KVA_F32, own_queries);
-  w->delta = kva_k_local(kb, "delta", KVA_F32, own_queries);
+  w->lse = w->by_key ? kva_k_shared(kb, "lse", KVA_F32, STAGES * w->f.far) : kva_k_local(kb, "lse", KVA_F32, 2);
+  w->delta = w->by_key ? kva_k_shared(kb, "delta", KVA_F32, STAGES * w->f.far) : kva_k_local(kb, "delta", KVA_F32, 2);
   set_range(w);
   load_own(w);
 }

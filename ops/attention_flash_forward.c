@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { KEYS = 64 };
+enum { WIDE_HEAD = 128 };
 
 typedef struct forward {
   kva_flash f;
@@ -28,7 +28,7 @@ static const kva_expr *num(const forward *w, int64_t v) {
 static void set_range(forward *w) {
   kva_expr_ctx *c = w->f.s.kb->exprs;
   const kva_attention *a = &w->f.s.a;
-  const kva_expr *position = kva_expr_add(c, w->f.s.first, a->offset), *zero = num(w, 0), *keys = num(w, KEYS);
+  const kva_expr *position = kva_expr_add(c, w->f.s.first, a->offset), *zero = num(w, 0), *keys = num(w, w->f.far);
   const kva_expr *seen_by_all = a->S;
   bool causal = a->attrs.causal || a->attrs.window > 0;
   w->begin = zero, w->end = a->S;
@@ -51,7 +51,7 @@ static void load(const forward *w, kva_kbuf *tile, uint32_t operand, const kva_e
                                           .head = w->f.s.h_kv,
                                           .first = first,
                                           .limit = w->end,
-                                          .rows = KEYS});
+                                          .rows = w->f.far});
   kva_flash_commit(&w->f);
 }
 
@@ -61,7 +61,7 @@ static void scores(const forward *w, const kva_expr *key0, bool masked) {
   const kva_flash *f = &w->f;
   kva_flash_scores(f, w->s, w->q, w->k, num(w, 0));
   if (!masked && !f->general) return;
-  kva_flash_element e = kva_flash_each(f, KEYS / 2);
+  kva_flash_element e = kva_flash_each(f, f->far / 2);
   const kva_expr *key = kva_expr_add(f->s.kb->exprs, key0, e.column);
   kva_kval x = kva_flash_score(f, kva_flash_row(f, e.row), key, kva_k_load(f->s.kb, w->s, e.i), masked, NULL);
   kva_k_store(f->s.kb, w->s, e.i, x);
@@ -81,7 +81,7 @@ static void raise_max(const forward *w) {
   kva_kb *kb = f->s.kb;
   kva_kloop *r = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, 2), "row");
   kva_kval before = kva_k_load(kb, w->max, r->var), max = before;
-  for (int64_t part = 0; part < KEYS / 8; part++) {
+  for (int64_t part = 0; part < f->far / 8; part++) {
     for (int64_t i = 0; i < 2; i++) {
       const kva_expr *at = kva_expr_addi(kb->exprs, kva_expr_muli(kb->exprs, r->var, 2), 4 * part + i);
       max = kva_k2(kb, KVA_K_max, max, kva_k_load(kb, w->s, at));
@@ -101,7 +101,7 @@ static void probabilities(const forward *w) {
   const kva_flash *f = &w->f;
   kva_kb *kb = f->s.kb;
   kva_kval factor = kva_k_const_f(kb, KVA_F32, f->factor);
-  kva_flash_element e = kva_flash_each(f, KEYS / 2);
+  kva_flash_element e = kva_flash_each(f, f->far / 2);
   kva_kval max = kva_k2(kb, KVA_K_mul, finite_max(w, kva_k_load(kb, w->max, e.row)), factor);
   kva_kval x = kva_k_op(kb, KVA_K_fma, kva_k_load(kb, w->s, e.i), factor, kva_k1(kb, KVA_K_neg, max));
   kva_kval p = kva_flash_exp2(f, x);
@@ -124,8 +124,8 @@ static void over_keys(const forward *w, const kva_expr *from, const kva_expr *to
   kva_kb *kb = w->f.s.kb;
   kva_expr_ctx *c = kb->exprs;
   const kva_expr *left = kva_expr_max(c, num(w, 0), kva_expr_sub(c, to, from));
-  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_ceildiv(c, left, num(w, KEYS)), "step");
-  const kva_expr *key0 = kva_expr_add(c, from, kva_expr_muli(c, j->var, KEYS));
+  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_ceildiv(c, left, num(w, w->f.far)), "step");
+  const kva_expr *key0 = kva_expr_add(c, from, kva_expr_muli(c, j->var, w->f.far));
   kva_flash_wait(&w->f, 0);
   load(w, w->v, KVA_ATTENTION_V, key0);
   scores(w, key0, masked);
@@ -133,7 +133,7 @@ static void over_keys(const forward *w, const kva_expr *from, const kva_expr *to
   probabilities(w);
   rescale_result(w);
   kva_flash_wait(&w->f, 0);
-  load(w, w->k, KVA_ATTENTION_K, kva_expr_addi(c, key0, KEYS));
+  load(w, w->k, KVA_ATTENTION_K, kva_expr_addi(c, key0, w->f.far));
   kva_flash_multiply(
       &w->f, &(kva_flash_product){
                  .out = w->y, .p = w->p, .far_tile = w->v, .at = num(w, 0), .first16 = num(w, 0), .n16 = w->f.depth16});
@@ -171,10 +171,10 @@ static void start(forward *w) {
   const kva_flash *f = &w->f;
   kva_kb *kb = f->s.kb;
   w->q = kva_flash_tile(f, "q", KVA_FLASH_ROWS);
-  w->k = kva_flash_tile(f, "k", KEYS);
-  w->v = kva_flash_tile(f, "v", KEYS);
-  w->s = kva_k_local(kb, "s", KVA_F32, KEYS / 2);
-  w->p = kva_k_local(kb, "p", f->type, KEYS / 2);
+  w->k = kva_flash_tile(f, "k", w->f.far);
+  w->v = kva_flash_tile(f, "v", w->f.far);
+  w->s = kva_k_local(kb, "s", KVA_F32, w->f.far / 2);
+  w->p = kva_k_local(kb, "p", f->type, w->f.far / 2);
   w->y = kva_k_local(kb, "y", KVA_F32, 8 * f->depth16);
   w->max = kva_k_local(kb, "max", KVA_F32, 2);
   w->sum = kva_k_local(kb, "sum", KVA_F32, 2);
@@ -194,7 +194,11 @@ static void start(forward *w) {
 
 void kva_flash_forward_kernel(kva_lower *l, const kva_node *n) {
   forward w;
-  kva_flash_begin(&w.f, l, n, false, KEYS, 1, NULL);
+  int64_t d = 0;
+  kva_expr_is_const(kva_operand_type(n, 0)->dims[3], &d);
+  kva_flash_begin(&w.f, l, n, false, d > WIDE_HEAD ? 16 : kva_operand_type(n, 0)->dtype == KVA_F32 ? 32 : 64, 1, NULL);
+  if (w.f.type != KVA_F32 && d <= WIDE_HEAD / 2) l->kb->kernel->blocks = 3;
+  if (d > WIDE_HEAD) l->kb->kernel->blocks = 0;
   set_range(&w);
   start(&w);
   if (w.full != w.begin) over_keys(&w, w.begin, w.full, false);

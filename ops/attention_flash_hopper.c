@@ -139,7 +139,8 @@ static bool choose(hopper *w, kva_lower *l, const kva_node *n) {
   w->keys = crowded ? MAX_KEYS / 2 : MAX_KEYS;
   while (w->keys * row_bytes > TILE_BYTES) w->keys /= 2;
   w->stages = RING_BYTES / (2 * w->keys * row_bytes) >= 4 ? 4 : 2;
-  if (!l->warpgroups || !has_many_queries(n)) return false;
+  bool half = kva_dtype_bits(kva_operand_type(n, KVA_ATTENTION_Q)->dtype) == 16;
+  if (!l->warpgroups || !half || !has_many_queries(n)) return false;
   for (uint32_t i = 0; i < 3; i++)
     if (!find_map(l, n, i, i ? w->keys : ROWS, &w->maps[i])) return false;
   return true;
@@ -480,7 +481,7 @@ bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
   hopper w = {0};
   if (!choose(&w, l, n)) return false;
   kva_kb *kb = l->kb;
-  kva_flash_begin_block(&w.f, l, n, &(kva_flash_block){false, w.keys, 1, ROWS, THREADS}, NULL);
+  kva_flash_begin_block(&w.f, l, n, &(kva_flash_block){false, w.keys, 1, ROWS, THREADS, 1}, NULL);
   create_buffers(&w);
   kva_flash_softmax_start(&w.x, &w.f);
   set_range(&w);

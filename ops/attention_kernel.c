@@ -1,11 +1,14 @@
 /* Kernels of attention and its gradients: flash style, nothing of size T x S is stored. Strips: attention_strip.h.
  *
  * Forward (queries across lanes), for every block of keys:
- *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m');  sum = sum * exp(m - m') + rows of P;  O = O * exp(m - m') +
- * V^T P Backward recomputes P = exp(S - lse) and with delta_t = dy_t . y_t dS = P * (V dy^T - delta) * cap';   dq =
- * scale * K^T dS                      (queries across lanes) dV = dy^T P;  dK = scale * q^T dS, summed over the queries
- * of every head of the group   (keys across lanes) Two backward kernels instead of one: each owns its results, so there
- * are no atomics and sums have one order. Blocks that causality hides from a whole strip are not visited. */
+ *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m')
+ *   sum = sum * exp(m - m') + rows of P;  O = O * exp(m - m') + V^T P
+ * Backward recomputes P = exp(S - lse), and with delta_t = dy_t . y_t:  dS = P * (V dy^T - delta) * cap'
+ *   dq = scale * K^T dS              (queries across lanes)
+ *   dV = dy^T P;  dK = scale * q^T dS, summed over the queries of every head of the group   (keys across lanes)
+ *
+ * Two backward kernels instead of one: each owns its results, so there are no atomics and sums have one order. Blocks
+ * that causality hides from a whole strip are not visited. */
 #include "ops/attention_flash.h"
 
 #include <math.h>

@@ -20,6 +20,7 @@ enum {
   GROUP = 8,        /* rows of blocks that run side by side, to share columns in L2 */
   FEW_BLOCKS = 160, /* fewer leave multiprocessors idle: smaller tiles */
   WARP = 32,
+  LARGE_BLOCK = 256,
 };
 
 /* ---- tile
@@ -369,6 +370,8 @@ static void prepare(kva_gpu_tile *x) {
   }
   create_shared(x);
   x->kb->kernel->threads = (uint32_t)x->threads;
+  /* Alone on a multiprocessor by its shared memory; setmaxnreg needs to know what each thread starts with. */
+  if (x->threads >= LARGE_BLOCK) x->kb->kernel->blocks = 1;
   x->slices = kva_expr_ceildiv(x->e, x->depth, kva_gpu_num(x, x->bk));
 }
 

@@ -14,6 +14,7 @@
  *   float    when another operand of full shape is float (a residual stream).
  * Requires: after differentiation, so that gradients follow the same rules; no sub-graphs. Breaks: adds casts for the
  * clean-up to merge. Why not casts before differentiation: rules would then sum gradients in the narrow type. */
+#include "ops/attention.h"
 #include "passes/passes_internal.h"
 
 enum { ALL_OPERANDS = 0xff };
@@ -56,7 +57,7 @@ static uint32_t product_operands(const kva_node *n) {
   case KVA_OP_conv_weight_grad: return 0x3;
   case KVA_OP_attention: return 0x7; /* q k v */
   case KVA_OP_attention_grad_q:
-  case KVA_OP_attention_grad_kv: return 0x7 | 0xa0; /* q k v, y, dy */
+  case KVA_OP_attention_grad_kv: return 0x7 | 1u << KVA_ATTENTION_DY; /* delta and lse stay float */
   default: return 0;
   }
 }

@@ -175,7 +175,7 @@ static void test_rows(void **state) {
                  "    store z[b], %2\n"
                  "  }\n"
                  "}\n",
-                 "kernel \"rows\" (read float x[64*B], write float y[64*B], write float z[B]) threads 256 {\n"
+                 "kernel \"rows\" (read float x[64*B], write float y[64*B], write float z[B]) threads 256 blocks 2 {\n"
                  "  grid item < floordiv(B + 7, 8) {\n"
                  "    thread row < min(8, B - 8*item) team 32 {\n"
                  "      thread r < 64 carry (add float 0.0) width 4 {\n"
@@ -210,7 +210,7 @@ static void test_columns(void **state) {
                  "    store y[c], %1\n"
                  "  }\n"
                  "}\n",
-                 "kernel \"columns\" (read bfloat16 x[4096*C], write float y[C]) threads 256 {\n"
+                 "kernel \"columns\" (read bfloat16 x[4096*C], write float y[C]) threads 256 blocks 2 {\n"
                  "  shared readwrite float partial2[256]\n"
                  "  grid item < floordiv(C + 31, 32) {\n"
                  "    thread part < 8 team 32 {\n"
@@ -257,7 +257,7 @@ static void test_ordered(void **state) {
                  "    }\n"
                  "  }\n"
                  "}\n",
-                 "kernel \"scatter\" (read float g[64*N], read int64 at[N], readwrite float y[64*V]) threads 256 {\n"
+                 "kernel \"scatter\" (read float g[64*N], read int64 at[N], readwrite float y[64*V]) threads 256 blocks 2 {\n"
                  "  grid item < 1 {\n"
                  "    thread row < -8*item + 2 team 32 {\n"
                  "      serial v < V {\n"

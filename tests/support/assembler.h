@@ -19,9 +19,27 @@ bool assembler_log_has_trouble(const char *log);
 /* A failing assertion if it does not assemble, or with trouble; nothing where there is no ptxas. */
 void assert_assembles(const char *text, size_t size, const char *arch);
 
-/* PTX of one kernel: no spills, no stack, none of those notes, and registers within one step of what the hardware
- * allots of the baseline's row for `key` (tests/codegen/gpu_registers.txt). KVA_UPDATE_BASELINE=1 in the environment
- * writes the row instead. Nothing where there is no ptxas. */
-void assert_registers(const char *key, const char *text, size_t size, const char *arch);
+/* Classes of a kernel's instructions: tensor cores; loads and stores of shared memory; asynchronous copies; global
+ * memory; barriers, fences and waits; special functions and shuffles; float arithmetic; branches; the rest, which is
+ * mostly addresses. */
+enum {
+  MIX_TENSOR,
+  MIX_SHARED,
+  MIX_COPY,
+  MIX_GLOBAL,
+  MIX_SYNC,
+  MIX_SPECIAL,
+  MIX_FLOAT,
+  MIX_BRANCH,
+  MIX_OTHER,
+  MIX_CLASSES
+};
+#define MIX_NAMES "tensor", "shared", "copy", "global", "sync", "special", "float", "branch", "other"
+
+/* PTX of one kernel: at most `spill` bytes spilled, with 0 no stack, none of those notes; registers within one step of
+ * what the hardware allots of the baseline's row for `key`, and the PTX instructions of every class within 10 % of it
+ * (tensor cores: no more). The baseline is tests/codegen/gpu_kernels.txt: key, registers, classes in the order above.
+ * KVA_UPDATE_BASELINE=1 in the environment writes the row instead. Nothing where there is no ptxas. */
+void assert_kernel(const char *key, const char *text, size_t size, const char *arch, uint32_t spill);
 
 #endif

@@ -102,8 +102,8 @@ static void add_results(pack *p, kva_wide *const *inputs, uint32_t n_inputs, kva
     add_tensor(p, inputs[i], true, 0);
   }
   for (uint32_t i = 0; i < n_outputs; i++) {
-    double unit = kva_case_epsilon(expected[i]->dtype) * fmax(scale, kva_check_largest(expected[i]));
-    add_tensor(p, expected[i], false, expected[i]->f ? tolerance * unit : 0);
+    double largest = fmax(scale, kva_check_largest(expected[i]));
+    add_tensor(p, expected[i], false, expected[i]->f ? kva_case_tolerance(tolerance, expected[i]->dtype) * largest : 0);
   }
 }
 

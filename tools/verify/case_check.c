@@ -17,6 +17,11 @@ double kva_case_epsilon(kva_dtype t) {
   }
 }
 
+double kva_case_tolerance(double units, kva_dtype result) {
+  bool narrow = kva_dtype_is_float(result) && kva_dtype_bits(result) < 32;
+  return kva_case_epsilon(result) * (narrow ? fmin(units, KVA_NARROW_UNITS) : units);
+}
+
 void kva_case_describe(const kva_case *c, kva_dtype dtype, kva_text *text) {
   kva_text_add(text, "kv.%s <%s>", kva_ops.ops[c->op]->name, c->attrs ? c->attrs : "");
   for (uint32_t i = 0; i < KVA_CASE_OPERANDS && c->in[i].shape; i++) {
@@ -54,8 +59,8 @@ static bool compare(const kva_case *c, kva_dtype dtype, const kva_wide *expected
                     kva_check *check) {
   if (expected->dtype != found->dtype || expected->n != found->n)
     return kva_check_fail(check, c, dtype, "wrong result type", NULL);
-  double tolerance = kva_ops.ops[c->op]->tolerance * kva_case_epsilon(expected->dtype);
-  tolerance *= fmax(scale, kva_check_largest(expected));
+  double tolerance =
+      kva_case_tolerance(kva_ops.ops[c->op]->tolerance, expected->dtype) * fmax(scale, kva_check_largest(expected));
   int64_t worst = -1;
   double largest_error = 0;
   for (int64_t i = 0; i < expected->n; i++) {

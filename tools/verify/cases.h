@@ -105,5 +105,9 @@ bool kva_case_has_gradient(const kva_case *c);
 #define KVA_GRADIENT_TOLERANCE 1e-6
 /* Spacing of floats of type t at 1. */
 double kva_case_epsilon(kva_dtype t);
+/* Largest difference at 1 of a result that may be off by `units` in the last place of float or double. Narrower types
+ * are computed in float and rounded where they are stored, which no length of a sum adds to: at most a few units. */
+double kva_case_tolerance(double units, kva_dtype result);
+#define KVA_NARROW_UNITS 2.0
 
 #endif

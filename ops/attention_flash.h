@@ -42,9 +42,10 @@ typedef struct kva_flash {
 bool kva_flash_fits(const kva_lower *l, const kva_node *n);
 
 void kva_flash_forward_kernel(kva_lower *l, const kva_node *n);
-/* attention_flash_hopper.c: the same by warpgroups, of a node that fits; false, and nothing is written, when machine,
- * sizes or the operands' places in memory do not suit. */
+/* By warpgroups (attention_flash_hopper.h), of a node that fits; false, and nothing is written, when machine, sizes or
+ * the operands' places in memory do not suit. */
 bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n);
+bool kva_flash_hopper_grad_q(kva_lower *l, const kva_node *n);
 void kva_flash_grad_q_kernel(kva_lower *l, const kva_node *n);
 void kva_flash_grad_kv_kernel(kva_lower *l, const kva_node *n);
 

@@ -1,21 +1,5 @@
-/* Forward attention by warpgroups (sm_90a), after FlashAttention-3 (Shah et al. 2024). A block owns 128 queries: two
- * warpgroups of 64 rows each compute, one warp loads Q once and the tiles of K and V through tensor maps into two
- * rings. Tiles go from the last to the first, so that those which hide keys from some queries come first:
- *
- *   producer:   Q, K_0; for every tile i: K_{i+1}, V_i, each when its stage is empty
- *   consumers:  S = Q K_0^T;  P = softmax step of S
- *               for i = 1 ..: begin S = Q K_i^T;  begin O += P V_{i-1};  wait for S;  softmax step of S
- *                             wait for O;  O = O * rescale;  P = S
- *               O += P V_last
- *
- * so that the exponentials of a tile run beside the product of the one before. P stays in registers: the parts of a
- * result are the left operand of the next product (attention_flash.h). It is rounded only after the wait for O, whose
- * product still reads the old one.
- *
- * In shared memory a tile is parts of 64 columns, 128 bytes in the 128-byte swizzle, one after the other. As V it is
- * read with its rows for depth, which the machine transposes. Past the edges 0 arrives; what must not be seen is masked
- * in the scores. Barriers carry the parity of their phase as in gpu_contract_wgmma.c. */
-#include "ops/attention_flash_softmax.h"
+/* See attention_flash_hopper.h. */
+#include "ops/attention_flash_hopper.h"
 #include "ops/gpu_contract.h"
 
 enum {
@@ -32,48 +16,34 @@ enum {
   TURN = 2, /* and 3: named barriers */
   BOX = 64, /* elements of 128 bytes */
   STEP = 16,
-  TILE_BYTES = 32 * 1024, /* at most, of a stage of K or V */
-  RING_BYTES = 160 * 1024,
+  TILES_BYTES = 200 * 1024, /* in shared memory */
   MAX_KEYS = 128,
   AXES = 4,
 };
 
-enum { FULL_K, FULL_V, EMPTY_K, EMPTY_V, BARRIER_KINDS }; /* a barrier for each stage; then one for Q */
-
-typedef struct hopper {
-  kva_flash f;
-  kva_flash_softmax x;
-  int64_t keys, stages;
-  kva_kmap maps[3]; /* of Q, K, V */
-  int32_t map_number[3];
-  kva_kbuf *q, *ring, *staged, *barriers; /* ring: stages of K, then of V */
-  kva_kbuf *p, *y;
-  const kva_expr *first_tile, *tiles, *masked; /* masked: how many of the last tiles hide keys */
-} hopper;
-
-static kva_expr_ctx *exprs(const hopper *w) {
+static kva_expr_ctx *exprs(const kva_hopper *w) {
   return w->f.s.kb->exprs;
 }
-static const kva_expr *num(const hopper *w, int64_t v) {
+static const kva_expr *num(const kva_hopper *w, int64_t v) {
   return kva_expr_const(exprs(w), v);
 }
-static const kva_expr *plus(const hopper *w, const kva_expr *a, const kva_expr *b) {
+static const kva_expr *plus(const kva_hopper *w, const kva_expr *a, const kva_expr *b) {
   return kva_expr_add(exprs(w), a, b);
 }
-static const kva_expr *times(const hopper *w, const kva_expr *a, int64_t v) {
+static const kva_expr *times(const kva_hopper *w, const kva_expr *a, int64_t v) {
   return kva_expr_muli(exprs(w), a, v);
 }
-static const kva_expr *over(const hopper *w, const kva_expr *a, int64_t v) {
+static const kva_expr *over(const kva_hopper *w, const kva_expr *a, int64_t v) {
   return kva_expr_div(exprs(w), a, num(w, v));
 }
-static const kva_expr *modulo(const hopper *w, const kva_expr *a, int64_t v) {
+static const kva_expr *modulo(const kva_hopper *w, const kva_expr *a, int64_t v) {
   return kva_expr_mod(exprs(w), a, num(w, v));
 }
 
-static void machine(const hopper *w, const kva_kmachine *m) {
+static void machine(const kva_hopper *w, const kva_kmachine *m) {
   kva_k_machine(w->f.s.kb, m, NULL);
 }
-static void plain(const hopper *w, kva_kmop op, int32_t first, int32_t second) {
+static void plain(const kva_hopper *w, kva_kmop op, int32_t first, int32_t second) {
   machine(w, &(kva_kmachine){.op = op, .numbers = {first, second}});
 }
 
@@ -131,24 +101,28 @@ static bool has_many_queries(const kva_node *n) {
   return !kva_expr_is_const(kva_operand_type(n, KVA_ATTENTION_Q)->dims[2], &queries) || queries > KVA_FLASH_ROWS;
 }
 
-static bool choose(hopper *w, kva_lower *l, const kva_node *n) {
+static bool find_maps(kva_hopper *w, kva_lower *l, const kva_node *n) {
+  bool ok = find_map(l, n, KVA_ATTENTION_K, w->keys, &w->maps[KVA_ATTENTION_K]) &&
+            find_map(l, n, KVA_ATTENTION_V, w->keys, &w->maps[KVA_ATTENTION_V]);
+  for (uint32_t i = 0; ok && i < w->n_own; i++) ok = find_map(l, n, w->own[i], ROWS, &w->maps[w->own[i]]);
+  return ok;
+}
+
+bool kva_hopper_choose(kva_hopper *w, kva_lower *l, const kva_node *n, int64_t tile_bytes) {
   int64_t d = 0;
   kva_expr_is_const(kva_operand_type(n, KVA_ATTENTION_Q)->dims[3], &d);
   int64_t row_bytes = (d + BOX - 1) / BOX * BOX * 2;
   bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES);
   w->keys = crowded ? MAX_KEYS / 2 : MAX_KEYS;
-  while (w->keys * row_bytes > TILE_BYTES) w->keys /= 2;
-  w->stages = RING_BYTES / (2 * w->keys * row_bytes) >= 4 ? 4 : 2;
+  while (w->keys * row_bytes > tile_bytes) w->keys /= 2;
+  w->stages = (TILES_BYTES - w->n_own * ROWS * row_bytes) / (2 * w->keys * row_bytes) >= 4 ? 4 : 2;
   bool half = kva_dtype_bits(kva_operand_type(n, KVA_ATTENTION_Q)->dtype) == 16;
-  if (!l->warpgroups || !half || !has_many_queries(n)) return false;
-  for (uint32_t i = 0; i < 3; i++)
-    if (!find_map(l, n, i, i ? w->keys : ROWS, &w->maps[i])) return false;
-  return true;
+  return l->warpgroups && half && has_many_queries(n) && find_maps(w, l, n);
 }
 
 /* ---- which keys -------------------------------------------------------------------------------------------------- */
 
-static void set_range(hopper *w) {
+static void set_range(kva_hopper *w) {
   kva_expr_ctx *c = exprs(w);
   const kva_attention *a = &w->f.s.a;
   const kva_expr *position = plus(w, w->f.s.first, a->offset), *zero = num(w, 0), *keys = num(w, w->keys);
@@ -168,61 +142,63 @@ static void set_range(hopper *w) {
   w->masked = tests ? w->tiles : kva_k_name(w->f.s.kb, masked, kva_expr_addi(c, most, 1));
 }
 
-/* The first key of the i-th tile of the walk. */
-static const kva_expr *key_of(const hopper *w, const kva_expr *i) {
+const kva_expr *kva_hopper_key(const kva_hopper *w, const kva_expr *i) {
   const kva_expr *last = kva_expr_addi(exprs(w), plus(w, w->first_tile, w->tiles), -1);
   return times(w, kva_expr_sub(exprs(w), last, i), w->keys);
 }
 
 /* ---- rings and barriers ------------------------------------------------------------------------------------------ */
 
-static int64_t tile_elements(const hopper *w) {
+static int64_t tile_elements(const kva_hopper *w) {
   return w->keys * w->f.width;
 }
 
-static const kva_expr *stage_of(const hopper *w, const kva_expr *i) {
+static const kva_expr *stage_of(const kva_hopper *w, const kva_expr *i) {
   return modulo(w, i, w->stages);
 }
-static const kva_expr *phase_of(const hopper *w, const kva_expr *i) {
+static const kva_expr *phase_of(const kva_hopper *w, const kva_expr *i) {
   return modulo(w, over(w, i, w->stages), 2);
 }
 
 /* The tile of K or V (operand) that step i uses. */
-static const kva_expr *tile_at(const hopper *w, uint32_t operand, const kva_expr *i) {
+static const kva_expr *tile_at(const kva_hopper *w, uint32_t operand, const kva_expr *i) {
   const kva_expr *at = times(w, stage_of(w, i), tile_elements(w));
   return operand == KVA_ATTENTION_K ? at : kva_expr_addi(exprs(w), at, w->stages * tile_elements(w));
 }
 
-static kva_kplace barrier_at(const hopper *w, int64_t kind, const kva_expr *i) {
+static kva_kplace barrier_at(const kva_hopper *w, int64_t kind, const kva_expr *i) {
   return (kva_kplace){w->barriers, kva_expr_addi(exprs(w), stage_of(w, i), kind * w->stages)};
 }
-static kva_kplace barrier_of_q(const hopper *w) {
-  return (kva_kplace){w->barriers, num(w, BARRIER_KINDS * w->stages)};
+static kva_kplace barrier_of_own(const kva_hopper *w) {
+  return (kva_kplace){w->barriers, num(w, KVA_HOPPER_KINDS * w->stages)};
 }
 
-static void barrier(const hopper *w, kva_kmop op, kva_kplace at, const kva_expr *index, int64_t number) {
+static void barrier(const kva_hopper *w, kva_kmop op, kva_kplace at, const kva_expr *index, int64_t number) {
   machine(w, &(kva_kmachine){.op = op, .places = {at}, .indices = {index}, .numbers = {(int32_t)number}});
 }
 
-static void wait_full(const hopper *w, int64_t kind, const kva_expr *i) {
+void kva_hopper_wait_own(const kva_hopper *w) {
+  barrier(w, KVA_M_mbarrier_wait, barrier_of_own(w), num(w, 0), 0);
+}
+
+void kva_hopper_wait_full(const kva_hopper *w, int64_t kind, const kva_expr *i) {
   barrier(w, KVA_M_mbarrier_wait, barrier_at(w, kind, i), phase_of(w, i), 0);
 }
 
-/* One thread of each warp says that the warp has read the tile. */
-static void release(const hopper *w, int64_t kind, const kva_expr *i) {
+void kva_hopper_release(const kva_hopper *w, int64_t kind, const kva_expr *i) {
   kva_expr_ctx *c = exprs(w);
   const kva_expr *first = kva_expr_sub(c, num(w, 1), kva_expr_min(c, w->f.lane, num(w, 1)));
   barrier(w, KVA_M_mbarrier_arrive_if, barrier_at(w, kind, i), first, 0);
 }
 
-static void create_barriers(const hopper *w) {
+static void create_barriers(const kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
   kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_eq(kb, w->f.thread, num(w, 0)));
-  for (int64_t i = 0; i < BARRIER_KINDS * w->stages; i++) {
-    int64_t arrivals = i < EMPTY_K * w->stages ? 1 : CONSUMERS / 32;
+  for (int64_t i = 0; i < KVA_HOPPER_KINDS * w->stages; i++) {
+    int64_t arrivals = i < KVA_HOPPER_EMPTY_K * w->stages ? 1 : CONSUMERS / 32;
     barrier(w, KVA_M_mbarrier_init, (kva_kplace){w->barriers, num(w, i)}, NULL, arrivals);
   }
-  barrier(w, KVA_M_mbarrier_init, barrier_of_q(w), NULL, 1);
+  barrier(w, KVA_M_mbarrier_init, barrier_of_own(w), NULL, 1);
   plain(w, KVA_M_mbarrier_fence, 0, 0);
   kva_k_if_end(kb, first);
   plain(w, KVA_M_block_barrier, 0, 0);
@@ -230,38 +206,54 @@ static void create_barriers(const hopper *w) {
 
 /* ---- producer ---------------------------------------------------------------------------------------------------- */
 
-static void load(const hopper *w, uint32_t operand, kva_kplace full, kva_kplace to, const kva_expr *position) {
+/* Counts on `full`, which knows of the bytes. */
+static void load(const kva_hopper *w, uint32_t operand, kva_kplace full, kva_kplace to, const kva_expr *position) {
   const kva_strip *s = &w->f.s;
+  bool is_key = operand == KVA_ATTENTION_K || operand == KVA_ATTENTION_V;
   int64_t rows = w->maps[operand].box[1];
-  barrier(w, KVA_M_mbarrier_expect, full, NULL, rows * w->f.width * 2);
   for (int64_t column = 0; column < w->f.width; column += BOX) {
     kva_kplace part = {to.buf, kva_expr_addi(exprs(w), to.index, column * rows)};
     machine(w, &(kva_kmachine){.op = KVA_M_tensor_load,
                                .places = {part, full},
-                               .indices = {num(w, column), position, operand ? s->h_kv : s->h, s->b},
+                               .indices = {num(w, column), position, is_key ? s->h_kv : s->h, s->b},
                                .numbers = {w->map_number[operand]}});
   }
 }
 
-static void load_tile(const hopper *w, uint32_t operand, const kva_expr *i) {
-  bool k = operand == KVA_ATTENTION_K;
-  const kva_expr *before = kva_expr_sub(exprs(w), num(w, 1), phase_of(w, i));
-  barrier(w, KVA_M_mbarrier_wait, barrier_at(w, k ? EMPTY_K : EMPTY_V, i), before, 0);
-  load(w, operand, barrier_at(w, k ? FULL_K : FULL_V, i), (kva_kplace){w->ring, tile_at(w, operand, i)}, key_of(w, i));
+static void load_own(const kva_hopper *w) {
+  int64_t elements = ROWS * w->f.width;
+  barrier(w, KVA_M_mbarrier_expect, barrier_of_own(w), NULL, w->n_own * elements * 2);
+  for (uint32_t i = 0; i < w->n_own; i++)
+    load(w, w->own[i], barrier_of_own(w), (kva_kplace){w->own_tiles, num(w, i * elements)}, w->f.s.first);
 }
 
-static void produce(const hopper *w) {
+static void load_tile(const kva_hopper *w, uint32_t operand, const kva_expr *i) {
+  bool k = operand == KVA_ATTENTION_K;
+  const kva_expr *before = kva_expr_sub(exprs(w), num(w, 1), phase_of(w, i));
+  barrier(w, KVA_M_mbarrier_wait, barrier_at(w, k ? KVA_HOPPER_EMPTY_K : KVA_HOPPER_EMPTY_V, i), before, 0);
+  kva_kplace full = barrier_at(w, k ? KVA_HOPPER_FULL_K : KVA_HOPPER_FULL_V, i);
+  barrier(w, KVA_M_mbarrier_expect, full, NULL, tile_elements(w) * 2);
+  load(w, operand, full, (kva_kplace){w->ring, tile_at(w, operand, i)}, kva_hopper_key(w, i));
+}
+
+static void load_next_keys(const kva_hopper *w, const kva_expr *next) {
+  kva_kinstr *more = kva_k_if_begin(w->f.s.kb, kva_k_index_lt(w->f.s.kb, next, w->tiles));
+  load_tile(w, KVA_ATTENTION_K, next);
+  kva_k_if_end(w->f.s.kb, more);
+}
+
+static void produce(const kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
   plain(w, KVA_M_registers_dec, PRODUCER_REGISTERS, 0);
   kva_kval is_one = kva_k_index_eq(kb, w->f.thread, num(w, CONSUMERS));
-  kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_one, kva_k_index_lt(kb, num(w, 0), w->tiles)));
-  load(w, KVA_ATTENTION_Q, barrier_of_q(w), (kva_kplace){w->q, num(w, 0)}, w->f.s.first);
-  load_tile(w, KVA_ATTENTION_K, num(w, 0));
+  kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_one, kva_hopper_has_tiles(w)));
+  load_own(w);
+  if (w->keys_ahead) load_tile(w, KVA_ATTENTION_K, num(w, 0));
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_SERIAL, w->tiles, "tile");
-  const kva_expr *next = kva_expr_addi(exprs(w), i->var, 1);
-  kva_kinstr *more = kva_k_if_begin(kb, kva_k_index_lt(kb, next, w->tiles));
-  load_tile(w, KVA_ATTENTION_K, next);
-  kva_k_if_end(kb, more);
+  if (w->keys_ahead)
+    load_next_keys(w, kva_expr_addi(exprs(w), i->var, 1));
+  else
+    load_tile(w, KVA_ATTENTION_K, i->var);
   load_tile(w, KVA_ATTENTION_V, i->var);
   kva_k_loop_end(kb, i);
   kva_k_if_end(kb, one);
@@ -269,23 +261,22 @@ static void produce(const hopper *w) {
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-static int32_t scores_of(const hopper *w) {
+static int32_t scores_of(const kva_hopper *w) {
   return (int32_t)w->keys / 2;
 }
-static int32_t results_of(const hopper *w) {
+static int32_t results_of(const kva_hopper *w) {
   return (int32_t)w->f.s.a.D / 2;
 }
 
-/* Begins S = Q K_i^T. */
-static void begin_scores(const hopper *w, const kva_expr *i) {
+void kva_hopper_begin_scores(const kva_hopper *w, kva_kbuf *out, int64_t own, uint32_t operand, const kva_expr *i) {
   kva_expr_ctx *c = exprs(w);
-  const kva_expr *tile = tile_at(w, KVA_ATTENTION_K, i);
+  const kva_expr *tile = tile_at(w, operand, i);
   const kva_expr *rows = times(w, over(w, w->f.thread, GROUP_THREADS), GROUP_ROWS * BOX);
-  kva_kplace s = {w->x.s, num(w, 0)};
+  kva_kplace s = {out, num(w, 0)};
   machine(w, &(kva_kmachine){.op = KVA_M_wgmma_fence, .places = {s}, .numbers = {scores_of(w)}});
   for (int64_t k = 0; k < w->f.depth16; k++) {
     int64_t part = k * STEP / BOX * BOX, within = k * STEP % BOX;
-    kva_kplace a = {w->q, kva_expr_addi(c, rows, part * ROWS + within)};
+    kva_kplace a = {w->own_tiles, kva_expr_addi(c, rows, (own * w->f.width + part) * ROWS + within)};
     kva_kplace b = {w->ring, kva_expr_addi(c, tile, part * w->keys + within)};
     machine(w, &(kva_kmachine){.op = KVA_M_wgmma,
                                .places = {s, a, b},
@@ -295,15 +286,14 @@ static void begin_scores(const hopper *w, const kva_expr *i) {
   plain(w, KVA_M_wgmma_commit, 0, 0);
 }
 
-/* Begins O += P V_i. */
-static void begin_results(const hopper *w, const kva_expr *i) {
+void kva_hopper_begin_results(const kva_hopper *w, uint32_t operand, const kva_expr *i) {
   int32_t part_bytes = (int32_t)(w->keys * BOX * 2);
   kva_kplace y = {w->y, num(w, 0)}, p = {w->p, num(w, 0)};
   int32_t pairs = scores_of(w) / 2;
   machine(w, &(kva_kmachine){.op = KVA_M_wgmma_fence2, .places = {y, p}, .numbers = {results_of(w), pairs}});
   for (int64_t k = 0; k < w->keys / STEP; k++) {
     kva_kplace a = {w->p, num(w, 8 * k)};
-    kva_kplace b = {w->ring, kva_expr_addi(exprs(w), tile_at(w, KVA_ATTENTION_V, i), k * STEP * BOX)};
+    kva_kplace b = {w->ring, kva_expr_addi(exprs(w), tile_at(w, operand, i), k * STEP * BOX)};
     machine(w, &(kva_kmachine){.op = KVA_M_wgmma_registers,
                                .places = {y, a, b},
                                .indices = {num(w, 1)},
@@ -312,43 +302,27 @@ static void begin_results(const hopper *w, const kva_expr *i) {
   plain(w, KVA_M_wgmma_commit, 0, 0);
 }
 
-static void wait_scores(const hopper *w, int32_t groups) {
-  kva_kplace s = {w->x.s, num(w, 0)};
-  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait, .places = {s}, .numbers = {groups, scores_of(w)}});
+void kva_hopper_wait_scores(const kva_hopper *w, kva_kbuf *m, int32_t groups) {
+  kva_kplace at = {m, num(w, 0)};
+  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait, .places = {at}, .numbers = {groups, scores_of(w)}});
 }
 
-/* The exponentials pass through as well, so that they are not rounded into P before. */
-static void wait_results(const hopper *w) {
-  kva_kplace y = {w->y, num(w, 0)}, s = {w->x.s, num(w, 0)};
+void kva_hopper_wait_results(const kva_hopper *w) {
+  kva_kplace y = {w->y, num(w, 0)}, s = {w->s, num(w, 0)};
   machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait2, .places = {y, s}, .numbers = {0, results_of(w), scores_of(w)}});
 }
 
-/* ---- consumers --------------------------------------------------------------------------------------------------- */
-
-static void softmax_step(const hopper *w, const kva_expr *i, bool masked) {
-  kva_flash_softmax_scores(&w->x, key_of(w, i), masked);
-  kva_flash_softmax_raise(&w->x);
-  kva_flash_softmax_exponentials(&w->x);
-}
-
-static void round_probabilities(const hopper *w) {
+void kva_hopper_round(const kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, scores_of(w) / 2), "i");
   const kva_expr *at = times(w, i->var, 2);
-  machine(w, &(kva_kmachine){.op = KVA_M_round_pair, .places = {{w->p, at}, {w->x.s, at}}});
+  machine(w, &(kva_kmachine){.op = KVA_M_round_pair, .places = {{w->p, at}, {w->s, at}}});
   kva_k_loop_end(kb, i);
 }
 
-static void rescale_results(const hopper *w) {
-  kva_kb *kb = w->f.s.kb;
-  kva_flash_element e = kva_flash_each(&w->f, results_of(w));
-  kva_k_store(kb, w->y, e.i, kva_k2(kb, KVA_K_mul, kva_k_load(kb, w->y, e.i), kva_k_load(kb, w->x.rescale, e.row)));
-  kva_k_loop_end(kb, e.loop);
-}
+/* ---- turns ------------------------------------------------------------------------------------------------------- */
 
-/* The warpgroups take turns at starting products, so that one's exponentials run beside the other's products: before
- * it starts any, a group waits for the other to have started its own. */
-static void each_group(const hopper *w, kva_kmop op, int32_t barrier_of_first, int32_t barrier_of_second) {
+static void each_group(const kva_hopper *w, kva_kmop op, int32_t barrier_of_first, int32_t barrier_of_second) {
   kva_kb *kb = w->f.s.kb;
   kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, GROUP_THREADS)));
   if (barrier_of_first) plain(w, op, barrier_of_first, CONSUMERS);
@@ -357,63 +331,33 @@ static void each_group(const hopper *w, kva_kmop op, int32_t barrier_of_first, i
   kva_k_if_end(kb, first);
 }
 
-static void await_turn(const hopper *w) {
+void kva_hopper_begin_turns(const kva_hopper *w) {
+  each_group(w, KVA_M_named_arrive, 0, TURN);
+}
+
+void kva_hopper_await_turn(const kva_hopper *w) {
   each_group(w, KVA_M_named_barrier, TURN, TURN + 1);
 }
 
-static void pass_turn(const hopper *w) {
+void kva_hopper_pass_turn(const kva_hopper *w) {
   each_group(w, KVA_M_named_arrive, TURN + 1, TURN);
 }
 
-static void first_tile(const hopper *w) {
-  const kva_expr *zero = num(w, 0);
-  barrier(w, KVA_M_mbarrier_wait, barrier_of_q(w), zero, 0);
-  wait_full(w, FULL_K, zero);
-  begin_scores(w, zero);
-  wait_scores(w, 0);
-  release(w, EMPTY_K, zero);
-  softmax_step(w, zero, true);
-  round_probabilities(w);
+/* The turn that nobody took. */
+void kva_hopper_end_turns(const kva_hopper *w) {
+  each_group(w, KVA_M_named_barrier, TURN, 0);
 }
 
-/* Tiles from .. to - 1, from >= 1. */
-static void over_tiles(const hopper *w, const kva_expr *from, const kva_expr *to, bool masked) {
-  kva_kb *kb = w->f.s.kb;
-  kva_expr_ctx *c = exprs(w);
-  const kva_expr *n = kva_expr_max(c, num(w, 0), kva_expr_sub(c, to, from));
-  kva_kloop *loop = kva_k_loop_begin(kb, KVA_K_SERIAL, n, "tile");
-  const kva_expr *i = plus(w, from, loop->var), *before = kva_expr_addi(c, i, -1);
-  wait_full(w, FULL_K, i);
-  await_turn(w);
-  begin_scores(w, i);
-  wait_full(w, FULL_V, before);
-  begin_results(w, before);
-  pass_turn(w);
-  wait_scores(w, 1);
-  release(w, EMPTY_K, i);
-  softmax_step(w, i, masked);
-  wait_results(w);
-  release(w, EMPTY_V, before);
-  rescale_results(w);
-  round_probabilities(w);
-  kva_k_loop_end(kb, loop);
-}
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
-static void last_product(const hopper *w) {
-  const kva_expr *last = kva_expr_addi(exprs(w), w->tiles, -1);
-  wait_full(w, FULL_V, last);
-  begin_results(w, last);
-  wait_results(w);
-}
-
-/* Results, rounded, where Q was: from there they leave in whole rows. */
-static kva_gpu_tile staging(const hopper *w) {
+/* Results, rounded, where the first own tile was: from there they leave in whole rows. */
+static kva_gpu_tile staging(const kva_hopper *w) {
   return (kva_gpu_tile){
       .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.width, .thread = w->f.thread, .sums = w->y, .staged = w->staged};
 }
 
 /* Stores CHUNK elements of a row. */
-static void store_chunk(const hopper *w, const kva_expr *row, const kva_expr *column) {
+static void store_chunk(const kva_hopper *w, const kva_expr *row, const kva_expr *column) {
   kva_kb *kb = w->f.s.kb;
   const kva_strip *s = &w->f.s;
   kva_gpu_tile x = staging(w);
@@ -425,12 +369,12 @@ static void store_chunk(const hopper *w, const kva_expr *row, const kva_expr *co
 }
 
 /* Every warp its own 16 rows. */
-static void store_results(const hopper *w) {
+void kva_hopper_store(const kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
   int64_t chunks = w->f.width / CHUNK;
   kva_gpu_tile x = staging(w);
   const kva_expr *row0 = times(w, w->f.warp, STEP);
-  plain(w, KVA_M_named_barrier, ALL_CONSUMERS, CONSUMERS); /* Q is read to the end */
+  plain(w, KVA_M_named_barrier, ALL_CONSUMERS, CONSUMERS); /* the own tiles are read to the end */
   kva_gpu_stage_fragments(&x, row0, num(w, 0), STEP, w->f.s.a.D);
   plain(w, KVA_M_warp_barrier, 0, 0);
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, STEP * chunks / 32), "i");
@@ -444,53 +388,43 @@ static void store_results(const hopper *w) {
   kva_k_loop_end(kb, i);
 }
 
-static void consume(const hopper *w) {
+/* ---- kernel ------------------------------------------------------------------------------------------------------ */
+
+static void create_map(kva_hopper *w, uint32_t operand) {
+  w->map_number[operand] = kva_k_map(w->f.s.kb, &w->maps[operand]);
+}
+
+static void create_buffers(kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
+  w->own_tiles = kva_k_shared(kb, "own", w->f.type, w->n_own * ROWS * w->f.width);
+  w->ring = kva_k_shared(kb, "ring", w->f.type, 2 * w->stages * tile_elements(w));
+  w->barriers = kva_k_shared(kb, "barriers", KVA_U64, KVA_HOPPER_KINDS * w->stages + 1);
+  w->staged = kva_k_shared(kb, "staged", w->f.type, ROWS * w->f.width);
+  w->staged->over = w->own_tiles;
+  w->s = kva_k_local(kb, "s", KVA_F32, scores_of(w));
+  w->p = kva_k_local(kb, "p", w->f.type, scores_of(w));
+  w->y = kva_k_local(kb, "y", KVA_F32, results_of(w));
+  for (uint32_t i = 0; i < w->n_own; i++) create_map(w, w->own[i]);
+  create_map(w, KVA_ATTENTION_K);
+  create_map(w, KVA_ATTENTION_V);
+}
+
+void kva_hopper_begin(kva_hopper *w, kva_lower *l, const kva_node *n) {
+  kva_kb *kb = l->kb;
+  kva_flash_begin_block(&w->f, l, n, &(kva_flash_block){false, w->keys, 1, ROWS, THREADS, 1}, NULL);
+  create_buffers(w);
+  set_range(w);
+  create_barriers(w);
+  w->role = kva_k_if_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, CONSUMERS)));
   plain(w, KVA_M_registers_inc, CONSUMER_REGISTERS, 0);
   kva_kloop *clear = kva_k_loop_begin(kb, KVA_K_UNROLL, w->y->extent, "i");
   kva_k_store(kb, w->y, clear->var, kva_k_const_f(kb, KVA_F32, 0));
   kva_k_loop_end(kb, clear);
-  kva_kinstr *some = kva_k_if_begin(kb, kva_k_index_lt(kb, num(w, 0), w->tiles));
-  each_group(w, KVA_M_named_arrive, 0, TURN);
-  first_tile(w);
-  over_tiles(w, num(w, 1), w->masked, true);
-  if (w->masked != w->tiles) over_tiles(w, w->masked, w->tiles, false);
-  last_product(w);
-  each_group(w, KVA_M_named_barrier, TURN, 0); /* the turn that nobody took */
-  kva_k_if_end(kb, some);
-  kva_flash_softmax_finish(&w->x);
-  rescale_results(w);
-  store_results(w);
 }
 
-/* ---- kernel ------------------------------------------------------------------------------------------------------ */
-
-static void create_buffers(hopper *w) {
-  kva_kb *kb = w->f.s.kb;
-  w->q = kva_k_shared(kb, "q", w->f.type, ROWS * w->f.width);
-  w->ring = kva_k_shared(kb, "ring", w->f.type, 2 * w->stages * tile_elements(w));
-  w->barriers = kva_k_shared(kb, "barriers", KVA_U64, BARRIER_KINDS * w->stages + 1);
-  w->staged = kva_k_shared(kb, "staged", w->f.type, ROWS * w->f.width);
-  w->staged->over = w->q;
-  w->p = kva_k_local(kb, "p", w->f.type, scores_of(w));
-  w->y = kva_k_local(kb, "y", KVA_F32, results_of(w));
-  for (uint32_t i = 0; i < 3; i++) w->map_number[i] = kva_k_map(kb, &w->maps[i]);
-}
-
-bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
-  hopper w = {0};
-  if (!choose(&w, l, n)) return false;
-  kva_kb *kb = l->kb;
-  kva_flash_begin_block(&w.f, l, n, &(kva_flash_block){false, w.keys, 1, ROWS, THREADS, 1}, NULL);
-  create_buffers(&w);
-  kva_flash_softmax_start(&w.x, &w.f);
-  set_range(&w);
-  create_barriers(&w);
-  kva_kinstr *role = kva_k_if_begin(kb, kva_k_index_lt(kb, w.f.thread, num(&w, CONSUMERS)));
-  consume(&w);
-  kva_k_if_else(kb, role);
-  produce(&w);
-  kva_k_if_end(kb, role);
-  kva_flash_end(&w.f);
-  return true;
+void kva_hopper_end(kva_hopper *w) {
+  kva_k_if_else(w->f.s.kb, w->role);
+  produce(w);
+  kva_k_if_end(w->f.s.kb, w->role);
+  kva_flash_end(&w->f);
 }

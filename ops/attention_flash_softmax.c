@@ -14,9 +14,8 @@ static kva_kbuf *two_rows(const kva_flash_softmax *x, const char *name, double v
   return m;
 }
 
-void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f) {
-  *x = (kva_flash_softmax){.f = f};
-  x->s = kva_k_local(f->s.kb, "s", KVA_F32, f->far / 2);
+void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f, kva_kbuf *s) {
+  *x = (kva_flash_softmax){.f = f, .s = s};
   x->max = two_rows(x, "max", -INFINITY);
   x->sum = two_rows(x, "sum", 0);
   x->shift = two_rows(x, "shift", 0);

@@ -13,8 +13,8 @@ typedef struct kva_flash_softmax {
   kva_kbuf *rescale;   /* of what was summed before the maximum rose; in the end 1 / sum */
 } kva_flash_softmax;
 
-/* Creates the buffers, for rows that have seen nothing. */
-void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f);
+/* Creates the other buffers, for rows that have seen nothing. */
+void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f, kva_kbuf *s);
 /* s: products -> scores of keys key0 on; `masked`: some may be invisible, or past the end. */
 void kva_flash_softmax_scores(const kva_flash_softmax *x, const kva_expr *key0, bool masked);
 /* Raises max to that of s; shift, rescale; rescales sum. */

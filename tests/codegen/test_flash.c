@@ -159,6 +159,14 @@ static const kva_case warpgroups[] = {
     ATTENTION("softcap=3; causal=1", CROSS("130", "290", "128")),
     ATTENTION("causal=1; scale=0.25", {{"1,2,T=130,64"}, {"1,1,S=200,64"}, {"1,1,S,64"}, {"T,S"}, {"2", 0.1, 1}}),
     ATTENTION("", {{"1,2,T=130,256"}, {"1,1,S=70,256"}, {"1,1,S,256"}, {"T,S", .dtype = KVA_BOOL}}),
+#define GRADIENT(attributes, t, s, d)                                                                       \
+  { .op = KVA_OP_attention_grad_q, .attrs = attributes, .in = {{"1,2,T=" t "," d}, {"1,1,S=" s "," d}, {"1,1,S," d}, \
+    {"-"}, {"-"}, {"1,2,T"}, {"1,2,T", 4, 6}, {"1,2,T," d}} }
+    GRADIENT("causal=1", "140", "140", "64"),
+    GRADIENT("", "70", "600", "64"), /* more tiles than stages */
+    GRADIENT("causal=1; offset=60", "200", "300", "128"),
+    GRADIENT("causal=1; offset=-150", "190", "70", "128"), /* blocks without any tile */
+    GRADIENT("causal=1; window=70", "200", "200", "80"),
     ATTENTION("", CROSS("0", "70", "64")),
     ATTENTION("", CROSS("70", "0", "64")),
 };
@@ -171,7 +179,7 @@ static void run_warpgroups(kva_dtype dtype, bool lazy, uint32_t seed) {
     if (!ok) print_error("case %zu: %s", i, check.message.data);
     kva_text_free(&check.message);
     assert_true(ok);
-    assert_int_equal(run.maps, 3);
+    assert_int_equal(run.maps, warpgroups[i].op == KVA_OP_attention ? 3 : 4);
     const kva_ptx_counters *n = &run.counters;
     assert_true((double)n->shared_wavefronts <= 1.1 * (double)n->shared_wavefronts_ideal);
   }

@@ -202,8 +202,8 @@ LLVMValueRef kva_ll_block_number(kva_emit *e);
 LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team);
 /* Waits for the threads of e->team. */
 void kva_ll_barrier(kva_emit *e);
-/* Combines every thread's values[c] for carry c over e->team, in place: all threads get the same. */
-void kva_ll_combine_threads(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values);
+/* Combines every thread's values[c] for carry c of l over e->team, in place: all threads get the same. */
+void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
 /* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h
  * ---------------------------------------------------------------------------------------------------------- */

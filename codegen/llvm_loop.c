@@ -495,7 +495,7 @@ static void combine_teams(loop_state *s) {
   if (!s->n) return;
   LLVMValueRef *results = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, s->n);
   for (uint32_t i = 0; i < s->n; i++) results[i] = s->carries[i].acc[0];
-  kva_ll_combine_threads(e, s->n, s->l->carries.data, results);
+  kva_ll_combine_threads(e, s->l, results);
   for (uint32_t i = 0; i < s->n; i++) {
     const kva_kcarry *c = s->carries[i].c;
     results[i] = kva_ll_combine(e, c->combine, c->dtype, kva_ll_use(e, c->init), results[i]);

@@ -258,11 +258,31 @@ static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVM
   LLVMPositionBuilderAtEnd(e->b, done);
 }
 
-static void combine_warps(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values) {
+/* Whether all threads of the block meet in r elsewhere than at `here`. */
+static bool meets_elsewhere(const kva_kregion *r, const kva_kinstr *here) {
+  for (const kva_kinstr *i = r->first; i; i = i->next) {
+    bool combines = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->team <= 1 && i->loop->carries.len;
+    if (i != here && (combines || i->op == KVA_K_BARRIER)) return true;
+  }
+  return false;
+}
+
+/* Whether l may run again before all threads have met after it. */
+static bool is_repeated(const kva_kloop *l) {
+  for (const kva_kinstr *i = l->instr; i->region->owner; i = i->region->owner) {
+    const kva_kinstr *around = i->region->owner;
+    if (around->op == KVA_K_LOOP && around->loop->kind != KVA_K_GRID) return !meets_elsewhere(around->loop->body, i);
+  }
+  return false;
+}
+
+static void combine_warps(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
+  const kva_kcarry *carries = l->carries.data;
+  uint32_t n = l->carries.len;
   KVA_ASSERT(e->team == e->k->threads);
   unsigned n_warps = e->team / WARP;
   LLVMValueRef slots = shared_array(e, "warp_results", LLVMInt64TypeInContext(e->ctx), (uint64_t)n * n_warps);
-  kva_ll_barrier(e); /* a loop around may still read the last round's */
+  if (is_repeated(l)) kva_ll_barrier(e); /* other warps may still read the last round's */
   write_slots(e, n, carries, values, slots, n_warps);
   kva_ll_barrier(e);
   LLVMValueRef mine = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, n_warps - 1), "");
@@ -274,8 +294,8 @@ static void combine_warps(kva_emit *e, uint32_t n, const kva_kcarry *carries, LL
   }
 }
 
-void kva_ll_combine_threads(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values) {
-  for (uint32_t c = 0; c < n; c++)
-    values[c] = combine_lanes(e, &carries[c], values[c], e->team < WARP ? e->team : WARP);
-  if (e->team > WARP) combine_warps(e, n, carries, values);
+void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
+  for (uint32_t c = 0; c < l->carries.len; c++)
+    values[c] = combine_lanes(e, &l->carries.data[c], values[c], e->team < WARP ? e->team : WARP);
+  if (e->team > WARP) combine_warps(e, l, values);
 }

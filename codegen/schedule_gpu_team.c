@@ -1,8 +1,8 @@
 /* What a team of threads does with the code of a row: loops that it shares become THREAD loops, the rest is run by all
  * of its threads alike, effects by the first.
  *
- * Barriers stand before what touches a buffer whose accesses have an order, and before single stores, whose value
- * another thread may still be computing from what they overwrite (results in place of operands). */
+ * Barriers stand between what touches buffers whose accesses have an order. A result lies over an operand only where
+ * the planner proved that each element is read by the thread that overwrites it: that needs none. */
 #include "codegen/schedule_gpu.h"
 
 /* ---- one thread
@@ -161,24 +161,49 @@ static bool touches_ordered(const kva_kernel *k, kva_kloop *l) {
   return u.ordered;
 }
 
-static void distribute_loop(kva_kernel *k, kva_kloop *l) {
+typedef struct distribution {
+  kva_kernel *k;
+  bool touched; /* something before may have touched a buffer with an order */
+} distribution;
+
+/* i touches such a buffer. */
+static void order(distribution *d, kva_kinstr *i) {
+  if (d->touched) insert_barrier(d->k, i);
+  d->touched = true;
+}
+
+static void distribute(distribution *d, kva_kregion *r);
+
+static void distribute_loop(distribution *d, kva_kloop *l) {
+  kva_kernel *k = d->k;
   l = kva_sched_merge_reductions(k, l, true);
+  bool ordered = touches_ordered(k, l);
   if (is_shared(k, l)) {
     make_thread(k, l);
-    if (touches_ordered(k, l)) insert_barrier(k, l->instr);
+    if (ordered) order(d, l->instr);
     return;
   }
-  kva_sched_distribute(k, l->body);
+  d->touched |= ordered; /* in the iteration before */
+  distribute(d, l->body);
   l->kind = kva_sched_sequential_kind(l);
 }
 
-void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
+static void distribute(distribution *d, kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {
     next = i->next;
-    if (i->op == KVA_K_LOOP) distribute_loop(k, i->loop);
-    if (i->op == KVA_K_LOAD && kva_sched_is_ordered(k, i->buf)) insert_barrier(k, i);
-    if (i->op == KVA_K_STORE) insert_barrier(k, kva_sched_wrap(k, i));
-    kva_sched_distribute(k, i->then);
-    kva_sched_distribute(k, i->orelse);
+    bool ordered = kva_sched_is_ordered(d->k, i->buf);
+    if (i->op == KVA_K_LOOP) distribute_loop(d, i->loop);
+    if (i->op == KVA_K_LOAD && ordered) order(d, i);
+    if (i->op == KVA_K_STORE) {
+      kva_kinstr *single = kva_sched_wrap(d->k, i);
+      if (ordered) order(d, single);
+    }
+    distribute(d, i->then);
+    distribute(d, i->orelse);
   }
+}
+
+void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
+  distribution d = {.k = k};
+  distribute(&d, r);
 }

@@ -181,6 +181,10 @@ void kva_flash_commit(const kva_flash *f) {
   machine(f, &(kva_kmachine){.op = KVA_M_copy_commit});
 }
 
+void kva_flash_drain(const kva_flash *f) {
+  machine(f, &(kva_kmachine){.op = KVA_M_copy_wait});
+}
+
 void kva_flash_wait(const kva_flash *f, int32_t groups) {
   machine(f, &(kva_kmachine){.op = KVA_M_copy_wait, .numbers = {groups}});
   machine(f, &(kva_kmachine){.op = KVA_M_block_barrier});
@@ -283,9 +287,9 @@ static const kva_expr *turned_at(const kva_flash *f, const kva_expr *row, const 
   return plus(f, times(f, plus(f, times(f, f->warp, 16), in_warp), pitch_of(f)), column);
 }
 
-/* The four threads of a row give each other their probabilities. */
-static void share_probabilities(const kva_flash *f, kva_kbuf *p) {
-  machine(f, &(kva_kmachine){.op = KVA_M_warp_barrier});
+/* The four threads of a row give each other their probabilities; again: they may still read others. */
+static void share_probabilities(const kva_flash *f, kva_kbuf *p, bool again) {
+  if (again) machine(f, &(kva_kmachine){.op = KVA_M_warp_barrier});
   kva_flash_element e = kva_flash_each(f, f->far / 2);
   kva_k_store(f->s.kb, f->turned, turned_at(f, e.row, e.column), kva_k_load(f->s.kb, p, e.i));
   kva_k_loop_end(f->s.kb, e.loop);
@@ -311,7 +315,7 @@ static void add_row(const kva_flash *f, const kva_flash_product *m, kva_kbuf *p,
 static void float_multiply(const kva_flash *f, const kva_flash_product *m) {
   kva_kb *kb = f->s.kb;
   kva_kbuf *p = kva_k_local(kb, "p4", KVA_F32, 2 * f->chunk);
-  share_probabilities(f, m->p);
+  share_probabilities(f, m->p, m->again);
   kva_kloop *k8 = kva_k_loop_begin(kb, KVA_K_SERIAL, num(f, f->far / SWIZZLE), "k8");
   for (int64_t k = 0; k < SWIZZLE; k++) {
     const kva_expr *column = plus(f, times(f, k8->var, SWIZZLE), num(f, k));

@@ -79,6 +79,8 @@ void kva_flash_load(const kva_flash *f, const kva_flash_copy *c);
 void kva_flash_commit(const kva_flash *f);
 /* At most `groups` copies under way, then a block barrier. */
 void kva_flash_wait(const kva_flash *f, int32_t groups);
+/* None under way of the thread: the copies behind the last step, which nobody reads. */
+void kva_flash_drain(const kva_flash *f);
 
 /* out[far / 2] = this warp's 16 rows of `rows` times every row of `far_tile` from its row `at` on. */
 void kva_flash_scores(const kva_flash *f, kva_kbuf *out, kva_kbuf *rows, kva_kbuf *far_tile, const kva_expr *at);
@@ -87,6 +89,7 @@ typedef struct kva_flash_product {
   kva_kbuf *out, *p, *far_tile;
   const kva_expr *at, *first16;
   int64_t n16;
+  bool again; /* not the first product since the last block barrier */
 } kva_flash_product;
 void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p);
 

@@ -181,7 +181,7 @@ static void walk(const backward *w, step_products products, const void *user) {
   share_far_query(w, next, q);
   kva_k_machine(kb, &(kva_kmachine){.op = KVA_M_block_barrier}, NULL);
   kva_k_loop_end(kb, j);
-  kva_flash_wait(&w->f, 0);
+  kva_flash_drain(&w->f);
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
@@ -261,7 +261,7 @@ static void add_dk_dv(const backward *w, const kva_expr *stage_row, const void *
   kva_flash_product p = {
       .out = k->dv, .p = w->p, .far_tile = w->tile[1], .at = stage_row, .first16 = k->first16, .n16 = k->n16};
   kva_flash_multiply(&w->f, &p);
-  p.out = k->dk, p.p = w->ds, p.far_tile = w->tile[0];
+  p.out = k->dk, p.p = w->ds, p.far_tile = w->tile[0], p.again = true;
   kva_flash_multiply(&w->f, &p);
 }
 

@@ -203,7 +203,7 @@ void kva_flash_forward_kernel(kva_lower *l, const kva_node *n) {
   start(&w);
   if (w.full != w.begin) over_keys(&w, w.begin, w.full, false);
   over_keys(&w, w.full, w.end, true);
-  kva_flash_wait(&w.f, 0);
+  kva_flash_drain(&w.f);
   finish_rows(&w);
   kva_flash_store_rows(&w.f, &(kva_flash_store){.m = w.y,
                                                 .result = 0,

@@ -6,7 +6,8 @@
  *   for every slice s:  wait until its copies are complete; meet
  *                       start filling slice s + stages - 1, where slice s - 1 was
  *                       sums += tile of a * tile of b
- *   sums -> shared memory; meet; every warp takes rows of the block through the epilogue to memory
+ *   sums -> shared memory, where the ring was if they fit there: meet before
+ *   meet; every warp takes rows of the block through the epilogue to memory
  *
  * A factor that is a tensor in memory, with rows at multiples of 16 bytes, is copied asynchronously; what lies past the
  * edges arrives as 0. Any other (a fused producer, odd row lengths) is computed element by element into registers while
@@ -260,8 +261,12 @@ static void computed(const kva_gpu_tile *x, factor_step step, const kva_expr *at
   if (!x->b.from) step(x, &x->b, at);
 }
 
+static bool has_copies(const kva_gpu_tile *x) {
+  return x->a.from || x->b.from;
+}
+
 /* The part of filling slice s that does not wait: copies and loads. Slices behind the last are left out; the group of
- * copies is closed all the same, so that waiting can count groups. */
+ * copies is closed all the same, so that waiting can count groups: at the end all that are open are empty. */
 static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
   kva_kval any = kva_k_index_lt(x->kb, s, x->slices);
   const kva_expr *k0 = kva_gpu_times(x, s, x->bk), *stage = kva_gpu_mod(x, s, x->stages);
@@ -270,7 +275,7 @@ static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
   if (x->b.from) copy_tile(x, &x->b, stage, k0);
   computed(x, fetch, k0);
   if (branch) kva_k_if_end(x->kb, branch);
-  machine(x, KVA_M_copy_commit, 0);
+  if (has_copies(x)) machine(x, KVA_M_copy_commit, 0);
   return any;
 }
 
@@ -288,7 +293,7 @@ static void over_depth(const kva_gpu_tile *x) {
   finish_slice(x, first->var, start_slice(x, first->var));
   kva_k_loop_end(x->kb, first);
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->slices, "s");
-  machine(x, KVA_M_copy_wait, (int32_t)x->stages - 2);
+  if (has_copies(x)) machine(x, KVA_M_copy_wait, (int32_t)x->stages - 2);
   machine(x, KVA_M_block_barrier, 0);
   const kva_expr *next = kva_expr_addi(x->e, s->var, x->stages - 1);
   kva_kval any = start_slice(x, next);
@@ -385,8 +390,7 @@ static void make_sums(kva_gpu_tile *x) {
   kva_kinstr *branch = any ? kva_gpu_if_needed(x, any) : NULL;
   over_depth(x);
   if (branch) kva_k_if_end(x->kb, branch);
-  machine(x, KVA_M_copy_wait, 0);
-  machine(x, KVA_M_block_barrier, 0);
+  if (x->staged->over) machine(x, KVA_M_block_barrier, 0); /* other warps may still read the ring */
   x->engine->stage_sums(x);
 }
 

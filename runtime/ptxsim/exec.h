@@ -202,6 +202,8 @@ bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread);
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
 /* data: what is written, or NULL when that is not known yet. */
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
+/* A lane's cp.async is complete: others see it after what orders this point, not its issue, before them. */
+void kva_ptx_race_landed(ptx_warp *w, int lane, uint32_t address, uint32_t size);
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
 /* By the async proxy, on behalf of a lane (-1: of the whole warp), with an agent's stamp. */
 void kva_ptx_race_async_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
@@ -243,6 +245,7 @@ void kva_ptx_bulk_check_exit(ptx_cta *cta);
 void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier);
 uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane);
 void kva_ptx_copies_land(ptx_warp *w, uint32_t mark);
+void kva_ptx_copies_check_exit(ptx_cta *cta);
 
 /* exec_wgmma.c. kva_ptx_wgmma_check: before an instruction of a kernel with wgmma. */
 void kva_ptx_wgmma_check(ptx_warp *w, const ptx_ins *i);

@@ -70,6 +70,7 @@ void kva_ptx_exec_cp_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 static void complete(ptx_warp *w, const ptx_copy *c) {
   if (w->cta->launch->options.lazy) land(w, c);
   memset(w->cta->pending + c->to, 0, c->size);
+  kva_ptx_race_landed(w, c->lane, c->to, c->size);
 }
 
 /* Completes the copies of groups below that. */
@@ -108,4 +109,15 @@ void kva_ptx_copies_land(ptx_warp *w, uint32_t mark) {
       complete(w, &c);
   }
   w->n_copies = kept;
+}
+
+/* Another CTA may have the shared memory by the time they land. */
+void kva_ptx_copies_check_exit(ptx_cta *cta) {
+  for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
+    ptx_warp *w = &cta->warps[k];
+    if (w->n_copies)
+      kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_ASYNC_PENDING, w->copies[0].ins, w, w->copies[0].lane),
+                     "%s is not waited for before the CTA ends and its shared memory goes", w->copies[0].ins->text);
+    drain(w, PTX_NONE);
+  }
 }

@@ -13,7 +13,8 @@ typedef struct stamp {
   uint32_t cta, stamp, line; /* cta: number + 1; 0: none */
 } stamp;
 
-/* Of a word of 4 bytes. other_reader: the last one of another CTA than reader. */
+/* Of a granule: the kernel's narrowest access, at most 4 bytes. other_reader: the last one of another CTA than reader.
+ */
 typedef struct ptx_global_shadow {
   stamp writer, reader, other_reader;
   uint32_t value; /* that writer wrote */
@@ -25,7 +26,8 @@ bool kva_ptx_global_prepare(ptx_launch *launch) {
   if (n > MOST_CTAS) launch->options.check_global = false;
   for (uint32_t k = 0; k < m->n; k++) {
     if (launch->options.check_global && m->ranges[k].writable) {
-      m->ranges[k].shadow = calloc(m->ranges[k].size / 4 + 2, sizeof *m->ranges[k].shadow);
+      m->ranges[k].shadow =
+          calloc((m->ranges[k].size >> launch->kernel->global_shift) + 2, sizeof *m->ranges[k].shadow);
       if (!m->ranges[k].shadow) return false;
     }
     launch->tracks_global |= m->ranges[k].shadow || m->ranges[k].written;
@@ -65,15 +67,15 @@ static void race(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, ui
                  earlier->cta - 1, earlier->line);
 }
 
-static void read_word(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address,
-                      ptx_global_shadow *s, stamp mine) {
+static void read_granule(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address,
+                         ptx_global_shadow *s, stamp mine) {
   if (conflicts(w, &s->writer, mine.stamp)) race(w, i, lane, r, address, "written", &s->writer);
   if (s->reader.cta != mine.cta) s->other_reader = s->reader;
   s->reader = mine;
 }
 
-static void write_word(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address,
-                       ptx_global_shadow *s, stamp mine, bool same) {
+static void write_granule(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address,
+                          ptx_global_shadow *s, stamp mine, bool same) {
   if (!same && conflicts(w, &s->writer, mine.stamp))
     race(w, i, lane, r, address, "written", &s->writer);
   else if (conflicts(w, &s->reader, mine.stamp))
@@ -83,19 +85,20 @@ static void write_word(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range 
   s->writer = mine;
 }
 
-/* Words are not told apart any further: accesses to less are not looked at. Two stores of one value are no race. */
+/* Two stores of one value are no race. */
 static void check_races(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address, uint32_t size,
                         bool write, const void *data, bool strong) {
-  if (size < 4 || address & 3) return;
+  uint32_t shift = w->cta->launch->kernel->global_shift, bytes = 1u << shift;
   stamp mine = {(uint32_t)w->cta->number + 1, ptx_stamp_of(w, lane, strong), i->line};
-  for (uint64_t at = address; at < address + size; at += 4) {
-    ptx_global_shadow *s = &r->shadow[(at - r->base) / 4];
-    uint32_t value = ~s->value;
-    if (data) memcpy(&value, (const unsigned char *)data + (at - address), 4);
+  if (data && address & (bytes - 1)) return; /* misaligned: a finding of its own */
+  for (uint64_t at = address >> shift << shift; at < address + size; at += bytes) {
+    ptx_global_shadow *s = &r->shadow[(at >> shift) - (r->base >> shift)];
+    uint32_t value = data ? 0 : ~s->value;
+    if (data) memcpy(&value, (const unsigned char *)data + (at - address), bytes);
     if (write)
-      write_word(w, i, lane, r, at, s, mine, value == s->value);
+      write_granule(w, i, lane, r, at, s, mine, value == s->value);
     else
-      read_word(w, i, lane, r, at, s, mine);
+      read_granule(w, i, lane, r, at, s, mine);
     if (write) s->value = value;
   }
 }

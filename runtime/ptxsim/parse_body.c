@@ -407,15 +407,15 @@ static void relocate(ptx_builder *b) {
   }
 }
 
-static uint32_t shadow_shift(const kva_ptx_kernel *k) {
-  uint32_t narrowest = 16;
+/* The kernel's narrowest access to a space, at most `narrowest` bytes, as a power of 2. */
+static uint32_t shadow_shift(const kva_ptx_kernel *k, ptx_space space, uint32_t narrowest) {
   for (uint32_t i = 0; i < k->n_ins; i++) {
     const ptx_ins *ins = &k->ins[i];
     uint32_t size = ins->class == KVA_PTX_CLASS_ASYNC ? ins->bytes : (uint32_t)ins->bytes * ins->n;
-    bool shared = ins->space == PTX_SHARED || ins->space == PTX_GENERIC;
+    bool there = ins->space == space || ins->space == PTX_GENERIC;
     bool access = ins->class == KVA_PTX_CLASS_GLOBAL || ins->class == KVA_PTX_CLASS_SHARED ||
                   ins->class == KVA_PTX_CLASS_ATOMIC || ins->class == KVA_PTX_CLASS_ASYNC;
-    if (shared && access && size && size < narrowest) narrowest = size;
+    if (there && access && size && size < narrowest) narrowest = size;
   }
   return (uint32_t)__builtin_ctz(narrowest);
 }
@@ -433,7 +433,8 @@ static kva_status finish_kernel(ptx_parser *p) {
   k->info.static_shared = k->shared_bytes;
   k->info.local = k->local_bytes;
   k->info.n_instructions = k->n_ins;
-  k->shadow_shift = shadow_shift(k);
+  k->shadow_shift = shadow_shift(k, PTX_SHARED, 16);
+  k->global_shift = shadow_shift(k, PTX_GLOBAL, 4);
   kva_ptx_build_cfg(k, p->arena);
   return KVA_OK;
 }

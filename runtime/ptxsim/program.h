@@ -181,6 +181,7 @@ struct kva_ptx_kernel {
   uint32_t param_bytes, shared_bytes, local_bytes;
   uint32_t dynamic_align; /* the largest of .extern .shared arrays */
   uint32_t shadow_shift;  /* log2 of the narrowest access to shared memory, bytes */
+  uint32_t global_shift;  /* the same of global memory, at most 2 */
   bool uses_async, uses_wgmma;
 };
 

@@ -93,7 +93,8 @@ typedef struct kva_ptx_dim3 {
 typedef struct kva_ptx_options {
   kva_pool *pool;        /* CTAs in parallel; NULL: in order in the caller, which is deterministic */
   bool unchecked_shared; /* leave out uninitialised reads and races of shared memory (about twice as fast there) */
-  bool check_global; /* look for data races on global memory; CTAs run in order, some 40 bytes for each 4 of memory */
+  bool check_global; /* look for data races on global memory; CTAs run in order; some 40 bytes for each of the kernel's
+                        narrowest accesses (at most 4 bytes) of memory */
   bool no_counters;  /* leave out sectors and bank conflicts */
   bool lazy;         /* asynchronous copies land at the wait that covers them, not at issue */
   uint64_t schedule_seed; /* 0: warps round robin; else in a random order */

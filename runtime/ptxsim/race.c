@@ -131,6 +131,14 @@ void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t addres
   write_all(&a, address, size, data);
 }
 
+void kva_ptx_race_landed(ptx_warp *w, int lane, uint32_t address, uint32_t size) {
+  ptx_cta *cta = w->cta;
+  if (!cta->shadow) return;
+  uint32_t stamp = ptx_stamp_of(w, lane, false), shift = cta->launch->kernel->shadow_shift;
+  for (uint32_t g = address >> shift; g << shift < address + size; g++)
+    if (ptx_stamp_thread(cta->shadow[g].writer) == ptx_stamp_thread(stamp)) cta->shadow[g].writer = stamp;
+}
+
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size) {
   ptx_cta *cta = w->cta;
   if (cta->pending) check_pending(w, i, lane, address, size);

@@ -225,6 +225,7 @@ static bool help(ptx_cta *cta) {
 static void check_exit(ptx_cta *cta) {
   while (kva_ptx_bulk_land_one(cta)) continue;
   kva_ptx_bulk_check_exit(cta);
+  kva_ptx_copies_check_exit(cta);
   kva_ptx_mbarrier_check_exit(cta);
   kva_ptx_wgmma_check_exit(cta);
   kva_ptx_registers_check_exit(cta);

@@ -188,7 +188,6 @@ static void test_rows(void **state) {
                  "        %3 = mul %2, %1 : float\n"
                  "        store y[512*item + k + 64*row], %3\n"
                  "      }\n"
-                 "      barrier\n"
                  "      thread first < 1 {\n"
                  "        store z[8*item + row], %1\n"
                  "      }\n"

@@ -204,6 +204,12 @@ static void global_races(void **state) {
   clean("st.global.u32 [%d2], 5;"); /* all the same */
   expect("st.global.u32 [%d2], %r0;", KVA_PTX_GLOBAL_RACE, 1);
   clean("atom.global.add.u32 %r6, [%d2], 1;");
+#define HALF "shr.u64 %d6, %d5, 1; add.s64 %d6, %d6, %d2; st.global.u16 [%d6], %r0;\n"
+  clean(HALF); /* neighbours in one word */
+  clean(HALF "bar.sync 0; ld.global.u16 %r6, [%d2+2]; ld.global.u32 %r6, [%d2];");
+  expect(HALF "ld.global.u16 %r6, [%d2+2];", KVA_PTX_GLOBAL_RACE, 2);
+  expect(HALF "ld.global.u32 %r6, [%d2];", KVA_PTX_GLOBAL_RACE, 2);
+#undef HALF
   expect_in(
       "@%p1 ld.global.u32 %r6, [%d2];\nmov.u32 %r7, %ctaid.x; add.u32 %r7, %r7, 1; @%p1 st.global.u32 [%d2], %r7;", N,
       2, KVA_PTX_GLOBAL_RACE, 1, false);

@@ -175,6 +175,11 @@ static void asynchronous_copies(void **state) {
     expect_with(COPY "cp.async.wait_all;\nxor.b32 %r3, %r0, 1;\nmul.wide.u32 %d8, %r3, 4;\nadd.s64 %d8, %d6, "
                      "%d8;\nld.shared.u32 %r4, [%d8];",
                 KVA_PTX_SHARED_RACE, 8, options);
+#define OTHER "xor.b32 %r3, %r0, 32; mul.wide.u32 %d8, %r3, 4; add.s64 %d8, %d6, %d8;\nld.shared.u32 %r4, [%d8];"
+    clean_with(COPY "cp.async.wait_all; bar.sync 0;\n" OTHER, options);
+    expect_with(COPY "bar.sync 0; cp.async.wait_all;\n" OTHER, KVA_PTX_SHARED_RACE, 6, options);
+#undef OTHER
+    expect_with(COPY "cp.async.wait_group 1;", KVA_PTX_ASYNC_PENDING, 2, options);
   }
 }
 

@@ -18,6 +18,7 @@ typedef struct run {
   kva_codegen *cg;
   kva_ptx_memory *memory;
   kva_ptx_module *module;
+  char *text;
   KVA_VEC(const kva_expr *) symbols;
   KVA_VEC(int64_t) sizes;
   KVA_VEC(step) steps;
@@ -66,7 +67,7 @@ static kva_status allocate(run *r, const kva_value *v, bool writable) {
   void *data = aligned_alloc(64, bytes / 64 * 64 + 64);
   if (!data) return KVA_NO_MEMORY;
   KVA_PUSH(r->arena, &r->owned, data);
-  memset(data, 0xA5, bytes);
+  memset(data, PTX_UNWRITTEN, bytes);
   r->data[v->id] = data;
   return kva_ptx_memory_add(r->memory, data, bytes, writable, v->name ? v->name : "buffer");
 }
@@ -133,13 +134,10 @@ static kva_status compile(run *r, kva_graph *g) {
 }
 
 static kva_status load_module(run *r) {
-  char *text;
   size_t size;
-  KVA_TRY(kva_codegen_emit(r->cg, "ptx", &text, &size));
-  if (getenv("KVA_TEST_PRINT")) fputs(text, stderr);
-  kva_status status = kva_ptx_module_create(text, size, "ptx", r->diag, &r->module);
-  free(text);
-  return status;
+  KVA_TRY(kva_codegen_emit(r->cg, "ptx", &r->text, &size));
+  if (getenv("KVA_TEST_PRINT")) fputs(r->text, stderr);
+  return kva_ptx_module_create(r->text, size, "ptx", r->diag, &r->module);
 }
 
 /* ---- running
@@ -159,10 +157,23 @@ static void add_traffic(ptx_traffic *t, const kva_ptx_counters *c) {
   t->ideal_wavefronts += c->shared_wavefronts_ideal;
 }
 
+static void visit(run *r, const step *s, ptx_step *launch) {
+  launch->text = r->text;
+  launch->memory = r->memory;
+  launch->n_results = s->node->n_results;
+  for (uint32_t i = 0; i < s->node->n_results; i++) {
+    const kva_value *v = &s->node->results[i];
+    launch->results[i].data = r->data[v->id];
+    launch->results[i].bytes = (size_t)bytes_of(r, v->type);
+  }
+  r->options->visit(r->options->visitor, launch);
+}
+
 static kva_status launch_step(run *r, const step *s, const void *const *params, uint32_t n_params) {
   int64_t blocks = evaluate(r, kva_codegen_grid(s->kernel));
   if (!blocks) return KVA_OK;
-  const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, kva_codegen_kernel_name(r->cg, s->number));
+  const char *name = kva_codegen_kernel_name(r->cg, s->number);
+  const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, name);
   KVA_ASSERT(kernel);
   kva_launch launch = kva_codegen_launch(r->cg, s->number);
   kva_ptx_dim3 grid = {(uint32_t)blocks, 1, 1}, block = {launch.threads, 1, 1};
@@ -179,6 +190,13 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
   uint32_t findings = report.n_findings;
   if (findings) kva_ptx_report_print_findings(&report, "ptx", stderr);
   kva_ptx_report_free(&report);
+  ptx_step done = {.kernel = name,
+                   .grid = grid,
+                   .block = block,
+                   .dynamic_bytes = launch.dynamic_bytes,
+                   .params = params,
+                   .n_params = n_params};
+  if (!findings && r->options->visit) visit(r, s, &done);
   return findings ? kva_error(r->diag, NULL, "%u findings of the simulator", findings) : KVA_OK;
 }
 
@@ -252,6 +270,7 @@ kva_status ptx_execute(void *user, kva_module *m, kva_function *f, const kva_wid
     outputs[i] = read_output(&r, kva_graph_output(f->graph, i));
   kva_codegen_destroy(r.cg);
   kva_ptx_module_destroy(r.module);
+  free(r.text);
   kva_ptx_memory_destroy(r.memory);
   for (uint32_t i = 0; i < r.owned.len; i++) free(r.owned.data[i]);
   kva_arena_destroy(r.arena);

@@ -11,6 +11,21 @@ typedef struct ptx_traffic {
   uint64_t wavefronts, ideal_wavefronts; /* of shared memory */
 } ptx_traffic;
 
+enum { PTX_UNWRITTEN = 0xA5, PTX_MOST_RESULTS = 8 };
+
+/* A launch that went well, for whoever wants to repeat it. */
+typedef struct ptx_step {
+  const char *text, *kernel; /* of the module; the kernel's name */
+  const kva_ptx_memory *memory;
+  kva_ptx_dim3 grid, block;
+  uint32_t dynamic_bytes, n_params, n_results;
+  const void *const *params;
+  struct {
+    void *data;
+    size_t bytes;
+  } results[PTX_MOST_RESULTS]; /* initially full of PTX_UNWRITTEN */
+} ptx_step;
+
 typedef struct ptx_run {
   const char *arch;
   kva_pool *pool;          /* blocks in parallel; NULL: in order */
@@ -19,10 +34,12 @@ typedef struct ptx_run {
   bool alias_views;        /* as in a plan, a reshape is its operand and no kernel */
   const char *unsupported; /* out: why a kernel has no code or does not load; lives in `reason` */
   char reason[160];
-  uint32_t kernels, launches; /* out, added up */
-  uint32_t maps;              /* out, of the last kernel */
-  kva_ptx_counters counters;  /* out, of the last launch */
-  ptx_traffic traffic;        /* out, added up */
+  uint32_t kernels, launches;                      /* out, added up */
+  uint32_t maps;                                   /* out, of the last kernel */
+  kva_ptx_counters counters;                       /* out, of the last launch */
+  ptx_traffic traffic;                             /* out, added up */
+  void (*visit)(void *user, const ptx_step *step); /* after each launch, or NULL; leaves results as they were */
+  void *visitor;                                   /* its user */
 } ptx_run;
 
 /* user: a ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */

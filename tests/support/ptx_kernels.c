@@ -6,7 +6,7 @@
 #include <string.h>
 
 char *ptx_subject_text(const ptx_subject *subject) {
-  if (subject->make_text) return subject->make_text();
+  if (subject->text) return strdup(subject->text);
   char path[200];
   snprintf(path, sizeof path, "tests/data/ptx/%s.ptx", subject->name);
   FILE *file = fopen(path, "r");
@@ -62,8 +62,9 @@ static void poison(float *d, int64_t n) {
   for (int64_t k = 0; k < n; k++) d[k] = NAN;
 }
 
-static kva_status gemm_wgmma(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+static kva_status gemm_wgmma(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                              kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
   enum { M = 64, N = 32, TILES = 5, DEPTH = 64 * TILES };
   static uint16_t a[M * DEPTH] __attribute__((aligned(128))), b[N * DEPTH] __attribute__((aligned(128)));
   static float d[M * N] __attribute__((aligned(128)));
@@ -91,8 +92,9 @@ static kva_status gemm_wgmma(const kva_ptx_kernel *kernel, const kva_ptx_options
   return KVA_OK;
 }
 
-static kva_status gemm_mma(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+static kva_status gemm_mma(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                            kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
   enum { M = 32, N = 8, TILES = 5, DEPTH = 16 * TILES };
   static uint16_t a[M * DEPTH] __attribute__((aligned(128))), b[N * DEPTH] __attribute__((aligned(128)));
   static float d[M * N] __attribute__((aligned(128)));
@@ -108,8 +110,9 @@ static kva_status gemm_mma(const kva_ptx_kernel *kernel, const kva_ptx_options *
   return KVA_OK;
 }
 
-static kva_status row_sums(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+static kva_status row_sums(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                            kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
   enum { ROWS = 3, N = 128 };
   static float in[ROWS * N], sums[ROWS];
   for (int k = 0; k < ROWS * N; k++) in[k] = (float)(k % 31) - 7;
@@ -128,8 +131,9 @@ static kva_status row_sums(const kva_ptx_kernel *kernel, const kva_ptx_options *
   return KVA_OK;
 }
 
-static kva_status reverse(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+static kva_status reverse(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                           kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
   enum { N = 64 };
   static uint32_t in[4 * N] __attribute__((aligned(16))), out[4 * N] __attribute__((aligned(16)));
   for (uint32_t k = 0; k < 4 * N; k++) in[k] = k * 77 + 5;
@@ -143,8 +147,9 @@ static kva_status reverse(const kva_ptx_kernel *kernel, const kva_ptx_options *o
   return KVA_OK;
 }
 
-static kva_status last_block(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+static kva_status last_block(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                              kva_ptx_report *out_report, bool *out_right) {
+  (void)user;
   enum { N = 5 };
   static float in[N] = {1, 2, 3, 4, 5.5f}, part[N], out;
   static uint32_t counter;

@@ -6,11 +6,13 @@
 #include "runtime/ptxsim/ptxsim.h"
 
 typedef struct ptx_subject {
-  const char *name; /* of the kernel; its text is in tests/data/ptx/NAME.ptx unless `make_text` makes it */
-  char *(*make_text)(void);
+  const char *name;
+  const char *kernel; /* NULL: `name` */
+  const char *text;   /* NULL: tests/data/ptx/NAME.ptx */
   /* Runs the kernel; out_right: whether its results are as expected. The launch's status. */
-  kva_status (*run)(const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
+  kva_status (*run)(void *user, const kva_ptx_kernel *kernel, const kva_ptx_options *options, kva_diag *diag,
                     kva_ptx_report *out_report, bool *out_right);
+  void *user;
 } ptx_subject;
 extern const ptx_subject ptx_subjects[];
 extern const uint32_t ptx_n_subjects;

@@ -72,10 +72,11 @@ uint32_t ptx_find_mutants(const char *text, ptx_mutant *out, uint32_t most) {
     const char *end = statement_end(s);
     ptx_mutant m = {.number = 1, .line = 1, .begin = (size_t)(s - text), .end = (size_t)(end - text)};
     read_mnemonic(s, m.mnemonic);
-    for (const char *p = text; p < s; p++) m.line += *p == '\n';
-    for (uint32_t k = 0; k < n; k++) m.number += !strcmp(out[k].mnemonic, m.mnemonic);
-    if (synchronises(m.mnemonic)) out[n++] = m;
     s = skip_blank(end);
+    if (!synchronises(m.mnemonic)) continue;
+    for (const char *p = text; p < text + m.begin; p++) m.line += *p == '\n';
+    for (uint32_t k = 0; k < n; k++) m.number += !strcmp(out[k].mnemonic, m.mnemonic);
+    out[n++] = m;
   }
   return n;
 }
@@ -98,10 +99,10 @@ char *ptx_mutate(const char *text, const ptx_mutant *m) {
 static bool judge_run(const ptx_subject *subject, const kva_ptx_module *module, const kva_ptx_options *options,
                       ptx_verdict *verdict) {
   kva_diag *diag = kva_diag_create();
-  const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(module, subject->name);
+  const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(module, subject->kernel ? subject->kernel : subject->name);
   kva_ptx_report report = {0};
   bool right = false;
-  kva_status status = kernel ? subject->run(kernel, options, diag, &report, &right) : KVA_INVALID;
+  kva_status status = kernel ? subject->run(subject->user, kernel, options, diag, &report, &right) : KVA_INVALID;
   if (status != KVA_OK)
     snprintf(verdict->how, sizeof verdict->how, "refused: %s",
              kva_diag_count(diag) ? kva_diag_message(diag, 0, NULL, NULL) : kva_status_name(status));
@@ -117,9 +118,12 @@ static bool judge_run(const ptx_subject *subject, const kva_ptx_module *module, 
 }
 
 ptx_verdict ptx_judge(const ptx_subject *subject, const char *text) {
-  static const kva_ptx_options modes[] = {{.max_steps = 1 << 20, .check_global = true},
-                                          {.max_steps = 1 << 20, .lazy = true},
-                                          {.max_steps = 1 << 20, .lazy = true, .schedule_seed = 7}};
+  enum { STEPS = 1 << 20 };
+  static const kva_ptx_options modes[] = {{.max_steps = STEPS, .check_global = true},
+                                          {.max_steps = STEPS, .lazy = true},
+                                          {.max_steps = STEPS, .lazy = true, .schedule_seed = 7},
+                                          {.max_steps = STEPS, .schedule_seed = 12},
+                                          {.max_steps = STEPS, .lazy = true, .schedule_seed = 31}};
   ptx_verdict verdict = {.how = "no finding and the right result"};
   kva_diag *diag = kva_diag_create();
   kva_ptx_module *module = NULL;
@@ -132,4 +136,88 @@ ptx_verdict ptx_judge(const ptx_subject *subject, const char *text) {
   kva_ptx_module_destroy(module);
   kva_diag_destroy(diag);
   return verdict;
+}
+
+/* ---- the list -------------------------------------------------------------------------------------------------------
+ */
+
+static void fail(ptx_mutations *t, const char *subject, const char *what) {
+  printf("FAILED: %s: %s\n", subject, what);
+  t->failures++;
+}
+
+static void add_exception(ptx_mutations *t, const char *line) {
+  ptx_exception e = {0};
+  int reason = 0;
+  if (line[0] == '#' || line[0] == '\n') return;
+  if (sscanf(line, "%63s %79s %u %n", e.subject, e.mnemonic, &e.number, &reason) != 3 || strlen(line + reason) < 20)
+    fail(t, line, "a line of the list takes a subject, a mnemonic, a number and an argument");
+  else if (t->n_exceptions == PTX_MOST_EXCEPTIONS)
+    fail(t, line, "the list is too long");
+  else
+    t->exceptions[t->n_exceptions++] = e;
+}
+
+void ptx_mutations_begin(ptx_mutations *t, const char *list_path) {
+  char line[600];
+  *t = (ptx_mutations){0};
+  FILE *file = fopen(list_path, "r");
+  if (!file) {
+    fail(t, list_path, "cannot be read");
+    return;
+  }
+  while (fgets(line, sizeof line, file)) add_exception(t, line);
+  fclose(file);
+}
+
+static bool is_listed(ptx_mutations *t, const ptx_subject *subject, const ptx_mutant *m) {
+  for (uint32_t k = 0; k < t->n_exceptions; k++) {
+    ptx_exception *e = &t->exceptions[k];
+    if (strcmp(e->subject, subject->name) || strcmp(e->mnemonic, m->mnemonic) || e->number != m->number) continue;
+    e->met = true;
+    return true;
+  }
+  return false;
+}
+
+static void check_mutant(ptx_mutations *t, const ptx_subject *subject, const char *text, const ptx_mutant *m) {
+  char *mutated = ptx_mutate(text, m);
+  ptx_verdict v = ptx_judge(subject, mutated);
+  free(mutated);
+  bool listed = is_listed(t, subject, m);
+  printf("%s:%u: without %s %u: %s%s\n", subject->name, m->line, m->mnemonic, m->number, v.how,
+         listed ? " [listed]" : "");
+  t->mutants++;
+  t->caught += v.caught;
+  t->equivalent += !v.caught && listed;
+  if (v.caught == listed) fail(t, subject->name, listed ? "listed, but caught" : "neither caught nor listed");
+}
+
+void ptx_mutations_check(ptx_mutations *t, const ptx_subject *subject) {
+  enum { MOST_MUTANTS = 512 };
+  static ptx_mutant mutants[MOST_MUTANTS];
+  uint32_t before = t->mutants, caught = t->caught;
+  char *text = ptx_subject_text(subject);
+  uint32_t n = text ? ptx_find_mutants(text, mutants, MOST_MUTANTS) : 0;
+  ptx_verdict right = {.how = "has no text"};
+  if (text) right = ptx_judge(subject, text);
+  if (!text || right.caught)
+    fail(t, subject->name, right.how);
+  else if (!n || n == MOST_MUTANTS)
+    fail(t, subject->name, "has no mutants, or too many");
+  else
+    for (uint32_t k = 0; k < n; k++) check_mutant(t, subject, text, &mutants[k]);
+  free(text);
+  t->subjects++;
+  printf("%s: %u mutants, %u caught\n", subject->name, t->mutants - before, t->caught - caught);
+}
+
+void ptx_mutations_end(ptx_mutations *t) {
+  for (uint32_t k = 0; k < t->n_exceptions; k++) {
+    const ptx_exception *e = &t->exceptions[k];
+    if (e->met) continue;
+    printf("%s %s %u: ", e->subject, e->mnemonic, e->number);
+    fail(t, e->subject, "in the list, but there is no such mutant");
+  }
+  printf("%u kernels: %u mutants, %u caught, %u equivalent\n", t->subjects, t->mutants, t->caught, t->equivalent);
 }

@@ -159,9 +159,19 @@ static const kva_case warpgroups[] = {
     ATTENTION("softcap=3; causal=1", CROSS("130", "290", "128")),
     ATTENTION("causal=1; scale=0.25", {{"1,2,T=130,64"}, {"1,1,S=200,64"}, {"1,1,S,64"}, {"T,S"}, {"2", 0.1, 1}}),
     ATTENTION("", {{"1,2,T=130,256"}, {"1,1,S=70,256"}, {"1,1,S,256"}, {"T,S", .dtype = KVA_BOOL}}),
-#define GRADIENT(attributes, t, s, d)                                                                       \
-  { .op = KVA_OP_attention_grad_q, .attrs = attributes, .in = {{"1,2,T=" t "," d}, {"1,1,S=" s "," d}, {"1,1,S," d}, \
-    {"-"}, {"-"}, {"1,2,T"}, {"1,2,T", 4, 6}, {"1,2,T," d}} }
+#define GRADIENT(attributes, t, s, d)                           \
+  {                                                             \
+    .op = KVA_OP_attention_grad_q, .attrs = attributes, .in = { \
+      {"1,2,T=" t "," d},                                       \
+      {"1,1,S=" s "," d},                                       \
+      {"1,1,S," d},                                             \
+      {"-"},                                                    \
+      {"-"},                                                    \
+      {"1,2,T"},                                                \
+      {"1,2,T", 4, 6},                                          \
+      {"1,2,T," d}                                              \
+    }                                                           \
+  }
     GRADIENT("causal=1", "140", "140", "64"),
     GRADIENT("", "70", "600", "64"), /* more tiles than stages */
     GRADIENT("causal=1; offset=60", "200", "300", "128"),

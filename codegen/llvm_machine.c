@@ -139,6 +139,17 @@ static LLVMValueRef exp2_approximate(kva_emit *e, const kva_kinstr *i) {
   return kva_ll_intrinsic(e, "llvm.nvvm.ex2.approx.ftz.f", 0, NULL, 1, &v);
 }
 
+/* Two conversions would each need their half put in place. */
+static void round_pair(kva_emit *e, const kva_kmachine *m) {
+  LLVMValueRef v[2];
+  kva_ll_load_registers(e, &m->places[1], LLVMFloatTypeInContext(e->ctx), 2, v);
+  bool half = m->places[0].buf->dtype == KVA_F16;
+  LLVMValueRef args[] = {v[1], v[0]};
+  const char *name = half ? "llvm.nvvm.ff2f16x2.rn" : "llvm.nvvm.ff2bf16x2.rn";
+  LLVMValueRef pair = kva_ll_intrinsic(e, name, 0, NULL, 2, args);
+  store_results(e, &m->places[0], 1, LLVMBuildBitCast(e->b, pair, i32_type(e), ""));
+}
+
 void kva_ll_machine(kva_emit *e, const kva_kinstr *i) {
   const kva_kmachine *m = i->machine;
   LLVMValueRef all = i32(e, -1), n = i32(e, m->numbers[0]);
@@ -154,6 +165,7 @@ void kva_ll_machine(kva_emit *e, const kva_kinstr *i) {
   case KVA_M_named_arrive: named_barrier(e, m, "arrive"); return;
   case KVA_M_warp_barrier: kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all); return;
   case KVA_M_shuffle_xor: e->values[i->id] = shuffle_xor(e, i); return;
+  case KVA_M_round_pair: round_pair(e, m); return;
   case KVA_M_exp2: e->values[i->id] = exp2_approximate(e, i); return;
   default: kva_ll_machine_hopper(e, i);
   }

@@ -90,11 +90,14 @@ typedef struct chain {
   kva_text outputs, inputs; /* constraints: "=f,=f", "0,1" */
 } chain;
 
+/* Floats, or pairs of 16 bits. */
 static void add_registers(chain *c, const kva_kplace *p, uint32_t n) {
   KVA_ASSERT(c->n + n <= MAX_ACCUMULATORS);
-  kva_ll_load_registers(c->e, p, LLVMFloatTypeInContext(c->e->ctx), n, c->values + c->n);
+  bool pairs = p->buf->dtype != KVA_F32;
+  LLVMTypeRef type = pairs ? i32_type(c->e) : LLVMFloatTypeInContext(c->e->ctx);
+  kva_ll_load_registers(c->e, p, type, n, c->values + c->n);
   for (uint32_t i = 0; i < n; i++) {
-    kva_text_add(&c->outputs, "%s=f", c->n ? "," : "");
+    kva_text_add(&c->outputs, "%s=%c", c->n ? "," : "", pairs ? 'r' : 'f');
     kva_text_add(&c->inputs, "%s%u", c->n ? "," : "", c->n);
     c->n++;
   }
@@ -111,12 +114,11 @@ static void put_registers(chain *c, const kva_kplace *p, uint32_t first, uint32_
 static LLVMValueRef run_chain(chain *c, const char *text, const char *more, uint32_t n_more,
                               const LLVMValueRef *operands) {
   kva_emit *e = c->e;
-  LLVMTypeRef f32 = LLVMFloatTypeInContext(e->ctx);
   LLVMTypeRef *types = KVA_NEW_ARRAY(e->scratch, LLVMTypeRef, c->n);
   LLVMValueRef *args = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, c->n + n_more);
-  for (uint32_t i = 0; i < c->n; i++) types[i] = f32, args[i] = c->values[i];
+  for (uint32_t i = 0; i < c->n; i++) types[i] = LLVMTypeOf(c->values[i]), args[i] = c->values[i];
   for (uint32_t i = 0; i < n_more; i++) args[c->n + i] = operands[i];
-  LLVMTypeRef result = c->n > 1 ? LLVMStructTypeInContext(e->ctx, types, c->n, false) : f32;
+  LLVMTypeRef result = c->n > 1 ? LLVMStructTypeInContext(e->ctx, types, c->n, false) : types[0];
   const char *constraints =
       kva_arena_printf(e->scratch, "%s,%s%s%s,~{memory}", c->outputs.data, c->inputs.data, n_more ? "," : "", more);
   kva_text_free(&c->outputs);
@@ -210,6 +212,7 @@ void kva_ll_machine_hopper(kva_emit *e, const kva_kinstr *i) {
   case KVA_M_wgmma: wgmma(e, m); return;
   case KVA_M_wgmma_registers: wgmma_registers(e, m); return;
   case KVA_M_wgmma_fence: pass_through(e, m, "wgmma.fence.sync.aligned;", m->numbers, 1); return;
+  case KVA_M_wgmma_fence2: pass_through(e, m, "wgmma.fence.sync.aligned;", m->numbers, 2); return;
   case KVA_M_wgmma_commit: effect(e, "wgmma.commit_group.sync.aligned;", "", 0, NULL); return;
   case KVA_M_wgmma_wait: wgmma_wait(e, m, 1); return;
   case KVA_M_wgmma_wait2: wgmma_wait(e, m, 2); return;

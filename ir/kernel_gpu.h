@@ -27,6 +27,7 @@
  * warp_barrier
  * shuffle_xor v, bit               v of the lane whose number differs in `bit`
  * exp2 v                           2^v to 2 units in the last place; below 2^-126 it is 0
+ * round_pair d, s                  d[2] of 16 bits = s[2] of floats, rounded to nearest: one register at once
  *
  * sm_90a. An mbarrier counts arrivals and bytes; its phase ends when all are there, and the parity of the phase that
  * wait names tells the phases apart.
@@ -47,6 +48,7 @@
  * wgmma_registers d, a, b, add, n, tb, lb
  *                                  the same, with a[8] in registers
  * wgmma_fence d, n                 before the first wgmma after d[n] or shared memory was written otherwise
+ * wgmma_fence2 d, n, a, k          the same, and a, k registers of 16-bit pairs
  * wgmma_commit; wgmma_wait k, d, n
  *                                  waits until at most k groups are under way. d[n]: what they write, so that no use
  *                                  of it moves before; wgmma_wait2 for two buffers
@@ -73,6 +75,7 @@ struct kva_kbuf;
   X(warp_barrier,    KVA_DTYPE_NONE, "")          \
   X(shuffle_xor,     KVA_F32,        "vi")        \
   X(exp2,            KVA_F32,        "v")         \
+  X(round_pair,      KVA_DTYPE_NONE, "Ll")        \
   X(mbarrier_init,   KVA_DTYPE_NONE, "mi")        \
   X(mbarrier_fence,  KVA_DTYPE_NONE, "")          \
   X(mbarrier_expect, KVA_DTYPE_NONE, "mi")        \
@@ -84,6 +87,7 @@ struct kva_kbuf;
   X(wgmma,           KVA_DTYPE_NONE, "Bsseiiiii") \
   X(wgmma_registers, KVA_DTYPE_NONE, "Blseiii")   \
   X(wgmma_fence,     KVA_DTYPE_NONE, "Bi")        \
+  X(wgmma_fence2,    KVA_DTYPE_NONE, "BiBi")      \
   X(wgmma_commit,    KVA_DTYPE_NONE, "")          \
   X(wgmma_wait,      KVA_DTYPE_NONE, "iBi")       \
   X(wgmma_wait2,     KVA_DTYPE_NONE, "iBiBi")     \

@@ -226,6 +226,7 @@ static void check_machine_numbers(verifier *v, const kva_kinstr *i) {
   case KVA_M_wgmma:
   case KVA_M_wgmma_registers: ok = is_wgmma_width(n[0]); break;
   case KVA_M_wgmma_fence: ok = n[0] > 0; break;
+  case KVA_M_wgmma_fence2: ok = n[0] > 0 && n[1] > 0; break;
   case KVA_M_wgmma_wait: ok = n[0] <= 7 && n[1] > 0; break;
   case KVA_M_wgmma_wait2: ok = n[0] <= 7 && n[1] > 0 && n[2] > 0; break;
   case KVA_M_registers_inc:

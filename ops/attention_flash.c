@@ -48,10 +48,11 @@ static int64_t pitch_of(const kva_flash *f) {
   return f->far + 4;
 }
 
-void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
-                     const kva_expr **out_part) {
+void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const kva_flash_block *block,
+                           const kva_expr **out_part) {
   kva_expr_ctx *c = l->kb->exprs;
-  *f = (kva_flash){.s = {.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .t = KVA_F32}, .far = far};
+  bool kv_heads = block->kv_heads;
+  *f = (kva_flash){.s = {.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .t = KVA_F32}, .far = block->far};
   kva_strip *s = &f->s;
   f->type = kva_operand_type(n, 0)->dtype;
   f->chunk = chunk_of(f->type);
@@ -61,25 +62,31 @@ void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_head
   s->extent = kv_heads ? s->a.S : s->a.T;
   s->far_extent = kv_heads ? s->a.T : s->a.S;
   set_scores(f);
-  kva_dim heads = kv_heads ? s->a.H_kv : s->a.H, strips = kva_expr_ceildiv(c, s->extent, num(f, KVA_FLASH_ROWS));
+  kva_dim heads = kv_heads ? s->a.H_kv : s->a.H, strips = kva_expr_ceildiv(c, s->extent, num(f, block->rows));
   const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, strips, heads), s->a.B);
-  f->grid = kva_k_loop_begin(l->kb, KVA_K_GRID, times(f, items, parts), "item");
-  if (out_part) *out_part = modulo(f, f->grid->var, parts);
-  const kva_expr *item = over(f, f->grid->var, parts), *strip = kva_expr_mod(c, item, strips);
+  f->grid = kva_k_loop_begin(l->kb, KVA_K_GRID, times(f, items, block->parts), "item");
+  if (out_part) *out_part = modulo(f, f->grid->var, block->parts);
+  const kva_expr *item = over(f, f->grid->var, block->parts), *strip = kva_expr_mod(c, item, strips);
   /* Causal: late queries see many keys, early keys are seen by many queries. */
   if (!kv_heads && s->a.attrs.causal) strip = kva_expr_addi(c, kva_expr_sub(c, strips, strip), -1);
   const kva_expr *rest = kva_expr_div(c, item, strips), *head = kva_expr_mod(c, rest, heads);
-  s->first = times(f, strip, KVA_FLASH_ROWS);
+  s->first = times(f, strip, block->rows);
   s->b = kva_expr_div(c, rest, heads);
   s->h = kv_heads ? NULL : head;
   s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
-  l->kb->kernel->threads = WARP * KVA_FLASH_WARPS;
-  l->kb->kernel->blocks = 2;
-  f->threads = kva_k_loop_begin(l->kb, KVA_K_THREAD, num(f, WARP * KVA_FLASH_WARPS), "thread");
+  l->kb->kernel->threads = (uint32_t)block->threads;
+  l->kb->kernel->blocks = block->blocks;
+  f->threads = kva_k_loop_begin(l->kb, KVA_K_THREAD, num(f, block->threads), "thread");
   f->thread = f->threads->var;
   f->lane = modulo(f, f->thread, WARP);
   f->warp = over(f, f->thread, WARP);
   if (f->type == KVA_F32) f->turned = kva_k_shared(l->kb, "turned", KVA_F32, KVA_FLASH_ROWS * pitch_of(f));
+}
+
+void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
+                     const kva_expr **out_part) {
+  kva_flash_block block = {kv_heads, far, parts, KVA_FLASH_ROWS, WARP * KVA_FLASH_WARPS, 2};
+  kva_flash_begin_block(f, l, n, &block, out_part);
 }
 
 void kva_flash_end(kva_flash *f) {

@@ -42,6 +42,10 @@ typedef struct kva_flash {
 bool kva_flash_fits(const kva_lower *l, const kva_node *n);
 
 void kva_flash_forward_kernel(kva_lower *l, const kva_node *n);
+/* By warpgroups (attention_flash_hopper.h), of a node that fits; false, and nothing is written, when machine, sizes or
+ * the operands' places in memory do not suit. */
+bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n);
+bool kva_flash_hopper_grad_q(kva_lower *l, const kva_node *n);
 void kva_flash_grad_q_kernel(kva_lower *l, const kva_node *n);
 void kva_flash_grad_kv_kernel(kva_lower *l, const kva_node *n);
 
@@ -49,6 +53,14 @@ void kva_flash_grad_kv_kernel(kva_lower *l, const kva_node *n);
  * part. Longest strips first where causality makes them differ. */
 void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
                      const kva_expr **out_part);
+/* The same for blocks of other sizes than KVA_FLASH_ROWS and KVA_FLASH_WARPS. */
+typedef struct kva_flash_block {
+  bool kv_heads;
+  int64_t far, parts, rows, threads;
+  uint32_t blocks; /* of a multiprocessor, see kva_kernel */
+} kva_flash_block;
+void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const kva_flash_block *block,
+                           const kva_expr **out_part);
 void kva_flash_end(kva_flash *f);
 
 /* Shared memory for `rows` positions, times stages. */

@@ -129,7 +129,7 @@ static void store_lse(const kva_strip *s, const forward *f) {
 
 void kva_attention_kernel(kva_lower *l, const kva_node *n) {
   if (kva_flash_fits(l, n)) {
-    kva_flash_forward_kernel(l, n);
+    if (!kva_flash_hopper_forward(l, n)) kva_flash_forward_kernel(l, n);
     return;
   }
   kva_strip s;
@@ -233,7 +233,7 @@ static void differentiate_query_row(const kva_strip *s, const kva_expr *r, const
 
 void kva_attention_grad_q_kernel(kva_lower *l, const kva_node *n) {
   if (kva_flash_fits(l, n)) {
-    kva_flash_grad_q_kernel(l, n);
+    if (!kva_flash_hopper_grad_q(l, n)) kva_flash_grad_q_kernel(l, n);
     return;
   }
   kva_strip s;

@@ -121,7 +121,104 @@ static void test_values(void **state) {
   }
 }
 
+/* ---- by warpgroups -------------------------------------------------------------------------------------------------
+ */
+
+#define ATTENTION(attributes, ...) \
+  { .op = KVA_OP_attention, .attrs = attributes, .in = __VA_ARGS__, .first_result = true }
+#define SELF(t, d)                      \
+  {                                     \
+    {"1,1,T=" t "," d}, {"1,1,T," d}, { \
+      "1,1,T," d                        \
+    }                                   \
+  }
+#define CROSS(t, s, d)                        \
+  {                                           \
+    {"1,1,T=" t "," d}, {"1,1,S=" s "," d}, { \
+      "1,1,S," d                              \
+    }                                         \
+  }
+
+/* Blocks of 128 queries; tiles of 128 keys (64 from D = 129 on, and with a mask) in rings of 4 stages (2 from D = 65).
+ */
+static const kva_case warpgroups[] = {
+    ATTENTION("causal=1", {{"B=2,6,T=200,64"}, {"B,2,T,64"}, {"B,2,T,64"}}),
+    ATTENTION("causal=1", SELF("50", "128")),                     /* less than a tile */
+    ATTENTION("causal=1", SELF("256", "128")),                    /* whole tiles */
+    ATTENTION("", CROSS("130", "800", "64")),                     /* more tiles than stages, a ragged one at the end */
+    ATTENTION("", CROSS("100", "512", "128")),                    /* nothing to mask */
+    ATTENTION("causal=1", SELF("420", "128")),                    /* one masked tile, then free ones */
+    ATTENTION("causal=1; offset=330", CROSS("140", "470", "64")), /* two masked tiles */
+    ATTENTION("causal=1; offset=-60", CROSS("300", "128", "64")), /* queries that see nothing; keys end early */
+    ATTENTION("causal=1; offset=-200", CROSS("190", "70", "64")), /* blocks without any tile */
+    ATTENTION("causal=1; window=70", SELF("400", "64")),
+    ATTENTION("window=1; scale=-0.5", SELF("140", "128")),
+    ATTENTION("causal=1", SELF("200", "256")),
+    ATTENTION("", CROSS("70", "150", "80")), /* parts of boxes */
+    ATTENTION("causal=1", SELF("140", "8")),
+    ATTENTION("softcap=3; causal=1", CROSS("130", "290", "128")),
+    ATTENTION("causal=1; scale=0.25", {{"1,2,T=130,64"}, {"1,1,S=200,64"}, {"1,1,S,64"}, {"T,S"}, {"2", 0.1, 1}}),
+    ATTENTION("", {{"1,2,T=130,256"}, {"1,1,S=70,256"}, {"1,1,S,256"}, {"T,S", .dtype = KVA_BOOL}}),
+#define GRADIENT(attributes, t, s, d)                           \
+  {                                                             \
+    .op = KVA_OP_attention_grad_q, .attrs = attributes, .in = { \
+      {"1,2,T=" t "," d},                                       \
+      {"1,1,S=" s "," d},                                       \
+      {"1,1,S," d},                                             \
+      {"-"},                                                    \
+      {"-"},                                                    \
+      {"1,2,T"},                                                \
+      {"1,2,T", 4, 6},                                          \
+      {"1,2,T," d}                                              \
+    }                                                           \
+  }
+    GRADIENT("causal=1", "140", "140", "64"),
+    GRADIENT("", "70", "600", "64"), /* more tiles than stages */
+    GRADIENT("causal=1; offset=60", "200", "300", "128"),
+    GRADIENT("causal=1; offset=-150", "190", "70", "128"), /* blocks without any tile */
+    GRADIENT("causal=1; window=70", "200", "200", "80"),
+    ATTENTION("", CROSS("0", "70", "64")),
+    ATTENTION("", CROSS("70", "0", "64")),
+};
+
+static void run_warpgroups(kva_dtype dtype, bool lazy, uint32_t seed) {
+  for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
+    ptx_run run = {.arch = "sm_90a", .lazy = lazy, .launches = seed};
+    kva_check check = {0};
+    bool ok = kva_case_check(&warpgroups[i], dtype, ptx_execute, &run, &check);
+    if (!ok) print_error("case %zu: %s", i, check.message.data);
+    kva_text_free(&check.message);
+    assert_true(ok);
+    assert_int_equal(run.maps, warpgroups[i].op == KVA_OP_attention ? 3 : 4);
+    const kva_ptx_counters *n = &run.counters;
+    assert_true((double)n->shared_wavefronts <= 1.1 * (double)n->shared_wavefronts_ideal);
+  }
+}
+
+static void test_warpgroups(void **state) {
+  (void)state;
+  run_warpgroups(KVA_BF16, false, 0);
+  run_warpgroups(KVA_F16, true, 1);
+  run_warpgroups(KVA_BF16, true, 7);
+}
+
+/* Rows leave whole: no sector is stored twice. */
+static void test_stores(void **state) {
+  (void)state;
+  kva_case c = ATTENTION("causal=1", SELF("256", "128"));
+  ptx_run run = {.arch = "sm_90a"};
+  kva_check check = {0};
+  assert_true(kva_case_check(&c, KVA_BF16, ptx_execute, &run, &check));
+  kva_text_free(&check.message);
+  assert_int_equal(run.counters.global_store_bytes, 256 * 128 * 2 + 256 * 4);
+  assert_int_equal(32 * run.counters.global_store_sectors, run.counters.global_store_bytes);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_values)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_values),
+      cmocka_unit_test(test_warpgroups),
+      cmocka_unit_test(test_stores),
+  };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -34,6 +34,8 @@ typedef struct named {
    {Q(d), KV(d), KV(d), "-", "-", ROWS, ROWS, Q(d)}, 0},                                                              \
   {"attention_grad_kv_" d, arch, "causal=1", dtype, KVA_OP_attention_grad_kv,                                      \
    {Q(d), KV(d), KV(d), "-", "-", ROWS, ROWS, Q(d)}, GRADIENT_SPILL},
+#define FORWARD(name, attrs, dtype, ...) \
+  {name, "sm_90a", attrs, dtype, KVA_OP_attention, {Q("128"), KV("128"), KV("128"), __VA_ARGS__}, 0},
 
 static const named kernels[] = {
   MATMUL("matmul_nn", "sm_80", NN, KVA_BF16, "M=8192,1024", "1024,4096")
@@ -56,6 +58,11 @@ static const named kernels[] = {
   ATTENTION("sm_90a", KVA_BF16, "64")
   ATTENTION("sm_90a", KVA_BF16, "128")
   ATTENTION("sm_90a", KVA_BF16, "256")
+  FORWARD("attention_causal_128", "causal=1", KVA_F16)
+  FORWARD("attention_full_128", "", KVA_BF16)
+  FORWARD("attention_window_128", "causal=1; window=512", KVA_BF16)
+  FORWARD("attention_softcap_128", "causal=1; softcap=30", KVA_BF16)
+  FORWARD("attention_mask_128", "", KVA_BF16, "B,1,T,T", "4")
 };
 /* clang-format on */
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };

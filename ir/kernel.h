@@ -294,7 +294,8 @@ kva_kloop *kva_k_loop_create(kva_kernel *k, kva_kloop_kind kind, const kva_expr 
 kva_kregion *kva_k_region_create(kva_kernel *k, kva_kinstr *owner);
 /* An unlinked copy of i with all below it, which defines what it defines anew; in its indices and extents to[s] stands
  * for symbol from[s]. */
-kva_kinstr *kva_k_copy(kva_kernel *k, kva_kinstr *i, uint32_t n, const kva_expr *const *from, const kva_expr *const *to);
+kva_kinstr *kva_k_copy(kva_kernel *k, kva_kinstr *i, uint32_t n, const kva_expr *const *from,
+                       const kva_expr *const *to);
 /* Links i into r before `before` (NULL: at the end); regions below i get their parent and depth. */
 void kva_k_insert(kva_kregion *r, kva_kinstr *before, kva_kinstr *i);
 void kva_k_unlink(kva_kinstr *i);

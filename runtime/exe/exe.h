@@ -5,8 +5,8 @@
  *   description   text of the model's author, or absent
  *   weights       name of the file with the model's large constants, looked for beside the executable; or absent
  *   train.*       with --train, the train block: optimizer, lr, steps, batch, schedule, warmup, total, final_ratio,
- * data, data.<argument> for each argument of the data source, vocab (the last extent of output 0); precision of
- * products: f32, bf16 or f16; trained, the number of elements that train */
+ *                 data, data.<argument> for each argument of the data source, vocab (the last extent of output
+ *                 0); precision of products: f32, bf16 or f16; trained, the number of elements that train */
 #ifndef KVA_RUNTIME_EXE_EXE_H
 #define KVA_RUNTIME_EXE_EXE_H
 

@@ -183,9 +183,9 @@ static const kva_case warpgroups[] = {
 
 static void run_warpgroups(kva_dtype dtype, bool lazy, uint32_t seed) {
   for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
-    ptx_run run = {.arch = "sm_90a", .lazy = lazy, .launches = seed};
+    kva_ptx_run run = {.arch = "sm_90a", .lazy = lazy, .launches = seed};
     kva_check check = {0};
-    bool ok = kva_case_check(&warpgroups[i], dtype, ptx_execute, &run, &check);
+    bool ok = kva_case_check(&warpgroups[i], dtype, kva_run_ptx, &run, &check);
     if (!ok) print_error("case %zu: %s", i, check.message.data);
     kva_text_free(&check.message);
     assert_true(ok);
@@ -206,9 +206,9 @@ static void test_warpgroups(void **state) {
 static void test_stores(void **state) {
   (void)state;
   kva_case c = ATTENTION("causal=1", SELF("256", "128"));
-  ptx_run run = {.arch = "sm_90a"};
+  kva_ptx_run run = {.arch = "sm_90a"};
   kva_check check = {0};
-  assert_true(kva_case_check(&c, KVA_BF16, ptx_execute, &run, &check));
+  assert_true(kva_case_check(&c, KVA_BF16, kva_run_ptx, &run, &check));
   kva_text_free(&check.message);
   assert_int_equal(run.counters.global_store_bytes, 256 * 128 * 2 + 256 * 4);
   assert_int_equal(32 * run.counters.global_store_sectors, run.counters.global_store_bytes);

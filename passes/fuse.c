@@ -20,14 +20,16 @@
  * (codegen/lower_tile.c). It joins a group of element code, one to a group, when everything there that depends on it
  * reads it at the element where it stands itself, or through one reshape or transposition, and all the group's outputs
  * depend on it: the epilogue. It may be an output too. What its operands are made of joins where that costs the inner
- * loops nothing: views that keep the innermost axis, and cheap elementwise code before the operand that is copied to
- * panels. Row reductions and tiles never share a group.
+ * loops nothing: views that keep the innermost axis, cheap elementwise code before the operand that is copied to
+ * panels, and masks of attention that compare rows with columns (equal documents), which never become a matrix. Row
+ * reductions and tiles never share a group.
  *
  * Algorithm: nodes are visited backwards; each unclaimed node opens a group and absorbs producers, nearest first, until
  * nothing joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks:
  * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
  * wrong choice costs one pass over one tensor. */
 #include "passes/fuse_internal.h"
+#include "ops/attention.h"
 #include "ops/matmul.h"
 
 /* ---- roles
@@ -292,6 +294,9 @@ static tile_part part_of_operand(const kva_node *tile, uint32_t operand) {
   case KVA_OP_conv:
   case KVA_OP_conv_input_grad: return operand == 0 ? PART_PACKED : PART_STREAMED;
   case KVA_OP_kv_shift_grads: return operand != 1 ? PART_ONCE : PART_STREAMED;
+  case KVA_OP_attention:
+  case KVA_OP_attention_grad_q:
+  case KVA_OP_attention_grad_kv: return operand == KVA_ATTENTION_MASK ? PART_MASK : PART_STREAMED;
   default: return PART_STREAMED;
   }
 }
@@ -351,11 +356,33 @@ static bool narrows(const kva_node *p) {
   return kva_is(p, KVA_OP_cast) && (t == KVA_BF16 || t == KVA_F16);
 }
 
+/* The same elements in the same order, with other extents of 1. */
+static bool differs_in_ones(const kva_type *a, const kva_type *b) {
+  uint32_t i = 0, k = 0;
+  while (true) {
+    while (i < a->rank && kva_expr_is(a->dims[i], 1)) i++;
+    while (k < b->rank && kva_expr_is(b->dims[k], 1)) k++;
+    if (i == a->rank || k == b->rank) return i == a->rank && k == b->rank;
+    if (a->dims[i++] != b->dims[k++]) return false;
+  }
+}
+
+/* Made of rows' and columns' values, so that computing it again for every score reads less than the mask itself. */
+static bool is_mask_code(const kva_node *p) {
+  if (kva_is(p, KVA_OP_reshape)) return differs_in_ones(kva_operand_type(p, 0), p->results[0].type);
+  return (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP) && full_operands(p) == 0;
+}
+
+/* What may be computed for each kernel that reads it. */
+static bool may_feed_again(const kva_node *p, const kva_node *tile, tile_part part) {
+  return part == PART_MASK ? is_mask_code(p) : is_easy_view(p, tile, part);
+}
+
 static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part part) {
   if (p->n_results != 1) return false;
   if (part == PART_ONCE) return true;
   if (narrows(p)) return false;
-  if (is_easy_view(p, tile, part)) return true;
+  if (may_feed_again(p, tile, part)) return true;
   bool cheap = (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP);
   return part == PART_PACKED && cheap && full_operands(p) <= 1;
 }
@@ -417,7 +444,7 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
   if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
-  if (part != PART_EPILOGUE) return is_easy_view(p, g->tile, part);
+  if (part != PART_EPILOGUE) return may_feed_again(p, g->tile, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
 

@@ -33,6 +33,7 @@ typedef enum tile_part {
   PART_PACKED,   /* an operand that is read once for each block of results */
   PART_STREAMED, /* an operand that inner loops read */
   PART_ONCE,     /* an operand whose elements, and what they are made of, are read once */
+  PART_MASK,     /* attention's mask, one element for every score */
 } tile_part;
 
 typedef struct node_info {

@@ -235,8 +235,15 @@ static void test_lm(void **state) {
   check_model("models/lm.kv", 6, defines);
 }
 
+static void test_documents(void **state) {
+  (void)state;
+  static const kva_define defines[] = {{"vocab", "9"}, {"d", "64"},    {"heads", "2"},
+                                       {"ffn", "48"},  {"layers", "2"}, {"separator", "3"}};
+  check_model("models/lm.kv", 6, defines);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_mlp), cmocka_unit_test(test_induction),
-                                     cmocka_unit_test(test_lm)};
+                                     cmocka_unit_test(test_lm), cmocka_unit_test(test_documents)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

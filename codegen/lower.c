@@ -225,11 +225,38 @@ static bool all_empty(const kva_lowering *w) {
   return true;
 }
 
+/* Do optimisers make all outputs? */
+static bool only_updates(const kva_lowering *w) {
+  for (uint32_t i = 0; i < w->n_outputs; i++) {
+    const kva_node *def = w->outputs[i].value->def;
+    if (!def || !(def->op->traits & KVA_UPDATES)) return false;
+  }
+  return true;
+}
+
+/* Puts the outputs of the first one's node first; how many there are. */
+static uint32_t gather_of_node(uint32_t n, const kva_lowering_output **outputs) {
+  const kva_node *def = outputs[0]->value->def;
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const kva_lowering_output *o = outputs[i];
+    if (o->value->def != def) continue;
+    outputs[i] = outputs[found];
+    outputs[found++] = o;
+  }
+  return found;
+}
+
 static void lower_outputs(kva_lowering *w) {
-  const kva_lowering_output **all = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, w->n_outputs + 1);
-  for (uint32_t i = 0; i < w->n_outputs; i++) all[i] = &w->outputs[i];
+  const kva_lowering_output **left = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, w->n_outputs + 1);
+  for (uint32_t i = 0; i < w->n_outputs; i++) left[i] = &w->outputs[i];
   const kva_expr *idx[KVA_MAX_RANK];
-  if (!kva_lowering_partial_sums(w, all)) kva_lowering_outputs(w, w->n_outputs, all, 0, idx);
+  if (kva_lowering_partial_sums(w, left)) return;
+  bool apart = only_updates(w); /* of several parameters, which share nothing, also where their shapes are equal */
+  for (uint32_t n = w->n_outputs, together; n; n -= together, left += together) {
+    together = apart ? gather_of_node(n, left) : n;
+    kva_lowering_outputs(w, together, left, 0, idx);
+  }
 }
 
 static const char *kernel_name(const kva_node *n) {

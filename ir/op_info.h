@@ -19,7 +19,8 @@ typedef enum kva_trait {
   KVA_FLOAT = 1 << 9,        /* dtype classes that operand 0 may have; the test lists come from these */
   KVA_INT = 1 << 10,
   KVA_BOOLEAN = 1 << 11,
-  KVA_CHEAP = 1 << 12, /* a few instructions: may be computed again in every consumer */
+  KVA_CHEAP = 1 << 12,   /* a few instructions: may be computed again in every consumer */
+  KVA_UPDATES = 1 << 13, /* an optimiser's step: new values of one parameter and its moments from the old ones */
 } kva_trait;
 
 typedef enum kva_vjp_kind {

@@ -14,7 +14,7 @@
  * back into the group.
  *
  * A node beside the group may join as a sibling (fuse_siblings.c): two gradients of one product are one pass over what
- * they share.
+ * they share. On a GPU small updates of optimisers share a kernel (fuse_updates.c).
  *
  * A tile operator (matmul, conv, attention) hands its elements to the rest of its group one by one
  * (codegen/lower_tile.c). It joins a group of element code, one to a group, when everything there that depends on it
@@ -86,10 +86,6 @@ role kva_fuse_role(const kva_node *n) {
   case KVA_OP_reduce_prod: return ROLE_SINK;
   default: return ROLE_WINDOW;
   }
-}
-
-bool kva_fuse_is_optimizer(const kva_node *n) {
-  return kva_is(n, KVA_OP_adamw) || kva_is(n, KVA_OP_sgd) || kva_is(n, KVA_OP_momentum) || kva_is(n, KVA_OP_adagrad);
 }
 
 /* ---- legality
@@ -215,7 +211,7 @@ static bool is_for_library(const fuse *f, const kva_node *n) {
   return f->library && kva_is(n, KVA_OP_matmul) && kva_matmul_get_plain(f->m, n, &plain);
 }
 
-static bool used_outside(const fuse *f, const kva_node *p, const group *g) {
+bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g) {
   for (uint32_t r = 0; r < p->n_results; r++)
     for (const kva_use *u = p->results[r].uses; u; u = u->next)
       if (!in_group(f, u->user, g)) return true;
@@ -273,7 +269,7 @@ static bool follows_tile(epilogue *e, uint32_t k) {
     way = moves ? n : here;
   }
   e->moved_by[k] = way;
-  return way || (k > 0 && !used_outside(e->f, n, e->g));
+  return way || (k > 0 && !kva_fuse_used_outside(e->f, n, e->g));
 }
 
 static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
@@ -284,7 +280,7 @@ static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
   epilogue e = {.f = f, .g = g, .tile = p};
   for (uint32_t k = g->n_nodes; k-- > 0;)
     if (!follows_tile(&e, k)) return false;
-  return !used_outside(f, p, g) || !kva_fuse_use_returns(f, p, g);
+  return !kva_fuse_used_outside(f, p, g) || !kva_fuse_use_returns(f, p, g);
 }
 
 /* The second operand of a product and the image of a convolution are copied to panels. */
@@ -413,12 +409,12 @@ static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
   return true;
 }
 
-static bool may_join(fuse *f, const kva_node *p, const group *g) {
+bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   role r = kva_fuse_role(p);
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
   if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
-  if (g->n_nodes >= MAX_GROUP || kva_fuse_is_optimizer(p)) return false;
-  if (g->tile) return !used_outside(f, p, g) && may_join_tile(f, p, g);
+  if (g->n_nodes >= MAX_GROUP || p->op->traits & KVA_UPDATES) return false;
+  if (g->tile) return !kva_fuse_used_outside(f, p, g) && may_join_tile(f, p, g);
   /* A window reads each element many times, also through views: only movement may stand before it. */
   if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
   consumers c = look_at_consumers(f, p, g);
@@ -517,7 +513,7 @@ bool kva_fuse_join_producers(fuse *f, group *g) {
     const kva_node *c = g->nodes[k];
     for (uint32_t i = 0; i < c->n_operands; i++) {
       kva_node *p = free_producer(f, c, i);
-      if (!p || !may_join(f, p, g)) continue;
+      if (!p || !kva_fuse_may_join(f, p, g)) continue;
       kva_fuse_add(f, g, p);
       grew = true;
     }
@@ -534,7 +530,7 @@ static bool copy_last_producer(fuse *f, group *g) {
     for (uint32_t i = 0; i < c->n_operands; i++) {
       kva_node *p = free_producer(f, c, i);
       if (!p || (last && info(f, p)->position <= info(f, last)->position)) continue;
-      if (p->n_operands <= MAX_COPIED_OPERANDS && used_outside(f, p, g) && may_copy(f, p, g)) last = p;
+      if (p->n_operands <= MAX_COPIED_OPERANDS && kva_fuse_used_outside(f, p, g) && may_copy(f, p, g)) last = p;
     }
   }
   if (last) kva_fuse_add(f, g, copy_into_group(f, last, g));
@@ -542,14 +538,8 @@ static bool copy_last_producer(fuse *f, group *g) {
 }
 
 static void grow(fuse *f, group *g) {
-  if (kva_fuse_is_optimizer(g->nodes[0])) {
-    /* Keep updates elementwise over their own operands, so that the planner can prove them in place. */
-    for (uint32_t i = 0; i < g->nodes[0]->n_operands; i++) {
-      kva_node *p = g->nodes[0]->operands[i].value->def;
-      if (p && !info(f, p)->group && kva_fuse_role(p) == ROLE_ELEMENT && (p->op->traits & KVA_ELEMENTWISE) &&
-          may_join(f, p, g))
-        kva_fuse_add(f, g, p);
-    }
+  if (g->nodes[0]->op->traits & KVA_UPDATES) {
+    kva_fuse_grow_updates(f, g);
     return;
   }
   kva_node *sibling;
@@ -611,9 +601,9 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   kva_fuse_restore_order(f, g);
 }
 
-static kva_status fuse_module(kva_module *m, bool library, bool *changed) {
+static kva_status fuse_module(kva_module *m, bool gpu, bool library, bool *changed) {
   for (uint32_t i = 0; i < m->functions.len; i++) {
-    fuse f = {.m = m, .scratch = kva_arena_create(), .library = library};
+    fuse f = {.m = m, .scratch = kva_arena_create(), .gpu = gpu, .library = library};
     fuse_graph(&f, m->functions.data[i]->graph, changed);
     kva_arena_destroy(f.scratch);
   }
@@ -622,9 +612,13 @@ static kva_status fuse_module(kva_module *m, bool library, bool *changed) {
 }
 
 kva_status kva_fuse(kva_module *m, bool *changed) {
-  return fuse_module(m, false, changed);
+  return fuse_module(m, false, false, changed);
+}
+
+kva_status kva_fuse_gpu(kva_module *m, bool *changed) {
+  return fuse_module(m, true, false, changed);
 }
 
 kva_status kva_fuse_library(kva_module *m, bool *changed) {
-  return fuse_module(m, true, changed);
+  return fuse_module(m, true, true, changed);
 }

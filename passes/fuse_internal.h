@@ -53,7 +53,8 @@ typedef struct fuse {
   kva_value **values;                /* by value id, while a group is outlined: its copy */
   KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
-  bool sums;    /* there are partial sums of columns */
+  bool sums; /* there are partial sums of columns */
+  bool gpu;
   bool library; /* plain matrix products stay nodes of their own */
 } fuse;
 
@@ -68,19 +69,26 @@ static inline bool in_group(const fuse *f, const kva_node *n, const group *g) {
 
 /* fuse.c */
 role kva_fuse_role(const kva_node *n);
-bool kva_fuse_is_optimizer(const kva_node *n);
 /* The first n extents of t are those of the domain. */
 bool kva_fuse_has_prefix(const kva_type *t, const kva_type *domain, uint32_t n);
 /* Some path from a consumer of p outside the group leads back into it: fusing would make a cycle. A group counts as one
  * node, entered by any of its operands and left by any of its results. */
 bool kva_fuse_use_returns(fuse *f, const kva_node *p, const group *g);
+bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g);
+/* p, a producer of g's nodes. */
+bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g);
 void kva_fuse_add(fuse *f, group *g, kva_node *n);
 /* Producers that may join do; false: none did. */
 bool kva_fuse_join_producers(fuse *f, group *g);
 
+/* fuse_updates.c: g, whose root is an update, grows. */
+void kva_fuse_grow_updates(fuse *f, group *g);
+
 /* fuse_siblings.c. May the group have siblings at all? */
 bool kva_fuse_takes_siblings(const group *g);
 kva_node *kva_fuse_find_sibling(fuse *f, const group *g);
+/* Some path leaves the group and comes back. */
+bool kva_fuse_has_cycle(fuse *f, const group *g);
 /* A partial sum beside the group, or what is beside its partial sums, joins; false: none does. */
 bool kva_fuse_join_sums(fuse *f, group *g);
 

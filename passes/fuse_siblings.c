@@ -69,7 +69,7 @@ static bool would_be_root(const fuse *f, const kva_node *n) {
 /* Does n, which reads a tensor that the group reads too, compute its elements at the group's own? */
 static bool may_join_as_sibling(fuse *f, const kva_node *n, const group *g) {
   if (info(f, n)->group || kva_fuse_role(n) != ROLE_ELEMENT || !(n->op->traits & KVA_ELEMENTWISE) ||
-      kva_fuse_is_optimizer(n))
+      n->op->traits & KVA_UPDATES)
     return false;
   if (n->n_results != 1 || g->n_nodes >= MAX_GROUP || !would_be_root(f, n)) return false;
   const kva_type *t = n->results[0].type;
@@ -134,8 +134,8 @@ static bool sum_fits(const kva_node *n, const group *g) {
 }
 
 static bool is_element(const fuse *f, const kva_node *n, const group *g) {
-  return !info(f, n)->group && (n->op->traits & KVA_ELEMENTWISE) && n->n_results == 1 && !kva_fuse_is_optimizer(n) &&
-         is_domain(n->results[0].type, g);
+  return !info(f, n)->group && (n->op->traits & KVA_ELEMENTWISE) && n->n_results == 1 &&
+         !(n->op->traits & KVA_UPDATES) && is_domain(n->results[0].type, g);
 }
 
 /* Of a group without sums one, of a group with sums also the root of element code, that v leads to. */
@@ -167,7 +167,7 @@ static kva_node *find_candidate(fuse *f, const group *g) {
   return found;
 }
 
-static bool has_cycle(fuse *f, const group *g) {
+bool kva_fuse_has_cycle(fuse *f, const group *g) {
   for (uint32_t k = 0; k < g->n_nodes; k++)
     if (kva_fuse_use_returns(f, g->nodes[k], g)) return true;
   return false;
@@ -178,7 +178,7 @@ static bool join_with_producers(fuse *f, group *g, kva_node *n) {
   group before = *g;
   kva_fuse_add(f, g, n);
   while (kva_fuse_join_producers(f, g)) continue;
-  if (!has_cycle(f, g)) return true;
+  if (!kva_fuse_has_cycle(f, g)) return true;
   for (uint32_t k = before.n_nodes; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
   *g = before;
   info(f, n)->refused_by = g;

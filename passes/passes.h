@@ -51,7 +51,8 @@ kva_status kva_opt_split_gpu(kva_module *m, bool *changed); /* the same, and sum
 kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
 kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
 kva_status kva_fuse(kva_module *m, bool *changed);          /* groups nodes into kv.kernel nodes */
-kva_status kva_fuse_library(kva_module *m, bool *changed);  /* the same around products that a library computes */
+kva_status kva_fuse_gpu(kva_module *m, bool *changed);      /* the same for a GPU */
+kva_status kva_fuse_library(kva_module *m, bool *changed);  /* for a GPU, around products that its library computes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
  * grads[state id] or NULL. */

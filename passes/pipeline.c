@@ -81,5 +81,6 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
     KVA_TRY(run_clean_up(m, options));
   }
   KVA_TRY(run_pass(m, &(pass_row){"split", options->gpu ? kva_opt_split_gpu : kva_opt_split}, options, &changed));
-  return run_pass(m, &(pass_row){"fuse", options->library_gemm ? kva_fuse_library : kva_fuse}, options, &changed);
+  kva_pass fuse = options->library_gemm ? kva_fuse_library : options->gpu ? kva_fuse_gpu : kva_fuse;
+  return run_pass(m, &(pass_row){"fuse", fuse}, options, &changed);
 }

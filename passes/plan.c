@@ -65,40 +65,46 @@ static bool same_shape(const kva_type *a, const kva_type *b) {
   return a->rank == b->rank && (!a->rank || !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
 }
 
-/* Every node of the kernel works element by element on tensors of one shape. */
-static bool is_elementwise_kernel(const kva_node *kernel, const kva_type *type) {
-  if (!kva_is(kernel, KVA_OP_kernel)) return false;
-  for (const kva_node *n = kernel->graphs[0]->first; n; n = n->next) {
-    if (n->op->traits & KVA_RETURN || kva_is(n, KVA_OP_constant)) continue;
-    if (!(n->op->traits & KVA_ELEMENTWISE)) return false;
-    for (uint32_t r = 0; r < n->n_results; r++)
-      if (n->results[r].type->rank > 0 && !same_shape(n->results[r].type, type)) return false;
-  }
+/* n works element by element on tensors of this shape. */
+static bool is_elementwise_on(const kva_node *n, const kva_type *type) {
+  if (!(n->op->traits & KVA_ELEMENTWISE)) return false;
+  for (uint32_t r = 0; r < n->n_results; r++)
+    if (!same_shape(n->results[r].type, type)) return false;
   return true;
 }
 
-/* For the results of a kernel: which of them depend on operands that hold state s. */
-static void mark_dependent(planner *p, const kva_node *kernel, const kva_state *s, bool *dependent) {
+/* Marks what depends on operands of the kernel that hold state s; false: not all of that element by element. */
+static bool mark_dependent(planner *p, const kva_node *kernel, const kva_state *s) {
   const kva_graph *g = kernel->graphs[0];
   for (uint32_t i = 0; i < g->inputs.len; i++)
     p->marked[g->inputs.data[i]->id] = state_of_read(storage_root(kva_operand(kernel, i))) == s;
   for (const kva_node *n = g->first; n; n = n->next) {
     bool any = false;
     for (uint32_t i = 0; i < n->n_operands; i++) any |= n->operands[i].value && p->marked[n->operands[i].value->id];
+    if (any && !(n->op->traits & KVA_RETURN) && !is_elementwise_on(n, s->type)) return false;
     for (uint32_t r = 0; r < n->n_results; r++) p->marked[n->results[r].id] = any;
   }
-  for (uint32_t r = 0; r < kernel->n_results; r++) dependent[r] = p->marked[kva_graph_output(g, r)->id];
+  return true;
+}
+
+/* Are outputs a and b of a kernel, of one shape, computed in one nest of loops? (codegen/lower.c) */
+static bool share_nest(const kva_value *a, const kva_value *b) {
+  return a->def == b->def || !(a->def->op->traits & b->def->op->traits & KVA_UPDATES);
 }
 
 /* The kernel that computes v reads s as well, and may all the same write v to s's memory. An element is loaded once,
  * and before whatever depends on it: so it is loaded before v is stored if v depends on it, or if nothing does. */
 static bool reads_before_writing(planner *p, const kva_value *v, const kva_state *s) {
-  if (!is_elementwise_kernel(v->def, s->type)) return false;
-  bool *dependent = KVA_NEW_ARRAY(p->arena, bool, v->def->n_results);
-  mark_dependent(p, v->def, s, dependent);
+  if (!kva_is(v->def, KVA_OP_kernel) || !mark_dependent(p, v->def, s)) return false;
+  const kva_graph *g = v->def->graphs[0];
+  const kva_value *inner = kva_graph_output(g, v->index);
   bool any = false;
-  for (uint32_t r = 0; r < v->def->n_results; r++) any |= dependent[r];
-  return dependent[v->index] || !any;
+  for (uint32_t r = 0; r < v->def->n_results; r++) {
+    const kva_value *other = kva_graph_output(g, r);
+    if (p->marked[other->id] && !share_nest(inner, other)) return false;
+    any |= p->marked[other->id];
+  }
+  return p->marked[inner->id] || !any;
 }
 
 /* Last step that reads v or a reshape of it; INT32_MAX when the copies at the end do. */

@@ -237,7 +237,7 @@ static void test_lm(void **state) {
 
 static void test_documents(void **state) {
   (void)state;
-  static const kva_define defines[] = {{"vocab", "9"}, {"d", "64"},    {"heads", "2"},
+  static const kva_define defines[] = {{"vocab", "9"}, {"d", "64"},     {"heads", "2"},
                                        {"ffn", "48"},  {"layers", "2"}, {"separator", "3"}};
   check_model("models/lm.kv", 6, defines);
 }

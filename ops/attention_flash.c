@@ -365,6 +365,22 @@ kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x) {
   return kva_k_machine(f->s.kb, &(kva_kmachine){.op = KVA_M_exp2}, x);
 }
 
+kva_flash_query kva_flash_load_query(const kva_flash *f, const kva_expr *q) {
+  kva_kb *kb = f->s.kb;
+  kva_lower *l = f->s.l;
+  const kva_expr *idx[3] = {f->s.b, f->s.h, q};
+  kva_kval inside = kva_k_index_lt(kb, q, f->s.a.T), zero = kva_k_const_f(kb, KVA_F32, 0);
+  kva_kval outer = kva_k_guard_begin(kb, inside);
+  kva_kval lse = l->operand(l, f->s.a.n, KVA_ATTENTION_LSE, idx);
+  kva_kval delta = l->operand(l, f->s.a.n, KVA_ATTENTION_DELTA, idx);
+  kva_k_guard_end(kb, outer);
+  kva_kval nothing = kva_k_const_f(kb, KVA_F32, -INFINITY);
+  lse = kva_k_select(kb, inside, kva_k_convert(kb, lse, KVA_F32), nothing);
+  lse = kva_k_select(kb, kva_k2(kb, KVA_K_eq, lse, nothing), kva_k_const_f(kb, KVA_F32, INFINITY), lse);
+  return (kva_flash_query){.lse = kva_k2(kb, KVA_K_mul, lse, kva_k_const_f(kb, KVA_F32, 1 / log(2.0))),
+                           .delta = kva_k_select(kb, inside, kva_k_convert(kb, delta, KVA_F32), zero)};
+}
+
 kva_kval kva_flash_combine_row(const kva_flash *f, kva_kop op, kva_kval v) {
   for (int32_t bit = 1; bit <= 2; bit *= 2) {
     kva_kval other = kva_k_machine(f->s.kb, &(kva_kmachine){.op = KVA_M_shuffle_xor, .numbers = {bit}}, v);

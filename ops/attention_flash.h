@@ -46,6 +46,7 @@ void kva_flash_forward_kernel(kva_lower *l, const kva_node *n);
  * the operands' places in memory do not suit. */
 bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n);
 bool kva_flash_hopper_grad_q(kva_lower *l, const kva_node *n);
+bool kva_flash_hopper_grad_kv(kva_lower *l, const kva_node *n);
 void kva_flash_grad_q_kernel(kva_lower *l, const kva_node *n);
 void kva_flash_grad_kv_kernel(kva_lower *l, const kva_node *n);
 
@@ -107,6 +108,12 @@ const kva_expr *kva_flash_row(const kva_flash *f, const kva_expr *row);
 kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *key, kva_kval dot, bool masked,
                          kva_kval *out_cap);
 kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x);
+/* What the forward pass left of query [s.b, s.h, q]; lse times log2 e. A query that is not or sees nothing has +inf
+ * there, which makes its probabilities 0. */
+typedef struct kva_flash_query {
+  kva_kval lse, delta;
+} kva_flash_query;
+kva_flash_query kva_flash_load_query(const kva_flash *f, const kva_expr *q);
 /* v combined over the four threads that share a row. */
 kva_kval kva_flash_combine_row(const kva_flash *f, kva_kop op, kva_kval v);
 

@@ -11,8 +11,6 @@
  * than a thread has: two blocks then make half of the columns each, and both compute P and dS. */
 #include "ops/attention_flash.h"
 
-#include <math.h>
-
 enum { WIDE_HEAD = 128, STAGES = 2 };
 
 typedef struct backward {
@@ -87,29 +85,7 @@ static void load_far(const backward *w, const kva_expr *first, const kva_expr *s
   kva_flash_commit(&w->f);
 }
 
-/* What the forward pass left of a query; lse times log2 e. A query that is not or sees nothing has +inf there, which
- * makes its probabilities 0. */
-typedef struct query {
-  kva_kval lse, delta;
-} query;
-
-static query load_query(const backward *w, const kva_expr *q) {
-  kva_kb *kb = w->f.s.kb;
-  kva_lower *l = w->f.s.l;
-  const kva_expr *idx[3] = {w->f.s.b, w->f.s.h, q};
-  kva_kval inside = kva_k_index_lt(kb, q, w->f.s.a.T), zero = kva_k_const_f(kb, KVA_F32, 0);
-  kva_kval outer = kva_k_guard_begin(kb, inside);
-  kva_kval lse = l->operand(l, w->f.s.a.n, KVA_ATTENTION_LSE, idx);
-  kva_kval delta = l->operand(l, w->f.s.a.n, KVA_ATTENTION_DELTA, idx);
-  kva_k_guard_end(kb, outer);
-  kva_kval nothing = kva_k_const_f(kb, KVA_F32, -INFINITY);
-  lse = kva_k_select(kb, inside, kva_k_convert(kb, lse, KVA_F32), nothing);
-  lse = kva_k_select(kb, kva_k2(kb, KVA_K_eq, lse, nothing), kva_k_const_f(kb, KVA_F32, INFINITY), lse);
-  return (query){.lse = kva_k2(kb, KVA_K_mul, lse, kva_k_const_f(kb, KVA_F32, 1 / log(2.0))),
-                 .delta = kva_k_select(kb, inside, kva_k_convert(kb, delta, KVA_F32), zero)};
-}
-
-static void store_query(const backward *w, const kva_expr *to, query q) {
+static void store_query(const backward *w, const kva_expr *to, kva_flash_query q) {
   kva_k_store(w->f.s.kb, w->lse, to, q.lse);
   kva_k_store(w->f.s.kb, w->delta, to, q.delta);
 }
@@ -117,16 +93,17 @@ static void store_query(const backward *w, const kva_expr *to, query q) {
 /* Of the thread's two queries. */
 static void load_rows(const backward *w) {
   kva_kloop *r = kva_k_loop_begin(w->f.s.kb, KVA_K_UNROLL, num(w, 2), "row");
-  store_query(w, r->var, load_query(w, kva_flash_row(&w->f, r->var)));
+  store_query(w, r->var, kva_flash_load_query(&w->f, kva_flash_row(&w->f, r->var)));
   kva_k_loop_end(w->f.s.kb, r);
 }
 
 /* A far query for each of the first threads, which the block reads after the next barrier. */
-static query load_far_query(const backward *w, const kva_expr *first) {
-  return w->by_key ? load_query(w, kva_expr_add(w->f.s.kb->exprs, first, w->f.thread)) : (query){0};
+static kva_flash_query load_far_query(const backward *w, const kva_expr *first) {
+  if (!w->by_key) return (kva_flash_query){0};
+  return kva_flash_load_query(&w->f, kva_expr_add(w->f.s.kb->exprs, first, w->f.thread));
 }
 
-static void share_far_query(const backward *w, const kva_expr *stage_row, query q) {
+static void share_far_query(const backward *w, const kva_expr *stage_row, kva_flash_query q) {
   if (!w->by_key) return;
   kva_kb *kb = w->f.s.kb;
   kva_kval outer = kva_k_guard_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, w->f.far)));
@@ -172,7 +149,7 @@ static void walk(const backward *w, step_products products, const void *user) {
   const kva_expr *next = kva_expr_muli(c, kva_expr_mod(c, kva_expr_addi(c, j->var, 1), num(w, STAGES)), w->f.far);
   const kva_expr *far1 = kva_expr_addi(c, far0, w->f.far);
   load_far(w, far1, next);
-  query q = load_far_query(w, far1);
+  kva_flash_query q = load_far_query(w, far1);
   kva_flash_wait(&w->f, 1);
   kva_flash_scores(&w->f, w->s, w->own[0], w->tile[0], stage);
   kva_flash_scores(&w->f, w->dp, w->own[1], w->tile[1], stage);

@@ -10,11 +10,12 @@
  * product still reads the old one. */
 #include "ops/attention_flash_hopper.h"
 
-enum { TILE_BYTES = 32 * 1024 };
+enum { TILE_BYTES = 32 * 1024, MOST_KEYS = 128, MOST_MASKED = 64 };
 
 typedef struct forward {
   kva_hopper h;
   kva_flash_softmax x;
+  kva_kbuf *s, *p, *y; /* scores; what is rounded of them; results */
 } forward;
 
 static const kva_expr *num(const forward *w, int64_t v) {
@@ -22,14 +23,14 @@ static const kva_expr *num(const forward *w, int64_t v) {
 }
 
 static void softmax_step(const forward *w, const kva_expr *i, bool masked) {
-  kva_flash_softmax_scores(&w->x, kva_hopper_key(&w->h, i), masked);
+  kva_flash_softmax_scores(&w->x, kva_hopper_position(&w->h, i), masked);
   kva_flash_softmax_raise(&w->x);
   kva_flash_softmax_exponentials(&w->x);
 }
 
 static void rescale_results(const forward *w) {
   kva_kb *kb = w->h.f.s.kb;
-  kva_kbuf *y = w->h.y;
+  kva_kbuf *y = w->y;
   kva_flash_element e = kva_flash_each(&w->h.f, w->h.f.s.a.D / 2);
   kva_k_store(kb, y, e.i, kva_k2(kb, KVA_K_mul, kva_k_load(kb, y, e.i), kva_k_load(kb, w->x.rescale, e.row)));
   kva_k_loop_end(kb, e.loop);
@@ -39,12 +40,12 @@ static void first_tile(const forward *w) {
   const kva_hopper *h = &w->h;
   const kva_expr *zero = num(w, 0);
   kva_hopper_wait_own(h);
-  kva_hopper_wait_full(h, KVA_HOPPER_FULL_K, zero);
-  kva_hopper_begin_scores(h, h->s, 0, KVA_ATTENTION_K, zero);
-  kva_hopper_wait_scores(h, h->s, 0);
-  kva_hopper_release(h, KVA_HOPPER_EMPTY_K, zero);
+  kva_hopper_wait_full(h, KVA_HOPPER_A, zero);
+  kva_hopper_begin_scores(h, w->s, 0, KVA_HOPPER_A, zero);
+  kva_hopper_wait_scores(h, w->s, 0);
+  kva_hopper_release(h, KVA_HOPPER_A, zero);
   softmax_step(w, zero, true);
-  kva_hopper_round(h);
+  kva_hopper_round(h, w->p, w->s);
 }
 
 /* Tiles from .. to - 1, from >= 1. */
@@ -55,35 +56,40 @@ static void over_tiles(const forward *w, const kva_expr *from, const kva_expr *t
   const kva_expr *n = kva_expr_max(c, num(w, 0), kva_expr_sub(c, to, from));
   kva_kloop *loop = kva_k_loop_begin(kb, KVA_K_SERIAL, n, "tile");
   const kva_expr *i = kva_expr_add(c, from, loop->var), *before = kva_expr_addi(c, i, -1);
-  kva_hopper_wait_full(h, KVA_HOPPER_FULL_K, i);
+  kva_hopper_wait_full(h, KVA_HOPPER_A, i);
   kva_hopper_await_turn(h);
-  kva_hopper_begin_scores(h, h->s, 0, KVA_ATTENTION_K, i);
-  kva_hopper_wait_full(h, KVA_HOPPER_FULL_V, before);
-  kva_hopper_begin_results(h, KVA_ATTENTION_V, before);
+  kva_hopper_begin_scores(h, w->s, 0, KVA_HOPPER_A, i);
+  kva_hopper_wait_full(h, KVA_HOPPER_B, before);
+  kva_hopper_begin_results(h, w->y, w->p, KVA_HOPPER_B, before);
   kva_hopper_pass_turn(h);
-  kva_hopper_wait_scores(h, h->s, 1);
-  kva_hopper_release(h, KVA_HOPPER_EMPTY_K, i);
+  kva_hopper_wait_scores(h, w->s, 1);
+  kva_hopper_release(h, KVA_HOPPER_A, i);
   softmax_step(w, i, masked);
-  kva_hopper_wait_results(h);
-  kva_hopper_release(h, KVA_HOPPER_EMPTY_V, before);
+  kva_hopper_wait_results(h, w->y, w->s);
+  kva_hopper_release(h, KVA_HOPPER_B, before);
   rescale_results(w);
-  kva_hopper_round(h);
+  kva_hopper_round(h, w->p, w->s);
   kva_k_loop_end(kb, loop);
 }
 
 static void last_product(const forward *w) {
   const kva_expr *last = kva_expr_addi(w->h.f.s.kb->exprs, w->h.tiles, -1);
-  kva_hopper_wait_full(&w->h, KVA_HOPPER_FULL_V, last);
-  kva_hopper_begin_results(&w->h, KVA_ATTENTION_V, last);
-  kva_hopper_wait_results(&w->h);
+  kva_hopper_wait_full(&w->h, KVA_HOPPER_B, last);
+  kva_hopper_begin_results(&w->h, w->y, w->p, KVA_HOPPER_B, last);
+  kva_hopper_wait_results(&w->h, w->y, w->s);
 }
 
 bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
-  forward w = {.h = {.n_own = 1, .own = {KVA_ATTENTION_Q}, .keys_ahead = true}};
+  forward w = {
+      .h = {.n_own = 1, .own = {KVA_ATTENTION_Q}, .far_side = {KVA_ATTENTION_K, KVA_ATTENTION_V}, .ahead = true}};
   kva_hopper *h = &w.h;
-  if (!kva_hopper_choose(h, l, n, TILE_BYTES)) return false;
+  bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES);
+  if (!kva_hopper_choose(h, l, n, crowded ? MOST_MASKED : MOST_KEYS, TILE_BYTES)) return false;
   kva_hopper_begin(h, l, n);
-  kva_flash_softmax_start(&w.x, &h->f, h->s);
+  w.y = kva_hopper_sums(h, "y");
+  w.s = kva_hopper_scores(h, "s");
+  w.p = kva_hopper_operand(h, "p");
+  kva_flash_softmax_start(&w.x, &h->f, w.s);
   kva_kinstr *some = kva_k_if_begin(l->kb, kva_hopper_has_tiles(h));
   kva_hopper_begin_turns(h);
   first_tile(&w);
@@ -94,7 +100,8 @@ bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
   kva_k_if_end(l->kb, some);
   kva_flash_softmax_finish(&w.x);
   rescale_results(&w);
-  kva_hopper_store(h);
+  kva_hopper_begin_stores(h);
+  kva_hopper_store(h, w.y, 0);
   kva_hopper_end(h);
   return true;
 }

@@ -333,7 +333,7 @@ static void add_head(kva_strip *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kb
 
 void kva_attention_grad_kv_kernel(kva_lower *l, const kva_node *n) {
   if (kva_flash_fits(l, n)) {
-    kva_flash_grad_kv_kernel(l, n);
+    if (!kva_flash_hopper_grad_kv(l, n)) kva_flash_grad_kv_kernel(l, n);
     return;
   }
   kva_strip s;

@@ -159,24 +159,30 @@ static const kva_case warpgroups[] = {
     ATTENTION("softcap=3; causal=1", CROSS("130", "290", "128")),
     ATTENTION("causal=1; scale=0.25", {{"1,2,T=130,64"}, {"1,1,S=200,64"}, {"1,1,S,64"}, {"T,S"}, {"2", 0.1, 1}}),
     ATTENTION("", {{"1,2,T=130,256"}, {"1,1,S=70,256"}, {"1,1,S,256"}, {"T,S", .dtype = KVA_BOOL}}),
-#define GRADIENT(attributes, t, s, d)                           \
-  {                                                             \
-    .op = KVA_OP_attention_grad_q, .attrs = attributes, .in = { \
-      {"1,2,T=" t "," d},                                       \
-      {"1,1,S=" s "," d},                                       \
-      {"1,1,S," d},                                             \
-      {"-"},                                                    \
-      {"-"},                                                    \
-      {"1,2,T"},                                                \
-      {"1,2,T", 4, 6},                                          \
-      {"1,2,T," d}                                              \
-    }                                                           \
+#define GRADIENT(operator, attributes, h, t, s, d)        \
+  {                                                       \
+    .op = KVA_OP_##operator, .attrs = attributes, .in = { \
+      {"1," h ",T=" t "," d},                             \
+      {"1,2,S=" s "," d},                                 \
+      {"1,2,S," d},                                       \
+      {"-"},                                              \
+      {"-"},                                              \
+      {"1," h ",T"},                                      \
+      {"1," h ",T", 4, 6},                                \
+      {"1," h ",T," d}                                    \
+    }                                                     \
   }
-    GRADIENT("causal=1", "140", "140", "64"),
-    GRADIENT("", "70", "600", "64"), /* more tiles than stages */
-    GRADIENT("causal=1; offset=60", "200", "300", "128"),
-    GRADIENT("causal=1; offset=-150", "190", "70", "128"), /* blocks without any tile */
-    GRADIENT("causal=1; window=70", "200", "200", "80"),
+    GRADIENT(attention_grad_q, "causal=1", "4", "140", "140", "64"),
+    GRADIENT(attention_grad_q, "", "2", "70", "600", "64"), /* more tiles than stages */
+    GRADIENT(attention_grad_q, "causal=1; offset=60", "4", "200", "300", "128"),
+    GRADIENT(attention_grad_q, "causal=1; offset=-150", "2", "190", "70", "128"), /* blocks without any tile */
+    GRADIENT(attention_grad_q, "causal=1; window=70", "2", "200", "200", "80"),
+    GRADIENT(attention_grad_kv, "causal=1", "4", "140", "140", "64"),
+    GRADIENT(attention_grad_kv, "", "2", "600", "70", "64"), /* more tiles than stages */
+    GRADIENT(attention_grad_kv, "causal=1; offset=60", "6", "200", "300", "128"),
+    GRADIENT(attention_grad_kv, "causal=1; offset=-90", "2", "190", "170", "128"), /* blocks without any tile */
+    GRADIENT(attention_grad_kv, "causal=1; window=70", "4", "300", "200", "80"),
+    GRADIENT(attention_grad_kv, "causal=1", "2", "256", "256", "128"), /* whole tiles */
     ATTENTION("", CROSS("0", "70", "64")),
     ATTENTION("", CROSS("70", "0", "64")),
 };

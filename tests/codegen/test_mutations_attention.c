@@ -30,6 +30,8 @@ static const ptx_generated kernels[] = {
     {"warpgroups_128", "sm_90a", KVA_F16, 1, FORWARD("", "B=2,2,T=200,128", "B,2,S=700,128")},
     {"warpgroups_grad_q", "sm_90a", KVA_BF16, 1,
      GRADIENT(attention_grad_q, "causal=1; offset=30", "B=2,4,T=650,128", "B,2,S=800,128", "B,4,T")},
+    {"warpgroups_grad_kv", "sm_90a", KVA_BF16, 1,
+     GRADIENT(attention_grad_kv, "causal=1; offset=30", "B=1,4,T=650,64", "B,2,S=400,64", "B,4,T")},
 };
 
 static void test_attention(void **state) {

@@ -8,6 +8,13 @@
 #define ATTENTION(causal)                                                                    \
   "model attention (bfloat16[B, H, T, D] q, bfloat16[B, H, T, D] k, bfloat16[B, H, T, D] v)" \
   " => (bfloat16[B, H, T, D] y) { y, lse = kv.attention <causal = " causal "> (q, k, v) }"
+#define ATTENTION_GRADIENTS(causal)                                                          \
+  "model gradients (bfloat16[B, H, T, D] q, bfloat16[B, H, T, D] k, bfloat16[B, H, T, D] v," \
+  " float[B, H, T] delta, float[B, H, T] lse, bfloat16[B, H, T, D] dy)"                      \
+  " => (bfloat16[B, H, T, D] dq, bfloat16[B, H, T, D] dk, bfloat16[B, H, T, D] dv) {"        \
+  "  dq = kv.attention_grad_q <causal = " causal "> (q, k, v, , , delta, lse, dy)"           \
+  "  dk, dv = kv.attention_grad_kv <causal = " causal "> (q, k, v, , , delta, lse, dy)"      \
+  "}"
 #define SHIFT_ROPE                                                                                          \
   "model shift (bfloat16[B, T, H, D] x, bfloat16[H, 2] w, float[T, P] angle) => (bfloat16[B, H, T, D] y) {" \
   "  s, last = kv.kv_shift <time_axis = 1> (x, w)"                                                          \
@@ -24,7 +31,7 @@
 /* Whole and cut tiles of the large blocks; and small ones. */
 #define SOME_TILES "M=136 N=520 K=160"
 #define ODD_TILES  "M=70 N=96 K=88"
-/* b h t t d, two products, of which causal attention needs half */
+/* b h t t d, two products, of which causal attention needs half; gradients are counted as five, as elsewhere */
 #define ATTENTION_FLOPS(b, h, t, d) (4.0 * (b) * (h) * (t) * (t) * (d))
 
 const gpu_kernel gpu_kernels[] = {
@@ -37,6 +44,8 @@ const gpu_kernel gpu_kernels[] = {
      ATTENTION_FLOPS(4, 16, 4096, 128) / 2, 0, 8, false},
     {"attention full 4096", ATTENTION("false"), "B=1 H=2 T=70 D=64", "B=4 H=16 T=4096 D=128",
      ATTENTION_FLOPS(4, 16, 4096, 128), 0, 8, false},
+    {"attention gradients causal 4096", ATTENTION_GRADIENTS("true"), "B=1 H=2 T=70 D=64", "B=4 H=16 T=4096 D=128",
+     2.5 * ATTENTION_FLOPS(4, 16, 4096, 128) / 2, 0, 16, false},
     {"shift rope 16384", SHIFT_ROPE, "B=2 T=37 H=2 D=64 P=32", "B=8 T=2048 H=16 D=128 P=64", 0,
      2.0 * 2 * 8 * 2048 * 16 * 128, 4, false},
     {"rms norm 16384 x 4096", RMS_NORM, "R=7 C=200", "R=16384 C=4096", 0, 2.0 * 2 * 16384 * 4096, 4, false},

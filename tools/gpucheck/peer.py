@@ -45,6 +45,14 @@ def attention(causal):
     return run
 
 
+def attention_gradients():
+    q, k, v = (rand(4, 16, 4096, 128).requires_grad_() for _ in range(3))
+    dy = rand(4, 16, 4096, 128)
+    with torch.enable_grad(), sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    return lambda: torch.autograd.grad(y, (q, k, v), dy, retain_graph=True)
+
+
 def shift_rope():
     x, w = rand(8, 2048, 16, 128), rand(16, 2)
     angle = rand(2048, 64, dtype=torch.float32)
@@ -74,6 +82,7 @@ PEERS = [
     ("gemm bias relu 4096", "torch.compile", lambda: gemm_bias_relu(4096)),
     ("attention causal 4096", "SDPA, cuDNN", lambda: attention(True)),
     ("attention full 4096", "SDPA, cuDNN", lambda: attention(False)),
+    ("attention gradients causal 4096", "SDPA, cuDNN", attention_gradients),
     ("shift rope 16384", "torch.compile", shift_rope),
     ("rms norm 16384 x 4096", "torch.compile",
      lambda: rows(lambda x, w: F.rms_norm(x, (4096,), w, 1e-5), (16384, 4096), (4096,))),

@@ -1,19 +1,21 @@
 /* Machine code by way of the cache.
  *
  * The key is LLVM's bitcode of the module before optimisation, with the target and the versions: whatever changes in
- * lowering, schedules or emission changes the bitcode, so that no entry outlives the code that made it. Measured on
- * training of models/lm.kv (preset small): of 1.18 s for code, LLVM's passes and code generator take 1.13; writing
- * bitcode takes 17 ms and hashing it 0.3. */
+ * lowering, schedules or emission changes the bitcode, so that no entry outlives the code that made it; for what
+ * changes between bitcode and machine code there is REVISION. Measured on training of models/lm.kv (preset small):
+ * of 1.18 s for code, LLVM's passes and code generator take 1.13; writing bitcode takes 17 ms and hashing it 0.3. */
 #include "codegen/cache.h"
 #include "codegen/llvm_internal.h"
 
 #include <llvm-c/BitWriter.h>
 
+enum { REVISION = 2 };
+
 static void describe(const kva_codegen *cg, LLVMCodeGenFileType kind, kva_text *out) {
   unsigned major, minor, patch;
   LLVMGetVersion(&major, &minor, &patch);
-  kva_text_add(out, "kvasir %s, LLVM %u.%u.%u, %s, %s, %s, level %d, output %d, %s", KVA_VERSION, major, minor, patch,
-               LLVMGetTarget(cg->module), cg->cpu, cg->features, cg->opt_level, (int)kind, kva_cg_passes);
+  kva_text_add(out, "kvasir %s.%d, LLVM %u.%u.%u, %s, %s, %s, level %d, output %d, %s", KVA_VERSION, REVISION, major,
+               minor, patch, LLVMGetTarget(cg->module), cg->cpu, cg->features, cg->opt_level, (int)kind, kva_cg_passes);
 }
 
 kva_status kva_cg_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {

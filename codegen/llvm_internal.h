@@ -230,6 +230,8 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
 KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
 /* LLVMTargetMachineEmitToMemoryBuffer, where a fatal error of LLVM becomes a failure and leaves cg broken. */
 KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text);
+/* Between optimising and emitting: llvm_ptx.c says why. */
+KVA_MUST_USE kva_status kva_ptx_restore_additions(kva_codegen *cg);
 
 /* ---- llvm_cpu.c
  * ---------------------------------------------------------------------------------------------------------- */

@@ -142,9 +142,12 @@ static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef m
   return v;
 }
 
+static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred);
+
 /* One element for all lanes, where a predicate differs between them: load it if any lane wants it. */
 static LLVMValueRef load_for_some(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
-  LLVMValueRef v = kva_ll_from_storage(e, i->buf->dtype, load_scalar(e, i, kva_ll_any(e, pred)));
+  LLVMValueRef any = kva_ll_any(e, pred), v;
+  v = kva_ll_is_gpu(e) ? load_if(e, i, any) : kva_ll_from_storage(e, i->buf->dtype, load_scalar(e, i, any));
   v = kva_ll_splat(e, v, e->lanes.n);
   return LLVMBuildSelect(e->b, pred, v, LLVMConstNull(LLVMTypeOf(v)), "");
 }

@@ -5,6 +5,7 @@
 #include "codegen/llvm_internal.h"
 
 #include <llvm-c/ErrorHandling.h>
+#include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
 #include <setjmp.h>
 
@@ -75,6 +76,67 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
                             .l1_bytes = 128 << 10,
                             .l2_bytes = 32 << 20};
   return KVA_OK;
+}
+
+/* ---- additions
+ * ------------------------------------------------------------------------------------------------------------------
+ *
+ * `or disjoint` is an addition where its operands share no bits, which InstCombine may know from the branch around it
+ * alone. NVPTX's own passes hoist it out of that branch (SpeculativeExecution) and then compute other addresses from it
+ * as if it were an addition everywhere (StraightLineStrengthReduce; LLVM 19). So additions are restored, and
+ * InstCombine makes `or` of those that are so without any branch, which saves registers: conditions are hidden from it.
+ */
+
+typedef struct hidden {
+  LLVMBuilderRef b;
+  LLVMValueRef function; /* i1 (i1), of which nothing is known */
+  LLVMTypeRef type;
+} hidden;
+
+static void hide_condition(hidden *h, LLVMValueRef i) {
+  if (!LLVMIsABranchInst(i) || !LLVMIsConditional(i)) return;
+  LLVMValueRef condition = LLVMGetCondition(i);
+  LLVMPositionBuilderBefore(h->b, i);
+  LLVMSetCondition(i, LLVMBuildCall2(h->b, h->type, h->function, &condition, 1, ""));
+}
+
+static void restore_addition(hidden *h, LLVMValueRef i) {
+  if (LLVMGetInstructionOpcode(i) != LLVMOr || !LLVMGetIsDisjoint(i)) return;
+  LLVMPositionBuilderBefore(h->b, i);
+  LLVMReplaceAllUsesWith(i, LLVMBuildAdd(h->b, LLVMGetOperand(i, 0), LLVMGetOperand(i, 1), ""));
+  LLVMInstructionEraseFromParent(i);
+}
+
+static void each_instruction(hidden *h, LLVMModuleRef module, void (*f)(hidden *h, LLVMValueRef i)) {
+  for (LLVMValueRef fn = LLVMGetFirstFunction(module); fn; fn = LLVMGetNextFunction(fn))
+    for (LLVMBasicBlockRef block = LLVMGetFirstBasicBlock(fn); block; block = LLVMGetNextBasicBlock(block))
+      for (LLVMValueRef i = LLVMGetFirstInstruction(block), next; i; i = next) {
+        next = LLVMGetNextInstruction(i);
+        f(h, i);
+      }
+}
+
+static void reveal_conditions(hidden *h) {
+  for (LLVMUseRef use; (use = LLVMGetFirstUse(h->function));) {
+    LLVMValueRef call = LLVMGetUser(use);
+    LLVMReplaceAllUsesWith(call, LLVMGetOperand(call, 0));
+    LLVMInstructionEraseFromParent(call);
+  }
+  LLVMDeleteFunction(h->function);
+}
+
+kva_status kva_ptx_restore_additions(kva_codegen *cg) {
+  LLVMTypeRef i1 = LLVMInt1TypeInContext(cg->ctx);
+  hidden h = {.b = LLVMCreateBuilderInContext(cg->ctx), .type = LLVMFunctionType(i1, &i1, 1, false)};
+  h.function = LLVMAddFunction(cg->module, "kva.hidden", h.type);
+  each_instruction(&h, cg->module, hide_condition);
+  each_instruction(&h, cg->module, restore_addition);
+  LLVMPassBuilderOptionsRef options = LLVMCreatePassBuilderOptions();
+  LLVMErrorRef error = LLVMRunPasses(cg->module, "function(instcombine<no-verify-fixpoint>)", cg->machine, options);
+  LLVMDisposePassBuilderOptions(options);
+  reveal_conditions(&h);
+  LLVMDisposeBuilder(h.b);
+  return kva_cg_check(cg, error, "restoring additions");
 }
 
 /* ---- text

@@ -1,6 +1,7 @@
 /* Random functions keep their meaning through the pipeline: reference before, after optimising and fusing, and compiled
- * code agree; gradients agree with finite differences. KVA_TEST_SEEDS=N tries N seeds of each kind, KVA_TEST_FIRST=N
- * starts at seed N, KVA_TEST_ONLY=test_x runs one kind, KVA_TEST_PRINT=1 prints the modules. */
+ * code agree, a GPU's code on the simulator, too; gradients agree with finite differences. KVA_TEST_SEEDS=N tries N
+ * seeds of each kind, KVA_TEST_FIRST=N starts at seed N, KVA_TEST_ONLY=test_x runs one kind, KVA_TEST_PRINT=1 prints
+ * the modules. */
 #include "tests/support/random_graph.h"
 
 #include <math.h>
@@ -55,13 +56,19 @@ static void check_stages(const random_graph_options *o, uint64_t seed) {
   kva_diag_destroy(diag);
 }
 
-static void check_compiled(const random_graph_options *o, uint64_t seed) {
+/* For this machine, or for GPUs in turn. */
+static kva_target_options target_for(uint64_t seed, bool gpu) {
+  return (kva_target_options){.opt_level = 1, .arch = !gpu ? NULL : seed % 2 ? "sm_80" : "sm_90a"};
+}
+
+static void check_code(const random_graph_options *o, uint64_t seed, bool gpu) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = random_graph(o, diag);
   if (getenv("KVA_TEST_PRINT")) print_module("built", m);
   evaluated before = evaluate_reference(m, m->functions.data[0], random_graph_sizes);
   kva_compiled *c;
-  require(kva_compile(m, &(kva_compile_options){.target = {.opt_level = 1}}, diag, &c), "does not compile", seed, diag);
+  require(kva_compile(m, &(kva_compile_options){.target = target_for(seed, gpu)}, diag, &c), "does not compile", seed,
+          diag);
   if (getenv("KVA_TEST_PRINT")) print_module("fused", c->module);
   evaluated after = evaluate_compiled(c, c->module->functions.data[0], random_graph_sizes);
   if (!evaluated_equal("compiled", c->module, &before, &after, o->dtype == KVA_F64 ? 1e-9 : 1e-4)) {
@@ -72,6 +79,14 @@ static void check_compiled(const random_graph_options *o, uint64_t seed) {
   evaluated_free(&after);
   kva_compiled_destroy(c);
   kva_diag_destroy(diag);
+}
+
+static void check_compiled(const random_graph_options *o, uint64_t seed) {
+  check_code(o, seed, false);
+}
+
+static void check_gpu(const random_graph_options *o, uint64_t seed) {
+  check_code(o, seed, true);
 }
 
 /* ---- training
@@ -152,7 +167,7 @@ static void check_gradients(const random_graph_options *o, uint64_t seed) {
   kva_diag_destroy(diag);
 }
 
-static void check_compiled_step(const random_graph_options *o, uint64_t seed) {
+static void check_step(const random_graph_options *o, uint64_t seed, bool gpu) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = random_graph(o, diag);
   if (getenv("KVA_TEST_PRINT")) print_module("built", m);
@@ -161,9 +176,8 @@ static void check_compiled_step(const random_graph_options *o, uint64_t seed) {
   if (getenv("KVA_TEST_PRINT")) print_module("differentiated", m);
   evaluated before = evaluate_reference(m, function(m, "train_step"), random_graph_sizes);
   kva_compiled *c;
-  require(
-      kva_compile(random_graph(o, diag), &(kva_compile_options){.train = true, .target = {.opt_level = 1}}, diag, &c),
-      "does not compile", seed, diag);
+  const kva_compile_options options = {.train = true, .target = target_for(seed, gpu)};
+  require(kva_compile(random_graph(o, diag), &options, diag, &c), "does not compile", seed, diag);
   evaluated after = evaluate_compiled(c, function(c->module, "train_step"), random_graph_sizes);
   if (!evaluated_equal("compiled training step", m, &before, &after, 1e-5)) { /* clipping goes through float */
     print_module("compiled", c->module);
@@ -174,6 +188,14 @@ static void check_compiled_step(const random_graph_options *o, uint64_t seed) {
   kva_compiled_destroy(c);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
+}
+
+static void check_compiled_step(const random_graph_options *o, uint64_t seed) {
+  check_step(o, seed, false);
+}
+
+static void check_gpu_step(const random_graph_options *o, uint64_t seed) {
+  check_step(o, seed, true);
 }
 
 /* ---- seeds
@@ -228,12 +250,31 @@ static void test_compiled_steps(void **state) {
   each_seed(30, any_optimizer, check_compiled_step);
 }
 
+static void test_gpu(void **state) {
+  (void)state;
+  each_seed(40, forward, check_gpu);
+}
+
+static void test_gpu_steps(void **state) {
+  (void)state;
+  each_seed(20, any_optimizer, check_gpu_step);
+}
+
+/* What once went wrong: an addition that is `or` in one branch alone (codegen/llvm_ptx.c); a load for all lanes of a
+ * vector if some want it. */
+static void test_gpu_known(void **state) {
+  (void)state;
+  random_graph_options o = forward(2005);
+  check_gpu(&o, o.seed);
+  o = any_optimizer(1348);
+  check_gpu_step(&o, o.seed);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_stages),
-      cmocka_unit_test(test_compiled),
-      cmocka_unit_test(test_gradients),
-      cmocka_unit_test(test_compiled_steps),
+      cmocka_unit_test(test_stages),         cmocka_unit_test(test_compiled), cmocka_unit_test(test_gradients),
+      cmocka_unit_test(test_compiled_steps), cmocka_unit_test(test_gpu),      cmocka_unit_test(test_gpu_steps),
+      cmocka_unit_test(test_gpu_known),
   };
   const char *only = getenv("KVA_TEST_ONLY"); /* the name of one of them */
   if (only) cmocka_set_test_filter(only);

@@ -160,7 +160,8 @@ evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_s
   evaluated e = create(c->module, f->graph);
   kva_diag *diag = kva_diag_create();
   kva_session *s;
-  if (kva_session_create(c->artifact, &(kva_session_options){.threads = 1}, diag, &s)) {
+  const kva_session_options options = {.threads = 1, .device = c->artifact->arch ? "ptxsim" : NULL};
+  if (kva_session_create(c->artifact, &options, diag, &s)) {
     kva_diag_print(diag, stderr);
     fail_msg("%s: no session", f->name);
   }

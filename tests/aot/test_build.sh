@@ -167,3 +167,8 @@ expect 1 build models/mlp.kv --target z80 -c -o "$work/no"
 says "x86-64-v3"
 expect 1 build models/mlp.kv --target sparc-linux-gnu -c -o "$work/no"
 [ ! -e "$work/no" ] || fail "a failed build left a file"
+
+# Builds for GPUs alone have the graph of GPUs: small updates share kernels.
+expect 0 build models/mlp.kv --train --target sm_80 --emit=ptx -o "$work/gpu.ptx"
+updates=$(awk '/\.entry/ { name = $3 } /\.param .*_param_[0-9]+,?$/ && name ~ /adamw/ { n[name]++ } END { for (k in n) if (n[k] > most) most = n[k]; print most + 0 }' "$work/gpu.ptx")
+[ "$updates" -gt 12 ] || fail "every update of a GPU is a kernel of its own: $updates parameters at most"

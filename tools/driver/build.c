@@ -327,9 +327,17 @@ static kva_status emit(build *b, const char *kind) {
   return KVA_OK;
 }
 
+/* One graph for all targets: that of GPUs if there are no others. */
+static kva_target_options target_of_graph(const kva_build_options *o) {
+  for (uint32_t i = 0; i < o->n_targets; i++)
+    if (!o->targets[i].arch) return (kva_target_options){0};
+  return o->n_targets ? o->targets[0] : (kva_target_options){0};
+}
+
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
   kva_compile_options compile = {.train = options->train,
+                                 .target = target_of_graph(options),
                                  .passes = {.train = KVA_TRAIN_BOTH, .adjustable = true, .compute = options->compute}};
   kva_status status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);

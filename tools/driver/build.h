@@ -18,6 +18,9 @@ KVA_MUST_USE kva_status kva_move_weights(kva_artifact *a, const char *path, kva_
 /* ---- machine code of GPUs ------------------------------------------------------------------------------------------
  */
 
+/* Runs argv[0], looked up in PATH, to its end: 0 and its state as of waitpid, or the errno of what kept it from
+ * starting. */
+int kva_run_program(const char *const *argv, int *out_state);
 /* $KVASIR_PTXAS, else ptxas in PATH, else where toolkits install themselves. false: there is none. */
 bool kva_find_ptxas(char *out, size_t size);
 /* A cubin for `arch` from PTX, in the arena. KVA_MISSING without ptxas. */

@@ -2,12 +2,9 @@
 #include "tools/driver/build.h"
 
 #include <errno.h>
-#include <spawn.h>
 #include <stdlib.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
 
 /* ---- what is needed ------------------------------------------------------------------------------------------------
  */
@@ -41,15 +38,13 @@ static kva_status find_runtime(const kva_link_options *o, kva_arena *arena, kva_
  */
 
 static kva_status run_compiler(const char *const *argv, kva_diag *diag) {
-  pid_t child;
-  int error = posix_spawnp(&child, argv[0], NULL, NULL, (char *const *)(uintptr_t)argv, environ), state = 0;
+  int state = 0, error = kva_run_program(argv, &state);
   if (error)
     return kva_fail(
         diag, KVA_MISSING, NULL,
         "cannot run '%s' to link: %s. Install a C compiler (Debian: gcc and libc6-dev), name one with --cc, "
         "or build an object with -c, which needs none",
         argv[0], strerror(error));
-  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
   if (WIFEXITED(state) && WEXITSTATUS(state) == 0) return KVA_OK;
   if (WIFEXITED(state) && WEXITSTATUS(state) == 127)
     return kva_fail(diag, KVA_MISSING, NULL, "cannot run '%s' to link; install a C compiler", argv[0]);

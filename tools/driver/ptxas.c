@@ -4,12 +4,8 @@
 #include "runtime/base/platform.h"
 
 #include <errno.h>
-#include <spawn.h>
 #include <stdlib.h>
-#include <sys/wait.h>
 #include <unistd.h>
-
-extern char **environ;
 
 bool kva_find_ptxas(char *out, size_t size) {
   const char *own = getenv("KVASIR_PTXAS"), *path = getenv("PATH");
@@ -28,10 +24,8 @@ bool kva_find_ptxas(char *out, size_t size) {
 }
 
 static kva_status run(const char *const *argv, kva_diag *diag) {
-  pid_t child;
-  int error = posix_spawn(&child, argv[0], NULL, NULL, (char *const *)(uintptr_t)argv, environ), state = 0;
+  int state = 0, error = kva_run_program(argv, &state);
   if (error) return kva_fail(diag, KVA_MISSING, NULL, "cannot run %s: %s", argv[0], strerror(error));
-  while (waitpid(child, &state, 0) < 0 && errno == EINTR) continue;
   return state ? kva_fail(diag, KVA_UNSUPPORTED, NULL, "ptxas failed; its messages are above") : KVA_OK;
 }
 

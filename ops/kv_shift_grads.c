@@ -10,13 +10,13 @@
  * On a GPU a warp takes 16 rows t of all heads, one head after the other; a thread takes the same channels of both
  * halves of all of them, as straight code. So every element of dy and x is loaded once, but for the row before and the
  * row behind the 16, also where dy is a rotary embedding of what is loaded, whose halves go together. Rows that do not
- * exist are read as the nearest one and left out of the sums: a branch would keep loads apart.
- * Tolerance 16: as kv_shift_weight_grad. */
+ * exist are read as the nearest one and left out of the sums: a branch would keep loads apart. Tolerance 16: as
+ * kv_shift_weight_grad. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/kv_shift.h"
 
-enum { ROWS = 16, WARP = 32, BLOCK = 256, MOST_TAPS = 4, MOST_WIDTH = 4, DY = 0, X = 2 };
+enum { ROWS = 16, WARP = 32, BLOCK = 256, MOST_TAPS = 4, DY = 0, X = 2 };
 
 typedef struct shift_grads {
   kva_lower *l;
@@ -146,27 +146,26 @@ static void all_dx(shift_grads *g) {
   kva_k_loop_end(g->kb, b);
 }
 
-typedef struct tap_sum {
-  const shift_grads *g;
-  int64_t j;
-} tap_sum;
-
-static kva_kval tap_summand(kva_kb *b, void *user, const kva_expr *const *vars) {
-  const tap_sum *t = user;
-  kva_shift_at at = t->g->at;
-  at.t = kva_expr_add(b->exprs, t->g->first, vars[0]);
-  at.d = vars[1];
-  return summand(t->g, at, t->j, 0);
+/* dw of all taps for a block of rows and a head. */
+static void store_block(shift_grads *g) {
+  kva_kb *kb = g->kb;
+  kva_kval *sums = KVA_NEW_ARRAY(kb->arena, kva_kval, g->s.window), zero = kva_k_const(kb, g->type, 0);
+  kva_kloop *row = kva_k_loop_begin(kb, KVA_K_SERIAL, rows_of_block(g), "r");
+  kva_kloop *d = kva_k_loop_begin(kb, KVA_K_SERIAL, g->s.D, "d");
+  g->at.t = kva_expr_add(g->c, g->first, row->var);
+  g->at.d = d->var;
+  for (int64_t j = 0; j < g->s.window; j++)
+    sums[j] = kva_k_reduce(kb, d, KVA_COMBINE_ADD, zero, summand(g, g->at, j, 0));
+  kva_k_loop_end(kb, d);
+  for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(kb, row, KVA_COMBINE_ADD, zero, sums[j]);
+  kva_k_loop_end(kb, row);
+  for (int64_t j = 0; j < g->s.window; j++) store_dw(g, j, sums[j]);
 }
 
 static void all_dw(shift_grads *g) {
   kva_kloop *b = map(g, g->s.B, &g->at.b), *block = map(g, block_count(g), &g->block), *h = map(g, g->s.H, &g->at.h);
   g->first = kva_expr_muli(g->c, g->block, ROWS);
-  for (int64_t j = 0; j < g->s.window; j++) {
-    tap_sum t = {g, j};
-    const kva_expr *extents[] = {rows_of_block(g), g->s.D};
-    store_dw(g, j, kva_k_reduce_over(g->kb, KVA_COMBINE_ADD, g->type, 2, extents, tap_summand, &t));
-  }
+  store_block(g);
   kva_k_loop_end(g->kb, h);
   kva_k_loop_end(g->kb, block);
   kva_k_loop_end(g->kb, b);
@@ -201,17 +200,44 @@ static void rest_of_block(const shift_grads *g, int64_t half, kva_kval *sums) {
   kva_k_loop_end(g->kb, r);
 }
 
-static void each_head(shift_grads *g, int64_t half, bool whole) {
+/* Channels of each half that a warp takes at once: more would not leave registers for 16 rows. 0: halves do not divide
+ * into such parts. */
+static int64_t part_of_half(const kva_shift *s, int64_t half) {
+  enum { LANE_BYTES = 8, MOST_PARTS = 8 };
+  int64_t most = WARP * (LANE_BYTES * 8 / kva_dtype_bits(kva_operand_type(s->n, DY)->dtype));
+  for (int64_t n = 1; n <= MOST_PARTS; n++)
+    if (half % n == 0 && half / n <= most) return half / n;
+  return 0;
+}
+
+/* How many of them are a lane's. */
+static uint32_t width_of(int64_t part) {
+  int64_t width = 1;
+  while (part > width * WARP && part % (2 * width) == 0) width *= 2;
+  return (uint32_t)width;
+}
+
+static void each_part(shift_grads *g, int64_t half, bool whole, kva_kval *sums) {
   kva_kb *kb = g->kb;
-  kva_kloop *head = kva_k_loop_begin(kb, KVA_K_SERIAL, g->s.H, "head");
-  kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, half), "d");
-  kva_kval sums[MOST_TAPS] = {NULL}, zero = kva_k_const(kb, g->type, 0);
-  g->at.h = head->var;
-  g->at.d = lane->var;
-  lane->width = (uint32_t)(half / WARP);
+  int64_t part = part_of_half(&g->s, half);
+  kva_kloop *parts = kva_k_loop_begin(kb, KVA_K_SERIAL, num(g, half / part), "part");
+  kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, part), "d");
+  kva_kval zero = kva_k_const(kb, g->type, 0);
+  g->at.d = kva_expr_add(g->c, kva_expr_muli(g->c, parts->var, part), lane->var);
+  lane->width = width_of(part);
   (whole ? whole_block : rest_of_block)(g, half, sums);
   for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, sums[j]);
   kva_k_loop_end(kb, lane);
+  for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(kb, parts, KVA_COMBINE_ADD, zero, sums[j]);
+  kva_k_loop_end(kb, parts);
+}
+
+static void each_head(shift_grads *g, int64_t half, bool whole) {
+  kva_kb *kb = g->kb;
+  kva_kval sums[MOST_TAPS] = {NULL};
+  kva_kloop *head = kva_k_loop_begin(kb, KVA_K_SERIAL, g->s.H, "head");
+  g->at.h = head->var;
+  each_part(g, half, whole, sums);
   kva_kloop *first = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, 1), "first");
   for (int64_t j = 0; j < g->s.window; j++) store_dw(g, j, sums[j]);
   kva_k_loop_end(kb, first);
@@ -255,7 +281,7 @@ void kva_kv_shift_grads_kernel(kva_lower *l, const kva_node *n) {
   shift_grads g = {.l = l, .kb = l->kb, .c = l->kb->exprs, .s = shift_of(n)};
   g.type = kva_k_compute_type(n->results[1].type->dtype);
   int64_t d = 0;
-  bool halves = kva_expr_is_const(g.s.D, &d) && d % (2 * WARP) == 0 && d / (2 * WARP) <= MOST_WIDTH;
+  bool halves = kva_expr_is_const(g.s.D, &d) && d > 0 && d % 2 == 0 && part_of_half(&g.s, d / 2);
   if (l->gpu && halves && g.s.window <= MOST_TAPS) {
     by_warps(&g, d / 2);
     return;

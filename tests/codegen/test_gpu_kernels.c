@@ -34,6 +34,8 @@ typedef struct named {
    {Q(d), KV(d), KV(d), "-", "-", ROWS, ROWS, Q(d)}, 0},                                                              \
   {"attention_grad_kv_" d, arch, "causal=1", dtype, KVA_OP_attention_grad_kv,                                      \
    {Q(d), KV(d), KV(d), "-", "-", ROWS, ROWS, Q(d)}, GRADIENT_SPILL},
+#define SHIFT_GRADS(arch, dtype, d) \
+  {"kv_shift_grads_" d, arch, "", dtype, KVA_OP_kv_shift_grads, {"B=1,H=4,T=64," d, "H,2", "B,H,T," d}, 0},
 #define FORWARD(name, attrs, dtype, ...) \
   {name, "sm_90a", attrs, dtype, KVA_OP_attention, {Q("128"), KV("128"), KV("128"), __VA_ARGS__}, 0},
 
@@ -63,6 +65,11 @@ static const named kernels[] = {
   FORWARD("attention_window_128", "causal=1; window=512", KVA_BF16)
   FORWARD("attention_softcap_128", "causal=1; softcap=30", KVA_BF16)
   FORWARD("attention_mask_128", "", KVA_BF16, "B,1,T,T", "4")
+  SHIFT_GRADS("sm_80", KVA_F32, "32")
+  SHIFT_GRADS("sm_80", KVA_F32, "192")
+  SHIFT_GRADS("sm_80", KVA_BF16, "128")
+  SHIFT_GRADS("sm_80", KVA_BF16, "256")
+  SHIFT_GRADS("sm_90a", KVA_BF16, "128")
 };
 /* clang-format on */
 enum { N_KERNELS = sizeof kernels / sizeof *kernels };

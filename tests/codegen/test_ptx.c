@@ -116,6 +116,10 @@ static const kva_case large[] = {
     {.op = KVA_OP_kv_shift_grads, .attrs = "time_axis=1", .in = {{"2,T=37,3,128"}, {"3,2"}, {"2,T,3,128"}}},
     {.op = KVA_OP_kv_shift_grads, .in = {{"3,2,48,64"}, {"2,4"}, {"3,2,48,64"}}},
     {.op = KVA_OP_kv_shift_grads, .in = {{"1,1,T=15,256"}, {"1,1"}, {"1,1,T,256"}}},
+    {.op = KVA_OP_kv_shift_grads, .in = {{"2,2,T=19,6"}, {"2,2"}, {"2,2,T,6"}}},
+    {.op = KVA_OP_kv_shift_grads, .attrs = "time_axis=1", .in = {{"1,T=33,2,66"}, {"2,3"}, {"1,T,2,66"}}},
+    {.op = KVA_OP_kv_shift_grads, .in = {{"1,1,T=17,640"}, {"1,2"}, {"1,1,T,640"}}},
+    {.op = KVA_OP_kv_shift_grads, .in = {{"1,2,T=21,37"}, {"2,6"}, {"1,2,T,37"}}},
     {.op = KVA_OP_add, .in = {{"A=30,B=7,36"}, {"B,36"}}},
     {.op = KVA_OP_add, .in = {{"A=30,B=7,6"}, {"B,6"}}},
 };

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# Training steps of the models for GPUs, assembled by ptxas: no kernel spills registers but gradients of attention, of
+# which a few go to memory, and nothing asynchronous is serialised (notes C75..).
+. "$(dirname "$0")/support.sh"
+
+ptxas=$(command -v ptxas || echo /usr/local/cuda/bin/ptxas)
+if [ ! -x "$ptxas" ]; then
+  echo "SKIP: no ptxas"
+  exit 77
+fi
+
+# Prints what is wrong in the report of ptxas -v; the number of kernels last.
+cat >"$work/report.awk" <<'AWK'
+/Compiling entry function/ { kernel = $7 }
+/\(C75[0-9][0-9]\)/ { print }
+/bytes spill stores/ {
+  kernels++
+  allowed = kernel ~ /attention_grad/ ? 64 : 0
+  if ($5 > allowed) print kernel ": " $0
+}
+END { print kernels + 0 }
+AWK
+
+check() { # LEAST_KERNELS PRECISION MODEL ARGUMENTS...
+  local least=$1 precision=$2 arch out
+  shift 2
+  for arch in sm_80 sm_90a; do
+    expect 0 build "$@" --train --precision "$precision" --target "$arch" --emit=ptx -o "$work/step.ptx"
+    "$ptxas" -v -arch="$arch" "$work/step.ptx" -o "$work/step.cubin" >"$work/out" 2>&1 || fail "ptxas: $*"
+    out=$(awk -f "$work/report.awk" "$work/out")
+    case $out in
+    *$'\n'*) fail "$* $precision $arch: $out" ;;
+    esac
+    [ "$out" -ge "$least" ] || fail "$* $precision $arch: $out kernels, expected $least or more"
+  done
+}
+
+check 60 f32 models/induction.kv
+check 60 bf16 models/induction.kv
+check 60 f32 models/lm.kv -D preset=small
+check 60 bf16 models/lm.kv -D preset=1.5B -D separator=0

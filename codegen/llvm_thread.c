@@ -141,8 +141,16 @@ static LLVMValueRef dynamic_shared(kva_emit *e, const kva_kbuf *buf) {
   return LLVMBuildInBoundsGEP2(e->b, LLVMInt8TypeInContext(e->ctx), dynamic_array(e), &at, 1, buf->name);
 }
 
+/* What combine_warps asks for. */
+static uint64_t bytes_of_results(const kva_kernel *k) {
+  uint64_t n = 0;
+  for (uint32_t l = 0; l < k->loops.len; l++)
+    if (k->loops.data[l]->kind == KVA_K_THREAD) n += k->loops.data[l]->carries.len;
+  return n * (k->threads / WARP) * sizeof(uint64_t);
+}
+
 static void bind_shared(kva_emit *e) {
-  uint64_t bytes = 0;
+  uint64_t bytes = bytes_of_results(e->k);
   for (uint32_t i = 0; i < e->k->bufs.len; i++) {
     const kva_kbuf *buf = e->k->bufs.data[i];
     if (buf->space == KVA_K_SHARED && !buf->over) bytes += bytes_of(e, buf);
@@ -180,10 +188,19 @@ LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team) {
   return team > 1 ? LLVMBuildUDiv(e->b, v, kva_ll_i64(e, team), "") : v;
 }
 
+/* Barrier number 1 + t of the hardware is that of team t; 0 is the block's. */
+static void team_barrier(kva_emit *e) {
+  LLVMValueRef team = LLVMBuildTrunc(e->b, kva_ll_team_number(e, e->k->threads, e->team), i32_type(e), "");
+  LLVMValueRef args[] = {LLVMBuildAdd(e->b, team, i32(e, 1), ""), i32(e, e->team)};
+  kva_ll_intrinsic(e, "llvm.nvvm.barrier", 0, NULL, 2, args);
+}
+
 void kva_ll_barrier(kva_emit *e) {
   LLVMValueRef all = i32(e, -1);
-  if (e->team > WARP)
+  if (e->team == e->k->threads)
     kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL);
+  else if (e->team > WARP)
+    team_barrier(e);
   else if (e->team > 1)
     kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all);
 }
@@ -235,7 +252,7 @@ static LLVMTypeRef slot_type(kva_emit *e, kva_dtype t) {
   return t == KVA_BOOL ? LLVMInt8TypeInContext(e->ctx) : kva_ll_type(e, t);
 }
 
-/* Element `at` of warp results of carry c, side by side in 8 bytes for each, whatever its type. */
+/* Element `at` of the team's warp results of carry c, side by side in 8 bytes for each, whatever its type. */
 static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, kva_dtype t, unsigned n_warps, LLVMValueRef at) {
   LLVMValueRef first = kva_ll_i64(e, (int64_t)c * n_warps);
   LLVMValueRef base = LLVMBuildInBoundsGEP2(e->b, LLVMInt64TypeInContext(e->ctx), slots, &first, 1, "");
@@ -279,9 +296,14 @@ static bool is_repeated(const kva_kloop *l) {
 static void combine_warps(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
   const kva_kcarry *carries = l->carries.data;
   uint32_t n = l->carries.len;
-  KVA_ASSERT(e->team == e->k->threads);
-  unsigned n_warps = e->team / WARP;
-  LLVMValueRef slots = shared_array(e, "warp_results", LLVMInt64TypeInContext(e->ctx), (uint64_t)n * n_warps);
+  unsigned n_warps = e->team / WARP, n_teams = e->k->threads / e->team;
+  LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
+  LLVMValueRef slots = shared_array(e, "warp_results", i64, (uint64_t)n * n_warps * n_teams);
+  if (n_teams > 1) {
+    LLVMValueRef first =
+        LLVMBuildMul(e->b, kva_ll_team_number(e, e->k->threads, e->team), kva_ll_i64(e, n * n_warps), "");
+    slots = LLVMBuildInBoundsGEP2(e->b, i64, slots, &first, 1, "");
+  }
   if (is_repeated(l)) kva_ll_barrier(e); /* other warps may still read the last round's */
   write_slots(e, n, carries, values, slots, n_warps);
   kva_ll_barrier(e);

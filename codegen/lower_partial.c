@@ -2,9 +2,10 @@
  * block's sums where they are computed, beside what else the group makes of the row:
  *
  *   for each block p
- *     sums[j] = 0
- *     for each row of p, in order { the row's outputs;  sums[j] += its element j }
- *     y[p, j] = sums[j]
+ *     for each team q of n
+ *       sums[q, j] = 0
+ *       for rows q, q + n, ... of p, in order { the row's outputs;  sums[q, j] += its element j }
+ *     y[p, j] = sum over q of sums[q, j]
  *
  * So the gradient of a norm by its input and that by its scale are one pass over memory. */
 #include "codegen/lower_internal.h"
@@ -14,7 +15,8 @@ typedef struct partial_sums {
   kva_lowering *w;
   kva_kb *kb;
   kva_partial p; /* the same for all */
-  const kva_expr *part;
+  int64_t teams;
+  const kva_expr *part, *team;
   uint32_t n;
   const kva_lowering_output **outputs;
   kva_kbuf **sums;
@@ -46,6 +48,12 @@ static int64_t columns_of(const kva_lowering_output *o) {
   return n;
 }
 
+/* Element of sums for column `column` of output o. */
+static const kva_expr *sum_at(const partial_sums *s, const kva_lowering_output *o, const kva_expr *team,
+                              const kva_expr *column) {
+  return kva_expr_add(s->kb->exprs, kva_expr_muli(s->kb->exprs, team, columns_of(o)), column);
+}
+
 /* Loops over the columns of output o: idx[1 ..], and their number. */
 static const kva_expr *begin_columns(partial_sums *s, const kva_lowering_output *o, kva_kloop **loops,
                                      const kva_expr **idx) {
@@ -65,15 +73,21 @@ static void end_columns(partial_sums *s, const kva_lowering_output *o, kva_kloop
   for (uint32_t d = o->value->type->rank; d-- > 1;) kva_k_loop_end(s->kb, loops[d]);
 }
 
+static void create_sums(partial_sums *s) {
+  for (uint32_t i = 0; i < s->n; i++) {
+    const kva_lowering_output *o = s->outputs[i];
+    kva_dtype dtype = kva_k_compute_type(o->value->type->dtype);
+    s->sums[i] = kva_k_shared(s->kb, kva_arena_printf(s->w->arena, "sums%u", i), dtype, s->teams * columns_of(o));
+  }
+}
+
 static void start_sums(partial_sums *s) {
   kva_kloop *loops[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t i = 0; i < s->n; i++) {
     const kva_lowering_output *o = s->outputs[i];
-    kva_dtype dtype = kva_k_compute_type(o->value->type->dtype);
-    s->sums[i] = kva_k_shared(s->kb, kva_arena_printf(s->w->arena, "sums%u", i), dtype, columns_of(o));
     const kva_expr *column = begin_columns(s, o, loops, idx);
-    kva_k_store(s->kb, s->sums[i], column, kva_k_const(s->kb, dtype, 0));
+    kva_k_store(s->kb, s->sums[i], sum_at(s, o, s->team, column), kva_k_const(s->kb, s->sums[i]->dtype, 0));
     end_columns(s, o, loops);
   }
 }
@@ -82,9 +96,15 @@ static void store_sums(partial_sums *s) {
   kva_kloop *loops[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t i = 0; i < s->n; i++) {
-    const kva_expr *column = begin_columns(s, s->outputs[i], loops, idx);
-    kva_lowering_write(s->w, s->outputs[i], idx, kva_k_load(s->kb, s->sums[i], column));
-    end_columns(s, s->outputs[i], loops);
+    const kva_lowering_output *o = s->outputs[i];
+    const kva_expr *column = begin_columns(s, o, loops, idx);
+    kva_kval sum = NULL;
+    for (int64_t q = 0; q < s->teams; q++) {
+      kva_kval x = kva_k_load(s->kb, s->sums[i], sum_at(s, o, kva_expr_const(s->kb->exprs, q), column));
+      sum = sum ? kva_k2(s->kb, KVA_K_add, sum, x) : x;
+    }
+    kva_lowering_write(s->w, o, idx, sum);
+    end_columns(s, o, loops);
   }
 }
 
@@ -94,31 +114,50 @@ static void add_row(partial_sums *s, const kva_expr *const *row) {
   const kva_expr *idx[KVA_MAX_RANK], *at[KVA_MAX_RANK];
   for (uint32_t i = 0; i < s->n; i++) {
     const kva_value *y = s->outputs[i]->value;
-    const kva_expr *column = begin_columns(s, s->outputs[i], loops, idx);
+    const kva_expr *at_sum = sum_at(s, s->outputs[i], s->team, begin_columns(s, s->outputs[i], loops, idx));
     memcpy(at, row, s->p.axes * sizeof *at);
     for (uint32_t d = 1; d < y->type->rank; d++) at[s->p.axes + d - 1] = idx[d];
     kva_kval x = kva_lowering_value(s->w, y->def->operands[0].value, at);
-    kva_k_store(s->kb, s->sums[i], column, kva_k2(s->kb, KVA_K_add, kva_k_load(s->kb, s->sums[i], column), x));
+    kva_k_store(s->kb, s->sums[i], at_sum, kva_k2(s->kb, KVA_K_add, kva_k_load(s->kb, s->sums[i], at_sum), x));
     end_columns(s, s->outputs[i], loops);
   }
+}
+
+/* The team's rows of the block, and what else is made of them. */
+static void each_row(partial_sums *s, const kva_lowering_output **others) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_node *n = s->outputs[0]->value->def;
+  const kva_expr *row[KVA_MAX_RANK], *count = kva_expr_sub(c, kva_partial_count(c, &s->p, s->part), s->team);
+  count = kva_expr_max(c, kva_expr_const(c, 0), kva_expr_ceildiv(c, count, kva_expr_const(c, s->teams)));
+  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, count, "r");
+  const kva_expr *number = kva_expr_add(c, kva_expr_muli(c, r->var, s->teams), s->team);
+  kva_partial_row(c, &s->p, kva_operand_type(n, 0), s->part, number, row);
+  kva_lowering_outputs(s->w, s->w->n_outputs - s->n, others, s->p.axes, row);
+  add_row(s, row);
+  kva_k_loop_end(s->kb, r);
+}
+
+static void each_team(partial_sums *s, const kva_lowering_output **others) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_kloop *team = NULL;
+  if (s->teams > 1) team = kva_k_loop_begin(s->kb, KVA_K_MAP, kva_expr_const(c, s->teams), "team");
+  if (team) team->team = (uint32_t)(KVA_PARTIAL_BLOCK / s->teams);
+  s->team = team ? team->var : kva_expr_const(c, 0);
+  start_sums(s);
+  each_row(s, others);
+  if (team) kva_k_loop_end(s->kb, team);
 }
 
 bool kva_lowering_partial_sums(kva_lowering *w, const kva_lowering_output **outputs) {
   partial_sums s = {.w = w, .kb = w->l.kb, .n = gather_partials(w->n_outputs, outputs), .outputs = outputs};
   if (!w->group || !s.n) return false;
-  kva_expr_ctx *c = s.kb->exprs;
-  const kva_node *n = outputs[0]->value->def;
-  const kva_expr *row[KVA_MAX_RANK];
-  s.p = kva_partial_of(w->l.module, n);
+  s.p = kva_partial_of(w->l.module, outputs[0]->value->def);
+  s.teams = w->l.gpu ? KVA_PARTIAL_BLOCK / kva_partial_team(columns_of(outputs[0])) : 1;
   s.sums = KVA_NEW_ARRAY(w->arena, kva_kbuf *, s.n);
+  create_sums(&s);
   kva_kloop *part = kva_k_loop_begin(s.kb, KVA_K_MAP, s.p.parts, "part");
   s.part = part->var;
-  start_sums(&s);
-  kva_kloop *r = kva_k_loop_begin(s.kb, KVA_K_SERIAL, kva_partial_count(c, &s.p, s.part), "r");
-  kva_partial_row(c, &s.p, kva_operand_type(n, 0), s.part, r->var, row);
-  kva_lowering_outputs(w, w->n_outputs - s.n, outputs + s.n, s.p.axes, row);
-  add_row(&s, row);
-  kva_k_loop_end(s.kb, r);
+  each_team(&s, outputs + s.n);
   store_sums(&s);
   kva_k_loop_end(s.kb, part);
   return true;

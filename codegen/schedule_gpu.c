@@ -98,7 +98,7 @@ static const kva_expr *rows_of_team(kva_kernel *k, uint32_t n, kva_kloop *const 
   kva_expr_ctx *c = k->exprs;
   weight_search s = {n, rows, rows[n - 1]->body, false};
   kva_k_each_instr_in(rows[n - 1]->body, find_weight, &s);
-  if (!s.found || kva_sched_uses_shared(rows[n - 1]->body)) return kva_expr_const(c, 1); /* sums are many rows' */
+  if (!s.found) return kva_expr_const(c, 1);
   const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * teams));
   return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_TEAM_ROWS)));
 }
@@ -111,7 +111,6 @@ static void grid_of_teams(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int
   kva_kloop *row = only_loop(grid->body);
   row->kind = KVA_K_THREAD;
   row->team = (uint32_t)team;
-  if (kva_sched_uses_shared(row->body)) kva_sched_own_parts(k, row, THREADS / team);
 }
 
 /* A thread for every iteration of the whole nest. */
@@ -222,6 +221,11 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     if (!kva_sched_transpose(k, n, nest) && !kva_sched_neighbours(k, n, nest, THREADS)) schedule_map(k, n, nest);
     return;
   }
+  if (kva_sched_teams(leaf->body)) {
+    kva_sched_distribute(k, leaf->body);
+    kva_sched_grid(k, n, nest, nest, kva_expr_const(k->exprs, 1));
+    return;
+  }
   double extent = kva_sched_team_extent(k, leaf->body);
   if (extent < SHORT_ROW) {
     grid_of_threads(k, n, nest);
@@ -292,7 +296,7 @@ static void schedule_grid(kva_kernel *k) {
 
 static void schedule_one_block(kva_kernel *k) {
   double extent = kva_sched_team_extent(k, k->body);
-  if (extent > 4 * THREADS) k->threads = LARGE_BLOCK;
+  if (extent > 4 * THREADS && !kva_sched_teams(k->body)) k->threads = LARGE_BLOCK;
   if (extent > 0)
     kva_sched_distribute(k, k->body);
   else
@@ -329,10 +333,19 @@ static void allow_registers(kva_kernel *k) {
   k->blocks = k->threads < RESIDENT ? RESIDENT / k->threads : 1;
 }
 
+static void find_teams(void *user, kva_kinstr *i) {
+  int64_t n;
+  if (i->op != KVA_K_LOOP || i->loop->team <= 1) return;
+  bool known = kva_expr_is_const(i->loop->extent, &n);
+  KVA_ASSERT(known);
+  *(uint32_t *)user = (uint32_t)n * i->loop->team;
+}
+
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
   (void)target;
   if (!k->threads) {
     k->threads = THREADS;
+    kva_k_each_instr(k, find_teams, &k->threads);
     kva_sched_drop_empty(k->body);
     if (kva_sched_is_scheduled(k)) {
       schedule_items(k);

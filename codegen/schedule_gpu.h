@@ -20,10 +20,8 @@ bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
 double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r);
 /* Makes r the code of a team. */
 void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
-/* Does r touch SHARED buffers? */
-bool kva_sched_uses_shared(const kva_kregion *r);
-/* The buffers, which were each team's, become the block's: `rows` deals out rows to its teams. */
-void kva_sched_own_parts(kva_kernel *k, kva_kloop *rows, int64_t teams);
+/* The loop in r whose iterations are to be teams (kva_kloop.team); NULL: there is none. */
+kva_kloop *kva_sched_teams(const kva_kregion *r);
 
 /* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c, schedule_gpu_transpose.c,
  * schedule_gpu_neighbours.c ---- */

@@ -71,7 +71,7 @@ static bool is_sequential(const kva_kloop *l) {
 }
 
 static bool is_parallel(const kva_kloop *l) {
-  if (is_sequential(l)) return false;
+  if (is_sequential(l) || l->team) return false;
   return l->kind == KVA_K_MAP || (l->carries.len && !has_stores(l->body));
 }
 
@@ -189,16 +189,16 @@ static void distribute(distribution *d, kva_kregion *r);
 
 static void distribute_loop(distribution *d, kva_kloop *l) {
   kva_kernel *k = d->k;
-  l = kva_sched_merge_reductions(k, l, true);
+  if (!l->team) l = kva_sched_merge_reductions(k, l, true);
   bool ordered = touches_ordered(k, l);
   if (is_shared(k, l)) {
     make_thread(k, l);
     if (ordered) order(d, l->instr);
     return;
   }
-  d->touched |= ordered; /* in the iteration before */
+  if (!l->team) d->touched |= ordered; /* in the iteration before */
   distribute(d, l->body);
-  l->kind = kva_sched_sequential_kind(l);
+  l->kind = l->team ? KVA_K_THREAD : kva_sched_sequential_kind(l);
 }
 
 static void distribute(distribution *d, kva_kregion *r) {
@@ -247,32 +247,8 @@ void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
   even_widths(r);
 }
 
-static void find_shared_buffer(void *user, kva_kinstr *i) {
-  *(bool *)user |= i->buf && i->buf->space == KVA_K_SHARED;
-}
-
-bool kva_sched_uses_shared(const kva_kregion *r) {
-  bool found = false;
-  kva_k_each_instr_in(r, find_shared_buffer, &found);
-  return found;
-}
-
-typedef struct own_parts {
-  kva_kernel *k;
-  const kva_expr *team; /* its number in the block */
-} own_parts;
-
-static void move_to_part(void *user, kva_kinstr *i) {
-  const own_parts *o = user;
-  if (!i->buf || i->buf->space != KVA_K_SHARED) return;
-  i->index = kva_expr_add(o->k->exprs, i->index, kva_expr_mul(o->k->exprs, o->team, i->buf->extent));
-}
-
-void kva_sched_own_parts(kva_kernel *k, kva_kloop *rows, int64_t teams) {
-  own_parts o = {k, rows->var};
-  kva_k_each_instr_in(rows->body, move_to_part, &o);
-  for (uint32_t b = 0; b < k->bufs.len; b++) {
-    kva_kbuf *buf = k->bufs.data[b];
-    if (buf->space == KVA_K_SHARED) buf->extent = kva_expr_muli(k->exprs, buf->extent, teams);
-  }
+kva_kloop *kva_sched_teams(const kva_kregion *r) {
+  for (const kva_kinstr *i = r->first; i; i = i->next)
+    if (i->op == KVA_K_LOOP && i->loop->team > 1) return i->loop;
+  return NULL;
 }

@@ -116,7 +116,8 @@ struct kva_kloop {
   /* THREAD: the threads around it (the block's, or an outer THREAD loop's team) divide into teams of `team` (a power of
    * two; 0, 1: single threads), which take the iterations in turn. Inside, all threads of a team run the same code and
    * hold the same values; a nested THREAD loop divides them further. A single thread takes `width` (0: 1) consecutive
-   * iterations at once, as lanes. Reductions combine over all teams in a fixed tree; every thread gets the result. */
+   * iterations at once, as lanes. Reductions combine over all teams in a fixed tree; every thread gets the result.
+   * MAP: `team` is a wish of who wrote the kernel (0: none): an iteration shall be such a team's. */
   uint32_t team, width;
 };
 

@@ -26,6 +26,12 @@ kva_partial kva_partial_of(kva_module *m, const kva_node *n) {
   return p;
 }
 
+int64_t kva_partial_team(int64_t columns) {
+  int64_t team = 32;
+  while (team < KVA_PARTIAL_BLOCK && columns > 8 * team) team *= 2;
+  return team;
+}
+
 const kva_expr *kva_partial_count(kva_expr_ctx *c, const kva_partial *p, const kva_expr *part) {
   const kva_expr *left = kva_expr_sub(c, p->n, kva_expr_mul(c, part, p->rows));
   return kva_expr_max(c, kva_expr_const(c, 0), kva_expr_min(c, p->rows, left));

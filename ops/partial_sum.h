@@ -4,8 +4,11 @@
 
 #include "ops/build.h"
 
-/* On a GPU a row of so many columns is a block's, a shorter one a warp's, of which a block has so many. */
-enum { KVA_PARTIAL_LONG = 1024, KVA_PARTIAL_TEAMS = 8 };
+/* On a GPU teams of a block share the rows of a result, each with sums of its own until the end. */
+enum { KVA_PARTIAL_BLOCK = 512 };
+/* Threads of a team: a power of two, 32 up to KVA_PARTIAL_BLOCK, so that 8 columns or fewer are a thread's if that is
+ * enough. */
+int64_t kva_partial_team(int64_t columns);
 
 typedef struct kva_partial {
   uint32_t axes; /* leading ones of the operand, which number the rows */

@@ -112,7 +112,7 @@ static int64_t bytes_of(const kva_node *sum) {
   const kva_type *t = sum->results[0].type;
   int64_t n = 1, extent;
   for (uint32_t d = 1; d < t->rank; d++) n *= kva_expr_is_const(t->dims[d], &extent) ? extent : MAX_SHARED;
-  return (n < KVA_PARTIAL_LONG ? n * KVA_PARTIAL_TEAMS : n) * kva_dtype_bits(t->dtype) / 8;
+  return KVA_PARTIAL_BLOCK / kva_partial_team(n) * n * kva_dtype_bits(t->dtype) / 8;
 }
 
 static const kva_node *first_sum(const group *g) {
@@ -173,12 +173,33 @@ bool kva_fuse_has_cycle(fuse *f, const group *g) {
   return false;
 }
 
-/* Does all of what n is made of here come into the group with it? */
+/* Is v a result or an operand of one of the first n nodes of g? */
+static bool has_value(const fuse *f, const group *g, uint32_t n, const kva_value *v) {
+  for (uint32_t k = 0; k < n; k++) {
+    if (v->def == g->nodes[k]) return true;
+    for (uint32_t i = 0; info(f, g->nodes[k])->aligned && i < g->nodes[k]->n_operands; i++)
+      if (g->nodes[k]->operands[i].value == v) return true;
+  }
+  return false;
+}
+
+/* Do the nodes from number n on read a tensor that those before read or make? */
+static bool meets(const fuse *f, const group *g, uint32_t n) {
+  for (uint32_t k = n; k < g->n_nodes; k++)
+    for (uint32_t i = 0; i < g->nodes[k]->n_operands; i++) {
+      const kva_value *v = g->nodes[k]->operands[i].value;
+      if (v && is_domain(v->type, g) && has_value(f, g, n, v)) return true;
+    }
+  return false;
+}
+
+/* n joins with what it is made of, if that has no cycle and is indeed read beside the group: what leads to n may belong
+ * elsewhere, as the residual stream leads from each layer's norm to that of the next. */
 static bool join_with_producers(fuse *f, group *g, kva_node *n) {
   group before = *g;
   kva_fuse_add(f, g, n);
   while (kva_fuse_join_producers(f, g)) continue;
-  if (!kva_fuse_has_cycle(f, g)) return true;
+  if (!kva_fuse_has_cycle(f, g) && meets(f, g, before.n_nodes)) return true;
   for (uint32_t k = before.n_nodes; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
   *g = before;
   info(f, n)->refused_by = g;

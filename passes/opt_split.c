@@ -19,8 +19,11 @@ enum {
   MANY_ROWS = 256,
   LEAST_COLUMNS = 64,
   MOST_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
-  BLOCKS = 528,        /* four for each multiprocessor of an H100 */
-  ROWS = 16,           /* the fewest for which a block's partial sums are worth writing */
+  BLOCKS = 264,        /* two for each multiprocessor of an H100 */
+  /* With fewer rows a block's sums, written and read again, or the weights that every team reads, would be more than
+     some 3 % of what the rows move. */
+  BLOCK_ROWS = 64,
+  TEAM_ROWS = 16,
 };
 
 static bool is_splittable(const kva_node *n) {
@@ -68,6 +71,11 @@ static bool meets_element_code(const kva_value *x) {
   return meets;
 }
 
+static int64_t rows_of_block(int64_t columns) {
+  int64_t rows = KVA_PARTIAL_BLOCK / kva_partial_team(columns) * TEAM_ROWS;
+  return rows < BLOCK_ROWS ? BLOCK_ROWS : rows;
+}
+
 /* Sums of columns of what element code makes or reads: by blocks of rows, which the kernel of that code adds up in
  * passing (ops/partial_sum.h, passes/fuse_siblings.c), and then over the blocks. */
 static bool split_columns(kva_module *m, kva_node *n) {
@@ -85,7 +93,7 @@ static bool split_columns(kva_module *m, kva_node *n) {
   if (!many || columns < LEAST_COLUMNS || columns > MOST_COLUMNS) return false;
   kva_builder b = kva_builder_before(m, n);
   kva_dtype dtype = x->type->dtype;
-  kva_partial_sum_attrs attrs = {n_axes, ROWS, columns >= KVA_PARTIAL_LONG ? BLOCKS : BLOCKS * KVA_PARTIAL_TEAMS};
+  kva_partial_sum_attrs attrs = {n_axes, rows_of_block(columns), BLOCKS};
   if (kva_dtype_bits(dtype) < 32) x = kva_cast(&b, x, KVA_F32);
   x = kva_build(&b, KVA_OP_partial_sum, 1, &x, &attrs);
   finish(&b, n, kva_reduce(&b, KVA_OP_reduce_sum, x, 1, (int64_t[]){0}, false));

@@ -48,3 +48,10 @@ says ".target sm_90a"
 expect 0 show models/mlp.kv --stage=kernels --arch sm_80
 says "threads 256"
 expect 1 show models/mlp.kv --stage=ptx --arch sm_12
+
+# Each norm's backward pass adds up the gradient of its own scale, not those of other layers.
+for precision in f32 bf16; do
+  expect 0 show models/lm.kv -D preset=small --precision "$precision" --train --stage=fused --arch sm_80
+  awk '/kv.kernel </ { n = 0 } /kv.partial_sum/ { total++; if (++n > 1) several = 1 }
+       END { exit several || total < 5 }' "$work/out" || fail "gradients of scales are not with their norms ($precision)"
+done

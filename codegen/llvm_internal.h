@@ -47,12 +47,15 @@ typedef struct kva_lanes {
   unsigned n;          /* 1: no vector loop */
   const kva_expr *var; /* the vector loop's variable; its binding is lane 0's value */
   LLVMValueRef mask;   /* <n x i1> of the lanes that run; NULL: all */
+  bool behind_head;    /* consecutive accesses of lanes are aligned */
 } kva_lanes;
 
-/* A GPU thread's share of a THREAD loop, as rounds of straight code. */
+/* A GPU thread's share of a part of a THREAD loop, as rounds of straight code. */
+typedef enum kva_part { KVA_PART_LANES, KVA_PART_HEAD, KVA_PART_TAIL } kva_part;
 typedef struct kva_share {
   const kva_kloop *loop; /* NULL: the code being emitted is in no such round */
   int64_t step, round, rounds;
+  kva_part part;
 } kva_share;
 
 /* Elements in a register: llvm_keep.c */
@@ -60,6 +63,7 @@ typedef struct kva_kept {
   const kva_kbuf *buf;
   const kva_expr *index, *extent;
   int64_t step, round;
+  kva_part part;
   unsigned lanes;
   LLVMValueRef value; /* as memory holds it */
 } kva_kept;

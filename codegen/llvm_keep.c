@@ -36,12 +36,13 @@ static kva_kept key_of(kva_emit *e, const kva_kinstr *i) {
                     .extent = s->loop->extent,
                     .step = s->step,
                     .round = s->round,
+                    .part = s->part,
                     .lanes = e->lanes.n};
 }
 
 static bool same_key(const kva_kept *a, const kva_kept *b) {
   return a->buf == b->buf && a->index == b->index && a->extent == b->extent && a->step == b->step &&
-         a->round == b->round && a->lanes == b->lanes;
+         a->round == b->round && a->part == b->part && a->lanes == b->lanes;
 }
 
 bool kva_ll_may_keep(const kva_emit *e, const kva_kinstr *i) {

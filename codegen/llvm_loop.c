@@ -343,7 +343,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   kva_lanes outer = e->lanes;
   int64_t extent;
   bool is_const = kva_expr_is_const(l->extent, &extent);
-  if (outer.n == 1 && (!is_const || extent > 1)) e->lanes = (kva_lanes){kva_ll_lane_count(e, l), l->var, NULL};
+  if (outer.n == 1 && (!is_const || extent > 1)) e->lanes = (kva_lanes){kva_ll_lane_count(e, l), l->var, NULL, false};
   if (outer.n > 1 || e->lanes.n == 1 || !kva_ll_vectorizable(e, l)) {
     e->lanes = outer;
     if (outer.n == 1) kva_ll_mark_varying(e, l);
@@ -379,7 +379,7 @@ static bool meets_again(const kva_kloop *l) {
 static int64_t rounds_of(const kva_kloop *l, int64_t step, int64_t most, bool *exact) {
   int64_t extent, n = most ? (most + step - 1) / step : 0;
   body_facts f = {0};
-  *exact = kva_expr_is_const(l->extent, &extent) && extent % step == 0;
+  *exact = kva_expr_is_const(l->extent, &extent) && extent % step == 0 && !l->head;
   if (!n || n > MAX_UNROLLED) return 0;
   if (n == 1) return 1;
   kva_k_each_instr_in(l->body, look, &f);
@@ -387,9 +387,9 @@ static int64_t rounds_of(const kva_kloop *l, int64_t step, int64_t most, bool *e
   return *exact || meets_again(l) ? n : 0;
 }
 
-/* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: this thread's part of the whole
- * loop, or of its whole vectors. */
-static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
+/* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: this thread's share of a part
+ * of the loop. */
+static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
   kva_emit *e = s->e;
   bool exact;
   int64_t n = rounds_of(s->l, step, most, &exact);
@@ -399,7 +399,7 @@ static void emit_share(loop_state *s, LLVMValueRef start, LLVMValueRef end, int6
   }
   for (int64_t i = 0; i < n; i++) {
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "");
-    e->share = (kva_share){s->l, step, i, n};
+    e->share = (kva_share){s->l, step, i, n, part};
     if (exact) {
       emit_body(s, at, 0);
       kva_ll_end_round(e, NULL, NULL);
@@ -436,13 +436,13 @@ static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, u
   int64_t extent, n = 0, lanes = l->width > 1 ? l->width : 1, step = (int64_t)around * lanes;
   bool exact = false, loads = false;
   for (const kva_kinstr *i = l->body->first; i; i = i->next) loads |= kva_ll_is_row_invariant(e, i, l, rows);
-  if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes) return;
-  e->lanes = (kva_lanes){(unsigned)lanes, l->var, NULL};
+  if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes || l->head) return;
+  e->lanes = (kva_lanes){(unsigned)lanes, l->var, NULL, false};
   if (kva_ll_vectorizable(e, l)) n = rounds_of(l, step, extent, &exact);
   LLVMValueRef first = n ? LLVMBuildMul(e->b, kva_ll_team_number(e, around, 1), kva_ll_i64(e, lanes), "") : NULL;
   for (int64_t i = 0; i < n; i++) {
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, i * step), "");
-    e->share = (kva_share){l, step, i, n};
+    e->share = (kva_share){l, step, i, n, KVA_PART_LANES};
     if (exact) {
       load_round_ahead(e, rows, l, at);
       kva_ll_end_round(e, NULL, NULL);
@@ -451,7 +451,7 @@ static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, u
     }
   }
   e->share.loop = NULL;
-  e->lanes = (kva_lanes){1, NULL, NULL};
+  e->lanes = (kva_lanes){1, NULL, NULL, false};
 }
 
 /* rows: a loop whose body a team of `around` > 1 threads runs. */
@@ -471,7 +471,7 @@ static void leave_lanes(loop_state *s) {
     c->type = kva_ll_type(e, c->c->dtype);
   }
   s->lanes = 1;
-  e->lanes = (kva_lanes){1, NULL, NULL};
+  e->lanes = (kva_lanes){1, NULL, NULL, false};
   kva_ll_mark_varying(e, s->l);
 }
 
@@ -480,10 +480,25 @@ static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end
   kva_emit *e = s->e;
   int64_t lanes = s->lanes;
   LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
-  emit_share(s, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
+  emit_share(s, KVA_PART_LANES, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
   leave_lanes(s);
   if (kva_ll_expr_multiple(e, s->l->extent) % lanes)
-    emit_share(s, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
+    emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
+}
+
+/* Vectors between the head and the last whole sector; then what stands before and behind them. */
+static void emit_share_behind_head(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
+  kva_emit *e = s->e;
+  int64_t lanes = s->lanes;
+  LLVMValueRef args[] = {kva_ll_expr(e, s->l->head), end}, head = kva_ll_intrinsic1(e, "llvm.smin", 2, args);
+  LLVMValueRef whole = LLVMBuildAnd(e->b, LLVMBuildSub(e->b, end, head, ""), kva_ll_i64(e, -KVA_K_HEAD), "");
+  whole = LLVMBuildNSWAdd(e->b, head, whole, "");
+  LLVMValueRef first = LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), "");
+  e->lanes.behind_head = true;
+  emit_share(s, KVA_PART_LANES, LLVMBuildNSWAdd(e->b, head, first, ""), whole, n * lanes, most);
+  leave_lanes(s);
+  emit_share(s, KVA_PART_HEAD, team, head, n, KVA_K_HEAD - 1);
+  emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, KVA_K_HEAD - 1);
 }
 
 static void combine_teams(loop_state *s) {
@@ -513,15 +528,15 @@ static void emit_threads(kva_emit *e, const kva_kloop *l) {
   LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent);
   e->team = team;
   if (team > 1) load_rows_ahead(e, l, team);
-  e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL};
-  if (!kva_ll_vectorizable(e, l)) e->lanes = (kva_lanes){1, NULL, NULL};
+  e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL, false};
+  if (!kva_ll_vectorizable(e, l)) e->lanes = (kva_lanes){1, NULL, NULL, false};
   loop_state s = open_loop(e, l, e->lanes.n);
   start_neutral(&s);
   if (s.lanes > 1)
-    emit_vector_share(&s, number, end, n, most);
+    (l->head ? emit_share_behind_head : emit_vector_share)(&s, number, end, n, most);
   else
-    emit_share(&s, number, end, n, most);
-  e->lanes = (kva_lanes){1, NULL, NULL};
+    emit_share(&s, KVA_PART_LANES, number, end, n, most);
+  e->lanes = (kva_lanes){1, NULL, NULL, false};
   e->team = around;
   combine_teams(&s);
 }

@@ -29,6 +29,9 @@ kva_kloop *kva_sched_teams(const kva_kregion *r);
 /* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
  * access of its straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
+/* The same for a THREAD loop over rows that start anywhere, where one head (kva_kloop.head) aligns all accesses; 1:
+ * none does, or the loop is short. */
+uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head);
 /* Bytes of the widest element that r loads or stores; at least 1. */
 int kva_sched_widest_element(const kva_kregion *r);
 /* No extent in the nest depends on a loop around, and no value from memory stands in an index. */

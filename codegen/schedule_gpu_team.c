@@ -20,6 +20,7 @@ void kva_sched_serialize(kva_kregion *r) {
 
 static void make_thread(kva_kernel *k, kva_kloop *l) {
   uint32_t width = kva_sched_width(k, l);
+  if (width == 1) width = kva_sched_width_behind(k, l, &l->head);
   l->kind = KVA_K_THREAD;
   l->width = width > 1 ? width : 0;
   kva_sched_serialize(l->body);
@@ -226,7 +227,9 @@ static void visit_alike(void *user, kva_kinstr *i) {
   alike *a = user;
   bool same = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->extent == a->l->extent;
   if (same && a->set) i->loop->width = a->width;
+  if (same && a->set && !a->width) i->loop->head = NULL;
   if (same && i->loop->width < a->width) a->width = i->loop->width;
+  if (same && i->loop->head != a->l->head) a->width = 0;
 }
 
 /* The narrowest type decides for all loops of one length, so that they deal the same elements to the same threads. */

@@ -1,8 +1,9 @@
-/* Rows of unknown length C. What is not known to be a multiple of 16 bytes is accessed in single elements, and what is
- * not known to be short is read again by every loop. So a nest over such rows is written several times, for
+/* Rows of unknown length C. What is not known to be a multiple of 16 bytes is accessed in single elements, or behind a
+ * head, and what is not known to be short is read again by every loop. So a nest over such rows is written several
+ * times, for
  *
  *   C = w c, c <= 512 / w      a warp for each row          C = w c, c <= 8192 / w    a block for each row
- *   C <= 2048                  a block                      all other C
+ *   C <= 8192, or 2048 where single elements are accessed   a block                     all other C
  *
  * where 16 bytes hold w elements, and the bounds are what a team's registers keep. A version is a nest like any other,
  * in which w min(floor(C / w), bound) stands for C, and which has no rows where it does not apply: its outer extent is
@@ -50,9 +51,17 @@ static int64_t kept_by_block(int64_t width) {
   return BLOCK * width * (rounds < MAX_ROUNDS ? rounds : MAX_ROUNDS);
 }
 
+/* Can a head align the lanes of all loops along rows of length n? */
+static bool suit_head(kva_kernel *k, const kva_kregion *row, const kva_expr *n) {
+  const kva_expr *head;
+  for (const kva_kinstr *i = row->first; i; i = i->next)
+    if (i->op == KVA_K_LOOP && i->loop->extent == n && kva_sched_width_behind(k, i->loop, &head) == 1) return false;
+  return true;
+}
+
 /* The last one is the general version. */
-static void list_versions(kva_expr_ctx *c, const kva_expr *n, int64_t width, version *v) {
-  int64_t most = kept_by_block(width), most_odd = kept_by_block(1);
+static void list_versions(kva_expr_ctx *c, const kva_expr *n, int64_t width, bool heads, version *v) {
+  int64_t most = kept_by_block(width), most_odd = kept_by_block(heads ? width : 1);
   const kva_expr *even = is_multiple(c, n, width), *is_short = at_most(c, n, SHORT_ROW);
   const kva_expr *is_long = kva_expr_sub(c, at_most(c, n, most), is_short);
   v[0] = (version){kva_expr_mul(c, even, is_short), bounded(c, n, width, SHORT_ROW)};
@@ -69,7 +78,8 @@ uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **copies)
   if (!n) return 0;
   int bytes = kva_sched_widest_element(leaf->body);
   version v[KVA_MAX_VERSIONS + 1];
-  list_versions(k->exprs, n, ACCESS_BYTES / bytes < MAX_WIDTH ? ACCESS_BYTES / bytes : MAX_WIDTH, v);
+  int64_t width = ACCESS_BYTES / bytes < MAX_WIDTH ? ACCESS_BYTES / bytes : MAX_WIDTH;
+  list_versions(k->exprs, n, width, suit_head(k, leaf->body, n), v);
   for (uint32_t i = 0; i < KVA_MAX_VERSIONS; i++) {
     copies[i] = kva_k_copy(k, nest->instr, 1, &n, &v[i].length);
     copies[i]->loop->extent = kva_expr_mul(k->exprs, copies[i]->loop->extent, v[i].applies);

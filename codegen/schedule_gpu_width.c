@@ -6,8 +6,10 @@ enum { ACCESS_BYTES = 16, MAX_WIDTH = 8 };
 typedef struct width_scan {
   kva_kernel *k;
   const kva_kloop *l;
-  bool *varying;  /* by instruction id: differs between iterations */
-  uint32_t width; /* that all accesses so far allow */
+  bool *varying;        /* by instruction id: differs between iterations */
+  uint32_t width;       /* that all accesses so far allow */
+  bool behind;          /* a head */
+  const kva_expr *rest; /* then: what the first access adds to the loop's variable */
 } width_scan;
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -61,12 +63,21 @@ static bool scan_terms(width_scan *s, const kva_expr *x) {
   return moving == 1;
 }
 
+/* The variable and what moves all accesses by the same, up to a multiple of KVA_K_HEAD. */
+static bool scan_behind(width_scan *s, const kva_expr *x) {
+  const kva_expr *coefficient, *rest;
+  if (!kva_expr_affine(s->k->exprs, x, s->l->var, &coefficient, &rest) || !kva_expr_is(coefficient, 1)) return false;
+  if (!s->rest) s->rest = rest;
+  return divisor_of(kva_expr_sub(s->k->exprs, rest, s->rest)) % KVA_K_HEAD == 0;
+}
+
 static void scan_access(width_scan *s, const kva_kinstr *i) {
   int bits = kva_dtype_bits(i->buf->dtype);
   if (bits < 8) s->width = 1;
   if (!s->varying[i->id] || s->width == 1) return;
   if (s->width > (uint32_t)(ACCESS_BYTES * 8 / bits)) s->width = (uint32_t)(ACCESS_BYTES * 8 / bits);
-  if (!kva_expr_uses(i->index, s->l->var) || !scan_terms(s, i->index)) s->width = 1;
+  if (!kva_expr_uses(i->index, s->l->var)) s->width = 1;
+  if (s->width > 1 && !(s->behind ? scan_behind(s, i->index) : scan_terms(s, i->index))) s->width = 1;
 }
 
 typedef struct symbol_search {
@@ -106,12 +117,26 @@ static void scan(void *user, kva_kinstr *i) {
 }
 
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l) {
-  width_scan s = {k, l, KVA_NEW_ARRAY(k->arena, bool, k->next_id + 1), MAX_WIDTH};
+  width_scan s = {.k = k, .l = l, .varying = KVA_NEW_ARRAY(k->arena, bool, k->next_id + 1), .width = MAX_WIDTH};
   int64_t extent;
   kva_k_each_instr_in(l->body, scan, &s);
   if (kva_expr_is_const(l->extent, &extent)) {
     while (s.width > 1 && extent < 4 * (int64_t)s.width && extent % s.width) s.width /= 2;
   }
+  return s.width;
+}
+
+uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head) {
+  enum { SHORT = 4 * KVA_K_HEAD };
+  int64_t most;
+  if (kva_expr_upper_bound(l->extent, &most) && most < SHORT) return 1;
+  width_scan s = {.k = k, .l = l, .varying = KVA_NEW_ARRAY(k->arena, bool, k->next_id + 1), .width = MAX_WIDTH};
+  s.behind = true;
+  kva_k_each_instr_in(l->body, scan, &s);
+  if (!s.rest || s.width == 1) return 1;
+  /* (H - 1) r = -r modulo H, and is not negative. */
+  *out_head =
+      kva_expr_mod(k->exprs, kva_expr_muli(k->exprs, s.rest, KVA_K_HEAD - 1), kva_expr_const(k->exprs, KVA_K_HEAD));
   return s.width;
 }
 

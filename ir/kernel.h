@@ -117,9 +117,13 @@ struct kva_kloop {
    * two; 0, 1: single threads), which take the iterations in turn. Inside, all threads of a team run the same code and
    * hold the same values; a nested THREAD loop divides them further. A single thread takes `width` (0: 1) consecutive
    * iterations at once, as lanes. Reductions combine over all teams in a fixed tree; every thread gets the result.
+   * Lanes start after the first `head` iterations (NULL: none; less than KVA_K_HEAD), which are single ones, as are the
+   * fewer than KVA_K_HEAD that no lanes are left for: accesses of the lanes are aligned then where rows are not.
    * MAP: `team` is a wish of who wrote the kernel (0: none): an iteration shall be such a team's. */
   uint32_t team, width;
+  const kva_expr *head;
 };
+enum { KVA_K_HEAD = 32 }; /* elements of a byte in a sector of global memory */
 
 struct kva_kinstr {
   kva_kop op;

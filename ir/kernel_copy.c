@@ -39,12 +39,14 @@ static void copy_symbols(copy *c, const kva_kinstr *from, kva_kinstr *to) {
 
 static kva_kinstr *copy_loop(copy *c, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
-  const kva_expr *extent = l->extent;
+  const kva_expr *extent = l->extent, *head = l->head;
   rename_index(c, &extent);
+  if (head) rename_index(c, &head);
   kva_kloop *made = kva_k_loop_create(c->k, l->kind, extent, l->var->name);
   made->strict_order = l->strict_order;
   made->team = l->team;
   made->width = l->width;
+  made->head = head;
   c->made[i->id] = made->instr;
   map_symbol(c, l->var, made->var);
   copy_region(c, l->body, made->body);

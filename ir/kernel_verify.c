@@ -268,6 +268,7 @@ static uint32_t team_around(const verifier *v, const kva_kinstr *i) {
 static void check_threads(verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
   uint32_t around = team_around(v, i), team = l->team > 1 ? l->team : 1;
+  int64_t most;
   if (v->k->threads % 32 || v->k->threads < 32 || v->k->threads > 1024) {
     report(v, i, "thread loop in a kernel of %u threads; a multiple of 32 up to 1024 is needed", v->k->threads);
   } else if (!is_power_of_two(v->k->threads) && l->carries.len) {
@@ -277,6 +278,8 @@ static void check_threads(verifier *v, const kva_kinstr *i) {
   }
   if (l->strict_order) report(v, i, "a thread loop has no order");
   if (team > 1 && (l->carries.len || l->width > 1)) report(v, i, "teams can neither carry values nor take lanes");
+  if (l->head && (l->width < 2 || !kva_expr_upper_bound(l->head, &most) || most >= KVA_K_HEAD))
+    report(v, i, "a head needs lanes, and must be known to be shorter than %d", KVA_K_HEAD);
   if (l->width > 16 || (l->width && !is_power_of_two(l->width)))
     report(v, i, "width %u is no power of two up to 16", l->width);
 }
@@ -285,6 +288,7 @@ static void check_loop(verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
   bool needs_const = l->kind == KVA_K_UNROLL;
   check_index(v, i, l->extent);
+  if (l->head) check_index(v, i, l->head);
   if (kva_map_get(v->loops, &l->var, sizeof l->var) != l) report(v, i, "is not in the kernel's list of loops");
   if (l->extent && needs_const && !kva_expr_is_const(l->extent, NULL)) {
     report(v, i, "%s loop needs a constant extent", kva_kloop_kind_name(l->kind));

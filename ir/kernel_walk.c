@@ -161,6 +161,7 @@ void kva_k_each_instr(const kva_kernel *k, void (*visit)(void *user, kva_kinstr 
 void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **e), void *user) {
   if (i->index) visit(user, &i->index);
   if (i->op == KVA_K_LOOP) visit(user, &i->loop->extent);
+  if (i->op == KVA_K_LOOP && i->loop->head) visit(user, &i->loop->head);
   if (i->op != KVA_K_MACHINE) return;
   for (uint32_t p = 0; p < KVA_K_MAX_PLACES; p++) {
     if (i->machine->places[p].index) visit(user, &i->machine->places[p].index);

@@ -7,7 +7,8 @@
  * where its loop stands, and is forgotten at that region's end. */
 #include "codegen/llvm_internal.h"
 
-enum { MAX_KEPT_ELEMENTS = 32 }; /* of one load, in all rounds: registers of a thread */
+/* Of one load, in all rounds: registers of a thread; bytes, where a loop has no other load. */
+enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256 };
 
 typedef struct search {
   const kva_emit *e;
@@ -45,10 +46,19 @@ static bool same_key(const kva_kept *a, const kva_kept *b) {
          a->round == b->round && a->part == b->part && a->lanes == b->lanes;
 }
 
+/* The only load of its region from memory that differs between iterations of l. */
+static bool is_sole_load(const kva_kinstr *load, const kva_kloop *l) {
+  for (const kva_kinstr *i = load->region->first; i; i = i->next)
+    if (i != load && i->op == KVA_K_LOAD && kva_expr_uses(i->index, l->var)) return false;
+  return true;
+}
+
 bool kva_ll_may_keep(const kva_emit *e, const kva_kinstr *i) {
   const kva_share *s = &e->share;
-  return s->loop && i->region == s->loop->body && is_readable(i) && kva_expr_uses(i->index, s->loop->var) &&
-         s->rounds * e->lanes.n <= MAX_KEPT_ELEMENTS;
+  if (!s->loop || i->region != s->loop->body || !is_readable(i) || !kva_expr_uses(i->index, s->loop->var)) return false;
+  int64_t elements = s->rounds * e->lanes.n;
+  bool few = elements * kva_dtype_bits(i->buf->dtype) / 8 <= MAX_KEPT_BYTES && is_sole_load(i, s->loop);
+  return elements <= MAX_KEPT_ELEMENTS || few;
 }
 
 LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i) {

@@ -8,6 +8,7 @@ enum {
   KEPT_BODY = 400,  /* the same, for loops that load what another one loaded */
   SMALL_BODY = 40,  /* instructions; larger bodies are not copied for more accumulators */
   MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are expanded */
+  MAX_ROUNDS = 16,  /* of a thread of a GPU, where another loop meets the same elements */
 };
 
 typedef struct carry_state {
@@ -380,7 +381,7 @@ static int64_t rounds_of(const kva_kloop *l, int64_t step, int64_t most, bool *e
   int64_t extent, n = most ? (most + step - 1) / step : 0;
   body_facts f = {0};
   *exact = kva_expr_is_const(l->extent, &extent) && extent % step == 0 && !l->head;
-  if (!n || n > MAX_UNROLLED) return 0;
+  if (!n || n > (meets_again(l) ? MAX_ROUNDS : MAX_UNROLLED)) return 0;
   if (n == 1) return 1;
   kva_k_each_instr_in(l->body, look, &f);
   if (n * f.instrs > (meets_again(l) ? KEPT_BODY : SMALL_BODY) * MAX_COPIES) return 0;

@@ -21,9 +21,11 @@ enum {
   THREADS = 256,
   LARGE_BLOCK = 1024,
   WARP = 32,
-  TILE_THREADS = 64, /* for items that are heavy by themselves */
-  LONG_ROW = 4096,   /* bytes: worth a block */
-  SHORT_ROW = 24,    /* not worth a warp */
+  TILE_THREADS = 64,     /* for items that are heavy by themselves */
+  LONG_ROW = 4096,       /* bytes: worth a block */
+  LONGEST_ROW = 1 << 15, /* bytes that a block of THREADS keeps in registers (llvm_keep.c) */
+  LONG_BLOCK = 512,      /* for longer ones */
+  SHORT_ROW = 24,        /* not worth a warp */
   BUSY_THREADS = 1 << 15,
   LONG_COLUMN = 1024, /* cycles */
   FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
@@ -232,8 +234,9 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     return;
   }
   kva_sched_distribute(k, leaf->body);
-  bool block =
-      extent * kva_sched_widest_element(leaf->body) >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
+  double bytes = extent * kva_sched_widest_element(leaf->body);
+  bool block = bytes >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
+  if (bytes > LONGEST_ROW) k->threads = LONG_BLOCK;
   grid_of_teams(k, n, nest, block ? THREADS : WARP);
 }
 

@@ -1,4 +1,4 @@
-/* Kernel IR: placement and sharing in the builder, text round trip, verifier, hash. */
+/* Kernel IR: placement and sharing in the builder, rewriting, verifier. test_kernel_text.c: as text. */
 #include "ir/kernel.h"
 
 #include <math.h>
@@ -526,136 +526,7 @@ static void sweep_drops_what_nobody_uses(void **state) {
   assert_valid(f);
 }
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
-
-static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N], readwrite float16 \"y z\"[B*N], "
-                                 "unused int4 u[\"past + 1\"], read "
-                                 "int64 rows[B]) {\n"
-                                 "  local readwrite float t[4]\n"
-                                 "  shared unused double s[16]\n"
-                                 "  grid g < floordiv(B + 3, 4) {\n"
-                                 "    %0 = load rows[g]\n"
-                                 "    %1 = index -2*g + 5\n"
-                                 "    %2 = lt %0, %1 : int64\n"
-                                 "    unroll j < 4 {\n"
-                                 "      store t[j], -0.0\n"
-                                 "    }\n"
-                                 "    serial strict k < N carry (add float 0.0, none int64 -3, max float -inf) {\n"
-                                 "      %3 = load x[%0*N + mod(k, 8)] where %2\n"
-                                 "      %4 = carry k[1]\n"
-                                 "      %5 = add %4, 9223372036854775807 : int64\n"
-                                 "      %6 = convert %3 : float -> float16\n"
-                                 "      %7 = convert %6 : float16 -> float\n"
-                                 "      yield %3, %5, %7\n"
-                                 "    }\n"
-                                 "    %8 = reduce k[0]\n"
-                                 "    %9 = reduce k[1]\n"
-                                 "    %10 = select %2, %8, nan : float\n"
-                                 "    %11 = bitcast %10 : float -> uint32\n"
-                                 "    %12 = and %11, 4294967295 : uint32\n"
-                                 "    %13 = eq %12, 1 : uint32\n"
-                                 "    if %13 {\n"
-                                 "      barrier\n"
-                                 "      store \"y z\"[%9 + min(7, g)], %8\n"
-                                 "    } else {\n"
-                                 "      vector k_2 < N {\n"
-                                 "        store \"y z\"[N*g + k_2], 0.1 where %2\n"
-                                 "      }\n"
-                                 "    }\n"
-                                 "  }\n"
-                                 "}\n";
-
-static kva_kernel *parse(fixture *f, const char *text) {
-  return kva_kernel_parse(f->arena, f->exprs, text, "k.txt", f->diag);
-}
-
-static void text_round_trip(void **state) {
-  fixture *f = *state;
-  kva_kernel *k = parse(f, everything);
-  if (!k) kva_diag_print(f->diag, stderr);
-  assert_non_null(k);
-  char *text = print(k);
-  assert_string_equal(text, everything);
-  kva_arena *arena = kva_arena_create();
-  kva_kernel *again = kva_kernel_parse(arena, kva_expr_ctx_create(arena), text, NULL, f->diag);
-  assert_non_null(again);
-  assert_int_equal(kva_kernel_hash(again), kva_kernel_hash(k));
-  kva_arena_destroy(arena);
-  free(text);
-}
-
-static const char threads[] = "kernel \"rows\" (read float x[B*N], write float y[B*N]) threads 256 {\n"
-                              "  grid g < floordiv(B + 7, 8) {\n"
-                              "    thread row < min(8, B - 8*g) team 32 {\n"
-                              "      thread k < N carry (add float 0.0) width 4 {\n"
-                              "        %0 = load x[8*N*g + N*row + k]\n"
-                              "        yield %0\n"
-                              "      }\n"
-                              "      %1 = reduce k[0]\n"
-                              "      barrier\n"
-                              "      thread one < 1 {\n"
-                              "        store y[8*g + row], %1\n"
-                              "      }\n"
-                              "    }\n"
-                              "  }\n"
-                              "}\n";
-
-static void thread_loops_round_trip(void **state) {
-  fixture *f = *state;
-  kva_kernel *k = parse(f, threads);
-  if (!k) kva_diag_print(f->diag, stderr);
-  assert_non_null(k);
-  char *text = print(k);
-  assert_string_equal(text, threads);
-  free(text);
-  uint64_t h = kva_kernel_hash(k);
-  k->threads = 128;
-  assert_int_not_equal(h, kva_kernel_hash(k));
-  k->threads = 256;
-  k->loops.data[2]->width = 2;
-  assert_int_not_equal(h, kva_kernel_hash(k));
-  k->loops.data[2]->width = 4;
-  k->loops.data[1]->team = 64;
-  assert_int_not_equal(h, kva_kernel_hash(k));
-}
-
-/* A copy has loops, sums, carried values and symbols of values of its own; a shape symbol in it means another thing. */
-static void copies_stand_alone(void **state) {
-  fixture *f = *state;
-  kva_kernel *k = parse(f, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
-                           "  map b < B {\n"
-                           "    %0 = load at[b]\n"
-                           "    serial i < N carry (add float 0.0) {\n"
-                           "      %1 = load x[N*%0 + i]\n"
-                           "      yield %1\n"
-                           "    }\n"
-                           "    %2 = reduce i[0]\n"
-                           "    store y[N*b], %2\n"
-                           "  }\n"
-                           "}\n");
-  assert_non_null(k);
-  kva_kinstr *nest = k->body->first;
-  while (nest->op != KVA_K_LOOP) nest = nest->next;
-  const kva_expr *n = kva_expr_symbol(f->exprs, "N"), *fixed = kva_expr_const(f->exprs, 64);
-  kva_kinstr *made = kva_k_copy(k, nest, 1, &n, &fixed);
-  kva_k_insert(k->body, NULL, made);
-  kva_k_unlink(nest);
-  kva_kernel_sweep(k);
-  assert_int_equal(kva_kernel_verify(k, f->diag), KVA_OK);
-  char *text = print(k);
-  assert_string_equal(text, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
-                            "  map b < B {\n"
-                            "    %0 = load at[b]\n"
-                            "    serial i < 64 carry (add float 0.0) {\n"
-                            "      %1 = load x[64*%0 + i]\n"
-                            "      yield %1\n"
-                            "    }\n"
-                            "    %2 = reduce i[0]\n"
-                            "    store y[64*b], %2\n"
-                            "  }\n"
-                            "}\n");
-  free(text);
-}
+/* ---- verifier ---------------------------------------------------------------------------------------------------- */
 
 static void built_kernel_round_trips(void **state) {
   fixture *f = *state;
@@ -665,7 +536,7 @@ static void built_kernel_round_trips(void **state) {
   kva_k_loop_end(f->b, c);
   kva_k_loop_end(f->b, t);
   char *text = print(f->b->kernel);
-  kva_kernel *k = parse(f, text);
+  kva_kernel *k = kva_kernel_parse(f->arena, f->exprs, text, "k.txt", f->diag);
   assert_non_null(k);
   assert_int_equal(kva_kernel_hash(k), kva_kernel_hash(f->b->kernel));
   char *again = print(k);
@@ -673,111 +544,6 @@ static void built_kernel_round_trips(void **state) {
   assert_non_null(strstr(text, "map T_2 < C"));
   free(text);
   free(again);
-}
-
-#define BODY(lines) "kernel \"k\" (read float x[N], write float y[N]) {\n" lines "\n}\n"
-
-static void bad_text_is_reported(void **state) {
-  fixture *f = *state;
-  static const struct {
-    const char *text, *message;
-    uint32_t line, column;
-  } cases[] = {
-      {"", "expected 'kernel'", 1, 1},
-      {"kernel \"k", "string without end", 1, 8},
-      {"kernel \"k\" (read floaty x[N]) {}", "'floaty' is not an element type", 1, 18},
-      {"kernel \"k\" (read string x[N]) {}", "'string' is not an element type", 1, 18},
-      {"kernel \"k\" (read float x[N], read float x[N]) {}", "two buffers are called 'x'", 1, 41},
-      {"kernel \"k\" (see float x[N]) {}", "expected read, write", 1, 13},
-      {BODY("  %0 = load z[0]"), "no buffer is called 'z'", 2, 13},
-      {BODY("  %0 = lod x[0]"), "no instruction 'lod'", 2, 8},
-      {BODY("  %0 = const x[0]"), "no instruction 'const'", 2, 8},
-      {BODY("  %0 = exp %7 : float"), "value %7 is not defined", 2, 12},
-      {BODY("  %0 = load x[0]\n  %0 = load x[0]"), "defined twice", 3, 3},
-      {BODY("  %0 = exp 1.5 : int32"), "'1.5' is not a constant of type int32", 2, 12},
-      {BODY("  %0 = exp 300 : int8"), "'300' is not a constant of type int8", 2, 12},
-      {BODY("  %0 = load x[floordiv(N, 0)]"), "division by zero", 2, 15},
-      {BODY("  %0 = load x[99999999999999999999]"), "not a 64-bit integer", 2, 15},
-      {BODY("  %0 = load x[0]\n  %1 = load x[%0]"), "an index needs int64", 3, 15},
-      {BODY("  serial N < 4 {\n  }"), "'N' already means something else", 2, 10},
-      {BODY("  serial i < 4 carry (add float 0.0) {\n  }"), "expected 'yield'", 3, 3},
-      {BODY("  serial i < 4 carry (sum float 0.0) {\n  }"), "expected a combination", 2, 23},
-      {BODY("  serial i < 4 {\n  }\n  %0 = reduce i[0]"), "the loop has 0 carries", 4, 17},
-      {BODY("  %0 = reduce i[0]"), "no loop above is called 'i'", 2, 15},
-      {BODY("  serial i < 4 {"), "expected an instruction, found 'end of text'", 4, 1},
-      {BODY("") "x", "text after the kernel's end", 4, 1},
-      {BODY("  store y[0], 1.0 where 1"), "'1' is not a constant of type bool", 2, 25},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    kva_diag_clear(f->diag);
-    assert_null(parse(f, cases[i].text));
-    kva_loc loc;
-    const char *message = kva_diag_message(f->diag, 0, NULL, &loc);
-    if (!strstr(message, cases[i].message)) fail_msg("%s\ngave: %s", cases[i].text, message);
-    if (loc.line != cases[i].line || loc.column != cases[i].column) {
-      fail_msg("%s\n%s: at %u:%u, not %u:%u", cases[i].text, message, loc.line, loc.column, cases[i].line,
-               cases[i].column);
-    }
-  }
-}
-
-static void deep_nesting_is_refused(void **state) {
-  fixture *f = *state;
-  kva_text text = {0};
-  kva_text_add(&text, "kernel \"k\" (read float x[");
-  for (int i = 0; i < 100000; i++) kva_text_add(&text, "(");
-  assert_null(parse(f, text.data));
-  kva_text_free(&text);
-  kva_text_add(&text, "kernel \"k\" () {");
-  for (int i = 0; i < 100000; i++) kva_text_add(&text, "if true {");
-  assert_null(parse(f, text.data));
-  kva_text_free(&text);
-  assert_int_equal(kva_diag_errors(f->diag), 2);
-}
-
-/* ---- verifier ---------------------------------------------------------------------------------------------------- */
-
-/* Text that parses but means something wrong. */
-static void wrong_kernels_in_text(void **state) {
-  fixture *f = *state;
-  static const struct {
-    const char *text, *message;
-  } cases[] = {
-      {BODY("serial i < 4 {\n%0 = load x[i]\n}\nstore y[0], %0"), "operand 0 is not visible"},
-      {BODY("serial i < 4 {\n}\n%0 = load x[i]"), "symbol 'i' where it has no value"},
-      {BODY("unroll i < N {\n}"), "unroll loop needs a constant extent"},
-      {BODY("grid i < N carry (add float 0.0) {\nyield 1.0\n}"), "grid loop cannot carry values"},
-      {BODY("serial i < N {\ngrid j < N {\n}\n}"), "grid loop inside something"},
-      {BODY("vector i < N carry (none float 0.0) {\nyield 1.0\n}"), "needs a serial or unroll loop"},
-      {BODY("serial i < N carry (add float 0.0) {\n%0 = reduce i[0]\nyield 1.0\n}"), "does not stand after its loop"},
-      {BODY("serial i < N carry (add float 0.0) {\n%0 = carry i[0]\nyield 1.0\n}"), "is not sequential"},
-      {BODY("%0 = load y[0]"), "buffer 'y' is not marked as read"},
-      {BODY("store x[0], 1.0"), "buffer 'x' is not marked as written"},
-      {BODY("%0 = load x[0]\n%1 = add %0, 1 : int32"), "operand has type int32, expected float"},
-      {BODY("%0 = load x[0]\n%1 = add %0, 1.0 : float\nif %1 {\n}"), "condition has type float, expected bool"},
-      {BODY("%0 = exp 1.0 : float16"), "only a storage type"},
-      {BODY("%0 = bitcast 1.0 : float -> int64"), "from 32 bits to 64"},
-      {BODY("if true {\n%0 = load x[0]\n} else {\nstore y[0], %0\n}"), "operand 0 is not visible"},
-      {"kernel \"k\" () {\nlocal read float t[N]\n}", "needs a constant extent"},
-      {BODY("thread i < N {\n}"), "in a kernel of 0 threads"},
-      {"kernel \"k\" () threads 48 {\nthread i < 4 {\n}\n}", "in a kernel of 48 threads"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 team 64 {\n}\n}", "teams of 64 threads do not divide the 64"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 {\nthread j < 4 {\n}\n}\n}",
-       "teams of 1 threads do not divide the 1"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 team 24 {\n}\n}", "teams of 24 threads do not divide"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) team 32 {\nyield 1.0\n}\n}",
-       "teams can neither carry values"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 width 3 {\n}\n}", "width 3 is no power of two"},
-      {"kernel \"k\" () threads 64 {\nthread strict i < 4 {\n}\n}", "a thread loop has no order"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (none float 0.0) {\nyield 1.0\n}\n}",
-       "needs a serial or unroll loop"},
-  };
-  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    kva_diag_clear(f->diag);
-    if (parse(f, cases[i].text)) fail_msg("accepted: %s", cases[i].text);
-    const char *message = kva_diag_message(f->diag, 0, NULL, NULL);
-    if (!strstr(message, cases[i].message)) fail_msg("%s\ngave: %s", cases[i].text, message);
-  }
 }
 
 static void expect_broken(fixture *f, const char *message) {
@@ -815,42 +581,6 @@ static void broken_structure(void **state) {
   expect_broken(f, "is not in the kernel's list of loops");
 }
 
-/* ---- hash -------------------------------------------------------------------------------------------------------- */
-
-static uint64_t hash_of(fixture *f, const char *text) {
-  kva_arena *arena = kva_arena_create();
-  kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), text, NULL, f->diag);
-  if (!k) kva_diag_print(f->diag, stderr);
-  assert_non_null(k);
-  uint64_t h = kva_kernel_hash(k);
-  kva_arena_destroy(arena);
-  return h;
-}
-
-static void hash_sees_structure_only(void **state) {
-  fixture *f = *state;
-  uint64_t h = hash_of(f, "kernel \"a\" (read float x[B*N], write float y[N]) {\n"
-                          "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n");
-  assert_int_equal(h,
-                   hash_of(f, "kernel \"b\" (read float p[N*B], write float q[N]) {\n"
-                              "map j < N {\n%5 = load p[2 + j*B]\n%2 = add %5, 1.0 : float\nstore q[j], %2\n}\n}\n"));
-  static const char *const others[] = {
-      "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another constant */
-      "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.5 : float\nstore y[i], %1\n}\n}\n",
-      "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another index */
-      "map i < N {\n%0 = load x[B*i + 3]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
-      "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another operand */
-      "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %0\n}\n}\n",
-      "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another shape symbol */
-      "map i < B {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
-      "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another kind of loop */
-      "grid i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
-      "kernel \"a\" (read float16 x[B*N], write float y[N]) {\n" /* another storage type */
-      "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
-  };
-  for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_int_not_equal(h, hash_of(f, others[i]));
-}
-
 #define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
 
 int main(void) {
@@ -876,15 +606,8 @@ int main(void) {
       TEST(symbols_of_values),
       TEST(replace_index_reaches_extents),
       TEST(sweep_drops_what_nobody_uses),
-      TEST(text_round_trip),
-      TEST(thread_loops_round_trip),
-      TEST(copies_stand_alone),
       TEST(built_kernel_round_trips),
-      TEST(bad_text_is_reported),
-      TEST(deep_nesting_is_refused),
-      TEST(wrong_kernels_in_text),
       TEST(broken_structure),
-      TEST(hash_sees_structure_only),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

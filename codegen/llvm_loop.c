@@ -1,6 +1,7 @@
 /* Loops. A loop is emitted as stretches that follow each other: rounds of `copies` bodies side by side, single steps,
  * and for vector loops a masked rest. Reductions keep an accumulator per copy (and lane), all of which are added up in
- * a fixed tree at the end: the order depends on the extent only, never on threads. */
+ * a fixed tree at the end: the order depends on the extent only, behind a head also on where the row starts, and never
+ * on which thread is first. */
 #include "codegen/llvm_internal.h"
 
 enum {

@@ -286,11 +286,11 @@ static void schedule_grid(kva_kernel *k) {
   instr_list nests = {0};
   for (kva_kinstr *i = k->body->first, *next; i; i = next) {
     next = i->next;
-    kva_kinstr *versions[KVA_MAX_VERSIONS + 1] = {i};
-    uint32_t n = is_nest(i) ? kva_sched_versions(k, i->loop, versions + 1) : 0;
+    kva_kinstr *versions[KVA_MAX_VERSIONS];
+    uint32_t n = is_nest(i) ? kva_sched_versions(k, i->loop, versions) : 0;
     if (n) kva_k_unlink(i);
     if (n)
-      schedule_versions(k, n + 1, versions, next, &nests);
+      schedule_versions(k, n, versions, next, &nests);
     else
       schedule_top(k, i, &nests);
   }

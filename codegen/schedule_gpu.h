@@ -4,6 +4,8 @@
 
 #include "codegen/schedule_internal.h"
 
+enum { KVA_SHORT_ROW = 512 }; /* elements: a warp's */
+
 /* ---- schedule_gpu_team.c ---------------------------------------------------------------------------------------- */
 
 /* Everything below r is one thread's. */
@@ -30,7 +32,7 @@ kva_kloop *kva_sched_teams(const kva_kregion *r);
  * access of its straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
 /* The same for a THREAD loop over rows that start anywhere, where one head (kva_kloop.head) aligns all accesses; 1:
- * none does, or the loop is short. */
+ * none does. With it the order in which a row is added up depends on where the row starts, too. */
 uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head);
 /* Bytes of the widest element that r loads or stores; at least 1. */
 int kva_sched_widest_element(const kva_kregion *r);
@@ -60,9 +62,9 @@ bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t t
 
 /* ---- schedule_gpu_versions.c ----------------------------------------------------------------------------------- */
 
-/* A nest over rows of unknown length becomes the general one of several, whose copies for certain lengths, unlinked,
- * go to copies[]; returns how many there are. Just one of them all has rows. */
-enum { KVA_MAX_VERSIONS = 3 };
-uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **copies);
+/* The versions of a nest over rows of unknown length, unlinked; returns how many there are, 0: it needs none. Just one
+ * of them all has rows. */
+enum { KVA_MAX_VERSIONS = 5 };
+uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **versions);
 
 #endif

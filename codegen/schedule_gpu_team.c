@@ -18,9 +18,15 @@ void kva_sched_serialize(kva_kregion *r) {
   }
 }
 
+/* Short rows gain little from a head, and equal ones shall have equal sums. */
+static bool is_worth_a_head(const kva_kloop *l) {
+  int64_t least;
+  return kva_expr_lower_bound(l->extent, &least) && least > KVA_SHORT_ROW;
+}
+
 static void make_thread(kva_kernel *k, kva_kloop *l) {
   uint32_t width = kva_sched_width(k, l);
-  if (width == 1) width = kva_sched_width_behind(k, l, &l->head);
+  if (width == 1 && is_worth_a_head(l)) width = kva_sched_width_behind(k, l, &l->head);
   l->kind = KVA_K_THREAD;
   l->width = width > 1 ? width : 0;
   kva_sched_serialize(l->body);

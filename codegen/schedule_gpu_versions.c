@@ -1,16 +1,21 @@
 /* Rows of unknown length C. What is not known to be a multiple of 16 bytes is accessed in single elements, or behind a
- * head, and what is not known to be short is read again by every loop. So a nest over such rows is written several
- * times, for
+ * head (kva_kloop.head), and what is not known to be short is read again by every loop. So a nest over such rows is
+ * written several times. Where 16 bytes hold w elements, and S = KVA_SHORT_ROW:
  *
- *   C = w c, c <= 512 / w      a warp for each row          C = w c, c <= 8192 / w    a block for each row
- *   C <= 8192, or 2048 where single elements are accessed   a block                     all other C
+ *   C = w c, C <= S           a warp for each row        C = w c, C <= 8192        a block for each row
+ *   other C <= S              a warp, single elements    other C <= 8192           a block, behind heads
+ *   all other C
  *
- * where 16 bytes hold w elements, and the bounds are what a team's registers keep. A version is a nest like any other,
- * in which w min(floor(C / w), bound) stands for C, and which has no rows where it does not apply: its outer extent is
- * multiplied by 0 or 1. So the grid, which has the blocks of all nests, has those of one version. */
+ * or, where no head suits all loops,
+ *
+ *   other C <= 2048           a block, single elements
+ *
+ * The bounds are what a team's registers keep. A version is a nest like any other, in which an expression stands for C
+ * whose bounds are the version's, and which has no rows where it does not apply: its outer extent is multiplied by 0 or
+ * 1. So the grid, which has the blocks of all nests, has those of one version. */
 #include "codegen/schedule_gpu.h"
 
-enum { ACCESS_BYTES = 16, MAX_WIDTH = 8, BLOCK = 256, MAX_ROUNDS = 8, MAX_KEPT = 32, SHORT_ROW = 512 };
+enum { ACCESS_BYTES = 16, MAX_WIDTH = 8, BLOCK = 256, MAX_ROUNDS = 8, MAX_KEPT = 32 };
 
 typedef struct version {
   const kva_expr *applies, *length; /* 0 or 1; what stands for C */
@@ -59,31 +64,42 @@ static bool suit_head(kva_kernel *k, const kva_kregion *row, const kva_expr *n) 
   return true;
 }
 
-/* The last one is the general version. */
-static void list_versions(kva_expr_ctx *c, const kva_expr *n, int64_t width, bool heads, version *v) {
-  int64_t most = kept_by_block(width), most_odd = kept_by_block(heads ? width : 1);
-  const kva_expr *even = is_multiple(c, n, width), *is_short = at_most(c, n, SHORT_ROW);
-  const kva_expr *is_long = kva_expr_sub(c, at_most(c, n, most), is_short);
-  v[0] = (version){kva_expr_mul(c, even, is_short), bounded(c, n, width, SHORT_ROW)};
-  v[1] = (version){kva_expr_mul(c, even, is_long), bounded(c, n, width, most)};
-  v[2] = (version){kva_expr_mul(c, negate(c, even), at_most(c, n, most_odd)), bounded(c, n, 1, most_odd)};
-  v[3] = (version){kva_expr_const(c, 1), n};
-  for (uint32_t i = 0; i < 3; i++) v[3].applies = kva_expr_sub(c, v[3].applies, v[i].applies);
+/* n, where that is more than `least`. */
+static const kva_expr *above(kva_expr_ctx *c, const kva_expr *n, int64_t least) {
+  return kva_expr_max(c, n, kva_expr_const(c, least + 1));
 }
 
-uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **copies) {
+/* The last one is the general version. How many there are. */
+static uint32_t list_versions(kva_expr_ctx *c, const kva_expr *n, int64_t width, bool heads, version *v) {
+  int64_t most = kept_by_block(width), most_odd = heads ? most : kept_by_block(1);
+  const kva_expr *even = is_multiple(c, n, width), *odd = negate(c, even), *is_short = at_most(c, n, KVA_SHORT_ROW);
+  const kva_expr *is_long = kva_expr_sub(c, at_most(c, n, most), is_short);
+  uint32_t count = 0;
+  v[count++] = (version){kva_expr_mul(c, even, is_short), bounded(c, n, width, KVA_SHORT_ROW)};
+  v[count++] = (version){kva_expr_mul(c, even, is_long), bounded(c, n, width, most)};
+  if (heads) {
+    v[count++] = (version){kva_expr_mul(c, odd, is_short), bounded(c, n, 1, KVA_SHORT_ROW)};
+    v[count++] = (version){kva_expr_mul(c, odd, is_long), above(c, bounded(c, n, 1, most), KVA_SHORT_ROW)};
+  } else {
+    v[count++] = (version){kva_expr_mul(c, odd, at_most(c, n, most_odd)), bounded(c, n, 1, most_odd)};
+  }
+  v[count] = (version){kva_expr_const(c, 1), above(c, n, most_odd)};
+  for (uint32_t i = 0; i < count; i++) v[count].applies = kva_expr_sub(c, v[count].applies, v[i].applies);
+  return count + 1;
+}
+
+uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **versions) {
   kva_kloop *leaf = nest;
   while (kva_sched_inner(leaf)) leaf = kva_sched_inner(leaf);
   const kva_expr *n = unknown_length(k, leaf->body);
   if (!n) return 0;
   int bytes = kva_sched_widest_element(leaf->body);
-  version v[KVA_MAX_VERSIONS + 1];
   int64_t width = ACCESS_BYTES / bytes < MAX_WIDTH ? ACCESS_BYTES / bytes : MAX_WIDTH;
-  list_versions(k->exprs, n, width, suit_head(k, leaf->body, n), v);
-  for (uint32_t i = 0; i < KVA_MAX_VERSIONS; i++) {
-    copies[i] = kva_k_copy(k, nest->instr, 1, &n, &v[i].length);
-    copies[i]->loop->extent = kva_expr_mul(k->exprs, copies[i]->loop->extent, v[i].applies);
+  version v[KVA_MAX_VERSIONS];
+  uint32_t count = list_versions(k->exprs, n, width, suit_head(k, leaf->body, n), v);
+  for (uint32_t i = 0; i < count; i++) {
+    versions[i] = kva_k_copy(k, nest->instr, 1, &n, &v[i].length);
+    versions[i]->loop->extent = kva_expr_mul(k->exprs, versions[i]->loop->extent, v[i].applies);
   }
-  nest->extent = kva_expr_mul(k->exprs, nest->extent, v[KVA_MAX_VERSIONS].applies);
-  return KVA_MAX_VERSIONS;
+  return count;
 }

@@ -127,9 +127,6 @@ uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l) {
 }
 
 uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head) {
-  enum { SHORT = 4 * KVA_K_HEAD };
-  int64_t most;
-  if (kva_expr_upper_bound(l->extent, &most) && most < SHORT) return 1;
   width_scan s = {.k = k, .l = l, .varying = KVA_NEW_ARRAY(k->arena, bool, k->next_id + 1), .width = MAX_WIDTH};
   s.behind = true;
   kva_k_each_instr_in(l->body, scan, &s);

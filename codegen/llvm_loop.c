@@ -27,6 +27,8 @@ typedef struct loop_state {
   carry_state *carries;
 } loop_state;
 
+static const kva_lanes single = {1, NULL, NULL, false}; /* no vector loop */
+
 /* ---- one body
  * --------------------------------------------------------------------------------------------------------- */
 
@@ -453,7 +455,7 @@ static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, u
     }
   }
   e->share.loop = NULL;
-  e->lanes = (kva_lanes){1, NULL, NULL, false};
+  e->lanes = single;
 }
 
 /* rows: a loop whose body a team of `around` > 1 threads runs. */
@@ -473,7 +475,7 @@ static void leave_lanes(loop_state *s) {
     c->type = kva_ll_type(e, c->c->dtype);
   }
   s->lanes = 1;
-  e->lanes = (kva_lanes){1, NULL, NULL, false};
+  e->lanes = single;
   kva_ll_mark_varying(e, s->l);
 }
 
@@ -531,14 +533,14 @@ static void emit_threads(kva_emit *e, const kva_kloop *l) {
   e->team = team;
   if (team > 1) load_rows_ahead(e, l, team);
   e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL, false};
-  if (!kva_ll_vectorizable(e, l)) e->lanes = (kva_lanes){1, NULL, NULL, false};
+  if (!kva_ll_vectorizable(e, l)) e->lanes = single;
   loop_state s = open_loop(e, l, e->lanes.n);
   start_neutral(&s);
   if (s.lanes > 1)
     (l->head ? emit_share_behind_head : emit_vector_share)(&s, number, end, n, most);
   else
     emit_share(&s, KVA_PART_LANES, number, end, n, most);
-  e->lanes = (kva_lanes){1, NULL, NULL, false};
+  e->lanes = single;
   e->team = around;
   combine_teams(&s);
 }

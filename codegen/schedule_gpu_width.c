@@ -63,10 +63,18 @@ static bool scan_terms(width_scan *s, const kva_expr *x) {
   return moving == 1;
 }
 
-/* The variable and what moves all accesses by the same, up to a multiple of KVA_K_HEAD. */
+static void find_inner(void *user, const kva_expr *symbol) {
+  width_scan *s = user;
+  const kva_kregion *r = kva_k_symbol_region(s->k, symbol);
+  if (r && kva_k_encloses(s->l->body, r)) s->width = 1;
+}
+
+/* The variable and what moves all accesses by the same, up to a multiple of KVA_K_HEAD, and is known before the loop.
+ */
 static bool scan_behind(width_scan *s, const kva_expr *x) {
   const kva_expr *coefficient, *rest;
   if (!kva_expr_affine(s->k->exprs, x, s->l->var, &coefficient, &rest) || !kva_expr_is(coefficient, 1)) return false;
+  kva_expr_each_symbol(rest, find_inner, s);
   if (!s->rest) s->rest = rest;
   return divisor_of(kva_expr_sub(s->k->exprs, rest, s->rest)) % KVA_K_HEAD == 0;
 }

@@ -10,8 +10,9 @@
  * On a GPU a warp takes 16 rows t of all heads, one head after the other; a thread takes the same channels of both
  * halves of all of them, as straight code. So every element of dy and x is loaded once, but for the row before and the
  * row behind the 16, also where dy is a rotary embedding of what is loaded, whose halves go together. Rows that do not
- * exist are read as the nearest one and left out of the sums: a branch would keep loads apart. Tolerance 16: as
- * kv_shift_weight_grad. */
+ * exist are read as the nearest one and left out of the sums: a branch would keep loads apart.
+ *
+ * Tolerance 16: as kv_shift_weight_grad. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/kv_shift.h"

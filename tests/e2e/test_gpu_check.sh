@@ -34,6 +34,13 @@ fake+=("FAKE_CUDA_CAPABILITY=80")
 check 0 --only "gemm 4096"
 says "kernel: 2 passed, 0 failed, 2 for other GPUs"
 
+# Training steps are timed, here on the stand-in: a row with a rate.
+fake=("KVASIR_CUDA_LIBRARY=$KVASIR_FAKE_CUDA" "KVASIR_CUBLASLT_LIBRARY=$KVASIR_FAKE_CUDA")
+(cd "$work" && env -i PATH=/usr/bin:/bin "${fake[@]}" "$there/kva_gpu_check" "$there/cases.bin" --only "a tiny model") >"$work/out" 2>&1 ||
+  fail "steps are not timed"
+grep -Eq '^\| step of a tiny model, bf16 \| sm_80 \| [0-9.]+ \| [0-9.]+ TFLOP/s' "$work/out" || fail "no rate of steps"
+says "steps: 1 passed, 0 failed"
+
 # A wrong expectation: the last case's curve.
 python3 - "$there/cases.bin" <<'PY'
 import struct, sys

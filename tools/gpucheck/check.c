@@ -32,7 +32,7 @@ typedef struct check {
   const char *arch; /* of the device */
   kva_diag *diag;
   kva_device *held; /* keeps the driver's context between sessions; making one takes long */
-  tally kinds[4];
+  tally kinds[GPU_KINDS];
 } check;
 
 /* A fault breaks the context for all that comes: after one, `again` makes a new one. */
@@ -190,6 +190,38 @@ static kva_status time_on(const check *k, const item *it, double *out_seconds) {
   return status;
 }
 
+typedef struct step_clock {
+  double start, stop; /* of the steps behind the warm-up */
+} step_clock;
+
+static bool note_time(void *user, const kva_train_event *e) {
+  step_clock *c = user;
+  *(e->step <= WARM_UPS ? &c->start : &c->stop) = e->seconds;
+  return true;
+}
+
+/* Steps as kvasir train takes them: recorded once, the loss read after each. */
+static kva_status time_steps(const check *k, const item *it, double *out_seconds) {
+  kva_session *s;
+  kva_data_source data;
+  step_clock c = {0};
+  const kva_train_options options = {.steps = WARM_UPS + RUNS,
+                                     .batch = it->tensors[0]->dims[0],
+                                     .schedule = {.kind = KVA_SCHEDULE_CONSTANT, .lr = GPU_STEPS_RATE},
+                                     .progress = note_time,
+                                     .user = &c};
+  *out_seconds = 0;
+  KVA_TRY(open_session(k, it, k->o.device, false, &s));
+  kva_status status = kva_data_create("random", 0, NULL, it->c->vocab, k->diag, &data);
+  if (status == KVA_OK) {
+    status = kva_train(s, &data, &options, k->diag);
+    data.destroy(data.self);
+  }
+  kva_session_destroy(s);
+  *out_seconds = (c.stop - c.start) / RUNS;
+  return status;
+}
+
 /* Milliseconds of the peer for a name: lines `name<tab>milliseconds<tab>who`. */
 static double peer_time(const check *k, const char *name, char *who, size_t size) {
   FILE *in = k->o.peer ? fopen(k->o.peer, "r") : NULL;
@@ -211,11 +243,11 @@ static double peer_time(const check *k, const char *name, char *who, size_t size
 /* ---- the table -----------------------------------------------------------------------------------------------------
  */
 
-static const char *const kind_names[] = {"operator", "kernel", "training", "time"};
+static const char *const kind_names[GPU_KINDS] = {"operator", "kernel", "training", "time", "steps"};
 
-/* Code for "sm_90a" runs on 9.0 alone, code for others on what is as new. */
+/* Code for "sm_90a" runs on 9.0 alone, code for others on what is as new. Steps are for GPUs. */
 static bool fits(const check *k, const gpu_case *c) {
-  if (!strcmp(k->o.device, "ptxsim")) return true;
+  if (!strcmp(k->o.device, "ptxsim")) return c->kind != GPU_STEPS;
   bool exact = strchr(c->target, 'a') != NULL;
   return exact ? !strcmp(c->target, k->arch) : atoi(c->target + 3) <= atoi(k->arch + 3);
 }
@@ -250,9 +282,9 @@ static void check_values(check *k, const item *it) {
 static void check_time(check *k, const item *it) {
   double seconds = 0, peer;
   char who[64], rate[32] = "-";
-  kva_status status = time_on(k, it, &seconds);
-  k->kinds[GPU_TIMING].passed += status == KVA_OK;
-  k->kinds[GPU_TIMING].failed += status != KVA_OK;
+  kva_status status = (it->c->kind == GPU_STEPS ? time_steps : time_on)(k, it, &seconds);
+  k->kinds[it->c->kind].passed += status == KVA_OK;
+  k->kinds[it->c->kind].failed += status != KVA_OK;
   peer = peer_time(k, it->c->name, who, sizeof who);
   if (it->c->flops > 0) snprintf(rate, sizeof rate, "%.1f TFLOP/s", it->c->flops / seconds * 1e-12);
   if (it->c->bytes > 0) snprintf(rate, sizeof rate, "%.2f TB/s", it->c->bytes / seconds * 1e-12);
@@ -298,7 +330,7 @@ static bool next_item(cursor *at, item *it) {
 }
 
 static void check_item(check *k, const item *it, bool times) {
-  if (times != (it->c->kind == GPU_TIMING)) return;
+  if (times != (it->c->kind == GPU_TIMING || it->c->kind == GPU_STEPS)) return;
   if (k->o.only && !strstr(it->c->name, k->o.only)) return;
   if (!fits(k, it->c))
     k->kinds[it->c->kind].skipped++;
@@ -372,7 +404,7 @@ int main(int argc, char **argv) {
   kva_diag_print(k.diag, stderr);
   int failed = 0;
   printf("\n");
-  for (int i = 0; i < 4; i++) {
+  for (int i = 0; i < GPU_KINDS; i++) {
     failed += k.kinds[i].failed;
     printf("%s: %d passed, %d failed, %d for other GPUs\n", kind_names[i], k.kinds[i].passed, k.kinds[i].failed,
            k.kinds[i].skipped);

@@ -20,13 +20,16 @@ typedef enum gpu_case_kind {
   GPU_KERNEL,   /* a named kernel on small operands */
   GPU_TRAINING, /* the curve of a training run */
   GPU_TIMING,   /* a named kernel on large random operands */
+  GPU_STEPS,    /* training steps of a language model on random tokens, timed; the input is the tokens' shape */
+  GPU_KINDS
 } gpu_case_kind;
 
 typedef struct gpu_case {
   char name[120];
   char target[16]; /* what its artefact was compiled for */
   int32_t kind, artifact, n_inputs, n_outputs;
-  double flops, bytes; /* of one run; TIMING */
+  double flops, bytes; /* of one run, or step; TIMING, STEPS */
+  int64_t vocab;       /* STEPS */
 } gpu_case;
 
 typedef struct gpu_tensor {
@@ -36,9 +39,11 @@ typedef struct gpu_tensor {
   double tolerance; /* expected outputs: largest difference; exact types: 0 */
 } gpu_tensor;
 
-/* The training run: models/induction.kv in this size. Its expected output is the curve of the losses. */
+/* The training run that is checked: models/induction.kv in this size. Its expected output is the curve of the losses.
+ */
 enum { GPU_TRAIN_STEPS = 20, GPU_TRAIN_BATCH = 4, GPU_TRAIN_LENGTH = 32, GPU_TRAIN_VOCAB = 64, GPU_TRAIN_POOL = 24 };
 #define GPU_TRAIN_RATE 1e-2
+#define GPU_STEPS_RATE 1e-4
 
 /* Fills in the options of that run but for the progress function, and its data. */
 KVA_MUST_USE kva_status gpu_training(kva_train_options *out, kva_data_source *out_data, kva_diag *diag);

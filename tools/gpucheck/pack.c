@@ -2,7 +2,7 @@
  * them in C (table.c) and the file of cases with inputs and expected results (cases.bin). Run by tools/gpu-check.
  *
  * Expected results come from the reference evaluator in double, of the training run from the CPU. */
-#include "tools/driver/driver.h"
+#include "tools/driver/summary.h"
 #include "tools/gpucheck/format.h"
 #include "tools/gpucheck/kernels.h"
 #include "tools/verify/check.h"
@@ -296,6 +296,76 @@ static kva_status add_training(pack *p, const char *target, bool library) {
   return status;
 }
 
+/* ---- steps of a large model ----------------------------------------------------------------------------------------
+ */
+
+typedef struct steps_case {
+  const char *name, *target;
+  uint32_t n_defines;
+  kva_define defines[5];
+  int64_t batch, length, vocab;
+  bool library;
+} steps_case;
+
+/* Of the tiny model only launches take time. */
+static const steps_case steps_cases[] = {
+    {"step of 1.5B, bf16, library products", "sm_90a", 1, {{"preset", "1.5B"}}, 4, 2048, 36000, true},
+    {"step of 1.5B, bf16", "sm_90a", 1, {{"preset", "1.5B"}}, 4, 2048, 36000, false},
+    {"step of a tiny model, bf16",
+     "sm_80",
+     5,
+     {{"vocab", "96"}, {"d", "32"}, {"layers", "1"}, {"heads", "2"}, {"ffn", "64"}},
+     2,
+     32,
+     96,
+     false},
+};
+
+/* FLOPs of products in a call of "train_step", whose symbols are pinned. */
+static kva_status flops_of_step(kva_module *m, const kva_compile_options *o, double *out_flops) {
+  kva_arena *arena = kva_arena_create();
+  kva_memory_plan **plans;
+  kva_summary summary;
+  uint32_t n;
+  kva_status status = kva_plan_functions(m, o, arena, &n, &plans);
+  for (uint32_t i = 0; status == KVA_OK && i < n; i++) {
+    if (strcmp(plans[i]->function->name, "train_step") != 0) continue;
+    status = kva_summarize(m, plans[i], &(kva_binding){0}, &summary);
+    *out_flops = summary.contraction_flops;
+  }
+  kva_arena_destroy(arena);
+  return status;
+}
+
+static kva_status load_steps(pack *p, const steps_case *c, kva_module **out) {
+  char batch[24], length[24];
+  snprintf(batch, sizeof batch, "%lld", (long long)c->batch);
+  snprintf(length, sizeof length, "%lld", (long long)c->length);
+  const kva_define pins[] = {{"B", batch}, {"T", length}};
+  const kva_load_options o = {.n_defines = c->n_defines, .defines = c->defines, .n_pins = 2, .pins = pins};
+  return kva_load_model("models/lm.kv", &o, p->diag, out);
+}
+
+static kva_status add_steps(pack *p, const steps_case *c) {
+  const kva_compile_options o = {.train = true,
+                                 .target = {.arch = c->target, .opt_level = 2, .library_gemm = c->library},
+                                 .passes = {.compute = KVA_BF16}};
+  gpu_tensor tokens = {.dtype = KVA_I32, .rank = 2, .dims = {c->batch, c->length}};
+  gpu_case row = {.kind = GPU_STEPS, .n_inputs = 1, .vocab = c->vocab};
+  snprintf(row.name, sizeof row.name, "%s", c->name);
+  snprintf(row.target, sizeof row.target, "%s", c->target);
+  kva_module *m;
+  KVA_TRY(load_steps(p, c, &m));
+  kva_status status = compile_model(p, m, &o, &row.artifact);
+  if (status == KVA_OK) status = flops_of_step(m, &o, &row.flops);
+  if (status == KVA_OK) {
+    add_case(p, row);
+    add_bytes(p, &tokens, sizeof tokens);
+  }
+  kva_module_destroy(m);
+  return status;
+}
+
 /* ---- the whole -----------------------------------------------------------------------------------------------------
  */
 
@@ -326,6 +396,7 @@ static kva_status make_pack(pack *p) {
   add_operators(p, &kva_cases_core, seen);
   add_operators(p, &kva_cases_nn, seen);
   KVA_TRY(add_kernels(p));
+  for (size_t i = 0; i < sizeof steps_cases / sizeof *steps_cases; i++) KVA_TRY(add_steps(p, &steps_cases[i]));
   KVA_TRY(add_training(p, "sm_80", false));
   KVA_TRY(add_training(p, "sm_80", true));
   KVA_TRY(write_cases(p));

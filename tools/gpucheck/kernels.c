@@ -24,6 +24,16 @@
   "}"
 #define RMS_NORM \
   "model norm (bfloat16[R, C] x, bfloat16[C] w) => (bfloat16[R, C] y) { y = kv.rms_norm <eps = 1e-5> (x, w) }"
+#define RMS_NORM_GRADIENTS                                                                                     \
+  "model gradients (bfloat16[R, C] x, bfloat16[R, C] dy, bfloat16[C] w) => (bfloat16[R, C] dx, float[C] dw) {" \
+  "  a = kv.cast <to = float> (x)"                                                                             \
+  "  g = kv.cast <to = float> (dy)"                                                                            \
+  "  s = kv.cast <to = float> (w) * g"                                                                         \
+  "  i = kv.reciprocal(kv.sqrt(kv.reduce_mean <axes = [1]> (a * a) + 1e-5))"                                   \
+  "  n = a * i"                                                                                                \
+  "  dx = kv.cast <to = bfloat16> (i * (s - n * kv.reduce_mean <axes = [1]> (s * n)))"                         \
+  "  dw = kv.reduce_sum <axes = [0], keepdims = false> (g * n)"                                                \
+  "}"
 #define SWIGLU  "model swiglu (bfloat16[R, C] g, bfloat16[R, C] u) => (bfloat16[R, C] y) { y = kv.silu(g) * u }"
 #define SOFTMAX "model rows (float[R, C] x) => (float[R, C] y) { y = kv.softmax <axis = -1> (x) }"
 
@@ -49,7 +59,11 @@ const gpu_kernel gpu_kernels[] = {
     {"shift rope 16384", SHIFT_ROPE, "B=2 T=37 H=2 D=64 P=32", "B=8 T=2048 H=16 D=128 P=64", 0,
      2.0 * 2 * 8 * 2048 * 16 * 128, 4, false},
     {"rms norm 16384 x 4096", RMS_NORM, "R=7 C=200", "R=16384 C=4096", 0, 2.0 * 2 * 16384 * 4096, 4, false},
+    {"rms norm gradients 16384 x 2048", RMS_NORM_GRADIENTS, "R=300 C=200", "R=16384 C=2048", 0, 3.0 * 2 * 16384 * 2048,
+     16, false},
     {"swiglu 16384 x 4096", SWIGLU, "R=7 C=200", "R=16384 C=4096", 0, 3.0 * 2 * 16384 * 4096, 4, false},
     {"softmax 8192 x 8192", SOFTMAX, "R=7 C=200", "R=8192 C=8192", 0, 2.0 * 4 * 8192 * 8192, 64, false},
+    {"softmax 8192 x 8191", SOFTMAX, "R=7 C=777", "R=8192 C=8191", 0, 2.0 * 4 * 8192 * 8191, 64, false},
+    {"softmax 4096 x 32000", SOFTMAX, "R=3 C=9000", "R=4096 C=32000", 0, 2.0 * 4 * 4096 * 32000, 64, false},
 };
 const int gpu_n_kernels = sizeof gpu_kernels / sizeof *gpu_kernels;

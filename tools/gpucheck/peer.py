@@ -68,6 +68,14 @@ def shift_rope():
     return lambda: compiled(x, w, angle)
 
 
+def rms_norm_gradients(x, dy, w):
+    a, g = x.float(), dy.float()
+    s = w.float() * g
+    i = torch.rsqrt(a.square().mean(1, keepdim=True) + 1e-5)
+    n = a * i
+    return (i * (s - n * (s * n).mean(1, keepdim=True))).to(x.dtype), (g * n).sum(0)
+
+
 def rows(f, *shapes, dtype=torch.bfloat16):
     tensors = [rand(*s, dtype=dtype) for s in shapes]
     compiled = torch.compile(f)
@@ -86,10 +94,16 @@ PEERS = [
     ("shift rope 16384", "torch.compile", shift_rope),
     ("rms norm 16384 x 4096", "torch.compile",
      lambda: rows(lambda x, w: F.rms_norm(x, (4096,), w, 1e-5), (16384, 4096), (4096,))),
+    ("rms norm gradients 16384 x 2048", "torch.compile",
+     lambda: rows(rms_norm_gradients, (16384, 2048), (16384, 2048), (2048,))),
     ("swiglu 16384 x 4096", "torch.compile",
      lambda: rows(lambda g, u: F.silu(g) * u, (16384, 4096), (16384, 4096))),
     ("softmax 8192 x 8192", "torch.compile",
      lambda: rows(lambda x: F.softmax(x, -1), (8192, 8192), dtype=torch.float32)),
+    ("softmax 8192 x 8191", "torch.compile",
+     lambda: rows(lambda x: F.softmax(x, -1), (8192, 8191), dtype=torch.float32)),
+    ("softmax 4096 x 32000", "torch.compile",
+     lambda: rows(lambda x: F.softmax(x, -1), (4096, 32000), dtype=torch.float32)),
 ]
 
 if __name__ == "__main__":

@@ -333,7 +333,7 @@ static void schedule_items(kva_kernel *k) {
 /* ptxas aims at all threads of a multiprocessor and spills where a few registers more would do: 128 are. */
 static void allow_registers(kva_kernel *k) {
   enum { RESIDENT = 512 };
-  k->blocks = k->threads < RESIDENT ? RESIDENT / k->threads : 1;
+  if (!k->blocks) k->blocks = k->threads < RESIDENT ? RESIDENT / k->threads : 1;
 }
 
 static void find_teams(void *user, kva_kinstr *i) {

@@ -11,7 +11,7 @@
  * constants there. */
 #include "codegen/schedule_gpu.h"
 
-enum { ROWS = 16, MAX_LOOPS = 32, MAX_BODY = 64, ACCESS_BYTES = 8 };
+enum { ROWS = 16, MAX_LOOPS = 32, MAX_BODY = 64, LARGE_BODY = 40, ACCESS_BYTES = 8 };
 
 typedef struct neighbours {
   kva_kernel *k;
@@ -27,11 +27,16 @@ typedef struct neighbours {
 /* ---- what there is
  * --------------------------------------------------------------------------------------------------------- */
 
-static bool is_straight(const kva_kregion *r) {
+static uint32_t length_of(const kva_kregion *r) {
   uint32_t n = 0;
-  for (const kva_kinstr *i = r->first; i; i = i->next, n++)
+  for (const kva_kinstr *i = r->first; i; i = i->next) n++;
+  return n;
+}
+
+static bool is_straight(const kva_kregion *r) {
+  for (const kva_kinstr *i = r->first; i; i = i->next)
     if (i->op == KVA_K_LOOP || i->op == KVA_K_IF || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY) return false;
-  return n <= MAX_BODY;
+  return length_of(r) <= MAX_BODY;
 }
 
 static bool is_row_load(const neighbours *s, const kva_kinstr *i) {
@@ -244,6 +249,7 @@ static void rewrite(neighbours *s, int64_t threads) {
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads) {
   neighbours s = {.k = k, .n = n, .nest = nest, .leaf = nest[n - 1]};
   if (!find(&s)) return false;
+  if (length_of(s.leaf->body) > LARGE_BODY) k->blocks = 1; /* with registers for all rows of many taps */
   s.copies = KVA_NEW_ARRAY(k->arena, kva_kinstr *, k->next_id + 1);
   rewrite(&s, threads);
   return true;

@@ -37,5 +37,6 @@ check() { # LEAST_KERNELS PRECISION MODEL ARGUMENTS...
 
 check 60 f32 models/induction.kv
 check 60 bf16 models/induction.kv
+check 60 f32 models/induction.kv -D window=6
 check 60 f32 models/lm.kv -D preset=small
 check 60 bf16 models/lm.kv -D preset=1.5B -D separator=0

@@ -234,17 +234,21 @@ static bool only_updates(const kva_lowering *w) {
   return true;
 }
 
-/* Puts the outputs of the first one's node first; how many there are. */
-static uint32_t gather_of_node(uint32_t n, const kva_lowering_output **outputs) {
+uint32_t kva_lowering_put_first(uint32_t n, const kva_lowering_output **outputs,
+                                bool (*wanted)(const kva_lowering_output *o, const kva_node *def)) {
   const kva_node *def = outputs[0]->value->def;
   uint32_t found = 0;
   for (uint32_t i = 0; i < n; i++) {
     const kva_lowering_output *o = outputs[i];
-    if (o->value->def != def) continue;
+    if (!wanted(o, def)) continue;
     outputs[i] = outputs[found];
     outputs[found++] = o;
   }
   return found;
+}
+
+static bool is_of_node(const kva_lowering_output *o, const kva_node *def) {
+  return o->value->def == def;
 }
 
 static void lower_outputs(kva_lowering *w) {
@@ -254,7 +258,7 @@ static void lower_outputs(kva_lowering *w) {
   if (kva_lowering_partial_sums(w, left)) return;
   bool apart = only_updates(w); /* of several parameters, which share nothing, also where their shapes are equal */
   for (uint32_t n = w->n_outputs, together; n; n -= together, left += together) {
-    together = apart ? gather_of_node(n, left) : n;
+    together = apart ? kva_lowering_put_first(n, left, is_of_node) : n;
     kva_lowering_outputs(w, together, left, 0, idx);
   }
 }

@@ -37,6 +37,9 @@ void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva
 /* Reports that n cannot be compiled (the first time) and gives a harmless value. */
 kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, const char *fmt, ...) KVA_PRINTF(4, 5);
 
+/* Puts the outputs that are `wanted`, given the first one's node, first; how many there are. n > 0. */
+uint32_t kva_lowering_put_first(uint32_t n, const kva_lowering_output **outputs,
+                                bool (*wanted)(const kva_lowering_output *o, const kva_node *def));
 /* Stores all elements of outputs whose first `depth` indices are idx. */
 void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
                           const kva_expr **idx);

@@ -22,20 +22,9 @@ typedef struct partial_sums {
   kva_kbuf **sums;
 } partial_sums;
 
-static bool is_partial(const kva_lowering_output *o) {
+static bool is_partial(const kva_lowering_output *o, const kva_node *first) {
+  (void)first;
   return o->value->def && kva_is(o->value->def, KVA_OP_partial_sum);
-}
-
-/* Puts the partial sums first; how many there are. */
-static uint32_t gather_partials(uint32_t n, const kva_lowering_output **outputs) {
-  uint32_t found = 0;
-  for (uint32_t i = 0; i < n; i++) {
-    if (!is_partial(outputs[i])) continue;
-    const kva_lowering_output *o = outputs[i];
-    outputs[i] = outputs[found];
-    outputs[found++] = o;
-  }
-  return found;
 }
 
 static int64_t columns_of(const kva_lowering_output *o) {
@@ -149,8 +138,10 @@ static void each_team(partial_sums *s, const kva_lowering_output **others) {
 }
 
 bool kva_lowering_partial_sums(kva_lowering *w, const kva_lowering_output **outputs) {
-  partial_sums s = {.w = w, .kb = w->l.kb, .n = gather_partials(w->n_outputs, outputs), .outputs = outputs};
-  if (!w->group || !s.n) return false;
+  partial_sums s = {.w = w, .kb = w->l.kb, .outputs = outputs};
+  if (!w->group || !w->n_outputs) return false;
+  s.n = kva_lowering_put_first(w->n_outputs, outputs, is_partial);
+  if (!s.n) return false;
   s.p = kva_partial_of(w->l.module, outputs[0]->value->def);
   s.teams = w->l.gpu ? KVA_PARTIAL_BLOCK / kva_partial_team(columns_of(outputs[0])) : 1;
   s.sums = KVA_NEW_ARRAY(w->arena, kva_kbuf *, s.n);

@@ -24,6 +24,18 @@ typedef struct traffic_case {
   int gathers;  /* input of which only what the output holds is needed, + 1 */
 } traffic_case;
 
+#define CROSS_ENTROPY(title, rows, vocab)                                         \
+  {                                                                               \
+    .name = title,                                                                \
+    .text = "state REAL[" rows ", " vocab "] \"x\" : param ~ zeros\n"             \
+            "f (int32[" rows "] targets, float[" rows "] dloss) => (float l) {\n" \
+            "  x = kv.state_read <state = \"x\"> ()\n"                            \
+            "  loss, lse = kv.cross_entropy (x, targets)\n"                       \
+            "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"      \
+            "}",                                                                  \
+    .gradients = true                                                             \
+  }
+
 static const traffic_case cases[] = {
     {.name = "add",
      .text = "f (REAL[B, 1024] x, REAL[B, 1024] y) => (REAL[B, 1024] z) { z = kv.add(x, y) }",
@@ -122,33 +134,9 @@ static const traffic_case cases[] = {
              "}",
      .rows = 128,
      .gradients = true},
-    {.name = "cross_entropy and its gradient",
-     .text = "state REAL[64, 8192] \"x\" : param ~ zeros\n"
-             "f (int32[64] targets, float[64] dloss) => (float l) {\n"
-             "  x = kv.state_read <state = \"x\"> ()\n"
-             "  loss, lse = kv.cross_entropy (x, targets)\n"
-             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"
-             "}",
-     .rows = 64,
-     .gradients = true},
-    {.name = "cross_entropy and its gradient, odd vocabulary",
-     .text = "state REAL[64, 7919] \"x\" : param ~ zeros\n"
-             "f (int32[64] targets, float[64] dloss) => (float l) {\n"
-             "  x = kv.state_read <state = \"x\"> ()\n"
-             "  loss, lse = kv.cross_entropy (x, targets)\n"
-             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"
-             "}",
-     .rows = 64,
-     .gradients = true},
-    {.name = "cross_entropy and its gradient, large vocabulary",
-     .text = "state REAL[16, 32000] \"x\" : param ~ zeros\n"
-             "f (int32[16] targets, float[16] dloss) => (float l) {\n"
-             "  x = kv.state_read <state = \"x\"> ()\n"
-             "  loss, lse = kv.cross_entropy (x, targets)\n"
-             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"
-             "}",
-     .rows = 16,
-     .gradients = true},
+    CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192"),
+    CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919"),
+    CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000"),
     {.name = "adamw",
      .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
              "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"

@@ -1,32 +1,9 @@
 /* Instructions of the machine: text round trip of every one, what the verifier refuses, hash. */
-#include "ir/kernel.h"
+#include "tests/support/kernel_fixture.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
 #include <cmocka.h>
-
-typedef struct fixture {
-  kva_arena *arena;
-  kva_expr_ctx *exprs;
-  kva_diag *diag;
-} fixture;
-
-static int set_up(void **state) {
-  fixture *f = calloc(1, sizeof *f);
-  f->arena = kva_arena_create();
-  f->exprs = kva_expr_ctx_create(f->arena);
-  f->diag = kva_diag_create();
-  *state = f;
-  return 0;
-}
-
-static int tear_down(void **state) {
-  fixture *f = *state;
-  kva_diag_destroy(f->diag);
-  kva_arena_destroy(f->arena);
-  free(f);
-  return 0;
-}
 
 static const char head[] = "kernel \"all\" (read bfloat16 x[64*N], write float y[N]) threads 384 {\n"
                            "  tensor_map x dims(64, N) steps(128) box(64, 8) swizzle 128\n"
@@ -73,7 +50,7 @@ static const char all[] = "      copy_async tile[8*t], x[64*g + 8*t], min(16, N)
                           "      registers_inc 232\n"
                           "      registers_dec 40\n";
 
-static kva_kernel *parse(fixture *f, const char *lines) {
+static kva_kernel *parse(kernel_fixture *f, const char *lines) {
   kva_text text = {0};
   kva_text_add(&text, "%s%s%s", head, lines, tail);
   kva_kernel *k = kva_kernel_parse(f->arena, f->exprs, text.data, "text", f->diag);
@@ -82,7 +59,7 @@ static kva_kernel *parse(fixture *f, const char *lines) {
 }
 
 static void test_round_trip(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   for (int op = 0; op < KVA_M_COUNT; op++) assert_non_null(strstr(all, kva_kmop_name((kva_kmop)op)));
   kva_kernel *k = parse(f, all);
   if (!k) kva_diag_print(f->diag, stderr);
@@ -115,7 +92,7 @@ static const struct refusal {
 };
 
 static void test_refusals(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   for (size_t i = 0; i < sizeof refusals / sizeof *refusals; i++) {
     kva_text line = {0};
     kva_text_add(&line, "      %s\n", refusals[i].line);
@@ -130,7 +107,7 @@ static void test_refusals(void **state) {
 
 /* Every operand counts. */
 static void test_hash(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   static const char *const different[] = {"copy_async tile[8*t], x[8*t], 16\n",
                                           "copy_async tile[8*t], x[8*t], 8\n",
                                           "copy_async tile[t], x[8*t], 16\n",
@@ -152,7 +129,7 @@ static void test_hash(void **state) {
 
 /* What the builder makes is what the text says, and marks what is read and written. */
 static void test_builder(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   kva_kb *b = kva_kb_create(kva_kernel_create(f->arena, f->exprs, "built"));
   b->kernel->threads = 32;
   kva_kbuf *x = kva_k_param(b, "x", KVA_BF16, kva_expr_const(f->exprs, 256));
@@ -180,10 +157,10 @@ static void test_builder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test_setup_teardown(test_round_trip, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_refusals, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_hash, set_up, tear_down),
-      cmocka_unit_test_setup_teardown(test_builder, set_up, tear_down),
+      cmocka_unit_test_setup_teardown(test_round_trip, kernel_fixture_create, kernel_fixture_destroy),
+      cmocka_unit_test_setup_teardown(test_refusals, kernel_fixture_create, kernel_fixture_destroy),
+      cmocka_unit_test_setup_teardown(test_hash, kernel_fixture_create, kernel_fixture_destroy),
+      cmocka_unit_test_setup_teardown(test_builder, kernel_fixture_create, kernel_fixture_destroy),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

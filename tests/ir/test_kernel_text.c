@@ -1,38 +1,9 @@
 /* Kernel IR as text: round trip, what the parser and the verifier refuse, copies, hash. */
-#include "ir/kernel.h"
+#include "tests/support/kernel_fixture.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
 #include <cmocka.h>
-
-typedef struct fixture {
-  kva_arena *arena;
-  kva_expr_ctx *exprs;
-  kva_diag *diag;
-} fixture;
-
-static int set_up(void **state) {
-  fixture *f = calloc(1, sizeof *f);
-  f->arena = kva_arena_create();
-  f->exprs = kva_expr_ctx_create(f->arena);
-  f->diag = kva_diag_create();
-  *state = f;
-  return 0;
-}
-
-static int tear_down(void **state) {
-  fixture *f = *state;
-  kva_diag_destroy(f->diag);
-  kva_arena_destroy(f->arena);
-  free(f);
-  return 0;
-}
-
-static char *print(const kva_kernel *k) {
-  kva_text text = {0};
-  kva_kernel_print(k, &text);
-  return text.data;
-}
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
@@ -73,16 +44,16 @@ static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N
                                  "  }\n"
                                  "}\n";
 
-static kva_kernel *parse(fixture *f, const char *text) {
+static kva_kernel *parse(kernel_fixture *f, const char *text) {
   return kva_kernel_parse(f->arena, f->exprs, text, "k.txt", f->diag);
 }
 
 static void text_round_trip(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   kva_kernel *k = parse(f, everything);
   if (!k) kva_diag_print(f->diag, stderr);
   assert_non_null(k);
-  char *text = print(k);
+  char *text = kernel_text(k);
   assert_string_equal(text, everything);
   kva_arena *arena = kva_arena_create();
   kva_kernel *again = kva_kernel_parse(arena, kva_expr_ctx_create(arena), text, NULL, f->diag);
@@ -109,11 +80,11 @@ static const char threads[] = "kernel \"rows\" (read float x[B*N], write float y
                               "}\n";
 
 static void thread_loops_round_trip(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   kva_kernel *k = parse(f, threads);
   if (!k) kva_diag_print(f->diag, stderr);
   assert_non_null(k);
-  char *text = print(k);
+  char *text = kernel_text(k);
   assert_string_equal(text, threads);
   free(text);
   uint64_t h = kva_kernel_hash(k);
@@ -133,7 +104,7 @@ static void thread_loops_round_trip(void **state) {
 
 /* A copy has loops, sums, carried values and symbols of values of its own; a shape symbol in it means another thing. */
 static void copies_stand_alone(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   kva_kernel *k = parse(f, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
                            "  map b < B {\n"
                            "    %0 = load at[b]\n"
@@ -154,7 +125,7 @@ static void copies_stand_alone(void **state) {
   kva_k_unlink(nest);
   kva_kernel_sweep(k);
   assert_int_equal(kva_kernel_verify(k, f->diag), KVA_OK);
-  char *text = print(k);
+  char *text = kernel_text(k);
   assert_string_equal(text, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
                             "  map b < B {\n"
                             "    %0 = load at[b]\n"
@@ -172,7 +143,7 @@ static void copies_stand_alone(void **state) {
 #define BODY(lines) "kernel \"k\" (read float x[N], write float y[N]) {\n" lines "\n}\n"
 
 static void bad_text_is_reported(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   static const struct {
     const char *text, *message;
     uint32_t line, column;
@@ -216,7 +187,7 @@ static void bad_text_is_reported(void **state) {
 }
 
 static void deep_nesting_is_refused(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   kva_text text = {0};
   kva_text_add(&text, "kernel \"k\" (read float x[");
   for (int i = 0; i < 100000; i++) kva_text_add(&text, "(");
@@ -233,7 +204,7 @@ static void deep_nesting_is_refused(void **state) {
 
 /* Text that parses but means something wrong. */
 static void wrong_kernels_in_text(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   static const struct {
     const char *text, *message;
   } cases[] = {
@@ -278,7 +249,7 @@ static void wrong_kernels_in_text(void **state) {
 
 /* ---- hash -------------------------------------------------------------------------------------------------------- */
 
-static uint64_t hash_of(fixture *f, const char *text) {
+static uint64_t hash_of(kernel_fixture *f, const char *text) {
   kva_arena *arena = kva_arena_create();
   kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), text, NULL, f->diag);
   if (!k) kva_diag_print(f->diag, stderr);
@@ -289,7 +260,7 @@ static uint64_t hash_of(fixture *f, const char *text) {
 }
 
 static void hash_sees_structure_only(void **state) {
-  fixture *f = *state;
+  kernel_fixture *f = *state;
   uint64_t h = hash_of(f, "kernel \"a\" (read float x[B*N], write float y[N]) {\n"
                           "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n");
   assert_int_equal(h,
@@ -312,7 +283,7 @@ static void hash_sees_structure_only(void **state) {
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_int_not_equal(h, hash_of(f, others[i]));
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, set_up, tear_down)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, kernel_fixture_create, kernel_fixture_destroy)
 
 int main(void) {
   const struct CMUnitTest tests[] = {

@@ -60,8 +60,9 @@ static const kva_expr *offset(kva_expr_ctx *e, const kva_expr *outer, const kva_
   return kva_expr_add(e, kva_expr_mul(e, row, inner), c);
 }
 
-/* Work items: outer position x slice of the inner axes. */
-void kva_gather_grad_kernel(kva_lower *l, const kva_node *n) {
+/* ---- work items: outer position x slice of the inner axes -------------------------------------------------------- */
+
+static void by_slices(kva_lower *l, const kva_node *n) {
   kva_kb *b = l->kb;
   kva_expr_ctx *e = b->exprs;
   layout y = layout_of(n);
@@ -97,4 +98,118 @@ void kva_gather_grad_kernel(kva_lower *l, const kva_node *n) {
 
   kva_slices_end(l, &slice);
   kva_nest_end(l, y.axis, outer_loops);
+}
+
+/* ---- blocks of a GPU --------------------------------------------------------------------------------------------- */
+
+/* A block owns every BLOCKS-th row of the result: frequent indices, which often are neighbours, go to different blocks.
+ * An element of a row is one thread's, always the same, so that its additions need no barrier. The block fills its rows
+ * with zeros and looks for them in the indices, BLOCK at a time; what it finds in these it takes in order, the next one
+ * being the least position behind the last. */
+enum { BLOCK = 256, BLOCKS = 512, WARP = 32, LANES = 4 };
+
+typedef struct row_blocks {
+  kva_lower *l;
+  kva_kb *b;
+  kva_expr_ctx *e;
+  const kva_node *n;
+  layout y;
+  kva_kbuf *buf;
+  kva_dim rows, positions, inner;          /* extents: of the axis, of all indices, of what a row holds */
+  const kva_expr *outer, *blocks, *number; /* outer position; blocks for each, this one's number among them */
+  const kva_expr *at[KVA_MAX_RANK];        /* indices of g */
+} row_blocks;
+
+static const kva_expr *num(const row_blocks *s, int64_t v) {
+  return kva_expr_const(s->e, v);
+}
+
+/* The row that index number i, of all of them, names. */
+static const kva_expr *row_at(row_blocks *s, const kva_expr *i) {
+  kva_shape_split(s->e, s->y.n_indices, kva_operand_type(s->n, 1)->dims, i, s->at + s->y.axis);
+  return kva_index_lower(s->l, s->n, 1, s->at + s->y.axis, s->rows);
+}
+
+/* The threads of a row's elements. */
+static kva_kloop *begin_row(row_blocks *s) {
+  int64_t n;
+  kva_kloop *c = kva_k_loop_begin(s->b, KVA_K_THREAD, s->inner, "c");
+  if (kva_expr_is_const(s->inner, &n) && n % LANES == 0 && n >= WARP * LANES) c->width = LANES;
+  return c;
+}
+
+static void fill_rows(row_blocks *s) {
+  const kva_expr *left = kva_expr_sub(s->e, s->rows, s->number);
+  kva_kloop *r = kva_k_loop_begin(s->b, KVA_K_SERIAL, kva_expr_ceildiv(s->e, left, s->blocks), "r");
+  const kva_expr *row = kva_expr_add(s->e, s->number, kva_expr_mul(s->e, r->var, s->blocks));
+  kva_kloop *c = begin_row(s);
+  kva_k_store(s->b, s->buf, offset(s->e, s->outer, row, s->rows, c->var, s->inner),
+              kva_k_const(s->b, kva_k_compute_type(s->buf->dtype), 0));
+  kva_k_loop_end(s->b, c);
+  kva_k_loop_end(s->b, r);
+}
+
+/* Of the BLOCK indices from number `first` on, a thread for each: how many name a row of this block (KVA_COMBINE_ADD),
+ * or the number of the first that does so behind number `last` (KVA_COMBINE_MIN). none: what the others count as. */
+static kva_kval search(row_blocks *s, const kva_expr *first, kva_kval last, kva_combine combine, int64_t none) {
+  const kva_expr *here = kva_expr_min(s->e, num(s, BLOCK), kva_expr_sub(s->e, s->positions, first));
+  kva_kloop *j = kva_k_loop_begin(s->b, KVA_K_THREAD, here, "j");
+  const kva_expr *i = kva_expr_add(s->e, first, j->var);
+  kva_kval otherwise = kva_k_const_i(s->b, KVA_I64, none), position = kva_k_index(s->b, i);
+  kva_kval match = kva_k_index_eq(s->b, kva_expr_mod(s->e, row_at(s, i), s->blocks), s->number);
+  if (last) match = kva_k_and(s->b, match, kva_k2(s->b, KVA_K_lt, last, position));
+  kva_kval found = last ? position : kva_k_const_i(s->b, KVA_I64, 1);
+  kva_kval result = kva_k_reduce(s->b, j, combine, otherwise, kva_k_select(s->b, match, found, otherwise));
+  kva_k_loop_end(s->b, j);
+  return result;
+}
+
+/* Row number i of g to where it belongs. */
+static void add_row(row_blocks *s, const kva_expr *i) {
+  const kva_expr *row = row_at(s, i);
+  uint32_t n_inner = s->y.rank - 1 - s->y.axis;
+  kva_kloop *c = begin_row(s);
+  kva_shape_split(s->e, n_inner, s->n->results[0].type->dims + s->y.axis + 1, c->var,
+                  s->at + s->y.axis + s->y.n_indices);
+  kva_kval v = s->l->operand(s->l, s->n, 0, s->at);
+  kva_scatter_store(s->l, KVA_SCATTER_ADD, s->buf, offset(s->e, s->outer, row, s->rows, c->var, s->inner), v);
+  kva_k_loop_end(s->b, c);
+}
+
+static void add_rows(row_blocks *s) {
+  kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_SERIAL, kva_expr_ceildiv(s->e, s->positions, num(s, BLOCK)), "chunk");
+  const kva_expr *first = kva_expr_muli(s->e, chunk->var, BLOCK);
+  kva_kval count = search(s, first, NULL, KVA_COMBINE_ADD, 0);
+  kva_kloop *each = kva_k_loop_begin(s->b, KVA_K_SERIAL, kva_k_symbol(s->b, count), "match");
+  kva_kval last = kva_k_carry(s->b, each, kva_k_const_i(s->b, KVA_I64, -1));
+  kva_kval next = search(s, first, last, KVA_COMBINE_MIN, INT64_MAX);
+  add_row(s, kva_k_symbol(s->b, next));
+  kva_k_carry_next(s->b, each, last, next);
+  kva_k_loop_end(s->b, each);
+  kva_k_loop_end(s->b, chunk);
+}
+
+static void by_blocks(kva_lower *l, const kva_node *n) {
+  row_blocks s = {.l = l, .b = l->kb, .e = l->kb->exprs, .n = n, .y = layout_of(n)};
+  const kva_type *type = n->results[0].type, *indices = kva_operand_type(n, 1);
+  s.buf = kva_scatter_result(l, n, 0);
+  s.rows = type->dims[s.y.axis];
+  s.positions = kva_shape_product(s.e, s.y.n_indices, indices->dims);
+  s.inner = kva_shape_product(s.e, s.y.rank - 1 - s.y.axis, type->dims + s.y.axis + 1);
+  s.blocks = kva_expr_min(s.e, s.rows, num(&s, BLOCKS));
+  const kva_expr *outer = kva_shape_product(s.e, s.y.axis, type->dims);
+  kva_kloop *item = kva_k_loop_begin(s.b, KVA_K_GRID, kva_expr_mul(s.e, outer, s.blocks), "item");
+  bool single = kva_expr_is(outer, 1);
+  s.outer = single ? num(&s, 0) : kva_expr_div(s.e, item->var, s.blocks);
+  s.number = single ? item->var : kva_expr_mod(s.e, item->var, s.blocks);
+  s.b->kernel->threads = BLOCK;
+  kva_shape_split(s.e, s.y.axis, type->dims, s.outer, s.at);
+  fill_rows(&s);
+  add_rows(&s);
+  kva_k_loop_end(s.b, item);
+}
+
+void kva_gather_grad_kernel(kva_lower *l, const kva_node *n) {
+  bool whole_bytes = kva_dtype_bits(n->results[0].type->dtype) >= 8;
+  (l->gpu && whole_bytes ? by_blocks : by_slices)(l, n);
 }

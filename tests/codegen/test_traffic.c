@@ -134,6 +134,26 @@ static const traffic_case cases[] = {
              "}",
      .rows = 128,
      .gradients = true},
+    {.name = "kv_shift and rope, batch",
+     .text = "f (REAL[4, T, 16, 128] k, REAL[16, 2] w, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[4, 16, T, 128] y) {\n"
+             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
+             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
+             "}",
+     .limit = 1.055, /* every sequence reads the angles again */
+     .rows = 128},
+    {.name = "kv_shift and rope backward, batch",
+     .text = "state REAL[4, 128, 16, 128] \"k\" : param ~ zeros\n"
+             "state REAL[16, 2] \"w\" : param ~ zeros\n"
+             "f (REAL[4, 16, 128, 128] dy, REAL[128, 64] cos, REAL[128, 64] sin) => (REAL l) {\n"
+             "  k = kv.state_read <state = \"k\"> ()\n"
+             "  w = kv.state_read <state = \"w\"> ()\n"
+             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
+             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
+             "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"
+             "}",
+     .limit = 1.07,
+     .rows = 128,
+     .gradients = true},
     CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192"),
     CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919"),
     CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000"),

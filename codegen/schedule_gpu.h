@@ -4,7 +4,7 @@
 
 #include "codegen/schedule_internal.h"
 
-enum { KVA_SHORT_ROW = 512 }; /* elements: a warp's */
+enum { KVA_WARP_ROW = 512 }; /* elements of a row of unknown length that a warp takes; longer ones are a block's */
 
 /* ---- schedule_gpu_team.c ---------------------------------------------------------------------------------------- */
 

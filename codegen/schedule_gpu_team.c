@@ -21,7 +21,7 @@ void kva_sched_serialize(kva_kregion *r) {
 /* Short rows gain little from a head, and equal ones shall have equal sums. */
 static bool is_worth_a_head(const kva_kloop *l) {
   int64_t least;
-  return kva_expr_lower_bound(l->extent, &least) && least > KVA_SHORT_ROW;
+  return kva_expr_lower_bound(l->extent, &least) && least > KVA_WARP_ROW;
 }
 
 static void make_thread(kva_kernel *k, kva_kloop *l) {
@@ -238,7 +238,8 @@ static void visit_alike(void *user, kva_kinstr *i) {
   if (same && i->loop->head != a->l->head) a->width = 0;
 }
 
-/* The narrowest type decides for all loops of one length, so that they deal the same elements to the same threads. */
+/* The narrowest type decides for all loops of one length, so that they deal the same elements to the same threads.
+ * Where their heads differ none has lanes. */
 static void even_widths(kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOOP) continue;

@@ -1,6 +1,6 @@
 /* Rows of unknown length C. What is not known to be a multiple of 16 bytes is accessed in single elements, or behind a
  * head (kva_kloop.head), and what is not known to be short is read again by every loop. So a nest over such rows is
- * written several times. Where 16 bytes hold w elements, and S = KVA_SHORT_ROW:
+ * written several times. Where 16 bytes hold w elements, and S = KVA_WARP_ROW:
  *
  *   C = w c, C <= S           a warp for each row        C = w c, C <= 8192        a block for each row
  *   other C <= S              a warp, single elements    other C <= 8192           a block, behind heads
@@ -72,14 +72,14 @@ static const kva_expr *above(kva_expr_ctx *c, const kva_expr *n, int64_t least) 
 /* The last one is the general version. How many there are. */
 static uint32_t list_versions(kva_expr_ctx *c, const kva_expr *n, int64_t width, bool heads, version *v) {
   int64_t most = kept_by_block(width), most_odd = heads ? most : kept_by_block(1);
-  const kva_expr *even = is_multiple(c, n, width), *odd = negate(c, even), *is_short = at_most(c, n, KVA_SHORT_ROW);
+  const kva_expr *even = is_multiple(c, n, width), *odd = negate(c, even), *is_short = at_most(c, n, KVA_WARP_ROW);
   const kva_expr *is_long = kva_expr_sub(c, at_most(c, n, most), is_short);
   uint32_t count = 0;
-  v[count++] = (version){kva_expr_mul(c, even, is_short), bounded(c, n, width, KVA_SHORT_ROW)};
+  v[count++] = (version){kva_expr_mul(c, even, is_short), bounded(c, n, width, KVA_WARP_ROW)};
   v[count++] = (version){kva_expr_mul(c, even, is_long), bounded(c, n, width, most)};
   if (heads) {
-    v[count++] = (version){kva_expr_mul(c, odd, is_short), bounded(c, n, 1, KVA_SHORT_ROW)};
-    v[count++] = (version){kva_expr_mul(c, odd, is_long), above(c, bounded(c, n, 1, most), KVA_SHORT_ROW)};
+    v[count++] = (version){kva_expr_mul(c, odd, is_short), bounded(c, n, 1, KVA_WARP_ROW)};
+    v[count++] = (version){kva_expr_mul(c, odd, is_long), above(c, bounded(c, n, 1, most), KVA_WARP_ROW)};
   } else {
     v[count++] = (version){kva_expr_mul(c, odd, at_most(c, n, most_odd)), bounded(c, n, 1, most_odd)};
   }

@@ -149,17 +149,17 @@ static void fill_rows(row_blocks *s) {
   kva_k_loop_end(s->b, r);
 }
 
-/* Of the BLOCK indices from number `first` on, a thread for each: how many name a row of this block (KVA_COMBINE_ADD),
- * or the number of the first that does so behind number `last` (KVA_COMBINE_MIN). none: what the others count as. */
-static kva_kval search(row_blocks *s, const kva_expr *first, kva_kval last, kva_combine combine, int64_t none) {
+/* Of the BLOCK indices from number `first` on, a thread for each: the number of the first that names a row of this
+ * block behind number `last`; last = NULL: how many do. */
+static kva_kval search(row_blocks *s, const kva_expr *first, kva_kval last) {
   const kva_expr *here = kva_expr_min(s->e, num(s, BLOCK), kva_expr_sub(s->e, s->positions, first));
   kva_kloop *j = kva_k_loop_begin(s->b, KVA_K_THREAD, here, "j");
   const kva_expr *i = kva_expr_add(s->e, first, j->var);
-  kva_kval otherwise = kva_k_const_i(s->b, KVA_I64, none), position = kva_k_index(s->b, i);
+  kva_kval none = kva_k_const_i(s->b, KVA_I64, last ? INT64_MAX : 0), position = kva_k_index(s->b, i);
   kva_kval match = kva_k_index_eq(s->b, kva_expr_mod(s->e, row_at(s, i), s->blocks), s->number);
   if (last) match = kva_k_and(s->b, match, kva_k2(s->b, KVA_K_lt, last, position));
-  kva_kval found = last ? position : kva_k_const_i(s->b, KVA_I64, 1);
-  kva_kval result = kva_k_reduce(s->b, j, combine, otherwise, kva_k_select(s->b, match, found, otherwise));
+  kva_kval found = kva_k_select(s->b, match, last ? position : kva_k_const_i(s->b, KVA_I64, 1), none);
+  kva_kval result = kva_k_reduce(s->b, j, last ? KVA_COMBINE_MIN : KVA_COMBINE_ADD, none, found);
   kva_k_loop_end(s->b, j);
   return result;
 }
@@ -179,10 +179,10 @@ static void add_row(row_blocks *s, const kva_expr *i) {
 static void add_rows(row_blocks *s) {
   kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_SERIAL, kva_expr_ceildiv(s->e, s->positions, num(s, BLOCK)), "chunk");
   const kva_expr *first = kva_expr_muli(s->e, chunk->var, BLOCK);
-  kva_kval count = search(s, first, NULL, KVA_COMBINE_ADD, 0);
+  kva_kval count = search(s, first, NULL);
   kva_kloop *each = kva_k_loop_begin(s->b, KVA_K_SERIAL, kva_k_symbol(s->b, count), "match");
   kva_kval last = kva_k_carry(s->b, each, kva_k_const_i(s->b, KVA_I64, -1));
-  kva_kval next = search(s, first, last, KVA_COMBINE_MIN, INT64_MAX);
+  kva_kval next = search(s, first, last);
   add_row(s, kva_k_symbol(s->b, next));
   kva_k_carry_next(s->b, each, last, next);
   kva_k_loop_end(s->b, each);

@@ -24,7 +24,31 @@ typedef struct traffic_case {
   int gathers;  /* input of which only what the output holds is needed, + 1 */
 } traffic_case;
 
-#define CROSS_ENTROPY(title, rows, vocab)                                         \
+#define SHIFT_ROPE(title, b, h, most)                                                                \
+  {                                                                                                  \
+    .name = title,                                                                                   \
+    .text = "f (REAL[" b ", T, " h ", 128] k, REAL[" h ", 2] w, REAL[T, 64] cos, REAL[T, 64] sin)\n" \
+            "  => (REAL[" b ", " h ", T, 128] y) {\n"                                                \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"                                       \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                      \
+            "}",                                                                                     \
+    .limit = most, .rows = 128                                                                       \
+  }
+#define SHIFT_ROPE_BACKWARD(title, b, h, most)                                                          \
+  {                                                                                                     \
+    .name = title,                                                                                      \
+    .text = "state REAL[" b ", 128, " h ", 128] \"k\" : param ~ zeros\n"                                \
+            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                                              \
+            "f (REAL[" b ", " h ", 128, 128] dy, REAL[128, 64] cos, REAL[128, 64] sin) => (REAL l) {\n" \
+            "  k = kv.state_read <state = \"k\"> ()\n"                                                  \
+            "  w = kv.state_read <state = \"w\"> ()\n"                                                  \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"                                          \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                         \
+            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                  \
+            "}",                                                                                        \
+    .limit = most, .rows = 128, .gradients = true                                                       \
+  }
+#define CROSS_ENTROPY(title, rows, vocab, most)                                   \
   {                                                                               \
     .name = title,                                                                \
     .text = "state REAL[" rows ", " vocab "] \"x\" : param ~ zeros\n"             \
@@ -33,7 +57,7 @@ typedef struct traffic_case {
             "  loss, lse = kv.cross_entropy (x, targets)\n"                       \
             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"      \
             "}",                                                                  \
-    .gradients = true                                                             \
+    .limit = most, .gradients = true                                              \
   }
 
 static const traffic_case cases[] = {
@@ -116,53 +140,25 @@ static const traffic_case cases[] = {
     {.name = "softmax of odd length",
      .text = "f (REAL[B, 3001] x) => (REAL[B, 3001] y) { y = kv.softmax(x) }",
      .rows = 64},
-    {.name = "kv_shift and rope",
-     .text = "f (REAL[1, T, 8, 128] k, REAL[8, 2] w, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[1, 8, T, 128] y) {\n"
-             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
-             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
-             "}",
-     .rows = 128},
-    {.name = "kv_shift and rope backward",
-     .text = "state REAL[1, 128, 8, 128] \"k\" : param ~ zeros\n"
-             "state REAL[8, 2] \"w\" : param ~ zeros\n"
-             "f (REAL[1, 8, 128, 128] dy, REAL[128, 64] cos, REAL[128, 64] sin) => (REAL l) {\n"
-             "  k = kv.state_read <state = \"k\"> ()\n"
-             "  w = kv.state_read <state = \"w\"> ()\n"
-             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
-             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
-             "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"
-             "}",
-     .rows = 128,
-     .gradients = true},
-    {.name = "kv_shift and rope, batch",
-     .text = "f (REAL[4, T, 16, 128] k, REAL[16, 2] w, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[4, 16, T, 128] y) {\n"
-             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
-             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
-             "}",
-     .limit = 1.055, /* every sequence reads the angles again */
-     .rows = 128},
-    {.name = "kv_shift and rope backward, batch",
-     .text = "state REAL[4, 128, 16, 128] \"k\" : param ~ zeros\n"
-             "state REAL[16, 2] \"w\" : param ~ zeros\n"
-             "f (REAL[4, 16, 128, 128] dy, REAL[128, 64] cos, REAL[128, 64] sin) => (REAL l) {\n"
-             "  k = kv.state_read <state = \"k\"> ()\n"
-             "  w = kv.state_read <state = \"w\"> ()\n"
-             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"
-             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
-             "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"
-             "}",
-     .limit = 1.07,
-     .rows = 128,
-     .gradients = true},
-    CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192"),
-    CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919"),
-    CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000"),
+    SHIFT_ROPE("kv_shift and rope", "1", "8", 0),
+    SHIFT_ROPE_BACKWARD("kv_shift and rope backward", "1", "8", 0),
+    SHIFT_ROPE("kv_shift and rope, batch", "4", "16", 1.055), /* every sequence reads the angles again */
+    SHIFT_ROPE_BACKWARD("kv_shift and rope backward, batch", "4", "16", 1.07),
+    CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192", 0),
+    CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919", 0),
+    CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000", 0),
+    CROSS_ENTROPY("cross_entropy and its gradient, beyond registers", "4", "70000", 2.01), /* three reads of a row */
     {.name = "adamw",
      .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
              "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"
              "  p2, m2, v2 = kv.adamw <beta1 = 0.9, beta2 = 0.95, weight_decay = 0.1> (p, g, m, v, lr, step)\n"
              "}",
      .rows = 64},
+    {.name = "gather gradient",
+     .text =
+         "f (REAL[B, 512] dy, int32[B] at) => (REAL[4000, 512] dx) { dx = kv.gather_grad <extent = 4000> (dy, at) }",
+     .limit = 1.9, /* a row of the result is read and written for every index, and the indices by every block */
+     .rows = 1024},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
      .rows = 256,

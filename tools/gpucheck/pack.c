@@ -150,7 +150,7 @@ static void add_operators(pack *p, const kva_case_table *table, bool seen[KVA_OP
 /* ---- named kernels -------------------------------------------------------------------------------------------------
  */
 
-/* "M=64 K=96" as pins. */
+/* "M=64 K=96" as pins, or definitions. */
 static uint32_t read_pins(kva_arena *arena, const char *text, kva_define *out) {
   uint32_t n = 0;
   for (const char *t = text; *t && n < MAX_TENSORS;) {
@@ -198,22 +198,32 @@ static kva_status add_small(pack *p, const gpu_kernel *k, kva_module *m, const k
   return status;
 }
 
-/* Inputs are shapes alone. */
-static kva_status add_large(pack *p, const gpu_kernel *k, kva_module *m, const kva_compile_options *o, gpu_case row) {
+/* The shapes of m's inputs, at most MAX_TENSORS. */
+static kva_status input_shapes(pack *p, const kva_module *m, const char *name, gpu_tensor *out, int32_t *out_n) {
   const kva_graph *g = m->functions.data[0]->graph;
-  gpu_tensor inputs[MAX_TENSORS] = {0};
-  row.n_inputs = (int32_t)g->inputs.len;
-  for (int32_t i = 0; i < row.n_inputs; i++) {
+  *out_n = (int32_t)g->inputs.len;
+  for (int32_t i = 0; i < *out_n; i++) {
     const kva_type *t = g->inputs.data[i]->type;
-    inputs[i] = (gpu_tensor){.dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
+    out[i] = (gpu_tensor){.dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
     for (uint32_t d = 0; d < t->rank; d++)
-      if (!kva_expr_is_const(t->dims[d], &inputs[i].dims[d]))
-        return kva_error(p->diag, NULL, "%s: a shape of the large case is not pinned", k->name);
+      if (!kva_expr_is_const(t->dims[d], &out[i].dims[d]))
+        return kva_error(p->diag, NULL, "%s: a shape of the large case is not pinned", name);
   }
+  return KVA_OK;
+}
+
+/* A case whose inputs are shapes alone. */
+static void add_shaped(pack *p, const gpu_case *row, const gpu_tensor *inputs) {
+  add_case(p, *row);
+  for (int32_t i = 0; i < row->n_inputs; i++) add_bytes(p, &inputs[i], sizeof inputs[i]);
+}
+
+static kva_status add_large(pack *p, const gpu_kernel *k, kva_module *m, const kva_compile_options *o, gpu_case row) {
+  gpu_tensor inputs[MAX_TENSORS];
+  KVA_TRY(input_shapes(p, m, k->name, inputs, &row.n_inputs));
   KVA_TRY(compile_model(p, m, o, &row.artifact));
   row.kind = GPU_TIMING, row.flops = k->flops, row.bytes = k->bytes;
-  add_case(p, row);
-  for (int32_t i = 0; i < row.n_inputs; i++) add_bytes(p, &inputs[i], sizeof inputs[i]);
+  add_shaped(p, &row, inputs);
   return KVA_OK;
 }
 
@@ -301,24 +311,15 @@ static kva_status add_training(pack *p, const char *target, bool library) {
 
 typedef struct steps_case {
   const char *name, *target;
-  uint32_t n_defines;
-  kva_define defines[5];
-  int64_t batch, length, vocab;
+  const char *defines, *pins; /* of models/lm.kv */
   bool library;
 } steps_case;
 
 /* Of the tiny model only launches take time. */
 static const steps_case steps_cases[] = {
-    {"step of 1.5B, bf16, library products", "sm_90a", 1, {{"preset", "1.5B"}}, 4, 2048, 36000, true},
-    {"step of 1.5B, bf16", "sm_90a", 1, {{"preset", "1.5B"}}, 4, 2048, 36000, false},
-    {"step of a tiny model, bf16",
-     "sm_80",
-     5,
-     {{"vocab", "96"}, {"d", "32"}, {"layers", "1"}, {"heads", "2"}, {"ffn", "64"}},
-     2,
-     32,
-     96,
-     false},
+    {"step of 1.5B, bf16, library products", "sm_90a", "preset=1.5B", "B=4 T=2048", true},
+    {"step of 1.5B, bf16", "sm_90a", "preset=1.5B", "B=4 T=2048", false},
+    {"step of a tiny model, bf16", "sm_80", "vocab=96 d=32 layers=1 heads=2 ffn=64", "B=2 T=32", false},
 };
 
 /* FLOPs of products in a call of "train_step", whose symbols are pinned. */
@@ -337,32 +338,37 @@ static kva_status flops_of_step(kva_module *m, const kva_compile_options *o, dou
   return status;
 }
 
-static kva_status load_steps(pack *p, const steps_case *c, kva_module **out) {
-  char batch[24], length[24];
-  snprintf(batch, sizeof batch, "%lld", (long long)c->batch);
-  snprintf(length, sizeof length, "%lld", (long long)c->length);
-  const kva_define pins[] = {{"B", batch}, {"T", length}};
-  const kva_load_options o = {.n_defines = c->n_defines, .defines = c->defines, .n_pins = 2, .pins = pins};
-  return kva_load_model("models/lm.kv", &o, p->diag, out);
-}
-
-static kva_status add_steps(pack *p, const steps_case *c) {
+/* m: models/lm.kv, whose input are tokens and whose output are the logits of a vocabulary. */
+static kva_status add_steps_of(pack *p, const steps_case *c, kva_module *m) {
   const kva_compile_options o = {.train = true,
                                  .target = {.arch = c->target, .opt_level = 2, .library_gemm = c->library},
                                  .passes = {.compute = KVA_BF16}};
-  gpu_tensor tokens = {.dtype = KVA_I32, .rank = 2, .dims = {c->batch, c->length}};
-  gpu_case row = {.kind = GPU_STEPS, .n_inputs = 1, .vocab = c->vocab};
+  const kva_type *logits = kva_graph_output(m->functions.data[0]->graph, 0)->type;
+  gpu_tensor tokens[MAX_TENSORS];
+  gpu_case row = {.kind = GPU_STEPS};
   snprintf(row.name, sizeof row.name, "%s", c->name);
   snprintf(row.target, sizeof row.target, "%s", c->target);
-  kva_module *m;
-  KVA_TRY(load_steps(p, c, &m));
-  kva_status status = compile_model(p, m, &o, &row.artifact);
-  if (status == KVA_OK) status = flops_of_step(m, &o, &row.flops);
-  if (status == KVA_OK) {
-    add_case(p, row);
-    add_bytes(p, &tokens, sizeof tokens);
-  }
+  if (!kva_expr_is_const(logits->dims[logits->rank - 1], &row.vocab))
+    return kva_error(p->diag, NULL, "%s: the vocabulary is no constant", c->name);
+  KVA_TRY(input_shapes(p, m, c->name, tokens, &row.n_inputs));
+  KVA_TRY(compile_model(p, m, &o, &row.artifact));
+  KVA_TRY(flops_of_step(m, &o, &row.flops));
+  add_shaped(p, &row, tokens);
+  return KVA_OK;
+}
+
+static kva_status add_steps(pack *p, const steps_case *c) {
+  kva_arena *arena = kva_arena_create();
+  kva_define defines[MAX_TENSORS], pins[MAX_TENSORS];
+  const kva_load_options load = {.n_defines = read_pins(arena, c->defines, defines),
+                                 .defines = defines,
+                                 .n_pins = read_pins(arena, c->pins, pins),
+                                 .pins = pins};
+  kva_module *m = NULL;
+  kva_status status = kva_load_model("models/lm.kv", &load, p->diag, &m);
+  if (status == KVA_OK) status = add_steps_of(p, c, m);
   kva_module_destroy(m);
+  kva_arena_destroy(arena);
   return status;
 }
 

@@ -362,6 +362,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
     }
     allow_registers(k);
   }
+  kva_sched_stage(k);
   kva_legalize_math(k);
   kva_legalize_math_f64(k);
   kva_legalize_rem(k);

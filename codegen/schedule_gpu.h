@@ -60,6 +60,11 @@ bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest);
  * take an element with its neighbours (schedule_gpu_neighbours.c). False: it has another form. */
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads);
 
+/* ---- schedule_gpu_stage.c ---------------------------------------------------------------------------------------- */
+
+/* Does what loops ask for by kva_kloop.stage. */
+void kva_sched_stage(kva_kernel *k);
+
 /* ---- schedule_gpu_versions.c ----------------------------------------------------------------------------------- */
 
 /* The versions of a nest over rows of unknown length, unlinked; returns how many there are, 0: it needs none. Just one

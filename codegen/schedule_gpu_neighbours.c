@@ -1,28 +1,48 @@
 /* Straight code that reads neighbours: a row and the one before it (KV shifting), an element and its partner in the
- * other half of the row (rotary embeddings), angles that all heads share. A thread for every element would load each of
- * them several times. So a thread takes both halves, ROWS rows that follow each other, and all iterations of a loop
- * that some loads do not depend on:
+ * other half of the row (rotary embeddings), angles that all heads and sequences share. A thread for every element
+ * would load each of them several times. So a thread takes both halves and several rows that follow each other, and a
+ * block takes the heads and sequences that have the same angles, which are loaded once for all of them
+ * (kva_kloop.stage):
  *
- *   for each block of ROWS rows c ..., a team    for each j < half the row
- *     if the block is whole:  for each head h { the body for rows ROWS c + 0, 1 ... and both halves, as straight code }
- *     else:                   for each head h, for each row left { the body for both halves }
+ *   for each block of rows c, each PAIRS of the heads of all sequences ...
+ *     if the block is whole:  for each pair, a team    for each j < half the row
+ *                               { the body for rows c * rows + 0, 1 ... and both halves, as straight code }
+ *     else:                   the same, with a loop over the rows that are left
  *
- * What copies of the body compute alike is computed once. Comparisons of indices that hold, or fail, in a copy are
- * constants there. */
+ * Where nothing is shared, teams take one of all blocks of rows each. What copies of the body compute alike is computed
+ * once. Comparisons of indices that hold, or fail, in a copy are constants there. */
 #include "codegen/schedule_gpu.h"
 
-enum { ROWS = 16, MAX_LOOPS = 32, MAX_BODY = 64, LARGE_BODY = 40, ACCESS_BYTES = 8 };
+enum {
+  ROWS = 16,     /* where rows are neighbours: each 16 read one more */
+  FREE_ROWS = 8, /* where they are not: loads in flight */
+  PAIRS = 64,    /* angles are a 128th of what a block loads and stores, then */
+  MAX_LOOPS = 32,
+  MAX_BODY = 64,
+  LARGE_BODY = 40,
+  ACCESS_BYTES = 16,
+  HALF_BYTES = 8 /* of each half: registers */
+};
 
 typedef struct neighbours {
   kva_kernel *k;
   uint32_t n;
   kva_kloop **nest;
-  kva_kloop *leaf, *time, *heads; /* time, heads: NULL for none */
-  kva_kloop *blocks, *lane;       /* of time, of a part of the leaf */
-  int64_t halves, half;           /* how many parts the leaf's row has, their length */
+  kva_kloop *leaf, *time; /* time: NULL for none */
+  kva_kloop *folded[MAX_LOOPS];
+  uint32_t n_folded;          /* loops that no angle depends on; only with time */
+  int64_t rows;               /* of time that a thread takes */
+  kva_kloop *blocks, *chunks; /* of time, of what is folded */
+  int64_t halves, half;       /* how many parts the leaf's row has, their length */
   uint32_t width;
   kva_kinstr **copies; /* by id of an instruction of the body: its latest copy */
 } neighbours;
+
+/* Where a copy of the body stands: NULL for what its loops do not have. */
+typedef struct place {
+  const kva_expr *row, *lane, *pair;
+  bool whole; /* in a block of rows that all exist */
+} place;
 
 /* ---- what there is
  * --------------------------------------------------------------------------------------------------------- */
@@ -54,10 +74,24 @@ static bool meets(const neighbours *s, const kva_kloop *l, const kva_expr *to) {
   return false;
 }
 
-static bool is_shared_by(const neighbours *s, const kva_kloop *l) {
-  for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next)
-    if (is_row_load(s, i) && !kva_expr_uses(i->index, l->var)) return true;
+/* A load by rows of l that another loop does not change. */
+static bool is_angle(const neighbours *s, const kva_kinstr *i, const kva_kloop *l) {
+  if (!is_row_load(s, i) || !kva_expr_uses(i->index, l->var)) return false;
+  for (uint32_t d = 0; d + 1 < s->n; d++)
+    if (!kva_expr_uses(i->index, s->nest[d]->var)) return true;
   return false;
+}
+
+/* Lists the loops that angles by rows of `rows` do not depend on, if there are angles. */
+static void find_folded(neighbours *s, const kva_kloop *rows) {
+  bool angles = false, used[MAX_LOOPS] = {false};
+  for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
+    if (!is_angle(s, i, rows)) continue;
+    angles = true;
+    for (uint32_t d = 0; d + 1 < s->n; d++) used[d] |= kva_expr_uses(i->index, s->nest[d]->var);
+  }
+  for (uint32_t d = 0; d + 1 < s->n && angles; d++)
+    if (!used[d]) s->folded[s->n_folded++] = s->nest[d];
 }
 
 static void find_halves(neighbours *s, int64_t extent) {
@@ -70,29 +104,42 @@ static void find_halves(neighbours *s, int64_t extent) {
 }
 
 static void find_loops(neighbours *s) {
-  for (uint32_t d = 0; d + 1 < s->n; d++) {
-    kva_kloop *l = s->nest[d];
-    if (!s->time && meets(s, l, kva_expr_addi(s->k->exprs, l->var, 1))) s->time = l;
+  for (uint32_t d = 0; d + 1 < s->n && !s->time; d++)
+    if (meets(s, s->nest[d], kva_expr_addi(s->k->exprs, s->nest[d]->var, 1))) s->time = s->nest[d];
+  s->rows = s->time ? ROWS : FREE_ROWS;
+  if (s->time) find_folded(s, s->time);
+  for (uint32_t d = s->n - 1; d-- > 0 && !s->time;) {
+    find_folded(s, s->nest[d]);
+    if (s->n_folded) s->time = s->nest[d];
   }
-  for (uint32_t d = 0; d + 1 < s->n && s->n > 2; d++)
-    if (s->nest[d] != s->time && is_shared_by(s, s->nest[d])) s->heads = s->nest[d];
 }
 
-static bool find_team(neighbours *s) {
-  int bytes = kva_sched_widest_element(s->leaf->body);
+/* Of what a row has an element of for every one of its own. */
+static uint32_t widest_bytes(const neighbours *s) {
+  int bits = 8;
+  for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
+    bool access = i->op == KVA_K_LOAD || i->op == KVA_K_STORE;
+    if (!access || !kva_expr_uses(i->index, s->leaf->var)) continue;
+    if (kva_dtype_bits(i->buf->dtype) > bits) bits = kva_dtype_bits(i->buf->dtype);
+  }
+  return (uint32_t)bits / 8;
+}
+
+static bool find_team(neighbours *s, int64_t threads) {
+  uint32_t bytes = widest_bytes(s), most = s->halves > 1 ? HALF_BYTES : ACCESS_BYTES;
   s->width = kva_sched_width(s->k, s->leaf);
-  while (s->width > 1 && (s->half % s->width || s->width * (uint32_t)bytes > ACCESS_BYTES)) s->width /= 2;
+  while (s->width > 1 && (s->half % s->width || s->width * bytes > most)) s->width /= 2;
   int64_t team = s->half / s->width;
-  return s->width > 1 && team > 1 && team <= 32 && !(team & (team - 1));
+  return s->width > 1 && team > 1 && team < threads && !(team & (team - 1));
 }
 
-static bool find(neighbours *s) {
+static bool find(neighbours *s, int64_t threads) {
   int64_t extent;
   if (s->n < 2 || s->n > MAX_LOOPS || !kva_expr_is_const(s->leaf->extent, &extent)) return false;
   if (!is_straight(s->leaf->body) || !kva_sched_is_rectangular(s->k, s->n, s->nest)) return false;
   find_halves(s, extent);
   find_loops(s);
-  return (s->halves > 1 || s->time) && find_team(s);
+  return (s->halves > 1 || s->time) && find_team(s, threads);
 }
 
 /* ---- copies of the body
@@ -103,15 +150,29 @@ static const kva_expr *index_of(const neighbours *s, const kva_kinstr *i) {
   return i->op == KVA_K_CONST && !kva_dtype_is_float(i->dtype) ? kva_expr_const(s->k->exprs, i->imm.i) : NULL;
 }
 
-/* A comparison of indices that is the same for all threads becomes a constant. */
-static void decide(neighbours *s, kva_kinstr *i) {
+/* What x is at least where all rows of a block exist: x minus the rows behind the block. */
+static const kva_expr *at_least(const neighbours *s, const kva_expr *x) {
+  kva_expr_ctx *c = s->k->exprs;
+  const kva_expr *end = kva_expr_addi(c, kva_expr_muli(c, s->blocks->var, s->rows), s->rows);
+  return kva_expr_sub(c, x, kva_expr_sub(c, s->time->extent, end));
+}
+
+static bool is_less(const neighbours *s, const kva_expr *x, const kva_expr *y, bool or_equal) {
+  return or_equal ? kva_expr_provably_le(s->k->exprs, x, y) : kva_expr_provably_less(s->k->exprs, x, y);
+}
+
+/* x < y, or x <= y, for all threads. */
+static bool is_certain(const neighbours *s, bool whole, const kva_expr *x, const kva_expr *y, bool or_equal) {
+  return is_less(s, x, y, or_equal) || (whole && is_less(s, x, at_least(s, y), or_equal));
+}
+
+/* A comparison of indices that is the same for all threads becomes a constant. whole: of a block whose rows all exist.
+ */
+static void decide(neighbours *s, kva_kinstr *i, bool whole) {
   if (i->op != KVA_K_lt && i->op != KVA_K_le) return;
   const kva_expr *x = index_of(s, i->args[0]), *y = index_of(s, i->args[1]);
   if (!x || !y) return;
-  kva_expr_ctx *c = s->k->exprs;
-  bool less = i->op == KVA_K_lt;
-  bool holds = less ? kva_expr_provably_less(c, x, y) : kva_expr_provably_le(c, x, y);
-  bool fails = less ? kva_expr_provably_le(c, y, x) : kva_expr_provably_less(c, y, x);
+  bool less = i->op == KVA_K_lt, holds = is_certain(s, whole, x, y, !less), fails = is_certain(s, whole, y, x, less);
   if (!holds && !fails) return;
   i->op = KVA_K_CONST;
   i->n_args = 0;
@@ -143,12 +204,24 @@ static kva_kinstr *find_same(const kva_kregion *r, const kva_kinstr *i) {
   return NULL;
 }
 
-static void copy_body(neighbours *s, kva_kregion *to, const kva_expr *row, int64_t part, const kva_expr *head) {
+/* The folded loops' variables, the last fastest. */
+static uint32_t unfold(const neighbours *s, const kva_expr *pair, const kva_expr **from, const kva_expr **to) {
   kva_expr_ctx *c = s->k->exprs;
-  const kva_expr *from[3] = {s->leaf->var}, *with[3] = {kva_expr_addi(c, s->lane->var, part * s->half)};
-  uint32_t n = 1;
-  if (row) from[n] = s->time->var, with[n++] = row;
-  if (head) from[n] = s->heads->var, with[n++] = head;
+  for (uint32_t i = s->n_folded; i-- > 0;) {
+    const kva_kloop *l = s->folded[i];
+    from[i] = l->var;
+    to[i] = i ? kva_expr_mod(c, pair, l->extent) : pair;
+    pair = kva_expr_div(c, pair, l->extent);
+  }
+  return s->n_folded;
+}
+
+static void copy_body(neighbours *s, kva_kregion *to, place at, int64_t part) {
+  kva_expr_ctx *c = s->k->exprs;
+  const kva_expr *from[MAX_LOOPS + 2], *with[MAX_LOOPS + 2];
+  uint32_t n = at.pair ? unfold(s, at.pair, from, with) : 0;
+  from[n] = s->leaf->var, with[n++] = kva_expr_addi(c, at.lane, part * s->half);
+  if (at.row) from[n] = s->time->var, with[n++] = at.row;
   for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
     kva_kinstr *copy = kva_k_instr_create(s->k, i->op, i->dtype);
     copy->n_args = i->n_args;
@@ -157,7 +230,7 @@ static void copy_body(neighbours *s, kva_kregion *to, const kva_expr *row, int64
     copy->imm = i->imm;
     copy->buf = i->buf;
     if (i->index) copy->index = kva_expr_substitute(c, i->index, n, from, with);
-    decide(s, copy);
+    decide(s, copy, at.whole);
     decide_load(copy);
     kva_kinstr *same = chosen(copy);
     if (!same) same = find_same(to, copy);
@@ -166,39 +239,108 @@ static void copy_body(neighbours *s, kva_kregion *to, const kva_expr *row, int64
   }
 }
 
-static kva_kregion *in_loop(neighbours *s, kva_kregion *r, const kva_expr *extent, const char *name,
-                            const kva_expr **out_var) {
-  kva_kloop *l = kva_k_loop_create(s->k, KVA_K_SERIAL, extent, name);
+/* A load of what `like` reads, without a condition, from `first` on to `end`. */
+static kva_kinstr *find_load(kva_kinstr *first, const kva_kinstr *end, const kva_kinstr *like) {
+  for (kva_kinstr *i = first; i != end; i = i->next)
+    if (i->op == KVA_K_LOAD && !i->n_args && i->buf == like->buf && i->index == like->index) return i;
+  return NULL;
+}
+
+static bool is_in_range(const neighbours *s, const kva_kinstr *load) {
+  kva_expr_ctx *c = s->k->exprs;
+  return kva_expr_provably_le(c, kva_expr_const(c, 0), load->index) &&
+         kva_expr_provably_less(c, load->index, load->buf->extent);
+}
+
+/* A load before i of what i reads under a condition, where memory is read there in any case; else NULL. */
+static kva_kinstr *certain_load(neighbours *s, kva_kinstr *i) {
+  kva_kinstr *load = find_load(i->region->first, i, i);
+  if (load) return load;
+  load = find_load(i->next, NULL, i);
+  if (!load && !is_in_range(s, i)) return NULL;
+  if (load) {
+    kva_k_unlink(load);
+  } else {
+    load = kva_k_instr_create(s->k, KVA_K_LOAD, i->dtype);
+    load->buf = i->buf;
+    load->index = i->index;
+  }
+  kva_k_insert(i->region, i, load);
+  return load;
+}
+
+/* Loads under a condition (a neighbour of the same document) that read what another copy reads anyway: the condition
+ * chooses between the element and zero. */
+static void share_loads(neighbours *s, kva_kregion *r) {
+  for (kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op != KVA_K_LOAD || !i->n_args || i->buf->written) continue;
+    kva_kinstr *load = certain_load(s, i);
+    if (!load) continue;
+    i->op = KVA_K_select;
+    i->buf = NULL;
+    i->index = NULL;
+    i->args[1] = load;
+    i->args[2] = kva_k_instr_create(s->k, KVA_K_CONST, i->dtype);
+    i->n_args = 3;
+    kva_k_insert(r, i, i->args[2]);
+  }
+}
+
+static kva_kloop *in_loop(neighbours *s, kva_kregion *r, kva_kloop_kind kind, const kva_expr *extent,
+                          const char *name) {
+  kva_kloop *l = kva_k_loop_create(s->k, kind, extent, name);
   kva_k_insert(r, NULL, l->instr);
-  *out_var = l->var;
-  return l->body;
+  return l;
+}
+
+static const kva_expr *pair_count(const neighbours *s) {
+  return kva_sched_count(s->k, s->n_folded, s->folded);
+}
+
+/* Opens the loops over pairs, if any, and lanes; returns the inner one's body. */
+static kva_kregion *lanes_of(neighbours *s, kva_kregion *r, place *out) {
+  kva_expr_ctx *c = s->k->exprs;
+  if (s->n_folded) {
+    const kva_expr *first = kva_expr_muli(c, s->chunks->var, PAIRS), *most = kva_expr_const(c, PAIRS);
+    kva_kloop *pair = in_loop(s, r, KVA_K_THREAD, kva_expr_min(c, most, kva_expr_sub(c, pair_count(s), first)), "pair");
+    pair->team = (uint32_t)(s->half / s->width);
+    pair->stage = true;
+    out->pair = kva_expr_add(c, first, pair->var);
+    r = pair->body;
+  }
+  kva_kloop *lane = in_loop(s, r, KVA_K_THREAD, kva_expr_const(c, s->half), s->leaf->var->name);
+  lane->width = s->width;
+  out->lane = lane->var;
+  return lane->body;
 }
 
 static void whole_block(neighbours *s, kva_kregion *r) {
-  kva_expr_ctx *c = s->k->exprs;
-  const kva_expr *head = NULL;
-  if (s->heads) r = in_loop(s, r, s->heads->extent, "head", &head);
-  for (int64_t i = 0; i < (s->time ? ROWS : 1); i++) {
-    const kva_expr *row = s->time ? kva_expr_addi(c, kva_expr_muli(c, s->blocks->var, ROWS), i) : NULL;
-    for (int64_t part = 0; part < s->halves; part++) copy_body(s, r, row, part, head);
+  place at = {.whole = s->time != NULL};
+  r = lanes_of(s, r, &at);
+  for (int64_t i = 0; i < (s->time ? s->rows : 1); i++) {
+    if (s->time) at.row = kva_expr_addi(s->k->exprs, kva_expr_muli(s->k->exprs, s->blocks->var, s->rows), i);
+    for (int64_t part = 0; part < s->halves; part++) copy_body(s, r, at, part);
   }
+  share_loads(s, r);
 }
 
 static void rest_of_block(neighbours *s, kva_kregion *r) {
   kva_expr_ctx *c = s->k->exprs;
-  const kva_expr *head = NULL, *row, *first = kva_expr_muli(c, s->blocks->var, ROWS);
-  if (s->heads) r = in_loop(s, r, s->heads->extent, "head", &head);
-  r = in_loop(s, r, kva_expr_sub(c, s->time->extent, first), "left", &row);
-  for (int64_t part = 0; part < s->halves; part++) copy_body(s, r, kva_expr_add(c, first, row), part, head);
+  const kva_expr *first = kva_expr_muli(c, s->blocks->var, s->rows);
+  place at = {NULL};
+  r = lanes_of(s, r, &at);
+  kva_kloop *left = in_loop(s, r, KVA_K_SERIAL, kva_expr_sub(c, s->time->extent, first), "left");
+  at.row = kva_expr_add(c, first, left->var);
+  for (int64_t part = 0; part < s->halves; part++) copy_body(s, left->body, at, part);
 }
 
 static void body_of_block(neighbours *s, kva_kregion *r) {
   kva_expr_ctx *c = s->k->exprs;
-  if (!s->time || kva_expr_is(kva_expr_mod(c, s->time->extent, kva_expr_const(c, ROWS)), 0)) {
+  if (!s->time || kva_expr_is(kva_expr_mod(c, s->time->extent, kva_expr_const(c, s->rows)), 0)) {
     whole_block(s, r);
     return;
   }
-  const kva_expr *end = kva_expr_addi(c, kva_expr_muli(c, s->blocks->var, ROWS), ROWS);
+  const kva_expr *end = kva_expr_addi(c, kva_expr_muli(c, s->blocks->var, s->rows), s->rows);
   kva_kinstr *test = kva_k_instr_create(s->k, KVA_K_le, KVA_BOOL),
              *branch = kva_k_instr_create(s->k, KVA_K_IF, KVA_DTYPE_NONE);
   test->args[0] = kva_sched_index_value(s->k, r, end);
@@ -217,30 +359,39 @@ static void body_of_block(neighbours *s, kva_kregion *r) {
 /* ---- the nest
  * -------------------------------------------------------------------------------------------------------------- */
 
-/* The rows that teams take; of the loops that stay only extent and variable count. */
+static bool is_folded(const neighbours *s, const kva_kloop *l) {
+  for (uint32_t i = 0; i < s->n_folded; i++)
+    if (s->folded[i] == l) return true;
+  return false;
+}
+
+/* The loops of the grid, of which only extent and variable count. */
 static uint32_t list_rows(neighbours *s, kva_kloop **rows) {
   uint32_t n = 0;
   for (uint32_t d = 0; d + 1 < s->n; d++)
-    if (s->nest[d] != s->heads) rows[n++] = s->nest[d] == s->time ? s->blocks : s->nest[d];
+    if (!is_folded(s, s->nest[d])) rows[n++] = s->nest[d] == s->time ? s->blocks : s->nest[d];
+  if (s->n_folded) rows[n++] = s->chunks;
   return n;
+}
+
+static kva_kloop *map_create(kva_kernel *k, const kva_expr *count, int64_t each, const char *name) {
+  return kva_k_loop_create(k, KVA_K_MAP, kva_expr_ceildiv(k->exprs, count, kva_expr_const(k->exprs, each)), name);
 }
 
 static void rewrite(neighbours *s, int64_t threads) {
   kva_kernel *k = s->k;
-  const kva_expr *side = kva_expr_const(k->exprs, ROWS);
-  if (s->time) s->blocks = kva_k_loop_create(k, KVA_K_MAP, kva_expr_ceildiv(k->exprs, s->time->extent, side), "block");
-  s->lane = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, s->half), s->leaf->var->name);
-  s->lane->width = s->width;
+  if (s->time) s->blocks = map_create(k, s->time->extent, s->rows, "block");
+  if (s->n_folded) s->chunks = map_create(k, pair_count(s), PAIRS, "chunk");
   kva_kloop *rows[MAX_LOOPS];
   uint32_t n = list_rows(s, rows);
   kva_kinstr *old = s->nest[0]->instr;
   for (uint32_t d = 1; d < s->n; d++) kva_k_unlink(s->nest[d]->instr);
   if (rows[0]->instr != old) kva_k_insert(old->region, old, rows[0]->instr);
   if (rows[0]->instr != old) kva_k_unlink(old);
-  kva_k_insert(rows[n - 1]->body, NULL, s->lane->instr);
-  body_of_block(s, s->lane->body);
+  body_of_block(s, rows[n - 1]->body);
   int64_t team = s->half / s->width;
-  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_const(k->exprs, threads / team));
+  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_const(k->exprs, s->n_folded ? 1 : threads / team));
+  if (s->n_folded) return;
   kva_kloop *row = grid->body->first->loop;
   row->kind = KVA_K_THREAD;
   row->team = (uint32_t)team;
@@ -248,7 +399,7 @@ static void rewrite(neighbours *s, int64_t threads) {
 
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads) {
   neighbours s = {.k = k, .n = n, .nest = nest, .leaf = nest[n - 1]};
-  if (!find(&s)) return false;
+  if (!find(&s, threads)) return false;
   if (length_of(s.leaf->body) > LARGE_BODY) k->blocks = 1; /* with registers for all rows of many taps */
   s.copies = KVA_NEW_ARRAY(k->arena, kva_kinstr *, k->next_id + 1);
   rewrite(&s, threads);

@@ -47,6 +47,7 @@ static kva_kinstr *copy_loop(copy *c, const kva_kinstr *i) {
   made->team = l->team;
   made->width = l->width;
   made->head = head;
+  made->stage = l->stage;
   c->made[i->id] = made->instr;
   map_symbol(c, l->var, made->var);
   copy_region(c, l->body, made->body);

@@ -71,7 +71,7 @@ static void add_value(hasher *s, const kva_kinstr *v) {
 }
 
 static void add_loop(hasher *s, const kva_kloop *l) {
-  add(s, (uint64_t)l->kind << 8 | l->strict_order);
+  add(s, (uint64_t)l->kind << 8 | (uint64_t)l->stage << 1 | l->strict_order);
   if (l->kind == KVA_K_THREAD || l->team) add(s, (uint64_t)l->team << 32 | l->width);
   if (l->head) add(s, hash_expr(s, l->head));
   add(s, hash_expr(s, l->extent));

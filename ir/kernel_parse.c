@@ -228,6 +228,7 @@ static void parse_loop(kva_kparser *p, kva_kregion *r, kva_kloop_kind kind) {
   l->strict_order = strict;
   parse_carries(p, l);
   l->team = parse_count(p, "team");
+  l->stage = kva_klex_accept_name(&p->lex, "stage");
   l->width = parse_count(p, "width");
   if (kva_klex_accept_name(&p->lex, "head")) l->head = kva_kparse_expr(p);
   kva_map_set_str(p->loops, t.text, l);

@@ -278,6 +278,7 @@ static void check_threads(verifier *v, const kva_kinstr *i) {
   }
   if (l->strict_order) report(v, i, "a thread loop has no order");
   if (team > 1 && (l->carries.len || l->width > 1)) report(v, i, "teams can neither carry values nor take lanes");
+  if (l->stage && team == 1) report(v, i, "single threads have nothing to stage");
   if (l->head && (l->width < 2 || !kva_expr_upper_bound(l->head, &most) || most >= KVA_K_HEAD))
     report(v, i, "a head needs lanes, and must be known to be shorter than %d", KVA_K_HEAD);
   if (l->width > 16 || (l->width && !is_power_of_two(l->width)))

@@ -1,23 +1,25 @@
-/* kv_shift_grads(dy, w, x) -> dx, dw: both gradients of kv_shift (see there) for weights [H,W], boundary "zero", no
- * past, segments or padding, in one pass over dy and x:
+/* kv_shift_grads(dy, w, x, segments?) -> dx, dw: both gradients of kv_shift (see there) for weights [H,W], boundary
+ * "zero", no past or padding, in one pass over dy and x:
  *
  *   dx[b,h,s,:]   = sum_{j<W, s+j<T} w[h,j] * dy[b,h,s+j,:]
- *   dw[b,c,h,j]   = sum_{16c<=t<16c+16, j<=t<T} dy[b,h,t,:] . x[b,h,t-j,:]
+ *   dw[b,c,h,j]   = sum_{16c<=s<16c+16, s+j<T} dy[b,h,s+j,:] . x[b,h,s,:]
  *
- * dw is [B, ceil(T/16), H, W], float (double for double): its sum over b and c, which is left to the caller, is the
- * gradient of w. passes/opt_split_shift.c makes this operator for GPUs, after differentiation: no gradient.
+ * where rows s and s+j are of one document. dw is [B, ceil(T/16), H, W], float (double for double): its sum over b and
+ * c, which is left to the caller, is the gradient of w. passes/opt_split_shift.c makes this operator for GPUs, after
+ * differentiation: no gradient.
  *
- * On a GPU a warp takes 16 rows t of all heads, one head after the other; a thread takes the same channels of both
- * halves of all of them, as straight code. So every element of dy and x is loaded once, but for the row before and the
- * row behind the 16, also where dy is a rotary embedding of what is loaded, whose halves go together. Rows that do not
- * exist are read as the nearest one and left out of the sums: a branch would keep loads apart.
+ * On a GPU a warp takes 16 rows s of a head; a thread takes the same channels of both halves of all of them, as
+ * straight code. So every element of dy and x is loaded once, but for the rows of dy behind the 16, also where dy is a
+ * rotary embedding of what is loaded, whose halves go together. Rows that do not exist are read as the last one and
+ * left out of the sums: a branch would keep loads apart. A block takes the same 16 rows of many heads and sequences,
+ * and loads the angles of an embedding once for all of them (kva_kloop.stage).
  *
  * Tolerance 16: as kv_shift_weight_grad. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/kv_shift.h"
 
-enum { ROWS = 16, WARP = 32, BLOCK = 256, MOST_TAPS = 4, DY = 0, X = 2 };
+enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, MOST_TAPS = 4, DY = 0, X = 2 };
 
 typedef struct shift_grads {
   kva_lower *l;
@@ -43,10 +45,12 @@ kva_status kva_kv_shift_grads_infer(kva_module *m, const kva_node *n, const kva_
   KVA_TRY(kva_check_rank(m, n, 1, 2));
   KVA_TRY(kva_check_same_dtype(m, n, X, 0));
   KVA_TRY(kva_check_shape(m, n, X, x->rank, x->dims));
+  KVA_TRY(kva_check_int(m, n, KVA_SHIFT_SEGMENTS));
   if (a->time_axis != 1 && a->time_axis != 2)
     return kva_error(m->diag, &n->loc, "kv.%s: time_axis must be 1 ([B,T,H,D]) or 2 ([B,H,T,D]), found %lld",
                      n->op->name, (long long)a->time_axis);
   KVA_TRY(kva_check_shape(m, n, 1, 2, (kva_dim[]){x->dims[3 - a->time_axis], w->dims[1]}));
+  KVA_TRY(kva_check_shape(m, n, KVA_SHIFT_SEGMENTS, 2, (kva_dim[]){x->dims[0], x->dims[a->time_axis]}));
   if (!kva_expr_is_const(w->dims[1], NULL)) return kva_operand_error(m, n, 1, "the number of taps must be a constant");
   kva_shift s = shift_of(n);
   kva_dim blocks = kva_expr_ceildiv(m->exprs, s.T, kva_expr_const(m->exprs, ROWS));
@@ -58,16 +62,18 @@ kva_status kva_kv_shift_grads_infer(kva_module *m, const kva_node *n, const kva_
 kva_status kva_kv_shift_grads_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
   (void)r;
   kva_shift form = shift_of(n);
-  kva_shift_ref s = kva_shift_ref_get(&form, in[0], (const kva_wide *const[]){in[0], in[1], NULL, NULL, NULL});
+  kva_shift_ref s =
+      kva_shift_ref_get(&form, in[0], (const kva_wide *const[]){in[0], in[1], NULL, n->n_operands > 3 ? in[3] : NULL});
   int64_t dims[4] = {s.B, s.T, s.H, s.D}, i[4] = {0}, blocks = out[1]->dims[1];
   if (in[0]->n == 0) return KVA_OK;
   do {
     int64_t b = i[0], t = i[1], h = i[2], d = i[3];
     double dy = in[DY]->f[kva_shift_offset(&s, s.T, b, t, h, d)];
     for (int64_t j = 0; j < s.W && j <= t; j++) {
+      if (kva_shift_read(&s, b, t, j).from == KVA_FROM_NOTHING) continue;
       int64_t from = kva_shift_offset(&s, s.T, b, t - j, h, d);
       out[0]->f[from] += in[1]->f[h * s.W + j] * dy;
-      out[1]->f[((b * blocks + t / ROWS) * s.H + h) * s.W + j] += dy * in[X]->f[from];
+      out[1]->f[((b * blocks + (t - j) / ROWS) * s.H + h) * s.W + j] += dy * in[X]->f[from];
     }
   } while (kva_next_index(4, dims, i));
   return KVA_OK;
@@ -79,29 +85,25 @@ static const kva_expr *num(const shift_grads *g, int64_t v) {
   return kva_expr_const(g->c, v);
 }
 
-/* Element of an operand at row `at` + `by`, if that exists, else of the nearest row; *out_exists: NULL for always. */
-static kva_kval row_element(const shift_grads *g, uint32_t operand, kva_shift_at at, int64_t by, bool known,
-                            kva_kval *out_exists) {
-  at.t = kva_expr_addi(g->c, at.t, by);
-  *out_exists = NULL;
-  if (!known && by > 0) {
-    *out_exists = kva_k_index_lt(g->kb, at.t, g->s.T);
-    at.t = kva_expr_min(g->c, at.t, kva_expr_addi(g->c, g->s.T, -1));
-  } else if (!known && by < 0) {
-    *out_exists = kva_k_index_le(g->kb, num(g, 0), at.t);
-    at.t = kva_expr_max(g->c, at.t, num(g, 0));
-  }
-  return kva_shift_operand(g->l, &g->s, operand, at, NULL);
+/* Element of dy `by` rows behind at.t, if there is that row, else of the last one. *out_counts: whether it is a row, of
+ * the same document; NULL: always. known: there is that row. */
+static kva_kval dy_element(const shift_grads *g, kva_shift_at at, int64_t by, bool known, kva_kval *out_counts) {
+  const kva_expr *row = at.t;
+  at.t = kva_expr_addi(g->c, row, by);
+  *out_counts = known ? NULL : kva_k_index_lt(g->kb, at.t, g->s.T);
+  if (!known) at.t = kva_expr_min(g->c, at.t, kva_expr_addi(g->c, g->s.T, -1));
+  if (by) *out_counts = kva_k_and(g->kb, *out_counts, kva_shift_same_segment(g->l, &g->s, at.b, row, at.t, NULL));
+  return kva_shift_operand(g->l, &g->s, DY, at, NULL);
 }
 
 /* after: this many rows behind at.t exist. */
 static void store_dx(const shift_grads *g, kva_shift_at at, int64_t after) {
-  kva_kval sum = NULL, exists;
+  kva_kval sum = NULL, counts;
   for (int64_t j = 0; j < g->s.window; j++) {
     kva_kval w = kva_shift_weight(g->l, &g->s, at, num(g, j), NULL);
-    kva_kval dy = row_element(g, DY, at, j, j <= after, &exists);
+    kva_kval dy = dy_element(g, at, j, j <= after, &counts);
     kva_kval next = sum ? kva_k_op(g->kb, KVA_K_fma, w, dy, sum) : kva_k2(g->kb, KVA_K_mul, w, dy);
-    sum = exists ? kva_k_select(g->kb, exists, next, sum) : next;
+    sum = counts ? kva_k_select(g->kb, counts, next, sum) : next;
   }
   const kva_expr *idx[4] = {at.b, NULL, NULL, at.d};
   idx[g->s.time] = at.t;
@@ -109,11 +111,11 @@ static void store_dx(const shift_grads *g, kva_shift_at at, int64_t after) {
   g->l->store(g->l, g->s.n, 0, idx, sum);
 }
 
-/* Summand of tap j; before: this many rows before at.t exist. */
-static kva_kval summand(const shift_grads *g, kva_shift_at at, int64_t j, int64_t before) {
-  kva_kval unused, exists, dy = row_element(g, DY, at, 0, true, &unused);
-  kva_kval product = kva_k2(g->kb, KVA_K_mul, dy, row_element(g, X, at, -j, j <= before, &exists));
-  return exists ? kva_k_select(g->kb, exists, product, kva_k_const(g->kb, product->dtype, 0)) : product;
+/* Summand of tap j. */
+static kva_kval summand(const shift_grads *g, kva_shift_at at, int64_t j, int64_t after) {
+  kva_kval counts, dy = dy_element(g, at, j, j <= after, &counts);
+  kva_kval product = kva_k2(g->kb, KVA_K_mul, dy, kva_shift_operand(g->l, &g->s, X, at, NULL));
+  return counts ? kva_k_select(g->kb, counts, product, kva_k_const(g->kb, product->dtype, 0)) : product;
 }
 
 static void store_dw(const shift_grads *g, int64_t j, kva_kval sum) {
@@ -175,28 +177,27 @@ static void all_dw(shift_grads *g) {
 /* ---- warps of a GPU ---------------------------------------------------------------------------------------------- */
 
 /* dx of row `row` of the block, both halves, and its part of the sums. */
-static void add_row(const shift_grads *g, const kva_expr *row, int64_t half, int64_t before, int64_t after,
-                    kva_kval *sums) {
+static void add_row(const shift_grads *g, const kva_expr *row, int64_t half, int64_t after, kva_kval *sums) {
   kva_shift_at at = g->at;
   at.t = kva_expr_add(g->c, g->first, row);
   for (int64_t part = 0; part < 2; part++) {
     at.d = kva_expr_addi(g->c, g->at.d, part * half);
     store_dx(g, at, after);
     for (int64_t j = 0; j < g->s.window; j++) {
-      kva_kval x = summand(g, at, j, before);
+      kva_kval x = summand(g, at, j, after);
       sums[j] = sums[j] ? kva_k2(g->kb, KVA_K_add, sums[j], x) : x;
     }
   }
 }
 
 static void whole_block(const shift_grads *g, int64_t half, kva_kval *sums) {
-  for (int64_t i = 0; i < ROWS; i++) add_row(g, num(g, i), half, i, ROWS - 1 - i, sums);
+  for (int64_t i = 0; i < ROWS; i++) add_row(g, num(g, i), half, ROWS - 1 - i, sums);
 }
 
 static void rest_of_block(const shift_grads *g, int64_t half, kva_kval *sums) {
   kva_kloop *r = kva_k_loop_begin(g->kb, KVA_K_SERIAL, rows_of_block(g), "r");
   kva_kval zero = kva_k_const(g->kb, g->type, 0);
-  add_row(g, r->var, half, 0, 0, sums);
+  add_row(g, r->var, half, 0, sums);
   for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(g->kb, r, KVA_COMBINE_ADD, zero, sums[j]);
   kva_k_loop_end(g->kb, r);
 }
@@ -218,63 +219,74 @@ static uint32_t width_of(int64_t part) {
   return (uint32_t)width;
 }
 
-static void each_part(shift_grads *g, int64_t half, bool whole, kva_kval *sums) {
+/* Channels from `before` on, of each half. */
+static void each_lane(shift_grads *g, const kva_expr *before, int64_t half, bool whole, kva_kval *sums) {
   kva_kb *kb = g->kb;
   int64_t part = part_of_half(&g->s, half);
-  kva_kloop *parts = kva_k_loop_begin(kb, KVA_K_SERIAL, num(g, half / part), "part");
   kva_kloop *lane = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, part), "d");
   kva_kval zero = kva_k_const(kb, g->type, 0);
-  g->at.d = kva_expr_add(g->c, kva_expr_muli(g->c, parts->var, part), lane->var);
+  g->at.d = kva_expr_add(g->c, before, lane->var);
   lane->width = width_of(part);
   (whole ? whole_block : rest_of_block)(g, half, sums);
   for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(kb, lane, KVA_COMBINE_ADD, zero, sums[j]);
   kva_k_loop_end(kb, lane);
+}
+
+static void each_part(shift_grads *g, int64_t half, bool whole, kva_kval *sums) {
+  kva_kb *kb = g->kb;
+  int64_t part = part_of_half(&g->s, half);
+  if (part == half) {
+    each_lane(g, num(g, 0), half, whole, sums);
+    return;
+  }
+  kva_kloop *parts = kva_k_loop_begin(kb, KVA_K_SERIAL, num(g, half / part), "part");
+  kva_kval zero = kva_k_const(kb, g->type, 0);
+  each_lane(g, kva_expr_muli(g->c, parts->var, part), half, whole, sums);
   for (int64_t j = 0; j < g->s.window; j++) sums[j] = kva_k_reduce(kb, parts, KVA_COMBINE_ADD, zero, sums[j]);
   kva_k_loop_end(kb, parts);
 }
 
-static void each_head(shift_grads *g, int64_t half, bool whole) {
+/* The block's rows of each of its heads, a warp for each. */
+static void each_pair(shift_grads *g, const kva_expr *before, int64_t half, bool whole) {
   kva_kb *kb = g->kb;
   kva_kval sums[MOST_TAPS] = {NULL};
-  kva_kloop *head = kva_k_loop_begin(kb, KVA_K_SERIAL, g->s.H, "head");
-  g->at.h = head->var;
+  const kva_expr *left = kva_expr_sub(g->c, kva_expr_mul(g->c, g->s.B, g->s.H), before);
+  kva_kloop *pair = kva_k_loop_begin(kb, KVA_K_THREAD, kva_expr_min(g->c, num(g, PAIRS), left), "pair");
+  const kva_expr *f = kva_expr_add(g->c, before, pair->var);
+  pair->team = WARP;
+  pair->stage = true;
+  g->at.b = kva_expr_div(g->c, f, g->s.H);
+  g->at.h = kva_expr_mod(g->c, f, g->s.H);
   each_part(g, half, whole, sums);
   kva_kloop *first = kva_k_loop_begin(kb, KVA_K_THREAD, num(g, 1), "first");
   for (int64_t j = 0; j < g->s.window; j++) store_dw(g, j, sums[j]);
   kva_k_loop_end(kb, first);
-  kva_k_loop_end(kb, head);
+  kva_k_loop_end(kb, pair);
 }
 
-static void each_block(shift_grads *g, int64_t half) {
+static void each_block(shift_grads *g, const kva_expr *before, int64_t half) {
   bool all_whole = kva_expr_is(kva_expr_mod(g->c, g->s.T, num(g, ROWS)), 0);
   if (all_whole) {
-    each_head(g, half, true);
+    each_pair(g, before, half, true);
     return;
   }
   kva_kval whole = kva_k_index_le(g->kb, kva_expr_addi(g->c, g->first, ROWS), g->s.T);
   kva_kinstr *branch = kva_k_if_begin(g->kb, whole);
-  each_head(g, half, true);
+  each_pair(g, before, half, true);
   kva_k_if_else(g->kb, branch);
-  each_head(g, half, false);
+  each_pair(g, before, half, false);
   kva_k_if_end(g->kb, branch);
 }
 
 static void by_warps(shift_grads *g, int64_t half) {
   kva_kb *kb = g->kb;
-  const kva_expr *blocks = block_count(g), *count = kva_expr_mul(g->c, g->s.B, blocks), *teams = num(g, BLOCK / WARP);
-  kva_kloop *grid = kva_k_loop_begin(kb, KVA_K_GRID, kva_expr_ceildiv(g->c, count, teams), "item");
-  const kva_expr *before = kva_expr_mul(g->c, grid->var, teams);
-  const kva_expr *here = kva_expr_min(g->c, teams, kva_expr_sub(g->c, count, before));
-  kva_kloop *row = kva_k_loop_begin(kb, KVA_K_THREAD, here, "row");
-  const kva_expr *f = kva_expr_add(g->c, before, row->var);
-  row->team = WARP;
+  const kva_expr *pairs = kva_expr_mul(g->c, g->s.B, g->s.H), *chunks = kva_expr_ceildiv(g->c, pairs, num(g, PAIRS));
+  kva_kloop *grid = kva_k_loop_begin(kb, KVA_K_GRID, kva_expr_mul(g->c, block_count(g), chunks), "item");
   kb->kernel->threads = BLOCK;
   kb->kernel->blocks = 1; /* with registers for 16 rows */
-  g->at.b = kva_expr_div(g->c, f, blocks);
-  g->block = kva_expr_mod(g->c, f, blocks);
+  g->block = kva_expr_div(g->c, grid->var, chunks);
   g->first = kva_expr_muli(g->c, g->block, ROWS);
-  each_block(g, half);
-  kva_k_loop_end(kb, row);
+  each_block(g, kva_expr_muli(g->c, kva_expr_mod(g->c, grid->var, chunks), PAIRS), half);
   kva_k_loop_end(kb, grid);
 }
 

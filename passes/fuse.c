@@ -289,7 +289,7 @@ static tile_part part_of_operand(const kva_node *tile, uint32_t operand) {
   case KVA_OP_matmul: return operand == 1 ? PART_PACKED : PART_STREAMED;
   case KVA_OP_conv:
   case KVA_OP_conv_input_grad: return operand == 0 ? PART_PACKED : PART_STREAMED;
-  case KVA_OP_kv_shift_grads: return operand != 1 ? PART_ONCE : PART_STREAMED;
+  case KVA_OP_kv_shift_grads: return operand == 0 || operand == 2 ? PART_ONCE : PART_STREAMED;
   case KVA_OP_attention:
   case KVA_OP_attention_grad_q:
   case KVA_OP_attention_grad_kv: return operand == KVA_ATTENTION_MASK ? PART_MASK : PART_STREAMED;

@@ -3,10 +3,11 @@
  * up. */
 #include "passes/passes_internal.h"
 
-enum { MOST_TAPS = 4 };
+enum { MOST_TAPS = 4, SEGMENTS = 3 };
 
+/* Options that the operator for both does not have: past, left_pad. */
 static bool has_options(const kva_node *n) {
-  return kva_operand(n, 2) || kva_operand(n, 3) || kva_operand(n, 4);
+  return kva_operand(n, 2) || kva_operand(n, 4);
 }
 
 static bool is_zero_boundary(const char *name) {
@@ -27,6 +28,7 @@ static bool is_pair(const kva_node *n, const kva_node *in) {
   const kva_kv_shift_input_grad_attrs *b = in->attrs;
   const kva_type *w = kva_operand_type(in, 1);
   if (in->operands[0].value != n->operands[1].value || in->results[1].uses || w->rank != 2) return false;
+  if (kva_operand(n, SEGMENTS) != kva_operand(in, SEGMENTS)) return false;
   return is_zero_boundary(b->boundary) && a->time_axis == b->time_axis && w->dims[1] == a->weight_shape.v[1] &&
          is_before(n->operands[0].value, in);
 }
@@ -46,8 +48,9 @@ static void join(kva_module *m, kva_node *n, kva_node *in) {
   const kva_kv_shift_weight_grad_attrs *a = n->attrs;
   kva_builder b = kva_builder_before(m, in);
   kva_kv_shift_grads_attrs attrs = {.time_axis = a->time_axis};
-  kva_value *operands[] = {in->operands[0].value, in->operands[1].value, n->operands[0].value};
-  kva_node *both = kva_build_node(&b, KVA_OP_kv_shift_grads, 3, operands, 2, &attrs);
+  kva_value *operands[] = {in->operands[0].value, in->operands[1].value, n->operands[0].value,
+                           kva_operand(n, SEGMENTS)};
+  kva_node *both = kva_build_node(&b, KVA_OP_kv_shift_grads, operands[3] ? 4 : 3, operands, 2, &attrs);
   kva_value *dw = kva_reduce(&b, KVA_OP_reduce_sum, &both->results[1], 2, (int64_t[]){0, 1}, false);
   both->results[0].name = in->results[0].name;
   kva_value_replace_all_uses(&in->results[0], &both->results[0]);

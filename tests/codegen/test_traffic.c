@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-enum { MAX_IO = 16, INTEGERS = 1000 };
+enum { MAX_IO = 16, INTEGERS = 1000, DOCUMENT = 50 /* rows */ };
 
 static const double MAX_RATIO = 1.05, MAX_CONFLICTS = 1.1;
 
@@ -19,12 +19,22 @@ typedef struct traffic_case {
   const char *text; /* REAL stands for the type; gradients are those of output 0 by the states */
   int64_t rows;     /* the value of every shape symbol */
   bool gradients;
-  double limit; /* of the ratio; 0: MAX_RATIO. Larger ones say what is still to be gained */
-  bool large;   /* without KVA_BENCH once in each type: both machines get the same code */
-  int gathers;  /* input of which only what the output holds is needed, + 1 */
+  double limit;  /* of the ratio; 0: MAX_RATIO. Larger ones say what is still to be gained */
+  bool large;    /* without KVA_BENCH once in each type: both machines get the same code */
+  int gathers;   /* input of which only what the output holds is needed, + 1 */
+  int documents; /* input that numbers the documents of rows, + 1 */
 } traffic_case;
 
-#define SHIFT_ROPE(title, b, h, most)                                                                \
+#define SHIFT(title, b, h, d)                                           \
+  {                                                                     \
+    .name = title,                                                      \
+    .text = "f (REAL[" b ", T, " h ", " d "] v, REAL[" h ", 2] w) =>\n" \
+            "  (REAL[" b ", T, " h ", " d "] y) {\n"                    \
+            "  y, last = kv.kv_shift <time_axis = 1> (v, w)\n"          \
+            "}",                                                        \
+    .rows = 128                                                         \
+  }
+#define SHIFT_ROPE(title, b, h)                                                                      \
   {                                                                                                  \
     .name = title,                                                                                   \
     .text = "f (REAL[" b ", T, " h ", 128] k, REAL[" h ", 2] w, REAL[T, 64] cos, REAL[T, 64] sin)\n" \
@@ -32,9 +42,9 @@ typedef struct traffic_case {
             "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"                                       \
             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                      \
             "}",                                                                                     \
-    .limit = most, .rows = 128                                                                       \
+    .rows = 128                                                                                      \
   }
-#define SHIFT_ROPE_BACKWARD(title, b, h, most)                                                          \
+#define SHIFT_ROPE_BACKWARD(title, b, h)                                                                \
   {                                                                                                     \
     .name = title,                                                                                      \
     .text = "state REAL[" b ", 128, " h ", 128] \"k\" : param ~ zeros\n"                                \
@@ -46,7 +56,32 @@ typedef struct traffic_case {
             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                         \
             "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                  \
             "}",                                                                                        \
-    .limit = most, .rows = 128, .gradients = true                                                       \
+    .rows = 128, .gradients = true                                                                      \
+  }
+#define DOCUMENTS(title, b, h)                                                                                      \
+  {                                                                                                                 \
+    .name = title,                                                                                                  \
+    .text = "f (REAL[" b ", 256, " h ", 128] k, REAL[" h ", 2] w, int32[" b ", 256] document, REAL[256, 64] cos,\n" \
+            "   REAL[256, 64] sin) => (REAL[" b ", " h ", 256, 128] y) {\n"                                         \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                                          \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                                     \
+            "}",                                                                                                    \
+    .documents = 3                                                                                                  \
+  }
+#define DOCUMENTS_BACKWARD(title, b, h)                                                                               \
+  {                                                                                                                   \
+    .name = title,                                                                                                    \
+    .text = "state REAL[" b ", 256, " h ", 128] \"k\" : param ~ zeros\n"                                              \
+            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                                                            \
+            "f (REAL[" b ", " h ", 256, 128] dy, int32[" b ", 256] document, REAL[256, 64] cos, REAL[256, 64] sin)\n" \
+            "  => (REAL l) {\n"                                                                                       \
+            "  k = kv.state_read <state = \"k\"> ()\n"                                                                \
+            "  w = kv.state_read <state = \"w\"> ()\n"                                                                \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                                            \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                                       \
+            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                                \
+            "}",                                                                                                      \
+    .gradients = true, .documents = 2                                                                                 \
   }
 #define CROSS_ENTROPY(title, rows, vocab, most)                                   \
   {                                                                               \
@@ -140,10 +175,27 @@ static const traffic_case cases[] = {
     {.name = "softmax of odd length",
      .text = "f (REAL[B, 3001] x) => (REAL[B, 3001] y) { y = kv.softmax(x) }",
      .rows = 64},
-    SHIFT_ROPE("kv_shift and rope", "1", "8", 0),
-    SHIFT_ROPE_BACKWARD("kv_shift and rope backward", "1", "8", 0),
-    SHIFT_ROPE("kv_shift and rope, batch", "4", "16", 1.055), /* every sequence reads the angles again */
-    SHIFT_ROPE_BACKWARD("kv_shift and rope backward, batch", "4", "16", 1.07),
+    SHIFT("kv_shift", "1", "8", "128"),
+    SHIFT("kv_shift, batch, heads of 64", "4", "4", "64"),
+    SHIFT("kv_shift, heads of 256", "2", "4", "256"),
+    {.name = "rope, batch",
+     .text = "f (REAL[4, T, 4, 128] x, REAL[T, 64] cos, REAL[T, 64] sin) => (REAL[4, 4, T, 128] y) {\n"
+             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (x), cos, sin)\n"
+             "}",
+     .rows = 128},
+    SHIFT_ROPE("kv_shift and rope", "1", "8"),
+    SHIFT_ROPE("kv_shift and rope, batch", "4", "16"),
+    SHIFT_ROPE("kv_shift and rope, batch, few heads", "24", "4"),
+    SHIFT_ROPE_BACKWARD("kv_shift and rope backward", "1", "8"),
+    SHIFT_ROPE_BACKWARD("kv_shift and rope backward, batch", "4", "16"),
+    SHIFT_ROPE_BACKWARD("kv_shift and rope backward, batch, few heads", "24", "4"),
+    {.name = "kv_shift of documents",
+     .text = "f (REAL[4, 256, 4, 128] v, REAL[4, 2] w, int32[4, 256] document) => (REAL[4, 256, 4, 128] y) {\n"
+             "  y, last = kv.kv_shift <time_axis = 1> (v, w, , document)\n"
+             "}",
+     .documents = 3},
+    DOCUMENTS("kv_shift and rope of documents", "4", "4"),
+    DOCUMENTS_BACKWARD("kv_shift and rope backward of documents", "4", "4"),
     CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192", 0),
     CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919", 0),
     CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000", 0),
@@ -239,7 +291,7 @@ static kva_module *build(const traffic_case *c, const char *type, kva_diag *diag
 /* ---- values ---------------------------------------------------------------------------------------------------------
  */
 
-static kva_wide *values_for(const kva_type *t, int64_t rows, uint64_t key) {
+static kva_wide *values_for(const kva_type *t, int64_t rows, uint64_t key, bool documents) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++)
     if (!kva_expr_is_const(t->dims[d], &dims[d])) dims[d] = rows;
@@ -249,7 +301,7 @@ static kva_wide *values_for(const kva_type *t, int64_t rows, uint64_t key) {
     if (w->f)
       w->f[i] = kva_round_f64(t->dtype, 0.1 + kva_uniform01(kva_philox4x32((uint64_t)i, 0, key).v[0]));
     else
-      w->i[i] = 1 + 7 * i % INTEGERS;
+      w->i[i] = documents ? i / DOCUMENT : 1 + 7 * i % INTEGERS;
   }
   return w;
 }
@@ -294,7 +346,8 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
   kva_function *f = m->functions.data[0];
   uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
   kva_wide *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
-  for (uint32_t i = 0; i < n_in; i++) in[i] = values_for(f->graph->inputs.data[i]->type, c->rows, i + 1);
+  for (uint32_t i = 0; i < n_in; i++)
+    in[i] = values_for(f->graph->inputs.data[i]->type, c->rows, i + 1, c->documents == (int)i + 1);
   const kva_wide *const *inputs = (const kva_wide *const *)in;
   require(diag, kva_ref_run(m, f, inputs, want, NULL, NULL, NULL, NULL, diag), c->name);
   require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true}), c->name);
@@ -328,7 +381,7 @@ static void run_table(const char *type, const char *arch) {
     bool bad = r.ratio > limit || r.conflicts > MAX_CONFLICTS;
     above += bad;
     if (bad || getenv("KVA_BENCH"))
-      print_message("%-32s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f%s\n", cases[i].name, type, arch,
+      print_message("%-48s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f%s\n", cases[i].name, type, arch,
                     (double)r.minimum / 1024, r.ratio, r.launches, r.conflicts, bad ? "  ABOVE" : "");
   }
   assert_int_equal(above, 0);

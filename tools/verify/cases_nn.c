@@ -197,6 +197,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_kv_shift_grads, .in = {{"B=2,H=3,T=5,D=4"}, {"H,2"}, {"B,H,T,D"}}},
     {.op = KVA_OP_kv_shift_grads, .attrs = "time_axis=1", .in = {{"2,T=21,H=2,3"}, {"H,3"}, {"2,T,H,3"}}},
     {.op = KVA_OP_kv_shift_grads, .in = {{"1,2,T=0,4"}, {"2,2"}, {"1,2,T,4"}}},
+    {.op = KVA_OP_kv_shift_grads, .in = {{"B=2,H=3,T=5,D=4"}, {"H,3"}, {"B,H,T,D"}, SEGMENTS}},
     {.op = KVA_OP_kv_shift_weight_grad, .attrs = "weight_shape=H,2", .in = {{"B=2,H=3,T=5,D=4"}, {"B,H,T,D"}}},
     {.op = KVA_OP_kv_shift_weight_grad,
      .attrs = "weight_shape=H,3,D; time_axis=1; boundary=keep",

@@ -146,6 +146,11 @@ static void random_shift_grads(kva_random *r) {
   kva_random_operand(r, x);
   kva_random_operand(r, EXTENTS(H, kva_random_int(r, 1, 4)));
   kva_random_operand(r, x);
+  if (kva_random_chance(r, 3)) {
+    kva_case_operand *segments = kva_random_operand(r, EXTENTS(B, T));
+    segments->dtype = KVA_I32;
+    segments->hi = 1;
+  }
   kva_random_attrs(r, "time_axis=%d", time_axis);
 }
 

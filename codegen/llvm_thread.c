@@ -195,14 +195,21 @@ static void team_barrier(kva_emit *e) {
   kva_ll_intrinsic(e, "llvm.nvvm.barrier", 0, NULL, 2, args);
 }
 
+/* The threads of the warp that are of this one's team. Other teams may have no work left. */
+static LLVMValueRef members(kva_emit *e) {
+  if (e->team >= WARP) return i32(e, -1);
+  LLVMValueRef thread = LLVMBuildTrunc(e->b, e->thread, i32_type(e), "");
+  LLVMValueRef first = LLVMBuildAnd(e->b, thread, i32(e, WARP - e->team), "");
+  return LLVMBuildShl(e->b, i32(e, (1 << e->team) - 1), first, "");
+}
+
 void kva_ll_barrier(kva_emit *e) {
-  LLVMValueRef all = i32(e, -1);
   if (e->team == e->k->threads)
     kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL);
   else if (e->team > WARP)
     team_barrier(e);
   else if (e->team > 1)
-    kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all);
+    kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, (LLVMValueRef[]){members(e)});
 }
 
 /* ---- combination
@@ -210,7 +217,7 @@ void kva_ll_barrier(kva_emit *e) {
 
 /* v of the thread whose number differs in bit `bit`. */
 static LLVMValueRef exchange32(kva_emit *e, LLVMValueRef v, unsigned bit) {
-  LLVMValueRef args[] = {i32(e, -1), v, i32(e, bit), i32(e, WARP - 1)};
+  LLVMValueRef args[] = {members(e), v, i32(e, bit), i32(e, WARP - 1)};
   return kva_ll_intrinsic(e, "llvm.nvvm.shfl.sync.bfly.i32", 0, NULL, 4, args);
 }
 

@@ -9,7 +9,7 @@
  * short or odd ones are numbered through;
  *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column, or a block for every 32
  *      where columns are few and long (schedule_gpu_columns.c);
- *   4. else rows: a warp for each, or a block for long ones (schedule_gpu_team.c);
+ *   4. else rows: a warp for each, part of one for short rows, or a block for long ones (schedule_gpu_team.c);
  *   5. rows that are too short for a warp, or sequential: a thread for each;
  *   6. full reductions, and nests that depend on each other: one block;
  *   7. kernels that arrive with a CPU's schedule (attention's strips): a thread for every item. */
@@ -171,6 +171,22 @@ static double rows_of(uint32_t n, kva_kloop *const *rows) {
   return total;
 }
 
+static void find_lanes(void *user, kva_kinstr *i) {
+  int64_t *most = user, extent;
+  if (i->op != KVA_K_LOOP || i->loop->kind != KVA_K_THREAD) return;
+  if (!kva_expr_is_const(i->loop->extent, &extent)) extent = INT64_MAX;
+  if (i->loop->width > 1 && extent < INT64_MAX) extent = (extent + i->loop->width - 1) / i->loop->width;
+  if (extent > *most) *most = extent;
+}
+
+/* The threads of a warp that have something to do in rows of r. */
+static int64_t team_for_row(const kva_kregion *r) {
+  int64_t lanes = 1, team = 2;
+  kva_k_each_instr_in(r, find_lanes, &lanes);
+  while (team < WARP && team < lanes) team *= 2;
+  return team;
+}
+
 static bool has_loops(const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
     if (i->op == KVA_K_LOOP || has_loops(i->then) || has_loops(i->orelse)) return true;
@@ -237,7 +253,7 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
   double bytes = extent * kva_sched_widest_element(leaf->body);
   bool block = bytes >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
   if (bytes > LONGEST_ROW) k->threads = LONG_BLOCK;
-  grid_of_teams(k, n, nest, block ? THREADS : WARP);
+  grid_of_teams(k, n, nest, block ? THREADS : team_for_row(leaf->body));
 }
 
 /* ---- the whole kernel

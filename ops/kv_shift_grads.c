@@ -11,7 +11,7 @@
  * On a GPU a warp takes 16 rows s of a head; a thread takes the same channels of both halves of all of them, as
  * straight code. So every element of dy and x is loaded once, but for the rows of dy behind the 16, also where dy is a
  * rotary embedding of what is loaded, whose halves go together. Rows that do not exist are read as the last one and
- * left out of the sums: a branch would keep loads apart. A block takes the same 16 rows of many heads and sequences,
+ * count as zero: a branch would keep loads apart. A block takes the same 16 rows of many heads and sequences,
  * and loads the angles of an embedding once for all of them (kva_kloop.stage).
  *
  * Tolerance 16: as kv_shift_weight_grad. */
@@ -85,25 +85,23 @@ static const kva_expr *num(const shift_grads *g, int64_t v) {
   return kva_expr_const(g->c, v);
 }
 
-/* Element of dy `by` rows behind at.t, if there is that row, else of the last one. *out_counts: whether it is a row, of
- * the same document; NULL: always. known: there is that row. */
-static kva_kval dy_element(const shift_grads *g, kva_shift_at at, int64_t by, bool known, kva_kval *out_counts) {
+/* Element of dy `by` rows behind at.t, zero where that is no row of the same document. known: there is that row. */
+static kva_kval dy_element(const shift_grads *g, kva_shift_at at, int64_t by, bool known) {
   const kva_expr *row = at.t;
   at.t = kva_expr_addi(g->c, row, by);
-  *out_counts = known ? NULL : kva_k_index_lt(g->kb, at.t, g->s.T);
+  kva_kval counts = known ? NULL : kva_k_index_lt(g->kb, at.t, g->s.T);
   if (!known) at.t = kva_expr_min(g->c, at.t, kva_expr_addi(g->c, g->s.T, -1));
-  if (by) *out_counts = kva_k_and(g->kb, *out_counts, kva_shift_same_segment(g->l, &g->s, at.b, row, at.t, NULL));
-  return kva_shift_operand(g->l, &g->s, DY, at, NULL);
+  if (by) counts = kva_k_and(g->kb, counts, kva_shift_same_segment(g->l, &g->s, at.b, row, at.t, NULL));
+  kva_kval dy = kva_shift_operand(g->l, &g->s, DY, at, NULL);
+  return counts ? kva_k_select(g->kb, counts, dy, kva_k_const(g->kb, dy->dtype, 0)) : dy;
 }
 
 /* after: this many rows behind at.t exist. */
 static void store_dx(const shift_grads *g, kva_shift_at at, int64_t after) {
-  kva_kval sum = NULL, counts;
+  kva_kval sum = NULL;
   for (int64_t j = 0; j < g->s.window; j++) {
-    kva_kval w = kva_shift_weight(g->l, &g->s, at, num(g, j), NULL);
-    kva_kval dy = dy_element(g, at, j, j <= after, &counts);
-    kva_kval next = sum ? kva_k_op(g->kb, KVA_K_fma, w, dy, sum) : kva_k2(g->kb, KVA_K_mul, w, dy);
-    sum = counts ? kva_k_select(g->kb, counts, next, sum) : next;
+    kva_kval w = kva_shift_weight(g->l, &g->s, at, num(g, j), NULL), dy = dy_element(g, at, j, j <= after);
+    sum = sum ? kva_k_op(g->kb, KVA_K_fma, w, dy, sum) : kva_k2(g->kb, KVA_K_mul, w, dy);
   }
   const kva_expr *idx[4] = {at.b, NULL, NULL, at.d};
   idx[g->s.time] = at.t;
@@ -113,9 +111,7 @@ static void store_dx(const shift_grads *g, kva_shift_at at, int64_t after) {
 
 /* Summand of tap j. */
 static kva_kval summand(const shift_grads *g, kva_shift_at at, int64_t j, int64_t after) {
-  kva_kval counts, dy = dy_element(g, at, j, j <= after, &counts);
-  kva_kval product = kva_k2(g->kb, KVA_K_mul, dy, kva_shift_operand(g->l, &g->s, X, at, NULL));
-  return counts ? kva_k_select(g->kb, counts, product, kva_k_const(g->kb, product->dtype, 0)) : product;
+  return kva_k2(g->kb, KVA_K_mul, dy_element(g, at, j, j <= after), kva_shift_operand(g->l, &g->s, X, at, NULL));
 }
 
 static void store_dw(const shift_grads *g, int64_t j, kva_kval sum) {

@@ -23,9 +23,26 @@ static uint32_t members(ptx_warp *w, const ptx_ins *i, uint32_t slot, uint32_t m
   return mask & all;
 }
 
-void kva_ptx_exec_warp_sync(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+typedef void (*exec_group)(ptx_warp *w, const ptx_ins *i, uint32_t mask);
+
+/* Lanes that name different members are groups of their own: parts of a warp that shuffle among themselves. */
+static void for_groups(ptx_warp *w, const ptx_ins *i, uint32_t slot, uint32_t mask, exec_group exec) {
+  const uint32_t *named = ptx_reg32(w, slot);
+  for (uint32_t rest = mask, group; rest; rest &= ~group) {
+    group = 0;
+    for (uint32_t m = rest; m; m &= m - 1)
+      group |= (uint32_t)(named[ptx_first(m)] == named[ptx_first(rest)]) << ptx_first(m);
+    exec(w, i, group);
+  }
+}
+
+static void warp_sync(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   members(w, i, i->src[0], mask);
   kva_ptx_clocks_warp_sync(w);
+}
+
+void kva_ptx_exec_warp_sync(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  for_groups(w, i, i->src[0], mask, warp_sync);
 }
 
 /* Source lane, or -1 where it is outside the segment. PTX ISA, shfl.sync: c holds the clamp and the segment mask. */
@@ -41,7 +58,7 @@ static int source_lane(int mode, int lane, uint32_t b, uint32_t c) {
   return from <= last ? from : -1;
 }
 
-void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+static void shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   const uint32_t *a = ptx_reg32(w, i->src[0]), *b = ptx_reg32(w, i->src[1]), *c = ptx_reg32(w, i->src[2]);
   uint32_t out[PTX_LANES], inside = 0, active = members(w, i, i->src[3], mask);
   for (int l = 0; l < PTX_LANES; l++) {
@@ -58,12 +75,16 @@ void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   if (i->dst2 != PTX_NONE) ptx_set_pred(w, i->dst2, inside, mask);
 }
 
+void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  for_groups(w, i, i->src[3], mask, shfl);
+}
+
 static void set_all(ptx_warp *w, uint32_t slot, uint32_t value, uint32_t mask) {
   uint32_t *d = ptx_reg32(w, slot);
   for (int l = 0; l < PTX_LANES; l++) d[l] = mask >> l & 1 ? value : d[l];
 }
 
-void kva_ptx_exec_vote(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+static void vote(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t active = members(w, i, i->src[1], mask), yes = ptx_pred(w, i->src[0]) & active;
   if (i->sub == PTX_VOTE_BALLOT) {
     set_all(w, i->dst, yes, mask);
@@ -73,7 +94,11 @@ void kva_ptx_exec_vote(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_set_pred(w, i->dst, value ? PTX_ALL : 0, mask);
 }
 
-void kva_ptx_exec_match(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+void kva_ptx_exec_vote(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  for_groups(w, i, i->src[1], mask, vote);
+}
+
+static void match(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t active = members(w, i, i->src[1], mask), out[PTX_LANES] = {0}, same = 0;
   uint64_t v[PTX_LANES];
   for (int l = 0; l < PTX_LANES; l++) v[l] = i->flag2 ? ptx_reg64(w, i->src[0])[l] : ptx_reg32(w, i->src[0])[l];
@@ -84,6 +109,10 @@ void kva_ptx_exec_match(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
   ptx_blend32(ptx_reg32(w, i->dst), out, mask);
   if (i->dst2 != PTX_NONE) ptx_set_pred(w, i->dst2, same, mask);
+}
+
+void kva_ptx_exec_match(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  for_groups(w, i, i->src[1], mask, match);
 }
 
 static uint32_t reduce(int op, ptx_type type, uint32_t a, uint32_t b) {
@@ -97,7 +126,7 @@ static uint32_t reduce(int op, ptx_type type, uint32_t a, uint32_t b) {
   default: return a ^ b;
   }
 }
-void kva_ptx_exec_redux(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+static void redux(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t active = members(w, i, i->src[1], mask) | 1u << ptx_first(mask);
   const uint32_t *a = ptx_reg32(w, i->src[0]);
   uint32_t value = a[ptx_first(active)];
@@ -106,12 +135,20 @@ void kva_ptx_exec_redux(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   set_all(w, i->dst, value, mask);
 }
 
+void kva_ptx_exec_redux(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  for_groups(w, i, i->src[1], mask, redux);
+}
+
 void kva_ptx_exec_activemask(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   set_all(w, i->dst, mask, mask);
 }
 
-void kva_ptx_exec_elect(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+static void elect(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint32_t active = members(w, i, i->src[1], mask), leader = active ? (uint32_t)ptx_first(active) : 0;
   set_all(w, i->dst, leader, mask);
   ptx_set_pred(w, i->dst2, 1u << leader, mask);
+}
+
+void kva_ptx_exec_elect(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  for_groups(w, i, i->src[1], mask, elect);
 }

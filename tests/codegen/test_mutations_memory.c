@@ -23,6 +23,7 @@ static const ptx_generated kernels[] = {
     {"transpose", "sm_80", KVA_F32, 1, ONE(transpose, "perm=1,0", "A=70,C=130")},
     {"transpose_batch", "sm_80", KVA_BF16, 1, ONE(transpose, "perm=0,2,1", "B=2,A=70,C=130")},
     {"transpose_outer", "sm_80", KVA_BF16, 1, ONE(transpose, "perm=2,1,0", "A=33,3,B=35")},
+    {"rope", "sm_80", KVA_F32, 1, {.op = KVA_OP_rope, .in = {{"B=3,2,T=21,64"}, {"T,32"}, {"T,32"}}}},
     {"softmax", "sm_80", KVA_F32, 1, ONE(softmax, "axis=-1", "B=2,3000")},
     {"softmax_long", "sm_80", KVA_BF16, 1, ONE(softmax, "axis=-1", "B=2,40000")},
     {"softmax_rows", "sm_80", KVA_BF16, 1, ONE(softmax, "axis=-1", "B=9,4096")},

@@ -175,6 +175,12 @@ static const traffic_case cases[] = {
     {.name = "softmax of odd length",
      .text = "f (REAL[B, 3001] x) => (REAL[B, 3001] y) { y = kv.softmax(x) }",
      .rows = 64},
+    {.name = "sums of products of short rows",
+     .text = "f (REAL[2, 4, T, 128] y, REAL[2, T, 4, 128] dy) => (float[2, 4, T] z) {\n"
+             "  p = kv.mul(kv.cast <to = float> (y), kv.cast <to = float> (kv.transpose <perm = [0, 2, 1, 3]> (dy)))\n"
+             "  z = kv.reduce_sum <axes = [3], keepdims = false> (p)\n"
+             "}",
+     .rows = 128},
     SHIFT("kv_shift", "1", "8", "128"),
     SHIFT("kv_shift, batch, heads of 64", "4", "4", "64"),
     SHIFT("kv_shift, heads of 256", "2", "4", "256"),

@@ -148,6 +148,11 @@ static void warp_instructions(void **state) {
   clean("@%p3 shfl.sync.idx.b32 %r3, %r0, 2, 31, 0x55555555;");
   expect("@%p3 shfl.sync.bfly.b32 %r3, %r0, 1, 31, -1;", KVA_PTX_INACTIVE_LANE, 1);
   expect("@%p3 shfl.sync.bfly.b32 %r3, %r0, 1, 31, 0x55555555;", KVA_PTX_INACTIVE_LANE, 1);
+  /* Lanes of one warp that name different members, and one that another lane does not name. */
+  clean(
+      "and.b32 %r4, %r0, 16;\nmov.u32 %r3, 0xffff;\nshl.b32 %r3, %r3, %r4;\nshfl.sync.bfly.b32 %r3, %r0, 1, 31, %r3;");
+  expect("selp.b32 %r3, 0x55555555, 0xffffffff, %p3;\nshfl.sync.bfly.b32 %r3, %r0, 2, 31, %r3;", KVA_PTX_INACTIVE_LANE,
+         2);
   expect("@%p3 vote.sync.any.pred %p4, %p2, -1;", KVA_PTX_INACTIVE_LANE, 1);
   expect("@%p3 bra.uni A;\nA:", KVA_PTX_OPERAND, 1);
   expect("@%p1 trap;", KVA_PTX_TRAP, 1);

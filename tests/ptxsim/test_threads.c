@@ -53,6 +53,23 @@ static void shuffles(void **state) {
   }
 }
 
+/* Parts of a warp with members of their own, of which some have left. */
+static void groups(void **state) {
+  (void)state;
+  uint32_t in[N], out[N] = {0};
+  numbers(in, 1000);
+  run(HEAD("k", "") "shr.u32 %r3, %r0, 3; and.b32 %r4, %r0, 24; mov.u32 %r5, 255; shl.b32 %r5, %r5, %r4;\n"
+                    "setp.eq.u32 %p1, %r3, 2; mov.u32 %r2, 7; @%p1 bra END;\n"
+                    "shfl.sync.bfly.b32 %r6, %r1, 4, 31, %r5; redux.sync.add.u32 %r7, %r1, %r5; bar.warp.sync %r5;\n"
+                    "add.u32 %r2, %r6, %r7;\nEND: " TAIL,
+      in, out, 0);
+  for (int t = 0; t < N; t++) {
+    uint32_t sum = in[t ^ 4];
+    for (int l = 0; l < 8; l++) sum += in[t / 8 * 8 + l];
+    assert_int_equal(out[t], t / 8 == 2 ? 7 : sum);
+  }
+}
+
 static void votes_and_matches(void **state) {
   (void)state;
   uint32_t in[N], out[N];
@@ -254,6 +271,7 @@ static void address_spaces(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shuffles),
+      cmocka_unit_test(groups),
       cmocka_unit_test(votes_and_matches),
       cmocka_unit_test(shared_reduction),
       cmocka_unit_test(named_barriers),

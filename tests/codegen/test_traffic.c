@@ -214,8 +214,13 @@ static const traffic_case cases[] = {
      .rows = 64},
     {.name = "gather gradient",
      .text =
+         "f (REAL[B, 1024] dy, int32[B] at) => (REAL[8000, 1024] dx) { dx = kv.gather_grad <extent = 8000> (dy, at) }",
+     .rows = 1024,
+     .large = true},
+    {.name = "gather gradient, small",
+     .text =
          "f (REAL[B, 512] dy, int32[B] at) => (REAL[4000, 512] dx) { dx = kv.gather_grad <extent = 4000> (dy, at) }",
-     .limit = 1.9, /* a row of the result is read and written for every index, and the indices by every block */
+     .limit = 1.11, /* all of the 132 blocks read the indices */
      .rows = 1024},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",

@@ -168,7 +168,7 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
  * ------------------------------------------------------------------------------------------------------ */
 
 /* May the load i, in a round of e->share, be kept or be one that is? */
-bool kva_ll_may_keep(const kva_emit *e, const kva_kinstr *i);
+bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i);
 /* What such a load gave before, NULL: nothing yet. */
 LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i);
 void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value);

@@ -7,7 +7,7 @@
  * where its loop stands, and is forgotten at that region's end. */
 #include "codegen/llvm_internal.h"
 
-/* Of one load, in all rounds: registers of a thread; bytes, where a loop has no other load. */
+/* Of one load, in all rounds: registers of a thread. Bytes of all, where a loop has no other load. */
 enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256 };
 
 typedef struct search {
@@ -53,19 +53,32 @@ static bool is_sole_load(const kva_kinstr *load, const kva_kloop *l) {
   return true;
 }
 
-bool kva_ll_may_keep(const kva_emit *e, const kva_kinstr *i) {
-  const kva_share *s = &e->share;
-  if (!s->loop || i->region != s->loop->body || !is_readable(i) || !kva_expr_uses(i->index, s->loop->var)) return false;
-  int64_t elements = s->rounds * e->lanes.n;
-  bool few = elements * kva_dtype_bits(i->buf->dtype) / 8 <= MAX_KEPT_BYTES && is_sole_load(i, s->loop);
-  return elements <= MAX_KEPT_ELEMENTS || few;
-}
-
 LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i) {
   kva_kept key = key_of(e, i);
   for (uint32_t k = 0; k < e->kept.len; k++)
     if (same_key(&key, &e->kept.data[k])) return e->kept.data[k].value;
   return NULL;
+}
+
+/* Bytes that a thread keeps of other rows, or of other parts of the row that i reads. */
+static int64_t bytes_of_others(kva_emit *e, const kva_kinstr *i) {
+  kva_kept key = key_of(e, i);
+  int64_t bits = 0;
+  for (uint32_t k = 0; k < e->kept.len; k++) {
+    const kva_kept *o = &e->kept.data[k];
+    bool same = o->buf == key.buf && o->index == key.index && o->extent == key.extent;
+    if (!same) bits += (int64_t)o->lanes * kva_dtype_bits(o->buf->dtype);
+  }
+  return bits / 8;
+}
+
+bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i) {
+  const kva_share *s = &e->share;
+  if (!s->loop || i->region != s->loop->body || !is_readable(i) || !kva_expr_uses(i->index, s->loop->var)) return false;
+  int64_t elements = s->rounds * e->lanes.n;
+  if (elements <= MAX_KEPT_ELEMENTS || kva_ll_kept(e, i)) return true;
+  int64_t bytes = elements * kva_dtype_bits(i->buf->dtype) / 8;
+  return is_sole_load(i, s->loop) && bytes + bytes_of_others(e, i) <= MAX_KEPT_BYTES;
 }
 
 void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value) {

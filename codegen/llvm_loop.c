@@ -378,26 +378,35 @@ static bool meets_again(const kva_kloop *l) {
   return false;
 }
 
-/* A thread's share of l as rounds of straight code: how many there are, 0: it is a loop. Where all threads have an
- * iteration in each of them they are `exact`. */
-static int64_t rounds_of(const kva_kloop *l, int64_t step, int64_t most, bool *exact) {
-  int64_t extent, n = most ? (most + step - 1) / step : 0;
+/* Of what e->share is of, something may be kept. */
+static bool keeps(kva_emit *e) {
+  for (const kva_kinstr *i = e->share.loop->body->first; i; i = i->next)
+    if (kva_ll_may_keep(e, i)) return true;
+  return false;
+}
+
+/* e->share, a thread's share of a loop, as straight code? Where all threads have an iteration in each of the rounds they
+ * are `exact`. */
+static bool is_straight(kva_emit *e, bool exact) {
+  const kva_kloop *l = e->share.loop;
+  int64_t n = e->share.rounds;
   body_facts f = {0};
-  *exact = kva_expr_is_const(l->extent, &extent) && extent % step == 0 && !l->head;
-  if (!n || n > (meets_again(l) ? MAX_ROUNDS : MAX_UNROLLED)) return 0;
-  if (n == 1) return 1;
+  if (n <= 1) return n;
+  bool again = n <= MAX_ROUNDS && meets_again(l) && keeps(e);
+  if (n > MAX_UNROLLED && !again) return false;
   kva_k_each_instr_in(l->body, look, &f);
-  if (n * f.instrs > (meets_again(l) ? KEPT_BODY : SMALL_BODY) * MAX_COPIES) return 0;
-  return *exact || meets_again(l) ? n : 0;
+  return (exact || again) && n * f.instrs <= (again ? KEPT_BODY : SMALL_BODY) * MAX_COPIES;
 }
 
 /* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: this thread's share of a part
  * of the loop. */
 static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
   kva_emit *e = s->e;
-  bool exact;
-  int64_t n = rounds_of(s->l, step, most, &exact);
-  if (!n) {
+  int64_t extent, n = most ? (most + step - 1) / step : 0;
+  bool exact = kva_expr_is_const(s->l->extent, &extent) && extent % step == 0 && !s->l->head;
+  e->share = (kva_share){s->l, step, 0, n, part};
+  if (!is_straight(e, exact)) {
+    e->share.loop = NULL;
     emit_stretch(s, start, end, step);
     return;
   }
@@ -437,12 +446,15 @@ static void load_round_if(kva_emit *e, const kva_kloop *rows, const kva_kloop *l
 
 /* What every row reads alike in its loop l, which `around` threads share, is loaded before the rows. */
 static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, unsigned around) {
-  int64_t extent, n = 0, lanes = l->width > 1 ? l->width : 1, step = (int64_t)around * lanes;
-  bool exact = false, loads = false;
+  int64_t extent, lanes = l->width > 1 ? l->width : 1, step = (int64_t)around * lanes;
+  bool loads = false;
   for (const kva_kinstr *i = l->body->first; i; i = i->next) loads |= kva_ll_is_row_invariant(e, i, l, rows);
   if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes || l->head) return;
   e->lanes = (kva_lanes){(unsigned)lanes, l->var, NULL, false};
-  if (kva_ll_vectorizable(e, l)) n = rounds_of(l, step, extent, &exact);
+  int64_t n = (extent + step - 1) / step;
+  bool exact = extent % step == 0;
+  e->share = (kva_share){l, step, 0, n, KVA_PART_LANES};
+  if (!kva_ll_vectorizable(e, l) || !is_straight(e, exact)) n = 0;
   LLVMValueRef first = n ? LLVMBuildMul(e->b, kva_ll_team_number(e, around, 1), kva_ll_i64(e, lanes), "") : NULL;
   for (int64_t i = 0; i < n; i++) {
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, i * step), "");

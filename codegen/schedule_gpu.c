@@ -360,8 +360,12 @@ static void find_teams(void *user, kva_kinstr *i) {
   *(uint32_t *)user = (uint32_t)n * i->loop->team;
 }
 
+/* Bytes of shared memory for a row: blocks may have 227 KiB on an H100, and 99 wherever code for others runs. */
+static int64_t room_for_row(const kva_target *target) {
+  return target->arch && !strcmp(target->arch, "sm_90a") ? 208 << 10 : 96 << 10;
+}
+
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
-  (void)target;
   if (!k->threads) {
     k->threads = THREADS;
     kva_k_each_instr(k, find_teams, &k->threads);
@@ -376,6 +380,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
       else
         schedule_one_block(k);
     }
+    if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, room_for_row(target));
     allow_registers(k);
   }
   kva_sched_stage(k);

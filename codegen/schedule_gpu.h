@@ -60,6 +60,11 @@ bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest);
  * take an element with its neighbours (schedule_gpu_neighbours.c). False: it has another form. */
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads);
 
+/* ---- schedule_gpu_long.c ----------------------------------------------------------------------------------------- */
+
+/* Loops of a block over one row that is too long for its registers keep `room_bytes` more of it in shared memory. */
+void kva_sched_keep_long(kva_kernel *k, int64_t room_bytes);
+
 /* ---- schedule_gpu_stage.c ---------------------------------------------------------------------------------------- */
 
 /* Does what loops ask for by kva_kloop.stage. */

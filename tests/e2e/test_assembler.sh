@@ -40,3 +40,7 @@ check 60 bf16 models/induction.kv
 check 60 f32 models/induction.kv -D window=6
 check 60 f32 models/lm.kv -D preset=small
 check 60 bf16 models/lm.kv -D preset=1.5B -D separator=0
+check 60 f32 models/lm.kv -D preset=1.5B -D layers=1 -D separator=0
+# Rows of logits that go beyond registers, odd ones and those beyond a block.
+check 50 f32 models/lm.kv -D vocab=50257 -D layers=1
+check 50 bf16 models/lm.kv -D vocab=128256 -D layers=1

@@ -1,0 +1,152 @@
+/* Rows that are longer than what a block keeps in registers, and that several of its loops read (softmax, cross-entropy
+ * over a large vocabulary). Each such loop becomes up to three:
+ *
+ *   0 <= r < IN_REGISTERS     llvm_keep.c keeps what the first loop loads
+ *   then, `room` bytes        the first loop puts it into shared memory, where the others find it: a thread reads what
+ *                             it wrote itself, as loops of one length deal the same elements to the same threads
+ *   the rest                  is read again
+ *
+ * A reduction goes on from one to the next. */
+#include "codegen/schedule_gpu.h"
+
+/* Bytes: of rows that registers hold alone; of longer ones, beside what else their loops need. */
+enum { MAX_LOOPS = 8, SHORT = 128 << 10, IN_REGISTERS = 96 << 10 };
+
+typedef struct long_rows {
+  kva_kernel *k;
+  kva_kloop *loops[MAX_LOOPS]; /* that read the row, of one length */
+  uint32_t n_loops;
+  int64_t length;
+  kva_kbuf *buf;         /* what they read */
+  const kva_expr *index; /* at element `element` */
+  const kva_expr *element;
+} long_rows;
+
+static const kva_expr *index_in(const long_rows *s, const kva_kinstr *load, const kva_kloop *l) {
+  return kva_expr_substitute(s->k->exprs, load->index, 1, &l->var, &s->element);
+}
+
+static bool is_whole(const kva_kinstr *i) {
+  return i->op == KVA_K_LOAD && !i->n_args && i->buf->space == KVA_K_PARAM && !i->buf->written &&
+         kva_dtype_bits(i->buf->dtype) >= 8;
+}
+
+static kva_kinstr *find_load(const long_rows *s, const kva_kloop *l) {
+  for (kva_kinstr *i = l->body->first; i; i = i->next)
+    if (is_whole(i) && i->buf == s->buf && index_in(s, i, l) == s->index) return i;
+  return NULL;
+}
+
+static bool suits(const kva_kinstr *i, int64_t *out_length) {
+  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->team <= 1 && !i->loop->strict_order &&
+         kva_expr_is_const(i->loop->extent, out_length);
+}
+
+/* The loops behind `first` in its region that read the same elements, and it. */
+static void list_loops(long_rows *s, kva_kloop *first) {
+  int64_t length;
+  s->n_loops = 0;
+  for (kva_kinstr *i = first->instr; i && s->n_loops < MAX_LOOPS; i = i->next) {
+    bool same = suits(i, &length) && length == s->length && i->loop->head == first->head;
+    if (same && find_load(s, i->loop)) s->loops[s->n_loops++] = i->loop;
+  }
+}
+
+/* The first loop, and what it loads, that another loop reads, too. */
+static bool find(long_rows *s, const kva_kregion *r) {
+  for (kva_kinstr *i = r->first; i; i = i->next) {
+    if (!suits(i, &s->length)) continue;
+    for (kva_kinstr *load = i->loop->body->first; load; load = load->next) {
+      if (!is_whole(load) || !kva_expr_uses(load->index, i->loop->var)) continue;
+      s->buf = load->buf;
+      s->index = index_in(s, load, i->loop);
+      list_loops(s, i->loop);
+      if (s->n_loops > 1 && s->length * kva_dtype_bits(load->buf->dtype) / 8 > SHORT) return true;
+    }
+  }
+  return false;
+}
+
+/* l keeps its first `count` iterations; returns a loop behind it that has the others, and l's results. */
+static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t count) {
+  kva_kloop *rest = kva_k_copy(k, l->instr, 0, NULL, NULL)->loop;
+  const kva_expr *behind = kva_expr_addi(k->exprs, rest->var, count);
+  kva_kinstr *next = l->instr->next;
+  kva_k_insert(l->instr->region, next, rest->instr);
+  kva_k_replace_index(k, 1, &rest->var, &behind);
+  kva_sched_retarget(k, l, rest);
+  for (uint32_t c = 0; c < l->carries.len; c++) {
+    kva_kinstr *so_far = kva_k_instr_create(k, KVA_K_REDUCE, l->carries.data[c].dtype);
+    so_far->loop = l;
+    so_far->carry = c;
+    kva_k_insert(l->instr->region, rest->instr, so_far);
+    rest->carries.data[c].init = so_far;
+  }
+  l->extent = kva_expr_const(k->exprs, count);
+  rest->extent = kva_expr_const(k->exprs, length - count);
+  return rest;
+}
+
+static kva_kbuf *create_room(kva_kernel *k, kva_dtype dtype, int64_t n) {
+  kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
+  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
+  buf->extent = kva_expr_const(k->exprs, n);
+  buf->name = kva_arena_printf(k->arena, "kept%u", buf->id);
+  KVA_PUSH(k->arena, &k->bufs, buf);
+  return buf;
+}
+
+/* Lanes are aligned in the room where they are in the row. */
+static const kva_expr *place_in_room(kva_kernel *k, const kva_kloop *l) {
+  if (!l->head) return l->var;
+  return kva_expr_add(k->exprs, l->var, kva_expr_sub(k->exprs, kva_expr_const(k->exprs, KVA_K_HEAD), l->head));
+}
+
+static void keep(long_rows *s, kva_kloop *l, kva_kbuf *room, bool is_first, int64_t start) {
+  kva_kernel *k = s->k;
+  const kva_expr *index = s->index, *behind = kva_expr_addi(k->exprs, s->element, start);
+  s->index = kva_expr_substitute(k->exprs, index, 1, &s->element, &behind);
+  kva_kinstr *load = find_load(s, l);
+  s->index = index;
+  KVA_ASSERT(load);
+  if (!is_first) {
+    load->buf = room;
+    load->index = place_in_room(k, l);
+    return;
+  }
+  kva_kinstr *store = kva_k_instr_create(k, KVA_K_STORE, KVA_DTYPE_NONE);
+  store->buf = room;
+  store->index = place_in_room(k, l);
+  store->args[store->n_args++] = load;
+  kva_k_insert(l->body, load->next, store);
+}
+
+static void keep_rows(long_rows *s, int64_t room_bytes) {
+  kva_kernel *k = s->k;
+  int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8, registers = IN_REGISTERS / bytes, left = s->length - registers;
+  int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
+  kva_kbuf *room = create_room(k, s->buf->dtype, kept + (s->loops[0]->head ? KVA_K_HEAD : 0));
+  for (uint32_t i = 0; i < s->n_loops; i++) {
+    kva_kloop *l = split(k, s->loops[i], s->length, registers);
+    if (kept < left) split(k, l, left, kept);
+    keep(s, l, room, i == 0, registers);
+  }
+}
+
+static bool keep_in(kva_kernel *k, kva_kregion *r, int64_t room_bytes) {
+  long_rows s = {.k = k, .element = kva_expr_fresh(k->exprs, "element", 0, NULL)};
+  if (find(&s, r)) {
+    keep_rows(&s, room_bytes);
+    return true;
+  }
+  for (kva_kinstr *i = r->first; i; i = i->next) {
+    bool block = i->op == KVA_K_LOOP && i->loop->kind != KVA_K_THREAD;
+    if (block && keep_in(k, i->loop->body, room_bytes)) return true;
+    if (i->op == KVA_K_IF && (keep_in(k, i->then, room_bytes) || keep_in(k, i->orelse, room_bytes))) return true;
+  }
+  return false;
+}
+
+void kva_sched_keep_long(kva_kernel *k, int64_t room_bytes) {
+  keep_in(k, k->body, room_bytes);
+}

@@ -385,8 +385,8 @@ static bool keeps(kva_emit *e) {
   return false;
 }
 
-/* e->share, a thread's share of a loop, as straight code? Where all threads have an iteration in each of the rounds they
- * are `exact`. */
+/* e->share, a thread's share of a loop, as straight code? Where all threads have an iteration in each of the rounds
+ * they are `exact`. */
 static bool is_straight(kva_emit *e, bool exact) {
   const kva_kloop *l = e->share.loop;
   int64_t n = e->share.rounds;

@@ -1,4 +1,4 @@
-/* gather_grad on a GPU. A block owns every BLOCKS-th row of the result: frequent indices, which often are neighbours,
+/* gather_grad on a GPU. A block owns every n-th row of the result: frequent indices, which often are neighbours,
  * go to different blocks. It takes the indices in segments, of each:
  *
  *   1. a warp makes keys (row, then position) of its share of the indices, NONE for what names no row of the block, and
@@ -18,7 +18,9 @@ enum {
   WARPS = 16,
   WARP = 32,
   BLOCK = WARPS * WARP,
-  BLOCKS = 132, /* the multiprocessors of an H100 */
+  MOST_BLOCKS = 132, /* the multiprocessors of an H100 */
+  LEAST_BLOCKS = MOST_BLOCKS / 4,
+  INDEX_SHARE = 32, /* all indices are at most this part of what a block moves, if it need not be one of the fewest */
   MOST_SHARE = 512,
   MANY_ROWS = 1 << 24, /* too many for keys of 32 bits */
   NONE = -1,
@@ -254,6 +256,18 @@ static void each_segment(row_blocks *s) {
   kva_k_loop_end(b, segment);
 }
 
+/* As many as the GPU has room for, but fewer where they would mostly read indices. */
+static int64_t most_blocks(const row_blocks *s) {
+  int64_t rows, positions, inner;
+  const kva_type *index = kva_operand_type(s->n, 1);
+  bool known = kva_expr_is_const(s->rows, &rows) && kva_expr_is_const(s->positions, &positions) &&
+               kva_expr_is_const(s->inner, &inner);
+  if (!known || positions <= 0) return MOST_BLOCKS;
+  double moved = ((double)rows + (double)positions) * (double)inner * kva_dtype_bits(s->buf->dtype);
+  double blocks = moved / ((double)positions * kva_dtype_bits(index->dtype) * INDEX_SHARE);
+  return blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks > MOST_BLOCKS ? MOST_BLOCKS : (int64_t)blocks;
+}
+
 /* Room for the lists. */
 static void create_lists(row_blocks *s) {
   int64_t positions, rows;
@@ -275,7 +289,7 @@ void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
   s.positions = kva_shape_product(s.e, s.y.n_indices, kva_operand_type(n, 1)->dims);
   create_lists(&s);
   s.inner = kva_shape_product(s.e, s.y.rank - 1 - s.y.axis, type->dims + s.y.axis + 1);
-  s.blocks = kva_expr_min(s.e, s.rows, num(&s, BLOCKS));
+  s.blocks = kva_expr_min(s.e, s.rows, num(&s, most_blocks(&s)));
   const kva_expr *outer = kva_shape_product(s.e, s.y.axis, type->dims);
   kva_kloop *item = kva_k_loop_begin(s.b, KVA_K_GRID, kva_expr_mul(s.e, outer, s.blocks), "item");
   bool single = kva_expr_is(outer, 1);

@@ -208,6 +208,112 @@ static void test_rows(void **state) {
                  "}\n");
 }
 
+/* Angles of two rows are the same for all heads; what varies with the head, or in a loop, stays. */
+static void test_stage(void **state) {
+  (void)state;
+  check_schedule("kernel \"stage\" (read float x[64*H], read float cos[32*T], write float y[64*H]) threads 256 {\n"
+                 "  grid item < floordiv(T, 2) {\n"
+                 "    thread head < H team 32 stage {\n"
+                 "      thread i < 32 {\n"
+                 "        %0 = load cos[64*item + i]\n"
+                 "        %1 = load x[64*head + i]\n"
+                 "        %2 = mul %0, %1 : float\n"
+                 "        store y[64*head + i], %2\n"
+                 "        %3 = load cos[64*item + i + 32]\n"
+                 "        %4 = mul %3, %0 : float\n"
+                 "        store y[64*head + i + 32], %4\n"
+                 "        serial j < 4 {\n"
+                 "          %5 = load cos[i + 32*j]\n"
+                 "          store y[64*head + i + j], %5\n"
+                 "        }\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n",
+                 "kernel \"stage\" (read float x[64*H], read float cos[32*T], write float y[64*H]) threads 256 {\n"
+                 "  shared readwrite float staged3[64]\n"
+                 "  grid item < floordiv(T, 2) {\n"
+                 "    thread i < 32 {\n"
+                 "      %0 = load cos[i + 64*item]\n"
+                 "      store staged3[i], %0\n"
+                 "      %1 = load cos[i + 64*item + 32]\n"
+                 "      store staged3[i + 32], %1\n"
+                 "    }\n"
+                 "    barrier\n"
+                 "    thread head < H team 32 {\n"
+                 "      thread i_2 < 32 {\n"
+                 "        %2 = load staged3[i_2]\n"
+                 "        %3 = load x[64*head + i_2]\n"
+                 "        %4 = mul %2, %3 : float\n"
+                 "        store y[64*head + i_2], %4\n"
+                 "        %5 = load staged3[i_2 + 32]\n"
+                 "        %6 = mul %5, %2 : float\n"
+                 "        store y[64*head + i_2 + 32], %6\n"
+                 "        serial j < 4 {\n"
+                 "          %7 = load cos[i_2 + 32*j]\n"
+                 "          store y[64*head + i_2 + j], %7\n"
+                 "        }\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n");
+}
+
+/* 240 KiB: 96 in registers, 96 in shared memory, 48 are read again. */
+static void test_long_rows(void **state) {
+  (void)state;
+  check_schedule("kernel \"long\" (read float x[61440*B], write float y[61440*B]) {\n"
+                 "  map b < B {\n"
+                 "    serial i < 61440 carry (add float 0.0) {\n"
+                 "      %0 = load x[61440*b + i]\n"
+                 "      yield %0\n"
+                 "    }\n"
+                 "    %1 = reduce i[0]\n"
+                 "    map k < 61440 {\n"
+                 "      %2 = load x[61440*b + k]\n"
+                 "      %3 = mul %2, %1 : float\n"
+                 "      store y[61440*b + k], %3\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n",
+                 "kernel \"long\" (read float x[61440*B], write float y[61440*B]) threads 512 blocks 1 {\n"
+                 "  shared readwrite float kept2[24576]\n"
+                 "  grid item < B {\n"
+                 "    thread i < 24576 carry (add float 0.0) width 4 {\n"
+                 "      %0 = load x[i + 61440*item]\n"
+                 "      yield %0\n"
+                 "    }\n"
+                 "    %1 = reduce i[0]\n"
+                 "    thread i_2 < 24576 carry (add float %1) width 4 {\n"
+                 "      %2 = load x[i_2 + 61440*item + 24576]\n"
+                 "      store kept2[i_2], %2\n"
+                 "      yield %2\n"
+                 "    }\n"
+                 "    %3 = reduce i_2[0]\n"
+                 "    thread i_3 < 12288 carry (add float %3) width 4 {\n"
+                 "      %4 = load x[i_3 + 61440*item + 49152]\n"
+                 "      yield %4\n"
+                 "    }\n"
+                 "    %5 = reduce i_3[0]\n"
+                 "    thread k < 24576 width 4 {\n"
+                 "      %6 = load x[61440*item + k]\n"
+                 "      %7 = mul %6, %5 : float\n"
+                 "      store y[61440*item + k], %7\n"
+                 "    }\n"
+                 "    thread k_2 < 24576 width 4 {\n"
+                 "      %8 = load kept2[k_2]\n"
+                 "      %9 = mul %8, %5 : float\n"
+                 "      store y[61440*item + k_2 + 24576], %9\n"
+                 "    }\n"
+                 "    thread k_3 < 12288 width 4 {\n"
+                 "      %10 = load x[61440*item + k_3 + 49152]\n"
+                 "      %11 = mul %10, %5 : float\n"
+                 "      store y[61440*item + k_3 + 49152], %11\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n");
+}
+
 /* Every warp a share of the rows of 32 columns. */
 static void test_columns(void **state) {
   (void)state;
@@ -426,10 +532,10 @@ static void test_ptxas(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_module),  cmocka_unit_test(test_rows),
-                                     cmocka_unit_test(test_columns), cmocka_unit_test(test_ordered),
-                                     cmocka_unit_test(test_vectors), cmocka_unit_test(test_in_place),
-                                     cmocka_unit_test(test_ptxas),   cmocka_unit_test(test_large),
-                                     cmocka_unit_test(test_listed),  cmocka_unit_test(test_random)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_module),    cmocka_unit_test(test_rows),     cmocka_unit_test(test_stage),
+      cmocka_unit_test(test_long_rows), cmocka_unit_test(test_columns),  cmocka_unit_test(test_ordered),
+      cmocka_unit_test(test_vectors),   cmocka_unit_test(test_in_place), cmocka_unit_test(test_ptxas),
+      cmocka_unit_test(test_large),     cmocka_unit_test(test_listed),   cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,7 +65,7 @@ static void text_round_trip(void **state) {
 
 static const char threads[] = "kernel \"rows\" (read float x[B*N], write float y[B*N]) threads 256 {\n"
                               "  grid g < floordiv(B + 7, 8) {\n"
-                              "    thread row < min(8, B - 8*g) team 32 {\n"
+                              "    thread row < min(8, B - 8*g) team 32 stage {\n"
                               "      thread k < N carry (add float 0.0) width 4 head mod(31*N*row, 32) {\n"
                               "        %0 = load x[8*N*g + N*row + k]\n"
                               "        yield %0\n"
@@ -97,6 +97,9 @@ static void thread_loops_round_trip(void **state) {
   k->loops.data[1]->team = 64;
   assert_int_not_equal(h, kva_kernel_hash(k));
   k->loops.data[1]->team = 32;
+  k->loops.data[1]->stage = false;
+  assert_int_not_equal(h, kva_kernel_hash(k));
+  k->loops.data[1]->stage = true;
   assert_int_equal(h, kva_kernel_hash(k));
   k->loops.data[2]->head = NULL;
   assert_int_not_equal(h, kva_kernel_hash(k));
@@ -232,6 +235,7 @@ static void wrong_kernels_in_text(void **state) {
       {"kernel \"k\" () threads 64 {\nthread i < 4 team 24 {\n}\n}", "teams of 24 threads do not divide"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) team 32 {\nyield 1.0\n}\n}",
        "teams can neither carry values"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 stage {\n}\n}", "single threads have nothing to stage"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 3 {\n}\n}", "width 3 is no power of two"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 head 3 {\n}\n}", "a head needs lanes"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 4 head N {\n}\n}", "known to be shorter than 32"},

@@ -114,19 +114,20 @@ static void find_loops(neighbours *s) {
   }
 }
 
-/* Of what a row has an element of for every one of its own. */
-static uint32_t widest_bytes(const neighbours *s) {
+/* Of what a row has an element of for every one of its own, with or without angles, which are in shared memory. */
+static uint32_t widest_bytes(const neighbours *s, bool angles) {
   int bits = 8;
   for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
     bool access = i->op == KVA_K_LOAD || i->op == KVA_K_STORE;
     if (!access || !kva_expr_uses(i->index, s->leaf->var)) continue;
+    if (!angles && s->n_folded && is_angle(s, i, s->time)) continue;
     if (kva_dtype_bits(i->buf->dtype) > bits) bits = kva_dtype_bits(i->buf->dtype);
   }
   return (uint32_t)bits / 8;
 }
 
 static bool find_team(neighbours *s, int64_t threads) {
-  uint32_t bytes = widest_bytes(s), most = s->halves > 1 ? HALF_BYTES : ACCESS_BYTES;
+  uint32_t bytes = widest_bytes(s, false), most = s->halves > 1 ? HALF_BYTES : ACCESS_BYTES;
   s->width = kva_sched_width(s->k, s->leaf);
   while (s->width > 1 && (s->half % s->width || s->width * bytes > most)) s->width /= 2;
   int64_t team = s->half / s->width;
@@ -400,7 +401,8 @@ static void rewrite(neighbours *s, int64_t threads) {
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads) {
   neighbours s = {.k = k, .n = n, .nest = nest, .leaf = nest[n - 1]};
   if (!find(&s, threads)) return false;
-  if (length_of(s.leaf->body) > LARGE_BODY) k->blocks = 1; /* with registers for all rows of many taps */
+  bool wide = s.rows == ROWS && s.halves > 1 && s.width * widest_bytes(&s, true) > HALF_BYTES;
+  if (wide || length_of(s.leaf->body) > LARGE_BODY) k->blocks = 1; /* with registers for many taps, angles of floats */
   s.copies = KVA_NEW_ARRAY(k->arena, kva_kinstr *, k->next_id + 1);
   rewrite(&s, threads);
   return true;

@@ -1,6 +1,7 @@
 /* Memory-bound kernels move what they must: graphs go through the pipeline, their PTX runs on the simulator, and the
  * sectors of 32 bytes that its launches ask for are compared with the bytes of the inputs, once, and of the outputs,
- * once. Results are compared with the reference. KVA_BENCH=1 prints the table, KVA_TEST_CASE=name picks a row. */
+ * once. Results are compared with the reference. KVA_BENCH=1 prints the table, KVA_TEST_CASE=name picks a row. Then
+ * every kernel of a language model's gradients is held to the bytes of its own operands and results. */
 #include "frontend/frontend.h"
 #include "passes/passes.h"
 #include "tools/verify/simulated.h"
@@ -399,6 +400,75 @@ static void run_table(const char *type, const char *arch) {
   assert_int_equal(above, 0);
 }
 
+/* ---- gradients of a model -------------------------------------------------------------------------------------------
+ */
+
+enum { MOST_INPUTS = 64, SMALL_KERNEL = 256 << 10 /* bytes */ };
+
+typedef struct model_traffic {
+  const kva_ptx_run *run;
+  const char *arch;
+  uint32_t kernels, above;
+} model_traffic;
+
+/* Not bound by memory. */
+static bool is_product(const char *kernel) {
+  return strstr(kernel, "matmul") || strstr(kernel, "attention");
+}
+
+static void check_step(void *user, const kva_ptx_step *step) {
+  model_traffic *t = user;
+  const kva_ptx_counters *c = &t->run->counters;
+  size_t minimum = step->operand_bytes;
+  for (uint32_t i = 0; i < step->n_results; i++) minimum += step->results[i].bytes;
+  if (minimum < SMALL_KERNEL) return;
+  double ratio = 32.0 * (double)(c->global_load_sectors + c->global_store_sectors) / (double)minimum;
+  bool bad = ratio > MAX_RATIO;
+  t->kernels++;
+  t->above += bad;
+  if (bad || getenv("KVA_BENCH"))
+    print_message("%-48s %-7s %8.1f KiB x %.3f%s\n", step->kernel, t->arch, (double)minimum / 1024, ratio,
+                  bad ? "  ABOVE" : "");
+}
+
+static void check_model(kva_dtype compute, const char *arch, const char *separator) {
+  const kva_define shape[] = {{"d", "1024"},     {"heads", "8"},  {"kv_heads", "4"},       {"ffn", "2816"},
+                              {"vocab", "4000"}, {"layers", "1"}, {"separator", separator}};
+  const kva_define pins[] = {{"B", "4"}, {"T", "256"}};
+  const kva_load_options options = {
+      .n_defines = sizeof shape / sizeof *shape, .defines = shape, .n_pins = 2, .pins = pins};
+  kva_diag *diag = kva_diag_create();
+  kva_module *m;
+  require(diag, kva_load_model("models/lm.kv", &options, diag, &m), "models/lm.kv");
+  kva_function *f = kva_module_find_function(m, "loss");
+  assert_non_null(f);
+  return_gradients(m, f, diag);
+  states_to_inputs(f->graph);
+  require(diag, kva_optimize(m, &(kva_pass_options){.gpu = true}), "optimize");
+  require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true, .compute = compute}), "prepare");
+  kva_wide *in[MOST_INPUTS], *out[MOST_INPUTS];
+  uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
+  assert_in_range(n_in + n_out, 1, MOST_INPUTS);
+  for (uint32_t i = 0; i < n_in; i++) in[i] = values_for(f->graph->inputs.data[i]->type, 0, i + 1, false);
+  kva_ptx_run run = {.arch = arch, .alias_views = true, .skips = is_product, .visit = check_step};
+  model_traffic t = {.run = &run, .arch = arch};
+  run.visitor = &t;
+  require(diag, kva_run_ptx(&run, m, f, (const kva_wide *const *)in, out, diag), "run");
+  for (uint32_t i = 0; i < n_in; i++) kva_wide_free(in[i]);
+  for (uint32_t i = 0; i < n_out; i++) kva_wide_free(out[i]);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  assert_in_range(t.kernels, 15, 100);
+  assert_int_equal(t.above, 0);
+}
+
+static void test_model(void **state) {
+  (void)state;
+  if (getenv("KVA_TEST_CASE")) return;
+  check_model(KVA_DTYPE_NONE, "sm_80", "-1");
+  check_model(KVA_BF16, "sm_90a", "0");
+}
+
 static void test_float_sm_80(void **state) {
   (void)state;
   run_table("float", "sm_80");
@@ -421,6 +491,7 @@ static void test_bfloat16_sm_90a(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_float_sm_80), cmocka_unit_test(test_bfloat16_sm_80),
-                                     cmocka_unit_test(test_float_sm_90a), cmocka_unit_test(test_bfloat16_sm_90a)};
+                                     cmocka_unit_test(test_float_sm_90a), cmocka_unit_test(test_bfloat16_sm_90a),
+                                     cmocka_unit_test(test_model)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

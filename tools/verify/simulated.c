@@ -152,6 +152,10 @@ static void visit(run *r, const step *s, kva_ptx_step *launch) {
   launch->text = r->text;
   launch->memory = r->memory;
   launch->n_results = s->node->n_results;
+  for (uint32_t i = 0; i < s->node->n_operands; i++) {
+    const kva_value *v = s->node->operands[i].value;
+    if (v && !seen_before(s->node, i)) launch->operand_bytes += (size_t)bytes_of(r, v->type);
+  }
   for (uint32_t i = 0; i < s->node->n_results; i++) {
     const kva_value *v = &s->node->results[i];
     launch->results[i].data = r->data[v->id];
@@ -160,10 +164,19 @@ static void visit(run *r, const step *s, kva_ptx_step *launch) {
   r->options->visit(r->options->visitor, launch);
 }
 
+static void clear_results(run *r, const step *s) {
+  for (uint32_t i = 0; i < s->node->n_results; i++) {
+    const kva_value *v = &s->node->results[i];
+    memset(r->data[v->id], 0, (size_t)bytes_of(r, v->type));
+  }
+}
+
 static kva_status launch_step(run *r, const step *s, const void *const *params, uint32_t n_params) {
   int64_t blocks = evaluate(r, kva_codegen_grid(s->kernel));
-  if (!blocks) return KVA_OK;
   const char *name = kva_codegen_kernel_name(r->cg, s->number);
+  bool skipped = r->options->skips && r->options->skips(name);
+  if (skipped) clear_results(r, s);
+  if (!blocks || skipped) return KVA_OK;
   const kva_ptx_kernel *kernel = kva_ptx_module_get_kernel(r->module, name);
   KVA_ASSERT(kernel);
   kva_launch launch = kva_codegen_launch(r->cg, s->number);

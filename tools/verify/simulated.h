@@ -20,6 +20,7 @@ typedef struct kva_ptx_step {
   kva_ptx_dim3 grid, block;
   uint32_t dynamic_bytes, n_params, n_results;
   const void *const *params;
+  size_t operand_bytes; /* each operand once */
   struct {
     void *data;
     size_t bytes;
@@ -38,6 +39,7 @@ typedef struct kva_ptx_run {
   kva_ptx_traffic traffic;                             /* out, added up */
   void (*visit)(void *user, const kva_ptx_step *step); /* after each launch, or NULL; leaves results as they were */
   void *visitor;                                       /* its user */
+  bool (*skips)(const char *kernel);                   /* kernels that are not launched: results are zeros; or NULL */
 } kva_ptx_run;
 
 /* user: a kva_ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */

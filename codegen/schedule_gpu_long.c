@@ -6,8 +6,12 @@
  *                             it wrote itself, as loops of one length deal the same elements to the same threads
  *   the rest                  is read again
  *
- * A reduction goes on from one to the next. */
+ * A reduction goes on from one to the next. The rest of a maximum m and of the sum of exp(x - m) behind it is read once
+ * for both: each thread keeps the largest of what it has seen and the sum relative to that (Milakov, Gimelshein: Online
+ * normalizer calculation for softmax, 2018), in shared memory until m is known. */
 #include "codegen/schedule_gpu.h"
+
+#include <float.h>
 
 /* Bytes: of rows that registers hold alone; of longer ones, beside what else their loops need. */
 enum { MAX_LOOPS = 8, SHORT = 128 << 10, IN_REGISTERS = 96 << 10 };
@@ -121,16 +125,112 @@ static void keep(long_rows *s, kva_kloop *l, kva_kbuf *room, bool is_first, int6
   kva_k_insert(l->body, load->next, store);
 }
 
+/* ---- the rest of softmax ------------------------------------------------------------------------------------------
+ */
+
+static kva_kinstr *append(kva_kernel *k, kva_kregion *r, kva_kop op, kva_dtype dtype, uint32_t n, kva_kinstr **args) {
+  kva_kinstr *i = kva_k_instr_create(k, op, dtype);
+  for (uint32_t a = 0; a < n; a++) i->args[a] = args[a];
+  i->n_args = n;
+  kva_k_insert(r, NULL, i);
+  return i;
+}
+
+static kva_kinstr *exp_of_difference(kva_kernel *k, kva_kregion *r, kva_kinstr *x, kva_kinstr *y) {
+  kva_kinstr *difference = append(k, r, KVA_K_sub, x->dtype, 2, (kva_kinstr *[]){x, y});
+  return append(k, r, KVA_K_exp, x->dtype, 1, &difference);
+}
+
+/* Result, or in the loop previous value, of a carry. */
+static kva_kinstr *carried(kva_kernel *k, kva_kregion *r, kva_kop op, kva_kloop *l, uint32_t carry) {
+  kva_kinstr *i = append(k, r, op, l->carries.data[carry].dtype, 0, NULL);
+  i->loop = l;
+  i->carry = carry;
+  return i;
+}
+
+static kva_kinstr *access(kva_kernel *k, kva_kregion *r, kva_kbuf *buf, const kva_expr *index, kva_kinstr *stored,
+                          kva_dtype dtype) {
+  kva_kinstr *i =
+      append(k, r, stored ? KVA_K_STORE : KVA_K_LOAD, stored ? KVA_DTYPE_NONE : dtype, stored ? 1 : 0, &stored);
+  i->buf = buf;
+  i->index = index;
+  return i;
+}
+
+/* max is over what it loads, sum over exp(what it loads, which is the same, - max's result), and they do nothing else.
+ */
+static bool is_softmax(const long_rows *s, const kva_kloop *max, const kva_kloop *sum) {
+  if (max->carries.len != 1 || sum->carries.len != 1) return false;
+  if (kva_sched_has_effects(max->instr) || kva_sched_has_effects(sum->instr)) return false;
+  const kva_kinstr *x = max->carries.data[0].yield, *e = sum->carries.data[0].yield;
+  bool combine = max->carries.data[0].combine == KVA_COMBINE_MAX && sum->carries.data[0].combine == KVA_COMBINE_ADD;
+  if (!combine || !is_whole(x) || e->op != KVA_K_exp || e->args[0]->op != KVA_K_sub) return false;
+  const kva_kinstr *same = e->args[0]->args[0], *m = e->args[0]->args[1];
+  if (!is_whole(same) || same->buf != x->buf || index_in(s, same, sum) != index_in(s, x, max)) return false;
+  return m->op == KVA_K_REDUCE && m->loop == max;
+}
+
+/* A thread's share of the rest: the largest element, and the sum relative to it. */
+static kva_kloop *share_of_rest(kva_kernel *k, kva_kloop *t, const kva_kloop *max, int64_t length) {
+  kva_expr_ctx *c = k->exprs;
+  const kva_kinstr *from = max->carries.data[0].yield;
+  kva_dtype type = from->dtype;
+  const kva_expr *threads = kva_expr_const(c, k->threads), *left = kva_expr_sub(c, kva_expr_const(c, length), t->var);
+  kva_kinstr *lowest = append(k, t->body, KVA_K_CONST, type, 0, NULL),
+             *zero = append(k, t->body, KVA_K_CONST, type, 0, NULL);
+  lowest->imm.f = type == KVA_F64 ? -DBL_MAX : -FLT_MAX;
+  zero->imm.f = 0;
+  kva_kloop *l = kva_k_loop_create(k, KVA_K_SERIAL, kva_expr_ceildiv(c, left, threads), "j");
+  kva_k_insert(t->body, NULL, l->instr);
+  KVA_PUSH(k->arena, &l->carries, ((kva_kcarry){KVA_COMBINE_NONE, type, lowest, NULL}));
+  KVA_PUSH(k->arena, &l->carries, ((kva_kcarry){KVA_COMBINE_NONE, type, zero, NULL}));
+  const kva_expr *at = kva_expr_add(c, kva_expr_mul(c, l->var, threads), t->var);
+  kva_kinstr *x = access(k, l->body, from->buf, kva_expr_substitute(c, from->index, 1, &max->var, &at), NULL, type);
+  kva_kinstr *before = carried(k, l->body, KVA_K_CARRY, l, 0), *sum = carried(k, l->body, KVA_K_CARRY, l, 1);
+  kva_kinstr *most = append(k, l->body, KVA_K_max, type, 2, (kva_kinstr *[]){before, x});
+  kva_kinstr *scale = exp_of_difference(k, l->body, before, most), *term = exp_of_difference(k, l->body, x, most);
+  l->carries.data[0].yield = most;
+  l->carries.data[1].yield = append(k, l->body, KVA_K_fma, type, 3, (kva_kinstr *[]){sum, scale, term});
+  return l;
+}
+
+/* A loop over threads in place of l. */
+static kva_kloop *threads_instead(kva_kernel *k, kva_kloop *l, kva_combine combine, kva_dtype type) {
+  kva_kloop *t = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, k->threads), "t");
+  KVA_PUSH(k->arena, &t->carries, ((kva_kcarry){combine, type, l->carries.data[0].init, NULL}));
+  kva_k_insert(l->instr->region, l->instr, t->instr);
+  kva_sched_retarget(k, l, t);
+  kva_k_unlink(l->instr);
+  return t;
+}
+
+static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_t length) {
+  kva_dtype type = max->carries.data[0].dtype;
+  kva_kbuf *mosts = create_room(k, type, k->threads), *sums = create_room(k, type, k->threads);
+  kva_kinstr *m = sum->carries.data[0].yield->args[0]->args[1];
+  kva_kloop *t = threads_instead(k, max, KVA_COMBINE_MAX, type), *share = share_of_rest(k, t, max, length);
+  t->carries.data[0].yield = carried(k, t->body, KVA_K_REDUCE, share, 0);
+  access(k, t->body, mosts, t->var, t->carries.data[0].yield, type);
+  access(k, t->body, sums, t->var, carried(k, t->body, KVA_K_REDUCE, share, 1), type);
+  t = threads_instead(k, sum, KVA_COMBINE_ADD, type);
+  kva_kinstr *own = access(k, t->body, sums, t->var, NULL, type), *most = access(k, t->body, mosts, t->var, NULL, type);
+  kva_kinstr *scale = exp_of_difference(k, t->body, most, m);
+  t->carries.data[0].yield = append(k, t->body, KVA_K_mul, type, 2, (kva_kinstr *[]){own, scale});
+}
+
 static void keep_rows(long_rows *s, int64_t room_bytes) {
   kva_kernel *k = s->k;
   int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8, registers = IN_REGISTERS / bytes, left = s->length - registers;
   int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
   kva_kbuf *room = create_room(k, s->buf->dtype, kept + (s->loops[0]->head ? KVA_K_HEAD : 0));
+  kva_kloop *rest[MAX_LOOPS] = {NULL};
   for (uint32_t i = 0; i < s->n_loops; i++) {
     kva_kloop *l = split(k, s->loops[i], s->length, registers);
-    if (kept < left) split(k, l, left, kept);
+    if (kept < left) rest[i] = split(k, l, left, kept);
     keep(s, l, room, i == 0, registers);
   }
+  if (kept < left && is_softmax(s, rest[0], rest[1])) read_rest_once(k, rest[0], rest[1], left - kept);
 }
 
 static bool keep_in(kva_kernel *k, kva_kregion *r, int64_t room_bytes) {

@@ -18,6 +18,8 @@ void kva_sched_wrap_all(kva_kernel *k);
 bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l);
 /* Does the order of accesses to buf matter: is it read and written, or stored to in several places? */
 bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
+/* A buffer in shared memory, for code that a schedule adds to built kernels; `name` is made unique. */
+kva_kbuf *kva_sched_shared(kva_kernel *k, const char *name, kva_dtype dtype, int64_t n);
 /* Most iterations that a team could share in r; 0: a team is no use there. */
 double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r);
 /* Makes r the code of a team. */

@@ -38,15 +38,6 @@ static void substitute(void *user, kva_kinstr *i) {
   if (i->op == KVA_K_LOOP) i->loop->extent = kva_expr_substitute(s->k->exprs, i->loop->extent, 1, &s->from, &s->to);
 }
 
-static kva_kbuf *shared_buffer(kva_kernel *k, kva_dtype dtype, int64_t n) {
-  kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
-  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
-  buf->extent = kva_expr_const(k->exprs, n);
-  buf->name = kva_arena_printf(k->arena, "partial%u", buf->id);
-  KVA_PUSH(k->arena, &k->bufs, buf);
-  return buf;
-}
-
 static kva_kinstr *access(kva_kernel *k, kva_kop op, kva_kbuf *buf, const kva_expr *part, const kva_expr *column) {
   kva_kinstr *i = kva_k_instr_create(k, op, op == KVA_K_LOAD ? buf->dtype : KVA_DTYPE_NONE);
   i->buf = buf;
@@ -99,7 +90,8 @@ bool kva_sched_columns(kva_kernel *k, kva_kloop **leaf, int64_t threads) {
   kva_kloop *part = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, n), "part");
   kva_kloop *lane = kva_k_loop_create(k, KVA_K_THREAD, column->extent, column->var->name);
   kva_kbuf **partial = KVA_NEW_ARRAY(k->arena, kva_kbuf *, l->carries.len);
-  for (uint32_t i = 0; i < l->carries.len; i++) partial[i] = shared_buffer(k, l->carries.data[i].dtype, n * COLUMNS);
+  for (uint32_t i = 0; i < l->carries.len; i++)
+    partial[i] = kva_sched_shared(k, "partial", l->carries.data[i].dtype, n * COLUMNS);
   part->team = COLUMNS;
   column->kind = KVA_K_THREAD;
   kva_k_insert(blocks->body, column->instr, part->instr);

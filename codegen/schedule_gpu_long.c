@@ -91,15 +91,6 @@ static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t cou
   return rest;
 }
 
-static kva_kbuf *create_room(kva_kernel *k, kva_dtype dtype, int64_t n) {
-  kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
-  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
-  buf->extent = kva_expr_const(k->exprs, n);
-  buf->name = kva_arena_printf(k->arena, "kept%u", buf->id);
-  KVA_PUSH(k->arena, &k->bufs, buf);
-  return buf;
-}
-
 /* Lanes are aligned in the room where they are in the row. */
 static const kva_expr *place_in_room(kva_kernel *k, const kva_kloop *l) {
   if (!l->head) return l->var;
@@ -207,7 +198,8 @@ static kva_kloop *threads_instead(kva_kernel *k, kva_kloop *l, kva_combine combi
 
 static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_t length) {
   kva_dtype type = max->carries.data[0].dtype;
-  kva_kbuf *mosts = create_room(k, type, k->threads), *sums = create_room(k, type, k->threads);
+  kva_kbuf *mosts = kva_sched_shared(k, "kept", type, k->threads),
+           *sums = kva_sched_shared(k, "kept", type, k->threads);
   kva_kinstr *m = sum->carries.data[0].yield->args[0]->args[1];
   kva_kloop *t = threads_instead(k, max, KVA_COMBINE_MAX, type), *share = share_of_rest(k, t, max, length);
   t->carries.data[0].yield = carried(k, t->body, KVA_K_REDUCE, share, 0);
@@ -223,7 +215,7 @@ static void keep_rows(long_rows *s, int64_t room_bytes) {
   kva_kernel *k = s->k;
   int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8, registers = IN_REGISTERS / bytes, left = s->length - registers;
   int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
-  kva_kbuf *room = create_room(k, s->buf->dtype, kept + (s->loops[0]->head ? KVA_K_HEAD : 0));
+  kva_kbuf *room = kva_sched_shared(k, "kept", s->buf->dtype, kept + (s->loops[0]->head ? KVA_K_HEAD : 0));
   kva_kloop *rest[MAX_LOOPS] = {NULL};
   for (uint32_t i = 0; i < s->n_loops; i++) {
     kva_kloop *l = split(k, s->loops[i], s->length, registers);

@@ -78,15 +78,9 @@ static int64_t bytes_of(const staging *s) {
 
 /* Room for all slots of one type. */
 static kva_kbuf *room_for(const staging *s, kva_dtype dtype) {
-  kva_kernel *k = s->k;
   int64_t n = 0;
   for (uint32_t i = 0; i < s->slots.len; i++) n += s->slots.data[i].load->buf->dtype == dtype;
-  kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
-  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
-  buf->extent = kva_expr_const(k->exprs, n * lane_count(s));
-  buf->name = kva_arena_printf(k->arena, "staged%u", buf->id);
-  KVA_PUSH(k->arena, &k->bufs, buf);
-  return buf;
+  return kva_sched_shared(s->k, "staged", dtype, n * lane_count(s));
 }
 
 typedef struct room {

@@ -151,6 +151,15 @@ double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r) {
   return f.ok ? f.longest : 0;
 }
 
+kva_kbuf *kva_sched_shared(kva_kernel *k, const char *name, kva_dtype dtype, int64_t n) {
+  kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
+  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
+  buf->extent = kva_expr_const(k->exprs, n);
+  buf->name = kva_arena_printf(k->arena, "%s%u", name, buf->id);
+  KVA_PUSH(k->arena, &k->bufs, buf);
+  return buf;
+}
+
 typedef struct buffer_use {
   const kva_kernel *k;
   const kva_kbuf *buf;

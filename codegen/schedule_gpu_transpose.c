@@ -70,22 +70,17 @@ static kva_kloop *thread_loop(kva_kernel *k, const kva_expr *extent, uint32_t te
 }
 
 /* Elements from row to row: a word more than the square, so that rows of narrow types begin with one. */
-static int64_t pitch_of(const kva_kbuf *tile) {
-  int bytes = kva_dtype_bits(tile->dtype) / 8;
+static int64_t pitch_of(kva_dtype dtype) {
+  int bytes = kva_dtype_bits(dtype) / 8;
   return SIDE + (bytes < WORD ? WORD / bytes : 1);
 }
 
 static kva_kbuf *tile_create(kva_kernel *k, kva_dtype dtype) {
-  kva_kbuf *buf = KVA_NEW(k->arena, kva_kbuf);
-  *buf = (kva_kbuf){.space = KVA_K_SHARED, .dtype = dtype, .read = true, .written = true, .id = k->bufs.len};
-  buf->extent = kva_expr_const(k->exprs, SIDE * pitch_of(buf));
-  buf->name = kva_arena_printf(k->arena, "tile%u", buf->id);
-  KVA_PUSH(k->arena, &k->bufs, buf);
-  return buf;
+  return kva_sched_shared(k, "tile", dtype, SIDE * pitch_of(dtype));
 }
 
 static const kva_expr *tile_index(kva_kernel *k, const kva_kbuf *tile, const kva_expr *row, const kva_expr *column) {
-  return kva_expr_add(k->exprs, kva_expr_muli(k->exprs, row, pitch_of(tile)), column);
+  return kva_expr_add(k->exprs, kva_expr_muli(k->exprs, row, pitch_of(tile->dtype)), column);
 }
 
 /* The first half of the head's comment; the loads that it takes over read the tiles from now on. */

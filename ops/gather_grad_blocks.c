@@ -257,15 +257,13 @@ static void each_segment(row_blocks *s) {
 }
 
 /* As many as the GPU has room for, but fewer where they would mostly read indices. */
-static int64_t most_blocks(const row_blocks *s) {
-  int64_t rows, positions, inner;
-  const kva_type *index = kva_operand_type(s->n, 1);
-  bool known = kva_expr_is_const(s->rows, &rows) && kva_expr_is_const(s->positions, &positions) &&
-               kva_expr_is_const(s->inner, &inner);
-  if (!known || positions <= 0) return MOST_BLOCKS;
-  double moved = ((double)rows + (double)positions) * (double)inner * kva_dtype_bits(s->buf->dtype);
-  double blocks = moved / ((double)positions * kva_dtype_bits(index->dtype) * INDEX_SHARE);
-  return blocks < LEAST_BLOCKS ? LEAST_BLOCKS : blocks > MOST_BLOCKS ? MOST_BLOCKS : (int64_t)blocks;
+static const kva_expr *block_count(const row_blocks *s) {
+  const kva_expr *moved = kva_expr_mul(s->e, kva_expr_add(s->e, s->rows, s->positions), s->inner);
+  int64_t index_bits = kva_dtype_bits(kva_operand_type(s->n, 1)->dtype);
+  moved = kva_expr_muli(s->e, moved, kva_dtype_bits(s->buf->dtype));
+  const kva_expr *indices = kva_expr_muli(s->e, kva_expr_max(s->e, num(s, 1), s->positions), index_bits * INDEX_SHARE);
+  const kva_expr *blocks = kva_expr_max(s->e, num(s, LEAST_BLOCKS), kva_expr_div(s->e, moved, indices));
+  return kva_expr_min(s->e, s->rows, kva_expr_min(s->e, num(s, MOST_BLOCKS), blocks));
 }
 
 /* Room for the lists. */
@@ -289,7 +287,7 @@ void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
   s.positions = kva_shape_product(s.e, s.y.n_indices, kva_operand_type(n, 1)->dims);
   create_lists(&s);
   s.inner = kva_shape_product(s.e, s.y.rank - 1 - s.y.axis, type->dims + s.y.axis + 1);
-  s.blocks = kva_expr_min(s.e, s.rows, num(&s, most_blocks(&s)));
+  s.blocks = block_count(&s);
   const kva_expr *outer = kva_shape_product(s.e, s.y.axis, type->dims);
   kva_kloop *item = kva_k_loop_begin(s.b, KVA_K_GRID, kva_expr_mul(s.e, outer, s.blocks), "item");
   bool single = kva_expr_is(outer, 1);

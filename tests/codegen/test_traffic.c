@@ -224,6 +224,19 @@ static const traffic_case cases[] = {
      .text = "f (REAL[1024, 512] dy, int32[1024] at) => (REAL[4000, 512] dx) {\n"
              "  dx = kv.gather_grad <extent = 4000> (dy, at)\n"
              "}"},
+    {.name = "gather gradient, small, unknown count",
+     .text =
+         "f (REAL[B, 512] dy, int32[B] at) => (REAL[4000, 512] dx) { dx = kv.gather_grad <extent = 4000> (dy, at) }",
+     .rows = 1024},
+    {.name = "kv_shift and rope of documents, unknown length",
+     .text = "f (REAL[4, T, 4, 128] k, REAL[4, 2] w, int32[4, T] document, REAL[T, 64] cos, REAL[T, 64] sin) =>\n"
+             "  (REAL[4, 4, T, 128] y) {\n"
+             "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"
+             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
+             "}",
+     .limit = 1.065, /* each row's number is a sector: not known to lie at multiples of 16 bytes */
+     .rows = 256,
+     .documents = 3},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
      .rows = 256,

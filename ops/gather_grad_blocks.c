@@ -294,6 +294,7 @@ void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
   s.outer = single ? num(&s, 0) : kva_expr_div(s.e, item->var, s.blocks);
   s.number = single ? item->var : kva_expr_mod(s.e, item->var, s.blocks);
   s.b->kernel->threads = BLOCK;
+  s.b->kernel->blocks = 1; /* as many as multiprocessors */
   kva_shape_split(s.e, s.y.axis, type->dims, s.outer, s.at);
   each_segment(&s);
   kva_k_loop_end(s.b, item);

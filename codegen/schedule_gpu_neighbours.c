@@ -396,6 +396,7 @@ static void rewrite(neighbours *s, int64_t threads) {
   kva_kloop *row = grid->body->first->loop;
   row->kind = KVA_K_THREAD;
   row->team = (uint32_t)team;
+  row->stage = true;
 }
 
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads) {

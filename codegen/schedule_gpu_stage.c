@@ -1,30 +1,62 @@
-/* What all teams of a block load alike (angles of a rotary embedding, of all heads and sequences) goes through shared
- * memory, for THREAD loops that ask for it (kva_kloop.stage):
+/* What the teams of a block would load again and again goes through shared memory, for THREAD loops that ask for it
+ * (kva_kloop.stage):
  *
  *   thread pair < P team 32 stage {               thread d < 64 width 4 { staged[d], cos[…]  staged[d + 64], cos[…] … }
- *     thread d < 64 width 4 { … cos[…] … }   =>   barrier
- *   }                                             thread pair < P team 32 { thread d < 64 width 4 { … staged[d] … } }
+ *     thread d < 64 width 4 {                     thread i < 17 * P { numbers[i], document[… i / 17 … + i % 17] }
+ *       … cos[…] …                           =>   barrier
+ *       … document[… pair …]  [… + 1] …           thread pair < P team 32 {
+ *     }                                             thread d < 64 width 4 { … staged[d] … numbers[17 * pair] … }
+ *   }                                             }
  *
- * The loads that are staged stand side by side, so that all are on their way at once. Loads with a predicate, or whose
- * index changes within a thread's work, stay. */
+ * One is what all teams load alike by lanes (angles of a rotary embedding, of all heads and sequences): such loads
+ * stand side by side, so that all are on their way at once. The other is numbers that follow each other, which a team
+ * would load one by one, a sector for each (the documents of the rows). Loads whose index changes within a team's work
+ * stay. */
 #include "codegen/schedule_gpu.h"
 
-enum { MOST_BYTES = 32 << 10 };
+enum {
+  MOST_BYTES = 32 << 10,
+  FEW = 4,      /* numbers that a team may load one by one */
+  MOST_RUN = 64 /* numbers that follow each other */
+};
 
 typedef struct slot {
   kva_kinstr *load;      /* the first of those that are alike */
   const kva_expr *index; /* for lane `lane` of the staging loop */
 } slot;
 
+/* Numbers base + least, ... base + most of a buffer. */
+typedef struct run {
+  kva_kbuf *buf;
+  const kva_expr *base;
+  int64_t least, most;
+  uint32_t n_loads;
+} run;
+
+/* A load that reads a slot, or number `offset` of a run. */
+typedef struct staged_load {
+  kva_kinstr *load;
+  uint32_t at;
+  int64_t offset;
+} staged_load;
+
 typedef struct staging {
   kva_kernel *k;
   kva_kloop *teams, *like; /* like: the loop over lanes that the others have to be like */
   kva_kloop *lane;         /* of the staging loop */
   KVA_VEC(slot) slots;
-  KVA_VEC(kva_kinstr *) loads;
-  KVA_VEC(uint32_t) slot_of; /* by load */
+  KVA_VEC(staged_load) by_lane;
+  KVA_VEC(run) runs;
+  KVA_VEC(staged_load) numbers;
+  int64_t bytes;      /* of shared memory in use */
+  const kva_expr *of; /* the loop variable that the index may depend on */
   bool varies;
 } staging;
+
+static bool is_plain_load(const kva_kinstr *i) {
+  bool load = i->op == KVA_K_LOAD && !i->buf->written && i->buf->space == KVA_K_PARAM;
+  return load && kva_dtype_bits(i->buf->dtype) >= 8;
+}
 
 static kva_kloop *lanes_around(const kva_kinstr *i) {
   const kva_kinstr *owner = i->region->owner;
@@ -39,14 +71,28 @@ static bool is_like(const kva_kloop *a, const kva_kloop *b) {
 static void look(void *user, const kva_expr *symbol) {
   staging *s = user;
   const kva_kregion *r = kva_k_symbol_region(s->k, symbol);
-  s->varies |= r && kva_k_encloses(s->teams->body, r) && symbol != s->lane->var;
+  s->varies |= r && kva_k_encloses(s->teams->body, r) && symbol != s->of;
 }
 
-static void collect(void *user, kva_kinstr *i) {
+/* An index changes in the loop over teams with no more than `of`. */
+static bool depends_on(staging *s, const kva_expr *index, const kva_expr *of) {
+  s->of = of;
+  s->varies = false;
+  kva_expr_each_symbol(index, look, s);
+  return !s->varies;
+}
+
+/* All threads come to r when they come to the loop over teams: no branch stands between. */
+static bool is_certain(const staging *s, const kva_kregion *r) {
+  while (r != s->teams->body && r->owner && r->owner->op == KVA_K_LOOP) r = r->owner->region;
+  return r == s->teams->body;
+}
+
+static void collect_by_lane(void *user, kva_kinstr *i) {
   staging *s = user;
   kva_kloop *lanes = lanes_around(i);
-  if (!lanes || i->op != KVA_K_LOAD || i->n_args || i->buf->written || i->buf->space != KVA_K_PARAM) return;
-  if (!kva_expr_is_const(lanes->extent, NULL) || kva_dtype_bits(i->buf->dtype) < 8) return;
+  if (!lanes || !is_plain_load(i) || i->n_args || !kva_expr_is_const(lanes->extent, NULL)) return;
+  if (!is_certain(s, i->region)) return;
   if (!s->like) {
     s->like = lanes;
     s->lane = kva_k_loop_create(s->k, KVA_K_THREAD, lanes->extent, lanes->var->name);
@@ -54,15 +100,36 @@ static void collect(void *user, kva_kinstr *i) {
   }
   if (!is_like(lanes, s->like) || !kva_expr_uses(i->index, lanes->var)) return;
   const kva_expr *index = kva_expr_substitute(s->k->exprs, i->index, 1, &lanes->var, &s->lane->var);
-  s->varies = false;
-  kva_expr_each_symbol(index, look, s);
-  if (s->varies) return;
+  if (!depends_on(s, index, s->lane->var)) return;
   uint32_t n = 0;
   while (n < s->slots.len && (s->slots.data[n].load->buf != i->buf || s->slots.data[n].index != index)) n++;
   if (n == s->slots.len) KVA_PUSH(s->k->arena, &s->slots, ((slot){i, index}));
-  KVA_PUSH(s->k->arena, &s->loads, i);
-  KVA_PUSH(s->k->arena, &s->slot_of, n);
+  KVA_PUSH(s->k->arena, &s->by_lane, ((staged_load){i, n, 0}));
 }
+
+static bool joins(const staging *s, run *r, const kva_kinstr *i, int64_t *out_offset) {
+  const kva_expr *by = kva_expr_sub(s->k->exprs, i->index, r->base);
+  if (r->buf != i->buf || !kva_expr_is_const(by, out_offset)) return false;
+  int64_t least = *out_offset < r->least ? *out_offset : r->least, most = *out_offset > r->most ? *out_offset : r->most;
+  if (most - least >= MOST_RUN) return false;
+  r->least = least;
+  r->most = most;
+  return true;
+}
+
+static void collect_number(void *user, kva_kinstr *i) {
+  staging *s = user;
+  int64_t offset = 0;
+  uint32_t n = 0;
+  if (!is_plain_load(i) || !depends_on(s, i->index, s->teams->var)) return;
+  while (n < s->runs.len && !joins(s, &s->runs.data[n], i, &offset)) n++;
+  if (n == s->runs.len) KVA_PUSH(s->k->arena, &s->runs, ((run){i->buf, i->index, 0, 0, 0}));
+  s->runs.data[n].n_loads++;
+  KVA_PUSH(s->k->arena, &s->numbers, ((staged_load){i, n, offset}));
+}
+
+/* ---- by lanes
+ * ----------------------------------------------------------------------------------------------------------------- */
 
 static int64_t lane_count(const staging *s) {
   int64_t n = 0;
@@ -70,7 +137,7 @@ static int64_t lane_count(const staging *s) {
   return n;
 }
 
-static int64_t bytes_of(const staging *s) {
+static int64_t lane_bytes(const staging *s) {
   int64_t bits = 0;
   for (uint32_t i = 0; i < s->slots.len; i++) bits += kva_dtype_bits(s->slots.data[i].load->buf->dtype);
   return bits / 8 * lane_count(s);
@@ -88,45 +155,113 @@ typedef struct room {
   int64_t first;
 } room;
 
-static void fill(const staging *s, room to, const slot *from) {
-  kva_kinstr *load = kva_k_instr_create(s->k, KVA_K_LOAD, from->load->dtype),
+static void fill(const staging *s, kva_kloop *l, kva_kbuf *from, const kva_expr *index, kva_kbuf *to,
+                 const kva_expr *at) {
+  kva_kinstr *load = kva_k_instr_create(s->k, KVA_K_LOAD, kva_k_compute_type(from->dtype)),
              *store = kva_k_instr_create(s->k, KVA_K_STORE, KVA_DTYPE_NONE);
-  load->buf = from->load->buf;
-  load->index = from->index;
-  store->buf = to.buf;
-  store->index = kva_expr_addi(s->k->exprs, s->lane->var, to.first);
+  load->buf = from;
+  load->index = index;
+  store->buf = to;
+  store->index = at;
   store->args[store->n_args++] = load;
-  kva_k_insert(s->lane->body, NULL, load);
-  kva_k_insert(s->lane->body, NULL, store);
+  kva_k_insert(l->body, NULL, load);
+  kva_k_insert(l->body, NULL, store);
 }
 
-static void rewrite(staging *s) {
+static void stage_by_lane(staging *s) {
   kva_kernel *k = s->k;
   room *rooms = KVA_NEW_ARRAY(k->arena, room, s->slots.len), by_type[KVA_DTYPE_COUNT] = {{NULL, 0}};
   for (uint32_t i = 0; i < s->slots.len; i++) {
-    room *here = &by_type[s->slots.data[i].load->buf->dtype];
-    if (!here->buf) here->buf = room_for(s, s->slots.data[i].load->buf->dtype);
+    const slot *from = &s->slots.data[i];
+    room *here = &by_type[from->load->buf->dtype];
+    if (!here->buf) here->buf = room_for(s, from->load->buf->dtype);
     rooms[i] = *here;
+    fill(s, s->lane, from->load->buf, from->index, here->buf, kva_expr_addi(k->exprs, s->lane->var, here->first));
     here->first += lane_count(s);
-    fill(s, rooms[i], &s->slots.data[i]);
   }
-  for (uint32_t i = 0; i < s->loads.len; i++) {
-    kva_kinstr *load = s->loads.data[i];
-    room from = rooms[s->slot_of.data[i]];
+  for (uint32_t i = 0; i < s->by_lane.len; i++) {
+    kva_kinstr *load = s->by_lane.data[i].load;
+    room from = rooms[s->by_lane.data[i].at];
     load->buf = from.buf;
     load->index = kva_expr_addi(k->exprs, lanes_around(load)->var, from.first);
   }
-  kva_kregion *r = s->teams->instr->region;
-  kva_k_insert(r, s->teams->instr, s->lane->instr);
-  kva_k_insert(r, s->teams->instr, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
+  kva_k_insert(s->teams->instr->region, s->teams->instr, s->lane->instr);
+}
+
+/* ---- numbers
+ * ----------------------------------------------------------------------------------------------------------------- */
+
+static int64_t length_of(const run *r) {
+  return r->most - r->least + 1;
+}
+
+static bool is_by_team(const staging *s, const run *r) {
+  return kva_expr_uses(r->base, s->teams->var);
+}
+
+/* How many numbers there are for all teams, in whole rounds of the block where it takes several; 0: unknown. */
+static int64_t number_count(const staging *s, const run *r) {
+  int64_t teams = 1, threads = s->k->threads;
+  if (is_by_team(s, r) && !kva_expr_upper_bound(s->teams->extent, &teams)) return 0;
+  int64_t n = teams * length_of(r);
+  return n <= threads ? n : (n + threads - 1) / threads * threads;
+}
+
+static bool is_worth_it(const staging *s, const run *r) {
+  return r->n_loads > FEW && length_of(r) <= 2 * (int64_t)r->n_loads && number_count(s, r);
+}
+
+/* The number that is number `i` of those for all teams. Where there is none, as for the last teams, or of rows that a
+ * branch leaves out, it is any other: blocks have no work with empty buffers. */
+static const kva_expr *index_of_number(const staging *s, const run *r, const kva_expr *i) {
+  kva_expr_ctx *c = s->k->exprs;
+  const kva_expr *length = kva_expr_const(c, length_of(r)), *team = kva_expr_div(c, i, length);
+  const kva_expr *base = kva_expr_substitute(c, r->base, 1, &s->teams->var, &team), *last = r->buf->extent;
+  const kva_expr *index = kva_expr_addi(c, kva_expr_add(c, base, kva_expr_mod(c, i, length)), r->least);
+  return kva_expr_max(c, kva_expr_const(c, 0), kva_expr_min(c, index, kva_expr_addi(c, last, -1)));
+}
+
+static void stage_run(staging *s, uint32_t n, int64_t count) {
+  kva_expr_ctx *c = s->k->exprs;
+  const run *r = &s->runs.data[n];
+  kva_kbuf *to = kva_sched_shared(s->k, "numbers", r->buf->dtype, count);
+  kva_kloop *l = kva_k_loop_create(s->k, KVA_K_THREAD, kva_expr_const(c, count), "i");
+  fill(s, l, r->buf, index_of_number(s, r, l->var), to, l->var);
+  kva_k_insert(s->teams->instr->region, s->teams->instr, l->instr);
+  const kva_expr *first = kva_expr_const(c, -r->least);
+  if (is_by_team(s, r)) first = kva_expr_add(c, first, kva_expr_muli(c, s->teams->var, length_of(r)));
+  for (uint32_t i = 0; i < s->numbers.len; i++) {
+    const staged_load *number = &s->numbers.data[i];
+    if (number->at != n) continue;
+    number->load->buf = to;
+    number->load->index = kva_expr_addi(c, first, number->offset);
+  }
+}
+
+static bool has_room(staging *s, int64_t bytes) {
+  if (!bytes || s->bytes + bytes > MOST_BYTES) return false;
+  s->bytes += bytes;
+  return true;
+}
+
+static void stage_loop(kva_kernel *k, kva_kloop *teams) {
+  staging s = {.k = k, .teams = teams};
+  kva_k_each_instr_in(teams->body, collect_by_lane, &s);
+  kva_k_each_instr_in(teams->body, collect_number, &s);
+  if (s.slots.len && has_room(&s, lane_bytes(&s))) stage_by_lane(&s);
+  for (uint32_t i = 0; i < s.runs.len; i++) {
+    const run *r = &s.runs.data[i];
+    int64_t count = is_worth_it(&s, r) ? number_count(&s, r) : 0;
+    if (has_room(&s, count * kva_dtype_bits(r->buf->dtype) / 8)) stage_run(&s, i, count);
+  }
+  if (s.bytes) kva_k_insert(teams->instr->region, teams->instr, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
 }
 
 void kva_sched_stage(kva_kernel *k) {
   for (uint32_t l = 0, n = k->loops.len; l < n; l++) {
-    staging s = {.k = k, .teams = k->loops.data[l]};
-    if (!s.teams->stage) continue;
-    s.teams->stage = false;
-    kva_k_each_instr_in(s.teams->body, collect, &s);
-    if (s.slots.len && bytes_of(&s) <= MOST_BYTES) rewrite(&s);
+    kva_kloop *teams = k->loops.data[l];
+    if (!teams->stage) continue;
+    teams->stage = false;
+    stage_loop(k, teams);
   }
 }

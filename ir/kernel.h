@@ -122,8 +122,8 @@ struct kva_kloop {
    * MAP: `team` is a wish of who wrote the kernel (0: none): an iteration shall be such a team's. */
   uint32_t team, width;
   const kva_expr *head;
-  bool stage; /* THREAD with teams, run once by the block: a wish that what all its teams load alike be loaded once, and
-               * read by them from shared memory */
+  bool stage; /* THREAD with teams, run once by the block: a wish that what its teams load alike, or number by number,
+               * be loaded by the block before, and read by them from shared memory */
 };
 enum { KVA_K_HEAD = 32 }; /* elements of a byte in a sector of global memory */
 

@@ -120,6 +120,10 @@ static const kva_case large[] = {
     {.op = KVA_OP_cumprod, .attrs = "axis=1; reverse=1", .in = {{"A=2,264", 0.9, 1.1}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,66"}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,3,4098"}}},
+    {.op = KVA_OP_kv_shift, .in = {{"B=3,2,T=37,64"}, {"2,2"}, {"-"}, {"B,T", 0, 1, KVA_I32}}},
+    {.op = KVA_OP_kv_shift, .attrs = "time_axis=1", .in = {{"2,T=37,9,64"}, {"9,4"}, {"-"}, {"2,T", 0, 1, KVA_I64}}},
+    {.op = KVA_OP_kv_shift, .in = {{"B=1,2,T=0,64"}, {"2,2"}, {"-"}, {"B,T", 0, 1, KVA_I32}}},
+    {.op = KVA_OP_kv_shift_input_grad, .in = {{"B=3,2,T=37,64"}, {"2,3"}, {"-"}, {"B,T", 0, 1, KVA_I32}}},
     {.op = KVA_OP_kv_shift_grads, .attrs = "time_axis=1", .in = {{"2,T=37,3,128"}, {"3,2"}, {"2,T,3,128"}}},
     {.op = KVA_OP_kv_shift_grads, .in = {{"3,2,48,64"}, {"2,4"}, {"3,2,48,64"}}},
     {.op = KVA_OP_kv_shift_grads, .in = {{"1,1,T=15,256"}, {"1,1"}, {"1,1,T,256"}}},
@@ -253,6 +257,61 @@ static void test_stage(void **state) {
                  "          %7 = load cos[i_2 + 32*j]\n"
                  "          store y[64*head + i_2 + j], %7\n"
                  "        }\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n");
+}
+
+/* Numbers that each team would load one by one are loaded for all of them; a few are not. */
+static void test_stage_numbers(void **state) {
+  (void)state;
+  check_schedule("kernel \"numbers\" (read int32 id[B*T], write int32 y[32*B]) threads 256 {\n"
+                 "  grid item < floordiv(T, 4) {\n"
+                 "    thread b < min(80, B) team 32 stage {\n"
+                 "      %0 = load id[4*item + T*b]\n"
+                 "      %1 = load id[4*item + T*b + 1]\n"
+                 "      %2 = add %0, %1 : int32\n"
+                 "      thread i < 32 {\n"
+                 "        %3 = index item\n"
+                 "        %4 = lt 0, %3 : int64\n"
+                 "        %5 = load id[4*item + T*b - 1] where %4\n"
+                 "        %6 = add %2, %5 : int32\n"
+                 "        %7 = load id[4*item + T*b + 2]\n"
+                 "        %8 = add %6, %7 : int32\n"
+                 "        %9 = load id[4*item + T*b + 3]\n"
+                 "        %10 = add %8, %9 : int32\n"
+                 "        %11 = load id[b + 1000]\n"
+                 "        %12 = add %10, %11 : int32\n"
+                 "        store y[i + 32*b], %12\n"
+                 "      }\n"
+                 "    }\n"
+                 "  }\n"
+                 "}\n",
+                 "kernel \"numbers\" (read int32 id[B*T], write int32 y[32*B]) threads 256 {\n"
+                 "  shared readwrite int32 numbers2[512]\n"
+                 "  grid item < floordiv(T, 4) {\n"
+                 "    thread i < 512 {\n"
+                 "      %0 = load id[max(0, min(B*T - 1, T*floordiv(i, 5) + 4*item + mod(i, 5) - 1))]\n"
+                 "      store numbers2[i], %0\n"
+                 "    }\n"
+                 "    barrier\n"
+                 "    thread b < min(80, B) team 32 {\n"
+                 "      %1 = load numbers2[5*b + 1]\n"
+                 "      %2 = load numbers2[5*b + 2]\n"
+                 "      %3 = add %1, %2 : int32\n"
+                 "      thread i_2 < 32 {\n"
+                 "        %4 = index item\n"
+                 "        %5 = lt 0, %4 : int64\n"
+                 "        %6 = load numbers2[5*b] where %5\n"
+                 "        %7 = add %3, %6 : int32\n"
+                 "        %8 = load numbers2[5*b + 3]\n"
+                 "        %9 = add %7, %8 : int32\n"
+                 "        %10 = load numbers2[5*b + 4]\n"
+                 "        %11 = add %9, %10 : int32\n"
+                 "        %12 = load id[b + 1000]\n"
+                 "        %13 = add %11, %12 : int32\n"
+                 "        store y[32*b + i_2], %13\n"
                  "      }\n"
                  "    }\n"
                  "  }\n"
@@ -533,9 +592,10 @@ static void test_ptxas(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_module),    cmocka_unit_test(test_rows),     cmocka_unit_test(test_stage),
-      cmocka_unit_test(test_long_rows), cmocka_unit_test(test_columns),  cmocka_unit_test(test_ordered),
-      cmocka_unit_test(test_vectors),   cmocka_unit_test(test_in_place), cmocka_unit_test(test_ptxas),
-      cmocka_unit_test(test_large),     cmocka_unit_test(test_listed),   cmocka_unit_test(test_random)};
+      cmocka_unit_test(test_module),        cmocka_unit_test(test_rows),      cmocka_unit_test(test_stage),
+      cmocka_unit_test(test_stage_numbers), cmocka_unit_test(test_long_rows), cmocka_unit_test(test_columns),
+      cmocka_unit_test(test_ordered),       cmocka_unit_test(test_vectors),   cmocka_unit_test(test_in_place),
+      cmocka_unit_test(test_ptxas),         cmocka_unit_test(test_large),     cmocka_unit_test(test_listed),
+      cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

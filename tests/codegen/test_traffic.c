@@ -59,30 +59,39 @@ typedef struct traffic_case {
             "}",                                                                                        \
     .rows = 128, .gradients = true                                                                      \
   }
-#define DOCUMENTS(title, b, h)                                                                                      \
-  {                                                                                                                 \
-    .name = title,                                                                                                  \
-    .text = "f (REAL[" b ", 256, " h ", 128] k, REAL[" h ", 2] w, int32[" b ", 256] document, REAL[256, 64] cos,\n" \
-            "   REAL[256, 64] sin) => (REAL[" b ", " h ", 256, 128] y) {\n"                                         \
-            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                                          \
-            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                                     \
-            "}",                                                                                                    \
-    .documents = 3                                                                                                  \
+#define DOCUMENTS(title, b, t, h)                                                                    \
+  {                                                                                                  \
+    .name = title,                                                                                   \
+    .text = "f (REAL[" b ", " t ", " h ", 128] k, REAL[" h ", 2] w, int32[" b ", " t "] document,\n" \
+            "   REAL[" t ", 64] cos, REAL[" t ", 64] sin) => (REAL[" b ", " h ", " t ", 128] y) {\n" \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                           \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                      \
+            "}",                                                                                     \
+    .rows = 256, .documents = 3                                                                      \
   }
-#define DOCUMENTS_BACKWARD(title, b, h)                                                                               \
-  {                                                                                                                   \
-    .name = title,                                                                                                    \
-    .text = "state REAL[" b ", 256, " h ", 128] \"k\" : param ~ zeros\n"                                              \
-            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                                                            \
-            "f (REAL[" b ", " h ", 256, 128] dy, int32[" b ", 256] document, REAL[256, 64] cos, REAL[256, 64] sin)\n" \
-            "  => (REAL l) {\n"                                                                                       \
-            "  k = kv.state_read <state = \"k\"> ()\n"                                                                \
-            "  w = kv.state_read <state = \"w\"> ()\n"                                                                \
-            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                                            \
-            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                                       \
-            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                                \
-            "}",                                                                                                      \
-    .gradients = true, .documents = 2                                                                                 \
+#define DOCUMENTS_ALONE(title, b, t, h)                                                                 \
+  {                                                                                                     \
+    .name = title,                                                                                      \
+    .text = "f (REAL[" b ", " t ", " h ", 128] v, REAL[" h ", 2] w, int32[" b ", " t "] document) =>\n" \
+            "  (REAL[" b ", " t ", " h ", 128] y) {\n"                                                  \
+            "  y, last = kv.kv_shift <time_axis = 1> (v, w, , document)\n"                              \
+            "}",                                                                                        \
+    .rows = 256, .documents = 3                                                                         \
+  }
+#define DOCUMENTS_BACKWARD(title, b, t, h)                                                               \
+  {                                                                                                      \
+    .name = title,                                                                                       \
+    .text = "state REAL[" b ", " t ", " h ", 128] \"k\" : param ~ zeros\n"                               \
+            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                                               \
+            "f (REAL[" b ", " h ", " t ", 128] dy, int32[" b ", " t "] document, REAL[" t ", 64] cos,\n" \
+            "   REAL[" t ", 64] sin) => (REAL l) {\n"                                                    \
+            "  k = kv.state_read <state = \"k\"> ()\n"                                                   \
+            "  w = kv.state_read <state = \"w\"> ()\n"                                                   \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                               \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                          \
+            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                   \
+            "}",                                                                                         \
+    .rows = 256, .gradients = true, .documents = 2                                                       \
   }
 #define CROSS_ENTROPY(title, rows, vocab, most)                                   \
   {                                                                               \
@@ -196,13 +205,13 @@ static const traffic_case cases[] = {
     SHIFT_ROPE_BACKWARD("kv_shift and rope backward", "1", "8"),
     SHIFT_ROPE_BACKWARD("kv_shift and rope backward, batch", "4", "16"),
     SHIFT_ROPE_BACKWARD("kv_shift and rope backward, batch, few heads", "17", "4"),
-    {.name = "kv_shift of documents",
-     .text = "f (REAL[4, 256, 4, 128] v, REAL[4, 2] w, int32[4, 256] document) => (REAL[4, 256, 4, 128] y) {\n"
-             "  y, last = kv.kv_shift <time_axis = 1> (v, w, , document)\n"
-             "}",
-     .documents = 3},
-    DOCUMENTS("kv_shift and rope of documents", "4", "4"),
-    DOCUMENTS_BACKWARD("kv_shift and rope backward of documents", "4", "4"),
+    DOCUMENTS_ALONE("kv_shift of documents", "4", "256", "4"),
+    DOCUMENTS_ALONE("kv_shift of documents, unknown length", "4", "T", "4"),
+    DOCUMENTS_ALONE("kv_shift of documents, unknown length, more heads", "2", "T", "8"),
+    DOCUMENTS("kv_shift and rope of documents", "4", "256", "4"),
+    DOCUMENTS("kv_shift and rope of documents, unknown length", "4", "T", "4"),
+    DOCUMENTS_BACKWARD("kv_shift and rope backward of documents", "4", "256", "4"),
+    DOCUMENTS_BACKWARD("kv_shift and rope backward of documents, unknown length", "4", "T", "4"),
     CROSS_ENTROPY("cross_entropy and its gradient", "64", "8192", 0),
     CROSS_ENTROPY("cross_entropy and its gradient, odd vocabulary", "64", "7919", 0),
     CROSS_ENTROPY("cross_entropy and its gradient, large vocabulary", "16", "32000", 0),
@@ -228,15 +237,6 @@ static const traffic_case cases[] = {
      .text =
          "f (REAL[B, 512] dy, int32[B] at) => (REAL[4000, 512] dx) { dx = kv.gather_grad <extent = 4000> (dy, at) }",
      .rows = 1024},
-    {.name = "kv_shift and rope of documents, unknown length",
-     .text = "f (REAL[4, T, 4, 128] k, REAL[4, 2] w, int32[4, T] document, REAL[T, 64] cos, REAL[T, 64] sin) =>\n"
-             "  (REAL[4, 4, T, 128] y) {\n"
-             "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"
-             "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"
-             "}",
-     .limit = 1.065, /* each row's number is a sector: not known to lie at multiples of 16 bytes */
-     .rows = 256,
-     .documents = 3},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
      .rows = 256,

@@ -200,9 +200,39 @@ static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
   return result ? result : math_call(e, op, t, v);
 }
 
+/* What v adds a constant to. */
+static LLVMValueRef without_constant(LLVMValueRef v, int64_t *out_constant) {
+  *out_constant = 0;
+  while (LLVMIsAInstruction(v) && LLVMGetInstructionOpcode(v) == LLVMAdd) {
+    LLVMValueRef by = LLVMGetOperand(v, 1);
+    if (!LLVMIsAConstantInt(by)) break;
+    *out_constant += LLVMConstIntGetSExtValue(by);
+    v = LLVMGetOperand(v, 0);
+  }
+  return v;
+}
+
+/* x + constant == y as y - x == constant, where x + constant is an index of straight code on a GPU: the difference is
+ * the same for all rounds and lanes, whose indices would each need registers. NULL: it has another form. */
+static LLVMValueRef compare_index(kva_emit *e, const kva_kinstr *i, unsigned lanes) {
+  if (!kva_ll_is_gpu(e) || (i->op != KVA_K_eq && i->op != KVA_K_ne)) return NULL;
+  bool first = i->args[0]->op == KVA_K_INDEX;
+  kva_kval index = i->args[first ? 0 : 1], other = i->args[first ? 1 : 0];
+  if (index->op != KVA_K_INDEX || other->dtype != KVA_I64 || e->varying[other->id]) return NULL;
+  if (lanes > 1 && !kva_ll_expr_contiguous(e, index->index)) return NULL;
+  int64_t constant;
+  LLVMValueRef x = without_constant(kva_ll_expr(e, index->index), &constant);
+  LLVMValueRef difference = LLVMBuildSub(e->b, kva_ll_use(e, other), x, ""), constants[64];
+  for (unsigned l = 0; l < lanes; l++) constants[l] = kva_ll_i64(e, constant + l);
+  LLVMValueRef to = lanes > 1 ? LLVMConstVector(constants, lanes) : constants[0];
+  return LLVMBuildICmp(e->b, int_predicate(i->op, false), kva_ll_splat(e, difference, lanes), to, "");
+}
+
 LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef v[3] = {0};
   unsigned lanes = e->varying[i->id] ? e->lanes.n : 1;
+  LLVMValueRef comparison = compare_index(e, i, lanes);
+  if (comparison) return comparison;
   for (uint32_t a = 0; a < i->n_args; a++) v[a] = kva_ll_splat(e, kva_ll_use(e, i->args[a]), lanes);
   if (i->op != KVA_K_select) return arith_values(e, i->op, i->args[0]->dtype, v);
   return LLVMBuildSelect(e->b, v[0], v[1], v[2], "");

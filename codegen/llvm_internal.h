@@ -168,6 +168,8 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
  * ------------------------------------------------------------------------------------------------------ */
 
 /* May the load i, in a round of e->share, be kept or be one that is? */
+/* A thread has 255 registers, no fewer. */
+bool kva_ll_has_all_registers(const kva_emit *e);
 bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i);
 /* What such a load gave before, NULL: nothing yet. */
 LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i);

@@ -7,8 +7,9 @@
  * where its loop stands, and is forgotten at that region's end. */
 #include "codegen/llvm_internal.h"
 
-/* Of one load, in all rounds: registers of a thread. Bytes of all, where a loop has no other load. */
-enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256 };
+/* Of one load, in all rounds: registers of a thread. Bytes of all, where a loop has no other load, of a thread with 128
+ * registers, and of one with all 255. */
+enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256, MOST_KEPT_BYTES = 768, FEW_THREADS = 256 };
 
 typedef struct search {
   const kva_emit *e;
@@ -72,13 +73,19 @@ static int64_t bytes_of_others(kva_emit *e, const kva_kinstr *i) {
   return bits / 8;
 }
 
+bool kva_ll_has_all_registers(const kva_emit *e) {
+  uint32_t blocks = e->k->blocks ? e->k->blocks : 1;
+  return e->k->threads * blocks <= FEW_THREADS;
+}
+
 bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i) {
   const kva_share *s = &e->share;
   if (!s->loop || i->region != s->loop->body || !is_readable(i) || !kva_expr_uses(i->index, s->loop->var)) return false;
   int64_t elements = s->rounds * e->lanes.n;
   if (elements <= MAX_KEPT_ELEMENTS || kva_ll_kept(e, i)) return true;
   int64_t bytes = elements * kva_dtype_bits(i->buf->dtype) / 8;
-  return is_sole_load(i, s->loop) && bytes + bytes_of_others(e, i) <= MAX_KEPT_BYTES;
+  int64_t most = kva_ll_has_all_registers(e) ? MOST_KEPT_BYTES : MAX_KEPT_BYTES;
+  return is_sole_load(i, s->loop) && bytes + bytes_of_others(e, i) <= most;
 }
 
 void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value) {

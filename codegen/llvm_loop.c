@@ -6,10 +6,12 @@
 
 enum {
   MAX_COPIES = 4,
-  KEPT_BODY = 400,  /* the same, for loops that load what another one loaded */
   SMALL_BODY = 40,  /* instructions; larger bodies are not copied for more accumulators */
+  KEPT_BODY = 100,  /* of a round, in loops that load what another one loaded */
   MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are expanded */
-  MAX_ROUNDS = 16,  /* of a thread of a GPU, where another loop meets the same elements */
+  MAX_ROUNDS = 16,  /* of a thread of a GPU, where another loop meets the same elements; */
+  MOST_ROUNDS = 48, /* with all registers that a thread can have */
+  GROUP = 4         /* rounds behind one test: loads on their way; a block of all of them leaves ptxas no registers */
 };
 
 typedef struct carry_state {
@@ -293,16 +295,22 @@ static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
   return LLVMBuildICmp(e->b, LLVMIntULT, kva_ll_iota(e, i32, e->lanes.n), limit, "");
 }
 
-/* One body, masked for the lanes that have an iteration or for whole vectors, if there is any iteration from start on.
- */
-static void emit_once(loop_state *s, LLVMValueRef start, LLVMValueRef end, bool masked) {
+/* Bodies at start, start + step, ... `n` of them. */
+static void emit_bodies(loop_state *s, LLVMValueRef start, int64_t step, int64_t n) {
   kva_emit *e = s->e;
-  LLVMValueRef *skipped = save(s);
+  for (int64_t i = 0; i < n; i++, e->share.round++)
+    emit_body(s, i ? LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "") : start, 0);
+}
+
+/* The same if there is an iteration for the last of them; masked for the lanes that have one, or for whole vectors. */
+static void emit_bodies_if(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t n, bool masked) {
+  kva_emit *e = s->e;
+  LLVMValueRef *skipped = save(s), last_at = LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, (n - 1) * step), "");
   LLVMBasicBlockRef entry = LLVMGetInsertBlock(e->b), body = kva_ll_block(e, "rest"), exit = kva_ll_block(e, "done");
-  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, start, end, ""), body, exit);
+  LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, last_at, end, ""), body, exit);
   LLVMPositionBuilderAtEnd(e->b, body);
   if (masked) e->lanes.mask = rest_mask(e, LLVMBuildSub(e->b, end, start, ""));
-  emit_body(s, start, 0);
+  emit_bodies(s, start, step, n);
   if (masked) e->lanes.mask = NULL;
   LLVMValueRef *last = save(s);
   LLVMBasicBlockRef latch = LLVMGetInsertBlock(e->b);
@@ -340,7 +348,7 @@ static void emit_vector_loop(loop_state *s, LLVMValueRef end) {
   }
   LLVMValueRef middle = round_down(e, start, end, lanes);
   emit_stretch(s, start, middle, lanes);
-  emit_once(s, middle, end, true);
+  emit_bodies_if(s, middle, end, 0, 1, true);
 }
 
 static void emit_vector(kva_emit *e, const kva_kloop *l) {
@@ -392,33 +400,36 @@ static bool is_straight(kva_emit *e, bool exact) {
   int64_t n = e->share.rounds;
   body_facts f = {0};
   if (n <= 1) return n;
-  bool again = n <= MAX_ROUNDS && meets_again(l) && keeps(e);
+  int64_t most = kva_ll_has_all_registers(e) ? MOST_ROUNDS : MAX_ROUNDS;
+  bool again = n <= most && meets_again(l) && keeps(e);
   if (n > MAX_UNROLLED && !again) return false;
   kva_k_each_instr_in(l->body, look, &f);
-  return (exact || again) && n * f.instrs <= (again ? KEPT_BODY : SMALL_BODY) * MAX_COPIES;
+  return (exact || again) && n * f.instrs <= (again ? KEPT_BODY * most : SMALL_BODY * MAX_COPIES);
 }
 
-/* Iterations start, start + step, ... below end, of at most `most` (0: unknown) in all: this thread's share of a part
- * of the loop. */
-static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t most) {
+/* Iterations start, start + step, ... below end: this thread's share of a part of the loop, which has `least` to `most`
+ * iterations (0: unknown). */
+static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t least,
+                       int64_t most) {
   kva_emit *e = s->e;
-  int64_t extent, n = most ? (most + step - 1) / step : 0;
-  bool exact = kva_expr_is_const(s->l->extent, &extent) && extent % step == 0 && !s->l->head;
+  int64_t n = most ? (most + step - 1) / step : 0, certain = least / step; /* rounds that all threads have */
   e->share = (kva_share){s->l, step, 0, n, part};
-  if (!is_straight(e, exact)) {
+  if (!is_straight(e, certain >= n)) {
     e->share.loop = NULL;
     emit_stretch(s, start, end, step);
     return;
   }
-  for (int64_t i = 0; i < n; i++) {
+  for (int64_t i = 0; i < n;) {
+    int64_t group = i + GROUP <= certain ? GROUP : 1;
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "");
     e->share = (kva_share){s->l, step, i, n, part};
-    if (exact) {
-      emit_body(s, at, 0);
+    if (certain >= n) {
+      emit_bodies(s, at, step, group);
       kva_ll_end_round(e, NULL, NULL);
     } else {
-      emit_once(s, at, end, false);
+      emit_bodies_if(s, at, end, step, group, false);
     }
+    i += group;
   }
   e->share.loop = NULL;
 }
@@ -452,14 +463,14 @@ static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, u
   if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes || l->head) return;
   e->lanes = (kva_lanes){(unsigned)lanes, l->var, NULL, false};
   int64_t n = (extent + step - 1) / step;
-  bool exact = extent % step == 0;
+  int64_t certain = extent / step;
   e->share = (kva_share){l, step, 0, n, KVA_PART_LANES};
-  if (!kva_ll_vectorizable(e, l) || !is_straight(e, exact)) n = 0;
+  if (!kva_ll_vectorizable(e, l) || !is_straight(e, certain >= n)) n = 0;
   LLVMValueRef first = n ? LLVMBuildMul(e->b, kva_ll_team_number(e, around, 1), kva_ll_i64(e, lanes), "") : NULL;
   for (int64_t i = 0; i < n; i++) {
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, i * step), "");
     e->share = (kva_share){l, step, i, n, KVA_PART_LANES};
-    if (exact) {
+    if (i < certain) {
       load_round_ahead(e, rows, l, at);
       kva_ll_end_round(e, NULL, NULL);
     } else {
@@ -492,29 +503,33 @@ static void leave_lanes(loop_state *s) {
 }
 
 /* Whole vectors; what they leave follows in single iterations. */
-static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
+static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t least,
+                              int64_t most) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes;
   LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
-  emit_share(s, KVA_PART_LANES, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes, most);
+  emit_share(s, KVA_PART_LANES, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes,
+             least / lanes * lanes, most);
   leave_lanes(s);
   if (kva_ll_expr_multiple(e, s->l->extent) % lanes)
-    emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, lanes - 1);
+    emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, 0, lanes - 1);
 }
 
 /* Vectors between the head and the last whole sector; then what stands before and behind them. */
-static void emit_share_behind_head(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t most) {
+static void emit_share_behind_head(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t least,
+                                   int64_t most) {
+  enum { SINGLE = KVA_K_HEAD - 1 }; /* before and behind the lanes, at most */
   kva_emit *e = s->e;
-  int64_t lanes = s->lanes;
+  int64_t lanes = s->lanes, whole_least = least > 2 * SINGLE ? least - 2 * SINGLE : 0;
   LLVMValueRef args[] = {kva_ll_expr(e, s->l->head), end}, head = kva_ll_intrinsic1(e, "llvm.smin", 2, args);
   LLVMValueRef whole = LLVMBuildAnd(e->b, LLVMBuildSub(e->b, end, head, ""), kva_ll_i64(e, -KVA_K_HEAD), "");
   whole = LLVMBuildNSWAdd(e->b, head, whole, "");
   LLVMValueRef first = LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), "");
   e->lanes.behind_head = true;
-  emit_share(s, KVA_PART_LANES, LLVMBuildNSWAdd(e->b, head, first, ""), whole, n * lanes, most);
+  emit_share(s, KVA_PART_LANES, LLVMBuildNSWAdd(e->b, head, first, ""), whole, n * lanes, whole_least, most);
   leave_lanes(s);
-  emit_share(s, KVA_PART_HEAD, team, head, n, KVA_K_HEAD - 1);
-  emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, KVA_K_HEAD - 1);
+  emit_share(s, KVA_PART_HEAD, team, head, n, 0, SINGLE);
+  emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, 0, SINGLE);
 }
 
 static void combine_teams(loop_state *s) {
@@ -539,8 +554,9 @@ static void start_neutral(loop_state *s) {
 
 static void emit_threads(kva_emit *e, const kva_kloop *l) {
   unsigned around = e->team, team = l->team > 1 ? l->team : 1;
-  int64_t n = around / team, most;
+  int64_t n = around / team, least, most;
   if (!kva_expr_upper_bound(l->extent, &most)) most = 0;
+  if (!kva_expr_is_const(l->extent, &least)) least = 0;
   LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent);
   e->team = team;
   if (team > 1) load_rows_ahead(e, l, team);
@@ -549,9 +565,9 @@ static void emit_threads(kva_emit *e, const kva_kloop *l) {
   loop_state s = open_loop(e, l, e->lanes.n);
   start_neutral(&s);
   if (s.lanes > 1)
-    (l->head ? emit_share_behind_head : emit_vector_share)(&s, number, end, n, most);
+    (l->head ? emit_share_behind_head : emit_vector_share)(&s, number, end, n, least, most);
   else
-    emit_share(&s, KVA_PART_LANES, number, end, n, most);
+    emit_share(&s, KVA_PART_LANES, number, end, n, least, most);
   e->lanes = single;
   e->team = around;
   combine_teams(&s);

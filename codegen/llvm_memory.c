@@ -195,8 +195,26 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i) {
   }
 }
 
+/* v as if it were loaded anew: else LLVM would keep what was made of it before (converted elements, twice as large),
+ * too.
+ */
+static LLVMValueRef opaque(kva_emit *e, LLVMValueRef v) {
+  LLVMTypeRef type = LLVMTypeOf(v), word = LLVMInt32TypeInContext(e->ctx);
+  bool vector = LLVMGetTypeKind(type) == LLVMVectorTypeKind;
+  unsigned bits = (unsigned)LLVMSizeOfTypeInBits(e->cg->layout, type);
+  if (bits % 32 || !vector) return v;
+  v = LLVMBuildBitCast(e->b, v, LLVMVectorType(word, bits / 32), "");
+  for (unsigned w = 0; w < bits / 32; w++) {
+    LLVMValueRef at = kva_ll_i64(e, w), x = LLVMBuildExtractElement(e->b, v, at, "");
+    x = kva_ll_assembly(e, false, "mov.b32 $0, $1;", "=r,r", word, 1, &x);
+    v = LLVMBuildInsertElement(e->b, v, x, at, "");
+  }
+  return LLVMBuildBitCast(e->b, v, type, "");
+}
+
 static LLVMValueRef load_kept(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef v = kva_ll_kept(e, i);
+  if (v) v = opaque(e, v);
   if (!v) kva_ll_keep(e, i, v = kva_ll_raw_load(e, i));
   return kva_ll_from_storage(e, i->buf->dtype, v);
 }

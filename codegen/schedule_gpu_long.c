@@ -1,7 +1,7 @@
 /* Rows that are longer than what a block keeps in registers, and that several of its loops read (softmax, cross-entropy
  * over a large vocabulary). Each such loop becomes up to three:
  *
- *   0 <= r < IN_REGISTERS     llvm_keep.c keeps what the first loop loads
+ *   0 <= r < block_form.bytes llvm_keep.c keeps what the first loop loads
  *   then, `room` bytes        the first loop puts it into shared memory, where the others find it: a thread reads what
  *                             it wrote itself, as loops of one length deal the same elements to the same threads
  *   the rest                  is read again
@@ -13,8 +13,19 @@
 
 #include <float.h>
 
-/* Bytes: of rows that registers hold alone; of longer ones, beside what else their loops need. */
-enum { MAX_LOOPS = 8, SHORT = 128 << 10, IN_REGISTERS = 96 << 10 };
+enum {
+  MAX_LOOPS = 8,
+  SHORT = 128 << 10, /* bytes of rows that registers hold alone */
+  READ_AGAIN = 12    /* less than this part of a row may be read again */
+};
+
+/* Threads of a block, and bytes of a row that their registers hold beside what else the loops need: each of fewer
+ * threads has more of them, and fewer loads are on their way. */
+typedef struct block_form {
+  uint32_t threads;
+  int64_t bytes;
+} block_form;
+static const block_form usual = {512, 96 << 10}, few_threads = {256, 192 << 10};
 
 typedef struct long_rows {
   kva_kernel *k;
@@ -211,10 +222,20 @@ static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_
   t->carries.data[0].yield = append(k, t->body, KVA_K_mul, type, 2, (kva_kinstr *[]){own, scale});
 }
 
+/* That of most threads that leaves little of a row to be read again. */
+static block_form choose_form(int64_t row_bytes, int64_t room_bytes) {
+  bool little = row_bytes * (READ_AGAIN - 1) < (usual.bytes + room_bytes) * READ_AGAIN;
+  return little ? usual : few_threads;
+}
+
 static void keep_rows(long_rows *s, int64_t room_bytes) {
   kva_kernel *k = s->k;
-  int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8, registers = IN_REGISTERS / bytes, left = s->length - registers;
+  int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8;
+  block_form form = choose_form(s->length * bytes, room_bytes);
+  int64_t registers = form.bytes / bytes, left = s->length - registers;
   int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
+  k->threads = form.threads;
+  k->blocks = 1;
   kva_kbuf *room = kva_sched_shared(k, "kept", s->buf->dtype, kept + (s->loops[0]->head ? KVA_K_HEAD : 0));
   kva_kloop *rest[MAX_LOOPS] = {NULL};
   for (uint32_t i = 0; i < s->n_loops; i++) {

@@ -122,7 +122,7 @@ static kva_status split_step(const loader *l, const kva_json *v, kva_text_steps 
 
 /* Spaces become `replacement`, which begins every word. */
 static kva_status metaspace(const loader *l, const kva_json *v, kva_text_steps *to) {
-  kva_bytes mark;
+  kva_bytes mark = {NULL, 0};
   const kva_json *scheme = kva_json_get(v, "prepend_scheme");
   KVA_TRY(get_bytes(l, v, "replacement", &mark));
   if (!mark.size) return wrong(l, v, "a replacement that is not empty");
@@ -199,7 +199,7 @@ static kva_status take_vocabulary(const loader *l, const kva_json *model) {
   const kva_json *vocab = kva_json_get(model, "vocab");
   if (!vocab || vocab->kind != KVA_JSON_OBJECT) return wrong(l, model, "a vocabulary: an object \"vocab\"");
   for (uint32_t i = 0; i < vocab->size; i++) {
-    uint32_t id;
+    uint32_t id = 0;
     KVA_TRY(take_id(l, &vocab->items[i], &id));
     set_id(l, (kva_bytes){vocab->items[i].key, vocab->items[i].key_size}, id);
   }

@@ -119,11 +119,14 @@ static bool joins(const staging *s, run *r, const kva_kinstr *i, int64_t *out_of
 
 static void collect_number(void *user, kva_kinstr *i) {
   staging *s = user;
-  int64_t offset = 0;
+  int64_t offset;
   uint32_t n = 0;
   if (!is_plain_load(i) || !depends_on(s, i->index, s->teams->var)) return;
   while (n < s->runs.len && !joins(s, &s->runs.data[n], i, &offset)) n++;
-  if (n == s->runs.len) KVA_PUSH(s->k->arena, &s->runs, ((run){i->buf, i->index, 0, 0, 0}));
+  if (n == s->runs.len) {
+    KVA_PUSH(s->k->arena, &s->runs, ((run){i->buf, i->index, 0, 0, 0}));
+    offset = 0;
+  }
   s->runs.data[n].n_loads++;
   KVA_PUSH(s->k->arena, &s->numbers, ((staged_load){i, n, offset}));
 }

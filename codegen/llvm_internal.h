@@ -167,9 +167,9 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
 /* ---- llvm_keep.c: elements in registers
  * ------------------------------------------------------------------------------------------------------ */
 
+/* Bytes that a thread may keep of a loop's only load. */
+int64_t kva_ll_kept_bytes(const kva_emit *e);
 /* May the load i, in a round of e->share, be kept or be one that is? */
-/* A thread has 255 registers, no fewer. */
-bool kva_ll_has_all_registers(const kva_emit *e);
 bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i);
 /* What such a load gave before, NULL: nothing yet. */
 LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i);

@@ -73,9 +73,9 @@ static int64_t bytes_of_others(kva_emit *e, const kva_kinstr *i) {
   return bits / 8;
 }
 
-bool kva_ll_has_all_registers(const kva_emit *e) {
+int64_t kva_ll_kept_bytes(const kva_emit *e) {
   uint32_t blocks = e->k->blocks ? e->k->blocks : 1;
-  return e->k->threads * blocks <= FEW_THREADS;
+  return e->k->threads * blocks <= FEW_THREADS ? MOST_KEPT_BYTES : MAX_KEPT_BYTES;
 }
 
 bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i) {
@@ -84,8 +84,7 @@ bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i) {
   int64_t elements = s->rounds * e->lanes.n;
   if (elements <= MAX_KEPT_ELEMENTS || kva_ll_kept(e, i)) return true;
   int64_t bytes = elements * kva_dtype_bits(i->buf->dtype) / 8;
-  int64_t most = kva_ll_has_all_registers(e) ? MOST_KEPT_BYTES : MAX_KEPT_BYTES;
-  return is_sole_load(i, s->loop) && bytes + bytes_of_others(e, i) <= most;
+  return is_sole_load(i, s->loop) && bytes + bytes_of_others(e, i) <= kva_ll_kept_bytes(e);
 }
 
 void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value) {

@@ -9,8 +9,7 @@ enum {
   SMALL_BODY = 40,  /* instructions; larger bodies are not copied for more accumulators */
   KEPT_BODY = 100,  /* of a round, in loops that load what another one loaded */
   MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are expanded */
-  MAX_ROUNDS = 16,  /* of a thread of a GPU, where another loop meets the same elements; */
-  MOST_ROUNDS = 48, /* with all registers that a thread can have */
+  ROUND_BYTES = 16, /* of a thread of a GPU, where another loop meets the same elements */
   GROUP = 4         /* rounds behind one test: loads on their way; a block of all of them leaves ptxas no registers */
 };
 
@@ -400,7 +399,7 @@ static bool is_straight(kva_emit *e, bool exact) {
   int64_t n = e->share.rounds;
   body_facts f = {0};
   if (n <= 1) return n;
-  int64_t most = kva_ll_has_all_registers(e) ? MOST_ROUNDS : MAX_ROUNDS;
+  int64_t most = kva_ll_kept_bytes(e) / ROUND_BYTES;
   bool again = n <= most && meets_again(l) && keeps(e);
   if (n > MAX_UNROLLED && !again) return false;
   kva_k_each_instr_in(l->body, look, &f);

@@ -210,8 +210,8 @@ static int64_t number_count(const staging *s, const run *r) {
   return n <= threads ? n : (n + threads - 1) / threads * threads;
 }
 
-static bool is_worth_it(const staging *s, const run *r) {
-  return r->n_loads > FEW && length_of(r) <= 2 * (int64_t)r->n_loads && number_count(s, r);
+static bool is_worth_it(const run *r) {
+  return r->n_loads > FEW && length_of(r) <= 2 * (int64_t)r->n_loads;
 }
 
 /* The number that is number `i` of those for all teams. Where there is none, as for the last teams, or of rows that a
@@ -254,7 +254,7 @@ static void stage_loop(kva_kernel *k, kva_kloop *teams) {
   if (s.slots.len && has_room(&s, lane_bytes(&s))) stage_by_lane(&s);
   for (uint32_t i = 0; i < s.runs.len; i++) {
     const run *r = &s.runs.data[i];
-    int64_t count = is_worth_it(&s, r) ? number_count(&s, r) : 0;
+    int64_t count = is_worth_it(r) ? number_count(&s, r) : 0;
     if (has_room(&s, count * kva_dtype_bits(r->buf->dtype) / 8)) stage_run(&s, i, count);
   }
   if (s.bytes) kva_k_insert(teams->instr->region, teams->instr, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));

@@ -20,79 +20,57 @@ typedef struct traffic_case {
   const char *text; /* REAL stands for the type; gradients are those of output 0 by the states */
   int64_t rows;     /* the value of every shape symbol */
   bool gradients;
+  double limit;  /* of the ratio; 0: MAX_RATIO. Larger ones are what is still to be gained */
   bool large;    /* without KVA_BENCH once in each type: both machines get the same code */
   int gathers;   /* input of which only what the output holds is needed, + 1 */
   int documents; /* input that numbers the documents of rows, + 1 */
 } traffic_case;
 
-#define SHIFT(title, b, h, d)                                           \
-  {                                                                     \
-    .name = title,                                                      \
-    .text = "f (REAL[" b ", T, " h ", " d "] v, REAL[" h ", 2] w) =>\n" \
-            "  (REAL[" b ", T, " h ", " d "] y) {\n"                    \
-            "  y, last = kv.kv_shift <time_axis = 1> (v, w)\n"          \
-            "}",                                                        \
-    .rows = 128                                                         \
+/* declared, argument: of the documents of rows, or nothing. */
+#define SHIFT_OF(title, b, t, h, d, declared, argument, length, document)            \
+  {                                                                                  \
+    .name = title,                                                                   \
+    .text = "f (REAL[" b ", " t ", " h ", " d "] v, REAL[" h ", 2] w" declared ")\n" \
+            "  => (REAL[" b ", " t ", " h ", " d "] y) {\n"                          \
+            "  y, last = kv.kv_shift <time_axis = 1> (v, w" argument ")\n"           \
+            "}",                                                                     \
+    .rows = length, .documents = document                                            \
   }
-#define SHIFT_ROPE(title, b, h)                                                                      \
-  {                                                                                                  \
-    .name = title,                                                                                   \
-    .text = "f (REAL[" b ", T, " h ", 128] k, REAL[" h ", 2] w, REAL[T, 64] cos, REAL[T, 64] sin)\n" \
-            "  => (REAL[" b ", " h ", T, 128] y) {\n"                                                \
-            "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"                                       \
-            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                      \
-            "}",                                                                                     \
-    .rows = 128                                                                                      \
+#define SHIFT_ROPE_OF(title, b, t, h, declared, argument, length, document)        \
+  {                                                                                \
+    .name = title,                                                                 \
+    .text = "f (REAL[" b ", " t ", " h ", 128] k, REAL[" h ", 2] w" declared ",\n" \
+            "   REAL[" t ", 64] cos, REAL[" t ", 64] sin)\n"                       \
+            "  => (REAL[" b ", " h ", " t ", 128] y) {\n"                          \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w" argument ")\n"         \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"    \
+            "}",                                                                   \
+    .rows = length, .documents = document                                          \
   }
-#define SHIFT_ROPE_BACKWARD(title, b, h)                                                                \
-  {                                                                                                     \
-    .name = title,                                                                                      \
-    .text = "state REAL[" b ", 128, " h ", 128] \"k\" : param ~ zeros\n"                                \
-            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                                              \
-            "f (REAL[" b ", " h ", 128, 128] dy, REAL[128, 64] cos, REAL[128, 64] sin) => (REAL l) {\n" \
-            "  k = kv.state_read <state = \"k\"> ()\n"                                                  \
-            "  w = kv.state_read <state = \"w\"> ()\n"                                                  \
-            "  s, last = kv.kv_shift <time_axis = 1> (k, w)\n"                                          \
-            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                         \
-            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                  \
-            "}",                                                                                        \
-    .rows = 128, .gradients = true                                                                      \
+#define SHIFT_ROPE_BACKWARD_OF(title, b, t, h, declared, argument, length, document) \
+  {                                                                                  \
+    .name = title,                                                                   \
+    .text = "state REAL[" b ", " t ", " h ", 128] \"k\" : param ~ zeros\n"           \
+            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                           \
+            "f (REAL[" b ", " h ", " t ", 128] dy" declared ",\n"                    \
+            "   REAL[" t ", 64] cos, REAL[" t ", 64] sin) => (REAL l) {\n"           \
+            "  k = kv.state_read <state = \"k\"> ()\n"                               \
+            "  w = kv.state_read <state = \"w\"> ()\n"                               \
+            "  s, last = kv.kv_shift <time_axis = 1> (k, w" argument ")\n"           \
+            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"      \
+            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"               \
+            "}",                                                                     \
+    .rows = length, .gradients = true, .documents = document                         \
   }
-#define DOCUMENTS(title, b, t, h)                                                                    \
-  {                                                                                                  \
-    .name = title,                                                                                   \
-    .text = "f (REAL[" b ", " t ", " h ", 128] k, REAL[" h ", 2] w, int32[" b ", " t "] document,\n" \
-            "   REAL[" t ", 64] cos, REAL[" t ", 64] sin) => (REAL[" b ", " h ", " t ", 128] y) {\n" \
-            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                           \
-            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                      \
-            "}",                                                                                     \
-    .rows = 256, .documents = 3                                                                      \
-  }
-#define DOCUMENTS_ALONE(title, b, t, h)                                                                 \
-  {                                                                                                     \
-    .name = title,                                                                                      \
-    .text = "f (REAL[" b ", " t ", " h ", 128] v, REAL[" h ", 2] w, int32[" b ", " t "] document) =>\n" \
-            "  (REAL[" b ", " t ", " h ", 128] y) {\n"                                                  \
-            "  y, last = kv.kv_shift <time_axis = 1> (v, w, , document)\n"                              \
-            "}",                                                                                        \
-    .rows = 256, .documents = 3                                                                         \
-  }
-#define DOCUMENTS_BACKWARD(title, b, t, h)                                                               \
-  {                                                                                                      \
-    .name = title,                                                                                       \
-    .text = "state REAL[" b ", " t ", " h ", 128] \"k\" : param ~ zeros\n"                               \
-            "state REAL[" h ", 2] \"w\" : param ~ zeros\n"                                               \
-            "f (REAL[" b ", " h ", " t ", 128] dy, int32[" b ", " t "] document, REAL[" t ", 64] cos,\n" \
-            "   REAL[" t ", 64] sin) => (REAL l) {\n"                                                    \
-            "  k = kv.state_read <state = \"k\"> ()\n"                                                   \
-            "  w = kv.state_read <state = \"w\"> ()\n"                                                   \
-            "  s, last = kv.kv_shift <time_axis = 1> (k, w, , document)\n"                               \
-            "  y = kv.rope(kv.transpose <perm = [0, 2, 1, 3]> (s), cos, sin)\n"                          \
-            "  l = kv.reduce_sum <keepdims = false> (kv.mul(y, dy))\n"                                   \
-            "}",                                                                                         \
-    .rows = 256, .gradients = true, .documents = 2                                                       \
-  }
-#define CROSS_ENTROPY(title, rows, vocab)                                         \
+#define SHIFT(title, b, h, d)            SHIFT_OF(title, b, "T", h, d, "", "", 128, 0)
+#define SHIFT_ROPE(title, b, h)          SHIFT_ROPE_OF(title, b, "T", h, "", "", 128, 0)
+#define SHIFT_ROPE_BACKWARD(title, b, h) SHIFT_ROPE_BACKWARD_OF(title, b, "128", h, "", "", 128, 0)
+#define DOCUMENT(b, t)                   ", int32[" b ", " t "] document"
+#define DOCUMENTS_ALONE(title, b, t, h)  SHIFT_OF(title, b, t, h, "128", DOCUMENT(b, t), ", , document", 256, 3)
+#define DOCUMENTS(title, b, t, h)        SHIFT_ROPE_OF(title, b, t, h, DOCUMENT(b, t), ", , document", 256, 3)
+#define DOCUMENTS_BACKWARD(title, b, t, h) \
+  SHIFT_ROPE_BACKWARD_OF(title, b, t, h, DOCUMENT(b, t), ", , document", 256, 2)
+#define CROSS_ENTROPY(title, rows, vocab, ...)                                    \
   {                                                                               \
     .name = title,                                                                \
     .text = "state REAL[" rows ", " vocab "] \"x\" : param ~ zeros\n"             \
@@ -101,7 +79,7 @@ typedef struct traffic_case {
             "  loss, lse = kv.cross_entropy (x, targets)\n"                       \
             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"      \
             "}",                                                                  \
-    .gradients = true                                                             \
+    .gradients = true, __VA_ARGS__                                                \
   }
 
 static const traffic_case cases[] = {
@@ -218,6 +196,7 @@ static const traffic_case cases[] = {
     CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257"),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000"),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256", .limit = 1.22), /* float */
     {.name = "adamw",
      .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
              "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"
@@ -237,6 +216,12 @@ static const traffic_case cases[] = {
      .text =
          "f (REAL[B, 512] dy, int32[B] at) => (REAL[4000, 512] dx) { dx = kv.gather_grad <extent = 4000> (dy, at) }",
      .rows = 1024},
+    {.name = "gather gradient, many indices",
+     .text = "f (float[65536, 128] dy, int32[65536] at) => (float[4000, 128] dx) {\n"
+             "  dx = kv.gather_grad <extent = 4000> (dy, at)\n"
+             "}",
+     .limit = 1.45,
+     .large = true},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
      .rows = 256,
@@ -403,7 +388,7 @@ static void run_table(const char *type, const char *arch) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (!is_wanted(&cases[i], type, arch)) continue;
     measured r = measure(&cases[i], type, arch);
-    bool bad = r.ratio > MAX_RATIO || r.conflicts > MAX_CONFLICTS;
+    bool bad = r.ratio > (cases[i].limit > 0 ? cases[i].limit : MAX_RATIO) || r.conflicts > MAX_CONFLICTS;
     above += bad;
     if (bad || getenv("KVA_BENCH"))
       print_message("%-48s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f%s\n", cases[i].name, type, arch,
@@ -476,7 +461,10 @@ static void check_model(kva_dtype compute, const char *arch, const char *separat
 
 static void test_model(void **state) {
   (void)state;
-  if (getenv("KVA_TEST_CASE")) return;
+  if (getenv("KVA_TEST_CASE")) {
+    print_message("skipped: KVA_TEST_CASE picks a row of the table\n");
+    skip();
+  }
   check_model(KVA_DTYPE_NONE, "sm_80", "-1");
   check_model(KVA_BF16, "sm_90a", "0");
 }

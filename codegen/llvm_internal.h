@@ -208,10 +208,15 @@ void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const k
 LLVMValueRef kva_ll_block_number(kva_emit *e);
 /* i64: number of this thread's team of `team` among those that `around` threads make. */
 LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team);
+/* Static shared memory, with no content. */
+LLVMValueRef kva_ll_shared_array(kva_emit *e, const char *name, LLVMTypeRef element, uint64_t n);
 /* Waits for the threads of e->team. */
 void kva_ll_barrier(kva_emit *e);
 /* Combines every thread's values[c] for carry c of l over e->team, in place: all threads get the same. */
 void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
+
+/* llvm_blocks.c: the same over the l->blocks blocks that share a row, for values that are the block's. */
+void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
 /* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h
  * ---------------------------------------------------------------------------------------------------------- */

@@ -541,6 +541,7 @@ static void combine_teams(loop_state *s) {
     const kva_kcarry *c = s->carries[i].c;
     results[i] = kva_ll_combine(e, c->combine, c->dtype, kva_ll_use(e, c->init), results[i]);
   }
+  if (s->l->blocks > 1) kva_ll_combine_blocks(e, s->l, results);
   set_results(e, s->l, results);
 }
 

@@ -91,7 +91,7 @@ static void create_function(kva_emit *e, const char *name, uint32_t n_bufs, uint
   LLVMPositionBuilderAtEnd(e->b, kva_ll_block(e, "entry"));
 }
 
-static LLVMValueRef shared_array(kva_emit *e, const char *name, LLVMTypeRef element, uint64_t n) {
+LLVMValueRef kva_ll_shared_array(kva_emit *e, const char *name, LLVMTypeRef element, uint64_t n) {
   LLVMTypeRef type = LLVMArrayType2(element, n);
   LLVMValueRef v = LLVMAddGlobalInAddressSpace(e->module, type, name, SHARED_MEMORY);
   LLVMSetInitializer(v, LLVMGetUndef(type));
@@ -117,7 +117,7 @@ static uint32_t alignment_of(uint32_t bytes) {
 }
 
 static LLVMValueRef static_shared(kva_emit *e, const kva_kbuf *buf) {
-  LLVMValueRef v = shared_array(e, buf->name, kva_ll_storage(e, buf->dtype), elements_of(buf));
+  LLVMValueRef v = kva_ll_shared_array(e, buf->name, kva_ll_storage(e, buf->dtype), elements_of(buf));
   LLVMSetAlignment(v, alignment_of(bytes_of(e, buf)));
   return v;
 }
@@ -141,12 +141,14 @@ static LLVMValueRef dynamic_shared(kva_emit *e, const kva_kbuf *buf) {
   return LLVMBuildInBoundsGEP2(e->b, LLVMInt8TypeInContext(e->ctx), dynamic_array(e), &at, 1, buf->name);
 }
 
-/* What combine_warps asks for. */
+/* What combine_warps and kva_ll_combine_blocks ask for, or a little more. */
 static uint64_t bytes_of_results(const kva_kernel *k) {
   uint64_t n = 0;
-  for (uint32_t l = 0; l < k->loops.len; l++)
-    if (k->loops.data[l]->kind == KVA_K_THREAD) n += k->loops.data[l]->carries.len;
-  return n * (k->threads / WARP) * sizeof(uint64_t);
+  for (uint32_t l = 0; l < k->loops.len; l++) {
+    const kva_kloop *loop = k->loops.data[l];
+    if (loop->kind == KVA_K_THREAD) n += loop->carries.len * (k->threads / WARP + loop->blocks);
+  }
+  return n * sizeof(uint64_t);
 }
 
 static void bind_shared(kva_emit *e) {
@@ -305,7 +307,7 @@ static void combine_warps(kva_emit *e, const kva_kloop *l, LLVMValueRef *values)
   uint32_t n = l->carries.len;
   unsigned n_warps = e->team / WARP, n_teams = e->k->threads / e->team;
   LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
-  LLVMValueRef slots = shared_array(e, "warp_results", i64, (uint64_t)n * n_warps * n_teams);
+  LLVMValueRef slots = kva_ll_shared_array(e, "warp_results", i64, (uint64_t)n * n_warps * n_teams);
   if (n_teams > 1) {
     LLVMValueRef first =
         LLVMBuildMul(e->b, kva_ll_team_number(e, e->k->threads, e->team), kva_ll_i64(e, n * n_warps), "");

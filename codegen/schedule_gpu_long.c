@@ -6,6 +6,9 @@
  *                             it wrote itself, as loops of one length deal the same elements to the same threads
  *   the rest                  is read again
  *
+ * A row of which one block would read too much again is shared by two, four or eight, each of which keeps a part
+ * (kva_kloop.blocks, llvm_blocks.c).
+ *
  * A reduction goes on from one to the next. The rest of a maximum m and of the sum of exp(x - m) behind it is read once
  * for both: each thread keeps the largest of what it has seen and the sum relative to that (Milakov, Gimelshein: Online
  * normalizer calculation for softmax, 2018), in shared memory until m is known. */
@@ -82,6 +85,80 @@ static bool find(long_rows *s, const kva_kregion *r) {
   return false;
 }
 
+/* ---- blocks that share a row --------------------------------------------------------------------------------------
+ */
+
+static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
+  return row_bytes * (READ_AGAIN - 1) < kept_bytes * READ_AGAIN;
+}
+
+/* The fewest that keep all of a row; 1 where one leaves little, or the parts would not be as well aligned as the row.
+ */
+static uint32_t blocks_for(const long_rows *s, int64_t room_bytes) {
+  int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8, kept = few_threads.bytes + room_bytes;
+  if (is_little(bytes, kept)) return 1;
+  for (uint32_t n = 2; n <= KVA_K_MOST_BLOCKS; n *= 2)
+    if (bytes <= n * kept) return s->length % (n * KVA_K_HEAD) ? 1 : n;
+  return 1;
+}
+
+/* Blocks combine floats, and what each of them starts from counts in each. */
+static bool combines(const kva_kloop *l) {
+  for (uint32_t c = 0; c < l->carries.len; c++) {
+    const kva_kcarry *carry = &l->carries.data[c];
+    bool idempotent = carry->combine == KVA_COMBINE_MAX || carry->combine == KVA_COMBINE_MIN;
+    if (carry->dtype != KVA_F32 || !(idempotent || kva_sched_is_neutral(carry->init, carry->combine))) return false;
+  }
+  return true;
+}
+
+static bool is_listed(const long_rows *s, const kva_kloop *l) {
+  for (uint32_t i = 0; i < s->n_loops; i++)
+    if (s->loops[i] == l) return true;
+  return false;
+}
+
+/* Beside the loops over the row a block does nothing but what all that share it may do alike: single stores. */
+static bool may_share(const long_rows *s) {
+  const kva_kregion *r = s->loops[0]->instr->region;
+  if (!r->owner || r->owner->op != KVA_K_LOOP || r->owner->loop->kind != KVA_K_GRID || r->parent != s->k->body)
+    return false;
+  for (const kva_kinstr *i = r->first; i; i = i->next) {
+    if (i->op == KVA_K_IF || i->op == KVA_K_STORE) return false;
+    if (i->op != KVA_K_LOOP) continue;
+    bool single = kva_expr_is(i->loop->extent, 1) && !i->loop->carries.len;
+    if (is_listed(s, i->loop) ? !combines(i->loop) : !single) return false;
+  }
+  for (const kva_kinstr *i = s->k->body->first; i; i = i->next)
+    if (i->op == KVA_K_LOOP && i->loop != r->owner->loop) return false;
+  return true;
+}
+
+/* A block for each part of a row, in turn; returns what it does. */
+static kva_kregion *share(const long_rows *s, uint32_t blocks) {
+  kva_expr_ctx *c = s->k->exprs;
+  kva_kloop *rows = s->loops[0]->instr->region->owner->loop;
+  kva_kloop *parts = kva_k_loop_create(s->k, KVA_K_GRID, kva_expr_muli(c, rows->extent, blocks), "part");
+  kva_k_insert(s->k->body, rows->instr, parts->instr);
+  kva_sched_move(rows->body, parts->body);
+  kva_k_unlink(rows->instr);
+  const kva_expr *n = kva_expr_const(c, blocks), *row = kva_expr_div(c, parts->var, n);
+  kva_k_replace_index(s->k, 1, &rows->var, &row);
+  int64_t length = s->length / blocks;
+  const kva_expr *before = kva_expr_muli(c, kva_expr_mod(c, parts->var, n), length);
+  for (uint32_t i = 0; i < s->n_loops; i++) {
+    kva_kloop *l = s->loops[i];
+    const kva_expr *r = kva_expr_add(c, before, l->var);
+    kva_k_replace_index(s->k, 1, &l->var, &r);
+    l->extent = kva_expr_const(c, length);
+    if (l->carries.len) l->blocks = blocks;
+  }
+  return parts->body;
+}
+
+/* ---- what a block keeps -------------------------------------------------------------------------------------------
+ */
+
 /* l keeps its first `count` iterations; returns a loop behind it that has the others, and l's results. */
 static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t count) {
   kva_kloop *rest = kva_k_copy(k, l->instr, 0, NULL, NULL)->loop;
@@ -97,6 +174,7 @@ static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t cou
     kva_k_insert(l->instr->region, rest->instr, so_far);
     rest->carries.data[c].init = so_far;
   }
+  l->blocks = 0; /* what rest goes on from */
   l->extent = kva_expr_const(k->exprs, count);
   rest->extent = kva_expr_const(k->exprs, length - count);
   return rest;
@@ -201,6 +279,7 @@ static kva_kloop *share_of_rest(kva_kernel *k, kva_kloop *t, const kva_kloop *ma
 static kva_kloop *threads_instead(kva_kernel *k, kva_kloop *l, kva_combine combine, kva_dtype type) {
   kva_kloop *t = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, k->threads), "t");
   KVA_PUSH(k->arena, &t->carries, ((kva_kcarry){combine, type, l->carries.data[0].init, NULL}));
+  t->blocks = l->blocks;
   kva_k_insert(l->instr->region, l->instr, t->instr);
   kva_sched_retarget(k, l, t);
   kva_k_unlink(l->instr);
@@ -224,8 +303,7 @@ static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_
 
 /* That of most threads that leaves little of a row to be read again. */
 static block_form choose_form(int64_t row_bytes, int64_t room_bytes) {
-  bool little = row_bytes * (READ_AGAIN - 1) < (usual.bytes + room_bytes) * READ_AGAIN;
-  return little ? usual : few_threads;
+  return is_little(row_bytes, usual.bytes + room_bytes) ? usual : few_threads;
 }
 
 static void keep_rows(long_rows *s, int64_t room_bytes) {
@@ -249,6 +327,11 @@ static void keep_rows(long_rows *s, int64_t room_bytes) {
 static bool keep_in(kva_kernel *k, kva_kregion *r, int64_t room_bytes) {
   long_rows s = {.k = k, .element = kva_expr_fresh(k->exprs, "element", 0, NULL)};
   if (find(&s, r)) {
+    uint32_t blocks = blocks_for(&s, room_bytes);
+    if (blocks > 1 && may_share(&s)) {
+      bool again = find(&s, share(&s, blocks));
+      KVA_ASSERT(again);
+    }
     keep_rows(&s, room_bytes);
     return true;
   }

@@ -119,13 +119,18 @@ struct kva_kloop {
    * iterations at once, as lanes. Reductions combine over all teams in a fixed tree; every thread gets the result.
    * Lanes start after the first `head` iterations (NULL: none; less than KVA_K_HEAD), which are single ones, as are the
    * fewer than KVA_K_HEAD that no lanes are left for: accesses of the lanes are aligned then where rows are not.
+   * `blocks` (a power of two; 0, 1: the block alone) successive blocks that run the same code share the row of which
+   * each takes a part: the results of its reductions combine over them, too, and are the same in all.
    * MAP: `team` is a wish of who wrote the kernel (0: none): an iteration shall be such a team's. */
-  uint32_t team, width;
+  uint32_t team, width, blocks;
   const kva_expr *head;
   bool stage; /* THREAD with teams, run once by the block: a wish that what its teams load alike, or number by number,
                * be loaded by the block before, and read by them from shared memory */
 };
-enum { KVA_K_HEAD = 32 }; /* elements of a byte in a sector of global memory */
+enum {
+  KVA_K_HEAD = 32,      /* elements of a byte in a sector of global memory */
+  KVA_K_MOST_BLOCKS = 8 /* that share a row */
+};
 
 struct kva_kinstr {
   kva_kop op;

@@ -46,6 +46,7 @@ static kva_kinstr *copy_loop(copy *c, const kva_kinstr *i) {
   made->strict_order = l->strict_order;
   made->team = l->team;
   made->width = l->width;
+  made->blocks = l->blocks;
   made->head = head;
   made->stage = l->stage;
   c->made[i->id] = made->instr;

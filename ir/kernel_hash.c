@@ -74,6 +74,7 @@ static void add_loop(hasher *s, const kva_kloop *l) {
   add(s, (uint64_t)l->kind << 8 | (uint64_t)l->stage << 1 | l->strict_order);
   if (l->kind == KVA_K_THREAD || l->team) add(s, (uint64_t)l->team << 32 | l->width);
   if (l->head) add(s, hash_expr(s, l->head));
+  if (l->blocks > 1) add(s, l->blocks);
   add(s, hash_expr(s, l->extent));
   number(s, l->var);
   for (uint32_t c = 0; c < l->carries.len; c++) {

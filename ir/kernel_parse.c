@@ -230,6 +230,7 @@ static void parse_loop(kva_kparser *p, kva_kregion *r, kva_kloop_kind kind) {
   l->team = parse_count(p, "team");
   l->stage = kva_klex_accept_name(&p->lex, "stage");
   l->width = parse_count(p, "width");
+  l->blocks = parse_count(p, "blocks");
   if (kva_klex_accept_name(&p->lex, "head")) l->head = kva_kparse_expr(p);
   kva_map_set_str(p->loops, t.text, l);
   kva_k_insert(r, NULL, l->instr);

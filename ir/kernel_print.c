@@ -23,7 +23,7 @@
  *   copy_async ring[8*tid], a[K*i + 8*tid], 16
  *
  * It has ` threads 256 blocks 2` after its parameters, and its thread loops may end in ` team 32 stage` or ` width 4
- * head mod(r, 32)`.
+ * blocks 2 head mod(r, 32)`.
  *
  * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
  * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
@@ -299,6 +299,7 @@ static void print_loop(printer *p, const kva_kloop *l) {
   if (l->team > 1) kva_text_add(p->out, " team %u", l->team);
   if (l->stage) kva_text_add(p->out, " stage");
   if (l->width > 1) kva_text_add(p->out, " width %u", l->width);
+  if (l->blocks > 1) kva_text_add(p->out, " blocks %u", l->blocks);
   if (l->head) kva_text_add(p->out, " head %s", expr_text(p, l->head));
   print_block(p, l->body, l);
 }

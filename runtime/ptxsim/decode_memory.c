@@ -89,6 +89,7 @@ static kva_status decode_access(ptx_decoder *d, bool load) {
   i->type = (uint8_t)type;
   i->bytes = (uint8_t)(kva_ptx_type_bits(type) / 8);
   i->class = class_of((ptx_space)i->space);
+  d->b->kernel->polls |= load && i->flag && i->space == PTX_GLOBAL;
   i->exec = load ? kva_ptx_exec_load : kva_ptx_exec_store;
   uint32_t policy;
   KVA_TRY(kva_ptx_finish(d, hint ? 3 : 2));

@@ -107,6 +107,7 @@ struct ptx_warp {
   const ptx_ins *registers_set;
   ptx_clocks *released; /* check_global: as of its last fence of the GPU's scope */
   bool fence_released, atomic_seen;
+  bool polled; /* global memory: its turn ends */
 };
 
 enum { PTX_N_BARRIERS = 16 };
@@ -148,7 +149,9 @@ struct ptx_cta {
   bool acquired;   /* an atomic, then a fence: it sees what other CTAs have released */
   uint64_t random;
   uint64_t steps;
-  bool stopped; /* a finding ended this CTA */
+  bool polled;        /* a warp did */
+  uint32_t n_waiting; /* turns in a row that were too short for more */
+  bool stopped;       /* a finding ended this CTA */
   struct {
     uint64_t warps, threads;
   } * executed; /* by instruction */
@@ -167,7 +170,10 @@ const ptx_range *kva_ptx_find_range(const kva_ptx_memory *memory, uint64_t addre
 /* The named range at or nearest below an address, for messages; NULL: none. */
 const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *memory, uint64_t address);
 
-void kva_ptx_run_cta(ptx_cta *cta);
+/* Until it ends, which is true, or has polled global memory, where other CTAs get a turn first. */
+bool kva_ptx_run_cta(ptx_cta *cta);
+/* CTAs that wait for each other, none of which can go on. */
+void kva_ptx_report_polling(ptx_cta *cta);
 /* exec_sync.c. A warp arrives at a barrier; true: it has to wait. */
 bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 /* Wakes who waits at complete barriers; true: some did. */

@@ -129,6 +129,7 @@ static void load_uniform(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 }
 
 void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  if (i->flag && i->space == PTX_GLOBAL) w->polled = w->cta->polled = true;
   if (i->space == PTX_PARAM && i->src[0] == PTX_NONE) {
     load_uniform(w, i, mask);
     return;

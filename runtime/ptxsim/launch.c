@@ -1,12 +1,15 @@
-/* Launches: checks, memory for CTAs, the grid over the pool, the report. */
+/* Launches: checks, memory for CTAs, the grid over the pool, the report.
+ *
+ * CTAs start in the order of their numbers. Where some poll global memory, as many as RESIDENT are under way and take
+ * turns, in one thread of the host. */
 #include "runtime/ptxsim/exec.h"
 
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { MOST_THREADS = 1024, MOST_SHARED = 227 << 10, ALIGN = 1024 };
+enum { MOST_THREADS = 1024, MOST_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16 };
 
-/* One context runs CTAs one after the other; as many exist as pieces of the grid run at once. */
+/* One context runs CTAs one after the other; as many exist as run at once. */
 typedef struct context context;
 struct context {
   ptx_cta cta;
@@ -154,7 +157,7 @@ static void start_warp(ptx_warp *w) {
   w->wgmma_fenced = 0;
   w->n_registers = launch->registers;
   w->registers_set = NULL;
-  w->fence_released = w->atomic_seen = false;
+  w->fence_released = w->atomic_seen = w->polled = false;
   if (w->released) memset(w->released, 0, sizeof *w->released);
   if (w->written) memset(w->written, 0, (launch->kernel->reg_bytes / 128 + 1) * sizeof *w->written);
   if (w->in_flight) memset(w->in_flight, 0, launch->kernel->reg_bytes / 128 + 1);
@@ -173,8 +176,8 @@ static void start_cta(ptx_cta *cta, int64_t index) {
   cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y),
                            (uint32_t)((uint64_t)index / x / y)};
   cta->number = (uint64_t)index;
-  cta->stopped = cta->acquired = false;
-  cta->steps = 0;
+  cta->stopped = cta->acquired = cta->polled = false;
+  cta->steps = cta->n_waiting = 0;
   cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
   memset(cta->shared, 0xff, launch->shared_bytes);
   if (cta->pending) memset(cta->pending, 0, launch->shared_bytes);
@@ -206,13 +209,17 @@ static void give_context(grid_run *run, context *c) {
   pthread_mutex_unlock(&run->lock);
 }
 
+static void run_out_of_memory(grid_run *run) {
+  pthread_mutex_lock(&run->lock);
+  run->status = KVA_NO_MEMORY;
+  pthread_mutex_unlock(&run->lock);
+}
+
 static void run_ctas(void *ctx, int64_t begin, int64_t end) {
   grid_run *run = ctx;
   context *c = take_context(run);
   if (!c) {
-    pthread_mutex_lock(&run->lock);
-    run->status = KVA_NO_MEMORY;
-    pthread_mutex_unlock(&run->lock);
+    run_out_of_memory(run);
     return;
   }
   for (int64_t k = begin; k < end; k++) {
@@ -220,6 +227,46 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
     kva_ptx_run_cta(&c->cta);
   }
   give_context(run, c);
+}
+
+/* No CTA's last turns were more than a look at memory. */
+static bool all_wait(context *const *resident, uint32_t n) {
+  enum { TURNS = 1000 };
+  for (uint32_t k = 0; k < n; k++)
+    if (resident[k]->cta.n_waiting < TURNS) return false;
+  return n > 0;
+}
+
+/* A turn for each; those that end make room. */
+static void run_turns(grid_run *run, context **resident, uint32_t *n) {
+  uint32_t left = 0;
+  for (uint32_t k = 0; k < *n; k++) {
+    if (kva_ptx_run_cta(&resident[k]->cta))
+      give_context(run, resident[k]);
+    else
+      resident[left++] = resident[k];
+  }
+  *n = left;
+}
+
+/* The grid of a kernel whose CTAs may wait for each other. */
+static void run_together(grid_run *run, int64_t count) {
+  context *resident[RESIDENT];
+  uint32_t n = 0;
+  for (int64_t next = 0; next < count || n;) {
+    if (next < count && n < RESIDENT) {
+      if (!(resident[n] = take_context(run))) {
+        run_out_of_memory(run);
+        break;
+      }
+      start_cta(&resident[n++]->cta, next++);
+    }
+    run_turns(run, resident, &n);
+    if ((next < count && n < RESIDENT) || !all_wait(resident, n)) continue;
+    for (uint32_t k = 0; k < n; k++) kva_ptx_report_polling(&resident[k]->cta);
+    break;
+  }
+  while (n) give_context(run, resident[--n]);
 }
 
 /* ---- the report -----------------------------------------------------------------------------------------------------
@@ -419,7 +466,10 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   kva_status status = prepare(launch, memory, params, diag);
   if (status == KVA_OK) {
     int64_t n = (int64_t)grid.x * grid.y * grid.z;
-    kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, n, run_ctas, &run);
+    if (kernel->polls)
+      run_together(&run, n);
+    else
+      kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, n, run_ctas, &run);
     status = run.status;
   }
   if (status == KVA_OK) status = collect(&run, out_report);

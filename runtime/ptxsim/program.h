@@ -183,6 +183,7 @@ struct kva_ptx_kernel {
   uint32_t shadow_shift;  /* log2 of the narrowest access to shared memory, bytes */
   uint32_t global_shift;  /* the same of global memory, at most 2 */
   bool uses_async, uses_wgmma;
+  bool polls; /* loads global memory to see what other CTAs wrote: by volatile, relaxed or acquire */
 };
 
 /* A .global or .const variable. */

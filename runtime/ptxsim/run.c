@@ -108,9 +108,10 @@ static void run_warp(ptx_warp *w, uint64_t slice) {
   ptx_cta *cta = w->cta;
   const ptx_ins *ins = cta->launch->kernel->ins;
   if (!settle(w)) return;
+  w->polled = false;
   ptx_level *top = &w->levels[w->depth - 1];
   uint64_t end = w->steps + slice;
-  while (w->steps < end && !cta->stopped) {
+  while (w->steps < end && !cta->stopped && !w->polled) {
     uint32_t pc = top->pc, mask = top->mask;
     const ptx_ins *i = &ins[pc];
     if (i->guard != PTX_NONE) mask &= ptx_pred(w, i->guard);
@@ -189,14 +190,18 @@ static void report_deadlock(ptx_cta *cta) {
   }
 }
 
-static void report_limit(ptx_cta *cta) {
+static void report_running(ptx_cta *cta, kva_ptx_finding_kind kind, const char *what) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
     const ptx_warp *w = &cta->warps[k];
     if (w->wait != PTX_READY || !w->depth) continue;
     const ptx_ins *i = &cta->launch->kernel->ins[w->levels[w->depth - 1].pc];
-    kva_ptx_detail(kva_ptx_add_finding(cta, KVA_PTX_STEP_LIMIT, i, w, -1), "warp %u is here after %llu instructions", k,
+    kva_ptx_detail(kva_ptx_add_finding(cta, kind, i, w, -1), "warp %u %s after %llu instructions", k, what,
                    (unsigned long long)w->steps);
   }
+}
+
+void kva_ptx_report_polling(ptx_cta *cta) {
+  report_running(cta, KVA_PTX_DEADLOCK, "polls global memory here, which no other CTA will write,");
 }
 
 static bool all_exited(const ptx_cta *cta) {
@@ -231,18 +236,29 @@ static void check_exit(ptx_cta *cta) {
   kva_ptx_registers_check_exit(cta);
 }
 
-void kva_ptx_run_cta(ptx_cta *cta) {
+static bool run_turn(ptx_cta *cta) {
   uint64_t most = cta->launch->options.max_steps;
+  cta->polled = false;
   while (!cta->stopped && !all_exited(cta)) {
     bool ran = run_round(cta);
     bool woke = release_all(cta);
     if (cta->steps > most) {
-      report_limit(cta);
-      return;
+      report_running(cta, KVA_PTX_STEP_LIMIT, "is here");
+      return true;
     }
+    if (cta->polled) return false;
     if (ran || woke || all_exited(cta) || help(cta)) continue;
     report_deadlock(cta);
-    return;
+    return true;
   }
   if (!cta->stopped) check_exit(cta);
+  return true;
+}
+
+bool kva_ptx_run_cta(ptx_cta *cta) {
+  enum { LITTLE = 256 }; /* instructions of a turn that only polls */
+  uint64_t before = cta->steps;
+  bool ended = run_turn(cta);
+  cta->n_waiting = cta->steps - before < LITTLE ? cta->n_waiting + 1 : 0;
+  return ended;
 }

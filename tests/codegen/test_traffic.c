@@ -196,7 +196,11 @@ static const traffic_case cases[] = {
     CROSS_ENTROPY("cross_entropy and its gradient, beyond registers, odd", "4", "50257"),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block", "4", "70000"),
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003"),
-    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256", .limit = 1.22), /* float */
+    CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256"),
+    CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144"),
+    {.name = "softmax of very long rows",
+     .text = "f (REAL[B, 160000] x) => (REAL[B, 160000] y) { y = kv.softmax <axis = -1> (x) }",
+     .rows = 3},
     {.name = "adamw",
      .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
              "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"

@@ -105,6 +105,31 @@ static void thread_loops_round_trip(void **state) {
   assert_int_not_equal(h, kva_kernel_hash(k));
 }
 
+static void shared_rows_round_trip(void **state) {
+  static const char shared[] = "kernel \"rows\" (read float x[4096], write float y[2]) threads 256 {\n"
+                               "  grid part < 4 {\n"
+                               "    thread k < 1024 carry (add float 0.0) width 4 blocks 2 {\n"
+                               "      %0 = load x[k + 1024*part]\n"
+                               "      yield %0\n"
+                               "    }\n"
+                               "    %1 = reduce k[0]\n"
+                               "    thread one < 1 {\n"
+                               "      store y[floordiv(part, 2)], %1\n"
+                               "    }\n"
+                               "  }\n"
+                               "}\n";
+  kernel_fixture *f = *state;
+  kva_kernel *k = parse(f, shared);
+  if (!k) kva_diag_print(f->diag, stderr);
+  assert_non_null(k);
+  char *text = kernel_text(k);
+  assert_string_equal(text, shared);
+  free(text);
+  uint64_t h = kva_kernel_hash(k);
+  k->loops.data[1]->blocks = 4;
+  assert_int_not_equal(h, kva_kernel_hash(k));
+}
+
 /* A copy has loops, sums, carried values and symbols of values of its own; a shape symbol in it means another thing. */
 static void copies_stand_alone(void **state) {
   kernel_fixture *f = *state;
@@ -236,6 +261,10 @@ static void wrong_kernels_in_text(void **state) {
       {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) team 32 {\nyield 1.0\n}\n}",
        "teams can neither carry values"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 stage {\n}\n}", "single threads have nothing to stage"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add double 0.0) blocks 2 {\nyield 1.0\n}\n}",
+       "2 blocks share a row"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) blocks 3 {\nyield 1.0\n}\n}",
+       "3 blocks share a row: a power of two up to 8"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 3 {\n}\n}", "width 3 is no power of two"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 head 3 {\n}\n}", "a head needs lanes"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 4 head N {\n}\n}", "known to be shorter than 32"},
@@ -291,9 +320,9 @@ static void hash_sees_structure_only(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      TEST(text_round_trip),          TEST(thread_loops_round_trip), TEST(copies_stand_alone),
-      TEST(bad_text_is_reported),     TEST(deep_nesting_is_refused), TEST(wrong_kernels_in_text),
-      TEST(hash_sees_structure_only),
+      TEST(text_round_trip),       TEST(thread_loops_round_trip),  TEST(shared_rows_round_trip),
+      TEST(copies_stand_alone),    TEST(bad_text_is_reported),     TEST(deep_nesting_is_refused),
+      TEST(wrong_kernels_in_text), TEST(hash_sees_structure_only),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -268,6 +268,52 @@ static void address_spaces(void **state) {
   kva_ptx_module_destroy(m);
 }
 
+/* A ring: the first thread of each CTA tells its number, plus one, and waits for the one `distance` behind. */
+static kva_ptx_report run_ring(uint32_t ctas, uint32_t distance, uint32_t *out) {
+  kva_ptx_module *m = ptx_parse(
+      PTX_HEAD ".global .align 4 .b32 told[64];\n"
+               ".entry k(.param .u64 out, .param .u32 distance) {\n"
+               ".reg .b32 %r<9>; .reg .b64 %d<9>; .reg .pred %p<3>;\n"
+               "mov.u32 %r0, %tid.x; setp.ne.u32 %p1, %r0, 0; @%p1 bra END; mov.u32 %r1, %ctaid.x;\n"
+               "mov.u64 %d1, told; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2; add.u32 %r2, %r1, 1;\n"
+               "st.volatile.global.u32 [%d3], %r2;\n"
+               "ld.param.u32 %r3, [distance]; add.u32 %r4, %r1, %r3; mov.u32 %r5, %nctaid.x; rem.u32 %r4, %r4, %r5;\n"
+               "mul.wide.u32 %d4, %r4, 4; add.s64 %d5, %d1, %d4;\n"
+               "L: ld.volatile.global.u32 %r6, [%d5]; setp.eq.u32 %p2, %r6, 0; @%p2 bra L;\n"
+               "ld.param.u64 %d6, [out]; add.s64 %d6, %d6, %d2; st.global.u32 [%d6], %r6;\n"
+               "END: bar.sync 0; ret; }\n");
+  memset(out, 0, ctas * sizeof *out);
+  ptx_case c = {.grid = {ctas, 1, 1},
+                .block = {64, 1, 1},
+                .arrays = {out},
+                .sizes = {ctas * sizeof *out},
+                .n_arrays = 1,
+                .scalars = {&distance},
+                .n_scalars = 1,
+                .options = {.check_global = true}};
+  kva_ptx_report report = ptx_run(m, &c);
+  kva_ptx_module_destroy(m);
+  return report;
+}
+
+/* CTAs start in order, sixteen at once: one may wait for those that run or are next. */
+static void ctas_wait_for_each_other(void **state) {
+  (void)state;
+  uint32_t out[64];
+  for (uint32_t distance = 1; distance < 16; distance *= 2) {
+    kva_ptx_report report = run_ring(16, distance, out);
+    kva_ptx_report_print_findings(&report, "test.ptx", stderr);
+    assert_int_equal(report.n_findings, 0);
+    for (uint32_t k = 0; k < 16; k++) assert_int_equal(out[k], (k + distance) % 16 + 1);
+    kva_ptx_report_free(&report);
+  }
+  kva_ptx_report report = run_ring(40, 16, out); /* the first waits for one that has no place */
+  assert_int_equal(report.n_findings, 1);
+  assert_int_equal(report.findings[0].kind, KVA_PTX_DEADLOCK);
+  assert_non_null(strstr(report.findings[0].detail, "polls global memory"));
+  kva_ptx_report_free(&report);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shuffles),
@@ -278,6 +324,7 @@ int main(void) {
       cmocka_unit_test(barrier_reductions),
       cmocka_unit_test(barriers_order_transitively),
       cmocka_unit_test(atomics),
+      cmocka_unit_test(ctas_wait_for_each_other),
       cmocka_unit_test(address_spaces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -65,5 +65,6 @@ const gpu_kernel gpu_kernels[] = {
     {"softmax 8192 x 8192", SOFTMAX, "R=7 C=200", "R=8192 C=8192", 0, 2.0 * 4 * 8192 * 8192, 64, false},
     {"softmax 8192 x 8191", SOFTMAX, "R=7 C=777", "R=8192 C=8191", 0, 2.0 * 4 * 8192 * 8191, 64, false},
     {"softmax 4096 x 32000", SOFTMAX, "R=3 C=9000", "R=4096 C=32000", 0, 2.0 * 4 * 4096 * 32000, 64, false},
+    {"softmax 2048 x 128256", SOFTMAX, "R=5 C=131072", "R=2048 C=128256", 0, 2.0 * 4 * 2048 * 128256, 64, false},
 };
 const int gpu_n_kernels = sizeof gpu_kernels / sizeof *gpu_kernels;

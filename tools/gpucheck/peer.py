@@ -104,6 +104,8 @@ PEERS = [
      lambda: rows(lambda x: F.softmax(x, -1), (8192, 8191), dtype=torch.float32)),
     ("softmax 4096 x 32000", "torch.compile",
      lambda: rows(lambda x: F.softmax(x, -1), (4096, 32000), dtype=torch.float32)),
+    ("softmax 2048 x 128256", "torch.compile",
+     lambda: rows(lambda x: F.softmax(x, -1), (2048, 128256), dtype=torch.float32)),
 ]
 
 if __name__ == "__main__":

@@ -268,20 +268,19 @@ static void address_spaces(void **state) {
   kva_ptx_module_destroy(m);
 }
 
-/* A ring: the first thread of each CTA tells its number, plus one, and waits for the one `distance` behind. */
+static kva_ptx_module *parse_file(const char *path) {
+  static char text[1 << 13];
+  FILE *file = fopen(path, "r");
+  assert_non_null(file);
+  size_t n = fread(text, 1, sizeof text - 1, file);
+  fclose(file);
+  text[n] = 0;
+  return ptx_parse(text);
+}
+
+/* Each CTA tells what the one `distance` behind it waits for. */
 static kva_ptx_report run_ring(uint32_t ctas, uint32_t distance, uint32_t *out) {
-  kva_ptx_module *m = ptx_parse(
-      PTX_HEAD ".global .align 4 .b32 told[64];\n"
-               ".entry k(.param .u64 out, .param .u32 distance) {\n"
-               ".reg .b32 %r<9>; .reg .b64 %d<9>; .reg .pred %p<3>;\n"
-               "mov.u32 %r0, %tid.x; setp.ne.u32 %p1, %r0, 0; @%p1 bra END; mov.u32 %r1, %ctaid.x;\n"
-               "mov.u64 %d1, told; mul.wide.u32 %d2, %r1, 4; add.s64 %d3, %d1, %d2; add.u32 %r2, %r1, 1;\n"
-               "st.volatile.global.u32 [%d3], %r2;\n"
-               "ld.param.u32 %r3, [distance]; add.u32 %r4, %r1, %r3; mov.u32 %r5, %nctaid.x; rem.u32 %r4, %r4, %r5;\n"
-               "mul.wide.u32 %d4, %r4, 4; add.s64 %d5, %d1, %d4;\n"
-               "L: ld.volatile.global.u32 %r6, [%d5]; setp.eq.u32 %p2, %r6, 0; @%p2 bra L;\n"
-               "ld.param.u64 %d6, [out]; add.s64 %d6, %d6, %d2; st.global.u32 [%d6], %r6;\n"
-               "END: bar.sync 0; ret; }\n");
+  kva_ptx_module *m = parse_file("tests/data/ptx/ring.ptx");
   memset(out, 0, ctas * sizeof *out);
   ptx_case c = {.grid = {ctas, 1, 1},
                 .block = {64, 1, 1},

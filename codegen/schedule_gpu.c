@@ -94,25 +94,31 @@ static void find_weight(void *user, kva_kinstr *i) {
   s->found |= invariant;
 }
 
+static bool reads_weights(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
+  if (kva_expr_is(kva_sched_count(k, n, rows), 1)) return false;
+  weight_search s = {n, rows, rows[n - 1]->body, false};
+  kva_k_each_instr_in(rows[n - 1]->body, find_weight, &s);
+  return s.found;
+}
+
 /* Rows that a team takes one after the other: several where all rows read the same weights, which the team then keeps
  * (llvm_keep.c), but not so many that multiprocessors would be idle. */
 static const kva_expr *rows_of_team(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t teams) {
   kva_expr_ctx *c = k->exprs;
-  weight_search s = {n, rows, rows[n - 1]->body, false};
-  kva_k_each_instr_in(rows[n - 1]->body, find_weight, &s);
-  if (!s.found) return kva_expr_const(c, 1);
   const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * teams));
   return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_TEAM_ROWS)));
 }
 
 /* Rows, each for a team, as many teams to a block as it has. */
 static void grid_of_teams(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t team) {
-  const kva_expr *each = rows_of_team(k, n, rows, THREADS / team);
+  bool weights = reads_weights(k, n, rows);
+  const kva_expr *each = weights ? rows_of_team(k, n, rows, THREADS / team) : kva_expr_const(k->exprs, 1);
   kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_muli(k->exprs, each, THREADS / team));
   if (team == THREADS) return;
   kva_kloop *row = only_loop(grid->body);
   row->kind = KVA_K_THREAD;
   row->team = (uint32_t)team;
+  row->stage = weights;
 }
 
 /* A thread for every iteration of the whole nest. */

@@ -37,6 +37,7 @@ static const ptx_generated kernels[] = {
     {"layer_norm_rows", "sm_80", KVA_F32, 1, NORM(layer_norm, "B=270,2048", "2048", "2048")},
     {"rms_norm", "sm_80", KVA_BF16, 1, NORM(rms_norm, "2,6000", "6000")},
     {"rms_norm_rows", "sm_80", KVA_BF16, 1, NORM(rms_norm, "B=270,2048", "2048")},
+    {"rms_norm_warps", "sm_80", KVA_BF16, 1, NORM(rms_norm, "B=20,512", "512")},
     {"sum_all", "sm_80", KVA_F32, 1, ONE(reduce_sum, "", "A=30,C=170")},
     {"prod_all", "sm_80", KVA_F32, 1, ONE(reduce_prod, "", "N=300")},
     {"argmax_all", "sm_80", KVA_F32, 1, ONE(argmax, "axis=0", "N=700")},

@@ -105,6 +105,12 @@ static const traffic_case cases[] = {
              "  y = kv.rms_norm(s, scale)\n"
              "}",
      .rows = 3168},
+    {.name = "rms_norm and residual, by warps",
+     .text = "f (REAL[B, 1024] x, REAL[B, 1024] r, REAL[1024] scale) => (REAL[B, 1024] s, REAL[B, 1024] y) {\n"
+             "  s = kv.add(x, r)\n"
+             "  y = kv.rms_norm(s, scale)\n"
+             "}",
+     .rows = 1024},
     {.name = "rms_norm backward",
      .text = "state REAL[B, 1024] \"x\" : param ~ zeros\n"
              "state REAL[1024] \"scale\" : param ~ zeros\n"

@@ -1,18 +1,34 @@
 /* gather_grad: the gradient of gather. Operands: g of shape [a.., i.., c..] and indices [i..]; the result has shape
  * [a.., extent, c..]:  dx[a.., v, c..] = sum of g[a.., i.., c..] over all i with indices[i] = v.
  * The sum runs in the order of i and is rounded at every step, on every target.
+ * Operands 2 and 3, which say nothing new: keys and bounds of sort_indices for the same indices and extent, that a GPU
+ * goes by.
  * Tolerance 8: kernels of narrow floats may keep more bits between two steps. */
 #include "ops/gather_grad.h"
 #include "ops/check.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
 #include "ops/shape.h"
+#include "ops/sort_indices.h"
 
 kva_gather_layout kva_gather_grad_layout(const kva_node *n) {
   kva_gather_layout y = {.n_indices = kva_operand_type(n, 1)->rank};
   y.rank = kva_operand_type(n, 0)->rank + 1 - y.n_indices;
   y.axis = kva_axis(((const kva_gather_grad_attrs *)n->attrs)->axis, y.rank);
   return y;
+}
+
+static kva_status check_sorted(kva_module *m, const kva_node *n) {
+  enum { KEYS = KVA_GATHER_GRAD_KEYS, BOUNDS = KVA_GATHER_GRAD_BOUNDS };
+  const kva_gather_grad_attrs *a = n->attrs;
+  if (!kva_operand(n, KEYS) && !kva_operand(n, BOUNDS)) return KVA_OK;
+  for (uint32_t i = KEYS; i <= BOUNDS; i++)
+    if (!kva_operand(n, i)) return kva_error(m->diag, &n->loc, "kv.gather_grad: keys and bounds go together");
+  kva_sorted s = kva_sorted_of(m->exprs, kva_operand_type(n, 1), a->extent);
+  KVA_TRY(kva_check_shape(m, n, KEYS, 2, (kva_dim[]){s.chunks, kva_expr_const(m->exprs, s.chunk)}));
+  KVA_TRY(kva_check_shape(m, n, BOUNDS, 2, (kva_dim[]){s.chunks, kva_expr_addi(m->exprs, s.owners, 1)}));
+  KVA_TRY(kva_check_int(m, n, KEYS));
+  return kva_check_int(m, n, BOUNDS);
 }
 
 kva_status kva_gather_grad_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
@@ -33,7 +49,7 @@ kva_status kva_gather_grad_infer(kva_module *m, const kva_node *n, const kva_typ
   for (uint32_t k = 0; k < y.rank; k++)
     dims[k] = k < axis ? g->dims[k] : k == axis ? a->extent : g->dims[k - 1 + y.n_indices];
   out_types[0] = kva_type_tensor(m, g->dtype, y.rank, dims);
-  return KVA_OK;
+  return check_sorted(m, n);
 }
 
 kva_status kva_gather_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
@@ -54,6 +70,45 @@ const kva_expr *kva_gather_grad_offset(kva_expr_ctx *e, const kva_expr *outer, c
                                        const kva_expr *c, const kva_expr *inner) {
   row = kva_expr_add(e, kva_expr_mul(e, outer, extent), row);
   return kva_expr_add(e, kva_expr_mul(e, row, inner), c);
+}
+
+/* ---- sorted indices ---------------------------------------------------------------------------------------------- */
+
+static kva_node *sort_before(kva_module *m, kva_node *n) {
+  kva_value *indices = kva_operand(n, 1);
+  kva_sort_indices_attrs attrs = {.extent = ((const kva_gather_grad_attrs *)n->attrs)->extent};
+  for (kva_node *p = n->prev; p; p = p->prev)
+    if (kva_is(p, KVA_OP_sort_indices) && kva_operand(p, 0) == indices &&
+        ((const kva_sort_indices_attrs *)p->attrs)->extent == attrs.extent)
+      return p;
+  kva_builder b = {.m = m, .graph = n->graph, .before = n, .loc = n->loc};
+  return kva_build_node(&b, KVA_OP_sort_indices, 1, &indices, 2, &attrs);
+}
+
+static bool takes_sorted(const kva_node *n) {
+  bool whole_bytes = kva_is(n, KVA_OP_gather_grad) && kva_dtype_bits(n->results[0].type->dtype) >= 8;
+  return whole_bytes && !kva_operand(n, KVA_GATHER_GRAD_KEYS);
+}
+
+static void give_sorted(kva_module *m, kva_node *n) {
+  kva_node *sorted = sort_before(m, n);
+  kva_value *operands[] = {kva_operand(n, 0), kva_operand(n, 1), &sorted->results[0], &sorted->results[1]};
+  kva_builder b = {.m = m, .graph = n->graph, .before = n, .loc = n->loc};
+  kva_value *dx = kva_build(&b, KVA_OP_gather_grad, 4, operands, n->attrs);
+  dx->name = n->results[0].name;
+  kva_value_replace_all_uses(&n->results[0], dx);
+  kva_node_remove(n);
+}
+
+bool kva_gather_grads_sort(kva_module *m, kva_graph *g) {
+  bool changed = false;
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    if (!takes_sorted(n)) continue;
+    give_sorted(m, n);
+    changed = true;
+  }
+  return changed;
 }
 
 /* ---- work items: outer position x slice of the inner axes -------------------------------------------------------- */
@@ -97,6 +152,5 @@ static void by_slices(kva_lower *l, const kva_node *n) {
 }
 
 void kva_gather_grad_kernel(kva_lower *l, const kva_node *n) {
-  bool whole_bytes = kva_dtype_bits(n->results[0].type->dtype) >= 8;
-  (l->gpu && whole_bytes ? kva_gather_grad_by_blocks : by_slices)(l, n);
+  (l->gpu && kva_operand(n, KVA_GATHER_GRAD_KEYS) ? kva_gather_grad_by_blocks : by_slices)(l, n);
 }

@@ -4,6 +4,8 @@
 
 #include "ops/build.h"
 
+enum { KVA_GATHER_GRAD_KEYS = 2, KVA_GATHER_GRAD_BOUNDS };
+
 typedef struct kva_gather_layout {
   uint32_t axis, n_indices, rank; /* axis of the result that indices name; rank of the indices, of the result */
 } kva_gather_layout;
@@ -14,7 +16,11 @@ kva_gather_layout kva_gather_grad_layout(const kva_node *n);
 const kva_expr *kva_gather_grad_offset(kva_expr_ctx *e, const kva_expr *outer, const kva_expr *row, kva_dim extent,
                                        const kva_expr *c, const kva_expr *inner);
 
-/* The kernel for GPUs, of types of whole bytes: gather_grad_blocks.c. */
+/* For GPUs: gives the gather_grads of g, of types of whole bytes, their indices sorted, by nodes that those of the same
+ * indices share. False: there is none without. */
+bool kva_gather_grads_sort(kva_module *m, kva_graph *g);
+
+/* The kernel for GPUs, with sorted indices: gather_grad_blocks.c. */
 void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n);
 
 #endif

@@ -1,29 +1,27 @@
-/* gather_grad on a GPU. A block owns every n-th row of the result: frequent indices, which often are neighbours,
- * go to different blocks. It takes the indices in segments, of each:
+/* gather_grad on a GPU, from indices sorted in chunks (ops/sort_indices.c). A block owns every n-th row of the result.
+ * It takes its keys of all chunks, where they lie together, as many as its shared memory holds:
  *
- *   1. a warp makes keys (row, then position) of its share of the indices, NONE for what names no row of the block, and
- *      moves the keys to the front of its list, one after the other;
- *   2. threads put the keys of all lists in order: a key's place is the number of keys below it;
+ *   1. the places of its keys in a group of chunks, and how many come before each chunk's;
+ *   2. their keys, with the chunk's number put in: (row, chunk, position in it), sorted (ops/gpu_sort.h);
  *   3. a warp adds up the rows of g that belong to one row of the result, in registers, in the order of positions, and
- *      writes that row once; behind the first segment it adds to what is there, where there is anything to add.
+ *      writes that row once.
  *
- * So all rows are written once, those without indices as zeros, and all of g is read once, where the indices fit into
- * one segment (8192 of them); the indices are read by every block. */
+ * So every row of the result is written once, those without indices as zeros, all of g is read once, and of the sorted
+ * indices a block reads its own. Where it has more keys of a group than memory holds (a window: 8192, half as many of
+ * 64 bits), or there are several groups, the rest follows in the same way, and the rows that it names are read and
+ * written again. */
 #include "ops/gather_grad.h"
-#include "ops/index.h"
+#include "ops/gpu_sort.h"
 #include "ops/scatter_common.h"
 #include "ops/shape.h"
+#include "ops/sort_indices.h"
 
 enum {
   WARPS = 16,
   WARP = 32,
   BLOCK = WARPS * WARP,
-  MOST_BLOCKS = 132, /* the multiprocessors of an H100 */
-  LEAST_BLOCKS = MOST_BLOCKS / 4,
-  INDEX_SHARE = 32, /* all indices are at most this part of what a block moves, if it need not be one of the fewest */
-  MOST_SHARE = 512,
-  MANY_ROWS = 1 << 24, /* too many for keys of 32 bits */
-  NONE = -1,
+  LISTS_BYTES = 64 << 10, /* shared memory for keys, twice; with the rest below 96 KiB */
+  MOST_GROUP = 512,       /* chunks: a million indices */
   LANES = 4,
   COLUMNS = LANES * WARP,
   MOST_COLUMNS = 4 * COLUMNS /* that a warp has registers for */
@@ -35,174 +33,116 @@ typedef struct row_blocks {
   kva_expr_ctx *e;
   const kva_node *n;
   kva_gather_layout y;
-  kva_kbuf *buf, *found, *counts, *sorted; /* result; keys and how many of them by warp; positions in order */
-  int64_t share, segment;                  /* indices of a warp, of the block */
-  kva_dim rows, positions, inner;          /* extents: of the axis, of all indices, of what a row holds */
-  const kva_expr *outer, *blocks, *number; /* outer position; blocks for each, this one's number among them */
-  const kva_expr *first;                   /* position where the segment begins */
-  const kva_expr *at[KVA_MAX_RANK];        /* indices of g */
+  kva_sorted s;
+  kva_kbuf *buf, *ends, *before;    /* result; of each chunk's keys where they begin and end; how many precede */
+  kva_gpu_list list;                /* keys of a window */
+  int64_t group, pitch, window;     /* chunks at once; from begins to ends; keys at once */
+  int64_t span;                     /* of a row's keys: positions of a group or more, a power of two */
+  kva_dim inner;                    /* what a row holds */
+  const kva_expr *outer, *number;   /* outer position; this owner */
+  const kva_expr *first, *chunks;   /* of the group: its first chunk, how many it has */
+  const kva_expr *start, *count;    /* of the window: its first key among the group's, how many it has */
+  kva_kval again;                   /* rows have been written */
+  const kva_expr *at[KVA_MAX_RANK]; /* indices of g */
 } row_blocks;
 
 static const kva_expr *num(const row_blocks *s, int64_t v) {
   return kva_expr_const(s->e, v);
 }
 
-static kva_kval int_of(const row_blocks *s, int64_t v) {
-  return kva_k_const_i(s->b, KVA_I64, v);
+static const kva_expr *load_index(const row_blocks *s, kva_kbuf *buf, const kva_expr *at) {
+  return kva_k_symbol(s->b, kva_k_load(s->b, buf, at));
 }
 
-/* Where the list of warp w is: each begins in a bank of its own. */
-static const kva_expr *list_of(const row_blocks *s, const kva_expr *w) {
-  return kva_expr_muli(s->e, w, s->share + 1);
+static const kva_expr *begin_of(const row_blocks *s, const kva_expr *chunk) {
+  return load_index(s, s->ends, chunk);
 }
 
-/* The row that index number i, of all of them, names. */
-static const kva_expr *row_at(row_blocks *s, const kva_expr *i) {
-  kva_shape_split(s->e, s->y.n_indices, kva_operand_type(s->n, 1)->dims, i, s->at + s->y.axis);
-  return kva_index_lower(s->l, s->n, 1, s->at + s->y.axis, s->rows);
+static const kva_expr *end_of(const row_blocks *s, const kva_expr *chunk) {
+  return load_index(s, s->ends, kva_expr_addi(s->e, chunk, s->pitch));
 }
 
-/* A warp's share, of which each lane has one in every round. */
-typedef struct rounds {
-  kva_kloop *lane, *round;
-  const kva_expr *m; /* number in the share */
-} rounds;
+/* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-static rounds rounds_begin(row_blocks *s) {
-  rounds r = {.lane = kva_k_loop_begin(s->b, KVA_K_THREAD, num(s, WARP), "lane")};
-  r.round = kva_k_loop_begin(s->b, KVA_K_SERIAL, num(s, s->share / WARP), "round");
-  r.m = kva_expr_add(s->e, r.lane->var, kva_expr_muli(s->e, r.round->var, WARP));
-  return r;
+/* Both ends by neighbouring threads: one request. */
+static void read_ends(row_blocks *s) {
+  kva_kloop *m = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_expr_muli(s->e, s->chunks, 2), "end");
+  const kva_expr *two = num(s, 2), *chunk = kva_expr_div(s->e, m->var, two), *side = kva_expr_mod(s->e, m->var, two);
+  const kva_expr *from[] = {kva_expr_add(s->e, s->first, chunk), kva_expr_add(s->e, s->number, side)};
+  kva_kval end = s->l->operand(s->l, s->n, KVA_GATHER_GRAD_BOUNDS, from);
+  kva_k_store(s->b, s->ends, kva_expr_add(s->e, kva_expr_muli(s->e, side, s->pitch), chunk), end);
+  kva_k_loop_end(s->b, m);
 }
 
-static void rounds_end(row_blocks *s, const rounds *r) {
-  kva_k_loop_end(s->b, r->round);
-  kva_k_loop_end(s->b, r->lane);
+static void count_keys_before(row_blocks *s) {
+  kva_kloop *c = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_expr_addi(s->e, s->chunks, 1), "chunk");
+  kva_kloop *m = kva_k_loop_begin(s->b, KVA_K_SERIAL, c->var, "m");
+  kva_kval keys = kva_k_index(s->b, kva_expr_sub(s->e, end_of(s, m->var), begin_of(s, m->var)));
+  kva_kval sum = kva_k_reduce(s->b, m, KVA_COMBINE_ADD, kva_k_const_i(s->b, KVA_I64, 0), keys);
+  kva_k_loop_end(s->b, m);
+  kva_k_store(s->b, s->before, c->var, sum);
+  kva_k_loop_end(s->b, c);
 }
 
-static kva_kval reduce_rounds(row_blocks *s, const rounds *r, kva_combine combine, kva_kval none, kva_kval v) {
-  v = kva_k_reduce(s->b, r->round, combine, none, v);
-  kva_k_loop_end(s->b, r->round);
-  v = kva_k_reduce(s->b, r->lane, combine, none, v);
-  kva_k_loop_end(s->b, r->lane);
-  return v;
+/* The key of place `at` of a chunk's, with the chunk's number in the group. */
+static kva_kval key_in_group(row_blocks *s, const kva_expr *chunk, const kva_expr *at) {
+  const kva_expr *from[] = {kva_expr_add(s->e, s->first, chunk), at}, *size = num(s, s->s.chunk);
+  const kva_expr *key = kva_k_symbol(s->b, s->l->operand(s->l, s->n, KVA_GATHER_GRAD_KEYS, from));
+  key = kva_expr_sub(s->e, key, kva_expr_muli(s->e, kva_expr_mul(s->e, s->number, s->s.each), s->s.chunk));
+  const kva_expr *row = kva_expr_muli(s->e, kva_expr_div(s->e, key, size), s->span);
+  const kva_expr *position = kva_expr_add(s->e, kva_expr_muli(s->e, chunk, s->s.chunk), kva_expr_mod(s->e, key, size));
+  return kva_k_index(s->b, kva_expr_add(s->e, row, position));
 }
 
-static const kva_expr *place_of(const row_blocks *s, const kva_expr *w, const kva_expr *m) {
-  return kva_expr_add(s->e, list_of(s, w), m);
+static void fill_up(row_blocks *s) {
+  kva_kloop *i = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_gpu_list_length(s->b, &s->list), "i");
+  kva_kval guard = kva_k_guard_begin(s->b, kva_k_index_le(s->b, s->count, i->var));
+  kva_dtype dtype = s->list.buf->dtype;
+  kva_k_store(s->b, s->list.buf, i->var, kva_k_const_i(s->b, dtype, dtype == KVA_I32 ? INT32_MAX : INT64_MAX));
+  kva_k_guard_end(s->b, guard);
+  kva_k_loop_end(s->b, i);
 }
 
-static kva_kval load_key(row_blocks *s, const kva_expr *w, const kva_expr *m) {
-  return kva_k_convert(s->b, kva_k_load(s->b, s->found, place_of(s, w, m)), KVA_I64);
+/* A warp takes what of a chunk's keys is in the window. */
+static void read_keys(row_blocks *s) {
+  const kva_expr *zero = num(s, 0);
+  kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_THREAD, s->chunks, "chunk");
+  chunk->team = WARP;
+  const kva_expr *place = kva_expr_sub(s->e, load_index(s, s->before, chunk->var), s->start);
+  const kva_expr *begin = begin_of(s, chunk->var), *end = end_of(s, chunk->var);
+  const kva_expr *skipped = kva_expr_max(s->e, zero, kva_expr_sub(s->e, zero, place));
+  const kva_expr *stop = kva_expr_min(s->e, kva_expr_sub(s->e, end, begin), kva_expr_sub(s->e, s->count, place));
+  const kva_expr *left = kva_expr_max(s->e, zero, kva_expr_sub(s->e, stop, skipped));
+  kva_kloop *lane = kva_k_loop_begin(s->b, KVA_K_THREAD, left, "lane");
+  const kva_expr *i = kva_expr_add(s->e, skipped, lane->var);
+  kva_k_store(s->b, s->list.buf, kva_expr_add(s->e, place, i),
+              key_in_group(s, chunk->var, kva_expr_add(s->e, begin, i)));
+  kva_k_loop_end(s->b, lane);
+  kva_k_loop_end(s->b, chunk);
 }
 
-/* Keys of all indices of warp w's share, NONE for those that name no row of the block; returns how many do. */
-static kva_kval write_keys(row_blocks *s, const kva_expr *w) {
-  kva_kb *b = s->b;
-  rounds r = rounds_begin(s);
-  const kva_expr *position = kva_expr_add(s->e, kva_expr_muli(s->e, w, s->share), r.m);
-  const kva_expr *i = kva_expr_add(s->e, s->first, position);
-  kva_kval exists = kva_k_index_lt(b, i, s->positions), guard = kva_k_guard_begin(b, exists);
-  const kva_expr *row = row_at(s, i);
-  kva_k_guard_end(b, guard);
-  kva_kval match = kva_k_and(b, exists, kva_k_index_eq(b, kva_expr_mod(s->e, row, s->blocks), s->number));
-  row = kva_expr_muli(s->e, kva_expr_div(s->e, row, s->blocks), s->segment);
-  kva_kval key = kva_k_select(b, match, kva_k_index(b, kva_expr_add(s->e, row, position)), int_of(s, NONE));
-  kva_k_store(b, s->found, place_of(s, w, r.m), key);
-  return reduce_rounds(s, &r, KVA_COMBINE_ADD, int_of(s, 0), kva_k_select(b, match, int_of(s, 1), int_of(s, 0)));
-}
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
 
-/* The place of the first key in warp w's share behind place `last`. */
-static kva_kval next_key(row_blocks *s, const kva_expr *w, kva_kval last) {
-  kva_kb *b = s->b;
-  rounds r = rounds_begin(s);
-  kva_kval place = kva_k_index(b, r.m), behind = kva_k2(b, KVA_K_lt, last, place), most = int_of(s, INT64_MAX);
-  kva_kval guard = kva_k_guard_begin(b, behind), key = load_key(s, w, r.m);
-  kva_k_guard_end(b, guard);
-  kva_kval found = kva_k_and(b, behind, kva_k2(b, KVA_K_ne, key, int_of(s, NONE)));
-  return reduce_rounds(s, &r, KVA_COMBINE_MIN, most, kva_k_select(b, found, place, most));
-}
-
-static void store_first(row_blocks *s, kva_kbuf *to, const kva_expr *at, kva_kval v) {
-  kva_kloop *first = kva_k_loop_begin(s->b, KVA_K_THREAD, num(s, 1), "first");
-  kva_k_store(s->b, to, at, v);
-  kva_k_loop_end(s->b, first);
-}
-
-static void list_matches(row_blocks *s) {
-  kva_kb *b = s->b;
-  kva_kloop *warp = kva_k_loop_begin(b, KVA_K_THREAD, num(s, WARPS), "warp");
-  warp->team = WARP;
-  kva_kval count = write_keys(s, warp->var);
-  store_first(s, s->counts, warp->var, count);
-  kva_k_barrier(b);
-  kva_kloop *each = kva_k_loop_begin(b, KVA_K_SERIAL, kva_k_symbol(b, count), "match");
-  kva_kval last = kva_k_carry(b, each, int_of(s, -1)), next = next_key(s, warp->var, last);
-  kva_kval key = load_key(s, warp->var, kva_k_symbol(b, next));
-  kva_k_barrier(b);
-  store_first(s, s->found, place_of(s, warp->var, each->var), key);
-  kva_k_carry_next(b, each, last, next);
-  kva_k_loop_end(b, each);
-  kva_k_loop_end(b, warp);
-}
-
-/* How many keys of warp w's list are below `limit`. */
-static kva_kval count_below(row_blocks *s, const kva_expr *w, kva_kval limit) {
-  kva_kb *b = s->b;
-  kva_kloop *m = kva_k_loop_begin(b, KVA_K_SERIAL, kva_k_symbol(b, kva_k_load(b, s->counts, w)), "m");
-  kva_kval below = kva_k2(b, KVA_K_lt, load_key(s, w, m->var), limit);
-  kva_kval sum = kva_k_reduce(b, m, KVA_COMBINE_ADD, int_of(s, 0), kva_k_select(b, below, int_of(s, 1), int_of(s, 0)));
-  kva_k_loop_end(b, m);
-  return sum;
-}
-
-static void sort_matches(row_blocks *s) {
-  kva_kb *b = s->b;
-  kva_kloop *warp = kva_k_loop_begin(b, KVA_K_THREAD, num(s, WARPS), "warp");
-  warp->team = WARP;
-  rounds r = rounds_begin(s);
-  kva_kval count = kva_k_load(b, s->counts, warp->var);
-  kva_kinstr *is_match = kva_k_if_begin(b, kva_k2(b, KVA_K_lt, kva_k_index(b, r.m), count));
-  kva_kval key = load_key(s, warp->var, r.m);
-  kva_kloop *lists = kva_k_loop_begin(b, KVA_K_SERIAL, num(s, WARPS), "list");
-  kva_kval place = kva_k_reduce(b, lists, KVA_COMBINE_ADD, int_of(s, 0), count_below(s, lists->var, key));
-  kva_k_loop_end(b, lists);
-  kva_k_store(b, s->sorted, kva_k_symbol(b, place), kva_k2(b, KVA_K_rem, key, int_of(s, s->segment)));
-  kva_k_if_end(b, is_match);
-  rounds_end(s, &r);
-  kva_k_loop_end(b, warp);
-}
-
-/* Keys below that of the first position of row number `row` of the block's. */
-static kva_kval keys_before(row_blocks *s, const kva_expr *row) {
-  kva_kb *b = s->b;
-  kva_kloop *w = kva_k_loop_begin(b, KVA_K_THREAD, num(s, WARPS), "list");
-  kva_kval count = count_below(s, w->var, kva_k_index(b, kva_expr_muli(s->e, row, s->segment)));
-  kva_kval sum = kva_k_reduce(b, w, KVA_COMBINE_ADD, int_of(s, 0), count);
-  kva_k_loop_end(b, w);
-  return sum;
-}
-
-/* Element c of g for the match at place `at`. */
+/* Element c of g for the key at place `at`. */
 static kva_kval element(row_blocks *s, const kva_expr *at, const kva_expr *c) {
-  kva_kval place = kva_k_convert(s->b, kva_k_load(s->b, s->sorted, at), KVA_I64);
-  const kva_expr *position = kva_expr_add(s->e, s->first, kva_k_symbol(s->b, place));
+  const kva_expr *key = load_index(s, s->list.buf, kva_expr_add(s->e, s->list.first, at));
+  const kva_expr *position = kva_expr_mod(s->e, key, num(s, s->span));
+  position = kva_expr_add(s->e, kva_expr_muli(s->e, s->first, s->s.chunk), position);
   kva_shape_split(s->e, s->y.n_indices, kva_operand_type(s->n, 1)->dims, position, s->at + s->y.axis);
   kva_shape_split(s->e, s->y.rank - 1 - s->y.axis, s->n->results[0].type->dims + s->y.axis + 1, c,
                   s->at + s->y.axis + s->y.n_indices);
   return s->l->operand(s->l, s->n, 0, s->at);
 }
 
-/* Columns from `before` on of a row of the result, whose matches are those at `start` up to `end`. */
+/* Columns from `before` on of a row of the result, whose keys are those at `start` up to `end`. */
 static void write_columns(row_blocks *s, const kva_expr *row, kva_kval start, kva_kval end, const kva_expr *before,
                           const kva_expr *count, uint32_t width) {
   kva_kb *b = s->b;
   kva_kloop *lane = kva_k_loop_begin(b, KVA_K_THREAD, count, "c");
   lane->width = width;
   const kva_expr *c = kva_expr_add(s->e, before, lane->var), *from = kva_k_symbol(b, start);
-  const kva_expr *to = kva_gather_grad_offset(s->e, s->outer, row, s->rows, c, s->inner);
-  kva_kval guard = kva_k_guard_begin(b, kva_k_index_lt(b, num(s, 0), s->first));
-  kva_kval sum = kva_k_load(b, s->buf, to);
+  const kva_expr *to = kva_gather_grad_offset(s->e, s->outer, row, s->s.rows, c, s->inner);
+  kva_kval guard = kva_k_guard_begin(b, s->again), sum = kva_k_load(b, s->buf, to);
   kva_k_guard_end(b, guard);
   kva_kloop *m = kva_k_loop_begin(b, KVA_K_SERIAL, kva_k_symbol(b, kva_k2(b, KVA_K_sub, end, start)), "m");
   m->strict_order = true;
@@ -229,73 +169,93 @@ static void write_row(row_blocks *s, const kva_expr *row, kva_kval start, kva_kv
   kva_k_loop_end(s->b, parts);
 }
 
+/* Keys of rows of the block before its row number `row`. */
+static kva_kval keys_before(row_blocks *s, const kva_expr *row) {
+  return kva_gpu_list_below(s->b, &s->list, kva_expr_muli(s->e, row, s->span));
+}
+
 static void write_rows(row_blocks *s) {
   kva_kb *b = s->b;
-  const kva_expr *left = kva_expr_sub(s->e, s->rows, s->number);
-  kva_kloop *r = kva_k_loop_begin(b, KVA_K_THREAD, kva_expr_ceildiv(s->e, left, s->blocks), "row");
+  const kva_expr *left = kva_expr_sub(s->e, s->s.rows, s->number);
+  kva_kloop *r = kva_k_loop_begin(b, KVA_K_THREAD, kva_expr_ceildiv(s->e, left, s->s.owners), "row");
   r->team = WARP;
   kva_kval start = keys_before(s, r->var), end = keys_before(s, kva_expr_addi(s->e, r->var, 1));
-  kva_kval any = kva_k2(b, KVA_K_lt, start, end), first = kva_k_index_le(b, s->first, num(s, 0));
+  kva_kval any = kva_k2(b, KVA_K_lt, start, end), first = kva_k1(b, KVA_K_not, s->again);
   kva_kinstr *needed = kva_k_if_begin(b, kva_k2(b, KVA_K_or, any, first));
-  write_row(s, kva_expr_add(s->e, s->number, kva_expr_mul(s->e, r->var, s->blocks)), start, end);
+  write_row(s, kva_expr_add(s->e, s->number, kva_expr_mul(s->e, r->var, s->s.owners)), start, end);
   kva_k_if_end(b, needed);
   kva_k_loop_end(b, r);
 }
 
-static void each_segment(row_blocks *s) {
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
+
+/* Without indices there is one as well, which writes zeros. */
+static const kva_expr *window_count(const row_blocks *s, const kva_expr *total) {
+  if (s->span <= s->window) return num(s, 1);
+  return kva_expr_max(s->e, num(s, 1), kva_expr_ceildiv(s->e, total, num(s, s->window)));
+}
+
+static void each_window(row_blocks *s, kva_kbuf *keys) {
   kva_kb *b = s->b;
-  const kva_expr *count = kva_expr_ceildiv(s->e, s->positions, num(s, s->segment));
-  kva_kloop *segment = kva_k_loop_begin(b, KVA_K_SERIAL, kva_expr_max(s->e, num(s, 1), count), "segment");
-  s->first = kva_expr_muli(s->e, segment->var, s->segment);
-  list_matches(s);
-  kva_k_barrier(b);
-  sort_matches(s);
-  kva_k_barrier(b);
+  const kva_expr *total = load_index(s, s->before, s->chunks), *windows = window_count(s, total);
+  kva_kloop *w = kva_k_loop_begin(b, KVA_K_SERIAL, windows, "window");
+  s->start = kva_expr_muli(s->e, w->var, s->window);
+  s->count = kva_expr_min(s->e, num(s, s->window), kva_expr_sub(s->e, total, s->start));
+  s->again = kva_k_index_lt(b, num(s, 0), kva_expr_add(s->e, s->first, s->start));
+  s->list = kva_gpu_list_begin(b, keys, s->window, s->count);
+  fill_up(s);
+  read_keys(s);
+  kva_gpu_list_sort(b, &s->list);
   write_rows(s);
-  if (!kva_expr_is(count, 1)) kva_k_barrier(b);
-  kva_k_loop_end(b, segment);
+  /* Only a full window has another behind it, whose keys are written where sorting may have left this one's. */
+  if (!kva_expr_is(windows, 1) && !kva_gpu_list_moves(s->window)) kva_k_barrier(b);
+  kva_k_loop_end(b, w);
 }
 
-/* As many as the GPU has room for, but fewer where they would mostly read indices. */
-static const kva_expr *block_count(const row_blocks *s) {
-  const kva_expr *moved = kva_expr_mul(s->e, kva_expr_add(s->e, s->rows, s->positions), s->inner);
-  int64_t index_bits = kva_dtype_bits(kva_operand_type(s->n, 1)->dtype);
-  moved = kva_expr_muli(s->e, moved, kva_dtype_bits(s->buf->dtype));
-  const kva_expr *indices = kva_expr_muli(s->e, kva_expr_max(s->e, num(s, 1), s->positions), index_bits * INDEX_SHARE);
-  const kva_expr *blocks = kva_expr_max(s->e, num(s, LEAST_BLOCKS), kva_expr_div(s->e, moved, indices));
-  return kva_expr_min(s->e, s->rows, kva_expr_min(s->e, num(s, MOST_BLOCKS), blocks));
+static void each_group(row_blocks *s, kva_kbuf *keys) {
+  kva_kb *b = s->b;
+  const kva_expr *groups = kva_expr_ceildiv(s->e, s->s.chunks, num(s, s->group));
+  kva_kloop *group = kva_k_loop_begin(b, KVA_K_SERIAL, kva_expr_max(s->e, num(s, 1), groups), "group");
+  s->first = kva_expr_muli(s->e, group->var, s->group);
+  s->chunks = kva_expr_min(s->e, num(s, s->group), kva_expr_sub(s->e, s->s.chunks, s->first));
+  read_ends(s);
+  kva_k_barrier(b);
+  count_keys_before(s);
+  kva_k_barrier(b);
+  each_window(s, keys);
+  kva_k_loop_end(b, group);
 }
 
-/* Room for the lists. */
-static void create_lists(row_blocks *s) {
-  int64_t positions, rows;
-  s->share = MOST_SHARE;
-  if (kva_expr_is_const(s->positions, &positions) && positions < WARPS * MOST_SHARE)
-    s->share = positions > 0 ? (positions + BLOCK - 1) / BLOCK * WARP : WARP;
-  s->segment = WARPS * s->share;
-  bool few = kva_expr_is_const(s->rows, &rows) && rows < MANY_ROWS;
-  s->found = kva_k_shared(s->b, "found", few ? KVA_I32 : KVA_I64, WARPS * (s->share + 1));
-  s->sorted = kva_k_shared(s->b, "sorted", KVA_I32, s->segment);
-  s->counts = kva_k_shared(s->b, "counts", KVA_I64, WARPS);
+/* Shared memory; returns that of the keys. */
+static kva_kbuf *create_lists(row_blocks *s) {
+  int64_t rows, chunks;
+  s->group = MOST_GROUP;
+  if (kva_expr_is_const(s->s.chunks, &chunks) && chunks < MOST_GROUP) s->group = chunks > 0 ? chunks : 1;
+  s->pitch = (s->group + WARP - 1) / WARP * WARP + WARP / 2; /* begins and ends of neighbours in banks of their own */
+  for (s->span = s->s.chunk; s->span < s->group * s->s.chunk;) s->span *= 2;
+  bool narrow = kva_expr_is_const(s->s.each, &rows) && rows < INT32_MAX / s->span;
+  s->window = LISTS_BYTES / (narrow ? 8 : 16);
+  if (s->window > s->span) s->window = s->span;
+  s->ends = kva_k_shared(s->b, "ends", KVA_I32, 2 * s->pitch);
+  s->before = kva_k_shared(s->b, "before", KVA_I32, s->group + 1);
+  return kva_k_shared(s->b, "keys", narrow ? KVA_I32 : KVA_I64, 2 * s->window);
 }
 
 void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
   row_blocks s = {.l = l, .b = l->kb, .e = l->kb->exprs, .n = n, .y = kva_gather_grad_layout(n)};
   const kva_type *type = n->results[0].type;
   s.buf = kva_scatter_result(l, n, 0);
-  s.rows = type->dims[s.y.axis];
-  s.positions = kva_shape_product(s.e, s.y.n_indices, kva_operand_type(n, 1)->dims);
-  create_lists(&s);
+  s.s = kva_sorted_of(s.e, kva_operand_type(n, 1), type->dims[s.y.axis]);
+  kva_kbuf *keys = create_lists(&s);
   s.inner = kva_shape_product(s.e, s.y.rank - 1 - s.y.axis, type->dims + s.y.axis + 1);
-  s.blocks = block_count(&s);
   const kva_expr *outer = kva_shape_product(s.e, s.y.axis, type->dims);
-  kva_kloop *item = kva_k_loop_begin(s.b, KVA_K_GRID, kva_expr_mul(s.e, outer, s.blocks), "item");
+  kva_kloop *item = kva_k_loop_begin(s.b, KVA_K_GRID, kva_expr_mul(s.e, outer, s.s.owners), "item");
   bool single = kva_expr_is(outer, 1);
-  s.outer = single ? num(&s, 0) : kva_expr_div(s.e, item->var, s.blocks);
-  s.number = single ? item->var : kva_expr_mod(s.e, item->var, s.blocks);
+  s.outer = single ? num(&s, 0) : kva_expr_div(s.e, item->var, s.s.owners);
+  s.number = single ? item->var : kva_expr_mod(s.e, item->var, s.s.owners);
   s.b->kernel->threads = BLOCK;
   s.b->kernel->blocks = 1; /* as many as multiprocessors */
   kva_shape_split(s.e, s.y.axis, type->dims, s.outer, s.at);
-  each_segment(&s);
+  each_group(&s, keys);
   kva_k_loop_end(s.b, item);
 }

@@ -4,10 +4,11 @@
  * a kernel whose results are few occupies few cores or blocks. So the last of the axes is reduced first, which gives
  * many partial results, and those then. The order of additions is fixed by the shape alone.
  *
- * For a GPU also sums of columns, by blocks of rows.
+ * For a GPU also sums of columns, by blocks of rows, and gradients of gather, whose indices are sorted first.
  *
  * Algorithm: one sweep. Sums of narrow floats take their partial results in float, so that one rounding stays one.
  * Requires: nothing. Breaks: nothing. */
+#include "ops/gather_grad.h"
 #include "ops/partial_sum.h"
 #include "ops/shape.h"
 #include "passes/passes_internal.h"
@@ -132,6 +133,10 @@ kva_status kva_opt_split(kva_module *m, bool *changed) {
 }
 
 kva_status kva_opt_split_gpu(kva_module *m, bool *changed) {
-  for (uint32_t f = 0; f < m->functions.len; f++) *changed |= kva_split_shift_grads(m, m->functions.data[f]->graph);
+  for (uint32_t f = 0; f < m->functions.len; f++) {
+    kva_graph *g = m->functions.data[f]->graph;
+    *changed |= kva_split_shift_grads(m, g);
+    *changed |= kva_gather_grads_sort(m, g);
+  }
   return split_module(m, true, changed);
 }

@@ -47,7 +47,7 @@ kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
 kva_status kva_raise(kva_module *m, bool *changed);         /* patterns as data: passes/patterns_*.def */
 kva_status kva_opt_split(kva_module *m, bool *changed);     /* long sums in two steps */
-kva_status kva_opt_split_gpu(kva_module *m, bool *changed); /* the same, and sums of columns by blocks of rows */
+kva_status kva_opt_split_gpu(kva_module *m, bool *changed); /* the same, and what else a GPU does in two steps */
 kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
 kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
 kva_status kva_fuse(kva_module *m, bool *changed);          /* groups nodes into kv.kernel nodes */

@@ -1,5 +1,6 @@
 /* Every synchronising instruction of kernels bound by memory is needed: rows by warps and by blocks, columns, squares
- * of transpositions, carries of several results, loops over what is read and written. tests/support/ptx_mutate.h */
+ * of transpositions, carries of several results, loops over what is read and written, sorted indices.
+ * tests/support/ptx_mutate.h */
 #include "tests/support/ptx_mutate.h"
 
 #include <setjmp.h>
@@ -61,11 +62,26 @@ static const ptx_generated kernels[] = {
      KVA_F32,
      1,
      {.op = KVA_OP_gather_grad, .attrs = "extent=260", .in = {{"N=8300,8"}, {"N", 0, 259, KVA_I64}}}},
+    {"gather_grad_windows",
+     "sm_80",
+     KVA_F32,
+     1,
+     {.op = KVA_OP_gather_grad, .attrs = "extent=2", .in = {{"17000,1"}, {"17000", 0, 1, KVA_I64}}}},
+    {"gather_grad_symbolic_rows",
+     "sm_80",
+     KVA_F32,
+     1,
+     {.op = KVA_OP_gather_grad, .attrs = "extent=N", .in = {{"9000,N=2"}, {"9000", 0, 1, KVA_I64}}}},
     {"gather_grad_narrow",
      "sm_80",
      KVA_BF16,
      1,
      {.op = KVA_OP_gather_grad, .attrs = "extent=20", .in = {{"5,120,9"}, {"5,120", 0, 19, KVA_I64}}}},
+    {"sort_indices",
+     "sm_80",
+     KVA_I64,
+     1,
+     {.op = KVA_OP_sort_indices, .attrs = "extent=300", .in = {{"N=700", 0, 299, KVA_I64}}}},
     {"scatter_add",
      "sm_80",
      KVA_BF16,

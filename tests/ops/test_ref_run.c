@@ -174,7 +174,7 @@ static void test_rounding(void **state) {
 
 static void expect_value_error(kva_case c, const char *message) {
   kva_case_built built;
-  kva_wide *out[1];
+  kva_wide *out[2];
   assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
   assert_int_equal(kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
                    KVA_INVALID);
@@ -191,6 +191,8 @@ static void test_values_out_of_range(void **state) {
                      "index -3 is out of range for axis 1 of extent 2");
   expect_value_error((kva_case){.op = KVA_OP_gather_grad, .attrs = "extent=2", .in = {{"1"}, {"1", 5, 5, KVA_I64}}},
                      "index 5 is out of range");
+  expect_value_error((kva_case){.op = KVA_OP_sort_indices, .attrs = "extent=2", .in = {{"1", -3, -3, KVA_I64}}},
+                     "index -3 is out of range");
   expect_value_error((kva_case){.op = KVA_OP_slice, .attrs = "starts=0; shape=4", .in = {{"N=3"}}},
                      "index 3 is outside");
   expect_value_error((kva_case){.op = KVA_OP_argmax, .in = {{"N=0"}}}, "axis 0 is empty");

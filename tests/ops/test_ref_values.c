@@ -84,6 +84,9 @@ static const value_case value_cases[] = {
      "2,0,5,3"},
     {{.op = KVA_OP_gather_grad, .attrs = "extent=3", .in = {{"3", 0, 0, 0, "1,2,4"}, {"3", 0, 0, KVA_I64, "2,0,-1"}}},
      "2,0,5"},
+    {{.op = KVA_OP_sort_indices, .attrs = "extent=3", .in = {{"3", 0, 0, KVA_I64, "2,0,-1"}}},
+     "1,64,66,99,100,101,102,103,104,105,106,107,108,109,110,111,112,113,114,115,116,117,118,119"
+     ",120,121,122,123,124,125,126,127"},
     {{.op = KVA_OP_gather_elements,
       .attrs = "axis=0",
       .in = {{"2,2", 0, 0, 0, "1,2,3,4"}, {"1,2", 0, 0, KVA_I64, "1,0"}}},
@@ -127,7 +130,7 @@ static int check(const value_case *v) {
     if (!ok) print_error("element %lld is %g\n", (long long)i, kva_wide_get(out[0], i));
   }
   ok = ok && !*s;
-  kva_wide_free(out[0]);
+  for (int i = 0; i < 4; i++) kva_wide_free(out[i]);
   kva_case_free(&built);
   return !ok;
 }

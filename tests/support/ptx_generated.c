@@ -39,6 +39,7 @@ static void visit(void *user, const kva_ptx_step *step) {
   repeat *r = user;
   void *results[KVA_PTX_MOST_RESULTS];
   r->step = step;
+  r->has_expected = false;
   r->launches++;
   r->grid = step->grid;
   if (r->generated->blocks && r->grid.x > r->generated->blocks) r->grid.x = r->generated->blocks;
@@ -61,7 +62,7 @@ static void check_kernel(ptx_mutations *t, const ptx_generated *g) {
   kva_ptx_run options = {.arch = g->arch, .visit = visit, .visitor = &r};
   kva_check check = {0};
   bool ok = kva_case_check(&g->c, g->dtype, kva_run_ptx, &options, &check);
-  if (!ok || r.launches != 1) {
+  if (!ok || !r.launches) {
     printf("FAILED: %s: %u launches; %s\n", g->name, r.launches, check.message.data ? check.message.data : "");
     t->failures++;
   }

@@ -193,6 +193,15 @@ static void check_mutant(ptx_mutations *t, const ptx_subject *subject, const cha
   if (v.caught == listed) fail(t, subject->name, listed ? "listed, but caught" : "neither caught nor listed");
 }
 
+/* A text may hold other kernels than the subject's. */
+static bool is_of_kernel(const ptx_subject *subject, const char *text, const ptx_mutant *m) {
+  static const char entry[] = ".entry ";
+  const char *name = NULL;
+  for (const char *p = text; (p = strstr(p, entry)) && p < text + m->begin;) name = p += strlen(entry);
+  size_t n = subject->kernel ? strlen(subject->kernel) : 0;
+  return !n || (name && !strncmp(name, subject->kernel, n) && name[n] == '(');
+}
+
 void ptx_mutations_check(ptx_mutations *t, const ptx_subject *subject) {
   enum { MOST_MUTANTS = 512 };
   static ptx_mutant mutants[MOST_MUTANTS];
@@ -206,7 +215,8 @@ void ptx_mutations_check(ptx_mutations *t, const ptx_subject *subject) {
   else if (!n || n == MOST_MUTANTS)
     fail(t, subject->name, "has no mutants, or too many");
   else
-    for (uint32_t k = 0; k < n; k++) check_mutant(t, subject, text, &mutants[k]);
+    for (uint32_t k = 0; k < n; k++)
+      if (is_of_kernel(subject, text, &mutants[k])) check_mutant(t, subject, text, &mutants[k]);
   free(text);
   t->subjects++;
   printf("%s: %u mutants, %u caught\n", subject->name, t->mutants - before, t->caught - caught);

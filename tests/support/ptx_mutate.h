@@ -45,19 +45,19 @@ typedef struct ptx_mutations {
 } ptx_mutations;
 
 void ptx_mutations_begin(ptx_mutations *t, const char *list_path);
-/* The subject as it is must be right, every mutant caught or listed, not both. */
+/* The subject as it is must be right, every mutant of its kernel caught or listed, not both. */
 void ptx_mutations_check(ptx_mutations *t, const ptx_subject *subject);
 /* Prints the sums; lines of the list that no mutant met are failures. */
 void ptx_mutations_end(ptx_mutations *t);
 
-/* A kernel that Kvasir generates: a case of an operator, which must be one kernel. */
+/* Kernels that Kvasir generates: a case of an operator. */
 typedef struct ptx_generated {
   const char *name, *arch;
   kva_dtype dtype;
   uint32_t blocks; /* of the grid that mutants run, from the first on; 0: all */
   kva_case c;
 } ptx_generated;
-/* Each of n kernels against a list: first the values of its case against the reference, then its mutants against what
+/* Each of n cases against a list: first its values against the reference, then the mutants of each kernel against what
  * the kernel itself computed. */
 void ptx_mutations_check_generated(ptx_mutations *t, const char *list_path, const ptx_generated *kernels, uint32_t n);
 

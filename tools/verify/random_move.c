@@ -131,6 +131,12 @@ static void random_gather(kva_random *r, bool grad) {
     kva_random_attrs(r, "axis=%d", (int)axis);
 }
 
+static void random_sort_indices(kva_random *r) {
+  int64_t extent = kva_random_int(r, 1, 400);
+  kva_random_indices(r, kva_random_extents(r, 0, 2, true), extent);
+  kva_random_attrs(r, "extent=%lld", (long long)extent);
+}
+
 /* Extents of indices: within x's but for the axis; now and then none. */
 static kva_extents within(kva_random *r, kva_extents x, uint32_t axis) {
   bool none = kva_random_chance(r, 8);
@@ -205,6 +211,7 @@ bool kva_random_move(kva_random *r) {
   case KVA_OP_concat: random_concat(r); return true;
   case KVA_OP_gather: random_gather(r, false); return true;
   case KVA_OP_gather_grad: random_gather(r, true); return true;
+  case KVA_OP_sort_indices: random_sort_indices(r); return true;
   case KVA_OP_gather_elements: random_gather_elements(r); return true;
   case KVA_OP_gather_nd: random_gather_nd(r); return true;
   case KVA_OP_scatter_elements: random_scatter_elements(r); return true;

@@ -1,4 +1,5 @@
 #include "tools/verify/simulated.h"
+#include "ops/gather_grad.h"
 
 #include <stdlib.h>
 
@@ -266,6 +267,7 @@ static kva_wide *read_output(run *r, const kva_value *v) {
 kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
                        kva_diag *diag) {
   run r = {.options = user, .arena = kva_arena_create(), .m = m, .diag = diag, .memory = kva_ptx_memory_create()};
+  kva_gather_grads_sort(m, f->graph); /* as a pass for GPUs does, which the module may not have seen */
   r.data = KVA_NEW_ARRAY(r.arena, void *, m->next_value_id);
   kva_status status = kva_codegen_create(&(kva_target_options){.arch = r.options->arch, .opt_level = 2}, diag, &r.cg);
   if (status == KVA_OK) status = execute(&r, f->graph, inputs);

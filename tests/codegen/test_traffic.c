@@ -21,7 +21,6 @@ typedef struct traffic_case {
   const char *text; /* REAL stands for the type; gradients are those of output 0 by the states */
   int64_t rows;     /* the value of every shape symbol */
   bool gradients;
-  double limit;  /* of the ratio; 0: MAX_RATIO. Larger ones are what is still to be gained */
   bool large;    /* without KVA_BENCH once in each type: both machines get the same code */
   int gathers;   /* input of which only what the output holds is needed, + 1 */
   int documents; /* input that numbers the documents of rows, + 1 */
@@ -430,7 +429,7 @@ static void run_table(const char *type, const char *arch) {
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
     if (!is_wanted(&cases[i], type, arch)) continue;
     measured r = measure(&cases[i], type, arch);
-    bool bad = r.ratio > (cases[i].limit > 0 ? cases[i].limit : MAX_RATIO) || r.conflicts > MAX_CONFLICTS;
+    bool bad = r.ratio > MAX_RATIO || r.conflicts > MAX_CONFLICTS;
     above += bad;
     if (bad || getenv("KVA_BENCH"))
       print_message("%-48s %-8s %-7s %8.1f KiB x %.3f, %u launches, bank conflicts %.2f%s\n", cases[i].name, type, arch,

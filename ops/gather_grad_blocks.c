@@ -3,8 +3,9 @@
  *
  *   1. the places of its keys in a group of chunks, and how many come before each chunk's;
  *   2. their keys, with the chunk's number put in: (row, chunk, position in it), sorted (ops/gpu_sort.h);
- *   3. a warp adds up the rows of g that belong to one row of the result, in registers, in the order of positions, and
- *      writes that row once.
+ *   3. where the keys of each of its rows begin;
+ *   4. a warp adds up a part of the rows of g that belong to one row of the result, in registers, in the order of
+ *      positions, and writes that part once: an index that is frequent keeps as many warps busy as a row has parts.
  *
  * So every row of the result is written once, those without indices as zeros, all of g is read once, and of the sorted
  * indices a block reads its own. Where it has more keys of a group than memory holds (a window: 8192, half as many of
@@ -22,9 +23,9 @@ enum {
   BLOCK = WARPS * WARP,
   LISTS_BYTES = 64 << 10, /* shared memory for keys, twice; with the rest below 96 KiB */
   MOST_GROUP = 512,       /* chunks: a million indices */
-  LANES = 4,
-  COLUMNS = LANES * WARP,
-  MOST_COLUMNS = 4 * COLUMNS /* that a warp has registers for */
+  MOST_STARTS = 4096,     /* rows of a block for which it keeps where their keys begin */
+  LANE_BYTES = 16,
+  IN_FLIGHT = 8 /* loads of a thread */
 };
 
 typedef struct row_blocks {
@@ -35,10 +36,12 @@ typedef struct row_blocks {
   kva_gather_layout y;
   kva_sorted s;
   kva_kbuf *buf, *ends, *before;    /* result; of each chunk's keys where they begin and end; how many precede */
+  kva_kbuf *starts;                 /* of each row's keys; NULL: there is no room */
   kva_gpu_list list;                /* keys of a window */
   int64_t group, pitch, window;     /* chunks at once; from begins to ends; keys at once */
   int64_t span;                     /* of a row's keys: positions of a group or more, a power of two */
   kva_dim inner;                    /* what a row holds */
+  uint32_t width;                   /* elements of it that a thread takes at once */
   const kva_expr *outer, *number;   /* outer position; this owner */
   const kva_expr *first, *chunks;   /* of the group: its first chunk, how many it has */
   const kva_expr *start, *count;    /* of the window: its first key among the group's, how many it has */
@@ -134,57 +137,73 @@ static kva_kval element(row_blocks *s, const kva_expr *at, const kva_expr *c) {
   return s->l->operand(s->l, s->n, 0, s->at);
 }
 
-/* Columns from `before` on of a row of the result, whose keys are those at `start` up to `end`. */
-static void write_columns(row_blocks *s, const kva_expr *row, kva_kval start, kva_kval end, const kva_expr *before,
-                          const kva_expr *count, uint32_t width) {
+/* sum and the rows of g at keys `start` up to `end`, in their order: many at once, then the others. */
+static kva_kval add_rows(row_blocks *s, kva_kval sum, kva_kval start, kva_kval end, const kva_expr *c) {
   kva_kb *b = s->b;
-  kva_kloop *lane = kva_k_loop_begin(b, KVA_K_THREAD, count, "c");
-  lane->width = width;
-  const kva_expr *c = kva_expr_add(s->e, before, lane->var), *from = kva_k_symbol(b, start);
-  const kva_expr *to = kva_gather_grad_offset(s->e, s->outer, row, s->s.rows, c, s->inner);
-  kva_kval guard = kva_k_guard_begin(b, s->again), sum = kva_k_load(b, s->buf, to);
-  kva_k_guard_end(b, guard);
-  kva_kloop *m = kva_k_loop_begin(b, KVA_K_SERIAL, kva_k_symbol(b, kva_k2(b, KVA_K_sub, end, start)), "m");
+  const kva_expr *from = kva_k_symbol(b, start), *n = kva_k_symbol(b, kva_k2(b, KVA_K_sub, end, start));
+  const kva_expr *at_once = num(s, IN_FLIGHT), *many = kva_expr_div(s->e, n, at_once);
+  kva_kloop *m = kva_k_loop_begin(b, KVA_K_SERIAL, many, "m");
+  kva_kval carry = kva_k_carry(b, m, sum), next = carry, rows[IN_FLIGHT];
+  const kva_expr *first = kva_expr_add(s->e, from, kva_expr_mul(s->e, m->var, at_once));
+  for (int i = 0; i < IN_FLIGHT; i++) rows[i] = element(s, kva_expr_addi(s->e, first, i), c);
+  for (int i = 0; i < IN_FLIGHT; i++) next = kva_k2(b, KVA_K_add, next, rows[i]);
+  kva_k_carry_next(b, m, carry, next);
+  kva_k_loop_end(b, m);
+  sum = kva_k_carry_result(b, m, carry);
+  from = kva_expr_add(s->e, from, kva_expr_mul(s->e, many, at_once));
+  m = kva_k_loop_begin(b, KVA_K_SERIAL, kva_expr_mod(s->e, n, at_once), "m");
   m->strict_order = true;
   sum = kva_k_reduce(b, m, KVA_COMBINE_ADD, sum, element(s, kva_expr_add(s->e, from, m->var), c));
   kva_k_loop_end(b, m);
-  kva_k_store(b, s->buf, to, sum);
+  return sum;
+}
+
+/* `count` columns from `before` on of a row of the result, whose keys are those at `start` up to `end`. */
+static void write_columns(row_blocks *s, const kva_expr *row, kva_kval start, kva_kval end, const kva_expr *before,
+                          const kva_expr *count) {
+  kva_kb *b = s->b;
+  kva_kloop *lane = kva_k_loop_begin(b, KVA_K_THREAD, count, "c");
+  lane->width = s->width;
+  const kva_expr *c = kva_expr_add(s->e, before, lane->var);
+  const kva_expr *to = kva_gather_grad_offset(s->e, s->outer, row, s->s.rows, c, s->inner);
+  kva_kval guard = kva_k_guard_begin(b, s->again), sum = kva_k_load(b, s->buf, to);
+  kva_k_guard_end(b, guard);
+  kva_k_store(b, s->buf, to, add_rows(s, sum, start, end, c));
   kva_k_loop_end(b, lane);
-}
-
-/* Columns of a row that a warp takes at once, four a lane; 0: they do not divide so. */
-static int64_t columns_at_once(const row_blocks *s) {
-  int64_t n, part = MOST_COLUMNS;
-  if (!kva_expr_is_const(s->inner, &n)) return 0;
-  while (part && n % part) part -= COLUMNS;
-  return part;
-}
-
-static void write_row(row_blocks *s, const kva_expr *row, kva_kval start, kva_kval end) {
-  int64_t wide = columns_at_once(s), part = wide ? wide : COLUMNS;
-  kva_kloop *parts = kva_k_loop_begin(s->b, KVA_K_SERIAL, kva_expr_ceildiv(s->e, s->inner, num(s, part)), "part");
-  const kva_expr *before = kva_expr_muli(s->e, parts->var, part), *left = kva_expr_sub(s->e, s->inner, before);
-  const kva_expr *count = wide ? num(s, part) : kva_expr_min(s->e, num(s, part), left);
-  write_columns(s, row, start, end, before, count, wide ? LANES : 1);
-  kva_k_loop_end(s->b, parts);
 }
 
 /* Keys of rows of the block before its row number `row`. */
 static kva_kval keys_before(row_blocks *s, const kva_expr *row) {
+  if (s->starts) return kva_k_convert(s->b, kva_k_load(s->b, s->starts, row), KVA_I64);
   return kva_gpu_list_below(s->b, &s->list, kva_expr_muli(s->e, row, s->span));
 }
 
+static void find_starts(row_blocks *s, const kva_expr *rows) {
+  if (!s->starts) return;
+  kva_kloop *r = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_expr_addi(s->e, rows, 1), "row");
+  kva_kval below = kva_gpu_list_below(s->b, &s->list, kva_expr_muli(s->e, r->var, s->span));
+  kva_k_store(s->b, s->starts, r->var, below);
+  kva_k_loop_end(s->b, r);
+  kva_k_barrier(s->b);
+}
+
+/* Parts of rows, a warp each. */
 static void write_rows(row_blocks *s) {
   kva_kb *b = s->b;
-  const kva_expr *left = kva_expr_sub(s->e, s->s.rows, s->number);
-  kva_kloop *r = kva_k_loop_begin(b, KVA_K_THREAD, kva_expr_ceildiv(s->e, left, s->s.owners), "row");
-  r->team = WARP;
-  kva_kval start = keys_before(s, r->var), end = keys_before(s, kva_expr_addi(s->e, r->var, 1));
+  const kva_expr *rows = kva_expr_ceildiv(s->e, kva_expr_sub(s->e, s->s.rows, s->number), s->s.owners);
+  const kva_expr *columns = num(s, (int64_t)WARP * s->width), *parts = kva_expr_ceildiv(s->e, s->inner, columns);
+  find_starts(s, rows);
+  kva_kloop *part = kva_k_loop_begin(b, KVA_K_THREAD, kva_expr_mul(s->e, rows, parts), "part");
+  part->team = WARP;
+  const kva_expr *r = kva_expr_div(s->e, part->var, parts);
+  kva_kval start = keys_before(s, r), end = keys_before(s, kva_expr_addi(s->e, r, 1));
   kva_kval any = kva_k2(b, KVA_K_lt, start, end), first = kva_k1(b, KVA_K_not, s->again);
   kva_kinstr *needed = kva_k_if_begin(b, kva_k2(b, KVA_K_or, any, first));
-  write_row(s, kva_expr_add(s->e, s->number, kva_expr_mul(s->e, r->var, s->s.owners)), start, end);
+  const kva_expr *row = kva_expr_add(s->e, s->number, kva_expr_mul(s->e, r, s->s.owners));
+  const kva_expr *before = kva_expr_mul(s->e, kva_expr_mod(s->e, part->var, parts), columns);
+  write_columns(s, row, start, end, before, kva_expr_min(s->e, columns, kva_expr_sub(s->e, s->inner, before)));
   kva_k_if_end(b, needed);
-  kva_k_loop_end(b, r);
+  kva_k_loop_end(b, part);
 }
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
@@ -238,7 +257,15 @@ static kva_kbuf *create_lists(row_blocks *s) {
   if (s->window > s->span) s->window = s->span;
   s->ends = kva_k_shared(s->b, "ends", KVA_I32, 2 * s->pitch);
   s->before = kva_k_shared(s->b, "before", KVA_I32, s->group + 1);
+  bool room = kva_expr_is_const(s->s.each, &rows) && rows <= MOST_STARTS;
+  if (room) s->starts = kva_k_shared(s->b, "starts", KVA_I32, rows + 1);
   return kva_k_shared(s->b, "keys", narrow ? KVA_I32 : KVA_I64, 2 * s->window);
+}
+
+/* As many as 16 bytes hold, where rows are so aligned. */
+static uint32_t width_of(const row_blocks *s) {
+  int64_t n, width = LANE_BYTES * 8 / kva_dtype_bits(s->buf->dtype);
+  return kva_expr_is_const(s->inner, &n) && n % width == 0 ? (uint32_t)width : 1;
 }
 
 void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
@@ -248,6 +275,7 @@ void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
   s.s = kva_sorted_of(s.e, kva_operand_type(n, 1), type->dims[s.y.axis]);
   kva_kbuf *keys = create_lists(&s);
   s.inner = kva_shape_product(s.e, s.y.rank - 1 - s.y.axis, type->dims + s.y.axis + 1);
+  s.width = width_of(&s);
   const kva_expr *outer = kva_shape_product(s.e, s.y.axis, type->dims);
   kva_kloop *item = kva_k_loop_begin(s.b, KVA_K_GRID, kva_expr_mul(s.e, outer, s.s.owners), "item");
   bool single = kva_expr_is(outer, 1);

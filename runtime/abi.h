@@ -111,8 +111,9 @@ typedef struct kva_tensor_map_desc {
 
 /* On a GPU a kernel is an entry of the artefact's module: one block of `threads` threads (along x) for each work item.
  * Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64 for each of its symbols,
- * then a CUtensorMap (128 bytes, aligned to 64) for each of its tensor maps. Stores to a buffer with several elements a
- * byte reach up to the next multiple of 4 bytes, whose other bits they keep. */
+ * then a CUtensorMap (128 bytes, aligned to 64) for each of its tensor maps. Launches of a module must not overlap:
+ * blocks may tell each other numbers in the module's own memory, which a launch leaves as it found it. Stores to a
+ * buffer with several elements a byte reach up to the next multiple of 4 bytes, whose other bits they keep. */
 typedef struct kva_kernel_desc {
   const char *name; /* GPU: of the entry */
   kva_kernel_fn fn; /* CPU; else NULL */

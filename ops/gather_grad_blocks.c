@@ -62,18 +62,19 @@ static const kva_expr *begin_of(const row_blocks *s, const kva_expr *chunk) {
 }
 
 static const kva_expr *end_of(const row_blocks *s, const kva_expr *chunk) {
-  return load_index(s, s->ends, kva_expr_addi(s->e, chunk, s->pitch));
+  return kva_expr_max(s->e, begin_of(s, chunk), load_index(s, s->ends, kva_expr_addi(s->e, chunk, s->pitch)));
 }
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* Both ends by neighbouring threads: one request. */
+/* Both ends by neighbouring threads: one request. Keys and bounds that no sort_indices made lead nowhere else. */
 static void read_ends(row_blocks *s) {
   kva_kloop *m = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_expr_muli(s->e, s->chunks, 2), "end");
   const kva_expr *two = num(s, 2), *chunk = kva_expr_div(s->e, m->var, two), *side = kva_expr_mod(s->e, m->var, two);
   const kva_expr *from[] = {kva_expr_add(s->e, s->first, chunk), kva_expr_add(s->e, s->number, side)};
-  kva_kval end = s->l->operand(s->l, s->n, KVA_GATHER_GRAD_BOUNDS, from);
-  kva_k_store(s->b, s->ends, kva_expr_add(s->e, kva_expr_muli(s->e, side, s->pitch), chunk), end);
+  const kva_expr *end = kva_k_symbol(s->b, s->l->operand(s->l, s->n, KVA_GATHER_GRAD_BOUNDS, from));
+  end = kva_expr_max(s->e, num(s, 0), kva_expr_min(s->e, num(s, s->s.chunk), end));
+  kva_k_store(s->b, s->ends, kva_expr_add(s->e, kva_expr_muli(s->e, side, s->pitch), chunk), kva_k_index(s->b, end));
   kva_k_loop_end(s->b, m);
 }
 
@@ -131,6 +132,7 @@ static kva_kval element(row_blocks *s, const kva_expr *at, const kva_expr *c) {
   const kva_expr *key = load_index(s, s->list.buf, kva_expr_add(s->e, s->list.first, at));
   const kva_expr *position = kva_expr_mod(s->e, key, num(s, s->span));
   position = kva_expr_add(s->e, kva_expr_muli(s->e, s->first, s->s.chunk), position);
+  position = kva_expr_min(s->e, position, kva_expr_addi(s->e, s->s.positions, -1));
   kva_shape_split(s->e, s->y.n_indices, kva_operand_type(s->n, 1)->dims, position, s->at + s->y.axis);
   kva_shape_split(s->e, s->y.rank - 1 - s->y.axis, s->n->results[0].type->dims + s->y.axis + 1, c,
                   s->at + s->y.axis + s->y.n_indices);

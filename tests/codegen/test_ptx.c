@@ -82,6 +82,24 @@ static void test_random(void **state) {
   finish("random", &run, &t);
 }
 
+/* Whatever keys and bounds hold, gather_grad stays within its operands: the simulator finds nothing. */
+static void test_wrong_keys(void **state) {
+  (void)state;
+  const kva_case c = {
+      .op = KVA_OP_gather_grad,
+      .attrs = "extent=20",
+      .in = {{"300,8"}, {"300", 0, 19, KVA_I64}, {"1,512", -5e3, 2e4, KVA_I32}, {"1,21", -600, 600, KVA_I32}}};
+  kva_case_built built;
+  kva_wide *out[1];
+  kva_ptx_run run = {.arch = "sm_80"};
+  assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
+  kva_status status = kva_run_ptx(&run, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag);
+  if (status != KVA_OK) kva_diag_print(built.diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  kva_wide_free(out[0]);
+  kva_case_free(&built);
+}
+
 /* ---- schedules ------------------------------------------------------------------------------------------------------
  */
 
@@ -669,6 +687,6 @@ int main(void) {
       cmocka_unit_test(test_stage_numbers), cmocka_unit_test(test_long_rows), cmocka_unit_test(test_shared_rows),
       cmocka_unit_test(test_columns),       cmocka_unit_test(test_ordered),   cmocka_unit_test(test_vectors),
       cmocka_unit_test(test_in_place),      cmocka_unit_test(test_ptxas),     cmocka_unit_test(test_large),
-      cmocka_unit_test(test_listed),        cmocka_unit_test(test_random)};
+      cmocka_unit_test(test_wrong_keys),    cmocka_unit_test(test_listed),    cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

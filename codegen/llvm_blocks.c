@@ -3,15 +3,16 @@
  * Blocks that differ in bit s of their number swap what they have and combine it, s = 0, 1, ...: a butterfly as that of
  * a warp's lanes, so all end with the same bits. Both sides of a swap have a mailbox, a word of 64 bits:
  *
- *   the sender      waits until its box is empty, then puts (its number + 1, the float) there
+ *   the sender      puts (its number + 1, the float) there once it is empty
  *   the receiver    waits until the other's box holds a letter of that block, then empties it
  *
  * A letter is one access, so nothing else has to be ordered. Boxes are empty between launches. Blocks whose numbers
- * differ by BOXES have the same box, and wait for each other there: letters name their sender.
+ * differ by BOXES have the same box, and wait for each other there: letters name their sender, and are put by a
+ * compare-and-swap.
  *
- * Blocks wait for blocks that follow them by less than KVA_K_MOST_BLOCKS. A GPU starts blocks in the order of their
- * numbers and has room for that many: whatever a block waits for either runs or is the next to start. Launches that
- * share a module must not overlap. */
+ * Blocks wait for blocks that follow them by less than KVA_K_MOST_BLOCKS. What is asked of a GPU is that it starts
+ * blocks in the order of their numbers, and has room for that many at once: whatever a block waits for then either runs
+ * or is the next to start. Launches that share a module must not overlap. */
 #include "codegen/llvm_internal.h"
 
 enum { BOXES = 1024, BITS = 3, GLOBAL_MEMORY = 1, LETTER = 32 /* bits of the float */ };
@@ -40,26 +41,28 @@ static LLVMValueRef box_of(kva_emit *e, LLVMValueRef block, unsigned bit) {
   return LLVMBuildInBoundsGEP2(e->b, i64_type(e), mailboxes(e), &at, 1, "");
 }
 
-static LLVMValueRef look_into(kva_emit *e, LLVMValueRef box) {
-  LLVMValueRef letter = LLVMBuildLoad2(e->b, i64_type(e), box, "");
-  LLVMSetVolatile(letter, true);
-  return letter;
-}
-
-static void put(kva_emit *e, LLVMValueRef box, LLVMValueRef letter) {
-  LLVMSetVolatile(LLVMBuildStore(e->b, letter, box), true);
-}
-
 static LLVMValueRef sender_of(kva_emit *e, LLVMValueRef letter) {
   return LLVMBuildLShr(e->b, letter, kva_ll_i64(e, LETTER), "");
 }
 
-/* Looks until the letter in the box is of `sender` (0: there is none), and returns it. */
+/* Tries until the box is empty. */
+static void put(kva_emit *e, LLVMValueRef box, LLVMValueRef letter) {
+  LLVMBasicBlockRef attempt = kva_ll_block(e, "put"), done = kva_ll_block(e, "sent");
+  LLVMBuildBr(e->b, attempt);
+  LLVMPositionBuilderAtEnd(e->b, attempt);
+  LLVMValueRef swapped = LLVMBuildAtomicCmpXchg(e->b, box, kva_ll_i64(e, 0), letter, LLVMAtomicOrderingMonotonic,
+                                                LLVMAtomicOrderingMonotonic, false);
+  LLVMBuildCondBr(e->b, LLVMBuildExtractValue(e->b, swapped, 1, ""), done, attempt);
+  LLVMPositionBuilderAtEnd(e->b, done);
+}
+
+/* Looks until the letter in the box is of `sender`, and returns it. */
 static LLVMValueRef wait_for(kva_emit *e, LLVMValueRef box, LLVMValueRef sender) {
   LLVMBasicBlockRef look = kva_ll_block(e, "look"), there = kva_ll_block(e, "there");
   LLVMBuildBr(e->b, look);
   LLVMPositionBuilderAtEnd(e->b, look);
-  LLVMValueRef letter = look_into(e, box);
+  LLVMValueRef letter = LLVMBuildLoad2(e->b, i64_type(e), box, "");
+  LLVMSetVolatile(letter, true);
   LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, sender_of(e, letter), sender, ""), there, look);
   LLVMPositionBuilderAtEnd(e->b, there);
   return letter;
@@ -72,13 +75,12 @@ static LLVMValueRef stamp_of(kva_emit *e, LLVMValueRef block) {
 /* One thread of each block. */
 static LLVMValueRef swap(kva_emit *e, LLVMValueRef bits, unsigned bit) {
   LLVMValueRef block = kva_ll_block_number(e), other = LLVMBuildXor(e->b, block, kva_ll_i64(e, 1 << bit), "");
-  LLVMValueRef own = box_of(e, block, bit), theirs = box_of(e, other, bit), empty = kva_ll_i64(e, 0);
+  LLVMValueRef own = box_of(e, block, bit), theirs = box_of(e, other, bit);
   LLVMValueRef letter = LLVMBuildShl(e->b, stamp_of(e, block), kva_ll_i64(e, LETTER), "");
   letter = LLVMBuildOr(e->b, letter, LLVMBuildZExt(e->b, bits, i64_type(e), ""), "");
-  wait_for(e, own, empty);
   put(e, own, letter);
   letter = wait_for(e, theirs, stamp_of(e, other));
-  put(e, theirs, empty);
+  LLVMSetVolatile(LLVMBuildStore(e->b, kva_ll_i64(e, 0), theirs), true);
   return LLVMBuildTrunc(e->b, letter, LLVMTypeOf(bits), "");
 }
 

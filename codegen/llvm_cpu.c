@@ -211,6 +211,16 @@ static const char *symbol_name(kva_codegen *cg, const char *name) {
   return s;
 }
 
+/* Code for an H100 runs there alone; other code must fit the least of what a block may have on the GPUs it is for. */
+static kva_status check_shared(kva_codegen *cg, const kva_cg_kernel *k) {
+  uint32_t bytes = k->launch.shared_bytes + k->launch.dynamic_bytes;
+  const char *arch = cg->target.arch;
+  uint32_t most = arch && !strcmp(arch, "sm_90a") ? 227 << 10 : 99 << 10;
+  if (bytes <= most) return KVA_OK;
+  return kva_error(cg->diag, NULL, "kernel '%s': a block takes %u bytes of shared memory; code for %s may take %u",
+                   k->name, bytes, arch ? arch : "a CPU", most);
+}
+
 kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols,
                            int32_t *out_kernel) {
   KVA_ASSERT(!cg->optimized);
@@ -220,6 +230,7 @@ kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symb
   if (known) return KVA_OK;
   kva_cg_kernel entry = {.name = symbol_name(cg, k->name ? k->name : "kernel")};
   entry.launch = kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
+  KVA_TRY(check_shared(cg, &entry));
   KVA_PUSH(cg->arena, &cg->kernels, entry);
   kva_map_set(cg->by_hash, &key, sizeof key, (void *)(uintptr_t)cg->kernels.len);
   return KVA_OK;

@@ -102,7 +102,7 @@ static bool reads_weights(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
 }
 
 /* Rows that a team takes one after the other: several where all rows read the same weights, which the team then keeps
- * (llvm_keep.c), but not so many that multiprocessors would be idle. */
+ * (llvm_keep.c), or its block does (schedule_gpu_stage.c), but not so many that multiprocessors would be idle. */
 static const kva_expr *rows_of_team(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t teams) {
   kva_expr_ctx *c = k->exprs;
   const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * teams));
@@ -366,9 +366,10 @@ static void find_teams(void *user, kva_kinstr *i) {
   *(uint32_t *)user = (uint32_t)n * i->loop->team;
 }
 
-/* Bytes of shared memory for a row: blocks may have 227 KiB on an H100, and 99 wherever code for others runs. */
+/* Bytes of shared memory for a row: blocks may have 227 KiB on an H100, and 99 wherever code for others runs, of which
+ * combining and the rest of a softmax take up to 6. */
 static int64_t room_for_row(const kva_target *target) {
-  return target->arch && !strcmp(target->arch, "sm_90a") ? 208 << 10 : 96 << 10;
+  return target->arch && !strcmp(target->arch, "sm_90a") ? 208 << 10 : 92 << 10;
 }
 
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {

@@ -118,7 +118,11 @@ static bool is_listed(const long_rows *s, const kva_kloop *l) {
   return false;
 }
 
-/* Beside the loops over the row a block does nothing but what all that share it may do alike: single stores. */
+static bool is_single(const kva_kloop *l) {
+  return kva_expr_is(l->extent, 1) && !l->carries.len;
+}
+
+/* Beside the loops over the row a block does nothing but single stores. */
 static bool may_share(const long_rows *s) {
   const kva_kregion *r = s->loops[0]->instr->region;
   if (!r->owner || r->owner->op != KVA_K_LOOP || r->owner->loop->kind != KVA_K_GRID || r->parent != s->k->body)
@@ -126,12 +130,19 @@ static bool may_share(const long_rows *s) {
   for (const kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op == KVA_K_IF || i->op == KVA_K_STORE) return false;
     if (i->op != KVA_K_LOOP) continue;
-    bool single = kva_expr_is(i->loop->extent, 1) && !i->loop->carries.len;
-    if (is_listed(s, i->loop) ? !combines(i->loop) : !single) return false;
+    if (is_listed(s, i->loop) ? !combines(i->loop) : !is_single(i->loop)) return false;
   }
   for (const kva_kinstr *i = s->k->body->first; i; i = i->next)
     if (i->op == KVA_K_LOOP && i->loop != r->owner->loop) return false;
   return true;
+}
+
+/* Single stores are the first part's: the others could find what it stored where they still read. */
+static void store_once(kva_kernel *k, const kva_kregion *r, const kva_expr *part) {
+  kva_expr_ctx *c = k->exprs;
+  const kva_expr *one = kva_expr_const(c, 1), *is_first = kva_expr_sub(c, one, kva_expr_min(c, one, part));
+  for (const kva_kinstr *i = r->first; i; i = i->next)
+    if (i->op == KVA_K_LOOP && is_single(i->loop)) i->loop->extent = is_first;
 }
 
 /* A block for each part of a row, in turn; returns what it does. */
@@ -145,7 +156,7 @@ static kva_kregion *share(const long_rows *s, uint32_t blocks) {
   const kva_expr *n = kva_expr_const(c, blocks), *row = kva_expr_div(c, parts->var, n);
   kva_k_replace_index(s->k, 1, &rows->var, &row);
   int64_t length = s->length / blocks;
-  const kva_expr *before = kva_expr_muli(c, kva_expr_mod(c, parts->var, n), length);
+  const kva_expr *part = kva_expr_mod(c, parts->var, n), *before = kva_expr_muli(c, part, length);
   for (uint32_t i = 0; i < s->n_loops; i++) {
     kva_kloop *l = s->loops[i];
     const kva_expr *r = kva_expr_add(c, before, l->var);
@@ -153,6 +164,7 @@ static kva_kregion *share(const long_rows *s, uint32_t blocks) {
     l->extent = kva_expr_const(c, length);
     if (l->carries.len) l->blocks = blocks;
   }
+  store_once(s->k, parts->body, part);
   return parts->body;
 }
 
@@ -301,15 +313,17 @@ static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_
   t->carries.data[0].yield = append(k, t->body, KVA_K_mul, type, 2, (kva_kinstr *[]){own, scale});
 }
 
-/* That of most threads that leaves little of a row to be read again. */
-static block_form choose_form(int64_t row_bytes, int64_t room_bytes) {
-  return is_little(row_bytes, usual.bytes + room_bytes) ? usual : few_threads;
+/* That of most threads that keeps all of a part, or leaves little of a row to be read again. */
+static block_form choose_form(const long_rows *s, int64_t room_bytes) {
+  int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8, kept = usual.bytes + room_bytes;
+  bool enough = s->loops[0]->blocks > 1 ? bytes <= kept : is_little(bytes, kept);
+  return enough ? usual : few_threads;
 }
 
 static void keep_rows(long_rows *s, int64_t room_bytes) {
   kva_kernel *k = s->k;
   int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8;
-  block_form form = choose_form(s->length * bytes, room_bytes);
+  block_form form = choose_form(s, room_bytes);
   int64_t registers = form.bytes / bytes, left = s->length - registers;
   int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
   k->threads = form.threads;

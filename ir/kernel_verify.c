@@ -265,9 +265,18 @@ static uint32_t team_around(const verifier *v, const kva_kinstr *i) {
   return v->k->threads;
 }
 
+/* The item of a grid is all that its loop stands in, so that all of its blocks run it. */
+static bool is_of_every_item(const verifier *v, const kva_kinstr *i) {
+  const kva_kinstr *grid = i->region->owner;
+  int64_t items;
+  if (!grid || grid->op != KVA_K_LOOP || grid->loop->kind != KVA_K_GRID || grid->region != v->k->body) return false;
+  return !kva_expr_is_const(grid->loop->extent, &items) || items % i->loop->blocks == 0;
+}
+
 /* Blocks tell each other floats. */
-static bool may_share(const kva_kloop *l, bool whole_block) {
-  bool may = is_power_of_two(l->blocks) && l->blocks <= KVA_K_MOST_BLOCKS && whole_block;
+static bool is_shared_row(const verifier *v, const kva_kinstr *i) {
+  const kva_kloop *l = i->loop;
+  bool may = is_power_of_two(l->blocks) && l->blocks <= KVA_K_MOST_BLOCKS && is_of_every_item(v, i);
   for (uint32_t c = 0; c < l->carries.len; c++)
     may &= l->carries.data[c].combine != KVA_COMBINE_NONE && l->carries.data[c].dtype == KVA_F32;
   return may;
@@ -287,9 +296,9 @@ static void check_threads(verifier *v, const kva_kinstr *i) {
   if (l->strict_order) report(v, i, "a thread loop has no order");
   if (team > 1 && (l->carries.len || l->width > 1)) report(v, i, "teams can neither carry values nor take lanes");
   if (l->stage && team == 1) report(v, i, "single threads have nothing to stage");
-  if (l->blocks && !may_share(l, around == v->k->threads))
-    report(v, i, "%u blocks share a row: a power of two up to %d may, the whole of each, to combine floats", l->blocks,
-           KVA_K_MOST_BLOCKS);
+  if (l->blocks && !is_shared_row(v, i))
+    report(v, i, "%u blocks share a row: a power of two up to %d may, by items of the grid, to combine floats",
+           l->blocks, KVA_K_MOST_BLOCKS);
   if (l->head && (l->width < 2 || !kva_expr_upper_bound(l->head, &most) || most >= KVA_K_HEAD))
     report(v, i, "a head needs lanes, and must be known to be shorter than %d", KVA_K_HEAD);
   if (l->width > 16 || (l->width && !is_power_of_two(l->width)))

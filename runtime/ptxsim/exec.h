@@ -107,7 +107,8 @@ struct ptx_warp {
   const ptx_ins *registers_set;
   ptx_clocks *released; /* check_global: as of its last fence of the GPU's scope */
   bool fence_released, atomic_seen;
-  bool polled; /* global memory: its turn ends */
+  bool polled;        /* global memory, so its turn ends */
+  uint64_t last_poll; /* a digest: where, what was there */
 };
 
 enum { PTX_N_BARRIERS = 16 };
@@ -149,9 +150,9 @@ struct ptx_cta {
   bool acquired;   /* an atomic, then a fence: it sees what other CTAs have released */
   uint64_t random;
   uint64_t steps;
-  bool polled;        /* a warp did */
-  uint32_t n_waiting; /* turns in a row that were too short for more */
-  bool stopped;       /* a finding ended this CTA */
+  bool polled, went_on; /* in this turn a warp polled; one stored to global memory, or found there what it had not */
+  uint32_t n_waiting;   /* turns in a row in which it polled and did not go on */
+  bool stopped;         /* a finding ended this CTA */
   struct {
     uint64_t warps, threads;
   } * executed; /* by instruction */

@@ -74,6 +74,12 @@ static uint64_t lane_value(const ptx_warp *w, const ptx_ins *i, uint32_t slot, i
   return i->bytes == 8 ? ptx_reg64(w, slot)[lane] : ptx_reg32(w, slot)[lane];
 }
 
+/* A compare-and-swap that failed will be tried again once another CTA has had its turn. */
+static void note_global(ptx_warp *w, bool changed) {
+  w->cta->went_on |= changed;
+  if (!changed && w->cta->launch->kernel->polls) w->polled = w->cta->polled = true;
+}
+
 void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
   kva_ptx_addresses(w, i->src[0], i->imm, a);
@@ -85,7 +91,9 @@ void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     if (place && shared) kva_ptx_race_atomic(w, i, lane, (uint32_t)address, i->bytes);
     if (place && !shared && w->cta->launch->tracks_global) kva_ptx_global_atomic(w, i, lane, address, i->bytes);
     uint64_t c = i->sub == PTX_ATOM_CAS ? lane_value(w, i, i->src[2], lane) : 0;
-    if (place) old = kva_ptx_atomic_update(place, i, lane_value(w, i, i->src[1], lane), c);
+    uint64_t b = lane_value(w, i, i->src[1], lane);
+    if (place) old = kva_ptx_atomic_update(place, i, b, c);
+    if (!shared) note_global(w, i->sub != PTX_ATOM_CAS || old == b);
     if (i->dst == PTX_NONE) continue;
     if (i->bytes == 8)
       ptx_reg64(w, i->dst)[lane] = old;

@@ -128,14 +128,7 @@ static void load_uniform(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
-  if (i->flag && i->space == PTX_GLOBAL) w->polled = w->cta->polled = true;
-  if (i->space == PTX_PARAM && i->src[0] == PTX_NONE) {
-    load_uniform(w, i, mask);
-    return;
-  }
-  uint64_t a[PTX_LANES];
-  kva_ptx_addresses(w, i->src[0], i->imm, a);
+static void load(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask) {
   count(w, i, a, mask, false);
   if (w->cta->launch->tracks_global) note_global(w, i, a, mask, false);
   const unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, false) : NULL;
@@ -151,10 +144,41 @@ void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   for (uint32_t m = mask; m; m &= m - 1) load_lane(w, i, ptx_first(m), a[ptx_first(m)]);
 }
 
+/* FNV-1a */
+static uint64_t digest(uint64_t h, uint64_t v) {
+  return (h ^ v) * 0x100000001b3u;
+}
+
+/* What a load gave that is there to see what other CTAs wrote. */
+static void note_poll(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask) {
+  uint64_t poll = digest(0xcbf29ce484222325u, (uintptr_t)i);
+  for (uint32_t m = mask; m; m &= m - 1) {
+    int lane = ptx_first(m);
+    poll = digest(poll, a[lane]);
+    for (uint32_t k = 0; k < i->n; k++)
+      poll = digest(poll, i->width == 8 ? ptx_reg64(w, i->list[k])[lane] : ptx_reg32(w, i->list[k])[lane]);
+  }
+  w->polled = w->cta->polled = true;
+  w->cta->went_on |= poll != w->last_poll;
+  w->last_poll = poll;
+}
+
+void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
+  if (i->space == PTX_PARAM && i->src[0] == PTX_NONE) {
+    load_uniform(w, i, mask);
+    return;
+  }
+  uint64_t a[PTX_LANES];
+  kva_ptx_addresses(w, i->src[0], i->imm, a);
+  load(w, i, a, mask);
+  if (i->flag && i->space == PTX_GLOBAL) note_poll(w, i, a, mask);
+}
+
 void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
   uint32_t size = (uint32_t)i->bytes * i->n;
   kva_ptx_addresses(w, i->src[0], i->imm, a);
+  w->cta->went_on |= i->space != PTX_SHARED;
   count(w, i, a, mask, true);
   if (w->cta->launch->tracks_global) note_global(w, i, a, mask, true);
   unsigned char *all = i->space == PTX_GLOBAL ? consecutive(w, i, a, mask, true) : NULL;

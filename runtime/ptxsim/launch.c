@@ -158,6 +158,7 @@ static void start_warp(ptx_warp *w) {
   w->n_registers = launch->registers;
   w->registers_set = NULL;
   w->fence_released = w->atomic_seen = w->polled = false;
+  w->last_poll = 0;
   if (w->released) memset(w->released, 0, sizeof *w->released);
   if (w->written) memset(w->written, 0, (launch->kernel->reg_bytes / 128 + 1) * sizeof *w->written);
   if (w->in_flight) memset(w->in_flight, 0, launch->kernel->reg_bytes / 128 + 1);
@@ -176,7 +177,7 @@ static void start_cta(ptx_cta *cta, int64_t index) {
   cta->id = (kva_ptx_dim3){(uint32_t)(index % (int64_t)x), (uint32_t)((uint64_t)index / x % y),
                            (uint32_t)((uint64_t)index / x / y)};
   cta->number = (uint64_t)index;
-  cta->stopped = cta->acquired = cta->polled = false;
+  cta->stopped = cta->acquired = false;
   cta->steps = cta->n_waiting = 0;
   cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
   memset(cta->shared, 0xff, launch->shared_bytes);
@@ -229,9 +230,9 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
   give_context(run, c);
 }
 
-/* No CTA's last turns were more than a look at memory. */
+/* All that every CTA did in its last turns was to find in memory what it had found there before. */
 static bool all_wait(context *const *resident, uint32_t n) {
-  enum { TURNS = 1000 };
+  enum { TURNS = 1 << 17 };
   for (uint32_t k = 0; k < n; k++)
     if (resident[k]->cta.n_waiting < TURNS) return false;
   return n > 0;

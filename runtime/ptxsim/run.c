@@ -236,9 +236,15 @@ static void check_exit(ptx_cta *cta) {
   kva_ptx_registers_check_exit(cta);
 }
 
+static bool only_polls(const ptx_cta *cta) {
+  for (uint32_t k = 0; k < cta->launch->n_warps; k++)
+    if (cta->warps[k].wait == PTX_READY && !cta->warps[k].polled) return false;
+  return true;
+}
+
 static bool run_turn(ptx_cta *cta) {
   uint64_t most = cta->launch->options.max_steps;
-  cta->polled = false;
+  cta->polled = cta->went_on = false;
   while (!cta->stopped && !all_exited(cta)) {
     bool ran = run_round(cta);
     bool woke = release_all(cta);
@@ -246,7 +252,10 @@ static bool run_turn(ptx_cta *cta) {
       report_running(cta, KVA_PTX_STEP_LIMIT, "is here");
       return true;
     }
-    if (cta->polled) return false;
+    if (cta->polled) {
+      if (only_polls(cta)) help(cta);
+      return false;
+    }
     if (ran || woke || all_exited(cta) || help(cta)) continue;
     report_deadlock(cta);
     return true;
@@ -256,9 +265,7 @@ static bool run_turn(ptx_cta *cta) {
 }
 
 bool kva_ptx_run_cta(ptx_cta *cta) {
-  enum { LITTLE = 256 }; /* instructions of a turn that only polls */
-  uint64_t before = cta->steps;
   bool ended = run_turn(cta);
-  cta->n_waiting = cta->steps - before < LITTLE ? cta->n_waiting + 1 : 0;
+  cta->n_waiting = cta->went_on ? 0 : cta->n_waiting + 1;
   return ended;
 }

@@ -107,7 +107,7 @@ static const traffic_case cases[] = {
              "}",
      .rows = 3168},
     {.name = "rms_norm and residual, by warps",
-     .text = "f (REAL[B, 1024] x, REAL[B, 1024] r, REAL[1024] scale) => (REAL[B, 1024] s, REAL[B, 1024] y) {\n"
+     .text = "f (REAL[B, 768] x, REAL[B, 768] r, REAL[768] scale) => (REAL[B, 768] s, REAL[B, 768] y) {\n"
              "  s = kv.add(x, r)\n"
              "  y = kv.rms_norm(s, scale)\n"
              "}",
@@ -205,9 +205,12 @@ static const traffic_case cases[] = {
     CROSS_ENTROPY("cross_entropy and its gradient, beyond a block, odd", "4", "71003"),
     CROSS_ENTROPY("cross_entropy and its gradient, 128256", "2", "128256"),
     CROSS_ENTROPY("cross_entropy and its gradient, 262144", "2", "262144"),
-    {.name = "softmax of very long rows",
+    {.name = "softmax, 160000",
      .text = "f (REAL[B, 160000] x) => (REAL[B, 160000] y) { y = kv.softmax <axis = -1> (x) }",
      .rows = 3},
+    {.name = "softmax, 524288",
+     .text = "f (REAL[B, 524288] x) => (REAL[B, 524288] y) { y = kv.softmax <axis = -1> (x) }",
+     .rows = 1},
     {.name = "adamw",
      .text = "f (REAL[256, 512] p, REAL[256, 512] g, REAL[256, 512] m, REAL[256, 512] v, REAL lr, int64 step) =>\n"
              "  (REAL[256, 512] p2, REAL[256, 512] m2, REAL[256, 512] v2) {\n"

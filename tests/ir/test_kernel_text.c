@@ -168,6 +168,9 @@ static void copies_stand_alone(void **state) {
   free(text);
 }
 
+#define SHARED(items, type, blocks)                                                                          \
+  "kernel \"k\" () threads 64 {\ngrid g < " items " {\nthread i < 4 carry (add " type " 0.0) blocks " blocks \
+  " {\nyield 1.0\n}\n}\n}"
 #define BODY(lines) "kernel \"k\" (read float x[N], write float y[N]) {\n" lines "\n}\n"
 
 static void bad_text_is_reported(void **state) {
@@ -261,10 +264,11 @@ static void wrong_kernels_in_text(void **state) {
       {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) team 32 {\nyield 1.0\n}\n}",
        "teams can neither carry values"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 stage {\n}\n}", "single threads have nothing to stage"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add double 0.0) blocks 2 {\nyield 1.0\n}\n}",
-       "2 blocks share a row"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) blocks 3 {\nyield 1.0\n}\n}",
-       "3 blocks share a row: a power of two up to 8"},
+      {SHARED("4", "double", "2"), "2 blocks share a row"},
+      {SHARED("4", "float", "3"), "3 blocks share a row: a power of two up to 8"},
+      {SHARED("5", "float", "2"), "by items of the grid"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) blocks 2 {\nyield 1.0\n}\n}",
+       "by items of the grid"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 3 {\n}\n}", "width 3 is no power of two"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 head 3 {\n}\n}", "a head needs lanes"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 4 head N {\n}\n}", "known to be shorter than 32"},

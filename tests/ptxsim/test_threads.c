@@ -313,6 +313,21 @@ static void ctas_wait_for_each_other(void **state) {
   kva_ptx_report_free(&report);
 }
 
+/* A thread that looks at one word many times waits for nobody. */
+static void looking_is_no_waiting(void **state) {
+  (void)state;
+  kva_ptx_module *m =
+      ptx_parse(PTX_HEAD ".entry k(.param .u64 out) { .reg .b32 %r<4>; .reg .b64 %d<2>; .reg .pred %p<2>;\n"
+                         "ld.param.u64 %d1, [out]; mov.u32 %r1, 0; mov.u32 %r2, 0;\n"
+                         "L: ld.volatile.global.u32 %r3, [%d1]; add.u32 %r2, %r2, %r3; add.u32 %r1, %r1, 1;\n"
+                         "setp.lt.u32 %p1, %r1, 5000; @%p1 bra L; st.global.u32 [%d1], %r2; ret; }\n");
+  uint32_t out = 3;
+  ptx_case c = {.block = {1, 1, 1}, .arrays = {&out}, .sizes = {sizeof out}, .n_arrays = 1};
+  ptx_run_clean(m, &c);
+  assert_int_equal(out, 15000);
+  kva_ptx_module_destroy(m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shuffles),
@@ -324,6 +339,7 @@ int main(void) {
       cmocka_unit_test(barriers_order_transitively),
       cmocka_unit_test(atomics),
       cmocka_unit_test(ctas_wait_for_each_other),
+      cmocka_unit_test(looking_is_no_waiting),
       cmocka_unit_test(address_spaces),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

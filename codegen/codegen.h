@@ -25,7 +25,8 @@ typedef struct kva_target {
   int vector_bytes;        /* 64 for AVX-512 */
   int vector_registers;    /* 32 or 16 */
   int64_t l1_bytes, l2_bytes;
-  const char *arch; /* of a GPU: see the options. NULL: a CPU */
+  const char *arch;      /* of a GPU: see the options. NULL: a CPU */
+  uint32_t shared_bytes; /* GPU: of shared memory, that a block may have */
   bool library_gemm;
 } kva_target;
 

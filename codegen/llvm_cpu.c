@@ -211,14 +211,12 @@ static const char *symbol_name(kva_codegen *cg, const char *name) {
   return s;
 }
 
-/* Code for an H100 runs there alone; other code must fit the least of what a block may have on the GPUs it is for. */
 static kva_status check_shared(kva_codegen *cg, const kva_cg_kernel *k) {
+  const kva_target *t = &cg->target;
   uint32_t bytes = k->launch.shared_bytes + k->launch.dynamic_bytes;
-  const char *arch = cg->target.arch;
-  uint32_t most = arch && !strcmp(arch, "sm_90a") ? 227 << 10 : 99 << 10;
-  if (bytes <= most) return KVA_OK;
+  if (!t->arch || bytes <= t->shared_bytes) return KVA_OK;
   return kva_error(cg->diag, NULL, "kernel '%s': a block takes %u bytes of shared memory; code for %s may take %u",
-                   k->name, bytes, arch ? arch : "a CPU", most);
+                   k->name, bytes, t->arch, t->shared_bytes);
 }
 
 kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols,

@@ -14,17 +14,23 @@ enum { PTX_VECTOR_BYTES = 16 };
 /* ---- target
  * ---------------------------------------------------------------------------------------------------------------- */
 
-static const char *const archs[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"};
+/* And the shared memory of a block: of an A100, an H100; else the least of the GPUs that the code is for. */
+typedef struct gpu_arch {
+  const char *name;
+  uint32_t shared_bytes;
+} gpu_arch;
+static const gpu_arch archs[] = {
+    {"sm_80", 163 << 10}, {"sm_86", 99 << 10}, {"sm_89", 99 << 10}, {"sm_90", 99 << 10}, {"sm_90a", 227 << 10}};
 
-static const char *find_arch(const char *name) {
+static const gpu_arch *find_arch(const char *name) {
   for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-    if (!strcmp(archs[i], name)) return archs[i];
+    if (!strcmp(archs[i].name, name)) return &archs[i];
   return NULL;
 }
 
 static kva_status unknown_arch(kva_diag *diag, const char *name) {
   kva_text known = {0};
-  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) kva_text_add(&known, "%s%s", i ? ", " : "", archs[i]);
+  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) kva_text_add(&known, "%s%s", i ? ", " : "", archs[i].name);
   kva_status status = kva_error(diag, NULL, "no GPU architecture is called '%s'; there are: %s", name, known.data);
   kva_text_free(&known);
   return status;
@@ -51,8 +57,9 @@ static void initialize(void) {
 kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   static const char triple[] = "nvptx64-nvidia-cuda";
-  const char *arch = find_arch(options->arch);
-  if (!arch) return unknown_arch(cg->diag, options->arch);
+  const gpu_arch *known = find_arch(options->arch);
+  if (!known) return unknown_arch(cg->diag, options->arch);
+  const char *arch = known->name;
   pthread_once(&once, initialize);
   LLVMTargetRef target;
   char *error = NULL;
@@ -70,6 +77,7 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   LLVMSetModuleDataLayout(cg->module, cg->layout);
   cg->target = (kva_target){.description = arch,
                             .arch = arch,
+                            .shared_bytes = known->shared_bytes,
                             .library_gemm = options->library_gemm,
                             .vector_bytes = PTX_VECTOR_BYTES,
                             .vector_registers = 32,

@@ -277,6 +277,7 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
                           .vector_lanes_f32 = target->vector_bytes / 4,
                           .gpu = target->arch,
                           .warpgroups = target->arch && !strcmp(target->arch, "sm_90a"),
+                          .shared_bytes = target->shared_bytes,
                           .operand = operand,
                           .store = kva_lowering_store},
                     .arena = arena,

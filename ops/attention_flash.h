@@ -40,6 +40,8 @@ typedef struct kva_flash {
 /* Whether n, one of the three attention operators, has these kernels: a GPU, 16-bit types with heads of one size that
  * is a multiple of 8 and at most 256, floats with a multiple of 4 and at most 128. */
 bool kva_flash_fits(const kva_lower *l, const kva_node *n);
+/* The same for a gradient, whose tiles a block must have room for, too. */
+bool kva_flash_grad_fits(const kva_lower *l, const kva_node *n, bool by_key);
 
 void kva_flash_forward_kernel(kva_lower *l, const kva_node *n);
 /* By warpgroups (attention_flash_hopper.h), of a node that fits; false, and nothing is written, when machine, sizes or

@@ -11,7 +11,7 @@
  * than a thread has: two blocks then make half of the columns each, and both compute P and dS. */
 #include "ops/attention_flash.h"
 
-enum { WIDE_HEAD = 128, STAGES = 2 };
+enum { WIDE_HEAD = 128, STAGES = 2, LEAST_FAR = 16 };
 
 typedef struct backward {
   kva_flash f;
@@ -163,10 +163,27 @@ static void walk(const backward *w, step_products products, const void *user) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* As many as there are registers for. */
-static int64_t far_of(const backward *w, const kva_node *n, int64_t d) {
+/* Of shared memory, with steps of `far` positions. */
+static int64_t bytes_of(const kva_node *n, bool by_key, int64_t far) {
+  enum { LINE = 128 };
+  const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q);
+  int64_t d = 0, size = kva_dtype_bits(q->dtype) / 8;
+  kva_expr_is_const(q->dims[3], &d);
+  int64_t tiles = 2 * (KVA_FLASH_ROWS + STAGES * far) * ((d * size + LINE - 1) / LINE * LINE);
+  int64_t turned = q->dtype == KVA_F32 ? KVA_FLASH_ROWS * (far + 4) * size : 0;
+  return tiles + turned + (by_key ? 2 * STAGES * far * (int64_t)sizeof(float) : 0);
+}
+
+bool kva_flash_grad_fits(const kva_lower *l, const kva_node *n, bool by_key) {
+  return kva_flash_fits(l, n) && bytes_of(n, by_key, LEAST_FAR) <= l->shared_bytes;
+}
+
+/* As many as there are registers and shared memory for. */
+static int64_t far_of(const backward *w, const kva_lower *l, const kva_node *n, int64_t d) {
   bool wide = d > WIDE_HEAD || kva_operand_type(n, 0)->dtype == KVA_F32;
-  return (wide ? 32 : 64) / (w->by_key ? 2 : 1);
+  int64_t far = (wide ? 32 : 64) / (w->by_key ? 2 : 1);
+  while (far > LEAST_FAR && bytes_of(n, w->by_key, far) > l->shared_bytes) far /= 2;
+  return far;
 }
 
 static void begin(backward *w, kva_lower *l, const kva_node *n, int64_t parts, const kva_expr **out_part) {
@@ -174,7 +191,7 @@ static void begin(backward *w, kva_lower *l, const kva_node *n, int64_t parts, c
   const char *names[2] = {"left", "left_grad"}, *far_names[2] = {"far", "far_grad"};
   int64_t d = 0;
   kva_expr_is_const(kva_operand_type(n, 0)->dims[3], &d);
-  kva_flash_begin(&w->f, l, n, w->by_key, far_of(w, n, d), parts, out_part);
+  kva_flash_begin(&w->f, l, n, w->by_key, far_of(w, l, n, d), parts, out_part);
   kva_kb *kb = l->kb;
   for (int i = 0; i < 2; i++) {
     w->left[i] = w->by_key ? keys[i] : queries[i];

@@ -232,7 +232,7 @@ static void differentiate_query_row(const kva_strip *s, const kva_expr *r, const
 }
 
 void kva_attention_grad_q_kernel(kva_lower *l, const kva_node *n) {
-  if (kva_flash_fits(l, n)) {
+  if (kva_flash_grad_fits(l, n, false)) {
     if (!kva_flash_hopper_grad_q(l, n)) kva_flash_grad_q_kernel(l, n);
     return;
   }
@@ -332,7 +332,7 @@ static void add_head(kva_strip *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kb
 }
 
 void kva_attention_grad_kv_kernel(kva_lower *l, const kva_node *n) {
-  if (kva_flash_fits(l, n)) {
+  if (kva_flash_grad_fits(l, n, true)) {
     if (!kva_flash_hopper_grad_kv(l, n)) kva_flash_grad_kv_kernel(l, n);
     return;
   }

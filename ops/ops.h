@@ -84,6 +84,7 @@ struct kva_lower {
   int vector_lanes_f32; /* of the target, for tile shapes (16: AVX-512) */
   bool gpu;             /* many light threads: no tiles in a work item's own memory */
   bool warpgroups;      /* the GPU has wgmma and tensor maps (sm_90a) */
+  int64_t shared_bytes; /* of shared memory, that a block of the GPU may have */
   /* Element idx of operand `operand` of n (idx has the operand's rank): its producer's code when that is in the same
    * kernel, else a load. In the compute type of the operand's dtype. */
   kva_kval (*operand)(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);

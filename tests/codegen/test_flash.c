@@ -121,6 +121,22 @@ static void test_values(void **state) {
   }
 }
 
+/* Blocks of these GPUs have 99 KiB of shared memory: steps are shorter, and what no step makes small enough runs by
+ * threads. */
+static void test_little_shared_memory(void **state) {
+  (void)state;
+  static const char *const archs[] = {"sm_86", "sm_89", "sm_90"};
+  for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    check_case(&cases[i], KVA_BF16, archs[i % 3]);
+    kva_ptx_run run = {.arch = archs[i % 3]};
+    kva_check check = {0};
+    bool ok = kva_case_check(&cases[i], KVA_F32, kva_run_ptx, &run, &check);
+    if (!ok) print_error("case %zu: %s", i, check.message.data);
+    kva_text_free(&check.message);
+    assert_true(ok);
+  }
+}
+
 /* ---- by warpgroups -------------------------------------------------------------------------------------------------
  */
 
@@ -223,6 +239,7 @@ static void test_stores(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_values),
+      cmocka_unit_test(test_little_shared_memory),
       cmocka_unit_test(test_warpgroups),
       cmocka_unit_test(test_stores),
   };

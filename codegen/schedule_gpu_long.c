@@ -85,6 +85,27 @@ static bool find(long_rows *s, const kva_kregion *r) {
   return false;
 }
 
+/* l keeps its first `count` iterations; returns a loop behind it that has the others, and l's results. */
+static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t count) {
+  kva_kloop *rest = kva_k_copy(k, l->instr, 0, NULL, NULL)->loop;
+  const kva_expr *behind = kva_expr_addi(k->exprs, rest->var, count);
+  kva_kinstr *next = l->instr->next;
+  kva_k_insert(l->instr->region, next, rest->instr);
+  kva_k_replace_index(k, 1, &rest->var, &behind);
+  kva_sched_retarget(k, l, rest);
+  for (uint32_t c = 0; c < l->carries.len; c++) {
+    kva_kinstr *so_far = kva_k_instr_create(k, KVA_K_REDUCE, l->carries.data[c].dtype);
+    so_far->loop = l;
+    so_far->carry = c;
+    kva_k_insert(l->instr->region, rest->instr, so_far);
+    rest->carries.data[c].init = so_far;
+  }
+  l->blocks = 0; /* what rest goes on from */
+  l->extent = kva_expr_const(k->exprs, count);
+  rest->extent = kva_expr_const(k->exprs, length - count);
+  return rest;
+}
+
 /* ---- blocks that share a row --------------------------------------------------------------------------------------
  */
 
@@ -92,13 +113,12 @@ static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
   return row_bytes * (READ_AGAIN - 1) < kept_bytes * READ_AGAIN;
 }
 
-/* The fewest that keep all of a row; 1 where one leaves little, or the parts would not be as well aligned as the row.
- */
+/* The fewest of usual form that keep all of a row; 1 where one block leaves little, or eight do not do. */
 static uint32_t blocks_for(const long_rows *s, int64_t room_bytes) {
-  int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8, kept = few_threads.bytes + room_bytes;
-  if (is_little(bytes, kept)) return 1;
+  int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8;
+  if (is_little(bytes, few_threads.bytes + room_bytes)) return 1;
   for (uint32_t n = 2; n <= KVA_K_MOST_BLOCKS; n *= 2)
-    if (bytes <= n * kept) return s->length % (n * KVA_K_HEAD) ? 1 : n;
+    if (bytes <= n * (usual.bytes + room_bytes)) return n;
   return 1;
 }
 
@@ -138,11 +158,23 @@ static bool may_share(const long_rows *s) {
 }
 
 /* Single stores are the first part's: the others could find what it stored where they still read. */
-static void store_once(kva_kernel *k, const kva_kregion *r, const kva_expr *part) {
-  kva_expr_ctx *c = k->exprs;
-  const kva_expr *one = kva_expr_const(c, 1), *is_first = kva_expr_sub(c, one, kva_expr_min(c, one, part));
+static void store_once(const kva_kregion *r, const kva_expr *is_first) {
   for (const kva_kinstr *i = r->first; i; i = i->next)
     if (i->op == KVA_K_LOOP && is_single(i->loop)) i->loop->extent = is_first;
+}
+
+/* l's iterations are those of its block's part, `each` of them from `before` on; the first part also has the last ones
+ * of the row, which are no full sector for each. */
+static void share_loop(const long_rows *s, kva_kloop *l, uint32_t blocks, const kva_expr *part,
+                       const kva_expr *is_first) {
+  kva_expr_ctx *c = s->k->exprs;
+  int64_t each = s->length / (blocks * KVA_K_HEAD) * KVA_K_HEAD, left = s->length - each * blocks;
+  kva_kloop *last = left ? split(s->k, l, s->length, s->length - left) : l;
+  if (left) last->extent = kva_expr_muli(c, is_first, left);
+  const kva_expr *r = kva_expr_add(c, kva_expr_muli(c, part, each), l->var);
+  kva_k_replace_index(s->k, 1, &l->var, &r);
+  l->extent = kva_expr_const(c, each);
+  if (l->carries.len) last->blocks = blocks;
 }
 
 /* A block for each part of a row, in turn; returns what it does. */
@@ -153,44 +185,16 @@ static kva_kregion *share(const long_rows *s, uint32_t blocks) {
   kva_k_insert(s->k->body, rows->instr, parts->instr);
   kva_sched_move(rows->body, parts->body);
   kva_k_unlink(rows->instr);
-  const kva_expr *n = kva_expr_const(c, blocks), *row = kva_expr_div(c, parts->var, n);
+  const kva_expr *n = kva_expr_const(c, blocks), *row = kva_expr_div(c, parts->var, n), *one = kva_expr_const(c, 1);
+  const kva_expr *part = kva_expr_mod(c, parts->var, n), *is_first = kva_expr_sub(c, one, kva_expr_min(c, one, part));
   kva_k_replace_index(s->k, 1, &rows->var, &row);
-  int64_t length = s->length / blocks;
-  const kva_expr *part = kva_expr_mod(c, parts->var, n), *before = kva_expr_muli(c, part, length);
-  for (uint32_t i = 0; i < s->n_loops; i++) {
-    kva_kloop *l = s->loops[i];
-    const kva_expr *r = kva_expr_add(c, before, l->var);
-    kva_k_replace_index(s->k, 1, &l->var, &r);
-    l->extent = kva_expr_const(c, length);
-    if (l->carries.len) l->blocks = blocks;
-  }
-  store_once(s->k, parts->body, part);
+  store_once(parts->body, is_first);
+  for (uint32_t i = 0; i < s->n_loops; i++) share_loop(s, s->loops[i], blocks, part, is_first);
   return parts->body;
 }
 
 /* ---- what a block keeps -------------------------------------------------------------------------------------------
  */
-
-/* l keeps its first `count` iterations; returns a loop behind it that has the others, and l's results. */
-static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t count) {
-  kva_kloop *rest = kva_k_copy(k, l->instr, 0, NULL, NULL)->loop;
-  const kva_expr *behind = kva_expr_addi(k->exprs, rest->var, count);
-  kva_kinstr *next = l->instr->next;
-  kva_k_insert(l->instr->region, next, rest->instr);
-  kva_k_replace_index(k, 1, &rest->var, &behind);
-  kva_sched_retarget(k, l, rest);
-  for (uint32_t c = 0; c < l->carries.len; c++) {
-    kva_kinstr *so_far = kva_k_instr_create(k, KVA_K_REDUCE, l->carries.data[c].dtype);
-    so_far->loop = l;
-    so_far->carry = c;
-    kva_k_insert(l->instr->region, rest->instr, so_far);
-    rest->carries.data[c].init = so_far;
-  }
-  l->blocks = 0; /* what rest goes on from */
-  l->extent = kva_expr_const(k->exprs, count);
-  rest->extent = kva_expr_const(k->exprs, length - count);
-  return rest;
-}
 
 /* Lanes are aligned in the room where they are in the row. */
 static const kva_expr *place_in_room(kva_kernel *k, const kva_kloop *l) {
@@ -313,17 +317,15 @@ static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_
   t->carries.data[0].yield = append(k, t->body, KVA_K_mul, type, 2, (kva_kinstr *[]){own, scale});
 }
 
-/* That of most threads that keeps all of a part, or leaves little of a row to be read again. */
-static block_form choose_form(const long_rows *s, int64_t room_bytes) {
-  int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8, kept = usual.bytes + room_bytes;
-  bool enough = s->loops[0]->blocks > 1 ? bytes <= kept : is_little(bytes, kept);
-  return enough ? usual : few_threads;
+/* That of most threads that leaves little of a row to be read again. */
+static block_form choose_form(int64_t row_bytes, int64_t room_bytes) {
+  return is_little(row_bytes, usual.bytes + room_bytes) ? usual : few_threads;
 }
 
 static void keep_rows(long_rows *s, int64_t room_bytes) {
   kva_kernel *k = s->k;
   int64_t bytes = kva_dtype_bits(s->buf->dtype) / 8;
-  block_form form = choose_form(s, room_bytes);
+  block_form form = choose_form(s->length * bytes, room_bytes);
   int64_t registers = form.bytes / bytes, left = s->length - registers;
   int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
   k->threads = form.threads;
@@ -342,10 +344,8 @@ static bool keep_in(kva_kernel *k, kva_kregion *r, int64_t room_bytes) {
   long_rows s = {.k = k, .element = kva_expr_fresh(k->exprs, "element", 0, NULL)};
   if (find(&s, r)) {
     uint32_t blocks = blocks_for(&s, room_bytes);
-    if (blocks > 1 && may_share(&s)) {
-      bool again = find(&s, share(&s, blocks));
-      KVA_ASSERT(again);
-    }
+    bool shared = blocks > 1 && may_share(&s);
+    if (shared && !find(&s, share(&s, blocks))) return true; /* registers alone hold a part */
     keep_rows(&s, room_bytes);
     return true;
   }

@@ -123,6 +123,8 @@ static const kva_case large[] = {
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,66003"}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,110003"}}},
     {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=2,128256"}}},
+    {.op = KVA_OP_softmax, .attrs = "axis=-1", .in = {{"B=3,120001"}}},
+    {.op = KVA_OP_log_softmax, .attrs = "axis=-1", .in = {{"B=2,230007"}}},
     {.op = KVA_OP_cross_entropy, .in = {{"B=3,T=2,1357"}, {"B,T", 0, 1356, KVA_I32}}},
     {.op = KVA_OP_reduce_max, .attrs = "axes=-1", .in = {{"B=5,645"}}},
     {.op = KVA_OP_layer_norm, .in = {{"B=3,1501"}, {"1501"}, {"1501"}}},

@@ -47,3 +47,4 @@ check 50 bf16 models/lm.kv -D vocab=128256 -D layers=1
 check 50 f32 models/lm.kv -D vocab=128256 -D layers=1
 check 50 f32 models/lm.kv -D vocab=71003 -D layers=1
 check 50 f32 models/lm.kv -D vocab=262144 -D layers=1
+check 50 f32 models/lm.kv -D vocab=200019 -D layers=1

@@ -163,8 +163,8 @@ static void store_once(const kva_kregion *r, const kva_expr *is_first) {
     if (i->op == KVA_K_LOOP && is_single(i->loop)) i->loop->extent = is_first;
 }
 
-/* l's iterations are those of its block's part, `each` of them from `before` on; the first part also has the last ones
- * of the row, which are no full sector for each. */
+/* l has the iterations of its block's part; the first part also those at the row's end that are no whole sector for
+ * each. */
 static void share_loop(const long_rows *s, kva_kloop *l, uint32_t blocks, const kva_expr *part,
                        const kva_expr *is_first) {
   kva_expr_ctx *c = s->k->exprs;

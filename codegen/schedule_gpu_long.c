@@ -142,13 +142,14 @@ static bool is_single(const kva_kloop *l) {
   return kva_expr_is(l->extent, 1) && !l->carries.len;
 }
 
-/* Beside the loops over the row a block does nothing but single stores. */
+/* Beside the loops over the row a block does nothing but single stores. What a barrier orders within a block nothing
+ * would order between blocks. */
 static bool may_share(const long_rows *s) {
   const kva_kregion *r = s->loops[0]->instr->region;
   if (!r->owner || r->owner->op != KVA_K_LOOP || r->owner->loop->kind != KVA_K_GRID || r->parent != s->k->body)
     return false;
   for (const kva_kinstr *i = r->first; i; i = i->next) {
-    if (i->op == KVA_K_IF || i->op == KVA_K_STORE) return false;
+    if (i->op == KVA_K_IF || i->op == KVA_K_STORE || i->op == KVA_K_BARRIER) return false;
     if (i->op != KVA_K_LOOP) continue;
     if (is_listed(s, i->loop) ? !combines(i->loop) : !is_single(i->loop)) return false;
   }
@@ -295,7 +296,6 @@ static kva_kloop *share_of_rest(kva_kernel *k, kva_kloop *t, const kva_kloop *ma
 static kva_kloop *threads_instead(kva_kernel *k, kva_kloop *l, kva_combine combine, kva_dtype type) {
   kva_kloop *t = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, k->threads), "t");
   KVA_PUSH(k->arena, &t->carries, ((kva_kcarry){combine, type, l->carries.data[0].init, NULL}));
-  t->blocks = l->blocks;
   kva_k_insert(l->instr->region, l->instr, t->instr);
   kva_sched_retarget(k, l, t);
   kva_k_unlink(l->instr);

@@ -629,6 +629,38 @@ static void test_module(void **state) {
   kva_arena_destroy(arena);
 }
 
+/* What a block may have depends on the GPU that the code is for. */
+static void test_shared_limit(void **state) {
+  (void)state;
+  static const char text[] = "kernel \"large\" (write float y[1]) threads 32 {\n"
+                             "  shared readwrite float kept[30000]\n"
+                             "  thread one < 1 {\n"
+                             "    store kept[7], 1.0\n"
+                             "    %0 = load kept[7]\n"
+                             "    store y[0], %0\n"
+                             "  }\n"
+                             "}\n";
+  static const struct {
+    const char *arch;
+    kva_status status;
+  } rows[] = {{"sm_80", KVA_OK}, {"sm_86", KVA_INVALID}, {"sm_90", KVA_INVALID}, {"sm_90a", KVA_OK}};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    kva_arena *arena = kva_arena_create();
+    kva_diag *diag = kva_diag_create();
+    kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), text, "k.txt", diag);
+    kva_codegen *cg;
+    int32_t number;
+    assert_non_null(k);
+    assert_int_equal(kva_codegen_create(&(kva_target_options){.arch = rows[i].arch}, diag, &cg), KVA_OK);
+    assert_int_equal(kva_codegen_add(cg, k, 0, NULL, &number), rows[i].status);
+    if (rows[i].status != KVA_OK)
+      assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "takes 120000 bytes of shared memory"));
+    kva_codegen_destroy(cg);
+    kva_diag_destroy(diag);
+    kva_arena_destroy(arena);
+  }
+}
+
 /* The remainder of f64 has no code: a diagnostic, and the process lives. */
 /* ---- ptxas ----------------------------------------------------------------------------------------------------------
  */
@@ -685,10 +717,11 @@ static void test_ptxas(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_module),        cmocka_unit_test(test_rows),      cmocka_unit_test(test_stage),
-      cmocka_unit_test(test_stage_numbers), cmocka_unit_test(test_long_rows), cmocka_unit_test(test_shared_rows),
-      cmocka_unit_test(test_columns),       cmocka_unit_test(test_ordered),   cmocka_unit_test(test_vectors),
-      cmocka_unit_test(test_in_place),      cmocka_unit_test(test_ptxas),     cmocka_unit_test(test_large),
-      cmocka_unit_test(test_wrong_keys),    cmocka_unit_test(test_listed),    cmocka_unit_test(test_random)};
+      cmocka_unit_test(test_module),      cmocka_unit_test(test_shared_limit),  cmocka_unit_test(test_rows),
+      cmocka_unit_test(test_stage),       cmocka_unit_test(test_stage_numbers), cmocka_unit_test(test_long_rows),
+      cmocka_unit_test(test_shared_rows), cmocka_unit_test(test_columns),       cmocka_unit_test(test_ordered),
+      cmocka_unit_test(test_vectors),     cmocka_unit_test(test_in_place),      cmocka_unit_test(test_ptxas),
+      cmocka_unit_test(test_large),       cmocka_unit_test(test_wrong_keys),    cmocka_unit_test(test_listed),
+      cmocka_unit_test(test_random)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -71,7 +71,7 @@ typedef struct traffic_case {
 #define DOCUMENTS(title, b, t, h)        SHIFT_ROPE_OF(title, b, t, h, DOCUMENT(b, t), ", , document", 256, 3)
 #define DOCUMENTS_BACKWARD(title, b, t, h) \
   SHIFT_ROPE_BACKWARD_OF(title, b, t, h, DOCUMENT(b, t), ", , document", 256, 2)
-#define CROSS_ENTROPY(title, rows, vocab, ...)                                    \
+#define CROSS_ENTROPY(title, rows, vocab)                                         \
   {                                                                               \
     .name = title,                                                                \
     .text = "state REAL[" rows ", " vocab "] \"x\" : param ~ zeros\n"             \
@@ -80,8 +80,13 @@ typedef struct traffic_case {
             "  loss, lse = kv.cross_entropy (x, targets)\n"                       \
             "  l = kv.reduce_sum <keepdims = false> (kv.mul(loss, dloss))\n"      \
             "}",                                                                  \
-    .gradients = true, __VA_ARGS__                                                \
+    .gradients = true                                                             \
   }
+
+#define GATHER_GRADIENT(title, n, columns, rows)                                                                    \
+  .name = title, .text = "f (REAL[" n ", " columns "] dy, int32[" n "] at) => (REAL[" rows ", " columns "] dx) {\n" \
+                         "  dx = kv.gather_grad <extent = " rows "> (dy, at)\n"                                     \
+                         "}"
 
 static const traffic_case cases[] = {
     {.name = "add",
@@ -219,30 +224,11 @@ static const traffic_case cases[] = {
              "  p2, m2, v2 = kv.adamw <beta1 = 0.9, beta2 = 0.95, weight_decay = 0.1> (p, g, m, v, lr, step)\n"
              "}",
      .rows = 64},
-    {.name = "gather gradient",
-     .text = "f (REAL[1024, 1024] dy, int32[1024] at) => (REAL[8000, 1024] dx) {\n"
-             "  dx = kv.gather_grad <extent = 8000> (dy, at)\n"
-             "}",
-     .large = true},
-    {.name = "gather gradient, small",
-     .text = "f (REAL[1024, 512] dy, int32[1024] at) => (REAL[4000, 512] dx) {\n"
-             "  dx = kv.gather_grad <extent = 4000> (dy, at)\n"
-             "}"},
-    {.name = "gather gradient, small, unknown count",
-     .text =
-         "f (REAL[B, 512] dy, int32[B] at) => (REAL[4000, 512] dx) { dx = kv.gather_grad <extent = 4000> (dy, at) }",
-     .rows = 1024},
-    {.name = "gather gradient, many indices",
-     .text = "f (REAL[65536, 128] dy, int32[65536] at) => (REAL[4000, 128] dx) {\n"
-             "  dx = kv.gather_grad <extent = 4000> (dy, at)\n"
-             "}",
-     .large = true},
-    {.name = "gather gradient, a frequent index",
-     .text = "f (REAL[20000, 128] dy, int32[20000] at) => (REAL[4000, 128] dx) {\n"
-             "  dx = kv.gather_grad <extent = 4000> (dy, at)\n"
-             "}",
-     .large = true,
-     .frequent = 2},
+    {GATHER_GRADIENT("gather gradient", "1024", "1024", "8000"), .large = true},
+    {GATHER_GRADIENT("gather gradient, small", "1024", "512", "4000")},
+    {GATHER_GRADIENT("gather gradient, small, unknown count", "B", "512", "4000"), .rows = 1024},
+    {GATHER_GRADIENT("gather gradient, many indices", "65536", "128", "4000"), .large = true},
+    {GATHER_GRADIENT("gather gradient, a frequent index", "20000", "128", "4000"), .large = true, .frequent = 2},
     {.name = "gather",
      .text = "f (REAL[2000, 1024] table, int32[B] at) => (REAL[B, 1024] y) { y = kv.gather(table, at) }",
      .rows = 256,

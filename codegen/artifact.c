@@ -26,8 +26,7 @@ typedef struct writer {
   bool failed;
 } writer;
 
-/* ---- formulas
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- formulas ---------------------------------------------------------------------------------------------------- */
 
 typedef KVA_VEC(kva_formula_word) words;
 
@@ -96,8 +95,7 @@ static const kva_expr *bytes_of(writer *w, const kva_type *t) {
   return kva_expr_ceildiv(w->m->exprs, n, kva_expr_const(w->m->exprs, 8 / bits));
 }
 
-/* ---- symbols
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- symbols ----------------------------------------------------------------------------------------------------- */
 
 static void note_symbol(void *user, const kva_expr *symbol) {
   writer *w = user;
@@ -129,8 +127,7 @@ static const char *const *symbol_names(writer *w) {
   return names;
 }
 
-/* ---- states
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
 static kva_state_init init_of(const kva_state *s) {
   switch (s->init) {
@@ -161,8 +158,7 @@ static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
   kva_error(w->m->diag, &s->loc, "state %s: its shape depends on the inputs; states need constant shapes", s->name);
 }
 
-/* ---- programs
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 static void write_buffer(writer *w, const kva_plan_buffer *b, kva_buffer_desc *out) {
   static const kva_buffer_kind kinds[] = {[KVA_PLACE_INPUT] = KVA_BUFFER_INPUT,
@@ -230,7 +226,7 @@ static symbol_list number_symbols(writer *w, uint32_t n, const kva_expr *const *
 }
 
 /* Parameters come first among a kernel's buffers, in the order of the step's arguments. */
-static kva_tensor_map_desc describe_map(writer *w, const kva_kmap *m) {
+static kva_tensor_map_desc describe_map(writer *w, const kva_ktensor_map *m) {
   kva_tensor_map_desc desc = {.argument = (int32_t)m->buf->id,
                               .dtype = (int32_t)m->buf->dtype,
                               .rank = (int32_t)m->rank,

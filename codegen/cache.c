@@ -14,8 +14,7 @@ typedef struct head {
   uint64_t key_bytes[2], code_bytes, code_sum;
 } head;
 
-/* ---- names ---------------------------------------------------------------------------------------------------------
- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 /* free() it; NULL: no memory. */
 static char *path_of(const kva_cache *c, const kva_cache_key *key) {
@@ -48,8 +47,7 @@ static bool make_folder(const char *folder) {
   return is_own(folder);
 }
 
-/* ---- finding -------------------------------------------------------------------------------------------------------
- */
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 static bool has_key(const kva_file *entry, const kva_cache_key *key) {
   const char *at = (const char *)entry->data + sizeof(head);
@@ -83,8 +81,7 @@ bool kva_cache_find(const kva_cache *c, const kva_cache_key *key, kva_file *out_
   return found;
 }
 
-/* ---- adding --------------------------------------------------------------------------------------------------------
- */
+/* ---- adding ------------------------------------------------------------------------------------------------------ */
 
 typedef struct item {
   char name[64];

@@ -30,16 +30,15 @@ typedef struct kva_target {
   bool library_gemm;
 } kva_target;
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* Lowers a `kv.kernel` node (fused group: its sub-graph holds the nodes) or a single node to unscheduled kernel IR.
  * Parameters: distinct operand values in order of first use in `node`'s operand list, then results. Returns NULL with
  * diagnostics when an operator has no lowering. */
 kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target);
 
-/* Schedule for a CPU, in place: collapses adjacent MAP loops, makes the outer ones GRID (exactly one GRID loop remains,
- * outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */
+/* Schedule for a CPU, in place: collapses adjacent PARALLEL loops, makes the outer ones GRID (exactly one GRID loop
+ * remains, outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */
 void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target);
 
 /* Schedule for a GPU, in place: the GRID loop's items are blocks of k->threads threads, THREAD loops divide work among
@@ -52,8 +51,7 @@ void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 /* Work items of a scheduled kernel (the GRID loop's extent; 1 without one). */
 const kva_expr *kva_codegen_grid(const kva_kernel *k);
 
-/* ---- modules of machine code
- * ----------------------------------------------------------------------------------------- */
+/* ---- modules of machine code ------------------------------------------------------------------------------------- */
 
 /* A set of kernels being compiled for one target; kernels equal by kva_kernel_hash are compiled once. */
 typedef struct kva_codegen kva_codegen;
@@ -100,8 +98,7 @@ KVA_MUST_USE kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, 
 KVA_MUST_USE kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
                                            const kva_memory_plan *const *plans, kva_artifact **out_artifact);
 
-/* ---- objects -------------------------------------------------------------------------------------------------------
- */
+/* ---- objects ----------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_object_function {
   const char *name; /* in C */

@@ -11,8 +11,7 @@ void kva_legalize_math_f64(kva_kernel *k);
 /* Expands rem on f32 and f64, for targets without a C library. Idempotent. */
 void kva_legalize_rem(kva_kernel *k);
 
-/* ---- between legalize_math.c and legalize_*.c
- * ---------------------------------------------------------------------------- */
+/* ---- between legalize_math.c and the other legalize files -------------------------------------------------------- */
 
 /* New instructions go before `at`. */
 typedef struct kva_mb {

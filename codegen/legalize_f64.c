@@ -19,9 +19,7 @@ static kva_kval c64(kva_mb *b, double v) {
   return kva_mb_f64(b, v);
 }
 
-/* ---- exp
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- exp --------------------------------------------------------------------------------------------------------- */
 
 /* (e^r - 1 - r) / r^2: 1/2! ... 1/13!; on |r| <= ln(2)/2 the rest is below 5e-18 of e^r. */
 static const double EXP_TAIL[] = {0.5,
@@ -116,9 +114,7 @@ static kva_kval erf_f64(kva_mb *b, kva_kval x) {
   return kva_mb_copy_sign(b, mb_select(b, mb_lt(b, a, one), small, mb_sub(b, one, erfc)), x);
 }
 
-/* ---- log
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- log --------------------------------------------------------------------------------------------------------- */
 
 /* x = 2^n (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)], for 0 < x < inf; s = f / (2 + f). */
 typedef struct split {
@@ -199,8 +195,7 @@ static kva_kval atanh_f64(kva_mb *b, kva_kval x) {
   return kva_mb_copy_sign(b, mb_select(b, mb_lt(b, one, a), c64(b, QUIET), r), x);
 }
 
-/* ---- pow
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- pow --------------------------------------------------------------------------------------------------------- */
 
 /* a value as the sum of two, the second below the first's last place */
 typedef struct pair {
@@ -266,8 +261,7 @@ static kva_kval pow_f64(kva_mb *b, kva_kval x, kva_kval y) {
   return mb_select(b, mb_or(b, mb_eq(b, y, zero), mb_eq(b, x, one)), one, r);
 }
 
-/* ---- rewriting
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- rewriting --------------------------------------------------------------------------------------------------- */
 
 static kva_kval expand(kva_mb *b, kva_kop op, kva_kval x, kva_kval y) {
   switch (op) {

@@ -238,8 +238,7 @@ LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i) {
   return LLVMBuildSelect(e->b, v[0], v[1], v[2], "");
 }
 
-/* ---- reductions
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
   LLVMValueRef v[] = {a, b};

@@ -34,8 +34,7 @@ LLVMValueRef kva_ll_convert(kva_emit *e, LLVMValueRef v, kva_dtype from, kva_dty
   return is_unsigned ? LLVMBuildUIToFP(e->b, v, type, "") : LLVMBuildSIToFP(e->b, v, type, "");
 }
 
-/* ---- narrow floats -------------------------------------------------------------------------------------------------
- */
+/* ---- narrow floats ----------------------------------------------------------------------------------------------- */
 
 /* Codes without the sign; as in runtime/base/dtype.c, which is the reference. */
 typedef struct format {
@@ -183,8 +182,7 @@ static LLVMValueRef round_to_bf16(kva_emit *e, LLVMValueRef v) {
   return LLVMBuildBitCast(e->b, narrow, kva_ll_like(LLVMInt16TypeInContext(e->ctx), v), "");
 }
 
-/* ---- storage
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- storage ----------------------------------------------------------------------------------------------------- */
 
 LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v) {
   if (format_of(storage)) return decode(e, format_of(storage), v);

@@ -13,8 +13,7 @@
 const char kva_cg_passes[] = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),gvn,"
                              "sroa,instcombine<no-verify-fixpoint>,simplifycfg,adce)";
 
-/* ---- target
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- target ------------------------------------------------------------------------------------------------------ */
 
 static void initialize_llvm(void) {
   LLVMInitializeX86TargetInfo();
@@ -192,8 +191,7 @@ const kva_target *kva_codegen_target(const kva_codegen *cg) {
   return &cg->target;
 }
 
-/* ---- kernels
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static uint64_t key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
   uint64_t key = kva_kernel_hash(k);
@@ -254,8 +252,7 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel) {
   return cg->kernels.data[kernel].launch;
 }
 
-/* ---- machine code
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- machine code ------------------------------------------------------------------------------------------------ */
 
 /* The verifier's word on what the emitter made. A failure is Kvasir's fault, so it ends in an assertion. */
 static void verify_module(kva_codegen *cg) {

@@ -2,8 +2,7 @@
  * at entry; LOCAL buffers are allocas, which LLVM turns into registers where their indices are constant. */
 #include "codegen/llvm_internal.h"
 
-/* ---- instructions
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- instructions ------------------------------------------------------------------------------------------------ */
 
 static LLVMValueRef emit_const(kva_emit *e, const kva_kinstr *i) {
   LLVMTypeRef type = kva_ll_type(e, i->dtype);
@@ -67,8 +66,7 @@ void kva_ll_region(kva_emit *e, const kva_kregion *r) {
   e->kept.len = kept;
 }
 
-/* ---- the function
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- the function ------------------------------------------------------------------------------------------------ */
 
 static void set_attribute(kva_emit *e, const char *key, const char *value) {
   LLVMAttributeRef a = LLVMCreateStringAttribute(e->ctx, key, (unsigned)strlen(key), value, (unsigned)strlen(value));

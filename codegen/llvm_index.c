@@ -83,7 +83,7 @@ bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
 
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {
   int64_t n = (int64_t)e->lanes.n;
-  if (e->lanes.behind_head) return true;
+  if (e->lanes.behind_peel) return true;
   if (x->kind != KVA_EXPR_SUM) return is_consecutive(e, x);
   if (x->constant % n) return false;
   for (uint32_t i = 0; i < x->n_terms; i++) {

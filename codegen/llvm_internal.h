@@ -47,11 +47,11 @@ typedef struct kva_lanes {
   unsigned n;          /* 1: no vector loop */
   const kva_expr *var; /* the vector loop's variable; its binding is lane 0's value */
   LLVMValueRef mask;   /* <n x i1> of the lanes that run; NULL: all */
-  bool behind_head;    /* consecutive accesses of lanes are aligned */
+  bool behind_peel;    /* consecutive accesses of lanes are aligned */
 } kva_lanes;
 
 /* A GPU thread's share of a part of a THREAD loop, as rounds of straight code. */
-typedef enum kva_part { KVA_PART_LANES, KVA_PART_HEAD, KVA_PART_TAIL } kva_part;
+typedef enum kva_part { KVA_PART_LANES, KVA_PART_PEEL, KVA_PART_TAIL } kva_part;
 typedef struct kva_share {
   const kva_kloop *loop; /* NULL: the code being emitted is in no such round */
   int64_t step, round, rounds;
@@ -86,7 +86,7 @@ typedef struct kva_emit {
   kva_lanes lanes;
   /* GPU */
   LLVMValueRef thread;   /* i64: number within the block */
-  unsigned team;         /* threads that run the code being emitted together; 1: each for itself */
+  unsigned subgroup;     /* threads that run the code being emitted together; 1: each for itself */
   uint32_t shared_bytes; /* so far */
   uint32_t dynamic_bytes;
   uint32_t first_map; /* number of the parameter */
@@ -100,8 +100,7 @@ static inline bool kva_ll_is_gpu(const kva_emit *e) {
   return e->cg->target.arch;
 }
 
-/* ---- llvm_types.c: types, constants, small helpers
- * ------------------------------------------------------------------- */
+/* ---- llvm_types.c: types, constants, small helpers --------------------------------------------------------------- */
 
 LLVMTypeRef kva_ll_type(const kva_emit *e, kva_dtype compute);    /* scalar */
 LLVMTypeRef kva_ll_storage(const kva_emit *e, kva_dtype storage); /* what a pointer to elements points to */
@@ -123,8 +122,7 @@ LLVMBasicBlockRef kva_ll_block(kva_emit *e, const char *name);
 LLVMValueRef kva_ll_any(kva_emit *e, LLVMValueRef mask);              /* i1: some lane is set */
 LLVMValueRef kva_ll_and(kva_emit *e, LLVMValueRef a, LLVMValueRef b); /* NULL stands for true; splats as needed */
 
-/* ---- llvm_index.c: index expressions
- * ---------------------------------------------------------------------------------- */
+/* ---- llvm_index.c: index expressions ----------------------------------------------------------------------------- */
 
 void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value);
 bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x);
@@ -139,8 +137,7 @@ bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);
 /* A number that divides x; 0 when x is 0. Loop variables that are constants here (UNROLL) count with their values. */
 int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x);
 
-/* ---- llvm_arith.c, llvm_convert.c
- * ------------------------------------------------------------------------------------- */
+/* ---- llvm_arith.c, llvm_convert.c -------------------------------------------------------------------------------- */
 
 /* Value of v where the builder stands: scalar, or vector when it varies. */
 LLVMValueRef kva_ll_use(kva_emit *e, kva_kval v);
@@ -155,8 +152,7 @@ LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, L
 LLVMValueRef kva_ll_from_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
 LLVMValueRef kva_ll_to_storage(kva_emit *e, kva_dtype storage, LLVMValueRef v);
 
-/* ---- llvm_memory.c
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- llvm_memory.c ----------------------------------------------------------------------------------------------- */
 
 LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i);
 void kva_ll_store(kva_emit *e, const kva_kinstr *i);
@@ -164,8 +160,7 @@ void kva_ll_store(kva_emit *e, const kva_kinstr *i);
 /* What loads of i give where the builder stands, before conversion: one access for all lanes, no predicate. */
 LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i);
 
-/* ---- llvm_keep.c: elements in registers
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- llvm_keep.c: elements in registers -------------------------------------------------------------------------- */
 
 /* Bytes that a thread may keep of a loop's only load. */
 int64_t kva_ll_kept_bytes(const kva_emit *e);
@@ -180,8 +175,7 @@ void kva_ll_end_round(kva_emit *e, LLVMBasicBlockRef skipped, LLVMBasicBlockRef 
 /* The load i in l's body gives the same in every iteration of `rows`, where l stands. */
 bool kva_ll_is_row_invariant(const kva_emit *e, const kva_kinstr *i, const kva_kloop *l, const kva_kloop *rows);
 
-/* ---- llvm_loop.c, llvm_emit.c
- * -------------------------------------------------------------------------------------------- */
+/* ---- llvm_loop.c, llvm_emit.c ------------------------------------------------------------------------------------ */
 
 void kva_ll_loop(kva_emit *e, const kva_kloop *l);
 void kva_ll_region(kva_emit *e, const kva_kregion *r);
@@ -199,27 +193,25 @@ void kva_ll_parameter_attribute(kva_emit *e, unsigned parameter, const char *nam
 /* Memory of a LOCAL buffer. */
 LLVMValueRef kva_ll_local(kva_emit *e, const kva_kbuf *buf);
 
-/* ---- llvm_thread.c: kernels of a GPU
- * ----------------------------------------------------------------------------------- */
+/* ---- llvm_thread.c: kernels of a GPU ----------------------------------------------------------------------------- */
 
 /* Creates the function of e->k and binds buffers, symbols and the thread's number. */
 void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols);
 /* i64: number of the block. */
 LLVMValueRef kva_ll_block_number(kva_emit *e);
-/* i64: number of this thread's team of `team` among those that `around` threads make. */
-LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team);
+/* i64: number of this thread's subgroup of `subgroup` among those that `around` threads make. */
+LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgroup);
 /* Static shared memory, with no content. */
 LLVMValueRef kva_ll_shared_array(kva_emit *e, const char *name, LLVMTypeRef element, uint64_t n);
-/* Waits for the threads of e->team. */
+/* Waits for the threads of e->subgroup. */
 void kva_ll_barrier(kva_emit *e);
-/* Combines every thread's values[c] for carry c of l over e->team, in place: all threads get the same. */
+/* Combines every thread's values[c] for carry c of l over e->subgroup, in place: all threads get the same. */
 void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
 /* llvm_blocks.c: the same over the l->blocks blocks that share a row, for values that are the block's. */
 void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
-/* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h -------------------------------------- */
 
 void kva_ll_machine(kva_emit *e, const kva_kinstr *i);
 void kva_ll_machine_hopper(kva_emit *e, const kva_kinstr *i);
@@ -234,8 +226,7 @@ LLVMValueRef kva_ll_assembly(kva_emit *e, bool pure, const char *text, const cha
 void kva_ll_load_registers(kva_emit *e, const kva_kplace *p, LLVMTypeRef type, uint32_t n, LLVMValueRef *out);
 void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const LLVMValueRef *values);
 
-/* ---- llvm_ptx.c
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- llvm_ptx.c -------------------------------------------------------------------------------------------------- */
 
 /* Target machine and facts for options->arch. */
 KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
@@ -244,8 +235,7 @@ KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_t
 /* Between optimising and emitting: llvm_ptx.c says why. */
 KVA_MUST_USE kva_status kva_ptx_restore_additions(kva_codegen *cg);
 
-/* ---- llvm_cpu.c
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- llvm_cpu.c -------------------------------------------------------------------------------------------------- */
 
 /* Runs the pass pipeline once and gives the module as an object or as assembly. */
 KVA_MUST_USE kva_status kva_cg_optimize(kva_codegen *cg);

@@ -1,6 +1,6 @@
 /* Elements that a thread of a GPU keeps in registers. Loops over one row deal the same elements to the same threads:
  * when each thread's share of them is a few rounds of straight code, what one loop loaded serves the next, and what all
- * rows of a team read alike (a norm's scale) is loaded before the first row. So memory is read once.
+ * rows of a subgroup read alike (a norm's scale) is loaded before the first row. So memory is read once.
  *
  * An element's key is its buffer, its index with the loop's variable written as a placeholder, and how the loop is
  * dealt out: extent, step, lanes, number of the round. The code of a kept element dominates what follows in the region
@@ -9,7 +9,7 @@
 
 /* Of one load, in all rounds: registers of a thread. Bytes of all, where a loop has no other load, of a thread with 128
  * registers, and of one with all 255. */
-enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256, MOST_KEPT_BYTES = 768, FEW_THREADS = 256 };
+enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256, MAX_KEPT_BYTES_OF_FEW = 768, FEW_THREADS = 256 };
 
 typedef struct search {
   const kva_emit *e;
@@ -75,7 +75,7 @@ static int64_t bytes_of_others(kva_emit *e, const kva_kinstr *i) {
 
 int64_t kva_ll_kept_bytes(const kva_emit *e) {
   uint32_t blocks = e->k->blocks ? e->k->blocks : 1;
-  return e->k->threads * blocks <= FEW_THREADS ? MOST_KEPT_BYTES : MAX_KEPT_BYTES;
+  return e->k->threads * blocks <= FEW_THREADS ? MAX_KEPT_BYTES_OF_FEW : MAX_KEPT_BYTES;
 }
 
 bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i) {

@@ -1,6 +1,6 @@
 /* Loops. A loop is emitted as stretches that follow each other: rounds of `copies` bodies side by side, single steps,
  * and for vector loops a masked rest. Reductions keep an accumulator per copy (and lane), all of which are added up in
- * a fixed tree at the end: the order depends on the extent only, behind a head also on where the row starts, and never
+ * a fixed tree at the end: the order depends on the extent only, behind a peel also on where the row starts, and never
  * on which thread is first. */
 #include "codegen/llvm_internal.h"
 
@@ -30,8 +30,7 @@ typedef struct loop_state {
 
 static const kva_lanes single = {1, NULL, NULL, false}; /* no vector loop */
 
-/* ---- one body
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- one body ---------------------------------------------------------------------------------------------------- */
 
 typedef struct carry_reads {
   loop_state *s;
@@ -72,8 +71,7 @@ static void emit_body(loop_state *s, LLVMValueRef at, unsigned copy) {
   for (uint32_t i = 0; i < s->n; i++) s->carries[i].acc[copy] = next[i];
 }
 
-/* ---- stretches
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- stretches --------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef *save(loop_state *s) {
   LLVMValueRef *all = KVA_NEW_ARRAY(s->e->scratch, LLVMValueRef, s->n * MAX_COPIES + 1);
@@ -174,8 +172,7 @@ static LLVMValueRef round_down(kva_emit *e, LLVMValueRef start, LLVMValueRef end
   return LLVMBuildNSWAdd(e->b, start, LLVMBuildAnd(e->b, n, kva_ll_i64(e, -step), ""), "");
 }
 
-/* ---- how many accumulators
- * ------------------------------------------------------------------------------------------------ */
+/* ---- how many accumulators --------------------------------------------------------------------------------------- */
 
 typedef struct body_facts {
   uint32_t instrs;
@@ -201,8 +198,7 @@ static unsigned copies_of(const kva_kloop *l, int64_t step) {
   return small ? 1 : MAX_COPIES;
 }
 
-/* ---- carries in and out
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- carries in and out ------------------------------------------------------------------------------------------ */
 
 static loop_state open_loop(kva_emit *e, const kva_kloop *l, unsigned own_lanes) {
   loop_state s = {e, l, own_lanes, 1, l->carries.len, NULL};
@@ -256,9 +252,7 @@ static void close_loop(loop_state *s) {
   set_results(e, s->l, results);
 }
 
-/* ---- kinds
- * ---------------------------------------------------------------------------------------------------------------------
- */
+/* ---- kinds ------------------------------------------------------------------------------------------------------- */
 
 static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
   loop_state s = open_loop(e, l, 1);
@@ -371,8 +365,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
   close_loop(&s);
 }
 
-/* ---- threads of a GPU
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- threads of a GPU -------------------------------------------------------------------------------------------- */
 
 /* A loop beside l deals out the same elements, or l is the same for several rows: what it loads may be kept. */
 static bool meets_again(const kva_kloop *l) {
@@ -459,13 +452,13 @@ static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, u
   int64_t extent, lanes = l->width > 1 ? l->width : 1, step = (int64_t)around * lanes;
   bool loads = false;
   for (const kva_kinstr *i = l->body->first; i; i = i->next) loads |= kva_ll_is_row_invariant(e, i, l, rows);
-  if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes || l->head) return;
+  if (!loads || !kva_expr_is_const(l->extent, &extent) || extent % lanes || l->peel) return;
   e->lanes = (kva_lanes){(unsigned)lanes, l->var, NULL, false};
   int64_t n = (extent + step - 1) / step;
   int64_t certain = extent / step;
   e->share = (kva_share){l, step, 0, n, KVA_PART_LANES};
   if (!kva_ll_vectorizable(e, l) || !is_straight(e, certain >= n)) n = 0;
-  LLVMValueRef first = n ? LLVMBuildMul(e->b, kva_ll_team_number(e, around, 1), kva_ll_i64(e, lanes), "") : NULL;
+  LLVMValueRef first = n ? LLVMBuildMul(e->b, kva_ll_subgroup_number(e, around, 1), kva_ll_i64(e, lanes), "") : NULL;
   for (int64_t i = 0; i < n; i++) {
     LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, i * step), "");
     e->share = (kva_share){l, step, i, n, KVA_PART_LANES};
@@ -480,10 +473,10 @@ static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, u
   e->lanes = single;
 }
 
-/* rows: a loop whose body a team of `around` > 1 threads runs. */
+/* rows: a loop whose body a subgroup of `around` > 1 threads runs. */
 static void load_rows_ahead(kva_emit *e, const kva_kloop *rows, unsigned around) {
   for (const kva_kinstr *i = rows->body->first; i; i = i->next) {
-    bool shared = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->team <= 1;
+    bool shared = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->subgroup <= 1;
     if (shared) load_ahead(e, rows, i->loop, around);
   }
 }
@@ -502,36 +495,36 @@ static void leave_lanes(loop_state *s) {
 }
 
 /* Whole vectors; what they leave follows in single iterations. */
-static void emit_vector_share(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t least,
+static void emit_vector_share(loop_state *s, LLVMValueRef subgroup, LLVMValueRef end, int64_t n, int64_t least,
                               int64_t most) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes;
   LLVMValueRef whole = LLVMBuildAnd(e->b, end, kva_ll_i64(e, -lanes), "");
-  emit_share(s, KVA_PART_LANES, LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), ""), whole, n * lanes,
+  emit_share(s, KVA_PART_LANES, LLVMBuildNSWMul(e->b, subgroup, kva_ll_i64(e, lanes), ""), whole, n * lanes,
              least / lanes * lanes, most);
   leave_lanes(s);
   if (kva_ll_expr_multiple(e, s->l->extent) % lanes)
-    emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, 0, lanes - 1);
+    emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, subgroup, ""), end, n, 0, lanes - 1);
 }
 
-/* Vectors between the head and the last whole sector; then what stands before and behind them. */
-static void emit_share_behind_head(loop_state *s, LLVMValueRef team, LLVMValueRef end, int64_t n, int64_t least,
+/* Vectors between the peel and the last whole sector; then what stands before and behind them. */
+static void emit_share_behind_peel(loop_state *s, LLVMValueRef subgroup, LLVMValueRef end, int64_t n, int64_t least,
                                    int64_t most) {
-  enum { SINGLE = KVA_K_HEAD - 1 }; /* before and behind the lanes, at most */
+  enum { SINGLE = KVA_K_PEEL - 1 }; /* before and behind the lanes, at most */
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole_least = least > 2 * SINGLE ? least - 2 * SINGLE : 0;
-  LLVMValueRef args[] = {kva_ll_expr(e, s->l->head), end}, head = kva_ll_intrinsic1(e, "llvm.smin", 2, args);
-  LLVMValueRef whole = LLVMBuildAnd(e->b, LLVMBuildSub(e->b, end, head, ""), kva_ll_i64(e, -KVA_K_HEAD), "");
-  whole = LLVMBuildNSWAdd(e->b, head, whole, "");
-  LLVMValueRef first = LLVMBuildNSWMul(e->b, team, kva_ll_i64(e, lanes), "");
-  e->lanes.behind_head = true;
-  emit_share(s, KVA_PART_LANES, LLVMBuildNSWAdd(e->b, head, first, ""), whole, n * lanes, whole_least, most);
+  LLVMValueRef args[] = {kva_ll_expr(e, s->l->peel), end}, peel = kva_ll_intrinsic1(e, "llvm.smin", 2, args);
+  LLVMValueRef whole = LLVMBuildAnd(e->b, LLVMBuildSub(e->b, end, peel, ""), kva_ll_i64(e, -KVA_K_PEEL), "");
+  whole = LLVMBuildNSWAdd(e->b, peel, whole, "");
+  LLVMValueRef first = LLVMBuildNSWMul(e->b, subgroup, kva_ll_i64(e, lanes), "");
+  e->lanes.behind_peel = true;
+  emit_share(s, KVA_PART_LANES, LLVMBuildNSWAdd(e->b, peel, first, ""), whole, n * lanes, whole_least, most);
   leave_lanes(s);
-  emit_share(s, KVA_PART_HEAD, team, head, n, 0, SINGLE);
-  emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, team, ""), end, n, 0, SINGLE);
+  emit_share(s, KVA_PART_PEEL, subgroup, peel, n, 0, SINGLE);
+  emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, subgroup, ""), end, n, 0, SINGLE);
 }
 
-static void combine_teams(loop_state *s) {
+static void combine_subgroups(loop_state *s) {
   kva_emit *e = s->e;
   if (!s->n) return;
   LLVMValueRef *results = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, s->n);
@@ -553,24 +546,24 @@ static void start_neutral(loop_state *s) {
 }
 
 static void emit_threads(kva_emit *e, const kva_kloop *l) {
-  unsigned around = e->team, team = l->team > 1 ? l->team : 1;
-  int64_t n = around / team, least, most;
+  unsigned around = e->subgroup, subgroup = l->subgroup > 1 ? l->subgroup : 1;
+  int64_t n = around / subgroup, least, most;
   if (!kva_expr_upper_bound(l->extent, &most)) most = 0;
   if (!kva_expr_is_const(l->extent, &least)) least = 0;
-  LLVMValueRef number = kva_ll_team_number(e, around, team), end = kva_ll_expr(e, l->extent);
-  e->team = team;
-  if (team > 1) load_rows_ahead(e, l, team);
+  LLVMValueRef number = kva_ll_subgroup_number(e, around, subgroup), end = kva_ll_expr(e, l->extent);
+  e->subgroup = subgroup;
+  if (subgroup > 1) load_rows_ahead(e, l, subgroup);
   e->lanes = (kva_lanes){l->width > 1 ? l->width : 1, l->var, NULL, false};
   if (!kva_ll_vectorizable(e, l)) e->lanes = single;
   loop_state s = open_loop(e, l, e->lanes.n);
   start_neutral(&s);
   if (s.lanes > 1)
-    (l->head ? emit_share_behind_head : emit_vector_share)(&s, number, end, n, least, most);
+    (l->peel ? emit_share_behind_peel : emit_vector_share)(&s, number, end, n, least, most);
   else
     emit_share(&s, KVA_PART_LANES, number, end, n, least, most);
   e->lanes = single;
-  e->team = around;
-  combine_teams(&s);
+  e->subgroup = around;
+  combine_subgroups(&s);
 }
 
 void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
@@ -594,13 +587,13 @@ void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
       return;
     }
     break;
-  case KVA_K_MAP:
+  case KVA_K_PARALLEL:
   case KVA_K_SERIAL: break;
   case KVA_K_THREAD:
     if (!kva_ll_is_gpu(e)) break;
     emit_threads(e, l);
     return;
   }
-  if (kva_ll_is_gpu(e) && e->team > 1) load_rows_ahead(e, l, e->team);
+  if (kva_ll_is_gpu(e) && e->subgroup > 1) load_rows_ahead(e, l, e->subgroup);
   emit_serial(e, l);
 }

@@ -13,8 +13,7 @@ static LLVMValueRef i32(const kva_emit *e, int64_t v) {
   return LLVMConstInt(i32_type(e), (uint64_t)v, true);
 }
 
-/* ---- places
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- places ------------------------------------------------------------------------------------------------------ */
 
 LLVMValueRef kva_ll_place(kva_emit *e, const kva_kplace *p) {
   LLVMValueRef at = kva_ll_expr(e, p->index);
@@ -51,8 +50,7 @@ static void store_results(kva_emit *e, const kva_kplace *p, uint32_t n, LLVMValu
   kva_ll_store_registers(e, p, n, values);
 }
 
-/* ---- assembly
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- assembly ---------------------------------------------------------------------------------------------------- */
 
 LLVMValueRef kva_ll_assembly(kva_emit *e, bool pure, const char *text, const char *constraints, LLVMTypeRef result,
                              uint32_t n_args, LLVMValueRef *args) {
@@ -80,8 +78,7 @@ static void named_barrier(kva_emit *e, const kva_kmachine *m, const char *what) 
   effect(e, kva_arena_printf(e->scratch, "bar.%s %d, %d;", what, m->numbers[0], m->numbers[1]), 0, NULL);
 }
 
-/* ---- copies
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 static void copy_async(kva_emit *e, const kva_kmachine *m) {
   LLVMValueRef bytes = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
@@ -91,8 +88,7 @@ static void copy_async(kva_emit *e, const kva_kmachine *m) {
                    NULL, whole ? 2 : 3, args);
 }
 
-/* ---- matrices
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
 static void load_matrix(kva_emit *e, const kva_kmachine *m) {
   char name[64];
@@ -126,8 +122,7 @@ static void mma(kva_emit *e, const kva_kmachine *m) {
   store_results(e, &m->places[0], 4, kva_ll_intrinsic(e, name, 0, NULL, 10, args));
 }
 
-/* ---- values
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static LLVMValueRef shuffle_xor(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef args[] = {i32(e, -1), kva_ll_use(e, i->args[0]), i32(e, i->machine->numbers[0]), i32(e, 31)};

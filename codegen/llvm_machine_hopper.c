@@ -20,8 +20,7 @@ static void effect(kva_emit *e, const char *text, const char *operands, uint32_t
   kva_ll_assembly(e, false, text, constraints, NULL, n_args, args);
 }
 
-/* ---- mbarriers
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- mbarriers --------------------------------------------------------------------------------------------------- */
 
 static void barrier_with_number(kva_emit *e, const kva_kmachine *m, const char *text) {
   LLVMValueRef args[] = {kva_ll_shared_address(e, &m->places[0]),
@@ -54,8 +53,7 @@ static void mbarrier_wait(kva_emit *e, const kva_kmachine *m) {
   LLVMPositionBuilderAtEnd(e->b, done);
 }
 
-/* ---- tensor maps
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
 static void tensor_load(kva_emit *e, const kva_kmachine *m) {
   LLVMValueRef args[3 + KVA_K_MAX_INDICES];
@@ -79,8 +77,7 @@ static void tensor_load(kva_emit *e, const kva_kmachine *m) {
   kva_text_free(&constraints);
 }
 
-/* ---- wgmma
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
 /* Registers that pass through an instruction. */
 typedef struct chain {

@@ -226,8 +226,7 @@ LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
   return branch ? load_if(e, i, pred) : load_where(e, i, pred);
 }
 
-/* ---- stores
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- stores ------------------------------------------------------------------------------------------------------ */
 
 /* Two atomic steps: neighbours in the same byte may belong to other work items. */
 static void store_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef index) {

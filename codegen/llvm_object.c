@@ -14,8 +14,7 @@ typedef struct writer {
   kva_map *strings, *formulas, *data; /* -> LLVMValueRef */
 } writer;
 
-/* ---- constants -----------------------------------------------------------------------------------------------------
- */
+/* ---- constants --------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef c32(const writer *w, int64_t v) {
   return LLVMConstInt(w->i32, (uint64_t)v, true);
@@ -115,8 +114,7 @@ static LLVMValueRef formulas(const writer *w, int64_t n, const kva_formula *list
   return LLVMConstArray2(LLVMTypeOf(items[0]), items, (uint64_t)n);
 }
 
-/* ---- tables --------------------------------------------------------------------------------------------------------
- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static LLVMValueRef buffer(const writer *w, const kva_buffer_desc *b) {
   bool data = b->kind == KVA_BUFFER_CONST && b->data;
@@ -244,8 +242,7 @@ static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
   return constant(w, RECORD(w, kva_artifact, fields), 16);
 }
 
-/* ---- functions -----------------------------------------------------------------------------------------------------
- */
+/* ---- functions --------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef extern_function(const writer *w, const char *name, LLVMTypeRef type) {
   LLVMValueRef f = LLVMGetNamedFunction(w->cg->module, name);

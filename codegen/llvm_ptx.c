@@ -11,8 +11,7 @@
 
 enum { PTX_VECTOR_BYTES = 16 };
 
-/* ---- target
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- target ------------------------------------------------------------------------------------------------------ */
 
 /* And the shared memory of a block: of an A100, an H100; else the least of the GPUs that the code is for. */
 typedef struct gpu_arch {
@@ -86,10 +85,10 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   return KVA_OK;
 }
 
-/* ---- additions
- * ------------------------------------------------------------------------------------------------------------------
- *
- * `or disjoint` is an addition where its operands share no bits, which InstCombine may know from the branch around it
+/* ---- additions ----------------------------------------------------------------------------------------------------
+ */
+
+/* `or disjoint` is an addition where its operands share no bits, which InstCombine may know from the branch around it
  * alone. NVPTX's own passes hoist it out of that branch (SpeculativeExecution) and then compute other addresses from it
  * as if it were an addition everywhere (StraightLineStrengthReduce; LLVM 19). So additions are restored, and
  * InstCombine makes `or` of those that are so without any branch, which saves registers: conditions are hidden from it.
@@ -147,8 +146,7 @@ kva_status kva_ptx_restore_additions(kva_codegen *cg) {
   return kva_cg_check(cg, error, "restoring additions");
 }
 
-/* ---- text
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* Nothing between setjmp and longjmp owns anything but LLVM, whose objects are given up. */
 static int emit_guarded(kva_codegen *cg, LLVMMemoryBufferRef *out_text, char **out_error) {

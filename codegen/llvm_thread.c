@@ -1,12 +1,13 @@
 /* Kernels of a GPU: the function, the numbers of blocks and threads, and what threads do together.
  *
- * A kernel's parameters are pointers to global memory and symbols by value. All threads of a team arrive at barriers
- * and shuffles together: the code between THREAD loops has the same control flow in all of them, because it computes
- * with the same values.
+ * A kernel's parameters are pointers to global memory and symbols by value. All threads of a subgroup arrive at
+ * barriers and shuffles together: the code between THREAD loops has the same control flow in all of them, because it
+ * computes with the same values.
  *
- * Combination over a team is a butterfly: in step s every thread combines its value with that of the thread whose
+ * Combination over a subgroup is a butterfly: in step s every thread combines its value with that of the thread whose
  * number differs in bit s. Both sides combine the same two values, so all threads end with the same bits, and the order
- * of additions depends on nothing but the team's size. Over more than a warp the warps' results meet in shared memory.
+ * of additions depends on nothing but the subgroup's size. Over more than a warp the warps' results meet in shared
+ * memory.
  */
 #include "codegen/llvm_internal.h"
 
@@ -34,8 +35,7 @@ static LLVMValueRef special_register(kva_emit *e, const char *name) {
   return LLVMBuildZExt(e->b, v, LLVMInt64TypeInContext(e->ctx), "");
 }
 
-/* ---- entry
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- entry ------------------------------------------------------------------------------------------------------- */
 
 /* {function, key, value} in !nvvm.annotations: the only form of launch bounds that LLVM 19 reads. */
 static void annotate_kernel(kva_emit *e, const char *key, int64_t value) {
@@ -177,45 +177,44 @@ void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const k
   }
   bind_shared(e);
   e->thread = special_register(e, "llvm.nvvm.read.ptx.sreg.tid.x");
-  e->team = e->k->threads;
+  e->subgroup = e->k->threads;
 }
 
 LLVMValueRef kva_ll_block_number(kva_emit *e) {
   return special_register(e, "llvm.nvvm.read.ptx.sreg.ctaid.x");
 }
 
-LLVMValueRef kva_ll_team_number(kva_emit *e, unsigned around, unsigned team) {
+LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgroup) {
   LLVMValueRef v = e->thread;
   if (around < e->k->threads) v = LLVMBuildAnd(e->b, v, kva_ll_i64(e, around - 1), "");
-  return team > 1 ? LLVMBuildUDiv(e->b, v, kva_ll_i64(e, team), "") : v;
+  return subgroup > 1 ? LLVMBuildUDiv(e->b, v, kva_ll_i64(e, subgroup), "") : v;
 }
 
-/* Barrier number 1 + t of the hardware is that of team t; 0 is the block's. */
-static void team_barrier(kva_emit *e) {
-  LLVMValueRef team = LLVMBuildTrunc(e->b, kva_ll_team_number(e, e->k->threads, e->team), i32_type(e), "");
-  LLVMValueRef args[] = {LLVMBuildAdd(e->b, team, i32(e, 1), ""), i32(e, e->team)};
+/* Barrier number 1 + t of the hardware is that of subgroup t; 0 is the block's. */
+static void subgroup_barrier(kva_emit *e) {
+  LLVMValueRef subgroup = LLVMBuildTrunc(e->b, kva_ll_subgroup_number(e, e->k->threads, e->subgroup), i32_type(e), "");
+  LLVMValueRef args[] = {LLVMBuildAdd(e->b, subgroup, i32(e, 1), ""), i32(e, e->subgroup)};
   kva_ll_intrinsic(e, "llvm.nvvm.barrier", 0, NULL, 2, args);
 }
 
-/* The threads of the warp that are of this one's team. Other teams may have no work left. */
+/* The threads of the warp that are of this one's subgroup. Other subgroups may have no work left. */
 static LLVMValueRef members(kva_emit *e) {
-  if (e->team >= WARP) return i32(e, -1);
+  if (e->subgroup >= WARP) return i32(e, -1);
   LLVMValueRef thread = LLVMBuildTrunc(e->b, e->thread, i32_type(e), "");
-  LLVMValueRef first = LLVMBuildAnd(e->b, thread, i32(e, WARP - e->team), "");
-  return LLVMBuildShl(e->b, i32(e, (1 << e->team) - 1), first, "");
+  LLVMValueRef first = LLVMBuildAnd(e->b, thread, i32(e, WARP - e->subgroup), "");
+  return LLVMBuildShl(e->b, i32(e, (1 << e->subgroup) - 1), first, "");
 }
 
 void kva_ll_barrier(kva_emit *e) {
-  if (e->team == e->k->threads)
+  if (e->subgroup == e->k->threads)
     kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL);
-  else if (e->team > WARP)
-    team_barrier(e);
-  else if (e->team > 1)
+  else if (e->subgroup > WARP)
+    subgroup_barrier(e);
+  else if (e->subgroup > 1)
     kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, (LLVMValueRef[]){members(e)});
 }
 
-/* ---- combination
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- combination ------------------------------------------------------------------------------------------------- */
 
 /* v of the thread whose number differs in bit `bit`. */
 static LLVMValueRef exchange32(kva_emit *e, LLVMValueRef v, unsigned bit) {
@@ -261,7 +260,7 @@ static LLVMTypeRef slot_type(kva_emit *e, kva_dtype t) {
   return t == KVA_BOOL ? LLVMInt8TypeInContext(e->ctx) : kva_ll_type(e, t);
 }
 
-/* Element `at` of the team's warp results of carry c, side by side in 8 bytes for each, whatever its type. */
+/* Element `at` of the subgroup's warp results of carry c, side by side in 8 bytes for each, whatever its type. */
 static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, kva_dtype t, unsigned n_warps, LLVMValueRef at) {
   LLVMValueRef first = kva_ll_i64(e, (int64_t)c * n_warps);
   LLVMValueRef base = LLVMBuildInBoundsGEP2(e->b, LLVMInt64TypeInContext(e->ctx), slots, &first, 1, "");
@@ -274,7 +273,7 @@ static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVM
   LLVMValueRef lane = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, WARP - 1), "");
   LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, lane, kva_ll_i64(e, 0), ""), first, done);
   LLVMPositionBuilderAtEnd(e->b, first);
-  LLVMValueRef warp = kva_ll_team_number(e, e->team, WARP);
+  LLVMValueRef warp = kva_ll_subgroup_number(e, e->subgroup, WARP);
   for (uint32_t c = 0; c < n; c++) {
     LLVMValueRef v = values[c];
     if (carries[c].dtype == KVA_BOOL) v = LLVMBuildZExt(e->b, v, slot_type(e, KVA_BOOL), "");
@@ -287,7 +286,8 @@ static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVM
 /* Whether all threads of the block meet in r elsewhere than at `here`. */
 static bool meets_elsewhere(const kva_kregion *r, const kva_kinstr *here) {
   for (const kva_kinstr *i = r->first; i; i = i->next) {
-    bool combines = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->team <= 1 && i->loop->carries.len;
+    bool combines =
+        i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->subgroup <= 1 && i->loop->carries.len;
     if (i != here && (combines || i->op == KVA_K_BARRIER)) return true;
   }
   return false;
@@ -305,12 +305,12 @@ static bool is_repeated(const kva_kloop *l) {
 static void combine_warps(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
   const kva_kcarry *carries = l->carries.data;
   uint32_t n = l->carries.len;
-  unsigned n_warps = e->team / WARP, n_teams = e->k->threads / e->team;
+  unsigned n_warps = e->subgroup / WARP, n_subgroups = e->k->threads / e->subgroup;
   LLVMTypeRef i64 = LLVMInt64TypeInContext(e->ctx);
-  LLVMValueRef slots = kva_ll_shared_array(e, "warp_results", i64, (uint64_t)n * n_warps * n_teams);
-  if (n_teams > 1) {
+  LLVMValueRef slots = kva_ll_shared_array(e, "warp_results", i64, (uint64_t)n * n_warps * n_subgroups);
+  if (n_subgroups > 1) {
     LLVMValueRef first =
-        LLVMBuildMul(e->b, kva_ll_team_number(e, e->k->threads, e->team), kva_ll_i64(e, n * n_warps), "");
+        LLVMBuildMul(e->b, kva_ll_subgroup_number(e, e->k->threads, e->subgroup), kva_ll_i64(e, n * n_warps), "");
     slots = LLVMBuildInBoundsGEP2(e->b, i64, slots, &first, 1, "");
   }
   if (is_repeated(l)) kva_ll_barrier(e); /* other warps may still read the last round's */
@@ -327,6 +327,6 @@ static void combine_warps(kva_emit *e, const kva_kloop *l, LLVMValueRef *values)
 
 void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
   for (uint32_t c = 0; c < l->carries.len; c++)
-    values[c] = combine_lanes(e, &l->carries.data[c], values[c], e->team < WARP ? e->team : WARP);
-  if (e->team > WARP) combine_warps(e, l, values);
+    values[c] = combine_lanes(e, &l->carries.data[c], values[c], e->subgroup < WARP ? e->subgroup : WARP);
+  if (e->subgroup > WARP) combine_warps(e, l, values);
 }

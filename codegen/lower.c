@@ -8,8 +8,7 @@
  * on them. */
 #include "codegen/lower_internal.h"
 
-/* ---- parameters
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 static kva_dim elements(kva_lowering *w, const kva_type *t) {
   kva_dim n = kva_expr_const(w->l.kb->exprs, 1);
@@ -42,8 +41,7 @@ static void create_parameters(kva_lowering *w) {
   }
 }
 
-/* ---- reading
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *linear_index(kva_lowering *w, const kva_type *t, const kva_expr *const *idx) {
   kva_expr_ctx *c = w->l.kb->exprs;
@@ -148,8 +146,7 @@ kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, c
   return kva_k_const(w->l.kb, type, 0);
 }
 
-/* ---- loops
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
 
 void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva_expr *const *idx, kva_kval v) {
   kva_k_store(w->l.kb, o->buf, linear_index(w, o->value->type, idx), v);
@@ -193,15 +190,14 @@ void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output
       kva_lowering_outputs(w, n_same, same, depth + 1, idx);
       continue;
     }
-    kva_kloop *l = kva_k_loop_begin(w->l.kb, KVA_K_MAP, extent, "i");
+    kva_kloop *l = kva_k_loop_begin(w->l.kb, KVA_K_PARALLEL, extent, "i");
     idx[depth] = l->var;
     kva_lowering_outputs(w, n_same, same, depth + 1, idx);
     kva_k_loop_end(w->l.kb, l);
   }
 }
 
-/* ---- entry
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- entry ------------------------------------------------------------------------------------------------------- */
 
 static const kva_node *find_tile(kva_lowering *w) {
   if (!w->group) return w->node->op->lower_kind == KVA_LOWER_KERNEL ? w->node : NULL;

@@ -2,7 +2,7 @@
  * block's sums where they are computed, beside what else the group makes of the row:
  *
  *   for each block p
- *     for each team q of n
+ *     for each subgroup q of n
  *       sums[q, j] = 0
  *       for rows q, q + n, ... of p, in order { the row's outputs;  sums[q, j] += its element j }
  *     y[p, j] = sum over q of sums[q, j]
@@ -15,8 +15,8 @@ typedef struct partial_sums {
   kva_lowering *w;
   kva_kb *kb;
   kva_partial p; /* the same for all */
-  int64_t teams;
-  const kva_expr *part, *team;
+  int64_t subgroups;
+  const kva_expr *part, *subgroup;
   uint32_t n;
   const kva_lowering_output **outputs;
   kva_kbuf **sums;
@@ -38,9 +38,9 @@ static int64_t columns_of(const kva_lowering_output *o) {
 }
 
 /* Element of sums for column `column` of output o. */
-static const kva_expr *sum_at(const partial_sums *s, const kva_lowering_output *o, const kva_expr *team,
+static const kva_expr *sum_at(const partial_sums *s, const kva_lowering_output *o, const kva_expr *subgroup,
                               const kva_expr *column) {
-  return kva_expr_add(s->kb->exprs, kva_expr_muli(s->kb->exprs, team, columns_of(o)), column);
+  return kva_expr_add(s->kb->exprs, kva_expr_muli(s->kb->exprs, subgroup, columns_of(o)), column);
 }
 
 /* Loops over the columns of output o: idx[1 ..], and their number. */
@@ -51,7 +51,7 @@ static const kva_expr *begin_columns(partial_sums *s, const kva_lowering_output 
   const kva_expr *column = kva_expr_const(c, 0);
   idx[0] = s->part;
   for (uint32_t d = 1; d < t->rank; d++) {
-    loops[d] = kva_k_loop_begin(s->kb, KVA_K_MAP, t->dims[d], "j");
+    loops[d] = kva_k_loop_begin(s->kb, KVA_K_PARALLEL, t->dims[d], "j");
     idx[d] = loops[d]->var;
     column = kva_expr_add(c, kva_expr_mul(c, column, t->dims[d]), idx[d]);
   }
@@ -66,7 +66,7 @@ static void create_sums(partial_sums *s) {
   for (uint32_t i = 0; i < s->n; i++) {
     const kva_lowering_output *o = s->outputs[i];
     kva_dtype dtype = kva_k_compute_type(o->value->type->dtype);
-    s->sums[i] = kva_k_shared(s->kb, kva_arena_printf(s->w->arena, "sums%u", i), dtype, s->teams * columns_of(o));
+    s->sums[i] = kva_k_shared(s->kb, kva_arena_printf(s->w->arena, "sums%u", i), dtype, s->subgroups * columns_of(o));
   }
 }
 
@@ -76,7 +76,7 @@ static void start_sums(partial_sums *s) {
   for (uint32_t i = 0; i < s->n; i++) {
     const kva_lowering_output *o = s->outputs[i];
     const kva_expr *column = begin_columns(s, o, loops, idx);
-    kva_k_store(s->kb, s->sums[i], sum_at(s, o, s->team, column), kva_k_const(s->kb, s->sums[i]->dtype, 0));
+    kva_k_store(s->kb, s->sums[i], sum_at(s, o, s->subgroup, column), kva_k_const(s->kb, s->sums[i]->dtype, 0));
     end_columns(s, o, loops);
   }
 }
@@ -88,7 +88,7 @@ static void store_sums(partial_sums *s) {
     const kva_lowering_output *o = s->outputs[i];
     const kva_expr *column = begin_columns(s, o, loops, idx);
     kva_kval sum = NULL;
-    for (int64_t q = 0; q < s->teams; q++) {
+    for (int64_t q = 0; q < s->subgroups; q++) {
       kva_kval x = kva_k_load(s->kb, s->sums[i], sum_at(s, o, kva_expr_const(s->kb->exprs, q), column));
       sum = sum ? kva_k2(s->kb, KVA_K_add, sum, x) : x;
     }
@@ -103,7 +103,7 @@ static void add_row(partial_sums *s, const kva_expr *const *row) {
   const kva_expr *idx[KVA_MAX_RANK], *at[KVA_MAX_RANK];
   for (uint32_t i = 0; i < s->n; i++) {
     const kva_value *y = s->outputs[i]->value;
-    const kva_expr *at_sum = sum_at(s, s->outputs[i], s->team, begin_columns(s, s->outputs[i], loops, idx));
+    const kva_expr *at_sum = sum_at(s, s->outputs[i], s->subgroup, begin_columns(s, s->outputs[i], loops, idx));
     memcpy(at, row, s->p.axes * sizeof *at);
     for (uint32_t d = 1; d < y->type->rank; d++) at[s->p.axes + d - 1] = idx[d];
     kva_kval x = kva_lowering_value(s->w, y->def->operands[0].value, at);
@@ -112,29 +112,29 @@ static void add_row(partial_sums *s, const kva_expr *const *row) {
   }
 }
 
-/* The team's rows of the block, and what else is made of them. */
+/* The subgroup's rows of the block, and what else is made of them. */
 static void each_row(partial_sums *s, const kva_lowering_output **others) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_node *n = s->outputs[0]->value->def;
-  const kva_expr *row[KVA_MAX_RANK], *count = kva_expr_sub(c, kva_partial_count(c, &s->p, s->part), s->team);
-  count = kva_expr_max(c, kva_expr_const(c, 0), kva_expr_ceildiv(c, count, kva_expr_const(c, s->teams)));
+  const kva_expr *row[KVA_MAX_RANK], *count = kva_expr_sub(c, kva_partial_count(c, &s->p, s->part), s->subgroup);
+  count = kva_expr_max(c, kva_expr_const(c, 0), kva_expr_ceildiv(c, count, kva_expr_const(c, s->subgroups)));
   kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, count, "r");
-  const kva_expr *number = kva_expr_add(c, kva_expr_muli(c, r->var, s->teams), s->team);
+  const kva_expr *number = kva_expr_add(c, kva_expr_muli(c, r->var, s->subgroups), s->subgroup);
   kva_partial_row(c, &s->p, kva_operand_type(n, 0), s->part, number, row);
   kva_lowering_outputs(s->w, s->w->n_outputs - s->n, others, s->p.axes, row);
   add_row(s, row);
   kva_k_loop_end(s->kb, r);
 }
 
-static void each_team(partial_sums *s, const kva_lowering_output **others) {
+static void each_subgroup(partial_sums *s, const kva_lowering_output **others) {
   kva_expr_ctx *c = s->kb->exprs;
-  kva_kloop *team = NULL;
-  if (s->teams > 1) team = kva_k_loop_begin(s->kb, KVA_K_MAP, kva_expr_const(c, s->teams), "team");
-  if (team) team->team = (uint32_t)(KVA_PARTIAL_BLOCK / s->teams);
-  s->team = team ? team->var : kva_expr_const(c, 0);
+  kva_kloop *subgroup = NULL;
+  if (s->subgroups > 1) subgroup = kva_k_loop_begin(s->kb, KVA_K_PARALLEL, kva_expr_const(c, s->subgroups), "subgroup");
+  if (subgroup) subgroup->subgroup = (uint32_t)(KVA_PARTIAL_BLOCK / s->subgroups);
+  s->subgroup = subgroup ? subgroup->var : kva_expr_const(c, 0);
   start_sums(s);
   each_row(s, others);
-  if (team) kva_k_loop_end(s->kb, team);
+  if (subgroup) kva_k_loop_end(s->kb, subgroup);
 }
 
 bool kva_lowering_partial_sums(kva_lowering *w, const kva_lowering_output **outputs) {
@@ -143,12 +143,12 @@ bool kva_lowering_partial_sums(kva_lowering *w, const kva_lowering_output **outp
   s.n = kva_lowering_put_first(w->n_outputs, outputs, is_partial);
   if (!s.n) return false;
   s.p = kva_partial_of(w->l.module, outputs[0]->value->def);
-  s.teams = w->l.gpu ? KVA_PARTIAL_BLOCK / kva_partial_team(columns_of(outputs[0])) : 1;
+  s.subgroups = w->l.gpu ? KVA_PARTIAL_BLOCK / kva_partial_subgroup(columns_of(outputs[0])) : 1;
   s.sums = KVA_NEW_ARRAY(w->arena, kva_kbuf *, s.n);
   create_sums(&s);
-  kva_kloop *part = kva_k_loop_begin(s.kb, KVA_K_MAP, s.p.parts, "part");
+  kva_kloop *part = kva_k_loop_begin(s.kb, KVA_K_PARALLEL, s.p.parts, "part");
   s.part = part->var;
-  each_team(&s, outputs + s.n);
+  each_subgroup(&s, outputs + s.n);
   store_sums(&s);
   kva_k_loop_end(s.kb, part);
   return true;

@@ -1,10 +1,10 @@
 /* The CPU schedule: which loop runs over work items, which in lanes, what is unrolled.
  *
- *   1. loops without iterations go; perfectly nested MAP loops merge where that costs no division, so that dense
+ *   1. loops without iterations go; perfectly nested PARALLEL loops merge where that costs no division, so that dense
  *      elementwise code becomes one loop;
  *   2. every top-level nest: the loops around its core become one GRID loop (unraveled by division, once per row); rows
  *      too short for a work item are taken several at a time, rows too long are cut in blocks;
- *   3. in the core, the innermost MAP loop becomes VECTOR when memory is touched at unit stride along it, else the
+ *   3. in the core, the innermost PARALLEL loop becomes VECTOR when memory is touched at unit stride along it, else the
  *      innermost reduction; short constant loops unroll, the rest is serial;
  *   4. several independent nests share one GRID loop, which branches on the item's number. Nests that depend on each
  *      other run one after the other in a single work item;
@@ -27,12 +27,11 @@ typedef struct schedule {
   int lanes; /* of f32 */
 } schedule;
 
-/* ---- kinds inside the core
- * ------------------------------------------------------------------------------------------------ */
+/* ---- kinds inside the core --------------------------------------------------------------------------------------- */
 
 bool kva_sched_has_map(const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
-    if (i->op == KVA_K_LOOP && (i->loop->kind == KVA_K_MAP || kva_sched_has_map(i->loop->body))) return true;
+    if (i->op == KVA_K_LOOP && (i->loop->kind == KVA_K_PARALLEL || kva_sched_has_map(i->loop->body))) return true;
     if (i->op == KVA_K_IF && (kva_sched_has_map(i->then) || kva_sched_has_map(i->orelse))) return true;
   }
   return false;
@@ -75,7 +74,7 @@ static bool better_inside(const schedule *s, const kva_kregion *r) {
   return false;
 }
 
-/* Should l, without MAP loops inside, run in lanes? A loop with some strided accesses does when nothing inside is
+/* Should l, without PARALLEL loops inside, run in lanes? A loop with some strided accesses does when nothing inside is
  * better: gathers still beat one element at a time. */
 static bool wants_lanes(const schedule *s, const kva_kloop *l) {
   kva_strides strides = kva_strides_of(s->k, l);
@@ -101,8 +100,7 @@ static void assign(const schedule *s, kva_kregion *r, bool in_lanes) {
   }
 }
 
-/* ---- the grid
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- the grid ---------------------------------------------------------------------------------------------------- */
 
 static int64_t power_of_two(double at_least) {
   int64_t p = 1;
@@ -183,8 +181,7 @@ static void schedule_nest(schedule *s, kva_kloop *outer) {
   make_grid(s, n, nest, nest, 2 + kva_cost_region(leaf->body, s->lanes));
 }
 
-/* ---- the whole kernel
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- the whole kernel -------------------------------------------------------------------------------------------- */
 
 static void schedule_top(schedule *s, kva_kinstr *i) {
   if (i->op != KVA_K_LOOP) {
@@ -192,7 +189,7 @@ static void schedule_top(schedule *s, kva_kinstr *i) {
     assign(s, i->orelse, false);
     return;
   }
-  if (i->loop->kind == KVA_K_MAP && !i->loop->carries.len)
+  if (i->loop->kind == KVA_K_PARALLEL && !i->loop->carries.len)
     schedule_nest(s, i->loop);
   else
     assign_loop(s, i->loop, false);
@@ -219,7 +216,7 @@ static void schedule_body(schedule *s) {
 
 static void find_kind(void *user, kva_kinstr *i) {
   if (i->op != KVA_K_LOOP) return;
-  *(bool *)user |= i->loop->kind != KVA_K_MAP && i->loop->kind != KVA_K_SERIAL;
+  *(bool *)user |= i->loop->kind != KVA_K_PARALLEL && i->loop->kind != KVA_K_SERIAL;
 }
 
 bool kva_sched_is_scheduled(const kva_kernel *k) {

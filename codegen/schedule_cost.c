@@ -69,7 +69,7 @@ static void scan(void *user, kva_kinstr *i) {
   const kva_expr *coefficient, *rest;
   if (i->op == KVA_K_LOOP && kva_expr_uses(i->loop->extent, c->l->var)) c->s.legal = false;
   if (i->op != KVA_K_LOAD && i->op != KVA_K_STORE) return;
-  if (i->op == KVA_K_STORE && c->l->kind != KVA_K_MAP) c->s.legal = false; /* in order means memory too */
+  if (i->op == KVA_K_STORE && c->l->kind != KVA_K_PARALLEL) c->s.legal = false; /* in order means memory too */
   bool affine = kva_expr_affine(c->k->exprs, i->index, c->l->var, &coefficient, &rest);
   if (affine && kva_expr_is(coefficient, 0)) return;
   *(affine && kva_expr_is(coefficient, 1) ? &c->s.unit : &c->s.strided) += weight_of(c->l, i);

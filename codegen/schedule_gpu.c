@@ -1,15 +1,15 @@
 /* The GPU schedule: GRID items are blocks, THREAD loops divide work among a block's threads (ir/kernel.h).
  *
- *   1. loops without iterations go, perfectly nested MAP loops merge, as on a CPU; what stands between two of them
+ *   1. loops without iterations go, perfectly nested PARALLEL loops merge, as on a CPU; what stands between two of them
  * moves to the inside;
  *   2. a nest without loops in its core: squares where it transposes (schedule_gpu_transpose.c), threads
  * for an element with its neighbours where it reads those (schedule_gpu_neighbours.c), else a thread for
  * every element, or for the few that 16 bytes hold where all accesses are consecutive and aligned
- * (schedule_gpu_width.c). Rows that suit teams of threads stay rows, so that their index costs one division a row;
+ * (schedule_gpu_width.c). Rows that suit subgroups of threads stay rows, so that their index costs one division a row;
  * short or odd ones are numbered through;
  *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column, or a block for every 32
  *      where columns are few and long (schedule_gpu_columns.c);
- *   4. else rows: a warp for each, part of one for short rows, or a block for long ones (schedule_gpu_team.c);
+ *   4. else rows: a warp for each, part of one for short rows, or a block for long ones (schedule_gpu_subgroup.c);
  *   5. rows that are too short for a warp, or sequential: a thread for each;
  *   6. full reductions, and nests that depend on each other: one block;
  *   7. kernels that arrive with a CPU's schedule (attention's strips): a thread for every item. */
@@ -30,18 +30,17 @@ enum {
   LONG_COLUMN = 1024, /* cycles */
   FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
   BUSY_BLOCKS = 132,  /* one for each multiprocessor of an H100 */
-  MAX_TEAM_ROWS = 32,
+  MAX_SUBGROUP_ROWS = 32,
 };
 
-/* ---- perfect nests
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- perfect nests ----------------------------------------------------------------------------------------------- */
 
 static void find_value(void *user, const kva_expr *symbol) {
   const void **search = user; /* kernel, region, found */
   if (kva_k_symbol_region(search[0], symbol) == search[1]) search[2] = symbol;
 }
 
-/* The MAP loop in l's body, when all else there is pure, free of loops, and not in its extent. */
+/* The PARALLEL loop in l's body, when all else there is pure, free of loops, and not in its extent. */
 static kva_kloop *sole_map(const kva_kernel *k, const kva_kloop *l) {
   kva_kloop *inner = NULL;
   for (const kva_kinstr *i = l->body->first; i; i = i->next) {
@@ -49,17 +48,17 @@ static kva_kloop *sole_map(const kva_kernel *k, const kva_kloop *l) {
     if (effect || inner || (i->op == KVA_K_LOAD && kva_sched_is_ordered(k, i->buf))) return NULL;
     if (i->op == KVA_K_LOOP) inner = i->loop;
   }
-  if (!inner || inner->kind != KVA_K_MAP || inner->carries.len) return NULL;
+  if (!inner || inner->kind != KVA_K_PARALLEL || inner->carries.len) return NULL;
   const void *search[] = {k, l->body, NULL};
   kva_expr_each_symbol(inner->extent, find_value, search);
   return search[2] ? NULL : inner;
 }
 
-/* What stands between two MAP loops of a nest moves into the inner one: many threads compute it again rather than few
- * run the inner loop. */
+/* What stands between two PARALLEL loops of a nest moves into the inner one: many threads compute it again rather than
+ * few run the inner loop. */
 static void sink(kva_kernel *k, kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
-    if (i->op != KVA_K_LOOP || i->loop->kind != KVA_K_MAP) continue;
+    if (i->op != KVA_K_LOOP || i->loop->kind != KVA_K_PARALLEL) continue;
     kva_kloop *inner = sole_map(k, i->loop);
     kva_kinstr *before = inner ? inner->body->first : NULL;
     while (inner && i->loop->body->first != inner->instr) {
@@ -71,8 +70,7 @@ static void sink(kva_kernel *k, kva_kregion *r) {
   }
 }
 
-/* ---- nests
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- nests ------------------------------------------------------------------------------------------------------- */
 
 static kva_kloop *only_loop(const kva_kregion *r) {
   KVA_ASSERT(r->first && r->first->op == KVA_K_LOOP);
@@ -101,23 +99,23 @@ static bool reads_weights(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
   return s.found;
 }
 
-/* Rows that a team takes one after the other: several where all rows read the same weights, which the team then keeps
- * (llvm_keep.c), or its block does (schedule_gpu_stage.c), but not so many that multiprocessors would be idle. */
-static const kva_expr *rows_of_team(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t teams) {
+/* Rows that a subgroup takes one after the other: several where all rows read the same weights, which the subgroup then
+ * keeps (llvm_keep.c), or its block does (schedule_gpu_stage.c), but not so many that multiprocessors would be idle. */
+static const kva_expr *rows_of_subgroup(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t subgroups) {
   kva_expr_ctx *c = k->exprs;
-  const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * teams));
-  return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_TEAM_ROWS)));
+  const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * subgroups));
+  return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_SUBGROUP_ROWS)));
 }
 
-/* Rows, each for a team, as many teams to a block as it has. */
-static void grid_of_teams(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t team) {
+/* Rows, each for a subgroup, as many subgroups to a block as it has. */
+static void grid_of_subgroups(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t subgroup) {
   bool weights = reads_weights(k, n, rows);
-  const kva_expr *each = weights ? rows_of_team(k, n, rows, THREADS / team) : kva_expr_const(k->exprs, 1);
-  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_muli(k->exprs, each, THREADS / team));
-  if (team == THREADS) return;
+  const kva_expr *each = weights ? rows_of_subgroup(k, n, rows, THREADS / subgroup) : kva_expr_const(k->exprs, 1);
+  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_muli(k->exprs, each, THREADS / subgroup));
+  if (subgroup == THREADS) return;
   kva_kloop *row = only_loop(grid->body);
   row->kind = KVA_K_THREAD;
-  row->team = (uint32_t)team;
+  row->subgroup = (uint32_t)subgroup;
   row->stage = weights;
 }
 
@@ -140,10 +138,10 @@ static void set_thread(kva_kloop *l, uint32_t width) {
   kva_sched_serialize(l->body);
 }
 
-static int64_t team_for(double threads) {
-  int64_t team = 1;
-  while (team < THREADS && (double)team < threads) team *= 2;
-  return team;
+static int64_t subgroup_for(double threads) {
+  int64_t subgroup = 1;
+  while (subgroup < THREADS && (double)subgroup < threads) subgroup *= 2;
+  return subgroup;
 }
 
 /* Threads along the leaf. */
@@ -152,9 +150,9 @@ static void schedule_map(kva_kernel *k, uint32_t n, kva_kloop **nest) {
   uint32_t width = kva_sched_width(k, leaf);
   double extent = kva_cost_extent(leaf->extent), threads = extent / width;
   bool known = kva_expr_is_const(leaf->extent, NULL);
-  int64_t team = known ? team_for(threads) : WARP;
-  bool wasteful = known && threads < THREADS && threads < 0.75 * (double)team;
-  if (n > 1 && (wasteful || team == 1)) {
+  int64_t subgroup = known ? subgroup_for(threads) : WARP;
+  bool wasteful = known && threads < THREADS && threads < 0.75 * (double)subgroup;
+  if (n > 1 && (wasteful || subgroup == 1)) {
     grid_of_threads(k, n, nest);
     return;
   }
@@ -165,7 +163,7 @@ static void schedule_map(kva_kernel *k, uint32_t n, kva_kloop **nest) {
     return;
   }
   set_thread(leaf, width);
-  grid_of_teams(k, n - 1, nest, team);
+  grid_of_subgroups(k, n - 1, nest, subgroup);
 }
 
 static double rows_of(uint32_t n, kva_kloop *const *rows) {
@@ -186,11 +184,11 @@ static void find_lanes(void *user, kva_kinstr *i) {
 }
 
 /* The threads of a warp that have something to do in rows of r. */
-static int64_t team_for_row(const kva_kregion *r) {
-  int64_t lanes = 1, team = 2;
+static int64_t subgroup_for_row(const kva_kregion *r) {
+  int64_t lanes = 1, subgroup = 2;
   kva_k_each_instr_in(r, find_lanes, &lanes);
-  while (team < WARP && team < lanes) team *= 2;
-  return team;
+  while (subgroup < WARP && subgroup < lanes) subgroup *= 2;
+  return subgroup;
 }
 
 static bool has_loops(const kva_kregion *r) {
@@ -221,7 +219,7 @@ static bool few_columns(uint32_t n, kva_kloop *const *nest) {
 static void serialize_threads(kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOOP) continue;
-    if (i->loop->team > 1)
+    if (i->loop->subgroup > 1)
       serialize_threads(i->loop->body);
     else
       kva_sched_serialize(i->loop->body);
@@ -245,12 +243,12 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     if (!kva_sched_transpose(k, n, nest) && !kva_sched_neighbours(k, n, nest, THREADS)) schedule_map(k, n, nest);
     return;
   }
-  if (kva_sched_teams(leaf->body)) {
+  if (kva_sched_subgroups(leaf->body)) {
     kva_sched_distribute(k, leaf->body);
     kva_sched_grid(k, n, nest, nest, kva_expr_const(k->exprs, 1));
     return;
   }
-  double extent = kva_sched_team_extent(k, leaf->body);
+  double extent = kva_sched_subgroup_extent(k, leaf->body);
   if (extent < SHORT_ROW) {
     grid_of_threads(k, n, nest);
     return;
@@ -259,14 +257,13 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
   double bytes = extent * kva_sched_widest_element(leaf->body);
   bool block = bytes >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
   if (bytes > LONGEST_ROW) k->threads = LONG_BLOCK;
-  grid_of_teams(k, n, nest, block ? THREADS : team_for_row(leaf->body));
+  grid_of_subgroups(k, n, nest, block ? THREADS : subgroup_for_row(leaf->body));
 }
 
-/* ---- the whole kernel
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- the whole kernel -------------------------------------------------------------------------------------------- */
 
 static bool is_nest(const kva_kinstr *i) {
-  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_MAP && !i->loop->carries.len;
+  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_PARALLEL && !i->loop->carries.len;
 }
 
 /* Independent nests; every other effect is a single thread's. */
@@ -320,8 +317,8 @@ static void schedule_grid(kva_kernel *k) {
 }
 
 static void schedule_one_block(kva_kernel *k) {
-  double extent = kva_sched_team_extent(k, k->body);
-  if (extent > 4 * THREADS && !kva_sched_teams(k->body)) k->threads = LARGE_BLOCK;
+  double extent = kva_sched_subgroup_extent(k, k->body);
+  if (extent > 4 * THREADS && !kva_sched_subgroups(k->body)) k->threads = LARGE_BLOCK;
   if (extent > 0)
     kva_sched_distribute(k, k->body);
   else
@@ -358,12 +355,12 @@ static void allow_registers(kva_kernel *k) {
   if (!k->blocks) k->blocks = k->threads < RESIDENT ? RESIDENT / k->threads : 1;
 }
 
-static void find_teams(void *user, kva_kinstr *i) {
+static void find_subgroups(void *user, kva_kinstr *i) {
   int64_t n;
-  if (i->op != KVA_K_LOOP || i->loop->team <= 1) return;
+  if (i->op != KVA_K_LOOP || i->loop->subgroup <= 1) return;
   bool known = kva_expr_is_const(i->loop->extent, &n);
   KVA_ASSERT(known);
-  *(uint32_t *)user = (uint32_t)n * i->loop->team;
+  *(uint32_t *)user = (uint32_t)n * i->loop->subgroup;
 }
 
 /* Bytes of shared memory for a row: blocks may have 227 KiB on an H100, and 99 wherever code for others runs, of which
@@ -375,7 +372,7 @@ static int64_t room_for_row(const kva_target *target) {
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
   if (!k->threads) {
     k->threads = THREADS;
-    kva_k_each_instr(k, find_teams, &k->threads);
+    kva_k_each_instr(k, find_subgroups, &k->threads);
     kva_sched_drop_empty(k->body);
     if (kva_sched_is_scheduled(k)) {
       schedule_items(k);

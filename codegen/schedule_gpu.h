@@ -6,11 +6,11 @@
 
 enum { KVA_WARP_ROW = 512 }; /* elements of a row of unknown length that a warp takes; longer ones are a block's */
 
-/* ---- schedule_gpu_team.c ---------------------------------------------------------------------------------------- */
+/* ---- schedule_gpu_subgroup.c ------------------------------------------------------------------------------------- */
 
 /* Everything below r is one thread's. */
 void kva_sched_serialize(kva_kregion *r);
-/* i becomes the work of the team's first thread; returns what stands for it. */
+/* i becomes the work of the subgroup's first thread; returns what stands for it. */
 kva_kinstr *kva_sched_wrap(kva_kernel *k, kva_kinstr *i);
 /* The same for the whole kernel. */
 void kva_sched_wrap_all(kva_kernel *k);
@@ -20,12 +20,12 @@ bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l);
 bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
 /* A buffer in shared memory, for code that a schedule adds to built kernels; `name` is made unique. */
 kva_kbuf *kva_sched_shared(kva_kernel *k, const char *name, kva_dtype dtype, int64_t n);
-/* Most iterations that a team could share in r; 0: a team is no use there. */
-double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r);
-/* Makes r the code of a team. */
+/* Most iterations that a subgroup could share in r; 0: a subgroup is no use there. */
+double kva_sched_subgroup_extent(kva_kernel *k, const kva_kregion *r);
+/* Makes r the code of a subgroup. */
 void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
-/* The loop in r whose iterations are to be teams (kva_kloop.team); NULL: there is none. */
-kva_kloop *kva_sched_teams(const kva_kregion *r);
+/* The loop in r whose iterations are to be subgroups (kva_kloop.subgroup); NULL: there is none. */
+kva_kloop *kva_sched_subgroups(const kva_kregion *r);
 
 /* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c, schedule_gpu_transpose.c,
  * schedule_gpu_neighbours.c ---- */
@@ -33,7 +33,7 @@ kva_kloop *kva_sched_teams(const kva_kregion *r);
 /* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
  * access of its straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
-/* The same for a THREAD loop over rows that start anywhere, where one head (kva_kloop.head) aligns all accesses; 1:
+/* The same for a THREAD loop over rows that start anywhere, where one peel (kva_kloop.peel) aligns all accesses; 1:
  * none does. With it the order in which a row is added up depends on where the row starts, too. */
 uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head);
 /* Bytes of the widest element that r loads or stores; at least 1. */
@@ -72,7 +72,7 @@ void kva_sched_keep_long(kva_kernel *k, int64_t room_bytes);
 /* Does what loops ask for by kva_kloop.stage. */
 void kva_sched_stage(kva_kernel *k);
 
-/* ---- schedule_gpu_versions.c ----------------------------------------------------------------------------------- */
+/* ---- schedule_gpu_versions.c ------------------------------------------------------------------------------------- */
 
 /* The versions of a nest over rows of unknown length, unlinked; returns how many there are, 0: it needs none. Just one
  * of them all has rows. */

@@ -92,7 +92,7 @@ bool kva_sched_columns(kva_kernel *k, kva_kloop **leaf, int64_t threads) {
   kva_kbuf **partial = KVA_NEW_ARRAY(k->arena, kva_kbuf *, l->carries.len);
   for (uint32_t i = 0; i < l->carries.len; i++)
     partial[i] = kva_sched_shared(k, "partial", l->carries.data[i].dtype, n * COLUMNS);
-  part->team = COLUMNS;
+  part->subgroup = COLUMNS;
   column->kind = KVA_K_THREAD;
   kva_k_insert(blocks->body, column->instr, part->instr);
   kva_k_insert(part->body, NULL, lane->instr);

@@ -56,7 +56,7 @@ static kva_kinstr *find_load(const long_rows *s, const kva_kloop *l) {
 }
 
 static bool suits(const kva_kinstr *i, int64_t *out_length) {
-  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->team <= 1 && !i->loop->strict_order &&
+  return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->subgroup <= 1 && !i->loop->strict_order &&
          kva_expr_is_const(i->loop->extent, out_length);
 }
 
@@ -65,7 +65,7 @@ static void list_loops(long_rows *s, kva_kloop *first) {
   int64_t length;
   s->n_loops = 0;
   for (kva_kinstr *i = first->instr; i && s->n_loops < MAX_LOOPS; i = i->next) {
-    bool same = suits(i, &length) && length == s->length && i->loop->head == first->head;
+    bool same = suits(i, &length) && length == s->length && i->loop->peel == first->peel;
     if (same && find_load(s, i->loop)) s->loops[s->n_loops++] = i->loop;
   }
 }
@@ -106,8 +106,7 @@ static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t cou
   return rest;
 }
 
-/* ---- blocks that share a row --------------------------------------------------------------------------------------
- */
+/* ---- blocks that share a row ------------------------------------------------------------------------------------- */
 
 static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
   return row_bytes * (READ_AGAIN - 1) < kept_bytes * READ_AGAIN;
@@ -117,7 +116,7 @@ static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
 static uint32_t blocks_for(const long_rows *s, int64_t room_bytes) {
   int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8;
   if (is_little(bytes, few_threads.bytes + room_bytes)) return 1;
-  for (uint32_t n = 2; n <= KVA_K_MOST_BLOCKS; n *= 2)
+  for (uint32_t n = 2; n <= KVA_K_MAX_BLOCKS; n *= 2)
     if (bytes <= n * (usual.bytes + room_bytes)) return n;
   return 1;
 }
@@ -169,7 +168,7 @@ static void store_once(const kva_kregion *r, const kva_expr *is_first) {
 static void share_loop(const long_rows *s, kva_kloop *l, uint32_t blocks, const kva_expr *part,
                        const kva_expr *is_first) {
   kva_expr_ctx *c = s->k->exprs;
-  int64_t each = s->length / (blocks * KVA_K_HEAD) * KVA_K_HEAD, left = s->length - each * blocks;
+  int64_t each = s->length / (blocks * KVA_K_PEEL) * KVA_K_PEEL, left = s->length - each * blocks;
   kva_kloop *last = left ? split(s->k, l, s->length, s->length - left) : l;
   if (left) last->extent = kva_expr_muli(c, is_first, left);
   const kva_expr *r = kva_expr_add(c, kva_expr_muli(c, part, each), l->var);
@@ -194,13 +193,12 @@ static kva_kregion *share(const long_rows *s, uint32_t blocks) {
   return parts->body;
 }
 
-/* ---- what a block keeps -------------------------------------------------------------------------------------------
- */
+/* ---- what a block keeps ------------------------------------------------------------------------------------------ */
 
 /* Lanes are aligned in the room where they are in the row. */
 static const kva_expr *place_in_room(kva_kernel *k, const kva_kloop *l) {
-  if (!l->head) return l->var;
-  return kva_expr_add(k->exprs, l->var, kva_expr_sub(k->exprs, kva_expr_const(k->exprs, KVA_K_HEAD), l->head));
+  if (!l->peel) return l->var;
+  return kva_expr_add(k->exprs, l->var, kva_expr_sub(k->exprs, kva_expr_const(k->exprs, KVA_K_PEEL), l->peel));
 }
 
 static void keep(long_rows *s, kva_kloop *l, kva_kbuf *room, bool is_first, int64_t start) {
@@ -222,8 +220,7 @@ static void keep(long_rows *s, kva_kloop *l, kva_kbuf *room, bool is_first, int6
   kva_k_insert(l->body, load->next, store);
 }
 
-/* ---- the rest of softmax ------------------------------------------------------------------------------------------
- */
+/* ---- the rest of softmax ----------------------------------------------------------------------------------------- */
 
 static kva_kinstr *append(kva_kernel *k, kva_kregion *r, kva_kop op, kva_dtype dtype, uint32_t n, kva_kinstr **args) {
   kva_kinstr *i = kva_k_instr_create(k, op, dtype);
@@ -330,7 +327,7 @@ static void keep_rows(long_rows *s, int64_t room_bytes) {
   int64_t kept = left < room_bytes / bytes ? left : room_bytes / bytes;
   k->threads = form.threads;
   k->blocks = 1;
-  kva_kbuf *room = kva_sched_shared(k, "kept", s->buf->dtype, kept + (s->loops[0]->head ? KVA_K_HEAD : 0));
+  kva_kbuf *room = kva_sched_shared(k, "kept", s->buf->dtype, kept + (s->loops[0]->peel ? KVA_K_PEEL : 0));
   kva_kloop *rest[MAX_LOOPS] = {NULL};
   for (uint32_t i = 0; i < s->n_loops; i++) {
     kva_kloop *l = split(k, s->loops[i], s->length, registers);

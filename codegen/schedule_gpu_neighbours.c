@@ -5,12 +5,12 @@
  * (kva_kloop.stage):
  *
  *   for each block of rows c, each PAIRS of the heads of all sequences ...
- *     if the block is whole:  for each pair, a team    for each j < half the row
+ *     if the block is whole:  for each pair, a subgroup    for each j < half the row
  *                               { the body for rows c * rows + 0, 1 ... and both halves, as straight code }
  *     else:                   the same, with a loop over the rows that are left
  *
- * Where nothing is shared, teams take one of all blocks of rows each. What copies of the body compute alike is computed
- * once. Comparisons of indices that hold, or fail, in a copy are constants there. */
+ * Where nothing is shared, subgroups take one of all blocks of rows each. What copies of the body compute alike is
+ * computed once. Comparisons of indices that hold, or fail, in a copy are constants there. */
 #include "codegen/schedule_gpu.h"
 
 enum {
@@ -44,8 +44,7 @@ typedef struct place {
   bool whole; /* in a block of rows that all exist */
 } place;
 
-/* ---- what there is
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- what there is ----------------------------------------------------------------------------------------------- */
 
 static uint32_t length_of(const kva_kregion *r) {
   uint32_t n = 0;
@@ -126,12 +125,12 @@ static uint32_t widest_bytes(const neighbours *s, bool angles) {
   return (uint32_t)bits / 8;
 }
 
-static bool find_team(neighbours *s, int64_t threads) {
+static bool find_subgroup(neighbours *s, int64_t threads) {
   uint32_t bytes = widest_bytes(s, false), most = s->halves > 1 ? HALF_BYTES : ACCESS_BYTES;
   s->width = kva_sched_width(s->k, s->leaf);
   while (s->width > 1 && (s->half % s->width || s->width * bytes > most)) s->width /= 2;
-  int64_t team = s->half / s->width;
-  return s->width > 1 && team > 1 && team < threads && !(team & (team - 1));
+  int64_t subgroup = s->half / s->width;
+  return s->width > 1 && subgroup > 1 && subgroup < threads && !(subgroup & (subgroup - 1));
 }
 
 static bool find(neighbours *s, int64_t threads) {
@@ -140,11 +139,10 @@ static bool find(neighbours *s, int64_t threads) {
   if (!is_straight(s->leaf->body) || !kva_sched_is_rectangular(s->k, s->n, s->nest)) return false;
   find_halves(s, extent);
   find_loops(s);
-  return (s->halves > 1 || s->time) && find_team(s, threads);
+  return (s->halves > 1 || s->time) && find_subgroup(s, threads);
 }
 
-/* ---- copies of the body
- * ------------------------------------------------------------------------------------------------- */
+/* ---- copies of the body ------------------------------------------------------------------------------------------ */
 
 static const kva_expr *index_of(const neighbours *s, const kva_kinstr *i) {
   if (i->op == KVA_K_INDEX) return i->index;
@@ -304,7 +302,7 @@ static kva_kregion *lanes_of(neighbours *s, kva_kregion *r, place *out) {
   if (s->n_folded) {
     const kva_expr *first = kva_expr_muli(c, s->chunks->var, PAIRS), *most = kva_expr_const(c, PAIRS);
     kva_kloop *pair = in_loop(s, r, KVA_K_THREAD, kva_expr_min(c, most, kva_expr_sub(c, pair_count(s), first)), "pair");
-    pair->team = (uint32_t)(s->half / s->width);
+    pair->subgroup = (uint32_t)(s->half / s->width);
     pair->stage = true;
     out->pair = kva_expr_add(c, first, pair->var);
     r = pair->body;
@@ -357,8 +355,7 @@ static void body_of_block(neighbours *s, kva_kregion *r) {
   rest_of_block(s, branch->orelse);
 }
 
-/* ---- the nest
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- the nest ---------------------------------------------------------------------------------------------------- */
 
 static bool is_folded(const neighbours *s, const kva_kloop *l) {
   for (uint32_t i = 0; i < s->n_folded; i++)
@@ -376,7 +373,7 @@ static uint32_t list_rows(neighbours *s, kva_kloop **rows) {
 }
 
 static kva_kloop *map_create(kva_kernel *k, const kva_expr *count, int64_t each, const char *name) {
-  return kva_k_loop_create(k, KVA_K_MAP, kva_expr_ceildiv(k->exprs, count, kva_expr_const(k->exprs, each)), name);
+  return kva_k_loop_create(k, KVA_K_PARALLEL, kva_expr_ceildiv(k->exprs, count, kva_expr_const(k->exprs, each)), name);
 }
 
 static void rewrite(neighbours *s, int64_t threads) {
@@ -390,12 +387,12 @@ static void rewrite(neighbours *s, int64_t threads) {
   if (rows[0]->instr != old) kva_k_insert(old->region, old, rows[0]->instr);
   if (rows[0]->instr != old) kva_k_unlink(old);
   body_of_block(s, rows[n - 1]->body);
-  int64_t team = s->half / s->width;
-  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_const(k->exprs, s->n_folded ? 1 : threads / team));
+  int64_t subgroup = s->half / s->width;
+  kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_const(k->exprs, s->n_folded ? 1 : threads / subgroup));
   if (s->n_folded) return;
   kva_kloop *row = grid->body->first->loop;
   row->kind = KVA_K_THREAD;
-  row->team = (uint32_t)team;
+  row->subgroup = (uint32_t)subgroup;
   row->stage = true;
 }
 

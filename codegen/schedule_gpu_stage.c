@@ -1,23 +1,21 @@
-/* What the teams of a block would load again and again goes through shared memory, for THREAD loops that ask for it
+/* What the subgroups of a block would load again and again goes through shared memory, for THREAD loops that ask for it
  * (kva_kloop.stage):
  *
- *   thread pair < P team 32 stage {               thread d < 64 width 4 { staged[d], cos[…]  staged[d + 64], cos[…] … }
- *     thread d < 64 width 4 {                     thread i < 17 * P { numbers[i], document[… i / 17 … + i % 17] }
- *       … cos[…] …                           =>   barrier
- *       … document[… pair …]  [… + 1] …           thread pair < P team 32 {
- *     }                                             thread d < 64 width 4 { … staged[d] … numbers[17 * pair] … }
- *   }                                             }
+ *   thread pair < P subgroup 32 stage {               thread d < 64 width 4 { staged[d], cos[…]  staged[d + 64], cos[…]
+ * … } thread d < 64 width 4 {                     thread i < 17 * P { numbers[i], document[… i / 17 … + i % 17] } …
+ * cos[…] …                           =>   barrier … document[… pair …]  [… + 1] …           thread pair < P subgroup 32
+ * { }                                             thread d < 64 width 4 { … staged[d] … numbers[17 * pair] … } } }
  *
- * One is what all teams load alike by lanes (angles of a rotary embedding, of all heads and sequences): such loads
- * stand side by side, so that all are on their way at once. The other is numbers that follow each other, which a team
- * would load one by one, a sector for each (the documents of the rows). Loads whose index changes within a team's work
- * stay. */
+ * One is what all subgroups load alike by lanes (angles of a rotary embedding, of all heads and sequences): such loads
+ * stand side by side, so that all are on their way at once. The other is numbers that follow each other, which a
+ * subgroup would load one by one, a sector for each (the documents of the rows). Loads whose index changes within a
+ * subgroup's work stay. */
 #include "codegen/schedule_gpu.h"
 
 enum {
-  MOST_BYTES = 32 << 10,
-  FEW = 4,      /* numbers that a team may load one by one */
-  MOST_RUN = 64 /* numbers that follow each other */
+  MAX_BYTES = 32 << 10,
+  FEW = 4,     /* numbers that a subgroup may load one by one */
+  MAX_RUN = 64 /* numbers that follow each other */
 };
 
 typedef struct slot {
@@ -42,8 +40,8 @@ typedef struct staged_load {
 
 typedef struct staging {
   kva_kernel *k;
-  kva_kloop *teams, *like; /* like: the loop over lanes that the others have to be like */
-  kva_kloop *lane;         /* of the staging loop */
+  kva_kloop *subgroups, *like; /* like: the loop over lanes that the others have to be like */
+  kva_kloop *lane;             /* of the staging loop */
   KVA_VEC(slot) slots;
   KVA_VEC(staged_load) by_lane;
   KVA_VEC(run) runs;
@@ -60,21 +58,21 @@ static bool is_plain_load(const kva_kinstr *i) {
 
 static kva_kloop *lanes_around(const kva_kinstr *i) {
   const kva_kinstr *owner = i->region->owner;
-  bool lanes = owner && owner->op == KVA_K_LOOP && owner->loop->kind == KVA_K_THREAD && owner->loop->team <= 1;
+  bool lanes = owner && owner->op == KVA_K_LOOP && owner->loop->kind == KVA_K_THREAD && owner->loop->subgroup <= 1;
   return lanes ? owner->loop : NULL;
 }
 
 static bool is_like(const kva_kloop *a, const kva_kloop *b) {
-  return a->extent == b->extent && a->width == b->width && !a->head && !b->head;
+  return a->extent == b->extent && a->width == b->width && !a->peel && !b->peel;
 }
 
 static void look(void *user, const kva_expr *symbol) {
   staging *s = user;
   const kva_kregion *r = kva_k_symbol_region(s->k, symbol);
-  s->varies |= r && kva_k_encloses(s->teams->body, r) && symbol != s->of;
+  s->varies |= r && kva_k_encloses(s->subgroups->body, r) && symbol != s->of;
 }
 
-/* An index changes in the loop over teams with no more than `of`. */
+/* An index changes in the loop over subgroups with no more than `of`. */
 static bool depends_on(staging *s, const kva_expr *index, const kva_expr *of) {
   s->of = of;
   s->varies = false;
@@ -82,10 +80,10 @@ static bool depends_on(staging *s, const kva_expr *index, const kva_expr *of) {
   return !s->varies;
 }
 
-/* All threads come to r when they come to the loop over teams: no branch stands between. */
+/* All threads come to r when they come to the loop over subgroups: no branch stands between. */
 static bool is_certain(const staging *s, const kva_kregion *r) {
-  while (r != s->teams->body && r->owner && r->owner->op == KVA_K_LOOP) r = r->owner->region;
-  return r == s->teams->body;
+  while (r != s->subgroups->body && r->owner && r->owner->op == KVA_K_LOOP) r = r->owner->region;
+  return r == s->subgroups->body;
 }
 
 static void collect_by_lane(void *user, kva_kinstr *i) {
@@ -111,7 +109,7 @@ static bool joins(const staging *s, run *r, const kva_kinstr *i, int64_t *out_of
   const kva_expr *by = kva_expr_sub(s->k->exprs, i->index, r->base);
   if (r->buf != i->buf || !kva_expr_is_const(by, out_offset)) return false;
   int64_t least = *out_offset < r->least ? *out_offset : r->least, most = *out_offset > r->most ? *out_offset : r->most;
-  if (most - least >= MOST_RUN) return false;
+  if (most - least >= MAX_RUN) return false;
   r->least = least;
   r->most = most;
   return true;
@@ -121,7 +119,7 @@ static void collect_number(void *user, kva_kinstr *i) {
   staging *s = user;
   int64_t offset;
   uint32_t n = 0;
-  if (!is_plain_load(i) || !depends_on(s, i->index, s->teams->var)) return;
+  if (!is_plain_load(i) || !depends_on(s, i->index, s->subgroups->var)) return;
   while (n < s->runs.len && !joins(s, &s->runs.data[n], i, &offset)) n++;
   if (n == s->runs.len) {
     KVA_PUSH(s->k->arena, &s->runs, ((run){i->buf, i->index, 0, 0, 0}));
@@ -131,8 +129,7 @@ static void collect_number(void *user, kva_kinstr *i) {
   KVA_PUSH(s->k->arena, &s->numbers, ((staged_load){i, n, offset}));
 }
 
-/* ---- by lanes
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- by lanes ---------------------------------------------------------------------------------------------------- */
 
 static int64_t lane_count(const staging *s) {
   int64_t n = 0;
@@ -188,25 +185,24 @@ static void stage_by_lane(staging *s) {
     load->buf = from.buf;
     load->index = kva_expr_addi(k->exprs, lanes_around(load)->var, from.first);
   }
-  kva_k_insert(s->teams->instr->region, s->teams->instr, s->lane->instr);
+  kva_k_insert(s->subgroups->instr->region, s->subgroups->instr, s->lane->instr);
 }
 
-/* ---- numbers
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
 
 static int64_t length_of(const run *r) {
   return r->most - r->least + 1;
 }
 
-static bool is_by_team(const staging *s, const run *r) {
-  return kva_expr_uses(r->base, s->teams->var);
+static bool is_by_subgroup(const staging *s, const run *r) {
+  return kva_expr_uses(r->base, s->subgroups->var);
 }
 
-/* How many numbers there are for all teams, in whole rounds of the block where it takes several; 0: unknown. */
+/* How many numbers there are for all subgroups, in whole rounds of the block where it takes several; 0: unknown. */
 static int64_t number_count(const staging *s, const run *r) {
-  int64_t teams = 1, threads = s->k->threads;
-  if (is_by_team(s, r) && !kva_expr_upper_bound(s->teams->extent, &teams)) return 0;
-  int64_t n = teams * length_of(r);
+  int64_t subgroups = 1, threads = s->k->threads;
+  if (is_by_subgroup(s, r) && !kva_expr_upper_bound(s->subgroups->extent, &subgroups)) return 0;
+  int64_t n = subgroups * length_of(r);
   return n <= threads ? n : (n + threads - 1) / threads * threads;
 }
 
@@ -214,12 +210,12 @@ static bool is_worth_it(const run *r) {
   return r->n_loads > FEW && length_of(r) <= 2 * (int64_t)r->n_loads;
 }
 
-/* The number that is number `i` of those for all teams. Where there is none, as for the last teams, or of rows that a
- * branch leaves out, it is any other: blocks have no work with empty buffers. */
+/* The number that is number `i` of those for all subgroups. Where there is none, as for the last subgroups, or of rows
+ * that a branch leaves out, it is any other: blocks have no work with empty buffers. */
 static const kva_expr *index_of_number(const staging *s, const run *r, const kva_expr *i) {
   kva_expr_ctx *c = s->k->exprs;
-  const kva_expr *length = kva_expr_const(c, length_of(r)), *team = kva_expr_div(c, i, length);
-  const kva_expr *base = kva_expr_substitute(c, r->base, 1, &s->teams->var, &team), *last = r->buf->extent;
+  const kva_expr *length = kva_expr_const(c, length_of(r)), *subgroup = kva_expr_div(c, i, length);
+  const kva_expr *base = kva_expr_substitute(c, r->base, 1, &s->subgroups->var, &subgroup), *last = r->buf->extent;
   const kva_expr *index = kva_expr_addi(c, kva_expr_add(c, base, kva_expr_mod(c, i, length)), r->least);
   return kva_expr_max(c, kva_expr_const(c, 0), kva_expr_min(c, index, kva_expr_addi(c, last, -1)));
 }
@@ -230,9 +226,9 @@ static void stage_run(staging *s, uint32_t n, int64_t count) {
   kva_kbuf *to = kva_sched_shared(s->k, "numbers", r->buf->dtype, count);
   kva_kloop *l = kva_k_loop_create(s->k, KVA_K_THREAD, kva_expr_const(c, count), "i");
   fill(s, l, r->buf, index_of_number(s, r, l->var), to, l->var);
-  kva_k_insert(s->teams->instr->region, s->teams->instr, l->instr);
+  kva_k_insert(s->subgroups->instr->region, s->subgroups->instr, l->instr);
   const kva_expr *first = kva_expr_const(c, -r->least);
-  if (is_by_team(s, r)) first = kva_expr_add(c, first, kva_expr_muli(c, s->teams->var, length_of(r)));
+  if (is_by_subgroup(s, r)) first = kva_expr_add(c, first, kva_expr_muli(c, s->subgroups->var, length_of(r)));
   for (uint32_t i = 0; i < s->numbers.len; i++) {
     const staged_load *number = &s->numbers.data[i];
     if (number->at != n) continue;
@@ -242,29 +238,30 @@ static void stage_run(staging *s, uint32_t n, int64_t count) {
 }
 
 static bool has_room(staging *s, int64_t bytes) {
-  if (!bytes || s->bytes + bytes > MOST_BYTES) return false;
+  if (!bytes || s->bytes + bytes > MAX_BYTES) return false;
   s->bytes += bytes;
   return true;
 }
 
-static void stage_loop(kva_kernel *k, kva_kloop *teams) {
-  staging s = {.k = k, .teams = teams};
-  kva_k_each_instr_in(teams->body, collect_by_lane, &s);
-  kva_k_each_instr_in(teams->body, collect_number, &s);
+static void stage_loop(kva_kernel *k, kva_kloop *subgroups) {
+  staging s = {.k = k, .subgroups = subgroups};
+  kva_k_each_instr_in(subgroups->body, collect_by_lane, &s);
+  kva_k_each_instr_in(subgroups->body, collect_number, &s);
   if (s.slots.len && has_room(&s, lane_bytes(&s))) stage_by_lane(&s);
   for (uint32_t i = 0; i < s.runs.len; i++) {
     const run *r = &s.runs.data[i];
     int64_t count = is_worth_it(r) ? number_count(&s, r) : 0;
     if (has_room(&s, count * kva_dtype_bits(r->buf->dtype) / 8)) stage_run(&s, i, count);
   }
-  if (s.bytes) kva_k_insert(teams->instr->region, teams->instr, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
+  if (s.bytes)
+    kva_k_insert(subgroups->instr->region, subgroups->instr, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
 }
 
 void kva_sched_stage(kva_kernel *k) {
   for (uint32_t l = 0, n = k->loops.len; l < n; l++) {
-    kva_kloop *teams = k->loops.data[l];
-    if (!teams->stage) continue;
-    teams->stage = false;
-    stage_loop(k, teams);
+    kva_kloop *subgroups = k->loops.data[l];
+    if (!subgroups->stage) continue;
+    subgroups->stage = false;
+    stage_loop(k, subgroups);
   }
 }

@@ -54,7 +54,7 @@ static bool is_long(const kva_kloop *l) {
 static kva_kloop *square(turn *t, kva_kloop *l) {
   kva_expr_ctx *c = t->k->exprs;
   const kva_expr *side = kva_expr_const(c, SIDE);
-  kva_kloop *squares = kva_k_loop_create(t->k, KVA_K_MAP, kva_expr_ceildiv(c, l->extent, side), "square");
+  kva_kloop *squares = kva_k_loop_create(t->k, KVA_K_PARALLEL, kva_expr_ceildiv(c, l->extent, side), "square");
   const kva_expr *first = kva_expr_mul(c, squares->var, side), *at = kva_expr_add(c, first, l->var);
   bool whole = kva_expr_is(kva_expr_mod(c, l->extent, side), 0);
   const kva_expr *within = whole ? side : kva_expr_min(c, side, kva_expr_sub(c, l->extent, first));
@@ -63,9 +63,9 @@ static kva_kloop *square(turn *t, kva_kloop *l) {
   return squares;
 }
 
-static kva_kloop *thread_loop(kva_kernel *k, const kva_expr *extent, uint32_t team) {
-  kva_kloop *l = kva_k_loop_create(k, KVA_K_THREAD, extent, team > 1 ? "line" : "lane");
-  l->team = team;
+static kva_kloop *thread_loop(kva_kernel *k, const kva_expr *extent, uint32_t subgroup) {
+  kva_kloop *l = kva_k_loop_create(k, KVA_K_THREAD, extent, subgroup > 1 ? "line" : "lane");
+  l->subgroup = subgroup;
   return l;
 }
 
@@ -110,7 +110,7 @@ static void store_results(turn *t, kva_kregion *to) {
   kva_k_unlink(t->q->instr);
   while (t->p->body->first) kva_k_unlink(t->p->body->first);
   t->p->kind = t->q->kind = KVA_K_THREAD;
-  t->p->team = SIDE;
+  t->p->subgroup = SIDE;
   kva_k_insert(t->p->body, NULL, t->q->instr);
   kva_k_insert(to, NULL, t->p->instr);
 }

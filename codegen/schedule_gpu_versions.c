@@ -1,17 +1,18 @@
 /* Rows of unknown length C. What is not known to be a multiple of 16 bytes is accessed in single elements, or behind a
- * head (kva_kloop.head), and what is not known to be short is read again by every loop. So a nest over such rows is
+ * peel (kva_kloop.peel), and what is not known to be short is read again by every loop. So a nest over such rows is
  * written several times. Where 16 bytes hold w elements, and S = KVA_WARP_ROW:
  *
  *   C = w c, C <= S           a warp for each row        C = w c, C <= 8192        a block for each row
  *   other C <= S              a warp, single elements    other C <= 8192           a block, behind heads
  *   all other C
  *
- * or, where no head suits all loops,
+ * or, where no peel suits all loops,
  *
  *   other C <= 2048           a block, single elements
  *
- * The bounds are what a team's registers keep. A version is a nest like any other, in which an expression stands for C
- * whose bounds are the version's, and which has no rows where it does not apply: its outer extent is multiplied by 0 or
+ * The bounds are what a subgroup's registers keep. A version is a nest like any other, in which an expression stands
+ * for C whose bounds are the version's, and which has no rows where it does not apply: its outer extent is multiplied
+ * by 0 or
  * 1. So the grid, which has the blocks of all nests, has those of one version. */
 #include "codegen/schedule_gpu.h"
 
@@ -56,11 +57,11 @@ static int64_t kept_by_block(int64_t width) {
   return BLOCK * width * (rounds < MAX_ROUNDS ? rounds : MAX_ROUNDS);
 }
 
-/* Can a head align the lanes of all loops along rows of length n? */
+/* Can a peel align the lanes of all loops along rows of length n? */
 static bool suit_head(kva_kernel *k, const kva_kregion *row, const kva_expr *n) {
-  const kva_expr *head;
+  const kva_expr *peel;
   for (const kva_kinstr *i = row->first; i; i = i->next)
-    if (i->op == KVA_K_LOOP && i->loop->extent == n && kva_sched_width_behind(k, i->loop, &head) == 1) return false;
+    if (i->op == KVA_K_LOOP && i->loop->extent == n && kva_sched_width_behind(k, i->loop, &peel) == 1) return false;
   return true;
 }
 

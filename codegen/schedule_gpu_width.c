@@ -8,7 +8,7 @@ typedef struct width_scan {
   const kva_kloop *l;
   bool *varying;        /* by instruction id: differs between iterations */
   uint32_t width;       /* that all accesses so far allow */
-  bool behind;          /* a head */
+  bool behind;          /* a peel */
   const kva_expr *rest; /* then: what the first access adds to the loop's variable */
 } width_scan;
 
@@ -69,14 +69,14 @@ static void find_inner(void *user, const kva_expr *symbol) {
   if (r && kva_k_encloses(s->l->body, r)) s->width = 1;
 }
 
-/* The variable and what moves all accesses by the same, up to a multiple of KVA_K_HEAD, and is known before the loop.
+/* The variable and what moves all accesses by the same, up to a multiple of KVA_K_PEEL, and is known before the loop.
  */
 static bool scan_behind(width_scan *s, const kva_expr *x) {
   const kva_expr *coefficient, *rest;
   if (!kva_expr_affine(s->k->exprs, x, s->l->var, &coefficient, &rest) || !kva_expr_is(coefficient, 1)) return false;
   kva_expr_each_symbol(rest, find_inner, s);
   if (!s->rest) s->rest = rest;
-  return divisor_of(kva_expr_sub(s->k->exprs, rest, s->rest)) % KVA_K_HEAD == 0;
+  return divisor_of(kva_expr_sub(s->k->exprs, rest, s->rest)) % KVA_K_PEEL == 0;
 }
 
 static void scan_access(width_scan *s, const kva_kinstr *i) {
@@ -141,7 +141,7 @@ uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_exp
   if (!s.rest || s.width == 1) return 1;
   /* (H - 1) r = -r modulo H, and is not negative. */
   *out_head =
-      kva_expr_mod(k->exprs, kva_expr_muli(k->exprs, s.rest, KVA_K_HEAD - 1), kva_expr_const(k->exprs, KVA_K_HEAD));
+      kva_expr_mod(k->exprs, kva_expr_muli(k->exprs, s.rest, KVA_K_PEEL - 1), kva_expr_const(k->exprs, KVA_K_PEEL));
   return s.width;
 }
 

@@ -29,8 +29,7 @@ void kva_sched_drop_empty(kva_kregion *r) {
   }
 }
 
-/* ---- merging
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- merging ----------------------------------------------------------------------------------------------------- */
 
 typedef struct merge {
   kva_expr_ctx *exprs;
@@ -95,7 +94,7 @@ bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop
 /* From the inside out; a loop that merged is tried again with the one around it. */
 static void collapse_loop(kva_kernel *k, kva_kloop *l) {
   kva_sched_collapse(k, l->body);
-  if (l->kind != KVA_K_MAP) return;
+  if (l->kind != KVA_K_PARALLEL) return;
   kva_kloop *inner = kva_sched_inner(l);
   if (inner) merge_loops(k, l, inner);
 }
@@ -107,8 +106,7 @@ void kva_sched_collapse(kva_kernel *k, kva_kregion *r) {
   }
 }
 
-/* ---- splitting
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- splitting --------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *at_most(kva_kernel *k, const kva_expr *s, const kva_expr *block, const kva_expr *n) {
   if (kva_expr_is(kva_expr_mod(k->exprs, n, s), 0)) return s;
@@ -117,7 +115,7 @@ static const kva_expr *at_most(kva_kernel *k, const kva_expr *s, const kva_expr 
 
 kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
   const kva_expr *s = kva_expr_const(k->exprs, size);
-  kva_kloop *blocks = kva_k_loop_create(k, KVA_K_MAP, kva_expr_ceildiv(k->exprs, l->extent, s), "block");
+  kva_kloop *blocks = kva_k_loop_create(k, KVA_K_PARALLEL, kva_expr_ceildiv(k->exprs, l->extent, s), "block");
   kva_kloop *within = kva_k_loop_create(k, l->kind, at_most(k, s, blocks->var, l->extent), l->var->name);
   kva_k_insert(l->instr->region, l->instr, blocks->instr);
   kva_k_insert(blocks->body, NULL, within->instr);
@@ -128,9 +126,7 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
   return blocks;
 }
 
-/* ---- grid
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- grid -------------------------------------------------------------------------------------------------------- */
 
 /* The rows' variables from their common number f, the last fastest. */
 static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva_expr *f) {

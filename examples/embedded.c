@@ -8,7 +8,7 @@
 
 enum { LENGTH = 64, THREADS = 2 };
 
-/* ---- memory: counted ---- */
+/* ---- memory: counted --------------------------------------------------------------------------------------------- */
 
 static int blocks;
 
@@ -24,7 +24,7 @@ static void release(void *user, void *memory) {
   free(memory);
 }
 
-/* ---- threads: a job is cut in two; a real program would hand it to its pool ---- */
+/* ---- threads: a job is cut in two; a real program would hand it to its pool -------------------------------------- */
 
 typedef struct half {
   void (*work)(void *ctx, int64_t begin, int64_t end);

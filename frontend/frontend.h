@@ -20,7 +20,7 @@ typedef struct kva_load_options {
   const kva_module *data_from; /* a dump's large constants, printed as hashes, are found here and borrowed; or NULL */
   /* Asked for every input of an ONNX graph (NULL: for none): its value where it is to be a constant of the module and
    * no input any more, else NULL. For operands that decide shapes (axes, target shapes), which ONNX lets be inputs. */
-  const kva_wide *(*fixed_input)(void *user, uint32_t index, const char *name);
+  const kva_ref_tensor *(*fixed_input)(void *user, uint32_t index, const char *name);
   void *fixed_input_user;
 } kva_load_options;
 
@@ -59,7 +59,7 @@ typedef struct kva_check_report {
 } kva_check_report;
 KVA_MUST_USE kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out);
 
-/* A tensor file (TensorProto, as in the ONNX test suite's input_0.pb) as wide tensor. */
-KVA_MUST_USE kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_wide **out_tensor);
+/* A tensor file (TensorProto, as in the ONNX test suite's input_0.pb) as reference tensor. */
+KVA_MUST_USE kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tensor **out_tensor);
 
 #endif

@@ -70,7 +70,7 @@ typedef struct kva_elab {
   uint32_t unnamed; /* dimensions written '?' */
 } kva_elab;
 
-/* ---- values (kv_elaborate_value.c) ----------------------------------------------------------------------- */
+/* ---- values (kv_elaborate_value.c) ------------------------------------------------------------------------------- */
 
 kva_loc kva_el_loc(const kva_elab *e, uint32_t token);
 /* Reports at a token; the value to return. */
@@ -94,21 +94,20 @@ kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype
 /* After building nodes: true when that failed (and was reported); the builder is usable again. */
 bool kva_el_failed(kva_elab *e);
 
-/* ---- expressions (kv_elaborate_expr.c) -----------------------------------------------------------------------------
- */
+/* ---- expressions (kv_elaborate_expr.c) --------------------------------------------------------------------------- */
 
 kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x);
 bool kva_el_as_int(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, int64_t *out);
 bool kva_el_as_float(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, double *out);
 bool kva_el_as_dim(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, kva_dim *out);
 
-/* ---- types and literals (kv_elaborate_type.c) ------------------------------------------------------------ */
+/* ---- types and literals (kv_elaborate_type.c) -------------------------------------------------------------------- */
 
 /* Unknown names in dimensions become shape symbols. NULL: reported. */
 const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t);
 const kva_tensor_data *kva_el_literal(kva_elab *e, const kva_ast_expr *x);
 
-/* ---- calls (kv_elaborate_call.c, kv_elaborate_op.c) ------------------------------------------------------ */
+/* ---- calls (kv_elaborate_call.c, kv_elaborate_op.c) -------------------------------------------------------------- */
 
 /* Calls x for n results; out[i] is ERROR where it failed. wanted[i] names result i ("" or NULL: not wanted). */
 void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n, const char *const *wanted,
@@ -124,7 +123,7 @@ bool kva_el_onnx_attr(kva_elab *e, const kva_ast_attr *a, kva_onnx_attr *out);
 /* Sets the attributes of a kv operator from an attribute list. False: reported. */
 bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *attrs, void *out);
 
-/* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c) ----------------------------------- */
+/* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c) ------------------------------------------- */
 
 /* A text may describe more graph than there is memory: false (reported once) when 10^6 steps are used up. */
 bool kva_el_spend(kva_elab *e, uint32_t token, int64_t steps);
@@ -145,7 +144,7 @@ void kva_el_param(kva_elab *e, const kva_ast_stmt *s);
 void kva_el_states(kva_elab *e);
 bool kva_el_has_flag(const kva_ast_names *flags, const char *flag);
 
-/* ---- the file (kv_elaborate.c, kv_elaborate_hyper.c, kv_elaborate_train.c) ------------------------------- */
+/* ---- the file (kv_elaborate.c, kv_elaborate_hyper.c, kv_elaborate_train.c) --------------------------------------- */
 
 void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_ast_graph *train);
 /* Declares inputs in the builder's graph and binds them. */

@@ -51,8 +51,7 @@ static bool enter_call(kva_elab *e, const kva_ast_expr *x) {
   return false;
 }
 
-/* ---- functions written with def -------------------------------------------------------------------------------------
- */
+/* ---- functions written with def ---------------------------------------------------------------------------------- */
 
 static const kva_ast_attr *find_attr(const kva_ast_attrs *attrs, const char *name) {
   for (uint32_t i = 0; i < attrs->list.len; i++) {
@@ -148,7 +147,7 @@ static void call_def(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *lab
   e->frame = caller;
 }
 
-/* ---- ONNX functions -------------------------------------------------------------------------------------- */
+/* ---- ONNX functions ---------------------------------------------------------------------------------------------- */
 
 int64_t kva_el_opset(const kva_ast_header *h, int64_t otherwise) {
   for (uint32_t i = 0; i < h->entries.len; i++) {
@@ -209,7 +208,7 @@ static const kva_ast_graph *find_onnx_function(kva_elab *e, const kva_ast_call *
   return kva_map_get_str(e->functions, key);
 }
 
-/* ---- calls ----------------------------------------------------------------------------------------------- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n, const char *const *wanted,
                  kva_el_value *out) {

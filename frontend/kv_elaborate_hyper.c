@@ -19,7 +19,7 @@ static const char *define_of(const kva_elab *e, const char *name) {
   return value;
 }
 
-/* ---- values from the command line ------------------------------------------------------------------------ */
+/* ---- values from the command line -------------------------------------------------------------------------------- */
 
 static bool parse_int(const char *s, int64_t *out) {
   char *end;
@@ -61,7 +61,7 @@ static kva_el_value guess(kva_elab *e, const char *s) {
   return v;
 }
 
-/* ---- one hyper-parameter --------------------------------------------------------------------------------- */
+/* ---- one hyper-parameter ----------------------------------------------------------------------------------------- */
 
 static const kva_ast_attr *preset_attr(const hyper *h, const char *name) {
   for (uint32_t i = 0; h->preset && i < h->preset->attrs.list.len; i++) {
@@ -127,7 +127,7 @@ static kva_el_value hyper_value(const hyper *h, const kva_ast_attr *a) {
   return check_annotation(h->e, a, chosen_value(h, a));
 }
 
-/* ---- the whole list -------------------------------------------------------------------------------------- */
+/* ---- the whole list ---------------------------------------------------------------------------------------------- */
 
 static bool is_known(const hyper *h, const char *name) {
   for (int g = 0; g < 2; g++) {
@@ -214,7 +214,7 @@ void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_
   }
 }
 
-/* ---- pins ------------------------------------------------------------------------------------------------ */
+/* ---- pins -------------------------------------------------------------------------------------------------------- */
 
 static const char *symbol_names(const kva_elab *e) {
   const char *list = "";

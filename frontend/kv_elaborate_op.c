@@ -2,7 +2,7 @@
  * to the rules of kva_onnx_build. */
 #include "frontend/kv_elaborate.h"
 
-/* ---- operands -------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 /* Numbers among the operands take the element type of the first tensor that is not a mask. */
 static kva_dtype operand_dtype(const kva_el_value *v, uint32_t n) {
@@ -33,8 +33,7 @@ bool kva_el_operands(kva_elab *e, const kva_ast_expr *x, kva_value **out) {
   return ok;
 }
 
-/* ---- attributes of internal operators ------------------------------------------------------------------------------
- */
+/* ---- attributes of internal operators ---------------------------------------------------------------------------- */
 
 static const kva_ast_expr *element(const kva_ast_expr *list, uint32_t i) {
   return list->kind == KVA_AST_LIST ? list->items.data[i] : list;
@@ -144,8 +143,7 @@ bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *a
   return ok;
 }
 
-/* ---- internal operators --------------------------------------------------------------------------------------------
- */
+/* ---- internal operators ------------------------------------------------------------------------------------------ */
 
 /* The sub-graph comes first, since the node's types follow from it. */
 static kva_node *build_with_graph(kva_elab *e, const kva_ast_expr *x, const kva_op_info *op, kva_value **operands,
@@ -193,7 +191,7 @@ void kva_el_kv_op(kva_elab *e, const kva_ast_expr *x, uint32_t n, kva_el_value *
   for (uint32_t i = 0; i < n && i < node->n_results; i++) out[i] = kva_el_tensor(kva_result(node, i));
 }
 
-/* ---- ONNX operators -------------------------------------------------------------------------------------- */
+/* ---- ONNX operators ---------------------------------------------------------------------------------------------- */
 
 typedef struct text_subgraph {
   kva_onnx_subgraph base; /* first */

@@ -8,8 +8,7 @@ bool kva_el_has_flag(const kva_ast_names *flags, const char *flag) {
   return false;
 }
 
-/* ---- initialisers --------------------------------------------------------------------------------------------------
- */
+/* ---- initialisers ------------------------------------------------------------------------------------------------ */
 
 static const struct {
   const char *name;
@@ -93,7 +92,7 @@ static bool set_init(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
   return s->init == KVA_INIT_DATA ? init_data(e, x, s) : init_numbers(e, x, s);
 }
 
-/* ---- parameters of models -------------------------------------------------------------------------------- */
+/* ---- parameters of models ---------------------------------------------------------------------------------------- */
 
 static const char *param_name(kva_elab *e, const char *name) {
   const kva_el_frame *f = e->frame;
@@ -166,7 +165,7 @@ void kva_el_param(kva_elab *e, const kva_ast_stmt *s) {
   kva_el_bind(e, target->text, v);
 }
 
-/* ---- states of dumps ------------------------------------------------------------------------------------- */
+/* ---- states of dumps --------------------------------------------------------------------------------------------- */
 
 static bool state_kind(kva_elab *e, const kva_ast_name *name, kva_state_kind *out) {
   static const char *const kinds[] = {[KVA_STATE_PARAM] = "param",

@@ -19,8 +19,7 @@ bool kva_el_descend(kva_elab *e, uint32_t token) {
   return false;
 }
 
-/* ---- statements ----------------------------------------------------------------------------------------------------
- */
+/* ---- statements -------------------------------------------------------------------------------------------------- */
 
 static void name_value(kva_elab *e, kva_value *v, const char *name) {
   if (!v->name && *name) v->name = kva_arena_strdup(e->m->arena, name);
@@ -128,8 +127,7 @@ void kva_el_block(kva_elab *e, const kva_ast_block *body) {
   e->level -= body->len > 0;
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 void kva_el_initialisers(kva_elab *e, const kva_ast_values *values) {
   for (uint32_t i = 0; i < values->list.len; i++) {

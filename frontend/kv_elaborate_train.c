@@ -10,7 +10,7 @@ typedef struct trainer {
   kva_ast_names metrics;
 } trainer;
 
-/* ---- settings -------------------------------------------------------------------------------------------- */
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 typedef struct number_field {
   const char *name;
@@ -166,7 +166,7 @@ static void apply_decay(const trainer *t) {
   }
 }
 
-/* ---- the loss function ----------------------------------------------------------------------------------- */
+/* ---- the loss function ------------------------------------------------------------------------------------------- */
 
 /* The model once more, in the loss function's graph; then only its inputs and outputs stay visible. */
 static bool inline_model(kva_elab *e, const kva_ast_graph *model) {

@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 
-/* ---- dimensions ---------------------------------------------------------------------------------------------------
- */
+/* ---- dimensions -------------------------------------------------------------------------------------------------- */
 
 static const char *pinned(const kva_elab *e, const char *name) {
   for (uint32_t i = 0; e->options && i < e->options->n_pins; i++) {
@@ -84,8 +83,7 @@ const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t) {
   return ok ? kva_type_tensor(e->m, t->dtype, t->dims.len, dims) : NULL;
 }
 
-/* ---- literals -----------------------------------------------------------------------------------------------------
- */
+/* ---- literals ---------------------------------------------------------------------------------------------------- */
 
 /* ONNX text gives narrow floats as integers that hold their bits; with a point they are numbers. */
 static kva_dtype bits_dtype(kva_dtype t) {

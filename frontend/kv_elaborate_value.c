@@ -103,7 +103,7 @@ bool kva_el_failed(kva_elab *e) {
   return failed;
 }
 
-/* ---- operands -------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static bool is_number(const kva_el_value *v) {
   return v->kind == KVA_EL_INT || v->kind == KVA_EL_FLOAT || v->kind == KVA_EL_BOOL || v->kind == KVA_EL_DIM;
@@ -213,7 +213,7 @@ kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype
   return kva_el_failed(e) ? NULL : result;
 }
 
-/* ---- operators ------------------------------------------------------------------------------------------- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 static bool is_tensor_like(const kva_el_value *v) {
   return v->kind == KVA_EL_TENSOR || v->kind == KVA_EL_LITERAL;

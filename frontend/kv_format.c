@@ -20,7 +20,7 @@ typedef struct printer {
   bool after_graph;
 } printer;
 
-/* ---- lines ----------------------------------------------------------------------------------------------- */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static void put(printer *p, const char *s) {
   kva_text_add_bytes(&p->line, s, strlen(s));
@@ -122,8 +122,7 @@ static void begin_line(printer *p, uint32_t first, uint32_t comments_until) {
   blank_line(p, token_at(p, first)->line);
 }
 
-/* ---- expressions --------------------------------------------------------------------------------------------------
- */
+/* ---- expressions ------------------------------------------------------------------------------------------------- */
 
 static void put_expr(printer *p, const kva_ast_expr *e, int level);
 static void put_attrs(printer *p, const kva_ast_attrs *a);
@@ -322,7 +321,7 @@ static void put_attrs_vertical(printer *p, const kva_ast_attrs *a) {
   put(p, ">");
 }
 
-/* ---- statements ------------------------------------------------------------------------------------------ */
+/* ---- statements -------------------------------------------------------------------------------------------------- */
 
 static void put_statement(printer *p, const kva_ast_stmt *s);
 
@@ -443,8 +442,7 @@ static void put_statement(printer *p, const kva_ast_stmt *s) {
   end_line(p, s->last);
 }
 
-/* ---- graphs and items ----------------------------------------------------------------------------------------------
- */
+/* ---- graphs and items -------------------------------------------------------------------------------------------- */
 
 static void put_value(printer *p, const kva_ast_value *v) {
   if (v->type) {

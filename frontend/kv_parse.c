@@ -75,7 +75,7 @@ kva_ast_name kva_parse_name(kva_parser *p) {
   return name;
 }
 
-/* ---- statements ------------------------------------------------------------------------------------------ */
+/* ---- statements -------------------------------------------------------------------------------------------------- */
 
 static void parse_targets(kva_parser *p, kva_ast_stmt *s) {
   while (!p->panic && !kva_at(p, '=')) {
@@ -251,7 +251,7 @@ kva_ast_block kva_parse_block(kva_parser *p) {
   return block;
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static kva_ast_value parse_value_info(kva_parser *p) {
   kva_ast_value v = {0};
@@ -304,8 +304,7 @@ void kva_parse_graph(kva_parser *p, kva_ast_graph *g) {
   g->last = kva_last_token(p);
 }
 
-/* ---- items of a file ----------------------------------------------------------------------------------------------
- */
+/* ---- items of a file --------------------------------------------------------------------------------------------- */
 
 void kva_parse_pairs(kva_parser *p, kva_ast_header_entry *e) {
   kva_expect(p, '[');

@@ -21,7 +21,7 @@ static void add_item(kva_parser *p, kva_ast_expr *e, kva_ast_expr *item) {
   kva_parse_error(p, e->first, "this expression is more than %d levels deep; split it", KVA_MAX_NESTING);
 }
 
-/* ---- types ----------------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------------------------------- */
 
 static bool is_word(const kva_token *t, const char *word) {
   return t->kind == KVA_TOKEN_NAME && !strcmp(t->text, word);
@@ -131,7 +131,7 @@ kva_ast_type *kva_parse_type(kva_parser *p) {
   return t;
 }
 
-/* ---- literals and attributes ----------------------------------------------------------------------------- */
+/* ---- literals and attributes ------------------------------------------------------------------------------------- */
 
 static void parse_elements(kva_parser *p, kva_ast_expr *e) {
   if (kva_accept(p, '}')) return;
@@ -267,7 +267,7 @@ kva_ast_attrs kva_parse_attrs(kva_parser *p) {
   return attrs;
 }
 
-/* ---- expressions ----------------------------------------------------------------------------------------- */
+/* ---- expressions ------------------------------------------------------------------------------------------------- */
 
 static bool at_attrs(const kva_parser *p) {
   if (!kva_at(p, '<')) return false;

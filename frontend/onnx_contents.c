@@ -20,8 +20,8 @@ static bool small_elements(const kva_type *t, int64_t *out_n) {
 
 /* ---- constants --------------------------------------------------------------------------------------------------- */
 
-static kva_wide *new_wide(kva_arena *arena, const kva_type *t, int64_t n) {
-  kva_wide *w = KVA_NEW(arena, kva_wide);
+static kva_ref_tensor *new_tensor(kva_arena *arena, const kva_type *t, int64_t n) {
+  kva_ref_tensor *w = KVA_NEW(arena, kva_ref_tensor);
   w->dtype = t->dtype;
   w->rank = t->rank;
   w->n = n;
@@ -33,9 +33,9 @@ static kva_wide *new_wide(kva_arena *arena, const kva_type *t, int64_t n) {
   return w;
 }
 
-static kva_wide *load_constant(kva_onnx_ctx *c, const kva_value *v, int64_t n) {
+static kva_ref_tensor *load_constant(kva_onnx_ctx *c, const kva_value *v, int64_t n) {
   const kva_tensor_data *data = ((const kva_constant_attrs *)v->def->attrs)->value;
-  kva_wide *w = new_wide(c->arena, v->type, n);
+  kva_ref_tensor *w = new_tensor(c->arena, v->type, n);
   for (int64_t i = 0; i < n; i++) {
     if (w->f)
       w->f[i] = kva_load_f64(data->dtype, data->data, i);
@@ -45,7 +45,7 @@ static kva_wide *load_constant(kva_onnx_ctx *c, const kva_value *v, int64_t n) {
   return w;
 }
 
-static void round_elements(kva_wide *w) {
+static void round_elements(kva_ref_tensor *w) {
   for (int64_t i = 0; i < w->n; i++) {
     if (w->f)
       w->f[i] = kva_round_f64(w->dtype, w->f[i]);
@@ -59,10 +59,10 @@ static bool no_symbols(void *user, const kva_expr *symbol, int64_t *out_v) {
   return false;
 }
 
-static const kva_wide *constant(kva_onnx_ctx *c, const kva_value *v, int depth);
+static const kva_ref_tensor *constant(kva_onnx_ctx *c, const kva_value *v, int depth);
 
 /* Runs the node's reference; its diagnostics (a symbol in an attribute) only mean "not constant". */
-static bool evaluate(kva_onnx_ctx *c, const kva_node *n, const kva_wide *const *in, kva_wide **out) {
+static bool evaluate(kva_onnx_ctx *c, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor **out) {
   kva_diag *diag = kva_diag_create();
   kva_arena *scratch = kva_arena_create();
   kva_ref r = {.diag = diag, .scratch = scratch, .lookup = no_symbols};
@@ -73,40 +73,40 @@ static bool evaluate(kva_onnx_ctx *c, const kva_node *n, const kva_wide *const *
   return !status;
 }
 
-static const kva_wide *compute_constant(kva_onnx_ctx *c, const kva_value *v, int depth) {
+static const kva_ref_tensor *compute_constant(kva_onnx_ctx *c, const kva_value *v, int depth) {
   const kva_node *n = v->def;
   if (!n->op->ref || n->n_results > 4 || n->n_operands > MAX_ELEMENTS || depth > MAX_DEPTH) return NULL;
   if (n->op->traits & (KVA_READS_STATE | KVA_WRITES_STATE)) return NULL;
-  const kva_wide **in = KVA_NEW_ARRAY(c->arena, const kva_wide *, n->n_operands + 1);
+  const kva_ref_tensor **in = KVA_NEW_ARRAY(c->arena, const kva_ref_tensor *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++) {
     if (!kva_operand(n, i)) continue;
     in[i] = constant(c, kva_operand(n, i), depth + 1);
     if (!in[i]) return NULL;
   }
-  kva_wide *out[4];
+  kva_ref_tensor *out[4];
   for (uint32_t i = 0; i < n->n_results; i++) {
     int64_t elements;
     if (!small_elements(n->results[i].type, &elements)) return NULL;
-    out[i] = new_wide(c->arena, n->results[i].type, elements);
+    out[i] = new_tensor(c->arena, n->results[i].type, elements);
   }
   if (!evaluate(c, n, in, out)) return NULL;
   round_elements(out[v->index]);
   return out[v->index];
 }
 
-static const kva_wide *constant(kva_onnx_ctx *c, const kva_value *v, int depth) {
+static const kva_ref_tensor *constant(kva_onnx_ctx *c, const kva_value *v, int depth) {
   int64_t n;
   if (!v->def || !small_elements(v->type, &n)) return NULL;
   if (!c->constants) c->constants = kva_map_create(c->arena);
   void *known = kva_map_get(c->constants, &v, sizeof v);
   if (known) return known == &unknown ? NULL : known;
   bool is_literal = kva_is(v->def, KVA_OP_constant);
-  const kva_wide *w = is_literal ? load_constant(c, v, n) : compute_constant(c, v, depth);
+  const kva_ref_tensor *w = is_literal ? load_constant(c, v, n) : compute_constant(c, v, depth);
   kva_map_set(c->constants, &v, sizeof v, w ? (void *)w : (void *)&unknown);
   return w;
 }
 
-const kva_wide *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v) {
+const kva_ref_tensor *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v) {
   return constant(c, v, 0);
 }
 
@@ -307,7 +307,7 @@ static bool derive(elements *e) {
 }
 
 static bool from_constant(elements *e, const kva_value *v) {
-  const kva_wide *w = constant(e->c, v, e->depth);
+  const kva_ref_tensor *w = constant(e->c, v, e->depth);
   if (!w || !w->i) return false;
   for (uint32_t i = 0; i < e->len; i++) e->out[i] = kva_expr_const(e->x, w->i[i]);
   return true;

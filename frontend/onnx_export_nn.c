@@ -1,8 +1,7 @@
 /* Contractions, windows, normalisations and losses as ONNX nodes. */
 #include "frontend/onnx_export.h"
 
-/* ---- contraction and windows ---------------------------------------------------------------------------------------
- */
+/* ---- contraction and windows ------------------------------------------------------------------------------------- */
 
 static const char *swap_last(kva_export *e, const char *x, uint32_t rank) {
   int64_t perm[KVA_MAX_RANK];

@@ -269,13 +269,13 @@ kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kv
   return KVA_OK;
 }
 
-static kva_value *fixed_input(kva_import *im, const kva_wide *w) {
+static kva_value *fixed_input(kva_import *im, const kva_ref_tensor *w) {
   kva_tensor_data *data = KVA_NEW(im->m->arena, kva_tensor_data);
   *data = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank};
   data->dims = kva_arena_memdup(im->m->arena, w->dims, sizeof w->dims);
   KVA_ASSERT(kva_dtype_bytes(w->dtype, w->n, &data->bytes));
   void *bytes = kva_arena_alloc(im->m->arena, (size_t)data->bytes + 1);
-  kva_wide_to_data(w, bytes);
+  kva_ref_tensor_to_data(w, bytes);
   data->data = bytes;
   return kva_const_tensor(&im->c.b, data);
 }
@@ -284,7 +284,7 @@ static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_valu
   const kva_type *type = NULL;
   const kva_load_options *o = im->options;
   const char *name = kva_arena_strdup(im->m->arena, kva_pb_str(v->name));
-  const kva_wide *fixed = o && o->fixed_input ? o->fixed_input(o->fixed_input_user, index, name) : NULL;
+  const kva_ref_tensor *fixed = o && o->fixed_input ? o->fixed_input(o->fixed_input_user, index, name) : NULL;
   KVA_TRY(kva_import_type(im, v, &type));
   if (fixed && (fixed->dtype != type->dtype || fixed->rank != type->rank))
     return kva_error(im->c.diag, &im->loc,

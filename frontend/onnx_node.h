@@ -45,9 +45,10 @@ typedef struct kva_onnx_ctx {
   kva_builder b;
   kva_diag *diag;
   kva_arena *arena;
-  int64_t opset;      /* of the default domain for the current graph or function */
-  kva_map *contents;  /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
-  kva_map *constants; /* value pointer -> kva_wide *: values of small constant tensors; both maps made on first use */
+  int64_t opset;     /* of the default domain for the current graph or function */
+  kva_map *contents; /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
+  kva_map
+      *constants; /* value pointer -> kva_ref_tensor *: values of small constant tensors; both maps made on first use */
 } kva_onnx_ctx;
 
 /* Builds internal nodes for n; out[i] gets output i (NULL where it does not exist). KVA_UNSUPPORTED with a diagnostic

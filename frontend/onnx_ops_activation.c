@@ -161,8 +161,8 @@ kva_status kva_onnx_hardmax(kva_onnx_call *k) {
 static kva_status check_dropout_is_off(kva_onnx_call *k) {
   kva_value *ratio = kva_onnx_in(k, 1), *mode = kva_onnx_in(k, 2);
   if (k->version < 12 || !mode) return KVA_OK;
-  const kva_wide *m = kva_onnx_constant(k->c, mode), *r = ratio ? kva_onnx_constant(k->c, ratio) : NULL;
-  if ((m && m->n == 1 && !m->i[0]) || (r && r->n == 1 && kva_wide_get(r, 0) == 0)) return KVA_OK;
+  const kva_ref_tensor *m = kva_onnx_constant(k->c, mode), *r = ratio ? kva_onnx_constant(k->c, ratio) : NULL;
+  if ((m && m->n == 1 && !m->i[0]) || (r && r->n == 1 && kva_ref_tensor_get(r, 0) == 0)) return KVA_OK;
   return kva_onnx_fail(k, KVA_UNSUPPORTED, "training_mode must be a constant false");
 }
 

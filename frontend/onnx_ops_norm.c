@@ -86,8 +86,7 @@ kva_status kva_onnx_rms_norm(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_rms_norm, 2, (kva_value *[]){x, scale}, &attrs));
 }
 
-/* ---- instance and group --------------------------------------------------------------------------------------------
- */
+/* ---- instance and group ------------------------------------------------------------------------------------------ */
 
 kva_status kva_onnx_instance_norm(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);

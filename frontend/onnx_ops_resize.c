@@ -65,7 +65,7 @@ static kva_status read_attrs(kva_onnx_call *k, resize *r) {
 }
 
 /* Inputs by version: 7 scales as attribute; 9, 10 scales; 11 on roi, scales, sizes. */
-static kva_status constant_list(kva_onnx_call *k, uint32_t input, uint32_t n, const kva_wide **out) {
+static kva_status constant_list(kva_onnx_call *k, uint32_t input, uint32_t n, const kva_ref_tensor **out) {
   kva_value *v = kva_onnx_in(k, input);
   *out = v ? kva_onnx_constant(k->c, v) : NULL;
   if (v && !*out) return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u must be constant", input);
@@ -86,17 +86,17 @@ static void keep_aspect(axis_map *maps, uint32_t n, bool smallest) {
   }
 }
 
-static kva_status set_extents(kva_onnx_call *k, const kva_wide *scales, const kva_wide *sizes, uint32_t n,
+static kva_status set_extents(kva_onnx_call *k, const kva_ref_tensor *scales, const kva_ref_tensor *sizes, uint32_t n,
                               axis_map *maps) {
   static const char *const policies[] = {"stretch", "not_larger", "not_smaller", NULL};
   int policy = 0;
   KVA_TRY(choose(k, "keep_aspect_ratio_policy", "stretch", policies, &policy));
   if (!scales == !sizes) return kva_onnx_fail(k, KVA_INVALID, "expected either scales or sizes");
   for (uint32_t i = 0; i < n; i++) {
-    double in = (double)maps[i].in, s = scales ? kva_wide_get(scales, i) : kva_wide_get(sizes, i) / in;
+    double in = (double)maps[i].in, s = scales ? kva_ref_tensor_get(scales, i) : kva_ref_tensor_get(sizes, i) / in;
     if (!(s > 0) || s * in > 1e9) return kva_onnx_fail(k, KVA_INVALID, "scale %g of an axis of %g", s, in);
     maps[i].scale = s;
-    maps[i].out = sizes ? (int64_t)kva_wide_get(sizes, i) : (int64_t)floor(in * s);
+    maps[i].out = sizes ? (int64_t)kva_ref_tensor_get(sizes, i) : (int64_t)floor(in * s);
   }
   if (sizes && policy) keep_aspect(maps, n, policy == 1);
   return KVA_OK;
@@ -232,8 +232,8 @@ static kva_status resize_axes(kva_onnx_call *k, const resize *r, const axis_map 
   return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));
 }
 
-static kva_status resize_with(kva_onnx_call *k, const kva_wide *roi, const kva_wide *scales, const kva_wide *sizes,
-                              uint32_t n, const uint32_t *axes) {
+static kva_status resize_with(kva_onnx_call *k, const kva_ref_tensor *roi, const kva_ref_tensor *scales,
+                              const kva_ref_tensor *sizes, uint32_t n, const uint32_t *axes) {
   resize r;
   axis_map maps[KVA_MAX_RANK] = {{0}};
   KVA_TRY(read_attrs(k, &r));
@@ -241,7 +241,7 @@ static kva_status resize_with(kva_onnx_call *k, const kva_wide *roi, const kva_w
   for (uint32_t i = 0; i < n; i++) {
     if (!kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), &maps[i].in))
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent; pin it (--pin)", axes[i]);
-    if (roi) maps[i].roi_start = kva_wide_get(roi, i), maps[i].roi_end = kva_wide_get(roi, n + i);
+    if (roi) maps[i].roi_start = kva_ref_tensor_get(roi, i), maps[i].roi_end = kva_ref_tensor_get(roi, n + i);
   }
   KVA_TRY(set_extents(k, scales, sizes, n, maps));
   return resize_axes(k, &r, maps, n, axes);
@@ -250,7 +250,7 @@ static kva_status resize_with(kva_onnx_call *k, const kva_wide *roi, const kva_w
 kva_status kva_onnx_resize(kva_onnx_call *k) {
   kva_ints list = kva_onnx_ints(k, "axes");
   uint32_t rank = kva_onnx_in(k, 0)->type->rank, n = list.n ? list.n : rank, axes[KVA_MAX_RANK];
-  const kva_wide *roi = NULL, *scales = NULL, *sizes = NULL;
+  const kva_ref_tensor *roi = NULL, *scales = NULL, *sizes = NULL;
   if (n > rank) return kva_onnx_fail(k, KVA_INVALID, "%u axes for rank %u", n, rank);
   for (uint32_t i = 0; i < n; i++) KVA_TRY(kva_onnx_axis(k, list.n ? list.v[i] : i, rank, &axes[i]));
   if (k->version < 11) {
@@ -267,8 +267,8 @@ kva_status kva_onnx_resize(kva_onnx_call *k) {
 kva_status kva_onnx_upsample(kva_onnx_call *k) {
   const kva_onnx_attr *given = kva_onnx_find_attr(k, "scales");
   uint32_t rank = kva_onnx_in(k, 0)->type->rank, axes[KVA_MAX_RANK];
-  kva_wide list = {.dtype = KVA_F32, .rank = 1};
-  const kva_wide *scales = NULL;
+  kva_ref_tensor list = {.dtype = KVA_F32, .rank = 1};
+  const kva_ref_tensor *scales = NULL;
   for (uint32_t i = 0; i < rank; i++) axes[i] = i;
   if (!given) {
     KVA_TRY(constant_list(k, 1, rank, &scales));

@@ -54,7 +54,7 @@ static kva_status read_activations(kva_onnx_call *k, rnn *r) {
 /* sequence_lens, when given, must be known to be the whole length. */
 static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
   kva_value *lengths = kva_onnx_in(k, IN_LENGTHS);
-  const kva_wide *w = lengths ? kva_onnx_constant(k->c, lengths) : NULL;
+  const kva_ref_tensor *w = lengths ? kva_onnx_constant(k->c, lengths) : NULL;
   for (int64_t i = 0; w && w->i && i < w->n; i++)
     if (w->i[i] != steps) return false;
   return !lengths || w;

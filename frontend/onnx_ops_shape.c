@@ -230,13 +230,13 @@ kva_status kva_onnx_constant_op(kva_onnx_call *k) {
 /* ---- generators -------------------------------------------------------------------------------------------------- */
 
 static kva_status range_length_of_floats(kva_onnx_call *k, kva_dim *out) {
-  const kva_wide *w[3];
+  const kva_ref_tensor *w[3];
   for (uint32_t i = 0; i < 3; i++) {
     w[i] = kva_onnx_constant(k->c, kva_onnx_in(k, i));
     if (!w[i] || w[i]->n != 1)
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u must be a constant of one element", i);
   }
-  double n = ceil((kva_wide_get(w[1], 0) - kva_wide_get(w[0], 0)) / kva_wide_get(w[2], 0));
+  double n = ceil((kva_ref_tensor_get(w[1], 0) - kva_ref_tensor_get(w[0], 0)) / kva_ref_tensor_get(w[2], 0));
   if (!(fabs(n) < 9e15)) return kva_onnx_fail(k, KVA_INVALID, "the range has no finite length");
   *out = kva_expr_const(kva_onnx_exprs(k), n > 0 ? (int64_t)n : 0);
   return KVA_OK;
@@ -297,7 +297,7 @@ kva_status kva_onnx_trilu(kva_onnx_call *k) {
 }
 
 static kva_status one_hot_depth(kva_onnx_call *k, kva_dim *out) {
-  const kva_wide *w = kva_onnx_constant(k->c, kva_onnx_in(k, 1));
+  const kva_ref_tensor *w = kva_onnx_constant(k->c, kva_onnx_in(k, 1));
   if (w && w->f && w->n == 1 && fabs(w->f[0]) < 9e15) {
     *out = kva_expr_const(kva_onnx_exprs(k), (int64_t)w->f[0]);
     return KVA_OK;

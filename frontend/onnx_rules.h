@@ -72,10 +72,9 @@ const kva_op_info *kva_onnx_own_operator(const char *domain, const char *op_type
 double kva_onnx_decimal(float v);
 /* Value of a small constant tensor, evaluated by the reference where it is computed from constants; NULL: not
  * constant. Lives in the context's arena. */
-const kva_wide *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);
+const kva_ref_tensor *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);
 
-/* ---- shared pieces of rules ----------------------------------------------------------------------------------------
- */
+/* ---- shared pieces of rules -------------------------------------------------------------------------------------- */
 
 kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis,
                               uint32_t count); /* `count` dims of 1 at axis */

@@ -204,7 +204,7 @@ kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, c
   return KVA_OK;
 }
 
-kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_wide **out_tensor) {
+kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tensor **out_tensor) {
   *out_tensor = NULL;
   kva_file file;
   KVA_TRY(kva_file_map(path, diag, &file));
@@ -219,7 +219,7 @@ kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_wide **ou
     status = kva_pb_read_tensor(&reader, (const kva_pb_tensor *)message, NULL, &loc, &data);
   }
   if (!status) {
-    *out_tensor = kva_wide_from_data(data->dtype, data->rank, data->dims, data->data);
+    *out_tensor = kva_ref_tensor_from_data(data->dtype, data->rank, data->dims, data->data);
     if (!*out_tensor) status = kva_fail(diag, KVA_NO_MEMORY, &loc, "not enough memory for its elements");
   }
   if (message) protobuf_c_message_free_unpacked(message, NULL);

@@ -22,7 +22,7 @@ typedef struct kva_value kva_value;
 typedef struct kva_use kva_use;
 typedef struct kva_op_info kva_op_info; /* one row of the operator table: ops/ops.h */
 
-/* ---- types --------------------------------------------------------------------------------------------------- */
+/* ---- types ------------------------------------------------------------------------------------------------------- */
 
 enum { KVA_MAX_RANK = 8 }; /* of tensors that kernels touch; the importer rejects more, by name */
 
@@ -148,8 +148,7 @@ struct kva_module {
   struct kva_type_table *types; /* interning; private to type.c */
 };
 
-/* ---- building ------------------------------------------------------------------------------------------------------
- */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 
 kva_module *kva_module_create(kva_diag *diag);
 void kva_module_destroy(kva_module *m);
@@ -187,7 +186,7 @@ kva_value *kva_graph_output(const kva_graph *g, uint32_t i);
 /* Deep copy of a module (text tests, train = forward + backward from one source). The copy has its own arena. */
 kva_module *kva_module_clone(const kva_module *m);
 
-/* ---- checking and printing -------------------------------------------------------------------------------------- */
+/* ---- checking and printing --------------------------------------------------------------------------------------- */
 
 /* Structure (SSA order, use lists, arity, returns, state names unique), then each operator's inference against the
  * stored types. Problems go to m->diag; KVA_INVALID when there are any. */

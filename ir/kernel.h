@@ -75,17 +75,17 @@ typedef enum kva_kop {
   KVA_K_REDUCE,  /* value of loop `loop`, carried `carry`, after the loop */
   KVA_K_CARRY,   /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
   KVA_K_IF,      /* args[0]; regions then/orelse; effects only */
-  KVA_K_BARRIER, /* waits for the team's threads and orders their memory accesses; nothing on a CPU */
+  KVA_K_BARRIER, /* waits for the subgroup's threads and orders their memory accesses; nothing on a CPU */
   KVA_K_MACHINE, /* `machine`, see ir/kernel_gpu.h */
 } kva_kop;
 
 typedef enum kva_kloop_kind {
-  KVA_K_MAP,    /* independent iterations, as lowered; the schedule turns it into one of the next four */
-  KVA_K_GRID,   /* iterations are work items */
-  KVA_K_SERIAL, /* in order */
-  KVA_K_UNROLL, /* constant extent, expanded */
-  KVA_K_VECTOR, /* lanes; remainder handled by the target */
-  KVA_K_THREAD, /* GPU: threads of a block */
+  KVA_K_PARALLEL, /* independent iterations, as lowered; the schedule turns it into one of the next four */
+  KVA_K_GRID,     /* iterations are work items */
+  KVA_K_SERIAL,   /* in order */
+  KVA_K_UNROLL,   /* constant extent, expanded */
+  KVA_K_VECTOR,   /* lanes; remainder handled by the target */
+  KVA_K_THREAD,   /* GPU: threads of a block */
 } kva_kloop_kind;
 
 typedef enum kva_combine {
@@ -113,23 +113,23 @@ struct kva_kloop {
   KVA_VEC(kva_kcarry) carries;
   kva_kinstr *instr;
   bool strict_order; /* reductions: add in index order, one accumulator (bit-exact chunking) */
-  /* THREAD: the threads around it (the block's, or an outer THREAD loop's team) divide into teams of `team` (a power of
-   * two; 0, 1: single threads), which take the iterations in turn. Inside, all threads of a team run the same code and
-   * hold the same values; a nested THREAD loop divides them further. A single thread takes `width` (0: 1) consecutive
-   * iterations at once, as lanes. Reductions combine over all teams in a fixed tree; every thread gets the result.
-   * Lanes start after the first `head` iterations (NULL: none; less than KVA_K_HEAD), which are single ones, as are the
-   * fewer than KVA_K_HEAD that no lanes are left for: accesses of the lanes are aligned then where rows are not.
-   * `blocks` (a power of two; 0, 1: the block alone) successive blocks that run the same code share the row of which
-   * each takes a part: the results of its reductions combine over them, too, and are the same in all.
-   * MAP: `team` is a wish of who wrote the kernel (0: none): an iteration shall be such a team's. */
-  uint32_t team, width, blocks;
-  const kva_expr *head;
-  bool stage; /* THREAD with teams, run once by the block: a wish that what its teams load alike, or number by number,
-               * be loaded by the block before, and read by them from shared memory */
+  /* THREAD: the threads around it (the block's, or an outer THREAD loop's subgroup) divide into subgroups of `subgroup`
+   * (a power of two; 0, 1: single threads), which take the iterations in turn. Inside, all threads of a subgroup run
+   * the same code and hold the same values; a nested THREAD loop divides them further. A single thread takes `width`
+   * (0: 1) consecutive iterations at once, as lanes. Reductions combine over all subgroups in a fixed tree; every
+   * thread gets the result. Lanes start after the first `peel` iterations (NULL: none; less than KVA_K_PEEL), which are
+   * single ones, as are the fewer than KVA_K_PEEL that no lanes are left for: accesses of the lanes are aligned then
+   * where rows are not. `blocks` (a power of two; 0, 1: the block alone) successive blocks that run the same code share
+   * the row of which each takes a part: the results of its reductions combine over them, too, and are the same in all.
+   * PARALLEL: `subgroup` is a wish of who wrote the kernel (0: none): an iteration shall be such a subgroup's. */
+  uint32_t subgroup, width, blocks;
+  const kva_expr *peel;
+  bool stage; /* THREAD with subgroups, run once by the block: a wish that what its subgroups load alike, or number by
+               * number, be loaded by the block before, and read by them from shared memory */
 };
 enum {
-  KVA_K_HEAD = 32,      /* elements of a byte in a sector of global memory */
-  KVA_K_MOST_BLOCKS = 8 /* that share a row */
+  KVA_K_PEEL = 32,     /* elements of a byte in a sector of global memory */
+  KVA_K_MAX_BLOCKS = 8 /* that share a row */
 };
 
 struct kva_kinstr {
@@ -170,13 +170,12 @@ struct kva_kernel {
   KVA_VEC(kva_kval) values;
   kva_kregion *body;
   uint32_t next_id;
-  uint32_t threads;       /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
-  uint32_t blocks;        /* that a multiprocessor shall have registers for; 0: as the assembler sees fit */
-  KVA_VEC(kva_kmap) maps; /* parameters after the symbols */
+  uint32_t threads;              /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
+  uint32_t blocks;               /* that a multiprocessor shall have registers for; 0: as the assembler sees fit */
+  KVA_VEC(kva_ktensor_map) maps; /* parameters after the symbols */
 };
 
-/* ---- builder ------------------------------------------------------------------------------------------------------
- */
+/* ---- builder ----------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_kb {
   kva_kernel *kernel;
@@ -264,7 +263,7 @@ void kva_k_barrier(kva_kb *b);
 /* A copy of *m at the current place; float_value is its 'v' or NULL. Its value, or NULL. */
 kva_kval kva_k_machine(kva_kb *b, const kva_kmachine *m, kva_kval float_value);
 /* The number of a new tensor map; *map is copied. */
-int32_t kva_k_map(kva_kb *b, const kva_kmap *map);
+int32_t kva_k_tensor_map(kva_kb *b, const kva_ktensor_map *map);
 
 /* ---- checking, text ---------------------------------------------------------------------------------------------- */
 

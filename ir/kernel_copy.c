@@ -39,15 +39,15 @@ static void copy_symbols(copy *c, const kva_kinstr *from, kva_kinstr *to) {
 
 static kva_kinstr *copy_loop(copy *c, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
-  const kva_expr *extent = l->extent, *head = l->head;
+  const kva_expr *extent = l->extent, *peel = l->peel;
   rename_index(c, &extent);
-  if (head) rename_index(c, &head);
+  if (peel) rename_index(c, &peel);
   kva_kloop *made = kva_k_loop_create(c->k, l->kind, extent, l->var->name);
   made->strict_order = l->strict_order;
-  made->team = l->team;
+  made->subgroup = l->subgroup;
   made->width = l->width;
   made->blocks = l->blocks;
-  made->head = head;
+  made->peel = peel;
   made->stage = l->stage;
   c->made[i->id] = made->instr;
   map_symbol(c, l->var, made->var);

@@ -118,15 +118,15 @@ typedef struct kva_kmachine {
 } kva_kmachine;
 
 /* A tensor map: how tensor_load sees a parameter. Dimensions from the innermost one. */
-enum { KVA_K_MAP_RANK = 5 };
-typedef struct kva_kmap {
+enum { KVA_K_TENSOR_MAP_RANK = 5 };
+typedef struct kva_ktensor_map {
   struct kva_kbuf *buf;
   uint32_t rank;
-  const kva_expr *dims[KVA_K_MAP_RANK];    /* elements, over shape symbols */
-  const kva_expr *strides[KVA_K_MAP_RANK]; /* bytes, multiples of 16; [0] is not used */
-  int32_t box[KVA_K_MAP_RANK];             /* elements; the innermost ones fill `swizzle` bytes */
-  int32_t swizzle;                         /* 0, 32, 64, 128 */
-} kva_kmap;
+  const kva_expr *dims[KVA_K_TENSOR_MAP_RANK];    /* elements, over shape symbols */
+  const kva_expr *strides[KVA_K_TENSOR_MAP_RANK]; /* bytes, multiples of 16; [0] is not used */
+  int32_t box[KVA_K_TENSOR_MAP_RANK];             /* elements; the innermost ones fill `swizzle` bytes */
+  int32_t swizzle;                                /* 0, 32, 64, 128 */
+} kva_ktensor_map;
 
 const char *kva_kmop_name(kva_kmop op);
 const char *kva_kmop_operands(kva_kmop op); /* letters, see above */

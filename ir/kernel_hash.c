@@ -72,8 +72,8 @@ static void add_value(hasher *s, const kva_kinstr *v) {
 
 static void add_loop(hasher *s, const kva_kloop *l) {
   add(s, (uint64_t)l->kind << 8 | (uint64_t)l->stage << 1 | l->strict_order);
-  if (l->kind == KVA_K_THREAD || l->team) add(s, (uint64_t)l->team << 32 | l->width);
-  if (l->head) add(s, hash_expr(s, l->head));
+  if (l->kind == KVA_K_THREAD || l->subgroup) add(s, (uint64_t)l->subgroup << 32 | l->width);
+  if (l->peel) add(s, hash_expr(s, l->peel));
   if (l->blocks > 1) add(s, l->blocks);
   add(s, hash_expr(s, l->extent));
   number(s, l->var);
@@ -93,7 +93,7 @@ static void add_machine(hasher *s, const kva_kmachine *m) {
   for (uint32_t n = 0; n < KVA_K_MAX_NUMBERS; n++) add(s, (uint64_t)m->numbers[n]);
 }
 
-static void add_map(hasher *s, const kva_kmap *m) {
+static void add_map(hasher *s, const kva_ktensor_map *m) {
   add(s, (uint64_t)m->buf->id << 32 | (uint64_t)m->rank << 16 | (uint64_t)m->swizzle);
   for (uint32_t d = 0; d < m->rank; d++) {
     add(s, hash_expr(s, m->dims[d]));

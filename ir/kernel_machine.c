@@ -48,7 +48,7 @@ kva_kval kva_k_machine(kva_kb *b, const kva_kmachine *m, kva_kval float_value) {
   return i->dtype == KVA_DTYPE_NONE ? NULL : i;
 }
 
-int32_t kva_k_map(kva_kb *b, const kva_kmap *map) {
+int32_t kva_k_tensor_map(kva_kb *b, const kva_ktensor_map *map) {
   KVA_PUSH(b->arena, &b->kernel->maps, *map);
   return (int32_t)b->kernel->maps.len - 1;
 }

@@ -227,11 +227,11 @@ static void parse_loop(kva_kparser *p, kva_kregion *r, kva_kloop_kind kind) {
   kva_kloop *l = kva_k_loop_create(p->k, kind, extent, t.text);
   l->strict_order = strict;
   parse_carries(p, l);
-  l->team = parse_count(p, "team");
+  l->subgroup = parse_count(p, "subgroup");
   l->stage = kva_klex_accept_name(&p->lex, "stage");
   l->width = parse_count(p, "width");
   l->blocks = parse_count(p, "blocks");
-  if (kva_klex_accept_name(&p->lex, "head")) l->head = kva_kparse_expr(p);
+  if (kva_klex_accept_name(&p->lex, "peel")) l->peel = kva_kparse_expr(p);
   kva_map_set_str(p->loops, t.text, l);
   kva_k_insert(r, NULL, l->instr);
   parse_block(p, l->body, l);
@@ -259,7 +259,7 @@ static bool parse_machine_effect(kva_kparser *p, kva_kregion *r) {
 }
 
 static void parse_effect(kva_kparser *p, kva_kregion *r) {
-  for (int kind = KVA_K_MAP; kind <= KVA_K_THREAD; kind++) {
+  for (int kind = KVA_K_PARALLEL; kind <= KVA_K_THREAD; kind++) {
     if (!kva_klex_accept_name(&p->lex, kva_kloop_kind_name((kva_kloop_kind)kind))) continue;
     parse_loop(p, r, (kva_kloop_kind)kind);
     return;
@@ -338,17 +338,17 @@ static void parse_list(kva_kparser *p, const char *word, uint32_t n, const kva_e
   kva_klex_expect(&p->lex, ")");
 }
 
-static void parse_dims(kva_kparser *p, kva_kmap *m) {
+static void parse_dims(kva_kparser *p, kva_ktensor_map *m) {
   if (!kva_klex_accept_name(&p->lex, "dims")) kva_klex_error(&p->lex, "expected 'dims'");
   kva_klex_expect(&p->lex, "(");
   do m->dims[m->rank++] = kva_kparse_expr(p);
-  while (m->rank < KVA_K_MAP_RANK && kva_klex_accept(&p->lex, ","));
+  while (m->rank < KVA_K_TENSOR_MAP_RANK && kva_klex_accept(&p->lex, ","));
   kva_klex_expect(&p->lex, ")");
 }
 
 static void parse_map(kva_kparser *p) {
-  kva_kmap m = {.buf = parse_buffer_name(p)};
-  const kva_expr *box[KVA_K_MAP_RANK] = {NULL};
+  kva_ktensor_map m = {.buf = parse_buffer_name(p)};
+  const kva_expr *box[KVA_K_TENSOR_MAP_RANK] = {NULL};
   parse_dims(p, &m);
   if (m.rank > 1) parse_list(p, "steps", m.rank - 1, m.strides + 1);
   parse_list(p, "box", m.rank, box);

@@ -22,8 +22,8 @@
  *   shared readwrite float staged[2048] over ring
  *   copy_async ring[8*tid], a[K*i + 8*tid], 16
  *
- * It has ` threads 256 blocks 2` after its parameters, and its thread loops may end in ` team 32 stage` or ` width 4
- * blocks 2 head mod(r, 32)`.
+ * It has ` threads 256 blocks 2` after its parameters, and its thread loops may end in ` subgroup 32 stage` or ` width
+ * 4 blocks 2 peel mod(r, 32)`.
  *
  * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
  * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
@@ -111,7 +111,7 @@ static void name_symbols_of(void *user, kva_kinstr *i) {
   kva_k_each_index(i, name_index, user);
 }
 
-static void name_symbols_of_map(printer *p, const kva_kmap *m) {
+static void name_symbols_of_map(printer *p, const kva_ktensor_map *m) {
   for (uint32_t d = 0; d < m->rank; d++) {
     kva_expr_each_symbol(m->dims[d], name_shape_symbol, p);
     if (d) kva_expr_each_symbol(m->strides[d], name_shape_symbol, p);
@@ -296,11 +296,11 @@ static void print_loop(printer *p, const kva_kloop *l) {
     print_value(p, carry->init);
   }
   if (l->carries.len) kva_text_add(p->out, ")");
-  if (l->team > 1) kva_text_add(p->out, " team %u", l->team);
+  if (l->subgroup > 1) kva_text_add(p->out, " subgroup %u", l->subgroup);
   if (l->stage) kva_text_add(p->out, " stage");
   if (l->width > 1) kva_text_add(p->out, " width %u", l->width);
   if (l->blocks > 1) kva_text_add(p->out, " blocks %u", l->blocks);
-  if (l->head) kva_text_add(p->out, " head %s", expr_text(p, l->head));
+  if (l->peel) kva_text_add(p->out, " peel %s", expr_text(p, l->peel));
   print_block(p, l->body, l);
 }
 
@@ -399,7 +399,7 @@ static void print_locals(printer *p) {
   }
 }
 
-static void print_map(printer *p, const kva_kmap *m) {
+static void print_map(printer *p, const kva_ktensor_map *m) {
   kva_text_add(p->out, "  tensor_map ");
   print_name(p->out, m->buf->name);
   for (uint32_t d = 0; d < m->rank; d++) kva_text_add(p->out, "%s%s", d ? ", " : " dims(", expr_text(p, m->dims[d]));

@@ -26,8 +26,7 @@ static void KVA_PRINTF(3, 4) report(verifier *v, const kva_kinstr *i, const char
   if (!i) v->status = kva_error(v->diag, NULL, "kernel %s: %s", name, text);
 }
 
-/* ---- structure: must hold before anything else is looked at -------------------------------------------------------
- */
+/* ---- structure: must hold before anything else is looked at ------------------------------------------------------ */
 
 static void check_links(verifier *v, const kva_kregion *r);
 
@@ -258,9 +257,9 @@ static bool is_power_of_two(uint32_t n) {
 }
 
 /* Threads that run the code around i together. */
-static uint32_t team_around(const verifier *v, const kva_kinstr *i) {
+static uint32_t subgroup_around(const verifier *v, const kva_kinstr *i) {
   for (const kva_kinstr *o = i->region->owner; o; o = o->region->owner) {
-    if (o->op == KVA_K_LOOP && o->loop->kind == KVA_K_THREAD) return o->loop->team > 1 ? o->loop->team : 1;
+    if (o->op == KVA_K_LOOP && o->loop->kind == KVA_K_THREAD) return o->loop->subgroup > 1 ? o->loop->subgroup : 1;
   }
   return v->k->threads;
 }
@@ -276,7 +275,7 @@ static bool is_of_every_item(const verifier *v, const kva_kinstr *i) {
 /* Blocks tell each other floats. */
 static bool is_shared_row(const verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
-  bool may = is_power_of_two(l->blocks) && l->blocks <= KVA_K_MOST_BLOCKS && is_of_every_item(v, i);
+  bool may = is_power_of_two(l->blocks) && l->blocks <= KVA_K_MAX_BLOCKS && is_of_every_item(v, i);
   for (uint32_t c = 0; c < l->carries.len; c++)
     may &= l->carries.data[c].combine != KVA_COMBINE_NONE && l->carries.data[c].dtype == KVA_F32;
   return may;
@@ -284,23 +283,24 @@ static bool is_shared_row(const verifier *v, const kva_kinstr *i) {
 
 static void check_threads(verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
-  uint32_t around = team_around(v, i), team = l->team > 1 ? l->team : 1;
+  uint32_t around = subgroup_around(v, i), subgroup = l->subgroup > 1 ? l->subgroup : 1;
   int64_t most;
   if (v->k->threads % 32 || v->k->threads < 32 || v->k->threads > 1024) {
     report(v, i, "thread loop in a kernel of %u threads; a multiple of 32 up to 1024 is needed", v->k->threads);
   } else if (!is_power_of_two(v->k->threads) && l->carries.len) {
     report(v, i, "%u threads combine values; a power of two is needed", v->k->threads);
-  } else if (!is_power_of_two(team) || team >= around) {
-    report(v, i, "teams of %u threads do not divide the %u around the loop", team, around);
+  } else if (!is_power_of_two(subgroup) || subgroup >= around) {
+    report(v, i, "subgroups of %u threads do not divide the %u around the loop", subgroup, around);
   }
   if (l->strict_order) report(v, i, "a thread loop has no order");
-  if (team > 1 && (l->carries.len || l->width > 1)) report(v, i, "teams can neither carry values nor take lanes");
-  if (l->stage && team == 1) report(v, i, "single threads have nothing to stage");
+  if (subgroup > 1 && (l->carries.len || l->width > 1))
+    report(v, i, "subgroups can neither carry values nor take lanes");
+  if (l->stage && subgroup == 1) report(v, i, "single threads have nothing to stage");
   if (l->blocks && !is_shared_row(v, i))
     report(v, i, "%u blocks share a row: a power of two up to %d may, by items of the grid, to combine floats",
-           l->blocks, KVA_K_MOST_BLOCKS);
-  if (l->head && (l->width < 2 || !kva_expr_upper_bound(l->head, &most) || most >= KVA_K_HEAD))
-    report(v, i, "a head needs lanes, and must be known to be shorter than %d", KVA_K_HEAD);
+           l->blocks, KVA_K_MAX_BLOCKS);
+  if (l->peel && (l->width < 2 || !kva_expr_upper_bound(l->peel, &most) || most >= KVA_K_PEEL))
+    report(v, i, "a peel needs lanes, and must be known to be shorter than %d", KVA_K_PEEL);
   if (l->width > 16 || (l->width && !is_power_of_two(l->width)))
     report(v, i, "width %u is no power of two up to 16", l->width);
 }
@@ -309,7 +309,7 @@ static void check_loop(verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
   bool needs_const = l->kind == KVA_K_UNROLL;
   check_index(v, i, l->extent);
-  if (l->head) check_index(v, i, l->head);
+  if (l->peel) check_index(v, i, l->peel);
   if (kva_map_get(v->loops, &l->var, sizeof l->var) != l) report(v, i, "is not in the kernel's list of loops");
   if (l->extent && needs_const && !kva_expr_is_const(l->extent, NULL)) {
     report(v, i, "%s loop needs a constant extent", kva_kloop_kind_name(l->kind));
@@ -384,9 +384,9 @@ static bool is_swizzle(int32_t n) {
 
 static void check_maps(verifier *v) {
   for (uint32_t i = 0; i < v->k->maps.len; i++) {
-    const kva_kmap *m = &v->k->maps.data[i];
-    bool ok =
-        m->buf && m->buf->space == KVA_K_PARAM && m->rank >= 1 && m->rank <= KVA_K_MAP_RANK && is_swizzle(m->swizzle);
+    const kva_ktensor_map *m = &v->k->maps.data[i];
+    bool ok = m->buf && m->buf->space == KVA_K_PARAM && m->rank >= 1 && m->rank <= KVA_K_TENSOR_MAP_RANK &&
+              is_swizzle(m->swizzle);
     if (!ok) report(v, NULL, "tensor map %u is not of a parameter, or its rank or swizzle do not exist", i);
   }
 }

@@ -29,7 +29,7 @@ static const uint8_t op_arities[] = {
     KVA_K_ARITH(ARITY)
 #undef ARITY
 };
-static const char *const loop_kind_names[] = {"map", "grid", "serial", "unroll", "vector", "thread"};
+static const char *const loop_kind_names[] = {"parallel", "grid", "serial", "unroll", "vector", "thread"};
 static const char *const combine_names[] = {"none", "add", "mul", "max", "min", "and", "or"};
 
 const char *kva_kop_name(kva_kop op) {
@@ -161,7 +161,7 @@ void kva_k_each_instr(const kva_kernel *k, void (*visit)(void *user, kva_kinstr 
 void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **e), void *user) {
   if (i->index) visit(user, &i->index);
   if (i->op == KVA_K_LOOP) visit(user, &i->loop->extent);
-  if (i->op == KVA_K_LOOP && i->loop->head) visit(user, &i->loop->head);
+  if (i->op == KVA_K_LOOP && i->loop->peel) visit(user, &i->loop->peel);
   if (i->op != KVA_K_MACHINE) return;
   for (uint32_t p = 0; p < KVA_K_MAX_PLACES; p++) {
     if (i->machine->places[p].index) visit(user, &i->machine->places[p].index);

@@ -37,7 +37,7 @@ typedef enum kva_lower_kind {
 
 typedef struct kva_infer kva_infer;
 typedef struct kva_ref kva_ref;
-typedef struct kva_wide kva_wide;
+typedef struct kva_ref_tensor kva_ref_tensor;
 typedef struct kva_vjp kva_vjp;
 typedef struct kva_lower kva_lower;
 
@@ -56,7 +56,7 @@ struct kva_op_info {
   double tolerance;
   /* Result types of n from its operands and attributes; problems go to m->diag with n->loc. */
   kva_status (*infer)(kva_module *m, const kva_node *n, const kva_type **out_types);
-  kva_status (*ref)(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out);
+  kva_status (*ref)(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out);
   kva_status (*vjp)(kva_vjp *c, kva_node *n);
   kva_kval (*lower)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
   void (*kernel)(kva_lower *l, const kva_node *n);

@@ -19,7 +19,7 @@ kva_status kva_adamw_infer(kva_module *m, const kva_node *n, const kva_type **ou
   return kva_check_rank(m, n, STEP, 0);
 }
 
-kva_status kva_adamw_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_adamw_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_adamw_attrs *a = n->attrs;
   double step = (double)in[STEP]->i[0], lr = in[LR]->f[0];

@@ -6,7 +6,7 @@ kva_status kva_argmax_infer(kva_module *m, const kva_node *n, const kva_type **o
   return kva_arg_infer(m, n, out_types);
 }
 
-kva_status kva_argmax_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_argmax_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   return kva_arg_ref(r, n, in[0], out[0], true);
 }
 

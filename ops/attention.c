@@ -103,16 +103,16 @@ kva_status kva_attention_infer(kva_module *m, const kva_node *n, const kva_type 
   KVA_TRY(kva_attention_check(m, n));
   const kva_type *q = kva_operand_type(n, 0), *v = kva_operand_type(n, 2);
   out_types[0] = kva_type_tensor(m, q->dtype, 4, (kva_dim[]){q->dims[0], q->dims[1], q->dims[2], v->dims[3]});
-  out_types[1] = kva_type_tensor(m, kva_wide_dtype(q->dtype), 3, q->dims);
+  out_types[1] = kva_type_tensor(m, kva_ref_tensor_dtype(q->dtype), 3, q->dims);
   return KVA_OK;
 }
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
-kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
+kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
                                     kva_attention_oracle *out) {
-  const kva_wide *q = in[0], *k = in[1], *v = in[2];
-  const kva_wide *all[8] = {0};
+  const kva_ref_tensor *q = in[0], *k = in[1], *v = in[2];
+  const kva_ref_tensor *all[8] = {0};
   for (uint32_t i = 0; i < n->n_operands; i++) all[i] = in[i];
   *out = (kva_attention_oracle){.B = q->dims[0],
                                 .H = q->dims[1],
@@ -192,7 +192,8 @@ static void ref_row(const kva_attention_oracle *a, kva_attention_at at, double *
   }
 }
 
-kva_status kva_attention_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_attention_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                             kva_ref_tensor *const *out) {
   kva_attention_oracle a;
   KVA_TRY(kva_attention_oracle_get(r, n, in, &a));
   double *scores = KVA_NEW_ARRAY(r->scratch, double, a.S + 1);

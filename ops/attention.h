@@ -35,10 +35,10 @@ KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *
 typedef struct kva_attention_oracle {
   int64_t B, H, H_kv, T, S, D, D_v, offset;
   kva_attention_attrs attrs;
-  const kva_wide *q, *k, *v, *mask, *slopes, *delta, *lse, *dy; /* NULL: absent */
+  const kva_ref_tensor *q, *k, *v, *mask, *slopes, *delta, *lse, *dy; /* NULL: absent */
 } kva_attention_oracle;
 
-KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_wide *const *in,
+KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
                                                  kva_attention_oracle *out);
 /* One row of queries (b, h, t) and key s. */
 typedef struct kva_attention_at {

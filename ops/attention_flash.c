@@ -53,7 +53,7 @@ void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const 
   kva_expr_ctx *c = l->kb->exprs;
   bool kv_heads = block->kv_heads;
   *f = (kva_flash){.s = {.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .t = KVA_F32}, .far = block->far};
-  kva_strip *s = &f->s;
+  kva_query_tile *s = &f->s;
   f->type = kva_operand_type(n, 0)->dtype;
   f->chunk = chunk_of(f->type);
   int64_t line = SWIZZLE * f->chunk;
@@ -62,15 +62,15 @@ void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const 
   s->extent = kv_heads ? s->a.S : s->a.T;
   s->far_extent = kv_heads ? s->a.T : s->a.S;
   set_scores(f);
-  kva_dim heads = kv_heads ? s->a.H_kv : s->a.H, strips = kva_expr_ceildiv(c, s->extent, num(f, block->rows));
-  const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, strips, heads), s->a.B);
+  kva_dim heads = kv_heads ? s->a.H_kv : s->a.H, query_tiles = kva_expr_ceildiv(c, s->extent, num(f, block->rows));
+  const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, query_tiles, heads), s->a.B);
   f->grid = kva_k_loop_begin(l->kb, KVA_K_GRID, times(f, items, block->parts), "item");
   if (out_part) *out_part = modulo(f, f->grid->var, block->parts);
-  const kva_expr *item = over(f, f->grid->var, block->parts), *strip = kva_expr_mod(c, item, strips);
+  const kva_expr *item = over(f, f->grid->var, block->parts), *query_tile = kva_expr_mod(c, item, query_tiles);
   /* Causal: late queries see many keys, early keys are seen by many queries. */
-  if (!kv_heads && s->a.attrs.causal) strip = kva_expr_addi(c, kva_expr_sub(c, strips, strip), -1);
-  const kva_expr *rest = kva_expr_div(c, item, strips), *head = kva_expr_mod(c, rest, heads);
-  s->first = times(f, strip, block->rows);
+  if (!kv_heads && s->a.attrs.causal) query_tile = kva_expr_addi(c, kva_expr_sub(c, query_tiles, query_tile), -1);
+  const kva_expr *rest = kva_expr_div(c, item, query_tiles), *head = kva_expr_mod(c, rest, heads);
+  s->first = times(f, query_tile, block->rows);
   s->b = kva_expr_div(c, rest, heads);
   s->h = kv_heads ? NULL : head;
   s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
@@ -355,10 +355,10 @@ kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *
                          kva_kval *out_cap) {
   if (out_cap) *out_cap = NULL;
   if (f->general) {
-    kva_kval scaled = kva_k2(f->s.kb, KVA_K_mul, dot, kva_strip_const(&f->s, f->s.a.attrs.scale));
-    return kva_strip_score(&f->s, q, key, scaled, out_cap);
+    kva_kval scaled = kva_k2(f->s.kb, KVA_K_mul, dot, kva_query_tile_const(&f->s, f->s.a.attrs.scale));
+    return kva_query_tile_score(&f->s, q, key, scaled, out_cap);
   }
-  return masked ? kva_strip_score(&f->s, q, key, dot, NULL) : dot;
+  return masked ? kva_query_tile_score(&f->s, q, key, dot, NULL) : dot;
 }
 
 kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x) {
@@ -393,7 +393,7 @@ void kva_flash_store_rows(const kva_flash *f, const kva_flash_store *s) {
   kva_kb *kb = f->s.kb;
   kva_flash_element e = kva_flash_each(f, 8 * s->n16);
   const kva_expr *row = kva_flash_row(f, e.row), *d = plus(f, times(f, s->first16, 16), e.column);
-  kva_kval v = kva_k2(kb, KVA_K_mul, kva_k_load(kb, s->m, e.i), kva_strip_const(&f->s, s->factor));
+  kva_kval v = kva_k2(kb, KVA_K_mul, kva_k_load(kb, s->m, e.i), kva_query_tile_const(&f->s, s->factor));
   if (s->scale) v = kva_k2(kb, KVA_K_mul, v, kva_k_load(kb, s->scale, e.row));
   kva_kval inside = kva_k_and(kb, kva_k_index_lt(kb, row, f->s.extent), kva_k_index_lt(kb, d, num(f, f->s.a.D)));
   kva_kval outer = kva_k_guard_begin(kb, inside);

@@ -1,6 +1,6 @@
 /* Attention on tensor cores: what the kernels of attention_flash_forward.c and attention_flash_backward.c are made of.
  *
- * A block owns a strip of 16 rows for each of its warps (queries, or keys for dk and dv) and walks the other axis
+ * A block owns a query tile of 16 rows for each of its warps (queries, or keys for dk and dv) and walks the other axis
  * ("far") in steps of `far` positions. Tiles lie in shared memory as [position][width] in the operands' 16-bit type;
  * a warp multiplies fragments of them (m16n8k16, float sums) whose results stay in registers:
  *
@@ -19,19 +19,19 @@
 #ifndef KVA_OPS_ATTENTION_FLASH_H
 #define KVA_OPS_ATTENTION_FLASH_H
 
-#include "ops/attention_strip.h"
+#include "ops/attention_query_tile.h"
 
 enum { KVA_FLASH_WARPS = 4, KVA_FLASH_ROWS = 16 * KVA_FLASH_WARPS };
 
 typedef struct kva_flash {
-  kva_strip s;     /* the node, heads and positions; arithmetic is float */
-  kva_dtype type;  /* of tiles */
-  int64_t far;     /* far positions a step, a multiple of 16 */
-  int64_t chunk;   /* elements in 16 bytes */
-  int64_t width;   /* elements of a tile's row: D rounded up to 128 bytes, 0 from D on */
-  int64_t depth16; /* ceil(D / 16) */
-  bool general;    /* scores need more than a factor and visibility */
-  double factor;   /* exp(score) = exp2(factor * score), for scores as kva_flash_score gives them */
+  kva_query_tile s; /* the node, heads and positions; arithmetic is float */
+  kva_dtype type;   /* of tiles */
+  int64_t far;      /* far positions a step, a multiple of 16 */
+  int64_t chunk;    /* elements in 16 bytes */
+  int64_t width;    /* elements of a tile's row: D rounded up to 128 bytes, 0 from D on */
+  int64_t depth16;  /* ceil(D / 16) */
+  bool general;     /* scores need more than a factor and visibility */
+  double factor;    /* exp(score) = exp2(factor * score), for scores as kva_flash_score gives them */
   const kva_expr *thread, *lane, *warp;
   kva_kloop *grid, *threads;
   kva_kbuf *turned; /* float: probabilities on their way from the threads that made them to the rows' */
@@ -52,8 +52,8 @@ bool kva_flash_hopper_grad_kv(kva_lower *l, const kva_node *n);
 void kva_flash_grad_q_kernel(kva_lower *l, const kva_node *n);
 void kva_flash_grad_kv_kernel(kva_lower *l, const kva_node *n);
 
-/* Opens grid and threads over (b, heads, strips of `extent`, parts), the last fastest; out_part may be NULL for one
- * part. Longest strips first where causality makes them differ. */
+/* Opens grid and threads over (b, heads, query tiles of `extent`, parts), the last fastest; out_part may be NULL for
+ * one part. Longest query tiles first where causality makes them differ. */
 void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
                      const kva_expr **out_part);
 /* The same for blocks of other sizes than KVA_FLASH_ROWS and KVA_FLASH_WARPS. */
@@ -106,7 +106,7 @@ kva_flash_element kva_flash_each(const kva_flash *f, int64_t n);
 const kva_expr *kva_flash_row(const kva_flash *f, const kva_expr *row);
 
 /* The score of (query, key) from q.k, in units of `factor`; `masked`: the key may be invisible, -inf there.
- * out_cap as kva_strip_score. */
+ * out_cap as kva_query_tile_score. */
 kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *key, kva_kval dot, bool masked,
                          kva_kval *out_cap);
 kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x);

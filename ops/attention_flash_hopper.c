@@ -73,7 +73,7 @@ static bool steps_of(kva_expr_ctx *c, const kva_expr *index, const kva_expr *con
 
 /* The map of operand [b, head, position, d] if it lies in memory as it is, elements of a head next to each other. The
  * load made here to find out is dead code. */
-static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t rows, kva_kmap *out) {
+static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t rows, kva_ktensor_map *out) {
   kva_expr_ctx *c = l->kb->exprs;
   const kva_type *t = kva_operand_type(n, operand);
   const kva_expr *symbols[AXES], *steps[AXES];
@@ -82,7 +82,7 @@ static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t 
   bool plain_load = v->op == KVA_K_LOAD && !v->n_args && v->buf->space == KVA_K_PARAM && !v->buf->written;
   if (!plain_load || v->buf->dtype != t->dtype || !steps_of(c, v->index, symbols, steps)) return false;
   if (!kva_expr_is(steps[AXES - 1], 1)) return false;
-  *out = (kva_kmap){.buf = v->buf, .rank = AXES, .swizzle = 2 * BOX};
+  *out = (kva_ktensor_map){.buf = v->buf, .rank = AXES, .swizzle = 2 * BOX};
   for (int i = 0; i < AXES; i++) {
     int axis = AXES - 1 - i;
     out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1)); /* maps of nothing do not exist */
@@ -194,7 +194,7 @@ const kva_expr *kva_hopper_position(const kva_hopper *w, const kva_expr *i) {
 }
 
 kva_kloop *kva_hopper_each_head(kva_hopper *w) {
-  kva_strip *s = &w->f.s;
+  kva_query_tile *s = &w->f.s;
   kva_kloop *head = kva_k_loop_begin(s->kb, KVA_K_SERIAL, s->a.group, "head");
   s->h = plus(w, kva_expr_mul(exprs(w), s->h_kv, s->a.group), head->var);
   return head;
@@ -259,7 +259,7 @@ static void create_barriers(const kva_hopper *w) {
 
 /* Counts on `full`, which knows of the bytes. */
 static void load(const kva_hopper *w, uint32_t operand, kva_kplace full, kva_kplace to, const kva_expr *position) {
-  const kva_strip *s = &w->f.s;
+  const kva_query_tile *s = &w->f.s;
   bool is_key = operand == KVA_ATTENTION_K || operand == KVA_ATTENTION_V;
   int64_t rows = w->maps[operand].box[1];
   for (int64_t column = 0; column < w->f.width; column += BOX) {
@@ -440,7 +440,7 @@ static kva_gpu_tile staging(const kva_hopper *w, kva_kbuf *y) {
 /* Stores CHUNK elements of a row. */
 static void store_chunk(const kva_hopper *w, uint32_t result, const kva_expr *row, const kva_expr *column) {
   kva_kb *kb = w->f.s.kb;
-  const kva_strip *s = &w->f.s;
+  const kva_query_tile *s = &w->f.s;
   kva_gpu_tile x = staging(w, NULL);
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, CHUNK), "i");
   const kva_expr *from = plus(w, kva_gpu_staged(&x, row, column), i->var);
@@ -483,7 +483,7 @@ void kva_hopper_store(const kva_hopper *w, kva_kbuf *y, uint32_t result) {
 /* ---- kernel ------------------------------------------------------------------------------------------------------ */
 
 static void create_map(kva_hopper *w, uint32_t operand) {
-  w->map_number[operand] = kva_k_map(w->f.s.kb, &w->maps[operand]);
+  w->map_number[operand] = kva_k_tensor_map(w->f.s.kb, &w->maps[operand]);
 }
 
 static void create_buffers(kva_hopper *w) {

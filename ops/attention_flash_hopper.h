@@ -25,7 +25,7 @@ typedef struct kva_hopper {
   uint32_t far_side[KVA_HOPPER_RINGS]; /* operands that come through the rings */
   bool ahead;                          /* A_{i+1} arrives before B_i: A_i is released before B_i is needed */
   int64_t far, stages;                 /* rows of a tile, tiles of a ring */
-  kva_kmap maps[KVA_HOPPER_OPERANDS];
+  kva_ktensor_map maps[KVA_HOPPER_OPERANDS];
   int32_t map_number[KVA_HOPPER_OPERANDS];
   kva_kbuf *own_tiles, *ring, *staged, *barriers; /* ring: stages of A, then of B */
   const kva_expr *first_tile, *tiles, *masked;    /* of a walk; masked: how many of its first tiles hide keys */

@@ -10,7 +10,7 @@
  * product still reads the old one. */
 #include "ops/attention_flash_hopper.h"
 
-enum { TILE_BYTES = 32 * 1024, MOST_KEYS = 128, MOST_MASKED = 64 };
+enum { TILE_BYTES = 32 * 1024, MAX_KEYS = 128, MAX_MASKED = 64 };
 
 typedef struct forward {
   kva_hopper h;
@@ -84,7 +84,7 @@ bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n) {
       .h = {.n_own = 1, .own = {KVA_ATTENTION_Q}, .far_side = {KVA_ATTENTION_K, KVA_ATTENTION_V}, .ahead = true}};
   kva_hopper *h = &w.h;
   bool crowded = kva_operand(n, KVA_ATTENTION_MASK) || kva_operand(n, KVA_ATTENTION_SLOPES);
-  if (!kva_hopper_choose(h, l, n, crowded ? MOST_MASKED : MOST_KEYS, TILE_BYTES)) return false;
+  if (!kva_hopper_choose(h, l, n, crowded ? MAX_MASKED : MAX_KEYS, TILE_BYTES)) return false;
   kva_hopper_begin(h, l, n);
   w.y = kva_hopper_sums(h, "y");
   w.s = kva_hopper_scores(h, "s");

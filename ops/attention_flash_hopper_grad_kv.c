@@ -11,7 +11,7 @@
  * delta belong to columns: a warpgroup loads those of the next tile while it computes, and shares them. */
 #include "ops/attention_flash_hopper.h"
 
-enum { TILE_BYTES = 16 * 1024, MOST_QUERIES = 64, SHARED_TILES = 2, GROUPS = 2, GROUP_THREADS = 128 };
+enum { TILE_BYTES = 16 * 1024, MAX_QUERIES = 64, SHARED_TILES = 2, GROUPS = 2, GROUP_THREADS = 128 };
 
 typedef struct gradient {
   kva_hopper h;
@@ -156,7 +156,7 @@ bool kva_flash_hopper_grad_kv(kva_lower *l, const kva_node *n) {
                       .own = {KVA_ATTENTION_K, KVA_ATTENTION_V},
                       .far_side = {KVA_ATTENTION_Q, KVA_ATTENTION_DY}}};
   kva_hopper *h = &w.h;
-  if (!kva_hopper_has_gradients(n, l->kb->exprs) || !kva_hopper_choose(h, l, n, MOST_QUERIES, TILE_BYTES)) return false;
+  if (!kva_hopper_has_gradients(n, l->kb->exprs) || !kva_hopper_choose(h, l, n, MAX_QUERIES, TILE_BYTES)) return false;
   kva_hopper_begin(h, l, n);
   create_buffers(&w);
   kva_kinstr *some = kva_k_if_begin(l->kb, kva_hopper_has_tiles(h));

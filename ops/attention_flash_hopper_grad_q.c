@@ -7,7 +7,7 @@
  * so that a tile's exponentials run beside the product of the one before. */
 #include "ops/attention_flash_hopper.h"
 
-enum { TILE_BYTES = 16 * 1024, MOST_KEYS = 128 };
+enum { TILE_BYTES = 16 * 1024, MAX_KEYS = 128 };
 
 typedef struct gradient {
   kva_hopper h;
@@ -89,7 +89,7 @@ bool kva_flash_hopper_grad_q(kva_lower *l, const kva_node *n) {
   gradient w = {
       .h = {.n_own = 2, .own = {KVA_ATTENTION_Q, KVA_ATTENTION_DY}, .far_side = {KVA_ATTENTION_K, KVA_ATTENTION_V}}};
   kva_hopper *h = &w.h;
-  if (!kva_hopper_has_gradients(n, l->kb->exprs) || !kva_hopper_choose(h, l, n, MOST_KEYS, TILE_BYTES)) return false;
+  if (!kva_hopper_has_gradients(n, l->kb->exprs) || !kva_hopper_choose(h, l, n, MAX_KEYS, TILE_BYTES)) return false;
   kva_hopper_begin(h, l, n);
   w.dq = kva_hopper_sums(h, "dq");
   w.s = kva_hopper_scores(h, "s");

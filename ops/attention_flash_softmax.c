@@ -121,7 +121,7 @@ void kva_flash_softmax_exponentials(const kva_flash_softmax *x) {
 }
 
 static void store_lse(const kva_flash_softmax *x, const kva_expr *row, kva_kval lse) {
-  const kva_strip *s = &x->f->s;
+  const kva_query_tile *s = &x->f->s;
   const kva_expr *quad = kva_expr_mod(s->kb->exprs, x->f->lane, num(x, 4)), *position = kva_flash_row(x->f, row);
   kva_kval first = kva_k_index_eq(s->kb, quad, num(x, 0)), inside = kva_k_index_lt(s->kb, position, s->extent);
   kva_kval outer = kva_k_guard_begin(s->kb, kva_k_and(s->kb, first, inside));

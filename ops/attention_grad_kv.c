@@ -15,7 +15,8 @@ kva_status kva_attention_grad_kv_infer(kva_module *m, const kva_node *n, const k
   return KVA_OK;
 }
 
-kva_status kva_attention_grad_kv_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_attention_grad_kv_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                     kva_ref_tensor *const *out) {
   kva_attention_oracle a;
   KVA_TRY(kva_attention_oracle_get(r, n, in, &a));
   int64_t dims[4] = {a.B, a.H, a.T, a.S}, i[4] = {0};

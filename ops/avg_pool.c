@@ -15,10 +15,11 @@ kva_status kva_avg_pool_infer(kva_module *m, const kva_node *n, const kva_type *
   return kva_pool_infer(m, n, &w, &out_types[0]);
 }
 
-kva_status kva_avg_pool_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_avg_pool_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                            kva_ref_tensor *const *out) {
   (void)r;
   const kva_avg_pool_attrs *a = n->attrs;
-  const kva_wide *x = in[0];
+  const kva_ref_tensor *x = in[0];
   kva_window w = KVA_POOL_WINDOW(a);
   int64_t idx[KVA_MAX_RANK] = {0}, image = 1, at = 0;
   for (uint32_t i = 0; i < w.n; i++) image *= x->dims[2 + i];

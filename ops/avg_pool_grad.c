@@ -16,11 +16,12 @@ kva_status kva_avg_pool_grad_infer(kva_module *m, const kva_node *n, const kva_t
   return kva_pool_grad_infer(m, n, 0, &w, a->spatial, &out_types[0]);
 }
 
-kva_status kva_avg_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_avg_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                 kva_ref_tensor *const *out) {
   (void)r;
   const kva_avg_pool_grad_attrs *a = n->attrs;
-  const kva_wide *dy = in[0];
-  kva_wide *dx = out[0];
+  const kva_ref_tensor *dy = in[0];
+  kva_ref_tensor *dx = out[0];
   kva_window w = KVA_POOL_WINDOW(a);
   int64_t idx[KVA_MAX_RANK] = {0}, image = 1, at = 0;
   for (uint32_t i = 0; i < w.n; i++) image *= dx->dims[2 + i];

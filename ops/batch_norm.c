@@ -24,7 +24,8 @@ kva_status kva_batch_norm_infer(kva_module *m, const kva_node *n, const kva_type
   return KVA_OK;
 }
 
-kva_status kva_batch_norm_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_batch_norm_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                              kva_ref_tensor *const *out) {
   (void)r;
   const kva_batch_norm_attrs *a = n->attrs;
   kva_rows rows = kva_rows_of(in[X], 1, 1);

@@ -4,10 +4,11 @@
 
 KVA_ELEMENTWISE_INFER(bit_shift)
 
-kva_status kva_bit_shift_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_bit_shift_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                             kva_ref_tensor *const *out) {
   (void)r;
   bool left = ((const kva_bit_shift_attrs *)n->attrs)->left;
-  const kva_wide *x = in[0], *y = in[1];
+  const kva_ref_tensor *x = in[0], *y = in[1];
   int bits = kva_dtype_bits(x->dtype);
   uint64_t mask = UINT64_MAX >> (64 - bits);
   int64_t idx[KVA_MAX_RANK] = {0};

@@ -19,10 +19,10 @@ kva_status kva_bitcast_infer(kva_module *m, const kva_node *n, const kva_type **
   return KVA_OK;
 }
 
-kva_status kva_bitcast_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_bitcast_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r, (void)n;
-  const kva_wide *x = in[0];
-  kva_wide *y = out[0];
+  const kva_ref_tensor *x = in[0];
+  kva_ref_tensor *y = out[0];
   for (int64_t i = 0; i < y->n; i++) {
     uint64_t bits = 0;
     if (x->f)
@@ -37,8 +37,7 @@ kva_status kva_bitcast_ref(kva_ref *r, const kva_node *n, const kva_wide *const 
   return KVA_OK;
 }
 
-/* ---- 16-bit floats: computed in float, so their bits are made and read by integer arithmetic -----------------------
- */
+/* ---- 16-bit floats: computed in float, so their bits are made and read by integer arithmetic --------------------- */
 
 enum { F32_INFINITY = 0x7F800000, F16_INFINITY = 0x7C00 };
 

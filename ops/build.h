@@ -55,8 +55,7 @@ kva_value *kva_matmul(kva_builder *b, kva_value *x, kva_value *y, bool transpose
 /* Zeros of a type. */
 kva_value *kva_zeros(kva_builder *b, const kva_type *type);
 
-/* ---- shared pieces of infer, ref and lower, for operators' files
- * -------------------------------------------------------- */
+/* ---- shared pieces of infer, ref and lower, for operators' files ------------------------------------------------- */
 
 /* NumPy broadcast of shapes; a mismatch is reported at n (names both shapes). Symbolic dims must be equal or 1. */
 KVA_MUST_USE kva_status kva_broadcast_types(kva_module *m, const kva_node *n, uint32_t n_types,
@@ -70,11 +69,11 @@ kva_status kva_operand_error(kva_module *m, const kva_node *n, uint32_t operand,
 KVA_MUST_USE kva_status kva_normalize_axis(kva_module *m, const kva_node *n, int64_t axis, uint32_t rank,
                                            uint32_t *out_axis);
 /* Reference loops over the broadcast result: f for floats, g for the others (NULL: not defined there). */
-void kva_ref_map1(const kva_wide *x, kva_wide *y, double (*f)(double), int64_t (*g)(int64_t));
-void kva_ref_map2(const kva_wide *x, const kva_wide *y, kva_wide *z, double (*f)(double, double),
+void kva_ref_map1(const kva_ref_tensor *x, kva_ref_tensor *y, double (*f)(double), int64_t (*g)(int64_t));
+void kva_ref_map2(const kva_ref_tensor *x, const kva_ref_tensor *y, kva_ref_tensor *z, double (*f)(double, double),
                   int64_t (*g)(int64_t, int64_t));
 /* Offset in w (which broadcasts to a result of rank `rank`) of result index idx. */
-int64_t kva_ref_broadcast_offset(const kva_wide *w, uint32_t rank, const int64_t *idx);
+int64_t kva_ref_broadcast_offset(const kva_ref_tensor *w, uint32_t rank, const int64_t *idx);
 /* Steps idx to the next element in row-major order; false after the last. */
 bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx);
 
@@ -83,17 +82,19 @@ bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx);
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \
     return kva_elementwise_infer(m, n, out_types);                                            \
   }
-#define KVA_UNARY_REF(op, f, g)                                                                               \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
-    (void)r, (void)n;                                                                                         \
-    kva_ref_map1(in[0], out[0], f, g);                                                                        \
-    return KVA_OK;                                                                                            \
+#define KVA_UNARY_REF(op, f, g)                                                             \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, \
+                            kva_ref_tensor *const *out) {                                   \
+    (void)r, (void)n;                                                                       \
+    kva_ref_map1(in[0], out[0], f, g);                                                      \
+    return KVA_OK;                                                                          \
   }
-#define KVA_BINARY_REF(op, f, g)                                                                              \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
-    (void)r, (void)n;                                                                                         \
-    kva_ref_map2(in[0], in[1], out[0], f, g);                                                                 \
-    return KVA_OK;                                                                                            \
+#define KVA_BINARY_REF(op, f, g)                                                            \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, \
+                            kva_ref_tensor *const *out) {                                   \
+    (void)r, (void)n;                                                                       \
+    kva_ref_map2(in[0], in[1], out[0], f, g);                                               \
+    return KVA_OK;                                                                          \
   }
 
 #endif

@@ -38,18 +38,18 @@ static double round_to(kva_dtype to, double v, bool saturate) {
   return kva_load_f64(to, &storage, 0);
 }
 
-kva_status kva_cast_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_cast_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_cast_attrs *a = n->attrs;
-  const kva_wide *x = in[0];
-  kva_wide *y = out[0];
+  const kva_ref_tensor *x = in[0];
+  kva_ref_tensor *y = out[0];
   for (int64_t i = 0; i < y->n; i++) {
     if (y->f && x->f)
       y->f[i] = round_to(a->to, x->f[i], a->saturate);
     else if (y->f)
       y->f[i] = round_to(a->to, x->dtype == KVA_U64 ? (double)(uint64_t)x->i[i] : (double)x->i[i], a->saturate);
     else if (a->to == KVA_BOOL)
-      y->i[i] = kva_wide_get(x, i) != 0;
+      y->i[i] = kva_ref_tensor_get(x, i) != 0;
     else
       y->i[i] = x->f ? saturated(a->to, x->f[i]) : x->i[i];
   }

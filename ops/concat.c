@@ -31,7 +31,7 @@ kva_status kva_concat_infer(kva_module *m, const kva_node *n, const kva_type **o
   return KVA_OK;
 }
 
-kva_status kva_concat_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_concat_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   uint32_t axis = axis_of(n);
   int64_t offset = 0;

@@ -38,7 +38,7 @@ typedef struct tiling {
   int64_t vectors, panel, tile_rows, block_rows, depth; /* panel in elements, depth in steps */
 } tiling;
 
-/* ---- tiling ---------------------------------------------------------------------------------------------------- */
+/* ---- tiling ------------------------------------------------------------------------------------------------------ */
 
 /* Rows for 1..4 vectors: 28 accumulators at most of 32 registers; half of that with 16. */
 static int64_t rows_for(int64_t vectors, int64_t registers) {
@@ -135,7 +135,7 @@ bool kva_contract_fits(const kva_contraction *c) {
   return c->leads * phases_of(c) * (choose_tiling(c).panel + reach_of(c)) <= MAX_PACKED;
 }
 
-/* ---- state of a work item -------------------------------------------------------------------------------------- */
+/* ---- state of a work item ---------------------------------------------------------------------------------------- */
 
 typedef struct tile {
   const kva_contraction *c;
@@ -163,7 +163,7 @@ static bool one_line(const tile *x) {
   return kva_expr_is(x->c->lines, 1);
 }
 
-/* ---- packing --------------------------------------------------------------------------------------------------- */
+/* ---- packing ----------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *segment_at(const tile *x, const kva_expr *k, const kva_expr *lead, const kva_expr *phase) {
   const kva_expr *which = plus(x, times(x, plus(x, times(x, k, x->c->leads), lead), x->phases), phase);
@@ -292,7 +292,7 @@ static void pack(const tile *x, const kva_expr *k0, const kva_expr *slice) {
     pack_columns(x, k0, slice);
 }
 
-/* ---- tiles ----------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 typedef struct step {
   const kva_expr *first_row, *k0, *k, *lead, *tap;
@@ -367,7 +367,7 @@ static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *sl
   kva_k_loop_end(x->kb, i);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------------------- */
+/* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static void clear_block(const tile *x) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.block_rows), "i");
@@ -438,8 +438,8 @@ static void place_item(tile *x, const kva_expr *item, const kva_expr *row_blocks
 }
 
 void kva_contract_kernel(const kva_contraction *c) {
-  if (kva_contract_is_few(c)) {
-    kva_contract_few_kernel(c);
+  if (kva_contract_is_skinny(c)) {
+    kva_contract_skinny_kernel(c);
     return;
   }
   kva_kb *kb = c->l->kb;

@@ -46,8 +46,8 @@ void kva_contract_kernel(const kva_contraction *c);
 /* v as the result at `at`, through the epilogue. */
 void kva_contract_store(const kva_contraction *c, const kva_contract_at *at, kva_kval v);
 
-/* contract_few.c: few rows of a matrix product. kva_contract_kernel chooses. */
-bool kva_contract_is_few(const kva_contraction *c);
-void kva_contract_few_kernel(const kva_contraction *c);
+/* contract_skinny.c: few rows of a matrix product. kva_contract_kernel chooses. */
+bool kva_contract_is_skinny(const kva_contraction *c);
+void kva_contract_skinny_kernel(const kva_contraction *c);
 
 #endif

@@ -100,7 +100,7 @@ void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const d
   }
 }
 
-kva_status kva_conv_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_conv_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_conv_attrs *a = n->attrs;
   kva_conv_oracle c = {window_of(n),   a->group,        in[0]->dims[0],  in[0]->dims[1],

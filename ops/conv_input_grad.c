@@ -40,7 +40,8 @@ kva_status kva_conv_input_grad_infer(kva_module *m, const kva_node *n, const kva
   return KVA_OK;
 }
 
-kva_status kva_conv_input_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_conv_input_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                   kva_ref_tensor *const *out) {
   (void)r;
   const kva_conv_input_grad_attrs *a = n->attrs;
   kva_conv_oracle c = {window_of(n),   a->group,         out[0]->dims[0], out[0]->dims[1],

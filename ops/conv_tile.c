@@ -16,7 +16,7 @@
 #include "ops/element.h"
 #include "ops/gpu_contract.h"
 
-enum { LEAST_ROWS = 8, LEAST_GPU_ROWS = 16, LONG_LINE = 32, MAX_LEADS = 256 };
+enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, LONG_LINE = 32, MAX_LEADS = 256 };
 
 typedef struct site {
   kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -167,7 +167,7 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
   return kva_k_convert(kb, v, c->type);
 }
 
-/* ---- the gradient for the weights ------------------------------------------------------------------------------ */
+/* ---- the gradient for the weights -------------------------------------------------------------------------------- */
 
 /* Image and position of a step: its lines are the leads where their length is known, else it is one position. */
 static void step_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out) {
@@ -209,7 +209,7 @@ static kva_kval image_under_tap(const kva_contraction *c, const kva_contract_at 
   return kva_k_convert(c->l->kb, kva_masked_operand(c->l, c->n, 0, idx, inside), c->type);
 }
 
-/* ---- kernels --------------------------------------------------------------------------------------------------- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static kva_dim product_of(kva_expr_ctx *e, uint32_t n, const kva_dim *dims) {
   const kva_expr *p = kva_expr_const(e, 1);
@@ -270,7 +270,7 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
   kva_kloop *loops[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++) {
-    loops[d] = kva_k_loop_begin(l->kb, KVA_K_MAP, t->dims[d], "i");
+    loops[d] = kva_k_loop_begin(l->kb, KVA_K_PARALLEL, t->dims[d], "i");
     idx[d] = loops[d]->var;
   }
   l->store(l, n, 0, idx, code(l, n, 0, idx));
@@ -278,7 +278,7 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
 }
 
 static void run(const kva_contraction *c, bool tiles, element_code code) {
-  if (c->l->gpu && has_rows(c, LEAST_GPU_ROWS))
+  if (c->l->gpu && has_rows(c, MIN_GPU_ROWS))
     kva_gpu_contract_kernel(c);
   else if (tiles && !c->l->gpu && kva_contract_fits(c))
     kva_contract_kernel(c);
@@ -368,5 +368,5 @@ void kva_conv_weight_grad_kernel(kva_lower *l, const kva_node *n) {
   c.line = c.used = product_of(e, dw->rank - 1, dw->dims + 1);
   c.along_depth = true;
   c.a = output_grad, c.b = image_under_tap, c.result = weight_result_at;
-  run(&c, has_rows(&c, LEAST_ROWS), kva_conv_weight_grad_lower);
+  run(&c, has_rows(&c, MIN_ROWS), kva_conv_weight_grad_lower);
 }

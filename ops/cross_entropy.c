@@ -18,11 +18,12 @@ kva_status kva_cross_entropy_infer(kva_module *m, const kva_node *n, const kva_t
   KVA_TRY(kva_check_min_rank(m, n, 0, 1));
   KVA_TRY(kva_check_int(m, n, 1));
   KVA_TRY(kva_check_shape(m, n, 1, x->rank - 1, x->dims));
-  out_types[0] = out_types[1] = kva_type_tensor(m, kva_wide_dtype(x->dtype), x->rank - 1, x->dims);
+  out_types[0] = out_types[1] = kva_type_tensor(m, kva_ref_tensor_dtype(x->dtype), x->rank - 1, x->dims);
   return KVA_OK;
 }
 
-kva_status kva_cross_entropy_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_cross_entropy_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                 kva_ref_tensor *const *out) {
   const kva_cross_entropy_attrs *a = n->attrs;
   kva_rows rows = kva_rows_of(in[0], in[0]->rank - 1, 1);
   for (int64_t i = 0; i < rows.n; i++) {

@@ -6,7 +6,7 @@ kva_status kva_cumprod_infer(kva_module *m, const kva_node *n, const kva_type **
   return kva_scan_infer(m, n, out_types);
 }
 
-kva_status kva_cumprod_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_cumprod_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   kva_scan_ref(n, in[0], out[0], true);
   return KVA_OK;

@@ -11,7 +11,7 @@ kva_status kva_dims_infer(kva_module *m, const kva_node *n, const kva_type **out
   return KVA_OK;
 }
 
-kva_status kva_dims_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_dims_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)in;
   const kva_dims_attrs *a = n->attrs;
   for (uint32_t k = 0; k < a->values.n; k++) KVA_TRY(kva_ref_dim(r, a->values.v[k], &out[0]->i[k]));

@@ -17,11 +17,11 @@ kva_kval kva_reduce_axes(kva_lower *l, const kva_node *n, kva_combine combine, c
 kva_kval kva_term_element(kva_lower *l, const kva_node *n, const kva_expr *const *idx, void *user);
 
 /* The type in which gradients of x are computed: float for narrower floats, else x's own. */
-static inline kva_dtype kva_wide_dtype(kva_dtype t) {
+static inline kva_dtype kva_ref_tensor_dtype(kva_dtype t) {
   return t == KVA_F64 ? KVA_F64 : KVA_F32;
 }
 static inline kva_value *kva_widen(kva_builder *b, kva_value *x) {
-  return kva_cast(b, x, kva_wide_dtype(x->type->dtype));
+  return kva_cast(b, x, kva_ref_tensor_dtype(x->type->dtype));
 }
 
 #endif

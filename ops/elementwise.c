@@ -74,7 +74,7 @@ kva_status kva_elementwise_infer(kva_module *m, const kva_node *n, const kva_typ
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
-int64_t kva_ref_broadcast_offset(const kva_wide *w, uint32_t rank, const int64_t *idx) {
+int64_t kva_ref_broadcast_offset(const kva_ref_tensor *w, uint32_t rank, const int64_t *idx) {
   int64_t offset = 0;
   uint32_t skip = rank - w->rank;
   for (uint32_t i = 0; i < w->rank; i++) offset = offset * w->dims[i] + (w->dims[i] == 1 ? 0 : idx[skip + i]);
@@ -89,7 +89,7 @@ bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx) {
   return false;
 }
 
-void kva_ref_map1(const kva_wide *x, kva_wide *y, double (*f)(double), int64_t (*g)(int64_t)) {
+void kva_ref_map1(const kva_ref_tensor *x, kva_ref_tensor *y, double (*f)(double), int64_t (*g)(int64_t)) {
   for (int64_t i = 0; i < y->n; i++) {
     if (x->f && y->f)
       y->f[i] = f(x->f[i]);
@@ -100,7 +100,7 @@ void kva_ref_map1(const kva_wide *x, kva_wide *y, double (*f)(double), int64_t (
   }
 }
 
-void kva_ref_map2(const kva_wide *x, const kva_wide *y, kva_wide *z, double (*f)(double, double),
+void kva_ref_map2(const kva_ref_tensor *x, const kva_ref_tensor *y, kva_ref_tensor *z, double (*f)(double, double),
                   int64_t (*g)(int64_t, int64_t)) {
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < z->n; i++, kva_next_index(z->rank, z->dims, idx)) {

@@ -54,17 +54,19 @@
   KVA_BINARY_LOWER(op, kva_k2(b, KVA_K_##opcode, x, y))
 
 /* Reference loops of operators for which uint64 differs from the signed types (order, division): gu is used there. */
-#define KVA_UNARY_REF_U64(op, f, g, gu)                                                                       \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
-    (void)r, (void)n;                                                                                         \
-    kva_ref_map1(in[0], out[0], f, in[0]->dtype == KVA_U64 ? gu : g);                                         \
-    return KVA_OK;                                                                                            \
+#define KVA_UNARY_REF_U64(op, f, g, gu)                                                     \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, \
+                            kva_ref_tensor *const *out) {                                   \
+    (void)r, (void)n;                                                                       \
+    kva_ref_map1(in[0], out[0], f, in[0]->dtype == KVA_U64 ? gu : g);                       \
+    return KVA_OK;                                                                          \
   }
-#define KVA_BINARY_REF_U64(op, f, g, gu)                                                                      \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
-    (void)r, (void)n;                                                                                         \
-    kva_ref_map2(in[0], in[1], out[0], f, in[0]->dtype == KVA_U64 ? gu : g);                                  \
-    return KVA_OK;                                                                                            \
+#define KVA_BINARY_REF_U64(op, f, g, gu)                                                    \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, \
+                            kva_ref_tensor *const *out) {                                   \
+    (void)r, (void)n;                                                                       \
+    kva_ref_map2(in[0], in[1], out[0], f, in[0]->dtype == KVA_U64 ? gu : g);                \
+    return KVA_OK;                                                                          \
   }
 
 /* In KVA_UNARY_VJP and KVA_BINARY_VJP: a scalar of the operands' dtype. */

@@ -12,9 +12,9 @@ kva_status kva_expand_infer(kva_module *m, const kva_node *n, const kva_type **o
   return KVA_OK;
 }
 
-kva_status kva_expand_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_expand_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r, (void)n;
-  kva_wide *y = out[0];
+  kva_ref_tensor *y = out[0];
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
     int64_t at = kva_ref_broadcast_offset(in[0], y->rank, idx);

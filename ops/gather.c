@@ -28,9 +28,9 @@ kva_status kva_gather_infer(kva_module *m, const kva_node *n, const kva_type **o
   return KVA_OK;
 }
 
-kva_status kva_gather_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  const kva_wide *x = in[0], *indices = in[1];
-  kva_wide *y = out[0];
+kva_status kva_gather_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
+  const kva_ref_tensor *x = in[0], *indices = in[1];
+  kva_ref_tensor *y = out[0];
   uint32_t axis = axis_of(n);
   int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK];
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {

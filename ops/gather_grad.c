@@ -52,8 +52,9 @@ kva_status kva_gather_grad_infer(kva_module *m, const kva_node *n, const kva_typ
   return check_sorted(m, n);
 }
 
-kva_status kva_gather_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  const kva_wide *g = in[0], *indices = in[1];
+kva_status kva_gather_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                               kva_ref_tensor *const *out) {
+  const kva_ref_tensor *g = in[0], *indices = in[1];
   kva_gather_layout y = kva_gather_grad_layout(n);
   int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK];
   for (int64_t i = 0; i < g->n; i++, kva_next_index(g->rank, g->dims, idx)) {
@@ -123,12 +124,12 @@ static void by_slices(kva_lower *l, const kva_node *n) {
   const kva_dim *inner_dims = type->dims + y.axis + 1;
   const kva_expr *inner = kva_shape_product(e, n_inner, inner_dims), *at[KVA_MAX_RANK];
   kva_kloop *outer_loops[KVA_MAX_RANK], *index_loops[KVA_MAX_RANK];
-  kva_nest_begin(l, KVA_K_MAP, y.axis, type->dims, outer_loops, at);
+  kva_nest_begin(l, KVA_K_PARALLEL, y.axis, type->dims, outer_loops, at);
   const kva_expr *outer = kva_shape_linear(e, y.axis, type->dims, at);
   kva_slice_loop slice = kva_slices_begin(l, inner);
 
-  kva_kloop *rows = kva_k_loop_begin(b, KVA_K_MAP, type->dims[y.axis], "row");
-  kva_kloop *fill = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
+  kva_kloop *rows = kva_k_loop_begin(b, KVA_K_PARALLEL, type->dims[y.axis], "row");
+  kva_kloop *fill = kva_k_loop_begin(b, KVA_K_PARALLEL, slice.width, "c");
   const kva_expr *c = kva_expr_add(e, slice.start, fill->var);
   kva_k_store(b, buf, kva_gather_grad_offset(e, outer, rows->var, type->dims[y.axis], c, inner),
               kva_k_const(b, kva_k_compute_type(type->dtype), 0));
@@ -137,7 +138,7 @@ static void by_slices(kva_lower *l, const kva_node *n) {
 
   kva_nest_begin(l, KVA_K_SERIAL, y.n_indices, g->dims + y.axis, index_loops, at + y.axis);
   const kva_expr *row = kva_index_lower(l, n, 1, at + y.axis, type->dims[y.axis]);
-  kva_kloop *add = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
+  kva_kloop *add = kva_k_loop_begin(b, KVA_K_PARALLEL, slice.width, "c");
   c = kva_expr_add(e, slice.start, add->var);
   kva_shape_split(e, n_inner, inner_dims, c, at + y.axis + y.n_indices);
   kva_kval guard = kva_k_guard_begin(b, kva_index_nonempty(l, NULL, type->dims[y.axis]));

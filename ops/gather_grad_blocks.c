@@ -22,8 +22,8 @@ enum {
   WARP = 32,
   BLOCK = WARPS * WARP,
   LISTS_BYTES = 64 << 10, /* shared memory for keys, twice; with the rest below 96 KiB */
-  MOST_GROUP = 512,       /* chunks: a million indices */
-  MOST_STARTS = 4096,     /* rows of a block for which it keeps where their keys begin */
+  MAX_GROUP = 512,        /* chunks: a million indices */
+  MAX_STARTS = 4096,      /* rows of a block for which it keeps where their keys begin */
   LANE_BYTES = 16,
   IN_FLIGHT = 8 /* loads of a thread */
 };
@@ -111,7 +111,7 @@ static void fill_up(row_blocks *s) {
 static void read_keys(row_blocks *s) {
   const kva_expr *zero = num(s, 0);
   kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_THREAD, s->chunks, "chunk");
-  chunk->team = WARP;
+  chunk->subgroup = WARP;
   const kva_expr *place = kva_expr_sub(s->e, load_index(s, s->before, chunk->var), s->start);
   const kva_expr *begin = begin_of(s, chunk->var), *end = end_of(s, chunk->var);
   const kva_expr *skipped = kva_expr_max(s->e, zero, kva_expr_sub(s->e, zero, place));
@@ -196,7 +196,7 @@ static void write_rows(row_blocks *s) {
   const kva_expr *columns = num(s, (int64_t)WARP * s->width), *parts = kva_expr_ceildiv(s->e, s->inner, columns);
   find_starts(s, rows);
   kva_kloop *part = kva_k_loop_begin(b, KVA_K_THREAD, kva_expr_mul(s->e, rows, parts), "part");
-  part->team = WARP;
+  part->subgroup = WARP;
   const kva_expr *r = kva_expr_div(s->e, part->var, parts);
   kva_kval start = keys_before(s, r), end = keys_before(s, kva_expr_addi(s->e, r, 1));
   kva_kval any = kva_k2(b, KVA_K_lt, start, end), first = kva_k1(b, KVA_K_not, s->again);
@@ -250,8 +250,8 @@ static void each_group(row_blocks *s, kva_kbuf *keys) {
 /* Shared memory; returns that of the keys. */
 static kva_kbuf *create_lists(row_blocks *s) {
   int64_t rows, chunks;
-  s->group = MOST_GROUP;
-  if (kva_expr_is_const(s->s.chunks, &chunks) && chunks < MOST_GROUP) s->group = chunks > 0 ? chunks : 1;
+  s->group = MAX_GROUP;
+  if (kva_expr_is_const(s->s.chunks, &chunks) && chunks < MAX_GROUP) s->group = chunks > 0 ? chunks : 1;
   s->pitch = (s->group + WARP - 1) / WARP * WARP + WARP / 2; /* begins and ends of neighbours in banks of their own */
   for (s->span = s->s.chunk; s->span < s->group * s->s.chunk;) s->span *= 2;
   bool narrow = kva_expr_is_const(s->s.each, &rows) && rows < INT32_MAX / s->span;
@@ -259,7 +259,7 @@ static kva_kbuf *create_lists(row_blocks *s) {
   if (s->window > s->span) s->window = s->span;
   s->ends = kva_k_shared(s->b, "ends", KVA_I32, 2 * s->pitch);
   s->before = kva_k_shared(s->b, "before", KVA_I32, s->group + 1);
-  bool room = kva_expr_is_const(s->s.each, &rows) && rows <= MOST_STARTS;
+  bool room = kva_expr_is_const(s->s.each, &rows) && rows <= MAX_STARTS;
   if (room) s->starts = kva_k_shared(s->b, "starts", KVA_I32, rows + 1);
   return kva_k_shared(s->b, "keys", narrow ? KVA_I32 : KVA_I64, 2 * s->window);
 }

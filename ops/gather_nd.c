@@ -51,9 +51,10 @@ kva_status kva_gather_nd_infer(kva_module *m, const kva_node *n, const kva_type 
   return KVA_OK;
 }
 
-kva_status kva_gather_nd_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  const kva_wide *x = in[0], *indices = in[1];
-  kva_wide *y = out[0];
+kva_status kva_gather_nd_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                             kva_ref_tensor *const *out) {
+  const kva_ref_tensor *x = in[0], *indices = in[1];
+  kva_ref_tensor *y = out[0];
   uint32_t lead = indices->rank - 1, batch = batch_of(n), length = index_length(kva_operand_type(n, 1));
   int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK], row[KVA_MAX_RANK];
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {

@@ -22,7 +22,7 @@ static bool is_tanh(const kva_node *n) {
   return ((const kva_gelu_attrs *)n->attrs)->tanh;
 }
 
-kva_status kva_gelu_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_gelu_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   kva_ref_map1(in[0], out[0], is_tanh(n) ? gelu_tanh : gelu_erf, NULL);
   return KVA_OK;

@@ -24,8 +24,7 @@ enum {
   LARGE_BLOCK = 256,
 };
 
-/* ---- tile
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- tile -------------------------------------------------------------------------------------------------------- */
 
 static bool is_half(kva_dtype t) {
   return t == KVA_BF16 || t == KVA_F16;
@@ -75,8 +74,7 @@ static int64_t copy_elements(const kva_gpu_tile *x) {
   return COPY_BYTES / element_bytes(x);
 }
 
-/* ---- elements and edges
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- elements and edges ------------------------------------------------------------------------------------------ */
 
 static kva_dim outer_extent(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   return f->is_b ? x->columns : x->c->rows;
@@ -132,8 +130,7 @@ static kva_kval is_inside(const kva_gpu_tile *x, kva_dim extent, int64_t tile, c
   return is_whole(extent, tile) ? kva_k_const_i(x->kb, KVA_BOOL, 1) : kva_k_index_lt(x->kb, at, extent);
 }
 
-/* ---- what can be copied
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- what can be copied ------------------------------------------------------------------------------------------ */
 
 static bool is_multiple(const kva_expr *e, int64_t n) {
   if (e->kind != KVA_EXPR_SUM) return false;
@@ -177,8 +174,7 @@ static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
     f->fetched = kva_k_local(x->kb, f->is_b ? "next_b" : "next_a", x->c->type, f->outer * x->bk / x->threads);
 }
 
-/* ---- filling the ring
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- filling the ring -------------------------------------------------------------------------------------------- */
 
 /* Element i of this thread's share of a tile: neighbours in memory to neighbouring threads. */
 typedef struct share {
@@ -302,8 +298,7 @@ static void over_depth(const kva_gpu_tile *x) {
   kva_k_loop_end(x->kb, s);
 }
 
-/* ---- results
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 /* Elements that a thread stores at once, when rows of the result start at multiples of them. */
 static uint32_t store_width(const kva_gpu_tile *x) {
@@ -316,7 +311,7 @@ static void store_results(const kva_gpu_tile *x) {
   kva_kb *kb = x->kb;
   kva_k_barrier(kb);
   kva_kloop *r = kva_k_loop_begin(kb, KVA_K_THREAD, inside(x, x->c->rows, x->bm, x->row0, x->bm), "row");
-  r->team = WARP;
+  r->subgroup = WARP;
   kva_kloop *j = kva_k_loop_begin(kb, KVA_K_THREAD, inside(x, x->columns, x->bn, x->col0, x->bn), "column");
   j->width = store_width(x);
   kva_contract_at at = {.batch = x->batch, .row = kva_gpu_plus(x, x->row0, r->var)};
@@ -326,8 +321,7 @@ static void store_results(const kva_gpu_tile *x) {
   kva_k_loop_end(kb, r);
 }
 
-/* ---- kernel
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- kernel ------------------------------------------------------------------------------------------------------ */
 
 /* Block -> (batch, block of rows, block of columns): GROUP blocks of rows take turns before the columns move on. */
 static void place_block(kva_gpu_tile *x, const kva_expr *item, const kva_expr *rows, const kva_expr *columns) {

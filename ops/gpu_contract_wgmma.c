@@ -26,8 +26,7 @@ enum {
   SOME_BLOCKS = 60,  /* fewer are for smaller tiles */
 };
 
-/* ---- tensor maps
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
 /* index = steps[OUTER] * outer + steps[DEPTH] * k + steps[BATCH] * batch. */
 static bool steps_of(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr **steps) {
@@ -56,7 +55,7 @@ static int32_t create_map(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   bool ok = steps_of(x, f, steps);
   KVA_ASSERT(ok);
   kva_dim outer = f->is_b ? x->columns : x->c->rows;
-  kva_kmap m = {.buf = f->from, .rank = has_batch(x) ? 3 : 2, .swizzle = 2 * BOX};
+  kva_ktensor_map m = {.buf = f->from, .rank = has_batch(x) ? 3 : 2, .swizzle = 2 * BOX};
   kva_dim depth = kva_expr_max(x->e, x->depth, kva_gpu_num(x, 1)); /* maps of nothing do not exist */
   m.dims[0] = f->along_depth ? depth : outer;
   m.dims[1] = f->along_depth ? outer : depth;
@@ -66,11 +65,10 @@ static int32_t create_map(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   m.box[0] = BOX;
   m.box[1] = (int32_t)(f->along_depth ? f->outer : BOX);
   m.box[2] = 1;
-  return kva_k_map(x->kb, &m);
+  return kva_k_tensor_map(x->kb, &m);
 }
 
-/* ---- tile
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- tile -------------------------------------------------------------------------------------------------------- */
 
 static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
   f->outer = f->is_b ? x->bn : x->bm;
@@ -95,8 +93,7 @@ bool kva_gpu_wgmma_choose(kva_gpu_tile *x) {
   return true;
 }
 
-/* ---- barriers
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- barriers ---------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *stage_of(const kva_gpu_tile *x, const kva_expr *slice) {
   return kva_gpu_mod(x, slice, STAGES);
@@ -136,8 +133,7 @@ static void create_barriers(const kva_gpu_tile *x) {
   plain(x, KVA_M_block_barrier, 0, 0);
 }
 
-/* ---- producer
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- producer ---------------------------------------------------------------------------------------------------- */
 
 static void load_box(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *slice, int64_t from) {
   const kva_expr *stage = stage_of(x, slice), *k = kva_gpu_times(x, slice, BOX);
@@ -170,8 +166,7 @@ static void produce(const kva_gpu_tile *x) {
   kva_k_if_end(kb, one);
 }
 
-/* ---- consumers
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- consumers --------------------------------------------------------------------------------------------------- */
 
 /* Step k of the depth in a factor's tile, `from` elements of `outer` down. */
 static kva_kplace operand(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *slice, const kva_expr *from,

@@ -1,8 +1,8 @@
-/* Running sums and products along rows of neighbours, by teams of a GPU's threads: a warp for each row, or a block for
- * long ones. A thread holds `width` neighbours, up to 16 bytes; the team's threads, side by side, hold a chunk of the
- * row. With t_i the sum of what thread i of the scan's direction holds and s the sum of the chunks before,
+/* Running sums and products along rows of neighbours, by subgroups of a GPU's threads: a warp for each row, or a block
+ * for long ones. A thread holds `width` neighbours, up to 16 bytes; the subgroup's threads, side by side, hold a chunk
+ * of the row. With t_i the sum of what thread i of the scan's direction holds and s the sum of the chunks before,
  *
- *   y[i, u] = s + (t_0 + ... + t_{i-1}) + x[i, 0] + ... + x[i, u],    s' = s + t_0 + ... + t_{team-1}
+ *   y[i, u] = s + (t_0 + ... + t_{i-1}) + x[i, 0] + ... + x[i, u],    s' = s + t_0 + ... + t_{subgroup-1}
  *
  * The sums over threads are those of Hillis and Steele (1986): in the step for d = 1, 2, 4, ... every thread adds
  * what the thread d before it has. They go through shared memory, in two halves that take turns, so that a step needs
@@ -21,7 +21,7 @@ typedef struct scan {
   kva_kval neutral;
   const kva_cumsum_attrs *attrs;
   kva_dim length;
-  int64_t width, team;
+  int64_t width, subgroup;
   const kva_expr *row;    /* of the block's rows */
   const kva_expr *thread; /* in the order of the scan */
   const kva_expr *idx[KVA_MAX_RANK];
@@ -45,13 +45,13 @@ static int64_t width_of(const scan *s) {
 }
 
 static void barrier(const scan *s) {
-  kva_k_machine(s->kb, &(kva_kmachine){.op = s->team == WARP ? KVA_M_warp_barrier : KVA_M_block_barrier}, NULL);
+  kva_k_machine(s->kb, &(kva_kmachine){.op = s->subgroup == WARP ? KVA_M_warp_barrier : KVA_M_block_barrier}, NULL);
 }
 
 /* ---- over threads ------------------------------------------------------------------------------------------------ */
 
 static const kva_expr *slot(const scan *s, int64_t half, const kva_expr *thread) {
-  const kva_expr *at = kva_expr_add(s->kb->exprs, kva_expr_muli(s->kb->exprs, s->row, s->team), thread);
+  const kva_expr *at = kva_expr_add(s->kb->exprs, kva_expr_muli(s->kb->exprs, s->row, s->subgroup), thread);
   return kva_expr_addi(s->kb->exprs, at, half * BLOCK);
 }
 
@@ -69,9 +69,9 @@ static kva_kval from_before(const scan *s, int64_t half, int64_t distance, kva_k
 /* The sum of v over the threads before this one, and over all. */
 static kva_kval sum_threads(const scan *s, kva_kval v, kva_kval *out_all) {
   int64_t half = 0;
-  for (int64_t d = 1; d < s->team; d *= 2, half ^= 1) v = from_before(s, half, d, v, v, true);
+  for (int64_t d = 1; d < s->subgroup; d *= 2, half ^= 1) v = from_before(s, half, d, v, v, true);
   v = from_before(s, half, 1, v, s->neutral, false);
-  *out_all = kva_k_load(s->kb, s->totals, slot(s, half, num(s, s->team - 1)));
+  *out_all = kva_k_load(s->kb, s->totals, slot(s, half, num(s, s->subgroup - 1)));
   barrier(s);
   return v;
 }
@@ -88,7 +88,7 @@ static void point_at(scan *s, const kva_expr *first, int64_t u) {
 
 /* if (this thread has elements); NULL: all threads have. */
 static kva_kinstr *if_any(const scan *s, const kva_expr *first) {
-  if (kva_expr_is(kva_expr_mod(s->kb->exprs, s->length, num(s, s->width * s->team)), 0)) return NULL;
+  if (kva_expr_is(kva_expr_mod(s->kb->exprs, s->length, num(s, s->width * s->subgroup)), 0)) return NULL;
   return kva_k_if_begin(s->kb, kva_k_index_lt(s->kb, first, s->length));
 }
 
@@ -120,9 +120,9 @@ static void scan_row(scan *s) {
   kva_kb *kb = s->kb;
   kva_expr_ctx *c = kb->exprs;
   kva_kloop *chunk =
-      kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_ceildiv(c, s->length, num(s, s->width * s->team)), "c");
+      kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_ceildiv(c, s->length, num(s, s->width * s->subgroup)), "c");
   kva_kval before = kva_k_carry(kb, chunk, s->neutral), all;
-  const kva_expr *number = kva_expr_add(c, kva_expr_muli(c, chunk->var, s->team), s->thread);
+  const kva_expr *number = kva_expr_add(c, kva_expr_muli(c, chunk->var, s->subgroup), s->thread);
   const kva_expr *first = kva_expr_muli(c, number, s->width);
   kva_kval ahead = sum_threads(s, load_elements(s, first), &all);
   store_results(s, first, kva_k2(kb, s->op, before, ahead));
@@ -135,18 +135,18 @@ static void scan_row(scan *s) {
 static void scan_rows(scan *s) {
   kva_kb *kb = s->kb;
   kva_expr_ctx *c = kb->exprs;
-  int64_t teams = BLOCK / s->team;
-  const kva_expr *rows = kva_shape_product(c, last_axis(s), kva_operand_type(s->n, 0)->dims), *each = num(s, teams);
+  int64_t subgroups = BLOCK / s->subgroup;
+  const kva_expr *rows = kva_shape_product(c, last_axis(s), kva_operand_type(s->n, 0)->dims), *each = num(s, subgroups);
   kva_kloop *grid = kva_k_loop_begin(kb, KVA_K_GRID, kva_expr_ceildiv(c, rows, each), "item"), *row = NULL;
-  const kva_expr *first = kva_expr_muli(c, grid->var, teams);
+  const kva_expr *first = kva_expr_muli(c, grid->var, subgroups);
   s->row = num(s, 0);
-  if (teams > 1) {
+  if (subgroups > 1) {
     row = kva_k_loop_begin(kb, KVA_K_THREAD, kva_expr_min(c, each, kva_expr_sub(c, rows, first)), "row");
-    row->team = (uint32_t)s->team;
+    row->subgroup = (uint32_t)s->subgroup;
     s->row = row->var;
   }
   kva_shape_split(c, last_axis(s), kva_operand_type(s->n, 0)->dims, kva_expr_add(c, first, s->row), s->idx);
-  kva_kloop *thread = kva_k_loop_begin(kb, KVA_K_THREAD, num(s, s->team), "thread");
+  kva_kloop *thread = kva_k_loop_begin(kb, KVA_K_THREAD, num(s, s->subgroup), "thread");
   s->thread = thread->var;
   scan_row(s);
   kva_k_loop_end(kb, thread);
@@ -164,7 +164,7 @@ bool kva_gpu_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
   if (is_known && known < WARP) return false;
   kva_dtype dtype = kva_k_compute_type(x->dtype);
   s.neutral = kva_k_const(s.kb, dtype, product);
-  s.team = known >= LONG_ROW ? BLOCK : WARP;
+  s.subgroup = known >= LONG_ROW ? BLOCK : WARP;
   s.width = width_of(&s);
   s.x = kva_k_local(s.kb, "x", dtype, s.width);
   s.totals = kva_k_shared(s.kb, "totals", dtype, 2 * BLOCK);

@@ -17,9 +17,9 @@ static uint32_t axis_of(const kva_node *n) {
   return (uint32_t)(a->axis < 0 ? a->axis + a->shape.n : a->axis);
 }
 
-kva_status kva_iota_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_iota_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r, (void)in;
-  kva_wide *y = out[0];
+  kva_ref_tensor *y = out[0];
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
     if (y->f)

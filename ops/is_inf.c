@@ -5,7 +5,7 @@
 
 KVA_ELEMENTWISE_INFER(is_inf)
 
-kva_status kva_is_inf_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_is_inf_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_is_inf_attrs *a = n->attrs;
   for (int64_t i = 0; i < out[0]->n; i++) {

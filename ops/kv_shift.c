@@ -123,7 +123,7 @@ kva_status kva_kv_shift_infer(kva_module *m, const kva_node *n, const kva_type *
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
-kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_wide *x, const kva_wide *const *in) {
+kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_ref_tensor *x, const kva_ref_tensor *const *in) {
   uint32_t n = s->n->n_operands;
   return (kva_shift_ref){
       .B = x->dims[0],
@@ -181,14 +181,15 @@ int64_t kva_shift_weight_offset(const kva_shift_ref *s, int64_t b, int64_t t, in
   }
 }
 
-static double ref_value(const kva_shift_ref *s, const kva_wide *x, kva_shift_source from, int64_t b, int64_t h,
+static double ref_value(const kva_shift_ref *s, const kva_ref_tensor *x, kva_shift_source from, int64_t b, int64_t h,
                         int64_t d) {
   if (from.from == KVA_FROM_NOTHING) return 0;
   if (from.from == KVA_FROM_X) return x->f[kva_shift_offset(s, s->T, b, from.row, h, d)];
   return s->past->f[kva_shift_offset(s, s->W - 1, b, from.row, h, d)];
 }
 
-kva_status kva_kv_shift_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_kv_shift_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                            kva_ref_tensor *const *out) {
   (void)r;
   kva_shift form = shift_of(n);
   kva_shift_ref s = kva_shift_ref_get(&form, in[0], in);

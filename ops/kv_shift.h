@@ -39,7 +39,7 @@ typedef struct kva_shift_ref {
   int64_t B, T, H, D, W;
   uint32_t time, weight_rank;
   kva_shift_boundary boundary;
-  const kva_wide *past, *segments, *left_pad; /* NULL: absent */
+  const kva_ref_tensor *past, *segments, *left_pad; /* NULL: absent */
 } kva_shift_ref;
 
 /* What tap j of row t of sequence b reads. */
@@ -49,7 +49,7 @@ typedef struct kva_shift_source {
   bool unit_weight; /* boundary "keep": weight 1, whatever w says */
 } kva_shift_source;
 
-kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_wide *x, const kva_wide *const *in);
+kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_ref_tensor *x, const kva_ref_tensor *const *in);
 kva_shift_source kva_shift_read(const kva_shift_ref *s, int64_t b, int64_t t, int64_t j);
 /* Offset of (b, t, h, d) in a tensor like x with `rows` rows, and of (b, t, h, j, d) in w. */
 int64_t kva_shift_offset(const kva_shift_ref *s, int64_t rows, int64_t b, int64_t t, int64_t h, int64_t d);

@@ -19,7 +19,7 @@
 #include "ops/element.h"
 #include "ops/kv_shift.h"
 
-enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, MOST_TAPS = 4, DY = 0, X = 2 };
+enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, MAX_TAPS = 4, DY = 0, X = 2 };
 
 typedef struct shift_grads {
   kva_lower *l;
@@ -55,15 +55,16 @@ kva_status kva_kv_shift_grads_infer(kva_module *m, const kva_node *n, const kva_
   kva_shift s = shift_of(n);
   kva_dim blocks = kva_expr_ceildiv(m->exprs, s.T, kva_expr_const(m->exprs, ROWS));
   out_types[0] = x;
-  out_types[1] = kva_type_tensor(m, kva_wide_dtype(x->dtype), 4, (kva_dim[]){s.B, blocks, s.H, w->dims[1]});
+  out_types[1] = kva_type_tensor(m, kva_ref_tensor_dtype(x->dtype), 4, (kva_dim[]){s.B, blocks, s.H, w->dims[1]});
   return KVA_OK;
 }
 
-kva_status kva_kv_shift_grads_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_kv_shift_grads_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                  kva_ref_tensor *const *out) {
   (void)r;
   kva_shift form = shift_of(n);
-  kva_shift_ref s =
-      kva_shift_ref_get(&form, in[0], (const kva_wide *const[]){in[0], in[1], NULL, n->n_operands > 3 ? in[3] : NULL});
+  kva_shift_ref s = kva_shift_ref_get(
+      &form, in[0], (const kva_ref_tensor *const[]){in[0], in[1], NULL, n->n_operands > 3 ? in[3] : NULL});
   int64_t dims[4] = {s.B, s.T, s.H, s.D}, i[4] = {0}, blocks = out[1]->dims[1];
   if (in[0]->n == 0) return KVA_OK;
   do {
@@ -129,7 +130,7 @@ static const kva_expr *block_count(const shift_grads *g) {
 /* ---- loops over elements ----------------------------------------------------------------------------------------- */
 
 static kva_kloop *map(shift_grads *g, const kva_expr *extent, const kva_expr **out_var) {
-  kva_kloop *l = kva_k_loop_begin(g->kb, KVA_K_MAP, extent, "i");
+  kva_kloop *l = kva_k_loop_begin(g->kb, KVA_K_PARALLEL, extent, "i");
   *out_var = l->var;
   return l;
 }
@@ -201,9 +202,9 @@ static void rest_of_block(const shift_grads *g, int64_t half, kva_kval *sums) {
 /* Channels of each half that a warp takes at once: more would not leave registers for 16 rows. 0: halves do not divide
  * into such parts. */
 static int64_t part_of_half(const kva_shift *s, int64_t half) {
-  enum { LANE_BYTES = 8, MOST_PARTS = 8 };
+  enum { LANE_BYTES = 8, MAX_PARTS = 8 };
   int64_t most = WARP * (LANE_BYTES * 8 / kva_dtype_bits(kva_operand_type(s->n, DY)->dtype));
-  for (int64_t n = 1; n <= MOST_PARTS; n++)
+  for (int64_t n = 1; n <= MAX_PARTS; n++)
     if (half % n == 0 && half / n <= most) return half / n;
   return 0;
 }
@@ -245,11 +246,11 @@ static void each_part(shift_grads *g, int64_t half, bool whole, kva_kval *sums) 
 /* The block's rows of each of its heads, a warp for each. */
 static void each_pair(shift_grads *g, const kva_expr *before, int64_t half, bool whole) {
   kva_kb *kb = g->kb;
-  kva_kval sums[MOST_TAPS] = {NULL};
+  kva_kval sums[MAX_TAPS] = {NULL};
   const kva_expr *left = kva_expr_sub(g->c, kva_expr_mul(g->c, g->s.B, g->s.H), before);
   kva_kloop *pair = kva_k_loop_begin(kb, KVA_K_THREAD, kva_expr_min(g->c, num(g, PAIRS), left), "pair");
   const kva_expr *f = kva_expr_add(g->c, before, pair->var);
-  pair->team = WARP;
+  pair->subgroup = WARP;
   pair->stage = true;
   g->at.b = kva_expr_div(g->c, f, g->s.H);
   g->at.h = kva_expr_mod(g->c, f, g->s.H);
@@ -291,7 +292,7 @@ void kva_kv_shift_grads_kernel(kva_lower *l, const kva_node *n) {
   g.type = kva_k_compute_type(n->results[1].type->dtype);
   int64_t d = 0;
   bool halves = kva_expr_is_const(g.s.D, &d) && d > 0 && d % 2 == 0 && part_of_half(&g.s, d / 2);
-  if (l->gpu && halves && g.s.window <= MOST_TAPS) {
+  if (l->gpu && halves && g.s.window <= MAX_TAPS) {
     by_warps(&g, d / 2);
     return;
   }

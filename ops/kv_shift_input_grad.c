@@ -27,7 +27,8 @@ kva_status kva_kv_shift_input_grad_infer(kva_module *m, const kva_node *n, const
 }
 
 /* Scatters as the forward pass gathers, so that the lowered gather is checked against independent code. */
-kva_status kva_kv_shift_input_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_kv_shift_input_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                       kva_ref_tensor *const *out) {
   (void)r;
   kva_shift form = shift_of(n);
   kva_shift_ref s = kva_shift_ref_get(&form, in[0], in);

@@ -21,12 +21,12 @@ kva_status kva_kv_shift_weight_grad_infer(kva_module *m, const kva_node *n, cons
   KVA_TRY(kva_shift_check(m, n, a->time_axis, a->boundary, a->weight_shape.n, a->weight_shape.v, 0));
   KVA_TRY(kva_check_same_dtype(m, n, 1, 0));
   KVA_TRY(kva_check_shape(m, n, 1, x->rank, x->dims));
-  out_types[0] = kva_type_tensor(m, kva_wide_dtype(x->dtype), a->weight_shape.n, a->weight_shape.v);
+  out_types[0] = kva_type_tensor(m, kva_ref_tensor_dtype(x->dtype), a->weight_shape.n, a->weight_shape.v);
   return KVA_OK;
 }
 
-kva_status kva_kv_shift_weight_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in,
-                                        kva_wide *const *out) {
+kva_status kva_kv_shift_weight_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                        kva_ref_tensor *const *out) {
   (void)r;
   kva_shift form = shift_of(n);
   kva_shift_ref s = kva_shift_ref_get(&form, in[0], in);

@@ -33,10 +33,11 @@ static moments moments_of(const double *x, int64_t len, double eps) {
   return (moments){mean, 1 / sqrt(squares / (double)len + eps)};
 }
 
-kva_status kva_layer_norm_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_layer_norm_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                              kva_ref_tensor *const *out) {
   (void)r;
   const kva_layer_norm_attrs *a = n->attrs;
-  const kva_wide *bias = n->n_operands > 2 ? in[2] : NULL;
+  const kva_ref_tensor *bias = n->n_operands > 2 ? in[2] : NULL;
   uint32_t rank = in[0]->rank, axis = kva_axis(a->axis, rank);
   kva_rows rows = kva_rows_of(in[0], axis, rank - axis);
   int64_t idx[KVA_MAX_RANK] = {0};

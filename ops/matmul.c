@@ -60,23 +60,23 @@ kva_status kva_matmul_infer(kva_module *m, const kva_node *n, const kva_type **o
 }
 
 typedef struct matrix {
-  const kva_wide *w;
+  const kva_ref_tensor *w;
   int64_t base, row, column; /* offset of the matrix, strides */
 } matrix;
 
-static matrix matrix_at(const kva_wide *w, uint32_t rank, const int64_t *idx, bool transposed) {
+static matrix matrix_at(const kva_ref_tensor *w, uint32_t rank, const int64_t *idx, bool transposed) {
   int64_t batch[KVA_MAX_RANK] = {0}, columns = w->dims[w->rank - 1];
   memcpy(batch, idx, sizeof(*idx) * (rank - 2));
-  kva_wide leading = *w; /* the same tensor with matrices of one element: only for its offset */
+  kva_ref_tensor leading = *w; /* the same tensor with matrices of one element: only for its offset */
   leading.dims[w->rank - 2] = leading.dims[w->rank - 1] = 1;
   int64_t base = kva_ref_broadcast_offset(&leading, rank, batch) * w->dims[w->rank - 2] * columns;
   return (matrix){w, base, transposed ? 1 : columns, transposed ? columns : 1};
 }
 
-kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_matmul_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_matmul_attrs *attrs = n->attrs;
-  kva_wide *c = out[0];
+  kva_ref_tensor *c = out[0];
   int64_t idx[KVA_MAX_RANK] = {0}, depth = in[0]->dims[in[0]->rank - (attrs->transpose_a ? 2 : 1)], at = 0;
   if (c->n == 0) return KVA_OK;
   do {

@@ -37,7 +37,7 @@ static void plain_kernel(kva_lower *l, const kva_node *n) {
   kva_kloop *loops[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t i = 0; i < c->rank; i++) {
-    loops[i] = kva_k_loop_begin(l->kb, KVA_K_MAP, c->dims[i], i + 2 < c->rank ? "b" : i + 1 < c->rank ? "m" : "n");
+    loops[i] = kva_k_loop_begin(l->kb, KVA_K_PARALLEL, c->dims[i], i + 2 < c->rank ? "b" : i + 1 < c->rank ? "m" : "n");
     idx[i] = loops[i]->var;
   }
   dot_body body = {l, n, &s, idx};

@@ -30,7 +30,7 @@ static double lowest(kva_dtype t) {
   return kva_dtype_is_unsigned(t) ? 0 : -ldexp(1, kva_dtype_bits(t) - 1);
 }
 
-static bool wins(const kva_wide *x, int64_t at, int64_t best) {
+static bool wins(const kva_ref_tensor *x, int64_t at, int64_t best) {
   if (best < 0) return true;
   if (x->f) return x->f[at] > x->f[best] || (isnan(x->f[at]) && !isnan(x->f[best]));
   if (kva_dtype_is_unsigned(x->dtype)) return (uint64_t)x->i[at] > (uint64_t)x->i[best];
@@ -45,10 +45,11 @@ static int64_t column_major(const kva_window *w, const int64_t *dims, int64_t po
   return out;
 }
 
-kva_status kva_max_pool_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_max_pool_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                            kva_ref_tensor *const *out) {
   (void)r;
   const kva_max_pool_attrs *a = n->attrs;
-  const kva_wide *x = in[0];
+  const kva_ref_tensor *x = in[0];
   kva_window w = KVA_POOL_WINDOW(a);
   int64_t idx[KVA_MAX_RANK] = {0}, image = 1, at = 0;
   for (uint32_t i = 0; i < w.n; i++) image *= x->dims[2 + i];

@@ -24,7 +24,8 @@ kva_status kva_max_pool_grad_infer(kva_module *m, const kva_node *n, const kva_t
   return kva_pool_grad_infer(m, n, DY, &w, a->spatial, &out_types[0]);
 }
 
-kva_status kva_max_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_max_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                 kva_ref_tensor *const *out) {
   for (int64_t i = 0; i < in[DY]->n; i++) {
     int64_t to = in[INDICES]->i[i];
     if (to < -1 || to >= out[0]->n) {

@@ -22,7 +22,7 @@ static int64_t rem_u(int64_t x, int64_t y) {
   return y ? (int64_t)((uint64_t)x % (uint64_t)y) : 0;
 }
 
-kva_status kva_mod_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_mod_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   bool c_style = ((const kva_mod_attrs *)n->attrs)->fmod;
   int64_t (*integer)(int64_t, int64_t) = in[0]->dtype == KVA_U64 ? rem_u : c_style ? rem_i : mod_i;

@@ -9,7 +9,8 @@ kva_status kva_momentum_infer(kva_module *m, const kva_node *n, const kva_type *
   return kva_optimizer_infer(m, n, 3, 2, out_types);
 }
 
-kva_status kva_momentum_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_momentum_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                            kva_ref_tensor *const *out) {
   (void)r;
   const kva_momentum_attrs *a = n->attrs;
   for (int64_t i = 0; i < in[0]->n; i++) {

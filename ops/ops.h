@@ -23,7 +23,7 @@ static inline bool kva_is(const kva_node *n, kva_op_id id) {
 /* ---- reference evaluation ---------------------------------------------------------------------------------------- */
 
 /* A tensor in wide form: floats as double, integers and bool as int64_t (uint64 keeps its bits). Row-major, dense. */
-struct kva_wide {
+struct kva_ref_tensor {
   kva_dtype dtype;
   uint32_t rank;
   int64_t dims[KVA_MAX_RANK];
@@ -38,7 +38,7 @@ struct kva_ref {
   kva_arena *scratch;
   kva_expr_lookup lookup;
   void *lookup_user;
-  kva_wide *(*state)(void *user, kva_state *s); /* the live tensor of a state */
+  kva_ref_tensor *(*state)(void *user, kva_state *s); /* the live tensor of a state */
   void *state_user;
 };
 /* Value of an expression of the graph under the evaluation's symbols. Unbound or overflowing: KVA_INVALID. */
@@ -46,18 +46,19 @@ KVA_MUST_USE kva_status kva_ref_dim(kva_ref *r, kva_dim e, int64_t *out_v);
 
 /* Outputs arrive allocated (shape from inference, zeroed) and are rounded to their dtype by the caller afterwards. */
 
-/* Evaluates function f on the reference: inputs in order; outputs malloc'd by the callee, freed with kva_wide_free.
- * Symbols are bound from the input shapes. trace (may be NULL) sees every value. */
-typedef void (*kva_ref_trace)(void *user, const kva_value *v, const kva_wide *w);
-KVA_MUST_USE kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
-                                    kva_wide *(*state)(void *user, kva_state *s), void *state_user, kva_ref_trace trace,
-                                    void *trace_user, kva_diag *diag);
-kva_wide *kva_wide_create(kva_dtype dtype, uint32_t rank, const int64_t *dims); /* zeroed; NULL: no memory */
-void kva_wide_free(kva_wide *w);
+/* Evaluates function f on the reference: inputs in order; outputs malloc'd by the callee, freed with
+ * kva_ref_tensor_free. Symbols are bound from the input shapes. trace (may be NULL) sees every value. */
+typedef void (*kva_ref_trace)(void *user, const kva_value *v, const kva_ref_tensor *w);
+KVA_MUST_USE kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                                    kva_ref_tensor **outputs, kva_ref_tensor *(*state)(void *user, kva_state *s),
+                                    void *state_user, kva_ref_trace trace, void *trace_user, kva_diag *diag);
+kva_ref_tensor *kva_ref_tensor_create(kva_dtype dtype, uint32_t rank,
+                                      const int64_t *dims); /* zeroed; NULL: no memory */
+void kva_ref_tensor_free(kva_ref_tensor *w);
 /* From and to packed storage. */
-kva_wide *kva_wide_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data);
-void kva_wide_to_data(const kva_wide *w, void *data);
-static inline double kva_wide_get(const kva_wide *w, int64_t i) {
+kva_ref_tensor *kva_ref_tensor_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data);
+void kva_ref_tensor_to_data(const kva_ref_tensor *w, void *data);
+static inline double kva_ref_tensor_get(const kva_ref_tensor *w, int64_t i) {
   return w->f ? w->f[i] : (double)w->i[i];
 }
 
@@ -74,8 +75,7 @@ struct kva_vjp {
   const bool *wants;
 };
 
-/* ---- lowering ------------------------------------------------------------------------------------------------------
- */
+/* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
 /* Context of lowering one kernel; codegen fills it. */
 struct kva_lower {
@@ -97,13 +97,14 @@ static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {
   return n->operands[i].value->type;
 }
 
-/* ---- declarations of every operator's functions ----------------------------------------------------------------- */
+/* ---- declarations of every operator's functions ------------------------------------------------------------------ */
 
-#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance)                                   \
-  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);                 \
-  kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out); \
-  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                        \
-  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);   \
+#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance)                                 \
+  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);               \
+  kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,                \
+                              kva_ref_tensor *const *out);                                                   \
+  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                      \
+  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx); \
   void kva_##name##_kernel(kva_lower *l, const kva_node *n);
 #include "ops/ops.def"
 #undef OP

@@ -62,8 +62,8 @@ static int64_t source(pad_mode mode, int64_t i, int64_t extent) {
   return m < period - m ? m : period - m;
 }
 
-static void pad_element(const kva_node *n, const kva_wide *const *in, const int64_t *before, const int64_t *idx,
-                        kva_wide *y, int64_t i) {
+static void pad_element(const kva_node *n, const kva_ref_tensor *const *in, const int64_t *before, const int64_t *idx,
+                        kva_ref_tensor *y, int64_t i) {
   int64_t at[KVA_MAX_RANK];
   bool inside = true;
   for (uint32_t k = 0; k < y->rank; k++) {
@@ -76,8 +76,8 @@ static void pad_element(const kva_node *n, const kva_wide *const *in, const int6
     kva_ref_copy(in[1], 0, y, i);
 }
 
-kva_status kva_pad_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  kva_wide *y = out[0];
+kva_status kva_pad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
+  kva_ref_tensor *y = out[0];
   int64_t before[KVA_MAX_RANK], idx[KVA_MAX_RANK] = {0};
   for (uint32_t k = 0; k < y->rank; k++)
     KVA_TRY(kva_ref_dim(r, ((const kva_pad_attrs *)n->attrs)->before.v[k], &before[k]));

@@ -26,10 +26,10 @@ kva_partial kva_partial_of(kva_module *m, const kva_node *n) {
   return p;
 }
 
-int64_t kva_partial_team(int64_t columns) {
-  int64_t team = 32;
-  while (team < KVA_PARTIAL_BLOCK && columns > 8 * team) team *= 2;
-  return team;
+int64_t kva_partial_subgroup(int64_t columns) {
+  int64_t subgroup = 32;
+  while (subgroup < KVA_PARTIAL_BLOCK && columns > 8 * subgroup) subgroup *= 2;
+  return subgroup;
 }
 
 const kva_expr *kva_partial_count(kva_expr_ctx *c, const kva_partial *p, const kva_expr *part) {
@@ -59,7 +59,8 @@ kva_status kva_partial_sum_infer(kva_module *m, const kva_node *n, const kva_typ
   return KVA_OK;
 }
 
-kva_status kva_partial_sum_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_partial_sum_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                               kva_ref_tensor *const *out) {
   (void)r;
   int64_t rows = 1, parts = out[0]->dims[0], columns = out[0]->n / parts;
   for (uint32_t d = 0; d < (uint32_t)attrs_of(n)->leading; d++) rows *= in[0]->dims[d];

@@ -4,11 +4,11 @@
 
 #include "ops/build.h"
 
-/* On a GPU teams of a block share the rows of a result, each with sums of its own until the end. */
+/* On a GPU subgroups of a block share the rows of a result, each with sums of its own until the end. */
 enum { KVA_PARTIAL_BLOCK = 512 };
-/* Threads of a team: a power of two, 32 up to KVA_PARTIAL_BLOCK, so that 8 columns or fewer are a thread's if that is
- * enough. */
-int64_t kva_partial_team(int64_t columns);
+/* Threads of a subgroup: a power of two, 32 up to KVA_PARTIAL_BLOCK, so that 8 columns or fewer are a thread's if that
+ * is enough. */
+int64_t kva_partial_subgroup(int64_t columns);
 
 typedef struct kva_partial {
   uint32_t axes; /* leading ones of the operand, which number the rows */

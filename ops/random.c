@@ -24,7 +24,7 @@ kva_status kva_random_infer(kva_module *m, const kva_node *n, kva_dims shape, kv
   return KVA_OK;
 }
 
-kva_philox kva_random_words(const kva_wide *const *in, int64_t stream, int64_t i) {
+kva_philox kva_random_words(const kva_ref_tensor *const *in, int64_t stream, int64_t i) {
   uint64_t key = (uint64_t)in[0]->i[0] ^ ((uint64_t)stream * STREAM_FACTOR);
   return kva_philox4x32((uint64_t)i, (uint64_t)in[1]->i[0], key);
 }

@@ -9,7 +9,7 @@
 /* Operands: int64 scalars seed and step. */
 KVA_MUST_USE kva_status kva_random_infer(kva_module *m, const kva_node *n, kva_dims shape, kva_dtype dtype,
                                          const kva_type **out_types);
-kva_philox kva_random_words(const kva_wide *const *in, int64_t stream, int64_t i);
+kva_philox kva_random_words(const kva_ref_tensor *const *in, int64_t stream, int64_t i);
 /* The words of result element idx, as u32. */
 typedef struct kva_random_kvals {
   kva_kval v[4];

@@ -15,7 +15,8 @@ kva_status kva_random_normal_infer(kva_module *m, const kva_node *n, const kva_t
   return kva_random_infer(m, n, a->shape, a->dtype, out_types);
 }
 
-kva_status kva_random_normal_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_random_normal_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                 kva_ref_tensor *const *out) {
   (void)r;
   const kva_random_normal_attrs *a = n->attrs;
   for (int64_t i = 0; i < out[0]->n; i++) {

@@ -8,7 +8,8 @@ kva_status kva_random_uniform_infer(kva_module *m, const kva_node *n, const kva_
   return kva_random_infer(m, n, a->shape, a->dtype, out_types);
 }
 
-kva_status kva_random_uniform_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_random_uniform_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                  kva_ref_tensor *const *out) {
   (void)r;
   const kva_random_uniform_attrs *a = n->attrs;
   for (int64_t i = 0; i < out[0]->n; i++) out[0]->f[i] = kva_uniform01(kva_random_words(in, a->stream, i).v[0]);

@@ -75,7 +75,7 @@ int64_t kva_int_limit(kva_dtype t, bool greatest) {
   return greatest ? hi : -hi - 1;
 }
 
-void kva_reduce_ref(const kva_node *n, const kva_wide *x, kva_wide *y, kva_reduce_step step, double start_f,
+void kva_reduce_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, kva_reduce_step step, double start_f,
                     int64_t start_i) {
   bool reduced[KVA_MAX_RANK];
   kva_reduction_axes(n, reduced);
@@ -174,7 +174,7 @@ kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kva_type **out_
 }
 
 /* NaN beats everything but NaN. */
-static bool beats(const kva_wide *x, int64_t candidate, int64_t best, bool greatest, bool last) {
+static bool beats(const kva_ref_tensor *x, int64_t candidate, int64_t best, bool greatest, bool last) {
   if (x->f) {
     double c = x->f[candidate], v = x->f[best];
     if (isnan(c)) return last || !isnan(v);
@@ -186,7 +186,7 @@ static bool beats(const kva_wide *x, int64_t candidate, int64_t best, bool great
   return less != greatest;
 }
 
-kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_wide *x, kva_wide *y, bool greatest) {
+kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, bool greatest) {
   uint32_t axis = kva_axis(arg_attrs(n)->axis, x->rank);
   int64_t extent = x->dims[axis], inner = 1;
   for (uint32_t k = axis + 1; k < x->rank; k++) inner *= x->dims[k];

@@ -16,7 +16,7 @@ typedef struct kva_reduce_step {
   double (*f)(double acc, double x);
   int64_t (*i)(int64_t acc, int64_t x), (*u)(int64_t acc, int64_t x);
 } kva_reduce_step;
-void kva_reduce_ref(const kva_node *n, const kva_wide *x, kva_wide *y, kva_reduce_step step, double start_f,
+void kva_reduce_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, kva_reduce_step step, double start_f,
                     int64_t start_i);
 /* The least (lowest) or greatest value of an integer or bool dtype. */
 int64_t kva_int_limit(kva_dtype t, bool greatest);
@@ -30,18 +30,20 @@ kva_kval kva_reduce_lower(kva_lower *l, const kva_node *n, kva_combine combine, 
 
 /* argmax and argmin. */
 KVA_MUST_USE kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kva_type **out_types);
-KVA_MUST_USE kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_wide *x, kva_wide *y, bool greatest);
+KVA_MUST_USE kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y,
+                                    bool greatest);
 kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *idx, bool greatest);
 
 #define KVA_REDUCE_INFER(op)                                                                  \
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \
     return kva_reduce_infer(m, n, out_types);                                                 \
   }
-#define KVA_REDUCE_REF(op, step, start_f, start_i)                                                            \
-  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) { \
-    (void)r;                                                                                                  \
-    kva_reduce_ref(n, in[0], out[0], step, start_f, start_i);                                                 \
-    return KVA_OK;                                                                                            \
+#define KVA_REDUCE_REF(op, step, start_f, start_i)                                          \
+  kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, \
+                            kva_ref_tensor *const *out) {                                   \
+    (void)r;                                                                                \
+    kva_reduce_ref(n, in[0], out[0], step, start_f, start_i);                               \
+    return KVA_OK;                                                                          \
   }
 #define KVA_REDUCE_LOWER(op, combine)                                                                       \
   kva_kval kva_##op##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) { \

@@ -8,7 +8,8 @@ static double sum_f(double acc, double x) {
   return acc + x;
 }
 
-kva_status kva_reduce_mean_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_reduce_mean_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                               kva_ref_tensor *const *out) {
   (void)r;
   kva_reduce_ref(n, in[0], out[0], (kva_reduce_step){.f = sum_f}, 0, 0);
   bool reduced[KVA_MAX_RANK];

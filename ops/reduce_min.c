@@ -16,7 +16,8 @@ static int64_t min_u(int64_t acc, int64_t x) {
   return (uint64_t)acc < (uint64_t)x ? acc : x;
 }
 
-kva_status kva_reduce_min_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_reduce_min_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                              kva_ref_tensor *const *out) {
   (void)r;
   int64_t start = in[0]->i ? kva_int_limit(in[0]->dtype, true) : 0;
   kva_reduce_ref(n, in[0], out[0], (kva_reduce_step){min_f, min_i, min_u}, (double)INFINITY, start);

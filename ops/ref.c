@@ -1,4 +1,4 @@
-/* The reference evaluator: executes a graph node by node on wide tensors and rounds every result to its dtype. The
+/* The reference evaluator: executes a graph node by node on reference tensors and rounds every result to its dtype. The
  * oracle of every other executor: no shortcuts, no threads.
  *
  * Symbols get their values from the input shapes: plain symbols first, then expressions that hold a single unknown
@@ -17,9 +17,9 @@ typedef struct evaluation {
   kva_diag *diag;
   kva_arena *arena;
   KVA_VEC(binding) bindings;
-  kva_wide **values;   /* by value id */
-  uint32_t *remaining; /* uses still to come, by value id */
-  kva_wide *(*state)(void *user, kva_state *s);
+  kva_ref_tensor **values; /* by value id */
+  uint32_t *remaining;     /* uses still to come, by value id */
+  kva_ref_tensor *(*state)(void *user, kva_state *s);
   void *state_user;
   kva_ref_trace trace;
   void *trace_user;
@@ -64,7 +64,7 @@ static bool solve_dim(evaluation *e, kva_dim dim, int64_t extent) {
   return true;
 }
 
-static kva_status check_input(evaluation *e, const kva_function *f, const kva_value *v, const kva_wide *w) {
+static kva_status check_input(evaluation *e, const kva_function *f, const kva_value *v, const kva_ref_tensor *w) {
   const char *name = v->name ? v->name : "(unnamed)";
   if (w->dtype != v->type->dtype || w->rank != v->type->rank)
     return kva_error(e->diag, &f->loc, "input %s: expected %s of rank %u, found %s of rank %u", name,
@@ -80,7 +80,7 @@ static kva_status check_input(evaluation *e, const kva_function *f, const kva_va
   return KVA_OK;
 }
 
-static bool solve_some(evaluation *e, const kva_graph *g, const kva_wide *const *inputs) {
+static bool solve_some(evaluation *e, const kva_graph *g, const kva_ref_tensor *const *inputs) {
   bool progress = false;
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     const kva_type *type = g->inputs.data[i]->type;
@@ -90,7 +90,7 @@ static bool solve_some(evaluation *e, const kva_graph *g, const kva_wide *const 
   return progress;
 }
 
-static kva_status bind_symbols(evaluation *e, const kva_function *f, const kva_wide *const *inputs) {
+static kva_status bind_symbols(evaluation *e, const kva_function *f, const kva_ref_tensor *const *inputs) {
   while (solve_some(e, f->graph, inputs)) {
   }
   for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_input(e, f, f->graph->inputs.data[i], inputs[i]));
@@ -108,7 +108,8 @@ kva_status kva_ref_dim(kva_ref *r, kva_dim dim, int64_t *out_v) {
 
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
-static kva_status new_value(evaluation *e, kva_ref *r, const kva_node *n, const kva_type *type, kva_wide **out_w) {
+static kva_status new_value(evaluation *e, kva_ref *r, const kva_node *n, const kva_type *type,
+                            kva_ref_tensor **out_w) {
   int64_t dims[KVA_MAX_RANK];
   if (type->kind != KVA_TYPE_TENSOR || type->rank > KVA_MAX_RANK)
     return kva_fail(e->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: only tensors up to rank %d can be evaluated",
@@ -118,12 +119,12 @@ static kva_status new_value(evaluation *e, kva_ref *r, const kva_node *n, const 
     if (dims[i] < 0)
       return kva_error(e->diag, &n->loc, "kv.%s: axis %u of the result has extent %lld", n->op->name, i,
                        (long long)dims[i]);
-  *out_w = kva_wide_create(type->dtype, type->rank, dims);
+  *out_w = kva_ref_tensor_create(type->dtype, type->rank, dims);
   if (!*out_w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its result", n->op->name);
   return KVA_OK;
 }
 
-static void round_value(kva_wide *w) {
+static void round_value(kva_ref_tensor *w) {
   for (int64_t i = 0; i < w->n; i++) {
     if (w->i)
       w->i[i] = kva_wrap_i64(w->dtype, w->i[i]);
@@ -132,17 +133,17 @@ static void round_value(kva_wide *w) {
   }
 }
 
-static void copy_data(kva_wide *to, const kva_wide *from) {
+static void copy_data(kva_ref_tensor *to, const kva_ref_tensor *from) {
   memcpy(to->f ? (void *)to->f : to->i, from->f ? (void *)from->f : from->i, (size_t)from->n * 8);
 }
 
-static kva_wide *copy_of(const kva_wide *w) {
-  kva_wide *copy = kva_wide_create(w->dtype, w->rank, w->dims);
+static kva_ref_tensor *copy_of(const kva_ref_tensor *w) {
+  kva_ref_tensor *copy = kva_ref_tensor_create(w->dtype, w->rank, w->dims);
   if (copy) copy_data(copy, w);
   return copy;
 }
 
-static void set_value(evaluation *e, const kva_value *v, kva_wide *w) {
+static void set_value(evaluation *e, const kva_value *v, kva_ref_tensor *w) {
   e->values[v->id] = w;
   e->remaining[v->id] = kva_value_use_count(v);
   if (e->trace) e->trace(e->trace_user, v, w);
@@ -150,7 +151,7 @@ static void set_value(evaluation *e, const kva_value *v, kva_wide *w) {
 
 static void release(evaluation *e, const kva_value *v) {
   if (--e->remaining[v->id]) return;
-  kva_wide_free(e->values[v->id]);
+  kva_ref_tensor_free(e->values[v->id]);
   e->values[v->id] = NULL;
 }
 
@@ -161,16 +162,16 @@ static void release_operands(evaluation *e, const kva_node *n) {
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-static kva_status live_state(evaluation *e, const kva_node *n, kva_state *s, kva_wide **out_w) {
+static kva_status live_state(evaluation *e, const kva_node *n, kva_state *s, kva_ref_tensor **out_w) {
   *out_w = e->state ? e->state(e->state_user, s) : NULL;
   if (*out_w) return KVA_OK;
   return kva_error(e->diag, &n->loc, "kv.%s: state %s has no value in this evaluation", n->op->name, s->name);
 }
 
 static kva_status run_state_read(evaluation *e, kva_node *n) {
-  kva_wide *live;
+  kva_ref_tensor *live;
   KVA_TRY(live_state(e, n, ((const kva_state_read_attrs *)n->attrs)->state, &live));
-  kva_wide *w = copy_of(live);
+  kva_ref_tensor *w = copy_of(live);
   if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its result", n->op->name);
   set_value(e, kva_result(n, 0), w);
   return KVA_OK;
@@ -178,8 +179,8 @@ static kva_status run_state_read(evaluation *e, kva_node *n) {
 
 static kva_status run_state_write(evaluation *e, const kva_node *n) {
   kva_state *s = ((const kva_state_write_attrs *)n->attrs)->state;
-  const kva_wide *w = e->values[kva_operand(n, 0)->id];
-  kva_wide *live;
+  const kva_ref_tensor *w = e->values[kva_operand(n, 0)->id];
+  kva_ref_tensor *live;
   KVA_TRY(live_state(e, n, s, &live));
   bool same = live->dtype == w->dtype && live->rank == w->rank;
   for (uint32_t i = 0; same && i < w->rank; i++) same = live->dims[i] == w->dims[i];
@@ -190,15 +191,15 @@ static kva_status run_state_write(evaluation *e, const kva_node *n) {
 
 static kva_status run_constant(evaluation *e, kva_node *n) {
   const kva_tensor_data *data = ((const kva_constant_attrs *)n->attrs)->value;
-  kva_wide *w = kva_wide_from_data(data->dtype, data->rank, data->dims, data->data);
+  kva_ref_tensor *w = kva_ref_tensor_from_data(data->dtype, data->rank, data->dims, data->data);
   if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its result", n->op->name);
   set_value(e, kva_result(n, 0), w);
   return KVA_OK;
 }
 
 static kva_status run_node(evaluation *e, kva_node *n, kva_ref *r) {
-  const kva_wide **in = KVA_NEW_ARRAY(r->scratch, const kva_wide *, n->n_operands + 1);
-  kva_wide **out = KVA_NEW_ARRAY(r->scratch, kva_wide *, n->n_results + 1);
+  const kva_ref_tensor **in = KVA_NEW_ARRAY(r->scratch, const kva_ref_tensor *, n->n_operands + 1);
+  kva_ref_tensor **out = KVA_NEW_ARRAY(r->scratch, kva_ref_tensor *, n->n_results + 1);
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (kva_operand(n, i)) in[i] = e->values[kva_operand(n, i)->id];
   kva_status status = KVA_OK;
@@ -206,7 +207,7 @@ static kva_status run_node(evaluation *e, kva_node *n, kva_ref *r) {
   if (!status) status = n->op->ref(r, n, in, out);
   for (uint32_t i = 0; i < n->n_results; i++) {
     if (status) {
-      kva_wide_free(out[i]);
+      kva_ref_tensor_free(out[i]);
     } else {
       round_value(out[i]);
       set_value(e, kva_result(n, i), out[i]);
@@ -221,14 +222,14 @@ static kva_status run_graph(evaluation *e, const kva_graph *g);
 static kva_status run_group(evaluation *e, kva_node *n) {
   const kva_graph *g = n->graphs[0];
   for (uint32_t i = 0; i < n->n_operands; i++) {
-    kva_wide *w = copy_of(e->values[kva_operand(n, i)->id]);
+    kva_ref_tensor *w = copy_of(e->values[kva_operand(n, i)->id]);
     if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its operands", n->op->name);
     e->values[g->inputs.data[i]->id] = w;
     e->remaining[g->inputs.data[i]->id] = kva_value_use_count(g->inputs.data[i]);
   }
   KVA_TRY(run_graph(e, g));
   for (uint32_t i = 0; i < n->n_results; i++) {
-    kva_wide *w = copy_of(e->values[kva_graph_output(g, i)->id]);
+    kva_ref_tensor *w = copy_of(e->values[kva_graph_output(g, i)->id]);
     if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its results", n->op->name);
     set_value(e, kva_result(n, i), w);
   }
@@ -259,18 +260,19 @@ static kva_status run_graph(evaluation *e, const kva_graph *g) {
     release_operands(e, n);
     for (uint32_t i = 0; i < n->n_results; i++) {
       if (n->results[i].uses) continue;
-      kva_wide_free(e->values[n->results[i].id]);
+      kva_ref_tensor_free(e->values[n->results[i].id]);
       e->values[n->results[i].id] = NULL;
     }
   }
   return KVA_OK;
 }
 
-static kva_status run_function(evaluation *e, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs) {
+static kva_status run_function(evaluation *e, kva_function *f, const kva_ref_tensor *const *inputs,
+                               kva_ref_tensor **outputs) {
   const kva_graph *g = f->graph;
   KVA_TRY(bind_symbols(e, f, inputs));
   for (uint32_t i = 0; i < g->inputs.len; i++) {
-    kva_wide *w = copy_of(inputs[i]);
+    kva_ref_tensor *w = copy_of(inputs[i]);
     if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &f->loc, "no memory for the inputs");
     set_value(e, g->inputs.data[i], w);
   }
@@ -282,8 +284,8 @@ static kva_status run_function(evaluation *e, kva_function *f, const kva_wide *c
   return KVA_OK;
 }
 
-kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
-                       kva_wide *(*state)(void *user, kva_state *s), void *state_user, kva_ref_trace trace,
+kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs, kva_ref_tensor **outputs,
+                       kva_ref_tensor *(*state)(void *user, kva_state *s), void *state_user, kva_ref_trace trace,
                        void *trace_user, kva_diag *diag) {
   evaluation e = {.m = m,
                   .diag = diag,
@@ -299,9 +301,9 @@ kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_wide *const *in
   kva_status status = e.values && e.remaining
                           ? run_function(&e, f, inputs, outputs)
                           : kva_fail(diag, KVA_NO_MEMORY, &f->loc, "no memory to evaluate %s", f->name);
-  for (uint32_t i = 0; e.values && i < m->next_value_id; i++) kva_wide_free(e.values[i]);
+  for (uint32_t i = 0; e.values && i < m->next_value_id; i++) kva_ref_tensor_free(e.values[i]);
   for (uint32_t i = 0; status && i < n; i++) {
-    kva_wide_free(outputs[i]);
+    kva_ref_tensor_free(outputs[i]);
     outputs[i] = NULL;
   }
   free(e.values);

@@ -24,7 +24,7 @@ kva_status kva_reshape_infer(kva_module *m, const kva_node *n, const kva_type **
   return KVA_INVALID;
 }
 
-kva_status kva_reshape_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_reshape_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r, (void)n;
   KVA_ASSERT(in[0]->n == out[0]->n);
   for (int64_t i = 0; i < out[0]->n; i++) kva_ref_copy(in[0], i, out[0], i);

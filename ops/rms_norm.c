@@ -18,7 +18,8 @@ kva_status kva_rms_norm_infer(kva_module *m, const kva_node *n, const kva_type *
   return kva_check_broadcasts_to(m, n, 1, x->rank, x->dims);
 }
 
-kva_status kva_rms_norm_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_rms_norm_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                            kva_ref_tensor *const *out) {
   (void)r;
   const kva_rms_norm_attrs *a = n->attrs;
   uint32_t rank = in[0]->rank, axis = kva_axis(a->axis, rank);

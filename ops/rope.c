@@ -40,10 +40,10 @@ static channel channel_of(int64_t d, int64_t half, bool interleaved) {
   return (channel){d % half, d < half ? d + half : d - half, d < half};
 }
 
-kva_status kva_rope_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_rope_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_rope_attrs *a = n->attrs;
-  const kva_wide *x = in[0];
+  const kva_ref_tensor *x = in[0];
   uint32_t rank = x->rank;
   int64_t idx[KVA_MAX_RANK] = {0}, half = in[1]->dims[in[1]->rank - 1], at = 0;
   if (x->n == 0) return KVA_OK;

@@ -11,7 +11,7 @@ kva_status kva_row_infer(kva_module *m, const kva_node *n, int64_t axis, const k
   return KVA_OK;
 }
 
-kva_rows kva_rows_of(const kva_wide *x, uint32_t axis, uint32_t n_axes) {
+kva_rows kva_rows_of(const kva_ref_tensor *x, uint32_t axis, uint32_t n_axes) {
   kva_rows rows = {.n = 1, .len = 1, .stride = 1};
   for (uint32_t i = 0; i < x->rank; i++) {
     bool along = i >= axis && i < axis + n_axes;

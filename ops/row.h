@@ -14,7 +14,7 @@ typedef struct kva_rows {
   int64_t n, len, stride;
 } kva_rows;
 /* Rows along the axes [axis, axis + n_axes). */
-kva_rows kva_rows_of(const kva_wide *x, uint32_t axis, uint32_t n_axes);
+kva_rows kva_rows_of(const kva_ref_tensor *x, uint32_t axis, uint32_t n_axes);
 static inline int64_t kva_row_offset(const kva_rows *rows, int64_t row) {
   return row / rows->stride * rows->len * rows->stride + row % rows->stride;
 }

@@ -15,14 +15,14 @@ kva_status kva_scan_infer(kva_module *m, const kva_node *n, const kva_type **out
   return KVA_OK;
 }
 
-static void step(const kva_wide *x, int64_t at, bool product, double *f, uint64_t *i) {
+static void step(const kva_ref_tensor *x, int64_t at, bool product, double *f, uint64_t *i) {
   if (x->f)
     *f = product ? *f * x->f[at] : *f + x->f[at];
   else
     *i = product ? *i * (uint64_t)x->i[at] : *i + (uint64_t)x->i[at];
 }
 
-void kva_scan_ref(const kva_node *n, const kva_wide *x, kva_wide *y, bool product) {
+void kva_scan_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, bool product) {
   const kva_cumsum_attrs *a = attrs_of(n);
   uint32_t axis = kva_axis(a->axis, x->rank);
   int64_t extent = x->dims[axis], inner = 1;
@@ -54,7 +54,7 @@ void kva_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
   const kva_expr *idx[KVA_MAX_RANK];
   for (uint32_t k = 0; k < x->rank; k++) {
     if (k == axis) continue;
-    maps[k] = kva_k_loop_begin(b, KVA_K_MAP, x->dims[k], "i");
+    maps[k] = kva_k_loop_begin(b, KVA_K_PARALLEL, x->dims[k], "i");
     idx[k] = maps[k]->var;
   }
   kva_kloop *scan = kva_k_loop_begin(b, KVA_K_SERIAL, x->dims[axis], "k");

@@ -44,7 +44,7 @@ static int64_t combine_i(kva_scatter_mode mode, int64_t a, int64_t x, bool unsig
   }
 }
 
-void kva_scatter_ref(kva_scatter_mode mode, const kva_wide *x, int64_t from, kva_wide *y, int64_t to) {
+void kva_scatter_ref(kva_scatter_mode mode, const kva_ref_tensor *x, int64_t from, kva_ref_tensor *y, int64_t to) {
   if (y->f)
     y->f[to] = kva_round_f64(y->dtype, combine_f(mode, y->f[to], x->f[from]));
   else
@@ -89,12 +89,12 @@ kva_slice_loop kva_slices_begin(kva_lower *l, const kva_expr *extent) {
   kva_slice_loop slice;
   int64_t known;
   if (kva_expr_is_const(extent, &known) && known <= columns) {
-    slice.loop = kva_k_loop_begin(l->kb, KVA_K_MAP, kva_expr_const(c, 1), "slice");
+    slice.loop = kva_k_loop_begin(l->kb, KVA_K_PARALLEL, kva_expr_const(c, 1), "slice");
     slice.start = kva_expr_const(c, 0);
     slice.width = extent;
     return slice;
   }
-  slice.loop = kva_k_loop_begin(l->kb, KVA_K_MAP, kva_expr_ceildiv(c, extent, width), "slice");
+  slice.loop = kva_k_loop_begin(l->kb, KVA_K_PARALLEL, kva_expr_ceildiv(c, extent, width), "slice");
   slice.start = kva_expr_muli(c, slice.loop->var, columns);
   slice.width = width;
   if (!kva_expr_is(kva_expr_mod(c, extent, width), 0))

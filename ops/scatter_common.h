@@ -19,7 +19,7 @@ typedef enum kva_scatter_mode {
 kva_scatter_mode kva_scatter_mode_of(const char *reduction);
 KVA_MUST_USE kva_status kva_scatter_check(kva_module *m, const kva_node *n, const char *reduction);
 /* Element `to` of y = mode(itself, element `from` of x), rounded, as kernels do at every step. */
-void kva_scatter_ref(kva_scatter_mode mode, const kva_wide *x, int64_t from, kva_wide *y, int64_t to);
+void kva_scatter_ref(kva_scatter_mode mode, const kva_ref_tensor *x, int64_t from, kva_ref_tensor *y, int64_t to);
 /* The same in a kernel on the result's buffer. */
 void kva_scatter_store(kva_lower *l, kva_scatter_mode mode, kva_kbuf *buf, const kva_expr *at, kva_kval v);
 
@@ -32,8 +32,8 @@ void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim
                     const kva_expr **out_vars);
 void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops);
 
-/* Slices of a row of `extent` elements, a cache line of floats each, for work items to own: begin enters a MAP loop
- * over slices; within it slice->width elements from slice->start. */
+/* Slices of a row of `extent` elements, a cache line of floats each, for work items to own: begin enters a PARALLEL
+ * loop over slices; within it slice->width elements from slice->start. */
 typedef struct kva_slice_loop {
   kva_kloop *loop;
   const kva_expr *start, *width;

@@ -37,9 +37,10 @@ kva_status kva_scatter_elements_infer(kva_module *m, const kva_node *n, const kv
   return KVA_OK;
 }
 
-kva_status kva_scatter_elements_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  const kva_wide *indices = in[1];
-  kva_wide *y = out[0];
+kva_status kva_scatter_elements_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                    kva_ref_tensor *const *out) {
+  const kva_ref_tensor *indices = in[1];
+  kva_ref_tensor *y = out[0];
   uint32_t axis = axis_of(n);
   int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK];
   for (int64_t i = 0; i < y->n; i++) kva_ref_copy(in[0], i, y, i);
@@ -83,12 +84,12 @@ void kva_scatter_elements_kernel(kva_lower *l, const kva_node *n) {
   kva_kval covered = NULL; /* the line has updates */
   for (uint32_t k = 0; k < x->rank; k++) {
     if (k == axis) continue;
-    lines[k] = kva_k_loop_begin(b, KVA_K_MAP, x->dims[k], "i");
+    lines[k] = kva_k_loop_begin(b, KVA_K_PARALLEL, x->dims[k], "i");
     at[k] = from[k] = lines[k]->var;
     if (indices->dims[k] != x->dims[k]) covered = kva_k_and(b, covered, kva_k_index_lt(b, at[k], indices->dims[k]));
   }
 
-  kva_kloop *copy = kva_k_loop_begin(b, KVA_K_MAP, x->dims[axis], "k");
+  kva_kloop *copy = kva_k_loop_begin(b, KVA_K_PARALLEL, x->dims[axis], "k");
   at[axis] = copy->var;
   kva_k_store(b, buf, kva_shape_linear(e, x->rank, x->dims, at), l->operand(l, n, 0, at));
   kva_k_loop_end(b, copy);

@@ -43,9 +43,10 @@ kva_status kva_scatter_nd_infer(kva_module *m, const kva_node *n, const kva_type
   return KVA_OK;
 }
 
-kva_status kva_scatter_nd_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  const kva_wide *indices = in[1];
-  kva_wide *y = out[0];
+kva_status kva_scatter_nd_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                              kva_ref_tensor *const *out) {
+  const kva_ref_tensor *indices = in[1];
+  kva_ref_tensor *y = out[0];
   uint32_t length = index_length(n);
   int64_t row_size = 1;
   for (uint32_t k = length; k < y->rank; k++) row_size *= y->dims[k];
@@ -87,8 +88,8 @@ void kva_scatter_nd_kernel(kva_lower *l, const kva_node *n) {
   kva_kloop *rows[KVA_MAX_RANK], *leads[KVA_MAX_RANK];
   kva_slice_loop slice = kva_slices_begin(l, inner);
 
-  kva_nest_begin(l, KVA_K_MAP, length, x->dims, rows, at);
-  kva_kloop *copy = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
+  kva_nest_begin(l, KVA_K_PARALLEL, length, x->dims, rows, at);
+  kva_kloop *copy = kva_k_loop_begin(b, KVA_K_PARALLEL, slice.width, "c");
   kva_shape_split(e, n_inner, x->dims + length, kva_expr_add(e, slice.start, copy->var), at + length);
   kva_k_store(b, buf, kva_shape_linear(e, x->rank, x->dims, at), l->operand(l, n, 0, at));
   kva_k_loop_end(b, copy);
@@ -102,7 +103,7 @@ void kva_scatter_nd_kernel(kva_lower *l, const kva_node *n) {
     at[k] = kva_index_lower(l, n, 1, index_at, x->dims[k]);
     some = kva_index_nonempty(l, some, x->dims[k]);
   }
-  kva_kloop *apply = kva_k_loop_begin(b, KVA_K_MAP, slice.width, "c");
+  kva_kloop *apply = kva_k_loop_begin(b, KVA_K_PARALLEL, slice.width, "c");
   kva_shape_split(e, n_inner, x->dims + length, kva_expr_add(e, slice.start, apply->var), at + length);
   memcpy(from + n_lead, at + length, sizeof at[0] * n_inner);
   kva_kval guard = kva_k_guard_begin(b, some);

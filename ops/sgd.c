@@ -6,7 +6,7 @@ kva_status kva_sgd_infer(kva_module *m, const kva_node *n, const kva_type **out_
   return kva_optimizer_infer(m, n, 2, 1, out_types);
 }
 
-kva_status kva_sgd_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_sgd_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_sgd_attrs *a = n->attrs;
   for (int64_t i = 0; i < in[0]->n; i++) {

@@ -42,7 +42,7 @@ void kva_shape_print(uint32_t rank, const kva_dim *dims, kva_text *out) {
   kva_text_add(out, "]");
 }
 
-int64_t kva_ref_offset(const kva_wide *w, const int64_t *idx) {
+int64_t kva_ref_offset(const kva_ref_tensor *w, const int64_t *idx) {
   int64_t offset = 0;
   for (uint32_t i = 0; i < w->rank; i++) offset = offset * w->dims[i] + idx[i];
   return offset;

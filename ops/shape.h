@@ -13,9 +13,9 @@ void kva_shape_split(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const 
 /* "[B, 4, T]", in a text that the caller frees. */
 void kva_shape_print(uint32_t rank, const kva_dim *dims, kva_text *out);
 /* Offset of idx in w. */
-int64_t kva_ref_offset(const kva_wide *w, const int64_t *idx);
+int64_t kva_ref_offset(const kva_ref_tensor *w, const int64_t *idx);
 /* Copies element `from` of x to element `to` of y (same dtype). */
-static inline void kva_ref_copy(const kva_wide *x, int64_t from, kva_wide *y, int64_t to) {
+static inline void kva_ref_copy(const kva_ref_tensor *x, int64_t from, kva_ref_tensor *y, int64_t to) {
   if (y->f)
     y->f[to] = x->f[from];
   else

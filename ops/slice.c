@@ -33,9 +33,9 @@ kva_status kva_slice_infer(kva_module *m, const kva_node *n, const kva_type **ou
   return KVA_OK;
 }
 
-kva_status kva_slice_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
-  const kva_wide *x = in[0];
-  kva_wide *y = out[0];
+kva_status kva_slice_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
+  const kva_ref_tensor *x = in[0];
+  kva_ref_tensor *y = out[0];
   int64_t start[KVA_MAX_RANK], idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK];
   for (uint32_t k = 0; k < x->rank; k++)
     KVA_TRY(kva_ref_dim(r, ((const kva_slice_attrs *)n->attrs)->starts.v[k], &start[k]));

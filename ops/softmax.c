@@ -12,7 +12,7 @@ kva_status kva_softmax_infer(kva_module *m, const kva_node *n, const kva_type **
   return kva_row_infer(m, n, a->axis, out_types);
 }
 
-kva_status kva_softmax_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_softmax_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r;
   const kva_softmax_attrs *a = n->attrs;
   kva_rows rows = kva_rows_of(in[0], kva_axis(a->axis, in[0]->rank), 1);

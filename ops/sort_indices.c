@@ -18,17 +18,17 @@
 #include <stdlib.h>
 
 enum {
-  MOST_OWNERS = 132, /* the multiprocessors of an H100 */
-  LEAST_CHUNK = 32,
-  MOST_CHUNK = 2048,
-  MOST_THREADS = 512,
+  MAX_OWNERS = 132, /* the multiprocessors of an H100 */
+  MIN_CHUNK = 32,
+  MAX_CHUNK = 2048,
+  MAX_THREADS = 512,
   MANY_ROWS = 1 << 19 /* too many for keys of 32 bits */
 };
 
 static int64_t chunk_of(const kva_expr *positions) {
-  int64_t chunk = LEAST_CHUNK, known;
-  if (!kva_expr_is_const(positions, &known)) return MOST_CHUNK;
-  while (chunk < MOST_CHUNK && chunk < known) chunk *= 2;
+  int64_t chunk = MIN_CHUNK, known;
+  if (!kva_expr_is_const(positions, &known)) return MAX_CHUNK;
+  while (chunk < MAX_CHUNK && chunk < known) chunk *= 2;
   return chunk;
 }
 
@@ -37,7 +37,7 @@ kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows)
   int64_t known;
   s.chunk = chunk_of(s.positions);
   s.chunks = kva_expr_ceildiv(c, s.positions, kva_expr_const(c, s.chunk));
-  s.owners = kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, kva_expr_const(c, MOST_OWNERS), rows));
+  s.owners = kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, kva_expr_const(c, MAX_OWNERS), rows));
   s.each = kva_expr_ceildiv(c, rows, s.owners);
   s.dtype = kva_expr_is_const(rows, &known) && known < MANY_ROWS ? KVA_I32 : KVA_I64;
   return s;
@@ -70,7 +70,8 @@ static void ref_bounds(const int64_t *keys, int64_t chunk, int64_t step, int64_t
     for (int64_t i = 0; i < chunk; i++) bounds[b] += keys[i] < b * step;
 }
 
-kva_status kva_sort_indices_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_sort_indices_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                kva_ref_tensor *const *out) {
   int64_t rows, chunk = out[0]->dims[1], owners = out[1]->dims[1] - 1;
   KVA_TRY(kva_ref_dim(r, ((const kva_sort_indices_attrs *)n->attrs)->extent, &rows));
   int64_t each = (rows + owners - 1) / owners, *keys = out[0]->i;
@@ -143,12 +144,12 @@ static kva_kval count_below(const sorting *s, const kva_expr *chunk, kva_kval li
 
 /* A key's place is the number of smaller ones. */
 static void by_counting(const sorting *s) {
-  kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_MAP, s->s.chunks, "chunk");
-  kva_kloop *i = kva_k_loop_begin(s->b, KVA_K_MAP, num(s, s->s.chunk), "i");
+  kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_PARALLEL, s->s.chunks, "chunk");
+  kva_kloop *i = kva_k_loop_begin(s->b, KVA_K_PARALLEL, num(s, s->s.chunk), "i");
   kva_kval key = key_at(s, chunk->var, i->var), place = count_below(s, chunk->var, key);
   kva_k_store(s->b, s->keys, key_place(s, chunk->var, kva_k_symbol(s->b, place)), key);
   kva_k_loop_end(s->b, i);
-  kva_kloop *owner = kva_k_loop_begin(s->b, KVA_K_MAP, kva_expr_addi(s->e, s->s.owners, 1), "owner");
+  kva_kloop *owner = kva_k_loop_begin(s->b, KVA_K_PARALLEL, kva_expr_addi(s->e, s->s.owners, 1), "owner");
   kva_kval limit = kva_k_index(s->b, first_key(s, owner->var));
   store_bound(s, chunk->var, owner->var, count_below(s, chunk->var, limit));
   kva_k_loop_end(s->b, owner);
@@ -160,7 +161,7 @@ static void by_blocks(const sorting *s) {
   kva_kbuf *buf = kva_k_shared(s->b, "sorted", s->s.dtype, 2 * s->s.chunk);
   kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_GRID, s->s.chunks, "chunk");
   kva_gpu_list list = kva_gpu_list_begin(s->b, buf, s->s.chunk, num(s, s->s.chunk));
-  s->b->kernel->threads = (uint32_t)(s->s.chunk < MOST_THREADS ? s->s.chunk : MOST_THREADS);
+  s->b->kernel->threads = (uint32_t)(s->s.chunk < MAX_THREADS ? s->s.chunk : MAX_THREADS);
   kva_kloop *i = kva_k_loop_begin(s->b, KVA_K_THREAD, num(s, s->s.chunk), "i");
   kva_k_store(s->b, buf, i->var, key_at(s, chunk->var, i->var));
   kva_k_loop_end(s->b, i);

@@ -32,10 +32,11 @@ kva_status kva_transpose_infer(kva_module *m, const kva_node *n, const kva_type 
   return KVA_OK;
 }
 
-kva_status kva_transpose_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_transpose_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                             kva_ref_tensor *const *out) {
   (void)r;
-  const kva_wide *x = in[0];
-  kva_wide *y = out[0];
+  const kva_ref_tensor *x = in[0];
+  kva_ref_tensor *y = out[0];
   int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
     for (uint32_t k = 0; k < y->rank; k++) at[source_axis(n, k)] = idx[k];

@@ -15,12 +15,12 @@ kva_status kva_where_infer(kva_module *m, const kva_node *n, const kva_type **ou
   return KVA_OK;
 }
 
-kva_status kva_where_ref(kva_ref *r, const kva_node *n, const kva_wide *const *in, kva_wide *const *out) {
+kva_status kva_where_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out) {
   (void)r, (void)n;
-  kva_wide *z = out[0];
+  kva_ref_tensor *z = out[0];
   int64_t idx[KVA_MAX_RANK] = {0};
   for (int64_t i = 0; i < z->n; i++, kva_next_index(z->rank, z->dims, idx)) {
-    const kva_wide *taken = in[0]->i[kva_ref_broadcast_offset(in[0], z->rank, idx)] ? in[1] : in[2];
+    const kva_ref_tensor *taken = in[0]->i[kva_ref_broadcast_offset(in[0], z->rank, idx)] ? in[1] : in[2];
     int64_t at = kva_ref_broadcast_offset(taken, z->rank, idx);
     if (z->f)
       z->f[i] = taken->f[at];

@@ -32,8 +32,7 @@
 #include "ops/attention.h"
 #include "ops/matmul.h"
 
-/* ---- roles
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- roles ------------------------------------------------------------------------------------------------------- */
 
 static bool is_trailing(const kva_ints *axes, uint32_t rank) {
   uint32_t lowest = rank;
@@ -88,8 +87,7 @@ role kva_fuse_role(const kva_node *n) {
   }
 }
 
-/* ---- legality
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- legality ---------------------------------------------------------------------------------------------------- */
 
 /* `to` has the extents of `from` and ones behind them: a row's value made to broadcast over the row. */
 static bool appends_ones(const kva_type *from, const kva_type *to) {
@@ -202,8 +200,7 @@ static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g
   return true;
 }
 
-/* ---- tiles
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- tiles ------------------------------------------------------------------------------------------------------- */
 
 /* A product that stays outside of groups, for the device's library. */
 static bool is_for_library(const fuse *f, const kva_node *n) {
@@ -390,8 +387,7 @@ static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
   return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, g->tile, part);
 }
 
-/* ---- joining
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 static bool may_copy(const fuse *f, const kva_node *p, const group *g);
 
@@ -444,8 +440,7 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
 
-/* ---- growing groups
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- growing groups ---------------------------------------------------------------------------------------------- */
 
 void kva_fuse_add(fuse *f, group *g, kva_node *n) {
   consumers c = look_at_consumers(f, n, g);
@@ -552,8 +547,7 @@ static void grow(fuse *f, group *g) {
   } while (sibling || (f->sums && kva_fuse_takes_siblings(g) && kva_fuse_join_sums(f, g)));
 }
 
-/* ---- pass
- * ------------------------------------------------------------------------------------------------------------------ */
+/* ---- pass -------------------------------------------------------------------------------------------------------- */
 
 static void number_nodes(fuse *f, const kva_graph *g) {
   uint32_t position = 0;

@@ -10,8 +10,7 @@ bool kva_fuse_is_scalar_constant(const kva_node *n) {
   return one;
 }
 
-/* ---- outlining
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- outlining --------------------------------------------------------------------------------------------------- */
 
 static int by_position(const void *a, const void *b, void *user) {
   const fuse *f = user;
@@ -115,8 +114,7 @@ void kva_fuse_outline(fuse *f, group *g) {
   for (uint32_t k = g->n_nodes; k-- > 0;) kva_node_remove(g->nodes[k]);
 }
 
-/* ---- restoring order
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- restoring order --------------------------------------------------------------------------------------------- */
 
 /* A group stands where its root stood, but a further output of it may be read before. Puts the nodes of a graph back in
  * SSA order: repeatedly moves a node behind the last definition it needs, keeping the order otherwise. */

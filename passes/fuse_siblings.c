@@ -96,8 +96,7 @@ bool kva_fuse_takes_siblings(const group *g) {
   return !g->tile && g->domain->rank > 0 && (r == ROLE_ELEMENT || r == ROLE_ROW);
 }
 
-/* ---- sums of columns
- * ----------------------------------------------------------------------------------------------- */
+/* ---- sums of columns --------------------------------------------------------------------------------------------- */
 
 static bool is_sum(const kva_node *n) {
   return kva_is(n, KVA_OP_partial_sum);
@@ -112,7 +111,7 @@ static int64_t bytes_of(const kva_node *sum) {
   const kva_type *t = sum->results[0].type;
   int64_t n = 1, extent;
   for (uint32_t d = 1; d < t->rank; d++) n *= kva_expr_is_const(t->dims[d], &extent) ? extent : MAX_SHARED;
-  return KVA_PARTIAL_BLOCK / kva_partial_team(n) * n * kva_dtype_bits(t->dtype) / 8;
+  return KVA_PARTIAL_BLOCK / kva_partial_subgroup(n) * n * kva_dtype_bits(t->dtype) / 8;
 }
 
 static const kva_node *first_sum(const group *g) {

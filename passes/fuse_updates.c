@@ -6,9 +6,9 @@
 #include "passes/fuse_internal.h"
 
 enum {
-  MOST_UPDATES = 8, /* a kernel has some seven buffers for each */
-  PER_UPDATE = 4,   /* nodes, as a guess: rescaling, clipping */
-  SMALL = 1 << 19   /* elements: AdamW in float moves 14 MiB, about as long as a launch takes the host */
+  MAX_UPDATES = 8, /* a kernel has some seven buffers for each */
+  PER_UPDATE = 4,  /* nodes, as a guess: rescaling, clipping */
+  SMALL = 1 << 19  /* elements: AdamW in float moves 14 MiB, about as long as a launch takes the host */
 };
 
 static void join_producers(fuse *f, group *g, const kva_node *update, bool alone) {
@@ -47,7 +47,7 @@ void kva_fuse_grow_updates(fuse *f, group *g) {
   bool small = is_small_update(f, root);
   uint32_t updates = 1;
   join_producers(f, g, root, !small);
-  for (kva_node *n = small ? root->prev : NULL; n && updates < MOST_UPDATES; n = n->prev) {
+  for (kva_node *n = small ? root->prev : NULL; n && updates < MAX_UPDATES; n = n->prev) {
     if (g->n_nodes + PER_UPDATE > MAX_GROUP) return;
     if (!info(f, n)->group && is_small_update(f, n)) updates += join_update(f, g, n);
   }

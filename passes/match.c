@@ -44,7 +44,7 @@ struct kva_rules {
   rule *by_op[KVA_OP_COUNT];
 };
 
-/* ---- text ------------------------------------------------------------------------------------------------------- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 typedef struct reader {
   kva_arena *arena;
@@ -176,7 +176,7 @@ kva_rules *kva_rules_compile(kva_arena *arena, uint32_t n, const kva_rule_text *
   return rules;
 }
 
-/* ---- matching --------------------------------------------------------------------------------------------------- */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
 typedef struct goal {
   const pattern *pattern;
@@ -357,7 +357,7 @@ static bool is_exclusive(const kva_match *m) {
   return true;
 }
 
-/* ---- building --------------------------------------------------------------------------------------------------- */
+/* ---- building ---------------------------------------------------------------------------------------------------- */
 
 static void set_attr(kva_builder *b, char *attrs, const kva_attr_field *f, double x, uint32_t rank) {
   void *at = attrs + f->offset;

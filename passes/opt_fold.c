@@ -68,47 +68,47 @@ static bool can_fold(kva_module *m, const kva_node *n) {
   return result_elements <= FOLD_LIMIT || result_elements <= operand_elements;
 }
 
-static kva_wide *wide_of_type(const kva_type *t) {
+static kva_ref_tensor *tensor_of_type(const kva_type *t) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++) kva_expr_is_const(t->dims[d], &dims[d]);
-  return kva_wide_create(t->dtype, t->rank, dims);
+  return kva_ref_tensor_create(t->dtype, t->rank, dims);
 }
 
-static void replace_by_constant(kva_module *m, kva_node *n, uint32_t r, const kva_wide *w) {
+static void replace_by_constant(kva_module *m, kva_node *n, uint32_t r, const kva_ref_tensor *w) {
   int64_t bytes;
   if (!kva_dtype_bytes(w->dtype, w->n, &bytes)) return;
   kva_tensor_data *t = KVA_NEW(m->arena, kva_tensor_data);
   void *data = kva_arena_alloc(m->arena, (size_t)bytes);
-  kva_wide_to_data(w, data);
+  kva_ref_tensor_to_data(w, data);
   *t = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank, .data = data, .bytes = bytes};
   t->dims = kva_arena_memdup(m->arena, w->dims, w->rank * sizeof *w->dims);
   kva_builder b = kva_builder_before(m, n);
   kva_value_replace_all_uses(&n->results[r], kva_const_tensor(&b, t));
 }
 
-static kva_status evaluate(kva_module *m, kva_node *n, kva_arena *scratch, kva_wide **in, kva_wide **out) {
+static kva_status evaluate(kva_module *m, kva_node *n, kva_arena *scratch, kva_ref_tensor **in, kva_ref_tensor **out) {
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_tensor_data *t = kva_constant_of(n->operands[i].value);
-    in[i] = t ? kva_wide_from_data(t->dtype, t->rank, t->dims, t->data) : NULL;
+    in[i] = t ? kva_ref_tensor_from_data(t->dtype, t->rank, t->dims, t->data) : NULL;
     if (t && !in[i]) return KVA_NO_MEMORY;
   }
   for (uint32_t r = 0; r < n->n_results; r++) {
-    out[r] = wide_of_type(n->results[r].type);
+    out[r] = tensor_of_type(n->results[r].type);
     if (!out[r]) return KVA_NO_MEMORY;
   }
   kva_ref ref = {.diag = m->diag, .scratch = scratch, .lookup = no_symbols};
-  return n->op->ref(&ref, n, (const kva_wide *const *)in, (kva_wide *const *)out);
+  return n->op->ref(&ref, n, (const kva_ref_tensor *const *)in, (kva_ref_tensor *const *)out);
 }
 
 static kva_status fold_node(kva_module *m, kva_node *n) {
   kva_arena *scratch = kva_arena_create();
-  kva_wide **in = KVA_NEW_ARRAY(scratch, kva_wide *, n->n_operands + 1);
-  kva_wide **out = KVA_NEW_ARRAY(scratch, kva_wide *, n->n_results + 1);
+  kva_ref_tensor **in = KVA_NEW_ARRAY(scratch, kva_ref_tensor *, n->n_operands + 1);
+  kva_ref_tensor **out = KVA_NEW_ARRAY(scratch, kva_ref_tensor *, n->n_results + 1);
   kva_status status = evaluate(m, n, scratch, in, out);
   if (status == KVA_OK)
     for (uint32_t r = 0; r < n->n_results; r++) replace_by_constant(m, n, r, out[r]);
-  for (uint32_t i = 0; i < n->n_operands; i++) kva_wide_free(in[i]);
-  for (uint32_t r = 0; r < n->n_results; r++) kva_wide_free(out[r]);
+  for (uint32_t i = 0; i < n->n_operands; i++) kva_ref_tensor_free(in[i]);
+  for (uint32_t r = 0; r < n->n_results; r++) kva_ref_tensor_free(out[r]);
   kva_arena_destroy(scratch);
   if (status == KVA_OK) kva_node_remove(n);
   return status;

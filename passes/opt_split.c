@@ -18,13 +18,13 @@ enum {
   LONG_ROW = 256,
   /* column sums on a GPU */
   MANY_ROWS = 256,
-  LEAST_COLUMNS = 64,
-  MOST_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
-  BLOCKS = 264,        /* two for each multiprocessor of an H100 */
-  /* With fewer rows a block's sums, written and read again, or the weights that every team reads, would be more than
-     some 3 % of what the rows move. */
+  MIN_COLUMNS = 64,
+  MAX_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
+  BLOCKS = 264,       /* two for each multiprocessor of an H100 */
+  /* With fewer rows a block's sums, written and read again, or the weights that every subgroup reads, would be more
+     than some 3 % of what the rows move. */
   BLOCK_ROWS = 64,
-  TEAM_ROWS = 16,
+  SUBGROUP_ROWS = 16,
 };
 
 static bool is_splittable(const kva_node *n) {
@@ -73,7 +73,7 @@ static bool meets_element_code(const kva_value *x) {
 }
 
 static int64_t rows_of_block(int64_t columns) {
-  int64_t rows = KVA_PARTIAL_BLOCK / kva_partial_team(columns) * TEAM_ROWS;
+  int64_t rows = KVA_PARTIAL_BLOCK / kva_partial_subgroup(columns) * SUBGROUP_ROWS;
   return rows < BLOCK_ROWS ? BLOCK_ROWS : rows;
 }
 
@@ -91,7 +91,7 @@ static bool split_columns(kva_module *m, kva_node *n) {
     columns *= extent;
   }
   bool many = is_at_least(kva_shape_product(m->exprs, n_axes, x->type->dims), MANY_ROWS);
-  if (!many || columns < LEAST_COLUMNS || columns > MOST_COLUMNS) return false;
+  if (!many || columns < MIN_COLUMNS || columns > MAX_COLUMNS) return false;
   kva_builder b = kva_builder_before(m, n);
   kva_dtype dtype = x->type->dtype;
   kva_partial_sum_attrs attrs = {n_axes, rows_of_block(columns), BLOCKS};

@@ -38,8 +38,7 @@ static bool is_step(const kva_node *n) {
   return n->op->lower_kind != KVA_LOWER_NONE ? !kva_is(n, KVA_OP_reshape) : kva_is(n, KVA_OP_kernel);
 }
 
-/* ---- which step a node runs in
- * --------------------------------------------------------------------------------------------- */
+/* ---- which step a node runs in ----------------------------------------------------------------------------------- */
 
 static int32_t *number_steps(planner *p) {
   int32_t *step_of = KVA_NEW_ARRAY(p->arena, int32_t, p->m->next_node_id);
@@ -48,8 +47,7 @@ static int32_t *number_steps(planner *p) {
   return step_of;
 }
 
-/* ---- state written in place
- * ------------------------------------------------------------------------------------------------- */
+/* ---- state written in place -------------------------------------------------------------------------------------- */
 
 /* The value behind reshapes. */
 static kva_value *storage_root(kva_value *v) {
@@ -146,9 +144,7 @@ static void assign_states(planner *p, const int32_t *step_of) {
   }
 }
 
-/* ---- buffers
- * -------------------------------------------------------------------------------------------------------------------
- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static void assign_inputs(planner *p) {
   kva_graph *g = p->f->graph;
@@ -196,9 +192,7 @@ static void touch(planner *p, int32_t buffer, int32_t step) {
   if (step > b->last_step) b->last_step = step;
 }
 
-/* ---- steps
- * ----------------------------------------------------------------------------------------------------------------------
- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static void push_step(planner *p, kva_node *node, uint32_t n_args, const int32_t *args) {
   int32_t step = (int32_t)p->plan->steps.len;

@@ -45,8 +45,7 @@ static bool is_narrow(precision *p, const kva_value *v) {
   return v && info(p, v)->narrow;
 }
 
-/* ---- which operators -----------------------------------------------------------------------------------------------
- */
+/* ---- which operators --------------------------------------------------------------------------------------------- */
 
 /* Operands that a product reads in the narrow type, as a set of bits; 0: no product. */
 static uint32_t product_operands(const kva_node *n) {
@@ -107,8 +106,7 @@ static void mark_gradients(precision *p, const kva_graph *g) {
   }
 }
 
-/* ---- casts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- casts ------------------------------------------------------------------------------------------------------- */
 
 static bool has(uint32_t operands, uint32_t i) {
   return operands == ALL_OPERANDS || (i < 8 && operands >> i & 1);
@@ -145,8 +143,7 @@ static kva_status infer_again(precision *p, kva_node *n) {
   return KVA_OK;
 }
 
-/* ---- one node ------------------------------------------------------------------------------------------------------
- */
+/* ---- one node ---------------------------------------------------------------------------------------------------- */
 
 static void widen_operands(precision *p, kva_node *n) {
   for (uint32_t i = 0; i < n->n_operands; i++)

@@ -13,7 +13,7 @@
 
 #include <math.h>
 
-/* ---- conditions of the rules ------------------------------------------------------------------------------------ */
+/* ---- conditions of the rules ------------------------------------------------------------------------------------- */
 
 /* v is the number of elements over which the match's reduce_sum runs, or for `mul` its reciprocal. */
 static bool is_mean(const kva_match *m) {
@@ -71,7 +71,7 @@ static const kva_rule_text rule_texts[] = {
 #undef RULE_IF
 };
 
-/* ---- dependence on parameters ----------------------------------------------------------------------------------- */
+/* ---- dependence on parameters ------------------------------------------------------------------------------------ */
 
 /* seen: by node id. Nodes with sub-graphs count as if they did. */
 static bool reaches_parameter(const kva_value *v, bool *seen) {
@@ -94,7 +94,7 @@ bool kva_depends_on_parameters(const kva_value *v) {
   return found;
 }
 
-/* ---- sweeps ----------------------------------------------------------------------------------------------------- */
+/* ---- sweeps ------------------------------------------------------------------------------------------------------ */
 
 static bool is_dead(const kva_node *n) {
   if (!n->graph || !kva_node_is_pure(n)) return false;

@@ -61,7 +61,7 @@ static kva_value *scaled_operand(const kva_node *n, double *out_factor) {
   return NULL;
 }
 
-/* ---- masks ------------------------------------------------------------------------------------------------------ */
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
 
 static bool keep_mask(scores *s, kept_mask mask) {
   if (s->n_masks == MAX_MASKS) return false;
@@ -111,7 +111,7 @@ static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, kva_v
   return keep_mask(s, (kept_mask){cond, kind, s->scale, hidden});
 }
 
-/* ---- layers ----------------------------------------------------------------------------------------------------- */
+/* ---- layers ------------------------------------------------------------------------------------------------------ */
 
 static bool peel(scores *s, kva_value *v, int depth);
 
@@ -179,7 +179,7 @@ static bool peel(scores *s, kva_value *v, int depth) {
   }
 }
 
-/* ---- operands --------------------------------------------------------------------------------------------------- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static const int64_t swap_heads[4] = {0, 2, 1, 3}, swap_last[4] = {0, 1, 3, 2};
 
@@ -270,7 +270,7 @@ static kva_value *unscaled(kva_value *v, double *scale) {
   return v;
 }
 
-/* ---- the node --------------------------------------------------------------------------------------------------- */
+/* ---- the node ---------------------------------------------------------------------------------------------------- */
 
 /* Adds to *mask, NULL: nothing yet. */
 static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) {

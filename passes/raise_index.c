@@ -7,7 +7,7 @@ static double element_of(const kva_tensor_data *t, int64_t i) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
 }
 
-/* ---- lines ------------------------------------------------------------------------------------------------------ */
+/* ---- lines ------------------------------------------------------------------------------------------------------- */
 
 static kva_line constant_line(kva_expr_ctx *c, int64_t base) {
   return (kva_line){.base = kva_expr_const(c, base)};

@@ -25,7 +25,7 @@ static bool same_but_rows(const kva_type *a, const kva_type *b, uint32_t axis) {
   return true;
 }
 
-/* ---- which x ---------------------------------------------------------------------------------------------------- */
+/* ---- which x ----------------------------------------------------------------------------------------------------- */
 
 /* v is a copy of some x, moved by one row or more: sets x and axis. */
 static bool is_moved(kva_mix *s, kva_value *v) {
@@ -58,7 +58,7 @@ static bool find_moved(kva_mix *s, kva_value *v, int depth) {
   return false;
 }
 
-/* ---- linearity -------------------------------------------------------------------------------------------------- */
+/* ---- linearity --------------------------------------------------------------------------------------------------- */
 
 static bool tap_of(kva_mix *s, kva_value *v, int64_t *out_tap) {
   kva_rows_view view = kva_rows_view_of(s->b->m->exprs, v, s->axis);
@@ -120,7 +120,7 @@ static kva_value *raise_sum(kva_mix *s, kva_value *sum) {
   return kva_attempt_end(s->b, attempt, kva_mix_build(s));
 }
 
-/* ---- roots ------------------------------------------------------------------------------------------------------ */
+/* ---- roots ------------------------------------------------------------------------------------------------------- */
 
 static kva_value *raise_mix(kva_builder *b) {
   kva_value *sum = kva_result(b->before, 0);

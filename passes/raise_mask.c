@@ -20,7 +20,7 @@ static int64_t elements_of(const kva_tensor_data *t) {
   return n;
 }
 
-/* ---- constants -------------------------------------------------------------------------------------------------- */
+/* ---- constants --------------------------------------------------------------------------------------------------- */
 
 /* A constant matrix of visible and hidden elements: visible exactly where t + lower < s <= t + upper. */
 typedef struct band {
@@ -79,7 +79,7 @@ static bool is_number(const kva_value *v, double want) {
   return kva_number_of(v, &x) && x == want;
 }
 
-/* ---- predicates ------------------------------------------------------------------------------------------------- */
+/* ---- predicates -------------------------------------------------------------------------------------------------- */
 
 static bool predicate_of(kva_expr_ctx *c, const kva_value *v, predicate *out);
 
@@ -152,7 +152,7 @@ static bool predicate_of_added(kva_expr_ctx *c, const kva_value *v, predicate *o
   }
 }
 
-/* ---- the first rows --------------------------------------------------------------------------------------------- */
+/* ---- the first rows ---------------------------------------------------------------------------------------------- */
 
 static bool head_of_constant(const kva_tensor_data *t, uint32_t axis, int64_t *out_rows, bool *out_first) {
   if (axis >= t->rank || elements_of(t) > MASK_LIMIT || t->dtype == KVA_STRING) return false;
@@ -187,7 +187,7 @@ bool kva_head_mask(kva_expr_ctx *c, const kva_value *v, uint32_t axis, int64_t *
   return *out_rows >= 0;
 }
 
-/* ---- visibility ------------------------------------------------------------------------------------------------- */
+/* ---- visibility -------------------------------------------------------------------------------------------------- */
 
 static bool merge(kva_visibility *io, kva_dim upper, kva_dim lower) {
   if ((upper && io->upper && upper != io->upper) || (lower && io->lower && lower != io->lower)) return false;

@@ -25,7 +25,7 @@ static bool joins_last(const kva_node *concat) {
   return kva_axis(((const kva_concat_attrs *)concat->attrs)->axis, rank) == rank - 1 && concat->n_operands == 2;
 }
 
-/* ---- halves of x ------------------------------------------------------------------------------------------------ */
+/* ---- halves of x ------------------------------------------------------------------------------------------------- */
 
 /* Channels start, start + step, .. of x, half of all. */
 static bool is_half(const kva_value *v, int64_t *out_start, int64_t *out_step, kva_value **out_x) {
@@ -97,7 +97,7 @@ static bool parts_of(const kva_value *v, kva_value **first, kva_value **second, 
   return true;
 }
 
-/* ---- tables ----------------------------------------------------------------------------------------------------- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static double element_of(const kva_tensor_data *t, int64_t i) {
   return kva_load_f64(t->dtype, t->data, i);
@@ -237,7 +237,7 @@ static kva_value *build_rope(kva_builder *b, kva_value *x, kva_value *cosine, kv
   return kva_build(b, KVA_OP_rope, 3, (kva_value *[]){x, cosine, sine}, &attrs);
 }
 
-/* ---- x * cos + rotate(x) * sin ---------------------------------------------------------------------------------- */
+/* ---- x * cos + rotate(x) * sin ----------------------------------------------------------------------------------- */
 
 /* v joins -x2 and x1. */
 static bool is_rotated(const kva_value *v, kva_value **out_x, bool *out_interleaved) {
@@ -275,7 +275,7 @@ static kva_value *raise_rotation(kva_builder *b, const kva_node *plain, const kv
   return NULL;
 }
 
-/* ---- join(x1 * cos - x2 * sin, x2 * cos + x1 * sin) ------------------------------------------------------------- */
+/* ---- join(x1 * cos - x2 * sin, x2 * cos + x1 * sin) -------------------------------------------------------------- */
 
 typedef struct turned {
   half plain, other;

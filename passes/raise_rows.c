@@ -9,7 +9,7 @@ bool kva_is_zero(const kva_value *v) {
   return kva_is_splat(v, 0);
 }
 
-/* ---- runs ------------------------------------------------------------------------------------------------------- */
+/* ---- runs -------------------------------------------------------------------------------------------------------- */
 
 static bool continues(kva_expr_ctx *c, const kva_run *a, const kva_run *b) {
   if (a->kind != b->kind) return false;
@@ -76,7 +76,7 @@ bool kva_rows_crop(kva_expr_ctx *c, const kva_rows_view *view, kva_dim start, kv
   return true;
 }
 
-/* ---- operators -------------------------------------------------------------------------------------------------- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 static bool view_of_slice(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_rows_view *out) {
   const kva_slice_attrs *a = n->attrs;
@@ -197,7 +197,7 @@ kva_rows_view kva_rows_view_of(kva_expr_ctx *c, kva_value *v, uint32_t axis) {
   return itself(c, v, axis);
 }
 
-/* ---- which axis ------------------------------------------------------------------------------------------------- */
+/* ---- which axis -------------------------------------------------------------------------------------------------- */
 
 static int axis_of_slice(const kva_node *n) {
   const kva_slice_attrs *a = n->attrs;

@@ -1,7 +1,7 @@
 /* From taps and weights to a kv_shift node: layouts and granularities of weights. */
 #include "passes/raise_kv_shift.h"
 
-/* ---- taps ------------------------------------------------------------------------------------------------------- */
+/* ---- taps -------------------------------------------------------------------------------------------------------- */
 
 /* What lies before row 0 of x, told by the first run of a moved copy of x: `rows` rows. */
 static bool settle_boundary(kva_mix *s, const kva_run *head, int64_t rows) {
@@ -42,7 +42,7 @@ bool kva_mix_tap(kva_mix *s, const kva_rows_view *view, int64_t *out_tap) {
   return true;
 }
 
-/* ---- weights ---------------------------------------------------------------------------------------------------- */
+/* ---- weights ----------------------------------------------------------------------------------------------------- */
 
 static kva_value *value_of(kva_mix *s, kva_tap_weight w) {
   kva_value *number = kva_const_scalar(s->b, s->type->dtype, w.present ? w.number : 0);
@@ -151,7 +151,7 @@ static kva_value *all_weights(kva_mix *s, int64_t window, uint32_t roles) {
   return kva_build(s->b, KVA_OP_concat, (uint32_t)window, taps, &attrs);
 }
 
-/* ---- the node --------------------------------------------------------------------------------------------------- */
+/* ---- the node ---------------------------------------------------------------------------------------------------- */
 
 static kva_value *last_rows(kva_builder *b, kva_value *v, uint32_t axis, int64_t rows) {
   kva_expr_ctx *c = b->m->exprs;

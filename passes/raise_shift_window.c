@@ -8,7 +8,7 @@
 #include "passes/raise_index.h"
 #include "passes/raise_kv_shift.h"
 
-/* ---- stacks ----------------------------------------------------------------------------------------------------- */
+/* ---- stacks ------------------------------------------------------------------------------------------------------ */
 
 /* Copies of something along `axis`, one for each index of a further axis. */
 typedef struct stack {
@@ -124,7 +124,7 @@ static bool stack_of(stack *s, kva_module *m, kva_value *v, uint32_t u) {
   return stack_of_concat(s, v->def, u) || stack_of_gather(s, v->def, u) || stack_of_windows(s, v->def, u);
 }
 
-/* ---- sums over a stack ------------------------------------------------------------------------------------------ */
+/* ---- sums over a stack ------------------------------------------------------------------------------------------- */
 
 /* x and the taps of all copies. */
 static bool taps_of(kva_mix *mix, const stack *s, int64_t *taps) {
@@ -190,7 +190,7 @@ kva_value *kva_raise_shift_window(kva_builder *b) {
   return y;
 }
 
-/* ---- convolution ------------------------------------------------------------------------------------------------ */
+/* ---- convolution ------------------------------------------------------------------------------------------------- */
 
 /* Depthwise over one axis with stride and dilation 1: rows behind pads[0] zeros. */
 static bool is_depthwise(const kva_node *n, int64_t *out_window) {

@@ -157,8 +157,7 @@ static void append_output(kva_module *m, kva_function *f, kva_value *v, const ch
   f->output_names = names;
 }
 
-/* ---- dropout
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
 /* x / (1 - ratio) where a uniform number of this dropout's stream is at least ratio, else 0. */
 static kva_value *random_dropout(kva_builder *b, const kva_node *n, kva_value *seed, kva_value *step, int64_t stream) {

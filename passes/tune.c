@@ -23,8 +23,7 @@ static const kva_tune_init *init_for(const kva_tune_options *o, const char *name
   return NULL;
 }
 
-/* ---- constants -----------------------------------------------------------------------------------------------------
- */
+/* ---- constants --------------------------------------------------------------------------------------------------- */
 
 bool kva_is_named_constant(const kva_node *n) {
   if (n->n_results != 1 || !n->results[0].name) return false;
@@ -60,8 +59,7 @@ static void take_constants(kva_module *m, const kva_tune_options *o) {
   }
 }
 
-/* ---- messages ------------------------------------------------------------------------------------------------------
- */
+/* ---- messages ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t common_prefix(const char *a, const char *b) {
   uint32_t n = 0;
@@ -112,8 +110,7 @@ static kva_status check_patterns(kva_module *m, const kva_tune_options *o) {
   return KVA_OK;
 }
 
-/* ---- parameters ----------------------------------------------------------------------------------------------------
- */
+/* ---- parameters -------------------------------------------------------------------------------------------------- */
 
 static double he_deviation(kva_module *m, const kva_type *t) {
   int64_t elements = 1, outputs = 1;

@@ -61,8 +61,7 @@ static uint64_t sum_tensor(uint64_t sum, const kva_tensor *t) {
   return sum_bytes(sum, t->data, (size_t)kva_tensor_bytes(t));
 }
 
-/* ---- fields --------------------------------------------------------------------------------------------------------
- */
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
 
 typedef enum field_kind { FIELD_INT, FIELD_UINT, FIELD_DOUBLE } field_kind;
 typedef struct field {
@@ -131,8 +130,7 @@ void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const
   }
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static kva_status collect(kva_session *s, kva_diag *diag, kva_named_tensor *tensors, int64_t *out_n) {
   int64_t n = 0;
@@ -175,8 +173,7 @@ kva_status kva_checkpoint_write(const char *path, kva_session *s, const kva_chec
   return status;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static void print_shape(kva_text *text, const kva_tensor *t) {
   kva_text_add(text, "%s[", kva_dtype_name(t->dtype));

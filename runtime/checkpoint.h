@@ -26,8 +26,7 @@ KVA_MUST_USE kva_status kva_checkpoint_read(const char *path, kva_session *s, kv
 /* Warns of every difference that makes the run another one than that which was saved. */
 void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const kva_checkpoint *own, kva_diag *diag);
 
-/* ---- folders of checkpoints: step-0000000100.safetensors, ... -------------------------------------------------------
- */
+/* ---- folders of checkpoints: step-0000000100.safetensors, ... ---------------------------------------------------- */
 
 /* Path of a step's checkpoint; free() it. NULL: no memory. */
 char *kva_checkpoint_path(const char *folder, int64_t step);

@@ -17,8 +17,7 @@ static int fail(kva_context *c, kva_status status, const char *text) {
   return (int)status;
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static kva_session_options session_options(const kva_context_options *o) {
   return (kva_session_options){.threads = o->threads == 0  ? 1
@@ -96,8 +95,7 @@ const char *kva_context_error(const kva_context *c) {
   return c->error[0] ? c->error : kva_session_error(c->session);
 }
 
-/* ---- calls ---------------------------------------------------------------------------------------------------------
- */
+/* ---- calls ------------------------------------------------------------------------------------------------------- */
 
 /* The callers' structs are arrays of pointers to different types, so their members are copied, not read as void *. */
 static void *member(const void *record, int32_t i) {

@@ -41,8 +41,7 @@ uint32_t kva_stream_below(kva_stream *s, uint32_t n) {
   return (uint32_t)(product >> 32);
 }
 
-/* ---- filling -------------------------------------------------------------------------------------------------------
- */
+/* ---- filling ----------------------------------------------------------------------------------------------------- */
 
 kva_status kva_data_check_sequences(const char *source, int n_names, const char *const *names, int64_t length, int n,
                                     const kva_tensor *tensors, kva_diag *diag) {
@@ -118,8 +117,7 @@ static void destroy(void *self) {
   free(d);
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static kva_status unknown_source(const char *name, kva_diag *diag) {
   kva_text known = {0};

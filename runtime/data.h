@@ -5,8 +5,7 @@
 
 #include "runtime/runtime.h"
 
-/* ---- the text, taken apart -----------------------------------------------------------------------------------------
- */
+/* ---- the text, taken apart --------------------------------------------------------------------------------------- */
 
 enum { KVA_DATA_MAX_ITEMS = 64 };
 
@@ -33,8 +32,7 @@ kva_status kva_data_open_tokens(const kva_data_spec *spec, const kva_data_option
 kva_status kva_data_open_tensors(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
                                  kva_data_source *out_source);
 
-/* ---- order of rows -------------------------------------------------------------------------------------------------
- */
+/* ---- order of rows ----------------------------------------------------------------------------------------------- */
 
 /* How a process goes through rows that are numbered from 0. */
 typedef struct kva_data_order {
@@ -63,8 +61,7 @@ static inline void kva_data_put(const kva_tensor *t, int64_t i, int64_t v) {
     ((int64_t *)t->data)[i] = v;
 }
 
-/* ---- generators ----------------------------------------------------------------------------------------------------
- */
+/* ---- generators -------------------------------------------------------------------------------------------------- */
 
 /* Random words of one row: a Philox stream that depends on (seed, generator, step, evaluation, row) alone. */
 typedef struct kva_stream {

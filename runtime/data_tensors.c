@@ -33,8 +33,7 @@ static void destroy(void *self) {
   free(d);
 }
 
-/* ---- filling -------------------------------------------------------------------------------------------------------
- */
+/* ---- filling ----------------------------------------------------------------------------------------------------- */
 
 static void add_shape(kva_text *text, int32_t rank, const int64_t *dims) {
   kva_text_add(text, "[");
@@ -85,8 +84,7 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
   return KVA_OK;
 }
 
-/* ---- opening -------------------------------------------------------------------------------------------------------
- */
+/* ---- opening ----------------------------------------------------------------------------------------------------- */
 
 static int input_index(const kva_data_options *o, const char *name) {
   for (int i = 0; i < o->n_inputs; i++)

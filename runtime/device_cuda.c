@@ -9,8 +9,7 @@
 
 #include <stdlib.h>
 
-/* ---- errors --------------------------------------------------------------------------------------------------------
- */
+/* ---- errors ------------------------------------------------------------------------------------------------------ */
 
 kva_status kva_cuda_fail(cuda_device *d, kva_status status, const char *fmt, ...) {
   char text[512];
@@ -35,8 +34,7 @@ kva_status kva_cuda_enter(cuda_device *d) {
   return kva_cuda_check(d, d->api.cuCtxSetCurrent(d->context), "cuCtxSetCurrent");
 }
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static bool recordings_are_wanted(void) {
   const char *v = getenv("KVASIR_CUDA_GRAPHS");
@@ -95,8 +93,7 @@ static kva_status create(kva_pool *pool, kva_diag *diag, kva_device **out_device
   return status;
 }
 
-/* ---- waiting and time ----------------------------------------------------------------------------------------------
- */
+/* ---- waiting and time -------------------------------------------------------------------------------------------- */
 
 static kva_status synchronise(kva_device *device) {
   cuda_device *d = (cuda_device *)device;

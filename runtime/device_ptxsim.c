@@ -19,8 +19,7 @@ typedef struct ptxsim_device {
   kva_text error;
 } ptxsim_device;
 
-/* ---- creation, code ------------------------------------------------------------------------------------------------
- */
+/* ---- creation, code ---------------------------------------------------------------------------------------------- */
 
 static kva_status create(kva_pool *pool, kva_diag *diag, kva_device **out_device) {
   ptxsim_device *d = calloc(1, sizeof *d);
@@ -56,8 +55,7 @@ static kva_status load(kva_device *device, const kva_artifact *a, kva_diag *diag
   return KVA_OK;
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static kva_status allocate(kva_device *d, int64_t bytes, kva_block *out_block) {
   (void)d;
@@ -77,8 +75,7 @@ static kva_status copy(kva_device *d, void *to, const void *from, int64_t bytes)
   return KVA_OK;
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------------------
- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 static const char *kernel_name(const ptxsim_device *d, const kva_device_launch *l) {
   return d->artifact->kernels[l->step->kernel].name;

@@ -9,8 +9,7 @@
 /* Below SERIAL_BYTES of arguments a step does not repay waking threads (a few microseconds). */
 enum { SERIAL_BYTES = 32 << 10 };
 
-/* ---- planning ------------------------------------------------------------------------------------------------------
- */
+/* ---- planning ---------------------------------------------------------------------------------------------------- */
 
 static kva_status bad_size(kva_session *s, const kva_program *p, const char *what, int32_t index, const char *name) {
   return kva_session_fail(s, KVA_INVALID, "%s: the size of %s %d (%s) is negative or overflows for these shapes",
@@ -166,8 +165,7 @@ static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *
   return sp->bound && same ? KVA_OK : plan(s, sp);
 }
 
-/* ---- pointers of a run ---------------------------------------------------------------------------------------------
- */
+/* ---- pointers of a run ------------------------------------------------------------------------------------------- */
 
 static void point_at_own_memory(kva_session *s, kva_program_state *sp) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
@@ -229,8 +227,7 @@ static void deliver_outputs(const kva_program_state *sp, kva_tensor *outputs) {
   }
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------
- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static kva_status step_error(kva_session *s, const kva_program *p, int32_t index, kva_status status) {
   const char *origin = p->steps[index].origin;

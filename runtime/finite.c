@@ -52,8 +52,7 @@ bool kva_outputs_finite(const kva_program_state *sp) {
   return true;
 }
 
-/* ---- the search ----------------------------------------------------------------------------------------------------
- */
+/* ---- the search -------------------------------------------------------------------------------------------------- */
 
 /* Where a value was first seen. */
 typedef struct sight {

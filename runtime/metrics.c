@@ -29,8 +29,7 @@ struct kva_metrics {
   kva_text line;
 };
 
-/* ---- history -------------------------------------------------------------------------------------------------------
- */
+/* ---- history ----------------------------------------------------------------------------------------------------- */
 
 kva_history *kva_history_create(void) {
   return calloc(1, sizeof(kva_history));
@@ -111,8 +110,7 @@ kva_series kva_history_find(const kva_history *h, const char *name, bool evaluat
   return s ? kva_history_at(h, (int)(s - h->data)) : (kva_series){.name = name, .evaluation = evaluation};
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static kva_status io_error(kva_diag *diag, const char *path, const char *doing) {
   kva_loc loc = {.file = path};
@@ -172,8 +170,7 @@ kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *d
   return KVA_OK;
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 enum { MAX_METRICS = 64, MAX_NAME = 128, MAX_NESTING = 16 };
 

@@ -4,8 +4,7 @@
 
 #include "runtime/runtime.h"
 
-/* ---- history: the curves of a run, in memory -----------------------------------------------------------------------
- */
+/* ---- history: the curves of a run, in memory --------------------------------------------------------------------- */
 
 /* Values of one metric over steps. Training steps also have the series "lr" and "seconds". */
 typedef struct kva_series {
@@ -38,8 +37,7 @@ void kva_metrics_destroy(kva_metrics *m);
 /* Reads such a file. A last line that was cut off is left out with a warning. */
 KVA_MUST_USE kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_history);
 
-/* ---- report --------------------------------------------------------------------------------------------------------
- */
+/* ---- report ------------------------------------------------------------------------------------------------------ */
 
 typedef struct kva_report_item {
   const char *name, *value;

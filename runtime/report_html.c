@@ -50,8 +50,7 @@ static const char style[] =
     "overflow-wrap:anywhere}footer{margin-top:44px;color:var(--soft);font-size:12.5px}"
     "@media print{body{background:#fff}figure,.card{break-inside:avoid}}";
 
-/* ---- small pieces --------------------------------------------------------------------------------------------------
- */
+/* ---- small pieces ------------------------------------------------------------------------------------------------ */
 
 static void add_cell(kva_text *t, const char *class, const char *s) {
   kva_text_add(t, "<td%s%s%s>", class ? " class=\"" : "", class ? class : "", class ? "\"" : "");
@@ -75,8 +74,7 @@ static void add_run_key(kva_text *t, const kva_report_run *run, int index) {
   kva_html_add(t, run->name);
 }
 
-/* ---- summary -------------------------------------------------------------------------------------------------------
- */
+/* ---- summary ----------------------------------------------------------------------------------------------------- */
 
 static double last_value(kva_series s) {
   return s.n ? s.values[s.n - 1] : NAN;
@@ -139,8 +137,7 @@ static void add_summary(kva_text *t, const kva_report *r) {
   kva_text_add(t, "</tbody></table></div>\n");
 }
 
-/* ---- curves --------------------------------------------------------------------------------------------------------
- */
+/* ---- curves ------------------------------------------------------------------------------------------------------ */
 
 static bool has_evaluation(const kva_report *r) {
   for (int i = 0; i < r->n_runs; i++)
@@ -195,8 +192,7 @@ static void add_metric_chart(kva_text *t, const kva_report *r, const char *name)
   free(lines);
 }
 
-/* ---- throughput ----------------------------------------------------------------------------------------------------
- */
+/* ---- throughput -------------------------------------------------------------------------------------------------- */
 
 enum { MAX_RATES = 200 };
 
@@ -261,8 +257,7 @@ static void add_curves(kva_text *t, const kva_report *r) {
   kva_text_add(t, "</div>\n");
 }
 
-/* ---- shift weights -------------------------------------------------------------------------------------------------
- */
+/* ---- shift weights ----------------------------------------------------------------------------------------------- */
 
 static int count_shifts(const kva_report *r) {
   int n = 0;
@@ -332,8 +327,7 @@ static void add_shifts(kva_text *t, const kva_report *r) {
   add_shift_table(t, r);
 }
 
-/* ---- configuration -------------------------------------------------------------------------------------------------
- */
+/* ---- configuration ----------------------------------------------------------------------------------------------- */
 
 static void add_config(kva_text *t, const kva_report *r) {
   kva_text_add(t, "<h2>Configuration</h2><div class=\"card\"><table><tbody>\n");
@@ -347,8 +341,7 @@ static void add_config(kva_text *t, const kva_report *r) {
   kva_text_add(t, "</tbody></table></div>\n");
 }
 
-/* ---- the page ------------------------------------------------------------------------------------------------------
- */
+/* ---- the page ---------------------------------------------------------------------------------------------------- */
 
 void kva_report_print(const kva_report *r, kva_text *out) {
   kva_text_add(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"

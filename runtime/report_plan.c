@@ -19,8 +19,7 @@ static void add_bytes(kva_text *t, double bytes) {
   kva_text_add(t, unit ? "%.2f %s" : "%.0f %s", bytes / scale, units[unit]);
 }
 
-/* ---- time ----------------------------------------------------------------------------------------------------------
- */
+/* ---- time -------------------------------------------------------------------------------------------------------- */
 
 static int compare_times(const void *a, const void *b) {
   const kva_report_time *x = *(const kva_report_time *const *)a, *y = *(const kva_report_time *const *)b;
@@ -78,8 +77,7 @@ void kva_report_add_times(kva_text *t, const kva_report *r) {
   free(order);
 }
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 enum { N_PARTS = 6, TEMPORARIES = 2 };
 typedef struct part {

@@ -38,8 +38,7 @@ static bool is_drawable(double v) {
   return fabs(v) < 1e100;
 }
 
-/* ---- axes ----------------------------------------------------------------------------------------------------------
- */
+/* ---- axes -------------------------------------------------------------------------------------------------------- */
 
 static double pixel(const axis *a, double v) {
   return a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
@@ -120,8 +119,7 @@ static void close_svg(kva_text *text) {
   kva_text_add(text, "</svg></figure>\n");
 }
 
-/* ---- curves --------------------------------------------------------------------------------------------------------
- */
+/* ---- curves ------------------------------------------------------------------------------------------------------ */
 
 /* A bin of neighbouring points of a curve. */
 typedef struct bin {
@@ -182,8 +180,7 @@ static void add_curve(kva_text *text, const frame *f, const kva_svg_line *line) 
   add_dots(text, f, line, n, bins);
 }
 
-/* ---- direct labels -------------------------------------------------------------------------------------------------
- */
+/* ---- direct labels ----------------------------------------------------------------------------------------------- */
 
 typedef struct end_label {
   const kva_svg_line *line;
@@ -246,8 +243,7 @@ static void add_end_labels(kva_text *text, const frame *f, const kva_svg_chart *
   free(labels);
 }
 
-/* ---- charts --------------------------------------------------------------------------------------------------------
- */
+/* ---- charts ------------------------------------------------------------------------------------------------------ */
 
 static void extend(double v, double *low, double *high) {
   if (!is_drawable(v)) return;
@@ -294,8 +290,7 @@ void kva_svg_add_chart(kva_text *text, const kva_svg_chart *chart) {
   close_svg(text);
 }
 
-/* ---- areas ---------------------------------------------------------------------------------------------------------
- */
+/* ---- areas ------------------------------------------------------------------------------------------------------- */
 
 enum { AREA_WIDTH = 1140, AREA_HEIGHT = 320, MAX_COLUMNS = 380 };
 

@@ -75,8 +75,7 @@ int64_t kva_session_step_bytes(const kva_session *s, int program, int step);
 /* Time per step since creation, with options.profile. seconds[i], calls[i] by step number; counts returned. */
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls);
 
-/* ---- training ------------------------------------------------------------------------------------------------------
- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 /* A source of batches: fills tensors (allocated by the trainer, in order of the train program's data inputs). Must be a
  * pure function of (seed, step) so that a resumed run sees the same data. */

@@ -33,8 +33,7 @@ typedef struct parser {
   kva_diag *diag;
 } parser;
 
-/* ---- text ----------------------------------------------------------------------------------------------------------
- */
+/* ---- text -------------------------------------------------------------------------------------------------------- */
 
 static kva_status malformed(const parser *p, const char *expected) {
   return kva_error(p->diag, &p->loc, "malformed safetensors header at byte %lld: expected %s",
@@ -157,8 +156,7 @@ static kva_status parse_size(parser *p, int64_t *out) {
   return p->at == first || leading_zero ? malformed(p, "a whole number that is not negative") : KVA_OK;
 }
 
-/* ---- tensors -------------------------------------------------------------------------------------------------------
- */
+/* ---- tensors ----------------------------------------------------------------------------------------------------- */
 
 static kva_status no_memory(const parser *p) {
   return kva_fail(p->diag, KVA_NO_MEMORY, &p->loc, "no memory for its header");
@@ -267,8 +265,7 @@ static kva_status parse_header(parser *p) {
   return p->at == p->end ? KVA_OK : malformed(p, "nothing but spaces after the last '}'");
 }
 
-/* ---- the whole -----------------------------------------------------------------------------------------------------
- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b) {
   const entry *x = a, *y = b;

@@ -61,9 +61,7 @@ KVA_MUST_USE kva_status kva_bind_symbols(kva_session *s, const kva_program *p, c
 /* Runs one step with the addresses of the run in progress. */
 KVA_MUST_USE kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index);
 
-/* ---- finite.c: training steps with a loss that is not finite change no parameter
- * --------------------------------------
- */
+/* ---- finite.c: training steps with a loss that is not finite change no parameter --------------------------------- */
 
 /* The buffers that a step writes are args[*out_first], ...; how many. */
 int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first);
@@ -77,8 +75,7 @@ bool kva_outputs_finite(const kva_program_state *sp);
  * writes, and says where the first value comes from that is not finite. Memory of the host only. */
 void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out);
 
-/* ---- transfer.c: devices with memory of their own -------------------------------------------------------------------
- */
+/* ---- transfer.c: devices with memory of their own ---------------------------------------------------------------- */
 
 /* A program's inputs, constants and outputs on the device, for the sizes that were bound; constants are copied. */
 KVA_MUST_USE kva_status kva_transfer_plan(kva_session *s, kva_program_state *sp);

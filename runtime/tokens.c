@@ -32,8 +32,7 @@ static uint64_t hash_token(uint64_t hash, uint32_t token) {
   return kva_hash(hash, &token, sizeof token);
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static kva_status check_header(const header *h, size_t size, const kva_loc *loc, kva_diag *diag) {
   if (h->version != VERSION)
@@ -110,8 +109,7 @@ kva_status kva_tokens_verify(const char *path, const kva_token_file *file, kva_d
   return KVA_OK;
 }
 
-/* ---- writing -------------------------------------------------------------------------------------------------------
- */
+/* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 struct kva_token_writer {
   kva_token_info info;

@@ -14,8 +14,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static kva_status choose_passes(kva_trainer *t, kva_diag *diag) {
   kva_train_options *o = &t->options;
@@ -123,8 +122,7 @@ uint64_t kva_trainer_seed(const kva_trainer *t) {
   return t->options.seed;
 }
 
-/* ---- a step --------------------------------------------------------------------------------------------------------
- */
+/* ---- a step ------------------------------------------------------------------------------------------------------ */
 
 static kva_status fill(kva_trainer *t, kva_train_call *c, int64_t index, bool evaluation, kva_diag *diag) {
   if (!t->data) return kva_error(diag, NULL, "no data source is bound to the trainer");
@@ -234,8 +232,7 @@ kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event 
   return KVA_OK;
 }
 
-/* ---- checkpoints ---------------------------------------------------------------------------------------------------
- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
 static kva_checkpoint describe(const kva_trainer *t) {
   const kva_train_options *o = &t->options;
@@ -266,8 +263,7 @@ kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag) {
   return KVA_OK;
 }
 
-/* ---- the loop ------------------------------------------------------------------------------------------------------
- */
+/* ---- the loop ---------------------------------------------------------------------------------------------------- */
 
 static bool report(const kva_train_options *o, const kva_train_event *e) {
   return !o->progress || o->progress(o->user, e);

@@ -27,8 +27,7 @@ typedef struct reader {
   int depth;
 } reader;
 
-/* ---- finding -------------------------------------------------------------------------------------------------------
- */
+/* ---- finding ----------------------------------------------------------------------------------------------------- */
 
 static int by_name(const void *a, const void *b) {
   return strcmp(*(const char *const *)a, *(const char *const *)b);
@@ -67,8 +66,7 @@ static void find_files(reader *r, const char *path, bool given) {
   }
 }
 
-/* ---- reading -------------------------------------------------------------------------------------------------------
- */
+/* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static bool ends_in_gz(const char *path) {
   size_t n = strlen(path);

@@ -48,8 +48,7 @@ typedef struct step_counts {
 
 typedef enum outcome { OUTCOME_PASS = 0, OUTCOME_FAIL = 1, OUTCOME_SKIP = 77 } outcome;
 
-/* ---- finding cases
- * ---------------------------------------------------------------------------------------------------- */
+/* ---- finding cases ----------------------------------------------------------------------------------------------- */
 
 static void add_path(paths *p, const char *path) {
   if (p->n == p->cap) {
@@ -98,10 +97,10 @@ static int compare_paths(const void *a, const void *b) {
   return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
-/* ---- comparing
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- comparing --------------------------------------------------------------------------------------------------- */
 
-static bool element_close(const kva_wide *w, const kva_wide *expected, int64_t i, const conform_options *o) {
+static bool element_close(const kva_ref_tensor *w, const kva_ref_tensor *expected, int64_t i,
+                          const conform_options *o) {
   if (!expected->f) return w->i[i] == expected->i[i];
   double a = w->f[i], b = expected->f[i];
   if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
@@ -109,39 +108,39 @@ static bool element_close(const kva_wide *w, const kva_wide *expected, int64_t i
   return fabs(a - b) <= o->atol + o->rtol * fabs(b);
 }
 
-static bool same_shape(const kva_tensor *t, const kva_wide *expected) {
+static bool same_shape(const kva_tensor *t, const kva_ref_tensor *expected) {
   if (t->dtype != expected->dtype || (uint32_t)t->rank != expected->rank) return false;
   for (int32_t d = 0; d < t->rank; d++)
     if (t->dims[d] != expected->dims[d]) return false;
   return true;
 }
 
-static outcome compare(const kva_tensor *t, const kva_wide *expected, const conform_options *o, kva_text *why) {
+static outcome compare(const kva_tensor *t, const kva_ref_tensor *expected, const conform_options *o, kva_text *why) {
   if (!same_shape(t, expected)) {
     kva_text_add(why, "output has type %s rank %d, expected %s rank %u, or another shape", kva_dtype_name(t->dtype),
                  t->rank, kva_dtype_name(expected->dtype), expected->rank);
     return OUTCOME_FAIL;
   }
-  kva_wide *w = kva_wide_from_data(t->dtype, expected->rank, t->dims, t->data);
+  kva_ref_tensor *w = kva_ref_tensor_from_data(t->dtype, expected->rank, t->dims, t->data);
   outcome result = OUTCOME_PASS;
   for (int64_t i = 0; i < expected->n && result == OUTCOME_PASS; i++) {
     if (element_close(w, expected, i, o)) continue;
-    kva_text_add(why, "element %lld is %g, expected %g", (long long)i, kva_wide_get(w, i), kva_wide_get(expected, i));
+    kva_text_add(why, "element %lld is %g, expected %g", (long long)i, kva_ref_tensor_get(w, i),
+                 kva_ref_tensor_get(expected, i));
     result = OUTCOME_FAIL;
   }
-  kva_wide_free(w);
+  kva_ref_tensor_free(w);
   return result;
 }
 
-/* ---- running one case
- * ------------------------------------------------------------------------------------------------------ */
+/* ---- running one case -------------------------------------------------------------------------------------------- */
 
-static bool tensor_from_wide(const kva_wide *w, kva_tensor *out) {
+static bool tensor_from_reference(const kva_ref_tensor *w, kva_tensor *out) {
   int64_t bytes;
   *out = (kva_tensor){.dtype = w->dtype, .rank = (int32_t)w->rank};
   memcpy(out->dims, w->dims, sizeof(int64_t) * w->rank);
   if (!kva_dtype_bytes(w->dtype, w->n, &bytes) || !(out->data = malloc((size_t)bytes + 1))) return false;
-  kva_wide_to_data(w, out->data);
+  kva_ref_tensor_to_data(w, out->data);
   return true;
 }
 
@@ -159,11 +158,11 @@ static kva_status light_input(const kva_program *p, kva_tensor *out) {
 static kva_status read_input(const char *data_set, int32_t i, kva_diag *diag, kva_tensor *out) {
   char path[4096], name[32];
   snprintf(name, sizeof name, "input_%d.pb", i);
-  kva_wide *w = NULL;
+  kva_ref_tensor *w = NULL;
   if (!join(path, data_set, name)) return KVA_IO;
   KVA_TRY(kva_read_tensor_proto(path, diag, &w));
-  bool ok = tensor_from_wide(w, out);
-  kva_wide_free(w);
+  bool ok = tensor_from_reference(w, out);
+  kva_ref_tensor_free(w);
   return ok ? KVA_OK : KVA_NO_MEMORY;
 }
 
@@ -173,28 +172,28 @@ enum { MAX_INPUTS = 256, MAX_FIXED_ELEMENTS = 64, MAX_FIXED_FLOATS = 8 };
 typedef struct fixed_inputs {
   const char *data_set;
   bool wanted;
-  kva_wide *values[MAX_INPUTS]; /* by input of the file; NULL: an input of the program */
+  kva_ref_tensor *values[MAX_INPUTS]; /* by input of the file; NULL: an input of the program */
 } fixed_inputs;
 
-static kva_wide *read_wide(const char *data_set, uint32_t i) {
+static kva_ref_tensor *read_reference(const char *data_set, uint32_t i) {
   char path[4096], name[32];
   snprintf(name, sizeof name, "input_%u.pb", i);
   kva_diag *diag = kva_diag_create();
-  kva_wide *w = NULL;
+  kva_ref_tensor *w = NULL;
   if (!join(path, data_set, name) || kva_read_tensor_proto(path, diag, &w) != KVA_OK) w = NULL;
   kva_diag_destroy(diag);
   return w;
 }
 
-static const kva_wide *fix_input(void *user, uint32_t index, const char *name) {
+static const kva_ref_tensor *fix_input(void *user, uint32_t index, const char *name) {
   (void)name;
   fixed_inputs *f = user;
   if (!f->wanted || index >= MAX_INPUTS || f->values[index])
     return f->wanted && index < MAX_INPUTS ? f->values[index] : NULL;
-  kva_wide *w = read_wide(f->data_set, index);
+  kva_ref_tensor *w = read_reference(f->data_set, index);
   bool small = w && w->rank <= 1 && w->n <= (w->i ? MAX_FIXED_ELEMENTS : MAX_FIXED_FLOATS) && w->dtype != KVA_BOOL;
   if (small) return f->values[index] = w;
-  kva_wide_free(w);
+  kva_ref_tensor_free(w);
   return NULL;
 }
 
@@ -225,11 +224,11 @@ static outcome run_data_set(kva_session *s, const char *data_set, bool light, co
   for (int32_t i = 0; i < p->n_outputs && result == OUTCOME_PASS; i++) {
     char path[4096], name[32];
     snprintf(name, sizeof name, "output_%d.pb", i);
-    kva_wide *expected = NULL;
+    kva_ref_tensor *expected = NULL;
     if (!light && !join(path, data_set, name)) return OUTCOME_FAIL;
     status = kva_read_tensor_proto(light ? light_output : path, diag, &expected);
     result = status == KVA_OK ? compare(&out[i], expected, o, why) : outcome_of(status, diag, why);
-    kva_wide_free(expected);
+    kva_ref_tensor_free(expected);
   }
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
   free(in);
@@ -291,15 +290,14 @@ static outcome run_case(const char *path, const conform_options *o, step_counts 
   if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
   if (status == KVA_OK) *steps = count_steps(kva_session_program_desc(s, 0), o->device.device);
   outcome result = status == KVA_OK ? run_data_sets(s, path, &fixed, o, diag, why) : outcome_of(status, diag, why);
-  for (int i = 0; i < MAX_INPUTS; i++) kva_wide_free(fixed.values[i]);
+  for (int i = 0; i < MAX_INPUTS; i++) kva_ref_tensor_free(fixed.values[i]);
   kva_session_destroy(s);
   kva_compiled_destroy(c);
   kva_diag_destroy(diag);
   return result;
 }
 
-/* ---- a process for every case
- * ------------------------------------------------------------------------------------------------ */
+/* ---- a process for every case ------------------------------------------------------------------------------------ */
 
 /* What a case's process tells: its steps, then the reason. */
 static bool tell(int fd, const step_counts *steps, const kva_text *why, size_t size) {

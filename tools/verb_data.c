@@ -32,8 +32,7 @@ typedef struct data_options {
   const char *paths[64];
 } data_options;
 
-/* ---- making --------------------------------------------------------------------------------------------------------
- */
+/* ---- making ------------------------------------------------------------------------------------------------------ */
 
 typedef struct maker {
   kva_tokenizer *tokenizer;
@@ -132,8 +131,7 @@ static kva_status make(const data_options *o, int64_t limit, kva_diag *diag) {
   return status;
 }
 
-/* ---- looking -------------------------------------------------------------------------------------------------------
- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 static void longest_document(const kva_token_file *f, int64_t *least, int64_t *most) {
   *least = *most = 0;
@@ -206,8 +204,7 @@ static kva_status look(const data_options *o, bool as_text, kva_diag *diag) {
   return status;
 }
 
-/* ---- command line --------------------------------------------------------------------------------------------------
- */
+/* ---- command line ------------------------------------------------------------------------------------------------ */
 
 static int usage_error(const char *what) {
   fprintf(stderr, "kvasir data: %s\nTry: kvasir data --help\n", what);

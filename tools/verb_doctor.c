@@ -25,8 +25,7 @@ typedef struct findings {
   kva_cache_usage cache_usage;
 } findings;
 
-/* ---- looking -------------------------------------------------------------------------------------------------------
- */
+/* ---- looking ----------------------------------------------------------------------------------------------------- */
 
 /* "Cuda compilation tools, release 13.0, V13.0.48" */
 static void read_ptxas_version(findings *f) {
@@ -50,8 +49,7 @@ static void look(findings *f) {
   if (f->cache) f->cache_usage = kva_cache_measure(f->cache);
 }
 
-/* ---- telling -------------------------------------------------------------------------------------------------------
- */
+/* ---- telling ----------------------------------------------------------------------------------------------------- */
 
 static void print_gpus(const kva_gpu_report *r) {
   for (int i = 0; i < r->n_gpus; i++) {
@@ -118,8 +116,7 @@ static void print_text(const findings *f) {
   print_conclusions(f);
 }
 
-/* ---- JSON ----------------------------------------------------------------------------------------------------------
- */
+/* ---- JSON -------------------------------------------------------------------------------------------------------- */
 
 static void add_string(kva_text *out, const char *name, const char *value) {
   kva_text_add(out, "\"%s\": ", name);

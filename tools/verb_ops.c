@@ -80,8 +80,7 @@ static void print_counts(void) {
          kva_ops.n, vjp[0], vjp[1], vjp[2], lower[0], lower[1], lower[2]);
 }
 
-/* ---- verification -------------------------------------------------------------------------------------------------
- */
+/* ---- verification ------------------------------------------------------------------------------------------------ */
 
 static void add_dtypes(kva_dtype_set set, kva_text *text) {
   static const struct {
@@ -183,8 +182,7 @@ static int verify(kva_verify_options *options, const kva_device_choice *choice, 
   return code;
 }
 
-/* ---- the verb -----------------------------------------------------------------------------------------------------
- */
+/* ---- the verb ---------------------------------------------------------------------------------------------------- */
 
 static int print_table(bool json) {
   if (json) {

@@ -36,8 +36,7 @@ typedef struct job {
   bool lazy, races, json, profile;
 } job;
 
-/* ---- arguments -----------------------------------------------------------------------------------------------------
- */
+/* ---- arguments --------------------------------------------------------------------------------------------------- */
 
 static kva_dtype find_dtype(const char *s, size_t n) {
   static const struct {
@@ -144,8 +143,7 @@ static bool parse_dim3(const char *text, kva_ptx_dim3 *out) {
   return false;
 }
 
-/* ---- results --------------------------------------------------------------------------------------------------------
- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
 static void print_array(const argument *a, uint32_t index) {
   double least = INFINITY, most = -INFINITY, sum = 0;
@@ -246,8 +244,7 @@ static kva_status write_arrays(const job *j, kva_diag *diag) {
   return KVA_OK;
 }
 
-/* ---- the run --------------------------------------------------------------------------------------------------------
- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static kva_status find_kernel(const job *j, const kva_ptx_module *m, kva_diag *diag, const kva_ptx_kernel **out) {
   uint32_t n = kva_ptx_module_n_kernels(m);

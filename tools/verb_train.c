@@ -34,8 +34,7 @@ typedef struct variant {
   kva_train_result result;
 } variant;
 
-/* ---- settings
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- settings ---------------------------------------------------------------------------------------------------- */
 
 /* What the train block says of data as text, NAME:ARGUMENT=VALUE,... --pin T has precedence over its length. */
 static const char *data_text(const kva_train_spec *spec, const kva_strings *pins, kva_arena *arena) {
@@ -84,8 +83,7 @@ static int64_t pin_shapes(const train_options *o, const kva_module *m, kva_strin
   return rows;
 }
 
-/* ---- one variant
- * -------------------------------------------------------------------------------------------------------------- */
+/* ---- one variant ------------------------------------------------------------------------------------------------- */
 
 /* The plan of a program: their steps are the same. */
 static const kva_memory_plan *plan_of(const kva_compiled *c, const kva_program *p) {
@@ -174,8 +172,7 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   return code;
 }
 
-/* ---- all variants
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- all variants ------------------------------------------------------------------------------------------------ */
 
 /* "name:a=1,b=2" */
 static void parse_variant(const char *text, kva_arena *arena, variant *v) {

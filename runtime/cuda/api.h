@@ -8,8 +8,7 @@
 
 #include "runtime/base/base.h"
 
-/* ---- driver --------------------------------------------------------------------------------------------------------
- */
+/* ---- driver ------------------------------------------------------------------------------------------------------ */
 
 typedef int cu_result; /* CUresult and every enumeration of the interface */
 typedef int cu_device;
@@ -131,8 +130,7 @@ KVA_MUST_USE kva_status kva_cuda_api_load(kva_diag *diag, kva_cuda_api *out_api)
 /* "CUDA_ERROR_...: text" of an error; static storage. */
 void kva_cuda_error_text(const kva_cuda_api *api, cu_result error, char *text, size_t size);
 
-/* ---- cuBLASLt ------------------------------------------------------------------------------------------------------
- */
+/* ---- cuBLASLt ---------------------------------------------------------------------------------------------------- */
 
 typedef int blas_status;
 typedef struct blas_handle_object *blas_handle;

@@ -47,8 +47,7 @@ static inline cu_pointer kva_cuda_address(const void *p) {
   return (cu_pointer)(uintptr_t)p;
 }
 
-/* ---- memory.c ------------------------------------------------------------------------------------------------------
- */
+/* ---- memory.c ---------------------------------------------------------------------------------------------------- */
 
 kva_status kva_cuda_create_slots(cuda_device *d);
 void kva_cuda_destroy_slots(cuda_device *d);
@@ -58,14 +57,12 @@ kva_status kva_cuda_copy_in(kva_device *d, void *to, const void *from, int64_t b
 kva_status kva_cuda_copy_out(kva_device *d, void *to, const void *from, int64_t bytes);
 kva_status kva_cuda_copy(kva_device *d, void *to, const void *from, int64_t bytes);
 
-/* ---- module.c: the artefact's code ---------------------------------------------------------------------------------
- */
+/* ---- module.c: the artefact's code ------------------------------------------------------------------------------- */
 
 kva_status kva_cuda_load(kva_device *d, const kva_artifact *a, kva_diag *diag);
 kva_status kva_cuda_launch(kva_device *d, const kva_device_launch *launch);
 
-/* ---- record.c: whole runs as CUDA graphs ---------------------------------------------------------------------------
- */
+/* ---- record.c: whole runs as CUDA graphs ------------------------------------------------------------------------- */
 
 cuda_recordings *kva_cuda_recordings_create(void); /* NULL: no memory */
 void kva_cuda_recordings_destroy(cuda_device *d);
@@ -73,8 +70,7 @@ bool kva_cuda_is_capturing(const cuda_device *d);
 kva_status kva_cuda_begin(kva_device *d, const kva_device_run *run, bool *out_done);
 kva_status kva_cuda_end(kva_device *d, const kva_device_run *run, bool failed);
 
-/* ---- gemm.c --------------------------------------------------------------------------------------------------------
- */
+/* ---- gemm.c ------------------------------------------------------------------------------------------------------ */
 
 KVA_MUST_USE kva_status kva_cuda_blas_create(cuda_device *d, kva_diag *diag);
 void kva_cuda_blas_destroy(cuda_device *d);

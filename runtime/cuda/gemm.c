@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_PROPOSALS = 8, TIMED_RUNS = 3, WORKSPACE_BYTES = 32 << 20 };
+enum { MAX_PROPOSALS = 8, TIMED_RUNS = 3, WORKSPACE_BYTES = 32 << 20 };
 
 typedef struct problem {
   kva_gemm_sizes sizes;
@@ -38,8 +38,7 @@ typedef struct operands {
   void *d;
 } operands;
 
-/* ---- creation ------------------------------------------------------------------------------------------------------
- */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
 static kva_status create_parts(cuda_device *d, cuda_blas *blas) {
   blas_status status = blas->api.cublasLtCreate(&blas->handle);
@@ -79,8 +78,7 @@ void kva_cuda_blas_destroy(cuda_device *d) {
   d->blas = NULL;
 }
 
-/* ---- plans ---------------------------------------------------------------------------------------------------------
- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static int type_of(int32_t dtype) {
   return dtype == KVA_F32 ? BLAS_TYPE_F32 : dtype == KVA_F16 ? BLAS_TYPE_F16 : BLAS_TYPE_BF16;
@@ -139,7 +137,7 @@ static blas_status propose(const cuda_blas *blas, const plan *p, blas_heuristic 
   s = set_preference(blas, preference);
   if (s == BLAS_SUCCESS)
     s = blas->api.cublasLtMatmulAlgoGetHeuristic(blas->handle, p->desc, p->b, p->a, p->d, p->d, preference,
-                                                 MOST_PROPOSALS, out, out_n);
+                                                 MAX_PROPOSALS, out, out_n);
   blas->api.cublasLtMatmulPreferenceDestroy(preference);
   return s;
 }
@@ -178,7 +176,7 @@ static void choose(cuda_device *d, plan *p, const blas_heuristic *proposals, int
 }
 
 static kva_status make_plan(cuda_device *d, plan *p, const operands *o) {
-  blas_heuristic proposals[MOST_PROPOSALS];
+  blas_heuristic proposals[MAX_PROPOSALS];
   int n = 0;
   blas_status s = describe(d->blas, p);
   if (s == BLAS_SUCCESS) s = propose(d->blas, p, proposals, &n);
@@ -220,8 +218,7 @@ static kva_status add_plan(cuda_device *d, const problem *q, const operands *o) 
   return status;
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------
- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 kva_status kva_cuda_gemm(kva_device *device, const kva_device_launch *l, const kva_gemm_sizes *g) {
   cuda_device *d = (cuda_device *)device;

@@ -6,8 +6,7 @@
 
 enum { LOG_BYTES = 8192 };
 
-/* ---- loading -------------------------------------------------------------------------------------------------------
- */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 
 /* Architecture names: "sm_80" runs on compute capability 8.0 and up, "sm_90a" on 9.0 alone. */
 static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_diag *diag) {
@@ -114,8 +113,7 @@ kva_status kva_cuda_load(kva_device *device, const kva_artifact *a, kva_diag *di
   return has_gemms(a) ? kva_cuda_blas_create(d, diag) : KVA_OK;
 }
 
-/* ---- tensor maps ---------------------------------------------------------------------------------------------------
- */
+/* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
 static int map_type(int32_t dtype) {
   switch (dtype) {
@@ -159,8 +157,7 @@ static kva_status encode_map(cuda_device *d, const kva_device_launch *l, const k
                         "cuTensorMapEncodeTiled");
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------------------
- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 /* Arguments, symbols, tensor maps: see kva_kernel_desc. The driver copies all of them before the launch returns. */
 static kva_status fill_params(cuda_device *d, const kva_device_launch *l, const kva_kernel_desc *k) {

@@ -8,7 +8,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_RECORDINGS = 16 };
+enum { MAX_RECORDINGS = 16 };
 
 typedef struct recording {
   const kva_program *program; /* NULL: free */
@@ -19,7 +19,7 @@ typedef struct recording {
 } recording;
 
 struct cuda_recordings {
-  recording list[MOST_RECORDINGS];
+  recording list[MAX_RECORDINGS];
   uint64_t clock;
   bool capturing;
 };
@@ -40,7 +40,7 @@ static void forget(cuda_device *d, recording *r) {
 }
 
 void kva_cuda_recordings_destroy(cuda_device *d) {
-  for (int i = 0; d->recordings && i < MOST_RECORDINGS; i++) forget(d, &d->recordings->list[i]);
+  for (int i = 0; d->recordings && i < MAX_RECORDINGS; i++) forget(d, &d->recordings->list[i]);
   free(d->recordings);
   d->recordings = NULL;
 }
@@ -51,7 +51,7 @@ static bool same(const void *a, const void *b, int32_t n, size_t size) {
 
 static recording *find(cuda_device *d, const kva_device_run *run) {
   const kva_program *p = run->program;
-  for (int i = 0; i < MOST_RECORDINGS; i++) {
+  for (int i = 0; i < MAX_RECORDINGS; i++) {
     recording *r = &d->recordings->list[i];
     if (r->program == p && same(r->symbols, run->symbols, p->n_symbols, sizeof *run->symbols) &&
         same(r->pointers, run->pointers, p->n_buffers, sizeof *run->pointers))
@@ -64,7 +64,7 @@ static recording *find(cuda_device *d, const kva_device_run *run) {
 static void note(cuda_device *d, const kva_device_run *run) {
   const kva_program *p = run->program;
   recording *r = &d->recordings->list[0];
-  for (int i = 1; i < MOST_RECORDINGS; i++)
+  for (int i = 1; i < MAX_RECORDINGS; i++)
     if (d->recordings->list[i].used < r->used) r = &d->recordings->list[i];
   forget(d, r);
   r->symbols = malloc(sizeof *r->symbols * (size_t)p->n_symbols + 1);

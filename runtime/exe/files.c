@@ -7,8 +7,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- inputs
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 static const char *given_file(const kva_run_request *r, const char *name, uint32_t *next_unnamed) {
   for (uint32_t i = 0; i < r->files->n; i++) {
@@ -127,8 +126,7 @@ static kva_status read_inputs(const kva_program *p, const kva_run_request *r, kv
   return KVA_OK;
 }
 
-/* ---- outputs
- * ---------------------------------------------------------------------------------------------------------------- */
+/* ---- outputs ----------------------------------------------------------------------------------------------------- */
 
 static double element(const kva_tensor *t, int64_t i) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
@@ -174,8 +172,7 @@ static kva_status write_outputs(const kva_program *p, const char *dir, const kva
   return KVA_OK;
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static kva_status run_repeatedly(kva_session *s, int program, const kva_run_request *r, kva_diag *diag,
                                  const kva_tensor *in, kva_tensor *out) {

@@ -20,8 +20,7 @@ const char *kva_info_get(const char *const *info, const char *key) {
   return NULL;
 }
 
-/* ---- help ----------------------------------------------------------------------------------------------------------
- */
+/* ---- help -------------------------------------------------------------------------------------------------------- */
 
 static void describe(const kva_program *p, const char *role, int32_t n, const int32_t *numbers, kva_text *text) {
   for (int32_t i = 0; i < n; i++) {
@@ -52,8 +51,7 @@ static void describe_model(const kva_artifact *a, const char *const *info, kva_t
       p->n_symbols ? "\n\n" : "\n");
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path) {
   const char *slash = strrchr(path, '/');

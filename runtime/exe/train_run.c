@@ -41,8 +41,7 @@ typedef struct run {
   kva_status status;
 } run;
 
-/* ---- progress ------------------------------------------------------------------------------------------------------
- */
+/* ---- progress ---------------------------------------------------------------------------------------------------- */
 
 static void print_event(const run *r, const kva_train_event *e, bool live) {
   printf("%s%-10s step %lld/%lld", live ? "\r\033[K" : "", r->result->name, (long long)e->step, (long long)e->steps);
@@ -84,8 +83,7 @@ static void print_warnings(kva_diag *diag) {
   kva_diag_clear(diag);
 }
 
-/* ---- checkpoints ---------------------------------------------------------------------------------------------------
- */
+/* ---- checkpoints ------------------------------------------------------------------------------------------------- */
 
 static kva_status save(run *r, kva_diag *diag) {
   int64_t step = kva_trainer_done(r->trainer);
@@ -193,8 +191,7 @@ static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
   return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
 }
 
-/* ---- the run -------------------------------------------------------------------------------------------------------
- */
+/* ---- the run ----------------------------------------------------------------------------------------------------- */
 
 static kva_status open_data(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                             kva_diag *diag, kva_data_source *out) {

@@ -1,8 +1,7 @@
 /* Operands, modifiers, and the instructions that are forms of the tables. */
 #include "runtime/ptxsim/decode.h"
 
-/* ---- slots ---------------------------------------------------------------------------------------------------------
- */
+/* ---- slots ------------------------------------------------------------------------------------------------------- */
 
 uint32_t kva_ptx_new_slot(ptx_builder *b, bool wide) {
   uint32_t slot = b->kernel->reg_bytes;
@@ -29,8 +28,7 @@ static uint32_t special_slot(ptx_builder *b, ptx_special special) {
   return *slot;
 }
 
-/* ---- errors and modifiers ------------------------------------------------------------------------------------------
- */
+/* ---- errors and modifiers ---------------------------------------------------------------------------------------- */
 
 kva_status kva_ptx_unsupported(ptx_decoder *d) {
   return kva_ptx_error_at(d->b->module, d->b->diag, KVA_UNSUPPORTED, d->s->line, d->s->column,
@@ -67,8 +65,7 @@ kva_status kva_ptx_finish(ptx_decoder *d, uint32_t n) {
                           "'%.100s' takes %u operands, found %u", d->s->text, n, d->s->n_operands);
 }
 
-/* ---- operands ------------------------------------------------------------------------------------------------------
- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static kva_status register_error(ptx_decoder *d, const ptx_operand *o, ptx_type t) {
   return kva_ptx_error_at(d->b->module, d->b->diag, KVA_INVALID, o->line, o->column,
@@ -219,8 +216,7 @@ kva_status kva_ptx_add_offset(ptx_decoder *d, uint64_t offset, uint32_t *slot) {
   return KVA_OK;
 }
 
-/* ---- forms ---------------------------------------------------------------------------------------------------------
- */
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 static const ptx_form *find_form(const char *name, ptx_type type, bool ftz) {
   static const ptx_forms *const tables[] = {&kva_ptx_forms_integer, &kva_ptx_forms_bits, &kva_ptx_forms_float,
@@ -269,8 +265,7 @@ static kva_status decode_form(ptx_decoder *d) {
   return KVA_OK;
 }
 
-/* ---- dispatch ------------------------------------------------------------------------------------------------------
- */
+/* ---- dispatch ---------------------------------------------------------------------------------------------------- */
 
 static const ptx_decode_row *find_row(const char *base) {
   static const ptx_decode_rows *const tables[] = {&kva_ptx_decode_moves, &kva_ptx_decode_memory,

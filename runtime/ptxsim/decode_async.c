@@ -21,8 +21,7 @@ static kva_status whole_address_at(ptx_decoder *d, uint32_t k, uint32_t *out) {
   return whole_address(d, &d->s->operands[k], out);
 }
 
-/* ---- mbarrier -------------------------------------------------------------------------------------------------------
- */
+/* ---- mbarrier ---------------------------------------------------------------------------------------------------- */
 
 static kva_status mbarrier_address(ptx_decoder *d, uint32_t k) {
   d->i->bytes = 8;
@@ -94,8 +93,7 @@ kva_status kva_ptx_decode_copy_arrive(ptx_decoder *d) {
   return mbarrier_address(d, 0);
 }
 
-/* ---- bulk copies ----------------------------------------------------------------------------------------------------
- */
+/* ---- bulk copies ------------------------------------------------------------------------------------------------- */
 
 /* Slots of list: see exec_bulk.c. */
 enum { SHARED, MBARRIER, GLOBAL, SIZE, COORDINATES, MOST = COORDINATES + KVA_PTXSIM_MAP_RANK };
@@ -199,8 +197,7 @@ kva_status kva_ptx_decode_bulk(ptx_decoder *d, bool reduce) {
   return load ? decode_bulk_load(d) : decode_bulk_store(d, reduce);
 }
 
-/* ---- wgmma ----------------------------------------------------------------------------------------------------------
- */
+/* ---- wgmma ------------------------------------------------------------------------------------------------------- */
 
 static kva_status registers(ptx_decoder *d, uint32_t k, uint32_t n, ptx_type type, bool write, uint32_t *out) {
   const ptx_operand *o = &d->s->operands[k];
@@ -283,8 +280,7 @@ static kva_status decode_wgmma(ptx_decoder *d) {
   return kva_ptx_finish(d, 0);
 }
 
-/* ---- the rest -------------------------------------------------------------------------------------------------------
- */
+/* ---- the rest ---------------------------------------------------------------------------------------------------- */
 
 static kva_status decode_setmaxnreg(ptx_decoder *d) {
   ptx_ins *i = d->i;

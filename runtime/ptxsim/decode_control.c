@@ -1,8 +1,7 @@
 /* Branches, barriers, warp-wide instructions. */
 #include "runtime/ptxsim/decode.h"
 
-/* ---- control flow ---------------------------------------------------------------------------------------------------
- */
+/* ---- control flow ------------------------------------------------------------------------------------------------ */
 
 static kva_status decode_bra(ptx_decoder *d) {
   d->i->op = PTX_OP_BRANCH;
@@ -39,8 +38,7 @@ static kva_status decode_trap(ptx_decoder *d) {
   return kva_ptx_finish(d, 0);
 }
 
-/* ---- barriers -------------------------------------------------------------------------------------------------------
- */
+/* ---- barriers ---------------------------------------------------------------------------------------------------- */
 
 static kva_status decode_warp_barrier(ptx_decoder *d) {
   if (!kva_ptx_take(d, "sync")) return kva_ptx_unsupported(d);
@@ -118,8 +116,7 @@ static kva_status decode_griddepcontrol(ptx_decoder *d) {
   return kva_ptx_finish(d, 0);
 }
 
-/* ---- warps ----------------------------------------------------------------------------------------------------------
- */
+/* ---- warps ------------------------------------------------------------------------------------------------------- */
 
 /* shfl.sync.mode.b32 d{|p}, a, b, c, mask */
 static kva_status decode_shfl(ptx_decoder *d) {

@@ -55,8 +55,7 @@ static uint8_t class_of(ptx_space space) {
   }
 }
 
-/* ---- ld, st --------------------------------------------------------------------------------------------------------
- */
+/* ---- ld, st ------------------------------------------------------------------------------------------------------ */
 
 /* The data operand: one register or, for .v2 and .v4, a list. */
 static kva_status data_operand(ptx_decoder *d, const ptx_operand *o, ptx_type type, bool load) {
@@ -105,8 +104,7 @@ static kva_status decode_st(ptx_decoder *d) {
   return decode_access(d, false);
 }
 
-/* ---- atomics -------------------------------------------------------------------------------------------------------
- */
+/* ---- atomics ----------------------------------------------------------------------------------------------------- */
 
 static kva_status decode_atomic(ptx_decoder *d, bool result) {
   static const char *const names[] = {"add", "min", "max", "and", "or", "xor", "exch", "cas", "inc", "dec"};
@@ -142,8 +140,7 @@ static kva_status decode_red(ptx_decoder *d) {
   return decode_atomic(d, false);
 }
 
-/* ---- cp.async ------------------------------------------------------------------------------------------------------
- */
+/* ---- cp.async ---------------------------------------------------------------------------------------------------- */
 
 static kva_status decode_copy(ptx_decoder *d) {
   ptx_ins *i = d->i;
@@ -191,8 +188,7 @@ static kva_status decode_cp(ptx_decoder *d) {
   return kva_ptx_immediate(d, 0, &i->imm);
 }
 
-/* ---- matrix fragments -----------------------------------------------------------------------------------------------
- */
+/* ---- matrix fragments -------------------------------------------------------------------------------------------- */
 
 static kva_status fragment(ptx_decoder *d, uint32_t k, uint32_t n, bool load, uint32_t *out) {
   const ptx_operand *o = &d->s->operands[k];

@@ -1,8 +1,7 @@
 /* Moves, conversions, comparisons, selection, address spaces. */
 #include "runtime/ptxsim/decode.h"
 
-/* ---- mov -----------------------------------------------------------------------------------------------------------
- */
+/* ---- mov --------------------------------------------------------------------------------------------------------- */
 
 static kva_status part_type(ptx_decoder *d, const ptx_operand *list, ptx_type whole, ptx_type *out) {
   int bits = kva_ptx_type_bits(whole) / (int)list->n_items;
@@ -52,8 +51,7 @@ static kva_status decode_mov(ptx_decoder *d) {
   return kva_ptx_source(d, 1, type, &d->i->src[0]);
 }
 
-/* ---- cvt -----------------------------------------------------------------------------------------------------------
- */
+/* ---- cvt --------------------------------------------------------------------------------------------------------- */
 
 static kva_status decode_cvt_pair(ptx_decoder *d, ptx_type to) {
   d->i->exec = kva_ptx_find_convert_pair(to, kva_ptx_take(d, "relu"));
@@ -93,8 +91,7 @@ static kva_status decode_cvt(ptx_decoder *d) {
   return KVA_OK;
 }
 
-/* ---- comparisons ----------------------------------------------------------------------------------------------------
- */
+/* ---- comparisons ------------------------------------------------------------------------------------------------- */
 
 static bool take_boolean(ptx_decoder *d) {
   static const char *const names[] = {"and", "or", "xor"};
@@ -185,8 +182,7 @@ kva_status kva_ptx_decode_pred_logic(ptx_decoder *d) {
   return op == 3 ? KVA_OK : kva_ptx_pred_source(d, 2, &d->i->src[1]);
 }
 
-/* ---- address spaces -------------------------------------------------------------------------------------------------
- */
+/* ---- address spaces ---------------------------------------------------------------------------------------------- */
 
 static bool take_space(ptx_decoder *d, ptx_space *out) {
   static const struct {

@@ -326,8 +326,7 @@ void kva_ptx_exec_mma(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_ldmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_stmatrix(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 
-/* ---- registers -----------------------------------------------------------------------------------------------------
- */
+/* ---- registers --------------------------------------------------------------------------------------------------- */
 
 static inline uint32_t *ptx_reg32(const ptx_warp *w, uint32_t slot) {
   return __builtin_assume_aligned(w->regs + slot, 64);
@@ -355,8 +354,7 @@ static inline uint32_t ptx_count(uint32_t mask) {
   return mask == PTX_ALL ? 32u : (uint32_t)__builtin_popcount(mask);
 }
 
-/* ---- lanes: how a PTX type is held and computed --------------------------------------------------------------------
- */
+/* ---- lanes: how a PTX type is held and computed ------------------------------------------------------------------ */
 
 static inline float ptx_f32(uint32_t bits) {
   float f;

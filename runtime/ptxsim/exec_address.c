@@ -3,8 +3,7 @@
 
 #include <stdlib.h>
 
-/* ---- ranges --------------------------------------------------------------------------------------------------------
- */
+/* ---- ranges ------------------------------------------------------------------------------------------------------ */
 
 kva_ptx_memory *kva_ptx_memory_create(void) {
   return calloc(1, sizeof(kva_ptx_memory));
@@ -95,8 +94,7 @@ const ptx_range *kva_ptx_find_range(const kva_ptx_memory *m, uint64_t address, u
   return r;
 }
 
-/* ---- addresses -----------------------------------------------------------------------------------------------------
- */
+/* ---- addresses --------------------------------------------------------------------------------------------------- */
 
 void kva_ptx_addresses(const ptx_warp *w, uint32_t slot, int64_t offset, uint64_t out[PTX_LANES]) {
   if (slot == PTX_NONE) {
@@ -114,8 +112,7 @@ ptx_space kva_ptx_space_of(uint64_t *address) {
   return window == 1 ? PTX_SHARED : window == 2 ? PTX_LOCAL : PTX_PARAM;
 }
 
-/* ---- faults --------------------------------------------------------------------------------------------------------
- */
+/* ---- faults ------------------------------------------------------------------------------------------------------ */
 
 static void global_fault(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size) {
   kva_ptx_finding *f = kva_ptx_add_finding(w->cta, KVA_PTX_GLOBAL_BOUNDS, i, w, lane);

@@ -20,8 +20,7 @@ struct ptx_bulk {
 /* Operands in list: shared address, mbarrier, global address or tensor map, size, coordinates. */
 enum { SHARED, MBARRIER, GLOBAL, SIZE, COORDINATES };
 
-/* ---- checks ---------------------------------------------------------------------------------------------------------
- */
+/* ---- checks ------------------------------------------------------------------------------------------------------ */
 
 static bool misaligned(const ptx_bulk *c, uint64_t address, uint32_t align, const char *what) {
   if (!(address & (align - 1))) return false;
@@ -71,8 +70,7 @@ static bool read_map(ptx_bulk *c, uint64_t address) {
   return false;
 }
 
-/* ---- the copies -----------------------------------------------------------------------------------------------------
- */
+/* ---- the copies -------------------------------------------------------------------------------------------------- */
 
 static void reduce(const ptx_bulk *c, unsigned char *to, const unsigned char *from, uint32_t bytes) {
   ptx_ins add = {
@@ -165,8 +163,7 @@ static void land(const ptx_bulk *c) {
   kva_ptx_mbarrier_complete_tx(cta, b, c->bytes);
 }
 
-/* ---- issue ----------------------------------------------------------------------------------------------------------
- */
+/* ---- issue ------------------------------------------------------------------------------------------------------- */
 
 static void keep(const ptx_bulk *c) {
   ptx_cta *cta = c->w->cta;
@@ -258,8 +255,7 @@ void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mba
     land(&c);
 }
 
-/* ---- completion -----------------------------------------------------------------------------------------------------
- */
+/* ---- completion -------------------------------------------------------------------------------------------------- */
 
 static bool is_load(const ptx_bulk *c) {
   return c->kind == PTX_BULK_LOAD || c->kind == PTX_BULK_ARRIVE;

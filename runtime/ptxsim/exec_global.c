@@ -7,7 +7,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_CTAS = 1 << 16 };
+enum { MAX_CTAS = 1 << 16 };
 
 typedef struct stamp {
   uint32_t cta, stamp, line; /* cta: number + 1; 0: none */
@@ -23,7 +23,7 @@ typedef struct ptx_global_shadow {
 bool kva_ptx_global_prepare(ptx_launch *launch) {
   kva_ptx_memory *m = &launch->memory;
   uint64_t n = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
-  if (n > MOST_CTAS) launch->options.check_global = false;
+  if (n > MAX_CTAS) launch->options.check_global = false;
   for (uint32_t k = 0; k < m->n; k++) {
     if (launch->options.check_global && m->ranges[k].writable) {
       m->ranges[k].shadow =

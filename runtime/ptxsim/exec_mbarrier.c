@@ -6,7 +6,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_COUNT = (1 << 20) - 1, MOST_BARRIERS = 4096 };
+enum { MAX_COUNT = (1 << 20) - 1, MAX_BARRIERS = 4096 };
 
 static void misuse(ptx_warp *w, const ptx_ins *i, int lane, const ptx_mbarrier *b, const char *what) {
   kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane), "%s: mbarrier at shared address %u %s",
@@ -52,7 +52,7 @@ static ptx_mbarrier *named(ptx_warp *w, const ptx_ins *i, int lane, uint64_t add
 static ptx_mbarrier *create(ptx_cta *cta, uint64_t address) {
   ptx_mbarrier *known = kva_ptx_mbarrier_at(cta, address);
   if (known) return known;
-  if (cta->n_mbarriers == MOST_BARRIERS) return NULL;
+  if (cta->n_mbarriers == MAX_BARRIERS) return NULL;
   if (cta->n_mbarriers == cta->cap_mbarriers) {
     uint32_t cap = cta->cap_mbarriers ? 2 * cta->cap_mbarriers : 8;
     ptx_mbarrier *more = realloc(cta->mbarriers, cap * sizeof *more);
@@ -70,11 +70,11 @@ static void init(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint
   if (!to_shared(w, i, lane, &address)) return;
   ptx_mbarrier *b = create(w->cta, address);
   if (!b) {
-    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane), "more than %d mbarriers", MOST_BARRIERS);
+    kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_MBARRIER, i, w, lane), "more than %d mbarriers", MAX_BARRIERS);
     return;
   }
   if (b->live) misuse(w, i, lane, b, "is in use: mbarrier.inval must come first");
-  if (!count || count > MOST_COUNT) misuse(w, i, lane, b, "takes a count of 1 to 2^20 - 1");
+  if (!count || count > MAX_COUNT) misuse(w, i, lane, b, "takes a count of 1 to 2^20 - 1");
   kva_ptx_race_write(w, i, lane, (uint32_t)address, 8, NULL);
   *b = (ptx_mbarrier){.address = (uint32_t)address,
                       .init_stamp = ptx_stamp_of(w, lane, false),
@@ -91,8 +91,7 @@ static void invalidate(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address
   b->live = false;
 }
 
-/* ---- phases ---------------------------------------------------------------------------------------------------------
- */
+/* ---- phases ------------------------------------------------------------------------------------------------------ */
 
 static void complete(ptx_mbarrier *b) {
   if (b->pending || b->tx) return;
@@ -120,7 +119,7 @@ void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes) 
 static void expect_tx(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t bytes) {
   b->tx += bytes;
   b->tx_line = i->line;
-  if (b->tx > MOST_COUNT) misuse(w, i, lane, b, "expects more than 2^20 - 1 bytes");
+  if (b->tx > MAX_COUNT) misuse(w, i, lane, b, "expects more than 2^20 - 1 bytes");
 }
 
 static void put_state(ptx_warp *w, const ptx_ins *i, int lane, const ptx_mbarrier *b) {
@@ -180,8 +179,7 @@ void kva_ptx_exec_copy_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-/* ---- waits ----------------------------------------------------------------------------------------------------------
- */
+/* ---- waits ------------------------------------------------------------------------------------------------------- */
 
 /* The phase a lane waits for: by parity, or by the state that its arrival returned. */
 static bool is_over(const ptx_warp *w, const ptx_ins *i, int lane, const ptx_mbarrier *b) {
@@ -242,8 +240,7 @@ bool kva_ptx_release_mbarriers(ptx_cta *cta, bool give_up) {
   return woke;
 }
 
-/* ---- fences, exit ---------------------------------------------------------------------------------------------------
- */
+/* ---- fences, exit ------------------------------------------------------------------------------------------------ */
 
 /* fence.mbarrier_init and fence.proxy.async: what this warp initialised is visible to the async proxy. */
 void kva_ptx_mbarrier_fence(ptx_warp *w) {

@@ -15,7 +15,7 @@
 
 #include <stdlib.h>
 
-enum { K = 16, ROWS = 16, MOST_N = 256, GROUP = 4 };
+enum { K = 16, ROWS = 16, MAX_N = 256, GROUP = 4 };
 
 struct ptx_wgmma {
   const ptx_ins *i;
@@ -50,8 +50,7 @@ static bool transposed_b(const ptx_ins *i) {
   return i->imm & 8;
 }
 
-/* ---- matrices in shared memory --------------------------------------------------------------------------------------
- */
+/* ---- matrices in shared memory ----------------------------------------------------------------------------------- */
 
 typedef struct layout {
   uint32_t start, leading, stride, span; /* bytes; span 0: no swizzle */
@@ -123,8 +122,7 @@ static void check_matrix(ptx_warp *w, const ptx_ins *i, const layout *t, uint32_
     }
 }
 
-/* ---- products -------------------------------------------------------------------------------------------------------
- */
+/* ---- products ---------------------------------------------------------------------------------------------------- */
 
 /* A in registers: as the A of mma.m16n8k16. */
 static void load_a_registers(const ptx_warp *w, const ptx_ins *i, float *out) {
@@ -184,7 +182,7 @@ __attribute__((target_clones("avx2", "default"))) static void multiply(const flo
 
 static void perform(ptx_warp *w, const ptx_wgmma *p) {
   const ptx_ins *i = p->i;
-  float a[K * ROWS], b[K * MOST_N] __attribute__((aligned(64))), sums[ROWS * MOST_N] __attribute__((aligned(64)));
+  float a[K * ROWS], b[K * MAX_N] __attribute__((aligned(64))), sums[ROWS * MAX_N] __attribute__((aligned(64)));
   uint32_t n = n_columns(i);
   layout ta = layout_of(p->a, transposed_a(i)), tb = layout_of(p->b, transposed_b(i));
   memset(a, 0xff, sizeof a);
@@ -202,8 +200,7 @@ static void perform(ptx_warp *w, const ptx_wgmma *p) {
   write_sums(w, i, sums);
 }
 
-/* ---- registers ------------------------------------------------------------------------------------------------------
- */
+/* ---- registers --------------------------------------------------------------------------------------------------- */
 
 static void mark_registers(ptx_warp *w, const ptx_ins *i) {
   for (uint32_t j = 0; j < n_sums(i); j++) w->in_flight[i->list[j] / 128] |= WRITTEN;
@@ -241,8 +238,7 @@ static void check_fence(ptx_warp *w, const ptx_ins *i) {
     if (w->in_flight[i->list[j] / 128] & WRITTEN) touched(w, i, "reads");
 }
 
-/* ---- instructions ---------------------------------------------------------------------------------------------------
- */
+/* ---- instructions ------------------------------------------------------------------------------------------------ */
 
 /* Whole warps of a whole warpgroup. */
 bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
@@ -384,8 +380,7 @@ bool kva_ptx_release_wgmma(ptx_cta *cta) {
   return woke;
 }
 
-/* ---- exit -----------------------------------------------------------------------------------------------------------
- */
+/* ---- exit -------------------------------------------------------------------------------------------------------- */
 
 void kva_ptx_wgmma_check_exit(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {

@@ -7,7 +7,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-enum { MOST_THREADS = 1024, MOST_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16 };
+enum { MAX_THREADS = 1024, MAX_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16 };
 
 /* One context runs CTAs one after the other; as many exist as run at once. */
 typedef struct context context;
@@ -23,8 +23,7 @@ typedef struct grid_run {
   kva_status status;
 } grid_run;
 
-/* ---- contexts ------------------------------------------------------------------------------------------------------
- */
+/* ---- contexts ---------------------------------------------------------------------------------------------------- */
 
 static void *aligned_zeroed(size_t size) {
   size = (size + ALIGN - 1) & ~(size_t)(ALIGN - 1);
@@ -103,8 +102,7 @@ static context *make_context(const ptx_launch *launch) {
   return NULL;
 }
 
-/* ---- the start of a CTA --------------------------------------------------------------------------------------------
- */
+/* ---- the start of a CTA ------------------------------------------------------------------------------------------ */
 
 static void fill(ptx_warp *w, ptx_special special, uint32_t value) {
   uint32_t slot = w->cta->launch->kernel->special_slot[special];
@@ -193,8 +191,7 @@ static void start_cta(ptx_cta *cta, int64_t index) {
   kva_ptx_clocks_begin(cta);
 }
 
-/* ---- the grid -------------------------------------------------------------------------------------------------------
- */
+/* ---- the grid ---------------------------------------------------------------------------------------------------- */
 
 static context *take_context(grid_run *run) {
   pthread_mutex_lock(&run->lock);
@@ -270,8 +267,7 @@ static void run_together(grid_run *run, int64_t count) {
   while (n) give_context(run, resident[--n]);
 }
 
-/* ---- the report -----------------------------------------------------------------------------------------------------
- */
+/* ---- the report -------------------------------------------------------------------------------------------------- */
 
 static void add_counters(kva_ptx_counters *to, const kva_ptx_counters *from) {
   to->branches += from->branches;
@@ -340,8 +336,7 @@ static kva_status collect(grid_run *run, kva_ptx_report *report) {
   return KVA_OK;
 }
 
-/* ---- launches -------------------------------------------------------------------------------------------------------
- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const char *fmt, ...) KVA_PRINTF(3, 4);
 static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const char *fmt, ...) {
@@ -355,8 +350,8 @@ static kva_status launch_error(kva_diag *diag, const kva_ptx_kernel *k, const ch
 
 static kva_status check_block(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_dim3 b) {
   uint64_t n = (uint64_t)b.x * b.y * b.z;
-  if (b.x == 0 || b.x > MOST_THREADS || b.y == 0 || b.y > MOST_THREADS || b.z == 0 || b.z > 64 || n > MOST_THREADS)
-    return launch_error(diag, k, "%u x %u x %u threads in a CTA; 1 to %d are possible", b.x, b.y, b.z, MOST_THREADS);
+  if (b.x == 0 || b.x > MAX_THREADS || b.y == 0 || b.y > MAX_THREADS || b.z == 0 || b.z > 64 || n > MAX_THREADS)
+    return launch_error(diag, k, "%u x %u x %u threads in a CTA; 1 to %d are possible", b.x, b.y, b.z, MAX_THREADS);
   const uint32_t *most = k->info.max_threads, *required = k->info.required_threads;
   if (most[0] && n > (uint64_t)most[0] * most[1] * most[2])
     return launch_error(diag, k, "%llu threads in a CTA; .maxntid allows %llu", (unsigned long long)n,
@@ -373,9 +368,9 @@ static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_
   if (g.x == 0 || g.x > INT32_MAX || g.y == 0 || g.y > 65535 || g.z == 0 || g.z > 65535)
     return launch_error(diag, k, "a grid of %u x %u x %u CTAs; 1 to 2147483647 x 65535 x 65535 are possible", g.x, g.y,
                         g.z);
-  if ((uint64_t)k->shared_bytes + dynamic > MOST_SHARED)
+  if ((uint64_t)k->shared_bytes + dynamic > MAX_SHARED)
     return launch_error(diag, k, "%u bytes of static and %u of dynamic shared memory; %d are possible", k->shared_bytes,
-                        dynamic, MOST_SHARED);
+                        dynamic, MAX_SHARED);
   if (n_params == k->info.n_params) return KVA_OK;
   return launch_error(diag, k, "%u parameters; the kernel has %u", n_params, k->info.n_params);
 }

@@ -1,8 +1,7 @@
 /* Modules: version, target, variables, kernel headers. The first error ends parsing. */
 #include "runtime/ptxsim/parse.h"
 
-/* ---- tokens --------------------------------------------------------------------------------------------------------
- */
+/* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 void kva_ptx_advance(ptx_parser *p) {
   p->token = kva_ptx_lex(&p->lexer);
@@ -69,8 +68,7 @@ static void skip_braces(ptx_parser *p) {
   } while (depth > 0 && more(p));
 }
 
-/* ---- symbols -------------------------------------------------------------------------------------------------------
- */
+/* ---- symbols ----------------------------------------------------------------------------------------------------- */
 
 ptx_symbol *kva_ptx_find_symbol(const ptx_parser *p, const char *name, size_t n) {
   for (const ptx_scope *s = p->scope; s; s = s->parent) {
@@ -91,8 +89,7 @@ kva_status kva_ptx_declare(ptx_parser *p, const ptx_token *name, ptx_symbol **ou
   return KVA_OK;
 }
 
-/* ---- variables -----------------------------------------------------------------------------------------------------
- */
+/* ---- variables --------------------------------------------------------------------------------------------------- */
 
 typedef struct declaration {
   ptx_space space;
@@ -266,8 +263,7 @@ kva_status kva_ptx_parse_variables(ptx_parser *p, bool external) {
   return kva_ptx_expect(p, ";");
 }
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 static kva_status parse_param(ptx_parser *p, kva_ptx_param *out) {
   KVA_TRY(kva_ptx_expect(p, ".param"));
@@ -374,8 +370,7 @@ static void skip_function(ptx_parser *p) {
   if (!kva_ptx_accept(p, ";")) skip_braces(p);
 }
 
-/* ---- modules -------------------------------------------------------------------------------------------------------
- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 static kva_status parse_version(ptx_parser *p) {
   KVA_TRY(kva_ptx_expect(p, ".version"));

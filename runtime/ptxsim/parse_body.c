@@ -4,8 +4,7 @@
 
 #include <ctype.h>
 
-/* ---- registers -----------------------------------------------------------------------------------------------------
- */
+/* ---- registers --------------------------------------------------------------------------------------------------- */
 
 static kva_status declare_register(ptx_parser *p, ptx_type type) {
   ptx_token name = p->token;
@@ -84,8 +83,7 @@ static bool find_special(const char *name, size_t n, ptx_special *out) {
   return false;
 }
 
-/* ---- operands ------------------------------------------------------------------------------------------------------
- */
+/* ---- operands ---------------------------------------------------------------------------------------------------- */
 
 static kva_status unknown_name(ptx_parser *p, const ptx_token *t) {
   return kva_ptx_error_at(p->module, p->diag, KVA_INVALID, t->line, t->column, "'%.*s' is not declared",
@@ -242,8 +240,7 @@ static kva_status parse_operand(ptx_parser *p, ptx_operand *out) {
   return simple_operand(p, second);
 }
 
-/* ---- statements ----------------------------------------------------------------------------------------------------
- */
+/* ---- statements -------------------------------------------------------------------------------------------------- */
 
 static kva_status parse_guard(ptx_parser *p, uint32_t *guard) {
   *guard = PTX_NONE;
@@ -372,8 +369,7 @@ static kva_status parse_scope(ptx_parser *p) {
   return status;
 }
 
-/* ---- the end of a kernel -------------------------------------------------------------------------------------------
- */
+/* ---- the end of a kernel ----------------------------------------------------------------------------------------- */
 
 static kva_status find_label(ptx_parser *p, const ptx_ins *i, const char *name, uint32_t *out) {
   uintptr_t found = (uintptr_t)kva_map_get_str(p->labels, name);

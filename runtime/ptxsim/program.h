@@ -201,8 +201,7 @@ struct kva_ptx_module {
   KVA_VEC(ptx_variable) variables;
 };
 
-/* ---- statements: what the parser hands to the decoder --------------------------------------------------------------
- */
+/* ---- statements: what the parser hands to the decoder ------------------------------------------------------------ */
 
 typedef enum ptx_operand_kind {
   PTX_OPERAND_REG,     /* slot; predicates: index */
@@ -271,8 +270,7 @@ KVA_MUST_USE kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s);
 /* Sets the reconvergence of every branch; needs resolved targets. */
 void kva_ptx_build_cfg(kva_ptx_kernel *kernel, kva_arena *arena);
 
-/* ---- tables of instruction forms -----------------------------------------------------------------------------------
- */
+/* ---- tables of instruction forms --------------------------------------------------------------------------------- */
 
 /* An instruction that maps lanes to lanes. `name` is the mnemonic without types, .rn and .ftz. `operands`: result, then
  * sources: t the instruction's type, w twice as wide, u u32, p predicate. */

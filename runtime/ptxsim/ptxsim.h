@@ -12,8 +12,7 @@
 
 #include "runtime/base/base.h"
 
-/* ---- modules ------------------------------------------------------------------------------------------------------
- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_ptx_module kva_ptx_module;
 typedef struct kva_ptx_kernel kva_ptx_kernel;
@@ -48,8 +47,7 @@ typedef struct kva_ptx_kernel_info {
 } kva_ptx_kernel_info;
 const kva_ptx_kernel_info *kva_ptx_kernel_get_info(const kva_ptx_kernel *kernel);
 
-/* ---- memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* The ranges of host memory that kernels may access. The module's own variables are always accessible. */
 typedef struct kva_ptx_memory kva_ptx_memory;
@@ -63,8 +61,7 @@ KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, s
 KVA_MUST_USE kva_status kva_ptx_memory_add_undefined(kva_ptx_memory *memory, void *base, size_t size, const char *name);
 void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
 
-/* ---- tensor maps --------------------------------------------------------------------------------------------------
- */
+/* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
 enum { KVA_PTXSIM_MAP_RANK = 5, KVA_PTXSIM_MAP_BYTES = 128 };
 /* As for cuTensorMapEncodeTiled, dimensions from the innermost one; element strides are 1, elements outside of dims
@@ -83,8 +80,7 @@ typedef struct kva_ptxsim_map {
 KVA_MUST_USE kva_status kva_ptxsim_encode_map(const kva_ptxsim_map *map, kva_diag *diag,
                                               unsigned char out[KVA_PTXSIM_MAP_BYTES]);
 
-/* ---- launches -----------------------------------------------------------------------------------------------------
- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_ptx_dim3 {
   uint32_t x, y, z;

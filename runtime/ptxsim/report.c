@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-enum { MOST_FINDINGS = 1000 }; /* distinct ones of a launch */
+enum { MAX_FINDINGS = 1000 }; /* distinct ones of a launch */
 
 static kva_ptx_dim3 thread_of(const ptx_launch *launch, uint32_t linear) {
   kva_ptx_dim3 t = {linear % launch->block.x, linear / launch->block.x % launch->block.y,
@@ -12,7 +12,7 @@ static kva_ptx_dim3 thread_of(const ptx_launch *launch, uint32_t linear) {
 }
 
 static kva_ptx_finding *append(ptx_cta *cta) {
-  if (cta->n_findings == MOST_FINDINGS) return NULL;
+  if (cta->n_findings == MAX_FINDINGS) return NULL;
   if (cta->n_findings == cta->cap_findings) {
     uint32_t cap = cta->cap_findings ? 2 * cta->cap_findings : 8;
     kva_ptx_finding *more = realloc(cta->findings, cap * sizeof *more);

@@ -133,8 +133,7 @@ static void run_warp(ptx_warp *w, uint64_t slice) {
   }
 }
 
-/* ---- a CTA ----------------------------------------------------------------------------------------------------------
- */
+/* ---- a CTA ------------------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(ptx_cta *cta, uint32_t n) {
   cta->random = cta->random * 6364136223846793005u + 1442695040888963407u;
@@ -220,11 +219,11 @@ static bool release_all(ptx_cta *cta) {
 /* Nothing can run: the next asynchronous copy lands, or waits at mbarriers answer false. A few times without progress,
  * since a warp may test one mbarrier and then wait at another. False: a deadlock. */
 static bool help(ptx_cta *cta) {
-  enum { MOST_STALLS = 4 };
+  enum { MAX_STALLS = 4 };
   if (kva_ptx_bulk_land_one(cta)) return true;
   if (cta->progress != cta->stalled_at) cta->n_stalls = 0;
   cta->stalled_at = cta->progress;
-  return cta->n_stalls++ < MOST_STALLS && kva_ptx_release_mbarriers(cta, true);
+  return cta->n_stalls++ < MAX_STALLS && kva_ptx_release_mbarriers(cta, true);
 }
 
 static void check_exit(ptx_cta *cta) {

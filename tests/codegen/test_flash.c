@@ -137,8 +137,7 @@ static void test_little_shared_memory(void **state) {
   }
 }
 
-/* ---- by warpgroups -------------------------------------------------------------------------------------------------
- */
+/* ---- by warpgroups ----------------------------------------------------------------------------------------------- */
 
 #define ATTENTION(attributes, ...) \
   { .op = KVA_OP_attention, .attrs = attributes, .in = __VA_ARGS__, .first_result = true }

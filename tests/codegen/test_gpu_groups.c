@@ -31,19 +31,19 @@ static kva_value *input(model *t, const char *name, uint32_t rank, const kva_dim
   return kva_graph_add_input(t->f->graph, kva_type_tensor(t->m, t->dtype, rank, dims), name);
 }
 
-static kva_wide *random_input(const kva_type *type, int64_t symbol, uint64_t seed) {
+static kva_ref_tensor *random_input(const kva_type *type, int64_t symbol, uint64_t seed) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < type->rank; d++) {
     if (!kva_expr_is_const(type->dims[d], &dims[d])) dims[d] = symbol;
   }
-  kva_wide *w = kva_wide_create(type->dtype, type->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(type->dtype, type->rank, dims);
   for (int64_t i = 0; i < w->n; i++)
     w->f[i] = kva_round_f64(type->dtype, kva_uniform01(kva_philox4x32((uint64_t)i, seed, 1).v[0]) * 2 - 1);
   return w;
 }
 
 /* Products of 16-bit factors: the reference rounds between nodes where a group does not. */
-static void compare(const kva_wide *want, const kva_wide *got, const char *what) {
+static void compare(const kva_ref_tensor *want, const kva_ref_tensor *got, const char *what) {
   double tolerance = want->dtype == KVA_F32 ? 2e-5 : want->dtype == KVA_F16 ? 4e-3 : 3e-2;
   assert_int_equal(want->n, got->n);
   for (int64_t i = 0; i < want->n; i++) {
@@ -55,9 +55,9 @@ static void compare(const kva_wide *want, const kva_wide *got, const char *what)
 
 static kva_ptx_run check(model *t, int64_t symbol, const char *arch, bool lazy) {
   uint32_t n_in = t->f->graph->inputs.len, n_out = kva_graph_output_count(t->f->graph);
-  kva_wide *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
+  kva_ref_tensor *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
   for (uint32_t i = 0; i < n_in; i++) in[i] = random_input(t->f->graph->inputs.data[i]->type, symbol, i);
-  const kva_wide *const *inputs = (const kva_wide *const *)in;
+  const kva_ref_tensor *const *inputs = (const kva_ref_tensor *const *)in;
   assert_int_equal(kva_module_verify(t->m), KVA_OK);
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
   kva_ptx_run run = {.arch = arch, .lazy = lazy};
@@ -65,8 +65,8 @@ static kva_ptx_run check(model *t, int64_t symbol, const char *arch, bool lazy) 
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);
   for (uint32_t i = 0; i < n_out; i++) compare(want[i], got[i], kva_graph_output(t->f->graph, i)->name);
-  for (uint32_t i = 0; i < n_in; i++) kva_wide_free(in[i]);
-  for (uint32_t i = 0; i < n_out; i++) kva_wide_free(want[i]), kva_wide_free(got[i]);
+  for (uint32_t i = 0; i < n_in; i++) kva_ref_tensor_free(in[i]);
+  for (uint32_t i = 0; i < n_out; i++) kva_ref_tensor_free(want[i]), kva_ref_tensor_free(got[i]);
   kva_module_destroy(t->m);
   kva_diag_destroy(t->diag);
   return run;

@@ -14,8 +14,7 @@ static void run_case(const kva_case *c, kva_dtype dtype, kva_ptx_run *run) {
   assert_true(ok);
 }
 
-/* ---- shapes ---------------------------------------------------------------------------------------------------------
- */
+/* ---- shapes ------------------------------------------------------------------------------------------------------ */
 
 #define NN "transpose_a=0; transpose_b=0"
 #define NT "transpose_a=0; transpose_b=1"
@@ -107,8 +106,7 @@ static void test_warpgroups(void **state) {
   run_warpgroups(KVA_F16, false);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 typedef struct traffic {
   const char *attrs, *a, *b;

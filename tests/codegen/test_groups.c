@@ -39,19 +39,19 @@ static void finish(model *t, uint32_t n, kva_value *const *outputs) {
   }
 }
 
-static kva_wide *random_input(const kva_type *type, int64_t symbol, uint64_t seed) {
+static kva_ref_tensor *random_input(const kva_type *type, int64_t symbol, uint64_t seed) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < type->rank; d++) {
     if (!kva_expr_is_const(type->dims[d], &dims[d])) dims[d] = symbol;
   }
-  kva_wide *w = kva_wide_create(type->dtype, type->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(type->dtype, type->rank, dims);
   for (int64_t i = 0; i < w->n; i++) {
     w->f[i] = (double)(float)(kva_uniform01(kva_philox4x32((uint64_t)i, seed, 1).v[0]) * 4 - 2);
   }
   return w;
 }
 
-static void compare(const kva_wide *want, const kva_wide *got, const char *what) {
+static void compare(const kva_ref_tensor *want, const kva_ref_tensor *got, const char *what) {
   assert_int_equal(want->n, got->n);
   for (int64_t i = 0; i < want->n; i++) {
     double scale = fabs(want->f[i]) > 1 ? fabs(want->f[i]) : 1;
@@ -64,9 +64,9 @@ static void compare(const kva_wide *want, const kva_wide *got, const char *what)
 /* Reference first, then `change` the graph, then compiled. */
 static void check(model *t, int64_t symbol, kva_pass change) {
   uint32_t n_in = t->f->graph->inputs.len, n_out = kva_graph_output_count(t->f->graph);
-  kva_wide *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
+  kva_ref_tensor *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
   for (uint32_t i = 0; i < n_in; i++) in[i] = random_input(t->f->graph->inputs.data[i]->type, symbol, i);
-  const kva_wide *const *inputs = (const kva_wide *const *)in;
+  const kva_ref_tensor *const *inputs = (const kva_ref_tensor *const *)in;
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
   bool changed = false;
   if (change) assert_int_equal(change(t->m, &changed), KVA_OK);
@@ -74,8 +74,8 @@ static void check(model *t, int64_t symbol, kva_pass change) {
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);
   for (uint32_t i = 0; i < n_out; i++) compare(want[i], got[i], kva_graph_output(t->f->graph, i)->name);
-  for (uint32_t i = 0; i < n_in; i++) kva_wide_free(in[i]);
-  for (uint32_t i = 0; i < n_out; i++) kva_wide_free(want[i]), kva_wide_free(got[i]);
+  for (uint32_t i = 0; i < n_in; i++) kva_ref_tensor_free(in[i]);
+  for (uint32_t i = 0; i < n_out; i++) kva_ref_tensor_free(want[i]), kva_ref_tensor_free(got[i]);
 }
 
 static void model_destroy(model *t) {
@@ -163,7 +163,7 @@ static void test_epilogue_refused(void **state) {
   model_destroy(&t);
 }
 
-/* ---- what fusion puts around a tile ---------------------------------------------------------------------------- */
+/* ---- what fusion puts around a tile ------------------------------------------------------------------------------ */
 
 static kva_value *tensor(model *t, const char *name, uint32_t rank, const int64_t *extents) {
   kva_dim dims[KVA_MAX_RANK];

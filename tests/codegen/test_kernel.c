@@ -23,15 +23,14 @@ static kva_kbuf *param(jit *j, const char *name, kva_dtype t, const kva_expr *ex
   return kva_k_param(j->kb, name, t, extent);
 }
 
-/* ---- elementwise
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- elementwise ------------------------------------------------------------------------------------------------- */
 
 static jit build_axpy(const kva_target_options *options, bool symbolic, int64_t n) {
   jit j = jit_create_for("axpy", options);
   const kva_expr *extent = symbolic ? kva_expr_symbol(j.exprs, "N") : jit_const(&j, n);
   kva_kbuf *px = param(&j, "x", KVA_F32, extent), *py = param(&j, "y", KVA_F32, extent);
   kva_kbuf *pz = param(&j, "z", KVA_F32, extent);
-  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_MAP, extent, "i");
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, extent, "i");
   kva_kval v = kva_k_op(j.kb, KVA_K_fma, kva_k_load(j.kb, px, l->var), kva_k_const(j.kb, KVA_F32, 2),
                         kva_k_load(j.kb, py, l->var));
   kva_k_store(j.kb, pz, l->var, v);
@@ -95,7 +94,8 @@ static void test_broadcast(void **state) {
   const kva_expr *rows = jit_const(&j, ROWS), *columns = jit_const(&j, COLUMNS), *all = jit_const(&j, ROWS * COLUMNS);
   kva_kbuf *px = param(&j, "x", KVA_F32, all), *py = param(&j, "y", KVA_F32, columns),
            *pz = param(&j, "z", KVA_F32, all);
-  kva_kloop *r = kva_k_loop_begin(j.kb, KVA_K_MAP, rows, "i"), *c = kva_k_loop_begin(j.kb, KVA_K_MAP, columns, "j");
+  kva_kloop *r = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, rows, "i"),
+            *c = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, columns, "j");
   const kva_expr *at = kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, COLUMNS), c->var);
   kva_k_store(j.kb, pz, at, kva_k2(j.kb, KVA_K_add, kva_k_load(j.kb, px, at), kva_k_load(j.kb, py, c->var)));
   kva_k_loop_end(j.kb, c);
@@ -117,7 +117,7 @@ static void test_collapse(void **state) {
   kva_kloop *l[3];
   const kva_expr *at = jit_const(&j, 0);
   for (int d = 0; d < 3; d++) {
-    l[d] = kva_k_loop_begin(j.kb, KVA_K_MAP, jit_const(&j, dims[d]), "i");
+    l[d] = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, dims[d]), "i");
     at = kva_expr_add(j.exprs, kva_expr_muli(j.exprs, at, dims[d]), l[d]->var);
   }
   kva_k_store(j.kb, pz, at, kva_k_load(j.kb, px, at));
@@ -135,8 +135,7 @@ static void test_collapse(void **state) {
   jit_destroy(&j);
 }
 
-/* ---- masks
- * ----------------------------------------------------------------------------------------------------------------- */
+/* ---- masks ------------------------------------------------------------------------------------------------------- */
 
 /* z[i] = x[i - 3] where that exists, else 0; memory before and behind x must not be touched (address 0 stands there).
  */
@@ -147,7 +146,7 @@ static void test_guard(void **state) {
     jit j = jit_create("shift");
     kva_kb *b = j.kb;
     kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, n)), *pz = param(&j, "z", KVA_F32, jit_const(&j, n + 6));
-    kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, n + 6), "i");
+    kva_kloop *l = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, n + 6), "i");
     const kva_expr *from = kva_expr_addi(j.exprs, l->var, -3);
     kva_kval inside =
         kva_k_and(b, kva_k_index_le(b, jit_const(&j, 0), from), kva_k_index_lt(b, from, jit_const(&j, n)));
@@ -171,7 +170,7 @@ static void test_guarded_store(void **state) {
   jit j = jit_create("odd");
   kva_kb *b = j.kb;
   kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, 100)), *pz = param(&j, "z", KVA_F32, jit_const(&j, 100));
-  kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, 100), "i");
+  kva_kloop *l = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, 100), "i");
   kva_kval v = kva_k_load(b, px, l->var);
   kva_kval previous = kva_k_guard_begin(b, kva_k2(b, KVA_K_lt, kva_k_const(b, KVA_F32, 0), v));
   kva_k_store(b, pz, l->var, v);
@@ -185,8 +184,7 @@ static void test_guarded_store(void **state) {
   jit_destroy(&j);
 }
 
-/* ---- reductions
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 typedef struct term {
   kva_kbuf *buf;
@@ -203,7 +201,7 @@ static kva_kval element(kva_kb *b, void *user, const kva_expr *const *vars) {
 static void check_reduce(kva_combine combine, int64_t rows, int64_t n, bool columns) {
   jit j = jit_create("reduce");
   kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, rows * n)), *pz = param(&j, "z", KVA_F32, jit_const(&j, rows));
-  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_MAP, jit_const(&j, rows), "i");
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, jit_const(&j, rows), "i");
   term t = {px, columns ? l->var : kva_expr_muli(j.exprs, l->var, n), columns ? rows : 1};
   const kva_expr *extent = jit_const(&j, n);
   kva_k_store(j.kb, pz, l->var, kva_k_reduce_over(j.kb, combine, KVA_F32, 1, &extent, element, &t));
@@ -281,7 +279,7 @@ static void test_softmax(void **state) {
   kva_kb *b = j.kb;
   kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)),
            *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
-  kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "i");
+  kva_kloop *r = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, ROWS), "i");
   const kva_expr *base = kva_expr_muli(j.exprs, r->var, N), *extent = jit_const(&j, N);
   term t = {px, base, 1};
   kva_kval max = kva_k_reduce_over(b, KVA_COMBINE_MAX, KVA_F32, 1, &extent, element, &t);
@@ -289,7 +287,7 @@ static void test_softmax(void **state) {
   kva_kval e = kva_k1(b, KVA_K_exp, kva_k2(b, KVA_K_sub, element(b, &t, &k->var), max));
   kva_kval sum = kva_k_reduce(b, k, KVA_COMBINE_ADD, kva_k_const(b, KVA_F32, 0), e);
   kva_k_loop_end(b, k);
-  kva_kloop *c = kva_k_loop_begin(b, KVA_K_MAP, extent, "j");
+  kva_kloop *c = kva_k_loop_begin(b, KVA_K_PARALLEL, extent, "j");
   e = kva_k1(b, KVA_K_exp, kva_k2(b, KVA_K_sub, element(b, &t, &c->var), max));
   kva_k_store(b, pz, kva_expr_add(j.exprs, base, c->var), kva_k2(b, KVA_K_div, e, sum));
   kva_k_loop_end(b, c);
@@ -315,7 +313,7 @@ static void test_scan(void **state) {
     kva_kb *b = j.kb;
     kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)),
              *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N));
-    kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "i");
+    kva_kloop *r = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, ROWS), "i");
     kva_kloop *k = kva_k_loop_begin(b, KVA_K_SERIAL, jit_const(&j, N), "k");
     const kva_expr *at = columns ? kva_expr_add(j.exprs, r->var, kva_expr_muli(j.exprs, k->var, ROWS))
                                  : kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, N), k->var);
@@ -341,8 +339,7 @@ static void test_scan(void **state) {
   }
 }
 
-/* ---- gather, nests
- * --------------------------------------------------------------------------------------------------------- */
+/* ---- gather, nests ----------------------------------------------------------------------------------------------- */
 
 /* z[i, j] = x[index[i], j] with rows from memory, and w[i] = x[index[i]*N + i] one by one. */
 static void test_gather(void **state) {
@@ -355,12 +352,12 @@ static void test_gather(void **state) {
   kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, ROWS * N)), *pi = param(&j, "i", KVA_I64, jit_const(&j, ROWS));
   kva_kbuf *pz = param(&j, "z", KVA_F32, jit_const(&j, ROWS * N)), *pw = param(&j, "w", KVA_F32, jit_const(&j, ROWS));
   for (int part = 0; part < 2; part++) {
-    kva_kloop *r = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, ROWS), "r");
+    kva_kloop *r = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, ROWS), "r");
     const kva_expr *row = kva_expr_muli(j.exprs, kva_k_symbol(b, kva_k_load(b, pi, r->var)), N);
     if (part) {
       kva_k_store(b, pw, r->var, kva_k_load(b, px, kva_expr_add(j.exprs, row, r->var)));
     } else {
-      kva_kloop *c = kva_k_loop_begin(b, KVA_K_MAP, jit_const(&j, N), "c");
+      kva_kloop *c = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, N), "c");
       kva_k_store(b, pz, kva_expr_add(j.exprs, kva_expr_muli(j.exprs, r->var, N), c->var),
                   kva_k_load(b, px, kva_expr_add(j.exprs, row, c->var)));
       kva_k_loop_end(b, c);
@@ -388,10 +385,10 @@ static void test_dependent_nests(void **state) {
   kva_kb *b = j.kb;
   const kva_expr *n = jit_const(&j, N);
   kva_kbuf *px = param(&j, "x", KVA_F32, n), *pz = param(&j, "z", KVA_F32, n);
-  kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, n, "i");
+  kva_kloop *l = kva_k_loop_begin(b, KVA_K_PARALLEL, n, "i");
   kva_k_store(b, pz, l->var, kva_k_const(b, KVA_F32, 1));
   kva_k_loop_end(b, l);
-  l = kva_k_loop_begin(b, KVA_K_MAP, n, "i");
+  l = kva_k_loop_begin(b, KVA_K_PARALLEL, n, "i");
   kva_k_store(b, pz, l->var, kva_k2(b, KVA_K_add, kva_k_load(b, pz, l->var), kva_k_load(b, px, l->var)));
   kva_k_loop_end(b, l);
   jit_compile(&j, false, 0, NULL);
@@ -403,8 +400,7 @@ static void test_dependent_nests(void **state) {
   jit_destroy(&j);
 }
 
-/* ---- storage types
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- storage types ----------------------------------------------------------------------------------------------- */
 
 /* z = (type)x, w = (float)z for every code or value of the type, lane by lane and in vectors. */
 static void check_type(kva_dtype t, int64_t n) {
@@ -433,7 +429,7 @@ static void check_type(kva_dtype t, int64_t n) {
   jit j = jit_create("types");
   const kva_expr *extent = jit_const(&j, n);
   kva_kbuf *px = param(&j, "x", wide, extent), *pz = param(&j, "z", t, extent);
-  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_MAP, extent, "i");
+  kva_kloop *l = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, extent, "i");
   kva_k_store(j.kb, pz, l->var, kva_k_load(j.kb, px, l->var));
   kva_k_loop_end(j.kb, l);
   jit_compile(&j, false, 0, NULL);
@@ -453,7 +449,7 @@ static void check_type(kva_dtype t, int64_t n) {
   extent = jit_const(&j, n);
   pz = param(&j, "z", t, extent);
   px = param(&j, "x", wide, extent);
-  l = kva_k_loop_begin(j.kb, KVA_K_MAP, extent, "i");
+  l = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, extent, "i");
   kva_k_store(j.kb, px, l->var, kva_k_load(j.kb, pz, l->var));
   kva_k_loop_end(j.kb, l);
   jit_compile(&j, false, 0, NULL);
@@ -489,7 +485,7 @@ static void test_equal_kernels(void **state) {
   const kva_expr *extent = jit_const(&j, 100);
   kva_kbuf *px = kva_k_param(kb, "a", KVA_F32, extent), *py = kva_k_param(kb, "b", KVA_F32, extent);
   kva_kbuf *pz = kva_k_param(kb, "c", KVA_F32, extent);
-  kva_kloop *l = kva_k_loop_begin(kb, KVA_K_MAP, extent, "n");
+  kva_kloop *l = kva_k_loop_begin(kb, KVA_K_PARALLEL, extent, "n");
   kva_k_store(
       kb, pz, l->var,
       kva_k_op(kb, KVA_K_fma, kva_k_load(kb, px, l->var), kva_k_const(kb, KVA_F32, 2), kva_k_load(kb, py, l->var)));
@@ -509,12 +505,12 @@ static void test_empty_nest(void **state) {
   jit j = jit_create("empty");
   const kva_expr *n = kva_expr_symbol(j.exprs, "N"), *none = jit_const(&j, 0);
   kva_kbuf *px = param(&j, "x", KVA_F32, n), *pz = param(&j, "z", KVA_F32, n), *pe = param(&j, "e", KVA_F32, none);
-  kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_MAP, n, "i");
+  kva_kloop *i = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, n, "i");
   kva_k_store(j.kb, pz, i->var, kva_k_load(j.kb, px, i->var));
   kva_k_loop_end(j.kb, i);
-  kva_kloop *rows = kva_k_loop_begin(j.kb, KVA_K_MAP, n, "r");
-  kva_kloop *empty = kva_k_loop_begin(j.kb, KVA_K_MAP, none, "e");
-  kva_kloop *columns = kva_k_loop_begin(j.kb, KVA_K_MAP, n, "c");
+  kva_kloop *rows = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, n, "r");
+  kva_kloop *empty = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, none, "e");
+  kva_kloop *columns = kva_k_loop_begin(j.kb, KVA_K_PARALLEL, n, "c");
   const kva_expr *at = kva_expr_add(j.exprs, kva_expr_mul(j.exprs, columns->var, n), rows->var);
   kva_k_store(j.kb, pe, kva_expr_add(j.exprs, at, empty->var), kva_k_load(j.kb, px, columns->var));
   kva_k_loop_end(j.kb, columns);

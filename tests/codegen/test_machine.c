@@ -77,8 +77,7 @@ static void run(const program *p, uint32_t n, const range *ranges) {
   kva_ptx_module_destroy(module);
 }
 
-/* ---- one product ----------------------------------------------------------------------------------------------------
- */
+/* ---- one product ------------------------------------------------------------------------------------------------- */
 
 /* d[16][8] = a[16][16] * b[8][16]', all rows of 16 bytes copied asynchronously, the last row of a cut to 4 elements. */
 static const char product[] = "kernel \"product\" (read %s a[256], read %s b[128], write float d[128]) threads 32 {\n"
@@ -143,8 +142,7 @@ static void test_product(void **state) {
   run_product(KVA_F16);
 }
 
-/* ---- fragments, values, barriers ------------------------------------------------------------------------------------
- */
+/* ---- fragments, values, barriers --------------------------------------------------------------------------------- */
 
 /* 16 x 16 elements, each 8 x 8 block transposed on the way in, stored as it is. */
 static void test_transpose(void **state) {
@@ -247,8 +245,7 @@ static void test_dynamic(void **state) {
   finish(&p);
 }
 
-/* ---- sm_90a ---------------------------------------------------------------------------------------------------------
- */
+/* ---- sm_90a ------------------------------------------------------------------------------------------------------ */
 
 /* d[64][16] = a[64][64] * b[16][64]' by one warpgroup: tensor maps in, four steps of the depth; then the same with a in
  * registers, from the same shared memory, added to it. */

@@ -37,7 +37,7 @@ static jit compile(kva_kop op, bool two) {
   const kva_expr *n = jit_const(&j, N);
   kva_kbuf *px = kva_k_param(b, "x", KVA_F64, n), *py = kva_k_param(b, "y", KVA_F64, n);
   kva_kbuf *pz = kva_k_param(b, "z", KVA_F64, n);
-  kva_kloop *l = kva_k_loop_begin(b, KVA_K_MAP, n, "i");
+  kva_kloop *l = kva_k_loop_begin(b, KVA_K_PARALLEL, n, "i");
   kva_kval v = kva_k_op(b, op, kva_k_load(b, px, l->var), two ? kva_k_load(b, py, l->var) : NULL, NULL);
   kva_k_store(b, pz, l->var, v);
   kva_k_loop_end(b, l);

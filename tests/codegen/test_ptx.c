@@ -8,8 +8,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-/* ---- every case -----------------------------------------------------------------------------------------------------
- */
+/* ---- every case -------------------------------------------------------------------------------------------------- */
 
 typedef struct tally {
   uint32_t passed, failed;
@@ -90,18 +89,17 @@ static void test_wrong_keys(void **state) {
       .attrs = "extent=20",
       .in = {{"300,8"}, {"300", 0, 19, KVA_I64}, {"1,512", -5e3, 2e4, KVA_I32}, {"1,21", -600, 600, KVA_I32}}};
   kva_case_built built;
-  kva_wide *out[1];
+  kva_ref_tensor *out[1];
   kva_ptx_run run = {.arch = "sm_80"};
   assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  kva_status status = kva_run_ptx(&run, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag);
+  kva_status status = kva_run_ptx(&run, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, out, built.diag);
   if (status != KVA_OK) kva_diag_print(built.diag, stderr);
   assert_int_equal(status, KVA_OK);
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(out[0]);
   kva_case_free(&built);
 }
 
-/* ---- schedules ------------------------------------------------------------------------------------------------------
- */
+/* ---- schedules --------------------------------------------------------------------------------------------------- */
 
 /* Sizes that reach what small cases do not: whole blocks, vectors, long rows, several warps' results. */
 static const kva_case large[] = {
@@ -195,7 +193,7 @@ static void check_schedule(const char *before, const char *after) {
 static void test_rows(void **state) {
   (void)state;
   check_schedule("kernel \"rows\" (read float x[64*B], write float y[64*B], write float z[B]) {\n"
-                 "  map b < B {\n"
+                 "  parallel b < B {\n"
                  "    serial i < 8 carry (add float 0.0) {\n"
                  "      serial j < 8 carry (add float 0.0) {\n"
                  "        %0 = load x[64*b + 8*i + j]\n"
@@ -205,7 +203,7 @@ static void test_rows(void **state) {
                  "      yield %1\n"
                  "    }\n"
                  "    %2 = reduce i[0]\n"
-                 "    map k < 64 {\n"
+                 "    parallel k < 64 {\n"
                  "      %3 = load x[64*b + k]\n"
                  "      %4 = mul %3, %2 : float\n"
                  "      store y[64*b + k], %4\n"
@@ -215,7 +213,7 @@ static void test_rows(void **state) {
                  "}\n",
                  "kernel \"rows\" (read float x[64*B], write float y[64*B], write float z[B]) threads 256 blocks 2 {\n"
                  "  grid item < floordiv(B + 15, 16) {\n"
-                 "    thread row < min(16, B - 16*item) team 16 {\n"
+                 "    thread row < min(16, B - 16*item) subgroup 16 {\n"
                  "      thread r < 64 carry (add float 0.0) width 4 {\n"
                  "        %0 = load x[1024*item + r + 64*row]\n"
                  "        yield %0\n"
@@ -239,7 +237,7 @@ static void test_stage(void **state) {
   (void)state;
   check_schedule("kernel \"stage\" (read float x[64*H], read float cos[32*T], write float y[64*H]) threads 256 {\n"
                  "  grid item < floordiv(T, 2) {\n"
-                 "    thread head < H team 32 stage {\n"
+                 "    thread head < H subgroup 32 stage {\n"
                  "      thread i < 32 {\n"
                  "        %0 = load cos[64*item + i]\n"
                  "        %1 = load x[64*head + i]\n"
@@ -266,7 +264,7 @@ static void test_stage(void **state) {
                  "      store staged3[i + 32], %1\n"
                  "    }\n"
                  "    barrier\n"
-                 "    thread head < H team 32 {\n"
+                 "    thread head < H subgroup 32 {\n"
                  "      thread i_2 < 32 {\n"
                  "        %2 = load staged3[i_2]\n"
                  "        %3 = load x[64*head + i_2]\n"
@@ -285,13 +283,13 @@ static void test_stage(void **state) {
                  "}\n");
 }
 
-/* Numbers that each team would load one by one are loaded for all of them; a few are not. What lies
+/* Numbers that each subgroup would load one by one are loaded for all of them; a few are not. What lies
  * far apart has lists of its own. */
 static void test_stage_numbers(void **state) {
   (void)state;
   check_schedule("kernel \"numbers\" (read int32 id[B*T], write int32 y[32*B]) threads 256 {\n"
                  "  grid item < floordiv(T, 4) {\n"
-                 "    thread b < min(80, B) team 32 stage {\n"
+                 "    thread b < min(80, B) subgroup 32 stage {\n"
                  "      %0 = load id[4*item + T*b]\n"
                  "      %1 = load id[4*item + T*b + 1]\n"
                  "      %2 = add %0, %1 : int32\n"
@@ -334,7 +332,7 @@ static void test_stage_numbers(void **state) {
                  "      store numbers3[i_2], %1\n"
                  "    }\n"
                  "    barrier\n"
-                 "    thread b < min(80, B) team 32 {\n"
+                 "    thread b < min(80, B) subgroup 32 {\n"
                  "      %2 = load numbers2[5*b + 1]\n"
                  "      %3 = load numbers2[5*b + 2]\n"
                  "      %4 = add %2, %3 : int32\n"
@@ -370,13 +368,13 @@ static void test_stage_numbers(void **state) {
 static void test_long_rows(void **state) {
   (void)state;
   check_schedule("kernel \"long\" (read float x[77824*B], write float y[77824*B]) {\n"
-                 "  map b < B {\n"
+                 "  parallel b < B {\n"
                  "    serial i < 77824 carry (add float 0.0) {\n"
                  "      %0 = load x[77824*b + i]\n"
                  "      yield %0\n"
                  "    }\n"
                  "    %1 = reduce i[0]\n"
-                 "    map k < 77824 {\n"
+                 "    parallel k < 77824 {\n"
                  "      %2 = load x[77824*b + k]\n"
                  "      %3 = mul %2, %1 : float\n"
                  "      store y[77824*b + k], %3\n"
@@ -425,13 +423,13 @@ static void test_long_rows(void **state) {
 static void test_shared_rows(void **state) {
   (void)state;
   check_schedule("kernel \"shared\" (read float x[86016*B], write float y[86016*B]) {\n"
-                 "  map b < B {\n"
+                 "  parallel b < B {\n"
                  "    serial i < 86016 carry (add float 0.0) {\n"
                  "      %0 = load x[86016*b + i]\n"
                  "      yield %0\n"
                  "    }\n"
                  "    %1 = reduce i[0]\n"
-                 "    map k < 86016 {\n"
+                 "    parallel k < 86016 {\n"
                  "      %2 = load x[86016*b + k]\n"
                  "      %3 = mul %2, %1 : float\n"
                  "      store y[86016*b + k], %3\n"
@@ -470,7 +468,7 @@ static void test_shared_rows(void **state) {
 static void test_columns(void **state) {
   (void)state;
   check_schedule("kernel \"columns\" (read bfloat16 x[4096*C], write float y[C]) {\n"
-                 "  map c < C {\n"
+                 "  parallel c < C {\n"
                  "    serial i < 4096 carry (max float -inf) {\n"
                  "      %0 = load x[C*i + c]\n"
                  "      yield %0\n"
@@ -482,7 +480,7 @@ static void test_columns(void **state) {
                  "kernel \"columns\" (read bfloat16 x[4096*C], write float y[C]) threads 256 blocks 2 {\n"
                  "  shared readwrite float partial2[256]\n"
                  "  grid item < floordiv(C + 31, 32) {\n"
-                 "    thread part < 8 team 32 {\n"
+                 "    thread part < 8 subgroup 32 {\n"
                  "      thread c < min(32, C - 32*item) {\n"
                  "        serial i < 512 carry (max float -inf) {\n"
                  "          %0 = load x[8*C*i + C*part + c + 32*item]\n"
@@ -510,15 +508,15 @@ static void test_ordered(void **state) {
   (void)state;
   check_schedule(
       "kernel \"scatter\" (read float g[64*N], read int64 at[N], readwrite float y[64*V]) {\n"
-      "  map h < 2 {\n"
-      "    map v < V {\n"
-      "      map c < 32 {\n"
+      "  parallel h < 2 {\n"
+      "    parallel v < V {\n"
+      "      parallel c < 32 {\n"
       "        store y[64*v + 32*h + c], 0.0\n"
       "      }\n"
       "    }\n"
       "    serial i < N {\n"
       "      %0 = load at[i]\n"
-      "      map d < 32 {\n"
+      "      parallel d < 32 {\n"
       "        %1 = load y[64*%0 + 32*h + d]\n"
       "        %2 = load g[64*i + 32*h + d]\n"
       "        %3 = add %1, %2 : float\n"
@@ -529,7 +527,7 @@ static void test_ordered(void **state) {
       "}\n",
       "kernel \"scatter\" (read float g[64*N], read int64 at[N], readwrite float y[64*V]) threads 256 blocks 2 {\n"
       "  grid item < 1 {\n"
-      "    thread row < -32*item + 2 team 8 {\n"
+      "    thread row < -32*item + 2 subgroup 8 {\n"
       "      serial v < V {\n"
       "        barrier\n"
       "        thread c < 32 width 4 {\n"
@@ -584,8 +582,7 @@ static void test_in_place(void **state) {
   assert_int_equal(t.passed, sizeof cases / sizeof *cases);
 }
 
-/* ---- the module -----------------------------------------------------------------------------------------------------
- */
+/* ---- the module -------------------------------------------------------------------------------------------------- */
 
 static const char kernel_text[] = "kernel \"sum\" (read float x[N], write float y[1]) threads 256 {\n"
                                   "  thread k < N carry (add float 0.0) width 4 {\n"
@@ -662,8 +659,7 @@ static void test_shared_limit(void **state) {
 }
 
 /* The remainder of f64 has no code: a diagnostic, and the process lives. */
-/* ---- ptxas ----------------------------------------------------------------------------------------------------------
- */
+/* ---- ptxas ------------------------------------------------------------------------------------------------------- */
 
 static void add_node(kva_codegen *cg, kva_arena *arena, const kva_node *n) {
   const kva_expr *const *symbols;

@@ -51,8 +51,7 @@ static void require(program *p, kva_status status, const char *what) {
   fail_msg("%s: %s", p->plan ? p->plan->function->name : "model", what);
 }
 
-/* ---- buffers ------------------------------------------------------------------------------------------------------
- */
+/* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static const kva_value *input_of(const program *p, uint32_t buffer) {
   for (uint32_t i = 0; i < p->plan->inputs.len; i++)
@@ -67,9 +66,9 @@ static void fill(program *p, uint32_t b) {
   memset(p->data[b], 0xA5, bytes);
   if (buffer->place == KVA_PLACE_CONST) memcpy(p->data[b], buffer->data->data, bytes);
   if (buffer->place != KVA_PLACE_STATE && buffer->place != KVA_PLACE_INPUT) return;
-  kva_wide *w = buffer->place == KVA_PLACE_STATE ? eval_state(buffer->state) : eval_input(input_of(p, b), sizes);
-  kva_wide_to_data(w, p->data[b]);
-  kva_wide_free(w);
+  kva_ref_tensor *w = buffer->place == KVA_PLACE_STATE ? eval_state(buffer->state) : eval_input(input_of(p, b), sizes);
+  kva_ref_tensor_to_data(w, p->data[b]);
+  kva_ref_tensor_free(w);
 }
 
 static void create_buffers(program *p) {
@@ -86,8 +85,7 @@ static void create_buffers(program *p) {
   }
 }
 
-/* ---- code ---------------------------------------------------------------------------------------------------------
- */
+/* ---- code -------------------------------------------------------------------------------------------------------- */
 
 static void compile(program *p) {
   const kva_target *target = kva_codegen_target(p->cg);
@@ -153,14 +151,13 @@ static void run(program *p) {
   }
 }
 
-/* ---- results ------------------------------------------------------------------------------------------------------
- */
+/* ---- results ----------------------------------------------------------------------------------------------------- */
 
-static kva_wide *read_buffer(const program *p, int32_t b) {
+static kva_ref_tensor *read_buffer(const program *p, int32_t b) {
   const kva_type *t = p->plan->buffers.data[b].type;
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++) dims[d] = evaluate(t->dims[d]);
-  return kva_wide_from_data(t->dtype, t->rank, dims, p->data[b]);
+  return kva_ref_tensor_from_data(t->dtype, t->rank, dims, p->data[b]);
 }
 
 static evaluated results(const program *p) {
@@ -258,8 +255,8 @@ static void check_text(const char *text, const char *arch, uint32_t runs) {
   kva_diag_destroy(diag);
 }
 
-/* Rows that blocks share. One launch leaves their mailboxes as the next one needs them; a state that lies where its new
- * value does is stored once. */
+/* Rows that blocks share. One launch leaves their message slots as the next one needs them; a state that lies where its
+ * new value does is stored once. */
 static void test_shared_rows(void **state) {
   (void)state;
   static const char softmax[] = "f (float[B, 131072] x) => (float[B, 131072] y) { y = kv.softmax(x) }";

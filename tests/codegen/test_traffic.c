@@ -259,8 +259,7 @@ static void require(kva_diag *diag, kva_status status, const char *what) {
   fail_msg("%s: failed", what);
 }
 
-/* ---- graphs ---------------------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 static char *text_for(const char *text, const char *type) {
   kva_text out = {0};
@@ -306,8 +305,7 @@ static kva_module *build(const traffic_case *c, const char *type, kva_diag *diag
   return m;
 }
 
-/* ---- values ---------------------------------------------------------------------------------------------------------
- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 typedef enum integers { SPREAD, DOCUMENTS_OF_ROWS, FREQUENT } integers;
 
@@ -316,11 +314,11 @@ static int64_t integer_at(integers kind, int64_t i) {
   return kind == FREQUENT && i % 2 ? 3 : 1 + 7 * i % INTEGERS;
 }
 
-static kva_wide *values_for(const kva_type *t, int64_t rows, uint64_t key, integers kind) {
+static kva_ref_tensor *values_for(const kva_type *t, int64_t rows, uint64_t key, integers kind) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++)
     if (!kva_expr_is_const(t->dims[d], &dims[d])) dims[d] = rows;
-  kva_wide *w = kva_wide_create(t->dtype, t->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(t->dtype, t->rank, dims);
   assert_non_null(w);
   for (int64_t i = 0; i < w->n; i++) {
     if (w->f)
@@ -331,25 +329,24 @@ static kva_wide *values_for(const kva_type *t, int64_t rows, uint64_t key, integ
   return w;
 }
 
-static uint64_t bytes_of(const kva_wide *w) {
+static uint64_t bytes_of(const kva_ref_tensor *w) {
   int64_t bytes = 0;
   assert_true(kva_dtype_bytes(w->dtype, w->n, &bytes));
   return (uint64_t)bytes;
 }
 
-static void compare(const char *name, const kva_wide *want, const kva_wide *got, double tolerance) {
+static void compare(const char *name, const kva_ref_tensor *want, const kva_ref_tensor *got, double tolerance) {
   double scale = 1e-30;
   assert_int_equal(want->n, got->n);
-  for (int64_t i = 0; i < want->n; i++) scale = fmax(scale, fabs(kva_wide_get(want, i)));
+  for (int64_t i = 0; i < want->n; i++) scale = fmax(scale, fabs(kva_ref_tensor_get(want, i)));
   for (int64_t i = 0; i < want->n; i++) {
-    double w = kva_wide_get(want, i), g = kva_wide_get(got, i);
+    double w = kva_ref_tensor_get(want, i), g = kva_ref_tensor_get(got, i);
     if (!(fabs(w - g) <= tolerance * scale))
       fail_msg("%s: element %lld: expected %.9g, found %.9g", name, (long long)i, w, g);
   }
 }
 
-/* ---- measuring ------------------------------------------------------------------------------------------------------
- */
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
 
 typedef struct measured {
   double ratio, conflicts;
@@ -357,8 +354,8 @@ typedef struct measured {
   uint32_t launches;
 } measured;
 
-static uint64_t minimum_of(const traffic_case *c, uint32_t n_in, kva_wide *const *in, uint32_t n_out,
-                           kva_wide *const *out) {
+static uint64_t minimum_of(const traffic_case *c, uint32_t n_in, kva_ref_tensor *const *in, uint32_t n_out,
+                           kva_ref_tensor *const *out) {
   uint64_t sum = 0;
   for (uint32_t i = 0; i < n_in; i++) sum += bytes_of(c->gathers == (int)i + 1 ? out[0] : in[i]);
   for (uint32_t i = 0; i < n_out; i++) sum += bytes_of(out[i]);
@@ -370,11 +367,11 @@ static integers integers_of(const traffic_case *c, uint32_t input) {
   return c->frequent == (int)input + 1 ? FREQUENT : SPREAD;
 }
 
-static void run_reference(const traffic_case *c, kva_wide *const *in, kva_wide **out, kva_diag *diag) {
+static void run_reference(const traffic_case *c, kva_ref_tensor *const *in, kva_ref_tensor **out, kva_diag *diag) {
   kva_module *m = build(c, "float", diag);
   kva_function *f = m->functions.data[0];
-  kva_wide floats[MAX_IO];
-  const kva_wide *inputs[MAX_IO];
+  kva_ref_tensor floats[MAX_IO];
+  const kva_ref_tensor *inputs[MAX_IO];
   for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
     floats[i] = *in[i];
     floats[i].dtype = f->graph->inputs.data[i]->type->dtype;
@@ -389,21 +386,21 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
   kva_module *m = build(c, type, diag);
   kva_function *f = m->functions.data[0];
   uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
-  kva_wide *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
+  kva_ref_tensor *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
   for (uint32_t i = 0; i < n_in; i++)
     in[i] = values_for(f->graph->inputs.data[i]->type, c->rows, i + 1, integers_of(c, i));
   run_reference(c, in, want, diag);
   require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true}), c->name);
   kva_ptx_run run = {.arch = arch, .alias_views = true};
-  require(diag, kva_run_ptx(&run, m, f, (const kva_wide *const *)in, got, diag), c->name);
+  require(diag, kva_run_ptx(&run, m, f, (const kva_ref_tensor *const *)in, got, diag), c->name);
   double tolerance = strcmp(type, "float") ? 2e-2 : 2e-5;
   for (uint32_t i = 0; i < n_out; i++) compare(c->name, want[i], got[i], tolerance);
   const kva_ptx_traffic *t = &run.traffic;
   measured r = {.minimum = minimum_of(c, n_in, in, n_out, got), .launches = run.launches};
   r.ratio = 32.0 * (double)(t->load_sectors + t->store_sectors) / (double)r.minimum;
   r.conflicts = t->ideal_wavefronts ? (double)t->wavefronts / (double)t->ideal_wavefronts : 1;
-  for (uint32_t i = 0; i < n_in; i++) kva_wide_free(in[i]);
-  for (uint32_t i = 0; i < n_out; i++) kva_wide_free(want[i]), kva_wide_free(got[i]);
+  for (uint32_t i = 0; i < n_in; i++) kva_ref_tensor_free(in[i]);
+  for (uint32_t i = 0; i < n_out; i++) kva_ref_tensor_free(want[i]), kva_ref_tensor_free(got[i]);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
   return r;
@@ -429,10 +426,9 @@ static void run_table(const char *type, const char *arch) {
   assert_int_equal(above, 0);
 }
 
-/* ---- gradients of a model -------------------------------------------------------------------------------------------
- */
+/* ---- gradients of a model ---------------------------------------------------------------------------------------- */
 
-enum { MOST_INPUTS = 64, SMALL_KERNEL = 256 << 10 /* bytes */ };
+enum { MAX_INPUTS = 64, SMALL_KERNEL = 256 << 10 /* bytes */ };
 
 typedef struct model_traffic {
   const kva_ptx_run *run;
@@ -475,16 +471,16 @@ static void check_model(kva_dtype compute, const char *arch, const char *separat
   states_to_inputs(f->graph);
   require(diag, kva_optimize(m, &(kva_pass_options){.gpu = true}), "optimize");
   require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true, .compute = compute}), "prepare");
-  kva_wide *in[MOST_INPUTS], *out[MOST_INPUTS];
+  kva_ref_tensor *in[MAX_INPUTS], *out[MAX_INPUTS];
   uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
-  assert_in_range(n_in + n_out, 1, MOST_INPUTS);
+  assert_in_range(n_in + n_out, 1, MAX_INPUTS);
   for (uint32_t i = 0; i < n_in; i++) in[i] = values_for(f->graph->inputs.data[i]->type, 0, i + 1, SPREAD);
   kva_ptx_run run = {.arch = arch, .alias_views = true, .skips = is_product, .visit = check_step};
   model_traffic t = {.run = &run, .arch = arch};
   run.visitor = &t;
-  require(diag, kva_run_ptx(&run, m, f, (const kva_wide *const *)in, out, diag), "run");
-  for (uint32_t i = 0; i < n_in; i++) kva_wide_free(in[i]);
-  for (uint32_t i = 0; i < n_out; i++) kva_wide_free(out[i]);
+  require(diag, kva_run_ptx(&run, m, f, (const kva_ref_tensor *const *)in, out, diag), "run");
+  for (uint32_t i = 0; i < n_in; i++) kva_ref_tensor_free(in[i]);
+  for (uint32_t i = 0; i < n_out; i++) kva_ref_tensor_free(out[i]);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
   assert_in_range(t.kernels, 15, 100);

@@ -21,7 +21,7 @@ cat >"$work/report.awk" <<'AWK'
 END { print kernels + 0 }
 AWK
 
-check() { # LEAST_KERNELS PRECISION MODEL ARGUMENTS...
+check() { # MIN_KERNELS PRECISION MODEL ARGUMENTS...
   local least=$1 precision=$2 arch out
   shift 2
   for arch in sm_80 sm_90a; do

@@ -16,7 +16,7 @@ typedef struct fixture {
   kva_function *loss;
   uint32_t n_outputs;           /* of the loss function as written */
   kva_value *grads[MAX_STATES]; /* appended as outputs, in the order of states that have one */
-  kva_wide *states[MAX_STATES], *inputs[MAX_INPUTS];
+  kva_ref_tensor *states[MAX_STATES], *inputs[MAX_INPUTS];
 } fixture;
 
 /* The models are written in float; the same text in double makes differences exact enough. */
@@ -45,10 +45,10 @@ static double noise(uint64_t i, uint64_t stream) {
   return kva_uniform01(kva_philox4x32(i, stream, 7).v[0]) - 0.5;
 }
 
-static kva_wide *wide_like(const kva_type *t) {
+static kva_ref_tensor *tensor_like(const kva_type *t) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++) assert_true(kva_expr_is_const(t->dims[d], &dims[d]));
-  kva_wide *w = kva_wide_create(t->dtype, t->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(t->dtype, t->rank, dims);
   assert_non_null(w);
   return w;
 }
@@ -68,13 +68,13 @@ static void append_gradients(fixture *f) {
 
 static void fill(fixture *f, int64_t vocab) {
   for (uint32_t i = 0; i < f->m->states.len; i++) {
-    f->states[i] = wide_like(f->m->states.data[i]->type);
+    f->states[i] = tensor_like(f->m->states.data[i]->type);
     for (int64_t k = 0; k < f->states[i]->n; k++)
       f->states[i]->f[k] = 0.6 * noise((uint64_t)k, i + 1) + (k % 3 == 0 ? 0.4 : 0);
   }
   const kva_graph *g = f->loss->graph;
   for (uint32_t i = 0; i < g->inputs.len; i++) {
-    f->inputs[i] = wide_like(g->inputs.data[i]->type);
+    f->inputs[i] = tensor_like(g->inputs.data[i]->type);
     for (int64_t k = 0; k < f->inputs[i]->n; k++)
       f->inputs[i]->i[k] = (int64_t)((noise((uint64_t)k, 100 + i) + 0.5) * (double)vocab);
   }
@@ -104,29 +104,29 @@ static void differentiate(fixture *f) {
 }
 
 static void close_model(fixture *f) {
-  for (uint32_t i = 0; i < MAX_STATES; i++) kva_wide_free(f->states[i]);
-  for (uint32_t i = 0; i < MAX_INPUTS; i++) kva_wide_free(f->inputs[i]);
+  for (uint32_t i = 0; i < MAX_STATES; i++) kva_ref_tensor_free(f->states[i]);
+  for (uint32_t i = 0; i < MAX_INPUTS; i++) kva_ref_tensor_free(f->inputs[i]);
   kva_module_destroy(f->m);
   kva_diag_destroy(f->diag);
 }
 
-static kva_wide *state_of(void *user, kva_state *s) {
+static kva_ref_tensor *state_of(void *user, kva_state *s) {
   return ((fixture *)user)->states[s->id];
 }
 
-static void evaluate(fixture *f, kva_wide **outputs) {
+static void evaluate(fixture *f, kva_ref_tensor **outputs) {
   kva_status status =
-      kva_ref_run(f->m, f->loss, (const kva_wide *const *)f->inputs, outputs, state_of, f, NULL, NULL, f->diag);
+      kva_ref_run(f->m, f->loss, (const kva_ref_tensor *const *)f->inputs, outputs, state_of, f, NULL, NULL, f->diag);
   if (status != KVA_OK) kva_diag_print(f->diag, stderr);
   assert_int_equal(status, KVA_OK);
 }
 
-static void free_outputs(fixture *f, kva_wide **outputs) {
-  for (uint32_t i = 0; i < kva_graph_output_count(f->loss->graph); i++) kva_wide_free(outputs[i]);
+static void free_outputs(fixture *f, kva_ref_tensor **outputs) {
+  for (uint32_t i = 0; i < kva_graph_output_count(f->loss->graph); i++) kva_ref_tensor_free(outputs[i]);
 }
 
 static double loss_at(fixture *f) {
-  kva_wide *outputs[MAX_STATES + 8] = {0};
+  kva_ref_tensor *outputs[MAX_STATES + 8] = {0};
   evaluate(f, outputs);
   double loss = outputs[0]->f[0];
   free_outputs(f, outputs);
@@ -147,8 +147,8 @@ static double difference(fixture *f, double *x) {
 }
 
 /* All elements of small parameters, a sample of large ones. */
-static int check_state(fixture *f, uint32_t i, const kva_wide *grad) {
-  kva_wide *w = f->states[i];
+static int check_state(fixture *f, uint32_t i, const kva_ref_tensor *grad) {
+  kva_ref_tensor *w = f->states[i];
   int64_t step = w->n <= 16 ? 1 : w->n / 7;
   int checked = 0;
   double scale = 0;
@@ -163,7 +163,7 @@ static int check_state(fixture *f, uint32_t i, const kva_wide *grad) {
 }
 
 static void check_all(fixture *f) {
-  kva_wide *outputs[MAX_STATES + 8] = {0};
+  kva_ref_tensor *outputs[MAX_STATES + 8] = {0};
   evaluate(f, outputs);
   int checked = 0;
   uint32_t at = f->n_outputs;

@@ -48,8 +48,7 @@ cu_result fake_state(void) {
   return fake_failure();
 }
 
-/* ---- devices -------------------------------------------------------------------------------------------------------
- */
+/* ---- devices ----------------------------------------------------------------------------------------------------- */
 
 cu_result fake_cuInit(unsigned flags) {
   if (flags) return CU_ERROR_INVALID_VALUE;
@@ -142,8 +141,7 @@ cu_result fake_cuGetErrorString(cu_result error, const char **out_text) {
   return fake_cuGetErrorName(error, out_text);
 }
 
-/* ---- modules -------------------------------------------------------------------------------------------------------
- */
+/* ---- modules ----------------------------------------------------------------------------------------------------- */
 
 static void write_log(unsigned n, const cu_result *options, void **values, const char *text) {
   char *log = NULL;
@@ -240,8 +238,7 @@ cu_result fake_cuTensorMapEncodeTiled(cu_tensor_map *out_map, cu_result dtype, u
   return kva_ptxsim_encode_map(&map, NULL, (unsigned char *)out_map) == KVA_OK ? CU_SUCCESS : CU_ERROR_INVALID_VALUE;
 }
 
-/* ---- launches ------------------------------------------------------------------------------------------------------
- */
+/* ---- launches ---------------------------------------------------------------------------------------------------- */
 
 cu_result fake_cuLaunchKernel(cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
                               unsigned block_y, unsigned block_z, unsigned dynamic_shared, cu_stream stream,

@@ -38,8 +38,7 @@ enum {
   ERROR_CAPTURE_INVALIDATED = 901,
 };
 
-/* ---- work ----------------------------------------------------------------------------------------------------------
- */
+/* ---- work -------------------------------------------------------------------------------------------------------- */
 
 typedef struct fake_function {
   const kva_ptx_kernel *kernel;
@@ -96,8 +95,7 @@ bool fake_capturing(void);
 void fake_invalidate_capture(void);
 void fake_violation(const char *fmt, ...) KVA_PRINTF(1, 2);
 
-/* ---- memory --------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 bool fake_is_device(const void *p, size_t bytes); /* inside one live allocation */
 bool fake_is_pinned(const void *p, size_t bytes);

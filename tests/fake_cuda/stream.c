@@ -19,8 +19,8 @@ struct cu_graph_exec_object {
   fake_ops ops;
 };
 
-enum { MOST_STREAMS = 8 };
-static cu_stream streams[MOST_STREAMS];
+enum { MAX_STREAMS = 8 };
+static cu_stream streams[MAX_STREAMS];
 static cu_result failure; /* stays */
 static int graph_launches;
 
@@ -66,20 +66,20 @@ static void clear(fake_ops *ops) {
 }
 
 static bool is_stream(cu_stream s) {
-  for (int i = 0; i < MOST_STREAMS; i++)
+  for (int i = 0; i < MAX_STREAMS; i++)
     if (s && streams[i] == s) return true;
   fake_violation("%p is no stream", (void *)s);
   return false;
 }
 
 bool fake_capturing(void) {
-  for (int i = 0; i < MOST_STREAMS; i++)
+  for (int i = 0; i < MAX_STREAMS; i++)
     if (streams[i] && streams[i]->recording) return true;
   return false;
 }
 
 void fake_invalidate_capture(void) {
-  for (int i = 0; i < MOST_STREAMS; i++)
+  for (int i = 0; i < MAX_STREAMS; i++)
     if (streams[i]) streams[i]->spoilt = true;
 }
 
@@ -115,18 +115,17 @@ static void run_queue(cu_stream s) {
 }
 
 cu_result fake_wait(cu_stream stream) {
-  for (int i = 0; i < MOST_STREAMS; i++)
+  for (int i = 0; i < MAX_STREAMS; i++)
     if (streams[i] && (!stream || streams[i] == stream)) run_queue(streams[i]);
   return failure;
 }
 
-/* ---- streams -------------------------------------------------------------------------------------------------------
- */
+/* ---- streams ----------------------------------------------------------------------------------------------------- */
 
 cu_result fake_cuStreamCreate(cu_stream *out_stream, unsigned flags) {
   cu_result r = fake_state();
   if (r != CU_SUCCESS || flags > 1) return r != CU_SUCCESS ? r : CU_ERROR_INVALID_VALUE;
-  for (int i = 0; i < MOST_STREAMS; i++) {
+  for (int i = 0; i < MAX_STREAMS; i++) {
     if (streams[i]) continue;
     streams[i] = *out_stream = calloc(1, sizeof **out_stream);
     return streams[i] ? CU_SUCCESS : CU_ERROR_OUT_OF_MEMORY;
@@ -138,7 +137,7 @@ cu_result fake_cuStreamDestroy(cu_stream stream) {
   if (!is_stream(stream)) return ERROR_INVALID_HANDLE;
   run_queue(stream);
   if (stream->recording) fake_violation("a stream is destroyed while it is captured");
-  for (int i = 0; i < MOST_STREAMS; i++)
+  for (int i = 0; i < MAX_STREAMS; i++)
     if (streams[i] == stream) streams[i] = NULL;
   free(stream);
   return failure;
@@ -157,8 +156,7 @@ cu_result fake_cuStreamSynchronize(cu_stream stream) {
   return is_stream(stream) ? fake_wait(stream) : ERROR_INVALID_HANDLE;
 }
 
-/* ---- copies --------------------------------------------------------------------------------------------------------
- */
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
 
 static cu_result copy(void *to, bool to_device, const void *from, bool from_device, size_t bytes, cu_stream stream) {
   cu_result r = fake_state();
@@ -192,8 +190,7 @@ cu_result fake_cuMemsetD8Async(cu_pointer to, unsigned char value, size_t bytes,
   return fake_enqueue(stream, &op);
 }
 
-/* ---- events --------------------------------------------------------------------------------------------------------
- */
+/* ---- events ------------------------------------------------------------------------------------------------------ */
 
 cu_result fake_cuEventCreate(cu_event *out_event, unsigned flags) {
   cu_result r = fake_state();
@@ -228,8 +225,7 @@ cu_result fake_cuEventElapsedTime(float *out_milliseconds, cu_event from, cu_eve
   return failure;
 }
 
-/* ---- graphs --------------------------------------------------------------------------------------------------------
- */
+/* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 cu_result fake_cuStreamBeginCapture(cu_stream stream, cu_result mode) {
   cu_result r = fake_state();

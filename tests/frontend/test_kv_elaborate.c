@@ -10,12 +10,12 @@ static const kva_load_options *defines(uint32_t n, const kva_define *d) {
 #define DEFINES(...) defines(sizeof((kva_define[]){__VA_ARGS__}) / sizeof(kva_define), (kva_define[]){__VA_ARGS__})
 
 /* Output 0 of function main for x = {1, 2, 3, ...} of the type of input 0, which is static. */
-static kva_wide *run_main(kva_module *m) {
+static kva_ref_tensor *run_main(kva_module *m) {
   kva_function *f = m->functions.data[0];
   int64_t dims[KVA_MAX_RANK];
   const kva_type *t = f->graph->inputs.data[0]->type;
   for (uint32_t i = 0; i < t->rank; i++) assert_true(kva_expr_is_const(t->dims[i], &dims[i]));
-  kva_wide *x = kva_wide_create(t->dtype, t->rank, dims), *y = NULL;
+  kva_ref_tensor *x = kva_ref_tensor_create(t->dtype, t->rank, dims), *y = NULL;
   for (int64_t i = 0; i < x->n; i++) {
     if (x->f)
       x->f[i] = (double)(i + 1);
@@ -23,20 +23,20 @@ static kva_wide *run_main(kva_module *m) {
       x->i[i] = i + 1;
   }
   kva_diag *diag = kva_diag_create();
-  kva_status status = kva_ref_run(m, f, (const kva_wide *const[]){x}, &y, NULL, NULL, NULL, NULL, diag);
+  kva_status status = kva_ref_run(m, f, (const kva_ref_tensor *const[]){x}, &y, NULL, NULL, NULL, NULL, diag);
   kva_diag_print(diag, stderr);
   assert_int_equal(status, KVA_OK);
   kva_diag_destroy(diag);
-  kva_wide_free(x);
+  kva_ref_tensor_free(x);
   return y;
 }
 
 static void assert_result(const char *text, const kva_load_options *options, uint32_t n, const double *expected) {
   loaded l = load_ok(text, options);
-  kva_wide *y = run_main(l.m);
+  kva_ref_tensor *y = run_main(l.m);
   assert_int_equal(y->n, n);
-  for (uint32_t i = 0; i < n; i++) assert_float_equal(kva_wide_get(y, i), expected[i], 1e-6);
-  kva_wide_free(y);
+  for (uint32_t i = 0; i < n; i++) assert_float_equal(kva_ref_tensor_get(y, i), expected[i], 1e-6);
+  kva_ref_tensor_free(y);
   unload(&l);
 }
 #define ASSERT_RESULT(text, options, ...) \

@@ -271,8 +271,7 @@ static void command_line(void **state) {
   }
 }
 
-/* ---- hostile texts -------------------------------------------------------------------------------------------------
- */
+/* ---- hostile texts ----------------------------------------------------------------------------------------------- */
 
 static char *repeated(const char *before, const char *piece, size_t n, const char *after) {
   kva_text t = {0};

@@ -48,33 +48,33 @@ static kva_module *shift_module(const shift_case *c, kva_diag *diag) {
   return m;
 }
 
-static kva_wide *filled(kva_dtype t, const kva_type *type) {
+static kva_ref_tensor *filled(kva_dtype t, const kva_type *type) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t i = 0; i < type->rank; i++)
     if (!kva_expr_is_const(type->dims[i], &dims[i])) dims[i] = T;
-  kva_wide *w = kva_wide_create(t, type->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(t, type->rank, dims);
   for (int64_t i = 0; i < w->n; i++) w->f[i] = kva_round_f64(t, sin(1.7 * (double)i + (double)type->rank));
   return w;
 }
 
-static void run(kva_module *m, kva_diag *diag, kva_wide **out) {
+static void run(kva_module *m, kva_diag *diag, kva_ref_tensor **out) {
   kva_function *f = m->functions.data[0];
-  const kva_wide *in[8];
+  const kva_ref_tensor *in[8];
   for (uint32_t i = 0; i < f->graph->inputs.len; i++)
     in[i] = filled(f->graph->inputs.data[i]->type->dtype, f->graph->inputs.data[i]->type);
   kva_status status = kva_ref_run(m, f, in, out, NULL, NULL, NULL, NULL, diag);
   if (status) kva_diag_print(diag, stdout);
   assert_int_equal(status, KVA_OK);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_wide_free((kva_wide *)(uintptr_t)in[i]);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_ref_tensor_free((kva_ref_tensor *)(uintptr_t)in[i]);
 }
 
-static void expect_close(kva_wide **a, kva_wide **b, uint32_t n, double tolerance) {
+static void expect_close(kva_ref_tensor **a, kva_ref_tensor **b, uint32_t n, double tolerance) {
   for (uint32_t k = 0; k < n; k++) {
     assert_int_equal(a[k]->dtype, b[k]->dtype);
     assert_int_equal(a[k]->n, b[k]->n);
     assert_memory_equal(a[k]->dims, b[k]->dims, a[k]->rank * sizeof *a[k]->dims);
     for (int64_t i = 0; i < a[k]->n; i++) assert_true(fabs(a[k]->f[i] - b[k]->f[i]) <= tolerance);
-    kva_wide_free(b[k]);
+    kva_ref_tensor_free(b[k]);
   }
 }
 
@@ -101,7 +101,7 @@ static int count_nodes(const kva_module *m, kva_op_id op) {
 static void check_shift(const shift_case *c, const char *path) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = shift_module(c, diag), *operator_form = NULL, *body_form = NULL;
-  kva_wide *want[2], *got[2];
+  kva_ref_tensor *want[2], *got[2];
   run(m, diag, want);
   assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
   assert_int_equal(kva_load_model(path, NULL, diag, &operator_form), KVA_OK);
@@ -115,7 +115,7 @@ static void check_shift(const shift_case *c, const char *path) {
   assert_int_equal(count_nodes(body_form, KVA_OP_kv_shift), 0);
   run(body_form, diag, got);
   expect_close(want, got, 2, c->dtype == KVA_F32 ? 1e-6 : 1e-2);
-  for (int i = 0; i < 2; i++) kva_wide_free(want[i]);
+  for (int i = 0; i < 2; i++) kva_ref_tensor_free(want[i]);
   kva_text_free(&body);
   kva_module_destroy(m);
   kva_module_destroy(operator_form);
@@ -177,10 +177,10 @@ static void test_states(void **unused) {
   kva_diag_clear(diag);
   assert_int_equal(kva_export_onnx(m, path, give_weights, NULL, diag), KVA_OK);
   assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
-  kva_wide *out[1];
+  kva_ref_tensor *out[1];
   run(again, diag, out);
   for (int i = 0; i < 4; i++) assert_true(fabs(out[0]->f[i] - (weights[i] + sin(1.7 * i + 1))) < 1e-6);
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(out[0]);
   kva_module_destroy(again);
   kva_module_destroy(m);
   m = state_module(diag, KVA_OP_bitcast);

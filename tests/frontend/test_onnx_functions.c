@@ -54,11 +54,11 @@ static kva_module *build(const op_case *c, kva_diag *diag) {
   return finish(&b, f, c->second_result ? 2 : 1, out);
 }
 
-static kva_wide *filled(const kva_type *type) {
+static kva_ref_tensor *filled(const kva_type *type) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t i = 0; i < type->rank; i++)
     if (!kva_expr_is_const(type->dims[i], &dims[i])) dims[i] = T;
-  kva_wide *w = kva_wide_create(type->dtype, type->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(type->dtype, type->rank, dims);
   for (int64_t i = 0; i < w->n; i++) {
     if (w->f)
       w->f[i] = kva_round_f64(type->dtype, sin(1.7 * (double)i + (double)type->rank));
@@ -68,28 +68,28 @@ static kva_wide *filled(const kva_type *type) {
   return w;
 }
 
-static void run(kva_module *m, kva_diag *diag, kva_wide **out) {
+static void run(kva_module *m, kva_diag *diag, kva_ref_tensor **out) {
   kva_function *f = m->functions.data[0];
-  kva_wide *in[MAX_IN];
+  kva_ref_tensor *in[MAX_IN];
   for (uint32_t i = 0; i < f->graph->inputs.len; i++) in[i] = filled(f->graph->inputs.data[i]->type);
-  kva_status status = kva_ref_run(m, f, (const kva_wide *const *)in, out, NULL, NULL, NULL, NULL, diag);
+  kva_status status = kva_ref_run(m, f, (const kva_ref_tensor *const *)in, out, NULL, NULL, NULL, NULL, diag);
   if (status) kva_diag_print(diag, stdout);
   assert_int_equal(status, KVA_OK);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_wide_free(in[i]);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_ref_tensor_free(in[i]);
 }
 
 static bool is_close(double a, double b, double tolerance) {
   return a == b || fabs(a - b) <= tolerance;
 }
 
-static void run_and_compare(kva_module *m, kva_wide *const *want, double tolerance, kva_diag *diag) {
-  kva_wide *got[2];
+static void run_and_compare(kva_module *m, kva_ref_tensor *const *want, double tolerance, kva_diag *diag) {
+  kva_ref_tensor *got[2];
   run(m, diag, got);
   for (uint32_t k = 0; k < kva_graph_output_count(m->functions.data[0]->graph); k++) {
     assert_int_equal(want[k]->dtype, got[k]->dtype);
     assert_int_equal(want[k]->n, got[k]->n);
     for (int64_t i = 0; i < want[k]->n; i++) assert_true(is_close(want[k]->f[i], got[k]->f[i], tolerance));
-    kva_wide_free(got[k]);
+    kva_ref_tensor_free(got[k]);
   }
 }
 
@@ -126,7 +126,7 @@ static kva_module *load_patched(const char *path, const char *text, const char *
 static void check(const op_case *c, const char *path) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = build(c, diag), *again = NULL;
-  kva_wide *want[2] = {0};
+  kva_ref_tensor *want[2] = {0};
   run(m, diag, want);
   kva_status status = kva_export_onnx(m, path, NULL, NULL, diag);
   if (status) kva_diag_print(diag, stdout);
@@ -141,7 +141,7 @@ static void check(const op_case *c, const char *path) {
   again = load_patched(path, "ai.kvasir", "xx.kvasir", diag);
   assert_null(find(again, c->op));
   run_and_compare(again, want, c->tolerance, diag);
-  for (int i = 0; i < 2; i++) kva_wide_free(want[i]);
+  for (int i = 0; i < 2; i++) kva_ref_tensor_free(want[i]);
   kva_module_destroy(again);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
@@ -207,7 +207,7 @@ static void check_offset(const char *path) {
   kva_attention_attrs attrs = {.causal = true, .offset = kva_expr_sub(e, keys, rows)};
   kva_value *y = kva_build(&b, KVA_OP_attention, 3, in, &attrs);
   finish(&b, f, 1, &y);
-  kva_wide *want[1];
+  kva_ref_tensor *want[1];
   run(m, diag, want);
   assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
   assert_int_equal(kva_load_model(path, NULL, diag, &again), KVA_OK);
@@ -218,7 +218,7 @@ static void check_offset(const char *path) {
   kva_module_destroy(again);
   again = load_patched(path, "ai.kvasir", "xx.kvasir", diag);
   run_and_compare(again, want, 1e-5, diag);
-  kva_wide_free(want[0]);
+  kva_ref_tensor_free(want[0]);
   kva_module_destroy(again);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
@@ -242,7 +242,7 @@ static int functions_of(const double *eps, int n, const char *path) {
   for (int i = 0; i < n; i++)
     y = kva_build(&b, KVA_OP_rms_norm, 2, (kva_value *[]){y, scale}, &(kva_rms_norm_attrs){.axis = -1, .eps = eps[i]});
   finish(&b, f, 1, &y);
-  kva_wide *want[1];
+  kva_ref_tensor *want[1];
   run(m, diag, want);
   assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
   again = load_patched(path, "ai.kvasir", "xx.kvasir", diag);
@@ -250,7 +250,7 @@ static int functions_of(const double *eps, int n, const char *path) {
   kva_text copy = {0};
   int found = occurrences(path, "ai.kvasir", "ai.kvasir", &copy, diag) - 1 - n; /* opset import, calls */
   kva_text_free(&copy);
-  kva_wide_free(want[0]);
+  kva_ref_tensor_free(want[0]);
   kva_module_destroy(again);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
@@ -273,7 +273,7 @@ static void check_misfits(const char *path) {
   kva_diag *diag = kva_diag_create();
   const op_case c = {KVA_OP_rms_norm, KVA_F32, {"2 T 4", "4"}, .tolerance = 1e-6};
   kva_module *m = build(&c, diag);
-  kva_wide *want[1];
+  kva_ref_tensor *want[1];
   run(m, diag, want);
   assert_int_equal(kva_export_onnx(m, path, NULL, NULL, diag), KVA_OK);
   for (int i = 0; i < 2; i++) {
@@ -282,7 +282,7 @@ static void check_misfits(const char *path) {
     run_and_compare(again, want, 1e-6, diag);
     kva_module_destroy(again);
   }
-  kva_wide_free(want[0]);
+  kva_ref_tensor_free(want[0]);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
 }

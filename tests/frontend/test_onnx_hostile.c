@@ -80,8 +80,7 @@ static void test_deep_nesting(void **unused) {
   pk_expect(model, KVA_INVALID, "nested more than");
 }
 
-/* ---- graphs that contradict themselves -----------------------------------------------------------------------------
- */
+/* ---- graphs that contradict themselves --------------------------------------------------------------------------- */
 
 static kva_text graph_of(kva_text a, kva_text b, const char *input_shape) {
   kva_text g = {0};

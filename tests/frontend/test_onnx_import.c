@@ -28,21 +28,21 @@ static void expect_type(const kva_module *m, uint32_t i, const char *expected) {
 }
 
 /* Runs on float inputs of one shape each, filled with 1, 2, 3, ...; returns output 0. */
-static kva_wide *run(kva_module *m, uint32_t rank, const int64_t *dims) {
+static kva_ref_tensor *run(kva_module *m, uint32_t rank, const int64_t *dims) {
   kva_diag *diag = kva_diag_create();
   kva_function *f = m->functions.data[0];
-  const kva_wide *in[4];
-  kva_wide *out[4] = {NULL};
+  const kva_ref_tensor *in[4];
+  kva_ref_tensor *out[4] = {NULL};
   for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
-    kva_wide *w = kva_wide_create(KVA_F32, rank, dims);
+    kva_ref_tensor *w = kva_ref_tensor_create(KVA_F32, rank, dims);
     for (int64_t j = 0; j < w->n; j++) w->f[j] = (double)(j + 1);
     in[i] = w;
   }
   kva_status status = kva_ref_run(m, f, in, out, NULL, NULL, NULL, NULL, diag);
   if (status) kva_diag_print(diag, stdout);
   assert_int_equal(status, KVA_OK);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_wide_free((kva_wide *)(uintptr_t)in[i]);
-  for (uint32_t i = 1; i < 4; i++) kva_wide_free(out[i]);
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) kva_ref_tensor_free((kva_ref_tensor *)(uintptr_t)in[i]);
+  for (uint32_t i = 1; i < 4; i++) kva_ref_tensor_free(out[i]);
   kva_diag_destroy(diag);
   return out[0];
 }
@@ -83,9 +83,9 @@ static void test_shape_arithmetic(void **unused) {
   kva_type_print(output_type(m, 0), &text);
   assert_true(!strcmp(text.data, "float[N, 6*T]") || !strcmp(text.data, "float[N, T*6]"));
   kva_text_free(&text);
-  kva_wide *y = run(m, 3, (int64_t[]){2, 5, 6});
+  kva_ref_tensor *y = run(m, 3, (int64_t[]){2, 5, 6});
   assert_int_equal(y->dims[1], 30);
-  kva_wide_free(y);
+  kva_ref_tensor_free(y);
   kva_module_destroy(m);
 }
 
@@ -118,9 +118,9 @@ static void test_shifted_slice_keeps_its_length(void **unused) {
   pk_sub(&g, 12, pk_value("y", 1, "1,T,4"));
   kva_module *m = load(pk_model(g, 17));
   expect_type(m, 0, "float[1, T, 4]");
-  kva_wide *y = run(m, 3, (int64_t[]){1, 3, 4});
+  kva_ref_tensor *y = run(m, 3, (int64_t[]){1, 3, 4});
   assert_true(y->f[0] == 1 && y->f[4] == 5 + 1 && y->f[8] == 9 + 5);
-  kva_wide_free(y);
+  kva_ref_tensor_free(y);
   kva_module_destroy(m);
 }
 
@@ -137,9 +137,9 @@ static double add_initializer(kva_text tensor) {
   pk_sub(&g, 11, pk_value("x", 1, "2"));
   pk_sub(&g, 12, pk_value("y", 1, "2"));
   kva_module *m = load(pk_model(g, 21));
-  kva_wide *y = run(m, 1, (int64_t[]){2});
+  kva_ref_tensor *y = run(m, 1, (int64_t[]){2});
   double sum = y->f[0] * 1000 + y->f[1];
-  kva_wide_free(y);
+  kva_ref_tensor_free(y);
   kva_module_destroy(m);
   return sum;
 }
@@ -244,9 +244,9 @@ static void test_external_data(void **unused) {
     assert_int_equal(status == KVA_OK, cases[i].message == NULL);
     assert_true(!cases[i].message || pk_has_message(diag, cases[i].message));
     if (module) {
-      kva_wide *y = run(module, 1, (int64_t[]){2});
+      kva_ref_tensor *y = run(module, 1, (int64_t[]){2});
       assert_true(y->f[0] == v[i + 1] + 1);
-      kva_wide_free(y);
+      kva_ref_tensor_free(y);
       kva_module_destroy(module);
     }
     kva_text_free(&m);
@@ -301,9 +301,9 @@ static void test_functions(void **unused) {
   (void)unused;
   kva_text a = call("x", "t", "", 3), b = call("t", "y", "add", 0);
   kva_module *m = load(call_model(a, b, scale_function("", "Mul", false), scale_function("add", "Add", true)));
-  kva_wide *y = run(m, 1, (int64_t[]){2});
+  kva_ref_tensor *y = run(m, 1, (int64_t[]){2});
   assert_true(y->f[0] == 1 * 3 + 7 && y->f[1] == 2 * 3 + 7);
-  kva_wide_free(y);
+  kva_ref_tensor_free(y);
   kva_module_destroy(m);
 }
 
@@ -347,8 +347,7 @@ static void test_exploding_functions(void **unused) {
   pk_expect(m, KVA_INVALID, "functions inlined");
 }
 
-/* ---- operators without a case in the official suite ---------------------------------------------------------------
- */
+/* ---- operators without a case in the official suite -------------------------------------------------------------- */
 
 static void test_swiglu(void **unused) {
   (void)unused;
@@ -361,12 +360,12 @@ static void test_swiglu(void **unused) {
   pk_sub(&g, 11, pk_value("x", 1, "2"));
   pk_sub(&g, 12, pk_value("y", 1, "2"));
   kva_module *m = load(pk_model(g, 28));
-  kva_wide *y = run(m, 1, (int64_t[]){2});
+  kva_ref_tensor *y = run(m, 1, (int64_t[]){2});
   for (int i = 0; i < 2; i++) {
     double x = i + 1, want = x / (1 + exp(-2 * x)) * (double)v[i];
     assert_true(fabs(y->f[i] - want) < 1e-5 * want);
   }
-  kva_wide_free(y);
+  kva_ref_tensor_free(y);
   kva_module_destroy(m);
 }
 
@@ -385,10 +384,10 @@ static void test_versions_of_one_operator(void **unused) {
     pk_sub(&g, 11, pk_value("x", 1, "1,2,2"));
     pk_sub(&g, 12, pk_value("y", 1, "1,2,2"));
     kva_module *m = load(pk_model(g, opset));
-    kva_wide *y = run(m, 3, (int64_t[]){1, 2, 2});
+    kva_ref_tensor *y = run(m, 3, (int64_t[]){1, 2, 2});
     double sum = y->f[0] + y->f[2] + (opset == 12 ? y->f[1] + y->f[3] : 0);
     assert_true(fabs(sum - 1) < 1e-6);
-    kva_wide_free(y);
+    kva_ref_tensor_free(y);
     kva_module_destroy(m);
   }
 }

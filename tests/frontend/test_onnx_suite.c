@@ -68,12 +68,12 @@ static bool close_enough(double a, double b) {
 }
 
 /* NULL when equal, else what differs. */
-static const char *difference(const kva_wide *got, const kva_wide *want) {
+static const char *difference(const kva_ref_tensor *got, const kva_ref_tensor *want) {
   static char text[256];
   if (got->dtype != want->dtype) return "another data type";
   if (got->rank != want->rank || memcmp(got->dims, want->dims, got->rank * sizeof *got->dims)) return "another shape";
   for (int64_t i = 0; i < got->n; i++) {
-    double a = kva_wide_get(got, i), b = kva_wide_get(want, i);
+    double a = kva_ref_tensor_get(got, i), b = kva_ref_tensor_get(want, i);
     if (got->f ? close_enough(a, b) : got->i[i] == want->i[i]) continue;
     snprintf(text, sizeof text, "element %lld: %.9g, expected %.9g", (long long)i, a, b);
     return text;
@@ -90,7 +90,7 @@ static const char *first_error(const kva_diag *diag) {
   return "(no message)";
 }
 
-static kva_status read_tensor(const char *folder, const char *kind, uint32_t i, kva_diag *diag, kva_wide **out) {
+static kva_status read_tensor(const char *folder, const char *kind, uint32_t i, kva_diag *diag, kva_ref_tensor **out) {
   char path[8192];
   snprintf(path, sizeof path, "%.7000s/test_data_set_0/%s_%u.pb", folder, kind, i);
   return kva_read_tensor_proto(path, diag, out);
@@ -100,25 +100,25 @@ static kva_status read_tensor(const char *folder, const char *kind, uint32_t i, 
 typedef struct case_inputs {
   const char *folder;
   bool fixed[MAX_TENSORS];
-  kva_wide *tensor[MAX_TENSORS];
+  kva_ref_tensor *tensor[MAX_TENSORS];
 } case_inputs;
 
 /* Axes, shapes, counts and the like: what an importer that compiles ahead needs to know. */
-static const kva_wide *fix_structure(void *user, uint32_t index, const char *name) {
+static const kva_ref_tensor *fix_structure(void *user, uint32_t index, const char *name) {
   case_inputs *in = user;
   kva_diag *quiet = kva_diag_create();
   bool resizes = !strcmp(name, "scales") || !strcmp(name, "roi");
   if (index < MAX_TENSORS && !read_tensor(in->folder, "input", index, quiet, &in->tensor[index])) {
-    const kva_wide *w = in->tensor[index];
+    const kva_ref_tensor *w = in->tensor[index];
     in->fixed[index] = w->rank == 0 || (w->rank == 1 && (w->i || resizes));
   }
   kva_diag_destroy(quiet);
   return index < MAX_TENSORS && in->fixed[index] ? in->tensor[index] : NULL;
 }
 
-static kva_status run(kva_module *m, kva_diag *diag, case_inputs *in, kva_wide **out) {
+static kva_status run(kva_module *m, kva_diag *diag, case_inputs *in, kva_ref_tensor **out) {
   kva_function *f = m->functions.data[0];
-  const kva_wide *given[MAX_TENSORS] = {NULL};
+  const kva_ref_tensor *given[MAX_TENSORS] = {NULL};
   uint32_t n = 0;
   if (kva_graph_output_count(f->graph) > MAX_TENSORS) return KVA_UNSUPPORTED;
   for (uint32_t i = 0; n < f->graph->inputs.len; i++) {
@@ -135,12 +135,12 @@ static bool is_noise(const char *name) {
   return !strcmp(name, "test_dft_inverse") || !strcmp(name, "test_dft_inverse_opset19");
 }
 
-static outcome compare(const char *name, kva_module *m, const char *folder, kva_diag *diag, kva_wide **out) {
+static outcome compare(const char *name, kva_module *m, const char *folder, kva_diag *diag, kva_ref_tensor **out) {
   for (uint32_t i = 0; i < kva_graph_output_count(m->functions.data[0]->graph); i++) {
-    kva_wide *want = NULL;
+    kva_ref_tensor *want = NULL;
     if (read_tensor(folder, "output", i, diag, &want)) return SKIPPED;
     const char *problem = difference(out[i], want);
-    kva_wide_free(want);
+    kva_ref_tensor_free(want);
     if (!problem) continue;
     printf("%s %s: output %u: %s\n", is_noise(name) ? "SKIPPED" : "FAILED", name, i, problem);
     return is_noise(name) ? SKIPPED : FAILED;
@@ -149,11 +149,11 @@ static outcome compare(const char *name, kva_module *m, const char *folder, kva_
 }
 
 /* Exports m, imports that and runs it again. A part without ONNX form is skipped. */
-static outcome round_trip(const char *name, kva_module *m, case_inputs *in, kva_wide **want) {
+static outcome round_trip(const char *name, kva_module *m, case_inputs *in, kva_ref_tensor **want) {
   char path[] = "/tmp/kvasir-export-XXXXXX";
   kva_diag *diag = kva_diag_create();
   kva_module *again = NULL;
-  kva_wide *out[MAX_TENSORS] = {NULL};
+  kva_ref_tensor *out[MAX_TENSORS] = {NULL};
   int fd = mkstemp(path);
   assert_true(fd >= 0);
   close(fd);
@@ -170,7 +170,7 @@ static outcome round_trip(const char *name, kva_module *m, case_inputs *in, kva_
     result = FAILED;
   }
   unlink(path);
-  for (int i = 0; i < MAX_TENSORS; i++) kva_wide_free(out[i]);
+  for (int i = 0; i < MAX_TENSORS; i++) kva_ref_tensor_free(out[i]);
   if (again) kva_module_destroy(again);
   kva_diag_destroy(diag);
   return result;
@@ -183,7 +183,7 @@ static outcome failure(const char *name, kva_status status, const kva_diag *diag
 
 static outcome run_case(const char *name, const char *folder, outcome *again) {
   char path[8192];
-  kva_wide *out[MAX_TENSORS] = {NULL};
+  kva_ref_tensor *out[MAX_TENSORS] = {NULL};
   case_inputs in = {.folder = folder};
   kva_load_options fixed = {.fixed_input = fix_structure, .fixed_input_user = &in};
   kva_diag *diag = kva_diag_create();
@@ -197,7 +197,7 @@ static outcome run_case(const char *name, const char *folder, outcome *again) {
   if (!status) status = run(m, diag, &in, out);
   outcome result = status ? failure(name, status, diag) : compare(name, m, folder, diag, out);
   *again = result == PASSED ? round_trip(name, m, &in, out) : SKIPPED;
-  for (int i = 0; i < MAX_TENSORS; i++) kva_wide_free(in.tensor[i]), kva_wide_free(out[i]);
+  for (int i = 0; i < MAX_TENSORS; i++) kva_ref_tensor_free(in.tensor[i]), kva_ref_tensor_free(out[i]);
   if (m) kva_module_destroy(m);
   kva_diag_destroy(diag);
   return result;
@@ -267,15 +267,15 @@ static void run_light(const char *name, bool evaluate) {
   if (status) kva_diag_print(diag, stdout);
   assert_int_equal(status, KVA_OK);
   if (evaluate) {
-    kva_wide *x = kva_wide_create(KVA_F32, 4, (int64_t[]){1, 3, 224, 224}), *want = NULL, *got = NULL;
+    kva_ref_tensor *x = kva_ref_tensor_create(KVA_F32, 4, (int64_t[]){1, 3, 224, 224}), *want = NULL, *got = NULL;
     for (int64_t i = 0; i < x->n; i++) x->f[i] = (float)((double)i / (double)x->n);
-    const kva_wide *in[] = {x};
+    const kva_ref_tensor *in[] = {x};
     snprintf(path, sizeof path, "%.7000s/light/light_%s_output_0.pb", data.folder, name);
     assert_int_equal(kva_read_tensor_proto(path, diag, &want), KVA_OK);
     status = kva_ref_run(m, m->functions.data[0], in, &got, NULL, NULL, NULL, NULL, diag);
     assert_int_equal(status, KVA_OK);
     assert_null(difference(got, want));
-    kva_wide_free(x), kva_wide_free(want), kva_wide_free(got);
+    kva_ref_tensor_free(x), kva_ref_tensor_free(want), kva_ref_tensor_free(got);
   }
   kva_module_destroy(m);
   kva_diag_destroy(diag);

@@ -85,8 +85,8 @@ static uint32_t count_op(const kva_kregion *r, kva_kop op) {
 
 static void invariant_load_leaves_the_loop(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
-  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_MAP, f->C, "c");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
+  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->C, "c");
   const kva_expr *i = at(f, t->var, c->var);
   kva_kval scale = kva_k2(f->b, KVA_K_mul, kva_k_load(f->b, f->w, t->var), f32(f, 2));
   kva_k_store(f->b, f->y, i, kva_k2(f->b, KVA_K_mul, kva_k_load(f->b, f->x, i), scale));
@@ -94,10 +94,10 @@ static void invariant_load_leaves_the_loop(void **state) {
   kva_k_loop_end(f->b, t);
   assert_ptr_equal(scale->region, t->body);
   assert_text(f, "kernel \"test\" " PARAMS " {\n"
-                 "  map t < T {\n"
+                 "  parallel t < T {\n"
                  "    %0 = load w[t]\n"
                  "    %1 = mul %0, 2.0 : float\n"
-                 "    map c < C {\n"
+                 "    parallel c < C {\n"
                  "      %2 = load x[C*t + c]\n"
                  "      %3 = mul %2, %1 : float\n"
                  "      store y[C*t + c], %3\n"
@@ -108,7 +108,7 @@ static void invariant_load_leaves_the_loop(void **state) {
 
 static void equal_values_are_one(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval p = kva_k_load(f->b, f->w, t->var), q = kva_k_load(f->b, f->w, t->var);
   assert_ptr_equal(p, q);
   kva_kval exp = kva_k1(f->b, KVA_K_exp, p);
@@ -116,7 +116,7 @@ static void equal_values_are_one(void **state) {
   assert_ptr_equal(kva_k2(f->b, KVA_K_add, p, exp), kva_k2(f->b, KVA_K_add, exp, p));
   assert_ptr_not_equal(kva_k2(f->b, KVA_K_sub, p, exp), kva_k2(f->b, KVA_K_sub, exp, p));
   kva_k_loop_end(f->b, t);
-  kva_kloop *u = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *u = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   assert_ptr_not_equal(kva_k_load(f->b, f->w, u->var), p);
   kva_k_loop_end(f->b, u);
 }
@@ -124,8 +124,8 @@ static void equal_values_are_one(void **state) {
 /* x[C*t] does not exist when C = 0, though the loop over c asks for it; w[t] always does. */
 static void load_stays_in_a_loop_that_may_be_empty(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
-  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_MAP, f->C, "c");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
+  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->C, "c");
   kva_kval first = kva_k_load(f->b, f->x, at(f, t->var, kva_expr_const(f->exprs, 0)));
   kva_kloop *four = kva_k_loop_begin(f->b, KVA_K_SERIAL, kva_expr_const(f->exprs, 4), "n");
   assert_ptr_equal(kva_k_load(f->b, f->x, at(f, t->var, kva_expr_const(f->exprs, 0))), first);
@@ -139,7 +139,7 @@ static void load_stays_in_a_loop_that_may_be_empty(void **state) {
 
 static void load_stays_in_its_arm(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval v = kva_k_load(f->b, f->w, t->var);
   kva_kinstr *branch = kva_k_if_begin(f->b, kva_k2(f->b, KVA_K_lt, v, f32(f, 0)));
   kva_kval in_then = kva_k_load(f->b, f->x, t->var);
@@ -160,7 +160,7 @@ static void load_stays_in_its_arm(void **state) {
 
 static void guard_holds_loads_and_stores(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval free_load = kva_k_load(f->b, f->w, kva_expr_const(f->exprs, 0));
   kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_SERIAL, f->C, "c");
   kva_kval cond = kva_k_index_lt(f->b, c->var, t->var);
@@ -185,7 +185,7 @@ static void guard_holds_loads_and_stores(void **state) {
 
 static void constant_guards(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval yes = kva_k_index_lt(f->b, t->var, f->T), no = kva_k_index_lt(f->b, t->var, kva_expr_const(f->exprs, 0));
   kva_kval previous = kva_k_guard_begin(f->b, yes);
   assert_null(f->b->pred);
@@ -241,8 +241,8 @@ static kva_kval softmax_element(fixture *f, const kva_expr *t, const kva_expr *c
 
 static void reductions_hoist_and_are_shared(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
-  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_MAP, f->C, "c");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
+  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->C, "c");
   kva_kval p = softmax_element(f, t->var, c->var);
   assert_ptr_equal(softmax_element(f, t->var, c->var), p);
   kva_k_store(f->b, f->y, at(f, t->var, c->var), p);
@@ -250,7 +250,7 @@ static void reductions_hoist_and_are_shared(void **state) {
   kva_k_loop_end(f->b, t);
   assert_int_equal(f->b->kernel->loops.len, 4);
   assert_text(f, "kernel \"test\" (read float x[C*T], unused float w[T], write float y[C*T]) {\n"
-                 "  map t < T {\n"
+                 "  parallel t < T {\n"
                  "    serial r < C carry (max float -inf) {\n"
                  "      %0 = load x[C*t + r]\n"
                  "      yield %0\n"
@@ -263,7 +263,7 @@ static void reductions_hoist_and_are_shared(void **state) {
                  "      yield %4\n"
                  "    }\n"
                  "    %5 = reduce r_2[0]\n"
-                 "    map c < C {\n"
+                 "    parallel c < C {\n"
                  "      %6 = load x[C*t + c]\n"
                  "      %7 = sub %6, %1 : float\n"
                  "      %8 = exp %7 : float\n"
@@ -284,7 +284,7 @@ static kva_kval scaled_product(kva_kb *b, void *user, const kva_expr *const *var
 static void nested_reduction(void **state) {
   fixture *f = *state;
   const kva_expr *extents[] = {f->T, f->C};
-  kva_kloop *m = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "m");
+  kva_kloop *m = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "m");
   kva_kval p = kva_k_reduce_over(f->b, KVA_COMBINE_ADD, KVA_F32, 2, extents, scaled_product, f);
   kva_kval q = kva_k_reduce_over(f->b, KVA_COMBINE_ADD, KVA_F32, 2, extents, scaled_product, f);
   kva_kval r = kva_k_reduce_over(f->b, KVA_COMBINE_MAX, KVA_F32, 2, extents, scaled_product, f);
@@ -309,8 +309,8 @@ static kva_kval outer_value(kva_kb *b, void *user, const kva_expr *const *vars) 
 /* The loop follows what its body needs from outside, and comes after it. */
 static void reduction_stays_behind_its_operands(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
-  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_MAP, f->C, "c");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
+  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->C, "c");
   row r = {f, t->var, NULL};
   kva_kval sum = kva_k_reduce_over(f->b, KVA_COMBINE_ADD, KVA_F32, 1, &f->C, outer_value, &r);
   kva_k_store(f->b, f->y, at(f, t->var, c->var), sum);
@@ -452,7 +452,7 @@ static void conversion_folding(void **state) {
 
 static void index_comparisons(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval yes = kva_k_const_i(f->b, KVA_BOOL, 1), no = kva_k_const_i(f->b, KVA_BOOL, 0);
   const kva_expr *next = kva_expr_addi(f->exprs, t->var, 1);
   assert_ptr_equal(kva_k_index_lt(f->b, t->var, f->T), yes);
@@ -472,21 +472,21 @@ static void index_comparisons(void **state) {
 static void symbols_of_values(void **state) {
   fixture *f = *state;
   kva_kbuf *rows = kva_k_param(f->b, "rows", KVA_I64, f->T);
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval v = kva_k_load(f->b, rows, t->var);
   const kva_expr *s = kva_k_symbol(f->b, v);
   assert_ptr_equal(kva_k_symbol(f->b, v), s);
   assert_ptr_equal(kva_k_index(f->b, s), v);
   assert_ptr_equal(kva_k_symbol(f->b, kva_k_index(f->b, t->var)), t->var);
   assert_true(kva_expr_is(kva_k_symbol(f->b, kva_k_const_i(f->b, KVA_I64, 7)), 7));
-  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_MAP, f->C, "c");
+  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->C, "c");
   kva_k_store(f->b, f->y, at(f, t->var, c->var), kva_k_load(f->b, f->x, at(f, s, c->var)));
   kva_k_loop_end(f->b, c);
   kva_k_loop_end(f->b, t);
   assert_text(f, "kernel \"test\" (read float x[C*T], unused float w[T], write float y[C*T], read int64 rows[T]) {\n"
-                 "  map t < T {\n"
+                 "  parallel t < T {\n"
                  "    %0 = load rows[t]\n"
-                 "    map c < C {\n"
+                 "    parallel c < C {\n"
                  "      %1 = load x[%0*C + c]\n"
                  "      store y[C*t + c], %1\n"
                  "    }\n"
@@ -498,7 +498,7 @@ static void symbols_of_values(void **state) {
 
 static void replace_index_reaches_extents(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_SERIAL, kva_expr_addi(f->exprs, t->var, 1), "c");
   kva_k_store(f->b, f->y, kva_expr_add(f->exprs, t->var, c->var), kva_k_load(f->b, f->w, c->var));
   kva_k_loop_end(f->b, c);
@@ -514,7 +514,7 @@ static void replace_index_reaches_extents(void **state) {
 
 static void sweep_drops_what_nobody_uses(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   row r = {f, t->var, NULL};
   kva_k_reduce_over(f->b, KVA_COMBINE_ADD, KVA_F32, 1, &f->C, row_element, &r);
   kva_k1(f->b, KVA_K_exp, kva_k_load(f->b, f->w, t->var));
@@ -530,8 +530,8 @@ static void sweep_drops_what_nobody_uses(void **state) {
 
 static void built_kernel_round_trips(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
-  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_MAP, f->C, "T"); /* a loop variable called like a shape symbol */
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
+  kva_kloop *c = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->C, "T"); /* a loop variable called like a shape symbol */
   kva_k_store(f->b, f->y, at(f, t->var, c->var), softmax_element(f, t->var, c->var));
   kva_k_loop_end(f->b, c);
   kva_k_loop_end(f->b, t);
@@ -541,7 +541,7 @@ static void built_kernel_round_trips(void **state) {
   assert_int_equal(kva_kernel_hash(k), kva_kernel_hash(f->b->kernel));
   char *again = print(k);
   assert_string_equal(again, text);
-  assert_non_null(strstr(text, "map T_2 < C"));
+  assert_non_null(strstr(text, "parallel T_2 < C"));
   free(text);
   free(again);
 }
@@ -556,7 +556,7 @@ static void expect_broken(fixture *f, const char *message) {
 /* What only a wrong pass can make. */
 static void broken_structure(void **state) {
   fixture *f = *state;
-  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_MAP, f->T, "t");
+  kva_kloop *t = kva_k_loop_begin(f->b, KVA_K_PARALLEL, f->T, "t");
   kva_kval v = kva_k_load(f->b, f->w, t->var);
   kva_kval e = kva_k1(f->b, KVA_K_exp, v);
   kva_k_store(f->b, f->y, t->var, e);

@@ -71,8 +71,8 @@ static void text_round_trip(void **state) {
 
 static const char threads[] = "kernel \"rows\" (read float x[B*N], write float y[B*N]) threads 256 {\n"
                               "  grid g < floordiv(B + 7, 8) {\n"
-                              "    thread row < min(8, B - 8*g) team 32 stage {\n"
-                              "      thread k < N carry (add float 0.0) width 4 head mod(31*N*row, 32) {\n"
+                              "    thread row < min(8, B - 8*g) subgroup 32 stage {\n"
+                              "      thread k < N carry (add float 0.0) width 4 peel mod(31*N*row, 32) {\n"
                               "        %0 = load x[8*N*g + N*row + k]\n"
                               "        yield %0\n"
                               "      }\n"
@@ -94,14 +94,14 @@ static void thread_loops_round_trip(void **state) {
   k->loops.data[2]->width = 2;
   assert_int_not_equal(h, kva_kernel_hash(k));
   k->loops.data[2]->width = 4;
-  k->loops.data[1]->team = 64;
+  k->loops.data[1]->subgroup = 64;
   assert_int_not_equal(h, kva_kernel_hash(k));
-  k->loops.data[1]->team = 32;
+  k->loops.data[1]->subgroup = 32;
   k->loops.data[1]->stage = false;
   assert_int_not_equal(h, kva_kernel_hash(k));
   k->loops.data[1]->stage = true;
   assert_int_equal(h, kva_kernel_hash(k));
-  k->loops.data[2]->head = NULL;
+  k->loops.data[2]->peel = NULL;
   assert_int_not_equal(h, kva_kernel_hash(k));
 }
 
@@ -128,7 +128,7 @@ static void shared_rows_round_trip(void **state) {
 static void copies_stand_alone(void **state) {
   kernel_fixture *f = *state;
   kva_kernel *k = parse(f, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
-                           "  map b < B {\n"
+                           "  parallel b < B {\n"
                            "    %0 = load at[b]\n"
                            "    serial i < N carry (add float 0.0) {\n"
                            "      %1 = load x[N*%0 + i]\n"
@@ -149,7 +149,7 @@ static void copies_stand_alone(void **state) {
   assert_int_equal(kva_kernel_verify(k, f->diag), KVA_OK);
   char *text = kernel_text(k);
   assert_string_equal(text, "kernel \"k\" (read float x[B*N], read int64 at[B], write float y[B*N]) {\n"
-                            "  map b < B {\n"
+                            "  parallel b < B {\n"
                             "    %0 = load at[b]\n"
                             "    serial i < 64 carry (add float 0.0) {\n"
                             "      %1 = load x[64*%0 + i]\n"
@@ -251,12 +251,13 @@ static void wrong_kernels_in_text(void **state) {
       {"kernel \"k\" () {\nlocal read float t[N]\n}", "needs a constant extent"},
       {BODY("thread i < N {\n}"), "in a kernel of 0 threads"},
       {"kernel \"k\" () threads 48 {\nthread i < 4 {\n}\n}", "in a kernel of 48 threads"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 team 64 {\n}\n}", "teams of 64 threads do not divide the 64"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 subgroup 64 {\n}\n}",
+       "subgroups of 64 threads do not divide the 64"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 {\nthread j < 4 {\n}\n}\n}",
-       "teams of 1 threads do not divide the 1"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 team 24 {\n}\n}", "teams of 24 threads do not divide"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) team 32 {\nyield 1.0\n}\n}",
-       "teams can neither carry values"},
+       "subgroups of 1 threads do not divide the 1"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 subgroup 24 {\n}\n}", "subgroups of 24 threads do not divide"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) subgroup 32 {\nyield 1.0\n}\n}",
+       "subgroups can neither carry values"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 stage {\n}\n}", "single threads have nothing to stage"},
       {SHARED("4", "double", "2"), "2 blocks share a row"},
       {SHARED("4", "float", "3"), "3 blocks share a row: a power of two up to 8"},
@@ -264,8 +265,8 @@ static void wrong_kernels_in_text(void **state) {
       {"kernel \"k\" () threads 64 {\nthread i < 4 carry (add float 0.0) blocks 2 {\nyield 1.0\n}\n}",
        "by items of the grid"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 width 3 {\n}\n}", "width 3 is no power of two"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 head 3 {\n}\n}", "a head needs lanes"},
-      {"kernel \"k\" () threads 64 {\nthread i < 4 width 4 head N {\n}\n}", "known to be shorter than 32"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 peel 3 {\n}\n}", "a peel needs lanes"},
+      {"kernel \"k\" () threads 64 {\nthread i < 4 width 4 peel N {\n}\n}", "known to be shorter than 32"},
       {"kernel \"k\" () threads 64 {\nthread strict i < 4 {\n}\n}", "a thread loop has no order"},
       {"kernel \"k\" () threads 64 {\nthread i < 4 carry (none float 0.0) {\nyield 1.0\n}\n}",
        "needs a serial or unroll loop"},
@@ -293,23 +294,23 @@ static uint64_t hash_of(kernel_fixture *f, const char *text) {
 static void hash_sees_structure_only(void **state) {
   kernel_fixture *f = *state;
   uint64_t h = hash_of(f, "kernel \"a\" (read float x[B*N], write float y[N]) {\n"
-                          "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n");
-  assert_int_equal(h,
-                   hash_of(f, "kernel \"b\" (read float p[N*B], write float q[N]) {\n"
-                              "map j < N {\n%5 = load p[2 + j*B]\n%2 = add %5, 1.0 : float\nstore q[j], %2\n}\n}\n"));
+                          "parallel i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n");
+  assert_int_equal(
+      h, hash_of(f, "kernel \"b\" (read float p[N*B], write float q[N]) {\n"
+                    "parallel j < N {\n%5 = load p[2 + j*B]\n%2 = add %5, 1.0 : float\nstore q[j], %2\n}\n}\n"));
   static const char *const others[] = {
       "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another constant */
-      "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.5 : float\nstore y[i], %1\n}\n}\n",
+      "parallel i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.5 : float\nstore y[i], %1\n}\n}\n",
       "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another index */
-      "map i < N {\n%0 = load x[B*i + 3]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
+      "parallel i < N {\n%0 = load x[B*i + 3]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
       "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another operand */
-      "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %0\n}\n}\n",
+      "parallel i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %0\n}\n}\n",
       "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another shape symbol */
-      "map i < B {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
+      "parallel i < B {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
       "kernel \"a\" (read float x[B*N], write float y[N]) {\n" /* another kind of loop */
       "grid i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
       "kernel \"a\" (read float16 x[B*N], write float y[N]) {\n" /* another storage type */
-      "map i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
+      "parallel i < N {\n%0 = load x[B*i + 2]\n%1 = add %0, 1.0 : float\nstore y[i], %1\n}\n}\n",
   };
   for (size_t i = 0; i < sizeof others / sizeof *others; i++) assert_int_not_equal(h, hash_of(f, others[i]));
 }

@@ -17,11 +17,11 @@ typedef struct column {
   int64_t start;
 } column;
 
-static int64_t dim_of(const kva_wide *w, uint32_t rank) {
+static int64_t dim_of(const kva_ref_tensor *w, uint32_t rank) {
   return w->dims[rank == 4 ? 3 : 1];
 }
 
-static int64_t at4(const kva_wide *x, int64_t time_axis, int64_t b, int64_t h, int64_t t, int64_t d) {
+static int64_t at4(const kva_ref_tensor *x, int64_t time_axis, int64_t b, int64_t h, int64_t t, int64_t d) {
   int64_t i = time_axis == 2 ? h : t, j = time_axis == 2 ? t : h;
   return ((b * x->dims[1] + i) * x->dims[2] + j) * x->dims[3] + d;
 }
@@ -42,7 +42,7 @@ static column column_of(const char *boundary, int64_t axis, const fx_shift_opera
   return c;
 }
 
-static double weight_at(const kva_wide *w, int64_t b, int64_t h, int64_t t, int64_t d, int64_t j) {
+static double weight_at(const kva_ref_tensor *w, int64_t b, int64_t h, int64_t t, int64_t d, int64_t j) {
   if (w->rank == 2) return w->f[h * w->dims[1] + j];
   if (w->rank == 3) return w->f[(h * w->dims[1] + j) * w->dims[2] + d];
   return w->f[((b * w->dims[1] + h) * w->dims[2] + t) * w->dims[3] + j];
@@ -71,7 +71,7 @@ static void check_definition(const char *boundary, int64_t axis, fx_shift_operan
   } while (kva_next_index(3, (int64_t[]){B, H, D}, index));
 }
 
-static kva_wide *random_weights(uint64_t seed, uint32_t rank, int64_t T, int64_t W) {
+static kva_ref_tensor *random_weights(uint64_t seed, uint32_t rank, int64_t T, int64_t W) {
   if (rank == 2) return FX_RANDOM(seed, H, W);
   return rank == 3 ? FX_RANDOM(seed, H, W, D) : FX_RANDOM(seed, B, H, T, W);
 }
@@ -83,8 +83,8 @@ static void test_definition(void **state) {
   int64_t i[7] = {0};
   do {
     int64_t axis = 1 + i[1], W = 1 + i[3], T = (int64_t[]){1, 2, 7}[i[4]];
-    kva_wide *segments = fx_integers(2, (int64_t[]){B, T}, (int64_t[]){0, 0, 0, 1, 1, 2, 0, 5, 5, 6, 6, 6, 6, 6});
-    kva_wide *pads = fx_integers(1, (int64_t[]){B}, (int64_t[]){0, T - 1 < 2 ? T - 1 : 2});
+    kva_ref_tensor *segments = fx_integers(2, (int64_t[]){B, T}, (int64_t[]){0, 0, 0, 1, 1, 2, 0, 5, 5, 6, 6, 6, 6, 6});
+    kva_ref_tensor *pads = fx_integers(1, (int64_t[]){B}, (int64_t[]){0, T - 1 < 2 ? T - 1 : 2});
     check_definition(fx_boundaries[i[0]], axis,
                      (fx_shift_operands){.x = fx_random_rows(1, axis, T),
                                          .w = random_weights(2, 2 + (uint32_t)i[2], T, W),
@@ -95,12 +95,11 @@ static void test_definition(void **state) {
   } while (kva_next_index(7, form, i));
 }
 
-/* ---- special sequences and weights
- * ----------------------------------------------------------------------------------- */
+/* ---- special sequences and weights ------------------------------------------------------------------------------- */
 
 static void test_single_row(void **state) {
   (void)state;
-  kva_wide *x = FX_RANDOM(1, 1, 1, 1, 2), *w = fx_floats(2, (int64_t[]){1, 3}, (double[]){0.5, 2, 4});
+  kva_ref_tensor *x = FX_RANDOM(1, 1, 1, 1, 2), *w = fx_floats(2, (int64_t[]){1, 3}, (double[]){0.5, 2, 4});
   const double factor[3] = {0.5, 1, 6.5};
   for (int k = 0; k < 3; k++) {
     fx_shifted s = fx_shift(fx_boundaries[k], 2, (fx_shift_operands){.x = x, .w = w});
@@ -114,7 +113,7 @@ static void test_single_row(void **state) {
 
 static void test_no_rows(void **state) {
   (void)state;
-  kva_wide *past = FX_RANDOM(1, B, H, 2, D), *x = FX_RANDOM(2, B, H, 0, D);
+  kva_ref_tensor *past = FX_RANDOM(1, B, H, 2, D), *x = FX_RANDOM(2, B, H, 0, D);
   fx_shifted s = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = FX_RANDOM(3, H, 3), .past = past});
   assert_int_equal(s.y->n, 0);
   fx_close(s.state, past, 0);
@@ -122,7 +121,7 @@ static void test_no_rows(void **state) {
 
 static void test_identity_and_previous(void **state) {
   (void)state;
-  kva_wide *x = FX_RANDOM(1, B, H, 6, D);
+  kva_ref_tensor *x = FX_RANDOM(1, B, H, 6, D);
   fx_shifted identity = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = fx_same_for_heads(2, (double[]){1, 0})});
   fx_close(identity.y, x, 0);
   fx_shifted previous = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = fx_same_for_heads(2, (double[]){0, 1})});
@@ -134,49 +133,48 @@ static void test_identity_and_previous(void **state) {
  */
 static void test_gates(void **state) {
   (void)state;
-  kva_wide *x = FX_RANDOM(1, B, H, 6, D), *gate = FX_RANDOM(2, B, H, 6, 2), *constant = FX_RANDOM(3, B, H, 6, 2);
-  kva_wide *w = FX_RANDOM(4, H, 2);
+  kva_ref_tensor *x = FX_RANDOM(1, B, H, 6, D), *gate = FX_RANDOM(2, B, H, 6, 2), *constant = FX_RANDOM(3, B, H, 6, 2);
+  kva_ref_tensor *w = FX_RANDOM(4, H, 2);
   for (int64_t i = 0; i < gate->n; i += 2) {
     gate->f[i + 1] = 1 / (1 + exp(-gate->f[i]));
     gate->f[i] = 1 - gate->f[i + 1];
     memcpy(constant->f + i, w->f + 2 * (i / 12 % H), 2 * sizeof(double));
   }
-  kva_wide *y = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = gate}).y;
+  kva_ref_tensor *y = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = gate}).y;
   for (int64_t i = 0; i < y->n; i++) {
     int64_t row = i / D, t = row % 6;
     double previous = t ? x->f[i - D] : 0, g = gate->f[2 * row + 1];
     fx_near(y->f[i], (1 - g) * x->f[i] + g * previous, 1e-15);
   }
-  kva_wide *per_head = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w}).y;
+  kva_ref_tensor *per_head = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w}).y;
   fx_close(fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = constant}).y, per_head, 0);
 }
 
 /* One rounding: bfloat16 rows give the rounded exact sum. */
 static void test_rounds_once(void **state) {
   (void)state;
-  kva_wide *x = FX_RANDOM(1, B, H, 6, D), *w = FX_RANDOM(2, H, 4);
-  kva_wide *narrow = fx_tensor(KVA_BF16, 4, x->dims), *narrow_w = fx_tensor(KVA_F32, 2, w->dims);
+  kva_ref_tensor *x = FX_RANDOM(1, B, H, 6, D), *w = FX_RANDOM(2, H, 4);
+  kva_ref_tensor *narrow = fx_tensor(KVA_BF16, 4, x->dims), *narrow_w = fx_tensor(KVA_F32, 2, w->dims);
   for (int64_t i = 0; i < x->n; i++) x->f[i] = narrow->f[i] = kva_round_f64(KVA_BF16, x->f[i]);
   for (int64_t i = 0; i < w->n; i++) w->f[i] = narrow_w->f[i] = kva_round_f64(KVA_F32, w->f[i]);
-  kva_wide *exact = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w}).y;
+  kva_ref_tensor *exact = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w}).y;
   fx_shifted s = fx_shift("zero", 2, (fx_shift_operands){.x = narrow, .w = narrow_w});
   assert_int_equal(s.y->dtype, KVA_BF16);
   for (int64_t i = 0; i < x->n; i++) assert_true(s.y->f[i] == kva_round_f64(KVA_BF16, exact->f[i]));
 }
 
-/* ---- state
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- state ------------------------------------------------------------------------------------------------------- */
 
 /* Appends b to a along the time axis. */
-static kva_wide *joined(const kva_wide *a, const kva_wide *b, uint32_t axis) {
+static kva_ref_tensor *joined(const kva_ref_tensor *a, const kva_ref_tensor *b, uint32_t axis) {
   int64_t dims[4], index[4] = {0}, at = 0;
   memcpy(dims, a->dims, sizeof(dims));
   dims[axis] += b->dims[axis];
-  kva_wide *y = fx_tensor(a->dtype, 4, dims);
+  kva_ref_tensor *y = fx_tensor(a->dtype, 4, dims);
   if (y->n == 0) return y;
   do {
     bool second = index[axis] >= a->dims[axis];
-    const kva_wide *from = second ? b : a;
+    const kva_ref_tensor *from = second ? b : a;
     int64_t i[4] = {index[0], index[1], index[2], index[3]};
     i[axis] -= second ? a->dims[axis] : 0;
     y->f[at++] = from->f[((i[0] * from->dims[1] + i[1]) * from->dims[2] + i[2]) * from->dims[3] + i[3]];
@@ -188,7 +186,8 @@ static kva_wide *joined(const kva_wide *a, const kva_wide *b, uint32_t axis) {
 static void check_chunks(const char *boundary, uint32_t axis, int64_t W, const int64_t *lengths, uint32_t n) {
   int64_t T = 0, at = 0;
   for (uint32_t i = 0; i < n; i++) T += lengths[i];
-  kva_wide *x = fx_random_rows(1, axis, T), *w = FX_RANDOM(2, H, W), *past = NULL, *y = fx_random_rows(3, axis, 0);
+  kva_ref_tensor *x = fx_random_rows(1, axis, T), *w = FX_RANDOM(2, H, W), *past = NULL,
+                 *y = fx_random_rows(3, axis, 0);
   fx_shifted whole = fx_shift(boundary, axis, (fx_shift_operands){.x = x, .w = w});
   for (uint32_t i = 0; i < n; at += lengths[i++]) {
     fx_shifted s =
@@ -216,27 +215,26 @@ static void test_chunks(void **state) {
 /* What the paper's listing does in prefill, keeping the last mixed row: only the next row is wrong. */
 static void test_mixed_state_is_wrong(void **state) {
   (void)state;
-  kva_wide *x = FX_RANDOM(1, B, H, 9, D), *w = FX_RANDOM(2, H, 2);
-  kva_wide *whole = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w}).y;
-  kva_wide *mixed = fx_rows(whole, 2, 3, 1), *rest = fx_rows(x, 2, 4, 5), *expected = fx_rows(whole, 2, 4, 5);
-  kva_wide *y = fx_shift("zero", 2, (fx_shift_operands){.x = rest, .w = w, .past = mixed}).y;
+  kva_ref_tensor *x = FX_RANDOM(1, B, H, 9, D), *w = FX_RANDOM(2, H, 2);
+  kva_ref_tensor *whole = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w}).y;
+  kva_ref_tensor *mixed = fx_rows(whole, 2, 3, 1), *rest = fx_rows(x, 2, 4, 5), *expected = fx_rows(whole, 2, 4, 5);
+  kva_ref_tensor *y = fx_shift("zero", 2, (fx_shift_operands){.x = rest, .w = w, .past = mixed}).y;
   fx_close(fx_rows(y, 2, 1, 4), fx_rows(expected, 2, 1, 4), 0);
   for (int64_t i = 0; i < y->n; i++) {
     if (i / D % 5 == 0) assert_true(fabs(y->f[i] - expected->f[i]) > 1e-6);
   }
 }
 
-/* ---- documents and padding
- * ------------------------------------------------------------------------------------------- */
+/* ---- documents and padding --------------------------------------------------------------------------------------- */
 
 static void test_packed_documents(void **state) {
   (void)state;
   const int64_t lengths[3] = {3, 1, 4};
   const int64_t ids[8] = {7, 7, 7, 2, 7, 7, 7, 7}; /* a number may come again: neighbours count, here within W-1 = 1 */
-  kva_wide *segments = fx_tensor(KVA_I64, 2, (int64_t[]){B, 8});
+  kva_ref_tensor *segments = fx_tensor(KVA_I64, 2, (int64_t[]){B, 8});
   for (int64_t i = 0; i < segments->n; i++) segments->i[i] = ids[i % 8];
   for (uint32_t rank = 2; rank <= 3; rank++) {
-    kva_wide *x = FX_RANDOM(1, B, H, 8, D), *w = random_weights(2, rank, 8, 2);
+    kva_ref_tensor *x = FX_RANDOM(1, B, H, 8, D), *w = random_weights(2, rank, 8, 2);
     fx_shifted packed = fx_shift("zero", 2, (fx_shift_operands){.x = x, .w = w, .segments = segments});
     for (int64_t i = 0, at = 0; i < 3; at += lengths[i++]) {
       fx_shifted alone = fx_shift("zero", 2, (fx_shift_operands){.x = fx_rows(x, 2, at, lengths[i]), .w = w});
@@ -250,13 +248,13 @@ static void test_packed_documents(void **state) {
  */
 static void test_state_of_packed_documents(void **state) {
   (void)state;
-  kva_wide *x = FX_RANDOM(1, B, H, 8, D), *w = FX_RANDOM(2, H, 3);
-  kva_wide *segments = fx_tensor(KVA_I64, 2, (int64_t[]){B, 6});
+  kva_ref_tensor *x = FX_RANDOM(1, B, H, 8, D), *w = FX_RANDOM(2, H, 3);
+  kva_ref_tensor *segments = fx_tensor(KVA_I64, 2, (int64_t[]){B, 6});
   for (int64_t i = 0; i < segments->n; i++) segments->i[i] = i % 6 == 5;
   fx_shifted packed = fx_shift("zero", 2, (fx_shift_operands){.x = fx_rows(x, 2, 0, 6), .w = w, .segments = segments});
-  kva_wide *decoded =
+  kva_ref_tensor *decoded =
       fx_shift("zero", 2, (fx_shift_operands){.x = fx_rows(x, 2, 6, 2), .w = w, .past = packed.state}).y;
-  kva_wide *alone = fx_shift("zero", 2, (fx_shift_operands){.x = fx_rows(x, 2, 5, 3), .w = w}).y;
+  kva_ref_tensor *alone = fx_shift("zero", 2, (fx_shift_operands){.x = fx_rows(x, 2, 5, 3), .w = w}).y;
   fx_close(decoded, fx_rows(alone, 2, 1, 2), 0);
 }
 
@@ -265,16 +263,16 @@ static void test_left_padding(void **state) {
   (void)state;
   const int64_t pads[B] = {3, 0};
   for (int k = 0; k < 3; k++) {
-    kva_wide *x = FX_RANDOM(1, B, H, 6, D), *w = FX_RANDOM(2, H, 3);
-    kva_wide *left_pad = fx_integers(1, (int64_t[]){B}, pads);
+    kva_ref_tensor *x = FX_RANDOM(1, B, H, 6, D), *w = FX_RANDOM(2, H, 3);
+    kva_ref_tensor *left_pad = fx_integers(1, (int64_t[]){B}, pads);
     for (int64_t i = 0; i < H * 6 * D; i++) {
       if (i / D % 6 < pads[0]) x->f[i] = NAN;
     }
     fx_shifted s = fx_shift(fx_boundaries[k], 2, (fx_shift_operands){.x = x, .w = w, .left_pad = left_pad});
     for (int64_t b = 0; b < B; b++) {
-      kva_wide *one = fx_rows(fx_rows(x, 0, b, 1), 2, pads[b], 6 - pads[b]);
+      kva_ref_tensor *one = fx_rows(fx_rows(x, 0, b, 1), 2, pads[b], 6 - pads[b]);
       fx_shifted alone = fx_shift(fx_boundaries[k], 2, (fx_shift_operands){.x = one, .w = w});
-      kva_wide *y = fx_rows(s.y, 0, b, 1);
+      kva_ref_tensor *y = fx_rows(s.y, 0, b, 1);
       fx_close(fx_rows(y, 2, pads[b], 6 - pads[b]), alone.y, 0);
       fx_close(fx_rows(y, 2, 0, pads[b]), fx_tensor(KVA_F64, 4, (int64_t[]){1, H, pads[b], D}), 0);
       fx_close(fx_rows(s.state, 0, b, 1), alone.state, 0);
@@ -282,8 +280,7 @@ static void test_left_padding(void **state) {
   }
 }
 
-/* ---- inference
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- inference --------------------------------------------------------------------------------------------------- */
 
 static const kva_type *symbolic(fx_graph *g, uint32_t rank, const char *const *names) {
   kva_dim dims[4];

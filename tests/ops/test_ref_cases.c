@@ -77,8 +77,8 @@ static void test_complete(void **state) {
   assert_int_equal(failures, 0);
 }
 
-static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                              kva_wide **outputs, kva_diag *diag) {
+static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                              kva_ref_tensor **outputs, kva_diag *diag) {
   KVA_TRY(kva_run_reference(NULL, m, f, inputs, outputs, diag));
   outputs[0]->f[outputs[0]->n - 1] += *(const double *)user;
   return KVA_OK;

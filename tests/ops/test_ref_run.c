@@ -29,8 +29,8 @@ static kva_value *input(fixture *t, const char *name, kva_dim dim) {
   return kva_graph_add_input(t->f->graph, kva_type_tensor(t->m, KVA_F32, 1, &dim), name);
 }
 
-static kva_wide *vector(int64_t n, double first) {
-  kva_wide *w = kva_wide_create(KVA_F32, 1, &n);
+static kva_ref_tensor *vector(int64_t n, double first) {
+  kva_ref_tensor *w = kva_ref_tensor_create(KVA_F32, 1, &n);
   for (int64_t i = 0; i < n; i++) w->f[i] = first + (double)i;
   return w;
 }
@@ -41,11 +41,11 @@ static void finish(fixture *t, kva_value *v) {
   assert_int_equal(kva_module_verify(t->m), KVA_OK);
 }
 
-static kva_status run2(fixture *t, int64_t n0, int64_t n1, kva_wide **out) {
-  kva_wide *x = vector(n0, 1), *y = vector(n1, 10);
-  kva_status status = kva_run_reference(NULL, t->m, t->f, (const kva_wide *const[]){x, y}, out, t->diag);
-  kva_wide_free(x);
-  kva_wide_free(y);
+static kva_status run2(fixture *t, int64_t n0, int64_t n1, kva_ref_tensor **out) {
+  kva_ref_tensor *x = vector(n0, 1), *y = vector(n1, 10);
+  kva_status status = kva_run_reference(NULL, t->m, t->f, (const kva_ref_tensor *const[]){x, y}, out, t->diag);
+  kva_ref_tensor_free(x);
+  kva_ref_tensor_free(y);
   return status;
 }
 
@@ -59,10 +59,10 @@ static void test_symbols_are_solved(void **state) {
   kva_dims_attrs attrs = {.values = {1, &time}, .scalar = true};
   (void)x;
   finish(&t, kva_build(&t.b, KVA_OP_dims, 0, NULL, &attrs));
-  kva_wide *out[1];
+  kva_ref_tensor *out[1];
   assert_int_equal(run2(&t, 7, 3, out), KVA_OK);
   assert_int_equal(out[0]->i[0], 4);
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(out[0]);
   assert_int_equal(run2(&t, 2, 3, out), KVA_INVALID); /* T would be negative */
   teardown(&t);
 }
@@ -73,13 +73,13 @@ static void test_contradicting_shapes(void **state) {
   kva_dim n = kva_expr_symbol(t.m->exprs, "N");
   kva_value *x = input(&t, "x", n), *y = input(&t, "y", n);
   finish(&t, kva_add(&t.b, x, y));
-  kva_wide *out[1];
+  kva_ref_tensor *out[1];
   assert_int_equal(run2(&t, 3, 4, out), KVA_INVALID);
   assert_null(out[0]);
   assert_non_null(strstr(kva_diag_message(t.diag, 0, NULL, NULL), "input y: axis 0: expected extent 3, found 4"));
   assert_int_equal(run2(&t, 3, 3, out), KVA_OK);
   assert_true(out[0]->f[2] == 15);
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(out[0]);
   teardown(&t);
 }
 
@@ -89,14 +89,14 @@ static void test_wrong_input_dtype(void **state) {
   kva_value *x = input(&t, "x", kva_expr_const(t.m->exprs, 2));
   finish(&t, kva_neg(&t.b, x));
   int64_t two = 2;
-  kva_wide *w = kva_wide_create(KVA_I32, 1, &two), *out[1];
-  assert_int_equal(kva_run_reference(NULL, t.m, t.f, (const kva_wide *const[]){w}, out, t.diag), KVA_INVALID);
+  kva_ref_tensor *w = kva_ref_tensor_create(KVA_I32, 1, &two), *out[1];
+  assert_int_equal(kva_run_reference(NULL, t.m, t.f, (const kva_ref_tensor *const[]){w}, out, t.diag), KVA_INVALID);
   assert_non_null(strstr(kva_diag_message(t.diag, 0, NULL, NULL), "expected float of rank 1, found int32"));
-  kva_wide_free(w);
+  kva_ref_tensor_free(w);
   teardown(&t);
 }
 
-static kva_wide *live_state(void *user, kva_state *s) {
+static kva_ref_tensor *live_state(void *user, kva_state *s) {
   (void)s;
   return user;
 }
@@ -111,22 +111,22 @@ static void test_state(void **state) {
   kva_value *sum = kva_add(&t.b, old, x);
   kva_build_node(&t.b, KVA_OP_state_write, 1, &sum, 0, &(kva_state_write_attrs){.state = s});
   finish(&t, old);
-  kva_wide *live = vector(2, 5), *in = vector(2, 1), *out[1];
-  const kva_wide *inputs[1] = {in};
+  kva_ref_tensor *live = vector(2, 5), *in = vector(2, 1), *out[1];
+  const kva_ref_tensor *inputs[1] = {in};
   for (int step = 0; step < 2; step++) {
     assert_int_equal(kva_ref_run(t.m, t.f, inputs, out, live_state, live, NULL, NULL, t.diag), KVA_OK);
     assert_true(out[0]->f[1] == 6 + 2 * step);
-    kva_wide_free(out[0]);
+    kva_ref_tensor_free(out[0]);
   }
   assert_true(live->f[0] == 7 && live->f[1] == 10);
   assert_int_equal(kva_ref_run(t.m, t.f, inputs, out, NULL, NULL, NULL, NULL, t.diag), KVA_INVALID);
   assert_non_null(strstr(kva_diag_message(t.diag, 0, NULL, NULL), "state counter has no value"));
-  kva_wide_free(live);
-  kva_wide_free(in);
+  kva_ref_tensor_free(live);
+  kva_ref_tensor_free(in);
   teardown(&t);
 }
 
-static void count_values(void *user, const kva_value *v, const kva_wide *w) {
+static void count_values(void *user, const kva_value *v, const kva_ref_tensor *w) {
   (void)v;
   assert_non_null(w);
   ++*(int *)user;
@@ -147,14 +147,14 @@ static void test_group_constant_trace(void **state) {
   assert_int_equal(kva_kernel_infer(t.m, group, types), KVA_OK);
   kva_result(group, 0)->type = types[0];
   finish(&t, kva_add(&t.b, kva_result(group, 0), kva_const_scalar(&t.b, KVA_F32, 2)));
-  kva_wide *in = vector(3, 1), *out[1];
+  kva_ref_tensor *in = vector(3, 1), *out[1];
   int n = 0;
-  assert_int_equal(kva_ref_run(t.m, t.f, (const kva_wide *const[]){in}, out, NULL, NULL, count_values, &n, t.diag),
-                   KVA_OK);
+  assert_int_equal(
+      kva_ref_run(t.m, t.f, (const kva_ref_tensor *const[]){in}, out, NULL, NULL, count_values, &n, t.diag), KVA_OK);
   assert_true(out[0]->f[0] == 1 && out[0]->f[2] == -7);
   assert_int_equal(n, 6); /* input, square, negation, group, constant, sum */
-  kva_wide_free(in);
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(in);
+  kva_ref_tensor_free(out[0]);
   teardown(&t);
 }
 
@@ -163,21 +163,22 @@ static void test_rounding(void **state) {
   (void)state;
   kva_case c = {.op = KVA_OP_add, .dtype = KVA_BF16, .in = {{"1", 0, 0, 0, "256"}, {"1", 0, 0, 0, "1"}}};
   kva_case_built built;
-  kva_wide *out[1];
+  kva_ref_tensor *out[1];
   assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  assert_int_equal(kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
-                   KVA_OK);
+  assert_int_equal(
+      kva_run_reference(NULL, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, out, built.diag), KVA_OK);
   assert_true(out[0]->f[0] == 256); /* 257 needs nine bits: ties to even */
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(out[0]);
   kva_case_free(&built);
 }
 
 static void expect_value_error(kva_case c, const char *message) {
   kva_case_built built;
-  kva_wide *out[2];
+  kva_ref_tensor *out[2];
   assert_int_equal(kva_case_build(&c, KVA_DTYPE_NONE, &built), KVA_OK);
-  assert_int_equal(kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag),
-                   KVA_INVALID);
+  assert_int_equal(
+      kva_run_reference(NULL, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, out, built.diag),
+      KVA_INVALID);
   assert_int_equal(kva_diag_count(built.diag), 1);
   assert_non_null(strstr(kva_diag_message(built.diag, 0, NULL, NULL), message));
   kva_case_free(&built);
@@ -200,18 +201,18 @@ static void test_values_out_of_range(void **state) {
                      "nothing to take from");
 }
 
-static void test_wide_packing(void **state) {
+static void test_ref_tensor_packing(void **state) {
   (void)state;
   const int64_t dims[1] = {3};
   const unsigned char packed[2] = {0x21, 0x0F}; /* int4: 1, 2, -1 */
-  kva_wide *w = kva_wide_from_data(KVA_I4, 1, dims, packed);
+  kva_ref_tensor *w = kva_ref_tensor_from_data(KVA_I4, 1, dims, packed);
   assert_true(w->i[0] == 1 && w->i[1] == 2 && w->i[2] == -1);
   unsigned char back[2] = {0};
-  kva_wide_to_data(w, back);
+  kva_ref_tensor_to_data(w, back);
   assert_memory_equal(back, packed, sizeof back);
-  kva_wide_free(w);
+  kva_ref_tensor_free(w);
   const int64_t huge[2] = {INT64_MAX / 4, 16};
-  assert_null(kva_wide_create(KVA_F32, 2, huge));
+  assert_null(kva_ref_tensor_create(KVA_F32, 2, huge));
 }
 
 int main(void) {
@@ -219,7 +220,7 @@ int main(void) {
       cmocka_unit_test(test_symbols_are_solved),   cmocka_unit_test(test_contradicting_shapes),
       cmocka_unit_test(test_wrong_input_dtype),    cmocka_unit_test(test_state),
       cmocka_unit_test(test_group_constant_trace), cmocka_unit_test(test_rounding),
-      cmocka_unit_test(test_values_out_of_range),  cmocka_unit_test(test_wide_packing),
+      cmocka_unit_test(test_values_out_of_range),  cmocka_unit_test(test_ref_tensor_packing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -111,26 +111,27 @@ static const value_case value_cases[] = {
     {{.op = KVA_OP_iota, .attrs = "shape=2,3; axis=-1"}, "0,1,2,0,1,2"},
 };
 
-static bool matches(const kva_wide *w, int64_t i, const char **s) {
+static bool matches(const kva_ref_tensor *w, int64_t i, const char **s) {
   char *end;
-  double expected = strtod(*s, &end), found = kva_wide_get(w, i);
+  double expected = strtod(*s, &end), found = kva_ref_tensor_get(w, i);
   *s = *end == ',' ? end + 1 : end;
   return isnan(expected) ? isnan(found) : expected == found;
 }
 
 static int check(const value_case *v) {
   kva_case_built built;
-  kva_wide *out[4] = {0};
-  bool ok = kva_case_build(&v->c, KVA_DTYPE_NONE, &built) == KVA_OK &&
-            kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, out, built.diag) == KVA_OK;
+  kva_ref_tensor *out[4] = {0};
+  bool ok =
+      kva_case_build(&v->c, KVA_DTYPE_NONE, &built) == KVA_OK &&
+      kva_run_reference(NULL, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, out, built.diag) == KVA_OK;
   if (!ok) kva_diag_print(built.diag, stderr);
   const char *s = v->expected;
   for (int64_t i = 0; ok && i < out[0]->n; i++) {
     ok = *s && matches(out[0], i, &s);
-    if (!ok) print_error("element %lld is %g\n", (long long)i, kva_wide_get(out[0], i));
+    if (!ok) print_error("element %lld is %g\n", (long long)i, kva_ref_tensor_get(out[0], i));
   }
   ok = ok && !*s;
-  for (int i = 0; i < 4; i++) kva_wide_free(out[i]);
+  for (int i = 0; i < 4; i++) kva_ref_tensor_free(out[i]);
   kva_case_free(&built);
   return !ok;
 }
@@ -164,11 +165,11 @@ static void test_gradient_conventions(void **state) {
   kva_vjp c = {.b = &b, .grad_out = &seed, .grad_in = &gradient, .wants = (bool[]){true}};
   assert_int_equal(kva_reduce_max_vjp(&c, n), KVA_OK);
   kva_build_node(&b, KVA_OP_return, 1, &gradient, 0, NULL);
-  kva_wide *out[1];
-  assert_int_equal(kva_run_reference(NULL, m, f, (const kva_wide *const *)built.inputs, out, built.diag), KVA_OK);
+  kva_ref_tensor *out[1];
+  assert_int_equal(kva_run_reference(NULL, m, f, (const kva_ref_tensor *const *)built.inputs, out, built.diag), KVA_OK);
   double expected[4] = {0, 3, 3, 0};
   assert_memory_equal(out[0]->f, expected, sizeof expected);
-  kva_wide_free(out[0]);
+  kva_ref_tensor_free(out[0]);
   kva_case_free(&built);
 }
 

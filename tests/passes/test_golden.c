@@ -38,8 +38,7 @@ typedef struct golden_file {
   golden_case cases[64];
 } golden_file;
 
-/* ---- files ---------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static char *read_text(const char *path) {
   FILE *in = fopen(path, "rb");
@@ -79,8 +78,7 @@ static void parse_file(golden_file *g) {
   }
 }
 
-/* ---- passes --------------------------------------------------------------------------------------------------------
- */
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 typedef struct outcome {
   kva_status status;
@@ -147,8 +145,7 @@ static kva_status differentiate(kva_module *m) {
   return kva_optimize(m, &(kva_pass_options){.verify = true});
 }
 
-/* ---- plans ----------------------------------------------------------------------------------------------------------
- */
+/* ---- plans ------------------------------------------------------------------------------------------------------- */
 
 static void print_buffer(const kva_memory_plan *p, int32_t i, kva_text *out) {
   static const char *const places[] = {"input", "output", "state", "const", "temp"};
@@ -187,8 +184,7 @@ static kva_status plan(kva_module *m, kva_text *out) {
   return KVA_OK;
 }
 
-/* ---- checking -------------------------------------------------------------------------------------------------------
- */
+/* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 static bool is(const golden_file *g, const char *pass) {
   return !strcmp(g->pass, pass);

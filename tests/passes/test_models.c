@@ -26,8 +26,7 @@ static const setting settings[] = {
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift=false"},
 };
 
-/* ---- loading -------------------------------------------------------------------------------------------------------
- */
+/* ---- loading ----------------------------------------------------------------------------------------------------- */
 
 static kva_module *load(const setting *s, kva_diag *diag) {
   char path[64], text[128];
@@ -61,8 +60,7 @@ static void require(const setting *s, const char *what, kva_status status, kva_d
   fail_msg("%s <%s>: %s", s->model, s->defines, what);
 }
 
-/* ---- passes --------------------------------------------------------------------------------------------------------
- */
+/* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 static void check_settled(const setting *s, kva_module *m) {
   static const struct {

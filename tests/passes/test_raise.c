@@ -24,7 +24,7 @@ typedef struct raise_case {
   double tolerance;
 } raise_case;
 
-/* ---- one case --------------------------------------------------------------------------------------------------- */
+/* ---- one case ---------------------------------------------------------------------------------------------------- */
 
 /* Sizes of the symbols that cases use; every case runs with each of the lengths T. */
 static const int64_t lengths[] = {6, 1, 2};
@@ -42,10 +42,10 @@ static bool size(void *user, const kva_expr *symbol, int64_t *out_v) {
 }
 
 /* Floats in (-2, 2), integers in [0, 3). */
-static kva_wide *input(const kva_type *t, int64_t length, uint32_t *seed) {
+static kva_ref_tensor *input(const kva_type *t, int64_t length, uint32_t *seed) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t k = 0; k < t->rank; k++) assert_true(kva_expr_eval(t->dims[k], size, &length, &dims[k]));
-  kva_wide *w = kva_wide_create(t->dtype, t->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(t->dtype, t->rank, dims);
   assert_non_null(w);
   for (int64_t i = 0; i < w->n; i++) {
     *seed = *seed * 1664525u + 1013904223u;
@@ -57,18 +57,18 @@ static kva_wide *input(const kva_type *t, int64_t length, uint32_t *seed) {
   return w;
 }
 
-static kva_wide *evaluate(const raise_case *c, kva_module *m, int64_t length, kva_diag *diag) {
+static kva_ref_tensor *evaluate(const raise_case *c, kva_module *m, int64_t length, kva_diag *diag) {
   kva_function *f = m->functions.data[0];
-  kva_wide *inputs[8], *y = NULL;
+  kva_ref_tensor *inputs[8], *y = NULL;
   uint32_t seed = 1, n = f->graph->inputs.len;
   assert_in_range(n, 1, 8);
   for (uint32_t i = 0; i < n; i++) inputs[i] = input(f->graph->inputs.data[i]->type, length, &seed);
-  kva_status status = kva_ref_run(m, f, (const kva_wide *const *)inputs, &y, NULL, NULL, NULL, NULL, diag);
+  kva_status status = kva_ref_run(m, f, (const kva_ref_tensor *const *)inputs, &y, NULL, NULL, NULL, NULL, diag);
   if (status != KVA_OK) {
     kva_diag_print(diag, stderr);
     fail_msg("%s: the reference failed", c->name);
   }
-  for (uint32_t i = 0; i < n; i++) kva_wide_free(inputs[i]);
+  for (uint32_t i = 0; i < n; i++) kva_ref_tensor_free(inputs[i]);
   return y;
 }
 
@@ -76,12 +76,12 @@ static bool is_near(double a, double b, double tolerance) {
   return a == b || (isnan(a) && isnan(b)) || fabs(a - b) <= tolerance * fmax(1, fmax(fabs(a), fabs(b)));
 }
 
-static void compare(const raise_case *c, const kva_wide *before, const kva_wide *after) {
+static void compare(const raise_case *c, const kva_ref_tensor *before, const kva_ref_tensor *after) {
   assert_int_equal(before->n, after->n);
   assert_int_equal(before->rank, after->rank);
   assert_true(before->n > 0);
   for (int64_t i = 0; i < before->n; i++) {
-    double a = kva_wide_get(before, i), b = kva_wide_get(after, i);
+    double a = kva_ref_tensor_get(before, i), b = kva_ref_tensor_get(after, i);
     if (!is_near(a, b, c->tolerance)) fail_msg("%s: element %lld was %.17g, is %.17g", c->name, (long long)i, a, b);
   }
 }
@@ -124,7 +124,7 @@ static void check(const raise_case *c) {
   enum { LENGTHS = sizeof lengths / sizeof *lengths };
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  kva_wide *before[LENGTHS];
+  kva_ref_tensor *before[LENGTHS];
   char text[8192];
   snprintf(text, sizeof text, "g (%s) => (y) {\n%s\n}\n", c->in, c->body);
   bool loaded = kva_load_text(text, c->name, NULL, diag, &m) == KVA_OK;
@@ -137,10 +137,10 @@ static void check(const raise_case *c) {
   check_ops(c, m);
   check_dump(c, m);
   for (int i = 0; i < LENGTHS; i++) {
-    kva_wide *after = evaluate(c, m, lengths[i], diag);
+    kva_ref_tensor *after = evaluate(c, m, lengths[i], diag);
     compare(c, before[i], after);
-    kva_wide_free(before[i]);
-    kva_wide_free(after);
+    kva_ref_tensor_free(before[i]);
+    kva_ref_tensor_free(after);
   }
   bool again = false;
   assert_int_equal(kva_raise(m, &again), KVA_OK);
@@ -149,7 +149,7 @@ static void check(const raise_case *c) {
   kva_diag_destroy(diag);
 }
 
-/* ---- case files ------------------------------------------------------------------------------------------------- */
+/* ---- case files -------------------------------------------------------------------------------------------------- */
 
 /* The text after `key` when the line begins with it. */
 static const char *after(const char *line, const char *key) {
@@ -206,7 +206,7 @@ static void check_file(void **state) {
   kva_diag_destroy(diag);
 }
 
-/* ---- training --------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 /* Operators that attention and rope have no gradient for must not take in parameters that training changes. */
 static uint32_t count_after_raise(const char *text, kva_op_id op) {

@@ -27,8 +27,7 @@ static void require(kva_status status, const char *what, uint64_t seed, kva_diag
   fail_msg("seed %llu: %s", (unsigned long long)seed, what);
 }
 
-/* ---- meaning -------------------------------------------------------------------------------------------------------
- */
+/* ---- meaning ----------------------------------------------------------------------------------------------------- */
 
 typedef struct stage {
   const char *name;
@@ -89,8 +88,7 @@ static void check_gpu(const random_graph_options *o, uint64_t seed) {
   check_code(o, seed, true);
 }
 
-/* ---- training
- * -------------------------------------------------------------------------------------------------------- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static kva_function *function(kva_module *m, const char *name) {
   kva_function *f = kva_module_find_function(m, name);
@@ -98,7 +96,7 @@ static kva_function *function(kva_module *m, const char *name) {
   return f;
 }
 
-static double loss_at(kva_module *m, const kva_wide *const *states) {
+static double loss_at(kva_module *m, const kva_ref_tensor *const *states) {
   evaluated e = evaluate_reference_from(m, function(m, "eval"), random_graph_sizes, states);
   double loss = e.outputs[0]->f[0];
   evaluated_free(&e);
@@ -109,14 +107,14 @@ static double loss_at(kva_module *m, const kva_wide *const *states) {
 static double slope(kva_module *m, const kva_state *s, int64_t i, double h) {
   static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
   double sum = 0;
-  kva_wide **states = calloc(m->states.len + 1, sizeof *states);
+  kva_ref_tensor **states = calloc(m->states.len + 1, sizeof *states);
   states[s->id] = eval_state(s);
   double center = states[s->id]->f[i];
   for (int k = 0; k < 4; k++) {
     states[s->id]->f[i] = center + at[k] * h;
-    sum += weight[k] * loss_at(m, (const kva_wide *const *)states);
+    sum += weight[k] * loss_at(m, (const kva_ref_tensor *const *)states);
   }
-  kva_wide_free(states[s->id]);
+  kva_ref_tensor_free(states[s->id]);
   free(states);
   return sum / (12 * h);
 }
@@ -132,7 +130,7 @@ static bool slope_is(kva_module *m, const kva_state *s, int64_t i, double found,
 
 /* Plain SGD moves a parameter by -lr times its gradient. */
 static void check_gradient(kva_module *m, const evaluated *after, double lr, const kva_state *s, uint64_t seed) {
-  kva_wide *before = eval_state(s);
+  kva_ref_tensor *before = eval_state(s);
   for (int64_t i = 0; i < before->n; i += 1 + before->n / 3) {
     double found = after->states[s->id] ? (before->f[i] - after->states[s->id]->f[i]) / lr : 0, expected;
     if (slope_is(m, s, i, found, &expected)) continue;
@@ -140,7 +138,7 @@ static void check_gradient(kva_module *m, const evaluated *after, double lr, con
     fail_msg("seed %llu: gradient of %s[%lld]: finite difference %.12g, found %.12g", (unsigned long long)seed, s->name,
              (long long)i, expected, found);
   }
-  kva_wide_free(before);
+  kva_ref_tensor_free(before);
 }
 
 static void check_gradients(const random_graph_options *o, uint64_t seed) {
@@ -151,7 +149,7 @@ static void check_gradients(const random_graph_options *o, uint64_t seed) {
   require(kva_make_training(m, &(kva_pass_options){.verify = true}), "differentiate", seed, diag);
   kva_function *step = function(m, "train_step");
   evaluated after = evaluate_reference(m, step, random_graph_sizes);
-  kva_wide *lr = eval_input(step->graph->inputs.data[step->graph->inputs.len - 1], random_graph_sizes);
+  kva_ref_tensor *lr = eval_input(step->graph->inputs.data[step->graph->inputs.len - 1], random_graph_sizes);
   for (uint32_t i = 0; i < m->states.len; i++)
     if (m->states.data[i]->kind == KVA_STATE_PARAM) check_gradient(m, &after, lr->f[0], m->states.data[i], seed);
   require(kva_prepare(m, &(kva_pass_options){.verify = true}), "fuse", seed, diag);
@@ -160,7 +158,7 @@ static void check_gradients(const random_graph_options *o, uint64_t seed) {
     print_module("fused", m);
     fail_msg("seed %llu: fused training step", (unsigned long long)seed);
   }
-  kva_wide_free(lr);
+  kva_ref_tensor_free(lr);
   evaluated_free(&after);
   evaluated_free(&fused);
   kva_module_destroy(m);
@@ -198,8 +196,7 @@ static void check_gpu_step(const random_graph_options *o, uint64_t seed) {
   check_step(o, seed, true);
 }
 
-/* ---- seeds
- * ----------------------------------------------------------------------------------------------------------- */
+/* ---- seeds ------------------------------------------------------------------------------------------------------- */
 
 static void each_seed(uint64_t n, random_graph_options (*options)(uint64_t seed),
                       void (*check)(const random_graph_options *o, uint64_t seed)) {

@@ -60,8 +60,7 @@ static double largest_difference(const float *a, const float *b, int64_t n) {
   return worst;
 }
 
-/* ---- low-rank updates ----------------------------------------------------------------------------------------------
- */
+/* ---- low-rank updates -------------------------------------------------------------------------------------------- */
 
 /* As training leaves them: none of the factors zero; entries about as after hundreds of steps at 1e-4. */
 static void fill_factors(running *r) {
@@ -165,8 +164,7 @@ static void test_lora_of_a_transposed_weight(void **state) {
   kva_diag_destroy(diag);
 }
 
-/* ---- names ---------------------------------------------------------------------------------------------------------
- */
+/* ---- names ------------------------------------------------------------------------------------------------------- */
 
 static const char convolution[] =
     "<ir_version: 10, opset_import: [\"\" : 17]>\n"

@@ -7,13 +7,13 @@
 #include <dirent.h>
 #include <time.h>
 
-enum { CAP = 1 << 16, MOST_SEEDS = 64 };
+enum { CAP = 1 << 16, MAX_SEEDS = 64 };
 
 typedef struct seed {
   char *text;
   size_t n;
 } seed;
-static seed seeds[MOST_SEEDS];
+static seed seeds[MAX_SEEDS];
 static uint32_t n_seeds;
 
 static uint64_t draw(uint64_t *state, uint64_t n) {
@@ -36,7 +36,7 @@ static int load_seeds(void **state) {
   (void)state;
   DIR *dir = opendir("tests/data/ptx");
   if (!dir) return -1;
-  for (struct dirent *e; (e = readdir(dir)) && n_seeds < MOST_SEEDS;)
+  for (struct dirent *e; (e = readdir(dir)) && n_seeds < MAX_SEEDS;)
     if (strstr(e->d_name, ".ptx")) read_seed(e->d_name);
   closedir(dir);
   return n_seeds ? 0 : -1;
@@ -47,8 +47,7 @@ static int free_seeds(void **state) {
   return 0;
 }
 
-/* ---- mutations ------------------------------------------------------------------------------------------------------
- */
+/* ---- mutations --------------------------------------------------------------------------------------------------- */
 
 static bool in_word(char c) {
   return isalnum((unsigned char)c) || c == '_' || c == '%' || c == '.' || c == ':';
@@ -141,8 +140,7 @@ static size_t mutate(char *text, size_t n, uint64_t *state) {
   }
 }
 
-/* ---- running --------------------------------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static char data[4096] __attribute__((aligned(128)));
 static unsigned char map[KVA_PTXSIM_MAP_BYTES] __attribute__((aligned(64)));

@@ -1,7 +1,7 @@
 /* wgmma in every layout of its operands against naive products, in the eager and the lazy model. */
 #include "tests/ptxsim/ptx_test.h"
 
-enum { M = 64, K = 16, MOST_N = 256, HALF = 16384, IMAGE = 2 * HALF };
+enum { M = 64, K = 16, MAX_N = 256, HALF = 16384, IMAGE = 2 * HALF };
 
 typedef struct product_case {
   kva_dtype dtype;
@@ -69,8 +69,8 @@ static char *make_text(const product_case *c) {
 static void check_product(const product_case *c, bool lazy) {
   static unsigned char image[IMAGE] __attribute__((aligned(16)));
   static uint16_t fragments[128][8] __attribute__((aligned(16)));
-  static float sums[MOST_N / 2][128];
-  static double a[M][K], b[MOST_N][K];
+  static float sums[MAX_N / 2][128];
+  static double a[M][K], b[MAX_N][K];
   uint64_t random = 9;
   memset(image, 0, sizeof image);
   for (uint32_t r = 0; r < M; r++)

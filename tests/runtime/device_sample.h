@@ -17,8 +17,7 @@
 #include <setjmp.h>
 #include <cmocka.h>
 
-/* ---- the artefact --------------------------------------------------------------------------------------------------
- */
+/* ---- the artefact ------------------------------------------------------------------------------------------------ */
 
 enum { BLOCK = 32, TABLE = 4 };
 
@@ -112,7 +111,7 @@ static const kva_step_desc spoil_steps[] = {
 };
 /* On GPUs alone: w = x turned round, then products of the library: p = q r for two types, with transpositions, batches
  * that share an operand, and a depth that may be 0. */
-enum { ROWS = 5, COLUMNS = 35, MOST_DEPTH = 150, BATCH = 3 };
+enum { ROWS = 5, COLUMNS = 35, MAX_DEPTH = 150, BATCH = 3 };
 #define F_32         FORMULA(NUMBER(4 * BLOCK))
 #define F_N_TIMES(k) FORMULA(SYMBOL(0), NUMBER(k), OP(MUL))
 static const char *const gpu_symbols[] = {"K"};
@@ -240,8 +239,7 @@ static inline void equal_runs_give_equal_results(void **state) {
   kva_session_destroy(s);
 }
 
-/* ---- device cuda without a GPU -------------------------------------------------------------------------------------
- */
+/* ---- device cuda without a GPU ----------------------------------------------------------------------------------- */
 
 static inline int with_fake(void **state) {
   (void)state;

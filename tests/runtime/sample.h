@@ -97,8 +97,7 @@ static const kva_state_desc sample_states[N_STATES] = {
                  .data = sample_table},
 };
 
-/* ---- kernels -------------------------------------------------------------------------------------------------------
- */
+/* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* Items are rows: x, a, b -> y. symbols: B, T. */
 static inline void sample_scale(void *const *p, const int64_t *symbols, int64_t begin, int64_t end) {
@@ -158,8 +157,7 @@ static const kva_kernel_desc sample_kernels[N_KERNELS] = {
     [K_UPDATE] = {.name = "update", .fn = sample_update},
 };
 
-/* ---- programs ------------------------------------------------------------------------------------------------------
- */
+/* ---- programs ---------------------------------------------------------------------------------------------------- */
 
 #define F_B   FORMULA(SYMBOL(0))
 #define F_T   FORMULA(SYMBOL(1))

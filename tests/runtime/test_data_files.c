@@ -28,8 +28,7 @@ static int tear_down(void **unused) {
   return rmdir(folder);
 }
 
-/* ---- order ---------------------------------------------------------------------------------------------------------
- */
+/* ---- order ------------------------------------------------------------------------------------------------------- */
 
 static void permutations_are_bijections(void **unused) {
   (void)unused;
@@ -98,8 +97,7 @@ static void small_batches_make_up_large_ones(void **unused) {
   assert_int_equal(kva_data_row(&order, 100, 1, 0, true, 8, 0), -1);
 }
 
-/* ---- token files ---------------------------------------------------------------------------------------------------
- */
+/* ---- token files ------------------------------------------------------------------------------------------------- */
 
 /* Token i is i % 1000, and 1000 ends a document. */
 static void write_tokens(const char *path, int64_t n, int64_t vocab) {
@@ -234,8 +232,7 @@ static void damaged_tokens_are_found(void **unused) {
   kva_diag_destroy(diag);
 }
 
-/* ---- arrays --------------------------------------------------------------------------------------------------------
- */
+/* ---- arrays ------------------------------------------------------------------------------------------------------ */
 
 static void rows_of_arrays_stay_together(void **unused) {
   (void)unused;

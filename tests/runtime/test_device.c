@@ -3,8 +3,7 @@
  * finds. */
 #include "tests/runtime/device_sample.h"
 
-/* ---- every device --------------------------------------------------------------------------------------------------
- */
+/* ---- every device ------------------------------------------------------------------------------------------------ */
 
 static void memory_and_copies(void **state) {
   const kva_device_class *class = require(state);
@@ -147,8 +146,7 @@ static void profiles_count_every_step(void **state) {
   kva_session_destroy(s);
 }
 
-/* ---- one device, or none -------------------------------------------------------------------------------------------
- */
+/* ---- one device, or none ----------------------------------------------------------------------------------------- */
 
 static void names_of_devices(void **unused) {
   (void)unused;

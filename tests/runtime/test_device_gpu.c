@@ -2,8 +2,7 @@
  * its own: recorded runs, and what it says when something is missing or broken. */
 #include "tests/runtime/device_sample.h"
 
-/* ---- GPUs: shared memory, library products ------------------------------------------------------------------------
- */
+/* ---- GPUs: shared memory, library products ----------------------------------------------------------------------- */
 
 static double product(kva_dtype t, const void *a, const void *b, int64_t batch, int64_t m, int64_t n, int64_t depth,
                       bool ta, bool tb) {
@@ -30,11 +29,11 @@ static void products_of_the_library(void **state) {
   kva_artifact artifact = artifact_for(class);
   kva_session *s = open_session(&artifact, class, 2);
   static const kva_dtype types[] = {KVA_F32, KVA_BF16, KVA_F16};
-  static const int64_t depths[] = {MOST_DEPTH, 8, 8, 8, 0, 1, 8};
-  static uint64_t a[3][BATCH * ROWS * MOST_DEPTH], b[3][COLUMNS * MOST_DEPTH];
+  static const int64_t depths[] = {MAX_DEPTH, 8, 8, 8, 0, 1, 8};
+  static uint64_t a[3][BATCH * ROWS * MAX_DEPTH], b[3][COLUMNS * MAX_DEPTH];
   for (int t = 0; t < 3; t++) {
-    for (int i = 0; i < BATCH * ROWS * MOST_DEPTH; i++) kva_store_f64(types[t], a[t], i, (i * 7 % 13 - 6) / 8.0);
-    for (int i = 0; i < COLUMNS * MOST_DEPTH; i++) kva_store_f64(types[t], b[t], i, (i * 5 % 11 - 5) / 8.0);
+    for (int i = 0; i < BATCH * ROWS * MAX_DEPTH; i++) kva_store_f64(types[t], a[t], i, (i * 7 % 13 - 6) / 8.0);
+    for (int i = 0; i < COLUMNS * MAX_DEPTH; i++) kva_store_f64(types[t], b[t], i, (i * 5 % 11 - 5) / 8.0);
   }
   float x[BLOCK];
   for (int i = 0; i < BLOCK; i++) x[i] = (float)i;
@@ -121,8 +120,7 @@ static void tensor_maps(void **state) {
   kva_session_destroy(s);
 }
 
-/* ---- device cuda ---------------------------------------------------------------------------------------------------
- */
+/* ---- device cuda ------------------------------------------------------------------------------------------------- */
 
 /* Both ways of running give the same. What is not recorded: the first run of either length, and the one after the
  * longer one made the session's memory grow. */

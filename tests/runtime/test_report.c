@@ -45,8 +45,7 @@ static void write_text(const char *text) {
   assert_true(fputs(text, f) >= 0 && !fclose(f));
 }
 
-/* ---- metrics -------------------------------------------------------------------------------------------------------
- */
+/* ---- metrics ----------------------------------------------------------------------------------------------------- */
 
 static void metrics_round_trip(void **unused) {
   (void)unused;
@@ -136,8 +135,7 @@ static void strangers_are_tolerated_and_faults_are_not(void **unused) {
   kva_diag_destroy(diag);
 }
 
-/* ---- report --------------------------------------------------------------------------------------------------------
- */
+/* ---- report ------------------------------------------------------------------------------------------------------ */
 
 /* Tags balance, attributes are quoted, no stray '<' or '&'. */
 static void check_well_formed(const char *s) {

@@ -154,8 +154,7 @@ static void names_are_decoded_and_data_aligned(void **state) {
   kva_safetensors_close(f);
 }
 
-/* ---- damage --------------------------------------------------------------------------------------------------------
- */
+/* ---- damage ------------------------------------------------------------------------------------------------------ */
 
 static uint32_t draw(uint64_t *counter, uint32_t n) {
   kva_philox r = kva_philox4x32((*counter)++, 0, 77);

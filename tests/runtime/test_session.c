@@ -21,8 +21,7 @@ static float *state_data(kva_session *s, const char *name) {
   return t.data;
 }
 
-/* ---- states --------------------------------------------------------------------------------------------------------
- */
+/* ---- states ------------------------------------------------------------------------------------------------------ */
 
 static void states_follow_their_initialisers(void **unused) {
   (void)unused;
@@ -101,8 +100,7 @@ static void normal_and_uniform_have_their_moments(void **unused) {
   free(y);
 }
 
-/* ---- execution -----------------------------------------------------------------------------------------------------
- */
+/* ---- execution --------------------------------------------------------------------------------------------------- */
 
 static void scale_runs_and_rebinds(void **unused) {
   (void)unused;

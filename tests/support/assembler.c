@@ -73,8 +73,7 @@ void assert_assembles(const char *text, size_t size, const char *arch) {
   kva_text_free(&log);
 }
 
-/* ---- the baseline ---------------------------------------------------------------------------------------------------
- */
+/* ---- the baseline ------------------------------------------------------------------------------------------------ */
 
 static const char baseline_path[] = "tests/codegen/gpu_kernels.txt";
 enum { REGISTER_STEP = 8, MIX_PERCENT = 10 };

@@ -5,8 +5,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-/* ---- values -------------------------------------------------------------------------------------------------------
- */
+/* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
   for (const eval_size *s = user; s && s->name; s++) {
@@ -18,11 +17,11 @@ static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
 }
 
 /* Floats in (-1, 1), or (0, 1) for moments, which optimisers take square roots of. */
-static kva_wide *values_for(const kva_type *t, const char *name, const eval_size *sizes, bool positive) {
+static kva_ref_tensor *values_for(const kva_type *t, const char *name, const eval_size *sizes, bool positive) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++)
     if (!kva_expr_eval(t->dims[d], lookup, (void *)sizes, &dims[d])) fail_msg("no size for a dimension of %s", name);
-  kva_wide *w = kva_wide_create(t->dtype, t->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(t->dtype, t->rank, dims);
   assert_non_null(w);
   uint64_t key = kva_hash(0, name, strlen(name));
   for (int64_t i = 0; i < w->n; i++) {
@@ -36,19 +35,19 @@ static kva_wide *values_for(const kva_type *t, const char *name, const eval_size
   return w;
 }
 
-kva_wide *eval_state(const kva_state *s) {
+kva_ref_tensor *eval_state(const kva_state *s) {
   return values_for(s->type, s->name, NULL, s->kind == KVA_STATE_MOMENT);
 }
 
-kva_wide *eval_input(const kva_value *v, const eval_size *sizes) {
+kva_ref_tensor *eval_input(const kva_value *v, const eval_size *sizes) {
   assert_non_null(v->name);
   return values_for(v->type, v->name, sizes, false);
 }
 
 static evaluated create(const kva_module *m, const kva_graph *g) {
   evaluated e = {.n_outputs = kva_graph_output_count(g), .n_states = m->states.len};
-  e.outputs = calloc(e.n_outputs + 1, sizeof(kva_wide *));
-  e.states = calloc(e.n_states + 1, sizeof(kva_wide *));
+  e.outputs = calloc(e.n_outputs + 1, sizeof(kva_ref_tensor *));
+  e.states = calloc(e.n_states + 1, sizeof(kva_ref_tensor *));
   assert_true(e.outputs && e.states);
   for (const kva_node *n = g->first; n; n = n->next) {
     if (!(n->op->traits & (KVA_READS_STATE | KVA_WRITES_STATE))) continue;
@@ -59,8 +58,8 @@ static evaluated create(const kva_module *m, const kva_graph *g) {
 }
 
 void evaluated_free(evaluated *e) {
-  for (uint32_t i = 0; i < e->n_outputs; i++) kva_wide_free(e->outputs[i]);
-  for (uint32_t i = 0; i < e->n_states; i++) kva_wide_free(e->states[i]);
+  for (uint32_t i = 0; i < e->n_outputs; i++) kva_ref_tensor_free(e->outputs[i]);
+  for (uint32_t i = 0; i < e->n_states; i++) kva_ref_tensor_free(e->states[i]);
   free(e->outputs);
   free(e->states);
   *e = (evaluated){0};
@@ -73,14 +72,13 @@ static void print_module(kva_module *m) {
   kva_text_free(&text);
 }
 
-/* ---- reference ----------------------------------------------------------------------------------------------------
- */
+/* ---- reference --------------------------------------------------------------------------------------------------- */
 
-static kva_wide *live_state(void *user, kva_state *s) {
+static kva_ref_tensor *live_state(void *user, kva_state *s) {
   return ((evaluated *)user)->states[s->id];
 }
 
-static void replace_states(evaluated *e, const kva_wide *const *states) {
+static void replace_states(evaluated *e, const kva_ref_tensor *const *states) {
   for (uint32_t i = 0; i < e->n_states; i++) {
     if (!states[i] || !e->states[i]) continue;
     memcpy(e->states[i]->f ? (void *)e->states[i]->f : e->states[i]->i,
@@ -89,21 +87,22 @@ static void replace_states(evaluated *e, const kva_wide *const *states) {
 }
 
 evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
-                                  const kva_wide *const *states) {
+                                  const kva_ref_tensor *const *states) {
   evaluated e = create(m, f->graph);
   if (states) replace_states(&e, states);
   uint32_t n = f->graph->inputs.len;
-  kva_wide **inputs = calloc(n + 1, sizeof *inputs);
+  kva_ref_tensor **inputs = calloc(n + 1, sizeof *inputs);
   for (uint32_t i = 0; i < n; i++) inputs[i] = eval_input(f->graph->inputs.data[i], sizes);
   kva_diag *diag = kva_diag_create();
-  kva_status status = kva_ref_run(m, f, (const kva_wide *const *)inputs, e.outputs, live_state, &e, NULL, NULL, diag);
+  kva_status status =
+      kva_ref_run(m, f, (const kva_ref_tensor *const *)inputs, e.outputs, live_state, &e, NULL, NULL, diag);
   if (status != KVA_OK) {
     print_module(m);
     kva_diag_print(diag, stderr);
     fail_msg("the reference cannot evaluate %s", f->name);
   }
   kva_diag_destroy(diag);
-  for (uint32_t i = 0; i < n; i++) kva_wide_free(inputs[i]);
+  for (uint32_t i = 0; i < n; i++) kva_ref_tensor_free(inputs[i]);
   free(inputs);
   return e;
 }
@@ -112,20 +111,19 @@ evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *si
   return evaluate_reference_from(m, f, sizes, NULL);
 }
 
-/* ---- compiled code --------------------------------------------------------------------------------------------------
- */
+/* ---- compiled code ----------------------------------------------------------------------------------------------- */
 
-static kva_tensor to_tensor(const kva_wide *w) {
+static kva_tensor to_tensor(const kva_ref_tensor *w) {
   kva_tensor t = {.dtype = w->dtype, .rank = (int32_t)w->rank};
   for (uint32_t d = 0; d < w->rank; d++) t.dims[d] = w->dims[d];
   t.data = calloc((size_t)kva_tensor_bytes(&t) + 1, 1);
   assert_non_null(t.data);
-  kva_wide_to_data(w, t.data);
+  kva_ref_tensor_to_data(w, t.data);
   return t;
 }
 
-static kva_wide *to_wide(const kva_tensor *t) {
-  kva_wide *w = kva_wide_from_data(t->dtype, (uint32_t)t->rank, t->dims, t->data);
+static kva_ref_tensor *to_reference(const kva_tensor *t) {
+  kva_ref_tensor *w = kva_ref_tensor_from_data(t->dtype, (uint32_t)t->rank, t->dims, t->data);
   assert_non_null(w);
   return w;
 }
@@ -135,7 +133,7 @@ static void fill_states(kva_session *s, const kva_module *m, const evaluated *e)
     kva_tensor t;
     if (!e->states[i]) continue;
     assert_true(kva_session_state(s, m->states.data[i]->name, &t));
-    kva_wide_to_data(e->states[i], t.data);
+    kva_ref_tensor_to_data(e->states[i], t.data);
   }
 }
 
@@ -143,14 +141,14 @@ static void run_session(kva_session *s, const kva_function *f, const eval_size *
   uint32_t n = f->graph->inputs.len;
   kva_tensor *inputs = calloc(n + 1, sizeof *inputs), *outputs = calloc(e->n_outputs + 1, sizeof *outputs);
   for (uint32_t i = 0; i < n; i++) {
-    kva_wide *w = eval_input(f->graph->inputs.data[i], sizes);
+    kva_ref_tensor *w = eval_input(f->graph->inputs.data[i], sizes);
     inputs[i] = to_tensor(w);
-    kva_wide_free(w);
+    kva_ref_tensor_free(w);
   }
   int program = kva_session_program(s, f->name);
   assert_true(program >= 0);
   if (kva_session_run(s, program, inputs, outputs)) fail_msg("%s: %s", f->name, kva_session_error(s));
-  for (uint32_t i = 0; i < e->n_outputs; i++) e->outputs[i] = to_wide(&outputs[i]);
+  for (uint32_t i = 0; i < e->n_outputs; i++) e->outputs[i] = to_reference(&outputs[i]);
   for (uint32_t i = 0; i < n; i++) free(inputs[i].data);
   free(inputs);
   free(outputs);
@@ -171,31 +169,31 @@ evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_s
     kva_tensor t;
     if (!e.states[i]) continue;
     assert_true(kva_session_state(s, c->module->states.data[i]->name, &t));
-    kva_wide_free(e.states[i]);
-    e.states[i] = to_wide(&t);
+    kva_ref_tensor_free(e.states[i]);
+    e.states[i] = to_reference(&t);
   }
   kva_session_destroy(s);
   kva_diag_destroy(diag);
   return e;
 }
 
-/* ---- comparing ------------------------------------------------------------------------------------------------------
- */
+/* ---- comparing --------------------------------------------------------------------------------------------------- */
 
-static double largest(const kva_wide *w) {
+static double largest(const kva_ref_tensor *w) {
   double m = 1;
   for (int64_t i = 0; w->f && i < w->n; i++)
     if (isfinite(w->f[i]) && fabs(w->f[i]) > m) m = fabs(w->f[i]);
   return m;
 }
 
-static bool same_element(const kva_wide *a, const kva_wide *b, int64_t i, double bound) {
+static bool same_element(const kva_ref_tensor *a, const kva_ref_tensor *b, int64_t i, double bound) {
   if (!a->f) return a->i[i] == b->i[i];
   if (isnan(a->f[i]) || isnan(b->f[i])) return isnan(a->f[i]) && isnan(b->f[i]);
   return a->f[i] == b->f[i] || fabs(a->f[i] - b->f[i]) <= bound;
 }
 
-static bool tensors_equal(const char *what, const char *name, const kva_wide *a, const kva_wide *b, double tolerance) {
+static bool tensors_equal(const char *what, const char *name, const kva_ref_tensor *a, const kva_ref_tensor *b,
+                          double tolerance) {
   bool same = a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims);
   if (!same) {
     fprintf(stderr, "%s: %s has another type\n", what, name);
@@ -206,7 +204,7 @@ static bool tensors_equal(const char *what, const char *name, const kva_wide *a,
   for (int64_t i = 0; i < a->n; i++) {
     if (same_element(a, b, i, bound)) continue;
     fprintf(stderr, "%s: %s, element %lld of %lld: expected %.17g, found %.17g, tolerance %.3g\n", what, name,
-            (long long)i, (long long)a->n, kva_wide_get(a, i), kva_wide_get(b, i), a->f ? bound : 0);
+            (long long)i, (long long)a->n, kva_ref_tensor_get(a, i), kva_ref_tensor_get(b, i), a->f ? bound : 0);
     return false;
   }
   return true;
@@ -222,14 +220,14 @@ bool evaluated_equal(const char *what, const kva_module *m, const evaluated *exp
     ok = tensors_equal(what, name, expected->outputs[i], found->outputs[i], tolerance);
   }
   for (uint32_t i = 0; ok && i < expected->n_states; i++) {
-    const kva_wide *a = expected->states[i], *b = i < found->n_states ? found->states[i] : NULL;
+    const kva_ref_tensor *a = expected->states[i], *b = i < found->n_states ? found->states[i] : NULL;
     if (a && b)
       ok = tensors_equal(what, m->states.data[i]->name, a, b, tolerance);
     else if (a) {
       /* A pass may drop a write that changes nothing, and with it the last trace of the state. */
-      kva_wide *initial = eval_state(m->states.data[i]);
+      kva_ref_tensor *initial = eval_state(m->states.data[i]);
       ok = tensors_equal(what, m->states.data[i]->name, a, initial, 0);
-      kva_wide_free(initial);
+      kva_ref_tensor_free(initial);
     }
   }
   return ok;

@@ -15,7 +15,7 @@ typedef struct eval_size {
 /* What a function returned and left in the states. */
 typedef struct evaluated {
   uint32_t n_outputs, n_states;
-  kva_wide **outputs, **states; /* states by id; NULL: the function does not touch it */
+  kva_ref_tensor **outputs, **states; /* states by id; NULL: the function does not touch it */
 } evaluated;
 
 /* Integers of inputs lie in [0, EVAL_INTEGERS), so that they may be tokens, targets or indices. */
@@ -24,15 +24,15 @@ enum { EVAL_INTEGERS = 3 };
 evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *sizes);
 /* The same from other values of states: states[id], or NULL for the usual one. */
 evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
-                                  const kva_wide *const *states);
+                                  const kva_ref_tensor *const *states);
 /* Program `f->name` of a compiled module, through a session; f is the function of the compiled module. A GPU's code
  * runs on the simulator. */
 evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_size *sizes);
 void evaluated_free(evaluated *e);
 
 /* Initial value of a state, and the value of an input (as it would be for an input of that name). */
-kva_wide *eval_state(const kva_state *s);
-kva_wide *eval_input(const kva_value *v, const eval_size *sizes);
+kva_ref_tensor *eval_state(const kva_state *s);
+kva_ref_tensor *eval_input(const kva_value *v, const eval_size *sizes);
 
 /* Floats may differ by tolerance times the largest magnitude of their tensor (at least 1), integers not at all. Only
  * states that `expected` touches are compared. False: prints what differs. */

@@ -10,7 +10,7 @@ typedef struct repeat {
   const ptx_generated *generated;
   const kva_ptx_step *step;
   kva_ptx_dim3 grid;
-  void *expected[KVA_PTX_MOST_RESULTS];
+  void *expected[KVA_PTX_MAX_RESULTS];
   bool has_expected;
   uint32_t launches;
 } repeat;
@@ -37,7 +37,7 @@ static kva_status run(void *user, const kva_ptx_kernel *kernel, const kva_ptx_op
  * text does. */
 static void visit(void *user, const kva_ptx_step *step) {
   repeat *r = user;
-  void *results[KVA_PTX_MOST_RESULTS];
+  void *results[KVA_PTX_MAX_RESULTS];
   r->step = step;
   r->has_expected = false;
   r->launches++;

@@ -138,8 +138,7 @@ ptx_verdict ptx_judge(const ptx_subject *subject, const char *text) {
   return verdict;
 }
 
-/* ---- the list -------------------------------------------------------------------------------------------------------
- */
+/* ---- the list ---------------------------------------------------------------------------------------------------- */
 
 static void fail(ptx_mutations *t, const char *subject, const char *what) {
   printf("FAILED: %s: %s\n", subject, what);
@@ -152,7 +151,7 @@ static void add_exception(ptx_mutations *t, const char *line) {
   if (line[0] == '#' || line[0] == '\n') return;
   if (sscanf(line, "%63s %79s %u %n", e.subject, e.mnemonic, &e.number, &reason) != 3 || strlen(line + reason) < 20)
     fail(t, line, "a line of the list takes a subject, a mnemonic, a number and an argument");
-  else if (t->n_exceptions == PTX_MOST_EXCEPTIONS)
+  else if (t->n_exceptions == PTX_MAX_EXCEPTIONS)
     fail(t, line, "the list is too long");
   else
     t->exceptions[t->n_exceptions++] = e;
@@ -203,16 +202,16 @@ static bool is_of_kernel(const ptx_subject *subject, const char *text, const ptx
 }
 
 void ptx_mutations_check(ptx_mutations *t, const ptx_subject *subject) {
-  enum { MOST_MUTANTS = 512 };
-  static ptx_mutant mutants[MOST_MUTANTS];
+  enum { MAX_MUTANTS = 512 };
+  static ptx_mutant mutants[MAX_MUTANTS];
   uint32_t before = t->mutants, caught = t->caught;
   char *text = ptx_subject_text(subject);
-  uint32_t n = text ? ptx_find_mutants(text, mutants, MOST_MUTANTS) : 0;
+  uint32_t n = text ? ptx_find_mutants(text, mutants, MAX_MUTANTS) : 0;
   ptx_verdict right = {.how = "has no text"};
   if (text) right = ptx_judge(subject, text);
   if (!text || right.caught)
     fail(t, subject->name, right.how);
-  else if (!n || n == MOST_MUTANTS)
+  else if (!n || n == MAX_MUTANTS)
     fail(t, subject->name, "has no mutants, or too many");
   else
     for (uint32_t k = 0; k < n; k++)

@@ -26,8 +26,7 @@ typedef struct ptx_verdict {
 /* Runs a text of a subject in all modes. A right text is not caught. */
 ptx_verdict ptx_judge(const ptx_subject *subject, const char *text);
 
-/* ---- many kernels against a list ----------------------------------------------------------------------------------
- */
+/* ---- many kernels against a list --------------------------------------------------------------------------------- */
 
 /* A line of the list: subject, mnemonic, number, and why nothing can be wrong without it. # begins a comment. */
 typedef struct ptx_exception {
@@ -36,9 +35,9 @@ typedef struct ptx_exception {
   bool met;
 } ptx_exception;
 
-enum { PTX_MOST_EXCEPTIONS = 64 };
+enum { PTX_MAX_EXCEPTIONS = 64 };
 typedef struct ptx_mutations {
-  ptx_exception exceptions[PTX_MOST_EXCEPTIONS];
+  ptx_exception exceptions[PTX_MAX_EXCEPTIONS];
   uint32_t n_exceptions;
   uint32_t subjects, mutants, caught, equivalent; /* so far */
   uint32_t failures;                              /* each printed */

@@ -30,8 +30,7 @@ typedef struct gen {
   uint32_t n_states;
 } gen;
 
-/* ---- drawing -------------------------------------------------------------------------------------------------------
- */
+/* ---- drawing ----------------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(gen *g, uint32_t n) {
   return kva_philox4x32(g->draws++, 0, g->o->seed).v[0] % n;
@@ -94,8 +93,7 @@ static item pick_compatible(gen *g, const kva_type *t) {
   return (item){kva_const_scalar(&g->b, t->dtype, (double)draw(g, 5) / 2 - 1), 1};
 }
 
-/* ---- adding --------------------------------------------------------------------------------------------------------
- */
+/* ---- adding ------------------------------------------------------------------------------------------------------ */
 
 static void add_item(gen *g, kva_value *v, double bound) {
   if (elements(v->type) > MAX_ELEMENTS || v->type->dtype != g->o->dtype) return;
@@ -372,8 +370,7 @@ static void add_state_access(gen *g) {
   kva_build_node(&g->b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
 }
 
-/* ---- functions
- * ------------------------------------------------------------------------------------------------------- */
+/* ---- functions --------------------------------------------------------------------------------------------------- */
 
 typedef struct choice {
   void (*add)(gen *g);

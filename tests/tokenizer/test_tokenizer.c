@@ -112,8 +112,7 @@ static void ends_of_documents(void **unused) {
   kva_tokenizer_destroy(words);
 }
 
-/* ---- hostile files -------------------------------------------------------------------------------------------------
- */
+/* ---- hostile files ----------------------------------------------------------------------------------------------- */
 
 static void expect_error(const char *json, kva_status status, const char *message) {
   kva_diag *diag = kva_diag_create();

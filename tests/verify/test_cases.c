@@ -20,7 +20,7 @@ static void see_shapes(coverage *seen, const kva_case *c) {
     if (v) seen->broadcast |= kva_type_with_dtype(built.m, v->type, result->dtype) != result;
   }
   for (uint32_t i = 0; i < built.n_inputs; i++) {
-    const kva_wide *w = built.inputs[i];
+    const kva_ref_tensor *w = built.inputs[i];
     for (uint32_t d = 0; d < w->rank; d++) {
       seen->odd |= w->dims[d] > 1 && w->dims[d] % 2;
       seen->one |= w->dims[d] == 1;
@@ -98,8 +98,8 @@ static void test_random_is_deterministic(void **state) {
   kva_arena_destroy(arena);
 }
 
-static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                              kva_wide **outputs, kva_diag *diag) {
+static kva_status run_wrongly(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                              kva_ref_tensor **outputs, kva_diag *diag) {
   KVA_TRY(kva_run_reference(user, m, f, inputs, outputs, diag));
   if (outputs[0]->i && outputs[0]->n) outputs[0]->i[0]++;
   return KVA_OK;
@@ -126,15 +126,15 @@ static void test_report_counts_failures(void **state) {
   kva_diag_destroy(diag);
 }
 
-static kva_status run_with_wrong_floats(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                                        kva_wide **outputs, kva_diag *diag) {
+static kva_status run_with_wrong_floats(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                                        kva_ref_tensor **outputs, kva_diag *diag) {
   KVA_TRY(kva_run_reference(user, m, f, inputs, outputs, diag));
   if (outputs[0]->f && outputs[0]->n) outputs[0]->f[0] += 1;
   return KVA_OK;
 }
 
-static kva_status run_nothing(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                              kva_wide **outputs, kva_diag *diag) {
+static kva_status run_nothing(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                              kva_ref_tensor **outputs, kva_diag *diag) {
   (void)user, (void)m, (void)f, (void)inputs, (void)outputs;
   return kva_fail(diag, KVA_UNSUPPORTED, NULL, "there is no code");
 }

@@ -15,8 +15,7 @@ typedef struct build {
   kva_session *values; /* of the parameters, for inference; NULL before they are needed */
 } build;
 
-/* ---- artefacts -----------------------------------------------------------------------------------------------------
- */
+/* ---- artefacts --------------------------------------------------------------------------------------------------- */
 
 static const char *base_name(const char *path) {
   const char *slash = strrchr(path, '/');
@@ -114,8 +113,7 @@ static kva_object_options object_options(const build *b, const kva_artifact *a) 
                               .info = is_exe ? info_of(b) : NULL};
 }
 
-/* ---- files ---------------------------------------------------------------------------------------------------------
- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 /* OUT without its extension, with another. */
 static const char *beside(const build *b, const char *extension) {
@@ -149,8 +147,7 @@ static kva_status write_header(const build *b, const kva_artifact *a, const char
   return status;
 }
 
-/* ---- forms ---------------------------------------------------------------------------------------------------------
- */
+/* ---- forms ------------------------------------------------------------------------------------------------------- */
 
 static kva_status write_archive(const build *b, const kva_object_options *o, const char *object, size_t size) {
   static const char *const fixed[] = {"artifact", "create", "destroy", "error"};
@@ -235,8 +232,7 @@ static kva_status build_form(build *b) {
   return status;
 }
 
-/* ---- texts ---------------------------------------------------------------------------------------------------------
- */
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static kva_status emit_ir(const build *b) {
   kva_text text = {0};

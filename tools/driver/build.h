@@ -15,8 +15,7 @@ void kva_freeze_states(const kva_module *m, kva_artifact *a, kva_session *values
 /* Puts large constants into a safetensors file: runtime/weights.h. */
 KVA_MUST_USE kva_status kva_move_weights(kva_artifact *a, const char *path, kva_arena *arena, kva_diag *diag);
 
-/* ---- machine code of GPUs ------------------------------------------------------------------------------------------
- */
+/* ---- machine code of GPUs ---------------------------------------------------------------------------------------- */
 
 /* Runs argv[0], looked up in PATH, to its end: 0 and its state as of waitpid, or the errno of what kept it from
  * starting. */
@@ -27,8 +26,7 @@ bool kva_find_ptxas(char *out, size_t size);
 KVA_MUST_USE kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *arena, kva_diag *diag,
                                          kva_file_part *out_cubin);
 
-/* ---- the C interface of a model ------------------------------------------------------------------------------------
- */
+/* ---- the C interface of a model ---------------------------------------------------------------------------------- */
 
 /* `text` as an identifier of C: other characters become '_', a digit gets a letter before it. */
 const char *kva_c_identifier(kva_arena *arena, const char *text);
@@ -37,8 +35,7 @@ const kva_object_function *kva_c_functions(kva_arena *arena, const kva_artifact 
 /* The header. description: the author's text, or NULL. */
 void kva_c_header(const kva_artifact *a, const char *prefix, const char *description, kva_text *out);
 
-/* ---- linking -------------------------------------------------------------------------------------------------------
- */
+/* ---- linking ----------------------------------------------------------------------------------------------------- */
 
 /* An archive with one object that defines the given symbols; deterministic. */
 void kva_archive(const char *member, const char *object, size_t size, uint32_t n_symbols, const char *const *symbols,
@@ -55,8 +52,7 @@ typedef struct kva_link_options {
 KVA_MUST_USE kva_status kva_link(const char *object, size_t size, const char *path, const kva_link_options *options,
                                  kva_diag *diag);
 
-/* ---- the whole -----------------------------------------------------------------------------------------------------
- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 typedef enum kva_build_form {
   KVA_BUILD_NOTHING, /* texts only */

@@ -6,8 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- what is needed ------------------------------------------------------------------------------------------------
- */
+/* ---- what is needed ---------------------------------------------------------------------------------------------- */
 
 static bool has_runtime(const char *dir) {
   char path[4096];
@@ -34,8 +33,7 @@ static kva_status find_runtime(const kva_link_options *o, kva_arena *arena, kva_
                   o->triple ? "for " : "", o->runtime ? o->runtime : machine);
 }
 
-/* ---- the compiler --------------------------------------------------------------------------------------------------
- */
+/* ---- the compiler ------------------------------------------------------------------------------------------------ */
 
 static kva_status run_compiler(const char *const *argv, kva_diag *diag) {
   int state = 0, error = kva_run_program(argv, &state);

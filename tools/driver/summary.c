@@ -28,8 +28,7 @@ static kva_status bytes_of(kva_module *m, const kva_type *t, const kva_binding *
   return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits under this binding");
 }
 
-/* ---- floating-point operations
- * ---------------------------------------------------------------------------------------- */
+/* ---- floating-point operations ----------------------------------------------------------------------------------- */
 
 static int64_t dim_at(const kva_type *t, uint32_t d, const kva_binding *b) {
   int64_t v = 0;
@@ -89,8 +88,7 @@ double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t 
   return total;
 }
 
-/* ---- memory
- * ------------------------------------------------------------------------------------------------------------- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static kva_status count_states(kva_module *m, const kva_binding *b, kva_summary *s) {
   for (uint32_t i = 0; i < m->states.len; i++) {

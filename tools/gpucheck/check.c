@@ -44,8 +44,7 @@ static void hold_device(check *k, bool again) {
     k->held = NULL;
 }
 
-/* ---- running -------------------------------------------------------------------------------------------------------
- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static kva_status open_session(const check *k, const item *it, const char *device, bool profile, kva_session **out) {
   const kva_session_options o = {.device = device, .profile = profile};
@@ -156,8 +155,7 @@ static kva_status train_on(const check *k, const item *it, const char *device, d
   return status;
 }
 
-/* ---- times ---------------------------------------------------------------------------------------------------------
- */
+/* ---- times ------------------------------------------------------------------------------------------------------- */
 
 /* Seconds of all steps so far. */
 static double time_of(const kva_session *s) {
@@ -240,8 +238,7 @@ static double peer_time(const check *k, const char *name, char *who, size_t size
   return found;
 }
 
-/* ---- the table -----------------------------------------------------------------------------------------------------
- */
+/* ---- the table --------------------------------------------------------------------------------------------------- */
 
 static const char *const kind_names[GPU_KINDS] = {"operator", "kernel", "training", "time", "steps"};
 
@@ -300,8 +297,7 @@ static void check_time(check *k, const item *it) {
   fflush(stdout);
 }
 
-/* ---- cases ---------------------------------------------------------------------------------------------------------
- */
+/* ---- cases ------------------------------------------------------------------------------------------------------- */
 
 typedef struct cursor {
   const char *at, *end;

@@ -19,8 +19,7 @@ typedef struct pack {
   int32_t n_artifacts, without_code;
 } pack;
 
-/* ---- the file ------------------------------------------------------------------------------------------------------
- */
+/* ---- the file ---------------------------------------------------------------------------------------------------- */
 
 static kva_status write_file(const pack *p, const char *name, const char *data, size_t size) {
   char path[4096];
@@ -39,20 +38,19 @@ static void add_case(pack *p, gpu_case c) {
   p->n_cases++;
 }
 
-static void add_tensor(pack *p, const kva_wide *w, bool packed, double tolerance) {
+static void add_tensor(pack *p, const kva_ref_tensor *w, bool packed, double tolerance) {
   gpu_tensor t = {.dtype = (int32_t)w->dtype, .rank = (int32_t)w->rank, .tolerance = tolerance};
   memcpy(t.dims, w->dims, sizeof *w->dims * w->rank);
   if (packed && !kva_dtype_bytes(w->dtype, w->n, &t.bytes)) return;
   if (!packed) t.bytes = w->n * 8;
   add_bytes(p, &t, sizeof t);
   char *data = packed ? calloc((size_t)t.bytes + 1, 1) : NULL;
-  if (data) kva_wide_to_data(w, data);
+  if (data) kva_ref_tensor_to_data(w, data);
   add_bytes(p, packed ? data : w->f ? (const void *)w->f : (const void *)w->i, (size_t)t.bytes);
   free(data);
 }
 
-/* ---- artefacts -----------------------------------------------------------------------------------------------------
- */
+/* ---- artefacts --------------------------------------------------------------------------------------------------- */
 
 /* The GPU's tables and text in an object of this machine. */
 static kva_status write_object(pack *p, const kva_artifact *a, int32_t *out_artifact) {
@@ -81,8 +79,7 @@ static kva_status compile_plans(pack *p, kva_module *m, const kva_target_options
   return status;
 }
 
-/* ---- operators -----------------------------------------------------------------------------------------------------
- */
+/* ---- operators --------------------------------------------------------------------------------------------------- */
 
 static kva_status compile_operator(pack *p, kva_case_built *built, int32_t *out_artifact) {
   kva_arena *arena = kva_arena_create();
@@ -94,7 +91,7 @@ static kva_status compile_operator(pack *p, kva_case_built *built, int32_t *out_
   return status;
 }
 
-static void add_results(pack *p, kva_wide *const *inputs, uint32_t n_inputs, kva_wide *const *expected,
+static void add_results(pack *p, kva_ref_tensor *const *inputs, uint32_t n_inputs, kva_ref_tensor *const *expected,
                         uint32_t n_outputs, double tolerance) {
   double scale = 0;
   for (uint32_t i = 0; i < n_inputs; i++) {
@@ -110,11 +107,11 @@ static void add_results(pack *p, kva_wide *const *inputs, uint32_t n_inputs, kva
 /* One case in one type; operators without code for GPUs are counted. */
 static void add_operator(pack *p, const kva_case *c, kva_dtype dtype) {
   kva_case_built built;
-  kva_wide *expected[MAX_TENSORS] = {0};
+  kva_ref_tensor *expected[MAX_TENSORS] = {0};
   int32_t artifact;
-  bool ok =
-      kva_case_build(c, dtype, &built) == KVA_OK && built.n_outputs <= MAX_TENSORS &&
-      kva_run_reference(NULL, built.m, built.f, (const kva_wide *const *)built.inputs, expected, built.diag) == KVA_OK;
+  bool ok = kva_case_build(c, dtype, &built) == KVA_OK && built.n_outputs <= MAX_TENSORS &&
+            kva_run_reference(NULL, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, expected,
+                              built.diag) == KVA_OK;
   bool has_code = ok && compile_operator(p, &built, &artifact) == KVA_OK;
   p->without_code += !has_code;
   if (has_code) {
@@ -130,7 +127,7 @@ static void add_operator(pack *p, const kva_case *c, kva_dtype dtype) {
     add_case(p, row);
     add_results(p, built.inputs, built.n_inputs, expected, built.n_outputs, kva_ops.ops[c->op]->tolerance);
   }
-  for (uint32_t i = 0; i < MAX_TENSORS; i++) kva_wide_free(expected[i]);
+  for (uint32_t i = 0; i < MAX_TENSORS; i++) kva_ref_tensor_free(expected[i]);
   kva_case_free(&built);
 }
 
@@ -147,8 +144,7 @@ static void add_operators(pack *p, const kva_case_table *table, bool seen[KVA_OP
   kva_diag_clear(p->diag);
 }
 
-/* ---- named kernels -------------------------------------------------------------------------------------------------
- */
+/* ---- named kernels ----------------------------------------------------------------------------------------------- */
 
 /* "M=64 K=96" as pins, or definitions. */
 static uint32_t read_pins(kva_arena *arena, const char *text, kva_define *out) {
@@ -161,11 +157,11 @@ static uint32_t read_pins(kva_arena *arena, const char *text, kva_define *out) {
   return n;
 }
 
-static kva_wide *input_for(const kva_type *t, uint32_t index, bool filled) {
+static kva_ref_tensor *input_for(const kva_type *t, uint32_t index, bool filled) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < t->rank; d++)
     if (!kva_expr_is_const(t->dims[d], &dims[d])) return NULL;
-  kva_wide *w = kva_wide_create(t->dtype, t->rank, dims);
+  kva_ref_tensor *w = kva_ref_tensor_create(t->dtype, t->rank, dims);
   for (int64_t i = 0; w && filled && i < w->n; i++)
     w->f[i] = kva_round_f64(t->dtype, 2 * kva_case_uniform((uint64_t)i, index + 1) - 1);
   return w;
@@ -184,17 +180,17 @@ static kva_status compile_model(pack *p, kva_module *m, const kva_compile_option
 
 static kva_status add_small(pack *p, const gpu_kernel *k, kva_module *m, const kva_compile_options *o, gpu_case row) {
   kva_function *f = m->functions.data[0];
-  kva_wide *in[MAX_TENSORS] = {0}, *expected[MAX_TENSORS] = {0};
+  kva_ref_tensor *in[MAX_TENSORS] = {0}, *expected[MAX_TENSORS] = {0};
   uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
   for (uint32_t i = 0; i < n_in; i++) in[i] = input_for(f->graph->inputs.data[i]->type, i, true);
-  kva_status status = kva_run_reference(NULL, m, f, (const kva_wide *const *)in, expected, p->diag);
+  kva_status status = kva_run_reference(NULL, m, f, (const kva_ref_tensor *const *)in, expected, p->diag);
   if (status == KVA_OK) status = compile_model(p, m, o, &row.artifact);
   if (status == KVA_OK) {
     row.kind = GPU_KERNEL, row.n_inputs = (int32_t)n_in, row.n_outputs = (int32_t)n_out;
     add_case(p, row);
     add_results(p, in, n_in, expected, n_out, k->tolerance);
   }
-  for (uint32_t i = 0; i < MAX_TENSORS; i++) kva_wide_free(in[i]), kva_wide_free(expected[i]);
+  for (uint32_t i = 0; i < MAX_TENSORS; i++) kva_ref_tensor_free(in[i]), kva_ref_tensor_free(expected[i]);
   return status;
 }
 
@@ -251,16 +247,15 @@ static kva_status add_kernels(pack *p) {
   return KVA_OK;
 }
 
-/* ---- training ------------------------------------------------------------------------------------------------------
- */
+/* ---- training ---------------------------------------------------------------------------------------------------- */
 
 static bool note_loss(void *user, const kva_train_event *e) {
-  kva_wide *curve = user;
+  kva_ref_tensor *curve = user;
   if (!e->evaluation) curve->f[e->step - 1] = e->values[0];
   return true;
 }
 
-static kva_status train_on_cpu(const kva_compiled *c, kva_wide *curve, kva_diag *diag) {
+static kva_status train_on_cpu(const kva_compiled *c, kva_ref_tensor *curve, kva_diag *diag) {
   kva_train_options options;
   kva_data_source data = {0};
   kva_session *s = NULL;
@@ -286,7 +281,7 @@ static kva_status add_training(pack *p, const char *target, bool library) {
   kva_compiled *c;
   KVA_TRY(kva_compile(m, &(kva_compile_options){.train = true, .target = {.opt_level = 2}}, p->diag, &c));
   const int64_t steps = GPU_TRAIN_STEPS;
-  kva_wide *curve = kva_wide_create(KVA_F64, 1, &steps);
+  kva_ref_tensor *curve = kva_ref_tensor_create(KVA_F64, 1, &steps);
   kva_status status = train_on_cpu(c, curve, p->diag);
   kva_compiled_destroy(c);
   gpu_case row = {.kind = GPU_TRAINING, .n_outputs = 1};
@@ -302,12 +297,11 @@ static kva_status add_training(pack *p, const char *target, bool library) {
     add_case(p, row);
     add_tensor(p, curve, false, 2e-2);
   }
-  kva_wide_free(curve);
+  kva_ref_tensor_free(curve);
   return status;
 }
 
-/* ---- steps of a large model ----------------------------------------------------------------------------------------
- */
+/* ---- steps of a large model -------------------------------------------------------------------------------------- */
 
 typedef struct steps_case {
   const char *name, *target;
@@ -372,8 +366,7 @@ static kva_status add_steps(pack *p, const steps_case *c) {
   return status;
 }
 
-/* ---- the whole -----------------------------------------------------------------------------------------------------
- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 static kva_status write_cases(pack *p) {
   gpu_header header = {.magic = GPU_CHECK_MAGIC, .n_cases = p->n_cases};

@@ -17,8 +17,7 @@ void kva_token_ids_add(kva_token_ids *ids, uint32_t id) {
   ids->data[ids->n++] = id;
 }
 
-/* ---- the table of merges -------------------------------------------------------------------------------------------
- */
+/* ---- the table of merges ----------------------------------------------------------------------------------------- */
 
 void kva_bpe_reserve_merges(kva_bpe *b, uint32_t n) {
   uint64_t slots = 16;
@@ -40,8 +39,7 @@ void kva_bpe_add_merge(kva_bpe *b, uint32_t left, uint32_t right, uint32_t rank,
   *slot_of(b, pair) = (kva_merge){pair, rank, id};
 }
 
-/* ---- the heap ------------------------------------------------------------------------------------------------------
- */
+/* ---- the heap ---------------------------------------------------------------------------------------------------- */
 
 static bool before(const kva_candidate *a, const kva_candidate *b) {
   return a->rank != b->rank ? a->rank < b->rank : a->at < b->at;
@@ -72,8 +70,7 @@ static kva_candidate pop(kva_bpe *b) {
   return top;
 }
 
-/* ---- words ---------------------------------------------------------------------------------------------------------
- */
+/* ---- words ------------------------------------------------------------------------------------------------------- */
 
 static void add_symbol(kva_bpe *b, uint32_t id) {
   int32_t n = (int32_t)b->symbols.len;

@@ -10,8 +10,7 @@ typedef struct kva_bytes {
   size_t size;
 } kva_bytes;
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------
- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 /* A part of the text, or a token that was found in it. */
 typedef struct kva_piece {
@@ -71,8 +70,7 @@ kva_bytes kva_normal_form(kva_bytes text, bool composes, kva_arena *arena);
 uint32_t kva_byte_char(unsigned char byte);
 int kva_char_byte(uint32_t c);
 
-/* ---- BPE -----------------------------------------------------------------------------------------------------------
- */
+/* ---- BPE --------------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_merge {
   uint64_t pair; /* left << 32 | right; UINT64_MAX: free */
@@ -111,8 +109,7 @@ void kva_bpe_add_merge(kva_bpe *b, uint32_t left, uint32_t right, uint32_t rank,
 void kva_bpe_encode(kva_bpe *b, kva_bytes word, kva_token_ids *ids);
 void kva_token_ids_add(kva_token_ids *ids, uint32_t id);
 
-/* ---- the whole -----------------------------------------------------------------------------------------------------
- */
+/* ---- the whole --------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_token_text {
   kva_bytes text;

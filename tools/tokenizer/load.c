@@ -33,8 +33,7 @@ static kva_status unsupported(const loader *l, const kva_json *v, const char *pa
   return kva_fail(l->diag, KVA_UNSUPPORTED, &loc, "the %s %s is not supported", part, name);
 }
 
-/* ---- members -------------------------------------------------------------------------------------------------------
- */
+/* ---- members ----------------------------------------------------------------------------------------------------- */
 
 static bool is_null(const kva_json *v) {
   return !v || v->kind == KVA_JSON_NULL;
@@ -60,8 +59,7 @@ static kva_status take_id(const loader *l, const kva_json *v, uint32_t *out) {
   return KVA_OK;
 }
 
-/* ---- steps ---------------------------------------------------------------------------------------------------------
- */
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
 
 static void add_step(const loader *l, kva_text_steps *to, kva_text_step s) {
   KVA_PUSH(l->t->arena, to, s);
@@ -187,8 +185,7 @@ static kva_status normalizer(loader *l, const kva_json *v, kva_text_steps *to) {
   return KVA_OK;
 }
 
-/* ---- the model -----------------------------------------------------------------------------------------------------
- */
+/* ---- the model --------------------------------------------------------------------------------------------------- */
 
 static void set_id(const loader *l, kva_bytes text, uint32_t id) {
   kva_map_set(l->t->bpe.ids, text.data, text.size, (void *)((uintptr_t)id + 1));
@@ -290,8 +287,7 @@ static kva_status take_model(const loader *l, const kva_json *root) {
   return take_merges(l, model);
 }
 
-/* ---- added tokens, decoding ----------------------------------------------------------------------------------------
- */
+/* ---- added tokens, decoding -------------------------------------------------------------------------------------- */
 
 /* What a token that is looked for after the normaliser looks like then. */
 static kva_status normalized_pattern(const loader *l, kva_added_token *a) {

@@ -24,8 +24,7 @@ typedef struct mark {
 } mark;
 typedef KVA_VEC(mark) marks;
 
-/* ---- tables --------------------------------------------------------------------------------------------------------
- */
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
 
 static uint32_t class_of(uint32_t c) {
   uint32_t low = 0, high = N_CLASSES;
@@ -54,8 +53,7 @@ static const uint32_t *find_row(const uint32_t *table, uint32_t n, uint32_t a, u
   return NULL;
 }
 
-/* ---- taking apart --------------------------------------------------------------------------------------------------
- */
+/* ---- taking apart ------------------------------------------------------------------------------------------------ */
 
 static void add(marks *out, kva_arena *arena, uint32_t c) {
   mark m = {c, class_of(c)};
@@ -93,8 +91,7 @@ static void sort_marks(marks *m) {
   }
 }
 
-/* ---- putting together ----------------------------------------------------------------------------------------------
- */
+/* ---- putting together -------------------------------------------------------------------------------------------- */
 
 /* 0: the two make no character. */
 static uint32_t composed(uint32_t a, uint32_t b) {

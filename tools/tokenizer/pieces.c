@@ -15,8 +15,7 @@ static void add_piece(kva_pieces *out, kva_arena *arena, kva_bytes text, bool fi
   if (text.size) KVA_PUSH(arena, out, piece);
 }
 
-/* ---- matches -------------------------------------------------------------------------------------------------------
- */
+/* ---- matches ----------------------------------------------------------------------------------------------------- */
 
 static bool find_text(kva_bytes text, kva_bytes from, size_t at, size_t *begin, size_t *end) {
   const char *found = from.size ? memmem(text.data + at, text.size - at, from.data, from.size) : NULL;
@@ -52,8 +51,7 @@ static spans find_spans(const kva_text_step *s, kva_bytes text, kva_arena *arena
   return out;
 }
 
-/* ---- splitting -----------------------------------------------------------------------------------------------------
- */
+/* ---- splitting --------------------------------------------------------------------------------------------------- */
 
 /* Whether span i belongs to the piece of span i - 1. */
 static bool joins(kva_split_behavior behavior, const span *s, uint32_t i) {
@@ -72,8 +70,7 @@ static void split(const kva_text_step *s, const kva_piece *in, kva_arena *arena,
   }
 }
 
-/* ---- changes of text -----------------------------------------------------------------------------------------------
- */
+/* ---- changes of text --------------------------------------------------------------------------------------------- */
 
 static kva_bytes joined(kva_arena *arena, kva_bytes a, kva_bytes b) {
   char *data = kva_arena_alloc(arena, a.size + b.size + 1);
@@ -154,8 +151,7 @@ static kva_bytes byte_chars(kva_bytes text, kva_arena *arena) {
   return (kva_bytes){data, n};
 }
 
-/* ---- all steps -----------------------------------------------------------------------------------------------------
- */
+/* ---- all steps --------------------------------------------------------------------------------------------------- */
 
 static void apply_step(const kva_text_step *s, const kva_piece *in, kva_arena *arena, kva_pieces *out) {
   switch (s->kind) {
@@ -187,8 +183,7 @@ kva_status kva_text_apply(const kva_text_steps *steps, kva_arena *arena, kva_pie
   return KVA_OK;
 }
 
-/* ---- added tokens --------------------------------------------------------------------------------------------------
- */
+/* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
 /* The longest one at the beginning of text. */
 static const kva_added_token *added_at(const kva_added_tokens *added, bool normalized, kva_bytes text) {

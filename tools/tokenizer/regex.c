@@ -56,8 +56,7 @@ static const uint32_t unlimited = UINT32_MAX;
 enum { MAX_NESTING = 64, MAX_REPEAT = 1000 };
 static const uint64_t steps_a_byte = 2000, steps_at_least = 1 << 20;
 
-/* ---- sets ----------------------------------------------------------------------------------------------------------
- */
+/* ---- sets -------------------------------------------------------------------------------------------------------- */
 
 static bool in_item(const set_item *i, uint32_t c) {
   switch (i->kind) {
@@ -79,8 +78,7 @@ static bool in_set(const set *s, uint32_t c) {
   return c < 128 ? s->ascii[c] : search_set(s, c);
 }
 
-/* ---- compiling -----------------------------------------------------------------------------------------------------
- */
+/* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 typedef struct compiler {
   const char *at, *end, *pattern;
@@ -371,8 +369,7 @@ kva_status kva_regex_compile(const char *pattern, size_t size, kva_arena *arena,
   return KVA_OK;
 }
 
-/* ---- matching ------------------------------------------------------------------------------------------------------
- */
+/* ---- matching ---------------------------------------------------------------------------------------------------- */
 
 static bool push(kva_regex *r, frame f) {
   if (r->depth == r->capacity) {

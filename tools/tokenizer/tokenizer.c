@@ -42,8 +42,7 @@ int64_t kva_tokenizer_end(const kva_tokenizer *t) {
   return -1;
 }
 
-/* ---- encoding ------------------------------------------------------------------------------------------------------
- */
+/* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
 /* `text` with U+FFFD for what is not UTF-8; itself where all is. */
 static kva_bytes valid_text(const char *text, size_t size, kva_arena *arena, int64_t *replaced) {
@@ -94,8 +93,7 @@ kva_status kva_tokenizer_encode(kva_tokenizer *t, const char *text, size_t size,
   return status;
 }
 
-/* ---- decoding ------------------------------------------------------------------------------------------------------
- */
+/* ---- decoding ---------------------------------------------------------------------------------------------------- */
 
 static void add_byte_chars(kva_bytes text, kva_text *out) {
   for (size_t at = 0, n; at < text.size; at += n) {

@@ -144,7 +144,7 @@ double kva_case_uniform(uint64_t element, uint64_t stream) {
   return kva_uniform01(kva_philox4x32(element, stream, 2026).v[0]);
 }
 
-static void fill(const kva_case_operand *o, kva_wide *w, uint64_t stream) {
+static void fill(const kva_case_operand *o, kva_ref_tensor *w, uint64_t stream) {
   bool any = o->lo == 0 && o->hi == 0;
   double lo = any ? (w->f ? -2 : kva_dtype_is_unsigned(w->dtype) ? 0 : -9) : o->lo, hi = any ? (w->f ? 2 : 9) : o->hi;
   const char *s = o->values;
@@ -187,7 +187,7 @@ static kva_status add_operands(const kva_case *c, kva_dtype dtype, kva_case_buil
     kva_dtype t = operand_dtype(c, o, dtype);
     const kva_type *type = kva_type_tensor(built->m, t, shape.rank, shape.dims);
     values[n] = kva_graph_add_input(built->f->graph, type, kva_arena_printf(built->m->arena, "x%u", n));
-    kva_wide *w = kva_wide_create(t, shape.rank, shape.extents);
+    kva_ref_tensor *w = kva_ref_tensor_create(t, shape.rank, shape.extents);
     KVA_ASSERT(w);
     fill(o, w, n);
     built->inputs[built->n_inputs++] = w;
@@ -216,13 +216,13 @@ kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *bu
 }
 
 void kva_case_free(kva_case_built *built) {
-  for (uint32_t i = 0; i < built->n_inputs; i++) kva_wide_free(built->inputs[i]);
+  for (uint32_t i = 0; i < built->n_inputs; i++) kva_ref_tensor_free(built->inputs[i]);
   kva_module_destroy(built->m);
   kva_diag_destroy(built->diag);
 }
 
-kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                             kva_wide **outputs, kva_diag *diag) {
+kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                             kva_ref_tensor **outputs, kva_diag *diag) {
   (void)user;
   return kva_ref_run(m, f, inputs, outputs, NULL, NULL, NULL, NULL, diag);
 }

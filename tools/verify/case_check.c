@@ -37,7 +37,7 @@ bool kva_check_fail(kva_check *check, const kva_case *c, kva_dtype dtype, const 
   return false;
 }
 
-double kva_check_largest(const kva_wide *w) {
+double kva_check_largest(const kva_ref_tensor *w) {
   double m = 0;
   for (int64_t i = 0; w->f && i < w->n; i++)
     if (isfinite(w->f[i]) && fabs(w->f[i]) > m) m = fabs(w->f[i]);
@@ -45,7 +45,7 @@ double kva_check_largest(const kva_wide *w) {
 }
 
 /* In units of the tolerance. */
-static double element_error(const kva_wide *expected, const kva_wide *found, int64_t i, double tolerance) {
+static double element_error(const kva_ref_tensor *expected, const kva_ref_tensor *found, int64_t i, double tolerance) {
   if (!expected->f) return expected->i[i] == found->i[i] ? 0 : INFINITY;
   double a = expected->f[i], b = found->f[i];
   if (a == b || (isnan(a) && isnan(b))) return 0;
@@ -53,7 +53,7 @@ static double element_error(const kva_wide *expected, const kva_wide *found, int
   return isfinite(error) ? error : INFINITY;
 }
 
-static bool compare(const kva_check_run *r, const kva_wide *expected, const kva_wide *found, double scale,
+static bool compare(const kva_check_run *r, const kva_ref_tensor *expected, const kva_ref_tensor *found, double scale,
                     kva_check *check) {
   if (expected->dtype != found->dtype || expected->n != found->n)
     return kva_check_fail(check, r->c, r->dtype, "wrong result type", NULL);
@@ -70,11 +70,11 @@ static bool compare(const kva_check_run *r, const kva_wide *expected, const kva_
   if (largest_error <= 1) return true;
   char text[160];
   snprintf(text, sizeof text, "element %lld: expected %.17g, found %.17g, tolerance %.3g", (long long)worst,
-           kva_wide_get(expected, worst), kva_wide_get(found, worst), expected->f ? tolerance : 0);
+           kva_ref_tensor_get(expected, worst), kva_ref_tensor_get(found, worst), expected->f ? tolerance : 0);
   return kva_check_fail(check, r->c, r->dtype, text, NULL);
 }
 
-static bool execute(const kva_check_run *r, kva_executor run, void *user, const char *what, kva_wide **out,
+static bool execute(const kva_check_run *r, kva_executor run, void *user, const char *what, kva_ref_tensor **out,
                     kva_check *check) {
   kva_status status = run(user, r->built->m, r->f, r->inputs, out, r->built->diag);
   check->unsupported = status == KVA_UNSUPPORTED;
@@ -82,7 +82,7 @@ static bool execute(const kva_check_run *r, kva_executor run, void *user, const 
 }
 
 bool kva_check_function(const kva_check_run *r, kva_executor run, void *user, kva_check *check) {
-  kva_wide *expected[KVA_CASE_OPERANDS] = {0}, *found[KVA_CASE_OPERANDS] = {0};
+  kva_ref_tensor *expected[KVA_CASE_OPERANDS] = {0}, *found[KVA_CASE_OPERANDS] = {0};
   uint32_t n = kva_graph_output_count(r->f->graph);
   bool ok = execute(r, kva_run_reference, NULL, "reference fails", expected, check) &&
             execute(r, run, user, "executor fails", found, check);
@@ -91,8 +91,8 @@ bool kva_check_function(const kva_check_run *r, kva_executor run, void *user, kv
   if (ok && n) check->dtype = expected[0]->dtype;
   for (uint32_t i = 0; ok && i < n; i++) ok = compare(r, expected[i], found[i], scale, check);
   for (uint32_t i = 0; i < n; i++) {
-    kva_wide_free(expected[i]);
-    kva_wide_free(found[i]);
+    kva_ref_tensor_free(expected[i]);
+    kva_ref_tensor_free(found[i]);
   }
   return ok;
 }
@@ -102,7 +102,7 @@ bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *
   kva_check_run r = {.c = c, .dtype = dtype, .built = &built, .tolerance = kva_ops.ops[c->op]->tolerance};
   bool ok = kva_case_build(c, dtype, &built) == KVA_OK || kva_check_fail(check, c, dtype, "does not build", built.diag);
   r.f = built.f;
-  r.inputs = (const kva_wide *const *)built.inputs;
+  r.inputs = (const kva_ref_tensor *const *)built.inputs;
   ok = ok && kva_check_function(&r, run, user, check);
   kva_case_free(&built);
   return ok;

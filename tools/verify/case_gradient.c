@@ -8,7 +8,7 @@ enum { MAX_RESULTS = 8 };
  * -1 where it is zero. */
 typedef struct backward {
   kva_case_built forward;
-  kva_wide *seeds[MAX_RESULTS];
+  kva_ref_tensor *seeds[MAX_RESULTS];
   kva_function *f;
   uint32_t n_seeds, n_outputs;
   int slot[KVA_CASE_OPERANDS];
@@ -51,8 +51,8 @@ static kva_status build_backward(const kva_case *c, kva_dtype dtype, backward *g
 }
 
 /* Sum over results of seed * result. */
-static kva_status loss(const backward *g, const kva_wide *const *in, double *out_loss) {
-  kva_wide *y[MAX_RESULTS] = {0};
+static kva_status loss(const backward *g, const kva_ref_tensor *const *in, double *out_loss) {
+  kva_ref_tensor *y[MAX_RESULTS] = {0};
   const kva_case_built *f = &g->forward;
   KVA_TRY(kva_run_reference(NULL, f->m, f->f, in, y, f->diag));
   uint32_t seed = 0;
@@ -61,19 +61,19 @@ static kva_status loss(const backward *g, const kva_wide *const *in, double *out
     bool seeded = y[k]->f && seed < g->n_seeds;
     for (int64_t i = 0; seeded && i < y[k]->n; i++) *out_loss += g->seeds[seed]->f[i] * y[k]->f[i];
     seed += y[k]->f != NULL;
-    kva_wide_free(y[k]);
+    kva_ref_tensor_free(y[k]);
   }
   return KVA_OK;
 }
 
 static kva_status make_seeds(backward *g) {
-  kva_wide *y[MAX_RESULTS] = {0};
+  kva_ref_tensor *y[MAX_RESULTS] = {0};
   const kva_case_built *f = &g->forward;
-  KVA_TRY(kva_run_reference(NULL, f->m, f->f, (const kva_wide *const *)f->inputs, y, f->diag));
+  KVA_TRY(kva_run_reference(NULL, f->m, f->f, (const kva_ref_tensor *const *)f->inputs, y, f->diag));
   uint32_t n = 0;
   for (uint32_t k = 0; k < f->n_outputs; k++) {
     if (!y[k]->f) {
-      kva_wide_free(y[k]);
+      kva_ref_tensor_free(y[k]);
       continue;
     }
     g->seeds[n++] = y[k];
@@ -84,13 +84,13 @@ static kva_status make_seeds(backward *g) {
 }
 
 /* Fourth-order central difference: the error is about h^4 f^(5) / 30 + epsilon / h, far below 1e-6. */
-static kva_status difference(const backward *g, kva_wide *x, int64_t i, double h, double *out_slope) {
+static kva_status difference(const backward *g, kva_ref_tensor *x, int64_t i, double h, double *out_slope) {
   static const double at[4] = {-2, -1, 1, 2}, weight[4] = {1, -8, 8, -1};
   double center = x->f[i], sum = 0, l;
   kva_status status = KVA_OK;
   for (int k = 0; k < 4 && !status; k++) {
     x->f[i] = center + at[k] * h;
-    status = loss(g, (const kva_wide *const *)g->forward.inputs, &l);
+    status = loss(g, (const kva_ref_tensor *const *)g->forward.inputs, &l);
     sum += weight[k] * l;
   }
   x->f[i] = center;
@@ -100,7 +100,7 @@ static kva_status difference(const backward *g, kva_wide *x, int64_t i, double h
 
 /* Smallest error of `found` over the steps. A long step is more exact; a short one does not reach across a kink nearby,
  * as random values have one now and then. Neither agrees with a wrong gradient. */
-static kva_status slope_error(const backward *g, kva_wide *x, int64_t i, double found, double *out_expected,
+static kva_status slope_error(const backward *g, kva_ref_tensor *x, int64_t i, double found, double *out_expected,
                               double *out_error) {
   static const double steps[] = {1e-3, 1e-5};
   *out_error = INFINITY;
@@ -115,8 +115,8 @@ static kva_status slope_error(const backward *g, kva_wide *x, int64_t i, double 
   return KVA_OK;
 }
 
-static bool check_operand(const kva_case *c, const backward *g, uint32_t operand, kva_wide *x, const kva_wide *gradient,
-                          kva_check *check) {
+static bool check_operand(const kva_case *c, const backward *g, uint32_t operand, kva_ref_tensor *x,
+                          const kva_ref_tensor *gradient, kva_check *check) {
   double scale = fmax(SMALLEST_SCALE, gradient ? kva_check_largest(gradient) : 0);
   for (int64_t i = 0; i < x->n; i++) {
     double expected = NAN, error, found = gradient ? gradient->f[i] : 0;
@@ -133,7 +133,7 @@ static bool check_operand(const kva_case *c, const backward *g, uint32_t operand
 }
 
 /* Builds, and sets the inputs of g->f. */
-static bool prepare(const kva_case *c, kva_dtype dtype, backward *g, const kva_wide **in, kva_check *check) {
+static bool prepare(const kva_case *c, kva_dtype dtype, backward *g, const kva_ref_tensor **in, kva_check *check) {
   const kva_case_built *f = &g->forward;
   if (build_backward(c, dtype, g)) return kva_check_fail(check, c, dtype, "its gradient does not build", f->diag);
   if (make_seeds(g)) return kva_check_fail(check, c, dtype, "reference fails", f->diag);
@@ -143,20 +143,20 @@ static bool prepare(const kva_case *c, kva_dtype dtype, backward *g, const kva_w
 }
 
 static void free_backward(backward *g) {
-  for (uint32_t i = 0; i < MAX_RESULTS; i++) kva_wide_free(g->seeds[i]);
+  for (uint32_t i = 0; i < MAX_RESULTS; i++) kva_ref_tensor_free(g->seeds[i]);
   kva_case_free(&g->forward);
 }
 
-static bool check_gradients(const kva_case *c, backward *g, kva_wide **gradients, kva_check *check) {
+static bool check_gradients(const kva_case *c, backward *g, kva_ref_tensor **gradients, kva_check *check) {
   const kva_case_built *f = &g->forward;
-  const kva_wide *in[KVA_CASE_OPERANDS + MAX_RESULTS];
+  const kva_ref_tensor *in[KVA_CASE_OPERANDS + MAX_RESULTS];
   if (!prepare(c, KVA_F64, g, in, check)) return false;
   if (kva_run_reference(NULL, f->m, g->f, in, gradients, f->diag))
     return kva_check_fail(check, c, KVA_F64, "its gradient fails", f->diag);
   uint32_t input = 0;
   for (uint32_t i = 0; i < f->node->n_operands; i++) {
     if (!kva_operand(f->node, i)) continue;
-    kva_wide *x = f->inputs[input++];
+    kva_ref_tensor *x = f->inputs[input++];
     if (!x->f || c->in[i].constant) continue;
     if (!check_operand(c, g, i, x, g->slot[i] < 0 ? NULL : gradients[g->slot[i]], check)) return false;
   }
@@ -170,16 +170,16 @@ bool kva_case_has_gradient(const kva_case *c) {
 
 bool kva_case_check_gradient(const kva_case *c, kva_check *check) {
   backward g = {0};
-  kva_wide *gradients[KVA_CASE_OPERANDS] = {0};
+  kva_ref_tensor *gradients[KVA_CASE_OPERANDS] = {0};
   bool ok = check_gradients(c, &g, gradients, check);
-  for (uint32_t i = 0; i < KVA_CASE_OPERANDS; i++) kva_wide_free(gradients[i]);
+  for (uint32_t i = 0; i < KVA_CASE_OPERANDS; i++) kva_ref_tensor_free(gradients[i]);
   free_backward(&g);
   return ok;
 }
 
 bool kva_case_check_backward(const kva_case *c, kva_executor run, void *user, kva_check *check) {
   backward g = {0};
-  const kva_wide *in[KVA_CASE_OPERANDS + MAX_RESULTS];
+  const kva_ref_tensor *in[KVA_CASE_OPERANDS + MAX_RESULTS];
   bool ok = prepare(c, KVA_F32, &g, in, check);
   kva_check_run r = {.c = c, .dtype = KVA_F32, .built = &g.forward, .f = g.f, .inputs = in};
   for (const kva_node *n = ok ? g.f->graph->first : NULL; n; n = n->next) r.tolerance += n->op->tolerance;

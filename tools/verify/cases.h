@@ -59,11 +59,11 @@ bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t n
 
 /* ---- building and running ---------------------------------------------------------------------------------------- */
 
-/* Runs f on inputs; outputs malloc'd wide tensors. The reference, or compiled code. */
-typedef kva_status (*kva_executor)(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                                   kva_wide **outputs, kva_diag *diag);
-kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                             kva_wide **outputs, kva_diag *diag);
+/* Runs f on inputs; outputs malloc'd reference tensors. The reference, or compiled code. */
+typedef kva_status (*kva_executor)(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                                   kva_ref_tensor **outputs, kva_diag *diag);
+kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                             kva_ref_tensor **outputs, kva_diag *diag);
 
 /* The operator as a function of its operands, and values for them. */
 typedef struct kva_case_built {
@@ -72,7 +72,7 @@ typedef struct kva_case_built {
   kva_function *f;
   kva_node *node;
   uint32_t n_inputs, n_outputs;
-  kva_wide *inputs[KVA_CASE_OPERANDS];
+  kva_ref_tensor *inputs[KVA_CASE_OPERANDS];
 } kva_case_built;
 /* dtype NONE: the case's own; else that instead of it. A failure stays in built->diag (and frees nothing: always call
  * kva_case_free). */

@@ -15,12 +15,12 @@ typedef struct kva_check_run {
   kva_dtype dtype;
   const kva_case_built *built;
   kva_function *f; /* at most KVA_CASE_OPERANDS outputs */
-  const kva_wide *const *inputs;
+  const kva_ref_tensor *const *inputs;
   double tolerance; /* in units of the dtype's epsilon, of the largest input or output */
 } kva_check_run;
 /* Executor against reference, on the same inputs. */
 bool kva_check_function(const kva_check_run *r, kva_executor run, void *user, kva_check *check);
 /* Largest finite magnitude; 0 of integers. */
-double kva_check_largest(const kva_wide *w);
+double kva_check_largest(const kva_ref_tensor *w);
 
 #endif

@@ -25,7 +25,7 @@ static bool lookup(void *user, const kva_expr *symbol, int64_t *out_v) {
   return false;
 }
 
-static void bind_symbols(run *r, const kva_type *t, const kva_wide *w) {
+static void bind_symbols(run *r, const kva_type *t, const kva_ref_tensor *w) {
   for (uint32_t d = 0; d < t->rank; d++) {
     int64_t known;
     if (t->dims[d]->kind != KVA_EXPR_SYMBOL || lookup(r, t->dims[d], &known)) continue;
@@ -119,23 +119,23 @@ static kva_status run_graph(run *r, kva_graph *g) {
   return KVA_OK;
 }
 
-static kva_wide *read_output(run *r, const kva_value *v) {
+static kva_ref_tensor *read_output(run *r, const kva_value *v) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < v->type->rank; d++) dims[d] = evaluate(r, v->type->dims[d]);
-  return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[v->id]);
+  return kva_ref_tensor_from_data(v->type->dtype, v->type->rank, dims, r->data[v->id]);
 }
 
-static void load_inputs(run *r, kva_graph *g, const kva_wide *const *inputs) {
+static void load_inputs(run *r, kva_graph *g, const kva_ref_tensor *const *inputs) {
   for (uint32_t i = 0; i < g->inputs.len; i++) bind_symbols(r, g->inputs.data[i]->type, inputs[i]);
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     const kva_value *v = g->inputs.data[i];
     r->data[v->id] = allocate(r, v->type);
-    kva_wide_to_data(inputs[i], r->data[v->id]);
+    kva_ref_tensor_to_data(inputs[i], r->data[v->id]);
   }
 }
 
-kva_status kva_run_compiled(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs,
-                            kva_wide **outputs, kva_diag *diag) {
+kva_status kva_run_compiled(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                            kva_ref_tensor **outputs, kva_diag *diag) {
   run r = {.arena = kva_arena_create(), .m = m};
   kva_status status = kva_codegen_create(user, diag, &r.cg);
   if (status == KVA_OK) {

@@ -43,7 +43,7 @@ static int64_t evaluate(run *r, const kva_expr *e) {
   return v;
 }
 
-static void bind_symbols(run *r, const kva_type *t, const kva_wide *w) {
+static void bind_symbols(run *r, const kva_type *t, const kva_ref_tensor *w) {
   for (uint32_t d = 0; d < t->rank; d++) {
     int64_t known;
     if (t->dims[d]->kind != KVA_EXPR_SYMBOL || lookup(r, t->dims[d], &known)) continue;
@@ -52,8 +52,7 @@ static void bind_symbols(run *r, const kva_type *t, const kva_wide *w) {
   }
 }
 
-/* ---- memory -------------------------------------------------------------------------------------------------------
- */
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 static int64_t bytes_of(run *r, const kva_type *t) {
   int64_t n = 1, bytes;
@@ -80,18 +79,17 @@ static kva_status add_constant(run *r, const kva_node *n) {
   return KVA_OK;
 }
 
-static kva_status load_inputs(run *r, kva_graph *g, const kva_wide *const *inputs) {
+static kva_status load_inputs(run *r, kva_graph *g, const kva_ref_tensor *const *inputs) {
   for (uint32_t i = 0; i < g->inputs.len; i++) bind_symbols(r, g->inputs.data[i]->type, inputs[i]);
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     const kva_value *v = g->inputs.data[i];
     KVA_TRY(allocate(r, v, r->options->in_place));
-    kva_wide_to_data(inputs[i], r->data[v->id]);
+    kva_ref_tensor_to_data(inputs[i], r->data[v->id]);
   }
   return KVA_OK;
 }
 
-/* ---- compiling ------------------------------------------------------------------------------------------------------
- */
+/* ---- compiling --------------------------------------------------------------------------------------------------- */
 
 static void print_kernel(const kva_kernel *k) {
   kva_text text = {0};
@@ -132,8 +130,7 @@ static kva_status load_module(run *r) {
   return kva_ptx_module_create(r->text, size, "ptx", r->diag, &r->module);
 }
 
-/* ---- running
- * ---------------------------------------------------------------------------------------------------------- */
+/* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static bool seen_before(const kva_node *n, uint32_t i) {
   for (uint32_t k = 0; k < i; k++) {
@@ -206,7 +203,7 @@ static kva_status launch_step(run *r, const step *s, const void *const *params, 
 }
 
 /* Parameters of the kernel are the node's operands, each once, then its results. */
-static kva_status encode_map(run *r, const kva_kmap *m, const void *const *params, unsigned char *out) {
+static kva_status encode_map(run *r, const kva_ktensor_map *m, const void *const *params, unsigned char *out) {
   kva_ptxsim_map map = {.dtype = m->buf->dtype, .rank = m->rank, .swizzle = (uint32_t)m->swizzle};
   memcpy(&map.address, params[m->buf->id], sizeof map.address);
   for (uint32_t d = 0; d < m->rank; d++) {
@@ -250,7 +247,7 @@ static kva_status run_step(run *r, const step *s) {
   return launch_step(r, s, params, n);
 }
 
-static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {
+static kva_status execute(run *r, kva_graph *g, const kva_ref_tensor *const *inputs) {
   KVA_TRY(load_inputs(r, g, inputs));
   KVA_TRY(compile(r, g));
   KVA_TRY(load_module(r));
@@ -258,14 +255,14 @@ static kva_status execute(run *r, kva_graph *g, const kva_wide *const *inputs) {
   return KVA_OK;
 }
 
-static kva_wide *read_output(run *r, const kva_value *v) {
+static kva_ref_tensor *read_output(run *r, const kva_value *v) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t d = 0; d < v->type->rank; d++) dims[d] = evaluate(r, v->type->dims[d]);
-  return kva_wide_from_data(v->type->dtype, v->type->rank, dims, r->data[storage_of(r, v)->id]);
+  return kva_ref_tensor_from_data(v->type->dtype, v->type->rank, dims, r->data[storage_of(r, v)->id]);
 }
 
-kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
-                       kva_diag *diag) {
+kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                       kva_ref_tensor **outputs, kva_diag *diag) {
   run r = {.options = user, .arena = kva_arena_create(), .m = m, .diag = diag, .memory = kva_ptx_memory_create()};
   kva_gather_grads_sort(m, f->graph); /* as a pass for GPUs does, which the module may not have seen */
   r.data = KVA_NEW_ARRAY(r.arena, void *, m->next_value_id);

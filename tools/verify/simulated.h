@@ -11,7 +11,7 @@ typedef struct kva_ptx_traffic {
   uint64_t wavefronts, ideal_wavefronts; /* of shared memory */
 } kva_ptx_traffic;
 
-enum { KVA_PTX_UNWRITTEN = 0xA5, KVA_PTX_MOST_RESULTS = 8 };
+enum { KVA_PTX_UNWRITTEN = 0xA5, KVA_PTX_MAX_RESULTS = 8 };
 
 /* A launch that went well, for whoever wants to repeat it. */
 typedef struct kva_ptx_step {
@@ -24,7 +24,7 @@ typedef struct kva_ptx_step {
   struct {
     void *data;
     size_t bytes;
-  } results[KVA_PTX_MOST_RESULTS]; /* initially full of KVA_PTX_UNWRITTEN */
+  } results[KVA_PTX_MAX_RESULTS]; /* initially full of KVA_PTX_UNWRITTEN */
 } kva_ptx_step;
 
 typedef struct kva_ptx_run {
@@ -43,7 +43,7 @@ typedef struct kva_ptx_run {
 } kva_ptx_run;
 
 /* user: a kva_ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */
-kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_wide *const *inputs, kva_wide **outputs,
-                       kva_diag *diag);
+kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
+                       kva_ref_tensor **outputs, kva_diag *diag);
 
 #endif

@@ -34,7 +34,7 @@ static const kva_expr *block_at(const few *x, const kva_expr *row, const kva_exp
   return plus(x, kva_expr_muli(x->e, row, x->panel), j);
 }
 
-bool kva_contract_is_few(const kva_contraction *c) {
+bool kva_contract_is_skinny(const kva_contraction *c) {
   int64_t rows;
   if (!kva_expr_is_const(c->rows, &rows) || rows < 1 || rows > FEW_ROWS) return false;
   return !c->any && c->leads * c->taps == 1 && kva_expr_is(c->lines, 1);
@@ -63,7 +63,7 @@ static const kva_expr *columns_here(const few *x) {
   return kva_expr_min(x->e, num(x, x->panel), kva_expr_sub(x->e, x->c->line, x->col0));
 }
 
-/* ---- columns contiguous ---------------------------------------------------------------------------------------- */
+/* ---- columns contiguous ------------------------------------------------------------------------------------------ */
 
 static void clear_block(const few *x) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->rows * x->panel), "j");
@@ -103,7 +103,7 @@ static void multiply_along_columns(const few *x) {
   kva_k_loop_end(x->kb, k);
 }
 
-/* ---- depth contiguous ------------------------------------------------------------------------------------------ */
+/* ---- depth contiguous -------------------------------------------------------------------------------------------- */
 
 static const kva_expr *acc_at(const few *x, int64_t row, int64_t column, const kva_expr *lane) {
   return plus(x, num(x, (row * x->group + column) * x->lanes), lane);
@@ -166,7 +166,7 @@ static void multiply_along_depth(const few *x) {
   kva_k_loop_end(x->kb, g);
 }
 
-/* ---- entry ----------------------------------------------------------------------------------------------------- */
+/* ---- entry ------------------------------------------------------------------------------------------------------- */
 
 static void store_block(const few *x) {
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->rows), "r");
@@ -177,7 +177,7 @@ static void store_block(const few *x) {
   kva_k_loop_end(x->kb, r);
 }
 
-void kva_contract_few_kernel(const kva_contraction *c) {
+void kva_contract_skinny_kernel(const kva_contraction *c) {
   few x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
   bool known = kva_expr_is_const(c->rows, &x.rows);
   KVA_ASSERT(known && x.rows <= FEW_ROWS);

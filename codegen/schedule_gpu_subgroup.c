@@ -1,12 +1,11 @@
-/* What a team of threads does with the code of a row: loops that it shares become THREAD loops, the rest is run by all
- * of its threads alike, effects by the first.
+/* What a subgroup of threads does with the code of a row: loops that it shares become THREAD loops, the rest is run by
+ * all of its threads alike, effects by the first.
  *
  * Barriers stand between what touches buffers whose accesses have an order. A result lies over an operand only where
  * the planner proved that each element is read by the thread that overwrites it: that needs none. */
 #include "codegen/schedule_gpu.h"
 
-/* ---- one thread
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- one thread -------------------------------------------------------------------------------------------------- */
 
 void kva_sched_serialize(kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
@@ -18,15 +17,15 @@ void kva_sched_serialize(kva_kregion *r) {
   }
 }
 
-/* Short rows gain little from a head, and equal ones shall have equal sums. */
-static bool is_worth_a_head(const kva_kloop *l) {
+/* Short rows gain little from a peel, and equal ones shall have equal sums. */
+static bool is_worth_peeling(const kva_kloop *l) {
   int64_t least;
   return kva_expr_lower_bound(l->extent, &least) && least > KVA_WARP_ROW;
 }
 
 static void make_thread(kva_kernel *k, kva_kloop *l) {
   uint32_t width = kva_sched_width(k, l);
-  if (width == 1 && is_worth_a_head(l)) width = kva_sched_width_behind(k, l, &l->head);
+  if (width == 1 && is_worth_peeling(l)) width = kva_sched_width_behind(k, l, &l->peel);
   l->kind = KVA_K_THREAD;
   l->width = width > 1 ? width : 0;
   kva_sched_serialize(l->body);
@@ -57,8 +56,7 @@ void kva_sched_wrap_all(kva_kernel *k) {
   kva_sched_serialize(l->body);
 }
 
-/* ---- a team
- * ------------------------------------------------------------------------------------------------------------ */
+/* ---- a subgroup -------------------------------------------------------------------------------------------------- */
 
 static void find_store(void *user, kva_kinstr *i) {
   *(bool *)user |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;
@@ -78,8 +76,8 @@ static bool is_sequential(const kva_kloop *l) {
 }
 
 static bool is_parallel(const kva_kloop *l) {
-  if (is_sequential(l) || l->team) return false;
-  return l->kind == KVA_K_MAP || (l->carries.len && !has_stores(l->body));
+  if (is_sequential(l) || l->subgroup) return false;
+  return l->kind == KVA_K_PARALLEL || (l->carries.len && !has_stores(l->body));
 }
 
 bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l) {
@@ -97,15 +95,15 @@ static bool better_inside(kva_kernel *k, const kva_kregion *r) {
   return false;
 }
 
-/* Should a team share l's iterations? */
+/* Should a subgroup share l's iterations? */
 static bool is_shared(kva_kernel *k, const kva_kloop *l) {
   return is_parallel(l) && (kva_sched_at_unit_stride(k, l) || !better_inside(k, l->body));
 }
 
-typedef struct team_facts {
+typedef struct subgroup_facts {
   bool ok;
-  double longest; /* iterations that a team would share */
-} team_facts;
+  double longest; /* iterations that a subgroup would share */
+} subgroup_facts;
 
 /* Rows that are known not to be longer are scheduled as if they were as long. */
 static double longest_extent(const kva_expr *extent) {
@@ -121,11 +119,11 @@ static bool has_shared_loop(kva_kernel *k, const kva_kregion *r) {
 
 /* around: iterations of the reductions around r, which may merge with one in it. A store for every iteration is one
  * thread's, which is worth it beside a loop that all share. */
-static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, double around, team_facts *f) {
+static void look_for_subgroup(kva_kernel *k, const kva_kregion *r, bool repeated, double around, subgroup_facts *f) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
     if (i->op == KVA_K_STORE && repeated && !has_shared_loop(k, r)) f->ok = false;
-    look_for_team(k, i->then, repeated, 1, f);
-    look_for_team(k, i->orelse, repeated, 1, f);
+    look_for_subgroup(k, i->then, repeated, 1, f);
+    look_for_subgroup(k, i->orelse, repeated, 1, f);
     if (i->op != KVA_K_LOOP) continue;
     double extent = longest_extent(i->loop->extent) * around;
     if (is_shared(k, i->loop)) {
@@ -133,7 +131,7 @@ static void look_for_team(kva_kernel *k, const kva_kregion *r, bool repeated, do
     } else if (is_sequential(i->loop)) {
       f->ok = false;
     } else {
-      look_for_team(k, i->loop->body, true, i->loop->carries.len ? extent : 1, f);
+      look_for_subgroup(k, i->loop->body, true, i->loop->carries.len ? extent : 1, f);
     }
   }
 }
@@ -145,9 +143,9 @@ static bool writes_locals(const kva_kernel *k) {
   return false;
 }
 
-double kva_sched_team_extent(kva_kernel *k, const kva_kregion *r) {
-  team_facts f = {!writes_locals(k), 0};
-  look_for_team(k, r, false, 1, &f);
+double kva_sched_subgroup_extent(kva_kernel *k, const kva_kregion *r) {
+  subgroup_facts f = {!writes_locals(k), 0};
+  look_for_subgroup(k, r, false, 1, &f);
   return f.ok ? f.longest : 0;
 }
 
@@ -205,16 +203,16 @@ static void distribute(distribution *d, kva_kregion *r);
 
 static void distribute_loop(distribution *d, kva_kloop *l) {
   kva_kernel *k = d->k;
-  if (!l->team) l = kva_sched_merge_reductions(k, l, true);
+  if (!l->subgroup) l = kva_sched_merge_reductions(k, l, true);
   bool ordered = touches_ordered(k, l);
   if (is_shared(k, l)) {
     make_thread(k, l);
     if (ordered) order(d, l->instr);
     return;
   }
-  if (!l->team) d->touched |= ordered; /* in the iteration before */
+  if (!l->subgroup) d->touched |= ordered; /* in the iteration before */
   distribute(d, l->body);
-  l->kind = l->team ? KVA_K_THREAD : kva_sched_sequential_kind(l);
+  l->kind = l->subgroup ? KVA_K_THREAD : kva_sched_sequential_kind(l);
 }
 
 static void distribute(distribution *d, kva_kregion *r) {
@@ -242,9 +240,9 @@ static void visit_alike(void *user, kva_kinstr *i) {
   alike *a = user;
   bool same = i->op == KVA_K_LOOP && i->loop->kind == KVA_K_THREAD && i->loop->extent == a->l->extent;
   if (same && a->set) i->loop->width = a->width;
-  if (same && a->set && !a->width) i->loop->head = NULL;
+  if (same && a->set && !a->width) i->loop->peel = NULL;
   if (same && i->loop->width < a->width) a->width = i->loop->width;
-  if (same && i->loop->head != a->l->head) a->width = 0;
+  if (same && i->loop->peel != a->l->peel) a->width = 0;
 }
 
 /* The narrowest type decides for all loops of one length, so that they deal the same elements to the same threads.
@@ -266,8 +264,8 @@ void kva_sched_distribute(kva_kernel *k, kva_kregion *r) {
   even_widths(r);
 }
 
-kva_kloop *kva_sched_teams(const kva_kregion *r) {
+kva_kloop *kva_sched_subgroups(const kva_kregion *r) {
   for (const kva_kinstr *i = r->first; i; i = i->next)
-    if (i->op == KVA_K_LOOP && i->loop->team > 1) return i->loop;
+    if (i->op == KVA_K_LOOP && i->loop->subgroup > 1) return i->loop;
   return NULL;
 }

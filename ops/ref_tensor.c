@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-kva_wide *kva_wide_create(kva_dtype dtype, uint32_t rank, const int64_t *dims) {
+kva_ref_tensor *kva_ref_tensor_create(kva_dtype dtype, uint32_t rank, const int64_t *dims) {
   if (rank > KVA_MAX_RANK) return NULL;
   int64_t n = 1, bytes;
   bool empty = false;
@@ -11,8 +11,8 @@ kva_wide *kva_wide_create(kva_dtype dtype, uint32_t rank, const int64_t *dims) {
   for (uint32_t i = 0; i < rank; i++)
     if (dims[i] < 0 || (!empty && !kva_mul_size(n, dims[i], &n))) return NULL;
   if (empty) n = 0;
-  if (!kva_mul_size(n, 8, &bytes) || !kva_add_size(bytes, sizeof(kva_wide), &bytes)) return NULL;
-  kva_wide *w = calloc(1, (size_t)bytes);
+  if (!kva_mul_size(n, 8, &bytes) || !kva_add_size(bytes, sizeof(kva_ref_tensor), &bytes)) return NULL;
+  kva_ref_tensor *w = calloc(1, (size_t)bytes);
   if (!w) return NULL;
   w->dtype = dtype;
   w->rank = rank;
@@ -25,12 +25,12 @@ kva_wide *kva_wide_create(kva_dtype dtype, uint32_t rank, const int64_t *dims) {
   return w;
 }
 
-void kva_wide_free(kva_wide *w) {
+void kva_ref_tensor_free(kva_ref_tensor *w) {
   free(w);
 }
 
-kva_wide *kva_wide_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data) {
-  kva_wide *w = kva_wide_create(dtype, rank, dims);
+kva_ref_tensor *kva_ref_tensor_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data) {
+  kva_ref_tensor *w = kva_ref_tensor_create(dtype, rank, dims);
   if (!w) return NULL;
   for (int64_t i = 0; i < w->n; i++) {
     if (w->f)
@@ -41,7 +41,7 @@ kva_wide *kva_wide_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims
   return w;
 }
 
-void kva_wide_to_data(const kva_wide *w, void *data) {
+void kva_ref_tensor_to_data(const kva_ref_tensor *w, void *data) {
   for (int64_t i = 0; i < w->n; i++) {
     if (w->f)
       kva_store_f64(w->dtype, data, i, w->f[i]);

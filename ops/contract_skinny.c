@@ -15,22 +15,22 @@ enum {
   ACCUMULATORS = 16,
 };
 
-typedef struct few {
+typedef struct skinny {
   const kva_contraction *c;
   kva_kb *kb;
   kva_expr_ctx *e;
   int64_t rows, lanes, panel, group; /* group: columns at once where the depth is contiguous */
   const kva_expr *batch, *col0;
   kva_kbuf *block, *acc;
-} few;
+} skinny;
 
-static const kva_expr *num(const few *x, int64_t v) {
+static const kva_expr *num(const skinny *x, int64_t v) {
   return kva_expr_const(x->e, v);
 }
-static const kva_expr *plus(const few *x, const kva_expr *a, const kva_expr *b) {
+static const kva_expr *plus(const skinny *x, const kva_expr *a, const kva_expr *b) {
   return kva_expr_add(x->e, a, b);
 }
-static const kva_expr *block_at(const few *x, const kva_expr *row, const kva_expr *j) {
+static const kva_expr *block_at(const skinny *x, const kva_expr *row, const kva_expr *j) {
   return plus(x, kva_expr_muli(x->e, row, x->panel), j);
 }
 
@@ -48,30 +48,30 @@ static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
   return rounded > 0 && rounded < panel ? rounded : panel;
 }
 
-static kva_kval factor_a(const few *x, const kva_expr *row, const kva_expr *k) {
+static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
   kva_contract_at at = {.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
   return x->c->a(x->c, &at);
 }
 
-static kva_kval factor_b(const few *x, const kva_expr *k, const kva_expr *column) {
+static kva_kval factor_b(const skinny *x, const kva_expr *k, const kva_expr *column) {
   kva_contract_at at = {
       .batch = x->batch, .k = k, .lead = num(x, 0), .phase = num(x, 0), .line = num(x, 0), .position = column};
   return x->c->b(x->c, &at);
 }
 
-static const kva_expr *columns_here(const few *x) {
+static const kva_expr *columns_here(const skinny *x) {
   return kva_expr_min(x->e, num(x, x->panel), kva_expr_sub(x->e, x->c->line, x->col0));
 }
 
 /* ---- columns contiguous ------------------------------------------------------------------------------------------ */
 
-static void clear_block(const few *x) {
+static void clear_block(const skinny *x) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->rows * x->panel), "j");
   kva_k_store(x->kb, x->block, j->var, kva_k_const(x->kb, x->c->type, 0));
   kva_k_loop_end(x->kb, j);
 }
 
-static kva_kval add_products(const few *x, kva_kval sum, const kva_expr *row, const kva_expr *column,
+static kva_kval add_products(const skinny *x, kva_kval sum, const kva_expr *row, const kva_expr *column,
                              const kva_expr *k0, int64_t n) {
   for (int64_t u = 0; u < n; u++) {
     const kva_expr *k = kva_expr_addi(x->e, k0, u);
@@ -81,7 +81,7 @@ static kva_kval add_products(const few *x, kva_kval sum, const kva_expr *row, co
 }
 
 /* Adds steps k0 .. k0 + n - 1 to all sums of the item. */
-static void add_rows(const few *x, const kva_expr *k0, int64_t n) {
+static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
   for (int64_t r = 0; r < x->rows; r++) {
     const kva_expr *at = block_at(x, num(x, r), j->var);
@@ -91,7 +91,7 @@ static void add_rows(const few *x, const kva_expr *k0, int64_t n) {
   kva_k_loop_end(x->kb, j);
 }
 
-static void multiply_along_columns(const few *x) {
+static void multiply_along_columns(const skinny *x) {
   clear_block(x);
   const kva_expr *whole = kva_expr_div(x->e, x->c->depth, num(x, STREAMS));
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "s");
@@ -105,19 +105,19 @@ static void multiply_along_columns(const few *x) {
 
 /* ---- depth contiguous -------------------------------------------------------------------------------------------- */
 
-static const kva_expr *acc_at(const few *x, int64_t row, int64_t column, const kva_expr *lane) {
+static const kva_expr *acc_at(const skinny *x, int64_t row, int64_t column, const kva_expr *lane) {
   return plus(x, num(x, (row * x->group + column) * x->lanes), lane);
 }
 
 /* Columns past the edge read the last one. */
-static const kva_expr *column_of(const few *x, const kva_expr *first, int64_t column) {
+static const kva_expr *column_of(const skinny *x, const kva_expr *first, int64_t column) {
   const kva_expr *at = plus(x, x->col0, kva_expr_addi(x->e, first, column));
   return kva_expr_provably_less(x->e, at, x->c->line) ? at
                                                       : kva_expr_min(x->e, at, kva_expr_addi(x->e, x->c->line, -1));
 }
 
 /* Lanes k0 .. of all rows and columns; those behind the depth are not read. */
-static void add_lanes(const few *x, const kva_expr *first, const kva_expr *k0, bool guarded) {
+static void add_lanes(const skinny *x, const kva_expr *first, const kva_expr *k0, bool guarded) {
   kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
   const kva_expr *k = plus(x, k0, lane->var);
   kva_kval outer = NULL;
@@ -135,7 +135,7 @@ static void add_lanes(const few *x, const kva_expr *first, const kva_expr *k0, b
   kva_k_loop_end(x->kb, lane);
 }
 
-static void clear_acc(const few *x) {
+static void clear_acc(const skinny *x) {
   for (int64_t i = 0; i < x->rows * x->group; i++) {
     kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
     kva_k_store(x->kb, x->acc, plus(x, num(x, i * x->lanes), lane->var), kva_k_const(x->kb, x->c->type, 0));
@@ -143,7 +143,7 @@ static void clear_acc(const few *x) {
   }
 }
 
-static void sum_lanes(const few *x, const kva_expr *first, int64_t r, int64_t c) {
+static void sum_lanes(const skinny *x, const kva_expr *first, int64_t r, int64_t c) {
   kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
   kva_kval v = kva_k_load(x->kb, x->acc, acc_at(x, r, c, lane->var));
   kva_kval sum = kva_k_reduce(x->kb, lane, KVA_COMBINE_ADD, kva_k_const(x->kb, x->c->type, 0), v);
@@ -151,7 +151,7 @@ static void sum_lanes(const few *x, const kva_expr *first, int64_t r, int64_t c)
   kva_k_store(x->kb, x->block, block_at(x, num(x, r), kva_expr_addi(x->e, first, c)), sum);
 }
 
-static void multiply_along_depth(const few *x) {
+static void multiply_along_depth(const skinny *x) {
   kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, columns_here(x), num(x, x->group)), "g");
   const kva_expr *first = kva_expr_muli(x->e, g->var, x->group);
   clear_acc(x);
@@ -168,7 +168,7 @@ static void multiply_along_depth(const few *x) {
 
 /* ---- entry ------------------------------------------------------------------------------------------------------- */
 
-static void store_block(const few *x) {
+static void store_block(const skinny *x) {
   kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->rows), "r");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
   kva_contract_at at = {.batch = x->batch, .row = r->var, .line = num(x, 0), .position = plus(x, x->col0, j->var)};
@@ -178,7 +178,7 @@ static void store_block(const few *x) {
 }
 
 void kva_contract_skinny_kernel(const kva_contraction *c) {
-  few x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
+  skinny x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
   bool known = kva_expr_is_const(c->rows, &x.rows);
   KVA_ASSERT(known && x.rows <= FEW_ROWS);
   x.lanes = c->type == KVA_F64 ? c->l->vector_lanes_f32 / 2 : c->l->vector_lanes_f32;

@@ -9,8 +9,8 @@
 
 /* What a training step is made of. */
 typedef enum kva_train_programs {
-  KVA_TRAIN_WHOLE,  /* "train_step": gradients and updates */
-  KVA_TRAIN_PASSES, /* "grad_step", which adds up gradients, and "apply_step", which updates by them */
+  KVA_TRAIN_WHOLE,         /* "train_step": gradients and updates */
+  KVA_TRAIN_MICRO_BATCHES, /* "grad_step", which adds up gradients, and "apply_step", which updates by them */
   KVA_TRAIN_BOTH,
 } kva_train_programs;
 

@@ -8,9 +8,10 @@
  * Where options->adjustable, weight decay and clipping are read from states, so that one compiled trainer serves all
  * values: AdamW's parameter is multiplied by 1 - lr * decay before its update (the same product that the operator
  * makes), the others get gradient + decay * parameter.
- * For steps of several passes it becomes "grad_step" and "apply_step" instead. grad_step has one more input, the scalar
- * `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step has the
- * inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any. */
+ * For steps of several micro-batches it becomes "grad_step" and "apply_step" instead. grad_step has one more input, the
+ * scalar `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step
+ * has the inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any.
+ */
 #include "passes/passes_internal.h"
 
 #include <math.h>
@@ -296,7 +297,7 @@ kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   kva_function *loss = kva_module_find_function(m, "loss");
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
   uint32_t n = m->train->first_state = m->states.len;
-  if (options->train != KVA_TRAIN_PASSES) KVA_TRY(make_whole_step(m, loss, options));
+  if (options->train != KVA_TRAIN_MICRO_BATCHES) KVA_TRY(make_whole_step(m, loss, options));
   if (options->train != KVA_TRAIN_WHOLE) {
     KVA_TRY(make_gradient_step(m, loss, options));
     KVA_TRY(make_apply_step(m, n, options));

@@ -105,7 +105,7 @@ static void look_at_step(search *q, int32_t index) {
   }
 }
 
-/* Gradients of earlier passes: this run sets them. */
+/* Gradients of earlier micro-batches: this run sets them. */
 static bool is_cache(const kva_session *s, const kva_buffer_desc *b) {
   return b->kind == KVA_BUFFER_STATE && s->artifact->states[b->state].kind == 3;
 }

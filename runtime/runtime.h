@@ -156,9 +156,9 @@ typedef struct kva_train_event {
 typedef struct kva_train_options {
   int64_t steps;
   int64_t batch;       /* rows of an optimiser step */
-  int64_t micro_batch; /* rows of a pass, a divisor of batch; 0: what the program was compiled for, else batch. The
-                          gradient of a step is the mean of its passes' gradients, added in order of rows: its bits
-                          depend on micro_batch, and on batch only by the number of passes */
+  int64_t micro_batch; /* rows of a micro-batch, a divisor of batch; 0: what the program was compiled for, else batch.
+                          The gradient of a step is the mean of its micro-batches' gradients, added in order of rows:
+                          its bits depend on micro_batch, and on batch only by the number of micro-batches */
   int64_t eval_every, eval_batches; /* 0: never */
   kva_schedule schedule;
   const double *weight_decay, *clip; /* NULL: as the model was compiled, which must have had them; clip 0: none.
@@ -175,10 +175,10 @@ typedef struct kva_train_options {
   void *user;
 } kva_train_options;
 
-/* A training run, step by step. It calls program "train_step" (data inputs..., lr), or where a step has several passes
- * "grad_step" (data inputs...) for each and then "apply_step" (scale, lr); and "eval" (data inputs...). Their outputs
- * are scalars. Data inputs' symbols other than the batch size must be pinned or bound by `symbols`. Parameters are read
- * and written in place: kva_session_state. */
+/* A training run, step by step. It calls program "train_step" (data inputs..., lr), or where a step has several
+ * micro-batches "grad_step" (data inputs...) for each and then "apply_step" (scale, lr); and "eval" (data inputs...).
+ * Their outputs are scalars. Data inputs' symbols other than the batch size must be pinned or bound by `symbols`.
+ * Parameters are read and written in place: kva_session_state. */
 /* options: copied, but for the symbols. `progress`, `steps` and intervals are for kva_train alone. */
 KVA_MUST_USE kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, kva_diag *diag,
                                            kva_trainer **out_trainer);

@@ -1,10 +1,10 @@
-/* Training runs: batch, passes, step, schedule, evaluation. All that is learned lives in the session's states; a run
- * adds only the number of the step, so one that is stopped and continued gives the same bits.
+/* Training runs: batch, micro-batches, step, schedule, evaluation. All that is learned lives in the session's states; a
+ * run adds only the number of the step, so one that is stopped and continued gives the same bits.
  *
- * A step of several passes: the source fills the whole batch once, so its rows do not depend on the passes; pass p
- * takes rows [p * micro_batch, (p + 1) * micro_batch). grad_step adds a pass's gradients to states, which begin at
- * zero, in order of passes; apply_step multiplies the sums by 1 / passes, clips, updates and sets them to zero again.
- * Outputs are means over the passes. */
+ * A step of several micro-batches: the source fills the whole batch once, so its rows do not depend on the
+ * micro-batches; micro-batch p takes rows [p * micro_batch, (p + 1) * micro_batch). grad_step adds a micro-batch's
+ * gradients to states, which begin at zero, in order of micro-batches; apply_step multiplies the sums by 1 /
+ * micro-batches, clips, updates and sets them to zero again. Outputs are means over the micro-batches. */
 #include "runtime/train.h"
 
 #include "runtime/base/platform.h"
@@ -16,27 +16,27 @@
 
 /* ---- creation ---------------------------------------------------------------------------------------------------- */
 
-static kva_status choose_passes(kva_trainer *t, kva_diag *diag) {
+static kva_status choose_micro_batches(kva_trainer *t, kva_diag *diag) {
   kva_train_options *o = &t->options;
   int program = kva_session_program(t->s, "train_step");
   if (program < 0) program = kva_session_program(t->s, "grad_step");
   int64_t pinned = program < 0 ? 0 : kva_train_pinned_rows(kva_session_program_desc(t->s, program));
   if (!o->micro_batch) o->micro_batch = pinned ? pinned : o->batch;
   if (pinned && o->micro_batch != pinned)
-    return kva_error(diag, NULL, "the model was compiled for passes of %lld rows, found a micro-batch of %lld",
+    return kva_error(diag, NULL, "the model was compiled for micro-batches of %lld rows, found a micro-batch of %lld",
                      (long long)pinned, (long long)o->micro_batch);
   if (o->micro_batch < 1 || o->batch % o->micro_batch)
-    return kva_error(diag, NULL, "a batch of %lld rows cannot be cut into passes of %lld%s", (long long)o->batch,
+    return kva_error(diag, NULL, "a batch of %lld rows cannot be cut into micro-batches of %lld%s", (long long)o->batch,
                      (long long)o->micro_batch, pinned ? ", which the model was compiled for" : "");
-  t->passes = o->batch / o->micro_batch;
-  t->accumulates = t->passes > 1 || kva_session_program(t->s, "train_step") < 0;
-  if (kva_session_program(t->s, "grad_step") < 0) t->accumulates = t->passes > 1;
+  t->micro_batches = o->batch / o->micro_batch;
+  t->accumulates = t->micro_batches > 1 || kva_session_program(t->s, "train_step") < 0;
+  if (kva_session_program(t->s, "grad_step") < 0) t->accumulates = t->micro_batches > 1;
   return KVA_OK;
 }
 
 static kva_status create_calls(kva_trainer *t, kva_diag *diag) {
   const char *name = t->accumulates ? "grad_step" : "train_step";
-  KVA_TRY(kva_train_call_create(t, name, 1, t->options.micro_batch, t->passes, diag, &t->step));
+  KVA_TRY(kva_train_call_create(t, name, 1, t->options.micro_batch, t->micro_batches, diag, &t->step));
   if (t->accumulates) KVA_TRY(kva_train_call_create(t, "apply_step", 2, 0, 1, diag, &t->apply));
   int32_t n = t->step.p->n_outputs, n_apply = t->accumulates ? t->apply.p->n_outputs : 0;
   t->names = calloc((size_t)(n + n_apply), sizeof *t->names);
@@ -88,7 +88,7 @@ kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, 
   t->s = s;
   t->options = *options;
   t->done = options->done;
-  kva_status status = choose_passes(t, diag);
+  kva_status status = choose_micro_batches(t, diag);
   if (status == KVA_OK) status = create_calls(t, diag);
   if (status == KVA_OK) status = set_optimizer(t, diag);
   if (status != KVA_OK) {
@@ -142,11 +142,11 @@ static void make_event(const kva_trainer *t, int n, const char *const *names, co
                            .values = values};
 }
 
-/* The gradients that apply_step met come from one of the passes. */
-static void explain_passes(kva_trainer *t, kva_text *why) {
-  for (int64_t pass = 0; pass < t->passes && !why->len; pass++) {
+/* The gradients that apply_step met come from one of the micro-batches. */
+static void explain_micro_batches(kva_trainer *t, kva_text *why) {
+  for (int64_t k = 0; k < t->micro_batches && !why->len; k++) {
     kva_train_call_set(&t->step, 0, 1);
-    if (kva_train_call_run(t, &t->step, pass, false, NULL) == KVA_OK)
+    if (kva_train_call_run(t, &t->step, k, false, NULL) == KVA_OK)
       kva_explain_not_finite(t->s, t->step.program, true, why);
   }
 }
@@ -154,7 +154,7 @@ static void explain_passes(kva_trainer *t, kva_text *why) {
 static kva_status not_finite(kva_trainer *t, const kva_train_call *c, double loss, double lr, kva_diag *diag) {
   kva_text why = {0};
   if (c == &t->apply)
-    explain_passes(t, &why);
+    explain_micro_batches(t, &why);
   else
     kva_explain_not_finite(t->s, c->program, t->accumulates, &why);
   const char *what = isnan(loss)   ? "the loss is not a number"
@@ -177,21 +177,21 @@ static double stopped_loss(const kva_trainer *t, const kva_train_call *c) {
   return kva_load_f64((kva_dtype)c->p->buffers[b].dtype, sp->pointers[b], 0);
 }
 
-static kva_status run_guarded(kva_trainer *t, kva_train_call *c, int64_t pass, double lr, kva_diag *diag) {
-  kva_status status = kva_train_call_run(t, c, pass, true, diag);
+static kva_status run_guarded(kva_trainer *t, kva_train_call *c, int64_t k, double lr, kva_diag *diag) {
+  kva_status status = kva_train_call_run(t, c, k, true, diag);
   if (status == KVA_NOT_FINITE) return not_finite(t, c, c == &t->apply ? 0 : stopped_loss(t, c), lr, diag);
   KVA_TRY(status);
   return c == &t->apply || isfinite(c->values[0]) ? KVA_OK : not_finite(t, c, c->values[0], lr, diag);
 }
 
 static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {
-  for (int64_t pass = 0; pass < t->passes; pass++) {
-    kva_train_call_set(&t->step, 0, pass == 0);
-    KVA_TRY(run_guarded(t, &t->step, pass, lr, diag));
+  for (int64_t k = 0; k < t->micro_batches; k++) {
+    kva_train_call_set(&t->step, 0, k == 0);
+    KVA_TRY(run_guarded(t, &t->step, k, lr, diag));
   }
-  for (int32_t i = 0; i < t->step.p->n_outputs; i++) t->step.values[i] /= (double)t->passes;
+  for (int32_t i = 0; i < t->step.p->n_outputs; i++) t->step.values[i] /= (double)t->micro_batches;
   kva_train_call_clear(&t->apply);
-  kva_train_call_set(&t->apply, 0, 1 / (double)t->passes);
+  kva_train_call_set(&t->apply, 0, 1 / (double)t->micro_batches);
   kva_train_call_set(&t->apply, 1, lr);
   return run_guarded(t, &t->apply, 0, lr, diag);
 }

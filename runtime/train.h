@@ -9,8 +9,8 @@ typedef struct kva_train_call {
   int program;
   const kva_program *p;
   int n_data, n_scalars;
-  kva_tensor *batch;  /* data inputs with the rows of all passes; own memory */
-  kva_tensor *inputs; /* those of the pass in progress, which point into `batch`, then the scalars */
+  kva_tensor *batch;  /* data inputs with the rows of all micro-batches; own memory */
+  kva_tensor *inputs; /* those of the micro-batch in progress, which point into `batch`, then the scalars */
   kva_tensor *outputs;
   const char **names; /* of outputs */
   double *values;
@@ -20,7 +20,7 @@ struct kva_trainer {
   kva_session *s;
   kva_data_source *data;
   kva_train_options options;
-  int64_t passes;
+  int64_t micro_batches;
   int64_t done;
   double seconds;
   bool accumulates;                 /* grad_step and apply_step instead of train_step */
@@ -29,18 +29,18 @@ struct kva_trainer {
   double *values;
 };
 
-/* The program's tensors for `passes` passes of `rows` rows. Finds the program; says what is wrong with its inputs and
- * outputs. */
+/* The program's tensors for `micro_batches` micro-batches of `rows` rows. Finds the program; says what is wrong with
+ * its inputs and outputs. */
 KVA_MUST_USE kva_status kva_train_call_create(const kva_trainer *t, const char *program, int n_scalars, int64_t rows,
-                                              int64_t passes, kva_diag *diag, kva_train_call *c);
+                                              int64_t micro_batches, kva_diag *diag, kva_train_call *c);
 void kva_train_call_destroy(kva_train_call *c);
 void kva_train_call_clear(kva_train_call *c);
 void kva_train_call_set(kva_train_call *c, int scalar, double v);
 /* Rows that a program was compiled for; 0: any. */
 int64_t kva_train_pinned_rows(const kva_program *p);
-/* Runs pass `pass` of the batch that `batch` holds; adds the outputs to c's values. `guarded`: stops before states
+/* Runs micro-batch `k` of the batch that `batch` holds; adds the outputs to c's values. `guarded`: stops before states
  * change when an output is not finite. */
-KVA_MUST_USE kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t pass, bool guarded,
+KVA_MUST_USE kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t k, bool guarded,
                                            kva_diag *diag);
 
 #endif

@@ -1,4 +1,4 @@
-/* The tensors of a training program: shapes from its formulas, passes as slices of a batch. */
+/* The tensors of a training program: shapes from its formulas, micro-batches as slices of a batch. */
 #include "runtime/train.h"
 
 #include "runtime/base/platform.h"
@@ -36,18 +36,18 @@ static kva_status eval_dim(const kva_trainer *t, const kva_program *p, const kva
   return status;
 }
 
-static kva_status create_input(const kva_trainer *t, const kva_program *p, int i, int64_t rows, int64_t passes,
+static kva_status create_input(const kva_trainer *t, const kva_program *p, int i, int64_t rows, int64_t micro_batches,
                                kva_diag *diag, kva_tensor *batch, kva_tensor *input) {
   const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
   *input = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
   for (int32_t d = 0; d < b->rank; d++) KVA_TRY(eval_dim(t, p, &b->dims[d], b->name, rows, diag, &input->dims[d]));
   *batch = *input;
-  if (passes > 1 && (b->rank == 0 || input->dims[0] != rows))
+  if (micro_batches > 1 && (b->rank == 0 || input->dims[0] != rows))
     return kva_error(diag, NULL,
-                     "%s: a step of several passes needs data inputs whose first dimension is the batch; "
+                     "%s: a step of several micro-batches needs data inputs whose first dimension is the batch; "
                      "'%s' is another",
                      p->name, b->name);
-  if (passes > 1 && !kva_mul_size(batch->dims[0], passes, &batch->dims[0])) return KVA_NO_MEMORY;
+  if (micro_batches > 1 && !kva_mul_size(batch->dims[0], micro_batches, &batch->dims[0])) return KVA_NO_MEMORY;
   int64_t bytes = kva_tensor_bytes(batch);
   batch->data = bytes < 0 ? NULL : calloc((size_t)bytes + 1, 1);
   input->data = batch->data;
@@ -80,7 +80,7 @@ static kva_status check_outputs(const kva_program *p, bool needs_loss, kva_diag 
   return KVA_OK;
 }
 
-static kva_status create_tensors(const kva_trainer *t, int64_t rows, int64_t passes, kva_diag *diag,
+static kva_status create_tensors(const kva_trainer *t, int64_t rows, int64_t micro_batches, kva_diag *diag,
                                  kva_train_call *c) {
   const kva_program *p = c->p;
   c->batch = calloc((size_t)p->n_inputs + 1, sizeof *c->batch);
@@ -90,7 +90,7 @@ static kva_status create_tensors(const kva_trainer *t, int64_t rows, int64_t pas
   c->values = calloc((size_t)p->n_outputs + 1, sizeof *c->values);
   if (!c->batch || !c->inputs || !c->outputs || !c->names || !c->values) return KVA_NO_MEMORY;
   for (int32_t i = 0; i < p->n_inputs; i++)
-    KVA_TRY(create_input(t, p, i, rows, i < c->n_data ? passes : 1, diag, &c->batch[i], &c->inputs[i]));
+    KVA_TRY(create_input(t, p, i, rows, i < c->n_data ? micro_batches : 1, diag, &c->batch[i], &c->inputs[i]));
   for (int32_t i = 0; i < p->n_outputs; i++) {
     const char *output = p->buffers[p->outputs[i]].name;
     c->names[i] = output ? output : "";
@@ -98,18 +98,18 @@ static kva_status create_tensors(const kva_trainer *t, int64_t rows, int64_t pas
   return KVA_OK;
 }
 
-kva_status kva_train_call_create(const kva_trainer *t, const char *program, int n_scalars, int64_t rows, int64_t passes,
-                                 kva_diag *diag, kva_train_call *c) {
+kva_status kva_train_call_create(const kva_trainer *t, const char *program, int n_scalars, int64_t rows,
+                                 int64_t micro_batches, kva_diag *diag, kva_train_call *c) {
   c->program = kva_session_program(t->s, program);
   if (c->program < 0)
     return kva_error(diag, NULL, "the artefact has no program '%s'; compile the model for training%s", program,
-                     passes > 1 ? " in several passes a step" : "");
+                     micro_batches > 1 ? " in several micro-batches a step" : "");
   c->p = kva_session_program_desc(t->s, c->program);
   KVA_TRY(check_scalars(c->p, n_scalars, diag));
   c->n_scalars = n_scalars;
   c->n_data = c->p->n_inputs - n_scalars;
   KVA_TRY(check_outputs(c->p, c->n_data > 0, diag));
-  return create_tensors(t, rows, passes, diag, c);
+  return create_tensors(t, rows, micro_batches, diag, c);
 }
 
 void kva_train_call_destroy(kva_train_call *c) {
@@ -141,9 +141,9 @@ static double scalar(const kva_tensor *t) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, 0) : (double)kva_load_i64(t->dtype, t->data, 0);
 }
 
-kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t pass, bool guarded, kva_diag *diag) {
+kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t k, bool guarded, kva_diag *diag) {
   for (int i = 0; i < c->n_data; i++)
-    c->inputs[i].data = (char *)c->batch[i].data + pass * kva_tensor_bytes(&c->inputs[i]);
+    c->inputs[i].data = (char *)c->batch[i].data + k * kva_tensor_bytes(&c->inputs[i]);
   for (int32_t i = 0; i < c->p->n_outputs; i++) c->outputs[i].data = NULL;
   t->s->guarded = guarded;
   kva_status status = kva_session_run(t->s, c->program, c->inputs, c->outputs);

@@ -154,7 +154,7 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   if (code < 0) {
     int64_t rows = pin_shapes(o, m, &pins, arena);
     kva_train_defaults d = defaults_of(m, &pins, arena);
-    if (kva_train_rows(&o->settings, &d) > rows) options.passes.train = KVA_TRAIN_PASSES;
+    if (kva_train_rows(&o->settings, &d) > rows) options.passes.train = KVA_TRAIN_MICRO_BATCHES;
     kva_module_destroy(m);
     m = NULL;
     code = load(o, &defines, &pins, diag, &m);

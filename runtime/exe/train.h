@@ -37,7 +37,7 @@ typedef struct kva_train_settings {
        "N",                                                                                                          \
        KVA_OPTION_INT,                                                                                               \
        &(o)->micro_batch,                                                                                            \
-       "sequences a pass; gradients are summed over passes in order"},                                               \
+       "sequences a micro-batch; gradients are summed over micro-batches in order"},                                 \
       {"--lr", NULL, "X", KVA_OPTION_FLOAT, &(o)->lr, "learning rate (the train block's)"},                          \
       {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},         \
       {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                              \
@@ -68,7 +68,7 @@ typedef struct kva_train_settings {
     "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                    \
   }
 
-/* Rows of a step, and of a pass (0: as the program was compiled, else all). */
+/* Rows of a step, and of a micro-batch (0: as the program was compiled, else all). */
 int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d);
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d);
 /* The data source as text; NULL: nothing says one. */
@@ -89,7 +89,7 @@ typedef struct kva_train_result {
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
-  int program;            /* that memory and times are of: the training step, or a pass of it; -1: none */
+  int program;            /* that memory and times are of: the training step, or a micro-batch of it; -1: none */
   kva_report_time *times; /* of its kernels, longest first, where the session profiles */
   int n_times;
   kva_report_moment *moments; /* of its steps */

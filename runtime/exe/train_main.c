@@ -46,7 +46,7 @@ static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena)
                               .vocab = integer(info, "train.vocab")};
 }
 
-/* Sequences of a pass that the programs were compiled for; 0: any. */
+/* Sequences of a micro-batch that the programs were compiled for; 0: any. */
 static int64_t pinned_rows(const kva_artifact *a) {
   int32_t i = 0;
   while (i < a->n_programs && strcmp(a->programs[i].name, "eval") != 0) i++;
@@ -86,7 +86,8 @@ static void describe(const kva_artifact *a, const char *const *info, const kva_t
                d->lr, d->schedule ? d->schedule : "constant", d->data ? d->data : "none (give --data)",
                d->steps ? "" : "; give --steps");
   if (rows)
-    kva_text_add(text, "It was compiled for passes of %lld sequences: a step of more takes several passes.\n",
+    kva_text_add(text,
+                 "It was compiled for micro-batches of %lld sequences: a step of more takes several micro-batches.\n",
                  (long long)rows);
   kva_text_add(text, "Optimiser, what decays, and precision are fixed when the executable is built.\n"
                      "Ctrl-C and SIGTERM end the run after the current step and save; --resume continues with the same "

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # kvasir train with checkpoints: runs that were stopped, killed or limited continue with the same bits on 1, 2 and 3
-# threads; steps of several passes are the same however they are asked for; refusals are explained and lose nothing.
+# threads; steps of several micro-batches are the same however they are asked for; refusals are explained and lose nothing.
 . "$(dirname "$0")/support.sh"
 cd "$work"
 model=$OLDPWD/models/mlp.kv
@@ -44,13 +44,13 @@ train 0 --steps 10000000 --checkpoint limit --time-limit 0.3s --checkpoint-every
 train 1 --steps 10 --time-limit 3d
 says "expected a time like 90s, 30m or 8h, found '3d'"
 
-# 4 batches of 8 are a batch of 32 in passes of 8; one pass of 32 is the same up to rounding.
+# 4 batches of 8 are a batch of 32 in micro-batches of 8; one micro-batch of 32 is the same up to rounding.
 rest=(--steps 20 --eval-every 0 --data ngram:pairs=40,length=32,all=1)
 train 0 "${rest[@]}" --batch 8 --accumulate 4 --checkpoint four --metrics four.jsonl --threads 1
 train 0 "${rest[@]}" --batch 32 --micro-batch 8 --checkpoint passes --threads 2
 train 0 "${rest[@]}" --batch 16 --accumulate 2 --micro-batch 8 --checkpoint two --threads 3
-same "$(step four 20)" "$(step passes 20)" "4 x 8 and 32 in passes of 8 differ"
-same "$(step four 20)" "$(step two 20)" "4 x 8 and 2 x 16 in passes of 8 differ"
+same "$(step four 20)" "$(step passes 20)" "4 x 8 and 32 in micro-batches of 8 differ"
+same "$(step four 20)" "$(step two 20)" "4 x 8 and 2 x 16 in micro-batches of 8 differ"
 train 0 "${rest[@]}" --batch 32 --metrics one.jsonl
 python3 - four.jsonl one.jsonl <<'PY' || fail "accumulated gradients differ from those of one batch"
 import json, sys
@@ -59,7 +59,7 @@ assert len(a) == len(b) == 20 and a != b and a[0] > a[-1] + 0.1, (a, b)
 assert all(abs(x - y) < 1e-4 * x for x, y in zip(a, b)), list(zip(a, b))
 PY
 train 1 --steps 5 --batch 32 --micro-batch 5
-says "a batch of 32 rows cannot be cut into passes of 5"
+says "a batch of 32 rows cannot be cut into micro-batches of 5"
 
 # Refusals. Nothing is overwritten.
 before=$(sha256sum whole/* | sha256sum)

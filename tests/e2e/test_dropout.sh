@@ -20,11 +20,11 @@ cmp "$work/one" "$work/two" || fail "results depend on the number of threads"
 ! cmp -s "$work/one" "$work/other" || fail "the seed changes nothing"
 awk 'NR == 1 { first = $1 } { last = $1 } END { exit !(last < 0.7 * first) }' "$work/one" || fail "the loss does not fall"
 
-# In several passes every pass has its own; a resumed run goes on with them.
+# In several micro-batches every one has its own; a resumed run goes on with them.
 passes() { expect 0 train "$work/mlp.kv" --steps 12 --eval-every 0 --checkpoint "$work/$1" --checkpoint-every 5 "${@:2}"; }
 passes four --batch 8 --accumulate 4 --threads 1
 passes whole --batch 32 --micro-batch 8 --threads 2
-cmp "$work"/four/*12.safetensors "$work"/whole/*12.safetensors || fail "4 x 8 differs from 32 in passes of 8"
+cmp "$work"/four/*12.safetensors "$work"/whole/*12.safetensors || fail "4 x 8 differs from 32 in micro-batches of 8"
 rm "$work"/whole/*12.safetensors
 passes whole --batch 32 --micro-batch 8 --resume
 says "resumed at step 10"

@@ -10,7 +10,7 @@ ldd "$work/trainer" | grep -vE 'linux-vdso|ld-linux|libc\.so|libm\.so' && fail "
 "$work/trainer" --help >"$work/out" || fail "--help"
 for word in --data --steps --batch --accumulate --micro-batch --lr --schedule --warmup --final-lr --seed --threads \
   --eval-every --eval-batches --checkpoint --checkpoint-every --keep --resume --metrics --report --time-limit --shard \
-  "third token of a pair" "computed in f32" "300 steps of 32 sequences" "passes of 32 sequences"; do says "$word"; done
+  "third token of a pair" "computed in f32" "300 steps of 32 sequences" "micro-batches of 32 sequences"; do says "$word"; done
 code=0
 "$work/trainer" --stepz 3 >"$work/out" 2>&1 || code=$?
 [ "$code" -eq 2 ] || fail "exit code $code of a wrong option"
@@ -39,7 +39,7 @@ cp "$work/b/step-0000000030.safetensors" "$work/seed.safetensors"
 says "--seed 5 has no effect"
 cmp "$work/a/$last" "$work/s/$last" || fail "--seed changes a resumed run"
 
-# A shard reads its part: two halves of one pass each are the passes of the whole batch.
+# A shard reads its part: two halves of one micro-batch each are the micro-batches of the whole batch.
 loss() { python3 -c 'import json, sys; print(json.loads(next(open(sys.argv[1])))["loss"])' "$1"; }
 one=(--data ngram:pairs=40,length=48,all=1 --steps 1 --eval-every 0)
 for part in 0 1; do
@@ -53,14 +53,14 @@ code=0
 [ "$code" -eq 1 ] || fail "--shard 2/2: exit code $code"
 says "expected R/W with R below W"
 
-# Compiled for passes of 32: larger batches take several, and only multiples do.
+# Compiled for micro-batches of 32: larger batches take several, and only multiples do.
 "$work/trainer" "${run[@]}" --batch 64 --checkpoint "$work/d" >"$work/out" 2>&1 || fail "--batch 64"
 expect 0 train models/mlp.kv "${small[@]}" "${run[@]}" --batch 32 --accumulate 2 --checkpoint "$work/e"
 cmp "$work/d/$last" "$work/e/$last" || fail "64 on the trainer differs from 2 x 32"
 code=0
 "$work/trainer" "${run[@]}" --batch 40 >"$work/out" 2>&1 || code=$?
 [ "$code" -eq 1 ] || fail "--batch 40: exit code $code"
-says "a batch of 40 rows cannot be cut into passes of 32, which the model was compiled for"
+says "a batch of 40 rows cannot be cut into micro-batches of 32, which the model was compiled for"
 
 # Precision and fine-tuning are chosen when the trainer is built; the bits are those of kvasir train with the options.
 short=(--data ngram:pairs=40,length=48 --steps 12 --eval-every 0)

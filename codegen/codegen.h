@@ -53,7 +53,7 @@ const kva_expr *kva_codegen_grid(const kva_kernel *k);
 
 /* ---- modules of machine code ------------------------------------------------------------------------------------- */
 
-/* A set of kernels being compiled for one target; kernels equal by kva_kernel_hash are compiled once. */
+/* A set of kernels being compiled for one target; equal kernels (kva_kernel_encode) are compiled once. */
 typedef struct kva_codegen kva_codegen;
 KVA_MUST_USE kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg);
 void kva_codegen_destroy(kva_codegen *cg); /* JIT code dies with it */

@@ -162,7 +162,7 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   cg->ctx = LLVMContextCreate();
   cg->module = LLVMModuleCreateWithNameInContext("kvasir", cg->ctx);
   cg->builder = LLVMCreateBuilderInContext(cg->ctx);
-  cg->by_hash = kva_map_create(arena);
+  cg->numbers = kva_map_create(arena);
   kva_status status = options->arch ? kva_ptx_target(cg, options) : cpu_target(cg, options);
   if (status == KVA_OK)
     *out_cg = cg;
@@ -193,9 +193,11 @@ const kva_target *kva_codegen_target(const kva_codegen *cg) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
-  uint64_t key = kva_kernel_hash(k);
-  for (uint32_t i = 0; i < n_symbols; i++) key = kva_hash(key, symbols[i]->name, strlen(symbols[i]->name) + 1);
+/* The whole kernel: kernels whose hashes collide have keys of their own. */
+static kva_text key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
+  kva_text key = {0};
+  kva_kernel_encode(k, &key);
+  for (uint32_t i = 0; i < n_symbols; i++) kva_text_add_bytes(&key, symbols[i]->name, strlen(symbols[i]->name) + 1);
   return key;
 }
 
@@ -217,19 +219,25 @@ static kva_status check_shared(kva_codegen *cg, const kva_cg_kernel *k) {
                    k->name, bytes, t->arch, t->shared_bytes);
 }
 
-kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols,
-                           int32_t *out_kernel) {
-  KVA_ASSERT(!cg->optimized);
-  uint64_t key = key_of(k, n_symbols, symbols);
-  uintptr_t known = (uintptr_t)kva_map_get(cg->by_hash, &key, sizeof key);
-  *out_kernel = known ? (int32_t)(known - 1) : (int32_t)cg->kernels.len;
-  if (known) return KVA_OK;
+static kva_status add_kernel(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
   kva_cg_kernel entry = {.name = symbol_name(cg, k->name ? k->name : "kernel")};
   entry.launch = kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
   KVA_TRY(check_shared(cg, &entry));
   KVA_PUSH(cg->arena, &cg->kernels, entry);
-  kva_map_set(cg->by_hash, &key, sizeof key, (void *)(uintptr_t)cg->kernels.len);
   return KVA_OK;
+}
+
+kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols,
+                           int32_t *out_kernel) {
+  KVA_ASSERT(!cg->optimized);
+  kva_text key = key_of(k, n_symbols, symbols);
+  uintptr_t known = (uintptr_t)kva_map_get(cg->numbers, key.data, key.len);
+  kva_status status = known ? KVA_OK : add_kernel(cg, k, n_symbols, symbols);
+  uintptr_t number = known ? known : cg->kernels.len;
+  if (status == KVA_OK && !known) kva_map_set(cg->numbers, key.data, key.len, (void *)number);
+  *out_kernel = (int32_t)number - 1;
+  kva_text_free(&key);
+  return status;
 }
 
 int32_t kva_codegen_kernel_count(const kva_codegen *cg) {

@@ -33,7 +33,7 @@ struct kva_codegen {
   bool optimized;
   bool broken; /* LLVM gave up with a fatal error: its objects are in no state to be touched again */
   KVA_VEC(kva_cg_kernel) kernels;
-  kva_map *by_hash; /* hash of kernel and symbols -> kernel number + 1 */
+  kva_map *numbers; /* encoding of a kernel and its symbols -> kernel number + 1 */
 };
 
 typedef struct kva_binding {

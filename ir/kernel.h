@@ -272,8 +272,9 @@ KVA_MUST_USE kva_status kva_kernel_verify(const kva_kernel *k, kva_diag *diag);
 void kva_kernel_print(const kva_kernel *k, kva_text *out);
 /* Reads what print writes; symbols by name. NULL and diagnostics on bad text. */
 kva_kernel *kva_kernel_parse(kva_arena *arena, kva_expr_ctx *exprs, const char *text, const char *file, kva_diag *diag);
-/* Equal for kernels that differ only in name, ids, and names of variables; used to compile equal kernels once. */
-uint64_t kva_kernel_hash(const kva_kernel *k);
+/* Appends bytes that are the same for equal kernels and for no others. Equal: they differ only in ids, in the place of
+ * constants, and in names of the kernel, buffers and variables. */
+void kva_kernel_encode(const kva_kernel *k, kva_text *out);
 
 /* ---- walking and rewriting ----------------------------------------------------------------------------------------
  * For schedules and code generation. The builder's own tables do not follow these edits: rewrite after building. */

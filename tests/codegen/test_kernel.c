@@ -474,6 +474,11 @@ static void test_types(void **state) {
   }
 }
 
+static void double_constants(void *user, kva_kinstr *i) {
+  (void)user;
+  if (i->op == KVA_K_CONST) i->imm.f *= 2;
+}
+
 static void test_equal_kernels(void **state) {
   (void)state;
   jit j = build_axpy(NULL, false, 100);
@@ -495,6 +500,12 @@ static void test_equal_kernels(void **state) {
   assert_int_equal(kva_codegen_add(other.cg, k, 0, NULL, &b), KVA_OK);
   assert_int_equal(a, b);
   assert_int_equal(kva_codegen_kernel_count(other.cg), 1);
+  const kva_expr *n = kva_expr_symbol(other.exprs, "N");
+  assert_int_equal(kva_codegen_add(other.cg, first, 1, &n, &b), KVA_OK); /* reads its symbols elsewhere */
+  assert_int_not_equal(a, b);
+  kva_k_each_instr(k, double_constants, NULL);
+  assert_int_equal(kva_codegen_add(other.cg, k, 0, NULL, &b), KVA_OK);
+  assert_int_equal(b, 2);
   jit_destroy(&other);
   jit_destroy(&j);
 }

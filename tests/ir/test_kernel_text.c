@@ -65,7 +65,7 @@ static void text_round_trip(void **state) {
   kva_arena *arena = kva_arena_create();
   kva_kernel *again = kva_kernel_parse(arena, kva_expr_ctx_create(arena), everything, NULL, f->diag);
   assert_non_null(again);
-  assert_int_equal(kva_kernel_hash(again), kva_kernel_hash(k));
+  assert_int_equal(kernel_code_hash(again), kernel_code_hash(k));
   kva_arena_destroy(arena);
 }
 
@@ -87,22 +87,22 @@ static const char threads[] = "kernel \"rows\" (read float x[B*N], write float y
 
 static void thread_loops_round_trip(void **state) {
   kva_kernel *k = parse_and_print(*state, threads);
-  uint64_t h = kva_kernel_hash(k);
+  uint64_t h = kernel_code_hash(k);
   k->threads = 128;
-  assert_int_not_equal(h, kva_kernel_hash(k));
+  assert_int_not_equal(h, kernel_code_hash(k));
   k->threads = 256;
   k->loops.data[2]->width = 2;
-  assert_int_not_equal(h, kva_kernel_hash(k));
+  assert_int_not_equal(h, kernel_code_hash(k));
   k->loops.data[2]->width = 4;
   k->loops.data[1]->subgroup = 64;
-  assert_int_not_equal(h, kva_kernel_hash(k));
+  assert_int_not_equal(h, kernel_code_hash(k));
   k->loops.data[1]->subgroup = 32;
   k->loops.data[1]->stage = false;
-  assert_int_not_equal(h, kva_kernel_hash(k));
+  assert_int_not_equal(h, kernel_code_hash(k));
   k->loops.data[1]->stage = true;
-  assert_int_equal(h, kva_kernel_hash(k));
+  assert_int_equal(h, kernel_code_hash(k));
   k->loops.data[2]->peel = NULL;
-  assert_int_not_equal(h, kva_kernel_hash(k));
+  assert_int_not_equal(h, kernel_code_hash(k));
 }
 
 static void shared_rows_round_trip(void **state) {
@@ -119,9 +119,9 @@ static void shared_rows_round_trip(void **state) {
                                "  }\n"
                                "}\n";
   kva_kernel *k = parse_and_print(*state, shared);
-  uint64_t h = kva_kernel_hash(k);
+  uint64_t h = kernel_code_hash(k);
   k->loops.data[1]->blocks = 4;
-  assert_int_not_equal(h, kva_kernel_hash(k));
+  assert_int_not_equal(h, kernel_code_hash(k));
 }
 
 /* A copy has loops, sums, carried values and symbols of values of its own; a shape symbol in it means another thing. */
@@ -286,7 +286,7 @@ static uint64_t hash_of(kernel_fixture *f, const char *text) {
   kva_kernel *k = kva_kernel_parse(arena, kva_expr_ctx_create(arena), text, NULL, f->diag);
   if (!k) kva_diag_print(f->diag, stderr);
   assert_non_null(k);
-  uint64_t h = kva_kernel_hash(k);
+  uint64_t h = kernel_code_hash(k);
   kva_arena_destroy(arena);
   return h;
 }

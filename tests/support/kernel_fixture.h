@@ -15,5 +15,7 @@ int kernel_fixture_create(void **state);
 int kernel_fixture_destroy(void **state);
 /* k as text, which is the caller's. */
 char *kernel_text(const kva_kernel *k);
+/* Of the bytes that kva_kernel_encode makes. */
+uint64_t kernel_code_hash(const kva_kernel *k);
 
 #endif

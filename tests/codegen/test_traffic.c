@@ -518,6 +518,10 @@ static void test_bfloat16_sm_90a(void **state) {
 }
 
 int main(void) {
+  if (getenv("KVASIR_SANITIZED")) {
+    printf("SKIP: what kernels move is the same without sanitizers\n");
+    return 77;
+  }
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_float_sm_80), cmocka_unit_test(test_bfloat16_sm_80),
                                      cmocka_unit_test(test_float_sm_90a), cmocka_unit_test(test_bfloat16_sm_90a),
                                      cmocka_unit_test(test_model)};

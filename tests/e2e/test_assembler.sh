@@ -8,6 +8,10 @@ if [ ! -x "$ptxas" ]; then
   echo "SKIP: no ptxas"
   exit 77
 fi
+if [ -n "${KVASIR_SANITIZED:-}" ]; then
+  echo "SKIP: ptxas's report is the same without sanitizers"
+  exit 77
+fi
 
 # Prints what is wrong in the report of ptxas -v; the number of kernels last.
 cat >"$work/report.awk" <<'AWK'

@@ -111,7 +111,7 @@ static void note_type(writer *w, const kva_type *t) {
 }
 
 /* Those of the inputs come first, in the order of the signature. */
-static void collect_symbols(writer *w, uint32_t n_plans, const kva_memory_plan *const *plans) {
+static void collect_symbols(writer *w, uint32_t n_plans, kva_memory_plan *const *plans) {
   for (uint32_t p = 0; p < n_plans; p++) {
     for (uint32_t i = 0; i < plans[p]->inputs.len; i++)
       note_type(w, plans[p]->buffers.data[plans[p]->inputs.data[i]].type);
@@ -255,32 +255,43 @@ static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_ke
   return KVA_OK;
 }
 
-static kva_status write_kernel(writer *w, const kva_node *n, kva_step_desc *out) {
-  kva_kernel *k = kva_codegen_lower(w->arena, n, kva_codegen_target(w->cg));
-  if (!k) return KVA_UNSUPPORTED;
-  kva_codegen_schedule(k, kva_codegen_target(w->cg));
+static kva_status lower(writer *w, const kva_node *n, kva_kernel **out_kernel) {
+  *out_kernel = kva_codegen_lower(w->arena, n, kva_codegen_target(w->cg));
+  if (!*out_kernel) return KVA_UNSUPPORTED;
+  kva_codegen_schedule(*out_kernel, kva_codegen_target(w->cg));
 #ifdef KVA_DEBUG
-  KVA_TRY(kva_kernel_verify(k, w->m->diag));
+  KVA_TRY(kva_kernel_verify(*out_kernel, w->m->diag));
 #endif
-  KVA_TRY(check_symbols(w, k, n));
+  return check_symbols(w, *out_kernel, n);
+}
+
+static kva_status write_kernel(writer *w, const kva_kernel *k, kva_step_desc *out) {
   out->grid = formula(w, kva_codegen_grid(k));
   if (kva_codegen_target(w->cg)->arch) return add_gpu_kernel(w, k, &out->kernel);
   return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
 }
 
+bool kva_codegen_is_call(const kva_target *target, const kva_node *node) {
+  kva_matmul_plain plain;
+  return target->library_gemm && kva_is(node, KVA_OP_matmul) && kva_matmul_get_plain(node->graph->module, node, &plain);
+}
+
 /* A matrix product that the device's library computes: arguments d, a, b. */
-static void write_gemm(writer *w, const kva_plan_step *s, const kva_matmul_plain *p, kva_step_desc *out) {
+static void write_gemm(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   bool square = s->node->operands[0].value == s->node->operands[1].value;
+  kva_matmul_plain p;
   kva_gemm_desc *g = KVA_NEW(w->arena, kva_gemm_desc);
-  *g = (kva_gemm_desc){.batch = formula(w, p->batch),
-                       .m = formula(w, p->m),
-                       .n = formula(w, p->n),
-                       .k = formula(w, p->k),
-                       .step_a = formula(w, p->step_a),
-                       .step_b = formula(w, p->step_b),
-                       .step_d = formula(w, p->step_d),
-                       .transpose_a = p->transpose_a,
-                       .transpose_b = p->transpose_b,
+  bool is_plain = kva_matmul_get_plain(w->m, s->node, &p);
+  KVA_ASSERT(is_plain);
+  *g = (kva_gemm_desc){.batch = formula(w, p.batch),
+                       .m = formula(w, p.m),
+                       .n = formula(w, p.n),
+                       .k = formula(w, p.k),
+                       .step_a = formula(w, p.step_a),
+                       .step_b = formula(w, p.step_b),
+                       .step_d = formula(w, p.step_d),
+                       .transpose_a = p.transpose_a,
+                       .transpose_b = p.transpose_b,
                        .dtype = (int32_t)kva_operand_type(s->node, 0)->dtype,
                        .dtype_d = (int32_t)s->node->results[0].type->dtype};
   const int32_t args[] = {s->args[s->n_args - 1], s->args[0], s->args[square ? 0 : 1]};
@@ -292,33 +303,37 @@ static void write_gemm(writer *w, const kva_plan_step *s, const kva_matmul_plain
   out->gemm = g;
 }
 
-static kva_status write_step(writer *w, const kva_plan_step *s, kva_step_desc *out) {
-  *out = (kva_step_desc){.kind = s->node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
+/* Settling a step may insert a copy after it. */
+static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_step_desc *out) {
+  const kva_node *node = p->steps.data[index].node;
+  bool calls = node && kva_codegen_is_call(kva_codegen_target(w->cg), node);
+  kva_kernel *k = NULL;
+  if (node && !calls) KVA_TRY(lower(w, node, &k));
+  if (node) kva_codegen_settle_step(w->arena, p, index, k);
+  const kva_plan_step *s = &p->steps.data[index];
+  *out = (kva_step_desc){.kind = node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
                          .kernel = -1,
                          .n_args = (int32_t)s->n_args,
-                         .n_results = s->node ? (int32_t)s->node->n_results : 0,
+                         .n_results = node ? (int32_t)node->n_results : 0,
                          .args = kva_arena_memdup(w->arena, s->args, sizeof *s->args * s->n_args),
-                         .origin = s->node ? origin_of(w, s->node) : "copy"};
-  kva_matmul_plain plain;
-  if (s->node && kva_codegen_target(w->cg)->library_gemm && kva_is(s->node, KVA_OP_matmul) &&
-      kva_matmul_get_plain(w->m, s->node, &plain)) {
-    write_gemm(w, s, &plain, out);
-    return KVA_OK;
-  }
-  if (s->node) return write_kernel(w, s->node, out);
+                         .origin = node ? origin_of(w, node) : "copy"};
+  if (k) return write_kernel(w, k, out);
   out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
+  if (calls) write_gemm(w, s, out);
   return KVA_OK;
 }
 
-static kva_status write_program(writer *w, const kva_memory_plan *p, kva_program *out) {
-  kva_buffer_desc *buffers = KVA_NEW_ARRAY(w->arena, kva_buffer_desc, p->buffers.len + 1);
-  kva_step_desc *steps = KVA_NEW_ARRAY(w->arena, kva_step_desc, p->steps.len + 1);
-  for (uint32_t i = 0; i < p->buffers.len; i++) write_buffer(w, &p->buffers.data[i], &buffers[i]);
+static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out) {
+  KVA_VEC(kva_step_desc) steps = {0};
   kva_status status = KVA_OK;
   for (uint32_t i = 0; i < p->steps.len; i++) { /* all of them: one run reports everything unsupported */
-    kva_status s = write_step(w, &p->steps.data[i], &steps[i]);
+    kva_step_desc step = {0};
+    kva_status s = write_step(w, p, i, &step);
+    KVA_PUSH(w->arena, &steps, step);
     if (status == KVA_OK) status = s;
   }
+  kva_buffer_desc *buffers = KVA_NEW_ARRAY(w->arena, kva_buffer_desc, p->buffers.len + 1);
+  for (uint32_t i = 0; i < p->buffers.len; i++) write_buffer(w, &p->buffers.data[i], &buffers[i]);
   *out = (kva_program){.name = p->function->name,
                        .n_symbols = (int32_t)w->symbols.len,
                        .n_buffers = (int32_t)p->buffers.len,
@@ -327,7 +342,7 @@ static kva_status write_program(writer *w, const kva_memory_plan *p, kva_program
                        .n_outputs = (int32_t)p->outputs.len,
                        .symbols = symbol_names(w),
                        .buffers = buffers,
-                       .steps = steps,
+                       .steps = steps.data,
                        .inputs = kva_arena_memdup(w->arena, p->inputs.data, sizeof(int32_t) * p->inputs.len),
                        .outputs = kva_arena_memdup(w->arena, p->outputs.data, sizeof(int32_t) * p->outputs.len)};
   return status;
@@ -367,7 +382,7 @@ static kva_status generate(writer *w, kva_artifact *a) {
 }
 
 kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
-                              const kva_memory_plan *const *plans, kva_artifact **out_artifact) {
+                              kva_memory_plan *const *plans, kva_artifact **out_artifact) {
   writer w = {.cg = cg, .arena = arena, .m = m};
   collect_symbols(&w, n_plans, plans);
   kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, m->states.len + 1);
@@ -396,7 +411,7 @@ kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, 
 }
 
 kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
-                                const kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
+                                kva_memory_plan *const *plans, const kva_artifact **out_artifact) {
   kva_artifact *a;
   KVA_TRY(kva_codegen_tables(cg, arena, m, n_plans, plans, &a));
   *out_artifact = a;

@@ -48,6 +48,15 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target);
 /* The one of the two that the target needs. */
 void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 
+/* Whether the device's library runs this node, instead of a kernel. */
+bool kva_codegen_is_call(const kva_target *target, const kva_node *node);
+
+/* Confirms or replaces the plan's in-place proposals (ir/plan.h): the steps that make one are lowered and scheduled for
+ * that. The plan is then what the artefact does; settling it again changes nothing. */
+KVA_MUST_USE kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target);
+/* The same for one step, given its scheduled kernel; NULL: a library runs it. */
+void kva_codegen_settle_step(kva_arena *arena, kva_memory_plan *plan, uint32_t step, const kva_kernel *k);
+
 /* Work items of a scheduled kernel (the GRID loop's extent; 1 without one). */
 const kva_expr *kva_codegen_grid(const kva_kernel *k);
 
@@ -89,14 +98,14 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 
 /* Compiles planned functions to an artefact whose kernels are JIT code owned by cg, or for a GPU the text of a module,
  * and whose tables live in `arena`.
- * plans[i] becomes programs[i]. The module's states become the artefact's states. */
+ * plans[i] becomes programs[i], and is settled. The module's states become the artefact's states. */
 KVA_MUST_USE kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
-                                             const kva_memory_plan *const *plans, const kva_artifact **out_artifact);
+                                             kva_memory_plan *const *plans, const kva_artifact **out_artifact);
 
 /* The same tables without code of this process: kernels have no fn. They may be changed before they become part of an
  * object. */
 KVA_MUST_USE kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
-                                           const kva_memory_plan *const *plans, kva_artifact **out_artifact);
+                                           kva_memory_plan *const *plans, kva_artifact **out_artifact);
 
 /* ---- objects ----------------------------------------------------------------------------------------------------- */
 

@@ -1,9 +1,9 @@
 /* Loads and stores: consecutive lanes become vector accesses, others gathers and scatters; predicates and lanes that do
  * not run become masks. A load that is masked off gives 0 and touches no memory.
  *
- * Different buffers do not overlap, except where the planner stores a result over an operand (in place), which it does
- * only where the stored element depends on every use of the one it replaces: data flow then orders the two. So every
- * access may say which buffer it belongs to, and LLVM moves loads over stores to others. */
+ * Different buffers do not overlap, except where a result lies over an operand (in place), which ir/kernel_alias.c
+ * allows only where the stored element depends on every load of the one it replaces: data flow then orders the two. So
+ * every access may say which buffer it belongs to, and LLVM moves loads over stores to others. */
 #include "codegen/llvm_internal.h"
 
 typedef enum reach { UNIFORM, CONTIGUOUS, SCATTERED } reach;

@@ -36,7 +36,8 @@ struct kva_kbuf {
   kva_kspace space;
   kva_dtype dtype;        /* storage type */
   const kva_expr *extent; /* elements; constant for LOCAL and SHARED */
-  bool read, written;     /* PARAM: set by loads and stores; a buffer that is both is ordered, never hoisted */
+  bool read, written;     /* PARAM: set by loads and stores; a buffer that is both is ordered, never hoisted. Of one
+                           * that is only written a kernel stores every element once */
   uint32_t id;            /* dense; parameters first, in argument order */
   const char *name;
   kva_kbuf *over; /* SHARED: lies where this earlier buffer does and is no larger; NULL: has memory of its own */
@@ -272,6 +273,9 @@ KVA_MUST_USE kva_status kva_kernel_verify(const kva_kernel *k, kva_diag *diag);
 void kva_kernel_print(const kva_kernel *k, kva_text *out);
 /* Reads what print writes; symbols by name. NULL and diagnostics on bad text. */
 kva_kernel *kva_kernel_parse(kva_arena *arena, kva_expr_ctx *exprs, const char *text, const char *file, kva_diag *diag);
+/* Whether the parameter `result` may lie in the memory of the parameter `operand`: every element is loaded before it is
+ * stored, in the iteration that stores it. For scheduled kernels; false: not proven. */
+bool kva_kernel_in_place(const kva_kernel *k, const kva_kbuf *result, const kva_kbuf *operand);
 /* Appends bytes that are the same for equal kernels and for no others. Equal: they differ only in ids, in the place of
  * constants, and in names of the kernel, buffers and variables. */
 void kva_kernel_encode(const kva_kernel *k, kva_text *out);

@@ -36,4 +36,9 @@ typedef struct kva_memory_plan {
   KVA_VEC(int32_t) outputs;
 } kva_memory_plan;
 
+/* A step whose result has the buffer of one of its operands (a state that it reads and writes) is a proposal, which the
+ * step's scheduled kernel must confirm (kva_kernel_in_place). Where it does not, this gives argument `arg` of the step,
+ * a result, a temporary of its own and inserts a copy from it after the step. */
+void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg);
+
 #endif

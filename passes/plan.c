@@ -4,8 +4,9 @@
  * and constants keep theirs, the rest are temporaries with a lifetime. Reshapes cost nothing: their result shares the
  * operand's buffer. A state_write makes its value's producer write into the state itself when that is safe, else it
  * becomes a copy step at the end; a state that such a copy overwrites and another one reads is saved first, so that
- * states may be exchanged. Safe: no step after the producer reads the state's old value and no copy does, the producer
- * reads it only element by element before it writes it, and the value has no other home (output, another state).
+ * states may be exchanged. Safe: no step after the producer reads the state's old value and no copy does, and the value
+ * has no other home (output, another state). A producer that reads the old value itself makes this a proposal: whether
+ * it loads every element before it stores it is seen on its scheduled kernel (kva_codegen_settle).
  * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
  * temporaries when shapes are known; sizes stay symbolic here.
  * Why lifetimes and not offsets: one plan serves every binding of the symbols. */
@@ -19,7 +20,6 @@ typedef struct planner {
   int32_t *buffer_of;    /* by value id, -1: none yet */
   int32_t *state_buffer; /* by state id, -1: none yet */
   kva_value **old_value; /* by state id: the read of it, or NULL */
-  bool *marked;          /* by value id, for one kernel at a time: depends on the state in question */
 } planner;
 
 static int32_t new_buffer(planner *p, kva_plan_buffer b) {
@@ -59,52 +59,6 @@ static kva_state *state_of_read(const kva_value *v) {
   return v->def && kva_is(v->def, KVA_OP_state_read) ? ((const kva_state_read_attrs *)v->def->attrs)->state : NULL;
 }
 
-static bool same_shape(const kva_type *a, const kva_type *b) {
-  return a->rank == b->rank && (!a->rank || !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
-}
-
-/* n works element by element on tensors of this shape. */
-static bool is_elementwise_on(const kva_node *n, const kva_type *type) {
-  if (!(n->op->traits & KVA_ELEMENTWISE)) return false;
-  for (uint32_t r = 0; r < n->n_results; r++)
-    if (!same_shape(n->results[r].type, type)) return false;
-  return true;
-}
-
-/* Marks what depends on operands of the kernel that hold state s; false: not all of that element by element. */
-static bool mark_dependent(planner *p, const kva_node *kernel, const kva_state *s) {
-  const kva_graph *g = kernel->graphs[0];
-  for (uint32_t i = 0; i < g->inputs.len; i++)
-    p->marked[g->inputs.data[i]->id] = state_of_read(storage_root(kva_operand(kernel, i))) == s;
-  for (const kva_node *n = g->first; n; n = n->next) {
-    bool any = false;
-    for (uint32_t i = 0; i < n->n_operands; i++) any |= n->operands[i].value && p->marked[n->operands[i].value->id];
-    if (any && !(n->op->traits & KVA_RETURN) && !is_elementwise_on(n, s->type)) return false;
-    for (uint32_t r = 0; r < n->n_results; r++) p->marked[n->results[r].id] = any;
-  }
-  return true;
-}
-
-/* Are outputs a and b of a kernel, of one shape, computed in one nest of loops? (codegen/lower.c) */
-static bool share_nest(const kva_value *a, const kva_value *b) {
-  return a->def == b->def || !(a->def->op->traits & b->def->op->traits & KVA_UPDATES);
-}
-
-/* The kernel that computes v reads s as well, and may all the same write v to s's memory. An element is loaded once,
- * and before whatever depends on it: so it is loaded before v is stored if v depends on it, or if nothing does. */
-static bool reads_before_writing(planner *p, const kva_value *v, const kva_state *s) {
-  if (!kva_is(v->def, KVA_OP_kernel) || !mark_dependent(p, v->def, s)) return false;
-  const kva_graph *g = v->def->graphs[0];
-  const kva_value *inner = kva_graph_output(g, v->index);
-  bool any = false;
-  for (uint32_t r = 0; r < v->def->n_results; r++) {
-    const kva_value *other = kva_graph_output(g, r);
-    if (p->marked[other->id] && !share_nest(inner, other)) return false;
-    any |= p->marked[other->id];
-  }
-  return p->marked[inner->id] || !any;
-}
-
 /* Last step that reads v or a reshape of it; INT32_MAX when the copies at the end do. */
 static int32_t last_use(const kva_value *v, const int32_t *step_of) {
   int32_t last = -1;
@@ -124,8 +78,7 @@ static bool can_write_in_place(planner *p, const kva_node *write, const int32_t 
   for (const kva_use *u = v->uses; u; u = u->next)
     if (u->user != write && u->user->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return false;
   const kva_value *old = p->old_value[s->id];
-  int32_t last = old ? last_use(old, step_of) : -1, producer = step_of[v->def->id];
-  return last < producer || (last == producer && reads_before_writing(p, v, s));
+  return !old || last_use(old, step_of) <= step_of[v->def->id];
 }
 
 static void find_reads(planner *p) {
@@ -254,7 +207,6 @@ kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory
   p.plan->function = f;
   p.buffer_of = KVA_NEW_ARRAY(arena, int32_t, m->next_value_id + 1);
   p.state_buffer = KVA_NEW_ARRAY(arena, int32_t, m->states.len + 1);
-  p.marked = KVA_NEW_ARRAY(arena, bool, m->next_value_id + 1);
   p.old_value = KVA_NEW_ARRAY(arena, kva_value *, m->states.len + 1);
   memset(p.buffer_of, -1, sizeof(int32_t) * m->next_value_id);
   memset(p.state_buffer, -1, sizeof(int32_t) * m->states.len);

@@ -58,12 +58,15 @@ static kva_status show_kernel_text(kva_codegen *cg, kva_arena *arena, kva_module
   return status;
 }
 
-static kva_status show_kernels(kva_module *m, kva_arena *arena, const show_options *o, kva_diag *diag) {
-  bool ptx = !strcmp(o->stage, "ptx");
+/* Plans, kernels and PTX. */
+static kva_status show_planned(kva_module *m, kva_arena *arena, const show_options *o, kva_diag *diag) {
+  bool ptx = !strcmp(o->stage, "ptx"), plan = !strcmp(o->stage, "plan");
   kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
   kva_codegen *cg;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
-  kva_status status = ptx ? kva_add_kernels(cg, arena, m) : show_kernel_text(cg, arena, m);
+  kva_status status = plan  ? kva_print_plans(cg, arena, m, stdout)
+                      : ptx ? kva_add_kernels(cg, arena, m)
+                            : show_kernel_text(cg, arena, m);
   if (ptx && status == KVA_OK) status = print_code(cg, "ptx");
   kva_codegen_destroy(cg);
   return status;
@@ -93,10 +96,8 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
   }
   kva_arena *arena = kva_arena_create();
   kva_status status = KVA_OK;
-  if (!strcmp(o->stage, "plan"))
-    status = kva_print_plans(*m, arena, stdout);
-  else if (!strcmp(o->stage, "kernels") || !strcmp(o->stage, "ptx"))
-    status = show_kernels(*m, arena, o, diag);
+  if (!strcmp(o->stage, "plan") || !strcmp(o->stage, "kernels") || !strcmp(o->stage, "ptx"))
+    status = show_planned(*m, arena, o, diag);
   else
     print_graph(*m, o->format);
   kva_arena_destroy(arena);
@@ -122,7 +123,7 @@ static int run(int argc, char **argv) {
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
       {"--arch", NULL, "NAME", KVA_OPTION_STRING, &o.arch,
-       "the GPU of --stage=ptx (sm_80) or kernels: sm_80 to sm_90a"},
+       "the GPU of --stage=ptx (sm_80), kernels or plan: sm_80 to sm_90a"},
       {"--print-after", NULL, "PASS", KVA_OPTION_STRING, &o.print_after, "also print after a pass, or \"all\""},
       {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what every pass took"},
   };

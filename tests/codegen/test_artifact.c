@@ -73,7 +73,7 @@ static void test_artifact(void **state) {
   kva_codegen *cg;
   require(kva_codegen_create(NULL, diag, &cg), diag);
   const kva_artifact *artifact;
-  const kva_memory_plan *plans[] = {plan};
+  kva_memory_plan *plans[] = {plan};
   require(kva_codegen_artifact(cg, arena, m, 1, plans, &artifact), diag);
   assert_int_equal(artifact->n_programs, 1);
   assert_int_equal(artifact->programs[0].n_symbols, 2);

@@ -16,7 +16,7 @@
  * train                       kva_make_training
  * splat                       the pass alone; states are other numbers here, so meaning is not compared
  * precision                   to bfloat16, then cse and dce; the meaning is kept but for its rounding
- * plan                        clean-up, fuse, and the plan of function 0 as text */
+ * plan                        clean-up, fuse, and the plan of function 0 as text, settled */
 #include "tests/support/evaluate.h"
 
 #include <dirent.h>
@@ -174,11 +174,17 @@ static void print_step(const kva_memory_plan *p, uint32_t i, kva_text *out) {
   kva_text_add(out, "\n");
 }
 
+/* As settled for this machine's CPU. */
 static kva_status plan(kva_module *m, kva_text *out) {
   KVA_TRY(kva_optimize(m, &(kva_pass_options){.verify = true}));
   KVA_TRY(kva_prepare(m, &(kva_pass_options){.verify = true}));
   kva_memory_plan *p;
+  kva_codegen *cg;
   KVA_TRY(kva_plan(m, m->functions.data[0], m->arena, &p));
+  KVA_TRY(kva_codegen_create(NULL, m->diag, &cg));
+  kva_status status = kva_codegen_settle(m->arena, p, kva_codegen_target(cg));
+  kva_codegen_destroy(cg);
+  KVA_TRY(status);
   for (uint32_t i = 0; i < p->buffers.len; i++) print_buffer(p, (int32_t)i, out);
   for (uint32_t i = 0; i < p->steps.len; i++) print_step(p, i, out);
   return KVA_OK;

@@ -32,8 +32,7 @@ static kva_status freeze(build *b, kva_artifact *a) {
 /* *out_cg: of the code; for a GPU it is done with. */
 static kva_status make_tables(build *b, const kva_target_options *target, kva_codegen **out_cg, kva_artifact **out) {
   KVA_TRY(kva_codegen_create(target, b->diag, out_cg));
-  kva_status status =
-      kva_codegen_tables(*out_cg, b->arena, b->m, b->n_plans, (const kva_memory_plan *const *)b->plans, out);
+  kva_status status = kva_codegen_tables(*out_cg, b->arena, b->m, b->n_plans, b->plans, out);
   if (status == KVA_OK && !b->o->train) status = freeze(b, *out);
   if (status == KVA_OK) return KVA_OK;
   kva_codegen_destroy(*out_cg);
@@ -242,13 +241,24 @@ static kva_status emit_ir(const build *b) {
   return status;
 }
 
-static kva_status emit_plan(const build *b) {
+static kva_status print_plans(const build *b, const kva_target_options *target, FILE *out) {
+  kva_codegen *cg;
+  KVA_TRY(kva_codegen_create(target, b->diag, &cg));
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; status == KVA_OK && i < b->n_plans; i++) {
+    status = kva_codegen_settle(b->arena, b->plans[i], kva_codegen_target(cg));
+    if (status == KVA_OK) status = kva_print_plan(b->m, b->plans[i], out);
+  }
+  kva_codegen_destroy(cg);
+  return status;
+}
+
+static kva_status emit_plan(const build *b, const kva_target_options *target) {
   char *data = NULL;
   size_t size = 0;
   FILE *memory = open_memstream(&data, &size);
   if (!memory) return kva_fail(b->diag, KVA_NO_MEMORY, NULL, "no memory for the plan");
-  kva_status status = KVA_OK;
-  for (uint32_t i = 0; status == KVA_OK && i < b->n_plans; i++) status = kva_print_plan(b->m, b->plans[i], memory);
+  kva_status status = print_plans(b, target, memory);
   fclose(memory);
   if (status == KVA_OK) status = kva_file_write(text_path(b, NULL, ".plan"), data, size, b->diag);
   free(data);
@@ -317,7 +327,7 @@ static kva_status emit_for_target(build *b, const kva_target_options *target, co
 
 static kva_status emit(build *b, const char *kind) {
   if (!strcmp(kind, "ir")) return emit_ir(b);
-  if (!strcmp(kind, "plan")) return emit_plan(b);
+  if (!strcmp(kind, "plan")) return emit_plan(b, &b->o->targets[0]);
   if (!strcmp(kind, "header")) return emit_header(b, &b->o->targets[0]);
   for (uint32_t i = 0; i < b->o->n_targets; i++) KVA_TRY(emit_for_target(b, &b->o->targets[i], kind));
   return KVA_OK;

@@ -10,10 +10,16 @@ static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE
   return KVA_OK;
 }
 
-kva_status kva_print_plans(kva_module *m, kva_arena *arena, FILE *out) {
+static kva_status make_plan(const kva_codegen *cg, kva_module *m, uint32_t function, kva_arena *arena,
+                            kva_memory_plan **out) {
+  KVA_TRY(kva_plan(m, m->functions.data[function], arena, out));
+  return kva_codegen_settle(arena, *out, kva_codegen_target(cg));
+}
+
+kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *m, FILE *out) {
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
-    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
+    KVA_TRY(make_plan(cg, m, i, arena, &plan));
     KVA_TRY(print_summary(m, plan, out));
   }
   return KVA_OK;
@@ -76,7 +82,7 @@ static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_
 static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *text) {
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
-    KVA_TRY(kva_plan(m, m->functions.data[i], arena, &plan));
+    KVA_TRY(make_plan(cg, m, i, arena, &plan));
     KVA_TRY(each_step(cg, arena, plan, text));
   }
   return KVA_OK;

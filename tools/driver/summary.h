@@ -29,8 +29,8 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
-/* The same for every function of a module, with the binding that nobody chose. */
-KVA_MUST_USE kva_status kva_print_plans(kva_module *m, kva_arena *arena, FILE *out);
+/* The same for every function of a module as planned for cg's target, with the binding that nobody chose. */
+KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *m, FILE *out);
 /* One plan with its buffers, their lifetimes, and what every step works on. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
 /* The scheduled kernel IR of every step. */

@@ -73,7 +73,7 @@ static kva_status compile_plans(pack *p, kva_module *m, const kva_target_options
   kva_codegen *cg;
   kva_artifact *a;
   KVA_TRY(kva_codegen_create(target, p->diag, &cg));
-  kva_status status = kva_codegen_tables(cg, arena, m, n, (const kva_memory_plan *const *)plans, &a);
+  kva_status status = kva_codegen_tables(cg, arena, m, n, plans, &a);
   if (status == KVA_OK) status = write_object(p, a, out_artifact);
   kva_codegen_destroy(cg);
   return status;

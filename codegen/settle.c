@@ -1,0 +1,44 @@
+/* In-place proposals of a plan, confirmed on scheduled kernels or replaced by a temporary and a copy. */
+#include "codegen/codegen.h"
+
+static bool shares_buffer(const kva_plan_step *s, uint32_t operand, uint32_t result) {
+  return s->args[operand] == s->args[result];
+}
+
+/* Parameters of the kernel are in the order of the step's arguments. */
+static bool is_safe(const kva_plan_step *s, uint32_t result, const kva_kernel *k) {
+  uint32_t n_operands = s->n_args - s->node->n_results;
+  for (uint32_t i = 0; i < n_operands; i++)
+    if (shares_buffer(s, i, result) && !(k && kva_kernel_in_place(k, k->bufs.data[result], k->bufs.data[i])))
+      return false;
+  return true;
+}
+
+void kva_codegen_settle_step(kva_arena *arena, kva_memory_plan *plan, uint32_t step, const kva_kernel *k) {
+  uint32_t n_args = plan->steps.data[step].n_args, n_results = plan->steps.data[step].node->n_results;
+  for (uint32_t i = n_args - n_results; i < n_args; i++)
+    if (!is_safe(&plan->steps.data[step], i, k)) kva_plan_separate(plan, arena, step, i);
+}
+
+static bool proposes(const kva_plan_step *s) {
+  if (!s->node) return false;
+  uint32_t n_operands = s->n_args - s->node->n_results;
+  for (uint32_t i = 0; i < n_operands; i++)
+    for (uint32_t r = n_operands; r < s->n_args; r++)
+      if (shares_buffer(s, i, r)) return true;
+  return false;
+}
+
+kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target) {
+  for (uint32_t i = 0; i < plan->steps.len; i++) {
+    if (!proposes(&plan->steps.data[i])) continue;
+    kva_kernel *k = NULL;
+    if (!kva_codegen_is_call(target, plan->steps.data[i].node)) {
+      k = kva_codegen_lower(arena, plan->steps.data[i].node, target);
+      if (!k) return KVA_UNSUPPORTED;
+      kva_codegen_schedule(k, target);
+    }
+    kva_codegen_settle_step(arena, plan, i, k);
+  }
+  return KVA_OK;
+}

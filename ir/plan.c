@@ -1,0 +1,33 @@
+/* Changes of a memory plan after it was made. */
+#include "ir/plan.h"
+
+/* Step numbers from `step` on move up by one, those of lifetimes, too. */
+static kva_plan_step *insert_step(kva_memory_plan *p, kva_arena *arena, uint32_t step) {
+  kva_plan_step none = {0};
+  KVA_PUSH(arena, &p->steps, none);
+  memmove(&p->steps.data[step + 1], &p->steps.data[step], (p->steps.len - 1 - step) * sizeof none);
+  for (uint32_t i = 0; i < p->buffers.len; i++) {
+    kva_plan_buffer *b = &p->buffers.data[i];
+    if (b->place != KVA_PLACE_TEMP) continue;
+    b->first_step += b->first_step >= (int32_t)step;
+    b->last_step += b->last_step >= (int32_t)step;
+  }
+  return &p->steps.data[step];
+}
+
+void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg) {
+  kva_plan_step *s = &p->steps.data[step];
+  int32_t home = s->args[arg], own = (int32_t)p->buffers.len;
+  kva_plan_buffer temporary = p->buffers.data[home];
+  temporary = (kva_plan_buffer){.place = KVA_PLACE_TEMP,
+                                .type = temporary.type,
+                                .name = temporary.name,
+                                .first_step = (int32_t)step,
+                                .last_step = (int32_t)step + 1};
+  int32_t *args = kva_arena_memdup(arena, s->args, s->n_args * sizeof *args);
+  args[arg] = own;
+  s->args = args;
+  const int32_t copy[] = {home, own};
+  *insert_step(p, arena, step + 1) = (kva_plan_step){.n_args = 2, .args = kva_arena_memdup(arena, copy, sizeof copy)};
+  KVA_PUSH(arena, &p->buffers, temporary);
+}

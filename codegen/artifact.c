@@ -141,9 +141,14 @@ static kva_state_init init_of(const kva_state *s) {
   return KVA_STATE_INIT_CONSTANT;
 }
 
+static const int32_t state_roles[] = {[KVA_STATE_PARAM] = KVA_ROLE_PARAMETER,
+                                      [KVA_STATE_MOMENT] = KVA_ROLE_MOMENT,
+                                      [KVA_STATE_BUFFER] = KVA_ROLE_BUFFER,
+                                      [KVA_STATE_CACHE] = KVA_ROLE_CACHE};
+
 static void write_state(writer *w, const kva_state *s, kva_state_desc *out) {
   *out = (kva_state_desc){.name = s->name,
-                          .kind = (int32_t)s->kind,
+                          .role = state_roles[s->kind],
                           .dtype = (int32_t)s->type->dtype,
                           .rank = (int32_t)s->type->rank,
                           .init = init_of(s),
@@ -323,6 +328,16 @@ static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_
   return KVA_OK;
 }
 
+static const int32_t *output_roles(writer *w, const kva_memory_plan *p) {
+  static const int32_t roles[] = {[KVA_RESULT_VALUE] = KVA_OUTPUT_VALUE,
+                                  [KVA_RESULT_LOSS] = KVA_OUTPUT_LOSS,
+                                  [KVA_RESULT_GRAD_NORM] = KVA_OUTPUT_GRAD_NORM,
+                                  [KVA_RESULT_METRIC] = KVA_OUTPUT_METRIC};
+  int32_t *list = KVA_NEW_ARRAY(w->arena, int32_t, p->outputs.len + 1);
+  for (uint32_t i = 0; i < p->outputs.len; i++) list[i] = roles[p->buffers.data[p->outputs.data[i]].role];
+  return list;
+}
+
 static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out) {
   KVA_VEC(kva_step_desc) steps = {0};
   kva_status status = KVA_OK;
@@ -344,7 +359,8 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
                        .buffers = buffers,
                        .steps = steps.data,
                        .inputs = kva_arena_memdup(w->arena, p->inputs.data, sizeof(int32_t) * p->inputs.len),
-                       .outputs = kva_arena_memdup(w->arena, p->outputs.data, sizeof(int32_t) * p->outputs.len)};
+                       .outputs = kva_arena_memdup(w->arena, p->outputs.data, sizeof(int32_t) * p->outputs.len),
+                       .output_roles = output_roles(w, p)};
   return status;
 }
 

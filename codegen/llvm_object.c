@@ -163,7 +163,8 @@ static LLVMValueRef program(const writer *w, const kva_program *p) {
                            table(w, p->n_buffers, buffers),
                            table(w, p->n_steps, steps),
                            numbers(w, p->n_inputs, p->inputs),
-                           numbers(w, p->n_outputs, p->outputs)};
+                           numbers(w, p->n_outputs, p->outputs),
+                           p->output_roles ? numbers(w, p->n_outputs, p->output_roles) : null(w)};
   return RECORD(w, kva_program, fields);
 }
 
@@ -203,7 +204,7 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
   LLVMValueRef dims[KVA_ABI_MAX_RANK];
   for (int i = 0; i < KVA_ABI_MAX_RANK; i++) dims[i] = c64(w, s->dims[i]);
   LLVMValueRef fields[] = {string(w, s->name),
-                           c32(w, s->kind),
+                           c32(w, s->role),
                            c32(w, s->dtype),
                            c32(w, s->rank),
                            c32(w, s->init),

@@ -158,8 +158,10 @@ static void clone_function(cloner *c, const kva_function *f) {
   kva_function *copy = kva_function_create(c->to, f->name);
   copy->loc = clone_loc(c, f->loc);
   clone_graph(c, f->graph, copy->graph);
-  if (!f->output_names) return;
   uint32_t n = kva_graph_output_count(f->graph);
+  if (f->output_roles)
+    copy->output_roles = kva_arena_memdup(c->to->arena, f->output_roles, n * sizeof *f->output_roles);
+  if (!f->output_names) return;
   const char **names = KVA_NEW_ARRAY(c->to->arena, const char *, n);
   for (uint32_t i = 0; i < n; i++) names[i] = clone_str(c, f->output_names[i]);
   copy->output_names = names;

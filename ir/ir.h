@@ -115,10 +115,19 @@ struct kva_state {
   kva_loc loc;
 };
 
+/* What an output of a training program is; see kva_output_role in runtime/abi.h. */
+typedef enum kva_result_role {
+  KVA_RESULT_VALUE,
+  KVA_RESULT_LOSS,
+  KVA_RESULT_GRAD_NORM,
+  KVA_RESULT_METRIC,
+} kva_result_role;
+
 struct kva_function {
   const char *name;
   kva_graph *graph;
   const char *const *output_names;
+  const kva_result_role *output_roles; /* NULL: all are values. Made by passes/train.c; not part of the text */
   kva_loc loc;
 };
 

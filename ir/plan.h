@@ -19,6 +19,7 @@ typedef struct kva_plan_buffer {
   const char *name;
   kva_state *state;            /* STATE */
   const kva_tensor_data *data; /* CONST */
+  kva_result_role role;        /* OUTPUT */
   int32_t first_step, last_step;
 } kva_plan_buffer;
 

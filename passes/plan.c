@@ -115,7 +115,9 @@ static void assign_outputs(planner *p) {
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
     kva_value *v = kva_graph_output(g, i), *root = storage_root(v);
     const char *name = p->f->output_names ? p->f->output_names[i] : v->name;
-    int32_t b = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_OUTPUT, .type = v->type, .name = name});
+    kva_result_role role = p->f->output_roles ? p->f->output_roles[i] : KVA_RESULT_VALUE;
+    int32_t b =
+        new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_OUTPUT, .type = v->type, .name = name, .role = role});
     KVA_PUSH(p->arena, &p->plan->outputs, b);
     if (root->def && is_step(root->def) && p->buffer_of[root->id] < 0) p->buffer_of[root->id] = b;
   }

@@ -145,17 +145,21 @@ static kva_status update_parameter(update *u, kva_state *p, kva_value *g) {
   return KVA_OK;
 }
 
-static void append_output(kva_module *m, kva_function *f, kva_value *v, const char *name) {
+static void append_output(kva_module *m, kva_function *f, kva_value *v, const char *name, kva_result_role role) {
   kva_node *ret = f->graph->last;
   uint32_t n = ret->n_operands;
   kva_value **values = KVA_NEW_ARRAY(m->arena, kva_value *, n + 1);
   const char **names = KVA_NEW_ARRAY(m->arena, const char *, n + 1);
-  for (uint32_t i = 0; i < n; i++) values[i] = ret->operands[i].value, names[i] = f->output_names[i];
+  kva_result_role *roles = KVA_NEW_ARRAY(m->arena, kva_result_role, n + 1);
+  for (uint32_t i = 0; i < n; i++)
+    values[i] = ret->operands[i].value, names[i] = f->output_names[i], roles[i] = f->output_roles[i];
   values[n] = v;
   names[n] = name;
+  roles[n] = role;
   kva_node_create(f->graph, ret, ret->op, n + 1, values, 0, NULL, ret->loc);
   kva_node_remove(ret);
   f->output_names = names;
+  f->output_roles = roles;
 }
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
@@ -218,7 +222,7 @@ static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_va
   write_state(&b, counter_state(&b, "train.step"), step);
   if (b.failed) return KVA_INVALID;
   if (!any) return kva_error(m->diag, &spec->loc, "the loss depends on no trained parameter");
-  if (norm) append_output(m, f, norm, "grad_norm");
+  if (norm) append_output(m, f, norm, "grad_norm", KVA_RESULT_GRAD_NORM);
   return KVA_OK;
 }
 
@@ -293,10 +297,19 @@ static kva_status make_apply_step(kva_module *m, uint32_t n, const kva_pass_opti
   return b.failed ? KVA_INVALID : add_updates(m, f, n, grads, lr, options);
 }
 
+/* The loss comes first, then metrics. */
+static void set_roles(kva_module *m, kva_function *loss) {
+  uint32_t n = kva_graph_output_count(loss->graph);
+  kva_result_role *roles = KVA_NEW_ARRAY(m->arena, kva_result_role, n + 1);
+  for (uint32_t i = 0; i < n; i++) roles[i] = i ? KVA_RESULT_METRIC : KVA_RESULT_LOSS;
+  loss->output_roles = roles;
+}
+
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   kva_function *loss = kva_module_find_function(m, "loss");
   if (!loss || !m->train) return kva_error(m->diag, NULL, "'%s' has no train block; nothing to train", m->name);
   uint32_t n = m->train->first_state = m->states.len;
+  set_roles(m, loss);
   if (options->train != KVA_TRAIN_MICRO_BATCHES) KVA_TRY(make_whole_step(m, loss, options));
   if (options->train != KVA_TRAIN_WHOLE) {
     KVA_TRY(make_gradient_step(m, loss, options));

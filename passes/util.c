@@ -67,6 +67,7 @@ kva_function *kva_function_clone(kva_module *m, const kva_function *f, const cha
   for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
   kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
   copy->output_names = f->output_names;
+  copy->output_roles = f->output_roles;
   kva_arena_destroy(scratch);
   return copy;
 }

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 5u
+#define KVA_ABI_VERSION 6u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
@@ -85,6 +85,14 @@ typedef struct kva_step_desc {
   const kva_gemm_desc *gemm; /* GEMM; else NULL */
 } kva_step_desc;
 
+/* What an output is to the training loop. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
+typedef enum kva_output_role {
+  KVA_OUTPUT_VALUE,
+  KVA_OUTPUT_LOSS,      /* what training reduces; a scalar */
+  KVA_OUTPUT_GRAD_NORM, /* of all gradients, before clipping; a scalar */
+  KVA_OUTPUT_METRIC,    /* reported beside the loss */
+} kva_output_role;
+
 typedef struct kva_program {
   const char *name; /* "forward", "train_step", "init", ... */
   int32_t n_symbols, n_buffers, n_steps, n_inputs, n_outputs, reserved;
@@ -93,6 +101,7 @@ typedef struct kva_program {
   const kva_step_desc *steps;
   const int32_t *inputs; /* buffer numbers in call order */
   const int32_t *outputs;
+  const int32_t *output_roles; /* kva_output_role; NULL: all are values */
 } kva_program;
 
 /* A tensor map (TMA descriptor) over an argument of the kernel. Dimensions from the innermost one; formulas over the
@@ -136,9 +145,16 @@ typedef enum kva_state_init {
   KVA_STATE_INIT_ONE_MINUS, /* 1 - state `of` */
 } kva_state_init;
 
+typedef enum kva_state_role {
+  KVA_ROLE_PARAMETER, /* trained, saved */
+  KVA_ROLE_MOMENT,    /* of a parameter's optimiser; begins at zero */
+  KVA_ROLE_BUFFER,    /* running statistics, counters, settings; saved where a program writes it */
+  KVA_ROLE_CACHE,     /* of one sequence or step: never saved */
+} kva_state_role;
+
 typedef struct kva_state_desc {
   const char *name;
-  int32_t kind; /* 0 parameter, 1 moment, 2 buffer, 3 cache */
+  int32_t role; /* kva_state_role */
   int32_t dtype;
   int32_t rank;
   int32_t init; /* kva_state_init */
@@ -173,7 +189,7 @@ _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
 _Static_assert(sizeof(kva_step_desc) == 56, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
-_Static_assert(sizeof(kva_program) == 72, "abi");
+_Static_assert(sizeof(kva_program) == 80, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
 _Static_assert(sizeof(kva_artifact) == 112, "abi");

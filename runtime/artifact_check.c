@@ -46,7 +46,8 @@ static kva_status check_state(const checker *c, int32_t index) {
   const kva_state_desc *s = &c->a->states[index];
   if (!s->name) return FAULT(c, "state %d has no name", index);
   if (!is_dtype(s->dtype) || s->dtype == KVA_STRING) return FAULT(c, "state '%s' has type %d", s->name, s->dtype);
-  if (s->kind < 0 || s->kind > 3) return FAULT(c, "state '%s' has kind %d", s->name, s->kind);
+  if (s->role < KVA_ROLE_PARAMETER || s->role > KVA_ROLE_CACHE)
+    return FAULT(c, "state '%s' has role %d", s->name, s->role);
   if (s->rank < 0 || s->rank > KVA_ABI_MAX_RANK) return FAULT(c, "state '%s' has rank %d", s->name, s->rank);
   int64_t n = count_elements(s->rank, s->dims), bytes;
   if (n < 0 || !kva_dtype_bytes((kva_dtype)s->dtype, n, &bytes) || bytes != s->bytes)
@@ -168,6 +169,8 @@ static kva_status check_signature(const checker *c) {
     int32_t b = p->outputs[i];
     if (b < 0 || b >= p->n_buffers || p->buffers[b].kind == KVA_BUFFER_TEMP)
       return FAULT(c, "output %d of '%s' is buffer %d, which does not outlive the program", i, p->name, b);
+    if (p->output_roles && (p->output_roles[i] < KVA_OUTPUT_VALUE || p->output_roles[i] > KVA_OUTPUT_METRIC))
+      return FAULT(c, "output %d of '%s' has role %d", i, p->name, p->output_roles[i]);
   }
   return KVA_OK;
 }

@@ -13,7 +13,6 @@
 #define MODEL_KEY  "kvasir.model"
 #define SUM_KEY    "kvasir.sum"
 enum { FORMAT = 1 };
-enum { BUFFER = 2, CACHE = 3 }; /* kva_state_desc.kind */
 
 static bool writes_state(const kva_program *p, int32_t state) {
   for (int32_t i = 0; i < p->n_steps; i++) {
@@ -26,7 +25,7 @@ static bool writes_state(const kva_program *p, int32_t state) {
 
 /* Buffers that no program writes are constants: which there are depends on how the model was compiled. */
 static bool is_saved(const kva_artifact *a, int32_t state) {
-  if (a->states[state].kind != BUFFER) return a->states[state].kind != CACHE;
+  if (a->states[state].role != KVA_ROLE_BUFFER) return a->states[state].role != KVA_ROLE_CACHE;
   for (int32_t i = 0; i < a->n_programs; i++)
     if (writes_state(&a->programs[i], state)) return true;
   return false;
@@ -37,7 +36,7 @@ uint64_t kva_model_hash(const kva_artifact *a) {
   for (int32_t i = 0; i < a->n_states; i++) {
     const kva_state_desc *d = &a->states[i];
     if (!is_saved(a, i)) continue;
-    const int64_t numbers[3] = {d->kind, d->dtype, d->rank};
+    const int64_t numbers[3] = {d->role, d->dtype, d->rank};
     hash = kva_hash(hash, d->name, strlen(d->name) + 1);
     hash = kva_hash(hash, numbers, sizeof numbers);
     hash = kva_hash(hash, d->dims, (size_t)d->rank * sizeof *d->dims);

@@ -8,10 +8,21 @@
 
 #include <math.h>
 
+kva_output_role kva_output_role_of(const kva_program *p, int32_t output) {
+  return p->output_roles ? (kva_output_role)p->output_roles[output] : KVA_OUTPUT_VALUE;
+}
+
+int32_t kva_loss_output(const kva_program *p) {
+  for (int32_t i = 0; i < p->n_outputs; i++)
+    if (kva_output_role_of(p, i) == KVA_OUTPUT_LOSS) return i;
+  return -1;
+}
+
 bool kva_watches_output(const kva_program *p, int32_t output) {
   const kva_buffer_desc *b = &p->buffers[p->outputs[output]];
   if (b->rank || !kva_dtype_is_float((kva_dtype)b->dtype)) return false;
-  return output == 0 || (b->name && !strcmp(b->name, "grad_norm"));
+  kva_output_role role = kva_output_role_of(p, output);
+  return role == KVA_OUTPUT_LOSS || role == KVA_OUTPUT_GRAD_NORM;
 }
 
 int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first) {
@@ -107,7 +118,7 @@ static void look_at_step(search *q, int32_t index) {
 
 /* Gradients of earlier micro-batches: this run sets them. */
 static bool is_cache(const kva_session *s, const kva_buffer_desc *b) {
-  return b->kind == KVA_BUFFER_STATE && s->artifact->states[b->state].kind == 3;
+  return b->kind == KVA_BUFFER_STATE && s->artifact->states[b->state].role == KVA_ROLE_CACHE;
 }
 
 /* What was not finite before the step. */

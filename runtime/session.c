@@ -203,7 +203,9 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
   *out = (kva_memory_report){0};
   for (int32_t i = 0; i < s->artifact->n_states; i++) {
     const kva_state_desc *d = &s->artifact->states[i];
-    *(d->kind == 0 ? &out->params : d->kind == 1 ? &out->moments : &out->other_state) += d->bytes;
+    *(d->role == KVA_ROLE_PARAMETER ? &out->params
+      : d->role == KVA_ROLE_MOMENT  ? &out->moments
+                                    : &out->other_state) += d->bytes;
   }
   if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].bound) return;
   const kva_program_state *sp = &s->programs[program];

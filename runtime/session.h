@@ -65,7 +65,10 @@ KVA_MUST_USE kva_status kva_session_step(kva_session *s, kva_program_state *sp, 
 
 /* The buffers that a step writes are args[*out_first], ...; how many. */
 int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first);
-/* The loss (output 0) and "grad_norm". */
+kva_output_role kva_output_role_of(const kva_program *p, int32_t output);
+/* The output that is the loss; -1: none. */
+int32_t kva_loss_output(const kva_program *p);
+/* Loss and norm of its gradient. */
 bool kva_watches_output(const kva_program *p, int32_t output);
 /* sp->commit of a program; n_steps where no state is written after the watched outputs. */
 int32_t kva_commit_step(const kva_program *p);

@@ -90,7 +90,7 @@ static int64_t element_count(const kva_state_desc *d) {
 /* Zero needs no work: a session's memory comes zeroed from the operating system. */
 static void initialise(kva_session *s, int32_t index) {
   const kva_state_desc *d = &s->artifact->states[index];
-  bool zero = d->kind == 1 || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
+  bool zero = d->role == KVA_ROLE_MOMENT || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
   if (zero || d->bytes == 0) return;
   if (d->init == KVA_STATE_INIT_DATA) {
     memcpy(s->states[index].data, d->data, (size_t)d->bytes);

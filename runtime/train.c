@@ -173,7 +173,7 @@ static kva_status not_finite(kva_trainer *t, const kva_train_call *c, double los
 /* The loss of a call that was stopped. */
 static double stopped_loss(const kva_trainer *t, const kva_train_call *c) {
   const kva_program_state *sp = &t->s->programs[c->program];
-  int32_t b = c->p->outputs[0];
+  int32_t b = c->p->outputs[c->loss];
   return kva_load_f64((kva_dtype)c->p->buffers[b].dtype, sp->pointers[b], 0);
 }
 
@@ -181,7 +181,7 @@ static kva_status run_guarded(kva_trainer *t, kva_train_call *c, int64_t k, doub
   kva_status status = kva_train_call_run(t, c, k, true, diag);
   if (status == KVA_NOT_FINITE) return not_finite(t, c, c == &t->apply ? 0 : stopped_loss(t, c), lr, diag);
   KVA_TRY(status);
-  return c == &t->apply || isfinite(c->values[0]) ? KVA_OK : not_finite(t, c, c->values[0], lr, diag);
+  return c == &t->apply || isfinite(c->values[c->loss]) ? KVA_OK : not_finite(t, c, c->values[c->loss], lr, diag);
 }
 
 static kva_status accumulate(kva_trainer *t, double lr, kva_diag *diag) {

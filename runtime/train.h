@@ -8,9 +8,9 @@
 typedef struct kva_train_call {
   int program;
   const kva_program *p;
-  int n_data, n_scalars;
-  kva_tensor *batch;  /* data inputs with the rows of all micro-batches; own memory */
-  kva_tensor *inputs; /* those of the micro-batch in progress, which point into `batch`, then the scalars */
+  int n_data, n_scalars, loss; /* loss: number of an output; -1: none */
+  kva_tensor *batch;           /* data inputs with the rows of all micro-batches; own memory */
+  kva_tensor *inputs;          /* those of the micro-batch in progress, which point into `batch`, then the scalars */
   kva_tensor *outputs;
   const char **names; /* of outputs */
   double *values;

@@ -69,7 +69,7 @@ static kva_status check_scalars(const kva_program *p, int n_scalars, kva_diag *d
 }
 
 static kva_status check_outputs(const kva_program *p, bool needs_loss, kva_diag *diag) {
-  if (needs_loss && !p->n_outputs)
+  if (needs_loss && kva_loss_output(p) < 0)
     return kva_error(diag, NULL, "%s: there is no output to take the loss from", p->name);
   for (int32_t i = 0; i < p->n_outputs; i++) {
     const kva_buffer_desc *b = &p->buffers[p->outputs[i]];
@@ -108,6 +108,7 @@ kva_status kva_train_call_create(const kva_trainer *t, const char *program, int 
   KVA_TRY(check_scalars(c->p, n_scalars, diag));
   c->n_scalars = n_scalars;
   c->n_data = c->p->n_inputs - n_scalars;
+  c->loss = kva_loss_output(c->p);
   KVA_TRY(check_outputs(c->p, c->n_data > 0, diag));
   return create_tensors(t, rows, micro_batches, diag, c);
 }

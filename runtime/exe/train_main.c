@@ -58,7 +58,7 @@ static int64_t parameters_of(const kva_artifact *a) {
   for (int32_t i = 0; i < a->n_states; i++) {
     int64_t n = 1;
     for (int32_t k = 0; k < a->states[i].rank; k++) n *= a->states[i].dims[k];
-    if (a->states[i].kind == 0) sum += n;
+    if (a->states[i].role == KVA_ROLE_PARAMETER) sum += n;
   }
   return sum;
 }

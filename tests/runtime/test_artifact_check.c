@@ -84,7 +84,7 @@ static void states(void **unused) {
   SPOIL(states[S_A].dtype, 99, "state 'a' has type 99");
   SPOIL(states[S_A].dtype, KVA_STRING, "state 'a' has type 8");
   SPOIL(states[S_A].rank, 9, "state 'a' has rank 9");
-  SPOIL(states[S_A].kind, 4, "state 'a' has kind 4");
+  SPOIL(states[S_A].role, 4, "state 'a' has role 4");
   SPOIL(states[S_A].dims[0], -1, "state 'a' has 4 bytes");
   SPOIL(states[S_W].dims[0], INT64_MAX, "state 'w' has 12 bytes");
   SPOIL(states[S_W].bytes, 8, "state 'w' has 8 bytes");
@@ -127,6 +127,7 @@ static void steps_and_signatures(void **unused) {
   SPOIL(programs[P_TOTAL].inputs, LIST(1), "input 0 of 'total' is buffer 1");
   SPOIL(programs[P_TOTAL].inputs, LIST(-1), "input 0 of 'total' is buffer -1");
   SPOIL(programs[P_TOTAL].outputs, LIST(3, 2), "output 1 of 'total' is buffer 2");
+  SPOIL(programs[P_TOTAL].output_roles, LIST(0, 4), "output 1 of 'total' has role 4");
 }
 
 int main(void) {

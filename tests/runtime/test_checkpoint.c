@@ -117,7 +117,7 @@ static void other_models_are_refused_by_tensor(void **state) {
   states[S_A].name = "alpha";
   expect_refusal(path, &a, "another model: it has no tensor 'alpha'");
   memcpy(states, sample_states, sizeof states);
-  states[S_A].kind = 3;
+  states[S_A].role = KVA_ROLE_CACHE;
   expect_refusal(path, &a, "another model: this one has no tensor 'a'");
   /* Weights alone are no checkpoint. */
   const float w[3] = {1, 2, 3};

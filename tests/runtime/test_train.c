@@ -163,7 +163,7 @@ static void misfits_are_explained(void **unused) {
   programs[0] = sample_programs[P_TRAIN];
   programs[0].outputs = LIST(3, 7);
   expect_failure(&a, &options, "outputs must be scalars");
-  programs[0].n_outputs = 0;
+  programs[0].output_roles = NULL;
   expect_failure(&a, &options, "no output to take the loss from");
   options.batch = 0;
   expect_failure(&a, &options, "at least one row");

@@ -105,6 +105,8 @@ bool kva_el_as_dim(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const cha
 
 /* Unknown names in dimensions become shape symbols. NULL: reported. */
 const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t);
+/* Names in x that are unknown become shape symbols. */
+void kva_el_declare_symbols(kva_elab *e, const kva_ast_expr *x);
 const kva_tensor_data *kva_el_literal(kva_elab *e, const kva_ast_expr *x);
 
 /* ---- calls (kv_elaborate_call.c, kv_elaborate_op.c) -------------------------------------------------------------- */

@@ -57,6 +57,14 @@ static bool set_dims(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, 
   return true;
 }
 
+/* A single symbol needs no brackets. */
+static bool set_symbols(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, const char *what, kva_dims *out) {
+  if (v->kind == KVA_EL_LIST) return set_dims(e, x, v, what, out);
+  kva_dim *symbol = KVA_NEW(e->m->arena, kva_dim);
+  *out = (kva_dims){.n = 1, .v = symbol};
+  return kva_el_as_dim(e, x, *v, what, symbol);
+}
+
 static bool set_state(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, kva_state **out) {
   const char *name = v->kind == KVA_EL_STRING ? v->s : NULL;
   if (v->kind == KVA_EL_TENSOR && v->value->def && kva_is(v->value->def, KVA_OP_state_read)) {
@@ -103,6 +111,7 @@ static bool set_field(kva_elab *e, const kva_attr_field *f, const kva_ast_expr *
   case KVA_ATTR_INTS: return expect(e, x, &v, KVA_EL_LIST, f->name, "a list") && set_ints(e, x, &v, f->name, to);
   case KVA_ATTR_DIM: return kva_el_as_dim(e, x, v, f->name, to);
   case KVA_ATTR_DIMS: return expect(e, x, &v, KVA_EL_LIST, f->name, "a list") && set_dims(e, x, &v, f->name, to);
+  case KVA_ATTR_SYMBOLS: return set_symbols(e, x, &v, f->name, to);
   case KVA_ATTR_DTYPE: return set_dtype(e, x, &v, to);
   case KVA_ATTR_TENSOR:
     if (!expect(e, x, &v, KVA_EL_LITERAL, f->name, "a tensor literal")) return false;
@@ -133,6 +142,7 @@ static bool set_attr(kva_elab *e, const kva_op_info *op, const kva_ast_attr *a, 
     kva_el_error(e, a->name.token, "attribute '%s' has no value", name);
     return false;
   }
+  if (f->kind == KVA_ATTR_SYMBOLS) kva_el_declare_symbols(e, a->value);
   kva_el_value v = kva_el_expr(e, a->value);
   return v.kind != KVA_EL_ERROR && set_field(e, f, a->value, v, (char *)out + f->offset);
 }

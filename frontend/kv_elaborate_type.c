@@ -33,10 +33,10 @@ static kva_el_value name_in_dim(kva_elab *e, const char *name) {
 }
 
 /* In floordiv(N, 2) N may be new. */
-static void declare_symbols(kva_elab *e, const kva_ast_expr *x) {
-  if (x->kind == KVA_AST_NAME) name_in_dim(e, x->text);
+void kva_el_declare_symbols(kva_elab *e, const kva_ast_expr *x) {
+  if (x->kind == KVA_AST_NAME || x->kind == KVA_AST_STRING) name_in_dim(e, x->text);
   if (x->kind == KVA_AST_CALL && !strcmp(x->call->name, "dim")) return;
-  for (uint32_t i = 0; i < x->items.len; i++) declare_symbols(e, x->items.data[i]);
+  for (uint32_t i = 0; i < x->items.len; i++) kva_el_declare_symbols(e, x->items.data[i]);
 }
 
 static kva_el_value eval_dim(kva_elab *e, const kva_ast_expr *x) {
@@ -47,7 +47,7 @@ static kva_el_value eval_dim(kva_elab *e, const kva_ast_expr *x) {
     kva_el_value a = eval_dim(e, x->items.data[0]);
     return kva_el_binary(e, x, a, eval_dim(e, x->items.data[1]));
   }
-  if (x->kind == KVA_AST_CALL) declare_symbols(e, x);
+  if (x->kind == KVA_AST_CALL) kva_el_declare_symbols(e, x);
   return kva_el_expr(e, x);
 }
 

@@ -13,6 +13,7 @@ static void set_default(const kva_attr_field *f, void *attrs) {
   case KVA_ATTR_INTS:
   case KVA_ATTR_DIM:
   case KVA_ATTR_DIMS:
+  case KVA_ATTR_SYMBOLS:
   case KVA_ATTR_TENSOR:
   case KVA_ATTR_STATE: break; /* zeroed: absent, empty */
   }
@@ -60,7 +61,8 @@ static bool field_equal(const kva_attr_field *f, const void *a, const void *b) {
     return same_array(x->n, x->v, y->n, y->v, sizeof *x->v);
   }
   case KVA_ATTR_DIM: return *(const kva_dim *)a == *(const kva_dim *)b;
-  case KVA_ATTR_DIMS: {
+  case KVA_ATTR_DIMS:
+  case KVA_ATTR_SYMBOLS: {
     const kva_dims *x = a, *y = b;
     return same_array(x->n, x->v, y->n, y->v, sizeof *x->v);
   }
@@ -131,7 +133,8 @@ static uint64_t hash_field(const kva_attr_field *f, const void *p, uint64_t h, c
     return x->n ? kva_hash(h, x->v, x->n * sizeof *x->v) : h;
   }
   case KVA_ATTR_DIM: return hash_dims(h, 1, p, hasher);
-  case KVA_ATTR_DIMS: return hash_dims(h, ((const kva_dims *)p)->n, ((const kva_dims *)p)->v, hasher);
+  case KVA_ATTR_DIMS:
+  case KVA_ATTR_SYMBOLS: return hash_dims(h, ((const kva_dims *)p)->n, ((const kva_dims *)p)->v, hasher);
   case KVA_ATTR_TENSOR: {
     const kva_tensor_data *t = *(const kva_tensor_data *const *)p;
     return t ? kva_tensor_hash(t, h) : h;

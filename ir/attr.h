@@ -30,28 +30,30 @@ typedef struct kva_tensor_data {
 typedef struct kva_state kva_state; /* ir.h */
 
 typedef enum kva_attr_kind {
-  KVA_ATTR_INT,    /* int64_t */
-  KVA_ATTR_FLOAT,  /* double */
-  KVA_ATTR_BOOL,   /* bool */
-  KVA_ATTR_STR,    /* const char *, NULL: absent */
-  KVA_ATTR_INTS,   /* kva_ints */
-  KVA_ATTR_DIM,    /* kva_dim, NULL: absent */
-  KVA_ATTR_DIMS,   /* kva_dims */
-  KVA_ATTR_DTYPE,  /* kva_dtype */
-  KVA_ATTR_TENSOR, /* const kva_tensor_data * */
-  KVA_ATTR_STATE,  /* kva_state *, prints as its name */
+  KVA_ATTR_INT,     /* int64_t */
+  KVA_ATTR_FLOAT,   /* double */
+  KVA_ATTR_BOOL,    /* bool */
+  KVA_ATTR_STR,     /* const char *, NULL: absent */
+  KVA_ATTR_INTS,    /* kva_ints */
+  KVA_ATTR_DIM,     /* kva_dim, NULL: absent */
+  KVA_ATTR_DIMS,    /* kva_dims */
+  KVA_ATTR_SYMBOLS, /* kva_dims: symbols that the node gives a value to; prints as N or [N, M] */
+  KVA_ATTR_DTYPE,   /* kva_dtype */
+  KVA_ATTR_TENSOR,  /* const kva_tensor_data * */
+  KVA_ATTR_STATE,   /* kva_state *, prints as its name */
 } kva_attr_kind;
 
-#define KVA_ATTR_CTYPE_INT    int64_t
-#define KVA_ATTR_CTYPE_FLOAT  double
-#define KVA_ATTR_CTYPE_BOOL   bool
-#define KVA_ATTR_CTYPE_STR    const char *
-#define KVA_ATTR_CTYPE_INTS   kva_ints
-#define KVA_ATTR_CTYPE_DIM    kva_dim
-#define KVA_ATTR_CTYPE_DIMS   kva_dims
-#define KVA_ATTR_CTYPE_DTYPE  kva_dtype
-#define KVA_ATTR_CTYPE_TENSOR const kva_tensor_data *
-#define KVA_ATTR_CTYPE_STATE  kva_state *
+#define KVA_ATTR_CTYPE_INT     int64_t
+#define KVA_ATTR_CTYPE_FLOAT   double
+#define KVA_ATTR_CTYPE_BOOL    bool
+#define KVA_ATTR_CTYPE_STR     const char *
+#define KVA_ATTR_CTYPE_INTS    kva_ints
+#define KVA_ATTR_CTYPE_DIM     kva_dim
+#define KVA_ATTR_CTYPE_DIMS    kva_dims
+#define KVA_ATTR_CTYPE_SYMBOLS kva_dims
+#define KVA_ATTR_CTYPE_DTYPE   kva_dtype
+#define KVA_ATTR_CTYPE_TENSOR  const kva_tensor_data *
+#define KVA_ATTR_CTYPE_STATE   kva_state *
 
 typedef struct kva_attr_field {
   const char *name;

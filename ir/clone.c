@@ -83,7 +83,8 @@ static void clone_field(cloner *c, const kva_attr_field *f, void *p) {
     break;
   }
   case KVA_ATTR_DIM: *(kva_dim *)p = clone_dim(c, *(kva_dim *)p); break;
-  case KVA_ATTR_DIMS: {
+  case KVA_ATTR_DIMS:
+  case KVA_ATTR_SYMBOLS: {
     kva_dims *x = p;
     x->v = clone_dims(c, x->n, x->v);
     break;

@@ -5,6 +5,8 @@
  * a smaller id than its loop variable, which the prover relies on. */
 #include "ir/expr_internal.h"
 
+#include <inttypes.h>
+
 static uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9e3779b97f4a7c15u;
   return h ^ h >> 29;
@@ -197,6 +199,13 @@ const kva_expr *kva_expr_symbol(kva_expr_ctx *c, const char *name) {
   e = kva_expr_fresh(c, name, 0, NULL);
   kva_map_set_str(c->symbols, name, (void *)(uintptr_t)e);
   return e;
+}
+
+const kva_expr *kva_expr_new_symbol(kva_expr_ctx *c, const char *name) {
+  const char *free_name = name;
+  for (uint32_t i = 2; kva_map_get_str(c->symbols, free_name); i++)
+    free_name = kva_arena_printf(c->arena, "%s_%" PRIu32, name, i);
+  return kva_expr_symbol(c, free_name);
 }
 
 bool kva_expr_is_const(const kva_expr *e, int64_t *out_v) {

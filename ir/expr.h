@@ -51,6 +51,8 @@ kva_expr_ctx *kva_expr_ctx_create(kva_arena *arena);
 const kva_expr *kva_expr_const(kva_expr_ctx *c, int64_t v);
 /* The shape symbol of this name (made on first use). */
 const kva_expr *kva_expr_symbol(kva_expr_ctx *c, const char *name);
+/* A shape symbol that did not exist before: `name`, or the first free one of name_2, name_3, ... */
+const kva_expr *kva_expr_new_symbol(kva_expr_ctx *c, const char *name);
 /* A new symbol distinct from every other, 0 <= v < extent (extent NULL: only >= lo). For loop variables and values
  * read from memory (gather indices: extent NULL, lo = INT64_MIN when nothing is known). */
 const kva_expr *kva_expr_fresh(kva_expr_ctx *c, const char *name, int64_t lo, const kva_expr *extent);

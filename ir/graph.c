@@ -192,6 +192,14 @@ void kva_node_remove(kva_node *n) {
   n->graph = NULL;
 }
 
+kva_dims kva_node_binds(const kva_node *n) {
+  for (uint32_t i = 0; n->op->attrs && i < n->op->attrs->n_fields; i++) {
+    const kva_attr_field *f = &n->op->attrs->fields[i];
+    if (f->kind == KVA_ATTR_SYMBOLS) return *(const kva_dims *)kva_attr_at(n->attrs, f);
+  }
+  return (kva_dims){0};
+}
+
 void kva_node_move_before(kva_node *n, kva_node *before) {
   if (n == before) return;
   kva_graph *g = before->graph;

@@ -188,6 +188,9 @@ static inline kva_value *kva_result(kva_node *n, uint32_t i) {
   return &n->results[i];
 }
 
+/* The symbols that n gives a value to: its attributes of kind SYMBOLS. n == 0: none. */
+kva_dims kva_node_binds(const kva_node *n);
+
 /* Outputs of a finished graph: operands of its return node. */
 uint32_t kva_graph_output_count(const kva_graph *g);
 kva_value *kva_graph_output(const kva_graph *g, uint32_t i);
@@ -198,7 +201,8 @@ kva_module *kva_module_clone(const kva_module *m);
 /* ---- checking and printing --------------------------------------------------------------------------------------- */
 
 /* Structure (SSA order, use lists, arity, returns, state names unique), then each operator's inference against the
- * stored types. Problems go to m->diag; KVA_INVALID when there are any. */
+ * stored types, then symbols: a symbol that a node binds is used behind that node only, and is bound once there.
+ * Problems go to m->diag; KVA_INVALID when there are any. */
 KVA_MUST_USE kva_status kva_module_verify(kva_module *m);
 
 /* Text that parses back to an equal module (see ir/README.md for the grammar). Gives every value a unique name. */

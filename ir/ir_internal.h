@@ -25,6 +25,9 @@ void kva_print_name(kva_text *out, const char *s);
 void kva_print_attrs(kva_text *out, const kva_attr_desc *desc, const void *attrs);
 void kva_print_tensor(kva_text *out, const kva_tensor_data *t);
 
+/* Every symbol that a node binds is used behind it only (verify_symbols.c). Problems go to m->diag. */
+void kva_verify_symbols(kva_module *m);
+
 /* What a hash makes of symbols and states: their names, or numbers. */
 typedef struct kva_attr_hasher {
   uint64_t (*symbol)(void *user, const kva_expr *symbol);

@@ -21,12 +21,15 @@ typedef enum kva_trait {
   KVA_BOOLEAN = 1 << 11,
   KVA_CHEAP = 1 << 12,   /* a few instructions: may be computed again in every consumer */
   KVA_UPDATES = 1 << 13, /* an optimiser's step: new values of one parameter and its moments from the old ones */
+  KVA_BINDS = 1 << 14,   /* gives a symbol a value: what uses the symbol stays behind it */
+  KVA_CONTROL = 1 << 15, /* runs its sub-graphs as programs: their nodes are nodes of steps of their own */
 } kva_trait;
 
 typedef enum kva_vjp_kind {
-  KVA_VJP_RULE, /* <op>_vjp */
-  KVA_VJP_ZERO, /* no gradient, by mathematics (integers, comparisons, piecewise constant) */
-  KVA_VJP_NONE, /* differentiable, but Kvasir has no rule; vjp_reason reaches the user */
+  KVA_VJP_RULE,  /* <op>_vjp */
+  KVA_VJP_ZERO,  /* no gradient, by mathematics (integers, comparisons, piecewise constant) */
+  KVA_VJP_NONE,  /* differentiable, but Kvasir has no rule; vjp_reason reaches the user */
+  KVA_VJP_GRAPH, /* through the node's sub-graphs (passes/autodiff_control.c) */
 } kva_vjp_kind;
 
 typedef enum kva_lower_kind {

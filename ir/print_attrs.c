@@ -95,6 +95,13 @@ static void print_dims(kva_text *out, const kva_dims *x) {
   kva_text_add(out, "]");
 }
 
+static void print_symbols(kva_text *out, const kva_dims *x) {
+  if (x->n == 1)
+    kva_expr_print(x->v[0], out);
+  else
+    print_dims(out, x);
+}
+
 static void print_value(kva_text *out, const kva_attr_field *f, const void *p) {
   switch (f->kind) {
   case KVA_ATTR_INT: kva_text_add(out, "%" PRId64, *(const int64_t *)p); break;
@@ -104,6 +111,7 @@ static void print_value(kva_text *out, const kva_attr_field *f, const void *p) {
   case KVA_ATTR_INTS: print_ints(out, p); break;
   case KVA_ATTR_DIM: kva_expr_print(*(const kva_dim *)p, out); break;
   case KVA_ATTR_DIMS: print_dims(out, p); break;
+  case KVA_ATTR_SYMBOLS: print_symbols(out, p); break;
   case KVA_ATTR_DTYPE: kva_text_add(out, "%s", kva_dtype_name(*(const kva_dtype *)p)); break;
   case KVA_ATTR_TENSOR: kva_print_tensor(out, *(const kva_tensor_data *const *)p); break;
   case KVA_ATTR_STATE: kva_text_add_quoted(out, (*(kva_state *const *)p)->name); break;

@@ -269,6 +269,7 @@ kva_status kva_module_verify(kva_module *m) {
   check_states(&v);
   check_functions(&v);
   check_use_counts(&v);
+  if (kva_diag_errors(m->diag) == errors) kva_verify_symbols(m);
   kva_arena_destroy(v.scratch);
   return kva_diag_errors(m->diag) == errors ? KVA_OK : KVA_INVALID;
 }

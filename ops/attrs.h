@@ -9,8 +9,12 @@
 #define KVA_ATTRS_state_read(X)  X(STATE, state, 0)
 #define KVA_ATTRS_state_write(X) X(STATE, state, 0)
 #define KVA_ATTRS_kernel(X)      X(STR, name, 0)
-#define KVA_ATTRS_dims(X)        X(DIMS, values, 0) X(BOOL, scalar, 0)
-#define KVA_ATTRS_iota(X)        X(DIMS, shape, 0) X(INT, axis, 0) X(DTYPE, dtype, KVA_I64)
+/* binds: symbols that the node gives a value to; meaning: head of the operator's file */
+#define KVA_ATTRS_if(X)   X(SYMBOLS, binds, 0)
+#define KVA_ATTRS_loop(X) X(INT, carried, 0) X(DIM, trips, 0) X(SYMBOLS, binds, 0)
+#define KVA_ATTRS_bind(X) X(SYMBOLS, symbol, 0) X(DIM, bound, 0)
+#define KVA_ATTRS_dims(X) X(DIMS, values, 0) X(BOOL, scalar, 0)
+#define KVA_ATTRS_iota(X) X(DIMS, shape, 0) X(INT, axis, 0) X(DTYPE, dtype, KVA_I64)
 
 #define KVA_ATTRS_gelu(X)      X(BOOL, tanh, 0)
 #define KVA_ATTRS_is_inf(X)    X(BOOL, detect_negative, 1) X(BOOL, detect_positive, 1)

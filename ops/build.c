@@ -13,7 +13,7 @@ static void *copy_attrs(kva_builder *b, const kva_op_info *op, const void *attrs
     if (field->kind == KVA_ATTR_INTS) {
       kva_ints *v = at;
       v->v = v->n ? kva_arena_memdup(arena, v->v, v->n * sizeof *v->v) : NULL;
-    } else if (field->kind == KVA_ATTR_DIMS) {
+    } else if (field->kind == KVA_ATTR_DIMS || field->kind == KVA_ATTR_SYMBOLS) {
       kva_dims *v = at;
       v->v = v->n ? kva_arena_memdup(arena, v->v, v->n * sizeof *v->v) : NULL;
     } else if (field->kind == KVA_ATTR_STR) {

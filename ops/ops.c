@@ -44,6 +44,8 @@
 #define VJP_OF_RULE(op)         kva_##op##_vjp
 #define VJP_OF_ZERO(op)         NULL
 #define VJP_OF_NONE(op)         NULL
+#define VJP_OF_GRAPH(op)        NULL
+#define REASON_GRAPH            NULL
 #define REASON_RULE             NULL
 #define REASON_ZERO             NULL
 #define REASON_NONE             "no second-order rule"

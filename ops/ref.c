@@ -1,7 +1,8 @@
 /* The reference evaluator: executes a graph node by node on reference tensors and rounds every result to its dtype. The
  * oracle of every other executor: no shortcuts, no threads.
  *
- * Symbols get their values from the input shapes: plain symbols first, then expressions that hold a single unknown
+ * Symbols get their values from the input shapes, or from the nodes that bind them: plain symbols first, then
+ * expressions that hold a single unknown
  * (`P + T` with P known); then every dim is checked, so that contradicting inputs are errors and not silent. */
 #include "ops/ops.h"
 
@@ -218,30 +219,180 @@ static kva_status run_node(evaluation *e, kva_node *n, kva_ref *r) {
 
 static kva_status run_graph(evaluation *e, const kva_graph *g);
 
-/* A fused group: its graph's inputs are the node's operands. */
-static kva_status run_group(evaluation *e, kva_node *n) {
-  const kva_graph *g = n->graphs[0];
-  for (uint32_t i = 0; i < n->n_operands; i++) {
-    kva_ref_tensor *w = copy_of(e->values[kva_operand(n, i)->id]);
-    if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its operands", n->op->name);
-    e->values[g->inputs.data[i]->id] = w;
-    e->remaining[g->inputs.data[i]->id] = kva_value_use_count(g->inputs.data[i]);
+static kva_status no_memory(evaluation *e, const kva_node *n) {
+  return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for the values of its sub-graph", n->op->name);
+}
+
+static void drop_unused(evaluation *e, const kva_value *v) {
+  if (v->uses) return;
+  kva_ref_tensor_free(e->values[v->id]);
+  e->values[v->id] = NULL;
+}
+
+/* Runs sub-graph g of n. The inputs become the evaluation's; out receives copies of the outputs, the caller's. */
+static kva_status run_subgraph(evaluation *e, const kva_node *n, const kva_graph *g, kva_ref_tensor *const *in,
+                               kva_ref_tensor **out) {
+  bool complete = true;
+  for (uint32_t i = 0; i < g->inputs.len; i++) {
+    const kva_value *v = g->inputs.data[i];
+    complete &= in[i] != NULL;
+    e->values[v->id] = in[i];
+    e->remaining[v->id] = kva_value_use_count(v);
+    drop_unused(e, v);
   }
+  if (!complete) return no_memory(e, n);
   KVA_TRY(run_graph(e, g));
-  for (uint32_t i = 0; i < n->n_results; i++) {
-    kva_ref_tensor *w = copy_of(e->values[kva_graph_output(g, i)->id]);
-    if (!w) return kva_fail(e->diag, KVA_NO_MEMORY, &n->loc, "kv.%s: no memory for its results", n->op->name);
-    set_value(e, kva_result(n, i), w);
+  for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
+    out[i] = copy_of(e->values[kva_graph_output(g, i)->id]);
+    if (!out[i]) return no_memory(e, n);
   }
   release_operands(e, g->last);
   return KVA_OK;
+}
+
+/* Sub-graph g whose inputs are n's operands from `first` on, and whose outputs are its results: fused groups, branches.
+ */
+static kva_status run_inner(evaluation *e, kva_node *n, const kva_graph *g, uint32_t first) {
+  kva_ref_tensor **in = KVA_NEW_ARRAY(e->arena, kva_ref_tensor *, g->inputs.len + 1);
+  kva_ref_tensor **out = KVA_NEW_ARRAY(e->arena, kva_ref_tensor *, n->n_results + 1);
+  for (uint32_t i = 0; i < g->inputs.len; i++) in[i] = copy_of(e->values[kva_operand(n, first + i)->id]);
+  kva_status status = run_subgraph(e, n, g, in, out);
+  for (uint32_t i = 0; i < n->n_results; i++) {
+    if (status)
+      kva_ref_tensor_free(out[i]);
+    else
+      set_value(e, kva_result(n, i), out[i]);
+  }
+  return status;
+}
+
+static void set_symbol(evaluation *e, const kva_expr *symbol, int64_t value) {
+  for (uint32_t i = 0; i < e->bindings.len; i++)
+    if (e->bindings.data[i].symbol == symbol) {
+      e->bindings.data[i].value = value;
+      return;
+    }
+  KVA_PUSH(e->arena, &e->bindings, ((binding){symbol, value}));
+}
+
+static kva_status run_bind(evaluation *e, kva_node *n) {
+  const kva_bind_attrs *a = n->attrs;
+  int64_t v = e->values[kva_operand(n, 0)->id]->i[0], bound;
+  const char *name = a->symbol.v[0]->name;
+  if (v < 0) return kva_error(e->diag, &n->loc, "kv.bind: symbol %s gets the value %lld", name, (long long)v);
+  if (a->bound && kva_expr_eval(a->bound, lookup_symbol, e, &bound) && v > bound)
+    return kva_error(e->diag, &n->loc, "kv.bind: symbol %s gets the value %lld, above its bound %lld", name,
+                     (long long)v, (long long)bound);
+  set_symbol(e, a->symbol.v[0], v);
+  return KVA_OK;
+}
+
+static kva_status run_if(evaluation *e, kva_node *n) {
+  kva_dims binds = kva_node_binds(n);
+  KVA_TRY(run_inner(e, n, n->graphs[e->values[kva_operand(n, 0)->id]->i[0] ? 0 : 1], 1));
+  for (uint32_t s = 0; s < binds.n; s++)
+    for (uint32_t r = 0; r < n->n_results; r++)
+      for (uint32_t k = 0; k < n->results[r].type->rank; k++)
+        if (n->results[r].type->dims[k] == binds.v[s] && e->values[n->results[r].id])
+          set_symbol(e, binds.v[s], e->values[n->results[r].id]->dims[k]);
+  return KVA_OK;
+}
+
+/* ---- loops ------------------------------------------------------------------------------------------------------- */
+
+typedef struct loop_run {
+  kva_node *n;
+  uint32_t carried;
+  int64_t done;                   /* iterations */
+  bool go_on;                     /* what cond is now; true where it is left out */
+  kva_ref_tensor **in, **out;     /* of the body; owned: the carried values in `in`, all of `out` */
+  KVA_VEC(kva_ref_tensor *) rows; /* of every iteration, those of the stacked results one after the other */
+} loop_run;
+
+static kva_ref_tensor *int_scalar(int64_t v) {
+  kva_ref_tensor *w = kva_ref_tensor_create(KVA_I64, 0, NULL);
+  if (w) w->i[0] = v;
+  return w;
+}
+
+static kva_status run_iteration(evaluation *e, loop_run *l) {
+  kva_node *n = l->n;
+  l->in[0] = int_scalar(l->done);
+  for (uint32_t i = l->carried + 2; i < n->n_operands; i++) l->in[i - 1] = copy_of(e->values[kva_operand(n, i)->id]);
+  kva_status status = run_subgraph(e, n, n->graphs[0], l->in, l->out);
+  for (uint32_t i = 0; i < l->carried; i++) l->in[i + 1] = NULL; /* the evaluation's */
+  KVA_TRY(status);
+  for (uint32_t i = 0; i < n->n_results; i++) {
+    if (i < l->carried)
+      l->in[i + 1] = l->out[i + 1];
+    else
+      KVA_PUSH(e->arena, &l->rows, l->out[i + 1]);
+    l->out[i + 1] = NULL;
+  }
+  l->go_on = !kva_operand(n, 1) || l->out[0]->i[0];
+  kva_ref_tensor_free(l->out[0]);
+  l->out[0] = NULL;
+  l->done++;
+  return KVA_OK;
+}
+
+/* The rows of result r, one behind the other. */
+static kva_status stack_rows(evaluation *e, const loop_run *l, uint32_t r) {
+  kva_node *n = l->n;
+  kva_ref ref = {.diag = e->diag, .lookup = lookup_symbol, .lookup_user = e};
+  kva_ref_tensor *w;
+  KVA_TRY(new_value(e, &ref, n, n->results[r].type, &w));
+  uint32_t per_iteration = n->n_results - l->carried;
+  int64_t size = l->done ? w->n / l->done : 0;
+  for (int64_t i = 0; i < l->done; i++) {
+    const kva_ref_tensor *row = l->rows.data[i * per_iteration + r - l->carried];
+    if (w->f)
+      memcpy(w->f + i * size, row->f, (size_t)size * 8);
+    else
+      memcpy(w->i + i * size, row->i, (size_t)size * 8);
+  }
+  set_value(e, kva_result(n, r), w);
+  return KVA_OK;
+}
+
+static kva_status run_iterations(evaluation *e, loop_run *l) {
+  kva_node *n = l->n;
+  const kva_loop_attrs *a = n->attrs;
+  int64_t count = kva_operand(n, 0) ? e->values[kva_operand(n, 0)->id]->i[0] : INT64_MAX, trips;
+  l->go_on = !kva_operand(n, 1) || e->values[kva_operand(n, 1)->id]->i[0];
+  if (a->trips && kva_expr_eval(a->trips, lookup_symbol, e, &trips) && trips != (count > 0 ? count : 0))
+    return kva_error(e->diag, &n->loc, "kv.loop: trips is %lld, the count is %lld", (long long)trips, (long long)count);
+  for (uint32_t i = 0; i < l->carried; i++) l->in[i + 1] = copy_of(e->values[kva_operand(n, i + 2)->id]);
+  while (l->go_on && l->done < count) KVA_TRY(run_iteration(e, l));
+  if (a->binds.n) set_symbol(e, a->binds.v[0], l->done);
+  for (uint32_t i = l->carried; i < n->n_results; i++) KVA_TRY(stack_rows(e, l, i));
+  for (uint32_t i = 0; i < l->carried; i++) {
+    if (!l->in[i + 1]) return no_memory(e, n);
+    set_value(e, kva_result(n, i), l->in[i + 1]);
+    l->in[i + 1] = NULL;
+  }
+  return KVA_OK;
+}
+
+static kva_status run_loop(evaluation *e, kva_node *n) {
+  loop_run l = {.n = n, .carried = (uint32_t)((const kva_loop_attrs *)n->attrs)->carried};
+  l.in = KVA_NEW_ARRAY(e->arena, kva_ref_tensor *, n->n_operands);
+  l.out = KVA_NEW_ARRAY(e->arena, kva_ref_tensor *, n->n_results + 1);
+  kva_status status = run_iterations(e, &l);
+  for (uint32_t i = 0; i < l.rows.len; i++) kva_ref_tensor_free(l.rows.data[i]);
+  for (uint32_t i = 0; i < l.carried; i++) kva_ref_tensor_free(l.in[i + 1]);
+  for (uint32_t i = 0; i <= n->n_results; i++) kva_ref_tensor_free(l.out[i]);
+  return status;
 }
 
 static kva_status run_any(evaluation *e, kva_node *n) {
   if (kva_is(n, KVA_OP_constant)) return run_constant(e, n);
   if (kva_is(n, KVA_OP_state_read)) return run_state_read(e, n);
   if (kva_is(n, KVA_OP_state_write)) return run_state_write(e, n);
-  if (kva_is(n, KVA_OP_kernel)) return run_group(e, n);
+  if (kva_is(n, KVA_OP_kernel)) return run_inner(e, n, n->graphs[0], 0);
+  if (kva_is(n, KVA_OP_bind)) return run_bind(e, n);
+  if (kva_is(n, KVA_OP_if)) return run_if(e, n);
+  if (kva_is(n, KVA_OP_loop)) return run_loop(e, n);
   kva_ref r = {.diag = e->diag,
                .scratch = kva_arena_create(),
                .lookup = lookup_symbol,

@@ -68,7 +68,7 @@ static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
     any |= wants[i];
   }
   if (!any) return KVA_OK;
-  if (n->op->vjp_kind == KVA_VJP_NONE)
+  if (!n->op->vjp)
     return kva_fail(ad->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s has no gradient rule: %s", n->op->name,
                     n->op->vjp_reason ? n->op->vjp_reason : "not differentiable here");
   kva_value **out = KVA_NEW_ARRAY(scratch, kva_value *, n->n_results + 1);

@@ -24,8 +24,12 @@
  * panels, and masks of attention that compare rows with columns (equal documents), which never become a matrix. Row
  * reductions and tiles never share a group.
  *
+ * Nodes that bind a symbol cut a graph into segments. A group lies within one, so that it stands behind the nodes that
+ * bind what it uses; only copies of cheap nodes come from an earlier segment. Sub-graphs of control nodes are graphs of
+ * their own.
+ *
  * Algorithm: nodes are visited backwards; each unclaimed node opens a group and absorbs producers, nearest first, until
- * nothing joins. Cheap nodes with several consumers are copied into each. Requires: SSA order, no sub-graphs. Breaks:
+ * nothing joins. Cheap nodes with several consumers are copied into each. Requires: SSA order. Breaks:
  * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
  * wrong choice costs one pass over one tensor. */
 #include "passes/fuse_internal.h"
@@ -407,6 +411,7 @@ static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
 
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   role r = kva_fuse_role(p);
+  if (!kva_fuse_same_segment(f, p, g)) return false;
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
   if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
   if (g->n_nodes >= MAX_GROUP || p->op->traits & KVA_UPDATES) return false;
@@ -490,6 +495,7 @@ static kva_node *copy_into_group(fuse *f, kva_node *p, const group *g) {
   copy->results[0].name = p->results[0].name;
   while (f->info.len <= copy->id) KVA_PUSH(f->scratch, &f->info, (node_info){0});
   info(f, copy)->position = info(f, p)->position;
+  info(f, copy)->segment = info(f, g->nodes[0])->segment;
   for (kva_use *u = p->results[0].uses, *next; u; u = next) {
     next = u->next;
     if (in_group(f, u->user, g)) kva_node_set_operand(u->user, u->index, &copy->results[0]);
@@ -550,10 +556,12 @@ static void grow(fuse *f, group *g) {
 /* ---- pass -------------------------------------------------------------------------------------------------------- */
 
 static void number_nodes(fuse *f, const kva_graph *g) {
-  uint32_t position = 0;
+  uint32_t position = 0, segment = 0;
   while (f->info.len < f->m->next_node_id) KVA_PUSH(f->scratch, &f->info, (node_info){0});
   for (const kva_node *n = g->first; n; n = n->next) {
     info(f, n)->position = position++;
+    info(f, n)->segment = segment;
+    segment += kva_node_binds(n).n > 0;
     f->sums |= kva_is(n, KVA_OP_partial_sum);
   }
 }
@@ -596,11 +604,14 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
 }
 
 static kva_status fuse_module(kva_module *m, bool gpu, bool library, bool *changed) {
-  for (uint32_t i = 0; i < m->functions.len; i++) {
+  kva_arena *scratch = kva_arena_create();
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  for (uint32_t i = 0; i < graphs.len; i++) {
     fuse f = {.m = m, .scratch = kva_arena_create(), .gpu = gpu, .library = library};
-    fuse_graph(&f, m->functions.data[i]->graph, changed);
+    fuse_graph(&f, graphs.data[i], changed);
     kva_arena_destroy(f.scratch);
   }
+  kva_arena_destroy(scratch);
   bool dead = false;
   return kva_opt_dce(m, &dead);
 }

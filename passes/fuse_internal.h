@@ -42,6 +42,7 @@ typedef struct node_info {
   const group *refused_by; /* the last group that it could not join beside the others */
   bool aligned;            /* evaluated at the root's own index */
   uint32_t position;       /* order in the graph; copies share their original's */
+  uint32_t segment;        /* nodes before it that bind a symbol; copies have their group's */
   uint32_t mark;           /* as in group */
 } node_info;
 
@@ -65,6 +66,11 @@ static inline node_info *info(const fuse *f, const kva_node *n) {
 /* (Kernels that were outlined are newer than the side data, and in no group.) */
 static inline bool in_group(const fuse *f, const kva_node *n, const group *g) {
   return n && n->id < f->info.len && info(f, n)->group == g;
+}
+
+/* No node that binds a symbol stands between n and the group. */
+static inline bool kva_fuse_same_segment(const fuse *f, const kva_node *n, const group *g) {
+  return info(f, n)->segment == info(f, g->nodes[0])->segment;
 }
 
 /* fuse.c */

@@ -68,8 +68,8 @@ static bool would_be_root(const fuse *f, const kva_node *n) {
 
 /* Does n, which reads a tensor that the group reads too, compute its elements at the group's own? */
 static bool may_join_as_sibling(fuse *f, const kva_node *n, const group *g) {
-  if (info(f, n)->group || kva_fuse_role(n) != ROLE_ELEMENT || !(n->op->traits & KVA_ELEMENTWISE) ||
-      n->op->traits & KVA_UPDATES)
+  if (info(f, n)->group || !kva_fuse_same_segment(f, n, g) || kva_fuse_role(n) != ROLE_ELEMENT ||
+      !(n->op->traits & KVA_ELEMENTWISE) || n->op->traits & KVA_UPDATES)
     return false;
   if (n->n_results != 1 || g->n_nodes >= MAX_GROUP || !would_be_root(f, n)) return false;
   const kva_type *t = n->results[0].type;
@@ -141,7 +141,7 @@ static bool is_element(const fuse *f, const kva_node *n, const group *g) {
 static kva_node *find_beside(fuse *f, const group *g, const kva_value *v, uint32_t path) {
   for (const kva_use *u = v->uses; u && path < MAX_PATH; u = u->next) {
     kva_node *n = u->user;
-    if (info(f, n)->group || info(f, n)->refused_by == g) continue;
+    if (info(f, n)->group || info(f, n)->refused_by == g || !kva_fuse_same_segment(f, n, g)) continue;
     if (is_sum(n) && sum_fits(n, g)) return n;
     if (!is_element(f, n, g)) continue;
     if (first_sum(g) && would_be_root(f, n)) return n;

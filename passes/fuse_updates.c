@@ -49,6 +49,6 @@ void kva_fuse_grow_updates(fuse *f, group *g) {
   join_producers(f, g, root, !small);
   for (kva_node *n = small ? root->prev : NULL; n && updates < MAX_UPDATES; n = n->prev) {
     if (g->n_nodes + PER_UPDATE > MAX_GROUP) return;
-    if (!info(f, n)->group && is_small_update(f, n)) updates += join_update(f, g, n);
+    if (!info(f, n)->group && kva_fuse_same_segment(f, n, g) && is_small_update(f, n)) updates += join_update(f, g, n);
   }
 }

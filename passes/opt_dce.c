@@ -1,17 +1,26 @@
 /* Dead code elimination.
  *
- * What: removes pure nodes (and reads of state) none of whose results is used.
+ * What: removes pure nodes (and reads of state) none of whose results is used, control nodes among them, and nodes that
+ * bind a symbol that nothing uses.
  * Algorithm: one backward sweep over each graph. A node stands after its operands' definitions, so when the sweep
  * reaches a node all its users were visited: one sweep finds everything.
  * Requires: SSA order. Breaks: nothing.
  * Why not use counts alone, forward: a chain of dead nodes would need one sweep for each link. */
 #include "passes/passes_internal.h"
 
+/* A symbol is used where a type or an attribute of a node behind the one that binds it mentions it. */
+static bool is_symbol_used(const kva_node *n) {
+  kva_dims binds = kva_node_binds(n);
+  for (uint32_t i = 0; i < binds.n; i++)
+    if (kva_uses_symbol(n->next, binds.v[i])) return true;
+  return false;
+}
+
 static bool is_dead(const kva_node *n) {
   if (n->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return false;
   for (uint32_t r = 0; r < n->n_results; r++)
     if (n->results[r].uses) return false;
-  return true;
+  return !is_symbol_used(n);
 }
 
 static void sweep(kva_graph *g, bool *changed) {

@@ -114,13 +114,21 @@ static kva_status fold_node(kva_module *m, kva_node *n) {
   return status;
 }
 
-kva_status kva_opt_fold(kva_module *m, bool *changed) {
-  for (uint32_t f = 0; f < m->functions.len; f++)
-    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
-      next = n->next;
-      if (!can_fold(m, n)) continue;
-      KVA_TRY(fold_node(m, n));
-      *changed = true;
-    }
+static kva_status fold_graph(kva_module *m, kva_graph *g, bool *changed) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    if (!can_fold(m, n)) continue;
+    KVA_TRY(fold_node(m, n));
+    *changed = true;
+  }
   return KVA_OK;
+}
+
+kva_status kva_opt_fold(kva_module *m, bool *changed) {
+  kva_arena *scratch = kva_arena_create();
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < graphs.len && !status; i++) status = fold_graph(m, graphs.data[i], changed);
+  kva_arena_destroy(scratch);
+  return status;
 }

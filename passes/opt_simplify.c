@@ -199,21 +199,29 @@ static rule_fn rule_for(const kva_node *n) {
   }
 }
 
-kva_status kva_opt_simplify(kva_module *m, bool *changed) {
-  for (uint32_t f = 0; f < m->functions.len; f++)
-    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
-      next = n->next;
-      rule_fn rule = rule_for(n);
-      if (!rule || !n->results[0].uses) continue;
-      kva_builder b = kva_builder_before(m, n);
-      kva_node *prev = n->prev;
-      kva_value *v = rule(&b, n);
-      if (b.failed) return KVA_INVALID;
-      if (!v) continue;
-      next = prev ? prev->next : n->graph->first; /* the new nodes may have rules, too */
-      KVA_ASSERT(v->type == n->results[0].type);
-      kva_value_replace_all_uses(&n->results[0], v);
-      *changed = true;
-    }
+static kva_status simplify_graph(kva_module *m, kva_graph *g, bool *changed) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    next = n->next;
+    rule_fn rule = rule_for(n);
+    if (!rule || !n->results[0].uses) continue;
+    kva_builder b = kva_builder_before(m, n);
+    kva_node *prev = n->prev;
+    kva_value *v = rule(&b, n);
+    if (b.failed) return KVA_INVALID;
+    if (!v) continue;
+    next = prev ? prev->next : g->first; /* the new nodes may have rules, too */
+    KVA_ASSERT(v->type == n->results[0].type);
+    kva_value_replace_all_uses(&n->results[0], v);
+    *changed = true;
+  }
   return KVA_OK;
+}
+
+kva_status kva_opt_simplify(kva_module *m, bool *changed) {
+  kva_arena *scratch = kva_arena_create();
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < graphs.len && !status; i++) status = simplify_graph(m, graphs.data[i], changed);
+  kva_arena_destroy(scratch);
+  return status;
 }

@@ -116,15 +116,25 @@ static bool split(kva_module *m, kva_node *n) {
   return true;
 }
 
-static kva_status split_module(kva_module *m, bool columns, bool *changed) {
-  for (uint32_t f = 0; f < m->functions.len; f++)
-    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
-      kva_node *before = n->prev;
-      next = n->next;
-      if (!is_splittable(n) || (!(columns && split_columns(m, n)) && !split(m, n))) continue;
-      *changed = true;
-      next = before ? before->next : m->functions.data[f]->graph->first; /* the second step may be long, too */
-    }
+static void split_graph(kva_module *m, kva_graph *g, bool columns, bool *changed) {
+  for (kva_node *n = g->first, *next; n; n = next) {
+    kva_node *before = n->prev;
+    next = n->next;
+    if (!is_splittable(n) || (!(columns && split_columns(m, n)) && !split(m, n))) continue;
+    *changed = true;
+    next = before ? before->next : g->first; /* the second step may be long, too */
+  }
+}
+
+static kva_status split_module(kva_module *m, bool gpu, bool *changed) {
+  kva_arena *scratch = kva_arena_create();
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  for (uint32_t i = 0; gpu && i < graphs.len; i++) {
+    *changed |= kva_split_shift_grads(m, graphs.data[i]);
+    *changed |= kva_gather_grads_sort(m, graphs.data[i]);
+  }
+  for (uint32_t i = 0; i < graphs.len; i++) split_graph(m, graphs.data[i], gpu, changed);
+  kva_arena_destroy(scratch);
   return KVA_OK;
 }
 
@@ -133,10 +143,5 @@ kva_status kva_opt_split(kva_module *m, bool *changed) {
 }
 
 kva_status kva_opt_split_gpu(kva_module *m, bool *changed) {
-  for (uint32_t f = 0; f < m->functions.len; f++) {
-    kva_graph *g = m->functions.data[f]->graph;
-    *changed |= kva_split_shift_grads(m, g);
-    *changed |= kva_gather_grads_sort(m, g);
-  }
   return split_module(m, true, changed);
 }

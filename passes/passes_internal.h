@@ -7,7 +7,7 @@
 /* True for nodes without effects whose result depends on operands and attributes alone: what may be removed when
  * unused, merged when equal, folded when constant. */
 static inline bool kva_node_is_pure(const kva_node *n) {
-  return !(n->op->traits & (KVA_RETURN | KVA_READS_STATE | KVA_WRITES_STATE)) && n->n_graphs == 0;
+  return !(n->op->traits & (KVA_RETURN | KVA_READS_STATE | KVA_WRITES_STATE | KVA_BINDS)) && n->n_graphs == 0;
 }
 
 /* The payload of a constant, or NULL. */
@@ -17,12 +17,23 @@ bool kva_is_splat(const kva_value *v, double x);
 /* True when v is a constant with all elements equal, and which. */
 bool kva_splat_value(const kva_value *v, double *out_x);
 
+/* The graphs of all functions and the sub-graphs of their control nodes, inner ones first. */
+typedef KVA_VEC(kva_graph *) kva_graphs;
+kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena);
+
 /* Copies the nodes of `from` (without its return node) to the end of `to`. values[id] must hold the copies of from's
- * inputs and of every outer value it uses; it receives the copies of all results. */
+ * inputs and of every outer value it uses, for ids up to the module's next one; it receives the copies of all results,
+ * those of sub-graphs too. */
 void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **values);
 
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
+
+/* symbols.c. A type or an attribute of `first` or of a node behind it, or in sub-graphs of these, uses the symbol. */
+bool kva_uses_symbol(const kva_node *first, const kva_expr *symbol);
+/* `to` takes the place of the symbol in all types and attributes of g and its sub-graphs. A symbol as `to` also takes
+ * its place where it is bound. */
+void kva_replace_symbol(kva_graph *g, const kva_expr *symbol, kva_dim to);
 
 /* opt_split_shift.c: the gradients of a KV shift by input and weights become one node; false: there are none. */
 bool kva_split_shift_grads(kva_module *m, kva_graph *g);

@@ -205,6 +205,9 @@ static void add_state_copies(planner *p) {
 }
 
 kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan) {
+  for (const kva_node *n = f->graph->first; n; n = n->next)
+    if (n->op->traits & (KVA_CONTROL | KVA_BINDS))
+      return kva_fail(m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: plans have no step for it", n->op->name);
   planner p = {.m = m, .f = f, .arena = arena, .plan = KVA_NEW(arena, kva_memory_plan)};
   p.plan->function = f;
   p.buffer_of = KVA_NEW_ARRAY(arena, int32_t, m->next_value_id + 1);

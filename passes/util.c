@@ -29,27 +29,37 @@ bool kva_is_splat(const kva_value *v, double x) {
   return kva_splat_value(v, &found) && found == x;
 }
 
+static void copy_graph(const kva_graph *from, kva_graph *to, kva_value **values);
+
+static kva_value *copy_of(kva_value *const *values, const kva_value *v) {
+  return v ? values[v->id] : NULL;
+}
+
 static void copy_node(const kva_node *n, kva_graph *to, kva_value **values) {
   kva_value *operands[64];
   kva_value **in = n->n_operands <= 64 ? operands : KVA_NEW_ARRAY(to->module->arena, kva_value *, n->n_operands);
-  for (uint32_t i = 0; i < n->n_operands; i++) {
-    kva_value *v = n->operands[i].value;
-    in[i] = v ? values[v->id] : NULL;
-  }
+  for (uint32_t i = 0; i < n->n_operands; i++) in[i] = copy_of(values, n->operands[i].value);
   kva_node *copy = kva_node_create(to, NULL, n->op, n->n_operands, in, n->n_results, n->attrs, n->loc);
   for (uint32_t r = 0; r < n->n_results; r++) {
     copy->results[r].type = n->results[r].type;
     copy->results[r].name = n->results[r].name;
     values[n->results[r].id] = &copy->results[r];
   }
+  for (uint32_t i = 0; i < n->n_graphs; i++) copy_graph(n->graphs[i], kva_graph_create(to->module, copy), values);
+}
+
+/* Inputs, nodes and return. */
+static void copy_graph(const kva_graph *from, kva_graph *to, kva_value **values) {
+  for (uint32_t i = 0; i < from->inputs.len; i++) {
+    const kva_value *in = from->inputs.data[i];
+    values[in->id] = kva_graph_add_input(to, in->type, in->name);
+  }
+  for (const kva_node *n = from->first; n; n = n->next) copy_node(n, to, values);
 }
 
 void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **values) {
-  for (const kva_node *n = from->first; n; n = n->next) {
-    if (n->op->traits & KVA_RETURN) continue;
-    KVA_ASSERT(n->n_graphs == 0); /* copies happen before fusion */
-    copy_node(n, to, values);
-  }
+  for (const kva_node *n = from->first; n; n = n->next)
+    if (!(n->op->traits & KVA_RETURN)) copy_node(n, to, values);
 }
 
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name) {
@@ -57,17 +67,21 @@ kva_function *kva_function_clone(kva_module *m, const kva_function *f, const cha
   copy->loc = f->loc;
   kva_arena *scratch = kva_arena_create();
   kva_value **values = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id);
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) {
-    const kva_value *in = f->graph->inputs.data[i];
-    values[in->id] = kva_graph_add_input(copy->graph, in->type, in->name);
-  }
-  kva_graph_copy_nodes(f->graph, copy->graph, values);
-  const kva_node *ret = f->graph->last;
-  kva_value **outputs = KVA_NEW_ARRAY(scratch, kva_value *, ret->n_operands + 1);
-  for (uint32_t i = 0; i < ret->n_operands; i++) outputs[i] = values[ret->operands[i].value->id];
-  kva_node_create(copy->graph, NULL, ret->op, ret->n_operands, outputs, 0, NULL, ret->loc);
+  copy_graph(f->graph, copy->graph, values);
   copy->output_names = f->output_names;
   copy->output_roles = f->output_roles;
   kva_arena_destroy(scratch);
   return copy;
+}
+
+static void add_graphs(kva_arena *arena, kva_graph *g, kva_graphs *out) {
+  for (kva_node *n = g->first; n; n = n->next)
+    for (uint32_t i = 0; n->op->traits & KVA_CONTROL && i < n->n_graphs; i++) add_graphs(arena, n->graphs[i], out);
+  KVA_PUSH(arena, out, g);
+}
+
+kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena) {
+  kva_graphs graphs = {0};
+  for (uint32_t f = 0; f < m->functions.len; f++) add_graphs(arena, m->functions.data[f]->graph, &graphs);
+  return graphs;
 }

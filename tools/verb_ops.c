@@ -26,7 +26,7 @@ const kva_verb kva_verb_ops = {
     run};
 
 static const char *vjp_name(const kva_op_info *op) {
-  static const char *const names[] = {"rule", "zero", "none"};
+  static const char *const names[] = {"rule", "zero", "none", "graph"};
   return names[op->vjp_kind];
 }
 static const char *lower_name(const kva_op_info *op) {
@@ -71,13 +71,14 @@ static void print_json(void) {
 }
 
 static void print_counts(void) {
-  uint32_t vjp[3] = {0}, lower[3] = {0};
+  uint32_t vjp[4] = {0}, lower[3] = {0};
   for (uint32_t i = 0; i < kva_ops.n; i++) {
     vjp[kva_ops.ops[i]->vjp_kind]++;
     lower[kva_ops.ops[i]->lower_kind]++;
   }
-  printf("\n%u operators. Gradients: %u rules, %u zero, %u none. Lowering: %u element, %u kernel, %u structure.\n",
-         kva_ops.n, vjp[0], vjp[1], vjp[2], lower[0], lower[1], lower[2]);
+  printf("\n%u operators. Gradients: %u rules, %u zero, %u none, %u through sub-graphs. Lowering: %u element, %u "
+         "kernel, %u structure.\n",
+         kva_ops.n, vjp[0], vjp[1], vjp[2], vjp[3], lower[0], lower[1], lower[2]);
 }
 
 /* ---- verification ------------------------------------------------------------------------------------------------ */

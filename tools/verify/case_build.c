@@ -70,7 +70,8 @@ static bool parse_value(kva_module *m, kva_attr_kind kind, const char **s, void 
   case KVA_ATTR_FLOAT: *(double *)out = strtod(*s, &end); break;
   case KVA_ATTR_BOOL: *(bool *)out = strtol(*s, &end, 10) != 0; break;
   case KVA_ATTR_INTS: return parse_list(m, s, true, out);
-  case KVA_ATTR_DIMS: return parse_list(m, s, false, out);
+  case KVA_ATTR_DIMS:
+  case KVA_ATTR_SYMBOLS: return parse_list(m, s, false, out);
   case KVA_ATTR_DIM: return (*(kva_dim *)out = parse_dim(m->exprs, s)) != NULL;
   case KVA_ATTR_STR: *(const char **)out = kva_arena_strndup(m->arena, *s, n); break;
   case KVA_ATTR_DTYPE: *(kva_dtype *)out = kva_dtype_from_name(*s, n); break;

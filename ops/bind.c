@@ -1,0 +1,17 @@
+/* bind: from here on `symbol` has the value of the operand, an int64 scalar.
+ *
+ * Types and attributes of the nodes behind it may use the symbol: so sizes may depend on data. The value is not
+ * negative, and not above `bound` where that is given, an expression over symbols that have values before; a value that
+ * is one or the other is an error of the run. The verifier (ir/verify_symbols.c) sees that nothing before uses the
+ * symbol; passes keep the order. */
+#include "ops/control.h"
+
+kva_status kva_bind_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  (void)out_types;
+  const kva_bind_attrs *a = n->attrs;
+  if (a->symbol.n != 1) return kva_error(m->diag, &n->loc, "kv.bind: expected one symbol, found %u", a->symbol.n);
+  KVA_TRY(kva_check_scalar(m, n, 0, KVA_I64));
+  if (a->bound && kva_expr_uses(a->bound, a->symbol.v[0]))
+    return kva_error(m->diag, &n->loc, "kv.bind: the bound uses the symbol itself");
+  return kva_check_binds(m, n);
+}

@@ -39,6 +39,9 @@ static void emit_if(kva_emit *e, const kva_kinstr *i) {
   if (not_cond) emit_arm(e, i->orelse, not_cond);
 }
 
+static void (*const emitters[KVA_DIALECT_COUNT])(kva_emit *e, const kva_kinstr *i) = {
+    [KVA_DIALECT_TILE] = kva_ll_tile, [KVA_DIALECT_NV] = kva_ll_nv};
+
 static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef *out = &e->values[i->id];
   switch (i->op) {
@@ -54,7 +57,7 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   case KVA_K_BARRIER:
     if (kva_ll_is_gpu(e)) kva_ll_barrier(e);
     return;
-  case KVA_K_MACHINE: kva_ll_machine(e, i); return;
+  case KVA_K_INTRINSIC: emitters[i->intrinsic->op / KVA_DIALECT_SIZE](e, i); return;
   case KVA_K_IF: emit_if(e, i); return;
   default: *out = kva_ll_arith(e, i); return;
   }

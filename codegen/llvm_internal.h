@@ -211,10 +211,10 @@ void kva_ll_combine_threads(kva_emit *e, const kva_kloop *l, LLVMValueRef *value
 /* llvm_blocks.c: the same over the l->blocks blocks that share a row, for values that are the block's. */
 void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values);
 
-/* ---- llvm_machine.c, llvm_machine_hopper.c: instructions of ir/kernel_gpu.h -------------------------------------- */
+/* ---- llvm_tile.c, llvm_nv.c: dialects ---------------------------------------------------------------------------- */
 
-void kva_ll_machine(kva_emit *e, const kva_kinstr *i);
-void kva_ll_machine_hopper(kva_emit *e, const kva_kinstr *i);
+void kva_ll_tile(kva_emit *e, const kva_kinstr *i);
+void kva_ll_nv(kva_emit *e, const kva_kinstr *i);
 /* Pointer to a place. */
 LLVMValueRef kva_ll_place(kva_emit *e, const kva_kplace *p);
 /* Address of a place in shared memory, as assembly wants it: i32. */

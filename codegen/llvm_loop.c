@@ -182,7 +182,7 @@ typedef struct body_facts {
 static void look(void *user, kva_kinstr *i) {
   body_facts *f = user;
   f->instrs++;
-  f->effects |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY || i->op == KVA_K_MACHINE;
+  f->effects |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_CARRY || i->op == KVA_K_INTRINSIC;
 }
 
 static unsigned copies_of(const kva_kloop *l, int64_t step) {

@@ -12,7 +12,7 @@ bool kva_ll_carry_varying(const kva_emit *e, const kva_kcarry *c) {
 
 static bool instr_varies(const kva_emit *e, const kva_kinstr *i) {
   if (i->op == KVA_K_LOOP || i->op == KVA_K_STORE || i->op == KVA_K_IF || i->op == KVA_K_BARRIER) return false;
-  if (i->op == KVA_K_MACHINE) return false; /* keeps its loop from running in lanes */
+  if (i->op == KVA_K_INTRINSIC) return false; /* keeps its loop from running in lanes */
   if (i->op == KVA_K_REDUCE || i->op == KVA_K_CARRY) return kva_ll_carry_varying(e, &i->loop->carries.data[i->carry]);
   if (i->index && kva_ll_expr_varying(e, i->index)) return true;
   for (uint32_t a = 0; a < i->n_args; a++) {
@@ -49,7 +49,7 @@ typedef struct legality {
 
 static void check(void *user, kva_kinstr *i) {
   legality *c = user;
-  if (i->op == KVA_K_MACHINE) c->ok = false;
+  if (i->op == KVA_K_INTRINSIC) c->ok = false;
   if (i->op == KVA_K_LOOP && kva_ll_expr_varying(c->e, i->loop->extent)) c->ok = false;
   if (i->op == KVA_K_STORE && kva_dtype_bits(i->buf->dtype) < 8) c->ok = false;
 }

@@ -17,7 +17,6 @@
 #define KVA_IR_KERNEL_H
 
 #include "ir/expr.h"
-#include "ir/kernel_gpu.h"
 
 typedef struct kva_kernel kva_kernel;
 typedef struct kva_kregion kva_kregion;
@@ -73,12 +72,88 @@ typedef enum kva_kop {
   KVA_K_LOAD,      /* buf[index]; args[0]: optional predicate, false lanes give 0 and touch no memory */
   KVA_K_STORE,     /* buf[index] = args[0]; args[1]: optional predicate */
   KVA_K_LOOP,
-  KVA_K_REDUCE,  /* value of loop `loop`, carried `carry`, after the loop */
-  KVA_K_CARRY,   /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
-  KVA_K_IF,      /* args[0]; regions then/orelse; effects only */
-  KVA_K_BARRIER, /* waits for the subgroup's threads and orders their memory accesses; nothing on a CPU */
-  KVA_K_MACHINE, /* `machine`, see ir/kernel_gpu.h */
+  KVA_K_REDUCE,    /* value of loop `loop`, carried `carry`, after the loop */
+  KVA_K_CARRY,     /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
+  KVA_K_IF,        /* args[0]; regions then/orelse; effects only */
+  KVA_K_BARRIER,   /* waits for the subgroup's threads and orders their memory accesses; nothing on a CPU */
+  KVA_K_INTRINSIC, /* `intrinsic`: an instruction of a dialect */
 } kva_kop;
+
+/* ---- intrinsics --------------------------------------------------------------------------------------------------
+ * Instructions that only some targets have, for kernels that write what every thread does: they stand in a THREAD loop
+ * with one iteration for each thread of the block, or of a subgroup of it. Each belongs to a dialect (ir/dialect.h),
+ * which says its operands and verifies it. */
+
+typedef enum kva_dialect_id {
+  KVA_DIALECT_TILE, /* KVA_K_TILES */
+  KVA_DIALECT_NV,   /* ir/dialect_nv.def */
+  KVA_DIALECT_COUNT
+} kva_dialect_id;
+
+enum { KVA_DIALECT_SIZE = 256 };
+#define KVA_DIALECT_FIRST(dialect) ((dialect)*KVA_DIALECT_SIZE) /* number of a dialect's first instruction */
+typedef uint32_t kva_intrinsic_id;
+
+/* X(name, type of the value, operands): what every target with subgroups and tiles of matrices has. A fragment is a
+ * tile of a matrix in the registers of a subgroup's 32 lanes.
+ *
+ * load_matrix dst, row, n, t   n (1, 2, 4) matrices of 8 x 8 elements of 16 bits from shared memory; lane 8*i + r names
+ *                              row r of matrix i (16 bytes). A lane gets elements (lane / 4, 2 * (lane % 4) + 0, 1) of
+ *                              each; t = 1: of the transposes
+ * store_matrix row, src, n, t  the reverse
+ * mma d, a, b                  d[4] += a[8] * b[4]: 16 x 16 by 16 x 8 elements of 16 bits, float sums
+ * block_barrier                all threads of the block
+ * subgroup_barrier             the 32 threads of the subgroup
+ * shuffle_xor v, bit           v of the lane whose number differs in `bit`
+ * exp2 v                       2^v to 2 units in the last place; below 2^-126 it is 0
+ * round_pair d, s              d[2] of 16 bits = s[2] of floats, rounded to nearest: one register at once */
+/* clang-format off */
+#define KVA_K_TILES(X)                    \
+  X(load_matrix, KVA_DTYPE_NONE, "Lsii")  \
+  X(store_matrix, KVA_DTYPE_NONE, "Slii") \
+  X(mma, KVA_DTYPE_NONE, "Bll")           \
+  X(block_barrier, KVA_DTYPE_NONE, "")    \
+  X(subgroup_barrier, KVA_DTYPE_NONE, "") \
+  X(shuffle_xor, KVA_F32, "vi")           \
+  X(exp2, KVA_F32, "v")                   \
+  X(round_pair, KVA_DTYPE_NONE, "Ll")
+/* clang-format on */
+
+enum {
+#define KVA_K_TILE_ENUM(name, type, operands) KVA_TILE_##name,
+  KVA_K_TILES(KVA_K_TILE_ENUM)
+#undef KVA_K_TILE_ENUM
+};
+_Static_assert(KVA_DIALECT_FIRST(KVA_DIALECT_TILE) == 0, "numbers of the enumeration above");
+
+typedef struct kva_kplace {
+  kva_kbuf *buf;
+  const kva_expr *index;
+} kva_kplace;
+
+enum { KVA_K_MAX_PLACES = 3, KVA_K_MAX_INDICES = 5, KVA_K_MAX_NUMBERS = 5 };
+
+/* The operands of one kind stand in the order of the row. A float value is args[0] of the instruction. */
+typedef struct kva_kintrinsic {
+  kva_intrinsic_id op;
+  kva_kplace places[KVA_K_MAX_PLACES];
+  const kva_expr *indices[KVA_K_MAX_INDICES]; /* NULL after the last */
+  int32_t numbers[KVA_K_MAX_NUMBERS];
+} kva_kintrinsic;
+
+/* A tensor map: a parameter of the kernel that describes how copies of boxes see one of its buffers. Dimensions from
+ * the innermost one. */
+enum { KVA_K_TENSOR_MAP_RANK = 5 };
+typedef struct kva_ktensor_map {
+  kva_kbuf *buf;
+  uint32_t rank;
+  const kva_expr *dims[KVA_K_TENSOR_MAP_RANK];    /* elements, over shape symbols */
+  const kva_expr *strides[KVA_K_TENSOR_MAP_RANK]; /* bytes, multiples of 16; [0] is not used */
+  int32_t box[KVA_K_TENSOR_MAP_RANK];             /* elements; the innermost ones fill `swizzle` bytes */
+  int32_t swizzle;                                /* 0, 32, 64, 128 */
+} kva_ktensor_map;
+
+/* ---- loops, instructions, kernels -------------------------------------------------------------------------------- */
 
 typedef enum kva_kloop_kind {
   KVA_K_PARALLEL, /* independent iterations, as lowered; the schedule turns it into one of the next four */
@@ -142,11 +217,11 @@ struct kva_kinstr {
     double f;  /* CONST of a float type */
     int64_t i; /* CONST of an integer or bool type */
   } imm;
-  const kva_expr *index; /* LOAD, STORE, INDEX */
-  kva_kbuf *buf;         /* LOAD, STORE */
-  kva_kloop *loop;       /* LOOP, REDUCE, CARRY */
-  uint32_t carry;        /* REDUCE, CARRY */
-  kva_kmachine *machine; /* MACHINE */
+  const kva_expr *index;     /* LOAD, STORE, INDEX */
+  kva_kbuf *buf;             /* LOAD, STORE */
+  kva_kloop *loop;           /* LOOP, REDUCE, CARRY */
+  uint32_t carry;            /* REDUCE, CARRY */
+  kva_kintrinsic *intrinsic; /* INTRINSIC */
   kva_kregion *then, *orelse;
   kva_kregion *region; /* where it stands */
   kva_kinstr *prev, *next;
@@ -262,7 +337,7 @@ void kva_k_if_else(kva_kb *b, kva_kinstr *branch);
 void kva_k_if_end(kva_kb *b, kva_kinstr *branch);
 void kva_k_barrier(kva_kb *b);
 /* A copy of *m at the current place; float_value is its 'v' or NULL. Its value, or NULL. */
-kva_kval kva_k_machine(kva_kb *b, const kva_kmachine *m, kva_kval float_value);
+kva_kval kva_k_intrinsic(kva_kb *b, const kva_kintrinsic *m, kva_kval float_value);
 /* The number of a new tensor map; *map is copied. */
 int32_t kva_k_tensor_map(kva_kb *b, const kva_ktensor_map *map);
 

@@ -26,10 +26,10 @@ static void collect(void *user, kva_kinstr *i) {
   if (loads && i->buf == a->operand) KVA_PUSH(a->scratch, &a->loads, i);
   if (stores && i->buf == a->result) KVA_PUSH(a->scratch, &a->stores, i);
   a->opaque |= (loads && i->buf == a->result) || (stores && i->buf == a->operand);
-  if (i->op != KVA_K_MACHINE) return;
+  if (i->op != KVA_K_INTRINSIC) return;
   for (uint32_t p = 0; p < KVA_K_MAX_PLACES; p++)
-    a->opaque |= i->machine->places[p].buf &&
-                 (i->machine->places[p].buf == a->operand || i->machine->places[p].buf == a->result);
+    a->opaque |= i->intrinsic->places[p].buf &&
+                 (i->intrinsic->places[p].buf == a->operand || i->intrinsic->places[p].buf == a->result);
 }
 
 static void collect_maps(analysis *a) {

@@ -79,7 +79,7 @@ static kva_kinstr *copy_instr(copy *c, kva_kinstr *i) {
   made->buf = i->buf;
   if (i->loop) made->loop = copy_of(c, i->loop->instr)->loop;
   made->carry = i->carry;
-  if (i->machine) made->machine = kva_arena_memdup(c->k->arena, i->machine, sizeof *i->machine);
+  if (i->intrinsic) made->intrinsic = kva_arena_memdup(c->k->arena, i->intrinsic, sizeof *i->intrinsic);
   kva_k_each_index(made, rename_index, c);
   made->then = copy_arm(c, i->then, made);
   made->orelse = copy_arm(c, i->orelse, made);

@@ -175,7 +175,7 @@ static void put_loop(encoder *s, const kva_kloop *l) {
   }
 }
 
-static void put_machine(encoder *s, const kva_kmachine *m) {
+static void put_intrinsic(encoder *s, const kva_kintrinsic *m) {
   put(s, m->op);
   for (uint32_t p = 0; p < KVA_K_MAX_PLACES; p++) {
     put_buffer(s, m->places[p].buf);
@@ -203,7 +203,7 @@ static void put_instr(encoder *s, const kva_kinstr *i) {
     put(s, number_of(s, i->loop->var));
     put(s, i->carry);
   }
-  if (i->op == KVA_K_MACHINE) put_machine(s, i->machine);
+  if (i->op == KVA_K_INTRINSIC) put_intrinsic(s, i->intrinsic);
   if (i->op == KVA_K_LOOP) put_loop(s, i->loop);
   define(s, i);
   if (i->op == KVA_K_LOOP) put_body(s, i->loop);

@@ -110,7 +110,7 @@ static void scan_instr(void *user, kva_kinstr *i) {
   kva_k_each_index(i, scan_index, s);
   if (i->op == KVA_K_LOOP) scan_loop(s, i->loop);
   if (i->op == KVA_K_LOAD) s->loads = true;
-  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_IF || i->op == KVA_K_MACHINE;
+  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_IF || i->op == KVA_K_INTRINSIC;
   if (effect || (i->op == KVA_K_LOAD && kva_kb_is_ordered(i->buf))) s->impure = true;
 }
 

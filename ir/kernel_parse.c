@@ -1,6 +1,7 @@
 /* Reads the text that kernel_print.c writes (the format is described there). Recursive descent over tokens; after the
  * first error every token reads as the end, so that all loops stop. Nothing is folded or moved: what stands in the text
  * is what the kernel holds, except that constants become instructions at its start. */
+#include "ir/dialect.h"
 #include "ir/kernel_parse.h"
 
 /* ---- instructions ------------------------------------------------------------------------------------------------ */
@@ -88,33 +89,23 @@ static void parse_operands(kva_kparser *p, kva_kinstr *i) {
   }
 }
 
-/* ---- instructions of the machine --------------------------------------------------------------------------------- */
-
-/* One that makes a value, or none. */
-static bool find_machine(const char *name, bool value, kva_kmop *out_op) {
-  for (int op = 0; op < KVA_M_COUNT; op++) {
-    if (value != (kva_kmop_type((kva_kmop)op) != KVA_DTYPE_NONE) || strcmp(kva_kmop_name((kva_kmop)op), name) != 0)
-      continue;
-    *out_op = (kva_kmop)op;
-    return true;
-  }
-  return false;
-}
+/* ---- intrinsics -------------------------------------------------------------------------------------------------- */
 
 static void parse_indices(kva_kparser *p, const kva_expr **at, const kva_expr **end) {
   while (at < end && kva_klex_accept(&p->lex, ",")) *at++ = kva_kparse_expr(p);
 }
 
-static kva_kinstr *parse_machine(kva_kparser *p, kva_kmop op) {
-  kva_kinstr *i = kva_k_instr_create(p->k, KVA_K_MACHINE, kva_kmop_type(op));
-  kva_kmachine *m = i->machine = KVA_NEW(p->k->arena, kva_kmachine);
+static kva_kinstr *parse_intrinsic(kva_kparser *p, kva_intrinsic_id op) {
+  const kva_intrinsic_info *info = kva_intrinsic_get(op);
+  kva_kinstr *i = kva_k_instr_create(p->k, KVA_K_INTRINSIC, info->type);
+  kva_kintrinsic *m = i->intrinsic = KVA_NEW(p->k->arena, kva_kintrinsic);
   kva_kplace *place = m->places;
   const kva_expr **index = m->indices;
   int32_t *n = m->numbers;
   m->op = op;
-  for (const char *kind = kva_kmop_operands(op), *first = kind; *kind && !p->lex.failed; kind++) {
+  for (const char *kind = info->operands, *first = kind; *kind && !p->lex.failed; kind++) {
     if (kind != first && *kind != '+') kva_klex_expect(&p->lex, ",");
-    if (strchr(KVA_KMOP_PLACES, *kind)) {
+    if (kva_is_place(*kind)) {
       place->buf = parse_buffer_name(p);
       place++->index = kva_kparse_bracketed(p);
     }
@@ -133,7 +124,7 @@ static kva_kinstr *parse_machine(kva_kparser *p, kva_kmop op) {
 
 /* An opcode that may stand after "%n = ". */
 static bool find_value_op(const char *name, kva_kop *out_op) {
-  for (int op = 0; op < KVA_K_MACHINE; op++) {
+  for (int op = 0; op < KVA_K_INTRINSIC; op++) {
     bool makes_value = op != KVA_K_CONST && op != KVA_K_STORE && op != KVA_K_LOOP && op < KVA_K_IF;
     if (!makes_value || strcmp(kva_kop_name((kva_kop)op), name) != 0) continue;
     *out_op = (kva_kop)op;
@@ -152,13 +143,14 @@ static void parse_value_line(kva_kparser *p, kva_kregion *r) {
   kva_ktoken t = p->lex.token;
   kva_klex_expect_name(&p->lex, "an instruction");
   kva_kop op = KVA_K_CONST;
-  kva_kmop machine = KVA_M_COUNT;
-  if (!p->lex.failed && !find_value_op(t.text, &op) && !find_machine(t.text, true, &machine)) {
+  kva_intrinsic_id id;
+  bool is_op = !p->lex.failed && find_value_op(t.text, &op);
+  if (!p->lex.failed && !is_op && !kva_intrinsic_find(t.text, true, &id)) {
     kva_klex_error_at(&p->lex, t, "no instruction '%s' makes a value", t.text);
   }
   if (p->lex.failed) return;
-  kva_kinstr *i = machine != KVA_M_COUNT ? parse_machine(p, machine) : kva_k_instr_create(p->k, op, KVA_DTYPE_NONE);
-  if (machine == KVA_M_COUNT) parse_operands(p, i);
+  kva_kinstr *i = is_op ? kva_k_instr_create(p->k, op, KVA_DTYPE_NONE) : parse_intrinsic(p, id);
+  if (is_op) parse_operands(p, i);
   kva_k_insert(r, NULL, i);
   kva_map_set(p->values, &number, sizeof number, i);
 }
@@ -250,11 +242,11 @@ static void parse_yields(kva_kparser *p, kva_kloop *l) {
   }
 }
 
-static bool parse_machine_effect(kva_kparser *p, kva_kregion *r) {
-  kva_kmop op;
-  if (p->lex.token.kind != KVA_KT_NAME || !find_machine(p->lex.token.text, false, &op)) return false;
+static bool parse_intrinsic_effect(kva_kparser *p, kva_kregion *r) {
+  kva_intrinsic_id op;
+  if (p->lex.token.kind != KVA_KT_NAME || !kva_intrinsic_find(p->lex.token.text, false, &op)) return false;
   kva_klex_next(&p->lex);
-  kva_k_insert(r, NULL, parse_machine(p, op));
+  kva_k_insert(r, NULL, parse_intrinsic(p, op));
   return true;
 }
 
@@ -270,7 +262,7 @@ static void parse_effect(kva_kparser *p, kva_kregion *r) {
     parse_if(p, r);
   } else if (kva_klex_accept_name(&p->lex, "barrier")) {
     kva_k_insert(r, NULL, kva_k_instr_create(p->k, KVA_K_BARRIER, KVA_DTYPE_NONE));
-  } else if (!parse_machine_effect(p, r)) {
+  } else if (!parse_intrinsic_effect(p, r)) {
     kva_klex_error(&p->lex, "expected an instruction, found '%s'", p->lex.token.text);
   }
 }

@@ -15,8 +15,8 @@
  *     }
  *   }
  *
- * A kernel for a GPU may have instructions of the machine, as ir/kernel_gpu.h lists them, and before its buffers tensor
- * maps; a shared buffer may lie over an earlier one:
+ * A kernel may have instructions of dialects (ir/dialect.h), and before its buffers tensor maps; a shared buffer may
+ * lie over an earlier one:
  *
  *   tensor_map a dims(K, M) steps(2*K) box(64, 128) swizzle 128
  *   shared readwrite float staged[2048] over ring
@@ -28,7 +28,7 @@
  * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
  * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
  * %5. Values are numbered and terms sorted anew, loop variables get unique names: the text does not depend on ids. */
-#include "ir/kernel.h"
+#include "ir/dialect.h"
 
 #include <ctype.h>
 #include <stdlib.h>
@@ -238,15 +238,16 @@ static void print_place(printer *p, const kva_kinstr *i) {
   print_element(p, i->buf, i->index);
 }
 
-static void print_machine(printer *p, const kva_kinstr *i) {
-  const kva_kmachine *m = i->machine;
+static void print_intrinsic(printer *p, const kva_kinstr *i) {
+  const kva_kintrinsic *m = i->intrinsic;
+  const kva_intrinsic_info *info = kva_intrinsic_get(m->op);
   const kva_kplace *place = m->places;
   const kva_expr *const *index = m->indices;
   const int32_t *n = m->numbers;
-  kva_text_add(p->out, "%s", kva_kmop_name(m->op));
-  for (const char *kind = kva_kmop_operands(m->op), *first = kind; *kind; kind++) {
+  kva_text_add(p->out, "%s", info->name);
+  for (const char *kind = info->operands, *first = kind; *kind; kind++) {
     if (*kind != '+') kva_text_add(p->out, kind == first ? " " : ", ");
-    if (strchr(KVA_KMOP_PLACES, *kind)) {
+    if (kva_is_place(*kind)) {
       print_element(p, place->buf, place->index);
       place++;
     }
@@ -353,8 +354,8 @@ static void print_instr(printer *p, const kva_kinstr *i) {
     print_if(p, i);
   } else {
     if (i->dtype != KVA_DTYPE_NONE) kva_text_add(p->out, "%%%u = ", p->numbers[i->id]);
-    if (i->op == KVA_K_MACHINE) {
-      print_machine(p, i);
+    if (i->op == KVA_K_INTRINSIC) {
+      print_intrinsic(p, i);
     } else {
       kva_text_add(p->out, "%s", kva_kop_name(i->op));
       print_operands(p, i);

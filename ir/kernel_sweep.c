@@ -1,4 +1,4 @@
-/* Dead code in kernels. Live: stores, barriers, instructions of the machine without a value, and what they need:
+/* Dead code in kernels. Live: stores, barriers, intrinsics without a value, and what they need:
  * operands, values that indices name, the loops and ifs around. A live loop keeps all of its carries. */
 #include "ir/kernel.h"
 
@@ -43,7 +43,7 @@ static void mark_needed(sweep *s, kva_kinstr *i) {
 }
 
 static void visit_root(void *user, kva_kinstr *i) {
-  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_MACHINE;
+  bool effect = i->op == KVA_K_STORE || i->op == KVA_K_BARRIER || i->op == KVA_K_INTRINSIC;
   if (effect && i->dtype == KVA_DTYPE_NONE) mark(user, i);
 }
 

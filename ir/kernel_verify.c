@@ -1,6 +1,6 @@
 /* The kernel verifier. Instructions get their position in text order; a value is visible to an instruction when it
  * stands before it, in a region that encloses it. */
-#include "ir/kernel.h"
+#include "ir/dialect.h"
 
 typedef struct verifier {
   const kva_kernel *k;
@@ -188,13 +188,13 @@ static void check_carry(verifier *v, const kva_kloop *l, uint32_t number) {
   if (c->combine == KVA_COMBINE_NONE && !in_order) report(v, i, "a sequential carry needs a serial or unroll loop");
 }
 
-/* ---- instructions of the machine --------------------------------------------------------------------------------- */
+/* ---- intrinsics -------------------------------------------------------------------------------------------------- */
 
 static kva_kspace space_of(char kind) {
   return kind == 'p' ? KVA_K_PARAM : strchr("lLB", kind) ? KVA_K_LOCAL : KVA_K_SHARED;
 }
 
-static void check_machine_place(verifier *v, const kva_kinstr *i, char kind, const kva_kplace *place) {
+static void check_place(verifier *v, const kva_kinstr *i, char kind, const kva_kplace *place) {
   const kva_kbuf *buf = place->buf;
   if (!buf || buf->id >= v->k->bufs.len || v->k->bufs.data[buf->id] != buf) {
     report(v, i, "a place names no buffer of this kernel");
@@ -208,48 +208,23 @@ static void check_machine_place(verifier *v, const kva_kinstr *i, char kind, con
   if (writes && !buf->written) report(v, i, "buffer '%s' is not marked as written", buf->name);
 }
 
-static bool is_wgmma_width(int32_t n) {
-  return n >= 8 && n <= 256 && n % 8 == 0;
-}
-
-static void check_machine_numbers(verifier *v, const kva_kinstr *i) {
-  const int32_t *n = i->machine->numbers;
-  bool ok = true;
-  switch (i->machine->op) {
-  case KVA_M_load_matrix:
-  case KVA_M_store_matrix: ok = (n[0] == 1 || n[0] == 2 || n[0] == 4) && (n[1] == 0 || n[1] == 1); break;
-  case KVA_M_named_barrier:
-  case KVA_M_named_arrive: ok = n[0] > 0 && n[0] < 16 && n[1] > 0 && n[1] % 32 == 0; break;
-  case KVA_M_shuffle_xor: ok = n[0] > 0 && n[0] < 32; break;
-  case KVA_M_tensor_load: ok = (uint32_t)n[0] < v->k->maps.len; break;
-  case KVA_M_wgmma:
-  case KVA_M_wgmma_registers: ok = is_wgmma_width(n[0]); break;
-  case KVA_M_wgmma_fence: ok = n[0] > 0; break;
-  case KVA_M_wgmma_fence2: ok = n[0] > 0 && n[1] > 0; break;
-  case KVA_M_wgmma_wait: ok = n[0] <= 7 && n[1] > 0; break;
-  case KVA_M_wgmma_wait2: ok = n[0] <= 7 && n[1] > 0 && n[2] > 0; break;
-  case KVA_M_registers_inc:
-  case KVA_M_registers_dec: ok = n[0] >= 24 && n[0] <= 256 && n[0] % 8 == 0; break;
-  default: break;
-  }
-  if (!ok) report(v, i, "%s: a number outside of what the machine has", kva_kmop_name(i->machine->op));
-}
-
-static void check_machine(verifier *v, const kva_kinstr *i) {
-  const kva_kmachine *m = i->machine;
-  if (!m || m->op >= KVA_M_COUNT) {
+static void check_intrinsic(verifier *v, const kva_kinstr *i) {
+  const kva_kintrinsic *m = i->intrinsic;
+  const kva_intrinsic_info *info = m ? kva_intrinsic_get(m->op) : NULL;
+  if (!info) {
     report(v, i, "names no instruction");
     return;
   }
-  uint32_t place = 0, index = 0, values = kva_kmop_count(m->op, "v");
-  for (const char *kind = kva_kmop_operands(m->op); *kind && v->status == KVA_OK; kind++) {
-    if (strchr(KVA_KMOP_PLACES, *kind)) check_machine_place(v, i, *kind, &m->places[place++]);
+  uint32_t place = 0, index = 0, values = kva_intrinsic_count(info, "v");
+  for (const char *kind = info->operands; *kind && v->status == KVA_OK; kind++) {
+    if (kva_is_place(*kind)) check_place(v, i, *kind, &m->places[place++]);
     if (*kind == 'e' || *kind == '+') check_index(v, i, m->indices[index++]);
   }
   for (; index < KVA_K_MAX_INDICES && m->indices[index]; index++) check_index(v, i, m->indices[index]);
   if (expect_args(v, i, values, values) && values) expect_type(v, i, "value", i->args[0]->dtype, KVA_F32);
-  if (v->status == KVA_OK) check_machine_numbers(v, i);
-  expect_type(v, i, "result", i->dtype, kva_kmop_type(m->op));
+  expect_type(v, i, "result", i->dtype, info->type);
+  const char *wrong = v->status == KVA_OK ? kva_intrinsic_dialect(m->op)->check(v->k, i) : NULL;
+  if (wrong) report(v, i, "%s: %s", info->name, wrong);
 }
 
 static bool is_power_of_two(uint32_t n) {
@@ -358,7 +333,7 @@ static void check_instr(void *user, kva_kinstr *i) {
     if (expect_args(v, i, 1, 1)) expect_type(v, i, "condition", i->args[0]->dtype, KVA_BOOL);
     return;
   case KVA_K_BARRIER: return;
-  case KVA_K_MACHINE: check_machine(v, i); return;
+  case KVA_K_INTRINSIC: check_intrinsic(v, i); return;
   default: check_arith(v, i);
   }
 }

@@ -22,7 +22,7 @@ static const char *const op_names[] = {
     "carry",
     "if",
     "barrier",
-    "machine",
+    "intrinsic",
 };
 static const uint8_t op_arities[] = {
 #define ARITY(name, n) n,
@@ -162,12 +162,12 @@ void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **
   if (i->index) visit(user, &i->index);
   if (i->op == KVA_K_LOOP) visit(user, &i->loop->extent);
   if (i->op == KVA_K_LOOP && i->loop->peel) visit(user, &i->loop->peel);
-  if (i->op != KVA_K_MACHINE) return;
+  if (i->op != KVA_K_INTRINSIC) return;
   for (uint32_t p = 0; p < KVA_K_MAX_PLACES; p++) {
-    if (i->machine->places[p].index) visit(user, &i->machine->places[p].index);
+    if (i->intrinsic->places[p].index) visit(user, &i->intrinsic->places[p].index);
   }
   for (uint32_t x = 0; x < KVA_K_MAX_INDICES; x++) {
-    if (i->machine->indices[x]) visit(user, &i->machine->indices[x]);
+    if (i->intrinsic->indices[x]) visit(user, &i->intrinsic->indices[x]);
   }
 }
 

@@ -1,5 +1,6 @@
 /* See attention_flash.h. */
 #include "ops/attention_flash.h"
+#include "ir/dialect_nv.h"
 
 #include <math.h>
 
@@ -94,8 +95,8 @@ void kva_flash_end(kva_flash *f) {
   kva_k_loop_end(f->s.kb, f->grid);
 }
 
-static void machine(const kva_flash *f, const kva_kmachine *m) {
-  kva_k_machine(f->s.kb, m, NULL);
+static void intrinsic(const kva_flash *f, const kva_kintrinsic *m) {
+  kva_k_intrinsic(f->s.kb, m, NULL);
 }
 
 /* ---- tiles ------------------------------------------------------------------------------------------------------- */
@@ -163,9 +164,9 @@ static void load_chunk(const kva_flash *f, const kva_flash_copy *c, const kva_ex
     store_computed(f, c, position, d, to);
     return;
   }
-  machine(f, &(kva_kmachine){.op = KVA_M_copy_async,
-                             .places = {{c->tile, to}, from},
-                             .indices = {bytes_inside(f, c, position, d)}});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_NV_copy_async,
+                                 .places = {{c->tile, to}, from},
+                                 .indices = {bytes_inside(f, c, position, d)}});
 }
 
 void kva_flash_load(const kva_flash *f, const kva_flash_copy *c) {
@@ -178,32 +179,32 @@ void kva_flash_load(const kva_flash *f, const kva_flash_copy *c) {
 }
 
 void kva_flash_commit(const kva_flash *f) {
-  machine(f, &(kva_kmachine){.op = KVA_M_copy_commit});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_NV_copy_commit});
 }
 
 void kva_flash_drain(const kva_flash *f) {
-  machine(f, &(kva_kmachine){.op = KVA_M_copy_wait});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_NV_copy_wait});
 }
 
 void kva_flash_wait(const kva_flash *f, int32_t groups) {
-  machine(f, &(kva_kmachine){.op = KVA_M_copy_wait, .numbers = {groups}});
-  machine(f, &(kva_kmachine){.op = KVA_M_block_barrier});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_NV_copy_wait, .numbers = {groups}});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_TILE_block_barrier});
 }
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
 static void load_matrices(const kva_flash *f, kva_kbuf *fragment, kva_kbuf *tile, const kva_expr *row,
                           const kva_expr *chunk, bool transposed) {
-  machine(f, &(kva_kmachine){.op = KVA_M_load_matrix,
-                             .places = {{fragment, num(f, 0)}, {tile, chunk_at(f, row, chunk)}},
-                             .numbers = {4, transposed}});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_TILE_load_matrix,
+                                 .places = {{fragment, num(f, 0)}, {tile, chunk_at(f, row, chunk)}},
+                                 .numbers = {4, transposed}});
 }
 
 /* Two 16 x 8 parts of a result from one left fragment and the two halves of b. */
 static void multiply_pair(const kva_flash *f, kva_kbuf *out, const kva_expr *n16, kva_kplace a, kva_kbuf *b) {
   for (int half = 0; half < 2; half++) {
     const kva_expr *to = plus(f, times(f, n16, 8), num(f, 4 * half));
-    machine(f, &(kva_kmachine){.op = KVA_M_mma, .places = {{out, to}, a, {b, num(f, 4 * half)}}});
+    intrinsic(f, &(kva_kintrinsic){.op = KVA_TILE_mma, .places = {{out, to}, a, {b, num(f, 4 * half)}}});
   }
 }
 
@@ -289,11 +290,11 @@ static const kva_expr *turned_at(const kva_flash *f, const kva_expr *row, const 
 
 /* The four threads of a row give each other their probabilities; again: they may still read others. */
 static void share_probabilities(const kva_flash *f, kva_kbuf *p, bool again) {
-  if (again) machine(f, &(kva_kmachine){.op = KVA_M_warp_barrier});
+  if (again) intrinsic(f, &(kva_kintrinsic){.op = KVA_TILE_subgroup_barrier});
   kva_flash_element e = kva_flash_each(f, f->far / 2);
   kva_k_store(f->s.kb, f->turned, turned_at(f, e.row, e.column), kva_k_load(f->s.kb, p, e.i));
   kva_k_loop_end(f->s.kb, e.loop);
-  machine(f, &(kva_kmachine){.op = KVA_M_warp_barrier});
+  intrinsic(f, &(kva_kintrinsic){.op = KVA_TILE_subgroup_barrier});
 }
 
 /* out[part] += p[2][row of the far tile] times the two columns of the part. */
@@ -362,7 +363,7 @@ kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *
 }
 
 kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x) {
-  return kva_k_machine(f->s.kb, &(kva_kmachine){.op = KVA_M_exp2}, x);
+  return kva_k_intrinsic(f->s.kb, &(kva_kintrinsic){.op = KVA_TILE_exp2}, x);
 }
 
 kva_flash_query kva_flash_load_query(const kva_flash *f, const kva_expr *q) {
@@ -383,7 +384,7 @@ kva_flash_query kva_flash_load_query(const kva_flash *f, const kva_expr *q) {
 
 kva_kval kva_flash_combine_row(const kva_flash *f, kva_kop op, kva_kval v) {
   for (int32_t bit = 1; bit <= 2; bit *= 2) {
-    kva_kval other = kva_k_machine(f->s.kb, &(kva_kmachine){.op = KVA_M_shuffle_xor, .numbers = {bit}}, v);
+    kva_kval other = kva_k_intrinsic(f->s.kb, &(kva_kintrinsic){.op = KVA_TILE_shuffle_xor, .numbers = {bit}}, v);
     v = kva_k2(f->s.kb, op, v, other);
   }
   return v;

@@ -44,7 +44,7 @@ bool kva_flash_fits(const kva_lower *l, const kva_node *n);
 bool kva_flash_grad_fits(const kva_lower *l, const kva_node *n, bool by_key);
 
 void kva_flash_forward_kernel(kva_lower *l, const kva_node *n);
-/* By warpgroups (attention_flash_hopper.h), of a node that fits; false, and nothing is written, when machine, sizes or
+/* By warpgroups (attention_flash_hopper.h), of a node that fits; false, and nothing is written, when target, sizes or
  * the operands' places in memory do not suit. */
 bool kva_flash_hopper_forward(kva_lower *l, const kva_node *n);
 bool kva_flash_hopper_grad_q(kva_lower *l, const kva_node *n);

@@ -156,7 +156,7 @@ static void walk(const backward *w, step_products products, const void *user) {
   differentiate(w, far0, stage);
   products(w, stage, user);
   share_far_query(w, next, q);
-  kva_k_machine(kb, &(kva_kmachine){.op = KVA_M_block_barrier}, NULL);
+  kva_k_intrinsic(kb, &(kva_kintrinsic){.op = KVA_TILE_block_barrier}, NULL);
   kva_k_loop_end(kb, j);
   kva_flash_drain(&w->f);
 }

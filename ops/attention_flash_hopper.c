@@ -1,6 +1,7 @@
 /* See attention_flash_hopper.h. */
 #include "ops/attention_flash_hopper.h"
 #include "ops/gpu_contract.h"
+#include "ir/dialect_nv.h"
 
 enum {
   GROUPS = 2,
@@ -44,11 +45,11 @@ static const kva_expr *modulo(const kva_hopper *w, const kva_expr *a, int64_t v)
   return kva_expr_mod(exprs(w), a, num(w, v));
 }
 
-static void machine(const kva_hopper *w, const kva_kmachine *m) {
-  kva_k_machine(w->f.s.kb, m, NULL);
+static void intrinsic(const kva_hopper *w, const kva_kintrinsic *m) {
+  kva_k_intrinsic(w->f.s.kb, m, NULL);
 }
-static void plain(const kva_hopper *w, kva_kmop op, int32_t first, int32_t second) {
-  machine(w, &(kva_kmachine){.op = op, .numbers = {first, second}});
+static void plain(const kva_hopper *w, kva_intrinsic_id op, int32_t first, int32_t second) {
+  intrinsic(w, &(kva_kintrinsic){.op = op, .numbers = {first, second}});
 }
 
 /* ---- tensor maps ------------------------------------------------------------------------------------------------- */
@@ -224,22 +225,22 @@ static kva_kplace barrier_of_own(const kva_hopper *w) {
   return (kva_kplace){w->barriers, num(w, KINDS * w->stages)};
 }
 
-static void barrier(const kva_hopper *w, kva_kmop op, kva_kplace at, const kva_expr *index, int64_t number) {
-  machine(w, &(kva_kmachine){.op = op, .places = {at}, .indices = {index}, .numbers = {(int32_t)number}});
+static void barrier(const kva_hopper *w, kva_intrinsic_id op, kva_kplace at, const kva_expr *index, int64_t number) {
+  intrinsic(w, &(kva_kintrinsic){.op = op, .places = {at}, .indices = {index}, .numbers = {(int32_t)number}});
 }
 
 void kva_hopper_wait_own(const kva_hopper *w) {
-  barrier(w, KVA_M_mbarrier_wait, barrier_of_own(w), num(w, 0), 0);
+  barrier(w, KVA_NV_mbarrier_wait, barrier_of_own(w), num(w, 0), 0);
 }
 
 void kva_hopper_wait_full(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i) {
-  barrier(w, KVA_M_mbarrier_wait, barrier_at(w, FULL + ring, i), phase_of(w, i), 0);
+  barrier(w, KVA_NV_mbarrier_wait, barrier_at(w, FULL + ring, i), phase_of(w, i), 0);
 }
 
 void kva_hopper_release(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i) {
   kva_expr_ctx *c = exprs(w);
   const kva_expr *first = kva_expr_sub(c, num(w, 1), kva_expr_min(c, w->f.lane, num(w, 1)));
-  barrier(w, KVA_M_mbarrier_arrive_if, barrier_at(w, EMPTY + ring, i), first, 0);
+  barrier(w, KVA_NV_mbarrier_arrive_if, barrier_at(w, EMPTY + ring, i), first, 0);
 }
 
 static void create_barriers(const kva_hopper *w) {
@@ -247,12 +248,12 @@ static void create_barriers(const kva_hopper *w) {
   kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_eq(kb, w->f.thread, num(w, 0)));
   for (int64_t i = 0; i < KINDS * w->stages; i++) {
     int64_t arrivals = i < EMPTY * w->stages ? 1 : CONSUMERS / 32;
-    barrier(w, KVA_M_mbarrier_init, (kva_kplace){w->barriers, num(w, i)}, NULL, arrivals);
+    barrier(w, KVA_NV_mbarrier_init, (kva_kplace){w->barriers, num(w, i)}, NULL, arrivals);
   }
-  barrier(w, KVA_M_mbarrier_init, barrier_of_own(w), NULL, 1);
-  plain(w, KVA_M_mbarrier_fence, 0, 0);
+  barrier(w, KVA_NV_mbarrier_init, barrier_of_own(w), NULL, 1);
+  plain(w, KVA_NV_mbarrier_fence, 0, 0);
   kva_k_if_end(kb, first);
-  plain(w, KVA_M_block_barrier, 0, 0);
+  plain(w, KVA_TILE_block_barrier, 0, 0);
 }
 
 /* ---- producer ---------------------------------------------------------------------------------------------------- */
@@ -264,16 +265,16 @@ static void load(const kva_hopper *w, uint32_t operand, kva_kplace full, kva_kpl
   int64_t rows = w->maps[operand].box[1];
   for (int64_t column = 0; column < w->f.width; column += BOX) {
     kva_kplace part = {to.buf, kva_expr_addi(exprs(w), to.index, column * rows)};
-    machine(w, &(kva_kmachine){.op = KVA_M_tensor_load,
-                               .places = {part, full},
-                               .indices = {num(w, column), position, is_key ? s->h_kv : s->h, s->b},
-                               .numbers = {w->map_number[operand]}});
+    intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_tensor_load,
+                                   .places = {part, full},
+                                   .indices = {num(w, column), position, is_key ? s->h_kv : s->h, s->b},
+                                   .numbers = {w->map_number[operand]}});
   }
 }
 
 static void load_own(const kva_hopper *w) {
   int64_t elements = ROWS * w->f.width;
-  barrier(w, KVA_M_mbarrier_expect, barrier_of_own(w), NULL, w->n_own * elements * 2);
+  barrier(w, KVA_NV_mbarrier_expect, barrier_of_own(w), NULL, w->n_own * elements * 2);
   for (uint32_t i = 0; i < w->n_own; i++)
     load(w, w->own[i], barrier_of_own(w), (kva_kplace){w->own_tiles, num(w, i * elements)}, w->f.s.first);
 }
@@ -281,9 +282,9 @@ static void load_own(const kva_hopper *w) {
 /* Tile `of` of the walk, which is tile i of the block. */
 static void load_tile(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *of, const kva_expr *i) {
   const kva_expr *before = kva_expr_sub(exprs(w), num(w, 1), phase_of(w, i));
-  barrier(w, KVA_M_mbarrier_wait, barrier_at(w, EMPTY + ring, i), before, 0);
+  barrier(w, KVA_NV_mbarrier_wait, barrier_at(w, EMPTY + ring, i), before, 0);
   kva_kplace full = barrier_at(w, FULL + ring, i);
-  barrier(w, KVA_M_mbarrier_expect, full, NULL, tile_elements(w) * 2);
+  barrier(w, KVA_NV_mbarrier_expect, full, NULL, tile_elements(w) * 2);
   load(w, w->far_side[ring], full, (kva_kplace){w->ring, tile_at(w, ring, i)}, kva_hopper_position(w, of));
 }
 
@@ -309,7 +310,7 @@ static void load_walk(const kva_hopper *w, const kva_expr *before) {
 
 static void produce(kva_hopper *w) {
   kva_kb *kb = w->f.s.kb;
-  plain(w, KVA_M_registers_dec, PRODUCER_REGISTERS, 0);
+  plain(w, KVA_NV_registers_dec, PRODUCER_REGISTERS, 0);
   kva_kval is_one = kva_k_index_eq(kb, w->f.thread, num(w, CONSUMERS));
   kva_kinstr *one = kva_k_if_begin(kb, kva_k_and(kb, is_one, kva_hopper_has_tiles(w)));
   load_own(w);
@@ -350,56 +351,56 @@ void kva_hopper_begin_scores(const kva_hopper *w, kva_kbuf *out, int64_t own, kv
   const kva_expr *tile = tile_at(w, ring, i);
   const kva_expr *rows = times(w, over(w, w->f.thread, GROUP_THREADS), GROUP_ROWS * BOX);
   kva_kplace s = {out, num(w, 0)};
-  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_fence, .places = {s}, .numbers = {scores_of(w)}});
+  intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_wgmma_fence, .places = {s}, .numbers = {scores_of(w)}});
   for (int64_t k = 0; k < w->f.depth16; k++) {
     int64_t part = k * STEP / BOX * BOX, within = k * STEP % BOX;
     kva_kplace a = {w->own_tiles, kva_expr_addi(c, rows, (own * w->f.width + part) * ROWS + within)};
     kva_kplace b = {w->ring, kva_expr_addi(c, tile, part * w->far + within)};
-    machine(w, &(kva_kmachine){.op = KVA_M_wgmma,
-                               .places = {s, a, b},
-                               .indices = {num(w, k > 0)},
-                               .numbers = {(int32_t)w->far, 0, 0, 0, 0}});
+    intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_wgmma,
+                                   .places = {s, a, b},
+                                   .indices = {num(w, k > 0)},
+                                   .numbers = {(int32_t)w->far, 0, 0, 0, 0}});
   }
-  plain(w, KVA_M_wgmma_commit, 0, 0);
+  plain(w, KVA_NV_wgmma_commit, 0, 0);
 }
 
 void kva_hopper_begin_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *p, kva_hopper_ring ring, const kva_expr *i) {
   int32_t part_bytes = (int32_t)(w->far * BOX * 2), pairs = scores_of(w) / 2;
   kva_kplace sums = {y, num(w, 0)}, left = {p, num(w, 0)};
-  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_fence2, .places = {sums, left}, .numbers = {results_of(w), pairs}});
+  intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_wgmma_fence2, .places = {sums, left}, .numbers = {results_of(w), pairs}});
   for (int64_t k = 0; k < w->far / STEP; k++) {
     kva_kplace a = {p, num(w, 8 * k)};
     kva_kplace b = {w->ring, kva_expr_addi(exprs(w), tile_at(w, ring, i), k * STEP * BOX)};
-    machine(w, &(kva_kmachine){.op = KVA_M_wgmma_registers,
-                               .places = {sums, a, b},
-                               .indices = {num(w, 1)},
-                               .numbers = {(int32_t)w->f.s.a.D, 1, part_bytes}});
+    intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_wgmma_registers,
+                                   .places = {sums, a, b},
+                                   .indices = {num(w, 1)},
+                                   .numbers = {(int32_t)w->f.s.a.D, 1, part_bytes}});
   }
-  plain(w, KVA_M_wgmma_commit, 0, 0);
+  plain(w, KVA_NV_wgmma_commit, 0, 0);
 }
 
 void kva_hopper_wait_scores(const kva_hopper *w, kva_kbuf *m, int32_t groups) {
   kva_kplace at = {m, num(w, 0)};
-  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait, .places = {at}, .numbers = {groups, scores_of(w)}});
+  intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_wgmma_wait, .places = {at}, .numbers = {groups, scores_of(w)}});
 }
 
 void kva_hopper_wait_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *m) {
   int32_t n_m = (int32_t)m->extent->constant;
   kva_kplace sums = {y, num(w, 0)}, at = {m, num(w, 0)};
-  machine(w, &(kva_kmachine){.op = KVA_M_wgmma_wait2, .places = {sums, at}, .numbers = {0, results_of(w), n_m}});
+  intrinsic(w, &(kva_kintrinsic){.op = KVA_NV_wgmma_wait2, .places = {sums, at}, .numbers = {0, results_of(w), n_m}});
 }
 
 void kva_hopper_round(const kva_hopper *w, kva_kbuf *p, kva_kbuf *s) {
   kva_kb *kb = w->f.s.kb;
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, scores_of(w) / 2), "i");
   const kva_expr *at = times(w, i->var, 2);
-  machine(w, &(kva_kmachine){.op = KVA_M_round_pair, .places = {{p, at}, {s, at}}});
+  intrinsic(w, &(kva_kintrinsic){.op = KVA_TILE_round_pair, .places = {{p, at}, {s, at}}});
   kva_k_loop_end(kb, i);
 }
 
 /* ---- turns ------------------------------------------------------------------------------------------------------- */
 
-static void each_group(const kva_hopper *w, kva_kmop op, int32_t of_first, int32_t of_second, int32_t threads) {
+static void each_group(const kva_hopper *w, kva_intrinsic_id op, int32_t of_first, int32_t of_second, int32_t threads) {
   kva_kb *kb = w->f.s.kb;
   kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, GROUP_THREADS)));
   if (of_first) plain(w, op, of_first, threads);
@@ -409,24 +410,24 @@ static void each_group(const kva_hopper *w, kva_kmop op, int32_t of_first, int32
 }
 
 void kva_hopper_barrier(const kva_hopper *w) {
-  each_group(w, KVA_M_named_barrier, OWN, OWN + 1, GROUP_THREADS);
+  each_group(w, KVA_NV_named_barrier, OWN, OWN + 1, GROUP_THREADS);
 }
 
 void kva_hopper_begin_turns(const kva_hopper *w) {
-  each_group(w, KVA_M_named_arrive, 0, TURN, CONSUMERS);
+  each_group(w, KVA_NV_named_arrive, 0, TURN, CONSUMERS);
 }
 
 void kva_hopper_await_turn(const kva_hopper *w) {
-  each_group(w, KVA_M_named_barrier, TURN, TURN + 1, CONSUMERS);
+  each_group(w, KVA_NV_named_barrier, TURN, TURN + 1, CONSUMERS);
 }
 
 void kva_hopper_pass_turn(const kva_hopper *w) {
-  each_group(w, KVA_M_named_arrive, TURN + 1, TURN, CONSUMERS);
+  each_group(w, KVA_NV_named_arrive, TURN + 1, TURN, CONSUMERS);
 }
 
 /* The turn that nobody took. */
 void kva_hopper_end_turns(const kva_hopper *w) {
-  each_group(w, KVA_M_named_barrier, TURN, 0, CONSUMERS);
+  each_group(w, KVA_NV_named_barrier, TURN, 0, CONSUMERS);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
@@ -457,7 +458,7 @@ void kva_hopper_scale(const kva_hopper *w, kva_kbuf *y, double factor) {
 }
 
 void kva_hopper_begin_stores(const kva_hopper *w) {
-  plain(w, KVA_M_named_barrier, ALL_CONSUMERS, CONSUMERS);
+  plain(w, KVA_NV_named_barrier, ALL_CONSUMERS, CONSUMERS);
 }
 
 /* Every warp its own 16 rows. */
@@ -466,9 +467,9 @@ void kva_hopper_store(const kva_hopper *w, kva_kbuf *y, uint32_t result) {
   int64_t chunks = w->f.width / CHUNK;
   kva_gpu_tile x = staging(w, y);
   const kva_expr *row0 = times(w, w->f.warp, STEP);
-  if (result) plain(w, KVA_M_warp_barrier, 0, 0); /* the result before has left */
+  if (result) plain(w, KVA_TILE_subgroup_barrier, 0, 0); /* the result before has left */
   kva_gpu_stage_fragments(&x, row0, num(w, 0), STEP, w->f.s.a.D);
-  plain(w, KVA_M_warp_barrier, 0, 0);
+  plain(w, KVA_TILE_subgroup_barrier, 0, 0);
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, STEP * chunks / 32), "i");
   const kva_expr *chunk = plus(w, times(w, i->var, 32), w->f.lane), *row = plus(w, row0, over(w, chunk, chunks));
   const kva_expr *column = times(w, modulo(w, chunk, chunks), CHUNK);
@@ -504,7 +505,7 @@ void kva_hopper_begin(kva_hopper *w, kva_lower *l, const kva_node *n) {
   (w->by_key ? walk_queries : walk_keys)(w);
   create_barriers(w);
   w->role = kva_k_if_begin(kb, kva_k_index_lt(kb, w->f.thread, num(w, CONSUMERS)));
-  plain(w, KVA_M_registers_inc, CONSUMER_REGISTERS, 0);
+  plain(w, KVA_NV_registers_inc, CONSUMER_REGISTERS, 0);
 }
 
 void kva_hopper_end(kva_hopper *w) {

@@ -8,7 +8,7 @@
  *   consumers:  see there
  *
  * In shared memory a tile is parts of 64 columns, 128 bytes in the 128-byte swizzle, one after the other. As the right
- * operand of a sum over its rows it is read transposed, by the machine. Past the edges 0 arrives; what must not be seen
+ * operand of a sum over its rows it is read transposed, by the target. Past the edges 0 arrives; what must not be seen
  * is masked in the scores. Barriers carry the parity of their phase as in gpu_contract_wgmma.c. */
 #ifndef KVA_OPS_ATTENTION_FLASH_HOPPER_H
 #define KVA_OPS_ATTENTION_FLASH_HOPPER_H
@@ -32,7 +32,7 @@ typedef struct kva_hopper {
   kva_kinstr *role;
 } kva_hopper;
 
-/* Chooses sizes: tiles of at most `most` rows and tile_bytes. False when machine, sizes or the operands' places in
+/* Chooses sizes: tiles of at most `most` rows and tile_bytes. False when target, sizes or the operands' places in
  * memory do not suit; nothing is written then. */
 bool kva_hopper_choose(kva_hopper *w, kva_lower *l, const kva_node *n, int64_t most, int64_t tile_bytes);
 /* Gradients are made here for scores that are a factor above 0 and visibility, and for heads of at most 128, for which

@@ -13,8 +13,9 @@
  * edges arrives as 0. Any other (a fused producer, odd row lengths) is computed element by element into registers while
  * the products of the slice at hand run, and stored behind them. Neither needs the tile to divide the shape.
  *
- * Every result is one sum over k in the order of the machine's instructions, whatever the grid. */
+ * Every result is one sum over k in the order of the target's instructions, whatever the grid. */
 #include "ops/gpu_contract.h"
+#include "ir/dialect_nv.h"
 
 enum {
   COPY_BYTES = 16,
@@ -226,11 +227,11 @@ static void copy(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr 
   const kva_expr *bytes = kva_expr_mul(x->e, inside(x, outer_extent(x, f), f->outer, o, f->along_depth ? 1 : n),
                                        inside(x, x->depth, x->bk, k, f->along_depth ? n : 1));
   const kva_expr *to[] = {x->batch, o, k};
-  kva_kmachine m = {.op = KVA_M_copy_async,
-                    .places = {{x->ring, ring_at(x, f, stage, row, position)},
-                               {f->from, kva_expr_substitute(x->e, f->index, KVA_GPU_PROBES, f->symbols, to)}}};
+  kva_kintrinsic m = {.op = KVA_NV_copy_async,
+                      .places = {{x->ring, ring_at(x, f, stage, row, position)},
+                                 {f->from, kva_expr_substitute(x->e, f->index, KVA_GPU_PROBES, f->symbols, to)}}};
   m.indices[0] = kva_gpu_times(x, bytes, element_bytes(x));
-  kva_k_machine(x->kb, &m, NULL);
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
 static void copy_tile(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *stage, const kva_expr *k0) {
@@ -244,9 +245,9 @@ static void copy_tile(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_
   kva_k_loop_end(x->kb, i);
 }
 
-static void machine(const kva_gpu_tile *x, kva_kmop op, int32_t number) {
-  kva_kmachine m = {.op = op, .numbers = {number}};
-  kva_k_machine(x->kb, &m, NULL);
+static void intrinsic(const kva_gpu_tile *x, kva_intrinsic_id op, int32_t number) {
+  kva_kintrinsic m = {.op = op, .numbers = {number}};
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
 typedef void (*factor_step)(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *at);
@@ -271,7 +272,7 @@ static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
   if (x->b.from) copy_tile(x, &x->b, stage, k0);
   computed(x, fetch, k0);
   if (branch) kva_k_if_end(x->kb, branch);
-  if (has_copies(x)) machine(x, KVA_M_copy_commit, 0);
+  if (has_copies(x)) intrinsic(x, KVA_NV_copy_commit, 0);
   return any;
 }
 
@@ -289,8 +290,8 @@ static void over_depth(const kva_gpu_tile *x) {
   finish_slice(x, first->var, start_slice(x, first->var));
   kva_k_loop_end(x->kb, first);
   kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->slices, "s");
-  if (has_copies(x)) machine(x, KVA_M_copy_wait, (int32_t)x->stages - 2);
-  machine(x, KVA_M_block_barrier, 0);
+  if (has_copies(x)) intrinsic(x, KVA_NV_copy_wait, (int32_t)x->stages - 2);
+  intrinsic(x, KVA_TILE_block_barrier, 0);
   const kva_expr *next = kva_expr_addi(x->e, s->var, x->stages - 1);
   kva_kval any = start_slice(x, next);
   x->engine->multiply(x, kva_gpu_mod(x, s->var, x->stages));
@@ -384,7 +385,7 @@ static void make_sums(kva_gpu_tile *x) {
   kva_kinstr *branch = any ? kva_gpu_if_needed(x, any) : NULL;
   over_depth(x);
   if (branch) kva_k_if_end(x->kb, branch);
-  if (x->staged->over) machine(x, KVA_M_block_barrier, 0); /* other warps may still read the ring */
+  if (x->staged->over) intrinsic(x, KVA_TILE_block_barrier, 0); /* other warps may still read the ring */
   x->engine->stage_sums(x);
 }
 

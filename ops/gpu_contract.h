@@ -78,7 +78,7 @@ static inline kva_kinstr *kva_gpu_if_needed(const kva_gpu_tile *x, kva_kval cond
 
 extern const kva_gpu_engine kva_gpu_mma, kva_gpu_simt;
 
-/* gpu_contract_wgmma.c: the tile by warpgroups, when machine, types and shape suit; chooses the tile. */
+/* gpu_contract_wgmma.c: the tile by warpgroups, when target, types and shape suit; chooses the tile. */
 bool kva_gpu_wgmma_choose(kva_gpu_tile *x);
 /* Code of the block's threads: from the factors to `staged`. */
 void kva_gpu_wgmma_block(kva_gpu_tile *x);

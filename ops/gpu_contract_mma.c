@@ -53,9 +53,9 @@ static void load(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr 
   const kva_expr *in_tile =
       kva_gpu_plus(x, kva_gpu_times(x, row, f->length), kva_gpu_times(x, piece_at(x, f, piece, low), PIECE));
   const kva_expr *from = kva_gpu_plus(x, kva_gpu_times(x, stage, x->stage), kva_expr_addi(x->e, in_tile, f->at));
-  kva_kmachine m = {
-      .op = KVA_M_load_matrix, .places = {{to, at}, {x->ring, from}}, .numbers = {4, f->row_is_step ? 1 : 0}};
-  kva_k_machine(x->kb, &m, NULL);
+  kva_kintrinsic m = {
+      .op = KVA_TILE_load_matrix, .places = {{to, at}, {x->ring, from}}, .numbers = {4, f->row_is_step ? 1 : 0}};
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
 /* All fragments of a warp's rows (columns) at depth k of the slice. */
@@ -73,11 +73,11 @@ static const kva_expr *sum_at(const kva_gpu_tile *x, const kva_expr *i, const kv
 static void multiply_fragments(const kva_gpu_tile *x) {
   kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_gpu_num(x, x->wm / 16), "i");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_UNROLL, kva_gpu_num(x, x->wn / 8), "j");
-  kva_kmachine m = {.op = KVA_M_mma,
-                    .places = {{x->sums, sum_at(x, i->var, j->var)},
-                               {x->fragments_a, kva_gpu_times(x, i->var, 8)},
-                               {x->fragments_b, kva_gpu_times(x, j->var, 4)}}};
-  kva_k_machine(x->kb, &m, NULL);
+  kva_kintrinsic m = {.op = KVA_TILE_mma,
+                      .places = {{x->sums, sum_at(x, i->var, j->var)},
+                                 {x->fragments_a, kva_gpu_times(x, i->var, 8)},
+                                 {x->fragments_b, kva_gpu_times(x, j->var, 4)}}};
+  kva_k_intrinsic(x->kb, &m, NULL);
   kva_k_loop_end(x->kb, j);
   kva_k_loop_end(x->kb, i);
 }

@@ -12,6 +12,7 @@
  * arrives as 0. One producer warp instead of a warpgroup leaves every thread up to 224 registers, so that none need be
  * moved between warpgroups (setmaxnreg), and all threads are fit to store results at the end. */
 #include "ops/gpu_contract.h"
+#include "ir/dialect_nv.h"
 
 enum {
   CONSUMERS = 256, /* threads */
@@ -111,26 +112,26 @@ static kva_kplace empty(const kva_gpu_tile *x, const kva_expr *stage) {
   return (kva_kplace){x->barriers, kva_expr_addi(x->e, stage, STAGES)};
 }
 
-static void barrier(const kva_gpu_tile *x, kva_kmop op, kva_kplace at, const kva_expr *index, int32_t number) {
-  kva_kmachine m = {.op = op, .places = {at}, .indices = {index}, .numbers = {number}};
-  kva_k_machine(x->kb, &m, NULL);
+static void barrier(const kva_gpu_tile *x, kva_intrinsic_id op, kva_kplace at, const kva_expr *index, int32_t number) {
+  kva_kintrinsic m = {.op = op, .places = {at}, .indices = {index}, .numbers = {number}};
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
-static void plain(const kva_gpu_tile *x, kva_kmop op, int32_t first, int32_t second) {
-  kva_kmachine m = {.op = op, .numbers = {first, second}};
-  kva_k_machine(x->kb, &m, NULL);
+static void plain(const kva_gpu_tile *x, kva_intrinsic_id op, int32_t first, int32_t second) {
+  kva_kintrinsic m = {.op = op, .numbers = {first, second}};
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
 static void create_barriers(const kva_gpu_tile *x) {
   kva_kb *kb = x->kb;
   kva_kinstr *first = kva_k_if_begin(kb, kva_k_index_eq(kb, x->thread, kva_gpu_num(x, 0)));
   for (int64_t s = 0; s < STAGES; s++) {
-    barrier(x, KVA_M_mbarrier_init, full(x, kva_gpu_num(x, s)), NULL, 1);
-    barrier(x, KVA_M_mbarrier_init, empty(x, kva_gpu_num(x, s)), NULL, CONSUMERS / 32);
+    barrier(x, KVA_NV_mbarrier_init, full(x, kva_gpu_num(x, s)), NULL, 1);
+    barrier(x, KVA_NV_mbarrier_init, empty(x, kva_gpu_num(x, s)), NULL, CONSUMERS / 32);
   }
-  plain(x, KVA_M_mbarrier_fence, 0, 0);
+  plain(x, KVA_NV_mbarrier_fence, 0, 0);
   kva_k_if_end(kb, first);
-  plain(x, KVA_M_block_barrier, 0, 0);
+  plain(x, KVA_TILE_block_barrier, 0, 0);
 }
 
 /* ---- producer ---------------------------------------------------------------------------------------------------- */
@@ -139,12 +140,12 @@ static void load_box(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_e
   const kva_expr *stage = stage_of(x, slice), *k = kva_gpu_times(x, slice, BOX);
   const kva_expr *outer = kva_expr_addi(x->e, f->is_b ? x->col0 : x->row0, from);
   const kva_expr *to = kva_expr_addi(x->e, kva_gpu_times(x, stage, x->stage), f->at + from * BOX);
-  kva_kmachine m = {.op = KVA_M_tensor_load,
-                    .places = {{x->ring, to}, full(x, stage)},
-                    .indices = {f->along_depth ? k : outer, f->along_depth ? outer : k},
-                    .numbers = {f->map}};
+  kva_kintrinsic m = {.op = KVA_NV_tensor_load,
+                      .places = {{x->ring, to}, full(x, stage)},
+                      .indices = {f->along_depth ? k : outer, f->along_depth ? outer : k},
+                      .numbers = {f->map}};
   if (has_batch(x)) m.indices[2] = x->batch;
-  kva_k_machine(x->kb, &m, NULL);
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
 static void load_factor(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *slice) {
@@ -158,8 +159,8 @@ static void produce(const kva_gpu_tile *x) {
   kva_kloop *s = kva_k_loop_begin(kb, KVA_K_SERIAL, x->slices, "s");
   const kva_expr *stage = stage_of(x, s->var);
   const kva_expr *before = kva_expr_sub(x->e, kva_gpu_num(x, 1), phase_of(x, s->var));
-  barrier(x, KVA_M_mbarrier_wait, empty(x, stage), before, 0);
-  barrier(x, KVA_M_mbarrier_expect, full(x, stage), NULL, (int32_t)(2 * x->stage));
+  barrier(x, KVA_NV_mbarrier_wait, empty(x, stage), before, 0);
+  barrier(x, KVA_NV_mbarrier_expect, full(x, stage), NULL, (int32_t)(2 * x->stage));
   load_factor(x, &x->a, s->var);
   load_factor(x, &x->b, s->var);
   kva_k_loop_end(kb, s);
@@ -176,9 +177,9 @@ static kva_kplace operand(const kva_gpu_tile *x, const kva_gpu_factor *f, const 
   return (kva_kplace){x->ring, kva_expr_addi(x->e, kva_gpu_plus(x, tile, kva_gpu_times(x, from, BOX)), advance)};
 }
 
-static void over_sums(const kva_gpu_tile *x, kva_kmop op, int32_t first, int32_t second) {
-  kva_kmachine m = {.op = op, .places = {{x->sums, kva_gpu_num(x, 0)}}, .numbers = {first, second}};
-  kva_k_machine(x->kb, &m, NULL);
+static void over_sums(const kva_gpu_tile *x, kva_intrinsic_id op, int32_t first, int32_t second) {
+  kva_kintrinsic m = {.op = op, .places = {{x->sums, kva_gpu_num(x, 0)}}, .numbers = {first, second}};
+  kva_k_intrinsic(x->kb, &m, NULL);
 }
 
 static int32_t sums_of(const kva_gpu_tile *x) {
@@ -188,17 +189,17 @@ static int32_t sums_of(const kva_gpu_tile *x) {
 static void multiply(const kva_gpu_tile *x, const kva_expr *slice) {
   enum { CHUNK_BYTES = BOX * BOX * 2 }; /* from 64 of `outer` to the next where the depth is not contiguous */
   const kva_expr *group = kva_gpu_div(x, x->thread, GROUP_THREADS);
-  over_sums(x, KVA_M_wgmma_fence, sums_of(x), 0);
+  over_sums(x, KVA_NV_wgmma_fence, sums_of(x), 0);
   for (int64_t k = 0; k < BOX / STEP; k++) {
-    kva_kmachine m = {.op = KVA_M_wgmma,
-                      .places = {{x->sums, kva_gpu_num(x, 0)},
-                                 operand(x, &x->a, slice, kva_gpu_times(x, group, GROUP_ROWS), k),
-                                 operand(x, &x->b, slice, kva_gpu_num(x, 0), k)},
-                      .indices = {kva_gpu_num(x, 1)},
-                      .numbers = {(int32_t)x->bn, !x->a.along_depth, !x->b.along_depth, CHUNK_BYTES, CHUNK_BYTES}};
-    kva_k_machine(x->kb, &m, NULL);
+    kva_kintrinsic m = {.op = KVA_NV_wgmma,
+                        .places = {{x->sums, kva_gpu_num(x, 0)},
+                                   operand(x, &x->a, slice, kva_gpu_times(x, group, GROUP_ROWS), k),
+                                   operand(x, &x->b, slice, kva_gpu_num(x, 0), k)},
+                        .indices = {kva_gpu_num(x, 1)},
+                        .numbers = {(int32_t)x->bn, !x->a.along_depth, !x->b.along_depth, CHUNK_BYTES, CHUNK_BYTES}};
+    kva_k_intrinsic(x->kb, &m, NULL);
   }
-  plain(x, KVA_M_wgmma_commit, 0, 0);
+  plain(x, KVA_NV_wgmma_commit, 0, 0);
 }
 
 static void clear_sums(const kva_gpu_tile *x) {
@@ -220,20 +221,20 @@ static void over_slices(const kva_gpu_tile *x) {
   kva_kb *kb = x->kb;
   kva_kinstr *some = kva_gpu_if_needed(x, kva_k_index_lt(kb, kva_gpu_num(x, 0), x->slices));
   kva_kloop *s = kva_k_loop_begin(kb, KVA_K_SERIAL, x->slices, "s");
-  barrier(x, KVA_M_mbarrier_wait, full(x, stage_of(x, s->var)), phase_of(x, s->var), 0);
+  barrier(x, KVA_NV_mbarrier_wait, full(x, stage_of(x, s->var)), phase_of(x, s->var), 0);
   multiply(x, s->var);
-  over_sums(x, KVA_M_wgmma_wait, 1, sums_of(x));
+  over_sums(x, KVA_NV_wgmma_wait, 1, sums_of(x));
   const kva_expr *last = stage_of(x, kva_expr_addi(x->e, s->var, STAGES - 1));
-  barrier(x, KVA_M_mbarrier_arrive_if, empty(x, last), releases(x, s->var), 0);
+  barrier(x, KVA_NV_mbarrier_arrive_if, empty(x, last), releases(x, s->var), 0);
   kva_k_loop_end(kb, s);
-  over_sums(x, KVA_M_wgmma_wait, 0, sums_of(x));
+  over_sums(x, KVA_NV_wgmma_wait, 0, sums_of(x));
   if (some) kva_k_if_end(kb, some);
 }
 
 static void consume(const kva_gpu_tile *x) {
   clear_sums(x);
   over_slices(x);
-  plain(x, KVA_M_named_barrier, 1, CONSUMERS); /* the ring is read to the end: `staged` may lie over it */
+  plain(x, KVA_NV_named_barrier, 1, CONSUMERS); /* the ring is read to the end: `staged` may lie over it */
   const kva_expr *row = kva_gpu_times(x, kva_gpu_div(x, x->thread, 32), 16);
   kva_gpu_stage_fragments(x, row, kva_gpu_num(x, 0), 16, x->bn);
 }

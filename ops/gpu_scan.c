@@ -45,7 +45,8 @@ static int64_t width_of(const scan *s) {
 }
 
 static void barrier(const scan *s) {
-  kva_k_machine(s->kb, &(kva_kmachine){.op = s->subgroup == WARP ? KVA_M_warp_barrier : KVA_M_block_barrier}, NULL);
+  kva_k_intrinsic(
+      s->kb, &(kva_kintrinsic){.op = s->subgroup == WARP ? KVA_TILE_subgroup_barrier : KVA_TILE_block_barrier}, NULL);
 }
 
 /* ---- over threads ------------------------------------------------------------------------------------------------ */

@@ -1,5 +1,6 @@
 /* Encoding of kernels: each field that means something is part of it, and nothing else is. */
 #include "tests/support/kernel_fixture.h"
+#include "ir/dialect_nv.h"
 
 #include <setjmp.h>
 #include <cmocka.h>
@@ -28,9 +29,12 @@ static const char text[] = "kernel \"k\" (read float x[B*N], read float x_2[B*N]
                            "        store y[g], %3\n"
                            "      } else {\n"
                            "        store s[r], 0.5\n"
-                           "        copy_async s[4*r], x[4*g], 16\n"
-                           "        copy_wait 2\n"
+                           "        store s[r + 2], 0.5\n"
                            "      }\n"
+                           "    }\n"
+                           "    thread z < 64 {\n"
+                           "      copy_async s[4*z], x[4*g], 16\n"
+                           "      copy_wait 2\n"
                            "    }\n"
                            "  }\n"
                            "}\n";
@@ -130,9 +134,9 @@ static void instructions_count(void **state) {
   COUNTS(branch->then, branch->orelse);
   COUNTS(branch->then->first, NULL);
   COUNTS(branch->orelse->first->next, NULL);
-  kva_kmachine *copy = nth(branch->orelse, KVA_K_MACHINE, 0)->machine;
-  kva_kmachine *wait = nth(branch->orelse, KVA_K_MACHINE, 1)->machine;
-  COUNTS(copy->op, KVA_M_copy_commit);
+  kva_kintrinsic *copy = nth(k->loops.data[4]->body, KVA_K_INTRINSIC, 0)->intrinsic;
+  kva_kintrinsic *wait = nth(k->loops.data[4]->body, KVA_K_INTRINSIC, 1)->intrinsic;
+  COUNTS(copy->op, KVA_NV_copy_commit);
   COUNTS(copy->places[0].buf, k->bufs.data[5]);
   COUNTS(copy->places[1].index, B);
   COUNTS(copy->indices[0], B);

@@ -1,6 +1,6 @@
-/* Instructions of the machine (ir/kernel_gpu.h), those of sm_80: as NVVM intrinsics where LLVM has them, else as inline
- * assembly. What they order is expressed by what LLVM knows of memory: assembly with effects says that it may touch all
- * of it. */
+/* The tile dialect (KVA_K_TILES) for NVIDIA's GPUs: as NVVM intrinsics where LLVM has them, else as inline assembly;
+ * and what the emitters of dialects share. What instructions order is expressed by what LLVM knows of memory: assembly
+ * with effects says that it may touch all of it. */
 #include "codegen/llvm_internal.h"
 
 enum { SHARED_MEMORY = 3, MAX_REGISTERS = 8 };
@@ -68,29 +68,9 @@ LLVMValueRef kva_ll_assembly(kva_emit *e, bool pure, const char *text, const cha
   return call;
 }
 
-static void effect(kva_emit *e, const char *text, uint32_t n_args, LLVMValueRef *args) {
-  static const char *const constraints[] = {"~{memory}", "r,~{memory}", "r,r,~{memory}"};
-  kva_ll_assembly(e, false, text, constraints[n_args], NULL, n_args, args);
-}
-
-/* Barriers take numbers that are known now: with a register the assembler reserves all sixteen. */
-static void named_barrier(kva_emit *e, const kva_kmachine *m, const char *what) {
-  effect(e, kva_arena_printf(e->scratch, "bar.%s %d, %d;", what, m->numbers[0], m->numbers[1]), 0, NULL);
-}
-
-/* ---- copies ------------------------------------------------------------------------------------------------------ */
-
-static void copy_async(kva_emit *e, const kva_kmachine *m) {
-  LLVMValueRef bytes = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
-  LLVMValueRef args[] = {kva_ll_place(e, &m->places[0]), kva_ll_place(e, &m->places[1]), bytes};
-  bool whole = kva_expr_is(m->indices[0], 16);
-  kva_ll_intrinsic(e, whole ? "llvm.nvvm.cp.async.cg.shared.global.16" : "llvm.nvvm.cp.async.cg.shared.global.16.s", 0,
-                   NULL, whole ? 2 : 3, args);
-}
-
 /* ---- matrices ---------------------------------------------------------------------------------------------------- */
 
-static void load_matrix(kva_emit *e, const kva_kmachine *m) {
+static void load_matrix(kva_emit *e, const kva_kintrinsic *m) {
   char name[64];
   snprintf(name, sizeof name, "llvm.nvvm.ldmatrix.sync.aligned.m8n8.x%d%s.b16", m->numbers[0],
            m->numbers[1] ? ".trans" : "");
@@ -99,7 +79,7 @@ static void load_matrix(kva_emit *e, const kva_kmachine *m) {
   store_results(e, &m->places[0], (uint32_t)m->numbers[0], kva_ll_intrinsic(e, name, 1, &pointer, 1, &from));
 }
 
-static void store_matrix(kva_emit *e, const kva_kmachine *m) {
+static void store_matrix(kva_emit *e, const kva_kintrinsic *m) {
   static const char *const registers[] = {"", "{$1}", "{$1,$2}", "", "{$1,$2,$3,$4}"};
   static const char *const constraints[] = {"", "r,r,~{memory}", "r,r,r,~{memory}", "", "r,r,r,r,r,~{memory}"};
   int32_t n = m->numbers[0];
@@ -111,7 +91,7 @@ static void store_matrix(kva_emit *e, const kva_kmachine *m) {
 }
 
 /* The intrinsics of f16 take pairs, those of bf16 whole registers. */
-static void mma(kva_emit *e, const kva_kmachine *m) {
+static void mma(kva_emit *e, const kva_kintrinsic *m) {
   bool half = m->places[1].buf->dtype == KVA_F16;
   LLVMTypeRef pair = half ? LLVMVectorType(LLVMHalfTypeInContext(e->ctx), 2) : i32_type(e);
   LLVMValueRef args[10];
@@ -125,7 +105,7 @@ static void mma(kva_emit *e, const kva_kmachine *m) {
 /* ---- values ------------------------------------------------------------------------------------------------------ */
 
 static LLVMValueRef shuffle_xor(kva_emit *e, const kva_kinstr *i) {
-  LLVMValueRef args[] = {i32(e, -1), kva_ll_use(e, i->args[0]), i32(e, i->machine->numbers[0]), i32(e, 31)};
+  LLVMValueRef args[] = {i32(e, -1), kva_ll_use(e, i->args[0]), i32(e, i->intrinsic->numbers[0]), i32(e, 31)};
   return kva_ll_intrinsic(e, "llvm.nvvm.shfl.sync.bfly.f32", 0, NULL, 4, args);
 }
 
@@ -135,7 +115,7 @@ static LLVMValueRef exp2_approximate(kva_emit *e, const kva_kinstr *i) {
 }
 
 /* Two conversions would each need their half put in place. */
-static void round_pair(kva_emit *e, const kva_kmachine *m) {
+static void round_pair(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef v[2];
   kva_ll_load_registers(e, &m->places[1], LLVMFloatTypeInContext(e->ctx), 2, v);
   bool half = m->places[0].buf->dtype == KVA_F16;
@@ -145,23 +125,18 @@ static void round_pair(kva_emit *e, const kva_kmachine *m) {
   store_results(e, &m->places[0], 1, LLVMBuildBitCast(e->b, pair, i32_type(e), ""));
 }
 
-void kva_ll_machine(kva_emit *e, const kva_kinstr *i) {
-  const kva_kmachine *m = i->machine;
-  LLVMValueRef all = i32(e, -1), n = i32(e, m->numbers[0]);
+void kva_ll_tile(kva_emit *e, const kva_kinstr *i) {
+  const kva_kintrinsic *m = i->intrinsic;
+  LLVMValueRef all = i32(e, -1);
   switch (m->op) {
-  case KVA_M_copy_async: copy_async(e, m); return;
-  case KVA_M_copy_commit: kva_ll_intrinsic(e, "llvm.nvvm.cp.async.commit.group", 0, NULL, 0, NULL); return;
-  case KVA_M_copy_wait: kva_ll_intrinsic(e, "llvm.nvvm.cp.async.wait.group", 0, NULL, 1, &n); return;
-  case KVA_M_load_matrix: load_matrix(e, m); return;
-  case KVA_M_store_matrix: store_matrix(e, m); return;
-  case KVA_M_mma: mma(e, m); return;
-  case KVA_M_block_barrier: kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL); return;
-  case KVA_M_named_barrier: named_barrier(e, m, "sync"); return;
-  case KVA_M_named_arrive: named_barrier(e, m, "arrive"); return;
-  case KVA_M_warp_barrier: kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all); return;
-  case KVA_M_shuffle_xor: e->values[i->id] = shuffle_xor(e, i); return;
-  case KVA_M_round_pair: round_pair(e, m); return;
-  case KVA_M_exp2: e->values[i->id] = exp2_approximate(e, i); return;
-  default: kva_ll_machine_hopper(e, i);
+  case KVA_TILE_load_matrix: load_matrix(e, m); return;
+  case KVA_TILE_store_matrix: store_matrix(e, m); return;
+  case KVA_TILE_mma: mma(e, m); return;
+  case KVA_TILE_block_barrier: kva_ll_intrinsic(e, "llvm.nvvm.barrier0", 0, NULL, 0, NULL); return;
+  case KVA_TILE_subgroup_barrier: kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, &all); return;
+  case KVA_TILE_shuffle_xor: e->values[i->id] = shuffle_xor(e, i); return;
+  case KVA_TILE_round_pair: round_pair(e, m); return;
+  case KVA_TILE_exp2: e->values[i->id] = exp2_approximate(e, i); return;
+  default: KVA_ASSERT(!"an instruction of the dialect");
   }
 }

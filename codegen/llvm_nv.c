@@ -1,9 +1,10 @@
-/* Instructions of the machine (ir/kernel_gpu.h), those of sm_90a, as inline assembly.
+/* NVIDIA's dialect (ir/dialect_nv.def): as NVVM intrinsics where LLVM has them, else as inline assembly.
  *
  * wgmma runs asynchronously on registers that LLVM believes to be ready: its accumulators go in and out of every
  * instruction of a chain, the wait included, as operands that are tied to results, so that no use can move before the
  * wait and no copy between them. In the text of assembly the tied inputs take numbers too. */
 #include "codegen/llvm_internal.h"
+#include "ir/dialect_nv.h"
 
 enum { MAX_ACCUMULATORS = 2 * 256, ROW_GROUP = 1024 /* bytes of 8 rows in the 128-byte swizzle */ };
 
@@ -20,28 +21,43 @@ static void effect(kva_emit *e, const char *text, const char *operands, uint32_t
   kva_ll_assembly(e, false, text, constraints, NULL, n_args, args);
 }
 
+/* Barriers take numbers that are known now: with a register the assembler reserves all sixteen. */
+static void named_barrier(kva_emit *e, const kva_kintrinsic *m, const char *what) {
+  effect(e, kva_arena_printf(e->scratch, "bar.%s %d, %d;", what, m->numbers[0], m->numbers[1]), "", 0, NULL);
+}
+
+/* ---- copies ------------------------------------------------------------------------------------------------------ */
+
+static void copy_async(kva_emit *e, const kva_kintrinsic *m) {
+  LLVMValueRef bytes = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
+  LLVMValueRef args[] = {kva_ll_place(e, &m->places[0]), kva_ll_place(e, &m->places[1]), bytes};
+  bool whole = kva_expr_is(m->indices[0], 16);
+  kva_ll_intrinsic(e, whole ? "llvm.nvvm.cp.async.cg.shared.global.16" : "llvm.nvvm.cp.async.cg.shared.global.16.s", 0,
+                   NULL, whole ? 2 : 3, args);
+}
+
 /* ---- mbarriers --------------------------------------------------------------------------------------------------- */
 
-static void barrier_with_number(kva_emit *e, const kva_kmachine *m, const char *text) {
+static void barrier_with_number(kva_emit *e, const kva_kintrinsic *m, const char *text) {
   LLVMValueRef args[] = {kva_ll_shared_address(e, &m->places[0]),
                          LLVMConstInt(i32_type(e), (uint64_t)m->numbers[0], false)};
   effect(e, text, "r,r", 2, args);
 }
 
-static void mbarrier_arrive(kva_emit *e, const kva_kmachine *m) {
+static void mbarrier_arrive(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef at = kva_ll_shared_address(e, &m->places[0]);
   effect(e, "mbarrier.arrive.shared.b64 _, [$0];", "r", 1, &at);
 }
 
 /* Predicated: a branch around it in a loop of wgmma is laid out so that the warp comes together too late. */
-static void mbarrier_arrive_if(kva_emit *e, const kva_kmachine *m) {
+static void mbarrier_arrive_if(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef args[] = {kva_ll_shared_address(e, &m->places[0]),
                          LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "")};
   effect(e, "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared.b64 _, [$0]; }", "r,r", 2, args);
 }
 
 /* A loop of attempts, in LLVM's blocks: labels in assembly would be doubled with it. */
-static void mbarrier_wait(kva_emit *e, const kva_kmachine *m) {
+static void mbarrier_wait(kva_emit *e, const kva_kintrinsic *m) {
   static const char text[] = "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }";
   LLVMValueRef parity = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
   LLVMValueRef args[] = {kva_ll_shared_address(e, &m->places[0]), parity};
@@ -55,7 +71,7 @@ static void mbarrier_wait(kva_emit *e, const kva_kmachine *m) {
 
 /* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
-static void tensor_load(kva_emit *e, const kva_kmachine *m) {
+static void tensor_load(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef args[3 + KVA_K_MAX_INDICES];
   uint32_t rank = 0;
   kva_text at = {0}, constraints = {0};
@@ -140,7 +156,7 @@ static const char *accumulator_list(kva_emit *e, uint32_t n) {
   return list;
 }
 
-static void wgmma(kva_emit *e, const kva_kmachine *m) {
+static void wgmma(kva_emit *e, const kva_kintrinsic *m) {
   const int32_t *n = m->numbers;
   uint32_t half = (uint32_t)n[0] / 2, more = 2 * half;
   const char *type = m->places[1].buf->dtype == KVA_F16 ? "f16" : "bf16";
@@ -156,7 +172,7 @@ static void wgmma(kva_emit *e, const kva_kmachine *m) {
   put_registers(&c, &m->places[0], 0, half, run_chain(&c, text, "l,l,r", 3, operands));
 }
 
-static void wgmma_registers(kva_emit *e, const kva_kmachine *m) {
+static void wgmma_registers(kva_emit *e, const kva_kintrinsic *m) {
   const int32_t *n = m->numbers;
   uint32_t half = (uint32_t)n[0] / 2, more = 2 * half;
   const char *type = m->places[1].buf->dtype == KVA_F16 ? "f16" : "bf16";
@@ -176,7 +192,7 @@ static void wgmma_registers(kva_emit *e, const kva_kmachine *m) {
 }
 
 /* An instruction without operands that the registers of up to two places pass through. */
-static void pass_through(kva_emit *e, const kva_kmachine *m, const char *text, const int32_t *counts,
+static void pass_through(kva_emit *e, const kva_kintrinsic *m, const char *text, const int32_t *counts,
                          uint32_t n_places) {
   chain c = {.e = e};
   for (uint32_t p = 0; p < n_places; p++) add_registers(&c, &m->places[p], (uint32_t)counts[p]);
@@ -185,36 +201,42 @@ static void pass_through(kva_emit *e, const kva_kmachine *m, const char *text, c
     put_registers(&c, &m->places[p], first, (uint32_t)counts[p], result);
 }
 
-static void wgmma_wait(kva_emit *e, const kva_kmachine *m, uint32_t n_places) {
+static void wgmma_wait(kva_emit *e, const kva_kintrinsic *m, uint32_t n_places) {
   const char *text = kva_arena_printf(e->scratch, "wgmma.wait_group.sync.aligned %d;", m->numbers[0]);
   pass_through(e, m, text, m->numbers + 1, n_places);
 }
 
-static void set_registers(kva_emit *e, const kva_kmachine *m, const char *direction) {
+static void set_registers(kva_emit *e, const kva_kintrinsic *m, const char *direction) {
   const char *text = kva_arena_printf(e->scratch, "setmaxnreg.%s.sync.aligned.u32 %d;", direction, m->numbers[0]);
   effect(e, text, "", 0, NULL);
 }
 
-void kva_ll_machine_hopper(kva_emit *e, const kva_kinstr *i) {
-  const kva_kmachine *m = i->machine;
+void kva_ll_nv(kva_emit *e, const kva_kinstr *i) {
+  const kva_kintrinsic *m = i->intrinsic;
+  LLVMValueRef number = LLVMConstInt(i32_type(e), (uint64_t)m->numbers[0], true);
   switch (m->op) {
-  case KVA_M_mbarrier_init: barrier_with_number(e, m, "mbarrier.init.shared.b64 [$0], $1;"); return;
-  case KVA_M_mbarrier_fence: effect(e, "fence.mbarrier_init.release.cluster;", "", 0, NULL); return;
-  case KVA_M_mbarrier_expect: barrier_with_number(e, m, "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"); return;
-  case KVA_M_mbarrier_arrive: mbarrier_arrive(e, m); return;
-  case KVA_M_mbarrier_arrive_if: mbarrier_arrive_if(e, m); return;
-  case KVA_M_mbarrier_wait: mbarrier_wait(e, m); return;
-  case KVA_M_tensor_load: tensor_load(e, m); return;
-  case KVA_M_proxy_fence: effect(e, "fence.proxy.async.shared::cta;", "", 0, NULL); return;
-  case KVA_M_wgmma: wgmma(e, m); return;
-  case KVA_M_wgmma_registers: wgmma_registers(e, m); return;
-  case KVA_M_wgmma_fence: pass_through(e, m, "wgmma.fence.sync.aligned;", m->numbers, 1); return;
-  case KVA_M_wgmma_fence2: pass_through(e, m, "wgmma.fence.sync.aligned;", m->numbers, 2); return;
-  case KVA_M_wgmma_commit: effect(e, "wgmma.commit_group.sync.aligned;", "", 0, NULL); return;
-  case KVA_M_wgmma_wait: wgmma_wait(e, m, 1); return;
-  case KVA_M_wgmma_wait2: wgmma_wait(e, m, 2); return;
-  case KVA_M_registers_inc: set_registers(e, m, "inc"); return;
-  case KVA_M_registers_dec: set_registers(e, m, "dec"); return;
-  default: KVA_ASSERT(!"no such instruction");
+  case KVA_NV_copy_async: copy_async(e, m); return;
+  case KVA_NV_copy_commit: kva_ll_intrinsic(e, "llvm.nvvm.cp.async.commit.group", 0, NULL, 0, NULL); return;
+  case KVA_NV_copy_wait: kva_ll_intrinsic(e, "llvm.nvvm.cp.async.wait.group", 0, NULL, 1, &number); return;
+  case KVA_NV_named_barrier: named_barrier(e, m, "sync"); return;
+  case KVA_NV_named_arrive: named_barrier(e, m, "arrive"); return;
+  case KVA_NV_mbarrier_init: barrier_with_number(e, m, "mbarrier.init.shared.b64 [$0], $1;"); return;
+  case KVA_NV_mbarrier_fence: effect(e, "fence.mbarrier_init.release.cluster;", "", 0, NULL); return;
+  case KVA_NV_mbarrier_expect: barrier_with_number(e, m, "mbarrier.arrive.expect_tx.shared.b64 _, [$0], $1;"); return;
+  case KVA_NV_mbarrier_arrive: mbarrier_arrive(e, m); return;
+  case KVA_NV_mbarrier_arrive_if: mbarrier_arrive_if(e, m); return;
+  case KVA_NV_mbarrier_wait: mbarrier_wait(e, m); return;
+  case KVA_NV_tensor_load: tensor_load(e, m); return;
+  case KVA_NV_proxy_fence: effect(e, "fence.proxy.async.shared::cta;", "", 0, NULL); return;
+  case KVA_NV_wgmma: wgmma(e, m); return;
+  case KVA_NV_wgmma_registers: wgmma_registers(e, m); return;
+  case KVA_NV_wgmma_fence: pass_through(e, m, "wgmma.fence.sync.aligned;", m->numbers, 1); return;
+  case KVA_NV_wgmma_fence2: pass_through(e, m, "wgmma.fence.sync.aligned;", m->numbers, 2); return;
+  case KVA_NV_wgmma_commit: effect(e, "wgmma.commit_group.sync.aligned;", "", 0, NULL); return;
+  case KVA_NV_wgmma_wait: wgmma_wait(e, m, 1); return;
+  case KVA_NV_wgmma_wait2: wgmma_wait(e, m, 2); return;
+  case KVA_NV_registers_inc: set_registers(e, m, "inc"); return;
+  case KVA_NV_registers_dec: set_registers(e, m, "dec"); return;
+  default: KVA_ASSERT(!"an instruction of the dialect");
   }
 }

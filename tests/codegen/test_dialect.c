@@ -1,4 +1,4 @@
-/* Instructions of the machine as code: small kernels written as text run on the simulator against what the instruction
+/* Instructions of dialects as code: small kernels written as text run on the simulator against what the instruction
  * means; ptxas, where there is one, takes all of them. */
 #include "codegen/codegen.h"
 #include "runtime/ptxsim/ptxsim.h"
@@ -155,10 +155,10 @@ static void test_transpose(void **state) {
                       "    copy_async sx[8*t], x[8*t], 16\n"
                       "    copy_commit\n"
                       "    copy_wait 0\n"
-                      "    warp_barrier\n"
+                      "    subgroup_barrier\n"
                       "    load_matrix r[0], sx[16*mod(t, 16) + 8*floordiv(t, 16)], 4, 1\n"
                       "    store_matrix sy[16*mod(t, 16) + 8*floordiv(t, 16)], r[0], 4, 0\n"
-                      "    warp_barrier\n"
+                      "    subgroup_barrier\n"
                       "    serial i < 8 {\n"
                       "      %0 = load sy[32*i + t]\n"
                       "      store y[32*i + t], %0\n"

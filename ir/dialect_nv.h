@@ -1,0 +1,14 @@
+/* Numbers of NVIDIA's instructions, which ir/dialect_nv.def describes. */
+#ifndef KVA_IR_DIALECT_NV_H
+#define KVA_IR_DIALECT_NV_H
+
+#include "ir/kernel.h"
+
+enum {
+  KVA_NV_BEFORE = KVA_DIALECT_FIRST(KVA_DIALECT_NV) - 1,
+#define NV(name, type, operands) KVA_NV_##name,
+#include "ir/dialect_nv.def"
+#undef NV
+};
+
+#endif

@@ -10,20 +10,27 @@ typedef enum kva_trait {
   KVA_ELEMENTWISE = 1 << 0, /* operands broadcast (NumPy rule) to the result; element i depends on elements i only */
   KVA_COMMUTATIVE = 1 << 1,
   KVA_VIEW = 1 << 2,    /* moves elements, computes nothing */
-  KVA_REDUCES = 1 << 3, /* its element code contains a loop over operand elements */
+  KVA_REDUCES = 1 << 3, /* its element code contains a loop over operand elements: each is read many times */
   KVA_RETURN = 1 << 4,
   KVA_READS_STATE = 1 << 5,
   KVA_WRITES_STATE = 1 << 6, /* never dead, ordered after reads of the same state */
   KVA_TILE = 1 << 7,         /* whole-kernel operator that fuses prologues and epilogues */
   KVA_BOOL_RESULT = 1 << 8,  /* comparison: result dtype is bool */
-  KVA_FLOAT = 1 << 9,        /* dtype classes that operand 0 may have; the test lists come from these */
+  KVA_FLOAT = 1 << 9,        /* dtype classes that its elements may have; the test lists come from these */
   KVA_INT = 1 << 10,
   KVA_BOOLEAN = 1 << 11,
-  KVA_CHEAP = 1 << 12,   /* a few instructions: may be computed again in every consumer */
-  KVA_UPDATES = 1 << 13, /* an optimiser's step: new values of one parameter and its moments from the old ones */
-  KVA_BINDS = 1 << 14,   /* gives a symbol a value: what uses the symbol stays behind it */
-  KVA_CONTROL = 1 << 15, /* runs its sub-graphs as programs: their nodes are nodes of steps of their own */
+  KVA_CHEAP = 1 << 12, /* a few instructions: may be computed again in every consumer */
+  /* An optimiser's step: new values of one parameter and its moments from the old ones. Operands: parameter, gradient,
+   * moments, learning rate, then the step's number where the update uses it; results: parameter, moments. */
+  KVA_UPDATES = 1 << 13,
+  KVA_BINDS = 1 << 14,      /* gives a symbol a value: what uses the symbol stays behind it */
+  KVA_CONTROL = 1 << 15,    /* runs its sub-graphs as programs: their nodes are nodes of steps of their own */
+  KVA_READS_ONCE = 1 << 16, /* with KVA_REDUCES: all results together read each element of operand 0 once */
+  KVA_NARROW = 1 << 17,     /* elementwise: narrow operands cost nothing but the rounding of the result */
 } kva_trait;
+
+/* Operands of an update (KVA_UPDATES); the moments follow. */
+enum { KVA_UPDATE_PARAMETER, KVA_UPDATE_GRADIENT, KVA_UPDATE_MOMENTS };
 
 typedef enum kva_vjp_kind {
   KVA_VJP_RULE,  /* <op>_vjp */
@@ -37,6 +44,22 @@ typedef enum kva_lower_kind {
   KVA_LOWER_KERNEL,  /* <op>_kernel: writes a whole kernel */
   KVA_LOWER_NONE,    /* structure: constant, state, return, fused kernel */
 } kva_lower_kind;
+
+/* How a whole kernel (KVA_TILE) reads an operand: what fusion may put before it (passes/fuse.c). */
+typedef enum kva_operand_role {
+  KVA_STREAMED, /* by inner loops, lanes at a time */
+  KVA_SCALARS,  /* by inner loops, one element at a time and never in lanes */
+  KVA_PACKED,   /* once for each block of results, into panels */
+  KVA_ONCE,     /* each element once, and so what it is made of */
+  KVA_MASK,     /* attention's mask: one element for every score */
+} kva_operand_role;
+
+/* Type of a product's result where its operands are narrow (passes/precision.c). */
+typedef enum kva_product_result {
+  KVA_NARROW_RESULT,  /* the operands' */
+  KVA_FLOAT_GRADIENT, /* float where it is a gradient on the way to its update, by attribute `to` */
+  KVA_FLOAT_RESULT,   /* always float, by attribute `to` */
+} kva_product_result;
 
 typedef struct kva_infer kva_infer;
 typedef struct kva_ref kva_ref;
@@ -63,7 +86,28 @@ struct kva_op_info {
   kva_status (*vjp)(kva_vjp *c, kva_node *n);
   kva_kval (*lower)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
   void (*kernel)(kva_lower *l, const kva_node *n);
+
+  /* ---- facts that some rows have ---- */
+
+  /* Fusion. How the kernel of n reads an operand; NULL: all are KVA_STREAMED. */
+  kva_operand_role (*role)(const kva_node *n, uint32_t operand);
+  /* Leading dims of operand 0 that number the rows which n reduces; -1: n reduces no rows of trailing axes, or the
+   * whole tensor, where rows share nothing. NULL: never rows. */
+  int (*row_dims)(const kva_node *n);
+  /* Operands (bits) of which result element i depends on element i alone; an elementwise operator has all. */
+  uint32_t pointwise;
+
+  /* Mixed precision: operands as bits. A product reads those of `product` rounded to the narrow type and adds up in
+   * float. An operator takes the type of those in `follows`, whatever the others have; a KVA_VIEW follows all. Without
+   * either an operator computes in float, but for elementwise ones with KVA_NARROW. */
+  uint32_t product, follows;
+  kva_product_result product_result;
 };
+
+/* Whether a set of operands in a row's facts has operand i. */
+static inline bool kva_in_operands(uint32_t set, uint32_t i) {
+  return i < 32 && (set >> i & 1);
+}
 
 typedef struct kva_op_set {
   uint32_t n;

@@ -15,6 +15,7 @@
 #include "ops/attention.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 
 #include <math.h>
 
@@ -248,4 +249,9 @@ kva_status kva_attention_vjp(kva_vjp *c, kva_node *n) {
     if (c->wants[1 + i]) c->grad_in[1 + i] = kva_result(grad, i);
   }
   return KVA_OK;
+}
+
+kva_operand_role kva_attention_role(const kva_node *n, uint32_t operand) {
+  (void)n;
+  return operand == KVA_ATTENTION_MASK ? KVA_MASK : KVA_STREAMED;
 }

@@ -106,7 +106,17 @@
     KVA_ATTRS_##op(KVA_ATTR_FIELD)  \
   } kva_##op##_attrs;
 #define KVA_ATTR_STRUCT_PLAIN(op)
-#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance) KVA_ATTR_STRUCT_##ATTR(name)
+/* What code that a family shares reads: the attributes of each of its operators begin with the family's. */
+typedef struct kva_reduce_attrs {
+  KVA_REDUCE_ATTRS(KVA_ATTR_FIELD)
+} kva_reduce_attrs;
+typedef struct kva_arg_attrs {
+  KVA_ARG_ATTRS(KVA_ATTR_FIELD)
+} kva_arg_attrs;
+typedef struct kva_scan_attrs {
+  KVA_SCAN_ATTRS(KVA_ATTR_FIELD)
+} kva_scan_attrs;
+#define OP(name, min_in, max_in, n_out, traits, ATTR, ...) KVA_ATTR_STRUCT_##ATTR(name)
 #include "ops/ops.def"
 #undef OP
 

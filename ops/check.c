@@ -37,6 +37,11 @@ kva_status kva_check_int(kva_module *m, const kva_node *n, uint32_t i) {
   return check_tensor(m, n, i, kva_dtype_is_int(kva_operand_type(n, i)->dtype), "integers");
 }
 
+kva_status kva_check_bool(kva_module *m, const kva_node *n, uint32_t i) {
+  if (!kva_operand(n, i)) return KVA_OK;
+  return check_tensor(m, n, i, kva_operand_type(n, i)->dtype == KVA_BOOL, "bool");
+}
+
 kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, uint32_t i, uint32_t as) {
   if (!kva_operand(n, i)) return KVA_OK;
   kva_dtype expected = kva_operand_type(n, as)->dtype;

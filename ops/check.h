@@ -8,6 +8,7 @@
 /* Operand i is a tensor of a dtype class that the operator's row names. */
 KVA_MUST_USE kva_status kva_check_class(kva_module *m, const kva_node *n, uint32_t i);
 KVA_MUST_USE kva_status kva_check_float(kva_module *m, const kva_node *n, uint32_t i);
+KVA_MUST_USE kva_status kva_check_bool(kva_module *m, const kva_node *n, uint32_t i);
 KVA_MUST_USE kva_status kva_check_int(kva_module *m, const kva_node *n, uint32_t i);
 KVA_MUST_USE kva_status kva_check_same_dtype(kva_module *m, const kva_node *n, uint32_t i, uint32_t as);
 KVA_MUST_USE kva_status kva_check_rank(kva_module *m, const kva_node *n, uint32_t i, uint32_t rank);

@@ -9,6 +9,7 @@
 #include "ops/conv.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 
 kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels, const char *of) {
   int64_t count;
@@ -152,4 +153,10 @@ kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
   const kva_expr *group = kva_expr_div(c, idx[1], kva_conv_per_group(c, w->dims[0], a->group));
   conv_body body = {{l, n, &window, idx}, a->group == 1 ? kva_expr_const(c, 0) : group};
   return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), w->dims[1], tap, &body);
+}
+
+/* conv, conv_input_grad: lines of the image, operand 0, are copied to panels; weights are read one at a time. */
+kva_operand_role kva_conv_image_role(const kva_node *n, uint32_t operand) {
+  (void)n;
+  return operand == 0 ? KVA_PACKED : KVA_SCALARS;
 }

@@ -10,6 +10,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/row.h"
 
 kva_status kva_cross_entropy_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
@@ -103,4 +104,8 @@ kva_kval kva_cross_entropy_lower(kva_lower *l, const kva_node *n, uint32_t resul
   loss = kva_k_select(kb, valid, loss, kva_k_const(kb, lse->dtype, NAN));
   kva_kval ignored = kva_k2(kb, KVA_K_eq, target, kva_k_const_i(kb, KVA_I64, a->ignore_index));
   return kva_k_select(kb, ignored, kva_k_const(kb, lse->dtype, 0), loss);
+}
+
+int kva_cross_entropy_row_dims(const kva_node *n) {
+  return kva_row_dims_of_last(n, -1);
 }

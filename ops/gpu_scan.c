@@ -19,7 +19,7 @@ typedef struct scan {
   kva_kb *kb;
   kva_kop op;
   kva_kval neutral;
-  const kva_cumsum_attrs *attrs;
+  const kva_scan_attrs *attrs;
   kva_dim length;
   int64_t width, subgroup;
   const kva_expr *row;    /* of the block's rows */

@@ -17,6 +17,7 @@
  * Tolerance 16: as kv_shift_weight_grad. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/kv_shift.h"
 
 enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, MAX_TAPS = 4, DY = 0, X = 2 };
@@ -298,4 +299,9 @@ void kva_kv_shift_grads_kernel(kva_lower *l, const kva_node *n) {
   }
   all_dx(&g);
   all_dw(&g);
+}
+
+kva_operand_role kva_kv_shift_grads_role(const kva_node *n, uint32_t operand) {
+  (void)n;
+  return operand == DY || operand == X ? KVA_ONCE : KVA_STREAMED;
 }

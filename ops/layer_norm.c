@@ -6,6 +6,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/row.h"
 
 #include <math.h>
@@ -93,4 +94,8 @@ kva_kval kva_layer_norm_lower(kva_lower *l, const kva_node *n, uint32_t result, 
   kva_kval centred = kva_k2(l->kb, KVA_K_sub, l->operand(l, n, 0, idx), mean);
   kva_kval y = kva_k2(l->kb, KVA_K_mul, kva_k2(l->kb, KVA_K_mul, centred, inverse), kva_lower_broadcast(l, n, 1, idx));
   return kva_operand(n, 2) ? kva_k2(l->kb, KVA_K_add, y, kva_lower_broadcast(l, n, 2, idx)) : y;
+}
+
+int kva_layer_norm_row_dims(const kva_node *n) {
+  return kva_row_dims_before(n, ((const kva_layer_norm_attrs *)n->attrs)->axis);
 }

@@ -4,6 +4,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/row.h"
 
 kva_status kva_log_softmax_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
@@ -44,4 +45,8 @@ kva_kval kva_log_softmax_lower(kva_lower *l, const kva_node *n, uint32_t result,
   kva_kval sum = kva_reduce_axes(l, n, KVA_COMBINE_ADD, idx, axis, 1, kva_term_exp, max);
   kva_kval shifted = kva_k2(l->kb, KVA_K_sub, l->operand(l, n, 0, idx), max);
   return kva_k2(l->kb, KVA_K_sub, shifted, kva_k1(l->kb, KVA_K_log, sum));
+}
+
+int kva_log_softmax_row_dims(const kva_node *n) {
+  return kva_row_dims_of_last(n, ((const kva_log_softmax_attrs *)n->attrs)->axis);
 }

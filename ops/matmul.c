@@ -8,6 +8,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/matmul.h"
+#include "ops/facts.h"
 #include "ops/shape.h"
 
 kva_matmul_shape kva_matmul_get(const kva_node *n) {
@@ -131,4 +132,12 @@ kva_status kva_matmul_vjp(kva_vjp *c, kva_node *n) {
   kva_value *dy = tb ? kva_matmul(b, dc, x, true, ta) : kva_matmul(b, x, dc, !ta, false);
   c->grad_in[1] = kva_reduce_to(b, dy, y->type);
   return KVA_OK;
+}
+
+/* Operand 1 is copied to panels. Of operand 0 the kernels read one element at a time, unless an operand is transposed.
+ */
+kva_operand_role kva_matmul_role(const kva_node *n, uint32_t operand) {
+  const kva_matmul_attrs *a = n->attrs;
+  if (operand == 1) return KVA_PACKED;
+  return a->transpose_a || a->transpose_b ? KVA_STREAMED : KVA_SCALARS;
 }

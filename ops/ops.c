@@ -1,6 +1,6 @@
 /* The operator table, expanded from ops.def. Which functions a row takes follows from its columns by token pasting, so
  * a function that is missing is a link error and one that is not called for does not exist. */
-#include "ops/ops.h"
+#include "ops/facts.h"
 
 #include <stddef.h>
 
@@ -33,7 +33,7 @@
                                           .n_fields = sizeof op##_fields / sizeof op##_fields[0], \
                                           .fields = op##_fields};
 #define DESC_PLAIN(op)
-#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance) DESC_##ATTR(name)
+#define OP(name, min_in, max_in, n_out, traits, ATTR, ...) DESC_##ATTR(name)
 #include "ops/ops.def"
 #undef OP
 
@@ -43,12 +43,16 @@
 #define ATTRS_OF_PLAIN(op)      NULL
 #define VJP_OF_RULE(op)         kva_##op##_vjp
 #define VJP_OF_ZERO(op)         NULL
-#define VJP_OF_NONE(op)         NULL
+#define VJP_OF_NONE(reason)     VJP_OF_ZERO
 #define VJP_OF_GRAPH(op)        NULL
-#define REASON_GRAPH            NULL
-#define REASON_RULE             NULL
-#define REASON_ZERO             NULL
-#define REASON_NONE             "no second-order rule"
+#define KIND_OF_RULE            KVA_VJP_RULE
+#define KIND_OF_ZERO            KVA_VJP_ZERO
+#define KIND_OF_NONE(reason)    KVA_VJP_NONE
+#define KIND_OF_GRAPH           KVA_VJP_GRAPH
+#define REASON_OF_RULE          NULL
+#define REASON_OF_ZERO          NULL
+#define REASON_OF_GRAPH         NULL
+#define REASON_OF_NONE(reason)  reason
 #define REF_OF_ELEMENT(op)      kva_##op##_ref
 #define REF_OF_KERNEL(op)       kva_##op##_ref
 #define REF_OF_STRUCTURE(op)    NULL
@@ -61,7 +65,7 @@
 #define KVA_LOWER_STRUCTURE     KVA_LOWER_NONE
 
 static const kva_op_info rows[KVA_OP_COUNT] = {
-#define OP(op, min_in, max_in, n_out, trait_bits, ATTR, VJP, LOWER, tol) \
+#define OP(op, min_in, max_in, n_out, trait_bits, ATTR, VJP, LOWER, ...) \
   [KVA_OP_##op] = {.name = #op,                                          \
                    .id = KVA_OP_##op,                                    \
                    .min_operands = min_in,                               \
@@ -69,15 +73,15 @@ static const kva_op_info rows[KVA_OP_COUNT] = {
                    .n_results = n_out,                                   \
                    .traits = trait_bits,                                 \
                    .attrs = ATTRS_OF_##ATTR(op),                         \
-                   .vjp_kind = KVA_VJP_##VJP,                            \
-                   .vjp_reason = REASON_##VJP,                           \
+                   .vjp_kind = KIND_OF_##VJP,                            \
+                   .vjp_reason = REASON_OF_##VJP,                        \
                    .lower_kind = KVA_LOWER_##LOWER,                      \
-                   .tolerance = tol,                                     \
                    .infer = kva_##op##_infer,                            \
                    .ref = REF_OF_##LOWER(op),                            \
                    .vjp = VJP_OF_##VJP(op),                              \
                    .lower = LOWER_OF_##LOWER(op),                        \
-                   .kernel = KERNEL_OF_##LOWER(op)},
+                   .kernel = KERNEL_OF_##LOWER(op),                      \
+                   .tolerance = __VA_ARGS__}, /* and the row's facts */
 #include "ops/ops.def"
 #undef OP
 };

@@ -99,7 +99,7 @@ static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {
 
 /* ---- declarations of every operator's functions ------------------------------------------------------------------ */
 
-#define OP(name, min_in, max_in, n_out, traits, ATTR, VJP, LOWER, tolerance)                                 \
+#define OP(name, ...)                                                                                        \
   kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);               \
   kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,                \
                               kva_ref_tensor *const *out);                                                   \

@@ -9,6 +9,7 @@
 #include "ops/partial_sum.h"
 
 #include "ops/check.h"
+#include "ops/facts.h"
 #include "ops/shape.h"
 
 static const kva_partial_sum_attrs *attrs_of(const kva_node *n) {
@@ -93,4 +94,8 @@ kva_kval kva_partial_sum_lower(kva_lower *l, const kva_node *n, uint32_t result,
   const kva_expr *count = kva_partial_count(l->kb->exprs, &p, idx[0]);
   return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(kva_operand_type(n, 0)->dtype), 1, &count,
                            element, &s);
+}
+
+int kva_partial_sum_row_dims(const kva_node *n) {
+  return (int)attrs_of(n)->leading;
 }

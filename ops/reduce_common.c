@@ -2,12 +2,14 @@
 #include "ops/reduce_common.h"
 
 #include "ops/check.h"
+#include "ops/facts.h"
+#include "ops/row.h"
 
 #include <math.h>
 
 /* ---- infer ------------------------------------------------------------------------------------------------------- */
 
-static const kva_reduce_sum_attrs *attrs_of(const kva_node *n) {
+static const kva_reduce_attrs *attrs_of(const kva_node *n) {
   return n->attrs;
 }
 
@@ -155,9 +157,20 @@ kva_kval kva_reduce_lower(kva_lower *l, const kva_node *n, kva_combine combine, 
   return kva_k_reduce_over(l->kb, combine, kva_k_compute_type(x->dtype), count, extents, reduced_element, &r);
 }
 
+/* ---- rows -------------------------------------------------------------------------------------------------------- */
+
+int kva_reduce_row_dims(const kva_node *n) {
+  bool reduced[KVA_MAX_RANK];
+  uint32_t rank = kva_operand_type(n, 0)->rank, kept = rank - kva_reduction_axes(n, reduced);
+  if (!attrs_of(n)->axes.n) return -1;
+  for (uint32_t k = kept; k < rank; k++)
+    if (!reduced[k]) return -1;
+  return kept > 0 ? (int)kept : -1;
+}
+
 /* ---- argmax, argmin ---------------------------------------------------------------------------------------------- */
 
-static const kva_argmax_attrs *arg_attrs(const kva_node *n) {
+static const kva_arg_attrs *arg_attrs(const kva_node *n) {
   return n->attrs;
 }
 
@@ -220,6 +233,10 @@ static kva_kval searched_element(kva_kb *b, void *user, const kva_expr *const *v
     kept += k != s->axis || arg_attrs(s->n)->keepdims;
   }
   return s->l->operand(s->l, s->n, 0, at);
+}
+
+int kva_arg_row_dims(const kva_node *n) {
+  return kva_row_dims_of_last(n, arg_attrs(n)->axis);
 }
 
 /* The index where the element is the extremum (NaN, when that is NaN), else one that never wins. */

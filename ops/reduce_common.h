@@ -1,5 +1,5 @@
 /* What the reductions share. Axes: those listed, each once, or every axis where none are; with keepdims they stay as
- * extent 1. The attribute structs of all reduce_* operators are one list, kva_reduce_sum_attrs. */
+ * extent 1. */
 #ifndef KVA_OPS_REDUCE_COMMON_H
 #define KVA_OPS_REDUCE_COMMON_H
 

@@ -6,6 +6,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/row.h"
 
 #include <math.h>
@@ -73,4 +74,8 @@ kva_kval kva_rms_norm_lower(kva_lower *l, const kva_node *n, uint32_t result, co
   kva_kval inverse = kva_inverse_root(l, mean, a->eps);
   kva_kval xhat = kva_k2(l->kb, KVA_K_mul, l->operand(l, n, 0, idx), inverse);
   return kva_k2(l->kb, KVA_K_mul, xhat, kva_lower_broadcast(l, n, 1, idx));
+}
+
+int kva_rms_norm_row_dims(const kva_node *n) {
+  return kva_row_dims_before(n, ((const kva_rms_norm_attrs *)n->attrs)->axis);
 }

@@ -52,6 +52,16 @@ kva_kval kva_inverse_root(kva_lower *l, kva_kval x, double eps) {
   return kva_k2(l->kb, KVA_K_div, kva_k_const(l->kb, x->dtype, 1), kva_k1(l->kb, KVA_K_sqrt, sum));
 }
 
+int kva_row_dims_before(const kva_node *n, int64_t axis) {
+  uint32_t first = kva_axis(axis, kva_operand_type(n, 0)->rank);
+  return first > 0 ? (int)first : -1;
+}
+
+int kva_row_dims_of_last(const kva_node *n, int64_t axis) {
+  uint32_t rank = kva_operand_type(n, 0)->rank;
+  return kva_axis(axis, rank) + 1 == rank ? kva_row_dims_before(n, axis) : -1;
+}
+
 kva_row_axes kva_row_axes_from(int64_t axis, uint32_t rank) {
   kva_row_axes axes = {0};
   for (uint32_t i = kva_axis(axis, rank); i < rank; i++) axes.v[axes.n++] = i;

@@ -30,6 +30,9 @@ kva_kval kva_row_length(kva_lower *l, const kva_type *x, uint32_t axis, kva_dtyp
 /* 1 / sqrt(x + eps) */
 kva_kval kva_inverse_root(kva_lower *l, kva_kval x, double eps);
 
+/* kva_op_info.row_dims of reductions of operand 0 over the axes [axis, rank), and over `axis` if it is the last. */
+int kva_row_dims_before(const kva_node *n, int64_t axis);
+int kva_row_dims_of_last(const kva_node *n, int64_t axis);
 /* The axes [axis, rank) as a list, for reductions. */
 typedef struct kva_row_axes {
   uint32_t n;

@@ -3,7 +3,7 @@
 
 #include "ops/check.h"
 
-static const kva_cumsum_attrs *attrs_of(const kva_node *n) {
+static const kva_scan_attrs *attrs_of(const kva_node *n) {
   return n->attrs;
 }
 
@@ -23,7 +23,7 @@ static void step(const kva_ref_tensor *x, int64_t at, bool product, double *f, u
 }
 
 void kva_scan_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, bool product) {
-  const kva_cumsum_attrs *a = attrs_of(n);
+  const kva_scan_attrs *a = attrs_of(n);
   uint32_t axis = kva_axis(a->axis, x->rank);
   int64_t extent = x->dims[axis], inner = 1;
   for (uint32_t k = axis + 1; k < x->rank; k++) inner *= x->dims[k];
@@ -46,7 +46,7 @@ void kva_scan_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y,
 /* One work item a line; along the line a sequential carry. */
 void kva_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
   kva_kb *b = l->kb;
-  const kva_cumsum_attrs *a = attrs_of(n);
+  const kva_scan_attrs *a = attrs_of(n);
   const kva_type *x = kva_operand_type(n, 0);
   uint32_t axis = kva_axis(a->axis, x->rank);
   if (kva_gpu_scan_kernel(l, n, product)) return;

@@ -5,6 +5,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/row.h"
 
 kva_status kva_softmax_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
@@ -43,4 +44,8 @@ kva_kval kva_softmax_lower(kva_lower *l, const kva_node *n, uint32_t result, con
   kva_kval sum = kva_reduce_axes(l, n, KVA_COMBINE_ADD, idx, axis, 1, kva_term_exp, max);
   kva_kval inverse = kva_k2(l->kb, KVA_K_div, kva_k_const_f(l->kb, sum->dtype, 1), sum);
   return kva_k2(l->kb, KVA_K_mul, kva_term_exp(l, n, idx, max), inverse);
+}
+
+int kva_softmax_row_dims(const kva_node *n) {
+  return kva_row_dims_of_last(n, ((const kva_softmax_attrs *)n->attrs)->axis);
 }

@@ -4,7 +4,7 @@
 #include "ops/elementwise.h"
 
 kva_status kva_where_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
-  KVA_TRY(kva_check_class(m, n, 0));
+  KVA_TRY(kva_check_bool(m, n, 0));
   KVA_TRY(kva_check_same_dtype(m, n, 2, 1));
   const kva_type *types[3];
   for (uint32_t i = 0; i < 3; i++) types[i] = kva_operand_type(n, i);

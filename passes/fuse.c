@@ -33,47 +33,13 @@
  * node order. Why not a global optimum: groups of real models are rows and chains; the greedy choice finds them, and a
  * wrong choice costs one pass over one tensor. */
 #include "passes/fuse_internal.h"
-#include "ops/attention.h"
 #include "ops/matmul.h"
 
 /* ---- roles ------------------------------------------------------------------------------------------------------- */
 
-static bool is_trailing(const kva_ints *axes, uint32_t rank) {
-  uint32_t lowest = rank;
-  for (uint32_t i = 0; i < axes->n; i++) {
-    uint32_t axis = (uint32_t)(axes->v[i] < 0 ? axes->v[i] + rank : axes->v[i]);
-    lowest = axis < lowest ? axis : lowest;
-  }
-  return axes->n > 0 && rank - lowest == axes->n;
-}
-
-/* Number of leading row dims of a row reduction, or -1 if the node is none. Whole-tensor sums have row rank 0 and do
- * not count: nothing is shared between elements. */
+/* See kva_op_info.row_dims. Whole-tensor sums do not count: nothing is shared between elements. */
 static int row_rank_of(const kva_node *n) {
-  const kva_type *x = n->n_operands ? kva_operand_type(n, 0) : NULL;
-  int64_t axis;
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_reduce_sum:
-  case KVA_OP_reduce_mean:
-  case KVA_OP_reduce_max:
-  case KVA_OP_reduce_min:
-  case KVA_OP_reduce_prod: {
-    const kva_reduce_sum_attrs *a = n->attrs;
-    return is_trailing(&a->axes, x->rank) && a->axes.n < x->rank ? (int)(x->rank - a->axes.n) : -1;
-  }
-  case KVA_OP_argmax:
-  case KVA_OP_argmin:
-  case KVA_OP_softmax:
-  case KVA_OP_log_softmax: axis = ((const kva_softmax_attrs *)n->attrs)->axis; break;
-  case KVA_OP_rms_norm:
-  case KVA_OP_layer_norm: axis = ((const kva_rms_norm_attrs *)n->attrs)->axis; break;
-  case KVA_OP_cross_entropy: axis = -1; break;
-  case KVA_OP_partial_sum: return (int)((const kva_partial_sum_attrs *)n->attrs)->leading;
-  default: return -1;
-  }
-  if (axis < 0) axis += x->rank;
-  bool norm = kva_is(n, KVA_OP_rms_norm) || kva_is(n, KVA_OP_layer_norm);
-  return axis > 0 && (norm || axis + 1 == (int64_t)x->rank) ? (int)axis : -1;
+  return n->op->row_dims ? n->op->row_dims(n) : -1;
 }
 
 role kva_fuse_role(const kva_node *n) {
@@ -81,14 +47,7 @@ role kva_fuse_role(const kva_node *n) {
   if (n->op->lower_kind != KVA_LOWER_ELEMENT) return ROLE_OTHER;
   if (!(n->op->traits & KVA_REDUCES)) return ROLE_ELEMENT;
   if (row_rank_of(n) >= 0) return ROLE_ROW;
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_reduce_sum:
-  case KVA_OP_reduce_mean:
-  case KVA_OP_reduce_max:
-  case KVA_OP_reduce_min:
-  case KVA_OP_reduce_prod: return ROLE_SINK;
-  default: return ROLE_WINDOW;
-  }
+  return n->op->traits & KVA_READS_ONCE ? ROLE_SINK : ROLE_WINDOW;
 }
 
 /* ---- legality ---------------------------------------------------------------------------------------------------- */
@@ -221,7 +180,7 @@ bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g) {
 
 /* Does result element i of n depend on element i of operand `operand` alone? */
 static bool is_pointwise_in(const kva_node *n, uint32_t operand) {
-  return (n->op->traits & KVA_ELEMENTWISE) || (kva_is(n, KVA_OP_batch_norm) && operand == 0);
+  return (n->op->traits & KVA_ELEMENTWISE) || kva_in_operands(n->op->pointwise, operand);
 }
 
 /* `to` has the extents of `from` behind leading ones. */
@@ -284,18 +243,8 @@ static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
   return !kva_fuse_used_outside(f, p, g) || !kva_fuse_use_returns(f, p, g);
 }
 
-/* The second operand of a product and the image of a convolution are copied to panels. */
 static tile_part part_of_operand(const kva_node *tile, uint32_t operand) {
-  switch ((kva_op_id)tile->op->id) {
-  case KVA_OP_matmul: return operand == 1 ? PART_PACKED : PART_STREAMED;
-  case KVA_OP_conv:
-  case KVA_OP_conv_input_grad: return operand == 0 ? PART_PACKED : PART_STREAMED;
-  case KVA_OP_kv_shift_grads: return operand == 0 || operand == 2 ? PART_ONCE : PART_STREAMED;
-  case KVA_OP_attention:
-  case KVA_OP_attention_grad_q:
-  case KVA_OP_attention_grad_kv: return operand == KVA_ATTENTION_MASK ? PART_MASK : PART_STREAMED;
-  default: return PART_STREAMED;
-  }
+  return tile->op->role ? (tile_part)tile->op->role(tile, operand) : PART_STREAMED;
 }
 
 /* The part that all consumers of p in the group are, or that p is an operand of; false: they differ. */
@@ -330,20 +279,13 @@ static bool all_constant(const kva_type *t) {
   return true;
 }
 
-/* Kernels that read a streamed operand one element at a time, never in lanes. */
-static bool streams_scalars(const kva_node *tile) {
-  const kva_matmul_attrs *a = tile->attrs;
-  if (kva_is(tile, KVA_OP_matmul)) return !a->transpose_a && !a->transpose_b;
-  return kva_is(tile, KVA_OP_conv) || kva_is(tile, KVA_OP_conv_input_grad);
-}
-
 /* Views that leave the innermost axis contiguous. A reshape divides indices, which inner loops do by constants only,
  * and lanes not at all: their axis must stay whole. */
-static bool is_easy_view(const kva_node *p, const kva_node *tile, tile_part part) {
+static bool is_easy_view(const kva_node *p, tile_part part) {
   if (!kva_is(p, KVA_OP_reshape)) return keeps_innermost(p);
   const kva_type *from = kva_operand_type(p, 0), *to = p->results[0].type;
   if (!all_constant(from) || !all_constant(to)) return false;
-  if (part == PART_STREAMED && streams_scalars(tile)) return true;
+  if (part == PART_SCALARS) return true;
   return from->rank > 0 && to->rank > 0 && from->dims[from->rank - 1] == to->dims[to->rank - 1];
 }
 
@@ -371,15 +313,15 @@ static bool is_mask_code(const kva_node *p) {
 }
 
 /* What may be computed for each kernel that reads it. */
-static bool may_feed_again(const kva_node *p, const kva_node *tile, tile_part part) {
-  return part == PART_MASK ? is_mask_code(p) : is_easy_view(p, tile, part);
+static bool may_feed_again(const kva_node *p, tile_part part) {
+  return part == PART_MASK ? is_mask_code(p) : is_easy_view(p, part);
 }
 
-static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part part) {
+static bool may_feed_tile(const kva_node *p, tile_part part) {
   if (p->n_results != 1) return false;
   if (part == PART_ONCE) return true;
   if (narrows(p)) return false;
-  if (may_feed_again(p, tile, part)) return true;
+  if (may_feed_again(p, part)) return true;
   bool cheap = (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP);
   return part == PART_PACKED && cheap && full_operands(p) <= 1;
 }
@@ -388,7 +330,7 @@ static bool may_feed_tile(const kva_node *p, const kva_node *tile, tile_part par
 static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
   tile_part part;
   if (kva_fuse_role(p) != ROLE_ELEMENT || !part_of_consumers(f, p, g, &part)) return false;
-  return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, g->tile, part);
+  return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, part);
 }
 
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
@@ -441,7 +383,7 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
   if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
-  if (part != PART_EPILOGUE) return may_feed_again(p, g->tile, part);
+  if (part != PART_EPILOGUE) return may_feed_again(p, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
 

@@ -27,13 +27,14 @@ typedef struct group {
   uint32_t mark;        /* epoch of the last reachability walk */
 } group;
 
-/* What a node in the group of a tile works for. */
+/* What a node in the group of a tile works for: an operand, by the role that it has there, or what follows the tile. */
 typedef enum tile_part {
+  PART_STREAMED = KVA_STREAMED,
+  PART_SCALARS = KVA_SCALARS,
+  PART_PACKED = KVA_PACKED,
+  PART_ONCE = KVA_ONCE,
+  PART_MASK = KVA_MASK,
   PART_EPILOGUE,
-  PART_PACKED,   /* an operand that is read once for each block of results */
-  PART_STREAMED, /* an operand that inner loops read */
-  PART_ONCE,     /* an operand whose elements, and what they are made of, are read once */
-  PART_MASK,     /* attention's mask, one element for every score */
 } tile_part;
 
 typedef struct node_info {

@@ -144,7 +144,7 @@ static kva_value *simplify_slice(kva_builder *b, kva_node *n) {
 
 /* A reduction over axes of extent 1 is its operand. (No axes: all of them.) */
 static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
-  const kva_reduce_sum_attrs *a = n->attrs;
+  const kva_reduce_attrs *a = n->attrs;
   const kva_type *x = x_of(n)->type;
   for (uint32_t i = 0; i < (a->axes.n ? a->axes.n : x->rank); i++) {
     int64_t axis = a->axes.n ? a->axes.v[i] : i;

@@ -33,7 +33,7 @@ static bool is_splittable(const kva_node *n) {
 
 /* The reduced axes, ascending. */
 static uint32_t axes_of(const kva_node *n, int64_t *axes) {
-  const kva_reduce_sum_attrs *a = n->attrs;
+  const kva_reduce_attrs *a = n->attrs;
   uint32_t rank = kva_operand_type(n, 0)->rank, len = 0;
   for (uint32_t d = 0; d < rank; d++) {
     bool reduced = !a->axes.n;

@@ -14,10 +14,9 @@
  *   float    when another operand of full shape is float (a residual stream).
  * Requires: after differentiation, so that gradients follow the same rules; no sub-graphs. Breaks: adds casts for the
  * clean-up to merge. Why not casts before differentiation: rules would then sum gradients in the narrow type. */
-#include "ops/attention.h"
 #include "passes/passes_internal.h"
 
-enum { ALL_OPERANDS = 0xff };
+enum { ALL_OPERANDS = 0x7fffffff };
 
 typedef struct value_info {
   kva_value *cast; /* the same value in the other type, or NULL */
@@ -47,49 +46,9 @@ static bool is_narrow(precision *p, const kva_value *v) {
 
 /* ---- which operators --------------------------------------------------------------------------------------------- */
 
-/* Operands that a product reads in the narrow type, as a set of bits; 0: no product. */
-static uint32_t product_operands(const kva_node *n) {
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_matmul:
-  case KVA_OP_conv:
-  case KVA_OP_conv_input_grad:
-  case KVA_OP_conv_weight_grad: return 0x3;
-  case KVA_OP_attention: return 0x7; /* q k v */
-  case KVA_OP_attention_grad_q:
-  case KVA_OP_attention_grad_kv: return 0x7 | 1u << KVA_ATTENTION_DY; /* delta and lse stay float */
-  default: return 0;
-  }
-}
-
-/* Operators that take the type of these operands, whatever the others have. */
-static uint32_t leading_operands(const kva_node *n) {
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_rope:
-  case KVA_OP_max_pool: return 0x1;
-  case KVA_OP_kv_shift:
-  case KVA_OP_kv_shift_input_grad: return 0x5;  /* x or dy, past */
-  case KVA_OP_kv_shift_weight_grad: return 0x7; /* x, dy, past */
-  case KVA_OP_gather:
-  case KVA_OP_gather_elements: return 0x1;
-  default: return n->op->traits & KVA_VIEW ? ALL_OPERANDS : 0;
-  }
-}
-
-/* Elementwise operators that lose nothing by narrow operands beyond the rounding of their result. */
-static bool may_be_narrow(const kva_node *n) {
-  if (!(n->op->traits & KVA_ELEMENTWISE) || kva_is(n, KVA_OP_cast) || kva_is(n, KVA_OP_bitcast)) return false;
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_silu:
-  case KVA_OP_gelu:
-  case KVA_OP_sigmoid:
-  case KVA_OP_tanh:
-  case KVA_OP_erf: return true;
-  default: return n->op->traits & KVA_CHEAP && !(n->op->traits & KVA_BOOL_RESULT);
-  }
-}
-
-static bool is_update(const kva_node *n) {
-  return kva_is(n, KVA_OP_adamw) || kva_is(n, KVA_OP_sgd) || kva_is(n, KVA_OP_momentum) || kva_is(n, KVA_OP_adagrad);
+/* Operands whose type n takes, as a set of bits. */
+static uint32_t followed_operands(const kva_node *n) {
+  return n->op->traits & KVA_VIEW ? ALL_OPERANDS : n->op->follows;
 }
 
 static bool is_gradient(precision *p, const kva_node *n) {
@@ -101,7 +60,7 @@ static void mark_gradients(precision *p, const kva_graph *g) {
   for (const kva_node *n = g->last; n; n = n->prev) {
     bool passes_on = is_gradient(p, n) && (n->op->traits & (KVA_ELEMENTWISE | KVA_VIEW));
     for (uint32_t i = 0; i < n->n_operands; i++)
-      if (n->operands[i].value && (passes_on || (is_update(n) && i == 1)))
+      if (n->operands[i].value && (passes_on || (n->op->traits & KVA_UPDATES && i == KVA_UPDATE_GRADIENT)))
         info(p, n->operands[i].value)->gradient = true;
   }
 }
@@ -109,7 +68,7 @@ static void mark_gradients(precision *p, const kva_graph *g) {
 /* ---- casts ------------------------------------------------------------------------------------------------------- */
 
 static bool has(uint32_t operands, uint32_t i) {
-  return operands == ALL_OPERANDS || (i < 8 && operands >> i & 1);
+  return operands == ALL_OPERANDS || kva_in_operands(operands, i);
 }
 
 /* Views of one operand are made again of the operand in the other type, so that one cast serves all views. */
@@ -156,18 +115,20 @@ static kva_status narrow_node(precision *p, kva_node *n, uint32_t operands) {
   return infer_again(p, n);
 }
 
-static kva_status narrow_product(precision *p, kva_node *n, uint32_t operands) {
+/* n's attributes with `to` = float. */
+static void *float_result(precision *p, const kva_node *n) {
+  const kva_attr_field *to = kva_attrs_find(n->op->attrs, "to", 2);
+  KVA_ASSERT(to && to->kind == KVA_ATTR_DTYPE);
+  char *attrs = kva_arena_memdup(p->m->arena, n->attrs, n->op->attrs->size);
+  *(kva_dtype *)(attrs + to->offset) = KVA_F32;
+  return attrs;
+}
+
+static kva_status narrow_product(precision *p, kva_node *n) {
   if (!is_float(&n->results[0])) return KVA_OK;
-  if (kva_is(n, KVA_OP_matmul) && is_gradient(p, n)) {
-    kva_matmul_attrs a = *(const kva_matmul_attrs *)n->attrs;
-    a.to = KVA_F32;
-    n->attrs = kva_arena_memdup(p->m->arena, &a, sizeof a);
-  } else if (kva_is(n, KVA_OP_conv_weight_grad)) {
-    kva_conv_weight_grad_attrs a = *(const kva_conv_weight_grad_attrs *)n->attrs;
-    a.to = KVA_F32;
-    n->attrs = kva_arena_memdup(p->m->arena, &a, sizeof a);
-  }
-  return narrow_node(p, n, operands);
+  kva_product_result result = n->op->product_result;
+  if (result == KVA_FLOAT_RESULT || (result == KVA_FLOAT_GRADIENT && is_gradient(p, n))) n->attrs = float_result(p, n);
+  return narrow_node(p, n, n->op->product);
 }
 
 static bool all_narrow(precision *p, const kva_node *n, uint32_t operands) {
@@ -207,7 +168,8 @@ static void wrap(precision *p, kva_node *n) {
 static bool is_wanted_narrow(precision *p, const kva_node *n) {
   for (const kva_use *u = n->results[0].uses; u; u = u->next) {
     if (is_gradient(p, u->user)) continue;
-    if (product_operands(u->user) || leading_operands(u->user) || may_be_narrow(u->user)) return true;
+    const kva_op_info *op = u->user->op;
+    if (op->product || followed_operands(u->user) || op->traits & KVA_NARROW) return true;
   }
   return false;
 }
@@ -232,11 +194,11 @@ static kva_status visit_elementwise(precision *p, kva_node *n) {
 }
 
 static kva_status visit(precision *p, kva_node *n) {
-  uint32_t operands = product_operands(n);
-  if (operands) return narrow_product(p, n, operands);
+  if (n->op->product) return narrow_product(p, n);
   bool gradient = is_gradient(p, n) && (n->op->traits & (KVA_ELEMENTWISE | KVA_VIEW));
-  if (!gradient && may_be_narrow(n) && is_float(&n->results[0])) return visit_elementwise(p, n);
-  if (!gradient && (operands = leading_operands(n)) && all_narrow(p, n, operands)) return infer_again(p, n);
+  uint32_t followed = followed_operands(n);
+  if (!gradient && n->op->traits & KVA_NARROW && is_float(&n->results[0])) return visit_elementwise(p, n);
+  if (!gradient && followed && all_narrow(p, n, followed)) return infer_again(p, n);
   widen_operands(p, n);
   return KVA_OK;
 }

@@ -56,7 +56,7 @@ static void count_loaded(const kva_module *m, kva_arena *arena, kva_check_report
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (const kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) counts[n->op->id]++;
   for (uint32_t i = 0; i < kva_ops.n; i++) {
-    if (!counts[i] || i == KVA_OP_return) continue;
+    if (!counts[i] || (kva_ops.ops[i]->traits & KVA_RETURN)) continue;
     kva_check_row row = {
         .domain = "kv", .op_type = kva_ops.ops[i]->name, .version = 1, .count = counts[i], .supported = true};
     KVA_PUSH(arena, &out->rows, row);

@@ -237,7 +237,6 @@ static const kva_dtype_set ints =
 
 kva_dtype_set kva_case_op_dtypes(kva_op_id op) {
   uint32_t traits = kva_ops.ops[op]->traits;
-  if (op == KVA_OP_where) return floats | ints | BIT(KVA_BOOL); /* its row names the class of the condition */
   return (traits & KVA_FLOAT ? floats : 0) | (traits & KVA_INT ? ints : 0) | (traits & KVA_BOOLEAN ? BIT(KVA_BOOL) : 0);
 }
 

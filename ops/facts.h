@@ -1,0 +1,26 @@
+/* The functions that rows of ops.def name among their facts (ir/op_info.h): each is in its operator's file, or in that
+ * of its family. */
+#ifndef KVA_OPS_FACTS_H
+#define KVA_OPS_FACTS_H
+
+#include "ops/ops.h"
+
+/* ---- how kernels read their operands (kva_op_info.role) ---------------------------------------------------------- */
+
+kva_operand_role kva_matmul_role(const kva_node *n, uint32_t operand);
+kva_operand_role kva_conv_image_role(const kva_node *n, uint32_t operand);
+kva_operand_role kva_kv_shift_grads_role(const kva_node *n, uint32_t operand);
+kva_operand_role kva_attention_role(const kva_node *n, uint32_t operand);
+
+/* ---- dims that number rows (kva_op_info.row_dims) ---------------------------------------------------------------- */
+
+int kva_reduce_row_dims(const kva_node *n);
+int kva_arg_row_dims(const kva_node *n);
+int kva_partial_sum_row_dims(const kva_node *n);
+int kva_softmax_row_dims(const kva_node *n);
+int kva_log_softmax_row_dims(const kva_node *n);
+int kva_rms_norm_row_dims(const kva_node *n);
+int kva_layer_norm_row_dims(const kva_node *n);
+int kva_cross_entropy_row_dims(const kva_node *n);
+
+#endif

@@ -2,6 +2,7 @@
  * settings among its statements; it becomes the function "loss" and the module's kva_train_spec. In a dump it holds
  * the fields of the spec one by one. */
 #include "frontend/kv_elaborate.h"
+#include "ops/optimizer.h"
 
 typedef struct trainer {
   kva_elab *e;
@@ -12,33 +13,16 @@ typedef struct trainer {
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
 
-typedef struct number_field {
-  const char *name;
-  size_t offset;
-  bool is_int;
-} number_field;
-#define FLOAT_FIELD(f) \
-  { #f, offsetof(kva_train_spec, f), false }
-#define INT_FIELD(f) \
-  { #f, offsetof(kva_train_spec, f), true }
-
-static const number_field fields[] = {
-    FLOAT_FIELD(lr),           FLOAT_FIELD(beta1),    FLOAT_FIELD(beta2), FLOAT_FIELD(eps),
-    FLOAT_FIELD(weight_decay), FLOAT_FIELD(momentum), FLOAT_FIELD(clip),  INT_FIELD(warmup_steps),
-    INT_FIELD(total_steps),    INT_FIELD(steps),      INT_FIELD(batch),   FLOAT_FIELD(final_lr_ratio),
-};
-
 static bool set_number(trainer *t, const char *name, const kva_ast_expr *x) {
-  for (size_t i = 0; i < sizeof fields / sizeof *fields; i++) {
-    if (strcmp(fields[i].name, name)) continue;
-    void *to = (char *)t->spec + fields[i].offset;
-    kva_el_value v = kva_el_expr(t->e, x);
-    bool ok = fields[i].is_int ? kva_el_as_int(t->e, x, v, name, to) : kva_el_as_float(t->e, x, v, name, to);
-    bool negative = ok && (fields[i].is_int ? *(int64_t *)to < 0 : !(*(double *)to >= 0));
-    if (negative) kva_el_error(t->e, x->first, "%s must not be negative", name);
-    return true;
-  }
-  return false;
+  const kva_attr_field *f = kva_attrs_find(&kva_train_numbers, name, strlen(name));
+  if (!f) return false;
+  void *to = (char *)t->spec + f->offset;
+  kva_el_value v = kva_el_expr(t->e, x);
+  bool is_int = f->kind == KVA_ATTR_INT;
+  bool ok = is_int ? kva_el_as_int(t->e, x, v, name, to) : kva_el_as_float(t->e, x, v, name, to);
+  bool negative = ok && (is_int ? *(int64_t *)to < 0 : !(*(double *)to >= 0));
+  if (negative) kva_el_error(t->e, x->first, "%s must not be negative", name);
+  return true;
 }
 
 /* A name, a name with attributes, or a string; NULL: reported. */
@@ -66,23 +50,42 @@ static void set_decay(trainer *t, const kva_ast_expr *x) {
   if (decay) t->decay = decay;
 }
 
+/* Where its operator has another default than the train block, the operator's, unless the model gave one before. */
+static void use_defaults(trainer *t, const kva_op_info *op) {
+  for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
+    const kva_attr_field *own = &op->attrs->fields[i];
+    const kva_attr_field *f = kva_attrs_find(&kva_train_numbers, own->name, strlen(own->name));
+    double *value = f ? (double *)((char *)t->spec + f->offset) : NULL;
+    if (f && *value == f->default_value) *value = own->default_value;
+  }
+}
+
+/* "lr, beta1, ..., decay" */
+static const char *settings_of(trainer *t, const kva_op_info *op) {
+  const char *list = "lr";
+  for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
+    const char *name = op->attrs->fields[i].name;
+    if (kva_attrs_find(&kva_train_numbers, name, strlen(name)))
+      list = kva_arena_printf(t->e->scratch, "%s, %s", list, name);
+  }
+  return kva_arena_printf(t->e->scratch, "%s, decay", list);
+}
+
 static void set_optimizer(trainer *t, const kva_ast_expr *x) {
-  static const char *const known[] = {"adamw", "sgd", "momentum", "adagrad"};
-  const char *name = choose(t, x, "an optimizer", known, 4);
+  const char **known = KVA_NEW_ARRAY(t->e->scratch, const char *, kva_ops.n);
+  const char *name = choose(t, x, "an optimizer", known, kva_optimizer_names(known));
   if (!name) return;
+  const kva_op_info *op = kva_optimizer_find(name);
   t->spec->optimizer = name;
-  if (!strcmp(name, "adagrad")) t->spec->eps = 1e-10;
+  use_defaults(t, op);
   const kva_ast_attrs *attrs = x->kind == KVA_AST_CALL ? &x->call->attrs : NULL;
   for (uint32_t i = 0; attrs && i < attrs->list.len; i++) {
     const kva_ast_attr *a = &attrs->list.data[i];
     if (a->value && !strcmp(a->name.text, "decay"))
       set_decay(t, a->value);
-    else if (!a->value || !set_number(t, a->name.text, a->value)) {
-      kva_el_error(t->e, a->name.token,
-                   "an optimizer has no setting '%s'; there are: lr, beta1, beta2, eps, "
-                   "weight_decay, momentum, decay",
-                   a->name.text);
-    }
+    else if (!a->value || !set_number(t, a->name.text, a->value))
+      kva_el_error(t->e, a->name.token, "optimizer %s has no setting '%s'; there are: %s", name, a->name.text,
+                   settings_of(t, op));
   }
 }
 
@@ -143,15 +146,8 @@ static bool setting(trainer *t, const kva_ast_stmt *s) {
 }
 
 static void init_spec(trainer *t, const kva_ast_graph *g) {
-  t->spec = KVA_NEW(t->e->m->arena, kva_train_spec);
-  *t->spec = (kva_train_spec){.optimizer = "adamw",
-                              .lr = 1e-3,
-                              .beta1 = 0.9,
-                              .beta2 = 0.999,
-                              .eps = 1e-8,
-                              .momentum = 0.9,
-                              .schedule = "constant",
-                              .loc = kva_el_loc(t->e, g->first)};
+  t->spec = kva_train_spec_create(t->e->m->arena);
+  t->spec->loc = kva_el_loc(t->e, g->first);
   t->spec->data_args = kva_map_create(t->e->m->arena);
   t->decay = "matrices";
 }

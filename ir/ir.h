@@ -133,7 +133,7 @@ struct kva_function {
 
 /* What a `train` block says; elaboration fills it, passes/train.c consumes it. */
 typedef struct kva_train_spec {
-  const char *optimizer;                                      /* "sgd", "momentum", "adamw", "adagrad" */
+  const char *optimizer;                                      /* an operator with KVA_UPDATES */
   double lr, beta1, beta2, eps, weight_decay, momentum, clip; /* clip 0: off */
   const char *schedule;                                       /* "constant", "warmup", "cosine", "linear" */
   int64_t warmup_steps, total_steps, steps, batch;            /* steps, batch: defaults of a run */
@@ -143,6 +143,10 @@ typedef struct kva_train_spec {
   uint32_t first_state; /* of those that training made */
   kva_loc loc;
 } kva_train_spec;
+/* Its numbers by name. */
+extern const kva_attr_desc kva_train_numbers;
+/* A spec with the usual settings: AdamW at a constant rate. */
+kva_train_spec *kva_train_spec_create(kva_arena *arena);
 
 struct kva_module {
   kva_arena *arena;

@@ -61,6 +61,13 @@ typedef enum kva_product_result {
   KVA_FLOAT_RESULT,   /* always float, by attribute `to` */
 } kva_product_result;
 
+/* Numbers for the symbols of shape expressions, to count work with. */
+typedef struct kva_sizes {
+  kva_module *m;
+  kva_expr_lookup lookup;
+  void *user; /* of lookup */
+} kva_sizes;
+
 typedef struct kva_infer kva_infer;
 typedef struct kva_ref kva_ref;
 typedef struct kva_ref_tensor kva_ref_tensor;
@@ -102,6 +109,15 @@ struct kva_op_info {
    * either an operator computes in float, but for elementwise ones with KVA_NARROW. */
   uint32_t product, follows;
   kva_product_result product_result;
+
+  /* Floating-point operations of a contraction under these sizes, two for a product that is added up; NULL: none are
+   * counted. For summaries and benchmarks (tools/driver/summary.c). */
+  double (*flops)(const kva_node *n, const kva_sizes *s);
+
+  /* Of a KVA_UPDATES row, whose name is the optimizer's: suffixes of the names of its moments' states, in the order of
+   * the operands, for passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */
+  const char *moments[2];
+  bool decoupled_decay;
 };
 
 /* Whether a set of operands in a row's facts has operand i. */

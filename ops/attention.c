@@ -16,6 +16,7 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/shape.h"
 
 #include <math.h>
 
@@ -254,4 +255,14 @@ kva_status kva_attention_vjp(kva_vjp *c, kva_node *n) {
 kva_operand_role kva_attention_role(const kva_node *n, uint32_t operand) {
   (void)n;
   return operand == KVA_ATTENTION_MASK ? KVA_MASK : KVA_STREAMED;
+}
+
+double kva_attention_products(const kva_node *n, const kva_sizes *s, double products) {
+  double pairs = kva_elements_of(s, kva_operand_type(n, KVA_ATTENTION_Q)) *
+                 kva_extent_of(s, kva_operand_type(n, KVA_ATTENTION_K)->dims[2]);
+  return 2 * products * pairs * (((const kva_attention_attrs *)n->attrs)->causal ? 0.5 : 1);
+}
+
+double kva_attention_flops(const kva_node *n, const kva_sizes *s) {
+  return kva_attention_products(n, s, 2); /* scores, y */
 }

@@ -30,6 +30,10 @@ KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
 /* The same and delta, lse, dy: the gradients' inference. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
 
+/* Floating-point operations of `products` matrix products over all pairs of a query and a key, half of them where the
+ * mask is causal. */
+double kva_attention_products(const kva_node *n, const kva_sizes *s, double products);
+
 /* ---- reference --------------------------------------------------------------------------------------------------- */
 
 typedef struct kva_attention_oracle {

@@ -7,6 +7,7 @@
  * Tolerance 64: as attention_grad_q, with sums over group and rows. */
 #include "ops/attention.h"
 #include "ops/check.h"
+#include "ops/facts.h"
 
 kva_status kva_attention_grad_kv_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   KVA_TRY(kva_attention_grad_check(m, n));
@@ -30,4 +31,8 @@ kva_status kva_attention_grad_kv_ref(kva_ref *r, const kva_node *n, const kva_re
     for (int64_t d = 0; d < a.D_v; d++) dv[d] += g.p * dy[d];
   } while (kva_next_index(4, dims, i));
   return KVA_OK;
+}
+
+double kva_attention_grad_kv_flops(const kva_node *n, const kva_sizes *s) {
+  return kva_attention_products(n, s, 4); /* scores, their gradients, dk, dv */
 }

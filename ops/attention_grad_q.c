@@ -6,6 +6,7 @@
  * Tolerance 64: as attention; the difference dp - delta cancels, so the error is relative to the largest dp. */
 #include "ops/attention.h"
 #include "ops/check.h"
+#include "ops/facts.h"
 
 kva_status kva_attention_grad_q_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   KVA_TRY(kva_attention_grad_check(m, n));
@@ -27,4 +28,8 @@ kva_status kva_attention_grad_q_ref(kva_ref *r, const kva_node *n, const kva_ref
     for (int64_t d = 0; d < a.D; d++) dq[d] += ds * k[d];
   } while (kva_next_index(4, dims, i));
   return KVA_OK;
+}
+
+double kva_attention_grad_q_flops(const kva_node *n, const kva_sizes *s) {
+  return kva_attention_products(n, s, 3); /* scores, their gradients, dq */
 }

@@ -10,6 +10,7 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/shape.h"
 
 kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels, const char *of) {
   int64_t count;
@@ -159,4 +160,13 @@ kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
 kva_operand_role kva_conv_image_role(const kva_node *n, uint32_t operand) {
   (void)n;
   return operand == 0 ? KVA_PACKED : KVA_SCALARS;
+}
+
+/* Each element of y is a sum over a filter. */
+double kva_conv_products(const kva_sizes *s, const kva_type *y, const kva_type *w) {
+  return 2 * kva_elements_of(s, y) * kva_elements_of(s, w) / kva_extent_of(s, w->dims[0]);
+}
+
+double kva_conv_flops(const kva_node *n, const kva_sizes *s) {
+  return kva_conv_products(s, n->results[0].type, kva_operand_type(n, 1));
 }

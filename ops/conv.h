@@ -23,6 +23,9 @@ typedef struct kva_conv_oracle {
 } kva_conv_oracle;
 void kva_conv_accumulate(const kva_conv_oracle *c, kva_conv_role result, const double *a, const double *b, double *sum);
 
+/* Floating-point operations of all three. */
+double kva_conv_products(const kva_sizes *s, const kva_type *y, const kva_type *w);
+
 /* Lowering: base index of a group's first channel plus `channel`, i.e. group_of * per_group + channel. */
 static inline const kva_expr *kva_conv_channel(kva_expr_ctx *c, const kva_expr *group, const kva_expr *per_group,
                                                const kva_expr *channel) {

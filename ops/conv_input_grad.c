@@ -7,6 +7,7 @@
 #include "ops/conv.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 
 static kva_window window_of(const kva_node *n) {
   const kva_conv_input_grad_attrs *a = n->attrs;
@@ -95,4 +96,8 @@ kva_kval kva_conv_input_grad_lower(kva_lower *l, const kva_node *n, uint32_t res
                     kva_conv_per_group(c, w->dims[0], a->group)};
   kva_dtype t = kva_k_compute_type(w->dtype);
   return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, t, body.per_group, tap, &body);
+}
+
+double kva_conv_input_grad_flops(const kva_node *n, const kva_sizes *s) {
+  return kva_conv_products(s, kva_operand_type(n, 0), kva_operand_type(n, 1));
 }

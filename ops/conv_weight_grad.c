@@ -7,6 +7,7 @@
 #include "ops/conv.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 
 static kva_window window_of(const kva_node *n) {
   const kva_conv_weight_grad_attrs *a = n->attrs;
@@ -88,4 +89,8 @@ kva_kval kva_conv_weight_grad_lower(kva_lower *l, const kva_node *n, uint32_t re
   const kva_expr *extents[KVA_MAX_RANK] = {dy->dims[0]};
   memcpy(extents + 1, dy->dims + 2, sizeof(*extents) * window.n);
   return kva_k_reduce_over(l->kb, KVA_COMBINE_ADD, kva_k_compute_type(x->dtype), 1 + window.n, extents, term, &body);
+}
+
+double kva_conv_weight_grad_flops(const kva_node *n, const kva_sizes *s) {
+  return kva_conv_products(s, kva_operand_type(n, 1), n->results[0].type);
 }

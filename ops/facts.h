@@ -23,4 +23,14 @@ int kva_rms_norm_row_dims(const kva_node *n);
 int kva_layer_norm_row_dims(const kva_node *n);
 int kva_cross_entropy_row_dims(const kva_node *n);
 
+/* ---- work (kva_op_info.flops) ------------------------------------------------------------------------------------ */
+
+double kva_matmul_flops(const kva_node *n, const kva_sizes *s);
+double kva_conv_flops(const kva_node *n, const kva_sizes *s);
+double kva_conv_input_grad_flops(const kva_node *n, const kva_sizes *s);
+double kva_conv_weight_grad_flops(const kva_node *n, const kva_sizes *s);
+double kva_attention_flops(const kva_node *n, const kva_sizes *s);
+double kva_attention_grad_q_flops(const kva_node *n, const kva_sizes *s);
+double kva_attention_grad_kv_flops(const kva_node *n, const kva_sizes *s);
+
 #endif

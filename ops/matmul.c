@@ -141,3 +141,7 @@ kva_operand_role kva_matmul_role(const kva_node *n, uint32_t operand) {
   if (operand == 1) return KVA_PACKED;
   return a->transpose_a || a->transpose_b ? KVA_STREAMED : KVA_SCALARS;
 }
+
+double kva_matmul_flops(const kva_node *n, const kva_sizes *s) {
+  return 2 * kva_elements_of(s, n->results[0].type) * kva_extent_of(s, kva_matmul_get(n).K);
+}

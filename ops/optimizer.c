@@ -2,6 +2,39 @@
 #include "ops/optimizer.h"
 #include "ops/check.h"
 
+#include <stddef.h>
+
+const kva_op_info *kva_optimizer_find(const char *name) {
+  const kva_op_info *op = kva_op_set_find(&kva_ops, name, strlen(name));
+  return op && op->traits & KVA_UPDATES ? op : NULL;
+}
+
+uint32_t kva_optimizer_names(const char **out_names) {
+  uint32_t n = 0;
+  for (uint32_t i = 0; i < kva_ops.n; i++)
+    if (kva_ops.ops[i]->traits & KVA_UPDATES) out_names[n++] = kva_ops.ops[i]->name;
+  return n;
+}
+
+const char *kva_optimizer_list(kva_arena *arena) {
+  const char *names[KVA_OP_COUNT], *list = "";
+  uint32_t n = kva_optimizer_names(names);
+  for (uint32_t i = 0; i < n; i++) list = kva_arena_printf(arena, "%s%s%s", list, i ? ", " : "", names[i]);
+  return list;
+}
+
+void *kva_optimizer_attrs(kva_arena *arena, const kva_op_info *op, const kva_train_spec *spec, double weight_decay) {
+  char *attrs = kva_attrs_default(arena, op->attrs);
+  for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
+    const kva_attr_field *to = &op->attrs->fields[i];
+    const kva_attr_field *from = kva_attrs_find(&kva_train_numbers, to->name, strlen(to->name));
+    if (!from) continue;
+    bool decay = from->offset == offsetof(kva_train_spec, weight_decay);
+    *(double *)(attrs + to->offset) = decay ? weight_decay : *(const double *)((const char *)spec + from->offset);
+  }
+  return attrs;
+}
+
 kva_status kva_optimizer_infer(kva_module *m, const kva_node *n, uint32_t n_tensors, uint32_t n_results,
                                const kva_type **out_types) {
   const kva_type *p = kva_operand_type(n, 0);

@@ -5,6 +5,14 @@
 
 #include "ops/build.h"
 
+/* The row of an optimizer, or NULL; all their names in the table's order (out_names has room for kva_ops.n), and as
+ * "a, b, c". */
+const kva_op_info *kva_optimizer_find(const char *name);
+uint32_t kva_optimizer_names(const char **out_names);
+const char *kva_optimizer_list(kva_arena *arena);
+/* The attributes of an optimizer's update: its settings from the spec, but for weight_decay, which is given. */
+void *kva_optimizer_attrs(kva_arena *arena, const kva_op_info *op, const kva_train_spec *spec, double weight_decay);
+
 /* The first n_tensors operands have the type of operand 0, operand n_tensors is a float scalar (the learning rate);
  * sets the types of results 0 .. n_results-1. */
 KVA_MUST_USE kva_status kva_optimizer_infer(kva_module *m, const kva_node *n, uint32_t n_tensors, uint32_t n_results,

@@ -47,3 +47,12 @@ int64_t kva_ref_offset(const kva_ref_tensor *w, const int64_t *idx) {
   for (uint32_t i = 0; i < w->rank; i++) offset = offset * w->dims[i] + idx[i];
   return offset;
 }
+
+double kva_extent_of(const kva_sizes *s, kva_dim extent) {
+  int64_t v;
+  return kva_expr_eval(extent, s->lookup, s->user, &v) ? (double)v : 0;
+}
+
+double kva_elements_of(const kva_sizes *s, const kva_type *t) {
+  return kva_extent_of(s, kva_type_elements(s->m, t));
+}

@@ -12,6 +12,9 @@ void kva_shape_split(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const 
                      const kva_expr **out_idx);
 /* "[B, 4, T]", in a text that the caller frees. */
 void kva_shape_print(uint32_t rank, const kva_dim *dims, kva_text *out);
+/* Values of an extent and of the number of elements; 0 where they do not fit 64 bits. */
+double kva_extent_of(const kva_sizes *s, kva_dim extent);
+double kva_elements_of(const kva_sizes *s, const kva_type *t);
 /* Offset of idx in w. */
 int64_t kva_ref_offset(const kva_ref_tensor *w, const int64_t *idx);
 /* Copies element `from` of x to element `to` of y (same dtype). */

@@ -12,6 +12,7 @@
  * scalar `first`: it sets the states "<parameter>.grad" to the gradients where first is 1, else adds them. apply_step
  * has the inputs `scale` and `lr`: clipping and updates by scale * <parameter>.grad; its output is grad_norm, if any.
  */
+#include "ops/optimizer.h"
 #include "passes/passes_internal.h"
 
 #include <math.h>
@@ -88,6 +89,7 @@ static kva_value *setting(kva_builder *b, const kva_pass_options *options, const
 typedef struct update {
   kva_builder *b;
   const kva_train_spec *spec;
+  const kva_op_info *op;
   kva_value *lr, *step;
   kva_value *decay; /* NULL: a constant of the operators */
 } update;
@@ -97,7 +99,7 @@ static void decay(update *u, const kva_state *p, kva_value **parameter, kva_valu
   if (!u->decay || !p->decay) return;
   kva_dtype t = p->type->dtype;
   kva_value *rate = kva_cast(u->b, u->decay, t);
-  if (strcmp(u->spec->optimizer, "adamw") != 0) {
+  if (!u->op->decoupled_decay) {
     *g = kva_add(u->b, *g, kva_mul(u->b, *parameter, rate));
     return;
   }
@@ -105,44 +107,26 @@ static void decay(update *u, const kva_state *p, kva_value **parameter, kva_valu
   *parameter = kva_mul(u->b, *parameter, kva_sub(u->b, kva_const_scalar(u->b, t, 1), lost));
 }
 
-static void update_with_moments(update *u, kva_op_id op, kva_state *p, kva_value *g, uint32_t n_moments,
-                                const char *const *suffixes, bool takes_step, const void *attrs) {
-  kva_state *moments[2];
+static void update_parameter(update *u, kva_state *p, kva_value *g) {
+  enum { MAX_MOMENTS = sizeof u->op->moments / sizeof *u->op->moments };
+  kva_state *moments[MAX_MOMENTS];
   kva_value *parameter = read_state(u->b, p);
   decay(u, p, &parameter, &g);
-  kva_value *operands[6] = {parameter, g};
-  uint32_t n = 2;
+  kva_value *operands[MAX_MOMENTS + 4] = {parameter, g};
+  uint32_t n_moments = (uint32_t)u->op->n_results - 1, n = KVA_UPDATE_MOMENTS;
+  KVA_ASSERT(n_moments <= MAX_MOMENTS);
   for (uint32_t i = 0; i < n_moments; i++) {
-    moments[i] = parameter_state(u->b, p, suffixes[i], KVA_STATE_MOMENT);
+    moments[i] = parameter_state(u->b, p, u->op->moments[i], KVA_STATE_MOMENT);
     operands[n++] = read_state(u->b, moments[i]);
   }
   operands[n++] = kva_cast(u->b, u->lr, p->type->dtype);
-  if (takes_step) operands[n++] = u->step;
-  kva_node *node = kva_build_node(u->b, op, n, operands, 1 + n_moments, attrs);
+  if (n < (uint32_t)u->op->max_operands) operands[n++] = u->step;
+  double constant = p->decay && !u->decay ? u->spec->weight_decay : 0;
+  void *attrs = kva_optimizer_attrs(u->b->m->arena, u->op, u->spec, constant);
+  kva_node *node = kva_build_node(u->b, (kva_op_id)u->op->id, n, operands, 1 + n_moments, attrs);
   if (u->b->failed) return;
   write_state(u->b, p, &node->results[0]);
   for (uint32_t i = 0; i < n_moments; i++) write_state(u->b, moments[i], &node->results[1 + i]);
-}
-
-static kva_status update_parameter(update *u, kva_state *p, kva_value *g) {
-  const kva_train_spec *s = u->spec;
-  double constant = p->decay && !u->decay ? s->weight_decay : 0;
-  if (!strcmp(s->optimizer, "sgd")) {
-    update_with_moments(u, KVA_OP_sgd, p, g, 0, NULL, false, &(kva_sgd_attrs){.weight_decay = constant});
-  } else if (!strcmp(s->optimizer, "momentum")) {
-    kva_momentum_attrs a = {.momentum = s->momentum, .weight_decay = constant};
-    update_with_moments(u, KVA_OP_momentum, p, g, 1, (const char *const[]){"velocity"}, false, &a);
-  } else if (!strcmp(s->optimizer, "adagrad")) {
-    kva_adagrad_attrs a = {.eps = s->eps, .weight_decay = constant};
-    update_with_moments(u, KVA_OP_adagrad, p, g, 1, (const char *const[]){"h"}, false, &a);
-  } else if (!strcmp(s->optimizer, "adamw")) {
-    kva_adamw_attrs a = {.beta1 = s->beta1, .beta2 = s->beta2, .eps = s->eps, .weight_decay = constant};
-    update_with_moments(u, KVA_OP_adamw, p, g, 2, (const char *const[]){"m", "v"}, true, &a);
-  } else {
-    return kva_error(u->b->m->diag, &s->loc, "unknown optimizer '%s'; known: sgd, momentum, adagrad, adamw",
-                     s->optimizer);
-  }
-  return KVA_OK;
 }
 
 static void append_output(kva_module *m, kva_function *f, kva_value *v, const char *name, kva_result_role role) {
@@ -203,13 +187,17 @@ static kva_status expand_dropout(kva_module *m, kva_graph *g, const char *counte
 static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_value **grads, kva_value *lr,
                               const kva_pass_options *options) {
   const kva_train_spec *spec = m->train;
+  const kva_op_info *op = kva_optimizer_find(spec->optimizer);
+  if (!op)
+    return kva_error(m->diag, &spec->loc, "unknown optimizer '%s'; known: %s", spec->optimizer,
+                     kva_optimizer_list(m->arena));
   kva_builder b = kva_builder_before(m, f->graph->last);
   kva_value *scale = NULL, *norm = NULL;
   if (spec->clip > 0 && (norm = global_norm(&b, grads, n)))
     scale = clip_scale(&b, norm, setting(&b, options, "train.clip", spec->clip));
 
   kva_value *step = kva_add(&b, read_state(&b, counter_state(&b, "train.step")), kva_const_scalar(&b, KVA_I64, 1));
-  update u = {.b = &b, .spec = spec, .lr = lr, .step = step};
+  update u = {.b = &b, .spec = spec, .op = op, .lr = lr, .step = step};
   if (options->adjustable && spec->weight_decay > 0)
     u.decay = setting(&b, options, "train.weight_decay", spec->weight_decay);
   bool any = false;
@@ -217,7 +205,7 @@ static kva_status add_updates(kva_module *m, kva_function *f, uint32_t n, kva_va
     if (!grads[i]) continue;
     any = true;
     kva_value *g = scale ? kva_mul(&b, grads[i], kva_cast(&b, scale, grads[i]->type->dtype)) : grads[i];
-    KVA_TRY(update_parameter(&u, m->states.data[i], g));
+    update_parameter(&u, m->states.data[i], g);
   }
   write_state(&b, counter_state(&b, "train.step"), step);
   if (b.failed) return KVA_INVALID;

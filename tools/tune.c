@@ -1,5 +1,6 @@
 /* Options of fine-tuning: text to kva_tune_options. */
 #include "tools/tune.h"
+#include "ops/optimizer.h"
 #include "tools/driver/trained.h"
 
 #include <stdlib.h>
@@ -42,19 +43,14 @@ static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune
 }
 
 static kva_status make_loss(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
-  static const char *const known[] = {"adamw", "sgd", "momentum", "adagrad"};
-  kva_train_spec spec = {.lr = lr > 0 ? lr : 1e-3,
-                         .beta1 = 0.9,
-                         .beta2 = 0.999,
-                         .eps = 1e-8,
-                         .momentum = 0.9,
-                         .weight_decay = c->weight_decay,
-                         .schedule = "constant"};
-  for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-    if (!strcmp(c->optimizer, known[i])) spec.optimizer = known[i];
-  if (!spec.optimizer)
-    return kva_error(diag, NULL, "unknown optimizer '%s'; known: adamw, sgd, momentum, adagrad", c->optimizer);
-  return kva_make_loss(m, c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), &spec);
+  const kva_op_info *optimizer = kva_optimizer_find(c->optimizer);
+  if (!optimizer)
+    return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", c->optimizer, kva_optimizer_list(m->arena));
+  kva_train_spec *spec = kva_train_spec_create(m->arena);
+  spec->optimizer = optimizer->name;
+  spec->weight_decay = c->weight_decay;
+  if (lr > 0) spec->lr = lr;
+  return kva_make_loss(m, c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), spec);
 }
 
 static kva_status tune(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {

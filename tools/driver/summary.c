@@ -30,45 +30,9 @@ static kva_status bytes_of(kva_module *m, const kva_type *t, const kva_binding *
 
 /* ---- floating-point operations ----------------------------------------------------------------------------------- */
 
-static int64_t dim_at(const kva_type *t, uint32_t d, const kva_binding *b) {
-  int64_t v = 0;
-  return kva_expr_eval(t->dims[d], lookup, (void *)b, &v) ? v : 0;
-}
-
-static double size_of(kva_module *m, const kva_type *t, const kva_binding *b) {
-  int64_t n = 0;
-  return kva_expr_eval(kva_type_elements(m, t), lookup, (void *)b, &n) ? (double)n : 0;
-}
-
-/* Two matrix products over the visible half (causal) or all of [T, S]. */
-static double attention_flops(kva_module *m, const kva_node *n, const kva_binding *b, double products) {
-  const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1);
-  double pairs = size_of(m, q, b) * (double)dim_at(k, 2, b);
-  return 2 * products * pairs * (((const kva_attention_attrs *)n->attrs)->causal ? 0.5 : 1);
-}
-
 static double node_flops(kva_module *m, const kva_node *n, const kva_binding *b) {
-  switch ((kva_op_id)n->op->id) {
-  case KVA_OP_matmul: {
-    const kva_type *x = kva_operand_type(n, 0);
-    bool transposed = ((const kva_matmul_attrs *)n->attrs)->transpose_a;
-    return 2 * size_of(m, n->results[0].type, b) * (double)dim_at(x, x->rank - (transposed ? 2 : 1), b);
-  }
-  case KVA_OP_conv: {
-    const kva_type *w = kva_operand_type(n, 1);
-    return 2 * size_of(m, n->results[0].type, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
-  }
-  case KVA_OP_conv_input_grad:
-  case KVA_OP_conv_weight_grad: {
-    const kva_type *y = kva_operand_type(n, kva_is(n, KVA_OP_conv_weight_grad));
-    const kva_type *w = kva_is(n, KVA_OP_conv_weight_grad) ? n->results[0].type : kva_operand_type(n, 1);
-    return 2 * size_of(m, y, b) * size_of(m, w, b) / (double)dim_at(w, 0, b);
-  }
-  case KVA_OP_attention: return attention_flops(m, n, b, 2);
-  case KVA_OP_attention_grad_q: return attention_flops(m, n, b, 3);
-  case KVA_OP_attention_grad_kv: return attention_flops(m, n, b, 4);
-  default: return 0;
-  }
+  kva_sizes sizes = {m, lookup, (void *)b};
+  return n->op->flops ? n->op->flops(n, &sizes) : 0;
 }
 
 static double graph_flops(kva_module *m, const kva_graph *g, const kva_binding *b) {

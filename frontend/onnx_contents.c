@@ -1,8 +1,10 @@
 /* What is known of small tensors at import time. Models compute shapes with tensors (Shape, Gather, Concat, ...); here
  * the elements of such integer tensors are derived as expressions over the shape symbols, from the internal nodes that
- * the rules built, so that no ONNX version matters. Whatever depends on constants alone is evaluated by the operators'
- * own reference. Both are lazy and remembered per value, absence too, so that every value is visited once. */
+ * the rules built, by the operators' own rules (kva_op_info.shape_values), so that no ONNX version matters. Whatever
+ * depends on constants alone is evaluated by the operators' own reference. Both are lazy and remembered per value,
+ * absence too, so that every value is visited once. */
 #include "frontend/onnx_rules.h"
+#include "ops/shape_values.h"
 
 enum { MAX_ELEMENTS = 4096, MAX_DEPTH = 256 };
 
@@ -113,212 +115,40 @@ const kva_ref_tensor *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v) {
 /* ---- symbolic elements ------------------------------------------------------------------------------------------- */
 
 typedef struct elements {
+  kva_shape_values values;
   kva_onnx_ctx *c;
-  kva_expr_ctx *x;
-  const kva_node *n;
   int depth;
-  uint32_t len; /* of the result */
-  kva_dim *out; /* [len] */
 } elements;
 
 static const kva_dims *contents(kva_onnx_ctx *c, const kva_value *v, int depth);
 
-static const kva_dims *operand_contents(elements *e, uint32_t i) {
-  const kva_value *v = kva_operand(e->n, i);
+static const kva_dims *operand_contents(kva_shape_values *values, const kva_node *n, uint32_t i) {
+  const elements *e = values->user;
+  const kva_value *v = kva_operand(n, i);
   return v ? contents(e->c, v, e->depth + 1) : NULL;
 }
 
-static kva_dim pick(const kva_dims *d, uint32_t i) {
-  return d->v[d->n == 1 ? 0 : i];
-}
-
-/* Two operands of the result's length or of one element. */
-static bool both_operands(elements *e, uint32_t first, const kva_dims **a, const kva_dims **b) {
-  *a = operand_contents(e, first);
-  *b = operand_contents(e, first + 1);
-  return *a && *b && ((*a)->n == 1 || (*a)->n == e->len) && ((*b)->n == 1 || (*b)->n == e->len);
-}
-
-/* ONNX division truncates toward zero, the algebra's toward minus infinity: the same for what is not negative. */
-static kva_dim divide(kva_expr_ctx *x, kva_dim a, kva_dim b, bool mod) {
-  int64_t lo, va, vb;
-  if (kva_expr_is_const(a, &va) && kva_expr_is_const(b, &vb)) {
-    if (!vb || (va == INT64_MIN && vb == -1)) return NULL;
-    if (!mod) return kva_expr_const(x, va / vb);
-  }
-  if (!kva_expr_lower_bound(b, &lo) || lo < (kva_expr_is_const(b, NULL) ? 1 : 0)) return NULL;
-  if (!mod && (!kva_expr_lower_bound(a, &lo) || lo < 0)) return NULL;
-  return mod ? kva_expr_mod(x, a, b) : kva_expr_div(x, a, b);
-}
-
-/* 0 or 1 where it is the same for every value of the symbols. */
-static kva_dim compare(kva_expr_ctx *x, uint32_t op, kva_dim a, kva_dim b) {
-  bool less = kva_expr_provably_less(x, a, b), greater = kva_expr_provably_less(x, b, a);
-  if (op == KVA_OP_equal) {
-    if (a == b) return kva_expr_const(x, 1);
-    return less || greater ? kva_expr_const(x, 0) : NULL;
-  }
-  if (op == KVA_OP_less) {
-    if (less) return kva_expr_const(x, 1);
-    return kva_expr_provably_le(x, b, a) ? kva_expr_const(x, 0) : NULL;
-  }
-  if (kva_expr_provably_le(x, a, b)) return kva_expr_const(x, 1);
-  return greater ? kva_expr_const(x, 0) : NULL;
-}
-
-static kva_dim apply2(elements *e, uint32_t op, kva_dim a, kva_dim b) {
-  switch (op) {
-  case KVA_OP_add:
-  case KVA_OP_reduce_sum: return kva_expr_add(e->x, a, b);
-  case KVA_OP_sub: return kva_expr_sub(e->x, a, b);
-  case KVA_OP_mul:
-  case KVA_OP_reduce_prod: return kva_expr_mul(e->x, a, b);
-  case KVA_OP_div: return divide(e->x, a, b, false);
-  case KVA_OP_mod: return ((const kva_mod_attrs *)e->n->attrs)->fmod ? NULL : divide(e->x, a, b, true);
-  case KVA_OP_min:
-  case KVA_OP_reduce_min: return kva_expr_min(e->x, a, b);
-  case KVA_OP_max:
-  case KVA_OP_reduce_max: return kva_expr_max(e->x, a, b);
-  default: return compare(e->x, op, a, b);
-  }
-}
-
-static bool binary_elements(elements *e) {
-  const kva_dims *a, *b;
-  if (!both_operands(e, 0, &a, &b)) return false;
-  for (uint32_t i = 0; i < e->len; i++)
-    if (!(e->out[i] = apply2(e, e->n->op->id, pick(a, i), pick(b, i)))) return false;
-  return true;
-}
-
-static bool where_elements(elements *e) {
-  const kva_dims *cond = operand_contents(e, 0), *a, *b;
-  if (!cond || (cond->n != 1 && cond->n != e->len) || !both_operands(e, 1, &a, &b)) return false;
-  for (uint32_t i = 0; i < e->len; i++) {
-    int64_t v;
-    if (!kva_expr_is_const(pick(cond, i), &v)) return false;
-    e->out[i] = pick(v ? a : b, i);
-  }
-  return true;
-}
-
-/* Reductions of everything, which is what ReduceProd(Shape(x)) and its like are. */
-static bool reduce_elements(elements *e) {
-  const kva_dims *a = operand_contents(e, 0);
-  if (!a || e->len != 1 || !a->n) return false;
-  e->out[0] = a->v[0];
-  for (uint32_t i = 1; i < a->n; i++) e->out[0] = apply2(e, e->n->op->id, e->out[0], a->v[i]);
-  return true;
-}
-
-/* Reshapes, and expansion of one element: the elements in their order. */
-static bool same_elements(elements *e) {
-  const kva_dims *a = operand_contents(e, 0);
-  if (!a || (a->n != e->len && a->n != 1)) return false;
-  for (uint32_t i = 0; i < e->len; i++) e->out[i] = pick(a, i);
-  return true;
-}
-
-static bool cast_elements(elements *e) {
-  kva_dtype from = kva_operand_type(e->n, 0)->dtype, to = e->n->results[0].type->dtype;
-  bool wide = to == KVA_I64 || to == KVA_I32 || to == KVA_U64 || to == KVA_U32;
-  return wide && (kva_dtype_is_int(from) || from == KVA_BOOL) && same_elements(e);
-}
-
-static bool neg_elements(elements *e) {
-  const kva_dims *a = operand_contents(e, 0);
-  if (!a) return false;
-  for (uint32_t i = 0; i < e->len; i++) e->out[i] = kva_expr_muli(e->x, a->v[i], -1);
-  return true;
-}
-
-static bool slice_elements(elements *e) {
-  const kva_slice_attrs *s = e->n->attrs;
-  const kva_dims *a = operand_contents(e, 0);
-  int64_t start;
-  if (!a || kva_operand_type(e->n, 0)->rank != 1 || !kva_expr_is_const(s->starts.v[0], &start)) return false;
-  int64_t step = s->steps.n ? s->steps.v[0] : 1;
-  for (uint32_t i = 0; i < e->len; i++) {
-    int64_t at = start + step * (int64_t)i;
-    if (at < 0 || at >= a->n) return false;
-    e->out[i] = a->v[at];
-  }
-  return true;
-}
-
-static bool concat_elements(elements *e) {
-  uint32_t at = 0;
-  if (e->n->results[0].type->rank != 1) return false;
-  for (uint32_t i = 0; i < e->n->n_operands; i++) {
-    const kva_dims *a = operand_contents(e, i);
-    if (!a || a->n > e->len - at) return false;
-    for (uint32_t j = 0; j < a->n; j++) e->out[at++] = a->v[j];
-  }
-  return at == e->len;
-}
-
-static bool gather_elements(elements *e) {
-  const kva_dims *a = operand_contents(e, 0), *index = operand_contents(e, 1);
-  if (!a || !index || kva_operand_type(e->n, 0)->rank != 1 || index->n != e->len) return false;
-  for (uint32_t i = 0; i < e->len; i++) {
-    int64_t at;
-    if (!kva_expr_is_const(index->v[i], &at)) return false;
-    if (at < 0) at += a->n;
-    if (at < 0 || at >= a->n) return false;
-    e->out[i] = a->v[at];
-  }
-  return true;
-}
-
-static bool dims_elements(elements *e) {
-  const kva_dims_attrs *a = e->n->attrs;
-  if (a->values.n != e->len) return false;
-  for (uint32_t i = 0; i < e->len; i++) e->out[i] = a->values.v[i];
-  return true;
-}
-
-static bool derive(elements *e) {
-  switch (e->n->op->id) {
-  case KVA_OP_dims: return dims_elements(e);
-  case KVA_OP_add:
-  case KVA_OP_sub:
-  case KVA_OP_mul:
-  case KVA_OP_div:
-  case KVA_OP_mod:
-  case KVA_OP_min:
-  case KVA_OP_max:
-  case KVA_OP_equal:
-  case KVA_OP_less:
-  case KVA_OP_less_equal: return binary_elements(e);
-  case KVA_OP_where: return where_elements(e);
-  case KVA_OP_neg: return neg_elements(e);
-  case KVA_OP_cast: return cast_elements(e);
-  case KVA_OP_reshape:
-  case KVA_OP_expand: return same_elements(e);
-  case KVA_OP_slice: return slice_elements(e);
-  case KVA_OP_concat: return concat_elements(e);
-  case KVA_OP_gather: return gather_elements(e);
-  case KVA_OP_reduce_sum:
-  case KVA_OP_reduce_prod:
-  case KVA_OP_reduce_min:
-  case KVA_OP_reduce_max: return reduce_elements(e);
-  default: return false;
-  }
+static bool derive(elements *e, const kva_node *n) {
+  return e->depth <= MAX_DEPTH && n->op->shape_values && n->op->shape_values(&e->values, n);
 }
 
 static bool from_constant(elements *e, const kva_value *v) {
   const kva_ref_tensor *w = constant(e->c, v, e->depth);
   if (!w || !w->i) return false;
-  for (uint32_t i = 0; i < e->len; i++) e->out[i] = kva_expr_const(e->x, w->i[i]);
+  for (uint32_t i = 0; i < e->values.len; i++) e->values.out[i] = kva_expr_const(e->values.exprs, w->i[i]);
   return true;
 }
 
 static const kva_dims *compute_contents(kva_onnx_ctx *c, const kva_value *v, uint32_t len, int depth) {
-  elements e = {.c = c, .x = c->b.m->exprs, .n = v->def, .depth = depth, .len = len};
-  e.out = KVA_NEW_ARRAY(c->arena, kva_dim, len + 1);
-  if (!from_constant(&e, v) && (depth > MAX_DEPTH || !derive(&e))) return NULL;
+  elements e = {.c = c, .depth = depth};
+  e.values = (kva_shape_values){.exprs = c->b.m->exprs,
+                                .len = len,
+                                .out = KVA_NEW_ARRAY(c->arena, kva_dim, len + 1),
+                                .operand = operand_contents,
+                                .user = &e};
+  if (!from_constant(&e, v) && !derive(&e, v->def)) return NULL;
   kva_dims *dims = KVA_NEW(c->arena, kva_dims);
-  *dims = (kva_dims){len, e.out};
+  *dims = (kva_dims){len, e.values.out};
   return dims;
 }
 

@@ -68,6 +68,7 @@ typedef struct kva_sizes {
   void *user; /* of lookup */
 } kva_sizes;
 
+typedef struct kva_shape_values kva_shape_values; /* ops/shape_values.h */
 typedef struct kva_infer kva_infer;
 typedef struct kva_ref kva_ref;
 typedef struct kva_ref_tensor kva_ref_tensor;
@@ -113,6 +114,11 @@ struct kva_op_info {
   /* Floating-point operations of a contraction under these sizes, two for a product that is added up; NULL: none are
    * counted. For summaries and benchmarks (tools/driver/summary.c). */
   double (*flops)(const kva_node *n, const kva_sizes *s);
+
+  /* Elements of n's result, an integer or bool tensor, as expressions over shape symbols, from those of its operands;
+   * false: not known. The importer follows the arithmetic that models do on shapes (frontend/onnx_contents.c). NULL:
+   * only known where all operands are constant. */
+  bool (*shape_values)(kva_shape_values *v, const kva_node *n);
 
   /* Of a KVA_UPDATES row, whose name is the optimizer's: suffixes of the names of its moments' states, in the order of
    * the operands, for passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */

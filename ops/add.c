@@ -1,6 +1,8 @@
 /* add: z = x + y with NumPy broadcasting; integers wrap. Gradients: g and g, summed over what was broadcast.
  * Tolerance 1: one rounding. */
 #include "ops/elementwise.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 static double add_f(double x, double y) {
   return x + y;
@@ -10,3 +12,7 @@ static int64_t add_i(int64_t x, int64_t y) {
 }
 KVA_BINARY_OP(add, add, add_f, add_i)
 KVA_BINARY_VJP(add, g, g)
+
+bool kva_add_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_map2(v, n, kva_expr_add);
+}

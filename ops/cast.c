@@ -4,6 +4,8 @@
  * wider value: it is rounded where it is stored. Gradient: cast back, between floats; else none.
  * Tolerance 1: one rounding. */
 #include "ops/elementwise.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 #include <math.h>
 
@@ -112,3 +114,10 @@ static kva_kval lower_cast(kva_kb *b, kva_kval x, const kva_cast_attrs *a) {
   return a->saturate ? lower_saturated(b, v, a->to) : lower_unsaturated(b, v, a->to);
 }
 KVA_UNARY_LOWER(cast, lower_cast(b, x, n->attrs))
+
+/* Narrower integers would wrap. */
+bool kva_cast_shape_values(kva_shape_values *v, const kva_node *n) {
+  kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
+  bool wide = to == KVA_I64 || to == KVA_I32 || to == KVA_U64 || to == KVA_U32;
+  return wide && (kva_dtype_is_int(from) || from == KVA_BOOL) && kva_shape_values_same(v, n);
+}

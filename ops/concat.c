@@ -1,7 +1,9 @@
 /* concat: y = the operands one after the other along `axis`. Gradients: the slices of g.
  * Exact: a view. */
 #include "ops/check.h"
+#include "ops/facts.h"
 #include "ops/shape.h"
+#include "ops/shape_values.h"
 
 static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_concat_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);
@@ -81,4 +83,15 @@ kva_kval kva_concat_lower(kva_lower *l, const kva_node *n, uint32_t result, cons
     offset = end;
   }
   return v;
+}
+
+bool kva_concat_shape_values(kva_shape_values *v, const kva_node *n) {
+  uint32_t at = 0;
+  if (n->results[0].type->rank != 1) return false;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_dims *a = v->operand(v, n, i);
+    if (!a || a->n > v->len - at) return false;
+    for (uint32_t j = 0; j < a->n; j++) v->out[at++] = a->v[j];
+  }
+  return at == v->len;
 }

@@ -1,6 +1,8 @@
 /* dims: shape expressions as data. y[k] = values[k] (int64[n]); with `scalar` the single value as a rank-0 tensor.
  * Exact: integers. */
 #include "ops/build.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 kva_status kva_dims_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_dims_attrs *a = n->attrs;
@@ -28,4 +30,11 @@ kva_kval kva_dims_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
     v = kva_k_select(l->kb, here, kva_k_index(l->kb, a->values.v[k]), v);
   }
   return v;
+}
+
+bool kva_dims_shape_values(kva_shape_values *v, const kva_node *n) {
+  const kva_dims_attrs *a = n->attrs;
+  if (a->values.n != v->len) return false;
+  for (uint32_t i = 0; i < v->len; i++) v->out[i] = a->values.v[i];
+  return true;
 }

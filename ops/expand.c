@@ -1,6 +1,8 @@
 /* expand: y = x broadcast to `shape` (NumPy rule; never smaller than x). Gradient: g summed over what was added.
  * Exact: a view. */
 #include "ops/check.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 kva_status kva_expand_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   kva_dims shape = ((const kva_expand_attrs *)n->attrs)->shape;
@@ -34,4 +36,9 @@ kva_status kva_expand_vjp(kva_vjp *c, kva_node *n) {
 kva_kval kva_expand_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   (void)result;
   return kva_lower_broadcast(l, n, 0, idx);
+}
+
+/* Of one element. */
+bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_same(v, n);
 }

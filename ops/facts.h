@@ -33,4 +33,30 @@ double kva_attention_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_grad_q_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_grad_kv_flops(const kva_node *n, const kva_sizes *s);
 
+/* ---- elements as expressions (kva_op_info.shape_values) ---------------------------------------------------------- */
+
+bool kva_dims_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_add_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_sub_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_mul_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_div_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_mod_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_min_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_max_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_equal_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_less_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_less_equal_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_where_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_neg_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_cast_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_reshape_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_concat_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_gather_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_reduce_sum_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_reduce_prod_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_reduce_min_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_reduce_max_shape_values(kva_shape_values *v, const kva_node *n);
+
 #endif

@@ -3,8 +3,10 @@
  * Exact: moves elements. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/index.h"
 #include "ops/shape.h"
+#include "ops/shape_values.h"
 
 static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_gather_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);
@@ -62,4 +64,17 @@ kva_kval kva_gather_lower(kva_lower *l, const kva_node *n, uint32_t result, cons
   at[axis] = kva_index_lower(l, n, 1, idx + axis, x->dims[axis]);
   for (uint32_t k = axis + 1; k < x->rank; k++) at[k] = idx[k - 1 + indices->rank];
   return kva_masked_operand(l, n, 0, at, kva_index_nonempty(l, NULL, x->dims[axis]));
+}
+
+bool kva_gather_shape_values(kva_shape_values *v, const kva_node *n) {
+  const kva_dims *a = v->operand(v, n, 0), *index = v->operand(v, n, 1);
+  if (!a || !index || kva_operand_type(n, 0)->rank != 1 || index->n != v->len) return false;
+  for (uint32_t i = 0; i < v->len; i++) {
+    int64_t at;
+    if (!kva_expr_is_const(index->v[i], &at)) return false;
+    if (at < 0) at += a->n;
+    if (at < 0 || at >= a->n) return false;
+    v->out[i] = a->v[at];
+  }
+  return true;
 }

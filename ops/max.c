@@ -1,6 +1,8 @@
 /* max: z = the larger of x and y; NaN if either is NaN. Gradient: g to the larger, half to each where they are equal.
  * Exact. */
 #include "ops/elementwise.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 #include <math.h>
 
@@ -25,3 +27,7 @@ static kva_value *share(kva_builder *b, kva_value *x, kva_value *y) {
 }
 KVA_BINARY_VJP(max, kva_mul(b, g, share(b, x, y)), kva_mul(b, g, share(b, y, x)))
 KVA_BINARY_LOWER(max, kva_k2(b, KVA_K_max, x, y))
+
+bool kva_max_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_map2(v, n, kva_expr_max);
+}

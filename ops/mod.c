@@ -2,6 +2,8 @@
  * sign of x). Integers: y = 0 gives 0. Gradients: g and -g q, with q held constant.
  * Tolerance 1: the remainder itself is exact, the correction of its sign one rounding. */
 #include "ops/elementwise.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 #include <math.h>
 
@@ -45,3 +47,12 @@ static kva_kval lower_mod(kva_kb *b, kva_kval x, kva_kval y, bool c_style) {
   return kva_k_select(b, correct, kva_k2(b, KVA_K_add, r, y), r);
 }
 KVA_BINARY_LOWER(mod, lower_mod(b, x, y, ((const kva_mod_attrs *)n->attrs)->fmod))
+
+static kva_dim remainder_of(kva_expr_ctx *c, kva_dim a, kva_dim b) {
+  return kva_shape_value_divides(b) ? kva_expr_mod(c, a, b) : NULL;
+}
+
+bool kva_mod_shape_values(kva_shape_values *v, const kva_node *n) {
+  if (((const kva_mod_attrs *)n->attrs)->fmod) return false;
+  return kva_shape_values_map2(v, n, remainder_of);
+}

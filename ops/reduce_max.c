@@ -1,6 +1,8 @@
 /* reduce_max: y = the greatest x over `axes` (all where none are listed); NaN wins. Over nothing: the end of the
  * dtype's range that changes no result. Gradient: g, split evenly among the elements equal to y. Exact: comparisons. */
+#include "ops/facts.h"
 #include "ops/reduce_common.h"
+#include "ops/shape_values.h"
 
 #include <math.h>
 
@@ -30,3 +32,7 @@ kva_status kva_reduce_max_vjp(kva_vjp *c, kva_node *n) {
 }
 
 KVA_REDUCE_LOWER(reduce_max, kva_operand_type(n, 0)->dtype == KVA_BOOL ? KVA_COMBINE_OR : KVA_COMBINE_MAX)
+
+bool kva_reduce_max_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_reduce(v, n, kva_expr_max);
+}

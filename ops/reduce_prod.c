@@ -1,7 +1,9 @@
 /* reduce_prod: y = product of x over `axes` (all where none are listed); integers wrap; 1 over nothing. Gradient: g
  * times the product of the other elements, right also where elements are zero.
  * Tolerance 16: one rounding a factor; errors of a product add up. */
+#include "ops/facts.h"
 #include "ops/reduce_common.h"
+#include "ops/shape_values.h"
 
 KVA_REDUCE_INFER(reduce_prod)
 
@@ -32,3 +34,7 @@ kva_status kva_reduce_prod_vjp(kva_vjp *c, kva_node *n) {
 }
 
 KVA_REDUCE_LOWER(reduce_prod, KVA_COMBINE_MUL)
+
+bool kva_reduce_prod_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_reduce(v, n, kva_expr_mul);
+}

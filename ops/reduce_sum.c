@@ -1,7 +1,9 @@
 /* reduce_sum: y = sum of x over `axes` (all where none are listed); integers wrap; 0 over nothing. Gradient: g,
  * broadcast.
  * Tolerance 8: the reference adds in double, kernels in the compute type with several accumulators. */
+#include "ops/facts.h"
 #include "ops/reduce_common.h"
+#include "ops/shape_values.h"
 
 KVA_REDUCE_INFER(reduce_sum)
 
@@ -19,3 +21,7 @@ kva_status kva_reduce_sum_vjp(kva_vjp *c, kva_node *n) {
 }
 
 KVA_REDUCE_LOWER(reduce_sum, KVA_COMBINE_ADD)
+
+bool kva_reduce_sum_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_reduce(v, n, kva_expr_add);
+}

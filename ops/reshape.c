@@ -1,7 +1,9 @@
 /* reshape: y has the elements of x in row-major order under the dims `shape`, which are final (no 0 or -1 codes). The
  * numbers of elements must be provably equal. Gradient: g in x's shape.
  * Exact: a view. */
+#include "ops/facts.h"
 #include "ops/shape.h"
+#include "ops/shape_values.h"
 
 kva_status kva_reshape_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *x = kva_operand_type(n, 0);
@@ -70,4 +72,8 @@ kva_kval kva_reshape_lower(kva_lower *l, const kva_node *n, uint32_t result, con
     y_end = j;
   }
   return l->operand(l, n, 0, at);
+}
+
+bool kva_reshape_shape_values(kva_shape_values *v, const kva_node *n) {
+  return kva_shape_values_same(v, n);
 }

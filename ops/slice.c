@@ -2,7 +2,9 @@
  * is in bounds by construction. Gradient: g written back at those places, zero elsewhere: rows of g are spread apart by
  * |step| (reshape, pad, reshape), turned round where the step is negative, and padded to x's shape.
  * Exact: a view. */
+#include "ops/facts.h"
 #include "ops/shape.h"
+#include "ops/shape_values.h"
 
 static int64_t step_of(const kva_node *n, uint32_t k) {
   kva_ints steps = ((const kva_slice_attrs *)n->attrs)->steps;
@@ -111,4 +113,18 @@ kva_kval kva_slice_lower(kva_lower *l, const kva_node *n, uint32_t result, const
     at[k] = kva_expr_add(c, start, kva_expr_muli(c, idx[k], step_of(n, k)));
   }
   return l->operand(l, n, 0, at);
+}
+
+bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n) {
+  const kva_slice_attrs *s = n->attrs;
+  const kva_dims *a = v->operand(v, n, 0);
+  int64_t start;
+  if (!a || kva_operand_type(n, 0)->rank != 1 || !kva_expr_is_const(s->starts.v[0], &start)) return false;
+  int64_t step = s->steps.n ? s->steps.v[0] : 1;
+  for (uint32_t i = 0; i < v->len; i++) {
+    int64_t at = start + step * (int64_t)i;
+    if (at < 0 || at >= a->n) return false;
+    v->out[i] = a->v[at];
+  }
+  return true;
 }

@@ -2,6 +2,8 @@
  * Gradients: g where the operand was taken, else 0.
  * Exact: a selection. */
 #include "ops/elementwise.h"
+#include "ops/facts.h"
+#include "ops/shape_values.h"
 
 kva_status kva_where_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   KVA_TRY(kva_check_bool(m, n, 0));
@@ -43,4 +45,16 @@ kva_kval kva_where_lower(kva_lower *l, const kva_node *n, uint32_t result, const
   (void)result;
   kva_kval condition = kva_lower_broadcast(l, n, 0, idx);
   return kva_k_select(l->kb, condition, kva_lower_broadcast(l, n, 1, idx), kva_lower_broadcast(l, n, 2, idx));
+}
+
+bool kva_where_shape_values(kva_shape_values *v, const kva_node *n) {
+  const kva_dims *condition = v->operand(v, n, 0), *a, *b;
+  if (!condition || (condition->n != 1 && condition->n != v->len) || !kva_shape_values_pair(v, n, 1, &a, &b))
+    return false;
+  for (uint32_t i = 0; i < v->len; i++) {
+    int64_t yes;
+    if (!kva_expr_is_const(kva_shape_value(condition, i), &yes)) return false;
+    v->out[i] = kva_shape_value(yes ? a : b, i);
+  }
+  return true;
 }

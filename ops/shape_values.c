@@ -1,0 +1,42 @@
+/* See shape_values.h. */
+#include "ops/shape_values.h"
+
+static bool broadcasts(const kva_shape_values *v, const kva_dims *d) {
+  return d && (d->n == 1 || d->n == v->len);
+}
+
+bool kva_shape_values_pair(kva_shape_values *v, const kva_node *n, uint32_t i, const kva_dims **a, const kva_dims **b) {
+  *a = v->operand(v, n, i);
+  *b = v->operand(v, n, i + 1);
+  return broadcasts(v, *a) && broadcasts(v, *b);
+}
+
+bool kva_shape_values_map2(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f) {
+  const kva_dims *a, *b;
+  if (!kva_shape_values_pair(v, n, 0, &a, &b)) return false;
+  for (uint32_t i = 0; i < v->len; i++)
+    if (!(v->out[i] = f(v->exprs, kva_shape_value(a, i), kva_shape_value(b, i)))) return false;
+  return true;
+}
+
+bool kva_shape_values_reduce(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f) {
+  const kva_dims *a = v->operand(v, n, 0);
+  if (!a || v->len != 1 || !a->n) return false;
+  v->out[0] = a->v[0];
+  for (uint32_t i = 1; i < a->n; i++) v->out[0] = f(v->exprs, v->out[0], a->v[i]);
+  return true;
+}
+
+bool kva_shape_values_same(kva_shape_values *v, const kva_node *n) {
+  const kva_dims *a = v->operand(v, n, 0);
+  if (!broadcasts(v, a)) return false;
+  for (uint32_t i = 0; i < v->len; i++) v->out[i] = kva_shape_value(a, i);
+  return true;
+}
+
+/* Nothing is divided by what may be 0: a constant must be positive, a symbolic divisor, an extent, must not be
+ * negative. */
+bool kva_shape_value_divides(kva_dim b) {
+  int64_t lo;
+  return kva_expr_lower_bound(b, &lo) && lo >= (kva_expr_is_const(b, NULL) ? 1 : 0);
+}

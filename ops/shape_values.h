@@ -1,0 +1,39 @@
+/* Elements of small integer tensors as expressions over shape symbols: what rules kva_<op>_shape_values share. */
+#ifndef KVA_OPS_SHAPE_VALUES_H
+#define KVA_OPS_SHAPE_VALUES_H
+
+#include "ops/ops.h"
+
+struct kva_shape_values {
+  kva_expr_ctx *exprs;
+  uint32_t len; /* elements of result 0 */
+  kva_dim *out; /* [len], row-major, for the rule to fill */
+  /* Elements of operand i of n; NULL: left out or not known. */
+  const kva_dims *(*operand)(kva_shape_values *v, const kva_node *n, uint32_t i);
+  void *user; /* of operand */
+};
+
+/* Element i of an operand that broadcasts: of one element, that one. */
+static inline kva_dim kva_shape_value(const kva_dims *d, uint32_t i) {
+  return d->v[d->n == 1 ? 0 : i];
+}
+/* Operands i and i + 1, which have the result's length or one element; false: not known, or they broadcast otherwise.
+ */
+bool kva_shape_values_pair(kva_shape_values *v, const kva_node *n, uint32_t i, const kva_dims **a, const kva_dims **b);
+
+/* f gives one element of the result from one of each operand; NULL: not known. */
+typedef kva_dim (*kva_shape_value_fn)(kva_expr_ctx *c, kva_dim a, kva_dim b);
+/* Elementwise operators of two operands. */
+bool kva_shape_values_map2(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f);
+/* Reductions of everything to one element, which is what ReduceProd(Shape(x)) and its like are. */
+bool kva_shape_values_reduce(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f);
+/* The elements of operand 0 in their order, or its one element everywhere. */
+bool kva_shape_values_same(kva_shape_values *v, const kva_node *n);
+/* 0 or 1 where that is known. */
+static inline kva_dim kva_shape_value_bool(kva_expr_ctx *c, bool yes, bool no) {
+  return yes || no ? kva_expr_const(c, yes) : NULL;
+}
+/* Remainder and quotient of the algebra are defined for this divisor. */
+bool kva_shape_value_divides(kva_dim b);
+
+#endif

@@ -85,7 +85,7 @@ void kva_export_name_node(kva_export *e, kva_pb_node *p, const kva_node *n);
 /* An ONNX node with n's operands and its result 0. */
 kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_type);
 
-/* One row's writer; op_type is the row's (onnx_export_ops.c). */
+/* The writer of a row of onnx_export.def; op_type is the row's. */
 typedef kva_status (*kva_export_fn)(kva_export *e, const kva_node *n, const char *op_type);
 /* n as a call of the function ai.kvasir::<op_type>, whose body `write` writes; its signature names operands and
  * results: "x w past -> y state" (onnx_export_function.c). */

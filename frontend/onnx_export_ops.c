@@ -1,5 +1,4 @@
-/* Internal operators as ONNX nodes: one row each. Where ONNX has the operator the row names it; the rest is written out
- * in primitives that every runtime has, in a function of its own where the importer is to find the operator again. */
+/* Internal operators as ONNX nodes, by the rows of onnx_export.def. */
 #include "frontend/onnx_export.h"
 
 static kva_status same(kva_export *e, const kva_node *n, const char *op_type) {
@@ -115,13 +114,13 @@ static kva_status export_bit_shift(kva_export *e, const kva_node *n, const char 
 /* ---- reductions -------------------------------------------------------------------------------------------------- */
 
 static kva_status export_reduce(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_reduce_sum_attrs *a = n->attrs;
+  const kva_reduce_attrs *a = n->attrs;
   return kva_export_done(e, n,
                          kva_export_reduce(e, op_type, kva_export_in(e, n, 0), a->axes.n, a->axes.v, a->keepdims));
 }
 
 static kva_status export_arg(kva_export *e, const kva_node *n, const char *op_type) {
-  const kva_argmax_attrs *a = n->attrs;
+  const kva_arg_attrs *a = n->attrs;
   kva_pb_node *p = kva_export_like(e, n, op_type);
   kva_export_int(e, p, "axis", a->axis);
   kva_export_int(e, p, "keepdims", a->keepdims);
@@ -196,9 +195,11 @@ static kva_status export_pad(kva_export *e, const kva_node *n, const char *op_ty
   return kva_export_done(e, n, kva_export_out(p));
 }
 
-/* concat, gather, gather_elements, softmax: one attribute `axis`, first in their structs. */
+/* Operators whose attribute `axis` is ONNX's. */
 static kva_status export_axis(kva_export *e, const kva_node *n, const char *op_type) {
-  kva_export_int(e, kva_export_like(e, n, op_type), "axis", ((const kva_concat_attrs *)n->attrs)->axis);
+  const kva_attr_field *axis = kva_attrs_find(n->op->attrs, "axis", 4);
+  KVA_ASSERT(axis && axis->kind == KVA_ATTR_INT);
+  kva_export_int(e, kva_export_like(e, n, op_type), "axis", *(const int64_t *)((const char *)n->attrs + axis->offset));
   return KVA_OK;
 }
 
@@ -230,118 +231,28 @@ typedef struct export_row {
   const char *signature; /* set: a call of the function ai.kvasir::<op_type>, whose body is what `write` writes */
 } export_row;
 
-static const char training[] = "training graphs have no ONNX form here; export the inference module";
-static const char too_new[] = "ONNX has it only after the exported opset";
+#define TRAINING       "training graphs have no ONNX form here; export the inference module"
+#define MADE_BY_PASSES "passes make it for compiled code; export before passes"
+#define SUBGRAPHS      "sub-graphs are not written yet"
+#define TOO_NEW        "ONNX has it only after the exported opset"
 
-static const export_row rows[KVA_OP_COUNT] = {
-    [KVA_OP_constant] = {export_constant, NULL},
-    [KVA_OP_state_read] = {export_state_read, NULL},
-    [KVA_OP_state_write] = {cannot, "ONNX graphs have no state to write"},
-    [KVA_OP_kernel] = {cannot, "fused kernels have no ONNX form; export before passes"},
-    [KVA_OP_dims] = {export_dims, NULL},
-    [KVA_OP_iota] = {export_iota, NULL},
-    [KVA_OP_neg] = {same, "Neg"},
-    [KVA_OP_abs] = {same, "Abs"},
-    [KVA_OP_sign] = {same, "Sign"},
-    [KVA_OP_reciprocal] = {same, "Reciprocal"},
-    [KVA_OP_sqrt] = {same, "Sqrt"},
-    [KVA_OP_exp] = {same, "Exp"},
-    [KVA_OP_log] = {same, "Log"},
-    [KVA_OP_sin] = {same, "Sin"},
-    [KVA_OP_cos] = {same, "Cos"},
-    [KVA_OP_tan] = {same, "Tan"},
-    [KVA_OP_asin] = {same, "Asin"},
-    [KVA_OP_acos] = {same, "Acos"},
-    [KVA_OP_atan] = {same, "Atan"},
-    [KVA_OP_sinh] = {same, "Sinh"},
-    [KVA_OP_cosh] = {same, "Cosh"},
-    [KVA_OP_tanh] = {same, "Tanh"},
-    [KVA_OP_asinh] = {same, "Asinh"},
-    [KVA_OP_acosh] = {same, "Acosh"},
-    [KVA_OP_atanh] = {same, "Atanh"},
-    [KVA_OP_erf] = {same, "Erf"},
-    [KVA_OP_sigmoid] = {same, "Sigmoid"},
-    [KVA_OP_softplus] = {same, "Softplus"},
-    [KVA_OP_relu] = {same, "Relu"},
-    [KVA_OP_gelu] = {export_gelu, "Gelu"},
-    [KVA_OP_silu] = {export_silu, "Silu", "x -> y"},
-    [KVA_OP_floor] = {same, "Floor"},
-    [KVA_OP_ceil] = {same, "Ceil"},
-    [KVA_OP_round] = {same, "Round"},
-    [KVA_OP_is_nan] = {same, "IsNaN"},
-    [KVA_OP_is_inf] = {export_is_inf, "IsInf"},
-    [KVA_OP_logical_not] = {same, "Not"},
-    [KVA_OP_bit_not] = {same, "BitwiseNot"},
-    [KVA_OP_cast] = {export_cast, "Cast"},
-    [KVA_OP_bitcast] = {cannot, too_new},
-    [KVA_OP_stop_gradient] = {same, "Identity"},
-    [KVA_OP_dropout] = {same, "Identity"},
-    [KVA_OP_add] = {same, "Add"},
-    [KVA_OP_sub] = {same, "Sub"},
-    [KVA_OP_mul] = {same, "Mul"},
-    [KVA_OP_div] = {same, "Div"},
-    [KVA_OP_mod] = {export_mod, "Mod"},
-    [KVA_OP_pow] = {same, "Pow"},
-    [KVA_OP_min] = {same, "Min"},
-    [KVA_OP_max] = {same, "Max"},
-    [KVA_OP_equal] = {same, "Equal"},
-    [KVA_OP_less] = {same, "Less"},
-    [KVA_OP_less_equal] = {same, "LessOrEqual"},
-    [KVA_OP_logical_and] = {same, "And"},
-    [KVA_OP_logical_or] = {same, "Or"},
-    [KVA_OP_logical_xor] = {same, "Xor"},
-    [KVA_OP_bit_and] = {same, "BitwiseAnd"},
-    [KVA_OP_bit_or] = {same, "BitwiseOr"},
-    [KVA_OP_bit_xor] = {same, "BitwiseXor"},
-    [KVA_OP_bit_shift] = {export_bit_shift, "BitShift"},
-    [KVA_OP_where] = {same, "Where"},
-    [KVA_OP_reduce_sum] = {export_reduce, "ReduceSum"},
-    [KVA_OP_reduce_mean] = {export_reduce, "ReduceMean"},
-    [KVA_OP_reduce_max] = {export_reduce, "ReduceMax"},
-    [KVA_OP_reduce_min] = {export_reduce, "ReduceMin"},
-    [KVA_OP_reduce_prod] = {export_reduce, "ReduceProd"},
-    [KVA_OP_argmax] = {export_arg, "ArgMax"},
-    [KVA_OP_argmin] = {export_arg, "ArgMin"},
-    [KVA_OP_cumsum] = {export_cumsum, "CumSum"},
-    [KVA_OP_cumprod] = {cannot, too_new},
-    [KVA_OP_reshape] = {export_reshape, NULL},
-    [KVA_OP_transpose] = {export_transpose, "Transpose"},
-    [KVA_OP_slice] = {export_slice, "Slice"},
-    [KVA_OP_expand] = {export_expand, "Expand"},
-    [KVA_OP_pad] = {export_pad, "Pad"},
-    [KVA_OP_concat] = {export_axis, "Concat"},
-    [KVA_OP_gather] = {export_axis, "Gather"},
-    [KVA_OP_gather_grad] = {cannot, training},
-    [KVA_OP_gather_elements] = {export_axis, "GatherElements"},
-    [KVA_OP_gather_nd] = {export_gather_nd, "GatherND"},
-    [KVA_OP_scatter_elements] = {export_scatter_elements, "ScatterElements"},
-    [KVA_OP_scatter_nd] = {export_scatter_nd, "ScatterND"},
-    [KVA_OP_matmul] = {kva_export_matmul, "MatMul"},
-    [KVA_OP_conv] = {kva_export_conv, "Conv"},
-    [KVA_OP_conv_input_grad] = {kva_export_conv_transpose, "ConvTranspose"},
-    [KVA_OP_conv_weight_grad] = {cannot, training},
-    [KVA_OP_max_pool] = {kva_export_max_pool, "MaxPool"},
-    [KVA_OP_max_pool_grad] = {cannot, training},
-    [KVA_OP_avg_pool] = {kva_export_avg_pool, "AveragePool"},
-    [KVA_OP_avg_pool_grad] = {cannot, training},
-    [KVA_OP_softmax] = {export_axis, "Softmax"},
-    [KVA_OP_log_softmax] = {export_axis, "LogSoftmax"},
-    [KVA_OP_rms_norm] = {kva_export_rms_norm, "RMSNorm", "x scale -> y"},
-    [KVA_OP_layer_norm] = {kva_export_layer_norm, "LayerNorm", "x scale bias -> y"},
-    [KVA_OP_batch_norm] = {kva_export_batch_norm, "BatchNormalization"},
-    [KVA_OP_cross_entropy] = {kva_export_cross_entropy, "CrossEntropy", "logits targets -> loss lse"},
-    [KVA_OP_kv_shift] = {kva_export_kv_shift, "KVShift", "x w past segments left_pad -> y state"},
-    [KVA_OP_kv_shift_input_grad] = {cannot, training},
-    [KVA_OP_kv_shift_weight_grad] = {cannot, training},
-    [KVA_OP_rope] = {kva_export_rope, "Rope", "x cos sin -> y"},
-    [KVA_OP_attention] = {kva_export_attention, "Attention", "q k v mask slopes -> y lse"},
-    [KVA_OP_attention_grad_q] = {cannot, training},
-    [KVA_OP_attention_grad_kv] = {cannot, training},
+#define NODE(op_type)                      same, op_type, NULL
+#define WRITE(function, op_type)           function, op_type, NULL
+#define CALL(function, op_type, signature) function, op_type, signature
+#define NEVER(reason)                      cannot, reason, NULL
+
+#define EXPORT(op, ...) static const export_row row_of_##op = {__VA_ARGS__};
+#include "frontend/onnx_export.def"
+#undef EXPORT
+
+static const export_row *const rows[KVA_OP_COUNT] = {
+#define OP(op, ...) [KVA_OP_##op] = &row_of_##op,
+#include "ops/ops.def"
+#undef OP
 };
 
 kva_status kva_export_op(kva_export *e, const kva_node *n) {
-  const export_row *row = &rows[n->op->id];
-  if (!row->write) return cannot(e, n, training);
+  const export_row *row = rows[n->op->id];
   return row->signature ? kva_export_call(e, n, row->op_type, row->signature, row->write)
                         : row->write(e, n, row->op_type);
 }

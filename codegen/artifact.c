@@ -272,7 +272,7 @@ static kva_status lower(writer *w, const kva_node *n, kva_kernel **out_kernel) {
 
 static kva_status write_kernel(writer *w, const kva_kernel *k, kva_step_desc *out) {
   out->grid = formula(w, kva_codegen_grid(k));
-  if (kva_codegen_target(w->cg)->arch) return add_gpu_kernel(w, k, &out->kernel);
+  if (kva_codegen_target(w->cg)->kind == KVA_TARGET_GPU) return add_gpu_kernel(w, k, &out->kernel);
   return kva_codegen_add(w->cg, k, w->symbols.len, w->symbols.data, &out->kernel);
 }
 
@@ -367,7 +367,7 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
 static const kva_kernel_desc *kernel_table(writer *w) {
   int32_t n = kva_codegen_kernel_count(w->cg);
   kva_kernel_desc *kernels = KVA_NEW_ARRAY(w->arena, kva_kernel_desc, n + 1);
-  bool is_gpu = kva_codegen_target(w->cg)->arch;
+  bool is_gpu = kva_codegen_target(w->cg)->kind == KVA_TARGET_GPU;
   for (int32_t i = 0; i < n; i++) {
     kernels[i].name = kva_codegen_kernel_name(w->cg, i);
     if (!is_gpu) continue;
@@ -386,7 +386,7 @@ static const kva_kernel_desc *kernel_table(writer *w) {
 /* Of a GPU, the text of the module. */
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
-  if (!target->arch) return KVA_OK;
+  if (target->kind != KVA_TARGET_GPU) return KVA_OK;
   char *text;
   size_t size;
   KVA_TRY(kva_codegen_emit(w->cg, "ptx", &text, &size));

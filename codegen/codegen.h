@@ -4,6 +4,7 @@
 
 #include "ir/kernel.h"
 #include "ir/plan.h"
+#include "ir/target.h"
 #include "ops/ops.h"
 #include "runtime/abi.h"
 
@@ -19,16 +20,8 @@ typedef struct kva_target_options {
   const struct kva_cache *cache; /* where compiled code is kept (cache.h); borrowed; NULL: nowhere */
 } kva_target_options;
 
-/* Facts that schedules ask for. */
-typedef struct kva_target {
-  const char *description; /* "x86-64 znver5 512-bit" */
-  int vector_bytes;        /* 64 for AVX-512 */
-  int vector_registers;    /* 32 or 16 */
-  int64_t l1_bytes, l2_bytes;
-  const char *arch;      /* of a GPU: see the options. NULL: a CPU */
-  uint32_t shared_bytes; /* GPU: of shared memory, that a block may have */
-  bool library_gemm;
-} kva_target;
+/* What the options mean. Errors: an unknown cpu, triple or arch, with the known ones. */
+KVA_MUST_USE kva_status kva_codegen_describe(const kva_target_options *options, kva_diag *diag, kva_target *out_target);
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 

@@ -194,7 +194,7 @@ static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
   case KVA_K_not: return bitwise(e, op, v);
   default: break;
   }
-  if (op == KVA_K_fma && t == KVA_F32 && e->cg->lacks_fma) return wide_fma(e, v);
+  if (op == KVA_K_fma && t == KVA_F32 && !kva_target_has(&e->cg->target, KVA_TARGET_FMA)) return wide_fma(e, v);
   if (is_float && float_intrinsic(op)) return kva_ll_intrinsic1(e, float_intrinsic(op), kva_kop_arity(op), v);
   LLVMValueRef result = is_float ? float_arith(e, op, t, v) : int_arith(e, op, t, v);
   return result ? result : math_call(e, op, t, v);

@@ -8,7 +8,6 @@
 #include <llvm-c/Transforms/PassBuilder.h>
 #include <pthread.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 const char kva_cg_passes[] = "function(sroa,early-cse,instcombine<no-verify-fixpoint>,simplifycfg,loop-mssa(licm),gvn,"
                              "sroa,instcombine<no-verify-fixpoint>,simplifycfg,adce)";
@@ -34,89 +33,8 @@ kva_status kva_cg_check(kva_codegen *cg, LLVMErrorRef error, const char *what) {
   return status;
 }
 
-static char *own_string(kva_arena *arena, char *llvm_string) {
-  char *copy = kva_arena_strdup(arena, llvm_string);
-  LLVMDisposeMessage(llvm_string);
-  return copy;
-}
-
-/* Other machines, with a CPU that all of the kind have. */
-typedef struct machine_row {
-  const char *triple, *arch, *cpu;
-} machine_row;
-static const machine_row machines[] = {{"x86_64-linux-gnu", "x86-64", "x86-64"},
-                                       {"aarch64-linux-gnu", "aarch64", "generic"}};
-#if defined __aarch64__
-enum { HOST = 1 };
-#else
-enum { HOST = 0 };
-#endif
-
-static kva_status find_machine(const char *triple, kva_diag *diag, const machine_row **out_row) {
-  *out_row = &machines[HOST];
-  if (!triple) return KVA_OK;
-  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
-    *out_row = &machines[i];
-    if (!strcmp(machines[i].triple, triple)) return KVA_OK;
-  }
-  return kva_error(diag, NULL, "no machine is called '%s'; there are: %s, %s", triple, machines[0].triple,
-                   machines[1].triple);
-}
-
-/* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one.
- */
-typedef struct cpu_row {
-  const char *name;
-  int vector_bits;
-} cpu_row;
-static const cpu_row cpus[] = {
-    {"x86-64", 128},         {"x86-64-v2", 128},      {"x86-64-v3", 256},      {"x86-64-v4", 512},
-    {"haswell", 256},        {"skylake", 256},        {"skylake-avx512", 512}, {"cascadelake", 512},
-    {"icelake-server", 512}, {"sapphirerapids", 512}, {"alderlake", 256},      {"znver1", 256},
-    {"znver2", 256},         {"znver3", 256},         {"znver4", 512},         {"znver5", 512}};
-
-static const cpu_row *find_cpu(const char *name) {
-  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++)
-    if (!strcmp(cpus[i].name, name)) return &cpus[i];
-  return NULL;
-}
-
-static kva_status check_cpu(const char *name, kva_diag *diag) {
-  if (!name || find_cpu(name)) return KVA_OK;
-  kva_text known = {0};
-  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) kva_text_add(&known, "%s%s", i ? ", " : "", cpus[i].name);
-  kva_status status = kva_error(diag, NULL, "no CPU is called '%s'; there are: %s", name, known.data);
-  kva_text_free(&known);
-  return status;
-}
-
-/* Of the machine itself, its features tell. */
-static int widest_vector(const char *cpu, const char *features) {
-  const cpu_row *row = *features ? NULL : find_cpu(cpu);
-  if (row) return row->vector_bits;
-  return strstr(features, "+avx512vl") ? 512 : strstr(features, "+avx2") ? 256 : 128;
-}
-
-static int64_t cache_bytes(int name, int64_t otherwise) {
-  long n = sysconf(name);
-  return n > 0 ? n : otherwise;
-}
-
 static LLVMCodeGenOptLevel code_level(int level) {
   return level <= 0 ? LLVMCodeGenLevelNone : level == 1 ? LLVMCodeGenLevelLess : LLVMCodeGenLevelDefault;
-}
-
-/* For this machine its own caches; for others sizes that most have, so that builds do not depend on where they run. */
-static void describe_target(kva_codegen *cg, const kva_target_options *options, const machine_row *row) {
-  bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;
-  int widest = is_x86 ? widest_vector(cg->cpu, cg->features) : 128;
-  int bits = options->vector_bits ? options->vector_bits : widest;
-  cg->lacks_fma = is_x86 && (own ? !strstr(cg->features, "+fma") : widest < 256);
-  cg->target.vector_bytes = bits / 8;
-  cg->target.vector_registers = bits == 512 || !is_x86 ? 32 : 16;
-  cg->target.l1_bytes = own ? cache_bytes(_SC_LEVEL1_DCACHE_SIZE, 32 << 10) : 32 << 10;
-  cg->target.l2_bytes = own ? cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10) : 512 << 10;
-  cg->target.description = kva_arena_printf(cg->arena, "%s %s %d-bit", row->arch, cg->cpu, bits);
 }
 
 static kva_status create_machine(kva_codegen *cg, const char *triple) {
@@ -136,15 +54,11 @@ static kva_status create_machine(kva_codegen *cg, const char *triple) {
 }
 
 static kva_status cpu_target(kva_codegen *cg, const kva_target_options *options) {
-  bool own = !options->cpu && !options->triple;
-  const machine_row *row;
-  KVA_TRY(find_machine(options->triple, cg->diag, &row));
-  cg->cpu = own ? own_string(cg->arena, LLVMGetHostCPUName())
-                : kva_arena_strdup(cg->arena, options->cpu ? options->cpu : row->cpu);
-  cg->features = own ? own_string(cg->arena, LLVMGetHostCPUFeatures()) : "";
-  describe_target(cg, options, row);
-  return create_machine(cg, own_string(cg->arena, options->triple ? LLVMNormalizeTargetTriple(options->triple)
-                                                                  : LLVMGetDefaultTargetTriple()));
+  kva_cg_cpu cpu;
+  KVA_TRY(kva_cg_describe_cpu(options, cg->arena, cg->diag, &cpu, &cg->target));
+  cg->cpu = cpu.name;
+  cg->features = cpu.features;
+  return create_machine(cg, cpu.triple);
 }
 
 kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg) {
@@ -152,7 +66,6 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   pthread_once(&once, initialize_llvm);
   kva_target_options defaults = {.opt_level = 2};
   if (!options) options = &defaults;
-  KVA_TRY(check_cpu(options->cpu, diag));
   kva_arena *arena = kva_arena_create();
   kva_codegen *cg = KVA_NEW(arena, kva_codegen);
   cg->diag = diag;
@@ -214,7 +127,7 @@ static const char *symbol_name(kva_codegen *cg, const char *name) {
 static kva_status check_shared(kva_codegen *cg, const kva_cg_kernel *k) {
   const kva_target *t = &cg->target;
   uint32_t bytes = k->launch.shared_bytes + k->launch.dynamic_bytes;
-  if (!t->arch || bytes <= t->shared_bytes) return KVA_OK;
+  if (t->kind != KVA_TARGET_GPU || bytes <= t->shared_bytes) return KVA_OK;
   return kva_error(cg->diag, NULL, "kernel '%s': a block takes %u bytes of shared memory; code for %s may take %u",
                    k->name, bytes, t->arch, t->shared_bytes);
 }
@@ -279,14 +192,14 @@ kva_status kva_cg_optimize(kva_codegen *cg) {
   LLVMErrorRef error = LLVMRunPasses(cg->module, kva_cg_passes, cg->machine, options);
   LLVMDisposePassBuilderOptions(options);
   KVA_TRY(kva_cg_check(cg, error, "optimising kernels"));
-  if (cg->target.arch) KVA_TRY(kva_ptx_restore_additions(cg));
+  if (cg->target.kind == KVA_TARGET_GPU) KVA_TRY(kva_ptx_restore_additions(cg));
   cg->optimized = true;
   return KVA_OK;
 }
 
 kva_status kva_cg_machine_code(kva_codegen *cg, LLVMCodeGenFileType kind, LLVMMemoryBufferRef *out_code) {
   KVA_TRY(kva_cg_optimize(cg));
-  if (cg->target.arch) return kva_ptx_emit(cg, out_code);
+  if (cg->target.kind == KVA_TARGET_GPU) return kva_ptx_emit(cg, out_code);
   char *error = NULL;
   if (!LLVMTargetMachineEmitToMemoryBuffer(cg->machine, cg->module, kind, &error, out_code)) return KVA_OK;
   kva_status status = kva_fail(cg->diag, KVA_UNSUPPORTED, NULL, "compiling kernels for %s: LLVM says: %s",
@@ -312,7 +225,7 @@ kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, 
     LLVMDisposeMessage(text);
     return status;
   }
-  bool is_gpu = cg->target.arch, is_asm = !strcmp(kind, is_gpu ? "ptx" : "asm");
+  bool is_gpu = cg->target.kind == KVA_TARGET_GPU, is_asm = !strcmp(kind, is_gpu ? "ptx" : "asm");
   if (!is_asm && (is_gpu || strcmp(kind, "obj")))
     return kva_error(cg->diag, NULL, "no such output for %s: %s; there are %s", cg->target.description, kind,
                      is_gpu ? "llvm, ptx" : "obj, llvm, asm");

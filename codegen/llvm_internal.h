@@ -22,7 +22,6 @@ struct kva_codegen {
   const char *cpu, *features;
   const struct kva_cache *cache; /* borrowed, or NULL */
   bool cached;                   /* the code came from there */
-  bool lacks_fma;                /* llvm.fma would be a call of libm a lane */
   LLVMContextRef ctx;
   LLVMModuleRef module;
   LLVMBuilderRef builder;
@@ -97,7 +96,7 @@ typedef struct kva_emit {
 } kva_emit;
 
 static inline bool kva_ll_is_gpu(const kva_emit *e) {
-  return e->cg->target.arch;
+  return e->cg->target.kind == KVA_TARGET_GPU;
 }
 
 /* ---- llvm_types.c: types, constants, small helpers --------------------------------------------------------------- */
@@ -225,6 +224,17 @@ LLVMValueRef kva_ll_assembly(kva_emit *e, bool pure, const char *text, const cha
 /* n registers (each `type`) from or to a LOCAL place. */
 void kva_ll_load_registers(kva_emit *e, const kva_kplace *p, LLVMTypeRef type, uint32_t n, LLVMValueRef *out);
 void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const LLVMValueRef *values);
+
+/* ---- llvm_target.c ----------------------------------------------------------------------------------------------- */
+
+/* A CPU as LLVM knows it. */
+typedef struct kva_cg_cpu {
+  const char *triple, *name, *features;
+} kva_cg_cpu;
+/* See kva_codegen_describe. Strings go to `arena`. */
+KVA_MUST_USE kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag,
+                                            kva_cg_cpu *out_cpu, kva_target *out_target);
+KVA_MUST_USE kva_status kva_cg_describe_gpu(const kva_target_options *options, kva_diag *diag, kva_target *out_target);
 
 /* ---- llvm_ptx.c -------------------------------------------------------------------------------------------------- */
 

@@ -9,31 +9,7 @@
 #include <pthread.h>
 #include <setjmp.h>
 
-enum { PTX_VECTOR_BYTES = 16 };
-
 /* ---- target ------------------------------------------------------------------------------------------------------ */
-
-/* And the shared memory of a block: of an A100, an H100; else the least of the GPUs that the code is for. */
-typedef struct gpu_arch {
-  const char *name;
-  uint32_t shared_bytes;
-} gpu_arch;
-static const gpu_arch archs[] = {
-    {"sm_80", 163 << 10}, {"sm_86", 99 << 10}, {"sm_89", 99 << 10}, {"sm_90", 99 << 10}, {"sm_90a", 227 << 10}};
-
-static const gpu_arch *find_arch(const char *name) {
-  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++)
-    if (!strcmp(archs[i].name, name)) return &archs[i];
-  return NULL;
-}
-
-static kva_status unknown_arch(kva_diag *diag, const char *name) {
-  kva_text known = {0};
-  for (size_t i = 0; i < sizeof archs / sizeof *archs; i++) kva_text_add(&known, "%s%s", i ? ", " : "", archs[i].name);
-  kva_status status = kva_error(diag, NULL, "no GPU architecture is called '%s'; there are: %s", name, known.data);
-  kva_text_free(&known);
-  return status;
-}
 
 static _Thread_local jmp_buf *escape;
 static _Thread_local char fatal_text[256];
@@ -56,9 +32,7 @@ static void initialize(void) {
 kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   static pthread_once_t once = PTHREAD_ONCE_INIT;
   static const char triple[] = "nvptx64-nvidia-cuda";
-  const gpu_arch *known = find_arch(options->arch);
-  if (!known) return unknown_arch(cg->diag, options->arch);
-  const char *arch = known->name;
+  KVA_TRY(kva_cg_describe_gpu(options, cg->diag, &cg->target));
   pthread_once(&once, initialize);
   LLVMTargetRef target;
   char *error = NULL;
@@ -67,21 +41,13 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
     LLVMDisposeMessage(error);
     return status;
   }
-  cg->cpu = arch;
+  cg->cpu = cg->target.arch;
   cg->features = "+ptx83";
   cg->machine = LLVMCreateTargetMachine(target, triple, cg->cpu, cg->features, LLVMCodeGenLevelDefault,
                                         LLVMRelocDefault, LLVMCodeModelDefault);
   cg->layout = LLVMCreateTargetDataLayout(cg->machine);
   LLVMSetTarget(cg->module, triple);
   LLVMSetModuleDataLayout(cg->module, cg->layout);
-  cg->target = (kva_target){.description = arch,
-                            .arch = arch,
-                            .shared_bytes = known->shared_bytes,
-                            .library_gemm = options->library_gemm,
-                            .vector_bytes = PTX_VECTOR_BYTES,
-                            .vector_registers = 32,
-                            .l1_bytes = 128 << 10,
-                            .l2_bytes = 32 << 20};
   return KVA_OK;
 }
 

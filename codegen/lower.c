@@ -268,20 +268,14 @@ static const char *kernel_name(const kva_node *n) {
 kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target) {
   kva_module *m = node->graph->module;
   kva_kernel *k = kva_kernel_create(arena, m->exprs, kernel_name(node));
-  kva_lowering w = {.l = {.kb = kva_kb_create(k),
-                          .module = m,
-                          .vector_lanes_f32 = target->vector_bytes / 4,
-                          .gpu = target->arch,
-                          .warpgroups = target->arch && !strcmp(target->arch, "sm_90a"),
-                          .shared_bytes = target->shared_bytes,
-                          .operand = operand,
-                          .store = kva_lowering_store},
-                    .arena = arena,
-                    .node = node,
-                    .group = kva_is(node, KVA_OP_kernel) ? node->graphs[0] : NULL,
-                    .bufs = kva_map_create(arena),
-                    .outer = kva_map_create(arena),
-                    .memo = kva_map_create(arena)};
+  kva_lowering w = {
+      .l = {.kb = kva_kb_create(k), .module = m, .target = target, .operand = operand, .store = kva_lowering_store},
+      .arena = arena,
+      .node = node,
+      .group = kva_is(node, KVA_OP_kernel) ? node->graphs[0] : NULL,
+      .bufs = kva_map_create(arena),
+      .outer = kva_map_create(arena),
+      .memo = kva_map_create(arena)};
   create_parameters(&w);
   if (all_empty(&w)) return k;
   w.tile = find_tile(&w);

@@ -143,7 +143,8 @@ bool kva_lowering_partial_sums(kva_lowering *w, const kva_lowering_output **outp
   s.n = kva_lowering_put_first(w->n_outputs, outputs, is_partial);
   if (!s.n) return false;
   s.p = kva_partial_of(w->l.module, outputs[0]->value->def);
-  s.subgroups = w->l.gpu ? KVA_PARTIAL_BLOCK / kva_partial_subgroup(columns_of(outputs[0])) : 1;
+  s.subgroups =
+      w->l.target->kind == KVA_TARGET_GPU ? KVA_PARTIAL_BLOCK / kva_partial_subgroup(columns_of(outputs[0])) : 1;
   s.sums = KVA_NEW_ARRAY(w->arena, kva_kbuf *, s.n);
   create_sums(&s);
   kva_kloop *part = kva_k_loop_begin(s.kb, KVA_K_PARALLEL, s.p.parts, "part");

@@ -238,7 +238,7 @@ void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
 }
 
 void kva_codegen_schedule(kva_kernel *k, const kva_target *target) {
-  if (target->arch)
+  if (target->kind == KVA_TARGET_GPU)
     kva_codegen_schedule_gpu(k, target);
   else
     kva_codegen_schedule_cpu(k, target);

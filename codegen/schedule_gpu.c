@@ -20,7 +20,6 @@ enum {
   MAX_NEST = 32,
   THREADS = 256,
   LARGE_BLOCK = 1024,
-  WARP = 32,
   TILE_THREADS = 64,     /* for items that are heavy by themselves */
   LONG_ROW = 4096,       /* bytes: worth a block */
   LONGEST_ROW = 1 << 15, /* bytes that a block of THREADS keeps in registers (llvm_keep.c) */
@@ -29,9 +28,13 @@ enum {
   BUSY_THREADS = 1 << 15,
   LONG_COLUMN = 1024, /* cycles */
   FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
-  BUSY_BLOCKS = 132,  /* one for each multiprocessor of an H100 */
   MAX_SUBGROUP_ROWS = 32,
 };
+
+typedef struct gpu_schedule {
+  kva_kernel *k;
+  const kva_target *target;
+} gpu_schedule;
 
 /* ---- perfect nests ----------------------------------------------------------------------------------------------- */
 
@@ -101,16 +104,18 @@ static bool reads_weights(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
 
 /* Rows that a subgroup takes one after the other: several where all rows read the same weights, which the subgroup then
  * keeps (llvm_keep.c), or its block does (schedule_gpu_stage.c), but not so many that multiprocessors would be idle. */
-static const kva_expr *rows_of_subgroup(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t subgroups) {
-  kva_expr_ctx *c = k->exprs;
-  const kva_expr *share = kva_expr_div(c, kva_sched_count(k, n, rows), kva_expr_const(c, BUSY_BLOCKS * subgroups));
+static const kva_expr *rows_of_subgroup(const gpu_schedule *s, uint32_t n, kva_kloop *const *rows, int64_t subgroups) {
+  kva_expr_ctx *c = s->k->exprs;
+  const kva_expr *busy = kva_expr_const(c, s->target->multiprocessors * subgroups);
+  const kva_expr *share = kva_expr_div(c, kva_sched_count(s->k, n, rows), busy);
   return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_SUBGROUP_ROWS)));
 }
 
 /* Rows, each for a subgroup, as many subgroups to a block as it has. */
-static void grid_of_subgroups(kva_kernel *k, uint32_t n, kva_kloop *const *rows, int64_t subgroup) {
+static void grid_of_subgroups(const gpu_schedule *s, uint32_t n, kva_kloop *const *rows, int64_t subgroup) {
+  kva_kernel *k = s->k;
   bool weights = reads_weights(k, n, rows);
-  const kva_expr *each = weights ? rows_of_subgroup(k, n, rows, THREADS / subgroup) : kva_expr_const(k->exprs, 1);
+  const kva_expr *each = weights ? rows_of_subgroup(s, n, rows, THREADS / subgroup) : kva_expr_const(k->exprs, 1);
   kva_kloop *grid = kva_sched_grid(k, n, rows, rows, kva_expr_muli(k->exprs, each, THREADS / subgroup));
   if (subgroup == THREADS) return;
   kva_kloop *row = only_loop(grid->body);
@@ -145,12 +150,13 @@ static int64_t subgroup_for(double threads) {
 }
 
 /* Threads along the leaf. */
-static void schedule_map(kva_kernel *k, uint32_t n, kva_kloop **nest) {
+static void schedule_map(const gpu_schedule *s, uint32_t n, kva_kloop **nest) {
+  kva_kernel *k = s->k;
   kva_kloop *leaf = nest[n - 1];
   uint32_t width = kva_sched_width(k, leaf);
   double extent = kva_cost_extent(leaf->extent), threads = extent / width;
   bool known = kva_expr_is_const(leaf->extent, NULL);
-  int64_t subgroup = known ? subgroup_for(threads) : WARP;
+  int64_t subgroup = known ? subgroup_for(threads) : s->target->subgroup_width;
   bool wasteful = known && threads < THREADS && threads < 0.75 * (double)subgroup;
   if (n > 1 && (wasteful || subgroup == 1)) {
     grid_of_threads(k, n, nest);
@@ -163,7 +169,7 @@ static void schedule_map(kva_kernel *k, uint32_t n, kva_kloop **nest) {
     return;
   }
   set_thread(leaf, width);
-  grid_of_subgroups(k, n - 1, nest, subgroup);
+  grid_of_subgroups(s, n - 1, nest, subgroup);
 }
 
 static double rows_of(uint32_t n, kva_kloop *const *rows) {
@@ -184,10 +190,10 @@ static void find_lanes(void *user, kva_kinstr *i) {
 }
 
 /* The threads of a warp that have something to do in rows of r. */
-static int64_t subgroup_for_row(const kva_kregion *r) {
+static int64_t subgroup_for_row(const gpu_schedule *s, const kva_kregion *r) {
   int64_t lanes = 1, subgroup = 2;
   kva_k_each_instr_in(r, find_lanes, &lanes);
-  while (subgroup < WARP && subgroup < lanes) subgroup *= 2;
+  while (subgroup < s->target->subgroup_width && subgroup < lanes) subgroup *= 2;
   return subgroup;
 }
 
@@ -226,7 +232,8 @@ static void serialize_threads(kva_kregion *r) {
   }
 }
 
-static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
+static void schedule_nest(const gpu_schedule *s, kva_kloop *outer) {
+  kva_kernel *k = s->k;
   kva_kloop *nest[MAX_NEST];
   uint32_t n = 0;
   for (kva_kloop *l = outer; l && n < MAX_NEST; l = kva_sched_inner(l)) nest[n++] = l;
@@ -240,7 +247,7 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
     return;
   }
   if (columns || !has_loops(leaf->body)) {
-    if (!kva_sched_transpose(k, n, nest) && !kva_sched_neighbours(k, n, nest, THREADS)) schedule_map(k, n, nest);
+    if (!kva_sched_transpose(k, n, nest) && !kva_sched_neighbours(k, n, nest, THREADS)) schedule_map(s, n, nest);
     return;
   }
   if (kva_sched_subgroups(leaf->body)) {
@@ -257,7 +264,7 @@ static void schedule_nest(kva_kernel *k, kva_kloop *outer) {
   double bytes = extent * kva_sched_widest_element(leaf->body);
   bool block = bytes >= LONG_ROW || (extent >= THREADS && rows_of(n, nest) <= FEW_ROWS);
   if (bytes > LONGEST_ROW) k->threads = LONG_BLOCK;
-  grid_of_subgroups(k, n, nest, block ? THREADS : subgroup_for_row(leaf->body));
+  grid_of_subgroups(s, n, nest, block ? THREADS : subgroup_for_row(s, leaf->body));
 }
 
 /* ---- the whole kernel -------------------------------------------------------------------------------------------- */
@@ -279,10 +286,11 @@ static bool suits_grid(const kva_kernel *k) {
 typedef KVA_VEC(kva_kinstr *) instr_list;
 
 /* What stands for i afterwards is one of the nests, if it has effects. */
-static void schedule_top(kva_kernel *k, kva_kinstr *i, instr_list *nests) {
+static void schedule_top(const gpu_schedule *s, kva_kinstr *i, instr_list *nests) {
+  kva_kernel *k = s->k;
   kva_kinstr *before = i->prev;
   if (is_nest(i))
-    schedule_nest(k, i->loop);
+    schedule_nest(s, i->loop);
   else if (kva_sched_has_effects(i))
     kva_sched_wrap(k, i);
   kva_kinstr *now = before ? before->next : k->body->first;
@@ -291,17 +299,20 @@ static void schedule_top(kva_kernel *k, kva_kinstr *i, instr_list *nests) {
 
 /* Versions of a nest store to the same buffers, of which the schedule of one must not know: it stands alone while it
  * is made. */
-static void schedule_versions(kva_kernel *k, uint32_t n, kva_kinstr **versions, kva_kinstr *before, instr_list *nests) {
+static void schedule_versions(const gpu_schedule *s, uint32_t n, kva_kinstr **versions, kva_kinstr *before,
+                              instr_list *nests) {
+  kva_kernel *k = s->k;
   uint32_t first = nests->len;
   for (uint32_t i = 0; i < n; i++) {
     kva_k_insert(k->body, before, versions[i]);
-    schedule_top(k, versions[i], nests);
+    schedule_top(s, versions[i], nests);
     kva_k_unlink(nests->data[first + i]);
   }
   for (uint32_t i = 0; i < n; i++) kva_k_insert(k->body, before, nests->data[first + i]);
 }
 
-static void schedule_grid(kva_kernel *k) {
+static void schedule_grid(const gpu_schedule *s) {
+  kva_kernel *k = s->k;
   instr_list nests = {0};
   for (kva_kinstr *i = k->body->first, *next; i; i = next) {
     next = i->next;
@@ -309,9 +320,9 @@ static void schedule_grid(kva_kernel *k) {
     uint32_t n = is_nest(i) ? kva_sched_versions(k, i->loop, versions) : 0;
     if (n) kva_k_unlink(i);
     if (n)
-      schedule_versions(k, n, versions, next, &nests);
+      schedule_versions(s, n, versions, next, &nests);
     else
-      schedule_top(k, i, &nests);
+      schedule_top(s, i, &nests);
   }
   if (nests.len > 1) kva_sched_share_grid(k, nests.len, nests.data);
 }
@@ -350,9 +361,10 @@ static void schedule_items(kva_kernel *k) {
 }
 
 /* ptxas aims at all threads of a multiprocessor and spills where a few registers more would do: 128 are. */
-static void allow_registers(kva_kernel *k) {
-  enum { RESIDENT = 512 };
-  if (!k->blocks) k->blocks = k->threads < RESIDENT ? RESIDENT / k->threads : 1;
+static void allow_registers(kva_kernel *k, const kva_target *target) {
+  enum { OF_THREAD = 128 };
+  uint32_t resident = target->registers / OF_THREAD;
+  if (!k->blocks) k->blocks = k->threads < resident ? resident / k->threads : 1;
 }
 
 static void find_subgroups(void *user, kva_kinstr *i) {
@@ -361,12 +373,6 @@ static void find_subgroups(void *user, kva_kinstr *i) {
   bool known = kva_expr_is_const(i->loop->extent, &n);
   KVA_ASSERT(known);
   *(uint32_t *)user = (uint32_t)n * i->loop->subgroup;
-}
-
-/* Bytes of shared memory for a row: blocks may have 227 KiB on an H100, and 99 wherever code for others runs, of which
- * combining and the rest of a softmax take up to 6. */
-static int64_t room_for_row(const kva_target *target) {
-  return target->arch && !strcmp(target->arch, "sm_90a") ? 208 << 10 : 92 << 10;
 }
 
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
@@ -380,12 +386,12 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
       sink(k, k->body);
       kva_sched_collapse(k, k->body);
       if (suits_grid(k))
-        schedule_grid(k);
+        schedule_grid(&(gpu_schedule){k, target});
       else
         schedule_one_block(k);
     }
-    if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, room_for_row(target));
-    allow_registers(k);
+    if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, target->row_bytes);
+    allow_registers(k, target);
   }
   kva_sched_stage(k);
   kva_legalize_math(k);

@@ -32,7 +32,7 @@ bool kva_flash_fits(const kva_lower *l, const kva_node *n) {
   const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q);
   int64_t d = 0, d_v = 0;
   bool is_float = q->dtype == KVA_F32;
-  if (!l->gpu || (q->dtype != KVA_BF16 && q->dtype != KVA_F16 && !is_float)) return false;
+  if (!kva_lower_for_gpu(l) || (q->dtype != KVA_BF16 && q->dtype != KVA_F16 && !is_float)) return false;
   bool known = kva_expr_is_const(q->dims[3], &d) && kva_expr_is_const(kva_operand_type(n, 2)->dims[3], &d_v);
   return known && d == d_v && d > 0 && d <= (is_float ? FLOAT_WIDEST : 256) && d % chunk_of(q->dtype) == 0;
 }

@@ -175,14 +175,14 @@ static int64_t bytes_of(const kva_node *n, bool by_key, int64_t far) {
 }
 
 bool kva_flash_grad_fits(const kva_lower *l, const kva_node *n, bool by_key) {
-  return kva_flash_fits(l, n) && bytes_of(n, by_key, MIN_FAR) <= l->shared_bytes;
+  return kva_flash_fits(l, n) && bytes_of(n, by_key, MIN_FAR) <= l->target->shared_bytes;
 }
 
 /* As many as there are registers and shared memory for. */
 static int64_t far_of(const backward *w, const kva_lower *l, const kva_node *n, int64_t d) {
   bool wide = d > WIDE_HEAD || kva_operand_type(n, 0)->dtype == KVA_F32;
   int64_t far = (wide ? 32 : 64) / (w->by_key ? 2 : 1);
-  while (far > MIN_FAR && bytes_of(n, w->by_key, far) > l->shared_bytes) far /= 2;
+  while (far > MIN_FAR && bytes_of(n, w->by_key, far) > l->target->shared_bytes) far /= 2;
   return far;
 }
 

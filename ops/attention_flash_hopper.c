@@ -122,7 +122,8 @@ bool kva_hopper_choose(kva_hopper *w, kva_lower *l, const kva_node *n, int64_t m
   while (w->far * row_bytes > tile_bytes) w->far /= 2;
   w->stages = (TILES_BYTES - w->n_own * ROWS * row_bytes) / (2 * w->far * row_bytes) >= 4 ? 4 : 2;
   bool half = kva_dtype_bits(kva_operand_type(n, KVA_ATTENTION_Q)->dtype) == 16;
-  return l->warpgroups && half && has_many_rows(w, n) && find_maps(w, l, n);
+  return kva_target_has(l->target, KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA) && half && has_many_rows(w, n) &&
+         find_maps(w, l, n);
 }
 
 bool kva_hopper_has_gradients(const kva_node *n, kva_expr_ctx *c) {

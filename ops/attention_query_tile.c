@@ -14,9 +14,8 @@ static const kva_expr *plus(const kva_query_tile *s, const kva_expr *a, const kv
 
 /* Register tile: 16 accumulators of 32 registers hide the latency of a multiply-add on every port. */
 static void choose_sizes(kva_query_tile *s) {
-  int64_t lanes = s->t == KVA_F64 ? s->l->vector_lanes_f32 / 2 : s->l->vector_lanes_f32, extent;
-  if (lanes < 1) lanes = 1;
-  int64_t vectors = s->l->vector_lanes_f32 >= 16 ? 4 : 2, accumulators = 4 * vectors;
+  int64_t lanes = kva_target_lanes(s->l->target, s->t), extent;
+  int64_t vectors = s->l->target->vector_registers >= 32 ? 4 : 2, accumulators = 4 * vectors;
   if (kva_expr_is_const(s->extent, &extent))
     while (vectors > 1 && extent <= lanes * (vectors / 2)) vectors /= 2;
   s->width = lanes * vectors;

@@ -48,7 +48,7 @@
 #define KVA_ATTRS_concat(X)          X(INT, axis, 0)
 #define KVA_ATTRS_gather(X)          X(INT, axis, 0)
 #define KVA_ATTRS_gather_grad(X)     X(INT, axis, 0) X(DIM, extent, 0)
-#define KVA_ATTRS_sort_indices(X)    X(DIM, extent, 0)
+#define KVA_ATTRS_sort_indices(X)    X(DIM, extent, 0) X(INT, owners, 64)
 #define KVA_ATTRS_gather_elements(X) X(INT, axis, 0)
 #define KVA_ATTRS_gather_nd(X)       X(INT, batch_dims, 0)
 /* reduction: NULL (last one wins), "add", "mul", "max", "min" */

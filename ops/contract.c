@@ -19,7 +19,7 @@
 #include <math.h>
 
 enum {
-  MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB, a part of the second cache */
+  MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB */
   MAX_BLOCK_ROWS = 256,
   MAX_TRANSPOSED_ROWS = 512, /* transposing a panel costs more */
   MAX_PACKED_ROWS = 128,     /* of a, as far as it is packed too */
@@ -110,17 +110,20 @@ static int64_t choose_tile_rows(const kva_contraction *c, int64_t most, int64_t 
   return best;
 }
 
+/* A packed panel takes at most a quarter of the second cache. */
+static int64_t products_of_slice(const kva_contraction *c, int64_t panel) {
+  int64_t fit = c->l->target->l2_bytes / 4 / (panel * kva_dtype_bits(c->type) / 8);
+  return fit < MAX_PRODUCTS ? fit : MAX_PRODUCTS;
+}
+
 static tiling choose_tiling(const kva_contraction *c) {
-  const kva_lower *l = c->l;
-  int64_t lanes = c->type == KVA_F64 ? l->vector_lanes_f32 / 2 : l->vector_lanes_f32, k;
-  if (lanes < 1) lanes = 1;
-  int64_t registers = l->vector_lanes_f32 >= 16 ? 32 : 16;
+  int64_t lanes = kva_target_lanes(c->l->target, c->type), registers = c->l->target->vector_registers, k;
   tiling t = {.vectors = choose_vectors(c, lanes, registers)};
   t.panel = t.vectors * lanes;
   int64_t block_rows = choose_block_rows(c, t.panel);
   t.tile_rows = choose_tile_rows(c, rows_for(t.vectors, registers), block_rows);
   t.block_rows = round_up(block_rows, t.tile_rows);
-  t.depth = MAX_PRODUCTS / (c->leads * c->taps);
+  t.depth = products_of_slice(c, t.panel) / (c->leads * c->taps);
   int64_t step = c->leads * phases_of(c) * (t.panel + reach_of(c));
   if (t.depth * step > MAX_PACKED) t.depth = MAX_PACKED / step;
   if (t.depth < 1) t.depth = 1;

@@ -181,7 +181,7 @@ void kva_contract_skinny_kernel(const kva_contraction *c) {
   skinny x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
   bool known = kva_expr_is_const(c->rows, &x.rows);
   KVA_ASSERT(known && x.rows <= FEW_ROWS);
-  x.lanes = c->type == KVA_F64 ? c->l->vector_lanes_f32 / 2 : c->l->vector_lanes_f32;
+  x.lanes = kva_target_lanes(c->l->target, c->type);
   if (x.lanes < 1) x.lanes = 1;
   x.panel = choose_panel(c, x.lanes);
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;

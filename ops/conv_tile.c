@@ -278,9 +278,9 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
 }
 
 static void run(const kva_contraction *c, bool tiles, element_code code) {
-  if (c->l->gpu && has_rows(c, MIN_GPU_ROWS))
+  if (kva_lower_for_gpu(c->l) && has_rows(c, MIN_GPU_ROWS))
     kva_gpu_contract_kernel(c);
-  else if (tiles && !c->l->gpu && kva_contract_fits(c))
+  else if (tiles && !kva_lower_for_gpu(c->l) && kva_contract_fits(c))
     kva_contract_kernel(c);
   else
     element_kernel(c->l, c->n, code);

@@ -18,13 +18,20 @@ kva_gather_layout kva_gather_grad_layout(const kva_node *n) {
   return y;
 }
 
+kva_sorted kva_gather_grad_sorted(kva_expr_ctx *c, const kva_node *n) {
+  kva_dim owners = kva_expr_addi(c, kva_operand_type(n, KVA_GATHER_GRAD_BOUNDS)->dims[1], -1);
+  return kva_sorted_of(c, kva_operand_type(n, 1), ((const kva_gather_grad_attrs *)n->attrs)->extent, owners);
+}
+
 static kva_status check_sorted(kva_module *m, const kva_node *n) {
   enum { KEYS = KVA_GATHER_GRAD_KEYS, BOUNDS = KVA_GATHER_GRAD_BOUNDS };
-  const kva_gather_grad_attrs *a = n->attrs;
   if (!kva_operand(n, KEYS) && !kva_operand(n, BOUNDS)) return KVA_OK;
   for (uint32_t i = KEYS; i <= BOUNDS; i++)
     if (!kva_operand(n, i)) return kva_error(m->diag, &n->loc, "kv.gather_grad: keys and bounds go together");
-  kva_sorted s = kva_sorted_of(m->exprs, kva_operand_type(n, 1), a->extent);
+  KVA_TRY(kva_check_rank(m, n, BOUNDS, 2));
+  if (!kva_expr_provably_le(m->exprs, kva_expr_const(m->exprs, 2), kva_operand_type(n, BOUNDS)->dims[1]))
+    return kva_operand_error(m, n, BOUNDS, "bounds of an owner are two or more, which its last extent does not prove");
+  kva_sorted s = kva_gather_grad_sorted(m->exprs, n);
   KVA_TRY(kva_check_shape(m, n, KEYS, 2, (kva_dim[]){s.chunks, kva_expr_const(m->exprs, s.chunk)}));
   KVA_TRY(kva_check_shape(m, n, BOUNDS, 2, (kva_dim[]){s.chunks, kva_expr_addi(m->exprs, s.owners, 1)}));
   KVA_TRY(kva_check_int(m, n, KEYS));
@@ -75,9 +82,9 @@ const kva_expr *kva_gather_grad_offset(kva_expr_ctx *e, const kva_expr *outer, c
 
 /* ---- sorted indices ---------------------------------------------------------------------------------------------- */
 
-static kva_node *sort_before(kva_module *m, kva_node *n) {
+static kva_node *sort_before(kva_module *m, kva_node *n, int64_t owners) {
   kva_value *indices = kva_operand(n, 1);
-  kva_sort_indices_attrs attrs = {.extent = ((const kva_gather_grad_attrs *)n->attrs)->extent};
+  kva_sort_indices_attrs attrs = {.extent = ((const kva_gather_grad_attrs *)n->attrs)->extent, .owners = owners};
   for (kva_node *p = n->prev; p; p = p->prev)
     if (kva_is(p, KVA_OP_sort_indices) && kva_operand(p, 0) == indices &&
         ((const kva_sort_indices_attrs *)p->attrs)->extent == attrs.extent)
@@ -91,8 +98,8 @@ static bool takes_sorted(const kva_node *n) {
   return whole_bytes && !kva_operand(n, KVA_GATHER_GRAD_KEYS);
 }
 
-static void give_sorted(kva_module *m, kva_node *n) {
-  kva_node *sorted = sort_before(m, n);
+static void give_sorted(kva_module *m, kva_node *n, int64_t owners) {
+  kva_node *sorted = sort_before(m, n, owners);
   kva_value *operands[] = {kva_operand(n, 0), kva_operand(n, 1), &sorted->results[0], &sorted->results[1]};
   kva_builder b = {.m = m, .graph = n->graph, .before = n, .loc = n->loc};
   kva_value *dx = kva_build(&b, KVA_OP_gather_grad, 4, operands, n->attrs);
@@ -101,12 +108,12 @@ static void give_sorted(kva_module *m, kva_node *n) {
   kva_node_remove(n);
 }
 
-bool kva_gather_grads_sort(kva_module *m, kva_graph *g) {
+bool kva_gather_grads_sort(kva_module *m, kva_graph *g, int64_t owners) {
   bool changed = false;
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
     if (!takes_sorted(n)) continue;
-    give_sorted(m, n);
+    give_sorted(m, n, owners);
     changed = true;
   }
   return changed;
@@ -153,5 +160,5 @@ static void by_slices(kva_lower *l, const kva_node *n) {
 }
 
 void kva_gather_grad_kernel(kva_lower *l, const kva_node *n) {
-  (l->gpu && kva_operand(n, KVA_GATHER_GRAD_KEYS) ? kva_gather_grad_by_blocks : by_slices)(l, n);
+  (kva_lower_for_gpu(l) && kva_operand(n, KVA_GATHER_GRAD_KEYS) ? kva_gather_grad_by_blocks : by_slices)(l, n);
 }

@@ -274,7 +274,7 @@ void kva_gather_grad_by_blocks(kva_lower *l, const kva_node *n) {
   row_blocks s = {.l = l, .b = l->kb, .e = l->kb->exprs, .n = n, .y = kva_gather_grad_layout(n)};
   const kva_type *type = n->results[0].type;
   s.buf = kva_scatter_result(l, n, 0);
-  s.s = kva_sorted_of(s.e, kva_operand_type(n, 1), type->dims[s.y.axis]);
+  s.s = kva_gather_grad_sorted(s.e, n);
   kva_kbuf *keys = create_lists(&s);
   s.inner = kva_shape_product(s.e, s.y.rank - 1 - s.y.axis, type->dims + s.y.axis + 1);
   s.width = width_of(&s);

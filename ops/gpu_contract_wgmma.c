@@ -79,7 +79,8 @@ static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
 }
 
 bool kva_gpu_wgmma_choose(kva_gpu_tile *x) {
-  bool suits = x->c->l->warpgroups && x->engine == &kva_gpu_mma && !x->c->any && can_map(x, &x->a) && can_map(x, &x->b);
+  bool suits = kva_target_has(x->c->l->target, KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA) &&
+               x->engine == &kva_gpu_mma && !x->c->any && can_map(x, &x->a) && can_map(x, &x->b);
   if (!suits || kva_expr_is(x->depth, 0) || kva_gpu_blocks(x, ROWS, 128) < SOME_BLOCKS) return false;
   x->engine = NULL;
   x->bm = ROWS;

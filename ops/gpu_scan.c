@@ -158,7 +158,7 @@ static void scan_rows(scan *s) {
 bool kva_gpu_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
   const kva_type *x = kva_operand_type(n, 0);
   scan s = {.l = l, .n = n, .kb = l->kb, .op = product ? KVA_K_mul : KVA_K_add, .attrs = n->attrs};
-  if (!l->gpu || kva_axis(s.attrs->axis, x->rank) != last_axis(&s)) return false;
+  if (!kva_lower_for_gpu(l) || kva_axis(s.attrs->axis, x->rank) != last_axis(&s)) return false;
   int64_t known = 0;
   s.length = x->dims[last_axis(&s)];
   bool is_known = kva_expr_is_const(s.length, &known);

@@ -9,6 +9,9 @@ typedef enum kva_shift_boundary { KVA_SHIFT_ZERO, KVA_SHIFT_KEEP, KVA_SHIFT_EDGE
 /* Operand numbers that the three operators have in common. */
 enum { KVA_SHIFT_PAST = 2, KVA_SHIFT_SEGMENTS = 3, KVA_SHIFT_LEFT_PAD = 4 };
 
+/* kv_shift_grads is for windows of at most so many taps: a thread keeps a sum for each. */
+enum { KVA_SHIFT_GRADS_TAPS = 4 };
+
 /* One kv_shift node, seen without its layout: x[b, t, h, d], w as `weight_rank` says (kv_shift.c). */
 typedef struct kva_shift {
   const kva_node *n;

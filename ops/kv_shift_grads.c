@@ -20,7 +20,7 @@
 #include "ops/facts.h"
 #include "ops/kv_shift.h"
 
-enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, MAX_TAPS = 4, DY = 0, X = 2 };
+enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, DY = 0, X = 2 };
 
 typedef struct shift_grads {
   kva_lower *l;
@@ -247,7 +247,7 @@ static void each_part(shift_grads *g, int64_t half, bool whole, kva_kval *sums) 
 /* The block's rows of each of its heads, a warp for each. */
 static void each_pair(shift_grads *g, const kva_expr *before, int64_t half, bool whole) {
   kva_kb *kb = g->kb;
-  kva_kval sums[MAX_TAPS] = {NULL};
+  kva_kval sums[KVA_SHIFT_GRADS_TAPS] = {NULL};
   const kva_expr *left = kva_expr_sub(g->c, kva_expr_mul(g->c, g->s.B, g->s.H), before);
   kva_kloop *pair = kva_k_loop_begin(kb, KVA_K_THREAD, kva_expr_min(g->c, num(g, PAIRS), left), "pair");
   const kva_expr *f = kva_expr_add(g->c, before, pair->var);
@@ -293,7 +293,7 @@ void kva_kv_shift_grads_kernel(kva_lower *l, const kva_node *n) {
   g.type = kva_k_compute_type(n->results[1].type->dtype);
   int64_t d = 0;
   bool halves = kva_expr_is_const(g.s.D, &d) && d > 0 && d % 2 == 0 && part_of_half(&g.s, d / 2);
-  if (l->gpu && halves && g.s.window <= MAX_TAPS) {
+  if (kva_lower_for_gpu(l) && halves && g.s.window <= KVA_SHIFT_GRADS_TAPS) {
     by_warps(&g, d / 2);
     return;
   }

@@ -77,7 +77,7 @@ void kva_matmul_tile_kernel(kva_lower *l, const kva_node *n) {
   c.leads = c.taps = c.spread = c.stride = 1;
   c.along_depth = p.s.transpose_b, c.across_rows = p.s.transpose_a;
   c.a = element_a, c.b = element_b, c.result = result_at;
-  if (l->gpu)
+  if (kva_lower_for_gpu(l))
     kva_gpu_contract_kernel(&c);
   else
     kva_contract_kernel(&c);

@@ -4,6 +4,7 @@
 #define KVA_OPS_OPS_H
 
 #include "ir/op_info.h"
+#include "ir/target.h"
 #include "ops/attrs.h"
 
 typedef enum kva_op_id {
@@ -81,16 +82,17 @@ struct kva_vjp {
 struct kva_lower {
   kva_kb *kb;
   kva_module *module;
-  int vector_lanes_f32; /* of the target, for tile shapes (16: AVX-512) */
-  bool gpu;             /* many light threads: no tiles in a work item's own memory */
-  bool warpgroups;      /* the GPU has wgmma and tensor maps (sm_90a) */
-  int64_t shared_bytes; /* of shared memory, that a block of the GPU may have */
+  const kva_target *target;
   /* Element idx of operand `operand` of n (idx has the operand's rank): its producer's code when that is in the same
    * kernel, else a load. In the compute type of the operand's dtype. */
   kva_kval (*operand)(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
   /* For whole-kernel operators: element idx of result `result` is v. Runs the fused epilogue and stores. */
   void (*store)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
 };
+/* Many light threads: no tiles in a work item's own memory. */
+static inline bool kva_lower_for_gpu(const kva_lower *l) {
+  return l->target->kind == KVA_TARGET_GPU;
+}
 /* Operand of an elementwise node for result index idx: aligns ranks from the right, extent-1 dims at 0. */
 kva_kval kva_lower_broadcast(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
 static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {

@@ -1,5 +1,5 @@
 /* sort_indices(indices) -> keys, bounds: indices into `extent` rows, in chunks of C neighbours, each sorted by who owns
- * the row. Of P indices in row-major order, with B = max(1, min(132, extent)) owners and R = ceil(extent / B):
+ * the row. Of P indices in row-major order, with B = max(1, min(owners, extent)) owners and R = ceil(extent / B):
  *
  *   key of index v at position p:  ((v mod B) R + floor(v / B)) C + p mod C
  *   keys [ceil(P / C), C]          those of each chunk, ascending; the last one is filled up with B R C + p mod C
@@ -18,7 +18,6 @@
 #include <stdlib.h>
 
 enum {
-  MAX_OWNERS = 132, /* the multiprocessors of an H100 */
   MIN_CHUNK = 32,
   MAX_CHUNK = 2048,
   MAX_THREADS = 512,
@@ -32,12 +31,11 @@ static int64_t chunk_of(const kva_expr *positions) {
   return chunk;
 }
 
-kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows) {
-  kva_sorted s = {.rows = rows, .positions = kva_shape_product(c, indices->rank, indices->dims)};
+kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows, kva_dim owners) {
+  kva_sorted s = {.rows = rows, .owners = owners, .positions = kva_shape_product(c, indices->rank, indices->dims)};
   int64_t known;
   s.chunk = chunk_of(s.positions);
   s.chunks = kva_expr_ceildiv(c, s.positions, kva_expr_const(c, s.chunk));
-  s.owners = kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, kva_expr_const(c, MAX_OWNERS), rows));
   s.each = kva_expr_ceildiv(c, rows, s.owners);
   s.dtype = kva_expr_is_const(rows, &known) && known < MANY_ROWS ? KVA_I32 : KVA_I64;
   return s;
@@ -45,13 +43,16 @@ kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows)
 
 static kva_sorted sorted_of(kva_expr_ctx *c, const kva_node *n) {
   const kva_sort_indices_attrs *a = n->attrs;
-  return kva_sorted_of(c, kva_operand_type(n, 0), a->extent);
+  kva_dim owners = kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, kva_expr_const(c, a->owners), a->extent));
+  return kva_sorted_of(c, kva_operand_type(n, 0), a->extent, owners);
 }
 
 kva_status kva_sort_indices_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_sort_indices_attrs *a = n->attrs;
   KVA_TRY(kva_index_check(m, n, 0));
   if (!a->extent) return kva_error(m->diag, &n->loc, "kv.%s: attribute extent is missing", n->op->name);
+  if (a->owners < 1)
+    return kva_error(m->diag, &n->loc, "kv.%s: owners = %lld must be positive", n->op->name, (long long)a->owners);
   kva_sorted s = sorted_of(m->exprs, n);
   out_types[0] = kva_type_tensor(m, s.dtype, 2, (kva_dim[]){s.chunks, kva_expr_const(m->exprs, s.chunk)});
   out_types[1] = kva_type_tensor(m, KVA_I32, 2, (kva_dim[]){s.chunks, kva_expr_addi(m->exprs, s.owners, 1)});
@@ -180,5 +181,5 @@ void kva_sort_indices_kernel(kva_lower *l, const kva_node *n) {
   sorting s = {.l = l, .b = l->kb, .e = l->kb->exprs, .n = n, .s = sorted_of(l->kb->exprs, n)};
   s.keys = kva_scatter_result(l, n, 0);
   s.bounds = kva_scatter_result(l, n, 1);
-  (l->gpu ? by_blocks : by_counting)(&s);
+  (kva_lower_for_gpu(l) ? by_blocks : by_counting)(&s);
 }

@@ -11,6 +11,6 @@ typedef struct kva_sorted {
   int64_t chunk;   /* indices of one, a power of two */
   kva_dtype dtype; /* of keys */
 } kva_sorted;
-kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows);
+kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows, kva_dim owners);
 
 #endif

@@ -168,7 +168,8 @@ static bool reads_elements_once(const fuse *f, const kva_node *p, const group *g
 /* A product that stays outside of groups, for the device's library. */
 static bool is_for_library(const fuse *f, const kva_node *n) {
   kva_matmul_plain plain;
-  return f->library && kva_is(n, KVA_OP_matmul) && kva_matmul_get_plain(f->m, n, &plain);
+  return f->options->target && f->options->target->library_gemm && kva_is(n, KVA_OP_matmul) &&
+         kva_matmul_get_plain(f->m, n, &plain);
 }
 
 bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g) {
@@ -545,27 +546,15 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
   kva_fuse_restore_order(f, g);
 }
 
-static kva_status fuse_module(kva_module *m, bool gpu, bool library, bool *changed) {
+kva_status kva_fuse(kva_module *m, const kva_pass_options *options, bool *changed) {
   kva_arena *scratch = kva_arena_create();
   kva_graphs graphs = kva_program_graphs(m, scratch);
   for (uint32_t i = 0; i < graphs.len; i++) {
-    fuse f = {.m = m, .scratch = kva_arena_create(), .gpu = gpu, .library = library};
+    fuse f = {.m = m, .scratch = kva_arena_create(), .options = options};
     fuse_graph(&f, graphs.data[i], changed);
     kva_arena_destroy(f.scratch);
   }
   kva_arena_destroy(scratch);
   bool dead = false;
   return kva_opt_dce(m, &dead);
-}
-
-kva_status kva_fuse(kva_module *m, bool *changed) {
-  return fuse_module(m, false, false, changed);
-}
-
-kva_status kva_fuse_gpu(kva_module *m, bool *changed) {
-  return fuse_module(m, true, false, changed);
-}
-
-kva_status kva_fuse_library(kva_module *m, bool *changed) {
-  return fuse_module(m, true, true, changed);
 }

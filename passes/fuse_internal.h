@@ -56,8 +56,7 @@ typedef struct fuse {
   KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
   bool sums; /* there are partial sums of columns */
-  bool gpu;
-  bool library; /* plain matrix products stay nodes of their own */
+  const kva_pass_options *options;
 } fuse;
 
 static inline node_info *info(const fuse *f, const kva_node *n) {

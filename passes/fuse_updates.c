@@ -23,7 +23,7 @@ static void join_producers(fuse *f, group *g, const kva_node *update, bool alone
 static bool is_small_update(const fuse *f, const kva_node *n) {
   const kva_type *t = n->results[0].type;
   int64_t size = 1, extent;
-  if (!f->gpu || !(n->op->traits & KVA_UPDATES)) return false;
+  if (!kva_for_gpu(f->options) || !(n->op->traits & KVA_UPDATES)) return false;
   for (uint32_t d = 0; d < t->rank; d++) {
     if (!kva_expr_is_const(t->dims[d], &extent) || extent > SMALL) return false;
     size *= extent;

@@ -17,10 +17,10 @@ enum {
   LONG = 1 << 16,
   LONG_ROW = 256,
   /* column sums on a GPU */
+  BLOCKS = 2, /* for each multiprocessor */
   MANY_ROWS = 256,
   MIN_COLUMNS = 64,
   MAX_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
-  BLOCKS = 264,       /* two for each multiprocessor of an H100 */
   /* With fewer rows a block's sums, written and read again, or the weights that every subgroup reads, would be more
      than some 3 % of what the rows move. */
   BLOCK_ROWS = 64,
@@ -79,7 +79,7 @@ static int64_t rows_of_block(int64_t columns) {
 
 /* Sums of columns of what element code makes or reads: by blocks of rows, which the kernel of that code adds up in
  * passing (ops/partial_sum.h, passes/fuse_siblings.c), and then over the blocks. */
-static bool split_columns(kva_module *m, kva_node *n) {
+static bool split_columns(kva_module *m, const kva_target *target, kva_node *n) {
   int64_t axes[KVA_MAX_RANK], columns = 1, extent = 0;
   kva_value *x = n->operands[0].value;
   uint32_t n_axes = axes_of(n, axes), rank = x->type->rank;
@@ -94,7 +94,7 @@ static bool split_columns(kva_module *m, kva_node *n) {
   if (!many || columns < MIN_COLUMNS || columns > MAX_COLUMNS) return false;
   kva_builder b = kva_builder_before(m, n);
   kva_dtype dtype = x->type->dtype;
-  kva_partial_sum_attrs attrs = {n_axes, rows_of_block(columns), BLOCKS};
+  kva_partial_sum_attrs attrs = {n_axes, rows_of_block(columns), BLOCKS * target->multiprocessors};
   if (kva_dtype_bits(dtype) < 32) x = kva_cast(&b, x, KVA_F32);
   x = kva_build(&b, KVA_OP_partial_sum, 1, &x, &attrs);
   finish(&b, n, kva_reduce(&b, KVA_OP_reduce_sum, x, 1, (int64_t[]){0}, false));
@@ -116,32 +116,29 @@ static bool split(kva_module *m, kva_node *n) {
   return true;
 }
 
-static void split_graph(kva_module *m, kva_graph *g, bool columns, bool *changed) {
+static bool split_node(kva_module *m, const kva_pass_options *options, kva_node *n) {
+  if (!is_splittable(n)) return false;
+  return (kva_for_gpu(options) && split_columns(m, options->target, n)) || split(m, n);
+}
+
+static void split_graph(kva_module *m, const kva_pass_options *options, kva_graph *g, bool *changed) {
   for (kva_node *n = g->first, *next; n; n = next) {
     kva_node *before = n->prev;
     next = n->next;
-    if (!is_splittable(n) || (!(columns && split_columns(m, n)) && !split(m, n))) continue;
+    if (!split_node(m, options, n)) continue;
     *changed = true;
     next = before ? before->next : g->first; /* the second step may be long, too */
   }
 }
 
-static kva_status split_module(kva_module *m, bool gpu, bool *changed) {
+kva_status kva_opt_split(kva_module *m, const kva_pass_options *options, bool *changed) {
   kva_arena *scratch = kva_arena_create();
   kva_graphs graphs = kva_program_graphs(m, scratch);
-  for (uint32_t i = 0; gpu && i < graphs.len; i++) {
+  for (uint32_t i = 0; kva_for_gpu(options) && i < graphs.len; i++) {
     *changed |= kva_split_shift_grads(m, graphs.data[i]);
-    *changed |= kva_gather_grads_sort(m, graphs.data[i]);
+    *changed |= kva_gather_grads_sort(m, graphs.data[i], options->target->multiprocessors);
   }
-  for (uint32_t i = 0; i < graphs.len; i++) split_graph(m, graphs.data[i], gpu, changed);
+  for (uint32_t i = 0; i < graphs.len; i++) split_graph(m, options, graphs.data[i], changed);
   kva_arena_destroy(scratch);
   return KVA_OK;
-}
-
-kva_status kva_opt_split(kva_module *m, bool *changed) {
-  return split_module(m, false, changed);
-}
-
-kva_status kva_opt_split_gpu(kva_module *m, bool *changed) {
-  return split_module(m, true, changed);
 }

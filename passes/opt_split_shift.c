@@ -1,9 +1,10 @@
 /* The gradients of a KV shift for a GPU: that of the weights sums over the batch, rows and channels. Its sums over
  * blocks of rows are made beside the gradient of the input, which reads the same (ops/kv_shift_grads.c), and then added
  * up. */
+#include "ops/kv_shift.h"
 #include "passes/passes_internal.h"
 
-enum { MAX_TAPS = 4, SEGMENTS = 3 };
+enum { SEGMENTS = 3 };
 
 /* Options that the operator for both does not have: past, left_pad. */
 static bool has_options(const kva_node *n) {
@@ -38,7 +39,8 @@ static kva_node *partner_of(const kva_node *n) {
   const kva_kv_shift_weight_grad_attrs *a = n->attrs;
   int64_t taps;
   if (!kva_is(n, KVA_OP_kv_shift_weight_grad) || has_options(n) || !is_zero_boundary(a->boundary)) return NULL;
-  if (a->weight_shape.n != 2 || !kva_expr_is_const(a->weight_shape.v[1], &taps) || taps > MAX_TAPS) return NULL;
+  if (a->weight_shape.n != 2 || !kva_expr_is_const(a->weight_shape.v[1], &taps) || taps > KVA_SHIFT_GRADS_TAPS)
+    return NULL;
   for (const kva_use *u = n->operands[1].value->uses; u; u = u->next)
     if (is_pair(n, u->user)) return u->user;
   return NULL;

@@ -5,6 +5,7 @@
 #define KVA_PASSES_PASSES_H
 
 #include "ir/plan.h"
+#include "ir/target.h"
 #include "ops/build.h"
 
 /* What a training step is made of. */
@@ -24,8 +25,7 @@ typedef struct kva_pass_options {
   bool adjustable;   /* weight decay and clipping, where the train block has them, are states that a run may set:
                         "train.weight_decay", "train.clip"; else constants */
   kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
-  bool gpu;          /* split, fuse: for a GPU, where a second pass over memory costs more than on a CPU */
-  bool library_gemm; /* fuse: leave matrix products to the device's library */
+  const kva_target *target; /* split, fuse; borrowed. NULL: any CPU */
   kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
 } kva_pass_options;
 
@@ -39,6 +39,11 @@ KVA_MUST_USE kva_status kva_prepare(kva_module *m, const kva_pass_options *optio
 /* Whether print_after knows this name ("all" apart). */
 bool kva_pass_exists(const char *name);
 
+/* Whether the target is a GPU. */
+static inline bool kva_for_gpu(const kva_pass_options *o) {
+  return o->target && o->target->kind == KVA_TARGET_GPU;
+}
+
 /* Single passes over every function of m. */
 typedef kva_status (*kva_pass)(kva_module *m, bool *changed);
 kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the reference evaluator */
@@ -46,13 +51,11 @@ kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rew
 kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
 kva_status kva_raise(kva_module *m, bool *changed);         /* patterns as data: passes/patterns_*.def */
-kva_status kva_opt_split(kva_module *m, bool *changed);     /* long sums in two steps */
-kva_status kva_opt_split_gpu(kva_module *m, bool *changed); /* the same, and what else a GPU does in two steps */
 kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
 kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
-kva_status kva_fuse(kva_module *m, bool *changed);          /* groups nodes into kv.kernel nodes */
-kva_status kva_fuse_gpu(kva_module *m, bool *changed);      /* the same for a GPU */
-kva_status kva_fuse_library(kva_module *m, bool *changed);  /* for a GPU, around products that its library computes */
+/* Those that ask for the target: a second pass over memory costs more on a GPU than on a CPU. */
+kva_status kva_opt_split(kva_module *m, const kva_pass_options *options, bool *changed); /* long sums in two steps */
+kva_status kva_fuse(kva_module *m, const kva_pass_options *options, bool *changed); /* nodes become kv.kernel nodes */
 
 /* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
  * grads[state id] or NULL. */

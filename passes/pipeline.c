@@ -1,13 +1,19 @@
 /* The pipeline: what happens to a graph, in order. */
 #include "passes/passes_internal.h"
 
+/* A pass that asks for the options. */
+typedef kva_status (*kva_pass_with)(kva_module *m, const kva_pass_options *o, bool *changed);
+
 typedef struct pass_row {
   const char *name;
   kva_pass run;
+  kva_pass_with run_with; /* instead */
 } pass_row;
 
-static const pass_row clean_up[] = {
-    {"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse}, {"dce", kva_opt_dce}};
+static const pass_row clean_up[] = {{"fold", kva_opt_fold, NULL},
+                                    {"simplify", kva_opt_simplify, NULL},
+                                    {"cse", kva_opt_cse, NULL},
+                                    {"dce", kva_opt_dce, NULL}};
 
 enum { MAX_ROUNDS = 8 }; /* of clean-up; real models settle after two or three */
 
@@ -37,7 +43,7 @@ static kva_status check_reparse(kva_module *m, const char *pass, const kva_pass_
 static kva_status run_pass(kva_module *m, const pass_row *row, const kva_pass_options *o, bool *changed) {
   double start = kva_now();
   bool progress = false;
-  KVA_TRY(row->run(m, &progress));
+  KVA_TRY(row->run ? row->run(m, &progress) : row->run_with(m, o, &progress));
   *changed |= progress;
   if (o->timing)
     fprintf(stderr, "%-10s %8.2f ms%s\n", row->name, (kva_now() - start) * 1e3, progress ? "" : "  no change");
@@ -69,18 +75,17 @@ bool kva_pass_exists(const char *name) {
 kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
   bool raised = false;
   KVA_TRY(run_clean_up(m, options));
-  KVA_TRY(run_pass(m, &(pass_row){"raise", kva_raise}, options, &raised));
+  KVA_TRY(run_pass(m, &(pass_row){"raise", kva_raise, NULL}, options, &raised));
   return raised ? run_clean_up(m, options) : KVA_OK;
 }
 
 kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
-  KVA_TRY(run_pass(m, &(pass_row){"splat", kva_opt_splat}, options, &changed));
+  KVA_TRY(run_pass(m, &(pass_row){"splat", kva_opt_splat, NULL}, options, &changed));
   if (options->compute) {
     KVA_TRY(kva_precision(m, options->compute));
     KVA_TRY(run_clean_up(m, options));
   }
-  KVA_TRY(run_pass(m, &(pass_row){"split", options->gpu ? kva_opt_split_gpu : kva_opt_split}, options, &changed));
-  kva_pass fuse = options->library_gemm ? kva_fuse_library : options->gpu ? kva_fuse_gpu : kva_fuse;
-  return run_pass(m, &(pass_row){"fuse", fuse}, options, &changed);
+  KVA_TRY(run_pass(m, &(pass_row){"split", NULL, kva_opt_split}, options, &changed));
+  return run_pass(m, &(pass_row){"fuse", NULL, kva_fuse}, options, &changed);
 }

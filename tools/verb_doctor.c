@@ -16,7 +16,7 @@ const kva_verb kva_verb_doctor = {"doctor", "[options]", "show what this machine
 enum { EMITTED_PTX = 83 };
 
 typedef struct findings {
-  const char *cpu_target; /* NULL: none */
+  const kva_target *cpu_target; /* NULL: none */
   long cpus;
   char ptxas[512], ptxas_version[64]; /* "" : none */
   kva_gpu_report gpu;
@@ -87,6 +87,32 @@ static void print_conclusions(const findings *f) {
   if (!*f->ptxas) printf("Without ptxas (CUDA toolkit) nothing is lost: the driver compiles PTX itself.\n");
 }
 
+static const char *const feature_names[] = {"fma", "tensor_maps", "warpgroup_mma"}; /* by bit of kva_target_feature */
+enum { FEATURES = sizeof feature_names / sizeof *feature_names };
+
+static void print_features(const kva_target *t) {
+  for (int i = 0; i < FEATURES; i++)
+    if (kva_target_has(t, 1u << i)) printf(", %s", feature_names[i]);
+  putchar('\n');
+}
+
+static void print_cpu_target(const kva_target *t) {
+  printf("CPU target   %s: %d vector registers of %d bytes, L2 %lld KiB", t->description, t->vector_registers,
+         t->vector_bytes, (long long)t->l2_bytes >> 10);
+  print_features(t);
+}
+
+static void print_gpu_targets(void) {
+  uint32_t n;
+  const kva_target *gpus = kva_target_gpus(&n);
+  for (uint32_t i = 0; i < n; i++) {
+    printf("%s  %-8s %d multiprocessors of %u registers, subgroups of %d, %u KiB shared memory, %u for a long row",
+           i ? "           " : "GPU targets", gpus[i].arch, gpus[i].multiprocessors, gpus[i].registers,
+           gpus[i].subgroup_width, gpus[i].shared_bytes >> 10, gpus[i].row_bytes >> 10);
+    print_features(&gpus[i]);
+  }
+}
+
 static void print_cache(const findings *f) {
   const kva_cache_usage *u = &f->cache_usage;
   if (!f->cache)
@@ -99,9 +125,13 @@ static void print_cache(const findings *f) {
 }
 
 static void print_text(const findings *f) {
-  printf("kvasir       %s\nCPU target   %s\nCPUs         %ld\n", KVA_VERSION, f->cpu_target ? f->cpu_target : "none",
-         f->cpus);
-  printf("PTX          %d.%d from LLVM, sm_80 to sm_90a\n", EMITTED_PTX / 10, EMITTED_PTX % 10);
+  printf("kvasir       %s\n", KVA_VERSION);
+  if (f->cpu_target)
+    print_cpu_target(f->cpu_target);
+  else
+    printf("CPU target   none\n");
+  printf("CPUs         %ld\nPTX          %d.%d from LLVM\n", f->cpus, EMITTED_PTX / 10, EMITTED_PTX % 10);
+  print_gpu_targets();
   print_driver(&f->gpu);
   print_gpus(&f->gpu);
   if (f->gpu.blas)
@@ -154,10 +184,48 @@ static void add_cuda(kva_text *out, const kva_gpu_report *r) {
   kva_text_add(out, "]}");
 }
 
+static void add_features(kva_text *out, const kva_target *t) {
+  const char *before = "";
+  kva_text_add(out, "\"features\": [");
+  for (int i = 0; i < FEATURES; i++) {
+    if (!kva_target_has(t, 1u << i)) continue;
+    kva_text_add(out, "%s\"%s\"", before, feature_names[i]);
+    before = ", ";
+  }
+  kva_text_add(out, "]");
+}
+
+static void add_cpu_target(kva_text *out, const kva_target *t) {
+  add_string(out, "cpu_target", t ? t->description : NULL);
+  if (!t) return;
+  kva_text_add(out, ", \"cpu\": {\"vector_bytes\": %d, \"vector_registers\": %d, \"l2_bytes\": %lld, ", t->vector_bytes,
+               t->vector_registers, (long long)t->l2_bytes);
+  add_features(out, t);
+  kva_text_add(out, "}");
+}
+
+static void add_gpu_targets(kva_text *out) {
+  uint32_t n;
+  const kva_target *gpus = kva_target_gpus(&n);
+  kva_text_add(out, ", \"gpu_targets\": [");
+  for (uint32_t i = 0; i < n; i++) {
+    const kva_target *t = &gpus[i];
+    kva_text_add(out,
+                 "%s{\"name\": \"%s\", \"multiprocessors\": %d, \"registers\": %u, \"subgroup_width\": %d, "
+                 "\"shared_bytes\": %u, \"row_bytes\": %u, ",
+                 i ? ", " : "", t->arch, t->multiprocessors, t->registers, t->subgroup_width, t->shared_bytes,
+                 t->row_bytes);
+    add_features(out, t);
+    kva_text_add(out, "}");
+  }
+  kva_text_add(out, "]");
+}
+
 static void print_json(const findings *f) {
   kva_text out = {0};
   kva_text_add(&out, "{\"version\": \"%s\", ", KVA_VERSION);
-  add_string(&out, "cpu_target", f->cpu_target);
+  add_cpu_target(&out, f->cpu_target);
+  add_gpu_targets(&out);
   kva_text_add(&out, ", \"cpus\": %ld, \"emitted_ptx\": \"%d.%d\", ", f->cpus, EMITTED_PTX / 10, EMITTED_PTX % 10);
   add_cuda(&out, &f->gpu);
   kva_text_add(&out, ", \"cublaslt\": {\"version\": %zu, ", f->gpu.blas);
@@ -185,7 +253,7 @@ static int run(int argc, char **argv) {
   kva_codegen *cg = NULL;
   findings f = {0};
   kva_status status = kva_codegen_create(&(kva_target_options){.opt_level = 2}, diag, &cg);
-  if (status == KVA_OK) f.cpu_target = kva_codegen_target(cg)->description;
+  if (status == KVA_OK) f.cpu_target = kva_codegen_target(cg);
   look(&f);
   (json ? print_json : print_text)(&f);
   if (status != KVA_OK) code = kva_cli_fail(status, diag);

@@ -88,7 +88,12 @@ static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
     *m = NULL; /* compiling takes it */
     return show_code(given, o, o->stage, diag);
   }
-  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute, .gpu = o->arch};
+  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute};
+  kva_target target;
+  if (o->arch) {
+    KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
+    passes.target = &target;
+  }
   if (strcmp(o->stage, "source") != 0) {
     KVA_TRY(kva_optimize(*m, &passes));
     if (o->train) KVA_TRY(kva_make_training(*m, &passes));

@@ -83,6 +83,10 @@ static void model_destroy(model *t) {
   kva_diag_destroy(t->diag);
 }
 
+static kva_status fuse(kva_module *m, bool *changed) {
+  return kva_fuse(m, &(kva_pass_options){0}, changed);
+}
+
 static uint32_t count_nodes(const model *t) {
   uint32_t n = 0;
   for (const kva_node *k = t->f->graph->first; k; k = k->next) n++;
@@ -100,7 +104,7 @@ static void test_rows(void **state) {
     kva_value *y = kva_mul(&t.b, kva_build1(&t.b, KVA_OP_silu, kva_build2(&t.b, KVA_OP_rms_norm, x, w)), z);
     kva_value *sums = kva_reduce(&t.b, KVA_OP_reduce_sum, y, 1, (int64_t[]){1}, false);
     finish(&t, 2, (kva_value *[]){y, sums});
-    check(&t, 13, kva_fuse);
+    check(&t, 13, fuse);
     assert_int_equal(count_nodes(&t), 2); /* one group and the return */
     model_destroy(&t);
   }
@@ -114,7 +118,7 @@ static void test_softmax_view(void **state) {
   kva_value *x = input(&t, "x", 3, shape), *bias = input(&t, "bias", 1, shape + 2);
   kva_value *y = kva_build1(&t.b, KVA_OP_softmax, kva_add(&t.b, x, bias));
   finish(&t, 1, (kva_value *[]){kva_transpose(&t.b, y, (int64_t[]){1, 0, 2})});
-  check(&t, 4, kva_fuse);
+  check(&t, 4, fuse);
   model_destroy(&t);
 }
 
@@ -157,7 +161,7 @@ static void test_epilogue_refused(void **state) {
   kva_build_node(&b, KVA_OP_return, 1, &y, 0, NULL);
   kernel->results[0].type = y->type;
   finish(&t, 1, (kva_value *[]){&kernel->results[0]});
-  static const kva_target target = {.vector_bytes = 64, .vector_registers = 32};
+  static const kva_target target = {.vector_bytes = 64, .vector_registers = 32, .l2_bytes = 1 << 20};
   assert_null(kva_codegen_lower(t.m->arena, kernel, &target));
   assert_int_equal(kva_diag_errors(t.diag), 1);
   model_destroy(&t);
@@ -176,7 +180,7 @@ static kva_value *tensor(model *t, const char *name, uint32_t rank, const int64_
 /* Runs the model with S = 19 and expects this many steps. */
 static void check_steps(model *t, uint32_t n_outputs, kva_value *const *outputs, uint32_t steps) {
   finish(t, n_outputs, outputs);
-  check(t, 19, kva_fuse);
+  check(t, 19, fuse);
   uint32_t found = 0;
   for (const kva_node *n = t->f->graph->first; n; n = n->next) {
     found += kva_is(n, KVA_OP_kernel) || n->op->lower_kind == KVA_LOWER_KERNEL;

@@ -86,7 +86,7 @@ static const ptx_generated kernels[] = {
      "sm_80",
      KVA_I64,
      1,
-     {.op = KVA_OP_sort_indices, .attrs = "extent=300", .in = {{"N=700", 0, 299, KVA_I64}}}},
+     {.op = KVA_OP_sort_indices, .attrs = "extent=300; owners=132", .in = {{"N=700", 0, 299, KVA_I64}}}},
     {"scatter_add",
      "sm_80",
      KVA_BF16,

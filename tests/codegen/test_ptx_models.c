@@ -194,7 +194,7 @@ static void check_model(const char *path, uint32_t n, const kva_define *defines)
   kva_diag *diag = kva_diag_create();
   kva_module *m;
   kva_load_options options = {.defines = defines, .n_defines = n};
-  kva_pass_options passes = {.gpu = true};
+  kva_pass_options passes = {.target = kva_target_gpu("sm_80")};
   assert_int_equal(kva_load_model(path, &options, diag, &m), KVA_OK);
   assert_int_equal(kva_optimize(m, &passes), KVA_OK);
   assert_int_equal(kva_make_training(m, &passes), KVA_OK);
@@ -246,7 +246,7 @@ static void check_text(const char *text, const char *arch, uint32_t runs) {
   if (status != KVA_OK) kva_diag_print(diag, stderr);
   assert_int_equal(status, KVA_OK);
   evaluated expected = evaluate_reference(m, m->functions.data[0], sizes);
-  assert_int_equal(kva_prepare(m, &(kva_pass_options){.gpu = true}), KVA_OK);
+  assert_int_equal(kva_prepare(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}), KVA_OK);
   evaluated found = evaluate_ptx(m, m->functions.data[0], arch, runs, diag);
   assert_true(evaluated_equal(arch, m, &expected, &found, 1e-5));
   evaluated_free(&found);

@@ -390,7 +390,7 @@ static measured measure(const traffic_case *c, const char *type, const char *arc
   for (uint32_t i = 0; i < n_in; i++)
     in[i] = values_for(f->graph->inputs.data[i]->type, c->rows, i + 1, integers_of(c, i));
   run_reference(c, in, want, diag);
-  require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true}), c->name);
+  require(diag, kva_prepare(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}), c->name);
   kva_ptx_run run = {.arch = arch, .alias_views = true};
   require(diag, kva_run_ptx(&run, m, f, (const kva_ref_tensor *const *)in, got, diag), c->name);
   double tolerance = strcmp(type, "float") ? 2e-2 : 2e-5;
@@ -469,8 +469,8 @@ static void check_model(kva_dtype compute, const char *arch, const char *separat
   assert_non_null(f);
   return_gradients(m, f, diag);
   states_to_inputs(f->graph);
-  require(diag, kva_optimize(m, &(kva_pass_options){.gpu = true}), "optimize");
-  require(diag, kva_prepare(m, &(kva_pass_options){.gpu = true, .compute = compute}), "prepare");
+  require(diag, kva_optimize(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}), "optimize");
+  require(diag, kva_prepare(m, &(kva_pass_options){.target = kva_target_gpu("sm_80"), .compute = compute}), "prepare");
   kva_ref_tensor *in[MAX_INPUTS], *out[MAX_INPUTS];
   uint32_t n_in = f->graph->inputs.len, n_out = kva_graph_output_count(f->graph);
   assert_in_range(n_in + n_out, 1, MAX_INPUTS);

@@ -93,14 +93,36 @@ static kva_module *load(const golden_file *g, const golden_case *c, kva_diag *di
   return NULL;
 }
 
+static kva_status split(kva_module *m, bool *changed) {
+  return kva_opt_split(m, &(kva_pass_options){0}, changed);
+}
+
+static kva_status split_gpu(kva_module *m, bool *changed) {
+  return kva_opt_split(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}, changed);
+}
+
+static kva_status fuse(kva_module *m, bool *changed) {
+  return kva_fuse(m, &(kva_pass_options){0}, changed);
+}
+
+static kva_status fuse_gpu(kva_module *m, bool *changed) {
+  return kva_fuse(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}, changed);
+}
+
+static kva_status fuse_library(kva_module *m, bool *changed) {
+  kva_target target = *kva_target_gpu("sm_80");
+  target.library_gemm = true;
+  return kva_fuse(m, &(kva_pass_options){.target = &target}, changed);
+}
+
 static kva_pass pass_named(const char *name) {
   static const struct {
     const char *name;
     kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold},    {"simplify", kva_opt_simplify},     {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},      {"splat", kva_opt_splat},           {"split", kva_opt_split},
-              {"fuse", kva_fuse},        {"fuse_library", kva_fuse_library}, {"split_gpu", kva_opt_split_gpu},
-              {"fuse_gpu", kva_fuse_gpu}};
+  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse},
+              {"dce", kva_opt_dce},   {"splat", kva_opt_splat},       {"split", split},
+              {"fuse", fuse},         {"fuse_library", fuse_library}, {"split_gpu", split_gpu},
+              {"fuse_gpu", fuse_gpu}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
   return NULL;

@@ -80,7 +80,7 @@ static void check_settled(const setting *s, kva_module *m) {
 
 static void check_fused(const setting *s, kva_module *m) {
   bool changed = false;
-  assert_int_equal(kva_fuse(m, &changed), KVA_OK);
+  assert_int_equal(kva_fuse(m, &(kva_pass_options){0}, &changed), KVA_OK);
   if (changed) fail_msg("%s <%s>: fuse is not done", s->model, s->defines);
 }
 

@@ -5,8 +5,9 @@
 
 kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) {
   kva_pass_options passes = options->passes;
-  passes.gpu = options->target.arch;
-  passes.library_gemm = options->target.library_gemm;
+  kva_target target;
+  KVA_TRY(kva_codegen_describe(&options->target, m->diag, &target));
+  passes.target = &target;
   KVA_TRY(kva_optimize(m, &passes));
   if (options->train) KVA_TRY(kva_make_training(m, &passes));
   return kva_prepare(m, &passes);

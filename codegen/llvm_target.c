@@ -1,0 +1,130 @@
+/* From what is asked for, or from the machine itself, to a description of the target. */
+#include "codegen/llvm_internal.h"
+
+#include <unistd.h>
+
+/* Other machines, with a CPU that all of the kind have. */
+typedef struct machine_row {
+  const char *triple, *arch, *cpu;
+} machine_row;
+static const machine_row machines[] = {{"x86_64-linux-gnu", "x86-64", "x86-64"},
+                                       {"aarch64-linux-gnu", "aarch64", "generic"}};
+#if defined __aarch64__
+enum { HOST = 1 };
+#else
+enum { HOST = 0 };
+#endif
+
+static kva_status find_machine(const char *triple, kva_diag *diag, const machine_row **out_row) {
+  *out_row = &machines[HOST];
+  if (!triple) return KVA_OK;
+  for (size_t i = 0; i < sizeof machines / sizeof *machines; i++) {
+    *out_row = &machines[i];
+    if (!strcmp(machines[i].triple, triple)) return KVA_OK;
+  }
+  return kva_error(diag, NULL, "no machine is called '%s'; there are: %s, %s", triple, machines[0].triple,
+                   machines[1].triple);
+}
+
+/* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one.
+ */
+typedef struct cpu_row {
+  const char *name;
+  int vector_bits;
+} cpu_row;
+static const cpu_row cpus[] = {
+    {"x86-64", 128},         {"x86-64-v2", 128},      {"x86-64-v3", 256},      {"x86-64-v4", 512},
+    {"haswell", 256},        {"skylake", 256},        {"skylake-avx512", 512}, {"cascadelake", 512},
+    {"icelake-server", 512}, {"sapphirerapids", 512}, {"alderlake", 256},      {"znver1", 256},
+    {"znver2", 256},         {"znver3", 256},         {"znver4", 512},         {"znver5", 512}};
+
+static const cpu_row *find_cpu(const char *name) {
+  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++)
+    if (!strcmp(cpus[i].name, name)) return &cpus[i];
+  return NULL;
+}
+
+static kva_status check_cpu(const char *name, kva_diag *diag) {
+  if (!name || find_cpu(name)) return KVA_OK;
+  kva_text known = {0};
+  for (size_t i = 0; i < sizeof cpus / sizeof *cpus; i++) kva_text_add(&known, "%s%s", i ? ", " : "", cpus[i].name);
+  kva_status status = kva_error(diag, NULL, "no CPU is called '%s'; there are: %s", name, known.data);
+  kva_text_free(&known);
+  return status;
+}
+
+/* Of the machine itself, its features tell. */
+static int widest_vector(const char *cpu, const char *features) {
+  const cpu_row *row = *features ? NULL : find_cpu(cpu);
+  if (row) return row->vector_bits;
+  return strstr(features, "+avx512vl") ? 512 : strstr(features, "+avx2") ? 256 : 128;
+}
+
+static int64_t cache_bytes(int name, int64_t otherwise) {
+  long n = sysconf(name);
+  return n > 0 ? n : otherwise;
+}
+
+static char *own_string(kva_arena *arena, char *llvm_string) {
+  char *copy = kva_arena_strdup(arena, llvm_string);
+  LLVMDisposeMessage(llvm_string);
+  return copy;
+}
+
+/* For this machine its own cache; for others a size that most have, so that builds do not depend on where they run. */
+static void describe_cpu(const kva_target_options *options, const machine_row *row, const kva_cg_cpu *cpu,
+                         kva_target *out) {
+  bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;
+  int widest = is_x86 ? widest_vector(cpu->name, cpu->features) : 128;
+  int bits = options->vector_bits ? options->vector_bits : widest;
+  bool fma = !is_x86 || (own ? strstr(cpu->features, "+fma") != NULL : widest >= 256);
+  *out = (kva_target){.kind = KVA_TARGET_CPU,
+                      .features = fma ? KVA_TARGET_FMA : 0,
+                      .vector_bytes = bits / 8,
+                      .vector_registers = bits == 512 || !is_x86 ? 32 : 16,
+                      .l2_bytes = own ? cache_bytes(_SC_LEVEL2_CACHE_SIZE, 512 << 10) : 512 << 10};
+  snprintf(out->description, sizeof out->description, "%s %s %d-bit", row->arch, cpu->name, bits);
+}
+
+kva_status kva_cg_describe_cpu(const kva_target_options *options, kva_arena *arena, kva_diag *diag, kva_cg_cpu *out_cpu,
+                               kva_target *out_target) {
+  bool own = !options->cpu && !options->triple;
+  const machine_row *row;
+  KVA_TRY(check_cpu(options->cpu, diag));
+  KVA_TRY(find_machine(options->triple, diag, &row));
+  out_cpu->name =
+      own ? own_string(arena, LLVMGetHostCPUName()) : kva_arena_strdup(arena, options->cpu ? options->cpu : row->cpu);
+  out_cpu->features = own ? own_string(arena, LLVMGetHostCPUFeatures()) : "";
+  out_cpu->triple =
+      own_string(arena, options->triple ? LLVMNormalizeTargetTriple(options->triple) : LLVMGetDefaultTargetTriple());
+  describe_cpu(options, row, out_cpu, out_target);
+  return KVA_OK;
+}
+
+static kva_status unknown_gpu(kva_diag *diag, const char *name) {
+  uint32_t n;
+  const kva_target *gpus = kva_target_gpus(&n);
+  kva_text known = {0};
+  for (uint32_t i = 0; i < n; i++) kva_text_add(&known, "%s%s", i ? ", " : "", gpus[i].arch);
+  kva_status status = kva_error(diag, NULL, "no GPU architecture is called '%s'; there are: %s", name, known.data);
+  kva_text_free(&known);
+  return status;
+}
+
+kva_status kva_cg_describe_gpu(const kva_target_options *options, kva_diag *diag, kva_target *out_target) {
+  const kva_target *known = kva_target_gpu(options->arch);
+  KVA_TRY(check_cpu(options->cpu, diag));
+  if (!known) return unknown_gpu(diag, options->arch);
+  *out_target = *known;
+  out_target->library_gemm = options->library_gemm;
+  return KVA_OK;
+}
+
+kva_status kva_codegen_describe(const kva_target_options *options, kva_diag *diag, kva_target *out_target) {
+  if (options->arch) return kva_cg_describe_gpu(options, diag, out_target);
+  kva_cg_cpu cpu;
+  kva_arena *scratch = kva_arena_create();
+  kva_status status = kva_cg_describe_cpu(options, scratch, diag, &cpu, out_target);
+  kva_arena_destroy(scratch);
+  return status;
+}

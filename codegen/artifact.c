@@ -281,7 +281,7 @@ bool kva_codegen_is_call(const kva_target *target, const kva_node *node) {
   return target->library_gemm && kva_is(node, KVA_OP_matmul) && kva_matmul_get_plain(node->graph->module, node, &plain);
 }
 
-/* A matrix product that the device's library computes: arguments d, a, b. */
+/* A matrix product that the device's library computes: arguments a, b, d. */
 static void write_gemm(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   bool square = s->node->operands[0].value == s->node->operands[1].value;
   kva_matmul_plain p;
@@ -299,13 +299,13 @@ static void write_gemm(writer *w, const kva_plan_step *s, kva_step_desc *out) {
                        .transpose_b = p.transpose_b,
                        .dtype = (int32_t)kva_operand_type(s->node, 0)->dtype,
                        .dtype_d = (int32_t)s->node->results[0].type->dtype};
-  const int32_t args[] = {s->args[s->n_args - 1], s->args[0], s->args[square ? 0 : 1]};
-  out->kind = KVA_STEP_GEMM;
+  const int32_t args[] = {s->args[0], s->args[square ? 0 : 1], s->args[s->n_args - 1]};
+  out->kind = KVA_STEP_CALL;
+  out->call = KVA_CALL_GEMM;
   out->n_args = 3;
-  out->n_results = 0;
   out->args = kva_arena_memdup(w->arena, args, sizeof args);
   out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
-  out->gemm = g;
+  out->desc = g;
 }
 
 /* Settling a step may insert a copy after it. */
@@ -383,16 +383,21 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   return kernels;
 }
 
-/* Of a GPU, the text of the module. */
+/* Functions, or of a GPU the text of the module. */
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
+  kva_code *code = KVA_NEW(w->arena, kva_code);
+  *code = (kva_code){.format = KVA_CODE_FUNCTIONS};
+  a->codes = code;
+  a->n_codes = 1;
   if (target->kind != KVA_TARGET_GPU) return KVA_OK;
   char *text;
   size_t size;
   KVA_TRY(kva_codegen_emit(w->cg, "ptx", &text, &size));
-  a->arch = target->arch;
-  a->module = kva_arena_strndup(w->arena, text, size);
-  a->module_bytes = (int64_t)size;
+  *code = (kva_code){.format = KVA_CODE_PTX,
+                     .arch = target->arch,
+                     .data = kva_arena_strndup(w->arena, text, size),
+                     .bytes = (int64_t)size};
   free(text);
   return KVA_OK;
 }
@@ -431,7 +436,7 @@ kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m
   kva_artifact *a;
   KVA_TRY(kva_codegen_tables(cg, arena, m, n_plans, plans, &a));
   *out_artifact = a;
-  if (a->arch) return KVA_OK;
+  if (kva_codegen_target(cg)->arch) return KVA_OK;
   KVA_TRY(kva_codegen_jit(cg));
   kva_kernel_desc *kernels = kva_arena_memdup(arena, a->kernels, sizeof *kernels * (size_t)a->n_kernels);
   for (int32_t i = 0; i < a->n_kernels; i++) kernels[i].fn = kva_codegen_function(cg, i);

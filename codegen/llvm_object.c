@@ -127,24 +127,41 @@ static LLVMValueRef buffer(const writer *w, const kva_buffer_desc *b) {
   return RECORD(w, kva_buffer_desc, fields);
 }
 
-static LLVMValueRef gemm(const writer *w, const kva_gemm_desc *g) {
-  if (!g) return null(w);
-  LLVMValueRef fields[] = {formula(w, &g->batch),  formula(w, &g->m),      formula(w, &g->n),
-                           formula(w, &g->k),      formula(w, &g->step_a), formula(w, &g->step_b),
-                           formula(w, &g->step_d), c32(w, g->transpose_a), c32(w, g->transpose_b),
-                           c32(w, g->dtype),       c32(w, g->dtype_d)};
-  return constant(w, RECORD(w, kva_gemm_desc, fields), 16);
+static LLVMValueRef member(const writer *w, char field, const void *at) {
+  switch (field) {
+  case 'f': return formula(w, at);
+  case 'i': return c32(w, *(const int32_t *)at);
+  default: KVA_ASSERT(field == 's'); return string(w, *(const char *const *)at);
+  }
+}
+
+/* A step's descriptor, member by member. */
+static LLVMValueRef descriptor(const writer *w, const kva_step_desc *s) {
+  const char *fields = kva_step_fields(s);
+  size_t n = strlen(fields);
+  if (!n) return null(w);
+  LLVMValueRef *members = room(w, (int64_t)n);
+  int64_t at = 0;
+  for (size_t i = 0; i < n; i++) {
+    at = kva_field_offset(fields[i], at);
+    members[i] = member(w, fields[i], (const char *)s->desc + at);
+    at += kva_field_bytes(fields[i]);
+  }
+  size_t size = (size_t)(strspn(fields, "i") == n ? at : kva_field_offset('f', at));
+  return constant(w, record(w, size, (unsigned)n, members), 16);
 }
 
 static LLVMValueRef step(const writer *w, const kva_step_desc *s) {
   LLVMValueRef fields[] = {c32(w, s->kind),
                            c32(w, s->kernel),
+                           c32(w, s->call),
                            c32(w, s->n_args),
                            c32(w, s->n_results),
+                           c32(w, 0),
                            numbers(w, s->n_args, s->args),
                            formula(w, &s->grid),
                            string(w, s->origin),
-                           gemm(w, s->gemm)};
+                           descriptor(w, s)};
   return RECORD(w, kva_step_desc, fields);
 }
 
@@ -218,9 +235,17 @@ static LLVMValueRef state(const writer *w, const kva_state_desc *s) {
   return RECORD(w, kva_state_desc, fields);
 }
 
+static LLVMValueRef code(const writer *w, const kva_code *c) {
+  LLVMValueRef fields[] = {c32(w, c->format), c32(w, 0), string(w, c->arch), tensor(w, c->data, c->bytes),
+                           c64(w, c->bytes)};
+  return RECORD(w, kva_code, fields);
+}
+
 /* With its alternatives; what they have in common is written once. */
 static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
-  LLVMValueRef *states = room(w, a->n_states), *kernels = room(w, a->n_kernels), *programs = room(w, a->n_programs);
+  LLVMValueRef *states = room(w, a->n_states), *kernels = room(w, a->n_kernels), *programs = room(w, a->n_programs),
+               *codes = room(w, a->n_codes);
+  for (int32_t i = 0; i < a->n_codes; i++) codes[i] = code(w, &a->codes[i]);
   for (int32_t i = 0; i < a->n_states; i++) states[i] = state(w, &a->states[i]);
   for (int32_t i = 0; i < a->n_kernels; i++) kernels[i] = kernel(w, &a->kernels[i]);
   for (int32_t i = 0; i < a->n_programs; i++) programs[i] = program(w, &a->programs[i]);
@@ -229,13 +254,11 @@ static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
                            c32(w, a->n_states),
                            c32(w, a->n_kernels),
                            c32(w, a->n_programs),
+                           c32(w, a->n_codes),
+                           c32(w, 0),
                            string(w, a->model),
                            string(w, a->target),
-                           string(w, a->arch),
-                           string(w, a->module),
-                           c64(w, a->module_bytes),
-                           tensor(w, a->cubin, a->cubin_bytes),
-                           c64(w, a->cubin_bytes),
+                           table(w, a->n_codes, codes),
                            table(w, a->n_states, states),
                            table(w, a->n_kernels, kernels),
                            table(w, a->n_programs, programs),
@@ -333,7 +356,7 @@ kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_
                               const char **out_data, size_t *out_size) {
   KVA_TRY(kva_cg_optimize(cg));
   writer w = {.cg = cg,
-              .is_gpu = a->arch,
+              .is_gpu = a->codes[0].format != KVA_CODE_FUNCTIONS,
               .ptr = LLVMPointerTypeInContext(cg->ctx, 0),
               .i32 = LLVMInt32TypeInContext(cg->ctx),
               .i64 = LLVMInt64TypeInContext(cg->ctx),

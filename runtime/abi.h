@@ -61,11 +61,18 @@ typedef struct kva_buffer_desc {
 typedef enum kva_step_kind {
   KVA_STEP_KERNEL,
   KVA_STEP_COPY, /* args[0] <- args[1], whole buffers */
-  KVA_STEP_GEMM, /* args[0] <- args[1] * args[2] by the device's library, see kva_gemm_desc; GPU only */
+  KVA_STEP_CALL, /* something that is no kernel of the artefact: row `call` of runtime/calls.def */
 } kva_step_kind;
 
-/* Row-major matrix products, one for each of `batch`: d[m][n] = sum over k of a[m][k] * b[k][n], with float sums. Steps
- * in elements; a step of 0 shares the matrix. */
+/* A row of calls.def, with its typed descriptor. A device that does not support a call has it done by the host. */
+typedef enum kva_call_id {
+#define KVA_CALL(id, name, desc, fields) KVA_CALL_##id,
+#include "runtime/calls.def"
+  KVA_CALL_COUNT
+} kva_call_id;
+
+/* KVA_CALL_GEMM: arguments a, b, d. Row-major matrix products, one for each of `batch`: d[m][n] = sum over k of
+ * a[m][k] * b[k][n], with float sums. Steps in elements; a step of 0 shares the matrix. */
 typedef struct kva_gemm_desc {
   kva_formula batch, m, n, k;
   kva_formula step_a, step_b, step_d; /* from one matrix of the batch to the next */
@@ -74,15 +81,22 @@ typedef struct kva_gemm_desc {
   int32_t dtype_d;                    /* that or float */
 } kva_gemm_desc;
 
+/* KVA_CALL_HOST: a function of the program that embeds the runtime, by name (kva_session_options.functions). */
+typedef struct kva_host_desc {
+  const char *name;
+} kva_host_desc;
+
 typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
-  int32_t kernel; /* index in kva_artifact.kernels */
+  int32_t kernel; /* KERNEL: index in kva_artifact.kernels */
+  int32_t call;   /* CALL: kva_call_id */
   int32_t n_args;
-  int32_t n_results;         /* the last of the args are written; of copies and products the first, and this is 0 */
-  const int32_t *args;       /* buffer numbers */
-  kva_formula grid;          /* work items */
-  const char *origin;        /* the graph node(s), for profiles and errors */
-  const kva_gemm_desc *gemm; /* GEMM; else NULL */
+  int32_t n_results; /* the last of the args are written; of copies the first, and this is 0 */
+  int32_t reserved;
+  const int32_t *args; /* buffer numbers */
+  kva_formula grid;    /* KERNEL: work items */
+  const char *origin;  /* the graph node(s), for profiles and errors */
+  const void *desc;    /* CALL: as calls.def says; else NULL */
 } kva_step_desc;
 
 /* What an output is to the training loop. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
@@ -92,6 +106,23 @@ typedef enum kva_output_role {
   KVA_OUTPUT_GRAD_NORM, /* of all gradients, before clipping; a scalar */
   KVA_OUTPUT_METRIC,    /* reported beside the loss */
 } kva_output_role;
+
+/* What a step's descriptor consists of, a letter for each member (see calls.def); "" where there is none. */
+static inline const char *kva_step_fields(const kva_step_desc *s) {
+  static const char *const calls[] = {
+#define KVA_CALL(id, name, desc, fields) fields,
+#include "runtime/calls.def"
+  };
+  return s->kind == KVA_STEP_CALL ? calls[s->call] : "";
+}
+
+/* Where the member after the first `at` bytes of a descriptor begins, and its length. */
+static inline int64_t kva_field_offset(char field, int64_t at) {
+  return field == 'i' ? (at + 3) / 4 * 4 : (at + 7) / 8 * 8;
+}
+static inline int64_t kva_field_bytes(char field) {
+  return field == 'f' ? (int64_t)sizeof(kva_formula) : field == 'i' ? 4 : 8;
+}
 
 typedef struct kva_program {
   const char *name; /* "forward", "train_step", "init", ... */
@@ -118,7 +149,7 @@ typedef struct kva_tensor_map_desc {
   int32_t reserved;
 } kva_tensor_map_desc;
 
-/* On a GPU a kernel is an entry of the artefact's module: one block of `threads` threads (along x) for each work item.
+/* On a GPU a kernel is an entry of the artefact's code: one block of `threads` threads (along x) for each work item.
  * Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64 for each of its symbols,
  * then a CUtensorMap (128 bytes, aligned to 64) for each of its tensor maps. Launches of a module must not overlap:
  * blocks may tell each other numbers in the module's own memory, which a launch leaves as it found it. Stores to a
@@ -166,17 +197,28 @@ typedef struct kva_state_desc {
   const void *data;
 } kva_state_desc;
 
+/* What an artefact's kernels are, in one of several forms: a device takes the first that it can run. */
+typedef enum kva_code_format {
+  KVA_CODE_FUNCTIONS, /* functions of this process: kva_kernel_desc.fn; no bytes */
+  KVA_CODE_CUBIN,     /* machine code of an NVIDIA GPU */
+  KVA_CODE_PTX,       /* text for the driver's compiler */
+} kva_code_format;
+
+typedef struct kva_code {
+  int32_t format; /* kva_code_format */
+  int32_t reserved;
+  const char *arch; /* "sm_80"; of functions NULL */
+  const void *data;
+  int64_t bytes;
+} kva_code;
+
 typedef struct kva_artifact {
   uint64_t magic;
   uint32_t abi_version;
-  int32_t n_states, n_kernels, n_programs;
+  int32_t n_states, n_kernels, n_programs, n_codes, reserved;
   const char *model;
-  const char *target; /* "x86-64-v4 ...", for messages */
-  const char *arch;   /* of a GPU, "sm_80"; NULL: kernels are functions of the CPU */
-  const char *module; /* GPU: PTX text */
-  int64_t module_bytes;
-  const void *cubin; /* GPU: the same as machine code for arch; or NULL */
-  int64_t cubin_bytes;
+  const char *target;    /* "x86-64-v4 ...", for messages */
+  const kva_code *codes; /* of one kind of machine: functions, or one architecture of GPUs */
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
@@ -186,12 +228,14 @@ typedef struct kva_artifact {
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");
 _Static_assert(sizeof(kva_formula) == 16, "abi");
 _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
-_Static_assert(sizeof(kva_step_desc) == 56, "abi");
+_Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
+_Static_assert(sizeof(kva_host_desc) == 8, "abi");
 _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_program) == 80, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
-_Static_assert(sizeof(kva_artifact) == 112, "abi");
+_Static_assert(sizeof(kva_code) == 32, "abi");
+_Static_assert(sizeof(kva_artifact) == 88, "abi");
 
 #endif

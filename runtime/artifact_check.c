@@ -1,5 +1,6 @@
 /* Validates an artefact once, so that execution need not look again. An artefact is machine code and therefore trusted;
  * the check is against truncated files, other versions and faults of the compiler, not against an attacker. */
+#include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
@@ -92,36 +93,47 @@ static kva_status check_arg(const checker *c, int32_t step, int32_t arg) {
 }
 
 static bool has_code(const checker *c, const kva_kernel_desc *k) {
-  if (!c->a->arch) return k->fn;
+  if (!kva_artifact_arch(c->a)) return k->fn;
   if (!k->name || !k->threads || k->n_symbols < 0 || (k->n_symbols && !k->symbols)) return false;
   for (int32_t i = 0; i < k->n_symbols; i++)
     if (k->symbols[i] < 0 || k->symbols[i] >= c->p->n_symbols) return false;
   return true;
 }
 
-static bool is_gemm_dtype(int32_t t) {
-  return t == KVA_F32 || t == KVA_F16 || t == KVA_BF16;
+static bool is_sound(const checker *c, char field, const void *member) {
+  if (field == 'f') return kva_formula_is_valid(member, c->p->n_symbols);
+  return field != 's' || *(const char *const *)member;
 }
 
-static kva_status check_gemm(const checker *c, int32_t index) {
+static kva_status check_members(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
-  const kva_gemm_desc *g = s->gemm;
-  if (!c->a->arch || !g)
-    return FAULT(c, "step %d of '%s' is a library's product, %s", index, c->p->name,
-                 g ? "which CPU code has none of" : "without a description");
-  if (!is_gemm_dtype(g->dtype) || (g->dtype_d != g->dtype && g->dtype_d != KVA_F32))
-    return FAULT(c, "step %d of '%s' multiplies type %d to type %d", index, c->p->name, g->dtype, g->dtype_d);
-  for (int32_t i = 0; i < 3; i++)
-    if (c->p->buffers[s->args[i]].dtype != (i ? g->dtype : g->dtype_d))
-      return FAULT(c, "argument %d of step %d of '%s' has type %d", i, index, c->p->name,
-                   c->p->buffers[s->args[i]].dtype);
-  if (s->args[0] == s->args[1] || s->args[0] == s->args[2])
-    return FAULT(c, "step %d of '%s' multiplies a buffer in place", index, c->p->name);
-  const kva_formula *const formulas[] = {&g->batch, &g->m, &g->n, &g->k, &g->step_a, &g->step_b, &g->step_d};
-  for (size_t i = 0; i < sizeof formulas / sizeof *formulas; i++)
-    if (!kva_formula_is_valid(formulas[i], c->p->n_symbols))
-      return FAULT(c, "size %zu of the product in step %d of '%s' is no formula", i, index, c->p->name);
+  const char *fields = kva_step_fields(s);
+  if (*fields && !s->desc) return FAULT(c, "step %d of '%s' has no description", index, c->p->name);
+  int64_t at = 0;
+  for (const char *f = fields; *f; at += kva_field_bytes(*f++)) {
+    at = kva_field_offset(*f, at);
+    if (!is_sound(c, *f, (const char *)s->desc + at))
+      return FAULT(c, "member %d in the description of step %d of '%s' is damaged", (int)(f - fields), index,
+                   c->p->name);
+  }
   return KVA_OK;
+}
+
+/* The descriptor of a call, member by member; then what its row knows. */
+static kva_status check_call(const checker *c, int32_t index) {
+  const kva_step_desc *s = &c->p->steps[index];
+  if (s->call < 0 || s->call >= KVA_CALL_COUNT)
+    return FAULT(c, "step %d of '%s' is call %d of %d", index, c->p->name, s->call, KVA_CALL_COUNT);
+  const kva_call_class *class = kva_call_class_of(s);
+  if ((class->n_args >= 0 && s->n_args != class->n_args) || (class->n_results >= 0 && s->n_results != class->n_results))
+    return FAULT(c, "step %d of '%s' has %d arguments and %d results", index, c->p->name, s->n_args, s->n_results);
+  KVA_TRY(check_members(c, index));
+  kva_text why = {0};
+  kva_status status = KVA_OK;
+  if (class->check && !class->check(c->p, s, &why))
+    status = FAULT(c, "step %d of '%s': %s", index, c->p->name, why.data ? why.data : "");
+  kva_text_free(&why);
+  return status;
 }
 
 static bool maps_are_valid(const checker *c, const kva_step_desc *s, const kva_kernel_desc *k) {
@@ -139,19 +151,18 @@ static bool maps_are_valid(const checker *c, const kva_step_desc *s, const kva_k
 
 static kva_status check_step(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
-  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_GEMM)
+  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_CALL)
     return FAULT(c, "step %d of '%s' has kind %d", index, c->p->name, s->kind);
-  if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2) ||
-      (s->kind == KVA_STEP_GEMM && s->n_args != 3))
+  if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2))
     return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
   if (s->n_results < 0 || s->n_results > s->n_args)
     return FAULT(c, "step %d of '%s' has %d results", index, c->p->name, s->n_results);
   for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
   if (s->kind == KVA_STEP_COPY) return KVA_OK;
-  if (s->kind == KVA_STEP_GEMM) return check_gemm(c, index);
+  if (s->kind == KVA_STEP_CALL) return check_call(c, index);
   if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
-  if (c->a->arch && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
+  if (kva_artifact_arch(c->a) && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
     return FAULT(c, "a tensor map of step %d of '%s' is damaged", index, c->p->name);
   if (!kva_formula_is_valid(&s->grid, c->p->n_symbols))
     return FAULT(c, "the grid of step %d of '%s' is no formula", index, c->p->name);
@@ -189,6 +200,19 @@ static kva_status check_program(checker *c, int32_t index) {
   return check_signature(c);
 }
 
+/* All forms are for one kind of machine. */
+static kva_status check_code(const checker *c, int32_t index) {
+  const kva_code *code = &c->a->codes[index];
+  if (code->format < KVA_CODE_FUNCTIONS || code->format > KVA_CODE_PTX)
+    return FAULT(c, "its code %d has format %d", index, code->format);
+  const char *arch = kva_artifact_arch(c->a);
+  bool gpu = code->format != KVA_CODE_FUNCTIONS;
+  if (gpu != (arch != NULL) || (gpu && (!code->arch || strcmp(code->arch, arch) != 0)))
+    return FAULT(c, "its code %d is for another architecture than the others", index);
+  if (gpu && (!code->data || code->bytes < 1)) return FAULT(c, "its code %d is missing", index);
+  return KVA_OK;
+}
+
 static kva_status check_artifact(const kva_artifact *a, kva_diag *diag) {
   checker c = {.a = a, .diag = diag};
   if (!a || a->magic != KVA_ABI_MAGIC)
@@ -199,9 +223,9 @@ static kva_status check_artifact(const kva_artifact *a, kva_diag *diag) {
                      "build it again with this version of kvasir",
                      a->abi_version, KVA_ABI_VERSION);
   if (a->n_states < 0 || a->n_kernels < 0 || a->n_programs < 0 || (a->n_states && !a->states) ||
-      (a->n_kernels && !a->kernels) || (a->n_programs && !a->programs) ||
-      (a->arch && (!a->module || a->module_bytes < 0 || a->cubin_bytes < 0 || (a->cubin_bytes && !a->cubin))))
+      (a->n_kernels && !a->kernels) || (a->n_programs && !a->programs) || a->n_codes < 1 || !a->codes)
     return FAULT(&c, "it lacks a table");
+  for (int32_t i = 0; i < a->n_codes; i++) KVA_TRY(check_code(&c, i));
   for (int32_t i = 0; i < a->n_states; i++) KVA_TRY(check_state(&c, i));
   for (int32_t i = 0; i < a->n_programs; i++) KVA_TRY(check_program(&c, i));
   return KVA_OK;

@@ -58,7 +58,19 @@ kva_status kva_device_choose(const char *name, const kva_artifact *a, kva_diag *
   const kva_artifact *best = NULL;
   KVA_TRY(kva_device_check(name, diag, &arch));
   for (; a && arch; a = a->next)
-    if (a->arch && suits(a->arch, arch) && (!best || is_better(a->arch, best->arch))) best = a;
+    if (kva_artifact_arch(a) && suits(kva_artifact_arch(a), arch) &&
+        (!best || is_better(kva_artifact_arch(a), kva_artifact_arch(best))))
+      best = a;
   if (best) *out_artifact = best;
   return KVA_OK;
+}
+
+const char *kva_artifact_arch(const kva_artifact *a) {
+  return a->n_codes ? a->codes[0].arch : NULL;
+}
+
+int32_t kva_device_code(const kva_device_class *class, const kva_artifact *a, int32_t from) {
+  for (int32_t i = from; i < a->n_codes; i++)
+    if (class->formats & 1u << a->codes[i].format) return i;
+  return -1;
 }

@@ -22,21 +22,27 @@ typedef struct kva_device_launch {
   const int64_t *bytes;   /* by buffer of the program */
 } kva_device_launch;
 
-/* Sizes of a GEMM step for a binding of symbols; see kva_gemm_desc. Every matrix lies inside its buffer. */
-typedef struct kva_gemm_sizes {
-  int64_t batch, m, n, k;
-  int64_t step_a, step_b, step_d; /* elements */
-} kva_gemm_sizes;
+/* A step that is no kernel (calls.def). It stays inside of its buffers. */
+typedef struct kva_device_call {
+  const kva_program *program;
+  const kva_step_desc *step;
+  const int64_t *sizes;   /* values of the descriptor's formulas, in order */
+  const int64_t *symbols; /* values of program->symbols */
+  void *const *args;      /* by argument: addresses on the device */
+  const int64_t *bytes;   /* by buffer of the program */
+} kva_device_call;
 
-/* A run of a whole program: what a recording of its steps depends on. */
+/* Successive steps of a run: what a recording of them depends on. */
 typedef struct kva_device_run {
   const kva_program *program;
+  int32_t first, n;       /* steps */
   const int64_t *symbols; /* values of program->symbols */
   void *const *pointers;  /* by buffer */
 } kva_device_run;
 
 typedef struct kva_device_class {
   const char *name;
+  uint32_t formats; /* of code that it runs: bits 1 << kva_code_format */
   const char *arch; /* GPU code that it runs where nobody asks for another; NULL: code of the CPU */
   /* Optional: whether this machine has the device (KVA_MISSING with the reason), and its own architecture. */
   kva_status (*probe)(kva_diag *diag, const char **out_arch);
@@ -51,10 +57,13 @@ typedef struct kva_device_class {
   kva_status (*copy_out)(kva_device *d, void *to, const void *from, int64_t bytes); /* to the host, done on return */
   kva_status (*copy)(kva_device *d, void *to, const void *from, int64_t bytes);     /* on the device */
   kva_status (*launch)(kva_device *d, const kva_device_launch *launch);
-  /* GEMM steps: args are d, a, b. NULL: the device runs code of the CPU, which has none. */
-  kva_status (*gemm)(kva_device *d, const kva_device_launch *launch, const kva_gemm_sizes *sizes);
-  /* Optional, around all steps of a run that nobody profiles. begin may have a recording of an equal run: it starts
-   * that, *out_done is true, and neither steps nor end follow. end starts what begin had recorded; failed: drop it. */
+  /* Optional: whether the device itself does calls of this kva_call_id, by `call`. The host does the others, on copies
+   * of the arguments where they are not in its memory. */
+  bool (*supports)(const kva_device *d, int32_t call);
+  kva_status (*call)(kva_device *d, const kva_device_call *call);
+  /* Optional, around successive steps of a run that nobody profiles, none of which the host does. begin may have a
+   * recording of an equal run: it starts that, *out_done is true, and neither steps nor end follow. end starts what
+   * begin had recorded; failed: drop it. */
   kva_status (*begin)(kva_device *d, const kva_device_run *run, bool *out_done);
   kva_status (*end)(kva_device *d, const kva_device_run *run, bool failed);
   /* Optional: notes the time at this point of the device's work under a number from 0 up; seconds from that under
@@ -72,9 +81,8 @@ struct kva_device {
 
 extern const kva_device_class kva_device_cpu, kva_device_ptxsim, kva_device_cuda;
 
-/* A GEMM step in the caller's memory, on the pool: the simulator's stand-in for a library. Products are added in order
- * of k in float, so that results depend on nothing but the operands. */
-void kva_gemm_on_host(kva_pool *pool, const kva_gemm_desc *g, const kva_gemm_sizes *sizes, void *const *args);
+/* Of an artefact's forms of code the number from `from` on that devices of this class run; -1: none. */
+int32_t kva_device_code(const kva_device_class *class, const kva_artifact *a, int32_t from);
 
 /* Of an artefact and its alternatives the one that suits the device best; itself where none does. */
 KVA_MUST_USE kva_status kva_device_choose(const char *name, const kva_artifact *a, kva_diag *diag,

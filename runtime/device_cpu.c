@@ -85,6 +85,7 @@ static const char *error(const kva_device *d) {
 }
 
 const kva_device_class kva_device_cpu = {.name = "cpu",
+                                         .formats = 1u << KVA_CODE_FUNCTIONS,
                                          .host_memory = true,
                                          .create = create,
                                          .destroy = destroy,

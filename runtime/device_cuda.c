@@ -131,6 +131,7 @@ static const char *error(const kva_device *d) {
 }
 
 const kva_device_class kva_device_cuda = {.name = "cuda",
+                                          .formats = 1u << KVA_CODE_CUBIN | 1u << KVA_CODE_PTX,
                                           .arch = "sm_80",
                                           .probe = kva_gpu_probe,
                                           .create = create,
@@ -142,7 +143,8 @@ const kva_device_class kva_device_cuda = {.name = "cuda",
                                           .copy_out = kva_cuda_copy_out,
                                           .copy = kva_cuda_copy,
                                           .launch = kva_cuda_launch,
-                                          .gemm = kva_cuda_gemm,
+                                          .supports = kva_cuda_supports,
+                                          .call = kva_cuda_call,
                                           .begin = kva_cuda_begin,
                                           .end = kva_cuda_end,
                                           .mark = mark,

@@ -42,8 +42,8 @@ static void destroy(kva_device *device) {
 static kva_status load(kva_device *device, const kva_artifact *a, kva_diag *diag) {
   ptxsim_device *d = (ptxsim_device *)device;
   d->artifact = a;
-  KVA_TRY(
-      kva_ptx_module_create(a->module, (size_t)a->module_bytes, a->model ? a->model : "artefact", diag, &d->module));
+  const kva_code *code = &a->codes[kva_device_code(device->class, a, 0)];
+  KVA_TRY(kva_ptx_module_create(code->data, (size_t)code->bytes, a->model ? a->model : "artefact", diag, &d->module));
   d->kernels = calloc((size_t)a->n_kernels + 1, sizeof *d->kernels);
   if (!d->kernels) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d kernels", a->n_kernels);
   for (int32_t i = 0; i < a->n_kernels; i++) {
@@ -208,13 +208,6 @@ static kva_status launch(kva_device *device, const kva_device_launch *l) {
   return status;
 }
 
-static kva_status gemm(kva_device *device, const kva_device_launch *l, const kva_gemm_sizes *sizes) {
-  ptxsim_device *d = (ptxsim_device *)device;
-  kva_text_free(&d->error);
-  kva_gemm_on_host(d->base.pool, l->step->gemm, sizes, l->args);
-  return KVA_OK;
-}
-
 static kva_status synchronise(kva_device *d) {
   (void)d;
   return KVA_OK;
@@ -226,6 +219,7 @@ static const char *error(const kva_device *d) {
 }
 
 const kva_device_class kva_device_ptxsim = {.name = "ptxsim",
+                                            .formats = 1u << KVA_CODE_PTX,
                                             .arch = "sm_80",
                                             .create = create,
                                             .destroy = destroy,
@@ -236,6 +230,5 @@ const kva_device_class kva_device_ptxsim = {.name = "ptxsim",
                                             .copy_out = copy,
                                             .copy = copy,
                                             .launch = launch,
-                                            .gemm = gemm,
                                             .synchronise = synchronise,
                                             .error = error};

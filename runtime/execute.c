@@ -3,6 +3,7 @@
  * A run binds symbols from the inputs' shapes; when they differ from the last run's, sizes, grids and the arena are
  * planned anew. Then the device gets every step, a kernel over its work items or a copy, and nothing is allocated. A
  * device with memory of its own gets its data in transfer.c; on the CPU callers' tensors are used where they are. */
+#include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
@@ -75,39 +76,16 @@ static kva_status plan_outputs(kva_session *s, kva_program_state *sp) {
   return KVA_OK;
 }
 
-/* Elements from the first of a row of matrices to the last; -1 on overflow. */
-static int64_t gemm_span(int64_t batch, int64_t step, int64_t rows, int64_t columns) {
-  int64_t matrix, before = 0;
-  if (!kva_mul_size(rows, columns, &matrix)) return -1;
-  if (!batch || !matrix) return 0;
-  if (!kva_mul_size(batch - 1, step, &before) || !kva_add_size(before, matrix, &matrix)) return -1;
-  return matrix;
-}
-
-/* Every matrix lies inside its buffer, and those of the result do not overlap. */
-static bool gemm_fits(const kva_program_state *sp, const kva_step_desc *step, const kva_gemm_sizes *g) {
-  int64_t spans[] = {gemm_span(g->batch, g->step_d, g->m, g->n), gemm_span(g->batch, g->step_a, g->m, g->k),
-                     gemm_span(g->batch, g->step_b, g->k, g->n)};
-  for (int i = 0; i < 3; i++) {
-    int64_t bytes;
-    kva_dtype t = (kva_dtype)(i ? step->gemm->dtype : step->gemm->dtype_d);
-    if (spans[i] < 0 || !kva_dtype_bytes(t, spans[i], &bytes) || bytes > sp->bytes[step->args[i]]) return false;
-  }
-  return g->batch <= 1 || g->step_d / (g->n ? g->n : 1) >= g->m;
-}
-
-static kva_status plan_gemm(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
+static kva_status plan_sizes(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
   const kva_step_desc *step = &sp->desc->steps[index];
-  const kva_gemm_desc *g = step->gemm;
-  kva_gemm_sizes *sizes = &sp->gemms[index];
-  if (!eval_size(&g->batch, symbols, &sizes->batch) || !eval_size(&g->m, symbols, &sizes->m) ||
-      !eval_size(&g->n, symbols, &sizes->n) || !eval_size(&g->k, symbols, &sizes->k) ||
-      !eval_size(&g->step_a, symbols, &sizes->step_a) || !eval_size(&g->step_b, symbols, &sizes->step_b) ||
-      !eval_size(&g->step_d, symbols, &sizes->step_d))
-    return bad_size(s, sp->desc, "step", index, step->origin);
-  return gemm_fits(sp, step, sizes)
-             ? KVA_OK
-             : kva_session_fail(s, KVA_INVALID, "%s: step %d multiplies beyond its buffers", sp->desc->name, index);
+  int32_t n = kva_step_size_count(step);
+  int64_t *sizes = &sp->sizes[sp->sizes_at[index]];
+  for (int32_t i = 0; i < n; i++)
+    if (!eval_size(kva_step_size(step, i), symbols, &sizes[i]))
+      return bad_size(s, sp->desc, "step", index, step->origin);
+  const kva_call_class *call = kva_call_class_of(step);
+  if (!call->fits || call->fits(sp->desc, step, sizes, sp->bytes)) return KVA_OK;
+  return kva_session_fail(s, KVA_INVALID, "%s: step %d works beyond its buffers", sp->desc->name, index);
 }
 
 static kva_status plan_step(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
@@ -116,7 +94,7 @@ static kva_status plan_step(kva_session *s, kva_program_state *sp, int32_t index
   for (int32_t i = 0; i < step->n_args; i++)
     if (!kva_add_size(work, sp->bytes[step->args[i]], &work)) work = INT64_MAX;
   sp->serial[index] = work < SERIAL_BYTES;
-  if (step->kind == KVA_STEP_GEMM) return plan_gemm(s, sp, index, symbols);
+  if (step->kind == KVA_STEP_CALL) return plan_sizes(s, sp, index, symbols);
   if (step->kind == KVA_STEP_KERNEL)
     return eval_size(&step->grid, symbols, &sp->grids[index]) ? KVA_OK
                                                               : bad_size(s, sp->desc, "step", index, step->origin);
@@ -236,24 +214,95 @@ static kva_status step_error(kva_session *s, const kva_program *p, int32_t index
   return kva_session_device_error(s, status, p, what);
 }
 
+/* Does the host do this step, whatever the device? Then it is in no recording. */
+static bool is_on_host(const kva_session *s, const kva_step_desc *step) {
+  const kva_device_class *class = s->device->class;
+  return step->kind == KVA_STEP_CALL && !(class->supports && class->supports(s->device, step->call));
+}
+
+/* Arguments of a call in host memory, one after the other; `out`: those that it writes go back to the device. */
+static kva_status stage(kva_session *s, const kva_device_call *call, void **staged, bool out) {
+  const kva_step_desc *step = call->step;
+  const kva_device_class *class = s->device->class;
+  char *next = s->staging.data;
+  for (int32_t i = 0; i < step->n_args; i++) {
+    int64_t bytes = call->bytes[step->args[i]], size = 0;
+    bool result = i >= step->n_args - step->n_results;
+    kva_status status = KVA_OK;
+    staged[i] = next;
+    if (bytes && !result && !out) status = class->copy_out(s->device, next, call->args[i], bytes);
+    if (bytes && result && out) status = class->copy_in(s->device, call->args[i], next, bytes);
+    KVA_TRY(status);
+    if (kva_align_size(bytes, &size)) next += size;
+  }
+  return KVA_OK;
+}
+
+static kva_status grow_staging(kva_session *s, const kva_device_call *call) {
+  int64_t total = 0, size;
+  for (int32_t i = 0; i < call->step->n_args; i++)
+    if (!kva_align_size(call->bytes[call->step->args[i]], &size) || !kva_add_size(total, size, &total))
+      return KVA_NO_MEMORY;
+  if (total <= s->staging.bytes) return KVA_OK;
+  kva_block_destroy(&s->staging);
+  return kva_block_create_from(s->options.allocator, total, &s->staging);
+}
+
+/* A device with memory of its own lends its arguments: what the call reads goes to the host, what it writes back. */
+static kva_status call_host(kva_session *s, kva_program_state *sp, kva_device_call *call) {
+  const kva_call_class *class = kva_call_class_of(call->step);
+  if (s->device->class->host_memory) return class->run(s, call);
+  if (grow_staging(s, call))
+    return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for the arguments of a call", sp->desc->name);
+  kva_status status = stage(s, call, sp->staged, false);
+  if (status != KVA_OK) return kva_session_device_error(s, status, sp->desc, "copying from memory");
+  const void *const device_args = call->args;
+  call->args = sp->staged;
+  KVA_TRY(class->run(s, call));
+  call->args = (void *const *)device_args;
+  status = stage(s, call, sp->staged, true);
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "copying to memory");
+}
+
+static kva_status run_call(kva_session *s, kva_program_state *sp, int32_t index) {
+  const kva_step_desc *step = &sp->desc->steps[index];
+  kva_device_call call = {.program = sp->desc,
+                          .step = step,
+                          .sizes = &sp->sizes[sp->sizes_at[index]],
+                          .symbols = sp->symbols,
+                          .args = sp->args,
+                          .bytes = sp->bytes};
+  if (is_on_host(s, step)) return call_host(s, sp, &call);
+  kva_status status = s->device->class->call(s->device, &call);
+  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
+}
+
+static kva_status launch(kva_session *s, kva_program_state *sp, int32_t index) {
+  const kva_device_launch l = {.program = sp->desc,
+                               .step = &sp->desc->steps[index],
+                               .items = sp->grids[index],
+                               .serial = sp->serial[index],
+                               .symbols = sp->symbols,
+                               .args = sp->args,
+                               .bytes = sp->bytes};
+  kva_status status = s->device->class->launch(s->device, &l);
+  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
+}
+
+static kva_status copy(kva_session *s, kva_program_state *sp, int32_t index) {
+  int64_t bytes = sp->bytes[sp->desc->steps[index].args[0]];
+  kva_status status = s->device->class->copy(s->device, sp->args[0], sp->args[1], bytes);
+  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
+}
+
 kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index) {
   const kva_step_desc *step = &sp->desc->steps[index];
-  const kva_device_class *class = s->device->class;
   for (int32_t i = 0; i < step->n_args; i++) sp->args[i] = sp->pointers[step->args[i]];
-  const kva_device_launch launch = {.program = sp->desc,
-                                    .step = step,
-                                    .items = sp->grids[index],
-                                    .serial = sp->serial[index],
-                                    .symbols = sp->symbols,
-                                    .args = sp->args,
-                                    .bytes = sp->bytes};
-  kva_status status = KVA_OK;
   switch (step->kind) {
-  case KVA_STEP_COPY: status = class->copy(s->device, sp->args[0], sp->args[1], sp->bytes[step->args[0]]); break;
-  case KVA_STEP_GEMM: status = class->gemm(s->device, &launch, &sp->gemms[index]); break;
-  default: status = class->launch(s->device, &launch);
+  case KVA_STEP_COPY: return copy(s, sp, index);
+  case KVA_STEP_CALL: return run_call(s, sp, index);
+  default: return launch(s, sp, index);
   }
-  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
 }
 
 static kva_status check_commit(kva_session *s, const kva_program_state *sp, int32_t index) {
@@ -300,20 +349,35 @@ static kva_status run_marked(kva_session *s, kva_program_state *sp) {
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "measuring time");
 }
 
-static kva_status run_steps(kva_session *s, kva_program_state *sp) {
+/* Steps [first, first + n), of which the device may have a recording. */
+static kva_status run_range(kva_session *s, kva_program_state *sp, int32_t first, int32_t n) {
   const kva_device_class *class = s->device->class;
-  const kva_device_run run = {.program = sp->desc, .symbols = sp->symbols, .pointers = sp->pointers};
+  const kva_device_run run = {
+      .program = sp->desc, .first = first, .n = n, .symbols = sp->symbols, .pointers = sp->pointers};
   bool done = false;
   kva_status status = class->begin ? class->begin(s->device, &run, &done) : KVA_OK;
   if (status != KVA_OK) return kva_session_device_error(s, status, sp->desc, "starting the program");
-  if (!done) {
-    for (int32_t i = 0; status == KVA_OK && i < sp->desc->n_steps; i++) {
-      status = check_commit(s, sp, i);
-      if (status == KVA_OK) status = kva_session_step(s, sp, i);
+  if (done) return KVA_OK;
+  for (int32_t i = first; status == KVA_OK && i < first + n; i++) {
+    status = check_commit(s, sp, i);
+    if (status == KVA_OK) status = kva_session_step(s, sp, i);
+  }
+  kva_status ended = class->end ? class->end(s->device, &run, status != KVA_OK) : KVA_OK;
+  KVA_TRY(status); /* its message is there */
+  return ended == KVA_OK ? KVA_OK : kva_session_device_error(s, ended, sp->desc, "starting the program");
+}
+
+static kva_status run_steps(kva_session *s, kva_program_state *sp) {
+  const kva_program *p = sp->desc;
+  for (int32_t i = 0, n; i < p->n_steps; i += n) {
+    for (n = 0; i + n < p->n_steps && !is_on_host(s, &p->steps[i + n]);) n++;
+    if (n) {
+      KVA_TRY(run_range(s, sp, i, n));
+      continue;
     }
-    kva_status ended = class->end ? class->end(s->device, &run, status != KVA_OK) : KVA_OK;
-    KVA_TRY(status); /* its message is there */
-    if (ended != KVA_OK) return kva_session_device_error(s, ended, sp->desc, "starting the program");
+    n = 1;
+    KVA_TRY(check_commit(s, sp, i));
+    KVA_TRY(kva_session_step(s, sp, i));
   }
   return wait(s, sp);
 }

@@ -26,7 +26,7 @@ bool kva_watches_output(const kva_program *p, int32_t output) {
 }
 
 int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first) {
-  bool copy = step->kind != KVA_STEP_KERNEL; /* a matrix product of the library, too, writes its first argument */
+  bool copy = step->kind == KVA_STEP_COPY;
   int32_t n = copy ? 1 : step->n_results;
   *out_first = copy ? 0 : step->n_args - n;
   return n;

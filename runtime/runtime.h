@@ -18,6 +18,13 @@ typedef struct kva_tensor {
 /* Bytes of a tensor's data; -1 on overflow. */
 int64_t kva_tensor_bytes(const kva_tensor *t);
 
+/* A function that steps of an artefact call by name: arguments, the last of which it writes, in the host's memory. */
+typedef struct kva_host_function {
+  const char *name;
+  kva_status (*run)(void *user, int n_args, const kva_tensor *args);
+  void *user;
+} kva_host_function;
+
 typedef struct kva_session_options {
   int threads;         /* 0: all */
   uint64_t seed;       /* of initialisers; default 0 */
@@ -30,7 +37,11 @@ typedef struct kva_session_options {
   const kva_parallel *parallel;
   void *arena;
   int64_t arena_bytes;
+  int n_functions;
+  const kva_host_function *functions;
 } kva_session_options;
+/* The GPU architecture that an artefact is code for ("sm_80"); NULL: functions of the CPU. */
+const char *kva_artifact_arch(const kva_artifact *a);
 /* Whether sessions can run on the device: unknown ones are KVA_INVALID, "cuda" is KVA_MISSING. *out_arch: what to
  * compile for where nobody says; NULL: a CPU. */
 KVA_MUST_USE kva_status kva_device_check(const char *name, kva_diag *diag, const char **out_arch);

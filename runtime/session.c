@@ -1,4 +1,5 @@
 /* Sessions: creation, states, what a session knows about its programs. Running is in execute.c. */
+#include "runtime/calls.h"
 #include "runtime/session.h"
 
 int64_t kva_tensor_bytes(const kva_tensor *t) {
@@ -14,13 +15,21 @@ static void *new_array(const kva_session *s, int64_t n, size_t item_size, bool *
   return p;
 }
 
+/* Sizes of all steps; where those of a step begin. out_at NULL: no memory for them. */
+static int64_t count_sizes(const kva_program *p, int32_t *out_at) {
+  int32_t n = 0;
+  for (int32_t i = 0; out_at && i < p->n_steps; i++) {
+    out_at[i] = n;
+    n += kva_step_size_count(&p->steps[i]);
+  }
+  return n;
+}
+
 static bool create_program(const kva_session *s, kva_program_state *sp, const kva_program *p) {
   bool ok = true;
   int64_t max_args = 0;
-  bool has_gemms = false;
   for (int32_t i = 0; i < p->n_steps; i++) {
     if (p->steps[i].n_args > max_args) max_args = p->steps[i].n_args;
-    has_gemms |= p->steps[i].kind == KVA_STEP_GEMM;
   }
   *sp = (kva_program_state){.desc = p, .commit = kva_commit_step(p)};
   sp->symbols = new_array(s, p->n_symbols, sizeof *sp->symbols, &ok);
@@ -32,7 +41,9 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
   sp->grids = new_array(s, p->n_steps, sizeof *sp->grids, &ok);
   sp->serial = new_array(s, p->n_steps, sizeof *sp->serial, &ok);
   sp->args = new_array(s, max_args, sizeof *sp->args, &ok);
-  if (has_gemms) sp->gemms = new_array(s, p->n_steps, sizeof *sp->gemms, &ok);
+  sp->staged = new_array(s, max_args, sizeof *sp->staged, &ok);
+  sp->sizes_at = new_array(s, p->n_steps, sizeof *sp->sizes_at, &ok);
+  sp->sizes = new_array(s, count_sizes(p, sp->sizes_at), sizeof *sp->sizes, &ok);
   if (!s->options.profile) return ok;
   sp->seconds = new_array(s, p->n_steps, sizeof *sp->seconds, &ok);
   sp->calls = new_array(s, p->n_steps, sizeof *sp->calls, &ok);
@@ -42,8 +53,9 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
 static void destroy_program(kva_session *s, kva_program_state *sp) {
   if (s->device) s->device->class->free(s->device, &sp->outputs);
   kva_block_destroy(&sp->host_outputs);
-  void *const arrays[] = {sp->symbols, sp->candidate, sp->bytes, sp->offsets, sp->lifetimes, sp->pointers,
-                          sp->grids,   sp->serial,    sp->args,  sp->seconds, sp->calls,     sp->gemms};
+  void *const arrays[] = {sp->symbols,  sp->candidate, sp->bytes,    sp->offsets, sp->lifetimes,
+                          sp->pointers, sp->grids,     sp->serial,   sp->args,    sp->seconds,
+                          sp->calls,    sp->sizes,     sp->sizes_at, sp->staged};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 
@@ -78,12 +90,14 @@ static kva_status create_device(kva_session *s, kva_diag *diag) {
   const kva_device_class *class;
   const kva_artifact *a = s->artifact;
   KVA_TRY(kva_device_find(s->options.device, diag, &class));
-  if (a->arch && !class->arch)
+  const char *arch = kva_artifact_arch(a);
+  bool runs = kva_device_code(class, a, 0) >= 0;
+  if (!runs && arch)
     return kva_error(diag, NULL,
                      "this artefact is code for the GPU architecture %s, which device %s cannot run; compile "
                      "it for a CPU, or run it on device ptxsim",
-                     a->arch, class->name);
-  if (!a->arch && class->arch)
+                     arch, class->name);
+  if (!runs)
     return kva_error(diag, NULL,
                      "this artefact is code for the CPU (%s), device %s runs code for GPUs; compile it for "
                      "%s",
@@ -147,6 +161,7 @@ void kva_session_destroy(kva_session *s) {
   }
   kva_pool_destroy(s->pool);
   kva_block_destroy(&s->state_memory);
+  kva_block_destroy(&s->staging);
   const kva_allocator *allocator = s->options.allocator;
   kva_release(allocator, s->programs);
   kva_release(allocator, s->states);

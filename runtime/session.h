@@ -19,9 +19,11 @@ typedef struct kva_program_state {
                          INPUT and CONST in `outputs`, too */
   int64_t *grids;     /* by step: work items */
   bool *serial;       /* by step: too little work for the pool */
-  kva_gemm_sizes *gemms; /* by step; NULL: the program has no GEMM steps */
-  void **pointers;       /* by buffer, of the run in progress */
-  void **args;           /* of the step in progress */
+  int64_t *sizes;     /* of the formulas in steps' descriptors */
+  int32_t *sizes_at;  /* by step: where its own begin */
+  void **pointers;    /* by buffer, of the run in progress */
+  void **args;        /* of the step in progress */
+  void **staged;      /* its arguments in host memory, where the host does what a device cannot */
   kva_lifetime *lifetimes;
   int64_t temp_bytes, output_bytes;
   int32_t commit;         /* the first step that changes states after what kva_watches_output names is known */
@@ -43,6 +45,7 @@ struct kva_session {
   bool host_states;        /* there: state_memory may be newer */
   bool device_newer;       /* there: device_states may be newer */
   kva_block temps;         /* shared: no temporary lives across runs */
+  kva_block staging;       /* of the host: arguments of calls that the device leaves to it */
   kva_program_state *programs;
   bool guarded; /* a run stops before `commit` when a watched output is not finite */
   char error[2048];

@@ -267,7 +267,7 @@ static step_counts count_steps(const kva_program *p, const char *device) {
   bool stand_in = device && !strcmp(device, "ptxsim");
   step_counts n = {.constant_cases = p->n_steps == 0};
   for (int32_t i = 0; i < p->n_steps; i++) {
-    bool on_cpu = !device || !strcmp(device, "cpu") || (stand_in && p->steps[i].kind == KVA_STEP_GEMM);
+    bool on_cpu = !device || !strcmp(device, "cpu") || (stand_in && p->steps[i].kind == KVA_STEP_CALL);
     ++*(on_cpu ? &n.cpu : &n.device);
   }
   return n;

@@ -74,6 +74,7 @@ kva_status kva_cuda_end(kva_device *d, const kva_device_run *run, bool failed);
 
 KVA_MUST_USE kva_status kva_cuda_blas_create(cuda_device *d, kva_diag *diag);
 void kva_cuda_blas_destroy(cuda_device *d);
-kva_status kva_cuda_gemm(kva_device *d, const kva_device_launch *launch, const kva_gemm_sizes *sizes);
+bool kva_cuda_supports(const kva_device *d, int32_t call);
+kva_status kva_cuda_call(kva_device *d, const kva_device_call *call); /* KVA_CALL_GEMM */
 
 #endif

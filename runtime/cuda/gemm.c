@@ -4,6 +4,7 @@
  * For every new problem the library proposes algorithms; the first use times them and keeps the fastest. Which one wins
  * may differ from process to process, and with it the last bits of sums; KVASIR_CUDA_TUNE=0 takes the library's first
  * proposal instead. */
+#include "runtime/calls.h"
 #include "runtime/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -220,18 +221,24 @@ static kva_status add_plan(cuda_device *d, const problem *q, const operands *o) 
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-kva_status kva_cuda_gemm(kva_device *device, const kva_device_launch *l, const kva_gemm_sizes *g) {
+bool kva_cuda_supports(const kva_device *d, int32_t call) {
+  (void)d;
+  return call == KVA_CALL_GEMM;
+}
+
+kva_status kva_cuda_call(kva_device *device, const kva_device_call *l) {
   cuda_device *d = (cuda_device *)device;
-  const kva_gemm_desc *desc = l->step->gemm;
+  const kva_gemm_desc *desc = l->step->desc;
+  const kva_gemm_sizes sizes = kva_gemm_sizes_of(l->sizes), *g = &sizes;
   KVA_TRY(kva_cuda_enter(d));
   if (!g->batch || !g->m || !g->n) return KVA_OK;
   if (g->batch > INT32_MAX) return kva_cuda_fail(d, KVA_UNSUPPORTED, "%lld products at once", (long long)g->batch);
   if (!g->k) /* sums of nothing */
     return kva_cuda_check(
-        d, d->api.cuMemsetD8Async(kva_cuda_address(l->args[0]), 0, (size_t)l->bytes[l->step->args[0]], d->stream),
+        d, d->api.cuMemsetD8Async(kva_cuda_address(l->args[2]), 0, (size_t)l->bytes[l->step->args[2]], d->stream),
         "cuMemsetD8Async");
   const problem q = {*g, desc->transpose_a, desc->transpose_b, desc->dtype, desc->dtype_d};
-  const operands o = {l->args[1], l->args[2], l->args[0]};
+  const operands o = {l->args[0], l->args[1], l->args[2]};
   if (!find_plan(d->blas, &q)) KVA_TRY(add_plan(d, &q, &o));
   blas_status s = multiply(d, find_plan(d->blas, &q), &o);
   return s == BLAS_SUCCESS ? KVA_OK : kva_cuda_fail(d, KVA_INVALID, "cublasLtMatmul: status %d", s);

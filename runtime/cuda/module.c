@@ -12,17 +12,18 @@ enum { LOG_BYTES = 8192 };
 static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_diag *diag) {
   int wanted = 0, present = atoi(d->arch + 3);
   char exact = 0;
-  if (sscanf(a->arch, "sm_%d%c", &wanted, &exact) < 1)
-    return kva_error(diag, NULL, "the artefact is for '%s', which is no architecture of NVIDIA's", a->arch);
+  const char *arch = kva_artifact_arch(a);
+  if (sscanf(arch, "sm_%d%c", &wanted, &exact) < 1)
+    return kva_error(diag, NULL, "the artefact is for '%s', which is no architecture of NVIDIA's", arch);
   if (exact ? present == wanted : present >= wanted) return KVA_OK;
   return kva_error(diag, NULL,
-                   "the artefact is code for %s, which this GPU (%s) cannot run; compile it with --target %s", a->arch,
+                   "the artefact is code for %s, which this GPU (%s) cannot run; compile it with --target %s", arch,
                    d->arch, d->arch);
 }
 
 /* Machine code runs on GPUs of its own major number, PTX on later ones, too. */
-static bool cubin_suits(const cuda_device *d, const kva_artifact *a) {
-  return a->cubin && atoi(a->arch + 3) / 10 == atoi(d->arch + 3) / 10;
+static bool suits(const cuda_device *d, const kva_code *code) {
+  return code->format != KVA_CODE_CUBIN || atoi(code->arch + 3) / 10 == atoi(d->arch + 3) / 10;
 }
 
 static kva_status refuse_module(cuda_device *d, cu_result result, const char *log, kva_diag *diag) {
@@ -48,16 +49,28 @@ static kva_status load_image(cuda_device *d, const void *image, kva_diag *diag) 
   return status;
 }
 
-/* Machine code that the driver refuses (of a toolkit that is newer) has PTX beside it. PTX must end with a NUL for the
- * driver; the artefact's need not. */
-static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *diag) {
-  if (cubin_suits(d, a) && load_image(d, a->cubin, NULL) == KVA_OK) return KVA_OK;
-  char *copy = calloc((size_t)a->module_bytes + 1, 1);
+/* PTX must end with a NUL for the driver; the artefact's need not. */
+static kva_status load_text(cuda_device *d, const kva_code *code, kva_diag *diag) {
+  char *copy = calloc((size_t)code->bytes + 1, 1);
   if (!copy) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
-  memcpy(copy, a->module, (size_t)a->module_bytes);
+  memcpy(copy, code->data, (size_t)code->bytes);
   kva_status status = load_image(d, copy, diag);
   free(copy);
   return status;
+}
+
+/* Machine code that the driver refuses (of a toolkit that is newer) has PTX after it. */
+static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *diag) {
+  kva_status status = KVA_MISSING;
+  for (int32_t i = 0; (i = kva_device_code(d->base.class, a, i)) >= 0; i++) {
+    const kva_code *code = &a->codes[i];
+    bool last = kva_device_code(d->base.class, a, i + 1) < 0;
+    if (!suits(d, code)) continue;
+    status = code->format == KVA_CODE_CUBIN ? load_image(d, code->data, last ? diag : NULL) : load_text(d, code, diag);
+    if (status == KVA_OK) return KVA_OK;
+  }
+  return status == KVA_MISSING ? kva_fail(diag, status, NULL, "the artefact has no code for this GPU (%s)", d->arch)
+                               : status;
 }
 
 static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
@@ -96,7 +109,7 @@ static kva_status allocate_params(cuda_device *d, kva_diag *diag) {
 static bool has_gemms(const kva_artifact *a) {
   for (int32_t p = 0; p < a->n_programs; p++)
     for (int32_t i = 0; i < a->programs[p].n_steps; i++)
-      if (a->programs[p].steps[i].kind == KVA_STEP_GEMM) return true;
+      if (a->programs[p].steps[i].kind == KVA_STEP_CALL && a->programs[p].steps[i].call == KVA_CALL_GEMM) return true;
   return false;
 }
 

@@ -1,5 +1,5 @@
-/* Whole runs as CUDA graphs. A launch costs the host a few microseconds, a graph of all of a program's launches about
- * as much as one of them.
+/* Runs of successive steps as CUDA graphs. A launch costs the host a few microseconds, a graph of all of a program's
+ * launches about as much as one of them.
  *
  * The first run with given symbols and addresses goes as it is: the library times its algorithms then. The second is
  * captured from the stream, all later ones start the captured graph. Symbols and addresses decide everything that a
@@ -12,6 +12,7 @@ enum { MAX_RECORDINGS = 16 };
 
 typedef struct recording {
   const kva_program *program; /* NULL: free */
+  int32_t first;              /* step */
   int64_t *symbols;
   void **pointers;
   cu_graph_exec exec; /* NULL: seen once */
@@ -53,7 +54,8 @@ static recording *find(cuda_device *d, const kva_device_run *run) {
   const kva_program *p = run->program;
   for (int i = 0; i < MAX_RECORDINGS; i++) {
     recording *r = &d->recordings->list[i];
-    if (r->program == p && same(r->symbols, run->symbols, p->n_symbols, sizeof *run->symbols) &&
+    if (r->program == p && r->first == run->first &&
+        same(r->symbols, run->symbols, p->n_symbols, sizeof *run->symbols) &&
         same(r->pointers, run->pointers, p->n_buffers, sizeof *run->pointers))
       return r;
   }
@@ -76,6 +78,7 @@ static void note(cuda_device *d, const kva_device_run *run) {
   if (p->n_symbols) memcpy(r->symbols, run->symbols, sizeof *r->symbols * (size_t)p->n_symbols);
   if (p->n_buffers) memcpy(r->pointers, run->pointers, sizeof *r->pointers * (size_t)p->n_buffers);
   r->program = p;
+  r->first = run->first;
   r->used = ++d->recordings->clock;
 }
 
@@ -83,7 +86,7 @@ kva_status kva_cuda_begin(kva_device *device, const kva_device_run *run, bool *o
   cuda_device *d = (cuda_device *)device;
   *out_done = false;
   KVA_TRY(kva_cuda_enter(d));
-  if (!d->recordings || !run->program->n_steps) return KVA_OK;
+  if (!d->recordings || !run->n) return KVA_OK;
   recording *r = find(d, run);
   if (!r) {
     note(d, run);

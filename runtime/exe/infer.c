@@ -120,7 +120,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   kva_arena *arena = kva_arena_create();
   if (code < 0 && !read_pins(&o, program, arena)) code = EXIT_USAGE;
-  if (!o.device && artifact->arch) o.device = "cuda";
+  if (!o.device && kva_artifact_arch(artifact)) o.device = "cuda";
   if (!o.weights) o.weights = beside_executable(kva_info_get(info, "weights"), arena);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();

@@ -130,7 +130,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
 
 int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const char *const *info) {
   kva_train_settings o = KVA_TRAIN_SETTINGS;
-  const char *device = artifact->arch ? "cuda" : "cpu";
+  const char *device = kva_artifact_arch(artifact) ? "cuda" : "cpu";
   const kva_option options[] = {KVA_TRAIN_OPTIONS(&o),
                                 {"--device", NULL, "NAME", KVA_OPTION_STRING, &device,
                                  "where to train: cpu, or for code of a GPU cuda (what the code is for)"}};

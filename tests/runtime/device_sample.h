@@ -137,10 +137,10 @@ static const kva_buffer_desc gpu_buffers[] = {
     .step_d = FORMULA(NUMBER(ROWS * COLUMNS)), .transpose_a = ta, .transpose_b = tb, .dtype = KVA_##t, \
     .dtype_d = KVA_##td                                                                                \
   }
-#define GEMM(d, a, b, product)                                                                               \
-  {                                                                                                          \
-    .kind = KVA_STEP_GEMM, .kernel = -1, .n_args = 3, .args = LIST(d, a, b), .grid = F_ONE, .gemm = product, \
-    .origin = "kv.matmul"                                                                                    \
+#define GEMM(d, a, b, product)                                                                                      \
+  {                                                                                                                 \
+    .kind = KVA_STEP_CALL, .call = KVA_CALL_GEMM, .kernel = -1, .n_args = 3, .n_results = 1, .args = LIST(a, b, d), \
+    .desc = product, .origin = "kv.matmul"                                                                          \
   }
 static const kva_step_desc gpu_steps[] = {
     KERNEL(D_TURN, F_ONE, 0, 1),
@@ -179,6 +179,8 @@ static const kva_state_desc states[] = {
 };
 
 static inline kva_artifact artifact_for(const kva_device_class *class) {
+  static const kva_code functions = {.format = KVA_CODE_FUNCTIONS},
+                        text = {.format = KVA_CODE_PTX, .arch = "sm_80", .data = ptx, .bytes = sizeof ptx - 1};
   return (kva_artifact){.magic = KVA_ABI_MAGIC,
                         .abi_version = KVA_ABI_VERSION,
                         .n_states = COUNT(states),
@@ -186,9 +188,8 @@ static inline kva_artifact artifact_for(const kva_device_class *class) {
                         .n_programs = class->arch ? N_DEVICE_PROGRAMS : P_GPU,
                         .model = "device",
                         .target = class->arch ? class->arch : "c",
-                        .arch = class->arch,
-                        .module = class->arch ? ptx : NULL,
-                        .module_bytes = class->arch ? (int64_t)sizeof ptx - 1 : 0,
+                        .n_codes = 1,
+                        .codes = class->arch ? &text : &functions,
                         .states = states,
                         .kernels = kernels,
                         .programs = programs};

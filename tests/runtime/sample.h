@@ -286,6 +286,8 @@ static const kva_artifact sample_artifact = {
     .n_states = N_STATES,
     .n_kernels = N_KERNELS,
     .n_programs = N_PROGRAMS,
+    .n_codes = 1,
+    .codes = &(const kva_code){.format = KVA_CODE_FUNCTIONS},
     .model = "sample",
     .target = "c",
     .states = sample_states,

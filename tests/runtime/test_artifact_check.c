@@ -63,6 +63,10 @@ static void header(void **unused) {
   SPOIL(a.abi_version, KVA_ABI_VERSION + 1, "build it again");
   SPOIL(a.n_states, -1, "lacks a table");
   SPOIL(a.kernels, NULL, "lacks a table");
+  SPOIL(a.n_codes, 0, "lacks a table");
+  SPOIL(a.codes, (&(const kva_code){.format = 9}), "its code 0 has format 9");
+  SPOIL(a.codes, (&(const kva_code){.format = KVA_CODE_PTX}), "another architecture");
+  SPOIL(a.codes, (&(const kva_code){.format = KVA_CODE_PTX, .arch = "sm_80"}), "its code 0 is missing");
 }
 
 static void alternatives(void **unused) {
@@ -111,8 +115,8 @@ static void buffers(void **unused) {
 
 static void steps_and_signatures(void **unused) {
   (void)unused;
-  SPOIL(steps[0].kind, 3, "step 0 of 'total' has kind 3");
-  SPOIL(steps[0].kind, KVA_STEP_GEMM, "step 0 of 'total' has 2 arguments");
+  SPOIL(steps[0].kind, KVA_STEP_CALL + 1, "step 0 of 'total' has kind");
+  SPOIL(steps[0].kind, KVA_STEP_CALL, "step 0 of 'total' has 2 arguments");
   SPOIL(steps[0].n_args, -1, "step 0 of 'total' has -1 arguments");
   SPOIL(steps[0].n_results, 9, "step 0 of 'total' has 9 results");
   SPOIL(steps[2].n_args, 1, "step 2 of 'total' has 1 arguments");

@@ -200,10 +200,10 @@ static void damaged_modules_are_refused(void **unused) {
   assert_int_equal(kva_session_create(&a, &options, diag, &s), KVA_INVALID);
   assert_non_null(strstr(kva_diag_message(diag, 1, NULL, NULL), "calls kernel 0"));
   a = good;
-  a.module = "this is no PTX";
-  a.module_bytes = 14;
+  kva_code code = {.format = KVA_CODE_PTX, .arch = "sm_80", .data = "this is no PTX", .bytes = 14};
+  a.codes = &code;
   assert_int_not_equal(kva_session_create(&a, &options, diag, &s), KVA_OK);
-  a.module = NULL;
+  code.data = NULL;
   assert_int_equal(kva_session_create(&a, &options, diag, &s), KVA_INVALID);
   kva_diag_destroy(diag);
 }

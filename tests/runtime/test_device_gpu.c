@@ -101,7 +101,8 @@ static void tensor_maps(void **state) {
     skip();
   }
   kva_artifact a = artifact_for(class);
-  a.arch = a.target = "sm_90", a.module = box_ptx, a.module_bytes = (int64_t)sizeof box_ptx - 1;
+  const kva_code code = {.format = KVA_CODE_PTX, .arch = "sm_90", .data = box_ptx, .bytes = sizeof box_ptx - 1};
+  a.target = "sm_90", a.codes = &code;
   a.kernels = &box_kernel, a.n_kernels = 1, a.programs = &box_program, a.n_programs = 1, a.n_states = 0;
   kva_session *s = open_session(&a, class, 1);
   static float x[BOX_ROWS * 64];
@@ -190,7 +191,9 @@ static void what_the_device_targets(void **state) {
   }
   kva_artifact a = artifact_for(&kva_device_cuda);
   kva_session *s;
-  a.arch = "sm_90a"; /* on 12.0 */
+  kva_code code = a.codes[0];
+  code.arch = "sm_90a"; /* on 12.0 */
+  a.codes = &code;
   assert_int_equal(kva_session_create(&a, &(kva_session_options){.device = "cuda"}, diag, &s), KVA_INVALID);
   assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "sm_90a, which this GPU (sm_120)"));
   kva_diag_destroy(diag);
@@ -210,8 +213,9 @@ static void bad_code_is_refused(void **state) {
   assert_int_equal(kva_session_create(&a, &options, diag, &s), KVA_INVALID);
   assert_non_null(strstr(kva_diag_message(diag, 0, NULL, NULL), "no kernel 'nowhere'"));
   a = artifact_for(class);
-  a.module = "this is no PTX, and has no end";
-  a.module_bytes = 14;
+  const kva_code code = {
+      .format = KVA_CODE_PTX, .arch = "sm_80", .data = "this is no PTX, and has no end", .bytes = 14};
+  a.codes = &code;
   assert_int_equal(kva_session_create(&a, &options, diag, &s), KVA_INVALID);
   const char *text = kva_diag_message(diag, 1, NULL, NULL);
   assert_non_null(strstr(text, "the driver refuses the artefact's code: CUDA_ERROR_INVALID_PTX"));
@@ -256,8 +260,8 @@ static void copy_products(product_copy *c) {
   c->a = artifact_for(&kva_device_ptxsim);
   memcpy(c->programs, programs, sizeof programs);
   memcpy(c->steps, gpu_steps, sizeof gpu_steps);
-  c->gemm = *gpu_steps[1].gemm;
-  c->steps[1].gemm = &c->gemm;
+  c->gemm = *(const kva_gemm_desc *)gpu_steps[1].desc;
+  c->steps[1].desc = &c->gemm;
   c->programs[P_GPU].steps = c->steps;
   c->a.programs = c->programs;
 }
@@ -280,14 +284,14 @@ static void expect_refusal(const product_copy *c, const char *message) {
 
 static void damaged_products_are_refused(void **unused) {
   (void)unused;
-  SPOIL(steps[1].gemm, NULL, "without a description");
+  SPOIL(steps[1].desc, NULL, "step 1 of 'gpu' has no description");
+  SPOIL(steps[1].call, KVA_CALL_COUNT, "step 1 of 'gpu' is call");
   SPOIL(steps[1].n_args, 2, "step 1 of 'gpu' has 2 arguments");
-  SPOIL(steps[1].args, LIST(4, 4, 3), "multiplies a buffer in place");
-  SPOIL(steps[1].args, LIST(4, 5, 6), "argument 1 of step 1 of 'gpu' has type 16");
+  SPOIL(steps[1].args, LIST(4, 3, 4), "multiplies a buffer in place");
+  SPOIL(steps[1].args, LIST(5, 6, 4), "step 1 of 'gpu': its argument 0 has type 16");
   SPOIL(gemm.dtype, KVA_F64, "multiplies type 11");
   SPOIL(gemm.dtype_d, KVA_BF16, "multiplies type 1 to type 16");
-  SPOIL(gemm.k.n, 0, "size 3 of the product in step 1 of 'gpu' is no formula");
-  SPOIL(a.arch, NULL, "which CPU code has none of");
+  SPOIL(gemm.k.n, 0, "member 3 in the description of step 1 of 'gpu' is damaged");
 }
 
 /* Sizes are known when shapes are. */
@@ -309,7 +313,7 @@ static void products_stay_inside_their_buffers(void **unused) {
                                .dims = {i % 2 ? COLUMNS : BATCH * ROWS},
                                .data = data};
     assert_int_equal(kva_session_run(s, P_GPU, in, out), KVA_INVALID);
-    assert_non_null(strstr(kva_session_error(s), "step 1 multiplies beyond its buffers"));
+    assert_non_null(strstr(kva_session_error(s), "step 1 works beyond its buffers"));
     kva_session_destroy(s);
   }
 }

@@ -60,15 +60,15 @@ static const kva_program program = {.name = "run",
                                     .outputs = LIST(1)};
 
 static kva_session *open_session(void) {
+  static const kva_code code = {.format = KVA_CODE_PTX, .arch = "sm_90a", .data = ptx, .bytes = sizeof ptx - 1};
   static const kva_artifact artifact = {.magic = KVA_ABI_MAGIC,
                                         .abi_version = KVA_ABI_VERSION,
                                         .n_kernels = 1,
                                         .n_programs = 1,
                                         .model = "maps",
                                         .target = "test",
-                                        .arch = "sm_90a",
-                                        .module = ptx,
-                                        .module_bytes = sizeof ptx - 1,
+                                        .n_codes = 1,
+                                        .codes = &code,
                                         .kernels = &kernel,
                                         .programs = &program};
   const kva_session_options options = {.device = "ptxsim"};

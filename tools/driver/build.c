@@ -191,10 +191,14 @@ static kva_status host_codegen(const build *b, kva_codegen **cg) {
 
 static kva_status add_cubin(const build *b, kva_artifact *a) {
   kva_file_part cubin;
-  if (!b->o->cubin) return KVA_OK;
-  KVA_TRY(kva_assemble_ptx(a->arch, (kva_file_part){a->module, (size_t)a->module_bytes}, b->arena, b->diag, &cubin));
-  a->cubin = cubin.data;
-  a->cubin_bytes = (int64_t)cubin.size;
+  const kva_code *ptx = &a->codes[0];
+  if (!b->o->cubin || ptx->format != KVA_CODE_PTX) return KVA_OK;
+  KVA_TRY(kva_assemble_ptx(ptx->arch, (kva_file_part){ptx->data, (size_t)ptx->bytes}, b->arena, b->diag, &cubin));
+  kva_code *codes = KVA_NEW_ARRAY(b->arena, kva_code, 2);
+  codes[0] = (kva_code){.format = KVA_CODE_CUBIN, .arch = ptx->arch, .data = cubin.data, .bytes = (int64_t)cubin.size};
+  codes[1] = *ptx;
+  a->codes = codes;
+  a->n_codes = 2;
   return KVA_OK;
 }
 
@@ -220,7 +224,7 @@ static kva_status build_form(build *b) {
   const char *object = NULL;
   size_t size = 0;
   kva_status status = make_alternatives(b, cgs, &a);
-  if (status == KVA_OK && a->arch) status = host_codegen(b, host = &cgs[n]);
+  if (status == KVA_OK && kva_artifact_arch(a)) status = host_codegen(b, host = &cgs[n]);
   if (status == KVA_OK) {
     o = object_options(b, a);
     status = kva_codegen_object(*host, a, &o, &object, &size);
@@ -292,8 +296,8 @@ static kva_status make_code(build *b, const kva_target_options *target, const ch
   char *data = NULL;
   KVA_TRY(make_tables(b, target, &cg, &a));
   kva_status status = KVA_OK;
-  if (a->module && !strcmp(kind, "ptx")) {
-    *out = (kva_file_part){a->module, (size_t)a->module_bytes};
+  if (a->codes[0].format == KVA_CODE_PTX && !strcmp(kind, "ptx")) {
+    *out = (kva_file_part){a->codes[0].data, (size_t)a->codes[0].bytes};
   } else {
     status = kva_codegen_emit(cg, kind, &data, &out->size);
     if (status == KVA_OK) out->data = kva_arena_strndup(b->arena, data, out->size);

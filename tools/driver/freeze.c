@@ -76,9 +76,11 @@ static void freeze(kva_artifact *a, kva_session *s, const bool *written, kva_are
 
 kva_status kva_initial_values(const kva_artifact *a, uint64_t seed, kva_arena *arena, kva_diag *diag,
                               kva_session **out_session) {
+  static const kva_code functions = {.format = KVA_CODE_FUNCTIONS};
   kva_artifact *states = kva_arena_memdup(arena, a, sizeof *a);
   states->n_programs = states->n_kernels = 0;
-  states->arch = NULL;
+  states->n_codes = 1;
+  states->codes = &functions;
   return kva_session_create(states, &(kva_session_options){.seed = seed}, diag, out_session);
 }
 

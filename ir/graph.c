@@ -54,13 +54,16 @@ kva_state *kva_module_find_state(const kva_module *m, const char *name) {
 kva_graph *kva_graph_create(kva_module *m, kva_node *owner) {
   kva_graph *g = KVA_NEW(m->arena, kva_graph);
   g->module = m;
-  g->owner = owner;
-  if (!owner) return g;
-  kva_graph **grown = KVA_NEW_ARRAY(m->arena, kva_graph *, owner->n_graphs + 1);
+  if (owner) kva_node_add_graph(owner, g);
+  return g;
+}
+
+void kva_node_add_graph(kva_node *owner, kva_graph *g) {
+  kva_graph **grown = KVA_NEW_ARRAY(g->module->arena, kva_graph *, owner->n_graphs + 1);
   if (owner->n_graphs) memcpy(grown, owner->graphs, owner->n_graphs * sizeof *grown);
   grown[owner->n_graphs++] = g;
   owner->graphs = grown;
-  return g;
+  g->owner = owner;
 }
 
 kva_value *kva_graph_add_input(kva_graph *g, const kva_type *type, const char *name) {
@@ -190,6 +193,34 @@ void kva_node_remove(kva_node *n) {
   drop_operands(n);
   unlink_node(n);
   n->graph = NULL;
+}
+
+void kva_node_take_graphs(kva_node *to, kva_node *from) {
+  KVA_ASSERT(!to->n_graphs);
+  to->graphs = from->graphs;
+  to->n_graphs = from->n_graphs;
+  for (uint32_t i = 0; i < to->n_graphs; i++) to->graphs[i]->owner = to;
+  from->graphs = NULL;
+  from->n_graphs = 0;
+}
+
+void kva_graph_remove_input(kva_graph *g, uint32_t i) {
+  KVA_ASSERT(i < g->inputs.len && !g->inputs.data[i]->uses);
+  g->inputs.len--;
+  for (; i < g->inputs.len; i++) {
+    g->inputs.data[i] = g->inputs.data[i + 1];
+    g->inputs.data[i]->index = i;
+  }
+}
+
+void kva_graph_drop_outputs(kva_graph *g, const bool *drop, uint32_t shift) {
+  kva_node *old = g->last;
+  uint32_t n = 0;
+  kva_value **kept = KVA_NEW_ARRAY(g->module->arena, kva_value *, old->n_operands + 1);
+  for (uint32_t i = 0; i < old->n_operands; i++)
+    if (i < shift || !drop[i - shift]) kept[n++] = old->operands[i].value;
+  kva_node_create(g, old, old->op, n, kept, 0, NULL, old->loc);
+  kva_node_remove(old);
 }
 
 kva_dims kva_node_binds(const kva_node *n) {

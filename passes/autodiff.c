@@ -3,17 +3,17 @@
  * What: builds dL/d(state) for every trained state that a scalar loss depends on, as ordinary nodes at the end of the
  * function. Algorithm: mark the values that a trained state reaches; walk the nodes backwards from the loss; for each
  * node whose result has an adjoint, its operator's vjp rule turns adjoints of results into adjoints of operands;
- * adjoints of a value with several uses are added in walk order, so sums are deterministic. Requires: SSA order, a
- * scalar float loss, no sub-graphs on the path. Breaks: nothing (only adds nodes). This file holds traversal and
- * accumulation; the mathematics is in the operators' files. */
-#include "passes/passes_internal.h"
+ * adjoints of a value with several uses are added in walk order, so sums are deterministic. Nodes with sub-graphs are
+ * differentiated by the same walk over copies of these (autodiff_control.c). Requires: SSA order, a scalar float loss.
+ * Breaks: nothing (adds nodes; a loop on the path is replaced by one that stacks what it carries). This file holds
+ * traversal and accumulation; the mathematics is in the operators' files. */
+#include "passes/autodiff_internal.h"
 
 typedef struct autodiff {
   kva_module *m;
   kva_builder b;
   kva_value **adjoint; /* by value id; NULL: nothing flows */
-  bool *active;        /* by value id: a trained state reaches it */
-  uint32_t n_values;   /* that existed before; gradients of gradients are not asked for */
+  bool *active;        /* by value id: a root reaches it */
 } autodiff;
 
 static const kva_state *trained_state(const kva_node *n) {
@@ -22,16 +22,15 @@ static const kva_state *trained_state(const kva_node *n) {
   return s->kind == KVA_STATE_PARAM && !s->frozen && kva_dtype_is_float(s->type->dtype) ? s : NULL;
 }
 
-static void mark_active(autodiff *ad, const kva_graph *g) {
-  for (const kva_node *n = g->first; n; n = n->next) {
-    bool active = trained_state(n) != NULL;
-    for (uint32_t i = 0; i < n->n_operands && n->op->vjp_kind != KVA_VJP_ZERO; i++) {
-      const kva_value *v = n->operands[i].value;
-      active |= v && ad->active[v->id];
-    }
-    for (uint32_t r = 0; r < n->n_results; r++)
-      ad->active[n->results[r].id] = active && kva_dtype_is_float(n->results[r].type->dtype);
+/* Roots are marked before. */
+static void mark_active(autodiff *ad, const kva_node *n) {
+  bool active = false;
+  for (uint32_t i = 0; i < n->n_operands && n->op->vjp_kind != KVA_VJP_ZERO; i++) {
+    const kva_value *v = n->operands[i].value;
+    active |= v && ad->active[v->id];
   }
+  for (uint32_t r = 0; r < n->n_results; r++)
+    ad->active[n->results[r].id] |= active && kva_dtype_is_float(n->results[r].type->dtype);
 }
 
 static void accumulate(autodiff *ad, const kva_value *v, kva_value *g) {
@@ -45,8 +44,9 @@ static bool has_adjoint(const autodiff *ad, const kva_node *n) {
   return false;
 }
 
-static kva_status check_gradient_type(autodiff *ad, const kva_node *n, uint32_t i, const kva_value *g) {
-  const kva_type *want = n->operands[i].value->type;
+static kva_status check_gradient_type(autodiff *ad, const kva_node *n, uint32_t i, const kva_value *operand,
+                                      const kva_value *g) {
+  const kva_type *want = operand->type;
   if (g->type == want) return KVA_OK;
   kva_text a = {0}, b = {0};
   kva_type_print(want, &a);
@@ -68,7 +68,8 @@ static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
     any |= wants[i];
   }
   if (!any) return KVA_OK;
-  if (!n->op->vjp)
+  bool through_graphs = n->op->vjp_kind == KVA_VJP_GRAPH;
+  if (!n->op->vjp && !through_graphs)
     return kva_fail(ad->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s has no gradient rule: %s", n->op->name,
                     n->op->vjp_reason ? n->op->vjp_reason : "not differentiable here");
   kva_value **out = KVA_NEW_ARRAY(scratch, kva_value *, n->n_results + 1);
@@ -76,12 +77,14 @@ static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
   for (uint32_t r = 0; r < n->n_results; r++) out[r] = ad->adjoint[n->results[r].id];
   ad->b.loc = n->loc;
   kva_vjp call = {.b = &ad->b, .grad_out = out, .grad_in = in, .wants = wants};
-  KVA_TRY(n->op->vjp(&call, n));
+  kva_value **operands = KVA_NEW_ARRAY(scratch, kva_value *, n->n_operands + 1);
+  for (uint32_t i = 0; i < n->n_operands; i++) operands[i] = kva_operand(n, i); /* a loop gives its place to another */
+  KVA_TRY(through_graphs ? kva_control_gradient(&call, n, scratch) : n->op->vjp(&call, n));
   if (ad->b.failed) return KVA_INVALID;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     if (!wants[i] || !in[i]) continue;
-    KVA_TRY(check_gradient_type(ad, n, i, in[i]));
-    accumulate(ad, n->operands[i].value, in[i]);
+    KVA_TRY(check_gradient_type(ad, n, i, operands[i], in[i]));
+    accumulate(ad, operands[i], in[i]);
   }
   return KVA_OK;
 }
@@ -97,27 +100,46 @@ static kva_status check_loss(kva_module *m, const kva_function *f, const kva_val
   return s;
 }
 
-kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads) {
-  KVA_TRY(check_loss(m, f, loss));
-  kva_graph *g = f->graph;
-  kva_arena *scratch = kva_arena_create();
-  autodiff ad = {.m = m, .n_values = m->next_value_id};
-  ad.b = (kva_builder){.m = m, .graph = g, .before = g->last};
-  ad.adjoint = KVA_NEW_ARRAY(scratch, kva_value *, ad.n_values);
-  ad.active = KVA_NEW_ARRAY(scratch, bool, ad.n_values);
-  mark_active(&ad, g);
-
+kva_status kva_build_adjoints(kva_builder *b, const kva_node *last, bool *active, kva_value **adjoint,
+                              kva_arena *scratch) {
+  autodiff ad = {.m = b->m, .b = *b, .adjoint = adjoint, .active = active};
   KVA_VEC(kva_node *) nodes = {0};
-  for (kva_node *n = g->first; n != g->last; n = n->next) KVA_PUSH(scratch, &nodes, n);
-  ad.adjoint[loss->id] = kva_const_scalar(&ad.b, loss->type->dtype, 1);
+  for (kva_node *n = last ? b->graph->first : NULL; n; n = n == last ? NULL : n->next) {
+    mark_active(&ad, n);
+    KVA_PUSH(scratch, &nodes, n);
+  }
   kva_status status = KVA_OK;
   for (uint32_t i = nodes.len; i-- > 0 && status == KVA_OK;) status = visit(&ad, nodes.data[i], scratch);
-  for (uint32_t i = 0; i < nodes.len && status == KVA_OK; i++) {
-    const kva_state *s = trained_state(nodes.data[i]);
-    kva_value *adjoint = s ? ad.adjoint[nodes.data[i]->results[0].id] : NULL;
-    if (!adjoint) continue;
-    grads[s->id] = grads[s->id] ? kva_add(&ad.b, grads[s->id], adjoint) : adjoint;
+  *b = ad.b;
+  return status;
+}
+
+/* Trained states are the roots; what their adjoints add up to are the gradients. */
+static kva_status differentiate(kva_module *m, kva_graph *g, kva_value *loss, kva_value **grads, kva_arena *scratch) {
+  kva_builder b = {.m = m, .graph = g, .before = g->last};
+  kva_value **adjoint = KVA_NEW_ARRAY(scratch, kva_value *, m->next_value_id + 1);
+  bool *active = KVA_NEW_ARRAY(scratch, bool, m->next_value_id + 1);
+  KVA_VEC(kva_node *) roots = {0};
+  const kva_node *last = g->last->prev;
+  for (kva_node *n = g->first; n != g->last; n = n->next) {
+    if (!trained_state(n)) continue;
+    KVA_PUSH(scratch, &roots, n);
+    active[n->results[0].id] = true;
   }
+  adjoint[loss->id] = kva_const_scalar(&b, loss->type->dtype, 1);
+  KVA_TRY(kva_build_adjoints(&b, last, active, adjoint, scratch));
+  for (uint32_t i = 0; i < roots.len; i++) {
+    const kva_state *s = trained_state(roots.data[i]);
+    kva_value *found = adjoint[roots.data[i]->results[0].id];
+    if (found) grads[s->id] = grads[s->id] ? kva_add(&b, grads[s->id], found) : found;
+  }
+  return b.failed ? KVA_INVALID : KVA_OK;
+}
+
+kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads) {
+  KVA_TRY(check_loss(m, f, loss));
+  kva_arena *scratch = kva_arena_create();
+  kva_status status = differentiate(m, f->graph, loss, grads, scratch);
   kva_arena_destroy(scratch);
   return status;
 }

@@ -50,6 +50,7 @@ kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the r
 kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
 kva_status kva_opt_cse(kva_module *m, bool *changed);
 kva_status kva_opt_dce(kva_module *m, bool *changed);
+kva_status kva_opt_control(kva_module *m, bool *changed);   /* known branches and trip counts, unused results */
 kva_status kva_raise(kva_module *m, bool *changed);         /* patterns as data: passes/patterns_*.def */
 kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
 kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */

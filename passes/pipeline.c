@@ -12,6 +12,7 @@ typedef struct pass_row {
 
 static const pass_row clean_up[] = {{"fold", kva_opt_fold, NULL},
                                     {"simplify", kva_opt_simplify, NULL},
+                                    {"control", kva_opt_control, NULL},
                                     {"cse", kva_opt_cse, NULL},
                                     {"dce", kva_opt_dce, NULL}};
 

@@ -10,7 +10,7 @@
  * `error`. Beside the text, every case is checked for meaning: where the pass keeps it, the reference agrees before and
  * after (and for fuse and plan compiled code does); a second run of a pass changes nothing.
  *
- * fold, simplify, cse, dce    the pass alone, then dce
+ * fold, simplify, control, cse, dce    the pass alone, then dce
  * fuse, fuse_gpu, fuse_library    the pass alone
  * autodiff                    gradients of output 0 become further outputs, then cleaned up
  * train                       kva_make_training
@@ -119,9 +119,16 @@ static kva_pass pass_named(const char *name) {
   static const struct {
     const char *name;
     kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold}, {"simplify", kva_opt_simplify}, {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},   {"splat", kva_opt_splat},       {"split", split},
-              {"fuse", fuse},         {"fuse_library", fuse_library}, {"split_gpu", split_gpu},
+  } rows[] = {{"fold", kva_opt_fold},
+              {"simplify", kva_opt_simplify},
+              {"control", kva_opt_control},
+              {"cse", kva_opt_cse},
+              {"dce", kva_opt_dce},
+              {"splat", kva_opt_splat},
+              {"split", split},
+              {"fuse", fuse},
+              {"fuse_library", fuse_library},
+              {"split_gpu", split_gpu},
               {"fuse_gpu", fuse_gpu}};
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
     if (!strcmp(rows[i].name, name)) return rows[i].run;
@@ -333,9 +340,9 @@ static void test_pass(void **state) {
   { name, test_pass, NULL, NULL, name }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {PASS("dce"),       PASS("cse"),     PASS("fold"),         PASS("simplify"),
-                                     PASS("autodiff"),  PASS("train"),   PASS("precision"),    PASS("splat"),
-                                     PASS("split"),     PASS("fuse"),    PASS("fuse_library"), PASS("plan"),
-                                     PASS("split_gpu"), PASS("fuse_gpu")};
+  const struct CMUnitTest tests[] = {PASS("dce"),     PASS("cse"),       PASS("fold"),    PASS("simplify"),
+                                     PASS("control"), PASS("autodiff"),  PASS("train"),   PASS("precision"),
+                                     PASS("splat"),   PASS("split"),     PASS("fuse"),    PASS("fuse_library"),
+                                     PASS("plan"),    PASS("split_gpu"), PASS("fuse_gpu")};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,9 +1,11 @@
-/* Rules: If, Loop and Scan. The internal graph has no control flow: a branch whose condition is known is inlined,
- * others become a selection; loops are unrolled, so their trip count and conditions must be known. */
+/* Rules: If, Loop and Scan. What is known when the model is read is done then: a branch whose condition is known is
+ * inlined, a loop whose trip count and conditions are known is unrolled while that stays small. The rest becomes kv.if
+ * and kv.loop. */
 #include "frontend/frontend_internal.h"
-#include "frontend/onnx_rules.h"
+#include "frontend/onnx_region.h"
+#include "ops/control.h"
 
-enum { MAX_TRIPS = 1024, MAX_VALUES = 64 };
+enum { MAX_TRIPS = 1024, MAX_UNROLLED_NODES = 1 << 15, MAX_VALUES = 64 };
 
 static kva_status body_of(kva_onnx_call *k, const char *name, const kva_onnx_subgraph **out) {
   const kva_onnx_attr *a = kva_onnx_find_attr(k, name);
@@ -31,23 +33,48 @@ static kva_status build_branch(kva_onnx_call *k, const char *name, kva_value **o
   return g->build(k->c, g, NULL, out);
 }
 
-/* Both branches are pure, so a selection of their results means the same. */
-static kva_status select_branch(kva_onnx_call *k, kva_value *cond) {
-  kva_value *yes[MAX_VALUES] = {NULL}, *no[MAX_VALUES] = {NULL};
-  KVA_TRY(build_branch(k, "then_branch", yes));
-  KVA_TRY(build_branch(k, "else_branch", no));
-  cond = kva_reshape(k->b, cond, 0, NULL);
-  for (uint32_t i = 0; i < k->n->n_outputs; i++) {
-    if (yes[i]->type != no[i]->type)
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "the branches give different shapes and the condition depends on data");
-    kva_onnx_set_out(k, i, kva_onnx_where(k->b, cond, yes[i], no[i]));
+/* Symbols for extents that differ between the branches, or that a branch alone knows: as kv.if wants them. */
+static kva_status new_extents(kva_onnx_call *k, const kva_region *r, uint32_t n, kva_dims *out) {
+  kva_module *m = k->b->m;
+  KVA_VEC(kva_dim) binds = {0};
+  for (uint32_t i = 0; i < n; i++) {
+    const kva_type *yes = kva_graph_output(r[0].graph, i)->type, *no = kva_graph_output(r[1].graph, i)->type;
+    if (yes->dtype != no->dtype || yes->rank != no->rank)
+      return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                           "the condition depends on data, and output %u is %s of rank %u or %s of rank %u", i,
+                           kva_dtype_name(yes->dtype), yes->rank, kva_dtype_name(no->dtype), no->rank);
+    for (uint32_t d = 0; d < yes->rank; d++)
+      if (yes->dims[d] != no->dims[d] || kva_is_local_dim(r[0].graph, yes->dims[d]))
+        KVA_PUSH(m->arena, &binds, kva_expr_new_symbol(m->exprs, "branch"));
   }
+  *out = (kva_dims){binds.len, binds.data};
+  return KVA_OK;
+}
+
+static kva_status build_if(kva_onnx_call *k, kva_value *cond) {
+  static const char *const names[] = {"then_branch", "else_branch"};
+  kva_if_attrs *attrs = kva_attrs_default(k->b->m->arena, KVA_OP(if)->attrs);
+  kva_region regions[2];
+  cond = kva_reshape(k->b, cond, 0, NULL);
+  for (uint32_t i = 0; i < 2; i++) {
+    kva_value *out[MAX_VALUES] = {NULL};
+    regions[i] = kva_region_open(k);
+    kva_status status = build_branch(k, names[i], out);
+    for (uint32_t r = 0; r < k->n->n_outputs && !status; r++)
+      if (!out[r] || k->b->failed) status = KVA_INVALID;
+    if (status) return kva_region_discard(k, &regions[i]), status;
+    kva_region_close(k, &regions[i], k->n->n_outputs, out);
+  }
+  KVA_TRY(new_extents(k, regions, k->n->n_outputs, &attrs->binds));
+  kva_node *n = kva_region_node(k, KVA_OP_if, 2, regions, 1, &cond, k->n->n_outputs, attrs);
+  KVA_TRY(kva_region_infer(k, n));
+  for (uint32_t i = 0; i < k->n->n_outputs; i++) kva_onnx_set_out(k, i, kva_result(n, i));
   return KVA_OK;
 }
 
 kva_status kva_onnx_if(kva_onnx_call *k) {
   int64_t cond;
-  if (!known_number(k, kva_onnx_in(k, 0), &cond)) return select_branch(k, kva_onnx_in(k, 0));
+  if (!known_number(k, kva_onnx_in(k, 0), &cond)) return build_if(k, kva_onnx_in(k, 0));
   kva_value *out[MAX_VALUES] = {NULL};
   KVA_TRY(build_branch(k, cond ? "then_branch" : "else_branch", out));
   for (uint32_t i = 0; i < k->n->n_outputs; i++) kva_onnx_set_out(k, i, out[i]);
@@ -73,14 +100,66 @@ static kva_status join(kva_onnx_call *k, const collected *c, int64_t axis, bool 
   return k->b->failed ? KVA_INVALID : KVA_OK;
 }
 
+/* ---- a loop that stays one --------------------------------------------------------------------------------------- */
+
+/* v with the type that the loop carries, where only extents of 1 differ. */
+static kva_status as_carried(kva_onnx_call *k, uint32_t i, kva_value *v, const kva_type *type, kva_value **out) {
+  if (v->type->dtype == type->dtype && v->type != type &&
+      kva_type_elements(k->b->m, v->type) == kva_type_elements(k->b->m, type))
+    v = kva_reshape_like(k->b, v, type);
+  *out = v;
+  if (v->type == type) return KVA_OK;
+  kva_text was = {0}, now = {0};
+  kva_type_print(type, &was);
+  kva_type_print(v->type, &now);
+  kva_status status = kva_onnx_fail(k, KVA_UNSUPPORTED, "carried value %u changes from %s to %s in an iteration", i,
+                                    was.data, now.data);
+  kva_text_free(&was);
+  kva_text_free(&now);
+  return status;
+}
+
+/* What becomes a kv.loop: the body is built, its outputs are cond, carried values, rows. */
+typedef struct kept_loop {
+  kva_value *count, *cond; /* scalars; count may be NULL: left out */
+  kva_dim trips;           /* what count is, where that is known */
+  uint32_t carried, stacked;
+  kva_value *const *initial;
+  kva_value *out[2 * MAX_VALUES];
+  kva_region body;
+} kept_loop;
+
+/* Inside the body, when out[0 .. carried] and the rows behind are set. */
+static kva_status close_loop(kva_onnx_call *k, kept_loop *l, kva_node **out) {
+  int64_t now, later;
+  for (uint32_t i = 0; i < l->carried; i++)
+    KVA_TRY(as_carried(k, i, l->out[i + 1], l->initial[i]->type, &l->out[i + 1]));
+  if (known_number(k, l->cond, &now) && now && known_number(k, l->out[0], &later) && later) l->cond = NULL;
+  kva_region_close(k, &l->body, 1 + l->carried + l->stacked, l->out);
+  kva_module *m = k->b->m;
+  kva_loop_attrs *attrs = kva_attrs_default(m->arena, KVA_OP(loop)->attrs);
+  attrs->carried = l->carried;
+  attrs->trips = l->trips;
+  if (l->stacked && (!l->trips || l->cond)) {
+    kva_dim *symbol = KVA_NEW(m->arena, kva_dim);
+    *symbol = kva_expr_new_symbol(m->exprs, "iterations");
+    attrs->binds = (kva_dims){1, symbol};
+  }
+  kva_value *operands[MAX_VALUES + 2] = {l->count, l->cond};
+  for (uint32_t i = 0; i < l->carried; i++) operands[i + 2] = l->initial[i];
+  *out = kva_region_node(k, KVA_OP_loop, 1, &l->body, l->carried + 2, operands, l->carried + l->stacked, attrs);
+  return k->b->failed ? KVA_INVALID : kva_region_infer(k, *out);
+}
+
 /* ---- loop -------------------------------------------------------------------------------------------------------- */
 
 typedef struct loop {
   const kva_onnx_subgraph *body;
   uint32_t carried, collects;
-  int64_t trips; /* at most */
-  kva_value *state[MAX_VALUES];
-  kva_value *cond;
+  int64_t trips; /* at most, where that is known */
+  bool counted;  /* it is known, or there is no count */
+  kva_value *initial[MAX_VALUES], *state[MAX_VALUES];
+  kva_value *first_cond, *cond;
   collected *scans;
 } loop;
 
@@ -91,11 +170,10 @@ static kva_status read_loop(kva_onnx_call *k, loop *l) {
     return kva_onnx_fail(k, KVA_INVALID, "the body's inputs and outputs do not fit the loop's");
   l->collects = l->body->n_outputs - 1 - l->carried;
   l->trips = INT64_MAX;
-  if (kva_onnx_in(k, 0) && !known_number(k, kva_onnx_in(k, 0), &l->trips))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the trip count depends on data or on a symbol");
+  l->counted = !kva_onnx_in(k, 0) || known_number(k, kva_onnx_in(k, 0), &l->trips);
   for (uint32_t i = 0; i < l->carried; i++)
-    if (!(l->state[i] = kva_onnx_in(k, i + 2))) return kva_onnx_fail(k, KVA_INVALID, "input %u is missing", i + 2);
-  l->cond = kva_onnx_in(k, 1) ? kva_onnx_in(k, 1) : kva_const_scalar(k->b, KVA_BOOL, 1);
+    if (!(l->initial[i] = kva_onnx_in(k, i + 2))) return kva_onnx_fail(k, KVA_INVALID, "input %u is missing", i + 2);
+  l->first_cond = kva_onnx_in(k, 1) ? kva_onnx_in(k, 1) : kva_const_scalar(k->b, KVA_BOOL, 1);
   l->scans = KVA_NEW_ARRAY(k->c->arena, collected, l->collects + 1);
   return KVA_OK;
 }
@@ -112,15 +190,61 @@ static kva_status run_iteration(kva_onnx_call *k, loop *l, int64_t trip) {
   return KVA_OK;
 }
 
+/* *out_done: all iterations are unrolled; else some condition depends on data, or there would be too much. */
+static kva_status unroll(kva_onnx_call *k, loop *l, bool *out_done) {
+  uint32_t first_node = k->b->m->next_node_id;
+  *out_done = false;
+  l->cond = l->first_cond;
+  for (uint32_t i = 0; i < l->carried; i++) l->state[i] = l->initial[i];
+  if (!l->counted || (kva_onnx_in(k, 0) && l->trips > MAX_TRIPS)) return KVA_OK;
+  for (int64_t trip = 0; trip < l->trips; trip++) {
+    int64_t go_on;
+    if (!known_number(k, l->cond, &go_on)) return KVA_OK;
+    if (!go_on) break;
+    if (trip == MAX_TRIPS || k->b->m->next_node_id - first_node > MAX_UNROLLED_NODES) return KVA_OK;
+    KVA_TRY(run_iteration(k, l, trip));
+  }
+  *out_done = true;
+  return KVA_OK;
+}
+
+static void read_count(kva_onnx_call *k, kept_loop *l) {
+  kva_value *count = kva_onnx_in(k, 0);
+  if (!count) return;
+  const kva_dims *known = kva_onnx_contents(k->c, count);
+  l->count = kva_cast(k->b, kva_reshape(k->b, count, 0, NULL), KVA_I64);
+  if (known && known->n == 1)
+    l->trips = kva_expr_max(kva_onnx_exprs(k), known->v[0], kva_expr_const(kva_onnx_exprs(k), 0));
+}
+
+static kva_status build_loop(kva_onnx_call *k, loop *l, kva_node **out) {
+  kept_loop kept = {.carried = l->carried, .stacked = l->collects, .initial = l->initial};
+  kva_value *in[MAX_VALUES + 2];
+  read_count(k, &kept);
+  kept.cond = kva_reshape(k->b, l->first_cond, 0, NULL);
+  kept.body = kva_region_open(k);
+  in[0] = kva_graph_add_input(kept.body.graph, kva_type_scalar(k->b->m, KVA_I64), NULL);
+  for (uint32_t i = 0; i < l->carried; i++) in[i + 2] = kva_graph_add_input(kept.body.graph, l->initial[i]->type, NULL);
+  in[1] = kva_const_scalar(k->b, KVA_BOOL, 1); /* else this iteration would not be */
+  kva_status status = l->body->build(k->c, l->body, in, kept.out);
+  if (!status && !k->b->failed) {
+    kept.out[0] = kva_reshape(k->b, kept.out[0], 0, NULL);
+    status = close_loop(k, &kept, out);
+  }
+  if (k->b->graph == kept.body.graph) kva_region_discard(k, &kept.body);
+  return status;
+}
+
 kva_status kva_onnx_loop(kva_onnx_call *k) {
   loop l = {0};
+  bool done;
   KVA_TRY(read_loop(k, &l));
-  for (int64_t trip = 0; trip < l.trips; trip++) {
-    int64_t go_on;
-    if (!known_number(k, l.cond, &go_on)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "the condition depends on data");
-    if (!go_on) break;
-    if (trip == MAX_TRIPS) return kva_onnx_fail(k, KVA_UNSUPPORTED, "more than %d iterations to unroll", MAX_TRIPS);
-    KVA_TRY(run_iteration(k, &l, trip));
+  KVA_TRY(unroll(k, &l, &done));
+  if (!done) {
+    kva_node *n = NULL;
+    KVA_TRY(build_loop(k, &l, &n));
+    for (uint32_t i = 0; i < n->n_results && i < k->n->n_outputs; i++) kva_onnx_set_out(k, i, kva_result(n, i));
+    return KVA_OK;
   }
   for (uint32_t i = 0; i < l.carried; i++) kva_onnx_set_out(k, i, l.state[i]);
   for (uint32_t i = 0; i < l.collects && l.carried + i < k->n->n_outputs; i++) {
@@ -136,7 +260,7 @@ kva_status kva_onnx_loop(kva_onnx_call *k) {
 typedef struct scan {
   const kva_onnx_subgraph *body;
   uint32_t states, inputs, outputs;
-  int64_t length;
+  kva_dim length;
   kva_ints in_axes, in_directions, out_axes, out_directions;
   kva_value *state[MAX_VALUES];
   collected *scans;
@@ -166,13 +290,11 @@ static kva_status read_scan(kva_onnx_call *k, scan *s) {
   return KVA_OK;
 }
 
-/* Axis of scan input i; all lengths must be one number. */
+/* Axis of scan input i; all lengths must be one. */
 static kva_status scan_axis(kva_onnx_call *k, scan *s, uint32_t i, uint32_t *out) {
   kva_value *x = kva_onnx_in(k, s->states + i);
-  int64_t length;
   KVA_TRY(kva_onnx_axis(k, entry(s->in_axes, i), x->type->rank, out));
-  if (!kva_expr_is_const(kva_onnx_dim(x, *out), &length))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the length to scan is symbolic; pin the symbol (--pin)");
+  kva_dim length = kva_onnx_dim(x, *out);
   if (i && length != s->length) return kva_onnx_fail(k, KVA_INVALID, "scan inputs of different lengths");
   s->length = length;
   return KVA_OK;
@@ -188,11 +310,11 @@ static kva_value *element(kva_onnx_call *k, kva_value *x, uint32_t axis, int64_t
   return kva_reshape(k->b, row, rank, dims);
 }
 
-static kva_status scan_step(kva_onnx_call *k, scan *s, const uint32_t *axes, int64_t step) {
+static kva_status scan_step(kva_onnx_call *k, scan *s, const uint32_t *axes, int64_t length, int64_t step) {
   kva_value *in[MAX_VALUES], *out[MAX_VALUES] = {NULL};
   for (uint32_t i = 0; i < s->states; i++) in[i] = s->state[i];
   for (uint32_t i = 0; i < s->inputs; i++) {
-    int64_t at = entry(s->in_directions, i) ? s->length - 1 - step : step;
+    int64_t at = entry(s->in_directions, i) ? length - 1 - step : step;
     in[s->states + i] = element(k, kva_onnx_in(k, s->states + i), axes[i], at);
   }
   KVA_TRY(s->body->build(k->c, s->body, in, out));
@@ -201,18 +323,84 @@ static kva_status scan_step(kva_onnx_call *k, scan *s, const uint32_t *axes, int
   return KVA_OK;
 }
 
+/* Element t of every scan input, for t = i or, backwards, length - 1 - i. */
+static void scan_inputs_at(kva_onnx_call *k, const scan *s, const uint32_t *axes, kva_value *i, kva_value **in) {
+  kva_dim last = kva_expr_addi(kva_onnx_exprs(k), s->length, -1);
+  for (uint32_t n = 0; n < s->inputs; n++) {
+    kva_value *t = entry(s->in_directions, n) ? kva_sub(k->b, kva_dim_scalar(k->b, KVA_I64, last), i) : i;
+    in[s->states + n] = kva_onnx_gather(k->b, kva_onnx_in(k, s->states + n), t, axes[n]);
+  }
+}
+
+static kva_value *flip(kva_builder *b, kva_value *x, uint32_t axis) {
+  kva_dim starts[KVA_MAX_RANK];
+  int64_t steps[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < x->type->rank; i++) {
+    steps[i] = i == axis ? -1 : 1;
+    starts[i] = i == axis ? kva_expr_addi(b->m->exprs, x->type->dims[i], -1) : kva_expr_const(b->m->exprs, 0);
+  }
+  kva_slice_attrs attrs = {{x->type->rank, starts}, {x->type->rank, x->type->dims}, {x->type->rank, steps}};
+  return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
+}
+
+/* A stacked result, [length, row...], with its first axis at `axis`. */
+static kva_status place_stack(kva_onnx_call *k, kva_value *v, int64_t axis, bool reversed, kva_value **out) {
+  int64_t perm[KVA_MAX_RANK];
+  uint32_t at, rank = v->type->rank;
+  KVA_TRY(kva_onnx_axis(k, axis, rank, &at));
+  for (uint32_t i = 0; i < rank; i++) perm[i] = i == at ? 0 : i < at ? i + 1 : i;
+  v = kva_transpose(k->b, reversed ? flip(k->b, v, 0) : v, perm);
+  *out = v;
+  return k->b->failed ? KVA_INVALID : KVA_OK;
+}
+
+static kva_status scan_body(kva_onnx_call *k, const scan *s, const uint32_t *axes, kept_loop *l, kva_node **out) {
+  kva_value *in[MAX_VALUES], *rows[MAX_VALUES] = {NULL};
+  kva_value *i = kva_graph_add_input(l->body.graph, kva_type_scalar(k->b->m, KVA_I64), NULL);
+  for (uint32_t n = 0; n < s->states; n++) in[n] = kva_graph_add_input(l->body.graph, s->state[n]->type, NULL);
+  scan_inputs_at(k, s, axes, i, in);
+  KVA_TRY(s->body->build(k->c, s->body, in, rows));
+  if (k->b->failed) return KVA_INVALID;
+  l->out[0] = kva_const_scalar(k->b, KVA_BOOL, 1);
+  for (uint32_t n = 0; n < s->body->n_outputs; n++) l->out[n + 1] = rows[n];
+  return close_loop(k, l, out);
+}
+
+static kva_status scan_loop(kva_onnx_call *k, const scan *s, const uint32_t *axes) {
+  kept_loop l = {.trips = s->length, .carried = s->states, .stacked = s->outputs, .initial = s->state};
+  kva_node *n = NULL;
+  l.count = kva_dim_scalar(k->b, KVA_I64, s->length);
+  l.cond = kva_const_scalar(k->b, KVA_BOOL, 1);
+  l.body = kva_region_open(k);
+  kva_status status = scan_body(k, s, axes, &l, &n);
+  if (k->b->graph == l.body.graph) kva_region_discard(k, &l.body);
+  KVA_TRY(status);
+  for (uint32_t i = 0; i < s->states; i++) kva_onnx_set_out(k, i, kva_result(n, i));
+  for (uint32_t i = 0; i < s->outputs && s->states + i < k->n->n_outputs; i++) {
+    kva_value *v = NULL;
+    KVA_TRY(place_stack(k, kva_result(n, s->states + i), entry(s->out_axes, i), entry(s->out_directions, i) != 0, &v));
+    kva_onnx_set_out(k, s->states + i, v);
+  }
+  return KVA_OK;
+}
+
+static kva_status unroll_scan(kva_onnx_call *k, scan *s, const uint32_t *axes, int64_t length) {
+  for (int64_t step = 0; step < length; step++) KVA_TRY(scan_step(k, s, axes, length, step));
+  for (uint32_t i = 0; i < s->states; i++) kva_onnx_set_out(k, i, s->state[i]);
+  for (uint32_t i = 0; i < s->outputs && s->states + i < k->n->n_outputs; i++) {
+    kva_value *v = NULL;
+    KVA_TRY(join(k, &s->scans[i], entry(s->out_axes, i), entry(s->out_directions, i) != 0, &v));
+    kva_onnx_set_out(k, s->states + i, v);
+  }
+  return KVA_OK;
+}
+
 kva_status kva_onnx_scan_op(kva_onnx_call *k) {
   scan s = {0};
   uint32_t axes[MAX_VALUES];
+  int64_t length;
   KVA_TRY(read_scan(k, &s));
   for (uint32_t i = 0; i < s.inputs; i++) KVA_TRY(scan_axis(k, &s, i, &axes[i]));
-  if (s.length > MAX_TRIPS) return kva_onnx_fail(k, KVA_UNSUPPORTED, "more than %d iterations to unroll", MAX_TRIPS);
-  for (int64_t step = 0; step < s.length; step++) KVA_TRY(scan_step(k, &s, axes, step));
-  for (uint32_t i = 0; i < s.states; i++) kva_onnx_set_out(k, i, s.state[i]);
-  for (uint32_t i = 0; i < s.outputs && s.states + i < k->n->n_outputs; i++) {
-    kva_value *v = NULL;
-    KVA_TRY(join(k, &s.scans[i], entry(s.out_axes, i), entry(s.out_directions, i) != 0, &v));
-    kva_onnx_set_out(k, s.states + i, v);
-  }
-  return KVA_OK;
+  bool few = kva_expr_is_const(s.length, &length) && length > 0 && length <= MAX_TRIPS;
+  return few ? unroll_scan(k, &s, axes, length) : scan_loop(k, &s, axes);
 }

@@ -1,0 +1,24 @@
+/* Sub-graphs of ONNX nodes as sub-graphs of internal ones (onnx_region.c). */
+#ifndef KVA_FRONTEND_ONNX_REGION_H
+#define KVA_FRONTEND_ONNX_REGION_H
+
+#include "frontend/onnx_rules.h"
+
+/* Opens a graph that belongs to no node yet: the builder of the call appends to it until kva_region_close. */
+typedef struct kva_region {
+  kva_graph *graph, *outer;
+} kva_region;
+kva_region kva_region_open(kva_onnx_call *k);
+/* Ends the graph with these outputs; the builder is back outside. */
+void kva_region_close(kva_onnx_call *k, const kva_region *r, uint32_t n_outputs, kva_value *const *outputs);
+/* The builder is back outside and the graph is forgotten: it uses nothing any more. */
+void kva_region_discard(kva_onnx_call *k, const kva_region *r);
+
+/* A node of this operator with the closed regions as sub-graphs. What they use from outside becomes further operands
+ * behind the given ones, and inputs of all of them; constants are made again inside. */
+kva_node *kva_region_node(kva_onnx_call *k, kva_op_id op, uint32_t n_regions, const kva_region *regions,
+                          uint32_t n_operands, kva_value *const *operands, uint32_t n_results, void *attrs);
+/* Sets the result types. */
+KVA_MUST_USE kva_status kva_region_infer(kva_onnx_call *k, kva_node *n);
+
+#endif

@@ -21,7 +21,7 @@ static Onnx__TensorShapeProto__Dimension *new_dim(kva_export *e, kva_dim d) {
   return p;
 }
 
-static kva_pb_value_info *new_value_info(kva_export *e, const char *name, const kva_type *t) {
+kva_pb_value_info *kva_export_value_info(kva_export *e, const char *name, const kva_type *t) {
   kva_pb_value_info *v = KVA_NEW(e->arena, kva_pb_value_info);
   Onnx__TypeProto *type = KVA_NEW(e->arena, Onnx__TypeProto);
   Onnx__TypeProto__Tensor *tensor = KVA_NEW(e->arena, Onnx__TypeProto__Tensor);
@@ -51,7 +51,7 @@ static void write_inputs(kva_export *e, const kva_graph *g) {
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     const kva_value *v = g->inputs.data[i];
     e->names[v->id] = kva_export_fresh(e, v->name ? v->name : "input");
-    e->graph->input[i] = new_value_info(e, e->names[v->id], v->type);
+    e->graph->input[i] = kva_export_value_info(e, e->names[v->id], v->type);
   }
 }
 
@@ -65,7 +65,7 @@ static void write_outputs(kva_export *e, const kva_function *f) {
     const char *wanted = f->output_names && f->output_names[i] ? f->output_names[i] : "output";
     const char *from = kva_export_name(e, v), *name = kva_export_fresh(e, wanted);
     (void)kva_export_node(e, "Identity", 1, &from, name);
-    e->graph->output[i] = new_value_info(e, name, v->type);
+    e->graph->output[i] = kva_export_value_info(e, name, v->type);
   }
 }
 
@@ -88,19 +88,23 @@ static kva_status write_node(kva_export *e, const kva_node *n) {
   return kva_export_op(e, n);
 }
 
-static kva_status write_graph(kva_export *e, const kva_function *f) {
+kva_status kva_export_nodes(kva_export *e, const kva_graph *g) {
   kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_dtype(e, f->graph->inputs.data[i], &f->loc));
-  write_inputs(e, f->graph);
-  reserve_output_names(e, f, true);
-  for (const kva_node *n = f->graph->first; n; n = n->next) {
+  for (const kva_node *n = g->first; n; n = n->next) {
     if (n->op->traits & KVA_RETURN) continue;
     kva_status one = write_node(e, n);
     for (uint32_t i = 0; i < n->n_results; i++) /* so that the rest can be looked at too */
       if (!e->names[n->results[i].id]) e->names[n->results[i].id] = "unwritten";
     if (one && !status) status = one;
   }
-  if (status) return status;
+  return status;
+}
+
+static kva_status write_graph(kva_export *e, const kva_function *f) {
+  for (uint32_t i = 0; i < f->graph->inputs.len; i++) KVA_TRY(check_dtype(e, f->graph->inputs.data[i], &f->loc));
+  write_inputs(e, f->graph);
+  reserve_output_names(e, f, true);
+  KVA_TRY(kva_export_nodes(e, f->graph));
   reserve_output_names(e, f, false);
   for (uint32_t i = 0; i < f->graph->inputs.len; i++)
     kva_map_set_str(e->used_names, kva_export_name(e, f->graph->inputs.data[i]), e);

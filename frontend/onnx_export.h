@@ -69,6 +69,11 @@ const char *kva_export_unsqueeze(kva_export *e, const char *x, uint32_t n, const
 const char *kva_export_reduce(kva_export *e, const char *op_type, const char *x, uint32_t n, const int64_t *axes,
                               bool keepdims);
 
+/* All nodes of g but its return. Goes on after a failure, and returns the first. */
+KVA_MUST_USE kva_status kva_export_nodes(kva_export *e, const kva_graph *g);
+kva_pb_value_info *kva_export_value_info(kva_export *e, const char *name, const kva_type *t);
+void kva_export_graph(kva_export *e, kva_pb_node *n, const char *name, kva_pb_graph *g);
+
 /* ---- operators --------------------------------------------------------------------------------------------------- */
 
 /* Writes n and names its results in e->names. */
@@ -102,6 +107,9 @@ KVA_EXPORT_FN(rms_norm)
 KVA_EXPORT_FN(layer_norm)
 KVA_EXPORT_FN(batch_norm)
 KVA_EXPORT_FN(cross_entropy)
+/* onnx_export_control.c */
+KVA_EXPORT_FN(if)
+KVA_EXPORT_FN(loop)
 /* onnx_export_lm.c */
 KVA_EXPORT_FN(kv_shift)
 KVA_EXPORT_FN(rope)

@@ -218,6 +218,10 @@ void kva_export_string(kva_export *e, kva_pb_node *n, const char *name, const ch
   a->s = (ProtobufCBinaryData){.len = strlen(v), .data = (uint8_t *)kva_arena_strdup(e->arena, v)};
 }
 
+void kva_export_graph(kva_export *e, kva_pb_node *n, const char *name, kva_pb_graph *g) {
+  new_attr(e, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__GRAPH)->g = g;
+}
+
 void kva_export_ints(kva_export *e, kva_pb_node *n, const char *name, kva_ints v) {
   kva_pb_attr *a = new_attr(e, n, name, ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__INTS);
   a->n_ints = v.n;

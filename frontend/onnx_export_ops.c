@@ -233,7 +233,6 @@ typedef struct export_row {
 
 #define TRAINING       "training graphs have no ONNX form here; export the inference module"
 #define MADE_BY_PASSES "passes make it for compiled code; export before passes"
-#define SUBGRAPHS      "sub-graphs are not written yet"
 #define TOO_NEW        "ONNX has it only after the exported opset"
 
 #define NODE(op_type)                      same, op_type, NULL

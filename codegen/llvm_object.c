@@ -127,9 +127,13 @@ static LLVMValueRef buffer(const writer *w, const kva_buffer_desc *b) {
   return RECORD(w, kva_buffer_desc, fields);
 }
 
-static LLVMValueRef member(const writer *w, char field, const void *at) {
+/* *count: of the elements that the next list has. */
+static LLVMValueRef member(const writer *w, char field, const void *at, int32_t *count) {
   switch (field) {
-  case 'f': return formula(w, at);
+  case 'f':
+  case 'o': return formula(w, at);
+  case 'n': *count = *(const int32_t *)at; return c32(w, *count);
+  case 'a': return numbers(w, *count, *(const int32_t *const *)at);
   case 'i': return c32(w, *(const int32_t *)at);
   default: KVA_ASSERT(field == 's'); return string(w, *(const char *const *)at);
   }
@@ -142,9 +146,10 @@ static LLVMValueRef descriptor(const writer *w, const kva_step_desc *s) {
   if (!n) return null(w);
   LLVMValueRef *members = room(w, (int64_t)n);
   int64_t at = 0;
+  int32_t count = 0;
   for (size_t i = 0; i < n; i++) {
     at = kva_field_offset(fields[i], at);
-    members[i] = member(w, fields[i], (const char *)s->desc + at);
+    members[i] = member(w, fields[i], (const char *)s->desc + at, &count);
     at += kva_field_bytes(fields[i]);
   }
   size_t size = (size_t)(strspn(fields, "i") == n ? at : kva_field_offset('f', at));
@@ -175,7 +180,7 @@ static LLVMValueRef program(const writer *w, const kva_program *p) {
                            c32(w, p->n_steps),
                            c32(w, p->n_inputs),
                            c32(w, p->n_outputs),
-                           c32(w, 0),
+                           c32(w, p->is_internal),
                            strings(w, p->n_symbols, p->symbols),
                            table(w, p->n_buffers, buffers),
                            table(w, p->n_steps, steps),

@@ -60,8 +60,11 @@ typedef struct kva_buffer_desc {
 
 typedef enum kva_step_kind {
   KVA_STEP_KERNEL,
-  KVA_STEP_COPY, /* args[0] <- args[1], whole buffers */
-  KVA_STEP_CALL, /* something that is no kernel of the artefact: row `call` of runtime/calls.def */
+  KVA_STEP_COPY,   /* args[0] <- args[1], whole buffers */
+  KVA_STEP_CALL,   /* something that is no kernel of the artefact: row `call` of runtime/calls.def */
+  KVA_STEP_BRANCH, /* one of two internal programs, as args[0] says: kva_branch_desc */
+  KVA_STEP_LOOP,   /* an internal program again and again: kva_loop_desc */
+  KVA_STEP_BIND,   /* a symbol gets the value of args[0]: kva_bind_desc */
 } kva_step_kind;
 
 /* A row of calls.def, with its typed descriptor. A device that does not support a call has it done by the host. */
@@ -86,6 +89,36 @@ typedef struct kva_host_desc {
   const char *name;
 } kva_host_desc;
 
+/* Steps that run internal programs of the artefact, which have the symbols of their caller. What a step binds has its
+ * value from then on; a symbol is bound by one step of a program, and nothing before uses it.
+ *
+ * BRANCH: args are a bool scalar, then the inputs and outputs of both programs, in order. */
+enum { KVA_BRANCH_BIND = 3 };
+typedef struct kva_branch_desc {
+  int32_t then, orelse; /* indices in kva_artifact.programs */
+  int32_t n_binds;      /* numbers in binds */
+  const int32_t
+      *binds; /* symbol, output, dimension: the symbol becomes that extent, as the program that ran found it */
+} kva_branch_desc;
+
+/* LOOP: args are the int64 scalar `count` if has_count, the bool scalar `cond` if has_cond, n_carried initial values,
+ * further inputs; then results: n_carried final values, and tensors with a row for each iteration. For i = 0, 1, ...
+ * while i < count and cond, the body runs with inputs (i, carried values, further inputs) and outputs (cond, carried
+ * values, rows). Without has_cond its first output does not count. */
+typedef struct kva_loop_desc {
+  int32_t body; /* index in kva_artifact.programs */
+  int32_t n_carried;
+  int32_t has_count, has_cond;
+  int32_t symbol; /* becomes the number of iterations; -1: none does */
+  int32_t reserved;
+} kva_loop_desc;
+
+typedef struct kva_bind_desc {
+  int32_t symbol;
+  int32_t reserved;
+  kva_formula bound; /* largest value; n 0: none is known */
+} kva_bind_desc;
+
 typedef struct kva_step_desc {
   int32_t kind;   /* kva_step_kind */
   int32_t kernel; /* KERNEL: index in kva_artifact.kernels */
@@ -96,7 +129,7 @@ typedef struct kva_step_desc {
   const int32_t *args; /* buffer numbers */
   kva_formula grid;    /* KERNEL: work items */
   const char *origin;  /* the graph node(s), for profiles and errors */
-  const void *desc;    /* CALL: as calls.def says; else NULL */
+  const void *desc;    /* CALL: as calls.def says; BRANCH, LOOP, BIND: see above; else NULL */
 } kva_step_desc;
 
 /* What an output is to the training loop. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
@@ -113,20 +146,27 @@ static inline const char *kva_step_fields(const kva_step_desc *s) {
 #define KVA_CALL(id, name, desc, fields) fields,
 #include "runtime/calls.def"
   };
-  return s->kind == KVA_STEP_CALL ? calls[s->call] : "";
+  switch (s->kind) {
+  case KVA_STEP_CALL: return calls[s->call];
+  case KVA_STEP_BRANCH: return "iina";
+  case KVA_STEP_LOOP: return "iiiiii";
+  case KVA_STEP_BIND: return "iio";
+  default: return "";
+  }
 }
 
 /* Where the member after the first `at` bytes of a descriptor begins, and its length. */
 static inline int64_t kva_field_offset(char field, int64_t at) {
-  return field == 'i' ? (at + 3) / 4 * 4 : (at + 7) / 8 * 8;
+  return field == 'i' || field == 'n' ? (at + 3) / 4 * 4 : (at + 7) / 8 * 8;
 }
 static inline int64_t kva_field_bytes(char field) {
-  return field == 'f' ? (int64_t)sizeof(kva_formula) : field == 'i' ? 4 : 8;
+  return field == 'f' || field == 'o' ? (int64_t)sizeof(kva_formula) : field == 'i' || field == 'n' ? 4 : 8;
 }
 
 typedef struct kva_program {
   const char *name; /* "forward", "train_step", "init", ... */
-  int32_t n_symbols, n_buffers, n_steps, n_inputs, n_outputs, reserved;
+  int32_t n_symbols, n_buffers, n_steps, n_inputs, n_outputs;
+  int32_t is_internal;        /* run by steps of other programs alone */
   const char *const *symbols; /* "B", "T" */
   const kva_buffer_desc *buffers;
   const kva_step_desc *steps;
@@ -231,6 +271,9 @@ _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
 _Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
+_Static_assert(sizeof(kva_branch_desc) == 24, "abi");
+_Static_assert(sizeof(kva_loop_desc) == 24, "abi");
+_Static_assert(sizeof(kva_bind_desc) == 24, "abi");
 _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
 _Static_assert(sizeof(kva_program) == 80, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");

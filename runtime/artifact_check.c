@@ -151,7 +151,7 @@ static bool maps_are_valid(const checker *c, const kva_step_desc *s, const kva_k
 
 static kva_status check_step(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
-  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_CALL)
+  if (s->kind < KVA_STEP_KERNEL || s->kind > KVA_STEP_BIND)
     return FAULT(c, "step %d of '%s' has kind %d", index, c->p->name, s->kind);
   if (s->n_args < 0 || (s->n_args && !s->args) || (s->kind == KVA_STEP_COPY && s->n_args != 2))
     return FAULT(c, "step %d of '%s' has %d arguments", index, c->p->name, s->n_args);
@@ -160,6 +160,7 @@ static kva_status check_step(const checker *c, int32_t index) {
   for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
   if (s->kind == KVA_STEP_COPY) return KVA_OK;
   if (s->kind == KVA_STEP_CALL) return check_call(c, index);
+  if (s->kind != KVA_STEP_KERNEL) return check_members(c, index); /* the rest: kva_artifact_check_control */
   if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
   if (kva_artifact_arch(c->a) && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
@@ -228,7 +229,7 @@ static kva_status check_artifact(const kva_artifact *a, kva_diag *diag) {
   for (int32_t i = 0; i < a->n_codes; i++) KVA_TRY(check_code(&c, i));
   for (int32_t i = 0; i < a->n_states; i++) KVA_TRY(check_state(&c, i));
   for (int32_t i = 0; i < a->n_programs; i++) KVA_TRY(check_program(&c, i));
-  return KVA_OK;
+  return kva_artifact_check_control(a, diag);
 }
 
 kva_status kva_artifact_check(const kva_artifact *a, kva_diag *diag) {

@@ -7,7 +7,6 @@
 #include "runtime/session.h"
 
 enum { NONE = -1 };
-static const int64_t UNBOUND = -1; /* extents are not negative */
 
 static const kva_buffer_desc *input_buffer(const kva_program *p, int32_t i) {
   return &p->buffers[p->inputs[i]];
@@ -41,7 +40,7 @@ static void bind_bare_symbols(const kva_program *p, const kva_tensor *inputs, in
     for (int32_t d = 0; d < b->rank; d++) {
       if (!is_bare_symbol(&b->dims[d])) continue;
       int64_t *value = &symbols[b->dims[d].words[0].arg];
-      if (*value == UNBOUND) *value = inputs[i].dims[d];
+      if (*value == KVA_UNBOUND) *value = inputs[i].dims[d];
     }
   }
 }
@@ -51,7 +50,7 @@ static int64_t single_unknown(const kva_formula *f, const int64_t *symbols) {
   int64_t unknown = NONE;
   for (int64_t i = 0; i < f->n; i++) {
     const kva_formula_word *w = &f->words[i];
-    if (w->op != KVA_FORMULA_SYMBOL || symbols[w->arg] != UNBOUND || w->arg == unknown) continue;
+    if (w->op != KVA_FORMULA_SYMBOL || symbols[w->arg] != KVA_UNBOUND || w->arg == unknown) continue;
     if (unknown != NONE) return NONE;
     unknown = w->arg;
   }
@@ -65,7 +64,7 @@ static bool solve(const kva_formula *f, int64_t value, int64_t unknown, int64_t 
   bool ok = kva_formula_eval(f, symbols, &at0);
   symbols[unknown] = 1;
   ok = ok && kva_formula_eval(f, symbols, &at1);
-  symbols[unknown] = UNBOUND;
+  symbols[unknown] = KVA_UNBOUND;
   if (!ok || __builtin_sub_overflow(at1, at0, &slope) || __builtin_sub_overflow(value, at0, &rest)) return false;
   if (slope == 0 || rest == INT64_MIN || rest % slope != 0 || rest / slope < 0) return false;
   symbols[unknown] = rest / slope;
@@ -85,9 +84,11 @@ static void solve_rest(const kva_program *p, const kva_tensor *inputs, int64_t *
   }
 }
 
-static kva_status check_all_bound(kva_session *s, const kva_program *p, const int64_t *symbols) {
+/* But for those that steps bind. */
+static kva_status check_all_bound(kva_session *s, const kva_program_state *sp, const int64_t *symbols) {
+  const kva_program *p = sp->desc;
   for (int32_t i = 0; i < p->n_symbols; i++)
-    if (symbols[i] == UNBOUND)
+    if (symbols[i] == KVA_UNBOUND && !sp->symbol_segments[i])
       return kva_session_fail(s, KVA_INVALID,
                               "%s: the shapes of the inputs do not determine symbol '%s'; pin it when compiling",
                               p->name, p->symbols[i]);
@@ -139,11 +140,13 @@ static kva_status check_dims(kva_session *s, const kva_program *p, const kva_ten
   return KVA_OK;
 }
 
-kva_status kva_bind_symbols(kva_session *s, const kva_program *p, const kva_tensor *inputs, int64_t *out_symbols) {
+kva_status kva_bind_symbols(kva_session *s, const kva_program_state *sp, const kva_tensor *inputs,
+                            int64_t *out_symbols) {
+  const kva_program *p = sp->desc;
   KVA_TRY(check_types(s, p, inputs));
-  for (int32_t i = 0; i < p->n_symbols; i++) out_symbols[i] = UNBOUND;
+  for (int32_t i = 0; i < p->n_symbols; i++) out_symbols[i] = KVA_UNBOUND;
   bind_bare_symbols(p, inputs, out_symbols);
   solve_rest(p, inputs, out_symbols);
-  KVA_TRY(check_all_bound(s, p, out_symbols));
+  KVA_TRY(check_all_bound(s, sp, out_symbols));
   return check_dims(s, p, inputs, out_symbols);
 }

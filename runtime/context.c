@@ -129,7 +129,7 @@ int kva_context_run(kva_context *c, int program, const void *inputs, void *outpu
   return 0;
 }
 
-static int64_t temp_bytes(const kva_program *p, const int64_t *symbols, kva_lifetime *temps) {
+static int64_t temp_bytes(const kva_program *p, const int64_t *symbols, kva_lifetime *temps, kva_lifetime **scratch) {
   int32_t n = 0;
   int64_t total;
   for (int32_t i = 0; i < p->n_buffers; i++) {
@@ -138,15 +138,17 @@ static int64_t temp_bytes(const kva_program *p, const int64_t *symbols, kva_life
     temps[n] = (kva_lifetime){.first = b->first_step, .last = b->last_step};
     if (!kva_formula_eval(&b->bytes, symbols, &temps[n++].bytes) || temps[n - 1].bytes < 0) return -1;
   }
-  return kva_plan_memory(n, temps, &total) == KVA_OK ? total : -1;
+  return kva_plan_memory(n, temps, scratch, &total) == KVA_OK ? total : -1;
 }
 
 int64_t kva_context_arena_bytes(const kva_artifact *artifact, int program, const void *dims) {
   if (program < 0 || program >= artifact->n_programs) return -1;
   const kva_program *p = &artifact->programs[program];
   kva_lifetime *temps = kva_allocate(NULL, ((size_t)p->n_buffers + 1) * sizeof *temps, _Alignof(kva_lifetime));
-  if (!temps) return -1;
-  int64_t bytes = temp_bytes(p, dims, temps);
+  kva_lifetime **scratch =
+      kva_allocate(NULL, (2 * (size_t)p->n_buffers + 1) * sizeof *scratch, _Alignof(kva_lifetime *));
+  int64_t bytes = temps && scratch ? temp_bytes(p, dims, temps, scratch) : -1;
+  kva_release(NULL, scratch);
   kva_release(NULL, temps);
   return bytes;
 }

@@ -1,160 +1,31 @@
 /* The executor: runs a program's steps in order.
  *
  * A run binds symbols from the inputs' shapes; when they differ from the last run's, sizes, grids and the arena are
- * planned anew. Then the device gets every step, a kernel over its work items or a copy, and nothing is allocated. A
- * device with memory of its own gets its data in transfer.c; on the CPU callers' tensors are used where they are. */
+ * planned anew (segments.c). Then the device gets every step, a kernel over its work items, a copy or a call, and
+ * nothing is allocated; control.c runs the steps that depend on data. A device with memory of its own gets its data in
+ * transfer.c; on the CPU callers' tensors are used where they are. */
 #include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
-/* Below SERIAL_BYTES of arguments a step does not repay waking threads (a few microseconds). */
-enum { SERIAL_BYTES = 32 << 10 };
-
-/* ---- planning ---------------------------------------------------------------------------------------------------- */
-
-static kva_status bad_size(kva_session *s, const kva_program *p, const char *what, int32_t index, const char *name) {
-  return kva_session_fail(s, KVA_INVALID, "%s: the size of %s %d (%s) is negative or overflows for these shapes",
-                          p->name, what, index, name ? name : "unnamed");
-}
-
-static bool eval_size(const kva_formula *f, const int64_t *symbols, int64_t *out) {
-  return kva_formula_eval(f, symbols, out) && *out >= 0;
-}
-
-static bool eval_dims(const kva_buffer_desc *b, const int64_t *symbols, kva_tensor *t) {
-  t->dtype = (kva_dtype)b->dtype;
-  t->rank = b->rank;
-  for (int32_t d = 0; d < b->rank; d++)
-    if (!eval_size(&b->dims[d], symbols, &t->dims[d])) return false;
-  return true;
-}
-
-/* The size of what a caller sees must be what its dims say. */
-static kva_status size_buffers(kva_session *s, kva_program_state *sp, const int64_t *symbols) {
-  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
-    const kva_buffer_desc *b = &sp->desc->buffers[i];
-    if (!eval_size(&b->bytes, symbols, &sp->bytes[i])) return bad_size(s, sp->desc, "buffer", i, b->name);
-    if (b->kind != KVA_BUFFER_INPUT && b->kind != KVA_BUFFER_OUTPUT) continue;
-    kva_tensor t;
-    if (!eval_dims(b, symbols, &t) || kva_tensor_bytes(&t) != sp->bytes[i])
-      return bad_size(s, sp->desc, "buffer", i, b->name);
-  }
-  return KVA_OK;
-}
-
-static kva_status plan_temps(kva_session *s, kva_program_state *sp) {
-  const kva_program *p = sp->desc;
-  int32_t n = 0;
-  for (int32_t i = 0; i < p->n_buffers; i++) {
-    const kva_buffer_desc *b = &p->buffers[i];
-    if (b->kind != KVA_BUFFER_TEMP) continue;
-    sp->lifetimes[n++] = (kva_lifetime){.bytes = sp->bytes[i], .first = b->first_step, .last = b->last_step};
-  }
-  if (kva_plan_memory(n, sp->lifetimes, &sp->temp_bytes))
-    return kva_session_fail(s, KVA_NO_MEMORY, "%s: temporaries need more memory than can be addressed", p->name);
-  n = 0;
-  for (int32_t i = 0; i < p->n_buffers; i++)
-    if (p->buffers[i].kind == KVA_BUFFER_TEMP) sp->offsets[i] = sp->lifetimes[n++].offset;
-  return KVA_OK;
-}
-
-/* Which buffers lie in sp->outputs. */
-static bool is_placed(const kva_session *s, int32_t kind) {
-  bool own = !s->device->class->host_memory;
-  return kind == KVA_BUFFER_OUTPUT || (own && (kind == KVA_BUFFER_INPUT || kind == KVA_BUFFER_CONST));
-}
-
-static kva_status plan_outputs(kva_session *s, kva_program_state *sp) {
-  sp->output_bytes = 0;
-  for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
-    if (!is_placed(s, sp->desc->buffers[i].kind)) continue;
-    int64_t size;
-    sp->offsets[i] = sp->output_bytes;
-    if (!kva_align_size(sp->bytes[i], &size) || !kva_add_size(sp->output_bytes, size, &sp->output_bytes))
-      return kva_session_fail(s, KVA_NO_MEMORY, "%s: outputs need more memory than can be addressed", sp->desc->name);
-  }
-  return KVA_OK;
-}
-
-static kva_status plan_sizes(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
-  const kva_step_desc *step = &sp->desc->steps[index];
-  int32_t n = kva_step_size_count(step);
-  int64_t *sizes = &sp->sizes[sp->sizes_at[index]];
-  for (int32_t i = 0; i < n; i++)
-    if (!eval_size(kva_step_size(step, i), symbols, &sizes[i]))
-      return bad_size(s, sp->desc, "step", index, step->origin);
-  const kva_call_class *call = kva_call_class_of(step);
-  if (!call->fits || call->fits(sp->desc, step, sizes, sp->bytes)) return KVA_OK;
-  return kva_session_fail(s, KVA_INVALID, "%s: step %d works beyond its buffers", sp->desc->name, index);
-}
-
-static kva_status plan_step(kva_session *s, kva_program_state *sp, int32_t index, const int64_t *symbols) {
-  const kva_step_desc *step = &sp->desc->steps[index];
-  int64_t work = 0;
-  for (int32_t i = 0; i < step->n_args; i++)
-    if (!kva_add_size(work, sp->bytes[step->args[i]], &work)) work = INT64_MAX;
-  sp->serial[index] = work < SERIAL_BYTES;
-  if (step->kind == KVA_STEP_CALL) return plan_sizes(s, sp, index, symbols);
-  if (step->kind == KVA_STEP_KERNEL)
-    return eval_size(&step->grid, symbols, &sp->grids[index]) ? KVA_OK
-                                                              : bad_size(s, sp->desc, "step", index, step->origin);
-  int64_t to = sp->bytes[step->args[0]], from = sp->bytes[step->args[1]];
-  if (to != from)
-    return kva_session_fail(s, KVA_INVALID, "%s: step %d copies %lld bytes to a buffer of %lld", sp->desc->name, index,
-                            (long long)from, (long long)to);
-  return KVA_OK;
-}
-
-kva_status kva_session_grow(kva_session *s, const kva_program *p, const char *what, kva_block *block, int64_t bytes) {
-  if (block->bytes >= bytes) return KVA_OK;
-  s->device->class->free(s->device, block);
-  if (!s->device->class->allocate(s->device, bytes, block)) return KVA_OK;
-  return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for %.1f MiB of %s", p->name, (double)bytes / (1 << 20),
-                          what);
-}
-
-/* A caller's arena is used as it is, or the run fails. */
-static kva_status grow_temps(kva_session *s, const kva_program_state *sp) {
-  if (!s->options.arena || !s->device->class->host_memory)
-    return kva_session_grow(s, sp->desc, "temporaries", &s->temps, sp->temp_bytes);
-  s->temps = (kva_block){.data = s->options.arena, .bytes = s->options.arena_bytes};
-  if (sp->temp_bytes <= s->options.arena_bytes) return KVA_OK;
-  return kva_session_fail(s, KVA_NO_MEMORY, "%s: the arena has %lld bytes, these shapes need %lld", sp->desc->name,
-                          (long long)s->options.arena_bytes, (long long)sp->temp_bytes);
-}
-
-static kva_status plan(kva_session *s, kva_program_state *sp) {
-  const int64_t *symbols = sp->candidate;
-  sp->bound = false;
-  KVA_TRY(size_buffers(s, sp, symbols));
-  KVA_TRY(plan_temps(s, sp));
-  KVA_TRY(plan_outputs(s, sp));
-  for (int32_t i = 0; i < sp->desc->n_steps; i++) KVA_TRY(plan_step(s, sp, i, symbols));
-  if (!s->device->class->host_memory) KVA_TRY(kva_transfer_plan(s, sp));
-  if (sp->desc->n_symbols) memcpy(sp->symbols, symbols, (size_t)sp->desc->n_symbols * sizeof *symbols);
-  sp->bound = true;
-  return KVA_OK;
-}
-
-static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
-  const kva_program *p = sp->desc;
-  KVA_TRY(kva_bind_symbols(s, p, inputs, sp->candidate));
-  bool same = !p->n_symbols || !memcmp(sp->symbols, sp->candidate, (size_t)p->n_symbols * sizeof *sp->symbols);
-  return sp->bound && same ? KVA_OK : plan(s, sp);
-}
-
 /* ---- pointers of a run ------------------------------------------------------------------------------------------- */
 
-static void point_at_own_memory(kva_session *s, kva_program_state *sp) {
+static void *own_memory(const kva_session *s, const kva_program_state *sp, int32_t buffer) {
+  const kva_buffer_desc *b = &sp->desc->buffers[buffer];
+  if (!s->device->class->host_memory)
+    return b->kind == KVA_BUFFER_STATE ? kva_device_state(s, b->state)
+                                       : (char *)sp->constants.data + sp->offsets[buffer];
+  return b->kind == KVA_BUFFER_STATE ? s->states[b->state].data : (void *)(uintptr_t)b->data;
+}
+
+kva_status kva_program_start(kva_session *s, kva_program_state *sp) {
+  for (int32_t i = 0; i < sp->desc->n_buffers; i++) sp->pointers[i] = NULL;
+  KVA_TRY(kva_session_rewind(s, sp));
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
-    const kva_buffer_desc *b = &sp->desc->buffers[i];
-    switch (b->kind) {
-    case KVA_BUFFER_STATE: sp->pointers[i] = s->states[b->state].data; break;
-    case KVA_BUFFER_CONST: sp->pointers[i] = (void *)(uintptr_t)b->data; break;
-    case KVA_BUFFER_TEMP: sp->pointers[i] = (char *)s->temps.data + sp->offsets[i]; break;
-    default: sp->pointers[i] = NULL;
-    }
+    int32_t kind = sp->desc->buffers[i].kind;
+    if (kind == KVA_BUFFER_STATE || kind == KVA_BUFFER_CONST) sp->pointers[i] = own_memory(s, sp, i);
   }
+  return KVA_OK;
 }
 
 static kva_status check_inputs(kva_session *s, const kva_program_state *sp, const kva_tensor *inputs) {
@@ -169,20 +40,20 @@ static kva_status check_inputs(kva_session *s, const kva_program_state *sp, cons
 kva_status kva_session_output(kva_session *s, const kva_program_state *sp, int32_t index, kva_tensor *out) {
   const kva_program *p = sp->desc;
   const kva_buffer_desc *b = &p->buffers[p->outputs[index]];
-  return eval_dims(b, sp->symbols, out) ? KVA_OK : bad_size(s, p, "output", index, b->name);
+  return kva_eval_dims(b, sp->symbols, out) ? KVA_OK : kva_bad_size(s, p, "output", index, b->name);
 }
 
 /* The first caller's memory for a buffer is written directly; outputs that name the same buffer again, or one that is
- * no output buffer (a state), get a copy in deliver_outputs. */
+ * no output buffer (a state), get a copy in deliver_outputs. Outputs whose size is not known yet get memory of the
+ * session's with it. */
 static kva_status point_at_outputs(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
   const kva_program *p = sp->desc;
   for (int32_t i = 0; i < p->n_outputs; i++) {
     const kva_buffer_desc *b = &p->buffers[p->outputs[i]];
-    KVA_TRY(kva_session_output(s, sp, i, &outputs[i]));
     if (b->kind == KVA_BUFFER_OUTPUT && !sp->pointers[p->outputs[i]]) sp->pointers[p->outputs[i]] = outputs[i].data;
   }
   for (int32_t i = 0; i < p->n_buffers; i++) {
-    if (p->buffers[i].kind != KVA_BUFFER_OUTPUT || sp->pointers[i]) continue;
+    if (p->buffers[i].kind != KVA_BUFFER_OUTPUT || sp->pointers[i] || sp->buffer_segments[i]) continue;
     KVA_TRY(kva_session_grow(s, p, "outputs", &sp->outputs, sp->output_bytes));
     sp->pointers[i] = (char *)sp->outputs.data + sp->offsets[i];
   }
@@ -190,24 +61,25 @@ static kva_status point_at_outputs(kva_session *s, kva_program_state *sp, kva_te
 }
 
 static kva_status point_at_host(kva_session *s, kva_program_state *sp, const kva_tensor *inputs, kva_tensor *outputs) {
-  point_at_own_memory(s, sp);
   for (int32_t i = 0; i < sp->desc->n_inputs; i++) sp->pointers[sp->desc->inputs[i]] = inputs[i].data;
   return point_at_outputs(s, sp, outputs);
 }
 
-static void deliver_outputs(const kva_program_state *sp, kva_tensor *outputs) {
+static kva_status deliver_outputs(kva_session *s, const kva_program_state *sp, kva_tensor *outputs) {
   for (int32_t i = 0; i < sp->desc->n_outputs; i++) {
     int32_t b = sp->desc->outputs[i];
+    KVA_TRY(kva_session_output(s, sp, i, &outputs[i]));
     if (!outputs[i].data)
       outputs[i].data = sp->pointers[b];
     else if (outputs[i].data != sp->pointers[b] && sp->bytes[b])
       memcpy(outputs[i].data, sp->pointers[b], (size_t)sp->bytes[b]);
   }
+  return KVA_OK;
 }
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-static kva_status step_error(kva_session *s, const kva_program *p, int32_t index, kva_status status) {
+kva_status kva_step_error(kva_session *s, const kva_program *p, int32_t index, kva_status status) {
   const char *origin = p->steps[index].origin;
   char what[128];
   snprintf(what, sizeof what, "step %d (%.100s)", index, origin ? origin : "unnamed");
@@ -217,7 +89,8 @@ static kva_status step_error(kva_session *s, const kva_program *p, int32_t index
 /* Does the host do this step, whatever the device? Then it is in no recording. */
 static bool is_on_host(const kva_session *s, const kva_step_desc *step) {
   const kva_device_class *class = s->device->class;
-  return step->kind == KVA_STEP_CALL && !(class->supports && class->supports(s->device, step->call));
+  if (step->kind == KVA_STEP_CALL) return !(class->supports && class->supports(s->device, step->call));
+  return step->kind >= KVA_STEP_BRANCH;
 }
 
 /* Arguments of a call in host memory, one after the other; `out`: those that it writes go back to the device. */
@@ -274,7 +147,7 @@ static kva_status run_call(kva_session *s, kva_program_state *sp, int32_t index)
                           .bytes = sp->bytes};
   if (is_on_host(s, step)) return call_host(s, sp, &call);
   kva_status status = s->device->class->call(s->device, &call);
-  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
+  return status == KVA_OK ? KVA_OK : kva_step_error(s, sp->desc, index, status);
 }
 
 static kva_status launch(kva_session *s, kva_program_state *sp, int32_t index) {
@@ -286,13 +159,13 @@ static kva_status launch(kva_session *s, kva_program_state *sp, int32_t index) {
                                .args = sp->args,
                                .bytes = sp->bytes};
   kva_status status = s->device->class->launch(s->device, &l);
-  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
+  return status == KVA_OK ? KVA_OK : kva_step_error(s, sp->desc, index, status);
 }
 
 static kva_status copy(kva_session *s, kva_program_state *sp, int32_t index) {
   int64_t bytes = sp->bytes[sp->desc->steps[index].args[0]];
   kva_status status = s->device->class->copy(s->device, sp->args[0], sp->args[1], bytes);
-  return status == KVA_OK ? KVA_OK : step_error(s, sp->desc, index, status);
+  return status == KVA_OK ? KVA_OK : kva_step_error(s, sp->desc, index, status);
 }
 
 kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index) {
@@ -301,6 +174,9 @@ kva_status kva_session_step(kva_session *s, kva_program_state *sp, int32_t index
   switch (step->kind) {
   case KVA_STEP_COPY: return copy(s, sp, index);
   case KVA_STEP_CALL: return run_call(s, sp, index);
+  case KVA_STEP_BRANCH: return kva_run_branch(s, sp, index);
+  case KVA_STEP_LOOP: return kva_run_loop(s, sp, index);
+  case KVA_STEP_BIND: return kva_run_bind(s, sp, index);
   default: return launch(s, sp, index);
   }
 }
@@ -316,7 +192,7 @@ static kva_status run_profiled(kva_session *s, kva_program_state *sp) {
     KVA_TRY(check_commit(s, sp, i));
     KVA_TRY(kva_session_step(s, sp, i));
     kva_status status = s->device->class->synchronise(s->device);
-    if (status != KVA_OK) return step_error(s, sp->desc, i, status);
+    if (status != KVA_OK) return kva_step_error(s, sp->desc, i, status);
     double after = kva_now();
     sp->seconds[i] += after - before;
     sp->calls[i]++;
@@ -379,27 +255,50 @@ static kva_status run_steps(kva_session *s, kva_program_state *sp) {
     KVA_TRY(check_commit(s, sp, i));
     KVA_TRY(kva_session_step(s, sp, i));
   }
-  return wait(s, sp);
+  return KVA_OK;
+}
+
+/* Marks take time between steps; those that the host does itself it measures itself. */
+static bool has_host_steps(const kva_session *s, const kva_program *p) {
+  for (int32_t i = 0; i < p->n_steps; i++)
+    if (is_on_host(s, &p->steps[i])) return true;
+  return false;
+}
+
+kva_status kva_run_internal(kva_session *s, kva_program_state *sp) {
+  return s->options.profile ? run_profiled(s, sp) : run_steps(s, sp);
 }
 
 static kva_status run_as_asked(kva_session *s, kva_program_state *sp) {
-  if (!s->options.profile) return run_steps(s, sp);
-  return s->device->class->mark ? run_marked(s, sp) : run_profiled(s, sp);
+  if (s->options.profile && s->device->class->mark && !has_host_steps(s, sp->desc)) return run_marked(s, sp);
+  KVA_TRY(kva_run_internal(s, sp));
+  return s->options.profile ? KVA_OK : wait(s, sp);
+}
+
+/* Steps may run again from the first one. */
+kva_status kva_session_rewind(kva_session *s, kva_program_state *sp) {
+  for (int32_t i = 0; i < sp->desc->n_symbols; i++)
+    if (sp->symbol_segments[i]) sp->symbols[i] = KVA_UNBOUND;
+  return kva_segment_enter(s, sp, 0);
+}
+
+/* Symbols from the inputs, and a plan for them. */
+static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
+  KVA_TRY(kva_bind_symbols(s, sp, inputs, sp->candidate));
+  if (sp->desc->n_symbols) memcpy(sp->symbols, sp->candidate, (size_t)sp->desc->n_symbols * sizeof *sp->symbols);
+  return kva_program_start(s, sp);
 }
 
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
   s->error[0] = 0;
-  if (program < 0 || program >= s->artifact->n_programs)
+  if (program < 0 || program >= s->artifact->n_programs || s->artifact->programs[program].is_internal)
     return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
                             s->artifact->n_programs);
   kva_program_state *sp = &s->programs[program];
   bool on_host = s->device->class->host_memory;
   KVA_TRY(bind(s, sp, inputs));
-  KVA_TRY(grow_temps(s, sp));
   KVA_TRY(check_inputs(s, sp, inputs));
   KVA_TRY(on_host ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs));
   KVA_TRY(run_as_asked(s, sp));
-  if (!on_host) return kva_transfer_out(s, sp, outputs);
-  deliver_outputs(sp, outputs);
-  return KVA_OK;
+  return on_host ? deliver_outputs(s, sp, outputs) : kva_transfer_out(s, sp, outputs);
 }

@@ -139,7 +139,7 @@ void kva_explain_not_finite(kva_session *s, int program, bool all, kva_text *out
   kva_program_state *sp = &s->programs[program];
   search q = {.sp = sp, .out = out};
   int32_t n = all ? sp->desc->n_steps : sp->commit;
-  if (!s->device->class->host_memory || (!all && n == sp->desc->n_steps)) return;
+  if (!s->device->class->host_memory || (!all && n == sp->desc->n_steps) || kva_session_rewind(s, sp)) return;
   look_at_sources(&q, s);
   for (int32_t i = 0; i < n && !q.told_nan; i++) {
     if (kva_session_step(s, sp, i)) return;

@@ -7,7 +7,6 @@
  * Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020. */
 #include "runtime/memory_plan.h"
 
-#include <stdlib.h>
 #include <sys/mman.h>
 
 enum { HUGE_PAGE = 2 << 20, HUGE_FROM = 4 << 20 };
@@ -20,11 +19,19 @@ bool kva_align_size(int64_t bytes, int64_t *out_bytes) {
 }
 
 /* Largest first; equal sizes in order of creation, then of number, so that the order is total. */
-static int compare_items(const void *a, const void *b) {
-  const kva_lifetime *x = *(kva_lifetime *const *)a, *y = *(kva_lifetime *const *)b;
-  if (x->bytes != y->bytes) return x->bytes > y->bytes ? -1 : 1;
-  if (x->first != y->first) return x->first < y->first ? -1 : 1;
-  return x < y ? -1 : x > y;
+static bool goes_before(const kva_lifetime *x, const kva_lifetime *y) {
+  if (x->bytes != y->bytes) return x->bytes > y->bytes;
+  if (x->first != y->first) return x->first < y->first;
+  return x < y;
+}
+
+/* Not qsort, which allocates. */
+static void insert_by_size(int32_t n, kva_lifetime **sorted, kva_lifetime *item) {
+  while (n > 0 && goes_before(item, sorted[n - 1])) {
+    sorted[n] = sorted[n - 1];
+    n--;
+  }
+  sorted[n] = item;
 }
 
 static bool live_together(const kva_lifetime *a, const kva_lifetime *b) {
@@ -72,20 +79,15 @@ static void place_all(int32_t n, kva_lifetime **order, kva_lifetime **placed, in
   *out_bytes = bytes;
 }
 
-kva_status kva_plan_memory(int32_t n, kva_lifetime *items, int64_t *out_bytes) {
+kva_status kva_plan_memory(int32_t n, kva_lifetime *items, kva_lifetime **scratch, int64_t *out_bytes) {
   *out_bytes = 0;
   int64_t sum = 0;
   for (int32_t i = 0; i < n; i++) {
     int64_t size;
     if (!kva_align_size(items[i].bytes, &size) || !kva_add_size(sum, size, &sum)) return KVA_NO_MEMORY;
   }
-  if (n <= 0) return KVA_OK;
-  kva_lifetime **order = malloc(2 * (size_t)n * sizeof *order);
-  if (!order) return KVA_NO_MEMORY;
-  for (int32_t i = 0; i < n; i++) order[i] = &items[i];
-  qsort(order, (size_t)n, sizeof *order, compare_items);
-  place_all(n, order, order + n, out_bytes);
-  free(order);
+  for (int32_t i = 0; i < n; i++) insert_by_size(i, scratch, &items[i]);
+  place_all(n, scratch, scratch + n, out_bytes);
   return KVA_OK;
 }
 

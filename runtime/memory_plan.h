@@ -14,8 +14,9 @@ typedef struct kva_lifetime {
 } kva_lifetime;
 
 /* Gives every item an offset such that items alive at the same step do not overlap; *out_bytes is the arena's size.
- * Depends on the items and their order alone. KVA_NO_MEMORY: sizes overflow, or no memory to plan in. */
-KVA_MUST_USE kva_status kva_plan_memory(int32_t n, kva_lifetime *items, int64_t *out_bytes);
+ * Depends on the items and their order alone. scratch: 2 * n pointers. Allocates nothing. KVA_NO_MEMORY: sizes
+ * overflow. */
+KVA_MUST_USE kva_status kva_plan_memory(int32_t n, kva_lifetime *items, kva_lifetime **scratch, int64_t *out_bytes);
 
 /* Zeroed memory from the operating system, in huge pages from 4 MiB up. */
 typedef struct kva_block {

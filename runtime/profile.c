@@ -12,7 +12,7 @@ int kva_session_profile(const kva_session *s, int program, const double **out_se
 }
 
 static const kva_program_state *bound_program(const kva_session *s, int program) {
-  if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].bound) return NULL;
+  if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].segments[0].planned) return NULL;
   return &s->programs[program];
 }
 

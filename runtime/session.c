@@ -25,18 +25,36 @@ static int64_t count_sizes(const kva_program *p, int32_t *out_at) {
   return n;
 }
 
+static bool create_segments(const kva_session *s, kva_program_state *sp) {
+  const kva_program *p = sp->desc;
+  bool ok = true;
+  sp->symbol_segments = new_array(s, p->n_symbols, sizeof *sp->symbol_segments, &ok);
+  sp->buffer_segments = new_array(s, p->n_buffers, sizeof *sp->buffer_segments, &ok);
+  if (!ok) return false;
+  int32_t n = kva_symbol_segments(s->artifact, p, sp->symbol_segments);
+  for (int32_t i = 0; i < p->n_buffers; i++)
+    sp->buffer_segments[i] = kva_buffer_segment(&p->buffers[i], sp->symbol_segments);
+  sp->segments = new_array(s, n, sizeof *sp->segments, &ok);
+  if (!ok) return false;
+  sp->n_segments = n;
+  for (int32_t i = 0; i < n; i++) sp->segments[i].symbols = new_array(s, p->n_symbols, sizeof(int64_t), &ok);
+  for (int32_t i = 0, k = 1; i < p->n_steps; i++)
+    if (kva_step_binds(&p->steps[i], 0) >= 0) sp->segments[k++].first_step = i + 1;
+  return ok;
+}
+
 static bool create_program(const kva_session *s, kva_program_state *sp, const kva_program *p) {
   bool ok = true;
   int64_t max_args = 0;
-  for (int32_t i = 0; i < p->n_steps; i++) {
+  for (int32_t i = 0; i < p->n_steps; i++)
     if (p->steps[i].n_args > max_args) max_args = p->steps[i].n_args;
-  }
   *sp = (kva_program_state){.desc = p, .commit = kva_commit_step(p)};
   sp->symbols = new_array(s, p->n_symbols, sizeof *sp->symbols, &ok);
   sp->candidate = new_array(s, p->n_symbols, sizeof *sp->candidate, &ok);
   sp->bytes = new_array(s, p->n_buffers, sizeof *sp->bytes, &ok);
   sp->offsets = new_array(s, p->n_buffers, sizeof *sp->offsets, &ok);
   sp->lifetimes = new_array(s, p->n_buffers, sizeof *sp->lifetimes, &ok);
+  sp->order = new_array(s, 2 * (int64_t)p->n_buffers, sizeof *sp->order, &ok);
   sp->pointers = new_array(s, p->n_buffers, sizeof *sp->pointers, &ok);
   sp->grids = new_array(s, p->n_steps, sizeof *sp->grids, &ok);
   sp->serial = new_array(s, p->n_steps, sizeof *sp->serial, &ok);
@@ -44,18 +62,30 @@ static bool create_program(const kva_session *s, kva_program_state *sp, const kv
   sp->staged = new_array(s, max_args, sizeof *sp->staged, &ok);
   sp->sizes_at = new_array(s, p->n_steps, sizeof *sp->sizes_at, &ok);
   sp->sizes = new_array(s, count_sizes(p, sp->sizes_at), sizeof *sp->sizes, &ok);
+  if (p->is_internal) sp->collected = new_array(s, p->n_outputs, sizeof *sp->collected, &ok);
+  ok = create_segments(s, sp) && ok;
   if (!s->options.profile) return ok;
   sp->seconds = new_array(s, p->n_steps, sizeof *sp->seconds, &ok);
   sp->calls = new_array(s, p->n_steps, sizeof *sp->calls, &ok);
   return ok;
 }
 
+static void free_blocks(kva_session *s, kva_program_state *sp) {
+  const kva_device_class *class = s->device->class;
+  kva_block *const blocks[] = {&sp->outputs, &sp->constants, &sp->iteration};
+  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) class->free(s->device, blocks[i]);
+  for (int32_t i = 0; i < sp->n_segments; i++) class->free(s->device, &sp->segments[i].block);
+  for (int32_t i = 0; sp->collected && i < sp->desc->n_outputs; i++) class->free(s->device, &sp->collected[i]);
+}
+
 static void destroy_program(kva_session *s, kva_program_state *sp) {
-  if (s->device) s->device->class->free(s->device, &sp->outputs);
+  if (s->device) free_blocks(s, sp);
   kva_block_destroy(&sp->host_outputs);
-  void *const arrays[] = {sp->symbols,  sp->candidate, sp->bytes,    sp->offsets, sp->lifetimes,
-                          sp->pointers, sp->grids,     sp->serial,   sp->args,    sp->seconds,
-                          sp->calls,    sp->sizes,     sp->sizes_at, sp->staged};
+  for (int32_t i = 0; i < sp->n_segments; i++) kva_release(s->options.allocator, sp->segments[i].symbols);
+  void *const arrays[] = {sp->symbols,  sp->candidate, sp->bytes,           sp->offsets,        sp->lifetimes,
+                          sp->order,    sp->pointers,  sp->grids,           sp->serial,         sp->args,
+                          sp->staged,   sp->seconds,   sp->calls,           sp->sizes,          sp->sizes_at,
+                          sp->segments, sp->collected, sp->symbol_segments, sp->buffer_segments};
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 
@@ -175,7 +205,7 @@ const kva_artifact *kva_session_artifact(const kva_session *s) {
 
 int kva_session_program(const kva_session *s, const char *name) {
   for (int32_t i = 0; i < s->artifact->n_programs; i++)
-    if (!strcmp(s->artifact->programs[i].name, name)) return i;
+    if (!s->artifact->programs[i].is_internal && !strcmp(s->artifact->programs[i].name, name)) return i;
   return -1;
 }
 
@@ -222,9 +252,9 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
       : d->role == KVA_ROLE_MOMENT  ? &out->moments
                                     : &out->other_state) += d->bytes;
   }
-  if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].bound) return;
+  if (program < 0 || program >= s->artifact->n_programs || !s->programs[program].segments[0].planned) return;
   const kva_program_state *sp = &s->programs[program];
-  out->temps = sp->temp_bytes;
+  for (int32_t i = 0; i < sp->n_segments; i++) out->temps += sp->segments[i].bytes;
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
     int64_t *category = category_of(&sp->desc->buffers[i], out);
     if (category) *category += sp->bytes[i];

@@ -4,7 +4,7 @@
  * last run; the next run then copies them to the device, since the caller may have written them. */
 #include "runtime/session.h"
 
-static void *device_state(const kva_session *s, int32_t index) {
+void *kva_device_state(const kva_session *s, int32_t index) {
   return (char *)s->device_states.data + ((char *)s->states[index].data - (char *)s->state_memory.data);
 }
 
@@ -18,40 +18,36 @@ static kva_status copy_out(kva_session *s, const kva_program *p, void *to, const
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, p, "copying from memory");
 }
 
-static void *place(const kva_program_state *sp, int32_t buffer) {
-  return (char *)sp->outputs.data + sp->offsets[buffer];
-}
-
 kva_status kva_transfer_plan(kva_session *s, kva_program_state *sp) {
   const kva_program *p = sp->desc;
-  KVA_TRY(kva_session_grow(s, p, "inputs, constants and outputs", &sp->outputs, sp->output_bytes));
+  if (!p->is_internal) KVA_TRY(kva_session_grow(s, p, "inputs and outputs", &sp->outputs, sp->output_bytes));
+  if (sp->constants.bytes >= sp->constant_bytes) return KVA_OK; /* they are there: their sizes are constants, too */
+  KVA_TRY(kva_session_grow(s, p, "constants", &sp->constants, sp->constant_bytes));
   for (int32_t i = 0; i < p->n_buffers; i++)
-    if (p->buffers[i].kind == KVA_BUFFER_CONST) KVA_TRY(copy_in(s, p, place(sp, i), p->buffers[i].data, sp->bytes[i]));
+    if (p->buffers[i].kind == KVA_BUFFER_CONST)
+      KVA_TRY(copy_in(s, p, (char *)sp->constants.data + sp->offsets[i], p->buffers[i].data, sp->bytes[i]));
   return KVA_OK;
 }
 
-static void point_at_device(kva_session *s, kva_program_state *sp) {
+static void point_at_device(kva_program_state *sp) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
-    const kva_buffer_desc *b = &sp->desc->buffers[i];
-    switch (b->kind) {
-    case KVA_BUFFER_STATE: sp->pointers[i] = device_state(s, b->state); break;
-    case KVA_BUFFER_TEMP: sp->pointers[i] = (char *)s->temps.data + sp->offsets[i]; break;
-    default: sp->pointers[i] = place(sp, i);
-    }
+    int32_t kind = sp->desc->buffers[i].kind;
+    if ((kind == KVA_BUFFER_INPUT || kind == KVA_BUFFER_OUTPUT) && !sp->buffer_segments[i])
+      sp->pointers[i] = (char *)sp->outputs.data + sp->offsets[i];
   }
 }
 
 static kva_status send_states(kva_session *s, const kva_program *p) {
   if (!s->host_states) return KVA_OK;
   for (int32_t i = 0; i < s->artifact->n_states; i++)
-    KVA_TRY(copy_in(s, p, device_state(s, i), s->states[i].data, s->artifact->states[i].bytes));
+    KVA_TRY(copy_in(s, p, kva_device_state(s, i), s->states[i].data, s->artifact->states[i].bytes));
   s->host_states = false;
   return KVA_OK;
 }
 
 kva_status kva_transfer_in(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
   const kva_program *p = sp->desc;
-  point_at_device(s, sp);
+  point_at_device(sp);
   KVA_TRY(send_states(s, p));
   for (int32_t i = 0; i < p->n_inputs; i++)
     KVA_TRY(copy_in(s, p, sp->pointers[p->inputs[i]], inputs[i].data, sp->bytes[p->inputs[i]]));
@@ -92,7 +88,7 @@ kva_status kva_transfer_out(kva_session *s, kva_program_state *sp, kva_tensor *o
 kva_status kva_transfer_states(kva_session *s) {
   if (s->device->class->host_memory) return KVA_OK;
   for (int32_t i = 0; s->device_newer && i < s->artifact->n_states; i++)
-    KVA_TRY(copy_out(s, NULL, s->states[i].data, device_state(s, i), s->artifact->states[i].bytes));
+    KVA_TRY(copy_out(s, NULL, s->states[i].data, kva_device_state(s, i), s->artifact->states[i].bytes));
   s->device_newer = false;
   s->host_states = true;
   return KVA_OK;

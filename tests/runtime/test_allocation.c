@@ -1,7 +1,8 @@
 /* No allocation inside a step: a run whose shapes are bound allocates nothing at all, and so does a training step after
- * the first. Counted by standing in for the allocator (glibc), or by the sanitizer's own hook. */
+ * the first; so does a run whose sizes depend on data, once the largest has been seen. Counted by standing in for the
+ * allocator (glibc), or by the sanitizer's own hook. */
 #include "runtime/base/platform.h"
-#include "tests/runtime/sample.h"
+#include "tests/runtime/control_sample.h"
 
 #include <setjmp.h>
 #include <stdatomic.h>
@@ -62,12 +63,12 @@ static void the_counter_counts(void **unused) {
 
 static void bound_runs_do_not_allocate(void **unused) {
   (void)unused;
-  enum { ROWS = 500, COLUMNS = 100 };
+  enum { HEIGHT = 500, WIDTH = 100 };
   kva_session *s;
   assert_int_equal(
       kva_session_create(&sample_artifact, &(kva_session_options){.threads = 2, .profile = true}, NULL, &s), KVA_OK);
-  float *x = calloc(ROWS * COLUMNS, sizeof *x);
-  kva_tensor in = sample_matrix(x, ROWS, COLUMNS), out[2] = {{0}};
+  float *x = calloc(HEIGHT * WIDTH, sizeof *x);
+  kva_tensor in = sample_matrix(x, HEIGHT, WIDTH), out[2] = {{0}};
   for (int run = 0; run < 5; run++) {
     long before = atomic_load(&allocations);
     out[0].data = out[1].data = NULL;
@@ -103,11 +104,54 @@ static void training_steps_do_not_allocate(void **unused) {
   kva_session_destroy(s);
 }
 
+/* Counts, too; without one, arenas come from the system. */
+static void *allocate_counted(void *user, size_t bytes, size_t alignment) {
+  (void)user;
+  return aligned_alloc(alignment, (bytes + alignment - 1) / alignment * alignment);
+}
+static void free_counted(void *user, void *p) {
+  (void)user;
+  free(p);
+}
+
+static void sizes_that_depend_on_data_do_not_allocate(void **unused) {
+  (void)unused;
+  enum { N = 3000 };
+  const kva_artifact a = control_artifact_for(&kva_device_cpu);
+  kva_session *s;
+  const kva_allocator counted = {.allocate = allocate_counted, .release = free_counted};
+  const kva_session_options options = {
+      .threads = 2, .allocator = &counted, .n_functions = COUNT(host_functions), .functions = host_functions};
+  assert_int_equal(kva_session_create(&a, &options, NULL, &s), KVA_OK);
+  static float x[N], v[2], step[2] = {0.001f, 0};
+  bool cond = true;
+  int64_t lengths[] = {N, 17, 0, N - 1, 40, N};
+  long before = 0;
+  for (int run = 0; run < 6; run++) {
+    if (run == 1) before = atomic_load(&allocations);
+    for (int i = 0; i < N; i++) x[i] = i < lengths[run];
+    kva_tensor in = vector_of(x, N), out[2] = {{.data = NULL}, {.data = NULL}};
+    assert_int_equal(kva_session_run(s, C_NONZERO, &in, out), KVA_OK);
+    assert_int_equal(out[0].dims[0], lengths[run]);
+    const kva_tensor loop[] = {{.dtype = KVA_I64, .data = &lengths[run]},
+                               {.dtype = KVA_BOOL, .data = &cond},
+                               vector_of(v, 2),
+                               vector_of(step, 2),
+                               vector_of(x, N)};
+    kva_tensor rows[2] = {{.data = NULL}, {.data = NULL}};
+    assert_int_equal(kva_session_run(s, C_REPEAT, loop, rows), KVA_OK);
+    assert_int_equal(rows[1].dims[0], lengths[run]);
+  }
+  assert_int_equal(atomic_load(&allocations) - before, 0);
+  kva_session_destroy(s);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_counter_counts),
       cmocka_unit_test(bound_runs_do_not_allocate),
       cmocka_unit_test(training_steps_do_not_allocate),
+      cmocka_unit_test(sizes_that_depend_on_data_do_not_allocate),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

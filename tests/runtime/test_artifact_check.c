@@ -115,7 +115,7 @@ static void buffers(void **unused) {
 
 static void steps_and_signatures(void **unused) {
   (void)unused;
-  SPOIL(steps[0].kind, KVA_STEP_CALL + 1, "step 0 of 'total' has kind");
+  SPOIL(steps[0].kind, KVA_STEP_BIND + 1, "step 0 of 'total' has kind");
   SPOIL(steps[0].kind, KVA_STEP_CALL, "step 0 of 'total' has 2 arguments");
   SPOIL(steps[0].n_args, -1, "step 0 of 'total' has -1 arguments");
   SPOIL(steps[0].n_results, 9, "step 0 of 'total' has 9 results");

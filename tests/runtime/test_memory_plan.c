@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
+static kva_lifetime *scratch[1000];
+
 static int64_t padded(const kva_lifetime *x) {
   return (x->bytes + KVA_ALIGNMENT - 1) / KVA_ALIGNMENT * KVA_ALIGNMENT;
 }
@@ -56,8 +58,8 @@ static void random_plans_never_overlap(void **unused) {
     }
     memcpy(again, items, sizeof items);
     int64_t bytes, bytes_again;
-    assert_int_equal(kva_plan_memory(n, items, &bytes), KVA_OK);
-    assert_int_equal(kva_plan_memory(n, again, &bytes_again), KVA_OK);
+    assert_int_equal(kva_plan_memory(n, items, scratch, &bytes), KVA_OK);
+    assert_int_equal(kva_plan_memory(n, again, scratch, &bytes_again), KVA_OK);
     check_no_overlap(n, items, bytes);
     assert_int_equal(bytes, bytes_again);
     for (int i = 0; i < n; i++) assert_int_equal(items[i].offset, again[i].offset);
@@ -74,9 +76,9 @@ static void a_chain_needs_two_buffers(void **unused) {
   kva_lifetime chain[20];
   for (int i = 0; i < 20; i++) chain[i] = (kva_lifetime){.bytes = 1000, .first = i, .last = i + 1};
   int64_t bytes;
-  assert_int_equal(kva_plan_memory(20, chain, &bytes), KVA_OK);
+  assert_int_equal(kva_plan_memory(20, chain, scratch, &bytes), KVA_OK);
   assert_int_equal(bytes, 2 * 1024);
-  assert_int_equal(kva_plan_memory(0, NULL, &bytes), KVA_OK);
+  assert_int_equal(kva_plan_memory(0, NULL, scratch, &bytes), KVA_OK);
   assert_int_equal(bytes, 0);
 }
 
@@ -89,7 +91,7 @@ static void best_fit_takes_the_tightest_gap(void **unused) {
       {.bytes = 512, .first = 0, .last = 9},  {.bytes = 256, .first = 5, .last = 6},
   };
   int64_t bytes;
-  assert_int_equal(kva_plan_memory(6, items, &bytes), KVA_OK);
+  assert_int_equal(kva_plan_memory(6, items, scratch, &bytes), KVA_OK);
   assert_int_equal(items[5].offset, items[3].offset);
 }
 
@@ -97,9 +99,9 @@ static void overflow_is_no_memory(void **unused) {
   (void)unused;
   kva_lifetime items[] = {{.bytes = INT64_MAX - 100, .first = 0, .last = 1}, {.bytes = 200, .first = 5, .last = 6}};
   int64_t bytes;
-  assert_int_equal(kva_plan_memory(2, items, &bytes), KVA_NO_MEMORY);
+  assert_int_equal(kva_plan_memory(2, items, scratch, &bytes), KVA_NO_MEMORY);
   items[0].bytes = INT64_MAX;
-  assert_int_equal(kva_plan_memory(1, items, &bytes), KVA_NO_MEMORY);
+  assert_int_equal(kva_plan_memory(1, items, scratch, &bytes), KVA_NO_MEMORY);
 }
 
 static void blocks_are_zeroed_and_aligned(void **unused) {

@@ -115,7 +115,8 @@ kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_b
   int32_t n_temps = 0;
   kva_status status = count_states(m, binding, s);
   if (status == KVA_OK) status = count_buffers(m, plan, binding, temps, &n_temps, s);
-  if (status == KVA_OK) status = kva_plan_memory(n_temps, temps, &s->temp_peak_bytes);
+  kva_lifetime **order = KVA_NEW_ARRAY(scratch, kva_lifetime *, 2 * plan->buffers.len + 1);
+  if (status == KVA_OK) status = kva_plan_memory(n_temps, temps, order, &s->temp_peak_bytes);
   s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));
   s->contraction_flops = graph_flops(m, plan->function->graph, binding);
   const kva_graph *g = plan->function->graph;

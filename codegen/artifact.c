@@ -23,6 +23,7 @@ typedef struct writer {
   KVA_VEC(const kva_expr *) symbols;
   KVA_VEC(symbol_list) kernel_symbols; /* GPU: by kernel */
   KVA_VEC(map_list) kernel_maps;       /* the same */
+  KVA_VEC(kva_memory_plan *) plans;    /* of programs: those of functions, then those that steps run */
   bool failed;
 } writer;
 
@@ -110,15 +111,23 @@ static void note_type(writer *w, const kva_type *t) {
   for (uint32_t d = 0; d < t->rank; d++) kva_expr_each_symbol(t->dims[d], note_symbol, w);
 }
 
+static void note_plan(writer *w, const kva_memory_plan *p) {
+  for (uint32_t b = 0; b < p->buffers.len; b++) note_type(w, p->buffers.data[b].type);
+  for (uint32_t i = 0; i < p->steps.len; i++) {
+    const kva_plan_step *s = &p->steps.data[i];
+    kva_dims binds = s->node ? kva_node_binds(s->node) : (kva_dims){0};
+    for (uint32_t k = 0; k < binds.n; k++) note_symbol(w, binds.v[k]);
+    for (int k = 0; k < 2 && s->programs[k]; k++) note_plan(w, s->programs[k]);
+  }
+}
+
 /* Those of the inputs come first, in the order of the signature. */
 static void collect_symbols(writer *w, uint32_t n_plans, kva_memory_plan *const *plans) {
   for (uint32_t p = 0; p < n_plans; p++) {
     for (uint32_t i = 0; i < plans[p]->inputs.len; i++)
       note_type(w, plans[p]->buffers.data[plans[p]->inputs.data[i]].type);
   }
-  for (uint32_t p = 0; p < n_plans; p++) {
-    for (uint32_t b = 0; b < plans[p]->buffers.len; b++) note_type(w, plans[p]->buffers.data[b].type);
-  }
+  for (uint32_t p = 0; p < n_plans; p++) note_plan(w, plans[p]);
 }
 
 static const char *const *symbol_names(writer *w) {
@@ -304,27 +313,91 @@ static void write_gemm(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->call = KVA_CALL_GEMM;
   out->n_args = 3;
   out->args = kva_arena_memdup(w->arena, args, sizeof args);
-  out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
   out->desc = g;
+}
+
+/* ---- steps that depend on data ----------------------------------------------------------------------------------- */
+
+/* The number that the program of a sub-plan gets. */
+static int32_t add_plan(writer *w, kva_memory_plan *p) {
+  KVA_PUSH(w->arena, &w->plans, p);
+  return (int32_t)w->plans.len - 1;
+}
+
+/* Which extents of results an if binds, in order of results and axes. */
+static void write_branch(writer *w, const kva_plan_step *s, kva_step_desc *out) {
+  kva_dims binds = kva_node_binds(s->node);
+  int32_t *numbers = KVA_NEW_ARRAY(w->arena, int32_t, KVA_BRANCH_BIND * binds.n + 1), n = 0;
+  for (uint32_t r = 0; r < s->node->n_results; r++) {
+    const kva_type *t = s->node->results[r].type;
+    for (uint32_t d = 0; d < t->rank; d++) {
+      uint32_t next = (uint32_t)n / KVA_BRANCH_BIND;
+      if (next == binds.n || t->dims[d] != binds.v[next]) continue;
+      numbers[n++] = (int32_t)symbol_number(w, binds.v[next]);
+      numbers[n++] = (int32_t)r;
+      numbers[n++] = (int32_t)d;
+    }
+  }
+  KVA_ASSERT((uint32_t)n == KVA_BRANCH_BIND * binds.n);
+  kva_branch_desc *b = KVA_NEW(w->arena, kva_branch_desc);
+  *b = (kva_branch_desc){.then = add_plan(w, s->programs[0]), .n_binds = n, .binds = numbers};
+  b->orelse = add_plan(w, s->programs[1]);
+  out->desc = b;
+}
+
+static void write_loop(writer *w, const kva_plan_step *s, kva_step_desc *out) {
+  const kva_node *n = s->node;
+  kva_dims binds = kva_node_binds(n);
+  kva_loop_desc *l = KVA_NEW(w->arena, kva_loop_desc);
+  *l = (kva_loop_desc){.body = add_plan(w, s->programs[0]),
+                       .n_carried = (int32_t)((const kva_loop_attrs *)n->attrs)->carried,
+                       .has_count = kva_operand(n, 0) != NULL,
+                       .has_cond = kva_operand(n, 1) != NULL,
+                       .symbol = binds.n ? (int32_t)symbol_number(w, binds.v[0]) : -1};
+  out->desc = l;
+}
+
+static void write_bind(writer *w, const kva_plan_step *s, kva_step_desc *out) {
+  const kva_bind_attrs *a = s->node->attrs;
+  kva_bind_desc *b = KVA_NEW(w->arena, kva_bind_desc);
+  *b = (kva_bind_desc){.symbol = (int32_t)symbol_number(w, a->symbol.v[0])};
+  if (a->bound) b->bound = formula(w, a->bound);
+  out->desc = b;
+}
+
+/* ---- steps ------------------------------------------------------------------------------------------------------- */
+
+static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
+  switch (s->kind) {
+  case KVA_PLAN_BRANCH: write_branch(w, s, out); break;
+  case KVA_PLAN_LOOP: write_loop(w, s, out); break;
+  case KVA_PLAN_BIND: write_bind(w, s, out); break;
+  case KVA_PLAN_COPY: break;
+  case KVA_PLAN_KERNEL: write_gemm(w, s, out); break;
+  }
 }
 
 /* Settling a step may insert a copy after it. */
 static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_step_desc *out) {
+  static const kva_step_kind kinds[] = {[KVA_PLAN_COPY] = KVA_STEP_COPY,
+                                        [KVA_PLAN_KERNEL] = KVA_STEP_KERNEL,
+                                        [KVA_PLAN_BRANCH] = KVA_STEP_BRANCH,
+                                        [KVA_PLAN_LOOP] = KVA_STEP_LOOP,
+                                        [KVA_PLAN_BIND] = KVA_STEP_BIND};
   const kva_node *node = p->steps.data[index].node;
-  bool calls = node && kva_codegen_is_call(kva_codegen_target(w->cg), node);
+  bool is_kernel = p->steps.data[index].kind == KVA_PLAN_KERNEL;
   kva_kernel *k = NULL;
-  if (node && !calls) KVA_TRY(lower(w, node, &k));
+  if (is_kernel && !kva_codegen_is_call(kva_codegen_target(w->cg), node)) KVA_TRY(lower(w, node, &k));
   if (node) kva_codegen_settle_step(w->arena, p, index, k);
   const kva_plan_step *s = &p->steps.data[index];
-  *out = (kva_step_desc){.kind = node ? KVA_STEP_KERNEL : KVA_STEP_COPY,
+  *out = (kva_step_desc){.kind = kinds[s->kind],
                          .kernel = -1,
                          .n_args = (int32_t)s->n_args,
                          .n_results = node ? (int32_t)node->n_results : 0,
                          .args = kva_arena_memdup(w->arena, s->args, sizeof *s->args * s->n_args),
                          .origin = node ? origin_of(w, node) : "copy"};
   if (k) return write_kernel(w, k, out);
-  out->grid = formula(w, kva_expr_const(w->m->exprs, 1));
-  if (calls) write_gemm(w, s, out);
+  write_other(w, s, out);
   return KVA_OK;
 }
 
@@ -349,7 +422,8 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
   }
   kva_buffer_desc *buffers = KVA_NEW_ARRAY(w->arena, kva_buffer_desc, p->buffers.len + 1);
   for (uint32_t i = 0; i < p->buffers.len; i++) write_buffer(w, &p->buffers.data[i], &buffers[i]);
-  *out = (kva_program){.name = p->function->name,
+  *out = (kva_program){.name = p->name,
+                       .is_internal = p->is_internal,
                        .n_symbols = (int32_t)w->symbols.len,
                        .n_buffers = (int32_t)p->buffers.len,
                        .n_steps = (int32_t)p->steps.len,
@@ -408,10 +482,13 @@ kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, 
   collect_symbols(&w, n_plans, plans);
   kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, m->states.len + 1);
   for (uint32_t i = 0; i < m->states.len; i++) write_state(&w, m->states.data[i], &states[i]);
-  kva_program *programs = KVA_NEW_ARRAY(arena, kva_program, n_plans + 1);
+  KVA_VEC(kva_program) programs = {0};
+  for (uint32_t i = 0; i < n_plans; i++) (void)add_plan(&w, plans[i]);
   kva_status status = w.failed ? KVA_INVALID : KVA_OK;
-  for (uint32_t i = 0; i < n_plans; i++) {
-    kva_status s = write_program(&w, plans[i], &programs[i]);
+  for (uint32_t i = 0; i < w.plans.len; i++) { /* steps add more */
+    kva_program program = {0};
+    kva_status s = write_program(&w, w.plans.data[i], &program);
+    KVA_PUSH(arena, &programs, program);
     if (status == KVA_OK) status = s;
   }
   KVA_TRY(status);
@@ -420,11 +497,11 @@ kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, 
                       .abi_version = KVA_ABI_VERSION,
                       .n_states = (int32_t)m->states.len,
                       .n_kernels = kva_codegen_kernel_count(cg),
-                      .n_programs = (int32_t)n_plans,
+                      .n_programs = (int32_t)programs.len,
                       .model = m->name,
                       .target = kva_codegen_target(cg)->description,
                       .states = states,
-                      .programs = programs};
+                      .programs = programs.data};
   KVA_TRY(generate(&w, a));
   a->kernels = kernel_table(&w);
   *out_artifact = a;
@@ -436,7 +513,7 @@ kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m
   kva_artifact *a;
   KVA_TRY(kva_codegen_tables(cg, arena, m, n_plans, plans, &a));
   *out_artifact = a;
-  if (kva_codegen_target(cg)->arch) return KVA_OK;
+  if (kva_codegen_target(cg)->kind == KVA_TARGET_GPU) return KVA_OK;
   KVA_TRY(kva_codegen_jit(cg));
   kva_kernel_desc *kernels = kva_arena_memdup(arena, a->kernels, sizeof *kernels * (size_t)a->n_kernels);
   for (int32_t i = 0; i < a->n_kernels; i++) kernels[i].fn = kva_codegen_function(cg, i);

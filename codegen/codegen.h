@@ -91,7 +91,8 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 
 /* Compiles planned functions to an artefact whose kernels are JIT code owned by cg, or for a GPU the text of a module,
  * and whose tables live in `arena`.
- * plans[i] becomes programs[i], and is settled. The module's states become the artefact's states. */
+ * plans[i] becomes programs[i], and is settled; plans that their steps run become internal programs after them. The
+ * module's states become the artefact's states. */
 KVA_MUST_USE kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
                                              kva_memory_plan *const *plans, const kva_artifact **out_artifact);
 

@@ -31,9 +31,11 @@ static bool proposes(const kva_plan_step *s) {
 
 kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target) {
   for (uint32_t i = 0; i < plan->steps.len; i++) {
+    for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++)
+      KVA_TRY(kva_codegen_settle(arena, plan->steps.data[i].programs[k], target));
     if (!proposes(&plan->steps.data[i])) continue;
     kva_kernel *k = NULL;
-    if (!kva_codegen_is_call(target, plan->steps.data[i].node)) {
+    if (plan->steps.data[i].kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(target, plan->steps.data[i].node)) {
       k = kva_codegen_lower(arena, plan->steps.data[i].node, target);
       if (!k) return KVA_UNSUPPORTED;
       kva_codegen_schedule(k, target);

@@ -28,6 +28,7 @@ void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint
   args[arg] = own;
   s->args = args;
   const int32_t copy[] = {home, own};
-  *insert_step(p, arena, step + 1) = (kva_plan_step){.n_args = 2, .args = kva_arena_memdup(arena, copy, sizeof copy)};
+  *insert_step(p, arena, step + 1) =
+      (kva_plan_step){.kind = KVA_PLAN_COPY, .n_args = 2, .args = kva_arena_memdup(arena, copy, sizeof copy)};
   KVA_PUSH(arena, &p->buffers, temporary);
 }

@@ -23,14 +23,28 @@ typedef struct kva_plan_buffer {
   int32_t first_step, last_step;
 } kva_plan_buffer;
 
+typedef enum kva_plan_kind {
+  KVA_PLAN_COPY,   /* args: to, from */
+  KVA_PLAN_KERNEL, /* args: the node's distinct operands in order of first use, then results */
+  KVA_PLAN_BRANCH, /* if. These three: all operands that are given, then results */
+  KVA_PLAN_LOOP,
+  KVA_PLAN_BIND,
+} kva_plan_kind;
+
 typedef struct kva_plan_step {
-  kva_node *node; /* a node to lower to a kernel; NULL: copy */
+  kva_plan_kind kind;
+  kva_node *node; /* NULL: copy */
   uint32_t n_args;
-  const int32_t *args; /* buffers: node's distinct operands in order of first use, then results; copy: to, from */
+  const int32_t *args;                 /* buffers */
+  struct kva_memory_plan *programs[2]; /* BRANCH: then, else; LOOP: the body */
 } kva_plan_step;
 
+/* Of a function, or of a sub-graph that a step runs. */
 typedef struct kva_memory_plan {
-  kva_function *function;
+  kva_function *function; /* that the graph is of, or is in */
+  const kva_graph *graph;
+  const char *name;
+  bool is_internal; /* of a sub-graph */
   KVA_VEC(kva_plan_buffer) buffers;
   KVA_VEC(kva_plan_step) steps;
   KVA_VEC(int32_t) inputs;

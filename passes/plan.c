@@ -7,6 +7,7 @@
  * states may be exchanged. Safe: no step after the producer reads the state's old value and no copy does, and the value
  * has no other home (output, another state). A producer that reads the old value itself makes this a proposal: whether
  * it loads every element before it stores it is seen on its scheduled kernel (kva_codegen_settle).
+ * if and loop become steps that run plans of their sub-graphs, bind one that gives a symbol its value.
  * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
  * temporaries when shapes are known; sizes stay symbolic here.
  * Why lifetimes and not offsets: one plan serves every binding of the symbols. */
@@ -15,6 +16,7 @@
 typedef struct planner {
   kva_module *m;
   kva_function *f;
+  const kva_graph *graph; /* of f, or in it */
   kva_arena *arena;
   kva_memory_plan *plan;
   int32_t *buffer_of;    /* by value id, -1: none yet */
@@ -35,6 +37,7 @@ static int32_t state_buffer(planner *p, kva_state *s) {
 }
 
 static bool is_step(const kva_node *n) {
+  if (n->op->traits & (KVA_CONTROL | KVA_BINDS)) return true;
   return n->op->lower_kind != KVA_LOWER_NONE ? !kva_is(n, KVA_OP_reshape) : kva_is(n, KVA_OP_kernel);
 }
 
@@ -43,7 +46,7 @@ static bool is_step(const kva_node *n) {
 static int32_t *number_steps(planner *p) {
   int32_t *step_of = KVA_NEW_ARRAY(p->arena, int32_t, p->m->next_node_id);
   int32_t next = 0;
-  for (const kva_node *n = p->f->graph->first; n; n = n->next) step_of[n->id] = is_step(n) ? next++ : next;
+  for (const kva_node *n = p->graph->first; n; n = n->next) step_of[n->id] = is_step(n) ? next++ : next;
   return step_of;
 }
 
@@ -82,7 +85,7 @@ static bool can_write_in_place(planner *p, const kva_node *write, const int32_t 
 }
 
 static void find_reads(planner *p) {
-  for (kva_node *n = p->f->graph->first; n; n = n->next) {
+  for (kva_node *n = p->graph->first; n; n = n->next) {
     kva_state *s = n->n_results ? state_of_read(&n->results[0]) : NULL;
     if (!s) continue;
     KVA_ASSERT(!p->old_value[s->id]);
@@ -91,7 +94,7 @@ static void find_reads(planner *p) {
 }
 
 static void assign_states(planner *p, const int32_t *step_of) {
-  for (kva_node *n = p->f->graph->first; n; n = n->next) {
+  for (kva_node *n = p->graph->first; n; n = n->next) {
     if (!kva_is(n, KVA_OP_state_write) || !can_write_in_place(p, n, step_of)) continue;
     p->buffer_of[kva_operand(n, 0)->id] = state_buffer(p, ((const kva_state_write_attrs *)n->attrs)->state);
   }
@@ -100,10 +103,11 @@ static void assign_states(planner *p, const int32_t *step_of) {
 /* ---- buffers ----------------------------------------------------------------------------------------------------- */
 
 static void assign_inputs(planner *p) {
-  kva_graph *g = p->f->graph;
+  const kva_graph *g = p->graph;
   for (uint32_t i = 0; i < g->inputs.len; i++) {
     kva_value *v = g->inputs.data[i];
-    p->buffer_of[v->id] = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_INPUT, .type = v->type, .name = v->name});
+    const char *name = v->name ? v->name : kva_arena_printf(p->arena, "in%u", i);
+    p->buffer_of[v->id] = new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_INPUT, .type = v->type, .name = name});
     KVA_PUSH(p->arena, &p->plan->inputs, p->buffer_of[v->id]);
   }
 }
@@ -111,11 +115,12 @@ static void assign_inputs(planner *p) {
 /* Outputs that a step computes are written in place; the others (inputs, states, constants, duplicates) are copied at
  * the end. */
 static void assign_outputs(planner *p) {
-  const kva_graph *g = p->f->graph;
+  const kva_graph *g = p->graph;
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
     kva_value *v = kva_graph_output(g, i), *root = storage_root(v);
-    const char *name = p->f->output_names ? p->f->output_names[i] : v->name;
-    kva_result_role role = p->f->output_roles ? p->f->output_roles[i] : KVA_RESULT_VALUE;
+    bool named = !p->plan->is_internal && p->f->output_names, has_role = !p->plan->is_internal && p->f->output_roles;
+    const char *name = named ? p->f->output_names[i] : v->name;
+    kva_result_role role = has_role ? p->f->output_roles[i] : KVA_RESULT_VALUE;
     int32_t b =
         new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_OUTPUT, .type = v->type, .name = name, .role = role});
     KVA_PUSH(p->arena, &p->plan->outputs, b);
@@ -149,31 +154,56 @@ static void touch(planner *p, int32_t buffer, int32_t step) {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-static void push_step(planner *p, kva_node *node, uint32_t n_args, const int32_t *args) {
+static kva_plan_step *push_step(planner *p, kva_plan_kind kind, kva_node *node, uint32_t n_args, const int32_t *args) {
   int32_t step = (int32_t)p->plan->steps.len;
   for (uint32_t i = 0; i < n_args; i++) touch(p, args[i], step);
-  kva_plan_step s = {node, n_args, kva_arena_memdup(p->arena, args, n_args * sizeof *args)};
+  kva_plan_step s = {
+      .kind = kind, .node = node, .n_args = n_args, .args = kva_arena_memdup(p->arena, args, n_args * sizeof *args)};
   KVA_PUSH(p->arena, &p->plan->steps, s);
+  return &p->plan->steps.data[step];
 }
 
-static void add_step(planner *p, kva_node *n) {
+/* Operands of kernels are passed once each. */
+static kva_plan_step *add_node(planner *p, kva_plan_kind kind, kva_node *n) {
   KVA_VEC(int32_t) args = {0};
   for (uint32_t i = 0; i < n->n_operands; i++) {
     kva_value *v = n->operands[i].value;
     bool seen = !v;
-    for (uint32_t j = 0; j < i && !seen; j++) seen = n->operands[j].value == v;
+    for (uint32_t j = 0; j < i && !seen && kind == KVA_PLAN_KERNEL; j++) seen = n->operands[j].value == v;
     if (!seen) KVA_PUSH(p->arena, &args, buffer_for(p, v));
   }
   for (uint32_t r = 0; r < n->n_results; r++) KVA_PUSH(p->arena, &args, buffer_for(p, &n->results[r]));
-  push_step(p, n, args.len, args.data);
+  return push_step(p, kind, n, args.len, args.data);
+}
+
+static kva_memory_plan *plan_graph(kva_module *m, kva_function *f, const kva_graph *g, const char *name,
+                                   kva_arena *arena);
+
+static kva_memory_plan *plan_subgraph(planner *p, const kva_node *n, uint32_t i, const char *name) {
+  return plan_graph(p->m, p->f, n->graphs[i],
+                    kva_arena_printf(p->arena, "%s.%u.%s", p->plan->name, (unsigned)p->plan->steps.len, name),
+                    p->arena);
+}
+
+static void add_step(planner *p, kva_node *n) {
+  if (kva_is(n, KVA_OP_if)) {
+    kva_memory_plan *then = plan_subgraph(p, n, 0, "then"), *orelse = plan_subgraph(p, n, 1, "else");
+    kva_plan_step *s = add_node(p, KVA_PLAN_BRANCH, n);
+    s->programs[0] = then, s->programs[1] = orelse;
+  } else if (kva_is(n, KVA_OP_loop)) {
+    kva_memory_plan *body = plan_subgraph(p, n, 0, "body");
+    add_node(p, KVA_PLAN_LOOP, n)->programs[0] = body;
+  } else {
+    add_node(p, n->op->traits & KVA_BINDS ? KVA_PLAN_BIND : KVA_PLAN_KERNEL, n);
+  }
 }
 
 static void add_copy(planner *p, int32_t to, int32_t from) {
-  if (to != from) push_step(p, NULL, 2, (int32_t[]){to, from});
+  if (to != from) push_step(p, KVA_PLAN_COPY, NULL, 2, (int32_t[]){to, from});
 }
 
 static void add_output_copies(planner *p) {
-  const kva_graph *g = p->f->graph;
+  const kva_graph *g = p->graph;
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++)
     add_copy(p, p->plan->outputs.data[i], buffer_for(p, kva_graph_output(g, i)));
 }
@@ -186,7 +216,7 @@ typedef struct state_copy {
 static void add_state_copies(planner *p) {
   KVA_VEC(state_copy) copies = {0};
   bool *written = KVA_NEW_ARRAY(p->arena, bool, p->m->states.len + 1);
-  for (const kva_node *n = p->f->graph->first; n; n = n->next) {
+  for (const kva_node *n = p->graph->first; n; n = n->next) {
     if (!kva_is(n, KVA_OP_state_write)) continue;
     kva_state *s = ((const kva_state_write_attrs *)n->attrs)->state;
     state_copy c = {state_buffer(p, s), buffer_for(p, kva_operand(n, 0))};
@@ -204,12 +234,10 @@ static void add_state_copies(planner *p) {
   for (uint32_t i = 0; i < copies.len; i++) add_copy(p, copies.data[i].to, copies.data[i].from);
 }
 
-kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan) {
-  for (const kva_node *n = f->graph->first; n; n = n->next)
-    if (n->op->traits & (KVA_CONTROL | KVA_BINDS))
-      return kva_fail(m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: plans have no step for it", n->op->name);
-  planner p = {.m = m, .f = f, .arena = arena, .plan = KVA_NEW(arena, kva_memory_plan)};
-  p.plan->function = f;
+static kva_memory_plan *plan_graph(kva_module *m, kva_function *f, const kva_graph *g, const char *name,
+                                   kva_arena *arena) {
+  planner p = {.m = m, .f = f, .graph = g, .arena = arena, .plan = KVA_NEW(arena, kva_memory_plan)};
+  *p.plan = (kva_memory_plan){.function = f, .graph = g, .name = name, .is_internal = g != f->graph};
   p.buffer_of = KVA_NEW_ARRAY(arena, int32_t, m->next_value_id + 1);
   p.state_buffer = KVA_NEW_ARRAY(arena, int32_t, m->states.len + 1);
   p.old_value = KVA_NEW_ARRAY(arena, kva_value *, m->states.len + 1);
@@ -220,12 +248,16 @@ kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory
   find_reads(&p);
   assign_states(&p, step_of);
   assign_outputs(&p);
-  for (kva_node *n = f->graph->first; n; n = n->next) {
+  for (kva_node *n = g->first; n; n = n->next) {
     if (is_step(n)) add_step(&p, n);
   }
   /* Copies last: outputs before states, since an output may show a state's old value. */
   add_output_copies(&p);
   add_state_copies(&p);
-  *out_plan = p.plan;
+  return p.plan;
+}
+
+kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan) {
+  *out_plan = plan_graph(m, f, f->graph, f->name, arena);
   return KVA_OK;
 }

@@ -189,6 +189,8 @@ static kva_status check_signature(const checker *c) {
 
 static kva_status check_program(checker *c, int32_t index) {
   const kva_program *p = c->p = &c->a->programs[index];
+  if (index && c->a->programs[index - 1].is_internal && !p->is_internal)
+    return FAULT(c, "program %d stands after one that only steps run", index);
   if (!p->name) return FAULT(c, "program %d has no name", index);
   if (p->n_symbols < 0 || p->n_buffers < 0 || p->n_steps < 0 || p->n_inputs < 0 || p->n_outputs < 0 ||
       (p->n_symbols && !p->symbols) || (p->n_buffers && !p->buffers) || (p->n_steps && !p->steps) ||

@@ -291,9 +291,9 @@ static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *
 
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
   s->error[0] = 0;
-  if (program < 0 || program >= s->artifact->n_programs || s->artifact->programs[program].is_internal)
+  if (program < 0 || program >= kva_artifact_programs(s->artifact))
     return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
-                            s->artifact->n_programs);
+                            kva_artifact_programs(s->artifact));
   kva_program_state *sp = &s->programs[program];
   bool on_host = s->device->class->host_memory;
   KVA_TRY(bind(s, sp, inputs));

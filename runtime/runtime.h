@@ -40,6 +40,8 @@ typedef struct kva_session_options {
   int n_functions;
   const kva_host_function *functions;
 } kva_session_options;
+/* Programs that callers may run: the first ones. Those that only steps run come after them. */
+int32_t kva_artifact_programs(const kva_artifact *a);
 /* The GPU architecture that an artefact is code for ("sm_80"); NULL: functions of the CPU. */
 const char *kva_artifact_arch(const kva_artifact *a);
 /* Whether sessions can run on the device: unknown ones are KVA_INVALID, "cuda" is KVA_MISSING. *out_arch: what to

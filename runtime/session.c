@@ -203,9 +203,15 @@ const kva_artifact *kva_session_artifact(const kva_session *s) {
   return s->artifact;
 }
 
+int32_t kva_artifact_programs(const kva_artifact *a) {
+  int32_t n = 0;
+  while (n < a->n_programs && !a->programs[n].is_internal) n++;
+  return n;
+}
+
 int kva_session_program(const kva_session *s, const char *name) {
-  for (int32_t i = 0; i < s->artifact->n_programs; i++)
-    if (!s->artifact->programs[i].is_internal && !strcmp(s->artifact->programs[i].name, name)) return i;
+  for (int32_t i = 0; i < kva_artifact_programs(s->artifact); i++)
+    if (!strcmp(s->artifact->programs[i].name, name)) return i;
   return -1;
 }
 

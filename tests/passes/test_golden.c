@@ -200,7 +200,17 @@ static void print_step(const kva_memory_plan *p, uint32_t i, kva_text *out) {
     if (k == n_in) kva_text_add(out, ") -> ");
     kva_text_add(out, k == 0 || k == n_in ? "%d" : ", %d", s->args[k]);
   }
-  kva_text_add(out, "\n");
+  kva_text_add(out, n_in == s->n_args ? ")\n" : "\n");
+}
+
+static void print_plan(const kva_memory_plan *p, kva_text *out) {
+  for (uint32_t i = 0; i < p->buffers.len; i++) print_buffer(p, (int32_t)i, out);
+  for (uint32_t i = 0; i < p->steps.len; i++) print_step(p, i, out);
+  for (uint32_t i = 0; i < p->steps.len; i++)
+    for (int k = 0; k < 2 && p->steps.data[i].programs[k]; k++) {
+      kva_text_add(out, "plan %s\n", p->steps.data[i].programs[k]->name);
+      print_plan(p->steps.data[i].programs[k], out);
+    }
 }
 
 /* As settled for this machine's CPU. */
@@ -214,8 +224,7 @@ static kva_status plan(kva_module *m, kva_text *out) {
   kva_status status = kva_codegen_settle(m->arena, p, kva_codegen_target(cg));
   kva_codegen_destroy(cg);
   KVA_TRY(status);
-  for (uint32_t i = 0; i < p->buffers.len; i++) print_buffer(p, (int32_t)i, out);
-  for (uint32_t i = 0; i < p->steps.len; i++) print_step(p, i, out);
+  print_plan(p, out);
   return KVA_OK;
 }
 

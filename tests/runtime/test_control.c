@@ -227,7 +227,7 @@ static void damaged_control_is_refused(void **unused) {
   SPOIL(loop.symbol, 9, "step 0 of 'repeat' binds symbol 9 of 4");
   SPOIL(buffers[5].rank, 1, "an argument of step 0 of 'repeat'");
   SPOIL(buffers[0].dtype, KVA_I32, "an argument of step 0 of 'repeat'");
-  SPOIL(programs[C_BODY].is_internal, false, "step 0 of 'repeat' runs program 7");
+  SPOIL(programs[C_BODY].is_internal, false, "program 7 stands after one that only steps run");
   SPOIL(programs[C_THEN].n_symbols, 3, "step 0 of 'choose' runs program 5");
   SPOIL(programs[C_NEST_BODY].steps, circle, "programs run each other in a circle");
 }

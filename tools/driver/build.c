@@ -106,7 +106,7 @@ static kva_object_options object_options(const build *b, const kva_artifact *a) 
   static const char *const entries[] = {"kva_infer_main", "kva_train_main"};
   bool is_exe = b->o->form == KVA_BUILD_EXE;
   return (kva_object_options){.prefix = b->o->prefix,
-                              .n_functions = (uint32_t)a->n_programs,
+                              .n_functions = (uint32_t)kva_artifact_programs(a),
                               .functions = kva_c_functions(b->arena, a, b->o->prefix),
                               .entry = is_exe ? entries[b->o->train] : NULL,
                               .info = is_exe ? info_of(b) : NULL};

@@ -43,8 +43,9 @@ static const char **identifiers(kva_arena *arena, int32_t n, const char *const *
 }
 
 const kva_object_function *kva_c_functions(kva_arena *arena, const kva_artifact *a, const char *prefix) {
-  kva_object_function *out = KVA_NEW_ARRAY(arena, kva_object_function, a->n_programs + 1);
-  for (int32_t i = 0; i < a->n_programs; i++) {
+  int32_t n = kva_artifact_programs(a);
+  kva_object_function *out = KVA_NEW_ARRAY(arena, kva_object_function, n + 1);
+  for (int32_t i = 0; i < n; i++) {
     const char *name = strcmp(a->programs[i].name, "main") ? a->programs[i].name : "forward";
     out[i] = (kva_object_function){kva_c_identifier(arena, kva_arena_printf(arena, "%s_%s", prefix, name)), i};
   }
@@ -187,7 +188,7 @@ void kva_c_header(const kva_artifact *a, const char *prefix, const char *descrip
   writer w = {.arena = arena, .a = a, .prefix = prefix, .out = out};
   const kva_object_function *functions = kva_c_functions(arena, a, prefix);
   add_head(&w, description);
-  for (int32_t i = 0; i < a->n_programs; i++) add_program(&w, &a->programs[i], functions[i].name);
+  for (int32_t i = 0; i < kva_artifact_programs(a); i++) add_program(&w, &a->programs[i], functions[i].name);
   kva_text_add(out, "#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
   kva_arena_destroy(arena);
 }

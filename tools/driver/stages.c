@@ -16,15 +16,6 @@ static kva_status make_plan(const kva_codegen *cg, kva_module *m, uint32_t funct
   return kva_codegen_settle(arena, *out, kva_codegen_target(cg));
 }
 
-kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *m, FILE *out) {
-  for (uint32_t i = 0; i < m->functions.len; i++) {
-    kva_memory_plan *plan;
-    KVA_TRY(make_plan(cg, m, i, arena, &plan));
-    KVA_TRY(print_summary(m, plan, out));
-  }
-  return KVA_OK;
-}
-
 static void print_buffer(const kva_plan_buffer *b, uint32_t number, FILE *out) {
   static const char *const places[] = {[KVA_PLACE_INPUT] = "input",
                                        [KVA_PLACE_OUTPUT] = "output",
@@ -39,16 +30,59 @@ static void print_buffer(const kva_plan_buffer *b, uint32_t number, FILE *out) {
   kva_text_free(&type);
 }
 
+/* "  12  if  then main.12.then else main.12.else": what a step is that depends on data. */
+static void print_decision(const kva_plan_step *s, FILE *out) {
+  kva_dims binds = kva_node_binds(s->node);
+  kva_text text = {0};
+  if (s->kind == KVA_PLAN_BRANCH) kva_text_add(&text, "  then %s else %s", s->programs[0]->name, s->programs[1]->name);
+  if (s->kind == KVA_PLAN_LOOP) kva_text_add(&text, "  runs %s", s->programs[0]->name);
+  for (uint32_t i = 0; i < binds.n; i++) {
+    kva_text_add(&text, i ? ", " : "  binds ");
+    kva_expr_print(binds.v[i], &text);
+  }
+  if (s->kind == KVA_PLAN_BIND && ((const kva_bind_attrs *)s->node->attrs)->bound) {
+    kva_text_add(&text, " <= ");
+    kva_expr_print(((const kva_bind_attrs *)s->node->attrs)->bound, &text);
+  }
+  fputs(text.data ? text.data : "", out);
+  kva_text_free(&text);
+}
+
+static void print_step(const kva_plan_step *s, uint32_t number, FILE *out) {
+  fprintf(out, "  %4u  %-12s", number, s->node ? s->node->op->name : "copy");
+  for (uint32_t k = 0; k < s->n_args; k++) fprintf(out, " %d", s->args[k]);
+  if (s->kind > KVA_PLAN_KERNEL) print_decision(s, out);
+  fputc('\n', out);
+}
+
 kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out) {
   KVA_TRY(print_summary(m, plan, out));
   fprintf(out, "buffers\n");
   for (uint32_t i = 0; i < plan->buffers.len; i++) print_buffer(&plan->buffers.data[i], i, out);
   fprintf(out, "steps\n");
-  for (uint32_t i = 0; i < plan->steps.len; i++) {
-    const kva_plan_step *s = &plan->steps.data[i];
-    fprintf(out, "  %4u  %-12s", i, s->node ? s->node->op->name : "copy");
-    for (uint32_t k = 0; k < s->n_args; k++) fprintf(out, " %d", s->args[k]);
-    fputc('\n', out);
+  for (uint32_t i = 0; i < plan->steps.len; i++) print_step(&plan->steps.data[i], i, out);
+  for (uint32_t i = 0; i < plan->steps.len; i++)
+    for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++)
+      KVA_TRY(kva_print_plan(m, plan->steps.data[i].programs[k], out));
+  return KVA_OK;
+}
+
+/* Steps that depend on data, and the plans that they run. */
+static kva_status print_decisions(kva_module *m, const kva_memory_plan *plan, FILE *out) {
+  KVA_TRY(print_summary(m, plan, out));
+  for (uint32_t i = 0; i < plan->steps.len; i++)
+    if (plan->steps.data[i].kind > KVA_PLAN_KERNEL) print_step(&plan->steps.data[i], i, out);
+  for (uint32_t i = 0; i < plan->steps.len; i++)
+    for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++)
+      KVA_TRY(print_decisions(m, plan->steps.data[i].programs[k], out));
+  return KVA_OK;
+}
+
+kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *m, FILE *out) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_memory_plan *plan;
+    KVA_TRY(make_plan(cg, m, i, arena, &plan));
+    KVA_TRY(print_decisions(m, plan, out));
   }
   return KVA_OK;
 }
@@ -66,15 +100,20 @@ static kva_status take_kernel(kva_codegen *cg, kva_arena *arena, const kva_kerne
   return KVA_OK;
 }
 
+static kva_status take_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, uint32_t step,
+                            kva_text *text) {
+  kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[step].node, kva_codegen_target(cg));
+  if (!kernel) return KVA_UNSUPPORTED;
+  kva_codegen_schedule(kernel, kva_codegen_target(cg));
+  if (text) kva_text_add(text, "// %s step %u\n", plan->name, step);
+  return take_kernel(cg, arena, kernel, text);
+}
+
 static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, kva_text *text) {
-  const kva_target *target = kva_codegen_target(cg);
-  for (uint32_t k = 0; k < plan->steps.len; k++) {
-    if (!plan->steps.data[k].node) continue;
-    kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[k].node, target);
-    if (!kernel) return KVA_UNSUPPORTED;
-    kva_codegen_schedule(kernel, target);
-    if (text) kva_text_add(text, "// %s step %u\n", plan->function->name, k);
-    KVA_TRY(take_kernel(cg, arena, kernel, text));
+  for (uint32_t i = 0; i < plan->steps.len; i++) {
+    const kva_plan_step *s = &plan->steps.data[i];
+    if (s->kind == KVA_PLAN_KERNEL) KVA_TRY(take_step(cg, arena, plan, i, text));
+    for (int k = 0; k < 2 && s->programs[k]; k++) KVA_TRY(each_step(cg, arena, s->programs[k], text));
   }
   return KVA_OK;
 }

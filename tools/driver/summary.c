@@ -100,7 +100,7 @@ static int64_t count_distinct(const kva_memory_plan *plan, uint64_t *hashes) {
   uint32_t n = 0;
   int64_t distinct = 0;
   for (uint32_t i = 0; i < plan->steps.len; i++)
-    if (plan->steps.data[i].node) hashes[n++] = kva_node_hash(plan->steps.data[i].node);
+    if (plan->steps.data[i].kind == KVA_PLAN_KERNEL) hashes[n++] = kva_node_hash(plan->steps.data[i].node);
   qsort(hashes, n, sizeof *hashes, compare_hashes);
   for (uint32_t i = 0; i < n; i++) distinct += i == 0 || hashes[i] != hashes[i - 1];
   return distinct;
@@ -118,8 +118,8 @@ kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_b
   kva_lifetime **order = KVA_NEW_ARRAY(scratch, kva_lifetime *, 2 * plan->buffers.len + 1);
   if (status == KVA_OK) status = kva_plan_memory(n_temps, temps, order, &s->temp_peak_bytes);
   s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));
-  s->contraction_flops = graph_flops(m, plan->function->graph, binding);
-  const kva_graph *g = plan->function->graph;
+  s->contraction_flops = graph_flops(m, plan->graph, binding);
+  const kva_graph *g = plan->graph;
   if (status == KVA_OK && g->inputs.len && kva_dtype_is_int(g->inputs.data[0]->type->dtype))
     status = elements(m, g->inputs.data[0]->type, binding, &s->tokens);
   kva_arena_destroy(scratch);
@@ -131,7 +131,7 @@ static void print_bytes(FILE *out, const char *label, int64_t bytes) {
 }
 
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out) {
-  fprintf(out, "program %s, sizes for", plan->function->name);
+  fprintf(out, "program %s, sizes for", plan->name);
   for (uint32_t i = 0; i < binding->n; i++) fprintf(out, " %s=%lld", binding->names[i], (long long)binding->values[i]);
   fprintf(out, "%s\n", binding->n ? " (other symbols: B=1, else 2048)" : " B=1, other symbols 2048");
   fprintf(out, "  %-22s %14lld\n", "parameters", (long long)s->parameters);

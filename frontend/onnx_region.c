@@ -2,6 +2,8 @@
  * operands from outside, which then become inputs. */
 #include "frontend/onnx_region.h"
 
+enum { SMALL_BYTES = 512 };
+
 typedef KVA_VEC(kva_value *) value_list;
 
 kva_region kva_region_open(kva_onnx_call *k) {
@@ -28,6 +30,12 @@ static bool contains(const value_list *list, const kva_value *v) {
   return false;
 }
 
+/* Small ones are structure (axes, shapes, numbers). Large ones are weights, which stay where training finds them. */
+static bool is_small_constant(const kva_value *v) {
+  return v->def && kva_is(v->def, KVA_OP_constant) &&
+         ((const kva_constant_attrs *)v->def->attrs)->value->bytes <= SMALL_BYTES;
+}
+
 static kva_value *constant_inside(kva_graph *g, const kva_node *constant) {
   kva_node *copy = kva_node_create(g, g->first, constant->op, 0, NULL, 1, constant->attrs, constant->loc);
   copy->results[0].type = constant->results[0].type;
@@ -48,7 +56,7 @@ static void find_outer_values(kva_onnx_call *k, kva_graph *g, value_list *out) {
     for (uint32_t i = 0; i < n->n_operands; i++) {
       kva_value *v = kva_operand(n, i);
       if (!v || v->graph == g) continue;
-      if (v->def && kva_is(v->def, KVA_OP_constant))
+      if (is_small_constant(v))
         replace_uses_in(g, v, constant_inside(g, v->def));
       else if (!contains(out, v))
         KVA_PUSH(k->c->arena, out, v);

@@ -50,11 +50,17 @@ static void print_rows(const kva_check_report *report, bool json) {
   if (json) printf("]}\n");
 }
 
+static void count_nodes(const kva_graph *g, int64_t *counts) {
+  for (const kva_node *n = g->first; n; n = n->next) {
+    counts[n->op->id]++;
+    for (uint32_t i = 0; i < n->n_graphs; i++) count_nodes(n->graphs[i], counts);
+  }
+}
+
 /* The operators of a text, which are Kvasir's own by the time that it is loaded. */
 static void count_loaded(const kva_module *m, kva_arena *arena, kva_check_report *out) {
   int64_t *counts = KVA_NEW_ARRAY(arena, int64_t, kva_ops.n);
-  for (uint32_t f = 0; f < m->functions.len; f++)
-    for (const kva_node *n = m->functions.data[f]->graph->first; n; n = n->next) counts[n->op->id]++;
+  for (uint32_t f = 0; f < m->functions.len; f++) count_nodes(m->functions.data[f]->graph, counts);
   for (uint32_t i = 0; i < kva_ops.n; i++) {
     if (!counts[i] || (kva_ops.ops[i]->traits & KVA_RETURN)) continue;
     kva_check_row row = {

@@ -227,6 +227,20 @@ static random_graph_options any_optimizer(uint64_t seed) {
   return o;
 }
 
+/* With control flow and sizes that depend on data. */
+static random_graph_options controlled(uint64_t seed) {
+  random_graph_options o = forward(seed);
+  o.nodes = 4 + (uint32_t)(seed % 5) * 4;
+  o.control = true;
+  return o;
+}
+
+static random_graph_options controlled_sgd(uint64_t seed) {
+  random_graph_options o = sgd(seed);
+  o.control = true;
+  return o;
+}
+
 static void test_stages(void **state) {
   (void)state;
   each_seed(300, forward, check_stages);
@@ -257,6 +271,16 @@ static void test_gpu_steps(void **state) {
   each_seed(20, any_optimizer, check_gpu_step);
 }
 
+static void test_control(void **state) {
+  (void)state;
+  each_seed(200, controlled, check_stages);
+}
+
+static void test_control_gradients(void **state) {
+  (void)state;
+  each_seed(60, controlled_sgd, check_gradients);
+}
+
 /* What once went wrong: an addition that is `or` in one branch alone (codegen/llvm_ptx.c); a load for all lanes of a
  * vector if some want it. */
 static void test_gpu_known(void **state) {
@@ -271,7 +295,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_stages),         cmocka_unit_test(test_compiled), cmocka_unit_test(test_gradients),
       cmocka_unit_test(test_compiled_steps), cmocka_unit_test(test_gpu),      cmocka_unit_test(test_gpu_steps),
-      cmocka_unit_test(test_gpu_known),
+      cmocka_unit_test(test_gpu_known),      cmocka_unit_test(test_control),  cmocka_unit_test(test_control_gradients),
   };
   const char *only = getenv("KVA_TEST_ONLY"); /* the name of one of them */
   if (only) cmocka_set_test_filter(only);

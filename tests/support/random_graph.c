@@ -28,6 +28,7 @@ typedef struct gen {
   uint32_t base_rank;
   kva_state *states[MAX_STATES];
   uint32_t n_states;
+  uint32_t depth; /* of sub-graphs around */
 } gen;
 
 /* ---- drawing ----------------------------------------------------------------------------------------------------- */
@@ -370,6 +371,120 @@ static void add_state_access(gen *g) {
   kva_build_node(&g->b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
 }
 
+/* ---- control flow and sizes that depend on data ------------------------------------------------------------------ */
+
+static void add_any(gen *g);
+
+static kva_value *mean_of(kva_builder *b, kva_value *v) {
+  int64_t axes[KVA_MAX_RANK];
+  for (uint32_t d = 0; d < v->type->rank; d++) axes[d] = d;
+  return kva_reduce(b, KVA_OP_reduce_mean, v, v->type->rank, axes, false);
+}
+
+/* Compares with a number that no mean is by itself, as that of a norm is 0: differences shall not cross it. */
+static kva_value *is_low(kva_builder *b, kva_value *v) {
+  return kva_build2(b, KVA_OP_less, v, kva_scalar_like(b, v, 0.1234));
+}
+
+/* Fills a sub-graph with a few nodes over inputs like x and y. */
+static gen open_inner(gen *g, kva_node *owner, item x, item y) {
+  gen inner = {.o = g->o, .m = g->m, .f = g->f, .scratch = g->scratch, .draws = g->draws, .base_rank = g->base_rank};
+  memcpy(inner.base, g->base, sizeof g->base);
+  inner.b = (kva_builder){.m = g->m, .graph = kva_graph_create(g->m, owner)};
+  inner.depth = g->depth + 1;
+  if (kva_is(owner, KVA_OP_loop)) kva_graph_add_input(inner.b.graph, kva_type_scalar(g->m, KVA_I64), "i");
+  add_item(&inner, kva_graph_add_input(inner.b.graph, x.v->type, "x"), x.bound);
+  add_item(&inner, kva_graph_add_input(inner.b.graph, y.v->type, "y"), y.bound);
+  inner.index = kva_const_i64s(&inner.b, 4, (int64_t[]){2, 0, 1, 0});
+  KVA_PUSH(g->scratch, &inner.bools, is_low(&inner.b, inner.items.data[0].v));
+  for (uint32_t i = 1 + draw(&inner, 4); i-- > 0;) add_any(&inner);
+  g->draws = inner.draws;
+  return inner;
+}
+
+static kva_value *last_like(const gen *g, const kva_type *t) {
+  for (uint32_t i = g->items.len; i-- > 0;)
+    if (g->items.data[i].v->type == t) return g->items.data[i].v;
+  return NULL;
+}
+
+static void infer(gen *g, kva_node *n) {
+  const kva_type **types = KVA_NEW_ARRAY(g->scratch, const kva_type *, n->n_results);
+  g->b.failed |= n->op->infer(g->m, n, types) != KVA_OK;
+  for (uint32_t r = 0; r < n->n_results; r++) n->results[r].type = g->b.failed ? n->operands[2].value->type : types[r];
+}
+
+static void add_branch(gen *g) {
+  if (!g->o->control || g->depth > 1) return;
+  item x = pick(g), y = pick(g);
+  kva_value *c = is_low(&g->b, mean_of(&g->b, pick(g).v));
+  kva_node *n = kva_node_create(g->b.graph, NULL, KVA_OP(if), 3, (kva_value *[]){c, x.v, y.v}, 1,
+                                kva_attrs_default(g->m->arena, KVA_OP(if)->attrs), g->b.loc);
+  for (int i = 0; i < 2; i++) {
+    gen inner = open_inner(g, n, x, y);
+    kva_value *v = kva_build1(&inner.b, KVA_OP_sin, last_like(&inner, x.v->type));
+    kva_build_node(&inner.b, KVA_OP_return, 1, &v, 0, NULL);
+    g->b.failed |= inner.b.failed;
+  }
+  infer(g, n);
+  add_item(g, &n->results[0], 1);
+}
+
+/* The count is known before, or a value, or the loop ends by what it carries. */
+static void add_loop(gen *g) {
+  enum { KNOWN, COUNTED, UNTIL };
+  if (!g->o->control || g->depth > 1) return;
+  uint32_t how = draw(g, 3);
+  int64_t trips = 1 + draw(g, 3);
+  item x = pick(g), y = pick(g);
+  if (x.v->type->rank == KVA_MAX_RANK) return;
+  kva_loop_attrs *a = kva_attrs_default(g->m->arena, KVA_OP(loop)->attrs);
+  kva_dim *symbol = KVA_NEW(g->m->arena, kva_dim);
+  a->carried = 1;
+  if (how == KNOWN)
+    a->trips = kva_expr_const(g->m->exprs, trips);
+  else
+    *symbol = kva_expr_new_symbol(g->m->exprs, "S"), a->binds = (kva_dims){1, symbol};
+  kva_value *count = kva_const_scalar(&g->b, KVA_I64, (double)trips);
+  if (how == COUNTED) { /* trips or one more, which folding does not see */
+    kva_value *more = kva_cast(&g->b, is_low(&g->b, mean_of(&g->b, x.v)), KVA_I64);
+    count = kva_add(&g->b, count, more);
+  }
+  kva_value *operands[] = {count, how == UNTIL ? kva_const_scalar(&g->b, KVA_BOOL, 1) : NULL, x.v, y.v};
+  kva_node *n = kva_node_create(g->b.graph, NULL, KVA_OP(loop), 4, operands, 2, a, g->b.loc);
+  gen inner = open_inner(g, n, x, y);
+  kva_value *next = kva_build1(&inner.b, KVA_OP_sin, last_like(&inner, x.v->type));
+  kva_value *outputs[] = {is_low(&inner.b, mean_of(&inner.b, next)), next, inner.items.data[0].v};
+  kva_build_node(&inner.b, KVA_OP_return, 3, outputs, 0, NULL);
+  g->b.failed |= inner.b.failed;
+  infer(g, n);
+  add_item(g, &n->results[0], x.bound + 1);
+  add_item(g, kva_reduce(&g->b, KVA_OP_reduce_sum, &n->results[1], 1, (int64_t[]){0}, false), 4 * (x.bound + 1));
+}
+
+/* The sum of the low elements, gathered by their places. */
+static void add_sized(gen *g) {
+  if (!g->o->control) return;
+  item x = pick(g);
+  kva_builder *b = &g->b;
+  int64_t count = elements(x.v->type), axis = 0;
+  kva_dim n = kva_type_elements(g->m, x.v->type), *symbol = KVA_NEW(g->m->arena, kva_dim);
+  kva_value *flat = kva_reshape(b, x.v, 1, &n), *flag = is_low(b, flat), *ones = kva_cast(b, flag, KVA_I64);
+  kva_value *place = kva_build(b, KVA_OP_cumsum, 1, &ones, &(kva_cumsum_attrs){.exclusive = true});
+  kva_value *sum = kva_reduce(b, KVA_OP_reduce_sum, ones, 1, &axis, false);
+  *symbol = kva_expr_new_symbol(g->m->exprs, "K");
+  kva_bind_attrs bind = {.symbol = {1, symbol}, .bound = draw(g, 2) ? n : NULL};
+  kva_build_node(b, KVA_OP_bind, 1, &sum, 0, &bind);
+  kva_dim more = kva_expr_addi(g->m->exprs, *symbol, 1), zero = kva_expr_const(g->m->exprs, 0);
+  kva_value *in[] = {kva_zeros(b, kva_type_tensor(g->m, KVA_I64, 1, &more)),
+                     kva_build3(b, KVA_OP_where, flag, place, kva_dim_scalar(b, KVA_I64, *symbol)),
+                     kva_build(b, KVA_OP_iota, 0, NULL, &(kva_iota_attrs){.shape = {1, &n}, .dtype = KVA_I64})};
+  kva_value *places = kva_build(b, KVA_OP_scatter_elements, 3, in, &(kva_scatter_elements_attrs){.axis = 0});
+  places = kva_build(b, KVA_OP_slice, 1, &places, &(kva_slice_attrs){.starts = {1, &zero}, .shape = {1, symbol}});
+  kva_value *found = kva_build(b, KVA_OP_gather, 2, (kva_value *[]){flat, places}, &(kva_gather_attrs){.axis = 0});
+  add_item(g, kva_reduce(b, KVA_OP_reduce_sum, found, 1, &axis, false), x.bound * (double)count);
+}
+
 /* ---- functions --------------------------------------------------------------------------------------------------- */
 
 typedef struct choice {
@@ -377,15 +492,18 @@ typedef struct choice {
   uint32_t weight;
 } choice;
 
-static const choice choices[] = {{add_unary, 6},     {add_binary, 8}, {add_quotient, 2},    {add_where, 2},
-                                 {add_reduction, 5}, {add_row, 4},    {add_reshape, 4},     {add_transpose, 4},
-                                 {add_slice, 3},     {add_expand, 2}, {add_pad, 3},         {add_concat, 2},
-                                 {add_gather, 2},    {add_matmul, 4}, {add_cumsum, 1},      {add_shift, 2},
-                                 {add_attention, 1}, {add_loss, 2},   {add_state_access, 4}};
+static const choice choices[] = {
+    {add_unary, 6},        {add_binary, 8},    {add_quotient, 2}, {add_where, 2},  {add_reduction, 5}, {add_row, 4},
+    {add_reshape, 4},      {add_transpose, 4}, {add_slice, 3},    {add_expand, 2}, {add_pad, 3},       {add_concat, 2},
+    {add_gather, 2},       {add_matmul, 4},    {add_cumsum, 1},   {add_shift, 2},  {add_attention, 1}, {add_loss, 2},
+    {add_state_access, 4}, {add_branch, 4},    {add_loop, 4},     {add_sized, 2}};
+
+enum { CONTROL_CHOICES = 3 }; /* the last ones */
 
 static void add_any(gen *g) {
+  size_t n = sizeof choices / sizeof *choices - (g->o->control ? 0 : CONTROL_CHOICES);
   uint32_t total = 0, i = 0;
-  for (size_t k = 0; k < sizeof choices / sizeof *choices; k++) total += choices[k].weight;
+  for (size_t k = 0; k < n; k++) total += choices[k].weight;
   for (uint32_t at = draw(g, total); at >= choices[i].weight; i++) at -= choices[i].weight;
   choices[i].add(g);
 }

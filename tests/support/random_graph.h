@@ -12,6 +12,7 @@ typedef struct random_graph_options {
   bool states;     /* reads and writes states (their shapes are constant; without, extents may be symbols) */
   bool parameters; /* states are trained parameters, the function is "loss" with one scalar output, and the module has a
                     * train block */
+  bool control;    /* if, loop and bind, too */
   const char *optimizer; /* of the train block */
   double clip;
 } random_graph_options;

@@ -104,7 +104,43 @@ static kva_status slice_operands(kva_onnx_call *k, kva_dims *starts, kva_dims *e
   return KVA_OK;
 }
 
+static const kva_value *behind_reshapes(const kva_value *v) {
+  while (v && v->def && kva_is(v->def, KVA_OP_reshape)) v = kva_operand(v->def, 0);
+  return v;
+}
+
+static bool is_one(kva_onnx_call *k, const kva_value *v) {
+  const kva_ref_tensor *w = kva_onnx_constant(k->c, v);
+  return w && w->i && w->n == 1 && w->i[0] == 1;
+}
+
+/* end is start + 1. */
+static bool is_next(kva_onnx_call *k, const kva_value *start, const kva_value *end) {
+  const kva_node *sum = behind_reshapes(end)->def;
+  start = behind_reshapes(start);
+  if (!sum || !kva_is(sum, KVA_OP_add)) return false;
+  for (uint32_t i = 0; i < 2; i++)
+    if (behind_reshapes(kva_operand(sum, i)) == start && is_one(k, kva_operand(sum, 1 - i))) return true;
+  return false;
+}
+
+/* x[start : start + 1] where start depends on data: one row, gathered. */
+static bool is_row_by_data(kva_onnx_call *k) {
+  const kva_value *start = kva_onnx_in(k, 1);
+  if (k->version < 10 || kva_onnx_contents(k->c, start) || kva_onnx_in(k, 4)) return false;
+  return start->type->rank == 1 && kva_expr_is(start->type->dims[0], 1) && is_next(k, start, kva_onnx_in(k, 2));
+}
+
+static kva_status row_by_data(kva_onnx_call *k) {
+  kva_ints axes = {0, NULL};
+  uint32_t axis;
+  if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_ints(k, 3, "axes", &axes));
+  KVA_TRY(kva_onnx_axis(k, axes.n ? axes.v[0] : 0, kva_onnx_in(k, 0)->type->rank, &axis));
+  return kva_onnx_done(k, kva_onnx_gather(k->b, kva_onnx_in(k, 0), kva_onnx_in(k, 1), axis));
+}
+
 kva_status kva_onnx_slice_op(kva_onnx_call *k) {
+  if (is_row_by_data(k)) return row_by_data(k);
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t rank = x->type->rank, axis;
   kva_dims starts, ends;

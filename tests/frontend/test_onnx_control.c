@@ -255,6 +255,20 @@ static void test_scan(void **state) {
 
 /* ---- sizes that depend on data ----------------------------------------------------------------------------------- */
 
+/* x[i : i + 1] has one row, whatever i is. */
+static void test_row_by_data(void **state) {
+  (void)state;
+  fixture t = load(ONNX "agraph (float[N] x, int64 i) => (float[1] y)\n{\n"
+                        "  axes = Constant <value = int64[1] {0}> ()\n  one = Constant <value = int64 {1}> ()\n"
+                        "  j = Add (one, i)\n  s = Unsqueeze (i, axes)\n  e = Unsqueeze (j, axes)\n"
+                        "  y = Slice (x, s, e, axes)\n}\n");
+  FLOATS(&t, 1, 2, 3);
+  add_scalar(&t, KVA_I64, 2);
+  run(&t);
+  EXPECT(t.out[0], 3);
+  teardown(&t);
+}
+
 static void test_nonzero(void **state) {
   (void)state;
   fixture t = load(ONNX "agraph (float[N] x) => (int64[1, K] places, float[K] values, float sum)\n{\n"
@@ -302,6 +316,7 @@ int main(void) {
       cmocka_unit_test(test_many_iterations),
       cmocka_unit_test(test_carried_shape_changes),
       cmocka_unit_test(test_scan),
+      cmocka_unit_test(test_row_by_data),
       cmocka_unit_test(test_nonzero),
       cmocka_unit_test(test_unique),
   };

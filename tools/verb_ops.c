@@ -8,7 +8,7 @@ static int run(int argc, char **argv);
 
 const kva_verb kva_verb_ops = {
     "ops", "[options]", "list the operators with what each supports, or verify them",
-    "Columns: operands, results, element types of operand 0 (f float, i integer, b bool), gradient (rule; zero: none "
+    "Columns: operands, results, element types (f float, i integer, b bool), gradient (rule; zero: none "
     "by\n"
     "mathematics; none: no rule), lowering (element: fuses freely; kernel: whole kernel; structure), tolerance of\n"
     "compiled against reference in units of the type's epsilon.\n\n"

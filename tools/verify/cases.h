@@ -56,6 +56,8 @@ kva_dtype_set kva_case_dtypes(const kva_case *c);
  * sizes, size 1, size 0 where it is legal, broadcasting. Its strings live in `arena`. False: the operator has no
  * generator. */
 bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t number, kva_case *out_case);
+/* As many numbers as go through all that the generator varies in a fixed order. */
+uint32_t kva_case_random_least(kva_op_id op);
 
 /* ---- building and running ---------------------------------------------------------------------------------------- */
 

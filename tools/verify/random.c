@@ -120,7 +120,7 @@ static bool elementwise(kva_random *r) {
   uint32_t symbols = (uint32_t)kva_random_int(r, 0, 31);
   for (uint32_t i = 0; i < KVA_CASE_OPERANDS && r->c->in[i].shape; i++) {
     kva_case_operand *o = &r->c->in[i];
-    bool updates = op->vjp_kind == KVA_VJP_NONE, scalar = updates && !*o->shape;
+    bool updates = op->traits & KVA_UPDATES, scalar = updates && !*o->shape;
     kva_extents x = updates || op->max_operands == 1 ? result : broadcastable(r, &result);
     if (!scalar) o->shape = element_shape(r, &result, &x, symbols);
   }
@@ -129,7 +129,7 @@ static bool elementwise(kva_random *r) {
 
 /* ---- along axes -------------------------------------------------------------------------------------------------- */
 
-static bool has_attr(const kva_random *r, const char *name) {
+bool kva_random_has_attr(const kva_random *r, const char *name) {
   const kva_attr_desc *attrs = kva_ops.ops[r->c->op]->attrs;
   return attrs && kva_attrs_find(attrs, name, strlen(name));
 }
@@ -160,12 +160,12 @@ static int64_t random_axis(kva_random *r, const kva_extents *x) {
 static bool along_axis(kva_random *r) {
   kva_extents x = kva_random_extents(r, 1, KVA_RANDOM_RANK, true);
   int64_t axis = random_axis(r, &x), *extent = &x.v[axis < 0 ? axis + x.rank : axis];
-  if (*extent == 0 && has_attr(r, "select_last")) *extent = 3;
+  if (*extent == 0 && kva_random_has_attr(r, "select_last")) *extent = 3;
   int a = (int)kva_random_int(r, 0, 1), b = (int)kva_random_int(r, 0, 1);
   kva_random_operand(r, x);
-  if (has_attr(r, "select_last"))
+  if (kva_random_has_attr(r, "select_last"))
     kva_random_attrs(r, "axis=%d; keepdims=%d; select_last=%d", (int)axis, a, b);
-  else if (has_attr(r, "exclusive"))
+  else if (kva_random_has_attr(r, "exclusive"))
     kva_random_attrs(r, "axis=%d; exclusive=%d; reverse=%d", (int)axis, a, b);
   else
     kva_random_attrs(r, "axis=%d", (int)axis);
@@ -177,10 +177,14 @@ bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t n
   uint64_t key = kva_hash(0, info->name, strlen(info->name));
   kva_random r = {arena, out_case, number, key ^ ((uint64_t)dtype << 32 | number), 0};
   *out_case = (kva_case){.op = op, .dtype = dtype};
-  if (kva_random_move(&r) || kva_random_nn(&r)) return true;
+  kva_random_fn own = kva_random_move(op) ? kva_random_move(op) : kva_random_nn(op);
+  if (own) {
+    own(&r);
+    return true;
+  }
   if (info->traits & KVA_ELEMENTWISE) return elementwise(&r);
   if (info->lower_kind == KVA_LOWER_NONE || info->max_operands != 1) return false;
-  if (has_attr(&r, "axes")) return over_axes(&r);
-  if (has_attr(&r, "leading")) return over_rows(&r);
-  return has_attr(&r, "axis") && along_axis(&r);
+  if (kva_random_has_attr(&r, "axes")) return over_axes(&r);
+  if (kva_random_has_attr(&r, "leading")) return over_rows(&r);
+  return kva_random_has_attr(&r, "axis") && along_axis(&r);
 }

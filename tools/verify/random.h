@@ -39,8 +39,12 @@ void kva_random_indices(kva_random *r, kva_extents x, int64_t extent);
 /* Sets the case's attributes. */
 void kva_random_attrs(kva_random *r, const char *fmt, ...) KVA_PRINTF(2, 3);
 
-/* Generators of random_move.c and random_nn.c; false: not an operator of theirs. */
-bool kva_random_move(kva_random *r);
-bool kva_random_nn(kva_random *r);
+/* The operator has an attribute of this name. */
+bool kva_random_has_attr(const kva_random *r, const char *name);
+
+/* Generators of random_move.c and random_nn.c, by operator; NULL: not one of theirs. */
+typedef void (*kva_random_fn)(kva_random *r);
+kva_random_fn kva_random_move(kva_op_id op);
+kva_random_fn kva_random_nn(kva_op_id op);
 
 #endif

@@ -118,7 +118,8 @@ static void random_concat(kva_random *r) {
 
 /* ---- at indices -------------------------------------------------------------------------------------------------- */
 
-static void random_gather(kva_random *r, bool grad) {
+static void random_gather(kva_random *r) {
+  bool grad = kva_random_has_attr(r, "extent");
   kva_extents x = kva_random_extents(r, 1, 3, false), at = kva_random_extents(r, 0, 2, true);
   uint32_t axis = (uint32_t)kva_random_int(r, 0, x.rank - 1);
   kva_extents y = kva_extents_join(kva_extents_part(&x, 0, axis), at);
@@ -197,25 +198,31 @@ static void random_scatter_nd(kva_random *r) {
   kva_random_attrs(r, "reduction=%s", reductions[reduction]);
 }
 
-bool kva_random_move(kva_random *r) {
-  switch ((int)r->c->op) {
-  case KVA_OP_cast: random_cast(r); return true;
-  case KVA_OP_bitcast: random_bitcast(r); return true;
-  case KVA_OP_iota: random_iota(r); return true;
-  case KVA_OP_dims: random_dims(r); return true;
-  case KVA_OP_reshape: random_reshape(r); return true;
-  case KVA_OP_transpose: random_transpose(r); return true;
-  case KVA_OP_slice: random_slice(r); return true;
-  case KVA_OP_expand: random_expand(r); return true;
-  case KVA_OP_pad: random_pad(r); return true;
-  case KVA_OP_concat: random_concat(r); return true;
-  case KVA_OP_gather: random_gather(r, false); return true;
-  case KVA_OP_gather_grad: random_gather(r, true); return true;
-  case KVA_OP_sort_indices: random_sort_indices(r); return true;
-  case KVA_OP_gather_elements: random_gather_elements(r); return true;
-  case KVA_OP_gather_nd: random_gather_nd(r); return true;
-  case KVA_OP_scatter_elements: random_scatter_elements(r); return true;
-  case KVA_OP_scatter_nd: random_scatter_nd(r); return true;
-  default: return false;
-  }
+static const kva_random_fn generators[KVA_OP_COUNT] = {
+    [KVA_OP_cast] = random_cast,
+    [KVA_OP_bitcast] = random_bitcast,
+    [KVA_OP_iota] = random_iota,
+    [KVA_OP_dims] = random_dims,
+    [KVA_OP_reshape] = random_reshape,
+    [KVA_OP_transpose] = random_transpose,
+    [KVA_OP_slice] = random_slice,
+    [KVA_OP_expand] = random_expand,
+    [KVA_OP_pad] = random_pad,
+    [KVA_OP_concat] = random_concat,
+    [KVA_OP_gather] = random_gather,
+    [KVA_OP_gather_grad] = random_gather,
+    [KVA_OP_sort_indices] = random_sort_indices,
+    [KVA_OP_gather_elements] = random_gather_elements,
+    [KVA_OP_gather_nd] = random_gather_nd,
+    [KVA_OP_scatter_elements] = random_scatter_elements,
+    [KVA_OP_scatter_nd] = random_scatter_nd,
+};
+
+kva_random_fn kva_random_move(kva_op_id op) {
+  return generators[op];
+}
+
+/* A cast goes to any dtype. */
+uint32_t kva_case_random_least(kva_op_id op) {
+  return generators[op] == random_cast ? N_DTYPES : 1;
 }

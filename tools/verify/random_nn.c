@@ -69,7 +69,7 @@ static void random_conv(kva_random *r) {
   int64_t n = kva_random_int(r, 0, 2), group = kva_random_int(r, 1, 3), c = kva_random_int(r, 1, 3);
   int64_t m = kva_random_int(r, 1, 3);
   kva_extents x = image(n, c * group, w.in), kernel = image(m * group, c, w.kernel), y = image(n, m * group, w.out);
-  bool input_grad = r->c->op == KVA_OP_conv_input_grad, weight_grad = r->c->op == KVA_OP_conv_weight_grad;
+  bool input_grad = kva_random_has_attr(r, "spatial"), weight_grad = kva_random_has_attr(r, "kernel");
   kva_random_operand(r, input_grad ? y : x);
   kva_random_operand(r, weight_grad ? y : kernel);
   const char *attrs = kva_arena_printf(r->arena, "%s; group=%lld", window_attrs(r, &w), (long long)group);
@@ -78,7 +78,8 @@ static void random_conv(kva_random *r) {
   r->c->attrs = attrs;
 }
 
-static void random_pool(kva_random *r, bool grad) {
+static void random_pool(kva_random *r) {
+  bool grad = kva_random_has_attr(r, "spatial");
   window w = random_window(r);
   int64_t n = kva_random_int(r, 0, 2), c = kva_random_int(r, 1, 3);
   kva_random_operand(r, image(n, c, grad ? w.out : w.in));
@@ -130,7 +131,7 @@ static void random_kv_shift(kva_random *r) {
   kva_extents weights[] = {EXTENTS(H, W), EXTENTS(H, W, D), EXTENTS(B, H, T, W)};
   kva_extents w = weights[kva_random_int(r, 0, 2)], x = EXTENTS(B, H, T, D), past = EXTENTS(B, H, W - 1, D);
   if (time_axis == 1) x = EXTENTS(B, T, H, D), past = EXTENTS(B, W - 1, H, D);
-  bool weight_grad = r->c->op == KVA_OP_kv_shift_weight_grad;
+  bool weight_grad = kva_random_has_attr(r, "weight_shape");
   kva_random_operand(r, x);
   kva_random_operand(r, weight_grad ? x : w);
   if (kva_random_chance(r, 2)) kva_random_operand(r, past);
@@ -188,27 +189,28 @@ static void random_numbers(kva_random *r) {
                    kva_dtype_name(dtypes[r->number % 4]), (int)kva_random_int(r, -2, 9));
 }
 
-bool kva_random_nn(kva_random *r) {
-  switch ((int)r->c->op) {
-  case KVA_OP_matmul: random_matmul(r); return true;
-  case KVA_OP_conv:
-  case KVA_OP_conv_input_grad:
-  case KVA_OP_conv_weight_grad: random_conv(r); return true;
-  case KVA_OP_max_pool:
-  case KVA_OP_avg_pool: random_pool(r, false); return true;
-  case KVA_OP_avg_pool_grad: random_pool(r, true); return true;
-  case KVA_OP_rms_norm:
-  case KVA_OP_layer_norm: random_norm(r); return true;
-  case KVA_OP_batch_norm: random_batch_norm(r); return true;
-  case KVA_OP_cross_entropy: random_cross_entropy(r); return true;
-  case KVA_OP_kv_shift:
-  case KVA_OP_kv_shift_input_grad:
-  case KVA_OP_kv_shift_weight_grad: random_kv_shift(r); return true;
-  case KVA_OP_kv_shift_grads: random_shift_grads(r); return true;
-  case KVA_OP_rope: random_rope(r); return true;
-  case KVA_OP_attention: random_attention(r); return true;
-  case KVA_OP_random_uniform:
-  case KVA_OP_random_normal: random_numbers(r); return true;
-  default: return false;
-  }
+static const kva_random_fn generators[KVA_OP_COUNT] = {
+    [KVA_OP_matmul] = random_matmul,
+    [KVA_OP_conv] = random_conv,
+    [KVA_OP_conv_input_grad] = random_conv,
+    [KVA_OP_conv_weight_grad] = random_conv,
+    [KVA_OP_max_pool] = random_pool,
+    [KVA_OP_avg_pool] = random_pool,
+    [KVA_OP_avg_pool_grad] = random_pool,
+    [KVA_OP_rms_norm] = random_norm,
+    [KVA_OP_layer_norm] = random_norm,
+    [KVA_OP_batch_norm] = random_batch_norm,
+    [KVA_OP_cross_entropy] = random_cross_entropy,
+    [KVA_OP_kv_shift] = random_kv_shift,
+    [KVA_OP_kv_shift_input_grad] = random_kv_shift,
+    [KVA_OP_kv_shift_weight_grad] = random_kv_shift,
+    [KVA_OP_kv_shift_grads] = random_shift_grads,
+    [KVA_OP_rope] = random_rope,
+    [KVA_OP_attention] = random_attention,
+    [KVA_OP_random_uniform] = random_numbers,
+    [KVA_OP_random_normal] = random_numbers,
+};
+
+kva_random_fn kva_random_nn(kva_op_id op) {
+  return generators[op];
 }

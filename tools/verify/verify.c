@@ -43,11 +43,11 @@ static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
   }
 }
 
-/* Operators whose row names no class choose a dtype with the number: all of them in one go. Casts go to any dtype. */
+/* Operators whose row names no class choose a dtype with the number: all of them in one go. */
 static uint32_t random_count(const work *w, kva_op_id op, kva_dtype dtype) {
-  uint32_t n = w->options->n_random;
-  if (!n) return 0;
-  return dtype == KVA_DTYPE_NONE ? 12 : op == KVA_OP_cast && n < 17 ? 17 : n;
+  uint32_t n = w->options->n_random, least = kva_case_random_least(op);
+  if (!n || dtype == KVA_DTYPE_NONE) return n ? 12 : 0;
+  return n < least ? least : n;
 }
 
 static void add_random(work *w, kva_op_id op) {

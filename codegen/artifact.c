@@ -2,6 +2,7 @@
  * grids as formulas over one list of shape symbols that all programs share, so that programs share kernels. Kernels of
  * a CPU get the whole list, those of a GPU as parameters what they read of it. */
 #include "codegen/codegen.h"
+#include "ops/ids.h"
 #include "ops/matmul.h"
 
 #include <stdlib.h>

@@ -7,6 +7,7 @@
  * A whole-kernel operator writes the loops itself and hands its elements to `store`, which runs the rest of the group
  * on them. */
 #include "codegen/lower_internal.h"
+#include "ops/ids.h"
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 

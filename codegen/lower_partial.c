@@ -9,6 +9,7 @@
  *
  * So the gradient of a norm by its input and that by its scale are one pass over memory. */
 #include "codegen/lower_internal.h"
+#include "ops/ids.h"
 #include "ops/partial_sum.h"
 
 typedef struct partial_sums {

@@ -2,6 +2,7 @@
  * pass puts only nodes behind it that read its result element by element; here every output's index follows from the
  * element's, through elementwise nodes, transpositions and reshapes, and each read is checked to be of that element. */
 #include "codegen/lower_internal.h"
+#include "ops/ids.h"
 
 /* The results of the tile that v depends on, as bits. */
 static uint32_t depends_on(const kva_lowering *w, const kva_value *v) {

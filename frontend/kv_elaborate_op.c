@@ -1,6 +1,7 @@
 /* Nodes: internal operators (kv.name), whose attributes are set through their descriptors, and ONNX operators, which go
  * to the rules of kva_onnx_build. */
 #include "frontend/kv_elaborate.h"
+#include "ops/ids.h"
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 

@@ -1,5 +1,6 @@
 /* Parameters of models (`param`, named by their scope) and states of dumps (`state`, named in full). */
 #include "frontend/kv_elaborate.h"
+#include "ops/ids.h"
 
 bool kva_el_has_flag(const kva_ast_names *flags, const char *flag) {
   for (uint32_t i = 0; i < flags->len; i++) {

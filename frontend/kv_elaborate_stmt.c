@@ -1,5 +1,6 @@
 /* Statements, and the graphs that they make up. */
 #include "frontend/kv_elaborate.h"
+#include "ops/ids.h"
 
 enum { MAX_STEPS = 1000000, MAX_LEVEL = 1000 };
 

@@ -2,6 +2,7 @@
  * settings among its statements; it becomes the function "loss" and the module's kva_train_spec. In a dump it holds
  * the fields of the spec one by one. */
 #include "frontend/kv_elaborate.h"
+#include "ops/ids.h"
 #include "ops/optimizer.h"
 
 typedef struct trainer {

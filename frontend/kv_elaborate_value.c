@@ -4,6 +4,7 @@
  * does not come out even is caught where a dimension is expected. Arithmetic with shape symbols gives expressions over
  * them (where / is floor division); arithmetic with tensors builds nodes. */
 #include "frontend/kv_elaborate.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

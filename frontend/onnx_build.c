@@ -1,5 +1,6 @@
 /* Small compositions of internal nodes that several rules share. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis, uint32_t count) {
   kva_dim dims[2 * KVA_MAX_RANK];

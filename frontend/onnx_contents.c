@@ -4,6 +4,7 @@
  * depends on constants alone is evaluated by the operators' own reference. Both are lazy and remembered per value,
  * absence too, so that every value is visited once. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 #include "ops/shape_values.h"
 
 enum { MAX_ELEMENTS = 4096, MAX_DEPTH = 256 };

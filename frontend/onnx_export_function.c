@@ -4,6 +4,7 @@
  * in it and depends on ranks and types of the operands: it is written for every call, and calls with equal bodies share
  * one function. */
 #include "frontend/onnx_export.h"
+#include "ops/ids.h"
 
 #include <stdlib.h>
 

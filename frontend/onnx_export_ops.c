@@ -1,5 +1,6 @@
 /* Internal operators as ONNX nodes, by the rows of onnx_export.def. */
 #include "frontend/onnx_export.h"
+#include "ops/ids.h"
 
 static kva_status same(kva_export *e, const kva_node *n, const char *op_type) {
   (void)kva_export_like(e, n, op_type);

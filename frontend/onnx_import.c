@@ -4,6 +4,7 @@
  * A node that fails is reported, its outputs count as failed, and whatever uses them is skipped in silence, so that one
  * run reports every problem of the file once. */
 #include "frontend/onnx_import.h"
+#include "ops/ids.h"
 
 enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
 

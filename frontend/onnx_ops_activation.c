@@ -1,5 +1,6 @@
 /* Rules: activations, softmax and dropout. Constants take the operand's type; definitions are the specification's. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 static kva_value *num(kva_onnx_call *k, double v) {
   return kva_scalar_like(k->b, kva_onnx_in(k, 0), v);

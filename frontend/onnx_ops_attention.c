@@ -1,5 +1,6 @@
 /* Rules: the language-model operators. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -4,6 +4,7 @@
 #include "frontend/frontend_internal.h"
 #include "frontend/onnx_region.h"
 #include "ops/control.h"
+#include "ops/ids.h"
 
 enum { MAX_TRIPS = 1024, MAX_UNROLLED_NODES = 1 << 15, MAX_VALUES = 64 };
 

@@ -1,5 +1,6 @@
 /* Rules: convolutions. The bias is a separate addition; fusion joins it again. */
 #include "frontend/onnx_window.h"
+#include "ops/ids.h"
 
 static kva_value *add_bias(kva_onnx_call *k, kva_value *y, uint32_t rank) {
   kva_value *bias = kva_onnx_in(k, 2);

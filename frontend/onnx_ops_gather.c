@@ -1,5 +1,6 @@
 /* Rules: indexed reads and writes. Negative indices count from the end, here as in the internal operators. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 kva_status kva_onnx_gather_op(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);

@@ -1,6 +1,7 @@
 /* Rules: AffineGrid and GridSample. Both use coordinates in [-1, 1] per axis, last axis first; -1 and 1 are the centres
  * of the border elements (align_corners) or their outer edges. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 /* ---- affine grid ------------------------------------------------------------------------------------------------- */
 

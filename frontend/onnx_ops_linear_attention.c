@@ -7,6 +7,7 @@
  *
  * Inputs are [B, T, heads * width]; the arithmetic is in float (double for double). */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

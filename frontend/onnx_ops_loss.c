@@ -1,5 +1,6 @@
 /* Rules: the classification losses. Classes are axis 1. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 typedef struct loss {
   kva_value *log_prob, *target, *weight;

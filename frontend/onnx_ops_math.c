@@ -1,6 +1,7 @@
 /* Rules: elementwise mathematics, logic, comparison and casts. Before opset 7 binary operators broadcast only on
  * request, and then their second operand along `axis`; since then by the NumPy rule, as the internal operators do. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 kva_status kva_onnx_unary(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build1(k->b, (kva_op_id)k->arg, kva_onnx_in(k, 0)));

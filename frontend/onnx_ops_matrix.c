@@ -1,5 +1,6 @@
 /* Rules: matrix products. The internal product wants rank 2 or more on both sides. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 /* NumPy's rule: a vector on the left is a row, on the right a column; the added dimension goes away again. */
 static kva_value *product_of(kva_builder *b, kva_value *x, kva_value *y) {

@@ -1,5 +1,6 @@
 /* Rules: slices, pads, joins and permutations. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 kva_status kva_onnx_transpose(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);

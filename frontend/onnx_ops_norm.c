@@ -1,5 +1,6 @@
 /* Rules: normalisations. Group and instance normalisation are layer normalisation of a reshaped tensor. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 /* ---- batch ------------------------------------------------------------------------------------------------------- */
 

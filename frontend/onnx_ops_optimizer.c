@@ -1,6 +1,7 @@
 /* Rules: the optimisers of ai.onnx.preview.training. Inputs are R (learning rate), T (update count), then all tensors
  * of each kind: X1 .. Xn, G1 .. Gn and the states. Outputs are the new X and states in the same order. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 enum { MOMENTUM = 1, ADAGRAD = 1, ADAM = 2 };
 

@@ -1,6 +1,7 @@
 /* Rule: calls of domain "ai.kvasir", which stand for Kvasir's operators of the same meaning. The operator's attribute
  * description says how its attributes are read; onnx_export_function.c writes them by the same description. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 #include <stdlib.h>
 

@@ -1,5 +1,6 @@
 /* Rules: pools and local response normalisation. */
 #include "frontend/onnx_window.h"
+#include "ops/ids.h"
 
 kva_status kva_onnx_max_pool(kva_onnx_call *k) {
   kva_onnx_window w;

@@ -1,6 +1,7 @@
 /* Rules: quantisation. q = saturate(round(x / scale) + zero), x = (q - zero) * scale, in float; one scale per tensor,
  * per entry of an axis, or per block along it. */
 #include "frontend/onnx_window.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

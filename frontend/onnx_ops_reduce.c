@@ -1,6 +1,7 @@
 /* Rules: reductions, arg-reductions and scans. Axes are an attribute in old versions and an input in new ones
  * (ReduceSum since 13, the others since 18); none means all, or nothing with noop_with_empty_axes. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 typedef struct reduction {
   kva_ints axes;

@@ -2,6 +2,7 @@
  * 1); the weights of every direction hold the gates one below the other: W[g H, I], R[g H, H], B[2 g H] (input, then
  * recurrent biases). The products with X do not depend on the state and are done for all steps at once. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 enum { MAX_STEPS = 1024, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
 enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P };

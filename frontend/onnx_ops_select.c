@@ -1,5 +1,6 @@
 /* Rules that pick elements by position or by order: TopK, ReverseSequence, TensorScatter, MaxUnpool. */
 #include "frontend/onnx_window.h"
+#include "ops/ids.h"
 
 enum { MAX_SORTED = 4096 };
 

@@ -1,6 +1,7 @@
 /* Rules: shapes, and tensors made from nothing but a shape. Shape operands are read through kva_onnx_contents, so that
  * what a model computes about its shapes becomes expressions here and no tensors remain. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* Rules: window functions, whose size is known, so that they are constants; and the discrete Fourier transform as a
  * product with constant matrices. Both are computed in double here. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

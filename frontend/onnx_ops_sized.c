@@ -1,6 +1,7 @@
 /* Rules whose results have extents that depend on data: NonZero, Compress, Unique. A count that the graph computes is
  * bound to a new symbol (kv.bind), and what follows has that extent. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 /* ---- places of what is kept -------------------------------------------------------------------------------------- */
 

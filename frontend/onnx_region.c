@@ -1,6 +1,7 @@
 /* Sub-graphs. An ONNX sub-graph sees the names around it, an internal one its inputs alone: it is built first, with
  * operands from outside, which then become inputs. */
 #include "frontend/onnx_region.h"
+#include "ops/ids.h"
 
 enum { SMALL_BYTES = 512 };
 

@@ -1,6 +1,7 @@
 /* The table of rules and what they share: look-up by (domain, operator, version), checked access to inputs and
  * attributes. */
 #include "frontend/onnx_rules.h"
+#include "ops/ids.h"
 
 typedef struct rule_row {
   const char *domain, *op_type;

@@ -1,7 +1,7 @@
 /* Typed attributes. An operator's attributes are one C struct; the struct and its description (for printing, parsing,
- * comparing, hashing) come from one X-macro list, so that there is no second list to forget:
+ * comparing, hashing) come from one X-macro list (ops/attrs.def), so that there is no second list to forget:
  *
- *   #define KVA_ATTRS_softmax(X) X(INT, axis, -1)
+ *   ATTRS(softmax, ATTR(INT, axis, -1))
  *
  * gives `typedef struct { int64_t axis; } kva_softmax_attrs;` and its field table. */
 #ifndef KVA_IR_ATTR_H

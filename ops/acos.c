@@ -1,6 +1,7 @@
 /* acos: y = arccos x in [0, pi]; NaN outside [-1, 1]. Gradient: -g / sqrt((1 - x) (1 + x)).
  * Tolerance 8: polynomial of a square root near the ends. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* acosh: y = ln(x + sqrt(x^2 - 1)) for x >= 1; NaN below. Gradient: g / sqrt((x - 1) (x + 1)).
  * Tolerance 8: composed from log1p and a square root. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -7,6 +7,8 @@
 
 #include <math.h>
 
+KVA_OP_FUNCTIONS(adagrad)
+
 kva_status kva_adagrad_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   return kva_optimizer_infer(m, n, 3, 2, out_types);
 }

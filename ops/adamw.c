@@ -11,6 +11,8 @@
 
 #include <math.h>
 
+KVA_OP_FUNCTIONS(adamw)
+
 enum { P, G, M, V, LR, STEP };
 
 kva_status kva_adamw_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

@@ -2,6 +2,8 @@
  * last. NaN counts as the greatest. Gradient: zero. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
+KVA_OP_FUNCTIONS(argmax)
+
 kva_status kva_argmax_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   return kva_arg_infer(m, n, out_types);
 }

@@ -1,6 +1,7 @@
 /* asinh: y = ln(x + sqrt(x^2 + 1)). Gradient: g / sqrt(x^2 + 1).
  * Tolerance 8: composed from log1p and a square root. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -16,9 +16,12 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape.h"
 
 #include <math.h>
+
+KVA_OP_FUNCTIONS(attention)
 
 _Static_assert(sizeof(kva_attention_grad_q_attrs) == sizeof(kva_attention_attrs), "made by one list");
 _Static_assert(sizeof(kva_attention_grad_kv_attrs) == sizeof(kva_attention_attrs), "made by one list");

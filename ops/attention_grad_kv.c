@@ -9,6 +9,8 @@
 #include "ops/check.h"
 #include "ops/facts.h"
 
+KVA_OP_FUNCTIONS(attention_grad_kv)
+
 kva_status kva_attention_grad_kv_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   KVA_TRY(kva_attention_grad_check(m, n));
   out_types[0] = kva_operand_type(n, KVA_ATTENTION_K);

@@ -13,6 +13,10 @@
 
 #include <math.h>
 
+KVA_OP_FUNCTIONS(attention)
+KVA_OP_FUNCTIONS(attention_grad_q)
+KVA_OP_FUNCTIONS(attention_grad_kv)
+
 static const kva_expr *num(const kva_query_tile *s, int64_t v) {
   return kva_expr_const(s->kb->exprs, v);
 }

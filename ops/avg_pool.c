@@ -4,7 +4,10 @@
  * avg_pool_grad. Tolerance 8: a sum of |kernel| terms and one division. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/pool.h"
+
+KVA_OP_FUNCTIONS(avg_pool)
 
 kva_status kva_avg_pool_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_avg_pool_attrs *a = n->attrs;

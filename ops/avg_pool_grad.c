@@ -7,6 +7,8 @@
 #include "ops/element.h"
 #include "ops/pool.h"
 
+KVA_OP_FUNCTIONS(avg_pool_grad)
+
 kva_status kva_avg_pool_grad_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_avg_pool_grad_attrs *a = n->attrs;
   KVA_TRY(kva_check_float(m, n, 0));

@@ -6,9 +6,12 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/row.h"
 
 #include <math.h>
+
+KVA_OP_FUNCTIONS(batch_norm)
 
 enum { X, SCALE, BIAS, MEAN, VAR };
 

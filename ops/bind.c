@@ -6,6 +6,8 @@
  * symbol; passes keep the order. */
 #include "ops/control.h"
 
+KVA_OP_FUNCTIONS(bind)
+
 kva_status kva_bind_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   (void)out_types;
   const kva_bind_attrs *a = n->attrs;

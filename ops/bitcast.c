@@ -2,6 +2,8 @@
  * uint8). Exact, but for the payload of 16-bit NaNs. */
 #include "ops/elementwise.h"
 
+KVA_OP_FUNCTIONS(bitcast)
+
 static bool supported(kva_dtype t) {
   return t == KVA_BOOL || (kva_dtype_is_int(t) && kva_dtype_bits(t) >= 8) ||
          (kva_dtype_is_float(t) && kva_dtype_bits(t) >= 16);

@@ -1,6 +1,7 @@
 /* The builder: nodes with inferred types. After a failure it stops inferring, so that one mistake is reported once
  * and everything built on top of it stays harmless until the caller looks at `failed`. */
 #include "ops/build.h"
+#include "ops/ids.h"
 
 static void *copy_attrs(kva_builder *b, const kva_op_info *op, const void *attrs) {
   kva_arena *arena = b->m->arena;
@@ -80,6 +81,26 @@ kva_value *kva_build2(kva_builder *b, kva_op_id op, kva_value *x, kva_value *y) 
 
 kva_value *kva_build3(kva_builder *b, kva_op_id op, kva_value *x, kva_value *y, kva_value *z) {
   return kva_build(b, op, 3, (kva_value *[]){x, y, z}, NULL);
+}
+
+kva_value *kva_add(kva_builder *b, kva_value *x, kva_value *y) {
+  return kva_build2(b, KVA_OP_add, x, y);
+}
+
+kva_value *kva_sub(kva_builder *b, kva_value *x, kva_value *y) {
+  return kva_build2(b, KVA_OP_sub, x, y);
+}
+
+kva_value *kva_mul(kva_builder *b, kva_value *x, kva_value *y) {
+  return kva_build2(b, KVA_OP_mul, x, y);
+}
+
+kva_value *kva_div(kva_builder *b, kva_value *x, kva_value *y) {
+  return kva_build2(b, KVA_OP_div, x, y);
+}
+
+kva_value *kva_neg(kva_builder *b, kva_value *x) {
+  return kva_build1(b, KVA_OP_neg, x);
 }
 
 kva_value *kva_const_tensor(kva_builder *b, const kva_tensor_data *data) {

@@ -25,11 +25,11 @@ kva_value *kva_build(kva_builder *b, kva_op_id op, uint32_t n_operands, kva_valu
 kva_value *kva_build1(kva_builder *b, kva_op_id op, kva_value *x);
 kva_value *kva_build2(kva_builder *b, kva_op_id op, kva_value *x, kva_value *y);
 kva_value *kva_build3(kva_builder *b, kva_op_id op, kva_value *x, kva_value *y, kva_value *z);
-#define kva_add(b, x, y) kva_build2((b), KVA_OP_add, (x), (y))
-#define kva_sub(b, x, y) kva_build2((b), KVA_OP_sub, (x), (y))
-#define kva_mul(b, x, y) kva_build2((b), KVA_OP_mul, (x), (y))
-#define kva_div(b, x, y) kva_build2((b), KVA_OP_div, (x), (y))
-#define kva_neg(b, x)    kva_build1((b), KVA_OP_neg, (x))
+kva_value *kva_add(kva_builder *b, kva_value *x, kva_value *y);
+kva_value *kva_sub(kva_builder *b, kva_value *x, kva_value *y);
+kva_value *kva_mul(kva_builder *b, kva_value *x, kva_value *y);
+kva_value *kva_div(kva_builder *b, kva_value *x, kva_value *y);
+kva_value *kva_neg(kva_builder *b, kva_value *x);
 
 /* Constants: a scalar of dtype t; one shaped like nothing (rank 0), broadcast by use; a whole tensor (data borrowed).
  */
@@ -79,6 +79,7 @@ bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx);
 
 /* The whole file of a simple unary operator is its mathematics: see ops/relu.c. */
 #define KVA_ELEMENTWISE_INFER(op)                                                             \
+  KVA_OP_FUNCTIONS(op)                                                                        \
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \
     return kva_elementwise_infer(m, n, out_types);                                            \
   }

@@ -9,6 +9,8 @@
 
 #include <math.h>
 
+KVA_OP_FUNCTIONS(cast)
+
 static bool castable(kva_dtype t) {
   return kva_dtype_is_float(t) || kva_dtype_is_int(t) || t == KVA_BOOL;
 }

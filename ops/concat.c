@@ -2,8 +2,11 @@
  * Exact: a view. */
 #include "ops/check.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
+
+KVA_OP_FUNCTIONS(concat)
 
 static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_concat_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);

@@ -10,7 +10,10 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(conv)
 
 kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels, const char *of) {
   int64_t count;

@@ -16,6 +16,10 @@
 #include "ops/element.h"
 #include "ops/gpu_contract.h"
 
+KVA_OP_FUNCTIONS(conv)
+KVA_OP_FUNCTIONS(conv_input_grad)
+KVA_OP_FUNCTIONS(conv_weight_grad)
+
 enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, LONG_LINE = 32, MAX_LEADS = 256 };
 
 typedef struct site {

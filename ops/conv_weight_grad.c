@@ -8,6 +8,9 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
+
+KVA_OP_FUNCTIONS(conv_weight_grad)
 
 static kva_window window_of(const kva_node *n) {
   const kva_conv_weight_grad_attrs *a = n->attrs;

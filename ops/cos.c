@@ -1,6 +1,7 @@
 /* cos: y = cos x (radians). Gradient: -g sin x.
  * Tolerance 4: polynomial kernels after range reduction; near zeros of cosine the error is absolute, of 1. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

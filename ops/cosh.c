@@ -1,6 +1,7 @@
 /* cosh: y = (e^x + e^-x) / 2. Gradient: g sinh x.
  * Tolerance 8: composed from two exponentials. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -11,7 +11,10 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/row.h"
+
+KVA_OP_FUNCTIONS(cross_entropy)
 
 kva_status kva_cross_entropy_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *x = kva_operand_type(n, 0);

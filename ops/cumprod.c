@@ -2,6 +2,8 @@
  * Tolerance 16: one rounding a factor; errors of a product add up. */
 #include "ops/scan_common.h"
 
+KVA_OP_FUNCTIONS(cumprod)
+
 kva_status kva_cumprod_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   return kva_scan_infer(m, n, out_types);
 }

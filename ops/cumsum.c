@@ -1,7 +1,10 @@
 /* cumsum: y[k] = x[0] + ... + x[k] along `axis`; exclusive: without x[k]; reverse: x[k] + ... + x[last]. Gradient: the
  * same sum of g from the other end.
  * Tolerance 8: the reference adds in double, kernels in the compute type. */
+#include "ops/ids.h"
 #include "ops/scan_common.h"
+
+KVA_OP_FUNCTIONS(cumsum)
 
 kva_status kva_cumsum_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   return kva_scan_infer(m, n, out_types);

@@ -4,6 +4,8 @@
 #include "ops/facts.h"
 #include "ops/shape_values.h"
 
+KVA_OP_FUNCTIONS(dims)
+
 kva_status kva_dims_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_dims_attrs *a = n->attrs;
   if (a->scalar && a->values.n != 1)

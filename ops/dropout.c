@@ -6,6 +6,8 @@
  * whose gradient those nodes give. 0 <= ratio < 1. Gradient of the form at inference: g. Exact. */
 #include "ops/elementwise.h"
 
+KVA_OP_FUNCTIONS(dropout)
+
 kva_status kva_dropout_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   double ratio = ((const kva_dropout_attrs *)n->attrs)->ratio;
   if (!(ratio >= 0 && ratio < 1)) {

@@ -1,6 +1,7 @@
 /* erf: y = 2/sqrt(pi) times the integral of e^(-t^2) from 0 to x. Gradient: g 2/sqrt(pi) e^(-x^2).
  * Tolerance 4: polynomial kernels. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -4,6 +4,8 @@
 #include "ops/facts.h"
 #include "ops/shape_values.h"
 
+KVA_OP_FUNCTIONS(expand)
+
 kva_status kva_expand_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   kva_dims shape = ((const kva_expand_attrs *)n->attrs)->shape;
   if (shape.n > KVA_MAX_RANK)

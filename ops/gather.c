@@ -4,9 +4,12 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
+
+KVA_OP_FUNCTIONS(gather)
 
 static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_gather_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);

@@ -3,8 +3,11 @@
  * zeros. Exact: moves elements. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(gather_elements)
 
 static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_gather_elements_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);

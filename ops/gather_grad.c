@@ -6,10 +6,13 @@
  * Tolerance 8: kernels of narrow floats may keep more bits between two steps. */
 #include "ops/gather_grad.h"
 #include "ops/check.h"
+#include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
 #include "ops/shape.h"
 #include "ops/sort_indices.h"
+
+KVA_OP_FUNCTIONS(gather_grad)
 
 kva_gather_layout kva_gather_grad_layout(const kva_node *n) {
   kva_gather_layout y = {.n_indices = kva_operand_type(n, 1)->rank};

@@ -4,8 +4,11 @@
  * Exact: moves elements. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(gather_nd)
 
 static uint32_t batch_of(const kva_node *n) {
   return (uint32_t)((const kva_gather_nd_attrs *)n->attrs)->batch_dims;

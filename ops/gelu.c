@@ -3,6 +3,7 @@
  * Gradient: g (P + x P'), P' = e^(-x^2/2) / sqrt(2 pi), or (1 - tanh^2 u) u' / 2.
  * Tolerance 8: one polynomial kernel and four roundings; for x << 0 relative to |x|, because 1 + erf cancels. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -12,6 +12,8 @@
  * (passes/autodiff_control.c). */
 #include "ops/control.h"
 
+KVA_OP_FUNCTIONS(if)
+
 /* The merged type of result r; *next counts the symbols of binds that are used up. */
 static kva_status merge_types(kva_module *m, const kva_node *n, uint32_t r, uint32_t *next, const kva_type **out) {
   kva_dims binds = ((const kva_if_attrs *)n->attrs)->binds;

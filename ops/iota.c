@@ -1,6 +1,8 @@
 /* iota: y[i_0, ..., i_r] = i_axis in the given dtype. Exact where the dtype holds the integers. */
 #include "ops/build.h"
 
+KVA_OP_FUNCTIONS(iota)
+
 kva_status kva_iota_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_iota_attrs *a = n->attrs;
   uint32_t axis;

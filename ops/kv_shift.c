@@ -23,6 +23,9 @@
 #include "ops/kv_shift.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
+
+KVA_OP_FUNCTIONS(kv_shift)
 
 enum { MAX_UNROLLED_TAPS = 16 };
 

@@ -20,6 +20,8 @@
 #include "ops/facts.h"
 #include "ops/kv_shift.h"
 
+KVA_OP_FUNCTIONS(kv_shift_grads)
+
 enum { ROWS = 16, WARP = 32, BLOCK = 256, PAIRS = 64, DY = 0, X = 2 };
 
 typedef struct shift_grads {

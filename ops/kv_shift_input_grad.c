@@ -10,6 +10,8 @@
 #include "ops/kv_shift.h"
 #include "ops/check.h"
 
+KVA_OP_FUNCTIONS(kv_shift_input_grad)
+
 static kva_shift shift_of(const kva_node *n) {
   const kva_kv_shift_input_grad_attrs *a = n->attrs;
   const kva_type *w = kva_operand_type(n, 1);

@@ -10,6 +10,8 @@
 #include "ops/check.h"
 #include "ops/element.h"
 
+KVA_OP_FUNCTIONS(kv_shift_weight_grad)
+
 static kva_shift shift_of(const kva_node *n) {
   const kva_kv_shift_weight_grad_attrs *a = n->attrs;
   return kva_shift_get(n, kva_operand_type(n, 0), a->time_axis, a->boundary, a->weight_shape.n, a->weight_shape.v);

@@ -5,7 +5,10 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/row.h"
+
+KVA_OP_FUNCTIONS(log_softmax)
 
 kva_status kva_log_softmax_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_log_softmax_attrs *a = n->attrs;

@@ -18,6 +18,8 @@
  * Gradient: a loop backwards over values that the forward loop stacked (passes/autodiff_control.c). */
 #include "ops/control.h"
 
+KVA_OP_FUNCTIONS(loop)
+
 static uint32_t carried_of(const kva_node *n) {
   return (uint32_t)((const kva_loop_attrs *)n->attrs)->carried;
 }

@@ -11,6 +11,8 @@
 #include "ops/facts.h"
 #include "ops/shape.h"
 
+KVA_OP_FUNCTIONS(matmul)
+
 kva_matmul_shape kva_matmul_get(const kva_node *n) {
   const kva_matmul_attrs *attrs = n->attrs;
   const kva_type *a = kva_operand_type(n, 0), *b = kva_operand_type(n, 1);

@@ -2,6 +2,8 @@
  * batch, rows and columns, one sum over k. */
 #include "ops/matmul.h"
 
+KVA_OP_FUNCTIONS(matmul)
+
 typedef struct dot_body {
   kva_lower *l;
   const kva_node *n;

@@ -1,5 +1,6 @@
 /* Matrix products in the form of a GPU's library. */
 #include "ops/build.h"
+#include "ops/ids.h"
 #include "ops/matmul.h"
 #include "ops/shape.h"
 

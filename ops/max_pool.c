@@ -9,10 +9,13 @@
  * Exact: comparisons and selections. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/pool.h"
 #include "ops/shape.h"
 
 #include <math.h>
+
+KVA_OP_FUNCTIONS(max_pool)
 
 kva_status kva_max_pool_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_max_pool_attrs *a = n->attrs;

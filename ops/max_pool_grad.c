@@ -10,6 +10,8 @@
 #include "ops/pool.h"
 #include "ops/shape.h"
 
+KVA_OP_FUNCTIONS(max_pool_grad)
+
 enum { INDICES, DY };
 
 kva_status kva_max_pool_grad_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

@@ -2,6 +2,7 @@
  * Exact. */
 #include "ops/elementwise.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape_values.h"
 
 #include <math.h>

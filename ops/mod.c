@@ -3,6 +3,7 @@
  * Tolerance 1: the remainder itself is exact, the correction of its sign one rounding. */
 #include "ops/elementwise.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape_values.h"
 
 #include <math.h>

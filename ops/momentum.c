@@ -5,6 +5,8 @@
  * Tolerance 4: five roundings, none of which is amplified. */
 #include "ops/optimizer.h"
 
+KVA_OP_FUNCTIONS(momentum)
+
 kva_status kva_momentum_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   return kva_optimizer_infer(m, n, 3, 2, out_types);
 }

@@ -1,15 +1,20 @@
 /* The operator table, expanded from ops.def. Which functions a row takes follows from its columns by token pasting, so
  * a function that is missing is a link error and one that is not called for does not exist. */
 #include "ops/facts.h"
+#include "ops/ids.h"
 
 #include <stddef.h>
 
+#define OP(name, ...) KVA_OP_FUNCTIONS(name)
+#include "ops/ops.def"
+#undef OP
+
 /* ---- attribute descriptions -------------------------------------------------------------------------------------- */
 
-/* KVA_ATTRS_<op>(TUPLE) gives `, (KIND, field, default), ...`; EACH hands every tuple on together with the operator's
- * name, which the lists in attrs.h do not carry and offsetof needs. */
-#define TUPLE(KIND, field, def) , (KIND, field, def)
-#define UNWRAP(...)             __VA_ARGS__
+/* A list of attributes gives `, (KIND, field, default), ...`; EACH hands every tuple on together with the operator's
+ * name, which the list does not carry and offsetof needs. */
+#define ATTR(KIND, field, def) , (KIND, field, def)
+#define UNWRAP(...)            __VA_ARGS__
 #define ROW_(op, KIND, field, def) \
   {#field, KVA_ATTR_##KIND, (uint32_t)offsetof(kva_##op##_attrs, field), (double)(def)},
 #define ROW(...) ROW_(__VA_ARGS__)
@@ -27,15 +32,14 @@
   NTH(__VA_ARGS__, EACH_8, EACH_7, EACH_6, EACH_5, EACH_4, EACH_3, EACH_2, EACH_1, EACH_0, )(__VA_ARGS__)
 #define EACH(...) EACH_(__VA_ARGS__)
 
-#define DESC_ATTRS(op)                                                                            \
-  static const kva_attr_field op##_fields[] = {EACH(op KVA_ATTRS_##op(TUPLE))};                   \
+#define ATTRS(op, ...)                                                                            \
+  static const kva_attr_field op##_fields[] = {EACH(op __VA_ARGS__)};                             \
   static const kva_attr_desc op##_desc = {.size = sizeof(kva_##op##_attrs),                       \
                                           .n_fields = sizeof op##_fields / sizeof op##_fields[0], \
                                           .fields = op##_fields};
-#define DESC_PLAIN(op)
-#define OP(name, min_in, max_in, n_out, traits, ATTR, ...) DESC_##ATTR(name)
-#include "ops/ops.def"
-#undef OP
+#include "ops/attrs.def"
+#undef ATTR
+#undef ATTRS
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 

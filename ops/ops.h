@@ -1,5 +1,5 @@
-/* The operator set. ops.def is the only list: this header expands it to the enum, the attribute structs, the
- * declarations of every operator's functions, and ops.c to the table. See ops/README.md. */
+/* The operator set: the table's type, contexts of evaluation, differentiation and lowering. What ops.def expands to
+ * stands in ids.h and ops.c alone, so that a change of a row compiles little again. See ops/README.md. */
 #ifndef KVA_OPS_OPS_H
 #define KVA_OPS_OPS_H
 
@@ -7,18 +7,11 @@
 #include "ir/target.h"
 #include "ops/attrs.h"
 
-typedef enum kva_op_id {
-#define OP(name, ...) KVA_OP_##name,
-#include "ops/ops.def"
-#undef OP
-  KVA_OP_COUNT
-} kva_op_id;
+typedef uint32_t kva_op_id; /* KVA_OP_<name>, of ops/ids.h */
 
 extern const kva_op_set kva_ops;
-/* The row of an operator: KVA_OP(softmax). */
-#define KVA_OP(op) (kva_ops.ops[KVA_OP_##op])
 static inline bool kva_is(const kva_node *n, kva_op_id id) {
-  return n->op->id == (uint32_t)id;
+  return n->op->id == id;
 }
 
 /* ---- reference evaluation ---------------------------------------------------------------------------------------- */
@@ -99,16 +92,15 @@ static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {
   return n->operands[i].value->type;
 }
 
-/* ---- declarations of every operator's functions ------------------------------------------------------------------ */
+/* ---- functions of an operator ------------------------------------------------------------------------------------ */
 
-#define OP(name, ...)                                                                                        \
+/* Declares those that a row may name. The file that defines some of them declares them by this. */
+#define KVA_OP_FUNCTIONS(name)                                                                               \
   kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);               \
   kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,                \
                               kva_ref_tensor *const *out);                                                   \
   kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                      \
   kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx); \
   void kva_##name##_kernel(kva_lower *l, const kva_node *n);
-#include "ops/ops.def"
-#undef OP
 
 #endif

@@ -1,6 +1,7 @@
 /* See optimizer.h. */
 #include "ops/optimizer.h"
 #include "ops/check.h"
+#include "ops/ids.h"
 
 #include <stddef.h>
 

@@ -10,7 +10,10 @@
  * Exact: a view. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(pad)
 
 typedef enum pad_mode { PAD_CONSTANT, PAD_EDGE, PAD_REFLECT, PAD_WRAP, PAD_UNKNOWN } pad_mode;
 

@@ -12,6 +12,8 @@
 #include "ops/facts.h"
 #include "ops/shape.h"
 
+KVA_OP_FUNCTIONS(partial_sum)
+
 static const kva_partial_sum_attrs *attrs_of(const kva_node *n) {
   return n->attrs;
 }

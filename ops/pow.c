@@ -2,6 +2,7 @@
  * or 0). Gradients: g y x^(y-1), zero where y = 0; and g z ln x, zero where x <= 0 (for x < 0 no derivative exists).
  * Tolerance 16: e^(y ln x) multiplies the logarithm's error by the exponent's size. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -8,6 +8,8 @@
 
 #include <math.h>
 
+KVA_OP_FUNCTIONS(random_normal)
+
 static const double two_pi = 6.283185307179586477;
 
 kva_status kva_random_normal_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {

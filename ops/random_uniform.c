@@ -3,6 +3,8 @@
  * Tolerance 1: exact in float and wider, one rounding to narrower types. */
 #include "ops/random.h"
 
+KVA_OP_FUNCTIONS(random_uniform)
+
 kva_status kva_random_uniform_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_random_uniform_attrs *a = n->attrs;
   return kva_random_infer(m, n, a->shape, a->dtype, out_types);

@@ -3,6 +3,7 @@
 
 #include "ops/check.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/row.h"
 
 #include <math.h>

@@ -35,6 +35,7 @@ KVA_MUST_USE kva_status kva_arg_ref(kva_ref *r, const kva_node *n, const kva_ref
 kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *idx, bool greatest);
 
 #define KVA_REDUCE_INFER(op)                                                                  \
+  KVA_OP_FUNCTIONS(op)                                                                        \
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \
     return kva_reduce_infer(m, n, out_types);                                                 \
   }

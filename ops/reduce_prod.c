@@ -2,6 +2,7 @@
  * times the product of the other elements, right also where elements are zero.
  * Tolerance 16: one rounding a factor; errors of a product add up. */
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/reduce_common.h"
 #include "ops/shape_values.h"
 

@@ -4,6 +4,7 @@
  * Symbols get their values from the input shapes, or from the nodes that bind them: plain symbols first, then
  * expressions that hold a single unknown
  * (`P + T` with P known); then every dim is checked, so that contradicting inputs are errors and not silent. */
+#include "ops/ids.h"
 #include "ops/ops.h"
 
 #include <stdlib.h>

@@ -1,6 +1,7 @@
 /* relu: y = max(x, 0). NaN stays NaN. Gradient: dy where x > 0, else 0 (0 at x = 0).
  * Exact on every target: a comparison and a selection. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 KVA_ELEMENTWISE_INFER(relu)
 

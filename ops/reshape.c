@@ -5,6 +5,8 @@
 #include "ops/shape.h"
 #include "ops/shape_values.h"
 
+KVA_OP_FUNCTIONS(reshape)
+
 kva_status kva_reshape_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *x = kva_operand_type(n, 0);
   kva_dims shape = ((const kva_reshape_attrs *)n->attrs)->shape;

@@ -7,9 +7,12 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/row.h"
 
 #include <math.h>
+
+KVA_OP_FUNCTIONS(rms_norm)
 
 kva_status kva_rms_norm_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_rms_norm_attrs *a = n->attrs;

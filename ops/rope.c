@@ -8,6 +8,9 @@
  * Tolerance 4: two products and a sum in float (double for double), one rounding. */
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/ids.h"
+
+KVA_OP_FUNCTIONS(rope)
 
 kva_status kva_rope_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   KVA_TRY(kva_check_float(m, n, 0));

@@ -7,9 +7,12 @@
  * bits between two additions to one element. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
 #include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(scatter_elements)
 
 static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_scatter_elements_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);

@@ -6,9 +6,12 @@
  * which ONNX demands); add: g, and g gathered. No rule for mul, max and min.
  * Tolerance 8: kernels of narrow floats may keep more bits between two additions to one element. */
 #include "ops/check.h"
+#include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
 #include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(scatter_nd)
 
 static kva_scatter_mode mode_of(const kva_node *n) {
   return kva_scatter_mode_of(((const kva_scatter_nd_attrs *)n->attrs)->reduction);

@@ -2,6 +2,8 @@
  * Tolerance 4: three roundings. */
 #include "ops/optimizer.h"
 
+KVA_OP_FUNCTIONS(sgd)
+
 kva_status kva_sgd_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   return kva_optimizer_infer(m, n, 2, 1, out_types);
 }

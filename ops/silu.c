@@ -1,6 +1,7 @@
 /* silu (Swish): y = x sigmoid(x) = x / (1 + e^-x). Gradient: g s (1 + x (1 - s)) with s = sigmoid(x).
  * Tolerance 8: an exponential, a sum, a quotient. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -1,6 +1,7 @@
 /* sin: y = sin x (radians). Gradient: g cos x.
  * Tolerance 4: polynomial kernels after range reduction; near zeros of sine the error is absolute, of 1. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

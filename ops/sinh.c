@@ -1,6 +1,7 @@
 /* sinh: y = (e^x - e^-x) / 2. Gradient: g cosh x.
  * Tolerance 8: composed from exponentials; a polynomial near 0, where they cancel. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -3,8 +3,11 @@
  * |step| (reshape, pad, reshape), turned round where the step is negative, and padded to x's shape.
  * Exact: a view. */
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
+
+KVA_OP_FUNCTIONS(slice)
 
 static int64_t step_of(const kva_node *n, uint32_t k) {
   kva_ints steps = ((const kva_slice_attrs *)n->attrs)->steps;

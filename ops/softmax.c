@@ -6,7 +6,10 @@
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/row.h"
+
+KVA_OP_FUNCTIONS(softmax)
 
 kva_status kva_softmax_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_softmax_attrs *a = n->attrs;

@@ -2,6 +2,7 @@
  * Gradient: g sigmoid(x).
  * Tolerance 8: an exponential, a logarithm and a sum. */
 #include "ops/elementwise.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

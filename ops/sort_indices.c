@@ -17,6 +17,8 @@
 
 #include <stdlib.h>
 
+KVA_OP_FUNCTIONS(sort_indices)
+
 enum {
   MIN_CHUNK = 32,
   MAX_CHUNK = 2048,

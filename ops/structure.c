@@ -7,6 +7,12 @@
  *   kernel       a fused group: one sub-graph whose inputs are the operands and whose outputs are the results */
 #include "ops/build.h"
 
+KVA_OP_FUNCTIONS(return )
+KVA_OP_FUNCTIONS(constant)
+KVA_OP_FUNCTIONS(state_read)
+KVA_OP_FUNCTIONS(state_write)
+KVA_OP_FUNCTIONS(kernel)
+
 kva_status kva_return_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   (void)m, (void)n, (void)out_types;
   return KVA_OK;

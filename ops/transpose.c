@@ -3,6 +3,8 @@
  * Exact: a view. */
 #include "ops/shape.h"
 
+KVA_OP_FUNCTIONS(transpose)
+
 static uint32_t source_axis(const kva_node *n, uint32_t k) {
   kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
   return perm.n ? (uint32_t)perm.v[k] : kva_operand_type(n, 0)->rank - 1 - k;

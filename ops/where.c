@@ -3,7 +3,10 @@
  * Exact: a selection. */
 #include "ops/elementwise.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/shape_values.h"
+
+KVA_OP_FUNCTIONS(where)
 
 kva_status kva_where_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   KVA_TRY(kva_check_bool(m, n, 0));

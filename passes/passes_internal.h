@@ -3,6 +3,7 @@
 #define KVA_PASSES_PASSES_INTERNAL_H
 
 #include "passes/passes.h"
+#include "ops/ids.h"
 
 /* True for nodes without effects whose result depends on operands and attributes alone: what may be removed when
  * unused, merged when equal, folded when constant. */

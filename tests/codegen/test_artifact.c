@@ -2,6 +2,7 @@
  * shape symbols. */
 #include "codegen/codegen.h"
 #include "ops/build.h"
+#include "ops/ids.h"
 #include "passes/passes.h"
 #include "runtime/runtime.h"
 

@@ -1,6 +1,7 @@
 /* Attention on tensor cores: values against the reference for the sizes that its tiles must get right (several steps,
  * ragged edges, every width of a head), resources, and what it moves. KVA_TEST_CASE picks an operator. */
 #include "tools/verify/simulated.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <stdlib.h>

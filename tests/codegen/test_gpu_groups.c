@@ -1,6 +1,7 @@
 /* What is fused around matrix products of blocks of threads: producers that are not 0 where the factor ends (cos is 1),
  * epilogues that read, transpose and reshape; by every engine, against the reference. */
 #include "passes/passes.h"
+#include "ops/ids.h"
 #include "tools/verify/simulated.h"
 
 #include <math.h>

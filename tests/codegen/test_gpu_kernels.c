@@ -1,6 +1,7 @@
 /* What ptxas makes of the kernels that blocks of threads run, against a baseline (tests/codegen/gpu_kernels.txt;
  * KVA_UPDATE_BASELINE=1 writes its rows): registers, and that nothing spills or is serialised. */
 #include "codegen/codegen.h"
+#include "ops/ids.h"
 #include "tests/support/assembler.h"
 #include "tools/verify/cases.h"
 

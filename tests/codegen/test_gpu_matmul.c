@@ -1,6 +1,7 @@
 /* Matrix products of blocks of threads: shapes that reach every edge of the tiles, with copies that land early and
  * late; shared memory without conflicts, global memory in whole sectors. */
 #include "tools/verify/simulated.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <stdlib.h>

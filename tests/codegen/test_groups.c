@@ -1,5 +1,6 @@
 /* Fused groups against the reference: what the fusion pass makes of rows and chains, and epilogues behind a product. */
 #include "passes/passes.h"
+#include "ops/ids.h"
 #include "tools/verify/compiled.h"
 
 #include <math.h>

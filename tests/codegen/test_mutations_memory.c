@@ -2,6 +2,7 @@
  * of transpositions, carries of several results, loops over what is read and written, sorted indices.
  * tests/support/ptx_mutate.h */
 #include "tests/support/ptx_mutate.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

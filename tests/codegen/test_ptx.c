@@ -2,6 +2,7 @@
  * reference; ptxas, where there is one, assembles it; schedules are what they should be. KVA_TEST_CASE=name picks an
  * operator. */
 #include "tests/support/assembler.h"
+#include "ops/ids.h"
 #include "tools/verify/simulated.h"
 
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* Descriptions of targets, and that code follows from their fields alone. */
 #include "codegen/codegen.h"
 #include "ops/build.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <stdlib.h>

@@ -4,6 +4,7 @@
  * partial sum to the type. KVA_BENCH=1 prints the table, KVA_TEST_CASE=name picks a row. Then every kernel of a
  * language model's gradients is held to the bytes of its own operands and results. */
 #include "frontend/frontend.h"
+#include "ops/ids.h"
 #include "passes/passes.h"
 #include "tools/verify/simulated.h"
 

@@ -1,5 +1,6 @@
 /* Dumps read back to equal modules: equal text and equal graph hashes. */
 #include "tests/frontend/kv_test.h"
+#include "ops/ids.h"
 
 static void assert_reads_back(kva_module *m) {
   char *text = printed(m);

@@ -1,6 +1,7 @@
 /* If, Loop and Scan that stay control flow, and operators whose result sizes depend on data: ONNX text, imported,
  * and evaluated by the reference: as imported, cleaned up, and exported and imported again. */
 #include "passes/passes.h"
+#include "ops/ids.h"
 #include "frontend/frontend.h"
 
 #include <setjmp.h>

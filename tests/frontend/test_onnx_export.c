@@ -2,6 +2,7 @@
  * operator (bit for bit) and as the function body that other runtimes execute. Operators without a case in the official
  * suite. (test_onnx_suite.c exports everything that it imports.) */
 #include "tests/frontend/onnx_pack.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

@@ -2,6 +2,7 @@
  * attributes, its body computes the same in primitives, equal bodies are one function, and a call that does not fit the
  * operator is taken by its body. (KVShift's forms: test_onnx_export.c.) */
 #include "tests/frontend/onnx_pack.h"
+#include "ops/ids.h"
 
 #include <math.h>
 

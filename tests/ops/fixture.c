@@ -1,5 +1,6 @@
 /* See fixture.h. */
 #include "tests/ops/fixture.h"
+#include "ops/ids.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* The contract of kv_shift on whole sequences, on the reference evaluator: definition, boundaries, state, documents,
  * padding, types. (Compiled code is compared with the reference by the case list; finite differences are there too.) */
 #include "tests/ops/fixture.h"
+#include "ops/ids.h"
 
 #include <math.h>
 #include <setjmp.h>

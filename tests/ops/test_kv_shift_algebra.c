@@ -1,9 +1,12 @@
 /* The algebra of kv_shift that passes rely on, and its gradients, on the reference evaluator. */
 #include "tests/ops/fixture.h"
+#include "ops/ids.h"
 
 #include <math.h>
 #include <setjmp.h>
 #include <cmocka.h>
+
+KVA_OP_FUNCTIONS(kv_shift)
 
 enum { B = FX_B, H = FX_H, D = FX_D };
 

@@ -1,6 +1,7 @@
 /* Prefill followed by decode gives the bits of one run, in compiled code and in float: whatever the extent of the time
  * axis, and so the vector loop and its remainder, every row adds its taps in the same order with the same roundings. */
 #include "tests/ops/fixture.h"
+#include "ops/ids.h"
 #include "tools/verify/compiled.h"
 
 #include <setjmp.h>

@@ -2,6 +2,7 @@
  * for attention from its definition written out. (The case list compares executors with the reference; this pins the
  * reference.) */
 #include "tests/ops/fixture.h"
+#include "ops/ids.h"
 #include "tools/verify/cases.h"
 
 #include <math.h>

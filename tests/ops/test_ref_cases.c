@@ -1,6 +1,7 @@
 /* Every case of the list on the reference: it builds, verifies and runs, and where the operator has a gradient rule
  * that rule agrees with finite differences. Also: the list is complete. */
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

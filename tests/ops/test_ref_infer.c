@@ -1,5 +1,6 @@
 /* What inference refuses: each case names a part of the message that must reach the user. */
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <string.h>

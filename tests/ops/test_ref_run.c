@@ -1,9 +1,12 @@
 /* The evaluator: binding of symbols, state, constants, fused groups, traces, and errors that only values can show. */
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <string.h>
 #include <cmocka.h>
+
+KVA_OP_FUNCTIONS(kernel)
 
 typedef struct fixture {
   kva_diag *diag;

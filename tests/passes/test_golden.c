@@ -18,6 +18,7 @@
  * precision                   to bfloat16, then cse and dce; the meaning is kept but for its rounding
  * plan                        clean-up, fuse, and the plan of function 0 as text, settled */
 #include "tests/support/evaluate.h"
+#include "ops/ids.h"
 
 #include <dirent.h>
 #include <setjmp.h>

@@ -11,6 +11,7 @@
  * Every case is evaluated by the reference, optimised with the verifier on, searched, evaluated again for several
  * lengths T, and raised once more without change. */
 #include "frontend/frontend.h"
+#include "ops/ids.h"
 #include "passes/passes.h"
 
 #include <math.h>

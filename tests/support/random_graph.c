@@ -1,4 +1,5 @@
 #include "tests/support/random_graph.h"
+#include "ops/ids.h"
 
 #include <setjmp.h>
 #include <stdlib.h>

@@ -10,6 +10,7 @@
  * A call runs the compiled program on tensors of the caller. Inputs are the same in every program of tools/bench, so
  * that `check`, the mean magnitude of the first output, can be compared. */
 #include "tools/bench/serve.h"
+#include "ops/ids.h"
 #include "tools/driver/driver.h"
 
 #include <math.h>

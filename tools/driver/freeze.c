@@ -3,6 +3,7 @@
 #include "tools/driver/build.h"
 
 #include "ops/attrs.h"
+#include "ops/ids.h"
 
 static void note_writes(const kva_graph *g, bool *written) {
   for (const kva_node *n = g->first; n; n = n->next) {

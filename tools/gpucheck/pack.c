@@ -3,6 +3,7 @@
  *
  * Expected results come from the reference evaluator in double, of the training run from the CPU. */
 #include "tools/driver/summary.h"
+#include "ops/ids.h"
 #include "tools/gpucheck/format.h"
 #include "tools/gpucheck/kernels.h"
 #include "tools/verify/check.h"

@@ -1,5 +1,6 @@
 /* Cases as functions with inputs: reading their text, making values, building. */
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 #include <ctype.h>
 #include <math.h>

@@ -1,5 +1,6 @@
 /* A gradient rule against central differences of the reference, both in double; compiled, against the reference. */
 #include "tools/verify/check.h"
+#include "ops/ids.h"
 
 enum { MAX_RESULTS = 8 };
 #define SMALLEST_SCALE 1e-3 /* of gradients: below it rounding of the differences shows */

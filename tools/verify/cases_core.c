@@ -1,6 +1,7 @@
 /* Cases of elementwise operators, reductions, scans and movement: at least three each, among them odd sizes, size 1,
  * broadcasting, symbolic extents and, where it is legal, size 0. */
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 /* The formatter would take these lists for blocks. */
 /* clang-format off */

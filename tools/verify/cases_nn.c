@@ -1,5 +1,6 @@
 /* Cases of contraction, windows, rows, language models, randomness and optimisers. */
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 #define SEGMENTS \
   { "B,T", .dtype = KVA_I64, .values = "0,0,1,1,1,2,2,2,2,3" }

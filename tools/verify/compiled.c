@@ -1,4 +1,5 @@
 #include "tools/verify/compiled.h"
+#include "ops/ids.h"
 
 #include <stdlib.h>
 

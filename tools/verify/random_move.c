@@ -1,5 +1,6 @@
 /* Random cases of operators that move elements, change their type, or make them from nothing. */
 #include "tools/verify/random.h"
+#include "ops/ids.h"
 
 /* Every dtype that compiled code computes with, and the storage-only floats. */
 static const kva_dtype dtypes[] = {KVA_F32,  KVA_F64,      KVA_F16,        KVA_BF16,   KVA_I8,        KVA_I16,

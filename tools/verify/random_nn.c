@@ -1,5 +1,6 @@
 /* Random cases of contraction, windows, norms and language models. */
 #include "tools/verify/random.h"
+#include "ops/ids.h"
 
 #define EXTENTS(...) ((kva_extents){sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), {__VA_ARGS__}})
 

@@ -1,5 +1,6 @@
 #include "tools/verify/simulated.h"
 #include "ops/gather_grad.h"
+#include "ops/ids.h"
 
 #include <stdlib.h>
 

@@ -4,6 +4,7 @@
 #define KVA_TOOLS_VERIFY_VERIFY_H
 
 #include "tools/verify/cases.h"
+#include "ops/ids.h"
 
 typedef struct kva_verify_options {
   const char *op;    /* name of one operator; NULL: all */

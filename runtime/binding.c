@@ -1,8 +1,8 @@
 /* Binds shape symbols from the shapes of a call's inputs.
  *
- * First every dim that is a bare symbol sets it; then dims with a single unknown left are solved for it, taken to be
- * linear (T + P with T known gives P), until nothing changes. At last every dim is checked against its formula, so
- * that a wrong solution cannot pass. */
+ * A dimension that is a bare symbol sets that symbol. Dimensions with one unknown symbol left are then solved for it,
+ * as linear functions (T + P with T known gives P), until nothing changes. Finally every dimension is checked against
+ * its formula, so a wrong solution is an error. */
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
@@ -45,7 +45,7 @@ static void bind_bare_symbols(const kva_program *p, const kva_tensor *inputs, in
   }
 }
 
-/* The only unbound symbol of f; NONE where there are none or several. */
+/* The only unbound symbol of f; NONE if there are none or several. */
 static int64_t single_unknown(const kva_formula *f, const int64_t *symbols) {
   int64_t unknown = NONE;
   for (int64_t i = 0; i < f->n; i++) {
@@ -57,7 +57,7 @@ static int64_t single_unknown(const kva_formula *f, const int64_t *symbols) {
   return unknown;
 }
 
-/* Solves f = value for the symbol `unknown`, f taken to be linear in it. */
+/* Solves f = value for the symbol `unknown`, assuming that f is linear in it. */
 static bool solve(const kva_formula *f, int64_t value, int64_t unknown, int64_t *symbols) {
   int64_t at0, at1, slope, rest;
   symbols[unknown] = 0;

@@ -1,4 +1,4 @@
-/* Checkpoints in and out: states as tensors, the position as metadata. */
+/* Reads and writes checkpoints: states are tensors, the position of the run is metadata. */
 #include "runtime/checkpoint.h"
 
 #include "runtime/base/platform.h"
@@ -23,7 +23,7 @@ static bool writes_state(const kva_program *p, int32_t state) {
   return false;
 }
 
-/* Buffers that no program writes are constants: which there are depends on how the model was compiled. */
+/* Buffers that no program writes are constants. Which ones exist depends on how the model was compiled. */
 static bool is_saved(const kva_artifact *a, int32_t state) {
   if (a->states[state].role != KVA_ROLE_BUFFER) return a->states[state].role != KVA_ROLE_CACHE;
   for (int32_t i = 0; i < a->n_programs; i++)
@@ -44,7 +44,7 @@ uint64_t kva_model_hash(const kva_artifact *a) {
   return hash;
 }
 
-/* Chained over tensors. Against damage, not against an attacker; by words, since checkpoints are large. */
+/* Chained over tensors. Detects damage, not attacks. Reads whole words, since checkpoints are large. */
 static uint64_t sum_bytes(uint64_t sum, const void *data, size_t size) {
   const char *at = data;
   for (; size >= 8; size -= 8, at += 8) {
@@ -60,14 +60,14 @@ static uint64_t sum_tensor(uint64_t sum, const kva_tensor *t) {
   return sum_bytes(sum, t->data, (size_t)kva_tensor_bytes(t));
 }
 
-/* ---- fields ------------------------------------------------------------------------------------------------------ */
+/* ---- metadata fields --------------------------------------------------------------------------------------------- */
 
 typedef enum field_kind { FIELD_INT, FIELD_UINT, FIELD_DOUBLE } field_kind;
 typedef struct field {
   const char *key, *name; /* name: for messages */
   field_kind kind;
   size_t offset;
-  bool differs_by_right; /* no reason for a warning: a run may be made longer */
+  bool differs_by_right; /* no warning when it differs: a run may be extended */
 } field;
 
 #define AT(member) offsetof(kva_checkpoint, member)
@@ -78,7 +78,7 @@ static const field fields[] = {
     {"kvasir.micro_batch", "micro-batch", FIELD_INT, AT(micro_batch), false},
     {"kvasir.seed", "seed", FIELD_UINT, AT(seed), true},
     {"kvasir.data", "data", FIELD_UINT, AT(data_id), false},
-    {"kvasir.schedule", "schedule", FIELD_INT, 0, false}, /* kept apart: an enum */
+    {"kvasir.schedule", "schedule", FIELD_INT, 0, false}, /* handled apart: an enum */
     {"kvasir.lr", "learning rate", FIELD_DOUBLE, AT(schedule.lr), false},
     {"kvasir.final_ratio", "final ratio", FIELD_DOUBLE, AT(schedule.final_ratio), false},
     {"kvasir.warmup", "warm-up", FIELD_INT, AT(schedule.warmup), false},
@@ -206,7 +206,7 @@ static const kva_state_desc *find_state(kva_session *s, const char *name) {
   return NULL;
 }
 
-/* Every state has a tensor of its type, and every tensor a state. */
+/* Every state needs a tensor of its type, and every tensor a state. */
 static kva_status match(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag) {
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor own, found;

@@ -1,5 +1,5 @@
-/* Folders of checkpoints. Only names of exactly the form step-DIGITS.safetensors are checkpoints; what kva_file_write
- * leaves behind when it is killed, step-DIGITS.safetensors.PID.tmp, never is. */
+/* Folders of checkpoints. A checkpoint is a file named exactly step-DIGITS.safetensors. A kva_file_write that is killed
+ * leaves step-DIGITS.safetensors.PID.tmp, which never counts. */
 #include "runtime/checkpoint.h"
 
 #include "runtime/base/platform.h"
@@ -21,7 +21,7 @@ char *kva_checkpoint_path(const char *folder, int64_t step) {
   return asprintf(&path, "%s/" PREFIX "%010lld" SUFFIX, folder, (long long)step) < 0 ? NULL : path;
 }
 
-/* After PREFIX and digits; NULL: another name. */
+/* The rest of the name after PREFIX and digits; NULL if the name does not start so. */
 static const char *parse_name(const char *name, int64_t *step) {
   if (strncmp(name, PREFIX, sizeof PREFIX - 1)) return NULL;
   const char *at = name + sizeof PREFIX - 1, *first = at;
@@ -35,7 +35,7 @@ static bool is_checkpoint(const char *name, int64_t *step) {
   return rest && !strcmp(rest, SUFFIX);
 }
 
-/* A temporary file of a process that is no more. */
+/* Whether it is a temporary file of a process that no longer exists. */
 static bool is_left_over(const char *name) {
   int64_t step;
   const char *rest = parse_name(name, &step);

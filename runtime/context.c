@@ -1,4 +1,4 @@
-/* Contexts: a session with the tensors that its programs are called with, behind plain pointers. */
+/* Contexts: a session and the tensors of its programs' calls, behind plain pointers. */
 #include "runtime/context.h"
 #include "runtime/formula.h"
 #include "runtime/memory_plan.h"
@@ -9,7 +9,7 @@ struct kva_context {
   const kva_artifact *artifact;
   const kva_allocator *allocator;
   kva_tensor *inputs, *outputs; /* as many as the largest program has */
-  char error[256];              /* of what the session does not see */
+  char error[256];              /* errors that the session does not see */
 };
 
 static int fail(kva_context *c, kva_status status, const char *text) {
@@ -97,7 +97,7 @@ const char *kva_context_error(const kva_context *c) {
 
 /* ---- calls ------------------------------------------------------------------------------------------------------- */
 
-/* The callers' structs are arrays of pointers to different types, so their members are copied, not read as void *. */
+/* The caller's struct is an array of pointers to different types: copy members instead of reading them as void *. */
 static void *member(const void *record, int32_t i) {
   void *p;
   memcpy(&p, (const char *)record + (size_t)i * sizeof p, sizeof p);

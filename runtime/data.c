@@ -1,9 +1,9 @@
-/* The registry of data sources, and what generators have in common: arguments, streams, filling of tensors.
+/* The registry of data sources, and what generators share: arguments, streams, filling of tensors.
  *
- * Tensors, by number asked for: tokens [B, T]; targets [B, T]: the next token where it counts, else -1 (argument
- * all = 1: the next token everywhere); first [B, T]: the same at the first position that counts, else -1. A row is
- * drawn T + 1 long and split, so that every position has a next token. Row r of step s is a function of (seed, s, r);
- * evaluation data come from counters that training never uses. */
+ * Up to three tensors, in this order. tokens [B, T]. targets [B, T]: the next token where it counts, else -1; with
+ * argument all = 1 the next token everywhere. first [B, T]: the next token at the first position that counts, else -1.
+ * A row is drawn T + 1 long and split, so that every position has a next token. Row r of step s is a function of (seed,
+ * s, r). Evaluation uses counters that training never uses. */
 #include "runtime/data.h"
 
 #include "runtime/base/platform.h"
@@ -41,7 +41,7 @@ uint32_t kva_stream_below(kva_stream *s, uint32_t n) {
   return (uint32_t)(product >> 32);
 }
 
-/* ---- filling ----------------------------------------------------------------------------------------------------- */
+/* ---- filling tensors --------------------------------------------------------------------------------------------- */
 
 kva_status kva_data_check_sequences(const char *source, int n_names, const char *const *names, int64_t length, int n,
                                     const kva_tensor *tensors, kva_diag *diag) {

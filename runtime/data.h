@@ -1,20 +1,20 @@
-/* Inside of the data sources: the text that names one, the order of rows, and what the built-in generators share. A
+/* Internals of the data sources: the text that names one, the order of rows, and what the built-in generators share. A
  * generator draws one row at a time; data.c turns rows into tensors. */
 #ifndef KVA_RUNTIME_DATA_H
 #define KVA_RUNTIME_DATA_H
 
 #include "runtime/runtime.h"
 
-/* ---- the text, taken apart --------------------------------------------------------------------------------------- */
+/* ---- the parsed text --------------------------------------------------------------------------------------------- */
 
 enum { KVA_DATA_MAX_ITEMS = 64 };
 
-/* NAME=VALUE, or a value alone with name NULL. Strings lie in the spec's arena. */
+/* NAME=VALUE, or a bare value, whose name is NULL. Strings lie in the spec's arena. */
 typedef struct kva_data_item {
   const char *name, *value;
 } kva_data_item;
 
-/* A text for kva_data_open. `length` and `eval` are taken out of the items. */
+/* A parsed text for kva_data_open. `length` and `eval` are not among the items. */
 typedef struct kva_data_spec {
   const char *kind;
   int n_items;
@@ -24,7 +24,7 @@ typedef struct kva_data_spec {
 } kva_data_spec;
 KVA_MUST_USE kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, kva_data_spec *out_spec);
 
-/* Sources that read files; see kva_data_open. *out_source is complete but for its name. */
+/* Opens a source that reads files; see kva_data_open. Fills in *out_source except for its name. */
 typedef kva_status (*kva_data_opener)(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
                                       kva_data_source *out_source);
 kva_status kva_data_open_tokens(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
@@ -34,24 +34,25 @@ kva_status kva_data_open_tensors(const kva_data_spec *spec, const kva_data_optio
 
 /* ---- order of rows ----------------------------------------------------------------------------------------------- */
 
-/* How a process goes through rows that are numbered from 0. */
+/* How a process traverses rows, which are numbered from 0. */
 typedef struct kva_data_order {
-  double eval; /* share of the rows for evaluation */
+  double eval; /* fraction of the rows for evaluation */
   int rank, world;
 } kva_data_order;
 kva_data_order kva_data_order_of(const kva_data_spec *spec, const kva_data_options *options);
-/* The image of i under a permutation of [0, n), i < n, that `key` and `epoch` choose. No table: O(1) a call. */
+/* The image of i under a permutation of [0, n), i < n, selected by `key` and `epoch`. O(1) per call, without a
+ * table. */
 uint64_t kva_permute(uint64_t key, uint64_t epoch, uint64_t n, uint64_t i);
-/* The number of the row that is row r of a batch of `batch` at `step` (training counts steps from 1), of `rows`; -1:
- * there are no rows for this. */
+/* The number of the row, out of `rows`, that is row r of a batch of `batch` rows at `step` (training steps count from
+ * 1); -1: no rows are available. */
 int64_t kva_data_row(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
                      int64_t batch, int64_t r);
-/* The error for that. */
+/* Reports that no rows are available. */
 kva_status kva_data_no_rows(const char *what, const kva_data_order *order, int64_t rows, bool evaluation,
                             kva_diag *diag);
 
-/* The tensors of a source of token sequences: n matrices [B, T] of int32 or int64, n at most that of `names`; length 0:
- * any. */
+/* Checks the tensors of a source of token sequences: n matrices [B, T] of int32 or int64, where n is at most the number
+ * of names. length 0: any T. */
 kva_status kva_data_check_sequences(const char *source, int n_names, const char *const *names, int64_t length, int n,
                                     const kva_tensor *tensors, kva_diag *diag);
 static inline void kva_data_put(const kva_tensor *t, int64_t i, int64_t v) {
@@ -63,11 +64,11 @@ static inline void kva_data_put(const kva_tensor *t, int64_t i, int64_t v) {
 
 /* ---- generators -------------------------------------------------------------------------------------------------- */
 
-/* Random words of one row: a Philox stream that depends on (seed, generator, step, evaluation, row) alone. */
+/* Random words of one row: a Philox stream that depends on (seed, generator, step, evaluation, row) only. */
 typedef struct kva_stream {
   uint64_t key;
   uint64_t high;     /* step and evaluation */
-  uint64_t row;      /* in the upper half of the counter; the lower half counts blocks */
+  uint64_t row;      /* upper half of the counter; the lower half counts blocks */
   uint32_t block[4]; /* the words of the last block */
   uint64_t drawn;
 } kva_stream;
@@ -80,10 +81,10 @@ struct kva_generator;
 typedef struct kva_generated_data {
   const struct kva_generator *generator;
   int64_t vocab;
-  int64_t length; /* that sequences must have; 0: any */
+  int64_t length; /* required length of sequences; 0: any */
   int rank;
-  double args[KVA_DATA_MAX_ARGS]; /* in the generator's order */
-  int32_t *scratch;               /* the generator's own */
+  double args[KVA_DATA_MAX_ARGS]; /* in the order of the generator's args */
+  int32_t *scratch;               /* owned by the generator */
   int32_t *row;                   /* capacity + 1 tokens */
   bool *counted;                  /* capacity flags */
   int64_t capacity;
@@ -97,7 +98,7 @@ typedef struct kva_generator {
   kva_status (*prepare)(kva_generated_data *d, kva_diag *diag);
   /* Checks the length T of sequences. NULL: any will do. */
   kva_status (*check_length)(const kva_generated_data *d, int64_t length, kva_diag *diag);
-  /* Draws tokens row[0 .. length], and counted[0 .. length - 1]: whether the token after that position is a target. */
+  /* Draws tokens row[0 .. length]. counted[i], i < length: whether the token after position i is a target. */
   void (*draw)(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row, bool *counted);
 } kva_generator;
 

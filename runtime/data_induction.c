@@ -1,27 +1,26 @@
-/* Induction heads: sequences in which a repeated token is followed by the token that followed it before (Xu et al.,
- * KV Shifting Attention, arXiv 2411.19574, section 3.2 and appendix D).
+/* Induction heads: sequences in which a repeated token is followed by the token that followed it before (Xu et al., KV
+ * Shifting Attention, arXiv 2411.19574, section 3.2 and appendix D).
  *
- * A row has a pool of `pool` distinct ids from 1 .. vocab-1. Again and again a token other than the last is drawn from
- * the pool. A new one is appended and becomes the successor of the token before it, if that has none; a repeated one is
- * appended together with its successor, and its position counts, since the next token can be predicted there. A token
- * that was seen and has no successor yet is drawn again: the paper's script emits id -1 there. Rows without a
- * position that counts are drawn again. Nothing is padded: a repeat at the very end has its target outside and does not
- * count. */
+ * A row has a pool of `pool` distinct ids from 1 .. vocab-1. Each draw takes a token other than the last one from the
+ * pool. A new token is appended and becomes the successor of its predecessor if that has none. A repeated token is
+ * appended with its successor; its position counts, because the next token is predictable there. A token that was seen
+ * but has no successor yet is drawn again (the paper's script emits id -1 there). Rows in which no position counts are
+ * drawn again. Nothing is padded: a repeat at the very end does not count, since its target lies outside the row. */
 #include "runtime/data.h"
 
 #include <stdlib.h>
 
 enum { POOL = 1, UNSEEN = 0, NO_SUCCESSOR = -1 };
 
-/* Parts of the scratch memory. */
+/* Sections of the scratch memory. */
 static int32_t *ids_of(const kva_generated_data *d) {
-  return d->scratch; /* vocab - 1: the identity between rows */
+  return d->scratch; /* vocab entries: the identity between rows */
 }
 static int32_t *successors_of(const kva_generated_data *d) {
-  return d->scratch + d->vocab; /* vocab: UNSEEN between rows */
+  return d->scratch + d->vocab; /* vocab entries: UNSEEN between rows */
 }
 static int32_t *swaps_of(const kva_generated_data *d) {
-  return d->scratch + 2 * d->vocab; /* at most vocab */
+  return d->scratch + 2 * d->vocab; /* at most vocab entries */
 }
 
 static kva_status prepare(kva_generated_data *d, kva_diag *diag) {
@@ -36,8 +35,8 @@ static kva_status prepare(kva_generated_data *d, kva_diag *diag) {
   return KVA_OK;
 }
 
-/* A row of length T repeats a token of its pool with a probability of about 1 - exp(-T*T / 2 pool), so that these
- * bounds keep the number of rows drawn again small. */
+/* A row of length T repeats a token of its pool with probability of about 1 - exp(-T*T / 2 pool); these bounds keep the
+ * number of redraws small. */
 static kva_status check_length(const kva_generated_data *d, int64_t length, kva_diag *diag) {
   if (length < 3)
     return kva_error(diag, NULL, "data 'induction' needs sequences of at least 3 tokens, found %lld",
@@ -73,7 +72,8 @@ static void clear_pool(const kva_generated_data *d, int32_t n) {
   }
 }
 
-/* True: some position counts. Ends: once two tokens are there, the first has a successor and is never the last. */
+/* Returns whether some position counts. Terminates: once two tokens are present, the first one has a successor and is
+ * never the last. */
 static bool draw_tokens(const int32_t *pool, int32_t n, int32_t *successors, kva_stream *s, int64_t length,
                         int32_t *row, bool *counted) {
   bool any = false;

@@ -1,9 +1,9 @@
-/* Third token after a pair (Xu et al., arXiv 2411.19574, section 3.3): rows are triples (x1, x2, x3), one after
- * another. (x1, x2) is one of `pairs` fixed pairs, x3 a fixed function of the pair; only x3 can be predicted and
+/* Third token after a pair (Xu et al., arXiv 2411.19574, section 3.3): a row is a sequence of triples (x1, x2, x3).
+ * (x1, x2) is one of `pairs` fixed pairs and x3 a fixed function of the pair. Only x3 is predictable, so only x3
  * counts.
  *
- * Pair i and the third token come from Philox by the seed, so that there is no table, and two pairs that happen to be
- * equal have the same third token. Training and evaluation share the pairs: the task is to memorise them. */
+ * Philox computes pair i and its third token from the seed, so there is no table, and equal pairs have equal third
+ * tokens. Training and evaluation share the pairs: the task is to memorise them. */
 #include "runtime/data.h"
 
 #include "runtime/base/platform.h"

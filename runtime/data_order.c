@@ -1,10 +1,10 @@
-/* The text that names a data source, and the order in which rows of files are read.
+/* Parses the text that names a data source, and defines the order in which rows of files are read.
  *
- * Order: rows are numbered; the last ones are kept for evaluation. Over an epoch every training row is read once, in an
- * order that is a keyed bijection of the numbers, so that batch `step` is known without the batches before it and
- * without a table. The bijection is a balanced Feistel network over the least even number of bits that holds n, with
- * Philox as round function; numbers that fall outside [0, n) are sent through again until they fall inside (cycle
- * walking: Black and Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002), less than four times on average. */
+ * Order: rows are numbered, and the last ones are reserved for evaluation. An epoch reads every training row once, in
+ * an order given by a keyed bijection of the row numbers. So batch `step` is known without the batches before it and
+ * without a table. The bijection is a balanced Feistel network over the smallest even number of bits that holds n, with
+ * Philox as round function. Numbers outside [0, n) go through it again until they fall inside (cycle walking: Black and
+ * Rogaway, Ciphers with arbitrary finite domains, CT-RSA 2002), fewer than four times on average. */
 #include "runtime/data.h"
 
 #include "runtime/base/platform.h"
@@ -15,7 +15,7 @@
 enum { ROUNDS = 6 };
 static const double default_eval = 0.05;
 
-/* ---- the text ---------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
 static kva_status take_length(const char *value, kva_diag *diag, int64_t *out) {
   char *end;
@@ -70,7 +70,7 @@ int64_t kva_data_length(const char *text) {
   return length;
 }
 
-/* ---- order ------------------------------------------------------------------------------------------------------- */
+/* ---- order of rows ----------------------------------------------------------------------------------------------- */
 
 uint64_t kva_permute(uint64_t key, uint64_t epoch, uint64_t n, uint64_t i) {
   int half = 1;
@@ -94,7 +94,7 @@ kva_data_order kva_data_order_of(const kva_data_spec *spec, const kva_data_optio
                           .world = options->world ? options->world : 1};
 }
 
-/* At least one row for either side, if there are two. */
+/* With two rows or more, training and evaluation get at least one each. */
 static int64_t eval_rows(const kva_data_order *order, int64_t rows) {
   int64_t n = (int64_t)floor((double)rows * order->eval);
   if (order->eval > 0 && n == 0 && rows > 1) n = 1;

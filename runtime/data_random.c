@@ -1,4 +1,4 @@
-/* Independent uniform tokens from 0 .. vocab-1: nothing to learn but ln(vocab). For benchmarks and tests. */
+/* Independent uniform tokens from 0 .. vocab-1, for benchmarks and tests. The best reachable loss is ln(vocab). */
 #include "runtime/data.h"
 
 static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,

@@ -1,5 +1,5 @@
-/* The data sources "npy" and "safetensors": rows of mapped arrays, one array for each data input, shuffled together.
- * Row r of a batch is array[i] for one i in all arrays. */
+/* The data sources "npy" and "safetensors": rows of mapped arrays, one array per data input, shuffled together. Row r
+ * of a batch is array[i], with the same i for all arrays. */
 #include "runtime/data.h"
 
 #include "runtime/npy.h"
@@ -9,7 +9,7 @@
 
 typedef struct column {
   char *input, *path;
-  kva_tensor array; /* all rows; data lie in `file`, maybe unaligned */
+  kva_tensor array; /* all rows; its data lie in `file` and may be unaligned */
   kva_file file;
 } column;
 
@@ -17,8 +17,8 @@ typedef struct tensor_data {
   kva_data_order order;
   int64_t rows;
   int n_columns;
-  column *columns;           /* in the order of the program's inputs */
-  kva_safetensors *together; /* the file of all columns, or NULL */
+  column *columns;           /* in order of the program's inputs */
+  kva_safetensors *together; /* the file that holds all columns, or NULL */
 } tensor_data;
 
 static void destroy(void *self) {
@@ -33,7 +33,7 @@ static void destroy(void *self) {
   free(d);
 }
 
-/* ---- filling ----------------------------------------------------------------------------------------------------- */
+/* ---- filling tensors --------------------------------------------------------------------------------------------- */
 
 static void add_shape(kva_text *text, int32_t rank, const int64_t *dims) {
   kva_text_add(text, "[");
@@ -84,7 +84,7 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
   return KVA_OK;
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------------- */
+/* ---- opening files ----------------------------------------------------------------------------------------------- */
 
 static int input_index(const kva_data_options *o, const char *name) {
   for (int i = 0; i < o->n_inputs; i++)
@@ -134,7 +134,7 @@ static kva_status open_npy(tensor_data *d, const kva_data_spec *spec, const kva_
   return check_rows(d, c, diag);
 }
 
-/* Tensors have the names of the inputs; others in the file are left alone. */
+/* Tensors are looked up by the names of the inputs; others in the file are ignored. */
 static kva_status open_safetensors(tensor_data *d, const kva_data_spec *spec, const kva_data_options *o,
                                    kva_diag *diag) {
   if (spec->n_items != 1 || spec->items[0].name)
@@ -165,7 +165,7 @@ static kva_status open_columns(tensor_data *d, const kva_data_spec *spec, const 
   return KVA_OK;
 }
 
-/* Of names, shapes and the first rows: reading everything would take too long. */
+/* Hashes names, sizes and the first bytes of each array: reading everything would take too long. */
 static uint64_t identity(const tensor_data *d) {
   enum { PREFIX = 1 << 16 };
   uint64_t id = kva_hash(0, &d->order.eval, sizeof d->order.eval);

@@ -1,8 +1,8 @@
 /* The data source "tokens": windows of T + 1 tokens of mapped token files, shuffled.
  *
- * Documents follow each other in a file, each with its end token, and windows ignore where they end: the end token
- * tells the model. Window w of a file begins at token w * T, so that every token but the first of a file is a target
- * once an epoch; no window crosses files. */
+ * Documents follow each other in a file, each with its end token. Windows ignore these boundaries: the end token tells
+ * the model. Window w of a file begins at token w * T, so every token but the first of a file is a target once per
+ * epoch. No window crosses files. */
 #include "runtime/data.h"
 
 #include "runtime/tokens.h"
@@ -30,7 +30,7 @@ static int64_t windows_of(const kva_token_file *f, int64_t length) {
   return f->info.count ? (f->info.count - 1) / length : 0;
 }
 
-/* The file that holds window *w of all; *w becomes the file's own number. */
+/* The file that contains global window *w; *w becomes the window's number within that file. */
 static int find_file(const token_data *d, int64_t length, int64_t *w) {
   int i = 0;
   for (; i + 1 < d->n_files && *w >= windows_of(&d->files[i], length); i++) *w -= windows_of(&d->files[i], length);

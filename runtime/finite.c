@@ -1,9 +1,9 @@
-/* What is not finite, and where it comes from.
+/* Finds values that are not finite, and the step that produced the first one.
  *
- * A training step reads its states, computes loss and gradients, then updates. Between the two, at the step `commit` of
- * the plan, loss and gradient norm are known and no parameter has changed: a run that stops there loses nothing, and
- * running the first part again gives the same values. (Only running statistics, which the forward pass updates, may
- * have changed.) */
+ * A training step reads its states, computes loss and gradients, then updates. At the plan's step `commit` loss and
+ * gradient norm are known and no parameter has changed. A run that stops there loses nothing, and running the first
+ * part again gives the same values. The exception: running statistics, which the forward pass updates, may have
+ * changed. */
 #include "runtime/session.h"
 
 #include <math.h>
@@ -63,16 +63,16 @@ bool kva_outputs_finite(const kva_program_state *sp) {
   return true;
 }
 
-/* ---- the search -------------------------------------------------------------------------------------------------- */
+/* ---- the search for the first such value ------------------------------------------------------------------------- */
 
-/* Where a value was first seen. */
+/* Where a value was first found. */
 typedef struct sight {
   bool found;
   int64_t element;
 } sight;
 typedef struct search {
   const kva_program_state *sp;
-  sight nan, infinity; /* in the buffer looked at last */
+  sight nan, infinity; /* in the buffer scanned last */
   kva_text *out;
   bool told_nan, told_infinity;
 } search;
@@ -116,12 +116,12 @@ static void look_at_step(search *q, int32_t index) {
   }
 }
 
-/* Gradients of earlier micro-batches: this run sets them. */
+/* Caches hold gradients of earlier micro-batches, which this run overwrites. */
 static bool is_cache(const kva_session *s, const kva_buffer_desc *b) {
   return b->kind == KVA_BUFFER_STATE && s->artifact->states[b->state].role == KVA_ROLE_CACHE;
 }
 
-/* What was not finite before the step. */
+/* Reports inputs and states that were not finite before the first step. */
 static void look_at_sources(search *q, const kva_session *s) {
   const kva_program *p = q->sp->desc;
   for (int32_t b = 0; b < p->n_buffers; b++) {

@@ -5,11 +5,11 @@
 #include "runtime/abi.h"
 #include "runtime/base/base.h"
 
-/* Deepest stack that a well-formed formula may need. */
+/* Maximum stack depth of a well-formed formula. */
 enum { KVA_FORMULA_DEPTH = 32 };
 
-/* Whether f is a well-formed formula over n_symbols symbols: known ops, symbols in range, one value left, depth in
- * bounds. The other functions require this. */
+/* Whether f is a well-formed formula over n_symbols symbols: known ops, symbols in range, one result, bounded depth.
+ * The other functions require this. */
 bool kva_formula_is_valid(const kva_formula *f, int32_t n_symbols);
 
 /* False on overflow and on division by zero. */

@@ -1,9 +1,9 @@
 /* Offsets for temporaries: greedy by size, best fit.
  *
- * Items are placed from the largest to the smallest. Among the gaps between already placed items that live at the same
- * time, the tightest that fits is taken, else the space above them. Large items see an empty arena and lie side by
- * side; small ones fill what is left. Quadratic in the number of items, once per binding of shapes. Usually within a
- * few per cent of the lower bound (the largest sum of sizes alive in one step); the exact problem is NP-hard. See
+ * Items are placed from the largest to the smallest. Each takes the tightest gap that fits between already placed items
+ * that are live at the same time, else the space above them. So large items lie side by side in an empty arena, and
+ * small ones fill the gaps. Quadratic in the number of items, once per binding of shapes. The result is usually within
+ * a few per cent of the lower bound, the largest sum of sizes live in one step; the exact problem is NP-hard. See
  * Pisarchyk and Lee, Efficient memory management for deep neural net inference, 2020. */
 #include "runtime/memory_plan.h"
 
@@ -38,8 +38,8 @@ static bool live_together(const kva_lifetime *a, const kva_lifetime *b) {
   return a->first <= b->last && b->first <= a->last;
 }
 
-/* The offset for an item among `n` placed ones in order of offset. No overflow: every end is at most the sum of the
- * sizes, which kva_plan_memory has checked. */
+/* The offset for an item, given the `n` placed ones sorted by offset. Cannot overflow: no end exceeds the sum of the
+ * sizes, which kva_plan_memory checked. */
 static int64_t best_offset(const kva_lifetime *item, int64_t size, int32_t n, kva_lifetime *const *placed) {
   int64_t top = 0, best = -1, best_gap = INT64_MAX;
   for (int32_t i = 0; i < n; i++) {

@@ -1,7 +1,7 @@
-/* Histories of runs and their form on disk, JSON lines.
+/* Histories of runs, and their format on disk: JSON lines.
  *
- * The reader takes any JSON of its own shape: objects of numbers, strings, null, true and false, nested where a key is
- * "metrics"; keys that it does not know are skipped. */
+ * The reader takes any JSON of this shape: objects of numbers, strings, null, true and false, nested under the key
+ * "metrics". Unknown keys are skipped. */
 #include "runtime/report.h"
 
 #include "runtime/base/platform.h"
@@ -195,7 +195,7 @@ static bool accept(line_parser *p, char c) {
   return true;
 }
 
-/* Escapes are kept as the character after the backslash: enough for names. Long strings are cut. */
+/* An escape becomes the character after the backslash: enough for names. Long strings are cut. */
 static bool parse_string(line_parser *p, char out[MAX_NAME]) {
   size_t n = 0;
   if (!accept(p, '"')) return false;
@@ -207,7 +207,7 @@ static bool parse_string(line_parser *p, char out[MAX_NAME]) {
   return accept(p, '"');
 }
 
-/* A number, or a word: null is NaN, true 1, false 0. */
+/* A number or a word: null is NaN, true is 1, false is 0. */
 static bool parse_number(line_parser *p, double *out) {
   static const struct {
     const char *word;
@@ -324,7 +324,7 @@ kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_
   return KVA_OK;
 }
 
-/* Whether a whole line, which ends in a newline, is of a step up to the given one. */
+/* Whether a complete line belongs to a step up to `step`. */
 static bool is_kept(const char *line, const char *newline, int64_t step) {
   static const char begin[] = "{\"step\": ";
   size_t n = sizeof begin - 1;

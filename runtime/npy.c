@@ -1,6 +1,5 @@
 /* .npy: magic, version, a header that is a Python dict literal with the keys descr, fortran_order and shape, then the
- * elements. The header is parsed by hand: every read is checked against the end, and what the grammar does not allow is
- * an error. */
+ * elements. The header parser checks every read against the end and rejects what the grammar does not allow. */
 #include "runtime/npy.h"
 
 #include "runtime/base/platform.h"
@@ -46,7 +45,7 @@ static kva_status malformed(parser *p, const char *expected) {
   return kva_error(p->diag, &p->loc, "malformed .npy header: expected %s", expected);
 }
 
-/* 'text' or "text", without escapes: neither keys nor type codes have any. */
+/* 'text' or "text", without escapes: keys and type codes have none. */
 static bool parse_string(parser *p, const char **out, size_t *out_size) {
   skip_blanks(p);
   if (p->at == p->end || (*p->at != '\'' && *p->at != '"')) return false;
@@ -90,7 +89,7 @@ static bool accept_word(parser *p, const char *word) {
   return true;
 }
 
-/* Fortran order is the same as C order up to rank 1; parse_dict checks it when the rank is known. */
+/* Up to rank 1 Fortran order equals C order; parse_dict checks this once the rank is known. */
 static kva_status parse_order(parser *p, bool *fortran) {
   p->has_order = true;
   *fortran = accept_word(p, "True");
@@ -150,7 +149,7 @@ static kva_status parse_dict(parser *p) {
   return KVA_OK;
 }
 
-/* Points the parser at the header; the elements follow it. */
+/* Points the parser at the header; the elements follow the header. */
 static kva_status find_header(parser *p, const char *file, size_t size) {
   if (size < MAGIC_SIZE + 4 || memcmp(file, magic, MAGIC_SIZE))
     return kva_error(p->diag, &p->loc, "is no .npy file: it does not begin with \\x93NUMPY");
@@ -222,7 +221,7 @@ static const char *code_of(kva_dtype t) {
   return NULL;
 }
 
-/* The type that t is written as; KVA_DTYPE_NONE: none. */
+/* The type that t is written as; KVA_DTYPE_NONE: t cannot be written. */
 static kva_dtype written_type(kva_dtype t) {
   if (code_of(t)) return t;
   if (kva_dtype_is_float(t)) return KVA_F32;

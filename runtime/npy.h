@@ -4,12 +4,13 @@
 
 #include "runtime/runtime.h"
 
-/* Reads a file in C order and native (little) byte order. *out_tensor owns its data: kva_npy_free. */
+/* Reads a file in C order and native (little-endian) byte order. *out_tensor owns its data; free it with
+ * kva_npy_free. */
 KVA_MUST_USE kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor);
-/* Same from memory; `path` is for messages. */
+/* Like kva_npy_read, from memory; `path` is for messages. */
 KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag,
                                       kva_tensor *out_tensor);
-/* Same without a copy: out_tensor->data points into `data`, maybe unaligned, and must not be written. */
+/* Like kva_npy_parse, without a copy: out_tensor->data points into `data`, may be unaligned, and is read-only. */
 KVA_MUST_USE kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag,
                                      kva_tensor *out_tensor);
 void kva_npy_free(kva_tensor *tensor);

@@ -1,4 +1,4 @@
-/* Time and memory per step. Collected by execute.c; here they are only handed out. */
+/* Accessors for time and memory per step, which execute.c collects. */
 #include "runtime/session.h"
 
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls) {

@@ -1,10 +1,10 @@
-/* What a run leaves behind for people and programs: metrics as JSON lines, and one self-contained HTML page. */
+/* What a run leaves behind: metrics as JSON lines, and one self-contained HTML page. */
 #ifndef KVA_RUNTIME_REPORT_H
 #define KVA_RUNTIME_REPORT_H
 
 #include "runtime/runtime.h"
 
-/* ---- history: the curves of a run, in memory --------------------------------------------------------------------- */
+/* ---- history: the curves of a run in memory ---------------------------------------------------------------------- */
 
 /* Values of one metric over steps. Training steps also have the series "lr" and "seconds". */
 typedef struct kva_series {
@@ -31,10 +31,11 @@ typedef struct kva_metrics kva_metrics;
 KVA_MUST_USE kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics);
 /* Every line reaches the file before the call returns. */
 KVA_MUST_USE kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *event, kva_diag *diag);
-/* Takes the lines after `step` out of such a file, for a run that goes on from there; no file is no error. */
+/* Removes the lines after `step` from such a file, for a run that continues from there. A missing file is not an
+ * error. */
 KVA_MUST_USE kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag);
 void kva_metrics_destroy(kva_metrics *m);
-/* Reads such a file. A last line that was cut off is left out with a warning. */
+/* Reads such a file. A truncated last line is dropped with a warning. */
 KVA_MUST_USE kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_history);
 
 /* ---- report ------------------------------------------------------------------------------------------------------ */
@@ -43,7 +44,7 @@ typedef struct kva_report_item {
   const char *name, *value;
 } kva_report_item;
 
-/* Learned scalars of a KV shift: one per layer and KV head. */
+/* Learned scalars of a KV shift, one per layer and KV head. */
 typedef struct kva_report_shift {
   const char *layer;
   int head;
@@ -54,10 +55,10 @@ typedef struct kva_report_time {
   const char *name;
   double seconds;
   int64_t calls;
-  double flops, bytes; /* of all calls: floating-point operations (0: not known), bytes of the arguments */
+  double flops, bytes; /* sums over all calls: floating-point operations (0: unknown), bytes of the arguments */
 } kva_report_time;
 
-/* Temporaries that exist in a step of the training program. */
+/* Temporaries live in one step of the training program. */
 typedef struct kva_report_moment {
   const char *name; /* of the step */
   int64_t bytes;
@@ -68,7 +69,7 @@ typedef struct kva_report_run {
   const kva_history *history;
   int n_shifts;
   const kva_report_shift *shifts;
-  double items;     /* that a step takes, for throughput; 0: not known */
+  double items;     /* items per step, for throughput; 0: unknown */
   const char *unit; /* of items: "tokens" */
 } kva_report_run;
 
@@ -78,15 +79,15 @@ typedef struct kva_report {
   const kva_report_run *runs;
   int n_config; /* name and value as text */
   const kva_report_item *config;
-  int n_times; /* by step of the program */
+  int n_times; /* indexed by step of the program */
   const kva_report_time *times;
   const kva_memory_report *memory; /* or NULL */
-  int n_moments;                   /* with memory: the steps of the program in order */
+  int n_moments;                   /* only with memory: the steps of the program in order */
   const kva_report_moment *moments;
 } kva_report;
 
-/* The page as text in *out (kva_text_free), or as a file, written atomically. Inline SVG, light and dark, no scripts
- * and nothing from elsewhere. */
+/* Prints the page to *out (free it with kva_text_free) or writes it to a file atomically. Inline SVG, light and dark,
+ * no scripts, no external resources. */
 void kva_report_print(const kva_report *r, kva_text *out);
 KVA_MUST_USE kva_status kva_report_write(const char *path, const kva_report *r, kva_diag *diag);
 

@@ -1,6 +1,5 @@
-/* The HTML report: one page, no scripts, nothing loaded from elsewhere. Sections appear when there is something to
- * show: summary of the runs, curves with throughput, learned shift weights, configuration; memory and time by step are
- * in report_plan.c. */
+/* The HTML report: one page without scripts or external resources. A section appears when it has data: summary of the
+ * runs, curves with throughput, learned shift weights, configuration. Memory and time by step are in report_plan.c. */
 #include "runtime/report.h"
 
 #include "runtime/base/platform.h"
@@ -10,7 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Six hues that differ in lightness too, tuned for either background. */
+/* Six hues that also differ in lightness, chosen for light and dark backgrounds. */
 static const char style[] =
     ":root{color-scheme:light dark;--bg:#fbfbfa;--card:#fff;--ink:#1c1d1f;--soft:#63666c;--rule:#e4e4e1;"
     "--k0:#2760c4;--k1:#cf5410;--k2:#0c8567;--k3:#9a3bb0;--k4:#957200;--k5:#bf2f4d}"
@@ -50,7 +49,7 @@ static const char style[] =
     "overflow-wrap:anywhere}footer{margin-top:44px;color:var(--soft);font-size:12.5px}"
     "@media print{body{background:#fff}figure,.card{break-inside:avoid}}";
 
-/* ---- small pieces ------------------------------------------------------------------------------------------------ */
+/* ---- helpers ----------------------------------------------------------------------------------------------------- */
 
 static void add_cell(kva_text *t, const char *class, const char *s) {
   kva_text_add(t, "<td%s%s%s>", class ? " class=\"" : "", class ? class : "", class ? "\"" : "");
@@ -84,8 +83,7 @@ static bool is_accuracy(const char *name) {
   return strstr(name, "acc") || strstr(name, "first");
 }
 
-/* The metric to sum a run up by: accuracy at first repeats if there is one (the paper's), else any; evaluated if it is.
- */
+/* The metric that summarises a run: prefers accuracy at first repeats (the paper's), and evaluation over training. */
 static kva_series main_accuracy(const kva_history *h) {
   kva_series best = {0};
   int best_rank = 0;
@@ -157,7 +155,8 @@ static void add_legend(kva_text *t, const kva_report *r) {
   kva_text_add(t, "</div>\n");
 }
 
-/* A single run needs no name at its curves; of several, each is named once. Schedules mostly coincide. */
+/* Labels of curves. A single run needs no name. With several runs each is named at one curve only; learning rate
+ * curves, which mostly coincide, get no label. */
 static const char *label_of(const kva_report *r, int run, const char *metric, bool evaluation, bool evaluated) {
   if (!strcmp(metric, "lr")) return NULL;
   if (r->n_runs == 1) return evaluation ? "evaluation" : "training";
@@ -196,7 +195,7 @@ static void add_metric_chart(kva_text *t, const kva_report *r, const char *name)
 
 enum { MAX_RATES = 200 };
 
-/* Items a second over equal stretches of the steps. Returns their number. */
+/* Items per second over equal stretches of the steps. Returns the number of stretches. */
 static int64_t rates_of(const kva_report_run *run, double *x, double *y) {
   kva_series s = kva_history_find(run->history, "seconds", false);
   int64_t n = s.n < MAX_RATES ? s.n : MAX_RATES, used = 0;
@@ -234,7 +233,7 @@ static void add_throughput(kva_text *t, const kva_report *r) {
   free(lines);
 }
 
-/* Whether an earlier run or series has the name already. */
+/* Whether an earlier run or series has the same name. */
 static bool is_known(const kva_report *r, int run, int index, const char *name) {
   for (int i = 0; i <= run; i++)
     for (int k = 0; k < (i < run ? kva_history_count(r->runs[i].history) : index); k++)

@@ -1,4 +1,4 @@
-/* Memory and time of the training program's steps. */
+/* Memory and time by step of the training program. */
 #include "runtime/report_plan.h"
 
 #include "runtime/report_svg.h"
@@ -27,7 +27,7 @@ static int compare_times(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* In billions a second. */
+/* In units of 1e9 per second. */
 static void add_rate_cell(kva_text *t, double amount, double seconds) {
   if (amount > 0 && seconds > 0)
     kva_text_add(t, "<td>%.3g</td>", amount / seconds * 1e-9);
@@ -95,7 +95,7 @@ static void take_parts(const kva_memory_report *m, part parts[N_PARTS]) {
   memcpy(parts, all, sizeof all);
 }
 
-/* Everything else lies below the temporaries, which come and go. */
+/* Temporaries are on top: they vary from step to step, the others do not. */
 static const int layer_order[N_PARTS] = {0, 1, 3, 4, 5, TEMPORARIES};
 
 static void add_tooltip(kva_text *t, const kva_report_moment *m, int step, double fixed) {

@@ -1,5 +1,5 @@
-/* Line charts and scatter plots. Both map data to a frame with `axis`, draw grid and ticks, then marks; tooltips are
- * <title> elements, so that the page needs no script. */
+/* Line charts, stacked areas and scatter plots. All map data to a frame with `axis`, draw grid and ticks, then marks.
+ * Tooltips are <title> elements, so the page needs no script. */
 #include "runtime/report_svg.h"
 
 #include <math.h>
@@ -33,7 +33,7 @@ void kva_html_add(kva_text *text, const char *s) {
   }
 }
 
-/* Finite, and not so large that differences overflow. */
+/* Finite, and small enough that differences do not overflow. */
 static bool is_drawable(double v) {
   return fabs(v) < 1e100;
 }
@@ -44,7 +44,7 @@ static double pixel(const axis *a, double v) {
   return a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
-/* 1, 2 or 5 times a power of ten, so that [low, high] has about `count` steps. */
+/* 1, 2 or 5 times a power of ten, such that [low, high] has about `count` steps. */
 static double nice_step(double low, double high, int count) {
   double raw = (high - low) / count, power = pow(10, floor(log10(raw))), m = raw / power;
   return power * (m <= 1.5 ? 1 : m <= 3.5 ? 2 : m <= 7.5 ? 5 : 10);
@@ -121,13 +121,13 @@ static void close_svg(kva_text *text) {
 
 /* ---- curves ------------------------------------------------------------------------------------------------------ */
 
-/* A bin of neighbouring points of a curve. */
+/* Adjacent points of a curve, averaged. */
 typedef struct bin {
   double x, mean, low, high;
   int64_t n;
 } bin;
 
-/* At most MAX_BINS bins of equal numbers of points; values that cannot be drawn are left out. */
+/* At most MAX_BINS bins with equal numbers of points; values that cannot be drawn are skipped. */
 static int make_bins(const kva_svg_line *line, bin bins[MAX_BINS]) {
   int n_bins = (int)(line->n < MAX_BINS ? line->n : MAX_BINS), used = 0;
   for (int b = 0; b < n_bins; b++) {
@@ -193,7 +193,7 @@ static int compare_labels(const void *a, const void *b) {
   return x->line < y->line ? -1 : x->line > y->line;
 }
 
-/* Pushes labels apart, downwards, then up again from the bottom of the frame. */
+/* Pushes labels apart downwards, then upwards again from the bottom of the frame. */
 static void spread(int n, end_label *labels, double top, double bottom) {
   qsort(labels, (size_t)n, sizeof *labels, compare_labels);
   for (int i = 0; i < n; i++) {
@@ -251,7 +251,7 @@ static void extend(double v, double *low, double *high) {
   *high = fmax(*high, v);
 }
 
-/* Room on the right for the longest label and its value. */
+/* Space on the right for the longest label and its value. */
 static double label_room(const kva_svg_chart *chart) {
   size_t longest = 0;
   for (int i = 0; i < chart->n_lines; i++) {
@@ -270,7 +270,7 @@ static frame chart_frame(const kva_svg_chart *chart) {
       extend(chart->lines[l].y[i], &y_low, &y_high);
     }
   if (chart->unit_range) y_low = 0, y_high = 1;
-  if (y_low > 0 && y_low < 0.5 * y_high) y_low = 0; /* a baseline of zero where it costs little */
+  if (y_low > 0 && y_low < 0.5 * y_high) y_low = 0; /* start at zero where that costs little height */
   frame f = {
       .x = make_axis(fmin(x_low, x_low < INFINITY ? 0 : x_low), x_high, 6, false, LEFT, WIDTH - label_room(chart)),
       .y = make_axis(y_low, y_high, 5, true, HEIGHT - BOTTOM, TOP)};
@@ -300,7 +300,7 @@ static double area_sum(const kva_svg_areas *a, int layers, int at) {
   return sum;
 }
 
-/* The number within a column at which the sum is largest. */
+/* The index within a column at which the sum is largest. */
 static int column_peak(const kva_svg_areas *a, int column, int columns) {
   int begin = (int)((int64_t)a->n * column / columns), end = (int)((int64_t)a->n * (column + 1) / columns),
       best = begin;
@@ -356,7 +356,7 @@ void kva_svg_add_areas(kva_text *text, const kva_svg_areas *a) {
   close_svg(text);
 }
 
-/* Whether a label at (x, y) keeps clear of the labels already placed; remembers it if so. Widths are estimates. */
+/* Labels placed so far; a label is dropped when it would overlap one of them. Widths are estimates. */
 typedef struct placed_labels {
   int n;
   double x[64], y[64], width[64];
@@ -393,7 +393,7 @@ static void add_points(kva_text *text, const frame *f, int n, const kva_svg_poin
   }
 }
 
-/* Both axes show zero and one; the dashed line is where the weights sum to one, as they do at the start. */
+/* Both axes show zero and one. The dashed line is where the weights sum to one, as they do initially. */
 static void add_reference_lines(kva_text *text, const frame *f) {
   double x0 = pixel(&f->x, 0), y0 = pixel(&f->y, 0);
   kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x0, f->y.from, x0,

@@ -6,11 +6,11 @@
 
 enum { KVA_SVG_COLORS = 6 };
 
-/* A curve. NaN values break it. `strong`: evaluation, drawn with dots; else training: thin, averaged over bins where
- * there are many points, with a band from the least to the largest of each bin. */
+/* A curve. NaN values interrupt it. `strong`: evaluation, drawn with dots. Otherwise training: a thin line; many points
+ * are averaged over bins, with a band from the minimum to the maximum of each bin. */
 typedef struct kva_svg_line {
   const char *run;   /* for tooltips */
-  const char *label; /* beside its end, or NULL */
+  const char *label; /* printed beside its end; or NULL */
   int color;
   bool strong;
   int64_t n;
@@ -27,24 +27,24 @@ void kva_svg_add_chart(kva_text *text, const kva_svg_chart *chart);
 
 typedef struct kva_svg_point {
   const char *tooltip;
-  const char *label; /* beside it where there is room, or NULL */
+  const char *label; /* printed beside it if there is room; or NULL */
   int color;
   double x, y;
 } kva_svg_point;
 void kva_svg_add_scatter(kva_text *text, const char *title, const char *x_title, const char *y_title, int n,
                          const kva_svg_point *points);
 
-/* Layers that add up, over the numbers 0 to n - 1; columns where there are many, with the largest sum of each. */
+/* Stacked layers over the indices 0 to n - 1. Many indices are drawn as columns, each with its largest sum. */
 typedef struct kva_svg_layer {
   int color;
-  const double *y; /* n values, not negative */
+  const double *y; /* n non-negative values */
 } kva_svg_layer;
 typedef struct kva_svg_areas {
   const char *title, *x_title, *y_title;
   int n_layers, n;
   const kva_svg_layer *layers;
   const char *const *tooltips; /* n of them */
-  double limit;                /* a dashed line, named: */
+  double limit;                /* a dashed line with this name: */
   const char *limit_label;
 } kva_svg_areas;
 void kva_svg_add_areas(kva_text *text, const kva_svg_areas *areas);

@@ -1,6 +1,6 @@
 /* Reader of safetensors files. The header is JSON of a fixed depth: an object of objects of strings, whole numbers and
- * lists of them, and one object of strings; anything else is an error, so no part of the parser recurses. Decoded
- * strings lie in one block as long as the header, which no string can outgrow. */
+ * lists of them, and one object of strings. Anything else is an error, so the parser needs no recursion. Decoded
+ * strings lie in one block as long as the header, which they cannot outgrow. */
 #include "runtime/safetensors.h"
 
 #include "runtime/base/platform.h"
@@ -10,14 +10,14 @@
 typedef struct entry {
   const char *name;
   kva_tensor tensor;
-  int64_t begin, end; /* in the data */
-  void *copy;         /* of data that are not aligned to their elements */
+  int64_t begin, end; /* offsets in the data section */
+  void *copy;         /* aligned copy of data that are not aligned to their elements */
 } entry;
 
 struct kva_safetensors {
-  kva_file file; /* mapped; else the caller's memory */
+  kva_file file; /* the mapped file; unused for memory of the caller */
   char *strings;
-  entry *entries; /* by name once parsed */
+  entry *entries; /* sorted by name once parsed */
   int64_t n, capacity;
   kva_metadata *metadata;
   int64_t n_metadata, metadata_capacity;
@@ -33,7 +33,7 @@ typedef struct parser {
   kva_diag *diag;
 } parser;
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
+/* ---- characters and strings -------------------------------------------------------------------------------------- */
 
 static kva_status malformed(const parser *p, const char *expected) {
   return kva_error(p->diag, &p->loc, "malformed safetensors header at byte %lld: expected %s",
@@ -73,7 +73,8 @@ static bool is_low_surrogate(uint32_t c) {
   return c >= 0xdc00 && c < 0xe000;
 }
 
-/* After \u. A character beyond 16 bits is a pair of surrogates (RFC 8259); none may stand alone, and no NUL. */
+/* The part of an escape after \u. A character beyond 16 bits is a pair of surrogates (RFC 8259). Lone surrogates and
+ * NUL are errors. */
 static bool parse_unicode(parser *p) {
   uint32_t c, low;
   if (!parse_hex4(p, &c) || c == 0 || is_low_surrogate(c)) return false;
@@ -112,7 +113,7 @@ static bool parse_escape(parser *p) {
   return true;
 }
 
-/* Bytes of a well-formed UTF-8 character (Unicode 16, table 3-7); 0: there is none. */
+/* Length in bytes of a well-formed UTF-8 character (Unicode 16, table 3-7); 0 if there is none. */
 static int utf8_length(const unsigned char *s, int64_t size) {
   if (s[0] < 0x80) return 1;
   int n = s[0] >= 0xc2 && s[0] <= 0xdf ? 2 : s[0] >= 0xe0 && s[0] <= 0xef ? 3 : s[0] >= 0xf0 && s[0] <= 0xf4 ? 4 : 0;
@@ -162,7 +163,7 @@ static kva_status no_memory(const parser *p) {
   return kva_fail(p->diag, KVA_NO_MEMORY, &p->loc, "no memory for its header");
 }
 
-/* Makes room for one more of n items. */
+/* Grows *items so that one more item than n fits. */
 static bool reserve(void **items, int64_t n, int64_t *capacity, size_t size) {
   if (n < *capacity) return true;
   int64_t more = *capacity ? 2 * *capacity : 16;
@@ -265,7 +266,7 @@ static kva_status parse_header(parser *p) {
   return p->at == p->end ? KVA_OK : malformed(p, "nothing but spaces after the last '}'");
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- files ------------------------------------------------------------------------------------------------------- */
 
 static int by_offset(const void *a, const void *b) {
   const entry *x = a, *y = b;
@@ -277,7 +278,7 @@ static int by_name(const void *a, const void *b) {
   return strcmp(((const entry *)a)->name, ((const entry *)b)->name);
 }
 
-/* Tensors cover the data one after the other. */
+/* Tensors must cover the data section without gaps or overlaps. */
 static kva_status check_offsets(const parser *p, int64_t data_size) {
   kva_safetensors *f = p->f;
   int64_t top = 0;
@@ -309,7 +310,7 @@ static kva_status sort_by_name(const parser *p) {
   return KVA_OK;
 }
 
-/* Alignment of an element: that of its parts for complex numbers. */
+/* Alignment of an element; of a complex number, that of its parts. */
 static uintptr_t alignment(kva_dtype t) {
   int bits = kva_dtype_bits(t);
   return bits <= 8 ? 1 : t == KVA_C64 ? 4 : (uintptr_t)bits / 8;

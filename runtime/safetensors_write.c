@@ -1,4 +1,4 @@
-/* Types of the format, and the writer. */
+/* Element types of safetensors, and the writer. */
 #include "runtime/safetensors.h"
 
 #include "runtime/base/platform.h"

@@ -1,4 +1,4 @@
-/* Learning rate schedules. All start with a linear warm-up, which reaches `lr` at step `warmup`. */
+/* Learning rate schedules. All begin with a linear warm-up, which reaches `lr` at step `warmup`. */
 #include "runtime/runtime.h"
 
 #include <math.h>

@@ -1,11 +1,13 @@
 /* Initial values of states.
  *
- * Every state has a Philox key of its own, a hash of the session's seed and the state's name; counter i gives four
- * words, which are elements 4i to 4i+3. So a value depends on (seed, name, element) alone: not on the order of states,
- * not on threads. Per element, with u = kva_uniform01(word), computed in double, rounded once to the state's type:
+ * Every state has its own Philox key, a hash of the session's seed and the state's name. Counter i gives four words,
+ * for elements 4i to 4i+3. So a value depends on (seed, name, element) alone, not on the order of states or on threads.
+ * Per element, with u = kva_uniform01(word), computed in double and rounded once to the state's type:
+ *
  *   uniform  a + (b - a) u
  *   normal   Box-Muller on words (0, 1) and (2, 3): a sqrt(-2 ln u0) cos(2 pi u1), a sqrt(-2 ln u0) sin(2 pi u1)
- * Groups of four also keep threads off each other's bytes in packed 4- and 2-bit types. */
+ *
+ * Groups of four also prevent two threads from writing one byte of packed 4- and 2-bit types. */
 #include "runtime/session.h"
 
 #include <math.h>
@@ -59,7 +61,7 @@ static void fill_group(const filler *f, int64_t group) {
   for (int i = 0; i < n; i++) store(f->dtype, f->data, begin + i, v[i]);
 }
 
-/* One number throughout: full groups are copies of the first. */
+/* Constant values: full groups are copies of the first. */
 static void fill_constant(const filler *f, int64_t first, int64_t last) {
   int64_t group_bytes = (int64_t)kva_dtype_bits(f->dtype) * GROUP / 8, full = f->elements / GROUP;
   char *data = (char *)f->data + first * group_bytes;
@@ -105,7 +107,7 @@ static void initialise(kva_session *s, int32_t index) {
   kva_pool_run(s->pool, (f.elements + GROUP * GROUPS_PER_ITEM - 1) / (GROUP * GROUPS_PER_ITEM), fill_items, &f);
 }
 
-/* Distance of a state from the one that its ONE_MINUS chain ends at; the chain has an end (kva_artifact_check). */
+/* Length of the chain of ONE_MINUS states that starts at `index`; kva_artifact_check proves that it ends. */
 static int32_t chain_length(const kva_artifact *a, int32_t index) {
   int32_t n = 0;
   for (; a->states[index].init == KVA_STATE_INIT_ONE_MINUS; n++) index = a->states[index].of;

@@ -1,5 +1,5 @@
-/* Token files: header, mapping, writing. Values are stored in the machine's order, which is little endian on everything
- * that Kvasir runs on (asserted below). */
+/* Token files: header, mapping, writing. Tokens are stored in the machine's byte order, which is little endian on every
+ * supported target (asserted below). */
 #include "runtime/tokens.h"
 
 #include <errno.h>
@@ -20,14 +20,14 @@ _Static_assert(sizeof(header) == 64, "the format");
 
 static const char magic[8] = {'K', 'V', 'A', 'T', 'O', 'K', 'E', 'N'};
 enum { VERSION = 1 };
-/* A larger vocabulary than this is taken for damage. */
+/* A larger vocabulary indicates a damaged file. */
 static const uint64_t max_vocab = INT32_MAX;
 
 static int64_t token_bytes(kva_dtype t) {
   return kva_dtype_bits(t) / 8;
 }
 
-/* The hash of a file is chained over its tokens as uint32, whatever their type. */
+/* A file's hash is chained over its tokens as uint32, whatever type they are stored in. */
 static uint64_t hash_token(uint64_t hash, uint32_t token) {
   return kva_hash(hash, &token, sizeof token);
 }
@@ -113,7 +113,7 @@ kva_status kva_tokens_verify(const char *path, const kva_token_file *file, kva_d
 
 struct kva_token_writer {
   kva_token_info info;
-  char *path, *temporary; /* NULL: no file of that name was made */
+  char *path, *temporary; /* NULL: the file was not created */
   FILE *file;
 };
 

@@ -1,10 +1,10 @@
-/* Training runs: batch, micro-batches, step, schedule, evaluation. All that is learned lives in the session's states; a
- * run adds only the number of the step, so one that is stopped and continued gives the same bits.
+/* Training runs: batches, micro-batches, steps, schedule, evaluation. All learned values are states of the session. A
+ * run adds only the number of the step, so a run that is stopped and continued gives the same bits.
  *
- * A step of several micro-batches: the source fills the whole batch once, so its rows do not depend on the
- * micro-batches; micro-batch p takes rows [p * micro_batch, (p + 1) * micro_batch). grad_step adds a micro-batch's
- * gradients to states, which begin at zero, in order of micro-batches; apply_step multiplies the sums by 1 /
- * micro-batches, clips, updates and sets them to zero again. Outputs are means over the micro-batches. */
+ * A step of several micro-batches: the source fills the whole batch once, so its rows do not depend on the division.
+ * Micro-batch p takes rows [p * micro_batch, (p + 1) * micro_batch). grad_step adds a micro-batch's gradients to
+ * states, which begin at zero, in order of micro-batches. apply_step multiplies the sums by 1 / micro-batches, clips,
+ * updates and sets the sums to zero. Outputs are means over the micro-batches. */
 #include "runtime/train.h"
 
 #include "runtime/base/platform.h"
@@ -47,13 +47,13 @@ static kva_status create_calls(kva_trainer *t, kva_diag *diag) {
   return KVA_OK;
 }
 
-/* Dropout draws from this seed; models without dropout have no such state. */
+/* Dropout reads its seed from this state; models without dropout have no such state. */
 static void set_seed(kva_trainer *t) {
   kva_tensor seed;
   if (kva_session_state(t->s, "train.seed", &seed)) memcpy(seed.data, &t->options.seed, sizeof t->options.seed);
 }
 
-/* A number of the optimiser that is a state; *out NULL: it is none. */
+/* The state of an optimiser setting; NULL if the setting is not a state. */
 static float *setting(const kva_trainer *t, const char *name) {
   kva_tensor value;
   return kva_session_state(t->s, name, &value) && value.dtype == KVA_F32 ? value.data : NULL;
@@ -122,7 +122,7 @@ uint64_t kva_trainer_seed(const kva_trainer *t) {
   return t->options.seed;
 }
 
-/* ---- a step ------------------------------------------------------------------------------------------------------ */
+/* ---- one step ---------------------------------------------------------------------------------------------------- */
 
 static kva_status fill(kva_trainer *t, kva_train_call *c, int64_t index, bool evaluation, kva_diag *diag) {
   if (!t->data) return kva_error(diag, NULL, "no data source is bound to the trainer");
@@ -142,7 +142,7 @@ static void make_event(const kva_trainer *t, int n, const char *const *names, co
                            .values = values};
 }
 
-/* The gradients that apply_step met come from one of the micro-batches. */
+/* apply_step saw the sum of the gradients: find the micro-batch that contributed the value. */
 static void explain_micro_batches(kva_trainer *t, kva_text *why) {
   for (int64_t k = 0; k < t->micro_batches && !why->len; k++) {
     kva_train_call_set(&t->step, 0, 1);
@@ -170,7 +170,7 @@ static kva_status not_finite(kva_trainer *t, const kva_train_call *c, double los
   return status;
 }
 
-/* The loss of a call that was stopped. */
+/* The loss of a call that stopped before its updates. */
 static double stopped_loss(const kva_trainer *t, const kva_train_call *c) {
   const kva_program_state *sp = &t->s->programs[c->program];
   int32_t b = c->p->outputs[c->loss];
@@ -217,7 +217,7 @@ static kva_status need_evaluation(kva_trainer *t, kva_diag *diag) {
   return kva_train_call_create(t, "eval", 0, t->options.micro_batch, 1, diag, &t->eval);
 }
 
-/* Always the same batches, so that evaluations compare. */
+/* Evaluations always use the same batches, so that they compare. */
 kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event) {
   int64_t n = t->options.eval_batches;
   if (n < 1) return kva_error(diag, NULL, "an evaluation needs at least one batch, found %lld", (long long)n);

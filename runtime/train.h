@@ -1,16 +1,16 @@
-/* Inside of training: shared by runtime/train*.c. */
+/* Internals of training, shared by runtime/train*.c. */
 #ifndef KVA_RUNTIME_TRAIN_H
 #define KVA_RUNTIME_TRAIN_H
 
 #include "runtime/checkpoint.h"
 
-/* A program with the tensors that it is called with: its data inputs, then scalars. */
+/* A program and the tensors of its calls: data inputs first, then scalars. */
 typedef struct kva_train_call {
   int program;
   const kva_program *p;
-  int n_data, n_scalars, loss; /* loss: number of an output; -1: none */
-  kva_tensor *batch;           /* data inputs with the rows of all micro-batches; own memory */
-  kva_tensor *inputs;          /* those of the micro-batch in progress, which point into `batch`, then the scalars */
+  int n_data, n_scalars, loss; /* loss: index of an output; -1: none */
+  kva_tensor *batch;           /* data inputs with the rows of all micro-batches; owned */
+  kva_tensor *inputs;          /* data inputs of the current micro-batch, which point into `batch`, then the scalars */
   kva_tensor *outputs;
   const char **names; /* of outputs */
   double *values;
@@ -23,23 +23,23 @@ struct kva_trainer {
   int64_t micro_batches;
   int64_t done;
   double seconds;
-  bool accumulates;                 /* grad_step and apply_step instead of train_step */
-  kva_train_call step, apply, eval; /* eval: made when first needed */
-  const char **names;               /* outputs of step and of apply */
+  bool accumulates;                 /* the step is grad_step and apply_step, not train_step */
+  kva_train_call step, apply, eval; /* eval: created at its first use */
+  const char **names;               /* outputs of step, then of apply */
   double *values;
 };
 
-/* The program's tensors for `micro_batches` micro-batches of `rows` rows. Finds the program; says what is wrong with
- * its inputs and outputs. */
+/* Finds the program and creates its tensors for `micro_batches` micro-batches of `rows` rows. Reports inputs and
+ * outputs that do not fit. */
 KVA_MUST_USE kva_status kva_train_call_create(const kva_trainer *t, const char *program, int n_scalars, int64_t rows,
                                               int64_t micro_batches, kva_diag *diag, kva_train_call *c);
 void kva_train_call_destroy(kva_train_call *c);
 void kva_train_call_clear(kva_train_call *c);
 void kva_train_call_set(kva_train_call *c, int scalar, double v);
-/* Rows that a program was compiled for; 0: any. */
+/* Rows that a program was compiled for; 0: any number. */
 int64_t kva_train_pinned_rows(const kva_program *p);
-/* Runs micro-batch `k` of the batch that `batch` holds; adds the outputs to c's values. `guarded`: stops before states
- * change when an output is not finite. */
+/* Runs micro-batch `k` of `batch` and adds the outputs to c's values. `guarded`: stops before states change if an
+ * output is not finite. */
 KVA_MUST_USE kva_status kva_train_call_run(const kva_trainer *t, kva_train_call *c, int64_t k, bool guarded,
                                            kva_diag *diag);
 

@@ -1,4 +1,4 @@
-/* The tensors of a training program: shapes from its formulas, micro-batches as slices of a batch. */
+/* The tensors of a training program's calls: shapes from its formulas, micro-batches as slices of a batch. */
 #include "runtime/train.h"
 
 #include "runtime/base/platform.h"

@@ -1,4 +1,4 @@
-/* Weights from a file: copies of the programs' buffer tables, with addresses in the mapped file. */
+/* Constants from a file: copies of the programs' buffer tables whose addresses point into the mapped file. */
 #include "runtime/weights.h"
 #include "runtime/formula.h"
 #include "runtime/safetensors.h"

@@ -1,15 +1,15 @@
-/* Constants that an artefact leaves in a safetensors file (`kvasir build --weights FILE`): buffers of kind CONST with a
- * size and no data, whose names are the tensors'. A name ends in a hash of the content, so a file of another model, or
- * of other weights for the same model, is noticed. */
+/* Constants that an artefact leaves in a safetensors file (`kvasir build --weights FILE`): CONST buffers with a size
+ * but no data, named like the file's tensors. A name ends in a hash of the content, so a file of another model, or of
+ * other weights of the same model, is detected. */
 #ifndef KVA_RUNTIME_WEIGHTS_H
 #define KVA_RUNTIME_WEIGHTS_H
 
 #include "runtime/runtime.h"
 
-/* An artefact's tables with all constants in place, where the file is mapped. */
+/* An artefact's tables with all constants filled in, backed by the mapped file. */
 typedef struct kva_weights kva_weights;
 
-/* Whether constants are missing. */
+/* Whether constants are missing from the artefact. */
 bool kva_weights_needed(const kva_artifact *a);
 /* `a` must outlive the result. */
 KVA_MUST_USE kva_status kva_weights_attach(const kva_artifact *a, const char *path, kva_diag *diag,

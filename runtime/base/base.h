@@ -1,4 +1,4 @@
-/* The lowest layer, below compiler and runtime alike: libc only. */
+/* The lowest layer, shared by compiler and runtime: libc only. */
 #ifndef KVA_BASE_BASE_H
 #define KVA_BASE_BASE_H
 

@@ -59,11 +59,11 @@ bool kva_dtype_bytes(kva_dtype t, int64_t n, int64_t *out_bytes) {
   return true;
 }
 
-/* Bit codes without the sign. The nan of the UZ types is the code of their missing -0; e2m1 has none and gives -0, as
- * ml_dtypes (the source of ONNX's test data) does. */
+/* Codes without the sign. The NaN of the UZ types is the code of their missing -0. e2m1 has no NaN and yields -0, like
+ * ml_dtypes, the source of ONNX's test data. */
 typedef struct format {
   int mantissa_bits, bias, sign_shift;
-  uint16_t max; /* largest finite */
+  uint16_t max; /* largest finite value */
   uint16_t inf; /* 0: none */
   uint16_t nan;
   bool unsigned_zero;
@@ -95,7 +95,7 @@ static double double_of(uint64_t bits) {
   return v;
 }
 
-/* |v| in units of the last place of its binade (or of the subnormals), rounded to nearest even, as a bit code. A carry
+/* Rounds |v| to nearest even in units in the last place of its binade (or of the subnormals); returns the code. A carry
  * out of the mantissa moves into the exponent by itself. Codes above `max` mean overflow. */
 static uint64_t round_magnitude(const format *f, double v) {
   uint64_t bits = bits_of(v) & INT64_MAX;
@@ -134,7 +134,8 @@ static double decode(const format *f, unsigned code) {
   return sign * double_of(bits);
 }
 
-/* e8m0 is a power of two, 2^(code - 127), without sign or zero; 255 is NaN. ONNX leaves negative values open: NaN. */
+/* e8m0 is a power of two, 2^(code - 127), without sign or zero; 255 is NaN. ONNX does not define negative values; they
+ * become NaN. */
 static uint8_t encode_e8m0(double v, bool saturate, kva_e8m0_rounding rounding) {
   enum { LARGEST = 0xFE, NOT_A_NUMBER = 0xFF };
   if (isnan(v) || v < 0) return NOT_A_NUMBER;
@@ -153,7 +154,7 @@ static double decode_e8m0(uint8_t code) {
   return code == 0xFF ? (double)NAN : ldexp(1.0, code - 127);
 }
 
-/* Element i as bits, for every type of at most 64. */
+/* The bits of element i, for types of at most 64 bits. */
 static uint64_t load_bits(kva_dtype t, const void *data, int64_t i) {
   const unsigned char *p = data;
   int bits = kva_dtype_bits(t);
@@ -163,11 +164,12 @@ static uint64_t load_bits(kva_dtype t, const void *data, int64_t i) {
     return p[i / per_byte] >> (i % per_byte * bits) & ((1u << bits) - 1);
   }
   uint64_t value = 0;
-  memcpy(&value, p + i * (bits / 8), (size_t)bits / 8); /* little-endian hosts only, as are ONNX's raw_data */
+  memcpy(&value, p + i * (bits / 8),
+         (size_t)bits / 8); /* little-endian hosts only; ONNX's raw_data is little-endian, too */
   return value;
 }
 
-/* Packed neighbours share a byte: two threads must not store to one byte. */
+/* Packed neighbours share a byte: two threads must not store to the same byte. */
 static void store_bits(kva_dtype t, void *data, int64_t i, uint64_t value) {
   unsigned char *p = data;
   int bits = kva_dtype_bits(t);
@@ -182,7 +184,7 @@ static void store_bits(kva_dtype t, void *data, int64_t i, uint64_t value) {
   p[i / per_byte] = (unsigned char)((p[i / per_byte] & ~mask) | ((unsigned)value << shift & mask));
 }
 
-/* Toward zero, held to the range of int64_t; NaN is 0. */
+/* Rounds toward zero and clamps to the range of int64_t; NaN becomes 0. */
 static int64_t toward_zero(double v) {
   if (isnan(v)) return 0;
   if (v >= 0x1p63) return INT64_MAX;
@@ -237,7 +239,8 @@ void kva_store_f64_as(kva_dtype t, void *data, int64_t i, double v, bool saturat
   }
 }
 
-/* Only float8e5m2 has an infinity and saturates. */
+/* Whether ONNX Cast's default saturates v: always, except for an infinity in float8e5m2, the only 8-bit type with one
+ * that is kept. */
 static bool saturates(kva_dtype t, double v) {
   return t != KVA_F8E5M2 || !isinf(v);
 }
@@ -251,8 +254,8 @@ int64_t kva_load_i64(kva_dtype t, const void *data, int64_t i) {
   return kva_dtype_is_float(t) ? toward_zero(float_from_bits(t, bits)) : kva_wrap_i64(t, (int64_t)bits);
 }
 
-/* A double that rounds to any narrower float as v itself would: where v has more bits than a double, the lost ones
- * are kept as one sticky bit (rounding to odd). */
+/* A double that rounds to every narrower float as v would: bits beyond a double's precision become one sticky bit
+ * (round to odd). */
 static double sticky_double(int64_t v) {
   if (v >= -((int64_t)1 << 53) && v <= (int64_t)1 << 53) return (double)v;
   int64_t lost = v & 0x7FF;

@@ -1,5 +1,5 @@
-/* Element types: every ONNX data type as a storage type, with conversion from and to the wide forms. Codes equal
- * onnx.TensorProto.DataType (ONNX 1.22), so that no table translates them. */
+/* Element types: every ONNX data type as a storage type, with conversion from and to double and int64_t. Codes equal
+ * onnx.TensorProto.DataType (ONNX 1.22), so no translation table is needed. */
 #ifndef KVA_BASE_DTYPE_H
 #define KVA_BASE_DTYPE_H
 
@@ -52,19 +52,18 @@ bool kva_dtype_is_unsigned(kva_dtype t);
 /* Bytes of n packed elements (4-bit: two a byte, low nibble first; 2-bit: four a byte). False on overflow. */
 bool kva_dtype_bytes(kva_dtype t, int64_t n, int64_t *out_bytes);
 
-/* One element to and from the wide forms. Float types go through double, the others through int64_t (uint64 keeps
- * its bits). Rounding is to nearest even. Stores to float8 and narrower saturate as ONNX Cast does by default, but for
- * an infinity that the type holds: what can be represented is kept. Float to int: toward zero, saturating is the
- * caller's business. */
+/* Loads and stores one element. Float types go through double, the others through int64_t (uint64 keeps its bits).
+ * Rounding is to nearest even. Stores to float8 and narrower types saturate, as ONNX Cast does by default, except for
+ * an infinity that the type can represent. Float to int rounds toward zero; the caller saturates. */
 double kva_load_f64(kva_dtype t, const void *data, int64_t i);
 void kva_store_f64(kva_dtype t, void *data, int64_t i, double v);
-/* Same with the rest of ONNX Cast's attributes: `saturate` (float8 only) and `round_mode` (float8e8m0 only, where
- * kva_store_f64 rounds up, Cast's default; nearest breaks ties upward). */
+/* Like kva_store_f64, with the other attributes of ONNX Cast: `saturate` (float8 only) and `round_mode` (float8e8m0
+ * only; kva_store_f64 rounds up, Cast's default; nearest breaks ties upward). */
 typedef enum kva_e8m0_rounding { KVA_E8M0_UP, KVA_E8M0_DOWN, KVA_E8M0_NEAREST } kva_e8m0_rounding;
 void kva_store_f64_as(kva_dtype t, void *data, int64_t i, double v, bool saturate, kva_e8m0_rounding rounding);
 int64_t kva_load_i64(kva_dtype t, const void *data, int64_t i);
 void kva_store_i64(kva_dtype t, void *data, int64_t i, int64_t v);
-/* v rounded to type t (float types), or wrapped to it (integers). */
+/* v rounded to a float type t, or wrapped to an integer type. */
 double kva_round_f64(kva_dtype t, double v);
 int64_t kva_wrap_i64(kva_dtype t, int64_t v);
 

@@ -1,4 +1,4 @@
-/* Files: mapped for reading, written whole and atomically. */
+/* Files: mapped for reading; written whole and atomically. */
 #include "runtime/base/platform.h"
 
 #include <errno.h>
@@ -25,7 +25,7 @@ static kva_status map_open_file(int fd, const char *path, kva_diag *diag, kva_fi
   return KVA_OK;
 }
 
-/* Non-blocking, so that a pipe is refused like every other special file and not waited for. */
+/* O_NONBLOCK: a pipe is rejected like every other special file instead of blocking. */
 kva_status kva_file_map(const char *path, kva_diag *diag, kva_file *out_file) {
   *out_file = (kva_file){0};
   int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
@@ -45,8 +45,8 @@ static bool is_link(int folder, const char *name) {
   return !fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);
 }
 
-/* Opens one component of `relative` below `folder`; closes `folder`. The kernel resolves a single name that is no
- * link, so that no change of the tree in between can lead outside. */
+/* Opens one component of `relative` below `folder`; closes `folder`. Each call resolves a single name that is not a
+ * link, so a concurrent change of the tree cannot lead outside. */
 static kva_status step_below(int folder, const char *name, bool last, const char *relative, kva_diag *diag,
                              int *out_fd) {
   int flags = last ? O_RDONLY | O_NONBLOCK : O_PATH | O_DIRECTORY;
@@ -64,7 +64,7 @@ static kva_status step_below(int folder, const char *name, bool last, const char
   return status;
 }
 
-/* `path` is a private copy of `relative`, cut into its components here. */
+/* `path` is a private copy of `relative`, which this function splits into components. */
 static kva_status open_below(const char *dir, char *path, const char *relative, kva_diag *diag, int *out_fd) {
   kva_loc loc = {.file = relative};
   int fd = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
@@ -110,7 +110,7 @@ static bool write_all(int fd, const char *data, size_t size) {
   return true;
 }
 
-/* A rename is on disk once its folder is. Some file systems cannot sync a folder; they are taken as they are. */
+/* A rename is durable once its folder is synced. Some file systems cannot sync a folder; that is ignored. */
 static void sync_folder_of(const char *path) {
   const char *slash = strrchr(path, '/');
   char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
@@ -127,7 +127,7 @@ static bool write_parts(int fd, int n, const kva_file_part *parts) {
   return true;
 }
 
-/* The new file takes over the mode of the one it replaces. */
+/* The new file inherits the mode of the file that it replaces. */
 static bool write_temporary(const char *temporary, const struct stat *old, int n, const kva_file_part *parts) {
   int fd = open(temporary, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0666);
   if (fd < 0) return false;
@@ -161,7 +161,7 @@ static kva_status write_in_place(const char *path, int n, const kva_file_part *p
   return ok ? KVA_OK : io_error(diag, "write it", path);
 }
 
-/* What is not a regular file (/dev/stdout, a link) must not be replaced by one: it is written in place. */
+/* A path that is not a regular file (/dev/stdout, a link) is written in place; a rename would replace it. */
 kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag) {
   struct stat old;
   bool exists = !lstat(path, &old);

@@ -1,4 +1,4 @@
-/* Memory of the program that embeds a model, or of the system. */
+/* Memory from the embedding program's allocator, or from the system. */
 #include "runtime/base/platform.h"
 
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* The hash map: entries in insertion order, and an open-addressed table of their numbers beside them. */
+/* The hash map: entries in insertion order, and an open-addressed table of their indices. */
 #include "runtime/base/memory.h"
 
 typedef struct entry {
@@ -11,8 +11,8 @@ typedef struct entry {
 struct kva_map {
   kva_arena *arena;
   KVA_VEC(entry) entries;
-  uint32_t *slots;     /* entry number + 1; 0: free */
-  uint32_t slot_count; /* a power of two, at least twice the entries */
+  uint32_t *slots;     /* entry index + 1; 0: free */
+  uint32_t slot_count; /* a power of two, at least twice the number of entries */
 };
 
 uint64_t kva_hash(uint64_t seed, const void *data, size_t size) {
@@ -32,7 +32,7 @@ static bool entry_is(const entry *e, uint64_t hash, const void *key, size_t key_
   return e->hash == hash && e->key_size == key_size && (!key_size || !memcmp(e->key, key, key_size));
 }
 
-/* The slot that holds the key, or the free one where it belongs. The table is never full. */
+/* The slot that holds the key, or the free slot where it belongs. The table is never full. */
 static uint32_t *find_slot(const kva_map *map, uint64_t hash, const void *key, size_t key_size) {
   uint32_t mask = map->slot_count - 1;
   for (uint32_t i = (uint32_t)(hash ^ hash >> 32) & mask;; i = (i + 1) & mask) {

@@ -14,7 +14,7 @@ typedef struct block {
 struct kva_arena {
   block *last;
   size_t next_size;
-  size_t bytes; /* handed out, without the slack of blocks */
+  size_t bytes; /* allocated to callers, without the slack of blocks */
 };
 
 static _Noreturn void out_of_memory(size_t size) {

@@ -1,7 +1,7 @@
 /* Memory: checked size arithmetic, the arena, growable arrays, hash map.
  *
- * The compiler allocates from arenas and frees them whole; an arena that cannot grow ends the process with a message
- * (compiler arenas hold graphs, not tensors: sizes that come from a user's data are checked before). The runtime
+ * The compiler allocates from arenas and frees them whole. An arena that cannot grow ends the process with a message:
+ * compiler arenas hold graphs, not tensors, and sizes derived from a user's data are checked before. The runtime
  * allocates through functions that return NULL or KVA_NO_MEMORY. */
 #ifndef KVA_BASE_MEMORY_H
 #define KVA_BASE_MEMORY_H

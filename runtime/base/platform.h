@@ -1,4 +1,4 @@
-/* What touches the operating system: time, files, threads; and Philox, shared by every device. */
+/* Services of the operating system: time, files, threads; and Philox, shared by every device. */
 #ifndef KVA_BASE_PLATFORM_H
 #define KVA_BASE_PLATFORM_H
 
@@ -15,43 +15,43 @@ typedef struct kva_file {
 } kva_file;
 KVA_MUST_USE kva_status kva_file_map(const char *path, kva_diag *diag, kva_file *out_file);
 void kva_file_unmap(kva_file *file);
-/* Opens `relative` below folder `dir` for mapping, refusing absolute paths, "..", symbolic links, anything that
- * resolves outside `dir`, and files that are not regular (ONNX docs/ExternalDataSecurity.md). */
+/* Maps `relative` below folder `dir`. Rejects absolute paths, "..", symbolic links, paths that resolve outside `dir`,
+ * and files that are not regular (ONNX docs/ExternalDataSecurity.md). */
 KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative, kva_diag *diag, kva_file *out_file);
 
-/* Writes a whole file: to a temporary name beside it, synced, renamed; the old file stays until the new one is
- * complete. */
+/* Writes a whole file under a temporary name in the same folder, syncs and renames it; the old file stays until the new
+ * one is complete. */
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);
-/* The same for a file that is in memory in parts, one after the other. */
+/* Like kva_file_write, for content that lies in memory in several parts. */
 typedef struct kva_file_part {
   const void *data;
   size_t size;
 } kva_file_part;
 KVA_MUST_USE kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *parts, kva_diag *diag);
 
-/* Zeroed memory from the caller's allocator, or the system's where it is NULL; NULL: none left. */
+/* Zeroed memory from the caller's allocator, or from the system if it is NULL; NULL: no memory. */
 void *kva_allocate(const kva_allocator *allocator, size_t bytes, size_t alignment);
-void kva_release(const kva_allocator *allocator, void *memory); /* NULL is nothing */
+void kva_release(const kva_allocator *allocator, void *memory); /* ignores NULL */
 
-/* Thread pool. One job at a time; workers spin for a bounded time, then sleep. The partition into
- * chunks is static and depends only on (n, threads); which thread runs a chunk is not: who is done early helps. Work
- * items must be independent, so results never depend on the number of threads. */
+/* Thread pool. One job at a time; workers spin for a bounded time, then sleep. The partition into chunks is static and
+ * depends only on (n, threads). Which thread runs a chunk is not fixed: a thread that finishes early helps. Work items
+ * must be independent, so results never depend on the number of threads. */
 typedef struct kva_pool kva_pool;
-/* threads = 0: as many as the process may run on. The caller is one of them. Fewer when the system has no more to give;
+/* threads = 0: as many as the process may run on. The caller counts as one. Fewer if the system cannot start more;
  * NULL: no memory. */
 kva_pool *kva_pool_create(int threads);
 typedef struct kva_pool_options {
   int threads;
-  bool sleep;                     /* never spin: an idle pool costs nothing, every job a few wakes of threads */
-  const kva_parallel *parallel;   /* borrowed: jobs go there, and the pool has no threads of its own */
+  bool sleep;                     /* never spin: an idle pool costs nothing, but every job must wake threads */
+  const kva_parallel *parallel;   /* borrowed: runs all jobs; the pool creates no threads */
   const kva_allocator *allocator; /* borrowed; NULL: the system's */
 } kva_pool_options;
 kva_pool *kva_pool_create_with(const kva_pool_options *options);
 void kva_pool_destroy(kva_pool *pool);
 int kva_pool_threads(const kva_pool *pool);
 const kva_allocator *kva_pool_allocator(const kva_pool *pool);
-/* Runs fn(ctx, begin, end) over [0, n) in a few chunks for each thread, returns when all are done.
- * `pool` NULL: in the caller. */
+/* Runs fn(ctx, begin, end) over [0, n) in a few chunks per thread; returns when all are done. `pool` NULL: runs in the
+ * caller. */
 typedef void (*kva_pool_fn)(void *ctx, int64_t begin, int64_t end);
 void kva_pool_run(kva_pool *pool, int64_t n, kva_pool_fn fn, void *ctx);
 

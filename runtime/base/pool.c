@@ -1,14 +1,15 @@
 /* The thread pool: fork-join over a static partition, with helping.
  *
- * Thread i owns piece i of a job, cut in CHUNKS. Every thread takes the chunks of its own piece first, so that memory
- * stays with the core that touched it before, then what others have not begun: a thread that the system runs late, or
- * not at all, delays nobody by more than the chunk it holds. Which thread runs a chunk never matters to results.
+ * Thread i owns piece i of a job, cut into CHUNKS. Each thread first takes the chunks of its own piece, so that memory
+ * stays with the core that touched it before. Then it takes chunks that others have not begun: a thread that the system
+ * schedules late, or not at all, delays the job by at most the chunk that it holds. Results never depend on which
+ * thread runs a chunk.
  *
- * A chunk is claimed by moving its piece's word, (number of the job << 32) | next chunk, forward. A thread that is late
- * finds another job's number and touches nothing: until a claimed chunk is done, `pending` keeps the job alive.
+ * A chunk is claimed by advancing its piece's word, (job number << 32) | next chunk. A late thread finds another job's
+ * number and touches nothing: `pending` keeps a job alive until every claimed chunk is done.
  *
- * Threads spin before they sleep: a futex wake costs 20 to 45 us where the spin answers in 0.1 us. The bound keeps an
- * idle pool from burning a core. */
+ * Threads spin before they sleep: a futex wake takes 20 to 45 us, the spin loop 0.1 us. The bound keeps an idle pool
+ * from occupying cores. */
 #include "runtime/base/platform.h"
 
 #include <linux/futex.h>
@@ -33,19 +34,19 @@ typedef struct piece {
 
 struct kva_pool {
   int threads, started;
-  piece *pieces; /* one a thread */
+  piece *pieces; /* one per thread */
   int spins;
   worker *workers; /* threads - 1 of them; the caller is thread 0 */
   const kva_allocator *allocator;
-  const kva_parallel *parallel; /* instead of workers */
+  const kva_parallel *parallel; /* runs all jobs in place of workers */
   kva_pool_fn fn;
   void *ctx;
   int64_t n;
   atomic_bool stop;
   atomic_flag busy;
-  _Alignas(LINE) atomic_uint ticket;   /* number of the last job */
+  _Alignas(LINE) atomic_uint ticket;   /* number of the latest job */
   _Alignas(LINE) atomic_uint pending;  /* chunks not done */
-  _Alignas(LINE) atomic_uint sleepers; /* workers that wait, or are about to, in the kernel */
+  _Alignas(LINE) atomic_uint sleepers; /* workers that wait in the kernel, or are about to */
   atomic_bool caller_sleeps;
 };
 
@@ -72,7 +73,7 @@ static void run_chunk(const kva_pool *pool, int64_t owner, int64_t chunk) {
   if (first < last) pool->fn(pool->ctx, first, last);
 }
 
-/* Claims the next chunk of a piece of this job; -1: none left, or the job is over. */
+/* Claims the next chunk of a piece of this job; -1: none is left, or the job is over. */
 static int claim(kva_pool *pool, int owner, unsigned job) {
   _Atomic uint64_t *next = &pool->pieces[owner].next;
   uint64_t seen = atomic_load_explicit(next, memory_order_acquire);
@@ -92,8 +93,8 @@ static void take_part(kva_pool *pool, int self, unsigned job) {
   }
 }
 
-/* The next ticket after `seen`. Sequentially consistent on both sides: either the announcer sees the sleeper or the
- * sleeper sees the new ticket. */
+/* Waits for the ticket after `seen`. Both sides are sequentially consistent: either the announcer sees the sleeper, or
+ * the sleeper sees the new ticket. */
 static unsigned next_ticket(kva_pool *pool, unsigned seen) {
   for (int i = 0; i < pool->spins; i++) {
     unsigned ticket = atomic_load_explicit(&pool->ticket, memory_order_acquire);
@@ -118,7 +119,7 @@ static void *work(void *argument) {
   }
 }
 
-/* Pieces first: who sees the ticket finds them open. */
+/* Opens the pieces before it publishes the ticket: a thread that sees the ticket finds them open. */
 static unsigned announce(kva_pool *pool) {
   unsigned job = atomic_load_explicit(&pool->ticket, memory_order_relaxed) + 1;
   for (int i = 0; i < pool->threads; i++)
@@ -141,11 +142,11 @@ static void join(kva_pool *pool) {
 static int available_cpus(void) {
   cpu_set_t set;
   if (!sched_getaffinity(0, sizeof set, &set)) return CPU_COUNT(&set);
-  long n = sysconf(_SC_NPROCESSORS_ONLN); /* more CPUs than a cpu_set_t holds */
+  long n = sysconf(_SC_NPROCESSORS_ONLN); /* fallback for more CPUs than cpu_set_t holds */
   return n > 0 ? (int)n : 1;
 }
 
-/* Signals are for the program's own threads. */
+/* Workers block all signals: these belong to the program's own threads. */
 static bool start_worker(worker *w) {
   sigset_t all, before;
   sigfillset(&all);
@@ -162,7 +163,7 @@ static void start_workers(kva_pool *pool) {
     if (!start_worker(w)) break;
     pool->started++;
   }
-  pool->threads = pool->started + 1; /* fewer when the system has no more to give: slower, same results */
+  pool->threads = pool->started + 1; /* fewer if the system cannot start more: slower, same results */
 }
 
 kva_pool *kva_pool_create_with(const kva_pool_options *options) {
@@ -209,7 +210,7 @@ const kva_allocator *kva_pool_allocator(const kva_pool *pool) {
   return pool ? pool->allocator : NULL;
 }
 
-/* A job inside a job, or from a second caller, runs where it is: the pool holds one. */
+/* The pool holds one job: a nested job, or one of a second caller, runs in the calling thread. */
 void kva_pool_run(kva_pool *pool, int64_t n, kva_pool_fn fn, void *ctx) {
   if (n <= 0) return;
   if (pool && pool->parallel && n > 1) {

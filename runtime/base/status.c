@@ -1,4 +1,4 @@
-/* Diagnostics: collected as (severity, place, text), printed with the source line and a caret. */
+/* Diagnostics: collected as (severity, location, text), printed with the source line and a caret. */
 #include "runtime/base/status.h"
 
 #include <stdlib.h>
@@ -7,13 +7,13 @@
 typedef struct message {
   kva_severity severity;
   kva_loc loc;
-  char *text; /* NULL: there was no memory for it */
+  char *text; /* NULL: no memory was left for it */
 } message;
 
 struct kva_diag {
   message *messages;
   size_t count, capacity, errors;
-  char **kept; /* strings of the places, each once */
+  char **kept; /* strings of the locations, deduplicated */
   size_t n_kept;
 };
 
@@ -69,8 +69,8 @@ static bool grow(kva_diag *diag) {
   return true;
 }
 
-/* A copy of s that lives as long as the messages: a module whose construction failed is gone when they are printed.
- * NULL: no memory. */
+/* A copy of s that lives as long as the messages: after a failed construction the module is gone before they are
+ * printed. NULL: no memory. */
 static const char *keep(kva_diag *diag, const char *s) {
   if (!s) return NULL;
   for (size_t i = 0; i < diag->n_kept; i++) {
@@ -93,7 +93,7 @@ static kva_loc keep_loc(kva_diag *diag, const kva_loc *loc) {
   return kept;
 }
 
-/* A message that there is no memory for is lost; the status that goes with it is not. */
+/* Out of memory loses the message, but not the status that goes with it. */
 static void add(kva_diag *diag, kva_severity severity, const kva_loc *loc, const char *fmt, va_list args) {
   if (!diag) return;
   diag->errors += severity == KVA_ERROR;
@@ -153,12 +153,12 @@ const char *kva_diag_message(const kva_diag *diag, size_t i, kva_severity *out_s
   return text_of(m);
 }
 
-/* Source text goes to a terminal: what is not printable must not steer it. */
+/* Source text goes to a terminal: replace unprintable characters, which could be control sequences. */
 static void print_source(const char *s, size_t n, FILE *out) {
   for (size_t i = 0; i < n; i++) fputc((unsigned char)s[i] < 0x20 && s[i] != '\t' ? '?' : s[i], out);
 }
 
-/* Blanks as wide as the n bytes: tabs stay, the later bytes of a UTF-8 character take no room. */
+/* Blanks as wide as the n bytes: tabs stay tabs; continuation bytes of UTF-8 have no width. */
 static void print_blanks(const char *s, size_t n, FILE *out) {
   for (size_t i = 0; i < n; i++) {
     if (((unsigned char)s[i] & 0xC0) != 0x80) fputc(s[i] == '\t' ? '\t' : ' ', out);
@@ -173,7 +173,7 @@ static const char *find_line(const char *source, uint32_t line) {
   return source;
 }
 
-/* The line, or of a very long one the part around the column, with the caret below. */
+/* Prints the line, or the part of a very long line around the column, with the caret below. */
 static void print_caret(const kva_loc *loc, FILE *out) {
   enum { BEFORE = 100, WIDTH = 160 };
   const char *line = find_line(loc->source, loc->line);

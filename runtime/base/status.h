@@ -1,12 +1,12 @@
-/* Status, diagnostics and assertions: three different things, kept apart.
+/* Status, diagnostics and assertions, three separate things:
  *
  *   status      the caller must act on it: every fallible function returns one (KVA_OK == 0);
- *   diagnostic  the user's input is wrong or unsupported: text and place, collected in a kva_diag so that one run
- *               reports many;
+ *   diagnostic  the user's input is wrong or unsupported: text and location, collected in a kva_diag so that one run
+ *               can report many;
  *   assert      Kvasir itself is wrong (KVA_ASSERT). Never reachable from a user's data.
  *
- * Ownership law of the whole tree: `create` gives you the object, `get` lends it, out-parameters come last and are
- * called `out_*`. */
+ * Ownership throughout the tree: `create` returns an object that the caller owns, `get` lends one, and out-parameters
+ * come last and are called `out_*`. */
 #ifndef KVA_BASE_STATUS_H
 #define KVA_BASE_STATUS_H
 
@@ -19,8 +19,8 @@
 typedef enum kva_status {
   KVA_OK = 0,
   KVA_INVALID,     /* the input contradicts its own rules (syntax, shapes, types, values) */
-  KVA_UNSUPPORTED, /* the input is right, Kvasir cannot do it yet */
-  KVA_MISSING,     /* the machine lacks something: a file's device, a library, an instruction set */
+  KVA_UNSUPPORTED, /* the input is valid, but Kvasir does not support it */
+  KVA_MISSING,     /* the machine lacks something: a device, a library, an instruction set */
   KVA_IO,          /* the operating system refused a read or a write */
   KVA_NO_MEMORY,
   KVA_NOT_FINITE, /* training produced NaN or infinity */
@@ -36,17 +36,17 @@ typedef enum kva_status {
     if (kva_try_status_ != KVA_OK) return kva_try_status_; \
   } while (0)
 
-/* Kvasir's own invariant. Checked in every build: a wrong compiler must not produce a wrong model. */
+/* Checks an invariant of Kvasir itself, in every build: a wrong compiler must not produce a wrong model. */
 #define KVA_ASSERT(cond) ((cond) ? (void)0 : kva_assert_failed(#cond, __FILE__, __LINE__))
 _Noreturn void kva_assert_failed(const char *cond, const char *file, int line);
 
-/* A word for a status, for messages ("invalid", "unsupported", ...). Static storage. */
+/* Name of a status for messages ("invalid", "unsupported", ...). Static storage. */
 const char *kva_status_name(kva_status status);
-/* Exit code of a tool for a status: 0 done, 1 the answer is no, 3 the machine lacks something. (2, wrong usage, is
- * the tool's own.) */
+/* Exit code of a tool for a status: 0 success, 1 a negative answer, 3 the machine lacks something. (The tool itself
+ * uses 2 for wrong usage.) */
 int kva_status_exit_code(kva_status status);
 
-/* A place in a user's input. All strings are borrowed: they live as long as the module or source that made them. */
+/* A location in a user's input. All strings are borrowed from the module or source that made them. */
 typedef struct kva_loc {
   const char *file;   /* NULL: unknown */
   const char *source; /* whole text of the file for the caret line, or NULL (binary input) */
@@ -57,24 +57,24 @@ typedef struct kva_loc {
 
 typedef enum kva_severity { KVA_NOTE, KVA_WARNING, KVA_ERROR } kva_severity;
 
-/* Collects diagnostics, with copies of the strings of their places. Not thread safe; one per compilation. NULL, which
- * also is what create gives when there is no memory, collects nothing. */
+/* Collects diagnostics, with copies of the strings of their locations. Not thread-safe; one per compilation. NULL
+ * collects nothing; create returns NULL when no memory is left. */
 typedef struct kva_diag kva_diag;
 kva_diag *kva_diag_create(void);
 void kva_diag_destroy(kva_diag *diag);
 
-/* Adds an error at `loc` (NULL: no place) and returns KVA_INVALID, so that a checker can write
- * `return kva_error(diag, &loc, "...")`. The message says what, expected against found, and what to do. */
+/* Adds an error at `loc` (NULL: no location) and returns KVA_INVALID, so that a checker can write `return
+ * kva_error(diag, &loc, "...")`. The message says what is wrong, expected against found, and what to do. */
 kva_status kva_error(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
-/* Same with the status to return (KVA_UNSUPPORTED, KVA_IO, ...). */
+/* Like kva_error, with the status to return (KVA_UNSUPPORTED, KVA_IO, ...). */
 kva_status kva_fail(kva_diag *diag, kva_status status, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(4, 5);
-/* Adds a note to the last diagnostic ("expanded from here"), or a warning of its own. */
+/* Adds a note to the last diagnostic ("expanded from here"), or a separate warning. */
 void kva_note(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 
 size_t kva_diag_errors(const kva_diag *diag);
 size_t kva_diag_count(const kva_diag *diag);
-/* Message i without place (borrowed); severity and place through the out-parameters, which may be NULL. */
+/* The text of message i (borrowed); severity and location through out-parameters, which may be NULL. */
 const char *kva_diag_message(const kva_diag *diag, size_t i, kva_severity *out_severity, kva_loc *out_loc);
 /* Prints all as `file:line:column: error: text`, with the source line and a caret where the source is known. */
 void kva_diag_print(const kva_diag *diag, FILE *out);

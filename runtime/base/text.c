@@ -4,8 +4,8 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Out of memory ends the compiler, as in the arena; a deployed runtime, whose texts are messages, leaves out what there
- * is no room for. */
+/* Out of memory ends the compiler, as in the arena. A deployed runtime, whose texts are messages, drops what does not
+ * fit. */
 static bool out_of_memory(size_t size) {
 #ifndef KVA_DEPLOYED
   fprintf(stderr, "kvasir: out of memory: a text of %zu bytes\n", size);
@@ -15,7 +15,7 @@ static bool out_of_memory(size_t size) {
   return false;
 }
 
-/* Room for n more bytes and the NUL. */
+/* Reserves n more bytes and the NUL. */
 static bool reserve(kva_text *text, size_t n) {
   size_t need = text->len + n + 1;
   if (need <= text->cap) return true;
@@ -69,8 +69,8 @@ void kva_text_add_quoted(kva_text *text, const char *s) {
   kva_text_add_bytes(text, "\"", 1);
 }
 
-/* Adds the decimal of `digits` significant digits that stands for v: fixed notation as long as it needs no more
- * digits than the value has, as people write it. */
+/* Adds the decimal of `digits` significant digits for v. Uses fixed notation if that needs no more digits than the
+ * value has. */
 static void add_decimal(kva_text *text, const char *scientific, double v, int digits) {
   int exponent = atoi(strchr(scientific, 'e') + 1);
   if (exponent >= digits - 1 && exponent < 16) {

@@ -1,4 +1,4 @@
-/* Looking up the driver and cuBLASLt. */
+/* Dynamic lookup of the driver and cuBLASLt. */
 #include "runtime/cuda/api.h"
 
 #include <dlfcn.h>
@@ -17,7 +17,7 @@ static const symbol_row blas_rows[] = {
     KVA_BLAS_FUNCTIONS(BLAS_ROW){"cublasLtGetVersion", offsetof(kva_blas_api, cublasLtGetVersion)}};
 #define N_ROWS(rows) (sizeof(rows) / sizeof *(rows))
 
-/* Fills in a table; the name of the first function that the library lacks, or NULL. */
+/* Fills in a table; returns the name of the first function that the library lacks, or NULL. */
 static const char *look_up(void *library, const symbol_row *rows, size_t n, void *table) {
   const char *missing = NULL;
   for (size_t i = 0; i < n; i++) {

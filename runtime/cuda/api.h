@@ -1,8 +1,8 @@
-/* NVIDIA's driver and cuBLASLt as tables of functions that are looked up when a device is created, so that one build
- * serves machines with and without them and no header of CUDA is needed.
+/* NVIDIA's driver and cuBLASLt as tables of functions that are looked up when a device is created. So one build serves
+ * machines with and without them, and CUDA headers are not needed.
  *
- * Types, values and signatures are those of NVIDIA's documentation ("CUDA Driver API", "cuBLAS library: cuBLASLt");
- * tests/runtime/test_cuda_headers.sh compares them with the headers of a toolkit where there is one. */
+ * Types, values and signatures follow NVIDIA's documentation ("CUDA Driver API", "cuBLAS library: cuBLASLt").
+ * tests/runtime/test_cuda_headers.sh compares them with a toolkit's headers if one is installed. */
 #ifndef KVA_RUNTIME_CUDA_API_H
 #define KVA_RUNTIME_CUDA_API_H
 
@@ -10,7 +10,7 @@
 
 /* ---- driver ------------------------------------------------------------------------------------------------------ */
 
-typedef int cu_result; /* CUresult and every enumeration of the interface */
+typedef int cu_result; /* CUresult and all enumerations of the API */
 typedef int cu_device;
 typedef unsigned long long cu_pointer; /* CUdeviceptr */
 typedef struct cu_context_object *cu_context;
@@ -110,7 +110,7 @@ enum {
   X(cuGraphExecDestroy, "cuGraphExecDestroy", (cu_graph_exec exec))                                               \
   X(cuGraphDestroy, "cuGraphDestroy", (cu_graph graph))
 
-/* From CUDA 12 on; NULL before. */
+/* Available since CUDA 12; NULL before. */
 #define KVA_CUDA_OPTIONAL_FUNCTIONS(X)                                                                    \
   X(cuTensorMapEncodeTiled, "cuTensorMapEncodeTiled",                                                     \
     (cu_tensor_map * out_map, cu_result dtype, uint32_t rank, void *base, const uint64_t *dims,           \
@@ -124,10 +124,10 @@ typedef struct kva_cuda_api {
   KVA_CUDA_OPTIONAL_FUNCTIONS(KVA_CUDA_MEMBER)
 } kva_cuda_api;
 
-/* $KVASIR_CUDA_LIBRARY, or libcuda.so.1. Calls cuInit. KVA_MISSING with what to install. The library stays in the
- * process: drivers do not bear being unloaded. */
+/* Loads $KVASIR_CUDA_LIBRARY or libcuda.so.1 and calls cuInit. KVA_MISSING says what to install. The library is never
+ * unloaded: drivers do not support that. */
 KVA_MUST_USE kva_status kva_cuda_api_load(kva_diag *diag, kva_cuda_api *out_api);
-/* "CUDA_ERROR_...: text" of an error; static storage. */
+/* "CUDA_ERROR_...: text" for an error code, written to `text`. */
 void kva_cuda_error_text(const kva_cuda_api *api, cu_result error, char *text, size_t size);
 
 /* ---- cuBLASLt ---------------------------------------------------------------------------------------------------- */
@@ -195,8 +195,8 @@ typedef struct kva_blas_api {
   KVA_BLAS_FUNCTIONS(KVA_CUDA_MEMBER)
 } kva_blas_api;
 
-/* $KVASIR_CUBLASLT_LIBRARY, or libcublasLt.so.13, .12, .11, also in the usual folders of toolkits. KVA_MISSING with
- * what to install. *out_path: static storage or the environment's. */
+/* Loads $KVASIR_CUBLASLT_LIBRARY, or libcublasLt.so.13, .12 or .11, also from the usual toolkit folders. KVA_MISSING
+ * says what to install. *out_path points to static storage or to the environment. */
 KVA_MUST_USE kva_status kva_blas_api_load(kva_diag *diag, kva_blas_api *out_api, const char **out_path);
 
 #endif

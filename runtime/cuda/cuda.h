@@ -1,11 +1,11 @@
-/* Inside of device cuda: shared by the files of runtime/cuda/ and device_cuda.c. */
+/* Internals of device cuda, shared by runtime/cuda/ and device_cuda.c. */
 #ifndef KVA_RUNTIME_CUDA_CUDA_H
 #define KVA_RUNTIME_CUDA_CUDA_H
 
 #include "runtime/cuda/api.h"
 #include "runtime/device.h"
 
-/* Pinned memory that host copies go through: a ring of slots, each free again once its event has passed. */
+/* Pinned memory that host copies go through: a ring of slots. A slot is free again once its event has completed. */
 enum { CUDA_SLOTS = 4, CUDA_SLOT_BYTES = 1 << 20 };
 typedef struct cuda_slot {
   void *host;
@@ -25,22 +25,22 @@ typedef struct cuda_device {
   char arch[16]; /* compute capability: "sm_90" */
   const kva_artifact *artifact;
   cu_module module;
-  cu_function *functions; /* by kernel */
-  void **params;          /* of the launch in progress, as many as any kernel has */
+  cu_function *functions; /* indexed by kernel */
+  void **params;          /* of the current launch; sized for the kernel with the most */
   cu_tensor_map *maps;    /* likewise */
   cuda_slot slots[CUDA_SLOTS];
   int next_slot;
   cu_event *marks;
   int32_t n_marks;
-  cuda_recordings *recordings; /* NULL: switched off */
+  cuda_recordings *recordings; /* NULL: disabled */
   cuda_blas *blas;             /* NULL: the artefact has no GEMM steps */
   kva_text error;
 } cuda_device;
 
-/* Sets the device's error text unless `result` is success; `what`: the call, or what it was for. */
+/* Sets the device's error text unless `result` is success. `what` names the call or its purpose. */
 kva_status kva_cuda_check(cuda_device *d, cu_result result, const char *what);
 kva_status kva_cuda_fail(cuda_device *d, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);
-/* Makes the context the calling thread's and forgets the last error: the first thing that every call does. */
+/* Makes the context current in the calling thread and clears the last error. Every entry point calls this first. */
 kva_status kva_cuda_enter(cuda_device *d);
 
 static inline cu_pointer kva_cuda_address(const void *p) {

@@ -1,5 +1,5 @@
-/* Memory of a GPU. Host copies go through pinned slots: memory of callers may be paged out, and is theirs again when a
- * call returns, while the device reads or writes the slot later. */
+/* Memory of a GPU. Host copies go through pinned slots: callers' memory may be pageable and belongs to the caller again
+ * when a call returns, while the device accesses the slot later. */
 #include "runtime/cuda/cuda.h"
 
 kva_status kva_cuda_create_slots(cuda_device *d) {
@@ -65,7 +65,7 @@ kva_status kva_cuda_copy_in(kva_device *device, void *to, const void *from, int6
   return KVA_OK;
 }
 
-/* A piece that is on its way to a slot. */
+/* A piece in flight to a slot. */
 typedef struct arrival {
   cuda_slot *slot;
   char *to;
@@ -79,7 +79,7 @@ static kva_status receive(cuda_device *d, const arrival *a) {
   return KVA_OK;
 }
 
-/* The host copies one piece while the device sends the next. */
+/* Double-buffered: the host copies one piece while the device sends the next. */
 kva_status kva_cuda_copy_out(kva_device *device, void *to, const void *from, int64_t bytes) {
   cuda_device *d = (cuda_device *)device;
   KVA_TRY(kva_cuda_enter(d));

@@ -1,4 +1,4 @@
-/* The artefact's module on the device: loading with the driver's compiler, launches and their parameters. */
+/* The artefact's module on the device: JIT loading by the driver, launches and their parameters. */
 #include "runtime/cuda/cuda.h"
 #include "runtime/formula.h"
 
@@ -8,7 +8,7 @@ enum { LOG_BYTES = 8192 };
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
-/* Architecture names: "sm_80" runs on compute capability 8.0 and up, "sm_90a" on 9.0 alone. */
+/* Architecture names: "sm_80" runs on compute capability 8.0 and later, "sm_90a" on 9.0 only. */
 static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_diag *diag) {
   int wanted = 0, present = atoi(d->arch + 3);
   char exact = 0;
@@ -87,7 +87,7 @@ static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
                    k->shared_bytes + k->dynamic_bytes, text);
 }
 
-/* As many as any step needs. */
+/* Allocates as many parameters as the largest step needs. */
 static kva_status allocate_params(cuda_device *d, kva_diag *diag) {
   const kva_artifact *a = d->artifact;
   int32_t most = 0, most_maps = 0;
@@ -146,7 +146,7 @@ static int map_swizzle(int32_t bytes) {
   return bytes == 128 ? CU_MAP_SWIZZLE_128 : bytes == 64 ? CU_MAP_SWIZZLE_64 : bytes == 32 ? CU_MAP_SWIZZLE_32 : 0;
 }
 
-/* Encoding takes the host well under a microsecond, and a recorded run keeps what was encoded: nothing is cached. */
+/* No cache: encoding takes well under a microsecond, and a recorded run keeps the encoded maps. */
 static kva_status encode_map(cuda_device *d, const kva_device_launch *l, const kva_tensor_map_desc *m,
                              cu_tensor_map *out) {
   static const uint32_t ones[KVA_ABI_MAP_RANK] = {1, 1, 1, 1, 1};
@@ -172,7 +172,8 @@ static kva_status encode_map(cuda_device *d, const kva_device_launch *l, const k
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
 
-/* Arguments, symbols, tensor maps: see kva_kernel_desc. The driver copies all of them before the launch returns. */
+/* Order: arguments, symbols, tensor maps (see kva_kernel_desc). The driver copies all of them before the launch
+ * returns. */
 static kva_status fill_params(cuda_device *d, const kva_device_launch *l, const kva_kernel_desc *k) {
   int32_t n = 0;
   for (int32_t i = 0; i < l->step->n_args; i++) d->params[n++] = (void *)(uintptr_t)&l->args[i];

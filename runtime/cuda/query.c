@@ -1,16 +1,16 @@
-/* The machine's driver, GPUs and cuBLASLt. */
+/* Queries the machine's driver, GPUs and cuBLASLt. */
 #include "runtime/cuda/query.h"
 #include "runtime/cuda/api.h"
 
-/* Compute capability 8.0 is the first with asynchronous copies and bfloat16, which generated code uses. Newer ones run
- * the PTX of older ones, except that wgmma and its relatives ("a") exist on 9.0 alone. */
+/* Generated code uses asynchronous copies and bfloat16, available since compute capability 8.0. Newer GPUs run PTX for
+ * older ones, except that wgmma and related instructions ("a") exist on 9.0 only. */
 static const char *target_of(int major, int minor) {
   if (major < 8) return NULL;
   if (major == 8) return minor >= 9 ? "sm_89" : minor >= 6 ? "sm_86" : "sm_80";
   return major == 9 && minor == 0 ? "sm_90a" : "sm_90";
 }
 
-/* CUDA Toolkit release notes and PTX ISA, "Release Notes": the version that came with each CUDA. */
+/* CUDA Toolkit release notes and PTX ISA, "Release Notes": the PTX version of each CUDA version. */
 int kva_gpu_ptx_version(int driver) {
   static const struct {
     int driver, ptx;

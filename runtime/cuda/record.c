@@ -1,9 +1,9 @@
 /* Runs of successive steps as CUDA graphs. A launch costs the host a few microseconds, a graph of all of a program's
  * launches about as much as one of them.
  *
- * The first run with given symbols and addresses goes as it is: the library times its algorithms then. The second is
- * captured from the stream, all later ones start the captured graph. Symbols and addresses decide everything that a
- * step hands to the driver, so that equal ones mean an equal graph. */
+ * The first run with given symbols and addresses is not recorded: the library times its algorithms then. The second is
+ * captured from the stream, and later ones start the captured graph. Symbols and addresses determine everything that a
+ * step passes to the driver, so equal ones mean an equal graph. */
 #include "runtime/cuda/cuda.h"
 
 #include <stdlib.h>
@@ -15,8 +15,8 @@ typedef struct recording {
   int32_t first;              /* step */
   int64_t *symbols;
   void **pointers;
-  cu_graph_exec exec; /* NULL: seen once */
-  uint64_t used;      /* when; the one that was used longest ago makes room */
+  cu_graph_exec exec; /* NULL: seen only once */
+  uint64_t used;      /* time of last use, for LRU eviction */
 } recording;
 
 struct cuda_recordings {
@@ -62,7 +62,7 @@ static recording *find(cuda_device *d, const kva_device_run *run) {
   return NULL;
 }
 
-/* Notes that this run was seen; without memory it just will not be recorded. */
+/* Notes that this run was seen. Without memory the run is never recorded, which is harmless. */
 static void note(cuda_device *d, const kva_device_run *run) {
   const kva_program *p = run->program;
   recording *r = &d->recordings->list[0];
@@ -115,7 +115,7 @@ kva_status kva_cuda_end(kva_device *device, const kva_device_run *run, bool fail
   d->recordings->capturing = false;
   cu_graph graph = NULL;
   cu_result ended = d->api.cuStreamEndCapture(d->stream, &graph);
-  kva_status status = KVA_OK; /* when a step failed its message must stay */
+  kva_status status = KVA_OK; /* the message of a failed step must stay */
   if (!failed) status = kva_cuda_check(d, ended, "cuStreamEndCapture");
   if (!failed && status == KVA_OK) status = instantiate(d, run, graph);
   if (ended == CU_SUCCESS && graph) d->api.cuGraphDestroy(graph);

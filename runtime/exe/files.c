@@ -19,7 +19,7 @@ static const char *given_file(const kva_run_request *r, const char *name, uint32
   return *next_unnamed < r->files->n ? r->files->v[(*next_unnamed)++] : NULL;
 }
 
-/* The extent if constants and the request's symbols determine it. */
+/* The extent, if constants and the request's symbols determine it. */
 static bool known_extent(const kva_program *p, const kva_formula *f, const kva_run_request *r, int64_t *out) {
   int64_t symbols[64];
   for (int64_t i = 0; i < f->n; i++) {
@@ -33,7 +33,7 @@ static bool known_extent(const kva_program *p, const kva_formula *f, const kva_r
   return kva_formula_eval(f, symbols, out);
 }
 
-/* A tensor with the input's shape, zeroed, and the number of its elements. */
+/* Creates a zeroed tensor with the input's shape; returns its number of elements. */
 static kva_status blank_input(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r, kva_diag *diag,
                               kva_tensor *out, int64_t *out_n) {
   *out = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
@@ -96,7 +96,7 @@ static bool is_input(const kva_program *p, const char *name, size_t len) {
   return false;
 }
 
-/* Every --input goes somewhere. */
+/* Every --input must name an input. */
 static kva_status check_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag) {
   if (r->files->n > (uint32_t)p->n_inputs)
     return kva_error(diag, NULL, "%u inputs are given, the model has %d", r->files->n, p->n_inputs);

@@ -1,4 +1,4 @@
-/* The inference executable: a model that documents itself and runs on files. */
+/* The inference executable: runs a model on files and documents itself with --help. */
 #include "runtime/exe/exe.h"
 #include "runtime/exe/files.h"
 #include "runtime/formula.h"
@@ -58,7 +58,7 @@ static const char *base_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-/* "T=16" for each; the names are cut at the '='. */
+/* Parses the pins, such as "T=16", into names and values. */
 static bool read_pins(settings *o, const char *program, kva_arena *arena) {
   for (uint32_t i = 0; i < o->pins.n; i++) {
     const char *equals = strchr(o->pins.v[i], '=');
@@ -73,7 +73,7 @@ static bool read_pins(settings *o, const char *program, kva_arena *arena) {
   return true;
 }
 
-/* NULL for NULL. */
+/* Returns NULL for NULL. */
 static const char *beside_executable(const char *name, kva_arena *arena) {
   char self[4096];
   ssize_t n = name ? readlink("/proc/self/exe", self, sizeof self - 1) : 0;

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --name alone has a meaning of its own. */
+/* Whether a bare --name is allowed, without a value. */
 static bool is_choice(const kva_option *o) {
   return o->kind == KVA_OPTION_CHOICE || o->kind == KVA_OPTION_CHOICES;
 }
@@ -79,7 +79,7 @@ static int usage_error(const kva_usage *usage, const char *what, const char *arg
   return EXIT_USAGE;
 }
 
-/* One option at argv[*i]; advances *i past a separate value. -1: taken. */
+/* Takes one option at argv[*i] and advances *i past a separate value. Returns -1 on success. */
 static int take_option(const kva_usage *usage, const kva_option *options, uint32_t n, int argc, char **argv, int *i) {
   const char *arg = argv[*i], *equals = arg[1] == '-' ? strchr(arg, '=') : NULL;
   size_t len = equals ? (size_t)(equals - arg) : strlen(arg);

@@ -12,8 +12,8 @@ typedef enum kva_option_kind {
   KVA_OPTION_FLOAT,  /* double *target */
   KVA_OPTION_STRING, /* const char **target */
   KVA_OPTION_CHOICE, /* const char **target; --name alone is "", --name=VALUE its value */
-  KVA_OPTION_LIST,   /* kva_strings *target; may be given often */
-  KVA_OPTION_CHOICES /* the same, of CHOICE */
+  KVA_OPTION_LIST,   /* kva_strings *target; may be repeated */
+  KVA_OPTION_CHOICES /* like CHOICE; may be repeated, kva_strings *target */
 } kva_option_kind;
 
 typedef struct kva_strings {
@@ -31,15 +31,15 @@ typedef struct kva_option {
 } kva_option;
 
 typedef struct kva_usage {
-  const char *program;   /* "kvasir run": begins messages and the help text */
+  const char *program;   /* "kvasir run": prefix of messages and of the help text */
   const char *arguments; /* "MODEL [options]" */
   const char *summary;   /* one line */
   const char *details;   /* paragraphs and examples, or NULL */
 } kva_usage;
 
-/* Reads options and positional arguments. Returns -1 to go on, else the exit code (0 after --help, 2 after an error,
- * both already printed). positional must hold `max_positional` entries; *n_positional is set. `-h` and `--help` are
- * always known. */
+/* Reads options and positional arguments. Returns -1 to continue, else the exit code (0 after --help, 2 after an error;
+ * both are already printed). positional must hold `max_positional` entries; *n_positional is set. `-h` and `--help`
+ * always exist. */
 int kva_options_parse(const kva_usage *usage, int argc, char **argv, const kva_option *options, uint32_t n_options,
                       const char **positional, int max_positional, int *n_positional);
 

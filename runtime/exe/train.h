@@ -1,4 +1,4 @@
-/* Training from a command line: what `kvasir train` and the executables of `kvasir build --train --exe` share. */
+/* Training from a command line, shared by `kvasir train` and the executables of `kvasir build --train --exe`. */
 #ifndef KVA_RUNTIME_EXE_TRAIN_H
 #define KVA_RUNTIME_EXE_TRAIN_H
 
@@ -6,7 +6,7 @@
 #include "runtime/report.h"
 #include "runtime/runtime.h"
 
-/* What the model's train block says; 0 and NULL: nothing. */
+/* Values of the model's train block; 0 or NULL: absent. */
 typedef struct kva_train_defaults {
   const char *schedule, *data; /* data: a text for kva_data_open */
   double lr, final_ratio;
@@ -14,7 +14,7 @@ typedef struct kva_train_defaults {
   int64_t vocab; /* last extent of the model's first output */
 } kva_train_defaults;
 
-/* The command line; negative, 0 or NULL where nothing was given, but for what KVA_TRAIN_SETTINGS sets. */
+/* Values of the command line; negative, 0 or NULL if absent, except for the defaults in KVA_TRAIN_SETTINGS. */
 typedef struct kva_train_settings {
   const char *data, *schedule, *metrics, *report, *checkpoint, *resume, *time_limit, *shard;
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
@@ -68,49 +68,50 @@ typedef struct kva_train_settings {
     "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                    \
   }
 
-/* Rows of a step, and of a micro-batch (0: as the program was compiled, else all). */
+/* Rows of a step, and of a micro-batch (0: as the program was compiled, else all rows). */
 int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d);
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d);
-/* The data source as text; NULL: nothing says one. */
+/* The data source as text; NULL: none was given. */
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d);
-/* Seconds of "90s", "30m", "8h" or a number of seconds; 0 for NULL. */
+/* Converts "90s", "30m", "8h" or a plain number to seconds; NULL gives 0. */
 KVA_MUST_USE kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_seconds);
-/* "2/8": rank 2 of 8; 0 of 1 for NULL. */
+/* "2/8" is rank 2 of 8; NULL gives rank 0 of 1. */
 KVA_MUST_USE kva_status kva_train_shard(const char *text, kva_diag *diag, int *out_rank, int *out_world);
 /* The settings of a run; *out lacks data symbols and callbacks. */
 KVA_MUST_USE kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
                                                kva_train_options *out);
 
-/* What a run leaves: for a report with several runs. Strings and arrays lie in the arena. */
+/* The results of a run, for a report on several runs. Strings and arrays lie in the arena. */
 typedef struct kva_train_result {
   const char *name;
-  kva_history *history; /* kva_history_destroy */
+  kva_history *history; /* free it with kva_history_destroy */
   kva_report_shift *shifts;
   int n_shifts;
   double seconds; /* of training */
   kva_memory_report memory;
-  int program;            /* that memory and times are of: the training step, or a micro-batch of it; -1: none */
-  kva_report_time *times; /* of its kernels, longest first, where the session profiles */
+  int program; /* the program that memory and times describe: the training step or one of its micro-batches; -1: none */
+  kva_report_time *times; /* of its kernels, longest first; only if the session profiles */
   int n_times;
   kva_report_moment *moments; /* of its steps */
   int n_moments;
-  double items; /* that an optimiser step takes, in units of: */
+  double items; /* per optimiser step, in units of: */
   const char *unit;
 } kva_train_result;
 
-/* Ctrl-C and SIGTERM end runs after the current step; a file that grows beyond a limit is an error of writing. */
+/* Ctrl-C and SIGTERM end runs after the current step. Exceeding a file size limit becomes a write error. */
 void kva_train_catch_signals(void);
 bool kva_train_stopped(void);
 
-/* Trains a session as the settings say, from the last checkpoint where they say so; prints progress; writes metrics and
- * checkpoints. metrics: the file, or NULL. result->name is the caller's, the rest is filled in, also on failure. */
+/* Trains a session according to the settings, resuming from the last checkpoint if they ask for it; prints progress;
+ * writes metrics and checkpoints. metrics: the file, or NULL. The caller sets result->name; everything else is filled
+ * in, also on failure. */
 KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                                           const char *metrics, kva_arena *arena, kva_diag *diag,
                                           kva_train_result *result);
-/* Shift scalars, memory and times of the session after a run; prints them. */
+/* Collects and prints shift scalars, memory and times of the session after a run. */
 void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                        kva_train_result *result);
-/* config: what stands at the head of the page. */
+/* config: printed at the top of the page. */
 KVA_MUST_USE kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
                                                const kva_report_item *config, kva_arena *arena, kva_diag *diag);
 

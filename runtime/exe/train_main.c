@@ -1,4 +1,4 @@
-/* The training executable: trains the model that it was compiled from, with the train block's settings as defaults. */
+/* The training executable: trains the model it was compiled from; the train block's settings are the defaults. */
 #include "runtime/exe/exe.h"
 #include "runtime/exe/train.h"
 #include "runtime/train.h"
@@ -46,7 +46,7 @@ static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena)
                               .vocab = integer(info, "train.vocab")};
 }
 
-/* Sequences of a micro-batch that the programs were compiled for; 0: any. */
+/* Sequences per micro-batch that the programs were compiled for; 0: any number. */
 static int64_t pinned_rows(const kva_artifact *a) {
   int32_t i = 0;
   while (i < a->n_programs && strcmp(a->programs[i].name, "eval") != 0) i++;
@@ -63,7 +63,7 @@ static int64_t parameters_of(const kva_artifact *a) {
   return sum;
 }
 
-/* "f32", or "bf16, with parameters, moments and sums in f32". */
+/* Prints "f32", or "bf16, with parameters, moments and sums in f32". */
 static void describe_precision(const char *const *info, kva_text *text) {
   const char *precision = kva_info_get(info, "train.precision");
   bool mixed = precision && strcmp(precision, "f32") != 0;

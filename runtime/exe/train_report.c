@@ -1,9 +1,9 @@
-/* What a run leaves for its report: learned shift scalars, throughput, memory, times of kernels. */
+/* Collects what a run reports: learned shift scalars, throughput, memory, times of kernels. */
 #include "runtime/exe/train.h"
 
 #include <stdlib.h>
 
-/* Shift scalars by name: "<layer>.k.current", "<layer>.k.previous" and v likewise, each with one value a head. */
+/* Shift scalars have names "<layer>.k.current", "<layer>.k.previous", likewise v, each with one value per head. */
 static bool shift_state(kva_session *s, const char *layer, size_t len, const char *suffix, kva_tensor *out) {
   char name[512];
   snprintf(name, sizeof name, "%.*s.%s", (int)len, layer, suffix);
@@ -46,7 +46,7 @@ static int longer_first(const void *a, const void *b) {
   return x < y ? 1 : x > y ? -1 : 0;
 }
 
-/* Time of the steps by kernel: equal kernels add up. */
+/* Time by kernel: the times of steps that call the same kernel are added. */
 static void collect_times(kva_session *s, int program, kva_arena *arena, kva_train_result *result) {
   const double *seconds;
   const int64_t *calls;
@@ -78,7 +78,7 @@ static void collect_moments(kva_session *s, int program, kva_arena *arena, kva_t
   }
 }
 
-/* Where the first input is a matrix of integers, a step takes tokens, else rows. Lengths that were not compiled in come
+/* A step's items are tokens if the first input is an integer matrix, else rows. Lengths that were not compiled in come
  * from the data source. */
 static void count_items(const kva_train_settings *o, const kva_train_defaults *d, const kva_program *p,
                         kva_train_result *result) {

@@ -1,8 +1,8 @@
-/* One training run of a command line: resume, progress, metrics, checkpoints, the end.
+/* One training run of a command line: resume, progress, metrics, checkpoints, completion.
  *
- * A checkpoint that cannot be written in the middle of a run is a warning, since the run and the older checkpoints are
- * whole; at the end of the run it is the run's error. A loss that is not finite has changed nothing, so the state
- * before it is saved as well. */
+ * A checkpoint that cannot be written during a run causes a warning, since the run and older checkpoints are intact; at
+ * the end of the run it is an error. A step with a loss that is not finite has changed nothing, so the state before it
+ * is saved, too. */
 #include "runtime/exe/train.h"
 
 #include "runtime/base/platform.h"
@@ -56,7 +56,7 @@ static void print_event(const run *r, const kva_train_event *e, bool live) {
 static void show(run *r, const kva_train_event *e) {
   double now = kva_now();
   bool last = e->step == e->steps;
-  if (r->o->json) return; /* the metrics go to standard output */
+  if (r->o->json) return; /* standard output carries the metrics */
   if (e->evaluation) {
     if (r->terminal) printf("\r\033[K");
     print_event(r, e, false);
@@ -76,7 +76,7 @@ static bool on_event(void *user, const kva_train_event *e) {
   return r->status == KVA_OK && !stop_requested && !late;
 }
 
-/* Warnings at once; errors are the caller's to print. */
+/* Prints warnings at once; the caller prints errors. */
 static void print_warnings(kva_diag *diag) {
   if (kva_diag_errors(diag)) return;
   kva_diag_print(diag, stderr);
@@ -111,7 +111,7 @@ static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *di
   return KVA_OK;
 }
 
-/* The path to resume from; *out_path NULL: there is none in the folder. */
+/* The path to resume from; *out_path is NULL if the folder has no checkpoints. */
 static kva_status find_checkpoint(const char *folder, kva_diag *diag, char **out_path) {
   int64_t n, *steps;
   KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
@@ -157,7 +157,7 @@ static kva_status resume(run *r, kva_diag *diag) {
   return status;
 }
 
-/* A new run must not mix with, or prune, the checkpoints of another. */
+/* A new run must not mix with the checkpoints of another, nor prune them. */
 static kva_status check_unused(const char *folder, kva_diag *diag) {
   char *path = NULL;
   KVA_TRY(find_checkpoint(folder, diag, &path));
@@ -170,7 +170,7 @@ static kva_status check_unused(const char *folder, kva_diag *diag) {
   return status;
 }
 
-/* A run that goes back would take its own checkpoints for older ones than those that are there, and prune them. */
+/* A run that resumes from an earlier step would prune its own new checkpoints as older than the existing ones. */
 static kva_status check_not_later(const run *r, kva_diag *diag) {
   int64_t n, *steps;
   KVA_TRY(kva_checkpoint_list(r->o->checkpoint, diag, &n, &steps));

@@ -1,6 +1,6 @@
-/* Basic blocks and immediate post-dominators: where the lanes of a divergent branch meet again. Dominance on the
- * reversed graph after Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm (2001). The virtual exit, block
- * n, follows every exit; blocks that reach none (endless loops) are joined to it. */
+/* Basic blocks and immediate post-dominators: the points where the lanes of a divergent branch reconverge. Dominance on
+ * the reversed graph after Cooper, Harvey, Kennedy: A Simple, Fast Dominance Algorithm (2001). The virtual exit, block
+ * n, succeeds every exit. Blocks that reach no exit (endless loops) have it as post-dominator. */
 #include "runtime/ptxsim/program.h"
 
 #include <string.h>
@@ -8,13 +8,13 @@
 typedef struct graph {
   const kva_ptx_kernel *k;
   kva_arena *arena;
-  uint32_t n;             /* blocks; n itself is the exit */
-  uint32_t *block;        /* of an instruction */
-  uint32_t *first, *last; /* of a block */
+  uint32_t n;             /* number of blocks; block n is the virtual exit */
+  uint32_t *block;        /* by instruction */
+  uint32_t *first, *last; /* by block */
   uint32_t *pred_start, *preds;
   uint32_t *order, n_order; /* post-order of the reversed graph, from the exit */
-  uint32_t *position;       /* in order; PTX_NONE: not reached */
-  uint32_t *idom, pending;  /* pending: of the block in work */
+  uint32_t *position;       /* in `order`, by block; PTX_NONE: not reached */
+  uint32_t *idom, pending;  /* pending: of the current block */
 } graph;
 
 static bool ends_block(const ptx_ins *i) {
@@ -56,7 +56,7 @@ static void add_edge(graph *g, uint32_t from, uint32_t to) {
   g->preds[g->pred_start[to]++] = from;
 }
 
-/* Predecessors of every block in one array; filling moves the starts, which are then shifted back. */
+/* Predecessors of all blocks in one array. Filling advances the starts, which are shifted back afterwards. */
 static void find_predecessors(graph *g) {
   g->pred_start = KVA_NEW_ARRAY(g->arena, uint32_t, g->n + 3);
   for (uint32_t b = 0; b < g->n; b++) successors(g, b, count_edge, g);
@@ -67,7 +67,7 @@ static void find_predecessors(graph *g) {
   g->pred_start[0] = 0;
 }
 
-/* Depth first against the edges, with a stack of its own: (block, next predecessor). */
+/* Depth-first search against the edges with an explicit stack of (block, next predecessor). */
 static void visit(graph *g, uint32_t root, uint32_t *stack, uint8_t *seen) {
   uint32_t depth = 0;
   stack[0] = root;
@@ -90,7 +90,7 @@ static void visit(graph *g, uint32_t root, uint32_t *stack, uint8_t *seen) {
   }
 }
 
-/* Blocks that reach no exit get the exit as post-dominator by themselves: they are not in the order. */
+/* Blocks that reach no exit are not in the order, so the exit becomes their post-dominator. */
 static void find_order(graph *g) {
   uint8_t *seen = kva_arena_alloc(g->arena, g->n + 1);
   uint32_t *stack = KVA_NEW_ARRAY(g->arena, uint32_t, 2 * (g->n + 2));

@@ -1,16 +1,16 @@
-/* The happens-before order of one CTA's accesses: vector clocks (Flanagan, Freund: FastTrack, 2009) over warps and over
+/* The happens-before order of one CTA's accesses: vector clocks (Flanagan, Freund: FastTrack, 2009) over warps and
  * asynchronous agents.
  *
- * Every warp has a clock, which releases (barriers, arrivals) advance. A bulk copy or a group of wgmma is an agent of
- * its own, whose accesses are ordered before others only through its completion: the phase of an mbarrier, a wait for
- * its group. Agents share 64 numbers in turn, each with a clock of its own, so that only the completion of a copy 64
- * later could hide that this one was not waited for.
+ * Every warp has a clock, which its releases (barriers, arrivals) advance. A bulk copy or a wgmma group is an agent.
+ * Its accesses are ordered before others only through its completion: the phase of an mbarrier, or a wait for its
+ * group. Agents reuse 64 ids in turn, each with its own clock, so a missing wait is hidden only by the completion of
+ * the agent 64 later.
  *
- * Where one lane of a warp releases (an elected thread arrives at an mbarrier), only its own accesses become ordered,
- * not those of its neighbours since the last bar.warp.sync: `some_seen` with `some_lanes`. What cannot be represented
- * counts as ordered: races can be missed, none are invented. Acquires hold for the whole warp.
+ * If one lane of a warp releases (an elected thread arrives at an mbarrier), only its own accesses become ordered, not
+ * those of its neighbours since the last bar.warp.sync: `some_seen` with `some_lanes`. Orders that cannot be
+ * represented count as established: races can be missed, but none are invented. Acquires hold for the whole warp.
  *
- * Clocks go on from CTA to CTA, so that old stamps are ordered before everything. */
+ * Clocks continue from CTA to CTA, so that stamps of earlier CTAs are ordered before everything. */
 #include "runtime/ptxsim/exec.h"
 
 static const uint32_t most_clock = (1u << (32 - PTX_CLOCK_SHIFT)) - 1;
@@ -36,7 +36,7 @@ void kva_ptx_clocks_begin(ptx_cta *cta) {
   }
 }
 
-/* Past the last clock everything counts as ordered. */
+/* At the last representable clock all accesses count as ordered. */
 static void advance(ptx_warp *w) {
   if (w->clock < most_clock) w->clock++;
   if (w->clock > w->cta->top_clock) w->cta->top_clock = w->clock;
@@ -51,7 +51,7 @@ static void raise_to(uint32_t *clock, uint32_t to) {
   if (to > *clock) *clock = to;
 }
 
-/* Two different sets of lanes cannot be kept: the lanes count as the whole warp then. */
+/* Only one set of lanes can be kept; two different sets become the whole warp. */
 static void join_lanes(ptx_clocks *to, uint32_t warp, uint32_t clock, uint32_t lanes) {
   if (!lanes || clock <= to->seen[warp]) return;
   uint32_t have = to->some_seen[warp] > to->seen[warp] ? to->some_lanes[warp] : 0;

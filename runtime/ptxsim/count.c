@@ -1,4 +1,4 @@
-/* Counters of memory requests: sectors of 32 bytes for global memory, passes over 32 banks of 4 bytes for shared. */
+/* Counters of memory requests: 32-byte sectors for global memory, passes over 32 banks of 4 bytes for shared memory. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ static int by_value(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Distinct sectors: a bit set while all lie within 64 of the lowest, else by sorting. */
+/* Number of distinct sectors: a bit set if all lie within 64 of the lowest, else sorting. */
 static uint32_t sectors(const uint64_t *a, uint32_t mask, uint32_t size) {
   uint64_t lowest = ~0ull, highest = 0, list[PTX_LANES];
   uint32_t n = 0;
@@ -18,7 +18,7 @@ static uint32_t sectors(const uint64_t *a, uint32_t mask, uint32_t size) {
     lowest = s < lowest ? s : lowest;
     highest = s > highest ? s : highest;
   }
-  (void)size; /* aligned accesses of at most 16 bytes lie in one sector */
+  (void)size; /* aligned accesses of at most 16 bytes touch one sector */
   if (highest - lowest < 64) {
     uint64_t set = 0;
     for (uint32_t k = 0; k < n; k++) set |= 1ull << (list[k] - lowest);
@@ -44,7 +44,7 @@ void kva_ptx_count_global(ptx_cta *cta, const uint64_t *a, uint32_t mask, uint32
   }
 }
 
-/* Whether no two lanes use one bank, which needs one pass: the usual case. */
+/* Whether no two lanes use the same bank, the common case: one pass. */
 static bool banks_differ(const uint64_t *a, uint32_t mask) {
   uint32_t used = 0;
   for (uint32_t m = mask; m; m &= m - 1) {
@@ -55,7 +55,7 @@ static bool banks_differ(const uint64_t *a, uint32_t mask) {
   return true;
 }
 
-/* Passes that a group of lanes needs: distinct words in the fullest bank. */
+/* Passes for a group of lanes: the number of distinct words in the fullest bank. */
 static uint32_t passes(const uint64_t *a, uint32_t mask, uint32_t size) {
   uint32_t words[PTX_LANES * 4], next[PTX_LANES * 4], head[32], fill[32] = {0}, n = 0, worst = 1;
   if (size <= 4 && banks_differ(a, mask)) return 1;
@@ -75,7 +75,7 @@ static uint32_t passes(const uint64_t *a, uint32_t mask, uint32_t size) {
   return worst;
 }
 
-/* The hardware serves a request of 8-byte lanes in halves, of 16-byte lanes in quarters of the warp. */
+/* The hardware splits a request of 8-byte lanes into half warps, and one of 16-byte lanes into quarter warps. */
 void kva_ptx_count_shared(ptx_cta *cta, const ptx_ins *i, const uint64_t *a, uint32_t mask, uint32_t size) {
   kva_ptx_counters *c = &cta->counters;
   uint32_t groups = size > 8 ? 4 : size > 4 ? 2 : 1, lanes = PTX_LANES / groups, took = 0, ideal = 0;

@@ -1,4 +1,4 @@
-/* Operands, modifiers, and the instructions that are forms of the tables. */
+/* Decodes operands, modifiers, and the instructions of the form tables. */
 #include "runtime/ptxsim/decode.h"
 
 /* ---- slots ------------------------------------------------------------------------------------------------------- */
@@ -78,7 +78,7 @@ static bool width_fits(ptx_type reg, ptx_type t, bool wider) {
   return have == want || (wider && have > want && reg != PTX_PRED) || (want == 8 && have == 16);
 }
 
-/* A constant as the bits of type t. */
+/* A constant as bits of type t. */
 static kva_status immediate_bits(ptx_decoder *d, const ptx_operand *o, ptx_type t, uint64_t *out) {
   uint64_t bits = o->bits;
   int width = kva_ptx_type_bits(t);
@@ -179,7 +179,7 @@ kva_status kva_ptx_immediate(ptx_decoder *d, uint32_t k, int64_t *out) {
 
 static const ptx_form *find_form(const char *name, ptx_type type, bool ftz);
 
-/* An instruction of its own before the one that is decoded, from src to a new slot of 64 bits. */
+/* Inserts an instruction before the current one, which computes a new 64-bit slot from a and b. */
 static uint32_t push_hidden(ptx_decoder *d, ptx_exec exec, uint32_t a, uint32_t b) {
   ptx_ins hidden = {.exec = exec,
                     .class = KVA_PTX_CLASS_CONVERT,
@@ -195,7 +195,7 @@ static uint32_t push_hidden(ptx_decoder *d, ptx_exec exec, uint32_t a, uint32_t 
   return hidden.dst;
 }
 
-/* 32-bit registers may hold shared addresses; memory instructions widen them. */
+/* A 32-bit register may hold a shared address; it is widened for memory instructions. */
 kva_status kva_ptx_address_of(ptx_decoder *d, const ptx_operand *o, uint32_t *out) {
   if (o->kind != PTX_OPERAND_ADDRESS) return kva_ptx_operand_error(d, o, "an address in brackets");
   *out = o->slot;
@@ -240,7 +240,7 @@ static ptx_type operand_type(char code, ptx_type t) {
   return code == 'w' ? twice(t) : code == 'u' ? PTX_B32 : t;
 }
 
-/* The mnemonic without types, .rn, and .ftz; .ftz is kept in the name of f64, where it is part of the operation. */
+/* The mnemonic without types, .rn and .ftz. f64 keeps .ftz, which belongs to the operation's name there. */
 static kva_status decode_form(ptx_decoder *d) {
   char name[64];
   int n = snprintf(name, sizeof name, "%s", d->s->base);

@@ -5,7 +5,7 @@ static bool take_shared(ptx_decoder *d) {
   return kva_ptx_take(d, "shared::cta") || kva_ptx_take(d, "shared::cluster") || kva_ptx_take(d, "shared");
 }
 
-/* An address with its offset as one slot. */
+/* An address plus its offset, in one slot. */
 static kva_status whole_address(ptx_decoder *d, const ptx_operand *o, uint32_t *out) {
   ptx_operand without = *o;
   if (o->kind != PTX_OPERAND_ADDRESS) return kva_ptx_operand_error(d, o, "an address in brackets");
@@ -31,7 +31,7 @@ static kva_status mbarrier_address(ptx_decoder *d, uint32_t k) {
   return kva_ptx_address(d, k, &d->i->src[0]);
 }
 
-/* mbarrier.{test_wait,try_wait}{.parity} p, [a], state or parity{, time}: the time is not looked at. */
+/* mbarrier.{test_wait,try_wait}{.parity} p, [a], state or parity{, time}: the time is ignored. */
 static kva_status decode_mbarrier_wait(ptx_decoder *d, bool may_suspend) {
   ptx_ins *i = d->i;
   i->op = PTX_OP_MBARRIER;
@@ -95,7 +95,7 @@ kva_status kva_ptx_decode_copy_arrive(ptx_decoder *d) {
 
 /* ---- bulk copies ------------------------------------------------------------------------------------------------- */
 
-/* Slots of list: see exec_bulk.c. */
+/* Indices of slots in `list`: see exec_bulk.c. */
 enum { SHARED, MBARRIER, GLOBAL, SIZE, COORDINATES, MOST = COORDINATES + KVA_PTXSIM_MAP_RANK };
 
 static uint8_t take_rank(ptx_decoder *d) {
@@ -115,7 +115,7 @@ static kva_status map_operand(ptx_decoder *d, uint32_t k) {
   return KVA_OK;
 }
 
-/* The policy of .L2::cache_hint is checked for syntax. */
+/* A cache policy of .L2::cache_hint is parsed and ignored. */
 static kva_status bulk_operands(ptx_decoder *d, uint32_t n, bool hint) {
   uint32_t policy;
   KVA_TRY(kva_ptx_finish(d, n + hint));
@@ -156,7 +156,7 @@ static kva_status decode_bulk_prefetch(ptx_decoder *d) {
   return kva_ptx_source(d, 1, PTX_B32, &d->i->list[SIZE]);
 }
 
-/* The type that is added: of a tensor, its map's, for which f32 stands. */
+/* The element type of the sum. A tensor's type is that of its map, for which f32 stands here. */
 static bool take_sum(ptx_decoder *d) {
   if (!kva_ptx_take(d, "add")) return false;
   kva_ptx_take(d, "noftz");
@@ -166,13 +166,13 @@ static bool take_sum(ptx_decoder *d) {
 }
 
 static kva_status decode_bulk_wait(ptx_decoder *d) {
-  kva_ptx_take(d, "read"); /* reads and writes end together here */
+  kva_ptx_take(d, "read"); /* reads and writes complete together in the simulator */
   d->i->exec = kva_ptx_exec_bulk_wait;
   KVA_TRY(kva_ptx_finish(d, 1));
   return kva_ptx_immediate(d, 0, &d->i->imm);
 }
 
-/* What follows cp.async.bulk and cp.reduce.async.bulk. */
+/* Decodes what follows cp.async.bulk and cp.reduce.async.bulk. */
 kva_status kva_ptx_decode_bulk(ptx_decoder *d, bool reduce) {
   ptx_ins *i = d->i;
   if (kva_ptx_take(d, "commit_group")) {
@@ -211,7 +211,7 @@ static kva_status registers(ptx_decoder *d, uint32_t k, uint32_t n, ptx_type typ
   return KVA_OK;
 }
 
-/* Claims .m64nNk16; N / 8, or 0. */
+/* Claims .m64nNk16; returns N / 8, or 0. */
 static uint8_t take_shape(ptx_decoder *d) {
   for (int n = 8; n <= 256; n += 8) {
     char name[16];
@@ -295,8 +295,8 @@ static kva_status decode_setmaxnreg(ptx_decoder *d) {
   return kva_ptx_operand_error(d, &d->s->operands[0], "a multiple of 8 from 24 to 256");
 }
 
-/* fence.proxy.async{.global, .shared::cta, .shared::cluster}, fence.mbarrier_init.release.cluster. Proxies are looked
- * at in shared memory alone, so that the fence of global memory does nothing. */
+/* fence.proxy.async{.global, .shared::cta, .shared::cluster}, fence.mbarrier_init.release.cluster. Proxies are modelled
+ * for shared memory only, so the fence of global memory does nothing. */
 kva_status kva_ptx_decode_proxy_fence(ptx_decoder *d) {
   bool init = kva_ptx_take(d, "mbarrier_init");
   if (init && (!kva_ptx_take(d, "release") || !kva_ptx_take(d, "cluster"))) return kva_ptx_unsupported(d);
@@ -307,7 +307,7 @@ kva_status kva_ptx_decode_proxy_fence(ptx_decoder *d) {
   return kva_ptx_finish(d, 0);
 }
 
-/* Cache policies change nothing: any 64 bits. */
+/* Cache policies have no effect: the result may be any 64 bits. */
 static kva_status decode_createpolicy(ptx_decoder *d) {
   static const char *const mods[] = {
       "fractional", "L2::evict_first", "L2::evict_last", "L2::evict_normal", "L2::evict_unchanged", "b64", NULL};

@@ -89,7 +89,7 @@ static bool has(const ptx_decoder *d, const char *mod) {
   return false;
 }
 
-/* Memory is consistent at every instruction: fences matter to the checks of races alone. */
+/* Memory is consistent at every instruction: fences only matter to race checks. */
 static kva_status decode_fence(ptx_decoder *d) {
   static const char *const mods[] = {"cta", "gl", "gpu", "sys", "sc", "acq_rel", "cluster", NULL};
   d->i->class = KVA_PTX_CLASS_BARRIER;
@@ -172,7 +172,7 @@ static kva_status decode_match(ptx_decoder *d) {
 }
 
 static kva_status decode_redux(ptx_decoder *d) {
-  static const char *const names[] = {"add", "min", "max", "and", "or", "xor"}; /* as ptx_atomic */
+  static const char *const names[] = {"add", "min", "max", "and", "or", "xor"}; /* in the order of ptx_atomic */
   uint32_t op = 0;
   bool sync = kva_ptx_take(d, "sync");
   while (op < 6 && !kva_ptx_take(d, names[op])) op++;
@@ -197,7 +197,7 @@ static kva_status decode_activemask(ptx_decoder *d) {
   return kva_ptx_dest(d, 0, PTX_B32, &d->i->dst);
 }
 
-/* elect.sync d|p, mask: one lane, the first, gets true. */
+/* elect.sync d|p, mask: the first lane gets true. */
 static kva_status decode_elect(ptx_decoder *d) {
   d->i->class = KVA_PTX_CLASS_WARP;
   d->i->exec = kva_ptx_exec_elect;

@@ -12,7 +12,7 @@ static ptx_space take_space(ptx_decoder *d) {
   return PTX_GENERIC;
 }
 
-/* Orders and scopes; true where the access is meant to meet others (volatile, relaxed, acquire, release). */
+/* Claims orders and scopes; true if the access synchronises with others (volatile, relaxed, acquire, release). */
 static bool take_order(ptx_decoder *d) {
   static const char *const scopes[] = {"cta", "gpu", "sys", "cluster", "weak", NULL};
   static const char *const orders[] = {"volatile", "relaxed", "acquire", "release", "acq_rel", "mmio"};
@@ -21,7 +21,7 @@ static bool take_order(ptx_decoder *d) {
   kva_ptx_take_all(d, scopes);
   return strong;
 }
-/* Cache hints change nothing here. */
+/* Claims cache hints, which have no effect here. */
 static void take_cache(ptx_decoder *d) {
   static const char *const hints[] = {"nc",
                                       "ca",
@@ -162,7 +162,7 @@ static kva_status decode_copy(ptx_decoder *d) {
   i->relocate2 = i->relocate;
   KVA_TRY(kva_ptx_address(d, 1, &i->src[0]));
   i->imm2 = dst_offset;
-  i->src[1] = PTX_NONE; /* bytes to read; the rest is zero */
+  i->src[1] = PTX_NONE; /* bytes to read; the rest is filled with zeros */
   return n == 4 ? kva_ptx_source(d, 3, PTX_U32, &i->src[1]) : KVA_OK;
 }
 
@@ -225,7 +225,7 @@ static kva_status decode_stmatrix(ptx_decoder *d) {
   return decode_matrix_access(d, false);
 }
 
-/* mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32 and, of half the depth, m16n8k8: lists d (4), a (4 or 2), b (2 or 1),
+/* mma.sync.aligned.m16n8k16.row.col.f32.T.T.f32 and m16n8k8, with half the depth. Lists: d (4), a (4 or 2), b (2 or 1),
  * c (4). */
 static kva_status decode_mma(ptx_decoder *d) {
   ptx_ins *i = d->i;
@@ -247,7 +247,7 @@ static kva_status decode_mma(ptx_decoder *d) {
   return fragment(d, 3, 4, false, i->list + 4 + na + nb);
 }
 
-/* Prefetches are checked for syntax and do nothing. */
+/* Prefetches are parsed and do nothing. */
 static kva_status decode_prefetch(ptx_decoder *d) {
   static const char *const levels[] = {"L1", "L2", "L2::evict_last", "L2::evict_normal", NULL};
   kva_ptx_take_all(d, levels);

@@ -80,7 +80,7 @@ static kva_status decode_cvt(ptx_decoder *d) {
   d->i->flag = d->s->operands[0].kind == PTX_OPERAND_REG && kva_ptx_type_bits(d->s->operands[0].type) == 64;
   KVA_TRY(kva_ptx_source_of(d, &d->s->operands[1], from, true, &d->i->src[0]));
   bool wide = d->s->operands[1].kind == PTX_OPERAND_REG && kva_ptx_type_bits(d->s->operands[1].type) == 64;
-  /* Registers wider than the types: only the general path knows them. */
+  /* Only the general path supports registers wider than the types. */
   if (wide != (kva_ptx_type_bits(from) == 64) || d->i->flag != (kva_ptx_type_bits(to) == 64) ||
       kva_ptx_type_bits(to) == 8 ||
       (d->s->operands[0].kind == PTX_OPERAND_REG && kva_ptx_type_bits(d->s->operands[0].type) != kva_ptx_type_bits(to)))
@@ -119,7 +119,7 @@ static kva_status compared_operands(ptx_decoder *d, ptx_type type, bool boolean)
   return boolean ? kva_ptx_pred_source(d, 3, &d->i->src[2]) : KVA_OK;
 }
 
-/* setp.cmp.f16x2 p|q, a, b: the halves of the registers are compared in four slots of their own. */
+/* setp.cmp.f16x2 p|q, a, b: the halves of both registers are unpacked into four slots and compared. */
 static kva_status decode_setp_pair(ptx_decoder *d, ptx_type type) {
   KVA_TRY(take_compare(d, type == PTX_F16X2 ? PTX_F16 : PTX_BF16));
   KVA_TRY(compared_operands(d, type, take_boolean(d)));

@@ -1,4 +1,4 @@
-/* Executing decoded PTX, private to the simulator: warps, CTAs, and the macros that make lane loops. */
+/* Execution of decoded PTX, private to the simulator: warps, CTAs, and macros for lane loops. */
 #ifndef KVA_RUNTIME_PTXSIM_EXEC_H
 #define KVA_RUNTIME_PTXSIM_EXEC_H
 
@@ -10,24 +10,24 @@ typedef struct ptx_range {
   uint64_t base, size;
   bool writable;
   char *name;
-  uint8_t *written;                 /* undefined memory: by word, whether it was written; NULL: all was */
-  struct ptx_global_shadow *shadow; /* launches that check global memory: by word; exec_global.c */
+  uint8_t *written;                 /* undefined memory: per word, whether it was written; NULL: initialised */
+  struct ptx_global_shadow *shadow; /* with check_global: per granule; exec_global.c */
 } ptx_range;
 struct kva_ptx_memory {
   ptx_range *ranges; /* sorted by base */
   uint32_t n, cap;
 };
 
-/* What happened before a point of the program (clock.c): accesses of warps and of asynchronous agents by their stamps'
- * clocks. */
+/* What happened before a point of the program (clock.c): the clocks up to which the accesses of warps and asynchronous
+ * agents are ordered. */
 enum { PTX_MAX_WARPS = 32, PTX_N_AGENTS = 64, PTX_N_CLOCKS = PTX_MAX_WARPS + PTX_N_AGENTS };
 typedef struct ptx_clocks {
-  uint32_t seen[PTX_N_CLOCKS];                                  /* up to this clock, all lanes */
-  uint32_t some_seen[PTX_MAX_WARPS], some_lanes[PTX_MAX_WARPS]; /* further, these lanes only */
+  uint32_t seen[PTX_N_CLOCKS];                                  /* up to this clock, for all lanes */
+  uint32_t some_seen[PTX_MAX_WARPS], some_lanes[PTX_MAX_WARPS]; /* up to this clock, for these lanes only */
   uint32_t fenced[PTX_MAX_WARPS]; /* writes that a proxy fence made visible to async reads */
 } ptx_clocks;
 
-/* What kva_ptxsim_encode_map writes: tensor_map.c. */
+/* A tensor map as kva_ptxsim_encode_map writes it; see tensor_map.c. */
 typedef struct ptx_tensor_map {
   char magic[8];
   uint64_t address;
@@ -37,30 +37,30 @@ typedef struct ptx_tensor_map {
   uint8_t reserved[26];
 } ptx_tensor_map;
 _Static_assert(sizeof(ptx_tensor_map) == KVA_PTXSIM_MAP_BYTES, "a CUtensorMap has 128 bytes");
-/* Whether the bytes are what kva_ptxsim_encode_map writes. */
+/* Whether the bytes were written by kva_ptxsim_encode_map. */
 bool kva_ptx_tensor_map_valid(const ptx_tensor_map *map);
-/* A shared address as the swizzle of `span` bytes (0, 32, 64, 128) permutes it: bits from 7 on change bits from 4 on.
- */
+/* Applies the swizzle of `span` bytes (0, 32, 64, 128) to a shared address: address bits from 7 up are XORed into bits
+ * from 4 up. */
 static inline uint32_t ptx_swizzle(uint32_t address, uint32_t span) {
   return span ? address ^ (address >> 3 & (span - 1) & 0x70) : address;
 }
 
-/* What all CTAs of a launch share; constant but for `finding list` under its lock (launch.c). */
+/* State shared by all CTAs of a launch; constant except for the finding list, which has a lock (launch.c). */
 typedef struct ptx_launch {
   const kva_ptx_kernel *kernel;
   kva_ptx_memory memory; /* the caller's ranges and the module's variables */
   kva_ptx_options options;
   kva_ptx_dim3 grid, block;
   uint32_t n_threads, n_warps, dynamic_shared, shared_bytes;
-  uint32_t registers;    /* of a thread at the start */
+  uint32_t registers;    /* registers of a thread at its start */
   bool tracks_global;    /* some range has `written` or `shadow` */
-  ptx_clocks **released; /* check_global: by CTA, what its fences and atomics have published; NULL: nothing */
+  ptx_clocks **released; /* check_global: per CTA, what its fences and atomics have published; NULL: nothing */
   unsigned char *params;
-  unsigned char *image; /* register file before the first instruction, without special registers */
+  unsigned char *image; /* initial register file, without special registers */
 } ptx_launch;
 
-/* A divergence level: lanes of mask run from pc until reconverge. The sides of a branch have fewer lanes than the level
- * that waits for them, so with 32 lanes at most 63 are open. */
+/* A divergence level: the lanes of mask run from pc to reconverge. Each side of a branch has fewer lanes than the level
+ * below it, which waits, so 32 lanes have at most 63 open levels. */
 enum { PTX_MAX_LEVELS = 2 * PTX_LANES };
 typedef struct ptx_level {
   uint32_t pc, reconverge, mask;
@@ -86,11 +86,11 @@ struct ptx_warp {
   ptx_cta *cta;
   uint32_t id, live; /* live: lanes that have not exited */
   ptx_wait wait;
-  uint32_t barrier, wait_mask; /* where it waits, and the lanes that do */
-  const ptx_ins *at;           /* instruction it runs or waits at */
+  uint32_t barrier, wait_mask; /* the barrier it waits at, and the waiting lanes */
+  const ptx_ins *at;           /* the instruction that it runs or waits at */
   ptx_level levels[PTX_MAX_LEVELS];
   uint32_t depth;
-  uint32_t last_range; /* of global memory, tried first */
+  uint32_t last_range; /* index of the global memory range that is tried first */
   uint64_t steps;
   uint32_t clock;    /* stamps accesses */
   ptx_clocks before; /* what happened before its next access */
@@ -101,26 +101,26 @@ struct ptx_warp {
   ptx_wgmma *products;                              /* in flight, oldest first */
   uint32_t n_products, cap_products, product_group; /* groups committed */
   uint8_t *in_flight;    /* kernels with wgmma: by slot / 128, whether a product in flight reads or writes it */
-  uint64_t *written;     /* kernels with wgmma: by slot / 128, when an ordinary instruction wrote the register */
-  uint64_t wgmma_fenced; /* steps at the last wgmma.fence; 0: none */
-  uint32_t n_registers;  /* of each thread: setmaxnreg */
+  uint64_t *written;     /* kernels with wgmma: by slot / 128, step at which an ordinary instruction last wrote it */
+  uint64_t wgmma_fenced; /* step of the last wgmma.fence; 0: none */
+  uint32_t n_registers;  /* per thread; see setmaxnreg */
   const ptx_ins *registers_set;
-  ptx_clocks *released; /* check_global: as of its last fence of the GPU's scope */
+  ptx_clocks *released; /* check_global: clocks at its last fence of scope gpu */
   bool fence_released, atomic_seen;
-  bool polled;        /* global memory, so its turn ends */
-  uint64_t last_poll; /* a digest: where, what was there */
+  bool polled;        /* it polled global memory, so its turn ends */
+  uint64_t last_poll; /* hash of instruction, addresses and values of the last poll */
 };
 
 enum { PTX_N_BARRIERS = 16 };
 typedef struct ptx_barrier {
-  uint32_t arrived;      /* threads */
-  uint32_t expected;     /* 0: all */
+  uint32_t arrived;      /* number of threads */
+  uint32_t expected;     /* number of threads; 0: all */
   uint32_t reduce_count; /* bar.red: threads with a true predicate */
   bool reduce_some_not;
-  ptx_clocks before; /* join of the clocks of who arrived; zero while nobody has */
+  ptx_clocks before; /* join of the clocks of the arrived warps; zero if there are none */
 } ptx_barrier;
 
-/* Stamps of accesses to a granule of shared memory, with their lines: race.c. */
+/* Stamps of the accesses to a granule of shared memory, with their lines: race.c. */
 typedef struct ptx_shadow {
   uint32_t writer, writer_line, reader, reader_line, last_reader;
 } ptx_shadow;
@@ -130,28 +130,28 @@ struct ptx_cta {
   kva_ptx_dim3 id;
   ptx_warp *warps;
   unsigned char *shared, *local;
-  ptx_shadow *shadow;     /* by granule of shared memory; NULL: unchecked */
+  ptx_shadow *shadow;     /* per granule of shared memory; NULL: unchecked */
   unsigned char *pending; /* bytes that an asynchronous copy will write */
   uint32_t base_clock, top_clock, next_agent, agent_clocks[PTX_N_AGENTS];
-  struct ptx_mbarrier *mbarriers; /* live and invalidated ones; mbarrier_at: number + 1 by address / 8 */
+  struct ptx_mbarrier *mbarriers; /* live and invalidated ones; mbarrier_at: index + 1 by address / 8 */
   uint32_t n_mbarriers, cap_mbarriers;
   uint16_t *mbarrier_at;
-  ptx_bulk *bulks; /* bulk copies that are not complete, oldest first */
+  ptx_bulk *bulks; /* incomplete bulk copies, oldest first */
   uint32_t n_bulks, cap_bulks;
   struct {
     uint32_t group, stamp;                           /* group + 1 */
-  } product_agents[PTX_MAX_WARPS / 4][PTX_N_AGENTS]; /* by warpgroup and group in turn */
-  uint32_t free_registers;                           /* of the CTA's share, given back by setmaxnreg.dec */
-  uint64_t progress;                                 /* counts what may let a waiting warp go on */
+  } product_agents[PTX_MAX_WARPS / 4][PTX_N_AGENTS]; /* by warpgroup, and by group modulo the number of agents */
+  uint32_t free_registers;                           /* of the CTA's share; setmaxnreg.dec returns registers to it */
+  uint64_t progress;                                 /* counts events that may unblock a waiting warp */
   uint64_t stalled_at;
   uint32_t n_stalls; /* since the last progress */
   ptx_barrier barriers[PTX_N_BARRIERS];
   uint64_t number; /* in the grid */
-  bool acquired;   /* an atomic, then a fence: it sees what other CTAs have released */
+  bool acquired;   /* it made an atomic, then a fence: it sees what other CTAs released */
   uint64_t random;
   uint64_t steps;
-  bool polled, went_on; /* in this turn a warp polled; one stored to global memory, or found there what it had not */
-  uint32_t n_waiting;   /* turns in a row in which it polled and did not go on */
+  bool polled, went_on; /* in this turn a warp polled; a warp stored to global memory, or its poll found a new value */
+  uint32_t n_waiting;   /* consecutive turns that polled without going on */
   bool stopped;         /* a finding ended this CTA */
   struct {
     uint64_t warps, threads;
@@ -161,37 +161,37 @@ struct ptx_cta {
   uint32_t n_findings, cap_findings;
 };
 
-/* Adds a finding at instruction `at` of lane `lane` (-1: the warp). Returns NULL when that (kind, line) is known, else
- * the place for the detail. */
+/* Adds a finding at instruction `at` of lane `lane` (-1: the whole warp). Returns where to write the detail, or NULL if
+ * this (kind, line) was already found. */
 kva_ptx_finding *kva_ptx_add_finding(ptx_cta *cta, kva_ptx_finding_kind kind, const ptx_ins *at, const ptx_warp *w,
                                      int lane);
 void kva_ptx_detail(kva_ptx_finding *finding, const char *fmt, ...) KVA_PRINTF(2, 3);
 
 const ptx_range *kva_ptx_find_range(const kva_ptx_memory *memory, uint64_t address, uint64_t size, uint32_t *last);
-/* The named range at or nearest below an address, for messages; NULL: none. */
+/* The named range at an address or nearest below it, for messages; NULL: none. */
 const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *memory, uint64_t address);
 
-/* Until it ends, which is true, or has polled global memory, where other CTAs get a turn first. */
+/* Runs the CTA until it ends (true) or has polled global memory (false), when other CTAs get a turn. */
 bool kva_ptx_run_cta(ptx_cta *cta);
-/* CTAs that wait for each other, none of which can go on. */
+/* Reports CTAs that wait for each other, so that none can continue. */
 void kva_ptx_report_polling(ptx_cta *cta);
-/* exec_sync.c. A warp arrives at a barrier; true: it has to wait. */
+/* exec_sync.c. A warp arrives at a barrier; true: it must wait. */
 bool kva_ptx_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask);
-/* Wakes who waits at complete barriers; true: some did. */
+/* Wakes the warps at complete barriers; true if there were any. */
 bool kva_ptx_release_barriers(ptx_cta *cta);
 
 /* clock.c: the happens-before order. */
 void kva_ptx_clocks_begin(ptx_cta *cta);
 void kva_ptx_clocks_warp_sync(ptx_warp *w);
-/* Publishes what happened before to who acquires `to`; mask: the lanes that do. */
+/* Publishes to `to` what happened before this point, for later acquires; mask: the releasing lanes. */
 void kva_ptx_clocks_release(ptx_warp *w, ptx_clocks *to, uint32_t mask);
 void kva_ptx_clocks_join(ptx_clocks *to, const ptx_clocks *from);
 void kva_ptx_clocks_proxy_fence(ptx_warp *w);
-/* The stamp of a new asynchronous access, and its completion. */
+/* Starts an asynchronous access and returns its stamp; ends it. */
 uint32_t kva_ptx_agent_begin(ptx_cta *cta);
 void kva_ptx_agent_end(ptx_clocks *to, uint32_t stamp);
 
-/* Stamps: clock, strong (atomic or volatile), thread or PTX_FIRST_AGENT + agent. */
+/* A stamp consists of clock, strong flag (atomic or volatile), and thread or PTX_FIRST_AGENT + agent. */
 enum { PTX_FIRST_AGENT = 1024, PTX_THREAD_BITS = 11, PTX_STRONG = 1 << PTX_THREAD_BITS, PTX_CLOCK_SHIFT = 12 };
 static inline uint32_t ptx_stamp_clock(uint32_t stamp) {
   return stamp >> PTX_CLOCK_SHIFT;
@@ -202,21 +202,21 @@ static inline uint32_t ptx_stamp_thread(uint32_t stamp) {
 static inline uint32_t ptx_stamp_of(const ptx_warp *w, int lane, bool strong) {
   return w->clock << PTX_CLOCK_SHIFT | (strong ? PTX_STRONG : 0) | (w->id * PTX_LANES + (uint32_t)lane);
 }
-/* Whether an earlier access by another thread than `thread` may be concurrent with one that w makes now. */
+/* Whether an earlier access, by a thread other than `thread`, may be concurrent with one that w makes now. */
 bool kva_ptx_unordered(const ptx_warp *w, uint32_t earlier, uint32_t thread);
 
 /* race.c: accesses to shared memory. */
 void kva_ptx_race_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
-/* data: what is written, or NULL when that is not known yet. */
+/* data: the written bytes, or NULL if they are not known yet. */
 void kva_ptx_race_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, const void *data);
-/* A lane's cp.async is complete: others see it after what orders this point, not its issue, before them. */
+/* A lane's cp.async is complete. Other threads see its data after a release from this point on, not from its issue. */
 void kva_ptx_race_landed(ptx_warp *w, int lane, uint32_t address, uint32_t size);
 void kva_ptx_race_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size);
-/* By the async proxy, on behalf of a lane (-1: of the whole warp), with an agent's stamp. */
+/* An access by the async proxy on behalf of a lane (-1: the whole warp), with an agent's stamp. */
 void kva_ptx_race_async_read(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
 void kva_ptx_race_async_write(ptx_warp *w, const ptx_ins *i, int lane, uint32_t address, uint32_t size, uint32_t stamp);
 
-/* exec_global.c: accesses to global memory, where it is tracked. data: what is written, or NULL. */
+/* exec_global.c: accesses to tracked global memory. data: the written bytes, or NULL. */
 void kva_ptx_global_access(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size, bool write,
                            const void *data);
 void kva_ptx_global_atomic(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address, uint32_t size);
@@ -230,36 +230,37 @@ typedef struct ptx_mbarrier {
   bool live, fenced; /* fenced: its initialisation is visible to the async proxy */
   uint32_t expected, pending, phase;
   int64_t tx;
-  uint32_t tx_line;        /* of who last expected bytes */
-  ptx_clocks coming, done; /* what its waiters will know, and know */
+  uint32_t tx_line;        /* line of the last expect_tx */
+  ptx_clocks coming, done; /* clocks that waiters acquire after the current phase, and after the last one */
 } ptx_mbarrier;
-/* The mbarrier at an address of shared memory, NULL: none. The live one, NULL after a finding. */
+/* kva_ptx_mbarrier_at: the mbarrier at an address of shared memory; NULL: none. kva_ptx_mbarrier_find: the live one;
+ * NULL after a finding. */
 ptx_mbarrier *kva_ptx_mbarrier_at(ptx_cta *cta, uint64_t address);
 ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address);
 void kva_ptx_mbarrier_arrive(ptx_warp *w, const ptx_ins *i, int lane, ptx_mbarrier *b, uint32_t count);
 void kva_ptx_mbarrier_complete_tx(ptx_cta *cta, ptx_mbarrier *b, int64_t bytes);
-/* A warp begins to wait at its instruction; true: it has to stop. */
+/* A warp begins to wait at its instruction; true: it must stop. */
 bool kva_ptx_mbarrier_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
-/* Wakes warps whose phases are complete; `give_up`: also the others, whose predicate is false then. */
+/* Wakes warps whose phases are complete; with `give_up` also the others, with a false predicate. */
 bool kva_ptx_release_mbarriers(ptx_cta *cta, bool give_up);
 void kva_ptx_mbarrier_fence(ptx_warp *w);
 void kva_ptx_mbarrier_check_exit(ptx_cta *cta);
 
-/* exec_bulk.c: bulk copies. Completes one that nobody waits for; false: there is none. */
+/* exec_bulk.c: bulk copies. Completes one that nothing waits for; false: there is none. */
 bool kva_ptx_bulk_land_one(ptx_cta *cta);
 void kva_ptx_bulk_check_exit(ptx_cta *cta);
-/* A lane's cp.async so far arrive at an mbarrier once they are complete. exec_async.c: makes those complete. */
+/* Lets a lane's preceding cp.async arrive at an mbarrier on completion. exec_async.c completes them. */
 void kva_ptx_copies_arrive(ptx_warp *w, const ptx_ins *i, int lane, uint32_t mbarrier);
 uint32_t kva_ptx_copies_mark(ptx_warp *w, int lane);
 void kva_ptx_copies_land(ptx_warp *w, uint32_t mark);
 void kva_ptx_copies_check_exit(ptx_cta *cta);
 
-/* exec_wgmma.c. kva_ptx_wgmma_check: before an instruction of a kernel with wgmma. */
+/* exec_wgmma.c. kva_ptx_wgmma_check runs before every instruction of a kernel with wgmma. */
 void kva_ptx_wgmma_check(ptx_warp *w, const ptx_ins *i);
 bool kva_ptx_wgmma_wait(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 bool kva_ptx_release_wgmma(ptx_cta *cta);
 void kva_ptx_wgmma_check_exit(ptx_cta *cta);
-/* Whether whole warps of a whole warpgroup run the instruction; else a finding. */
+/* Checks that whole warps of a whole warpgroup execute the instruction; reports a finding otherwise. */
 bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 
 /* exec_registers.c: setmaxnreg */
@@ -267,14 +268,14 @@ bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 bool kva_ptx_release_registers(ptx_cta *cta);
 void kva_ptx_registers_check_exit(ptx_cta *cta);
 
-/* exec_address.c. kva_ptx_resolve: where an access of `size` bytes (a power of two) by one lane goes, or NULL after a
- * finding. */
+/* exec_address.c. kva_ptx_resolve: the host address of an access of `size` bytes (a power of two) by one lane; NULL
+ * after a finding. */
 void kva_ptx_addresses(const ptx_warp *w, uint32_t slot, int64_t offset, uint64_t out[PTX_LANES]);
-/* The space of a generic address, which becomes one within it. */
+/* The state space of a generic address; *address becomes an address within that space. */
 ptx_space kva_ptx_space_of(uint64_t *address);
 unsigned char *kva_ptx_resolve(ptx_warp *w, const ptx_ins *i, ptx_space space, int lane, uint64_t address,
                                uint32_t size, bool write);
-/* Counters of one request. */
+/* Counts one request. */
 void kva_ptx_count_global(ptx_cta *cta, const uint64_t *addresses, uint32_t mask, uint32_t size, bool store);
 void kva_ptx_count_shared(ptx_cta *cta, const ptx_ins *i, const uint64_t *addresses, uint32_t mask, uint32_t size);
 
@@ -297,7 +298,8 @@ void kva_ptx_exec_cvta(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_isspace(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_load(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_store(ptx_warp *w, const ptx_ins *i, uint32_t mask);
-/* Replaces the i->bytes at place by what i->sub of them and b gives, atomically; what was there. */
+/* Atomically replaces the i->bytes bytes at place by the result of operation i->sub on them and b; returns the old
+ * value. */
 uint64_t kva_ptx_atomic_update(unsigned char *place, const ptx_ins *i, uint64_t b, uint64_t c);
 void kva_ptx_exec_atom(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 void kva_ptx_exec_shfl(ptx_warp *w, const ptx_ins *i, uint32_t mask);
@@ -376,7 +378,7 @@ static inline uint64_t ptx_bits64(double f) {
   memcpy(&bits, &f, sizeof bits);
   return bits;
 }
-/* Subnormals to zero of the same sign. */
+/* Flushes subnormals to zero with the same sign. */
 static inline uint32_t ptx_flush(uint32_t bits) {
   return bits & 0x7f800000u ? bits : bits & 0x80000000u;
 }
@@ -424,8 +426,8 @@ static inline uint32_t store_f16(float v) {
   return kva_f32_to_f16(v);
 }
 
-/* Lane loops. The result goes to the register at once for a full warp, else through a copy that is blended in; sources
- * may be the destination, lane by lane (hence ivdep). */
+/* Lane loops. A full warp writes the register directly, others write a copy that is then blended in. Sources may be the
+ * destination, since each lane reads only its own elements (hence ivdep). */
 #define PTX_BLEND(d, tmp, mask)                                                                         \
   (sizeof *(d) == 8 ? ptx_blend64((uint64_t *)(void *)(d), (const uint64_t *)(const void *)(tmp), mask) \
                     : ptx_blend32((uint32_t *)(void *)(d), (const uint32_t *)(const void *)(tmp), mask))

@@ -1,4 +1,4 @@
-/* Where memory accesses go, with their checks, and the registered ranges of global memory. */
+/* Address resolution with bounds and alignment checks, and the registered ranges of global memory. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -70,7 +70,7 @@ void kva_ptx_memory_remove(kva_ptx_memory *m, const void *base) {
   }
 }
 
-/* The range that begins at or below an address. */
+/* The last range that begins at or below an address. */
 const ptx_range *kva_ptx_nearest_range(const kva_ptx_memory *m, uint64_t address) {
   uint32_t lo = 0, hi = m->n;
   while (lo < hi) {

@@ -1,5 +1,5 @@
-/* cp.async. Eager: the copy is made at issue. Lazy: at the wait that covers its group, so that a missing wait leaves
- * poison behind. In both modes its destination is pending until that wait, and touching it is a finding. */
+/* cp.async. Eager mode copies at issue. Lazy mode copies at the wait that covers the group, so that a missing wait
+ * leaves poison behind. In both modes the destination is pending until that wait, and any access to it is a finding. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -8,7 +8,7 @@ struct ptx_copy {
   uint64_t from;
   uint32_t to, group;
   uint8_t size, read, lane;
-  uint32_t mark; /* not 0: what it arrives at, kva_ptx_copies_mark */
+  uint32_t mark; /* not 0: the mark of kva_ptx_copies_mark that completes it */
   const ptx_ins *ins;
 };
 
@@ -61,7 +61,7 @@ void kva_ptx_exec_cp_async(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-/* Groups are counted for the warp: lanes of one warp that commit apart are not told apart. */
+/* Groups are counted per warp: lanes that commit separately are not distinguished. */
 void kva_ptx_exec_cp_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   (void)i, (void)mask;
   w->group++;
@@ -73,7 +73,7 @@ static void complete(ptx_warp *w, const ptx_copy *c) {
   kva_ptx_race_landed(w, c->lane, c->to, c->size);
 }
 
-/* Completes the copies of groups below that. */
+/* Completes the copies of groups less than `below`. */
 static void drain(ptx_warp *w, uint32_t below) {
   uint32_t kept = 0;
   for (uint32_t k = 0; k < w->n_copies; k++) {
@@ -111,7 +111,7 @@ void kva_ptx_copies_land(ptx_warp *w, uint32_t mark) {
   w->n_copies = kept;
 }
 
-/* Another CTA may have the shared memory by the time they land. */
+/* Copies that land later could overwrite shared memory of another CTA. */
 void kva_ptx_copies_check_exit(ptx_cta *cta) {
   for (uint32_t k = 0; k < cta->launch->n_warps; k++) {
     ptx_warp *w = &cta->warps[k];

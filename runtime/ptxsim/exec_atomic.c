@@ -1,5 +1,5 @@
-/* Atomics. Global ones are compare-and-swap loops on the host's memory, since CTAs run in parallel; the order of float
- * sums across CTAs is then that of the host's threads. */
+/* Atomics. Global ones are compare-and-swap loops on host memory, since CTAs run in parallel. The order of float sums
+ * across CTAs depends on the scheduling of host threads. */
 #include "runtime/ptxsim/exec.h"
 
 bool kva_ptx_atomic_supported(ptx_atomic op, ptx_type type) {
@@ -51,7 +51,7 @@ static uint64_t combine(const ptx_ins *i, uint64_t old, uint64_t b, uint64_t c) 
   }
 }
 
-/* Replaces what `place` holds, returns what it held. */
+/* Replaces the value at `place` and returns the old one. */
 #define UPDATE(T)                                                                                         \
   static uint64_t update_##T(T *place, const ptx_ins *i, uint64_t b, uint64_t c) {                        \
     T old = __atomic_load_n(place, __ATOMIC_RELAXED), value;                                              \
@@ -74,7 +74,7 @@ static uint64_t lane_value(const ptx_warp *w, const ptx_ins *i, uint32_t slot, i
   return i->bytes == 8 ? ptx_reg64(w, slot)[lane] : ptx_reg32(w, slot)[lane];
 }
 
-/* A compare-and-swap that failed will be tried again once another CTA has had its turn. */
+/* A failed compare-and-swap is a poll: another CTA gets a turn before it is retried. */
 static void note_global(ptx_warp *w, bool changed) {
   w->cta->went_on |= changed;
   if (!changed && w->cta->launch->kernel->polls) w->polled = w->cta->polled = true;

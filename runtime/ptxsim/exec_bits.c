@@ -11,7 +11,7 @@ LOGIC(u16)
 LOGIC(u32)
 LOGIC(u64)
 
-/* Amounts beyond the width are clamped to it. */
+/* Shift amounts beyond the width are clamped to it. */
 #define SHIFTS(U, S, bits)                                                                        \
   PTX_FN2(shl_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x << (y & ((bits)-1))))) \
   PTX_FN2(shr_##U, U, U, u32, (value_##U)(y >= (bits) ? 0u : (value_##U)(x >> (y & ((bits)-1))))) \
@@ -20,7 +20,7 @@ SHIFTS(u16, s16, 16)
 SHIFTS(u32, s32, 32)
 SHIFTS(u64, s64, 64)
 
-/* Funnel shifts of y:x. */
+/* Concatenates y:x for funnel shifts. */
 static inline uint64_t join(uint32_t lo, uint32_t hi) {
   return lo | (uint64_t)hi << 32;
 }
@@ -32,8 +32,8 @@ PTX_FN3(shf_r_wrap, u32, u32, u32, u32, (uint32_t)(join(x, y) >> (z & 31)))
 PTX_FN3(shf_l_clamp, u32, u32, u32, u32, z >= 32 ? x : (uint32_t)(join(x, y) << (z & 31) >> 32))
 PTX_FN3(shf_r_clamp, u32, u32, u32, u32, (uint32_t)(join(x, y) >> at_most32(z)))
 
-/* Field of c bits at bit b, both taken modulo 256. Signed: extended by the field's top bit, or by the value's where the
- * field reaches beyond it. */
+/* A field of c bits at bit b, both modulo 256. Signed fields are extended by their top bit, or by the value's sign if
+ * the field reaches beyond the value. */
 static inline uint64_t field(uint64_t v, uint32_t at, uint32_t n, uint32_t width, bool sign) {
   at &= 255;
   n &= 255;
@@ -76,7 +76,7 @@ PTX_FN1(popc_64, u32, u64, (uint32_t)__builtin_popcountll(x))
 PTX_FN1(clz_32, u32, u32, x ? (uint32_t)__builtin_clz(x) : 32u)
 PTX_FN1(clz_64, u32, u64, x ? (uint32_t)__builtin_clzll(x) : 64u)
 
-/* Position of the highest bit that differs from the sign; all ones: none. */
+/* Position of the highest bit that differs from the sign; all ones if none does. */
 static inline uint32_t highest(uint64_t v) {
   return v ? 63u - (uint32_t)__builtin_clzll(v) : PTX_NONE;
 }
@@ -98,7 +98,7 @@ static inline uint32_t permute(uint32_t x, uint32_t y, uint32_t selector) {
 }
 PTX_FN3(prmt, u32, u32, u32, u32, permute(x, y, z))
 
-/* Any function of three bits: the immediate is its truth table, with a as 0xF0, b as 0xCC, c as 0xAA. */
+/* An arbitrary function of three bits. The immediate is its truth table, with a as 0xF0, b as 0xCC, c as 0xAA. */
 static inline uint32_t logic3(uint32_t a, uint32_t b, uint32_t c, uint32_t table) {
   uint32_t out = 0;
   for (uint32_t k = 0; k < 8; k++)

@@ -1,6 +1,6 @@
-/* Bulk copies: cp.async.bulk, tensors included, and cp.reduce.async.bulk. Their accesses to shared memory are made by
- * an agent (clock.c). Eager: the copy is made at issue. Lazy: loads land when nothing else can run, the newest first
- * (with a schedule seed: in a random order); stores read shared memory at the wait that covers their group. */
+/* Bulk copies: cp.async.bulk, including tensors, and cp.reduce.async.bulk. An agent (clock.c) makes their accesses to
+ * shared memory. Eager mode copies at issue. In lazy mode loads land when nothing else can run, newest first (in random
+ * order with a schedule seed), and stores read shared memory at the wait that covers their group. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -10,11 +10,11 @@ struct ptx_bulk {
   ptx_warp *w;
   int lane;
   uint32_t kind, shared, mbarrier, stamp, group, mark;
-  uint64_t global; /* no tensor */
+  uint64_t global; /* unused by tensors */
   uint32_t bytes;
   int32_t at[KVA_PTXSIM_MAP_RANK];
   ptx_tensor_map map;
-  bool done; /* a store that was made at issue and waits for its wait */
+  bool done; /* a store made at issue, which its wait has not yet covered */
 };
 
 /* Operands in list: shared address, mbarrier, global address or tensor map, size, coordinates. */
@@ -70,7 +70,7 @@ static bool read_map(ptx_bulk *c, uint64_t address) {
   return false;
 }
 
-/* ---- the copies -------------------------------------------------------------------------------------------------- */
+/* ---- copying ----------------------------------------------------------------------------------------------------- */
 
 static void reduce(const ptx_bulk *c, unsigned char *to, const unsigned char *from, uint32_t bytes) {
   ptx_ins add = {
@@ -99,7 +99,7 @@ static void perform_plain(const ptx_bulk *c) {
     move_out(c, global, shared, c->bytes);
 }
 
-/* Where row `row` of the box lies in global memory; false: outside the tensor. */
+/* The address of row `row` of the box in global memory; false if it is outside the tensor. */
 static bool find_row(const ptx_bulk *c, uint32_t row, uint64_t *out) {
   const ptx_tensor_map *m = &c->map;
   *out = m->address;
@@ -112,7 +112,7 @@ static bool find_row(const ptx_bulk *c, uint32_t row, uint64_t *out) {
   return true;
 }
 
-/* The innermost extent of the box, in 16-byte pieces that the swizzle moves. */
+/* Copies the innermost extent of the box in 16-byte pieces, the unit of the swizzle. */
 static void copy_pieces(const ptx_bulk *c, uint32_t first, unsigned char *row, uint32_t bytes, bool to_shared) {
   unsigned char *shared = c->w->cta->shared;
   for (uint32_t b = 0; b < bytes; b += 16) {
@@ -209,7 +209,7 @@ static uint32_t coordinate(const ptx_warp *w, const ptx_ins *i, uint32_t d, int 
   return ptx_reg32(w, i->list[COORDINATES + d])[lane];
 }
 
-/* The copy of one lane; false after a finding. */
+/* Describes the copy of one lane; false after a finding. */
 static bool describe(ptx_warp *w, const ptx_ins *i, int lane, ptx_bulk *c) {
   *c = (ptx_bulk){.i = i, .w = w, .lane = lane, .kind = i->sub};
   uint64_t shared = ptx_reg64(w, i->list[SHARED])[lane], global = ptx_reg64(w, i->list[GLOBAL])[lane];

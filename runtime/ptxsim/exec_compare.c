@@ -1,4 +1,4 @@
-/* Comparisons of 32 lanes into a mask. */
+/* Comparisons of 32 lanes; the result is a lane mask. */
 #include "runtime/ptxsim/exec.h"
 
 #define COMPARE(name, T, E)                                                      \
@@ -19,7 +19,7 @@
   COMPARE(le, T, x <= y) \
   COMPARE(gt, T, x > y)  \
   COMPARE(ge, T, x >= y)
-/* Of floats: ordered comparisons are false with a NaN, those that end in u true. */
+/* Float comparisons: with a NaN, ordered ones are false and those that end in u are true. */
 #define FLOAT(T)                     \
   COMPARE(eq, T, x == y)             \
   COMPARE(ne, T, x<y || x> y)        \

@@ -1,12 +1,12 @@
-/* Conversions. The common pairs have lane loops; the rest goes one lane at a time through the widest type.
+/* Conversions. Common pairs have lane loops; the others convert lane by lane through the widest type.
  *
- * To an integer: saturating; NaN gives 0, or 2^63 for 64 bits. To a float: to nearest even, but for f64 to f32, which
- * has all four roundings. */
+ * To an integer: saturating; NaN gives 0, or 2^63 for 64 bits. To a float: to nearest even, except for f64 to f32,
+ * which supports all four roundings. */
 #include "runtime/ptxsim/exec.h"
 
 #include <math.h>
 
-/* What an instruction keeps in i->sub: rounding, and two bits. */
+/* i->sub holds the rounding and these flags. */
 enum { NEAREST, ZERO, DOWN, UP, ROUNDING = 3, SATURATE = 4, FLUSH = 8, INTEGRAL = 16 };
 
 static double round_to(double v, int rounding) {
@@ -28,7 +28,7 @@ static uint64_t float_to_integer(double v, ptx_type to, int rounding) {
   return r <= 0 ? 0 : (uint64_t)r;
 }
 
-/* The integer as a double whose last bit is sticky, so that one more rounding, to at most 24 bits, is correct. */
+/* The integer as a double with a sticky last bit, so that one more rounding, to at most 24 bits, is correct. */
 static double integer_to_odd(uint64_t bits, bool sign) {
   bool negative = sign && (int64_t)bits < 0;
   uint64_t v = negative ? 0 - bits : bits;
@@ -95,8 +95,8 @@ static uint64_t convert(uint64_t v, ptx_type to, ptx_type from, int mode) {
   return store_float(integer_to_odd(v, from_signed), to, mode);
 }
 
-/* A destination wider than the type is extended as the type says; i->n: the source register is wide, i->flag: the
- * destination, which otherwise has i->bytes. */
+/* A destination wider than the type is sign- or zero-extended according to the type. i->n: the source register is wide.
+ * i->flag: the destination register is wide; otherwise it has i->bytes. */
 void kva_ptx_exec_convert(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_type to = (ptx_type)i->type, from = (ptx_type)i->space;
   uint32_t keep = i->bytes == 4 ? PTX_ALL : 0xffffu;
@@ -164,7 +164,7 @@ bool kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool
   return true;
 }
 
-/* Two floats into a register: the first operand becomes the upper half. */
+/* Packs two floats into a register; the first operand becomes the upper half. */
 PTX_FN2(bf16x2_from_f32, u32, f32, f32, ptx_bits_bf16(y) | ptx_bits_bf16(x) << 16)
 PTX_FN2(f16x2_from_f32, u32, f32, f32, store_f16(y) | store_f16(x) << 16)
 static inline float relu(float v) {

@@ -33,7 +33,7 @@ FMA(f32, fmaf)
 FMA(f32z, fmaf)
 FMA(f64, fma)
 
-/* min and max prefer numbers to NaN, unless .NaN; -0 is less than +0. */
+/* min and max return the number if one operand is NaN, unless .NaN is given; -0 is less than +0. */
 #define EXTREMA(T, value, sign)                                                  \
   static inline value lesser_##T(value x, value y) {                             \
     return x != x ? y : y != y ? x : x == y ? (sign(x) ? x : y) : x < y ? x : y; \
@@ -58,7 +58,7 @@ PTX_FN1(neg_f64, u64, u64, x ^ 1ull << 63)
 PTX_FN1(abs_f32, u32, u32, x & 0x7fffffffu)
 PTX_FN1(abs_f32z, u32, u32, ptx_flush(x) & 0x7fffffffu)
 PTX_FN1(abs_f64, u64, u64, x & ~(1ull << 63))
-/* PTX: the sign of a with the magnitude of b. */
+/* PTX's operand order: the sign of a, the magnitude of b. */
 PTX_FN2(copysign_f32, u32, u32, u32, (x & 0x80000000u) | (y & 0x7fffffffu))
 PTX_FN2(copysign_f64, u64, u64, u64, (x & 1ull << 63) | (y & ~(1ull << 63)))
 

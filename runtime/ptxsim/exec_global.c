@@ -1,8 +1,8 @@
-/* Undefined reads and data races of global memory, where a launch tracks it.
+/* Undefined reads and data races in tracked global memory.
  *
- * Races (options.check_global): as for shared memory (race.c) within a CTA. Accesses of different CTAs are unordered,
- * unless the earlier CTA published them with a fence of the GPU's scope and then an atomic, and the later one made an
- * atomic and then such a fence: which atomics met is not looked at, so that races can be missed. */
+ * Races (options.check_global): within a CTA, as for shared memory (race.c). Accesses of different CTAs are unordered,
+ * unless the earlier CTA executed a fence of scope gpu and then an atomic, and the later one an atomic and then such a
+ * fence. The check ignores whether the two atomics synchronise with each other, so races can be missed. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -13,11 +13,11 @@ typedef struct stamp {
   uint32_t cta, stamp, line; /* cta: number + 1; 0: none */
 } stamp;
 
-/* Of a granule: the kernel's narrowest access, at most 4 bytes. other_reader: the last one of another CTA than reader.
- */
+/* State of a granule, whose size is the kernel's narrowest access, at most 4 bytes. other_reader: the last reader in a
+ * CTA other than reader's. */
 typedef struct ptx_global_shadow {
   stamp writer, reader, other_reader;
-  uint32_t value; /* that writer wrote */
+  uint32_t value; /* value that `writer` wrote */
 } ptx_global_shadow;
 
 bool kva_ptx_global_prepare(ptx_launch *launch) {
@@ -85,12 +85,12 @@ static void write_granule(ptx_warp *w, const ptx_ins *i, int lane, const ptx_ran
   s->writer = mine;
 }
 
-/* Two stores of one value are no race. */
+/* Two stores of the same value are not a race. */
 static void check_races(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address, uint32_t size,
                         bool write, const void *data, bool strong) {
   uint32_t shift = w->cta->launch->kernel->global_shift, bytes = 1u << shift;
   stamp mine = {(uint32_t)w->cta->number + 1, ptx_stamp_of(w, lane, strong), i->line};
-  if (data && address & (bytes - 1)) return; /* misaligned: a finding of its own */
+  if (data && address & (bytes - 1)) return; /* misaligned: reported elsewhere */
   for (uint64_t at = address >> shift << shift; at < address + size; at += bytes) {
     ptx_global_shadow *s = &r->shadow[(at >> shift) - (r->base >> shift)];
     uint32_t value = data ? 0 : ~s->value;
@@ -103,7 +103,7 @@ static void check_races(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range
   }
 }
 
-/* Loads of words of which nothing was written. */
+/* Reports loads of words that nothing has written. */
 static void check_written(ptx_warp *w, const ptx_ins *i, int lane, const ptx_range *r, uint64_t address, uint32_t size,
                           bool write) {
   for (uint64_t word = (address - r->base) / 4; word <= (address - r->base + size - 1) / 4; word++) {
@@ -124,7 +124,7 @@ void kva_ptx_global_access(ptx_warp *w, const ptx_ins *i, int lane, uint64_t add
   if (r->shadow) check_races(w, i, lane, r, address, size, write, data, i->flag);
 }
 
-/* What the CTA's fence released, its atomic publishes. */
+/* An atomic publishes what its CTA's last fence released. */
 static void publish(ptx_warp *w) {
   ptx_clocks **place = &w->cta->launch->released[w->cta->number];
   w->atomic_seen = true;

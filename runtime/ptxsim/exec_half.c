@@ -1,7 +1,7 @@
-/* Arithmetic of f16 and bf16, single and in pairs. Sums are computed in float and rounded once more: with 2p + 2 digits
- * against p that gives the correctly rounded result (Figueroa, 1995). Products are exact in double. A fused
- * multiply-add needs the sum rounded to odd (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). .ftz
- * is accepted and keeps subnormals. */
+/* Arithmetic of f16 and bf16, scalar and packed. Sums are computed in float and rounded again: 2p + 2 digits against p
+ * make that correctly rounded (Figueroa, 1995). Products are exact in double. A fused multiply-add needs its sum
+ * rounded to odd (Boldo, Melquiond: Emulation of FMA and correctly rounded sums, 2008). .ftz is accepted but keeps
+ * subnormals. */
 #include "runtime/ptxsim/exec.h"
 
 #include <math.h>
@@ -36,7 +36,7 @@ static inline float greater_nan(float x, float y) {
   return x != x ? x : y != y ? y : greater(x, y);
 }
 
-/* One element each: bits to bits. */
+/* Operations on one element, bits to bits. */
 #define ELEMENT(T)                                                                                \
   static inline uint32_t add_##T(uint32_t a, uint32_t b) {                                        \
     return store_##T(load_##T(a) + load_##T(b));                                                  \

@@ -1,5 +1,5 @@
-/* Integer arithmetic. Sums and products wrap and are computed unsigned; rows of the signed types share the code.
- * What PTX leaves undefined: x / 0 gives all ones, x % 0 gives x. */
+/* Integer arithmetic. Sums and products wrap and are computed unsigned; the signed types share that code. Where PTX is
+ * undefined: x / 0 gives all ones, x % 0 gives x. */
 #include "runtime/ptxsim/exec.h"
 
 typedef __int128 int128;
@@ -37,7 +37,7 @@ DIVIDE_UNSIGNED(u16)
 DIVIDE_UNSIGNED(u32)
 DIVIDE_UNSIGNED(u64)
 
-/* The least value over -1 wraps to itself; C leaves it undefined. */
+/* INT_MIN / -1 wraps to itself; C leaves it undefined. */
 #define DIVIDE_SIGNED(T, U)                                                        \
   static inline value_##T quotient_##T(value_##T x, value_##T y) {                 \
     return y == -1 ? (value_##T)(0u - (value_##U)x) : (value_##T)(y ? x / y : -1); \
@@ -93,7 +93,7 @@ static inline int32_t clamp32(int64_t v) {
 PTX_FN2(add_sat_s32, s32, s32, s32, clamp32((int64_t)x + y))
 PTX_FN2(sub_sat_s32, s32, s32, s32, clamp32((int64_t)x - y))
 
-/* Extended precision: sums and differences with the carry, or borrow, of the lane before and after. */
+/* Extended precision: sums and differences that read and write a carry or borrow per lane. */
 #define CARRY(fn, T, subtract, reads, writes)                                                             \
   static void fn(ptx_warp *w, const ptx_ins *i, uint32_t mask) {                                          \
     const lane_##T *a = PTX_REG(T, w, i->src[0]), *b = PTX_REG(T, w, i->src[1]);                          \

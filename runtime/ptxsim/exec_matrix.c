@@ -1,6 +1,6 @@
-/* ldmatrix, stmatrix, mma.sync. Fragments as in the PTX ISA (matrix fragments for mma.m16n8k16): lane l holds row l / 4
- * and the columns 2 (l % 4), + 1 of each 8 x 8 block. Products are summed in f32 in the order of k, which is one of the
- * orders that the hardware may take. */
+/* ldmatrix, stmatrix, mma.sync. Fragment layout as in the PTX ISA (matrix fragments for mma.m16n8k16): lane l holds row
+ * l / 4 and columns 2 (l % 4), + 1 of each 8 x 8 block. Products are summed in f32 in order of k, one of the orders
+ * that the hardware may use. */
 #include "runtime/ptxsim/exec.h"
 
 enum { ROWS = 8, ROW_BYTES = 16 };
@@ -12,7 +12,7 @@ static bool whole_warp(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   return false;
 }
 
-/* Row r of matrix q is at the address that lane 8 q + r gives. */
+/* Lane 8 q + r supplies the address of row r of matrix q. */
 static unsigned char *row_place(ptx_warp *w, const ptx_ins *i, const uint64_t *a, int lane, bool write,
                                 uint32_t *address) {
   uint64_t at = a[lane];
@@ -27,7 +27,7 @@ static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a) {
     kva_ptx_count_shared(w->cta, i, a, 0xffu << 8 * q, ROW_BYTES);
 }
 
-/* Element (row, column) of a lane's half-register. */
+/* Row and column of the element in a lane's half-register. */
 static int row_of(int lane, int half, bool transposed) {
   return transposed ? 2 * (lane & 3) + half : lane >> 2;
 }
@@ -83,8 +83,8 @@ static float half(const ptx_ins *i, uint32_t bits) {
   return i->type == PTX_BF16 ? load_bf16(bits & 0xffffu) : load_f16(bits);
 }
 
-/* Register r of A holds rows + 8 (r % 2) and columns + 8 (r / 2); of B rows + 8 r; of C and D, two to a row, rows
- * + 8 (r / 2). */
+/* Register r of A holds rows + 8 (r % 2) and columns + 8 (r / 2); of B, rows + 8 r; of C and D, two registers per row,
+ * rows + 8 (r / 2). */
 static void load_a(const ptx_warp *w, const ptx_ins *i, const uint32_t *slots, float a[16][16]) {
   for (int r = 0; r < i->n / 4; r++) {
     const uint32_t *s = ptx_reg32(w, slots[r]);

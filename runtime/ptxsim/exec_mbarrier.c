@@ -1,7 +1,7 @@
-/* mbarriers: arrivals, expected bytes, waits. Their state is beside the simulated memory, found by address; the eight
- * bytes themselves stay poison. A wait is one control operation: the warp stops until the phases of all its lanes are
- * complete. When nothing else can run, waits give up once and answer false, which test_wait and try_wait may do; when
- * that lets nothing happen, it is a deadlock (run.c). */
+/* mbarriers: arrivals, expected bytes, waits. Their state is kept outside the simulated memory, indexed by address; the
+ * eight bytes themselves stay poison. A wait is one control operation: the warp stops until the phases of all its lanes
+ * are complete. If nothing else can run, waits give up once and return false, as test_wait and try_wait may. If that
+ * makes no progress, it is a deadlock (run.c). */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -44,7 +44,7 @@ ptx_mbarrier *kva_ptx_mbarrier_find(ptx_warp *w, const ptx_ins *i, int lane, uin
   return b;
 }
 
-/* The mbarrier that an instruction's lane names. */
+/* The live mbarrier that a lane's operand addresses. */
 static ptx_mbarrier *named(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address) {
   return to_shared(w, i, lane, &address) ? kva_ptx_mbarrier_find(w, i, lane, address) : NULL;
 }
@@ -126,7 +126,7 @@ static void put_state(ptx_warp *w, const ptx_ins *i, int lane, const ptx_mbarrie
   if (i->dst != PTX_NONE) ptx_reg64(w, i->dst)[lane] = (uint64_t)b->phase << 32 | b->pending;
 }
 
-/* Arrivals of one instruction are one release: all lanes publish the same clock. */
+/* The arrivals of one instruction are one release: all lanes publish the same clock. */
 static void arrive_lanes(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask) {
   uint32_t clock = w->clock;
   const ptx_mbarrier *last = NULL;
@@ -168,8 +168,8 @@ void kva_ptx_exec_mbarrier(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-/* cp.async.mbarrier.arrive: the copies of these lanes so far complete, and the lanes arrive then. Without .noinc the
- * arrival was counted up before, which leaves the count as it was. */
+/* cp.async.mbarrier.arrive: each lane arrives once its preceding copies are complete. Without .noinc the instruction
+ * first increments the pending count, so that the arrival leaves it unchanged. */
 void kva_ptx_exec_copy_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
   kva_ptx_addresses(w, i->src[0], i->imm, a);
@@ -181,13 +181,14 @@ void kva_ptx_exec_copy_arrive(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 
 /* ---- waits ------------------------------------------------------------------------------------------------------- */
 
-/* The phase a lane waits for: by parity, or by the state that its arrival returned. */
+/* Whether the phase that a lane waits for is complete; the phase is given by parity or by the state that an arrival
+ * returned. */
 static bool is_over(const ptx_warp *w, const ptx_ins *i, int lane, const ptx_mbarrier *b) {
   if (i->flag2) return (b->phase & 1) != (ptx_reg32(w, i->src[1])[lane] & 1);
   return b->phase != (uint32_t)(ptx_reg64(w, i->src[1])[lane] >> 32);
 }
 
-/* Lanes whose phases are complete. */
+/* The lanes whose phases are complete. */
 static uint32_t ready_lanes(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t a[PTX_LANES];
   uint32_t ready = 0;
@@ -242,7 +243,7 @@ bool kva_ptx_release_mbarriers(ptx_cta *cta, bool give_up) {
 
 /* ---- fences, exit ------------------------------------------------------------------------------------------------ */
 
-/* fence.mbarrier_init and fence.proxy.async: what this warp initialised is visible to the async proxy. */
+/* fence.mbarrier_init and fence.proxy.async make this warp's initialisations visible to the async proxy. */
 void kva_ptx_mbarrier_fence(ptx_warp *w) {
   for (uint32_t k = 0; k < w->cta->n_mbarriers; k++) {
     ptx_mbarrier *b = &w->cta->mbarriers[k];

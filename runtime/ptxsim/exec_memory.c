@@ -1,8 +1,8 @@
-/* Loads and stores. Global accesses of a full warp to consecutive elements, the common case, are one check and one
- * copy. A load that faults gives all ones. */
+/* Loads and stores. In the common case, a full warp that accesses consecutive global elements, they are one check and
+ * one copy. A load that faults gives all ones. */
 #include "runtime/ptxsim/exec.h"
 
-/* One element into a lane, extended to the register's width as the type says. */
+/* Loads one element into a lane, extended to the register's width according to the type. */
 static inline void put(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int lane, const unsigned char *from) {
   uint64_t v = 0;
   memcpy(&v, from, i->bytes);
@@ -24,7 +24,7 @@ static inline void get(const ptx_warp *w, const ptx_ins *i, uint32_t slot, int l
     memcpy(to, &ptx_reg32(w, slot)[lane], i->bytes);
 }
 
-/* Consecutive elements of 4 or 8 bytes, aligned, in one range: the place, else NULL. */
+/* The host address if lanes access consecutive aligned elements of 4 or 8 bytes in one range; else NULL. */
 static unsigned char *consecutive(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write) {
   if (mask != PTX_ALL || i->n != 1 || i->bytes < 4 || i->width != i->bytes || a[0] & (i->bytes - 1u)) return NULL;
   uint64_t differs = 0;
@@ -46,7 +46,7 @@ static void count(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mas
     kva_ptx_count_shared(w->cta, i, a, mask, size);
 }
 
-/* Accesses to global memory that something looks at. */
+/* Passes accesses to global memory to the checks that track them. */
 static void note_global(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write) {
   uint32_t size = (uint32_t)i->bytes * i->n;
   if (i->space != PTX_GLOBAL && i->space != PTX_GENERIC) return;
@@ -72,8 +72,8 @@ static void load_lane(ptx_warp *w, const ptx_ins *i, int lane, uint64_t address)
   for (uint32_t k = 0; k < i->n; k++) put(w, i, i->list[k], lane, from ? from + k * i->bytes : poison);
 }
 
-/* Whether every lane's access is aligned and in bounds of one range or of shared memory; then lane l accesses
- * *out_base + a[l]. Most requests are like that, and are spared the checks of each lane. */
+/* Whether every lane's access is aligned and within one range or shared memory; lane l then accesses *out_base + a[l].
+ * Most requests are, and skip the per-lane checks. */
 static bool all_inside(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask, bool write,
                        uint64_t *out_base) {
   const ptx_launch *launch = w->cta->launch;
@@ -113,7 +113,7 @@ static void load_all(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t 
   }
 }
 
-/* Parameters and other uniform addresses without a base: one value for all lanes. */
+/* Loads of parameters and other uniform addresses without a base: one value for all lanes. */
 static void load_uniform(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   int first = ptx_first(mask);
   load_lane(w, i, first, (uint64_t)i->imm);
@@ -149,7 +149,7 @@ static uint64_t digest(uint64_t h, uint64_t v) {
   return (h ^ v) * 0x100000001b3u;
 }
 
-/* What a load gave that is there to see what other CTAs wrote. */
+/* Records a load whose purpose is to see writes of other CTAs. */
 static void note_poll(ptx_warp *w, const ptx_ins *i, const uint64_t *a, uint32_t mask) {
   uint64_t poll = digest(0xcbf29ce484222325u, (uintptr_t)i);
   for (uint32_t m = mask; m; m &= m - 1) {

@@ -28,11 +28,11 @@ void kva_ptx_exec_mov_pred(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
 void kva_ptx_exec_widen(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   const uint32_t *a = ptx_reg32(w, i->src[0]);
   uint64_t *d = ptx_reg64(w, i->dst);
-  (void)mask; /* the result is used by the next instruction alone */
+  (void)mask; /* only the next instruction reads the result */
   for (int l = 0; l < PTX_LANES; l++) d[l] = a[l];
 }
 
-/* Instructions that this warp has run: monotonic and reproducible, unlike time. */
+/* The clocks count instructions of this warp: monotonic and reproducible, unlike time. */
 void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   uint64_t wide[PTX_LANES];
   uint32_t narrow[PTX_LANES];
@@ -43,7 +43,7 @@ void kva_ptx_exec_clock(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
     copy32(w, i->dst, narrow, mask);
 }
 
-/* Parts of 1, 2 or 4 bytes, the first the lowest. */
+/* Packs parts of 1, 2 or 4 bytes; the first is the lowest. */
 void kva_ptx_exec_pack(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   bool wide = i->bytes * i->n == 8;
   uint64_t whole[PTX_LANES] = {0};
@@ -89,7 +89,7 @@ void kva_ptx_exec_pred_logic(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_set_pred(w, i->dst, value, mask);
 }
 
-/* Global and constant addresses are generic ones; the other spaces have windows. */
+/* Global and constant addresses are generic addresses; the other spaces have windows. */
 static uint64_t window(ptx_space space) {
   switch (space) {
   case PTX_SHARED: return PTX_SHARED_WINDOW;

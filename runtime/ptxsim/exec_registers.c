@@ -1,4 +1,4 @@
-/* setmaxnreg: warpgroups give back registers and take more from what the CTA has been given, 64 Ki in equal parts. */
+/* setmaxnreg: warpgroups release and acquire registers of the CTA's share, at first 64 Ki divided equally. */
 #include "runtime/ptxsim/exec.h"
 
 enum { GROUP = 4 };
@@ -9,7 +9,7 @@ static bool register_error(ptx_warp *w, const ptx_ins *i, const char *what) {
   return false;
 }
 
-/* True: the warp waits until enough registers are given back. */
+/* Returns true if the warp must wait until enough registers are released. */
 bool kva_ptx_setmaxnreg(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   if (!kva_ptx_warpgroup(w, i, mask)) return false;
   uint32_t want = (uint32_t)i->imm;

@@ -22,7 +22,7 @@ FUNCTIONS(f32)
 FUNCTIONS(f32z)
 
 PTX_FN1(rsqrt_f64, f64, f64, 1 / sqrt(x))
-/* The hardware keeps 20 bits of the mantissa; here the lower word of the exact reciprocal is cleared. */
+/* The hardware keeps 20 bits of the mantissa; here the lower word of the exact reciprocal is zeroed. */
 PTX_FN1(rcp_f64, u64, f64, ptx_bits64(1 / x) & ~0xffffffffull)
 
 PTX_FN1(ex2_f16, f16, f16, exp2f(x))

@@ -1,5 +1,5 @@
 /* CTA barriers: bar and barrier with sync, arrive, red; 16 of them, with or without a thread count. A warp counts as 32
- * threads, as on the hardware; without a count, all warps that have not exited are expected. */
+ * threads, as on the hardware. Without a count, all warps that have not exited are expected. */
 #include "runtime/ptxsim/exec.h"
 
 static uint32_t expected_threads(const ptx_cta *cta, const ptx_barrier *b) {

@@ -1,4 +1,4 @@
-/* Shuffles, votes and what else passes values between the lanes of a warp. */
+/* Shuffles, votes and other exchanges between the lanes of a warp. */
 #include "runtime/ptxsim/exec.h"
 
 void kva_ptx_exec_nothing(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
@@ -10,8 +10,8 @@ void kva_ptx_exec_trap(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   w->cta->stopped = true;
 }
 
-/* The member mask must hold the executing lanes, and every lane it names that has not exited must execute. Returns the
- * members that do. */
+/* The member mask must contain the executing lanes, and every member that has not exited must execute. Returns the
+ * executing members. */
 static uint32_t members(ptx_warp *w, const ptx_ins *i, uint32_t slot, uint32_t mask) {
   const uint32_t *named = ptx_reg32(w, slot);
   uint32_t all = named[ptx_first(mask)], missing = all & w->live & ~mask;
@@ -25,7 +25,7 @@ static uint32_t members(ptx_warp *w, const ptx_ins *i, uint32_t slot, uint32_t m
 
 typedef void (*exec_group)(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 
-/* Lanes that name different members are groups of their own: parts of a warp that shuffle among themselves. */
+/* Lanes with different member masks form separate groups, which exchange values among themselves. */
 static void for_groups(ptx_warp *w, const ptx_ins *i, uint32_t slot, uint32_t mask, exec_group exec) {
   const uint32_t *named = ptx_reg32(w, slot);
   for (uint32_t rest = mask, group; rest; rest &= ~group) {
@@ -45,7 +45,7 @@ void kva_ptx_exec_warp_sync(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   for_groups(w, i, i->src[0], mask, warp_sync);
 }
 
-/* Source lane, or -1 where it is outside the segment. PTX ISA, shfl.sync: c holds the clamp and the segment mask. */
+/* The source lane, or -1 if it is outside the segment. PTX ISA, shfl.sync: c holds the clamp and the segment mask. */
 static int source_lane(int mode, int lane, uint32_t b, uint32_t c) {
   int by = (int)(b & 31), clamp = (int)(c & 31), segment = (int)(c >> 8 & 31);
   int last = (lane & segment) | (clamp & ~segment), from;

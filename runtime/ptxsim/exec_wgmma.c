@@ -1,16 +1,16 @@
 /* wgmma: asynchronous products of a warpgroup, m64nNk16 of f16 or bf16 with f32 sums. Each of the four warps computes
  * its 16 rows, but the product is one operation: a warp's wait ends when all four have committed the group, and then
- * the whole product is complete. Eager: computed at issue. Lazy: at the first wait that covers the group, from the
- * registers and the shared memory of then.
+ * the whole product is complete. Eager mode computes at issue. Lazy mode computes at the first wait that covers the
+ * group, from the registers and shared memory at that time.
  *
- * Matrices in shared memory are described as in the PTX ISA (asynchronous warpgroup level matrix shared memory layout)
- * and CUTLASS, cute/atom/mma_traits_sm90_gmma.hpp. With a swizzle of S bytes, K-major: rows of S bytes, 8 to an atom,
- * atoms `stride` apart. M- or N-major: rows of S bytes for each k, 8 to an atom, atoms `stride` apart along k and
- * `leading` apart along m or n. Without swizzle: 8 x 16 byte atoms, `leading` apart along k and `stride` apart along m
- * or n (K-major), the same for M- or N-major. The swizzle permutes addresses, so that a start may lie within an atom.
+ * Shared memory layouts follow the PTX ISA (asynchronous warpgroup level matrix shared memory layout) and CUTLASS,
+ * cute/atom/mma_traits_sm90_gmma.hpp. With a swizzle of S bytes, K-major: rows of S bytes, 8 per atom, atoms `stride`
+ * apart. M- or N-major: rows of S bytes for each k, 8 per atom, atoms `stride` apart along k and `leading` apart along
+ * m or n. Without swizzle: 8 x 16 byte atoms, `leading` apart along k and `stride` apart along m or n (K-major), the
+ * same for M- or N-major. The swizzle permutes addresses, so a matrix may start within an atom.
  *
- * Registers: accumulators and A of a product in flight must not be touched; what ordinary instructions wrote to them
- * needs a wgmma.fence before the next product. */
+ * Registers: accumulators and A of a product in flight must not be touched. A wgmma.fence must separate ordinary writes
+ * to them from the next product. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
@@ -24,7 +24,7 @@ struct ptx_wgmma {
   bool accumulate, done;
 };
 
-/* Marks of registers in flight. */
+/* State of a register that a product in flight uses. */
 enum { READ = 1, WRITTEN = 2 };
 
 static uint32_t n_columns(const ptx_ins *i) {
@@ -33,7 +33,7 @@ static uint32_t n_columns(const ptx_ins *i) {
 static uint32_t n_sums(const ptx_ins *i) {
   return i->n * 4u;
 }
-/* How an instruction says what it is: bits of imm. */
+/* Bits of imm and operands that describe the instruction. */
 static bool a_in_registers(const ptx_ins *i) {
   return i->src[0] == PTX_NONE;
 }
@@ -63,7 +63,7 @@ static layout layout_of(uint64_t descriptor, bool transposed) {
                   (uint32_t)(descriptor >> 32 & 0x3fff) << 4, spans[descriptor >> 62], transposed};
 }
 
-/* The address of 8 elements: along k from (m, 8 k8), or along m or n from (8 m8, k). */
+/* The address of 8 consecutive elements: along k from (m, 8 k8), or along m or n from (8 m8, k). */
 static uint32_t piece_address(const layout *t, uint32_t m, uint32_t k) {
   uint32_t at = t->start;
   if (!t->span)
@@ -96,7 +96,7 @@ static void convert(const ptx_ins *i, const unsigned char *from, float out[8]) {
     for (int e = 0; e < 8; e++) out[e] = load_f16(piece[e]);
 }
 
-/* Rows [first, first + n) of a matrix as [k][row - first], n a multiple of 8. */
+/* Loads rows [first, first + n) of a matrix as [k][row - first]; n is a multiple of 8. */
 static void load_matrix(ptx_warp *w, const ptx_ins *i, const layout *t, uint32_t first, uint32_t n, float *out) {
   for (uint32_t outer = 0; outer < (t->transposed ? K : n); outer++)
     for (uint32_t inner = 0; inner < (t->transposed ? n : K); inner += 8) {
@@ -124,7 +124,7 @@ static void check_matrix(ptx_warp *w, const ptx_ins *i, const layout *t, uint32_
 
 /* ---- products ---------------------------------------------------------------------------------------------------- */
 
-/* A in registers: as the A of mma.m16n8k16. */
+/* A in registers has the layout of A of mma.m16n8k16. */
 static void load_a_registers(const ptx_warp *w, const ptx_ins *i, float *out) {
   for (uint32_t r = 0; r < 4; r++) {
     const uint32_t *s = ptx_reg32(w, i->list[n_sums(i) + r]);
@@ -136,8 +136,8 @@ static void load_a_registers(const ptx_warp *w, const ptx_ins *i, float *out) {
   }
 }
 
-/* Register j of lane l: row l / 4 + 8 (j / 2 % 2), column 8 (j / 4) + 2 (l % 4) + j % 2. Eight lanes' registers j and j
- * + 1 alternate in a row. */
+/* Register j of lane l holds row l / 4 + 8 (j / 2 % 2), column 8 (j / 4) + 2 (l % 4) + j % 2. Registers j and j + 1 of
+ * neighbouring lanes alternate in a row. */
 static void read_sums(const ptx_warp *w, const ptx_ins *i, float *sums) {
   uint32_t n = n_columns(i);
   for (uint32_t j = 0; j < n_sums(i); j += 2) {
@@ -161,8 +161,8 @@ static void write_sums(const ptx_warp *w, const ptx_ins *i, const float *sums) {
   }
 }
 
-/* Four rows of eight sums stay in registers over all k. No fused products (-ffp-contract=off): the same sums on every
- * machine. */
+/* Tiles of four rows by eight sums stay in registers over all k. No contraction (-ffp-contract=off): the sums are equal
+ * on every machine. */
 typedef float sums8 __attribute__((vector_size(32), aligned(4)));
 
 __attribute__((target_clones("avx2", "default"))) static void multiply(const float *a, const float *b, uint32_t n,
@@ -226,7 +226,8 @@ void kva_ptx_wgmma_check(ptx_warp *w, const ptx_ins *i) {
     if (w->in_flight[i->reads[k] / 128] & WRITTEN) touched(w, i, "reads");
 }
 
-/* The fence orders what ordinary instructions wrote before the product reads it; sums of earlier products need none. */
+/* A fence must lie between ordinary writes of the registers and the product; accumulators of earlier products need
+ * none. */
 static void check_fence(ptx_warp *w, const ptx_ins *i) {
   uint32_t n = n_sums(i) + (a_in_registers(i) ? 4 : 0);
   bool missing = !w->wgmma_fenced;
@@ -240,7 +241,7 @@ static void check_fence(ptx_warp *w, const ptx_ins *i) {
 
 /* ---- instructions ------------------------------------------------------------------------------------------------ */
 
-/* Whole warps of a whole warpgroup. */
+/* Checks that whole warps of a whole warpgroup execute the instruction. */
 bool kva_ptx_warpgroup(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   if (mask != PTX_ALL) {
     kva_ptx_detail(kva_ptx_add_finding(w->cta, KVA_PTX_INACTIVE_LANE, i, w, ptx_first(mask)),
@@ -278,7 +279,7 @@ static bool uniform(ptx_warp *w, const ptx_ins *i, uint32_t slot) {
   return false;
 }
 
-/* The agent of the group that is being issued, which the warps of a warpgroup share. */
+/* The stamp of the group being issued; the warps of a warpgroup share its agent. */
 static uint32_t group_stamp(ptx_warp *w) {
   uint32_t slot = w->product_group % PTX_N_AGENTS;
   uint32_t *group = &w->cta->product_agents[w->id / GROUP][slot].group;
@@ -318,7 +319,7 @@ void kva_ptx_exec_wgmma_commit(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   w->cta->progress++;
 }
 
-/* Groups below this are complete after the wait. */
+/* The wait completes all groups below this number. */
 static uint32_t wait_limit(const ptx_warp *w, const ptx_ins *i) {
   return (uint64_t)i->imm >= w->product_group ? 0 : w->product_group - (uint32_t)i->imm;
 }

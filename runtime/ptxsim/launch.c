@@ -1,7 +1,7 @@
-/* Launches: checks, memory for CTAs, the grid over the pool, the report.
+/* Launches: checks, memory for CTAs, distribution of the grid over the pool, the report.
  *
- * CTAs start in the order of their numbers. Where some poll global memory, as many as RESIDENT are under way and take
- * turns, in one thread of the host. */
+ * CTAs start in order of their numbers. If a kernel polls global memory, up to RESIDENT CTAs are active and take turns
+ * in one host thread. */
 #include "runtime/ptxsim/exec.h"
 
 #include <pthread.h>
@@ -9,7 +9,7 @@
 
 enum { MAX_THREADS = 1024, MAX_SHARED = 227 << 10, ALIGN = 1024, RESIDENT = 16 };
 
-/* One context runs CTAs one after the other; as many exist as run at once. */
+/* A context runs CTAs one after the other; there are as many contexts as CTAs that run at once. */
 typedef struct context context;
 struct context {
   ptx_cta cta;
@@ -19,7 +19,7 @@ struct context {
 typedef struct grid_run {
   ptx_launch launch;
   pthread_mutex_t lock;
-  context *idle; /* a list; all of them once the grid is done */
+  context *idle; /* a list; holds all contexts at the end of the grid */
   kva_status status;
 } grid_run;
 
@@ -227,7 +227,7 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
   give_context(run, c);
 }
 
-/* All that every CTA did in its last turns was to find in memory what it had found there before. */
+/* Whether every CTA, in its last turns, only polled values that had not changed. */
 static bool all_wait(context *const *resident, uint32_t n) {
   enum { TURNS = 1 << 17 };
   for (uint32_t k = 0; k < n; k++)
@@ -235,7 +235,7 @@ static bool all_wait(context *const *resident, uint32_t n) {
   return n > 0;
 }
 
-/* A turn for each; those that end make room. */
+/* Gives each resident CTA a turn and removes those that end. */
 static void run_turns(grid_run *run, context **resident, uint32_t *n) {
   uint32_t left = 0;
   for (uint32_t k = 0; k < *n; k++) {
@@ -247,7 +247,7 @@ static void run_turns(grid_run *run, context **resident, uint32_t *n) {
   *n = left;
 }
 
-/* The grid of a kernel whose CTAs may wait for each other. */
+/* Runs the grid of a kernel whose CTAs may wait for each other. */
 static void run_together(grid_run *run, int64_t count) {
   context *resident[RESIDENT];
   uint32_t n = 0;
@@ -301,7 +301,7 @@ static void add_executions(const ptx_cta *cta, kva_ptx_report *report) {
   report->n_lines = n;
 }
 
-/* False: no memory. */
+/* Returns false if no memory is left. */
 static bool add_finding(kva_ptx_report *report, const kva_ptx_finding *f) {
   for (uint32_t k = 0; k < report->n_findings; k++) {
     if (report->findings[k].kind != f->kind || report->findings[k].line != f->line) continue;
@@ -375,7 +375,7 @@ static kva_status check_launch(kva_diag *diag, const kva_ptx_kernel *k, kva_ptx_
   return launch_error(diag, k, "%u parameters; the kernel has %u", n_params, k->info.n_params);
 }
 
-/* What each thread starts with: the register file in equal parts, in steps of 8; see setmaxnreg. */
+/* Initial registers of a thread: an equal share of the register file, in multiples of 8; see setmaxnreg. */
 static uint32_t registers_of(const ptx_launch *launch) {
   uint32_t share = (64u << 10) / (launch->n_warps * PTX_LANES) & ~7u;
   return share > 255 ? 255 : share;
@@ -404,7 +404,7 @@ static kva_status fill_memory(ptx_launch *launch, const kva_ptx_memory *memory, 
   return status;
 }
 
-/* Registers poisoned, constants in place. */
+/* The initial register file: poison, with constants in place. */
 static bool make_image(ptx_launch *launch) {
   const kva_ptx_kernel *k = launch->kernel;
   launch->image = aligned_zeroed(k->reg_bytes);

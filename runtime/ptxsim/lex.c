@@ -1,4 +1,4 @@
-/* The lexer. It relies on the NUL behind the text to look ahead without bounds checks. */
+/* The lexer. The text ends with a NUL, so looking ahead needs no bounds checks. */
 #include "runtime/ptxsim/lex.h"
 
 #include <ctype.h>
@@ -14,7 +14,7 @@ static void next_line(ptx_lexer *x) {
   x->line_start = x->p;
 }
 
-/* Skips space and comments; false at a comment that does not end. */
+/* Skips white space and comments; false at an unterminated comment. */
 static bool skip_space(ptx_lexer *x) {
   for (;;) {
     if (*x->p == '\n') {

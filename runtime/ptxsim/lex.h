@@ -7,12 +7,12 @@
 typedef enum ptx_token_kind {
   PTX_TOKEN_END,
   PTX_TOKEN_WORD,   /* mnemonics, directives, names: letters, digits, _ $ % . and "::" */
-  PTX_TOKEN_INT,    /* bits */
+  PTX_TOKEN_INT,    /* value in bits */
   PTX_TOKEN_F32,    /* bits of 0f... */
   PTX_TOKEN_F64,    /* bits of 0d... or of a decimal number */
   PTX_TOKEN_STRING, /* text without quotes */
   PTX_TOKEN_PUNCT,  /* one character: text[0] */
-  PTX_TOKEN_BAD,    /* text: the reason */
+  PTX_TOKEN_BAD,    /* text is the reason */
 } ptx_token_kind;
 
 typedef struct ptx_token {
@@ -28,7 +28,7 @@ typedef struct ptx_lexer {
   uint32_t line;
 } ptx_lexer;
 
-/* text must be terminated by a NUL at text[size]. */
+/* text[size] must be NUL. */
 void kva_ptx_lex_start(ptx_lexer *lexer, const char *text, size_t size);
 ptx_token kva_ptx_lex(ptx_lexer *lexer);
 

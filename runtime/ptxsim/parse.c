@@ -1,4 +1,4 @@
-/* Modules: version, target, variables, kernel headers. The first error ends parsing. */
+/* Parses modules: version, target, variables, kernel headers. Stops at the first error. */
 #include "runtime/ptxsim/parse.h"
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
@@ -12,7 +12,7 @@ bool kva_ptx_is(const ptx_parser *p, const char *word) {
   return (t->kind == PTX_TOKEN_WORD || t->kind == PTX_TOKEN_PUNCT) && strlen(word) == t->n &&
          !memcmp(t->text, word, t->n);
 }
-/* Whether there is something to skip: a bad token is never passed, and ends what skips. */
+/* Whether tokens remain. A bad token is never skipped: it ends every skipping loop. */
 static bool more(const ptx_parser *p) {
   return p->token.kind != PTX_TOKEN_END && p->token.kind != PTX_TOKEN_BAD;
 }
@@ -47,7 +47,7 @@ kva_status kva_ptx_parse_uint(ptx_parser *p, uint64_t max, const char *what, uin
   return KVA_OK;
 }
 
-/* .loc, .file and their like have no semicolon. */
+/* .loc, .file and similar directives have no semicolon. */
 void kva_ptx_skip_line(ptx_parser *p) {
   uint32_t line = p->token.line;
   while (more(p) && p->token.line == line) kva_ptx_advance(p);
@@ -134,7 +134,7 @@ static kva_status parse_declaration(ptx_parser *p, declaration *d) {
   return KVA_OK;
 }
 
-/* [4][8]: the number of elements; 0 with *open for []. */
+/* Array extents such as [4][8]: the number of elements; 0 with *open for []. */
 static kva_status parse_extents(ptx_parser *p, uint64_t *count, bool *open) {
   *count = 1;
   *open = false;
@@ -364,7 +364,7 @@ static kva_status parse_kernel(ptx_parser *p) {
   return status;
 }
 
-/* Functions are skipped: a call is what is not supported. */
+/* Skips a function; calls are unsupported. */
 static void skip_function(ptx_parser *p) {
   while (more(p) && !kva_ptx_is(p, ";") && !kva_ptx_is(p, "{")) kva_ptx_advance(p);
   if (!kva_ptx_accept(p, ";")) skip_braces(p);

@@ -1,4 +1,4 @@
-/* The parser's state, private to the simulator. parse.c reads modules and declarations, parse_body.c kernels. */
+/* The parser's state, private to the simulator. parse.c parses modules and declarations, parse_body.c kernels. */
 #ifndef KVA_RUNTIME_PTXSIM_PARSE_H
 #define KVA_RUNTIME_PTXSIM_PARSE_H
 
@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-/* Limits of what is accepted, so that a bad text cannot take all memory. */
+/* Limits on the input, so that a malformed text cannot exhaust memory. */
 enum {
   PTX_MAX_TEXT = 64 << 20,
   PTX_MAX_REGISTERS = 1 << 20, /* declared in one kernel */
@@ -23,12 +23,13 @@ typedef struct ptx_symbol {
   ptx_symbol_kind kind;
   ptx_type type;
   uint32_t slot;   /* PTX_NONE: not used yet */
-  uint32_t *slots; /* of a range, the same */
+  uint32_t *slots; /* for a range of registers */
   uint32_t n;
   ptx_space space;
   uint64_t address, size, align;
-  bool relocate;                /* counts from the start of dynamic shared memory */
-  const kva_ptx_kernel *placed; /* shared variables of the module get an address in each kernel that uses them */
+  bool relocate;                /* an offset from the start of dynamic shared memory */
+  const kva_ptx_kernel *placed; /* the kernel that assigned the address; a module's shared variables get one in each
+                                   kernel that uses them */
 } ptx_symbol;
 
 typedef struct ptx_scope ptx_scope;
@@ -45,29 +46,29 @@ typedef struct ptx_parser {
   kva_diag *diag;
   ptx_scope *scope;
   uint32_t depth;
-  ptx_builder builder; /* of the kernel being read */
-  kva_map *labels;     /* name to instruction + 1 */
+  ptx_builder builder; /* for the current kernel */
+  kva_map *labels;     /* name to instruction index + 1 */
   uint64_t n_registers, variable_bytes;
-  uint32_t source_line; /* of the last .loc */
+  uint32_t source_line; /* line of the last .loc */
 } ptx_parser;
 
 #define PTX_PARSE_ERROR(p, ...) \
   kva_ptx_error_at((p)->module, (p)->diag, KVA_INVALID, (p)->token.line, (p)->token.column, __VA_ARGS__)
 
 void kva_ptx_advance(ptx_parser *p);
-bool kva_ptx_is(const ptx_parser *p, const char *word); /* the next token is this word or character */
+bool kva_ptx_is(const ptx_parser *p, const char *word); /* whether the next token is this word or character */
 bool kva_ptx_accept(ptx_parser *p, const char *word);
 KVA_MUST_USE kva_status kva_ptx_expect(ptx_parser *p, const char *word);
-/* Error that names the next token. */
+/* Reports an error that names the next token. */
 kva_status kva_ptx_unexpected(ptx_parser *p, const char *wanted);
 KVA_MUST_USE kva_status kva_ptx_parse_uint(ptx_parser *p, uint64_t max, const char *what, uint64_t *out);
 void kva_ptx_skip_line(ptx_parser *p);
 
 ptx_symbol *kva_ptx_find_symbol(const ptx_parser *p, const char *name, size_t n);
 KVA_MUST_USE kva_status kva_ptx_declare(ptx_parser *p, const ptx_token *name, ptx_symbol **out_symbol);
-/* A variable declaration from its state space (.shared, .local, .global, .const) to the semicolon. */
+/* Parses a variable declaration from its state space (.shared, .local, .global, .const) to the semicolon. */
 KVA_MUST_USE kva_status kva_ptx_parse_variables(ptx_parser *p, bool external);
-/* The body of the builder's kernel, from { to }. */
+/* Parses the body of the builder's kernel, from { to }. */
 KVA_MUST_USE kva_status kva_ptx_parse_body(ptx_parser *p);
 
 #endif

@@ -1,5 +1,5 @@
-/* Kernel bodies: registers, labels, statements with their operands. Statements go to the decoder one by one; branch
- * targets are resolved at the end. */
+/* Kernel bodies: registers, labels, statements with their operands. The decoder gets each statement as it is parsed;
+ * branch targets are resolved at the end. */
 #include "runtime/ptxsim/parse.h"
 
 #include <ctype.h>
@@ -42,7 +42,7 @@ static kva_status parse_registers(ptx_parser *p) {
   return kva_ptx_expect(p, ";");
 }
 
-/* The slot of a register, given out at its first use: numbers that are declared and unused cost nothing. */
+/* The slot of a register, allocated at its first use: declared but unused registers cost nothing. */
 static uint32_t use_slot(ptx_parser *p, ptx_type type, uint32_t *slot) {
   if (*slot != PTX_NONE) return *slot;
   if (type == PTX_PRED)
@@ -52,7 +52,7 @@ static uint32_t use_slot(ptx_parser *p, ptx_type type, uint32_t *slot) {
   return *slot;
 }
 
-/* "%r12" as number 12 of the range "%r". */
+/* Resolves "%r12" to number 12 of the range "%r". */
 static uint32_t *find_in_range(ptx_parser *p, const char *name, size_t n, ptx_symbol **out_symbol) {
   size_t digits = 0;
   while (digits < n && digits < 8 && isdigit((unsigned char)name[n - 1 - digits])) digits++;
@@ -90,7 +90,7 @@ static kva_status unknown_name(ptx_parser *p, const ptx_token *t) {
                           (int)(t->n < 100 ? t->n : 100), t->text);
 }
 
-/* Shared variables of the module take room in the kernels that use them. */
+/* Places a shared variable of the module in a kernel that uses it. */
 static kva_status place_shared(ptx_parser *p, ptx_symbol *s) {
   kva_ptx_kernel *k = p->builder.kernel;
   if (s->space == PTX_SHARED && s->relocate && s->align > k->dynamic_align) k->dynamic_align = (uint32_t)s->align;
@@ -254,7 +254,7 @@ static kva_status parse_guard(ptx_parser *p, uint32_t *guard) {
   return KVA_OK;
 }
 
-/* "ld.global.v2.f32" into its parts. */
+/* Splits "ld.global.v2.f32" into its parts. */
 static kva_status split_mnemonic(ptx_parser *p, const ptx_token *t, ptx_statement *s) {
   s->text = kva_arena_strndup(p->arena, t->text, t->n);
   char *rest = kva_arena_strndup(p->arena, t->text, t->n);
@@ -287,7 +287,7 @@ static kva_status parse_instruction(ptx_parser *p, const ptx_token *mnemonic, ui
   return kva_ptx_decode(&p->builder, &s);
 }
 
-/* name: .branchtargets a, b; is kept as a list under its label, for brx.idx. */
+/* name: .branchtargets a, b; is stored under its label for brx.idx. */
 static kva_status parse_branch_targets(ptx_parser *p, const char *name) {
   KVA_VEC(const char *) names = {0};
   do {
@@ -314,7 +314,7 @@ static kva_status parse_label(ptx_parser *p, const ptx_token *t) {
 
 static kva_status parse_scope(ptx_parser *p);
 
-/* .loc file line column: the line is for findings. */
+/* .loc file line column: findings report the line. */
 static kva_status parse_location(ptx_parser *p) {
   uint32_t line = p->token.line;
   uint64_t file, source = 0;
@@ -369,7 +369,7 @@ static kva_status parse_scope(ptx_parser *p) {
   return status;
 }
 
-/* ---- the end of a kernel ----------------------------------------------------------------------------------------- */
+/* ---- end of a kernel --------------------------------------------------------------------------------------------- */
 
 static kva_status find_label(ptx_parser *p, const ptx_ins *i, const char *name, uint32_t *out) {
   uintptr_t found = (uintptr_t)kva_map_get_str(p->labels, name);
@@ -390,7 +390,7 @@ static kva_status resolve_branch(ptx_parser *p, ptx_ins *i, const char *name) {
   return KVA_OK;
 }
 
-/* Dynamic shared memory begins behind the static, where there is any, aligned to 128 bytes or what it asks for. */
+/* Dynamic shared memory begins after the static part, if there is one, aligned to 128 bytes or to its own alignment. */
 static void relocate(ptx_builder *b) {
   kva_ptx_kernel *k = b->kernel;
   uint32_t align = k->dynamic_align > 128 ? k->dynamic_align : 128;
@@ -403,7 +403,7 @@ static void relocate(ptx_builder *b) {
   }
 }
 
-/* The kernel's narrowest access to a space, at most `narrowest` bytes, as a power of 2. */
+/* The kernel's narrowest access to a space, at most `narrowest` bytes, as log2. */
 static uint32_t shadow_shift(const kva_ptx_kernel *k, ptx_space space, uint32_t narrowest) {
   for (uint32_t i = 0; i < k->n_ins; i++) {
     const ptx_ins *ins = &k->ins[i];

@@ -1,9 +1,9 @@
 /* The decoded form of PTX, private to the simulator.
  *
  * A kernel is an array of instructions over register slots. Every operand is a slot: immediates and special registers
- * get slots of their own, filled before a warp starts, so that executing an instruction never asks what kind of operand
- * it has. Slots hold 32 lanes of 4 bytes (types up to 32 bits; 8- and 16-bit values zero-extended) or of 8 bytes.
- * Predicates are lane masks in an array of their own; an operand names one as index * 2 + negated. */
+ * have their own slots, filled before a warp starts, so that execution never tests the kind of an operand. A slot holds
+ * 32 lanes of 4 bytes (types up to 32 bits; 8- and 16-bit values zero-extended) or of 8 bytes. Predicates are lane
+ * masks in a separate array; an operand names one as index * 2 + negated. */
 #ifndef KVA_RUNTIME_PTXSIM_PROGRAM_H
 #define KVA_RUNTIME_PTXSIM_PROGRAM_H
 
@@ -17,7 +17,7 @@ enum { PTX_LANES = 32 };
 enum { PTX_FALSE, PTX_TRUE, PTX_CARRY, PTX_FIRST_PREDICATE };
 
 /* X(name, NAME, bits, kind): kinds p predicate, b bits, u unsigned, s signed, f float, 2 packed pair. f32z is f32 with
- * .ftz: subnormals are read and written as zero. */
+ * .ftz: reads and writes flush subnormals to zero. */
 #define PTX_TYPES(X)       \
   X(pred, PRED, 1, p)      \
   X(b8, B8, 8, b)          \
@@ -53,8 +53,8 @@ int kva_ptx_type_bits(ptx_type t);
 char kva_ptx_type_kind(ptx_type t);
 ptx_type kva_ptx_type_from_name(const char *s, size_t n); /* PTX_NOTYPE: unknown; never F32Z */
 
-/* Special registers. X(name, NAME): the 32-bit ones, with a slot filled when a warp starts. The two clocks are read by
- * instructions of their own. */
+/* Special registers. X(name, NAME): the 32-bit ones, with a slot filled when a warp starts. The two clocks have their
+ * own instructions. */
 /* clang-format off */
 #define PTX_SPECIALS(X) \
   X(tid.x, TID_X) X(tid.y, TID_Y) X(tid.z, TID_Z) X(ntid.x, NTID_X) X(ntid.y, NTID_Y) X(ntid.z, NTID_Z) X(ctaid.x, CTAID_X) \
@@ -119,11 +119,11 @@ enum { PTX_BULK_LOAD, PTX_BULK_STORE, PTX_BULK_REDUCE, PTX_BULK_ARRIVE };
 
 typedef struct ptx_warp ptx_warp;
 typedef struct ptx_ins ptx_ins;
-/* Runs an instruction for the lanes of mask (never empty). */
+/* Executes an instruction for the lanes of mask, which is never empty. */
 typedef void (*ptx_exec)(ptx_warp *w, const ptx_ins *i, uint32_t mask);
 typedef uint32_t (*ptx_compare)(ptx_warp *w, const ptx_ins *i);
 
-/* What the warp loop does itself; everything else is PTX_OP_EXEC. */
+/* Operations that the warp loop handles itself; everything else is PTX_OP_EXEC. */
 typedef enum ptx_op {
   PTX_OP_EXEC,
   PTX_OP_BRANCH,
@@ -146,7 +146,7 @@ struct ptx_ins {
   uint8_t n;                /* elements in list */
   uint8_t sub;              /* operation within exec: atomic, shuffle or vote mode, boolean of setp */
   bool hidden;              /* part of the next instruction: not counted */
-  bool relocate, relocate2; /* imm, imm2 count from the start of dynamic shared memory */
+  bool relocate, relocate2; /* imm, imm2 are offsets from the start of dynamic shared memory */
   uint8_t width;            /* bytes of the data registers of ld and st, at least the type's */
   bool flag2;               /* operands of 64 bits */
   bool flag;                /* strong memory access, uniform branch, aligned barrier, transposed matrix */
@@ -158,15 +158,15 @@ struct ptx_ins {
   uint32_t target;          /* branch: instruction */
   uint32_t reconverge;      /* branch: instruction at the immediate post-dominator; n_ins: the end */
   uint32_t *list;           /* slots of a vector, targets of a branch table */
-  uint32_t *reads, *writes; /* register slots that it names as sources and destinations */
+  uint32_t *reads, *writes; /* register slots of its sources and destinations */
   uint16_t n_reads, n_writes;
-  uint32_t line, source_line; /* of the PTX text; of the last .loc, 0: none */
+  uint32_t line, source_line; /* in the PTX text; of the last .loc, 0: none */
   const char *text;           /* mnemonic, for messages */
 };
 
 typedef struct ptx_constant {
   uint32_t slot;
-  bool wide, relocate; /* relocate: counts from the start of dynamic shared memory */
+  bool wide, relocate; /* relocate: an offset from the start of dynamic shared memory */
   uint64_t bits;
 } ptx_constant;
 
@@ -179,11 +179,11 @@ struct kva_ptx_kernel {
   KVA_VEC(ptx_constant) constants;
   uint32_t special_slot[PTX_N_SPECIALS]; /* PTX_NONE: not used */
   uint32_t param_bytes, shared_bytes, local_bytes;
-  uint32_t dynamic_align; /* the largest of .extern .shared arrays */
-  uint32_t shadow_shift;  /* log2 of the narrowest access to shared memory, bytes */
-  uint32_t global_shift;  /* the same of global memory, at most 2 */
+  uint32_t dynamic_align; /* largest alignment of .extern .shared arrays */
+  uint32_t shadow_shift;  /* log2 of the narrowest access to shared memory in bytes */
+  uint32_t global_shift;  /* likewise for global memory; at most 2 */
   bool uses_async, uses_wgmma;
-  bool polls; /* loads global memory to see what other CTAs wrote: by volatile, relaxed or acquire */
+  bool polls; /* loads global memory to see writes of other CTAs: volatile, relaxed or acquire */
 };
 
 /* A .global or .const variable. */
@@ -201,14 +201,14 @@ struct kva_ptx_module {
   KVA_VEC(ptx_variable) variables;
 };
 
-/* ---- statements: what the parser hands to the decoder ------------------------------------------------------------ */
+/* ---- statements: the parser's output, the decoder's input -------------------------------------------------------- */
 
 typedef enum ptx_operand_kind {
   PTX_OPERAND_REG,     /* slot; predicates: index */
   PTX_OPERAND_IMM,     /* bits, type: S64 integer, F32 or F64 as written */
   PTX_OPERAND_SPECIAL, /* special */
   PTX_OPERAND_SYMBOL,  /* address of a variable, value in bits, space */
-  PTX_OPERAND_ADDRESS, /* [register or nothing + bits], space of the symbol in it */
+  PTX_OPERAND_ADDRESS, /* [register or nothing + bits], space of the named symbol */
   PTX_OPERAND_LIST,    /* {a, b} */
   PTX_OPERAND_LABEL,
   PTX_OPERAND_DISCARD, /* _ */
@@ -255,19 +255,19 @@ typedef struct ptx_builder {
   kva_diag *diag;
   kva_arena *arena;
   KVA_VEC(ptx_ins) ins;
-  KVA_VEC(const char *) targets; /* of branches, parallel to ins: label names or NULL */
-  kva_map *constants;            /* value to index in the kernel's constants + 1 */
+  KVA_VEC(const char *) targets; /* branch targets, parallel to ins: label names or NULL */
+  kva_map *constants;            /* value to index + 1 in the kernel's constants */
   kva_map *tables;               /* label to ptx_branch_targets */
 } ptx_builder;
 
 uint32_t kva_ptx_new_slot(ptx_builder *b, bool wide);
-bool kva_ptx_knows(const char *base); /* is there an instruction of this name? */
-/* Errors at a place of the text. */
+bool kva_ptx_knows(const char *base); /* whether there is an instruction of this name */
+/* Reports an error at a position in the text. */
 kva_status kva_ptx_error_at(const kva_ptx_module *module, kva_diag *diag, kva_status status, uint32_t line,
                             uint32_t column, const char *fmt, ...) KVA_PRINTF(6, 7);
 /* Appends the statement's instruction. */
 KVA_MUST_USE kva_status kva_ptx_decode(ptx_builder *b, ptx_statement *s);
-/* Sets the reconvergence of every branch; needs resolved targets. */
+/* Sets the reconvergence point of every branch; requires resolved targets. */
 void kva_ptx_build_cfg(kva_ptx_kernel *kernel, kva_arena *arena);
 
 /* ---- tables of instruction forms --------------------------------------------------------------------------------- */
@@ -289,7 +289,7 @@ extern const ptx_forms kva_ptx_forms_integer, kva_ptx_forms_bits, kva_ptx_forms_
     kva_ptx_forms_half;
 
 ptx_compare kva_ptx_find_compare(const char *name, ptx_type type); /* NULL: none */
-/* Sets what the conversion needs in *i; false: not supported. */
+/* Sets the fields of *i that the conversion needs; false: unsupported. */
 bool kva_ptx_find_convert(ptx_type to, ptx_type from, const char *rounding, bool saturate, bool ftz, ptx_ins *i);
 bool kva_ptx_atomic_supported(ptx_atomic op, ptx_type type);
 ptx_exec kva_ptx_find_convert_pair(ptx_type to, bool with_relu);

@@ -1,11 +1,11 @@
-/* A functional simulator of PTX: runs kernels without a GPU and checks what a GPU would not tell.
+/* A functional simulator of PTX: runs kernels without a GPU and detects errors that a GPU does not report.
  *
  *   kva_ptx_module_create(text) -> kva_ptx_module_get_kernel(name) -> kva_ptx_memory_add(...) -> kva_ptx_launch(...)
  *
- * Global addresses are host addresses: a kernel's pointer parameter is a pointer into a range that was registered with
- * kva_ptx_memory_add. Anything else is out of bounds: reported, and not accessed (loads then give all ones).
+ * Global addresses are host addresses: a kernel's pointer parameter points into a range registered with
+ * kva_ptx_memory_add. Any other access is out of bounds: it is reported and not performed; loads then give all ones.
  *
- * Bad PTX is a diagnostic; what is wrong with a run is a finding in the report, with the line of the PTX text.
+ * Invalid PTX is a diagnostic. An error at run time is a finding in the report, with the line of the PTX text.
  * README.md beside this file lists instructions, checks and limits. */
 #ifndef KVA_RUNTIME_PTXSIM_PTXSIM_H
 #define KVA_RUNTIME_PTXSIM_PTXSIM_H
@@ -26,7 +26,7 @@ void kva_ptx_module_destroy(kva_ptx_module *module);
 const kva_ptx_kernel *kva_ptx_module_get_kernel(const kva_ptx_module *module, const char *name); /* NULL: none */
 uint32_t kva_ptx_module_n_kernels(const kva_ptx_module *module);
 const kva_ptx_kernel *kva_ptx_module_kernel_at(const kva_ptx_module *module, uint32_t i);
-/* Storage of a .global or .const variable (initialised at creation, kept across launches); NULL: none. */
+/* Storage of a .global or .const variable, initialised at creation and kept across launches; NULL: none. */
 void *kva_ptx_module_get_global(const kva_ptx_module *module, const char *name, size_t *out_size);
 
 typedef struct kva_ptx_param {
@@ -39,11 +39,11 @@ typedef struct kva_ptx_kernel_info {
   const char *name;
   uint32_t n_params;
   const kva_ptx_param *params;
-  uint32_t static_shared, local; /* bytes: for each CTA, for each thread */
-  uint32_t max_threads[3];       /* .maxntid, 0: none given */
-  uint32_t required_threads[3];  /* .reqntid, 0: none given */
+  uint32_t static_shared, local; /* bytes: per CTA, per thread */
+  uint32_t max_threads[3];       /* .maxntid; 0: not given */
+  uint32_t required_threads[3];  /* .reqntid; 0: not given */
   uint32_t n_instructions;
-  uint32_t line; /* of .entry */
+  uint32_t line; /* line of .entry */
 } kva_ptx_kernel_info;
 const kva_ptx_kernel_info *kva_ptx_kernel_get_info(const kva_ptx_kernel *kernel);
 
@@ -54,29 +54,29 @@ typedef struct kva_ptx_memory kva_ptx_memory;
 kva_ptx_memory *kva_ptx_memory_create(void);
 void kva_ptx_memory_destroy(kva_ptx_memory *memory);
 /* Registers [base, base + size), which must not overlap another range; `name` (copied) is for findings. KVA_INVALID on
- * an overlap or an address beyond 2^47. Size 0 is allowed: nothing of it can be accessed. */
+ * an overlap or an address beyond 2^47. Size 0 is allowed and makes nothing accessible. */
 KVA_MUST_USE kva_status kva_ptx_memory_add(kva_ptx_memory *memory, void *base, size_t size, bool writable,
                                            const char *name);
-/* The same for memory whose content is undefined: loads of words that no kernel has written are findings. */
+/* Like kva_ptx_memory_add, for undefined contents: loads of words that no kernel has written are findings. */
 KVA_MUST_USE kva_status kva_ptx_memory_add_undefined(kva_ptx_memory *memory, void *base, size_t size, const char *name);
 void kva_ptx_memory_remove(kva_ptx_memory *memory, const void *base);
 
 /* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
 enum { KVA_PTXSIM_MAP_RANK = 5, KVA_PTXSIM_MAP_BYTES = 128 };
-/* As for cuTensorMapEncodeTiled, dimensions from the innermost one; element strides are 1, elements outside of dims
- * read as 0 and are not stored. */
+/* Like the arguments of cuTensorMapEncodeTiled, innermost dimension first. Element strides are 1. Elements outside of
+ * dims read as 0 and are not stored. */
 typedef struct kva_ptxsim_map {
   kva_dtype dtype;
   uint32_t rank;                         /* 1 to 5 */
   void *address;                         /* a multiple of 16 */
   uint64_t dims[KVA_PTXSIM_MAP_RANK];    /* elements, 1 to 2^32 */
   uint64_t strides[KVA_PTXSIM_MAP_RANK]; /* bytes, a multiple of 16 below 2^40; [0] is not read */
-  uint32_t box[KVA_PTXSIM_MAP_RANK];     /* elements, 1 to 256; the innermost take a multiple of 16 bytes */
-  uint32_t swizzle; /* bytes: 0 none, 32, 64, 128; then what the innermost extent of the box takes */
+  uint32_t box[KVA_PTXSIM_MAP_RANK];     /* elements, 1 to 256; innermost extent: a multiple of 16 bytes */
+  uint32_t swizzle; /* 0 (none), 32, 64, 128: bytes, then equal to the innermost extent of the box */
 } kva_ptxsim_map;
-/* Encodes a map as the simulator reads it, which is not the hardware's encoding. KVA_INVALID or KVA_UNSUPPORTED with a
- * message in diag. */
+/* Encodes a map for the simulator, in an encoding that differs from the hardware's. KVA_INVALID or KVA_UNSUPPORTED with
+ * a message in diag. */
 KVA_MUST_USE kva_status kva_ptxsim_encode_map(const kva_ptxsim_map *map, kva_diag *diag,
                                               unsigned char out[KVA_PTXSIM_MAP_BYTES]);
 
@@ -87,14 +87,15 @@ typedef struct kva_ptx_dim3 {
 } kva_ptx_dim3;
 
 typedef struct kva_ptx_options {
-  kva_pool *pool;        /* CTAs in parallel; NULL: in order in the caller, which is deterministic */
-  bool unchecked_shared; /* leave out uninitialised reads and races of shared memory (about twice as fast there) */
-  bool check_global; /* look for data races on global memory; CTAs run in order; some 40 bytes for each of the kernel's
-                        narrowest accesses (at most 4 bytes) of memory */
-  bool no_counters;  /* leave out sectors and bank conflicts */
-  bool lazy;         /* asynchronous copies land at the wait that covers them, not at issue */
-  uint64_t schedule_seed; /* 0: warps round robin; else in a random order */
-  uint64_t max_steps;     /* warp instructions that a CTA may run, against endless loops; 0: 2^28 */
+  kva_pool *pool;         /* runs CTAs in parallel; NULL: in order in the caller, which is deterministic */
+  bool unchecked_shared;  /* skips checks for uninitialised reads and races of shared memory (about twice as fast there)
+                           */
+  bool check_global;      /* checks global memory for data races; CTAs run in order; takes some 40 bytes per granule of
+                             memory, the kernel's narrowest access (at most 4 bytes) */
+  bool no_counters;       /* skips sectors and bank conflicts */
+  bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
+  uint64_t schedule_seed; /* 0: warps run round robin; else in random order */
+  uint64_t max_steps;     /* limit on a CTA's warp instructions, against endless loops; 0: 2^28 */
 } kva_ptx_options;
 
 /* X(NAME, text) */
@@ -130,12 +131,12 @@ typedef enum kva_ptx_finding_kind {
 } kva_ptx_finding_kind;
 const char *kva_ptx_finding_name(kva_ptx_finding_kind kind);
 
-/* The first occurrence at a line, and how often it occurred there. */
+/* The first occurrence at a line, and the number of occurrences there. */
 typedef struct kva_ptx_finding {
   kva_ptx_finding_kind kind;
   uint32_t line;        /* of the PTX text */
   uint32_t other_line;  /* the other access of a race; 0: none */
-  uint32_t source_line; /* of the last .loc before it; 0: none */
+  uint32_t source_line; /* line of the last .loc before it; 0: none */
   uint64_t count;
   kva_ptx_dim3 cta, thread;
   char detail[200];
@@ -167,7 +168,7 @@ typedef enum kva_ptx_class {
 const char *kva_ptx_class_name(kva_ptx_class c);
 
 /* Sums over the grid. A request is one memory instruction of one warp. Bank conflicts are measured as wavefronts: the
- * passes that 32 banks of 4 bytes need, at least 1 for each 128 bytes that a request moves. */
+ * passes over 32 banks of 4 bytes, at least 1 for each 128 bytes that a request moves. */
 typedef struct kva_ptx_counters {
   uint64_t warp_instructions, thread_instructions;
   uint64_t warp_by_class[KVA_PTX_N_CLASSES];
@@ -189,13 +190,13 @@ typedef struct kva_ptx_report {
   double seconds;
 } kva_ptx_report;
 void kva_ptx_report_free(kva_ptx_report *report);
-/* Findings as `name:line: kind: detail`, one a line. */
+/* Prints findings as `name:line: kind: detail`, one per line. */
 void kva_ptx_report_print_findings(const kva_ptx_report *report, const char *name, FILE *out);
 
-/* Runs the grid. params[i] points at the value of parameter i, as for cuLaunchKernel. dynamic_shared is added after the
- * kernel's static shared memory (.extern .shared arrays name it). KVA_INVALID with a message in diag when the launch
- * itself is wrong (sizes, limits); findings are no error: look at out_report->n_findings. `options` NULL: defaults.
- * Several launches of one module may run at once as far as their data allow. */
+/* Runs the grid. params[i] points to the value of parameter i, as for cuLaunchKernel. dynamic_shared is added after the
+ * kernel's static shared memory (.extern .shared arrays name it). KVA_INVALID with a message in diag if the launch
+ * itself is wrong (sizes, limits). Findings are not errors: check out_report->n_findings. `options` NULL: defaults.
+ * Concurrent launches of one module are allowed as far as their data are independent. */
 KVA_MUST_USE kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *memory, kva_ptx_dim3 grid,
                                        kva_ptx_dim3 block, uint32_t dynamic_shared, const void *const *params,
                                        uint32_t n_params, const kva_ptx_options *options, kva_diag *diag,

@@ -1,24 +1,24 @@
-/* Uninitialised reads, data races and missing proxy fences of shared memory.
+/* Uninitialised reads, data races and missing proxy fences in shared memory.
  *
  * A granule of shared memory (the kernel's narrowest access) remembers its last writer and two readers as stamps
  * (exec.h): clock, thread or agent, and whether the access was atomic or volatile. Two accesses of different threads
- * race when one writes, not both are strong, and the earlier stamp is not ordered before the later access (clock.c).
+ * race if one writes, not both are strong, and the earlier stamp is not ordered before the later access (clock.c).
  *
- * Threads of one warp are ordered by bar.warp.sync and CTA barriers only, not by running in step. Two writes of the
- * same value are let pass. With more than two unordered readers a race with the others can be missed; nothing that is
- * ordered is ever reported. A granule is uninitialised while its writer is from an earlier CTA.
+ * Only bar.warp.sync and CTA barriers order the threads of a warp, not lockstep execution. Two writes of the same value
+ * are accepted. With more than two unordered readers, races with the others can be missed; ordered accesses are never
+ * reported. A granule is uninitialised while its writer is from an earlier CTA.
  *
- * The async proxy (bulk copies, wgmma) sees an ordinary write only where a fence.proxy.async lies between the two in
- * the happens-before order. */
+ * The async proxy (bulk copies, wgmma) sees an ordinary write only if a fence.proxy.async lies between the two in the
+ * happens-before order. */
 #include "runtime/ptxsim/exec.h"
 
-/* An access that is being checked. */
+/* The access being checked. */
 typedef struct access {
   ptx_warp *w;
   const ptx_ins *i;
   int lane;
   uint32_t stamp;
-  uint32_t thread; /* whose earlier accesses are ordered by the program; PTX_NONE: nobody's */
+  uint32_t thread; /* the thread whose earlier accesses program order covers; PTX_NONE: none */
   bool async;
 } access;
 
@@ -79,7 +79,7 @@ static void read_granule(const access *a, uint32_t address, ptx_shadow *s) {
   }
 }
 
-/* now: the bytes to be written, or NULL: taken as different from what is there. */
+/* now: the bytes to be written; NULL: assume that they differ from the present ones. */
 static void write_granule(const access *a, uint32_t address, ptx_shadow *s, const void *now) {
   size_t width = (size_t)1 << a->w->cta->launch->kernel->shadow_shift;
   bool unordered = conflicts(a, s->writer);

@@ -1,9 +1,9 @@
-/* Findings while they are collected, and reports. */
+/* Collection of findings, and reports. */
 #include "runtime/ptxsim/exec.h"
 
 #include <stdlib.h>
 
-enum { MAX_FINDINGS = 1000 }; /* distinct ones of a launch */
+enum { MAX_FINDINGS = 1000 }; /* distinct findings of a launch */
 
 static kva_ptx_dim3 thread_of(const ptx_launch *launch, uint32_t linear) {
   kva_ptx_dim3 t = {linear % launch->block.x, linear / launch->block.x % launch->block.y,

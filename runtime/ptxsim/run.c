@@ -1,9 +1,9 @@
-/* Runs the warps of one CTA. A warp keeps a stack of divergence levels: a branch that splits its lanes leaves a level
- * that waits at the branch's immediate post-dominator and pushes one for each side; a level that reaches its point of
- * reconvergence is popped. Levels that meet at the same point share it. */
+/* Runs the warps of one CTA. A warp keeps a stack of divergence levels. A divergent branch leaves a level that waits at
+ * the branch's immediate post-dominator and pushes one for each side. A level that reaches its reconvergence point is
+ * popped. Levels with the same reconvergence point share it. */
 #include "runtime/ptxsim/exec.h"
 
-enum { SLICE = 1 << 14 }; /* instructions before another warp gets a turn, for those that spin */
+enum { SLICE = 1 << 14 }; /* instructions before another warp gets a turn; needed by spinning warps */
 
 static void exit_lanes(ptx_warp *w, uint32_t lanes) {
   for (uint32_t k = 0; k < w->depth; k++) w->levels[k].mask &= ~lanes;
@@ -16,7 +16,7 @@ static void push(ptx_warp *w, uint32_t pc, uint32_t reconverge, uint32_t mask) {
   w->levels[w->depth++] = (ptx_level){pc, reconverge, mask};
 }
 
-/* Leaves the level for the point of reconvergence, unless the level below waits there already. */
+/* Moves the level to the reconvergence point, unless the level below already waits there. */
 static void open_levels(ptx_warp *w, const ptx_ins *i) {
   ptx_level *top = &w->levels[w->depth - 1];
   w->cta->counters.divergent_branches++;
@@ -62,7 +62,7 @@ static void branch_table(ptx_warp *w, const ptx_ins *i, uint32_t lanes) {
   }
 }
 
-/* Pops levels that are done; false: none is left. */
+/* Pops finished levels; false if none is left. */
 static bool settle(ptx_warp *w) {
   while (w->depth) {
     const ptx_level *top = &w->levels[w->depth - 1];
@@ -82,7 +82,7 @@ static bool waits(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   }
 }
 
-/* What is not PTX_OP_EXEC. Returns false when the warp has to stop here. */
+/* Executes operations other than PTX_OP_EXEC. Returns false if the warp must stop here. */
 static bool control(ptx_warp *w, const ptx_ins *i, uint32_t mask) {
   ptx_level *top = &w->levels[w->depth - 1];
   switch (i->op) {
@@ -133,14 +133,14 @@ static void run_warp(ptx_warp *w, uint64_t slice) {
   }
 }
 
-/* ---- a CTA ------------------------------------------------------------------------------------------------------- */
+/* ---- running a CTA ----------------------------------------------------------------------------------------------- */
 
 static uint32_t draw(ptx_cta *cta, uint32_t n) {
   cta->random = cta->random * 6364136223846793005u + 1442695040888963407u;
   return (uint32_t)((cta->random >> 33) % n);
 }
 
-/* One turn of every warp that can run; false: none could. */
+/* Gives one turn to every warp that can run; false: none could. */
 static bool run_round(ptx_cta *cta) {
   uint32_t n = cta->launch->n_warps;
   bool shuffled = cta->launch->options.schedule_seed != 0, ran = false;
@@ -216,8 +216,8 @@ static bool release_all(ptx_cta *cta) {
   return kva_ptx_release_registers(cta) || woke;
 }
 
-/* Nothing can run: the next asynchronous copy lands, or waits at mbarriers answer false. A few times without progress,
- * since a warp may test one mbarrier and then wait at another. False: a deadlock. */
+/* Nothing can run: the next asynchronous copy lands, or mbarrier waits return false. Retries a few times without
+ * progress, since a warp may test one mbarrier and then wait at another. Returns false for a deadlock. */
 static bool help(ptx_cta *cta) {
   enum { MAX_STALLS = 4 };
   if (kva_ptx_bulk_land_one(cta)) return true;

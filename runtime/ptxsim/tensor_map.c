@@ -1,4 +1,4 @@
-/* Tensor maps as the simulator encodes them. */
+/* The simulator's encoding of tensor maps. */
 #include "runtime/ptxsim/exec.h"
 
 static const char magic[8] = "KVATMAP";

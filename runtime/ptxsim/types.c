@@ -1,4 +1,4 @@
-/* Names and sizes of PTX types, names of findings and classes, errors with a place. */
+/* Names and sizes of PTX types, names of findings and classes, errors with a location. */
 #include "runtime/ptxsim/program.h"
 
 #include <string.h>

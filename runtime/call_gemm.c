@@ -1,6 +1,6 @@
-/* Matrix products that a library of the device computes, and how the host does them, for devices without one: tiles of
- * TILE_M x TILE_N results are independent work items; operands become float, a slab of b at a time, and every result is
- * one sum in order of k in float, so that results depend on nothing but the operands. */
+/* Matrix products that the device's library computes, and their implementation on the host for devices without one.
+ * Tiles of TILE_M x TILE_N results are independent work items. Operands are converted to float, a slab of b at a time.
+ * Every result is one float sum in order of k, so results depend on the operands only. */
 #include "runtime/calls.h"
 #include "runtime/session.h"
 
@@ -22,7 +22,7 @@ static float load(int32_t dtype, const char *data, int64_t i) {
   }
 }
 
-/* Rows [k, k + depth) and columns [n, n + width) of b, as floats; the other columns are 0. */
+/* Packs rows [k, k + depth) and columns [n, n + width) of b as floats; the remaining columns are 0. */
 static void pack_b(const gemm_job *j, int64_t first, int64_t k, int64_t depth, int64_t n, int64_t width,
                    float (*slab)[TILE_N]) {
   int64_t row = j->g->transpose_b ? 1 : j->s->n, column = j->g->transpose_b ? j->s->k : 1;
@@ -100,7 +100,7 @@ static bool check(const kva_program *p, const kva_step_desc *s, kva_text *why) {
   return !in_place;
 }
 
-/* Elements from the first of a row of matrices to the last; -1 on overflow. */
+/* Elements from the start of the first matrix to the end of the last; -1 on overflow. */
 static int64_t span(int64_t batch, int64_t step, int64_t rows, int64_t columns) {
   int64_t matrix, before = 0;
   if (!kva_mul_size(rows, columns, &matrix)) return -1;
@@ -109,7 +109,7 @@ static int64_t span(int64_t batch, int64_t step, int64_t rows, int64_t columns) 
   return matrix;
 }
 
-/* Every matrix lies inside its buffer, and those of the result do not overlap. */
+/* Checks that every matrix lies inside its buffer, and that matrices of the result do not overlap. */
 static bool fits(const kva_program *p, const kva_step_desc *s, const int64_t *values, const int64_t *bytes) {
   const kva_gemm_desc *desc = s->desc;
   const kva_gemm_sizes g = kva_gemm_sizes_of(values);

@@ -1,4 +1,4 @@
-/* Functions of the embedding program as steps: what the session's options name. */
+/* Steps that call functions of the embedding program, which the session's options name. */
 #include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"

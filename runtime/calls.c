@@ -1,4 +1,4 @@
-/* The table of calls, and their descriptors member by member. */
+/* The table of calls, and checks of their descriptors member by member. */
 #include "runtime/calls.h"
 
 #define KVA_CALL(id, name, desc, fields) extern const kva_call_class kva_call_##name;

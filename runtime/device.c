@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* libkvasir-rt has no simulator. */
+/* libkvasir-rt does not contain the simulator. */
 static const kva_device_class *const classes[] = {
     &kva_device_cpu,
 #ifndef KVA_DEPLOYED
@@ -32,19 +32,19 @@ kva_status kva_device_check(const char *name, kva_diag *diag, const char **out_a
   return class->probe ? class->probe(diag, out_arch) : KVA_OK;
 }
 
-/* "sm_90a": 90. */
+/* The number in an architecture's name: 90 for "sm_90a". */
 static int number_of(const char *arch) {
   return strncmp(arch, "sm_", 3) ? -1 : atoi(arch + 3);
 }
 
-/* Code for "sm_80" runs where "sm_86" is compiled for; that for "sm_90a" where that is. */
+/* Code for "sm_80" runs on "sm_86"; code for "sm_90a" runs on "sm_90a" only. */
 static bool suits(const char *code, const char *arch) {
   size_t n = strlen(code);
   bool exact = n && code[n - 1] == 'a';
   return !strcmp(code, arch) || (!exact && number_of(code) <= number_of(arch));
 }
 
-/* Later architectures first; "sm_90a" is longer than "sm_90". */
+/* Prefers later architectures, and "sm_90a", the longer name, over "sm_90". */
 static bool is_better(const char *a, const char *b) {
   int x = number_of(a), y = number_of(b);
   return x != y ? x > y : strlen(a) > strlen(b);

@@ -1,7 +1,7 @@
-/* What runs kernels and holds the memory that they work on. A session has one device; execute.c asks it for one step
- * after the other, so that a device's calls cost once a step, never once a work item.
+/* A device runs kernels and owns the memory they work on. A session has one device. execute.c calls it once per step,
+ * never per work item, so the indirection is cheap.
  *
- * Failures: a status, and error() tells why. Calls of one device come from one thread at a time. */
+ * Failing functions return a status; error() has the reason. One thread at a time calls a device. */
 #ifndef KVA_RUNTIME_DEVICE_H
 #define KVA_RUNTIME_DEVICE_H
 
@@ -16,13 +16,13 @@ typedef struct kva_device_launch {
   const kva_program *program;
   const kva_step_desc *step;
   int64_t items;
-  bool serial;            /* too little work for several threads */
+  bool serial;            /* too little work to use several threads */
   const int64_t *symbols; /* values of program->symbols */
   void *const *args;      /* by argument: addresses on the device */
-  const int64_t *bytes;   /* by buffer of the program */
+  const int64_t *bytes;   /* indexed by buffer of the program */
 } kva_device_launch;
 
-/* A step that is no kernel (calls.def). It stays inside of its buffers. */
+/* A step that is not a kernel (calls.def). It stays within its buffers. */
 typedef struct kva_device_call {
   const kva_program *program;
   const kva_step_desc *step;
@@ -32,45 +32,45 @@ typedef struct kva_device_call {
   const int64_t *bytes;   /* by buffer of the program */
 } kva_device_call;
 
-/* Successive steps of a run: what a recording of them depends on. */
+/* Successive steps of a run: everything that a recording of them depends on. */
 typedef struct kva_device_run {
   const kva_program *program;
   int32_t first, n;       /* steps */
   const int64_t *symbols; /* values of program->symbols */
-  void *const *pointers;  /* by buffer */
+  void *const *pointers;  /* indexed by buffer */
 } kva_device_run;
 
 typedef struct kva_device_class {
   const char *name;
-  uint32_t formats; /* of code that it runs: bits 1 << kva_code_format */
-  const char *arch; /* GPU code that it runs where nobody asks for another; NULL: code of the CPU */
-  /* Optional: whether this machine has the device (KVA_MISSING with the reason), and its own architecture. */
+  uint32_t formats; /* accepted code formats: bits 1 << kva_code_format */
+  const char *arch; /* default GPU architecture to compile for; NULL: code of the CPU */
+  /* Optional: whether this machine has the device (KVA_MISSING with the reason), and the device's own architecture. */
   kva_status (*probe)(kva_diag *diag, const char **out_arch);
-  bool host_memory; /* kernels work on the host's memory: callers' tensors and states are used where they are */
-  kva_status (*create)(kva_pool *pool, kva_diag *diag, kva_device **out_device); /* the pool stays the caller's */
+  bool host_memory; /* kernels access the host's memory: callers' tensors and states are used in place */
+  kva_status (*create)(kva_pool *pool, kva_diag *diag, kva_device **out_device); /* `pool` remains the caller's */
   void (*destroy)(kva_device *d);
-  kva_status (*load)(kva_device *d, const kva_artifact *a, kva_diag *diag); /* before launches; once */
-  /* Memory, aligned to KVA_ALIGNMENT. Its content is undefined where host_memory is false, else zero. */
+  kva_status (*load)(kva_device *d, const kva_artifact *a, kva_diag *diag); /* once, before launches */
+  /* Allocates memory aligned to KVA_ALIGNMENT: zeroed if host_memory, else undefined. */
   kva_status (*allocate)(kva_device *d, int64_t bytes, kva_block *out_block);
   void (*free)(kva_device *d, kva_block *block);
-  kva_status (*copy_in)(kva_device *d, void *to, const void *from, int64_t bytes);  /* from is free again on return */
+  kva_status (*copy_in)(kva_device *d, void *to, const void *from, int64_t bytes);  /* `from` may be reused on return */
   kva_status (*copy_out)(kva_device *d, void *to, const void *from, int64_t bytes); /* to the host, done on return */
   kva_status (*copy)(kva_device *d, void *to, const void *from, int64_t bytes);     /* on the device */
   kva_status (*launch)(kva_device *d, const kva_device_launch *launch);
-  /* Optional: whether the device itself does calls of this kva_call_id, by `call`. The host does the others, on copies
-   * of the arguments where they are not in its memory. */
+  /* Optional: whether the device itself performs calls of this kva_call_id, through `call`. The host performs the
+   * others, on copies of the arguments if these are not in its memory. */
   bool (*supports)(const kva_device *d, int32_t call);
   kva_status (*call)(kva_device *d, const kva_device_call *call);
-  /* Optional, around successive steps of a run that nobody profiles, none of which the host does. begin may have a
-   * recording of an equal run: it starts that, *out_done is true, and neither steps nor end follow. end starts what
-   * begin had recorded; failed: drop it. */
+  /* Optional, around successive steps of an unprofiled run that the device performs itself. If begin has a recording of
+   * an equal run, it starts that and sets *out_done; then neither steps nor end follow. end starts what begin recorded;
+   * failed: discards it. */
   kva_status (*begin)(kva_device *d, const kva_device_run *run, bool *out_done);
   kva_status (*end)(kva_device *d, const kva_device_run *run, bool failed);
-  /* Optional: notes the time at this point of the device's work under a number from 0 up; seconds from that under
-   * index - 1 to that under index, after synchronise. */
+  /* Optional: records the time at this point of the device's work under `index`, from 0 up. After synchronise,
+   * elapsed gives the seconds from index - 1 to index. */
   kva_status (*mark)(kva_device *d, int32_t index);
   kva_status (*elapsed)(kva_device *d, int32_t index, double *out_seconds);
-  kva_status (*synchronise)(kva_device *d); /* waits for launches and copies; reports what failed in them */
+  kva_status (*synchronise)(kva_device *d); /* waits for launches and copies; reports their failures */
   const char *(*error)(const kva_device *d);
 } kva_device_class;
 
@@ -81,10 +81,10 @@ struct kva_device {
 
 extern const kva_device_class kva_device_cpu, kva_device_ptxsim, kva_device_cuda;
 
-/* Of an artefact's forms of code the number from `from` on that devices of this class run; -1: none. */
+/* Index of the first of an artefact's code objects, starting at `from`, that devices of this class run; -1: none. */
 int32_t kva_device_code(const kva_device_class *class, const kva_artifact *a, int32_t from);
 
-/* Of an artefact and its alternatives the one that suits the device best; itself where none does. */
+/* Chooses, among an artefact and its alternatives, the best one for the device; `a` itself if none fits. */
 KVA_MUST_USE kva_status kva_device_choose(const char *name, const kva_artifact *a, kva_diag *diag,
                                           const kva_artifact **out_artifact);
 

@@ -1,8 +1,8 @@
-/* The CPU as a device: kernels are functions of this process, and their work items are cut among the pool's threads.
- * Items are independent, so results have the same bits on any number of threads. */
+/* The CPU as a device: kernels are functions of this process; the pool's threads share their work items. Items are
+ * independent, so results have the same bits on any number of threads. */
 #include "runtime/device.h"
 
-/* Copies below SERIAL_BYTES do not repay waking threads (a few microseconds). */
+/* Waking threads takes a few microseconds, which copies below SERIAL_BYTES do not repay. */
 enum { SERIAL_BYTES = 16 << 10, COPY_PIECE = 64 << 10 };
 
 typedef struct cpu_device {

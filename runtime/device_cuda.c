@@ -1,9 +1,8 @@
-/* NVIDIA GPUs as a device, through the driver's interface and cuBLASLt, both looked up at run time
- * (runtime/cuda/api.h).
+/* NVIDIA GPUs as a device, through the driver API and cuBLASLt, both looked up at run time (runtime/cuda/api.h).
  *
- * One primary context and one stream: work runs in the order of the calls, and the host waits in synchronise and
- * copy_out alone. Errors of kernels appear there; the driver keeps the context broken afterwards. Device 0 is used: the
- * driver's CUDA_VISIBLE_DEVICES chooses which GPU that is. */
+ * One primary context and one stream: work runs in call order, and the host waits only in synchronise and copy_out,
+ * which report errors of kernels. After such an error the driver leaves the context unusable. Device 0 is used;
+ * CUDA_VISIBLE_DEVICES selects the GPU. */
 #include "runtime/cuda/cuda.h"
 #include "runtime/cuda/query.h"
 

@@ -1,6 +1,6 @@
-/* The PTX simulator as a device: what a GPU would run, with every access checked. A kernel may touch its arguments and
- * nothing else; inputs and constants are read-only; memory starts as a pattern, not as zeros. A finding of the
- * simulator fails the launch that made it. */
+/* The PTX simulator as a device: runs a GPU's code and checks every access. A kernel may access its arguments only;
+ * inputs and constants are read-only; fresh memory holds a pattern instead of zeros. A finding of the simulator fails
+ * the launch that caused it. */
 #include "runtime/device.h"
 #include "runtime/formula.h"
 #include "runtime/ptxsim/ptxsim.h"
@@ -14,7 +14,7 @@ typedef struct ptxsim_device {
   const kva_artifact *artifact;
   kva_ptx_module *module;
   const kva_ptx_kernel **kernels; /* by number in the artefact */
-  kva_diag *diag;                 /* of launches */
+  kva_diag *diag;                 /* for messages of launches */
   uint64_t launches;
   kva_text error;
 } ptxsim_device;
@@ -81,7 +81,7 @@ static const char *kernel_name(const ptxsim_device *d, const kva_device_launch *
   return d->artifact->kernels[l->step->kernel].name;
 }
 
-/* The text of what went wrong in the simulator, from d->diag. */
+/* Reports an error of the simulator, whose text is in d->diag. */
 static kva_status refuse(ptxsim_device *d, const kva_device_launch *l, kva_status status) {
   size_t n = kva_diag_count(d->diag);
   kva_text_add(&d->error, "%s: %s", kernel_name(d, l),
@@ -96,13 +96,13 @@ static bool is_known(const kva_step_desc *step, int32_t arg) {
   return false;
 }
 
-/* GPUs have no atomics on bytes: stores of packed elements change words (see kva_kernel_desc). */
+/* GPUs have no byte atomics: stores of packed elements update whole words (see kva_kernel_desc). */
 static size_t reach(const kva_buffer_desc *b, int64_t bytes) {
   return (size_t)(kva_dtype_bits((kva_dtype)b->dtype) < 8 ? (bytes + 3) / 4 * 4 : bytes);
 }
 
-/* Exactly the step's buffers, each a range of its own: what lies beside them in the arena is out of bounds. A temporary
- * has no content before its first step. */
+/* Registers exactly the step's buffers as separate ranges, so that their neighbours in the arena are out of bounds. A
+ * temporary is undefined at its first step. */
 static kva_status add_ranges(const kva_device_launch *l, kva_ptx_memory *memory) {
   for (int32_t i = 0; i < l->step->n_args; i++) {
     int32_t number = l->step->args[i];
@@ -150,7 +150,7 @@ static kva_status run(ptxsim_device *d, const kva_device_launch *l, const kva_pt
   return status;
 }
 
-/* One tensor map of the kernel for this launch's symbols and addresses. */
+/* Encodes one of the kernel's tensor maps for this launch's symbols and addresses. */
 static kva_status encode_map(ptxsim_device *d, const kva_device_launch *l, const kva_tensor_map_desc *desc,
                              unsigned char *out) {
   kva_ptxsim_map map = {.dtype = (kva_dtype)desc->dtype,
@@ -169,7 +169,7 @@ static kva_status encode_map(ptxsim_device *d, const kva_device_launch *l, const
   return kva_ptxsim_encode_map(&map, d->diag, out);
 }
 
-/* Pointers to the parameters: arguments, symbols, then tensor maps, which lie in `maps`. */
+/* Fills in pointers to the parameters: arguments, symbols, then tensor maps, which are stored in `maps`. */
 static kva_status set_params(ptxsim_device *d, const kva_device_launch *l, unsigned char *maps, const void **params) {
   const kva_kernel_desc *k = &d->artifact->kernels[l->step->kernel];
   for (int32_t i = 0; i < l->step->n_args; i++) *params++ = &l->args[i];

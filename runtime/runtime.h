@@ -1,14 +1,14 @@
-/* The runtime: executes artefacts. No LLVM, no protobuf; depends on libc, libm, pthread.
+/* The runtime executes artefacts. No LLVM, no protobuf; depends on libc, libm, pthread.
  *
- * Threads: a session is used by one thread at a time; several sessions may share a pool one after the other. All memory
- * of a program's temporaries is one arena, sized when shapes are bound; nothing is allocated inside a step. */
+ * Threads: one thread at a time uses a session; several sessions may share a pool one after the other. A program's
+ * temporaries share one arena, sized when shapes are bound; no step allocates. */
 #ifndef KVA_RUNTIME_RUNTIME_H
 #define KVA_RUNTIME_RUNTIME_H
 
 #include "runtime/abi.h"
 #include "runtime/base/base.h"
 
-/* A dense row-major tensor; `data` is borrowed from whoever bound it. */
+/* A dense row-major tensor; `data` is borrowed. */
 typedef struct kva_tensor {
   kva_dtype dtype;
   int32_t rank;
@@ -18,7 +18,7 @@ typedef struct kva_tensor {
 /* Bytes of a tensor's data; -1 on overflow. */
 int64_t kva_tensor_bytes(const kva_tensor *t);
 
-/* A function that steps of an artefact call by name: arguments, the last of which it writes, in the host's memory. */
+/* A function that steps of an artefact call by name. It takes arguments in host memory and writes the last of them. */
 typedef struct kva_host_function {
   const char *name;
   kva_status (*run)(void *user, int n_args, const kva_tensor *args);
@@ -31,9 +31,9 @@ typedef struct kva_session_options {
   bool profile;        /* collect time per step */
   const char *device;  /* "cpu" (NULL), or "ptxsim": runs code for NVIDIA GPUs on a simulator, whose findings (accesses
                           out of bounds, races, ...) fail the run */
-  const char *weights; /* safetensors file of an artefact whose constants lie in one; else NULL */
+  const char *weights; /* safetensors file with constants that the artefact does not contain; else NULL */
   bool sleep;          /* threads never spin between steps */
-  const kva_allocator *allocator; /* these as in kva_context_options; they must outlive the session */
+  const kva_allocator *allocator; /* from here on as in kva_context_options; they must outlive the session */
   const kva_parallel *parallel;
   void *arena;
   int64_t arena_bytes;
@@ -44,12 +44,12 @@ typedef struct kva_session_options {
 int32_t kva_artifact_programs(const kva_artifact *a);
 /* The GPU architecture that an artefact is code for ("sm_80"); NULL: functions of the CPU. */
 const char *kva_artifact_arch(const kva_artifact *a);
-/* Whether sessions can run on the device: unknown ones are KVA_INVALID, "cuda" is KVA_MISSING. *out_arch: what to
- * compile for where nobody says; NULL: a CPU. */
+/* Whether sessions can run on the device: KVA_INVALID if unknown, KVA_MISSING if "cuda" is unavailable. *out_arch is
+ * the default architecture to compile for; NULL: a CPU. */
 KVA_MUST_USE kva_status kva_device_check(const char *name, kva_diag *diag, const char **out_arch);
 
-/* State (parameters, moments, counters) plus memory plans of an artefact's programs. Creation initialises all states.
- * An artefact for another kind of device is an error. */
+/* States (parameters, moments, counters) and the memory plans of an artefact's programs. Creation initialises all
+ * states. An artefact for another kind of device is an error. */
 typedef struct kva_session kva_session;
 KVA_MUST_USE kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options,
                                            kva_diag *diag, kva_session **out_session);
@@ -59,42 +59,43 @@ const kva_artifact *kva_session_artifact(const kva_session *s);
 int kva_session_program(const kva_session *s, const char *name); /* -1: none of that name */
 const kva_program *kva_session_program_desc(const kva_session *s, int program);
 
-/* Runs a program. inputs/outputs in the program's order. Symbols are bound from input shapes (contradictions are
- * errors naming input, dim and symbol); a changed binding re-plans memory once. outputs[i].data: caller's memory of the
- * right size, or NULL: then it is filled with a pointer to the session's memory, valid until the next run of this
- * program; dims are always filled in. */
+/* Runs a program; inputs and outputs in the program's order. Input shapes bind the symbols; contradictions are errors
+ * that name input, dimension and symbol. A changed binding re-plans memory once. outputs[i].data: the caller's memory
+ * of the right size, or NULL, which is replaced by a pointer to the session's memory, valid until the next run of this
+ * program. Dimensions of outputs are always filled in. */
 KVA_MUST_USE kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs);
-/* Why the last kva_session_run failed; "" when it did not. */
+/* Why the last kva_session_run failed; "" after a success. */
 const char *kva_session_error(const kva_session *s);
 
-/* The live tensor of a state (borrowed, writable until the next run; on a device with memory of its own it is current
- * until then, too). false: no such state, or the device failed. */
+/* The tensor of a state: borrowed, writable and current until the next run, also on a device with its own memory.
+ * false: no such state, or the device failed. */
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor);
 int kva_session_state_count(const kva_session *s);
 const kva_state_desc *kva_session_state_desc(kva_session *s, int i, kva_tensor *out_tensor);
 
-/* Memory of the last binding of a program, bytes. */
+/* Bytes of memory for the last binding of a program. */
 typedef struct kva_memory_report {
   int64_t params, moments, other_state, temps, inputs, outputs, constants;
 } kva_memory_report;
 void kva_session_memory(const kva_session *s, int program, kva_memory_report *out);
 
-/* Bytes of temporaries that exist in each step of a program, for the last binding; of the arena that holds them
- * kva_session_memory tells. Writes at most n; returns the number of steps, 0 before the first run. */
+/* Bytes of temporaries that are live in each step of a program, for the last binding; kva_session_memory reports the
+ * arena. Writes at most n values; returns the number of steps, 0 before the first run. */
 int kva_session_timeline(const kva_session *s, int program, int n, int64_t *out_bytes);
-/* Bytes of all arguments of a step, for the last binding: what it must read and write at least. */
+/* Bytes of all arguments of a step for the last binding: the minimum it must read and write. */
 int64_t kva_session_step_bytes(const kva_session *s, int program, int step);
 
-/* Time per step since creation, with options.profile. seconds[i], calls[i] by step number; counts returned. */
+/* Time per step since creation, with options.profile. seconds[i] and calls[i] belong to step i. Returns the number of
+ * steps. */
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls);
 
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
-/* A source of batches: fills tensors (allocated by the trainer, in order of the train program's data inputs). Must be a
- * pure function of (seed, step) so that a resumed run sees the same data. */
+/* A source of batches: fills tensors, which the trainer allocates in order of the training program's data inputs. Must
+ * be a pure function of (seed, step), so that a resumed run sees the same data. */
 typedef struct kva_data_source {
   const char *name;
-  uint64_t id; /* of what is read: equal for equal files and arguments; a resumed run can compare it */
+  uint64_t id; /* identifies the content: equal for equal files and arguments; resumed runs compare it */
   kva_status (*fill)(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *tensors,
                      kva_diag *diag);
   void (*destroy)(void *self);
@@ -112,26 +113,26 @@ typedef struct kva_data_arg {
 KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *args, int64_t vocab,
                                         kva_diag *diag, kva_data_source *out_source);
 
-/* Where batches come from, as one line of text: KIND[:ITEM,ITEM,...], an item being FILE or NAME=VALUE.
+/* Where batches come from, as one line of text: KIND[:ITEM,ITEM,...]. An item is FILE or NAME=VALUE.
  *
  *   induction, ngram, random    with their arguments: "induction:pool=48,length=64"
  *   tokens:FILE[,FILE...]       token files (runtime/tokens.h): tokens [B, T] and, if there is a second input, the next
  *                               tokens, from windows of T + 1 tokens
  *   npy:INPUT=FILE,...          a .npy file for every data input of the program; rows along the first dimension
- *   safetensors:FILE            the same from one file with tensors of the inputs' names
+ *   safetensors:FILE            likewise, from one file with tensors of the inputs' names
  *
- * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05): the share of the rows,
- * the last ones, that is for evaluation only. The others are shuffled anew every epoch, by `seed`. Commas cannot stand
- * in names of files. */
+ * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05), the fraction of the
+ * rows, at the end, that is used for evaluation only. The other rows are shuffled again for every epoch, by `seed`.
+ * File names cannot contain commas. */
 typedef struct kva_data_options {
-  int64_t vocab;             /* of the model's logits; 0: none */
+  int64_t vocab;             /* of the model's logits; 0: unknown */
   int n_inputs;              /* data inputs of the train program, in order */
   const char *const *inputs; /* their names */
   int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch; world 0: 1 */
 } kva_data_options;
 KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *options, kva_diag *diag,
                                       kva_data_source *out_source);
-/* The argument length=T of such a text; 0: it has none. */
+/* The argument length=T of such a text; 0: absent. */
 int64_t kva_data_length(const char *spec);
 
 typedef enum kva_schedule_kind {
@@ -145,8 +146,8 @@ typedef struct kva_schedule {
   double lr, final_ratio;
   int64_t warmup, total;
 } kva_schedule;
-/* Learning rate at step (from 1). WARMUP: linear to lr over `warmup` steps, then constant; COSINE and LINEAR: then down
- * to lr * final_ratio at `total`. */
+/* Learning rate at `step`, which counts from 1. WARMUP: linear to lr over `warmup` steps, then constant. COSINE and
+ * LINEAR: then down to lr * final_ratio at `total`. */
 double kva_schedule_at(const kva_schedule *s, int64_t step);
 
 /* A value for a shape symbol ("T" = 64). */
@@ -169,53 +170,54 @@ typedef struct kva_train_event {
 typedef struct kva_train_options {
   int64_t steps;
   int64_t batch;       /* rows of an optimiser step */
-  int64_t micro_batch; /* rows of a micro-batch, a divisor of batch; 0: what the program was compiled for, else batch.
-                          The gradient of a step is the mean of its micro-batches' gradients, added in order of rows:
-                          its bits depend on micro_batch, and on batch only by the number of micro-batches */
+  int64_t micro_batch; /* rows of a micro-batch, a divisor of batch; 0: what the program was compiled for, else batch. A
+                          step's gradient is the mean of its micro-batches' gradients, added in order of rows: its bits
+                          depend on micro_batch, and on batch only through the number of micro-batches */
   int64_t eval_every, eval_batches; /* 0: never */
   kva_schedule schedule;
-  const double *weight_decay, *clip; /* NULL: as the model was compiled, which must have had them; clip 0: none.
-                                        Borrowed while the trainer is made */
+  const double *weight_decay, *clip; /* NULL: as the model was compiled; else it must have been compiled with them; clip
+                                        0: none. Borrowed during creation */
   uint64_t seed;
-  int64_t done;  /* steps that the state has behind it: a resumed run continues with done + 1 */
+  int64_t done;  /* steps done before this run: a resumed run continues with done + 1 */
   int n_symbols; /* values of the data inputs' symbols other than "B", which is `batch` */
   const kva_symbol_value *symbols;
-  /* Called after every step and evaluation (evaluation: values are means over its batches); returning false stops the
-   * run after the current step. names/values: loss first, then the program's other scalar outputs. */
+  /* Called after every step and evaluation; values of an evaluation are means over its batches. Returning false stops
+   * the run after the current step. names/values: loss first, then the program's other scalar outputs. */
   bool (*progress)(void *user, const kva_train_event *event);
-  /* NULL, or called after every step with its evaluation; `last`: the run ends here. The place to save. */
+  /* NULL, or called after every step and its evaluation, for saving. `last`: the run ends here. */
   kva_status (*after_step)(void *user, kva_trainer *t, bool last, kva_diag *diag);
   void *user;
 } kva_train_options;
 
-/* A training run, step by step. It calls program "train_step" (data inputs..., lr), or where a step has several
- * micro-batches "grad_step" (data inputs...) for each and then "apply_step" (scale, lr); and "eval" (data inputs...).
- * Their outputs are scalars. Data inputs' symbols other than the batch size must be pinned or bound by `symbols`.
- * Parameters are read and written in place: kva_session_state. */
-/* options: copied, but for the symbols. `progress`, `steps` and intervals are for kva_train alone. */
+/* A training run, step by step. A step calls program "train_step" (data inputs..., lr), or, if it has several
+ * micro-batches, "grad_step" (data inputs...) for each and then "apply_step" (scale, lr). An evaluation calls "eval"
+ * (data inputs...). Their outputs are scalars. Data inputs' symbols other than the batch size must be pinned or bound
+ * by `symbols`. Access parameters in place through kva_session_state. */
+/* options are copied, except for the symbols. Only kva_trainer_run and kva_train use `progress`, `steps` and intervals.
+ */
 KVA_MUST_USE kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, kva_diag *diag,
                                            kva_trainer **out_trainer);
 void kva_trainer_destroy(kva_trainer *t);
-/* Where batches come from; borrowed. */
+/* Sets the source of batches; borrowed. */
 void kva_trainer_bind(kva_trainer *t, kva_data_source *data);
-/* The next step, or the mean over eval_batches batches. *out_event is valid until the next call; out_event may be NULL.
- * A loss or gradient norm that is not finite is KVA_NOT_FINITE: the message names the step of the plan that made the
- * first such value, and parameters, moments and counters are as before the step. */
+/* Runs the next step, or an evaluation, whose values are means over eval_batches batches. *out_event is valid until the
+ * next call; out_event may be NULL. A loss or gradient norm that is not finite is KVA_NOT_FINITE: the message names the
+ * plan's step that produced the first such value, and parameters, moments and counters are as before the step. */
 KVA_MUST_USE kva_status kva_trainer_step(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
 KVA_MUST_USE kva_status kva_trainer_evaluate(kva_trainer *t, kva_diag *diag, kva_train_event *out_event);
-/* Steps done; of a loaded checkpoint, too. */
+/* Number of steps done, including those before a loaded checkpoint. */
 int64_t kva_trainer_done(const kva_trainer *t);
-/* Of data order and dropout; of a loaded checkpoint, too. */
+/* Seed of data order and dropout; loading a checkpoint replaces it. */
 uint64_t kva_trainer_seed(const kva_trainer *t);
 /* A checkpoint: a safetensors file of all parameters, moments and counters with the position of the run (checkpoint.h).
- * Saving leaves the old file until the new one is on disk. Loading changes nothing when it fails; the file must come
- * from a model with the same tensors. A trainer that loads continues bit for bit. */
+ * Saving keeps the old file until the new one is on disk. A failed load changes nothing; the file must come from a
+ * model with the same tensors. After loading, training continues bit for bit. */
 KVA_MUST_USE kva_status kva_trainer_save(kva_trainer *t, const char *path, kva_diag *diag);
 KVA_MUST_USE kva_status kva_trainer_load(kva_trainer *t, const char *path, kva_diag *diag);
 
-/* All steps that are left. */
+/* Runs all remaining steps. */
 KVA_MUST_USE kva_status kva_trainer_run(kva_trainer *t, kva_diag *diag);
-/* Create, bind, run, destroy. */
+/* Creates a trainer, binds the data, runs and destroys it. */
 KVA_MUST_USE kva_status kva_train(kva_session *s, kva_data_source *data, const kva_train_options *options,
                                   kva_diag *diag);
 

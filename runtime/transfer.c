@@ -1,7 +1,7 @@
-/* Devices with memory of their own: what a run copies to them and back.
+/* Devices with their own memory: what a run copies to them and back.
  *
- * States live in both memories. The host's are current at creation and whenever a caller has asked for them since the
- * last run; the next run then copies them to the device, since the caller may have written them. */
+ * States live in both memories. The host's copy is current at creation, and after a caller has asked for a state since
+ * the last run. The next run then copies states to the device, since the caller may have written them. */
 #include "runtime/session.h"
 
 void *kva_device_state(const kva_session *s, int32_t index) {
@@ -55,7 +55,7 @@ kva_status kva_transfer_in(kva_session *s, kva_program_state *sp, const kva_tens
   return KVA_OK;
 }
 
-/* Outputs that the caller leaves to the session lie one after the other in host_outputs. */
+/* Outputs that the caller leaves to the session are placed one after the other in host_outputs. */
 static kva_status lend_outputs(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
   const kva_program *p = sp->desc;
   int64_t total = 0, size;

@@ -21,7 +21,7 @@ static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_di
                    d->arch, d->arch);
 }
 
-/* Machine code runs on GPUs of its own major number, PTX on later ones, too. */
+/* A cubin runs on GPUs of its own major version; PTX also runs on later ones. */
 static bool suits(const cuda_device *d, const kva_code *code) {
   return code->format != KVA_CODE_CUBIN || atoi(code->arch + 3) / 10 == atoi(d->arch + 3) / 10;
 }
@@ -49,7 +49,7 @@ static kva_status load_image(cuda_device *d, const void *image, kva_diag *diag) 
   return status;
 }
 
-/* PTX must end with a NUL for the driver; the artefact's need not. */
+/* The driver needs a terminating NUL, which the artefact's text need not have. */
 static kva_status load_text(cuda_device *d, const kva_code *code, kva_diag *diag) {
   char *copy = calloc((size_t)code->bytes + 1, 1);
   if (!copy) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
@@ -59,7 +59,7 @@ static kva_status load_text(cuda_device *d, const kva_code *code, kva_diag *diag
   return status;
 }
 
-/* Machine code that the driver refuses (of a toolkit that is newer) has PTX after it. */
+/* If the driver rejects a cubin (of a newer toolkit), the PTX that follows it is loaded. */
 static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *diag) {
   kva_status status = KVA_MISSING;
   for (int32_t i = 0; (i = kva_device_code(d->base.class, a, i)) >= 0; i++) {

@@ -1,5 +1,5 @@
-/* Runs of successive steps as CUDA graphs. A launch costs the host a few microseconds, a graph of all of a program's
- * launches about as much as one of them.
+/* Runs of successive steps as CUDA graphs. A launch costs the host a few microseconds; a graph of all launches of a
+ * program costs about as much as one of them.
  *
  * The first run with given symbols and addresses is not recorded: the library times its algorithms then. The second is
  * captured from the stream, and later ones start the captured graph. Symbols and addresses determine everything that a
@@ -12,7 +12,7 @@ enum { MAX_RECORDINGS = 16 };
 
 typedef struct recording {
   const kva_program *program; /* NULL: free */
-  int32_t first;              /* step */
+  int32_t first;              /* index of the first step */
   int64_t *symbols;
   void **pointers;
   cu_graph_exec exec; /* NULL: seen only once */

@@ -48,6 +48,7 @@ static void push(writer *w, words *out, kva_formula_op op, int64_t arg) {
 static void write_expr(writer *w, words *out, const kva_expr *e);
 
 static void write_term(writer *w, words *out, const kva_expr_term *t) {
+  KVA_ASSERT(t->n_factors);
   write_expr(w, out, t->factors[0]);
   for (uint32_t f = 1; f < t->n_factors; f++) {
     write_expr(w, out, t->factors[f]);
@@ -242,6 +243,7 @@ static symbol_list number_symbols(writer *w, uint32_t n, const kva_expr *const *
 
 /* Parameters come first among a kernel's buffers, in the order of the step's arguments. */
 static kva_tensor_map_desc describe_map(writer *w, const kva_ktensor_map *m) {
+  KVA_ASSERT(m->buf->space == KVA_K_PARAM);
   kva_tensor_map_desc desc = {.argument = (int32_t)m->buf->id,
                               .dtype = (int32_t)m->buf->dtype,
                               .rank = (int32_t)m->rank,
@@ -265,6 +267,7 @@ static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_ke
   uint32_t n = kva_codegen_symbols(k, w->arena, &symbols);
   KVA_TRY(kva_codegen_add(w->cg, k, n, symbols, out_kernel));
   if (*out_kernel < (int32_t)w->kernel_symbols.len) return KVA_OK;
+  KVA_ASSERT(*out_kernel == (int32_t)w->kernel_symbols.len); /* numbers grow with each new kernel */
   KVA_PUSH(w->arena, &w->kernel_symbols, number_symbols(w, n, symbols));
   KVA_PUSH(w->arena, &w->kernel_maps, describe_maps(w, k));
   return KVA_OK;

@@ -8,6 +8,7 @@ typedef struct collection {
 } collection;
 
 static void add(void *user, const kva_expr *symbol) {
+  KVA_ASSERT(symbol->kind == KVA_EXPR_SYMBOL);
   collection *c = user;
   if (symbol->extent || kva_k_symbol_region(c->k, symbol)) return; /* a loop's variable, or a value */
   for (uint32_t i = 0; i < c->symbols.len; i++) {

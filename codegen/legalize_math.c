@@ -9,11 +9,13 @@
 #include "codegen/legalize.h"
 
 static kva_kval link(kva_mb *b, kva_kinstr *i) {
+  KVA_ASSERT(b->at->region);
   kva_k_insert(b->at->region, b->at, i);
   return i;
 }
 
 kva_kval kva_mb_op(kva_mb *b, kva_kop op, uint32_t n, kva_kval x, kva_kval y, kva_kval z) {
+  KVA_ASSERT(n == kva_kop_arity(op));
   kva_dtype operand = op == KVA_K_select ? y->dtype : x->dtype;
   kva_kinstr *i = kva_k_instr_create(b->k, op, kva_kop_result_type(op, operand));
   i->n_args = n;
@@ -49,6 +51,7 @@ kva_kval kva_mb_i64(kva_mb *b, int64_t v) {
 }
 
 kva_kval kva_mb_cast(kva_mb *b, kva_kop op, kva_kval x, kva_dtype to) {
+  KVA_ASSERT(op == KVA_K_CONVERT || (op == KVA_K_BITCAST && kva_dtype_bits(x->dtype) == kva_dtype_bits(to)));
   kva_kinstr *i = kva_k_instr_create(b->k, op, to);
   i->n_args = 1;
   i->args[0] = x;
@@ -56,12 +59,14 @@ kva_kval kva_mb_cast(kva_mb *b, kva_kop op, kva_kval x, kva_dtype to) {
 }
 
 kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c) {
+  KVA_ASSERT(n > 0 && kva_dtype_is_float(x->dtype));
   kva_kval sum = constant(b, x->dtype, c[n - 1], 0);
   for (uint32_t i = n - 1; i-- > 0;) sum = mb_fma(b, sum, x, constant(b, x->dtype, c[i], 0));
   return sum;
 }
 
 kva_kval kva_mb_copy_sign(kva_mb *b, kva_kval r, kva_kval x) {
+  KVA_ASSERT(r->dtype == x->dtype);
   bool wide = x->dtype == KVA_F64;
   kva_kval sign_bit = wide ? kva_mb_i64(b, INT64_MIN) : kva_mb_i32(b, INT32_MIN);
   kva_kval others = wide ? kva_mb_i64(b, INT64_MAX) : kva_mb_i32(b, INT32_MAX);
@@ -95,6 +100,7 @@ static kva_kval expand(kva_mb *b, const kva_kinstr *i) {
 
 /* Values have no use lists: the instruction itself becomes the last one of its expansion. */
 void kva_mb_become(kva_kinstr *i, kva_kinstr *last) {
+  KVA_ASSERT(last->dtype == i->dtype && last->op != KVA_K_CONST);
   i->op = last->op;
   i->n_args = last->n_args;
   memcpy(i->args, last->args, sizeof i->args);

@@ -36,6 +36,7 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
  * nothing is when b is a constant. That constants come second is also what keeps LLVM 19 right: of max(0, |x|), written
  * with the constant first, its InstCombine loses the |.| in the comparison. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
+  KVA_ASSERT(LLVMTypeOf(a) == LLVMTypeOf(b));
   if (!kva_dtype_is_float(t)) {
     bool is_unsigned = kva_dtype_is_unsigned(t) || t == KVA_BOOL;
     LLVMIntPredicate p = is_min ? (is_unsigned ? LLVMIntULT : LLVMIntSLT) : (is_unsigned ? LLVMIntUGT : LLVMIntSGT);
@@ -57,6 +58,7 @@ LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, L
 
 /* x/0 is 0 and x/-1 is -x (which wraps for the least number): both would trap. */
 static LLVMValueRef int_division(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  KVA_ASSERT(op == KVA_K_div || op == KVA_K_rem);
   LLVMTypeRef type = LLVMTypeOf(a);
   LLVMValueRef zero = LLVMConstNull(type), one = kva_ll_int(type, 1);
   bool is_rem = op == KVA_K_rem;
@@ -76,6 +78,7 @@ static LLVMValueRef int_division(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
 
 /* Shifts by the width or more give 0 (or the sign). */
 static LLVMValueRef shift(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  KVA_ASSERT(op == KVA_K_shl || op == KVA_K_shr);
   LLVMTypeRef type = LLVMTypeOf(a);
   int64_t width = kva_dtype_bits(t);
   LLVMValueRef in_range = LLVMBuildICmp(e->b, LLVMIntULT, b, kva_ll_int(type, width), "");
@@ -87,6 +90,7 @@ static LLVMValueRef shift(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a, 
 }
 
 static LLVMValueRef high_half(kva_emit *e, kva_dtype t, LLVMValueRef a, LLVMValueRef b) {
+  KVA_ASSERT(kva_dtype_bits(t) == 32);
   unsigned bits = (unsigned)kva_dtype_bits(t);
   LLVMTypeRef narrow = LLVMTypeOf(a), wide = kva_ll_like(LLVMIntTypeInContext(e->ctx, 2 * bits), a);
   LLVMValueRef product = LLVMBuildMul(e->b, LLVMBuildZExt(e->b, a, wide, ""), LLVMBuildZExt(e->b, b, wide, ""), "");

@@ -99,6 +99,7 @@ static LLVMValueRef other_value(kva_emit *e, LLVMValueRef v, LLVMValueRef shared
 }
 
 void kva_ll_combine_blocks(kva_emit *e, const kva_kloop *l, LLVMValueRef *values) {
+  KVA_ASSERT(l->blocks > 1 && l->blocks <= KVA_K_MAX_BLOCKS && l->carries.len);
   uint32_t n = l->carries.len;
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
   LLVMValueRef shared = kva_ll_shared_array(e, "messages", i32, (uint64_t)n * BITS);

@@ -88,6 +88,7 @@ enum { F32_INF = 0x7F800000, F32_NAN = 0x7FC00000 };
 /* The code's bits at f32's place read as a number 2^(bias-127) times too small, subnormals included: one exact
  * multiplication mends that. */
 static LLVMValueRef decode(kva_emit *e, const format *f, LLVMValueRef code8) {
+  KVA_ASSERT(f);
   bits_ctx c = bits_of(e, code8);
   LLVMValueRef code = LLVMBuildZExt(e->b, code8, c.i32, "");
   LLVMValueRef sign_bit = c32(&c, 1 << f->sign_shift);
@@ -122,6 +123,7 @@ static LLVMValueRef round_bits(const bits_ctx *c, LLVMValueRef bits, int dropped
 
 /* Nearest even, saturating to the largest finite number; an infinity stays one where the format has it. */
 static LLVMValueRef encode(kva_emit *e, const format *f, LLVMValueRef v) {
+  KVA_ASSERT(f);
   bits_ctx c = bits_of(e, v);
   LLVMValueRef bits = LLVMBuildBitCast(e->b, v, c.i32, "");
   LLVMValueRef magnitude = LLVMBuildAnd(e->b, bits, c32(&c, INT32_MAX), "");

@@ -166,10 +166,12 @@ bool kva_codegen_cached(const kva_codegen *cg) {
 }
 
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel) {
+  KVA_ASSERT(kernel >= 0 && (uint32_t)kernel < cg->kernels.len);
   return cg->kernels.data[kernel].fn;
 }
 
 kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel) {
+  KVA_ASSERT(kernel >= 0 && (uint32_t)kernel < cg->kernels.len);
   return cg->kernels.data[kernel].launch;
 }
 

@@ -64,6 +64,7 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
 }
 
 void kva_ll_region(kva_emit *e, const kva_kregion *r) {
+  KVA_ASSERT(r);
   uint32_t kept = e->kept.len;
   for (const kva_kinstr *i = r->first; i; i = i->next) emit_instr(e, i);
   e->kept.len = kept;
@@ -102,6 +103,7 @@ static void create_function(kva_emit *e, const char *name) {
 }
 
 static LLVMValueRef load_entry(kva_emit *e, LLVMTypeRef type, unsigned parameter, uint32_t i) {
+  KVA_ASSERT(parameter < 2); /* of pointers, of symbols */
   LLVMValueRef index = kva_ll_i64(e, i);
   LLVMValueRef at = LLVMBuildInBoundsGEP2(e->b, type, LLVMGetParam(e->fn, parameter), &index, 1, "");
   LLVMValueRef v = LLVMBuildLoad2(e->b, type, at, "");
@@ -203,6 +205,7 @@ static void emit_gpu(kva_emit *e, const char *name, uint32_t n_symbols, const kv
 
 kva_launch kva_ll_kernel(kva_codegen *cg, const kva_kernel *k, const char *name, uint32_t n_symbols,
                          const kva_expr *const *symbols) {
+  KVA_ASSERT(!k->threads || cg->target.kind == KVA_TARGET_GPU);
   kva_emit e = emit_create(cg, k);
   create_scopes(&e, name);
   if (kva_ll_is_gpu(&e))

@@ -2,6 +2,7 @@
 #include "codegen/llvm_internal.h"
 
 void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value) {
+  KVA_ASSERT(symbol->kind == KVA_EXPR_SYMBOL && LLVMTypeOf(value) == LLVMInt64TypeInContext(e->ctx));
   for (uint32_t i = e->bindings.len; i-- > 0;) {
     if (e->bindings.data[i].symbol != symbol) continue;
     e->bindings.data[i].value = value;
@@ -43,6 +44,7 @@ bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x) {
 }
 
 static bool is_multiple(const kva_expr *x, int64_t n) {
+  KVA_ASSERT(n > 0);
   if (x->kind != KVA_EXPR_SUM || x->constant % n) return false;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     if (x->terms[i].coefficient % n) return false;

@@ -31,6 +31,7 @@ static bool is_readable(const kva_kinstr *i) {
 }
 
 static kva_kept key_of(kva_emit *e, const kva_kinstr *i) {
+  KVA_ASSERT(e->share.loop && i->op == KVA_K_LOAD);
   const kva_share *s = &e->share;
   if (!e->element) e->element = kva_expr_fresh(e->k->exprs, "element", 0, NULL);
   return (kva_kept){.buf = i->buf,
@@ -88,6 +89,7 @@ bool kva_ll_may_keep(kva_emit *e, const kva_kinstr *i) {
 }
 
 void kva_ll_keep(kva_emit *e, const kva_kinstr *i, LLVMValueRef value) {
+  KVA_ASSERT(value && is_readable(i));
   kva_kept kept = key_of(e, i);
   kept.value = value;
   KVA_PUSH(e->scratch, &e->loaded, kept);

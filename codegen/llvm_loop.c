@@ -44,6 +44,7 @@ static void set_carry(void *user, kva_kinstr *i) {
 }
 
 static LLVMValueRef contribution(loop_state *s, const carry_state *c) {
+  KVA_ASSERT(c->c->yield->dtype == c->c->dtype);
   kva_emit *e = s->e;
   bool wide = LLVMGetTypeKind(c->type) == LLVMVectorTypeKind;
   LLVMValueRef v = kva_ll_use(e, c->c->yield);
@@ -153,6 +154,7 @@ static void merge_copies(loop_state *s) {
 
 /* Accumulators 1.. start neutral. */
 static void split_copies(loop_state *s, unsigned copies) {
+  KVA_ASSERT(s->copies == 1 && copies <= MAX_COPIES && !(copies & (copies - 1)));
   for (uint32_t i = 0; i < s->n; i++) {
     carry_state *c = &s->carries[i];
     LLVMValueRef neutral = kva_ll_neutral(s->e, c->c->combine, c->c->dtype);
@@ -166,6 +168,7 @@ static void split_copies(loop_state *s, unsigned copies) {
 
 /* start + the largest multiple of `step` that fits before end. */
 static LLVMValueRef round_down(kva_emit *e, LLVMValueRef start, LLVMValueRef end, int64_t step) {
+  KVA_ASSERT(step > 0 && !(step & (step - 1))); /* a mask rounds */
   if (step == 1) return end;
   LLVMValueRef zero = kva_ll_i64(e, 0), args[] = {LLVMBuildNSWSub(e->b, end, start, ""), zero};
   LLVMValueRef n = kva_ll_intrinsic1(e, "llvm.smax", 2, args);
@@ -217,6 +220,7 @@ static loop_state open_loop(kva_emit *e, const kva_kloop *l, unsigned own_lanes)
 
 /* Lanes added up by halves. */
 static LLVMValueRef across_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef v) {
+  KVA_ASSERT(kva_ll_is_vector(v) && LLVMGetVectorSize(LLVMTypeOf(v)) <= 128);
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
   for (unsigned n = LLVMGetVectorSize(LLVMTypeOf(v)); n > 1; n /= 2) {
     LLVMValueRef low[64], high[64];
@@ -255,6 +259,7 @@ static void close_loop(loop_state *s) {
 /* ---- kinds ------------------------------------------------------------------------------------------------------- */
 
 static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
+  KVA_ASSERT(kva_expr_is(l->extent, extent));
   loop_state s = open_loop(e, l, 1);
   for (int64_t i = 0; i < extent; i++) emit_body(&s, kva_ll_i64(e, i), 0);
   close_loop(&s);
@@ -290,6 +295,7 @@ static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
 
 /* Bodies at start, start + step, ... `n` of them. */
 static void emit_bodies(loop_state *s, LLVMValueRef start, int64_t step, int64_t n) {
+  KVA_ASSERT(n > 0 && s->copies == 1);
   kva_emit *e = s->e;
   for (int64_t i = 0; i < n; i++, e->share.round++)
     emit_body(s, i ? LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "") : start, 0);
@@ -483,6 +489,7 @@ static void load_rows_ahead(kva_emit *e, const kva_kloop *rows, unsigned around)
 
 /* Lanes of an accumulator come together. */
 static void leave_lanes(loop_state *s) {
+  KVA_ASSERT(s->lanes > 1 && s->copies == 1);
   kva_emit *e = s->e;
   for (uint32_t i = 0; i < s->n; i++) {
     carry_state *c = &s->carries[i];
@@ -546,7 +553,9 @@ static void start_neutral(loop_state *s) {
 }
 
 static void emit_threads(kva_emit *e, const kva_kloop *l) {
+  KVA_ASSERT(e->subgroup && e->lanes.n == 1);
   unsigned around = e->subgroup, subgroup = l->subgroup > 1 ? l->subgroup : 1;
+  KVA_ASSERT(subgroup <= around && around % subgroup == 0);
   int64_t n = around / subgroup, least, most;
   if (!kva_expr_upper_bound(l->extent, &most)) most = 0;
   if (!kva_expr_is_const(l->extent, &least)) least = 0;

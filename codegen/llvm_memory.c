@@ -13,6 +13,7 @@ static bool is_packed(const kva_kbuf *buf) {
 }
 
 static reach reach_of(const kva_emit *e, const kva_kinstr *i) {
+  KVA_ASSERT(i->buf && i->index);
   if (!kva_ll_expr_varying(e, i->index)) return UNIFORM;
   return !is_packed(i->buf) && kva_ll_expr_contiguous(e, i->index) ? CONTIGUOUS : SCATTERED;
 }
@@ -29,6 +30,7 @@ static unsigned element_bytes(const kva_kbuf *buf) {
 
 /* Packed elements are addressed by their byte. */
 static LLVMValueRef byte_of_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index) {
+  KVA_ASSERT(kva_dtype_bits(buf->dtype) == 4 || kva_dtype_bits(buf->dtype) == 2);
   int per_byte = 8 / kva_dtype_bits(buf->dtype);
   return LLVMBuildLShr(e->b, index, kva_ll_int(LLVMTypeOf(index), per_byte == 2 ? 1 : 2), "");
 }
@@ -42,6 +44,7 @@ static LLVMValueRef shift_of_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueR
 }
 
 static LLVMValueRef address(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index, bool in_bounds) {
+  KVA_ASSERT(e->bufs[buf->id]);
   LLVMValueRef at = is_packed(buf) ? byte_of_packed(e, buf, index) : index;
   LLVMTypeRef type = kva_ll_storage(e, buf->dtype);
   return in_bounds ? LLVMBuildInBoundsGEP2(e->b, type, e->bufs[buf->id], &at, 1, "")

@@ -72,6 +72,7 @@ static void mbarrier_wait(kva_emit *e, const kva_kintrinsic *m) {
 /* ---- tensor maps ------------------------------------------------------------------------------------------------- */
 
 static void tensor_load(kva_emit *e, const kva_kintrinsic *m) {
+  KVA_ASSERT((uint32_t)m->numbers[0] < e->k->maps.len);
   LLVMValueRef args[3 + KVA_K_MAX_INDICES];
   uint32_t rank = 0;
   kva_text at = {0}, constraints = {0};
@@ -117,6 +118,7 @@ static void add_registers(chain *c, const kva_kplace *p, uint32_t n) {
 }
 
 static void put_registers(chain *c, const kva_kplace *p, uint32_t first, uint32_t n, LLVMValueRef result) {
+  KVA_ASSERT(first + n <= c->n);
   LLVMValueRef values[MAX_ACCUMULATORS];
   for (uint32_t i = 0; i < n; i++)
     values[i] = c->n > 1 ? LLVMBuildExtractValue(c->e->b, result, first + i, "") : result;

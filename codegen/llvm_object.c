@@ -52,6 +52,7 @@ static LLVMValueRef table(const writer *w, int64_t n, LLVMValueRef *items) {
 
 /* Room for n items. */
 static LLVMValueRef *room(const writer *w, int64_t n) {
+  KVA_ASSERT(n >= 0);
   return KVA_NEW_ARRAY(w->cg->arena, LLVMValueRef, n + 1);
 }
 

@@ -168,6 +168,7 @@ static void bind_shared(kva_emit *e) {
 
 void kva_ll_gpu_entry(kva_emit *e, const char *name, uint32_t n_symbols, const kva_expr *const *symbols) {
   uint32_t n_bufs = parameter_count(e->k);
+  KVA_ASSERT(e->k->threads && e->k->threads % WARP == 0);
   create_function(e, name, n_bufs, n_symbols);
   for (uint32_t i = 0; i < n_symbols; i++) kva_ll_bind(e, symbols[i], LLVMGetParam(e->fn, n_bufs + i));
   for (uint32_t i = 0; i < e->k->bufs.len; i++) {
@@ -185,6 +186,7 @@ LLVMValueRef kva_ll_block_number(kva_emit *e) {
 }
 
 LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgroup) {
+  KVA_ASSERT(around && subgroup && around <= e->k->threads && subgroup <= around);
   LLVMValueRef v = e->thread;
   if (around < e->k->threads) v = LLVMBuildAnd(e->b, v, kva_ll_i64(e, around - 1), "");
   return subgroup > 1 ? LLVMBuildUDiv(e->b, v, kva_ll_i64(e, subgroup), "") : v;
@@ -192,6 +194,7 @@ LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgr
 
 /* Barrier number 1 + t of the hardware is that of subgroup t; 0 is the block's. */
 static void subgroup_barrier(kva_emit *e) {
+  KVA_ASSERT(e->subgroup % WARP == 0 && e->k->threads / e->subgroup < 16); /* the hardware has 16 barriers */
   LLVMValueRef subgroup = LLVMBuildTrunc(e->b, kva_ll_subgroup_number(e, e->k->threads, e->subgroup), i32_type(e), "");
   LLVMValueRef args[] = {LLVMBuildAdd(e->b, subgroup, i32(e, 1), ""), i32(e, e->subgroup)};
   kva_ll_intrinsic(e, "llvm.nvvm.barrier", 0, NULL, 2, args);
@@ -218,6 +221,7 @@ void kva_ll_barrier(kva_emit *e) {
 
 /* v of the thread whose number differs in bit `bit`. */
 static LLVMValueRef exchange32(kva_emit *e, LLVMValueRef v, unsigned bit) {
+  KVA_ASSERT(bit && bit < WARP && bit < e->subgroup);
   LLVMValueRef args[] = {members(e), v, i32(e, bit), i32(e, WARP - 1)};
   return kva_ll_intrinsic(e, "llvm.nvvm.shfl.sync.bfly.i32", 0, NULL, 4, args);
 }
@@ -269,6 +273,7 @@ static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, kva_dtype 
 
 static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVMValueRef *values, LLVMValueRef slots,
                         unsigned n_warps) {
+  KVA_ASSERT(n && n_warps > 1);
   LLVMBasicBlockRef first = kva_ll_block(e, "first_lane"), done = kva_ll_block(e, "written");
   LLVMValueRef lane = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, WARP - 1), "");
   LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntEQ, lane, kva_ll_i64(e, 0), ""), first, done);

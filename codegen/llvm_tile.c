@@ -21,6 +21,7 @@ LLVMValueRef kva_ll_place(kva_emit *e, const kva_kplace *p) {
 }
 
 LLVMValueRef kva_ll_shared_address(kva_emit *e, const kva_kplace *p) {
+  KVA_ASSERT(p->buf->space == KVA_K_SHARED);
   return LLVMBuildPtrToInt(e->b, kva_ll_place(e, p), i32_type(e), "");
 }
 
@@ -30,6 +31,7 @@ static LLVMValueRef register_at(kva_emit *e, LLVMValueRef base, LLVMTypeRef type
 }
 
 void kva_ll_load_registers(kva_emit *e, const kva_kplace *p, LLVMTypeRef type, uint32_t n, LLVMValueRef *out) {
+  KVA_ASSERT(p->buf->space == KVA_K_LOCAL);
   LLVMValueRef base = kva_ll_place(e, p);
   for (uint32_t i = 0; i < n; i++) {
     out[i] = LLVMBuildLoad2(e->b, type, register_at(e, base, type, i), "");
@@ -45,6 +47,7 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
 
 /* The parts of what an instruction with several results returns. */
 static void store_results(kva_emit *e, const kva_kplace *p, uint32_t n, LLVMValueRef results) {
+  KVA_ASSERT(n > 0 && n <= MAX_REGISTERS);
   LLVMValueRef values[MAX_REGISTERS];
   for (uint32_t i = 0; i < n; i++) values[i] = n > 1 ? LLVMBuildExtractValue(e->b, results, i, "") : results;
   kva_ll_store_registers(e, p, n, values);

@@ -30,6 +30,7 @@ static void create_parameters(kva_lowering *w) {
     kva_kbuf *buf = kva_map_get(w->bufs, &v, sizeof v);
     if (!buf) kva_map_set(w->bufs, &v, sizeof v, buf = parameter(w, v, "in", i));
     if (!w->group) continue;
+    KVA_ASSERT(i < w->group->inputs.len && w->group->inputs.data[i]->type == v->type);
     const kva_value *input = w->group->inputs.data[i];
     kva_map_set(w->bufs, &input, sizeof input, buf);
     kva_map_set(w->outer, &input, sizeof input, (void *)v);
@@ -45,6 +46,7 @@ static void create_parameters(kva_lowering *w) {
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
 static const kva_expr *linear_index(kva_lowering *w, const kva_type *t, const kva_expr *const *idx) {
+  KVA_ASSERT(t->rank <= KVA_MAX_RANK);
   kva_expr_ctx *c = w->l.kb->exprs;
   const kva_expr *sum = kva_expr_const(c, 0), *stride = kva_expr_const(c, 1);
   for (uint32_t d = t->rank; d-- > 0;) {
@@ -55,6 +57,7 @@ static const kva_expr *linear_index(kva_lowering *w, const kva_type *t, const kv
 }
 
 static kva_kval element_of(kva_lowering *w, const kva_tensor_data *t, int64_t i) {
+  KVA_ASSERT(i >= 0 && t->dtype != KVA_STRING);
   kva_dtype type = kva_k_compute_type(t->dtype);
   if (kva_dtype_is_float(t->dtype)) return kva_k_const_f(w->l.kb, type, kva_load_f64(t->dtype, t->data, i));
   return kva_k_const_i(w->l.kb, type, kva_load_i64(t->dtype, t->data, i));
@@ -119,6 +122,7 @@ static kva_kval evaluate_node(kva_lowering *w, const kva_node *n, uint32_t resul
 }
 
 kva_kval kva_lowering_value(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {
+  KVA_ASSERT(v && v->type->rank <= KVA_MAX_RANK);
   bool in_group = w->group && v->def && v->graph == w->group;
   bool bare = !w->group && v->def == w->node;
   if (!in_group && !bare) return load_parameter(w, v, idx);
@@ -150,6 +154,7 @@ kva_kval kva_lowering_fail(kva_lowering *w, const kva_node *n, kva_dtype type, c
 /* ---- loops ------------------------------------------------------------------------------------------------------- */
 
 void kva_lowering_write(kva_lowering *w, const kva_lowering_output *o, const kva_expr *const *idx, kva_kval v) {
+  KVA_ASSERT(o->buf->space == KVA_K_PARAM && o->buf->dtype == o->value->type->dtype);
   kva_k_store(w->l.kb, o->buf, linear_index(w, o->value->type, idx), v);
 }
 
@@ -164,6 +169,7 @@ static bool ends_at(const kva_type *t, uint32_t depth) {
 void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
                           const kva_expr **idx) {
   kva_expr_ctx *c = w->l.kb->exprs;
+  KVA_ASSERT(depth <= KVA_MAX_RANK);
   const kva_lowering_output **rest = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, n + 1);
   const kva_lowering_output **same = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, n + 1);
   uint32_t n_rest = 0;
@@ -268,6 +274,7 @@ static const char *kernel_name(const kva_node *n) {
 
 kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target) {
   kva_module *m = node->graph->module;
+  KVA_ASSERT(!kva_is(node, KVA_OP_kernel) || kva_graph_output_count(node->graphs[0]) == node->n_results);
   kva_kernel *k = kva_kernel_create(arena, m->exprs, kernel_name(node));
   kva_lowering w = {
       .l = {.kb = kva_kb_create(k), .module = m, .target = target, .operand = operand, .store = kva_lowering_store},

@@ -29,6 +29,7 @@ static bool is_partial(const kva_lowering_output *o, const kva_node *first) {
 }
 
 static int64_t columns_of(const kva_lowering_output *o) {
+  KVA_ASSERT(o->value->type->rank >= 1);
   int64_t n = 1, extent = 0;
   for (uint32_t d = 1; d < o->value->type->rank; d++) {
     bool known = kva_expr_is_const(o->value->type->dims[d], &extent);

@@ -6,6 +6,7 @@
 
 /* The results of the tile that v depends on, as bits. */
 static uint32_t depends_on(const kva_lowering *w, const kva_value *v) {
+  KVA_ASSERT(w->tile);
   const kva_node *n = v->def;
   if (!n) return 0;
   if (n == w->tile) return 1u << v->index;
@@ -55,6 +56,7 @@ static bool aligned(kva_lowering *w, const kva_type *from, const kva_type *to, c
 
 /* The index of v's element that comes from the bound one; false where the way there is not element by element. */
 static bool forward(kva_lowering *w, const kva_value *v, const kva_expr **out) {
+  KVA_ASSERT(v->def && w->bound.value);
   const kva_node *n = v->def;
   if (n == w->tile) {
     for (uint32_t d = 0; d < v->type->rank; d++) out[d] = w->bound.idx[d];
@@ -75,6 +77,7 @@ static bool forward(kva_lowering *w, const kva_value *v, const kva_expr **out) {
 }
 
 kva_kval kva_lowering_bound(kva_lowering *w, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  KVA_ASSERT(result < n->n_results);
   bool same = w->bound.value && result == w->bound.result;
   for (uint32_t d = 0; same && !w->bound.reshaped && d < n->results[result].type->rank; d++) {
     same = idx[d] == w->bound.idx[d] || kva_expr_is(n->results[result].type->dims[d], 1);
@@ -97,6 +100,7 @@ static void store_output(kva_lowering *w, const kva_node *n, const kva_lowering_
 void kva_lowering_store(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v) {
   kva_lowering *w = (kva_lowering *)(void *)l;
   KVA_ASSERT(n == w->tile);
+  KVA_ASSERT(result < n->n_results && v->dtype == kva_k_compute_type(n->results[result].type->dtype));
   w->bound = (kva_bound){result, idx, v, false};
   w->memo = kva_map_create(w->arena);
   for (uint32_t i = 0; i < w->n_outputs; i++) {

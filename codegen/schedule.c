@@ -123,6 +123,7 @@ static bool all_const(uint32_t n, kva_kloop *const *rows) {
 
 /* Rows of `cost` cycles each become the grid. Nests too small for two work items stay loops. */
 static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, double cost) {
+  KVA_ASSERT(n > 0 && cost >= 0);
   int64_t per_item = power_of_two(KVA_ITEM_CYCLES / (cost + 1) / 2);
   if (all_const(n, rows) && rows_extent(n, rows) <= (double)per_item) {
     for (uint32_t d = 0; d < n; d++) rows[d]->kind = KVA_K_SERIAL;
@@ -152,6 +153,7 @@ static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
 
 /* A nest whose innermost loop runs in lanes: cut into blocks when one row is worth several work items, or is all. */
 static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
+  KVA_ASSERT(n > 0 && s->lanes > 0);
   kva_kloop *leaf = nest[n - 1];
   assign(s, leaf->body, true);
   leaf->kind = KVA_K_VECTOR;

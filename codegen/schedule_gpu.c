@@ -126,18 +126,21 @@ static void grid_of_subgroups(const gpu_schedule *s, uint32_t n, kva_kloop *cons
 
 /* A thread for every iteration of the whole nest. */
 static void grid_of_threads(kva_kernel *k, uint32_t n, kva_kloop *const *nest) {
+  KVA_ASSERT(n > 0 && nest[n - 1]->kind == KVA_K_PARALLEL);
   kva_sched_serialize(nest[n - 1]->body);
   kva_kloop *grid = kva_sched_grid(k, n, nest, nest, kva_expr_const(k->exprs, THREADS));
   only_loop(grid->body)->kind = KVA_K_THREAD;
 }
 
 static kva_kloop *block_of_leaf(kva_kernel *k, kva_kloop *leaf, uint32_t width, kva_kloop **out_within) {
+  KVA_ASSERT(width >= 1 && width <= 16);
   kva_kloop *blocks = kva_sched_split(k, leaf, (int64_t)THREADS * width);
   *out_within = only_loop(blocks->body);
   return blocks;
 }
 
 static void set_thread(kva_kloop *l, uint32_t width) {
+  KVA_ASSERT(l->instr->region && width >= 1);
   l->kind = KVA_K_THREAD;
   l->width = width > 1 ? width : 0;
   kva_sched_serialize(l->body);
@@ -390,6 +393,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
       else
         schedule_one_block(k);
     }
+    KVA_ASSERT(k->threads <= LARGE_BLOCK && k->threads % (uint32_t)target->subgroup_width == 0);
     if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, target->row_bytes);
     allow_registers(k, target);
   }

@@ -39,6 +39,7 @@ static void substitute(void *user, kva_kinstr *i) {
 }
 
 static kva_kinstr *access(kva_kernel *k, kva_kop op, kva_kbuf *buf, const kva_expr *part, const kva_expr *column) {
+  KVA_ASSERT((op == KVA_K_LOAD || op == KVA_K_STORE) && buf->space == KVA_K_SHARED);
   kva_kinstr *i = kva_k_instr_create(k, op, op == KVA_K_LOAD ? buf->dtype : KVA_DTYPE_NONE);
   i->buf = buf;
   i->index = kva_expr_add(k->exprs, kva_expr_muli(k->exprs, part, COLUMNS), column);
@@ -70,6 +71,7 @@ static void sum_part(kva_kernel *k, kva_kloop *l, const kva_kloop *part, kva_klo
 
 /* l, which was emptied, becomes the sum over the parts of a column. */
 static void sum_parts(kva_kernel *k, kva_kloop *l, const kva_expr *column, kva_kbuf **partial, int64_t n) {
+  KVA_ASSERT(!l->body->first && l->carries.len);
   kva_kloop *parts = kva_k_loop_create(k, KVA_K_SERIAL, kva_expr_const(k->exprs, n), "part");
   kva_k_insert(l->instr->region, l->instr, parts->instr);
   for (uint32_t i = 0; i < l->carries.len; i++) {

@@ -62,6 +62,7 @@ static bool suits(const kva_kinstr *i, int64_t *out_length) {
 
 /* The loops behind `first` in its region that read the same elements, and it. */
 static void list_loops(long_rows *s, kva_kloop *first) {
+  KVA_ASSERT(first->instr->region && s->buf && s->index);
   int64_t length;
   s->n_loops = 0;
   for (kva_kinstr *i = first->instr; i && s->n_loops < MAX_LOOPS; i = i->next) {
@@ -87,6 +88,7 @@ static bool find(long_rows *s, const kva_kregion *r) {
 
 /* l keeps its first `count` iterations; returns a loop behind it that has the others, and l's results. */
 static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t count) {
+  KVA_ASSERT(count > 0 && count < length && kva_expr_is(l->extent, length));
   kva_kloop *rest = kva_k_copy(k, l->instr, 0, NULL, NULL)->loop;
   const kva_expr *behind = kva_expr_addi(k->exprs, rest->var, count);
   kva_kinstr *next = l->instr->next;

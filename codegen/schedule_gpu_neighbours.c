@@ -126,6 +126,7 @@ static uint32_t widest_bytes(const neighbours *s, bool angles) {
 }
 
 static bool find_subgroup(neighbours *s, int64_t threads) {
+  KVA_ASSERT(s->halves >= 1 && s->half > 0);
   uint32_t bytes = widest_bytes(s, false), most = s->halves > 1 ? HALF_BYTES : ACCESS_BYTES;
   s->width = kva_sched_width(s->k, s->leaf);
   while (s->width > 1 && (s->half % s->width || s->width * bytes > most)) s->width /= 2;
@@ -151,6 +152,7 @@ static const kva_expr *index_of(const neighbours *s, const kva_kinstr *i) {
 
 /* What x is at least where all rows of a block exist: x minus the rows behind the block. */
 static const kva_expr *at_least(const neighbours *s, const kva_expr *x) {
+  KVA_ASSERT(s->time && s->blocks);
   kva_expr_ctx *c = s->k->exprs;
   const kva_expr *end = kva_expr_addi(c, kva_expr_muli(c, s->blocks->var, s->rows), s->rows);
   return kva_expr_sub(c, x, kva_expr_sub(c, s->time->extent, end));
@@ -216,6 +218,7 @@ static uint32_t unfold(const neighbours *s, const kva_expr *pair, const kva_expr
 }
 
 static void copy_body(neighbours *s, kva_kregion *to, place at, int64_t part) {
+  KVA_ASSERT(at.lane && part >= 0 && part < s->halves && (!at.row || s->time));
   kva_expr_ctx *c = s->k->exprs;
   const kva_expr *from[MAX_LOOPS + 2], *with[MAX_LOOPS + 2];
   uint32_t n = at.pair ? unfold(s, at.pair, from, with) : 0;

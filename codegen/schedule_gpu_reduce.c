@@ -62,6 +62,7 @@ static void retarget_result(void *user, kva_kinstr *i) {
 }
 
 void kva_sched_retarget(kva_kernel *k, const kva_kloop *from, kva_kloop *to) {
+  KVA_ASSERT(from->carries.len == to->carries.len);
   retarget r = {from, to};
   kva_k_each_instr(k, retarget_result, &r);
 }
@@ -75,6 +76,7 @@ static void drop_results(kva_kregion *r, const kva_kloop *of) {
 
 /* The indices of both loops stand in outer's body. */
 static kva_kloop *merge(kva_kernel *k, kva_kloop *outer, kva_kloop *inner, bool divide) {
+  KVA_ASSERT(inner->instr->region == outer->body && outer->carries.len == inner->carries.len);
   const kva_expr *extent = kva_expr_mul(k->exprs, outer->extent, inner->extent);
   const kva_expr *f = kva_expr_fresh(k->exprs, "r", 0, extent);
   if (!kva_sched_rejoin(k, outer->body, outer, inner, f, divide)) return NULL;

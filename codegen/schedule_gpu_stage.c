@@ -145,6 +145,7 @@ static int64_t lane_bytes(const staging *s) {
 
 /* Room for all slots of one type. */
 static kva_kbuf *room_for(const staging *s, kva_dtype dtype) {
+  KVA_ASSERT(kva_dtype_bits(dtype) >= 8);
   int64_t n = 0;
   for (uint32_t i = 0; i < s->slots.len; i++) n += s->slots.data[i].load->buf->dtype == dtype;
   return kva_sched_shared(s->k, "staged", dtype, n * lane_count(s));

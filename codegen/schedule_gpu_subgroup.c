@@ -24,6 +24,7 @@ static bool is_worth_peeling(const kva_kloop *l) {
 }
 
 static void make_thread(kva_kernel *k, kva_kloop *l) {
+  KVA_ASSERT(l->kind != KVA_K_THREAD && !l->subgroup);
   uint32_t width = kva_sched_width(k, l);
   if (width == 1 && is_worth_peeling(l)) width = kva_sched_width_behind(k, l, &l->peel);
   l->kind = KVA_K_THREAD;
@@ -32,6 +33,7 @@ static void make_thread(kva_kernel *k, kva_kloop *l) {
 }
 
 static void insert_barrier(kva_kernel *k, kva_kinstr *before) {
+  KVA_ASSERT(before->region);
   kva_k_insert(before->region, before, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
 }
 
@@ -41,6 +43,7 @@ static kva_kloop *single_thread(kva_kernel *k) {
 }
 
 kva_kinstr *kva_sched_wrap(kva_kernel *k, kva_kinstr *i) {
+  KVA_ASSERT(i->region && i->dtype == KVA_DTYPE_NONE); /* an effect: nothing outside uses it */
   kva_kloop *l = single_thread(k);
   kva_k_insert(i->region, i, l->instr);
   kva_k_unlink(i);

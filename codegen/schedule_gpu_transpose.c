@@ -52,6 +52,7 @@ static bool is_long(const kva_kloop *l) {
 
 /* A loop of its own around nothing that counts the squares along l, whose variable becomes that within a square. */
 static kva_kloop *square(turn *t, kva_kloop *l) {
+  KVA_ASSERT(l->kind == KVA_K_PARALLEL && !l->carries.len);
   kva_expr_ctx *c = t->k->exprs;
   const kva_expr *side = kva_expr_const(c, SIDE);
   kva_kloop *squares = kva_k_loop_create(t->k, KVA_K_PARALLEL, kva_expr_ceildiv(c, l->extent, side), "square");
@@ -71,6 +72,7 @@ static kva_kloop *thread_loop(kva_kernel *k, const kva_expr *extent, uint32_t su
 
 /* Elements from row to row: a word more than the square, so that rows of narrow types begin with one. */
 static int64_t pitch_of(kva_dtype dtype) {
+  KVA_ASSERT(kva_dtype_bits(dtype) >= 8);
   int bytes = kva_dtype_bits(dtype) / 8;
   return SIDE + (bytes < WORD ? WORD / bytes : 1);
 }

@@ -86,6 +86,7 @@ static uint32_t list_versions(kva_expr_ctx *c, const kva_expr *n, int64_t width,
   }
   v[count] = (version){kva_expr_const(c, 1), above(c, n, most_odd)};
   for (uint32_t i = 0; i < count; i++) v[count].applies = kva_expr_sub(c, v[count].applies, v[i].applies);
+  KVA_ASSERT(count < KVA_MAX_VERSIONS);
   return count + 1;
 }
 

@@ -3,6 +3,7 @@
 #include "codegen/schedule_internal.h"
 
 void kva_sched_move(kva_kregion *from, kva_kregion *to) {
+  KVA_ASSERT(from != to && !kva_k_encloses(from, to));
   while (from->first) {
     kva_kinstr *i = from->first;
     kva_k_unlink(i);
@@ -60,6 +61,7 @@ static void merge_instr(void *user, kva_kinstr *i) {
 
 /* The merged loop in place of outer; NULL when an index would need a division. */
 static kva_kloop *merge_loops(kva_kernel *k, kva_kloop *outer, kva_kloop *inner) {
+  KVA_ASSERT(inner->instr->region == outer->body && inner->kind == outer->kind && !inner->carries.len);
   if (kva_expr_uses(inner->extent, outer->var)) return NULL;
   merge m = {k->exprs, outer->var, inner->var, inner->extent, outer->var, true, false};
   kva_k_each_instr_in(inner->body, merge_instr, &m);
@@ -114,6 +116,7 @@ static const kva_expr *at_most(kva_kernel *k, const kva_expr *s, const kva_expr 
 }
 
 kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
+  KVA_ASSERT(size > 0 && !l->carries.len && l->instr->region);
   const kva_expr *s = kva_expr_const(k->exprs, size);
   kva_kloop *blocks = kva_k_loop_create(k, KVA_K_PARALLEL, kva_expr_ceildiv(k->exprs, l->extent, s), "block");
   kva_kloop *within = kva_k_loop_create(k, l->kind, at_most(k, s, blocks->var, l->extent), l->var->name);
@@ -130,6 +133,7 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
 
 /* The rows' variables from their common number f, the last fastest. */
 static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva_expr *f) {
+  KVA_ASSERT(n > 0);
   const kva_expr **from = KVA_NEW_ARRAY(k->arena, const kva_expr *, n),
                  **to = KVA_NEW_ARRAY(k->arena, const kva_expr *, n);
   for (uint32_t d = n; d-- > 0;) {
@@ -141,6 +145,7 @@ static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva
 }
 
 const kva_expr *kva_sched_count(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
+  KVA_ASSERT(n > 0);
   const kva_expr *total = rows[0]->extent;
   for (uint32_t d = 1; d < n; d++) total = kva_expr_mul(k->exprs, total, rows[d]->extent);
   return total;
@@ -148,6 +153,7 @@ const kva_expr *kva_sched_count(kva_kernel *k, uint32_t n, kva_kloop *const *row
 
 kva_kloop *kva_sched_grid(kva_kernel *k, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order,
                           const kva_expr *size) {
+  for (uint32_t d = 0; d < n; d++) KVA_ASSERT(!rows[d]->carries.len);
   kva_expr_ctx *c = k->exprs;
   const kva_expr *total = kva_sched_count(k, n, rows);
   kva_kloop *grid = kva_k_loop_create(k, KVA_K_GRID, kva_expr_ceildiv(c, total, size), "item"), *row = NULL;

@@ -24,6 +24,7 @@ static void touch(void *user, kva_kinstr *i) {
 }
 
 static touched touched_by(const kva_kernel *k, kva_kinstr *i) {
+  KVA_ASSERT(i->region);
   uint32_t n = k->bufs.len + 1;
   touched t = {KVA_NEW_ARRAY(k->arena, bool, n), KVA_NEW_ARRAY(k->arena, bool, n)};
   touch(&t, i);
@@ -51,6 +52,7 @@ bool kva_sched_is_grid(const kva_kinstr *i) {
 }
 
 kva_kinstr *kva_sched_index_value(kva_kernel *k, kva_kregion *r, const kva_expr *x) {
+  KVA_ASSERT(x && x->kind != KVA_EXPR_OVERFLOW);
   kva_kinstr *i = kva_k_instr_create(k, KVA_K_INDEX, KVA_I64);
   i->index = x;
   kva_k_insert(r, NULL, i);
@@ -91,6 +93,8 @@ static const kva_expr *items_of(kva_kernel *k, const kva_kinstr *nest) {
 }
 
 void kva_sched_share_grid(kva_kernel *k, uint32_t n, kva_kinstr **nests) {
+  KVA_ASSERT(n > 1);
+  for (uint32_t i = 0; i < n; i++) KVA_ASSERT(nests[i]->region == k->body);
   const kva_expr *total = items_of(k, nests[0]);
   for (uint32_t i = 1; i < n; i++) total = kva_expr_add(k->exprs, total, items_of(k, nests[i]));
   kva_kloop *grid = kva_k_loop_create(k, KVA_K_GRID, total, "item");

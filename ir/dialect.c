@@ -47,6 +47,7 @@ static void mark_accesses(const kva_intrinsic_info *info, const kva_kintrinsic *
   for (const char *kind = info->operands; *kind; kind++) {
     if (!kva_is_place(*kind)) continue;
     kva_kbuf *buf = m->places[p++].buf;
+    KVA_ASSERT(buf);
     buf->read |= !strchr("SL", *kind);
     buf->written |= strchr("SLBm", *kind) != NULL;
   }
@@ -64,6 +65,7 @@ kva_kval kva_k_intrinsic(kva_kb *b, const kva_kintrinsic *m, kva_kval float_valu
 }
 
 int32_t kva_k_tensor_map(kva_kb *b, const kva_ktensor_map *map) {
+  KVA_ASSERT(map->buf->space == KVA_K_PARAM && map->rank >= 1 && map->rank <= KVA_K_TENSOR_MAP_RANK);
   KVA_PUSH(b->arena, &b->kernel->maps, *map);
   return (int32_t)b->kernel->maps.len - 1;
 }
@@ -84,6 +86,7 @@ uint32_t kva_dialect_threads(const kva_kernel *k, const kva_kinstr *i) {
 }
 
 bool kva_place_is_misaligned(const kva_kplace *p, int64_t n) {
+  KVA_ASSERT(n > 0);
   int64_t bits = kva_dtype_bits(p->buf->dtype), period = 8 * n / bits;
   if (p->index->kind != KVA_EXPR_SUM || period < 2) return false;
   for (uint32_t t = 0; t < p->index->n_terms; t++)

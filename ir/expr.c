@@ -22,6 +22,7 @@ const void *kva_expr_table_find(const kva_expr_table *t, uint64_t hash, bool (*s
 }
 
 static void table_put(kva_expr_table *t, uint64_t hash, const void *item) {
+  KVA_ASSERT(t->len < t->cap); /* a free place ends each search */
   uint32_t i = (uint32_t)hash & (t->cap - 1);
   while (t->items[i]) i = (i + 1) & (t->cap - 1);
   t->hashes[i] = hash;
@@ -110,6 +111,7 @@ const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {
   account_parts(c, n);
   if (n->size > KVA_EXPR_MAX_SIZE || n->depth > KVA_EXPR_MAX_DEPTH) return c->overflow;
   if (e->n_terms) n->e.terms = kva_arena_memdup(c->arena, e->terms, e->n_terms * sizeof *e->terms);
+  KVA_ASSERT(!e->a || (e->a->id < c->all.len && e->b->id < c->all.len)); /* parts are older */
   n->e.id = c->all.len;
   KVA_PUSH(c->arena, &c->all, (const kva_expr *)&n->e);
   kva_expr_bounds(&n->e, &n->lo, &n->hi);

@@ -118,6 +118,7 @@ static interval compute(const kva_expr *e) {
 
 void kva_expr_bounds(const kva_expr *e, int64_t *out_lo, int64_t *out_hi) {
   interval r = compute(e);
+  KVA_ASSERT(r.lo <= r.hi);
   *out_lo = r.lo;
   *out_hi = r.hi;
 }

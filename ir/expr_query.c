@@ -5,6 +5,7 @@
 
 bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol, const kva_expr **out_coefficient,
                      const kva_expr **out_rest) {
+  KVA_ASSERT(symbol->kind == KVA_EXPR_SYMBOL);
   if (kva_expr_is_overflow(e)) return false;
   kva_expr_split_atom(c, e, symbol, out_coefficient, out_rest);
   return !kva_expr_uses(*out_coefficient, symbol) && !kva_expr_uses(*out_rest, symbol);
@@ -71,6 +72,7 @@ static const kva_expr *substitute(kva_expr_ctx *c, const kva_expr *e, const mapp
 
 const kva_expr *kva_expr_substitute(kva_expr_ctx *c, const kva_expr *e, uint32_t n, const kva_expr *const *from,
                                     const kva_expr *const *to) {
+  for (uint32_t i = 0; i < n; i++) KVA_ASSERT(from[i]->kind == KVA_EXPR_SYMBOL && to[i]);
   return substitute(c, e, &(mapping){n, from, to});
 }
 
@@ -91,6 +93,7 @@ static bool eval_sum(const kva_expr *e, kva_expr_lookup lookup, void *user, int6
 }
 
 static bool eval_pair(kva_expr_kind kind, int64_t a, int64_t b, int64_t *out_v) {
+  KVA_ASSERT(kind >= KVA_EXPR_DIV && kind <= KVA_EXPR_MAX);
   bool division = kind == KVA_EXPR_DIV || kind == KVA_EXPR_MOD;
   if (division && (b == 0 || (a == INT64_MIN && b == -1))) return false;
   if (kind == KVA_EXPR_DIV) *out_v = kva_floor_div(a, b);

@@ -94,6 +94,7 @@ void kva_poly_add_const(kva_poly *p, int64_t v) {
 }
 
 static void push_term(kva_poly *p, int64_t coefficient, uint32_t n, const kva_expr *const *factors) {
+  KVA_ASSERT(n && n <= KVA_EXPR_MAX_DEGREE);
   kva_expr_term t = {.coefficient = coefficient, .n_factors = n, .factors = factors};
   KVA_PUSH(p->ctx->arena, &p->terms, t);
 }
@@ -179,6 +180,7 @@ const kva_expr *kva_poly_finish(kva_poly *p) {
 
 void kva_expr_split_atom(kva_expr_ctx *c, const kva_expr *e, const kva_expr *atom, const kva_expr **out_coefficient,
                          const kva_expr **out_rest) {
+  KVA_ASSERT(atom->kind != KVA_EXPR_SUM);
   kva_poly *coefficient = kva_poly_create(c), *rest = kva_poly_create(c);
   kva_terms terms;
   kva_expr_terms(e, &terms);

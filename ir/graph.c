@@ -67,6 +67,7 @@ void kva_node_add_graph(kva_node *owner, kva_graph *g) {
 }
 
 kva_value *kva_graph_add_input(kva_graph *g, const kva_type *type, const char *name) {
+  KVA_ASSERT(type);
   kva_module *m = g->module;
   kva_value *v = KVA_NEW(m->arena, kva_value);
   v->type = type;
@@ -108,6 +109,7 @@ static void link_use(kva_use *u, kva_value *v) {
 
 static void unlink_use(kva_use *u) {
   if (!u->value) return;
+  KVA_ASSERT(*u->prev_link == u);
   *u->prev_link = u->next;
   if (u->next) u->next->prev_link = u->prev_link;
   u->value = NULL;
@@ -117,12 +119,14 @@ static void unlink_use(kva_use *u) {
 
 void kva_node_set_operand(kva_node *n, uint32_t i, kva_value *v) {
   KVA_ASSERT(i < n->n_operands);
+  KVA_ASSERT(n->operands[i].user == n && n->operands[i].index == i);
   unlink_use(&n->operands[i]);
   link_use(&n->operands[i], v);
 }
 
 void kva_value_replace_all_uses(kva_value *from, kva_value *to) {
   if (from == to) return;
+  KVA_ASSERT(to && to->graph->module == from->graph->module);
   while (from->uses) kva_node_set_operand(from->uses->user, from->uses->index, to);
 }
 
@@ -144,6 +148,8 @@ static void link_node(kva_graph *g, kva_node *n, kva_node *before) {
 }
 
 static void unlink_node(kva_node *n) {
+  KVA_ASSERT(n->graph && (n->prev ? n->prev->next : n->graph->first) == n);
+  KVA_ASSERT((n->next ? n->next->prev : n->graph->last) == n);
   *(n->prev ? &n->prev->next : &n->graph->first) = n->next;
   *(n->next ? &n->next->prev : &n->graph->last) = n->prev;
   n->prev = n->next = NULL;
@@ -233,6 +239,7 @@ kva_dims kva_node_binds(const kva_node *n) {
 
 void kva_node_move_before(kva_node *n, kva_node *before) {
   if (n == before) return;
+  KVA_ASSERT(n->graph && before->graph && n->graph->module == before->graph->module);
   kva_graph *g = before->graph;
   unlink_node(n);
   link_node(g, n, before);

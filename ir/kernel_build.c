@@ -125,11 +125,16 @@ bool kva_kb_is_const(const kva_kinstr *v) {
   return v->op == KVA_K_CONST;
 }
 
+static bool is_own(const kva_kb *b, const kva_kbuf *buf) {
+  return buf->id < b->kernel->bufs.len && b->kernel->bufs.data[buf->id] == buf;
+}
+
 static bool never(kva_kval pred) {
   return pred && kva_kb_is_const(pred) && !pred->imm.i;
 }
 
 kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
+  KVA_ASSERT(is_own(b, buf) && index);
   kva_dtype type = kva_k_compute_type(buf->dtype);
   buf->read = true;
   if (never(b->pred)) return kva_k_const(b, type, 0);
@@ -139,6 +144,7 @@ kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
 }
 
 void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v) {
+  KVA_ASSERT(is_own(b, buf) && index && v->dtype != KVA_DTYPE_NONE);
   buf->written = true;
   if (never(b->pred)) return;
   kva_kinstr store = {.op = KVA_K_STORE, .n_args = 1, .index = index, .buf = buf};
@@ -148,6 +154,7 @@ void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v) {
 }
 
 kva_kval kva_k_guard_begin(kva_kb *b, kva_kval cond) {
+  KVA_ASSERT(!cond || cond->dtype == KVA_BOOL);
   kva_kval previous = b->pred;
   b->pred = kva_k_and(b, previous, cond);
   if (b->pred && kva_kb_is_const(b->pred) && b->pred->imm.i) b->pred = NULL;
@@ -170,6 +177,7 @@ kva_kval kva_k_index(kva_kb *b, const kva_expr *e) {
 }
 
 static const kva_expr *add_value_symbol(kva_kb *b, kva_kval v, const kva_expr *symbol) {
+  KVA_ASSERT(v->dtype == KVA_I64 && v->region && !kva_kb_get(b->memo->symbol_values, symbol));
   KVA_PUSH(b->arena, &b->kernel->value_symbols, symbol);
   KVA_PUSH(b->arena, &b->kernel->values, v);
   kva_kb_set(b->memo->value_symbols, v, symbol);
@@ -224,6 +232,7 @@ kva_kval kva_k_and(kva_kb *b, kva_kval x, kva_kval y) {
 kva_kinstr *kva_k_if_begin(kva_kb *b, kva_kval cond) {
   kva_kinstr branch = {.op = KVA_K_IF, .n_args = 1};
   branch.args[0] = kva_kb_resolve(cond);
+  KVA_ASSERT(branch.args[0]->dtype == KVA_BOOL);
   branch.then = kva_k_region_create(b->kernel, NULL);
   branch.orelse = kva_k_region_create(b->kernel, NULL);
   kva_kinstr *i = append(b, &branch);

@@ -69,6 +69,7 @@ static kva_kregion *copy_arm(copy *c, const kva_kregion *arm, kva_kinstr *owner)
 }
 
 static kva_kinstr *copy_instr(copy *c, kva_kinstr *i) {
+  KVA_ASSERT(i->id < c->n_ids && !c->made[i->id]);
   if (i->op == KVA_K_LOOP) return copy_loop(c, i);
   kva_kinstr *made = kva_k_instr_create(c->k, i->op, i->dtype);
   c->made[i->id] = made;

@@ -37,13 +37,14 @@ static void put_name(encoder *s, const char *name) {
   kva_text_add_bytes(s->out, name, strlen(name));
 }
 
-static void define(encoder *s, const void *what) {
-  kva_map_set(s->numbers, &what, sizeof what, (void *)(uintptr_t)++s->next);
-}
-
 /* 0: not defined so far. */
 static uint64_t number_of(const encoder *s, const void *what) {
   return (uintptr_t)kva_map_get(s->numbers, &what, sizeof what);
+}
+
+static void define(encoder *s, const void *what) {
+  KVA_ASSERT(!number_of(s, what));
+  kva_map_set(s->numbers, &what, sizeof what, (void *)(uintptr_t)++s->next);
 }
 
 /* ---- sorting ----------------------------------------------------------------------------------------------------- */
@@ -148,6 +149,7 @@ static void put_expr(encoder *s, const kva_expr *e) {
 
 static void put_value(encoder *s, const kva_kinstr *v) {
   bool is_const = v->op == KVA_K_CONST;
+  KVA_ASSERT(is_const || number_of(s, v)); /* operands stand before */
   put(s, is_const ? 0 : number_of(s, v));
   if (!is_const) return;
   put(s, v->dtype);
@@ -155,6 +157,7 @@ static void put_value(encoder *s, const kva_kinstr *v) {
 }
 
 static void put_buffer(encoder *s, const kva_kbuf *buf) {
+  KVA_ASSERT(!buf || s->k->bufs.data[buf->id] == buf);
   put(s, buf ? buf->id + 1u : 0);
 }
 

@@ -241,6 +241,7 @@ static kva_kloop *find_equal(kva_kb *b, const kva_kloop *l, kva_kregion *place, 
 }
 
 static void remember(kva_kb *b, kva_kloop *l, uint64_t hash) {
+  KVA_ASSERT(l->instr->region);
   loop_key key = {l->instr->region, hash};
   loop_chain *c = KVA_NEW(b->arena, loop_chain);
   c->loop = l;
@@ -269,6 +270,7 @@ static void replace_by(kva_kb *b, kva_kloop *l, const kva_kloop *equal) {
   forget(b->kernel, l);
   kva_k_unlink(l->instr);
   loop_results *mine = results_of(b, l), *other = results_of(b, equal);
+  KVA_ASSERT(mine->carries.len == other->carries.len);
   for (uint32_t c = 0; c < mine->carries.len; c++) mine->carries.data[c]->args[0] = other->carries.data[c];
 }
 

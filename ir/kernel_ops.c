@@ -41,6 +41,7 @@ static bool is_value(const kva_kinstr *v, int64_t n) {
 /* ---- conversions ------------------------------------------------------------------------------------------------- */
 
 static kva_kval convert_instr(kva_kb *b, kva_kop op, kva_kval x, kva_dtype to) {
+  KVA_ASSERT(x->dtype != KVA_DTYPE_NONE && kva_k_compute_type(to) != KVA_DTYPE_NONE);
   kva_kinstr i = {.op = op, .dtype = to, .n_args = 1};
   i.args[0] = x;
   return kva_kb_pure(b, &i);

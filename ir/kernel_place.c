@@ -32,6 +32,7 @@ kva_kregion *kva_kb_expr_region(const kva_kb *b, const kva_expr *e) {
 }
 
 void kva_kb_link(const kva_kb *b, kva_kregion *r, kva_kinstr *i) {
+  KVA_ASSERT(kva_k_encloses(r, b->region));
   kva_kinstr *open_child = NULL;
   for (kva_kregion *c = b->region; c != r; c = c->parent) open_child = c->owner;
   kva_k_insert(r, open_child, i);
@@ -121,6 +122,7 @@ static bool may_cross(const kva_khoist *h, const kva_kloop *out_of) {
 }
 
 kva_kregion *kva_kb_hoist(const kva_khoist *h, kva_kregion *from, kva_kregion *lowest) {
+  KVA_ASSERT(kva_k_encloses(lowest, from));
   if (!h->load && !h->loop) return lowest;
   for (kva_kregion *r = from; r != lowest; r = r->parent) {
     if (r->owner->op == KVA_K_IF || !may_cross(h, r->owner->loop)) return r;

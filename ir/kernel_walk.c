@@ -33,6 +33,7 @@ static const char *const loop_kind_names[] = {"parallel", "grid", "serial", "unr
 static const char *const combine_names[] = {"none", "add", "mul", "max", "min", "and", "or"};
 
 const char *kva_kop_name(kva_kop op) {
+  KVA_ASSERT((size_t)op < sizeof op_names / sizeof *op_names);
   return op_names[op];
 }
 
@@ -46,10 +47,12 @@ kva_dtype kva_kop_result_type(kva_kop op, kva_dtype operand) {
 }
 
 const char *kva_kloop_kind_name(kva_kloop_kind kind) {
+  KVA_ASSERT((size_t)kind < sizeof loop_kind_names / sizeof *loop_kind_names);
   return loop_kind_names[kind];
 }
 
 const char *kva_combine_name(kva_combine combine) {
+  KVA_ASSERT((size_t)combine < sizeof combine_names / sizeof *combine_names);
   return combine_names[combine];
 }
 
@@ -135,6 +138,7 @@ void kva_k_insert(kva_kregion *r, kva_kinstr *before, kva_kinstr *i) {
 }
 
 void kva_k_unlink(kva_kinstr *i) {
+  KVA_ASSERT(i->region && (i->prev ? i->prev->next : i->region->first) == i);
   *(i->prev ? &i->prev->next : &i->region->first) = i->next;
   *(i->next ? &i->next->prev : &i->region->last) = i->prev;
   i->prev = i->next = NULL;

@@ -34,6 +34,7 @@ static void mark_active(autodiff *ad, const kva_node *n) {
 }
 
 static void accumulate(autodiff *ad, const kva_value *v, kva_value *g) {
+  KVA_ASSERT(g->type == v->type);
   kva_value **slot = &ad->adjoint[v->id];
   *slot = *slot ? kva_add(&ad->b, *slot, g) : g;
 }
@@ -137,6 +138,7 @@ static kva_status differentiate(kva_module *m, kva_graph *g, kva_value *loss, kv
 }
 
 kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads) {
+  KVA_ASSERT(loss->graph == f->graph && f->graph->last && f->graph->last->op->traits & KVA_RETURN);
   KVA_TRY(check_loss(m, f, loss));
   kva_arena *scratch = kva_arena_create();
   kva_status status = differentiate(m, f->graph, loss, grads, scratch);

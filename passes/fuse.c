@@ -68,6 +68,7 @@ static bool edge_keeps_alignment(const kva_node *c, const kva_value *p, const gr
 }
 
 bool kva_fuse_has_prefix(const kva_type *t, const kva_type *domain, uint32_t n) {
+  KVA_ASSERT(t->kind == KVA_TYPE_TENSOR && domain->kind == KVA_TYPE_TENSOR);
   if (t->rank < n || domain->rank < n) return false;
   for (uint32_t d = 0; d < n; d++)
     if (t->dims[d] != domain->dims[d]) return false;
@@ -138,6 +139,7 @@ typedef struct consumers {
 } consumers;
 
 static consumers look_at_consumers(const fuse *f, const kva_node *p, const group *g) {
+  KVA_ASSERT(p->id < f->info.len);
   consumers c = {true, true};
   for (uint32_t r = 0; r < p->n_results; r++)
     for (const kva_use *u = p->results[r].uses; u; u = u->next) {
@@ -218,6 +220,7 @@ static const kva_node *moved_by(const epilogue *e, const kva_value *v) {
 
 /* Notes how node k depends on the tile; false: not element by element, or it is an output that does not. */
 static bool follows_tile(epilogue *e, uint32_t k) {
+  KVA_ASSERT(k < e->g->n_nodes && e->tile != e->g->nodes[k]);
   const kva_node *n = e->g->nodes[k], *way = NULL, *seen = NULL;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = n->operands[i].value;
@@ -353,6 +356,7 @@ static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
 }
 
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
+  KVA_ASSERT(g->n_nodes && !in_group(f, p, g));
   role r = kva_fuse_role(p);
   if (!kva_fuse_same_segment(f, p, g)) return false;
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
@@ -391,6 +395,8 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
 /* ---- growing groups ---------------------------------------------------------------------------------------------- */
 
 void kva_fuse_add(fuse *f, group *g, kva_node *n) {
+  KVA_ASSERT(g->n_nodes < MAX_GROUP && !info(f, n)->group);
+  KVA_ASSERT(!g->n_nodes || (n->graph == g->nodes[0]->graph && kva_fuse_same_segment(f, n, g)));
   consumers c = look_at_consumers(f, n, g);
   tile_part part = PART_EPILOGUE;
   if (g->tile) part_of_consumers(f, n, g, &part);
@@ -420,6 +426,7 @@ static uint32_t walk_limit(const fuse *f, const kva_node *root) {
 }
 
 static group *open_group(fuse *f, kva_node *root) {
+  KVA_ASSERT(root->n_results && !info(f, root)->group);
   group *g = KVA_NEW(f->scratch, group);
   g->domain = kva_fuse_role(root) == ROLE_ROW ? kva_operand_type(root, 0) : root->results[0].type;
   g->lowest = info(f, root)->position;
@@ -431,6 +438,7 @@ static group *open_group(fuse *f, kva_node *root) {
 
 /* Gives the group its own copy of p; other users keep the original. */
 static kva_node *copy_into_group(fuse *f, kva_node *p, const group *g) {
+  KVA_ASSERT(p->n_operands <= MAX_COPIED_OPERANDS && p->n_results == 1 && !info(f, p)->group);
   kva_value *operands[MAX_COPIED_OPERANDS];
   for (uint32_t i = 0; i < p->n_operands; i++) operands[i] = p->operands[i].value;
   kva_node *copy = kva_node_create(p->graph, p->next, p->op, p->n_operands, operands, 1, p->attrs, p->loc);

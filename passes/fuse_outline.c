@@ -51,6 +51,7 @@ static void find_interface(fuse *f, const group *g, outline *o) {
 }
 
 static const char *group_name(fuse *f, const group *g) {
+  KVA_ASSERT(g->n_nodes);
   const kva_node *root = g->tile ? g->tile : g->nodes[g->n_nodes - 1];
   return kva_arena_printf(f->m->arena, g->n_nodes == 1 ? "%s" : "%s_%u", root->op->name, g->n_nodes);
 }
@@ -65,6 +66,7 @@ static void fill_body(fuse *f, const group *g, const outline *o, kva_graph *body
     for (uint32_t i = 0; i < n->n_operands; i++) {
       kva_value *v = n->operands[i].value;
       if (v && !values[v->id]) { /* a scalar constant: copied in */
+        KVA_ASSERT(v->def && kva_fuse_is_scalar_constant(v->def));
         kva_node *c = kva_node_create(body, NULL, v->def->op, 0, NULL, 1, v->def->attrs, v->def->loc);
         c->results[0].type = v->type;
         values[v->id] = &c->results[0];
@@ -105,10 +107,12 @@ void kva_fuse_outline(fuse *f, group *g) {
   kva_value **results = KVA_NEW_ARRAY(f->scratch, kva_value *, o.outputs.len + 1);
   for (uint32_t i = 0; i < o.outputs.len; i++) {
     results[i] = f->values[o.outputs.data[i]->id];
+    KVA_ASSERT(results[i] && results[i]->type == o.outputs.data[i]->type);
     kernel->results[i].type = o.outputs.data[i]->type;
     kernel->results[i].name = o.outputs.data[i]->name;
   }
   kva_node_create(body, NULL, KVA_OP(return ), o.outputs.len, results, 0, NULL, root->loc);
+  KVA_ASSERT(o.outputs.len); /* a group that nobody reads is not opened */
   for (uint32_t i = 0; i < o.outputs.len; i++) kva_value_replace_all_uses(o.outputs.data[i], &kernel->results[i]);
   forget_copies(f, g, &o);
   for (uint32_t k = g->n_nodes; k-- > 0;) kva_node_remove(g->nodes[k]);

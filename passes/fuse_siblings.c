@@ -167,6 +167,7 @@ static kva_node *find_candidate(fuse *f, const group *g) {
 }
 
 bool kva_fuse_has_cycle(fuse *f, const group *g) {
+  KVA_ASSERT(g->n_nodes);
   for (uint32_t k = 0; k < g->n_nodes; k++)
     if (kva_fuse_use_returns(f, g->nodes[k], g)) return true;
   return false;
@@ -195,6 +196,7 @@ static bool meets(const fuse *f, const group *g, uint32_t n) {
 /* n joins with what it is made of, if that has no cycle and is indeed read beside the group: what leads to n may belong
  * elsewhere, as the residual stream leads from each layer's norm to that of the next. */
 static bool join_with_producers(fuse *f, group *g, kva_node *n) {
+  KVA_ASSERT(kva_fuse_takes_siblings(g));
   group before = *g;
   kva_fuse_add(f, g, n);
   while (kva_fuse_join_producers(f, g)) continue;

@@ -206,6 +206,7 @@ static bool is_literal(const kva_value *v, double want) {
 }
 
 static bool bind_number(kva_match *m, uint32_t slot, double x) {
+  KVA_ASSERT(slot < KVA_MATCH_SLOTS);
   if (m->bound[slot]) return m->numbers[slot] == x;
   m->bound[slot] = true;
   m->numbers[slot] = x;
@@ -213,6 +214,7 @@ static bool bind_number(kva_match *m, uint32_t slot, double x) {
 }
 
 static bool bind_value(kva_match *m, uint32_t slot, kva_value *v) {
+  KVA_ASSERT(slot < KVA_MATCH_SLOTS && v);
   if (m->bound[slot]) return m->values[slot] == v;
   m->bound[slot] = true;
   m->values[slot] = v;

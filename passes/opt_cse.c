@@ -30,6 +30,7 @@ static bool nodes_equal(const kva_node *a, const kva_node *b) {
 }
 
 static void merge(kva_node *into, kva_node *n) {
+  KVA_ASSERT(into != n && into->graph && into->n_results == n->n_results);
   for (uint32_t r = 0; r < n->n_results; r++) kva_value_replace_all_uses(&n->results[r], &into->results[r]);
   kva_node_remove(n);
 }
@@ -49,6 +50,7 @@ typedef struct cse {
 
 /* Every read after a write is forwarded, so nothing sees what an overwritten write wrote. */
 static void visit_write(cse *c, kva_node *n) {
+  KVA_ASSERT(n->n_operands == 1 && !n->n_results);
   state_now *now = &c->states[((const kva_state_write_attrs *)n->attrs)->state->id];
   kva_value *v = kva_operand(n, 0);
   bool same = v == now->value;
@@ -67,6 +69,7 @@ static void visit_write(cse *c, kva_node *n) {
 }
 
 static void visit_read(cse *c, kva_node *n) {
+  KVA_ASSERT(n->n_results == 1 && !n->n_operands);
   state_now *now = &c->states[((const kva_state_read_attrs *)n->attrs)->state->id];
   if (!now->value) {
     now->value = now->old = &n->results[0];

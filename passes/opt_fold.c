@@ -75,6 +75,7 @@ static kva_ref_tensor *tensor_of_type(const kva_type *t) {
 }
 
 static void replace_by_constant(kva_module *m, kva_node *n, uint32_t r, const kva_ref_tensor *w) {
+  KVA_ASSERT(r < n->n_results && w->dtype == n->results[r].type->dtype);
   int64_t bytes;
   if (!kva_dtype_bytes(w->dtype, w->n, &bytes)) return;
   kva_tensor_data *t = KVA_NEW(m->arena, kva_tensor_data);

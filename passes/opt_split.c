@@ -59,6 +59,7 @@ static bool is_worth_it(kva_module *m, const kva_type *t, uint32_t n, const int6
 
 /* x takes the place of n's result. */
 static void finish(kva_builder *b, kva_node *n, kva_value *x) {
+  KVA_ASSERT(n->n_results == 1 && x != &n->results[0]);
   const kva_type *t = n->results[0].type;
   x = kva_reshape_like(b, kva_cast(b, x, t->dtype), t);
   x->name = n->results[0].name;
@@ -73,6 +74,7 @@ static bool meets_element_code(const kva_value *x) {
 }
 
 static int64_t rows_of_block(int64_t columns) {
+  KVA_ASSERT(columns > 0 && columns <= MAX_COLUMNS);
   int64_t rows = KVA_PARTIAL_BLOCK / kva_partial_subgroup(columns) * SUBGROUP_ROWS;
   return rows < BLOCK_ROWS ? BLOCK_ROWS : rows;
 }

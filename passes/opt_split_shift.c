@@ -47,6 +47,7 @@ static kva_node *partner_of(const kva_node *n) {
 }
 
 static void join(kva_module *m, kva_node *n, kva_node *in) {
+  KVA_ASSERT(n->graph == in->graph && !in->results[1].uses);
   const kva_kv_shift_weight_grad_attrs *a = n->attrs;
   kva_builder b = kva_builder_before(m, in);
   kva_kv_shift_grads_attrs attrs = {.time_axis = a->time_axis};

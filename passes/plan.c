@@ -30,6 +30,7 @@ static int32_t new_buffer(planner *p, kva_plan_buffer b) {
 }
 
 static int32_t state_buffer(planner *p, kva_state *s) {
+  KVA_ASSERT(s->id < p->m->states.len && p->m->states.data[s->id] == s);
   if (p->state_buffer[s->id] < 0)
     p->state_buffer[s->id] =
         new_buffer(p, (kva_plan_buffer){.place = KVA_PLACE_STATE, .type = s->type, .name = s->name, .state = s});
@@ -146,6 +147,7 @@ static int32_t buffer_for(planner *p, kva_value *v) {
 }
 
 static void touch(planner *p, int32_t buffer, int32_t step) {
+  KVA_ASSERT(buffer >= 0 && (uint32_t)buffer < p->plan->buffers.len && step >= 0);
   kva_plan_buffer *b = &p->plan->buffers.data[buffer];
   if (b->place != KVA_PLACE_TEMP) return;
   if (step < b->first_step) b->first_step = step;
@@ -165,6 +167,7 @@ static kva_plan_step *push_step(planner *p, kva_plan_kind kind, kva_node *node, 
 
 /* Operands of kernels are passed once each. */
 static kva_plan_step *add_node(planner *p, kva_plan_kind kind, kva_node *n) {
+  KVA_ASSERT(n->graph);
   KVA_VEC(int32_t) args = {0};
   for (uint32_t i = 0; i < n->n_operands; i++) {
     kva_value *v = n->operands[i].value;
@@ -199,6 +202,7 @@ static void add_step(planner *p, kva_node *n) {
 }
 
 static void add_copy(planner *p, int32_t to, int32_t from) {
+  KVA_ASSERT(p->plan->buffers.data[to].type->dtype == p->plan->buffers.data[from].type->dtype);
   if (to != from) push_step(p, KVA_PLAN_COPY, NULL, 2, (int32_t[]){to, from});
 }
 

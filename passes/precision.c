@@ -78,6 +78,7 @@ static bool is_plain_view(const kva_node *def) {
 
 /* v in the other type, made before n, the first that needs it. */
 static kva_value *other(precision *p, kva_value *v, kva_node *n) {
+  KVA_ASSERT(v && kva_dtype_is_float(v->type->dtype));
   if (info(p, v)->cast) return info(p, v)->cast;
   bool to_narrow = !info(p, v)->narrow;
   kva_builder b = kva_builder_before(p->m, n);
@@ -93,6 +94,7 @@ static kva_value *other(precision *p, kva_value *v, kva_node *n) {
 }
 
 static kva_status infer_again(precision *p, kva_node *n) {
+  KVA_ASSERT(n->op->infer);
   const kva_type **types = KVA_NEW_ARRAY(p->scratch, const kva_type *, n->n_results + 1);
   KVA_TRY(n->op->infer(p->m, n, types));
   for (uint32_t r = 0; r < n->n_results; r++) {
@@ -156,6 +158,7 @@ static bool is_exact_number(const precision *p, const kva_value *v) {
 
 /* Computes in float and gives everyone after it the narrow result. */
 static void wrap(precision *p, kva_node *n) {
+  KVA_ASSERT(n->n_results == 1 && n->results[0].type->dtype == KVA_F32);
   widen_operands(p, n);
   kva_builder b = kva_builder_before(p->m, n->next);
   kva_value *result = &n->results[0], *narrow = kva_cast(&b, result, p->narrow);
@@ -214,6 +217,7 @@ static kva_status visit_function(precision *p, kva_graph *g) {
 }
 
 kva_status kva_precision(kva_module *m, kva_dtype compute) {
+  KVA_ASSERT(compute == KVA_BF16 || compute == KVA_F16);
   precision p = {.m = m, .narrow = compute, .scratch = kva_arena_create()};
   kva_status status = KVA_OK;
   for (uint32_t f = 0; f < m->functions.len && !status; f++) status = visit_function(&p, m->functions.data[f]->graph);

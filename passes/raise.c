@@ -45,6 +45,7 @@ static bool is_mean(const kva_match *m) {
 
 /* v is the same for every row: it has extent 1 left of the normalised axes. */
 static bool is_row(const kva_match *m, const char *name) {
+  KVA_ASSERT(m->root);
   const kva_type *v = kva_match_value(m, name)->type, *x = kva_match_value(m, "x")->type;
   uint32_t axis = (uint32_t)kva_match_number(m, "a");
   for (uint32_t k = 0; k < v->rank; k++)
@@ -116,6 +117,7 @@ static void remove_dead(kva_node *n) {
 }
 
 static void replace(kva_node *n, kva_value *v, bool *changed) {
+  KVA_ASSERT(v->type == n->results[0].type);
   kva_value_replace_all_uses(&n->results[0], v);
   remove_dead(n);
   *changed = true;
@@ -149,6 +151,7 @@ static void apply_matcher(kva_graph *g, matcher match, bool *changed) {
     kva_builder b = kva_builder_before(g->module, n);
     kva_value *v = match(&b);
     if (!v) continue;
+    KVA_ASSERT(v->type == n->results[0].type);
     kva_value_replace_all_uses(&n->results[0], v);
     *changed = true;
     if (is_dead(n)) kva_node_remove(n);

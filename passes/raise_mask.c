@@ -11,6 +11,7 @@ typedef struct predicate {
 } predicate;
 
 static double element_of(const kva_tensor_data *t, int64_t i) {
+  KVA_ASSERT(i >= 0);
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
 }
 

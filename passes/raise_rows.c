@@ -19,6 +19,7 @@ static bool continues(kva_expr_ctx *c, const kva_run *a, const kva_run *b) {
 }
 
 bool kva_rows_push(kva_expr_ctx *c, kva_rows_view *view, kva_run run) {
+  KVA_ASSERT(view->n <= KVA_MAX_RUNS && run.len && (run.kind == KVA_RUN_ZERO || run.of));
   if (kva_expr_is(run.len, 0)) return true;
   kva_run *last = view->n ? &view->runs[view->n - 1] : NULL;
   if (last && continues(c, last, &run)) {
@@ -37,6 +38,7 @@ static bool append(kva_expr_ctx *c, kva_rows_view *view, const kva_rows_view *mo
 }
 
 static kva_rows_view itself(kva_expr_ctx *c, kva_value *v, uint32_t axis) {
+  KVA_ASSERT(axis < v->type->rank);
   return (kva_rows_view){1, {{KVA_RUN_ROWS, v, kva_expr_const(c, 0), v->type->dims[axis]}}};
 }
 

@@ -24,6 +24,7 @@ static bool is_large_splat(kva_module *m, const kva_node *n, double *out_x) {
 
 /* The state that holds x everywhere: "constant.float[64, 64].0.5". */
 static kva_state *splat_state(kva_module *m, const kva_node *n, double x) {
+  KVA_ASSERT(kva_is(n, KVA_OP_expand));
   kva_text name = {0};
   kva_text_add(&name, "constant.");
   kva_type_print(n->results[0].type, &name);

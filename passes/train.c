@@ -21,6 +21,7 @@ static kva_value *read_state(kva_builder *b, kva_state *s) {
   return kva_build(b, KVA_OP_state_read, 0, NULL, &(kva_state_read_attrs){.state = s});
 }
 static void write_state(kva_builder *b, kva_state *s, kva_value *v) {
+  KVA_ASSERT(b->failed || v->type == s->type);
   kva_build_node(b, KVA_OP_state_write, 1, &v, 0, &(kva_state_write_attrs){.state = s});
 }
 
@@ -130,6 +131,7 @@ static void update_parameter(update *u, kva_state *p, kva_value *g) {
 }
 
 static void append_output(kva_module *m, kva_function *f, kva_value *v, const char *name, kva_result_role role) {
+  KVA_ASSERT(v->graph == f->graph && (f->output_roles || !f->graph->last->n_operands));
   kva_node *ret = f->graph->last;
   uint32_t n = ret->n_operands;
   kva_value **values = KVA_NEW_ARRAY(m->arena, kva_value *, n + 1);
@@ -150,6 +152,7 @@ static void append_output(kva_module *m, kva_function *f, kva_value *v, const ch
 
 /* x / (1 - ratio) where a uniform number of this dropout's stream is at least ratio, else 0. */
 static kva_value *random_dropout(kva_builder *b, const kva_node *n, kva_value *seed, kva_value *step, int64_t stream) {
+  KVA_ASSERT(kva_is(n, KVA_OP_dropout) && stream > 0);
   kva_value *x = kva_operand(n, 0);
   double ratio = ((const kva_dropout_attrs *)n->attrs)->ratio;
   kva_random_uniform_attrs attrs = {.shape = {x->type->rank, x->type->dims}, .dtype = KVA_F32, .stream = stream};

@@ -35,6 +35,7 @@ bool kva_is_named_constant(const kva_node *n) {
 }
 
 static void become_parameter(kva_module *m, kva_node *n) {
+  KVA_ASSERT(kva_is_named_constant(n));
   kva_value *v = &n->results[0];
   kva_state *s = kva_state_create(m, v->name, v->type, KVA_STATE_PARAM);
   s->loc = n->loc;

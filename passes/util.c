@@ -32,6 +32,7 @@ bool kva_is_splat(const kva_value *v, double x) {
 static void copy_graph(const kva_graph *from, kva_graph *to, kva_value **values);
 
 static kva_value *copy_of(kva_value *const *values, const kva_value *v) {
+  KVA_ASSERT(!v || values[v->id]); /* definitions stand before uses */
   return v ? values[v->id] : NULL;
 }
 
@@ -63,6 +64,7 @@ void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **valu
 }
 
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name) {
+  KVA_ASSERT(!kva_module_find_function(m, name));
   kva_function *copy = kva_function_create(m, name);
   copy->loc = f->loc;
   kva_arena *scratch = kva_arena_create();

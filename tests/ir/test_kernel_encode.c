@@ -131,9 +131,14 @@ static void instructions_count(void **state) {
   COUNTS(load->buf, k->bufs.data[1]);
   COUNTS(reduce->carry, 1);
   COUNTS(reduce->loop, k->loops.data[3]);
-  COUNTS(branch->then, branch->orelse);
   COUNTS(branch->then->first, NULL);
   COUNTS(branch->orelse->first->next, NULL);
+  kva_kregion *then = branch->then;
+  branch->then = branch->orelse;
+  branch->orelse = then;
+  assert_true(kernel_code_hash(k) != before);
+  branch->orelse = branch->then;
+  branch->then = then;
   kva_kintrinsic *copy = nth(k->loops.data[4]->body, KVA_K_INTRINSIC, 0)->intrinsic;
   kva_kintrinsic *wait = nth(k->loops.data[4]->body, KVA_K_INTRINSIC, 1)->intrinsic;
   COUNTS(copy->op, KVA_NV_copy_commit);

@@ -3,6 +3,7 @@
  * The pass list is short because the emitter writes vectors itself: measured, LLVM's O2 and O3 give the same speed for
  * twice the compile time. sroa is what turns LOCAL tiles into registers. */
 #include "codegen/llvm_internal.h"
+#include "ir/dialect.h"
 
 #include <llvm-c/Analysis.h>
 #include <llvm-c/Transforms/PassBuilder.h>
@@ -124,6 +125,26 @@ static const char *symbol_name(kva_codegen *cg, const char *name) {
   return s;
 }
 
+typedef struct intrinsic_check {
+  kva_codegen *cg;
+  const char *kernel;
+  kva_status status;
+} intrinsic_check;
+
+static void check_intrinsic(void *user, kva_kinstr *i) {
+  intrinsic_check *c = user;
+  const kva_intrinsic_info *info = i->op == KVA_K_INTRINSIC ? kva_intrinsic_get(i->intrinsic->op) : NULL;
+  if (!info || kva_intrinsic_suits(info, &c->cg->target)) return;
+  c->status = kva_error(c->cg->diag, NULL, "kernel '%s': code for %s has no instruction %s", c->kernel,
+                        c->cg->target.description, info->name);
+}
+
+static kva_status check_intrinsics(kva_codegen *cg, const kva_kernel *k) {
+  intrinsic_check c = {cg, k->name, KVA_OK};
+  kva_k_each_instr(k, check_intrinsic, &c);
+  return c.status;
+}
+
 static kva_status check_shared(kva_codegen *cg, const kva_cg_kernel *k) {
   const kva_target *t = &cg->target;
   uint32_t bytes = k->launch.shared_bytes + k->launch.dynamic_bytes;
@@ -133,6 +154,7 @@ static kva_status check_shared(kva_codegen *cg, const kva_cg_kernel *k) {
 }
 
 static kva_status add_kernel(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
+  KVA_TRY(check_intrinsics(cg, k));
   kva_cg_kernel entry = {.name = symbol_name(cg, k->name ? k->name : "kernel")};
   entry.launch = kva_ll_kernel(cg, k, entry.name, n_symbols, symbols);
   KVA_TRY(check_shared(cg, &entry));

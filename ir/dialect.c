@@ -33,6 +33,10 @@ bool kva_intrinsic_find(const char *name, bool value, kva_intrinsic_id *out_id) 
   return false;
 }
 
+bool kva_intrinsic_suits(const kva_intrinsic_info *info, const kva_target *target) {
+  return target->kind == KVA_TARGET_GPU && kva_target_has(target, info->features);
+}
+
 uint32_t kva_intrinsic_count(const kva_intrinsic_info *info, const char *letters) {
   uint32_t n = 0;
   for (const char *kind = info->operands; *kind; kind++) n += *kind != '+' && strchr(letters, *kind);

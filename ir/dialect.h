@@ -1,8 +1,8 @@
 /* Dialects: instructions that only some targets have. A dialect is a table of rows and a verifier; the printer, the
  * parser, the verifier and the code generator find an instruction by its row and know no instruction by name.
  *
- * A row has the instruction's name in the text (unique in all dialects), the type of its value, and its operands in
- * the order of the text, a letter each:
+ * A row has the instruction's name in the text (unique in all dialects), the type of its value, the features that a
+ * target must have, and its operands in the order of the text, a letter each:
  *
  *   p    a place in a parameter, read        s, S  a place in shared memory, read, written
  *   l    a place in a LOCAL buffer, read     L, B  the same, written; read and written
@@ -18,10 +18,12 @@
 #define KVA_IR_DIALECT_H
 
 #include "ir/kernel.h"
+#include "ir/target.h"
 
 typedef struct kva_intrinsic_info {
   const char *name, *operands;
-  kva_dtype type; /* of the value; KVA_DTYPE_NONE: an effect */
+  kva_dtype type;    /* of the value; KVA_DTYPE_NONE: an effect */
+  uint32_t features; /* KVA_TARGET_..., of the targets that have it; they all are GPUs */
 } kva_intrinsic_info;
 
 typedef struct kva_dialect {
@@ -39,6 +41,8 @@ const kva_dialect *kva_intrinsic_dialect(kva_intrinsic_id id);
 const kva_intrinsic_info *kva_intrinsic_get(kva_intrinsic_id id);
 /* By name, among instructions with or without a value. False: there is none. */
 bool kva_intrinsic_find(const char *name, bool value, kva_intrinsic_id *out_id);
+/* Whether code for the target may contain the instruction. */
+bool kva_intrinsic_suits(const kva_intrinsic_info *info, const kva_target *target);
 /* Operands of these kinds; '+' counts as none. */
 uint32_t kva_intrinsic_count(const kva_intrinsic_info *info, const char *letters);
 static inline bool kva_is_place(char letter) {

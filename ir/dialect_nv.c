@@ -3,7 +3,7 @@
 #include "ir/dialect.h"
 
 static const kva_intrinsic_info rows[] = {
-#define NV(name, type, operands) {#name, operands, type},
+#define NV(name, type, features, operands) {#name, operands, type, features},
 #include "ir/dialect_nv.def"
 #undef NV
 };
@@ -124,15 +124,12 @@ static const char *check_warpgroup(const kva_kintrinsic *m) {
   }
 }
 
-static bool is_of_warpgroup(kva_intrinsic_id op) {
-  return op >= KVA_NV_wgmma;
-}
-
 static const char *check(const kva_kernel *k, const kva_kinstr *i) {
   const kva_kintrinsic *m = i->intrinsic;
   if (!k->threads || kva_dialect_threads(k, i) != k->threads)
     return "does not stand in a loop over the block's threads";
-  if (is_of_warpgroup(m->op)) return k->threads < WARPGROUP ? "the block has no whole warpgroup" : check_warpgroup(m);
+  if (kva_intrinsic_get(m->op)->features & KVA_TARGET_WARPGROUP_MMA)
+    return k->threads < WARPGROUP ? "the block has no whole warpgroup" : check_warpgroup(m);
   switch (m->op) {
   case KVA_NV_copy_async: return check_copy(m->places);
   case KVA_NV_copy_wait: return m->numbers[0] < 0 ? "a number of groups is negative" : NULL;

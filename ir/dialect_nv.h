@@ -6,7 +6,7 @@
 
 enum {
   KVA_NV_BEFORE = KVA_DIALECT_FIRST(KVA_DIALECT_NV) - 1,
-#define NV(name, type, operands) KVA_NV_##name,
+#define NV(name, type, features, operands) KVA_NV_##name,
 #include "ir/dialect_nv.def"
 #undef NV
 };

@@ -2,7 +2,7 @@
 #include "ir/dialect.h"
 
 static const kva_intrinsic_info rows[] = {
-#define ROW(name, type, operands) {#name, operands, type},
+#define ROW(name, type, features, operands) {#name, operands, type, features},
     KVA_K_TILES(ROW)
 #undef ROW
 };

@@ -94,8 +94,8 @@ enum { KVA_DIALECT_SIZE = 256 };
 #define KVA_DIALECT_FIRST(dialect) ((dialect)*KVA_DIALECT_SIZE) /* number of a dialect's first instruction */
 typedef uint32_t kva_intrinsic_id;
 
-/* X(name, type of the value, operands): what every target with subgroups and tiles of matrices has. A fragment is a
- * tile of a matrix in the registers of a subgroup's 32 lanes.
+/* X(name, type of the value, features, operands): what every target with subgroups and tiles of matrices has. A
+ * fragment is a tile of a matrix in the registers of a subgroup's 32 lanes.
  *
  * load_matrix dst, row, n, t   n (1, 2, 4) matrices of 8 x 8 elements of 16 bits from shared memory; lane 8*i + r names
  *                              row r of matrix i (16 bytes). A lane gets elements (lane / 4, 2 * (lane % 4) + 0, 1) of
@@ -108,19 +108,19 @@ typedef uint32_t kva_intrinsic_id;
  * exp2 v                       2^v to 2 units in the last place; below 2^-126 it is 0
  * round_pair d, s              d[2] of 16 bits = s[2] of floats, rounded to nearest: one register at once */
 /* clang-format off */
-#define KVA_K_TILES(X)                    \
-  X(load_matrix, KVA_DTYPE_NONE, "Lsii")  \
-  X(store_matrix, KVA_DTYPE_NONE, "Slii") \
-  X(mma, KVA_DTYPE_NONE, "Bll")           \
-  X(block_barrier, KVA_DTYPE_NONE, "")    \
-  X(subgroup_barrier, KVA_DTYPE_NONE, "") \
-  X(shuffle_xor, KVA_F32, "vi")           \
-  X(exp2, KVA_F32, "v")                   \
-  X(round_pair, KVA_DTYPE_NONE, "Ll")
+#define KVA_K_TILES(X)                                             \
+  X(load_matrix, KVA_DTYPE_NONE, 0, "Lsii")                        \
+  X(store_matrix, KVA_DTYPE_NONE, KVA_TARGET_STORE_MATRIX, "Slii") \
+  X(mma, KVA_DTYPE_NONE, 0, "Bll")                                 \
+  X(block_barrier, KVA_DTYPE_NONE, 0, "")                          \
+  X(subgroup_barrier, KVA_DTYPE_NONE, 0, "")                       \
+  X(shuffle_xor, KVA_F32, 0, "vi")                                 \
+  X(exp2, KVA_F32, 0, "v")                                         \
+  X(round_pair, KVA_DTYPE_NONE, 0, "Ll")
 /* clang-format on */
 
 enum {
-#define KVA_K_TILE_ENUM(name, type, operands) KVA_TILE_##name,
+#define KVA_K_TILE_ENUM(name, type, features, operands) KVA_TILE_##name,
   KVA_K_TILES(KVA_K_TILE_ENUM)
 #undef KVA_K_TILE_ENUM
 };

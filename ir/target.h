@@ -11,6 +11,7 @@ typedef enum kva_target_feature {
   KVA_TARGET_FMA = 1 << 0,           /* one instruction multiplies and adds with one rounding */
   KVA_TARGET_TENSOR_MAPS = 1 << 1,   /* GPU: one thread copies boxes of tensors to shared memory */
   KVA_TARGET_WARPGROUP_MMA = 1 << 2, /* GPU: four warps multiply matrices that lie in shared memory */
+  KVA_TARGET_STORE_MATRIX = 1 << 3,  /* GPU: a subgroup stores fragments of matrices to shared memory */
 } kva_target_feature;
 
 typedef struct kva_target {

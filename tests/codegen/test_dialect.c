@@ -331,10 +331,40 @@ static void test_warpgroup(void **state) {
   finish(&p);
 }
 
+/* Each instruction is code for the targets that have its features, and refused by name for others. */
+static void test_features(void **state) {
+  (void)state;
+  static const struct {
+    const char *line, *name, *architectures; /* that have it */
+  } rows[] = {{"block_barrier", "block_barrier", "sm_80 sm_90 sm_90a"},
+              {"copy_commit", "copy_commit", "sm_80 sm_90 sm_90a"},
+              {"store_matrix tile[8*t], a[0], 1, 0", "store_matrix", "sm_90 sm_90a"},
+              {"proxy_fence", "proxy_fence", "sm_90 sm_90a"},
+              {"mbarrier_fence", "mbarrier_fence", "sm_90 sm_90a"},
+              {"wgmma_commit", "wgmma_commit", "sm_90a"},
+              {"registers_dec 40", "registers_dec", "sm_90a"}};
+  static const char *const architectures[] = {"sm_80", "sm_90", "sm_90a", NULL};
+  for (size_t r = 0; r < 4 * (sizeof rows / sizeof *rows); r++) {
+    const char *arch = architectures[r % 4], *all = rows[r / 4].architectures, *found = arch ? strstr(all, arch) : NULL;
+    while (found && found[strlen(arch)] == 'a') found = strstr(found + 1, arch); /* sm_90 within sm_90a */
+    program p = {.arena = kva_arena_create(), .diag = kva_diag_create()};
+    const char *text = kva_arena_printf(p.arena,
+                                        "kernel \"k\" () threads 128 { shared readwrite float16 tile[1024] local "
+                                        "readwrite float16 a[8] thread t < 128 { %s } }",
+                                        rows[r / 4].line);
+    kva_kernel *k = kva_kernel_parse(p.arena, kva_expr_ctx_create(p.arena), text, "kernel", p.diag);
+    check(&p, k);
+    check(&p, kva_codegen_create(&(kva_target_options){.arch = arch, .opt_level = 2}, p.diag, &p.cg) == KVA_OK);
+    assert_int_equal(kva_codegen_add(p.cg, k, 0, NULL, &p.number), found ? KVA_OK : KVA_INVALID);
+    if (!found) assert_non_null(strstr(kva_diag_message(p.diag, 0, NULL, NULL), rows[r / 4].name));
+    finish(&p);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_product), cmocka_unit_test(test_transpose), cmocka_unit_test(test_values),
-      cmocka_unit_test(test_dynamic), cmocka_unit_test(test_warpgroup),
+      cmocka_unit_test(test_features), cmocka_unit_test(test_product), cmocka_unit_test(test_transpose),
+      cmocka_unit_test(test_values),   cmocka_unit_test(test_dynamic), cmocka_unit_test(test_warpgroup),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,11 @@ static void test_described(void **state) {
       {{.cpu = "x86-64-v4"}, KVA_TARGET_CPU, 64, 32, KVA_TARGET_FMA},
       {{.triple = "aarch64-linux-gnu"}, KVA_TARGET_CPU, 16, 32, KVA_TARGET_FMA},
       {{.arch = "sm_80"}, KVA_TARGET_GPU, 16, 16, KVA_TARGET_FMA},
-      {{.arch = "sm_90a"}, KVA_TARGET_GPU, 16, 16, KVA_TARGET_FMA | KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA},
+      {{.arch = "sm_90a"},
+       KVA_TARGET_GPU,
+       16,
+       16,
+       KVA_TARGET_FMA | KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA | KVA_TARGET_STORE_MATRIX},
   };
   for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
     kva_target t = describe(&rows[i].options);

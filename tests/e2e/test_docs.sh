@@ -61,3 +61,8 @@ while read -r line; do
   expect 0 "${verb%;}" --help
   for option in $(grep -oE -- ' --[a-z-]+' <<<"${line%%#*}"); do says "$option"; done
 done <"$work/commands"
+
+# Outside of ops/ a rule that names operators is about exactly those: docs/design.md argues each file, and no other.
+grep -rlE 'case KVA_OP_|== KVA_OP_' passes frontend codegen tools --include='*.[ch]' | sort >"$work/naming"
+grep -oE '^\| `(passes|frontend|codegen|tools)/[a-z_/]+\.c` \|' docs/design.md | tr -d '|` ' | sort >"$work/argued"
+diff "$work/naming" "$work/argued" >"$work/out" || fail "files that name operators (<) and those that docs/design.md argues (>)"

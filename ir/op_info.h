@@ -27,6 +27,7 @@ typedef enum kva_trait {
   KVA_CONTROL = 1 << 15,    /* runs its sub-graphs as programs: their nodes are nodes of steps of their own */
   KVA_READS_ONCE = 1 << 16, /* with KVA_REDUCES: all results together read each element of operand 0 once */
   KVA_NARROW = 1 << 17,     /* elementwise: narrow operands cost nothing but the rounding of the result */
+  KVA_ALIAS = 1 << 18,      /* a view with operand 0's elements in their order: outside of kernels it shares memory */
 } kva_trait;
 
 /* Operands of an update (KVA_UPDATES); the moments follow. */

@@ -240,7 +240,7 @@ static bool tile_may_join(fuse *f, const kva_node *p, const group *g) {
   const kva_node *root = g->nodes[0];
   if (is_for_library(f, p) || g->tile || g->has_row || g->n_nodes >= MAX_GROUP || kva_fuse_role(root) != ROLE_ELEMENT)
     return false;
-  if (kva_is(root, KVA_OP_reshape)) return false; /* better an alias */
+  if (root->op->traits & KVA_ALIAS) return false; /* better in no kernel */
   epilogue e = {.f = f, .g = g, .tile = p};
   for (uint32_t k = g->n_nodes; k-- > 0;)
     if (!follows_tile(&e, k)) return false;
@@ -530,11 +530,11 @@ static bool is_dead(const kva_node *n) {
   return true;
 }
 
-/* The planner aliases reshapes; a tile alone is a step as it is. */
+/* Aliases are no steps; a tile alone is one as it is. */
 static bool is_left_alone(const group *g) {
-  bool reshapes = true;
-  for (uint32_t k = 0; k < g->n_nodes; k++) reshapes &= kva_is(g->nodes[k], KVA_OP_reshape);
-  return reshapes || (g->n_nodes == 1 && g->tile);
+  bool aliases = true;
+  for (uint32_t k = 0; k < g->n_nodes; k++) aliases &= !!(g->nodes[k]->op->traits & KVA_ALIAS);
+  return aliases || (g->n_nodes == 1 && g->tile);
 }
 
 static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {

@@ -39,7 +39,7 @@ static int32_t state_buffer(planner *p, kva_state *s) {
 
 static bool is_step(const kva_node *n) {
   if (n->op->traits & (KVA_CONTROL | KVA_BINDS)) return true;
-  return n->op->lower_kind != KVA_LOWER_NONE ? !kva_is(n, KVA_OP_reshape) : kva_is(n, KVA_OP_kernel);
+  return n->op->lower_kind != KVA_LOWER_NONE ? !(n->op->traits & KVA_ALIAS) : kva_is(n, KVA_OP_kernel);
 }
 
 /* ---- which step a node runs in ----------------------------------------------------------------------------------- */
@@ -53,9 +53,9 @@ static int32_t *number_steps(planner *p) {
 
 /* ---- state written in place -------------------------------------------------------------------------------------- */
 
-/* The value behind reshapes. */
+/* The value whose memory v shares. */
 static kva_value *storage_root(kva_value *v) {
-  while (v->def && kva_is(v->def, KVA_OP_reshape)) v = kva_operand(v->def, 0);
+  while (v->def && v->def->op->traits & KVA_ALIAS) v = kva_operand(v->def, 0);
   return v;
 }
 
@@ -63,13 +63,13 @@ static kva_state *state_of_read(const kva_value *v) {
   return v->def && kva_is(v->def, KVA_OP_state_read) ? ((const kva_state_read_attrs *)v->def->attrs)->state : NULL;
 }
 
-/* Last step that reads v or a reshape of it; INT32_MAX when the copies at the end do. */
+/* Last step that reads v or an alias of it; INT32_MAX when the copies at the end do. */
 static int32_t last_use(const kva_value *v, const int32_t *step_of) {
   int32_t last = -1;
   for (const kva_use *u = v->uses; u; u = u->next) {
     const kva_node *n = u->user;
     if (n->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return INT32_MAX;
-    int32_t step = kva_is(n, KVA_OP_reshape) ? last_use(&n->results[0], step_of) : step_of[n->id];
+    int32_t step = n->op->traits & KVA_ALIAS ? last_use(&n->results[0], step_of) : step_of[n->id];
     last = step > last ? step : last;
   }
   return last;

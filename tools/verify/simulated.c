@@ -112,7 +112,7 @@ static kva_status compile_node(run *r, kva_node *n) {
 }
 
 static bool is_alias(const run *r, const kva_node *n) {
-  return r->options->alias_views && kva_is(n, KVA_OP_reshape);
+  return r->options->alias_views && n->op->traits & KVA_ALIAS;
 }
 
 static kva_status compile(run *r, kva_graph *g) {

@@ -4,8 +4,8 @@
  * constant condition becomes the branch that is taken, one with small branches of equal types a selection; a `loop`
  * without iterations its initial values. The number of iterations becomes an attribute where it is an expression, and a
  * condition that is always true is left out, so that stacked results get extents that are known before. Constants move
- * into the sub-graphs that use them; results and captured values that nothing uses go, carried values that never change
- * are captured.
+ * into the sub-graphs that use them; results, captured values and conditions that nothing uses go, and the result of a
+ * carried value that never changes is its initial value.
  * Algorithm: one sweep over every graph, inner ones first. Requires: SSA order. Breaks: nothing; leaves dead nodes to
  * dce.
  * Why loops of few iterations stay: the importer has unrolled those that it knows; what folding finds afterwards is
@@ -140,6 +140,15 @@ static bool drop_condition(control *c, kva_node *n) {
   return true;
 }
 
+/* Without a condition what the body says of going on does not count. */
+static bool forget_condition(control *c, kva_node *n) {
+  kva_graph *body = n->graphs[0];
+  if (kva_operand(n, 1) || is_known(c->m, kva_graph_output(body, 0), 1)) return false;
+  kva_builder b = kva_builder_before(c->m, body->last);
+  kva_node_set_operand(body->last, 0, kva_const_scalar(&b, KVA_BOOL, 1));
+  return true;
+}
+
 static void settle_stacks(kva_node *n) {
   const kva_loop_attrs *a = n->attrs;
   if (!a->trips || kva_operand(n, 1) || !a->binds.n) return;
@@ -269,6 +278,7 @@ static bool visit_if(control *c, kva_node *n) {
 static bool visit_loop(control *c, kva_node *n) {
   bool changed = note_trips(c, n);
   changed |= drop_condition(c, n);
+  changed |= forget_condition(c, n);
   settle_stacks(n);
   if (skip_loop(c, n)) return true;
   changed |= sink_operands(n);

@@ -18,9 +18,11 @@ typedef struct checker {
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
+/* One element: its buffer may be that of a reshape, of another rank. */
 static bool is_scalar(const checker *c, int32_t buffer, bool wants_bool) {
   const kva_buffer_desc *b = &c->p->buffers[buffer];
-  return b->rank == 0 && (wants_bool ? b->dtype == KVA_BOOL : b->dtype == KVA_I64);
+  if (b->dtype != (wants_bool ? KVA_BOOL : KVA_I64)) return false;
+  return b->bytes.n == 1 && b->bytes.words->op == KVA_FORMULA_CONST && b->bytes.words->arg == (wants_bool ? 1 : 8);
 }
 
 static kva_status bad_argument(const checker *c, int32_t index) {
@@ -50,16 +52,10 @@ static const kva_program *program_of(const checker *c, int32_t index, int32_t nu
   return NULL;
 }
 
-/* Do buffers of the caller and of the program agree, but for `more` leading dimensions of the caller's? */
-static bool agree(const checker *c, int32_t outer, const kva_program *p, int32_t inner, int32_t more) {
-  const kva_buffer_desc *a = &c->p->buffers[outer], *b = &p->buffers[inner];
-  return a->dtype == b->dtype && a->rank == b->rank + more;
-}
-
-static bool all_agree(const checker *c, int32_t n, const int32_t *outer, const kva_program *p, const int32_t *inner,
-                      int32_t more) {
+/* Do buffers of the caller and of the program hold elements of one type? Their shapes are those of some reshape. */
+static bool all_agree(const checker *c, int32_t n, const int32_t *outer, const kva_program *p, const int32_t *inner) {
   for (int32_t i = 0; i < n; i++)
-    if (!agree(c, outer[i], p, inner[i], more)) return false;
+    if (c->p->buffers[outer[i]].dtype != p->buffers[inner[i]].dtype) return false;
   return true;
 }
 
@@ -82,8 +78,7 @@ static kva_status check_branch(const checker *c, int32_t index) {
   for (int k = 0; k < 2; k++) {
     const kva_program *p = program_of(c, index, k ? b->orelse : b->then, n, s->n_results);
     if (!p) return KVA_INVALID;
-    if (!all_agree(c, n, s->args + 1, p, p->inputs, 0) ||
-        !all_agree(c, s->n_results, s->args + 1 + n, p, p->outputs, 0))
+    if (!all_agree(c, n, s->args + 1, p, p->inputs) || !all_agree(c, s->n_results, s->args + 1 + n, p, p->outputs))
       return bad_argument(c, index);
     if (!binds_are_valid(c, b, p)) return FAULT(c, "step %d of '%s' binds what it has not", index, c->p->name);
   }
@@ -102,8 +97,8 @@ static kva_status check_loop(const checker *c, int32_t index) {
   const kva_buffer_desc *i = &p->buffers[p->inputs[0]], *go_on = &p->buffers[p->outputs[0]];
   const int32_t *initial = s->args + first, *finals = s->args + s->n_args - s->n_results;
   if (i->dtype != KVA_I64 || i->rank || go_on->dtype != KVA_BOOL || go_on->rank ||
-      !all_agree(c, n, initial, p, p->inputs + 1, 0) || !all_agree(c, l->n_carried, finals, p, p->outputs + 1, 0) ||
-      !all_agree(c, s->n_results - l->n_carried, finals + l->n_carried, p, p->outputs + 1 + l->n_carried, 1))
+      !all_agree(c, n, initial, p, p->inputs + 1) || !all_agree(c, l->n_carried, finals, p, p->outputs + 1) ||
+      !all_agree(c, s->n_results - l->n_carried, finals + l->n_carried, p, p->outputs + 1 + l->n_carried))
     return bad_argument(c, index);
   return l->symbol < 0 || is_symbol(c, l->symbol)
              ? KVA_OK

@@ -241,6 +241,12 @@ static random_graph_options controlled_sgd(uint64_t seed) {
   return o;
 }
 
+static random_graph_options controlled_step(uint64_t seed) {
+  random_graph_options o = any_optimizer(seed);
+  o.control = true;
+  return o;
+}
+
 static void test_stages(void **state) {
   (void)state;
   each_seed(300, forward, check_stages);
@@ -281,6 +287,26 @@ static void test_control_gradients(void **state) {
   each_seed(60, controlled_sgd, check_gradients);
 }
 
+static void test_control_compiled(void **state) {
+  (void)state;
+  each_seed(60, controlled, check_compiled);
+}
+
+static void test_control_steps(void **state) {
+  (void)state;
+  each_seed(30, controlled_step, check_compiled_step);
+}
+
+static void test_control_gpu(void **state) {
+  (void)state;
+  each_seed(30, controlled, check_gpu);
+}
+
+static void test_control_gpu_steps(void **state) {
+  (void)state;
+  each_seed(15, controlled_step, check_gpu_step);
+}
+
 /* What once went wrong: an addition that is `or` in one branch alone (codegen/llvm_ptx.c); a load for all lanes of a
  * vector if some want it. */
 static void test_gpu_known(void **state) {
@@ -293,9 +319,19 @@ static void test_gpu_known(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_stages),         cmocka_unit_test(test_compiled), cmocka_unit_test(test_gradients),
-      cmocka_unit_test(test_compiled_steps), cmocka_unit_test(test_gpu),      cmocka_unit_test(test_gpu_steps),
-      cmocka_unit_test(test_gpu_known),      cmocka_unit_test(test_control),  cmocka_unit_test(test_control_gradients),
+      cmocka_unit_test(test_stages),
+      cmocka_unit_test(test_compiled),
+      cmocka_unit_test(test_gradients),
+      cmocka_unit_test(test_compiled_steps),
+      cmocka_unit_test(test_gpu),
+      cmocka_unit_test(test_gpu_steps),
+      cmocka_unit_test(test_gpu_known),
+      cmocka_unit_test(test_control),
+      cmocka_unit_test(test_control_gradients),
+      cmocka_unit_test(test_control_compiled),
+      cmocka_unit_test(test_control_steps),
+      cmocka_unit_test(test_control_gpu),
+      cmocka_unit_test(test_control_gpu_steps),
   };
   const char *only = getenv("KVA_TEST_ONLY"); /* the name of one of them */
   if (only) cmocka_set_test_filter(only);

@@ -1,5 +1,6 @@
 /* Statements, and the graphs that they make up. */
 #include "frontend/kv_elaborate.h"
+#include "ops/control.h"
 #include "ops/ids.h"
 
 enum { MAX_STEPS = 1000000, MAX_LEVEL = 1000 };
@@ -160,12 +161,13 @@ void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs) {
 }
 
 /* Declared and inferred type of an output. ONNX text is often loose about symbols, so that only constants must agree
- * there; in a model every dimension must. */
-static bool types_agree(const kva_type *declared, const kva_type *found, bool strict) {
+ * there; in a model every dimension must, but for those that depend on data, whose symbols have made-up names. */
+static bool types_agree(kva_elab *e, const kva_type *declared, const kva_type *found, bool strict) {
   if (declared->dtype != found->dtype || declared->rank != found->rank) return false;
   for (uint32_t i = 0; i < declared->rank; i++) {
     bool constants = kva_expr_is_const(declared->dims[i], NULL) && kva_expr_is_const(found->dims[i], NULL);
-    if (declared->dims[i] != found->dims[i] && (strict || constants)) return false;
+    bool known = strict && !kva_is_local_dim(e->onnx.b.graph, found->dims[i]);
+    if (declared->dims[i] != found->dims[i] && (known || constants)) return false;
   }
   return true;
 }
@@ -174,7 +176,7 @@ static bool check_output(kva_elab *e, const kva_ast_graph *g, const kva_ast_valu
   if (!out->type || out->type->kind != KVA_AST_TENSOR || out->type->any_rank) return true;
   const kva_type *declared = kva_el_type(e, out->type);
   if (!declared) return false;
-  if (types_agree(declared, v->type, g->kind == KVA_AST_MODEL)) return true;
+  if (types_agree(e, declared, v->type, g->kind == KVA_AST_MODEL)) return true;
   kva_text want = {0}, found = {0};
   kva_type_print(declared, &want);
   kva_type_print(v->type, &found);

@@ -56,7 +56,7 @@ static kva_status build_if(kva_onnx_call *k, kva_value *cond) {
   static const char *const names[] = {"then_branch", "else_branch"};
   kva_if_attrs *attrs = kva_attrs_default(k->b->m->arena, KVA_OP(if)->attrs);
   kva_region regions[2];
-  cond = kva_reshape(k->b, cond, 0, NULL);
+  cond = kva_cast(k->b, kva_reshape(k->b, cond, 0, NULL), KVA_BOOL);
   for (uint32_t i = 0; i < 2; i++) {
     kva_value *out[MAX_VALUES] = {NULL};
     regions[i] = kva_region_open(k);
@@ -222,7 +222,7 @@ static kva_status build_loop(kva_onnx_call *k, loop *l, kva_node **out) {
   kept_loop kept = {.carried = l->carried, .stacked = l->collects, .initial = l->initial};
   kva_value *in[MAX_VALUES + 2];
   read_count(k, &kept);
-  kept.cond = kva_reshape(k->b, l->first_cond, 0, NULL);
+  kept.cond = kva_cast(k->b, kva_reshape(k->b, l->first_cond, 0, NULL), KVA_BOOL);
   kept.body = kva_region_open(k);
   in[0] = kva_graph_add_input(kept.body.graph, kva_type_scalar(k->b->m, KVA_I64), NULL);
   for (uint32_t i = 0; i < l->carried; i++) in[i + 2] = kva_graph_add_input(kept.body.graph, l->initial[i]->type, NULL);

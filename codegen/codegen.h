@@ -2,6 +2,7 @@
 #ifndef KVA_CODEGEN_CODEGEN_H
 #define KVA_CODEGEN_CODEGEN_H
 
+#include "codegen/kernels/kernels.h"
 #include "ir/kernel.h"
 #include "ir/plan.h"
 #include "ir/target.h"
@@ -29,6 +30,10 @@ KVA_MUST_USE kva_status kva_codegen_describe(const kva_target_options *options, 
  * Parameters: distinct operand values in order of first use in `node`'s operand list, then results. Returns NULL with
  * diagnostics when an operator has no lowering. */
 kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target);
+
+/* The hand-written kernel that lowering the node takes; *out_operator: the operator that it is for, NULL: the node has
+ * none. Without a row in the choice the node cannot be compiled for the target. */
+kva_kernel_choice kva_codegen_choose(const kva_node *node, const kva_target *target, const kva_node **out_operator);
 
 /* Schedule for a CPU, in place: collapses adjacent PARALLEL loops, makes the outer ones GRID (exactly one GRID loop
  * remains, outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */

@@ -272,7 +272,7 @@ static const char *kernel_name(const kva_node *n) {
   return name ? name : "kernel";
 }
 
-kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target) {
+static kva_lowering lowering_of(kva_arena *arena, const kva_node *node, const kva_target *target) {
   kva_module *m = node->graph->module;
   KVA_ASSERT(!kva_is(node, KVA_OP_kernel) || kva_graph_output_count(node->graphs[0]) == node->n_results);
   kva_kernel *k = kva_kernel_create(arena, m->exprs, kernel_name(node));
@@ -285,11 +285,47 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
       .outer = kva_map_create(arena),
       .memo = kva_map_create(arena)};
   create_parameters(&w);
-  if (all_empty(&w)) return k;
+  return w;
+}
+
+/* Predicates look at operands in a kernel of their own, which says nothing. */
+kva_kernel_choice kva_codegen_choose(const kva_node *node, const kva_target *target, const kva_node **out_operator) {
+  kva_kernel_choice choice = {0};
+  kva_arena *scratch = kva_arena_create();
+  kva_lowering w = lowering_of(scratch, node, target);
+  w.failed = true;
+  w.tile = find_tile(&w);
+  *out_operator = all_empty(&w) ? NULL : w.tile;
+  if (*out_operator) choice = kva_kernel_choose(&w.l, w.tile);
+  kva_arena_destroy(scratch);
+  return choice;
+}
+
+static void fail_without_kernel(kva_lowering *w, const kva_kernel_choice *c) {
+  kva_text refused = {0};
+  for (uint32_t i = 0; i < c->n_refused; i++)
+    kva_text_add(&refused, "%s%s: %s", i ? "; " : " (", c->refused[i]->name, c->reasons[i]);
+  kva_lowering_fail(w, w->tile, KVA_F32, "there is no kernel for %s%s%s", w->l.target->description,
+                    refused.data ? refused.data : "", c->n_refused ? ")" : "");
+  kva_text_free(&refused);
+}
+
+static void lower_tile(kva_lowering *w) {
+  const kva_node *tile;
+  kva_kernel_choice choice = kva_codegen_choose(w->node, w->l.target, &tile);
+  if (choice.row)
+    choice.row->emit(&w->l, w->tile);
+  else
+    fail_without_kernel(w, &choice);
+}
+
+kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target) {
+  kva_lowering w = lowering_of(arena, node, target);
+  if (all_empty(&w)) return w.l.kb->kernel;
   w.tile = find_tile(&w);
   if (w.tile && !w.failed)
-    w.tile->op->kernel(&w.l, w.tile);
+    lower_tile(&w);
   else
     lower_outputs(&w);
-  return w.failed ? NULL : k;
+  return w.failed ? NULL : w.l.kb->kernel;
 }

@@ -42,7 +42,7 @@ typedef enum kva_vjp_kind {
 
 typedef enum kva_lower_kind {
   KVA_LOWER_ELEMENT, /* <op>_lower: the value of one result element; fuses freely */
-  KVA_LOWER_KERNEL,  /* <op>_kernel: writes a whole kernel */
+  KVA_LOWER_KERNEL,  /* whole kernels are written by hand: codegen/kernels */
   KVA_LOWER_NONE,    /* structure: constant, state, return, fused kernel */
 } kva_lower_kind;
 
@@ -94,7 +94,6 @@ struct kva_op_info {
   kva_status (*ref)(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out);
   kva_status (*vjp)(kva_vjp *c, kva_node *n);
   kva_kval (*lower)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
-  void (*kernel)(kva_lower *l, const kva_node *n);
 
   /* ---- facts that some rows have ---- */
 

@@ -13,7 +13,3 @@ kva_status kva_cumprod_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *
   kva_scan_ref(n, in[0], out[0], true);
   return KVA_OK;
 }
-
-void kva_cumprod_kernel(kva_lower *l, const kva_node *n) {
-  kva_scan_kernel(l, n, true);
-}

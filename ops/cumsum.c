@@ -22,7 +22,3 @@ kva_status kva_cumsum_vjp(kva_vjp *c, kva_node *n) {
   c->grad_in[0] = kva_build(c->b, KVA_OP_cumsum, 1, c->grad_out, &attrs);
   return KVA_OK;
 }
-
-void kva_cumsum_kernel(kva_lower *l, const kva_node *n) {
-  kva_scan_kernel(l, n, false);
-}

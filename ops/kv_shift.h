@@ -9,8 +9,11 @@ typedef enum kva_shift_boundary { KVA_SHIFT_ZERO, KVA_SHIFT_KEEP, KVA_SHIFT_EDGE
 /* Operand numbers that the three operators have in common. */
 enum { KVA_SHIFT_PAST = 2, KVA_SHIFT_SEGMENTS = 3, KVA_SHIFT_LEFT_PAD = 4 };
 
-/* kv_shift_grads is for windows of at most so many taps: a thread keeps a sum for each. */
-enum { KVA_SHIFT_GRADS_TAPS = 4 };
+/* kv_shift_grads is for windows of at most so many taps: a thread keeps a sum for each. It adds up dw over so many
+ * rows.
+ */
+enum { KVA_SHIFT_GRADS_TAPS = 4, KVA_SHIFT_GRADS_ROWS = 16 };
+enum { KVA_SHIFT_GRADS_DY = 0, KVA_SHIFT_GRADS_X = 2 }; /* its operands */
 
 /* One kv_shift node, seen without its layout: x[b, t, h, d], w as `weight_rank` says (kv_shift.c). */
 typedef struct kva_shift {
@@ -33,6 +36,8 @@ kva_shift kva_shift_get(const kva_node *n, const kva_type *x, int64_t time_axis,
 /* Inference of all three: checks everything but results; w_operand is the operand to blame for w's shape. */
 KVA_MUST_USE kva_status kva_shift_check(kva_module *m, const kva_node *n, int64_t time_axis, const char *boundary,
                                         uint32_t weight_rank, const kva_dim *weight_dims, uint32_t w_operand);
+/* Reads a checked kv_shift_grads node. */
+kva_shift kva_shift_grads_get(const kva_node *n);
 /* Type of the state: x's with W-1 rows. */
 const kva_type *kva_shift_state_type(kva_module *m, const kva_shift *s);
 

@@ -18,7 +18,5 @@ typedef struct kva_matmul_plain {
 } kva_matmul_plain;
 /* False: it is no such product (integers, double, an operand that some of the batch shares). */
 bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *out);
-/* Float products by register tiles over packed panels (matmul_tile.c). */
-void kva_matmul_tile_kernel(kva_lower *l, const kva_node *n);
 
 #endif

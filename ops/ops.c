@@ -43,30 +43,27 @@
 
 /* ---- the table --------------------------------------------------------------------------------------------------- */
 
-#define ATTRS_OF_ATTRS(op)      &op##_desc
-#define ATTRS_OF_PLAIN(op)      NULL
-#define VJP_OF_RULE(op)         kva_##op##_vjp
-#define VJP_OF_ZERO(op)         NULL
-#define VJP_OF_NONE(reason)     VJP_OF_ZERO
-#define VJP_OF_GRAPH(op)        NULL
-#define KIND_OF_RULE            KVA_VJP_RULE
-#define KIND_OF_ZERO            KVA_VJP_ZERO
-#define KIND_OF_NONE(reason)    KVA_VJP_NONE
-#define KIND_OF_GRAPH           KVA_VJP_GRAPH
-#define REASON_OF_RULE          NULL
-#define REASON_OF_ZERO          NULL
-#define REASON_OF_GRAPH         NULL
-#define REASON_OF_NONE(reason)  reason
-#define REF_OF_ELEMENT(op)      kva_##op##_ref
-#define REF_OF_KERNEL(op)       kva_##op##_ref
-#define REF_OF_STRUCTURE(op)    NULL
-#define LOWER_OF_ELEMENT(op)    kva_##op##_lower
-#define LOWER_OF_KERNEL(op)     NULL
-#define LOWER_OF_STRUCTURE(op)  NULL
-#define KERNEL_OF_ELEMENT(op)   NULL
-#define KERNEL_OF_KERNEL(op)    kva_##op##_kernel
-#define KERNEL_OF_STRUCTURE(op) NULL
-#define KVA_LOWER_STRUCTURE     KVA_LOWER_NONE
+#define ATTRS_OF_ATTRS(op)     &op##_desc
+#define ATTRS_OF_PLAIN(op)     NULL
+#define VJP_OF_RULE(op)        kva_##op##_vjp
+#define VJP_OF_ZERO(op)        NULL
+#define VJP_OF_NONE(reason)    VJP_OF_ZERO
+#define VJP_OF_GRAPH(op)       NULL
+#define KIND_OF_RULE           KVA_VJP_RULE
+#define KIND_OF_ZERO           KVA_VJP_ZERO
+#define KIND_OF_NONE(reason)   KVA_VJP_NONE
+#define KIND_OF_GRAPH          KVA_VJP_GRAPH
+#define REASON_OF_RULE         NULL
+#define REASON_OF_ZERO         NULL
+#define REASON_OF_GRAPH        NULL
+#define REASON_OF_NONE(reason) reason
+#define REF_OF_ELEMENT(op)     kva_##op##_ref
+#define REF_OF_KERNEL(op)      kva_##op##_ref
+#define REF_OF_STRUCTURE(op)   NULL
+#define LOWER_OF_ELEMENT(op)   kva_##op##_lower
+#define LOWER_OF_KERNEL(op)    NULL
+#define LOWER_OF_STRUCTURE(op) NULL
+#define KVA_LOWER_STRUCTURE    KVA_LOWER_NONE
 
 static const kva_op_info rows[KVA_OP_COUNT] = {
 #define OP(op, min_in, max_in, n_out, trait_bits, ATTR, VJP, LOWER, ...) \
@@ -84,7 +81,6 @@ static const kva_op_info rows[KVA_OP_COUNT] = {
                    .ref = REF_OF_##LOWER(op),                            \
                    .vjp = VJP_OF_##VJP(op),                              \
                    .lower = LOWER_OF_##LOWER(op),                        \
-                   .kernel = KERNEL_OF_##LOWER(op),                      \
                    .tolerance = __VA_ARGS__}, /* and the row's facts */
 #include "ops/ops.def"
 #undef OP

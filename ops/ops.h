@@ -4,8 +4,8 @@
 #define KVA_OPS_OPS_H
 
 #include "ir/op_info.h"
-#include "ir/target.h"
 #include "ops/attrs.h"
+#include "ops/lower.h"
 
 typedef uint32_t kva_op_id; /* KVA_OP_<name>, of ops/ids.h */
 
@@ -69,38 +69,14 @@ struct kva_vjp {
   const bool *wants;
 };
 
-/* ---- lowering ---------------------------------------------------------------------------------------------------- */
-
-/* Context of lowering one kernel; codegen fills it. */
-struct kva_lower {
-  kva_kb *kb;
-  kva_module *module;
-  const kva_target *target;
-  /* Element idx of operand `operand` of n (idx has the operand's rank): its producer's code when that is in the same
-   * kernel, else a load. In the compute type of the operand's dtype. */
-  kva_kval (*operand)(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
-  /* For whole-kernel operators: element idx of result `result` is v. Runs the fused epilogue and stores. */
-  void (*store)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
-};
-/* Many light threads: no tiles in a work item's own memory. */
-static inline bool kva_lower_for_gpu(const kva_lower *l) {
-  return l->target->kind == KVA_TARGET_GPU;
-}
-/* Operand of an elementwise node for result index idx: aligns ranks from the right, extent-1 dims at 0. */
-kva_kval kva_lower_broadcast(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
-static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {
-  return n->operands[i].value->type;
-}
-
 /* ---- functions of an operator ------------------------------------------------------------------------------------ */
 
 /* Declares those that a row may name. The file that defines some of them declares them by this. */
-#define KVA_OP_FUNCTIONS(name)                                                                               \
-  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types);               \
-  kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,                \
-                              kva_ref_tensor *const *out);                                                   \
-  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                                      \
-  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx); \
-  void kva_##name##_kernel(kva_lower *l, const kva_node *n);
+#define KVA_OP_FUNCTIONS(name)                                                                 \
+  kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types); \
+  kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,  \
+                              kva_ref_tensor *const *out);                                     \
+  kva_status kva_##name##_vjp(kva_vjp *c, kva_node *n);                                        \
+  kva_kval kva_##name##_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
 
 #endif

@@ -42,29 +42,3 @@ void kva_scan_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y,
     }
   }
 }
-
-/* One work item a line; along the line a sequential carry. */
-void kva_scan_kernel(kva_lower *l, const kva_node *n, bool product) {
-  kva_kb *b = l->kb;
-  const kva_scan_attrs *a = attrs_of(n);
-  const kva_type *x = kva_operand_type(n, 0);
-  uint32_t axis = kva_axis(a->axis, x->rank);
-  if (kva_gpu_scan_kernel(l, n, product)) return;
-  kva_kloop *maps[KVA_MAX_RANK];
-  const kva_expr *idx[KVA_MAX_RANK];
-  for (uint32_t k = 0; k < x->rank; k++) {
-    if (k == axis) continue;
-    maps[k] = kva_k_loop_begin(b, KVA_K_PARALLEL, x->dims[k], "i");
-    idx[k] = maps[k]->var;
-  }
-  kva_kloop *scan = kva_k_loop_begin(b, KVA_K_SERIAL, x->dims[axis], "k");
-  const kva_expr *last = kva_expr_addi(b->exprs, x->dims[axis], -1);
-  idx[axis] = a->reverse ? kva_expr_sub(b->exprs, last, scan->var) : scan->var;
-  kva_kval before = kva_k_carry(b, scan, kva_k_const(b, kva_k_compute_type(x->dtype), product));
-  kva_kval after = kva_k2(b, product ? KVA_K_mul : KVA_K_add, before, l->operand(l, n, 0, idx));
-  l->store(l, n, 0, idx, a->exclusive ? before : after);
-  kva_k_carry_next(b, scan, before, after);
-  kva_k_loop_end(b, scan);
-  for (uint32_t k = x->rank; k-- > 0;)
-    if (k != axis) kva_k_loop_end(b, maps[k]);
-}

@@ -7,8 +7,5 @@
 
 KVA_MUST_USE kva_status kva_scan_infer(kva_module *m, const kva_node *n, const kva_type **out_types);
 void kva_scan_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, bool product);
-void kva_scan_kernel(kva_lower *l, const kva_node *n, bool product);
-/* gpu_scan.c: the kernel for a GPU, where elements along the axis are neighbours; false: it writes none. */
-bool kva_gpu_scan_kernel(kva_lower *l, const kva_node *n, bool product);
 
 #endif

@@ -10,9 +10,7 @@
  * be there. passes/opt_split.c makes this operator for GPUs, for what gather_grad does (there): no gradient. */
 #include "ops/sort_indices.h"
 
-#include "ops/gpu_sort.h"
 #include "ops/index.h"
-#include "ops/scatter_common.h"
 #include "ops/shape.h"
 
 #include <stdlib.h>
@@ -22,7 +20,6 @@ KVA_OP_FUNCTIONS(sort_indices)
 enum {
   MIN_CHUNK = 32,
   MAX_CHUNK = 2048,
-  MAX_THREADS = 512,
   MANY_ROWS = 1 << 19 /* too many for keys of 32 bits */
 };
 
@@ -43,7 +40,7 @@ kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows,
   return s;
 }
 
-static kva_sorted sorted_of(kva_expr_ctx *c, const kva_node *n) {
+kva_sorted kva_sort_indices_of(kva_expr_ctx *c, const kva_node *n) {
   const kva_sort_indices_attrs *a = n->attrs;
   kva_dim owners = kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, kva_expr_const(c, a->owners), a->extent));
   return kva_sorted_of(c, kva_operand_type(n, 0), a->extent, owners);
@@ -55,7 +52,7 @@ kva_status kva_sort_indices_infer(kva_module *m, const kva_node *n, const kva_ty
   if (!a->extent) return kva_error(m->diag, &n->loc, "kv.%s: attribute extent is missing", n->op->name);
   if (a->owners < 1)
     return kva_error(m->diag, &n->loc, "kv.%s: owners = %lld must be positive", n->op->name, (long long)a->owners);
-  kva_sorted s = sorted_of(m->exprs, n);
+  kva_sorted s = kva_sort_indices_of(m->exprs, n);
   out_types[0] = kva_type_tensor(m, s.dtype, 2, (kva_dim[]){s.chunks, kva_expr_const(m->exprs, s.chunk)});
   out_types[1] = kva_type_tensor(m, KVA_I32, 2, (kva_dim[]){s.chunks, kva_expr_addi(m->exprs, s.owners, 1)});
   return KVA_OK;
@@ -91,97 +88,4 @@ kva_status kva_sort_indices_ref(kva_ref *r, const kva_node *n, const kva_ref_ten
     ref_bounds(keys + c * chunk, chunk, each * chunk, owners + 1, out[1]->i + c * (owners + 1));
   }
   return KVA_OK;
-}
-
-/* ---- kernels ----------------------------------------------------------------------------------------------------- */
-
-typedef struct sorting {
-  kva_lower *l;
-  kva_kb *b;
-  kva_expr_ctx *e;
-  const kva_node *n;
-  kva_sorted s;
-  kva_kbuf *keys, *bounds;
-} sorting;
-
-static const kva_expr *num(const sorting *s, int64_t v) {
-  return kva_expr_const(s->e, v);
-}
-
-static const kva_expr *key_place(const sorting *s, const kva_expr *chunk, const kva_expr *i) {
-  return kva_expr_add(s->e, kva_expr_muli(s->e, chunk, s->s.chunk), i);
-}
-
-/* The first key that owner b may have. */
-static const kva_expr *first_key(const sorting *s, const kva_expr *b) {
-  return kva_expr_muli(s->e, kva_expr_mul(s->e, b, s->s.each), s->s.chunk);
-}
-
-static void store_bound(const sorting *s, const kva_expr *chunk, const kva_expr *owner, kva_kval below) {
-  const kva_expr *row = kva_expr_mul(s->e, chunk, kva_expr_addi(s->e, s->s.owners, 1));
-  kva_k_store(s->b, s->bounds, kva_expr_add(s->e, row, owner), below);
-}
-
-static kva_kval key_at(const sorting *s, const kva_expr *chunk, const kva_expr *i) {
-  const kva_expr *position = key_place(s, chunk, i), *at[KVA_MAX_RANK];
-  const kva_type *indices = kva_operand_type(s->n, 0);
-  kva_kval exists = kva_k_index_lt(s->b, position, s->s.positions), guard = kva_k_guard_begin(s->b, exists);
-  kva_shape_split(s->e, indices->rank, indices->dims, position, at);
-  const kva_expr *v = kva_index_lower(s->l, s->n, 0, at, s->s.rows);
-  kva_k_guard_end(s->b, guard);
-  const kva_expr *row = kva_expr_mul(s->e, kva_expr_mod(s->e, v, s->s.owners), s->s.each);
-  row = kva_expr_add(s->e, row, kva_expr_div(s->e, v, s->s.owners));
-  kva_kval key = kva_k_index(s->b, kva_expr_add(s->e, kva_expr_muli(s->e, row, s->s.chunk), i));
-  return kva_k_select(s->b, exists, key, kva_k_index(s->b, kva_expr_add(s->e, first_key(s, s->s.owners), i)));
-}
-
-/* Keys of the chunk below `limit`. */
-static kva_kval count_below(const sorting *s, const kva_expr *chunk, kva_kval limit) {
-  kva_kval zero = kva_k_const_i(s->b, KVA_I64, 0), one = kva_k_const_i(s->b, KVA_I64, 1);
-  kva_kloop *other = kva_k_loop_begin(s->b, KVA_K_SERIAL, num(s, s->s.chunk), "j");
-  kva_kval below = kva_k2(s->b, KVA_K_lt, key_at(s, chunk, other->var), limit);
-  kva_kval sum = kva_k_reduce(s->b, other, KVA_COMBINE_ADD, zero, kva_k_select(s->b, below, one, zero));
-  kva_k_loop_end(s->b, other);
-  return sum;
-}
-
-/* A key's place is the number of smaller ones. */
-static void by_counting(const sorting *s) {
-  kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_PARALLEL, s->s.chunks, "chunk");
-  kva_kloop *i = kva_k_loop_begin(s->b, KVA_K_PARALLEL, num(s, s->s.chunk), "i");
-  kva_kval key = key_at(s, chunk->var, i->var), place = count_below(s, chunk->var, key);
-  kva_k_store(s->b, s->keys, key_place(s, chunk->var, kva_k_symbol(s->b, place)), key);
-  kva_k_loop_end(s->b, i);
-  kva_kloop *owner = kva_k_loop_begin(s->b, KVA_K_PARALLEL, kva_expr_addi(s->e, s->s.owners, 1), "owner");
-  kva_kval limit = kva_k_index(s->b, first_key(s, owner->var));
-  store_bound(s, chunk->var, owner->var, count_below(s, chunk->var, limit));
-  kva_k_loop_end(s->b, owner);
-  kva_k_loop_end(s->b, chunk);
-}
-
-/* A block sorts a chunk in shared memory. */
-static void by_blocks(const sorting *s) {
-  kva_kbuf *buf = kva_k_shared(s->b, "sorted", s->s.dtype, 2 * s->s.chunk);
-  kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_GRID, s->s.chunks, "chunk");
-  kva_gpu_list list = kva_gpu_list_begin(s->b, buf, s->s.chunk, num(s, s->s.chunk));
-  s->b->kernel->threads = (uint32_t)(s->s.chunk < MAX_THREADS ? s->s.chunk : MAX_THREADS);
-  kva_kloop *i = kva_k_loop_begin(s->b, KVA_K_THREAD, num(s, s->s.chunk), "i");
-  kva_k_store(s->b, buf, i->var, key_at(s, chunk->var, i->var));
-  kva_k_loop_end(s->b, i);
-  kva_gpu_list_sort(s->b, &list);
-  i = kva_k_loop_begin(s->b, KVA_K_THREAD, num(s, s->s.chunk), "i");
-  kva_kval key = kva_k_load(s->b, buf, kva_expr_add(s->e, list.first, i->var));
-  kva_k_store(s->b, s->keys, key_place(s, chunk->var, i->var), key);
-  kva_k_loop_end(s->b, i);
-  kva_kloop *owner = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_expr_addi(s->e, s->s.owners, 1), "owner");
-  store_bound(s, chunk->var, owner->var, kva_gpu_list_below(s->b, &list, first_key(s, owner->var)));
-  kva_k_loop_end(s->b, owner);
-  kva_k_loop_end(s->b, chunk);
-}
-
-void kva_sort_indices_kernel(kva_lower *l, const kva_node *n) {
-  sorting s = {.l = l, .b = l->kb, .e = l->kb->exprs, .n = n, .s = sorted_of(l->kb->exprs, n)};
-  s.keys = kva_scatter_result(l, n, 0);
-  s.bounds = kva_scatter_result(l, n, 1);
-  (kva_lower_for_gpu(l) ? by_blocks : by_counting)(&s);
 }

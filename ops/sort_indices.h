@@ -12,5 +12,7 @@ typedef struct kva_sorted {
   kva_dtype dtype; /* of keys */
 } kva_sorted;
 kva_sorted kva_sorted_of(kva_expr_ctx *c, const kva_type *indices, kva_dim rows, kva_dim owners);
+/* Of a sort_indices node. */
+kva_sorted kva_sort_indices_of(kva_expr_ctx *c, const kva_node *n);
 
 #endif

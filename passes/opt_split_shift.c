@@ -1,6 +1,6 @@
 /* The gradients of a KV shift for a GPU: that of the weights sums over the batch, rows and channels. Its sums over
- * blocks of rows are made beside the gradient of the input, which reads the same (ops/kv_shift_grads.c), and then added
- * up. */
+ * blocks of rows are made beside the gradient of the input, which reads the same (codegen/kernels/nv/shift), and then
+ * added up. */
 #include "ops/kv_shift.h"
 #include "passes/passes_internal.h"
 

@@ -1,5 +1,5 @@
-/* Every synchronising instruction of the products' kernels (ops/gpu_contract.h) is needed: shapes with more slices than
- * the ring has stages, every engine and every way to fill the ring. tests/support/ptx_mutate.h */
+/* Every synchronising instruction of the products' kernels (codegen/kernels/nv/contract) is needed: shapes with more
+ * slices than the ring has stages, every engine and every way to fill the ring. tests/support/ptx_mutate.h */
 #include "tests/support/ptx_mutate.h"
 #include "ops/ids.h"
 

@@ -1,0 +1,345 @@
+/* Kernels of attention and its gradients: flash style, nothing of size T x S is stored. Strips: query_tile.h.
+ *
+ * Forward (queries across lanes), for every block of keys:
+ *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m')
+ *   sum = sum * exp(m - m') + rows of P;  O = O * exp(m - m') + V^T P
+ * Backward recomputes P = exp(S - lse), and with delta_t = dy_t . y_t:  dS = P * (V dy^T - delta) * cap'
+ *   dq = scale * K^T dS              (queries across lanes)
+ *   dV = dy^T P;  dK = scale * q^T dS, summed over the queries of every head of the group   (keys across lanes)
+ *
+ * Two backward kernels instead of one: each owns its results, so there are no atomics and sums have one order. Blocks
+ * that causality hides from a whole query tile are not visited. */
+#include "codegen/kernels/any/attention/query_tile.h"
+
+#include <math.h>
+
+static const kva_expr *num(const kva_query_tile *s, int64_t v) {
+  return kva_expr_const(s->kb->exprs, v);
+}
+
+/* ---- walking the far axis ---------------------------------------------------------------------------------------- */
+
+/* Loop over blocks of far positions [begin, end): begin rounded down to a block. */
+typedef struct far_loop {
+  kva_kloop *loop;
+  const kva_expr *first; /* position of the block */
+} far_loop;
+
+static far_loop far_begin(const kva_query_tile *s, const kva_expr *begin, const kva_expr *end) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *block = num(s, s->block), *skipped = kva_expr_div(c, begin, block);
+  const kva_expr *n = kva_expr_max(c, num(s, 0), kva_expr_sub(c, kva_expr_ceildiv(c, end, block), skipped));
+  far_loop f = {.loop = kva_k_loop_begin(s->kb, KVA_K_SERIAL, n, "block")};
+  f.first = kva_expr_muli(c, kva_expr_add(c, skipped, f.loop->var), s->block);
+  return f;
+}
+
+/* Keys that some query of the query tile may see. */
+static far_loop keys_begin(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_attention_attrs *a = &s->a.attrs;
+  const kva_expr *position = kva_expr_add(c, s->first, s->a.offset), *begin = num(s, 0), *end = s->a.S;
+  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->width));
+  if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
+  return far_begin(s, begin, end);
+}
+
+/* Queries that may see some key of the query_tile. */
+static far_loop queries_begin(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *begin = num(s, 0);
+  if (s->a.attrs.causal || s->a.attrs.window > 0)
+    begin = kva_expr_max(c, begin, kva_expr_sub(c, s->first, s->a.offset));
+  return far_begin(s, begin, s->a.T);
+}
+
+/* ---- forward ----------------------------------------------------------------------------------------------------- */
+
+typedef struct forward {
+  kva_kbuf *q, *p, *y, *max, *sum, *next_max, *rescale;
+  const kva_expr *key0;
+} forward;
+
+static void score_and_max(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const forward *f = user;
+  const kva_expr *at = kva_query_tile_at(s, r, lane), *q = kva_expr_add(s->kb->exprs, s->first, lane);
+  kva_kval x = kva_query_tile_score(s, q, kva_expr_add(s->kb->exprs, f->key0, r), kva_k_load(s->kb, f->p, at), NULL);
+  kva_k_store(s->kb, f->p, at, x);
+  kva_kval max = kva_k_load(s->kb, f->next_max, lane);
+  kva_k_store(s->kb, f->next_max, lane, kva_k_select(s->kb, kva_k2(s->kb, KVA_K_lt, max, x), x, max));
+}
+
+/* A lane that saw nothing yet has maximum -inf; 0 stands for it in differences, whose exponentials are then 0. */
+static kva_kval finite_max(const kva_query_tile *s, kva_kval max) {
+  kva_kval none = kva_k2(s->kb, KVA_K_eq, max, kva_query_tile_const(s, -INFINITY));
+  return kva_k_select(s->kb, none, kva_query_tile_const(s, 0), max);
+}
+
+static void rescale_sum(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  (void)r;
+  const forward *f = user;
+  kva_kb *kb = s->kb;
+  kva_kval next = kva_k_load(kb, f->next_max, lane);
+  kva_kval change = kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->max, lane), finite_max(s, next));
+  kva_kval factor = kva_k1(kb, KVA_K_exp, change);
+  kva_k_store(kb, f->rescale, lane, factor);
+  kva_k_store(kb, f->max, lane, next);
+  kva_k_store(kb, f->sum, lane, kva_k2(kb, KVA_K_mul, kva_k_load(kb, f->sum, lane), factor));
+}
+
+static void exponentials(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const forward *f = user;
+  kva_kb *kb = s->kb;
+  const kva_expr *at = kva_query_tile_at(s, r, lane);
+  kva_kval max = finite_max(s, kva_k_load(kb, f->max, lane));
+  kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, kva_k_load(kb, f->p, at), max));
+  kva_k_store(kb, f->p, at, p);
+  kva_k_store(kb, f->sum, lane, kva_k2(kb, KVA_K_add, kva_k_load(kb, f->sum, lane), p));
+}
+
+static void copy_max(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  (void)r;
+  const forward *f = user;
+  kva_k_store(s->kb, f->next_max, lane, kva_k_load(s->kb, f->max, lane));
+}
+
+/* rescale = 1 / sum and max = lse; 0 and -inf for a query that sees nothing. */
+static void finish_rows(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  (void)r;
+  const forward *f = user;
+  kva_kb *kb = s->kb;
+  kva_kval sum = kva_k_load(kb, f->sum, lane), zero = kva_query_tile_const(s, 0);
+  kva_kval empty = kva_k2(kb, KVA_K_eq, sum, zero);
+  kva_kval inverse = kva_k2(kb, KVA_K_div, kva_query_tile_const(s, 1), sum);
+  kva_kval lse = kva_k2(kb, KVA_K_add, kva_k_load(kb, f->max, lane), kva_k1(kb, KVA_K_log, sum));
+  kva_k_store(kb, f->rescale, lane, kva_k_select(kb, empty, zero, inverse));
+  kva_k_store(kb, f->max, lane, kva_k_select(kb, empty, kva_query_tile_const(s, -INFINITY), lse));
+}
+
+static void store_lse(const kva_query_tile *s, const forward *f) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *n = kva_expr_min(c, num(s, s->width), kva_expr_sub(c, s->extent, s->first));
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, n, "lane");
+  const kva_expr *idx[3] = {s->b, s->h, kva_expr_add(c, s->first, lane->var)};
+  s->l->store(s->l, s->a.n, 1, idx, kva_k_load(s->kb, f->max, lane->var));
+  kva_k_loop_end(s->kb, lane);
+}
+
+void kva_attention_emit(kva_lower *l, const kva_node *n) {
+  kva_query_tile s;
+  const kva_type *q_type = kva_operand_type(n, 0);
+  kva_kloop *g = kva_query_tile_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
+  forward f = {.q = kva_query_tile_matrix(&s, "q", s.a.D),
+               .p = kva_query_tile_matrix(&s, "p", s.block),
+               .y = kva_query_tile_matrix(&s, "y", s.a.D_v),
+               .max = kva_query_tile_matrix(&s, "max", 1),
+               .sum = kva_query_tile_matrix(&s, "sum", 1),
+               .next_max = kva_query_tile_matrix(&s, "next_max", 1),
+               .rescale = kva_query_tile_matrix(&s, "rescale", 1)};
+  kva_query_tile_pack(&s, f.q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
+  kva_query_tile_fill(&s, f.y, s.a.D_v, 0);
+  kva_query_tile_fill(&s, f.sum, 1, 0);
+  kva_query_tile_fill(&s, f.max, 1, -INFINITY);
+  far_loop keys = keys_begin(&s);
+  f.key0 = keys.first;
+  kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.p,
+                                                        .in = f.q,
+                                                        .rows = s.block,
+                                                        .depth = s.a.D,
+                                                        .head = s.h_kv,
+                                                        .operand = KVA_ATTENTION_K,
+                                                        .far = f.key0,
+                                                        .by_row = true,
+                                                        .clear = true});
+  kva_query_tile_each(&s, 1, copy_max, &f);
+  kva_query_tile_each(&s, s.block, score_and_max, &f);
+  kva_query_tile_each(&s, 1, rescale_sum, &f);
+  kva_query_tile_each(&s, s.block, exponentials, &f);
+  kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.y,
+                                                        .in = f.p,
+                                                        .rows = s.a.D_v,
+                                                        .depth = s.block,
+                                                        .head = s.h_kv,
+                                                        .operand = KVA_ATTENTION_V,
+                                                        .far = f.key0,
+                                                        .rescale = f.rescale});
+  kva_k_loop_end(l->kb, keys.loop);
+  kva_query_tile_each(&s, 1, finish_rows, &f);
+  kva_query_tile_unpack(&s, f.y, 0, s.h, s.a.D_v, 1, f.rescale);
+  store_lse(&s, &f);
+  kva_k_loop_end(l->kb, g);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------------------------- */
+
+typedef struct backward {
+  kva_kbuf *p, *dp;      /* [block][query tile]: scores, then probabilities; V dy^T, then dS */
+  kva_kbuf *lse, *delta; /* of the queries: query tile (dq) or block (dk, dv) */
+  const kva_expr *far0;
+} backward;
+
+/* lse of a query that sees nothing is -inf; +inf makes its probabilities 0. */
+static kva_kval usable_lse(const kva_query_tile *s, const kva_expr *q) {
+  kva_kval lse = s->l->operand(s->l, s->a.n, KVA_ATTENTION_LSE, (const kva_expr *[]){s->b, s->h, q});
+  lse = kva_k_convert(s->kb, lse, s->t);
+  kva_kval none = kva_k2(s->kb, KVA_K_eq, lse, kva_query_tile_const(s, -INFINITY));
+  return kva_k_select(s->kb, none, kva_query_tile_const(s, INFINITY), lse);
+}
+
+/* lse and delta of queries first .. first + n: nothing is stored past the edge. */
+static void load_query_rows(const kva_query_tile *s, const backward *b, const kva_expr *first, int64_t n) {
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *inside = kva_expr_min(c, num(s, n), kva_expr_sub(c, s->a.T, first));
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, inside, "i");
+  const kva_expr *q = kva_expr_add(c, first, i->var);
+  kva_k_store(s->kb, b->lse, i->var, usable_lse(s, q));
+  kva_k_store(s->kb, b->delta, i->var, kva_query_tile_delta(s, q));
+  kva_k_loop_end(s->kb, i);
+}
+
+/* P and dS of one (query, key); `row`: where lse and delta of the query are. */
+static void differentiate(const kva_query_tile *s, const backward *b, const kva_expr *at, const kva_expr *q,
+                          const kva_expr *key, const kva_expr *row) {
+  kva_kb *kb = s->kb;
+  kva_kval cap, x = kva_query_tile_score(s, q, key, kva_k_load(kb, b->p, at), &cap), zero = kva_query_tile_const(s, 0);
+  kva_kval p = kva_k1(kb, KVA_K_exp, kva_k2(kb, KVA_K_sub, x, kva_k_load(kb, b->lse, row)));
+  p = kva_k_select(kb, kva_k_index_lt(kb, q, s->a.T), p, zero);
+  kva_kval ds =
+      kva_k2(kb, KVA_K_mul, p, kva_k2(kb, KVA_K_sub, kva_k_load(kb, b->dp, at), kva_k_load(kb, b->delta, row)));
+  ds = kva_k_select(kb, kva_k2(kb, KVA_K_eq, p, zero), zero, ds);
+  if (cap) ds = kva_k2(kb, KVA_K_mul, ds, cap);
+  kva_k_store(kb, b->p, at, p);
+  kva_k_store(kb, b->dp, at, ds);
+}
+
+static void differentiate_key_row(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const backward *b = user;
+  kva_expr_ctx *c = s->kb->exprs;
+  differentiate(s, b, kva_query_tile_at(s, r, lane), kva_expr_add(c, s->first, lane), kva_expr_add(c, b->far0, r),
+                lane);
+}
+
+static void differentiate_query_row(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const backward *b = user;
+  kva_expr_ctx *c = s->kb->exprs;
+  differentiate(s, b, kva_query_tile_at(s, r, lane), kva_expr_add(c, b->far0, r), kva_expr_add(c, s->first, lane), r);
+}
+
+void kva_attention_grad_q_emit(kva_lower *l, const kva_node *n) {
+  kva_query_tile s;
+  const kva_type *q_type = kva_operand_type(n, 0);
+  kva_kloop *g = kva_query_tile_begin(&s, l, n, q_type->dims[2], q_type->dims[1], false);
+  kva_kbuf *q = kva_query_tile_matrix(&s, "q", s.a.D), *dy = kva_query_tile_matrix(&s, "dy", s.a.D_v);
+  kva_kbuf *dq = kva_query_tile_matrix(&s, "dq", s.a.D);
+  backward b = {.p = kva_query_tile_matrix(&s, "p", s.block),
+                .dp = kva_query_tile_matrix(&s, "dp", s.block),
+                .lse = kva_query_tile_matrix(&s, "lse", 1),
+                .delta = kva_query_tile_matrix(&s, "delta", 1)};
+  kva_query_tile_pack(&s, q, KVA_ATTENTION_Q, s.h, s.a.D, s.a.attrs.scale);
+  kva_query_tile_pack(&s, dy, KVA_ATTENTION_DY, s.h, s.a.D_v, 1);
+  kva_query_tile_fill(&s, b.lse, 1, 0);
+  kva_query_tile_fill(&s, b.delta, 1, 0);
+  load_query_rows(&s, &b, s.first, s.width);
+  kva_query_tile_fill(&s, dq, s.a.D, 0);
+  far_loop keys = keys_begin(&s);
+  b.far0 = keys.first;
+  kva_query_tile_product scores = {.out = b.p,
+                                   .in = q,
+                                   .rows = s.block,
+                                   .depth = s.a.D,
+                                   .operand = KVA_ATTENTION_K,
+                                   .head = s.h_kv,
+                                   .far = b.far0,
+                                   .by_row = true,
+                                   .clear = true};
+  kva_query_tile_product dp = {.out = b.dp,
+                               .in = dy,
+                               .rows = s.block,
+                               .depth = s.a.D_v,
+                               .operand = KVA_ATTENTION_V,
+                               .head = s.h_kv,
+                               .far = b.far0,
+                               .by_row = true,
+                               .clear = true};
+  kva_query_tile_product add_dq = {.out = dq,
+                                   .in = b.dp,
+                                   .rows = s.a.D,
+                                   .depth = s.block,
+                                   .operand = KVA_ATTENTION_K,
+                                   .head = s.h_kv,
+                                   .far = b.far0};
+  kva_query_tile_multiply(&s, &scores);
+  kva_query_tile_multiply(&s, &dp);
+  kva_query_tile_each(&s, s.block, differentiate_key_row, &b);
+  kva_query_tile_multiply(&s, &add_dq);
+  kva_k_loop_end(l->kb, keys.loop);
+  kva_query_tile_unpack(&s, dq, 0, s.h, s.a.D, s.a.attrs.scale, NULL);
+  kva_k_loop_end(l->kb, g);
+}
+
+static void add_head(kva_query_tile *s, backward *b, kva_kbuf *k, kva_kbuf *v, kva_kbuf *dk, kva_kbuf *dv) {
+  far_loop queries = queries_begin(s);
+  b->far0 = queries.first;
+  load_query_rows(s, b, b->far0, s->block);
+  kva_query_tile_product scores = {.out = b->p,
+                                   .in = k,
+                                   .rows = s->block,
+                                   .depth = s->a.D,
+                                   .operand = KVA_ATTENTION_Q,
+                                   .head = s->h,
+                                   .far = b->far0,
+                                   .by_row = true,
+                                   .clear = true};
+  kva_query_tile_product dp = {.out = b->dp,
+                               .in = v,
+                               .rows = s->block,
+                               .depth = s->a.D_v,
+                               .operand = KVA_ATTENTION_DY,
+                               .head = s->h,
+                               .far = b->far0,
+                               .by_row = true,
+                               .clear = true};
+  kva_query_tile_product add_dv = {.out = dv,
+                                   .in = b->p,
+                                   .rows = s->a.D_v,
+                                   .depth = s->block,
+                                   .operand = KVA_ATTENTION_DY,
+                                   .head = s->h,
+                                   .far = b->far0};
+  kva_query_tile_product add_dk = {.out = dk,
+                                   .in = b->dp,
+                                   .rows = s->a.D,
+                                   .depth = s->block,
+                                   .operand = KVA_ATTENTION_Q,
+                                   .head = s->h,
+                                   .far = b->far0};
+  kva_query_tile_multiply(s, &scores);
+  kva_query_tile_multiply(s, &dp);
+  kva_query_tile_each(s, s->block, differentiate_query_row, b);
+  kva_query_tile_multiply(s, &add_dv);
+  kva_query_tile_multiply(s, &add_dk);
+  kva_k_loop_end(s->kb, queries.loop);
+}
+
+void kva_attention_grad_kv_emit(kva_lower *l, const kva_node *n) {
+  kva_query_tile s;
+  const kva_type *k_type = kva_operand_type(n, 1);
+  kva_kloop *g = kva_query_tile_begin(&s, l, n, k_type->dims[2], k_type->dims[1], true);
+  kva_kbuf *k = kva_query_tile_matrix(&s, "k", s.a.D), *v = kva_query_tile_matrix(&s, "v", s.a.D_v);
+  kva_kbuf *dk = kva_query_tile_matrix(&s, "dk", s.a.D), *dv = kva_query_tile_matrix(&s, "dv", s.a.D_v);
+  backward b = {.p = kva_query_tile_matrix(&s, "p", s.block),
+                .dp = kva_query_tile_matrix(&s, "dp", s.block),
+                .lse = kva_k_local(l->kb, "lse", s.t, s.block),
+                .delta = kva_k_local(l->kb, "delta", s.t, s.block)};
+  kva_query_tile_pack(&s, k, KVA_ATTENTION_K, s.h_kv, s.a.D, s.a.attrs.scale);
+  kva_query_tile_pack(&s, v, KVA_ATTENTION_V, s.h_kv, s.a.D_v, 1);
+  kva_query_tile_fill(&s, dk, s.a.D, 0);
+  kva_query_tile_fill(&s, dv, s.a.D_v, 0);
+  kva_kloop *member = kva_k_loop_begin(l->kb, KVA_K_SERIAL, s.a.group, "member");
+  s.h = kva_expr_add(l->kb->exprs, kva_expr_mul(l->kb->exprs, s.h_kv, s.a.group), member->var);
+  add_head(&s, &b, k, v, dk, dv);
+  kva_k_loop_end(l->kb, member);
+  kva_query_tile_unpack(&s, dk, 0, s.h_kv, s.a.D, s.a.attrs.scale, NULL);
+  kva_query_tile_unpack(&s, dv, 1, s.h_kv, s.a.D_v, 1, NULL);
+  kva_k_loop_end(l->kb, g);
+}

@@ -1,0 +1,233 @@
+/* See query_tile.h. */
+#include "codegen/kernels/any/attention/query_tile.h"
+
+#include <math.h>
+
+enum { FAR_BLOCK = 64 };
+
+static const kva_expr *num(const kva_query_tile *s, int64_t v) {
+  return kva_expr_const(s->kb->exprs, v);
+}
+static const kva_expr *plus(const kva_query_tile *s, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(s->kb->exprs, a, b);
+}
+
+/* Register tile: 16 accumulators of 32 registers hide the latency of a multiply-add on every port. */
+static void choose_sizes(kva_query_tile *s) {
+  int64_t lanes = kva_target_lanes(s->l->target, s->t), extent;
+  int64_t vectors = s->l->target->vector_registers >= 32 ? 4 : 2, accumulators = 4 * vectors;
+  if (kva_expr_is_const(s->extent, &extent))
+    while (vectors > 1 && extent <= lanes * (vectors / 2)) vectors /= 2;
+  s->width = lanes * vectors;
+  s->rows = accumulators / vectors > 8 ? 8 : accumulators / vectors;
+  s->block = FAR_BLOCK;
+}
+
+kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
+                                bool kv_heads) {
+  kva_expr_ctx *c = l->kb->exprs;
+  *s = (kva_query_tile){.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .extent = extent};
+  s->far_extent = kv_heads ? s->a.T : s->a.S;
+  s->t = kva_k_compute_type(kva_operand_type(n, 0)->dtype);
+  choose_sizes(s);
+  const kva_expr *query_tiles = kva_expr_ceildiv(c, extent, num(s, s->width));
+  const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, query_tiles, heads), s->a.B);
+  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, items, "item");
+  s->first = kva_expr_muli(c, kva_expr_mod(c, g->var, query_tiles), s->width);
+  const kva_expr *rest = kva_expr_div(c, g->var, query_tiles), *head = kva_expr_mod(c, rest, heads);
+  s->b = kva_expr_div(c, rest, heads);
+  s->h = kv_heads ? NULL : head;
+  s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
+  s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
+  return g;
+}
+
+kva_kbuf *kva_query_tile_matrix(const kva_query_tile *s, const char *name, int64_t rows) {
+  return kva_k_local(s->kb, name, s->t, rows * s->width);
+}
+
+const kva_expr *kva_query_tile_at(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane) {
+  return plus(s, kva_expr_muli(s->kb->exprs, r, s->width), lane);
+}
+
+void kva_query_tile_each(const kva_query_tile *s, int64_t rows, kva_query_tile_body body, void *user) {
+  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, rows), "r");
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->width), "lane");
+  body(s, r->var, lane->var, user);
+  kva_k_loop_end(s->kb, lane);
+  kva_k_loop_end(s->kb, r);
+}
+
+typedef struct fill {
+  kva_kbuf *m;
+  kva_kval v;
+} fill;
+
+static void fill_element(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user) {
+  const fill *f = user;
+  kva_k_store(s->kb, f->m, kva_query_tile_at(s, r, lane), f->v);
+}
+
+void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, double v) {
+  kva_query_tile_each(s, rows, fill_element, &(fill){m, kva_query_tile_const(s, v)});
+}
+
+/* ---- between memory and query tiles ------------------------------------------------------------------------------ */
+
+static kva_kval element(const kva_query_tile *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
+                        const kva_expr *d) {
+  kva_kval v = s->l->operand(s->l, s->a.n, operand, (const kva_expr *[]){s->b, head, at, d});
+  return kva_k_convert(s->kb, v, s->t);
+}
+
+/* Lanes of the query tile inside the edge. */
+static const kva_expr *filled(const kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  return kva_expr_min(c, num(s, s->width), kva_expr_sub(c, s->extent, s->first));
+}
+
+void kva_query_tile_pack(const kva_query_tile *s, kva_kbuf *m, uint32_t operand, const kva_expr *head, int64_t channels,
+                         double factor) {
+  kva_query_tile_fill(s, m, channels, 0);
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, filled(s), "lane");
+  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
+  kva_kval v = element(s, operand, head, plus(s, s->first, lane->var), d->var);
+  kva_k_store(s->kb, m, kva_query_tile_at(s, d->var, lane->var),
+              kva_k2(s->kb, KVA_K_mul, v, kva_query_tile_const(s, factor)));
+  kva_k_loop_end(s->kb, d);
+  kva_k_loop_end(s->kb, lane);
+}
+
+void kva_query_tile_unpack(const kva_query_tile *s, kva_kbuf *m, uint32_t result, const kva_expr *head,
+                           int64_t channels, double factor, kva_kbuf *scale) {
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, filled(s), "lane");
+  kva_kval f = kva_query_tile_const(s, factor);
+  if (scale) f = kva_k2(s->kb, KVA_K_mul, f, kva_k_load(s->kb, scale, lane->var));
+  kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
+  kva_kval v = kva_k2(s->kb, KVA_K_mul, kva_k_load(s->kb, m, kva_query_tile_at(s, d->var, lane->var)), f);
+  s->l->store(s->l, s->a.n, result, (const kva_expr *[]){s->b, head, plus(s, s->first, lane->var), d->var}, v);
+  kva_k_loop_end(s->kb, d);
+  kva_k_loop_end(s->kb, lane);
+}
+
+/* ---- the matrix product ------------------------------------------------------------------------------------------ */
+
+static int64_t tile_rows(const kva_query_tile *s, int64_t rows) {
+  int64_t r = s->rows;
+  while (rows % r) r /= 2;
+  return r;
+}
+
+typedef struct tile {
+  const kva_query_tile_product *p;
+  int64_t rows;
+  const kva_expr *first_row, *k;
+} tile;
+
+typedef void (*tile_body)(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane);
+static void over_tile(const kva_query_tile *s, const tile *t, tile_body body) {
+  kva_kloop *r = kva_k_loop_begin(s->kb, KVA_K_UNROLL, num(s, t->rows), "r");
+  kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, s->width), "lane");
+  body(s, t, r->var, lane->var);
+  kva_k_loop_end(s->kb, lane);
+  kva_k_loop_end(s->kb, r);
+}
+
+static void start_tile(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane) {
+  kva_kval v = kva_query_tile_const(s, 0);
+  if (!t->p->clear) v = kva_k_load(s->kb, t->p->out, kva_query_tile_at(s, plus(s, t->first_row, r), lane));
+  if (t->p->rescale) v = kva_k2(s->kb, KVA_K_mul, v, kva_k_load(s->kb, t->p->rescale, lane));
+  kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), v);
+}
+
+static void finish_tile(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane) {
+  kva_kval v = kva_k_load(s->kb, s->acc, kva_query_tile_at(s, r, lane));
+  kva_k_store(s->kb, t->p->out, kva_query_tile_at(s, plus(s, t->first_row, r), lane), v);
+}
+
+static const kva_expr *clamp_far(const kva_query_tile *s, const kva_expr *at, kva_dim extent) {
+  kva_expr_ctx *c = s->kb->exprs;
+  return kva_expr_provably_less(c, at, extent) ? at : kva_expr_min(c, at, kva_expr_addi(c, extent, -1));
+}
+
+static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr *r, const kva_expr *lane) {
+  const kva_query_tile_product *p = t->p;
+  const kva_expr *row = plus(s, t->first_row, r);
+  const kva_expr *at = clamp_far(s, plus(s, p->far, p->by_row ? row : t->k), s->far_extent);
+  kva_kval x = element(s, p->operand, p->head, at, p->by_row ? t->k : row);
+  kva_kval y = kva_k_load(s->kb, p->in, kva_query_tile_at(s, t->k, lane));
+  kva_kval acc = kva_k_load(s->kb, s->acc, kva_query_tile_at(s, r, lane));
+  kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), kva_k_op(s->kb, KVA_K_fma, x, y, acc));
+}
+
+void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_product *p) {
+  tile t = {.p = p, .rows = tile_rows(s, p->rows)};
+  kva_kloop *i = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, p->rows / t.rows), "i");
+  t.first_row = kva_expr_muli(s->kb->exprs, i->var, t.rows);
+  over_tile(s, &t, start_tile);
+  kva_kloop *k = kva_k_loop_begin(s->kb, KVA_K_SERIAL, num(s, p->depth), "k");
+  t.k = k->var;
+  over_tile(s, &t, multiply_add);
+  kva_k_loop_end(s->kb, k);
+  over_tile(s, &t, finish_tile);
+  kva_k_loop_end(s->kb, i);
+}
+
+/* ---- scores ------------------------------------------------------------------------------------------------------ */
+
+/* Lanes and blocks reach past the edges: there the mask is not read, and 0 stands for it. */
+static kva_kval mask_element(const kva_query_tile *s, const kva_expr *q, const kva_expr *key) {
+  const kva_type *t = kva_operand_type(s->a.n, KVA_ATTENTION_MASK);
+  const kva_expr *const all[4] = {s->b, s->h, q, key};
+  const kva_expr *idx[4];
+  for (uint32_t i = 0; i < t->rank; i++) idx[i] = kva_expr_is(t->dims[i], 1) ? num(s, 0) : all[4 - t->rank + i];
+  kva_kval inside = kva_k_and(s->kb, kva_k_index_lt(s->kb, q, s->a.T), kva_k_index_lt(s->kb, key, s->a.S));
+  kva_kval before = kva_k_guard_begin(s->kb, inside);
+  kva_kval v = s->l->operand(s->l, s->a.n, KVA_ATTENTION_MASK, idx);
+  kva_k_guard_end(s->kb, before);
+  return v;
+}
+
+static kva_kval add_mask(const kva_query_tile *s, const kva_expr *q, const kva_expr *key, kva_kval x) {
+  kva_kval mask = mask_element(s, q, key);
+  if (mask->dtype == KVA_BOOL) return kva_k_select(s->kb, mask, x, kva_query_tile_const(s, -INFINITY));
+  return kva_k2(s->kb, KVA_K_add, x, kva_k_convert(s->kb, mask, s->t));
+}
+
+static kva_kval add_alibi(const kva_query_tile *s, const kva_expr *distance, kva_kval x) {
+  kva_kb *kb = s->kb;
+  kva_kval slope = kva_k_convert(kb, s->l->operand(s->l, s->a.n, KVA_ATTENTION_SLOPES, &s->h), s->t);
+  kva_kval far = kva_k1(kb, KVA_K_abs, kva_k_convert(kb, kva_k_index(kb, distance), s->t));
+  return kva_k2(kb, KVA_K_sub, x, kva_k2(kb, KVA_K_mul, slope, far));
+}
+
+/* Whether a query at `position` sees the key; NULL: always. */
+static kva_kval visible(const kva_query_tile *s, const kva_expr *position, const kva_expr *key) {
+  const kva_attention_attrs *attrs = &s->a.attrs;
+  kva_kval seen = kva_k_index_lt(s->kb, key, s->a.S);
+  if (attrs->causal || attrs->window > 0) seen = kva_k_and(s->kb, seen, kva_k_index_le(s->kb, key, position));
+  if (attrs->window <= 0) return seen;
+  return kva_k_and(s->kb, seen, kva_k_index_lt(s->kb, kva_expr_addi(s->kb->exprs, position, -attrs->window), key));
+}
+
+kva_kval kva_query_tile_score(const kva_query_tile *s, const kva_expr *q, const kva_expr *key, kva_kval dot,
+                              kva_kval *out_cap) {
+  kva_kb *kb = s->kb;
+  const kva_attention_attrs *attrs = &s->a.attrs;
+  const kva_expr *position = plus(s, q, s->a.offset);
+  kva_kval x = dot, cap = NULL;
+  if (attrs->softcap > 0) {
+    kva_kval bent = kva_k1(kb, KVA_K_tanh, kva_k2(kb, KVA_K_mul, x, kva_query_tile_const(s, 1 / attrs->softcap)));
+    x = kva_k2(kb, KVA_K_mul, bent, kva_query_tile_const(s, attrs->softcap));
+    cap = kva_k_op(kb, KVA_K_fma, kva_k1(kb, KVA_K_neg, bent), bent, kva_query_tile_const(s, 1));
+  }
+  if (out_cap) *out_cap = cap;
+  if (kva_operand(s->a.n, KVA_ATTENTION_SLOPES)) x = add_alibi(s, kva_expr_sub(kb->exprs, position, key), x);
+  if (kva_operand(s->a.n, KVA_ATTENTION_MASK)) x = add_mask(s, q, key, x);
+  return kva_k_select(kb, visible(s, position, key), x, kva_query_tile_const(s, -INFINITY));
+}
+
+kva_kval kva_query_tile_delta(const kva_query_tile *s, const kva_expr *q) {
+  kva_kval delta = s->l->operand(s->l, s->a.n, KVA_ATTENTION_DELTA, (const kva_expr *[]){s->b, s->h, q});
+  return kva_k_convert(s->kb, delta, s->t);
+}

@@ -1,0 +1,57 @@
+/* Contractions: result[batch][row][column] = sum over k of a[batch][row][k] * b[batch][k][column], for whatever
+ * a, b and the columns are: matrices, images seen through a window, gradients of those. The operator describes them by
+ * functions of index expressions; cpu/contract and nv/contract make loops and tiles.
+ *
+ * Columns lie on `lines` of `line` positions, of which the first `used` hold results: the rows of an image, with room
+ * for what a window reads beside the last result. One step of the depth reads, for each of `leads` segments, `taps`
+ * positions that lie `spread` apart in units of 1 / stride: tap t of a column at position p reads position p + t *
+ * spread / stride of the phase t * spread mod stride. So a window of a convolution reads one packed copy of a line with
+ * all its taps. A matrix has one line, one lead, one tap. */
+#ifndef KVA_KERNELS_ANY_CONTRACT_CONTRACTION_H
+#define KVA_KERNELS_ANY_CONTRACT_CONTRACTION_H
+
+#include "codegen/kernels/kernels.h"
+
+typedef struct kva_contraction kva_contraction;
+
+/* One factor of a product. k: step of the depth. */
+typedef struct kva_contract_at {
+  const kva_expr *batch, *k, *lead;
+  const kva_expr *row, *tap;               /* of a */
+  const kva_expr *phase, *line, *position; /* of b; a result's column: line and position */
+} kva_contract_at;
+
+struct kva_contraction {
+  kva_lower *l;
+  const kva_node *n;
+  const void *user;
+  kva_dtype type; /* of the sums */
+  kva_dim batch, rows, depth, lines, line, used;
+  int64_t leads, taps, spread, stride;
+  bool along_depth; /* neighbours of b in memory follow each other along the depth, not along the columns; taps = 1 */
+  bool by_elements; /* a CPU does as well without tiles */
+  int64_t gpu_rows; /* with fewer rows a GPU does */
+  bool across_rows; /* neighbours of a follow each other along the rows, not along k; leads = taps = 1 */
+  /* Elements in the type of the sums. b may be asked for any position of a line and gives 0 where there is nothing. */
+  kva_kval (*a)(const kva_contraction *c, const kva_contract_at *at);
+  kva_kval (*b)(const kva_contraction *c, const kva_contract_at *at);
+  /* Whether a part of the batch has products at all (NULL: always); without, its results are 0. */
+  kva_kval (*any)(const kva_contraction *c, const kva_contract_at *at);
+  /* Index of the result for at's batch, row, line and position; returns whether there is one (NULL: always). */
+  kva_kval (*result)(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_index);
+};
+
+/* A matmul of floats, conv or one of conv's gradients as a contraction. What `user` points to lives as long as l's
+ * kernel. */
+kva_contraction kva_contract_of(kva_lower *l, const kva_node *n);
+kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n);
+kva_contraction kva_contract_of_conv(kva_lower *l, const kva_node *n);
+kva_contraction kva_contract_of_conv_input_grad(kva_lower *l, const kva_node *n);
+kva_contraction kva_contract_of_conv_weight_grad(kva_lower *l, const kva_node *n);
+
+/* Has the result `rows` rows, as far as is known? */
+bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
+/* v as the result at `at`, through the epilogue. */
+void kva_contract_store(const kva_contraction *c, const kva_contract_at *at, kva_kval v);
+
+#endif

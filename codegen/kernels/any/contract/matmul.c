@@ -1,0 +1,82 @@
+/* Float matmul as a contraction (contraction.h): a single line of N columns. When b is one matrix for all of a batch,
+ * the leading dims of a are rows; else they are the contraction's batch. */
+#include "codegen/kernels/any/contract/contraction.h"
+#include "ops/matmul.h"
+
+typedef struct product {
+  kva_matmul_shape s;
+  bool rows_collapsed; /* all leading dims of a are rows */
+} product;
+
+/* Splits a flat index over the first `n` dims of the result. */
+static void unflatten(const kva_contraction *c, const kva_expr *flat, uint32_t n, const kva_expr **idx) {
+  kva_expr_ctx *e = c->l->kb->exprs;
+  const kva_type *t = c->n->results[0].type;
+  for (uint32_t d = n; d-- > 0;) {
+    idx[d] = d == 0 ? flat : kva_expr_mod(e, flat, t->dims[d]);
+    if (d) flat = kva_expr_div(e, flat, t->dims[d]);
+  }
+}
+
+static void result_index(const kva_contraction *c, const kva_expr *batch, const kva_expr *row, const kva_expr *column,
+                         const kva_expr **idx) {
+  uint32_t rank = c->n->results[0].type->rank;
+  if (((const product *)c->user)->rows_collapsed) {
+    unflatten(c, row, rank - 1, idx);
+  } else {
+    unflatten(c, batch, rank - 2, idx);
+    idx[rank - 2] = row;
+  }
+  idx[rank - 1] = column;
+}
+
+static kva_kval result_at(const kva_contraction *c, const kva_contract_at *at, const kva_expr **idx) {
+  result_index(c, at->batch, at->row, at->position, idx);
+  return NULL;
+}
+
+/* Element (row, column) of an operand as the logical matrix that index `c_idx` of the result names. */
+static kva_kval element(const kva_contraction *c, uint32_t operand, const kva_expr *const *c_idx, const kva_expr *row,
+                        const kva_expr *column, bool transposed) {
+  const kva_type *t = kva_operand_type(c->n, operand);
+  uint32_t skipped = c->n->results[0].type->rank - t->rank;
+  const kva_expr *idx[KVA_MAX_RANK];
+  for (uint32_t d = 0; d + 2 < t->rank; d++) {
+    idx[d] = kva_expr_is(t->dims[d], 1) ? kva_expr_const(c->l->kb->exprs, 0) : c_idx[skipped + d];
+  }
+  idx[t->rank - 2] = transposed ? column : row;
+  idx[t->rank - 1] = transposed ? row : column;
+  return kva_k_convert(c->l->kb, c->l->operand(c->l, c->n, operand, idx), c->type);
+}
+
+static kva_kval element_a(const kva_contraction *c, const kva_contract_at *at) {
+  const product *p = c->user;
+  const kva_expr *idx[KVA_MAX_RANK];
+  result_index(c, at->batch, at->row, at->k, idx);
+  return element(c, 0, idx, idx[c->n->results[0].type->rank - 2], at->k, p->s.transpose_a);
+}
+
+static kva_kval element_b(const kva_contraction *c, const kva_contract_at *at) {
+  const product *p = c->user;
+  const kva_expr *idx[KVA_MAX_RANK];
+  result_index(c, at->batch, kva_expr_const(c->l->kb->exprs, 0), at->position, idx);
+  return element(c, 1, idx, at->k, at->position, p->s.transpose_b);
+}
+
+kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
+  const kva_type *type = n->results[0].type;
+  const kva_expr *one = kva_expr_const(l->kb->exprs, 1);
+  product *p = KVA_NEW(l->kb->arena, product);
+  p->s = kva_matmul_get(n);
+  p->rows_collapsed = kva_operand_type(n, 1)->rank == 2 && !p->s.transpose_a;
+  kva_dim leading = one;
+  for (uint32_t d = 0; d + 2 < type->rank; d++) leading = kva_expr_mul(l->kb->exprs, leading, type->dims[d]);
+  kva_contraction c = {.l = l, .n = n, .user = p, .type = kva_k_compute_type(type->dtype)};
+  c.batch = p->rows_collapsed ? one : leading;
+  c.rows = p->rows_collapsed ? kva_expr_mul(l->kb->exprs, p->s.M, leading) : p->s.M;
+  c.depth = p->s.K, c.lines = one, c.line = c.used = p->s.N;
+  c.leads = c.taps = c.spread = c.stride = 1;
+  c.along_depth = p->s.transpose_b, c.across_rows = p->s.transpose_a;
+  c.a = element_a, c.b = element_b, c.result = result_at;
+  return c;
+}

@@ -1,0 +1,209 @@
+/* Contractions of few rows, as when a language model decodes: b is read once, so that nothing but its way from memory
+ * counts, and a packed copy would double it. The rows' sums of one work item rest in a local block until the epilogue.
+ *
+ *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
+ * streams depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled
+ * in registers */
+#include "codegen/kernels/cpu/contract/contract.h"
+
+enum {
+  FEW_ROWS = 8,
+  WANTED_ITEMS = 8,
+  MIN_PANEL = 64,
+  MAX_PANEL = 1024,
+  STREAMS = 8, /* that hardware prefetching follows easily */
+  ACCUMULATORS = 16,
+};
+
+typedef struct skinny {
+  const kva_contraction *c;
+  kva_kb *kb;
+  kva_expr_ctx *e;
+  int64_t rows, lanes, panel, group; /* group: columns at once where the depth is contiguous */
+  const kva_expr *batch, *col0;
+  kva_kbuf *block, *acc;
+} skinny;
+
+static const kva_expr *num(const skinny *x, int64_t v) {
+  return kva_expr_const(x->e, v);
+}
+static const kva_expr *plus(const skinny *x, const kva_expr *a, const kva_expr *b) {
+  return kva_expr_add(x->e, a, b);
+}
+static const kva_expr *block_at(const skinny *x, const kva_expr *row, const kva_expr *j) {
+  return plus(x, kva_expr_muli(x->e, row, x->panel), j);
+}
+
+const char *kva_cpu_skinny_refuses(kva_lower *l, const kva_node *n) {
+  int64_t rows;
+  kva_contraction c = kva_contract_of(l, n);
+  const char *reason = kva_contract_refuses(&c);
+  if (reason) return reason;
+  if (!kva_expr_is_const(c.rows, &rows) || rows < 1 || rows > FEW_ROWS) return "not 1 to 8 rows";
+  return !c.any && c.leads * c.taps == 1 && kva_expr_is(c.lines, 1) ? NULL : "a window";
+}
+
+static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
+  int64_t n, panel = MAX_PANEL;
+  if (!kva_expr_is_const(c->line, &n)) return panel;
+  while (panel > MIN_PANEL && (n + panel - 1) / panel < WANTED_ITEMS) panel /= 2;
+  int64_t rounded = (n + lanes - 1) / lanes * lanes;
+  return rounded > 0 && rounded < panel ? rounded : panel;
+}
+
+static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
+  kva_contract_at at = {.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
+  return x->c->a(x->c, &at);
+}
+
+static kva_kval factor_b(const skinny *x, const kva_expr *k, const kva_expr *column) {
+  kva_contract_at at = {
+      .batch = x->batch, .k = k, .lead = num(x, 0), .phase = num(x, 0), .line = num(x, 0), .position = column};
+  return x->c->b(x->c, &at);
+}
+
+static const kva_expr *columns_here(const skinny *x) {
+  return kva_expr_min(x->e, num(x, x->panel), kva_expr_sub(x->e, x->c->line, x->col0));
+}
+
+/* ---- columns contiguous ------------------------------------------------------------------------------------------ */
+
+static void clear_block(const skinny *x) {
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->rows * x->panel), "j");
+  kva_k_store(x->kb, x->block, j->var, kva_k_const(x->kb, x->c->type, 0));
+  kva_k_loop_end(x->kb, j);
+}
+
+static kva_kval add_products(const skinny *x, kva_kval sum, const kva_expr *row, const kva_expr *column,
+                             const kva_expr *k0, int64_t n) {
+  for (int64_t u = 0; u < n; u++) {
+    const kva_expr *k = kva_expr_addi(x->e, k0, u);
+    sum = kva_k_op(x->kb, KVA_K_fma, factor_a(x, row, k), factor_b(x, k, column), sum);
+  }
+  return sum;
+}
+
+/* Adds steps k0 .. k0 + n - 1 to all sums of the item. */
+static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
+  for (int64_t r = 0; r < x->rows; r++) {
+    const kva_expr *at = block_at(x, num(x, r), j->var);
+    kva_kval sum = kva_k_load(x->kb, x->block, at);
+    kva_k_store(x->kb, x->block, at, add_products(x, sum, num(x, r), plus(x, x->col0, j->var), k0, n));
+  }
+  kva_k_loop_end(x->kb, j);
+}
+
+static void multiply_along_columns(const skinny *x) {
+  clear_block(x);
+  const kva_expr *whole = kva_expr_div(x->e, x->c->depth, num(x, STREAMS));
+  kva_kloop *s = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "s");
+  add_rows(x, kva_expr_muli(x->e, s->var, STREAMS), STREAMS);
+  kva_k_loop_end(x->kb, s);
+  const kva_expr *done = kva_expr_muli(x->e, whole, STREAMS);
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_sub(x->e, x->c->depth, done), "k");
+  add_rows(x, plus(x, done, k->var), 1);
+  kva_k_loop_end(x->kb, k);
+}
+
+/* ---- depth contiguous -------------------------------------------------------------------------------------------- */
+
+static const kva_expr *acc_at(const skinny *x, int64_t row, int64_t column, const kva_expr *lane) {
+  return plus(x, num(x, (row * x->group + column) * x->lanes), lane);
+}
+
+/* Columns past the edge read the last one. */
+static const kva_expr *column_of(const skinny *x, const kva_expr *first, int64_t column) {
+  const kva_expr *at = plus(x, x->col0, kva_expr_addi(x->e, first, column));
+  return kva_expr_provably_less(x->e, at, x->c->line) ? at
+                                                      : kva_expr_min(x->e, at, kva_expr_addi(x->e, x->c->line, -1));
+}
+
+/* Lanes k0 .. of all rows and columns; those behind the depth are not read. */
+static void add_lanes(const skinny *x, const kva_expr *first, const kva_expr *k0, bool guarded) {
+  kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
+  const kva_expr *k = plus(x, k0, lane->var);
+  kva_kval outer = NULL;
+  if (guarded) outer = kva_k_guard_begin(x->kb, kva_k_index_lt(x->kb, k, x->c->depth));
+  kva_kval b[ACCUMULATORS], a[FEW_ROWS];
+  for (int64_t c = 0; c < x->group; c++) b[c] = factor_b(x, k, column_of(x, first, c));
+  for (int64_t r = 0; r < x->rows; r++) a[r] = factor_a(x, num(x, r), k);
+  if (guarded) kva_k_guard_end(x->kb, outer);
+  for (int64_t r = 0; r < x->rows; r++) {
+    for (int64_t c = 0; c < x->group; c++) {
+      const kva_expr *at = acc_at(x, r, c, lane->var);
+      kva_k_store(x->kb, x->acc, at, kva_k_op(x->kb, KVA_K_fma, a[r], b[c], kva_k_load(x->kb, x->acc, at)));
+    }
+  }
+  kva_k_loop_end(x->kb, lane);
+}
+
+static void clear_acc(const skinny *x) {
+  for (int64_t i = 0; i < x->rows * x->group; i++) {
+    kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
+    kva_k_store(x->kb, x->acc, plus(x, num(x, i * x->lanes), lane->var), kva_k_const(x->kb, x->c->type, 0));
+    kva_k_loop_end(x->kb, lane);
+  }
+}
+
+static void sum_lanes(const skinny *x, const kva_expr *first, int64_t r, int64_t c) {
+  kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
+  kva_kval v = kva_k_load(x->kb, x->acc, acc_at(x, r, c, lane->var));
+  kva_kval sum = kva_k_reduce(x->kb, lane, KVA_COMBINE_ADD, kva_k_const(x->kb, x->c->type, 0), v);
+  kva_k_loop_end(x->kb, lane);
+  kva_k_store(x->kb, x->block, block_at(x, num(x, r), kva_expr_addi(x->e, first, c)), sum);
+}
+
+static void multiply_along_depth(const skinny *x) {
+  kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_ceildiv(x->e, columns_here(x), num(x, x->group)), "g");
+  const kva_expr *first = kva_expr_muli(x->e, g->var, x->group);
+  clear_acc(x);
+  const kva_expr *whole = kva_expr_div(x->e, x->c->depth, num(x, x->lanes));
+  kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, whole, "k");
+  add_lanes(x, first, kva_expr_muli(x->e, k->var, x->lanes), false);
+  kva_k_loop_end(x->kb, k);
+  const kva_expr *done = kva_expr_muli(x->e, whole, x->lanes);
+  if (!kva_expr_is(kva_expr_sub(x->e, x->c->depth, done), 0)) add_lanes(x, first, done, true);
+  for (int64_t r = 0; r < x->rows; r++)
+    for (int64_t c = 0; c < x->group; c++) sum_lanes(x, first, r, c);
+  kva_k_loop_end(x->kb, g);
+}
+
+/* ---- entry ------------------------------------------------------------------------------------------------------- */
+
+static void store_block(const skinny *x) {
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->rows), "r");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
+  kva_contract_at at = {.batch = x->batch, .row = r->var, .line = num(x, 0), .position = plus(x, x->col0, j->var)};
+  kva_contract_store(x->c, &at, kva_k_load(x->kb, x->block, block_at(x, r->var, j->var)));
+  kva_k_loop_end(x->kb, j);
+  kva_k_loop_end(x->kb, r);
+}
+
+static void emit(const kva_contraction *c) {
+  skinny x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
+  bool known = kva_expr_is_const(c->rows, &x.rows);
+  KVA_ASSERT(known && x.rows <= FEW_ROWS);
+  x.lanes = kva_target_lanes(c->l->target, c->type);
+  x.panel = choose_panel(c, x.lanes);
+  x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
+  while (x.panel % x.group) x.group--;
+  x.block = kva_k_local(x.kb, "block", c->type, x.rows * x.panel);
+  const kva_expr *panels = kva_expr_ceildiv(x.e, c->line, num(&x, x.panel));
+  kva_kloop *g = kva_k_loop_begin(x.kb, KVA_K_GRID, kva_expr_mul(x.e, panels, c->batch), "item");
+  x.col0 = kva_expr_muli(x.e, kva_expr_mod(x.e, g->var, panels), x.panel);
+  x.batch = kva_expr_div(x.e, g->var, panels);
+  if (c->along_depth) {
+    x.acc = kva_k_local(x.kb, "acc", c->type, x.rows * x.group * x.lanes);
+    multiply_along_depth(&x);
+  } else {
+    multiply_along_columns(&x);
+  }
+  store_block(&x);
+  kva_k_loop_end(x.kb, g);
+}
+
+void kva_cpu_skinny_emit(kva_lower *l, const kva_node *n) {
+  kva_contraction c = kva_contract_of(l, n);
+  emit(&c);
+}

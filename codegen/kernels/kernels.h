@@ -1,0 +1,45 @@
+/* Kernels that are written by hand, for operators whose rows say KERNEL (ops/ops.def). A kernel is a row of a table:
+ * operator, kind of target, a predicate over target and node, an emitter. The first row that takes a node makes its
+ * code: nv/ comes before cpu/, cpu/ before any/. A folder that is not there leaves its rows out. */
+#ifndef KVA_KERNELS_KERNELS_H
+#define KVA_KERNELS_KERNELS_H
+
+#include "ops/ops.h"
+
+/* Kinds of targets that a row is for. */
+typedef enum kva_kernel_kind { KVA_FOR_CPU = 1 << KVA_TARGET_CPU, KVA_FOR_GPU = 1 << KVA_TARGET_GPU } kva_kernel_kind;
+enum { KVA_FOR_ANY = KVA_FOR_CPU | KVA_FOR_GPU };
+
+typedef struct kva_kernel_row {
+  kva_op_id op;
+  const char *name;
+  uint32_t kinds;
+  /* Why the kernel is not for n on l->target, in a few words ("integers"); NULL: it is. May make code in l->kb to see
+   * what operands are: the kernel of l is thrown away. */
+  const char *(*refuses)(kva_lower *l, const kva_node *n);
+  /* Writes the whole kernel of a node that is not refused. */
+  void (*emit)(kva_lower *l, const kva_node *n);
+} kva_kernel_row;
+
+/* What a walk over the table found. */
+enum { KVA_MAX_REFUSALS = 8 };
+typedef struct kva_kernel_choice {
+  const kva_kernel_row *row; /* NULL: none takes the node */
+  uint32_t n_refused;        /* rows of this kind of target that came before it */
+  const kva_kernel_row *refused[KVA_MAX_REFUSALS];
+  const char *reasons[KVA_MAX_REFUSALS];
+} kva_kernel_choice;
+
+/* The first row that takes n. See kva_kernel_row.refuses for l. */
+kva_kernel_choice kva_kernel_choose(kva_lower *l, const kva_node *n);
+
+/* A predicate that refuses nothing. */
+const char *kva_kernel_takes_all(kva_lower *l, const kva_node *n);
+
+#define KERNEL(op, name, kinds, refuses, emit)             \
+  const char *refuses(kva_lower *l, const kva_node *node); \
+  void emit(kva_lower *l, const kva_node *node);
+#include "codegen/kernels/kernels.def"
+#undef KERNEL
+
+#endif

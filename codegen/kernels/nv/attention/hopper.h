@@ -1,0 +1,90 @@
+/* Attention by warpgroups (architectures with warpgroup mma), after FlashAttention-3 (Shah et al. 2024): what
+ * hopper_forward.c, hopper_grad_q.c and hopper_grad_kv.c are made of. A block owns 128 rows, queries or keys: two
+ * warpgroups of 64 rows each compute, one thread of a third loads the block's own tiles once, and the tiles of the
+ * other side through tensor maps into two rings: A and B are K and V, or Q and dY of every head that shares the keys.
+ * Tiles go in such an order that those which hide keys from some queries come first: keys from the last to the first,
+ * queries from the first to the last.
+ *
+ *   producer:   own tiles; for every tile i: A_i, B_i, or A_0, then A_{i+1}, B_i, each when its stage is empty
+ *   consumers:  see there
+ *
+ * In shared memory a tile is parts of 64 columns, 128 bytes in the 128-byte swizzle, one after the other. As the right
+ * operand of a sum over its rows it is read transposed, by the target. Past the edges 0 arrives; what must not be seen
+ * is masked in the scores. Barriers carry the parity of their phase as in nv/contract/wgmma.c. */
+#ifndef KVA_KERNELS_NV_ATTENTION_HOPPER_H
+#define KVA_KERNELS_NV_ATTENTION_HOPPER_H
+
+#include "codegen/kernels/nv/attention/softmax.h"
+
+typedef enum kva_hopper_ring { KVA_HOPPER_A, KVA_HOPPER_B, KVA_HOPPER_RINGS } kva_hopper_ring;
+enum { KVA_HOPPER_OPERANDS = KVA_ATTENTION_DY + 1 };
+
+typedef struct kva_hopper {
+  kva_flash f;
+  bool by_key;                         /* the block owns keys */
+  uint32_t n_own, own[2];              /* operands whose rows the block owns */
+  uint32_t far_side[KVA_HOPPER_RINGS]; /* operands that come through the rings */
+  bool ahead;                          /* A_{i+1} arrives before B_i: A_i is released before B_i is needed */
+  int64_t far, stages;                 /* rows of a tile, tiles of a ring */
+  kva_ktensor_map maps[KVA_HOPPER_OPERANDS];
+  int32_t map_number[KVA_HOPPER_OPERANDS];
+  kva_kbuf *own_tiles, *ring, *staged, *barriers; /* ring: stages of A, then of B */
+  const kva_expr *first_tile, *tiles, *masked;    /* of a walk; masked: how many of its first tiles hide keys */
+  kva_kinstr *role;
+} kva_hopper;
+
+/* Chooses sizes: tiles of at most `most` rows and tile_bytes. Returns why target, sizes or the operands' places in
+ * memory do not suit, of a node that flash.h takes; NULL: they do. */
+const char *kva_hopper_choose(kva_hopper *w, kva_lower *l, const kva_node *n, int64_t most, int64_t tile_bytes);
+/* Gradients are made here for scores that are a factor above 0 and visibility, and for heads of at most 128, for which
+ * registers do; others are left to flash_backward.c. */
+bool kva_hopper_has_gradients(const kva_node *n, kva_expr_ctx *c);
+/* Opens the kernel; what follows until the end is for the consumers. */
+void kva_hopper_begin(kva_hopper *w, kva_lower *l, const kva_node *n);
+/* Registers for a result of the warpgroup's 64 rows, 0; of scores; of what is rounded of them, a left operand. */
+kva_kbuf *kva_hopper_sums(const kva_hopper *w, const char *name);
+kva_kbuf *kva_hopper_scores(const kva_hopper *w, const char *name);
+kva_kbuf *kva_hopper_operand(const kva_hopper *w, const char *name);
+void kva_hopper_end(kva_hopper *w);
+
+static inline kva_kval kva_hopper_has_tiles(const kva_hopper *w) {
+  return kva_k_index_lt(w->f.s.kb, kva_expr_const(w->f.s.kb->exprs, 0), w->tiles);
+}
+/* The first position of the i-th tile of a walk. */
+const kva_expr *kva_hopper_position(const kva_hopper *w, const kva_expr *i);
+/* by_key: opens a loop over the heads that share the keys, whose walks follow each other; sets f.s.h. */
+kva_kloop *kva_hopper_each_head(kva_hopper *w);
+
+void kva_hopper_wait_own(const kva_hopper *w);
+/* In what follows i numbers the tiles of all walks of the block. */
+void kva_hopper_wait_full(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i);
+/* One thread of each warp says that the warp has read the tile. */
+void kva_hopper_release(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i);
+/* Of the threads of a warpgroup. */
+void kva_hopper_barrier(const kva_hopper *w);
+
+/* The warpgroups take turns at starting products, so that one's exponentials run beside the other's products: before
+ * it starts any, a group waits for the other to have started its own. Every await is followed by a pass; all of them
+ * stand between begin and end. */
+void kva_hopper_begin_turns(const kva_hopper *w);
+void kva_hopper_await_turn(const kva_hopper *w);
+void kva_hopper_pass_turn(const kva_hopper *w);
+void kva_hopper_end_turns(const kva_hopper *w);
+
+/* Begins out = own tile number `own` times the rows of tile i, transposed. */
+void kva_hopper_begin_scores(const kva_hopper *w, kva_kbuf *out, int64_t own, kva_hopper_ring ring, const kva_expr *i);
+/* Begins y += p times tile i. */
+void kva_hopper_begin_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *p, kva_hopper_ring ring, const kva_expr *i);
+/* Waits until at most `groups` of what was begun are under way, m (of scores) not among them. */
+void kva_hopper_wait_scores(const kva_hopper *w, kva_kbuf *m, int32_t groups);
+/* Waits for everything: y, and m. What was made of m meanwhile is not rounded before. */
+void kva_hopper_wait_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *m);
+/* p = s, rounded. */
+void kva_hopper_round(const kva_hopper *w, kva_kbuf *p, kva_kbuf *s);
+void kva_hopper_scale(const kva_hopper *w, kva_kbuf *y, double factor);
+/* The own tiles are read to the end: stores may begin. */
+void kva_hopper_begin_stores(const kva_hopper *w);
+/* Rounds and stores y as a result. */
+void kva_hopper_store(const kva_hopper *w, kva_kbuf *y, uint32_t result);
+
+#endif

@@ -55,3 +55,9 @@ for precision in f32 bf16; do
   awk '/kv.kernel </ { n = 0 } /kv.partial_sum/ { total++; if (++n > 1) several = 1 }
        END { exit several || total < 5 }' "$work/out" || fail "gradients of scales are not with their norms ($precision)"
 done
+
+# The plan says which hand-written kernel a step takes, and why not those before it.
+expect 0 show models/mlp.kv --stage=plan --pin B=4 --pin T=8 --cpu x86-64-v3
+says "tiles, not skinny: not 1 to 8 rows"
+expect 0 show models/mlp.kv --stage=plan --arch sm_80
+says "simt, not wgmma: no warpgroup mma; mma: results not of 16 bits"

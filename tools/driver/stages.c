@@ -67,14 +67,28 @@ kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out)
   return KVA_OK;
 }
 
-/* Steps that depend on data, and the plans that they run. */
-static kva_status print_decisions(kva_module *m, const kva_memory_plan *plan, FILE *out) {
+/* Which hand-written kernel a step takes, and why not those before it. */
+static void print_choice(const kva_target *target, const kva_plan_step *s, uint32_t number, FILE *out) {
+  const kva_node *operator;
+  if (s->kind != KVA_PLAN_KERNEL || kva_codegen_is_call(target, s->node)) return;
+  kva_kernel_choice choice = kva_codegen_choose(s->node, target, &operator);
+  if (!operator) return;
+  fprintf(out, "  %4u  %-18s %s", number, operator->op->name, choice.row ? choice.row->name : "none");
+  for (uint32_t i = 0; i < choice.n_refused; i++)
+    fprintf(out, "%s %s: %s", i ? ";" : ", not", choice.refused[i]->name, choice.reasons[i]);
+  fputc('\n', out);
+}
+
+/* Steps that depend on data or have a hand-written kernel, and the plans that they run. */
+static kva_status print_decisions(kva_module *m, const kva_target *target, const kva_memory_plan *plan, FILE *out) {
   KVA_TRY(print_summary(m, plan, out));
-  for (uint32_t i = 0; i < plan->steps.len; i++)
+  for (uint32_t i = 0; i < plan->steps.len; i++) {
+    print_choice(target, &plan->steps.data[i], i, out);
     if (plan->steps.data[i].kind > KVA_PLAN_KERNEL) print_step(&plan->steps.data[i], i, out);
+  }
   for (uint32_t i = 0; i < plan->steps.len; i++)
     for (int k = 0; k < 2 && plan->steps.data[i].programs[k]; k++)
-      KVA_TRY(print_decisions(m, plan->steps.data[i].programs[k], out));
+      KVA_TRY(print_decisions(m, target, plan->steps.data[i].programs[k], out));
   return KVA_OK;
 }
 
@@ -82,7 +96,7 @@ kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
     KVA_TRY(make_plan(cg, m, i, arena, &plan));
-    KVA_TRY(print_decisions(m, plan, out));
+    KVA_TRY(print_decisions(m, kva_codegen_target(cg), plan, out));
   }
   return KVA_OK;
 }

@@ -1,0 +1,126 @@
+/* Which hand-written kernel a node takes on which target, and why not those before it. */
+#include "codegen/codegen.h"
+#include "ops/ids.h"
+#include "tools/verify/cases.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+static const kva_target_options cpu = {.cpu = "x86-64-v3"}, sm_80 = {.arch = "sm_80"}, sm_90 = {.arch = "sm_90"},
+                                sm_90a = {.arch = "sm_90a"};
+
+typedef struct choice_row {
+  const kva_target_options *target;
+  kva_dtype dtype;
+  kva_case c;
+  const char *kernel, *refused; /* the first one refused: "name: reason"; NULL: none was */
+} choice_row;
+
+#define MATMUL(a, b)                        \
+  {                                         \
+    .op = KVA_OP_matmul, .in = { {a}, {b} } \
+  }
+#define CONV(attributes, x, w)                                 \
+  {                                                            \
+    .op = KVA_OP_conv, .attrs = attributes, .in = { {x}, {w} } \
+  }
+#define ATTENTION(t, d)                                                                    \
+  {                                                                                        \
+    .op = KVA_OP_attention, .in = { {"2,4," t "," d}, {"2,4," t "," d}, {"2,4," t "," d} } \
+  }
+#define SCAN(axis, x)                                         \
+  {                                                           \
+    .op = KVA_OP_cumsum, .attrs = "axis=" axis, .in = { {x} } \
+  }
+
+/* clang-format off */
+static const choice_row rows[] = {
+  {&cpu, KVA_F32, MATMUL("64,96", "96,80"), "tiles", "skinny: not 1 to 8 rows"},
+  {&cpu, KVA_F32, MATMUL("8,96", "96,80"), "skinny", NULL},
+  {&cpu, KVA_I32, MATMUL("64,96", "96,80"), "plain", "skinny: integers"},
+  {&sm_90a, KVA_BF16, MATMUL("4096,512", "512,4096"), "wgmma", NULL},
+  {&sm_90a, KVA_BF16, MATMUL("64,512", "512,64"), "mma", "wgmma: few blocks"},
+  {&sm_90a, KVA_BF16, MATMUL("4096,513", "513,4096"), "mma", "wgmma: no tensor map describes a factor"},
+  {&sm_90, KVA_BF16, MATMUL("4096,512", "512,4096"), "mma", "wgmma: no warpgroup mma"},
+  {&sm_90a, KVA_F32, MATMUL("4096,512", "512,4096"), "simt", "wgmma: results not of 16 bits"},
+  {&sm_80, KVA_I32, MATMUL("64,96", "96,80"), "plain", "wgmma: integers"},
+  {&cpu, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "tiles", "skinny: not 1 to 8 rows"},
+  {&cpu, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "tiles", "skinny: a window"},
+  {&cpu, KVA_F32, CONV("group=16", "2,16,64,64", "16,1,3,3"), "elements", "skinny: as well by elements"},
+  {&sm_80, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "simt", "wgmma: no warpgroup mma"},
+  {&sm_80, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "elements", "wgmma: few rows"},
+  {&cpu, KVA_F32, ATTENTION("200", "64"), "query_tiles", NULL},
+  {&sm_80, KVA_BF16, ATTENTION("200", "64"), "flash", "hopper: no warpgroup mma"},
+  {&sm_90a, KVA_BF16, ATTENTION("200", "64"), "hopper", NULL},
+  {&sm_90a, KVA_BF16, ATTENTION("50", "64"), "flash", "hopper: few rows"},
+  {&sm_90a, KVA_F32, ATTENTION("200", "64"), "flash", "hopper: not of 16 bits"},
+  {&sm_90a, KVA_BF16, ATTENTION("200", "60"), "query_tiles", "hopper: size of heads"},
+  {&sm_90a, KVA_F64, ATTENTION("200", "64"), "query_tiles", "hopper: type"},
+  {&sm_80, KVA_F32, SCAN("1", "20,300"), "threads", NULL},
+  {&sm_80, KVA_F32, SCAN("0", "20,300"), "lines", "threads: not along the last axis"},
+  {&sm_80, KVA_F32, SCAN("1", "300,20"), "lines", "threads: rows shorter than a warp"},
+  {&cpu, KVA_F32, SCAN("1", "20,300"), "lines", NULL},
+  {&sm_80, KVA_F32, {.op = KVA_OP_gather_grad, .attrs = "extent=9", .in = {{"7,5"}, {"7", 0, 8, KVA_I64}}},
+   "slices", "sorted: indices are not sorted"},
+};
+/* clang-format on */
+
+static void check(const choice_row *row) {
+  kva_target target;
+  kva_case_built built;
+  kva_diag *diag = kva_diag_create();
+  assert_int_equal(kva_codegen_describe(row->target, diag, &target), KVA_OK);
+  kva_status status = kva_case_build(&row->c, row->dtype, &built);
+  kva_diag_print(built.diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  const kva_node *operator;
+  kva_kernel_choice choice = kva_codegen_choose(built.f->graph->first, &target, &operator);
+  assert_ptr_equal(operator, built.f->graph->first);
+  assert_non_null(choice.row);
+  char refused[100] = "";
+  if (choice.n_refused) snprintf(refused, sizeof refused, "%s: %s", choice.refused[0]->name, choice.reasons[0]);
+  if (strcmp(choice.row->name, row->kernel) != 0 || strcmp(refused, row->refused ? row->refused : "") != 0) {
+    kva_text text = {0};
+    kva_case_describe(&row->c, row->dtype, &text);
+    fail_msg("%s on %s: %s (%s), expected %s (%s)", text.data, target.description, choice.row->name, refused,
+             row->kernel, row->refused ? row->refused : "");
+  }
+  kva_case_free(&built);
+  kva_diag_destroy(diag);
+}
+
+static void test_choices(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) check(&rows[i]);
+}
+
+/* Every operator without element code has a kernel on a CPU, whatever the node: the first case of each. */
+static void test_all_operators(void **state) {
+  (void)state;
+  const kva_case_table *const tables[] = {&kva_cases_core, &kva_cases_nn};
+  bool seen[KVA_OP_COUNT] = {false};
+  for (int t = 0; t < 2; t++)
+    for (size_t i = 0; i < tables[t]->n; i++) {
+      const kva_case *c = &tables[t]->cases[i];
+      kva_case_built built;
+      kva_target target;
+      const kva_node *operator;
+      if (kva_ops.ops[c->op]->lower_kind != KVA_LOWER_KERNEL || seen[c->op]) continue;
+      kva_diag *diag = kva_diag_create();
+      assert_int_equal(kva_codegen_describe(&cpu, diag, &target), KVA_OK);
+      assert_int_equal(kva_case_build(c, KVA_F32, &built), KVA_OK);
+      kva_kernel_choice choice = kva_codegen_choose(built.f->graph->first, &target, &operator);
+      if (!choice.row) fail_msg("no kernel for kv.%s", kva_ops.ops[c->op]->name);
+      seen[c->op] = true;
+      kva_case_free(&built);
+      kva_diag_destroy(diag);
+    }
+  for (uint32_t op = 0; op < KVA_OP_COUNT; op++)
+    if (kva_ops.ops[op]->lower_kind == KVA_LOWER_KERNEL && !seen[op])
+      fail_msg("no case of kv.%s", kva_ops.ops[op]->name);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_choices), cmocka_unit_test(test_all_operators)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -104,7 +104,7 @@ static item_list list_entries(const kva_cache *c, kva_arena *arena) {
     item i;
     struct stat st;
     if (!is_entry(e->d_name) || strlen(e->d_name) >= sizeof i.name || fstatat(dirfd(dir), e->d_name, &st, 0)) continue;
-    snprintf(i.name, sizeof i.name, "%s", e->d_name);
+    memcpy(i.name, e->d_name, strlen(e->d_name) + 1);
     i.used = st.st_mtim;
     i.bytes = st.st_size;
     KVA_PUSH(arena, &list, i);

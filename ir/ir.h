@@ -128,6 +128,7 @@ struct kva_function {
   kva_graph *graph;
   const char *const *output_names;
   const kva_result_role *output_roles; /* NULL: all are values. Made by passes/train.c; not part of the text */
+  struct kva_memory_plan *plan;        /* ir/plan.h; what pass plan made last, in the module's arena; NULL: nothing */
   kva_loc loc;
 };
 

@@ -137,11 +137,41 @@ static kva_status differentiate(kva_module *m, kva_graph *g, kva_value *loss, kv
   return b.failed ? KVA_INVALID : KVA_OK;
 }
 
-kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads) {
+static kva_status make_gradients(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads) {
   KVA_ASSERT(loss->graph == f->graph && f->graph->last && f->graph->last->op->traits & KVA_RETURN);
   KVA_TRY(check_loss(m, f, loss));
   kva_arena *scratch = kva_arena_create();
   kva_status status = differentiate(m, f->graph, loss, grads, scratch);
   kva_arena_destroy(scratch);
   return status;
+}
+
+/* f returns its loss and all gradients: "loss", "d <state>". */
+static void return_gradients(kva_module *m, kva_function *f, kva_value **grads) {
+  kva_node *ret = f->graph->last;
+  kva_value **outputs = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
+  const char **names = KVA_NEW_ARRAY(m->arena, const char *, m->states.len + 1);
+  uint32_t n = 0;
+  outputs[n] = kva_operand(ret, 0);
+  names[n++] = "loss";
+  for (uint32_t i = 0; i < m->states.len; i++) {
+    if (!grads[i]) continue;
+    outputs[n] = grads[i];
+    names[n++] = kva_arena_printf(m->arena, "d %s", m->states.data[i]->name);
+  }
+  kva_node_create(f->graph, ret, ret->op, n, outputs, 0, NULL, ret->loc);
+  kva_node_remove(ret);
+  f->output_names = names;
+}
+
+kva_status kva_autodiff(kva_module *m, const kva_pass_options *o, bool *changed) {
+  *changed = true;
+  if (o->gradients) return make_gradients(m, o->gradients->function, o->gradients->loss, o->gradients->of);
+  kva_function *f = m->functions.data[0];
+  if (kva_graph_output_count(f->graph) == 0)
+    return kva_error(m->diag, &f->loc, "pass 'autodiff': function '%s' has no output to differentiate", f->name);
+  kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
+  KVA_TRY(make_gradients(m, f, kva_graph_output(f->graph, 0), grads));
+  return_gradients(m, f, grads);
+  return KVA_OK;
 }

@@ -564,5 +564,5 @@ kva_status kva_fuse(kva_module *m, const kva_pass_options *options, bool *change
   }
   kva_arena_destroy(scratch);
   bool dead = false;
-  return kva_opt_dce(m, &dead);
+  return kva_opt_dce(m, options, &dead);
 }

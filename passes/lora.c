@@ -9,8 +9,8 @@
  * 1 / sqrt(its inputs), the other zero: the model begins as it was. The number s is a frozen state, so that a saved
  * file says all that merging needs. Algorithm: one sweep over every function; functions share the states by name.
  * Requires: weights that the product reads directly or through one transposition, as imported. Breaks: nothing. */
-#include "passes/lora.h"
 #include "passes/passes_internal.h"
+#include "passes/tune.h"
 
 #include <fnmatch.h>
 #include <math.h>
@@ -96,7 +96,9 @@ static kva_status check_options(kva_module *m, const kva_tune_options *o) {
   return KVA_OK;
 }
 
-kva_status kva_add_lora(kva_module *m, const kva_tune_options *o) {
+kva_status kva_add_lora(kva_module *m, const kva_pass_options *options, bool *changed) {
+  const kva_tune_options *o = options->tune;
+  if (!o || !o->lora.n) return kva_error(m->diag, NULL, "pass 'lora' needs names of weights: --lora PATTERN");
   KVA_TRY(check_options(m, o));
   uint32_t rewritten = 0;
   for (uint32_t f = 0; f < m->functions.len; f++)
@@ -104,6 +106,7 @@ kva_status kva_add_lora(kva_module *m, const kva_tune_options *o) {
       next = n->next;
       if (kva_is(n, KVA_OP_matmul)) rewritten += rewrite(m, n, o);
     }
-  if (rewritten) return kva_module_verify(m);
+  *changed = rewritten > 0;
+  if (rewritten) return KVA_OK;
   return kva_error(m->diag, NULL, "--lora: what it matches is the second operand of no matrix product");
 }

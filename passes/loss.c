@@ -79,8 +79,10 @@ static kva_status check(kva_module *m, const char *loss, kva_dtype labels) {
   return kva_error(m->diag, NULL, "unknown loss '%s'; known: cross_entropy, mse", loss);
 }
 
-kva_status kva_make_loss(kva_module *m, const char *loss, kva_dtype labels, const kva_train_spec *spec) {
-  KVA_TRY(check(m, loss, labels));
+kva_status kva_make_loss(kva_module *m, const kva_pass_options *options, bool *changed) {
+  const kva_loss_options *o = options->loss;
+  if (!o) return kva_error(m->diag, NULL, "pass 'loss' needs to know which: --loss cross_entropy or mse");
+  KVA_TRY(check(m, o->name, o->labels));
   kva_function *f = kva_function_clone(m, m->functions.data[0], "loss");
   kva_node *ret = f->graph->last;
   kva_builder b = kva_builder_before(m, ret);
@@ -88,11 +90,13 @@ kva_status kva_make_loss(kva_module *m, const char *loss, kva_dtype labels, cons
   const char **names = KVA_NEW_ARRAY(m->arena, const char *, 2);
   names[0] = "loss";
   kva_value *output = kva_operand(ret, 0);
-  uint32_t n = !strcmp(loss, "mse") ? add_squares(&b, output, out) : add_cross_entropy(&b, output, labels, out, names);
+  uint32_t n =
+      !strcmp(o->name, "mse") ? add_squares(&b, output, out) : add_cross_entropy(&b, output, o->labels, out, names);
   if (b.failed) return KVA_INVALID;
   kva_node_create(f->graph, ret, ret->op, n, out, 0, NULL, ret->loc);
   kva_node_remove(ret);
   f->output_names = names;
-  m->train = kva_arena_memdup(m->arena, spec, sizeof *spec);
-  return kva_module_verify(m);
+  m->train = kva_arena_memdup(m->arena, o->spec, sizeof *o->spec);
+  *changed = true;
+  return KVA_OK;
 }

@@ -295,7 +295,8 @@ static void visit_graph(control *c, kva_graph *g) {
   }
 }
 
-kva_status kva_opt_control(kva_module *m, bool *changed) {
+kva_status kva_opt_control(kva_module *m, const kva_pass_options *o, bool *changed) {
+  (void)o;
   control c = {.m = m, .scratch = kva_arena_create()};
   kva_graphs graphs = kva_program_graphs(m, c.scratch);
   for (uint32_t i = 0; i < graphs.len; i++) visit_graph(&c, graphs.data[i]);

@@ -2,10 +2,10 @@
  *
  * What: a pure node equal to an earlier one of the same graph (operator, attributes, operands) is replaced by it. State
  * is forwarded: a read is the value last read or written, a write that another one follows is dropped, and so is one
- * that puts back what was read. Afterwards a graph reads each state once, before it writes it, and writes it once.
- * Algorithm: one forward sweep with a hash table of the nodes seen; operands were already merged, so equality is by
- * pointer. Requires: SSA order. Breaks: nothing.
- * Why not across sub-graphs: an inner node may run zero times or often; hoisting is another pass's decision. */
+ * that puts back what was read. Afterwards a graph reads each state once, before it writes it, and writes it once:
+ * plans rely on that, so a limit of changes leaves out merges only. Algorithm: one forward sweep with a hash table of
+ * the nodes seen; operands were already merged, so equality is by pointer. Requires: SSA order. Breaks: nothing. Why
+ * not across sub-graphs: an inner node may run zero times or often; hoisting is another pass's decision. */
 #include "passes/passes_internal.h"
 
 typedef struct cse_entry {
@@ -45,6 +45,7 @@ typedef struct state_now {
 typedef struct cse {
   kva_arena *scratch;
   state_now *states; /* by state id */
+  const kva_pass_options *options;
   bool changed;
 } cse;
 
@@ -87,8 +88,9 @@ static void visit_pure(cse *c, cse_entry **table, kva_node *n) {
   cse_entry *e = *slot;
   while (e && !nodes_equal(e->node, n)) e = e->next;
   if (e) {
+    if (!kva_may_change(c->options)) return;
     merge(e->node, n);
-    c->changed = true;
+    kva_count_change(c->options, n, NULL, &c->changed);
     return;
   }
   e = KVA_NEW(c->scratch, cse_entry);
@@ -110,9 +112,9 @@ static void sweep(cse *c, kva_graph *g) {
   }
 }
 
-kva_status kva_opt_cse(kva_module *m, bool *changed) {
+kva_status kva_opt_cse(kva_module *m, const kva_pass_options *o, bool *changed) {
   for (uint32_t f = 0; f < m->functions.len; f++) {
-    cse c = {.scratch = kva_arena_create()};
+    cse c = {.scratch = kva_arena_create(), .options = o};
     c.states = KVA_NEW_ARRAY(c.scratch, state_now, m->states.len + 1);
     sweep(&c, m->functions.data[f]->graph);
     *changed |= c.changed;

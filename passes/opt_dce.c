@@ -35,7 +35,8 @@ static void sweep(kva_graph *g, bool *changed) {
   }
 }
 
-kva_status kva_opt_dce(kva_module *m, bool *changed) {
+kva_status kva_opt_dce(kva_module *m, const kva_pass_options *o, bool *changed) {
+  (void)o;
   for (uint32_t f = 0; f < m->functions.len; f++) sweep(m->functions.data[f]->graph, changed);
   return KVA_OK;
 }

@@ -115,21 +115,22 @@ static kva_status fold_node(kva_module *m, kva_node *n) {
   return status;
 }
 
-static kva_status fold_graph(kva_module *m, kva_graph *g, bool *changed) {
+static kva_status fold_graph(kva_module *m, kva_graph *g, const kva_pass_options *o, bool *changed) {
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
+    if (!kva_may_change(o)) return KVA_OK;
     if (!can_fold(m, n)) continue;
     KVA_TRY(fold_node(m, n));
-    *changed = true;
+    kva_count_change(o, n, NULL, changed);
   }
   return KVA_OK;
 }
 
-kva_status kva_opt_fold(kva_module *m, bool *changed) {
+kva_status kva_opt_fold(kva_module *m, const kva_pass_options *o, bool *changed) {
   kva_arena *scratch = kva_arena_create();
   kva_graphs graphs = kva_program_graphs(m, scratch);
   kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < graphs.len && !status; i++) status = fold_graph(m, graphs.data[i], changed);
+  for (uint32_t i = 0; i < graphs.len && !status; i++) status = fold_graph(m, graphs.data[i], o, changed);
   kva_arena_destroy(scratch);
   return status;
 }

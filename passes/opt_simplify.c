@@ -199,11 +199,12 @@ static rule_fn rule_for(const kva_node *n) {
   }
 }
 
-static kva_status simplify_graph(kva_module *m, kva_graph *g, bool *changed) {
+static kva_status simplify_graph(kva_module *m, kva_graph *g, const kva_pass_options *o, bool *changed) {
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
     rule_fn rule = rule_for(n);
     if (!rule || !n->results[0].uses) continue;
+    if (!kva_may_change(o)) return KVA_OK;
     kva_builder b = kva_builder_before(m, n);
     kva_node *prev = n->prev;
     kva_value *v = rule(&b, n);
@@ -212,16 +213,16 @@ static kva_status simplify_graph(kva_module *m, kva_graph *g, bool *changed) {
     next = prev ? prev->next : g->first; /* the new nodes may have rules, too */
     KVA_ASSERT(v->type == n->results[0].type);
     kva_value_replace_all_uses(&n->results[0], v);
-    *changed = true;
+    kva_count_change(o, n, NULL, changed);
   }
   return KVA_OK;
 }
 
-kva_status kva_opt_simplify(kva_module *m, bool *changed) {
+kva_status kva_opt_simplify(kva_module *m, const kva_pass_options *o, bool *changed) {
   kva_arena *scratch = kva_arena_create();
   kva_graphs graphs = kva_program_graphs(m, scratch);
   kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < graphs.len && !status; i++) status = simplify_graph(m, graphs.data[i], changed);
+  for (uint32_t i = 0; i < graphs.len && !status; i++) status = simplify_graph(m, graphs.data[i], o, changed);
   kva_arena_destroy(scratch);
   return status;
 }

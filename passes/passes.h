@@ -1,9 +1,10 @@
 /* Graph to graph. pipeline.c is the table of contents of the compiler; every pass is one file named like its function.
  *
- * A pass reports progress through *changed; run twice, the second run changes nothing. */
+ * A pass is a row of passes.def. It reports progress through *changed; run twice, the second run changes nothing. */
 #ifndef KVA_PASSES_PASSES_H
 #define KVA_PASSES_PASSES_H
 
+#include "ir/pass.h"
 #include "ir/plan.h"
 #include "ir/target.h"
 #include "ops/build.h"
@@ -15,54 +16,71 @@ typedef enum kva_train_programs {
   KVA_TRAIN_BOTH,
 } kva_train_programs;
 
+typedef struct kva_tune_options kva_tune_options; /* tune.h */
+typedef struct kva_loss_options kva_loss_options;
+
+/* What pass autodiff differentiates, and where the gradients go. */
+typedef struct kva_gradients {
+  kva_function *function;
+  kva_value *loss; /* a scalar of the function */
+  kva_value **of;  /* out, by state id: gradients of the trained states that the loss depends on; the others stay */
+} kva_gradients;
+
 typedef struct kva_pass_options {
-  bool verify;             /* verify after every pass (default in debug builds) */
-  bool reparse;            /* print, parse and compare after every pass (tests) */
-  const char *print_after; /* name of a pass, or "all" */
-  FILE *print_to;
-  bool timing;
+  kva_pass_control *control; /* how passes run; NULL: the default. Borrowed, like all that follows */
   kva_train_programs train;
   bool adjustable;   /* weight decay and clipping, where the train block has them, are states that a run may set:
                         "train.weight_decay", "train.clip"; else constants */
   kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
-  const kva_target *target; /* split, fuse; borrowed. NULL: any CPU */
-  kva_status (*reparse_fn)(const char *text, kva_module **out, kva_diag *diag); /* the frontend's parser, for reparse */
+  const kva_target *target;       /* split, fuse: NULL: any CPU */
+  const kva_tune_options *tune;   /* tune, lora: what the user chose */
+  const kva_loss_options *loss;   /* loss */
+  const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs */
 } kva_pass_options;
 
-/* The pipelines. After kva_optimize a module is clean and raised; kva_make_training adds functions "eval" and
- * "train_step" (or those of options->train) from function "loss"; kva_prepare sets the precision, fuses and leaves only
- * nodes that a plan can run. */
+/* The pipelines. kva_fine_tune does what options->tune and options->loss say. After kva_optimize a module is clean and
+ * raised; kva_make_training adds functions "eval" and "train_step" (or those of options->train) from function "loss";
+ * kva_prepare sets the precision, fuses and leaves only nodes that a plan can run. */
+KVA_MUST_USE kva_status kva_fine_tune(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_optimize(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_make_training(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_prepare(kva_module *m, const kva_pass_options *options);
+/* The part of kva_optimize that needs no patterns. */
+KVA_MUST_USE kva_status kva_clean_up(kva_module *m, const kva_pass_options *options);
 
-/* Whether print_after knows this name ("all" apart). */
-bool kva_pass_exists(const char *name);
+/* ---- the table: passes.def --------------------------------------------------------------------------------------- */
 
 /* Whether the target is a GPU. */
 static inline bool kva_for_gpu(const kva_pass_options *o) {
   return o->target && o->target->kind == KVA_TARGET_GPU;
 }
 
-/* Single passes over every function of m. */
-typedef kva_status (*kva_pass)(kva_module *m, bool *changed);
-kva_status kva_opt_fold(kva_module *m, bool *changed);     /* constants by the reference evaluator */
-kva_status kva_opt_simplify(kva_module *m, bool *changed); /* algebra: local rewrites that shrink */
-kva_status kva_opt_cse(kva_module *m, bool *changed);
-kva_status kva_opt_dce(kva_module *m, bool *changed);
-kva_status kva_opt_control(kva_module *m, bool *changed);   /* known branches and trip counts, unused results */
-kva_status kva_raise(kva_module *m, bool *changed);         /* patterns as data: passes/patterns_*.def */
-kva_status kva_opt_splat(kva_module *m, bool *changed);     /* large uniform constants are filled once a session */
-kva_status kva_precision(kva_module *m, kva_dtype compute); /* products in bfloat16 or float16 */
-/* Those that ask for the target: a second pass over memory costs more on a GPU than on a CPU. */
-kva_status kva_opt_split(kva_module *m, const kva_pass_options *options, bool *changed); /* long sums in two steps */
-kva_status kva_fuse(kva_module *m, const kva_pass_options *options, bool *changed); /* nodes become kv.kernel nodes */
+typedef enum kva_graph_pass {
+#define PASS(name, ...) KVA_PASS_##name,
+#include "passes/passes.def"
+} kva_graph_pass;
 
-/* Gradients of scalar `loss` with respect to the states it reads, built at the end of f's graph (before return).
- * grads[state id] or NULL. */
-KVA_MUST_USE kva_status kva_autodiff(kva_module *m, kva_function *f, kva_value *loss, kva_value **grads);
+extern const kva_pass_level kva_graph_level;
 
-/* Buffers and steps of a fused function. */
+/* Runs one pass; see kva_pass_run. *changed stays, or becomes true. */
+KVA_MUST_USE kva_status kva_run_pass(kva_module *m, kva_graph_pass pass, const kva_pass_options *options,
+                                     bool *changed);
+
+/* Pipelines by name, for `kvasir opt`. */
+typedef struct kva_graph_pipeline {
+  const char *name, *help;
+  kva_status (*run)(kva_module *m, const kva_pass_options *options);
+} kva_graph_pipeline;
+/* NULL behind the last one. */
+const kva_graph_pipeline *kva_graph_pipeline_at(uint32_t i);
+
+/* The passes, over every function of m. */
+#define PASS(name, function, ...) kva_status function(kva_module *m, const kva_pass_options *options, bool *changed);
+#include "passes/passes.def"
+
+/* Buffers and steps of one fused function: what pass plan does to each, as f->plan. */
 KVA_MUST_USE kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan);
+/* A plan as text: a line for each buffer and step. */
+void kva_plan_print(const kva_memory_plan *plan, kva_text *out);
 
 #endif

@@ -11,6 +11,13 @@ static inline bool kva_node_is_pure(const kva_node *n) {
   return !(n->op->traits & (KVA_RETURN | KVA_READS_STATE | KVA_WRITES_STATE | KVA_BINDS)) && n->n_graphs == 0;
 }
 
+/* For passes that count their changes (KVA_PASS_COUNTS): whether one more may be made, asked before it is; and that it
+ * was made, at n, by a rule (NULL: that of n's operator). */
+static inline bool kva_may_change(const kva_pass_options *o) {
+  return kva_pass_may_change(o->control);
+}
+void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *rule, bool *changed);
+
 /* The payload of a constant, or NULL. */
 const kva_tensor_data *kva_constant_of(const kva_value *v);
 /* True when v is a constant all of whose elements equal `x`. */

@@ -265,3 +265,12 @@ kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory
   *out_plan = plan_graph(m, f, f->graph, f->name, arena);
   return KVA_OK;
 }
+
+kva_status kva_plan_module(kva_module *m, const kva_pass_options *o, bool *changed) {
+  (void)o, (void)changed; /* the graph stays as it is */
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_function *f = m->functions.data[i];
+    KVA_TRY(kva_plan(m, f, m->arena, &f->plan));
+  }
+  return KVA_OK;
+}

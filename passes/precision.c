@@ -216,11 +216,14 @@ static kva_status visit_function(precision *p, kva_graph *g) {
   return status;
 }
 
-kva_status kva_precision(kva_module *m, kva_dtype compute) {
-  KVA_ASSERT(compute == KVA_BF16 || compute == KVA_F16);
-  precision p = {.m = m, .narrow = compute, .scratch = kva_arena_create()};
+kva_status kva_precision(kva_module *m, const kva_pass_options *o, bool *changed) {
+  if (!o->compute) return kva_error(m->diag, NULL, "pass 'precision' needs a type: --precision bf16 or f16");
+  KVA_ASSERT(o->compute == KVA_BF16 || o->compute == KVA_F16);
+  precision p = {.m = m, .narrow = o->compute, .scratch = kva_arena_create()};
+  uint32_t before = m->next_node_id;
   kva_status status = KVA_OK;
   for (uint32_t f = 0; f < m->functions.len && !status; f++) status = visit_function(&p, m->functions.data[f]->graph);
   kva_arena_destroy(p.scratch);
+  *changed = m->next_node_id != before; /* no type changes without a cast */
   return status;
 }

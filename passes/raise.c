@@ -116,62 +116,75 @@ static void remove_dead(kva_node *n) {
   kva_node_remove(n);
 }
 
-static void replace(kva_node *n, kva_value *v, bool *changed) {
+typedef struct raising {
+  const kva_pass_options *options;
+  const kva_rules *rules;
+  bool changed;
+} raising;
+
+static void replace(raising *r, kva_node *n, kva_value *v, const char *rule) {
   KVA_ASSERT(v->type == n->results[0].type);
   kva_value_replace_all_uses(&n->results[0], v);
+  kva_count_change(r->options, n, rule, &r->changed);
   remove_dead(n);
-  *changed = true;
 }
 
-static void apply_rules(kva_graph *g, const kva_rules *rules, bool *changed) {
+static void apply_rules(raising *r, kva_graph *g) {
   for (kva_node *n = g->first, *next; n; n = next) {
     next = n->next;
-    for (uint32_t i = 0; i < n->n_graphs; i++) apply_rules(n->graphs[i], rules, changed);
-    while (n && n->n_results && n->results[0].uses) {
+    for (uint32_t i = 0; i < n->n_graphs; i++) apply_rules(r, n->graphs[i]);
+    while (n && n->n_results && n->results[0].uses && kva_may_change(r->options)) {
       kva_builder b = kva_builder_before(g->module, n);
-      kva_value *v = kva_rules_apply(rules, &b, NULL);
+      const char *rule;
+      kva_value *v = kva_rules_apply(r->rules, &b, &rule);
       if (!v) break;
-      replace(n, v, changed);
+      replace(r, n, v, rule);
       n = v->def;
     }
   }
 }
 
-typedef kva_value *(*matcher)(kva_builder *b);
+typedef struct matcher {
+  const char *name;
+  kva_value *(*match)(kva_builder *b);
+} matcher;
 
-static void apply_matcher(kva_graph *g, matcher match, bool *changed) {
+static void apply_matcher(raising *r, kva_graph *g, const matcher *m) {
   for (kva_node *n = g->last, *prev; n; n = prev) {
     prev = n->prev;
-    for (uint32_t i = 0; i < n->n_graphs; i++) apply_matcher(n->graphs[i], match, changed);
+    for (uint32_t i = 0; i < n->n_graphs; i++) apply_matcher(r, n->graphs[i], m);
     if (is_dead(n)) {
       kva_node_remove(n);
       continue;
     }
-    if (!n->n_results || !n->results[0].uses) continue;
+    if (!n->n_results || !n->results[0].uses || !kva_may_change(r->options)) continue;
     kva_builder b = kva_builder_before(g->module, n);
-    kva_value *v = match(&b);
+    kva_value *v = m->match(&b);
     if (!v) continue;
     KVA_ASSERT(v->type == n->results[0].type);
     kva_value_replace_all_uses(&n->results[0], v);
-    *changed = true;
+    kva_count_change(r->options, n, m->name, &r->changed);
     if (is_dead(n)) kva_node_remove(n);
   }
 }
 
-static bool sweep(kva_graph *g, const kva_rules *rules) {
-  static const matcher matchers[] = {kva_raise_cross_entropy, kva_raise_rope, kva_raise_attention, kva_raise_kv_shift,
-                                     kva_raise_hard_shift};
-  bool changed = false;
-  apply_rules(g, rules, &changed);
-  for (size_t i = 0; i < sizeof matchers / sizeof *matchers; i++) apply_matcher(g, matchers[i], &changed);
-  return changed;
+static bool sweep(raising *r, kva_graph *g) {
+  static const matcher matchers[] = {{"cross_entropy", kva_raise_cross_entropy},
+                                     {"rope", kva_raise_rope},
+                                     {"attention", kva_raise_attention},
+                                     {"kv_shift", kva_raise_kv_shift},
+                                     {"hard_shift", kva_raise_hard_shift}};
+  r->changed = false;
+  apply_rules(r, g);
+  for (size_t i = 0; i < sizeof matchers / sizeof *matchers; i++) apply_matcher(r, g, &matchers[i]);
+  return r->changed;
 }
 
-kva_status kva_raise(kva_module *m, bool *changed) {
+kva_status kva_raise(kva_module *m, const kva_pass_options *o, bool *changed) {
   kva_arena *scratch = kva_arena_create();
-  kva_rules *rules = kva_rules_compile(scratch, sizeof rule_texts / sizeof *rule_texts, rule_texts);
+  raising r = {.options = o, .rules = kva_rules_compile(scratch, sizeof rule_texts / sizeof *rule_texts, rule_texts)};
   for (uint32_t f = 0; f < m->functions.len; f++)
-    while (sweep(m->functions.data[f]->graph, rules)) *changed = true;
+    while (sweep(&r, m->functions.data[f]->graph)) *changed = true;
   kva_arena_destroy(scratch);
   return KVA_OK;
 }

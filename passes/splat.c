@@ -41,7 +41,8 @@ static kva_state *splat_state(kva_module *m, const kva_node *n, double x) {
   return s;
 }
 
-kva_status kva_opt_splat(kva_module *m, bool *changed) {
+kva_status kva_opt_splat(kva_module *m, const kva_pass_options *o, bool *changed) {
+  (void)o;
   for (uint32_t f = 0; f < m->functions.len; f++)
     for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
       next = n->next;

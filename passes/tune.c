@@ -3,7 +3,6 @@
  * Constants become parameters before anything is folded, so that a name means the tensor of the file; what is not
  * trained stays constant (or frozen) and costs no gradient: differentiation follows trained states only. */
 #include "passes/tune.h"
-#include "passes/lora.h"
 #include "passes/passes_internal.h"
 
 #include <fnmatch.h>
@@ -128,7 +127,9 @@ static void initialise(kva_module *m, kva_state *s, const kva_tune_init *init) {
   s->of = NULL;
 }
 
-kva_status kva_tune(kva_module *m, const kva_tune_options *o) {
+kva_status kva_tune(kva_module *m, const kva_pass_options *options, bool *changed) {
+  const kva_tune_options *o = options->tune;
+  if (!o) return kva_error(m->diag, NULL, "pass 'tune' needs names: --train, --freeze, --init or --lora PATTERN");
   KVA_TRY(check_patterns(m, o));
   take_constants(m, o);
   bool selects = o->train.n || o->lora.n;
@@ -140,5 +141,6 @@ kva_status kva_tune(kva_module *m, const kva_tune_options *o) {
     const kva_tune_init *init = init_for(o, s->name);
     if (init) initialise(m, s, init);
   }
-  return o->lora.n ? kva_add_lora(m, o) : KVA_OK;
+  *changed = true;
+  return KVA_OK;
 }

@@ -18,7 +18,7 @@ typedef struct kva_tune_init {
   double a, b;
 } kva_tune_init;
 
-typedef struct kva_tune_options {
+struct kva_tune_options {
   kva_patterns train;  /* given: what trains, all else is frozen */
   kva_patterns freeze; /* does not train, whatever `train` says */
   kva_patterns lora;   /* weights of matrix products that get low-rank updates; all else is frozen but for `train` */
@@ -26,17 +26,17 @@ typedef struct kva_tune_options {
   double lora_alpha;
   uint32_t n_init;
   const kva_tune_init *init;
-} kva_tune_options;
+};
 
-/* Applies the options to every function of m, before kva_optimize. Named floating-point constants of function 0 that a
- * pattern matches (initialisers of an ONNX model) become parameters with their values. */
-KVA_MUST_USE kva_status kva_tune(kva_module *m, const kva_tune_options *options);
-
-/* Function "loss" from function 0 for a model without a train block: its first output against a further input.
- * "cross_entropy": integer input `labels` of type `labels`; a softmax at the end of the model is left out; classes lie
- * on the last axis, from rank 4 on on axis 1; metric accuracy. "mse": input `target` like the output. `spec` is copied:
- * the module's m->train. */
-KVA_MUST_USE kva_status kva_make_loss(kva_module *m, const char *loss, kva_dtype labels, const kva_train_spec *spec);
+/* What pass loss makes: function "loss" from function 0 for a model without a train block, its first output against a
+ * further input. */
+struct kva_loss_options {
+  const char *name; /* "cross_entropy": integer input `labels`; a softmax at the end of the model is left out; classes
+                       lie on the last axis, from rank 4 on on axis 1; metric accuracy. "mse": input `target` like the
+                       output */
+  kva_dtype labels; /* KVA_I64 or KVA_I32 */
+  const kva_train_spec *spec; /* copied: the module's m->train */
+};
 
 /* Values for parameters from elsewhere: those of a saved training run. `find` gives the tensor of a name or NULL.
  * Parameters and named constants of that name get it (copied) as initial value; low-rank updates beside them that the

@@ -87,3 +87,14 @@ kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena) {
   for (uint32_t f = 0; f < m->functions.len; f++) add_graphs(arena, m->functions.data[f]->graph, &graphs);
   return graphs;
 }
+
+void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *rule, bool *changed) {
+  kva_text what = {0};
+  *changed = true;
+  if (!o->control || !o->control->bisect) return;
+  kva_text_add(&what, "kv.%s", n->op->name);
+  if (n->n_results && n->results[0].name) kva_text_add(&what, " \"%s\"", n->results[0].name);
+  if (rule) kva_text_add(&what, " by %s", rule);
+  kva_pass_count_change(o->control, &n->loc, what.data);
+  kva_text_free(&what);
+}

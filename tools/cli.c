@@ -1,5 +1,6 @@
 /* Model loading and devices: shared by the verbs. */
 #include "tools/cli.h"
+#include "tools/driver/opt.h"
 #include "runtime/cuda/query.h"
 
 #include <stdlib.h>
@@ -32,13 +33,24 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
   return true;
 }
 
-kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute) {
-  *out_compute = !name                   ? KVA_DTYPE_NONE
-                 : !strcmp(name, "bf16") ? KVA_BF16
-                 : !strcmp(name, "f16")  ? KVA_F16
-                                         : KVA_DTYPE_NONE;
-  if (!name || !strcmp(name, "f32") || *out_compute) return KVA_OK;
-  return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
+int kva_cli_passes(const kva_verb *verb, kva_pass_choice *c) {
+  const char *const names[] = {c->control.print_after, c->control.stop_after};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    if (!names[i] || (i == 0 && !strcmp(names[i], "all")) || kva_pass_exists(names[i])) continue;
+    fprintf(stderr, "kvasir %s: no pass is called '%s'; kvasir opt --list names them\n", verb->name, names[i]);
+    return EXIT_USAGE;
+  }
+  if (!c->bisect_limit) return -1;
+  char *end;
+  c->control.bisect = true;
+  c->control.max_changes = strtoll(c->bisect_limit, &end, 10);
+  if (*c->bisect_limit && !*end && c->control.max_changes >= 0) return -1;
+  fprintf(stderr, "kvasir %s: --bisect-limit: expected a number of changes, found '%s'\n", verb->name, c->bisect_limit);
+  return EXIT_USAGE;
+}
+
+void kva_cli_print_passes(const kva_pass_choice *c) {
+  if (c->timing) kva_pass_print_timing(&c->control, stderr);
 }
 
 /* cuda uses the library where it is; elsewhere only who asks gets a stand-in. */
@@ -91,7 +103,7 @@ void kva_cli_print_compiled(const kva_compiled *c) {
 
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
   kva_diag_print(diag, stderr);
-  if (kva_diag_count(diag) == 0) fprintf(stderr, "kvasir: %s\n", kva_status_name(status));
+  if (kva_diag_count(diag) == 0 && status != KVA_STOPPED) fprintf(stderr, "kvasir: %s\n", kva_status_name(status));
   return kva_status_exit_code(status);
 }
 

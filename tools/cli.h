@@ -34,8 +34,40 @@ int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_s
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
 /* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list has one. */
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena);
-/* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
-KVA_MUST_USE kva_status kva_cli_precision(const char *name, kva_diag *diag, kva_dtype *out_compute);
+
+/* How passes run: the options that every verb that compiles has. Zero it before parsing. */
+typedef struct kva_pass_choice {
+  kva_pass_control control;
+  const char *bisect_limit; /* text of control.max_changes */
+  bool timing;
+} kva_pass_choice;
+#define KVA_PASS_OPTIONS(c)                                                                                       \
+  {"--print-after",                                                                                               \
+   NULL,                                                                                                          \
+   "PASS",                                                                                                        \
+   KVA_OPTION_STRING,                                                                                             \
+   &(c)->control.print_after,                                                                                     \
+   "print the IR after a pass, or after \"all\""},                                                                \
+      {"--stop-after",                                                                                            \
+       NULL,                                                                                                      \
+       "PASS",                                                                                                    \
+       KVA_OPTION_STRING,                                                                                         \
+       &(c)->control.stop_after,                                                                                  \
+       "print the IR after a pass, and end there"},                                                               \
+      {"--verify-each", NULL, NULL, KVA_OPTION_FLAG, &(c)->control.verify_each, "check the IR after every pass"}, \
+      {"--bisect-limit",                                                                                          \
+       NULL,                                                                                                      \
+       "N",                                                                                                       \
+       KVA_OPTION_STRING,                                                                                         \
+       &(c)->bisect_limit,                                                                                        \
+       "make only the first N changes that may be left out, and name each"},                                      \
+  {                                                                                                               \
+    "--timing", NULL, NULL, KVA_OPTION_FLAG, &(c)->timing, "print what compiling took, by passes"                 \
+  }
+/* Checks the names of passes and reads the limit. Returns -1 to go on, or an exit code with everything printed. */
+int kva_cli_passes(const kva_verb *verb, kva_pass_choice *c);
+/* What passes took, on stderr, where that was asked for. */
+void kva_cli_print_passes(const kva_pass_choice *c);
 
 /* Where to run and what to compile for: --device, --target and --gemm. */
 typedef struct kva_device_choice {
@@ -67,6 +99,6 @@ void kva_cli_print_compiled(const kva_compiled *c);
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 
 extern const kva_verb kva_verb_run, kva_verb_train, kva_verb_check, kva_verb_conform, kva_verb_ops, kva_verb_show,
-    kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build, kva_verb_data;
+    kva_verb_opt, kva_verb_doctor, kva_verb_export, kva_verb_ptxsim, kva_verb_build, kva_verb_data;
 
 #endif

@@ -42,28 +42,41 @@ static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune
   return KVA_OK;
 }
 
-static kva_status make_loss(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
+static kva_status choose_loss(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
+                              kva_loss_options *out) {
   const kva_op_info *optimizer = kva_optimizer_find(c->optimizer);
   if (!optimizer)
-    return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", c->optimizer, kva_optimizer_list(m->arena));
-  kva_train_spec *spec = kva_train_spec_create(m->arena);
+    return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", c->optimizer, kva_optimizer_list(arena));
+  kva_train_spec *spec = kva_train_spec_create(arena);
   spec->optimizer = optimizer->name;
   spec->weight_decay = c->weight_decay;
   if (lr > 0) spec->lr = lr;
-  return kva_make_loss(m, c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), spec);
+  *out = (kva_loss_options){c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), spec};
+  return KVA_OK;
 }
 
-static kva_status tune(kva_module *m, const kva_tune_choice *c, double lr, kva_diag *diag) {
-  kva_tune_options o = {.train = {c->train.n, c->train.v},
-                        .freeze = {c->freeze.n, c->freeze.v},
-                        .lora = {c->lora.n, c->lora.v},
-                        .lora_rank = c->rank,
-                        .lora_alpha = c->alpha};
+kva_status kva_cli_tune_options(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
+                                kva_pass_options *out) {
+  kva_tune_options *o = KVA_NEW(arena, kva_tune_options);
+  *o = (kva_tune_options){.train = {c->train.n, c->train.v},
+                          .freeze = {c->freeze.n, c->freeze.v},
+                          .lora = {c->lora.n, c->lora.v},
+                          .lora_rank = c->rank,
+                          .lora_alpha = c->alpha};
+  KVA_TRY(read_inits(&c->init, arena, o, diag));
+  out->tune = o;
+  if (!c->loss) return KVA_OK;
+  kva_loss_options *loss = KVA_NEW(arena, kva_loss_options);
+  out->loss = loss;
+  return choose_loss(c, lr, arena, diag, loss);
+}
+
+static kva_status tune(kva_module *m, const kva_tune_choice *c, const kva_tune_load *how, kva_diag *diag) {
+  kva_pass_options passes = {.control = how->control};
   kva_arena *arena = kva_arena_create();
-  kva_status status = read_inits(&c->init, arena, &o, diag);
+  kva_status status = kva_cli_tune_options(c, how->lr, arena, diag, &passes);
   if (!status && c->weights) status = kva_load_weights(m, c->weights, diag);
-  if (!status) status = kva_tune(m, &o);
-  if (!status && c->loss) status = make_loss(m, c, lr, diag);
+  if (!status) status = kva_fine_tune(m, &passes);
   kva_arena_destroy(arena);
   return status;
 }
@@ -72,7 +85,7 @@ int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tun
                        kva_module **out_module) {
   int code = kva_cli_load_batch(path, how->defines, how->pins, how->free_batch, diag, out_module);
   if (code >= 0) return code;
-  kva_status status = tune(*out_module, c, how->lr, diag);
+  kva_status status = tune(*out_module, c, how, diag);
   if (status != KVA_OK) return kva_cli_fail(status, diag);
   if (!how->train || (*out_module)->train) return -1;
   fprintf(stderr, "%s: error: the model has no train block, so there is nothing to train it by; give --loss\n", path);

@@ -30,12 +30,18 @@ typedef struct kva_tune_choice {
     "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"             \
   }
 
+/* What the choice says to passes tune, lora and loss: out->tune and out->loss, in the arena. lr: of a train block made
+ * by --loss; 0: 1e-3. */
+KVA_MUST_USE kva_status kva_cli_tune_options(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
+                                             kva_pass_options *out);
+
 /* How a model is loaded for fine-tuning. */
 typedef struct kva_tune_load {
   const kva_strings *defines, *pins;
-  bool free_batch; /* see kva_load_options */
-  double lr;       /* of a train block made by --loss; 0: 1e-3 */
-  bool train;      /* a model without a train block is an error */
+  bool free_batch;           /* see kva_load_options */
+  double lr;                 /* of a train block made by --loss; 0: 1e-3 */
+  bool train;                /* a model without a train block is an error */
+  kva_pass_control *control; /* of the passes; may be NULL */
 } kva_tune_load;
 /* Loads a model and applies the choice. Returns -1 and the module, or an exit code with everything printed. */
 int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tune_choice *c, kva_diag *diag,

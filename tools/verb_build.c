@@ -33,6 +33,7 @@ typedef struct build_options {
   const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime;
   bool object, is_static, shared, exe, train, cubin;
   int64_t seed;
+  kva_pass_choice passes;
   kva_tune_choice tune; /* its `train` is the list of --train's patterns */
 } build_options;
 
@@ -73,20 +74,9 @@ static bool tunes(const kva_tune_choice *c) {
   return c->freeze.n || c->lora.n || c->loss;
 }
 
-static kva_target_options target_of(const char *name) {
-  kva_target_options t = {.opt_level = 2};
-  if (!strncmp(name, "sm_", 3))
-    t.arch = name;
-  else if (strstr(name, "-linux-"))
-    t.triple = name;
-  else if (strcmp(name, "native") != 0)
-    t.cpu = name;
-  return t;
-}
-
 static uint32_t count_gpus(const kva_strings *targets) {
   uint32_t n = 0;
-  for (uint32_t i = 0; i < targets->n; i++) n += target_of(targets->v[i]).arch != NULL;
+  for (uint32_t i = 0; i < targets->n; i++) n += kva_target_named(targets->v[i]).arch != NULL;
   return n;
 }
 
@@ -148,15 +138,16 @@ static bool pin_trainer(const kva_module *m, kva_strings *pins, kva_arena *arena
   return pins->n > before;
 }
 
-static int load(const char *path, const build_options *o, const kva_strings *pins, kva_diag *diag, kva_module **m) {
-  const kva_tune_load how = {&o->defines, pins, .free_batch = o->tune.loss, .train = o->train};
+static int load(const char *path, build_options *o, const kva_strings *pins, kva_diag *diag, kva_module **m) {
+  const kva_tune_load how = {&o->defines, pins, .free_batch = o->tune.loss, .train = o->train,
+                             .control = &o->passes.control};
   return kva_cli_load_tuned(path, &how, &o->tune, diag, m);
 }
 
 static int build(const char *path, build_options *o, kva_arena *arena) {
   if (o->targets.n == 0) o->targets.v[o->targets.n++] = "native";
   kva_target_options targets[64];
-  for (uint32_t i = 0; i < o->targets.n; i++) targets[i] = target_of(o->targets.v[i]);
+  for (uint32_t i = 0; i < o->targets.n; i++) targets[i] = kva_target_named(o->targets.v[i]);
   const char *prefix = o->prefix ? o->prefix : prefix_of(path, arena);
   if (strcmp(prefix, kva_c_identifier(arena, prefix)) != 0)
     return usage("--prefix: expected a name in C, found", prefix);
@@ -164,6 +155,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
     return usage("--prefix: names of the runtime begin with kva_, found", prefix);
   kva_build_options b = {.form = form_of(o),
                          .train = o->train,
+                         .control = &o->passes.control,
                          .n_targets = o->targets.n,
                          .targets = targets,
                          .cubin = o->cubin,
@@ -177,16 +169,19 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
                          .link = {.cc = o->cc, .runtime = o->runtime}};
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  kva_status status = kva_cli_precision(o->precision, diag, &b.compute);
+  kva_pass_control untouched = o->passes.control;
+  kva_status status = kva_precision_named(o->precision, diag, &b.compute);
   int code = status == KVA_OK ? load(path, o, &o->pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0 && o->train && o->exe && pin_trainer(m, &o->pins, arena)) {
     kva_module_destroy(m);
     m = NULL;
+    o->passes.control = untouched;
     code = load(path, o, &o->pins, diag, &m);
   }
   if (code < 0) {
     kva_cli_print_trained(m, &o->tune);
     status = kva_build_model(m, &b, diag);
+    kva_cli_print_passes(&o->passes);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);
@@ -217,6 +212,7 @@ static int run(int argc, char **argv) {
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
        "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
       KVA_TUNE_OPTIONS(&o.tune),
+      KVA_PASS_OPTIONS(&o.passes),
       {"--weight-decay", NULL, "X", KVA_OPTION_FLOAT, &o.tune.weight_decay, "with --loss: of matrices and filters (0)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters that have no value (0)"},
       {"--cc", NULL, "PROGRAM", KVA_OPTION_STRING, &o.cc, "C compiler that links (cc)"},
@@ -224,7 +220,7 @@ static int run(int argc, char **argv) {
   };
   const char *path = NULL;
   int n, code = kva_cli_parse(&kva_verb_build, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
-  if (code >= 0) return code;
+  if (code >= 0 || (code = kva_cli_passes(&kva_verb_build, &o.passes)) >= 0) return code;
   kva_arena *arena = kva_arena_create();
   take_train(&o);
   bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);

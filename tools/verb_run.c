@@ -21,7 +21,7 @@ typedef struct run_options {
   kva_strings inputs, defines, pins;
   const char *output_dir, *precision, *weights;
   int64_t threads, seed, repeat;
-  bool timing;
+  kva_pass_choice passes;
   kva_device_choice device;
 } run_options;
 
@@ -35,9 +35,9 @@ static int run(int argc, char **argv) {
       {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters and random inputs (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
-      {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what compiling took"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision, "of products: f32 (default), bf16 or f16"},
+      KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
   };
   const char *path;
@@ -47,13 +47,15 @@ static int run(int argc, char **argv) {
     fprintf(stderr, "kvasir run: a model is missing\n");
     return EXIT_USAGE;
   }
+  if ((code = kva_cli_passes(&kva_verb_run, &o.passes)) >= 0) return code;
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
   kva_compiled *c = NULL;
   kva_session *s = NULL;
-  kva_compile_options co = {.target = {.opt_level = 2, .cache = kva_cli_cache(NULL)}};
+  kva_compile_options co = {.target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
+                            .passes = {.control = &o.passes.control}};
   kva_status status = kva_cli_target(&o.device, diag, &co.target);
-  if (status == KVA_OK) status = kva_cli_precision(o.precision, diag, &co.passes.compute);
+  if (status == KVA_OK) status = kva_precision_named(o.precision, diag, &co.passes.compute);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     status = o.weights ? kva_load_weights(m, o.weights, diag) : KVA_OK;
@@ -61,7 +63,8 @@ static int run(int argc, char **argv) {
       status = kva_compile(m, &co, diag, &c);
     else
       kva_module_destroy(m);
-    if (status == KVA_OK && o.timing) kva_cli_print_compiled(c);
+    if (status == KVA_OK && o.passes.timing) kva_cli_print_compiled(c);
+    kva_cli_print_passes(&o.passes);
     kva_run_request request = {
         .files = &o.inputs, .seed = (uint64_t)o.seed, .repeat = o.repeat, .output_dir = o.output_dir};
     kva_session_options so = {.threads = (int)o.threads, .seed = (uint64_t)o.seed, .device = o.device.device};

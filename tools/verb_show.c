@@ -25,11 +25,12 @@ const kva_verb kva_verb_show = {
     run};
 
 typedef struct show_options {
-  const char *stage, *format, *cpu, *arch, *print_after;
-  bool train, timing;
+  const char *stage, *format, *cpu, *arch;
+  bool train;
   const char *precision;
   kva_dtype compute; /* what it means */
   kva_strings defines, pins;
+  kva_pass_choice passes;
 } show_options;
 
 static void print_graph(kva_module *m, const char *format) {
@@ -60,12 +61,12 @@ static kva_status show_kernel_text(kva_codegen *cg, kva_arena *arena, kva_module
 }
 
 /* Plans, kernels and PTX. */
-static kva_status show_planned(kva_module *m, kva_arena *arena, const show_options *o, kva_diag *diag) {
+static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o, kva_diag *diag) {
   bool ptx = !strcmp(o->stage, "ptx"), plan = !strcmp(o->stage, "plan");
   kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
   kva_codegen *cg;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
-  kva_status status = plan  ? kva_print_plans(cg, arena, m, stdout)
+  kva_status status = plan  ? kva_print_plans(cg, m, stdout)
                       : ptx ? kva_add_kernels(cg, arena, m)
                             : show_kernel_text(cg, arena, m);
   if (ptx && status == KVA_OK) status = print_code(cg, "ptx");
@@ -73,40 +74,14 @@ static kva_status show_planned(kva_module *m, kva_arena *arena, const show_optio
   return status;
 }
 
-static kva_status show_code(kva_module *m, const show_options *o, const char *kind, kva_diag *diag) {
+static kva_status show_code(kva_module *m, show_options *o, const char *kind, kva_diag *diag) {
   kva_compiled *c;
-  kva_compile_options options = {
-      .train = o->train, .target = {.cpu = o->cpu, .opt_level = 2}, .passes = {.compute = o->compute}};
+  kva_compile_options options = {.train = o->train,
+                                 .target = {.cpu = o->cpu, .opt_level = 2},
+                                 .passes = {.control = &o->passes.control, .compute = o->compute}};
   KVA_TRY(kva_compile(m, &options, diag, &c));
   kva_status status = print_code(c->cg, kind);
   kva_compiled_destroy(c);
-  return status;
-}
-
-static kva_status show(kva_module **m, const show_options *o, kva_diag *diag) {
-  if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) {
-    kva_module *given = *m;
-    *m = NULL; /* compiling takes it */
-    return show_code(given, o, o->stage, diag);
-  }
-  kva_pass_options passes = {.print_after = o->print_after, .timing = o->timing, .compute = o->compute};
-  kva_target target;
-  if (o->arch) {
-    KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
-    passes.target = &target;
-  }
-  if (strcmp(o->stage, "source") != 0) {
-    KVA_TRY(kva_optimize(*m, &passes));
-    if (o->train) KVA_TRY(kva_make_training(*m, &passes));
-    if (strcmp(o->stage, "graph") != 0) KVA_TRY(kva_prepare(*m, &passes));
-  }
-  kva_arena *arena = kva_arena_create();
-  kva_status status = KVA_OK;
-  if (!strcmp(o->stage, "plan") || !strcmp(o->stage, "kernels") || !strcmp(o->stage, "ptx"))
-    status = show_planned(*m, arena, o, diag);
-  else
-    print_graph(*m, o->format);
-  kva_arena_destroy(arena);
   return status;
 }
 
@@ -114,6 +89,43 @@ static bool is_one_of(const char *s, const char *const *list) {
   for (; *list; list++)
     if (!strcmp(s, *list)) return true;
   return false;
+}
+
+static bool is_unplanned(const char *stage) {
+  return is_one_of(stage, (const char *const[]){"source", "graph", "fused", NULL});
+}
+
+/* As far as the stage needs. */
+static kva_status run_passes(kva_module *m, const show_options *o, const kva_pass_options *passes) {
+  bool changed = false;
+  if (!strcmp(o->stage, "source")) return KVA_OK;
+  KVA_TRY(kva_optimize(m, passes));
+  if (o->train) KVA_TRY(kva_make_training(m, passes));
+  if (strcmp(o->stage, "graph") != 0) KVA_TRY(kva_prepare(m, passes));
+  return is_unplanned(o->stage) ? KVA_OK : kva_run_pass(m, KVA_PASS_plan, passes, &changed);
+}
+
+static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
+  if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) {
+    kva_module *given = *m;
+    *m = NULL; /* compiling takes it */
+    return show_code(given, o, o->stage, diag);
+  }
+  kva_pass_options passes = {.control = &o->passes.control, .compute = o->compute};
+  kva_target target;
+  if (o->arch) {
+    KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
+    passes.target = &target;
+  }
+  KVA_TRY(run_passes(*m, o, &passes));
+  kva_arena *arena = kva_arena_create();
+  kva_status status = KVA_OK;
+  if (!is_unplanned(o->stage))
+    status = show_planned(*m, arena, o, diag);
+  else
+    print_graph(*m, o->format);
+  kva_arena_destroy(arena);
+  return status;
 }
 
 static int run(int argc, char **argv) {
@@ -130,8 +142,7 @@ static int run(int argc, char **argv) {
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
       {"--arch", NULL, "NAME", KVA_OPTION_STRING, &o.arch,
        "the GPU of --stage=ptx (sm_80), kernels or plan: sm_80 to sm_90a"},
-      {"--print-after", NULL, "PASS", KVA_OPTION_STRING, &o.print_after, "also print after a pass, or \"all\""},
-      {"--timing", NULL, NULL, KVA_OPTION_FLAG, &o.timing, "print what every pass took"},
+      KVA_PASS_OPTIONS(&o.passes),
   };
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_show, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
@@ -143,16 +154,14 @@ static int run(int argc, char **argv) {
             n == 0 ? "a model is missing" : "unknown stage or format");
     return EXIT_USAGE;
   }
-  if (o.print_after && strcmp(o.print_after, "all") != 0 && !kva_pass_exists(o.print_after)) {
-    fprintf(stderr, "kvasir show: no pass is called '%s'\n", o.print_after);
-    return EXIT_USAGE;
-  }
+  if ((code = kva_cli_passes(&kva_verb_show, &o.passes)) >= 0) return code;
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
-  kva_status status = kva_cli_precision(o.precision, diag, &o.compute);
+  kva_status status = kva_precision_named(o.precision, diag, &o.compute);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     status = show(&m, &o, diag);
+    kva_cli_print_passes(&o.passes);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);

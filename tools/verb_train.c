@@ -27,6 +27,7 @@ typedef struct train_options {
   kva_train_settings settings;
   kva_device_choice device;
   kva_tune_choice tune;
+  kva_pass_choice passes;
 } train_options;
 
 typedef struct variant {
@@ -132,11 +133,11 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
 }
 
 /* The model with a loss, and with what trains chosen. */
-static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
-                kva_module **out) {
+static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_pass_control *control,
+                kva_diag *diag, kva_module **out) {
   /* Imported models are often made for a batch of 1; one without a loss is trained with any. */
   bool free_batch = o->tune.loss && o->settings.batch != 1;
-  const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, .train = true};
+  const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, true, control};
   return kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
 }
 
@@ -146,22 +147,25 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   kva_module *m = NULL;
   kva_compiled *c = NULL;
-  kva_compile_options options = {
-      .train = true, .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)}, .passes.adjustable = true};
+  kva_pass_choice passes = o->passes;
+  kva_compile_options options = {.train = true,
+                                 .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
+                                 .passes = {.control = &passes.control, .adjustable = true}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
-  if (status == KVA_OK) status = kva_cli_precision(o->precision, diag, &options.passes.compute);
-  int code = status == KVA_OK ? load(o, &defines, &pins, diag, &m) : kva_cli_fail(status, diag);
+  if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
+  int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
     int64_t rows = pin_shapes(o, m, &pins, arena);
     kva_train_defaults d = defaults_of(m, &pins, arena);
     if (kva_train_rows(&o->settings, &d) > rows) options.passes.train = KVA_TRAIN_MICRO_BATCHES;
     kva_module_destroy(m);
     m = NULL;
-    code = load(o, &defines, &pins, diag, &m);
+    code = load(o, &defines, &pins, &passes.control, diag, &m);
   }
   if (code < 0) {
     if (!o->settings.json) kva_cli_print_trained(m, &o->tune);
     status = kva_compile(m, &options, diag, &c);
+    kva_cli_print_passes(&passes);
     if (status == KVA_OK) status = train_compiled(c, o, &o->pins, metrics, v, arena, diag);
     m = NULL; /* kva_compile took it */
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
@@ -253,11 +257,13 @@ static int run(int argc, char **argv) {
       KVA_TUNE_OPTIONS(&o.tune),
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
        "start from these: a safetensors file or checkpoint"},
+      KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
   };
   int n, code = kva_cli_parse(&kva_verb_train, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);
   if (code >= 0) return code;
   if (n == 0) return usage_error("a model is missing");
+  if ((code = kva_cli_passes(&kva_verb_train, &o.passes)) >= 0) return code;
   if (o.variants.n > 1 && o.settings.checkpoint) return usage_error("--checkpoint is for a single run");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
   kva_train_catch_signals();

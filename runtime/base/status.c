@@ -26,14 +26,15 @@ _Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
 const char *kva_status_name(kva_status status) {
   static const char *const names[] = {
       [KVA_OK] = "ok", [KVA_INVALID] = "invalid",         [KVA_UNSUPPORTED] = "unsupported", [KVA_MISSING] = "missing",
-      [KVA_IO] = "io", [KVA_NO_MEMORY] = "out of memory", [KVA_NOT_FINITE] = "not finite",
+      [KVA_IO] = "io", [KVA_NO_MEMORY] = "out of memory", [KVA_NOT_FINITE] = "not finite",   [KVA_STOPPED] = "stopped",
   };
   return (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown";
 }
 
 int kva_status_exit_code(kva_status status) {
   switch (status) {
-  case KVA_OK: return 0;
+  case KVA_OK:
+  case KVA_STOPPED: return 0;
   case KVA_MISSING:
   case KVA_NO_MEMORY: return 3;
   default: return 1;

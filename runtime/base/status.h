@@ -24,6 +24,7 @@ typedef enum kva_status {
   KVA_IO,          /* the operating system refused a read or a write */
   KVA_NO_MEMORY,
   KVA_NOT_FINITE, /* training produced NaN or infinity */
+  KVA_STOPPED,    /* the user asked to stop here: nothing is wrong */
 } kva_status;
 
 #define KVA_MUST_USE          __attribute__((warn_unused_result))

@@ -67,7 +67,7 @@ static void test_artifact(void **state) {
   kva_module *m = kva_module_create(diag);
   kva_arena *arena = kva_arena_create();
   build(m);
-  kva_pass_options options = {.verify = true};
+  kva_pass_options options = {.control = &(kva_pass_control){.verify_each = true}};
   require(kva_prepare(m, &options), diag);
   kva_memory_plan *plan;
   require(kva_plan(m, m->functions.data[0], arena, &plan), diag);

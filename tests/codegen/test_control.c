@@ -181,7 +181,8 @@ static void check(const control_case *c, const char *arch, const char *device) {
   kva_diag *diag = kva_diag_create();
   kva_compiled *compiled;
   kva_session *s = NULL;
-  const kva_compile_options options = {.target = {.arch = arch, .opt_level = 1}, .passes = {.verify = true}};
+  const kva_compile_options options = {.target = {.arch = arch, .opt_level = 1},
+                                       .passes = {.control = &(kva_pass_control){.verify_each = true}}};
   kva_status status = kva_compile(load(c, diag), &options, diag, &compiled);
   if (status == KVA_OK) {
     const kva_session_options session = {.threads = 2, .device = device};

@@ -62,15 +62,17 @@ static void compare(const kva_ref_tensor *want, const kva_ref_tensor *got, const
   }
 }
 
+typedef kva_status (*pass_function)(kva_module *m, const kva_pass_options *options, bool *changed);
+
 /* Reference first, then `change` the graph, then compiled. */
-static void check(model *t, int64_t symbol, kva_pass change) {
+static void check(model *t, int64_t symbol, pass_function change) {
   uint32_t n_in = t->f->graph->inputs.len, n_out = kva_graph_output_count(t->f->graph);
   kva_ref_tensor *in[MAX_IO], *want[MAX_IO], *got[MAX_IO];
   for (uint32_t i = 0; i < n_in; i++) in[i] = random_input(t->f->graph->inputs.data[i]->type, symbol, i);
   const kva_ref_tensor *const *inputs = (const kva_ref_tensor *const *)in;
   assert_int_equal(kva_ref_run(t->m, t->f, inputs, want, NULL, NULL, NULL, NULL, t->diag), KVA_OK);
   bool changed = false;
-  if (change) assert_int_equal(change(t->m, &changed), KVA_OK);
+  if (change) assert_int_equal(change(t->m, &(kva_pass_options){0}, &changed), KVA_OK);
   kva_status status = kva_run_compiled(NULL, t->m, t->f, inputs, got, t->diag);
   kva_diag_print(t->diag, stderr);
   assert_int_equal(status, KVA_OK);
@@ -82,10 +84,6 @@ static void check(model *t, int64_t symbol, kva_pass change) {
 static void model_destroy(model *t) {
   kva_module_destroy(t->m);
   kva_diag_destroy(t->diag);
-}
-
-static kva_status fuse(kva_module *m, bool *changed) {
-  return kva_fuse(m, &(kva_pass_options){0}, changed);
 }
 
 static uint32_t count_nodes(const model *t) {
@@ -105,7 +103,7 @@ static void test_rows(void **state) {
     kva_value *y = kva_mul(&t.b, kva_build1(&t.b, KVA_OP_silu, kva_build2(&t.b, KVA_OP_rms_norm, x, w)), z);
     kva_value *sums = kva_reduce(&t.b, KVA_OP_reduce_sum, y, 1, (int64_t[]){1}, false);
     finish(&t, 2, (kva_value *[]){y, sums});
-    check(&t, 13, fuse);
+    check(&t, 13, kva_fuse);
     assert_int_equal(count_nodes(&t), 2); /* one group and the return */
     model_destroy(&t);
   }
@@ -119,7 +117,7 @@ static void test_softmax_view(void **state) {
   kva_value *x = input(&t, "x", 3, shape), *bias = input(&t, "bias", 1, shape + 2);
   kva_value *y = kva_build1(&t.b, KVA_OP_softmax, kva_add(&t.b, x, bias));
   finish(&t, 1, (kva_value *[]){kva_transpose(&t.b, y, (int64_t[]){1, 0, 2})});
-  check(&t, 4, fuse);
+  check(&t, 4, kva_fuse);
   model_destroy(&t);
 }
 
@@ -181,7 +179,7 @@ static kva_value *tensor(model *t, const char *name, uint32_t rank, const int64_
 /* Runs the model with S = 19 and expects this many steps. */
 static void check_steps(model *t, uint32_t n_outputs, kva_value *const *outputs, uint32_t steps) {
   finish(t, n_outputs, outputs);
-  check(t, 19, fuse);
+  check(t, 19, kva_fuse);
   uint32_t found = 0;
   for (const kva_node *n = t->f->graph->first; n; n = n->next) {
     found += kva_is(n, KVA_OP_kernel) || n->op->lower_kind == KVA_LOWER_KERNEL;

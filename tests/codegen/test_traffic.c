@@ -284,7 +284,9 @@ static void states_to_inputs(kva_graph *g) {
 /* The function returns the gradients of its output by the states instead. */
 static void return_gradients(kva_module *m, kva_function *f, kva_diag *diag) {
   kva_value *grads[MAX_IO] = {NULL}, *outputs[MAX_IO];
-  require(diag, kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads), f->name);
+  kva_gradients wanted = {f, kva_graph_output(f->graph, 0), grads};
+  bool changed = false;
+  require(diag, kva_autodiff(m, &(kva_pass_options){.gradients = &wanted}, &changed), f->name);
   uint32_t n = 0;
   for (uint32_t s = 0; s < m->states.len; s++)
     if (grads[s]) outputs[n++] = grads[s];

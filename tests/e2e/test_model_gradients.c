@@ -96,8 +96,10 @@ static fixture open_model(const char *path, uint32_t n_defines, const kva_define
 }
 
 static void differentiate(fixture *f) {
-  kva_status status = kva_optimize(f->m, &(kva_pass_options){.verify = true});
-  if (status == KVA_OK) status = kva_autodiff(f->m, f->loss, kva_graph_output(f->loss->graph, 0), f->grads);
+  bool changed = false;
+  kva_status status = kva_optimize(f->m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}});
+  kva_gradients wanted = {f->loss, kva_graph_output(f->loss->graph, 0), f->grads};
+  if (status == KVA_OK) status = kva_autodiff(f->m, &(kva_pass_options){.gradients = &wanted}, &changed);
   if (status != KVA_OK) kva_diag_print(f->diag, stderr);
   assert_int_equal(status, KVA_OK);
   append_gradients(f);
@@ -178,7 +180,7 @@ static void run_model(const char *path, uint32_t n, const kva_define *defines, i
   differentiate(&f);
   fill(&f, vocab);
   check_all(&f);
-  assert_int_equal(kva_prepare(f.m, &(kva_pass_options){.verify = true}), KVA_OK);
+  assert_int_equal(kva_prepare(f.m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}), KVA_OK);
   check_all(&f);
   close_model(&f);
 }

@@ -50,7 +50,7 @@ static void run(fixture *t) {
 }
 
 static void clean_up(fixture *t) {
-  if (!kva_optimize(t->m, &(kva_pass_options){.verify = true})) return;
+  if (!kva_optimize(t->m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}})) return;
   kva_diag_print(t->diag, stderr);
   fail();
 }

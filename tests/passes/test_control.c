@@ -21,7 +21,9 @@ static void differentiate(kva_module *m) {
   kva_function *f = m->functions.data[0];
   kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
   kva_value **outputs = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
-  kva_status status = kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads);
+  kva_gradients wanted = {f, kva_graph_output(f->graph, 0), grads};
+  bool changed = false;
+  kva_status status = kva_autodiff(m, &(kva_pass_options){.gradients = &wanted}, &changed);
   if (status) kva_diag_print(m->diag, stderr);
   assert_int_equal(status, KVA_OK);
   kva_node *ret = f->graph->last;
@@ -83,7 +85,7 @@ static void check(const char *text) {
   kva_module *plain = load(text, diag), *m = load(text, diag);
   differentiate(m);
   compare_all(text, plain, m);
-  assert_int_equal(kva_optimize(m, &(kva_pass_options){.verify = true}), KVA_OK);
+  assert_int_equal(kva_optimize(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}), KVA_OK);
   if (getenv("KVA_TEST_PRINT")) print(m);
   compare_all(text, plain, m);
   kva_module_destroy(plain);

@@ -1,24 +1,22 @@
-/* Golden tests: tests/passes/<pass>/<topic>.kv holds cases, each a module before the pass and the dump after it:
+/* Golden tests of passes: tests/passes/<folder>/<topic>.kv holds options of `kvasir opt` and cases, each a module
+ * before the passes and what they leave:
  *
  *   # remarks
+ *   #=== opt: --passes=simplify,dce
  *   #=== before: what the case shows
  *   main (float[4] x) => (float[4] y) { ... }
  *   #=== after
  *   ...
  *
- * or, where the pass must refuse, `#=== error` and its messages. KVA_UPDATE=1 rewrites what follows `after` and
- * `error`. Beside the text, every case is checked for meaning: where the pass keeps it, the reference agrees before and
- * after (and for fuse and plan compiled code does); a second run of a pass changes nothing.
+ * or, where a pass must refuse, `#=== error` and its messages. KVA_UPDATE=1 rewrites what follows `after` and
+ * `error`. Beside the text, every case is checked for meaning: where the passes keep it, the reference agrees before
+ * and after (and for fuse and plan compiled code does); a second run of the first pass changes nothing, but for those
+ * that make something anew.
  *
- * fold, simplify, control, cse, dce    the pass alone, then dce
- * fuse, fuse_gpu, fuse_library    the pass alone
- * autodiff                    gradients of output 0 become further outputs, then cleaned up
- * train                       kva_make_training
- * splat                       the pass alone; states are other numbers here, so meaning is not compared
- * precision                   to bfloat16, then cse and dce; the meaning is kept but for its rounding
- * plan                        clean-up, fuse, and the plan of function 0 as text, settled */
+ * Meaning is not compared for autodiff and train, nor for splat, whose states are other numbers here; that of precision
+ * is kept but for its rounding. */
 #include "tests/support/evaluate.h"
-#include "ops/ids.h"
+#include "tools/driver/opt.h"
 
 #include <dirent.h>
 #include <setjmp.h>
@@ -33,8 +31,9 @@ typedef struct golden_case {
 } golden_case;
 
 typedef struct golden_file {
-  const char *path, *pass;
-  char *text, *remarks;
+  const char *path, *folder;
+  char *text, *remarks, *opt;
+  kva_opt_choice choice; /* what the file's second line says */
   uint32_t n;
   golden_case cases[64];
 } golden_file;
@@ -61,9 +60,29 @@ static char *cut(char *at) {
   return line + 1;
 }
 
+/* `#=== opt: --passes=a,b --target=sm_80`; words are cut off in place. */
+static void parse_options(golden_file *g, char *line) {
+  const kva_option options[] = {KVA_OPT_OPTIONS(&g->choice)};
+  char *words[16];
+  int n = 0;
+  for (char *save = NULL, *word = strtok_r(line, " ", &save); word; word = strtok_r(NULL, " ", &save)) {
+    assert_true(n < 16);
+    words[n++] = word;
+  }
+  int code = kva_options_parse(&(kva_usage){.program = g->path}, n, words, options, sizeof options / sizeof *options,
+                               NULL, 0, &n);
+  if (code >= 0 || !g->choice.passes) fail_msg("%s: what its line 'opt' says cannot run", g->path);
+}
+
 static void parse_file(golden_file *g) {
+  static const char opt[] = "#=== opt: ";
+  char *line = strstr(g->text, opt);
+  if (!line) fail_msg("%s: no line '%s'", g->path, opt);
+  char *rest = cut(line);
+  g->opt = strdup(line + strlen(opt));
+  parse_options(g, line + strlen(opt));
   static const char before[] = "#=== before: ", after[] = "#=== after", error[] = "#=== error";
-  char *at = strstr(g->text, before);
+  char *at = strstr(rest, before);
   g->remarks = g->text;
   while (at) {
     assert_true(g->n < 64);
@@ -94,160 +113,35 @@ static kva_module *load(const golden_file *g, const golden_case *c, kva_diag *di
   return NULL;
 }
 
-static kva_status split(kva_module *m, bool *changed) {
-  return kva_opt_split(m, &(kva_pass_options){0}, changed);
-}
-
-static kva_status split_gpu(kva_module *m, bool *changed) {
-  return kva_opt_split(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}, changed);
-}
-
-static kva_status fuse(kva_module *m, bool *changed) {
-  return kva_fuse(m, &(kva_pass_options){0}, changed);
-}
-
-static kva_status fuse_gpu(kva_module *m, bool *changed) {
-  return kva_fuse(m, &(kva_pass_options){.target = kva_target_gpu("sm_80")}, changed);
-}
-
-static kva_status fuse_library(kva_module *m, bool *changed) {
-  kva_target target = *kva_target_gpu("sm_80");
-  target.library_gemm = true;
-  return kva_fuse(m, &(kva_pass_options){.target = &target}, changed);
-}
-
-static kva_pass pass_named(const char *name) {
-  static const struct {
-    const char *name;
-    kva_pass run;
-  } rows[] = {{"fold", kva_opt_fold},
-              {"simplify", kva_opt_simplify},
-              {"control", kva_opt_control},
-              {"cse", kva_opt_cse},
-              {"dce", kva_opt_dce},
-              {"splat", kva_opt_splat},
-              {"split", split},
-              {"fuse", fuse},
-              {"fuse_library", fuse_library},
-              {"split_gpu", split_gpu},
-              {"fuse_gpu", fuse_gpu}};
-  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
-    if (!strcmp(rows[i].name, name)) return rows[i].run;
-  return NULL;
-}
-
-static kva_status run_pass(const golden_file *g, const golden_case *c, kva_module *m) {
-  bool changed = false, again = false;
-  KVA_TRY(pass_named(g->pass)(m, &changed));
-  if (strncmp(g->pass, "fuse", 4) != 0) KVA_TRY(kva_opt_dce(m, &changed));
-  KVA_TRY(pass_named(g->pass)(m, &again));
-  if (again) fail_msg("%s: '%s': a second run still changes something", g->path, c->title);
-  return kva_module_verify(m);
-}
-
-static kva_status set_precision(kva_module *m) {
-  bool changed = false;
-  KVA_TRY(kva_precision(m, KVA_BF16));
-  KVA_TRY(kva_module_verify(m));
-  KVA_TRY(kva_opt_cse(m, &changed));
-  return kva_opt_dce(m, &changed);
-}
-
-static kva_status differentiate(kva_module *m) {
-  kva_function *f = m->functions.data[0];
-  kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
-  KVA_TRY(kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads));
-  kva_node *ret = f->graph->last;
-  kva_value *outputs[16];
-  const char **names = KVA_NEW_ARRAY(m->arena, const char *, 16);
-  uint32_t n = 0;
-  outputs[n] = kva_operand(ret, 0);
-  names[n++] = "loss";
-  for (uint32_t i = 0; i < m->states.len; i++) {
-    if (!grads[i]) continue;
-    outputs[n] = grads[i];
-    names[n++] = kva_arena_printf(m->arena, "d %s", m->states.data[i]->name);
-  }
-  kva_node_create(f->graph, ret, ret->op, n, outputs, 0, NULL, ret->loc);
-  kva_node_remove(ret);
-  f->output_names = names;
-  KVA_TRY(kva_module_verify(m));
-  return kva_optimize(m, &(kva_pass_options){.verify = true});
-}
-
-/* ---- plans ------------------------------------------------------------------------------------------------------- */
-
-static void print_buffer(const kva_memory_plan *p, int32_t i, kva_text *out) {
-  static const char *const places[] = {"input", "output", "state", "const", "temp"};
-  const kva_plan_buffer *b = &p->buffers.data[i];
-  kva_text_add(out, "buffer %d: %s", i, places[b->place]);
-  if (b->place != KVA_PLACE_TEMP && b->place != KVA_PLACE_CONST) kva_text_add(out, " %s", b->name);
-  kva_text_add(out, " ");
-  kva_type_print(b->type, out);
-  if (b->place == KVA_PLACE_TEMP) kva_text_add(out, ", steps %d to %d", b->first_step, b->last_step);
-  kva_text_add(out, "\n");
-}
-
-static void print_step(const kva_memory_plan *p, uint32_t i, kva_text *out) {
-  const kva_plan_step *s = &p->steps.data[i];
-  if (!s->node) {
-    kva_text_add(out, "step %u: copy %d <- %d\n", i, s->args[0], s->args[1]);
-    return;
-  }
-  bool group = kva_is(s->node, KVA_OP_kernel);
-  kva_text_add(out, "step %u: %s (", i, group ? ((const kva_kernel_attrs *)s->node->attrs)->name : s->node->op->name);
-  uint32_t n_in = s->n_args - s->node->n_results;
-  for (uint32_t k = 0; k < s->n_args; k++) {
-    if (k == n_in) kva_text_add(out, ") -> ");
-    kva_text_add(out, k == 0 || k == n_in ? "%d" : ", %d", s->args[k]);
-  }
-  kva_text_add(out, n_in == s->n_args ? ")\n" : "\n");
-}
-
-static void print_plan(const kva_memory_plan *p, kva_text *out) {
-  for (uint32_t i = 0; i < p->buffers.len; i++) print_buffer(p, (int32_t)i, out);
-  for (uint32_t i = 0; i < p->steps.len; i++) print_step(p, i, out);
-  for (uint32_t i = 0; i < p->steps.len; i++)
-    for (int k = 0; k < 2 && p->steps.data[i].programs[k]; k++) {
-      kva_text_add(out, "plan %s\n", p->steps.data[i].programs[k]->name);
-      print_plan(p->steps.data[i].programs[k], out);
-    }
-}
-
-/* As settled for this machine's CPU. */
-static kva_status plan(kva_module *m, kva_text *out) {
-  KVA_TRY(kva_optimize(m, &(kva_pass_options){.verify = true}));
-  KVA_TRY(kva_prepare(m, &(kva_pass_options){.verify = true}));
-  kva_memory_plan *p;
-  kva_codegen *cg;
-  KVA_TRY(kva_plan(m, m->functions.data[0], m->arena, &p));
-  KVA_TRY(kva_codegen_create(NULL, m->diag, &cg));
-  kva_status status = kva_codegen_settle(m->arena, p, kva_codegen_target(cg));
-  kva_codegen_destroy(cg);
-  KVA_TRY(status);
-  print_plan(p, out);
-  return KVA_OK;
-}
-
 /* ---- checking ---------------------------------------------------------------------------------------------------- */
 
 static bool is(const golden_file *g, const char *pass) {
-  return !strcmp(g->pass, pass);
+  return !strcmp(g->folder, pass);
+}
+
+/* Passes that make something anew each time they run. */
+static bool settles(const golden_file *g) {
+  return !is(g, "plan") && !is(g, "autodiff") && !is(g, "precision") && !is(g, "train");
+}
+
+/* A second run of the first pass changes nothing. */
+static kva_status run_again(const golden_file *g, const golden_case *c, kva_module *m) {
+  kva_opt_choice first = g->choice;
+  kva_text text = {0};
+  bool again = false;
+  first.passes = kva_arena_strndup(m->arena, first.passes, strcspn(first.passes, ","));
+  kva_status status = kva_opt(m, &first, &(kva_pass_options){0}, &again, &text);
+  kva_text_free(&text);
+  if (again) fail_msg("%s: '%s': a second run still changes something", g->path, c->title);
+  return status;
 }
 
 static outcome run(const golden_file *g, const golden_case *c, kva_module *m) {
   outcome o = {0};
-  if (is(g, "plan"))
-    o.status = plan(m, &o.text);
-  else if (is(g, "autodiff"))
-    o.status = differentiate(m);
-  else if (is(g, "precision"))
-    o.status = set_precision(m);
-  else if (is(g, "train"))
-    o.status = kva_make_training(m, &(kva_pass_options){.verify = true});
-  else
-    o.status = run_pass(g, c, m);
-  if (o.status == KVA_OK && !is(g, "plan")) kva_module_print(m, &o.text);
+  bool changed = false;
+  kva_pass_control control = {.verify_each = true};
+  o.status = kva_opt(m, &g->choice, &(kva_pass_options){.control = &control}, &changed, &o.text);
+  if (o.status == KVA_OK && settles(g)) o.status = run_again(g, c, m);
   for (size_t i = 0; o.status != KVA_OK && i < kva_diag_count(m->diag); i++)
     kva_text_add(&o.text, "%s\n", kva_diag_message(m->diag, i, NULL, NULL));
   return o;
@@ -293,7 +187,7 @@ static kva_text check_case(const golden_file *g, golden_case *c, bool update) {
     if (!evaluated_equal(c->title, m, &before, &after, is(g, "precision") ? 0.02 : 1e-6))
       fail_msg("%s: the pass changes the meaning", g->path);
     evaluated_free(&after);
-    if (!strncmp(g->pass, "fuse", 4) || is(g, "plan")) check_compiled(g, c, &before);
+    if (!strncmp(g->folder, "fuse", 4) || is(g, "plan")) check_compiled(g, c, &before);
   }
   evaluated_free(&before);
   kva_module_destroy(m);
@@ -301,16 +195,16 @@ static kva_text check_case(const golden_file *g, golden_case *c, bool update) {
   return o.text;
 }
 
-static void check_file(const char *path, const char *pass) {
+static void check_file(const char *path, const char *folder) {
   golden_file *g = calloc(1, sizeof *g);
   bool update = getenv("KVA_UPDATE") != NULL;
   g->path = path;
-  g->pass = pass;
+  g->folder = folder;
   g->text = read_text(path);
   parse_file(g);
   if (!g->n) fail_msg("%s: no cases", path);
   kva_text out = {0};
-  kva_text_add(&out, "%s", g->remarks);
+  kva_text_add(&out, "%s#=== opt: %s\n", g->remarks, g->opt);
   for (uint32_t i = 0; i < g->n; i++) {
     golden_case *c = &g->cases[i];
     kva_text found = check_case(g, c, update);
@@ -323,6 +217,7 @@ static void check_file(const char *path, const char *pass) {
   kva_diag_destroy(diag);
   kva_text_free(&out);
   free(g->text);
+  free(g->opt);
   free(g);
 }
 

@@ -48,11 +48,27 @@ static kva_module *load(const setting *s, kva_diag *diag) {
 
 static const kva_module *dumped; /* whose dump is being read: large constants come from it */
 
-static kva_status reparse(const char *text, kva_module **out, kva_diag *diag) {
-  return kva_load_text(text, "dump", &(kva_load_options){.data_from = dumped}, diag, out);
+/* After every pass the dump reads back, and prints the same. */
+static kva_status reparse(void *user, const kva_pass *pass, const kva_pass_unit *unit) {
+  (void)user;
+  kva_text before = {0}, after = {0};
+  kva_module *again = NULL;
+  kva_module_print(unit->ir, &before);
+  kva_status status = kva_load_text(before.data, "dump", &(kva_load_options){.data_from = dumped}, unit->diag, &again);
+  if (status == KVA_OK) {
+    kva_module_print(again, &after);
+    if (strcmp(before.data, after.data) != 0)
+      status =
+          kva_error(unit->diag, NULL, "the dump after pass '%s' does not print the same after parsing", pass->name);
+    kva_module_destroy(again);
+  }
+  kva_text_free(&before);
+  kva_text_free(&after);
+  return status;
 }
 
-static const kva_pass_options strict = {.verify = true, .reparse = true, .reparse_fn = reparse};
+static kva_pass_control strict_control = {.verify_each = true, .after_each = reparse};
+static const kva_pass_options strict = {.control = &strict_control};
 
 static void require(const setting *s, const char *what, kva_status status, kva_diag *diag) {
   if (status == KVA_OK && !kva_diag_count(diag)) return;
@@ -63,24 +79,17 @@ static void require(const setting *s, const char *what, kva_status status, kva_d
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
 static void check_settled(const setting *s, kva_module *m) {
-  static const struct {
-    const char *name;
-    kva_pass run;
-  } passes[] = {{"fold", kva_opt_fold},
-                {"simplify", kva_opt_simplify},
-                {"cse", kva_opt_cse},
-                {"dce", kva_opt_dce},
-                {"raise", kva_raise}};
+  static const kva_graph_pass passes[] = {KVA_PASS_fold, KVA_PASS_simplify, KVA_PASS_cse, KVA_PASS_dce, KVA_PASS_raise};
   for (size_t i = 0; i < sizeof passes / sizeof *passes; i++) {
     bool changed = false;
-    assert_int_equal(passes[i].run(m, &changed), KVA_OK);
-    if (changed) fail_msg("%s <%s>: %s is not done", s->model, s->defines, passes[i].name);
+    assert_int_equal(kva_run_pass(m, passes[i], &strict, &changed), KVA_OK);
+    if (changed) fail_msg("%s <%s>: %s is not done", s->model, s->defines, kva_graph_level.passes[passes[i]].name);
   }
 }
 
 static void check_fused(const setting *s, kva_module *m) {
   bool changed = false;
-  assert_int_equal(kva_fuse(m, &(kva_pass_options){0}, &changed), KVA_OK);
+  assert_int_equal(kva_run_pass(m, KVA_PASS_fuse, &strict, &changed), KVA_OK);
   if (changed) fail_msg("%s <%s>: fuse is not done", s->model, s->defines);
 }
 
@@ -117,7 +126,9 @@ static kva_module *differentiated(const setting *s, kva_diag *diag) {
   kva_value **grads = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
   kva_value **outputs = KVA_NEW_ARRAY(m->arena, kva_value *, m->states.len + 1);
   const char **names = KVA_NEW_ARRAY(m->arena, const char *, m->states.len + 1);
-  require(s, "autodiff", kva_autodiff(m, f, kva_graph_output(f->graph, 0), grads), diag);
+  kva_gradients wanted = {f, kva_graph_output(f->graph, 0), grads};
+  bool changed = false;
+  require(s, "autodiff", kva_autodiff(m, &(kva_pass_options){.gradients = &wanted}, &changed), diag);
   kva_node *ret = f->graph->last;
   uint32_t n = 0;
   for (uint32_t i = 0; i < m->states.len; i++) {

@@ -130,7 +130,9 @@ static void check(const raise_case *c) {
   snprintf(text, sizeof text, "g (%s) => (y) {\n%s\n}\n", c->in, c->body);
   bool loaded = kva_load_text(text, c->name, NULL, diag, &m) == KVA_OK;
   for (int i = 0; loaded && i < LENGTHS; i++) before[i] = evaluate(c, m, lengths[i], diag);
-  bool good = loaded && kva_optimize(m, &(kva_pass_options){.verify = true}) == KVA_OK && !kva_diag_count(diag);
+  bool good = loaded &&
+              kva_optimize(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}) == KVA_OK &&
+              !kva_diag_count(diag);
   if (!good) {
     kva_diag_print(diag, stderr);
     fail_msg("%s: failed", c->name);
@@ -144,7 +146,7 @@ static void check(const raise_case *c) {
     kva_ref_tensor_free(after);
   }
   bool again = false;
-  assert_int_equal(kva_raise(m, &again), KVA_OK);
+  assert_int_equal(kva_raise(m, &(kva_pass_options){0}, &again), KVA_OK);
   if (again) complain(c, m, "a second run still changes something");
   kva_module_destroy(m);
   kva_diag_destroy(diag);
@@ -214,7 +216,8 @@ static uint32_t count_after_raise(const char *text, kva_op_id op) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
   kva_status status = kva_load_text(text, "trained.kv", NULL, diag, &m);
-  if (status == KVA_OK) status = kva_optimize(m, &(kva_pass_options){.verify = true});
+  if (status == KVA_OK)
+    status = kva_optimize(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}});
   kva_diag_print(diag, stderr);
   assert_int_equal(status, KVA_OK);
   uint32_t found = 0;

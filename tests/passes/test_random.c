@@ -41,7 +41,8 @@ static void check_stages(const random_graph_options *o, uint64_t seed) {
   if (getenv("KVA_TEST_PRINT")) print_module("built", m);
   evaluated before = evaluate_reference(m, m->functions.data[0], random_graph_sizes);
   for (size_t i = 0; i < sizeof stages / sizeof *stages; i++) {
-    require(stages[i].run(m, &(kva_pass_options){.verify = true}), stages[i].name, seed, diag);
+    require(stages[i].run(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}), stages[i].name,
+            seed, diag);
     if (getenv("KVA_TEST_PRINT")) print_module(stages[i].name, m);
     evaluated after = evaluate_reference(m, m->functions.data[0], random_graph_sizes);
     if (!evaluated_equal(stages[i].name, m, &before, &after, o->dtype == KVA_F64 ? 1e-9 : 1e-4)) {
@@ -145,14 +146,16 @@ static void check_gradients(const random_graph_options *o, uint64_t seed) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = random_graph(o, diag);
   if (getenv("KVA_TEST_PRINT")) print_module("built", m);
-  require(kva_optimize(m, &(kva_pass_options){.verify = true}), "optimise", seed, diag);
-  require(kva_make_training(m, &(kva_pass_options){.verify = true}), "differentiate", seed, diag);
+  require(kva_optimize(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}), "optimise", seed,
+          diag);
+  require(kva_make_training(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}),
+          "differentiate", seed, diag);
   kva_function *step = function(m, "train_step");
   evaluated after = evaluate_reference(m, step, random_graph_sizes);
   kva_ref_tensor *lr = eval_input(step->graph->inputs.data[step->graph->inputs.len - 1], random_graph_sizes);
   for (uint32_t i = 0; i < m->states.len; i++)
     if (m->states.data[i]->kind == KVA_STATE_PARAM) check_gradient(m, &after, lr->f[0], m->states.data[i], seed);
-  require(kva_prepare(m, &(kva_pass_options){.verify = true}), "fuse", seed, diag);
+  require(kva_prepare(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}), "fuse", seed, diag);
   evaluated fused = evaluate_reference(m, step, random_graph_sizes);
   if (!evaluated_equal("fused", m, &after, &fused, 1e-9)) {
     print_module("fused", m);

@@ -128,7 +128,7 @@ static void test_lora_language_model(void **state) {
   kva_module *m = load_lm(diag);
   const char *const lora[] = {"attention.*.w[qv]", "swiglu.*.down"};
   kva_tune_options o = {.lora = {2, lora}, .lora_rank = 8, .lora_alpha = 16};
-  assert_int_equal(kva_tune(m, &o), KVA_OK);
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &o}), KVA_OK);
   int trained = 0;
   for (uint32_t i = 0; i < m->states.len; i++)
     trained += m->states.data[i]->kind == KVA_STATE_PARAM && !m->states.data[i]->frozen;
@@ -153,7 +153,7 @@ static void test_lora_of_a_transposed_weight(void **state) {
   kva_module *m = load_text(transposed, diag);
   const char *const lora[] = {"w"};
   kva_tune_options o = {.lora = {1, lora}, .lora_rank = 2, .lora_alpha = 20};
-  assert_int_equal(kva_tune(m, &o), KVA_OK);
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &o}), KVA_OK);
   const kva_state *a = kva_module_find_state(m, "w.lora_a"), *b = kva_module_find_state(m, "w.lora_b");
   assert_int_equal(a->init, KVA_INIT_ZEROS); /* the factor next to x is the one that starts random */
   assert_int_equal(b->init, KVA_INIT_NORMAL);
@@ -188,7 +188,7 @@ static void test_initialisers_train_by_name(void **state) {
   const char *const train[] = {"head*"}, *const freeze[] = {"*/b"};
   kva_tune_init init = {.pattern = "body/w", .kind = KVA_INIT_NORMAL, .he = true};
   kva_tune_options o = {.train = {1, train}, .freeze = {1, freeze}, .n_init = 1, .init = &init};
-  assert_int_equal(kva_tune(m, &o), KVA_OK);
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &o}), KVA_OK);
   assert_int_equal(m->states.len, 2); /* head/b stays a constant */
   const kva_state *head = kva_module_find_state(m, "head/w"), *body = kva_module_find_state(m, "body/w");
   assert_true(head && !head->frozen && head->init == KVA_INIT_DATA);
@@ -196,12 +196,14 @@ static void test_initialisers_train_by_name(void **state) {
   assert_float_equal(body->init_a, 1, 1e-12); /* sqrt(2 / 2) */
 
   kva_train_spec spec = {.optimizer = "sgd", .lr = 0.1, .schedule = "constant"};
-  assert_int_equal(kva_make_loss(m, "cross_entropy", KVA_I64, &spec), KVA_OK);
+  kva_loss_options cross_entropy = {"cross_entropy", KVA_I64, &spec};
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.loss = &cross_entropy}), KVA_OK);
   const kva_function *loss = kva_module_find_function(m, "loss");
   const kva_type *labels = loss->graph->inputs.data[1]->type;
   assert_true(labels->dtype == KVA_I64 && labels->rank == 1);
   assert_string_equal(loss->output_names[1], "accuracy");
-  assert_int_equal(kva_make_training(m, &(kva_pass_options){.verify = true}), KVA_OK);
+  assert_int_equal(kva_make_training(m, &(kva_pass_options){.control = &(kva_pass_control){.verify_each = true}}),
+                   KVA_OK);
   assert_null(kva_module_find_state(m, "body/w.velocity"));
   kva_module_destroy(m);
   kva_diag_destroy(diag);
@@ -212,11 +214,13 @@ static void test_patterns_without_match(void **state) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = load_text(convolution, diag);
   const char *const train[] = {"haed*"};
-  assert_int_equal(kva_tune(m, &(kva_tune_options){.train = {1, train}}), KVA_INVALID);
+  kva_tune_options misspelt = {.train = {1, train}};
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &misspelt}), KVA_INVALID);
   assert_string_equal(message(diag), "--train: no parameter's name matches 'haed*'; there are: head/w, head/b, body/w");
   kva_diag_clear(diag);
   const char *const lora[] = {"body/w"};
-  assert_int_equal(kva_tune(m, &(kva_tune_options){.lora = {1, lora}, .lora_rank = 1}), KVA_INVALID);
+  kva_tune_options no_product = {.lora = {1, lora}, .lora_rank = 1};
+  assert_int_equal(kva_fine_tune(m, &(kva_pass_options){.tune = &no_product}), KVA_INVALID);
   assert_string_equal(message(diag), "--lora: what it matches is the second operand of no matrix product");
   kva_module_destroy(m);
   kva_diag_destroy(diag);

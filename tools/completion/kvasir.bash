@@ -7,6 +7,8 @@ _kvasir_options() { # _kvasir_options TOOL VERB
   "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -oE '^  (-[^ ,]+, )?--[^ []+' | tr -s ' ,' '\n'
 }
 
+_kvasir_passes() { "$1" opt --list 2>/dev/null | sed -n 's/^  \([a-z][a-z0-9_]*\)  *[^ ].*/\1/p'; }
+
 # Whether the option takes a value: its help line names one after it, before the gap.
 _kvasir_takes_value() { # _kvasir_takes_value TOOL VERB OPTION
   "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -qE "^  ([^ ]*, )?$3(, --[^ ]*)? [^ ]"
@@ -21,6 +23,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
       aarch64-linux-gnu" -- "$2") ;;
     --emit) mapfile -t COMPREPLY < <(compgen -W "ir kernel llvm asm ptx cubin header plan" -- "$2") ;;
     --runtime | --checkpoint) mapfile -t COMPREPLY < <(compgen -d -- "$2") ;;
+    --passes | --print-after | --stop-after) mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_passes "${COMP_WORDS[0]}")" -- "$2") ;;
     --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
     --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2") ;;
     --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;

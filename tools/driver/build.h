@@ -65,7 +65,8 @@ typedef enum kva_build_form {
 typedef struct kva_build_options {
   kva_build_form form;
   bool train;
-  kva_dtype compute; /* of products: see kva_pass_options */
+  kva_dtype compute;         /* of products: see kva_pass_options */
+  kva_pass_control *control; /* see kva_pass_options */
   uint32_t n_targets;
   const kva_target_options *targets; /* of GPUs all go into the form, each with code of its own; texts for each */
   bool cubin;                        /* GPUs: machine code beside the PTX */

@@ -3,6 +3,27 @@
 
 #include <stdlib.h>
 
+kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_compute) {
+  *out_compute = !name                   ? KVA_DTYPE_NONE
+                 : !strcmp(name, "bf16") ? KVA_BF16
+                 : !strcmp(name, "f16")  ? KVA_F16
+                                         : KVA_DTYPE_NONE;
+  if (!name || !strcmp(name, "f32") || *out_compute) return KVA_OK;
+  return kva_error(diag, NULL, "unknown precision '%s'; known: f32, bf16, f16", name);
+}
+
+kva_target_options kva_target_named(const char *name) {
+  kva_target_options t = {.opt_level = 2};
+  if (!name) return t;
+  if (!strncmp(name, "sm_", 3))
+    t.arch = name;
+  else if (strstr(name, "-linux-"))
+    t.triple = name;
+  else if (strcmp(name, "native") != 0)
+    t.cpu = name;
+  return t;
+}
+
 kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) {
   kva_pass_options passes = options->passes;
   kva_target target;
@@ -20,11 +41,13 @@ static bool is_program(const kva_function *f, const kva_compile_options *options
 
 kva_status kva_plan_functions(kva_module *m, const kva_compile_options *options, kva_arena *arena, uint32_t *out_n,
                               kva_memory_plan ***out_plans) {
+  bool changed = false;
+  KVA_TRY(kva_run_pass(m, KVA_PASS_plan, &options->passes, &changed));
   *out_n = 0;
   *out_plans = KVA_NEW_ARRAY(arena, kva_memory_plan *, m->functions.len + 1);
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_function *f = m->functions.data[i];
-    if (is_program(f, options)) KVA_TRY(kva_plan(m, f, arena, &(*out_plans)[(*out_n)++]));
+    if (is_program(f, options)) (*out_plans)[(*out_n)++] = f->plan;
   }
   return KVA_OK;
 }

@@ -10,10 +10,10 @@ static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE
   return KVA_OK;
 }
 
-static kva_status make_plan(const kva_codegen *cg, kva_module *m, uint32_t function, kva_arena *arena,
-                            kva_memory_plan **out) {
-  KVA_TRY(kva_plan(m, m->functions.data[function], arena, out));
-  return kva_codegen_settle(arena, *out, kva_codegen_target(cg));
+/* The plan that pass plan left, as its kernels confirm it. */
+static kva_status settled_plan(const kva_codegen *cg, kva_function *f, kva_memory_plan **out) {
+  *out = f->plan;
+  return kva_codegen_settle(f->graph->module->arena, f->plan, kva_codegen_target(cg));
 }
 
 static void print_buffer(const kva_plan_buffer *b, uint32_t number, FILE *out) {
@@ -92,10 +92,10 @@ static kva_status print_decisions(kva_module *m, const kva_target *target, const
   return KVA_OK;
 }
 
-kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *m, FILE *out) {
+kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out) {
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
-    KVA_TRY(make_plan(cg, m, i, arena, &plan));
+    KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
     KVA_TRY(print_decisions(m, kva_codegen_target(cg), plan, out));
   }
   return KVA_OK;
@@ -135,7 +135,7 @@ static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_
 static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *text) {
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
-    KVA_TRY(make_plan(cg, m, i, arena, &plan));
+    KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
     KVA_TRY(each_step(cg, arena, plan, text));
   }
   return KVA_OK;

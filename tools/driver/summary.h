@@ -29,11 +29,11 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
-/* The same for every function of a module as planned for cg's target, with the binding that nobody chose. */
-KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_arena *arena, kva_module *m, FILE *out);
+/* The same for every function of a planned module, settled for cg's target, with the binding that nobody chose. */
+KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
 /* One plan with its buffers, their lifetimes, and what every step works on. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
-/* The scheduled kernel IR of every step. */
+/* The scheduled kernel IR of every step of a planned module. */
 KVA_MUST_USE kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out);
 /* Adds every kernel to cg, each with the symbols that it reads. */
 KVA_MUST_USE kva_status kva_add_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m);

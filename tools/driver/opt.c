@@ -1,0 +1,119 @@
+/* Passes by name. */
+#include "tools/driver/opt.h"
+
+const kva_pass_level *kva_pass_level_at(uint32_t i) {
+  static const kva_pass_level *const levels[] = {&kva_graph_level};
+  return i < sizeof levels / sizeof *levels ? levels[i] : NULL;
+}
+
+bool kva_pass_exists(const char *name) {
+  for (uint32_t i = 0; kva_pass_level_at(i); i++)
+    if (kva_pass_find(kva_pass_level_at(i), name)) return true;
+  return false;
+}
+
+/* ---- the table as text ------------------------------------------------------------------------------------------- */
+
+static void list_pass(const kva_pass_level *level, const kva_pass *p, bool json, kva_text *out) {
+  const char *required = p->flags & KVA_PASS_REQUIRED ? "true" : "false";
+  if (json) {
+    kva_text_add(out,
+                 "  {\"name\": \"%s\", \"level\": \"%s\", \"required\": %s, \"needs\": \"%s\", \"options\": \"%s\", "
+                 "\"help\": \"%s\"}",
+                 p->name, level->name, required, p->needs, p->options, p->help);
+    return;
+  }
+  kva_text_add(out, "  %-12s %s\n", p->name, p->help);
+  if (*p->needs) kva_text_add(out, "  %-12s requires %s\n", "", p->needs);
+  if (*p->options) kva_text_add(out, "  %-12s reads %s\n", "", p->options);
+}
+
+static void list_pipelines(kva_text *out) {
+  kva_text_add(out, "pipelines\n");
+  for (uint32_t i = 0; kva_graph_pipeline_at(i); i++)
+    kva_text_add(out, "  %-12s %s\n", kva_graph_pipeline_at(i)->name, kva_graph_pipeline_at(i)->help);
+}
+
+void kva_opt_list(bool json, kva_text *out) {
+  if (json) kva_text_add(out, "[\n");
+  for (uint32_t l = 0; kva_pass_level_at(l); l++) {
+    const kva_pass_level *level = kva_pass_level_at(l);
+    if (!json) kva_text_add(out, "passes over a %s\n", level->name);
+    for (uint32_t i = 0; i < level->n_passes; i++) {
+      if (json && (l || i)) kva_text_add(out, ",\n");
+      list_pass(level, &level->passes[i], json, out);
+    }
+  }
+  if (json)
+    kva_text_add(out, "\n]\n");
+  else
+    list_pipelines(out);
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+typedef struct opt {
+  kva_module *m;
+  kva_pass_options options;
+  kva_target target;
+  const kva_pass *last; /* that ran; NULL: none, or a pipeline */
+  bool changed;
+} opt;
+
+static const kva_graph_pipeline *find_pipeline(const char *name) {
+  const kva_graph_pipeline *p;
+  for (uint32_t i = 0; (p = kva_graph_pipeline_at(i)); i++)
+    if (!strcmp(p->name, name)) return p;
+  return NULL;
+}
+
+static kva_status run_named(opt *o, const char *name) {
+  const kva_graph_pipeline *pipeline = find_pipeline(name);
+  o->last = kva_pass_find(&kva_graph_level, name);
+  if (o->last) return kva_run_pass(o->m, (kva_graph_pass)(o->last - kva_graph_level.passes), &o->options, &o->changed);
+  if (pipeline) return pipeline->run(o->m, &o->options);
+  return kva_error(o->m->diag, NULL, "no pass is called '%s'; kvasir opt --list names them", name);
+}
+
+static kva_status run_all(opt *o, const char *names) {
+  for (const char *word = names; *word; word += *word == ',') {
+    size_t len = strcspn(word, ",");
+    const char *name = kva_arena_strndup(o->m->arena, word, len);
+    KVA_TRY(run_named(o, name));
+    word += len;
+  }
+  return KVA_OK;
+}
+
+static kva_status choose(opt *o, const kva_opt_choice *c) {
+  kva_diag *diag = o->m->diag;
+  kva_target_options target = kva_target_named(c->target);
+  target.library_gemm = c->gemm && !strcmp(c->gemm, "library");
+  if (!c->passes) return kva_error(diag, NULL, "passes are missing: --passes=A,B,...");
+  if (c->gemm && !target.library_gemm && strcmp(c->gemm, "generated") != 0)
+    return kva_error(diag, NULL, "--gemm: expected library or generated, found '%s'", c->gemm);
+  KVA_TRY(kva_codegen_describe(&target, diag, &o->target));
+  o->options.target = &o->target;
+  return kva_precision_named(c->precision, diag, &o->options.compute);
+}
+
+/* Plans as the target's kernels confirm them. */
+static kva_status settle(opt *o) {
+  for (uint32_t i = 0; i < o->m->functions.len; i++)
+    KVA_TRY(kva_codegen_settle(o->m->arena, o->m->functions.data[i]->plan, &o->target));
+  return KVA_OK;
+}
+
+kva_status kva_opt(kva_module *m, const kva_opt_choice *choice, const kva_pass_options *options, bool *changed,
+                   kva_text *out) {
+  kva_pass_control none = {0};
+  opt o = {.m = m, .options = *options};
+  if (!o.options.control) o.options.control = &none;
+  o.options.control->by_name = true;
+  KVA_TRY(choose(&o, choice));
+  KVA_TRY(run_all(&o, choice->passes));
+  *changed |= o.changed;
+  if (o.last == &kva_graph_level.passes[KVA_PASS_plan]) KVA_TRY(settle(&o));
+  kva_graph_level.print(m, o.last, out);
+  return KVA_OK;
+}

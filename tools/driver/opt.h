@@ -1,0 +1,36 @@
+/* Passes by name, of both levels of the IR: what `kvasir opt` does, and the golden tests with it. */
+#ifndef KVA_TOOLS_OPT_H
+#define KVA_TOOLS_OPT_H
+
+#include "runtime/exe/options.h"
+#include "tools/driver/driver.h"
+
+/* The levels, graph first. NULL behind the last one. */
+const kva_pass_level *kva_pass_level_at(uint32_t i);
+/* Whether some level has a pass of this name. */
+bool kva_pass_exists(const char *name);
+
+/* The table for those who look: every pass and pipeline with its help, as text or as a JSON list. */
+void kva_opt_list(bool json, kva_text *out);
+
+/* What to run, as a user says it. */
+typedef struct kva_opt_choice {
+  const char *passes; /* "fold,dce": names of passes and pipelines */
+  const char *precision, *target, *gemm;
+} kva_opt_choice;
+#define KVA_OPT_OPTIONS(c)                                                                                             \
+  {"--passes", NULL, "A,B,...", KVA_OPTION_STRING, &(c)->passes, "passes and pipelines, in this order; help: list"},   \
+      {"--precision", NULL, "P", KVA_OPTION_STRING, &(c)->precision, "of products: f32 (default), bf16 or f16"},       \
+      {"--target", NULL, "NAME", KVA_OPTION_STRING, &(c)->target, "what passes prepare for: a CPU (native) or sm_80"}, \
+  {                                                                                                                    \
+    "--gemm", NULL, "WHO", KVA_OPTION_STRING, &(c)->gemm, "matrix products on a GPU: library, or generated (default)"  \
+  }
+
+/* Runs the passes in their order; `options` has what else they read, and the choice's precision and target are added to
+ * it. out: the module as text that reads back; where pass plan comes last the plans, settled for the target; behind
+ * `lower` the kernels. *changed becomes true when a pass over graphs changed something. KVA_INVALID with a diagnostic
+ * by name: an unknown pass, one whose requirements do not hold, and what passes themselves report. */
+KVA_MUST_USE kva_status kva_opt(kva_module *m, const kva_opt_choice *choice, const kva_pass_options *options,
+                                bool *changed, kva_text *out);
+
+#endif

@@ -332,8 +332,10 @@ static void define_functions(const writer *w, LLVMValueRef a, const kva_object_o
     LLVMValueRef number = c32(w, f->program);
     const forward run = {f->name, "kva_context_run", w->i32, 4, {ptr, ptr, ptr, ptr}, 1, 1, {number}};
     const forward arena = {named(w, f->name, "arena"), "kva_context_arena_bytes", w->i64, 1, {ptr}, 0, 2, {a, number}};
+    const forward dims = {named(w, f->name, "dims"), "kva_context_dims", none, 2, {ptr, ptr}, 1, 1, {number}};
     define_forward(w, &run);
     define_forward(w, &arena);
+    if (f->binds) define_forward(w, &dims);
   }
 }
 

@@ -129,6 +129,11 @@ int kva_context_run(kva_context *c, int program, const void *inputs, void *outpu
   return 0;
 }
 
+void kva_context_dims(const kva_context *c, int program, void *out_dims) {
+  const kva_program *p = kva_session_program_desc(c->session, program);
+  if (p && p->n_symbols) memcpy(out_dims, kva_session_symbols(c->session, program), (size_t)p->n_symbols * 8);
+}
+
 static int64_t temp_bytes(const kva_program *p, const int64_t *symbols, kva_lifetime *temps, kva_lifetime **scratch) {
   int32_t n = 0;
   int64_t total;

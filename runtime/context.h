@@ -41,6 +41,10 @@ const char *kva_context_error(const kva_context *context);
  * the program's next run. A call with the same dims as the last one allocates nothing. */
 int kva_context_run(kva_context *context, int program, const void *inputs, void *outputs, const void *dims);
 
+/* The values of the shape symbols in the program's last run, in its order. For a program whose sizes depend on data: it
+ * ignores what `dims` of a run says of symbols that its steps find, and gives them here. */
+void kva_context_dims(const kva_context *context, int program, void *out_dims);
+
 /* Bytes of temporaries for these shapes, as needed by kva_context_options.arena; -1: impossible shapes. */
 int64_t kva_context_arena_bytes(const struct kva_artifact *artifact, int program, const void *dims);
 

@@ -67,6 +67,10 @@ KVA_MUST_USE kva_status kva_session_run(kva_session *s, int program, const kva_t
 /* Why the last kva_session_run failed; "" after a success. */
 const char *kva_session_error(const kva_session *s);
 
+/* Values of the symbols of a program in its last run, in its order, those that steps found among them. Valid until its
+ * next run. */
+const int64_t *kva_session_symbols(const kva_session *s, int program);
+
 /* The tensor of a state: borrowed, writable and current until the next run, also on a device with its own memory.
  * false: no such state, or the device failed. */
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor);

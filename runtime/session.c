@@ -219,6 +219,10 @@ const kva_program *kva_session_program_desc(const kva_session *s, int program) {
   return program >= 0 && program < s->artifact->n_programs ? &s->artifact->programs[program] : NULL;
 }
 
+const int64_t *kva_session_symbols(const kva_session *s, int program) {
+  return s->programs[program].symbols;
+}
+
 bool kva_session_state(kva_session *s, const char *name, kva_tensor *out_tensor) {
   if (kva_transfer_states(s) != KVA_OK) return false;
   for (int32_t i = 0; i < s->artifact->n_states; i++) {

@@ -42,12 +42,24 @@ static const char **identifiers(kva_arena *arena, int32_t n, const char *const *
   return out;
 }
 
+static bool binds_symbols(const kva_program *p) {
+  for (int32_t i = 0; i < p->n_steps; i++) {
+    const kva_step_desc *s = &p->steps[i];
+    if (s->kind == KVA_STEP_BIND || (s->kind == KVA_STEP_BRANCH && ((const kva_branch_desc *)s->desc)->n_binds) ||
+        (s->kind == KVA_STEP_LOOP && ((const kva_loop_desc *)s->desc)->symbol >= 0))
+      return true;
+  }
+  return false;
+}
+
 const kva_object_function *kva_c_functions(kva_arena *arena, const kva_artifact *a, const char *prefix) {
   int32_t n = kva_artifact_programs(a);
   kva_object_function *out = KVA_NEW_ARRAY(arena, kva_object_function, n + 1);
   for (int32_t i = 0; i < n; i++) {
     const char *name = strcmp(a->programs[i].name, "main") ? a->programs[i].name : "forward";
-    out[i] = (kva_object_function){kva_c_identifier(arena, kva_arena_printf(arena, "%s_%s", prefix, name)), i};
+    out[i] = (kva_object_function){.name = kva_c_identifier(arena, kva_arena_printf(arena, "%s_%s", prefix, name)),
+                                   .program = i,
+                                   .binds = binds_symbols(&a->programs[i])};
   }
   return out;
 }
@@ -115,7 +127,8 @@ static const char **buffer_names(writer *w, const kva_program *p, int32_t n, con
   return identifiers(w->arena, n, names);
 }
 
-static void add_program(writer *w, const kva_program *p, const char *function) {
+static void add_program(writer *w, const kva_program *p, const kva_object_function *f) {
+  const char *function = f->name;
   const char **inputs = buffer_names(w, p, p->n_inputs, p->inputs);
   const char **outputs = buffer_names(w, p, p->n_outputs, p->outputs);
   kva_text_add(w->out, "/* ---- program %s ---- */\n\ntypedef struct %s_in {\n", p->name, function);
@@ -134,6 +147,11 @@ static void add_program(writer *w, const kva_program *p, const char *function) {
                "/* Bytes of temporaries for these shapes: see kva_context_options.arena. */\n"
                "int64_t %s_arena(const %s_dims *dims);\n\n",
                w->prefix, function, w->prefix, function, function, w->prefix, function, w->prefix);
+  if (f->binds)
+    kva_text_add(w->out,
+                 "/* Shapes of the last run, with the sizes that it found: members of dims that a run ignores. */\n"
+                 "void %s_dims(const %s_context *context, %s_dims *dims);\n\n",
+                 function, w->prefix, w->prefix);
 }
 
 /* All programs have the same list. */
@@ -188,7 +206,7 @@ void kva_c_header(const kva_artifact *a, const char *prefix, const char *descrip
   writer w = {.arena = arena, .a = a, .prefix = prefix, .out = out};
   const kva_object_function *functions = kva_c_functions(arena, a, prefix);
   add_head(&w, description);
-  for (int32_t i = 0; i < kva_artifact_programs(a); i++) add_program(&w, &a->programs[i], functions[i].name);
+  for (int32_t i = 0; i < kva_artifact_programs(a); i++) add_program(&w, &a->programs[i], &functions[i]);
   kva_text_add(out, "#ifdef __cplusplus\n}\n#endif\n\n#endif\n");
   kva_arena_destroy(arena);
 }

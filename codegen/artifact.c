@@ -291,6 +291,7 @@ static kva_status write_kernel(writer *w, const kva_kernel *k, kva_step_desc *ou
 
 bool kva_codegen_is_call(const kva_target *target, const kva_node *node) {
   kva_matmul_plain plain;
+  if (node->op->lower_kind == KVA_LOWER_CALL) return true;
   return target->library_gemm && kva_is(node, KVA_OP_matmul) && kva_matmul_get_plain(node->graph->module, node, &plain);
 }
 
@@ -318,6 +319,24 @@ static void write_gemm(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->n_args = 3;
   out->args = kva_arena_memdup(w->arena, args, sizeof args);
   out->desc = g;
+}
+
+static kva_call_id call_named(const char *name) {
+  static const char *const names[] = {
+#define KVA_CALL(id, call, desc, fields) #call,
+#include "runtime/calls.def"
+  };
+  int32_t i = 0;
+  while (i < KVA_CALL_COUNT && strcmp(names[i], name) != 0) i++;
+  KVA_ASSERT(i < KVA_CALL_COUNT);
+  return (kva_call_id)i;
+}
+
+/* An operator that is a call. Its row has no description: what it works on are its arguments. */
+static void write_call(const kva_plan_step *s, kva_step_desc *out) {
+  out->kind = KVA_STEP_CALL;
+  out->call = call_named(s->node->op->name);
+  KVA_ASSERT(!*kva_step_fields(out));
 }
 
 /* ---- steps that depend on data ----------------------------------------------------------------------------------- */
@@ -377,7 +396,12 @@ static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   case KVA_PLAN_LOOP: write_loop(w, s, out); break;
   case KVA_PLAN_BIND: write_bind(w, s, out); break;
   case KVA_PLAN_COPY: break;
-  case KVA_PLAN_KERNEL: write_gemm(w, s, out); break;
+  case KVA_PLAN_KERNEL:
+    if (s->node->op->lower_kind == KVA_LOWER_CALL)
+      write_call(s, out);
+    else
+      write_gemm(w, s, out);
+    break;
   }
 }
 

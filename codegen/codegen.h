@@ -46,7 +46,7 @@ void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target);
 /* The one of the two that the target needs. */
 void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 
-/* Whether the device's library runs this node, instead of a kernel. */
+/* Whether this node is a call (runtime/calls.def) instead of a kernel: by its operator, or a product for a library. */
 bool kva_codegen_is_call(const kva_target *target, const kva_node *node);
 
 /* Confirms or replaces the plan's in-place proposals (ir/plan.h): the steps that make one are lowered and scheduled for

@@ -44,6 +44,7 @@ typedef enum kva_lower_kind {
   KVA_LOWER_ELEMENT, /* <op>_lower: the value of one result element; fuses freely */
   KVA_LOWER_KERNEL,  /* whole kernels are written by hand: codegen/kernels */
   KVA_LOWER_NONE,    /* structure: constant, state, return, fused kernel */
+  KVA_LOWER_CALL,    /* a step of its own, which the runtime does: the row of runtime/calls.def that has its name */
 } kva_lower_kind;
 
 /* How a whole kernel (KVA_TILE) reads an operand: what fusion may put before it (passes/fuse.c). */
@@ -125,6 +126,11 @@ struct kva_op_info {
   const char *moments[2];
   bool decoupled_decay;
 };
+
+/* Code is generated for it. */
+static inline bool kva_op_has_code(const kva_op_info *op) {
+  return op->lower_kind == KVA_LOWER_ELEMENT || op->lower_kind == KVA_LOWER_KERNEL;
+}
 
 /* Whether a set of operands in a row's facts has operand i. */
 static inline bool kva_in_operands(uint32_t set, uint32_t i) {

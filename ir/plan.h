@@ -25,7 +25,7 @@ typedef struct kva_plan_buffer {
 
 typedef enum kva_plan_kind {
   KVA_PLAN_COPY,   /* args: to, from */
-  KVA_PLAN_KERNEL, /* args: the node's distinct operands in order of first use, then results */
+  KVA_PLAN_KERNEL, /* args: the node's distinct operands in order of first use, then results; of a call all operands */
   KVA_PLAN_BRANCH, /* if. These three: all operands that are given, then results */
   KVA_PLAN_LOOP,
   KVA_PLAN_BIND,

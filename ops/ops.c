@@ -63,6 +63,8 @@
 #define LOWER_OF_ELEMENT(op)   kva_##op##_lower
 #define LOWER_OF_KERNEL(op)    NULL
 #define LOWER_OF_STRUCTURE(op) NULL
+#define REF_OF_CALL(op)        kva_##op##_ref
+#define LOWER_OF_CALL(op)      NULL
 #define KVA_LOWER_STRUCTURE    KVA_LOWER_NONE
 
 static const kva_op_info rows[KVA_OP_COUNT] = {

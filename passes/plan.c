@@ -169,10 +169,11 @@ static kva_plan_step *push_step(planner *p, kva_plan_kind kind, kva_node *node, 
 static kva_plan_step *add_node(planner *p, kva_plan_kind kind, kva_node *n) {
   KVA_ASSERT(n->graph);
   KVA_VEC(int32_t) args = {0};
+  bool once = kind == KVA_PLAN_KERNEL && n->op->lower_kind != KVA_LOWER_CALL;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     kva_value *v = n->operands[i].value;
     bool seen = !v;
-    for (uint32_t j = 0; j < i && !seen && kind == KVA_PLAN_KERNEL; j++) seen = n->operands[j].value == v;
+    for (uint32_t j = 0; j < i && !seen && once; j++) seen = n->operands[j].value == v;
     if (!seen) KVA_PUSH(p->arena, &args, buffer_for(p, v));
   }
   for (uint32_t r = 0; r < n->n_results; r++) KVA_PUSH(p->arena, &args, buffer_for(p, &n->results[r]));

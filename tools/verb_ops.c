@@ -30,7 +30,7 @@ static const char *vjp_name(const kva_op_info *op) {
   return names[op->vjp_kind];
 }
 static const char *lower_name(const kva_op_info *op) {
-  static const char *const names[] = {"element", "kernel", "structure"};
+  static const char *const names[] = {"element", "kernel", "structure", "call"};
   return names[op->lower_kind];
 }
 
@@ -71,14 +71,14 @@ static void print_json(void) {
 }
 
 static void print_counts(void) {
-  uint32_t vjp[4] = {0}, lower[3] = {0};
+  uint32_t vjp[4] = {0}, lower[4] = {0};
   for (uint32_t i = 0; i < kva_ops.n; i++) {
     vjp[kva_ops.ops[i]->vjp_kind]++;
     lower[kva_ops.ops[i]->lower_kind]++;
   }
   printf("\n%u operators. Gradients: %u rules, %u zero, %u none, %u through sub-graphs. Lowering: %u element, %u "
-         "kernel, %u structure.\n",
-         kva_ops.n, vjp[0], vjp[1], vjp[2], vjp[3], lower[0], lower[1], lower[2]);
+         "kernel, %u call, %u structure.\n",
+         kva_ops.n, vjp[0], vjp[1], vjp[2], vjp[3], lower[0], lower[1], lower[3], lower[2]);
 }
 
 /* ---- verification ------------------------------------------------------------------------------------------------ */
@@ -120,9 +120,9 @@ static void print_verified(const kva_verify_report *report, const char *arch) {
            score(row->compiled_passed, row->compiled, "%.2g", row->error, compiled),
            score(row->gradients_passed, row->gradients, "%.1e", row->gradient_error, gradient),
            score(row->backward_passed, row->backward, "%.2g", row->backward_error, backward),
-           types.len                               ? types.data
-           : row->op->lower_kind == KVA_LOWER_NONE ? "(no code of its own)"
-                                                   : "-");
+           types.len                   ? types.data
+           : !kva_op_has_code(row->op) ? "(no code of its own)"
+                                       : "-");
     kva_text_free(&types);
   }
   printf("\n%u passed, %u failed, %u skipped\n", report->passed, report->failed, report->skipped);

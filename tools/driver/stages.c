@@ -126,7 +126,8 @@ static kva_status take_step(kva_codegen *cg, kva_arena *arena, const kva_memory_
 static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, kva_text *text) {
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     const kva_plan_step *s = &plan->steps.data[i];
-    if (s->kind == KVA_PLAN_KERNEL) KVA_TRY(take_step(cg, arena, plan, i, text));
+    if (s->kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(kva_codegen_target(cg), s->node))
+      KVA_TRY(take_step(cg, arena, plan, i, text));
     for (int k = 0; k < 2 && s->programs[k]; k++) KVA_TRY(each_step(cg, arena, s->programs[k], text));
   }
   return KVA_OK;

@@ -183,7 +183,7 @@ bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t n
     return true;
   }
   if (info->traits & KVA_ELEMENTWISE) return elementwise(&r);
-  if (info->lower_kind == KVA_LOWER_NONE || info->max_operands != 1) return false;
+  if (!kva_op_has_code(info) || info->max_operands != 1) return false;
   if (kva_random_has_attr(&r, "axes")) return over_axes(&r);
   if (kva_random_has_attr(&r, "leading")) return over_rows(&r);
   return kva_random_has_attr(&r, "axis") && along_axis(&r);

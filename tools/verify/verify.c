@@ -136,7 +136,7 @@ static void add_up(work *w, kva_op_id op, const item *items, uint32_t n, kva_ver
   uint32_t passed = row->compiled_passed + row->gradients_passed + row->backward_passed;
   report->passed += passed;
   report->failed += row->compiled + row->gradients + row->backward - passed;
-  if (row->op->lower_kind == KVA_LOWER_NONE)
+  if (!kva_op_has_code(row->op))
     report->skipped++;
   else
     report->skipped += (uint32_t)__builtin_popcount(row->missing) + unchecked_rule + !row->compiled;

@@ -36,6 +36,10 @@ static const control_case cases[] = {
      "  y = kv.mul (a, b)\n"
      "  z = kv.reduce_sum <axes = [0, 1], keepdims = false> (y)\n"
      "  return (y, z)\n}\n"},
+    {"sum over processes", "main (float[N] x, int64 n) => (float[N] y)\n{\n"
+                           "  s = kv.all_reduce (kv.add (x, x))\n"
+                           "  y = kv.mul (s, kv.all_reduce (x))\n"
+                           "  return (y)\n}\n"},
     {"branches", "main (float[N] x, int64 n) => (float[M] y, float[N] w)\n{\n"
                  "  c = kv.less (kv.constant <value = int64 {2}> (), n)\n"
                  "  r, w = kv.if <binds = M> (c, x) { (float[N] a) => (float[N] b, float[N] w)\n"

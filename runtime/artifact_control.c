@@ -42,11 +42,22 @@ static kva_status check_bind(const checker *c, int32_t index) {
   return KVA_OK;
 }
 
+/* The caller gives outputs their place. */
+static bool outputs_are_own(const kva_program *p) {
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    if (p->buffers[p->outputs[i]].kind != KVA_BUFFER_OUTPUT) return false;
+    for (int32_t k = 0; k < i; k++)
+      if (p->outputs[k] == p->outputs[i]) return false;
+  }
+  return true;
+}
+
 /* The internal program that a step runs with `n` inputs and outputs; NULL and a message. */
 static const kva_program *program_of(const checker *c, int32_t index, int32_t number, int32_t n_inputs,
                                      int32_t n_outputs) {
   const kva_program *p = number >= 0 && number < c->a->n_programs ? &c->a->programs[number] : NULL;
-  if (p && p->is_internal && p->n_symbols == c->p->n_symbols && p->n_inputs == n_inputs && p->n_outputs == n_outputs)
+  if (p && p->is_internal && p->n_symbols == c->p->n_symbols && p->n_inputs == n_inputs && p->n_outputs == n_outputs &&
+      outputs_are_own(p))
     return p;
   (void)FAULT(c, "step %d of '%s' runs program %d, which does not fit it", index, c->p->name, number);
   return NULL;

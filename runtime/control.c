@@ -105,16 +105,16 @@ static kva_status bind_extents(kva_session *s, kva_program_state *sp, const kva_
   return b->n_binds ? kva_segment_enter(s, sp, sp->segment + 1) : KVA_OK;
 }
 
-static kva_status run_taken(kva_session *s, kva_program_state *sp, kva_program_state *sub, int32_t index,
-                            int32_t n_args, const int32_t *args) {
-  const kva_step_desc *step = &sp->desc->steps[index];
-  const int32_t *results = &args[n_args];
-  KVA_TRY(begin(s, sp, sub));
-  for (int32_t i = 0; i < step->n_results; i++)
-    if (is_known(sp, results[i])) sub->pointers[sub->desc->outputs[i]] = sp->pointers[results[i]];
-  for (int32_t i = 0; i < n_args; i++) KVA_TRY(lend(s, sp, sub, i, args[i]));
-  KVA_TRY(place_rest(s, sub));
-  return kva_run_internal(s, sub);
+/* Outputs whose size both know before go to the caller's memory at once. */
+static kva_status place_results(kva_session *s, const kva_program_state *sp, kva_program_state *sub, int32_t n,
+                                const int32_t *results) {
+  for (int32_t i = 0; i < n; i++) {
+    int32_t output = sub->desc->outputs[i];
+    if (!is_known(sp, results[i]) || sub->buffer_segments[output]) continue;
+    sub->pointers[output] = sp->pointers[results[i]];
+    KVA_TRY(check_size(s, sub, output, sp->bytes[results[i]]));
+  }
+  return place_rest(s, sub);
 }
 
 kva_status kva_run_branch(kva_session *s, kva_program_state *sp, int32_t index) {
@@ -123,14 +123,17 @@ kva_status kva_run_branch(kva_session *s, kva_program_state *sp, int32_t index) 
   int64_t condition;
   KVA_TRY(read_scalar(s, sp, index, step->args[0], &condition));
   kva_program_state *sub = &s->programs[condition ? b->then : b->orelse];
-  int32_t n_args = step->n_args - step->n_results - 1, before = sp->segment;
-  KVA_TRY(run_taken(s, sp, sub, index, n_args, &step->args[1]));
+  int32_t n_inputs = sub->desc->n_inputs;
+  const int32_t *inputs = &step->args[1], *results = &inputs[n_inputs];
+  KVA_TRY(begin(s, sp, sub));
+  for (int32_t i = 0; i < n_inputs; i++) KVA_TRY(lend(s, sp, sub, i, inputs[i]));
+  KVA_TRY(place_results(s, sp, sub, step->n_results, results));
+  KVA_TRY(kva_run_internal(s, sub));
   KVA_TRY(bind_extents(s, sp, sub, index));
   for (int32_t i = 0; i < step->n_results; i++) {
-    int32_t result = step->args[1 + n_args + i], output = sub->desc->outputs[i];
-    KVA_TRY(check_size(s, sub, output, sp->bytes[result]));
-    if (sp->buffer_segments[result] > before)
-      KVA_TRY(copy(s, sp, index, sp->pointers[result], sub->pointers[output], sp->bytes[result]));
+    int32_t output = sub->desc->outputs[i];
+    KVA_TRY(check_size(s, sub, output, sp->bytes[results[i]]));
+    KVA_TRY(copy(s, sp, index, sp->pointers[results[i]], sub->pointers[output], sp->bytes[results[i]]));
   }
   return KVA_OK;
 }

@@ -236,17 +236,15 @@ static void bound_symbols(kva_program_state *sp, int32_t *out_last) {
   }
 }
 
-/* Makes the arenas of later segments as large as the bounds of their symbols need. */
-static kva_status reserve(kva_session *s, kva_program_state *sp) {
+/* Makes the arenas of later segments as large as the bounds of their symbols need. A wish: where a bound is beyond what
+ * there is, the sizes that come need not be. */
+static void reserve(kva_session *s, kva_program_state *sp) {
   int32_t last;
   kva_block *block;
   bound_symbols(sp, &last);
-  for (int32_t k = 1; k <= last; k++) {
-    KVA_TRY(size_buffers(s, sp, k, sp->candidate));
-    KVA_TRY(place_arena(s, sp, k));
-    KVA_TRY(grow_arena(s, sp, k, &block));
-  }
-  return KVA_OK;
+  for (int32_t k = 1; k <= last; k++)
+    if (size_buffers(s, sp, k, sp->candidate) || place_arena(s, sp, k) || grow_arena(s, sp, k, &block)) break;
+  s->error[0] = 0;
 }
 
 static kva_status plan_segment(kva_session *s, kva_program_state *sp, int32_t segment) {
@@ -257,7 +255,7 @@ static kva_status plan_segment(kva_session *s, kva_program_state *sp, int32_t se
   if (segment == 0) {
     KVA_TRY(place_outputs(s, sp));
     if (!s->device->class->host_memory) KVA_TRY(kva_transfer_plan(s, sp));
-    if (sp->n_segments > 1) KVA_TRY(reserve(s, sp));
+    if (sp->n_segments > 1) reserve(s, sp);
   }
   KVA_TRY(plan_steps(s, sp, segment));
   if (sp->desc->n_symbols) memcpy(g->symbols, sp->symbols, (size_t)sp->desc->n_symbols * sizeof *sp->symbols);

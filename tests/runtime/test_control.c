@@ -46,6 +46,29 @@ static void sizes_depend_on_data(void **state) {
   kva_session_destroy(s);
 }
 
+/* A bound that no memory holds is no error, as long as sizes stay small. */
+static void bounds_are_wishes(void **state) {
+  const kva_device_class *class = require(state);
+  static kva_artifact a;
+  static kva_program programs_[N_CONTROL];
+  static kva_step_desc steps_[COUNT(nonzero_steps)];
+  const kva_bind_desc huge = {.symbol = X_K, .bound = FORMULA(NUMBER(INT64_MAX / 8))};
+  a = control_artifact_for(class);
+  memcpy(programs_, control_programs, sizeof programs_);
+  memcpy(steps_, nonzero_steps, sizeof steps_);
+  steps_[1].desc = &huge;
+  programs_[C_NONZERO].steps = steps_;
+  a.programs = programs_;
+  kva_session *s;
+  assert_int_equal(open_control(&a, class, NULL, &s), KVA_OK);
+  static float x[] = {0, 4};
+  kva_tensor in = vector_of(x, 2), out[2] = {{.data = NULL}, {.data = NULL}};
+  run(s, "nonzero", &in, out);
+  expect(&out[0], 1, (const float[]){8});
+  assert_string_equal(kva_session_error(s), "");
+  kva_session_destroy(s);
+}
+
 static int64_t lie;
 
 static void expect_bad_size(kva_session *s, int64_t value, const char *message) {
@@ -228,6 +251,8 @@ static void damaged_control_is_refused(void **unused) {
   SPOIL(buffers[5].rank, 1, "an argument of step 0 of 'repeat'");
   SPOIL(buffers[0].dtype, KVA_I32, "an argument of step 0 of 'repeat'");
   SPOIL(programs[C_BODY].is_internal, false, "program 7 stands after one that only steps run");
+  SPOIL(programs[C_THEN].outputs, LIST(1, 1), "step 0 of 'choose' runs program 5");
+  SPOIL(programs[C_THEN].outputs, LIST(0, 2), "step 0 of 'choose' runs program 5");
   SPOIL(programs[C_THEN].n_symbols, 3, "step 0 of 'choose' runs program 5");
   SPOIL(programs[C_NEST_BODY].steps, circle, "programs run each other in a circle");
 }
@@ -240,6 +265,7 @@ int main(void) {
       ALL(loops_end_by_count_or_condition),
       ALL(rows_may_be_known_before),
       ALL(programs_nest),
+      ALL(bounds_are_wishes),
       ALL(internal_programs_are_not_shown),
       ALL(functions_must_be_given),
       cmocka_unit_test(damaged_control_is_refused),

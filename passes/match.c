@@ -1,16 +1,17 @@
-/* The pattern engine: text to patterns, patterns to matches, matches to nodes.
+/* The pattern engine: compiles text to patterns, matches patterns, builds nodes from matches.
  *
- * Matching is a search with an agenda: a list of (pattern, value) goals that must all hold. A goal that can hold in
- * several ways (commutative operands, alternatives) tries each with the rest of the agenda behind it, so a choice made
- * early is revised when a later goal fails. Goals live on the C stack; bindings are undone by restoring a mark. */
+ * Matching is a backtracking search with an agenda: a list of (pattern, value) goals that must all hold. A goal with
+ * several options (commutative operands, alternatives) tries each together with the rest of the agenda, so a later
+ * failure revises an earlier choice. Goals live on the C stack; bindings are undone by restoring a mark. */
 #include "passes/match.h"
 
 #include <ctype.h>
 #include <math.h>
 #include <stdlib.h>
 
-/* Relative. Models carry constants like sqrt(2/pi) in their own precision: a few units of float's, or of a narrower
- * type's, are the same number; 1.4142 for sqrt(2) is not, it would change results beyond rounding. */
+/* Relative. Models store constants such as sqrt(2/pi) in their own precision: numbers that differ by a few units in the
+ * last place of float, or of a narrower type, are equal. 1.4142 is not sqrt(2): that would change results beyond
+ * rounding. */
 #define NUMBER_TOLERANCE 1e-6
 
 typedef enum pattern_kind { PATTERN_VALUE, PATTERN_NUMBER, PATTERN_LITERAL, PATTERN_NODE, PATTERN_ANY_OF } pattern_kind;
@@ -18,7 +19,7 @@ typedef enum cast_kind { NO_CAST, CAST_WIDEN, CAST_NARROW } cast_kind;
 
 typedef struct pattern_attr {
   const kva_attr_field *field;
-  bool is_literal, trailing; /* else the number in `slot` */
+  bool is_literal, trailing; /* literal: a number in the text; else the number in `slot` */
   uint32_t slot;
   double literal;
 } pattern_attr;
@@ -37,14 +38,14 @@ typedef struct rule {
   const kva_rule_text *text;
   pattern *from, *to;
   const char *names[KVA_MATCH_SLOTS];
-  struct rule *next; /* with the same root operator, in the order of the texts */
+  struct rule *next; /* next rule with the same root operator, in text order */
 } rule;
 
 struct kva_rules {
   rule *by_op[KVA_OP_COUNT];
 };
 
-/* ---- text -------------------------------------------------------------------------------------------------------- */
+/* ---- parsing ----------------------------------------------------------------------------------------------------- */
 
 typedef struct reader {
   kva_arena *arena;
@@ -151,7 +152,7 @@ static pattern *read_all(kva_arena *arena, rule *owner, const char *text) {
   return p;
 }
 
-/* Files the rule under every operator that its root can be. */
+/* Registers the rule under every operator that its root can match. */
 static void add_rule(kva_arena *arena, kva_rules *rules, const rule *model, const pattern *root) {
   if (root->kind == PATTERN_ANY_OF) {
     for (uint32_t i = 0; i < root->args.len; i++) add_rule(arena, rules, model, root->args.data[i]);
@@ -221,7 +222,7 @@ static bool bind_value(kva_match *m, uint32_t slot, kva_value *v) {
   return true;
 }
 
-/* INTS as the number that a pattern can name: a single axis, or the first of those up to the last. */
+/* INTS as the number that a pattern names: a single axis, or the first of the axes up to the last. */
 static bool axes_number(kva_ints axes, uint32_t rank, bool trailing, double *out_x) {
   bool has[KVA_MAX_RANK] = {false};
   int64_t first = rank;
@@ -327,7 +328,7 @@ static bool solve_any(kva_match *m, const goal *g) {
   return false;
 }
 
-/* True when every goal of the agenda holds; m then has the bindings, else it is as it was. */
+/* Whether all goals of the agenda hold. On success m has the bindings, else it is unchanged. */
 static bool solve(kva_match *m, const goal *g) {
   const pattern *p = g->pattern;
   double x;

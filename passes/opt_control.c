@@ -1,4 +1,11 @@
-/* Control flow that is known before the run, and what nobody needs of that which is not.
+/* Simplifies control flow that is known before the run, and removes unused parts of the rest.
+ *
+ * What: a symbol bound to a constant or to an expression of other symbols is replaced by it. An `if` with a constant
+ * condition becomes the taken branch; one with small branches of equal types becomes a selection. A `loop` without
+ * iterations becomes its initial values. A trip count that is an expression becomes an attribute, and a condition that
+ * is always true is dropped, so that stacked results get extents known before the run. Constants sink into the
+ * sub-graphs that use them; unused results and captured values are removed; carried values that never change are
+ * captured.
  *
  * What: a symbol that is bound to a constant or to an expression of other symbols is replaced by it; an `if` with a
  * constant condition becomes the branch that is taken, one with small branches of equal types a selection; a `loop`
@@ -8,8 +15,9 @@
  * carried value that never changes is its initial value.
  * Algorithm: one sweep over every graph, inner ones first. Requires: SSA order. Breaks: nothing; leaves dead nodes to
  * dce.
- * Why loops of few iterations stay: the importer has unrolled those that it knows; what folding finds afterwards is
- * rare. */
+ *
+ * Why loops with few iterations stay: the importer has already unrolled those that it knows; folding rarely finds
+ * more. */
 #include "passes/passes_internal.h"
 
 enum { SELECTED_NODES = 16 };
@@ -20,7 +28,7 @@ typedef struct control {
   bool changed;
 } control;
 
-/* The scalar as an expression, where it is a constant or was made of one; NULL: it depends on data. */
+/* The scalar as an expression, if it is constant or made from one; NULL: it depends on data. */
 static kva_dim known_scalar(kva_module *m, const kva_value *v) {
   const kva_tensor_data *t = kva_constant_of(v);
   if (t && t->rank == 0) return kva_expr_const(m->exprs, kva_load_i64(t->dtype, t->data, 0));
@@ -40,7 +48,7 @@ static bool settle_bind(control *c, kva_node *n) {
   const kva_bind_attrs *a = n->attrs;
   kva_dim value = known_scalar(c->m, kva_operand(n, 0));
   int64_t low;
-  if (!value || !kva_expr_lower_bound(value, &low) || low < 0) return false; /* a negative one is an error of the run */
+  if (!value || !kva_expr_lower_bound(value, &low) || low < 0) return false; /* negative values are run-time errors */
   kva_replace_symbol(n->graph, a->symbol.v[0], value);
   kva_node_remove(n);
   return true;
@@ -48,7 +56,7 @@ static bool settle_bind(control *c, kva_node *n) {
 
 /* ---- inlining ---------------------------------------------------------------------------------------------------- */
 
-/* What g binds gets names that nothing outside uses. */
+/* Renames the symbols that g binds, so that they are unique outside. */
 static void rename_symbols(kva_graph *g) {
   for (const kva_node *n = g->first; n; n = n->next) {
     kva_dims binds = kva_node_binds(n);
@@ -57,7 +65,7 @@ static void rename_symbols(kva_graph *g) {
   }
 }
 
-/* The nodes of a branch move before n; its inputs become n's operands. */
+/* Moves the nodes of a branch before n and replaces the branch's inputs by n's operands. */
 static void inline_branch(kva_node *n, kva_graph *g) {
   rename_symbols(g);
   for (uint32_t i = 0; i < g->inputs.len; i++) kva_value_replace_all_uses(g->inputs.data[i], kva_operand(n, i + 1));
@@ -67,7 +75,7 @@ static void inline_branch(kva_node *n, kva_graph *g) {
   }
 }
 
-/* Extents that n binds are those of the branch. */
+/* Replaces extents that n binds by those of the branch's outputs. */
 static void settle_extents(kva_node *n, const kva_graph *g) {
   kva_dims binds = kva_node_binds(n);
   for (uint32_t s = 0; s < binds.n; s++)
@@ -88,7 +96,7 @@ static bool take_branch(control *c, kva_node *n) {
   return true;
 }
 
-/* Cheap, and harmless where its branch is not taken. */
+/* Whether the node is cheap and harmless if its branch is not taken. */
 static bool may_be_selected(const kva_node *n) {
   if (kva_is(n, KVA_OP_constant) || kva_is(n, KVA_OP_dims) || kva_is(n, KVA_OP_iota)) return true;
   for (uint32_t r = 0; r < n->n_results; r++)
@@ -120,7 +128,7 @@ static bool select_results(control *c, kva_node *n) {
 
 /* ---- loops ------------------------------------------------------------------------------------------------------- */
 
-/* Writable: copies of a node share attributes. */
+/* A private copy: copies of a node share attributes. */
 static kva_loop_attrs *own_attrs(kva_node *n) {
   n->attrs = kva_arena_memdup(n->graph->module->arena, n->attrs, sizeof(kva_loop_attrs));
   return n->attrs;
@@ -170,9 +178,9 @@ static bool skip_loop(control *c, kva_node *n) {
   return true;
 }
 
-/* ---- what sub-graphs need ---------------------------------------------------------------------------------------- */
+/* ---- operands and results of sub-graphs -------------------------------------------------------------------------- */
 
-/* Operand i of both operators is input i - 1 of the sub-graphs; the first captured one is number: */
+/* Operand i of either operator is input i - 1 of the sub-graphs. Returns the first captured operand. */
 static uint32_t first_captured(const kva_node *n) {
   return kva_is(n, KVA_OP_if) ? 1 : 2 + (uint32_t)((const kva_loop_attrs *)n->attrs)->carried;
 }
@@ -187,7 +195,7 @@ static bool is_input_used(const kva_node *n, uint32_t operand) {
   return false;
 }
 
-/* Constants and what follows from symbols is made where it is used; a value that is captured twice is captured once. */
+/* Recomputes constants and functions of symbols where they are used, and merges duplicate captures. */
 static bool sink_operands(kva_node *n) {
   bool changed = false;
   for (uint32_t k = first_captured(n); k < n->n_operands; k++) {
@@ -212,7 +220,7 @@ static bool sink_operands(kva_node *n) {
   return changed;
 }
 
-/* A carried value that the body hands on as it is has its initial value throughout. */
+/* A carried value that the body passes through equals its initial value. */
 static bool capture_unchanged(kva_node *n) {
   const kva_loop_attrs *a = n->attrs;
   bool changed = false;
@@ -234,7 +242,7 @@ static bool is_result_needed(const kva_node *n, uint32_t r) {
   return kva_is(n, KVA_OP_loop) && r < ((const kva_loop_attrs *)n->attrs)->carried;
 }
 
-/* The node without the marked operands, which no sub-graph uses, and results, which nothing uses. */
+/* Rebuilds the node without the marked operands, which no sub-graph uses, and the marked results, which are unused. */
 static void rebuild(control *c, kva_node *n, const bool *no_operand, const bool *no_result) {
   kva_value **in = KVA_NEW_ARRAY(c->scratch, kva_value *, n->n_operands + 1);
   uint32_t n_in = 0, n_out = 0, shift = kva_is(n, KVA_OP_loop);

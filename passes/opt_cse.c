@@ -35,11 +35,11 @@ static void merge(kva_node *into, kva_node *n) {
   kva_node_remove(n);
 }
 
-/* What a state holds at the present point of the sweep. */
+/* The content of a state at the current point of the sweep. */
 typedef struct state_now {
-  kva_value *value; /* NULL: not touched so far */
-  kva_value *old;   /* what it held at first; NULL: nobody looked */
-  kva_node *write;  /* the write that put `value` there; NULL: none */
+  kva_value *value; /* NULL: not accessed so far */
+  kva_value *old;   /* initial content; NULL: never read */
+  kva_node *write;  /* the write of `value`; NULL: none */
 } state_now;
 
 typedef struct cse {
@@ -49,7 +49,7 @@ typedef struct cse {
   bool changed;
 } cse;
 
-/* Every read after a write is forwarded, so nothing sees what an overwritten write wrote. */
+/* Reads after a write are forwarded, so nothing reads the value of an overwritten write. */
 static void visit_write(cse *c, kva_node *n) {
   KVA_ASSERT(n->n_operands == 1 && !n->n_results);
   state_now *now = &c->states[((const kva_state_write_attrs *)n->attrs)->state->id];

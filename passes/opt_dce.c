@@ -1,14 +1,17 @@
 /* Dead code elimination.
  *
- * What: removes pure nodes (and reads of state) none of whose results is used, control nodes among them, and nodes that
- * bind a symbol that nothing uses.
- * Algorithm: one backward sweep over each graph. A node stands after its operands' definitions, so when the sweep
- * reaches a node all its users were visited: one sweep finds everything.
+ * What: removes pure nodes (and reads of state) without used results, control nodes included, and nodes that bind
+ * unused symbols.
+ *
+ * Algorithm: one backward sweep over each graph. A node follows the definitions of its operands, so the sweep visits
+ * all users before the node itself: one sweep suffices.
+ *
  * Requires: SSA order. Breaks: nothing.
- * Why not use counts alone, forward: a chain of dead nodes would need one sweep for each link. */
+ *
+ * Why not a forward sweep over use counts: a chain of dead nodes would take one sweep per link. */
 #include "passes/passes_internal.h"
 
-/* A symbol is used where a type or an attribute of a node behind the one that binds it mentions it. */
+/* Whether a type or an attribute of a node after the binding one mentions the symbol. */
 static bool is_symbol_used(const kva_node *n) {
   kva_dims binds = kva_node_binds(n);
   for (uint32_t i = 0; i < binds.n; i++)

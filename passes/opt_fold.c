@@ -1,10 +1,13 @@
 /* Constant folding.
  *
- * What: a pure node whose operands are all constants and whose result shape is static becomes a constant, computed by
- * the operator's own reference. Nodes without operands (iota, dims) count. Algorithm: one forward sweep; a folded
- * result is a constant for the nodes after it. Requires: SSA order. Breaks: nothing. Why the limit: folding `expand(0,
- * [4096, 4096])` would turn one scalar into 64 MiB; only results of at most FOLD_LIMIT elements, or smaller than their
- * operands together, are folded; and a long iota beside variables is cheaper counted than read. */
+ * What: a pure node with constant operands and a static result shape becomes a constant, computed by the operator's
+ * reference. This includes nodes without operands (iota, dims).
+ *
+ * Algorithm: one forward sweep; a folded result is a constant for later nodes. Requires: SSA order. Breaks: nothing.
+ *
+ * Why a limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB. Only results of at most FOLD_LIMIT
+ * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
+ * than to load. */
 #include "passes/passes_internal.h"
 
 enum { FOLD_LIMIT = 1 << 16, LONG_IOTA = 64 };
@@ -24,7 +27,7 @@ static bool is_foldable_type(const kva_type *t) {
          t->dtype != KVA_C128;
 }
 
-/* Attributes may depend on symbols though the result's shape does not: dims(N), a slice that starts at N. */
+/* Attributes may depend on symbols even if the shape does not: dims(N), a slice that starts at N. */
 static bool has_static_attrs(const kva_node *n) {
   for (uint32_t i = 0; n->op->attrs && i < n->op->attrs->n_fields; i++) {
     const kva_attr_field *f = &n->op->attrs->fields[i];
@@ -37,7 +40,7 @@ static bool has_static_attrs(const kva_node *n) {
   return true;
 }
 
-/* Nothing that reads n could be folded in its turn. */
+/* Whether folding n enables no further folding: every user also has a variable operand. */
 static bool meets_variables_only(const kva_node *n) {
   for (const kva_use *u = n->results[0].uses; u; u = u->next) {
     bool constant = true;

@@ -1,11 +1,13 @@
 /* Algebraic simplification.
  *
- * What: local rewrites that never grow the graph: neutral elements, no-op movement, chains of the same movement,
- * transposes into matrix products. Exact: bits of the result do not change, except -0 + 0 (x + 0 -> x keeps -0).
- * Algorithm: one forward sweep; each rule looks at one node and its operands and returns the value to use instead.
- * Requires: SSA order. Breaks: nothing; leaves dead nodes to dce.
- * Why a function for each operator and not patterns as data: these rules compare types and attributes more than they
- * match structure; patterns/ holds the structural ones. */
+ * What: local rewrites that never grow the graph: neutral elements, no-op movement, chains of equal movements,
+ * transposes into matrix products. Exact: result bits do not change, except for -0 + 0 (x + 0 -> x keeps -0).
+ *
+ * Algorithm: one forward sweep. Each rule inspects one node and its operands and returns a replacement value. Requires:
+ * SSA order. Breaks: nothing; leaves dead nodes to dce.
+ *
+ * Why functions per operator, not patterns: these rules compare types and attributes rather than structure. The
+ * patterns_*.def files hold the structural ones. */
 #include "passes/passes_internal.h"
 
 typedef kva_value *(*rule_fn)(kva_builder *b, kva_node *n);
@@ -24,7 +26,7 @@ static kva_node *def_if(const kva_value *v, kva_op_id op) {
   return v && v->def && kva_is(v->def, op) ? v->def : NULL;
 }
 
-/* One everywhere, also where it is still a scalar that was made to broadcast. */
+/* Whether v is one throughout, including a scalar that still is to be broadcast. */
 static bool is_ones(const kva_value *v) {
   const kva_node *expand = def_if(v, KVA_OP_expand);
   return kva_is_splat(expand ? kva_operand(expand, 0) : v, 1);
@@ -60,7 +62,7 @@ static kva_value *simplify_neg(kva_builder *b, kva_node *n) {
   return inner ? x_of(inner) : NULL;
 }
 
-/* pow with the exponents that models use: x^1, x^2, x^0.5, x^-1 (float). */
+/* pow with common exponents: x^1, x^2, x^0.5, x^-1 (float). */
 static kva_value *simplify_pow(kva_builder *b, kva_node *n) {
   double e;
   if (!same_type(n, x_of(n)) || !kva_splat_value(y_of(n), &e)) return NULL;
@@ -83,7 +85,7 @@ static kva_value *simplify_same_type(kva_builder *b, kva_node *n) {
   return same_type(n, x_of(n)) ? x_of(n) : NULL;
 }
 
-/* To a wider float and back is exact. */
+/* A cast to a wider float and back is exact. */
 static kva_value *simplify_cast(kva_builder *b, kva_node *n) {
   kva_node *inner = def_if(x_of(n), KVA_OP_cast);
   bool widened = inner && same_type(n, x_of(inner)) && x_of(n)->type->dtype == KVA_F32 &&
@@ -99,7 +101,7 @@ static kva_value *simplify_reshape(kva_builder *b, kva_node *n) {
 
 static int64_t perm_at(const kva_node *n, int64_t d) {
   kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
-  return perm.n ? perm.v[d] : (int64_t)n->results[0].type->rank - 1 - d; /* none given: reversed */
+  return perm.n ? perm.v[d] : (int64_t)n->results[0].type->rank - 1 - d; /* default: reversed */
 }
 
 static kva_value *simplify_transpose(kva_builder *b, kva_node *n) {
@@ -142,7 +144,7 @@ static kva_value *simplify_slice(kva_builder *b, kva_node *n) {
   return simplify_same_type(b, n);
 }
 
-/* A reduction over axes of extent 1 is its operand. (No axes: all of them.) */
+/* A reduction over axes of extent 1 is its operand. (No axes given: all of them.) */
 static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
   const kva_reduce_attrs *a = n->attrs;
   const kva_type *x = x_of(n)->type;
@@ -153,7 +155,7 @@ static kva_value *simplify_reduce(kva_builder *b, kva_node *n) {
   return kva_reshape_like(b, x_of(n), n->results[0].type);
 }
 
-/* True when the node only swaps the last two axes. */
+/* Whether the transpose only swaps the last two axes. */
 static bool swaps_last_two(const kva_node *n) {
   uint32_t rank = n->results[0].type->rank;
   if (rank < 2 || perm_at(n, rank - 1) != rank - 2 || perm_at(n, rank - 2) != rank - 1) return false;
@@ -195,7 +197,7 @@ static rule_fn rule_for(const kva_node *n) {
   case KVA_OP_reduce_min:
   case KVA_OP_reduce_prod: return simplify_reduce;
   case KVA_OP_matmul: return simplify_matmul;
-  default: return NULL; /* no rule: most operators */
+  default: return NULL; /* most operators have no rule */
   }
 }
 
@@ -210,7 +212,7 @@ static kva_status simplify_graph(kva_module *m, kva_graph *g, const kva_pass_opt
     kva_value *v = rule(&b, n);
     if (b.failed) return KVA_INVALID;
     if (!v) continue;
-    next = prev ? prev->next : g->first; /* the new nodes may have rules, too */
+    next = prev ? prev->next : g->first; /* rules may apply to the new nodes, too */
     KVA_ASSERT(v->type == n->results[0].type);
     kva_value_replace_all_uses(&n->results[0], v);
     kva_count_change(o, n, NULL, changed);

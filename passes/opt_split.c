@@ -1,13 +1,13 @@
-/* Long sums in two steps.
+/* Splits long reductions into two steps.
  *
- * What: a sum (maximum, minimum) over all axes of a large tensor, or over several leading ones, leaves few results, and
- * a kernel whose results are few occupies few cores or blocks. So the last of the axes is reduced first, which gives
- * many partial results, and those then. The order of additions is fixed by the shape alone.
+ * What: a sum (maximum, minimum) over all axes of a large tensor, or over several leading ones, has few results, and so
+ * its kernel occupies few cores or blocks. The last of the axes is therefore reduced first, to many partial results,
+ * which are then reduced. The shape alone determines the order of additions.
  *
- * For a GPU also sums of columns, by blocks of rows, and gradients of gather, whose indices are sorted first.
+ * On a GPU, column sums are also split, by blocks of rows, and gradients of gather sort their indices first.
  *
- * Algorithm: one sweep. Sums of narrow floats take their partial results in float, so that one rounding stays one.
- * Requires: nothing. Breaks: nothing. */
+ * Algorithm: one sweep. Sums of narrow floats keep partial results in float, so that they round once. Requires:
+ * nothing. Breaks: nothing. */
 #include "ops/gather_grad.h"
 #include "ops/partial_sum.h"
 #include "ops/shape.h"
@@ -17,12 +17,12 @@ enum {
   LONG = 1 << 16,
   LONG_ROW = 256,
   /* column sums on a GPU */
-  BLOCKS = 2, /* for each multiprocessor */
+  BLOCKS = 2, /* per multiprocessor */
   MANY_ROWS = 256,
   MIN_COLUMNS = 64,
   MAX_COLUMNS = 8192, /* a block's registers and shared memory hold a row */
-  /* With fewer rows a block's sums, written and read again, or the weights that every subgroup reads, would be more
-     than some 3 % of what the rows move. */
+  /* With fewer rows, the traffic of a block's partial sums, or of the weights that every subgroup reads, would exceed
+   * some 3 % of the traffic of the rows. */
   BLOCK_ROWS = 64,
   SUBGROUP_ROWS = 16,
 };
@@ -31,7 +31,7 @@ static bool is_splittable(const kva_node *n) {
   return kva_is(n, KVA_OP_reduce_sum) || kva_is(n, KVA_OP_reduce_max) || kva_is(n, KVA_OP_reduce_min);
 }
 
-/* The reduced axes, ascending. */
+/* Collects the reduced axes in ascending order; returns their number. */
 static uint32_t axes_of(const kva_node *n, int64_t *axes) {
   const kva_reduce_attrs *a = n->attrs;
   uint32_t rank = kva_operand_type(n, 0)->rank, len = 0;
@@ -43,7 +43,7 @@ static uint32_t axes_of(const kva_node *n, int64_t *axes) {
   return len;
 }
 
-/* Extents that are not known count as long where they are the batch's. */
+/* Unknown extents count as long, since they are usually the batch's. */
 static bool is_at_least(const kva_expr *x, int64_t n) {
   int64_t v;
   return !kva_expr_is_const(x, &v) || v >= n;
@@ -57,7 +57,7 @@ static bool is_worth_it(kva_module *m, const kva_type *t, uint32_t n, const int6
   return row || (n < t->rank && is_at_least(t->dims[0], 2) && is_at_least(t->dims[n - 1], 2));
 }
 
-/* x takes the place of n's result. */
+/* Replaces n's result by x, cast and reshaped to its type. */
 static void finish(kva_builder *b, kva_node *n, kva_value *x) {
   KVA_ASSERT(n->n_results == 1 && x != &n->results[0]);
   const kva_type *t = n->results[0].type;
@@ -79,8 +79,8 @@ static int64_t rows_of_block(int64_t columns) {
   return rows < BLOCK_ROWS ? BLOCK_ROWS : rows;
 }
 
-/* Sums of columns of what element code makes or reads: by blocks of rows, which the kernel of that code adds up in
- * passing (ops/partial_sum.h, passes/fuse_siblings.c), and then over the blocks. */
+/* Column sums of a value that element code computes or reads. The kernel of that code also adds up blocks of rows
+ * (ops/partial_sum.h, passes/fuse_siblings.c); a second reduction adds the blocks. */
 static bool split_columns(kva_module *m, const kva_target *target, kva_node *n) {
   int64_t axes[KVA_MAX_RANK], columns = 1, extent = 0;
   kva_value *x = n->operands[0].value;

@@ -6,7 +6,7 @@
 
 enum { SEGMENTS = 3 };
 
-/* Options that the operator for both does not have: past, left_pad. */
+/* Whether the shift uses options that the joint operator lacks: past, left_pad. */
 static bool has_options(const kva_node *n) {
   return kva_operand(n, 2) || kva_operand(n, 4);
 }
@@ -15,14 +15,14 @@ static bool is_zero_boundary(const char *name) {
   return !name || !strcmp(name, "zero");
 }
 
-/* x is there where `at` stands. */
+/* Whether x is defined before `at`. */
 static bool is_before(const kva_value *x, const kva_node *at) {
   for (const kva_node *n = at; n; n = n->prev)
     if (x->def == n) return n != at;
   return !x->def || x->def->graph != at->graph;
 }
 
-/* n, a gradient by weights, and `in` are gradients of one shift. */
+/* Whether n, a weight gradient, and `in` are gradients of the same shift. */
 static bool is_pair(const kva_node *n, const kva_node *in) {
   if (!kva_is(in, KVA_OP_kv_shift_input_grad) || in->graph != n->graph || has_options(in)) return false;
   const kva_kv_shift_weight_grad_attrs *a = n->attrs;
@@ -34,7 +34,7 @@ static bool is_pair(const kva_node *n, const kva_node *in) {
          is_before(n->operands[0].value, in);
 }
 
-/* The gradient by the input that n, one by weights, goes with; NULL: none. */
+/* The input gradient that belongs to the weight gradient n; NULL: none. */
 static kva_node *partner_of(const kva_node *n) {
   const kva_kv_shift_weight_grad_attrs *a = n->attrs;
   int64_t taps;

@@ -1,21 +1,24 @@
-/* Raising: recognises operators that a model spells out and names them.
+/* Raising: recognises operators that a model spells out in smaller ones, and replaces the spelling by the operator.
  *
- * What: activations, means, soft maxima and norms by the rules in patterns_*.def; cross-entropy, rotary embedding,
- * attention and KVShift by small matchers (raise_*.c), whose structure is too free for patterns.
- * Algorithm: sweeps until nothing changes. Rules go forward, so that a rule sees what the ones before it made of the
- * operands; matchers go backward, so that the largest expression is tried first. Every step puts one named node where
- * several were (dead ones are taken out at once: users count), so the sweeps end.
- * Requires: SSA order; finds more after fold, simplify and cse. Breaks: nothing; results change by rounding only, and
+ * What: activations, means, softmax and norms by the rules in patterns_*.def. Cross-entropy, rotary embedding,
+ * attention and KVShift by small matchers (raise_*.c), since their structure varies too much for patterns.
+ *
+ * Algorithm: sweeps to a fixed point. Rules sweep forward, so that a rule sees operands that earlier rules have raised.
+ * Matchers sweep backward, so that the largest expression is tried first. Each step replaces several nodes by one and
+ * removes dead nodes at once, since conditions count uses; so the sweeps terminate.
+ *
+ * Requires: SSA order; finds more after fold, simplify and cse. Breaks: nothing. Results change by rounding only, and
  * become finite where a spelling overflows (softmax without the maximum).
- * Why before autodiff: gradients of named operators are better than those of their spellings. Gradient rules spell
- * things out again, on purpose; this pass does not run after them. */
+ *
+ * Why before autodiff: gradients of operators are better than those of their spellings. Gradient rules spell operators
+ * out on purpose; this pass does not run after them. */
 #include "passes/raise.h"
 
 #include <math.h>
 
 /* ---- conditions of the rules ------------------------------------------------------------------------------------- */
 
-/* v is the number of elements over which the match's reduce_sum runs, or for `mul` its reciprocal. */
+/* Whether v is the number of elements that the match's reduce_sum adds, or, for `mul`, its reciprocal. */
 static bool is_mean(const kva_match *m) {
   kva_module *module = m->root->graph->module;
   const kva_value *n = kva_match_value(m, "n"), *x = kva_match_value(m, "x");
@@ -43,7 +46,7 @@ static bool is_mean(const kva_match *m) {
   return values.n == 1 && values.v[0] == count;
 }
 
-/* v is the same for every row: it has extent 1 left of the normalised axes. */
+/* Whether v is equal for all rows: its extents left of the normalised axes are 1. */
 static bool is_row(const kva_match *m, const char *name) {
   KVA_ASSERT(m->root);
   const kva_type *v = kva_match_value(m, name)->type, *x = kva_match_value(m, "x")->type;
@@ -74,7 +77,7 @@ static const kva_rule_text rule_texts[] = {
 
 /* ---- dependence on parameters ------------------------------------------------------------------------------------ */
 
-/* seen: by node id. Nodes with sub-graphs count as if they did. */
+/* seen is indexed by node id. Nodes with sub-graphs conservatively count as dependent. */
 static bool reaches_parameter(const kva_value *v, bool *seen) {
   const kva_node *n = v->def;
   if (!n || seen[n->id] || kva_is(n, KVA_OP_stop_gradient)) return false;
@@ -104,7 +107,7 @@ static bool is_dead(const kva_node *n) {
   return true;
 }
 
-/* Removes n and what only it used. */
+/* Removes n if it is dead, and then operands that became dead. */
 static void remove_dead(kva_node *n) {
   if (!is_dead(n)) return;
   for (uint32_t i = 0; i < n->n_operands; i++) {

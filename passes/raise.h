@@ -1,6 +1,5 @@
-/* The matchers of passes/raise.c that are code. Each looks for its operator with b->before as the last node of the
- * spelling and returns the value to use instead of that node's result 0, or NULL when there is no match; a failed
- * attempt leaves no node behind. */
+/* The matchers of passes/raise.c that are code. Each tries b->before as the last node of a spelling, and returns the
+ * replacement for its result 0, or NULL if there is no match. A failed attempt leaves no nodes behind. */
 #ifndef KVA_PASSES_RAISE_H
 #define KVA_PASSES_RAISE_H
 
@@ -10,11 +9,11 @@ kva_value *kva_raise_cross_entropy(kva_builder *b);
 kva_value *kva_raise_rope(kva_builder *b);
 kva_value *kva_raise_attention(kva_builder *b);
 kva_value *kva_raise_kv_shift(kva_builder *b);
-/* A shift without a mix: last, when no mix wants it. */
+/* A shift without a mix. Runs last, on shifts that no mix has consumed. */
 kva_value *kva_raise_hard_shift(kva_builder *b);
 
-/* v depends on a parameter that training changes. Some operands of raised operators have no gradient rule: in a module
- * that trains they must not depend on parameters. */
+/* Whether v depends on a parameter that training changes. Some operands of raised operators have no gradient rule; in a
+ * training module these must not depend on parameters. */
 bool kva_depends_on_parameters(const kva_value *v);
 
 #endif

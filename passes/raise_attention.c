@@ -1,17 +1,16 @@
-/* Attention: softmax(scores) @ v, where the scores are q @ kT under any sequence of
+/* Attention: softmax(scores) @ v, where scores is q @ kT under any sequence of these layers:
  *
  *   * c, / c                   scale; also on q or k before the product
  *   c * tanh(. / c)            soft cap
- *   + mask, where(m, ., -inf)  masks: what only bounds s - t becomes `causal` and `window`, what is linear in s ALiBi
- *                              slopes, the rest stays a mask
- *   widening casts             attention computes in float and rounds once anyway
+ *   + mask, where(m, ., -inf)  masks: bounds on s - t become `causal` and `window`, terms linear in s become ALiBi
+ * slopes, the others stay a mask widening casts             attention computes in float and rounds once anyway
  *
- * and keys and values may be repeated over groups of query heads (expand and reshape, or a gather of heads), which
- * attention does by itself. Algorithm: from the product with v downward, peeling one layer at a time, outermost first.
- * Ranks 2 and 3 get the missing batch and head axes.
+ * Keys and values may be repeated over groups of query heads (expand and reshape, or a gather of heads); attention
+ * handles groups itself. Algorithm: start at the product with v and peel one layer at a time, outermost first. Ranks 2
+ * and 3 get the missing batch and head axes.
  *
- * A finite mask value of -1e4 or less counts as -infinity where a bound replaces it: every query then sees at least one
- * key (upper >= 0 is required). Masks that remain are added with their own values. */
+ * A finite mask value of -1e4 or less counts as -infinity where a bound replaces it: upper >= 0 ensures that every
+ * query sees at least one key. Masks that stay keep their values. */
 #include "passes/raise.h"
 #include "ops/check.h"
 #include "passes/raise_mask.h"
@@ -20,18 +19,18 @@
 
 enum { MAX_MASKS = 4, MAX_LAYERS = 24 };
 
-/* One mask that stays: added (float), or bool. */
+/* A mask that stays, added (float) or boolean. */
 typedef struct kept_mask {
   kva_value *value;
   kva_mask_kind kind;
-  double factor;    /* of an added mask: scale that is applied outside of it */
-  kva_value *where; /* kind VISIBLE or HIDDEN with a finite score for hidden keys: that score; NULL: -infinity */
+  double factor;    /* scale applied to an added mask by the layers outside of it */
+  kva_value *where; /* kind VISIBLE or HIDDEN: finite score of hidden keys; NULL: -infinity */
 } kept_mask;
 
 typedef struct scores {
   kva_builder *b;
   kva_node *product;    /* q @ kT */
-  const kva_dim *plane; /* extents of queries and keys */
+  const kva_dim *plane; /* numbers of queries and keys */
   double scale, cap;    /* product of the layers peeled so far; 0: no cap */
   kva_visibility seen;
   kept_mask masks[MAX_MASKS];
@@ -47,7 +46,7 @@ static bool is_widening(const kva_node *n) {
   return kva_dtype_is_float(from) && kva_dtype_is_float(to) && kva_dtype_bits(from) < kva_dtype_bits(to);
 }
 
-/* n = v * number or v / number, v as large as n. */
+/* Matches n = v * number or v / number where v has n's type; returns v. */
 static kva_value *scaled_operand(const kva_node *n, double *out_factor) {
   double x;
   if (kva_is(n, KVA_OP_div)) {
@@ -69,8 +68,8 @@ static bool keep_mask(scores *s, kept_mask mask) {
   return true;
 }
 
-/* What `causal` and `window` can say, leaving every query a visible key: without one, attention gives 0 and a finite
- * mask an average. */
+/* Whether `causal` and `window` can express the bounds and every query keeps a visible key. Without one attention gives
+ * 0, but a finite mask gives an average. */
 static bool are_attributes(kva_expr_ctx *c, const kva_visibility *seen) {
   if (!seen->upper || !kva_expr_provably_le(c, kva_expr_const(c, 0), seen->upper)) return false;
   int64_t window;
@@ -97,7 +96,7 @@ static bool take_added(scores *s, kva_value *mask) {
   return keep_mask(s, (kept_mask){mask, KVA_MASK_ADDED, s->scale, NULL});
 }
 
-/* Conjunctions of visible, disjunctions of hidden are taken apart: a part may be a bound. */
+/* Splits conjunctions of VISIBLE and disjunctions of HIDDEN conditions: one part may be a bound. */
 static bool take_condition(scores *s, kva_value *cond, kva_mask_kind kind, kva_value *hidden) {
   if (take_bounds(s, cond, kind)) return true;
   const kva_node *parts = def_if(cond, kind == KVA_MASK_VISIBLE ? KVA_OP_logical_and : KVA_OP_logical_or);
@@ -142,7 +141,7 @@ static bool peel_where(scores *s, const kva_node *n, int depth) {
   return false;
 }
 
-/* c * tanh(z): scores are capped; z = scale / c * q.k. */
+/* c * tanh(z): soft cap, z = scale / c * q.k. */
 static bool peel_cap(scores *s, const kva_node *tanh_node, double cap, int depth) {
   bool fits = s->cap == 0 && s->scale == 1 && cap > 0 && kva_value_use_count(&tanh_node->results[0]) == 1;
   if (!fits) return false;
@@ -160,7 +159,7 @@ static bool peel_scale(scores *s, const kva_node *n, int depth) {
   return peel(s, v, depth);
 }
 
-/* Every layer serves the scores alone. Masks inside a cap are none of attention's. */
+/* Peels one layer. Intermediate scores must have no other use. Attention has no masks inside the cap. */
 static bool peel(scores *s, kva_value *v, int depth) {
   kva_node *n = v->def;
   if (!n || !depth || v->index != 0 || kva_value_use_count(v) != 1) return false;
@@ -187,7 +186,8 @@ static bool has_perm(const kva_node *n, const int64_t *perm) {
   return !memcmp(((const kva_transpose_attrs *)n->attrs)->perm.v, perm, 4 * sizeof *perm);
 }
 
-/* v = reshape(expand([.., 1, ..])) with the axis after `heads` repeated into it: the value before, or NULL. */
+/* v = reshape(expand([.., 1, ..])), which repeats each index of axis `heads`: returns the tensor before the expansion,
+ * or NULL. */
 static kva_value *before_repeat(kva_builder *b, const kva_value *v, uint32_t heads) {
   const kva_node *join = def_if(v, KVA_OP_reshape), *expand = join ? def_if(kva_operand(join, 0), KVA_OP_expand) : NULL;
   if (!expand || v->type->rank != 4) return NULL;
@@ -203,7 +203,7 @@ static kva_value *before_repeat(kva_builder *b, const kva_value *v, uint32_t hea
   return kva_reshape(b, kva_operand(expand, 0), 4, shape);
 }
 
-/* v = gather(heads, [0, 0, 1, 1, ..]). */
+/* v = gather(x, [0, 0, 1, 1, ..]) along `heads`: returns x, or NULL. */
 static kva_value *before_gather(const kva_value *v, uint32_t heads) {
   const kva_node *n = def_if(v, KVA_OP_gather);
   const kva_tensor_data *t = n ? kva_constant_of(kva_operand(n, 1)) : NULL;
@@ -221,7 +221,7 @@ static kva_value *unrepeated(kva_builder *b, kva_value *v, uint32_t heads) {
   return x ? x : before_gather(v, heads);
 }
 
-/* [B,H,S,D] with every key-value head once: v itself where none is repeated. */
+/* v as [B,H,S,D] without repeated key-value heads; v itself if none are repeated. */
 static kva_value *shared_heads(kva_builder *b, kva_value *v) {
   kva_value *x = unrepeated(b, v, 1);
   if (x) return x;
@@ -232,7 +232,7 @@ static kva_value *shared_heads(kva_builder *b, kva_value *v) {
   return v;
 }
 
-/* kT stored as it is multiplied: back to [.., S, D]; q @ transpose(k, (0, 2, 3, 1)) is common. */
+/* Swaps the last two axes to get [.., S, D] from kT. Merges with a transpose, as in q @ transpose(k, (0, 2, 3, 1)). */
 static kva_value *transposed(kva_builder *b, kva_value *v) {
   int64_t perm[KVA_MAX_RANK];
   uint32_t rank = v->type->rank;
@@ -247,7 +247,7 @@ static kva_value *transposed(kva_builder *b, kva_value *v) {
   return kva_transpose(b, kva_operand(t, 0), both);
 }
 
-/* [.., T, D] as [B,H,T,D]: axes of extent 1 for what is missing; a rank 3 tensor has a batch. */
+/* [.., T, D] as [B,H,T,D]: missing axes get extent 1; rank 3 has a batch axis. */
 static kva_value *with_heads(kva_builder *b, kva_value *v) {
   kva_dim one = kva_expr_const(b->m->exprs, 1), shape[4] = {one, one};
   uint32_t rank = v->type->rank;
@@ -258,7 +258,7 @@ static kva_value *with_heads(kva_builder *b, kva_value *v) {
   return kva_reshape(b, v, 4, shape);
 }
 
-/* Scales on an operand of the product move to the scores. */
+/* Moves scales from an operand of the product to the scores. */
 static kva_value *unscaled(kva_value *v, double *scale) {
   double factor;
   for (int i = 0; i < 2 && v->def; i++) {
@@ -270,9 +270,9 @@ static kva_value *unscaled(kva_value *v, double *scale) {
   return v;
 }
 
-/* ---- the node ---------------------------------------------------------------------------------------------------- */
+/* ---- building the node ------------------------------------------------------------------------------------------- */
 
-/* Adds to *mask, NULL: nothing yet. */
+/* *sum op v; v if *sum is NULL. */
 static void add_to(kva_builder *b, kva_value **sum, kva_value *v, kva_op_id op) {
   *sum = *sum ? kva_build2(b, op, *sum, v) : v;
 }
@@ -286,8 +286,9 @@ static kva_value *as_added(kva_builder *b, const kept_mask *m, kva_dtype t) {
   return m->factor == 1 ? added : kva_mul(b, added, kva_const_scalar(b, t, m->factor));
 }
 
-/* ALiBi: an added slope * (s - t), per head. Terms that do not vary along the keys do not change a softmax, so under a
- * causal mask any slope * (s + c t + d) is one: attention subtracts slope * (t + offset - s) for visible keys. */
+/* ALiBi slopes of an added mask slope * (s - t), per head. Softmax is invariant to terms that are constant along the
+ * keys, so under a causal mask any slope * (s + c t + d) qualifies: attention subtracts slope * (t + offset - s) for
+ * visible keys. */
 static kva_value *slopes_of(scores *s, const kept_mask *m) {
   kva_builder *b = s->b;
   const kva_node *n = m->value->def;
@@ -309,7 +310,7 @@ static kva_value *slopes_of(scores *s, const kept_mask *m) {
   return NULL;
 }
 
-/* Takes the first mask that is ALiBi out of the list. */
+/* Removes the first mask that is ALiBi from the list and returns its slopes. */
 static kva_value *take_slopes(scores *s) {
   for (uint32_t i = 0; i < s->n_masks; i++) {
     kva_value *slopes = s->product->results[0].type->rank == 4 ? slopes_of(s, &s->masks[i]) : NULL;
@@ -321,7 +322,7 @@ static kva_value *take_slopes(scores *s) {
   return NULL;
 }
 
-/* One bool mask where all are, else one to be added; NULL: there are none. */
+/* Merges the masks: boolean if all are, else one to be added; NULL if there are none. */
 static kva_value *one_mask(scores *s, kva_dtype t) {
   kva_builder *b = s->b;
   bool all_bool = true;
@@ -342,7 +343,7 @@ static kva_value *one_mask(scores *s, kva_dtype t) {
   return mask;
 }
 
-/* Masks of rank 3 scores lack the heads. */
+/* Adds the head axis that masks of rank 3 scores lack. */
 static kva_value *mask_with_heads(kva_builder *b, kva_value *mask, uint32_t rank) {
   if (!mask || rank != 3 || mask->type->rank != 3) return mask;
   const kva_dim *d = mask->type->dims;
@@ -357,7 +358,7 @@ static void set_bounds(const scores *s, kva_attention_attrs *a) {
   if (seen->lower) KVA_ASSERT(kva_expr_is_const(kva_expr_sub(s->b->m->exprs, seen->upper, seen->lower), &a->window));
 }
 
-/* The usual scale is written as 0, which follows the head size. */
+/* The default scale, 1 / sqrt(head size), is written as 0. */
 static double scale_attr(double scale, kva_dim head_size) {
   int64_t d;
   if (!kva_expr_is_const(head_size, &d)) return scale;
@@ -385,14 +386,14 @@ static kva_value *build_attention(scores *s, kva_value *v) {
   set_bounds(s, &attrs);
   if (!may_be_mask(s)) return NULL;
   kva_value *slopes = take_slopes(s), *mask = mask_with_heads(b, one_mask(s, q->type->dtype), rank);
-  kva_dtype t = v->type->dtype; /* wider than q's where only the scores were computed in the narrow type */
+  kva_dtype t = v->type->dtype; /* wider than q's if the model computes scores in the narrow type */
   kva_value *operands[5] = {with_heads(b, kva_cast(b, q, t)), with_heads(b, kva_cast(b, k, t)), with_heads(b, v), mask,
                             slopes};
   uint32_t n_operands = slopes ? 5 : mask ? 4 : 3;
   return kva_reshape_like(b, kva_build(b, KVA_OP_attention, n_operands, operands, &attrs), y);
 }
 
-/* cast(attention(cast q, cast k, cast v)): the casts change nothing but memory. */
+/* cast(attention(cast q, cast k, cast v)): removing the casts saves memory and leaves results unchanged. */
 static kva_value *raise_narrowed(kva_builder *b) {
   kva_node *n = def_if(kva_operand(b->before, 0), KVA_OP_attention);
   if (!n || kva_value_use_count(&n->results[0]) != 1 || n->results[1].uses) return NULL;

@@ -1,18 +1,18 @@
-/* Cross-entropy: -log_softmax(x)[target], where the target's column is picked
+/* Cross-entropy: -log_softmax(x)[target] along the last axis, where the target's column is picked by
  *
  *   gather_elements(log_softmax(x), target)          take_along_axis
  *   sum(onehot(target) * log_softmax(x))             onehot: [target == iota], as a factor or in where
  *
- * along the last axis. The rest of the spelling (minus, mean, masks) stays as it is: the root is the pick, or a minus
- * around it. Targets outside the classes keep their meaning: gather counts negative ones from the end, and a one-hot
- * row without a one gives the loss 0. */
+ * The root of the match is the pick, or a minus around it; the rest of the loss (mean, masks) is left alone. Targets
+ * outside the classes keep their meaning: gather counts negative ones from the end, and a one-hot row of zeros gives a
+ * loss of 0. */
 #include "ops/check.h"
 #include "passes/raise.h"
 #include "passes/raise_index.h"
 
 typedef struct pick {
   kva_node *log_softmax;
-  kva_value *targets; /* one for each row, any shape with as many elements */
+  kva_value *targets; /* one per row, in any shape with that many elements */
   bool one_hot;
 } pick;
 
@@ -20,7 +20,7 @@ static kva_node *def_if(const kva_value *v, kva_op_id op) {
   return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
 }
 
-/* v is a log_softmax along its last axis that serves nothing else. */
+/* Whether v is a log_softmax along its last axis without other uses. */
 static bool set_log_softmax(pick *p, const kva_value *v) {
   kva_node *n = def_if(v, KVA_OP_log_softmax);
   uint32_t rank = v->type->rank;
@@ -30,7 +30,7 @@ static bool set_log_softmax(pick *p, const kva_value *v) {
   return true;
 }
 
-/* t has x's extents and a last one of 1. */
+/* Whether t has x's extents except for a last one of 1. */
 static bool is_column(const kva_type *t, const kva_type *x) {
   return t->rank == x->rank && !memcmp(t->dims, x->dims, (x->rank - 1) * sizeof *x->dims) &&
          kva_expr_is(t->dims[t->rank - 1], 1);
@@ -44,7 +44,7 @@ static bool pick_by_gather(const kva_node *n, pick *p) {
   return kva_axis(a->axis, x->rank) == x->rank - 1 && is_column(p->targets->type, x);
 }
 
-/* equal(targets[.., 1], iota along the last axis), the result shaped like x. */
+/* Whether v is equal(targets[.., 1], iota along the last axis) with x's shape. */
 static bool set_one_hot(kva_expr_ctx *c, pick *p, const kva_value *v) {
   kva_node *cast = def_if(v, KVA_OP_cast), *equal = def_if(cast ? kva_operand(cast, 0) : v, KVA_OP_equal);
   const kva_type *x = kva_operand_type(p->log_softmax, 0);
@@ -81,7 +81,7 @@ static bool find_pick(kva_expr_ctx *c, const kva_value *v, pick *p) {
   return kva_is(n, KVA_OP_reduce_sum) && pick_by_sum(c, n, p);
 }
 
-/* Targets as cross_entropy wants them: in [0, C), or -1 for a loss of 0. */
+/* Targets in the form that cross_entropy takes: in [0, C), or -1 for a loss of 0. */
 static kva_value *class_numbers(kva_builder *b, const pick *p, kva_dim classes) {
   const kva_type *x = kva_operand_type(p->log_softmax, 0);
   kva_value *t = kva_reshape(b, p->targets, x->rank - 1, x->dims), *zero = kva_scalar_like(b, t, 0);
@@ -107,7 +107,7 @@ kva_value *kva_raise_cross_entropy(kva_builder *b) {
     return NULL;
   }
   kva_value *x = kva_operand(p.log_softmax, 0);
-  if (kva_dtype_is_unsigned(p.targets->type->dtype)) return NULL; /* has no -1 */
+  if (kva_dtype_is_unsigned(p.targets->type->dtype)) return NULL; /* cannot represent -1 */
   kva_attempt attempt = kva_attempt_begin(b);
   kva_value *operands[2] = {x, class_numbers(b, &p, x->type->dims[x->type->rank - 1])};
   kva_cross_entropy_attrs attrs = {.ignore_index = -1};

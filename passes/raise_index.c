@@ -1,7 +1,7 @@
-/* Affine index tensors. */
+/* Recognises index tensors that are affine functions of their own indices. */
 #include "passes/raise_index.h"
 
-enum { LINE_LIMIT = 1 << 16 }; /* elements of a constant that are looked at */
+enum { LINE_LIMIT = 1 << 16 }; /* largest constant that is inspected, in elements */
 
 static double element_of(const kva_tensor_data *t, int64_t i) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
@@ -19,7 +19,7 @@ static int64_t elements_of(const kva_tensor_data *t) {
   return n;
 }
 
-/* The progression is read off the first two elements along each axis, then checked on all. */
+/* Derives the progression from the first two elements along each axis, then checks all elements. */
 static bool line_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_line *out) {
   int64_t n = elements_of(t), stride = 1, at[KVA_MAX_RANK] = {0};
   if (t->rank > KVA_MAX_RANK || n < 1 || n > LINE_LIMIT || t->dtype == KVA_STRING || t->dtype == KVA_BOOL) return false;
@@ -59,7 +59,7 @@ static bool line_of_product(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   return false;
 }
 
-/* A reshape that only adds or drops axes of extent 1. */
+/* A reshape that only inserts or removes axes of extent 1. */
 static bool move_by_reshape(const kva_type *x, const kva_type *y, kva_line *line) {
   kva_line inner = *line;
   memset(line->c, 0, sizeof line->c);
@@ -99,7 +99,7 @@ static bool move_by(kva_expr_ctx *c, const kva_node *n, kva_line *line) {
   }
 }
 
-/* What broadcasts along an axis does not vary along it. */
+/* A broadcast axis has coefficient 0. */
 static void forget_single(const kva_type *t, kva_line *line) {
   for (uint32_t k = 0; k < t->rank; k++)
     if (kva_expr_is(t->dims[k], 1)) line->c[t->rank - 1 - k] = 0;

@@ -1,5 +1,5 @@
-/* What the matchers know of index arithmetic: integer tensors that are affine in their own index. Axes are counted from
- * the right (0: the last), which is how broadcasting aligns them. */
+/* Index arithmetic for the matchers: integer tensors that are affine in their own indices. Axes are counted from the
+ * right (0: the last), as broadcasting aligns them. */
 #ifndef KVA_PASSES_RAISE_INDEX_H
 #define KVA_PASSES_RAISE_INDEX_H
 
@@ -11,9 +11,9 @@ typedef struct kva_line {
   kva_dim base;
 } kva_line;
 
-/* iota, shapes, small constants in arithmetic progression, and sums, movements and casts of these. */
+/* Handles iota, shapes, small constants in arithmetic progression, and sums, movements and casts of these. */
 bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out);
-/* From the line of n's operand to that of n, when n only moves elements. */
+/* Maps the line of n's operand to that of n, if n only moves elements. */
 bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line);
 
 #endif

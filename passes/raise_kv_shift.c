@@ -1,18 +1,19 @@
-/* KVShift from sums: a x + b S(x) + c S^2(x) + ..., where S moves rows one place later along the time axis
- * (arXiv 2411.19574, eq. 4-6), however S is spelled and however the sum is arranged:
+/* KVShift from sums: a x + b S(x) + c S^2(x) + ..., where S moves rows one place later along the time axis (arXiv
+ * 2411.19574, eq. 4-6), for any spelling of S and any arrangement of the sum:
  *
- *   x + mu (S(x) - x)                       weights collect by distributing over sums
- *   concat(x[:1], x[1:] + g x[:-1])         row 0 kept: the same over rows 1.. only
+ *   x + mu (S(x) - x)                       weights are collected by distributing products over sums
+ *   concat(x[:1], x[1:] + g x[:-1])         row 0 is kept: the same sum over rows 1.. only
  *
- * Algorithm: (1) look in the sum for a copy of some x that is moved by a positive number of rows; that gives x, the
- * time axis and what comes before row 0; (2) check that the whole sum is linear in copies of this x with weights of one
- * of kv_shift's granularities; (3) collect the weights by tap and build. Windows as stacks and as convolutions:
- * raise_shift_window.c.
- * Shared parts of the sum may have other users: views and sums are recomputed at no cost, and in RWKV's token shift
- * several mixes share S(x) - x. */
+ * Algorithm: (1) find in the sum a copy of some x that is moved by a positive number of rows. It determines x, the time
+ * axis and what precedes row 0. (2) Check that the whole sum is linear in copies of x, with weights of one of
+ * kv_shift's granularities. (3) Collect the weights by tap and build the node. raise_shift_window.c handles windows as
+ * stacks and as convolutions.
+ *
+ * Parts of the sum may have other uses: recomputing views and sums costs nothing, and in RWKV's token shift several
+ * mixes share S(x) - x. */
 #include "passes/raise_kv_shift.h"
 
-enum { MAX_DEPTH = 8 }; /* of a sum: longest chain of additions and products */
+enum { MAX_DEPTH = 8 }; /* longest chain of additions and products in a sum */
 
 static bool same_shape(const kva_type *a, const kva_type *b) {
   return a == b || (a->dtype == b->dtype && a->rank == b->rank && !memcmp(a->dims, b->dims, a->rank * sizeof *a->dims));
@@ -25,9 +26,9 @@ static bool same_but_rows(const kva_type *a, const kva_type *b, uint32_t axis) {
   return true;
 }
 
-/* ---- which x ----------------------------------------------------------------------------------------------------- */
+/* ---- finding x --------------------------------------------------------------------------------------------------- */
 
-/* v is a copy of some x, moved by one row or more: sets x and axis. */
+/* If v is a copy of some x moved by one row or more, sets x and axis. */
 static bool is_moved(kva_mix *s, kva_value *v) {
   int axis = kva_rows_axis(v);
   if (axis < 0 || axis + 1 >= (int)v->type->rank) return false;
@@ -67,7 +68,7 @@ static bool tap_of(kva_mix *s, kva_value *v, int64_t *out_tap) {
 
 static bool is_linear(kva_mix *s, kva_value *v, int depth);
 
-/* Which factor of a product carries x; -1: none, or the other one is no weight. */
+/* Index of the factor that contains x; -1: there is none, or the other factor is not a weight. */
 static int linear_factor(kva_mix *s, const kva_node *n, int depth) {
   double number;
   if (kva_is(n, KVA_OP_div))
@@ -88,7 +89,7 @@ static bool is_linear(kva_mix *s, kva_value *v, int depth) {
   return true;
 }
 
-/* Adds w * v to the weights; v is linear. */
+/* Adds w * v, where v is linear in x, to the weights. */
 static void collect(kva_mix *s, kva_value *v, kva_tap_weight w, int depth) {
   int64_t tap;
   double number;
@@ -129,7 +130,7 @@ static kva_value *raise_mix(kva_builder *b) {
   return raise_sum(&s, sum);
 }
 
-/* concat(x[:1], sum over rows 1..): row 0 kept. */
+/* concat(x[:1], sum over rows 1..): row 0 is kept. */
 static kva_value *raise_kept(kva_builder *b) {
   kva_expr_ctx *c = b->m->exprs;
   kva_value *y = kva_result(b->before, 0);
@@ -146,7 +147,7 @@ static kva_value *raise_kept(kva_builder *b) {
   return raise_sum(&s, rest->of);
 }
 
-/* cast(kv_shift(cast x, w)): it sums in float and rounds once anyway. */
+/* cast(kv_shift(cast x, w)): kv_shift sums in float and rounds once anyway. */
 static kva_value *raise_narrowed(kva_builder *b) {
   kva_node *shift = kva_operand(b->before, 0)->def;
   if (!shift || !kva_is(shift, KVA_OP_kv_shift) || shift->results[1].uses || kva_operand(b->before, 0)->index != 0)
@@ -185,7 +186,7 @@ kva_value *kva_raise_kv_shift(kva_builder *b) {
   }
 }
 
-/* A shift on its own, which no mix wanted: weights (0, 1). */
+/* A shift that is not part of a mix: weights (0, 1). */
 kva_value *kva_raise_hard_shift(kva_builder *b) {
   kva_value *y = kva_result(b->before, 0);
   kva_mix s = {.b = b, .type = y->type};

@@ -1,10 +1,10 @@
-/* Masks: comparisons of index tensors, and constants, whose elements are compared with the pattern. */
+/* Masks: comparisons of index tensors are analysed symbolically, constants by comparing their elements. */
 #include "passes/raise_mask.h"
 #include "passes/match.h"
 
-enum { MASK_LIMIT = 1 << 22 }; /* elements of a constant that are looked at */
+enum { MASK_LIMIT = 1 << 22 }; /* largest constant that is inspected, in elements */
 
-/* True (or 1) where the line is <= 0, or == 0 with `equal`; elsewhere with `negated`. */
+/* A mask that is true (or 1) where line <= 0, with `equal` where line == 0; with `negated`, the complement. */
 typedef struct predicate {
   kva_line line;
   bool equal, negated;
@@ -23,19 +23,19 @@ static int64_t elements_of(const kva_tensor_data *t) {
 
 /* ---- constants --------------------------------------------------------------------------------------------------- */
 
-/* A constant matrix of visible and hidden elements: visible exactly where t + lower < s <= t + upper. */
+/* A constant matrix in which key s is visible to query t exactly if t + lower < s <= t + upper. */
 typedef struct band {
   bool has_upper, has_lower;
   int64_t upper, lower;
 } band;
 
-/* -1: neither visible nor hidden. */
+/* 1 visible, 0 hidden, -1 neither. */
 static int is_visible(double x, kva_mask_kind kind) {
   if (kind == KVA_MASK_ADDED) return x == 0 ? 1 : x <= KVA_HIDDEN_SCORE ? 0 : -1;
   return (x != 0) == (kind == KVA_MASK_VISIBLE);
 }
 
-/* One row's bounds, from its first and last visible element; rows that reach the border say nothing. */
+/* Derives bounds from a row's first and last visible elements. Those at the border of the matrix determine none. */
 static bool fit_row(const kva_tensor_data *t, kva_mask_kind kind, int64_t row, int64_t columns, band *b) {
   int64_t first = -1, last = -1;
   for (int64_t s = 0; s < columns; s++) {
@@ -66,7 +66,7 @@ static bool band_of_constant(const kva_tensor_data *t, kva_mask_kind kind, band 
   return true;
 }
 
-/* A constant with a single bound, as a predicate for "visible": survives slices. */
+/* A constant with a single bound, as a predicate for "visible", which can then be sliced. */
 static bool triangle_of_constant(kva_expr_ctx *c, const kva_tensor_data *t, kva_mask_kind kind, predicate *out) {
   band b;
   if (!band_of_constant(t, kind, &b) || b.has_upper == b.has_lower) return false;
@@ -100,7 +100,7 @@ static bool predicate_of_comparison(kva_expr_ctx *c, const kva_node *n, predicat
   return true;
 }
 
-/* where(mask, 1, 0), where(mask, 0, 1) */
+/* where(mask, 1, 0) and where(mask, 0, 1). */
 static bool predicate_of_where(kva_expr_ctx *c, const kva_node *n, predicate *out) {
   if (is_number(kva_operand(n, 1), 1) && is_number(kva_operand(n, 2), 0))
     return predicate_of(c, kva_operand(n, 0), out);
@@ -131,7 +131,7 @@ static bool hides(const kva_value *v) {
   return kva_number_of(v, &x) && x <= KVA_HIDDEN_SCORE;
 }
 
-/* A float mask that is added to scores, as a predicate for "visible". */
+/* A float mask added to scores, as a predicate for "visible". */
 static bool predicate_of_added(kva_expr_ctx *c, const kva_value *v, predicate *out) {
   const kva_node *n = v->def;
   if (!n || !kva_dtype_is_float(v->type->dtype)) return false;
@@ -141,7 +141,7 @@ static bool predicate_of_added(kva_expr_ctx *c, const kva_value *v, predicate *o
   case KVA_OP_where:
     if (is_number(kva_operand(n, 1), 0) && hides(kva_operand(n, 2))) return predicate_of(c, kva_operand(n, 0), out);
     if (!hides(kva_operand(n, 1))) return false;
-    /* where(mask, -inf, 0), or Trilu of a constant: where(mask, 0, -inf) turned */
+    /* where(mask, -inf, 0); also Trilu of a constant, where(mask, 0, -inf), negated */
     return is_number(kva_operand(n, 2), 0) && negated_of(c, kva_operand(n, 0), out);
   case KVA_OP_mul:
     for (uint32_t i = 0; i < 2; i++)
@@ -203,13 +203,13 @@ static bool merge_predicate(kva_expr_ctx *c, const predicate *p, kva_visibility 
   for (uint32_t k = 2; k < KVA_MAX_RANK; k++)
     if (l->c[k]) return false;
   kva_dim minus = kva_expr_muli(c, l->base, -1);
-  /* s - t + base <= 0: s <= t - base. t - s + base <= 0: s > t + base - 1. Negated, each is the other kind of bound. */
+  /* s - t + base <= 0 is s <= t - base. t - s + base <= 0 is s > t + base - 1. Negation swaps the kinds of bound. */
   kva_dim bound = l->c[0] == 1 ? minus : kva_expr_addi(c, l->base, -1);
   bool is_upper = (l->c[0] == 1) != p->negated;
   return merge(io, is_upper ? bound : NULL, is_upper ? NULL : bound);
 }
 
-/* Both parts of a conjunction or a sum. */
+/* Merges the bounds of both operands of a conjunction or a sum. */
 static bool merge_both(kva_expr_ctx *c, const kva_node *n, kva_mask_kind kind, const kva_dim plane[2],
                        kva_visibility *io) {
   kva_visibility both = *io;
@@ -240,7 +240,7 @@ static bool visibility_of_condition(kva_expr_ctx *c, const kva_node *n, kva_mask
   return merge_predicate(c, &p, io);
 }
 
-/* A single predicate, or where(cond, 0, hidden) with a condition that is more than one. */
+/* A single predicate, or where(cond, 0, hidden) with a compound condition. */
 static bool visibility_of_added(kva_expr_ctx *c, const kva_node *n, const kva_dim plane[2], kva_visibility *io) {
   predicate p;
   if (kva_is(n, KVA_OP_add)) return merge_both(c, n, KVA_MASK_ADDED, plane, io);

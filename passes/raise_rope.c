@@ -1,16 +1,17 @@
 /* Rotary position embedding: pairs of channels (x1, x2) rotated by tabulated angles, spelled as
  *
- *   x * cos + rotate(x) * sin                          rotate: (-x2, x1); tables as long as x, each half or pair twice
+ *   x * cos + rotate(x) * sin                          rotate: (-x2, x1); tables as long as x hold each angle twice
  *   join(x1 * cos - x2 * sin, x2 * cos + x1 * sin)     tables of half the length
  *
  * with pairs (i, i + D/2), halves joined by concat, or interleaved pairs (2i, 2i + 1), joined by stack and reshape.
- * A table of full length must be proven to hold every angle twice: by construction (concat(a, a), possibly moved and
- * mapped element by element) or, for constants, by content. Channels that pass beside a rotation of the first ones are
- * taken in afterwards. */
+ *
+ * Tables of full length must provably hold every angle twice: by construction (concat(a, a), possibly moved or mapped
+ * element-wise), or, for constants, by content. If only the first channels are rotated, a second step includes the
+ * channels that pass through. */
 #include "passes/raise.h"
 #include "ops/check.h"
 
-enum { TABLE_LIMIT = 1 << 22 }; /* elements of a constant table that are compared */
+enum { TABLE_LIMIT = 1 << 22 }; /* largest constant table that is compared, in elements */
 
 static kva_node *def_if(const kva_value *v, kva_op_id op) {
   return v && v->def && kva_is(v->def, op) && v->index == 0 ? v->def : NULL;
@@ -27,7 +28,7 @@ static bool joins_last(const kva_node *concat) {
 
 /* ---- halves of x ------------------------------------------------------------------------------------------------- */
 
-/* Channels start, start + step, .. of x, half of all. */
+/* Whether v is half of the channels of some x: start, start + step, ... */
 static bool is_half(const kva_value *v, int64_t *out_start, int64_t *out_step, kva_value **out_x) {
   const kva_node *n = def_if(v, KVA_OP_slice);
   if (!n) return false;
@@ -76,7 +77,7 @@ static bool half_of(const kva_value *v, half *out) {
   return step == 1 ? start == 0 || start == channels / 2 : step == 2 && (start == 0 || start == 1);
 }
 
-/* v joins first and second, as halves or interleaved. */
+/* Splits v into the two parts that it joins, as halves or interleaved. */
 static bool parts_of(const kva_value *v, kva_value **first, kva_value **second, bool *out_interleaved) {
   const kva_node *join = def_if(v, KVA_OP_reshape);
   const kva_node *concat = def_if(join ? kva_operand(join, 0) : v, KVA_OP_concat);
@@ -118,7 +119,7 @@ static bool constant_repeats(const kva_tensor_data *t, bool interleaved) {
 
 static bool repeats(const kva_value *v, bool interleaved, int depth);
 
-/* Every operand holds everything twice, or does not vary along the last axis. */
+/* Whether every operand repeats, or is constant along the last axis. */
 static bool operands_repeat(const kva_node *n, bool interleaved, int depth) {
   for (uint32_t i = 0; i < n->n_operands; i++) {
     const kva_value *v = kva_operand(n, i);
@@ -128,7 +129,7 @@ static bool operands_repeat(const kva_node *n, bool interleaved, int depth) {
   return true;
 }
 
-/* [.., D/2, 2] with equal pairs, made by expanding or stacking. */
+/* Whether v is [.., D/2, 2] with equal pairs, built by expand or by a stack. */
 static bool pairs_are_equal(const kva_value *v) {
   const kva_node *n = v->def;
   if (!n || !kva_expr_is(last_dim(v->type), 2)) return false;
@@ -165,7 +166,7 @@ static bool movement_repeats(const kva_node *n, bool interleaved, int depth) {
   }
 }
 
-/* v[.., i] == v[.., i + D/2] (or v[.., 2i] == v[.., 2i + 1]) for all i. */
+/* Proves v[.., i] == v[.., i + D/2] (or v[.., 2i] == v[.., 2i + 1]) for all i. */
 static bool repeats(const kva_value *v, bool interleaved, int depth) {
   const kva_tensor_data *t = kva_constant_of(v);
   if (t) return constant_repeats(t, interleaved);
@@ -174,7 +175,7 @@ static bool repeats(const kva_value *v, bool interleaved, int depth) {
   return movement_repeats(v->def, interleaved, depth - 1);
 }
 
-/* Every angle once: the first half of v's last axis, or every second element. */
+/* Each angle once: the first half of v's last axis, or every second element. */
 static kva_value *sliced_angles(kva_builder *b, kva_value *v, bool interleaved) {
   kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
   int64_t steps[KVA_MAX_RANK];
@@ -192,7 +193,7 @@ static kva_value *sliced_angles(kva_builder *b, kva_value *v, bool interleaved) 
 
 static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved);
 
-/* Element by element: the same of half the operands. */
+/* Applies an element-wise operator to the halved operands. */
 static kva_value *mapped_angles(kva_builder *b, const kva_node *n, bool interleaved) {
   kva_value *operands[3];
   KVA_ASSERT(n->n_operands <= 3);
@@ -210,7 +211,7 @@ static kva_value *reshaped_angles(kva_builder *b, const kva_node *n, bool interl
   if (last_dim(x) == last_dim(y)) {
     v = angles_of(b, kva_operand(n, 0), interleaved);
   } else {
-    v = kva_operand(kva_operand(n, 0)->def, 0); /* of the expansion or stack of equal pairs */
+    v = kva_operand(kva_operand(n, 0)->def, 0); /* operand of the expand or stack that makes equal pairs */
   }
   kva_dim shape[KVA_MAX_RANK];
   memcpy(shape, y->dims, y->rank * sizeof *shape);
@@ -218,7 +219,8 @@ static kva_value *reshaped_angles(kva_builder *b, const kva_node *n, bool interl
   return kva_reshape(b, v, y->rank, shape);
 }
 
-/* The table that v, which repeats, was made of: without computing angles twice where its construction is seen. */
+/* The half-length table of v, which repeats. Follows v's construction where possible, so that angles are not computed
+ * twice. */
 static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved) {
   const kva_node *n = v->def;
   if (kva_is(n, KVA_OP_reshape)) return reshaped_angles(b, n, interleaved);
@@ -227,7 +229,7 @@ static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved) {
   return sliced_angles(b, v, interleaved);
 }
 
-/* rope has no gradient for its angles. */
+/* rope has no gradient with respect to its angles. */
 static bool may_be_angles(const kva_builder *b, const kva_value *v) {
   return !b->m->train || !kva_depends_on_parameters(v);
 }
@@ -239,7 +241,7 @@ static kva_value *build_rope(kva_builder *b, kva_value *x, kva_value *cosine, kv
 
 /* ---- x * cos + rotate(x) * sin ----------------------------------------------------------------------------------- */
 
-/* v joins -x2 and x1. */
+/* Whether v joins -x2 and x1 of some x. */
 static bool is_rotated(const kva_value *v, kva_value **out_x, bool *out_interleaved) {
   kva_value *first, *second;
   half low, high;
@@ -251,7 +253,7 @@ static bool is_rotated(const kva_value *v, kva_value **out_x, bool *out_interlea
          high.interleaved == *out_interleaved;
 }
 
-/* product = v * table for the v that is given. */
+/* product = v * table: returns the table. */
 static kva_value *factor_beside(const kva_node *product, const kva_value *v) {
   for (uint32_t i = 0; i < 2; i++)
     if (kva_operand(product, i) == v) return kva_operand(product, 1 - i);
@@ -282,7 +284,7 @@ typedef struct turned {
   kva_value *cosine, *sine;
 } turned;
 
-/* product = half * table; all ways to read it are tried by the caller through `swap`. */
+/* product = half * table. The caller tries both orders through `swap`. */
 static bool read_product(const kva_value *v, bool swap, half *out, kva_value **table) {
   const kva_node *n = def_if(v, KVA_OP_mul);
   if (!n || !half_of(kva_operand(n, swap), out)) return false;
@@ -325,7 +327,7 @@ static kva_value *raise_joined(kva_builder *b) {
   return kva_attempt_end(b, attempt, build_rope(b, p.plain.x, p.cosine, p.sine, interleaved));
 }
 
-/* concat(rope(x[:R]), x[R:]) = rope(x): channels beyond the tables pass. */
+/* concat(rope(x[:R]), x[R:]) = rope(x): rope passes channels beyond the tables. */
 static kva_value *raise_partial(kva_builder *b) {
   const kva_node *concat = b->before;
   if (!joins_last(concat)) return NULL;

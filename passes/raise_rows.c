@@ -48,8 +48,8 @@ static kva_dim total(kva_expr_ctx *c, const kva_rows_view *view) {
   return sum;
 }
 
-/* Drops rows in front. Which run a row falls into is decided by the lengths before it, so only the last run may be cut
- * without proof that it is long enough. */
+/* Drops leading rows. The lengths of the runs before it must prove which run a row lies in; only the last run may be
+ * cut without a proof that it is long enough. */
 static bool skip_rows(kva_expr_ctx *c, const kva_rows_view *view, kva_dim skip, kva_rows_view *out) {
   out->n = 0;
   for (uint32_t i = 0; i < view->n; i++) {
@@ -92,7 +92,7 @@ static bool is_negative(kva_dim d) {
   return kva_expr_upper_bound(d, &v) && v < 0;
 }
 
-/* What a pad puts in front (or behind, at the other end, where only zeros are understood). */
+/* The run that a pad inserts at the front, or at the back, where only zeros are supported. */
 static bool padding(kva_expr_ctx *c, const kva_node *n, const kva_rows_view *inner, kva_dim amount, bool front,
                     kva_run *out) {
   const char *mode = ((const kva_pad_attrs *)n->attrs)->mode;
@@ -144,7 +144,7 @@ static bool view_of_expand(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kv
   return true;
 }
 
-/* x where a mask is on, zero elsewhere, and the mask is off in the first rows only. */
+/* x where a mask is on and zero elsewhere, for a mask that is off in the first rows only. */
 static bool view_of_masked(kva_expr_ctx *c, const kva_node *n, kva_value *x, const kva_value *mask, bool on,
                            uint32_t axis, kva_rows_view *out) {
   const kva_type *y = n->results[0].type;
@@ -170,7 +170,7 @@ static bool view_of_where(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva
   return kva_is_zero(taken) && view_of_masked(c, n, other, mask, false, axis, out);
 }
 
-/* Widening is exact, so it commutes with every movement of rows. */
+/* Widening is exact, so it commutes with any movement of rows. */
 static bool is_widening(const kva_node *n) {
   kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
   return kva_dtype_is_float(from) && kva_dtype_is_float(to) && kva_dtype_bits(from) < kva_dtype_bits(to);
@@ -199,7 +199,7 @@ kva_rows_view kva_rows_view_of(kva_expr_ctx *c, kva_value *v, uint32_t axis) {
   return itself(c, v, axis);
 }
 
-/* ---- which axis -------------------------------------------------------------------------------------------------- */
+/* ---- the axis of the movement ------------------------------------------------------------------------------------ */
 
 static int axis_of_slice(const kva_node *n) {
   const kva_slice_attrs *a = n->attrs;

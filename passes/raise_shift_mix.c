@@ -1,9 +1,9 @@
-/* From taps and weights to a kv_shift node: layouts and granularities of weights. */
+/* Builds a kv_shift node from taps and weights: layouts and granularities of weights. */
 #include "passes/raise_kv_shift.h"
 
 /* ---- taps -------------------------------------------------------------------------------------------------------- */
 
-/* What lies before row 0 of x, told by the first run of a moved copy of x: `rows` rows. */
+/* Determines what precedes row 0 of x from the first run, of `rows` rows, of a moved copy of x. */
 static bool settle_boundary(kva_mix *s, const kva_run *head, int64_t rows) {
   kva_mix_boundary found = KVA_MIX_OPEN;
   kva_value *past = NULL;
@@ -68,8 +68,8 @@ kva_tap_weight kva_tap_scale(kva_mix *s, kva_tap_weight w, kva_value *factor) {
   return w;
 }
 
-/* Roles of y's axes in [batch, time, head, channel]. With rank 4 and time at 2 it is [B,H,T,D]; else everything before
- * the time is batch and what is between time and channels is heads. */
+/* Roles of y's axes in [batch, time, head, channel]. Rank 4 with time axis 2 is [B,H,T,D]. Otherwise all axes before
+ * time are batch, and those between time and channels are heads. */
 typedef enum role { BATCH = 1, TIME = 2, HEAD = 4, CHANNEL = 8 } role;
 
 static bool heads_first(const kva_mix *s) {
@@ -99,7 +99,7 @@ bool kva_mix_is_weight(const kva_mix *s, const kva_value *v) {
   return v->type->rank <= s->type->rank && v->type->dtype == s->type->dtype && fits(roles_of(s, v));
 }
 
-/* Product of y's extents in one role. */
+/* Product of y's extents with one role. */
 static kva_dim extent_of(const kva_mix *s, role r) {
   kva_expr_ctx *c = s->b->m->exprs;
   kva_dim product = kva_expr_const(c, 1);
@@ -108,7 +108,7 @@ static kva_dim extent_of(const kva_mix *s, role r) {
   return product;
 }
 
-/* v written out along `roles`, other axes of extent 1, in y's axis order. */
+/* Expands v along `roles`; its other axes have extent 1, in y's axis order. */
 static kva_value *write_out(kva_mix *s, kva_value *v, uint32_t roles) {
   kva_dim shape[KVA_MAX_RANK], one = kva_expr_const(s->b->m->exprs, 1);
   uint32_t rank = s->type->rank, skipped = rank - v->type->rank;
@@ -136,7 +136,7 @@ static kva_value *tap_weights(kva_mix *s, kva_tap_weight w, uint32_t roles) {
   if (!(roles & (BATCH | TIME)))
     return roles & CHANNEL ? kva_reshape(b, v, 3, (kva_dim[]){heads, one, extent_of(s, CHANNEL)})
                            : kva_reshape(b, v, 2, (kva_dim[]){heads, one});
-  v = pad_front(s, v, s->axis, s->first); /* row 0 passes unmixed: its weights are not used */
+  v = pad_front(s, v, s->axis, s->first); /* row 0 is unmixed: its weights are unused */
   kva_dim batch = extent_of(s, BATCH), rows = v->type->dims[s->axis];
   if (heads_first(s)) return v;
   v = kva_reshape(b, v, 3, (kva_dim[]){batch, rows, heads});
@@ -151,7 +151,7 @@ static kva_value *all_weights(kva_mix *s, int64_t window, uint32_t roles) {
   return kva_build(s->b, KVA_OP_concat, (uint32_t)window, taps, &attrs);
 }
 
-/* ---- the node ---------------------------------------------------------------------------------------------------- */
+/* ---- building the node ------------------------------------------------------------------------------------------- */
 
 static kva_value *last_rows(kva_builder *b, kva_value *v, uint32_t axis, int64_t rows) {
   kva_expr_ctx *c = b->m->exprs;
@@ -177,7 +177,7 @@ kva_value *kva_mix_build_node(kva_mix *s, kva_value *x, kva_value *past, kva_val
   return kva_result(kva_build_node(s->b, KVA_OP_kv_shift, past ? 3 : 2, operands, 2, &attrs), 0);
 }
 
-/* v, shaped like y but for the number of rows, as [B,T,H,D] (or as it is, when that is [B,H,T,D]). */
+/* v, shaped like y except for the number of rows, as [B,T,H,D]; unchanged if it is [B,H,T,D]. */
 static kva_value *as_shift_operand(kva_mix *s, kva_value *v) {
   v = kva_cast(s->b, v, s->type->dtype);
   if (heads_first(s)) return v;
@@ -194,8 +194,8 @@ kva_value *kva_mix_build(kva_mix *s) {
     present++;
     if (s->w[j].factor) roles |= roles_of(s, s->w[j].factor);
   }
-  /* A sparse window would spend its time on zeros. A single tap is worth having as an operator with a state along a
-   * sequence, whose extent is symbolic; an image moved by one row is left a view. */
+  /* A sparse window would mostly multiply by zeros. A single tap is profitable only along a sequence, whose extent is
+   * symbolic, as an operator with state; an image moved by one row stays a view. */
   if (window < 2 || window > 2 * present || !fits(roles)) return NULL;
   if (present == 1 && (s->past || kva_expr_is_const(s->x->type->dims[s->axis], NULL))) return NULL;
   if (roles & (BATCH | TIME)) roles = BATCH | TIME | HEAD;

@@ -1,16 +1,15 @@
-/* KVShift from windows: sum_i w[i] X[t + i], with X the rows of x behind W - 1 rows of something, as
+/* KVShift from windows: sum_i w[i] X[t + i], where X is W - 1 rows of padding or state followed by the rows of x, as
  *
  *   sum(stack(X[0:T], X[1:T+1], ..) * w)    copies stacked along a new axis (pad, unfold, multiply, sum): by
- *                                           concatenation, by a gather of rows t + i, or as T windows, one a row
- *   conv(X, w), group == channels           a depthwise convolution of [B, C, T], padded on the left, or on both sides
- *                                           and cropped */
+ * concatenation, by a gather of rows t + i, or as T windows, one per row conv(X, w), group == channels           a
+ * depthwise convolution of [B, C, T], padded on the left, or on both sides and cropped */
 #include "ops/check.h"
 #include "passes/raise_index.h"
 #include "passes/raise_kv_shift.h"
 
 /* ---- stacks ------------------------------------------------------------------------------------------------------ */
 
-/* Copies of something along `axis`, one for each index of a further axis. */
+/* Copies of a tensor, moved along `axis` and stacked along another axis. */
 typedef struct stack {
   kva_expr_ctx *c;
   const kva_type *type; /* of one copy */
@@ -18,7 +17,7 @@ typedef struct stack {
   kva_rows_view copies[KVA_MAX_TAPS];
 } stack;
 
-/* Type of v without axis u. */
+/* The type of v without axis u. */
 static const kva_type *without_axis(kva_module *m, const kva_type *t, uint32_t u) {
   kva_dim dims[KVA_MAX_RANK];
   for (uint32_t k = 0, n = 0; k < t->rank; k++)
@@ -26,7 +25,7 @@ static const kva_type *without_axis(kva_module *m, const kva_type *t, uint32_t u
   return kva_type_tensor(m, t->dtype, t->rank - 1, dims);
 }
 
-/* concat(reshape(copy), ..) along u. */
+/* Matches concat(reshape(copy), ..) along u. */
 static bool stack_of_concat(stack *s, const kva_node *n, uint32_t u) {
   if (!kva_is(n, KVA_OP_concat) || kva_axis(((const kva_concat_attrs *)n->attrs)->axis, n->results[0].type->rank) != u)
     return false;
@@ -45,7 +44,7 @@ static bool stack_of_concat(stack *s, const kva_node *n, uint32_t u) {
   return true;
 }
 
-/* Copy i is rows start + step * i .. of x. */
+/* Sets copy i to the rows of x from start + step * i on. */
 static bool copies_of(stack *s, kva_value *x, int64_t start, int64_t step) {
   kva_rows_view rows = kva_rows_view_of(s->c, x, s->axis);
   for (uint32_t i = 0; i < s->n; i++) {
@@ -55,7 +54,7 @@ static bool copies_of(stack *s, kva_value *x, int64_t start, int64_t step) {
   return true;
 }
 
-/* Without axis `from` in the operand and `to` in the result, the transpose changes nothing. */
+/* Whether the transpose is the identity apart from moving axis `from` of the operand to axis `to`. */
 static bool moves_one_axis(const kva_node *n, uint32_t *out_from, uint32_t to) {
   kva_ints perm = ((const kva_transpose_attrs *)n->attrs)->perm;
   int64_t last = -1;
@@ -68,7 +67,7 @@ static bool moves_one_axis(const kva_node *n, uint32_t *out_from, uint32_t to) {
   return true;
 }
 
-/* gather(x, [[0, 1, ..], [1, 2, ..], ..]) along the rows, the window's axis moved to u or not. */
+/* Matches gather(x, [[0, 1, ..], [1, 2, ..], ..]) along the rows, possibly with the window axis moved to u. */
 static bool stack_of_gather(stack *s, const kva_node *n, uint32_t u) {
   if (kva_is(n, KVA_OP_transpose)) {
     if (!moves_one_axis(n, &u, u)) return false;
@@ -86,7 +85,7 @@ static bool stack_of_gather(stack *s, const kva_node *n, uint32_t u) {
   return copies_of(s, kva_operand(n, 0), start, line.c[0]);
 }
 
-/* Operand i of a concat of windows: reshape(transpose(x[i:i+W])) with the window's axis last. */
+/* Matches operand i of a concat of windows: reshape(transpose(x[i:i+W])) with the window axis last. */
 static bool is_window(const kva_node *concat, uint32_t i, uint32_t axis, kva_value **x, int64_t *start) {
   const kva_node *n = kva_operand(concat, i)->def;
   if (!n || !kva_is(n, KVA_OP_reshape)) return false;
@@ -101,7 +100,7 @@ static bool is_window(const kva_node *concat, uint32_t i, uint32_t axis, kva_val
   return kva_expr_is_const(((const kva_slice_attrs *)n->attrs)->starts.v[axis], start);
 }
 
-/* concat of one window for each row. */
+/* Matches a concat of one window per row. */
 static bool stack_of_windows(stack *s, const kva_node *n, uint32_t u) {
   int64_t start, first = 0, count;
   kva_value *x = NULL, *same;
@@ -126,7 +125,7 @@ static bool stack_of(stack *s, kva_module *m, kva_value *v, uint32_t u) {
 
 /* ---- sums over a stack ------------------------------------------------------------------------------------------- */
 
-/* x and the taps of all copies. */
+/* Determines x and the taps of all copies. */
 static bool taps_of(kva_mix *mix, const stack *s, int64_t *taps) {
   const kva_rows_view *any = &s->copies[0];
   const kva_run *last = &any->runs[any->n - 1];
@@ -139,7 +138,7 @@ static bool taps_of(kva_mix *mix, const stack *s, int64_t *taps) {
   return true;
 }
 
-/* w at index i of axis u, which is counted from the right; w may lack the axis. */
+/* w at index i of axis u, which is counted from the right; w itself if it lacks the axis. */
 static kva_value *weight_at(kva_builder *b, kva_value *w, uint32_t u_from_right, uint32_t i) {
   kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
   int64_t steps[KVA_MAX_RANK];
@@ -192,7 +191,7 @@ kva_value *kva_raise_shift_window(kva_builder *b) {
 
 /* ---- convolution ------------------------------------------------------------------------------------------------- */
 
-/* Depthwise over one axis with stride and dilation 1: rows behind pads[0] zeros. */
+/* Whether the convolution is depthwise over one axis with stride and dilation 1. */
 static bool is_depthwise(const kva_node *n, int64_t *out_window) {
   const kva_conv_attrs *a = n->attrs;
   const kva_type *x = kva_operand_type(n, 0), *w = kva_operand_type(n, 1);
@@ -201,7 +200,7 @@ static bool is_depthwise(const kva_node *n, int64_t *out_window) {
          kva_expr_is_const(w->dims[2], out_window) && *out_window >= 2 && *out_window <= KVA_MAX_TAPS;
 }
 
-/* Rows that output row 0's window begins with. */
+/* The rows that the convolution reads: x with its zero padding. */
 static bool padded_rows(kva_expr_ctx *c, const kva_node *conv, kva_rows_view *out) {
   kva_ints pads = ((const kva_conv_attrs *)conv->attrs)->pads;
   kva_rows_view rows = kva_rows_view_of(c, kva_operand(conv, 0), 2);
@@ -213,7 +212,7 @@ static bool padded_rows(kva_expr_ctx *c, const kva_node *conv, kva_rows_view *ou
   return kva_rows_push(c, out, (kva_run){.kind = KVA_RUN_ZERO, .len = kva_expr_const(c, pads.n ? pads.v[1] : 0)});
 }
 
-/* Row t of y is sum_k w[k] X[t + start + k]: so k must be tap W - 1 - k of some x. */
+/* Row t of y is sum_k w[k] X[t + start + k]; it is causal if k is tap W - 1 - k of some x. */
 static bool is_causal(kva_mix *s, const kva_node *conv, kva_dim start, int64_t window) {
   kva_expr_ctx *c = s->b->m->exprs;
   kva_rows_view rows, copy;
@@ -235,8 +234,7 @@ static kva_value *rows_first(kva_mix *s, kva_value *v) {
   return kva_reshape(s->b, v, 4, (kva_dim[]){d[0], d[1], kva_expr_const(s->b->m->exprs, 1), d[2]});
 }
 
-/* The convolution's weights [C,1,W], which begin with the oldest row, as kv_shift's [1,W,C], which begin with the
- * newest. */
+/* Converts the convolution's weights [C,1,W], oldest row first, to kv_shift's [1,W,C], newest row first. */
 static kva_value *tap_order(kva_builder *b, kva_value *w, int64_t window) {
   kva_expr_ctx *c = b->m->exprs;
   kva_dim zero = kva_expr_const(c, 0);
@@ -261,7 +259,7 @@ static kva_value *build_conv(kva_mix *s, const kva_node *conv, int64_t window) {
   return kva_transpose(b, y, (const int64_t[]){0, 2, 1});
 }
 
-/* The root is the convolution, or the slice that crops it. */
+/* The root is the convolution or the slice that crops it. */
 kva_value *kva_raise_shift_conv(kva_builder *b) {
   kva_value *y = kva_result(b->before, 0);
   kva_node *conv = b->before;

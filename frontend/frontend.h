@@ -1,5 +1,5 @@
-/* Model files in, graph IR out: ONNX (protobuf or text) and `.kv` model descriptions; and back. protobuf-c stays inside
- * this folder. ONNX operator versions end here: nothing to the right of the frontend knows an opset. */
+/* Translates model files to graph IR and back: ONNX (protobuf or text) and `.kv` model descriptions. protobuf-c stays
+ * inside this folder. ONNX operator versions end here: no later stage knows an opset. */
 #ifndef KVA_FRONTEND_FRONTEND_H
 #define KVA_FRONTEND_FRONTEND_H
 
@@ -14,43 +14,43 @@ typedef struct kva_load_options {
   const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
   uint32_t n_pins;
   const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
-  /* Inputs of an ONNX graph whose first extent is 1 take any batch: that extent is symbol B (which may be pinned). What
-   * the file says of other types' first extents is not compared then. A graph that relies on the 1 fails to load. */
+  /* Inputs of an ONNX graph whose first extent is 1 accept any batch: that extent becomes symbol B, which may be
+   * pinned. Declared first extents of other types are then not compared. A graph that relies on the 1 fails to load. */
   bool free_batch;
-  const kva_module *data_from; /* a dump's large constants, printed as hashes, are found here and borrowed; or NULL */
-  /* Asked for every input of an ONNX graph (NULL: for none): its value where it is to be a constant of the module and
-   * no input any more, else NULL. For operands that decide shapes (axes, target shapes), which ONNX lets be inputs. */
+  const kva_module
+      *data_from; /* module from which a dump's large constants, printed as hashes, are borrowed; or NULL */
+  /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else
+   * NULL. For operands that determine shapes (axes, target shapes), which ONNX allows to be inputs. */
   const kva_ref_tensor *(*fixed_input)(void *user, uint32_t index, const char *name);
   void *fixed_input_user;
 } kva_load_options;
 
 /* Reads a model by content: ONNX protobuf, ONNX text or .kv. `*out_module` is verified. External data is mapped, not
- * copied; the mapping lives as long as the module. All problems of the file are reported, not just the first. */
+ * copied; the mapping lives as long as the module. Reports all problems of the file, not just the first. */
 KVA_MUST_USE kva_status kva_load_model(const char *path, const kva_load_options *options, kva_diag *diag,
                                        kva_module **out_module);
-/* The same from text in memory (`file` is for messages). */
+/* Like kva_load_model, from text in memory; `file` is for messages. */
 KVA_MUST_USE kva_status kva_load_text(const char *text, const char *file, const kva_load_options *options,
                                       kva_diag *diag, kva_module **out_module);
 
-/* Parses a .kv / ONNX text and prints it in canonical form, comments kept; a file in canonical form comes out
- * unchanged. */
+/* Parses .kv or ONNX text and prints it in canonical form with its comments. Canonical text is unchanged. */
 KVA_MUST_USE kva_status kva_format_text(const char *text, const char *file, kva_diag *diag, kva_text *out);
 
-/* Writes function 0 of a module as ONNX (opset 21, IR 10): internal operators as ONNX operators or as calls of
- * model-local functions, which the importer takes for the operators again. Parameters become initialisers, with values
- * from `state_data` (NULL: initial DATA only, else an error). */
+/* Writes function 0 of a module as ONNX (opset 21, IR 10). Internal operators become ONNX operators, or calls of
+ * model-local functions, which the importer maps back to the operators. Parameters become initialisers with values from
+ * `state_data` (NULL: only initial DATA; others are an error). */
 typedef const void *(*kva_state_bytes)(void *user, const kva_state *s);
 KVA_MUST_USE kva_status kva_export_onnx(kva_module *m, const char *path, kva_state_bytes state_data, void *user,
                                         kva_diag *diag);
 
-/* `kvasir check`: every (domain, operator, version) of an ONNX model, and what is unsupported, without stopping. A text
- * has no rows: loading it tells all. */
+/* `kvasir check`: lists every (domain, operator, version) of an ONNX model and what is unsupported, without stopping. A
+ * text has no rows: loading it reports everything. */
 typedef struct kva_check_row {
   const char *domain, *op_type;
   int64_t version; /* opset version that the model imports */
   int64_t count;
   bool supported;
-  const char *reason;     /* when not */
+  const char *reason;     /* if unsupported */
   const char *first_node; /* name of the first such node */
 } kva_check_row;
 typedef struct kva_check_report {
@@ -59,7 +59,7 @@ typedef struct kva_check_report {
 } kva_check_report;
 KVA_MUST_USE kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out);
 
-/* A tensor file (TensorProto, as in the ONNX test suite's input_0.pb) as reference tensor. */
+/* Reads a tensor file (TensorProto, as in the ONNX test suite's input_0.pb) into a reference tensor. */
 KVA_MUST_USE kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tensor **out_tensor);
 
 #endif

@@ -1,13 +1,12 @@
-/* Syntax tree of the text language: what kva_parse_text makes of a text, what the formatter prints and elaboration
- * reads. One tree serves ONNX text, IR dumps and hand-written models; what a construct means is decided later.
- * Everything lives in the arena it was parsed into. Nodes know their first and last token, for messages and comments.
- */
+/* Syntax tree of the text language: kva_parse_text builds it, the formatter prints it, elaboration reads it. One tree
+ * serves ONNX text, IR dumps and hand-written models; elaboration decides what a construct means. All nodes live in the
+ * arena passed to the parser. They know their first and last token, for messages and comments. */
 #ifndef KVA_FRONTEND_KV_AST_H
 #define KVA_FRONTEND_KV_AST_H
 
 #include "frontend/kv_lex.h"
 
-/* Deepest nesting of blocks, expressions and types; also of calls in elaboration. */
+/* Maximum nesting of blocks, expressions and types, and of calls in elaboration. */
 enum { KVA_MAX_NESTING = 200 };
 
 typedef struct kva_ast_expr kva_ast_expr;
@@ -16,7 +15,7 @@ typedef struct kva_ast_stmt kva_ast_stmt;
 
 /* A name as written: an identifier, or any text in quotes. */
 typedef struct kva_ast_name {
-  const char *text; /* NULL: left out */
+  const char *text; /* NULL: omitted */
   uint32_t token;
 } kva_ast_name;
 typedef KVA_VEC(kva_ast_name) kva_ast_names;
@@ -35,17 +34,17 @@ typedef enum kva_ast_type_kind {
 typedef struct kva_ast_type {
   kva_ast_type_kind kind;
   uint32_t first, last;
-  kva_dtype dtype;    /* TENSOR; MAP: of the keys */
-  bool any_rank;      /* TENSOR: float[], rank not known */
+  kva_dtype dtype;    /* TENSOR: element type; MAP: key type */
+  bool any_rank;      /* TENSOR: float[], unknown rank */
   kva_ast_exprs dims; /* TENSOR */
   struct kva_ast_type *element;
-  const char *opaque; /* OPAQUE: what stands in the parentheses */
+  const char *opaque; /* OPAQUE: the text in parentheses */
 } kva_ast_type;
 
 typedef struct kva_ast_attr {
   kva_ast_name name;
   const char *type;    /* after ':', or NULL */
-  kva_ast_expr *value; /* NULL: a name alone (attribute parameters of functions) */
+  kva_ast_expr *value; /* NULL: only a name (attribute parameters of functions) */
 } kva_ast_attr;
 
 typedef struct kva_ast_attrs {
@@ -72,15 +71,15 @@ typedef enum kva_ast_op {
 } kva_ast_op;
 
 typedef enum kva_ast_expr_kind {
-  KVA_AST_NOTHING, /* an operand left out: f(a, , b) */
+  KVA_AST_NOTHING, /* an omitted operand: f(a, , b) */
   KVA_AST_UNKNOWN, /* ? as a dimension */
   KVA_AST_NAME,    /* name */
   KVA_AST_STRING,  /* text; as an operand it may be a quoted name */
   KVA_AST_INT,
   KVA_AST_FLOAT,
   KVA_AST_LIST,    /* items */
-  KVA_AST_TYPE,    /* type as attribute value; text: its word when it is only that (then perhaps a value's name) */
-  KVA_AST_LITERAL, /* type text = { items }, or [key : value, ...] when external: items are keys and values in turn */
+  KVA_AST_TYPE,    /* type as attribute value; text: the word, if the type is a single word (which may name a value) */
+  KVA_AST_LITERAL, /* type text = { items }, or [key : value, ...] if external: alternating keys and values */
   KVA_AST_GRAPH,   /* graph: a named graph as attribute value */
   KVA_AST_REF,     /* @text */
   KVA_AST_UNARY,   /* op, items[0] */
@@ -100,7 +99,7 @@ struct kva_ast_expr {
   kva_ast_expr_kind kind;
   kva_ast_op op;
   uint32_t first, last;
-  uint32_t height; /* 1 + that of the highest item: bounds recursion */
+  uint32_t height; /* 1 + maximum height of the items; bounds recursion */
   bool external;
   const char *text;
   uint64_t integer;

@@ -1,10 +1,10 @@
-/* From a text to a module: finds out what the items of the file are, and elaborates them.
+/* From a text to a module: classifies the items of the file and elaborates them.
  *
  *   a `model`            becomes the function "main", its `train` block the function "loss" and the train spec
  *   the first graph      of a file without a model becomes "main" (ONNX text), or keeps its name (a dump)
- *   other graphs         are functions of the module when they end with a return (a dump), else ONNX functions, which
- *                        are inlined where they are called
- *   def                  is inlined where it is called */
+ *   other graphs         are functions of the module if they end with a return (a dump), else ONNX functions, which are
+ *                        inlined at their calls
+ *   def                  is inlined at its calls */
 #include "frontend/kv_elaborate.h"
 
 typedef struct file_items {
@@ -119,7 +119,7 @@ static void elaborate_items(kva_elab *e) {
   kva_el_check_pins(e);
 }
 
-/* KVA_UNSUPPORTED when nothing was wrong but what Kvasir cannot do. */
+/* Returns KVA_UNSUPPORTED if all errors are about unsupported constructs. */
 static kva_status elaborate(kva_module *m, const kva_ast *ast, const kva_load_options *options, kva_arena *scratch) {
   kva_elab e = {.scratch = scratch, .m = m, .options = options, .ast = ast, .errors_before = kva_diag_errors(m->diag)};
   e.onnx = (kva_onnx_ctx){.b = {.m = m}, .diag = m->diag, .arena = scratch, .opset = KVA_ONNX_NEWEST_OPSET};

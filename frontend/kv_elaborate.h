@@ -1,8 +1,8 @@
-/* Elaboration: syntax tree -> IR module. Compile-time values (hyper-parameters, loop variables, extents) are computed,
- * loops and functions are unrolled and inlined, and what is left becomes nodes.
+/* Elaboration: syntax tree -> IR module. Compile-time values (hyper-parameters, loop variables, extents) are evaluated,
+ * loops and functions are unrolled and inlined, and the rest becomes nodes.
  *
- * Errors are reported where they are found; the expression's value is then KVA_EL_ERROR, which every consumer passes on
- * in silence, so that one mistake is reported once and the rest of the file is still checked. */
+ * Errors are reported where they occur. The expression's value is then KVA_EL_ERROR, which all consumers propagate
+ * silently, so that each mistake is reported once and the rest of the file is still checked. */
 #ifndef KVA_FRONTEND_KV_ELABORATE_H
 #define KVA_FRONTEND_KV_ELABORATE_H
 
@@ -11,7 +11,7 @@
 
 typedef enum kva_el_kind {
   KVA_EL_ERROR,
-  KVA_EL_NOTHING, /* operand left out */
+  KVA_EL_NOTHING, /* omitted operand */
   KVA_EL_INT,
   KVA_EL_FLOAT,
   KVA_EL_BOOL,
@@ -19,7 +19,7 @@ typedef enum kva_el_kind {
   KVA_EL_DIM, /* an expression over shape symbols; constants are INT */
   KVA_EL_TENSOR,
   KVA_EL_LIST,
-  KVA_EL_DTYPE,   /* a type without shape, as attribute value */
+  KVA_EL_DTYPE,   /* an element type without a shape, as attribute value */
   KVA_EL_LITERAL, /* a tensor's data, as attribute value */
 } kva_el_kind;
 
@@ -35,13 +35,13 @@ typedef struct kva_el_value {
   const kva_tensor_data *data; /* LITERAL */
 } kva_el_value;
 
-/* One activation: the file's graph, a call of a function, or a sub-graph (which sees its parent's names). */
+/* One activation: the file's graph, a call of a function, or a sub-graph, which sees its parent's names. */
 typedef struct kva_el_frame {
   struct kva_el_frame *parent;
   kva_map *names;         /* name -> kva_el_value * */
   kva_map *attrs;         /* attribute parameters of an ONNX function: name -> kva_onnx_attr * */
-  const char *path;       /* of its parameters: "attention.0", "" at the top */
-  KVA_VEC(int64_t) loops; /* indices of the loops that are being unrolled */
+  const char *path;       /* scope of its parameters: "attention.0", "" at the top */
+  KVA_VEC(int64_t) loops; /* indices of the enclosing unrolled loops */
   int64_t opset;
   bool is_function, returned;
   KVA_VEC(kva_el_value) results;
@@ -49,8 +49,9 @@ typedef struct kva_el_frame {
 } kva_el_frame;
 
 typedef struct kva_elab {
-  kva_onnx_ctx onnx;  /* first: kva_onnx_subgraph's build gets back to the elaboration through it; holds the builder */
-  kva_arena *scratch; /* tree, frames, values: dies with the elaboration */
+  kva_onnx_ctx
+      onnx; /* first member: kva_onnx_subgraph's build casts it back to the elaboration; contains the builder */
+  kva_arena *scratch; /* tree, frames, values: freed after elaboration */
   kva_module *m;
   const kva_load_options *options;
   const kva_ast *ast;
@@ -59,21 +60,21 @@ typedef struct kva_elab {
   kva_map *functions; /* "name" of a def, "domain:name[:overload]" of an ONNX function -> kva_ast_graph * */
   kva_map *states;    /* name -> kva_state * */
   kva_map *no_decay;  /* names of states declared nodecay */
-  kva_map *paths;     /* of calls in this function, to tell a second one apart */
+  kva_map *paths;     /* paths of calls in this function, to number duplicates */
   kva_map *declared;  /* parameters of this function */
   kva_el_frame *frame;
-  size_t errors_before, unsupported; /* diagnostics: before elaboration; that say KVA_UNSUPPORTED */
-  uint32_t depth;                    /* of calls */
-  uint32_t level;                    /* of expressions and blocks, through calls: bounds the stack */
-  int64_t steps;                     /* of compile-time loops and calls, bounded by kva_el_spend */
+  size_t errors_before, unsupported; /* numbers of diagnostics: before elaboration; of those, KVA_UNSUPPORTED */
+  uint32_t depth;                    /* call depth */
+  uint32_t level;                    /* depth of expressions and blocks, across calls: bounds the stack */
+  int64_t steps;                     /* compile-time loop iterations and calls, bounded by kva_el_spend */
   bool too_deep;
-  uint32_t unnamed; /* dimensions written '?' */
+  uint32_t unnamed; /* number of dimensions written '?' */
 } kva_elab;
 
 /* ---- values (kv_elaborate_value.c) ------------------------------------------------------------------------------- */
 
 kva_loc kva_el_loc(const kva_elab *e, uint32_t token);
-/* Reports at a token; the value to return. */
+/* Reports an error at a token; returns the value to propagate. */
 kva_el_value kva_el_error(kva_elab *e, uint32_t token, const char *fmt, ...) KVA_PRINTF(3, 4);
 kva_el_value kva_el_int(kva_elab *e, int64_t v);
 kva_el_value kva_el_float(double v);
@@ -84,14 +85,15 @@ const char *kva_el_kind_name(const kva_el_value *v); /* "an integer", "a tensor"
 /* Looks a name up in frames, hyper-parameters and symbols; NULL: unknown. */
 const kva_el_value *kva_el_find(kva_elab *e, const char *name);
 void kva_el_bind(kva_elab *e, const char *name, kva_el_value v);
-/* Value of unary and binary operators on compile-time values and tensors. */
+/* Applies unary and binary operators to compile-time values and tensors. */
 kva_el_value kva_el_unary(kva_elab *e, const kva_ast_expr *x, kva_el_value a);
 kva_el_value kva_el_binary(kva_elab *e, const kva_ast_expr *x, kva_el_value a, kva_el_value b);
-/* A compile-time function (min, sqrt, dim, ...); false: there is none of that name. */
+/* Evaluates a compile-time function (min, sqrt, dim, ...); false: unknown name. */
 bool kva_el_builtin(kva_elab *e, const kva_ast_expr *x, kva_el_value *out);
-/* v as an operand; numbers become constants of dtype `like` (KVA_DTYPE_NONE: float, int64 or bool). NULL: reported. */
+/* v as an operand; numbers become constants of dtype `like` (KVA_DTYPE_NONE: float, int64 or bool). NULL: an error was
+ * reported. */
 kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype like);
-/* After building nodes: true when that failed (and was reported); the builder is usable again. */
+/* After building nodes: whether that failed (with a report). Makes the builder usable again. */
 bool kva_el_failed(kva_elab *e);
 
 /* ---- expressions (kv_elaborate_expr.c) --------------------------------------------------------------------------- */
@@ -103,15 +105,15 @@ bool kva_el_as_dim(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const cha
 
 /* ---- types and literals (kv_elaborate_type.c) -------------------------------------------------------------------- */
 
-/* Unknown names in dimensions become shape symbols. NULL: reported. */
+/* Unknown names in dimensions become shape symbols. NULL: an error was reported. */
 const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t);
-/* Names in x that are unknown become shape symbols. */
+/* Declares unknown names in x as shape symbols. */
 void kva_el_declare_symbols(kva_elab *e, const kva_ast_expr *x);
 const kva_tensor_data *kva_el_literal(kva_elab *e, const kva_ast_expr *x);
 
 /* ---- calls (kv_elaborate_call.c, kv_elaborate_op.c) -------------------------------------------------------------- */
 
-/* Calls x for n results; out[i] is ERROR where it failed. wanted[i] names result i ("" or NULL: not wanted). */
+/* Calls x for n results; out[i] is ERROR on failure. wanted[i] names result i ("" or NULL: unused). */
 void kva_el_call(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *label, uint32_t n, const char *const *wanted,
                  kva_el_value *out);
 bool kva_el_operands(kva_elab *e, const kva_ast_expr *x, kva_value **out);
@@ -120,27 +122,29 @@ void kva_el_onnx_op(kva_elab *e, const kva_ast_expr *x, const kva_ast_name *labe
                     const char *const *wanted, kva_el_value *out);
 /* Version of the default domain that a header imports. */
 int64_t kva_el_opset(const kva_ast_header *h, int64_t otherwise);
-/* An attribute of an ONNX node or function call; false: reported, or (out->name NULL) a reference to one not given. */
+/* Evaluates an attribute of an ONNX node or function call. False: an error was reported, or (out->name NULL) it refers
+ * to an attribute that the call omits. */
 bool kva_el_onnx_attr(kva_elab *e, const kva_ast_attr *a, kva_onnx_attr *out);
-/* Sets the attributes of a kv operator from an attribute list. False: reported. */
+/* Sets the attributes of a kv operator from an attribute list. False: an error was reported. */
 bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *attrs, void *out);
 
 /* ---- statements and graphs (kv_elaborate_stmt.c, kv_elaborate_state.c) ------------------------------------------- */
 
-/* A text may describe more graph than there is memory: false (reported once) when 10^6 steps are used up. */
+/* Counts steps against a limit of 10^6, since a short text may describe an arbitrarily large graph. False (reported
+ * once) when the limit is exceeded. */
 bool kva_el_spend(kva_elab *e, uint32_t token, int64_t steps);
-/* Enters an expression or block; false beyond a depth that the stack bears (reported once). e->level-- in both cases.
- */
+/* Enters an expression or block; false (reported once) beyond the depth that the stack allows. The caller decrements
+ * e->level in both cases. */
 bool kva_el_descend(kva_elab *e, uint32_t token);
 kva_el_frame *kva_el_push_frame(kva_elab *e, bool is_function);
 void kva_el_pop_frame(kva_elab *e);
 void kva_el_block(kva_elab *e, const kva_ast_block *body);
 void kva_el_statement(kva_elab *e, const kva_ast_stmt *s);
-/* Initialisers of a graph as constants. */
+/* Builds a graph's initialisers as constants. */
 void kva_el_initialisers(kva_elab *e, const kva_ast_values *values);
-/* Outputs of the frame's graph: what it returned, else its output names. False: reported. */
+/* Outputs of the frame's graph: the returned values, or else the named outputs. False: an error was reported. */
 bool kva_el_outputs(kva_elab *e, const kva_ast_graph *g, kva_value **out);
-/* A sub-graph with its own kva_graph, for kv operators that hold one. */
+/* Elaborates a sub-graph into a separate kva_graph, for kv operators that have one. */
 bool kva_el_subgraph(kva_elab *e, const kva_ast_graph *g, kva_graph *into);
 void kva_el_param(kva_elab *e, const kva_ast_stmt *s);
 void kva_el_states(kva_elab *e);
@@ -149,7 +153,7 @@ bool kva_el_has_flag(const kva_ast_names *flags, const char *flag);
 /* ---- the file (kv_elaborate.c, kv_elaborate_hyper.c, kv_elaborate_train.c) --------------------------------------- */
 
 void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_ast_graph *train);
-/* Declares inputs in the builder's graph and binds them. */
+/* Declares inputs in the builder's graph and binds their names. */
 void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs);
 kva_function *kva_el_function(kva_elab *e, const char *name, const kva_ast_graph *g);
 void kva_el_train(kva_elab *e, const kva_ast_graph *train, const kva_ast_graph *model);

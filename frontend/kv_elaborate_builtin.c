@@ -1,11 +1,11 @@
-/* Functions of compile-time values. A function of the same name that the file defines comes first. */
+/* Compile-time functions. A function of the same name in the file takes precedence. */
 #include "frontend/kv_elaborate.h"
 
 #include <math.h>
 
 typedef kva_el_value (*builtin)(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, uint32_t n);
 
-/* Argument i as integer or extent; NULL: reported. */
+/* Argument i as integer or extent; NULL: an error was reported. */
 static kva_dim extent(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, uint32_t i) {
   if (v[i].kind == KVA_EL_INT || v[i].kind == KVA_EL_DIM) return v[i].dim;
   kva_el_error(e, x->items.data[i]->first, "%s expects integers or extents, found %s", x->call->name,

@@ -1,9 +1,9 @@
-/* What a call means, in this order: a function of the file (def), a compile-time function (min, dim, ...), an internal
+/* Resolves calls, in this order: a function of the file (def), a compile-time function (min, dim, ...), an internal
  * operator (kv.name), an ONNX function of the file, an ONNX operator. Functions are inlined.
  *
- * A call is a scope for parameters: its path is the caller's path, the function's name (or the statement's [label]) and
- * the indices of the loops around it, `block.3.attention`. A second call with the same path in one function of the
- * module gets the suffix _2, so that names depend only on the order of calls. */
+ * A call is a scope for parameters. Its path consists of the caller's path, the function's name (or the statement's
+ * [label]) and the indices of the enclosing loops: `block.3.attention`. A second call with the same path in one
+ * function of the module gets the suffix _2, so that names depend only on the order of calls. */
 #include "frontend/kv_elaborate.h"
 
 enum { STEPS_OF_A_CALL = 10 };
@@ -19,7 +19,7 @@ kva_el_frame *kva_el_push_frame(kva_elab *e, bool is_function) {
   return f;
 }
 
-/* Only for frames that see their parent; calls restore the caller's frame themselves. */
+/* For frames that see their parent only; calls restore the caller's frame themselves. */
 void kva_el_pop_frame(kva_elab *e) {
   e->frame = e->frame->parent;
 }
@@ -32,7 +32,7 @@ static const char *call_path(kva_elab *e, const char *name) {
     loops = kva_arena_printf(e->scratch, "%s.%lld", loops, (long long)f->loops.data[i]);
   }
   const char *base = kva_arena_printf(e->scratch, "%s%s%s", prefix, name, loops), *path = base;
-  uintptr_t calls = (uintptr_t)kva_map_get_str(e->paths, base); /* so far, with this path */
+  uintptr_t calls = (uintptr_t)kva_map_get_str(e->paths, base); /* number of earlier calls with this path */
   while (kva_map_get_str(e->paths, path)) {
     path = kva_arena_printf(e->scratch, "%s%s_%llu%s", prefix, name, (unsigned long long)++calls, loops);
   }
@@ -41,7 +41,7 @@ static const char *call_path(kva_elab *e, const char *name) {
   return path;
 }
 
-/* A call may inline a call may inline ...: depth and number are bounded. */
+/* Bounds the depth and number of inlined calls. */
 static bool enter_call(kva_elab *e, const kva_ast_expr *x) {
   if (++e->depth <= KVA_MAX_NESTING) return true;
   if (e->depth == KVA_MAX_NESTING + 1) {
@@ -71,7 +71,7 @@ static bool check_attr_names(kva_elab *e, const kva_ast_expr *x, const kva_ast_g
   return ok;
 }
 
-/* Values of the call's attributes (in the caller's frame) into `given`; false: reported. */
+/* Evaluates the call's attributes in the caller's frame into `given`; false: an error was reported. */
 static bool eval_given(kva_elab *e, const kva_ast_expr *x, const kva_ast_graph *g, kva_el_value *given) {
   bool ok = check_attr_names(e, x, g);
   for (uint32_t i = 0; i < g->attrs.list.len; i++) {
@@ -86,7 +86,7 @@ static bool eval_given(kva_elab *e, const kva_ast_expr *x, const kva_ast_graph *
   return ok;
 }
 
-/* In the callee's frame: defaults may use earlier hyper-parameters. */
+/* Binds hyper-parameters in the callee's frame, since defaults may use earlier ones. */
 static void bind_given(kva_elab *e, const kva_ast_graph *g, const kva_el_value *given) {
   for (uint32_t i = 0; i < g->attrs.list.len; i++) {
     const kva_ast_attr *a = &g->attrs.list.data[i];
@@ -165,7 +165,7 @@ static void bind_attr_parameters(kva_elab *e, const kva_ast_expr *x, const kva_a
   for (uint32_t i = 0; i < g->attrs.list.len; i++) {
     const kva_ast_attr *parameter = &g->attrs.list.data[i];
     const kva_ast_attr *a = find_attr(&x->call->attrs, parameter->name.text);
-    if (!a && !parameter->value) continue; /* not given: references to it vanish */
+    if (!a && !parameter->value) continue; /* not given: references to it are dropped */
     kva_onnx_attr *v = KVA_NEW(e->scratch, kva_onnx_attr);
     if (kva_el_onnx_attr(e, a ? a : parameter, v)) kva_map_set_str(attrs, parameter->name.text, v);
   }

@@ -14,7 +14,7 @@ static bool is_word(const char *s) {
   return !s[n];
 }
 
-/* In quotes stands a string, unless a tensor has that name, or a shape symbol that needs the quotes. */
+/* A quoted text is a string, unless it names a tensor, or a shape symbol that needs the quotes. */
 static kva_el_value eval_string(kva_elab *e, const kva_ast_expr *x) {
   const kva_el_value *v = *x->text ? kva_el_find(e, x->text) : NULL;
   if (v && (v->kind == KVA_EL_TENSOR || (!is_word(x->text) && kva_map_get_str(e->symbols, x->text)))) return *v;
@@ -40,7 +40,7 @@ static kva_el_value eval_list(kva_elab *e, const kva_ast_expr *x) {
   return list;
 }
 
-/* A word such as `float` may be a value's name after all. */
+/* A word such as `float` may also be a value's name. */
 static kva_el_value eval_type(kva_elab *e, const kva_ast_expr *x) {
   const kva_el_value *v = x->text ? kva_el_find(e, x->text) : NULL;
   if (v) return *v;
@@ -61,7 +61,7 @@ static kva_el_value eval_unary(kva_elab *e, const kva_ast_expr *x) {
   return smallest ? kva_el_int(e, INT64_MIN) : kva_el_unary(e, x, kva_el_expr(e, a));
 }
 
-/* `and` and `or` of compile-time values do not look at the right side when the left one decides. */
+/* `and` and `or` of compile-time values skip the right side if the left one decides. */
 static kva_el_value eval_binary(kva_elab *e, const kva_ast_expr *x) {
   kva_el_value a = kva_el_expr(e, x->items.data[0]);
   if (a.kind == KVA_EL_BOOL && x->op == KVA_AST_AND && !a.i) return a;

@@ -1,4 +1,4 @@
-/* Hyper-parameters and pins: what the command line may change. A value comes from -D name=value, else from the preset,
+/* Hyper-parameters and pins, which the command line may change. A value comes from -D name=value, else from the preset,
  * else from the default, which may use earlier hyper-parameters. It keeps the kind of its default. */
 #include "frontend/kv_elaborate.h"
 
@@ -14,7 +14,7 @@ typedef struct hyper {
 static const char *define_of(const kva_elab *e, const char *name) {
   const char *value = NULL;
   for (uint32_t i = 0; e->options && i < e->options->n_defines; i++) {
-    if (!strcmp(e->options->defines[i].name, name)) value = e->options->defines[i].value; /* the last one wins */
+    if (!strcmp(e->options->defines[i].name, name)) value = e->options->defines[i].value; /* the last definition wins */
   }
   return value;
 }
@@ -51,7 +51,7 @@ static bool parse_as(kva_elab *e, kva_el_kind kind, const char *s, kva_el_value 
   }
 }
 
-/* Without a default the text itself says what it is. */
+/* Without a default the text determines the kind. */
 static kva_el_value guess(kva_elab *e, const char *s) {
   kva_el_value v;
   for (kva_el_kind kind = KVA_EL_INT; kind < KVA_EL_STRING; kind++) {
@@ -127,7 +127,7 @@ static kva_el_value hyper_value(const hyper *h, const kva_ast_attr *a) {
   return check_annotation(h->e, a, chosen_value(h, a));
 }
 
-/* ---- the whole list ---------------------------------------------------------------------------------------------- */
+/* ---- the list of hyper-parameters -------------------------------------------------------------------------------- */
 
 static bool is_known(const hyper *h, const char *name) {
   for (int g = 0; g < 2; g++) {

@@ -1,11 +1,11 @@
-/* Nodes: internal operators (kv.name), whose attributes are set through their descriptors, and ONNX operators, which go
- * to the rules of kva_onnx_build. */
+/* Builds nodes: internal operators (kv.name), whose attributes are set through their descriptors, and ONNX operators,
+ * through the rules of kva_onnx_build. */
 #include "frontend/kv_elaborate.h"
 #include "ops/ids.h"
 
 /* ---- operands ---------------------------------------------------------------------------------------------------- */
 
-/* Numbers among the operands take the element type of the first tensor that is not a mask. */
+/* Numbers among the operands get the element type of the first tensor that is not a mask. */
 static kva_dtype operand_dtype(const kva_el_value *v, uint32_t n) {
   kva_dtype found = KVA_DTYPE_NONE;
   for (uint32_t i = 0; i < n; i++) {
@@ -58,7 +58,7 @@ static bool set_dims(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, 
   return true;
 }
 
-/* A single symbol needs no brackets. */
+/* A single symbol may be written without brackets. */
 static bool set_symbols(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, const char *what, kva_dims *out) {
   if (v->kind == KVA_EL_LIST) return set_dims(e, x, v, what, out);
   kva_dim *symbol = KVA_NEW(e->m->arena, kva_dim);
@@ -69,14 +69,14 @@ static bool set_symbols(kva_elab *e, const kva_ast_expr *x, const kva_el_value *
 static bool set_state(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, kva_state **out) {
   const char *name = v->kind == KVA_EL_STRING ? v->s : NULL;
   if (v->kind == KVA_EL_TENSOR && v->value->def && kva_is(v->value->def, KVA_OP_state_read)) {
-    name = ((const kva_state_read_attrs *)v->value->def->attrs)->state->name; /* a parameter of that name */
+    name = ((const kva_state_read_attrs *)v->value->def->attrs)->state->name; /* the parameter's name */
   }
   *out = name ? kva_map_get_str(e->states, name) : NULL;
   if (!*out) kva_el_error(e, x->first, "there is no state '%s'", name ? name : kva_el_kind_name(v));
   return *out != NULL;
 }
 
-/* Element types may be written as a type, in quotes, or as ONNX's number. */
+/* Element types may be written as a type, in quotes, or as ONNX's code. */
 static bool set_dtype(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, kva_dtype *out) {
   *out = KVA_DTYPE_NONE;
   if (v->kind == KVA_EL_DTYPE) *out = (kva_dtype)v->i;
@@ -156,7 +156,7 @@ bool kva_el_set_attrs(kva_elab *e, const kva_op_info *op, const kva_ast_attrs *a
 
 /* ---- internal operators ------------------------------------------------------------------------------------------ */
 
-/* The sub-graph comes first, since the node's types follow from it. */
+/* Builds the sub-graph first: the node's types follow from it. */
 static kva_node *build_with_graph(kva_elab *e, const kva_ast_expr *x, const kva_op_info *op, kva_value **operands,
                                   uint32_t n, void *attrs) {
   kva_builder *b = &e->onnx.b;
@@ -296,7 +296,7 @@ static bool onnx_value(kva_elab *e, const kva_ast_attr *a, kva_el_value v, kva_o
   }
 }
 
-/* The attribute parameter of the ONNX function that is being inlined; sub-graphs see their function's. */
+/* The attribute parameter of the ONNX function being inlined; sub-graphs see those of their function. */
 static const kva_onnx_attr *find_attr_parameter(const kva_elab *e, const char *name, bool *declared) {
   for (const kva_el_frame *f = e->frame; f; f = f->parent) {
     if (!f->attrs) continue;

@@ -15,7 +15,7 @@ static const struct {
   const char *name;
   uint32_t n_args;
   kva_init_kind kind;
-  double a; /* of an initialiser without arguments */
+  double a; /* argument of an initialiser that has none in the text */
 } inits[] = {
     {"zeros", 0, KVA_INIT_ZEROS, 0},   {"ones", 0, KVA_INIT_CONSTANT, 1},   {"constant", 1, KVA_INIT_CONSTANT, 0},
     {"normal", 1, KVA_INIT_NORMAL, 0}, {"uniform", 2, KVA_INIT_UNIFORM, 0}, {"one_minus", 1, KVA_INIT_ONE_MINUS, 0},
@@ -139,7 +139,7 @@ static kva_state *new_param(kva_elab *e, const kva_ast_stmt *s, const char *name
   return set_init(e, s->value, state) ? state : NULL;
 }
 
-/* The state of a parameter statement: made in the module's first function, found again in the others. */
+/* The state of a parameter statement: created in the module's first function, looked up in the others. */
 static kva_state *declare_param(kva_elab *e, const kva_ast_stmt *s) {
   const char *name = param_name(e, s->targets.data[0].text);
   const kva_type *type = kva_el_type(e, s->type);
@@ -203,7 +203,7 @@ static void finish_state(kva_elab *e, const kva_ast_state *s, kva_state *state) 
   if (!state->of) kva_el_error(e, s->of.token, "there is no state '%s'", s->of.text);
 }
 
-/* First all names, since states refer to each other. */
+/* Declares all names first, since states refer to each other. */
 void kva_el_states(kva_elab *e) {
   uint32_t n = e->ast->items.len;
   kva_state **states = KVA_NEW_ARRAY(e->scratch, kva_state *, n);

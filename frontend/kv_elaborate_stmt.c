@@ -1,4 +1,4 @@
-/* Statements, and the graphs that they make up. */
+/* Elaborates statements and graphs. */
 #include "frontend/kv_elaborate.h"
 #include "ops/control.h"
 #include "ops/ids.h"
@@ -63,7 +63,7 @@ static void elab_for(kva_elab *e, const kva_ast_stmt *s) {
   kva_el_frame *f = e->frame;
   size_t errors = kva_diag_errors(e->m->diag);
   for (int64_t i = from; i < to && !f->returned; i++) {
-    /* what is wrong in one iteration is wrong in all */
+    /* an error in one iteration recurs in all */
     if (!kva_el_spend(e, s->first, 1) || kva_diag_errors(e->m->diag) != errors) return;
     KVA_PUSH(e->scratch, &f->loops, i);
     kva_el_bind(e, s->targets.data[0].text, kva_el_int(e, i));
@@ -72,7 +72,7 @@ static void elab_for(kva_elab *e, const kva_ast_stmt *s) {
   }
 }
 
-/* Names that the branches assign are poisoned when the condition is wrong: no errors that follow from it. */
+/* If the condition is wrong, marks names that the branches assign as errors, to avoid follow-up messages. */
 static void poison(kva_elab *e, const kva_ast_block *body) {
   for (uint32_t i = 0; i < body->len; i++) {
     const kva_ast_stmt *s = body->data[i];
@@ -149,7 +149,7 @@ void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs) {
       kva_el_error(e, in->name.token, "there are two inputs called '%s'", in->name.text);
     }
     kva_map_set_str(seen, in->name.text, e);
-    if (in->init) continue; /* a constant: kva_el_initialisers */
+    if (in->init) continue; /* a constant: see kva_el_initialisers */
     if (!in->type) kva_el_error(e, in->name.token, "the input '%s' needs a type", in->name.text);
     const kva_type *type = in->type ? kva_el_type(e, in->type) : NULL;
     kva_el_value v = {.kind = KVA_EL_ERROR};

@@ -1,6 +1,6 @@
-/* The train block. In a model it is a graph over the model's inputs and outputs that gives `loss` and metrics, with
- * settings among its statements; it becomes the function "loss" and the module's kva_train_spec. In a dump it holds
- * the fields of the spec one by one. */
+/* The train block. In a model it is a graph over the model's inputs and outputs that computes `loss` and metrics, with
+ * settings among its statements; it becomes the function "loss" and the module's kva_train_spec. In a dump it lists the
+ * fields of the spec. */
 #include "frontend/kv_elaborate.h"
 #include "ops/ids.h"
 #include "ops/optimizer.h"
@@ -8,7 +8,7 @@
 typedef struct trainer {
   kva_elab *e;
   kva_train_spec *spec;
-  const char *decay; /* which parameters weight decay applies to */
+  const char *decay; /* the parameters that weight decay applies to */
   kva_ast_names metrics;
 } trainer;
 
@@ -26,7 +26,7 @@ static bool set_number(trainer *t, const char *name, const kva_ast_expr *x) {
   return true;
 }
 
-/* A name, a name with attributes, or a string; NULL: reported. */
+/* A name, a name with attributes, or a string; NULL: an error was reported. */
 static const char *word(trainer *t, const kva_ast_expr *x, const char *what) {
   bool is_call = x->kind == KVA_AST_CALL && !*x->call->domain;
   if (x->kind == KVA_AST_NAME || x->kind == KVA_AST_STRING) return x->text;
@@ -51,7 +51,7 @@ static void set_decay(trainer *t, const kva_ast_expr *x) {
   if (decay) t->decay = decay;
 }
 
-/* Where its operator has another default than the train block, the operator's, unless the model gave one before. */
+/* The operator's defaults replace those of the train block, unless the model has set a value before. */
 static void use_defaults(trainer *t, const kva_op_info *op) {
   for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
     const kva_attr_field *own = &op->attrs->fields[i];
@@ -61,7 +61,7 @@ static void use_defaults(trainer *t, const kva_op_info *op) {
   }
 }
 
-/* "lr, beta1, ..., decay" */
+/* Lists the optimiser's settings for messages: "lr, beta1, ..., decay". */
 static const char *settings_of(trainer *t, const kva_op_info *op) {
   const char *list = "lr";
   for (uint32_t i = 0; i < op->attrs->n_fields; i++) {
@@ -99,7 +99,7 @@ static void set_schedule(trainer *t, const kva_ast_expr *x) {
   t->spec->schedule = name;
   uint32_t most = name == known[0] ? 0 : name == known[1] ? 1 : 3;
   uint32_t least = most == 3 ? 2 : most;
-  if (x->kind == KVA_AST_STRING) return; /* in a dump the steps are fields of their own */
+  if (x->kind == KVA_AST_STRING) return; /* a dump has the steps as separate fields */
   if (x->items.len < least || x->items.len > most) {
     kva_el_error(t->e, x->first,
                  "the schedule is constant, warmup(steps), cosine(warmup steps, total steps, final "
@@ -129,7 +129,7 @@ static void set_data(trainer *t, const kva_ast_expr *x) {
   }
 }
 
-/* True when the statement sets something. */
+/* Whether the statement is a setting; applies it. */
 static bool setting(trainer *t, const kva_ast_stmt *s) {
   if (s->kind != KVA_AST_ASSIGN || s->targets.len != 1 || s->bare) return false;
   const char *name = s->targets.data[0].text;
@@ -165,7 +165,7 @@ static void apply_decay(const trainer *t) {
 
 /* ---- the loss function ------------------------------------------------------------------------------------------- */
 
-/* The model once more, in the loss function's graph; then only its inputs and outputs stay visible. */
+/* Elaborates the model again in the loss function's graph, then leaves only its inputs and outputs visible. */
 static bool inline_model(kva_elab *e, const kva_ast_graph *model) {
   uint32_t n = model->outputs.list.len;
   kva_value **outputs = KVA_NEW_ARRAY(e->scratch, kva_value *, n + 1);
@@ -195,7 +195,7 @@ static void statements(trainer *t, const kva_ast_block *body) {
   }
 }
 
-/* Outputs of the loss function are scalars, the loss first. */
+/* Adds an output of the loss function, which must be a scalar; the loss comes first. */
 static bool scalar_output(trainer *t, const char *name, uint32_t token, kva_value **out) {
   const kva_el_value *v = kva_el_find(t->e, name);
   if (v && v->kind == KVA_EL_ERROR) return false;
@@ -252,7 +252,7 @@ static void loss_function(trainer *t, const kva_ast_graph *train, const kva_ast_
   close_loss(t, f, train);
 }
 
-/* A dump's block: fields only. */
+/* A dump's block has fields only. */
 static void fields_only(trainer *t, const kva_ast_block *body) {
   for (uint32_t i = 0; i < body->len; i++) {
     const kva_ast_stmt *s = body->data[i];

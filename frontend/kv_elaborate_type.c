@@ -16,15 +16,15 @@ static kva_el_value new_symbol(kva_elab *e, const char *name) {
   const char *pin = pinned(e, name);
   kva_el_value v;
   if (pin)
-    v = kva_el_int(e, strtoll(pin, NULL, 10)); /* checked in kva_el_check_pins */
+    v = kva_el_int(e, strtoll(pin, NULL, 10)); /* validated by kva_el_check_pins */
   else
     v = kva_el_dim(e, kva_expr_symbol(e->m->exprs, kva_arena_strdup(e->m->arena, name)));
   kva_map_set_str(e->symbols, name, kva_arena_memdup(e->scratch, &v, sizeof v));
   return v;
 }
 
-/* A name in a dimension: a compile-time value, a known symbol, or else a new symbol. Tensors do not count: ONNX keeps
- * names of dimensions and of values apart. */
+/* A name in a dimension is a compile-time value, a known symbol, or else a new symbol. Tensors are ignored: in ONNX,
+ * dimensions and values have separate name spaces. */
 static kva_el_value name_in_dim(kva_elab *e, const char *name) {
   const kva_el_value *v = kva_el_find(e, name);
   if (v && v->kind != KVA_EL_TENSOR && v->kind != KVA_EL_LITERAL) return *v;
@@ -32,7 +32,7 @@ static kva_el_value name_in_dim(kva_elab *e, const char *name) {
   return v ? *v : new_symbol(e, name);
 }
 
-/* In floordiv(N, 2) N may be new. */
+/* In floordiv(N, 2), N may be a new symbol. */
 void kva_el_declare_symbols(kva_elab *e, const kva_ast_expr *x) {
   if (x->kind == KVA_AST_NAME || x->kind == KVA_AST_STRING) name_in_dim(e, x->text);
   if (x->kind == KVA_AST_CALL && !strcmp(x->call->name, "dim")) return;
@@ -85,7 +85,7 @@ const kva_type *kva_el_type(kva_elab *e, const kva_ast_type *t) {
 
 /* ---- literals ---------------------------------------------------------------------------------------------------- */
 
-/* ONNX text gives narrow floats as integers that hold their bits; with a point they are numbers. */
+/* ONNX text writes narrow floats as integers that hold their bits; decimals with a point are numbers. */
 static kva_dtype bits_dtype(kva_dtype t) {
   if (!kva_dtype_is_float(t) || kva_dtype_bits(t) > 16) return KVA_DTYPE_NONE;
   switch (kva_dtype_bits(t)) {
@@ -144,7 +144,7 @@ static const char *folder_of(kva_elab *e, const char *path) {
   return slash == path ? "/" : kva_arena_strndup(e->scratch, path, (size_t)(slash - path));
 }
 
-/* A decimal that must be >= 0; `missing` when the key is absent. */
+/* A decimal >= 0; `missing` if the key is absent. */
 static bool pair_number(kva_elab *e, const kva_ast_expr *x, const char *key, int64_t missing, int64_t *out) {
   const char *s = pair(x, key);
   char *end = NULL;
@@ -154,7 +154,7 @@ static bool pair_number(kva_elab *e, const kva_ast_expr *x, const char *key, int
   return false;
 }
 
-/* A dump names large constants by a hash of their content. */
+/* Dumps refer to large constants by a hash of the content. */
 static bool load_by_hash(kva_elab *e, const kva_ast_expr *x, const char *hash, kva_tensor_data *data) {
   const kva_module *from = e->options ? e->options->data_from : NULL;
   const kva_tensor_data *found = from ? kva_module_find_data(from, strtoull(hash, NULL, 16)) : NULL;
@@ -169,7 +169,7 @@ static bool load_by_hash(kva_elab *e, const kva_ast_expr *x, const char *hash, k
   return same;
 }
 
-/* External data is copied: texts are small, and the module has no place for mappings. */
+/* Copies external data: texts are small, and modules do not own mappings. */
 static bool load_external(kva_elab *e, const kva_ast_expr *x, kva_tensor_data *data) {
   const char *location = pair(x, "location"), *hash = pair(x, "hash");
   int64_t offset, length, end;

@@ -1,8 +1,8 @@
 /* Compile-time values: names, arithmetic, conversion to operands.
  *
- * Integers stay integers: a / b of two integers is an integer when b divides a, else a float, so that a head size that
- * does not come out even is caught where a dimension is expected. Arithmetic with shape symbols gives expressions over
- * them (where / is floor division); arithmetic with tensors builds nodes. */
+ * Integers stay integers: a / b of two integers is an integer if b divides a, else a float, which a dimension rejects
+ * (a head size that does not divide evenly). Arithmetic with shape symbols yields expressions over them, in which / is
+ * floor division. Arithmetic with tensors builds nodes. */
 #include "frontend/kv_elaborate.h"
 #include "ops/ids.h"
 
@@ -114,7 +114,7 @@ static kva_dtype own_dtype(const kva_el_value *v) {
   return v->kind == KVA_EL_FLOAT ? KVA_F32 : v->kind == KVA_EL_BOOL ? KVA_BOOL : KVA_I64;
 }
 
-/* Integers are stored as such: not every int64 is a double. */
+/* Stored as integers: not every int64 is a double. */
 static kva_value *int_constant(kva_elab *e, kva_dtype t, int64_t v) {
   kva_tensor_data *data = KVA_NEW(e->m->arena, kva_tensor_data);
   *data = (kva_tensor_data){.dtype = t, .data = kva_arena_alloc(e->m->arena, 8)};
@@ -155,7 +155,7 @@ static kva_value *float_list(kva_elab *e, const kva_el_value *v) {
   return kva_const_tensor(&e->onnx.b, data);
 }
 
-/* A list of integers and extents as int64 tensor whose contents are known to the ONNX rules (target shapes). */
+/* A list of integers and extents as an int64 tensor with contents that the ONNX rules know (target shapes). */
 static kva_value *dims_list(kva_elab *e, const kva_el_value *v) {
   kva_dim *dims = KVA_NEW_ARRAY(e->m->arena, kva_dim, v->n);
   int64_t *ints = KVA_NEW_ARRAY(e->scratch, int64_t, v->n);
@@ -199,7 +199,7 @@ kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype
   e->onnx.b.loc = kva_el_loc(e, token);
   if (v.kind == KVA_EL_ERROR) return NULL;
   if (v.kind == KVA_EL_TENSOR) return v.value;
-  if (!e->onnx.b.graph) { /* in the default of a hyper-parameter, say */
+  if (!e->onnx.b.graph) { /* for instance in the default of a hyper-parameter */
     kva_el_error(e, token, "only compile-time values can stand here");
     return NULL;
   }
@@ -246,7 +246,7 @@ kva_el_value kva_el_unary(kva_elab *e, const kva_ast_expr *x, kva_el_value a) {
   return kva_el_error(e, x->first, "'%s' does not apply to %s", op_text(x->op), kva_el_kind_name(&a));
 }
 
-/* The node for an operator on tensors; *swap: with operands exchanged; *negate: its result negated. */
+/* The node for an operator on tensors; *swap: exchange operands; *negate: negate the result. */
 static kva_op_id tensor_op(kva_ast_op op, bool *swap, bool *negate) {
   *swap = op == KVA_AST_GT || op == KVA_AST_GE;
   *negate = op == KVA_AST_NE;

@@ -1,7 +1,6 @@
-/* Canonical text of a syntax tree. Two spaces a level, one statement a line, lines broken before column 120 at commas
- * and operators; single blank lines and comments stay where they are. A comment in the middle of a statement moves
- * above it; one in a list of hyper-parameters stays, and the list is then printed one a line, as it is when it is long.
- */
+/* Canonical text of a syntax tree: two spaces per level, one statement per line, lines broken before column 120 at
+ * commas and operators; single blank lines and comments are kept. A comment inside a statement moves above it. One
+ * inside a list of hyper-parameters stays; that list, like a long one, is printed with one item per line. */
 #include "frontend/frontend.h"
 #include "frontend/kv_ast.h"
 
@@ -11,10 +10,10 @@ typedef struct printer {
   kva_arena *arena;
   const kva_ast *ast;
   kva_text *out;
-  kva_text line;          /* being composed, without indentation */
-  KVA_VEC(size_t) breaks; /* offsets of blanks in `line` where it may be broken */
+  kva_text line;          /* current line, without indentation */
+  KVA_VEC(size_t) breaks; /* offsets of blanks in `line` where it may break */
   uint32_t next_comment;
-  uint32_t source_line; /* of the last token or comment printed: a gap to the next is a blank line */
+  uint32_t source_line; /* line of the last token or comment printed: a gap to the next becomes a blank line */
   int level;
   bool fresh; /* first line of a block or file: no blank line before it */
   bool after_graph;
@@ -50,7 +49,7 @@ static void put_piece(printer *p, size_t from, size_t to, int indent) {
   kva_text_add_bytes(p->out, p->line.data + from, to - from);
 }
 
-/* Writes the line without its end, broken where it is too long. */
+/* Writes the line without its newline, broken if it is too long. */
 static void write_line(printer *p) {
   size_t from = 0;
   int indent = p->level * INDENT;
@@ -79,7 +78,7 @@ static void put_comment(printer *p, const kva_comment *c) {
   p->next_comment++;
 }
 
-/* The line a token ends on: strings may span several. */
+/* The line on which a token ends; strings may span several. */
 static uint32_t last_line(const printer *p, uint32_t token) {
   const kva_token *t = token_at(p, token);
   uint32_t line = t->line;
@@ -87,7 +86,7 @@ static uint32_t last_line(const printer *p, uint32_t token) {
   return line;
 }
 
-/* Ends the line that `token` ends, with the comment that follows it on the same line of the source. */
+/* Ends the line after `token`, with a comment that follows on the same source line. */
 static void end_line(printer *p, uint32_t token) {
   write_line(p);
   uint32_t line = last_line(p, token);
@@ -104,7 +103,7 @@ static void blank_line(printer *p, uint32_t source_line) {
   if (!p->fresh && source_line > p->source_line + 1) kva_text_add(p->out, "\n");
 }
 
-/* Comments up to `offset` on lines of their own. */
+/* Prints comments up to `offset` on their own lines. */
 static void put_comments(printer *p, uint32_t offset) {
   for (const kva_comment *c; (c = comment_before(p, offset));) {
     blank_line(p, c->line);
@@ -115,8 +114,8 @@ static void put_comments(printer *p, uint32_t offset) {
   }
 }
 
-/* Before a line that starts with token `first`: comments that stand before `comments_until`, then a blank line if the
- * source has one. */
+/* Begins a line at token `first`: prints the comments before `comments_until`, then a blank line if the source has
+ * one. */
 static void begin_line(printer *p, uint32_t first, uint32_t comments_until) {
   put_comments(p, token_at(p, comments_until)->offset);
   blank_line(p, token_at(p, first)->line);
@@ -162,17 +161,17 @@ static void put_type(printer *p, const kva_ast_type *t) {
 
 static const struct {
   const char *text;
-  int level; /* binds tighter than all lower ones */
+  int level; /* binds tighter than lower levels */
 } operators[] = {
     [KVA_AST_OR] = {"or", 1}, [KVA_AST_AND] = {"and", 2},  [KVA_AST_NOT] = {"not ", 3}, [KVA_AST_EQ] = {"==", 4},
     [KVA_AST_NE] = {"!=", 4}, [KVA_AST_LT] = {"<", 4},     [KVA_AST_LE] = {"<=", 4},    [KVA_AST_GT] = {">", 4},
     [KVA_AST_GE] = {">=", 4}, [KVA_AST_ADD] = {"+", 5},    [KVA_AST_SUB] = {"-", 5},    [KVA_AST_MUL] = {"*", 6},
     [KVA_AST_DIV] = {"/", 6}, [KVA_AST_MATMUL] = {"@", 6}, [KVA_AST_NEG] = {"-", 7},
 };
-/* '>' would close an attribute list: comparisons in one need parentheses. */
+/* '>' would close an attribute list: comparisons inside need parentheses. */
 enum { LEVEL_IN_ANGLE = 5 };
 
-/* `@` beside `*` or `/` keeps its parentheses, since few readers know which comes first. */
+/* `@` beside `*` or `/` keeps its parentheses, since few readers know their precedence. */
 static bool mixes_matmul(const kva_ast_expr *outer, const kva_ast_expr *inner) {
   bool same_level = inner->kind == KVA_AST_BINARY && operators[outer->op].level == operators[inner->op].level;
   return same_level && (outer->op == KVA_AST_MATMUL) != (inner->op == KVA_AST_MATMUL);
@@ -251,7 +250,7 @@ static void put_literal(printer *p, const kva_ast_expr *e) {
     put_token(p, e->type->last + 1);
     put(p, " ");
   }
-  if (e->external && strcmp(e->items.data[0]->text, "hash")) put(p, "= "); /* ONNX's parser wants it */
+  if (e->external && strcmp(e->items.data[0]->text, "hash")) put(p, "= "); /* required by ONNX's parser */
   put_data(p, e);
 }
 
@@ -301,7 +300,7 @@ static void put_attrs(printer *p, const kva_ast_attrs *a) {
   put(p, ">");
 }
 
-/* One a line, each with its comments. */
+/* One item per line, each with its comments. */
 static void put_attrs_vertical(printer *p, const kva_ast_attrs *a) {
   put(p, "<");
   end_line(p, a->first);
@@ -325,7 +324,7 @@ static void put_attrs_vertical(printer *p, const kva_ast_attrs *a) {
 
 static void put_statement(printer *p, const kva_ast_stmt *s);
 
-/* `{` has been put; the line that holds the closing one is left open. */
+/* Follows a printed `{`; leaves the line of the closing brace open. */
 static void put_body(printer *p, const kva_ast_block *body, uint32_t open, uint32_t close) {
   if (!body->len && !comment_before(p, token_at(p, close)->offset)) {
     put(p, "}");
@@ -349,7 +348,7 @@ static void put_names(printer *p, const kva_ast_names *names) {
     if (!left_out)
       put_token(p, name->token);
     else if (i + 1 == names->len)
-      put(p, "\"\""); /* nothing would not be seen at the end */
+      put(p, "\"\""); /* an omitted last operand would be invisible */
   }
 }
 
@@ -487,7 +486,8 @@ static void put_graph_name(printer *p, const kva_ast_graph *g) {
   put(p, " ");
 }
 
-/* The whole head on one line, if it fits and no comment stands in its attribute list; else that list one a line. */
+/* Prints the whole header on one line if it fits and its attribute list has no comments; else that list with one item
+ * per line. */
 static void put_head(printer *p, const kva_ast_graph *g) {
   put_graph_name(p, g);
   if (g->attrs.last) {
@@ -564,7 +564,7 @@ static void put_preset(printer *p, const kva_ast_preset *preset) {
 }
 
 static void put_item(printer *p, const kva_ast_item *item) {
-  if ((item->graph || p->after_graph) && !p->fresh) p->source_line = 0; /* graphs stand apart */
+  if ((item->graph || p->after_graph) && !p->fresh) p->source_line = 0; /* blank line between graphs */
   p->after_graph = item->graph != NULL;
   begin_line(p, item->first, item->first);
   if (item->graph) {

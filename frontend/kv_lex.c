@@ -1,7 +1,7 @@
-/* Lexical rules: names are [A-Za-z_][A-Za-z0-9_]* (or % and such characters: unnamed values of a dump), numbers begin
- * with a digit (a sign belongs to the expression), strings stand in double quotes and may span lines, # starts a
- * comment. In strings ONNX lets a backslash quote the next character; the JSON escapes that Kvasir's own printer writes
- * (\n, \t, \r, \b, \f, \u00XX) are read as JSON does. */
+/* Lexical rules: names are [A-Za-z_][A-Za-z0-9_]* (or begin with % or similar: unnamed values of a dump). Numbers begin
+ * with a digit (a sign is part of the expression). Strings are in double quotes and may span lines. # starts a comment.
+ * In strings a backslash quotes the next character, as in ONNX; the JSON escapes that Kvasir's printer writes (\n, \t,
+ * \r, \b, \f, \u00XX) have their JSON meaning. */
 #include "frontend/kv_lex.h"
 
 #include <errno.h>
@@ -71,7 +71,7 @@ static void lex_name(lexer *l) {
   finish(l, t, end);
 }
 
-/* digits [. digits] [e [sign] digits]; false when an exponent has no digits or letters follow at once. */
+/* digits [. digits] [e [sign] digits]; false if an exponent has no digits or letters follow immediately. */
 static bool scan_number(const char *p, const char **out_end, bool *out_float) {
   *out_float = false;
   while (is_digit(*p)) p++;
@@ -122,7 +122,7 @@ static int hex_digit(char c) {
   return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* \uXXXX after the 'u'; -1: not four hexadecimal digits. */
+/* The digits of \uXXXX; -1: not four hexadecimal digits. */
 static int32_t unicode_escape(const char *p) {
   int32_t v = 0;
   for (int i = 0; i < 4; i++) {
@@ -147,7 +147,7 @@ static char *put_utf8(char *to, int32_t v) {
   return to;
 }
 
-/* One escape sequence at p (after the backslash) to *to; returns what follows it. */
+/* Decodes the escape sequence at p (after the backslash) to *to; returns the position after it. */
 static const char *unescape(const char *p, char **to) {
   static const char names[] = "ntrbf", values[] = "\n\t\r\b\f";
   const char *known = strchr(names, *p);

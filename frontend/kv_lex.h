@@ -1,11 +1,11 @@
-/* Tokens of the text language. The whole text is split at once, so that the parser can look ahead as far as it needs;
- * comments are kept apart, for the formatter. */
+/* Tokens of the text language. The whole text is tokenised at once, which gives the parser unlimited lookahead.
+ * Comments are kept separately, for the formatter. */
 #ifndef KVA_FRONTEND_KV_LEX_H
 #define KVA_FRONTEND_KV_LEX_H
 
 #include "runtime/base/base.h"
 
-/* Punctuation of one character is its own kind: '{', '<', ... */
+/* A punctuation character is its own kind: '{', '<', ... */
 enum {
   KVA_TOKEN_END = 256,
   KVA_TOKEN_NAME,   /* identifier, or %12 */
@@ -29,7 +29,7 @@ typedef struct kva_token {
 } kva_token;
 
 typedef struct kva_comment {
-  uint32_t offset, length; /* from '#', without the end of the line */
+  uint32_t offset, length; /* from '#', without the newline */
   uint32_t line;
 } kva_comment;
 
@@ -39,10 +39,10 @@ typedef struct kva_tokens {
   KVA_VEC(kva_comment) comment;
 } kva_tokens;
 
-/* Splits source (kept, not copied). Wrong characters are reported and left out: false if there were any. */
+/* Tokenises source, which is referenced, not copied. Reports and skips invalid characters: false if there were any. */
 bool kva_lex(kva_arena *arena, kva_diag *diag, const char *file, const char *source, kva_tokens *out);
 kva_loc kva_token_loc(const kva_tokens *t, uint32_t token);
-/* How a message names a kind or a token: "'{'", "a name"; "'embed'", "the end of the file". */
+/* The name of a kind or a token in messages: "'{'", "a name"; "'embed'", "the end of the file". */
 const char *kva_token_kind_name(kva_arena *arena, int kind);
 const char *kva_token_name(kva_arena *arena, const kva_tokens *t, uint32_t token);
 

@@ -1,5 +1,5 @@
-/* Statements and the items of a file. Words such as `model`, `for` or `param` are not reserved, since any of them may
- * be a name in ONNX text: what follows them decides. */
+/* Parses statements and the items of a file. Words such as `model`, `for` or `param` are not reserved, since ONNX text
+ * may use any of them as a name; the next token decides. */
 #include "frontend/kv_parse.h"
 
 enum { MAX_ERRORS = 20 };
@@ -163,7 +163,7 @@ static void parse_if(kva_parser *p, kva_ast_stmt *s) {
   parse_arm(p, s, NULL);
 }
 
-/* `return (a + b) * c` is one value, not a list in parentheses: what follows the closing one tells. */
+/* `return (a + b) * c` is one value, not a list in parentheses: the token after the closing parenthesis decides. */
 static bool at_list_of_values(const kva_parser *p) {
   if (!kva_at(p, '(')) return false;
   int depth = 0;
@@ -217,8 +217,8 @@ static kva_ast_stmt *parse_statement(kva_parser *p) {
   return s;
 }
 
-/* After an error: to the first token of a line, or a closing brace, that belongs to the block that began at `depth`
- * braces. Always consumes something, so that the parser comes to an end. */
+/* Error recovery: skips to a closing brace or to the first token of a line in the block that began at `depth` braces.
+ * Always consumes a token, so the parser terminates. */
 static void recover(kva_parser *p, uint32_t error_at_least) {
   int depth = 0;
   if (p->pos <= error_at_least && !kva_at(p, '}') && !kva_at(p, KVA_TOKEN_END)) {
@@ -358,7 +358,7 @@ kva_ast_header kva_parse_header(kva_parser *p) {
   return h;
 }
 
-/* model, def and train are words of their own only before a name; `train {` opens the block of a dump. */
+/* model, def and train are keywords only before a name; `train {` opens the block of a dump. */
 static kva_ast_graph_kind graph_kind_at(const kva_parser *p) {
   if (at_name_like(p, 1) && kva_at_name(p, 0, "model")) return KVA_AST_MODEL;
   if (at_name_like(p, 1) && kva_at_name(p, 0, "def")) return KVA_AST_DEF;
@@ -408,7 +408,7 @@ static const kva_ast_name *parse_module(kva_parser *p) {
   return kva_arena_memdup(p->arena, &name, sizeof name);
 }
 
-/* At file level recovery looks for what can begin an item at the left margin. */
+/* At file level, recovery skips to a token at the left margin that can begin an item. */
 static void recover_item(kva_parser *p, uint32_t first) {
   if (p->pos <= first) p->pos = first + 1;
   while (!kva_at(p, KVA_TOKEN_END)) {

@@ -1,8 +1,8 @@
 /* Types, attribute lists and expressions.
  *
- * `<` after a name opens an attribute list exactly when `name =` or `name :` follows (or `>`); else it compares. Inside
- * an attribute list '>' closes it, so that comparisons there need parentheses. A quoted name and a string look alike;
- * elaboration tells them apart. */
+ * `<` after a name opens an attribute list exactly if `name =`, `name :` or `>` follows; else it is a comparison.
+ * Inside an attribute list '>' closes the list, so comparisons need parentheses there. Quoted names and strings look
+ * alike; elaboration distinguishes them. */
 #include "frontend/kv_parse.h"
 
 kva_ast_expr *kva_new_expr(kva_parser *p, kva_ast_expr_kind kind) {
@@ -13,7 +13,7 @@ kva_ast_expr *kva_new_expr(kva_parser *p, kva_ast_expr_kind kind) {
   return e;
 }
 
-/* Left-deep chains (a + b + c + ...) do not nest in the parser, but they do for whoever walks the tree. */
+/* Left-deep chains (a + b + c + ...) do not nest in the parser, but they do in walks of the tree. */
 static void add_item(kva_parser *p, kva_ast_expr *e, kva_ast_expr *item) {
   KVA_PUSH(p->arena, &e->items, item);
   if (item->height + 1 > e->height) e->height = item->height + 1;
@@ -164,8 +164,8 @@ kva_ast_expr *kva_parse_literal(kva_parser *p, kva_ast_type *type) {
   return e;
 }
 
-/* A type, or a tensor of that type when data follow. `text`: its name, or the type's word when it is only a word (which
- * may be a value's name). */
+/* A type, or a tensor of that type if data follow. `text`: the tensor's name, or the type's single word, which may be a
+ * value's name. */
 static kva_ast_expr *parse_typed(kva_parser *p) {
   kva_ast_expr *e = kva_new_expr(p, KVA_AST_TYPE);
   uint32_t first = p->pos;
@@ -185,7 +185,7 @@ static kva_ast_expr *parse_typed(kva_parser *p) {
   return e;
 }
 
-/* At `name (` do inputs of a graph follow, closed by `) =>`? Names cannot nest parentheses except in types. */
+/* Whether `name (` begins the inputs of a graph, closed by `) =>`. Names nest parentheses only in types. */
 static bool at_graph(const kva_parser *p) {
   int first = kva_peek(p, 0)->kind;
   if (first != KVA_TOKEN_NAME && first != KVA_TOKEN_STRING) return false;
@@ -314,7 +314,7 @@ static void parse_call(kva_parser *p, kva_ast_expr *e) {
   parse_subgraphs(p, e->call);
 }
 
-/* name, name.name, name.name:overload, each perhaps called. */
+/* name, name.name or name.name:overload, possibly called. */
 static kva_ast_expr *parse_reference(kva_parser *p) {
   kva_ast_expr *e = kva_new_expr(p, KVA_AST_NAME);
   kva_ast_call *call = e->call = KVA_NEW(p->arena, kva_ast_call);
@@ -415,7 +415,7 @@ static int binary_at(const kva_parser *p, kva_ast_op *op) {
       {'@', LEVEL_MUL, KVA_AST_MATMUL},
   };
   int next = kva_peek(p, 1)->kind;
-  bool assigned = next == '=' || next == ','; /* and, or: the name that the next statement assigns */
+  bool assigned = next == '=' || next == ','; /* and, or: a name that the next statement assigns */
   *op = kva_at_name(p, 0, "or") ? KVA_AST_OR : KVA_AST_AND;
   if (!assigned && *op == KVA_AST_OR) return LEVEL_OR;
   if (!assigned && kva_at_name(p, 0, "and")) return LEVEL_AND;
@@ -429,7 +429,7 @@ static int binary_at(const kva_parser *p, kva_ast_op *op) {
 
 static bool at_not(const kva_parser *p) {
   int next = kva_peek(p, 1)->kind;
-  return kva_at_name(p, 0, "not") && next != ',' && next != ')' && next != '='; /* else a value's name */
+  return kva_at_name(p, 0, "not") && next != ',' && next != ')' && next != '='; /* otherwise a value's name */
 }
 
 /* Precedence climbing. */

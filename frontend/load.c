@@ -1,8 +1,8 @@
-/* Reads a model by its content. */
+/* Loads a model according to its content. */
 #include "frontend/frontend_internal.h"
 
-/* A text holds no control characters but white space; an ONNX protobuf holds some right at its start, where its first
- * fields' tags and lengths are. */
+/* Text contains no control characters except white space. An ONNX protobuf has some near its start, in the tags and
+ * lengths of its first fields. */
 bool kva_file_is_text(const kva_file *file) {
   enum { LOOK = 4096 };
   const unsigned char *data = file->data;

@@ -1,4 +1,4 @@
-/* Small compositions of internal nodes that several rules share. */
+/* Small compositions of internal nodes, shared by several rules. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 

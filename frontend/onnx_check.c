@@ -1,6 +1,5 @@
-/* What a model needs, counted before anything is built: every (domain, operator, version) in the main graph, its
- * sub-graphs and the functions that are called, with the answer of the rule table. Also the checks of a model's header.
- */
+/* Counts what a model needs before anything is built: every (domain, operator, version) in the main graph, its
+ * sub-graphs and called functions, with the rule table's answer. Also checks the model's header. */
 #include "frontend/frontend_internal.h"
 #include "frontend/onnx_proto.h"
 
@@ -15,7 +14,7 @@ int64_t kva_pb_opset_version(size_t n, kva_pb_opset *const *imports, const char 
   return 0;
 }
 
-/* Key of a function: its three names, each behind its length, so that no choice of names makes two keys equal. */
+/* Key of a function: its three names, each with its length, so that different names never give equal keys. */
 static void function_key(const char *domain, const char *name, const char *overload, kva_text *out) {
   const char *parts[] = {kva_pb_domain(domain), kva_pb_str(name), kva_pb_str(overload)};
   for (int i = 0; i < 3; i++) kva_text_add(out, "%zu:%s", strlen(parts[i]), parts[i]);
@@ -43,8 +42,8 @@ static bool holds(kva_attr_kind kind, const kva_pb_attr *a) {
   }
 }
 
-/* Whether n is a call of Kvasir's own operator: attributes that it does not have, or of other kinds, make it another
- * function that happens to have the name. */
+/* Whether n calls Kvasir's own operator. If its attributes do not match the operator's, it calls another function that
+ * happens to have the name. */
 static bool is_own_call(const kva_pb_node *n) {
   const kva_op_info *op = kva_onnx_own_operator(kva_pb_domain(n->domain), kva_pb_str(n->op_type));
   for (size_t i = 0; op && i < n->n_attribute; i++) {
@@ -55,7 +54,7 @@ static bool is_own_call(const kva_pb_node *n) {
   return op != NULL;
 }
 
-/* The body of Kvasir's own operators is for other runtimes: it is not inlined, the call becomes the operator. */
+/* Bodies of Kvasir's own operators are for other runtimes: the call becomes the operator, without inlining. */
 const kva_pb_function *kva_pb_find_function(const kva_map *functions, const kva_pb_node *n) {
   if (!kva_map_len(functions) || is_own_call(n)) return NULL;
   kva_text key = {0};
@@ -86,10 +85,10 @@ typedef struct counting {
   kva_check_report *report;
   kva_map *rows;                            /* key -> row number + 1 */
   kva_map *visited;                         /* functions */
-  KVA_VEC(const kva_pb_function *) pending; /* called, bodies to be counted */
+  KVA_VEC(const kva_pb_function *) pending; /* called functions whose bodies are yet to be counted */
 } counting;
 
-/* Opset imports of the graph or function that the nodes stand in. */
+/* Opset imports of the graph or function that contains the nodes. */
 typedef struct imports {
   size_t n;
   kva_pb_opset *const *v;
@@ -122,7 +121,7 @@ static void note_call(counting *c, const kva_pb_function *f) {
   KVA_PUSH(c->arena, &c->pending, f);
 }
 
-/* Recursion is bounded: sub-graphs nest at most as deep as messages do. Called functions wait on a list. */
+/* Recursion is bounded by the nesting of messages; called functions are put on a list. */
 static void count_nodes(counting *c, size_t n, kva_pb_node *const *nodes, imports at) {
   for (size_t i = 0; i < n; i++) {
     int64_t version = kva_pb_opset_version(at.n, at.v, kva_pb_domain(nodes[i]->domain));
@@ -130,7 +129,7 @@ static void count_nodes(counting *c, size_t n, kva_pb_node *const *nodes, import
       version = kva_pb_opset_version(c->model->n_opset_import, c->model->opset_import, kva_pb_domain(nodes[i]->domain));
     const kva_pb_function *f = kva_pb_find_function(c->functions, nodes[i]);
     note_call(c, f);
-    uintptr_t at_row = row_of(c, nodes[i], f, version); /* may move the rows */
+    uintptr_t at_row = row_of(c, nodes[i], f, version); /* may reallocate the rows */
     kva_check_row *row = &c->report->rows.data[at_row];
     row->count++;
     if (!row->supported) c->report->unsupported++;

@@ -1,15 +1,15 @@
-/* What is known of small tensors at import time. Models compute shapes with tensors (Shape, Gather, Concat, ...); here
- * the elements of such integer tensors are derived as expressions over the shape symbols, from the internal nodes that
- * the rules built, by the operators' own rules (kva_op_info.shape_values), so that no ONNX version matters. Whatever
- * depends on constants alone is evaluated by the operators' own reference. Both are lazy and remembered per value,
- * absence too, so that every value is visited once. */
+/* Known contents of small tensors at import time. Models compute shapes with tensors (Shape, Gather, Concat, ...). This
+ * file derives the elements of such integer tensors as expressions over the shape symbols, from the internal nodes that
+ * the rules built, by the operators' own rules (kva_op_info.shape_values), so ONNX versions do not matter. Values that
+ * depend on constants only are evaluated by the operators' references. Both are lazy and memoised, failures included,
+ * so that every value is visited once. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 #include "ops/shape_values.h"
 
 enum { MAX_ELEMENTS = 4096, MAX_DEPTH = 256 };
 
-static const char unknown; /* its address marks "visited, not known" in the maps */
+static const char unknown; /* its address marks "visited, unknown" in the maps */
 
 static bool small_elements(const kva_type *t, int64_t *out_n) {
   *out_n = 1;
@@ -64,7 +64,7 @@ static bool no_symbols(void *user, const kva_expr *symbol, int64_t *out_v) {
 
 static const kva_ref_tensor *constant(kva_onnx_ctx *c, const kva_value *v, int depth);
 
-/* Runs the node's reference; its diagnostics (a symbol in an attribute) only mean "not constant". */
+/* Runs the node's reference. A diagnostic (about a symbol in an attribute) only means "not constant". */
 static bool evaluate(kva_onnx_ctx *c, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor **out) {
   kva_diag *diag = kva_diag_create();
   kva_arena *scratch = kva_arena_create();

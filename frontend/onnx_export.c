@@ -1,5 +1,5 @@
-/* Module -> ONNX protobuf. The inverse of onnx_import.c: nodes in order, states and constants as initialisers, symbols
- * as dim_params, operators that ONNX lacks as calls of model-local functions that carry their definitions. */
+/* Module -> ONNX protobuf, the inverse of onnx_import.c: nodes in order, states and constants as initialisers, symbols
+ * as dim_params. Operators that ONNX lacks become calls of model-local functions that contain their definitions. */
 #include "frontend/onnx_export.h"
 
 #include <stdlib.h>
@@ -55,7 +55,7 @@ static void write_inputs(kva_export *e, const kva_graph *g) {
   }
 }
 
-/* Outputs get their declared names through Identity nodes: a value may be an input, a constant or several outputs. */
+/* Identity nodes give outputs their declared names: a value may be an input, a constant or several outputs. */
 static void write_outputs(kva_export *e, const kva_function *f) {
   uint32_t n = kva_graph_output_count(f->graph);
   e->graph->n_output = n;
@@ -69,13 +69,14 @@ static void write_outputs(kva_export *e, const kva_function *f) {
   }
 }
 
-/* Output names are kept free for write_outputs; a value of that name gets another. */
+/* Reserves output names for write_outputs; other values with such a name get another one. */
 static void reserve_output_names(kva_export *e, const kva_function *f, bool reserved) {
   for (uint32_t i = 0; f->output_names && i < kva_graph_output_count(f->graph); i++)
     if (f->output_names[i]) kva_map_set_str(e->used_names, f->output_names[i], reserved ? e : NULL);
 }
 
-/* Types that ONNX got after the exported opset: float4, float8e8m0 and the 2-bit integers have the highest codes. */
+/* Types that ONNX introduced after the exported opset: float4, float8e8m0 and the 2-bit integers have the highest
+ * codes. */
 static kva_status check_dtype(kva_export *e, const kva_value *v, const kva_loc *loc) {
   kva_dtype t = v->type->dtype;
   if (t <= KVA_I4) return KVA_OK;
@@ -93,7 +94,7 @@ kva_status kva_export_nodes(kva_export *e, const kva_graph *g) {
   for (const kva_node *n = g->first; n; n = n->next) {
     if (n->op->traits & KVA_RETURN) continue;
     kva_status one = write_node(e, n);
-    for (uint32_t i = 0; i < n->n_results; i++) /* so that the rest can be looked at too */
+    for (uint32_t i = 0; i < n->n_results; i++) /* so that the rest is checked, too */
       if (!e->names[n->results[i].id]) e->names[n->results[i].id] = "unwritten";
     if (one && !status) status = one;
   }

@@ -1,11 +1,11 @@
-/* Between the files of the ONNX exporter: the graph or function body being written, and one function per shape of
+/* Shared by the files of the ONNX exporter: the graph or function body being written, and one function per kind of
  * mapping. Strings and messages live in the exporter's arena; tensor bytes are borrowed until the file is written. */
 #ifndef KVA_FRONTEND_ONNX_EXPORT_H
 #define KVA_FRONTEND_ONNX_EXPORT_H
 
 #include "frontend/onnx_proto.h"
 
-/* Opset 21 and IR 10: the newest that ONNX Runtime runs since 1.18 and that has every operator needed here. */
+/* Opset 21 and IR 10: supported by ONNX Runtime since 1.18, with every operator needed here. */
 enum { KVA_EXPORT_OPSET = 21, KVA_EXPORT_IR = 10 };
 
 typedef struct kva_export {
@@ -15,17 +15,17 @@ typedef struct kva_export {
   kva_state_bytes state_data;
   void *state_user;
   kva_pb_graph *graph;
-  KVA_VEC(kva_pb_node *) nodes; /* of the graph, or of the function body being written */
+  KVA_VEC(kva_pb_node *) nodes; /* nodes of the graph or function body being written */
   KVA_VEC(kva_pb_tensor *) initializers;
   KVA_VEC(kva_pb_function *) functions;
   kva_map *bodies;    /* packed function without its overload -> kva_pb_function * */
-  const char **names; /* of values, by id */
+  const char **names; /* names of values, by id */
   kva_map *used_names;
-  kva_map *node_names; /* runtimes refuse two nodes of one name */
+  kva_map *node_names; /* runtimes reject duplicate node names */
   kva_map *dims;       /* expression -> name of an int64[1] tensor */
-  uint32_t n_made;     /* names made up */
-  /* In a function body, which is written by the same code as a graph: the node that calls it, the names of its operands
-   * there. Constants are nodes then: functions have no initialisers. */
+  uint32_t n_made;     /* number of generated names */
+  /* Set in a function body, which the graph's writers also write: the calling node and the names of its operands in the
+   * body. Constants become nodes, since functions have no initialisers. */
   const kva_node *body_of;
   const char *const *formals;
 } kva_export;
@@ -33,19 +33,19 @@ typedef struct kva_export {
 /* ---- names and constants ----------------------------------------------------------------------------------------- */
 
 const char *kva_export_fresh(kva_export *e, const char *hint);
-const char *kva_export_name(kva_export *e, const kva_value *v); /* of an operand that is already written */
+const char *kva_export_name(kva_export *e, const kva_value *v); /* name of an operand that is already written */
 const char *kva_export_tensor(kva_export *e, kva_dtype t, uint32_t rank, const int64_t *dims, const void *data,
                               int64_t bytes);
 const char *kva_export_scalar(kva_export *e, kva_dtype t, double v);
 const char *kva_export_i64s(kva_export *e, uint32_t n, const int64_t *v);
 const char *kva_export_i64(kva_export *e, int64_t v); /* int64[1] */
-/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on the extents of the inputs of the graph or
- * function. NULL with a diagnostic when a symbol is no extent of an input. */
+/* Shape expressions as an int64[n] tensor: a constant, or arithmetic on extents of inputs of the graph or function.
+ * NULL with a diagnostic if a symbol is no extent of an input. */
 const char *kva_export_dims(kva_export *e, uint32_t n, const kva_dim *dims);
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-/* Appends a node with n_out outputs, the first called `out` (NULL: a fresh name). Inputs NULL: left out. */
+/* Appends a node with n_out outputs, the first called `out` (NULL: a fresh name). NULL inputs are omitted. */
 kva_pb_node *kva_export_node(kva_export *e, const char *op_type, uint32_t n_in, const char *const *in, const char *out);
 static inline const char *kva_export_out(const kva_pb_node *n) {
   return n->output[0];
@@ -56,7 +56,7 @@ const char *kva_export_3(kva_export *e, const char *op_type, const char *x, cons
 void kva_export_add_output(kva_export *e, kva_pb_node *n, const char *name);
 void kva_export_int(kva_export *e, kva_pb_node *n, const char *name, int64_t v);
 void kva_export_float(kva_export *e, kva_pb_node *n, const char *name, double v);
-/* As a float where that reads back as v (kva_onnx_decimal), else as a tensor. */
+/* Writes v as a float attribute if that reads back as v (kva_onnx_decimal), else as a tensor. */
 void kva_export_exact(kva_export *e, kva_pb_node *n, const char *name, double v);
 void kva_export_string(kva_export *e, kva_pb_node *n, const char *name, const char *v);
 void kva_export_ints(kva_export *e, kva_pb_node *n, const char *name, kva_ints v);
@@ -79,21 +79,21 @@ void kva_export_graph(kva_export *e, kva_pb_node *n, const char *name, kva_pb_gr
 /* Writes n and names its results in e->names. */
 KVA_MUST_USE kva_status kva_export_op(kva_export *e, const kva_node *n);
 kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *reason);
-/* Name of operand i, NULL where it is left out; an unused name for result i. */
+/* Name of operand i, NULL if omitted; an unused name for result i. */
 const char *kva_export_in(kva_export *e, const kva_node *n, uint32_t i);
 const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i);
 void kva_export_set(kva_export *e, const kva_node *n, uint32_t result, const char *name);
-/* Result 0 is `name`; NULL: something before failed and was reported. */
+/* Names result 0 `name`. NULL: an earlier step failed and was reported. */
 kva_status kva_export_done(kva_export *e, const kva_node *n, const char *name);
-/* Names p after the node that n came from. */
+/* Names p after the ONNX node that n was imported from. */
 void kva_export_name_node(kva_export *e, kva_pb_node *p, const kva_node *n);
-/* An ONNX node with n's operands and its result 0. */
+/* Appends an ONNX node with n's operands and its result 0. */
 kva_pb_node *kva_export_like(kva_export *e, const kva_node *n, const char *op_type);
 
 /* The writer of a row of onnx_export.def; op_type is the row's. */
 typedef kva_status (*kva_export_fn)(kva_export *e, const kva_node *n, const char *op_type);
-/* n as a call of the function ai.kvasir::<op_type>, whose body `write` writes; its signature names operands and
- * results: "x w past -> y state" (onnx_export_function.c). */
+/* Writes n as a call of the function ai.kvasir::<op_type>, whose body `write` produces. The signature names operands
+ * and results: "x w past -> y state" (onnx_export_function.c). */
 KVA_MUST_USE kva_status kva_export_call(kva_export *e, const kva_node *n, const char *op_type, const char *signature,
                                         kva_export_fn write);
 #define KVA_EXPORT_FN(name) kva_status kva_export_##name(kva_export *e, const kva_node *n, const char *op_type);

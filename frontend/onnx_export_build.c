@@ -1,4 +1,4 @@
-/* Writing ONNX messages: names, constants, shape tensors, nodes. */
+/* Builds ONNX messages: names, constants, shape tensors, nodes. */
 #include "frontend/onnx_export.h"
 
 #include <math.h>
@@ -80,7 +80,7 @@ const char *kva_export_i64(kva_export *e, int64_t v) {
 
 static const char *write_expr(kva_export *e, const kva_expr *x);
 
-/* x where it is an extent of an input of the graph or function; else NULL. */
+/* Name of x if it is an extent of an input of the graph or function; else NULL. */
 static const char *write_extent(kva_export *e, const kva_expr *x) {
   const kva_graph *g = e->m->functions.data[0]->graph;
   const kva_node *call = e->body_of;
@@ -117,7 +117,7 @@ static const char *write_sum(kva_export *e, const kva_expr *x) {
   return sum;
 }
 
-/* Floor division of what is not negative, which extents are: ONNX's truncating Div agrees. */
+/* Floor division of extents, which are not negative, so ONNX's truncating Div agrees. */
 static const char *write_new_expr(kva_export *e, const kva_expr *x) {
   switch (x->kind) {
   case KVA_EXPR_SUM: return write_sum(e, x);
@@ -275,7 +275,8 @@ kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *
 }
 
 const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i) {
-  const char *hint = e->body_of ? "" : n->results[i].name; /* bodies are shared: they name no caller's values */
+  const char *hint =
+      e->body_of ? "" : n->results[i].name; /* bodies are shared, so they must not contain names from callers */
   return kva_export_fresh(e, hint && *hint ? hint : n->op->name);
 }
 

@@ -1,8 +1,7 @@
-/* Operators that ONNX lacks, as calls of model-local functions of domain "ai.kvasir". The body is the operator written
- * in ONNX's own, so that any runtime executes the file; the importer takes the call for the operator itself, with the
- * attributes that the call carries (onnx_ops_own.c), and does not look at the body. The body has the attributes' values
- * in it and depends on ranks and types of the operands: it is written for every call, and calls with equal bodies share
- * one function. */
+/* Exports operators that ONNX lacks as calls of model-local functions of domain "ai.kvasir". The body spells the
+ * operator in standard ONNX, so that any runtime can execute the file. The importer maps the call to the operator, with
+ * the call's attributes (onnx_ops_own.c), and ignores the body. The body contains the attributes' values and depends on
+ * ranks and types of the operands, so it is written for every call; calls with equal bodies share one function. */
 #include "frontend/onnx_export.h"
 #include "ops/ids.h"
 
@@ -14,14 +13,14 @@ typedef struct call {
   const kva_node *n;
   const char *op_type;
   const char *in[MAX_VALUES], *out[MAX_VALUES]; /* names in the body: operands, then attributes that are expressions */
-  const char *given[MAX_VALUES];                /* to `in` */
-  kva_dim dims[MAX_VALUES];                     /* the expression that `in` is, NULL for operands */
+  const char *given[MAX_VALUES];                /* the caller's names for `in` */
+  kva_dim dims[MAX_VALUES];                     /* the expression of each `in`, NULL for operands */
   uint32_t n_in, n_out;
 } call;
 
 /* ---- the call ---------------------------------------------------------------------------------------------------- */
 
-/* "x w past -> y state" */
+/* Parses "x w past -> y state". */
 static void read_signature(kva_export *e, const char *signature, call *c) {
   const char **names = c->in;
   for (const char *s = signature; *s; s += strspn(s, " ")) {
@@ -34,7 +33,7 @@ static void read_signature(kva_export *e, const char *signature, call *c) {
   }
 }
 
-/* Attributes that are expressions over symbols are inputs after the operands. */
+/* Attributes that are expressions over symbols become inputs after the operands. */
 static kva_status give_inputs(kva_export *e, call *c) {
   const kva_op_info *op = c->n->op;
   uint32_t at = (uint32_t)op->max_operands;
@@ -102,8 +101,8 @@ static void rename_value(kva_export *e, const char *from, const char *to) {
   }
 }
 
-/* The body is written with the graph's own writers: what belongs to the graph is set aside meanwhile. Its names count
- * from the start, so that equal bodies are equal in every byte. */
+/* The graph's writers also write the body, with the graph's state set aside. Generated names restart, so that equal
+ * bodies are equal byte by byte. */
 static kva_status write_body(kva_export *e, const call *c, kva_export_fn write, kva_pb_function *p) {
   kva_export outer = *e;
   e->body_of = c->n;
@@ -145,7 +144,7 @@ static void write_header(kva_export *e, const call *c, const kva_pb_node *node, 
   p->opset_import = kva_arena_memdup(e->arena, &opset, sizeof opset);
 }
 
-/* The function with p's content: p itself with a new overload (the first of a name has none), or one from before. */
+/* Returns an existing function with p's content, or p with a new overload (the first of a name has none). */
 static const kva_pb_function *share(kva_export *e, kva_pb_function *p) {
   size_t size = onnx__function_proto__get_packed_size(p);
   uint8_t *bytes = kva_arena_alloc(e->arena, size);

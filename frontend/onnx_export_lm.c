@@ -1,4 +1,4 @@
-/* The language-model operators in ONNX primitives: the bodies of ai.kvasir::KVShift, Rope and Attention. */
+/* Language-model operators in ONNX primitives: the bodies of ai.kvasir::KVShift, Rope and Attention. */
 #include "frontend/onnx_export.h"
 
 #include <math.h>
@@ -10,7 +10,7 @@ static const char *channels(kva_export *e, const char *x, int64_t a, int64_t b, 
   return kva_export_slice(e, x, -1, a, b, step);
 }
 
-/* The two rotated halves put together: side by side, or alternating. */
+/* Joins the two rotated halves, side by side or interleaved. */
 static const char *join_pairs(kva_export *e, const kva_type *t, const char *first, const char *second, bool interleaved,
                               int64_t rotated) {
   if (!interleaved) return kva_export_concat(e, 2, (const char *[]){first, second}, -1);
@@ -53,9 +53,9 @@ typedef struct attention {
   const kva_node *n;
   const kva_attention_attrs *a;
   const kva_type *q, *key, *value;
-  kva_dtype t;      /* of the arithmetic */
+  kva_dtype t;      /* arithmetic type */
   kva_dim group;    /* query heads per key head */
-  const char *rows; /* positions t + offset, int64[T, 1], made on first use */
+  const char *rows; /* positions t + offset, int64[T, 1]; built at the first use */
   const char *keys; /* int64[S] */
 } attention;
 
@@ -78,7 +78,8 @@ static bool make_positions(kva_export *e, attention *x) {
   return true;
 }
 
-/* Heads [B, Hkv * group, rows, width] as [B, Hkv, group, rows, width], so that one key head serves its group. */
+/* Heads [B, Hkv * group, rows, width] as [B, Hkv, group, rows, width], so that one key head broadcasts over its
+ * group. */
 static const char *grouped(kva_export *e, const char *x, const kva_type *t, kva_dim kv_heads, kva_dim group) {
   return kva_export_reshape(e, x, 5, (kva_dim[]){t->dims[0], kv_heads, group, t->dims[2], t->dims[3]});
 }
@@ -136,7 +137,7 @@ static const char *masked(kva_export *e, const attention *x, const char *s) {
   return x->a->causal ? s : hide(e, x, kva_export_2(e, "LessOrEqual", x->keys, x->rows), s);
 }
 
-/* Rows that see nothing are 0 / 0 after softmax; they count as 0. */
+/* Rows without visible keys are 0 / 0 after softmax; they become 0. */
 static const char *probabilities(kva_export *e, const attention *x, const char *s) {
   kva_pb_node *softmax = kva_export_node(e, "Softmax", 1, &s, NULL);
   kva_export_int(e, softmax, "axis", -1);
@@ -183,10 +184,10 @@ typedef struct shift {
   int64_t time, window;
   uint32_t weight_rank;
   bool keep, edge;
-  kva_dtype t; /* of the arithmetic */
+  kva_dtype t; /* arithmetic type */
 } shift;
 
-/* The window - 1 rows before x. */
+/* The window - 1 rows that precede x. */
 static const char *rows_before(kva_export *e, const shift *f, const char *x) {
   if (kva_operand(f->n, 2)) return operand_as(e, f->n, 2, f->t);
   int64_t rows = f->window - 1;

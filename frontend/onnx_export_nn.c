@@ -1,4 +1,4 @@
-/* Contractions, windows, normalisations and losses as ONNX nodes. */
+/* Exports contractions, windows, normalisations and losses as ONNX nodes. */
 #include "frontend/onnx_export.h"
 
 /* ---- contraction and windows ------------------------------------------------------------------------------------- */
@@ -40,7 +40,7 @@ static int64_t entry(kva_ints v, uint32_t i, int64_t absent) {
   return v.n ? v.v[i] : absent;
 }
 
-/* output_padding makes up what stride, kernel and pads leave of the result's extent. */
+/* output_padding supplies the part of the result's extent that stride, kernel and pads do not determine. */
 kva_status kva_export_conv_transpose(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_conv_input_grad_attrs *a = n->attrs;
   const kva_type *x = kva_operand(n, 0)->type, *w = kva_operand(n, 1)->type;

@@ -1,4 +1,4 @@
-/* Internal operators as ONNX nodes, by the rows of onnx_export.def. */
+/* Exports internal operators as ONNX nodes, according to onnx_export.def. */
 #include "frontend/onnx_export.h"
 #include "ops/ids.h"
 
@@ -94,7 +94,7 @@ static kva_status export_cast(kva_export *e, const kva_node *n, const char *op_t
   return KVA_OK;
 }
 
-/* ONNX's Mod of floats is always the truncating one. */
+/* ONNX's Mod of floats always truncates. */
 static kva_status export_mod(kva_export *e, const kva_node *n, const char *op_type) {
   bool fmod = ((const kva_mod_attrs *)n->attrs)->fmod;
   if (!fmod && kva_dtype_is_float(n->results[0].type->dtype)) {
@@ -157,8 +157,8 @@ static kva_status export_transpose(kva_export *e, const kva_node *n, const char 
   return KVA_OK;
 }
 
-/* Ends one past the last element. Going backward the end is given from the far side (minus the extent), because -1
- * would mean the last element. */
+/* Ends are one past the last element. Backward slices give the end minus the extent, because -1 would mean the last
+ * element. */
 static kva_status export_slice(kva_export *e, const kva_node *n, const char *op_type) {
   const kva_slice_attrs *a = n->attrs;
   const kva_type *x = kva_operand(n, 0)->type;
@@ -228,8 +228,8 @@ static kva_status export_scatter_nd(kva_export *e, const kva_node *n, const char
 
 typedef struct export_row {
   kva_export_fn write;
-  const char *op_type;   /* or the reason, for `cannot` */
-  const char *signature; /* set: a call of the function ai.kvasir::<op_type>, whose body is what `write` writes */
+  const char *op_type;   /* the reason for `cannot` */
+  const char *signature; /* set: a call of the function ai.kvasir::<op_type>, whose body `write` produces */
 } export_row;
 
 #define TRAINING       "training graphs have no ONNX form here; export the inference module"

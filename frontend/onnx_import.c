@@ -1,8 +1,8 @@
 /* ONNX protobuf -> module. The nodes of the main graph become internal nodes in order; calls of model-local functions
- * are inlined on the way. Initialisers and constants become constants that refer to the mapped file where they can.
+ * are inlined. Initialisers and constants become constants that refer to the mapped file if possible.
  *
- * A node that fails is reported, its outputs count as failed, and whatever uses them is skipped in silence, so that one
- * run reports every problem of the file once. */
+ * A failing node is reported, and its outputs count as failed. Their users are skipped silently, so that one run
+ * reports every problem of the file once. */
 #include "frontend/onnx_import.h"
 #include "ops/ids.h"
 
@@ -46,7 +46,8 @@ typedef struct node_list {
   kva_pb_node *const *v;
 } node_list;
 
-/* Number of the node that makes `name`, nodes.n without one. The map is made for the first node out of order. */
+/* Index of the node that produces `name`; nodes.n if there is none. The map is built for the first node out of
+ * order. */
 static size_t producer_of(kva_import *im, node_list nodes, const char *name) {
   if (im->producers_of != nodes.v) {
     im->producers_of = nodes.v;
@@ -60,7 +61,7 @@ static size_t producer_of(kva_import *im, node_list nodes, const char *name) {
   return found ? found - 1 : nodes.n;
 }
 
-/* Whether the value that node `from` makes depends on node `to`: a search along producers, each visited once. */
+/* Whether the value that node `from` produces depends on node `to`: a search along producers that visits each once. */
 static bool depends_on(kva_import *im, node_list nodes, size_t from, size_t to) {
   kva_arena *scratch = kva_arena_create();
   bool *seen = KVA_NEW_ARRAY(scratch, bool, nodes.n), found = false;
@@ -81,8 +82,8 @@ static bool depends_on(kva_import *im, node_list nodes, size_t from, size_t to) 
   return found;
 }
 
-/* Node `index` uses a name that nothing before it defines. Why is searched for a few of them only: searches take time
- * quadratic in the nodes. */
+/* Reports that node `index` uses a name without an earlier definition. The cause is searched for a few such nodes only,
+ * since the searches take quadratic time. */
 static kva_status missing_input(kva_import *im, node_list nodes, size_t index, const char *name, const kva_loc *loc) {
   size_t producer = producer_of(im, nodes, name);
   if (producer == nodes.n) return kva_error(im->c.diag, loc, "input '%s' is not defined anywhere", name);
@@ -99,7 +100,7 @@ static kva_status missing_input(kva_import *im, node_list nodes, size_t index, c
 
 /* ---- functions --------------------------------------------------------------------------------------------------- */
 
-/* The call's attributes, then defaults for what it leaves out. */
+/* The call's attributes, then defaults for those it omits. */
 static kva_status frame_attrs(kva_import *im, const kva_onnx_node *call, const kva_pb_function *f,
                               kva_import_frame *frame) {
   kva_pb_node defaults = ONNX__NODE_PROTO__INIT;
@@ -175,7 +176,7 @@ static kva_status inline_function(kva_import *im, const kva_onnx_node *call, con
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
 
-/* False: an input failed before, so that this node is skipped. */
+/* False: an input failed earlier, so this node is skipped. */
 static kva_status node_inputs(kva_import *im, const kva_import_scope *s, node_list nodes, size_t index,
                               const kva_loc *loc, kva_value **out, bool *out_skip) {
   const kva_pb_node *n = nodes.v[index];
@@ -295,8 +296,8 @@ static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_valu
   return KVA_OK;
 }
 
-/* Before IR 4 initialisers had to be listed as inputs too; such an input only allows to override the value, which a
- * compiled model does not offer. */
+/* Before IR 4, initialisers had to be listed as inputs, too. Such an input only permits overriding the value, which a
+ * compiled model does not support. */
 static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_pb_graph *g) {
   uint32_t index = 0;
   kva_map *initializers = kva_map_create(im->c.arena);
@@ -334,8 +335,8 @@ static kva_status import_outputs(kva_import *im, const kva_import_scope *s, cons
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 
-/* Where initialisers lie in a mapping of our own, which stays as long as the process: the caller's ends with the
- * import. NULL where they must be copied: small files, and memory that is not (or no longer) the file at `path`. */
+/* Addresses of initialisers in a separate mapping that lives as long as the process; the caller's ends with the import.
+ * NULL if they must be copied: small files, and memory that is not (or no longer) the file at `path`. */
 static const void **borrow_initializers(kva_import *im, const kva_file *file) {
   size_t n = im->model->graph->n_initializer;
   const void **raw = KVA_NEW_ARRAY(im->c.arena, const void *, n + 1);
@@ -369,7 +370,7 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
 
 /* ---- model ------------------------------------------------------------------------------------------------------- */
 
-/* Every operator without a rule, once, with its count: the user sees all that is missing. */
+/* Reports every operator without a rule once, with its count, so that the user sees everything that is missing. */
 static kva_status check_operators(kva_import *im) {
   kva_check_report report;
   kva_pb_count_ops(im->model, im->functions, im->c.arena, &report);

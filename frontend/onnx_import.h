@@ -1,4 +1,4 @@
-/* Between the files of the ONNX importer: the model being imported, names in scope, and the frames of inlined
+/* Shared by the files of the ONNX importer: the model being imported, names in scope, and frames of inlined
  * functions. */
 #ifndef KVA_FRONTEND_ONNX_IMPORT_H
 #define KVA_FRONTEND_ONNX_IMPORT_H
@@ -6,8 +6,8 @@
 #include "frontend/frontend_internal.h"
 #include "frontend/onnx_proto.h"
 
-/* A function body being inlined, or the main graph (function NULL): what its nodes' opsets and attribute references
- * mean. */
+/* A function body being inlined, or the main graph (function NULL). Determines its nodes' opsets and attribute
+ * references. */
 typedef struct kva_import_frame kva_import_frame;
 struct kva_import_frame {
   const kva_import_frame *caller;
@@ -15,11 +15,11 @@ struct kva_import_frame {
   size_t n_imports;
   kva_pb_opset *const *imports;
   uint32_t n_attrs;
-  const kva_onnx_attr *attrs; /* given by the call, then defaults */
+  const kva_onnx_attr *attrs; /* the call's attributes, then defaults */
   uint32_t depth;
 };
 
-/* Names of one graph; sub-graphs see those around them. */
+/* Names of one graph; sub-graphs also see those of enclosing graphs. */
 typedef struct kva_import_scope kva_import_scope;
 struct kva_import_scope {
   const kva_import_scope *outer;
@@ -42,21 +42,21 @@ typedef struct kva_import {
   kva_loc loc;         /* the file */
   kva_map *functions;  /* model-local ones */
   kva_map *symbols;    /* dim_param -> kva_dim */
-  kva_map *used_names; /* of symbols */
+  kva_map *used_names; /* names in use by symbols */
   uint64_t pins_used;
   int n_unordered; /* inputs reported as used before their definition */
-  int64_t n_nodes; /* built so far, functions inlined */
+  int64_t n_nodes; /* nodes built so far, including inlined functions */
   const void *producers_of;
   kva_map *producers; /* output name -> number + 1 in the node list `producers_of`, for messages */
   kva_status status;  /* the first failure */
 } kva_import;
 
-/* Remembers a failure and hands it on. */
+/* Records a failure and returns it. */
 kva_status kva_import_failed(kva_import *im, kva_status status);
 kva_status kva_import_define(kva_import *im, kva_import_scope *s, const char *name, kva_import_name value,
                              const kva_loc *loc);
 const kva_import_name *kva_import_find(const kva_import_scope *s, const char *name);
-/* Nodes in order, into the builder's graph. Goes on after failures, which are remembered. */
+/* Imports nodes in order into the builder's graph. Continues after failures, which are recorded. */
 void kva_import_nodes(kva_import *im, kva_import_scope *s, size_t n, kva_pb_node *const *nodes);
 KVA_MUST_USE kva_status kva_import_initializers(kva_import *im, kva_import_scope *s, const kva_pb_graph *g,
                                                 const void *const *raw);
@@ -65,7 +65,7 @@ KVA_MUST_USE kva_status kva_import_attrs(kva_import *im, kva_import_scope *s, co
                                          uint32_t *out_n, const kva_onnx_attr **out);
 /* onnx_import_type.c */
 KVA_MUST_USE kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva_type **out);
-/* Warns where a declared type contradicts the inferred one. */
+/* Warns if a declared type contradicts the inferred one. */
 void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value);
 KVA_MUST_USE kva_status kva_import_check_pins(kva_import *im);
 

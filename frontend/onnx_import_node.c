@@ -1,7 +1,7 @@
-/* Attributes of one node, sub-graphs among them. */
+/* Attributes of one node, including sub-graphs. */
 #include "frontend/onnx_import.h"
 
-/* IR 1 and some old exporters leave out the type; then the field that is set tells it. */
+/* IR 1 and some old exporters omit the type; the field that is set then determines it. */
 static int attr_type(const kva_pb_attr *a) {
   if (a->has_type && a->type) return (int)a->type;
   if (a->has_f) return ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__FLOAT;
@@ -120,7 +120,7 @@ static const kva_onnx_attr *frame_attr(const kva_import_frame *f, const char *na
   return NULL;
 }
 
-/* In a function body an attribute may stand for one of the call; when the call does not give it, it is left out. */
+/* In a function body an attribute may refer to one of the call; it is omitted if the call omits it. */
 static kva_status resolve_attr(kva_import *im, kva_import_scope *s, const kva_pb_attr *a, const kva_loc *loc,
                                kva_onnx_attr *out, bool *out_present) {
   const char *name = kva_arena_strdup(im->c.arena, kva_pb_str(a->name)), *reference = kva_pb_str(a->ref_attr_name);

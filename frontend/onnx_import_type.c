@@ -1,12 +1,12 @@
-/* Types of graph inputs and the shape symbols that they introduce. */
+/* Types of graph inputs, and the shape symbols that they declare. */
 #include "frontend/onnx_import.h"
 
 #include <stdlib.h>
 
-/* Largest number of elements of one tensor: keeps byte sizes of every type in range. */
+/* Maximum number of elements of a tensor: byte sizes of all types stay in range. */
 static const int64_t max_elements = INT64_C(1) << 58;
 
-/* `name` with what is no letter, digit or underscore replaced; not empty, not beginning with a digit. */
+/* `name` with all but letters, digits and underscores replaced; not empty and without a leading digit. */
 static char *identifier(kva_arena *arena, const char *name) {
   bool prefix = !*name || (*name >= '0' && *name <= '9');
   char *copy = kva_arena_printf(arena, "%s%s", prefix ? "_" : "", name);
@@ -25,7 +25,7 @@ static const char *unique_symbol(kva_import *im, const char *name) {
   return unique;
 }
 
-/* Kept in the options' order; more than 64 pins are refused by kva_import_check_pins. */
+/* Kept in order of the options; kva_import_check_pins rejects more than 64 pins. */
 static kva_status pinned(kva_import *im, const char *name, kva_dim *out) {
   const kva_load_options *o = im->options;
   for (uint32_t i = 0; o && i < o->n_pins; i++) {

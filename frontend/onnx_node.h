@@ -1,6 +1,5 @@
-/* ONNX nodes, independent of where they were written: the protobuf importer and the text elaborator both turn their
- * nodes into kva_onnx_node and call kva_onnx_build, which normalises the (operator, version) pair to internal
- * operators. */
+/* ONNX nodes, independent of the file format: the protobuf importer and the text elaborator both produce kva_onnx_node
+ * and call kva_onnx_build, which normalises (operator, version) to internal operators. */
 #ifndef KVA_FRONTEND_ONNX_NODE_H
 #define KVA_FRONTEND_ONNX_NODE_H
 
@@ -28,36 +27,36 @@ typedef struct kva_onnx_attr {
   const double *floats;
   const char *const *strings;
   const kva_tensor_data *tensor;
-  const void *graph; /* importer's own representation of a sub-graph */
+  const void *graph; /* a sub-graph in the importer's own representation */
 } kva_onnx_attr;
 
 typedef struct kva_onnx_node {
   const char *domain, *op_type, *name; /* domain "" is ai.onnx */
   uint32_t n_attrs, n_inputs, n_outputs;
   const kva_onnx_attr *attrs;
-  kva_value *const *inputs;        /* NULL: left out */
-  const char *const *output_names; /* "" or NULL: not wanted */
+  kva_value *const *inputs;        /* NULL: omitted */
+  const char *const *output_names; /* "" or NULL: unused */
   kva_loc loc;
 } kva_onnx_node;
 
-/* One import: the builder, opset versions, and what is known of values' contents (shape arithmetic). */
+/* One import: the builder, opset versions, and known contents of values (shape arithmetic). */
 typedef struct kva_onnx_ctx {
   kva_builder b;
   kva_diag *diag;
   kva_arena *arena;
-  int64_t opset;     /* of the default domain for the current graph or function */
+  int64_t opset;     /* version of the default domain in the current graph or function */
   kva_map *contents; /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
   kva_map
       *constants; /* value pointer -> kva_ref_tensor *: values of small constant tensors; both maps made on first use */
 } kva_onnx_ctx;
 
-/* Builds internal nodes for n; out[i] gets output i (NULL where it does not exist). KVA_UNSUPPORTED with a diagnostic
- * naming domain, operator, version and reason when there is no rule. */
+/* Builds internal nodes for n; out[i] receives output i (NULL if it does not exist). Without a rule: KVA_UNSUPPORTED
+ * with a diagnostic that names domain, operator, version and reason. */
 KVA_MUST_USE kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **out);
-/* True when (domain, op_type) has a rule that covers `version`; else the reason. */
+/* Whether (domain, op_type) has a rule that covers `version`; else *out_reason is set. */
 bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version, const char **out_reason);
 
-/* Elements of an integer tensor of rank <= 1 as expressions, when known (constants, Shape and arithmetic on them). */
+/* Elements of an integer tensor of rank <= 1 as expressions, if known (constants, Shape and arithmetic on them). */
 const kva_dims *kva_onnx_contents(kva_onnx_ctx *c, const kva_value *v);
 void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims);
 

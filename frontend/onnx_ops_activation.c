@@ -1,4 +1,4 @@
-/* Rules: activations, softmax and dropout. Constants take the operand's type; definitions are the specification's. */
+/* Rules: activations, softmax and dropout. Constants have the operand's type. Definitions follow the specification. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -78,7 +78,7 @@ kva_status kva_onnx_swish(kva_onnx_call *k) {
   return kva_onnx_done(k, swish(k, kva_onnx_in(k, 0), kva_onnx_float(k, "alpha", 1)));
 }
 
-/* Gate and value have one shape: nothing broadcasts. */
+/* Gate and value have equal shapes; nothing broadcasts. */
 kva_status kva_onnx_swiglu(kva_onnx_call *k) {
   kva_value *gate = kva_onnx_in(k, 0), *value = kva_onnx_in(k, 1);
   if (gate->type != value->type) return kva_onnx_fail(k, KVA_INVALID, "expected two inputs of one type and shape");
@@ -158,7 +158,7 @@ kva_status kva_onnx_hardmax(kva_onnx_call *k) {
 
 /* ---- dropout ----------------------------------------------------------------------------------------------------- */
 
-/* Ratio and mode are inputs since opset 12; only a mode known to be off, or a ratio known to be 0, is inference. */
+/* Ratio and mode are inputs since opset 12. Only a mode known to be off, or a ratio known to be 0, means inference. */
 static kva_status check_dropout_is_off(kva_onnx_call *k) {
   kva_value *ratio = kva_onnx_in(k, 1), *mode = kva_onnx_in(k, 2);
   if (k->version < 12 || !mode) return KVA_OK;

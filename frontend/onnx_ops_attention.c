@@ -73,7 +73,7 @@ static kva_status read_heads(kva_onnx_call *k, attention *a) {
   return split_heads(k, a->value, kv_heads, &a->value);
 }
 
-/* The cache of earlier keys and values comes first; what follows is relative to its length. */
+/* The cache of earlier keys and values precedes the new ones; positions are relative to its length. */
 static kva_status append_past(kva_onnx_call *k, attention *a) {
   kva_value *past_key = kva_onnx_in(k, IN_PAST_KEY), *past_value = kva_onnx_in(k, IN_PAST_VALUE);
   if (!past_key != !past_value) return kva_onnx_fail(k, KVA_INVALID, "past_key and past_value go together");
@@ -88,7 +88,7 @@ static kva_status append_past(kva_onnx_call *k, attention *a) {
   return k->b->failed ? KVA_INVALID : KVA_OK;
 }
 
-/* A mask for fewer keys than there are hides the rest. */
+/* A mask for fewer keys than there are hides the others. */
 static kva_value *extend_mask(kva_onnx_call *k, kva_value *mask, kva_dim keys) {
   uint32_t rank = mask->type->rank;
   kva_dim own = rank ? kva_onnx_dim(mask, rank - 1) : keys, none = kva_expr_const(kva_onnx_exprs(k), 0);
@@ -126,7 +126,7 @@ static kva_status read_mask(kva_onnx_call *k, attention *a) {
   return KVA_OK;
 }
 
-/* The mask with causality as added floats, for the scores output. */
+/* The mask, including causality, as added floats, for the scores output. */
 static kva_value *additive_mask(kva_onnx_call *k, const attention *a, kva_value *scores) {
   kva_builder *b = k->b;
   kva_value *zero = kva_scalar_like(b, scores, 0), *hidden = kva_scalar_like(b, scores, -(double)INFINITY);
@@ -140,7 +140,7 @@ static kva_value *additive_mask(kva_onnx_call *k, const attention *a, kva_value 
   return mask ? kva_add(b, mask, causal) : causal;
 }
 
-/* Keys as [B, Hkv, 1, S, D] against queries [B, Hkv, group, T, D], so that no key is repeated. */
+/* Keys as [B, Hkv, 1, S, D] against queries [B, Hkv, group, T, D], so that keys are not repeated. */
 static kva_value *raw_scores(kva_onnx_call *k, const attention *a) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
@@ -155,7 +155,7 @@ static kva_value *raw_scores(kva_onnx_call *k, const attention *a) {
   return kva_div(b, s, kva_build1(b, KVA_OP_sqrt, kva_dim_scalar(b, s->type->dtype, q[3])));
 }
 
-/* qk_matmul_output: scores (0), with the soft cap (1), with masks (2), after softmax (3). */
+/* qk_matmul_output: raw scores (0), after the soft cap (1), after masks (2), after softmax (3). */
 static kva_value *scores_output(kva_onnx_call *k, const attention *a, int64_t mode) {
   kva_builder *b = k->b;
   kva_value *s = raw_scores(k, a);
@@ -198,8 +198,8 @@ static kva_status check_causal_conv(kva_onnx_call *k, const char **activation) {
   return KVA_OK;
 }
 
-/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1], and tap j of the shift is
- * tap k-1-j of the convolution. Its state is the same: the last k-1 inputs. */
+/* A depthwise causal convolution is a KV shift whose heads are the channels: x[B, C, L, 1]; tap j of the shift is tap
+ * k-1-j of the convolution. Both have the same state, the last k-1 inputs. */
 kva_status kva_onnx_causal_conv(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);

@@ -1,6 +1,6 @@
-/* Rules: If, Loop and Scan. What is known when the model is read is done then: a branch whose condition is known is
- * inlined, a loop whose trip count and conditions are known is unrolled while that stays small. The rest becomes kv.if
- * and kv.loop. */
+/* Rules: If, Loop and Scan. Control flow that is known at import is resolved: a branch with a known condition is
+ * inlined, and a loop with known trip count and conditions is unrolled up to a limit. The rest becomes kv.if and
+ * kv.loop. */
 #include "frontend/frontend_internal.h"
 #include "frontend/onnx_region.h"
 #include "ops/control.h"
@@ -17,7 +17,7 @@ static kva_status body_of(kva_onnx_call *k, const char *name, const kva_onnx_sub
   return KVA_OK;
 }
 
-/* The single integer or bool that v holds, when known. */
+/* The single integer or bool in v, if known. */
 static bool known_number(kva_onnx_call *k, const kva_value *v, int64_t *out) {
   const kva_dims *d = kva_onnx_contents(k->c, v);
   return d && d->n == 1 && kva_expr_is_const(d->v[0], out);
@@ -34,7 +34,7 @@ static kva_status build_branch(kva_onnx_call *k, const char *name, kva_value **o
   return g->build(k->c, g, NULL, out);
 }
 
-/* Symbols for extents that differ between the branches, or that a branch alone knows: as kv.if wants them. */
+/* Symbols for extents that differ between the branches or are local to one branch; kv.if binds them. */
 static kva_status new_extents(kva_onnx_call *k, const kva_region *r, uint32_t n, kva_dims *out) {
   kva_module *m = k->b->m;
   KVA_VEC(kva_dim) binds = {0};
@@ -84,7 +84,7 @@ kva_status kva_onnx_if(kva_onnx_call *k) {
 
 /* ---- collected outputs ------------------------------------------------------------------------------------------- */
 
-/* Values of one scan output, joined along a new axis at the end. */
+/* The values of one scan output, to be joined along a new axis. */
 typedef struct collected {
   kva_value *v[MAX_TRIPS];
   uint32_t n;
@@ -101,9 +101,9 @@ static kva_status join(kva_onnx_call *k, const collected *c, int64_t axis, bool 
   return k->b->failed ? KVA_INVALID : KVA_OK;
 }
 
-/* ---- a loop that stays one --------------------------------------------------------------------------------------- */
+/* ---- loops that are not unrolled --------------------------------------------------------------------------------- */
 
-/* v with the type that the loop carries, where only extents of 1 differ. */
+/* v with the type that the loop carries, if only extents of 1 differ. */
 static kva_status as_carried(kva_onnx_call *k, uint32_t i, kva_value *v, const kva_type *type, kva_value **out) {
   if (v->type->dtype == type->dtype && v->type != type &&
       kva_type_elements(k->b->m, v->type) == kva_type_elements(k->b->m, type))
@@ -120,17 +120,17 @@ static kva_status as_carried(kva_onnx_call *k, uint32_t i, kva_value *v, const k
   return status;
 }
 
-/* What becomes a kv.loop: the body is built, its outputs are cond, carried values, rows. */
+/* A future kv.loop, whose body is built; the body's outputs are cond, carried values, rows. */
 typedef struct kept_loop {
-  kva_value *count, *cond; /* scalars; count may be NULL: left out */
-  kva_dim trips;           /* what count is, where that is known */
+  kva_value *count, *cond; /* scalars; count may be NULL: omitted */
+  kva_dim trips;           /* value of count, if known */
   uint32_t carried, stacked;
   kva_value *const *initial;
   kva_value *out[2 * MAX_VALUES];
   kva_region body;
 } kept_loop;
 
-/* Inside the body, when out[0 .. carried] and the rows behind are set. */
+/* Closes the body after out[0 .. carried] and the following rows are set. */
 static kva_status close_loop(kva_onnx_call *k, kept_loop *l, kva_node **out) {
   int64_t now, later;
   for (uint32_t i = 0; i < l->carried; i++)
@@ -157,8 +157,8 @@ static kva_status close_loop(kva_onnx_call *k, kept_loop *l, kva_node **out) {
 typedef struct loop {
   const kva_onnx_subgraph *body;
   uint32_t carried, collects;
-  int64_t trips; /* at most, where that is known */
-  bool counted;  /* it is known, or there is no count */
+  int64_t trips; /* upper bound, if known */
+  bool counted;  /* trips is known, or there is no count */
   kva_value *initial[MAX_VALUES], *state[MAX_VALUES];
   kva_value *first_cond, *cond;
   collected *scans;
@@ -191,7 +191,7 @@ static kva_status run_iteration(kva_onnx_call *k, loop *l, int64_t trip) {
   return KVA_OK;
 }
 
-/* *out_done: all iterations are unrolled; else some condition depends on data, or there would be too much. */
+/* *out_done: all iterations are unrolled. Otherwise a condition depends on data, or the limit is exceeded. */
 static kva_status unroll(kva_onnx_call *k, loop *l, bool *out_done) {
   uint32_t first_node = k->b->m->next_node_id;
   *out_done = false;
@@ -226,7 +226,7 @@ static kva_status build_loop(kva_onnx_call *k, loop *l, kva_node **out) {
   kept.body = kva_region_open(k);
   in[0] = kva_graph_add_input(kept.body.graph, kva_type_scalar(k->b->m, KVA_I64), NULL);
   for (uint32_t i = 0; i < l->carried; i++) in[i + 2] = kva_graph_add_input(kept.body.graph, l->initial[i]->type, NULL);
-  in[1] = kva_const_scalar(k->b, KVA_BOOL, 1); /* else this iteration would not be */
+  in[1] = kva_const_scalar(k->b, KVA_BOOL, 1); /* it is true whenever an iteration runs */
   kva_status status = l->body->build(k->c, l->body, in, kept.out);
   if (!status && !k->b->failed) {
     kept.out[0] = kva_reshape(k->b, kept.out[0], 0, NULL);
@@ -291,7 +291,7 @@ static kva_status read_scan(kva_onnx_call *k, scan *s) {
   return KVA_OK;
 }
 
-/* Axis of scan input i; all lengths must be one. */
+/* Axis of scan input i; all lengths must be equal. */
 static kva_status scan_axis(kva_onnx_call *k, scan *s, uint32_t i, uint32_t *out) {
   kva_value *x = kva_onnx_in(k, s->states + i);
   KVA_TRY(kva_onnx_axis(k, entry(s->in_axes, i), x->type->rank, out));
@@ -324,7 +324,7 @@ static kva_status scan_step(kva_onnx_call *k, scan *s, const uint32_t *axes, int
   return KVA_OK;
 }
 
-/* Element t of every scan input, for t = i or, backwards, length - 1 - i. */
+/* Element t of every scan input: t = i, or length - 1 - i backwards. */
 static void scan_inputs_at(kva_onnx_call *k, const scan *s, const uint32_t *axes, kva_value *i, kva_value **in) {
   kva_dim last = kva_expr_addi(kva_onnx_exprs(k), s->length, -1);
   for (uint32_t n = 0; n < s->inputs; n++) {
@@ -344,7 +344,7 @@ static kva_value *flip(kva_builder *b, kva_value *x, uint32_t axis) {
   return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
 }
 
-/* A stacked result, [length, row...], with its first axis at `axis`. */
+/* Moves the first axis of a stacked result, [length, row...], to `axis`. */
 static kva_status place_stack(kva_onnx_call *k, kva_value *v, int64_t axis, bool reversed, kva_value **out) {
   int64_t perm[KVA_MAX_RANK];
   uint32_t at, rank = v->type->rank;

@@ -1,4 +1,4 @@
-/* Rules: convolutions. The bias is a separate addition; fusion joins it again. */
+/* Rules: convolutions. The bias is a separate addition, which fusion merges again. */
 #include "frontend/onnx_window.h"
 #include "ops/ids.h"
 
@@ -32,15 +32,15 @@ kva_status kva_onnx_conv(kva_onnx_call *k) {
 
 /* ---- transposed -------------------------------------------------------------------------------------------------- */
 
-/* Splits the padding that makes the output `extent` long: the odd element goes to the begin, except SAME_UPPER. */
+/* Splits the padding that makes the output `extent` long: an odd element goes to the beginning, except for
+ * SAME_UPPER. */
 static void split_padding(kva_onnx_window *w, uint32_t i, int64_t total) {
   int64_t half = total / 2;
   w->pads[i] = w->auto_pad == KVA_PAD_SAME_UPPER ? half : total - half;
   w->pads[i + w->n] = total - w->pads[i];
 }
 
-/* Output extent of axis i and its pads. Without an explicit output: stride * (in - 1) + output_padding + span - pads.
- */
+/* Output extent of axis i and its pads. Default: stride * (in - 1) + output_padding + span - pads. */
 static kva_status transposed_extent(kva_onnx_call *k, kva_onnx_window *w, uint32_t i, kva_ints wanted, kva_dim *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
   kva_ints padding = kva_onnx_ints(k, "output_padding");
@@ -68,7 +68,7 @@ kva_status kva_onnx_conv_transpose(kva_onnx_call *k) {
   kva_ints wanted = kva_onnx_ints(k, "output_shape");
   KVA_TRY(kva_onnx_read_window(k, kva_onnx_in(k, 1), &w));
   KVA_TRY(read_group(k, &group));
-  if (wanted.n == w.n + 2) wanted = (kva_ints){w.n, wanted.v + 2}; /* old exporters give batch and channels too */
+  if (wanted.n == w.n + 2) wanted = (kva_ints){w.n, wanted.v + 2}; /* old exporters include batch and channels */
   for (uint32_t i = 0; i < w.n; i++) KVA_TRY(transposed_extent(k, &w, i, wanted, &spatial[i]));
   kva_conv_input_grad_attrs attrs = {.strides = {w.n, w.strides},
                                      .pads = {2 * w.n, w.pads},
@@ -100,7 +100,7 @@ static kva_status image_window(kva_onnx_call *k, kva_ints image, kva_ints block,
 }
 
 /* Summing columns into an image is the transpose of a depthwise convolution whose output channels are the taps: channel
- * c * K + j of w is 1 at tap j. The columns [N, C K, L] are dy. */
+ * c * K + j of w is 1 at tap j, and the columns [N, C K, L] are dy. */
 kva_status kva_onnx_col2im(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);

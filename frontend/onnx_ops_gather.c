@@ -17,7 +17,7 @@ kva_status kva_onnx_gather_elements(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_gather_elements, 2, k->n->inputs, &attrs));
 }
 
-/* "none" is absent inside. */
+/* The internal operators represent "none" by an absent reduction. */
 static kva_status reduction_of(kva_onnx_call *k, const char **out) {
   static const char *const known[] = {"add", "mul", "max", "min"};
   const char *mode = kva_onnx_string(k, "reduction", "none");

@@ -23,7 +23,8 @@ static kva_value *theta_entry(kva_onnx_call *k, int64_t row, int64_t col, uint32
   return kva_onnx_unsqueeze(k->b, v, 1, rank - 1);
 }
 
-/* grid[n, .., r] = sum_c theta[n, r, c] * coordinate_c + theta[n, r, axes], coordinate 0 belonging to the last axis. */
+/* grid[n, .., r] = sum_c theta[n, r, c] * coordinate_c + theta[n, r, axes], where coordinate 0 belongs to the last
+ * axis. */
 kva_status kva_onnx_affine_grid(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *theta = kva_onnx_in(k, 0), *rows[3] = {NULL};
@@ -57,7 +58,7 @@ typedef struct sampling {
   sample_mode mode;
   border_rule border;
   bool aligned;
-  kva_dtype t;     /* of the arithmetic */
+  kva_dtype t;     /* arithmetic type */
   kva_value *flat; /* x as [N, C, elements] */
   kva_dim dims[3]; /* N, C, sampled points */
   uint32_t n;      /* spatial axes */
@@ -77,7 +78,7 @@ static kva_value *extent_minus(const sampling *s, uint32_t axis, double v) {
   return kva_sub(s->b, kva_dim_scalar(s->b, s->t, s->extent[axis]), num(s, v));
 }
 
-/* Coordinate in [-1, 1] to element position. */
+/* Maps a coordinate in [-1, 1] to an element position. */
 static kva_value *position(const sampling *s, kva_value *g, uint32_t axis) {
   kva_builder *b = s->b;
   kva_value *half = kva_mul(b, kva_add(b, g, num(s, 1)), num(s, 0.5));
@@ -90,8 +91,8 @@ static kva_value *clamp_position(const sampling *s, kva_value *x, uint32_t axis)
   return kva_build2(s->b, KVA_OP_min, x, extent_minus(s, axis, 1));
 }
 
-/* Mirrors at the border elements' centres (aligned) or outer edges, as often as needed: a triangle wave of the range.
- */
+/* Mirrors, repeatedly if needed, at the centres of the border elements (aligned) or at their outer edges: a triangle
+ * wave. */
 static kva_value *reflect(const sampling *s, kva_value *x, uint32_t axis) {
   kva_builder *b = s->b;
   kva_value *low = num(s, s->aligned ? 0 : -0.5), *range = extent_minus(s, axis, s->aligned ? 1 : 0);
@@ -117,7 +118,7 @@ static kva_value *cubic_weight(const sampling *s, kva_value *d, bool inner) {
   return y;
 }
 
-/* Taps of one axis. Linear and nearest wrap the position at the border first, cubic wraps every tap. */
+/* Taps of one axis. Linear and nearest first map the position into the image, cubic maps every tap. */
 static uint32_t taps_of(const sampling *s, kva_value *x, uint32_t axis, tap *out) {
   kva_builder *b = s->b;
   if (s->mode != SAMPLE_CUBIC) x = at_border(s, x, axis);
@@ -135,7 +136,7 @@ static uint32_t taps_of(const sampling *s, kva_value *x, uint32_t axis, tap *out
   return 4;
 }
 
-/* Element at one combination of taps, 0 outside, times its weights. */
+/* The element at a combination of taps, 0 outside the image, times its weights. */
 static kva_value *sample(const sampling *s, const tap *const *chosen) {
   kva_builder *b = s->b;
   kva_value *index = NULL, *inside = NULL, *weight = NULL;

@@ -8,7 +8,7 @@ typedef struct loss {
   int64_t ignored;
 } loss;
 
-/* Per target: the weight of its class, 0 for the ignored one. */
+/* The weight of each target's class; 0 for the ignored class. */
 static kva_value *target_weights(kva_onnx_call *k, const loss *l, kva_value *class_index, kva_value *is_ignored) {
   kva_builder *b = k->b;
   kva_value *one = kva_scalar_like(b, l->log_prob, 1);

@@ -1,5 +1,5 @@
 /* Rules: elementwise mathematics, logic, comparison and casts. Before opset 7 binary operators broadcast only on
- * request, and then their second operand along `axis`; since then by the NumPy rule, as the internal operators do. */
+ * request, their second operand along `axis`; since then they use NumPy's rule, like the internal operators. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -19,7 +19,7 @@ kva_status kva_onnx_is_inf(kva_onnx_call *k) {
 
 /* ---- casts ------------------------------------------------------------------------------------------------------- */
 
-/* Cast-1 names the type ("FLOAT"), later versions number it. */
+/* Cast-1 names the type ("FLOAT"); later versions use its code. */
 static kva_dtype dtype_from_old_name(const char *name) {
   char lower[32];
   size_t n = strlen(name);
@@ -44,7 +44,7 @@ static kva_status cast_to(kva_onnx_call *k, kva_dtype to) {
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "%s tensors are not supported", kva_dtype_name(to));
   if (to == KVA_F8E8M0 && strcmp(rounding, "up")) return kva_onnx_fail(k, KVA_UNSUPPORTED, "round_mode '%s'", rounding);
   if (x->type->dtype == to) return kva_onnx_done(k, x);
-  /* Integers narrower than a byte wrap, as from every wider integer; casts to whole bytes saturate. */
+  /* integers narrower than a byte wrap, from floats as from wider integers; casts to whole bytes saturate */
   if (kva_dtype_is_float(x->type->dtype) && kva_dtype_is_int(to) && kva_dtype_bits(to) < 8)
     x = kva_cast(k->b, x, KVA_I32);
   kva_cast_attrs attrs = {.to = to, .saturate = kva_onnx_int(k, "saturate", 1) != 0};
@@ -97,7 +97,7 @@ kva_status kva_onnx_binary_swapped(kva_onnx_call *k) {
   return build_binary(k, true);
 }
 
-/* The result has the base's type. An integer base with a float exponent is raised in double and truncated. */
+/* The result has the base's type. An integer base with a float exponent is computed in double and truncated. */
 kva_status kva_onnx_pow(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1);
   KVA_TRY(align_old_broadcast(k, x, &y));

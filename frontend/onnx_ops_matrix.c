@@ -1,8 +1,8 @@
-/* Rules: matrix products. The internal product wants rank 2 or more on both sides. */
+/* Rules: matrix products. The internal product needs operands of rank 2 or more. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
-/* NumPy's rule: a vector on the left is a row, on the right a column; the added dimension goes away again. */
+/* NumPy's rule: a vector on the left is a row, one on the right a column; the added axis is removed from the result. */
 static kva_value *product_of(kva_builder *b, kva_value *x, kva_value *y) {
   bool row = x->type->rank == 1, column = y->type->rank == 1;
   if (row) x = kva_onnx_unsqueeze(b, x, 0, 1);
@@ -27,7 +27,7 @@ kva_status kva_onnx_matmul(kva_onnx_call *k) {
   return kva_onnx_done(k, product_of(k->b, kva_onnx_in(k, 0), kva_onnx_in(k, 1)));
 }
 
-/* x - zero point in int32. A vector of zero points belongs to the rows of the left or the columns of the right. */
+/* x - zero point in int32. A vector of zero points applies to rows of the left or columns of the right operand. */
 static kva_value *centred(kva_onnx_call *k, uint32_t input, bool rows) {
   kva_value *x = kva_cast(k->b, kva_onnx_in(k, input), KVA_I32), *zero = kva_onnx_in(k, input + 2);
   if (!zero) return x;
@@ -41,8 +41,8 @@ kva_status kva_onnx_matmul_integer(kva_onnx_call *k) {
   return kva_onnx_done(k, product_of(k->b, centred(k, 0, true), centred(k, 1, false)));
 }
 
-/* alpha * A' B' + beta * C. C broadcasts (before opset 7 only with `broadcast`, which changes nothing for valid
- * models). */
+/* alpha * A' B' + beta * C, where C broadcasts. (Before opset 7 `broadcast` must allow that; valid models give the same
+ * result.) */
 kva_status kva_onnx_gemm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *y = kva_onnx_in(k, 1), *c = kva_onnx_in(k, 2);
@@ -58,12 +58,11 @@ kva_status kva_onnx_gemm(kva_onnx_call *k) {
 
 /* ---- einsum ------------------------------------------------------------------------------------------------------ */
 
-/* Every operand is brought to one axis per label of the whole equation (extent 1 where it lacks it), all are
- * multiplied, and the labels that the result lacks are summed. Labels of an ellipsis are the digits '0' to '7', from
- * the right. Two operands that share summed labels cost a full outer product this way: the simplifier has no better
- * form of it. */
+/* Every operand is expanded to one axis per label of the equation (extent 1 for absent labels), all are multiplied, and
+ * labels absent from the result are summed. Labels of an ellipsis are the digits '0' to '7', from the right. Two
+ * operands that share summed labels cost a full outer product in this form; the simplifier does not improve it. */
 typedef struct equation {
-  char labels[64]; /* of the result, then the summed ones */
+  char labels[64]; /* labels of the result, then the summed ones */
   uint32_t n, n_out;
   const char *inputs;
   char output[64];
@@ -77,7 +76,7 @@ static uint32_t label_index(const equation *e, char label) {
   return i;
 }
 
-/* Expands one term for an operand of rank `rank` into one label per axis. False: the term does not fit. */
+/* Expands one term, for an operand of rank `rank`, to one label per axis. False: the term does not fit. */
 static bool expand_term(const char *term, size_t len, uint32_t rank, char *out) {
   uint32_t letters = 0, n = 0;
   bool dots = false;
@@ -103,8 +102,8 @@ static bool expand_term(const char *term, size_t len, uint32_t rank, char *out) 
   return true;
 }
 
-/* A label that stands twice in one operand takes its diagonal: all but equal indices count as 0, and the second of the
- * two axes is summed away. */
+/* A label repeated within an operand selects its diagonal: elements with unequal indices become 0, and the second axis
+ * is summed. */
 static kva_value *take_diagonals(kva_builder *b, kva_value *x, char *term) {
   for (uint32_t i = 0; term[i]; i++) {
     const char *again = strchr(term + i + 1, term[i]);
@@ -120,7 +119,7 @@ static kva_value *take_diagonals(kva_builder *b, kva_value *x, char *term) {
   return x;
 }
 
-/* The operand with its axes in the order of the equation's labels and 1 for absent ones. */
+/* The operand with axes in the order of the equation's labels, with extent 1 for absent ones. */
 static kva_value *align_operand(kva_onnx_call *k, const equation *e, kva_value *x, const char *term) {
   int64_t perm[KVA_MAX_RANK];
   kva_dim dims[KVA_MAX_RANK];
@@ -137,7 +136,7 @@ static void add_label(equation *e, char label) {
   if (label_index(e, label) == e->n && e->n + 1 < sizeof e->labels) e->labels[e->n++] = label;
 }
 
-/* Without "->" the result has the labels that stand once, in alphabetical order, after the ellipsis. */
+/* Without "->" the result has the labels that occur once, in alphabetical order, after the ellipsis. */
 static void implicit_output(equation *e, const char *all) {
   for (char c = ELLIPSIS + KVA_MAX_RANK; c >= ELLIPSIS; c--)
     if (strchr(all, c)) add_label(e, c);

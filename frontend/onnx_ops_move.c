@@ -42,8 +42,8 @@ static void slice_numbers(kva_expr_ctx *x, int64_t extent, int64_t start, int64_
   out->steps[axis] = n ? step : 1;
 }
 
-/* A bound of a symbolic extent d as a position. Negative bounds count from the end. A bound that may lie beyond d is
- * cut there where `cut` is set. No operand of a model is empty: -1 is d - 1 without a clamp. */
+/* A bound on a symbolic extent d, as a position. Negative bounds count from the end. A bound that may exceed d is
+ * clamped if `cut` is set. Operands are never empty, so -1 is d - 1 without a clamp. */
 static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) {
   int64_t v;
   bool number = kva_expr_is_const(bound, &v);
@@ -53,8 +53,8 @@ static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) 
   return kva_expr_min(x, bound, d);
 }
 
-/* Forward slice of a symbolic extent. A start before the first element would read outside, so it is clamped where the
- * extent could be smaller; an end needs no clamp: the length is negative then, which no run accepts. */
+/* Forward slice of a symbolic extent. A start before the first element would read out of bounds, so it is clamped if
+ * the extent may be smaller. An end needs no clamp: the length becomes negative, which every run rejects. */
 static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva_dim end, int64_t step, uint32_t axis,
                                  slicing *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
@@ -208,7 +208,7 @@ kva_status kva_onnx_pad(kva_onnx_call *k) {
   return kva_onnx_done(k, build_pad(k, x, before, after, constant ? NULL : mode, value));
 }
 
-/* Pads with zeros or crops to the wanted extents; the odd element goes to the end. */
+/* Pads with zeros or crops to the requested extents; an odd element goes to the end. */
 kva_status kva_onnx_center_crop_pad(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   kva_ints shape, axes = kva_onnx_ints(k, "axes");
@@ -244,7 +244,7 @@ kva_status kva_onnx_concat_op(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_concat, k->n->n_inputs, k->n->inputs, &attrs));
 }
 
-/* Equal parts; the last one takes what is left (num_outputs, opset 18). */
+/* Equal parts; the last one gets the rest (num_outputs, opset 18). */
 static kva_dim equal_part(kva_onnx_call *k, kva_dim extent, uint32_t parts, uint32_t i) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
   kva_dim part = kva_expr_ceildiv(x, extent, kva_expr_const(x, parts));

@@ -118,7 +118,7 @@ kva_status kva_onnx_group_norm(kva_onnx_call *k) {
 
 /* ---- others ------------------------------------------------------------------------------------------------------ */
 
-/* x / |x|_p along an axis; 0 where the norm is 0. */
+/* x / |x|_p along an axis; 0 if the norm is 0. */
 kva_status kva_onnx_lp_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);
@@ -135,7 +135,7 @@ kva_status kva_onnx_lp_norm(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_onnx_where(b, is_zero, zero, kva_div(b, x, norm)));
 }
 
-/* (x - mean) / (sqrt(mean(x^2) - mean(x)^2) + 1e-9), the variance computed from differences. */
+/* (x - mean) / (sqrt(mean(x^2) - mean(x)^2) + 1e-9), with the variance computed from differences. */
 kva_status kva_onnx_mean_variance_norm(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);

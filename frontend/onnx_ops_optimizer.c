@@ -5,7 +5,7 @@
 
 enum { MOMENTUM = 1, ADAGRAD = 1, ADAM = 2 };
 
-/* One parameter: its tensors and scalars of their dtype. */
+/* One parameter with its tensors, and scalars of their dtype. */
 typedef struct update {
   kva_onnx_call *k;
   kva_builder *b;
@@ -38,7 +38,7 @@ static kva_value *adagrad(update *u) {
   return step_down(u, kva_div(b, u->g, root));
 }
 
-/* Bias correction from the second update on (T = 0 is the first). */
+/* Bias correction applies from the second update on (T = 0 is the first). */
 static kva_value *adam(update *u) {
   kva_builder *b = u->b;
   double alpha = kva_onnx_float(u->k, "alpha", 0.9), beta = kva_onnx_float(u->k, "beta", 0.999);
@@ -54,7 +54,7 @@ static kva_value *adam(update *u) {
   return kva_mul(b, x, num(u, 1 - kva_onnx_float(u->k, "norm_coefficient_post", 0)));
 }
 
-/* The first update takes the gradient whole: beta counts only after. */
+/* The first update takes the whole gradient: beta applies only later. */
 static kva_value *momentum(update *u) {
   kva_builder *b = u->b;
   kva_value *alpha = attr(u, "alpha", 0), *first = kva_build2(b, KVA_OP_less, u->count, num(u, 1));

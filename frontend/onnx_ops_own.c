@@ -1,5 +1,5 @@
-/* Rule: calls of domain "ai.kvasir", which stand for Kvasir's operators of the same meaning. The operator's attribute
- * description says how its attributes are read; onnx_export_function.c writes them by the same description. */
+/* Rule: calls of domain "ai.kvasir", which represent Kvasir's operators. The operator's attribute description
+ * determines how attributes are read; onnx_export_function.c writes them by the same description. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -13,7 +13,7 @@ double kva_onnx_decimal(float v) {
   return decimal;
 }
 
-/* A float stands for its shortest decimal; a double that is none comes as a tensor. */
+/* A float represents its shortest decimal; other doubles are tensors. */
 static double read_float(kva_onnx_call *k, const kva_attr_field *f) {
   const kva_onnx_attr *a = kva_onnx_find_attr(k, f->name);
   double v = 0;
@@ -23,7 +23,7 @@ static double read_float(kva_onnx_call *k, const kva_attr_field *f) {
   return v == (double)(float)v ? kva_onnx_decimal((float)v) : v;
 }
 
-/* A number as attribute or an expression over extents as input `input`. */
+/* A number is an attribute; an expression over extents is input `input`. */
 static kva_status read_dim(kva_onnx_call *k, const kva_attr_field *f, uint32_t input, kva_dim *out) {
   kva_dims dims;
   if (!kva_onnx_in(k, input)) {

@@ -39,13 +39,13 @@ static kva_value *power(kva_builder *b, kva_value *x, double p) {
   return p == 1 ? x : kva_build2(b, KVA_OP_pow, x, kva_scalar_like(b, x, p));
 }
 
-/* p was a float in version 1. */
+/* p is a float in version 1. */
 static double norm_order(kva_onnx_call *k) {
   const kva_onnx_attr *a = kva_onnx_find_attr(k, "p");
   return a && a->kind == KVA_ONNX_FLOAT ? a->f : (double)kva_onnx_int(k, "p", 2);
 }
 
-/* (sum |x|^p)^(1/p) over windows: the sum is the mean over all taps times their number. */
+/* (sum |x|^p)^(1/p) over windows; the sum is the mean over all taps times their number. */
 kva_status kva_onnx_lp_pool(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_onnx_window w;
@@ -84,7 +84,7 @@ kva_status kva_onnx_global_lp_pool(kva_onnx_call *k) {
 
 /* ---- local response normalisation -------------------------------------------------------------------------------- */
 
-/* x / (bias + alpha / size * sum of x^2 over `size` channels around)^beta. The mean over a window of channels is an
+/* x / (bias + alpha / size * sum of x^2 over the `size` channels around)^beta. The mean over a window of channels is an
  * average pool of [N, 1, C, rest]. */
 kva_status kva_onnx_lrn(kva_onnx_call *k) {
   kva_builder *b = k->b;

@@ -15,8 +15,8 @@ static kva_status integer_range(kva_onnx_call *k, kva_dtype t, double *low, doub
   return KVA_OK;
 }
 
-/* Blocks along the axis: [.., n, ..] -> [.., n, 1, ..] -> [.., n, block, ..] -> [.., n * block, ..], cut to x's extent.
- */
+/* Expands blocks along the axis: [.., n, ..] -> [.., n, 1, ..] -> [.., n, block, ..] -> [.., n * block, ..], cropped to
+ * x's extent. */
 static kva_value *repeat_blocks(kva_builder *b, kva_value *p, const kva_type *x, uint32_t axis, int64_t block) {
   const kva_type *t = p->type;
   kva_expr_ctx *e = b->m->exprs;
@@ -30,7 +30,7 @@ static kva_value *repeat_blocks(kva_builder *b, kva_value *p, const kva_type *x,
   return kva_onnx_slice(b, y, axis, kva_expr_const(e, 0), x->dims[axis]);
 }
 
-/* A scale or zero point so that it broadcasts to x. */
+/* Shapes a scale or zero point so that it broadcasts to x. */
 static kva_status spread(kva_onnx_call *k, kva_value *p, kva_value **out) {
   const kva_type *x = kva_onnx_in(k, 0)->type;
   int64_t block = kva_onnx_int(k, "block_size", 0), axis = kva_onnx_int(k, "axis", 1);
@@ -99,7 +99,7 @@ kva_status kva_onnx_dequantize(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_cast(b, y, (kva_dtype)t));
 }
 
-/* uint8 with the range of x, widened to hold 0. */
+/* Quantises to uint8 over the range of x, extended to include 0. */
 kva_status kva_onnx_dynamic_quantize(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *nought = kva_scalar_like(b, x, 0), *zero = NULL, *y = NULL;
@@ -115,7 +115,7 @@ kva_status kva_onnx_dynamic_quantize(kva_onnx_call *k) {
 
 /* ---- quantised products ------------------------------------------------------------------------------------------ */
 
-/* Inputs of the QLinear operators: value, scale, zero. A vector belongs to the rows (or columns) of a matrix. */
+/* Inputs of the QLinear operators: value, scale, zero. A vector applies to rows (or columns) of a matrix. */
 static kva_value *as_rows(kva_builder *b, kva_value *p) {
   bool vector = p->type->rank == 1 && !kva_expr_is(p->type->dims[0], 1);
   return vector ? kva_onnx_unsqueeze(b, p, 1, 1) : p->type->rank == 1 ? kva_reshape(b, p, 0, NULL) : p;
@@ -143,7 +143,8 @@ kva_status kva_onnx_qlinear_matmul(kva_onnx_call *k) {
 
 /* ---- quantised convolutions -------------------------------------------------------------------------------------- */
 
-/* x - zero in double, where products of 8-bit integers are summed exactly. A vector belongs to the output channels. */
+/* x - zero in double, in which products of 8-bit integers are summed exactly. A vector applies to the output
+ * channels. */
 static kva_value *exact(kva_builder *b, kva_value *x, kva_value *zero) {
   kva_value *y = kva_cast(b, x, KVA_I32);
   if (!zero) return kva_cast(b, y, KVA_F64);
@@ -159,7 +160,7 @@ kva_status kva_onnx_conv_integer(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_cast(k->b, y, KVA_I32));
 }
 
-/* Scales of the weights may be one for each output channel. */
+/* Weights may have one scale per output channel. */
 static kva_value *channel_scale(kva_builder *b, kva_value *p, uint32_t rank) {
   if (!p->type->rank || kva_expr_is(p->type->dims[0], 1)) return kva_reshape(b, p, 0, NULL);
   return kva_onnx_channels(b, p, rank);

@@ -23,7 +23,7 @@ static kva_value *apply(kva_onnx_call *k, const reduction *r, kva_op_id op, kva_
   return r->noop ? x : kva_reduce(k->b, op, x, r->axes.n, r->axes.v, r->keepdims);
 }
 
-/* Means of integers: the sum divided with truncation. */
+/* Integer mean: the sum divided with truncation. */
 static kva_value *integer_mean(kva_onnx_call *k, const reduction *r, kva_value *x) {
   kva_value *sum = apply(k, r, KVA_OP_reduce_sum, x);
   kva_dim count = kva_expr_const(kva_onnx_exprs(k), 1);
@@ -60,7 +60,7 @@ kva_status kva_onnx_reduce_sum_square(kva_onnx_call *k) {
   return kva_onnx_done(k, sum_of_squares(k, &r, kva_onnx_in(k, 0)));
 }
 
-/* The rest goes through functions of floats; integers are computed in float and come back truncated. */
+/* These reductions use float functions; integers are computed in float and truncated. */
 static kva_status done_as_input(kva_onnx_call *k, kva_value *y) {
   return kva_onnx_done(k, kva_cast(k->b, y, kva_onnx_in(k, 0)->type->dtype));
 }
@@ -79,7 +79,7 @@ kva_status kva_onnx_reduce_log_sum(kva_onnx_call *k) {
   return done_as_input(k, kva_build1(k->b, KVA_OP_log, apply(k, &r, KVA_OP_reduce_sum, x)));
 }
 
-/* m + log(sum(exp(x - m))) with m = max(x), or 0 where that is infinite (-inf: an empty or wholly masked row). */
+/* m + log(sum(exp(x - m))) with m = max(x), or 0 if that is infinite (-inf: an empty or fully masked row). */
 kva_status kva_onnx_reduce_log_sum_exp(kva_onnx_call *k) {
   kva_builder *b = k->b;
   reduction r;

@@ -1,6 +1,6 @@
-/* Rules: Resize and Upsample. Along each axis resizing is a linear map that depends on extents only, so it is computed
- * here, as the specification's reference does it, and applied as a gather (nearest) or a product with a constant matrix
- * (linear, cubic, with or without antialiasing). */
+/* Rules: Resize and Upsample. Resizing an axis is a linear map that depends on extents only. It is computed here like
+ * the specification's reference, and applied as a gather (nearest) or as a product with a constant matrix (linear,
+ * cubic, with or without antialiasing). */
 #include "frontend/onnx_rules.h"
 
 #include <math.h>
@@ -75,7 +75,7 @@ static kva_status constant_list(kva_onnx_call *k, uint32_t input, uint32_t n, co
   return KVA_OK;
 }
 
-/* One scale for all axes; sizes are rounded half up. */
+/* Uses one scale for all axes; sizes are rounded half up. */
 static void keep_aspect(axis_map *maps, uint32_t n, bool smallest) {
   double scale = maps[0].scale;
   for (uint32_t i = 1; i < n; i++)
@@ -126,7 +126,7 @@ static double cubic(double a, double x) {
   return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
-/* Weights of the n neighbours from `first` on, where the position is `ratio` behind neighbour n / 2 - 1. */
+/* Weights of the n neighbours, where the position is `ratio` after neighbour n / 2 - 1. */
 static int64_t neighbours(const resize *r, const axis_map *a, double ratio, double *weights) {
   bool widened = r->antialias && a->scale < 1;
   double shrink = widened ? a->scale : 1, reach = r->mode == CUBIC ? 2 : 1, sum = 0;
@@ -144,9 +144,9 @@ static int64_t clamp(int64_t v, int64_t high) {
   return v < 0 ? 0 : v > high ? high : v;
 }
 
-/* Row i of the matrix [out, in]. Neighbours outside count as the nearest inside, or not at all. */
+/* Row i of the matrix [out, in]. Neighbours outside take the nearest inside, or are excluded. */
 static void fill_row(const resize *r, const axis_map *a, double at, float *row, double *weights) {
-  double base = ceil(at) - 1, sum = 0; /* a whole position is 1 behind its neighbour */
+  double base = ceil(at) - 1, sum = 0; /* an integer position lies 1 after its neighbour */
   int64_t n = neighbours(r, a, at - base, weights), first = (int64_t)base - n / 2 + 1;
   for (int64_t j = 0; j < n; j++) {
     bool outside = first + j < 0 || first + j >= a->in;
@@ -185,7 +185,7 @@ static kva_value *apply_nearest(kva_onnx_call *k, const resize *r, const axis_ma
   return kva_onnx_gather(k->b, x, constant(k, KVA_I64, 1, &a->out, index), axis);
 }
 
-/* [outer, in, inner] -> matrix[out, in] @ it */
+/* [outer, in, inner] -> matrix[out, in] @ each [in, inner]. */
 static kva_value *apply_matrix(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *x, uint32_t axis) {
   kva_builder *b = k->b;
   const kva_type *t = x->type;
@@ -200,7 +200,7 @@ static kva_value *apply_matrix(kva_onnx_call *k, const resize *r, const axis_map
   return kva_reshape(b, kva_matmul(b, m, kva_reshape(b, x, 3, dims), false, false), t->rank, shape);
 }
 
-/* tf_crop_and_resize: positions outside the image give the extrapolation value. */
+/* tf_crop_and_resize: positions outside the image take the extrapolation value. */
 static kva_value *extrapolate(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *y, uint32_t axis) {
   int64_t dims[KVA_MAX_RANK];
   uint8_t *inside = KVA_NEW_ARRAY(k->b->m->arena, uint8_t, a->out + 1);
@@ -263,7 +263,7 @@ kva_status kva_onnx_resize(kva_onnx_call *k) {
   return resize_with(k, roi, scales, sizes, n, axes);
 }
 
-/* Upsample-7 has its scales as attribute, 9 as input. */
+/* Upsample-7 has scales as an attribute, 9 as an input. */
 kva_status kva_onnx_upsample(kva_onnx_call *k) {
   const kva_onnx_attr *given = kva_onnx_find_attr(k, "scales");
   uint32_t rank = kva_onnx_in(k, 0)->type->rank, axes[KVA_MAX_RANK];

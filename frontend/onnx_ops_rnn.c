@@ -1,6 +1,6 @@
 /* Rules: RNN, GRU and LSTM, unrolled over a sequence of known length. X is [T, B, I] (layout 0) or [B, T, I] (layout
- * 1); the weights of every direction hold the gates one below the other: W[g H, I], R[g H, H], B[2 g H] (input, then
- * recurrent biases). The products with X do not depend on the state and are done for all steps at once. */
+ * 1). The weights of each direction stack the gates: W[g H, I], R[g H, H], B[2 g H] (input, then recurrent biases).
+ * Products with X do not depend on the state and are computed for all steps at once. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -27,7 +27,7 @@ static kva_value *part(kva_onnx_call *k, kva_value *x, uint32_t axis, int64_t at
   return kva_onnx_slice(k->b, x, axis, kva_expr_const(kva_onnx_exprs(k), at), kva_expr_const(kva_onnx_exprs(k), n));
 }
 
-/* Entry `i` of axis 0, without the axis. */
+/* Entry `i` along axis 0, with the axis removed. */
 static kva_value *entry(kva_onnx_call *k, kva_value *x, int64_t i) {
   kva_value *row = part(k, x, 0, i, 1);
   return kva_reshape(k->b, row, row->type->rank - 1, row->type->dims + 1);
@@ -52,7 +52,7 @@ static kva_status read_activations(kva_onnx_call *k, rnn *r) {
   return KVA_OK;
 }
 
-/* sequence_lens, when given, must be known to be the whole length. */
+/* sequence_lens, if given, must be known to equal the whole length. */
 static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
   kva_value *lengths = kva_onnx_in(k, IN_LENGTHS);
   const kva_ref_tensor *w = lengths ? kva_onnx_constant(k->c, lengths) : NULL;
@@ -176,7 +176,7 @@ static kva_value *join(kva_onnx_call *k, uint32_t n, kva_value **parts, int64_t 
   return n == 1 ? parts[0] : kva_build(k->b, KVA_OP_concat, n, parts, &(kva_concat_attrs){.axis = axis});
 }
 
-/* States [D, B, H]; layout 1 has the batch first. */
+/* States [D, B, H]; layout 1 puts the batch first. */
 static void set_state(kva_onnx_call *k, const rnn *r, uint32_t output, kva_value **states) {
   kva_value *parts[2];
   for (int64_t i = 0; i < r->directions; i++) parts[i] = kva_onnx_unsqueeze(k->b, states[i], 0, 1);

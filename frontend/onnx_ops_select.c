@@ -1,4 +1,4 @@
-/* Rules that pick elements by position or by order: TopK, ReverseSequence, TensorScatter, MaxUnpool. */
+/* Rules that select elements by position or by order: TopK, ReverseSequence, TensorScatter, MaxUnpool. */
 #include "frontend/onnx_window.h"
 #include "ops/ids.h"
 
@@ -17,8 +17,7 @@ static kva_status top_count(kva_onnx_call *k, int64_t extent, int64_t *out) {
   return KVA_OK;
 }
 
-/* rank[.., i] = number of elements that come before element i: greater ones (or smaller), and equal ones to its left.
- */
+/* rank[.., i] = number of elements that precede element i: greater (or smaller) ones, and equal ones to its left. */
 static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
   uint32_t rank = x->type->rank;
   kva_value *self = kva_onnx_unsqueeze(b, x, rank, 1), *other = kva_onnx_unsqueeze(b, x, rank - 1, 1);
@@ -31,8 +30,8 @@ static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
                     false);
 }
 
-/* index[.., r] = the element whose rank is r, found as a sum over the only one. n^2 comparisons: for the short rows
- * that models rank (classes, experts). */
+/* index[.., r] = the element with rank r, as a sum with one non-zero term. n^2 comparisons, for the short rows that
+ * models rank (classes, experts). */
 static kva_value *elements_by_rank(kva_builder *b, kva_value *rank_of, int64_t count) {
   uint32_t rank = rank_of->type->rank;
   kva_dim n = rank_of->type->dims[rank - 1], k = kva_expr_const(b->m->exprs, count);
@@ -77,7 +76,7 @@ static kva_value *gather_along(kva_builder *b, kva_value *x, kva_value *index, c
   return kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, index}, &(kva_gather_elements_attrs){.axis = axis});
 }
 
-/* Row t of sequence b comes from len[b] - 1 - t where t < len[b], else stays. */
+/* Row t of sequence b comes from row len[b] - 1 - t if t < len[b], else from row t. */
 kva_status kva_onnx_reverse_sequence(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);
@@ -91,7 +90,7 @@ kva_status kva_onnx_reverse_sequence(kva_onnx_call *k) {
   return kva_onnx_done(k, gather_along(b, x, index, x->type, time));
 }
 
-/* The cache with `update` written from row write[b] on; circular: rows wrap round its end. */
+/* The cache with `update` written from row write[b] on; circular: rows wrap around. */
 kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *cache = kva_onnx_in(k, 0), *update = kva_onnx_in(k, 1), *write = kva_onnx_in(k, 2);
@@ -113,8 +112,8 @@ kva_status kva_onnx_tensor_scatter(kva_onnx_call *k) {
 
 /* ---- unpooling --------------------------------------------------------------------------------------------------- */
 
-/* Extents that the pool's operand had: (out - 1) * stride + kernel - pads. Indices number the elements of that tensor;
- * a larger output_shape adds zeros behind it. */
+/* Extents of the pool's operand: (out - 1) * stride + kernel - pads. Indices number the elements of that tensor; a
+ * larger output_shape appends zeros. */
 static kva_status unpooled_shape(kva_onnx_call *k, kva_dim *dims) {
   kva_onnx_window w;
   kva_value *x = kva_onnx_in(k, 0);

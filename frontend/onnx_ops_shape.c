@@ -1,5 +1,5 @@
-/* Rules: shapes, and tensors made from nothing but a shape. Shape operands are read through kva_onnx_contents, so that
- * what a model computes about its shapes becomes expressions here and no tensors remain. */
+/* Rules: shapes, and tensors created from a shape only. Shape operands are read through kva_onnx_contents, so that a
+ * model's shape computations become expressions here and leave no tensors. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -32,8 +32,8 @@ kva_status kva_onnx_size(kva_onnx_call *k) {
 
 /* ---- reshape ----------------------------------------------------------------------------------------------------- */
 
-/* Product of `dims` over product of `known`, exactly when that is a whole number: equal factors cancel first, because
- * the algebra does not divide products of symbols. */
+/* Product of `dims` over product of `known`, if that is provably whole: equal factors cancel first, because the algebra
+ * does not divide products of symbols. */
 static kva_dim quotient(kva_builder *b, const kva_type *t, uint32_t n, const kva_dim *known) {
   kva_expr_ctx *x = b->m->exprs;
   bool used[KVA_MAX_RANK] = {false};
@@ -51,7 +51,7 @@ static kva_dim quotient(kva_builder *b, const kva_type *t, uint32_t n, const kva
   return kva_expr_is(bottom, 0) ? kva_expr_const(x, 0) : kva_expr_div(x, top, bottom);
 }
 
-/* The shape of a reshape from its codes: 0 copies a dim (unless allowzero), one -1 takes what is left. */
+/* Resolves the codes of a reshape: 0 copies a dimension (unless allowzero), one -1 takes the rest. */
 static kva_status resolve_shape(kva_onnx_call *k, kva_dims codes, kva_dim *out) {
   const kva_type *t = kva_onnx_in(k, 0)->type;
   bool allow_zero = kva_onnx_int(k, "allowzero", 0) != 0;
@@ -243,7 +243,7 @@ static kva_status range_length_of_floats(kva_onnx_call *k, kva_dim *out) {
   return KVA_OK;
 }
 
-/* ceil((limit - start) / delta), not below 0 where that is in doubt. */
+/* ceil((limit - start) / delta), clamped to 0 if it may be negative. */
 static kva_status range_length(kva_onnx_call *k, kva_dim *out) {
   static const char *const names[] = {"start", "limit", "delta"};
   kva_expr_ctx *x = kva_onnx_exprs(k);

@@ -1,4 +1,4 @@
-/* Rules: window functions, whose size is known, so that they are constants; and the discrete Fourier transform as a
+/* Rules: window functions, which are constants since their size is known, and the discrete Fourier transform as a
  * product with constant matrices. Both are computed in double here. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
@@ -35,13 +35,13 @@ kva_status kva_onnx_signal_window(kva_onnx_call *k) {
 enum { MAX_TRANSFORM = 2048 };
 
 typedef struct transform {
-  int64_t length, outputs; /* of the transformed axis */
+  int64_t length, outputs; /* extents of the transformed axis */
   bool inverse, onesided, complex_in;
   uint32_t axis;
 } transform;
 
 /* Matrix [outputs, length] of cos or sin (2 pi k n / length), with the inverse's sign and factor. A onesided inverse
- * reads half a spectrum: its other half is the mirror image, so that inner entries count twice. */
+ * reads half a spectrum; the other half is its mirror image, so inner entries count twice. */
 static kva_value *fourier_matrix(kva_onnx_call *k, const transform *f, kva_dtype t, bool sine, int64_t columns) {
   kva_tensor_data *data = KVA_NEW(k->b->m->arena, kva_tensor_data);
   int64_t dims[2] = {f->outputs, columns};
@@ -82,7 +82,7 @@ static kva_status read_transform(kva_onnx_call *k, transform *f, int64_t *extent
   return KVA_OK;
 }
 
-/* Part `i` (real, imaginary) of x as [outer, columns, inner], cut or filled with zeros to `columns`. */
+/* Part `i` (real, imaginary) of x as [outer, columns, inner], cropped or zero-padded to `columns`. */
 static kva_value *component(kva_onnx_call *k, const transform *f, int64_t i, int64_t extent, int64_t columns) {
   kva_builder *b = k->b;
   kva_expr_ctx *e = kva_onnx_exprs(k);
@@ -97,7 +97,7 @@ static kva_value *component(kva_onnx_call *k, const transform *f, int64_t i, int
   return kva_build(b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){.before = {3, before}, .after = {3, after}});
 }
 
-/* real = C re + S im, imaginary = C im - S re; a matrix on the left of [outer, n, inner]. */
+/* real = C re + S im, imaginary = C im - S re; each matrix multiplies [outer, n, inner] from the left. */
 kva_status kva_onnx_dft(kva_onnx_call *k) {
   kva_builder *b = k->b;
   transform f;

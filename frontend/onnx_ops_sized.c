@@ -1,14 +1,14 @@
-/* Rules whose results have extents that depend on data: NonZero, Compress, Unique. A count that the graph computes is
- * bound to a new symbol (kv.bind), and what follows has that extent. */
+/* Rules with data-dependent result extents: NonZero, Compress, Unique. A count computed by the graph is bound to a new
+ * symbol (kv.bind), which is the extent of what follows. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
-/* ---- places of what is kept -------------------------------------------------------------------------------------- */
+/* ---- positions of selected elements ------------------------------------------------------------------------------ */
 
-/* A selection of some of n elements: which, and where each goes. */
+/* A selection from n elements: which are kept, and the destination of each. */
 typedef struct kept {
   kva_value *flag;  /* bool[n] */
-  kva_value *place; /* int64[n]: its number among those kept; of the others anything */
+  kva_value *place; /* int64[n]: index among the kept elements; undefined for the others */
   kva_dim count;
 } kept;
 
@@ -16,7 +16,7 @@ static kva_value *one(kva_builder *b) {
   return kva_const_scalar(b, KVA_I64, 1);
 }
 
-/* The sum of v, int64[n], as a symbol that is at most n. */
+/* The sum of v, int64[n], as a symbol with upper bound n. */
 static kva_dim bind_sum(kva_builder *b, kva_value *v, const char *name) {
   int64_t axis = 0;
   kva_dim *symbol = KVA_NEW(b->m->arena, kva_dim);
@@ -33,7 +33,8 @@ static kept keep(kva_builder *b, kva_value *flag, const char *name) {
   return (kept){flag, place, bind_sum(b, ones, name)};
 }
 
-/* int64[count]: the numbers of those kept, each at its place. The others go to one more element, which is cut off. */
+/* int64[count]: the indices of kept elements, scattered to their places. All others go to one extra element, which is
+ * sliced off. */
 static kva_value *numbers_kept(kva_builder *b, const kept *k) {
   kva_expr_ctx *e = b->m->exprs;
   kva_dim n = k->flag->type->dims[0], more = kva_expr_addi(e, k->count, 1);
@@ -56,7 +57,7 @@ static kva_value *is_not_zero(kva_builder *b, kva_value *x) {
 
 /* ---- nonzero ----------------------------------------------------------------------------------------------------- */
 
-/* Index `axis` of the elements whose numbers in row-major order are given. */
+/* Coordinate `axis` of elements given by their row-major indices. */
 static kva_value *coordinate(kva_builder *b, kva_value *number, const kva_type *t, uint32_t axis) {
   kva_dim inner = kva_onnx_product(b, t->dims, axis + 1, t->rank);
   kva_value *v = kva_div(b, number, kva_dim_scalar(b, KVA_I64, inner));
@@ -80,7 +81,7 @@ kva_status kva_onnx_nonzero(kva_onnx_call *k) {
 
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 
-/* The condition may be shorter than the axis: elements behind its end are not kept. */
+/* The condition may be shorter than the axis: elements beyond its end are dropped. */
 kva_status kva_onnx_compress(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0), *condition = kva_onnx_in(k, 1);
@@ -97,7 +98,7 @@ kva_status kva_onnx_compress(kva_onnx_call *k) {
 
 /* ---- unique ------------------------------------------------------------------------------------------------------ */
 
-/* items[n, m]: n things of m elements each, compared with each other: n^2 m comparisons. */
+/* items[n, m]: n items of m elements each, compared pairwise in n^2 m comparisons. */
 typedef struct items {
   kva_value *x;
   kva_dim n, m;
@@ -111,7 +112,7 @@ static kva_value *second_items(kva_builder *b, const items *t) {
   return kva_onnx_unsqueeze(b, t->x, 0, 1);
 }
 
-/* int64[n]: the number of the first item that equals item i. */
+/* int64[n]: index of the first item that equals item i. */
 static kva_value *first_equal(kva_builder *b, const items *t) {
   int64_t last = 2;
   kva_value *same = kva_build2(b, KVA_OP_equal, first_items(b, t), second_items(b, t));
@@ -119,7 +120,7 @@ static kva_value *first_equal(kva_builder *b, const items *t) {
   return kva_build(b, KVA_OP_argmax, 1, &same, &(kva_argmax_attrs){.axis = 1, .keepdims = false});
 }
 
-/* int32[n, n]: 1 where item j comes before item i in lexicographic order: at the first element that differs. */
+/* int32[n, n]: 1 if item j precedes item i lexicographically, decided by the first element that differs. */
 static kva_value *comes_before(kva_builder *b, const items *t) {
   kva_value *i = first_items(b, t), *j = second_items(b, t), *zero = kva_const_scalar(b, KVA_I32, 0);
   kva_value *order = kva_sub(b, kva_cast(b, kva_build2(b, KVA_OP_less, j, i), KVA_I32),
@@ -130,21 +131,21 @@ static kva_value *comes_before(kva_builder *b, const items *t) {
   return kva_cast(b, kva_build2(b, KVA_OP_less, zero, kva_reshape(b, order, 2, (kva_dim[]){t->n, t->n})), KVA_I32);
 }
 
-/* The place of each first item: its number among those, or among those before it in order. */
+/* The place of each first item in sorted order: the number of first items that precede it. */
 static kva_value *sorted_places(kva_builder *b, const items *t, kva_value *is_first) {
   int64_t axis = 1;
   kva_value *counts = kva_mul(b, comes_before(b, t), kva_onnx_unsqueeze(b, kva_cast(b, is_first, KVA_I32), 0, 1));
   return kva_cast(b, kva_reduce(b, KVA_OP_reduce_sum, counts, 1, &axis, false), KVA_I64);
 }
 
-/* int64[count]: how many items go to each place. */
+/* int64[count]: number of items per place. */
 static kva_value *counts_of(kva_builder *b, kva_value *inverse, kva_dim count) {
   kva_value *zeros = kva_zeros(b, kva_type_tensor(b->m, KVA_I64, 1, &count));
   kva_value *in[] = {zeros, inverse, kva_expand_like(b, one(b), inverse->type)};
   return kva_build(b, KVA_OP_scatter_elements, 3, in, &(kva_scatter_elements_attrs){.axis = 0, .reduction = "add"});
 }
 
-/* Without an axis the elements, else the slices along it. */
+/* Reads the elements, or, with an axis, the slices along it. */
 static kva_status read_items(kva_onnx_call *k, items *t, kva_value **out_x, uint32_t *out_axis) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);

@@ -1,4 +1,4 @@
-/* The protobuf side of the ONNX frontend: what importer, check, tensor files and exporter share. Only these files see
+/* The protobuf side of the ONNX frontend, shared by importer, check, tensor files and exporter. Only these files see
  * protobuf-c; operator rules see kva_onnx_node. */
 #ifndef KVA_FRONTEND_ONNX_PROTO_H
 #define KVA_FRONTEND_ONNX_PROTO_H
@@ -17,7 +17,7 @@ typedef Onnx__OperatorSetIdProto kva_pb_opset;
 typedef Onnx__ValueInfoProto kva_pb_value_info;
 typedef Onnx__TypeProto kva_pb_type;
 
-/* protobuf-c gives absent strings as NULL. */
+/* protobuf-c represents absent strings by NULL. */
 static inline const char *kva_pb_str(const char *s) {
   return s ? s : "";
 }
@@ -27,20 +27,20 @@ const char *kva_pb_domain(const char *domain);
 /* ---- wire format (onnx_wire.c) ----------------------------------------------------------------------------------- */
 
 /* Unpacks one message after checking lengths and nesting, which protobuf-c does not bound. `what` names the message
- * ("model"). Free with protobuf_c_message_free_unpacked(m, NULL). */
+ * ("model"). Free it with protobuf_c_message_free_unpacked(m, NULL). */
 KVA_MUST_USE kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *data, size_t size,
                                       const char *what, const kva_loc *loc, kva_diag *diag, ProtobufCMessage **out);
-/* Where the raw_data of the main graph's initialisers lies in the packed model: out[i] for initialiser i, NULL where
- * it has none. False when the file is laid out unusually (a field in several parts): then copy. */
+/* Locates raw_data of the main graph's initialisers in the packed model: out[i] for initialiser i, NULL if it has none.
+ * False for unusual layouts (a field in several parts): then copy. */
 bool kva_pb_locate_raw(const void *data, size_t size, size_t n_initializers, const void **out);
 
 /* ---- tensors (onnx_tensor.c) ------------------------------------------------------------------------------------- */
 
 typedef struct kva_pb_tensor_reader {
-  kva_arena *arena; /* where converted tensors live */
+  kva_arena *arena; /* owns converted tensors */
   kva_diag *diag;
-  const char *folder; /* of the model, for external data; NULL: external data is refused */
-  kva_map *files;     /* mapped external files by their relative name; made on first use */
+  const char *folder; /* the model's folder, for external data; NULL: external data is rejected */
+  kva_map *files;     /* mapped external files by relative name; created on first use */
 } kva_pb_tensor_reader;
 
 /* `mapped_raw`: the tensor's raw_data in memory that outlives the result, or NULL. */
@@ -53,7 +53,7 @@ KVA_MUST_USE kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb
 KVA_MUST_USE kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag);
 /* Version of `domain` in a list of opset imports; 0: not imported. */
 int64_t kva_pb_opset_version(size_t n, kva_pb_opset *const *imports, const char *domain);
-/* Model-local functions by name; find: the one that a node calls, or NULL. */
+/* Model-local functions by name; find returns the one that a node calls, or NULL. */
 kva_map *kva_pb_index_functions(const kva_pb_model *m, kva_arena *arena);
 const kva_pb_function *kva_pb_find_function(const kva_map *functions, const kva_pb_node *n);
 /* Counts every operator in graph, sub-graphs and called functions into `out`. */

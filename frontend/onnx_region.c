@@ -1,4 +1,4 @@
-/* Sub-graphs. An ONNX sub-graph sees the names around it, an internal one its inputs alone: it is built first, with
+/* Sub-graphs. An ONNX sub-graph sees the names around it, an internal one only its inputs. It is first built with
  * operands from outside, which then become inputs. */
 #include "frontend/onnx_region.h"
 #include "ops/ids.h"
@@ -23,7 +23,7 @@ void kva_region_discard(kva_onnx_call *k, const kva_region *r) {
   k->b->graph = r->outer;
 }
 
-/* ---- what comes from outside ------------------------------------------------------------------------------------- */
+/* ---- captured values --------------------------------------------------------------------------------------------- */
 
 static bool contains(const value_list *list, const kva_value *v) {
   for (uint32_t i = 0; i < list->len; i++)
@@ -51,7 +51,7 @@ static void replace_uses_in(kva_graph *g, kva_value *from, kva_value *to) {
   }
 }
 
-/* Nested sub-graphs are closed, so that their nodes' operands are all there is. */
+/* Nested sub-graphs are already closed, so their nodes' operands include everything they use. */
 static void find_outer_values(kva_onnx_call *k, kva_graph *g, value_list *out) {
   for (kva_node *n = g->first; n; n = n->next)
     for (uint32_t i = 0; i < n->n_operands; i++) {

@@ -1,17 +1,17 @@
-/* Sub-graphs of ONNX nodes as sub-graphs of internal ones (onnx_region.c). */
+/* Translates sub-graphs of ONNX nodes to sub-graphs of internal nodes (onnx_region.c). */
 #ifndef KVA_FRONTEND_ONNX_REGION_H
 #define KVA_FRONTEND_ONNX_REGION_H
 
 #include "frontend/onnx_rules.h"
 
-/* Opens a graph that belongs to no node yet: the builder of the call appends to it until kva_region_close. */
+/* A graph without a node yet: the call's builder appends to it from kva_region_open to kva_region_close. */
 typedef struct kva_region {
   kva_graph *graph, *outer;
 } kva_region;
 kva_region kva_region_open(kva_onnx_call *k);
-/* Ends the graph with these outputs; the builder is back outside. */
+/* Ends the graph with these outputs and restores the builder's position. */
 void kva_region_close(kva_onnx_call *k, const kva_region *r, uint32_t n_outputs, kva_value *const *outputs);
-/* The builder is back outside and the graph is forgotten: it uses nothing any more. */
+/* Restores the builder's position and discards the graph, which then has no uses. */
 void kva_region_discard(kva_onnx_call *k, const kva_region *r);
 
 /* A node of this operator with the closed regions as sub-graphs. What they use from outside becomes further operands

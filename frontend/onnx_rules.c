@@ -1,4 +1,4 @@
-/* The table of rules and what they share: look-up by (domain, operator, version), checked access to inputs and
+/* The table of rules and their shared helpers: lookup by (domain, operator, version), checked access to inputs and
  * attributes. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
@@ -19,7 +19,7 @@ static const rule_row rows[] = {
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
-/* The row that covers the version; *out_other is one of the operator's rows in any case (NULL: unknown operator). */
+/* The row that covers the version. *out_other is any row of the operator (NULL: unknown operator). */
 static const rule_row *find_row(const char *domain, const char *op_type, int64_t version, const rule_row **out_other) {
   *out_other = NULL;
   for (int i = 0; i < N_ROWS; i++) {
@@ -195,8 +195,8 @@ static kva_status check_outputs(kva_onnx_call *k) {
   return KVA_OK;
 }
 
-/* Attributes that only repeat what shapes say, concern training or the branch not taken, or allow what is done anyway.
- */
+/* Attributes that repeat what shapes determine, concern training or an unselected branch, or permit the default
+ * behaviour. */
 static bool is_redundant(const char *name) {
   static const char *const names[] = {"hidden_size", "num_outputs", "rotary_embedding_dim", "is_test",   "momentum",
                                       "seed",        "ratio",       "training_mode",        "broadcast", "spatial",
@@ -206,7 +206,7 @@ static bool is_redundant(const char *name) {
   return false;
 }
 
-/* What nothing asked for has no effect, which the user should know. */
+/* Warns about attributes that no rule has read: they have no effect. */
 static void warn_of_unused(const kva_onnx_call *k) {
   for (uint32_t i = 0; i < k->n->n_attrs && i < 64; i++)
     if (!(*k->asked >> i & 1) && !is_redundant(k->n->attrs[i].name))

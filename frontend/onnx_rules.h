@@ -1,12 +1,13 @@
-/* What the operator rules (onnx_ops_*.c) see: one call per ONNX node, with access to inputs, attributes, known
- * contents, and the builder. A rule builds internal nodes and sets its outputs; it returns early with a diagnostic when
- * the node is wrong or beyond it. A failed kva_build marks the builder, so rules need not test values they build. */
+/* The interface of operator rules (onnx_ops_*.c): one call per ONNX node, with access to inputs, attributes, known
+ * contents, and the builder. A rule builds internal nodes and sets its outputs. It returns early with a diagnostic if
+ * the node is invalid or unsupported. A failed kva_build marks the builder, so rules need not test the values they
+ * build. */
 #ifndef KVA_FRONTEND_ONNX_RULES_H
 #define KVA_FRONTEND_ONNX_RULES_H
 
 #include "frontend/onnx_node.h"
 
-/* Newest default-domain opset that the table describes, and file format versions that are read. */
+/* Newest default-domain opset in the table, and the file format versions that are read. */
 enum { KVA_ONNX_MAX_OPSET = 28, KVA_ONNX_MIN_IR = 3, KVA_ONNX_MAX_IR = 14 };
 
 typedef struct kva_onnx_call {
@@ -17,7 +18,7 @@ typedef struct kva_onnx_call {
   int64_t version; /* opset of the node's domain */
   int64_t arg;     /* last column of the table */
   bool bad_attr;   /* an attribute of the wrong kind was reported */
-  uint64_t *asked; /* one bit for each of the first 64 attributes: the rule looked for it */
+  uint64_t *asked; /* bit i: a rule has read attribute i, for the first 64 */
 } kva_onnx_call;
 
 typedef kva_status (*kva_onnx_rule)(kva_onnx_call *k);
@@ -34,9 +35,9 @@ static inline kva_value *kva_onnx_in(const kva_onnx_call *k, uint32_t i) {
 }
 bool kva_onnx_wants(const kva_onnx_call *k, uint32_t i);
 void kva_onnx_set_out(kva_onnx_call *k, uint32_t i, kva_value *v);
-/* Sets output 0 and returns KVA_OK: the usual last line of a rule. */
+/* Sets output 0 and returns KVA_OK; usually the last line of a rule. */
 kva_status kva_onnx_done(kva_onnx_call *k, kva_value *v);
-/* Reports at the node, prefixed with the operator, and returns `status`. */
+/* Reports at the node, with the operator as prefix, and returns `status`. */
 kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, ...) KVA_PRINTF(3, 4);
 static inline kva_dim kva_onnx_dim(const kva_value *v, uint32_t axis) {
   return v->type->dims[axis];
@@ -57,21 +58,20 @@ kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name); /* absent: n == 0, v
 
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
 
-/* Elements of integer input i, as expressions / as numbers, where they decide a shape or a structure: KVA_UNSUPPORTED
- * ("depends on data") when they are not known. */
+/* Elements of integer input i, as expressions or as numbers, that determine a shape or structure. KVA_UNSUPPORTED
+ * ("depends on data") if they are unknown. */
 KVA_MUST_USE kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out);
 KVA_MUST_USE kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kva_ints *out);
 kva_dims kva_onnx_dims_of(kva_onnx_call *k, kva_ints ints);
-/* A list that was an attribute in old versions and is input i in new ones. `*out_given`: it is there at all. */
+/* A list that is an attribute in old versions and input i in new ones. `*out_given`: whether it is present. */
 KVA_MUST_USE kva_status kva_onnx_list(kva_onnx_call *k, const char *attr, uint32_t input, kva_ints *out,
                                       bool *out_given);
-/* The operator that a call of domain "ai.kvasir" stands for, NULL where the domain or the name is another. */
+/* The operator that a call of domain "ai.kvasir" represents; NULL for other domains or names. */
 const kva_op_info *kva_onnx_own_operator(const char *domain, const char *op_type);
-/* The double whose decimal is the shortest that reads back as v: what was meant by an attribute 1e-5, which ONNX holds
- * in 32 bits. */
+/* The double with the shortest decimal that reads back as v: recovers an intended 1e-5 from ONNX's 32-bit float. */
 double kva_onnx_decimal(float v);
-/* Value of a small constant tensor, evaluated by the reference where it is computed from constants; NULL: not
- * constant. Lives in the context's arena. */
+/* Value of a small constant tensor, or of one computed from constants by the reference; NULL: not constant. Lives in
+ * the context's arena. */
 const kva_ref_tensor *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);
 
 /* ---- shared pieces of rules -------------------------------------------------------------------------------------- */
@@ -91,7 +91,7 @@ kva_value *kva_onnx_channels(kva_builder *b, kva_value *x, uint32_t rank);
 /* Flattens to [product of dims before axis, product of the rest]. */
 kva_value *kva_onnx_flatten_2d(kva_builder *b, kva_value *x, uint32_t axis);
 kva_dim kva_onnx_product(kva_builder *b, const kva_dim *dims, uint32_t from, uint32_t to);
-/* As float, or double for double: where a composition would lose too much in narrower types. */
+/* x as float (double stays double), for compositions that lose too much precision in narrower types. */
 kva_value *kva_onnx_widen(kva_builder *b, kva_value *x);
 
 #endif

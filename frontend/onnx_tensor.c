@@ -1,6 +1,6 @@
-/* TensorProto to kva_tensor_data, for every data type. Elements come from one of three places: raw_data (used where it
- * lies when that outlives the import and is aligned), the typed field of the data type, or a file below the model's
- * folder. Every size is checked against the declared shape before anything is allocated. */
+/* TensorProto to kva_tensor_data, for every data type. Elements come from raw_data (used in place if it outlives the
+ * import and is aligned), from the typed field of the data type, or from a file below the model's folder. Every size is
+ * checked against the declared shape before allocation. */
 #include "frontend/onnx_proto.h"
 
 #include <stdlib.h>
@@ -61,7 +61,7 @@ static bool parse_size(const char *s, int64_t *out) {
   return !*s;
 }
 
-/* Mapped once per file; stays mapped, because constants of the module refer to it. */
+/* Mapped once per file and never unmapped, because constants of the module refer to it. */
 static kva_status map_external(reading *x, const char *location, kva_file **out) {
   kva_pb_tensor_reader *r = x->r;
   if (!r->folder)
@@ -115,7 +115,7 @@ static kva_status copy_typed(reading *x, size_t n, const void *values, void **ou
   return KVA_OK;
 }
 
-/* int32_data holds one unit each: an element of a type of 8 bits and more as its bits, else a packed byte. */
+/* Each int32_data entry holds one unit: the bits of an element of 8 bits or more, else a packed byte. */
 static kva_status convert_int32_data(reading *x, void **out) {
   const kva_pb_tensor *t = x->t;
   int bits = kva_dtype_bits(x->data.dtype);
@@ -183,7 +183,7 @@ static kva_status read_elements(reading *x, const void *mapped_raw) {
   return KVA_OK;
 }
 
-/* Bool elements are bytes 0 and 1 everywhere after this. */
+/* Checks that bool elements are bytes 0 and 1; later stages rely on it. */
 static kva_status check_bools(reading *x) {
   if (x->data.dtype != KVA_BOOL) return KVA_OK;
   for (int64_t i = 0; i < x->elements; i++)

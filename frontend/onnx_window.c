@@ -1,7 +1,7 @@
-/* See onnx_window.h. */
+/* Window attributes; see onnx_window.h. */
 #include "frontend/onnx_window.h"
 
-enum { MAX_WINDOW = 1 << 20 }; /* of kernel, stride, dilation, pad: keeps their products in range */
+enum { MAX_WINDOW = 1 << 20 }; /* limit for kernel, stride, dilation, pad: keeps products in range */
 
 static kva_status read_auto_pad(kva_onnx_call *k, kva_onnx_auto_pad *out) {
   static const char *const names[] = {"NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"};
@@ -54,7 +54,7 @@ kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_o
   return KVA_OK;
 }
 
-/* Total padding that gives ceil(extent / stride) outputs. */
+/* Total padding that yields ceil(extent / stride) outputs. */
 static kva_status same_padding(kva_onnx_call *k, const kva_onnx_window *w, uint32_t i, int64_t *out) {
   int64_t extent, span = kva_onnx_span(w, i), stride = w->strides[i];
   if (stride == 1) return *out = span - 1, KVA_OK;

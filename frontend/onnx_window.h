@@ -1,4 +1,4 @@
-/* Windows of convolutions and pools as ONNX nodes describe them, made explicit. */
+/* Explicit windows of convolutions and pools, from the attributes of ONNX nodes. */
 #ifndef KVA_FRONTEND_ONNX_WINDOW_H
 #define KVA_FRONTEND_ONNX_WINDOW_H
 
@@ -20,12 +20,12 @@ typedef struct kva_onnx_window {
   kva_onnx_auto_pad auto_pad;
 } kva_onnx_window;
 
-/* Reads the attributes for an input of rank n + 2; the kernel from kernel_shape or, when `weight` is not NULL, from its
- * dims. auto_pad is read but not yet turned into pads. */
+/* Reads the attributes for an input of rank n + 2. The kernel comes from kernel_shape or, if `weight` is not NULL, from
+ * its dimensions. auto_pad is read but not resolved to pads. */
 KVA_MUST_USE kva_status kva_onnx_read_window(kva_onnx_call *k, const kva_value *weight, kva_onnx_window *out);
-/* Convolution of x (input 0 or what was made of it) with w, as the node's attributes say; no bias. */
+/* Convolution of x (input 0, possibly transformed) with w according to the node's attributes, without bias. */
 KVA_MUST_USE kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *w, kva_value **out);
-/* Turns auto_pad SAME_* into pads for the forward direction (Conv and pools). */
+/* Resolves auto_pad SAME_* to pads for the forward direction (Conv and pools). */
 KVA_MUST_USE kva_status kva_onnx_resolve_same(kva_onnx_call *k, kva_onnx_window *w);
 /* (kernel - 1) * dilation + 1 */
 static inline int64_t kva_onnx_span(const kva_onnx_window *w, uint32_t i) {

@@ -1,5 +1,6 @@
-/* The protobuf wire format, as far as protobuf-c leaves it to us: bounded nesting (its parser recurses with the input,
- * so a small hostile file could exhaust the stack) and the place of raw tensor data in the file (its parser copies). */
+/* The parts of the protobuf wire format that protobuf-c does not cover: bounded nesting (its parser recurses with the
+ * input, so a small hostile file could exhaust the stack) and the location of raw tensor data in the file (its parser
+ * copies). */
 #include "frontend/onnx_proto.h"
 
 enum { MAX_NESTING = 64 };
@@ -8,7 +9,7 @@ typedef struct wire {
   const uint8_t *at, *end;
 } wire;
 
-/* One field: for length-prefixed ones `body` is the payload. */
+/* One field; `body` is the payload of a length-prefixed field. */
 typedef struct field {
   uint32_t number, type;
   wire body;
@@ -53,7 +54,7 @@ static bool read_field(wire *w, field *out) {
   }
 }
 
-/* NULL when the message is well formed, else what is wrong; *bad is where. */
+/* NULL if the message is well-formed, else the reason; *bad is the position. */
 static const char *check_message(const ProtobufCMessageDescriptor *type, wire w, int depth, const uint8_t **bad) {
   if (depth > MAX_NESTING) return *bad = w.at, "messages are nested more than 64 deep";
   while (w.at < w.end) {
@@ -83,7 +84,7 @@ kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *dat
 
 enum { MODEL_GRAPH = 7, GRAPH_INITIALIZER = 5, TENSOR_RAW_DATA = 9 };
 
-/* The only occurrence of length-prefixed field `number`. Returns how many there are. */
+/* Finds length-prefixed field `number`; returns the number of occurrences. */
 static int find_field(wire w, uint32_t number, wire *out) {
   int found = 0;
   field f;

@@ -17,8 +17,7 @@ typedef struct kva_load_options {
   /* Inputs of an ONNX graph whose first extent is 1 accept any batch: that extent becomes symbol B, which may be
    * pinned. Declared first extents of other types are then not compared. A graph that relies on the 1 fails to load. */
   bool free_batch;
-  const kva_module
-      *data_from; /* module from which a dump's large constants, printed as hashes, are borrowed; or NULL */
+  const kva_module *data_from; /* a dump borrows large constants, printed as hashes, from here; or NULL */
   /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else
    * NULL. For operands that determine shapes (axes, target shapes), which ONNX allows to be inputs. */
   const kva_ref_tensor *(*fixed_input)(void *user, uint32_t index, const char *name);

@@ -49,8 +49,7 @@ typedef struct kva_el_frame {
 } kva_el_frame;
 
 typedef struct kva_elab {
-  kva_onnx_ctx
-      onnx; /* first member: kva_onnx_subgraph's build casts it back to the elaboration; contains the builder */
+  kva_onnx_ctx onnx;  /* first: kva_onnx_subgraph's build casts it to the elaboration; contains the builder */
   kva_arena *scratch; /* tree, frames, values: freed after elaboration */
   kva_module *m;
   const kva_load_options *options;

@@ -275,8 +275,7 @@ kva_status kva_export_unsupported(kva_export *e, const kva_node *n, const char *
 }
 
 const char *kva_export_result_name(kva_export *e, const kva_node *n, uint32_t i) {
-  const char *hint =
-      e->body_of ? "" : n->results[i].name; /* bodies are shared, so they must not contain names from callers */
+  const char *hint = e->body_of ? "" : n->results[i].name; /* bodies are shared: no names from callers */
   return kva_export_fresh(e, hint && *hint ? hint : n->op->name);
 }
 

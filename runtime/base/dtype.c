@@ -164,8 +164,7 @@ static uint64_t load_bits(kva_dtype t, const void *data, int64_t i) {
     return p[i / per_byte] >> (i % per_byte * bits) & ((1u << bits) - 1);
   }
   uint64_t value = 0;
-  memcpy(&value, p + i * (bits / 8),
-         (size_t)bits / 8); /* little-endian hosts only; ONNX's raw_data is little-endian, too */
+  memcpy(&value, p + i * (bits / 8), (size_t)bits / 8); /* little-endian hosts only, as is raw_data of ONNX */
   return value;
 }
 

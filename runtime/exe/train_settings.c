@@ -52,8 +52,7 @@ static kva_status make_schedule(const kva_train_settings *o, const kva_train_def
   while (kind < N_SCHEDULES && strcmp(schedules[kind], name) != 0) kind++;
   if (kind == N_SCHEDULES)
     return kva_error(diag, NULL, "--schedule: expected constant, warmup, cosine or linear, found '%s'", name);
-  bool ends =
-      kind == KVA_SCHEDULE_COSINE || kind == KVA_SCHEDULE_LINEAR; /* fields that other schedules do not use stay 0 */
+  bool ends = kind == KVA_SCHEDULE_COSINE || kind == KVA_SCHEDULE_LINEAR; /* unused fields stay 0 */
   *out = (kva_schedule){.kind = (kva_schedule_kind)kind, .lr = o->lr > 0 ? o->lr : d->lr};
   if (kind != KVA_SCHEDULE_CONSTANT) out->warmup = o->warmup >= 0 ? o->warmup : d->warmup;
   if (ends) out->final_ratio = o->final_lr >= 0 ? o->final_lr : d->final_ratio;

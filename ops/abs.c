@@ -1,5 +1,4 @@
-/* abs: y = |x|; the least signed integer stays what it is. Gradient: g sign(x), 0 at 0.
- * Exact. */
+/* abs: y = |x|; the least signed integer is unchanged. Gradient: g sign(x), 0 at 0. Exact. */
 #include "ops/elementwise.h"
 #include "ops/ids.h"
 

@@ -1,5 +1,5 @@
-/* argmax: y = the index (int64) of the greatest element along `axis`: the first of equals, or with select_last the
- * last. NaN counts as the greatest. Gradient: zero. Exact: comparisons. */
+/* argmax: y = index (int64) of the greatest element along `axis`; ties take the first, or with select_last the last.
+ * NaN counts as the greatest. Gradient: zero. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
 KVA_OP_FUNCTIONS(argmax)

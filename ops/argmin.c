@@ -1,5 +1,5 @@
-/* argmin: y = the index (int64) of the least element along `axis`: the first of equals, or with select_last the last.
- * NaN counts as the least. Gradient: zero. Exact: comparisons. */
+/* argmin: y = index (int64) of the least element along `axis`; ties take the first, or with select_last the last. NaN
+ * counts as the least. Gradient: zero. Exact: comparisons. */
 #include "ops/reduce_common.h"
 
 KVA_OP_FUNCTIONS(argmin)

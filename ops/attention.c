@@ -3,15 +3,14 @@
  *   s_ts = cap(scale * q_t . k_s) - slope_h |t + offset - s| + mask_ts        cap(x) = softcap * tanh(x / softcap)
  *   lse_t = log sum_s exp(s_ts),   y_t = sum_s exp(s_ts - lse_t) v_s
  *
- * Query head h uses key-value head h / (H / Hkv) (grouped queries). scale 0 stands for 1/sqrt(D); softcap 0: no cap.
+ * Query head h uses key-value head h / (H / Hkv) (grouped queries). scale 0 means 1/sqrt(D); softcap 0 means no cap.
  * slopes (ALiBi) is float[H]. mask broadcasts to [B,H,T,S]: bool (true: visible) or float (added). causal: key s is
- * visible when s <= t + offset; window > 0: when t + offset - window < s <= t + offset. A row that sees nothing gives
- * y = 0 and lse = -inf. lse is float (double for double).
+ * visible if s <= t + offset; with window > 0, if t + offset - window < s <= t + offset. A row without visible keys
+ * gives y = 0 and lse = -inf. lse is float (double for double).
  *
- * Gradients recompute the probabilities p = exp(s - lse): attention_grad_q.c, attention_grad_kv.c. There is none for
- * mask and slopes, and none through lse.
- * Tolerance 64: the error of a score (a sum of D products) is magnified by the exponential; scores of normal models
- * stay below 50. */
+ * Gradients recompute the probabilities p = exp(s - lse): attention_grad_q.c, attention_grad_kv.c. mask, slopes and lse
+ * have none. Tolerance 64: the exponential magnifies the error of a score, a sum of D products; scores of typical
+ * models stay below 50. */
 #include "ops/attention.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -230,7 +229,7 @@ static kva_status refuse(kva_vjp *c, const kva_node *n, const char *what) {
                   "attention has no gradient %s; put stop_gradient before what depends on parameters", what);
 }
 
-/* delta_t = dy_t . y_t, for both gradients: every tile of keys would sum it again. */
+/* delta_t = dy_t . y_t, computed once for both gradients, which would otherwise sum it for every tile of keys. */
 static kva_value *row_delta(kva_vjp *c, kva_node *n) {
   kva_dtype wide = kva_result(n, 1)->type->dtype;
   kva_value *y = kva_cast(c->b, kva_result(n, 0), wide), *dy = kva_cast(c->b, c->grad_out[0], wide);

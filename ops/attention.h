@@ -1,10 +1,10 @@
-/* What attention and its gradients share. Definition: attention.c. */
+/* Shared by attention and its gradients; attention.c defines them. */
 #ifndef KVA_OPS_ATTENTION_H
 #define KVA_OPS_ATTENTION_H
 
 #include "ops/build.h"
 
-/* Operands: the first five of all three operators; the gradients have the rest. */
+/* Operands: the first five belong to all three operators, the others to the gradients. */
 enum {
   KVA_ATTENTION_Q,
   KVA_ATTENTION_K,
@@ -18,20 +18,20 @@ enum {
 
 typedef struct kva_attention {
   const kva_node *n;
-  kva_attention_attrs attrs; /* scale filled in: never 0 */
+  kva_attention_attrs attrs; /* scale resolved: never 0 */
   kva_dim B, H, H_kv, T, S, group, offset;
   int64_t D, D_v;
 } kva_attention;
 
-/* Reads a checked node of any of the three operators. `c`: where the expressions group and offset are made. */
+/* Reads a checked node of any of the three operators. `c` receives the expressions group and offset. */
 kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c);
-/* Checks the operands that the three operators have. */
+/* Checks the operands that all three operators have. */
 KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
-/* The same and delta, lse, dy: the gradients' inference. */
+/* Inference of the gradients: also checks delta, lse, dy. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
 
-/* Floating-point operations of `products` matrix products over all pairs of a query and a key, half of them where the
- * mask is causal. */
+/* Floating-point operations of `products` matrix products over all pairs of query and key; half of them for a causal
+ * mask. */
 double kva_attention_products(const kva_node *n, const kva_sizes *s, double products);
 
 /* ---- reference --------------------------------------------------------------------------------------------------- */
@@ -44,13 +44,13 @@ typedef struct kva_attention_oracle {
 
 KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
                                                  kva_attention_oracle *out);
-/* One row of queries (b, h, t) and key s. */
+/* Query row (b, h, t) and key s. */
 typedef struct kva_attention_at {
   int64_t b, h, t, s;
 } kva_attention_at;
-/* The score; -inf where the query does not see the key. out_cap: derivative of the soft cap there. */
+/* The score; -inf if the query does not see the key. out_cap: derivative of the soft cap. */
 double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap);
-/* p: softmax probability, ds = dL/d(q.k), from lse, delta and dy. */
+/* p: softmax probability; ds = dL/d(q.k), from lse, delta and dy. */
 typedef struct kva_attention_slope {
   double p, ds;
 } kva_attention_slope;

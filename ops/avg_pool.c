@@ -1,6 +1,6 @@
-/* avg_pool(x[N, C, spatial]): y[n,c,o] = (sum over taps k inside x of x[n,c,at(o,k)]) / count(o), window.h says where
- * taps read. count is the number of taps inside x, or with count_include_pad inside x and its padding; what ceil_mode
- * adds beyond the padding never counts (ONNX AveragePool 19, PyTorch). An empty window gives 0. Gradient:
+/* avg_pool(x[N, C, spatial]): y[n,c,o] = (sum over taps k inside x of x[n,c,at(o,k)]) / count(o); window.h defines
+ * where taps read. count is the number of taps inside x or, with count_include_pad, inside x and its padding; positions
+ * that ceil_mode adds beyond the padding never count (ONNX AveragePool 19, PyTorch). An empty window gives 0. Gradient:
  * avg_pool_grad. Tolerance 8: a sum of |kernel| terms and one division. */
 #include "ops/check.h"
 #include "ops/element.h"

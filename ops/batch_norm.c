@@ -40,14 +40,14 @@ kva_status kva_batch_norm_ref(kva_ref *r, const kva_node *n, const kva_ref_tenso
   return KVA_OK;
 }
 
-/* v[C] in wide arithmetic as [C, 1, ...], so that it broadcasts along x's channels. */
+/* v[C] in wide arithmetic as [C, 1, ...], which broadcasts along x's channels. */
 static kva_value *per_channel(kva_builder *b, kva_value *v, uint32_t x_rank) {
   kva_dim shape[KVA_MAX_RANK] = {v->type->dims[0]};
   for (uint32_t i = 1; i + 1 < x_rank; i++) shape[i] = kva_expr_const(b->m->exprs, 1);
   return kva_reshape(b, kva_widen(b, v), x_rank - 1, shape);
 }
 
-/* Sum over all axes but the channel's, [C]. */
+/* Sum over all axes except the channel's, [C]. */
 static kva_value *channel_sum(kva_builder *b, kva_value *x) {
   int64_t axes[KVA_MAX_RANK] = {0};
   for (uint32_t i = 2; i < x->type->rank; i++) axes[i - 1] = i;

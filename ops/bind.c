@@ -1,9 +1,8 @@
-/* bind: from here on `symbol` has the value of the operand, an int64 scalar.
+/* bind: defines `symbol` as the value of the operand, an int64 scalar.
  *
- * Types and attributes of the nodes behind it may use the symbol: so sizes may depend on data. The value is not
- * negative, and not above `bound` where that is given, an expression over symbols that have values before; a value that
- * is one or the other is an error of the run. The verifier (ir/verify_symbols.c) sees that nothing before uses the
- * symbol; passes keep the order. */
+ * Types and attributes of later nodes may use the symbol, so sizes may depend on data. The value must not be negative,
+ * nor exceed `bound`, if given: an expression over symbols defined earlier. Violations are run-time errors. The
+ * verifier (ir/verify_symbols.c) checks that no earlier node uses the symbol; passes keep the order. */
 #include "ops/control.h"
 
 KVA_OP_FUNCTIONS(bind)

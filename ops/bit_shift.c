@@ -1,5 +1,5 @@
-/* bit_shift: z = x shifted by y bits, left or right; zeros come in on both sides (signed types shift as their bits).
- * A shift by the width or more, and one by a negative amount, gives 0. Exact. */
+/* bit_shift: z = x shifted by y bits, left or right; zeros are shifted in on both sides (signed types shift as their
+ * bits). Shifts by the width or more, and by negative amounts, give 0. Exact. */
 #include "ops/elementwise.h"
 
 KVA_ELEMENTWISE_INFER(bit_shift)

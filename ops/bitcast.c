@@ -1,5 +1,5 @@
 /* bitcast: the bits of x read as dtype `to` of the same width (floats from 16 bits, integers from 8 bits, bool as
- * uint8). Exact, but for the payload of 16-bit NaNs. */
+ * uint8). Exact, except for the payload of 16-bit NaNs. */
 #include "ops/elementwise.h"
 
 KVA_OP_FUNCTIONS(bitcast)
@@ -39,7 +39,7 @@ kva_status kva_bitcast_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *
   return KVA_OK;
 }
 
-/* ---- 16-bit floats: computed in float, so their bits are made and read by integer arithmetic --------------------- */
+/* ---- 16-bit floats: held as float, so integer arithmetic converts their bits ------------------------------------- */
 
 enum { F32_INFINITY = 0x7F800000, F16_INFINITY = 0x7C00 };
 
@@ -47,14 +47,14 @@ static kva_kval u32(kva_kb *b, int64_t v) {
   return kva_k_const_i(b, KVA_U32, v);
 }
 
-/* bits >> dropped, to nearest even. */
+/* bits >> dropped, rounded to nearest even. */
 static kva_kval round_bits(kva_kb *b, kva_kval bits, int dropped) {
   kva_kval odd = kva_k2(b, KVA_K_and, kva_k2(b, KVA_K_shr, bits, u32(b, dropped)), u32(b, 1));
   kva_kval half = kva_k2(b, KVA_K_add, odd, u32(b, (1 << (dropped - 1)) - 1));
   return kva_k2(b, KVA_K_shr, kva_k2(b, KVA_K_add, bits, half), u32(b, dropped));
 }
 
-/* Subnormals: adding 0.5, whose last place is theirs, makes the adder round. */
+/* Subnormals: adding 0.5, whose last place equals theirs, lets the adder round. */
 static kva_kval f16_magnitude(kva_kb *b, kva_kval magnitude) {
   kva_kval code = round_bits(b, kva_k2(b, KVA_K_sub, magnitude, u32(b, (int64_t)112 << 23)), 13);
   code = kva_k2(b, KVA_K_min, code, u32(b, F16_INFINITY));
@@ -64,7 +64,7 @@ static kva_kval f16_magnitude(kva_kb *b, kva_kval magnitude) {
   return kva_k_select(b, kva_k2(b, KVA_K_lt, magnitude, u32(b, (int64_t)113 << 23)), small, code);
 }
 
-/* The bits of float x rounded to 16-bit float type t, as uint16. */
+/* The bits of x rounded to 16-bit float type t, as uint16. */
 static kva_kval to_bits16(kva_kb *b, kva_kval x, kva_dtype t) {
   kva_kval bits = kva_k_bitcast(b, x, KVA_U32), magnitude = kva_k2(b, KVA_K_and, bits, u32(b, INT32_MAX));
   kva_kval sign = kva_k2(b, KVA_K_shr, kva_k2(b, KVA_K_xor, bits, magnitude), u32(b, 16));
@@ -74,7 +74,7 @@ static kva_kval to_bits16(kva_kb *b, kva_kval x, kva_dtype t) {
   return kva_k_convert(b, kva_k2(b, KVA_K_or, code, sign), KVA_U16);
 }
 
-/* The other way: uint16 to float. The exponent of float16 moves to its place by an exact multiplication with 2^112. */
+/* The inverse: uint16 to float. An exact multiplication by 2^112 rebiases the exponent of float16. */
 static kva_kval from_bits16(kva_kb *b, kva_kval x, kva_dtype t) {
   kva_kval code = kva_k_convert(b, x, KVA_U32);
   if (t == KVA_BF16) return kva_k_bitcast(b, kva_k2(b, KVA_K_shl, code, u32(b, 16)), KVA_F32);

@@ -1,5 +1,5 @@
-/* The builder: nodes with inferred types. After a failure it stops inferring, so that one mistake is reported once
- * and everything built on top of it stays harmless until the caller looks at `failed`. */
+/* The builder: nodes with inferred types. After a failure it stops inferring, so that each mistake is reported once;
+ * what is built on top of it is harmless until the caller checks `failed`. */
 #include "ops/build.h"
 #include "ops/ids.h"
 

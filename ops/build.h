@@ -1,7 +1,7 @@
-/* Building nodes with inferred types: what vjp rules, passes and importers use. Every function appends (or inserts
- * before `before`) and returns the first result. A node whose inference fails is reported once in the module's diag;
- * the builder then returns a value of a harmless type and sets `failed`, so that callers need not test every call: test
- * b->failed at the end. */
+/* Builds nodes with inferred types, for vjp rules, passes and importers. Every function appends (or inserts before
+ * `before`) and returns the first result. A node whose inference fails is reported once in the module's diag. The
+ * builder then returns a value of a harmless type and sets `failed`: callers need not test every call, only b->failed
+ * at the end. */
 #ifndef KVA_OPS_BUILD_H
 #define KVA_OPS_BUILD_H
 
@@ -11,11 +11,11 @@ struct kva_builder {
   kva_module *m;
   kva_graph *graph;
   kva_node *before; /* insertion point, NULL: end */
-  kva_loc loc;      /* given to new nodes */
+  kva_loc loc;      /* location for new nodes */
   bool failed;
 };
 
-/* attrs: the operator's struct or NULL for defaults (copied into the module's arena). operands may hold NULLs.
+/* attrs: the operator's struct, copied into the module's arena, or NULL for defaults. operands may contain NULLs.
  * n_results only matters for operators with a variable number. */
 kva_node *kva_build_node(kva_builder *b, kva_op_id op, uint32_t n_operands, kva_value *const *operands,
                          uint32_t n_results, const void *attrs);
@@ -31,17 +31,16 @@ kva_value *kva_mul(kva_builder *b, kva_value *x, kva_value *y);
 kva_value *kva_div(kva_builder *b, kva_value *x, kva_value *y);
 kva_value *kva_neg(kva_builder *b, kva_value *x);
 
-/* Constants: a scalar of dtype t; one shaped like nothing (rank 0), broadcast by use; a whole tensor (data borrowed).
- */
+/* Constants: a scalar of dtype t (rank 0, broadcast by its users); a whole tensor (data borrowed). */
 kva_value *kva_const_scalar(kva_builder *b, kva_dtype t, double v);
 kva_value *kva_const_i64s(kva_builder *b, uint32_t n, const int64_t *v); /* int64[n] */
 kva_value *kva_const_tensor(kva_builder *b, const kva_tensor_data *data);
-/* Scalar like x's dtype. */
+/* A scalar of x's dtype. */
 kva_value *kva_scalar_like(kva_builder *b, const kva_value *x, double v);
 /* An expression over shape symbols as a scalar of dtype t. */
 kva_value *kva_dim_scalar(kva_builder *b, kva_dtype t, kva_dim e);
 
-/* Movement and reduction; return x itself where nothing changes. */
+/* Movement and reduction; returns x itself if nothing changes. */
 kva_value *kva_cast(kva_builder *b, kva_value *x, kva_dtype to);
 kva_value *kva_reshape(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *shape);
 kva_value *kva_reshape_like(kva_builder *b, kva_value *x, const kva_type *type);
@@ -49,35 +48,35 @@ kva_value *kva_transpose(kva_builder *b, kva_value *x, const int64_t *perm);
 kva_value *kva_expand(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *shape);
 kva_value *kva_expand_like(kva_builder *b, kva_value *x, const kva_type *type);
 kva_value *kva_reduce(kva_builder *b, kva_op_id op, kva_value *x, uint32_t n_axes, const int64_t *axes, bool keepdims);
-/* Sums x over what broadcasting added, down to `type`'s shape: the gradient of a broadcast. */
+/* Sums x over broadcast axes down to `type`'s shape: the gradient of a broadcast. */
 kva_value *kva_reduce_to(kva_builder *b, kva_value *x, const kva_type *type);
 kva_value *kva_matmul(kva_builder *b, kva_value *x, kva_value *y, bool transpose_x, bool transpose_y);
 /* Zeros of a type. */
 kva_value *kva_zeros(kva_builder *b, const kva_type *type);
 
-/* ---- shared pieces of infer, ref and lower, for operators' files ------------------------------------------------- */
+/* ---- shared parts of infer, ref and lower ------------------------------------------------------------------------ */
 
-/* NumPy broadcast of shapes; a mismatch is reported at n (names both shapes). Symbolic dims must be equal or 1. */
+/* NumPy broadcast of shapes; reports a mismatch at n with both shapes. Symbolic dims must be equal or 1. */
 KVA_MUST_USE kva_status kva_broadcast_types(kva_module *m, const kva_node *n, uint32_t n_types,
                                             const kva_type *const *types, uint32_t *out_rank, kva_dim *out_dims);
-/* inference of elementwise operators: broadcast shape, dtype of operand 0 (bool with KVA_BOOL_RESULT); operands must
- * share a dtype, which must be in the row's classes. */
+/* Inference of elementwise operators: broadcast shape, dtype of operand 0 (bool with KVA_BOOL_RESULT). Operands must
+ * share a dtype of the row's classes. */
 KVA_MUST_USE kva_status kva_elementwise_infer(kva_module *m, const kva_node *n, const kva_type **out_types);
 /* Reports "operand i: expected ..., found ..." at n. */
 kva_status kva_operand_error(kva_module *m, const kva_node *n, uint32_t operand, const char *fmt, ...) KVA_PRINTF(4, 5);
 /* axis in [-rank, rank) to [0, rank); reports. */
 KVA_MUST_USE kva_status kva_normalize_axis(kva_module *m, const kva_node *n, int64_t axis, uint32_t rank,
                                            uint32_t *out_axis);
-/* Reference loops over the broadcast result: f for floats, g for the others (NULL: not defined there). */
+/* Reference loops over the broadcast result: f for floats, g for other types (NULL: undefined there). */
 void kva_ref_map1(const kva_ref_tensor *x, kva_ref_tensor *y, double (*f)(double), int64_t (*g)(int64_t));
 void kva_ref_map2(const kva_ref_tensor *x, const kva_ref_tensor *y, kva_ref_tensor *z, double (*f)(double, double),
                   int64_t (*g)(int64_t, int64_t));
-/* Offset in w (which broadcasts to a result of rank `rank`) of result index idx. */
+/* Offset in w, which broadcasts to a result of rank `rank`, of result index idx. */
 int64_t kva_ref_broadcast_offset(const kva_ref_tensor *w, uint32_t rank, const int64_t *idx);
-/* Steps idx to the next element in row-major order; false after the last. */
+/* Advances idx to the next element in row-major order; false after the last. */
 bool kva_next_index(uint32_t rank, const int64_t *dims, int64_t *idx);
 
-/* The whole file of a simple unary operator is its mathematics: see ops/relu.c. */
+/* A simple unary operator's file contains only its mathematics: see ops/relu.c. */
 #define KVA_ELEMENTWISE_INFER(op)                                                             \
   KVA_OP_FUNCTIONS(op)                                                                        \
   kva_status kva_##op##_infer(kva_module *m, const kva_node *n, const kva_type **out_types) { \

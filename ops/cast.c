@@ -1,8 +1,8 @@
-/* cast: y = x in dtype `to`. Float to float rounds to nearest even; to float8 and narrower what is too large saturates,
- * or with saturate = 0 becomes infinity or NaN. Float to integer truncates toward zero and saturates, NaN gives 0;
- * integer to integer wraps; to bool is x != 0. Inside a fused kernel a cast to a float narrower than 32 bits keeps the
- * wider value: it is rounded where it is stored. Gradient: cast back, between floats; else none.
- * Tolerance 1: one rounding. */
+/* cast: y = x in dtype `to`. Float to float rounds to nearest even; to float8 and narrower, large values saturate, or
+ * with saturate = 0 become infinity or NaN. Float to integer truncates toward zero and saturates; NaN gives 0. Integer
+ * to integer wraps; to bool is x != 0. Inside a fused kernel a cast to a float narrower than 32 bits keeps the wider
+ * value, which is rounded when it is stored. Gradient: cast back, between floats; else none. Tolerance 1: one
+ * rounding. */
 #include "ops/elementwise.h"
 #include "ops/facts.h"
 #include "ops/shape_values.h"
@@ -67,7 +67,7 @@ kva_status kva_cast_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-/* Integers narrower than a byte are computed in one: bring v into their range. */
+/* Integers narrower than a byte are computed in bytes; wraps v to their range. */
 static kva_kval lower_narrow_int(kva_kb *b, kva_kval v, kva_dtype to) {
   kva_dtype t = kva_k_compute_type(to);
   int bits = kva_dtype_bits(to);
@@ -82,7 +82,7 @@ static kva_kval lower_narrow_int(kva_kb *b, kva_kval v, kva_dtype to) {
   return kva_k2(b, KVA_K_shr, kva_k2(b, KVA_K_shl, v, shift), shift);
 }
 
-/* The smallest magnitude that float8 type `to` cannot hold, after rounding to nearest even; 0: it always can. */
+/* The smallest magnitude that overflows float8 type `to`, after rounding to nearest even; 0: none does. */
 static double first_overflow(kva_dtype to) {
   switch (to) {
   case KVA_F8E4M3FN: return (double)nextafterf(464, 465); /* the tie 464 goes to 448 */
@@ -93,7 +93,7 @@ static double first_overflow(kva_dtype to) {
   }
 }
 
-/* Stores saturate finite numbers, so what overflows must be NaN or, in float8e5m2, infinite already. */
+/* Stores saturate finite numbers, so overflowing values become NaN or, for float8e5m2, infinite beforehand. */
 static kva_kval lower_unsaturated(kva_kb *b, kva_kval v, kva_dtype to) {
   double limit = first_overflow(to);
   if (limit == 0) return v;
@@ -117,7 +117,7 @@ static kva_kval lower_cast(kva_kb *b, kva_kval x, const kva_cast_attrs *a) {
 }
 KVA_UNARY_LOWER(cast, lower_cast(b, x, n->attrs))
 
-/* Narrower integers would wrap. */
+/* Narrower integers could wrap. */
 bool kva_cast_shape_values(kva_shape_values *v, const kva_node *n) {
   kva_dtype from = kva_operand_type(n, 0)->dtype, to = n->results[0].type->dtype;
   bool wide = to == KVA_I64 || to == KVA_I32 || to == KVA_U64 || to == KVA_U32;

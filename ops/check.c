@@ -1,4 +1,4 @@
-/* See check.h. */
+/* Implements check.h. */
 #include "ops/check.h"
 
 static const char *type_text(kva_module *m, const kva_type *t) {

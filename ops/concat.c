@@ -67,7 +67,7 @@ kva_status kva_concat_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-/* A chain of selections; each operand is read only for its own part. */
+/* A chain of selections; each operand is read only within its own part. */
 kva_kval kva_concat_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   (void)result;
   kva_kb *b = l->kb;

@@ -74,7 +74,7 @@ typedef struct flat_sizes {
   int64_t in, out, kernel; /* elements of one channel */
 } flat_sizes;
 
-/* All products of one output element, channel m of image n at o. */
+/* Adds all products of one output element, channel m of image n at o. */
 static void accumulate_at(const kva_conv_oracle *c, const flat_sizes *size, kva_conv_role result, int64_t n, int64_t m,
                           const int64_t *o, int64_t y, const double *a, const double *b, double *sum) {
   int64_t per_group = c->C / c->group, first = m / (c->M / c->group) * per_group;
@@ -159,13 +159,13 @@ kva_kval kva_conv_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
   return kva_window_reduce(l->kb, &window, KVA_COMBINE_ADD, kva_k_compute_type(w->dtype), w->dims[1], tap, &body);
 }
 
-/* conv, conv_input_grad: lines of the image, operand 0, are copied to panels; weights are read one at a time. */
+/* conv, conv_input_grad: lines of the image, operand 0, are packed; weights are streamed. */
 kva_operand_role kva_conv_image_role(const kva_node *n, uint32_t operand) {
   (void)n;
   return operand == 0 ? KVA_PACKED : KVA_SCALARS;
 }
 
-/* Each element of y is a sum over a filter. */
+/* Each element of y is a sum over one filter. */
 double kva_conv_products(const kva_sizes *s, const kva_type *y, const kva_type *w) {
   return 2 * kva_elements_of(s, y) * kva_elements_of(s, w) / kva_extent_of(s, w->dims[0]);
 }

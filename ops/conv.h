@@ -1,4 +1,4 @@
-/* What conv and its gradients share: x[N, C, spatial], w[M, C/group, kernel], y[N, M, out]. Definition: conv.c. */
+/* Shared by conv and its gradients: x[N, C, spatial], w[M, C/group, kernel], y[N, M, out]. Definition: conv.c. */
 #ifndef KVA_OPS_CONV_H
 #define KVA_OPS_CONV_H
 
@@ -8,13 +8,13 @@
 KVA_MUST_USE kva_status kva_conv_check_group(kva_module *m, const kva_node *n, int64_t group, kva_dim channels,
                                              const char *of);
 
-/* Checks the window that the shape of the weights (operand 1) gives, and reads it. */
+/* Checks and reads the window given by the shape of the weights (operand 1). */
 KVA_MUST_USE kva_status kva_conv_check_kernel(kva_module *m, const kva_node *n, kva_ints strides, kva_ints pads,
                                               kva_ints dilations);
 kva_window kva_conv_window(const kva_type *w, kva_ints strides, kva_ints pads, kva_ints dilations);
 
-/* Reference of all three: y[n,m,o] is a sum of products x * w. `result` says which of x, w, y is summed up; a and b are
- * the other two in this order. */
+/* Reference of all three: y[n,m,o] is a sum of products x * w. `result` says which of x, w, y is accumulated; a and b
+ * are the other two in this order. */
 typedef enum kva_conv_role { KVA_CONV_X, KVA_CONV_W, KVA_CONV_Y } kva_conv_role;
 typedef struct kva_conv_oracle {
   kva_window window;

@@ -72,7 +72,7 @@ kva_status kva_conv_input_grad_vjp(kva_vjp *c, kva_node *n) {
 
 typedef struct grad_body {
   kva_window_site at;
-  const kva_expr *group, *channel, *per_group; /* of dx's channel; channels of dy in a group */
+  const kva_expr *group, *channel, *per_group; /* of dx's channel; number of dy's channels in a group */
 } grad_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {

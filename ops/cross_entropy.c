@@ -2,11 +2,10 @@
  *
  *   lse = log sum_k exp(logits_k),   loss = lse - logits_target,   loss = 0 where target == ignore_index
  *
- * Both results are float (double for double logits). A target outside [0, C) that is not ignore_index is an error of
- * the data: the reference reports it, compiled code makes that loss NaN, which stops training.
- * Gradient: p = exp(logits - lse); dlogits = p * (dloss + dlse) - [k == target] * dloss, with dloss 0 in ignored rows.
- * Tolerance 16: as log_softmax; loss cancels where the target's logit is far above the others, so the error is relative
- * to the largest logit. */
+ * Both results are float (double for double logits). A target outside [0, C) other than ignore_index is a data error:
+ * the reference reports it; compiled code makes that loss NaN, which stops training. Gradient: p = exp(logits - lse);
+ * dlogits = p * (dloss + dlse) - [k == target] * dloss, with dloss 0 in ignored rows. Tolerance 16: as log_softmax. The
+ * loss cancels if the target's logit is far above the others, so the error is relative to the largest logit. */
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"

@@ -1,5 +1,5 @@
 /* cumprod: y[k] = x[0] ... x[k] along `axis`; exclusive: without x[k]; reverse: x[k] ... x[last]. No gradient rule.
- * Tolerance 16: one rounding a factor; errors of a product add up. */
+ * Tolerance 16: one rounding per factor; errors of a product accumulate. */
 #include "ops/scan_common.h"
 
 KVA_OP_FUNCTIONS(cumprod)

@@ -21,8 +21,8 @@ KVA_BINARY_REF_U64(div, div_f, div_i, div_u)
 KVA_BINARY_VJP(div, kva_div(b, g, y), kva_neg(b, kva_div(b, kva_mul(b, g, r), y)))
 KVA_BINARY_LOWER(div, kva_k2(b, KVA_K_div, x, y))
 
-/* The operator truncates toward zero, the algebra's division goes toward minus infinity: the same for what is not
- * negative. */
+/* The operator truncates toward zero, the algebra's division rounds toward minus infinity: equal for non-negative
+ * values. */
 static kva_dim quotient(kva_expr_ctx *c, kva_dim a, kva_dim b) {
   int64_t lo, va, vb;
   if (kva_expr_is_const(a, &va) && kva_expr_is_const(b, &vb)) {

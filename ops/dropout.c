@@ -1,9 +1,8 @@
-/* dropout: at inference y = x. In a training step passes/train.c puts the random form in its place,
+/* dropout: at inference y = x. In a training step passes/train.c replaces it by the random form,
  *
- *   y = x / (1 - ratio) where u >= ratio, else 0;   u = random_uniform(seed, step), a stream of its own for every
- * dropout
+ *   y = x / (1 - ratio) where u >= ratio, else 0;   u = random_uniform(seed, step), with a separate stream per dropout
  *
- * whose gradient those nodes give. 0 <= ratio < 1. Gradient of the form at inference: g. Exact. */
+ * whose gradient follows from its nodes. 0 <= ratio < 1. Gradient of the inference form: g. Exact. */
 #include "ops/elementwise.h"
 
 KVA_OP_FUNCTIONS(dropout)

@@ -1,4 +1,4 @@
-/* See element.h. */
+/* Implements element.h. */
 #include "ops/element.h"
 
 kva_kval kva_masked_operand(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx,

@@ -1,22 +1,22 @@
-/* Pieces that the lowering of several operators shares: guarded operands, sums over axes. */
+/* Shared pieces of lowering: guarded operands, sums over axes. */
 #ifndef KVA_OPS_ELEMENT_H
 #define KVA_OPS_ELEMENT_H
 
 #include "ops/build.h"
 
-/* Operand element idx where `cond` holds, else 0: no memory is touched where it does not. cond NULL: always. */
+/* Operand element idx if `cond` holds, else 0 without a memory access. cond NULL: always. */
 kva_kval kva_masked_operand(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx,
                             kva_kval cond);
 
-/* Operand 0 at idx, as a contribution to a reduction. */
+/* The contribution of operand 0 at idx to a reduction. */
 typedef kva_kval (*kva_term)(kva_lower *l, const kva_node *n, const kva_expr *const *idx, void *user);
-/* Reduces term over the `n_axes` axes of operand 0 that start at `axis`; the other entries of idx stay. */
+/* Reduces term over `n_axes` axes of operand 0 from `axis` on; the other entries of idx are kept. */
 kva_kval kva_reduce_axes(kva_lower *l, const kva_node *n, kva_combine combine, const kva_expr *const *idx,
                          uint32_t axis, uint32_t n_axes, kva_term term, void *user);
-/* The element itself: a kva_term. */
+/* A kva_term: the element itself. */
 kva_kval kva_term_element(kva_lower *l, const kva_node *n, const kva_expr *const *idx, void *user);
 
-/* The type in which gradients of x are computed: float for narrower floats, else x's own. */
+/* The type in which gradients of x are computed: float for narrower floats, else x's type. */
 static inline kva_dtype kva_ref_tensor_dtype(kva_dtype t) {
   return t == KVA_F64 ? KVA_F64 : KVA_F32;
 }

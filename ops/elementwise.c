@@ -1,5 +1,5 @@
-/* What elementwise operators share: broadcasting in types, in the reference and in kernels; and the error helpers of
- * every infer function. */
+/* Shared by elementwise operators: broadcasting in types, reference and kernels; also the error helpers of all infer
+ * functions. */
 #include "ops/elementwise.h"
 
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* Macros that let the file of an elementwise operator be little more than its mathematics. In their expressions the
- * operands are called x, y, z; `b` is the builder (vjp: graph nodes; lower: kernel code), `g` the gradient that flows
- * in and `r` the operator's own result (vjp). */
+/* Macros that reduce the file of an elementwise operator to its mathematics. In their expressions the operands are x,
+ * y, z; `b` is the builder (vjp: graph nodes; lower: kernel code), `g` the incoming gradient and `r` the operator's
+ * result (vjp). */
 #ifndef KVA_OPS_ELEMENTWISE_H
 #define KVA_OPS_ELEMENTWISE_H
 
@@ -15,7 +15,7 @@
     c->grad_in[0] = (gradient);                                                   \
     return KVA_OK;                                                                \
   }
-/* Both gradients are summed back over what broadcasting added. */
+/* Both gradients are summed over broadcast axes. */
 #define KVA_BINARY_VJP(op, gradient_x, gradient_y)                            \
   kva_status kva_##op##_vjp(kva_vjp *c, kva_node *n) {                        \
     kva_builder *b = c->b;                                                    \
@@ -43,7 +43,7 @@
     return (value);                                                                                         \
   }
 
-/* Operators whose kernel code is one instruction: all but the gradient. */
+/* Operators that are one kernel instruction: everything but the gradient. */
 #define KVA_UNARY_OP(op, opcode, f, g) \
   KVA_ELEMENTWISE_INFER(op)            \
   KVA_UNARY_REF(op, f, g)              \
@@ -53,7 +53,7 @@
   KVA_BINARY_REF(op, f, g)              \
   KVA_BINARY_LOWER(op, kva_k2(b, KVA_K_##opcode, x, y))
 
-/* Reference loops of operators for which uint64 differs from the signed types (order, division): gu is used there. */
+/* Reference loops of operators on which uint64 differs from signed types (order, division): gu handles uint64. */
 #define KVA_UNARY_REF_U64(op, f, g, gu)                                                     \
   kva_status kva_##op##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, \
                             kva_ref_tensor *const *out) {                                   \

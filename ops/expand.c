@@ -1,4 +1,4 @@
-/* expand: y = x broadcast to `shape` (NumPy rule; never smaller than x). Gradient: g summed over what was added.
+/* expand: y = x broadcast to `shape` (NumPy's rule; never smaller than x). Gradient: g summed over the broadcast axes.
  * Exact: a view. */
 #include "ops/check.h"
 #include "ops/facts.h"
@@ -40,7 +40,7 @@ kva_kval kva_expand_lower(kva_lower *l, const kva_node *n, uint32_t result, cons
   return kva_lower_broadcast(l, n, 0, idx);
 }
 
-/* Of one element. */
+/* Known if x has one element. */
 bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n) {
   return kva_shape_values_same(v, n);
 }

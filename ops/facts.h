@@ -1,5 +1,5 @@
-/* The functions that rows of ops.def name among their facts (ir/op_info.h): each is in its operator's file, or in that
- * of its family. */
+/* Functions that rows of ops.def name among their facts (ir/op_info.h). Each is in its operator's file or its
+ * family's. */
 #ifndef KVA_OPS_FACTS_H
 #define KVA_OPS_FACTS_H
 
@@ -12,7 +12,7 @@ kva_operand_role kva_conv_image_role(const kva_node *n, uint32_t operand);
 kva_operand_role kva_kv_shift_grads_role(const kva_node *n, uint32_t operand);
 kva_operand_role kva_attention_role(const kva_node *n, uint32_t operand);
 
-/* ---- dims that number rows (kva_op_info.row_dims) ---------------------------------------------------------------- */
+/* ---- dimensions that index rows (kva_op_info.row_dims) ----------------------------------------------------------- */
 
 int kva_reduce_row_dims(const kva_node *n);
 int kva_arg_row_dims(const kva_node *n);

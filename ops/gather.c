@@ -48,7 +48,7 @@ kva_status kva_gather_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *c
   return KVA_OK;
 }
 
-/* Sums many rows into one, so narrow floats are added in float and rounded once. */
+/* Sums many rows into one, so narrow floats accumulate in float and round once. */
 kva_status kva_gather_vjp(kva_vjp *c, kva_node *n) {
   kva_value *operands[2] = {kva_widen(c->b, c->grad_out[0]), kva_operand(n, 1)};
   const kva_type *x = kva_operand_type(n, 0);

@@ -1,9 +1,8 @@
 /* gather_grad: the gradient of gather. Operands: g of shape [a.., i.., c..] and indices [i..]; the result has shape
- * [a.., extent, c..]:  dx[a.., v, c..] = sum of g[a.., i.., c..] over all i with indices[i] = v.
- * The sum runs in the order of i and is rounded at every step, on every target.
- * Operands 2 and 3, which say nothing new: keys and bounds of sort_indices for the same indices and extent, that a GPU
- * goes by.
- * Tolerance 8: kernels of narrow floats may keep more bits between two steps. */
+ * [a.., extent, c..]: dx[a.., v, c..] = sum of g[a.., i.., c..] over all i with indices[i] = v. The sum runs in order
+ * of i and rounds after every addition, on every target. Operands 2 and 3 are redundant: keys and bounds of
+ * sort_indices for the same indices and extent, which GPU kernels use. Tolerance 8: kernels of narrow floats may keep
+ * more bits between additions. */
 #include "ops/gather_grad.h"
 #include "ops/check.h"
 #include "ops/ids.h"

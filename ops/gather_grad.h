@@ -7,11 +7,11 @@
 enum { KVA_GATHER_GRAD_KEYS = 2, KVA_GATHER_GRAD_BOUNDS };
 
 typedef struct kva_gather_layout {
-  uint32_t axis, n_indices, rank; /* axis of the result that indices name; rank of the indices, of the result */
+  uint32_t axis, n_indices, rank; /* axis of the result that is indexed; ranks of the indices and of the result */
 } kva_gather_layout;
 kva_gather_layout kva_gather_grad_layout(const kva_node *n);
 
-/* What the sorted indices of n, which has some, are like. */
+/* Describes the sorted indices of n, which must have them. */
 kva_sorted kva_gather_grad_sorted(kva_expr_ctx *c, const kva_node *n);
 
 /* For GPUs: gives the gather_grads of g, of types of whole bytes, their indices sorted, by nodes that those of the same

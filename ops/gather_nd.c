@@ -14,7 +14,7 @@ static uint32_t batch_of(const kva_node *n) {
   return (uint32_t)((const kva_gather_nd_attrs *)n->attrs)->batch_dims;
 }
 
-/* K; the extent is a constant once inference has passed. */
+/* K, which is constant after inference. */
 static uint32_t index_length(const kva_type *indices) {
   int64_t length = 0;
   kva_expr_is_const(indices->dims[indices->rank - 1], &length);
@@ -73,7 +73,7 @@ kva_status kva_gather_nd_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor
   return KVA_OK;
 }
 
-/* The indices with the batch coordinates in front: scatter_nd has no batch axes. */
+/* The indices with batch coordinates prepended: scatter_nd has no batch axes. */
 static kva_value *full_indices(kva_builder *b, const kva_node *n) {
   kva_value *indices = kva_operand(n, 1), *parts[KVA_MAX_RANK + 1];
   const kva_type *t = indices->type;

@@ -1,14 +1,13 @@
-/* if: one of two sub-graphs, by a condition that is data.
+/* if: runs one of two sub-graphs, selected by data.
  *
  *   r... = kv.if <binds> (c, x...) { then } { else }
  *
- * c is a bool scalar. Both sub-graphs take x... and give as many outputs; the node's results are those of `then` where
- * c holds, else those of `else`. Outputs agree in element type and rank. Where an extent is the same expression in
- * both, it is that of the result; where it differs, or follows from a symbol that the branch binds itself, the result
- * has the next symbol of `binds`, to which the node gives the extent that came out: one symbol for each such axis, in
- * order of results and axes.
+ * c is a bool scalar. Both sub-graphs take x... and have equally many outputs; the node's results are those of `then`
+ * if c holds, else those of `else`. Outputs agree in element type and rank. An extent that is the same expression in
+ * both is the result's extent. If it differs, or depends on a symbol that a branch binds, the result has the next
+ * symbol of `binds`, which the node sets to the actual extent: one symbol per such axis, in order of results and axes.
  *
- * Gradient: an `if` with the same condition whose branches compute theirs again and differentiate them
+ * Gradient: an `if` with the same condition whose branches recompute the forward branch and differentiate it
  * (passes/autodiff_control.c). */
 #include "ops/control.h"
 

@@ -1,4 +1,4 @@
-/* Indices that are data. */
+/* Data-dependent indices. */
 #include "ops/index.h"
 
 kva_status kva_index_check(kva_module *m, const kva_node *n, uint32_t operand) {

@@ -1,18 +1,18 @@
-/* Indices that are data (gather, scatter): int32 or int64, negative ones count from the end. Outside [-extent, extent)
- * the reference reports an error; compiled code, which cannot, clamps into the range. */
+/* Data-dependent indices (gather, scatter): int32 or int64; negative ones count from the end. Outside [-extent, extent)
+ * the reference reports an error; compiled code cannot, and clamps. */
 #ifndef KVA_OPS_INDEX_H
 #define KVA_OPS_INDEX_H
 
 #include "ops/build.h"
 
 KVA_MUST_USE kva_status kva_index_check(kva_module *m, const kva_node *n, uint32_t operand);
-/* index -> [0, extent), or an error that names index, axis and extent. */
+/* Maps index to [0, extent), or reports an error that names index, axis and extent. */
 KVA_MUST_USE kva_status kva_index_ref(kva_ref *r, const kva_node *n, int64_t index, uint32_t axis, int64_t extent,
                                       int64_t *out_index);
-/* Element `at` of an index operand as an index expression in [0, extent) (0 where extent is 0). */
+/* Element `at` of an index operand as an index expression in [0, extent) (0 if extent is 0). */
 const kva_expr *kva_index_lower(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *at,
                                 kva_dim extent);
-/* Condition that extent > 0, NULL where that is known. */
+/* The condition extent > 0; NULL if that is known to hold. */
 kva_kval kva_index_nonempty(kva_lower *l, kva_kval condition, kva_dim extent);
 
 #endif

@@ -3,23 +3,25 @@
  *   y[b,h,t,:] = sum_{j<W} w[h,j] * x[b,h,t-j,:]                    (KV shifting attention, arXiv 2411.19574, eq. 4-6)
  *
  * x is [B,T,H,D] (time_axis 1) or [B,H,T,D] (time_axis 2). Tap 0 is the current row, tap 1 the previous one, ... The
- * rank of w tells its granularity: [H,W] a scalar per head, [H,W,D] per channel, [B,H,T,W] per token and head (gates).
+ * rank of w gives its granularity: [H,W] a scalar per head, [H,W,D] per channel, [B,H,T,W] per token and head (gates).
  *
- * Rows before the start. The sequence of batch entry b starts at row left_pad[b] (0 without left_pad).
+ * Rows before the start: the sequence of batch entry b starts at row left_pad[b] (0 without left_pad).
+ *
  *   with past      row -i is past row W-1-i: past holds the W-1 raw rows before x, oldest first. `boundary` is unused
  *   "zero"         they are zero, with no renormalisation: the paper's rule
  *   "keep"         they are zero and the first row passes unmixed: its weights are (1, 0, ...)
  *   "edge"         they equal the first row
- * Padding rows t < left_pad[b] count as zero and come out as zero. segments[b,t] numbers the documents of a packed
- * batch: a row of another document counts as zero; past belongs to the document of row 0.
  *
- * state: the W-1 raw (unmixed) rows that the rows after x will see as their past, i.e. taps of row T-1: the last rows
- * of concat(past, x), where padding and other documents are zero. Running chunks with past = the state before gives the
- * bits of one run over all rows, for every way to cut: terms are added in the order of j, whatever t is. (The paper's
- * own listing keeps the last *mixed* row in prefill, which makes the first decoded row wrong.)
+ * Padding rows t < left_pad[b] count as zero, and their results are zero. segments[b,t] numbers the documents of a
+ * packed batch: a row of another document counts as zero; past belongs to the document of row 0.
  *
- * Gradients are the mirrored shift and sums over rows: kv_shift_input_grad.c, kv_shift_weight_grad.c.
- * Tolerance 4: W products accumulated in float (double for double) and one rounding to the result's dtype. */
+ * state: the W-1 raw (unmixed) rows that rows after x take as their past, the taps of row T-1: the last rows of
+ * concat(past, x), where padding and other documents are zero. Running in chunks, each with the previous state as past,
+ * gives the bits of one run over all rows for any division: terms are added in order of j, independently of t. (The
+ * paper's own listing keeps the last *mixed* row in prefill, which makes the first decoded row wrong.)
+ *
+ * Gradients are the mirrored shift and sums over rows: kv_shift_input_grad.c, kv_shift_weight_grad.c. Tolerance 4: W
+ * products accumulated in float (double for double) and one rounding to the result's dtype. */
 #include "ops/kv_shift.h"
 #include "ops/check.h"
 #include "ops/element.h"
@@ -155,7 +157,7 @@ static bool ref_same_segment(const kva_shift_ref *s, int64_t b, int64_t t, int64
 kva_shift_source kva_shift_read(const kva_shift_ref *s, int64_t b, int64_t t, int64_t j) {
   const kva_shift_source nothing = {0};
   int64_t start = ref_start(s, b), row = t - j;
-  /* t is -1 when an empty chunk's state is asked for: then it is past itself. */
+  /* t is -1 if the state of an empty chunk is requested; the state then is past itself */
   bool only_past = s->past && !s->segments && !s->left_pad;
   if (t < start && !only_past) return nothing;
   if (s->boundary == KVA_SHIFT_KEEP && !s->past && t == start) {
@@ -218,7 +220,7 @@ kva_status kva_kv_shift_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor 
 
 /* ---- gradient ---------------------------------------------------------------------------------------------------- */
 
-/* Weights [H, W] that pick tap j: 1 there, else 0. */
+/* Weights [H, W] that select tap j: 1 there, else 0. */
 static kva_value *pick_tap(kva_builder *b, const kva_shift *s, kva_dtype dtype, int64_t j) {
   kva_dim taps = kva_expr_const(b->m->exprs, s->window);
   const kva_type *row_type = kva_type_tensor(b->m, KVA_I64, 1, &taps);
@@ -240,9 +242,9 @@ static input_grads input_grad(kva_vjp *c, kva_node *n, kva_value *dy, kva_value 
   return (input_grads){kva_result(grad, 0), kva_result(grad, 1)};
 }
 
-/* Row k of the state is tap W-2-k of row T-1, so its gradient is that of a shift whose weights pick this tap and whose
- * result is used in row T-1 only. This holds for every boundary rule but "keep", whose unmixed row is no tap: there
- * rows before the start are zero in the state. */
+/* Row k of the state is tap W-2-k of row T-1. Its gradient is therefore that of a shift whose weights select this tap,
+ * used in row T-1 only. This holds for every boundary except "keep", whose unmixed row is not a tap: with it, rows
+ * before the start are zero in the state. */
 static input_grads state_grad(kva_vjp *c, kva_node *n, const kva_shift *s, int64_t k) {
   const kva_kv_shift_attrs *a = n->attrs;
   kva_value *dstate = c->grad_out[1];
@@ -321,7 +323,7 @@ kva_kval kva_shift_same_segment(kva_lower *l, const kva_shift *s, const kva_expr
   return kva_k2(l->kb, KVA_K_eq, x, y);
 }
 
-/* past at row W-1 + row where row < 0 and `cond`; at.t is the row that reads. */
+/* past at row W-1 + row if row < 0 and `cond`; at.t is the reading row. */
 static kva_kval tap_past(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *row, kva_kval cond,
                          kva_kval x) {
   const kva_expr *zero = kva_expr_const(l->kb->exprs, 0);

@@ -1,4 +1,4 @@
-/* What kv_shift and its two gradients share: layout, boundary rules, and where a tap reads. Definition: kv_shift.c. */
+/* Shared by kv_shift and its two gradients: layout, boundary rules, addressing of taps. Definition: kv_shift.c. */
 #ifndef KVA_OPS_KV_SHIFT_H
 #define KVA_OPS_KV_SHIFT_H
 
@@ -6,7 +6,7 @@
 
 typedef enum kva_shift_boundary { KVA_SHIFT_ZERO, KVA_SHIFT_KEEP, KVA_SHIFT_EDGE } kva_shift_boundary;
 
-/* Operand numbers that the three operators have in common. */
+/* Operand indices common to the three operators. */
 enum { KVA_SHIFT_PAST = 2, KVA_SHIFT_SEGMENTS = 3, KVA_SHIFT_LEFT_PAD = 4 };
 
 /* kv_shift_grads is for windows of at most so many taps: a thread keeps a sum for each. It adds up dw over so many
@@ -15,7 +15,7 @@ enum { KVA_SHIFT_PAST = 2, KVA_SHIFT_SEGMENTS = 3, KVA_SHIFT_LEFT_PAD = 4 };
 enum { KVA_SHIFT_GRADS_TAPS = 4, KVA_SHIFT_GRADS_ROWS = 16 };
 enum { KVA_SHIFT_GRADS_DY = 0, KVA_SHIFT_GRADS_X = 2 }; /* its operands */
 
-/* One kv_shift node, seen without its layout: x[b, t, h, d], w as `weight_rank` says (kv_shift.c). */
+/* A kv_shift node independent of its layout: x[b, t, h, d], w according to `weight_rank` (kv_shift.c). */
 typedef struct kva_shift {
   const kva_node *n;
   uint32_t time, head; /* axes of x: {1, 2} or {2, 1} */
@@ -25,15 +25,15 @@ typedef struct kva_shift {
   kva_dim B, T, H, D;
 } kva_shift;
 
-/* Axis of w that counts the taps. */
+/* The axis of w that indexes taps. */
 static inline uint32_t kva_shift_tap_axis(uint32_t weight_rank) {
   return weight_rank == 4 ? 3 : 1;
 }
 
-/* Reads a checked node: x's type (or dy's, the same), w's shape. */
+/* Reads a checked node: the type of x (or of dy, which is equal), the shape of w. */
 kva_shift kva_shift_get(const kva_node *n, const kva_type *x, int64_t time_axis, const char *boundary,
                         uint32_t weight_rank, const kva_dim *weight_dims);
-/* Inference of all three: checks everything but results; w_operand is the operand to blame for w's shape. */
+/* Inference of all three: checks everything but results; errors about w's shape refer to operand w_operand. */
 KVA_MUST_USE kva_status kva_shift_check(kva_module *m, const kva_node *n, int64_t time_axis, const char *boundary,
                                         uint32_t weight_rank, const kva_dim *weight_dims, uint32_t w_operand);
 /* Reads a checked kv_shift_grads node. */
@@ -50,42 +50,43 @@ typedef struct kva_shift_ref {
   const kva_ref_tensor *past, *segments, *left_pad; /* NULL: absent */
 } kva_shift_ref;
 
-/* What tap j of row t of sequence b reads. */
+/* The source of tap j of row t of sequence b. */
 typedef struct kva_shift_source {
   enum { KVA_FROM_NOTHING, KVA_FROM_X, KVA_FROM_PAST } from;
   int64_t row;      /* of x or past */
-  bool unit_weight; /* boundary "keep": weight 1, whatever w says */
+  bool unit_weight; /* boundary "keep": weight 1 regardless of w */
 } kva_shift_source;
 
 kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_ref_tensor *x, const kva_ref_tensor *const *in);
 kva_shift_source kva_shift_read(const kva_shift_ref *s, int64_t b, int64_t t, int64_t j);
-/* Offset of (b, t, h, d) in a tensor like x with `rows` rows, and of (b, t, h, j, d) in w. */
+/* Offset of (b, t, h, d) in a tensor laid out like x with `rows` rows, and of (b, t, h, j, d) in w. */
 int64_t kva_shift_offset(const kva_shift_ref *s, int64_t rows, int64_t b, int64_t t, int64_t h, int64_t d);
 int64_t kva_shift_weight_offset(const kva_shift_ref *s, int64_t b, int64_t t, int64_t h, int64_t j, int64_t d);
 
 /* ---- lowering ---------------------------------------------------------------------------------------------------- */
 
-/* Index of one element, without layout. */
+/* Index of one element, independent of layout. */
 typedef struct kva_shift_at {
   const kva_expr *b, *t, *h, *d;
 } kva_shift_at;
 
 kva_shift_at kva_shift_index(const kva_shift *s, const kva_expr *const *idx);
-/* Element `at` of an operand laid out like x, where cond holds (NULL: always), else 0. */
+/* Element `at` of an operand laid out like x if cond holds (NULL: always), else 0. */
 kva_kval kva_shift_operand(kva_lower *l, const kva_shift *s, uint32_t operand, kva_shift_at at, kva_kval cond);
-/* The first row of sequence b that is not padding. */
+/* The first row of sequence b after its padding. */
 const kva_expr *kva_shift_start(kva_lower *l, const kva_shift *s, const kva_expr *b);
-/* Rows t and u (0 <= t, u < T under `guard`) of sequence b are of one document; NULL: there are no documents. */
+/* Whether rows t and u (0 <= t, u < T under `guard`) of sequence b belong to one document; NULL: there are no
+ * documents. */
 kva_kval kva_shift_same_segment(kva_lower *l, const kva_shift *s, const kva_expr *b, const kva_expr *t,
                                 const kva_expr *u, kva_kval guard);
-/* What tap j of row at.t reads from operand 0 (x) and past. */
+/* The value that tap j of row at.t reads from operand 0 (x) or past. */
 kva_kval kva_shift_tap(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j);
-/* w for (at, tap j), where cond holds. */
+/* w for (at, tap j) if cond holds. */
 kva_kval kva_shift_weight(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, kva_kval cond);
 /* True at the row that boundary "keep" passes unmixed; NULL: there is none. */
 kva_kval kva_shift_kept_row(kva_lower *l, const kva_shift *s, kva_shift_at at);
-/* sum_{j < W} of weight * value in the order of j: unrolled for usual windows, else a loop; bits depend on neither
- * T nor the place in it. */
+/* sum_{j < W} of weight * value in order of j: unrolled for common windows, else a loop. The bits depend neither on T
+ * nor on the row. */
 typedef struct kva_shift_product {
   kva_kval weight, value;
 } kva_shift_product;

@@ -49,7 +49,7 @@ kva_status kva_kv_shift_input_grad_ref(kva_ref *r, const kva_node *n, const kva_
   return KVA_OK;
 }
 
-/* Row at.t + j of dy and its weight for tap j, where cond holds and that row exists. */
+/* Row at.t + j of dy and its weight for tap j, if cond holds and that row exists. */
 static kva_shift_product product_at(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j,
                                     const kva_expr *read_row, kva_kval cond) {
   kva_shift_at later = at;
@@ -59,7 +59,7 @@ static kva_shift_product product_at(kva_lower *l, const kva_shift *s, kva_shift_
   return (kva_shift_product){kva_shift_weight(l, s, later, j, cond), kva_shift_operand(l, s, 0, later, cond)};
 }
 
-/* at.t: a row of x. */
+/* at.t is a row of x. */
 static kva_shift_product row_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, void *user) {
   (void)user;
   kva_kval real = kva_k_index_le(l->kb, kva_shift_start(l, s, at.b), at.t);
@@ -71,7 +71,7 @@ static kva_shift_product row_product(kva_lower *l, const kva_shift *s, kva_shift
   return p;
 }
 
-/* at.t: a row before x, negative. Row 0 stands for past's document. */
+/* at.t is a negative row, before x. Row 0 determines past's document. */
 static kva_shift_product past_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j,
                                       void *user) {
   (void)user;
@@ -81,11 +81,11 @@ static kva_shift_product past_product(kva_lower *l, const kva_shift *s, kva_shif
 }
 
 typedef struct edge_taps {
-  const kva_expr *distance; /* of the reading row from the first row */
+  const kva_expr *distance; /* distance of the reading row from the first row */
   kva_kval cond;
 } edge_taps;
 
-/* Taps that go beyond the first row: j > distance. */
+/* Taps that reach before the first row: j > distance. */
 static kva_shift_product tap_beyond(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, void *user) {
   edge_taps *taps = user;
   kva_kval w = kva_shift_weight(l, s, at, j, taps->cond);
@@ -93,7 +93,7 @@ static kva_shift_product tap_beyond(kva_lower *l, const kva_shift *s, kva_shift_
   return (kva_shift_product){w, kva_k_select(l->kb, kva_k_index_lt(l->kb, taps->distance, j), one, zero)};
 }
 
-/* at.t: the first row; all that row at.t + i takes from before it. */
+/* at.t is the first row; sums everything that row at.t + i reads from before it. */
 static kva_shift_product edge_product(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *i,
                                       void *user) {
   kva_shift_at later = at;

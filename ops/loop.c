@@ -1,4 +1,4 @@
-/* loop: a sub-graph again and again.
+/* loop: repeats a sub-graph.
  *
  *   final..., stacked... = kv.loop <carried, trips, binds> (count, cond, initial..., x...) { body }
  *
@@ -7,15 +7,15 @@
  *   i = 0, carried = initial
  *   while ((no count or i < count) and (no cond or cond)):  cond, carried, row... = body(i, carried, x...),  i = i + 1
  *
- * count (int64 scalar) and cond (bool scalar) may be left out; where cond is left out, go_on does not count. `carried`
- * is the number of carried values, whose types stay the same. Every further output of the body is a row: the node
- * stacks the rows of all iterations along a new leading axis.
+ * count (int64 scalar) and cond (bool scalar) are optional; without cond, go_on is ignored. `carried` is the number of
+ * carried values, whose types do not change. Each further output of the body is a row: the node stacks the rows of all
+ * iterations along a new leading axis.
  *
- * The number of iterations is the leading extent of every stacked result. It is `trips` where that is given and cond is
- * left out: an expression that equals max(count, 0). Otherwise it is known afterwards only, and is the value that the
- * node gives to the single symbol of `binds`. Without stacked results nothing is bound.
+ * The trip count is the leading extent of every stacked result. If `trips` is given and cond is absent, it is that
+ * expression, which equals max(count, 0). Otherwise it is known only afterwards, and the node assigns it to the single
+ * symbol of `binds`. Without stacked results nothing is bound.
  *
- * Gradient: a loop backwards over values that the forward loop stacked (passes/autodiff_control.c). */
+ * Gradient: a loop that runs backwards over values stacked by the forward loop (passes/autodiff_control.c). */
 #include "ops/control.h"
 
 KVA_OP_FUNCTIONS(loop)

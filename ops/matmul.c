@@ -1,10 +1,10 @@
 /* matmul(a, b): c[..., m, n] = sum_k a[..., m, k] * b[..., k, n].
  *
  * Both operands have rank 2 or more; leading dimensions broadcast (NumPy). transpose_a: a is stored [..., K, M];
- * transpose_b: b is stored [..., N, K]. Integers wrap in their own type: widen before where that matters. Narrow floats
- * may give a float result (to): their sums are float anyway.
- * Gradients: da = dc bT, db = aT dc with the flags moved along, summed over what broadcasting added.
- * Tolerance 16: K products in float (double for double) in blocks, so the error grows like log K; one rounding. */
+ * transpose_b: b is stored [..., N, K]. Integers wrap in their own type; cast them first where that matters. Narrow
+ * floats may give a float result (to), since they accumulate in float. Gradients: da = dc bT, db = aT dc with the flags
+ * adapted, summed over broadcast axes. Tolerance 16: K products in float (double for double) in blocks, so the error
+ * grows like log K; one rounding. */
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/matmul.h"
@@ -70,7 +70,7 @@ typedef struct matrix {
 static matrix matrix_at(const kva_ref_tensor *w, uint32_t rank, const int64_t *idx, bool transposed) {
   int64_t batch[KVA_MAX_RANK] = {0}, columns = w->dims[w->rank - 1];
   memcpy(batch, idx, sizeof(*idx) * (rank - 2));
-  kva_ref_tensor leading = *w; /* the same tensor with matrices of one element: only for its offset */
+  kva_ref_tensor leading = *w; /* one-element matrices, to compute offsets only */
   leading.dims[w->rank - 2] = leading.dims[w->rank - 1] = 1;
   int64_t base = kva_ref_broadcast_offset(&leading, rank, batch) * w->dims[w->rank - 2] * columns;
   return (matrix){w, base, transposed ? 1 : columns, transposed ? columns : 1};
@@ -111,7 +111,7 @@ static kva_value *rows_of(kva_builder *b, kva_value *x) {
   return kva_reshape(b, x, 2, (kva_dim[]){rows, t->dims[t->rank - 1]});
 }
 
-/* A weight shared by a batch: one product over all rows, instead of a batch of products and their sum. */
+/* Gradient of a weight shared by a batch: one product over all rows instead of a batch of products and their sum. */
 static kva_value *shared_grad_b(kva_builder *b, kva_value *a, kva_value *dc, bool transpose_b) {
   kva_value *x = rows_of(b, a), *dy = rows_of(b, dc);
   return transpose_b ? kva_matmul(b, dy, x, true, false) : kva_matmul(b, x, dy, true, false);
@@ -136,8 +136,7 @@ kva_status kva_matmul_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-/* Operand 1 is copied to panels. Of operand 0 the kernels read one element at a time, unless an operand is transposed.
- */
+/* Operand 1 is packed. Operand 0 is streamed, unless an operand is transposed. */
 kva_operand_role kva_matmul_role(const kva_node *n, uint32_t operand) {
   const kva_matmul_attrs *a = n->attrs;
   if (operand == 1) return KVA_PACKED;

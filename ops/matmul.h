@@ -5,18 +5,18 @@
 #include "ops/ops.h"
 
 typedef struct kva_matmul_shape {
-  kva_dim M, N, K, K_of_b; /* K_of_b: as operand 1 has it; equal to K once inference has passed */
+  kva_dim M, N, K, K_of_b; /* K_of_b: according to operand 1; equal to K after inference */
   bool transpose_a, transpose_b;
 } kva_matmul_shape;
 
 kva_matmul_shape kva_matmul_get(const kva_node *n);
-/* The product as a GPU's library computes it: `batch` row-major products of float types, with steps in elements from
- * one matrix to the next (0: all share one). See kva_gemm_desc. */
+/* The product as a GPU's library computes it: `batch` row-major products of float types, with strides between matrices
+ * in elements (0: one shared matrix). See kva_gemm_desc. */
 typedef struct kva_matmul_plain {
   kva_dim batch, m, n, k, step_a, step_b, step_d;
   bool transpose_a, transpose_b;
 } kva_matmul_plain;
-/* False: it is no such product (integers, double, an operand that some of the batch shares). */
+/* False: not such a product (integers, double, an operand shared by a part of the batch). */
 bool kva_matmul_get_plain(kva_module *m, const kva_node *n, kva_matmul_plain *out);
 
 #endif

@@ -20,7 +20,7 @@ static int64_t max_u(int64_t x, int64_t y) {
 }
 KVA_BINARY_REF_U64(max, max_f, max_i, max_u)
 
-/* What x gets of g: 1, 1/2 or 0. */
+/* The share of g that x receives: 1, 1/2 or 0. */
 static kva_value *share(kva_builder *b, kva_value *x, kva_value *y) {
   kva_value *wins = kva_build2(b, KVA_OP_less, y, x);
   kva_value *tie = kva_build3(b, KVA_OP_where, kva_build2(b, KVA_OP_equal, x, y), KVA_NUM(0.5), KVA_NUM(0));

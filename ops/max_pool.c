@@ -2,11 +2,10 @@
  *
  *   y[n,c,o] = max over taps k inside x of x[n,c,at(o,k)],   indices[n,c,o] = position in the flat tensor x
  *
- * (window.h says where taps read). Padding never wins; among equals the first in row-major order does; NaN wins over
- * numbers. With column_major the position counts the spatial axes first-axis-fastest (ONNX storage_order 1). A window
- * that lies wholly in padding gives the lowest value and index -1.
- * Gradient: dy goes to the element that won.
- * Exact: comparisons and selections. */
+ * (window.h defines where taps read). Padding never wins; ties go to the first element in row-major order; NaN beats
+ * numbers. With column_major the first spatial axis varies fastest in the position (ONNX storage_order 1). A window
+ * entirely in padding gives the lowest value and index -1. Gradient: dy goes to the element that won. Exact:
+ * comparisons and selections. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/ids.h"
@@ -40,7 +39,7 @@ static bool wins(const kva_ref_tensor *x, int64_t at, int64_t best) {
   return x->i[at] > x->i[best];
 }
 
-/* Position within one image counted first axis fastest. */
+/* Position within one image with the first axis varying fastest. */
 static int64_t column_major(const kva_window *w, const int64_t *dims, int64_t position) {
   int64_t out = 0, digits[KVA_MAX_SPATIAL];
   for (uint32_t i = w->n; i > 0; position /= dims[i - 1], i--) digits[i - 1] = position % dims[i - 1];
@@ -91,7 +90,7 @@ kva_status kva_max_pool_vjp(kva_vjp *c, kva_node *n) {
 
 typedef struct pool_body {
   kva_window_site at;
-  kva_kval max; /* NULL: it is being computed */
+  kva_kval max; /* NULL: being computed */
 } pool_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
@@ -107,7 +106,7 @@ static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {
   return kva_k_select(kb, kva_k_and(kb, cond, hit), position, kva_k_const_i(kb, KVA_I64, INT64_MAX));
 }
 
-/* A position in the flat tensor with its spatial part turned to first axis fastest. */
+/* A position in the flat tensor with its spatial part in column-major order. */
 static kva_kval turned(kva_lower *l, const kva_type *x, kva_kval position) {
   kva_expr_ctx *c = l->kb->exprs;
   const kva_expr *rest = kva_k_symbol(l->kb, position), *digits[KVA_MAX_RANK];

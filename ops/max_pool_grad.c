@@ -1,10 +1,9 @@
-/* max_pool_grad(indices[N, C, out], dy[N, C, out]) -> dx[N, C, spatial]: every dy goes to the element that won its
- * window in max_pool, where indices are (row-major) positions in the flat dx,
+/* max_pool_grad(indices[N, C, out], dy[N, C, out]) -> dx[N, C, spatial]: each dy goes to the element that won its
+ * window in max_pool; indices are (row-major) positions in the flat dx,
  *
  *   dx[n,c,i] = sum over o with indices[n,c,o] == position of (n,c,i) of dy[n,c,o]
  *
- * Only windows that cover i are looked at: the sum runs over taps.
- * Tolerance 8: a sum of at most |kernel| terms. */
+ * Only windows that cover i are examined: the sum runs over taps. Tolerance 8: a sum of at most |kernel| terms. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/pool.h"
@@ -41,7 +40,7 @@ kva_status kva_max_pool_grad_ref(kva_ref *r, const kva_node *n, const kva_ref_te
 
 typedef struct grad_body {
   kva_window_site at;
-  kva_kval position; /* of idx in dx */
+  kva_kval position; /* position of idx in dx */
 } grad_body;
 
 static kva_kval tap(kva_kb *kb, void *user, const kva_expr *const *vars) {

@@ -1,5 +1,5 @@
-/* The operator table, expanded from ops.def. Which functions a row takes follows from its columns by token pasting, so
- * a function that is missing is a link error and one that is not called for does not exist. */
+/* The operator table, expanded from ops.def. Token pasting derives the functions of a row from its columns, so a
+ * missing function is a link error and an unused one is never declared. */
 #include "ops/facts.h"
 #include "ops/ids.h"
 

@@ -16,7 +16,8 @@ static inline bool kva_is(const kva_node *n, kva_op_id id) {
 
 /* ---- reference evaluation ---------------------------------------------------------------------------------------- */
 
-/* A tensor in wide form: floats as double, integers and bool as int64_t (uint64 keeps its bits). Row-major, dense. */
+/* A tensor in its widest form: floats as double, integers and bool as int64_t (uint64 keeps its bits). Row-major,
+ * dense. */
 struct kva_ref_tensor {
   kva_dtype dtype;
   uint32_t rank;
@@ -26,7 +27,7 @@ struct kva_ref_tensor {
   int64_t *i; /* others */
 };
 
-/* Context of a reference evaluation: symbol values, state, scratch memory that dies with the node. */
+/* Context of a reference evaluation: symbol values, state, and scratch memory that is freed after each node. */
 struct kva_ref {
   kva_diag *diag;
   kva_arena *scratch;
@@ -35,13 +36,13 @@ struct kva_ref {
   kva_ref_tensor *(*state)(void *user, kva_state *s); /* the live tensor of a state */
   void *state_user;
 };
-/* Value of an expression of the graph under the evaluation's symbols. Unbound or overflowing: KVA_INVALID. */
+/* Value of an expression of the graph under the evaluation's symbols. KVA_INVALID: unbound or overflow. */
 KVA_MUST_USE kva_status kva_ref_dim(kva_ref *r, kva_dim e, int64_t *out_v);
 
 /* Outputs arrive allocated (shape from inference, zeroed) and are rounded to their dtype by the caller afterwards. */
 
-/* Evaluates function f on the reference: inputs in order; outputs malloc'd by the callee, freed with
- * kva_ref_tensor_free. Symbols are bound from the input shapes. trace (may be NULL) sees every value. */
+/* Evaluates function f with the reference: inputs in order; outputs allocated with malloc, freed by the caller with
+ * kva_ref_tensor_free. Input shapes bind the symbols. trace (may be NULL) is called for every value. */
 typedef void (*kva_ref_trace)(void *user, const kva_value *v, const kva_ref_tensor *w);
 KVA_MUST_USE kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
                                     kva_ref_tensor **outputs, kva_ref_tensor *(*state)(void *user, kva_state *s),
@@ -49,7 +50,7 @@ KVA_MUST_USE kva_status kva_ref_run(kva_module *m, kva_function *f, const kva_re
 kva_ref_tensor *kva_ref_tensor_create(kva_dtype dtype, uint32_t rank,
                                       const int64_t *dims); /* zeroed; NULL: no memory */
 void kva_ref_tensor_free(kva_ref_tensor *w);
-/* From and to packed storage. */
+/* Conversion from and to packed storage. */
 kva_ref_tensor *kva_ref_tensor_from_data(kva_dtype dtype, uint32_t rank, const int64_t *dims, const void *data);
 void kva_ref_tensor_to_data(const kva_ref_tensor *w, void *data);
 static inline double kva_ref_tensor_get(const kva_ref_tensor *w, int64_t i) {
@@ -60,8 +61,8 @@ static inline double kva_ref_tensor_get(const kva_ref_tensor *w, int64_t i) {
 
 typedef struct kva_builder kva_builder; /* ops/build.h */
 
-/* One call of <op>_vjp: grad_out[k] is dL/d(result k) or NULL where none flows; the rule sets grad_in[i] to
- * dL/d(operand i) for operands with wants[i], leaving NULL where it is zero. It builds ordinary nodes with b. */
+/* One call of <op>_vjp: grad_out[k] is dL/d(result k), or NULL for none. The rule sets grad_in[i] to dL/d(operand i)
+ * for operands with wants[i], and leaves NULL for zero. It builds ordinary nodes with b. */
 struct kva_vjp {
   kva_builder *b;
   kva_value *const *grad_out;

@@ -1,4 +1,4 @@
-/* See optimizer.h. */
+/* Implements optimizer.h. */
 #include "ops/optimizer.h"
 #include "ops/check.h"
 #include "ops/ids.h"

@@ -2,12 +2,11 @@
  *
  *   constant (default)  operand 1, a scalar, or zero
  *   edge                the nearest element of x
- *   reflect             x mirrored at its first and last element, without repeating them, as often as needed
+ *   reflect             x mirrored at its first and last element without repeating them, as often as needed
  *   wrap                x repeated
  *
- * Gradient: constant: g cropped, and the sum of the rest for operand 1. Others: axis by axis pad is a gather, so its
- * gradient is gather_grad.
- * Exact: a view. */
+ * Gradient: constant: g cropped, and the sum of the rest for operand 1. Other modes: along each axis pad is a gather,
+ * so its gradient is gather_grad. Exact: a view. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/ids.h"
@@ -55,7 +54,7 @@ static int64_t floor_mod(int64_t a, int64_t b) {
   return r < 0 ? r + b : r;
 }
 
-/* Where in [0, extent) position i of the padded axis comes from; -1: from the constant. */
+/* The position in [0, extent) that position i of the padded axis copies; -1: the constant. */
 static int64_t source(pad_mode mode, int64_t i, int64_t extent) {
   if (i >= 0 && i < extent) return i;
   if (mode == PAD_CONSTANT) return -1;
@@ -104,7 +103,7 @@ static kva_value *crop(kva_builder *b, const kva_node *n, kva_value *g) {
   return kva_build(b, KVA_OP_pad, 1, &g, &inverse);
 }
 
-/* `source` as nodes: int64[padded extent], for a mode other than constant. */
+/* `source` as nodes: int64[padded extent], for modes other than constant. */
 static kva_value *source_indices(kva_builder *b, pad_mode mode, kva_dim padded, kva_dim before, kva_dim extent) {
   kva_expr_ctx *c = b->m->exprs;
   kva_value *i = kva_build(b, KVA_OP_iota, 0, NULL, &(kva_iota_attrs){.shape = {1, &padded}, .dtype = KVA_I64});
@@ -170,7 +169,7 @@ kva_kval kva_pad_lower(kva_lower *l, const kva_node *n, uint32_t result, const k
       at[k] = i;
       inside = kva_k_and(b, inside, kva_k_index_le(b, zero, i));
       inside = kva_k_and(b, inside, kva_k_index_lt(b, i, x->dims[k]));
-    } else { /* always inside, unless there is nothing */
+    } else { /* always inside, unless x is empty */
       at[k] = source_expr(b->exprs, mode_of(n), i, x->dims[k]);
       if (!kva_expr_provably_less(b->exprs, zero, x->dims[k]))
         inside = kva_k_and(b, inside, kva_k_index_lt(b, zero, x->dims[k]));

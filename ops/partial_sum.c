@@ -1,10 +1,10 @@
-/* partial_sum: sums over blocks of rows, as the first of two steps that sum columns. The `leading` axes of x number
- * its N rows; result p is the sum of rows R p, ..., R p + R - 1 below N, with at least `rows` of them to a block and at
+/* partial_sum: sums over blocks of rows, the first of two steps that sum columns. The `leading` axes of x index its N
+ * rows. Result p is the sum of rows R p, ..., R p + R - 1 below N; a block has at least `rows` rows, and there are at
  * most `blocks` results:
  *
  *   P = max(1, min(blocks, ceil(N / rows))),   R = ceil(N / P),   y[p, ...] = sum over r of x[R p + r, ...]
  *
- * The order of additions depends on N alone. passes/opt_split.c makes it, after differentiation: no gradient.
+ * The order of additions depends on N only. passes/opt_split.c creates it after differentiation, so it has no gradient.
  * Tolerance 8: as reduce_sum. */
 #include "ops/partial_sum.h"
 
@@ -77,7 +77,7 @@ typedef struct summand {
   kva_lower *l;
   const kva_node *n;
   const kva_partial *p;
-  const kva_expr *const *idx; /* of the result */
+  const kva_expr *const *idx; /* index of the result */
 } summand;
 
 static kva_kval element(kva_kb *b, void *user, const kva_expr *const *vars) {

@@ -1,4 +1,4 @@
-/* See pool.h. */
+/* Implements pool.h. */
 #include "ops/pool.h"
 #include "ops/check.h"
 
@@ -38,7 +38,7 @@ int64_t kva_avg_pool_count(const kva_window *w, const int64_t *in, const int64_t
   return count;
 }
 
-/* Taps k with lo <= begin + k * dilation < hi: between two roundings up. */
+/* Number of taps k with lo <= begin + k * dilation < hi: a difference of two ceilings. */
 static const kva_expr *axis_count(kva_expr_ctx *c, const kva_window *w, uint32_t i, kva_dim in, const kva_expr *o,
                                   bool include_pad) {
   const kva_expr *zero = kva_expr_const(c, 0), *dilation = kva_expr_const(c, w->dilation[i]);

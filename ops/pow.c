@@ -38,7 +38,7 @@ static kva_value *slope_exponent(kva_builder *b, kva_value *x, kva_value *z) {
 }
 KVA_BINARY_VJP(pow, kva_mul(b, g, slope_base(b, x, y)), kva_mul(b, g, slope_exponent(b, x, r)))
 
-/* One step a bit of the exponent, lowest first. */
+/* Repeated squaring over the exponent's bits, lowest first. */
 static kva_kval lower_integer(kva_kb *b, kva_kval x, kva_kval y) {
   kva_kval one = KVA_KNUM(1), zero = KVA_KNUM(0);
   kva_kloop *bits = kva_k_loop_begin(b, KVA_K_SERIAL, kva_expr_const(b->exprs, kva_dtype_bits(x->dtype)), "bit");

@@ -1,4 +1,4 @@
-/* See random.h. */
+/* Implements random.h. */
 #include "ops/random.h"
 #include "ops/check.h"
 #include "ops/shape.h"
@@ -47,7 +47,7 @@ static kva_kval mixed(kva_kb *kb, kva_kval product_hi, kva_kval word, kva_kval k
   return kva_k2(kb, KVA_K_xor, kva_k2(kb, KVA_K_xor, product_hi, word), key);
 }
 
-/* The rounds of runtime/base/philox.c, operation by operation. */
+/* Emits the rounds of runtime/base/philox.c operation by operation. */
 kva_random_kvals kva_random_lower(kva_lower *l, const kva_node *n, int64_t stream, const kva_expr *const *idx) {
   kva_kb *kb = l->kb;
   kva_kval stream_bits = kva_k_const_i(kb, KVA_I64, (int64_t)((uint64_t)stream * STREAM_FACTOR));

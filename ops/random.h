@@ -1,6 +1,6 @@
-/* What the random operators share. Element i of stream k at (seed, step) is a function of these four numbers alone:
- * Philox 4x32-10 with counter (i, step) and key seed ^ (k * 0x9E3779B97F4A7C15), the same bits on every device and for
- * every number of threads. */
+/* Shared by the random operators. Element i of stream k at (seed, step) is a function of these four numbers only:
+ * Philox 4x32-10 with counter (i, step) and key seed ^ (k * 0x9E3779B97F4A7C15). The bits are the same on every device
+ * and for any number of threads. */
 #ifndef KVA_OPS_RANDOM_H
 #define KVA_OPS_RANDOM_H
 
@@ -15,7 +15,7 @@ typedef struct kva_random_kvals {
   kva_kval v[4];
 } kva_random_kvals;
 kva_random_kvals kva_random_lower(kva_lower *l, const kva_node *n, int64_t stream, const kva_expr *const *idx);
-/* kva_uniform01 as code, in the arithmetic of dtype. */
+/* kva_uniform01 as kernel code, in the arithmetic of dtype. */
 kva_kval kva_random_uniform01(kva_lower *l, kva_kval word, kva_dtype dtype);
 
 #endif

@@ -1,4 +1,4 @@
-/* What the reductions share. */
+/* Shared by the reductions. */
 #include "ops/reduce_common.h"
 
 #include "ops/check.h"
@@ -34,7 +34,7 @@ static kva_status check_axes(kva_module *m, const kva_node *n) {
   return KVA_OK;
 }
 
-/* Type of x without the marked axes, or with extent 1 there. */
+/* Type of x without the reduced axes, or with extent 1 there. */
 static const kva_type *reduced_type(kva_module *m, const kva_type *x, const bool *reduced, bool keepdims,
                                     kva_dtype dtype) {
   kva_dim dims[KVA_MAX_RANK];
@@ -128,7 +128,7 @@ typedef struct reduction {
   bool reduced[KVA_MAX_RANK];
 } reduction;
 
-/* Operand index: result index where the axis stays, loop variable where it is reduced. */
+/* Operand index: result index on kept axes, loop variable on reduced ones. */
 static kva_kval reduced_element(kva_kb *b, void *user, const kva_expr *const *vars) {
   (void)b;
   const reduction *r = user;
@@ -187,7 +187,7 @@ kva_status kva_arg_infer(kva_module *m, const kva_node *n, const kva_type **out_
   return KVA_OK;
 }
 
-/* NaN beats everything but NaN. */
+/* NaN beats everything except NaN. */
 static bool beats(const kva_ref_tensor *x, int64_t candidate, int64_t best, bool greatest, bool last) {
   if (x->f) {
     double c = x->f[candidate], v = x->f[best];
@@ -221,7 +221,7 @@ typedef struct arg_search {
   const kva_expr *const *idx;
   uint32_t axis;
   kva_dtype index_type;
-  kva_kval extremum; /* second pass */
+  kva_kval extremum; /* for the second pass */
   kva_kval nowhere;
 } arg_search;
 
@@ -240,7 +240,7 @@ int kva_arg_row_dims(const kva_node *n) {
   return kva_row_dims_of_last(n, arg_attrs(n)->axis);
 }
 
-/* The index where the element is the extremum (NaN, when that is NaN), else one that never wins. */
+/* The index if the element is the extremum (NaN, if that is NaN), else one that never wins. */
 static kva_kval index_if_extremum(kva_kb *b, void *user, const kva_expr *const *vars) {
   const arg_search *s = user;
   kva_kval x = searched_element(b, user, vars), hit = kva_k2(b, KVA_K_eq, x, s->extremum);
@@ -248,8 +248,8 @@ static kva_kval index_if_extremum(kva_kb *b, void *user, const kva_expr *const *
   return kva_k_select(b, hit, kva_k_convert(b, kva_k_index(b, vars[0]), s->index_type), s->nowhere);
 }
 
-/* Two reductions instead of one scan that carries both: each runs in lanes. A NaN is the extremum when there is one, so
- * "is NaN" is right in both passes. */
+/* Two reductions instead of one scan that carries both: each vectorises. A NaN is the extremum if there is one, so "is
+ * NaN" is correct in both passes. */
 kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *idx, bool greatest) {
   kva_kb *b = l->kb;
   const kva_type *type = kva_operand_type(n, 0);

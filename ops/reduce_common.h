@@ -1,4 +1,4 @@
-/* What the reductions share. Axes: those listed, each once, or every axis where none are; with keepdims they stay as
+/* Shared by the reductions. Axes: the listed ones, each once, or all if none are listed; keepdims keeps them with
  * extent 1. */
 #ifndef KVA_OPS_REDUCE_COMMON_H
 #define KVA_OPS_REDUCE_COMMON_H
@@ -6,22 +6,22 @@
 #include "ops/build.h"
 
 KVA_MUST_USE kva_status kva_reduce_infer(kva_module *m, const kva_node *n, const kva_type **out_types);
-/* Whether axis k of the operand is reduced, for every k; returns their number. */
+/* Sets out_reduced[k] for every axis k of the operand; returns the number of reduced axes. */
 uint32_t kva_reduction_axes(const kva_node *n, bool *out_reduced);
 /* Product of the reduced extents. */
 const kva_expr *kva_reduce_count(kva_module *m, const kva_node *n);
 
-/* One step of a reduction in the reference, by kind of element; u for uint64. */
+/* One step of a reduction in the reference, by kind of element; u is for uint64. */
 typedef struct kva_reduce_step {
   double (*f)(double acc, double x);
   int64_t (*i)(int64_t acc, int64_t x), (*u)(int64_t acc, int64_t x);
 } kva_reduce_step;
 void kva_reduce_ref(const kva_node *n, const kva_ref_tensor *x, kva_ref_tensor *y, kva_reduce_step step, double start_f,
                     int64_t start_i);
-/* The least (lowest) or greatest value of an integer or bool dtype. */
+/* The least or greatest value of an integer or bool dtype. */
 int64_t kva_int_limit(kva_dtype t, bool greatest);
 
-/* v, shaped like the result, with the reduced axes as extent 1: broadcasts against the operand. */
+/* v, shaped like the result, with the reduced axes as extent 1, so that it broadcasts against the operand. */
 kva_value *kva_reduce_keep(kva_builder *b, const kva_node *n, kva_value *v);
 /* Gradient of max and min: g split evenly among the elements equal to the result. */
 kva_value *kva_reduce_extremum_vjp(kva_builder *b, kva_node *n, kva_value *g);

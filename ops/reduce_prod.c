@@ -16,8 +16,8 @@ static int64_t prod_i(int64_t acc, int64_t x) {
 }
 KVA_REDUCE_REF(reduce_prod, ((kva_reduce_step){prod_f, prod_i, prod_i}), 1, 1)
 
-/* With zeros replaced by 1 the product p of a group is that of its non-zero elements; the product of the others is then
- * p / x, provided that no other element is zero. */
+/* With zeros replaced by 1, the product p of a group is that of its non-zero elements. The product of the elements
+ * other than x is then p / x, provided that none of them is zero. */
 kva_status kva_reduce_prod_vjp(kva_vjp *c, kva_node *n) {
   kva_builder *b = c->b;
   kva_value *x = kva_operand(n, 0);

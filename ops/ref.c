@@ -1,5 +1,5 @@
-/* The reference evaluator: executes a graph node by node on reference tensors and rounds every result to its dtype. The
- * oracle of every other executor: no shortcuts, no threads.
+/* The reference evaluator executes a graph node by node on reference tensors and rounds every result to its dtype. It
+ * is the oracle for all other executors: no shortcuts, no threads.
  *
  * Symbols get their values from the input shapes, or from the nodes that bind them: plain symbols first, then
  * expressions that hold a single unknown
@@ -19,8 +19,8 @@ typedef struct evaluation {
   kva_diag *diag;
   kva_arena *arena;
   KVA_VEC(binding) bindings;
-  kva_ref_tensor **values; /* by value id */
-  uint32_t *remaining;     /* uses still to come, by value id */
+  kva_ref_tensor **values; /* indexed by value id */
+  uint32_t *remaining;     /* remaining uses, indexed by value id */
   kva_ref_tensor *(*state)(void *user, kva_state *s);
   void *state_user;
   kva_ref_trace trace;
@@ -53,7 +53,7 @@ static void count_unknown(void *user, const kva_expr *symbol) {
   u->n++;
 }
 
-/* Binds the only unknown of dim = extent where that is coefficient * symbol + rest with known integers. */
+/* Solves dim = extent for its only unknown if dim is coefficient * symbol + rest with known integers. */
 static bool solve_dim(evaluation *e, kva_dim dim, int64_t extent) {
   unknowns u = {.e = e};
   kva_expr_each_symbol(dim, count_unknown, &u);
@@ -230,7 +230,7 @@ static void drop_unused(evaluation *e, const kva_value *v) {
   e->values[v->id] = NULL;
 }
 
-/* Runs sub-graph g of n. The inputs become the evaluation's; out receives copies of the outputs, the caller's. */
+/* Runs sub-graph g of n. Takes ownership of the inputs; out receives copies of the outputs, which the caller owns. */
 static kva_status run_subgraph(evaluation *e, const kva_node *n, const kva_graph *g, kva_ref_tensor *const *in,
                                kva_ref_tensor **out) {
   bool complete = true;
@@ -251,8 +251,8 @@ static kva_status run_subgraph(evaluation *e, const kva_node *n, const kva_graph
   return KVA_OK;
 }
 
-/* Sub-graph g whose inputs are n's operands from `first` on, and whose outputs are its results: fused groups, branches.
- */
+/* Runs sub-graph g with n's operands from `first` on as inputs; its outputs become n's results (fused groups,
+ * branches). */
 static kva_status run_inner(evaluation *e, kva_node *n, const kva_graph *g, uint32_t first) {
   kva_ref_tensor **in = KVA_NEW_ARRAY(e->arena, kva_ref_tensor *, g->inputs.len + 1);
   kva_ref_tensor **out = KVA_NEW_ARRAY(e->arena, kva_ref_tensor *, n->n_results + 1);
@@ -305,9 +305,9 @@ typedef struct loop_run {
   kva_node *n;
   uint32_t carried;
   int64_t done;                   /* iterations */
-  bool go_on;                     /* what cond is now; true where it is left out */
-  kva_ref_tensor **in, **out;     /* of the body; owned: the carried values in `in`, all of `out` */
-  KVA_VEC(kva_ref_tensor *) rows; /* of every iteration, those of the stacked results one after the other */
+  bool go_on;                     /* current cond; true if absent */
+  kva_ref_tensor **in, **out;     /* inputs and outputs of the body; owned: the carried values in `in`, all of `out` */
+  KVA_VEC(kva_ref_tensor *) rows; /* rows of all iterations, grouped by stacked result within an iteration */
 } loop_run;
 
 static kva_ref_tensor *int_scalar(int64_t v) {
@@ -321,7 +321,7 @@ static kva_status run_iteration(evaluation *e, loop_run *l) {
   l->in[0] = int_scalar(l->done);
   for (uint32_t i = l->carried + 2; i < n->n_operands; i++) l->in[i - 1] = copy_of(e->values[kva_operand(n, i)->id]);
   kva_status status = run_subgraph(e, n, n->graphs[0], l->in, l->out);
-  for (uint32_t i = 0; i < l->carried; i++) l->in[i + 1] = NULL; /* the evaluation's */
+  for (uint32_t i = 0; i < l->carried; i++) l->in[i + 1] = NULL; /* ownership has passed to the evaluation */
   KVA_TRY(status);
   for (uint32_t i = 0; i < n->n_results; i++) {
     if (i < l->carried)
@@ -337,7 +337,7 @@ static kva_status run_iteration(evaluation *e, loop_run *l) {
   return KVA_OK;
 }
 
-/* The rows of result r, one behind the other. */
+/* Concatenates the rows of result r. */
 static kva_status stack_rows(evaluation *e, const loop_run *l, uint32_t r) {
   kva_node *n = l->n;
   kva_ref ref = {.diag = e->diag, .lookup = lookup_symbol, .lookup_user = e};
@@ -405,7 +405,7 @@ static kva_status run_any(evaluation *e, kva_node *n) {
   return status;
 }
 
-/* The operands of `return` stay alive for the caller. */
+/* The operands of `return` stay allocated for the caller. */
 static kva_status run_graph(evaluation *e, const kva_graph *g) {
   for (kva_node *n = g->first; n && !kva_is(n, KVA_OP_return); n = n->next) {
     KVA_TRY(run_any(e, n));

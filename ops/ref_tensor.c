@@ -1,4 +1,4 @@
-/* Wide tensors: what the reference computes on. One allocation each. */
+/* Reference tensors, one allocation each. */
 #include "ops/ops.h"
 
 #include <stdlib.h>

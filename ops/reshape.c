@@ -1,6 +1,5 @@
-/* reshape: y has the elements of x in row-major order under the dims `shape`, which are final (no 0 or -1 codes). The
- * numbers of elements must be provably equal. Gradient: g in x's shape.
- * Exact: a view. */
+/* reshape: y has the elements of x in row-major order with dims `shape`, which are final (no 0 or -1 codes). The
+ * numbers of elements must be provably equal. Gradient: g in x's shape. Exact: a view. */
 #include "ops/facts.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
@@ -40,8 +39,8 @@ kva_status kva_reshape_vjp(kva_vjp *c, kva_node *n) {
   return KVA_OK;
 }
 
-/* Largest i < *x_end, j < *y_end with equal products x[i, x_end) and y[j, y_end): the next group of axes, from the
- * right, that the reshape turns into one another. Groups keep index expressions small: [B, T, D] -> [B, T, H, E] splits
+/* The largest i < *x_end, j < *y_end with equal products x[i, x_end) and y[j, y_end): the next group of axes, from the
+ * right, that the reshape maps onto each other. Groups keep index expressions small: [B, T, D] -> [B, T, H, E] splits
  * only D. */
 static void next_group(kva_expr_ctx *c, const kva_type *x, const kva_type *y, uint32_t *x_end, uint32_t *y_end) {
   const kva_expr *px = kva_expr_const(c, 1);

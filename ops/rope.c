@@ -35,7 +35,7 @@ kva_status kva_rope_infer(kva_module *m, const kva_node *n, const kva_type **out
 
 typedef struct channel {
   int64_t pair, partner;
-  bool first; /* of its pair */
+  bool first; /* whether it is the first of its pair */
 } channel;
 
 static channel channel_of(int64_t d, int64_t half, bool interleaved) {
@@ -91,7 +91,7 @@ static rotation rotation_of(kva_kb *kb, const kva_expr *d, const kva_expr *half,
   return (rotation){kva_expr_mod(c, d, half), partner, kva_k_index_lt(kb, d, half)};
 }
 
-/* cos or sin of x's index `idx`, whose last entry is replaced by the pair. */
+/* cos or sin at x's index `idx`, with the last entry replaced by the pair's number. */
 static kva_kval angle_at(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx,
                          const kva_expr *pair) {
   const kva_type *t = kva_operand_type(n, operand);

@@ -1,4 +1,4 @@
-/* See row.h. */
+/* Implements row.h. */
 #include "ops/row.h"
 #include "ops/check.h"
 #include "ops/shape.h"

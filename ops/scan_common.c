@@ -1,4 +1,4 @@
-/* Running sums and products. */
+/* Prefix sums and products. */
 #include "ops/scan_common.h"
 
 #include "ops/check.h"

@@ -1,5 +1,5 @@
-/* Running sums and products along an axis: y[k] combines x[0..k], or with `exclusive` x[0..k-1]; with `reverse` from
- * the other end. */
+/* Prefix sums and products along an axis: y[k] combines x[0..k], or with `exclusive` x[0..k-1]; with `reverse` from the
+ * other end. */
 #ifndef KVA_OPS_SCAN_COMMON_H
 #define KVA_OPS_SCAN_COMMON_H
 

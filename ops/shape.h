@@ -6,13 +6,13 @@
 
 /* Product of n extents; 1 for none. */
 const kva_expr *kva_shape_product(kva_expr_ctx *c, uint32_t n, const kva_dim *dims);
-/* Row-major position of idx, and back. Extents that are the constant 1 take index 0. */
+/* Row-major position of idx, and the inverse. Axes of constant extent 1 have index 0. */
 const kva_expr *kva_shape_linear(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const kva_expr *const *idx);
 void kva_shape_split(kva_expr_ctx *c, uint32_t rank, const kva_dim *dims, const kva_expr *linear,
                      const kva_expr **out_idx);
-/* "[B, 4, T]", in a text that the caller frees. */
+/* Prints "[B, 4, T]" to a text that the caller frees. */
 void kva_shape_print(uint32_t rank, const kva_dim *dims, kva_text *out);
-/* Values of an extent and of the number of elements; 0 where they do not fit 64 bits. */
+/* Values of an extent and of a number of elements; 0 if they exceed 64 bits. */
 double kva_extent_of(const kva_sizes *s, kva_dim extent);
 double kva_elements_of(const kva_sizes *s, const kva_type *t);
 /* Offset of idx in w. */

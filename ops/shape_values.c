@@ -1,4 +1,4 @@
-/* See shape_values.h. */
+/* Implements shape_values.h. */
 #include "ops/shape_values.h"
 
 static bool broadcasts(const kva_shape_values *v, const kva_dims *d) {
@@ -34,8 +34,7 @@ bool kva_shape_values_same(kva_shape_values *v, const kva_node *n) {
   return true;
 }
 
-/* Nothing is divided by what may be 0: a constant must be positive, a symbolic divisor, an extent, must not be
- * negative. */
+/* Excludes division by zero: a constant divisor must be positive, a symbolic one, an extent, must not be negative. */
 bool kva_shape_value_divides(kva_dim b) {
   int64_t lo;
   return kva_expr_lower_bound(b, &lo) && lo >= (kva_expr_is_const(b, NULL) ? 1 : 0);

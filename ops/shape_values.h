@@ -1,4 +1,4 @@
-/* Elements of small integer tensors as expressions over shape symbols: what rules kva_<op>_shape_values share. */
+/* Elements of small integer tensors as expressions over shape symbols: shared by the rules kva_<op>_shape_values. */
 #ifndef KVA_OPS_SHAPE_VALUES_H
 #define KVA_OPS_SHAPE_VALUES_H
 
@@ -6,34 +6,34 @@
 
 struct kva_shape_values {
   kva_expr_ctx *exprs;
-  uint32_t len; /* elements of result 0 */
-  kva_dim *out; /* [len], row-major, for the rule to fill */
-  /* Elements of operand i of n; NULL: left out or not known. */
+  uint32_t len; /* number of elements of result 0 */
+  kva_dim *out; /* [len], row-major; the rule fills it in */
+  /* Elements of operand i of n; NULL: omitted or unknown. */
   const kva_dims *(*operand)(kva_shape_values *v, const kva_node *n, uint32_t i);
-  void *user; /* of operand */
+  void *user; /* passed to operand */
 };
 
-/* Element i of an operand that broadcasts: of one element, that one. */
+/* Element i of an operand that broadcasts: a single element serves every i. */
 static inline kva_dim kva_shape_value(const kva_dims *d, uint32_t i) {
   return d->v[d->n == 1 ? 0 : i];
 }
-/* Operands i and i + 1, which have the result's length or one element; false: not known, or they broadcast otherwise.
- */
+/* Operands i and i + 1, which have the result's length or one element; false: unknown, or they broadcast
+ * differently. */
 bool kva_shape_values_pair(kva_shape_values *v, const kva_node *n, uint32_t i, const kva_dims **a, const kva_dims **b);
 
-/* f gives one element of the result from one of each operand; NULL: not known. */
+/* Computes one element of the result from one of each operand; NULL: unknown. */
 typedef kva_dim (*kva_shape_value_fn)(kva_expr_ctx *c, kva_dim a, kva_dim b);
 /* Elementwise operators of two operands. */
 bool kva_shape_values_map2(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f);
-/* Reductions of everything to one element, which is what ReduceProd(Shape(x)) and its like are. */
+/* Reductions of all elements to one, such as ReduceProd(Shape(x)). */
 bool kva_shape_values_reduce(kva_shape_values *v, const kva_node *n, kva_shape_value_fn f);
-/* The elements of operand 0 in their order, or its one element everywhere. */
+/* The elements of operand 0 in order, or its single element repeated. */
 bool kva_shape_values_same(kva_shape_values *v, const kva_node *n);
-/* 0 or 1 where that is known. */
+/* 0 or 1; NULL if neither is known. */
 static inline kva_dim kva_shape_value_bool(kva_expr_ctx *c, bool yes, bool no) {
   return yes || no ? kva_expr_const(c, yes) : NULL;
 }
-/* Remainder and quotient of the algebra are defined for this divisor. */
+/* Whether the algebra defines remainder and quotient for this divisor. */
 bool kva_shape_value_divides(kva_dim b);
 
 #endif

@@ -1,7 +1,6 @@
 /* slice: y[i_k] = x[starts_k + steps_k i_k] for 0 <= i_k < shape_k; steps default to 1 and may be negative. Every index
- * is in bounds by construction. Gradient: g written back at those places, zero elsewhere: rows of g are spread apart by
- * |step| (reshape, pad, reshape), turned round where the step is negative, and padded to x's shape.
- * Exact: a view. */
+ * is in bounds by construction. Gradient: g scattered to those positions, zero elsewhere: rows of g are spread apart by
+ * |step| (reshape, pad, reshape), reversed if the step is negative, and padded to x's shape. Exact: a view. */
 #include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/shape.h"
@@ -56,7 +55,7 @@ kva_status kva_slice_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *co
   return KVA_OK;
 }
 
-/* g with axis k turned round. */
+/* g reversed along axis k. */
 static kva_value *flip(kva_builder *b, kva_value *g, uint32_t k) {
   const kva_type *t = g->type;
   kva_dim starts[KVA_MAX_RANK];
@@ -69,8 +68,8 @@ static kva_value *flip(kva_builder *b, kva_value *g, uint32_t k) {
   return kva_build(b, KVA_OP_slice, 1, &g, &a);
 }
 
-/* g with each element of axis k followed by step - 1 zeros: [.., n, ..] -> [.., n, 1, ..] -> [.., n, step, ..] ->
- * [.., n step, ..]. */
+/* g with step - 1 zeros after each element of axis k: [.., n, ..] -> [.., n, 1, ..] -> [.., n, step, ..] -> [.., n
+ * step, ..]. */
 static kva_value *spread(kva_builder *b, kva_value *g, uint32_t k, int64_t step) {
   const kva_type *t = g->type;
   kva_expr_ctx *c = b->m->exprs;
@@ -101,7 +100,7 @@ kva_status kva_slice_vjp(kva_vjp *c, kva_node *n) {
     }
     if (stride != 1) g = spread(c->b, g, k, stride);
     kva_dim used = kva_expr_add(e, before[k], kva_expr_muli(e, a->shape.v[k], stride));
-    after[k] = kva_expr_sub(e, x->dims[k], used); /* negative where the last zeros stick out: cropped */
+    after[k] = kva_expr_sub(e, x->dims[k], used); /* negative if the last zeros protrude: cropped */
   }
   kva_pad_attrs pad = {.before = {x->rank, before}, .after = {x->rank, after}};
   c->grad_in[0] = kva_build(c->b, KVA_OP_pad, 1, &g, &pad);

@@ -1,9 +1,9 @@
-/* The operators that hold a graph together and that no kernel computes; ops/ref.c and the planner handle them.
+/* Structural operators, which no kernel computes; ops/ref.c and the planner handle them.
  *
- *   return       closes a graph; its operands are the outputs
+ *   return       ends a graph; its operands are the outputs
  *   constant     the tensor `value`
- *   state_read   the present value of `state`
- *   state_write  `state` becomes operand 0
+ *   state_read   the current value of `state`
+ *   state_write  sets `state` to operand 0
  *   kernel       a fused group: one sub-graph whose inputs are the operands and whose outputs are the results */
 #include "ops/build.h"
 

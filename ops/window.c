@@ -1,4 +1,4 @@
-/* See window.h. */
+/* Implements window.h. */
 #include "ops/window.h"
 
 static kva_status list_error(kva_module *m, const kva_node *n, const char *list, uint32_t expected, kva_ints found,
@@ -42,7 +42,7 @@ static kva_dim window_extent(kva_expr_ctx *c, const kva_window *w, uint32_t i, k
   int64_t span = (w->kernel[i] - 1) * w->dilation[i] + 1;
   const kva_expr *room = kva_expr_addi(c, in, w->before[i] + w->after[i] - span);
   if (!w->ceil_mode) return kva_expr_addi(c, kva_expr_div(c, room, stride), 1);
-  /* No window may begin in the padding after x: (out - 1) * stride < in + before. */
+  /* no window may begin in the padding after x: (out - 1) * stride < in + before */
   const kva_expr *starts = kva_expr_ceildiv(c, kva_expr_addi(c, in, w->before[i]), stride);
   return kva_expr_min(c, kva_expr_addi(c, kva_expr_ceildiv(c, room, stride), 1), starts);
 }

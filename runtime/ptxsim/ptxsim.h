@@ -6,7 +6,7 @@
  * kva_ptx_memory_add. Any other access is out of bounds: it is reported and not performed; loads then give all ones.
  *
  * Invalid PTX is a diagnostic. An error at run time is a finding in the report, with the line of the PTX text.
- * README.md beside this file lists instructions, checks and limits. */
+ * docs/ptxsim.md lists instructions, checks and limits. */
 #ifndef KVA_RUNTIME_PTXSIM_PTXSIM_H
 #define KVA_RUNTIME_PTXSIM_PTXSIM_H
 

@@ -1,4 +1,4 @@
-/* Model loading and devices: shared by the verbs. */
+/* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
 #include "tools/driver/opt.h"
 #include "runtime/cuda/query.h"
@@ -53,7 +53,7 @@ void kva_cli_print_passes(const kva_pass_choice *c) {
   if (c->timing) kva_pass_print_timing(&c->control, stderr);
 }
 
-/* cuda uses the library where it is; elsewhere only who asks gets a stand-in. */
+/* cuda uses the library if it is present; other devices use a stand-in only on request. */
 static kva_status choose_gemm(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
   const char *path, *who = choice->gemm;
   bool given = who != NULL;
@@ -86,7 +86,7 @@ const kva_cache *kva_cli_cache(const char **out_reason) {
   int n = 0;
   if (own && *own)
     n = is_off ? 0 : snprintf(folder, sizeof folder, "%s", own);
-  else if (shared && *shared == '/') /* the specification ignores relative ones */
+  else if (shared && *shared == '/') /* the specification ignores relative paths */
     n = snprintf(folder, sizeof folder, "%s/kvasir", shared);
   else if (home && *home)
     n = snprintf(folder, sizeof folder, "%s/.cache/kvasir", home);

@@ -1,5 +1,5 @@
-/* Command line of the tool: verbs, options, help. Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the machine
- * lacks something. */
+/* Command line of the tool: verbs, options, help. Exit codes: 0 success, 1 a negative answer, 2 wrong usage, 3 the
+ * machine lacks something. */
 #ifndef KVA_TOOLS_CLI_H
 #define KVA_TOOLS_CLI_H
 
@@ -19,20 +19,21 @@ typedef struct kva_verb {
 int kva_cli_parse(const kva_verb *verb, int argc, char **argv, const kva_option *options, uint32_t n_options,
                   const char **positional, int max_positional, int *n_positional);
 
-/* Splits "name=value" options into defines, of each name the last; false (message printed) when there is no '='. */
+/* Splits "name=value" options into defines; the last value of a name applies. false (message printed) if there is no
+ * '='. */
 bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *arena, uint32_t *out_n,
                      const kva_define **out_defines);
 
-/* Loads a model with -D and --pin lists; prints diagnostics, warnings too, and clears them. Returns -1 and the module,
+/* Loads a model with -D and --pin lists; prints and clears diagnostics, including warnings. Returns -1 and the module,
  * or an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module);
-/* The same; free_batch: see kva_load_options. */
+/* Like kva_cli_load, with free_batch; see kva_load_options. */
 int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
                        kva_diag *diag, kva_module **out_module);
-/* The value that a list of pins has for a symbol; 0: none. */
+/* The value of a symbol in a list of pins; 0: none. */
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
-/* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list has one. */
+/* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list already pins it. */
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena);
 
 /* How passes run: the options that every verb that compiles has. Zero it before parsing. */
@@ -71,8 +72,8 @@ void kva_cli_print_passes(const kva_pass_choice *c);
 
 /* Where to run and what to compile for: --device, --target and --gemm. */
 typedef struct kva_device_choice {
-  const char *device, *target; /* NULL: the CPU; what the device runs */
-  const char *gemm;            /* NULL: what the device does best */
+  const char *device, *target; /* NULL: the CPU; the device's default target */
+  const char *gemm;            /* NULL: the device's default */
 } kva_device_choice;
 #define KVA_DEVICE_OPTIONS(choice)                                                                                     \
   {"--device", NULL, "NAME", KVA_OPTION_STRING, &(choice)->device, "cpu (default), cuda, or ptxsim, a simulated GPU"}, \
@@ -86,13 +87,13 @@ typedef struct kva_device_choice {
     "--gemm", NULL, "WHO", KVA_OPTION_STRING, &(choice)->gemm,                                                         \
         "matrix products on a GPU: library (cuBLASLt; cuda's default) or generated"                                    \
   }
-/* Fails for a device that this machine does not have; sets what to compile for. */
+/* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);
 
-/* Where compiled code is kept: the folder $KVASIR_CACHE; else kvasir/ in $XDG_CACHE_HOME or in ~/.cache. NULL, with the
- * reason: KVASIR_CACHE=off, or no home. Lasts as long as the process. */
+/* The folder for compiled code: $KVASIR_CACHE, else kvasir/ in $XDG_CACHE_HOME or in ~/.cache. NULL with the reason:
+ * KVASIR_CACHE=off, or no home folder. Lives as long as the process. */
 const kva_cache *kva_cli_cache(const char **out_reason);
-/* "compiled in 1.19 s (passes 0.01, code 1.18), 69 kernels" */
+/* Prints "compiled in 1.19 s (passes 0.01, code 1.18), 69 kernels". */
 void kva_cli_print_compiled(const kva_compiled *c);
 
 /* Prints diag to stderr and returns the exit code of status. */

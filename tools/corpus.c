@@ -1,4 +1,4 @@
-/* Finding, decompressing and filtering texts. */
+/* Finds, decompresses and filters texts. */
 #include "tools/corpus.h"
 
 #include <dirent.h>
@@ -10,11 +10,11 @@
 #endif
 
 enum { BINARY_PREFIX = 8192, MAX_FOLDERS = 64 };
-static const size_t max_document = (size_t)1 << 30; /* a compressed file may claim to be any size */
+static const size_t max_document = (size_t)1 << 30; /* limit: a compressed file may expand to any size */
 
 typedef struct entry {
   const char *path;
-  bool given; /* by the user; else found in a folder */
+  bool given; /* named by the user; else found in a folder */
 } entry;
 
 typedef struct reader {
@@ -56,7 +56,7 @@ static void find_in_folder(reader *r, const char *path) {
 static void find_files(reader *r, const char *path, bool given) {
   struct stat st;
   if (given ? stat(path, &st) : lstat(path, &st)) {
-    entry missing = {path, given}; /* reading it tells why */
+    entry missing = {path, given}; /* reading it reports the reason */
     KVA_PUSH(r->arena, &r->files, missing);
   } else if (S_ISDIR(st.st_mode)) {
     find_in_folder(r, path);
@@ -98,7 +98,7 @@ static bool is_known(reader *r, const char *text, size_t size) {
   return false;
 }
 
-/* The rest of the limit, cut between characters. */
+/* Truncates the text to the rest of the limit, between characters. */
 static size_t cut(const reader *r, const char *text, size_t size) {
   if (!r->c->limit || r->stats.bytes + (int64_t)size <= r->c->limit) return size;
   size = (size_t)(r->c->limit - r->stats.bytes);

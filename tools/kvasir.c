@@ -1,5 +1,5 @@
-/* kvasir: one binary, one verb a task. Start reading here: every verb is a file verb_<name>.c that loads a model with
- * frontend/, transforms it with passes/, compiles it with codegen/ and runs it with runtime/, by way of driver/. */
+/* kvasir: one binary, one verb per task. Start reading here: each verb is a file verb_<name>.c that loads a model with
+ * frontend/, transforms it with passes/, compiles it with codegen/ and runs it with runtime/, through driver/. */
 #include "tools/cli.h"
 
 static const kva_verb *const verbs[] = {&kva_verb_run,  &kva_verb_train, &kva_verb_check,  &kva_verb_conform,

@@ -5,7 +5,7 @@
 
 #include <stdlib.h>
 
-/* "zeros", "constant(x)", "normal(s)", "uniform(a,b)", "he" */
+/* Parses "zeros", "constant(x)", "normal(s)", "uniform(a,b)", "he". */
 static bool parse_init(const char *text, kva_tune_init *out) {
   static const struct {
     const char *format;

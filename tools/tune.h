@@ -1,4 +1,4 @@
-/* Options of fine-tuning: what trains, from which values, by which loss. For `kvasir train` and `kvasir build`. */
+/* Options of fine-tuning: trained parameters, their initial values, the loss. For `kvasir train` and `kvasir build`. */
 #ifndef KVA_TOOLS_TUNE_H
 #define KVA_TOOLS_TUNE_H
 
@@ -14,7 +14,7 @@ typedef struct kva_tune_choice {
 #define KVA_TUNE_DEFAULTS \
   { .rank = 8, .alpha = 16, .weight_decay = 0, .labels = "int64", .optimizer = "adamw" }
 
-/* Rows that the verbs share; each adds its own for `train` and `weights`. */
+/* Option rows that both verbs share; each adds its own for `train` and `weights`. */
 #define KVA_TUNE_OPTIONS(c)                                                                                         \
   {"--freeze", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->freeze, "do not train what matches; may be given often"},    \
       {"--init",        NULL,       "PATTERN=INIT",                                                                 \
@@ -43,10 +43,10 @@ typedef struct kva_tune_load {
   bool train;                /* a model without a train block is an error */
   kva_pass_control *control; /* of the passes; may be NULL */
 } kva_tune_load;
-/* Loads a model and applies the choice. Returns -1 and the module, or an exit code with everything printed. */
+/* Loads a model and applies the choice. Returns -1 and the module, or an exit code after printing everything. */
 int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tune_choice *c, kva_diag *diag,
                        kva_module **out_module);
-/* One line for everything that trains, where the choice selects. */
+/* Prints one line per trained parameter, if the choice selects any. */
 void kva_cli_print_trained(const kva_module *m, const kva_tune_choice *c);
 
 #endif

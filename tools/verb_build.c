@@ -1,4 +1,4 @@
-/* kvasir build: a model as an object, a library or an executable, compiled ahead of time. */
+/* kvasir build: compiles a model ahead of time to an object, a library or an executable. */
 #include "tools/driver/build.h"
 #include "tools/tune.h"
 
@@ -43,7 +43,7 @@ static int usage(const char *what, const char *found) {
   return EXIT_USAGE;
 }
 
-/* Commas to a list; NULL is an empty one. false: too many. */
+/* Splits a comma-separated list; NULL is an empty one. false: too many items. */
 static bool split(const char *text, kva_arena *arena, kva_strings *out) {
   while (text && *text) {
     size_t n = strcspn(text, ",");
@@ -61,7 +61,7 @@ static bool is_emit(const char *s) {
   return false;
 }
 
-/* Among the values of --train, those of --train alone are "". */
+/* A bare --train appears as "" among the values of --train; removes it. */
 static void take_train(build_options *o) {
   kva_strings given = o->tune.train;
   o->train = given.n > 0;
@@ -80,7 +80,7 @@ static uint32_t count_gpus(const kva_strings *targets) {
   return n;
 }
 
-/* -1, or the exit code of wrong usage. */
+/* Returns -1, or the exit code for wrong usage. */
 static int check(const build_options *o, int n_models) {
   if (n_models == 0 || !o->output) return usage("needs a model and -o OUT", NULL);
   if (o->object + o->is_static + o->shared + o->exe > 1)
@@ -104,7 +104,7 @@ static kva_build_form form_of(const build_options *o) {
   return o->object || o->emits.n == 0 ? KVA_BUILD_OBJECT : KVA_BUILD_NOTHING;
 }
 
-/* The comment that a .kv file begins with; NULL: it has none. */
+/* The comment at the start of a .kv file; NULL: none. */
 static const char *description_of(const char *path, kva_arena *arena) {
   kva_file file;
   kva_text text = {0};
@@ -128,8 +128,8 @@ static const char *prefix_of(const char *path, kva_arena *arena) {
                           kva_arena_strndup(arena, name, dot && dot > name ? (size_t)(dot - name) : strlen(name)));
 }
 
-/* A trainer is compiled for the batch and the length that the train block says, as kvasir train does: constants make
- * better schedules, and other batches run in passes. Returns whether there are new pins. */
+/* Pins a trainer to the batch and length of its train block, like kvasir train: constants give better schedules. Other
+ * batches run as several micro-batches. Returns whether there are new pins. */
 static bool pin_trainer(const kva_module *m, kva_strings *pins, kva_arena *arena) {
   uint32_t before = pins->n;
   const double *length = m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;

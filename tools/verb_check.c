@@ -1,4 +1,4 @@
-/* kvasir check: everything of a model that is unsupported, at once. */
+/* kvasir check: reports everything unsupported in a model at once. */
 #include "tools/cli.h"
 
 static int run(int argc, char **argv);
@@ -57,7 +57,7 @@ static void count_nodes(const kva_graph *g, int64_t *counts) {
   }
 }
 
-/* The operators of a text, which are Kvasir's own by the time that it is loaded. */
+/* Counts the operators of a text; after loading these are internal operators. */
 static void count_loaded(const kva_module *m, kva_arena *arena, kva_check_report *out) {
   int64_t *counts = KVA_NEW_ARRAY(arena, int64_t, kva_ops.n);
   for (uint32_t f = 0; f < m->functions.len; f++) count_nodes(m->functions.data[f]->graph, counts);
@@ -76,7 +76,7 @@ static int check(const char *path, const kva_strings *defines, const kva_strings
   kva_module *m = NULL;
   kva_status status = kva_check_model(path, arena, diag, &report);
   int code = status == KVA_OK ? EXIT_NO : kva_cli_fail(status, diag);
-  if (status == KVA_OK && report.unsupported == 0) { /* shapes and types, not just names */
+  if (status == KVA_OK && report.unsupported == 0) { /* checks shapes and types, not just names */
     code = kva_cli_load(path, defines, pins, diag, &m);
     if (code < 0) code = EXIT_DONE;
     if (m && report.rows.len == 0) count_loaded(m, arena, &report);

@@ -1,8 +1,9 @@
-/* kvasir conform: runs folders of ONNX models with recorded inputs and outputs, as in the official test suite.
+/* kvasir conform: runs folders of ONNX models with recorded inputs and outputs, such as the official test suite.
  *
  * A case is a folder with model.onnx and test_data_set_*, or a file light_<name>.onnx with light_<name>_output_0.pb
- * beside it (input: i / n in row-major order, as the suite defines). Every case runs in a process of its own, so that
- * none can take the others down. Tolerance as the suite's: |a - b| <= atol + rtol * |b|, shapes and types equal. */
+ * beside it (input: i / n in row-major order, as the suite defines). Every case runs in a separate process, so that a
+ * crash does not affect the others. Tolerance as in the suite: |a - b| <= atol + rtol * |b|, with equal shapes and
+ * types. */
 #include "tools/cli.h"
 
 #include <dirent.h>
@@ -197,7 +198,7 @@ static const kva_ref_tensor *fix_input(void *user, uint32_t index, const char *n
   return NULL;
 }
 
-/* Number in the file of input i of the program. */
+/* Index in the file of the program's input i. */
 static int32_t file_index(const fixed_inputs *f, int32_t i) {
   int32_t k = 0;
   for (; k < MAX_INPUTS; k++)
@@ -249,7 +250,7 @@ static outcome run_data_sets(kva_session *s, const char *path, const fixed_input
     snprintf(name, sizeof name, "test_data_set_%d", k);
     if (!join(data_set, path, name) || access(data_set, R_OK) != 0) break;
     result = run_data_set(s, data_set, false, NULL, fixed, o, diag, why);
-    if (fixed->wanted) return result; /* the other sets may have other shapes */
+    if (fixed->wanted) return result; /* other data sets may have other shapes */
   }
   if (k == 0) kva_text_add(why, "no test_data_set_0");
   return k == 0 ? OUTCOME_FAIL : result;
@@ -297,9 +298,9 @@ static outcome run_case(const char *path, const conform_options *o, step_counts 
   return result;
 }
 
-/* ---- a process for every case ------------------------------------------------------------------------------------ */
+/* ---- one process per case ---------------------------------------------------------------------------------------- */
 
-/* What a case's process tells: its steps, then the reason. */
+/* Sends the result of a case's process: its steps, then the reason of a failure. */
 static bool tell(int fd, const step_counts *steps, const kva_text *why, size_t size) {
   if (write(fd, steps, sizeof *steps) != sizeof *steps) return false;
   return !why->len || write(fd, why->data, why->len < size ? why->len : size - 1) >= 0;

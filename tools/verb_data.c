@@ -1,4 +1,4 @@
-/* kvasir data: token files from texts, and what is in them. */
+/* kvasir data: writes token files from texts, and inspects them. */
 #include "tools/cli.h"
 #include "runtime/tokens.h"
 #include "tools/corpus.h"
@@ -131,7 +131,7 @@ static kva_status make(const data_options *o, int64_t limit, kva_diag *diag) {
   return status;
 }
 
-/* ---- looking ----------------------------------------------------------------------------------------------------- */
+/* ---- inspecting -------------------------------------------------------------------------------------------------- */
 
 static void longest_document(const kva_token_file *f, int64_t *least, int64_t *most) {
   *least = *most = 0;
@@ -145,7 +145,7 @@ static void longest_document(const kva_token_file *f, int64_t *least, int64_t *m
   }
 }
 
-/* Of the vocabulary, how many tokens occur. */
+/* Number of tokens of the vocabulary that occur. */
 static int64_t distinct(const kva_token_file *f) {
   bool *seen = calloc((size_t)f->info.vocab, 1);
   int64_t n = 0;

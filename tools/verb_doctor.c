@@ -1,4 +1,4 @@
-/* kvasir doctor: what this machine has, and what follows for Kvasir. */
+/* kvasir doctor: shows what this machine offers to Kvasir. */
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
 #include "tools/driver/build.h"
@@ -12,7 +12,7 @@ const kva_verb kva_verb_doctor = {"doctor", "[options]", "show what this machine
                                   "Exit code 0 when models can be compiled and run on the CPU of this machine, else 3.",
                                   run};
 
-/* PTX that generated code needs at least: codegen/llvm_ptx.c asks LLVM for this version. */
+/* Minimum PTX version of generated code: codegen/llvm_ptx.c requests it from LLVM. */
 enum { EMITTED_PTX = 83 };
 
 typedef struct findings {
@@ -25,9 +25,9 @@ typedef struct findings {
   kva_cache_usage cache_usage;
 } findings;
 
-/* ---- looking ----------------------------------------------------------------------------------------------------- */
+/* ---- collecting -------------------------------------------------------------------------------------------------- */
 
-/* "Cuda compilation tools, release 13.0, V13.0.48" */
+/* Parses "Cuda compilation tools, release 13.0, V13.0.48". */
 static void read_ptxas_version(findings *f) {
   char command[600], line[256];
   if (!*f->ptxas || strchr(f->ptxas, '\'')) return;
@@ -49,7 +49,7 @@ static void look(findings *f) {
   if (f->cache) f->cache_usage = kva_cache_measure(f->cache);
 }
 
-/* ---- telling ----------------------------------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------------------------------- */
 
 static void print_gpus(const kva_gpu_report *r) {
   for (int i = 0; i < r->n_gpus; i++) {

@@ -1,4 +1,4 @@
-/* kvasir export: a model as ONNX. */
+/* kvasir export: writes a model as ONNX. */
 #include "tools/cli.h"
 #include "tools/driver/trained.h"
 
@@ -21,8 +21,7 @@ static const void *state_bytes(void *user, const kva_state *s) {
   return kva_session_state(user, s->name, &t) ? t.data : NULL;
 }
 
-/* Parameters get the values that a session with this seed starts from; the graph that is written is the one as loaded.
- */
+/* Parameters get the initial values of a session with this seed; the exported graph is the loaded one. */
 static kva_status export_model(kva_module *m, kva_module *compiled_source, const char *out, uint64_t seed,
                                kva_diag *diag) {
   kva_compiled *c;
@@ -68,7 +67,7 @@ static int run(int argc, char **argv) {
   if (code < 0) {
     kva_status status = export_model(m, source, out, (uint64_t)seed, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
-    source = NULL; /* kva_compile took it */
+    source = NULL; /* kva_compile owns it now */
   }
   kva_module_destroy(m);
   kva_module_destroy(source);

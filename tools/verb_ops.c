@@ -1,4 +1,4 @@
-/* kvasir ops: the operator table as the user sees it, and with --verify what a check of every row found. */
+/* kvasir ops: prints the operator table, and with --verify checks every row. */
 #include "tools/cli.h"
 #include "tools/verify/verify.h"
 
@@ -94,14 +94,14 @@ static void add_dtypes(kva_dtype_set set, kva_text *text) {
     if (kva_dtype_in(set, names[i].t)) kva_text_add(text, "%s%s", text->len ? " " : "", names[i].name);
 }
 
-/* "12/12 0.31", "-" when there was nothing to check. */
+/* Formats "12/12 0.31", or "-" if there was nothing to check. */
 static const char *score(uint32_t passed, uint32_t all, const char *format, double error, char out[48]) {
   int n = snprintf(out, 48, all ? "%u/%u " : "-", passed, all);
   if (all) snprintf(out + n, 48 - (size_t)n, format, error);
   return out;
 }
 
-/* No case has another place to run: one without code fails. */
+/* Each case runs on this device only: one without code fails. */
 static void print_device(const kva_verify_report *report, const char *arch) {
   if (arch)
     printf("%llu kernels ran on ptxsim (%s); %u cases had no code, 0 nodes ran on the CPU instead\n",
@@ -129,7 +129,7 @@ static void print_verified(const kva_verify_report *report, const char *arch) {
   print_device(report, arch);
 }
 
-/* Infinity has no place in JSON. */
+/* JSON cannot represent infinity. */
 static double number(double error) {
   return isfinite(error) ? error : 1e308;
 }
@@ -152,7 +152,7 @@ static void print_verified_json(const kva_verify_report *report, const char *arc
          report->passed, report->failed, report->skipped, report->unsupported, (unsigned long long)report->launches);
 }
 
-/* Architecture of the simulated GPU, or NULL: this machine. */
+/* Architecture of the simulated GPU, or NULL for this machine. */
 static kva_status choose_target(const kva_device_choice *choice, kva_diag *diag, const char **out_arch) {
   kva_target_options target = {0};
   if (choice->gemm)

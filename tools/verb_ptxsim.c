@@ -1,4 +1,4 @@
-/* kvasir ptxsim: runs a kernel of a PTX file on the simulator and prints what it computed, counted and found. */
+/* kvasir ptxsim: runs a kernel of a PTX file on the simulator and prints results, counters and findings. */
 #include "tools/cli.h"
 #include "runtime/npy.h"
 #include "runtime/ptxsim/ptxsim.h"
@@ -22,9 +22,9 @@ typedef struct argument {
   const char *spec;
   kva_dtype dtype;
   bool array;
-  kva_tensor tensor; /* of arrays; a scalar is its one element */
-  void *data;        /* what is registered */
-  void *before;      /* a copy, to tell what changed */
+  kva_tensor tensor; /* array, or a scalar as its single element */
+  void *data;        /* the registered memory */
+  void *before;      /* a copy, to detect changes */
 } argument;
 
 typedef struct job {
@@ -50,7 +50,7 @@ static kva_dtype find_dtype(const char *s, size_t n) {
   return KVA_DTYPE_NONE;
 }
 
-/* Another element type is converted: .npy has no bf16. */
+/* Converts other element types, since .npy has no bf16. */
 static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) {
   kva_tensor file = {0};
   KVA_TRY(kva_npy_read(path, diag, &file));
@@ -71,7 +71,7 @@ static kva_status fill_from_file(argument *a, const char *path, kva_diag *diag) 
               : kva_error(diag, NULL, "%s: %lld elements; --arg %s has another number", path, (long long)n, a->spec);
 }
 
-/* Floats in (-1, 1), integers from -8 to 7 (0 to 15 where unsigned): small enough for exact products. */
+/* Floats in (-1, 1), integers from -8 to 7 (0 to 15 if unsigned): small enough for exact products. */
 static void fill_random(argument *a, uint64_t seed) {
   for (int64_t k = 0; k < a->tensor.dims[0]; k++) {
     kva_philox p = kva_philox4x32((uint64_t)k, 0, seed);

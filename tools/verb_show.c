@@ -1,4 +1,4 @@
-/* kvasir show: a model at any stage of the compiler. */
+/* kvasir show: prints a model at any stage of the compiler. */
 #include "tools/cli.h"
 #include "tools/driver/summary.h"
 

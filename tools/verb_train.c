@@ -1,4 +1,4 @@
-/* kvasir train: compiles a model with its train block and trains it, one or several variants. */
+/* kvasir train: compiles a model with its train block and trains one or several variants of it. */
 #include "tools/tune.h"
 #include "runtime/exe/train.h"
 #include "tools/driver/summary.h"
@@ -37,7 +37,7 @@ typedef struct variant {
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
 
-/* What the train block says of data as text, NAME:ARGUMENT=VALUE,... --pin T has precedence over its length. */
+/* The train block's data source as text, NAME:ARGUMENT=VALUE,... A --pin T overrides its length. */
 static const char *data_text(const kva_train_spec *spec, const kva_strings *pins, kva_arena *arena) {
   if (!spec->data || !spec->data_args) return spec->data;
   kva_text text = {0};
@@ -72,8 +72,8 @@ static kva_train_defaults defaults_of(const kva_module *m, const kva_strings *pi
   return d;
 }
 
-/* Rows of a pass and length of sequences are known before compiling: as constants they make better schedules. Returns
- * the rows of a pass. */
+/* Rows of a micro-batch and length of sequences are known before compiling: constants give better schedules. Returns
+ * the rows of a micro-batch. */
 static int64_t pin_shapes(const train_options *o, const kva_module *m, kva_strings *pins, kva_arena *arena) {
   kva_train_defaults d = defaults_of(m, pins, arena);
   const char *data = kva_train_data(&o->settings, &d);
@@ -86,7 +86,7 @@ static int64_t pin_shapes(const train_options *o, const kva_module *m, kva_strin
 
 /* ---- one variant ------------------------------------------------------------------------------------------------- */
 
-/* The plan of a program: their steps are the same. */
+/* The plan of a program; both have the same steps. */
 static const kva_memory_plan *plan_of(const kva_compiled *c, const kva_program *p) {
   for (uint32_t i = 0; i < c->n_plans; i++)
     if (!strcmp(c->plans[i]->function->name, p->name) && (int32_t)c->plans[i]->steps.len == p->n_steps)
@@ -167,7 +167,7 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
     status = kva_compile(m, &options, diag, &c);
     kva_cli_print_passes(&passes);
     if (status == KVA_OK) status = train_compiled(c, o, &o->pins, metrics, v, arena, diag);
-    m = NULL; /* kva_compile took it */
+    m = NULL; /* kva_compile owns it now */
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);

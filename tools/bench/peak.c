@@ -1,10 +1,10 @@
-/* kva_peak: what the machine can do at most, measured beside whatever is compared with it.
+/* kva_peak: the machine's peak throughput, measured beside the programs that are compared with it.
  *
- *   fma          f32 multiply-adds in registers, widest vectors of the CPU, on every thread; 2 flops a lane
- *   copy:BYTES   dst = src with plain vector loads and stores, BYTES a stream in all, cut between the threads
- *   stream:BYTES the same with stores that bypass the cache: the most for streams that do not fit
+ *   fma          f32 multiply-adds in registers, the CPU's widest vectors, on every thread; 2 flops per lane
+ *   copy:BYTES   dst = src with plain vector loads and stores, BYTES per stream in total, divided among the threads
+ *   stream:BYTES likewise with stores that bypass the cache: the peak for streams that exceed the cache
  *
- * A call's work is in the first line: flops (fma) or bytes moved (read + written). */
+ * The first line gives a call's work: flops (fma) or bytes moved (read + written). */
 #include "tools/bench/serve.h"
 
 #include <stdlib.h>
@@ -39,7 +39,7 @@ enum { FMA_ROUNDS = 20000, CHAINS = 12, ALIGN = 2 << 20, BLOCK = 256 }; /* 12 ch
 
 /* ---- loops, one set an instruction set --------------------------------------------------------------------------- */
 
-/* The chains must stay in registers: written out, not an array. */
+/* The chains must stay in registers, so they are separate variables, not an array. */
 #define EACH_CHAIN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11)
 #define START(i)      a##i += (float)i;
 #define STEP(i)       a##i = FMA(a##i, x, y);

@@ -37,7 +37,8 @@ bool bench_parse(int argc, char **argv, const char *usage, bench_options *out) {
   return false;
 }
 
-/* Calls between two looks at the clock: about a tenth of the sample, so that short cases are not timed with it. */
+/* Calls between two readings of the clock: about a tenth of the sample, so that the clock does not distort short
+ * cases. */
 static int64_t calls_per_look(double seconds, double seconds_per_call) {
   double n = 0.1 * seconds / (seconds_per_call > 1e-9 ? seconds_per_call : 1e-9);
   return n < 1 ? 1 : (int64_t)n;

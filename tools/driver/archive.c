@@ -1,5 +1,5 @@
-/* An `ar` archive (System V / GNU format) with one object: magic, the symbol table that linkers search, the member.
- * Times, owners and modes are fixed, so that equal objects give equal archives. */
+/* Writes an `ar` archive (System V / GNU format) with one object: magic, the symbol table that linkers search, the
+ * member. Times, owners and modes are fixed, so equal objects give equal archives. */
 #include "tools/driver/build.h"
 
 enum { HEADER = 60, MAGIC = 8 };

@@ -1,5 +1,5 @@
-/* Ahead-of-time builds: one module, its plans, and from them every file that was asked for. Each target gets code of
- * its own from the same plans. */
+/* Ahead-of-time builds: one module, its plans, and every requested file made from them. Each target gets its own code
+ * from the same plans. */
 #include "tools/driver/build.h"
 #include "tools/driver/summary.h"
 
@@ -12,7 +12,7 @@ typedef struct build {
   kva_arena *arena;
   uint32_t n_plans;
   kva_memory_plan **plans;
-  kva_session *values; /* of the parameters, for inference; NULL before they are needed */
+  kva_session *values; /* of the parameters, for inference; NULL until needed */
 } build;
 
 /* ---- artefacts --------------------------------------------------------------------------------------------------- */
@@ -29,7 +29,7 @@ static kva_status freeze(build *b, kva_artifact *a) {
   return KVA_OK;
 }
 
-/* *out_cg: of the code; for a GPU it is done with. */
+/* *out_cg receives the code generator; a GPU's code needs it no longer. */
 static kva_status make_tables(build *b, const kva_target_options *target, kva_codegen **out_cg, kva_artifact **out) {
   KVA_TRY(kva_codegen_create(target, b->diag, out_cg));
   kva_status status = kva_codegen_tables(*out_cg, b->arena, b->m, b->n_plans, b->plans, out);
@@ -69,7 +69,7 @@ static int64_t trained_elements(const kva_module *m) {
   return sum;
 }
 
-/* The train block, see runtime/exe/exe.h. */
+/* Adds the facts of the train block, see runtime/exe/exe.h. */
 static void add_training(const build *b, info_list *list) {
   const kva_train_spec *t = b->m->train;
   int64_t vocab = 0;
@@ -114,14 +114,14 @@ static kva_object_options object_options(const build *b, const kva_artifact *a) 
 
 /* ---- files ------------------------------------------------------------------------------------------------------- */
 
-/* OUT without its extension, with another. */
+/* OUT with its extension replaced. */
 static const char *beside(const build *b, const char *extension) {
   const char *out = b->o->output, *dot = strrchr(base_name(out), '.');
   int stem = dot && dot != base_name(out) ? (int)(dot - out) : (int)strlen(out);
   return kva_arena_printf(b->arena, "%.*s%s", stem, out, extension);
 }
 
-/* A text goes to OUT itself when it is all that is wanted. */
+/* A text is written to OUT itself if it is the only output. */
 static const char *text_path(const build *b, const kva_target_options *target, const char *extension) {
   const kva_build_options *o = b->o;
   if (o->form == KVA_BUILD_NOTHING && o->n_emits == 1 && o->n_targets <= 1) return o->output;
@@ -179,7 +179,7 @@ static kva_status write_form(const build *b, const kva_object_options *o, const 
   }
 }
 
-/* The tables of a GPU's code are data: they go into an object of this machine, for any CPU of its kind. */
+/* The tables of a GPU's code are data: they are written to an object of this machine, for any CPU of its kind. */
 static kva_status host_codegen(const build *b, kva_codegen **cg) {
 #if defined __aarch64__
   const kva_target_options any = {.triple = "aarch64-linux-gnu", .opt_level = 2};
@@ -202,7 +202,7 @@ static kva_status add_cubin(const build *b, kva_artifact *a) {
   return KVA_OK;
 }
 
-/* Tables for every target, each the alternative of the one before. cgs own parts of them. */
+/* Tables for every target, each an alternative of the previous one. cgs own parts of them. */
 static kva_status make_alternatives(build *b, kva_codegen **cgs, kva_artifact **out) {
   for (uint32_t i = b->o->n_targets; i-- > 0;) {
     kva_artifact *a;
@@ -289,7 +289,7 @@ static kva_status emit_header(build *b, const kva_target_options *target) {
   return status;
 }
 
-/* The tables of a GPU hold its PTX. (LLVM changes a module while it writes it, so that a second text would differ.) */
+/* The tables of a GPU contain its PTX. (LLVM changes a module while emitting it, so a second text would differ.) */
 static kva_status make_code(build *b, const kva_target_options *target, const char *kind, kva_file_part *out) {
   kva_codegen *cg;
   kva_artifact *a;
@@ -337,7 +337,7 @@ static kva_status emit(build *b, const char *kind) {
   return KVA_OK;
 }
 
-/* One graph for all targets: that of GPUs if there are no others. */
+/* One graph serves all targets: the GPUs', if there are no others. */
 static kva_target_options target_of_graph(const kva_build_options *o) {
   for (uint32_t i = 0; i < o->n_targets; i++)
     if (!o->targets[i].arch) return (kva_target_options){0};

@@ -1,15 +1,15 @@
-/* Ahead of time: from a module to objects, libraries and executables. */
+/* Ahead-of-time compilation: from a module to objects, libraries and executables. */
 #ifndef KVA_TOOLS_BUILD_H
 #define KVA_TOOLS_BUILD_H
 
 #include "runtime/base/platform.h"
 #include "tools/driver/driver.h"
 
-/* A session of an artefact's states alone: the values that they start from with this seed. */
+/* A session with only an artefact's states: their initial values for this seed. */
 KVA_MUST_USE kva_status kva_initial_values(const kva_artifact *a, uint64_t seed, kva_arena *arena, kva_diag *diag,
                                            kva_session **out_session);
-/* Inference: states that no program writes become constants, which lie in `values`; the others keep their place.
- * Changes the tables of a, whose new parts live in arena. */
+/* For inference: turns states that no program writes into constants, stored in `values`; the others stay states.
+ * Changes the tables of a; new parts live in arena. */
 void kva_freeze_states(const kva_module *m, kva_artifact *a, kva_session *values, kva_arena *arena);
 
 /* Puts large constants into a safetensors file: runtime/weights.h. */
@@ -17,10 +17,10 @@ KVA_MUST_USE kva_status kva_move_weights(kva_artifact *a, const char *path, kva_
 
 /* ---- machine code of GPUs ---------------------------------------------------------------------------------------- */
 
-/* Runs argv[0], looked up in PATH, to its end: 0 and its state as of waitpid, or the errno of what kept it from
- * starting. */
+/* Runs argv[0], found through PATH, until it ends: returns 0 and its waitpid state, or the errno that prevented its
+ * start. */
 int kva_run_program(const char *const *argv, int *out_state);
-/* $KVASIR_PTXAS, else ptxas in PATH, else where toolkits install themselves. false: there is none. */
+/* Looks in $KVASIR_PTXAS, PATH, then toolkit folders. false: not found. */
 bool kva_find_ptxas(char *out, size_t size);
 /* A cubin for `arch` from PTX, in the arena. KVA_MISSING without ptxas. */
 KVA_MUST_USE kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *arena, kva_diag *diag,
@@ -28,11 +28,11 @@ KVA_MUST_USE kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kv
 
 /* ---- the C interface of a model ---------------------------------------------------------------------------------- */
 
-/* `text` as an identifier of C: other characters become '_', a digit gets a letter before it. */
+/* `text` as a C identifier: other characters become '_', and a leading digit gets a letter before it. */
 const char *kva_c_identifier(kva_arena *arena, const char *text);
 /* Functions by program: "<prefix>_forward" for "main", else "<prefix>_<program>". */
 const kva_object_function *kva_c_functions(kva_arena *arena, const kva_artifact *a, const char *prefix);
-/* The header. description: the author's text, or NULL. */
+/* Prints the header. description: the author's text, or NULL. */
 void kva_c_header(const kva_artifact *a, const char *prefix, const char *description, kva_text *out);
 
 /* ---- linking ----------------------------------------------------------------------------------------------------- */
@@ -43,19 +43,19 @@ void kva_archive(const char *member, const char *object, size_t size, uint32_t n
 
 typedef struct kva_link_options {
   bool executable;     /* else a shared library */
-  const char *prefix;  /* shared: symbols <prefix>_* are exported, nothing else */
-  const char *cc;      /* the linker's driver; NULL: "cc", or for another machine "<triple>-gcc" */
+  const char *prefix;  /* shared: only symbols <prefix>_* are exported */
+  const char *cc;      /* linker driver; NULL: "cc", or "<triple>-gcc" for another machine */
   const char *runtime; /* folder of libkvasir-rt.a; NULL: beside this tool, or ../lib */
-  const char *triple;  /* of another machine, or NULL */
+  const char *triple;  /* of another machine; NULL: this one */
 } kva_link_options;
 /* Links an object with the runtime. KVA_MISSING when there is no linker or no runtime. */
 KVA_MUST_USE kva_status kva_link(const char *object, size_t size, const char *path, const kva_link_options *options,
                                  kva_diag *diag);
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- complete builds --------------------------------------------------------------------------------------------- */
 
 typedef enum kva_build_form {
-  KVA_BUILD_NOTHING, /* texts only */
+  KVA_BUILD_NOTHING, /* only texts */
   KVA_BUILD_OBJECT,
   KVA_BUILD_STATIC,
   KVA_BUILD_SHARED,
@@ -68,13 +68,13 @@ typedef struct kva_build_options {
   kva_dtype compute;         /* of products: see kva_pass_options */
   kva_pass_control *control; /* see kva_pass_options */
   uint32_t n_targets;
-  const kva_target_options *targets; /* of GPUs all go into the form, each with code of its own; texts for each */
-  bool cubin;                        /* GPUs: machine code beside the PTX */
+  const kva_target_options *targets; /* GPU targets share the form, each with its own code; texts per target */
+  bool cubin;                        /* GPUs: also machine code */
   const char *output, *prefix, *description;
   uint32_t n_emits;
   const char *const *emits; /* "ir", "kernel", "llvm", "asm", "ptx", "cubin", "header", "plan" */
   uint64_t seed;
-  const char *weights; /* a file for large constants; NULL: in the object */
+  const char *weights; /* file for large constants; NULL: they stay in the object */
   kva_link_options link;
 } kva_build_options;
 

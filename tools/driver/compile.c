@@ -34,7 +34,7 @@ kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) 
   return kva_prepare(m, &passes);
 }
 
-/* Functions that become programs: all but "eval"/"loss" of a model that is only run. */
+/* Functions that become programs: all, except for "eval" and "loss" of a model that is only run. */
 static bool is_program(const kva_function *f, const kva_compile_options *options) {
   return options->train || strcmp(f->name, "loss") != 0;
 }

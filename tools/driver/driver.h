@@ -1,5 +1,4 @@
-/* From a module to something that runs: the glue between compiler and runtime that the verbs, tests and benchmarks
- * share. */
+/* From a module to runnable code: the glue between compiler and runtime, shared by verbs, tests and benchmarks. */
 #ifndef KVA_TOOLS_DRIVER_H
 #define KVA_TOOLS_DRIVER_H
 
@@ -9,7 +8,7 @@
 #include "runtime/runtime.h"
 
 typedef struct kva_compile_options {
-  bool train; /* programs "train_step" and "eval" beside "main"; the module must have a train block */
+  bool train; /* programs "train_step" and "eval" in addition to "main"; requires a train block */
   kva_target_options target;
   kva_pass_options passes;
 } kva_compile_options;
@@ -31,14 +30,14 @@ typedef struct kva_compiled {
   bool cached; /* the code came from target.cache */
 } kva_compiled;
 
-/* Optimises, fuses, plans and compiles m, which becomes owned by the result (also on failure: it is destroyed). */
+/* Optimises, fuses, plans and compiles m. The result owns m; on failure m is destroyed. */
 KVA_MUST_USE kva_status kva_compile(kva_module *m, const kva_compile_options *options, kva_diag *diag,
                                     kva_compiled **out_compiled);
 void kva_compiled_destroy(kva_compiled *c);
 
-/* The passes alone, without machine code: what `kvasir show` prints. */
+/* Runs only the passes, without code generation, for `kvasir show`. */
 KVA_MUST_USE kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options);
-/* Plans of the functions that become programs, after kva_compile_graph. */
+/* Plans the functions that become programs; runs after kva_compile_graph. */
 KVA_MUST_USE kva_status kva_plan_functions(kva_module *m, const kva_compile_options *options, kva_arena *arena,
                                            uint32_t *out_n, kva_memory_plan ***out_plans);
 

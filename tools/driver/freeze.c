@@ -1,4 +1,4 @@
-/* States that an inference program only reads are constants: their initial values are computed here, once, instead of
+/* States that an inference program only reads become constants: their initial values are computed here once instead of
  * at every start of the program. */
 #include "tools/driver/build.h"
 
@@ -12,13 +12,13 @@ static void note_writes(const kva_graph *g, bool *written) {
   }
 }
 
-/* What is one number throughout is filled at the start rather than stored, once it is of some size. */
+/* Large uniform values are filled at startup instead of being stored. */
 static bool stays(const kva_state_desc *d, bool written) {
   enum { STORED_BYTES = 4096 };
   return written || (d->init == KVA_STATE_INIT_CONSTANT && d->bytes > STORED_BYTES);
 }
 
-/* Initial values of states[i]: data that is there already, or what the session drew. */
+/* Initial values of states[i]: existing data, or the session's. */
 static const void *value_of(const kva_artifact *a, kva_session *s, int32_t i) {
   const kva_state_desc *d = &a->states[i];
   if (d->init == KVA_STATE_INIT_DATA) return d->data;
@@ -44,7 +44,8 @@ static void freeze_buffers(kva_program *p, const void *const *values, const int3
   p->buffers = buffers;
 }
 
-/* The states that stay, from 0 on. Those that start from another state, which may be gone, get their values. */
+/* Renumbers the states that stay, from 0 on. States initialised from another state, which may be gone, get their
+ * values. */
 static void keep_states(kva_artifact *a, const void *const *values, const int32_t *numbers, kva_arena *arena) {
   kva_state_desc *states = KVA_NEW_ARRAY(arena, kva_state_desc, a->n_states + 1);
   int32_t n = 0;

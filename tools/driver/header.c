@@ -1,5 +1,5 @@
-/* The C header of a compiled model: typed structs for the inputs and outputs of every program, sizes from the
- * artefact's formulas. It holds the text of runtime/context.h, so that a model is deployed without any other file. */
+/* The C header of a compiled model: typed structs for the inputs and outputs of every program, with sizes from the
+ * artefact's formulas. It includes the text of runtime/context.h, so that deploying a model needs no other file. */
 #include "tools/driver/build.h"
 
 #include "context_text.h" /* generated: static const char context_text[] */
@@ -29,7 +29,7 @@ const char *kva_c_identifier(kva_arena *arena, const char *text) {
   return s;
 }
 
-/* Identifiers for a list, each different from the others. */
+/* Distinct identifiers for a list of names. */
 static const char **identifiers(kva_arena *arena, int32_t n, const char *const *names) {
   const char **out = KVA_NEW_ARRAY(arena, const char *, n + 1);
   kva_map *taken = kva_map_create(arena);
@@ -83,7 +83,7 @@ static const char *c_type(kva_dtype t) {
   return types[t] ? types[t] : "uint8_t";
 }
 
-/* min and max are macros of the header. */
+/* min and max are macros in the header. */
 static void add_formula(writer *w, const kva_formula *f, const char *const *symbols) {
   kva_text text = {0};
   kva_formula_print(f, symbols, &text);
@@ -154,7 +154,7 @@ static void add_program(writer *w, const kva_program *p, const kva_object_functi
                  function, w->prefix, w->prefix);
 }
 
-/* All programs have the same list. */
+/* All programs have the same symbols. */
 static void add_symbols(writer *w) {
   const kva_program *p = &w->a->programs[0];
   const char **names = identifiers(w->arena, p->n_symbols, p->symbols);
@@ -168,7 +168,7 @@ static void add_symbols(writer *w) {
   kva_text_add(w->out, "} %s_dims;\n\n", w->prefix);
 }
 
-/* Nothing of the author's may end the comment. */
+/* The author's text must not end the comment. */
 static void add_comment(writer *w, const char *text) {
   for (const char *s = text; *s; s++) {
     if (s == text || s[-1] == '\n') kva_text_add(w->out, " *%s", *s == '\n' ? "" : " ");

@@ -1,4 +1,4 @@
-/* Linking with the runtime, by the system's C compiler. Nothing of a path or a time gets into the result. */
+/* Links with the runtime through the system's C compiler. No paths or times enter the result. */
 #include "tools/driver/build.h"
 
 #include <errno.h>
@@ -6,14 +6,14 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* ---- what is needed ---------------------------------------------------------------------------------------------- */
+/* ---- requirements ------------------------------------------------------------------------------------------------ */
 
 static bool has_runtime(const char *dir) {
   char path[4096];
   return snprintf(path, sizeof path, "%s/libkvasir-rt.a", dir) < (int)sizeof path && access(path, R_OK) == 0;
 }
 
-/* Beside the tool in a build tree, ../lib/ of an installed one, below it for another machine. */
+/* Beside the tool in a build tree; in ../lib/ of an installed tool, and in a folder below it for another machine. */
 static kva_status find_runtime(const kva_link_options *o, kva_arena *arena, kva_diag *diag, const char **out_dir) {
   char self[4096];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
@@ -79,7 +79,7 @@ static const char *base_name(const char *path) {
   return slash ? slash + 1 : path;
 }
 
-/* Written beside the result and renamed: a failed link leaves what was there. */
+/* Writes beside the result and renames: a failed link leaves the old file. */
 static kva_status link_files(const scratch *s, const char *runtime, const char *path, const kva_link_options *o,
                              kva_arena *arena, kva_diag *diag) {
   const char *cc = o->cc ? o->cc : o->triple ? kva_arena_printf(arena, "%s-gcc", o->triple) : "cc";

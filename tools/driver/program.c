@@ -1,4 +1,4 @@
-/* Other programs: compilers, assemblers. */
+/* Runs other programs: compilers, assemblers. */
 #include "tools/driver/build.h"
 
 #include <errno.h>

@@ -1,4 +1,4 @@
-/* PTX to machine code by ptxas, where the CUDA toolkit is. */
+/* Compiles PTX to machine code with ptxas, if a CUDA toolkit is installed. */
 #include "tools/driver/build.h"
 
 #include "runtime/base/platform.h"
@@ -29,7 +29,7 @@ static kva_status run(const char *const *argv, kva_diag *diag) {
   return state ? kva_fail(diag, KVA_UNSUPPORTED, NULL, "ptxas failed; its messages are above") : KVA_OK;
 }
 
-/* In a folder of its own under fixed names, so that nothing of either can get into the code. */
+/* Uses a private folder with fixed file names, so that no name can enter the code. */
 static kva_status assemble(const char *folder, const char *program, const char *arch, kva_file_part ptx,
                            kva_arena *arena, kva_diag *diag, kva_file_part *out_cubin) {
   const char *in = kva_arena_printf(arena, "%s/model.ptx", folder);

@@ -1,4 +1,4 @@
-/* Stages of the compiler as text: plans and kernels of every function. */
+/* Compiler stages as text: plans and kernels of every function. */
 #include "tools/driver/summary.h"
 
 /* Pinned symbols are constants by now; the binding names what the sizes assume for the header line. */
@@ -101,7 +101,7 @@ kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out) {
   return KVA_OK;
 }
 
-/* text NULL: kernels are added to cg, else printed. */
+/* Adds the kernel to cg if text is NULL, else prints it. */
 static kva_status take_kernel(kva_codegen *cg, kva_arena *arena, const kva_kernel *k, kva_text *text) {
   if (!text) {
     const kva_expr *const *symbols;

@@ -1,4 +1,4 @@
-/* Counts of a plan: parameters, memory by category, floating-point operations, distinct kernels. */
+/* Statistics of a plan: parameters, memory by category, floating-point operations, distinct kernels. */
 #include "tools/driver/summary.h"
 #include "runtime/memory_plan.h"
 
@@ -95,7 +95,7 @@ static int compare_hashes(const void *a, const void *b) {
   return x < y ? -1 : x > y;
 }
 
-/* Kernels that differ in structure or shapes; equal layers share theirs. */
+/* Counts kernels that differ in structure or shapes; equal layers share theirs. */
 static int64_t count_distinct(const kva_memory_plan *plan, uint64_t *hashes) {
   uint32_t n = 0;
   int64_t distinct = 0;

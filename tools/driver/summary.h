@@ -1,16 +1,16 @@
-/* Numbers of a planned function, on paper: nothing is allocated or compiled. */
+/* Statistics of a planned function; nothing is allocated or compiled. */
 #ifndef KVA_TOOLS_DRIVER_SUMMARY_H
 #define KVA_TOOLS_DRIVER_SUMMARY_H
 
 #include "tools/driver/driver.h"
 
-/* Symbol values for sizes; symbols that are not listed get kva_default_symbol. */
+/* Symbol values for sizes; unlisted symbols get kva_default_symbol. */
 typedef struct kva_binding {
   uint32_t n;
   const char *const *names;
   const int64_t *values;
 } kva_binding;
-/* 1 for "B" (batch), 2048 for any other. */
+/* 1 for "B" (batch), 2048 for others. */
 int64_t kva_default_symbol(const char *name);
 
 typedef struct kva_summary {
@@ -18,14 +18,14 @@ typedef struct kva_summary {
   int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
   int64_t temp_peak_bytes;  /* arena after packing by lifetime */
   int64_t temp_total_bytes; /* without sharing */
-  double contraction_flops; /* of one call: matrix products, convolutions, attention (multiply and add count as two) */
+  double contraction_flops; /* per call: matrix products, convolutions, attention (a multiply-add counts as two) */
   int64_t tokens;           /* elements of input 0 when that is an integer tensor, else 0 */
   int64_t steps, distinct_kernels;
 } kva_summary;
 
 KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding,
                                       kva_summary *out_summary);
-/* contraction_flops of one step of the plan; 0: it has no contraction, or copies. */
+/* contraction_flops of one step of the plan; 0 for steps without a contraction. */
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
@@ -35,7 +35,7 @@ KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FI
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
 /* The scheduled kernel IR of every step of a planned module. */
 KVA_MUST_USE kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out);
-/* Adds every kernel to cg, each with the symbols that it reads. */
+/* Adds every kernel to cg, each with the symbols that it uses. */
 KVA_MUST_USE kva_status kva_add_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m);
 
 #endif

@@ -18,7 +18,7 @@ static const kva_tensor_data *find(void *user, const char *name) {
   return data;
 }
 
-/* Parameters that the file lacks would keep random values. */
+/* Parameters missing from the file would keep random values. */
 static kva_status check_complete(const kva_module *m, const kva_safetensors *file, const char *path, kva_diag *diag) {
   kva_loc loc = {.file = path};
   for (uint32_t i = 0; i < m->states.len; i++) {

@@ -1,11 +1,11 @@
-/* Large constants of an artefact into a file beside it: see runtime/weights.h. */
+/* Moves large constants of an artefact to a separate file: see runtime/weights.h. */
 #include "tools/driver/build.h"
 
 #include "runtime/safetensors.h"
 
 #include <unistd.h>
 
-enum { STORED_BYTES = 4096 }; /* smaller ones stay where they are */
+enum { STORED_BYTES = 4096 }; /* smaller constants stay in the object */
 
 typedef struct collector {
   kva_arena *arena;
@@ -13,7 +13,7 @@ typedef struct collector {
   KVA_VEC(kva_named_tensor) tensors;
 } collector;
 
-/* Only shapes and types that the format has. */
+/* Only shapes and types that the format supports. */
 static bool to_tensor(const kva_buffer_desc *b, kva_tensor *out) {
   if (b->kind != KVA_BUFFER_CONST || !b->data || !kva_safetensors_dtype_name((kva_dtype)b->dtype)) return false;
   *out = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank, .data = (void *)(uintptr_t)b->data};
@@ -25,7 +25,7 @@ static bool to_tensor(const kva_buffer_desc *b, kva_tensor *out) {
   return kva_tensor_bytes(out) >= STORED_BYTES;
 }
 
-/* The tensor's name; the same for constants that are one in several programs. */
+/* The tensor's name; equal for a constant shared by several programs. */
 static const char *name_of(collector *c, const kva_buffer_desc *b, const kva_tensor *t) {
   const char *known = kva_map_get(c->names, &b->data, sizeof b->data);
   if (known) return known;
@@ -51,7 +51,7 @@ static void collect(collector *c, kva_program *p) {
 
 static const char written_key[] = "kvasir.weights";
 
-/* A checkpoint that somebody meant to read (--from) must not be written over. */
+/* Refuses to overwrite a checkpoint that was probably meant for reading (--from). */
 static kva_status check_own(const char *path, kva_diag *diag) {
   if (access(path, F_OK) != 0) return KVA_OK;
   kva_diag *ignored = kva_diag_create();

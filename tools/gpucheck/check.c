@@ -35,7 +35,7 @@ typedef struct check {
   tally kinds[GPU_KINDS];
 } check;
 
-/* A fault breaks the context for all that comes: after one, `again` makes a new one. */
+/* A fault invalidates the context for all later work; `again` then creates a new one. */
 static void hold_device(check *k, bool again) {
   const kva_device_class *class;
   if (again && k->held) k->held->class->destroy(k->held);
@@ -98,7 +98,7 @@ static double difference(const gpu_tensor *t, const void *expected, const kva_te
   return worst;
 }
 
-/* On one device; *out_worst in units of the tolerance. */
+/* Runs on one device; *out_worst is in units of the tolerance. */
 static kva_status run_on(const check *k, const item *it, const char *device, double *out_worst) {
   kva_session *s;
   kva_tensor in[MAX_TENSORS] = {0}, out[MAX_TENSORS] = {0};
@@ -108,13 +108,13 @@ static kva_status run_on(const check *k, const item *it, const char *device, dou
   bind(it, in, owned);
   kva_status status = KVA_OK;
   *out_worst = 0;
-  for (int run = 0; status == KVA_OK && run < 3; run++) { /* as it is, captured, from the recording */
+  for (int run = 0; status == KVA_OK && run < 3; run++) { /* launched directly, captured, replayed */
     for (int i = 0; i < it->c->n_outputs; i++) out[i].data = NULL;
     status = kva_session_run(s, 0, in, out);
     for (int i = 0; status == KVA_OK && i < it->c->n_outputs; i++)
       *out_worst =
           fmax(*out_worst, difference(it->tensors[it->c->n_inputs + i], it->data[it->c->n_inputs + i], &out[i]));
-    if (!strcmp(device, "ptxsim")) break; /* it repeats itself */
+    if (!strcmp(device, "ptxsim")) break; /* deterministic: one run suffices */
   }
   if (status != KVA_OK) kva_fail(k->diag, status, NULL, "%s", kva_session_error(s));
   for (int i = 0; i < MAX_TENSORS; i++) free(owned[i]);
@@ -189,7 +189,7 @@ static kva_status time_on(const check *k, const item *it, double *out_seconds) {
 }
 
 typedef struct step_clock {
-  double start, stop; /* of the steps behind the warm-up */
+  double start, stop; /* of the steps after the warm-up */
 } step_clock;
 
 static bool note_time(void *user, const kva_train_event *e) {
@@ -198,7 +198,7 @@ static bool note_time(void *user, const kva_train_event *e) {
   return true;
 }
 
-/* Steps as kvasir train takes them: recorded once, the loss read after each. */
+/* Times steps as kvasir train runs them: recorded once, the loss read after each. */
 static kva_status time_steps(const check *k, const item *it, double *out_seconds) {
   kva_session *s;
   kva_data_source data;
@@ -220,7 +220,7 @@ static kva_status time_steps(const check *k, const item *it, double *out_seconds
   return status;
 }
 
-/* Milliseconds of the peer for a name: lines `name<tab>milliseconds<tab>who`. */
+/* The peer's milliseconds for a name, from lines `name<tab>milliseconds<tab>who`. */
 static double peer_time(const check *k, const char *name, char *who, size_t size) {
   FILE *in = k->o.peer ? fopen(k->o.peer, "r") : NULL;
   char line[256];
@@ -242,7 +242,7 @@ static double peer_time(const check *k, const char *name, char *who, size_t size
 
 static const char *const kind_names[GPU_KINDS] = {"operator", "kernel", "training", "time", "steps"};
 
-/* Code for "sm_90a" runs on 9.0 alone, code for others on what is as new. Steps are for GPUs. */
+/* Code for "sm_90a" runs on 9.0 only, other code on its architecture and newer ones. Steps need a GPU. */
 static bool fits(const check *k, const gpu_case *c) {
   if (!strcmp(k->o.device, "ptxsim")) return c->kind != GPU_STEPS;
   bool exact = strchr(c->target, 'a') != NULL;

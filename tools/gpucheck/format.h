@@ -39,13 +39,12 @@ typedef struct gpu_tensor {
   double tolerance; /* expected outputs: largest difference; exact types: 0 */
 } gpu_tensor;
 
-/* The training run that is checked: models/induction.kv in this size. Its expected output is the curve of the losses.
- */
+/* The training run to check: models/induction.kv in this size. Its expected output is the loss curve. */
 enum { GPU_TRAIN_STEPS = 20, GPU_TRAIN_BATCH = 4, GPU_TRAIN_LENGTH = 32, GPU_TRAIN_VOCAB = 64, GPU_TRAIN_POOL = 24 };
 #define GPU_TRAIN_RATE 1e-2
 #define GPU_STEPS_RATE 1e-4
 
-/* Fills in the options of that run but for the progress function, and its data. */
+/* Fills in the options of that run, except for the progress function, and its data. */
 KVA_MUST_USE kva_status gpu_training(kva_train_options *out, kva_data_source *out_data, kva_diag *diag);
 
 #endif

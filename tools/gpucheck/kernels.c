@@ -38,7 +38,7 @@
 #define SOFTMAX "model rows (float[R, C] x) => (float[R, C] y) { y = kv.softmax <axis = -1> (x) }"
 
 #define CUBE(n) (2.0 * (n) * (n) * (n))
-/* Whole and cut tiles of the large blocks; and small ones. */
+/* Full and partial tiles of the large blocks; also small blocks. */
 #define SOME_TILES "M=136 N=520 K=160"
 #define ODD_TILES  "M=70 N=96 K=88"
 /* b h t t d, two products, of which causal attention needs half; gradients are counted as five, as elsewhere */

@@ -1,11 +1,11 @@
-/* The kernels that a GPU is checked and timed with. A new one is a row of the table. */
+/* Kernels with which a GPU is checked and timed. A new kernel is a row of the table. */
 #ifndef KVA_TOOLS_GPUCHECK_KERNELS_H
 #define KVA_TOOLS_GPUCHECK_KERNELS_H
 
 #include <stdbool.h>
 
 typedef struct gpu_kernel {
-  const char *name; /* also the peer's, in peer.py */
+  const char *name; /* also the peer's name in peer.py */
   const char *model;
   const char *small, *large; /* pins of the model's symbols: "M=64 K=96"; large: what is timed */
   double flops, bytes;       /* of the large one; 0: not what it is measured by */

@@ -53,7 +53,7 @@ static void add_tensor(pack *p, const kva_ref_tensor *w, bool packed, double tol
 
 /* ---- artefacts --------------------------------------------------------------------------------------------------- */
 
-/* The GPU's tables and text in an object of this machine. */
+/* Writes the GPU's tables and text to an object of this machine. */
 static kva_status write_object(pack *p, const kva_artifact *a, int32_t *out_artifact) {
   char prefix[32], name[40];
   kva_codegen *cg;
@@ -105,7 +105,7 @@ static void add_results(pack *p, kva_ref_tensor *const *inputs, uint32_t n_input
   }
 }
 
-/* One case in one type; operators without code for GPUs are counted. */
+/* Adds one case in one type; counts operators without GPU code. */
 static void add_operator(pack *p, const kva_case *c, kva_dtype dtype) {
   kva_case_built built;
   kva_ref_tensor *expected[MAX_TENSORS] = {0};
@@ -132,7 +132,7 @@ static void add_operator(pack *p, const kva_case *c, kva_dtype dtype) {
   kva_case_free(&built);
 }
 
-/* Every case in its own type, and the first of each operator in bfloat16 and half, too. */
+/* Adds every case in its own type, and the first of each operator also in bfloat16 and half. */
 static void add_operators(pack *p, const kva_case_table *table, bool seen[KVA_OP_COUNT]) {
   static const kva_dtype halves[] = {KVA_BF16, KVA_F16};
   for (uint32_t i = 0; i < table->n; i++) {
@@ -147,7 +147,7 @@ static void add_operators(pack *p, const kva_case_table *table, bool seen[KVA_OP
 
 /* ---- named kernels ----------------------------------------------------------------------------------------------- */
 
-/* "M=64 K=96" as pins, or definitions. */
+/* Parses "M=64 K=96" as pins or definitions. */
 static uint32_t read_pins(kva_arena *arena, const char *text, kva_define *out) {
   uint32_t n = 0;
   for (const char *t = text; *t && n < MAX_TENSORS;) {
@@ -209,7 +209,7 @@ static kva_status input_shapes(pack *p, const kva_module *m, const char *name, g
   return KVA_OK;
 }
 
-/* A case whose inputs are shapes alone. */
+/* Adds a case whose inputs are shapes only. */
 static void add_shaped(pack *p, const gpu_case *row, const gpu_tensor *inputs) {
   add_case(p, *row);
   for (int32_t i = 0; i < row->n_inputs; i++) add_bytes(p, &inputs[i], sizeof inputs[i]);
@@ -310,7 +310,7 @@ typedef struct steps_case {
   bool library;
 } steps_case;
 
-/* Of the tiny model only launches take time. */
+/* For the tiny model launches dominate the time. */
 static const steps_case steps_cases[] = {
     {"step of 1.5B, bf16, library products", "sm_90a", "preset=1.5B", "B=4 T=2048", true},
     {"step of 1.5B, bf16", "sm_90a", "preset=1.5B", "B=4 T=2048", false},
@@ -367,7 +367,7 @@ static kva_status add_steps(pack *p, const steps_case *c) {
   return status;
 }
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the archive ------------------------------------------------------------------------------------------------- */
 
 static kva_status write_cases(pack *p) {
   gpu_header header = {.magic = GPU_CHECK_MAGIC, .n_cases = p->n_cases};

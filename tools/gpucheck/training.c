@@ -1,4 +1,4 @@
-/* The training run that the machine which packs and the machine which checks have in common. */
+/* The training run shared by the packing and the checking machine. */
 #include "tools/gpucheck/format.h"
 
 kva_status gpu_training(kva_train_options *out, kva_data_source *out_data, kva_diag *diag) {

@@ -1,6 +1,6 @@
-/* Byte pair encoding (Sennrich, Haddow, Birch, ACL 2016): of all neighbours the pair of least rank becomes one token,
- * the leftmost of equals first, until no pair has a rank. A heap keeps this near linear for words of any length;
- * candidates whose neighbours have changed are recognised when they come up. */
+/* Byte pair encoding (Sennrich, Haddow, Birch, ACL 2016): repeatedly merges the adjacent pair of lowest rank, leftmost
+ * first, until no pair has a rank. A heap keeps this near linear in the length of a word; candidates whose neighbours
+ * have changed are detected when they are popped. */
 #include "tools/tokenizer/internal.h"
 #include "tools/tokenizer/unicode.h"
 
@@ -27,7 +27,7 @@ void kva_bpe_reserve_merges(kva_bpe *b, uint32_t n) {
   for (uint64_t i = 0; i < slots; i++) b->merges[i].pair = free_slot;
 }
 
-/* The slot of the pair, or the free one where it belongs. */
+/* The slot of the pair, or the free slot where it belongs. */
 static kva_merge *slot_of(const kva_bpe *b, uint64_t pair) {
   uint64_t i = (pair ^ pair >> 29) * 0x9E3779B97F4A7C15u >> 20 & b->mask;
   while (b->merges[i].pair != free_slot && b->merges[i].pair != pair) i = (i + 1) & b->mask;
@@ -78,7 +78,7 @@ static void add_symbol(kva_bpe *b, uint32_t id) {
   KVA_PUSH(b->arena, &b->symbols, s);
 }
 
-/* A character that has no token: its bytes' tokens if there are all of them. */
+/* A character without a token becomes the tokens of its bytes, if all exist. */
 static bool add_bytes(kva_bpe *b, const char *c, size_t size) {
   for (size_t i = 0; i < size; i++)
     if (b->byte_ids[(unsigned char)c[i]] < 0) return false;
@@ -86,8 +86,8 @@ static bool add_bytes(kva_bpe *b, const char *c, size_t size) {
   return true;
 }
 
-/* Unknown characters are one token each, or one for all that follow each other. The token is added with the next known
- * character, as the reference does. */
+/* Each unknown character is one token, or a run of them is one. Like the reference, the token is added with the next
+ * known character. */
 static void first_symbols(kva_bpe *b, kva_bytes word) {
   bool pending = false;
   for (size_t at = 0, n; at < word.size; at += n) {

@@ -1,4 +1,4 @@
-/* Inside of a tokenizer. Text goes through a list of steps as pieces; what is left at the end are words for BPE. */
+/* Internals of a tokenizer. Text passes through a list of steps as pieces; the final pieces are words for BPE. */
 #ifndef KVA_TOOLS_TOKENIZER_INTERNAL_H
 #define KVA_TOOLS_TOKENIZER_INTERNAL_H
 
@@ -12,11 +12,11 @@ typedef struct kva_bytes {
 
 /* ---- steps ------------------------------------------------------------------------------------------------------- */
 
-/* A part of the text, or a token that was found in it. */
+/* A part of the text, or a token found in it. */
 typedef struct kva_piece {
   kva_bytes text;
   int64_t token; /* -1: text */
-  bool first;    /* begins where the whole text does */
+  bool first;    /* begins at the start of the whole text */
 } kva_piece;
 typedef KVA_VEC(kva_piece) kva_pieces;
 
@@ -41,32 +41,32 @@ typedef enum kva_split_behavior {
 
 typedef struct kva_text_step {
   kva_text_kind kind;
-  kva_regex *regex; /* what matches: this, or else the text `from` */
+  kva_regex *regex; /* pattern to match; NULL: the text `from` */
   kva_bytes from, to;
   kva_split_behavior behavior;
-  bool invert;       /* SPLIT: what does not match is taken for matches */
-  bool unless_there; /* PREFIX: not where the piece begins with it */
-  bool only_first;   /* PREFIX: only where the text begins */
+  bool invert;       /* SPLIT: exchanges matches and the text between them */
+  bool unless_there; /* PREFIX: unless the piece already begins with it */
+  bool only_first;   /* PREFIX: only at the start of the text */
   bool strip_left, strip_right;
 } kva_text_step;
 typedef KVA_VEC(kva_text_step) kva_text_steps;
 
-/* A token that is looked for in the text itself. */
+/* A token that is searched in the text itself. */
 typedef struct kva_added_token {
-  kva_bytes content, pattern; /* pattern: what to look for; after the normaliser if `normalized` */
+  kva_bytes content, pattern; /* pattern: text to search; normalised if `normalized` */
   uint32_t id;
   bool single_word, strip_left, strip_right, normalized, special;
 } kva_added_token;
 typedef KVA_VEC(kva_added_token) kva_added_tokens;
 
-/* Pieces and texts are allocated in `arena`. KVA_UNSUPPORTED: a regular expression took too many steps. */
+/* Pieces and texts are allocated in `arena`. KVA_UNSUPPORTED: a regular expression exceeded its step limit. */
 KVA_MUST_USE kva_status kva_text_apply(const kva_text_steps *steps, kva_arena *arena, kva_pieces *pieces,
                                        kva_diag *diag);
-/* Takes tokens of those lists out of the pieces. */
+/* Replaces occurrences of added tokens in the pieces. */
 void kva_added_apply(const kva_added_tokens *added, bool normalized, kva_arena *arena, kva_pieces *pieces);
-/* NFC, or NFD. */
+/* Normalises to NFC, or to NFD. */
 kva_bytes kva_normal_form(kva_bytes text, bool composes, kva_arena *arena);
-/* The character for a byte, and back (-1: none). */
+/* The character that represents a byte, and the inverse (-1: none). */
 uint32_t kva_byte_char(unsigned char byte);
 int kva_char_byte(uint32_t c);
 
@@ -104,12 +104,12 @@ static inline int64_t kva_bpe_id(const kva_bpe *b, const char *text, size_t size
   return (int64_t)(uintptr_t)kva_map_get(b->ids, text, size) - 1;
 }
 void kva_bpe_reserve_merges(kva_bpe *b, uint32_t n);
-/* The last rank of a pair counts. */
+/* The last rank given for a pair applies. */
 void kva_bpe_add_merge(kva_bpe *b, uint32_t left, uint32_t right, uint32_t rank, uint32_t id);
 void kva_bpe_encode(kva_bpe *b, kva_bytes word, kva_token_ids *ids);
 void kva_token_ids_add(kva_token_ids *ids, uint32_t id);
 
-/* ---- the whole --------------------------------------------------------------------------------------------------- */
+/* ---- the tokenizer ----------------------------------------------------------------------------------------------- */
 
 typedef struct kva_token_text {
   kva_bytes text;
@@ -118,14 +118,14 @@ typedef struct kva_token_text {
 
 struct kva_tokenizer {
   kva_arena *arena;
-  bool bytes; /* nothing else is used */
+  bool bytes; /* byte tokenizer: the other fields are unused */
   int64_t vocab;
   kva_token_text *texts; /* by number */
   kva_added_tokens added;
   kva_text_steps normalizer, pre_tokenizer;
   kva_bpe bpe;
   bool decode_byte_chars, decode_bytes, decode_spaced;
-  kva_bytes decode_space; /* what stands for a space */
+  kva_bytes decode_space; /* the text that represents a space */
 };
 
 #endif

@@ -53,7 +53,7 @@ static bool hex4(parser *p, uint32_t *out) {
   return true;
 }
 
-/* After "\u". Characters beyond the basic plane are written as two surrogates. */
+/* The part of an escape after "\u". Characters beyond the basic plane are two surrogates. */
 static kva_status unicode_escape(parser *p, kva_text *out) {
   uint32_t c, low = 0;
   if (!hex4(p, &c)) return malformed(p, "four hexadecimal digits after \\u");

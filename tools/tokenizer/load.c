@@ -1,13 +1,13 @@
-/* tokenizer.json of Hugging Face's `tokenizers` (format version 1.0): what each part means is taken from that package's
- * documentation and behaviour. Parts that only touch special tokens around a text (post_processor) or batches
- * (truncation, padding) do not matter here. Everything else that is not known is an error that names it. */
+/* Loads tokenizer.json of Hugging Face's `tokenizers` (format version 1.0), interpreted according to that package's
+ * documentation and behaviour. Parts that only concern special tokens around a text (post_processor) or batches
+ * (truncation, padding) are irrelevant here. Any other unknown part is an error that names it. */
 #include "tools/tokenizer/internal.h"
 #include "tools/tokenizer/json.h"
 #include "tools/tokenizer/unicode.h"
 
 #include <math.h>
 
-/* Of GPT-2, which ByteLevel implies. */
+/* GPT-2's pattern, which ByteLevel implies. */
 static const char gpt2_pattern[] = "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 enum { MAX_ID = 1 << 24, MAX_NESTED = 16 };
 
@@ -118,7 +118,7 @@ static kva_status split_step(const loader *l, const kva_json *v, kva_text_steps 
   return KVA_OK;
 }
 
-/* Spaces become `replacement`, which begins every word. */
+/* Replaces spaces by `replacement`, which also begins every word. */
 static kva_status metaspace(const loader *l, const kva_json *v, kva_text_steps *to) {
   kva_bytes mark = {NULL, 0};
   const kva_json *scheme = kva_json_get(v, "prepend_scheme");
@@ -289,7 +289,7 @@ static kva_status take_model(const loader *l, const kva_json *root) {
 
 /* ---- added tokens, decoding -------------------------------------------------------------------------------------- */
 
-/* What a token that is looked for after the normaliser looks like then. */
+/* The normalised form of a token that is searched after the normaliser. */
 static kva_status normalized_pattern(const loader *l, kva_added_token *a) {
   kva_pieces pieces = {0};
   kva_piece all = {.text = a->content, .token = -1, .first = true};
@@ -324,7 +324,7 @@ static kva_status take_all_added(const loader *l, const kva_json *root) {
   return KVA_OK;
 }
 
-/* Decoding is for reading, so that decoders that are not known are no error. */
+/* Decoding is for display only, so unknown decoders are not an error. */
 static void take_decoder(const loader *l, const kva_json *v) {
   const kva_json *type = kva_json_get(v, "type"), *list = kva_json_get(v, "decoders");
   kva_tokenizer *t = l->t;

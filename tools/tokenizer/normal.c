@@ -1,5 +1,5 @@
-/* Canonical normal forms: NFD takes characters apart and sorts marks by combining class, NFC puts them together again
- * (Unicode standard annex 15; Hangul by arithmetic, standard section 3.12). */
+/* Canonical normal forms: NFD decomposes characters and sorts marks by combining class, NFC recomposes them (Unicode
+ * standard annex 15; Hangul by arithmetic, standard section 3.12). */
 #include "tools/tokenizer/internal.h"
 #include "tools/tokenizer/unicode.h"
 
@@ -38,7 +38,7 @@ static uint32_t class_of(uint32_t c) {
   return classes[low] & 255;
 }
 
-/* The row of a sorted table of triples that begins with a (and b, where both is set). */
+/* The row of a sorted table of triples that begins with a (and b, if both is set). */
 static const uint32_t *find_row(const uint32_t *table, uint32_t n, uint32_t a, uint32_t b, bool both) {
   uint32_t low = 0, high = n;
   while (low < high) {
@@ -53,14 +53,14 @@ static const uint32_t *find_row(const uint32_t *table, uint32_t n, uint32_t a, u
   return NULL;
 }
 
-/* ---- taking apart ------------------------------------------------------------------------------------------------ */
+/* ---- decomposition ----------------------------------------------------------------------------------------------- */
 
 static void add(marks *out, kva_arena *arena, uint32_t c) {
   mark m = {c, class_of(c)};
   KVA_PUSH(arena, out, m);
 }
 
-/* Only first parts have parts of their own. */
+/* Only the first part can decompose further. */
 static void decompose(marks *out, kva_arena *arena, uint32_t c) {
   if (c >= S_BASE && c < S_BASE + S_COUNT) {
     uint32_t s = c - S_BASE;
@@ -78,7 +78,7 @@ static void decompose(marks *out, kva_arena *arena, uint32_t c) {
   if (row[2]) decompose(out, arena, row[2]);
 }
 
-/* Marks behind a starter in order of class; stable. */
+/* Sorts marks after a starter by class; stable. */
 static void sort_marks(marks *m) {
   for (uint32_t i = 1; i < m->len; i++) {
     mark moved = m->data[i];
@@ -91,9 +91,9 @@ static void sort_marks(marks *m) {
   }
 }
 
-/* ---- putting together -------------------------------------------------------------------------------------------- */
+/* ---- composition ------------------------------------------------------------------------------------------------- */
 
-/* 0: the two make no character. */
+/* The composed character; 0: the two do not compose. */
 static uint32_t composed(uint32_t a, uint32_t b) {
   if (a >= L_BASE && a < L_BASE + L_COUNT && b >= V_BASE && b < V_BASE + V_COUNT)
     return S_BASE + ((a - L_BASE) * V_COUNT + (b - V_BASE)) * T_COUNT;
@@ -103,7 +103,8 @@ static uint32_t composed(uint32_t a, uint32_t b) {
   return row ? row[2] : 0;
 }
 
-/* A mark joins the last starter unless one of its class or above, or a starter, stands between them. */
+/* A mark composes with the last starter unless it is blocked by a starter or a mark of its class or higher in
+ * between. */
 static void compose(marks *m) {
   uint32_t n = 0, starter = UINT32_MAX;
   for (uint32_t i = 0; i < m->len; i++) {

@@ -1,4 +1,4 @@
-/* Steps over pieces of text. Each makes a new list; texts that do not change are shared with the old one. */
+/* Steps over pieces of text. Each creates a new list, which shares unchanged texts with the old one. */
 #include "tools/tokenizer/internal.h"
 #include "tools/tokenizer/unicode.h"
 
@@ -36,7 +36,7 @@ typedef struct span {
 } span;
 typedef KVA_VEC(span) spans;
 
-/* Matches and what lies between them. */
+/* Matches and the text between them. */
 static spans find_spans(const kva_text_step *s, kva_bytes text, kva_arena *arena) {
   spans out = {0};
   size_t at = 0, begin, end;
@@ -53,7 +53,7 @@ static spans find_spans(const kva_text_step *s, kva_bytes text, kva_arena *arena
 
 /* ---- splitting --------------------------------------------------------------------------------------------------- */
 
-/* Whether span i belongs to the piece of span i - 1. */
+/* Whether span i belongs to the same piece as span i - 1. */
 static bool joins(kva_split_behavior behavior, const span *s, uint32_t i) {
   if (behavior == KVA_SPLIT_CONTIGUOUS) return s[i].match == s[i - 1].match;
   if (behavior == KVA_SPLIT_MERGED_WITH_PREVIOUS) return s[i].match && !s[i - 1].match;
@@ -105,7 +105,7 @@ static size_t spaces_at_begin(kva_bytes text) {
   return at;
 }
 
-/* Where the white space at the end begins. */
+/* The start of the trailing white space. */
 static size_t spaces_at_end(kva_bytes text) {
   size_t end = text.size, n;
   while (end > 0) {
@@ -122,7 +122,7 @@ static kva_bytes stripped(const kva_text_step *s, kva_bytes text) {
   return s->strip_left ? part(text, spaces_at_begin(text), text.size) : text;
 }
 
-/* GPT-2's map: printable characters of Latin-1 stand for themselves, the other 68 bytes for U+0100 and on. */
+/* GPT-2's map: printable Latin-1 characters represent themselves; U+0100 and up represent the other 68 bytes. */
 static bool is_printable(unsigned c) {
   return (c >= '!' && c <= '~') || (c >= 0xA1 && c <= 0xAC) || c >= 0xAE;
 }
@@ -185,7 +185,7 @@ kva_status kva_text_apply(const kva_text_steps *steps, kva_arena *arena, kva_pie
 
 /* ---- added tokens ------------------------------------------------------------------------------------------------ */
 
-/* The longest one at the beginning of text. */
+/* The longest added token at the start of text. */
 static const kva_added_token *added_at(const kva_added_tokens *added, bool normalized, kva_bytes text) {
   const kva_added_token *best = NULL;
   for (uint32_t i = 0; i < added->len; i++) {
@@ -209,7 +209,7 @@ static bool word_begins(kva_bytes text, size_t at) {
   return at < text.size && kva_is_word(kva_utf8_get(text.data + at, &n));
 }
 
-/* The first bytes of all patterns: most positions need no closer look. */
+/* The set of first bytes of all patterns, which excludes most positions. */
 static void first_bytes(const kva_added_tokens *added, bool normalized, bool out[256]) {
   for (uint32_t i = 0; i < added->len; i++) {
     const kva_added_token *t = &added->data[i];

@@ -1,6 +1,6 @@
 /* A compiler to a small instruction set and a backtracking matcher (R. Cox: Regular expression matching: the virtual
- * machine approach, 2009). Loops over single characters are one instruction that gives characters back one by one, so
- * that the stack stays small. The number of steps of a search is bounded: a hostile pattern ends, it does not hang. */
+ * machine approach, 2009). A loop over single characters is one instruction, which gives back characters one by one, so
+ * the stack stays small. The number of steps of a search is bounded, so hostile patterns terminate. */
 #include "tools/tokenizer/regex.h"
 
 #include "tools/tokenizer/unicode.h"
@@ -36,7 +36,7 @@ typedef struct set {
   bool ascii[128];
 } set;
 
-/* A place to go back to. With `loop`, pos may shrink to `least`. */
+/* A backtracking point. With `loop`, pos may shrink to `least`. */
 typedef struct frame {
   uint32_t pc;
   bool loop;
@@ -107,7 +107,7 @@ static uint32_t emit(compiler *c, instruction i) {
   return c->r->code.len - 1;
 }
 
-/* Before instruction `at`. Jumps are relative and none leads from before it to behind it. */
+/* Inserts before instruction `at`. Jumps are relative, and none crosses `at` from before. */
 static void insert(compiler *c, uint32_t at, instruction i) {
   emit(c, i);
   instruction *code = c->r->code.data;
@@ -119,7 +119,7 @@ static void add_item(compiler *c, set *s, set_item item) {
   KVA_PUSH(c->arena, &s->items, item);
 }
 
-/* With the other case of letters of ASCII; U+017F folds to s and U+212A to k. */
+/* Adds a range and the other case of ASCII letters; U+017F folds to s and U+212A to k. */
 static void add_range(compiler *c, set *s, uint32_t low, uint32_t high) {
   add_item(c, s, (set_item){ITEM_RANGE, false, low, high});
   for (uint32_t l = 'a'; c->ignore_case && l <= 'z'; l++) {
@@ -132,7 +132,7 @@ static void add_range(compiler *c, set *s, uint32_t low, uint32_t high) {
   }
 }
 
-/* {L}, {Lu}, ... after \p */
+/* Parses {L}, {Lu}, ... after \p. */
 static kva_status category(compiler *c, set *s, bool negative) {
   const char *name = c->at + 1, *close = name;
   while (close < c->end && *close != '}') close++;
@@ -155,7 +155,7 @@ static bool hex_digits(compiler *c, uint32_t *out) {
   return *digits && !*end && *out < 0x110000;
 }
 
-/* After the backslash. *out_single: the one character that it stands for, or a negative number. */
+/* Parses after the backslash. *out_single: the character it denotes, or a negative number for a set. */
 static kva_status escape(compiler *c, set *s, int64_t *out_single) {
   static const char from[] = "rntfva", to[] = "\r\n\t\f\v\a";
   *out_single = -1;
@@ -181,7 +181,7 @@ static kva_status escape(compiler *c, set *s, int64_t *out_single) {
   return KVA_OK;
 }
 
-/* One character or class, inside of brackets or not. */
+/* Parses one character or class, inside or outside brackets. */
 static kva_status set_member(compiler *c, set *s, int64_t *out_single) {
   size_t n;
   if (accept(c, "\\")) return escape(c, s, out_single);
@@ -246,7 +246,7 @@ static kva_status counts(compiler *c, uint32_t *min, uint32_t *max) {
   return ok && *min <= *max ? KVA_OK : unsupported(c, "this quantifier is not supported");
 }
 
-/* min = max = 1 where there is none. */
+/* Parses a quantifier; min = max = 1 without one. */
 static kva_status quantifier(compiler *c, uint32_t *min, uint32_t *max, bool *possessive) {
   *min = *max = 1;
   if (accept(c, "?"))
@@ -383,7 +383,7 @@ static bool push(kva_regex *r, frame f) {
   return true;
 }
 
-/* Takes up the topmost place above `base`; false: there is none left. */
+/* Resumes the topmost point above `base`; false: none is left. */
 static bool go_back(kva_regex *r, size_t base, const char *text, uint32_t *pc, size_t *pos) {
   if (r->depth == base) return false;
   frame *f = &r->stack[r->depth - 1];
@@ -396,7 +396,7 @@ static bool go_back(kva_regex *r, size_t base, const char *text, uint32_t *pc, s
   return true;
 }
 
-/* OP_LOOP at pos: false when there are fewer than min characters. */
+/* Executes OP_LOOP at pos: false if fewer than min characters match. */
 static bool loop(kva_regex *r, const instruction *i, const char *text, size_t size, uint32_t pc, size_t *pos) {
   const set *s = &r->sets.data[i->set];
   size_t at = *pos, least = at, n = 0;
@@ -413,7 +413,7 @@ static bool loop(kva_regex *r, const instruction *i, const char *text, size_t si
   return push(r, (frame){.pc = pc + 1, .loop = true, .pos = at, .least = least});
 }
 
-/* Runs the code from pc at pos. Alternatives of what follows are tried before this returns. */
+/* Runs the code from pc at pos, including all alternatives, before it returns. */
 static bool run(kva_regex *r, uint32_t pc, const char *text, size_t size, size_t pos, uint64_t most, size_t *out_end) {
   size_t base = r->depth;
   for (;;) {

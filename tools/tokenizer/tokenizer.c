@@ -1,4 +1,4 @@
-/* A tokenizer as a whole: normaliser, added tokens, pre-tokenizer, BPE, in the order of the reference. */
+/* The complete tokenizer: normaliser, added tokens, pre-tokenizer, BPE, in the reference's order. */
 #include "tools/tokenizer/tokenizer.h"
 
 #include "tools/tokenizer/internal.h"
@@ -44,7 +44,7 @@ int64_t kva_tokenizer_end(const kva_tokenizer *t) {
 
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
 
-/* `text` with U+FFFD for what is not UTF-8; itself where all is. */
+/* `text` with invalid UTF-8 replaced by U+FFFD; `text` itself if it is valid. */
 static kva_bytes valid_text(const char *text, size_t size, kva_arena *arena, int64_t *replaced) {
   if (kva_utf8_valid(text, size)) return (kva_bytes){text, size};
   char *data = kva_arena_alloc(arena, 3 * size + 1);

@@ -1,5 +1,5 @@
-/* Tokenizers: text to numbers and back. By bytes, or as a Hugging Face tokenizer.json with a BPE model says; then the
- * numbers are those of the `tokenizers` package with add_special_tokens=False. */
+/* Tokenizers: text to ids and back, by bytes or according to a Hugging Face tokenizer.json with a BPE model. The ids
+ * then equal those of the `tokenizers` package with add_special_tokens=False. */
 #ifndef KVA_TOOLS_TOKENIZER_TOKENIZER_H
 #define KVA_TOOLS_TOKENIZER_TOKENIZER_H
 
@@ -12,26 +12,26 @@ typedef struct kva_token_ids {
   int64_t n, capacity;
 } kva_token_ids;
 
-/* 256 bytes, and 256 for the end of a document. */
+/* Ids 0 to 255 are bytes, 256 ends a document. */
 kva_tokenizer *kva_tokenizer_bytes(void);
-/* What is not supported is KVA_UNSUPPORTED and named. */
+/* KVA_UNSUPPORTED names what is not supported. */
 KVA_MUST_USE kva_status kva_tokenizer_load(const char *path, kva_diag *diag, kva_tokenizer **out_tokenizer);
 KVA_MUST_USE kva_status kva_tokenizer_parse(const char *path, const char *json, size_t size, kva_diag *diag,
                                             kva_tokenizer **out_tokenizer);
 void kva_tokenizer_destroy(kva_tokenizer *t);
 
-/* One more than the greatest number of a token. */
+/* The largest id plus one. */
 int64_t kva_tokenizer_vocab(const kva_tokenizer *t);
-/* The number of a token of this text; -1: there is none. */
+/* The id of the token with this text; -1: none. */
 int64_t kva_tokenizer_find(const kva_tokenizer *t, const char *text);
-/* The token that ends documents: of several usual ones the first that exists; -1: none. */
+/* The token that ends documents: the first of several common ones that exists; -1: none. */
 int64_t kva_tokenizer_end(const kva_tokenizer *t);
 
-/* Appends the tokens of a text. Bytes that are not UTF-8 become U+FFFD (*out_replaced counts how often), but for the
- * tokenizer of bytes. One thread at a time. */
+/* Appends the tokens of a text. Invalid UTF-8 becomes U+FFFD (*out_replaced counts replacements), except in the byte
+ * tokenizer. One thread at a time. */
 KVA_MUST_USE kva_status kva_tokenizer_encode(kva_tokenizer *t, const char *text, size_t size, kva_diag *diag,
                                              kva_token_ids *ids, int64_t *out_replaced);
-/* Appends the text of a token, for reading: special tokens by name. */
+/* Appends a token's text for display: special tokens by name. */
 void kva_tokenizer_decode(const kva_tokenizer *t, uint32_t id, kva_text *out);
 
 #endif

@@ -1,7 +1,7 @@
 /* Characters: encoding, and categories by binary search in a table of ranges. */
 #include "tools/tokenizer/unicode.h"
 
-/* First character of a range << 5 | category; the ranges cover everything. */
+/* First character of a range << 5 | category; the ranges cover all code points. */
 static const uint32_t ranges[] = {
 #include "tools/tokenizer/unicode_ranges.inc"
 };
@@ -29,7 +29,7 @@ bool kva_is_space(uint32_t c) {
   return c == 0x85 || k == KVA_CATEGORY_ZS || k == KVA_CATEGORY_ZL || k == KVA_CATEGORY_ZP;
 }
 
-/* Circled and squared letters are Alphabetic though their category is So. */
+/* Circled and squared letters are Alphabetic although their category is So. */
 static bool is_enclosed_letter(uint32_t c) {
   return (c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) ||
          (c >= 0x1F170 && c <= 0x1F189);
@@ -63,7 +63,7 @@ uint32_t kva_utf8_get(const char *s, size_t *out_size) {
   return c;
 }
 
-/* Table 3-7 of the standard: the second byte's range excludes long forms, surrogates and what lies above 0x10FFFF. */
+/* Table 3-7 of the standard: the second byte's range excludes overlong forms, surrogates and values above 0x10FFFF. */
 int kva_utf8_check(const char *s, size_t n) {
   const unsigned char *u = (const unsigned char *)s;
   if (u[0] < 0x80) return 1;

@@ -50,8 +50,8 @@ bool kva_is_word(uint32_t c);
 size_t kva_utf8_put(uint32_t c, char out[4]);
 /* The character at s, of valid UTF-8; *out_size: its bytes. */
 uint32_t kva_utf8_get(const char *s, size_t *out_size);
-/* Length of the valid character at s, or minus the number of bytes that are wrong together (what a decoder replaces by
- * one U+FFFD: Unicode standard, section 3.9, maximal subparts). n > 0. */
+/* Length of the valid character at s, or minus the number of bytes that a decoder replaces by one U+FFFD (Unicode
+ * standard, section 3.9, maximal subparts). n > 0. */
 int kva_utf8_check(const char *s, size_t n);
 bool kva_utf8_valid(const char *s, size_t n);
 

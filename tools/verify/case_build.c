@@ -1,4 +1,4 @@
-/* Cases as functions with inputs: reading their text, making values, building. */
+/* Builds cases as functions with inputs: parses their text, generates values, builds nodes. */
 #include "tools/verify/cases.h"
 #include "ops/ids.h"
 

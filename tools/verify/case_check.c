@@ -1,4 +1,4 @@
-/* Executor against reference: every result of a case, element by element, within the operator's tolerance. */
+/* Compares executor and reference: every result of a case, element by element, within the operator's tolerance. */
 #include "tools/verify/check.h"
 
 double kva_case_epsilon(kva_dtype t) {
@@ -44,7 +44,7 @@ double kva_check_largest(const kva_ref_tensor *w) {
   return m;
 }
 
-/* In units of the tolerance. */
+/* Error in units of the tolerance. */
 static double element_error(const kva_ref_tensor *expected, const kva_ref_tensor *found, int64_t i, double tolerance) {
   if (!expected->f) return expected->i[i] == found->i[i] ? 0 : INFINITY;
   double a = expected->f[i], b = found->f[i];

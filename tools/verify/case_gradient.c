@@ -1,12 +1,13 @@
-/* A gradient rule against central differences of the reference, both in double; compiled, against the reference. */
+/* Checks a gradient rule against central differences of the reference, both in double, and its compiled form against
+ * the reference. */
 #include "tools/verify/check.h"
 #include "ops/ids.h"
 
 enum { MAX_RESULTS = 8 };
 #define SMALLEST_SCALE 1e-3 /* of gradients: below it rounding of the differences shows */
 
-/* The case's function with seeds as further inputs and gradients as outputs; operand k's gradient is output slot[k],
- * -1 where it is zero. */
+/* The case's function with seeds as additional inputs and gradients as outputs; operand k's gradient is output slot[k],
+ * or -1 if it is zero. */
 typedef struct backward {
   kva_case_built forward;
   kva_ref_tensor *seeds[MAX_RESULTS];
@@ -99,8 +100,8 @@ static kva_status difference(const backward *g, kva_ref_tensor *x, int64_t i, do
   return status;
 }
 
-/* Smallest error of `found` over the steps. A long step is more exact; a short one does not reach across a kink nearby,
- * as random values have one now and then. Neither agrees with a wrong gradient. */
+/* Smallest error of `found` over several step sizes. A long step is more accurate; a short one does not cross a nearby
+ * kink, which random values sometimes have. Neither agrees with a wrong gradient. */
 static kva_status slope_error(const backward *g, kva_ref_tensor *x, int64_t i, double found, double *out_expected,
                               double *out_error) {
   static const double steps[] = {1e-3, 1e-5};
@@ -133,7 +134,7 @@ static bool check_operand(const kva_case *c, const backward *g, uint32_t operand
   return true;
 }
 
-/* Builds, and sets the inputs of g->f. */
+/* Builds the function and sets its inputs. */
 static bool prepare(const kva_case *c, kva_dtype dtype, backward *g, const kva_ref_tensor **in, kva_check *check) {
   const kva_case_built *f = &g->forward;
   if (build_backward(c, dtype, g)) return kva_check_fail(check, c, dtype, "its gradient does not build", f->diag);

@@ -18,8 +18,8 @@ typedef struct kva_case_operand {
   const char *shape;  /* NULL ends the list */
   double lo, hi;      /* range of random values; both 0: [-2, 2], integers [-9, 9] or [0, 9] */
   kva_dtype dtype;    /* NONE: the case's */
-  const char *values; /* instead of random ones: a list, repeated as needed; may hold nan and inf */
-  bool constant;      /* the rule gives no gradient for it, by contract: none is asked for */
+  const char *values; /* explicit values: a list, repeated as needed; may contain nan and inf */
+  bool constant;      /* the rule gives no gradient for it, by contract */
 } kva_case_operand;
 
 typedef struct kva_case {
@@ -45,23 +45,23 @@ typedef uint32_t kva_dtype_set;
 static inline bool kva_dtype_in(kva_dtype_set set, kva_dtype t) {
   return set >> t & 1;
 }
-/* Dtypes that operand 0 of an operator may have, without those that are storage only (float8, four bits and less).
- * Empty where the row names no class. */
+/* Dtypes that operand 0 of an operator may have, except storage-only ones (float8, four bits and less). Empty if the
+ * row names no class. */
 kva_dtype_set kva_case_op_dtypes(kva_op_id op);
-/* Those that a case of the lists runs in; {NONE} where the operator's row names no class: the case decides. Explicit
- * values and ranges are for floats, or for the integers, that the case names; a case with neither runs in all. */
+/* Dtypes in which a case runs; {NONE} if the operator's row names no class, so the case decides. Explicit values and
+ * ranges restrict a case to floats or to integers; a case with neither runs in all. */
 kva_dtype_set kva_case_dtypes(const kva_case *c);
 
-/* Random shapes, axes and amounts for an operator in one dtype: number 0, 1, ... of a deterministic sequence, odd
- * sizes, size 1, size 0 where it is legal, broadcasting. Its strings live in `arena`. False: the operator has no
- * generator. */
+/* Generates random shapes, axes and attributes for an operator in one dtype: number 0, 1, ... of a deterministic
+ * sequence with odd sizes, size 1, size 0 where allowed, and broadcasting. Strings live in `arena`. False: the operator
+ * has no generator. */
 bool kva_case_random(kva_arena *arena, kva_op_id op, kva_dtype dtype, uint32_t number, kva_case *out_case);
 /* As many numbers as go through all that the generator varies in a fixed order. */
 uint32_t kva_case_random_least(kva_op_id op);
 
-/* ---- building and running ---------------------------------------------------------------------------------------- */
+/* Runs f on inputs; outputs are reference tensors from malloc. Either the reference or compiled code. */
 
-/* Runs f on inputs; outputs malloc'd reference tensors. The reference, or compiled code. */
+/* Runs f on inputs; outputs are reference tensors from malloc. Either the reference or compiled code. */
 typedef kva_status (*kva_executor)(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
                                    kva_ref_tensor **outputs, kva_diag *diag);
 kva_status kva_run_reference(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
@@ -76,22 +76,21 @@ typedef struct kva_case_built {
   uint32_t n_inputs, n_outputs;
   kva_ref_tensor *inputs[KVA_CASE_OPERANDS];
 } kva_case_built;
-/* dtype NONE: the case's own; else that instead of it. A failure stays in built->diag (and frees nothing: always call
- * kva_case_free). */
+/* dtype NONE: the case's. A failure is stored in built->diag and frees nothing: always call kva_case_free. */
 kva_status kva_case_build(const kva_case *c, kva_dtype dtype, kva_case_built *built);
 void kva_case_free(kva_case_built *built);
-/* Attributes text as the operator's struct, in m's arena; NULL when it is malformed. */
+/* Parses attributes into the operator's struct, in m's arena; NULL if they are malformed. */
 void *kva_case_attrs(kva_module *m, kva_op_id op, const char *text);
 /* Adds name, attributes, types and shapes, for messages. */
 void kva_case_describe(const kva_case *c, kva_dtype dtype, kva_text *text);
 /* Uniform in (0, 1), a function of its arguments. */
 double kva_case_uniform(uint64_t element, uint64_t stream);
 
-/* ---- checking ---------------------------------------------------------------------------------------------------- */
+/* The failure and the error of the worst element. Zero-initialise; free the text. */
 
-/* What is wrong, and how far off the worst element was. Zero-initialise; free the text. */
+/* The failure and the error of the worst element. Zero-initialise; free the text. */
 typedef struct kva_check {
-  kva_text message; /* empty: nothing */
+  kva_text message; /* empty: passed */
   double error;     /* executor: in units of the tolerance (exact operators: 0 or infinite); gradient: relative to the
                        largest element of that operand's gradient, at least 1e-3 */
   kva_dtype dtype;  /* of result 0 */
@@ -100,18 +99,20 @@ typedef struct kva_check {
 
 /* Executor against reference, within the row's tolerance. */
 bool kva_case_check(const kva_case *c, kva_dtype dtype, kva_executor run, void *user, kva_check *check);
-/* The operator's vjp against central differences, both on the reference in double. */
+/* Compares the vjp's graph in float: executor against reference. The tolerance is the sum of its operators'
+ * tolerances. */
 bool kva_case_check_gradient(const kva_case *c, kva_check *check);
-/* The vjp's graph in float: executor against reference. Its tolerance is the sum of its operators'. */
+/* Whether the two gradient checks apply: there is a rule, and values for which it holds. */
 bool kva_case_check_backward(const kva_case *c, kva_executor run, void *user, kva_check *check);
-/* Is there something for the latter two to check: a rule, and values where it holds? */
+/* Whether the two gradient checks apply: there is a rule, and values for which it holds. */
 bool kva_case_has_gradient(const kva_case *c);
 /* Largest relative error of a gradient. */
 #define KVA_GRADIENT_TOLERANCE 1e-6
-/* Spacing of floats of type t at 1. */
+/* Maximum difference, at 1, of a result with an error of `units` in the last place of float or double. Narrower types
+ * are computed in float and rounded when stored, independently of the length of a sum: a few units at most. */
 double kva_case_epsilon(kva_dtype t);
-/* Largest difference at 1 of a result that may be off by `units` in the last place of float or double. Narrower types
- * are computed in float and rounded where they are stored, which no length of a sum adds to: at most a few units. */
+/* Maximum difference, at 1, of a result with an error of `units` in the last place of float or double. Narrower types
+ * are computed in float and rounded when stored, independently of the length of a sum: a few units at most. */
 double kva_case_tolerance(double units, kva_dtype result);
 #define KVA_NARROW_UNITS 2.0
 

@@ -41,7 +41,7 @@ static int64_t evaluate(run *r, const kva_expr *e) {
   return v;
 }
 
-/* Uninitialised memory holds a pattern, so that elements nobody stored show. */
+/* Fills memory with a pattern, to reveal elements that nothing stores. */
 static void *allocate(run *r, const kva_type *t) {
   int64_t n = 1, bytes;
   for (uint32_t d = 0; d < t->rank; d++) n *= evaluate(r, t->dims[d]);

@@ -1,6 +1,6 @@
-/* Random cases of elementwise operators, reductions, scans and rows, from their traits and attributes; the drawing that
- * all generators share. Numbers come from Philox with the operator's name as key, so that a new operator changes no
- * other's cases. */
+/* Random cases of elementwise operators, reductions, scans and rows, derived from their traits and attributes; also the
+ * random draws that all generators share. Numbers come from Philox keyed by the operator's name, so a new operator does
+ * not change other operators' cases. */
 #include "tools/verify/random.h"
 
 #include <stdarg.h>
@@ -68,7 +68,7 @@ void kva_random_attrs(kva_random *r, const char *fmt, ...) {
 
 /* ---- elementwise ------------------------------------------------------------------------------------------------- */
 
-/* Symbols for some axes of the result, so that extents are known late. */
+/* Replaces some axes of the result by symbols, so that these extents are known late. */
 static const char *element_shape(kva_random *r, const kva_extents *result, const kva_extents *x, uint32_t symbols) {
   const char *text = "";
   for (uint32_t d = 0; d < x->rank; d++) {
@@ -88,7 +88,7 @@ static kva_extents broadcastable(kva_random *r, const kva_extents *result) {
   return x;
 }
 
-/* The case of the lists to take ranges and attributes from: one of those with random values in this dtype. */
+/* A listed case that provides ranges and attributes: one with random values in this dtype. */
 static const kva_case *template_of(const kva_random *r) {
   const kva_case_table *tables[] = {&kva_cases_core, &kva_cases_nn};
   const kva_case *found[64];
@@ -104,8 +104,7 @@ static const kva_case *template_of(const kva_random *r) {
   return n ? found[r->number % n] : NULL;
 }
 
-/* A scalar operand of the template stays one: a step's number, a learning rate. What updates state does not broadcast.
- */
+/* Scalar operands of the template stay scalars (step number, learning rate). State updates do not broadcast. */
 static bool elementwise(kva_random *r) {
   const kva_op_info *op = kva_ops.ops[r->c->op];
   const kva_case *from = template_of(r);
@@ -116,7 +115,7 @@ static bool elementwise(kva_random *r) {
   r->c->dtype = dtype;
   kva_extents result = kva_random_extents(r, 0, KVA_RANDOM_RANK, true);
   if (r->number % 4 == 3) result = (kva_extents){.rank = 1, .v = {kva_random_int(r, 100, 700)}};
-  r->c->no_gradient |= r->number % 4 == 3; /* too many differences */
+  r->c->no_gradient |= r->number % 4 == 3; /* too many differences to compute */
   uint32_t symbols = (uint32_t)kva_random_int(r, 0, 31);
   for (uint32_t i = 0; i < KVA_CASE_OPERANDS && r->c->in[i].shape; i++) {
     kva_case_operand *o = &r->c->in[i];
@@ -156,7 +155,7 @@ static int64_t random_axis(kva_random *r, const kva_extents *x) {
   return kva_random_int(r, -(int64_t)x->rank, (int64_t)x->rank - 1);
 }
 
-/* Needs something to choose from: the axis is not empty. */
+/* Requires a non-empty axis. */
 static bool along_axis(kva_random *r) {
   kva_extents x = kva_random_extents(r, 1, KVA_RANDOM_RANK, true);
   int64_t axis = random_axis(r, &x), *extent = &x.v[axis < 0 ? axis + x.rank : axis];

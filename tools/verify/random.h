@@ -23,9 +23,10 @@ typedef struct kva_extents {
   uint32_t rank;
   int64_t v[2 * KVA_RANDOM_RANK];
 } kva_extents;
-/* lo <= rank <= hi, small extents, odd or 1, at most about a hundred elements; one of them 0 now and then if `zero`. */
+/* lo <= rank <= hi, small extents, odd or 1, about a hundred elements at most; with `zero` one extent is sometimes
+ * 0. */
 kva_extents kva_random_extents(kva_random *r, uint32_t lo, uint32_t hi, bool zero);
-/* x, then y. */
+/* Concatenates x and y. */
 kva_extents kva_extents_join(kva_extents x, kva_extents y);
 /* Axes [from, to). */
 kva_extents kva_extents_part(const kva_extents *x, uint32_t from, uint32_t to);
@@ -39,7 +40,7 @@ void kva_random_indices(kva_random *r, kva_extents x, int64_t extent);
 /* Sets the case's attributes. */
 void kva_random_attrs(kva_random *r, const char *fmt, ...) KVA_PRINTF(2, 3);
 
-/* The operator has an attribute of this name. */
+/* Generators of random_move.c and random_nn.c; false: not their operator. */
 bool kva_random_has_attr(const kva_random *r, const char *name);
 
 /* Generators of random_move.c and random_nn.c, by operator; NULL: not one of theirs. */

@@ -1,8 +1,8 @@
-/* Random cases of operators that move elements, change their type, or make them from nothing. */
+/* Random cases of operators that move elements, change their type or generate them. */
 #include "tools/verify/random.h"
 #include "ops/ids.h"
 
-/* Every dtype that compiled code computes with, and the storage-only floats. */
+/* Every dtype that compiled code computes with, and storage-only floats. */
 static const kva_dtype dtypes[] = {KVA_F32,  KVA_F64,      KVA_F16,        KVA_BF16,   KVA_I8,        KVA_I16,
                                    KVA_I32,  KVA_I64,      KVA_U8,         KVA_U16,    KVA_U32,       KVA_U64,
                                    KVA_BOOL, KVA_F8E4M3FN, KVA_F8E4M3FNUZ, KVA_F8E5M2, KVA_F8E5M2FNUZ};
@@ -40,7 +40,7 @@ static void random_dims(kva_random *r) {
   kva_random_attrs(r, "values=%s", kva_extents_text(r, kva_random_extents(r, 1, KVA_RANDOM_RANK, true)));
 }
 
-/* Neighbours merge, ones come in between. */
+/* Merges neighbouring extents and inserts ones. */
 static void random_reshape(kva_random *r) {
   kva_extents to = kva_random_extents(r, 0, KVA_RANDOM_RANK, true), from = {0};
   for (uint32_t d = 0; d < to.rank; d++) {
@@ -139,7 +139,7 @@ static void random_sort_indices(kva_random *r) {
   kva_random_attrs(r, "extent=%lld", (long long)extent);
 }
 
-/* Extents of indices: within x's but for the axis; now and then none. */
+/* Extents of indices: at most x's except along the axis; sometimes none. */
 static kva_extents within(kva_random *r, kva_extents x, uint32_t axis) {
   bool none = kva_random_chance(r, 8);
   for (uint32_t d = 0; d < x.rank; d++) x.v[d] = none ? 0 : kva_random_int(r, 1, d == axis ? 9 : x.v[d]);
@@ -154,7 +154,7 @@ static void random_gather_elements(kva_random *r) {
   kva_random_attrs(r, "axis=%d", (int)axis);
 }
 
-/* Without a reduction no place may be written twice: one index along the axis. */
+/* Without a reduction no element may be written twice: one index along the axis. */
 static void random_scatter_elements(kva_random *r) {
   static const char *const reductions[] = {"add", "none", "mul", "max", "min"};
   uint32_t reduction = r->c->dtype == KVA_BOOL ? 1 : r->number % 5;
@@ -169,7 +169,7 @@ static void random_scatter_elements(kva_random *r) {
   kva_random_attrs(r, "axis=%d; reduction=%s", (int)axis, reductions[reduction]);
 }
 
-/* Extents of axes [batch, batch + length) are equal: indices have one range. */
+/* Makes the extents of axes [batch, batch + length) equal, so that indices have one range. */
 static kva_extents nd_operand(kva_random *r, uint32_t batch, uint32_t length) {
   kva_extents x = kva_random_extents(r, batch + length, 4, false);
   for (uint32_t k = 1; k < length; k++) x.v[batch + k] = x.v[batch];

@@ -4,7 +4,7 @@
 
 #define EXTENTS(...) ((kva_extents){sizeof((int64_t[]){__VA_ARGS__}) / sizeof(int64_t), {__VA_ARGS__}})
 
-/* Mostly small; 0 now and then. */
+/* Usually small; sometimes 0. */
 static int64_t extent(kva_random *r) {
   static const int64_t sizes[] = {0, 1, 2, 3, 5, 7, 9, 13};
   return sizes[kva_random_int(r, 0, 7)];
@@ -19,7 +19,7 @@ static kva_extents matrix(kva_random *r, kva_extents batch, int64_t rows, int64_
   return kva_extents_join(batch, transposed ? EXTENTS(columns, rows) : EXTENTS(rows, columns));
 }
 
-/* Number 3 of four is large enough for several tiles. */
+/* Every fourth case is large enough for several tiles. */
 static void random_matmul(kva_random *r) {
   bool large = r->number % 4 == 3;
   int64_t m = large ? kva_random_int(r, 30, 70) : extent(r), n = large ? kva_random_int(r, 30, 70) : extent(r);
@@ -38,7 +38,7 @@ typedef struct window {
   kva_extents in, out, kernel, strides, dilations, pads;
 } window;
 
-/* One or two spatial axes that the window fits in. */
+/* One or two spatial axes that the window fits. */
 static window random_window(kva_random *r) {
   uint32_t rank = (uint32_t)kva_random_int(r, 1, 2);
   kva_extents each = {.rank = rank}, ends = {.rank = 2 * rank};

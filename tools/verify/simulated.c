@@ -62,7 +62,7 @@ static int64_t bytes_of(run *r, const kva_type *t) {
   return bytes;
 }
 
-/* Uninitialised memory holds a pattern, so that elements nobody stored show. */
+/* Fills memory with a pattern, to reveal elements that nothing stores. */
 static kva_status allocate(run *r, const kva_value *v, bool writable) {
   size_t bytes = (size_t)bytes_of(r, v->type);
   void *data = aligned_alloc(64, bytes / 64 * 64 + 64);

@@ -13,36 +13,36 @@ typedef struct kva_ptx_traffic {
 
 enum { KVA_PTX_UNWRITTEN = 0xA5, KVA_PTX_MAX_RESULTS = 8 };
 
-/* A launch that went well, for whoever wants to repeat it. */
+/* A successful launch, for repeating it. */
 typedef struct kva_ptx_step {
   const char *text, *kernel; /* of the module; the kernel's name */
   const kva_ptx_memory *memory;
   kva_ptx_dim3 grid, block;
   uint32_t dynamic_bytes, n_params, n_results;
   const void *const *params;
-  size_t operand_bytes; /* each operand once */
+  size_t operand_bytes; /* each operand counted once */
   struct {
     void *data;
     size_t bytes;
-  } results[KVA_PTX_MAX_RESULTS]; /* initially full of KVA_PTX_UNWRITTEN */
+  } results[KVA_PTX_MAX_RESULTS]; /* initially filled with KVA_PTX_UNWRITTEN */
 } kva_ptx_step;
 
 typedef struct kva_ptx_run {
   const char *arch;
-  kva_pool *pool;                                      /* blocks in parallel; NULL: in order */
-  bool lazy;                                           /* asynchronous copies land at the wait that covers them */
-  bool in_place;                                       /* result 0 of every node lies where operand 0 does */
-  bool alias_views;                                    /* as in a plan, a reshape is its operand and no kernel */
-  uint32_t kernels, launches;                          /* out, added up */
-  uint32_t maps;                                       /* out, of the last kernel */
-  kva_ptx_counters counters;                           /* out, of the last launch */
-  kva_ptx_traffic traffic;                             /* out, added up */
-  void (*visit)(void *user, const kva_ptx_step *step); /* after each launch, or NULL; leaves results as they were */
+  kva_pool *pool;             /* blocks in parallel; NULL: in order */
+  bool lazy;                  /* asynchronous copies land at the wait that covers them */
+  bool in_place;              /* result 0 of every node shares memory with operand 0 */
+  bool alias_views;           /* as in a plan: a reshape aliases its operand and has no kernel */
+  uint32_t kernels, launches; /* out, added up */
+  uint32_t maps;              /* out, of the last kernel */
+  kva_ptx_counters counters;  /* out, of the last launch */
+  kva_ptx_traffic traffic;    /* out, added up */
+  void (*visit)(void *user, const kva_ptx_step *step); /* called after each launch, or NULL; must not change results */
   void *visitor;                                       /* its user */
-  bool (*skips)(const char *kernel);                   /* kernels that are not launched: results are zeros; or NULL */
+  bool (*skips)(const char *kernel);                   /* kernels to skip: their results are zeros; or NULL */
 } kva_ptx_run;
 
-/* user: a kva_ptx_run. Every buffer is a range of its own, exactly as long as its elements. Findings are failures. */
+/* user: a kva_ptx_run. Every buffer is a separate range of exactly its size. Findings are failures. */
 kva_status kva_run_ptx(void *user, kva_module *m, kva_function *f, const kva_ref_tensor *const *inputs,
                        kva_ref_tensor **outputs, kva_diag *diag);
 

@@ -1,4 +1,4 @@
-/* Lists what is to be checked, runs the checks on all threads, adds up. Checks are independent: each has its own module
+/* Lists the checks, runs them on all threads and adds up the results. Checks are independent: each has its own module
  * and code generator. */
 #include "tools/verify/verify.h"
 #include "tools/verify/compiled.h"
@@ -43,7 +43,7 @@ static void add_listed(work *w, kva_op_id op, const kva_case_table *table) {
   }
 }
 
-/* Operators whose row names no class choose a dtype with the number: all of them in one go. */
+/* Operators whose row names no class select a dtype by the number, so they run all in one go. Casts go to any dtype. */
 static uint32_t random_count(const work *w, kva_op_id op, kva_dtype dtype) {
   uint32_t n = w->options->n_random, least = kva_case_random_least(op);
   if (!n || dtype == KVA_DTYPE_NONE) return n ? 12 : 0;
@@ -64,7 +64,7 @@ static void add_random(work *w, kva_op_id op) {
   }
 }
 
-/* Neighbours are alike in cost, and pieces are contiguous: piece p of P takes items p, p + P, ... */
+/* Neighbouring items have similar cost, and the pool's pieces are contiguous: piece p of P takes items p, p + P, ... */
 typedef struct job {
   work *w;
   int64_t pieces;

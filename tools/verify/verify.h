@@ -1,5 +1,5 @@
-/* Checks every operator of the table in every dtype: an executor, compiled code, against the reference, gradient rules
- * against central differences and compiled, on the listed and on random cases. */
+/* Checks every operator of the table in every dtype, on listed and on random cases: an executor or compiled code
+ * against the reference, gradient rules against central differences, and compiled gradients against the reference. */
 #ifndef KVA_TOOLS_VERIFY_VERIFY_H
 #define KVA_TOOLS_VERIFY_VERIFY_H
 
@@ -8,12 +8,12 @@
 
 typedef struct kva_verify_options {
   const char *op;    /* name of one operator; NULL: all */
-  int threads;       /* 0: as many as the process may run on */
-  uint32_t n_random; /* random cases for each operator and dtype */
+  int threads;       /* random cases per operator and dtype */
+  uint32_t n_random; /* random cases per operator and dtype */
   bool no_gradients;
   kva_executor run; /* NULL: compiled code */
-  void *run_user;   /* for compiled code a const kva_target_options *, or NULL: the host */
-  const char *arch; /* instead of `run`: PTX for this GPU, on the simulator */
+  void *run_user;   /* alternative to `run`: PTX for this GPU on the simulator */
+  const char *arch; /* alternative to `run`: PTX for this GPU on the simulator */
 } kva_verify_options;
 
 /* One operator. */
@@ -29,12 +29,12 @@ typedef struct kva_verify_report {
   kva_verify_row rows[KVA_OP_COUNT];
   /* skipped: pairs of operator and dtype without a case, rules without a gradient case, operators without code. */
   uint32_t passed, failed, skipped;
-  uint32_t unsupported; /* cases, of those failed, that the target has no code for */
-  uint64_t launches;    /* of kernels on the simulator */
-  kva_text messages;    /* what failed, in order */
+  uint32_t unsupported; /* failed cases for which the target has no code */
+  uint64_t launches;    /* failures, in order */
+  kva_text messages;    /* failures, in order */
 } kva_verify_report;
 
-/* KVA_INVALID: no operator of that name. Failed checks are in the report, not the status. */
+/* KVA_INVALID: unknown operator. Failed checks are in the report, not in the status. */
 KVA_MUST_USE kva_status kva_verify(const kva_verify_options *options, kva_diag *diag, kva_verify_report *out_report);
 void kva_verify_free(kva_verify_report *report);
 

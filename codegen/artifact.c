@@ -1,6 +1,6 @@
-/* The artefact's tables from memory plans: every step lowered, scheduled and added to the module of kernels; sizes and
- * grids as formulas over one list of shape symbols that all programs share, so that programs share kernels. Kernels of
- * a CPU get the whole list, those of a GPU as parameters what they read of it. */
+/* Makes an artefact's tables from memory plans: lowers and schedules every step and adds it to the module of kernels;
+ * sizes and grids become formulas over one list of shape symbols that all programs share, so that programs share
+ * kernels. CPU kernels get the whole list, GPU kernels only the symbols that they read, as parameters. */
 #include "codegen/codegen.h"
 #include "ops/ids.h"
 #include "ops/matmul.h"
@@ -23,7 +23,7 @@ typedef struct writer {
   kva_module *m;
   KVA_VEC(const kva_expr *) symbols;
   KVA_VEC(symbol_list) kernel_symbols; /* GPU: by kernel */
-  KVA_VEC(map_list) kernel_maps;       /* the same */
+  KVA_VEC(map_list) kernel_maps;       /* GPU: by kernel */
   KVA_VEC(kva_memory_plan *) plans;    /* of programs: those of functions, then those that steps run */
   bool failed;
 } writer;
@@ -123,7 +123,7 @@ static void note_plan(writer *w, const kva_memory_plan *p) {
   }
 }
 
-/* Those of the inputs come first, in the order of the signature. */
+/* Symbols of the inputs come first, in the order of the signature. */
 static void collect_symbols(writer *w, uint32_t n_plans, kva_memory_plan *const *plans) {
   for (uint32_t p = 0; p < n_plans; p++) {
     for (uint32_t i = 0; i < plans[p]->inputs.len; i++)
@@ -203,7 +203,7 @@ static const char *origin_of(writer *w, const kva_node *n) {
   return kva_arena_printf(w->arena, "%s %s", n->op->name, n->loc.node ? n->loc.node : result ? result : "");
 }
 
-/* A kernel that needs a shape symbol which no buffer's shape mentions could never run. */
+/* A kernel that needs a shape symbol which no buffer's shape contains could never run. */
 typedef struct symbol_check {
   writer *w;
   const kva_kernel *k;
@@ -241,7 +241,7 @@ static symbol_list number_symbols(writer *w, uint32_t n, const kva_expr *const *
   return (symbol_list){(int32_t)n, numbers};
 }
 
-/* Parameters come first among a kernel's buffers, in the order of the step's arguments. */
+/* A kernel's first buffers are its parameters, in the order of the step's arguments. */
 static kva_tensor_map_desc describe_map(writer *w, const kva_ktensor_map *m) {
   KVA_ASSERT(m->buf->space == KVA_K_PARAM);
   kva_tensor_map_desc desc = {.argument = (int32_t)m->buf->id,
@@ -442,7 +442,7 @@ static const int32_t *output_roles(writer *w, const kva_memory_plan *p) {
 static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out) {
   KVA_VEC(kva_step_desc) steps = {0};
   kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < p->steps.len; i++) { /* all of them: one run reports everything unsupported */
+  for (uint32_t i = 0; i < p->steps.len; i++) { /* visits all steps, so that one run reports everything unsupported */
     kva_step_desc step = {0};
     kva_status s = write_step(w, p, i, &step);
     KVA_PUSH(w->arena, &steps, step);
@@ -485,7 +485,7 @@ static const kva_kernel_desc *kernel_table(writer *w) {
   return kernels;
 }
 
-/* Functions, or of a GPU the text of the module. */
+/* Functions, or for a GPU the text of the module. */
 static kva_status generate(writer *w, kva_artifact *a) {
   const kva_target *target = kva_codegen_target(w->cg);
   kva_code *code = KVA_NEW(w->arena, kva_code);

@@ -1,4 +1,4 @@
-/* File of an entry: head, the key's parts, the code. */
+/* Layout of an entry's file: head, the key's parts, the code. */
 #include "codegen/cache.h"
 
 #include <dirent.h>
@@ -16,19 +16,19 @@ typedef struct head {
 
 /* ---- names ------------------------------------------------------------------------------------------------------- */
 
-/* free() it; NULL: no memory. */
+/* The caller frees the result; NULL: no memory. */
 static char *path_of(const kva_cache *c, const kva_cache_key *key) {
   uint64_t hash = kva_hash(kva_hash(0, key->parts[0].data, key->parts[0].size), key->parts[1].data, key->parts[1].size);
   char *path = NULL;
   return asprintf(&path, "%s/%016llx%s", c->folder, (unsigned long long)hash, suffix) < 0 ? NULL : path;
 }
 
-/* Also the temporary names of processes that were killed. */
+/* Also matches temporary names that killed processes left. */
 static bool is_entry(const char *name) {
   return strspn(name, "0123456789abcdef") == 16 && !strncmp(name + 16, suffix, sizeof suffix - 1);
 }
 
-/* Nobody else may write there. */
+/* Nobody else may write to the folder. */
 static bool is_own(const char *folder) {
   struct stat st;
   return !stat(folder, &st) && S_ISDIR(st.st_mode) && st.st_uid == geteuid() && !(st.st_mode & (S_IWGRP | S_IWOTH));
@@ -55,7 +55,7 @@ static bool has_key(const kva_file *entry, const kva_cache_key *key) {
          !memcmp(at + key->parts[0].size, key->parts[1].data, key->parts[1].size);
 }
 
-/* Whether the entry is whole and of this key. */
+/* The entry is complete and has this key. */
 static bool read_entry(const kva_file *entry, const kva_cache_key *key, kva_file_part *out_code) {
   head h;
   if (entry->size < sizeof h) return false;
@@ -76,7 +76,7 @@ bool kva_cache_find(const kva_cache *c, const kva_cache_key *key, kva_file *out_
     kva_file_unmap(out_entry);
     found = false;
   }
-  if (found) (void)utimensat(AT_FDCWD, path, NULL, 0); /* used now */
+  if (found) (void)utimensat(AT_FDCWD, path, NULL, 0); /* marks it as recently used */
   free(path);
   return found;
 }

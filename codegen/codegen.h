@@ -9,53 +9,53 @@
 #include "ops/ops.h"
 #include "runtime/abi.h"
 
-/* What to generate for. */
+/* The target to generate code for. */
 typedef struct kva_target_options {
   const char *cpu;    /* LLVM name or x86-64 level ("x86-64-v3", "znver4"; an unknown one is an error that lists the
                          known); NULL: the host, with all its features */
-  const char *triple; /* another machine than this one: "x86_64-linux-gnu", "aarch64-linux-gnu"; NULL: this one */
-  int vector_bits;    /* 0: widest that the cpu has (512, 256, 128) */
+  const char *triple; /* a machine other than the host: "x86_64-linux-gnu", "aarch64-linux-gnu"; NULL: the host */
+  int vector_bits;    /* 512, 256 or 128; 0: the widest of the cpu */
   int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
   const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
-  bool library_gemm;  /* GPU: plain matrix products are steps for the device's library (cuBLASLt) */
-  const struct kva_cache *cache; /* where compiled code is kept (cache.h); borrowed; NULL: nowhere */
+  bool library_gemm;  /* GPU: plain matrix products are calls of the device's library (cuBLASLt) */
+  const struct kva_cache *cache; /* stores compiled code (cache.h); borrowed; NULL: no cache */
 } kva_target_options;
 
-/* What the options mean. Errors: an unknown cpu, triple or arch, with the known ones. */
+/* Describes the target of these options. Errors: an unknown cpu, triple or arch; the message lists the known ones. */
 KVA_MUST_USE kva_status kva_codegen_describe(const kva_target_options *options, kva_diag *diag, kva_target *out_target);
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* Lowers a `kv.kernel` node (fused group: its sub-graph holds the nodes) or a single node to unscheduled kernel IR.
+/* Lowers a `kv.kernel` node (a fused group; its sub-graph holds the nodes) or a single node to unscheduled kernel IR.
  * Parameters: distinct operand values in order of first use in `node`'s operand list, then results. Returns NULL with
- * diagnostics when an operator has no lowering. */
+ * diagnostics if an operator has no lowering. */
 kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_target *target);
 
 /* The hand-written kernel that lowering the node takes; *out_operator: the operator that it is for, NULL: the node has
  * none. Without a row in the choice the node cannot be compiled for the target. */
 kva_kernel_choice kva_codegen_choose(const kva_node *node, const kva_target *target, const kva_node **out_operator);
 
-/* Schedule for a CPU, in place: collapses adjacent PARALLEL loops, makes the outer ones GRID (exactly one GRID loop
+/* Schedules k for a CPU, in place: merges adjacent PARALLEL loops, makes the outer ones GRID (at most one GRID loop
  * remains, outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */
 void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target);
 
-/* Schedule for a GPU, in place: the GRID loop's items are blocks of k->threads threads, THREAD loops divide work among
- * them. Idempotent. */
+/* Schedules k for a GPU, in place: items of the GRID loop are blocks of k->threads threads, THREAD loops divide work
+ * among them. Idempotent. */
 void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target);
 
-/* The one of the two that the target needs. */
+/* Schedules k for the target, by one of the two above. */
 void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 
 /* Whether this node is a call (runtime/calls.def) instead of a kernel: by its operator, or a product for a library. */
 bool kva_codegen_is_call(const kva_target *target, const kva_node *node);
 
-/* Confirms or replaces the plan's in-place proposals (ir/plan.h): the steps that make one are lowered and scheduled for
- * that. The plan is then what the artefact does; settling it again changes nothing. */
+/* Confirms or replaces the plan's in-place proposals (ir/plan.h): lowers and schedules the steps that make one.
+ * Afterwards the plan describes what the artefact does; settling it again changes nothing. */
 KVA_MUST_USE kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva_target *target);
-/* The same for one step, given its scheduled kernel; NULL: a library runs it. */
+/* The same for one step, given its scheduled kernel; NULL: a library runs the step. */
 void kva_codegen_settle_step(kva_arena *arena, kva_memory_plan *plan, uint32_t step, const kva_kernel *k);
 
-/* Work items of a scheduled kernel (the GRID loop's extent; 1 without one). */
+/* Work items of a scheduled kernel: the GRID loop's extent, 1 without one. */
 const kva_expr *kva_codegen_grid(const kva_kernel *k);
 
 /* ---- modules of machine code ------------------------------------------------------------------------------------- */
@@ -66,31 +66,32 @@ KVA_MUST_USE kva_status kva_codegen_create(const kva_target_options *options, kv
 void kva_codegen_destroy(kva_codegen *cg); /* JIT code dies with it */
 const kva_target *kva_codegen_target(const kva_codegen *cg);
 
-/* Adds a scheduled kernel; symbols[i] is the shape symbol whose value arrives in the kernel's symbols[i]. Returns the
- * kernel number (an earlier one when equal). */
+/* Adds a scheduled kernel; symbols[i] is the shape symbol whose value the kernel receives as its i-th symbol.
+ * *out_kernel is the kernel's number, an earlier one if an equal kernel was added before. */
 KVA_MUST_USE kva_status kva_codegen_add(kva_codegen *cg, const kva_kernel *k, uint32_t n_symbols,
                                         const kva_expr *const *symbols, int32_t *out_kernel);
-/* The shape symbols that a kernel's code reads, in the order of the text: a list for kva_codegen_add. */
+/* The shape symbols that a kernel's code reads, in text order: a list for kva_codegen_add. */
 uint32_t kva_codegen_symbols(const kva_kernel *k, kva_arena *arena, const kva_expr *const **out_symbols);
 /* Optimises and compiles all added kernels in process. Afterwards kva_codegen_function gives entry points. */
 KVA_MUST_USE kva_status kva_codegen_jit(kva_codegen *cg);
-/* Whether the code came from the cache, after kva_codegen_jit or kva_codegen_artifact. */
+/* The code came from the cache. Valid after kva_codegen_jit or kva_codegen_artifact. */
 bool kva_codegen_cached(const kva_codegen *cg);
 kva_kernel_fn kva_codegen_function(const kva_codegen *cg, int32_t kernel);
 int32_t kva_codegen_kernel_count(const kva_codegen *cg);
 const char *kva_codegen_kernel_name(const kva_codegen *cg, int32_t kernel);
-/* The same module as an ELF object / textual LLVM IR / assembly; for a GPU "llvm" and "ptx". malloc'd; free() it. */
+/* Emits the module as an ELF object, textual LLVM IR or assembly; for a GPU "llvm" or "ptx". The caller frees *out_data
+ * with free(). */
 KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "obj", "llvm", "asm", "ptx" */,
                                          char **out_data, size_t *out_size);
 
-/* How a kernel of a GPU is launched: exactly kva_codegen_grid blocks along x (none for 0) of `threads` threads along x.
- * Parameters: a pointer for each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in their order, then an int64 for each
- * symbol given to kva_codegen_add, then each of the kernel's tensor maps (128 bytes, aligned to 64). */
+/* Launch of a GPU kernel: exactly kva_codegen_grid blocks along x (no launch for 0) of `threads` threads along x.
+ * Parameters: a pointer to each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in order, then an int64 for each symbol
+ * given to kva_codegen_add, then each of the kernel's tensor maps (128 bytes, aligned to 64). */
 enum { KVA_GPU_ALIGNMENT = 16 };
 typedef struct kva_launch {
   uint32_t threads;
-  uint32_t shared_bytes;  /* static, declared by the kernel itself */
-  uint32_t dynamic_bytes; /* of shared memory that the launch must add */
+  uint32_t shared_bytes;  /* static, declared by the kernel */
+  uint32_t dynamic_bytes; /* additional shared memory that the launch must request */
 } kva_launch;
 kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 
@@ -101,7 +102,7 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel);
 KVA_MUST_USE kva_status kva_codegen_artifact(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
                                              kva_memory_plan *const *plans, const kva_artifact **out_artifact);
 
-/* The same tables without code of this process: kernels have no fn. They may be changed before they become part of an
+/* The same tables without JIT code: kernels have no fn. The caller may change them before they become part of an
  * object. */
 KVA_MUST_USE kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kva_module *m, uint32_t n_plans,
                                            kva_memory_plan *const *plans, kva_artifact **out_artifact);
@@ -121,13 +122,13 @@ typedef struct kva_object_options {
   const char *prefix; /* a C identifier */
   uint32_t n_functions;
   const kva_object_function *functions;
-  const char *entry; /* main() calls this: int entry(int argc, char **argv, const kva_artifact *, info); or NULL */
+  const char *entry; /* main() calls int entry(int argc, char **argv, const kva_artifact *, info); NULL: no main */
   const char *const *info; /* with entry: key, value, ..., NULL */
 } kva_object_options;
 
-/* Writes tables of constants with the kernels of cg, or with the GPU code that a and its alternatives hold, as an ELF
- * object. Constants become read-only data, aligned to 64 bytes. cg: for a CPU; afterwards it is only fit to be
- * destroyed, and the object with it. */
+/* Writes an ELF object with the tables and either the kernels of cg or the GPU code that a and its alternatives hold.
+ * Constants become read-only data, aligned to 64 bytes. cg is for a CPU; afterwards it may only be destroyed, which
+ * frees the object, too. */
 KVA_MUST_USE kva_status kva_codegen_object(kva_codegen *cg, const kva_artifact *a, const kva_object_options *options,
                                            const char **out_data, size_t *out_size);
 

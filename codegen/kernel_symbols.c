@@ -1,4 +1,4 @@
-/* The shape symbols of a kernel. */
+/* The shape symbols that a kernel reads. */
 #include "codegen/codegen.h"
 
 typedef struct collection {

@@ -1,4 +1,4 @@
-/* Rewriting of scheduled kernel IR into what targets have instructions for. Target-neutral. */
+/* Rewrites scheduled kernel IR into operations that targets have instructions for. Target-neutral. */
 #ifndef KVA_CODEGEN_LEGALIZE_H
 #define KVA_CODEGEN_LEGALIZE_H
 
@@ -6,14 +6,14 @@
 
 /* Expands exp, log, sin ... pow on f32 into arithmetic. Idempotent. */
 void kva_legalize_math(kva_kernel *k);
-/* The same on f64, and on integers by way of it, for targets without a C library. Idempotent. */
+/* The same on f64, and through f64 on integers, for targets without a C library. Idempotent. */
 void kva_legalize_math_f64(kva_kernel *k);
 /* Expands rem on f32 and f64, for targets without a C library. Idempotent. */
 void kva_legalize_rem(kva_kernel *k);
 
-/* ---- between legalize_math.c and the other legalize files -------------------------------------------------------- */
+/* ---- shared by the legalize_*.c files ---------------------------------------------------------------------------- */
 
-/* New instructions go before `at`. */
+/* Inserts new instructions before `at`. */
 typedef struct kva_mb {
   kva_kernel *k;
   kva_kinstr *at;
@@ -57,7 +57,7 @@ static inline kva_kval mb_sqrt(kva_mb *b, kva_kval x) {
 static inline kva_kval mb_trunc(kva_mb *b, kva_kval x) {
   return kva_mb_op(b, KVA_K_trunc, 1, x, NULL, NULL);
 }
-/* The smaller of x and a constant's value; NaN stays NaN. */
+/* min(x, limit) and max(x, limit) for a constant limit; NaN stays NaN. */
 static inline kva_kval mb_at_most(kva_mb *b, kva_kval x, kva_kval limit) {
   return mb_select(b, mb_lt(b, limit, x), limit, x);
 }
@@ -70,7 +70,7 @@ static inline kva_kval mb_bits(kva_mb *b, kva_kval x) {
 static inline kva_kval mb_float(kva_mb *b, kva_kval bits) {
   return kva_mb_cast(b, KVA_K_BITCAST, bits, bits->dtype == KVA_I32 ? KVA_F32 : KVA_F64);
 }
-/* i computes what `last`, which goes, computed. */
+/* Turns i into `last`, which is removed. */
 void kva_mb_become(kva_kinstr *i, kva_kinstr *last);
 /* |r| with the sign of x. */
 kva_kval kva_mb_copy_sign(kva_mb *b, kva_kval r, kva_kval x);

@@ -1,13 +1,12 @@
-/* exp and what is made of it, on f32. */
+/* exp and functions derived from it, on f32. */
 #include "codegen/legalize.h"
 
 #include <math.h>
 
 static const double LOG2E = 1.4426950408889634;
-static const double LN2_HI = 0.693147182464599609375; /* ln 2 in f32, and the rest */
+static const double LN2_HI = 0.693147182464599609375; /* ln 2 rounded to f32, and the remainder */
 static const double LN2_LO = -1.904654290582768e-9;
-static const double MAGIC =
-    12582912; /* 1.5 * 2^23: adding it rounds to an integer, which then stands in the low bits */
+static const double MAGIC = 12582912; /* 1.5 * 2^23: adding it rounds to an integer, whose value is in the low bits */
 enum { MAGIC_BITS = 0x4B400000 };
 
 /* (e^r - 1 - r) / r^2 on |r| <= ln(2)/2; error of e^r 3.3e-9. */
@@ -27,8 +26,8 @@ static kva_kval power_of_two(kva_mb *b, kva_kval n) {
   return mb_float(b, mb_shl(b, mb_add(b, n, kva_mb_i32(b, 127)), kva_mb_i32(b, 23)));
 }
 
-/* The scale is applied in two halves: neither over- nor underflows where the product does not, and results below the
- * normal range round once. */
+/* Applies the scale in two halves, so that neither factor over- or underflows unless the product does, and subnormal
+ * results round once. */
 kva_kval kva_math_exp_scaled(kva_mb *b, kva_kval x, int extra) {
   kva_kval n, inside = mb_at_least(b, mb_at_most(b, x, kva_mb_f32(b, 90)), kva_mb_f32(b, -105));
   kva_kval e = mb_add(b, reduce(b, inside, &n), kva_mb_f32(b, 1));

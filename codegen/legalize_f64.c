@@ -1,9 +1,9 @@
-/* Mathematical functions on f64 as arithmetic, for targets that have no C library: exp, log and what is made of them;
- * the circular ones are in legalize_f64_trig.c. On integers, by way of f64.
+/* Mathematical functions on f64 as arithmetic, for targets without a C library: exp, log and functions derived from
+ * them; legalize_f64_trig.c has the trigonometric ones. Integers go through f64.
  *
  * Largest errors found, in units in the last place (tests/codegen/test_math_f64.c): exp 0.9, log 0.8, sin 0.9, cos 0.7,
  * tan 1.9, asin 2.1, acos 1.1, atan 1.8, sinh 1.5, cosh 1.3, tanh 2.4, asinh 1.5, acosh 1.7, atanh 1.8, erf 1.1, log1p
- * 0.8, expm1 1.7, pow 2.9. Polynomials are Taylor sums where those are short enough, else Chebyshev fits made for this
+ * 0.8, expm1 1.7, pow 2.9. Polynomials are Taylor sums if those are short enough, else Chebyshev fits made for this
  * file. */
 #include "codegen/legalize.h"
 
@@ -12,8 +12,8 @@
 static const double INF = (double)INFINITY, QUIET = (double)NAN;
 static const double LOG2E = 1.4426950408889634;
 static const double LN2 = 0.69314718055994531, LN2_REST = 2.3190468138462996e-17;
-static const double LN2_TOP = 0x1.62e42feep-1, LN2_BELOW = 1.9082149292705877e-10; /* times an exponent: exact */
-static const double MAGIC = 0x1.8p52; /* adding it rounds to an integer, which then stands in the low bits */
+static const double LN2_TOP = 0x1.62e42feep-1, LN2_BELOW = 1.9082149292705877e-10; /* n * LN2_TOP is exact */
+static const double MAGIC = 0x1.8p52; /* adding it rounds to an integer, whose value is in the low bits */
 
 static kva_kval c64(kva_mb *b, double v) {
   return kva_mb_f64(b, v);
@@ -21,7 +21,7 @@ static kva_kval c64(kva_mb *b, double v) {
 
 /* ---- exp --------------------------------------------------------------------------------------------------------- */
 
-/* (e^r - 1 - r) / r^2: 1/2! ... 1/13!; on |r| <= ln(2)/2 the rest is below 5e-18 of e^r. */
+/* (e^r - 1 - r) / r^2: 1/2! ... 1/13!; for |r| <= ln(2)/2 the truncation error is below 5e-18 of e^r. */
 static const double EXP_TAIL[] = {0.5,
                                   0.16666666666666666,
                                   0.041666666666666664,
@@ -48,7 +48,8 @@ static kva_kval power_of_two(kva_mb *b, kva_kval n) {
   return mb_float(b, mb_shl(b, mb_add(b, n, kva_mb_i64(b, 1023)), kva_mb_i64(b, 52)));
 }
 
-/* e^(x + low) 2^extra, in two halves of the scale: neither over- nor underflows where the product does not. */
+/* e^(x + low) 2^extra. Applies the scale in two halves, so that neither factor over- or underflows unless the product
+ * does. */
 static kva_kval exp_scaled(kva_mb *b, kva_kval x, kva_kval low, int extra) {
   kva_kval n, inside = mb_at_least(b, mb_at_most(b, x, c64(b, 711)), c64(b, -747));
   kva_kval e = mb_add(b, reduce(b, inside, low, &n), c64(b, 1));
@@ -75,7 +76,7 @@ static kva_kval tanh_f64(kva_mb *b, kva_kval x) {
   return kva_mb_copy_sign(b, mb_div(b, e, mb_add(b, e, c64(b, 2))), x);
 }
 
-/* (sinh(a) - a) / a^3 over a^2: 1/3! ... 1/19!; on a <= 1 the rest is below 2e-20. */
+/* (sinh(a) - a) / a^3 over a^2: 1/3! ... 1/19!; for a <= 1 the truncation error is below 2e-20. */
 static const double SINH_TAIL[] = {0.16666666666666666,    0.008333333333333333,   0.0001984126984126984,
                                    2.7557319223985893e-06, 2.505210838544172e-08,  1.6059043836821613e-10,
                                    7.647163731819816e-13,  2.8114572543455206e-15, 8.22063524662433e-18};
@@ -93,7 +94,7 @@ static kva_kval cosh_f64(kva_mb *b, kva_kval x) {
   return mb_add(b, h, mb_div(b, c64(b, 0.25), h));
 }
 
-/* erf(a)/a - 1 over a^2, a <= 1, error 2e-17; and -log(erfc(a)) on [1, 6], error 3e-16 and roundings of it. */
+/* erf(a)/a - 1 over a^2, a <= 1, error 2e-17; and -log(erfc(a)) on [1, 6], error 3e-16 plus rounding. */
 static const double ERF_SMALL[] = {0.1283791670955126,      -0.3761263890318375,     0.11283791670954879,
                                    -0.026866170645076792,   0.0052239776248180145,   -0.000854832698083379,
                                    0.0001205533111164271,   -1.4925595266831182e-05, 1.6461000484121368e-06,
@@ -134,7 +135,7 @@ static split split_of(kva_mb *b, kva_kval x) {
   return r;
 }
 
-/* r where 0 < x < inf; x itself for inf and NaN; -inf at `zero`, NaN below it. */
+/* r for 0 < x < inf; x itself for inf and NaN; -inf at `zero`, NaN below it. */
 static kva_kval log_ends(kva_mb *b, kva_kval x, kva_kval r, double zero) {
   kva_kval z = c64(b, zero);
   r = mb_select(b, mb_lt(b, x, c64(b, INF)), r, x);
@@ -142,7 +143,7 @@ static kva_kval log_ends(kva_mb *b, kva_kval x, kva_kval r, double zero) {
   return mb_select(b, mb_lt(b, x, z), c64(b, QUIET), r);
 }
 
-/* log(x) + low for 0 < x < inf, low tiny. 2s is written as f - s f, of which f is exact and f^2/2 the larger rest. */
+/* log(x) + low for 0 < x < inf, low tiny. Writes 2s as f - s f: f is exact, f^2/2 the dominant correction. */
 static kva_kval log_plus(kva_mb *b, kva_kval x, kva_kval low) {
   split p = split_of(b, x);
   kva_kval half = mb_mul(b, mb_mul(b, p.f, p.f), c64(b, 0.5));
@@ -156,7 +157,7 @@ static kva_kval log_f64(kva_mb *b, kva_kval x) {
   return log_ends(b, x, log_plus(b, x, NULL), 0);
 }
 
-/* log(u) for u = 1 + x, and what the rounding of u lost. */
+/* log(u) for u = 1 + x, plus a correction for the rounding of u. */
 static kva_kval log1p_f64(kva_mb *b, kva_kval x) {
   kva_kval one = c64(b, 1), u = mb_add(b, one, x), larger = mb_lt(b, one, x);
   kva_kval lost = mb_sub(b, mb_select(b, larger, one, x), mb_sub(b, u, mb_select(b, larger, x, one)));
@@ -165,7 +166,7 @@ static kva_kval log1p_f64(kva_mb *b, kva_kval x) {
   return log_ends(b, x, r, -1);
 }
 
-/* log(2x) for x beyond 2^28, where the root of x^2 +- 1 is x. */
+/* log(2x) for x beyond 2^28, where sqrt(x^2 +- 1) rounds to x. */
 static kva_kval log_twice(kva_mb *b, kva_kval x) {
   return mb_add(b, log_f64(b, x), c64(b, LN2));
 }
@@ -197,12 +198,12 @@ static kva_kval atanh_f64(kva_mb *b, kva_kval x) {
 
 /* ---- pow --------------------------------------------------------------------------------------------------------- */
 
-/* a value as the sum of two, the second below the first's last place */
+/* An unevaluated sum of two floats, the second below the first's last place. */
 typedef struct pair {
   kva_kval high, low;
 } pair;
 
-/* a + b, |a| >= |b| or a is 0 */
+/* a + b; requires |a| >= |b| or a = 0. */
 static pair sum(kva_mb *b, kva_kval x, kva_kval y) {
   kva_kval high = mb_add(b, x, y);
   return (pair){high, mb_sub(b, y, mb_sub(b, high, x))};
@@ -213,8 +214,8 @@ static pair product(kva_mb *b, kva_kval x, kva_kval y) {
   return (pair){high, mb_fma(b, x, y, mb_neg(b, high))};
 }
 
-/* log(a) to about 2^-63 of itself: s = f / (2 + f) with what the division left over, and the first term of the tail,
- * about 2/3 s^3, as products with theirs. */
+/* log(a) to about 2^-63 relative: s = f / (2 + f) with the remainder of the division, and the first term of the tail,
+ * about 2/3 s^3, as products with their rounding errors. */
 static pair log_pair(kva_mb *b, kva_kval a) {
   split p = split_of(b, a);
   kva_kval two = c64(b, 2), below = mb_add(b, p.f, two), below_low = mb_sub(b, p.f, mb_sub(b, below, two));
@@ -233,7 +234,7 @@ static pair log_pair(kva_mb *b, kva_kval a) {
   return sum(b, more.high, low);
 }
 
-/* |x|^y: 0 and infinity have the logarithms they should, and 1 has one that no exponent moves. */
+/* |x|^y. Sets log 0 = -inf and log inf = inf, and makes log 1 immune to infinite exponents. */
 static kva_kval pow_magnitude(kva_mb *b, kva_kval a, kva_kval y) {
   kva_kval inf = c64(b, INF), zero = c64(b, 0);
   pair l = log_pair(b, a), t = product(b, l.high, y);

@@ -1,12 +1,13 @@
-/* Circular functions on f64 and their inverses: see legalize_f64.c. sin, cos and tan are NaN beyond 2^50. */
+/* Trigonometric functions on f64 and their inverses: see legalize_f64.c. sin, cos and tan are NaN beyond 2^50. */
 #include "codegen/legalize.h"
 
 #include <math.h>
 
-/* pi/2 in three parts, each the f64 next to what the ones before leave */
+/* pi/2 in three parts, each the f64 nearest to the remainder of the previous ones. */
 static const double PI_2[] = {1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33};
 
-/* (sin r - r) / r^3 and (cos r - 1 + r^2/2) / r^4 over r^2: Taylor sums, on |r| <= pi/4 the rest is below 2e-18. */
+/* (sin r - r) / r^3 and (cos r - 1 + r^2/2) / r^4 over r^2: Taylor sums, truncation error below 2e-18 for |r| <=
+ * pi/4. */
 static const double SIN_TAIL[] = {-0.16666666666666666,   0.008333333333333333,   -0.0001984126984126984,
                                   2.7557319223985893e-06, -2.505210838544172e-08, 1.6059043836821613e-10,
                                   -7.647163731819816e-13, 2.8114572543455206e-15};
@@ -25,7 +26,7 @@ typedef struct reduced {
   kva_kval in_range;
 } reduced;
 
-/* r + low = |x| - n pi/2; low, below r's last place, counts where sin and cos are not yet rounded. */
+/* r + low = |x| - n pi/2. low is below r's last place; it enters sin and cos before their final rounding. */
 static reduced reduce(kva_mb *b, kva_kval x) {
   kva_kval a = mb_abs(b, x), magic = c64(b, 0x1.8p52), one = c64(b, 1);
   kva_kval shifted = mb_fma(b, a, c64(b, 0.63661977236758138), magic), n = mb_sub(b, shifted, magic);
@@ -35,7 +36,7 @@ static reduced reduce(kva_mb *b, kva_kval x) {
   kva_kval z = mb_mul(b, r, r), half = mb_mul(b, z, c64(b, 0.5)), top = mb_sub(b, one, half);
   kva_kval s = mb_fma(b, mb_mul(b, r, z), kva_mb_poly(b, z, 8, SIN_TAIL), mb_mul(b, low, top));
   kva_kval c = mb_fma(b, mb_mul(b, z, z), kva_mb_poly(b, z, 7, COS_TAIL), mb_neg(b, mb_mul(b, r, low)));
-  c = mb_add(b, c, mb_sub(b, mb_sub(b, one, top), half)); /* what `top` lost */
+  c = mb_add(b, c, mb_sub(b, mb_sub(b, one, top), half)); /* rounding error of `top` */
   return (reduced){.sin = mb_add(b, r, s),
                    .cos = mb_add(b, top, c),
                    .q = mb_bits(b, shifted),
@@ -46,7 +47,7 @@ static kva_kval has_bit(kva_mb *b, kva_kval q, int bit) {
   return mb_eq(b, mb_and(b, q, kva_mb_i64(b, bit)), kva_mb_i64(b, bit));
 }
 
-/* Bit 1 of q as a sign bit. */
+/* Flips the sign of v if bit 1 of q is set. */
 static kva_kval flip(kva_mb *b, kva_kval v, kva_kval q) {
   kva_kval sign = mb_shl(b, mb_and(b, q, kva_mb_i64(b, 2)), kva_mb_i64(b, 62));
   return mb_float(b, mb_xor(b, mb_bits(b, v), sign));

@@ -1,5 +1,5 @@
-/* log on f32; and functions that are logarithms of something, or exponentials of one, by way of f64, where 1 + x, x^2 -
- * 1 and y log x lose nothing that f32 could show. */
+/* log on f32, and functions made of a logarithm or of its exponential (pow) through f64, in which 1 + x, x^2 - 1 and y
+ * log x lose nothing that is visible in f32. */
 #include "codegen/legalize.h"
 
 #include <math.h>
@@ -11,7 +11,7 @@ static const double INF = (double)INFINITY;
 static const double LOG_TAIL[] = {0.333333105,  -0.249999866, 0.200022265,  -0.166692525, 0.142186642,
                                   -0.123843357, 0.118729271,  -0.117898636, 0.0691553578};
 
-/* r where 0 < x < inf; x itself for inf and NaN; -inf at `zero`, NaN below it. */
+/* r for 0 < x < inf; x itself for inf and NaN; -inf at `zero`, NaN below it. */
 static kva_kval log_ends(kva_mb *b, kva_kval x, kva_kval r, double zero) {
   kva_kval z = kva_mb_f32(b, zero);
   r = mb_select(b, mb_lt(b, x, kva_mb_f32(b, INF)), r, x);
@@ -34,7 +34,7 @@ kva_kval kva_math_log(kva_mb *b, kva_kval x) {
   return log_ends(b, x, mb_fma(b, n, kva_mb_f32(b, 0.693359375), r), 0);
 }
 
-/* ---- by way of f64 ----------------------------------------------------------------------------------------------- */
+/* ---- through f64 ------------------------------------------------------------------------------------------------- */
 
 const double kva_log_tail_f64[KVA_LOG_TAIL_F64] = {0.6666666666666734,  0.39999999999413544, 0.28571428742664179,
                                                    0.22222198542467311, 0.18183566037022464, 0.15314003994448333,
@@ -58,7 +58,7 @@ static kva_kval log64(kva_mb *b, kva_kval x) {
   return mb_fma(b, kva_mb_cast(b, KVA_K_CONVERT, exponent, KVA_F64), kva_mb_f64(b, LN2), r);
 }
 
-/* x + c x^3, right below 2^-10. */
+/* x + c x^3, accurate below 2^-10. */
 static kva_kval cubic(kva_mb *b, kva_kval x, double c) {
   return mb_fma(b, mb_mul(b, x, mb_mul(b, x, x)), kva_mb_f32(b, c), x);
 }
@@ -106,7 +106,7 @@ static const double EXP2_64[] = {1.0000000000000138,     0.69314718055995395,   
                                  0.00015403432970710333, 1.5252640845586223e-05, 1.3259823178477398e-06,
                                  1.0211610662920597e-07};
 
-/* 2^t in f64 for what f32 can hold; the ends are far outside. */
+/* 2^t in f64, for results within f32's range; the clamps are far outside. */
 static kva_kval exp2_64(kva_mb *b, kva_kval t) {
   kva_kval magic = kva_mb_f64(b, 0x1.8p52);
   t = mb_at_least(b, mb_at_most(b, t, kva_mb_f64(b, 200)), kva_mb_f64(b, -200));
@@ -116,7 +116,7 @@ static kva_kval exp2_64(kva_mb *b, kva_kval t) {
   return mb_mul(b, kva_mb_poly(b, g, 10, EXP2_64), scale);
 }
 
-/* |x|^y: 0 and infinity have the logarithms they should, and 1 has one that no exponent moves. */
+/* |x|^y. Sets log 0 = -inf and log inf = inf, and makes log 1 immune to infinite exponents. */
 static kva_kval pow_magnitude(kva_mb *b, kva_kval a, kva_kval y) {
   kva_kval l = log64(b, wide(b, a)), inf = kva_mb_f64(b, INF);
   l = mb_select(b, mb_eq(b, a, kva_mb_f32(b, 0)), kva_mb_f64(b, -INF), l);

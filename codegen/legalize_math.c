@@ -1,11 +1,11 @@
-/* Mathematical functions on f32 become arithmetic: straight code without branches or tables, so that it runs in lanes
- * of any width and on any target, and fuses with what is around it.
+/* Expands mathematical functions on f32 into arithmetic: straight-line code without branches or tables, which runs in
+ * lanes of any width on any target and fuses with the code around it.
  *
  * Largest errors found, in units in the last place (tests/codegen/test_math.c, all binades): exp 1.0, log 0.8, sin cos
  * 1.5, tan 2.8, asin 2.2, acos 1.1, atan 1.3, sinh 1.5, cosh 1.4, tanh 2.3, erf 1.0, expm1 1.5; asinh acosh atanh log1p
- * pow 0.51 (they go through f64). Polynomials are minimax fits made for this file (Remez exchange on
- * the weighted error, coefficients rounded to f32). Infinities, NaN, signed zeros and subnormals follow C's Annex F;
- * sin, cos and tan are NaN beyond 2^50. */
+ * pow 0.51 (through f64). Polynomials are minimax fits made for this file (Remez exchange on the weighted error,
+ * coefficients rounded to f32). Infinities, NaN, signed zeros and subnormals follow C's Annex F; sin, cos and tan are
+ * NaN beyond 2^50. */
 #include "codegen/legalize.h"
 
 static kva_kval link(kva_mb *b, kva_kinstr *i) {

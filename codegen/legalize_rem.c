@@ -1,15 +1,15 @@
 /* Remainders of floats for targets without fmod, in f64 arithmetic.
  *
- * One round is r <- r - trunc(r/y) y, for r = |x|, y = |y|, in one rounding. What it leaves is exact: where the rounded
- * quotient q is 2^53 or more, it is the remainder of a rounded division, which is a float (Boldo and Daumas,
- * "Representable correcting terms for possibly underflowing floating point operations", 2003); where q is less, it is a
- * multiple of y's last place below y. Multiples of the smallest float do not underflow. Either q y is a whole multiple
- * of y, so that the remainder stays, and 53 bits of the quotient are gone. A q that was rounded up leaves a small
- * negative r, to which y is added in the end.
+ * One round is r <- r - trunc(r/y) y, for r = |x|, y = |y|, with a single rounding (fma). Its result is exact. If the
+ * rounded quotient q is at least 2^53, the result is the remainder of a rounded division, which is a float (Boldo and
+ * Daumas, "Representable correcting terms for possibly underflowing floating point operations", 2003); if q is smaller,
+ * it is a multiple of y's unit in the last place, below y. Multiples of the smallest float do not underflow. Each round
+ * subtracts a whole multiple of y, so the remainder modulo y is unchanged and the quotient loses 53 bits. A q that was
+ * rounded up leaves a small negative r; adding y at the end corrects it.
  *
- * The largest quotient of two f32 is 2^277: six rounds. Those of f64 reach 2^2098 and overflow. So r is first reduced
- * by y 2^1400, then by y 2^700, both multiples of y, where these are in range; no quotient is above 2^724 then, which
- * 14 rounds end. */
+ * The largest quotient of two f32 is 2^277: six rounds. Quotients of f64 reach 2^2098 and overflow. So r is first
+ * reduced by y 2^1400, then by y 2^700, where these multiples of y are in range. Then no quotient exceeds 2^724, for
+ * which 14 rounds suffice. */
 #include "codegen/legalize.h"
 
 #include <math.h>
@@ -21,7 +21,7 @@ static kva_kval reduce(kva_mb *b, kva_kval r, kva_kval y, int rounds) {
   return r;
 }
 
-/* r reduced by `multiple`, where y is below `limit`. */
+/* r reduced by `multiple` if y is below `limit`, else r. */
 static kva_kval reduce_below(kva_mb *b, kva_kval r, kva_kval multiple, kva_kval y, double limit) {
   return mb_select(b, mb_lt(b, y, kva_mb_f64(b, limit)), reduce(b, r, multiple, ROUNDS_F64), r);
 }

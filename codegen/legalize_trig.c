@@ -1,17 +1,17 @@
-/* Circular functions on f32 and their inverses. */
+/* Trigonometric functions on f32 and their inverses. */
 #include "codegen/legalize.h"
 
 #include <math.h>
 
-static const double PI_2_HI = 1.57079637050628662109375; /* pi/2 in f32, and the rest */
+static const double PI_2_HI = 1.57079637050628662109375; /* pi/2 rounded to f32, and the remainder */
 static const double PI_2_LO = -4.37113900018624283e-8;
 
 /* (sin r - r) / r^3 and (cos r - 1 + r^2/2) / r^4 over r^2, |r| <= pi/4; errors 4e-9 and 1e-10. */
 static const double SIN_TAIL[] = {-0.166666552, 0.00833215471, -0.000195140849};
 static const double COS_TAIL[] = {0.0416666456, -0.00138873374, 2.44348466e-05};
 
-/* |x| = q pi/2 + r with |r| <= pi/4: the reduction runs in f64, so that x up to 2^50 leaves r right to f32's last
- * place. */
+/* |x| = q pi/2 + r with |r| <= pi/4. The reduction runs in f64, so r is accurate to f32's last place for x up to
+ * 2^50. */
 typedef struct reduced {
   kva_kval sin, cos; /* of r */
   kva_kval q;        /* i32 */
@@ -36,7 +36,7 @@ static kva_kval has_bit(kva_mb *b, kva_kval q, int bit) {
   return mb_eq(b, mb_and(b, q, kva_mb_i32(b, bit)), kva_mb_i32(b, bit));
 }
 
-/* Bit 1 of q as a sign bit. */
+/* Flips the sign of v if bit 1 of q is set. */
 static kva_kval flip(kva_mb *b, kva_kval v, kva_kval q) {
   kva_kval sign = mb_shl(b, mb_and(b, q, kva_mb_i32(b, 2)), kva_mb_i32(b, 30));
   return mb_float(b, mb_xor(b, mb_bits(b, v), sign));

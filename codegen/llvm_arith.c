@@ -1,5 +1,5 @@
-/* Scalar opcodes of the kernel IR on scalars or vectors. No fast-math flag is ever set: what the kernel IR says is what
- * is computed, NaN and signed zero included; only `fma` contracts. */
+/* Scalar opcodes of the kernel IR on scalars or vectors. No fast-math flags: the result is exactly what the kernel IR
+ * says, NaN and signed zero included; only `fma` contracts. */
 #include "codegen/llvm_internal.h"
 
 #include <math.h>
@@ -32,9 +32,9 @@ static LLVMValueRef compare(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef a
   return LLVMBuildICmp(e->b, int_predicate(op, kva_dtype_is_unsigned(t) || t == KVA_BOOL), a, b, "");
 }
 
-/* The comparison picks a when either is NaN (the machine's max does just that), so only a NaN in b is left to care for:
- * nothing is when b is a constant. That constants come second is also what keeps LLVM 19 right: of max(0, |x|), written
- * with the constant first, its InstCombine loses the |.| in the comparison. */
+/* The comparison yields a if either is NaN (as the machine's max does), so only a NaN in b remains to be handled, and
+ * none if b is a constant. Constants must come second also because of LLVM 19: for max(0, |x|) with the constant first,
+ * its InstCombine loses the |.| in the comparison. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b) {
   KVA_ASSERT(LLVMTypeOf(a) == LLVMTypeOf(b));
   if (!kva_dtype_is_float(t)) {
@@ -138,8 +138,8 @@ static const char *float_intrinsic(kva_kop op) {
   }
 }
 
-/* fma of floats in double: the product is exact, so one rounding to double precedes the one to float. Differs from fma
- * where the first ends on a tie of the second, about once in 2^29; exact results stay exact. */
+/* fma of floats in double: the product is exact, the sum is rounded to double and then to float. Double rounding
+ * differs from fma only if the first result is a tie of the second, about once in 2^29; exact results stay exact. */
 static LLVMValueRef wide_fma(kva_emit *e, LLVMValueRef *v) {
   LLVMTypeRef narrow = LLVMTypeOf(v[0]), wide = kva_ll_like(LLVMDoubleTypeInContext(e->ctx), v[0]);
   LLVMValueRef d[3];
@@ -160,7 +160,7 @@ static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueR
   }
 }
 
-/* What legalize_math.c left: f64, one libm call a lane. Integers (pow) go through f64. */
+/* Functions that legalize_math.c leaves: f64, one libm call for each lane. Integers (pow) go through f64. */
 static LLVMValueRef math_call(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
   uint32_t n = kva_kop_arity(op);
   if (!kva_dtype_is_float(t)) {
@@ -204,7 +204,7 @@ static LLVMValueRef arith_values(kva_emit *e, kva_kop op, kva_dtype t, LLVMValue
   return result ? result : math_call(e, op, t, v);
 }
 
-/* What v adds a constant to. */
+/* Strips constants that v adds; *out_constant is their sum. */
 static LLVMValueRef without_constant(LLVMValueRef v, int64_t *out_constant) {
   *out_constant = 0;
   while (LLVMIsAInstruction(v) && LLVMGetInstructionOpcode(v) == LLVMAdd) {
@@ -216,8 +216,9 @@ static LLVMValueRef without_constant(LLVMValueRef v, int64_t *out_constant) {
   return v;
 }
 
-/* x + constant == y as y - x == constant, where x + constant is an index of straight code on a GPU: the difference is
- * the same for all rounds and lanes, whose indices would each need registers. NULL: it has another form. */
+/* Emits x + constant == y as y - x == constant, where x + constant is an index of straight-line code on a GPU: all
+ * rounds and lanes share the difference, but each index would need its own register. NULL: the comparison has another
+ * form. */
 static LLVMValueRef compare_index(kva_emit *e, const kva_kinstr *i, unsigned lanes) {
   if (!kva_ll_is_gpu(e) || (i->op != KVA_K_eq && i->op != KVA_K_ne)) return NULL;
   bool first = i->args[0]->op == KVA_K_INDEX;
@@ -249,7 +250,7 @@ LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueR
   switch (op) {
   case KVA_COMBINE_ADD: return arith_values(e, KVA_K_add, t, v);
   case KVA_COMBINE_MUL: return arith_values(e, KVA_K_mul, t, v);
-  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, a, b); /* the new value second: a short chain through a */
+  case KVA_COMBINE_MAX: return kva_ll_max(e, t, false, a, b); /* new value second: only a is on the critical path */
   case KVA_COMBINE_MIN: return kva_ll_max(e, t, true, a, b);
   case KVA_COMBINE_AND: return LLVMBuildAnd(e->b, a, b, "");
   case KVA_COMBINE_OR: return LLVMBuildOr(e->b, a, b, "");

@@ -1,18 +1,18 @@
-/* What blocks that share a row tell each other (kva_kloop.blocks): a float each, by way of global memory.
+/* Communication between blocks that share a row (kva_kloop.blocks): they exchange floats through global memory.
  *
- * Blocks that differ in bit s of their number swap what they have and combine it, s = 0, 1, ...: a butterfly as that of
- * a warp's lanes, so all end with the same bits. Both sides of a swap have a slot, a word of 64 bits:
+ * Blocks that differ in bit s of their number exchange and combine their values, s = 0, 1, ...: the butterfly of a
+ * warp's lanes, so all end with the same bits. Each side of an exchange has a slot, a word of 64 bits:
  *
- *   the sender      puts (its number + 1, the float) there once it is empty
+ *   the sender      puts (its number + 1, the float) there once the slot is empty
  *   the receiver    waits until the other's slot holds a message of that block, then empties it
  *
- * A message is one access, so nothing else has to be ordered. Slots are empty between launches. Blocks whose numbers
- * differ by SLOTS have the same slot, and wait for each other there: messages name their sender, and are put by a
+ * A message is one access, so nothing else needs ordering. Slots are empty between launches. Blocks whose numbers
+ * differ by SLOTS share a slot and wait for each other there: a message names its sender, and is put by
  * compare-and-swap.
  *
- * Blocks wait for blocks that follow them by less than KVA_K_MAX_BLOCKS. What is asked of a GPU is that it starts
- * blocks in the order of their numbers, and has room for that many at once: whatever a block waits for then either runs
- * or is the next to start. Launches that share a module must not overlap. */
+ * A block waits only for blocks less than KVA_K_MAX_BLOCKS ahead of it. Progress requires that the GPU starts blocks in
+ * the order of their numbers and has room for that many at once: then whatever a block waits for runs already or starts
+ * next. Launches that share a module must not overlap. */
 #include "codegen/llvm_internal.h"
 
 enum { SLOTS = 1024, BITS = 3, GLOBAL_MEMORY = 1, MESSAGE = 32 /* bits of the float */ };
@@ -22,7 +22,7 @@ static LLVMTypeRef i64_type(const kva_emit *e) {
   return LLVMInt64TypeInContext(e->ctx);
 }
 
-/* Of the module: kernels run one after the other. */
+/* One array per module: its kernels do not overlap. */
 static LLVMValueRef message_slots(kva_emit *e) {
   static const char name[] = "kva_message_slots";
   LLVMValueRef v = LLVMGetNamedGlobal(e->module, name);
@@ -45,7 +45,7 @@ static LLVMValueRef sender_of(kva_emit *e, LLVMValueRef message) {
   return LLVMBuildLShr(e->b, message, kva_ll_i64(e, MESSAGE), "");
 }
 
-/* Tries until the slot is empty. */
+/* Spins until the slot is empty, then stores the message. */
 static void put(kva_emit *e, LLVMValueRef slot, LLVMValueRef message) {
   LLVMBasicBlockRef attempt = kva_ll_block(e, "put"), done = kva_ll_block(e, "sent");
   LLVMBuildBr(e->b, attempt);
@@ -56,7 +56,7 @@ static void put(kva_emit *e, LLVMValueRef slot, LLVMValueRef message) {
   LLVMPositionBuilderAtEnd(e->b, done);
 }
 
-/* Looks until the message in the slot is of `sender`, and returns it. */
+/* Spins until the slot holds a message from `sender`; returns it. */
 static LLVMValueRef wait_for(kva_emit *e, LLVMValueRef slot, LLVMValueRef sender) {
   LLVMBasicBlockRef look = kva_ll_block(e, "look"), there = kva_ll_block(e, "there");
   LLVMBuildBr(e->b, look);
@@ -72,7 +72,7 @@ static LLVMValueRef stamp_of(kva_emit *e, LLVMValueRef block) {
   return LLVMBuildAdd(e->b, block, kva_ll_i64(e, 1), "");
 }
 
-/* One thread of each block. */
+/* Runs in one thread of each block. */
 static LLVMValueRef swap(kva_emit *e, LLVMValueRef bits, unsigned bit) {
   LLVMValueRef block = kva_ll_block_number(e), other = LLVMBuildXor(e->b, block, kva_ll_i64(e, 1 << bit), "");
   LLVMValueRef own = slot_of(e, block, bit), theirs = slot_of(e, other, bit);
@@ -84,8 +84,8 @@ static LLVMValueRef swap(kva_emit *e, LLVMValueRef bits, unsigned bit) {
   return LLVMBuildTrunc(e->b, message, LLVMTypeOf(bits), "");
 }
 
-/* The float of the block whose number differs in bit `bit`: the first thread swaps, `shared_slot` tells the others.
- * Should the loop run again, its threads meet before the shared_slot is written anew, to combine what they have. */
+/* The float of the block whose number differs in bit `bit`: the first thread exchanges, `shared_slot` broadcasts to the
+ * others. If the loop runs again, combining threads synchronise before shared_slot is overwritten. */
 static LLVMValueRef other_value(kva_emit *e, LLVMValueRef v, LLVMValueRef shared_slot, unsigned bit) {
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
   LLVMBasicBlockRef first = kva_ll_block(e, "first_thread"), done = kva_ll_block(e, "swapped");

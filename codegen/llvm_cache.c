@@ -1,9 +1,9 @@
-/* Machine code by way of the cache.
+/* Machine code through the cache.
  *
- * The key is LLVM's bitcode of the module before optimisation, with the target and the versions: whatever changes in
- * lowering, schedules or emission changes the bitcode, so that no entry outlives the code that made it; for what
- * changes between bitcode and machine code there is REVISION. Measured on training of models/lm.kv (preset small):
- * of 1.18 s for code, LLVM's passes and code generator take 1.13; writing bitcode takes 17 ms and hashing it 0.3. */
+ * The key is the module's bitcode before optimisation, with the target and the versions. Any change of lowering,
+ * schedules or emission changes the bitcode, so no entry outlives the code that made it; changes between bitcode and
+ * machine code increment REVISION. Measured on training of models/lm.kv (preset small): of 1.18 s for code, LLVM's
+ * passes and code generator take 1.13; writing bitcode takes 17 ms, hashing it 0.3 ms. */
 #include "codegen/cache.h"
 #include "codegen/llvm_internal.h"
 

@@ -1,4 +1,4 @@
-/* Conversions: between computation types (C rules, see kernel.h), and between memory's types and those. */
+/* Conversions between compute types (C rules, see kernel.h), and between storage and compute types. */
 #include "codegen/llvm_internal.h"
 
 static LLVMValueRef float_to_int(kva_emit *e, LLVMValueRef v, kva_dtype to) {
@@ -36,10 +36,10 @@ LLVMValueRef kva_ll_convert(kva_emit *e, LLVMValueRef v, kva_dtype from, kva_dty
 
 /* ---- narrow floats ----------------------------------------------------------------------------------------------- */
 
-/* Codes without the sign; as in runtime/base/dtype.c, which is the reference. */
+/* Codes without the sign bit; runtime/base/dtype.c is the reference. */
 typedef struct format {
   int mantissa_bits, bias, sign_shift;
-  int max, inf, nan; /* largest finite; inf 0: none; nan of the types without it is -1 */
+  int max, inf, nan; /* max: largest finite code; inf: 0 if there is none; nan: with unsigned_zero the code of -0 */
   bool unsigned_zero;
 } format;
 
@@ -85,8 +85,8 @@ static LLVMValueRef pick(const bits_ctx *c, LLVMIntPredicate p, LLVMValueRef a, 
 
 enum { F32_INF = 0x7F800000, F32_NAN = 0x7FC00000 };
 
-/* The code's bits at f32's place read as a number 2^(bias-127) times too small, subnormals included: one exact
- * multiplication mends that. */
+/* Shifting the code's bits into place of f32's gives a value too small by 2^(bias-127), subnormals included. One exact
+ * multiplication corrects that. */
 static LLVMValueRef decode(kva_emit *e, const format *f, LLVMValueRef code8) {
   KVA_ASSERT(f);
   bits_ctx c = bits_of(e, code8);
@@ -105,8 +105,8 @@ static LLVMValueRef decode(kva_emit *e, const format *f, LLVMValueRef code8) {
   return as_float(&c, f->inf ? pick(&c, LLVMIntEQ, magnitude, f->inf, infinity, bits) : bits);
 }
 
-/* Magnitude code of a subnormal result: adding a power of two whose last place is the format's makes the adder round.
- */
+/* Magnitude code of a subnormal result: adding a power of two whose unit in the last place is the format's makes the
+ * float adder round. */
 static LLVMValueRef encode_small(const bits_ctx *c, const format *f, LLVMValueRef magnitude) {
   LLVMValueRef magic = c32(c, (int64_t)(127 + 24 - f->mantissa_bits - f->bias) << 23);
   LLVMBuilderRef b = c->e->b;
@@ -121,7 +121,7 @@ static LLVMValueRef round_bits(const bits_ctx *c, LLVMValueRef bits, int dropped
   return LLVMBuildLShr(b, LLVMBuildAdd(b, bits, half, ""), c32(c, dropped), "");
 }
 
-/* Nearest even, saturating to the largest finite number; an infinity stays one where the format has it. */
+/* Rounds to nearest even and saturates to the largest finite number; infinity stays infinity if the format has it. */
 static LLVMValueRef encode(kva_emit *e, const format *f, LLVMValueRef v) {
   KVA_ASSERT(f);
   bits_ctx c = bits_of(e, v);
@@ -155,7 +155,7 @@ static LLVMValueRef encode_e8m0(kva_emit *e, LLVMValueRef v) {
   LLVMValueRef up = LLVMBuildLShr(e->b, LLVMBuildAdd(e->b, bits, c32(&c, (1 << 23) - 1), ""), c32(&c, 23), "");
   LLVMValueRef code = pick(&c, LLVMIntUGT, up, 254, c32(&c, 254), up);
   code = pick(&c, LLVMIntULE, bits, 1 << 22, c32(&c, 0), code); /* 2^-127 and below */
-  /* Negative numbers and NaN, but not -0, have no code. */
+  /* Negative numbers (except -0) and NaN have no code. */
   LLVMValueRef bad = LLVMBuildFCmp(e->b, LLVMRealUGE, v, LLVMConstNull(c.f32), "");
   LLVMValueRef nan = LLVMBuildFCmp(e->b, LLVMRealUNO, v, v, "");
   LLVMValueRef good = LLVMBuildAnd(e->b, bad, LLVMBuildNot(e->b, nan, ""), "");

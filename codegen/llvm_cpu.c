@@ -1,7 +1,7 @@
 /* CPU code: the target machine, the module of kernels, LLVM's passes, machine code.
  *
- * The pass list is short because the emitter writes vectors itself: measured, LLVM's O2 and O3 give the same speed for
- * twice the compile time. sroa is what turns LOCAL tiles into registers. */
+ * The pass list is short because the emitter vectorises itself: measured, LLVM's O2 and O3 give the same speed for
+ * twice the compile time. sroa turns LOCAL tiles into registers. */
 #include "codegen/llvm_internal.h"
 #include "ir/dialect.h"
 
@@ -107,7 +107,7 @@ const kva_target *kva_codegen_target(const kva_codegen *cg) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* The whole kernel: kernels whose hashes collide have keys of their own. */
+/* The key is the whole encoding, so kernels with colliding hashes stay distinct. */
 static kva_text key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *const *symbols) {
   kva_text key = {0};
   kva_kernel_encode(k, &key);
@@ -115,7 +115,7 @@ static kva_text key_of(const kva_kernel *k, uint32_t n_symbols, const kva_expr *
   return key;
 }
 
-/* A name that assemblers take as it is, unique by its number. */
+/* A name that assemblers accept, unique by its number. */
 static const char *symbol_name(kva_codegen *cg, const char *name) {
   char *s = kva_arena_printf(cg->arena, "kva_k%u_%.60s", cg->kernels.len, name);
   for (char *c = s; *c; c++) {
@@ -199,7 +199,7 @@ kva_launch kva_codegen_launch(const kva_codegen *cg, int32_t kernel) {
 
 /* ---- machine code ------------------------------------------------------------------------------------------------ */
 
-/* The verifier's word on what the emitter made. A failure is Kvasir's fault, so it ends in an assertion. */
+/* Verifies the emitted module. A failure is a bug of the emitter, hence an assertion. */
 static void verify_module(kva_codegen *cg) {
   char *text = NULL;
   if (LLVMVerifyModule(cg->module, LLVMReturnStatusAction, &text)) {

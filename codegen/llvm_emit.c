@@ -1,5 +1,5 @@
 /* One kernel as one LLVM function: void(ptr buffers, ptr symbols, i64 begin, i64 end). Pointers and symbols are loaded
- * at entry; LOCAL buffers are allocas, which LLVM turns into registers where their indices are constant. */
+ * at entry; LOCAL buffers are allocas, which LLVM promotes to registers if their indices are constant. */
 #include "codegen/llvm_internal.h"
 
 /* ---- instructions ------------------------------------------------------------------------------------------------ */
@@ -18,7 +18,7 @@ static LLVMValueRef emit_bitcast(kva_emit *e, const kva_kinstr *i) {
   return LLVMBuildBitCast(e->b, v, kva_ll_like(kva_ll_type(e, i->dtype), v), "");
 }
 
-/* An arm of an if, entered when cond holds. */
+/* Emits an arm of an if, entered if cond holds in any lane. */
 static void emit_arm(kva_emit *e, const kva_kregion *arm, LLVMValueRef cond) {
   if (!arm || !arm->first) return;
   LLVMValueRef outer = e->lanes.mask;
@@ -137,7 +137,7 @@ static LLVMMetadataRef scope_create(kva_emit *e, LLVMMetadataRef domain, const c
   return LLVMMDNodeInContext2(e->ctx, parts, 2);
 }
 
-/* Every parameter is an alias scope of its own, apart from all others. */
+/* Each buffer has its own alias scope, disjoint from all others. */
 static void create_scopes(kva_emit *e, const char *name) {
   uint32_t n = e->k->bufs.len;
   LLVMMetadataRef domain_name = LLVMMDStringInContext2(e->ctx, name, strlen(name));
@@ -176,7 +176,7 @@ static kva_emit emit_create(kva_codegen *cg, const kva_kernel *k) {
                     .lanes = {1, NULL, NULL}};
 }
 
-/* A kernel without a GRID loop is one work item: it runs when the range holds one. */
+/* A kernel without a GRID loop is one work item: it runs if the range is not empty. */
 static void emit_kernel_body(kva_emit *e) {
   LLVMBasicBlockRef run = kva_ll_block(e, "run"), out = kva_ll_block(e, "out");
   LLVMBuildCondBr(e->b, LLVMBuildICmp(e->b, LLVMIntSLT, e->begin, e->end, ""), run, out);

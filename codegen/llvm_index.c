@@ -1,4 +1,4 @@
-/* Index expressions as i64 values: of lane 0, or of every lane. Common parts are left to LLVM's passes. */
+/* Index expressions as i64 values: of lane 0, or of every lane. LLVM's passes eliminate common subexpressions. */
 #include "codegen/llvm_internal.h"
 
 void kva_ll_bind(kva_emit *e, const kva_expr *symbol, LLVMValueRef value) {
@@ -52,9 +52,9 @@ static bool is_multiple(const kva_expr *x, int64_t n) {
   return true;
 }
 
-/* mod(var + rest, M) where lane 0 starts at a multiple of the lane count, as every vector of a loop does, and M and
- * rest are multiples too: the lanes stay within one period, so their values are consecutive. This is what halves of a
- * rotary embedding and reshapes of a row look like. */
+/* mod(var + rest, M): lane 0 is at a multiple of the lane count, as in every vector of a loop. If M and rest are
+ * multiples of it, too, the lanes stay within one period and their values are consecutive. The halves of a rotary
+ * embedding and reshapes of a row have this form. */
 static bool is_consecutive_mod(const kva_emit *e, const kva_expr *x) {
   int64_t period, n = (int64_t)e->lanes.n;
   const kva_expr *coefficient, *rest;
@@ -67,7 +67,7 @@ static bool is_consecutive(const kva_emit *e, const kva_expr *atom) {
   return atom == e->lanes.var || is_consecutive_mod(e, atom);
 }
 
-/* One term moves by 1 from lane to lane, the others stay. */
+/* One term increases by 1 from lane to lane, the others are uniform. */
 bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
   if (!e->lanes.var) return false;
   if (x->kind != KVA_EXPR_SUM) return is_consecutive(e, x);
@@ -132,7 +132,7 @@ int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x) {
   return gcd(rest, constant);
 }
 
-/* Any integer value as i64: as index arithmetic sees it. */
+/* Converts any integer value to the i64 of index arithmetic. */
 static LLVMValueRef as_i64(kva_emit *e, kva_kval v, LLVMValueRef value) {
   return kva_ll_convert(e, value, v->dtype, KVA_I64);
 }
@@ -164,8 +164,8 @@ static bool never_negative(const kva_expr *x) {
   return kva_expr_lower_bound(x, &lo) && lo >= 0;
 }
 
-/* floor(a / b) and what remains. With operands that are proven not negative: the machine's unsigned division. Else
- * truncation, corrected where a remainder has the divisor's opposite sign. */
+/* floor(a / b), or a modulo b. Unsigned division if both operands are provably not negative; else truncation, corrected
+ * if the remainder's sign differs from the divisor's. */
 static LLVMValueRef floor_division(kva_emit *e, const kva_expr *x, LLVMValueRef a, LLVMValueRef b) {
   bool is_mod = x->kind == KVA_EXPR_MOD;
   if (never_negative(x->a) && never_negative(x->b)) {
@@ -221,7 +221,7 @@ LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x) {
   }
 }
 
-/* Product of the factors that differ between lanes, times the splat of the others. */
+/* Product of the factors that vary by lane, times the splat of the uniform ones. */
 static LLVMValueRef product_lanes(kva_emit *e, const kva_expr_term *t) {
   LLVMValueRef uniform = coefficient_of(e, t), varying = NULL;
   for (uint32_t f = 0; f < t->n_factors; f++) {

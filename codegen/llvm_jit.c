@@ -1,12 +1,12 @@
-/* Kernels in process: the module's object, linked by LLJIT. The object is the same that kva_codegen_emit gives; libm
- * and memory functions come from the process. */
+/* Kernels in process: LLJIT links the module's object, the same one that kva_codegen_emit gives. libm and memory
+ * functions come from the process. */
 #include "codegen/llvm_internal.h"
 
 #include <llvm-c/Orc.h>
 
 static kva_status link_object(kva_codegen *cg, LLVMMemoryBufferRef code) {
   LLVMOrcJITDylibRef library = LLVMOrcLLJITGetMainJITDylib(cg->jit);
-  /* Takes the buffer, also when it fails. */
+  /* Takes ownership of the buffer, even on failure. */
   KVA_TRY(kva_cg_check(cg, LLVMOrcLLJITAddObjectFile(cg->jit, library, code), "linking kernels"));
   LLVMOrcDefinitionGeneratorRef process = NULL;
   char prefix = LLVMOrcLLJITGetGlobalPrefix(cg->jit);

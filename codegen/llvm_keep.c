@@ -1,19 +1,19 @@
-/* Elements that a thread of a GPU keeps in registers. Loops over one row deal the same elements to the same threads:
- * when each thread's share of them is a few rounds of straight code, what one loop loaded serves the next, and what all
- * rows of a subgroup read alike (a norm's scale) is loaded before the first row. So memory is read once.
+/* Elements that a GPU thread keeps in registers. Loops over one row deal the same elements to the same threads. If a
+ * thread's share is a few rounds of straight-line code, later loops reuse what an earlier one loaded, and loads that
+ * are the same for all rows of a subgroup (a norm's scale) are hoisted before the first row. So memory is read once.
  *
- * An element's key is its buffer, its index with the loop's variable written as a placeholder, and how the loop is
- * dealt out: extent, step, lanes, number of the round. The code of a kept element dominates what follows in the region
- * where its loop stands, and is forgotten at that region's end. */
+ * The key of an element is its buffer, its index with a placeholder for the loop's variable, and how the loop is dealt
+ * out: extent, step, lanes, round. A kept value dominates the rest of the region where its loop stands, and is dropped
+ * at that region's end. */
 #include "codegen/llvm_internal.h"
 
-/* Of one load, in all rounds: registers of a thread. Bytes of all, where a loop has no other load, of a thread with 128
- * registers, and of one with all 255. */
+/* Elements of one load, in all rounds, that always may be kept. Bytes of all kept elements, if the load is the loop's
+ * only one: of a thread with 128 registers, and of a thread with all 255. */
 enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256, MAX_KEPT_BYTES_OF_FEW = 768, FEW_THREADS = 256 };
 
 typedef struct search {
   const kva_emit *e;
-  const kva_kregion *around; /* symbols that have their values in here do not do */
+  const kva_kregion *around; /* symbols with values in here are excluded */
   const kva_expr *allowed;
   bool found;
 } search;
@@ -48,7 +48,7 @@ static bool same_key(const kva_kept *a, const kva_kept *b) {
          a->round == b->round && a->part == b->part && a->lanes == b->lanes;
 }
 
-/* The only load of its region from memory that differs between iterations of l. */
+/* The only load in its region whose index depends on l's variable. */
 static bool is_sole_load(const kva_kinstr *load, const kva_kloop *l) {
   for (const kva_kinstr *i = load->region->first; i; i = i->next)
     if (i != load && i->op == KVA_K_LOAD && kva_expr_uses(i->index, l->var)) return false;
@@ -62,7 +62,7 @@ LLVMValueRef kva_ll_kept(kva_emit *e, const kva_kinstr *i) {
   return NULL;
 }
 
-/* Bytes that a thread keeps of other rows, or of other parts of the row that i reads. */
+/* Bytes that the thread keeps of other rows or buffers than those of i. */
 static int64_t bytes_of_others(kva_emit *e, const kva_kinstr *i) {
   kva_kept key = key_of(e, i);
   int64_t bits = 0;

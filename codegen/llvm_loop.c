@@ -1,16 +1,16 @@
-/* Loops. A loop is emitted as stretches that follow each other: rounds of `copies` bodies side by side, single steps,
- * and for vector loops a masked rest. Reductions keep an accumulator per copy (and lane), all of which are added up in
- * a fixed tree at the end: the order depends on the extent only, behind a peel also on where the row starts, and never
- * on which thread is first. */
+/* Loops. A loop is emitted as consecutive segments: an unrolled one with `copies` bodies per round, one of single
+ * steps, and for vector loops a masked remainder. A reduction has an accumulator per copy (and lane); a fixed tree
+ * combines them at the end. The order of additions depends only on the extent, with a peel also on where the row
+ * starts, never on thread scheduling. */
 #include "codegen/llvm_internal.h"
 
 enum {
   MAX_COPIES = 4,
-  SMALL_BODY = 40,  /* instructions; larger bodies are not copied for more accumulators */
-  KEPT_BODY = 100,  /* of a round, in loops that load what another one loaded */
-  MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are expanded */
-  ROUND_BYTES = 16, /* of a thread of a GPU, where another loop meets the same elements */
-  GROUP = 4         /* rounds behind one test: loads on their way; a block of all of them leaves ptxas no registers */
+  SMALL_BODY = 40,  /* instructions; larger bodies do not get several accumulators */
+  KEPT_BODY = 100,  /* instructions of a round, in loops that reuse another loop's loads */
+  MAX_UNROLLED = 8, /* vectors of a loop of constant extent that are unrolled */
+  ROUND_BYTES = 16, /* bytes per thread and round on a GPU, if another loop reads the same elements */
+  GROUP = 4         /* rounds under one branch: enough loads in flight; with all of them ptxas runs out of registers */
 };
 
 typedef struct carry_state {
@@ -55,7 +55,7 @@ static LLVMValueRef contribution(loop_state *s, const carry_state *c) {
   return LLVMBuildSelect(e->b, e->lanes.mask, v, neutral, "");
 }
 
-/* The body for iterations from `at`, into the accumulators number `copy`. */
+/* Emits the body for the iterations from `at`, with the accumulators of `copy`. */
 static void emit_body(loop_state *s, LLVMValueRef at, unsigned copy) {
   kva_emit *e = s->e;
   kva_ll_bind(e, s->l->var, at);
@@ -72,7 +72,7 @@ static void emit_body(loop_state *s, LLVMValueRef at, unsigned copy) {
   for (uint32_t i = 0; i < s->n; i++) s->carries[i].acc[copy] = next[i];
 }
 
-/* ---- stretches --------------------------------------------------------------------------------------------------- */
+/* ---- segments ---------------------------------------------------------------------------------------------------- */
 
 static LLVMValueRef *save(loop_state *s) {
   LLVMValueRef *all = KVA_NEW_ARRAY(s->e->scratch, LLVMValueRef, s->n * MAX_COPIES + 1);
@@ -80,7 +80,7 @@ static LLVMValueRef *save(loop_state *s) {
   return all;
 }
 
-/* At a join of two blocks every accumulator is what it was on the way taken. */
+/* Joins two blocks: a phi for every accumulator. */
 static void join(loop_state *s, LLVMValueRef *one, LLVMBasicBlockRef from_one, LLVMValueRef *two,
                  LLVMBasicBlockRef from_two) {
   LLVMBasicBlockRef from[] = {from_one, from_two};
@@ -94,7 +94,7 @@ static void join(loop_state *s, LLVMValueRef *one, LLVMBasicBlockRef from_one, L
   }
 }
 
-/* Phis at the top of the body, still without the value from the latch. */
+/* Phis at the top of the body; the latch's values follow in close_phis. */
 static LLVMValueRef *open_phis(loop_state *s, LLVMBasicBlockRef from) {
   LLVMValueRef *phis = KVA_NEW_ARRAY(s->e->scratch, LLVMValueRef, s->n * MAX_COPIES + 1);
   for (uint32_t i = 0; i < s->n; i++) {
@@ -218,7 +218,7 @@ static loop_state open_loop(kva_emit *e, const kva_kloop *l, unsigned own_lanes)
   return s;
 }
 
-/* Lanes added up by halves. */
+/* Adds up lanes by halves. */
 static LLVMValueRef across_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef v) {
   KVA_ASSERT(kva_ll_is_vector(v) && LLVMGetVectorSize(LLVMTypeOf(v)) <= 128);
   LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
@@ -293,7 +293,7 @@ static LLVMValueRef rest_mask(kva_emit *e, LLVMValueRef rest) {
   return LLVMBuildICmp(e->b, LLVMIntULT, kva_ll_iota(e, i32, e->lanes.n), limit, "");
 }
 
-/* Bodies at start, start + step, ... `n` of them. */
+/* n bodies at start, start + step, ... */
 static void emit_bodies(loop_state *s, LLVMValueRef start, int64_t step, int64_t n) {
   KVA_ASSERT(n > 0 && s->copies == 1);
   kva_emit *e = s->e;
@@ -301,7 +301,7 @@ static void emit_bodies(loop_state *s, LLVMValueRef start, int64_t step, int64_t
     emit_body(s, i ? LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, i * step), "") : start, 0);
 }
 
-/* The same if there is an iteration for the last of them; masked for the lanes that have one, or for whole vectors. */
+/* The same if the last of them has an iteration. masked: a single vector with its active lanes; else whole vectors. */
 static void emit_bodies_if(loop_state *s, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t n, bool masked) {
   kva_emit *e = s->e;
   LLVMValueRef *skipped = save(s), last_at = LLVMBuildNSWAdd(e->b, start, kva_ll_i64(e, (n - 1) * step), "");
@@ -319,7 +319,7 @@ static void emit_bodies_if(loop_state *s, LLVMValueRef start, LLVMValueRef end, 
   kva_ll_end_round(e, entry, latch);
 }
 
-/* Short loops of constant extent: straight code, so that LOCAL tiles become registers. */
+/* Short loops of constant extent: straight-line code, so that LOCAL tiles become registers. */
 static void emit_vector_expanded(loop_state *s, int64_t extent) {
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole = extent / lanes;
@@ -373,7 +373,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
 
 /* ---- threads of a GPU -------------------------------------------------------------------------------------------- */
 
-/* A loop beside l deals out the same elements, or l is the same for several rows: what it loads may be kept. */
+/* A sibling loop deals out the same elements, or l runs for several rows: its loads may be kept. */
 static bool meets_again(const kva_kloop *l) {
   const kva_kinstr *owner = l->instr->region->owner;
   if (owner && owner->op == KVA_K_LOOP && owner->loop->kind != KVA_K_GRID) return true;
@@ -384,15 +384,14 @@ static bool meets_again(const kva_kloop *l) {
   return false;
 }
 
-/* Of what e->share is of, something may be kept. */
+/* Some load of e->share's loop may be kept. */
 static bool keeps(kva_emit *e) {
   for (const kva_kinstr *i = e->share.loop->body->first; i; i = i->next)
     if (kva_ll_may_keep(e, i)) return true;
   return false;
 }
 
-/* e->share, a thread's share of a loop, as straight code? Where all threads have an iteration in each of the rounds
- * they are `exact`. */
+/* Whether to unroll e->share, a thread's share of a loop. exact: all threads have an iteration in every round. */
 static bool is_straight(kva_emit *e, bool exact) {
   const kva_kloop *l = e->share.loop;
   int64_t n = e->share.rounds;
@@ -405,8 +404,8 @@ static bool is_straight(kva_emit *e, bool exact) {
   return (exact || again) && n * f.instrs <= (again ? KEPT_BODY * most : SMALL_BODY * MAX_COPIES);
 }
 
-/* Iterations start, start + step, ... below end: this thread's share of a part of the loop, which has `least` to `most`
- * iterations (0: unknown). */
+/* Emits iterations start, start + step, ... below end: this thread's share of a part of the loop that has `least` to
+ * `most` iterations (0: unknown). */
 static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMValueRef end, int64_t step, int64_t least,
                        int64_t most) {
   kva_emit *e = s->e;
@@ -432,7 +431,7 @@ static void emit_share(loop_state *s, kva_part part, LLVMValueRef start, LLVMVal
   e->share.loop = NULL;
 }
 
-/* The loads of l, number r of its rounds, that do not depend on the row. */
+/* Emits the row-invariant loads of l for the round at `at`. */
 static void load_round_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, LLVMValueRef at) {
   kva_ll_bind(e, l->var, at);
   for (const kva_kinstr *i = l->body->first; i; i = i->next) {
@@ -453,7 +452,7 @@ static void load_round_if(kva_emit *e, const kva_kloop *rows, const kva_kloop *l
   kva_ll_end_round(e, entry, latch);
 }
 
-/* What every row reads alike in its loop l, which `around` threads share, is loaded before the rows. */
+/* Hoists the row-invariant loads of loop l, which `around` threads share, before the loop over rows. */
 static void load_ahead(kva_emit *e, const kva_kloop *rows, const kva_kloop *l, unsigned around) {
   int64_t extent, lanes = l->width > 1 ? l->width : 1, step = (int64_t)around * lanes;
   bool loads = false;
@@ -487,7 +486,7 @@ static void load_rows_ahead(kva_emit *e, const kva_kloop *rows, unsigned around)
   }
 }
 
-/* Lanes of an accumulator come together. */
+/* Combines the lanes of each accumulator. */
 static void leave_lanes(loop_state *s) {
   KVA_ASSERT(s->lanes > 1 && s->copies == 1);
   kva_emit *e = s->e;
@@ -501,7 +500,7 @@ static void leave_lanes(loop_state *s) {
   kva_ll_mark_varying(e, s->l);
 }
 
-/* Whole vectors; what they leave follows in single iterations. */
+/* Whole vectors, then single iterations for the remainder. */
 static void emit_vector_share(loop_state *s, LLVMValueRef subgroup, LLVMValueRef end, int64_t n, int64_t least,
                               int64_t most) {
   kva_emit *e = s->e;
@@ -514,10 +513,10 @@ static void emit_vector_share(loop_state *s, LLVMValueRef subgroup, LLVMValueRef
     emit_share(s, KVA_PART_TAIL, LLVMBuildNSWAdd(e->b, whole, subgroup, ""), end, n, 0, lanes - 1);
 }
 
-/* Vectors between the peel and the last whole sector; then what stands before and behind them. */
+/* Vectors from the peel to the last whole sector; then the single elements before and after them. */
 static void emit_share_behind_peel(loop_state *s, LLVMValueRef subgroup, LLVMValueRef end, int64_t n, int64_t least,
                                    int64_t most) {
-  enum { SINGLE = KVA_K_PEEL - 1 }; /* before and behind the lanes, at most */
+  enum { SINGLE = KVA_K_PEEL - 1 }; /* upper bound of elements before, and after, the lanes */
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole_least = least > 2 * SINGLE ? least - 2 * SINGLE : 0;
   LLVMValueRef args[] = {kva_ll_expr(e, s->l->peel), end}, peel = kva_ll_intrinsic1(e, "llvm.smin", 2, args);
@@ -587,7 +586,7 @@ void kva_ll_loop(kva_emit *e, const kva_kloop *l) {
     }
     return;
   case KVA_K_VECTOR:
-    if (kva_ll_is_gpu(e)) break; /* lanes are for the consecutive elements of a thread */
+    if (kva_ll_is_gpu(e)) break; /* on a GPU, lanes are a thread's consecutive elements */
     emit_vector(e, l);
     return;
   case KVA_K_UNROLL:

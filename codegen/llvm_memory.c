@@ -1,9 +1,9 @@
-/* Loads and stores: consecutive lanes become vector accesses, others gathers and scatters; predicates and lanes that do
- * not run become masks. A load that is masked off gives 0 and touches no memory.
+/* Loads and stores. Consecutive lanes become vector accesses, others gathers and scatters; predicates and inactive
+ * lanes become masks. A masked-off load gives 0 and accesses no memory.
  *
- * Different buffers do not overlap, except where a result lies over an operand (in place), which ir/kernel_alias.c
- * allows only where the stored element depends on every load of the one it replaces: data flow then orders the two. So
- * every access may say which buffer it belongs to, and LLVM moves loads over stores to others. */
+ * Distinct buffers do not alias, except a result in place of an operand. ir/kernel_alias.c allows that only if the
+ * stored element depends on every load of the element that it replaces, so data flow orders the two. Hence every access
+ * carries its buffer's alias scope, and LLVM may move loads across stores to other buffers. */
 #include "codegen/llvm_internal.h"
 
 typedef enum reach { UNIFORM, CONTIGUOUS, SCATTERED } reach;
@@ -28,7 +28,7 @@ static unsigned element_bytes(const kva_kbuf *buf) {
   return is_packed(buf) ? 1 : (unsigned)kva_dtype_bits(buf->dtype) / 8;
 }
 
-/* Packed elements are addressed by their byte. */
+/* The byte that holds a packed element. */
 static LLVMValueRef byte_of_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index) {
   KVA_ASSERT(kva_dtype_bits(buf->dtype) == 4 || kva_dtype_bits(buf->dtype) == 2);
   int per_byte = 8 / kva_dtype_bits(buf->dtype);
@@ -51,7 +51,7 @@ static LLVMValueRef address(kva_emit *e, const kva_kbuf *buf, LLVMValueRef index
                    : LLVMBuildGEP2(e->b, type, e->bufs[buf->id], &at, 1, "");
 }
 
-/* GPUs split vectors that are not known to be aligned, and LLVM makes vectors of neighbouring scalars that are. */
+/* GPUs split vectors without known alignment, and LLVM merges adjacent scalars into vectors if it knows theirs. */
 static unsigned alignment_of(const kva_emit *e, const kva_kinstr *i, LLVMTypeRef type) {
   unsigned bytes = element_bytes(i->buf);
   if (!kva_ll_is_gpu(e) || is_packed(i->buf)) return bytes;
@@ -84,7 +84,7 @@ static void plain_store(kva_emit *e, const kva_kinstr *i, LLVMValueRef v, LLVMVa
   annotate(e, i->buf, s);
 }
 
-/* 8 zero bytes that a scalar load reads when its predicate is false. */
+/* 8 zero bytes that a scalar load reads if its predicate is false. */
 static LLVMValueRef zeros(kva_emit *e) {
   static const char name[] = "kva.zero";
   LLVMValueRef global = LLVMGetNamedGlobal(e->module, name);
@@ -147,7 +147,7 @@ static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef m
 
 static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred);
 
-/* One element for all lanes, where a predicate differs between them: load it if any lane wants it. */
+/* One element for all lanes under a predicate that varies by lane: loads it if any lane needs it. */
 static LLVMValueRef load_for_some(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMValueRef any = kva_ll_any(e, pred), v;
   v = kva_ll_is_gpu(e) ? load_if(e, i, any) : kva_ll_from_storage(e, i->buf->dtype, load_scalar(e, i, any));
@@ -175,8 +175,7 @@ static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pr
   return kva_ll_from_storage(e, i->buf->dtype, v);
 }
 
-/* A branch around a load whose predicate is the same for all lanes: GPUs have no memory that all pointers may point to.
- */
+/* Branches around a load with a uniform predicate: GPUs have no address that every pointer may have. */
 static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMBasicBlockRef before = LLVMGetInsertBlock(e->b), then = kva_ll_block(e, "load"), done = kva_ll_block(e, "loaded");
   LLVMBuildCondBr(e->b, pred, then, done);
@@ -198,9 +197,8 @@ LLVMValueRef kva_ll_raw_load(kva_emit *e, const kva_kinstr *i) {
   }
 }
 
-/* v as if it were loaded anew: else LLVM would keep what was made of it before (converted elements, twice as large),
- * too.
- */
+/* Hides the origin of v: otherwise LLVM also keeps values derived from it (converted elements, twice as large)
+ * alive. */
 static LLVMValueRef opaque(kva_emit *e, LLVMValueRef v) {
   LLVMTypeRef type = LLVMTypeOf(v), word = LLVMInt32TypeInContext(e->ctx);
   bool vector = LLVMGetTypeKind(type) == LLVMVectorTypeKind;
@@ -231,7 +229,7 @@ LLVMValueRef kva_ll_load(kva_emit *e, const kva_kinstr *i) {
 
 /* ---- stores ------------------------------------------------------------------------------------------------------ */
 
-/* Two atomic steps: neighbours in the same byte may belong to other work items. */
+/* Two atomic operations: neighbours in the same byte may belong to other work items. */
 static void store_packed(kva_emit *e, const kva_kbuf *buf, LLVMValueRef v, LLVMValueRef index) {
   LLVMTypeRef i8 = LLVMInt8TypeInContext(e->ctx);
   LLVMValueRef pointer = address(e, buf, index, true), shift = shift_of_packed(e, buf, index);

@@ -1,8 +1,8 @@
-/* NVIDIA's dialect (ir/dialect_nv.def): as NVVM intrinsics where LLVM has them, else as inline assembly.
+/* NVIDIA's dialect (ir/dialect_nv.def): NVVM intrinsics where LLVM has them, else inline assembly.
  *
- * wgmma runs asynchronously on registers that LLVM believes to be ready: its accumulators go in and out of every
- * instruction of a chain, the wait included, as operands that are tied to results, so that no use can move before the
- * wait and no copy between them. In the text of assembly the tied inputs take numbers too. */
+ * wgmma writes its accumulators asynchronously, but LLVM assumes that they are ready. So every instruction of a chain,
+ * including the wait, takes the accumulators as inputs tied to its results: no use can move before the wait, and no
+ * copy between the instructions. Tied inputs also take operand numbers in the assembly text. */
 #include "codegen/llvm_internal.h"
 #include "ir/dialect_nv.h"
 
@@ -21,7 +21,7 @@ static void effect(kva_emit *e, const char *text, const char *operands, uint32_t
   kva_ll_assembly(e, false, text, constraints, NULL, n_args, args);
 }
 
-/* Barriers take numbers that are known now: with a register the assembler reserves all sixteen. */
+/* Barrier numbers must be immediates: with a register the assembler reserves all sixteen barriers. */
 static void named_barrier(kva_emit *e, const kva_kintrinsic *m, const char *what) {
   effect(e, kva_arena_printf(e->scratch, "bar.%s %d, %d;", what, m->numbers[0], m->numbers[1]), "", 0, NULL);
 }
@@ -49,14 +49,14 @@ static void mbarrier_arrive(kva_emit *e, const kva_kintrinsic *m) {
   effect(e, "mbarrier.arrive.shared.b64 _, [$0];", "r", 1, &at);
 }
 
-/* Predicated: a branch around it in a loop of wgmma is laid out so that the warp comes together too late. */
+/* Predicated: in a loop with wgmma, a branch around it makes the warp reconverge too late. */
 static void mbarrier_arrive_if(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef args[] = {kva_ll_shared_address(e, &m->places[0]),
                          LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "")};
   effect(e, "{ .reg .pred p; setp.ne.b32 p, $1, 0; @p mbarrier.arrive.shared.b64 _, [$0]; }", "r,r", 2, args);
 }
 
-/* A loop of attempts, in LLVM's blocks: labels in assembly would be doubled with it. */
+/* The retry loop consists of LLVM blocks: labels inside assembly would be duplicated with it. */
 static void mbarrier_wait(kva_emit *e, const kva_kintrinsic *m) {
   static const char text[] = "{ .reg .pred p; mbarrier.try_wait.parity.shared.b64 p, [$1], $2; selp.b32 $0, 1, 0, p; }";
   LLVMValueRef parity = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");
@@ -104,7 +104,7 @@ typedef struct chain {
   kva_text outputs, inputs; /* constraints: "=f,=f", "0,1" */
 } chain;
 
-/* Floats, or pairs of 16 bits. */
+/* Appends floats, or pairs of 16 bits. */
 static void add_registers(chain *c, const kva_kplace *p, uint32_t n) {
   KVA_ASSERT(c->n + n <= MAX_ACCUMULATORS);
   bool pairs = p->buf->dtype != KVA_F32;
@@ -125,7 +125,7 @@ static void put_registers(chain *c, const kva_kplace *p, uint32_t first, uint32_
   kva_ll_store_registers(c->e, p, n, values);
 }
 
-/* Runs text with the chain and more operands; frees the chain's constraints. */
+/* Emits `text` with the chain and more operands; frees the chain's constraints. */
 static LLVMValueRef run_chain(chain *c, const char *text, const char *more, uint32_t n_more,
                               const LLVMValueRef *operands) {
   kva_emit *e = c->e;
@@ -141,8 +141,8 @@ static LLVMValueRef run_chain(chain *c, const char *text, const char *more, uint
   return kva_ll_assembly(e, false, text, constraints, result, c->n + n_more, args);
 }
 
-/* Of a matrix in the 128-byte swizzle: address, bytes between chunks of 64 and between groups of 8 rows, all in units
- * of 16 bytes. Source: the PTX ISA's matrix descriptor. */
+/* Descriptor of a matrix in the 128-byte swizzle: address, bytes between chunks of 64 and between groups of 8 rows, in
+ * units of 16 bytes. Source: the PTX ISA's matrix descriptor. */
 static LLVMValueRef descriptor(kva_emit *e, const kva_kplace *p, int32_t leading) {
   uint64_t fixed = 1ull << 62 | (uint64_t)(ROW_GROUP >> 4) << 32 | (uint64_t)(leading >> 4 & 0x3fff) << 16;
   LLVMValueRef at = LLVMBuildZExt(e->b, kva_ll_shared_address(e, p), i64_type(e), "");
@@ -193,7 +193,7 @@ static void wgmma_registers(kva_emit *e, const kva_kintrinsic *m) {
   put_registers(&c, &m->places[0], 0, half, run_chain(&c, text, "r,r,r,r,l,r", 6, operands));
 }
 
-/* An instruction without operands that the registers of up to two places pass through. */
+/* An instruction without further operands; the registers of up to two places pass through it. */
 static void pass_through(kva_emit *e, const kva_kintrinsic *m, const char *text, const int32_t *counts,
                          uint32_t n_places) {
   chain c = {.e = e};

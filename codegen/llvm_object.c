@@ -1,8 +1,8 @@
 /* Ahead of time: an artefact's tables as constants beside its kernels, in one relocatable object.
  *
  * Every table is a private constant with the C layout of runtime/abi.h (checked against sizeof); strings, formulas and
- * tensors are written once each. Everything but the exported functions is local, so that several models go into one
- * program. The text depends on the artefact alone: no paths, no times, tables in the artefact's order. */
+ * tensors are deduplicated. Everything except the exported functions is local, so several models fit into one program.
+ * The object depends only on the artefact: no paths, no times, tables in the artefact's order. */
 #include "codegen/llvm_internal.h"
 
 enum { DATA_ALIGNMENT = 64 };
@@ -28,7 +28,7 @@ static LLVMValueRef null(const writer *w) {
   return LLVMConstNull(w->ptr);
 }
 
-/* A struct as C lays it out, which must be as long as C says. */
+/* A struct in C's layout, whose size must equal C's. */
 static LLVMValueRef record(const writer *w, size_t size, unsigned n, LLVMValueRef *fields) {
   LLVMValueRef v = LLVMConstStructInContext(w->cg->ctx, fields, n, false);
   KVA_ASSERT(LLVMABISizeOfType(w->cg->layout, LLVMTypeOf(v)) == size);
@@ -45,12 +45,12 @@ static LLVMValueRef constant(const writer *w, LLVMValueRef value, unsigned align
   return g;
 }
 
-/* A table in memory; null where it is empty. */
+/* A table in memory; null if it is empty. */
 static LLVMValueRef table(const writer *w, int64_t n, LLVMValueRef *items) {
   return n > 0 ? constant(w, LLVMConstArray2(LLVMTypeOf(items[0]), items, (uint64_t)n), 16) : null(w);
 }
 
-/* Room for n items. */
+/* Memory for n items. */
 static LLVMValueRef *room(const writer *w, int64_t n) {
   KVA_ASSERT(n >= 0);
   return KVA_NEW_ARRAY(w->cg->arena, LLVMValueRef, n + 1);
@@ -78,8 +78,8 @@ static LLVMValueRef numbers(const writer *w, int64_t n, const int32_t *list) {
   return table(w, n, items);
 }
 
-/* Tensors are large and often shared by programs: known by where they lie. One string of bytes is a single object to
- * LLVM, however long. */
+/* Tensors are large and often shared by programs, so their addresses identify them. A byte string is a single object to
+ * LLVM, however long it is. */
 static LLVMValueRef tensor(const writer *w, const void *data, int64_t bytes) {
   if (!data) return null(w);
   LLVMValueRef g = kva_map_get(w->data, &data, sizeof data);
@@ -247,7 +247,7 @@ static LLVMValueRef code(const writer *w, const kva_code *c) {
   return RECORD(w, kva_code, fields);
 }
 
-/* With its alternatives; what they have in common is written once. */
+/* Includes its alternatives; common parts are written once. */
 static LLVMValueRef artifact(const writer *w, const kva_artifact *a) {
   LLVMValueRef *states = room(w, a->n_states), *kernels = room(w, a->n_kernels), *programs = room(w, a->n_programs),
                *codes = room(w, a->n_codes);
@@ -279,13 +279,14 @@ static LLVMValueRef extern_function(const writer *w, const char *name, LLVMTypeR
   return f ? f : LLVMAddFunction(w->cg->module, name, type);
 }
 
-/* An exported function that calls `callee` with the constants, then with its own parameters. */
+/* An exported function that calls `callee` with its first n_before parameters, then the constants, then its other
+ * parameters. */
 typedef struct forward {
   const char *name, *callee;
   LLVMTypeRef result;
   unsigned n_parameters;
   LLVMTypeRef parameters[4];
-  unsigned n_before, n_constants; /* parameters that go before the constants */
+  unsigned n_before, n_constants; /* n_before: parameters that go before the constants */
   LLVMValueRef constants[2];
 } forward;
 
@@ -354,7 +355,7 @@ static void define_main(const writer *w, LLVMValueRef a, const kva_object_option
   define_forward(w, &f);
 }
 
-/* Kernels are named by the artefact alone. */
+/* Only the artefact refers to kernels by name. */
 static void hide_kernels(kva_codegen *cg) {
   for (uint32_t i = 0; i < cg->kernels.len; i++)
     LLVMSetLinkage(LLVMGetNamedFunction(cg->module, cg->kernels.data[i].name), LLVMInternalLinkage);

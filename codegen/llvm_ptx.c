@@ -1,7 +1,7 @@
 /* NVIDIA GPUs: the target machine, PTX text.
  *
- * LLVM's NVPTX target ends the process for code it cannot select: a handler of fatal errors jumps out of LLVM, after
- * which the module is left alone. */
+ * LLVM's NVPTX backend ends the process on code that it cannot select. A fatal error handler jumps out of LLVM instead;
+ * the module is not touched afterwards. */
 #include "codegen/llvm_internal.h"
 
 #include <llvm-c/ErrorHandling.h>
@@ -14,7 +14,7 @@
 static _Thread_local jmp_buf *escape;
 static _Thread_local char fatal_text[256];
 
-/* Without a place to go to, LLVM ends the process as it would have. */
+/* Without a jump target LLVM ends the process as usual. */
 static void on_fatal_error(const char *reason) {
   if (!escape) return;
   snprintf(fatal_text, sizeof fatal_text, "%s", reason);
@@ -51,18 +51,17 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   return KVA_OK;
 }
 
-/* ---- additions ----------------------------------------------------------------------------------------------------
- */
+/* ---- additions --------------------------------------------------------------------------------------------------- */
 
-/* `or disjoint` is an addition where its operands share no bits, which InstCombine may know from the branch around it
- * alone. NVPTX's own passes hoist it out of that branch (SpeculativeExecution) and then compute other addresses from it
- * as if it were an addition everywhere (StraightLineStrengthReduce; LLVM 19). So additions are restored, and
- * InstCombine makes `or` of those that are so without any branch, which saves registers: conditions are hidden from it.
- */
+/* `or disjoint` is an addition if its operands share no bits, which InstCombine may have derived from a dominating
+ * branch. NVPTX's passes hoist it out of that branch (SpeculativeExecution) and then derive other addresses from it as
+ * if it were an addition everywhere (StraightLineStrengthReduce; LLVM 19). So restore the additions, and let
+ * InstCombine make `or` of those that are disjoint without any branch, which saves registers: conditions are hidden
+ * from it. */
 
 typedef struct hidden {
   LLVMBuilderRef b;
-  LLVMValueRef function; /* i1 (i1), of which nothing is known */
+  LLVMValueRef function; /* i1 (i1), opaque */
   LLVMTypeRef type;
 } hidden;
 
@@ -114,7 +113,7 @@ kva_status kva_ptx_restore_additions(kva_codegen *cg) {
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
-/* Nothing between setjmp and longjmp owns anything but LLVM, whose objects are given up. */
+/* Between setjmp and longjmp only LLVM owns resources, and its objects are abandoned. */
 static int emit_guarded(kva_codegen *cg, LLVMMemoryBufferRef *out_text, char **out_error) {
   jmp_buf here;
   escape = &here;

@@ -1,9 +1,9 @@
-/* From what is asked for, or from the machine itself, to a description of the target. */
+/* Describes the target that the options, or the host, determine. */
 #include "codegen/llvm_internal.h"
 
 #include <unistd.h>
 
-/* Other machines, with a CPU that all of the kind have. */
+/* Machines to cross-compile for, each with its baseline CPU. */
 typedef struct machine_row {
   const char *triple, *arch, *cpu;
 } machine_row;
@@ -26,8 +26,7 @@ static kva_status find_machine(const char *triple, kva_diag *diag, const machine
                    machines[1].triple);
 }
 
-/* CPUs that code can be generated for by name. LLVM's C interface neither lists its own nor fails for an unknown one.
- */
+/* CPUs that code can be generated for by name. LLVM's C interface neither lists its CPUs nor rejects unknown names. */
 typedef struct cpu_row {
   const char *name;
   int vector_bits;
@@ -53,7 +52,7 @@ static kva_status check_cpu(const char *name, kva_diag *diag) {
   return status;
 }
 
-/* Of the machine itself, its features tell. */
+/* Host features take precedence; a named CPU has none. */
 static int widest_vector(const char *cpu, const char *features) {
   const cpu_row *row = *features ? NULL : find_cpu(cpu);
   if (row) return row->vector_bits;
@@ -71,7 +70,7 @@ static char *own_string(kva_arena *arena, char *llvm_string) {
   return copy;
 }
 
-/* For this machine its own cache; for others a size that most have, so that builds do not depend on where they run. */
+/* The host's own cache size; for other machines a common one, so that builds do not depend on the building machine. */
 static void describe_cpu(const kva_target_options *options, const machine_row *row, const kva_cg_cpu *cpu,
                          kva_target *out) {
   bool is_x86 = row == &machines[0], own = !options->cpu && !options->triple;

@@ -1,14 +1,12 @@
-/* Kernels of a GPU: the function, the numbers of blocks and threads, and what threads do together.
+/* GPU kernels: the function, block and thread numbers, barriers, and reductions across threads.
  *
- * A kernel's parameters are pointers to global memory and symbols by value. All threads of a subgroup arrive at
- * barriers and shuffles together: the code between THREAD loops has the same control flow in all of them, because it
- * computes with the same values.
+ * Parameters are pointers to global memory, and symbols by value. All threads of a subgroup reach barriers and shuffles
+ * together: code between THREAD loops computes with the same values in all of them, so its control flow is uniform.
  *
- * Combination over a subgroup is a butterfly: in step s every thread combines its value with that of the thread whose
+ * A reduction over a subgroup is a butterfly: in step s every thread combines its value with that of the thread whose
  * number differs in bit s. Both sides combine the same two values, so all threads end with the same bits, and the order
- * of additions depends on nothing but the subgroup's size. Over more than a warp the warps' results meet in shared
- * memory.
- */
+ * of additions depends only on the subgroup's size. Over more than a warp, the warps' results are combined through
+ * shared memory. */
 #include "codegen/llvm_internal.h"
 
 enum {
@@ -18,8 +16,8 @@ enum {
   KERNEL_CALL = 71,
   MAP_BYTES = 128,
   MAP_ALIGNMENT = 64,
-  TILE_ALIGNMENT = 1024,    /* of larger shared buffers: what the 128-byte swizzle repeats after */
-  STATIC_SHARED = 48 << 10, /* more must be asked for by the launch */
+  TILE_ALIGNMENT = 1024,    /* of larger shared buffers: the period of the 128-byte swizzle */
+  STATIC_SHARED = 48 << 10, /* more must be requested at launch */
 };
 
 static LLVMTypeRef i32_type(const kva_emit *e) {
@@ -51,7 +49,7 @@ static uint32_t parameter_count(const kva_kernel *k) {
   return n;
 }
 
-/* Without "grid_constant" LLVM copies what is passed by value to the stack. */
+/* Without "grid_constant" LLVM copies by-value parameters to the stack. */
 static void annotate_maps(kva_emit *e, uint32_t n) {
   LLVMTypeRef type = LLVMArrayType2(LLVMInt8TypeInContext(e->ctx), MAP_BYTES);
   unsigned byval = LLVMGetEnumAttributeKindForName("byval", 5);
@@ -122,7 +120,7 @@ static LLVMValueRef static_shared(kva_emit *e, const kva_kbuf *buf) {
   return v;
 }
 
-/* The array that the launch adds, one for all kernels of the module. */
+/* The array of dynamic shared memory, one for all kernels of the module. */
 static LLVMValueRef dynamic_array(kva_emit *e) {
   static const char name[] = "kva_dynamic_shared";
   LLVMValueRef v = LLVMGetNamedGlobal(e->module, name);
@@ -141,7 +139,7 @@ static LLVMValueRef dynamic_shared(kva_emit *e, const kva_kbuf *buf) {
   return LLVMBuildInBoundsGEP2(e->b, LLVMInt8TypeInContext(e->ctx), dynamic_array(e), &at, 1, buf->name);
 }
 
-/* What combine_warps and kva_ll_combine_blocks ask for, or a little more. */
+/* An upper bound of what combine_warps and kva_ll_combine_blocks allocate. */
 static uint64_t bytes_of_results(const kva_kernel *k) {
   uint64_t n = 0;
   for (uint32_t l = 0; l < k->loops.len; l++) {
@@ -192,7 +190,7 @@ LLVMValueRef kva_ll_subgroup_number(kva_emit *e, unsigned around, unsigned subgr
   return subgroup > 1 ? LLVMBuildUDiv(e->b, v, kva_ll_i64(e, subgroup), "") : v;
 }
 
-/* Barrier number 1 + t of the hardware is that of subgroup t; 0 is the block's. */
+/* Hardware barrier 1 + t belongs to subgroup t; 0 is the block's. */
 static void subgroup_barrier(kva_emit *e) {
   KVA_ASSERT(e->subgroup % WARP == 0 && e->k->threads / e->subgroup < 16); /* the hardware has 16 barriers */
   LLVMValueRef subgroup = LLVMBuildTrunc(e->b, kva_ll_subgroup_number(e, e->k->threads, e->subgroup), i32_type(e), "");
@@ -200,7 +198,7 @@ static void subgroup_barrier(kva_emit *e) {
   kva_ll_intrinsic(e, "llvm.nvvm.barrier", 0, NULL, 2, args);
 }
 
-/* The threads of the warp that are of this one's subgroup. Other subgroups may have no work left. */
+/* Mask of the warp's threads in this thread's subgroup. Other subgroups of the warp may have exited. */
 static LLVMValueRef members(kva_emit *e) {
   if (e->subgroup >= WARP) return i32(e, -1);
   LLVMValueRef thread = LLVMBuildTrunc(e->b, e->thread, i32_type(e), "");
@@ -219,7 +217,7 @@ void kva_ll_barrier(kva_emit *e) {
 
 /* ---- combination ------------------------------------------------------------------------------------------------- */
 
-/* v of the thread whose number differs in bit `bit`. */
+/* v of the lane whose number differs in bit `bit`. */
 static LLVMValueRef exchange32(kva_emit *e, LLVMValueRef v, unsigned bit) {
   KVA_ASSERT(bit && bit < WARP && bit < e->subgroup);
   LLVMValueRef args[] = {members(e), v, i32(e, bit), i32(e, WARP - 1)};
@@ -259,12 +257,12 @@ static LLVMValueRef combine_lanes(kva_emit *e, const kva_kcarry *c, LLVMValueRef
   return v;
 }
 
-/* Booleans lie in memory as bytes. */
+/* Booleans are bytes in memory. */
 static LLVMTypeRef slot_type(kva_emit *e, kva_dtype t) {
   return t == KVA_BOOL ? LLVMInt8TypeInContext(e->ctx) : kva_ll_type(e, t);
 }
 
-/* Element `at` of the subgroup's warp results of carry c, side by side in 8 bytes for each, whatever its type. */
+/* Slot `at` among the warps' results for carry c: consecutive, with 8 bytes reserved for each, whatever its type. */
 static LLVMValueRef slot(kva_emit *e, LLVMValueRef slots, uint32_t c, kva_dtype t, unsigned n_warps, LLVMValueRef at) {
   LLVMValueRef first = kva_ll_i64(e, (int64_t)c * n_warps);
   LLVMValueRef base = LLVMBuildInBoundsGEP2(e->b, LLVMInt64TypeInContext(e->ctx), slots, &first, 1, "");
@@ -288,7 +286,7 @@ static void write_slots(kva_emit *e, uint32_t n, const kva_kcarry *carries, LLVM
   LLVMPositionBuilderAtEnd(e->b, done);
 }
 
-/* Whether all threads of the block meet in r elsewhere than at `here`. */
+/* All threads of the block synchronise in r at an instruction other than `here`. */
 static bool meets_elsewhere(const kva_kregion *r, const kva_kinstr *here) {
   for (const kva_kinstr *i = r->first; i; i = i->next) {
     bool combines =
@@ -298,7 +296,7 @@ static bool meets_elsewhere(const kva_kregion *r, const kva_kinstr *here) {
   return false;
 }
 
-/* Whether l may run again before all threads have met after it. */
+/* l may run again before all threads have synchronised after it. */
 static bool is_repeated(const kva_kloop *l) {
   for (const kva_kinstr *i = l->instr; i->region->owner; i = i->region->owner) {
     const kva_kinstr *around = i->region->owner;
@@ -318,7 +316,7 @@ static void combine_warps(kva_emit *e, const kva_kloop *l, LLVMValueRef *values)
         LLVMBuildMul(e->b, kva_ll_subgroup_number(e, e->k->threads, e->subgroup), kva_ll_i64(e, n * n_warps), "");
     slots = LLVMBuildInBoundsGEP2(e->b, i64, slots, &first, 1, "");
   }
-  if (is_repeated(l)) kva_ll_barrier(e); /* other warps may still read the last round's */
+  if (is_repeated(l)) kva_ll_barrier(e); /* other warps may still read the previous round's results */
   write_slots(e, n, carries, values, slots, n_warps);
   kva_ll_barrier(e);
   LLVMValueRef mine = LLVMBuildAnd(e->b, e->thread, kva_ll_i64(e, n_warps - 1), "");

@@ -1,6 +1,6 @@
-/* The tile dialect (KVA_K_TILES) for NVIDIA's GPUs: as NVVM intrinsics where LLVM has them, else as inline assembly;
- * and what the emitters of dialects share. What instructions order is expressed by what LLVM knows of memory: assembly
- * with effects says that it may touch all of it. */
+/* The tile dialect (KVA_K_TILES) for NVIDIA GPUs: NVVM intrinsics where LLVM has them, else inline assembly; and
+ * helpers that the emitters of dialects share. LLVM's memory model expresses ordering: assembly with effects clobbers
+ * all memory. */
 #include "codegen/llvm_internal.h"
 
 enum { SHARED_MEMORY = 3, MAX_REGISTERS = 8 };
@@ -45,7 +45,7 @@ void kva_ll_store_registers(kva_emit *e, const kva_kplace *p, uint32_t n, const 
     LLVMSetAlignment(LLVMBuildStore(e->b, values[i], register_at(e, base, LLVMTypeOf(values[i]), i)), 4);
 }
 
-/* The parts of what an instruction with several results returns. */
+/* Stores the results of an instruction that returns several. */
 static void store_results(kva_emit *e, const kva_kplace *p, uint32_t n, LLVMValueRef results) {
   KVA_ASSERT(n > 0 && n <= MAX_REGISTERS);
   LLVMValueRef values[MAX_REGISTERS];
@@ -93,7 +93,7 @@ static void store_matrix(kva_emit *e, const kva_kintrinsic *m) {
   kva_ll_assembly(e, false, text, constraints[n], NULL, (uint32_t)n + 1, args);
 }
 
-/* The intrinsics of f16 take pairs, those of bf16 whole registers. */
+/* The intrinsics for f16 take pairs, those for bf16 whole registers. */
 static void mma(kva_emit *e, const kva_kintrinsic *m) {
   bool half = m->places[1].buf->dtype == KVA_F16;
   LLVMTypeRef pair = half ? LLVMVectorType(LLVMHalfTypeInContext(e->ctx), 2) : i32_type(e);
@@ -117,7 +117,7 @@ static LLVMValueRef exp2_approximate(kva_emit *e, const kva_kinstr *i) {
   return kva_ll_intrinsic(e, "llvm.nvvm.ex2.approx.ftz.f", 0, NULL, 1, &v);
 }
 
-/* Two conversions would each need their half put in place. */
+/* One conversion of both: two would each need a move to place their half. */
 static void round_pair(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef v[2];
   kva_ll_load_registers(e, &m->places[1], LLVMFloatTypeInContext(e->ctx), 2, v);

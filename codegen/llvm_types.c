@@ -1,4 +1,4 @@
-/* LLVM types and constants for Kvasir's dtypes, and small things every emitter file needs. */
+/* LLVM types and constants for Kvasir's dtypes, and helpers that all emitter files share. */
 #include "codegen/llvm_internal.h"
 
 LLVMTypeRef kva_ll_type(const kva_emit *e, kva_dtype compute) {
@@ -89,7 +89,7 @@ static LLVMValueRef extern_function(kva_emit *e, const char *name, LLVMTypeRef s
 }
 
 LLVMValueRef kva_ll_libcall(kva_emit *e, const char *name, unsigned n_args, LLVMValueRef *args) {
-  KVA_ASSERT(!kva_ll_is_gpu(e)); /* legalize_*.c leave nothing to call there */
+  KVA_ASSERT(!kva_ll_is_gpu(e)); /* legalize_*.c leave no calls on a GPU */
   LLVMTypeRef type = LLVMTypeOf(args[0]);
   bool vector = kva_ll_is_vector(args[0]);
   LLVMValueRef fn = extern_function(e, name, vector ? LLVMGetElementType(type) : type, n_args);

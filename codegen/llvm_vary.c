@@ -1,4 +1,4 @@
-/* What differs between the lanes of a vector loop, and whether a loop can run in lanes at all. */
+/* Which values differ between the lanes of a vector loop, and whether a loop can run in lanes at all. */
 #include "codegen/llvm_internal.h"
 
 typedef struct marking {
@@ -12,7 +12,7 @@ bool kva_ll_carry_varying(const kva_emit *e, const kva_kcarry *c) {
 
 static bool instr_varies(const kva_emit *e, const kva_kinstr *i) {
   if (i->op == KVA_K_LOOP || i->op == KVA_K_STORE || i->op == KVA_K_IF || i->op == KVA_K_BARRIER) return false;
-  if (i->op == KVA_K_INTRINSIC) return false; /* keeps its loop from running in lanes */
+  if (i->op == KVA_K_INTRINSIC) return false; /* its loop does not run in lanes */
   if (i->op == KVA_K_REDUCE || i->op == KVA_K_CARRY) return kva_ll_carry_varying(e, &i->loop->carries.data[i->carry]);
   if (i->index && kva_ll_expr_varying(e, i->index)) return true;
   for (uint32_t a = 0; a < i->n_args; a++) {
@@ -31,7 +31,7 @@ static void unmark(void *user, kva_kinstr *i) {
   ((kva_emit *)user)->varying[i->id] = false;
 }
 
-/* To a fixed point: a carry varies when what it yields does, which comes later in the text. */
+/* Iterates to a fixed point: a carry varies if its yielded value does, which comes later in the text. */
 void kva_ll_mark_varying(kva_emit *e, const kva_kloop *l) {
   kva_k_each_instr_in(l->body, unmark, e);
   if (e->lanes.n == 1) return;
@@ -72,7 +72,7 @@ static void widest(void *user, kva_kinstr *i) {
   if (kva_dtype_is_float(t) && kva_dtype_bits(t) > *bits) *bits = kva_dtype_bits(t);
 }
 
-/* As many lanes as a register has of the widest float that memory or a reduction holds; fewer for short loops. */
+/* As many lanes as a register holds of the widest float in memory or in a reduction; fewer for short loops. */
 unsigned kva_ll_lane_count(const kva_emit *e, const kva_kloop *l) {
   int bits = 32;
   kva_k_each_instr_in(l->body, widest, &bits);

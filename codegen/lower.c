@@ -1,11 +1,11 @@
-/* Graph to kernel IR. Values are pulled: the value of one element of a result asks for elements of its operands, which
- * are either made by nodes of the same group, in place, or loaded. Loop-invariant code and common subexpressions find
- * their place in the builder, so that the pulling itself needs no plan.
+/* Graph to kernel IR. Values are pulled: an element of a result asks for elements of its operands, which nodes of the
+ * same group compute in place, or which are loaded. The builder hoists loop-invariant code and shares common
+ * subexpressions, so pulling needs no plan.
  *
- * Without a whole-kernel operator the group's outputs give the loops: one nest for each distinct shape, sharing the
- * outer loops of equal leading extents, so that row reductions and elementwise results of one group share the row loop.
- * A whole-kernel operator writes the loops itself and hands its elements to `store`, which runs the rest of the group
- * on them. */
+ * Without a whole-kernel operator, the group's outputs define the loops: one nest for each distinct shape. Outputs
+ * share the outer loops of equal leading extents, so row reductions and elementwise results of one group share the row
+ * loop. A whole-kernel operator writes the loops itself and hands its elements to `store`, which computes the rest of
+ * the group from them. */
 #include "codegen/lower_internal.h"
 #include "ops/ids.h"
 
@@ -77,7 +77,7 @@ static const kva_tensor_data *constant_of(const kva_value *v) {
 
 enum { MAX_INLINE = 16 };
 
-/* Constants of a group have no buffer: a scalar is an immediate, a short list a chain of selections. */
+/* Constants of a group have no buffer: a scalar is an immediate, a short list a chain of selects. */
 static kva_kval inline_constant(kva_lowering *w, const kva_node *n, const kva_tensor_data *t,
                                 const kva_expr *const *idx) {
   kva_kb *b = w->l.kb;
@@ -103,8 +103,8 @@ static kva_kval load_parameter(kva_lowering *w, const kva_value *v, const kva_ex
   return kva_k_load(w->l.kb, buf, linear_index(w, v->type, idx));
 }
 
-/* A result is pulled once for each index and guard: nodes are DAGs, and pulling a diamond twice at every level would
- * take exponential time. What an inner loop computed is no use outside it. */
+/* Memoises each result by index and guard: nodes form DAGs, and pulling both sides of a diamond at every level would
+ * take exponential time. A value computed in an inner loop is not reused outside it. */
 typedef struct memo_key {
   const kva_value *value;
   kva_kval guard;
@@ -165,7 +165,7 @@ static bool ends_at(const kva_type *t, uint32_t depth) {
   return true;
 }
 
-/* Those that have no further indices are stored here, the others go on in a loop for each distinct next extent. */
+/* Outputs without further indices are stored here; the others continue in a loop for each distinct next extent. */
 void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
                           const kva_expr **idx) {
   kva_expr_ctx *c = w->l.kb->exprs;
@@ -217,7 +217,7 @@ static const kva_node *find_tile(kva_lowering *w) {
   return tile;
 }
 
-/* Nothing to do, and nothing that loops over no elements, or divides by their number, has to cope with. */
+/* All outputs are empty: no work, and no code for loops over zero elements or divisions by their number. */
 static bool all_empty(const kva_lowering *w) {
   for (uint32_t i = 0; i < w->n_outputs; i++) {
     const kva_type *t = w->outputs[i].value->type;
@@ -228,7 +228,7 @@ static bool all_empty(const kva_lowering *w) {
   return true;
 }
 
-/* Do optimisers make all outputs? */
+/* All outputs are made by optimisers. */
 static bool only_updates(const kva_lowering *w) {
   for (uint32_t i = 0; i < w->n_outputs; i++) {
     const kva_node *def = w->outputs[i].value->def;
@@ -259,7 +259,7 @@ static void lower_outputs(kva_lowering *w) {
   for (uint32_t i = 0; i < w->n_outputs; i++) left[i] = &w->outputs[i];
   const kva_expr *idx[KVA_MAX_RANK];
   if (kva_lowering_partial_sums(w, left)) return;
-  bool apart = only_updates(w); /* of several parameters, which share nothing, also where their shapes are equal */
+  bool apart = only_updates(w); /* of different parameters, which share nothing even if their shapes are equal */
   for (uint32_t n = w->n_outputs, together; n; n -= together, left += together) {
     together = apart ? kva_lowering_put_first(n, left, is_of_node) : n;
     kva_lowering_outputs(w, together, left, 0, idx);

@@ -1,5 +1,5 @@
-/* Groups with partial sums (ops/partial_sum.c): the loops go over blocks of rows, and a row's elements are added to the
- * block's sums where they are computed, beside what else the group makes of the row:
+/* Groups with partial sums (ops/partial_sum.c): loops over blocks of rows add a row's elements to the block's sums as
+ * they are computed, next to the group's other outputs for the row:
  *
  *   for each block p
  *     for each subgroup q of n
@@ -7,7 +7,7 @@
  *       for rows q, q + n, ... of p, in order { the row's outputs;  sums[q, j] += its element j }
  *     y[p, j] = sum over q of sums[q, j]
  *
- * So the gradient of a norm by its input and that by its scale are one pass over memory. */
+ * So the gradients of a norm's input and of its scale take one pass over memory. */
 #include "codegen/lower_internal.h"
 #include "ops/ids.h"
 #include "ops/partial_sum.h"
@@ -39,13 +39,13 @@ static int64_t columns_of(const kva_lowering_output *o) {
   return n;
 }
 
-/* Element of sums for column `column` of output o. */
+/* Index in `sums` of column `column` of output o. */
 static const kva_expr *sum_at(const partial_sums *s, const kva_lowering_output *o, const kva_expr *subgroup,
                               const kva_expr *column) {
   return kva_expr_add(s->kb->exprs, kva_expr_muli(s->kb->exprs, subgroup, columns_of(o)), column);
 }
 
-/* Loops over the columns of output o: idx[1 ..], and their number. */
+/* Opens loops over the columns of output o, sets idx[1 ..] and returns the column's number. */
 static const kva_expr *begin_columns(partial_sums *s, const kva_lowering_output *o, kva_kloop **loops,
                                      const kva_expr **idx) {
   kva_expr_ctx *c = s->kb->exprs;
@@ -99,7 +99,7 @@ static void store_sums(partial_sums *s) {
   }
 }
 
-/* row: its indices in operand and domain. */
+/* row: its indices in the operand's leading axes. */
 static void add_row(partial_sums *s, const kva_expr *const *row) {
   kva_kloop *loops[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK], *at[KVA_MAX_RANK];
@@ -114,7 +114,7 @@ static void add_row(partial_sums *s, const kva_expr *const *row) {
   }
 }
 
-/* The subgroup's rows of the block, and what else is made of them. */
+/* The subgroup's rows of the block, with the group's other outputs for each row. */
 static void each_row(partial_sums *s, const kva_lowering_output **others) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_node *n = s->outputs[0]->value->def;

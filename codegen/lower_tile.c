@@ -1,6 +1,6 @@
-/* Epilogues: what the rest of a group does with each element that a whole-kernel operator hands to `store`. The fusion
- * pass puts only nodes behind it that read its result element by element; here every output's index follows from the
- * element's, through elementwise nodes, transpositions and reshapes, and each read is checked to be of that element. */
+/* Epilogues: the rest of a group, computed from each element that a whole-kernel operator hands to `store`. The fusion
+ * pass adds only nodes that read its result element by element. Here the element's index determines every output's
+ * index, through elementwise nodes, transpositions and reshapes; each read is checked to be of that element. */
 #include "codegen/lower_internal.h"
 #include "ops/ids.h"
 
@@ -42,7 +42,7 @@ static void reshaped(kva_lowering *w, const kva_type *from, const kva_type *to, 
   w->bound.reshaped = true;
 }
 
-/* Same extents, but for leading ones. */
+/* Equal extents, apart from leading ones of extent 1. */
 static bool aligned(kva_lowering *w, const kva_type *from, const kva_type *to, const kva_expr *const *in,
                     const kva_expr **out) {
   if (to->rank < from->rank) return false;
@@ -54,7 +54,7 @@ static bool aligned(kva_lowering *w, const kva_type *from, const kva_type *to, c
   return true;
 }
 
-/* The index of v's element that comes from the bound one; false where the way there is not element by element. */
+/* Maps the bound element's index to the index of v; false: v does not follow it element by element. */
 static bool forward(kva_lowering *w, const kva_value *v, const kva_expr **out) {
   KVA_ASSERT(v->def && w->bound.value);
   const kva_node *n = v->def;

@@ -1,15 +1,15 @@
-/* The CPU schedule: which loop runs over work items, which in lanes, what is unrolled.
+/* The CPU schedule: which loop runs over work items, which in lanes, which are unrolled.
  *
- *   1. loops without iterations go; perfectly nested PARALLEL loops merge where that costs no division, so that dense
- *      elementwise code becomes one loop;
- *   2. every top-level nest: the loops around its core become one GRID loop (unraveled by division, once per row); rows
- *      too short for a work item are taken several at a time, rows too long are cut in blocks;
- *   3. in the core, the innermost PARALLEL loop becomes VECTOR when memory is touched at unit stride along it, else the
- *      innermost reduction; short constant loops unroll, the rest is serial;
- *   4. several independent nests share one GRID loop, which branches on the item's number. Nests that depend on each
- *      other run one after the other in a single work item;
- *   5. costly values that two loops of a row share are kept in between (schedule_reuse.c);
- *   6. mathematical functions are expanded (legalize_math.c).
+ *   1. Loops of extent 0 go. Perfectly nested PARALLEL loops merge where that costs no division, so that dense
+ *      elementwise code becomes one loop.
+ *   2. In every top-level nest the loops around its core become one GRID loop (delinearised by division, once per row).
+ *      An item takes several rows if they are short, a block of a row if they are long.
+ *   3. In the core the innermost PARALLEL loop becomes VECTOR if it accesses memory at unit stride, else the innermost
+ *      reduction does. Short constant loops unroll, the rest is serial.
+ *   4. Several independent nests share one GRID loop, which branches on the item's number. Nests that depend on each
+ *      other run in sequence in a single work item.
+ *   5. Costly values that two loops over a row share are kept in a local row (schedule_reuse.c).
+ *   6. Mathematical functions are expanded (legalize_math.c).
  *
  * Kernels that arrive with a schedule (tile kernels) only get step 6. */
 #include "codegen/schedule_internal.h"
@@ -65,7 +65,7 @@ static bool prefers_lanes(const schedule *s, const kva_kloop *l) {
   return strides.legal && strides.unit > 0 && strides.strided == 0 && !is_short(l);
 }
 
-/* Some loop below r would do well in lanes. */
+/* Some loop below r suits lanes. */
 static bool better_inside(const schedule *s, const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
     if (i->op != KVA_K_LOOP) continue;
@@ -74,8 +74,8 @@ static bool better_inside(const schedule *s, const kva_kregion *r) {
   return false;
 }
 
-/* Should l, without PARALLEL loops inside, run in lanes? A loop with some strided accesses does when nothing inside is
- * better: gathers still beat one element at a time. */
+/* l, without PARALLEL loops inside, should run in lanes. With some strided accesses it does if no inner loop suits
+ * lanes better: gathers still beat one element at a time. */
 static bool wants_lanes(const schedule *s, const kva_kloop *l) {
   kva_strides strides = kva_strides_of(s->k, l);
   if (!strides.legal) return false;
@@ -121,7 +121,7 @@ static bool all_const(uint32_t n, kva_kloop *const *rows) {
   return true;
 }
 
-/* Rows of `cost` cycles each become the grid. Nests too small for two work items stay loops. */
+/* Makes rows of `cost` cycles each the grid. Nests too small for two work items stay loops. */
 static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop *const *order, double cost) {
   KVA_ASSERT(n > 0 && cost >= 0);
   int64_t per_item = power_of_two(KVA_ITEM_CYCLES / (cost + 1) / 2);
@@ -132,8 +132,8 @@ static void make_grid(schedule *s, uint32_t n, kva_kloop *const *rows, kva_kloop
   kva_sched_grid(s->k, n, rows, order, kva_expr_const(s->k->exprs, per_item));
 }
 
-/* A transposition: what the leaf strides over is dense along another loop of the nest. That one moves to the inside of
- * narrow blocks of the leaf, so that a cache line, once fetched, serves all its elements. */
+/* A transposition: where the leaf is strided, another loop of the nest has stride 1. That loop becomes the innermost
+ * one, inside narrow blocks of the leaf, so that all elements of a fetched cache line are used. */
 static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
   kva_kloop *leaf = nest[n - 1], *order[MAX_NEST];
   if (kva_strides_of(s->k, leaf).strided == 0 || kva_cost_extent(leaf->extent) <= 2 * s->lanes) return false;
@@ -151,7 +151,8 @@ static bool transpose_blocks(schedule *s, uint32_t n, kva_kloop **nest) {
   return true;
 }
 
-/* A nest whose innermost loop runs in lanes: cut into blocks when one row is worth several work items, or is all. */
+/* A nest whose innermost loop runs in lanes. Cuts the leaf into blocks if one row is worth several work items or is the
+ * whole nest. */
 static void grid_over_lanes(schedule *s, uint32_t n, kva_kloop **nest) {
   KVA_ASSERT(n > 0 && s->lanes > 0);
   kva_kloop *leaf = nest[n - 1];

@@ -1,5 +1,5 @@
-/* Estimates that schedules go by: cycles of a region, and how accesses move with a loop. Rough on purpose: they decide
- * sizes of work items within a factor of a few, and directions by majority. */
+/* Cost estimates for schedules: cycles of a region, and strides of accesses along a loop. Rough on purpose: they decide
+ * work item sizes within a small factor, and loop directions by majority. */
 #include "codegen/schedule_internal.h"
 
 enum { SYMBOL_GUESS = 64 };
@@ -69,7 +69,7 @@ static void scan(void *user, kva_kinstr *i) {
   const kva_expr *coefficient, *rest;
   if (i->op == KVA_K_LOOP && kva_expr_uses(i->loop->extent, c->l->var)) c->s.legal = false;
   if (i->op != KVA_K_LOAD && i->op != KVA_K_STORE) return;
-  if (i->op == KVA_K_STORE && c->l->kind != KVA_K_PARALLEL) c->s.legal = false; /* in order means memory too */
+  if (i->op == KVA_K_STORE && c->l->kind != KVA_K_PARALLEL) c->s.legal = false; /* sequential loops also order memory */
   bool affine = kva_expr_affine(c->k->exprs, i->index, c->l->var, &coefficient, &rest);
   if (affine && kva_expr_is(coefficient, 0)) return;
   *(affine && kva_expr_is(coefficient, 1) ? &c->s.unit : &c->s.strided) += weight_of(c->l, i);

@@ -1,18 +1,18 @@
 /* The GPU schedule: GRID items are blocks, THREAD loops divide work among a block's threads (ir/kernel.h).
  *
- *   1. loops without iterations go, perfectly nested PARALLEL loops merge, as on a CPU; what stands between two of them
- * moves to the inside;
- *   2. a nest without loops in its core: squares where it transposes (schedule_gpu_transpose.c), threads
- * for an element with its neighbours where it reads those (schedule_gpu_neighbours.c), else a thread for
- * every element, or for the few that 16 bytes hold where all accesses are consecutive and aligned
- * (schedule_gpu_width.c). Rows that suit subgroups of threads stay rows, so that their index costs one division a row;
- * short or odd ones are numbered through;
- *   3. a core with reductions along its leaf's neighbours (columns): a thread for every column, or a block for every 32
- *      where columns are few and long (schedule_gpu_columns.c);
- *   4. else rows: a warp for each, part of one for short rows, or a block for long ones (schedule_gpu_subgroup.c);
- *   5. rows that are too short for a warp, or sequential: a thread for each;
- *   6. full reductions, and nests that depend on each other: one block;
- *   7. kernels that arrive with a CPU's schedule (attention's strips): a thread for every item. */
+ *   1. Loops of extent 0 go and perfectly nested PARALLEL loops merge, as on a CPU; code between two of them sinks into
+ *      the inner one.
+ *   2. A nest without loops in its core is tiled where it transposes (schedule_gpu_transpose.c), gets threads that take
+ *      an element with its neighbours where it reads those (schedule_gpu_neighbours.c), else a thread for every element
+ *      or for as many as 16 bytes hold, if all accesses are consecutive and aligned (schedule_gpu_width.c). Rows that
+ *      suit subgroups stay rows, so that index divisions happen once a row; short or odd rows are flattened.
+ *   3. A core with column reductions: a thread for every column, or a block for every 32 if columns are few and long
+ *      (schedule_gpu_columns.c).
+ *   4. Other reductions go along rows: a warp for each row, a part of a warp for short rows, a block for long ones
+ *      (schedule_gpu_subgroup.c).
+ *   5. Rows that are sequential or too short for a warp: a thread for each.
+ *   6. Full reductions, and nests that depend on each other: one block.
+ *   7. Kernels that arrive with a CPU schedule (attention's query tiles): a thread for every item. */
 #include "codegen/legalize.h"
 #include "codegen/schedule_gpu.h"
 
@@ -23,11 +23,11 @@ enum {
   TILE_THREADS = 64,     /* for items that are heavy by themselves */
   LONG_ROW = 4096,       /* bytes: worth a block */
   LONGEST_ROW = 1 << 15, /* bytes that a block of THREADS keeps in registers (llvm_keep.c) */
-  LONG_BLOCK = 512,      /* for longer ones */
-  SHORT_ROW = 24,        /* not worth a warp */
+  LONG_BLOCK = 512,      /* for rows longer than that */
+  SHORT_ROW = 24,        /* elements: not worth a warp */
   BUSY_THREADS = 1 << 15,
   LONG_COLUMN = 1024, /* cycles */
-  FEW_ROWS = 256,     /* warps for each would leave multiprocessors idle */
+  FEW_ROWS = 256,     /* one warp each would leave multiprocessors idle */
   MAX_SUBGROUP_ROWS = 32,
 };
 
@@ -43,7 +43,7 @@ static void find_value(void *user, const kva_expr *symbol) {
   if (kva_k_symbol_region(search[0], symbol) == search[1]) search[2] = symbol;
 }
 
-/* The PARALLEL loop in l's body, when all else there is pure, free of loops, and not in its extent. */
+/* The PARALLEL loop in l's body, if everything else there is pure and free of loops, and its extent uses none of it. */
 static kva_kloop *sole_map(const kva_kernel *k, const kva_kloop *l) {
   kva_kloop *inner = NULL;
   for (const kva_kinstr *i = l->body->first; i; i = i->next) {
@@ -57,8 +57,8 @@ static kva_kloop *sole_map(const kva_kernel *k, const kva_kloop *l) {
   return search[2] ? NULL : inner;
 }
 
-/* What stands between two PARALLEL loops of a nest moves into the inner one: many threads compute it again rather than
- * few run the inner loop. */
+/* Sinks code between two PARALLEL loops of a nest into the inner one. Recomputing it in many threads is cheaper than
+ * running the inner loop in few. */
 static void sink(kva_kernel *k, kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOOP || i->loop->kind != KVA_K_PARALLEL) continue;
@@ -102,8 +102,9 @@ static bool reads_weights(kva_kernel *k, uint32_t n, kva_kloop *const *rows) {
   return s.found;
 }
 
-/* Rows that a subgroup takes one after the other: several where all rows read the same weights, which the subgroup then
- * keeps (llvm_keep.c), or its block does (schedule_gpu_stage.c), but not so many that multiprocessors would be idle. */
+/* Rows that a subgroup takes one after the other: several where all rows read the same weights, which the subgroup
+ * keeps in registers (llvm_keep.c) or its block stages (schedule_gpu_stage.c), but few enough to keep all
+ * multiprocessors busy. */
 static const kva_expr *rows_of_subgroup(const gpu_schedule *s, uint32_t n, kva_kloop *const *rows, int64_t subgroups) {
   kva_expr_ctx *c = s->k->exprs;
   const kva_expr *busy = kva_expr_const(c, s->target->multiprocessors * subgroups);
@@ -111,7 +112,7 @@ static const kva_expr *rows_of_subgroup(const gpu_schedule *s, uint32_t n, kva_k
   return kva_expr_max(c, kva_expr_const(c, 1), kva_expr_min(c, share, kva_expr_const(c, MAX_SUBGROUP_ROWS)));
 }
 
-/* Rows, each for a subgroup, as many subgroups to a block as it has. */
+/* A subgroup for each row; a block has as many subgroups as fit its threads. */
 static void grid_of_subgroups(const gpu_schedule *s, uint32_t n, kva_kloop *const *rows, int64_t subgroup) {
   kva_kernel *k = s->k;
   bool weights = reads_weights(k, n, rows);
@@ -192,7 +193,7 @@ static void find_lanes(void *user, kva_kinstr *i) {
   if (extent > *most) *most = extent;
 }
 
-/* The threads of a warp that have something to do in rows of r. */
+/* The smallest subgroup, at most a warp, whose lanes cover the widest THREAD loop of r. */
 static int64_t subgroup_for_row(const gpu_schedule *s, const kva_kregion *r) {
   int64_t lanes = 1, subgroup = 2;
   kva_k_each_instr_in(r, find_lanes, &lanes);
@@ -207,7 +208,7 @@ static bool has_loops(const kva_kregion *r) {
   return false;
 }
 
-/* Reductions that merge at no cost. */
+/* Merges reductions where no index needs a division. */
 static void merge_below(kva_kernel *k, kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {
     next = i->next;
@@ -217,14 +218,14 @@ static void merge_below(kva_kernel *k, kva_kregion *r) {
   }
 }
 
-/* Fewer than threads that a GPU keeps busy, each with a long reduction. */
+/* Fewer columns than threads that keep a GPU busy, each with a long reduction. */
 static bool few_columns(uint32_t n, kva_kloop *const *nest) {
   double columns = 1;
   for (uint32_t d = 0; d < n; d++) columns *= kva_cost_extent(nest[d]->extent);
   return columns < BUSY_THREADS && kva_cost_region(nest[n - 1]->body, 1) > LONG_COLUMN;
 }
 
-/* What is in the THREAD loops of single threads is theirs. */
+/* Bodies of THREAD loops of single threads become sequential. */
 static void serialize_threads(kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOOP) continue;
@@ -276,7 +277,7 @@ static bool is_nest(const kva_kinstr *i) {
   return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_PARALLEL && !i->loop->carries.len;
 }
 
-/* Independent nests; every other effect is a single thread's. */
+/* All loops are independent nests; every other effect is left to a single thread. */
 static bool suits_grid(const kva_kernel *k) {
   bool nests = false;
   for (kva_kinstr *i = k->body->first; i; i = i->next) {
@@ -288,7 +289,7 @@ static bool suits_grid(const kva_kernel *k) {
 
 typedef KVA_VEC(kva_kinstr *) instr_list;
 
-/* What stands for i afterwards is one of the nests, if it has effects. */
+/* Schedules i. If it has effects, the instruction that replaces it joins the nests. */
 static void schedule_top(const gpu_schedule *s, kva_kinstr *i, instr_list *nests) {
   kva_kernel *k = s->k;
   kva_kinstr *before = i->prev;
@@ -300,8 +301,8 @@ static void schedule_top(const gpu_schedule *s, kva_kinstr *i, instr_list *nests
   if (kva_sched_has_effects(now)) KVA_PUSH(k->arena, nests, now);
 }
 
-/* Versions of a nest store to the same buffers, of which the schedule of one must not know: it stands alone while it
- * is made. */
+/* Versions of a nest store to the same buffers. The schedule of one must not see the others' stores, so each is linked
+ * alone while it is scheduled. */
 static void schedule_versions(const gpu_schedule *s, uint32_t n, kva_kinstr **versions, kva_kinstr *before,
                               instr_list *nests) {
   kva_kernel *k = s->k;
@@ -339,7 +340,7 @@ static void schedule_one_block(kva_kernel *k) {
     kva_sched_wrap_all(k);
 }
 
-/* The only effect of the kernel's body, when that is a GRID loop. */
+/* The GRID loop of the kernel's body if it is the only effect there. */
 static kva_kloop *only_grid(kva_kernel *k) {
   kva_kloop *grid = NULL;
   for (kva_kinstr *i = k->body->first; i; i = i->next) {
@@ -363,7 +364,7 @@ static void schedule_items(kva_kernel *k) {
   set_thread(only_loop(blocks->body), 1);
 }
 
-/* ptxas aims at all threads of a multiprocessor and spills where a few registers more would do: 128 are. */
+/* By default ptxas aims at full occupancy and spills where a few more registers would do: allow 128 for each thread. */
 static void allow_registers(kva_kernel *k, const kva_target *target) {
   enum { OF_THREAD = 128 };
   uint32_t resident = target->registers / OF_THREAD;

@@ -4,78 +4,80 @@
 
 #include "codegen/schedule_internal.h"
 
-enum { KVA_WARP_ROW = 512 }; /* elements of a row of unknown length that a warp takes; longer ones are a block's */
+enum { KVA_WARP_ROW = 512 }; /* a warp takes rows of unknown length up to this many elements, a block longer ones */
 
 /* ---- schedule_gpu_subgroup.c ------------------------------------------------------------------------------------- */
 
-/* Everything below r is one thread's. */
+/* Makes all loops below r sequential: one thread runs them. */
 void kva_sched_serialize(kva_kregion *r);
-/* i becomes the work of the subgroup's first thread; returns what stands for it. */
+/* Moves i into a loop that only the first thread of the subgroup runs; returns that loop's instruction. */
 kva_kinstr *kva_sched_wrap(kva_kernel *k, kva_kinstr *i);
 /* The same for the whole kernel. */
 void kva_sched_wrap_all(kva_kernel *k);
-/* Every access in l's body stays, or moves by one from iteration to iteration; some do. */
+/* Every access in l's body has stride 0 or 1 in l's variable, and at least one has stride 1. */
 bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l);
-/* Does the order of accesses to buf matter: is it read and written, or stored to in several places? */
+/* The order of accesses to buf matters: buf is read and written, or several instructions store to it. */
 bool kva_sched_is_ordered(const kva_kernel *k, const kva_kbuf *buf);
-/* A buffer in shared memory, for code that a schedule adds to built kernels; `name` is made unique. */
+/* Creates a buffer in shared memory for code that a schedule adds to a built kernel; makes `name` unique. */
 kva_kbuf *kva_sched_shared(kva_kernel *k, const char *name, kva_dtype dtype, int64_t n);
-/* Most iterations that a subgroup could share in r; 0: a subgroup is no use there. */
+/* The largest number of iterations in r that a subgroup could share; 0: r does not suit a subgroup. */
 double kva_sched_subgroup_extent(kva_kernel *k, const kva_kregion *r);
-/* Makes r the code of a subgroup. */
+/* Distributes the work in r over the threads of a subgroup. */
 void kva_sched_distribute(kva_kernel *k, kva_kregion *r);
-/* The loop in r whose iterations are to be subgroups (kva_kloop.subgroup); NULL: there is none. */
+/* The loop in r whose iterations are meant for subgroups (kva_kloop.subgroup); NULL: none. */
 kva_kloop *kva_sched_subgroups(const kva_kregion *r);
 
 /* ---- schedule_gpu_width.c, schedule_gpu_reduce.c, schedule_gpu_columns.c, schedule_gpu_transpose.c,
  * schedule_gpu_neighbours.c ---- */
 
-/* Consecutive iterations of l that a thread may take as lanes: as many as 16 bytes of the widest type hold, where every
- * access of its straight-line body is consecutive and aligned; else 1. */
+/* The number of consecutive iterations of l that a thread may take as lanes: as many as fit 16 bytes of the widest
+ * type, provided every access of the straight-line body is consecutive and aligned; else 1. */
 uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l);
-/* The same for a THREAD loop over rows that start anywhere, where one peel (kva_kloop.peel) aligns all accesses; 1:
- * none does. With it the order in which a row is added up depends on where the row starts, too. */
-uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head);
+/* The same for a THREAD loop over rows that start at any element, where one peel (kva_kloop.peel) aligns all accesses;
+ * 1: no such peel exists. With a peel, the order of a row's sum also depends on where the row starts. */
+uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_peel);
 /* Bytes of the widest element that r loads or stores; at least 1. */
 int kva_sched_widest_element(const kva_kregion *r);
-/* No extent in the nest depends on a loop around, and no value from memory stands in an index. */
+/* No extent in the nest depends on a variable of the nest, and no index depends on a value from memory. */
 bool kva_sched_is_rectangular(const kva_kernel *k, uint32_t n, kva_kloop *const *nest);
 
-/* Directly nested reductions become one over all iterations; returns the loop that stands for l. divide: also where
- * indices then need divisions. */
+/* Merges directly nested reductions into one over all iterations; returns the loop that replaces l. divide: merge even
+ * if indices then need divisions. */
 kva_kloop *kva_sched_merge_reductions(kva_kernel *k, kva_kloop *l, bool divide);
 
-/* v is the constant that `combine` (a sum or a product) starts with. */
+/* v is the neutral element of `combine` (a sum or a product). */
 bool kva_sched_is_neutral(const kva_kinstr *v, kva_combine combine);
-/* The results of `from` become those of `to`. */
+/* Makes all uses of results of `from` use those of `to`. */
 void kva_sched_retarget(kva_kernel *k, const kva_kloop *from, kva_kloop *to);
 
-/* A loop over columns whose body is one reduction becomes, for blocks of `threads` threads, a loop over blocks of
- * columns that share the reduction; *leaf is then that loop. False: it has another form. */
+/* Splits a loop over columns whose body is one reduction into blocks of columns; the `threads` threads of a block share
+ * each reduction. On success *leaf is the loop over blocks. False: the loop does not have this form. */
 bool kva_sched_columns(kva_kernel *k, kva_kloop **leaf, int64_t threads);
 
-/* A perfect nest whose leaf stores along lines and loads across them becomes a grid of squares that blocks turn in
- * shared memory. False: it has another form. */
+/* Tiles a perfect nest whose leaf stores with stride 1 and loads with a larger stride; each block transposes a square
+ * tile in shared memory. False: the nest does not have this form. */
 bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest);
 
-/* A perfect nest whose body reads neighbours of its element becomes a grid of blocks of `threads` threads that each
- * take an element with its neighbours (schedule_gpu_neighbours.c). False: it has another form. */
+/* Makes a perfect nest whose body reads neighbours of its element a grid of blocks of `threads` threads, each of which
+ * takes an element together with its neighbours (schedule_gpu_neighbours.c). False: the nest does not have this
+ * form. */
 bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t threads);
 
 /* ---- schedule_gpu_long.c ----------------------------------------------------------------------------------------- */
 
-/* Loops of a block over one row that is too long for its registers keep `room_bytes` more of it in shared memory. */
+/* For rows that exceed a block's registers: loops of one block over the same row keep `room_bytes` more of it in shared
+ * memory. */
 void kva_sched_keep_long(kva_kernel *k, int64_t room_bytes);
 
 /* ---- schedule_gpu_stage.c ---------------------------------------------------------------------------------------- */
 
-/* Does what loops ask for by kva_kloop.stage. */
+/* Stages loads in shared memory for the loops that ask for it (kva_kloop.stage). */
 void kva_sched_stage(kva_kernel *k);
 
 /* ---- schedule_gpu_versions.c ------------------------------------------------------------------------------------- */
 
-/* The versions of a nest over rows of unknown length, unlinked; returns how many there are, 0: it needs none. Just one
- * of them all has rows. */
+/* Writes the versions of a nest over rows of unknown length, unlinked; returns their number, 0: the nest needs none.
+ * For every length exactly one version has rows. */
 enum { KVA_MAX_VERSIONS = 5 };
 uint32_t kva_sched_versions(kva_kernel *k, kva_kloop *nest, kva_kinstr **versions);
 

@@ -1,6 +1,5 @@
-/* Column reductions: y[j] = sum over i of x[i, j]. Threads along j read whole lines, but there are rarely enough
- * columns to fill a GPU. So a block takes 32 columns, its warps every n-th row each, and their sums meet in shared
- * memory:
+/* Column reductions: y[j] = sum over i of x[i, j]. Threads along j make coalesced loads, but columns alone rarely fill
+ * a GPU. So a block takes 32 columns, each of its n warps every n-th row, and their sums are combined in shared memory:
  *
  *   for each part p of n, a warp    for each column c, a lane    partial[p, c] = sum over f of x[f n + p, c]
  *   barrier
@@ -9,7 +8,7 @@
 
 enum { COLUMNS = 32 };
 
-/* The only loop of r, a reduction with nothing but constants before it; NULL else. */
+/* The only loop of r if it is a reduction preceded by nothing but constants; else NULL. */
 static kva_kloop *sole_reduction(const kva_kregion *r) {
   kva_kloop *l = NULL;
   for (const kva_kinstr *i = r->first; i; i = i->next) {
@@ -46,7 +45,7 @@ static kva_kinstr *access(kva_kernel *k, kva_kop op, kva_kbuf *buf, const kva_ex
   return i;
 }
 
-/* for column: partial[part, column] = l's values over rows part, part + n, ... Takes l's body. */
+/* for column: partial[part, column] = l's values over rows part, part + n, ... Moves l's body. */
 static void sum_part(kva_kernel *k, kva_kloop *l, const kva_kloop *part, kva_kloop *column, kva_kbuf **partial,
                      int64_t n) {
   kva_expr_ctx *c = k->exprs;
@@ -69,7 +68,7 @@ static void sum_part(kva_kernel *k, kva_kloop *l, const kva_kloop *part, kva_klo
   }
 }
 
-/* l, which was emptied, becomes the sum over the parts of a column. */
+/* Replaces l, now empty, by the sum over the parts of a column. */
 static void sum_parts(kva_kernel *k, kva_kloop *l, const kva_expr *column, kva_kbuf **partial, int64_t n) {
   KVA_ASSERT(!l->body->first && l->carries.len);
   kva_kloop *parts = kva_k_loop_create(k, KVA_K_SERIAL, kva_expr_const(k->exprs, n), "part");

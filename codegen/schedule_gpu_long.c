@@ -1,29 +1,29 @@
-/* Rows that are longer than what a block keeps in registers, and that several of its loops read (softmax, cross-entropy
- * over a large vocabulary). Each such loop becomes up to three:
+/* Rows that exceed a block's registers and that several of its loops read (softmax, cross-entropy over a large
+ * vocabulary). Each such loop becomes up to three:
  *
- *   0 <= r < block_form.bytes llvm_keep.c keeps what the first loop loads
- *   then, `room` bytes        the first loop puts it into shared memory, where the others find it: a thread reads what
- *                             it wrote itself, as loops of one length deal the same elements to the same threads
- *   the rest                  is read again
+ *   the first block_form.bytes  stay in registers: llvm_keep.c keeps what the first loop loads
+ *   the next `room` bytes       go to shared memory: the first loop stores them, the others load them. Loops of one
+ *                               length deal the same elements to the same threads, so a thread reads its own stores
+ *   the rest                    is read again
  *
- * A row of which one block would read too much again is shared by two, four or eight, each of which keeps a part
+ * If one block would have to read too much again, two, four or eight blocks share the row, and each keeps a part
  * (kva_kloop.blocks, llvm_blocks.c).
  *
- * A reduction goes on from one to the next. The rest of a maximum m and of the sum of exp(x - m) behind it is read once
- * for both: each thread keeps the largest of what it has seen and the sum relative to that (Milakov, Gimelshein: Online
- * normalizer calculation for softmax, 2018), in shared memory until m is known. */
+ * A reduction continues from one of these loops to the next. For a maximum m followed by the sum of exp(x - m), the
+ * rest is read once for both: each thread keeps the maximum of what it has seen and the sum relative to that maximum
+ * (Milakov, Gimelshein: Online normalizer calculation for softmax, 2018), in shared memory until m is known. */
 #include "codegen/schedule_gpu.h"
 
 #include <float.h>
 
 enum {
   MAX_LOOPS = 8,
-  SHORT = 128 << 10, /* bytes of rows that registers hold alone */
-  READ_AGAIN = 12    /* less than this part of a row may be read again */
+  SHORT = 128 << 10, /* bytes of a row that registers can hold alone */
+  READ_AGAIN = 12    /* less than one byte in so many may be read again */
 };
 
-/* Threads of a block, and bytes of a row that their registers hold beside what else the loops need: each of fewer
- * threads has more of them, and fewer loads are on their way. */
+/* Threads of a block, and bytes of a row that their registers hold beside what else the loops need. With fewer threads
+ * each has more registers, and fewer loads are in flight. */
 typedef struct block_form {
   uint32_t threads;
   int64_t bytes;
@@ -32,11 +32,11 @@ static const block_form usual = {512, 96 << 10}, few_threads = {256, 192 << 10};
 
 typedef struct long_rows {
   kva_kernel *k;
-  kva_kloop *loops[MAX_LOOPS]; /* that read the row, of one length */
+  kva_kloop *loops[MAX_LOOPS]; /* loops of one length that read the row */
   uint32_t n_loops;
   int64_t length;
-  kva_kbuf *buf;         /* what they read */
-  const kva_expr *index; /* at element `element` */
+  kva_kbuf *buf;         /* the buffer that they read */
+  const kva_expr *index; /* its index at element `element` */
   const kva_expr *element;
 } long_rows;
 
@@ -60,7 +60,7 @@ static bool suits(const kva_kinstr *i, int64_t *out_length) {
          kva_expr_is_const(i->loop->extent, out_length);
 }
 
-/* The loops behind `first` in its region that read the same elements, and it. */
+/* Lists `first` and the loops after it in its region that read the same elements. */
 static void list_loops(long_rows *s, kva_kloop *first) {
   KVA_ASSERT(first->instr->region && s->buf && s->index);
   int64_t length;
@@ -71,7 +71,7 @@ static void list_loops(long_rows *s, kva_kloop *first) {
   }
 }
 
-/* The first loop, and what it loads, that another loop reads, too. */
+/* Finds the first loop with a load that another loop repeats. */
 static bool find(long_rows *s, const kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (!suits(i, &s->length)) continue;
@@ -86,7 +86,8 @@ static bool find(long_rows *s, const kva_kregion *r) {
   return false;
 }
 
-/* l keeps its first `count` iterations; returns a loop behind it that has the others, and l's results. */
+/* Cuts l to its first `count` iterations; returns a new loop after it that has the remaining ones and takes over l's
+ * results. */
 static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t count) {
   KVA_ASSERT(count > 0 && count < length && kva_expr_is(l->extent, length));
   kva_kloop *rest = kva_k_copy(k, l->instr, 0, NULL, NULL)->loop;
@@ -102,7 +103,7 @@ static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t cou
     kva_k_insert(l->instr->region, rest->instr, so_far);
     rest->carries.data[c].init = so_far;
   }
-  l->blocks = 0; /* what rest goes on from */
+  l->blocks = 0; /* l's result only initialises the reduction of `rest` */
   l->extent = kva_expr_const(k->exprs, count);
   rest->extent = kva_expr_const(k->exprs, length - count);
   return rest;
@@ -114,7 +115,8 @@ static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
   return row_bytes * (READ_AGAIN - 1) < kept_bytes * READ_AGAIN;
 }
 
-/* The fewest of usual form that keep all of a row; 1 where one block leaves little, or eight do not do. */
+/* The fewest blocks of the usual form that keep a whole row; 1 if one block leaves little of it, or if eight do not
+ * suffice. */
 static uint32_t blocks_for(const long_rows *s, int64_t room_bytes) {
   int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8;
   if (is_little(bytes, few_threads.bytes + room_bytes)) return 1;
@@ -123,7 +125,8 @@ static uint32_t blocks_for(const long_rows *s, int64_t room_bytes) {
   return 1;
 }
 
-/* Blocks combine floats, and what each of them starts from counts in each. */
+/* Blocks combine only floats. The initial value enters once per block, so it must be neutral or the operation
+ * idempotent. */
 static bool combines(const kva_kloop *l) {
   for (uint32_t c = 0; c < l->carries.len; c++) {
     const kva_kcarry *carry = &l->carries.data[c];
@@ -143,8 +146,8 @@ static bool is_single(const kva_kloop *l) {
   return kva_expr_is(l->extent, 1) && !l->carries.len;
 }
 
-/* Beside the loops over the row a block does nothing but single stores. What a barrier orders within a block nothing
- * would order between blocks. */
+/* Besides the loops over the row, the block has only single stores: a barrier orders accesses within a block, but
+ * nothing orders them between blocks. */
 static bool may_share(const long_rows *s) {
   const kva_kregion *r = s->loops[0]->instr->region;
   if (!r->owner || r->owner->op != KVA_K_LOOP || r->owner->loop->kind != KVA_K_GRID || r->parent != s->k->body)
@@ -159,14 +162,15 @@ static bool may_share(const long_rows *s) {
   return true;
 }
 
-/* Single stores are the first part's: the others could find what it stored where they still read. */
+/* Only the block of the first part does the single stores: a second store could overwrite a result while another block
+ * still reads it. */
 static void store_once(const kva_kregion *r, const kva_expr *is_first) {
   for (const kva_kinstr *i = r->first; i; i = i->next)
     if (i->op == KVA_K_LOOP && is_single(i->loop)) i->loop->extent = is_first;
 }
 
-/* l has the iterations of its block's part; the first part also those at the row's end that are no whole sector for
- * each. */
+/* l gets the iterations of its block's part. The first part also takes the row's end, which does not divide into whole
+ * sectors for every block. */
 static void share_loop(const long_rows *s, kva_kloop *l, uint32_t blocks, const kva_expr *part,
                        const kva_expr *is_first) {
   kva_expr_ctx *c = s->k->exprs;
@@ -179,7 +183,7 @@ static void share_loop(const long_rows *s, kva_kloop *l, uint32_t blocks, const 
   if (l->carries.len) last->blocks = blocks;
 }
 
-/* A block for each part of a row, in turn; returns what it does. */
+/* Splits each row into parts, one block each, consecutive blocks for one row; returns the body of a block. */
 static kva_kregion *share(const long_rows *s, uint32_t blocks) {
   kva_expr_ctx *c = s->k->exprs;
   kva_kloop *rows = s->loops[0]->instr->region->owner->loop;
@@ -197,7 +201,7 @@ static kva_kregion *share(const long_rows *s, uint32_t blocks) {
 
 /* ---- what a block keeps ------------------------------------------------------------------------------------------ */
 
-/* Lanes are aligned in the room where they are in the row. */
+/* Aligned lanes of the row are aligned in shared memory, too. */
 static const kva_expr *place_in_room(kva_kernel *k, const kva_kloop *l) {
   if (!l->peel) return l->var;
   return kva_expr_add(k->exprs, l->var, kva_expr_sub(k->exprs, kva_expr_const(k->exprs, KVA_K_PEEL), l->peel));
@@ -237,7 +241,7 @@ static kva_kinstr *exp_of_difference(kva_kernel *k, kva_kregion *r, kva_kinstr *
   return append(k, r, KVA_K_exp, x->dtype, 1, &difference);
 }
 
-/* Result, or in the loop previous value, of a carry. */
+/* The result of a carry, or its previous value inside the loop. */
 static kva_kinstr *carried(kva_kernel *k, kva_kregion *r, kva_kop op, kva_kloop *l, uint32_t carry) {
   kva_kinstr *i = append(k, r, op, l->carries.data[carry].dtype, 0, NULL);
   i->loop = l;
@@ -254,8 +258,7 @@ static kva_kinstr *access(kva_kernel *k, kva_kregion *r, kva_kbuf *buf, const kv
   return i;
 }
 
-/* max is over what it loads, sum over exp(what it loads, which is the same, - max's result), and they do nothing else.
- */
+/* max reduces over a load, sum over exp(the same load - max's result), and neither does anything else. */
 static bool is_softmax(const long_rows *s, const kva_kloop *max, const kva_kloop *sum) {
   if (max->carries.len != 1 || sum->carries.len != 1) return false;
   if (kva_sched_has_effects(max->instr) || kva_sched_has_effects(sum->instr)) return false;
@@ -267,7 +270,7 @@ static bool is_softmax(const long_rows *s, const kva_kloop *max, const kva_kloop
   return m->op == KVA_K_REDUCE && m->loop == max;
 }
 
-/* A thread's share of the rest: the largest element, and the sum relative to it. */
+/* One thread's share of the rest: the running maximum, and the sum relative to it. */
 static kva_kloop *share_of_rest(kva_kernel *k, kva_kloop *t, const kva_kloop *max, int64_t length) {
   kva_expr_ctx *c = k->exprs;
   const kva_kinstr *from = max->carries.data[0].yield;
@@ -291,7 +294,7 @@ static kva_kloop *share_of_rest(kva_kernel *k, kva_kloop *t, const kva_kloop *ma
   return l;
 }
 
-/* A loop over threads in place of l. */
+/* Replaces l by a loop over threads. */
 static kva_kloop *threads_instead(kva_kernel *k, kva_kloop *l, kva_combine combine, kva_dtype type) {
   kva_kloop *t = kva_k_loop_create(k, KVA_K_THREAD, kva_expr_const(k->exprs, k->threads), "t");
   KVA_PUSH(k->arena, &t->carries, ((kva_kcarry){combine, type, l->carries.data[0].init, NULL}));
@@ -316,7 +319,7 @@ static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_
   t->carries.data[0].yield = append(k, t->body, KVA_K_mul, type, 2, (kva_kinstr *[]){own, scale});
 }
 
-/* That of most threads that leaves little of a row to be read again. */
+/* The form with more threads, if it leaves little of a row to be read again. */
 static block_form choose_form(int64_t row_bytes, int64_t room_bytes) {
   return is_little(row_bytes, usual.bytes + room_bytes) ? usual : few_threads;
 }

@@ -1,50 +1,49 @@
-/* Straight code that reads neighbours: a row and the one before it (KV shifting), an element and its partner in the
- * other half of the row (rotary embeddings), angles that all heads and sequences share. A thread for every element
- * would load each of them several times. So a thread takes both halves and several rows that follow each other, and a
- * block takes the heads and sequences that have the same angles, which are loaded once for all of them
- * (kva_kloop.stage):
+/* Straight-line code that reads neighbours: a row and the one before it (KV shifting), an element and its partner in
+ * the other half of the row (rotary embeddings), angles that all heads and sequences share. One thread per element
+ * would load each of them several times. So a thread takes both halves and several consecutive rows, and a block takes
+ * the heads and sequences that share their angles, which are staged once for all of them (kva_kloop.stage):
  *
- *   for each block of rows c, each PAIRS of the heads of all sequences ...
+ *   for each block of rows c, for each PAIRS of the (head, sequence) pairs ...
  *     if the block is whole:  for each pair, a subgroup    for each j < half the row
- *                               { the body for rows c * rows + 0, 1 ... and both halves, as straight code }
- *     else:                   the same, with a loop over the rows that are left
+ *                               { the body for rows c * rows + 0, 1 ... and both halves, unrolled }
+ *     else:                   the same, with a loop over the remaining rows
  *
- * Where nothing is shared, subgroups take one of all blocks of rows each. What copies of the body compute alike is
- * computed once. Comparisons of indices that hold, or fail, in a copy are constants there. */
+ * Where nothing is shared, each subgroup takes one block of rows. Copies of the body share common subexpressions.
+ * Comparisons of indices whose outcome is known in a copy are constants there. */
 #include "codegen/schedule_gpu.h"
 
 enum {
-  ROWS = 16,     /* where rows are neighbours: each 16 read one more */
-  FREE_ROWS = 8, /* where they are not: loads in flight */
-  PAIRS = 64,    /* angles are a 128th of what a block loads and stores, then */
+  ROWS = 16,     /* if rows are neighbours: every 16 rows read one more */
+  FREE_ROWS = 8, /* if not: enough loads in flight */
+  PAIRS = 64,    /* angles are then a 128th of what a block loads and stores */
   MAX_LOOPS = 32,
   MAX_BODY = 64,
   LARGE_BODY = 40,
   ACCESS_BYTES = 16,
-  HALF_BYTES = 8 /* of each half: registers */
+  HALF_BYTES = 8 /* of each half; bounds register pressure */
 };
 
 typedef struct neighbours {
   kva_kernel *k;
   uint32_t n;
   kva_kloop **nest;
-  kva_kloop *leaf, *time; /* time: NULL for none */
+  kva_kloop *leaf, *time; /* time: the loop over neighbouring rows; NULL: none */
   kva_kloop *folded[MAX_LOOPS];
-  uint32_t n_folded;          /* loops that no angle depends on; only with time */
-  int64_t rows;               /* of time that a thread takes */
-  kva_kloop *blocks, *chunks; /* of time, of what is folded */
-  int64_t halves, half;       /* how many parts the leaf's row has, their length */
+  uint32_t n_folded;          /* loops that the angles do not depend on; only with time */
+  int64_t rows;               /* of time, per thread */
+  kva_kloop *blocks, *chunks; /* over blocks of time, over chunks of the folded loops */
+  int64_t halves, half;       /* number of parts of the leaf's row, and their length */
   uint32_t width;
   kva_kinstr **copies; /* by id of an instruction of the body: its latest copy */
 } neighbours;
 
-/* Where a copy of the body stands: NULL for what its loops do not have. */
+/* Position of a copy of the body; NULL: the nest has no such loop. */
 typedef struct place {
   const kva_expr *row, *lane, *pair;
-  bool whole; /* in a block of rows that all exist */
+  bool whole; /* in a block whose rows all exist */
 } place;
 
-/* ---- what there is ----------------------------------------------------------------------------------------------- */
+/* ---- analysis ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t length_of(const kva_kregion *r) {
   uint32_t n = 0;
@@ -62,7 +61,7 @@ static bool is_row_load(const neighbours *s, const kva_kinstr *i) {
   return i->op == KVA_K_LOAD && !i->buf->written && kva_expr_uses(i->index, s->leaf->var);
 }
 
-/* Some load is what another one is where the loop's variable is `to`. */
+/* Two loads of the body coincide under l->var := to (halo reuse). */
 static bool meets(const neighbours *s, const kva_kloop *l, const kva_expr *to) {
   for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
     if (!is_row_load(s, i)) continue;
@@ -73,7 +72,7 @@ static bool meets(const neighbours *s, const kva_kloop *l, const kva_expr *to) {
   return false;
 }
 
-/* A load by rows of l that another loop does not change. */
+/* A load whose index varies with l but not with some other loop of the nest. */
 static bool is_angle(const neighbours *s, const kva_kinstr *i, const kva_kloop *l) {
   if (!is_row_load(s, i) || !kva_expr_uses(i->index, l->var)) return false;
   for (uint32_t d = 0; d + 1 < s->n; d++)
@@ -81,7 +80,7 @@ static bool is_angle(const neighbours *s, const kva_kinstr *i, const kva_kloop *
   return false;
 }
 
-/* Lists the loops that angles by rows of `rows` do not depend on, if there are angles. */
+/* If there are angles along `rows`, lists the loops that no angle depends on. */
 static void find_folded(neighbours *s, const kva_kloop *rows) {
   bool angles = false, used[MAX_LOOPS] = {false};
   for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
@@ -113,7 +112,7 @@ static void find_loops(neighbours *s) {
   }
 }
 
-/* Of what a row has an element of for every one of its own, with or without angles, which are in shared memory. */
+/* Bytes of the widest element accessed along the leaf. Staged angles lie in shared memory and may be left out. */
 static uint32_t widest_bytes(const neighbours *s, bool angles) {
   int bits = 8;
   for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
@@ -150,7 +149,7 @@ static const kva_expr *index_of(const neighbours *s, const kva_kinstr *i) {
   return i->op == KVA_K_CONST && !kva_dtype_is_float(i->dtype) ? kva_expr_const(s->k->exprs, i->imm.i) : NULL;
 }
 
-/* What x is at least where all rows of a block exist: x minus the rows behind the block. */
+/* A lower bound of x when all rows of the block exist: x minus the rows after the block. */
 static const kva_expr *at_least(const neighbours *s, const kva_expr *x) {
   KVA_ASSERT(s->time && s->blocks);
   kva_expr_ctx *c = s->k->exprs;
@@ -162,13 +161,12 @@ static bool is_less(const neighbours *s, const kva_expr *x, const kva_expr *y, b
   return or_equal ? kva_expr_provably_le(s->k->exprs, x, y) : kva_expr_provably_less(s->k->exprs, x, y);
 }
 
-/* x < y, or x <= y, for all threads. */
+/* x < y, or x <= y, in all threads. */
 static bool is_certain(const neighbours *s, bool whole, const kva_expr *x, const kva_expr *y, bool or_equal) {
   return is_less(s, x, y, or_equal) || (whole && is_less(s, x, at_least(s, y), or_equal));
 }
 
-/* A comparison of indices that is the same for all threads becomes a constant. whole: of a block whose rows all exist.
- */
+/* Folds a comparison of indices whose outcome is the same in all threads. whole: all rows of the block exist. */
 static void decide(neighbours *s, kva_kinstr *i, bool whole) {
   if (i->op != KVA_K_lt && i->op != KVA_K_le) return;
   const kva_expr *x = index_of(s, i->args[0]), *y = index_of(s, i->args[1]);
@@ -187,13 +185,13 @@ static void decide_load(kva_kinstr *i) {
   i->args[0] = NULL;
 }
 
-/* A selection by a constant is one of its values. */
+/* The operand that a select with constant condition yields; else NULL. */
 static kva_kinstr *chosen(kva_kinstr *i) {
   if (i->op != KVA_K_select || i->args[0]->op != KVA_K_CONST) return NULL;
   return i->args[0]->imm.i ? i->args[1] : i->args[2];
 }
 
-/* An instruction of r that computes what i does; NULL: none. */
+/* An instruction of r that computes the same as i; NULL: none. */
 static kva_kinstr *find_same(const kva_kregion *r, const kva_kinstr *i) {
   if (i->op == KVA_K_STORE || (i->op == KVA_K_LOAD && i->buf->written)) return NULL;
   for (kva_kinstr *o = r->first; o; o = o->next) {
@@ -205,7 +203,7 @@ static kva_kinstr *find_same(const kva_kregion *r, const kva_kinstr *i) {
   return NULL;
 }
 
-/* The folded loops' variables, the last fastest. */
+/* The folded loops' variables as digits of `pair`, the last varying fastest. */
 static uint32_t unfold(const neighbours *s, const kva_expr *pair, const kva_expr **from, const kva_expr **to) {
   kva_expr_ctx *c = s->k->exprs;
   for (uint32_t i = s->n_folded; i-- > 0;) {
@@ -241,7 +239,7 @@ static void copy_body(neighbours *s, kva_kregion *to, place at, int64_t part) {
   }
 }
 
-/* A load of what `like` reads, without a condition, from `first` on to `end`. */
+/* An unpredicated load between `first` and `end` that reads the same element as `like`. */
 static kva_kinstr *find_load(kva_kinstr *first, const kva_kinstr *end, const kva_kinstr *like) {
   for (kva_kinstr *i = first; i != end; i = i->next)
     if (i->op == KVA_K_LOAD && !i->n_args && i->buf == like->buf && i->index == like->index) return i;
@@ -254,7 +252,8 @@ static bool is_in_range(const neighbours *s, const kva_kinstr *load) {
          kva_expr_provably_less(c, load->index, load->buf->extent);
 }
 
-/* A load before i of what i reads under a condition, where memory is read there in any case; else NULL. */
+/* An unpredicated load, placed before i, of the element that i reads under a predicate. Allowed if the code loads that
+ * element anyway or the index is provably in range; else NULL. */
 static kva_kinstr *certain_load(neighbours *s, kva_kinstr *i) {
   kva_kinstr *load = find_load(i->region->first, i, i);
   if (load) return load;
@@ -271,8 +270,8 @@ static kva_kinstr *certain_load(neighbours *s, kva_kinstr *i) {
   return load;
 }
 
-/* Loads under a condition (a neighbour of the same document) that read what another copy reads anyway: the condition
- * chooses between the element and zero. */
+/* A predicated load (a neighbour in the same document) of an element that is loaded anyway becomes a select between
+ * that element and zero. */
 static void share_loads(neighbours *s, kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOAD || !i->n_args || i->buf->written) continue;
@@ -299,7 +298,7 @@ static const kva_expr *pair_count(const neighbours *s) {
   return kva_sched_count(s->k, s->n_folded, s->folded);
 }
 
-/* Opens the loops over pairs, if any, and lanes; returns the inner one's body. */
+/* Opens the loop over pairs, if any, and the loop over lanes; returns the body of the inner one. */
 static kva_kregion *lanes_of(neighbours *s, kva_kregion *r, place *out) {
   kva_expr_ctx *c = s->k->exprs;
   if (s->n_folded) {
@@ -358,7 +357,7 @@ static void body_of_block(neighbours *s, kva_kregion *r) {
   rest_of_block(s, branch->orelse);
 }
 
-/* ---- the nest ---------------------------------------------------------------------------------------------------- */
+/* ---- rewriting the nest ------------------------------------------------------------------------------------------ */
 
 static bool is_folded(const neighbours *s, const kva_kloop *l) {
   for (uint32_t i = 0; i < s->n_folded; i++)
@@ -366,7 +365,7 @@ static bool is_folded(const neighbours *s, const kva_kloop *l) {
   return false;
 }
 
-/* The loops of the grid, of which only extent and variable count. */
+/* The loops of the grid; only their extents and variables are used. */
 static uint32_t list_rows(neighbours *s, kva_kloop **rows) {
   uint32_t n = 0;
   for (uint32_t d = 0; d + 1 < s->n; d++)
@@ -403,7 +402,8 @@ bool kva_sched_neighbours(kva_kernel *k, uint32_t n, kva_kloop **nest, int64_t t
   neighbours s = {.k = k, .n = n, .nest = nest, .leaf = nest[n - 1]};
   if (!find(&s, threads)) return false;
   bool wide = s.rows == ROWS && s.halves > 1 && s.width * widest_bytes(&s, true) > HALF_BYTES;
-  if (wide || length_of(s.leaf->body) > LARGE_BODY) k->blocks = 1; /* with registers for many taps, angles of floats */
+  if (wide || length_of(s.leaf->body) > LARGE_BODY)
+    k->blocks = 1; /* bounds register pressure for many taps, or angles of floats */
   s.copies = KVA_NEW_ARRAY(k->arena, kva_kinstr *, k->next_id + 1);
   rewrite(&s, threads);
   return true;

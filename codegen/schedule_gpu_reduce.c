@@ -1,8 +1,8 @@
-/* sum over i of (sum over j of x) becomes one sum over f = i n + j, so that threads share all of it and combine once.
+/* Merges sum over i of (sum over j of x) into one sum over f = i n + j. Threads then share all of it and combine once.
  */
 #include "codegen/schedule_gpu.h"
 
-/* The loop in l's body when all else there is pure and cheap, or that loop's results. */
+/* The loop in l's body, if everything else there is pure arithmetic or a result of that loop. */
 static kva_kloop *inner_reduction(const kva_kloop *l) {
   kva_kloop *inner = NULL;
   for (const kva_kinstr *i = l->body->first; i; i = i->next) {
@@ -27,7 +27,7 @@ static bool carry_fits(const kva_kloop *outer, const kva_kloop *inner, uint32_t 
   const kva_kcarry *b = &inner->carries.data[a->yield->carry];
   if (a->combine != b->combine || a->dtype != b->dtype || a->combine == KVA_COMBINE_NONE) return false;
   if (a->combine == KVA_COMBINE_ADD || a->combine == KVA_COMBINE_MUL) return kva_sched_is_neutral(b->init, b->combine);
-  return a->init == b->init; /* max(a, max(a, b)) = max(a, b) and the like */
+  return a->init == b->init; /* max(a, max(a, b)) = max(a, b), and so on */
 }
 
 typedef struct use_count {
@@ -74,7 +74,7 @@ static void drop_results(kva_kregion *r, const kva_kloop *of) {
   }
 }
 
-/* The indices of both loops stand in outer's body. */
+/* Indices of both loops stand in outer's body. */
 static kva_kloop *merge(kva_kernel *k, kva_kloop *outer, kva_kloop *inner, bool divide) {
   KVA_ASSERT(inner->instr->region == outer->body && outer->carries.len == inner->carries.len);
   const kva_expr *extent = kva_expr_mul(k->exprs, outer->extent, inner->extent);

@@ -1,29 +1,33 @@
-/* What the subgroups of a block would load again and again goes through shared memory, for THREAD loops that ask for it
+/* Stages in shared memory what the subgroups of a block would each load again, for THREAD loops that ask for it
  * (kva_kloop.stage):
  *
- *   thread pair < P subgroup 32 stage {               thread d < 64 width 4 { staged[d], cos[…]  staged[d + 64], cos[…]
- * … } thread d < 64 width 4 {                     thread i < 17 * P { numbers[i], document[… i / 17 … + i % 17] } …
- * cos[…] …                           =>   barrier … document[… pair …]  [… + 1] …           thread pair < P subgroup 32
- * { }                                             thread d < 64 width 4 { … staged[d] … numbers[17 * pair] … } } }
+ *   thread pair < P subgroup 32 stage {
+ *     thread d < 64 width 4 { ... cos[...] ... document[... pair ...] [... + 1] ... }
+ *   }
+ * =>
+ *   thread d < 64 width 4 { staged[d], cos[...]  staged[d + 64], cos[...] ... }
+ *   thread i < 17 * P { numbers[i], document[... i / 17 ... + i % 17] }
+ *   barrier
+ *   thread pair < P subgroup 32 { thread d < 64 width 4 { ... staged[d] ... numbers[17 * pair] ... } }
  *
- * One is what all subgroups load alike by lanes (angles of a rotary embedding, of all heads and sequences): such loads
- * stand side by side, so that all are on their way at once. The other is numbers that follow each other, which a
- * subgroup would load one by one, a sector for each (the documents of the rows). Loads whose index changes within a
- * subgroup's work stay. */
+ * Two kinds of loads are staged. Loads by lane are the same for all subgroups (angles of a rotary embedding, for all
+ * heads and sequences); their copies are adjacent, so that all loads are in flight at once. Numbers are consecutive
+ * elements that a subgroup would load one by one, each a whole sector (the documents of the rows). Loads whose index
+ * varies within a subgroup's work are not staged. */
 #include "codegen/schedule_gpu.h"
 
 enum {
   MAX_BYTES = 32 << 10,
-  FEW = 4,     /* numbers that a subgroup may load one by one */
-  MAX_RUN = 64 /* numbers that follow each other */
+  FEW = 4,     /* consecutive loads that a subgroup may do itself */
+  MAX_RUN = 64 /* elements of one run */
 };
 
 typedef struct slot {
-  kva_kinstr *load;      /* the first of those that are alike */
-  const kva_expr *index; /* for lane `lane` of the staging loop */
+  kva_kinstr *load;      /* the first of several equal ones */
+  const kva_expr *index; /* at lane `lane` of the staging loop */
 } slot;
 
-/* Numbers base + least, ... base + most of a buffer. */
+/* Elements base + least, ... base + most of a buffer. */
 typedef struct run {
   kva_kbuf *buf;
   const kva_expr *base;
@@ -31,7 +35,7 @@ typedef struct run {
   uint32_t n_loads;
 } run;
 
-/* A load that reads a slot, or number `offset` of a run. */
+/* A load that reads slot `at`, or element `offset` of run `at`. */
 typedef struct staged_load {
   kva_kinstr *load;
   uint32_t at;
@@ -40,8 +44,8 @@ typedef struct staged_load {
 
 typedef struct staging {
   kva_kernel *k;
-  kva_kloop *subgroups, *like; /* like: the loop over lanes that the others have to be like */
-  kva_kloop *lane;             /* of the staging loop */
+  kva_kloop *subgroups, *like; /* like: the loop over lanes whose form all others must have */
+  kva_kloop *lane;             /* variable of the staging loop */
   KVA_VEC(slot) slots;
   KVA_VEC(staged_load) by_lane;
   KVA_VEC(run) runs;
@@ -72,7 +76,7 @@ static void look(void *user, const kva_expr *symbol) {
   s->varies |= r && kva_k_encloses(s->subgroups->body, r) && symbol != s->of;
 }
 
-/* An index changes in the loop over subgroups with no more than `of`. */
+/* Of all variables inside the loop over subgroups, the index depends at most on `of`. */
 static bool depends_on(staging *s, const kva_expr *index, const kva_expr *of) {
   s->of = of;
   s->varies = false;
@@ -80,7 +84,7 @@ static bool depends_on(staging *s, const kva_expr *index, const kva_expr *of) {
   return !s->varies;
 }
 
-/* All threads come to r when they come to the loop over subgroups: no branch stands between. */
+/* Every iteration over subgroups reaches r: no branch stands between. */
 static bool is_certain(const staging *s, const kva_kregion *r) {
   while (r != s->subgroups->body && r->owner && r->owner->op == KVA_K_LOOP) r = r->owner->region;
   return r == s->subgroups->body;
@@ -143,7 +147,7 @@ static int64_t lane_bytes(const staging *s) {
   return bits / 8 * lane_count(s);
 }
 
-/* Room for all slots of one type. */
+/* Shared memory for all slots of one type. */
 static kva_kbuf *room_for(const staging *s, kva_dtype dtype) {
   KVA_ASSERT(kva_dtype_bits(dtype) >= 8);
   int64_t n = 0;
@@ -199,7 +203,7 @@ static bool is_by_subgroup(const staging *s, const run *r) {
   return kva_expr_uses(r->base, s->subgroups->var);
 }
 
-/* How many numbers there are for all subgroups, in whole rounds of the block where it takes several; 0: unknown. */
+/* Elements of the run for all subgroups, rounded up to whole rounds of the block if it needs several; 0: unknown. */
 static int64_t number_count(const staging *s, const run *r) {
   int64_t subgroups = 1, threads = s->k->threads;
   if (is_by_subgroup(s, r) && !kva_expr_upper_bound(s->subgroups->extent, &subgroups)) return 0;
@@ -211,8 +215,8 @@ static bool is_worth_it(const run *r) {
   return r->n_loads > FEW && length_of(r) <= 2 * (int64_t)r->n_loads;
 }
 
-/* The number that is number `i` of those for all subgroups. Where there is none, as for the last subgroups, or of rows
- * that a branch leaves out, it is any other: blocks have no work with empty buffers. */
+/* The index of element i of the run, over all subgroups. Elements beyond the last subgroup, or of rows that a branch
+ * leaves out, are clamped to the buffer: a block with work has no empty buffers. */
 static const kva_expr *index_of_number(const staging *s, const run *r, const kva_expr *i) {
   kva_expr_ctx *c = s->k->exprs;
   const kva_expr *length = kva_expr_const(c, length_of(r)), *subgroup = kva_expr_div(c, i, length);

@@ -1,8 +1,8 @@
-/* What a subgroup of threads does with the code of a row: loops that it shares become THREAD loops, the rest is run by
- * all of its threads alike, effects by the first.
+/* Distributes the code of a row over a subgroup. Loops that its threads can share become THREAD loops. All threads run
+ * the rest redundantly; only the first performs its effects.
  *
- * Barriers stand between what touches buffers whose accesses have an order. A result lies over an operand only where
- * the planner proved that each element is read by the thread that overwrites it: that needs none. */
+ * Barriers separate accesses to buffers whose access order matters. A result lies over an operand only if the planner
+ * proved that each element is read by the thread that overwrites it, so aliasing needs no barrier. */
 #include "codegen/schedule_gpu.h"
 
 /* ---- one thread -------------------------------------------------------------------------------------------------- */
@@ -17,7 +17,7 @@ void kva_sched_serialize(kva_kregion *r) {
   }
 }
 
-/* Short rows gain little from a peel, and equal ones shall have equal sums. */
+/* Short rows gain little from a peel, and equal short rows must have equal sums. */
 static bool is_worth_peeling(const kva_kloop *l) {
   int64_t least;
   return kva_expr_lower_bound(l->extent, &least) && least > KVA_WARP_ROW;
@@ -98,7 +98,7 @@ static bool better_inside(kva_kernel *k, const kva_kregion *r) {
   return false;
 }
 
-/* Should a subgroup share l's iterations? */
+/* A subgroup should share l's iterations. */
 static bool is_shared(kva_kernel *k, const kva_kloop *l) {
   return is_parallel(l) && (kva_sched_at_unit_stride(k, l) || !better_inside(k, l->body));
 }
@@ -108,7 +108,7 @@ typedef struct subgroup_facts {
   double longest; /* iterations that a subgroup would share */
 } subgroup_facts;
 
-/* Rows that are known not to be longer are scheduled as if they were as long. */
+/* A known upper bound counts as the extent. */
 static double longest_extent(const kva_expr *extent) {
   int64_t most;
   return kva_expr_upper_bound(extent, &most) ? (double)most : kva_cost_extent(extent);
@@ -120,8 +120,8 @@ static bool has_shared_loop(kva_kernel *k, const kva_kregion *r) {
   return false;
 }
 
-/* around: iterations of the reductions around r, which may merge with one in it. A store for every iteration is one
- * thread's, which is worth it beside a loop that all share. */
+/* around: iterations of the enclosing reductions that may merge with one in r. A store in every iteration runs in one
+ * thread, which pays off only beside a loop that all threads share. */
 static void look_for_subgroup(kva_kernel *k, const kva_kregion *r, bool repeated, double around, subgroup_facts *f) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
     if (i->op == KVA_K_STORE && repeated && !has_shared_loop(k, r)) f->ok = false;
@@ -193,10 +193,10 @@ static bool touches_ordered(const kva_kernel *k, kva_kloop *l) {
 
 typedef struct distribution {
   kva_kernel *k;
-  bool touched; /* something before may have touched a buffer with an order */
+  bool touched; /* an earlier instruction may have accessed an ordered buffer */
 } distribution;
 
-/* i touches such a buffer. */
+/* i accesses an ordered buffer. */
 static void order(distribution *d, kva_kinstr *i) {
   if (d->touched) insert_barrier(d->k, i);
   d->touched = true;
@@ -213,7 +213,7 @@ static void distribute_loop(distribution *d, kva_kloop *l) {
     if (ordered) order(d, l->instr);
     return;
   }
-  if (!l->subgroup) d->touched |= ordered; /* in the iteration before */
+  if (!l->subgroup) d->touched |= ordered; /* accessed in the previous iteration */
   distribute(d, l->body);
   l->kind = l->subgroup ? KVA_K_THREAD : kva_sched_sequential_kind(l);
 }
@@ -248,8 +248,8 @@ static void visit_alike(void *user, kva_kinstr *i) {
   if (same && i->loop->peel != a->l->peel) a->width = 0;
 }
 
-/* The narrowest type decides for all loops of one length, so that they deal the same elements to the same threads.
- * Where their heads differ none has lanes. */
+/* Loops of one length use the width of the narrowest, so that they deal the same elements to the same threads. Loops
+ * whose peels differ have no lanes. */
 static void even_widths(kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOOP) continue;

@@ -1,6 +1,6 @@
-/* Transpositions: y[p, q] = f(x[q, p], ...). Threads along q store whole lines but would load with a stride. So a block
- * takes a square of both loops and turns it in shared memory, whose rows are one word longer than the square, so
- * that neither its rows nor its columns meet in a bank:
+/* Transpositions: y[p, q] = f(x[q, p], ...). Threads along q have coalesced stores but strided loads. So a block takes
+ * a square tile of both loops and transposes it in shared memory. The tile's pitch is one word more than its side, so
+ * that neither accesses by row nor by column have bank conflicts:
  *
  *   for each r < 32, a warp    for each c < 32, a lane    tile[r, c] = x[r, c]      (r along q, c along p)
  *   barrier
@@ -15,7 +15,7 @@ typedef struct turn {
   kva_kloop **nest;
   kva_kloop *p, *q; /* q: the leaf */
   uint32_t n_turned;
-  kva_kinstr *turned[MAX_TILES]; /* loads that move by one along p and by more along q */
+  kva_kinstr *turned[MAX_TILES]; /* loads with stride 1 along p and another stride along q */
   bool ok;
 } turn;
 
@@ -50,7 +50,7 @@ static bool is_long(const kva_kloop *l) {
   return !kva_expr_is_const(l->extent, &n) || n >= SHORT_SIDE;
 }
 
-/* A loop of its own around nothing that counts the squares along l, whose variable becomes that within a square. */
+/* Splits l by tiles: returns an unlinked, empty loop over the tiles; l's variable is the position within one. */
 static kva_kloop *square(turn *t, kva_kloop *l) {
   KVA_ASSERT(l->kind == KVA_K_PARALLEL && !l->carries.len);
   kva_expr_ctx *c = t->k->exprs;
@@ -70,7 +70,7 @@ static kva_kloop *thread_loop(kva_kernel *k, const kva_expr *extent, uint32_t su
   return l;
 }
 
-/* Elements from row to row: a word more than the square, so that rows of narrow types begin with one. */
+/* Elements from row to row: one word more than the side, so that rows of narrow types stay aligned to words. */
 static int64_t pitch_of(kva_dtype dtype) {
   KVA_ASSERT(kva_dtype_bits(dtype) >= 8);
   int bytes = kva_dtype_bits(dtype) / 8;
@@ -85,7 +85,7 @@ static const kva_expr *tile_index(kva_kernel *k, const kva_kbuf *tile, const kva
   return kva_expr_add(k->exprs, kva_expr_muli(k->exprs, row, pitch_of(tile->dtype)), column);
 }
 
-/* The first half of the head's comment; the loads that it takes over read the tiles from now on. */
+/* The first half of the algorithm: fills the tiles. The loads that it replaces read the tiles from now on. */
 static void load_tiles(turn *t, kva_kregion *to) {
   kva_kernel *k = t->k;
   kva_kloop *line = thread_loop(k, t->q->extent, SIDE), *lane = thread_loop(k, t->p->extent, 1);
@@ -107,7 +107,7 @@ static void load_tiles(turn *t, kva_kregion *to) {
   kva_k_insert(to, NULL, kva_k_instr_create(k, KVA_K_BARRIER, KVA_DTYPE_NONE));
 }
 
-/* The second half: what stood in the nest. */
+/* The second half: the nest's own body. */
 static void store_results(turn *t, kva_kregion *to) {
   kva_k_unlink(t->q->instr);
   while (t->p->body->first) kva_k_unlink(t->p->body->first);

@@ -8,8 +8,8 @@ typedef struct width_scan {
   const kva_kloop *l;
   bool *varying;        /* by instruction id: differs between iterations */
   uint32_t width;       /* that all accesses so far allow */
-  bool behind;          /* a peel */
-  const kva_expr *rest; /* then: what the first access adds to the loop's variable */
+  bool behind;          /* accesses are aligned after a peel */
+  const kva_expr *rest; /* with a peel: what the first access adds to the loop's variable */
 } width_scan;
 
 static int64_t common_divisor(int64_t a, int64_t b) {
@@ -33,7 +33,7 @@ static void limit(width_scan *s, int64_t divisor) {
   while (s->width > 1 && divisor % s->width) s->width /= 2;
 }
 
-/* The loop's variable, or mod(variable + rest, period) where rest and period are multiples of the width: the lanes then
+/* The loop's variable, or mod(variable + rest, period) with rest and period multiples of the width, so that the lanes
  * stay within one period. */
 static bool scan_moving(width_scan *s, const kva_expr *x) {
   const kva_expr *var = s->l->var, *coefficient, *rest;
@@ -46,7 +46,7 @@ static bool scan_moving(width_scan *s, const kva_expr *x) {
   return true;
 }
 
-/* Consecutive and aligned indices: one term moves by 1, the others are multiples of the width. */
+/* Consecutive and aligned indices: one term has stride 1, the others are multiples of the width. */
 static bool scan_terms(width_scan *s, const kva_expr *x) {
   uint32_t moving = 0;
   if (x->kind != KVA_EXPR_SUM) return scan_moving(s, x);
@@ -69,8 +69,8 @@ static void find_inner(void *user, const kva_expr *symbol) {
   if (r && kva_k_encloses(s->l->body, r)) s->width = 1;
 }
 
-/* The variable and what moves all accesses by the same, up to a multiple of KVA_K_PEEL, and is known before the loop.
- */
+/* The index is the loop's variable plus an offset that is known before the loop and is the same for all accesses modulo
+ * KVA_K_PEEL, so that one peel aligns them all. */
 static bool scan_behind(width_scan *s, const kva_expr *x) {
   const kva_expr *coefficient, *rest;
   if (!kva_expr_affine(s->k->exprs, x, s->l->var, &coefficient, &rest) || !kva_expr_is(coefficient, 1)) return false;
@@ -113,7 +113,8 @@ static const kva_kinstr *predicate_of(const kva_kinstr *i) {
   return i->n_args > at ? i->args[at] : NULL;
 }
 
-/* In text order: what a value depends on comes before it. Gathers would be taken apart anyway. */
+/* Visits in text order, so operands come before their users. A predicate that varies by lane, or an irregular index,
+ * would split the access into single elements anyway: width 1. */
 static void scan(void *user, kva_kinstr *i) {
   width_scan *s = user;
   s->varying[i->id] = varies(s, i);
@@ -134,13 +135,13 @@ uint32_t kva_sched_width(kva_kernel *k, const kva_kloop *l) {
   return s.width;
 }
 
-uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_head) {
+uint32_t kva_sched_width_behind(kva_kernel *k, const kva_kloop *l, const kva_expr **out_peel) {
   width_scan s = {.k = k, .l = l, .varying = KVA_NEW_ARRAY(k->arena, bool, k->next_id + 1), .width = MAX_WIDTH};
   s.behind = true;
   kva_k_each_instr_in(l->body, scan, &s);
   if (!s.rest || s.width == 1) return 1;
-  /* (H - 1) r = -r modulo H, and is not negative. */
-  *out_head =
+  /* (KVA_K_PEEL - 1) * rest = -rest modulo KVA_K_PEEL, and is not negative. */
+  *out_peel =
       kva_expr_mod(k->exprs, kva_expr_muli(k->exprs, s.rest, KVA_K_PEEL - 1), kva_expr_const(k->exprs, KVA_K_PEEL));
   return s.width;
 }

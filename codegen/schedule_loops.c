@@ -1,5 +1,5 @@
-/* Loop rewriting for schedules: merging, splitting, and making the grid. All are changes of index variables, checked by
- * the expression algebra; the code inside is never looked at. */
+/* Loop rewriting for schedules: merging, splitting, and making the grid. Each is a change of index variables that the
+ * expression algebra checks; no rewrite matches the code inside. */
 #include "codegen/schedule_internal.h"
 
 void kva_sched_move(kva_kregion *from, kva_kregion *to) {
@@ -17,7 +17,7 @@ kva_kloop *kva_sched_inner(const kva_kloop *l) {
   return only->loop->carries.len ? NULL : only->loop;
 }
 
-/* Loops that carry values stay: their results are the initial ones. */
+/* Keeps loops that carry values: their results are the initial values. */
 void kva_sched_drop_empty(kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL, *next; i; i = next) {
     next = i->next;
@@ -38,7 +38,7 @@ typedef struct merge {
   bool possible, rewrite;
 } merge;
 
-/* x with i*n + j written f; NULL when i and j appear otherwise. */
+/* x with i*n + j replaced by f; NULL if i and j appear in another form. */
 static const kva_expr *merged(const merge *m, const kva_expr *x) {
   if (!kva_expr_uses(x, m->i) && !kva_expr_uses(x, m->j)) return x;
   const kva_expr *ci, *cj, *without_i, *rest;
@@ -59,7 +59,7 @@ static void merge_instr(void *user, kva_kinstr *i) {
     *x = y;
 }
 
-/* The merged loop in place of outer; NULL when an index would need a division. */
+/* Replaces outer by the merged loop; NULL if an index would need a division. */
 static kva_kloop *merge_loops(kva_kernel *k, kva_kloop *outer, kva_kloop *inner) {
   KVA_ASSERT(inner->instr->region == outer->body && inner->kind == outer->kind && !inner->carries.len);
   if (kva_expr_uses(inner->extent, outer->var)) return NULL;

@@ -1,4 +1,4 @@
-/* Several nests of loops in one kernel: may they run in any order, and if so, as one grid. */
+/* Several loop nests in one kernel: whether they are independent, and their merge into one grid. */
 #include "codegen/schedule_internal.h"
 
 static void find_effect(void *user, kva_kinstr *i) {
@@ -59,7 +59,7 @@ kva_kinstr *kva_sched_index_value(kva_kernel *k, kva_kregion *r, const kva_expr 
   return i;
 }
 
-/* if (item < limit) { then } else { returned region } at the end of r. */
+/* Appends if (item < limit) { then } else { returned region } to r. */
 static kva_kregion *branch(kva_kernel *k, kva_kregion *r, const kva_expr *item, const kva_expr *limit,
                            kva_kregion **out_then) {
   kva_kinstr *less = kva_k_instr_create(k, KVA_K_lt, KVA_BOOL), *test = kva_k_instr_create(k, KVA_K_IF, KVA_DTYPE_NONE);
@@ -76,7 +76,7 @@ static kva_kregion *branch(kva_kernel *k, kva_kregion *r, const kva_expr *item, 
   return test->orelse;
 }
 
-/* One nest moves into `to`, where the grid's items begin at `first` for it. */
+/* Moves one nest into `to`; its items begin at `first` in the shared grid. */
 static void move_nest(kva_kernel *k, kva_kinstr *nest, kva_kregion *to, const kva_expr *item, const kva_expr *first) {
   kva_k_unlink(nest);
   if (!kva_sched_is_grid(nest)) {

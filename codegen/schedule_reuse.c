@@ -1,6 +1,6 @@
-/* Values that two loops over one row compute alike are computed once: softmax needs exp(x - max) for the sum and again
- * for the result. The first loop leaves them in a local row, the second reads that. Only for costly functions, and rows
- * that fit a fraction of the first cache: reading the row back costs less than they do.
+/* Values that two loops over one row both compute are computed once: softmax needs exp(x - max) for the sum and for the
+ * result. The first loop stores them in a local row, the second loads them. Only for costly functions, and for rows
+ * that fit a fraction of the L1 cache: reading the row back costs less than recomputing.
  *
  * Runs after loops have their kinds, before functions are expanded. */
 #include "codegen/schedule_internal.h"
@@ -32,7 +32,7 @@ static bool same_leaf(const loop_pair *p, const kva_kinstr *x, const kva_kinstr 
   }
 }
 
-/* x in the first loop's body computes what y does in the second's, iteration by iteration. */
+/* x in the first loop's body computes the same as y in the second's, iteration by iteration. */
 static bool same_value(const loop_pair *p, const kva_kinstr *x, const kva_kinstr *y) {
   if (x == y) return true;
   if (x->region != p->first->body || y->region != p->second->body) return false;

@@ -1,11 +1,11 @@
-/* In-place proposals of a plan, confirmed on scheduled kernels or replaced by a temporary and a copy. */
+/* Confirms a plan's in-place proposals on scheduled kernels, or replaces them by a temporary and a copy. */
 #include "codegen/codegen.h"
 
 static bool shares_buffer(const kva_plan_step *s, uint32_t operand, uint32_t result) {
   return s->args[operand] == s->args[result];
 }
 
-/* Parameters of the kernel are in the order of the step's arguments. */
+/* Relies on the kernel's parameters being in the order of the step's arguments. */
 static bool is_safe(const kva_plan_step *s, uint32_t result, const kva_kernel *k) {
   uint32_t n_operands = s->n_args - s->node->n_results;
   for (uint32_t i = 0; i < n_operands; i++)

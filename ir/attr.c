@@ -1,4 +1,4 @@
-/* Typed attributes by their description. */
+/* Operations on typed attributes, by their description. */
 #include "ir/expr_internal.h"
 #include "ir/ir_internal.h"
 
@@ -152,7 +152,7 @@ uint64_t kva_attrs_hash_with(const kva_attr_desc *desc, const void *attrs, uint6
                              const kva_attr_hasher *hasher) {
   for (uint32_t i = 0; desc && i < desc->n_fields; i++) {
     const kva_attr_field *f = &desc->fields[i];
-    /* The number keeps an absent string apart from an absent tensor in the next field. */
+    /* The field's number distinguishes an absent string from an absent tensor in the next field. */
     seed = hash_field(f, kva_attr_at(attrs, f), kva_hash(seed, &i, sizeof i), hasher);
   }
   return seed;

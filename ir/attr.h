@@ -18,7 +18,7 @@ typedef struct kva_dims {
   const kva_dim *v;
 } kva_dims;
 
-/* A constant: borrowed bytes of a mapped file or of the module's arena, packed in `dtype`'s storage format. */
+/* A constant: bytes borrowed from a mapped file or the module's arena, packed in `dtype`'s storage format. */
 typedef struct kva_tensor_data {
   kva_dtype dtype;
   uint32_t rank;
@@ -37,7 +37,7 @@ typedef enum kva_attr_kind {
   KVA_ATTR_INTS,    /* kva_ints */
   KVA_ATTR_DIM,     /* kva_dim, NULL: absent */
   KVA_ATTR_DIMS,    /* kva_dims */
-  KVA_ATTR_SYMBOLS, /* kva_dims: symbols that the node gives a value to; prints as N or [N, M] */
+  KVA_ATTR_SYMBOLS, /* kva_dims: symbols that the node defines; prints as N or [N, M] */
   KVA_ATTR_DTYPE,   /* kva_dtype */
   KVA_ATTR_TENSOR,  /* const kva_tensor_data * */
   KVA_ATTR_STATE,   /* kva_state *, prints as its name */
@@ -59,7 +59,7 @@ typedef struct kva_attr_field {
   const char *name;
   kva_attr_kind kind;
   uint32_t offset;
-  double default_value; /* INT, FLOAT, BOOL, DTYPE; the others default to absent / empty */
+  double default_value; /* INT, FLOAT, BOOL, DTYPE; others default to absent / empty */
 } kva_attr_field;
 
 /* The attribute struct of one operator as data. */
@@ -69,7 +69,7 @@ typedef struct kva_attr_desc {
   const kva_attr_field *fields;
 } kva_attr_desc;
 
-/* A struct of this kind filled with defaults. */
+/* Allocates a struct of this kind with default values. */
 void *kva_attrs_default(kva_arena *arena, const kva_attr_desc *desc);
 bool kva_attrs_equal(const kva_attr_desc *desc, const void *a, const void *b);
 uint64_t kva_attrs_hash(const kva_attr_desc *desc, const void *a, uint64_t seed);

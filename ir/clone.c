@@ -1,4 +1,4 @@
-/* Deep copy of a module. Expressions, values and nodes keep their ids: the copy prints and compiles the same. */
+/* Deep copy of a module. Expressions, values and nodes keep their ids, so the copy prints and compiles the same. */
 #include "ir/expr_internal.h"
 #include "ir/ir_internal.h"
 

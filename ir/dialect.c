@@ -1,4 +1,4 @@
-/* The list of dialects, finding and making their instructions, and what their verifiers share. */
+/* The list of dialects, lookup and creation of their instructions, and helpers of their verifiers. */
 #include "ir/dialect.h"
 #include "ir/kernel_internal.h"
 
@@ -43,9 +43,9 @@ uint32_t kva_intrinsic_count(const kva_intrinsic_info *info, const char *letters
   return n;
 }
 
-/* ---- making ------------------------------------------------------------------------------------------------------ */
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
 
-/* What the letters say of the buffers. */
+/* Sets the access flags of the buffers that the letters imply. */
 static void mark_accesses(const kva_intrinsic_info *info, const kva_kintrinsic *m) {
   uint32_t p = 0;
   for (const char *kind = info->operands; *kind; kind++) {

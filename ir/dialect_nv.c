@@ -10,10 +10,10 @@ static const kva_intrinsic_info rows[] = {
 
 enum {
   COPY_BYTES = 16,           /* of copy_async; alignment of its places */
-  BULK_ALIGNMENT = 128,      /* of what tensor_load writes */
-  MAX_COUNT = (1 << 20) - 1, /* of arrivals and bytes of an mbarrier */
-  MAX_GROUPS = 7,            /* that a wait leaves under way */
-  MAX_BARRIERS = 16,         /* of a block; 0 is block_barrier's */
+  BULK_ALIGNMENT = 128,      /* of the destination of tensor_load */
+  MAX_COUNT = (1 << 20) - 1, /* of arrivals, or bytes, of an mbarrier */
+  MAX_GROUPS = 7,            /* that a wait may leave pending */
+  MAX_BARRIERS = 16,         /* of a block; block_barrier is number 0 */
   WARP = 32,
   WARPGROUP = 128,
   MAX_LEADING = 1 << 18, /* bytes: 14 bits of a matrix descriptor, in units of 16 */
@@ -68,7 +68,7 @@ static const char *check_shape(const kva_kintrinsic *m) {
   return kva_place_is_outside(&p[0], n / 2) ? "its registers exceed their buffer" : NULL;
 }
 
-/* A factor in shared memory: whether its rows are contiguous, and bytes from 64 of them to the next. */
+/* A factor in shared memory: whether its rows are contiguous, and bytes between groups of 64 of them. */
 static const char *check_factor(const kva_kplace *p, int32_t transposed, int32_t leading) {
   if (!is_flag(transposed)) return "a flag is neither 0 nor 1";
   if (leading < 0 || leading >= MAX_LEADING || leading % 16) return "a distance is not a multiple of 16 below 2^18";
@@ -88,7 +88,7 @@ static const char *check_wgmma_registers(const kva_kintrinsic *m) {
   return wrong ? wrong : check_factor(&m->places[2], m->numbers[1], m->numbers[2]);
 }
 
-/* Registers that pass through: floats, or pairs of 16 bits. */
+/* Registers that pass through an instruction: floats, or pairs of 16 bits. */
 static const char *check_registers(const kva_kplace *p, int32_t n) {
   int64_t elements = p->buf->dtype == KVA_F32 ? 1 : 2;
   if (elements == 2 && !kva_is_half(p->buf->dtype)) return "registers are neither floats nor pairs of 16 bits";

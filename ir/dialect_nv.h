@@ -1,4 +1,4 @@
-/* Numbers of NVIDIA's instructions, which ir/dialect_nv.def describes. */
+/* Numbers of NVIDIA's instructions; ir/dialect_nv.def describes them. */
 #ifndef KVA_IR_DIALECT_NV_H
 #define KVA_IR_DIALECT_NV_H
 

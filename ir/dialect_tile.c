@@ -9,7 +9,7 @@ static const kva_intrinsic_info rows[] = {
 
 enum { ROW_BYTES = 16 /* of an 8 x 8 matrix of 16 bits */, SUBGROUP = 32 };
 
-/* n matrices between registers and rows in shared memory. */
+/* n matrices, moved between registers and rows in shared memory. */
 static const char *check_matrices(const kva_kplace *registers, const kva_kplace *row, const int32_t *n) {
   if (n[0] != 1 && n[0] != 2 && n[0] != 4) return "1, 2 or 4 matrices can be moved";
   if (n[1] != 0 && n[1] != 1) return "a flag is neither 0 nor 1";

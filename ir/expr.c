@@ -1,8 +1,8 @@
-/* Expressions: context, interning, symbols and the atoms' constructors that need no simplification.
+/* Expressions: context, interning, symbols, and constructors of atoms that need no simplification.
  *
- * Every expression is made once: `kva_expr_intern` looks it up by kind and parts, which are interned already, so that
- * comparing parts is comparing pointers. Ids grow with creation; a part has a smaller id than the whole, and an extent
- * a smaller id than its loop variable, which the prover relies on. */
+ * Every expression exists once: `kva_expr_intern` looks it up by kind and parts. Parts are interned already, so
+ * comparing them is comparing pointers. Ids grow with creation: a part has a smaller id than the whole, and an extent a
+ * smaller id than its loop variable, on which the prover relies. */
 #include "ir/expr_internal.h"
 
 #include <inttypes.h>
@@ -65,7 +65,7 @@ static bool same_expr(const void *item, const void *key) {
   return x->kind != KVA_EXPR_SYMBOL;
 }
 
-/* The union of two sorted symbol lists; shares a list that contains the other. */
+/* The union of two sorted symbol lists; reuses a list that contains the other. */
 static void merge_symbols(kva_expr_ctx *c, kva_expr_node *n, const kva_expr *part) {
   const kva_expr_node *p = kva_expr_node_of(part);
   if (!p->n_symbols || p->symbols == n->symbols) return;
@@ -168,7 +168,7 @@ kva_expr_ctx *kva_expr_ctx_clone(const kva_expr_ctx *c, kva_arena *arena) {
   return to;
 }
 
-/* Commutative parts are added up, because their order is that of ids. */
+/* Commutative parts are summed: their order depends on ids. */
 uint64_t kva_expr_hash(const kva_expr *e, uint64_t (*symbol_hash)(void *user, const kva_expr *symbol), void *user) {
   if (e->kind == KVA_EXPR_SYMBOL) return mix(KVA_EXPR_SYMBOL, symbol_hash(user, e));
   uint64_t h = mix(e->kind, (uint64_t)e->constant), parts = 0;

@@ -1,11 +1,11 @@
 /* Integer expressions over symbols, interned and canonical: equal expressions are equal pointers.
  *
- * One algebra serves twice: shapes (`B`, `T + P`, `ceil(N / 2)`) and the index arithmetic of kernels, whose loop
+ * One algebra serves two purposes: shapes (`B`, `T + P`, `ceil(N / 2)`) and the index arithmetic of kernels, whose loop
  * variables are symbols with a range. An expression is a sum of products with integer coefficients whose factors are
- * atoms: symbols, floordiv, mod, min, max. Construction simplifies with what ranges prove, e.g. for 0 <= j < N:
- * (i*N + j) / N -> i and (i*N + j) % N -> j; this is what makes reshapes cost nothing after fusion.
+ * atoms: symbols, floordiv, mod, min, max. Construction simplifies with what ranges prove, e.g. for 0 <= j < N: (i*N +
+ * j) / N -> i and (i*N + j) % N -> j; so reshapes are free after fusion.
  *
- * Arithmetic on constants is checked; an overflow makes the special expression `kva_expr_overflow`, which absorbs
+ * Arithmetic on constants is checked. An overflow yields the special expression `kva_expr_overflow`, which absorbs
  * everything and which shape checks report. */
 #ifndef KVA_IR_EXPR_H
 #define KVA_IR_EXPR_H
@@ -41,7 +41,7 @@ struct kva_expr {
   const kva_expr_term *terms;
   const kva_expr *a, *b; /* DIV, MOD, MIN, MAX */
   const char *name;      /* SYMBOL */
-  /* SYMBOL: lo <= value; value < extent when extent is not NULL (loop variables). Shape symbols: lo = 0, NULL. */
+  /* SYMBOL: lo <= value; value < extent if extent is not NULL (loop variables). Shape symbols: lo = 0, NULL. */
   int64_t lo;
   const kva_expr *extent;
 };
@@ -49,12 +49,12 @@ struct kva_expr {
 kva_expr_ctx *kva_expr_ctx_create(kva_arena *arena);
 
 const kva_expr *kva_expr_const(kva_expr_ctx *c, int64_t v);
-/* The shape symbol of this name (made on first use). */
+/* The shape symbol of this name (created on first use). */
 const kva_expr *kva_expr_symbol(kva_expr_ctx *c, const char *name);
-/* A shape symbol that did not exist before: `name`, or the first free one of name_2, name_3, ... */
+/* A new shape symbol: `name`, or the first free one of name_2, name_3, ... */
 const kva_expr *kva_expr_new_symbol(kva_expr_ctx *c, const char *name);
-/* A new symbol distinct from every other, 0 <= v < extent (extent NULL: only >= lo). For loop variables and values
- * read from memory (gather indices: extent NULL, lo = INT64_MIN when nothing is known). */
+/* A new symbol distinct from every other, lo <= v < extent (extent NULL: only >= lo). For loop variables and values
+ * read from memory (gather indices: extent NULL, lo = INT64_MIN if nothing is known). */
 const kva_expr *kva_expr_fresh(kva_expr_ctx *c, const char *name, int64_t lo, const kva_expr *extent);
 
 const kva_expr *kva_expr_add(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
@@ -71,16 +71,16 @@ const kva_expr *kva_expr_muli(kva_expr_ctx *c, const kva_expr *a, int64_t v);
 
 bool kva_expr_is_const(const kva_expr *e, int64_t *out_v); /* out_v may be NULL */
 bool kva_expr_is(const kva_expr *e, int64_t v);            /* is the constant v */
-/* Proven bounds; false: nothing is known on that side. Loop variables with symbolic extents are bounded below only,
- * but kva_expr_provably_less sees through them. */
+/* Proven bounds; false: none is known on that side. Loop variables with symbolic extents have only a lower bound here,
+ * but kva_expr_provably_less uses their extents. */
 bool kva_expr_lower_bound(const kva_expr *e, int64_t *out_lo);
 bool kva_expr_upper_bound(const kva_expr *e, int64_t *out_hi);
-/* True when a < b (a <= b) for every value of the symbols in their ranges; false: not proven. */
+/* a < b (a <= b) for all values of the symbols in their ranges; false: not proven. */
 bool kva_expr_provably_less(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 bool kva_expr_provably_le(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 
 bool kva_expr_uses(const kva_expr *e, const kva_expr *symbol);
-/* e = coefficient * symbol + rest with both free of symbol; false when e is not affine in it. */
+/* e = coefficient * symbol + rest with both free of symbol; false: e is not affine in it. */
 bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol, const kva_expr **out_coefficient,
                      const kva_expr **out_rest);
 /* Replaces symbols from[i] by to[i]. */
@@ -89,11 +89,11 @@ const kva_expr *kva_expr_substitute(kva_expr_ctx *c, const kva_expr *e, uint32_t
 /* Calls visit once for every distinct symbol in e. */
 void kva_expr_each_symbol(const kva_expr *e, void (*visit)(void *user, const kva_expr *symbol), void *user);
 
-/* Value under a binding: lookup(user, symbol, &v) returns false for unbound ones. False: unbound or overflow. */
+/* Value under a binding: lookup(user, symbol, &v) returns false for unbound symbols. False: unbound or overflow. */
 typedef bool (*kva_expr_lookup)(void *user, const kva_expr *symbol, int64_t *out_v);
 bool kva_expr_eval(const kva_expr *e, kva_expr_lookup lookup, void *user, int64_t *out_v);
 
-/* Text as `.kv` reads it: `B`, `T + 1`, `2*B*T`, `floordiv(N, 2)`, `mod(i, 4)`, `min(a, b)`; constants plain. */
+/* Text in `.kv` syntax: `B`, `T + 1`, `2*B*T`, `floordiv(N, 2)`, `mod(i, 4)`, `min(a, b)`; constants plain. */
 void kva_expr_print(const kva_expr *e, kva_text *out);
 
 #endif

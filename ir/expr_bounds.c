@@ -1,5 +1,5 @@
-/* Constant bounds by interval arithmetic. INT64_MIN below and INT64_MAX above stand for infinity; a bound that does not
- * fit an int64_t is widened to infinity, or clamped where that weakens it, so bounds hold for mathematical integers. */
+/* Constant bounds by interval arithmetic. INT64_MIN below and INT64_MAX above mean infinity. A bound that does not fit
+ * an int64_t is widened to infinity, or clamped where that weakens it, so bounds hold for mathematical integers. */
 #include "ir/expr_internal.h"
 
 typedef struct interval {
@@ -27,7 +27,7 @@ static interval add(interval x, interval y) {
   return r;
 }
 
-/* Product of two ends, where infinity times 0 is 0. */
+/* Product of two ends; infinity times 0 is 0. */
 static int64_t end_product(int64_t x, int64_t y) {
   if (!x || !y) return 0;
   if (infinite(x) || infinite(y)) return (x < 0) == (y < 0) ? INT64_MAX : INT64_MIN;
@@ -70,7 +70,7 @@ static interval symbol_bounds(const kva_expr *e) {
   return r;
 }
 
-/* floor(x / d) for d >= 1, INT64_MAX meaning a d without bound. */
+/* floor(x / d) for d >= 1; INT64_MAX means unbounded d. */
 static int64_t end_quotient(int64_t x, int64_t d) {
   return d == INT64_MAX ? (x < 0 ? -1 : 0) : kva_floor_div(x, d);
 }

@@ -1,4 +1,4 @@
-/* Sums put together again what division took apart: t*n * (x / n) + t * (x % n) = t*x, and, one level down,
+/* Recombines what division split: t*n * (x / n) + t * (x % n) = t*x, and, one level down,
  * t*n * ((x / n) % k) + t * (x % n) = t * (x % (n*k)). */
 #include "ir/expr_internal.h"
 
@@ -12,7 +12,7 @@ static bool contains(const kva_poly *p, const kva_poly *q) {
   return true;
 }
 
-/* x / n, unless a proof is running so deep that working it out might not end. */
+/* x / n, or NULL if proofs are nested so deep that computing it might not terminate. */
 static const kva_expr *quotient_if_known(kva_expr_ctx *c, const kva_expr *x, const kva_expr *n) {
   if (c->proof_depth < 2) return kva_expr_div(c, x, n);
   const kva_expr *found = kva_expr_recall(c, KVA_EXPR_DIV, x, n);
@@ -20,7 +20,7 @@ static const kva_expr *quotient_if_known(kva_expr_ctx *c, const kva_expr *x, con
   return found;
 }
 
-/* Term t of p holds mod = x % n: replaces t*n*f + t by t' * (joined), where f is x / n (joined: x) or (x / n) % k
+/* Term t of p contains mod = x % n. Replaces t*n*f + t by t' * joined, where f is x / n (joined: x) or (x / n) % k
  * (joined: x % (n*k)). */
 static bool join(kva_poly *p, const kva_expr_term *t, const kva_expr *mod, const kva_expr *f) {
   kva_expr_ctx *c = p->ctx;

@@ -1,5 +1,5 @@
-/* Results of earlier questions to the algebra. Expressions never change, so an answer stays right; only an answer that
- * a proof out of steps had a part in is not kept. */
+/* Memoised results of the algebra. Expressions are immutable, so a result stays valid; only results that depend on a
+ * proof that ran out of steps are not kept. */
 #include "ir/expr_internal.h"
 
 typedef struct memo {
@@ -37,7 +37,7 @@ const kva_expr *kva_expr_memoised(kva_expr_ctx *c, kva_expr_kind kind, const kva
   bool outer = c->gave_up;
   c->gave_up = false;
   const kva_expr *result = compute(c, kind, a, b);
-  /* The same question may have been answered on the way. */
+  /* compute may have stored the same result. */
   if (!c->gave_up && !kva_expr_recall(c, kind, a, b)) kva_expr_remember(c, kind, a, b, result);
   c->gave_up |= outer;
   return result;

@@ -1,10 +1,10 @@
 /* Proof of e >= 0 from ranges.
  *
  * Atoms with a known range (loop variables, quotients, remainders, min, max) are eliminated one by one, the youngest
- * first, because ranges mention only older symbols. With e = k*v + rest and the sign of k known, e is least at an end
- * of v's range; this stays true when k and rest mention v again, so every step is sound on its own. What is left is a
- * polynomial in sizes, which are >= 0, and >= 1 where a loop runs over them or a division is by them: substituting
- * 1 + n for those makes the test "no negative coefficient", which interval arithmetic decides. */
+ * first, because ranges mention only older symbols. With e = k*v + rest and the sign of k known, e is minimal at an end
+ * of v's range; this remains true if k and rest mention v again, so every step is sound on its own. The result is a
+ * polynomial in sizes, which are >= 0, and >= 1 if a loop runs over them or a division is by them: substituting 1 + n
+ * for those reduces the test to "no negative coefficient", which interval arithmetic decides. */
 #include "ir/expr_internal.h"
 
 enum { MAX_STEPS = 128, MAX_NESTING = 3, MAX_SHIFTS = 16, MAX_FACTS = 4 };
@@ -15,7 +15,7 @@ typedef struct proof {
   uint32_t n_positive;
   const kva_expr *positive[MAX_SHIFTS];
   uint32_t n_facts;
-  const kva_expr *facts[MAX_FACTS]; /* >= 1, sums: T + P */
+  const kva_expr *facts[MAX_FACTS]; /* sums that are >= 1, such as T + P */
 } proof;
 
 static bool nonnegative(proof *p, const kva_expr *e);
@@ -36,7 +36,7 @@ static bool all_nonnegative(const kva_expr_term *t) {
   return true;
 }
 
-/* e >= 1, or e >= 0 and e is not 0. A product of sizes tells that each is >= 1. */
+/* Notes that e >= 1 (or e >= 0 and e != 0). If a product of sizes is >= 1, so is each of them. */
 static void note_positive_size(proof *p, const kva_expr *e) {
   kva_terms terms;
   kva_expr_terms(e, &terms);
@@ -61,7 +61,7 @@ static void note_extents(proof *p, const kva_expr *e) {
   }
 }
 
-/* The symbol as lo + a symbol >= 0 of its own (lo 1 for a positive size); made once. */
+/* The symbol as lo + a fresh symbol >= 0 (lo 1 for a positive size), created once. */
 static const kva_expr *shifted(kva_expr_ctx *c, const kva_expr *s) {
   const kva_expr *e = kva_expr_recall(c, KVA_EXPR_SYMBOL, s, s);
   if (e) return e;
@@ -70,7 +70,7 @@ static const kva_expr *shifted(kva_expr_ctx *c, const kva_expr *s) {
   return e;
 }
 
-/* e with its sizes shifted has no negative part. */
+/* e has no negative part after its sizes are shifted. */
 static bool nonnegative_shifted(proof *p, const kva_expr *e) {
   const kva_expr_node *n = kva_expr_node_of(e);
   const kva_expr *from[MAX_SHIFTS], *to[MAX_SHIFTS];
@@ -86,7 +86,7 @@ static bool nonnegative_shifted(proof *p, const kva_expr *e) {
   return kva_expr_lo(kva_expr_substitute(p->c, e, n_shifts, from, to)) >= 0;
 }
 
-/* No atom is left to eliminate. */
+/* The case without atoms to eliminate. */
 static bool nonnegative_sizes(proof *p, const kva_expr *e) {
   if (nonnegative_shifted(p, e)) return true;
   for (uint32_t i = 0; i < p->n_facts; i++) {
@@ -131,18 +131,18 @@ static int sign_of(proof *p, const kva_expr *k) {
   return 0;
 }
 
-/* e with its part k*atom replaced by k*value. */
+/* e with k*atom replaced by k*value. */
 static const kva_expr *replaced(proof *p, const kva_expr *k, const kva_expr *rest, const kva_expr *value) {
   return kva_expr_add(p->c, rest, kva_expr_mul(p->c, k, value));
 }
 
-/* The end of a loop variable's range, or NULL. */
+/* An end of a loop variable's range, or NULL. */
 static const kva_expr *symbol_end(proof *p, const kva_expr *s, bool upper) {
   if (upper) return kva_expr_addi(p->c, s->extent, -1);
   return s->lo == INT64_MIN ? NULL : kva_expr_const(p->c, s->lo);
 }
 
-/* An expression >= x (upper) or <= x, without the ranged atoms where that is possible. */
+/* An upper (or lower) bound of x, free of ranged atoms as far as possible. */
 static const kva_expr *extreme(proof *p, const kva_expr *x, bool upper) {
   const kva_expr *atom = NULL;
   while (p->steps && (atom = youngest(x, atom))) {
@@ -161,8 +161,8 @@ static const kva_expr *extreme(proof *p, const kva_expr *x, bool upper) {
   return x;
 }
 
-/* k*(x / n), from n*(x / n) in [x - n + 1, x]. Where n divides k that bounds e at once; with a constant n, n*e is
- * bounded instead, and e >= 0 follows from n*e >= 1 - n because e is an integer. */
+/* e = k*(x / n) + rest, from n*(x / n) in [x - n + 1, x]. If n divides k, that bounds e directly. If n is a constant,
+ * it bounds n*e, and e >= 0 follows from n*e >= 1 - n because e is an integer. */
 static bool relax_div(proof *p, const kva_expr *k, const kva_expr *rest, const kva_expr *div, int sign) {
   kva_expr_ctx *c = p->c;
   const kva_expr *x = div->a, *n = div->b;
@@ -186,7 +186,7 @@ static bool eliminate_mod(proof *p, const kva_expr *k, const kva_expr *rest, con
   return nonnegative(p, mod->a) && nonnegative(p, replaced(p, k, rest, mod->a));
 }
 
-/* Both cases always; one is enough where it bounds on the right side: min(a, b) <= a. */
+/* Both cases are sufficient; one is if it bounds in the right direction: min(a, b) <= a. */
 static bool eliminate_extremum(proof *p, const kva_expr *k, const kva_expr *rest, const kva_expr *atom, int sign) {
   bool one_is_enough = (atom->kind == KVA_EXPR_MIN) == (sign < 0);
   bool a = nonnegative(p, replaced(p, k, rest, atom->a));
@@ -223,7 +223,7 @@ static bool nonnegative(proof *p, const kva_expr *e) {
     kva_expr_split_atom(p->c, e, atom, &k, &rest);
     int sign = sign_of(p, k);
     if (sign && eliminate(p, k, rest, atom, sign)) return true;
-    /* A quotient of sizes may have to stay; for the others a failure is final, which keeps failing cheap. */
+    /* A quotient of sizes may have to stay. For other atoms failure is final, which keeps failing cheap. */
     if (sign && atom->kind != KVA_EXPR_DIV) return false;
   }
   return nonnegative_sizes(p, e);

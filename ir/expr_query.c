@@ -1,4 +1,4 @@
-/* Taking expressions apart: affine form, substitution, evaluation, text. */
+/* Queries on expressions: affine form, substitution, evaluation, text. */
 #include "ir/expr_internal.h"
 
 #include <inttypes.h>
@@ -146,7 +146,7 @@ static void print_pair(const char *name, const kva_expr *e, kva_text *out) {
   kva_text_add(out, ")");
 }
 
-/* Imported models may call a size anything. */
+/* Imported models may use any string as a size's name. */
 static void print_symbol(const char *name, kva_text *out) {
   bool plain = !(*name >= '0' && *name <= '9') && *name;
   for (const char *s = name; *s; s++) {

@@ -15,7 +15,7 @@ static const kva_expr *make_atom(kva_expr_ctx *c, kva_expr_kind kind, const kva_
 
 /* ---- step 1: polynomial division --------------------------------------------------------------------------------- */
 
-/* By a constant n > 0. Coefficients are divided toward zero (-i stays -i), the constant part by floor. */
+/* By a constant n > 0. Coefficients divide toward zero (-i stays -i), the constant part rounds down. */
 static const kva_expr *split_const(kva_expr_ctx *c, const kva_expr *a, int64_t n, const kva_expr **out_rest) {
   kva_poly *q = kva_poly_create(c), *r = kva_poly_create(c);
   kva_terms terms;
@@ -36,8 +36,8 @@ static uint32_t term_count(const kva_expr *e) {
   return e->kind == KVA_EXPR_SUM ? e->n_terms + (e->constant != 0) : 1;
 }
 
-/* One step of long division: the first term of *rest that b's leading term divides. A divisor of several terms must
- * make the rest shorter, else (T*i + j) / (T + P) would only grow. */
+/* One step of long division, on the first term of *rest that b's leading term divides. A divisor of several terms must
+ * make the rest shorter, otherwise (T*i + j) / (T + P) would only grow. */
 static bool split_step(kva_expr_ctx *c, const kva_expr *b, kva_poly *q, const kva_expr **rest) {
   kva_terms terms, divisor;
   kva_expr_terms(*rest, &terms);
@@ -88,7 +88,7 @@ static bool in_range(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b) {
          kva_expr_prove_nonnegative(c, kva_expr_addi(c, kva_expr_sub(c, b, r), -1), b);
 }
 
-/* The quotient r / b when ranges show it to be 0 or -1. */
+/* Finds the quotient r / b if ranges prove it to be a constant: 0 or -1 for symbolic b. */
 static bool known_quotient(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b, int64_t *out_q) {
   int64_t n, lo = kva_expr_lo(r), hi = kva_expr_hi(r);
   if (kva_expr_is_const(b, &n) && lo != INT64_MIN && hi != INT64_MAX && kva_floor_div(lo, n) == kva_floor_div(hi, n)) {
@@ -153,7 +153,7 @@ static divisor content(const kva_expr *e) {
   return d;
 }
 
-/* e = g * (returned) + rest, the rest being the terms that g does not divide. */
+/* e = g * (result) + rest; the rest has the terms that g does not divide. */
 static const kva_expr *split_monomial(kva_expr_ctx *c, const kva_expr *e, const divisor *g, const kva_expr **out_rest) {
   kva_poly *q = kva_poly_create(c), *r = kva_poly_create(c);
   kva_terms terms;
@@ -177,7 +177,7 @@ static bool larger(const divisor *x, const divisor *y) {
   return x->n != y->n ? x->n > y->n : x->coefficient > y->coefficient;
 }
 
-/* Candidates for g, largest first and distinct: what single terms of r have in common with b. */
+/* Candidates for g, distinct, largest first: common divisors of b and a single term of r. */
 enum { MAX_CANDIDATES = 8 };
 static uint32_t find_candidates(const kva_expr *r, const divisor *of_b, divisor *out) {
   kva_terms terms;
@@ -233,7 +233,7 @@ static bool reduce(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b, reduct
 
 /* ---- step 4 and division ----------------------------------------------------------------------------------------- */
 
-/* (x / m + k) / n = (x + k*m) / (m*n) for a constant k and n > 0: floor(floor(y) / n) = floor(y / n). */
+/* (x / m + k) / n = (x + k*m) / (m*n) for a constant k and n > 0, since floor(floor(y) / n) = floor(y / n). */
 static const kva_expr *div_of_div(kva_expr_ctx *c, const kva_expr *r, const kva_expr *n) {
   kva_terms terms;
   kva_expr_terms(r, &terms);
@@ -263,7 +263,7 @@ static const kva_expr *div_rest(kva_expr_ctx *c, const kva_expr *r, const kva_ex
   return e ? e : make_atom(c, KVA_EXPR_DIV, r, b);
 }
 
-/* Divisors are made positive where their sign is known. */
+/* Divisors of known sign are made positive. */
 static bool is_negative_divisor(const kva_expr *b) {
   return kva_expr_hi(b) <= 0 && kva_expr_lo(b) < 0;
 }
@@ -277,7 +277,7 @@ static const kva_expr *simplify_div(kva_expr_ctx *c, kva_expr_kind kind, const k
   return kva_expr_add(c, q, div_rest(c, r, b));
 }
 
-/* The sum without its mods that b makes redundant: t * (x % n) -> t*x where b divides t*n. */
+/* Removes mods that are redundant modulo b: t * (x % n) -> t*x if b divides t*n. */
 static const kva_expr *strip_mods(kva_expr_ctx *c, const kva_expr *r, const kva_expr *b) {
   kva_terms terms;
   kva_expr_terms(r, &terms);
@@ -340,7 +340,7 @@ typedef struct operands {
   const kva_expr *v[MAX_OPERANDS];
 } operands;
 
-/* Chains lean left: min(min(a, b), c). */
+/* Chains nest to the left: min(min(a, b), c). */
 static void flatten(kva_expr_kind kind, const kva_expr *e, operands *out) {
   while (e->kind == kind && out->n < MAX_OPERANDS / 2 - 1) {
     out->v[out->n++] = e->b;
@@ -353,7 +353,7 @@ static bool decides(kva_expr_ctx *c, kva_expr_kind kind, const kva_expr *x, cons
   return kind == KVA_EXPR_MIN ? kva_expr_provably_le(c, x, y) : kva_expr_provably_le(c, y, x);
 }
 
-/* Drops from `from` what an operand of `by` makes redundant. */
+/* Removes operands of `from` that an operand of `by` makes redundant. */
 static void drop_decided(kva_expr_ctx *c, kva_expr_kind kind, operands *from, const operands *by) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < from->n; i++) {

@@ -29,8 +29,8 @@ const kva_expr *const *kva_expr_monomial(kva_expr_ctx *c, uint32_t n, const kva_
   return (const kva_expr *const *)m->factors;
 }
 
-/* Order of monomials in a sum: graded lexicographic, highest first; compatible with multiplication, as polynomial
- * division needs. */
+/* Order of monomials in a sum: graded lexicographic, highest first. It is compatible with multiplication, as polynomial
+ * division requires. */
 static int compare_terms(const void *left, const void *right) {
   const kva_expr_term *x = left, *y = right;
   if (x->n_factors != y->n_factors) return x->n_factors > y->n_factors ? -1 : 1;

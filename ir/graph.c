@@ -186,7 +186,8 @@ kva_node *kva_node_create(kva_graph *g, kva_node *before, const kva_op_info *op,
   return n;
 }
 
-/* Values of sub-graphs may be used by nodes of theirs only, which go with them; outer values lose those uses. */
+/* Drops the operands of n and of the nodes in its sub-graphs. Values of sub-graphs have no users outside, and disappear
+ * with them. */
 static void drop_operands(kva_node *n) {
   for (uint32_t i = 0; i < n->n_operands; i++) unlink_use(&n->operands[i]);
   for (uint32_t i = 0; i < n->n_graphs; i++) {

@@ -1,5 +1,5 @@
-/* Structural hash of a graph. Values, symbols and states count by the order in which the graph first mentions them, so
- * that names and ids do not matter. */
+/* Structural hash of a graph. Values, symbols and states are numbered in order of first mention, so names and ids do
+ * not matter. */
 #include "ir/expr_internal.h"
 #include "ir/ir_internal.h"
 

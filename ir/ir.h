@@ -1,14 +1,14 @@
 /* The graph IR: SSA over tensors.
  *
- *   module   functions, state, symbols; owns one arena; nothing in it is freed singly
+ *   module   functions, state, symbols; owns one arena; nothing in it is freed individually
  *   graph    inputs, a list of nodes in execution order, closed by a `return` node (function bodies and sub-graphs)
  *   node     operator + typed attributes + operands -> results, with sub-graphs and a source location
  *   value    a graph input or one result of a node; knows its type and all its uses
- *   use      one operand slot of a node; itself the link in the value's use list
- *   state    named memory that outlives a call: parameters, optimiser moments, counters, caches. Nodes state_read and
- *            state_write touch it; everything else is pure
+ *   use      one operand slot of a node, which is also the link in the value's use list
+ *   state    named memory that outlives a call: parameters, optimiser moments, counters, caches. Only the nodes
+ *            state_read and state_write access it; everything else is pure
  *
- * Every value has a dense id within its module, so that passes keep side data in arrays indexed by id, never here. */
+ * Every value has a dense id within its module: passes keep side data in arrays indexed by id, never here. */
 #ifndef KVA_IR_IR_H
 #define KVA_IR_IR_H
 
@@ -24,7 +24,7 @@ typedef struct kva_op_info kva_op_info; /* one row of the operator table: ops/op
 
 /* ---- types ------------------------------------------------------------------------------------------------------- */
 
-enum { KVA_MAX_RANK = 8 }; /* of tensors that kernels touch; the importer rejects more, by name */
+enum { KVA_MAX_RANK = 8 }; /* rank of tensors that kernels access; the importer rejects higher ranks */
 
 typedef enum kva_type_kind { KVA_TYPE_TENSOR, KVA_TYPE_SEQUENCE, KVA_TYPE_OPTIONAL } kva_type_kind;
 
@@ -58,7 +58,7 @@ struct kva_use {
 struct kva_value {
   const kva_type *type;
   kva_node *def;    /* NULL: input of `graph` */
-  kva_graph *graph; /* where it is defined */
+  kva_graph *graph; /* the graph that defines it */
   uint32_t index;   /* result number in def, or input number */
   uint32_t id;      /* dense in the module */
   kva_use *uses;    /* head; unordered */
@@ -87,7 +87,7 @@ struct kva_graph {
 
 typedef enum kva_state_kind {
   KVA_STATE_PARAM,  /* trained, saved, exported */
-  KVA_STATE_MOMENT, /* made by the optimiser pass for a parameter */
+  KVA_STATE_MOMENT, /* created by the optimiser pass for a parameter */
   KVA_STATE_BUFFER, /* running statistics, step counters, generator state */
   KVA_STATE_CACHE,  /* per sequence */
 } kva_state_kind;
@@ -98,7 +98,7 @@ typedef enum kva_init_kind {
   KVA_INIT_NORMAL,    /* mean 0, standard deviation a */
   KVA_INIT_UNIFORM,   /* [a, b) */
   KVA_INIT_DATA,      /* `data` */
-  KVA_INIT_ONE_MINUS, /* 1 - state `of`, element by element (KV shift: a2 = 1 - a1) */
+  KVA_INIT_ONE_MINUS, /* 1 - state `of`, elementwise (KV shift: a2 = 1 - a1) */
 } kva_init_kind;
 
 struct kva_state {
@@ -115,7 +115,7 @@ struct kva_state {
   kva_loc loc;
 };
 
-/* What an output of a training program is; see kva_output_role in runtime/abi.h. */
+/* Role of an output of a training program; see kva_output_role in runtime/abi.h. */
 typedef enum kva_result_role {
   KVA_RESULT_VALUE,
   KVA_RESULT_LOSS,
@@ -127,12 +127,12 @@ struct kva_function {
   const char *name;
   kva_graph *graph;
   const char *const *output_names;
-  const kva_result_role *output_roles; /* NULL: all are values. Made by passes/train.c; not part of the text */
+  const kva_result_role *output_roles; /* NULL: all are values. Set by passes/train.c; not part of the text */
   struct kva_memory_plan *plan;        /* ir/plan.h; what pass plan made last, in the module's arena; NULL: nothing */
   kva_loc loc;
 };
 
-/* What a `train` block says; elaboration fills it, passes/train.c consumes it. */
+/* The contents of a `train` block; elaboration fills it, passes/train.c consumes it. */
 typedef struct kva_train_spec {
   const char *optimizer;                                      /* an operator with KVA_UPDATES */
   double lr, beta1, beta2, eps, weight_decay, momentum, clip; /* clip 0: off */
@@ -141,18 +141,18 @@ typedef struct kva_train_spec {
   double final_lr_ratio;
   const char *data;     /* "induction", "ngram", "tokens", "random", ... */
   kva_map *data_args;   /* name -> double * */
-  uint32_t first_state; /* of those that training made */
+  uint32_t first_state; /* the first of the states that training created */
   kva_loc loc;
 } kva_train_spec;
-/* Its numbers by name. */
+/* Describes its numeric fields by name. */
 extern const kva_attr_desc kva_train_numbers;
-/* A spec with the usual settings: AdamW at a constant rate. */
+/* A spec with default settings: AdamW at a constant rate. */
 kva_train_spec *kva_train_spec_create(kva_arena *arena);
 
 struct kva_module {
   kva_arena *arena;
   kva_expr_ctx *exprs;
-  kva_diag *diag; /* where builders, inference and passes report; borrowed */
+  kva_diag *diag; /* builders, inference and passes report here; borrowed */
   const char *name;
   KVA_VEC(kva_function *) functions; /* [0] is the model's main function */
   KVA_VEC(kva_state *) states;
@@ -172,21 +172,21 @@ kva_graph *kva_graph_create(kva_module *m, kva_node *owner);
 /* g, which has no owner so far, becomes the node's last sub-graph. */
 void kva_node_add_graph(kva_node *owner, kva_graph *g);
 kva_value *kva_graph_add_input(kva_graph *g, const kva_type *type, const char *name);
-/* NULL type.name clash is not checked: the caller keeps names unique (kva_module_find_state). */
+/* Does not check for a duplicate name: the caller keeps names unique (kva_module_find_state). */
 kva_state *kva_state_create(kva_module *m, const char *name, const kva_type *type, kva_state_kind kind);
 kva_state *kva_module_find_state(const kva_module *m, const char *name);
 
-/* Raw node construction: no inference, result types are set by the caller afterwards. Inserts before `before`, or at
- * the end when it is NULL. operands[i] may be NULL (left out). attrs is kept, not copied: it must live in the module's
- * arena. Prefer kva_build (ops/build.h), which infers types. */
+/* Creates a node without inference; the caller sets the result types. Inserts before `before`, or at the end if it is
+ * NULL. operands[i] may be NULL (left out). attrs is kept, not copied: it must live in the module's arena. Prefer
+ * kva_build (ops/build.h), which infers types. */
 kva_node *kva_node_create(kva_graph *g, kva_node *before, const kva_op_info *op, uint32_t n_operands,
                           kva_value *const *operands, uint32_t n_results, void *attrs, kva_loc loc);
 void kva_node_set_operand(kva_node *n, uint32_t i, kva_value *v);
-/* Unlinks a node whose results have no uses (asserted) and drops its own uses. */
+/* Unlinks a node and drops its own uses. Its results must have no uses (asserted). */
 void kva_node_remove(kva_node *n);
 void kva_node_move_before(kva_node *n, kva_node *before);
 void kva_value_replace_all_uses(kva_value *from, kva_value *to);
-/* Uses of v, counted. */
+/* Counts the uses of v. */
 uint32_t kva_value_use_count(const kva_value *v);
 /* Sub-graphs: `to` takes those of `from`, which has none then. An input that nothing uses goes; the outputs r + shift
  * with drop[r] go. The caller sees to it that the owner has operands and results to match. */
@@ -200,7 +200,7 @@ static inline kva_value *kva_result(kva_node *n, uint32_t i) {
   return &n->results[i];
 }
 
-/* The symbols that n gives a value to: its attributes of kind SYMBOLS. n == 0: none. */
+/* The symbols that n defines: its attributes of kind SYMBOLS. n == 0: none. */
 kva_dims kva_node_binds(const kva_node *n);
 
 /* Outputs of a finished graph: operands of its return node. */
@@ -212,15 +212,15 @@ kva_module *kva_module_clone(const kva_module *m);
 
 /* ---- checking and printing --------------------------------------------------------------------------------------- */
 
-/* Structure (SSA order, use lists, arity, returns, state names unique), then each operator's inference against the
- * stored types, then symbols: a symbol that a node binds is used behind that node only, and is bound once there.
- * Problems go to m->diag; KVA_INVALID when there are any. */
+/* Verifies structure (SSA order, use lists, arity, returns, unique state names), then each operator's inference against
+ * the stored types, then symbols: a symbol that a node binds is bound once and used only after that node. Problems go
+ * to m->diag; KVA_INVALID if there are any. */
 KVA_MUST_USE kva_status kva_module_verify(kva_module *m);
 
 /* Text that parses back to an equal module (see ir/README.md for the grammar). Gives every value a unique name. */
 void kva_module_print(kva_module *m, kva_text *out);
-/* Printed tensors above 64 elements are only named, by a hash of their content: `float[1000] ["hash": "9f..."]`. This
- * finds the tensor again among the module's constants and initial data; NULL: it has none such. */
+/* Printed tensors above 64 elements are only named, by a hash of their content: `float[1000] ["hash": "9f..."]`. Finds
+ * such a tensor among the module's constants and initial data; NULL: none. */
 const kva_tensor_data *kva_module_find_data(const kva_module *m, uint64_t hash);
 uint64_t kva_tensor_hash(const kva_tensor_data *t, uint64_t seed);
 /* Graphviz. */

@@ -8,27 +8,27 @@ struct kva_type_table {
   kva_map *types; /* contents -> kva_type */
 };
 struct kva_type_table *kva_type_table_create(kva_arena *arena);
-/* Sequence or optional of an element type. */
+/* A sequence or optional of an element type. */
 const kva_type *kva_type_of(kva_module *m, kva_type_kind kind, const kva_type *element);
 
 static inline const void *kva_attr_at(const void *attrs, const kva_attr_field *f) {
   return (const unsigned char *)attrs + f->offset;
 }
-/* Whether field f of attrs has its default. */
+/* Field f of attrs has its default value. */
 bool kva_attr_is_default(const kva_attr_field *f, const void *attrs);
 bool kva_tensor_equal(const kva_tensor_data *a, const kva_tensor_data *b);
 
-/* Whether `s` stands in the text language without quotes: a word that means nothing else there. */
+/* `s` needs no quotes in the text language: it is a word without another meaning. */
 bool kva_is_plain_name(const char *s);
 void kva_print_name(kva_text *out, const char *s);
-/* `<axis = 1, perm = [1, 0]>` and a space, or nothing when all fields have their defaults (print_attrs.c). */
+/* `<axis = 1, perm = [1, 0]>` and a space, or nothing if all fields have their defaults (print_attrs.c). */
 void kva_print_attrs(kva_text *out, const kva_attr_desc *desc, const void *attrs);
 void kva_print_tensor(kva_text *out, const kva_tensor_data *t);
 
-/* Every symbol that a node binds is used behind it only (verify_symbols.c). Problems go to m->diag. */
+/* Every symbol that a node binds is used only after it (verify_symbols.c). Problems go to m->diag. */
 void kva_verify_symbols(kva_module *m);
 
-/* What a hash makes of symbols and states: their names, or numbers. */
+/* How a hash represents symbols and states: by name, or by number. */
 typedef struct kva_attr_hasher {
   uint64_t (*symbol)(void *user, const kva_expr *symbol);
   uint64_t (*state)(void *user, const kva_state *state);

@@ -1,18 +1,18 @@
 /* The kernel IR: the small language between the graph and LLVM. One kernel = one function over buffers, run for work
  * items [begin, end) of its grid. No LLVM here; dtype and target are parameters.
  *
- *   region   a list of instructions; a kernel's body, a loop's body, the arms of an if
- *   instr    SSA scalar value or effect. Code is scalar: a VECTOR loop asks the target to run W iterations in lanes
- *   loop     kind, variable (an index expression symbol), extent; reductions are values carried by combination, so that
- *            a target may use several accumulators or lanes
+ *   region   a list of instructions: a kernel's body, a loop's body, the arms of an if
+ *   instr    an SSA scalar value or an effect. Code is scalar: a VECTOR loop asks the target to run iterations in lanes
+ *   loop     kind, variable (a symbol of index expressions), extent; reductions are carried values with a combining
+ *            operation, so that a target may use several accumulators or lanes
  *   buffer   a parameter (operand or result of the kernel) or a local tile
  *
  * Index arithmetic is not made of instructions: loads, stores and extents carry a kva_expr over loop variables, shape
- * symbols and values (kva_k_symbol). So strides, collapsing and bounds are algebra, not pattern matching.
+ * symbols and values (kva_k_symbol). So strides, loop merging and bounds are algebra, not pattern matching.
  *
  * Placement: the builder puts every pure instruction (arithmetic, loads from read-only buffers, reduction loops) into
- * the outermost region that its operands allow and reuses an equal one that is visible there. Lowering code therefore
- * just pulls values; loop-invariant code and common subexpressions take care of themselves. */
+ * the outermost region that its operands allow, and reuses an equal one that dominates it. So lowering code just pulls
+ * values; hoisting and common subexpression elimination are implicit. */
 #ifndef KVA_IR_KERNEL_H
 #define KVA_IR_KERNEL_H
 
@@ -23,11 +23,11 @@ typedef struct kva_kregion kva_kregion;
 typedef struct kva_kinstr kva_kinstr;
 typedef struct kva_kloop kva_kloop;
 typedef struct kva_kbuf kva_kbuf;
-typedef kva_kinstr *kva_kval; /* an instruction seen as the value it makes; NULL never */
+typedef kva_kinstr *kva_kval; /* an instruction as the value that it defines; never NULL */
 
 typedef enum kva_kspace {
   KVA_K_PARAM,  /* argument of the kernel */
-  KVA_K_LOCAL,  /* private to a work item: registers where indices are constant after unrolling, else stack */
+  KVA_K_LOCAL,  /* private to a work item: registers if indices are constant after unrolling, else stack */
   KVA_K_SHARED, /* GPU: shared by the threads of a block; CPU: same as LOCAL */
 } kva_kspace;
 
@@ -35,15 +35,15 @@ struct kva_kbuf {
   kva_kspace space;
   kva_dtype dtype;        /* storage type */
   const kva_expr *extent; /* elements; constant for LOCAL and SHARED */
-  bool read, written;     /* PARAM: set by loads and stores; a buffer that is both is ordered, never hoisted. Of one
-                           * that is only written a kernel stores every element once */
-  uint32_t id;            /* dense; parameters first, in argument order */
+  bool read, written; /* PARAM: set by loads and stores. Accesses to a buffer that is both are ordered, never hoisted. A
+                         kernel stores every element of a write-only buffer exactly once */
+  uint32_t id;        /* dense; parameters first, in argument order */
   const char *name;
-  kva_kbuf *over; /* SHARED: lies where this earlier buffer does and is no larger; NULL: has memory of its own */
+  kva_kbuf *over; /* SHARED: aliases this earlier buffer, which is at least as large; NULL: has memory of its own */
 };
 
-/* Scalar opcodes. X(name, operands). Types: results have the type of operand 0 unless said. Computation types are
- * bool, i8..i64, u8..u64, f32, f64; loads of f16, bf16, f8, i4 ... widen (to f32, i8, u8), stores round. */
+/* Scalar opcodes. X(name, operands). Results have the type of operand 0 unless noted. Compute types are bool, i8..i64,
+ * u8..u64, f32, f64; loads of f16, bf16, f8, i4 ... widen (to f32, i8, u8), stores round. */
 /* clang-format off */
 #define KVA_K_ARITH(X)                                                                                             \
   X(add, 2) X(sub, 2) X(mul, 2) X(div, 2) /* integers: truncating; by zero gives 0 */                              \
@@ -66,23 +66,23 @@ typedef enum kva_kop {
   KVA_K_ARITH(KVA_K_OP_ENUM)
 #undef KVA_K_OP_ENUM
       KVA_K_CONST, /* value in `imm` */
-  KVA_K_INDEX,     /* an expression as i64 */
-  KVA_K_CONVERT,   /* to dtype: C conversion, float -> int truncates, saturating; int -> int wraps */
+  KVA_K_INDEX,     /* an index expression as i64 */
+  KVA_K_CONVERT,   /* to dtype as in C, but float -> int truncates and saturates; int -> int wraps */
   KVA_K_BITCAST,   /* same width */
-  KVA_K_LOAD,      /* buf[index]; args[0]: optional predicate, false lanes give 0 and touch no memory */
+  KVA_K_LOAD,      /* buf[index]; args[0]: optional predicate: false lanes give 0 and access no memory */
   KVA_K_STORE,     /* buf[index] = args[0]; args[1]: optional predicate */
   KVA_K_LOOP,
-  KVA_K_REDUCE,    /* value of loop `loop`, carried `carry`, after the loop */
+  KVA_K_REDUCE,    /* result of carry `carry` of loop `loop`, after the loop */
   KVA_K_CARRY,     /* inside the loop: previous value of a KVA_COMBINE_NONE carry */
   KVA_K_IF,        /* args[0]; regions then/orelse; effects only */
-  KVA_K_BARRIER,   /* waits for the subgroup's threads and orders their memory accesses; nothing on a CPU */
+  KVA_K_BARRIER,   /* synchronises the threads of the subgroup and orders their memory accesses; no-op on a CPU */
   KVA_K_INTRINSIC, /* `intrinsic`: an instruction of a dialect */
 } kva_kop;
 
 /* ---- intrinsics --------------------------------------------------------------------------------------------------
- * Instructions that only some targets have, for kernels that write what every thread does: they stand in a THREAD loop
+ * Instructions that only some targets have, for kernels that write the code of each thread: they stand in a THREAD loop
  * with one iteration for each thread of the block, or of a subgroup of it. Each belongs to a dialect (ir/dialect.h),
- * which says its operands and verifies it. */
+ * which defines its operands and verifies it. */
 
 typedef enum kva_dialect_id {
   KVA_DIALECT_TILE, /* KVA_K_TILES */
@@ -97,16 +97,16 @@ typedef uint32_t kva_intrinsic_id;
 /* X(name, type of the value, features, operands): what every target with subgroups and tiles of matrices has. A
  * fragment is a tile of a matrix in the registers of a subgroup's 32 lanes.
  *
- * load_matrix dst, row, n, t   n (1, 2, 4) matrices of 8 x 8 elements of 16 bits from shared memory; lane 8*i + r names
+ * load_matrix dst, row, n, t   n (1, 2, 4) matrices of 8 x 8 16-bit elements from shared memory; lane 8*i + r points to
  *                              row r of matrix i (16 bytes). A lane gets elements (lane / 4, 2 * (lane % 4) + 0, 1) of
- *                              each; t = 1: of the transposes
+ *                              each matrix; t = 1: of its transpose
  * store_matrix row, src, n, t  the reverse
- * mma d, a, b                  d[4] += a[8] * b[4]: 16 x 16 by 16 x 8 elements of 16 bits, float sums
- * block_barrier                all threads of the block
- * subgroup_barrier             the 32 threads of the subgroup
+ * mma d, a, b                  d[4] += a[8] * b[4]: 16 x 16 by 16 x 8 16-bit elements, float sums
+ * block_barrier                synchronises all threads of the block
+ * subgroup_barrier             synchronises the 32 threads of the subgroup
  * shuffle_xor v, bit           v of the lane whose number differs in `bit`
  * exp2 v                       2^v to 2 units in the last place; below 2^-126 it is 0
- * round_pair d, s              d[2] of 16 bits = s[2] of floats, rounded to nearest: one register at once */
+ * round_pair d, s              16-bit d[2] = float s[2], rounded to nearest, packed into one register */
 /* clang-format off */
 #define KVA_K_TILES(X)                                             \
   X(load_matrix, KVA_DTYPE_NONE, 0, "Lsii")                        \
@@ -133,7 +133,7 @@ typedef struct kva_kplace {
 
 enum { KVA_K_MAX_PLACES = 3, KVA_K_MAX_INDICES = 5, KVA_K_MAX_NUMBERS = 5 };
 
-/* The operands of one kind stand in the order of the row. A float value is args[0] of the instruction. */
+/* Operands of each kind in the order of the table row. A float value is args[0] of the instruction. */
 typedef struct kva_kintrinsic {
   kva_intrinsic_id op;
   kva_kplace places[KVA_K_MAX_PLACES];
@@ -141,26 +141,26 @@ typedef struct kva_kintrinsic {
   int32_t numbers[KVA_K_MAX_NUMBERS];
 } kva_kintrinsic;
 
-/* A tensor map: a parameter of the kernel that describes how copies of boxes see one of its buffers. Dimensions from
- * the innermost one. */
+/* A tensor map: a kernel parameter that describes one of its buffers to tensor copies. Dimensions from the innermost
+ * one. */
 enum { KVA_K_TENSOR_MAP_RANK = 5 };
 typedef struct kva_ktensor_map {
   kva_kbuf *buf;
   uint32_t rank;
   const kva_expr *dims[KVA_K_TENSOR_MAP_RANK];    /* elements, over shape symbols */
-  const kva_expr *strides[KVA_K_TENSOR_MAP_RANK]; /* bytes, multiples of 16; [0] is not used */
-  int32_t box[KVA_K_TENSOR_MAP_RANK];             /* elements; the innermost ones fill `swizzle` bytes */
+  const kva_expr *strides[KVA_K_TENSOR_MAP_RANK]; /* bytes, multiples of 16; [0] is unused */
+  int32_t box[KVA_K_TENSOR_MAP_RANK];             /* elements; the innermost dimension fills `swizzle` bytes */
   int32_t swizzle;                                /* 0, 32, 64, 128 */
 } kva_ktensor_map;
 
 /* ---- loops, instructions, kernels -------------------------------------------------------------------------------- */
 
 typedef enum kva_kloop_kind {
-  KVA_K_PARALLEL, /* independent iterations, as lowered; the schedule turns it into one of the next four */
+  KVA_K_PARALLEL, /* independent iterations, as lowered; the schedule assigns one of the other kinds */
   KVA_K_GRID,     /* iterations are work items */
   KVA_K_SERIAL,   /* in order */
-  KVA_K_UNROLL,   /* constant extent, expanded */
-  KVA_K_VECTOR,   /* lanes; remainder handled by the target */
+  KVA_K_UNROLL,   /* constant extent, fully unrolled */
+  KVA_K_VECTOR,   /* lanes; the target handles the remainder */
   KVA_K_THREAD,   /* GPU: threads of a block */
 } kva_kloop_kind;
 
@@ -168,7 +168,7 @@ typedef enum kva_combine {
   KVA_COMBINE_NONE, /* sequential: the body reads KVA_K_CARRY and yields the next value (scan) */
   KVA_COMBINE_ADD,
   KVA_COMBINE_MUL,
-  KVA_COMBINE_MAX, /* NaN wins */
+  KVA_COMBINE_MAX, /* NaN if either is NaN */
   KVA_COMBINE_MIN,
   KVA_COMBINE_AND,
   KVA_COMBINE_OR,
@@ -188,24 +188,25 @@ struct kva_kloop {
   kva_kregion *body;
   KVA_VEC(kva_kcarry) carries;
   kva_kinstr *instr;
-  bool strict_order; /* reductions: add in index order, one accumulator (bit-exact chunking) */
-  /* THREAD: the threads around it (the block's, or an outer THREAD loop's subgroup) divide into subgroups of `subgroup`
-   * (a power of two; 0, 1: single threads), which take the iterations in turn. Inside, all threads of a subgroup run
-   * the same code and hold the same values; a nested THREAD loop divides them further. A single thread takes `width`
-   * (0: 1) consecutive iterations at once, as lanes. Reductions combine over all subgroups in a fixed tree; every
-   * thread gets the result. Lanes start after the first `peel` iterations (NULL: none; less than KVA_K_PEEL), which are
-   * single ones, as are the fewer than KVA_K_PEEL that no lanes are left for: accesses of the lanes are aligned then
-   * where rows are not. `blocks` (a power of two; 0, 1: the block alone) successive blocks that run the same code share
-   * the row of which each takes a part: the results of its reductions combine over them, too, and are the same in all.
-   * PARALLEL: `subgroup` is a wish of who wrote the kernel (0: none): an iteration shall be such a subgroup's. */
+  bool strict_order; /* reductions: index order, one accumulator: bits do not depend on chunking */
+  /* THREAD: divides the surrounding threads (the block's, or those of an outer THREAD loop's subgroup) into subgroups
+   * of `subgroup` threads (a power of two; 0, 1: single threads), which take the iterations in turn. Inside, all
+   * threads of a subgroup run the same code with the same values; a nested THREAD loop divides them further. Reductions
+   * combine over all subgroups in a fixed tree; every thread gets the result.
+   * `width`: a single thread takes so many consecutive iterations at once, as lanes (0: 1).
+   * `peel`: lanes start after so many iterations (NULL: none; less than KVA_K_PEEL) and leave fewer than KVA_K_PEEL at
+   * the end; both are single iterations. So the accesses of lanes are aligned even where rows are not.
+   * `blocks` (a power of two; 0, 1: one block): so many consecutive blocks run the same code on parts of one row; the
+   * results of its reductions combine over them, too, and are equal in all of them.
+   * PARALLEL: `subgroup` is a request of the kernel's author (0: none): one such subgroup for each iteration. */
   uint32_t subgroup, width, blocks;
   const kva_expr *peel;
-  bool stage; /* THREAD with subgroups, run once by the block: a wish that what its subgroups load alike, or number by
-               * number, be loaded by the block before, and read by them from shared memory */
+  bool stage; /* THREAD with subgroups, run once per block: a request to stage in shared memory what its subgroups load
+                 alike, or as consecutive elements */
 };
 enum {
-  KVA_K_PEEL = 32,     /* elements of a byte in a sector of global memory */
-  KVA_K_MAX_BLOCKS = 8 /* that share a row */
+  KVA_K_PEEL = 32,     /* elements of one byte in a sector of global memory */
+  KVA_K_MAX_BLOCKS = 8 /* blocks that share a row */
 };
 
 struct kva_kinstr {
@@ -223,9 +224,9 @@ struct kva_kinstr {
   uint32_t carry;            /* REDUCE, CARRY */
   kva_kintrinsic *intrinsic; /* INTRINSIC */
   kva_kregion *then, *orelse;
-  kva_kregion *region; /* where it stands */
+  kva_kregion *region; /* the region that contains it */
   kva_kinstr *prev, *next;
-  uint32_t id; /* dense in the kernel */
+  uint32_t id; /* dense within the kernel */
 };
 
 struct kva_kregion {
@@ -241,13 +242,13 @@ struct kva_kernel {
   const char *name;
   KVA_VEC(kva_kbuf *) bufs;
   KVA_VEC(kva_kloop *) loops;
-  /* Symbols bound to values read from memory: symbol value_symbols[i] is instruction values[i] (integer). */
+  /* Symbols bound to values read from memory: value_symbols[i] stands for instruction values[i] (integer). */
   KVA_VEC(const kva_expr *) value_symbols;
   KVA_VEC(kva_kval) values;
   kva_kregion *body;
   uint32_t next_id;
-  uint32_t threads;              /* of a block, for kernels scheduled for a GPU; 0: no THREAD loops */
-  uint32_t blocks;               /* that a multiprocessor shall have registers for; 0: as the assembler sees fit */
+  uint32_t threads; /* threads of a block, in kernels scheduled for a GPU; 0: no THREAD loops */
+  uint32_t blocks;  /* minimum resident blocks per multiprocessor, which limits registers; 0: left to the assembler */
   KVA_VEC(kva_ktensor_map) maps; /* parameters after the symbols */
 };
 
@@ -269,10 +270,10 @@ kva_kbuf *kva_k_param(kva_kb *b, const char *name, kva_dtype dtype, const kva_ex
 kva_kbuf *kva_k_local(kva_kb *b, const char *name, kva_dtype dtype, int64_t extent);
 kva_kbuf *kva_k_shared(kva_kb *b, const char *name, kva_dtype dtype, int64_t extent);
 
-/* The type that computation on storage type t happens in: f16 -> f32, int4 -> i8, ... */
+/* The compute type of storage type t: f16 -> f32, int4 -> i8, ... */
 kva_dtype kva_k_compute_type(kva_dtype t);
 
-/* Arithmetic; folds constants and neutral elements (x+0, x*1, select of a constant); for integers only where exact. */
+/* Arithmetic. Folds constants and neutral elements (x+0, x*1, select of a constant), for integers only if exact. */
 kva_kval kva_k_op(kva_kb *b, kva_kop op, kva_kval x, kva_kval y, kva_kval z); /* unused operands NULL */
 static inline kva_kval kva_k1(kva_kb *b, kva_kop op, kva_kval x) {
   return kva_k_op(b, op, x, NULL, NULL);
@@ -285,48 +286,49 @@ static inline kva_kval kva_k_select(kva_kb *b, kva_kval c, kva_kval x, kva_kval 
 }
 kva_kval kva_k_const_f(kva_kb *b, kva_dtype t, double v);
 kva_kval kva_k_const_i(kva_kb *b, kva_dtype t, int64_t v);   /* also bool */
-kva_kval kva_k_const(kva_kb *b, kva_dtype t, double v);      /* by type */
-kva_kval kva_k_convert(kva_kb *b, kva_kval x, kva_dtype to); /* x itself when the type is the same */
+kva_kval kva_k_const(kva_kb *b, kva_dtype t, double v);      /* float or integer by type */
+kva_kval kva_k_convert(kva_kb *b, kva_kval x, kva_dtype to); /* x itself if the type is the same */
 kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to);
 
 /* An index expression as an i64 value, and an i64 value as an index expression (gather). */
 kva_kval kva_k_index(kva_kb *b, const kva_expr *e);
 const kva_expr *kva_k_symbol(kva_kb *b, kva_kval i64_value);
-/* A symbol for e, which is computed here once: 0 <= e < extent is the caller's word. For long expressions that many
- * indices share. */
+/* Names e: returns a symbol whose value is computed once here. The caller guarantees 0 <= e < extent. For long
+ * expressions that many indices share. */
 const kva_expr *kva_k_name(kva_kb *b, const kva_expr *e, const kva_expr *extent);
-/* Comparisons of index expressions, folded where ranges prove them. */
+/* Compare index expressions; folded if ranges decide the outcome. */
 kva_kval kva_k_index_lt(kva_kb *b, const kva_expr *x, const kva_expr *y);
 kva_kval kva_k_index_le(kva_kb *b, const kva_expr *x, const kva_expr *y);
 kva_kval kva_k_index_eq(kva_kb *b, const kva_expr *x, const kva_expr *y);
-kva_kval kva_k_and(kva_kb *b, kva_kval x, kva_kval y); /* NULL stands for true */
+kva_kval kva_k_and(kva_kb *b, kva_kval x, kva_kval y); /* NULL means true */
 
-/* Loads and stores happen under the current guard. A load's value is in the compute type; a store converts. */
+/* Loads and stores use the current guard. A load gives the compute type; a store converts. */
 kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index);
 void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v);
-/* Between begin and end loads and stores are predicated by cond (and what was there): for padding, concat, ragged
- * edges. Returns the previous guard, which goes to end. */
+/* Between begin and end, loads and stores are predicated by cond and the enclosing guard: for padding, concat, ragged
+ * edges. begin returns the previous guard, which the caller passes to end. */
 kva_kval kva_k_guard_begin(kva_kb *b, kva_kval cond);
 void kva_k_guard_end(kva_kb *b, kva_kval previous);
 
-/* Loops. begin makes the loop at the current place and enters it; end leaves it. The variable is loop->var.
- * `strict_order` may be set between. For reductions that are pulled as values use the three-step form:
+/* Loops. begin creates the loop at the current position and enters it; end leaves it. The variable is loop->var.
+ * `strict_order` may be set in between. A reduction that is pulled as a value takes three steps:
  *   kva_kloop *l = kva_k_loop_begin(b, KVA_K_SERIAL, extent, "k");
  *   kva_kval x = ... l->var ...;
  *   kva_kval sum = kva_k_reduce(b, l, KVA_COMBINE_ADD, kva_k_const(b, F32, 0), x);   // inside, any number of them
  *   kva_k_loop_end(b, l);
- * `sum` is usable after end. A loop with only reductions moves out to where its operands allow at end, and merges with
- * an equal one. Prefer kva_k_reduce_over, which does this in one call. */
+ * `sum` is usable after end. At end, a loop that contains only reductions is hoisted as far as its operands allow and
+ * merged with an equal one. Prefer kva_k_reduce_over, which does this in one call. */
 kva_kloop *kva_k_loop_begin(kva_kb *b, kva_kloop_kind kind, const kva_expr *extent, const char *name);
 kva_kval kva_k_reduce(kva_kb *b, kva_kloop *l, kva_combine combine, kva_kval init, kva_kval contribution);
-/* Sequential carry: returns its previous value; give the next one with kva_k_carry_next, result by kva_k_carry_result
- * after the loop. */
+/* Sequential carry: kva_k_carry returns the previous value, kva_k_carry_next sets the next one, kva_k_carry_result
+ * gives the result after the loop. */
 kva_kval kva_k_carry(kva_kb *b, kva_kloop *l, kva_kval init);
 void kva_k_carry_next(kva_kb *b, kva_kloop *l, kva_kval carry, kva_kval next);
 kva_kval kva_k_carry_result(kva_kb *b, kva_kloop *l, kva_kval carry);
 void kva_k_loop_end(kva_kb *b, kva_kloop *l);
 
-/* combine over 0 <= i < extents[0], ... of body(user, vars). Neutral start. Pure: placed and shared like arithmetic. */
+/* combine over 0 <= i < extents[0], ... of body(user, vars), from the neutral element. Pure: placed and shared like
+ * arithmetic. */
 typedef kva_kval (*kva_k_body)(kva_kb *b, void *user, const kva_expr *const *vars);
 kva_kval kva_k_reduce_over(kva_kb *b, kva_combine combine, kva_dtype dtype, uint32_t n, const kva_expr *const *extents,
                            kva_k_body body, void *user);
@@ -336,61 +338,62 @@ kva_kinstr *kva_k_if_begin(kva_kb *b, kva_kval cond);
 void kva_k_if_else(kva_kb *b, kva_kinstr *branch);
 void kva_k_if_end(kva_kb *b, kva_kinstr *branch);
 void kva_k_barrier(kva_kb *b);
-/* A copy of *m at the current place; float_value is its 'v' or NULL. Its value, or NULL. */
+/* Appends a copy of *m; float_value is its 'v' operand or NULL. Returns the instruction's value, or NULL. */
 kva_kval kva_k_intrinsic(kva_kb *b, const kva_kintrinsic *m, kva_kval float_value);
-/* The number of a new tensor map; *map is copied. */
+/* Adds a copy of *map to the kernel and returns its number. */
 int32_t kva_k_tensor_map(kva_kb *b, const kva_ktensor_map *map);
 
-/* ---- checking, text ---------------------------------------------------------------------------------------------- */
+/* ---- verification, text, equality -------------------------------------------------------------------------------- */
 
-/* Types, dominance (operands visible), loops closed, constant extents where required. */
+/* Types, dominance of operands, closed loops, constant extents where required. */
 KVA_MUST_USE kva_status kva_kernel_verify(const kva_kernel *k, kva_diag *diag);
 void kva_kernel_print(const kva_kernel *k, kva_text *out);
-/* Reads what print writes; symbols by name. NULL and diagnostics on bad text. */
+/* Parses the output of print; symbols by name. NULL and diagnostics on errors. */
 kva_kernel *kva_kernel_parse(kva_arena *arena, kva_expr_ctx *exprs, const char *text, const char *file, kva_diag *diag);
-/* Whether the parameter `result` may lie in the memory of the parameter `operand`: every element is loaded before it is
- * stored, in the iteration that stores it. For scheduled kernels; false: not proven. */
+/* Whether the parameter `result` may alias the parameter `operand`: every element is loaded before it is stored, in the
+ * iteration that stores it. For scheduled kernels; false: not proven. */
 bool kva_kernel_in_place(const kva_kernel *k, const kva_kbuf *result, const kva_kbuf *operand);
-/* Appends bytes that are the same for equal kernels and for no others. Equal: they differ only in ids, in the place of
- * constants, and in names of the kernel, buffers and variables. */
+/* Appends an encoding of k, equal for equal kernels and only for those. Equal kernels differ at most in ids, in the
+ * position of constants, and in names of the kernel, buffers and variables. */
 void kva_kernel_encode(const kva_kernel *k, kva_text *out);
 
 /* ---- walking and rewriting ----------------------------------------------------------------------------------------
- * For schedules and code generation. The builder's own tables do not follow these edits: rewrite after building. */
+ * For schedules and code generation. The builder's tables do not follow these edits: rewrite only after building. */
 
-const char *kva_kop_name(kva_kop op);                         /* "add", "load", ... */
-uint32_t kva_kop_arity(kva_kop op);                           /* operands of an arithmetic opcode; 0 for the others */
-kva_dtype kva_kop_result_type(kva_kop op, kva_dtype operand); /* of arithmetic; operand: type of args[0], select: [1] */
+const char *kva_kop_name(kva_kop op); /* "add", "load", ... */
+uint32_t kva_kop_arity(kva_kop op);   /* operands of an arithmetic opcode; 0 for other opcodes */
+kva_dtype kva_kop_result_type(kva_kop op,
+                              kva_dtype operand); /* of arithmetic; operand: type of args[0], for select of args[1] */
 const char *kva_kloop_kind_name(kva_kloop_kind kind);
 const char *kva_combine_name(kva_combine combine);
 
-/* Calls visit for every instruction in text order (a loop before its body). visit may unlink the one it is given. */
+/* Calls visit for every instruction in text order (a loop before its body). visit may unlink its instruction. */
 void kva_k_each_instr(const kva_kernel *k, void (*visit)(void *user, kva_kinstr *i), void *user);
-/* The same within one region and the regions below it. */
+/* The same for one region and everything below it. */
 void kva_k_each_instr_in(const kva_kregion *r, void (*visit)(void *user, kva_kinstr *i), void *user);
-/* Calls visit for every index expression and extent of i, which it may change. */
+/* Calls visit for every index expression and extent of i; visit may replace them. */
 void kva_k_each_index(kva_kinstr *i, void (*visit)(void *user, const kva_expr **e), void *user);
-/* Is `inner` the region `outer` or below it? */
+/* `inner` is `outer` or nested in it. */
 bool kva_k_encloses(const kva_kregion *outer, const kva_kregion *inner);
-/* Number of loops around this one. */
+/* Number of loops around l. */
 uint32_t kva_k_loop_depth(const kva_kloop *l);
-/* The region where a symbol has a value: a loop's body, the region of a value; NULL for shape symbols. */
+/* The region in which a symbol is defined: a loop's body, the region of a value; NULL for shape symbols. */
 kva_kregion *kva_k_symbol_region(const kva_kernel *k, const kva_expr *symbol);
-/* Replaces symbols from[i] by to[i] in every index and loop extent. Ranges that symbols carry stay as they are. */
+/* Replaces symbols from[i] by to[i] in every index and loop extent. Ranges of symbols are unchanged. */
 void kva_k_replace_index(kva_kernel *k, uint32_t n, const kva_expr *const *from, const kva_expr *const *to);
 
-/* Unlinked objects of k, for rewriting. A loop comes with its instruction and an empty body. */
+/* Create unlinked objects of k, for rewriting. A loop comes with its instruction and an empty body. */
 kva_kinstr *kva_k_instr_create(kva_kernel *k, kva_kop op, kva_dtype dtype);
 kva_kloop *kva_k_loop_create(kva_kernel *k, kva_kloop_kind kind, const kva_expr *extent, const char *name);
 kva_kregion *kva_k_region_create(kva_kernel *k, kva_kinstr *owner);
-/* An unlinked copy of i with all below it, which defines what it defines anew; in its indices and extents to[s] stands
- * for symbol from[s]. */
+/* Copies i and everything below it, with new definitions, unlinked. In its indices and extents to[s] replaces symbol
+ * from[s]. */
 kva_kinstr *kva_k_copy(kva_kernel *k, kva_kinstr *i, uint32_t n, const kva_expr *const *from,
                        const kva_expr *const *to);
-/* Links i into r before `before` (NULL: at the end); regions below i get their parent and depth. */
+/* Links i into r before `before` (NULL: at the end) and updates parent and depth of the regions below i. */
 void kva_k_insert(kva_kregion *r, kva_kinstr *before, kva_kinstr *i);
 void kva_k_unlink(kva_kinstr *i);
-/* Removes pure instructions and loops whose values nobody uses, and makes ids dense again in text order. */
+/* Removes pure instructions and loops without users, and renumbers ids densely in text order. */
 void kva_kernel_sweep(kva_kernel *k);
 
 #endif

@@ -1,14 +1,13 @@
-/* May a result of a kernel lie in the memory of one of its operands?
+/* Whether a result of a kernel may lie in the memory of one of its operands.
  *
- * Yes, when every element is loaded before it is stored, in the iteration that stores it:
- *   - the load and the store have the same index, which contains the variable of every loop around the store that runs
- *     it more than once, so that both belong to one iteration and no other iteration touches the element. A kernel
- *     stores an element of a result once (ir/kernel.h);
- *   - the stored value depends on the load. Data flow then orders the two, also for a code generator that takes
- *     different buffers for disjoint and moves loads over stores;
- *   - one thread runs the iteration: the threads of a subgroup that run the same code would load what another one has
- *     stored.
- * The arms of an if do not run together; a load and a store in different arms need no order. */
+ * It may if every element is loaded before it is stored, in the iteration that stores it:
+ *   - The load and the store have the same index. It contains the variable of every loop around the store that runs it
+ *     more than once, so both belong to one iteration and no other iteration accesses the element. A kernel stores an
+ *     element of a result once (ir/kernel.h).
+ *   - The stored value depends on the load. Data flow then orders the two, even in a code generator that assumes
+ *     different buffers to be disjoint and moves loads across stores.
+ *   - One thread runs the iteration. Threads of a subgroup that run the same code would load what another one stored.
+ * At most one arm of an if runs; a load and a store in different arms need no order. */
 #include "ir/kernel.h"
 
 typedef struct analysis {
@@ -50,7 +49,7 @@ static bool runs_on_one_thread(const kva_kernel *k, const kva_kinstr *i) {
   return l ? l->subgroup <= 1 : k->threads <= 1;
 }
 
-/* The index with what index instructions stand for written out. */
+/* The index with index instructions expanded. */
 static const kva_expr *written_out(const kva_kernel *k, const kva_expr *index) {
   for (uint32_t i = k->values.len; i-- > 0;) {
     const kva_kinstr *v = k->values.data[i];
@@ -72,7 +71,7 @@ static const kva_expr *bound_of(const kva_kinstr *condition, const kva_expr *var
   return a->op == KVA_K_INDEX && b->op == KVA_K_INDEX && a->index == var ? b->index : NULL;
 }
 
-/* Do the conditions around i leave one iteration of l? Nests of their own that share a grid are arms for one item. */
+/* The conditions around i leave one iteration of l: nests that share a grid are arms, some for a single item. */
 static bool runs_once_in(const kva_kernel *k, const kva_kinstr *i, const kva_kloop *l) {
   const kva_expr *from = NULL, *to = NULL;
   for (const kva_kregion *r = i->region; r != l->body; r = r->parent) {
@@ -94,7 +93,7 @@ static bool has_own_element(const kva_kernel *k, const kva_kinstr *store) {
 
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
-/* The arm of branch `branch` that i is in, or NULL. */
+/* The arm of `branch` that contains i, or NULL. */
 static const kva_kregion *arm_of(const kva_kinstr *i, const kva_kinstr *branch) {
   return kva_k_encloses(branch->then, i->region)     ? branch->then
          : kva_k_encloses(branch->orelse, i->region) ? branch->orelse
@@ -126,7 +125,7 @@ static bool is_ordered(const analysis *a, const kva_kinstr *load, const kva_kins
   return depends(store->args[0], load, KVA_NEW_ARRAY(a->scratch, bool, a->k->next_id + 1));
 }
 
-/* At least one store must be that of the load's own element. */
+/* At least one store must overwrite the loaded element itself. */
 static bool precedes_stores(const analysis *a, const kva_kinstr *load) {
   bool any = false;
   for (uint32_t i = 0; i < a->stores.len; i++) {

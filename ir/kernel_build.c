@@ -1,13 +1,13 @@
-/* The builder: placement, sharing of equal instructions, loads and stores under guards, ifs. Arithmetic is in
- * kernel_ops.c, loops are in kernel_loop.c.
+/* The builder: placement, sharing of equal instructions, loads and stores under guards, ifs. kernel_ops.c has
+ * arithmetic, kernel_loop.c loops, kernel_place.c the placement of pure instructions.
  *
- * The open regions form a path from the kernel's body to the current region. An instruction of an open region R, other
- * than the open loop or if itself, stands before that loop or if, because whatever goes into R goes there. Hence all
- * values of the regions on the path are visible, and nothing else is: "visible" is a test on regions alone. Where pure
- * instructions go is in kernel_place.c. */
+ * The open regions form a path from the kernel's body to the current region. In an open region R, instructions are
+ * inserted before the open loop or if on the path. Hence exactly the values of the regions on the path are visible:
+ * visibility is a test on regions alone. */
 #include "ir/kernel_internal.h"
 
-/* What makes pure instructions equal. Zeroed before it is filled, so that padding compares. */
+/* Key under which pure instructions are equal. Zeroed before it is filled, because its bytes, padding included, are
+ * compared. */
 typedef struct pure_key {
   uint32_t op, dtype, n_args;
   uint32_t args[3];

@@ -1,12 +1,12 @@
-/* Copies of code. What the copied code defines is its own: values, loops with their variables, symbols that stand for
- * values in indices. All else is what the original uses. */
+/* Copies of code. A copy has its own definitions: values, loops with their variables, symbols for values in indices. It
+ * shares everything else with the original. */
 #include "ir/kernel.h"
 
 typedef struct copy {
   kva_kernel *k;
   kva_kinstr **made; /* by id of an original: its copy; NULL: not copied */
   uint32_t n_ids;
-  KVA_VEC(const kva_expr *) from, to; /* symbols and what stands for them */
+  KVA_VEC(const kva_expr *) from, to; /* symbols and their replacements */
 } copy;
 
 static void copy_region(copy *c, const kva_kregion *from, kva_kregion *to);
@@ -25,7 +25,7 @@ static void rename_index(void *user, const kva_expr **e) {
   *e = kva_expr_substitute(c->k->exprs, *e, c->from.len, c->from.data, c->to.data);
 }
 
-/* Symbols that stand for `from` stand for its copy in copied indices. */
+/* Defines, for symbols that stand for `from`, new ones that stand for its copy. */
 static void copy_symbols(copy *c, const kva_kinstr *from, kva_kinstr *to) {
   kva_kernel *k = c->k;
   for (uint32_t s = 0, n = k->values.len; s < n; s++) {

@@ -1,12 +1,12 @@
-/* Encoding of a kernel: a string of bytes that is the same for equal kernels and for no others. Names of the kernel,
- * of buffers and of variables, ids and the place of constants play no part: buffers count by position, values and loop
- * variables by the order of their definitions, constants by type and bits, shape symbols by name.
+/* Encoding of a kernel: a byte string that is the same for equal kernels and for no others. Names of the kernel, of
+ * buffers and of variables, ids and the position of constants do not count: buffers count by position, values and loop
+ * variables by order of definition, constants by type and bits, shape symbols by name.
  *
- * Every part is self-delimiting: numbers in groups of 7 bits, the low ones first; lists after their length. Terms and
- * factors of an expression stand in the order of ids, which differ between equal kernels; their encodings are sorted.
+ * Every part is self-delimiting: numbers in groups of 7 bits, low ones first; lists after their length. Terms and
+ * factors of an expression are ordered by ids, which differ between equal kernels, so their encodings are sorted.
  *
- * What a symbol's range says is part of the kernel: generated code divides unsigned where a range excludes negative
- * numbers. A range may name a variable that a rewrite removed from the kernel; it counts by its name and range. */
+ * A symbol's range is part of the kernel: generated code uses unsigned division if a range excludes negative numbers. A
+ * range may refer to a variable that a rewrite removed from the kernel, which counts by its name and range. */
 #include "ir/kernel.h"
 
 #include <stdlib.h>
@@ -16,7 +16,7 @@ typedef struct encoder {
   kva_arena *scratch;
   kva_text *out;
   kva_map *numbers; /* instruction or loop variable -> order of definition, from 1 */
-  kva_map *values;  /* value symbol -> the instruction that it stands for */
+  kva_map *values;  /* value symbol -> its instruction */
   uint32_t next;
 } encoder;
 

@@ -1,6 +1,6 @@
-/* Constant folding of kernel arithmetic. Only operations with one right answer are folded: f32 is computed in double
- * and rounded once more, which is exact for + - * / sqrt (53 >= 2*24 + 2 bits: Figueroa, "When is double rounding
- * innocuous?", 1995). */
+/* Constant folding of kernel arithmetic. Folds only operations with a unique result. f32 is computed in double and
+ * rounded again, which is exact for + - * / sqrt (53 >= 2*24 + 2 bits: Figueroa, "When is double rounding innocuous?",
+ * 1995). */
 #include "ir/kernel_fold.h"
 
 #include <math.h>
@@ -70,7 +70,7 @@ static bool shift_i(kva_kop op, kva_dtype t, int64_t a, int64_t b, int64_t *out)
   return true;
 }
 
-/* Before wrapping to t. Values of narrow types are held sign or zero extended. */
+/* Result before wrapping to t. Values of narrow types are kept sign or zero extended. */
 static bool arith_i(kva_kop op, kva_dtype t, int64_t a, int64_t b, int64_t c, int64_t *out) {
   uint64_t x = (uint64_t)a, y = (uint64_t)b;
   switch (op) {

@@ -24,7 +24,7 @@ typedef struct kva_klexer {
   uint32_t line;
   kva_diag *diag;
   kva_ktoken token; /* the current one */
-  bool failed;      /* after an error the current token is END for ever */
+  bool failed;      /* after an error the current token remains END */
 } kva_klexer;
 
 void kva_klex_start(kva_klexer *lex, kva_arena *arena, const char *text, const char *file, kva_diag *diag);

@@ -1,7 +1,7 @@
-/* The builder's loops. A loop whose body has no effect is a value like any other: when it ends it moves out to the
- * outermost region that everything it uses from outside allows, and gives way to an equal loop that is visible there.
- * Two loops are equal when they match instruction by instruction, the loop variable of one standing for that of the
- * other. The same lowering code makes them, so the order is the same too; outside the loops, equal is identical. */
+/* The builder's loops. A loop whose body has no effects is a value like any other: at its end it is hoisted to the
+ * outermost region that its uses of outside values allow, and an equal loop that is visible there replaces it. Two
+ * loops are equal if they match instruction by instruction under a renaming of loop variables. The same lowering code
+ * makes both, so their order is the same; values outside the loops are equal only if identical. */
 #include "ir/kernel_internal.h"
 
 #include <math.h>
@@ -74,12 +74,12 @@ kva_kval kva_k_carry_result(kva_kb *b, kva_kloop *l, kva_kval carry) {
   return kva_kb_resolve(results_of(b, l)->carries.data[carry->carry]);
 }
 
-/* ---- what a loop uses from outside ------------------------------------------------------------------------------- */
+/* ---- uses of outside values -------------------------------------------------------------------------------------- */
 
 typedef struct loop_scan {
   kva_kb *b;
   const kva_kloop *loop;
-  kva_kregion *lowest; /* deepest region outside of the loop that it uses */
+  kva_kregion *lowest; /* deepest region outside the loop that it uses */
   bool impure, loads;
 } loop_scan;
 
@@ -124,11 +124,11 @@ static loop_scan scan(kva_kb *b, kva_kloop *l) {
 
 /* ---- equality ---------------------------------------------------------------------------------------------------- */
 
-/* While two loops are compared: what stands for what. */
+/* Correspondence between two loops during their comparison. */
 typedef struct matching {
   kva_kb *b;
   kva_arena *arena;
-  kva_map *instrs; /* of the new loop -> of the old one */
+  kva_map *instrs; /* instruction of the new loop -> of the old one */
   KVA_VEC(const kva_expr *) from;
   KVA_VEC(const kva_expr *) to;
 } matching;
@@ -150,7 +150,7 @@ static bool same_expr(const matching *m, const kva_expr *x, const kva_expr *y) {
 
 static bool same_loop(matching *m, const kva_kloop *x, const kva_kloop *y);
 
-/* A value that indices use must have its partner used so too. */
+/* If indices use a value, they must use its counterpart, too. */
 static bool match_value(matching *m, const kva_kinstr *x, const kva_kinstr *y) {
   kva_kb_set(m->instrs, x, y);
   const kva_expr *from = kva_kb_get(m->b->memo->value_symbols, x);
@@ -200,7 +200,7 @@ static bool loops_equal(kva_kb *b, const kva_kloop *x, const kva_kloop *y) {
   return equal;
 }
 
-/* Filters candidates: equal loops have equal hashes; nothing that depends on numbering inside takes part. */
+/* Filters candidates: equal loops have equal hashes. Excludes everything that depends on numbering inside the loop. */
 static void hash_instr(void *user, kva_kinstr *i) {
   uint64_t *h = user;
   uint64_t words[] = {(uint64_t)i->op, (uint64_t)i->dtype, (uint64_t)i->imm.i, i->buf ? i->buf->id + 1u : 0};
@@ -249,7 +249,7 @@ static void remember(kva_kb *b, kva_kloop *l, uint64_t hash) {
   kva_map_set(b->memo->loops, &key, sizeof key, c);
 }
 
-/* Takes what is inside the dropped loop l out of the kernel's lists. */
+/* Removes the contents of the dropped loop l from the kernel's lists. */
 static void forget(kva_kernel *k, const kva_kloop *l) {
   uint32_t kept = 0;
   for (uint32_t i = 0; i < k->loops.len; i++) {

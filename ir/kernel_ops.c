@@ -1,6 +1,6 @@
 /* The builder's arithmetic: constants, conversions, folding and neutral elements.
  *
- * x + 0 is x for floats too: the only difference is the sign of zero when x is -0. x * 0 is not 0 (NaN, infinity). */
+ * x + 0 -> x holds for floats, too, up to the sign of zero for x = -0. x * 0 -> 0 does not (NaN, infinity). */
 #include "ir/kernel_fold.h"
 #include "ir/kernel_internal.h"
 
@@ -70,8 +70,8 @@ static bool is_commutative(kva_kop op) {
          op == KVA_K_fma; /* in its first two */
 }
 
-/* Constants last, then deeper regions first, then older first. Ids alone would not do: in a reduction that is made a
- * second time, what hoisted out of the first is older than all that is inside. */
+/* Constants last, then deeper regions first, then older first. Ids alone do not suffice: when a reduction is built a
+ * second time, what was hoisted out of the first is older than everything inside. */
 static bool in_order(const kva_kinstr *x, const kva_kinstr *y) {
   if (kva_kb_is_const(x) != kva_kb_is_const(y)) return kva_kb_is_const(y);
   if (x->region->depth != y->region->depth) return x->region->depth > y->region->depth;

@@ -1,6 +1,6 @@
-/* Reads the text that kernel_print.c writes (the format is described there). Recursive descent over tokens; after the
- * first error every token reads as the end, so that all loops stop. Nothing is folded or moved: what stands in the text
- * is what the kernel holds, except that constants become instructions at its start. */
+/* Reads the text that kernel_print.c writes and describes. Recursive descent over tokens; after the first error every
+ * token reads as END, so all loops stop. Nothing is folded or moved: the kernel holds what the text says, except that
+ * constants become instructions at its start. */
 #include "ir/dialect.h"
 #include "ir/kernel_parse.h"
 
@@ -122,7 +122,7 @@ static kva_kinstr *parse_intrinsic(kva_kparser *p, kva_intrinsic_id op) {
 
 /* ---- lines ------------------------------------------------------------------------------------------------------- */
 
-/* An opcode that may stand after "%n = ". */
+/* An opcode that may follow "%n = ". */
 static bool find_value_op(const char *name, kva_kop *out_op) {
   for (int op = 0; op < KVA_K_INTRINSIC; op++) {
     bool makes_value = op != KVA_K_CONST && op != KVA_K_STORE && op != KVA_K_LOOP && op < KVA_K_IF;
@@ -199,7 +199,7 @@ static void parse_carries(kva_kparser *p, kva_kloop *l) {
   kva_klex_expect(&p->lex, ")");
 }
 
-/* A word and its number; 0 when the word does not follow. */
+/* A word and its number; 0 if the word does not follow. */
 static uint32_t parse_count(kva_kparser *p, const char *word) {
   return kva_klex_accept_name(&p->lex, word) ? kva_kparse_uint(p, "a number of threads, blocks or iterations") : 0;
 }

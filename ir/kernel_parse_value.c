@@ -188,7 +188,7 @@ static const kva_expr *parse_factor(kva_kparser *p) {
   return e;
 }
 
-/* The sign belongs to the first factor, so that the smallest integer can be read. */
+/* The sign belongs to the first factor, so that the smallest integer is readable. */
 static const kva_expr *parse_term(kva_kparser *p, bool negative) {
   bool is_number = p->lex.token.kind == KVA_KT_NUMBER;
   const kva_expr *e = is_number ? parse_number(p, negative) : parse_factor(p);

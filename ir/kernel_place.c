@@ -1,11 +1,11 @@
-/* Placement of pure instructions. They depend on the regions of their operands, of their loop variables and of their
- * value symbols, which all lie on the path of open regions; the deepest of these is where they go.
+/* Placement of pure instructions. An instruction depends on the regions of its operands, of its loop variables and of
+ * its value symbols. All lie on the path of open regions; the instruction goes into the deepest of them.
  *
- * Loads are pure but may fail: outside of a loop that runs no iteration they could touch memory that does not exist,
- * such as x[t, 0] of an empty x in a loop over its empty axis. So a load, or a loop with loads in it, leaves a loop
- * only if that runs at least once, or if what remains around the load implies that it does (the sum over r < C of
- * x[t, r] leaves a loop over c < C: where C = 0, the sum loads nothing), or if the index is proven to lie in the
- * buffer. Loads never leave the arm of an `if`. */
+ * Loads are pure but may fault: hoisted out of a loop with zero trip count they could access memory that does not
+ * exist, such as x[t, 0] of an empty x in a loop over its empty axis. So a load, or a loop with loads in it, leaves a
+ * loop only if that loop runs at least once, or if the loops that remain around the load imply that it does (the sum
+ * over r < C of x[t, r] leaves a loop over c < C: where C = 0, the sum loads nothing), or if the index is provably in
+ * bounds. Loads never leave an arm of an `if`. */
 #include "ir/kernel_internal.h"
 
 kva_kregion *kva_kb_symbol_region(const kva_kb *b, const kva_expr *symbol) {
@@ -42,7 +42,7 @@ void kva_kb_link(const kva_kb *b, kva_kregion *r, kva_kinstr *i) {
 
 enum { MAX_CONTEXT = 32 };
 
-/* Extents of the loops around a load after it moved: all are positive where it runs. */
+/* Extents of the loops around a load after it moves; all are positive where it runs. */
 typedef struct context {
   kva_expr_ctx *exprs;
   const kva_expr *extents[MAX_CONTEXT];
@@ -59,7 +59,7 @@ static bool is_product(const kva_expr *e) {
   return e->kind == KVA_EXPR_SUM && e->n_terms == 1 && !e->constant && e->terms->coefficient > 0;
 }
 
-/* Symbols that are never negative are positive where a product of them is. */
+/* A product of symbols that are never negative is positive only if each of them is. */
 static bool has_factor(const kva_expr *e, const kva_expr *symbol) {
   if (e == symbol) return true;
   if (!is_product(e)) return false;

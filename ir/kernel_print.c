@@ -15,19 +15,19 @@
  *     }
  *   }
  *
- * A kernel may have instructions of dialects (ir/dialect.h), and before its buffers tensor maps; a shared buffer may
- * lie over an earlier one:
+ * A kernel may have instructions of dialects (ir/dialect.h), and tensor maps before its buffers; a shared buffer may
+ * alias an earlier one:
  *
  *   tensor_map a dims(K, M) steps(2*K) box(64, 128) swizzle 128
  *   shared readwrite float staged[2048] over ring
  *   copy_async ring[8*tid], a[K*i + 8*tid], 16
  *
- * It has ` threads 256 blocks 2` after its parameters, and its thread loops may end in ` subgroup 32 stage` or ` width
- * 4 blocks 2 peel mod(r, 32)`.
+ * For a GPU ` threads 256 blocks 2` follows the parameters, and thread loops may end in ` subgroup 32 stage` or in
+ * ` width 4 blocks 2 peel mod(r, 32)`.
  *
- * Constants are written where they are used, so they have no line of their own. The type after the colon is that of
- * the operands (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both. `%5` in an index is the value
- * %5. Values are numbered and terms sorted anew, loop variables get unique names: the text does not depend on ids. */
+ * Constants are written inline, so they have no line of their own. The type after the colon is that of the operands
+ * (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both types. `%5` in an index is the value %5.
+ * Printing renumbers values, sorts terms and makes loop variables unique, so the text does not depend on ids. */
 #include "ir/dialect.h"
 
 #include <ctype.h>
@@ -37,10 +37,10 @@ typedef struct printer {
   const kva_kernel *k;
   kva_text *out;
   kva_arena *scratch;
-  uint32_t *numbers; /* by id: what %n a value is */
+  uint32_t *numbers; /* by id: the n of a value's %n */
   uint32_t next_number;
   kva_map *symbols; /* symbol -> text */
-  kva_map *taken;   /* names of symbols */
+  kva_map *taken;   /* names of symbols in use */
   int depth;
 } printer;
 

@@ -1,5 +1,5 @@
-/* Dead code in kernels. Live: stores, barriers, intrinsics without a value, and what they need:
- * operands, values that indices name, the loops and ifs around. A live loop keeps all of its carries. */
+/* Dead code elimination in kernels. Live are stores, barriers, intrinsics without a value, and what they need:
+ * operands, values used in indices, enclosing loops and ifs. A live loop keeps all of its carries. */
 #include "ir/kernel.h"
 
 typedef struct sweep {

@@ -1,5 +1,5 @@
-/* The kernel verifier. Instructions get their position in text order; a value is visible to an instruction when it
- * stands before it, in a region that encloses it. */
+/* The kernel verifier. Instructions are numbered in text order; a value is visible to an instruction if it comes before
+ * it, in a region that encloses it. */
 #include "ir/dialect.h"
 
 typedef struct verifier {
@@ -26,7 +26,7 @@ static void KVA_PRINTF(3, 4) report(verifier *v, const kva_kinstr *i, const char
   if (!i) v->status = kva_error(v->diag, NULL, "kernel %s: %s", name, text);
 }
 
-/* ---- structure: must hold before anything else is looked at ------------------------------------------------------ */
+/* ---- structure, on which all other checks rely ------------------------------------------------------------------- */
 
 static void check_links(verifier *v, const kva_kregion *r);
 
@@ -231,7 +231,7 @@ static bool is_power_of_two(uint32_t n) {
   return n && !(n & (n - 1));
 }
 
-/* Threads that run the code around i together. */
+/* Number of threads that run the code around i together. */
 static uint32_t subgroup_around(const verifier *v, const kva_kinstr *i) {
   for (const kva_kinstr *o = i->region->owner; o; o = o->region->owner) {
     if (o->op == KVA_K_LOOP && o->loop->kind == KVA_K_THREAD) return o->loop->subgroup > 1 ? o->loop->subgroup : 1;
@@ -239,7 +239,7 @@ static uint32_t subgroup_around(const verifier *v, const kva_kinstr *i) {
   return v->k->threads;
 }
 
-/* The item of a grid is all that its loop stands in, so that all of its blocks run it. */
+/* The loop stands directly in the body of a top-level grid, so that every block runs it. */
 static bool is_of_every_item(const verifier *v, const kva_kinstr *i) {
   const kva_kinstr *grid = i->region->owner;
   int64_t items;
@@ -247,7 +247,7 @@ static bool is_of_every_item(const verifier *v, const kva_kinstr *i) {
   return !kva_expr_is_const(grid->loop->extent, &items) || items % i->loop->blocks == 0;
 }
 
-/* Blocks tell each other floats. */
+/* Blocks can exchange only floats. */
 static bool is_shared_row(const verifier *v, const kva_kinstr *i) {
   const kva_kloop *l = i->loop;
   bool may = is_power_of_two(l->blocks) && l->blocks <= KVA_K_MAX_BLOCKS && is_of_every_item(v, i);

@@ -1,8 +1,7 @@
-/* Structure of the kernel IR: making and linking instructions, regions and loops; walking; replacing index symbols;
- * removing what is dead.
+/* Structure of the kernel IR: creating and linking instructions, regions and loops; walking; replacing index symbols.
  *
- * Invariant: region->parent and region->depth are right for every region that hangs below the kernel's body. They are
- * set when the owning instruction is linked (kva_k_insert), so that an instruction moves with all that is in it. */
+ * Invariant: region->parent and region->depth are correct for every region below the kernel's body. Linking the owning
+ * instruction (kva_k_insert) sets them, so an instruction moves with everything in it. */
 #include "ir/kernel.h"
 
 /* ---- names and types --------------------------------------------------------------------------------------------- */
@@ -76,7 +75,7 @@ kva_dtype kva_k_compute_type(kva_dtype t) {
   }
 }
 
-/* ---- making and linking ------------------------------------------------------------------------------------------ */
+/* ---- creating and linking ---------------------------------------------------------------------------------------- */
 
 kva_kernel *kva_kernel_create(kva_arena *arena, kva_expr_ctx *exprs, const char *name) {
   kva_kernel *k = KVA_NEW(arena, kva_kernel);

@@ -1,4 +1,4 @@
-/* Look-up in an operator table. */
+/* Lookup in an operator table. */
 #include "ir/op_info.h"
 
 const kva_op_info *kva_op_set_find(const kva_op_set *set, const char *name, size_t name_len) {

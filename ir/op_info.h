@@ -1,5 +1,5 @@
-/* What the IR needs to know of an operator: one row of ops/ops.def as data. The table itself and the functions live
- * in ops/; this header lets printer, parser and verifier work for any table. */
+/* What the IR knows of an operator: one row of ops/ops.def as data. The table itself and the functions live in ops/;
+ * with this header the printer, parser and verifier work for any table. */
 #ifndef KVA_IR_OP_INFO_H
 #define KVA_IR_OP_INFO_H
 
@@ -13,20 +13,20 @@ typedef enum kva_trait {
   KVA_REDUCES = 1 << 3, /* its element code contains a loop over operand elements: each is read many times */
   KVA_RETURN = 1 << 4,
   KVA_READS_STATE = 1 << 5,
-  KVA_WRITES_STATE = 1 << 6, /* never dead, ordered after reads of the same state */
+  KVA_WRITES_STATE = 1 << 6, /* never dead; ordered after reads of the same state */
   KVA_TILE = 1 << 7,         /* whole-kernel operator that fuses prologues and epilogues */
   KVA_BOOL_RESULT = 1 << 8,  /* comparison: result dtype is bool */
-  KVA_FLOAT = 1 << 9,        /* dtype classes that its elements may have; the test lists come from these */
+  KVA_FLOAT = 1 << 9,        /* dtype classes of its elements, from which the test lists derive */
   KVA_INT = 1 << 10,
   KVA_BOOLEAN = 1 << 11,
-  KVA_CHEAP = 1 << 12, /* a few instructions: may be computed again in every consumer */
-  /* An optimiser's step: new values of one parameter and its moments from the old ones. Operands: parameter, gradient,
-   * moments, learning rate, then the step's number where the update uses it; results: parameter, moments. */
+  KVA_CHEAP = 1 << 12, /* a few instructions: may be recomputed in every consumer */
+  /* An optimiser's step: computes new values of one parameter and its moments. Operands: parameter, gradient, moments,
+   * learning rate, then the step number if the update uses it; results: parameter, moments. */
   KVA_UPDATES = 1 << 13,
-  KVA_BINDS = 1 << 14,      /* gives a symbol a value: what uses the symbol stays behind it */
-  KVA_CONTROL = 1 << 15,    /* runs its sub-graphs as programs: their nodes are nodes of steps of their own */
+  KVA_BINDS = 1 << 14,      /* defines a symbol: uses of the symbol stay after it */
+  KVA_CONTROL = 1 << 15,    /* runs its sub-graphs as programs: their nodes become steps of their own */
   KVA_READS_ONCE = 1 << 16, /* with KVA_REDUCES: all results together read each element of operand 0 once */
-  KVA_NARROW = 1 << 17,     /* elementwise: narrow operands cost nothing but the rounding of the result */
+  KVA_NARROW = 1 << 17,     /* elementwise: narrow operands cost only the rounding of the result */
   KVA_ALIAS = 1 << 18,      /* a view with operand 0's elements in their order: outside of kernels it shares memory */
 } kva_trait;
 
@@ -35,8 +35,8 @@ enum { KVA_UPDATE_PARAMETER, KVA_UPDATE_GRADIENT, KVA_UPDATE_MOMENTS };
 
 typedef enum kva_vjp_kind {
   KVA_VJP_RULE,  /* <op>_vjp */
-  KVA_VJP_ZERO,  /* no gradient, by mathematics (integers, comparisons, piecewise constant) */
-  KVA_VJP_NONE,  /* differentiable, but Kvasir has no rule; vjp_reason reaches the user */
+  KVA_VJP_ZERO,  /* mathematically no gradient (integers, comparisons, piecewise constant) */
+  KVA_VJP_NONE,  /* differentiable, but Kvasir has no rule; vjp_reason is shown to the user */
   KVA_VJP_GRAPH, /* through the node's sub-graphs (passes/autodiff_control.c) */
 } kva_vjp_kind;
 
@@ -47,23 +47,23 @@ typedef enum kva_lower_kind {
   KVA_LOWER_CALL,    /* a step of its own, which the runtime does: the row of runtime/calls.def that has its name */
 } kva_lower_kind;
 
-/* How a whole kernel (KVA_TILE) reads an operand: what fusion may put before it (passes/fuse.c). */
+/* How a whole kernel (KVA_TILE) reads an operand, which decides what fusion may put before it (passes/fuse.c). */
 typedef enum kva_operand_role {
   KVA_STREAMED, /* by inner loops, lanes at a time */
-  KVA_SCALARS,  /* by inner loops, one element at a time and never in lanes */
+  KVA_SCALARS,  /* by inner loops, one element at a time, never in lanes */
   KVA_PACKED,   /* once for each block of results, into panels */
-  KVA_ONCE,     /* each element once, and so what it is made of */
+  KVA_ONCE,     /* each element once, and so the operands of its prologue */
   KVA_MASK,     /* attention's mask: one element for every score */
 } kva_operand_role;
 
-/* Type of a product's result where its operands are narrow (passes/precision.c). */
+/* Result type of a product with narrow operands (passes/precision.c). */
 typedef enum kva_product_result {
   KVA_NARROW_RESULT,  /* the operands' */
-  KVA_FLOAT_GRADIENT, /* float where it is a gradient on the way to its update, by attribute `to` */
+  KVA_FLOAT_GRADIENT, /* float if it is a gradient that goes to an update, by attribute `to` */
   KVA_FLOAT_RESULT,   /* always float, by attribute `to` */
 } kva_product_result;
 
-/* Numbers for the symbols of shape expressions, to count work with. */
+/* Values for the symbols of shape expressions, to count work with. */
 typedef struct kva_sizes {
   kva_module *m;
   kva_expr_lookup lookup;
@@ -87,42 +87,42 @@ struct kva_op_info {
   kva_vjp_kind vjp_kind;
   const char *vjp_reason;
   kva_lower_kind lower_kind;
-  /* f32/f64 tolerance of compiled against reference: tolerance * epsilon(dtype) relative to the largest magnitude that
-   * took part; the reason stands in the operator's file. */
+  /* Tolerance of compiled f32/f64 code against the reference: tolerance * epsilon(dtype) relative to the largest
+   * magnitude involved; the operator's file gives the reason. */
   double tolerance;
-  /* Result types of n from its operands and attributes; problems go to m->diag with n->loc. */
+  /* Infers the result types of n from its operands and attributes; problems go to m->diag with n->loc. */
   kva_status (*infer)(kva_module *m, const kva_node *n, const kva_type **out_types);
   kva_status (*ref)(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *const *out);
   kva_status (*vjp)(kva_vjp *c, kva_node *n);
   kva_kval (*lower)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx);
 
-  /* ---- facts that some rows have ---- */
+  /* ---- facts of some rows ---- */
 
-  /* Fusion. How the kernel of n reads an operand; NULL: all are KVA_STREAMED. */
+  /* Fusion: how the kernel of n reads an operand; NULL: all are KVA_STREAMED. */
   kva_operand_role (*role)(const kva_node *n, uint32_t operand);
-  /* Leading dims of operand 0 that number the rows which n reduces; -1: n reduces no rows of trailing axes, or the
-   * whole tensor, where rows share nothing. NULL: never rows. */
+  /* Number of leading dims of operand 0 that number the rows which n reduces; -1: n does not reduce rows of trailing
+   * axes, or reduces the whole tensor, where rows share nothing. NULL: never rows. */
   int (*row_dims)(const kva_node *n);
-  /* Operands (bits) of which result element i depends on element i alone; an elementwise operator has all. */
+  /* Operands (bits) of which result element i depends only on element i; for elementwise operators all. */
   uint32_t pointwise;
 
-  /* Mixed precision: operands as bits. A product reads those of `product` rounded to the narrow type and adds up in
+  /* Mixed precision, operands as bits. A product reads those in `product` rounded to the narrow type and accumulates in
    * float. An operator takes the type of those in `follows`, whatever the others have; a KVA_VIEW follows all. Without
-   * either an operator computes in float, but for elementwise ones with KVA_NARROW. */
+   * either an operator computes in float, except elementwise ones with KVA_NARROW. */
   uint32_t product, follows;
   kva_product_result product_result;
 
-  /* Floating-point operations of a contraction under these sizes, two for a product that is added up; NULL: none are
-   * counted. For summaries and benchmarks (tools/driver/summary.c). */
+  /* Floating-point operations of a contraction for these sizes, two for each multiply-add; NULL: not counted. For
+   * summaries and benchmarks (tools/driver/summary.c). */
   double (*flops)(const kva_node *n, const kva_sizes *s);
 
   /* Elements of n's result, an integer or bool tensor, as expressions over shape symbols, from those of its operands;
-   * false: not known. The importer follows the arithmetic that models do on shapes (frontend/onnx_contents.c). NULL:
-   * only known where all operands are constant. */
+   * false: unknown. The importer follows shape arithmetic of models with it (frontend/onnx_contents.c). NULL: known
+   * only if all operands are constant. */
   bool (*shape_values)(kva_shape_values *v, const kva_node *n);
 
-  /* Of a KVA_UPDATES row, whose name is the optimizer's: suffixes of the names of its moments' states, in the order of
-   * the operands, for passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */
+  /* Of a KVA_UPDATES row, whose name is the optimizer's: name suffixes of its moments' states, in operand order, for
+   * passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */
   const char *moments[2];
   bool decoupled_decay;
 };
@@ -132,7 +132,7 @@ static inline bool kva_op_has_code(const kva_op_info *op) {
   return op->lower_kind == KVA_LOWER_ELEMENT || op->lower_kind == KVA_LOWER_KERNEL;
 }
 
-/* Whether a set of operands in a row's facts has operand i. */
+/* Operand i is in a set of operands. */
 static inline bool kva_in_operands(uint32_t set, uint32_t i) {
   return i < 32 && (set >> i & 1);
 }

@@ -1,7 +1,7 @@
-/* Changes of a memory plan after it was made. */
+/* Edits of a finished memory plan. */
 #include "ir/plan.h"
 
-/* Step numbers from `step` on move up by one, those of lifetimes, too. */
+/* Inserts an empty step: numbers of steps and lifetimes from `step` on increase by one. */
 static kva_plan_step *insert_step(kva_memory_plan *p, kva_arena *arena, uint32_t step) {
   kva_plan_step none = {0};
   KVA_PUSH(arena, &p->steps, none);

@@ -1,5 +1,5 @@
-/* The memory plan: data that passes/plan.c makes and codegen turns into an artefact. A step runs one top-level node of
- * a planned function; every tensor value has a buffer. */
+/* The memory plan, which passes/plan.c makes and codegen turns into an artefact. A step runs one top-level node of a
+ * planned function; every tensor value has a buffer. */
 #ifndef KVA_IR_PLAN_H
 #define KVA_IR_PLAN_H
 
@@ -51,9 +51,9 @@ typedef struct kva_memory_plan {
   KVA_VEC(int32_t) outputs;
 } kva_memory_plan;
 
-/* A step whose result has the buffer of one of its operands (a state that it reads and writes) is a proposal, which the
- * step's scheduled kernel must confirm (kva_kernel_in_place). Where it does not, this gives argument `arg` of the step,
- * a result, a temporary of its own and inserts a copy from it after the step. */
+/* A step whose result shares the buffer of an operand (a state that it reads and writes) is an in-place proposal, which
+ * the step's scheduled kernel must confirm (kva_kernel_in_place). If it does not, this moves argument `arg` of the
+ * step, a result, to a temporary and inserts a copy from it after the step. */
 void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint32_t arg);
 
 #endif

@@ -55,7 +55,7 @@ static void print_typed(printer *p, const kva_type *type, const char *name) {
   kva_print_name(p->out, name);
 }
 
-/* `(float[B] x) => (float[B] y)`; names NULL: those of the values. */
+/* `(float[B] x) => (float[B] y)`; names NULL: the values' names. */
 static void print_signature(printer *p, const kva_graph *g, const char *const *names) {
   kva_text_add(p->out, "(");
   for (uint32_t i = 0; i < g->inputs.len; i++) {
@@ -172,7 +172,7 @@ static void print_state(printer *p, const kva_state *s) {
   kva_text_add(p->out, " ~ ");
   print_init(p, s);
   if (s->frozen) kva_text_add(p->out, " frozen");
-  bool usual = s->type->rank >= 2; /* as kva_state_create */
+  bool usual = s->type->rank >= 2; /* as in kva_state_create */
   if (s->decay != usual) kva_text_add(p->out, s->decay ? " decay" : " nodecay");
   kva_text_add(p->out, "\n");
 }
@@ -231,7 +231,7 @@ static void print_train(printer *p, const kva_train_spec *t) {
 
 /* ---- Graphviz ---------------------------------------------------------------------------------------------------- */
 
-/* A label line is text inside a quoted string: quotes and backslashes escaped. */
+/* Label text inside a quoted string: escapes quotes and backslashes. */
 static void print_label(printer *p, const char *s) {
   for (; *s; s++) {
     if (*s == '"' || *s == '\\') kva_text_add(p->out, "\\");

@@ -1,9 +1,9 @@
 /* The known GPU architectures.
  *
- * PTX for an architecture runs on every later one, too, but where its name ends in "a". So a row holds what all of
- * those GPUs have: `shared_bytes` of the GPU that the architecture is named after, `row_bytes` of the one that has
- * least, some room for other buffers left out. `multiprocessors` is that of the largest, 132: what a smaller GPU has
- * too many of waits, and sums over blocks have one order on all of them. */
+ * PTX for an architecture also runs on every later one, unless its name ends in "a". So a row holds what all of those
+ * GPUs have. `shared_bytes` is that of the GPU that the architecture is named after. `row_bytes` is that of the GPU
+ * with the least, minus room for other buffers. `multiprocessors` is the largest number, 132: on a smaller GPU excess
+ * blocks wait, and sums over blocks have the same order on all GPUs. */
 #include "ir/target.h"
 
 #define ROW(name, FEATURES, SHARED, ROW_BYTES)                                                                      \

@@ -1,5 +1,5 @@
-/* The machine that code is made for, as data. Passes, lowering, hand-written kernels and schedules ask these fields;
- * nobody compares names of architectures. A field that one kind of machine does not have is 0 there. */
+/* The machine that code is generated for, as data. Passes, lowering, hand-written kernels and schedules use these
+ * fields; nothing compares names of architectures. Fields that a kind of machine does not have are 0. */
 #ifndef KVA_IR_TARGET_H
 #define KVA_IR_TARGET_H
 
@@ -10,24 +10,24 @@ typedef enum kva_target_kind { KVA_TARGET_CPU, KVA_TARGET_GPU } kva_target_kind;
 typedef enum kva_target_feature {
   KVA_TARGET_FMA = 1 << 0,           /* one instruction multiplies and adds with one rounding */
   KVA_TARGET_TENSOR_MAPS = 1 << 1,   /* GPU: one thread copies boxes of tensors to shared memory */
-  KVA_TARGET_WARPGROUP_MMA = 1 << 2, /* GPU: four warps multiply matrices that lie in shared memory */
+  KVA_TARGET_WARPGROUP_MMA = 1 << 2, /* GPU: four warps multiply matrices in shared memory */
   KVA_TARGET_STORE_MATRIX = 1 << 3,  /* GPU: a subgroup stores fragments of matrices to shared memory */
 } kva_target_feature;
 
 typedef struct kva_target {
   kva_target_kind kind;
-  char description[64];  /* for people: "x86-64 znver5 512-bit", "sm_80" */
-  const char *arch;      /* GPU: name of the row, as artefacts carry it; not to be compared */
-  uint32_t features;     /* KVA_TARGET_... */
-  int vector_bytes;      /* of a register of lanes; of the widest access to memory that a GPU's thread makes */
-  int vector_registers;  /* such registers that a loop may fill; of a GPU's thread, whose registers are narrower, as
-                            many as leave room for other threads */
-  int64_t l2_bytes;      /* CPU: second cache of a core */
-  int subgroup_width;    /* GPU: threads that run together (a warp) */
-  int multiprocessors;   /* GPU: that a grid keeps busy. Sums over blocks depend on it: see target.c */
-  uint32_t registers;    /* GPU: of 32 bits, of a multiprocessor */
-  uint32_t shared_bytes; /* GPU: of shared memory, that a block may have */
-  uint32_t row_bytes;    /* GPU: of shared memory, that a block keeps of a long row */
+  char description[64]; /* for people: "x86-64 znver5 512-bit", "sm_80" */
+  const char *arch;     /* GPU: name of the row, as artefacts carry it; never compare it */
+  uint32_t features;    /* KVA_TARGET_... */
+  int vector_bytes;     /* of a vector register; GPU: of a thread's widest memory access */
+  int vector_registers; /* vector registers that a loop may fill; GPU: those of a thread, which are narrower, as many as
+                           leave room for other threads */
+  int64_t l2_bytes;     /* CPU: L2 cache of a core */
+  int subgroup_width;   /* GPU: threads that run together (a warp) */
+  int multiprocessors;  /* GPU: that a grid keeps busy. Sums over blocks depend on it: see target.c */
+  uint32_t registers;   /* GPU: 32-bit registers of a multiprocessor */
+  uint32_t shared_bytes; /* GPU: limit of shared memory per block */
+  uint32_t row_bytes;    /* GPU: shared memory that a block may use to keep a long row */
   bool library_gemm;     /* GPU: plain matrix products are calls of the device's library; a choice, not a fact */
 } kva_target;
 
@@ -35,15 +35,15 @@ static inline bool kva_target_has(const kva_target *t, uint32_t features) {
   return (t->features & features) == features;
 }
 
-/* Lanes of float; of double half as many, but one at least. */
+/* Lanes of `type` in a vector register, at least one. */
 static inline int64_t kva_target_lanes(const kva_target *t, kva_dtype type) {
   int64_t lanes = t->vector_bytes * 8 / kva_dtype_bits(type);
   return lanes < 1 ? 1 : lanes;
 }
 
-/* The known GPU architectures, oldest first; *out_n: how many. They live as long as the process. */
+/* The known GPU architectures, oldest first, *out_n of them; valid for the life of the process. */
 const kva_target *kva_target_gpus(uint32_t *out_n);
-/* One of them: "sm_90a". NULL: there is none of that name. */
+/* The architecture of this name ("sm_90a"); NULL: none. */
 const kva_target *kva_target_gpu(const char *arch);
 
 #endif

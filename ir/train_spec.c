@@ -1,4 +1,4 @@
-/* The numbers of a train block as data. */
+/* Describes the numeric fields of a train block. */
 #include "ir/ir.h"
 
 #include <stddef.h>

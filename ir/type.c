@@ -1,4 +1,4 @@
-/* Types, interned per module: the key is the type's contents, whose dims are interned expressions. */
+/* Types, interned per module by their contents, whose dims are interned expressions. */
 #include "ir/ir_internal.h"
 
 typedef struct type_key {
@@ -13,7 +13,7 @@ struct kva_type_table *kva_type_table_create(kva_arena *arena) {
   return t;
 }
 
-/* Ranks above KVA_MAX_RANK are legal types (sequences of anything pass through the importer), hence the sized key. */
+/* Ranks above KVA_MAX_RANK are legal types (the importer passes sequences of any type through), hence the sized key. */
 static const kva_type *intern(kva_module *m, const kva_type *t) {
   size_t size = offsetof(type_key, dims) + t->rank * sizeof *t->dims;
   type_key *key = size <= sizeof *key ? &(type_key){0} : kva_arena_alloc(m->arena, size);
@@ -25,7 +25,7 @@ static const kva_type *intern(kva_module *m, const kva_type *t) {
   kva_type *found = kva_map_get(m->types->types, key, size);
   if (found) return found;
   found = kva_arena_memdup(m->arena, t, sizeof *t);
-  /* Never NULL, so that copying the dims of a scalar needs no special case. */
+  /* Never NULL, so copying the dims of a scalar needs no special case. */
   kva_dim *dims = KVA_NEW_ARRAY(m->arena, kva_dim, t->rank + 1);
   for (uint32_t i = 0; i < t->rank; i++) dims[i] = t->dims[i];
   found->dims = dims;

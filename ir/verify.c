@@ -1,5 +1,5 @@
-/* The verifier. Structure first; a node that is sound in itself is then inferred again and compared. Values are visible
- * from their definition to the end of the graph that defines them, sub-graphs included. */
+/* The verifier. Checks structure first; then infers each sound node again and compares. Values are visible from their
+ * definition to the end of the defining graph, sub-graphs included. */
 #include "ir/expr_internal.h"
 #include "ir/ir_internal.h"
 
@@ -9,8 +9,8 @@ typedef struct verifier {
   bool *visible;      /* by value id */
   bool *node_seen;    /* by node id */
   bool *value_seen;   /* by value id */
-  uint32_t *uses;     /* by value id: operand slots met */
-  bool size_reported; /* one size that is too large has many that follow from it */
+  uint32_t *uses;     /* by value id: operand slots visited */
+  bool size_reported; /* one oversized size implies many others */
   KVA_VEC(kva_value *) values;
 } verifier;
 
@@ -38,7 +38,7 @@ static bool has_overflow(const kva_type *t) {
   return has_overflow(t->element);
 }
 
-/* Bits, because elements may be smaller than a byte. */
+/* In bits, because elements may be smaller than a byte. */
 static bool has_overflowing_size(kva_module *m, const kva_type *t) {
   return t->kind == KVA_TYPE_TENSOR &&
          kva_expr_is_overflow(kva_expr_muli(m->exprs, kva_type_elements(m, t), kva_dtype_bits(t->dtype)));
@@ -59,7 +59,7 @@ static bool check_type(verifier *v, const kva_loc *loc, const char *what, const 
   return false;
 }
 
-/* Registers a definition. */
+/* Records a definition. */
 static bool define(verifier *v, kva_value *value, const kva_loc *loc, kva_graph *g) {
   const char *what = value_text(v, value);
   if (value->id >= v->m->next_value_id || v->value_seen[value->id]) {
@@ -219,7 +219,7 @@ static void check_graph(verifier *v, kva_graph *g) {
 
 /* ---- modules ----------------------------------------------------------------------------------------------------- */
 
-/* Every use in a list belongs to a slot that was met: the counts agree. */
+/* Every use in a list belongs to a visited operand slot: the counts agree. */
 static void check_use_counts(verifier *v) {
   for (uint32_t i = 0; i < v->values.len; i++) {
     const kva_value *value = v->values.data[i];

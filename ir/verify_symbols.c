@@ -1,13 +1,13 @@
 /* Symbols that nodes bind. A symbol has its value from the node that binds it to the end of that node's graph,
- * sub-graphs included: no type and no attribute uses it elsewhere, and nothing binds it again there. Sub-graphs beside
- * each other may bind the same symbol. */
+ * sub-graphs included: types and attributes use it only there, and nothing binds it again there. Sibling sub-graphs may
+ * bind the same symbol. */
 #include "ir/ir_internal.h"
 
 typedef struct symbols {
   kva_module *m;
   kva_arena *scratch;
   kva_map *known;                  /* symbol that some node of the function binds -> bool *: has a value here */
-  KVA_VEC(const kva_expr *) bound; /* those with a value, in order of binding */
+  KVA_VEC(const kva_expr *) bound; /* symbols with a value, in order of binding */
   const kva_loc *loc;
   const char *user;
 } symbols;

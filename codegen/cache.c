@@ -47,7 +47,7 @@ static bool make_folder(const char *folder) {
   return is_own(folder);
 }
 
-/* ---- finding ----------------------------------------------------------------------------------------------------- */
+/* ---- lookup ------------------------------------------------------------------------------------------------------ */
 
 static bool has_key(const kva_file *entry, const kva_cache_key *key) {
   const char *at = (const char *)entry->data + sizeof(head);
@@ -81,7 +81,7 @@ bool kva_cache_find(const kva_cache *c, const kva_cache_key *key, kva_file *out_
   return found;
 }
 
-/* ---- adding ------------------------------------------------------------------------------------------------------ */
+/* ---- insertion and eviction -------------------------------------------------------------------------------------- */
 
 typedef struct item {
   char name[64];

@@ -30,7 +30,7 @@ typedef struct loop_state {
 
 static const kva_lanes single = {1, NULL, NULL, false}; /* no vector loop */
 
-/* ---- one body ---------------------------------------------------------------------------------------------------- */
+/* ---- body of one iteration --------------------------------------------------------------------------------------- */
 
 typedef struct carry_reads {
   loop_state *s;
@@ -175,7 +175,7 @@ static LLVMValueRef round_down(kva_emit *e, LLVMValueRef start, LLVMValueRef end
   return LLVMBuildNSWAdd(e->b, start, LLVMBuildAnd(e->b, n, kva_ll_i64(e, -step), ""), "");
 }
 
-/* ---- how many accumulators --------------------------------------------------------------------------------------- */
+/* ---- number of accumulators -------------------------------------------------------------------------------------- */
 
 typedef struct body_facts {
   uint32_t instrs;
@@ -256,7 +256,7 @@ static void close_loop(loop_state *s) {
   set_results(e, s->l, results);
 }
 
-/* ---- kinds ------------------------------------------------------------------------------------------------------- */
+/* ---- loop kinds -------------------------------------------------------------------------------------------------- */
 
 static void emit_unrolled(kva_emit *e, const kva_kloop *l, int64_t extent) {
   KVA_ASSERT(kva_expr_is(l->extent, extent));
@@ -374,7 +374,7 @@ static void emit_vector(kva_emit *e, const kva_kloop *l) {
 /* ---- threads of a GPU -------------------------------------------------------------------------------------------- */
 
 /* A sibling loop deals out the same elements, or l runs for several rows: its loads may be kept. */
-static bool meets_again(const kva_kloop *l) {
+static bool is_reused(const kva_kloop *l) {
   const kva_kinstr *owner = l->instr->region->owner;
   if (owner && owner->op == KVA_K_LOOP && owner->loop->kind != KVA_K_GRID) return true;
   for (const kva_kinstr *i = l->instr->region->first; i; i = i->next) {
@@ -385,7 +385,7 @@ static bool meets_again(const kva_kloop *l) {
 }
 
 /* Some load of e->share's loop may be kept. */
-static bool keeps(kva_emit *e) {
+static bool may_keep_any(kva_emit *e) {
   for (const kva_kinstr *i = e->share.loop->body->first; i; i = i->next)
     if (kva_ll_may_keep(e, i)) return true;
   return false;
@@ -398,7 +398,7 @@ static bool is_straight(kva_emit *e, bool exact) {
   body_facts f = {0};
   if (n <= 1) return n;
   int64_t most = kva_ll_kept_bytes(e) / ROUND_BYTES;
-  bool again = n <= most && meets_again(l) && keeps(e);
+  bool again = n <= most && is_reused(l) && may_keep_any(e);
   if (n > MAX_UNROLLED && !again) return false;
   kva_k_each_instr_in(l->body, look, &f);
   return (exact || again) && n * f.instrs <= (again ? KEPT_BODY * most : SMALL_BODY * MAX_COPIES);
@@ -514,8 +514,8 @@ static void emit_vector_share(loop_state *s, LLVMValueRef subgroup, LLVMValueRef
 }
 
 /* Vectors from the peel to the last whole sector; then the single elements before and after them. */
-static void emit_share_behind_peel(loop_state *s, LLVMValueRef subgroup, LLVMValueRef end, int64_t n, int64_t least,
-                                   int64_t most) {
+static void emit_share_after_peel(loop_state *s, LLVMValueRef subgroup, LLVMValueRef end, int64_t n, int64_t least,
+                                  int64_t most) {
   enum { SINGLE = KVA_K_PEEL - 1 }; /* upper bound of elements before, and after, the lanes */
   kva_emit *e = s->e;
   int64_t lanes = s->lanes, whole_least = least > 2 * SINGLE ? least - 2 * SINGLE : 0;
@@ -566,7 +566,7 @@ static void emit_threads(kva_emit *e, const kva_kloop *l) {
   loop_state s = open_loop(e, l, e->lanes.n);
   start_neutral(&s);
   if (s.lanes > 1)
-    (l->peel ? emit_share_behind_peel : emit_vector_share)(&s, number, end, n, least, most);
+    (l->peel ? emit_share_after_peel : emit_vector_share)(&s, number, end, n, least, most);
   else
     emit_share(&s, KVA_PART_LANES, number, end, n, least, most);
   e->lanes = single;

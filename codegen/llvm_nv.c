@@ -26,7 +26,7 @@ static void named_barrier(kva_emit *e, const kva_kintrinsic *m, const char *what
   effect(e, kva_arena_printf(e->scratch, "bar.%s %d, %d;", what, m->numbers[0], m->numbers[1]), "", 0, NULL);
 }
 
-/* ---- copies ------------------------------------------------------------------------------------------------------ */
+/* ---- asynchronous copies ----------------------------------------------------------------------------------------- */
 
 static void copy_async(kva_emit *e, const kva_kintrinsic *m) {
   LLVMValueRef bytes = LLVMBuildTrunc(e->b, kva_ll_expr(e, m->indices[0]), i32_type(e), "");

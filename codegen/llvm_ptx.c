@@ -51,7 +51,7 @@ kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options) {
   return KVA_OK;
 }
 
-/* ---- additions --------------------------------------------------------------------------------------------------- */
+/* ---- restoring additions ----------------------------------------------------------------------------------------- */
 
 /* `or disjoint` is an addition if its operands share no bits, which InstCombine may have derived from a dominating
  * branch. NVPTX's passes hoist it out of that branch (SpeculativeExecution) and then derive other addresses from it as

@@ -215,7 +215,7 @@ void kva_ll_barrier(kva_emit *e) {
     kva_ll_intrinsic(e, "llvm.nvvm.bar.warp.sync", 0, NULL, 1, (LLVMValueRef[]){members(e)});
 }
 
-/* ---- combination ------------------------------------------------------------------------------------------------- */
+/* ---- reductions across threads ----------------------------------------------------------------------------------- */
 
 /* v of the lane whose number differs in bit `bit`. */
 static LLVMValueRef exchange32(kva_emit *e, LLVMValueRef v, unsigned bit) {

@@ -43,7 +43,7 @@ static void create_parameters(kva_lowering *w) {
   }
 }
 
-/* ---- reading ----------------------------------------------------------------------------------------------------- */
+/* ---- reading operands -------------------------------------------------------------------------------------------- */
 
 static const kva_expr *linear_index(kva_lowering *w, const kva_type *t, const kva_expr *const *idx) {
   KVA_ASSERT(t->rank <= KVA_MAX_RANK);

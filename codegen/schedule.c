@@ -27,7 +27,7 @@ typedef struct schedule {
   int lanes; /* of f32 */
 } schedule;
 
-/* ---- kinds inside the core --------------------------------------------------------------------------------------- */
+/* ---- loop kinds inside the core ---------------------------------------------------------------------------------- */
 
 bool kva_sched_has_map(const kva_kregion *r) {
   for (const kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
@@ -184,7 +184,7 @@ static void schedule_nest(schedule *s, kva_kloop *outer) {
   make_grid(s, n, nest, nest, 2 + kva_cost_region(leaf->body, s->lanes));
 }
 
-/* ---- the whole kernel -------------------------------------------------------------------------------------------- */
+/* ---- schedule of the kernel -------------------------------------------------------------------------------------- */
 
 static void schedule_top(schedule *s, kva_kinstr *i) {
   if (i->op != KVA_K_LOOP) {

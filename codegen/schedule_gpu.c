@@ -73,7 +73,7 @@ static void sink(kva_kernel *k, kva_kregion *r) {
   }
 }
 
-/* ---- nests ------------------------------------------------------------------------------------------------------- */
+/* ---- schedule of one nest ---------------------------------------------------------------------------------------- */
 
 static kva_kloop *only_loop(const kva_kregion *r) {
   KVA_ASSERT(r->first && r->first->op == KVA_K_LOOP);
@@ -271,7 +271,7 @@ static void schedule_nest(const gpu_schedule *s, kva_kloop *outer) {
   grid_of_subgroups(s, n, nest, block ? THREADS : subgroup_for_row(s, leaf->body));
 }
 
-/* ---- the whole kernel -------------------------------------------------------------------------------------------- */
+/* ---- schedule of the kernel -------------------------------------------------------------------------------------- */
 
 static bool is_nest(const kva_kinstr *i) {
   return i->op == KVA_K_LOOP && i->loop->kind == KVA_K_PARALLEL && !i->loop->carries.len;

@@ -111,7 +111,7 @@ static kva_kloop *split(kva_kernel *k, kva_kloop *l, int64_t length, int64_t cou
 
 /* ---- blocks that share a row ------------------------------------------------------------------------------------- */
 
-static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
+static bool leaves_little(int64_t row_bytes, int64_t kept_bytes) {
   return row_bytes * (READ_AGAIN - 1) < kept_bytes * READ_AGAIN;
 }
 
@@ -119,7 +119,7 @@ static bool is_little(int64_t row_bytes, int64_t kept_bytes) {
  * suffice. */
 static uint32_t blocks_for(const long_rows *s, int64_t room_bytes) {
   int64_t bytes = s->length * kva_dtype_bits(s->buf->dtype) / 8;
-  if (is_little(bytes, few_threads.bytes + room_bytes)) return 1;
+  if (leaves_little(bytes, few_threads.bytes + room_bytes)) return 1;
   for (uint32_t n = 2; n <= KVA_K_MAX_BLOCKS; n *= 2)
     if (bytes <= n * (usual.bytes + room_bytes)) return n;
   return 1;
@@ -199,7 +199,7 @@ static kva_kregion *share(const long_rows *s, uint32_t blocks) {
   return parts->body;
 }
 
-/* ---- what a block keeps ------------------------------------------------------------------------------------------ */
+/* ---- rows in shared memory --------------------------------------------------------------------------------------- */
 
 /* Aligned lanes of the row are aligned in shared memory, too. */
 static const kva_expr *place_in_room(kva_kernel *k, const kva_kloop *l) {
@@ -226,7 +226,7 @@ static void keep(long_rows *s, kva_kloop *l, kva_kbuf *room, bool is_first, int6
   kva_k_insert(l->body, load->next, store);
 }
 
-/* ---- the rest of softmax ----------------------------------------------------------------------------------------- */
+/* ---- online softmax over the rest -------------------------------------------------------------------------------- */
 
 static kva_kinstr *append(kva_kernel *k, kva_kregion *r, kva_kop op, kva_dtype dtype, uint32_t n, kva_kinstr **args) {
   kva_kinstr *i = kva_k_instr_create(k, op, dtype);
@@ -306,22 +306,23 @@ static kva_kloop *threads_instead(kva_kernel *k, kva_kloop *l, kva_combine combi
 
 static void read_rest_once(kva_kernel *k, kva_kloop *max, kva_kloop *sum, int64_t length) {
   kva_dtype type = max->carries.data[0].dtype;
-  kva_kbuf *mosts = kva_sched_shared(k, "kept", type, k->threads),
+  kva_kbuf *maxima = kva_sched_shared(k, "kept", type, k->threads),
            *sums = kva_sched_shared(k, "kept", type, k->threads);
   kva_kinstr *m = sum->carries.data[0].yield->args[0]->args[1];
   kva_kloop *t = threads_instead(k, max, KVA_COMBINE_MAX, type), *share = share_of_rest(k, t, max, length);
   t->carries.data[0].yield = carried(k, t->body, KVA_K_REDUCE, share, 0);
-  access(k, t->body, mosts, t->var, t->carries.data[0].yield, type);
+  access(k, t->body, maxima, t->var, t->carries.data[0].yield, type);
   access(k, t->body, sums, t->var, carried(k, t->body, KVA_K_REDUCE, share, 1), type);
   t = threads_instead(k, sum, KVA_COMBINE_ADD, type);
-  kva_kinstr *own = access(k, t->body, sums, t->var, NULL, type), *most = access(k, t->body, mosts, t->var, NULL, type);
+  kva_kinstr *own = access(k, t->body, sums, t->var, NULL, type),
+             *most = access(k, t->body, maxima, t->var, NULL, type);
   kva_kinstr *scale = exp_of_difference(k, t->body, most, m);
   t->carries.data[0].yield = append(k, t->body, KVA_K_mul, type, 2, (kva_kinstr *[]){own, scale});
 }
 
 /* The form with more threads, if it leaves little of a row to be read again. */
 static block_form choose_form(int64_t row_bytes, int64_t room_bytes) {
-  return is_little(row_bytes, usual.bytes + room_bytes) ? usual : few_threads;
+  return leaves_little(row_bytes, usual.bytes + room_bytes) ? usual : few_threads;
 }
 
 static void keep_rows(long_rows *s, int64_t room_bytes) {

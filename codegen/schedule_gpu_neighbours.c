@@ -62,7 +62,7 @@ static bool is_row_load(const neighbours *s, const kva_kinstr *i) {
 }
 
 /* Two loads of the body coincide under l->var := to (halo reuse). */
-static bool meets(const neighbours *s, const kva_kloop *l, const kva_expr *to) {
+static bool has_coinciding_loads(const neighbours *s, const kva_kloop *l, const kva_expr *to) {
   for (const kva_kinstr *i = s->leaf->body->first; i; i = i->next) {
     if (!is_row_load(s, i)) continue;
     const kva_expr *moved = kva_expr_substitute(s->k->exprs, i->index, 1, &l->var, &to);
@@ -96,14 +96,15 @@ static void find_halves(neighbours *s, int64_t extent) {
   kva_expr_ctx *c = s->k->exprs;
   const kva_expr *whole = kva_expr_const(c, extent);
   s->halves = 1;
-  if (extent % 2 == 0 && meets(s, s->leaf, kva_expr_mod(c, kva_expr_addi(c, s->leaf->var, extent / 2), whole)))
+  if (extent % 2 == 0 &&
+      has_coinciding_loads(s, s->leaf, kva_expr_mod(c, kva_expr_addi(c, s->leaf->var, extent / 2), whole)))
     s->halves = 2;
   s->half = extent / s->halves;
 }
 
 static void find_loops(neighbours *s) {
   for (uint32_t d = 0; d + 1 < s->n && !s->time; d++)
-    if (meets(s, s->nest[d], kva_expr_addi(s->k->exprs, s->nest[d]->var, 1))) s->time = s->nest[d];
+    if (has_coinciding_loads(s, s->nest[d], kva_expr_addi(s->k->exprs, s->nest[d]->var, 1))) s->time = s->nest[d];
   s->rows = s->time ? ROWS : FREE_ROWS;
   if (s->time) find_folded(s, s->time);
   for (uint32_t d = s->n - 1; d-- > 0 && !s->time;) {
@@ -167,7 +168,7 @@ static bool is_certain(const neighbours *s, bool whole, const kva_expr *x, const
 }
 
 /* Folds a comparison of indices whose outcome is the same in all threads. whole: all rows of the block exist. */
-static void decide(neighbours *s, kva_kinstr *i, bool whole) {
+static void fold_comparison(neighbours *s, kva_kinstr *i, bool whole) {
   if (i->op != KVA_K_lt && i->op != KVA_K_le) return;
   const kva_expr *x = index_of(s, i->args[0]), *y = index_of(s, i->args[1]);
   if (!x || !y) return;
@@ -179,14 +180,14 @@ static void decide(neighbours *s, kva_kinstr *i, bool whole) {
   i->imm.i = holds;
 }
 
-static void decide_load(kva_kinstr *i) {
+static void drop_true_predicate(kva_kinstr *i) {
   if (i->op != KVA_K_LOAD || !i->n_args || i->args[0]->op != KVA_K_CONST || !i->args[0]->imm.i) return;
   i->n_args = 0;
   i->args[0] = NULL;
 }
 
 /* The operand that a select with constant condition yields; else NULL. */
-static kva_kinstr *chosen(kva_kinstr *i) {
+static kva_kinstr *selected(kva_kinstr *i) {
   if (i->op != KVA_K_select || i->args[0]->op != KVA_K_CONST) return NULL;
   return i->args[0]->imm.i ? i->args[1] : i->args[2];
 }
@@ -230,9 +231,9 @@ static void copy_body(neighbours *s, kva_kregion *to, place at, int64_t part) {
     copy->imm = i->imm;
     copy->buf = i->buf;
     if (i->index) copy->index = kva_expr_substitute(c, i->index, n, from, with);
-    decide(s, copy, at.whole);
-    decide_load(copy);
-    kva_kinstr *same = chosen(copy);
+    fold_comparison(s, copy, at.whole);
+    drop_true_predicate(copy);
+    kva_kinstr *same = selected(copy);
     if (!same) same = find_same(to, copy);
     if (!same) kva_k_insert(to, NULL, copy);
     s->copies[i->id] = same ? same : copy;
@@ -254,7 +255,7 @@ static bool is_in_range(const neighbours *s, const kva_kinstr *load) {
 
 /* An unpredicated load, placed before i, of the element that i reads under a predicate. Allowed if the code loads that
  * element anyway or the index is provably in range; else NULL. */
-static kva_kinstr *certain_load(neighbours *s, kva_kinstr *i) {
+static kva_kinstr *unpredicated_load(neighbours *s, kva_kinstr *i) {
   kva_kinstr *load = find_load(i->region->first, i, i);
   if (load) return load;
   load = find_load(i->next, NULL, i);
@@ -275,7 +276,7 @@ static kva_kinstr *certain_load(neighbours *s, kva_kinstr *i) {
 static void share_loads(neighbours *s, kva_kregion *r) {
   for (kva_kinstr *i = r->first; i; i = i->next) {
     if (i->op != KVA_K_LOAD || !i->n_args || i->buf->written) continue;
-    kva_kinstr *load = certain_load(s, i);
+    kva_kinstr *load = unpredicated_load(s, i);
     if (!load) continue;
     i->op = KVA_K_select;
     i->buf = NULL;

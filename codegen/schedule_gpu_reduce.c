@@ -46,7 +46,7 @@ static bool can_merge(const kva_kloop *outer, const kva_kloop *inner) {
   for (uint32_t c = 0; c < outer->carries.len; c++) {
     if (!carry_fits(outer, inner, c)) return false;
   }
-  use_count u = {inner, 0}; /* results that go anywhere but into the outer sums */
+  use_count u = {inner, 0}; /* results with uses other than the outer sums */
   kva_k_each_instr_in(outer->body, count_uses, &u);
   return !u.n;
 }

@@ -133,7 +133,7 @@ static void collect_number(void *user, kva_kinstr *i) {
   KVA_PUSH(s->k->arena, &s->numbers, ((staged_load){i, n, offset}));
 }
 
-/* ---- by lanes ---------------------------------------------------------------------------------------------------- */
+/* ---- staging by lane --------------------------------------------------------------------------------------------- */
 
 static int64_t lane_count(const staging *s) {
   int64_t n = 0;
@@ -193,7 +193,7 @@ static void stage_by_lane(staging *s) {
   kva_k_insert(s->subgroups->instr->region, s->subgroups->instr, s->lane->instr);
 }
 
-/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+/* ---- staging runs of numbers ------------------------------------------------------------------------------------- */
 
 static int64_t length_of(const run *r) {
   return r->most - r->least + 1;

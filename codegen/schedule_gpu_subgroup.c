@@ -5,7 +5,7 @@
  * proved that each element is read by the thread that overwrites it, so aliasing needs no barrier. */
 #include "codegen/schedule_gpu.h"
 
-/* ---- one thread -------------------------------------------------------------------------------------------------- */
+/* ---- code of one thread ------------------------------------------------------------------------------------------ */
 
 void kva_sched_serialize(kva_kregion *r) {
   for (kva_kinstr *i = r ? r->first : NULL; i; i = i->next) {
@@ -59,7 +59,7 @@ void kva_sched_wrap_all(kva_kernel *k) {
   kva_sched_serialize(l->body);
 }
 
-/* ---- a subgroup -------------------------------------------------------------------------------------------------- */
+/* ---- code of a subgroup ------------------------------------------------------------------------------------------ */
 
 static void find_store(void *user, kva_kinstr *i) {
   *(bool *)user |= i->op == KVA_K_STORE || i->op == KVA_K_BARRIER;

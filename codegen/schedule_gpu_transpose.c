@@ -9,40 +9,40 @@
 
 enum { SIDE = 32, WORD = 4, MAX_TILES = 4, SHORT_SIDE = 8, MAX_NEST = 32 };
 
-typedef struct turn {
+typedef struct transposition {
   kva_kernel *k;
   uint32_t n;
   kva_kloop **nest;
   kva_kloop *p, *q; /* q: the leaf */
-  uint32_t n_turned;
-  kva_kinstr *turned[MAX_TILES]; /* loads with stride 1 along p and another stride along q */
+  uint32_t n_tiled;
+  kva_kinstr *tiled[MAX_TILES]; /* loads with stride 1 along p and another stride along q */
   bool ok;
-} turn;
+} transposition;
 
 static bool moves_by(kva_kernel *k, const kva_expr *x, const kva_kloop *l, int64_t by) {
   const kva_expr *coefficient, *rest;
   return kva_expr_affine(k->exprs, x, l->var, &coefficient, &rest) && kva_expr_is(coefficient, by);
 }
 
-static kva_kloop *unit_loop(const turn *t, const kva_expr *x) {
+static kva_kloop *unit_loop(const transposition *t, const kva_expr *x) {
   for (uint32_t d = 0; d + 1 < t->n; d++)
     if (moves_by(t->k, x, t->nest[d], 1)) return t->nest[d];
   return NULL;
 }
 
 static void look(void *user, kva_kinstr *i) {
-  turn *t = user;
+  transposition *t = user;
   bool memory = i->op == KVA_K_LOAD || i->op == KVA_K_STORE;
   if (i->op == KVA_K_LOOP || i->op == KVA_K_IF || i->op == KVA_K_BARRIER) t->ok = false;
   if (!memory || moves_by(t->k, i->index, t->q, 0) || moves_by(t->k, i->index, t->q, 1)) return;
   kva_kloop *p = i->op == KVA_K_LOAD ? unit_loop(t, i->index) : NULL;
   bool plain = p && !i->n_args && !i->buf->written && kva_dtype_bits(i->buf->dtype) >= 8;
-  if (!plain || (t->p && t->p != p) || t->n_turned == MAX_TILES) {
+  if (!plain || (t->p && t->p != p) || t->n_tiled == MAX_TILES) {
     t->ok = false;
     return;
   }
   t->p = p;
-  t->turned[t->n_turned++] = i;
+  t->tiled[t->n_tiled++] = i;
 }
 
 static bool is_long(const kva_kloop *l) {
@@ -51,7 +51,7 @@ static bool is_long(const kva_kloop *l) {
 }
 
 /* Splits l by tiles: returns an unlinked, empty loop over the tiles; l's variable is the position within one. */
-static kva_kloop *square(turn *t, kva_kloop *l) {
+static kva_kloop *split_by_tiles(transposition *t, kva_kloop *l) {
   KVA_ASSERT(l->kind == KVA_K_PARALLEL && !l->carries.len);
   kva_expr_ctx *c = t->k->exprs;
   const kva_expr *side = kva_expr_const(c, SIDE);
@@ -86,14 +86,14 @@ static const kva_expr *tile_index(kva_kernel *k, const kva_kbuf *tile, const kva
 }
 
 /* The first half of the algorithm: fills the tiles. The loads that it replaces read the tiles from now on. */
-static void load_tiles(turn *t, kva_kregion *to) {
+static void load_tiles(transposition *t, kva_kregion *to) {
   kva_kernel *k = t->k;
   kva_kloop *line = thread_loop(k, t->q->extent, SIDE), *lane = thread_loop(k, t->p->extent, 1);
   const kva_expr *from[] = {t->q->var, t->p->var}, *vars[] = {line->var, lane->var};
   kva_k_insert(to, NULL, line->instr);
   kva_k_insert(line->body, NULL, lane->instr);
-  for (uint32_t i = 0; i < t->n_turned; i++) {
-    kva_kinstr *use = t->turned[i], *load = kva_k_instr_create(k, KVA_K_LOAD, use->dtype),
+  for (uint32_t i = 0; i < t->n_tiled; i++) {
+    kva_kinstr *use = t->tiled[i], *load = kva_k_instr_create(k, KVA_K_LOAD, use->dtype),
                *store = kva_k_instr_create(k, KVA_K_STORE, KVA_DTYPE_NONE);
     load->buf = use->buf;
     load->index = kva_expr_substitute(k->exprs, use->index, 2, from, vars);
@@ -108,7 +108,7 @@ static void load_tiles(turn *t, kva_kregion *to) {
 }
 
 /* The second half: the nest's own body. */
-static void store_results(turn *t, kva_kregion *to) {
+static void store_results(transposition *t, kva_kregion *to) {
   kva_k_unlink(t->q->instr);
   while (t->p->body->first) kva_k_unlink(t->p->body->first);
   t->p->kind = t->q->kind = KVA_K_THREAD;
@@ -117,9 +117,10 @@ static void store_results(turn *t, kva_kregion *to) {
   kva_k_insert(to, NULL, t->p->instr);
 }
 
-static void rewrite(turn *t) {
+static void rewrite(transposition *t) {
   kva_kernel *k = t->k;
-  kva_kloop *rows[MAX_NEST + 1], *order[MAX_NEST + 1], *across = square(t, t->p), *down = square(t, t->q);
+  kva_kloop *rows[MAX_NEST + 1], *order[MAX_NEST + 1], *across = split_by_tiles(t, t->p),
+                                                       *down = split_by_tiles(t, t->q);
   uint32_t n = 0;
   for (uint32_t d = 0; d < t->n; d++)
     if (t->nest[d] != t->p && t->nest[d] != t->q) order[n++] = t->nest[d];
@@ -137,9 +138,9 @@ static void rewrite(turn *t) {
 }
 
 bool kva_sched_transpose(kva_kernel *k, uint32_t n, kva_kloop **nest) {
-  turn t = {.k = k, .n = n, .nest = nest, .q = nest[n - 1], .ok = n >= 2 && n <= MAX_NEST};
+  transposition t = {.k = k, .n = n, .nest = nest, .q = nest[n - 1], .ok = n >= 2 && n <= MAX_NEST};
   if (t.ok) kva_k_each_instr_in(t.q->body, look, &t);
-  if (!t.ok || !t.n_turned || !is_long(t.p) || !is_long(t.q) || !kva_sched_is_rectangular(k, n, nest)) return false;
+  if (!t.ok || !t.n_tiled || !is_long(t.p) || !is_long(t.q) || !kva_sched_is_rectangular(k, n, nest)) return false;
   rewrite(&t);
   return true;
 }

@@ -93,7 +93,7 @@ bool kva_sched_rejoin(kva_kernel *k, kva_kregion *r, kva_kloop *outer, kva_kloop
   return true;
 }
 
-/* From the inside out; a loop that merged is tried again with the one around it. */
+/* Innermost loops first; a merged loop may merge again with the one around it. */
 static void collapse_loop(kva_kernel *k, kva_kloop *l) {
   kva_sched_collapse(k, l->body);
   if (l->kind != KVA_K_PARALLEL) return;
@@ -131,7 +131,7 @@ kva_kloop *kva_sched_split(kva_kernel *k, kva_kloop *l, int64_t size) {
 
 /* ---- grid -------------------------------------------------------------------------------------------------------- */
 
-/* The rows' variables from their common number f, the last fastest. */
+/* Delinearises f into the variables of the rows; the last varies fastest. */
 static void unravel(kva_kernel *k, uint32_t n, kva_kloop *const *rows, const kva_expr *f) {
   KVA_ASSERT(n > 0);
   const kva_expr **from = KVA_NEW_ARRAY(k->arena, const kva_expr *, n),

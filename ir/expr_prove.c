@@ -20,7 +20,7 @@ typedef struct proof {
 
 static bool nonnegative(proof *p, const kva_expr *e);
 
-/* ---- facts ------------------------------------------------------------------------------------------------------- */
+/* ---- facts about sizes ------------------------------------------------------------------------------------------- */
 
 static void note_positive(proof *p, const kva_expr *symbol) {
   for (uint32_t i = 0; i < p->n_positive; i++) {
@@ -96,7 +96,7 @@ static bool nonnegative_sizes(proof *p, const kva_expr *e) {
   return false;
 }
 
-/* ---- elimination ------------------------------------------------------------------------------------------------- */
+/* ---- elimination of atoms ---------------------------------------------------------------------------------------- */
 
 static bool has_range(const kva_expr *atom) {
   switch (atom->kind) {

@@ -169,7 +169,7 @@ void kva_module_destroy(kva_module *m);
 kva_function *kva_function_create(kva_module *m, const char *name);
 kva_function *kva_module_find_function(const kva_module *m, const char *name);
 kva_graph *kva_graph_create(kva_module *m, kva_node *owner);
-/* g, which has no owner so far, becomes the node's last sub-graph. */
+/* Appends g, which has no owner yet, to the node's sub-graphs. */
 void kva_node_add_graph(kva_node *owner, kva_graph *g);
 kva_value *kva_graph_add_input(kva_graph *g, const kva_type *type, const char *name);
 /* Does not check for a duplicate name: the caller keeps names unique (kva_module_find_state). */
@@ -188,8 +188,8 @@ void kva_node_move_before(kva_node *n, kva_node *before);
 void kva_value_replace_all_uses(kva_value *from, kva_value *to);
 /* Counts the uses of v. */
 uint32_t kva_value_use_count(const kva_value *v);
-/* Sub-graphs: `to` takes those of `from`, which has none then. An input that nothing uses goes; the outputs r + shift
- * with drop[r] go. The caller sees to it that the owner has operands and results to match. */
+/* Edits of sub-graphs: moves all sub-graphs of `from` to `to`; removes an unused input; removes the outputs r + shift
+ * with drop[r]. The caller keeps the owner's operands and results consistent. */
 void kva_node_take_graphs(kva_node *to, kva_node *from);
 void kva_graph_remove_input(kva_graph *g, uint32_t i);
 void kva_graph_drop_outputs(kva_graph *g, const bool *drop, uint32_t shift);

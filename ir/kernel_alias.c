@@ -91,7 +91,7 @@ static bool has_own_element(const kva_kernel *k, const kva_kinstr *store) {
   return !depends_on_memory(k, index) && runs_on_one_thread(k, store);
 }
 
-/* ---- order ------------------------------------------------------------------------------------------------------- */
+/* ---- order of loads and stores ----------------------------------------------------------------------------------- */
 
 /* The arm of `branch` that contains i, or NULL. */
 static const kva_kregion *arm_of(const kva_kinstr *i, const kva_kinstr *branch) {

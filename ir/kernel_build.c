@@ -227,7 +227,7 @@ kva_kval kva_k_and(kva_kb *b, kva_kval x, kva_kval y) {
   return y ? kva_k2(b, KVA_K_and, x, y) : kva_kb_resolve(x);
 }
 
-/* ---- if ---------------------------------------------------------------------------------------------------------- */
+/* ---- branches ---------------------------------------------------------------------------------------------------- */
 
 kva_kinstr *kva_k_if_begin(kva_kb *b, kva_kval cond) {
   kva_kinstr branch = {.op = KVA_K_IF, .n_args = 1};

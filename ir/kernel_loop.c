@@ -217,7 +217,7 @@ static uint64_t hash_loop(const kva_kloop *l) {
   return h;
 }
 
-/* ---- ending ------------------------------------------------------------------------------------------------------ */
+/* ---- end of a loop: hoisting and sharing ------------------------------------------------------------------------- */
 
 typedef struct loop_key {
   const kva_kregion *region;

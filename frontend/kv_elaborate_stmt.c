@@ -160,8 +160,9 @@ void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs) {
   kva_el_initialisers(e, inputs);
 }
 
-/* Declared and inferred type of an output. ONNX text is often loose about symbols, so that only constants must agree
- * there; in a model every dimension must, but for those that depend on data, whose symbols have made-up names. */
+/* Whether the declared type of an output agrees with the inferred one. ONNX text is often inaccurate about symbols, so
+ * only constant dimensions must agree there. In a model (`strict`) all must, except for data-dependent ones, whose
+ * symbols have generated names. */
 static bool types_agree(kva_elab *e, const kva_type *declared, const kva_type *found, bool strict) {
   if (declared->dtype != found->dtype || declared->rank != found->rank) return false;
   for (uint32_t i = 0; i < declared->rank; i++) {

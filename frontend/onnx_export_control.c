@@ -1,15 +1,15 @@
-/* if and loop as If and Loop. ONNX sub-graphs see the names around them, so that captured operands keep their names and
- * are no inputs. Initialisers stay those of the main graph. */
+/* Exports if and loop as If and Loop. ONNX sub-graphs see the surrounding names, so captured operands keep their names
+ * and are not inputs. Initialisers remain in the main graph. */
 #include "frontend/onnx_export.h"
 
-/* The body of a sub-graph while it is written: what the graph around it has is put aside. */
+/* State of the enclosing graph, set aside while a sub-graph is written. */
 typedef struct subgraph {
   kva_pb_graph *graph, *outer;
   KVA_VEC(kva_pb_node *) outer_nodes;
   kva_map *outer_dims;
 } subgraph;
 
-/* What is named outside may be used inside, not the other way round. */
+/* Names of the enclosing graph are visible inside, but not the reverse. */
 static kva_map *inner_dims(kva_export *e) {
   kva_map *dims = kva_map_create(e->arena);
   for (uint32_t i = 0; i < kva_map_len(e->dims); i++) {
@@ -39,7 +39,7 @@ static void close_subgraph(kva_export *e, subgraph *s) {
   e->dims = s->outer_dims;
 }
 
-/* Input `i` of g has the name of what n captures. */
+/* Input `i` of g gets the name of the operand that n captures. */
 static void capture(kva_export *e, const kva_graph *g, uint32_t i, const kva_node *n, uint32_t operand) {
   e->names[g->inputs.data[i]->id] = kva_export_in(e, n, operand);
 }
@@ -52,7 +52,7 @@ static void add_input(kva_export *e, const char *name, const kva_type *type) {
   g->input = list;
 }
 
-/* Outputs are values of the sub-graph itself, each once: through Identity. */
+/* Outputs must be distinct values of the sub-graph itself: Identity nodes ensure that. */
 static void write_outputs(kva_export *e, uint32_t n, const char *const *from, const kva_graph *g) {
   e->graph->n_output = n;
   e->graph->output = KVA_NEW_ARRAY(e->arena, kva_pb_value_info *, n + 1);
@@ -70,7 +70,7 @@ static const char **output_names(kva_export *e, const kva_graph *g) {
   return names;
 }
 
-/* Extents that n binds are read off its results. */
+/* Extents that n binds are read from its results. */
 static void name_extents(kva_export *e, const kva_node *n) {
   kva_dims binds = kva_node_binds(n);
   for (uint32_t r = 0; r < n->n_results; r++)
@@ -138,7 +138,7 @@ static kva_status write_body(kva_export *e, const kva_node *n, kva_pb_graph **ou
   kva_status status = kva_export_nodes(e, g);
   if (!status) {
     const char **from = output_names(e, g);
-    if (!kva_operand(n, 1)) from[0] = kva_export_scalar(e, KVA_BOOL, 1); /* its own does not count */
+    if (!kva_operand(n, 1)) from[0] = kva_export_scalar(e, KVA_BOOL, 1); /* the body's own value is ignored */
     write_outputs(e, kva_graph_output_count(g), from, g);
   }
   close_subgraph(e, &s);

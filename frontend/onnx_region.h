@@ -14,8 +14,8 @@ void kva_region_close(kva_onnx_call *k, const kva_region *r, uint32_t n_outputs,
 /* Restores the builder's position and discards the graph, which then has no uses. */
 void kva_region_discard(kva_onnx_call *k, const kva_region *r);
 
-/* A node of this operator with the closed regions as sub-graphs. What they use from outside becomes further operands
- * behind the given ones, and inputs of all of them; small constants are made again inside. */
+/* Builds a node with the closed regions as sub-graphs. Values that they use from outside become operands after the
+ * given ones, and inputs of all regions; small constants are duplicated inside. */
 kva_node *kva_region_node(kva_onnx_call *k, kva_op_id op, uint32_t n_regions, const kva_region *regions,
                           uint32_t n_operands, kva_value *const *operands, uint32_t n_results, void *attrs);
 /* Sets the result types. */

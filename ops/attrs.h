@@ -1,4 +1,4 @@
-/* The attributes of operators as structs, kva_<op>_attrs, made of attrs.def. */
+/* The attributes of operators as structs, kva_<op>_attrs, generated from attrs.def. */
 #ifndef KVA_OPS_ATTRS_H
 #define KVA_OPS_ATTRS_H
 
@@ -11,7 +11,7 @@
   } kva_##op##_attrs;
 #include "ops/attrs.def"
 
-/* What code that a family shares reads: the attributes of each of its operators begin with the family's. */
+/* Attributes that a family's shared code reads: every operator of the family has them first. */
 typedef struct kva_reduce_attrs {
   KVA_REDUCE_ATTRS
 } kva_reduce_attrs;

@@ -1,4 +1,4 @@
-/* What gather_grad and its kernels share. */
+/* Shared by gather_grad and its kernels. */
 #ifndef KVA_OPS_GATHER_GRAD_H
 #define KVA_OPS_GATHER_GRAD_H
 
@@ -14,8 +14,8 @@ kva_gather_layout kva_gather_grad_layout(const kva_node *n);
 /* Describes the sorted indices of n, which must have them. */
 kva_sorted kva_gather_grad_sorted(kva_expr_ctx *c, const kva_node *n);
 
-/* For GPUs: gives the gather_grads of g, of types of whole bytes, their indices sorted, by nodes that those of the same
- * indices share; owners: of rows, see sort_indices.c. False: there is none without. */
+/* For GPUs: adds sorted indices to gather_grads of g with types of whole bytes. Nodes with the same indices share them.
+ * owners: see sort_indices.c. False: there was nothing to do. */
 bool kva_gather_grads_sort(kva_module *m, kva_graph *g, int64_t owners);
 
 #endif

@@ -1,4 +1,4 @@
-/* The names of the operators, KVA_OP_<name>: expanded from ops.def, for who makes or looks for a certain operator. */
+/* The operators' ids, KVA_OP_<name>, expanded from ops.def, for code that creates or matches a specific operator. */
 #ifndef KVA_OPS_IDS_H
 #define KVA_OPS_IDS_H
 

@@ -9,11 +9,10 @@ typedef enum kva_shift_boundary { KVA_SHIFT_ZERO, KVA_SHIFT_KEEP, KVA_SHIFT_EDGE
 /* Operand indices common to the three operators. */
 enum { KVA_SHIFT_PAST = 2, KVA_SHIFT_SEGMENTS = 3, KVA_SHIFT_LEFT_PAD = 4 };
 
-/* kv_shift_grads is for windows of at most so many taps: a thread keeps a sum for each. It adds up dw over so many
- * rows.
- */
+/* Limits of kv_shift_grads: the maximum window, since a thread keeps one sum per tap, and the rows per partial sum of
+ * dw. */
 enum { KVA_SHIFT_GRADS_TAPS = 4, KVA_SHIFT_GRADS_ROWS = 16 };
-enum { KVA_SHIFT_GRADS_DY = 0, KVA_SHIFT_GRADS_X = 2 }; /* its operands */
+enum { KVA_SHIFT_GRADS_DY = 0, KVA_SHIFT_GRADS_X = 2 }; /* operands of kv_shift_grads */
 
 /* A kv_shift node independent of its layout: x[b, t, h, d], w according to `weight_rank` (kv_shift.c). */
 typedef struct kva_shift {

@@ -1,14 +1,12 @@
 /* kv_shift_grads(dy, w, x, segments?) -> dx, dw: both gradients of kv_shift (see there) for weights [H,W], boundary
- * "zero", no past or padding, in one pass over dy and x:
+ * "zero", without past or padding, in one pass over dy and x:
  *
  *   dx[b,h,s,:]   = sum_{j<W, s+j<T} w[h,j] * dy[b,h,s+j,:]
  *   dw[b,c,h,j]   = sum_{16c<=s<16c+16, s+j<T} dy[b,h,s+j,:] . x[b,h,s,:]
  *
- * where rows s and s+j are of one document. dw is [B, ceil(T/16), H, W], float (double for double): its sum over b and
- * c, which is left to the caller, is the gradient of w. passes/opt_split_shift.c makes this operator for GPUs, after
- * differentiation: no gradient.
- *
- * Tolerance 16: as kv_shift_weight_grad. */
+ * where rows s and s+j belong to one document. dw is [B, ceil(T/16), H, W], float (double for double); the caller sums
+ * it over b and c to get the gradient of w. passes/opt_split_shift.c creates this operator for GPUs after
+ * differentiation: no gradient. Tolerance 16: as kv_shift_weight_grad. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/facts.h"

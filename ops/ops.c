@@ -11,8 +11,8 @@
 
 /* ---- attribute descriptions -------------------------------------------------------------------------------------- */
 
-/* A list of attributes gives `, (KIND, field, default), ...`; EACH hands every tuple on together with the operator's
- * name, which the list does not carry and offsetof needs. */
+/* A list of attributes expands to `, (KIND, field, default), ...`. EACH passes every tuple on with the operator's name,
+ * which offsetof needs and the list lacks. */
 #define ATTR(KIND, field, def) , (KIND, field, def)
 #define UNWRAP(...)            __VA_ARGS__
 #define ROW_(op, KIND, field, def) \

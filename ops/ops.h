@@ -1,5 +1,5 @@
-/* The operator set: the table's type, contexts of evaluation, differentiation and lowering. What ops.def expands to
- * stands in ids.h and ops.c alone, so that a change of a row compiles little again. See ops/README.md. */
+/* The operator set: the table's type, and the contexts of evaluation, differentiation and lowering. Only ids.h and
+ * ops.c expand ops.def, so that changing a row recompiles little. See ops/README.md. */
 #ifndef KVA_OPS_OPS_H
 #define KVA_OPS_OPS_H
 
@@ -72,7 +72,7 @@ struct kva_vjp {
 
 /* ---- functions of an operator ------------------------------------------------------------------------------------ */
 
-/* Declares those that a row may name. The file that defines some of them declares them by this. */
+/* Declares the functions that a row may name. A file that defines some of them uses this macro to declare them. */
 #define KVA_OP_FUNCTIONS(name)                                                                 \
   kva_status kva_##name##_infer(kva_module *m, const kva_node *n, const kva_type **out_types); \
   kva_status kva_##name##_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,  \

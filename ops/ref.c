@@ -1,9 +1,8 @@
 /* The reference evaluator executes a graph node by node on reference tensors and rounds every result to its dtype. It
  * is the oracle for all other executors: no shortcuts, no threads.
  *
- * Symbols get their values from the input shapes, or from the nodes that bind them: plain symbols first, then
- * expressions that hold a single unknown
- * (`P + T` with P known); then every dim is checked, so that contradicting inputs are errors and not silent. */
+ * Symbols get their values from input shapes, or from the nodes that bind them: first plain symbols, then expressions
+ * with a single unknown (`P + T` with P known). Finally every dim is checked, so contradicting inputs are errors. */
 #include "ops/ids.h"
 #include "ops/ops.h"
 

@@ -1,4 +1,4 @@
-/* Operators that write at places that are data. */
+/* Operators that write to data-dependent positions. */
 #include "ops/scatter_common.h"
 
 #include <math.h>

@@ -1,10 +1,12 @@
 /* scatter_elements: y = x (operand 0), then for every i in row-major order
- *   y[i with i_axis replaced by indices[i]] = reduction(that element, updates[i]),
- * where without a reduction the update itself is taken, so that the last of duplicates wins. indices and updates have
- * one shape, whose other extents are at most those of x; indices may be negative, see ops/index.h. Gradients: none: g
- * with the overwritten places zeroed, and g gathered at the indices (right if no index occurs twice, which ONNX
- * demands); add: g, and g gathered. No rule for mul, max and min. Tolerance 8: kernels of narrow floats may keep more
- * bits between two additions to one element. */
+ *
+ *   y[i with i_axis replaced by indices[i]] = reduction(that element, updates[i]).
+ *
+ * Without a reduction the update replaces the element, so the last duplicate wins. indices and updates have one shape,
+ * whose other extents are at most those of x; indices may be negative, see ops/index.h. Gradients without a reduction:
+ * g with the overwritten elements zeroed, and g gathered at the indices (correct if no index occurs twice, which ONNX
+ * requires); with add: g, and g gathered; none for mul, max and min. Tolerance 8: kernels of narrow floats may keep
+ * more bits between two additions to one element. */
 #include "ops/check.h"
 #include "ops/element.h"
 #include "ops/ids.h"

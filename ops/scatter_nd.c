@@ -1,9 +1,10 @@
 /* scatter_nd: y = x (operand 0), then with K = the last extent of indices, for every i.. in row-major order
- *   y[indices[i.., 0], ..., indices[i.., K - 1], s..] = reduction(that element, updates[i.., s..]) for all s..,
- * where without a reduction the update itself is taken, so that the last of duplicates wins. Indices may be negative,
- * see ops/index.h.
- * Gradients: none: g with the overwritten places zeroed, and g gathered at the indices (right if no index occurs twice,
- * which ONNX demands); add: g, and g gathered. No rule for mul, max and min.
+ *
+ *   y[indices[i.., 0], ..., indices[i.., K - 1], s..] = reduction(that element, updates[i.., s..]) for all s..
+ *
+ * Without a reduction the update replaces the element, so the last duplicate wins. Indices may be negative, see
+ * ops/index.h. Gradients without a reduction: g with the overwritten elements zeroed, and g gathered at the indices
+ * (correct if no index occurs twice, which ONNX requires); with add: g, and g gathered; none for mul, max and min.
  * Tolerance 8: kernels of narrow floats may keep more bits between two additions to one element. */
 #include "ops/check.h"
 #include "ops/ids.h"

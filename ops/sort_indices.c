@@ -1,13 +1,14 @@
-/* sort_indices(indices) -> keys, bounds: indices into `extent` rows, in chunks of C neighbours, each sorted by who owns
- * the row. Of P indices in row-major order, with B = max(1, min(owners, extent)) owners and R = ceil(extent / B):
+/* sort_indices(indices) -> keys, bounds: sorts indices into `extent` rows, in chunks of C consecutive ones, by the
+ * owner of the row. For P indices in row-major order, with B = max(1, min(owners, extent)) owners and R = ceil(extent /
+ * B):
  *
  *   key of index v at position p:  ((v mod B) R + floor(v / B)) C + p mod C
- *   keys [ceil(P / C), C]          those of each chunk, ascending; the last one is filled up with B R C + p mod C
- *   bounds [ceil(P / C), B + 1]    how many keys of a chunk belong to owners below b: are less than b R C
+ *   keys [ceil(P / C), C]          the keys of each chunk, ascending; the last chunk is padded with B R C + p mod C
+ *   bounds [ceil(P / C), B + 1]    number of keys of a chunk that belong to owners below b, i.e. are less than b R C
  *
- * So an owner finds its keys in one place of every chunk, by row and then by position. Owner b has every B-th row:
- * frequent indices, which often are neighbours, have different owners. C is 2048, less where fewer indices are known to
- * be there. passes/opt_split.c makes this operator for GPUs, for what gather_grad does (there): no gradient. */
+ * So an owner's keys are contiguous in every chunk, ordered by row and then by position. Owner b has every B-th row, so
+ * frequent indices, which are often close together, have different owners. C is 2048, or less if fewer indices are
+ * known to exist. passes/opt_split.c creates this operator for GPUs, for gather_grad: no gradient. */
 #include "ops/sort_indices.h"
 
 #include "ops/index.h"

@@ -4,15 +4,9 @@
  * condition becomes the taken branch; one with small branches of equal types becomes a selection. A `loop` without
  * iterations becomes its initial values. A trip count that is an expression becomes an attribute, and a condition that
  * is always true is dropped, so that stacked results get extents known before the run. Constants sink into the
- * sub-graphs that use them; unused results and captured values are removed; carried values that never change are
- * captured.
+ * sub-graphs that use them. Unused results, captured values and conditions are removed. The result of a carried value
+ * that never changes is its initial value.
  *
- * What: a symbol that is bound to a constant or to an expression of other symbols is replaced by it; an `if` with a
- * constant condition becomes the branch that is taken, one with small branches of equal types a selection; a `loop`
- * without iterations its initial values. The number of iterations becomes an attribute where it is an expression, and a
- * condition that is always true is left out, so that stacked results get extents that are known before. Constants move
- * into the sub-graphs that use them; results, captured values and conditions that nothing uses go, and the result of a
- * carried value that never changes is its initial value.
  * Algorithm: one sweep over every graph, inner ones first. Requires: SSA order. Breaks: nothing; leaves dead nodes to
  * dce.
  *
@@ -148,7 +142,7 @@ static bool drop_condition(control *c, kva_node *n) {
   return true;
 }
 
-/* Without a condition what the body says of going on does not count. */
+/* Without a condition the body's go_on output is ignored. */
 static bool forget_condition(control *c, kva_node *n) {
   kva_graph *body = n->graphs[0];
   if (kva_operand(n, 1) || is_known(c->m, kva_graph_output(body, 0), 1)) return false;

@@ -1,6 +1,6 @@
-/* The gradients of a KV shift for a GPU: that of the weights sums over the batch, rows and channels. Its sums over
- * blocks of rows are made beside the gradient of the input, which reads the same (codegen/kernels/nv/shift), and then
- * added up. */
+/* The weight gradient of a KV shift on a GPU sums over the batch, rows and channels. The kernel of the input gradient,
+ * which reads the same operands, also computes its sums over blocks of rows (codegen/kernels/nv/shift), which are then
+ * added. */
 #include "ops/kv_shift.h"
 #include "passes/passes_internal.h"
 

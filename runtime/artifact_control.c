@@ -1,5 +1,5 @@
-/* Checks of what depends on data: internal programs fit the steps that run them, are not nested too deep, and nothing
- * uses a symbol before it is bound. Part of kva_artifact_check. */
+/* Checks the data-dependent parts of an artefact: internal programs match the steps that run them, nesting is limited,
+ * and symbols are bound before they are used. Part of kva_artifact_check. */
 #include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
@@ -18,7 +18,7 @@ typedef struct checker {
 
 /* ---- one step ---------------------------------------------------------------------------------------------------- */
 
-/* One element: its buffer may be that of a reshape, of another rank. */
+/* One element; the buffer may belong to a reshape of another rank. */
 static bool is_scalar(const checker *c, int32_t buffer, bool wants_bool) {
   const kva_buffer_desc *b = &c->p->buffers[buffer];
   if (b->dtype != (wants_bool ? KVA_BOOL : KVA_I64)) return false;
@@ -63,7 +63,7 @@ static const kva_program *program_of(const checker *c, int32_t index, int32_t nu
   return NULL;
 }
 
-/* Do buffers of the caller and of the program hold elements of one type? Their shapes are those of some reshape. */
+/* Whether buffers of the caller and of the program have equal element types. Their shapes may differ by a reshape. */
 static bool all_agree(const checker *c, int32_t n, const int32_t *outer, const kva_program *p, const int32_t *inner) {
   for (int32_t i = 0; i < n; i++)
     if (c->p->buffers[outer[i]].dtype != p->buffers[inner[i]].dtype) return false;
@@ -146,7 +146,7 @@ static kva_status too_early(const checker *c, int32_t index) {
   return FAULT(c, "step %d of '%s' uses a size before it is bound", index, c->p->name);
 }
 
-/* `segment`: of the step; results of one that binds symbols may have them as sizes. */
+/* `segment`: that of the step; results of a step that binds symbols may depend on these. */
 static kva_status check_order(const checker *c, int32_t index, int32_t segment, const int32_t *segments) {
   const kva_step_desc *s = &c->p->steps[index];
   bool binds = kva_step_binds(s, 0) >= 0;

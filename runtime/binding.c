@@ -84,7 +84,7 @@ static void solve_rest(const kva_program *p, const kva_tensor *inputs, int64_t *
   }
 }
 
-/* But for those that steps bind. */
+/* Symbols that steps bind are exempt. */
 static kva_status check_all_bound(kva_session *s, const kva_program_state *sp, const int64_t *symbols) {
   const kva_program *p = sp->desc;
   for (int32_t i = 0; i < p->n_symbols; i++)

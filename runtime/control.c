@@ -1,7 +1,7 @@
-/* Steps that depend on data: a symbol gets its value, one of two programs runs, a program runs again and again.
+/* Data-dependent steps: binding a symbol, branches, loops.
  *
- * What decides is read from the device. Internal programs work on their caller's buffers where their sizes are known
- * before, else in memory of their own, from which results are copied once the caller has planned what it now knows. */
+ * Their operands are read from the device. Internal programs write into their caller's buffers if the sizes are known
+ * before; otherwise into their own memory, from which results are copied once the caller has planned the new sizes. */
 #include "runtime/formula.h"
 #include "runtime/session.h"
 
@@ -11,7 +11,7 @@ static kva_status device_failed(kva_session *s, const kva_program_state *sp, int
   return status == KVA_OK ? KVA_OK : kva_step_error(s, sp->desc, index, status);
 }
 
-/* An integer or bool scalar. */
+/* Reads an integer or bool scalar. */
 static kva_status read_scalar(kva_session *s, const kva_program_state *sp, int32_t index, int32_t buffer,
                               int64_t *out) {
   kva_dtype t = (kva_dtype)sp->desc->buffers[buffer].dtype;
@@ -57,14 +57,15 @@ kva_status kva_run_bind(kva_session *s, kva_program_state *sp, int32_t index) {
 
 /* ---- internal programs ------------------------------------------------------------------------------------------- */
 
-/* Sizes of inputs, and of outputs in the caller's memory, are those of its buffers: programs fit together. */
+/* Programs fit together: sizes of inputs, and of outputs in the caller's memory, equal those of the caller's
+ * buffers. */
 static kva_status check_size(kva_session *s, const kva_program_state *sub, int32_t buffer, int64_t bytes) {
   if (sub->bytes[buffer] == bytes) return KVA_OK;
   return kva_session_fail(s, KVA_INVALID, "%s: buffer %d has %lld bytes, its caller's %lld", sub->desc->name, buffer,
                           (long long)sub->bytes[buffer], (long long)bytes);
 }
 
-/* Outputs without a place get one of their own. */
+/* Outputs without memory of the caller get their own. */
 static kva_status place_rest(kva_session *s, kva_program_state *sub) {
   for (int32_t i = 0; i < sub->desc->n_outputs; i++) {
     int32_t b = sub->desc->outputs[i];
@@ -75,7 +76,7 @@ static kva_status place_rest(kva_session *s, kva_program_state *sub) {
   return KVA_OK;
 }
 
-/* Begins a run of an internal program, with its caller's symbols. */
+/* Begins a run of an internal program with its caller's symbols. */
 static kva_status begin(kva_session *s, const kva_program_state *sp, kva_program_state *sub) {
   if (sp->desc->n_symbols) memcpy(sub->symbols, sp->symbols, (size_t)sp->desc->n_symbols * sizeof *sp->symbols);
   return kva_program_start(s, sub);
@@ -146,7 +147,7 @@ typedef struct loop {
   kva_program_state *sp, *body;
   const kva_loop_desc *desc;
   int32_t index;
-  int32_t n_inputs, n_rows;                        /* further inputs; results with rows */
+  int32_t n_inputs, n_rows;                        /* further inputs; stacked results */
   const int32_t *initial, *inputs, *finals, *rows; /* buffers of sp */
   int64_t done;
 } loop;
@@ -169,7 +170,7 @@ static loop loop_of(kva_session *s, kva_program_state *sp, int32_t index) {
                 .rows = finals + d->n_carried};
 }
 
-/* The final values' buffers hold the carried values all along. */
+/* The buffers of the final values hold the carried values during the loop. */
 static kva_status carry_in(const loop *l) {
   for (int32_t i = 0; i < l->desc->n_carried; i++) {
     int32_t to = l->finals[i], from = l->initial[i];
@@ -205,7 +206,7 @@ static kva_status run_body(const loop *l) {
   return kva_run_internal(l->s, l->body);
 }
 
-/* Rows whose number is known after the loop alone are collected in memory that doubles. */
+/* If the number of rows is known only after the loop, they are collected in memory that doubles. */
 static kva_status grow_rows(const loop *l, kva_block *block, int64_t bytes) {
   const kva_device_class *class = l->s->device->class;
   if (block->bytes >= bytes) return KVA_OK;
@@ -245,7 +246,7 @@ static kva_status iterate(loop *l, int64_t count, int64_t condition) {
   return KVA_OK;
 }
 
-/* Now that the caller knows how many rows there are. */
+/* Copies the rows after the caller has planned their number. */
 static kva_status deliver_rows(const loop *l, int32_t before) {
   for (int32_t i = 0; i < l->n_rows; i++) {
     int32_t to = l->rows[i];

@@ -18,7 +18,7 @@ bool kva_align_size(int64_t bytes, int64_t *out_bytes) {
   return true;
 }
 
-/* Largest first; equal sizes in order of creation, then of number, so that the order is total. */
+/* Largest first; ties by creation, then by number, so that the order is total. */
 static bool goes_before(const kva_lifetime *x, const kva_lifetime *y) {
   if (x->bytes != y->bytes) return x->bytes > y->bytes;
   if (x->first != y->first) return x->first < y->first;
@@ -102,7 +102,7 @@ kva_status kva_block_create(int64_t bytes, kva_block *out_block) {
   char *data = mapping;
   if (huge) {
     data += (HUGE_PAGE - (uintptr_t)data % HUGE_PAGE) % HUGE_PAGE;
-    (void)madvise(data, (size_t)bytes, MADV_HUGEPAGE); /* a wish: kernels without huge pages refuse it */
+    (void)madvise(data, (size_t)bytes, MADV_HUGEPAGE); /* a hint: kernels without huge pages reject it */
   }
   *out_block = (kva_block){.data = data, .bytes = bytes, .mapping = mapping, .mapped = (size_t)mapped};
   return KVA_OK;

@@ -1,4 +1,4 @@
-/* Memory of a program: where temporaries lie in one arena, and the arena. */
+/* Memory of a program: the layout of temporaries in one arena, and the arena. */
 #ifndef KVA_RUNTIME_MEMORY_PLAN_H
 #define KVA_RUNTIME_MEMORY_PLAN_H
 
@@ -6,16 +6,15 @@
 
 enum { KVA_ALIGNMENT = 64 }; /* a cache line and the widest vector */
 
-/* A buffer that must exist in steps first..last, inclusive. */
+/* A buffer that is live in steps first..last, inclusive. */
 typedef struct kva_lifetime {
   int64_t bytes;
   int32_t first, last;
-  int64_t offset; /* the answer; a multiple of KVA_ALIGNMENT */
+  int64_t offset; /* result; a multiple of KVA_ALIGNMENT */
 } kva_lifetime;
 
-/* Gives every item an offset such that items alive at the same step do not overlap; *out_bytes is the arena's size.
- * Depends on the items and their order alone. scratch: 2 * n pointers. Allocates nothing. KVA_NO_MEMORY: sizes
- * overflow. */
+/* Assigns offsets such that items live at the same step do not overlap; *out_bytes is the arena's size. Depends only on
+ * the items and their order. scratch: 2 * n pointers. Allocates nothing. KVA_NO_MEMORY: sizes overflow. */
 KVA_MUST_USE kva_status kva_plan_memory(int32_t n, kva_lifetime *items, kva_lifetime **scratch, int64_t *out_bytes);
 
 /* Zeroed memory from the operating system, in huge pages from 4 MiB up. */
@@ -27,7 +26,7 @@ typedef struct kva_block {
   const kva_allocator *allocator; /* whose memory it is; NULL: the system's */
 } kva_block;
 KVA_MUST_USE kva_status kva_block_create(int64_t bytes, kva_block *out_block);
-/* The same from a caller's allocator; NULL: the system's. */
+/* Like kva_block_create, from a caller's allocator; NULL: the system's. */
 KVA_MUST_USE kva_status kva_block_create_from(const kva_allocator *allocator, int64_t bytes, kva_block *out_block);
 void kva_block_destroy(kva_block *block);
 

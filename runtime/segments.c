@@ -1,10 +1,9 @@
-/* Planning of a program in segments.
+/* Plans programs in segments.
  *
- * A symbol may get its value from a step (a BIND, a BRANCH or a LOOP), so that sizes depend on data. Such a step ends a
- * segment: sizes, grids and places in memory that need the symbol are planned when the step is done. What needs no such
- * symbol is planned when the run begins, in segment 0; most programs have no other. A segment is planned again only
- * when symbols differ from the last time, and its memory only grows: where a symbol has a bound, to what the bound
- * needs before the first run. */
+ * A step (BIND, BRANCH or LOOP) may assign a symbol, so that sizes depend on data. Such a step ends a segment: sizes,
+ * grids and memory that need the symbol are planned after the step. Everything else is planned at the start of the run,
+ * in segment 0, the only segment of most programs. A segment is planned again only if symbols have changed, and its
+ * memory only grows. If a symbol has a bound, the memory that the bound needs is reserved before the first run. */
 #include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
@@ -12,7 +11,7 @@
 /* Below SERIAL_BYTES of arguments a step does not repay waking threads (a few microseconds). */
 enum { SERIAL_BYTES = 32 << 10 };
 
-/* ---- what belongs to which segment ------------------------------------------------------------------------------- */
+/* ---- assignment to segments -------------------------------------------------------------------------------------- */
 
 int32_t kva_step_binds(const kva_step_desc *step, int32_t index) {
   switch (step->kind) {
@@ -26,7 +25,7 @@ int32_t kva_step_binds(const kva_step_desc *step, int32_t index) {
   }
 }
 
-/* Symbols that steps of another program bind have no value here, and none is needed. */
+/* Symbols bound by steps of another program have no value here and need none. */
 static bool is_bound_elsewhere(const kva_artifact *a, const char *name) {
   for (int32_t i = 0; i < a->n_programs; i++) {
     const kva_program *p = &a->programs[i];
@@ -87,7 +86,7 @@ bool kva_eval_dims(const kva_buffer_desc *b, const int64_t *symbols, kva_tensor 
   return true;
 }
 
-/* The size of what a caller sees must be what its dims say. */
+/* The sizes of buffers that a caller sees must match their dims. */
 static kva_status size_buffers(kva_session *s, kva_program_state *sp, int32_t segment, const int64_t *symbols) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
     const kva_buffer_desc *b = &sp->desc->buffers[i];
@@ -103,7 +102,7 @@ static kva_status size_buffers(kva_session *s, kva_program_state *sp, int32_t se
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* Does buffer i lie in its segment's arena? Outputs of later segments stay there until the next run. */
+/* Whether buffer i is in its segment's arena. Outputs of later segments stay there until the next run. */
 static bool is_in_arena(const kva_program_state *sp, int32_t i) {
   int32_t kind = sp->desc->buffers[i].kind;
   return kind == KVA_BUFFER_TEMP || (kind == KVA_BUFFER_OUTPUT && sp->buffer_segments[i] > 0);
@@ -127,7 +126,7 @@ static kva_status place_arena(kva_session *s, kva_program_state *sp, int32_t seg
   return KVA_OK;
 }
 
-/* Buffers of one kind, one after the other; those of segment 0 alone. */
+/* Places the buffers of one kind one after the other; only those of segment 0. */
 static kva_status place_kind(kva_session *s, kva_program_state *sp, int32_t kind, int64_t *end) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
     if (sp->desc->buffers[i].kind != kind || sp->buffer_segments[i]) continue;
@@ -139,8 +138,8 @@ static kva_status place_kind(kva_session *s, kva_program_state *sp, int32_t kind
   return KVA_OK;
 }
 
-/* Outputs; on a device with memory of its own constants in a block of their own, and inputs, but for those of internal
- * programs, which are buffers of their callers. */
+/* Places outputs; on a device with its own memory also constants, in a separate block, and inputs, except for those of
+ * internal programs, which are buffers of their callers. */
 static kva_status place_outputs(kva_session *s, kva_program_state *sp) {
   sp->output_bytes = sp->constant_bytes = 0;
   KVA_TRY(place_kind(s, sp, KVA_BUFFER_OUTPUT, &sp->output_bytes));
@@ -157,8 +156,8 @@ kva_status kva_session_grow(kva_session *s, const kva_program *p, const char *wh
                           what);
 }
 
-/* Segment 0 of a program that callers run lies in the arena that all such programs share: a caller's is used as it is,
- * or the run fails. The others' live beside it, so they have memory of their own. */
+/* Segment 0 of a program that callers run uses the arena shared by all such programs; an arena given by the caller is
+ * used as it is, or the run fails. Other segments are live at the same time, so they have their own memory. */
 static kva_status grow_arena(kva_session *s, kva_program_state *sp, int32_t segment, kva_block **out_block) {
   int64_t bytes = sp->segments[segment].bytes;
   bool shared = segment == 0 && !sp->desc->is_internal;
@@ -222,7 +221,8 @@ static kva_status plan_steps(kva_session *s, kva_program_state *sp, int32_t segm
 
 /* ---- segments ---------------------------------------------------------------------------------------------------- */
 
-/* The symbols of later segments that have bounds get them in sp->candidate; *out_last: up to which segment. */
+/* Sets symbols of later segments to their bounds in sp->candidate; *out_last: the last segment for which all are
+ * known. */
 static void bound_symbols(kva_program_state *sp, int32_t *out_last) {
   const kva_program *p = sp->desc;
   *out_last = 0;

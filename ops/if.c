@@ -13,7 +13,7 @@
 
 KVA_OP_FUNCTIONS(if)
 
-/* The merged type of result r; *next counts the symbols of binds that are used up. */
+/* The merged type of result r; *next counts the used symbols of binds. */
 static kva_status merge_types(kva_module *m, const kva_node *n, uint32_t r, uint32_t *next, const kva_type **out) {
   kva_dims binds = ((const kva_if_attrs *)n->attrs)->binds;
   const kva_type *yes = kva_graph_output(n->graphs[0], r)->type, *no = kva_graph_output(n->graphs[1], r)->type;

@@ -44,7 +44,7 @@ typedef struct state_now {
 
 typedef struct cse {
   kva_arena *scratch;
-  state_now *states; /* by state id */
+  state_now *states; /* indexed by state id */
   const kva_pass_options *options;
   bool changed;
 } cse;

@@ -52,7 +52,7 @@ static bool outputs_are_own(const kva_program *p) {
   return true;
 }
 
-/* The internal program that a step runs with `n` inputs and outputs; NULL and a message. */
+/* The internal program that a step runs with `n` inputs and outputs; NULL with a message. */
 static const kva_program *program_of(const checker *c, int32_t index, int32_t number, int32_t n_inputs,
                                      int32_t n_outputs) {
   const kva_program *p = number >= 0 && number < c->a->n_programs ? &c->a->programs[number] : NULL;

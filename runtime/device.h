@@ -29,7 +29,7 @@ typedef struct kva_device_call {
   const int64_t *sizes;   /* values of the descriptor's formulas, in order */
   const int64_t *symbols; /* values of program->symbols */
   void *const *args;      /* by argument: addresses on the device */
-  const int64_t *bytes;   /* by buffer of the program */
+  const int64_t *bytes;   /* indexed by buffer of the program */
 } kva_device_call;
 
 /* Successive steps of a run: everything that a recording of them depends on. */

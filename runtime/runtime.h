@@ -42,7 +42,7 @@ typedef struct kva_session_options {
 } kva_session_options;
 /* Programs that callers may run: the first ones. Those that only steps run come after them. */
 int32_t kva_artifact_programs(const kva_artifact *a);
-/* The GPU architecture that an artefact is code for ("sm_80"); NULL: functions of the CPU. */
+/* The GPU architecture of an artefact's code ("sm_80"); NULL: functions of the CPU. */
 const char *kva_artifact_arch(const kva_artifact *a);
 /* Whether sessions can run on the device: KVA_INVALID if unknown, KVA_MISSING if "cuda" is unavailable. *out_arch is
  * the default architecture to compile for; NULL: a CPU. */

@@ -35,7 +35,7 @@ typedef struct kva_tune_choice {
 KVA_MUST_USE kva_status kva_cli_tune_options(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
                                              kva_pass_options *out);
 
-/* How a model is loaded for fine-tuning. */
+/* How to load a model for fine-tuning. */
 typedef struct kva_tune_load {
   const kva_strings *defines, *pins;
   bool free_batch;           /* see kva_load_options */

@@ -34,7 +34,7 @@ typedef struct build_options {
   bool object, is_static, shared, exe, train, cubin;
   int64_t seed;
   kva_pass_choice passes;
-  kva_tune_choice tune; /* its `train` is the list of --train's patterns */
+  kva_tune_choice tune; /* its `train` is the list of --train patterns */
 } build_options;
 
 static int usage(const char *what, const char *found) {

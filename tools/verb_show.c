@@ -60,7 +60,7 @@ static kva_status show_kernel_text(kva_codegen *cg, kva_arena *arena, kva_module
   return status;
 }
 
-/* Plans, kernels and PTX. */
+/* Prints plans, kernels and PTX. */
 static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o, kva_diag *diag) {
   bool ptx = !strcmp(o->stage, "ptx"), plan = !strcmp(o->stage, "plan");
   kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};

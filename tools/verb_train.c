@@ -132,10 +132,10 @@ static kva_status train_compiled(kva_compiled *c, const train_options *o, const 
   return status;
 }
 
-/* The model with a loss, and with what trains chosen. */
+/* Loads the model, adds a loss and selects the trained parameters. */
 static int load(const train_options *o, const kva_strings *defines, const kva_strings *pins, kva_pass_control *control,
                 kva_diag *diag, kva_module **out) {
-  /* Imported models are often made for a batch of 1; one without a loss is trained with any. */
+  /* imported models often have a fixed batch of 1; with --loss any batch is allowed */
   bool free_batch = o->tune.loss && o->settings.batch != 1;
   const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, true, control};
   return kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);

@@ -31,7 +31,7 @@ void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const 
 
 /* The same for every function of a planned module, settled for cg's target, with the binding that nobody chose. */
 KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
-/* One plan with its buffers, their lifetimes, and what every step works on. */
+/* Prints one plan with its buffers, their lifetimes and the operands of every step. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
 /* The scheduled kernel IR of every step of a planned module. */
 KVA_MUST_USE kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out);

@@ -42,7 +42,7 @@ static kva_status check_bind(const checker *c, int32_t index) {
   return KVA_OK;
 }
 
-/* The caller gives outputs their place. */
+/* The caller provides the memory of outputs. */
 static bool outputs_are_own(const kva_program *p) {
   for (int32_t i = 0; i < p->n_outputs; i++) {
     if (p->buffers[p->outputs[i]].kind != KVA_BUFFER_OUTPUT) return false;

@@ -106,7 +106,7 @@ static kva_status bind_extents(kva_session *s, kva_program_state *sp, const kva_
   return b->n_binds ? kva_segment_enter(s, sp, sp->segment + 1) : KVA_OK;
 }
 
-/* Outputs whose size both know before go to the caller's memory at once. */
+/* Outputs whose sizes both programs know before are written directly to the caller's memory. */
 static kva_status place_results(kva_session *s, const kva_program_state *sp, kva_program_state *sub, int32_t n,
                                 const int32_t *results) {
   for (int32_t i = 0; i < n; i++) {

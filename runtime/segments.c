@@ -236,8 +236,8 @@ static void bound_symbols(kva_program_state *sp, int32_t *out_last) {
   }
 }
 
-/* Makes the arenas of later segments as large as the bounds of their symbols need. A wish: where a bound is beyond what
- * there is, the sizes that come need not be. */
+/* Grows the arenas of later segments to what the bounds of their symbols need. Only a hint: a bound may exceed the
+ * memory although the actual sizes do not. */
 static void reserve(kva_session *s, kva_program_state *sp) {
   int32_t last;
   kva_block *block;

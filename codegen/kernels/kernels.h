@@ -1,6 +1,6 @@
-/* Kernels that are written by hand, for operators whose rows say KERNEL (ops/ops.def). A kernel is a row of a table:
- * operator, kind of target, a predicate over target and node, an emitter. The first row that takes a node makes its
- * code: nv/ comes before cpu/, cpu/ before any/. A folder that is not there leaves its rows out. */
+/* Hand-written kernels, for operators whose rows say KERNEL (ops/ops.def). A kernel is a row of a table: operator, kind
+ * of target, a predicate over target and node, an emitter. The first row that accepts a node emits its code: nv/ comes
+ * before cpu/, cpu/ before any/. A missing folder omits its rows. */
 #ifndef KVA_KERNELS_KERNELS_H
 #define KVA_KERNELS_KERNELS_H
 
@@ -14,23 +14,23 @@ typedef struct kva_kernel_row {
   kva_op_id op;
   const char *name;
   uint32_t kinds;
-  /* Why the kernel is not for n on l->target, in a few words ("integers"); NULL: it is. May make code in l->kb to see
-   * what operands are: the kernel of l is thrown away. */
+  /* Why the kernel does not suit n on l->target, in a few words ("integers"); NULL: it does. May emit code in l->kb to
+   * analyse operands: l's kernel is discarded. */
   const char *(*refuses)(kva_lower *l, const kva_node *n);
-  /* Writes the whole kernel of a node that is not refused. */
+  /* Writes the whole kernel of an accepted node. */
   void (*emit)(kva_lower *l, const kva_node *n);
 } kva_kernel_row;
 
-/* What a walk over the table found. */
+/* Result of a walk over the table. */
 enum { KVA_MAX_REFUSALS = 8 };
 typedef struct kva_kernel_choice {
-  const kva_kernel_row *row; /* NULL: none takes the node */
-  uint32_t n_refused;        /* rows of this kind of target that came before it */
+  const kva_kernel_row *row; /* NULL: none accepts the node */
+  uint32_t n_refused;        /* rows of this kind of target that refused before it */
   const kva_kernel_row *refused[KVA_MAX_REFUSALS];
   const char *reasons[KVA_MAX_REFUSALS];
 } kva_kernel_choice;
 
-/* The first row that takes n. See kva_kernel_row.refuses for l. */
+/* The first row that accepts n. See kva_kernel_row.refuses for l. */
 kva_kernel_choice kva_kernel_choose(kva_lower *l, const kva_node *n);
 
 /* A predicate that refuses nothing. */

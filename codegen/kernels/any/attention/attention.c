@@ -69,7 +69,7 @@ static void score_and_max(const kva_query_tile *s, const kva_expr *r, const kva_
   kva_k_store(s->kb, f->next_max, lane, kva_k_select(s->kb, kva_k2(s->kb, KVA_K_lt, max, x), x, max));
 }
 
-/* A lane that saw nothing yet has maximum -inf; 0 stands for it in differences, whose exponentials are then 0. */
+/* A lane that has seen nothing has maximum -inf; differences use 0 instead, so its exponentials are 0. */
 static kva_kval finite_max(const kva_query_tile *s, kva_kval max) {
   kva_kval none = kva_k2(s->kb, KVA_K_eq, max, kva_query_tile_const(s, -INFINITY));
   return kva_k_select(s->kb, none, kva_query_tile_const(s, 0), max);
@@ -186,7 +186,7 @@ static kva_kval usable_lse(const kva_query_tile *s, const kva_expr *q) {
   return kva_k_select(s->kb, none, kva_query_tile_const(s, INFINITY), lse);
 }
 
-/* lse and delta of queries first .. first + n: nothing is stored past the edge. */
+/* Loads lse and delta of queries first .. first + n, none past the edge. */
 static void load_query_rows(const kva_query_tile *s, const backward *b, const kva_expr *first, int64_t n) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_expr *inside = kva_expr_min(c, num(s, n), kva_expr_sub(c, s->a.T, first));
@@ -197,7 +197,7 @@ static void load_query_rows(const kva_query_tile *s, const backward *b, const kv
   kva_k_loop_end(s->kb, i);
 }
 
-/* P and dS of one (query, key); `row`: where lse and delta of the query are. */
+/* P and dS of one (query, key); `row`: position of the query's lse and delta. */
 static void differentiate(const kva_query_tile *s, const backward *b, const kva_expr *at, const kva_expr *q,
                           const kva_expr *key, const kva_expr *row) {
   kva_kb *kb = s->kb;

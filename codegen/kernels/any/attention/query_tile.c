@@ -80,7 +80,7 @@ static kva_kval element(const kva_query_tile *s, uint32_t operand, const kva_exp
   return kva_k_convert(s->kb, v, s->t);
 }
 
-/* Lanes of the query tile inside the edge. */
+/* Mask of the query tile's lanes inside the edge. */
 static const kva_expr *filled(const kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
   return kva_expr_min(c, num(s, s->width), kva_expr_sub(c, s->extent, s->first));
@@ -175,7 +175,7 @@ void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_produ
 
 /* ---- scores ------------------------------------------------------------------------------------------------------ */
 
-/* Lanes and blocks reach past the edges: there the mask is not read, and 0 stands for it. */
+/* Lanes and blocks extend past the edges: there the mask is not read, and 0 replaces it. */
 static kva_kval mask_element(const kva_query_tile *s, const kva_expr *q, const kva_expr *key) {
   const kva_type *t = kva_operand_type(s->a.n, KVA_ATTENTION_MASK);
   const kva_expr *const all[4] = {s->b, s->h, q, key};
@@ -201,7 +201,7 @@ static kva_kval add_alibi(const kva_query_tile *s, const kva_expr *distance, kva
   return kva_k2(kb, KVA_K_sub, x, kva_k2(kb, KVA_K_mul, slope, far));
 }
 
-/* Whether a query at `position` sees the key; NULL: always. */
+/* A query at `position` sees the key; NULL: always. */
 static kva_kval visible(const kva_query_tile *s, const kva_expr *position, const kva_expr *key) {
   const kva_attention_attrs *attrs = &s->a.attrs;
   kva_kval seen = kva_k_index_lt(s->kb, key, s->a.S);

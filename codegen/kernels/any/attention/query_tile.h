@@ -1,14 +1,13 @@
-/* Strips: what the tiled attention kernels are made of (attention.c).
+/* Query tiles, the basis of the tiled attention kernels (attention.c).
  *
- * A work item owns a query tile: `width` consecutive queries (or keys, for dk and dv) that lie across vector lanes.
- * Everything it keeps is a local matrix [rows][width] whose last axis is the query tile: q transposed, scores,
- * probabilities, results. Then all matrix products have one form, with no horizontal step and no packing of the other
- * operand:
+ * A work item owns a query tile: `width` consecutive queries (or keys, for dk and dv) across vector lanes. Everything
+ * it keeps is a local matrix [rows][width] whose last axis is the query tile: q transposed, scores, probabilities,
+ * results. Then all matrix products have one form, without horizontal steps and without packing the other operand:
  *
  *   out[r][lane] += sum_k element(r, k) * in[k][lane]              element: a scalar read from memory and broadcast
  *
- * and maxima and sums of softmax run along rows, lane by lane. The other axis ("far": keys, or queries) is walked in
- * blocks of `block` positions. */
+ * and maxima and sums of softmax run along rows, lane by lane. The walk over the other axis ("far": keys, or queries)
+ * is in blocks of `block` positions. */
 #ifndef KVA_KERNELS_ANY_ATTENTION_QUERY_TILE_H
 #define KVA_KERNELS_ANY_ATTENTION_QUERY_TILE_H
 
@@ -20,23 +19,23 @@ typedef struct kva_query_tile {
   kva_kb *kb;
   kva_attention a;
   kva_dtype t;                  /* arithmetic */
-  int64_t width, block, rows;   /* lanes abreast, far positions a block, rows of a register tile */
+  int64_t width, block, rows;   /* lanes, far positions per block, rows of a register tile */
   const kva_expr *b, *h, *h_kv; /* h: query head */
   const kva_expr *first;        /* first position of the query tile */
   kva_dim extent, far_extent;   /* of the query tile's axis and the other: T, S or S, T */
   kva_kbuf *acc;                /* register tile */
 } kva_query_tile;
 
-/* Opens the grid over (b, heads, query tiles of `extent`) and fills in the query tile; h is left NULL when heads are
+/* Opens the grid over (b, heads, query tiles of `extent`) and fills in the query tile; h stays NULL if heads are
  * key-value heads. Close the loop with kva_k_loop_end. */
 kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
                                 bool kv_heads);
 
-/* A local matrix of `rows` rows across the query tile, and element (r, lane). */
+/* A local matrix of `rows` rows across the query tile, and its element (r, lane). */
 kva_kbuf *kva_query_tile_matrix(const kva_query_tile *s, const char *name, int64_t rows);
 const kva_expr *kva_query_tile_at(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane);
 
-/* body(row, lane) for all rows, lanes in vectors. */
+/* body(row, lane) for all rows, with lanes in vectors. */
 typedef void (*kva_query_tile_body)(const kva_query_tile *s, const kva_expr *r, const kva_expr *lane, void *user);
 void kva_query_tile_each(const kva_query_tile *s, int64_t rows, kva_query_tile_body body, void *user);
 void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, double v);
@@ -58,12 +57,12 @@ typedef struct kva_query_tile_product {
   const kva_expr *head, *far;
   bool by_row;
   bool clear;        /* start from 0 instead of out */
-  kva_kbuf *rescale; /* or from out * rescale[lane]; NULL: as is */
+  kva_kbuf *rescale; /* or from out * rescale[lane]; NULL: from out */
 } kva_query_tile_product;
 void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_product *p);
 
-/* The score of query q and key s from scale * q.k: soft cap, ALiBi, mask, visibility (-inf where unseen).
- * out_cap (may be NULL): derivative of the soft cap, NULL when there is none. */
+/* The score of query q and key s from scale * q.k: soft cap, ALiBi, mask, visibility (-inf if unseen). out_cap (may be
+ * NULL): derivative of the soft cap, NULL if there is none. */
 kva_kval kva_query_tile_score(const kva_query_tile *s, const kva_expr *q, const kva_expr *key, kva_kval dot,
                               kva_kval *out_cap);
 /* dy_q . y_q; q inside the edge. */

@@ -28,30 +28,29 @@ struct kva_contraction {
   kva_dtype type; /* of the sums */
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
-  bool along_depth; /* neighbours of b in memory follow each other along the depth, not along the columns; taps = 1 */
-  bool by_elements; /* a CPU does as well without tiles */
-  int64_t gpu_rows; /* with fewer rows a GPU does */
-  bool across_rows; /* neighbours of a follow each other along the rows, not along k; leads = taps = 1 */
-  /* Elements in the type of the sums. b may be asked for any position of a line and gives 0 where there is nothing. */
+  bool along_depth; /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
+  bool by_elements; /* a CPU is as fast without tiles */
+  int64_t gpu_rows; /* with fewer rows a GPU is, too */
+  bool across_rows; /* memory of a is contiguous along the rows, not along k; leads = taps = 1 */
+  /* Elements in the type of the sums. b accepts any position of a line and gives 0 for positions without an element. */
   kva_kval (*a)(const kva_contraction *c, const kva_contract_at *at);
   kva_kval (*b)(const kva_contraction *c, const kva_contract_at *at);
-  /* Whether a part of the batch has products at all (NULL: always); without, its results are 0. */
+  /* Part of the batch has products (NULL: always); without, its results are 0. */
   kva_kval (*any)(const kva_contraction *c, const kva_contract_at *at);
-  /* Index of the result for at's batch, row, line and position; returns whether there is one (NULL: always). */
+  /* Index of the result for at's batch, row, line and position; returns whether it exists (NULL: always). */
   kva_kval (*result)(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out_index);
 };
 
-/* A matmul of floats, conv or one of conv's gradients as a contraction. What `user` points to lives as long as l's
- * kernel. */
+/* A matmul of floats, conv or one of conv's gradients as a contraction. `user` data lives as long as l's kernel. */
 kva_contraction kva_contract_of(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_conv(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_conv_input_grad(kva_lower *l, const kva_node *n);
 kva_contraction kva_contract_of_conv_weight_grad(kva_lower *l, const kva_node *n);
 
-/* Has the result `rows` rows, as far as is known? */
+/* The result has at least `rows` rows, as far as is known. */
 bool kva_contract_has_rows(const kva_contraction *c, int64_t rows);
-/* v as the result at `at`, through the epilogue. */
+/* Passes v through the epilogue as the result at `at`. */
 void kva_contract_store(const kva_contraction *c, const kva_contract_at *at, kva_kval v);
 
 #endif

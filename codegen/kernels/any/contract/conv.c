@@ -130,7 +130,7 @@ static kva_kval any_tap(const kva_contraction *c, const kva_contract_at *at) {
   return any;
 }
 
-/* Position `raw` of the padded, spread out axis as an index below `extent`, and whether there is an element. */
+/* Maps position `raw` of the padded, dilated axis to an index below `extent`, and tells whether an element exists. */
 static kva_kval place(kva_kb *kb, const kva_expr *raw, int64_t before, int64_t between, kva_dim extent,
                       const kva_expr **out_at) {
   kva_expr_ctx *e = kb->exprs;
@@ -141,7 +141,7 @@ static kva_kval place(kva_kb *kb, const kva_expr *raw, int64_t before, int64_t b
   return kva_k_and(kb, inside, kva_k_index_eq(kb, kva_expr_mod(e, x, step), kva_expr_const(e, 0)));
 }
 
-/* Operand 0 at image n, channel k, where the taps read for the column. */
+/* Operand 0 at image n, channel k, at the position that the taps read for the column. */
 static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
   const site *s = c->user;
   kva_kb *kb = c->l->kb;
@@ -168,7 +168,7 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
 
 /* ---- the gradient for the weights -------------------------------------------------------------------------------- */
 
-/* Image and position of a step: its lines are the leads where their length is known, else it is one position. */
+/* Image and position of a step: its lines are the leads if their length is known, else it is one position. */
 static void step_index(const kva_contraction *c, const kva_contract_at *at, const kva_expr **out) {
   const site *s = c->user;
   const kva_type *dy = kva_operand_type(c->n, 1);
@@ -250,7 +250,7 @@ static void lay_out_lines(kva_contraction *c, const site *s) {
   c->line = kva_expr_addi(e, c->used, (c->taps - 1) * c->spread / c->stride);
 }
 
-/* Depthwise convolution along long lines does as well without packing. */
+/* Depthwise convolution along long lines is as fast without packing. */
 static bool is_plain_depthwise(const kva_contraction *c, const site *s) {
   int64_t used;
   for (uint32_t d = 0; d < s->w.n; d++)
@@ -300,7 +300,7 @@ static void split_strided_axis(kva_expr_ctx *e, site *s, uint32_t d) {
   w->before[d] = w->kernel[d] - 1 - skipped;
 }
 
-/* The window that, with stride 1 on dy spread out, makes dx. */
+/* The window that makes dx, with stride 1 on dilated dy. */
 static void reverse_window(kva_expr_ctx *e, site *s) {
   kva_window *w = &s->w;
   s->reversed = true;

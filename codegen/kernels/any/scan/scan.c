@@ -2,7 +2,7 @@
 #include "codegen/kernels/kernels.h"
 #include "ops/check.h"
 
-/* One work item a line; along the line a sequential carry. */
+/* One work item per line, with a sequential carry along it. */
 static void scan(kva_lower *l, const kva_node *n, bool product) {
   kva_kb *b = l->kb;
   const kva_scan_attrs *a = n->attrs;

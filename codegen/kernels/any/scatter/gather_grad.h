@@ -1,4 +1,4 @@
-/* What the kernels of gather_grad share. */
+/* Shared by the kernels of gather_grad. */
 #ifndef KVA_KERNELS_ANY_SCATTER_GATHER_GRAD_H
 #define KVA_KERNELS_ANY_SCATTER_GATHER_GRAD_H
 

@@ -1,6 +1,6 @@
-/* Operators that write at places that are data: their kernels read and write the result buffer, so they stand alone in
- * a kernel (no KVA_TILE: nothing fuses into them). Deterministic without atomics: a work item owns a slice of the
- * result, walks all indices in order and applies what falls into its slice. */
+/* Operators that write at data-dependent places. Their kernels read and write the result buffer, so nothing fuses into
+ * them (no KVA_TILE). Deterministic without atomics: a work item owns a slice of the result, walks all indices in order
+ * and applies those in its slice. */
 #ifndef KVA_KERNELS_ANY_SCATTER_SCATTER_H
 #define KVA_KERNELS_ANY_SCATTER_SCATTER_H
 
@@ -10,17 +10,17 @@
 /* Element `at` of a result's buffer = mode(itself, v). */
 void kva_scatter_store(kva_lower *l, kva_scatter_mode mode, kva_kbuf *buf, const kva_expr *at, kva_kval v);
 
-/* Buffer of a result in a kernel that holds n alone: results are the kernel's last parameters (codegen.h). Only before
- * local buffers are made. */
+/* Buffer of a result in a kernel that holds only n: results are the kernel's last parameters (codegen.h). Call it
+ * before creating local buffers. */
 kva_kbuf *kva_scatter_result(kva_lower *l, const kva_node *n, uint32_t result);
 
-/* Loops over `n` extents, one inside the other; vars[k] become their variables. */
+/* Opens nested loops over `n` extents; vars[k] become their variables. */
 void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim *extents, kva_kloop **out_loops,
                     const kva_expr **out_vars);
 void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops);
 
-/* Slices of a row of `extent` elements, a cache line of floats each, for work items to own: begin enters a PARALLEL
- * loop over slices; within it slice->width elements from slice->start. */
+/* Slices of a row of `extent` elements, a cache line of floats each, which work items own: begin enters a PARALLEL loop
+ * over slices; inside, a slice is slice->width elements from slice->start. */
 typedef struct kva_slice_loop {
   kva_kloop *loop;
   const kva_expr *start, *width;

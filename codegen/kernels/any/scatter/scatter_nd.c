@@ -7,7 +7,7 @@ static kva_scatter_mode mode_of(const kva_node *n) {
   return kva_scatter_mode_of(((const kva_scatter_nd_attrs *)n->attrs)->reduction);
 }
 
-/* K; the extent is a constant once inference has passed. */
+/* K; the extent is a constant after inference. */
 static uint32_t index_length(const kva_node *n) {
   const kva_type *indices = kva_operand_type(n, 1);
   int64_t length = 0;

@@ -1,4 +1,4 @@
-/* What the kernels of sort_indices share: keys and where they go. Definition: ops/sort_indices.c. */
+/* Shared by the kernels of sort_indices: keys and their places. Definition: ops/sort_indices.c. */
 #ifndef KVA_KERNELS_ANY_SCATTER_SORT_INDICES_H
 #define KVA_KERNELS_ANY_SCATTER_SORT_INDICES_H
 

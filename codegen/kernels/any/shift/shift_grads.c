@@ -3,7 +3,7 @@
 
 /* ---- one element ------------------------------------------------------------------------------------------------- */
 
-/* Element of dy `by` rows behind at.t, zero where that is no row of the same document. known: there is that row. */
+/* Element of dy `by` rows after at.t, zero if that row is not in the same document. known: the row exists. */
 static kva_kval dy_element(const kva_shift_grads *g, kva_shift_at at, int64_t by, bool known) {
   const kva_expr *row = at.t;
   at.t = kva_expr_addi(g->c, row, by);

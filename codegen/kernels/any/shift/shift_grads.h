@@ -1,4 +1,4 @@
-/* What the kernels of kv_shift_grads share: one element of its results. Definition: ops/kv_shift_grads.c. */
+/* Shared by the kernels of kv_shift_grads: one element of its results. Definition: ops/kv_shift_grads.c. */
 #ifndef KVA_KERNELS_ANY_SHIFT_SHIFT_GRADS_H
 #define KVA_KERNELS_ANY_SHIFT_SHIFT_GRADS_H
 
@@ -19,7 +19,7 @@ kva_shift_grads kva_shift_grads_of(kva_lower *l, const kva_node *n);
 static inline const kva_expr *kva_shift_grads_num(const kva_shift_grads *g, int64_t v) {
   return kva_expr_const(g->c, v);
 }
-/* Element `at` of dx; after: this many rows behind at.t exist. */
+/* Element `at` of dx; after: this many rows after at.t exist. */
 void kva_shift_grads_store_dx(const kva_shift_grads *g, kva_shift_at at, int64_t after);
 /* Summand of tap j; after: as above. */
 kva_kval kva_shift_grads_summand(const kva_shift_grads *g, kva_shift_at at, int64_t j, int64_t after);

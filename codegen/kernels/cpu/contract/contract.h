@@ -1,4 +1,4 @@
-/* What the kernels of contractions on CPUs share. */
+/* Shared by the kernels of contractions on CPUs. */
 #ifndef KVA_KERNELS_CPU_CONTRACT_CONTRACT_H
 #define KVA_KERNELS_CPU_CONTRACT_CONTRACT_H
 

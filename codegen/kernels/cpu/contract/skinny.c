@@ -1,9 +1,10 @@
-/* Contractions of few rows, as when a language model decodes: b is read once, so that nothing but its way from memory
- * counts, and a packed copy would double it. The rows' sums of one work item rest in a local block until the epilogue.
+/* Contractions of few rows, as in decoding with a language model: b is read once, so only memory bandwidth counts, and
+ * a packed copy would double the traffic. Sums of the rows of one work item stay in a local block until the epilogue.
  *
  *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
- * streams depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled
- * in registers */
+ *                                                               streams
+ *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in
+ *                                                               registers */
 #include "codegen/kernels/cpu/contract/contract.h"
 
 enum {
@@ -19,7 +20,7 @@ typedef struct skinny {
   const kva_contraction *c;
   kva_kb *kb;
   kva_expr_ctx *e;
-  int64_t rows, lanes, panel, group; /* group: columns at once where the depth is contiguous */
+  int64_t rows, lanes, panel, group; /* group: columns at once if the depth is contiguous */
   const kva_expr *batch, *col0;
   kva_kbuf *block, *acc;
 } skinny;
@@ -119,7 +120,7 @@ static const kva_expr *column_of(const skinny *x, const kva_expr *first, int64_t
                                                       : kva_expr_min(x->e, at, kva_expr_addi(x->e, x->c->line, -1));
 }
 
-/* Lanes k0 .. of all rows and columns; those behind the depth are not read. */
+/* Lanes k0 .. of all rows and columns; lanes past the depth are not read. */
 static void add_lanes(const skinny *x, const kva_expr *first, const kva_expr *k0, bool guarded) {
   kva_kloop *lane = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->lanes), "lane");
   const kva_expr *k = plus(x, k0, lane->var);

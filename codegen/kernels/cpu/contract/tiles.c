@@ -22,8 +22,8 @@ enum {
   MAX_PRODUCTS = 384, /* of a slice: a panel of 64 columns then takes 96 KiB */
   MAX_BLOCK_ROWS = 256,
   MAX_TRANSPOSED_ROWS = 512, /* transposing a panel costs more */
-  MAX_PACKED_ROWS = 128,     /* of a, as far as it is packed too */
-  ROW_PADDING = 16,          /* keeps its steps from falling into the same sets of a cache */
+  MAX_PACKED_ROWS = 128,     /* of a, if it is packed, too */
+  ROW_PADDING = 16,          /* keeps its steps from mapping to the same cache sets */
   TRANSPOSED_RUN = 8,
   MIN_BLOCK_ROWS = 32,
   MIN_PRODUCTS = 1 << 19, /* of an item: 2 to 4 us */
@@ -58,7 +58,7 @@ static kva_dim columns_of(const kva_contraction *c) {
   return kva_expr_mul(c->l->kb->exprs, c->lines, c->line);
 }
 
-/* Positions beside its panel that a segment holds. */
+/* Positions of a segment beyond its panel. */
 static int64_t reach_of(const kva_contraction *c) {
   return (c->taps - 1) * c->spread / c->stride;
 }
@@ -90,14 +90,14 @@ static int64_t choose_block_rows(const kva_contraction *c, int64_t panel) {
   return m < rows ? (m > 0 ? m : 1) : rows;
 }
 
-/* Rows that are computed, padding included, when blocks of about `block_rows` are made of tiles of `tile_rows`. */
+/* Rows computed, padding included, with blocks of about `block_rows` made of tiles of `tile_rows`. */
 static int64_t padded_rows(int64_t m, int64_t block_rows, int64_t tile_rows) {
   int64_t block = round_up(block_rows, tile_rows);
   return (m + block - 1) / block * block;
 }
 
-/* Fewer rows a tile where that saves padding: a tile of r rows reads the panel once for r products, which costs about
- * 1 / (4 r) of them. */
+/* Fewer rows per tile if that saves padding: a tile of r rows reads the panel once for r products, which costs about 1
+ * / (4 r) of them. */
 static int64_t choose_tile_rows(const kva_contraction *c, int64_t most, int64_t block_rows) {
   int64_t m, best = most;
   double least = INFINITY;
@@ -110,7 +110,7 @@ static int64_t choose_tile_rows(const kva_contraction *c, int64_t most, int64_t 
   return best;
 }
 
-/* A packed panel takes at most a quarter of the second cache. */
+/* A packed panel takes at most a quarter of the L2 cache. */
 static int64_t products_of_slice(const kva_contraction *c, int64_t panel) {
   int64_t fit = c->l->target->l2_bytes / 4 / (panel * kva_dtype_bits(c->type) / 8);
   return fit < MAX_PRODUCTS ? fit : MAX_PRODUCTS;
@@ -197,8 +197,7 @@ static void pack_straight(const tile *x, kva_contract_at *at, const kva_expr *ba
   kva_k_loop_end(x->kb, j);
 }
 
-/* Lines that positions first .. end - 1 touch: for each the stretch inside them and inside its first `used` positions.
- */
+/* For each line that positions first .. end - 1 touch: the range inside it and inside its first `used` positions. */
 typedef void (*stretch_body)(const tile *x, kva_contract_at *at, const kva_expr *column, const void *user);
 static void over_lines(const tile *x, const kva_expr *first, const kva_expr *end, kva_dim used, kva_contract_at *at,
                        stretch_body body, const void *user) {
@@ -252,8 +251,8 @@ static void pack_one(const tile *x, const kva_expr *k0, const kva_expr *k, const
   kva_k_store(x->kb, x->packed, plus(x, segment_at(x, k, lead, num(x, 0)), j), v);
 }
 
-/* Copies column by column along the depth, where memory is contiguous: along the leads of a step, or along its steps.
- */
+/* Copies column by column along the depth, if memory is contiguous along it: along the leads of a step, or along its
+ * steps. */
 static void pack_transposed(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   kva_kb *kb = x->kb;
   bool leads = x->c->leads > 1;
@@ -278,7 +277,7 @@ static const kva_expr *packed_a_at(const tile *x, const kva_expr *k, const kva_e
   return plus(x, times(x, k, x->t.block_rows + ROW_PADDING), row);
 }
 
-/* The block's rows of a for a slice, where memory is contiguous along them. */
+/* The block's rows of a for a slice, if memory is contiguous along them. */
 static void pack_rows(const tile *x, const kva_expr *k0, const kva_expr *slice) {
   const kva_expr *n_rows = kva_expr_min(x->e, num(x, x->t.block_rows), kva_expr_sub(x->e, x->c->rows, x->row0));
   kva_kloop *k = kva_k_loop_begin(x->kb, KVA_K_SERIAL, slice, "k");
@@ -424,9 +423,9 @@ static void over_depth(const tile *x) {
   kva_k_loop_end(x->kb, s);
 }
 
-/* Work item -> (batch, panel, block of rows). Rows fastest: neighbours share the panel of b. But where rows of the
- * result are short, panels fastest: two threads that write neighbouring stretches of the same rows fight for what the
- * prefetchers of both fetch. */
+/* Work item -> (batch, panel, block of rows). Rows vary fastest, so that consecutive items share the panel of b. If
+ * rows of the result are short, panels vary fastest: otherwise two threads write adjacent ranges of the same rows, and
+ * their prefetchers contend for the cache lines. */
 static void place_item(tile *x, const kva_expr *item, const kva_expr *row_blocks, const kva_expr *panels) {
   int64_t n;
   bool short_rows = !x->c->across_rows && kva_expr_is_const(x->columns, &n) && n <= SHORT_ROW;

@@ -46,7 +46,7 @@ static void set_scores(kva_flash *f) {
   f->factor = (f->general ? 1 : a->attrs.scale) / log(2.0);
 }
 
-/* Rows of a warp's probabilities begin 16 bytes apart modulo 128. */
+/* Rows of a warp's probabilities start 16 bytes apart modulo 128. */
 static int64_t pitch_of(const kva_flash *f) {
   return f->far + 4;
 }
@@ -117,8 +117,8 @@ static kva_kval element(const kva_flash *f, const kva_flash_copy *c, const kva_e
   return f->s.l->operand(f->s.l, f->s.a.n, c->operand, (const kva_expr *[]){f->s.b, c->head, position, d});
 }
 
-/* The place of a chunk that lies in memory as it is, in 16 aligned bytes; false where code or a transposition stands
- * between. */
+/* The place of a chunk that is stored as 16 aligned, consecutive bytes; false if code or a transposition computes
+ * it. */
 static bool chunk_in_memory(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position, const kva_expr *d,
                             kva_kplace *out) {
   kva_expr_ctx *e = f->s.kb->exprs;
@@ -143,7 +143,7 @@ static void store_computed(const kva_flash *f, const kva_flash_copy *c, const kv
   kva_k_loop_end(kb, i);
 }
 
-/* 16 inside, 0 outside; as index algebra. */
+/* Index expression: 16 inside, 0 outside. */
 static const kva_expr *bytes_inside(const kva_flash *f, const kva_flash_copy *c, const kva_expr *position,
                                     const kva_expr *d) {
   kva_expr_ctx *e = f->s.kb->exprs;
@@ -157,7 +157,7 @@ static void load_chunk(const kva_flash *f, const kva_flash_copy *c, const kva_ex
   kva_expr_ctx *e = f->s.kb->exprs;
   const kva_expr *position = plus(f, c->first, row), *d = times(f, chunk, f->chunk);
   const kva_expr *to = chunk_at(f, plus(f, c->at, row), chunk);
-  /* Addresses stay inside the operand even where nothing is read. */
+  /* Addresses stay inside the operand even if nothing is read. */
   const kva_expr *last = kva_expr_max(e, kva_expr_addi(e, c->limit, -1), num(f, 0));
   const kva_expr *inside = kva_expr_min(e, chunk, num(f, f->s.a.D / f->chunk - 1));
   const kva_expr *d_inside = f->width == f->s.a.D ? d : times(f, inside, f->chunk);
@@ -290,7 +290,7 @@ static const kva_expr *turned_at(const kva_flash *f, const kva_expr *row, const 
   return plus(f, times(f, plus(f, times(f, f->warp, 16), in_warp), pitch_of(f)), column);
 }
 
-/* The four threads of a row give each other their probabilities; again: they may still read others. */
+/* The four threads of a row exchange their probabilities; again: others may still be reading the previous ones. */
 static void share_probabilities(const kva_flash *f, kva_kbuf *p, bool again) {
   if (again) intrinsic(f, &(kva_kintrinsic){.op = KVA_TILE_subgroup_barrier});
   kva_flash_element e = kva_flash_each(f, f->far / 2);

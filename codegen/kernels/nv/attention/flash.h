@@ -27,7 +27,7 @@ enum { KVA_FLASH_WARPS = 4, KVA_FLASH_ROWS = 16 * KVA_FLASH_WARPS };
 typedef struct kva_flash {
   kva_query_tile s; /* the node, heads and positions; arithmetic is float */
   kva_dtype type;   /* of tiles */
-  int64_t far;      /* far positions a step, a multiple of 16 */
+  int64_t far;      /* far positions per step, a multiple of 16 */
   int64_t chunk;    /* elements in 16 bytes */
   int64_t width;    /* elements of a tile's row: D rounded up to 128 bytes, 0 from D on */
   int64_t depth16;  /* ceil(D / 16) */
@@ -35,22 +35,23 @@ typedef struct kva_flash {
   double factor;    /* exp(score) = exp2(factor * score), for scores as kva_flash_score gives them */
   const kva_expr *thread, *lane, *warp;
   kva_kloop *grid, *threads;
-  kva_kbuf *turned; /* float: probabilities on their way from the threads that made them to the rows' */
+  kva_kbuf
+      *turned; /* float: probabilities, transposed from the threads that computed them to the threads of their rows */
 } kva_flash;
 
-/* Why n, one of the three attention operators, has no such kernel: see kva_kernel_row. 16-bit types have heads of one
- * size that is a multiple of 8 and at most 256, floats a multiple of 4 and at most 128. */
+/* Why n, one of the three attention operators, has no such kernel: see kva_kernel_row. With 16-bit types all heads have
+ * one size, a multiple of 8 and at most 256; with floats a multiple of 4 and at most 128. */
 const char *kva_flash_refuses(const kva_node *n);
 
-/* Opens grid and threads over (b, heads, query tiles of `extent`, parts), the last fastest; out_part may be NULL for
- * one part. Longest query tiles first where causality makes them differ. */
+/* Opens grid and threads over (b, heads, query tiles of `extent`, parts), the last varying fastest; out_part may be
+ * NULL for one part. Longest query tiles come first if causality makes their lengths differ. */
 void kva_flash_begin(kva_flash *f, kva_lower *l, const kva_node *n, bool kv_heads, int64_t far, int64_t parts,
                      const kva_expr **out_part);
-/* The same for blocks of other sizes than KVA_FLASH_ROWS and KVA_FLASH_WARPS. */
+/* The same for block sizes other than KVA_FLASH_ROWS and KVA_FLASH_WARPS. */
 typedef struct kva_flash_block {
   bool kv_heads;
   int64_t far, parts, rows, threads;
-  uint32_t blocks; /* of a multiprocessor, see kva_kernel */
+  uint32_t blocks; /* minimum resident blocks per multiprocessor, see kva_kernel */
 } kva_flash_block;
 void kva_flash_begin_block(kva_flash *f, kva_lower *l, const kva_node *n, const kva_flash_block *block,
                            const kva_expr **out_part);
@@ -59,7 +60,7 @@ void kva_flash_end(kva_flash *f);
 /* Shared memory for `rows` positions, times stages. */
 kva_kbuf *kva_flash_tile(const kva_flash *f, const char *name, int64_t rows);
 
-/* Begins to copy rows first .. first + rows of operand [b, head] to `tile` from its row `at` on; positions from `limit`
+/* Starts copying rows first .. first + rows of operand [b, head] to `tile` from its row `at` on; positions from `limit`
  * on become 0. Complete for all threads after copy_wait and a block barrier. */
 typedef struct kva_flash_copy {
   kva_kbuf *tile;
@@ -70,9 +71,9 @@ typedef struct kva_flash_copy {
 } kva_flash_copy;
 void kva_flash_load(const kva_flash *f, const kva_flash_copy *c);
 void kva_flash_commit(const kva_flash *f);
-/* At most `groups` copies under way, then a block barrier. */
+/* Waits until at most `groups` copies are pending, then a block barrier. */
 void kva_flash_wait(const kva_flash *f, int32_t groups);
-/* None under way of the thread: the copies behind the last step, which nobody reads. */
+/* Waits for all copies of the thread, including those issued after the last step, which nothing reads. */
 void kva_flash_drain(const kva_flash *f);
 
 /* out[far / 2] = this warp's 16 rows of `rows` times every row of `far_tile` from its row `at` on. */
@@ -86,7 +87,8 @@ typedef struct kva_flash_product {
 } kva_flash_product;
 void kva_flash_multiply(const kva_flash *f, const kva_flash_product *p);
 
-/* Opens an UNROLL loop over the n elements of a thread's part of a result; row (0, 1: which of its two) and column. */
+/* Opens an UNROLL loop over the n elements of a thread's part of a result, with their row (0 or 1: which of its two)
+ * and column. */
 typedef struct kva_flash_element {
   kva_kloop *loop;
   const kva_expr *i, *row, *column;
@@ -95,13 +97,13 @@ kva_flash_element kva_flash_each(const kva_flash *f, int64_t n);
 /* Position of one of the thread's two rows. */
 const kva_expr *kva_flash_row(const kva_flash *f, const kva_expr *row);
 
-/* The score of (query, key) from q.k, in units of `factor`; `masked`: the key may be invisible, -inf there.
- * out_cap as kva_query_tile_score. */
+/* The score of (query, key) from q.k, in units of `factor`; `masked`: the key may be invisible, then the score is -inf.
+ * out_cap as in kva_query_tile_score. */
 kva_kval kva_flash_score(const kva_flash *f, const kva_expr *q, const kva_expr *key, kva_kval dot, bool masked,
                          kva_kval *out_cap);
 kva_kval kva_flash_exp2(const kva_flash *f, kva_kval x);
-/* What the forward pass left of query [s.b, s.h, q]; lse times log2 e. A query that is not or sees nothing has +inf
- * there, which makes its probabilities 0. */
+/* The forward pass's values for query [s.b, s.h, q]; lse times log2 e. A query that does not exist or sees nothing has
+ * +inf there, which makes its probabilities 0. */
 typedef struct kva_flash_query {
   kva_kval lse, delta;
 } kva_flash_query;

@@ -19,7 +19,7 @@ typedef struct backward {
   uint32_t left[2], far_side[2]; /* operands: q, dy or k, v; and the others */
   kva_kbuf *own[2], *tile[2];    /* tiles of those; `tile` has STAGES of them */
   kva_kbuf *s, *dp, *p, *ds;
-  kva_kbuf *lse, *delta;       /* of the thread's rows (dq), or STAGES of the far queries, shared (dk, dv) */
+  kva_kbuf *lse, *delta;       /* of the thread's rows (dq), or STAGES of the far queries in shared memory (dk, dv) */
   const kva_expr *begin, *end; /* far positions */
 } backward;
 
@@ -90,14 +90,14 @@ static void store_query(const backward *w, const kva_expr *to, kva_flash_query q
   kva_k_store(w->f.s.kb, w->delta, to, q.delta);
 }
 
-/* Of the thread's two queries. */
+/* Loads lse and delta of the thread's two queries. */
 static void load_rows(const backward *w) {
   kva_kloop *r = kva_k_loop_begin(w->f.s.kb, KVA_K_UNROLL, num(w, 2), "row");
   store_query(w, r->var, kva_flash_load_query(&w->f, kva_flash_row(&w->f, r->var)));
   kva_k_loop_end(w->f.s.kb, r);
 }
 
-/* A far query for each of the first threads, which the block reads after the next barrier. */
+/* Each of the first threads loads one far query; the block reads them after the next barrier. */
 static kva_flash_query load_far_query(const backward *w, const kva_expr *first) {
   if (!w->by_key) return (kva_flash_query){0};
   return kva_flash_load_query(&w->f, kva_expr_add(w->f.s.kb->exprs, first, w->f.thread));
@@ -136,7 +136,7 @@ static void differentiate(const backward *w, const kva_expr *far0, const kva_exp
 
 typedef void (*step_products)(const backward *w, const kva_expr *stage_row, const void *user);
 
-/* Every step of the walk; products: what becomes of P and dS. The last stage holds until the next walk begins. */
+/* All steps of the walk; products: consumes P and dS. The last stage stays valid until the next walk begins. */
 static void walk(const backward *w, step_products products, const void *user) {
   kva_kb *kb = w->f.s.kb;
   kva_expr_ctx *c = kb->exprs;
@@ -163,7 +163,7 @@ static void walk(const backward *w, step_products products, const void *user) {
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
-/* Of shared memory, with steps of `far` positions. */
+/* Bytes of shared memory with steps of `far` positions. */
 static int64_t bytes_of(const kva_node *n, bool by_key, int64_t far) {
   enum { LINE = 128 };
   const kva_type *q = kva_operand_type(n, KVA_ATTENTION_Q);
@@ -188,7 +188,7 @@ const char *kva_flash_grad_kv_refuses(kva_lower *l, const kva_node *n) {
   return refuses(l, n, true);
 }
 
-/* As many as there are registers and shared memory for. */
+/* As many far positions as registers and shared memory allow. */
 static int64_t far_of(const backward *w, const kva_lower *l, const kva_node *n, int64_t d) {
   bool wide = d > WIDE_HEAD || kva_operand_type(n, 0)->dtype == KVA_F32;
   int64_t far = (wide ? 32 : 64) / (w->by_key ? 2 : 1);

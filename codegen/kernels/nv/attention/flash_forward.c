@@ -1,11 +1,11 @@
-/* Forward attention on tensor cores (flash.h): the online softmax of any/attention/attention.c, after
- * FlashAttention-2 (Dao 2023). One step over the keys, K and V in one tile each:
+/* Forward attention on tensor cores (flash.h): the online softmax of any/attention/attention.c, after FlashAttention-2
+ * (Dao 2023). One step over the keys, K and V in one tile each:
  *
- *   wait for K_j;  begin to copy V_j;      S = Q K_j^T, maxima, probabilities, rescaling of the sums
- *   wait for V_j;  begin to copy K_{j+1};  O += P V_j
+ *   wait for K_j;  start copying V_j;      S = Q K_j^T, maxima, probabilities, rescaling of the sums
+ *   wait for V_j;  start copying K_{j+1};  O += P V_j
  *
- * so every copy has one of the products to hide behind, and a barrier stands between the last reader of a tile and the
- * copy that overwrites it. Keys that every query of the block sees come first, without a test for visibility. */
+ * So one of the products hides the latency of every copy, and a barrier separates the last read of a tile from the copy
+ * that overwrites it. Keys that every query of the block sees come first, without a visibility test. */
 #include "codegen/kernels/nv/attention/flash.h"
 
 #include <math.h>
@@ -16,7 +16,7 @@ typedef struct forward {
   kva_flash f;
   kva_kbuf *q, *k, *v;
   kva_kbuf *s, *p, *y, *max, *sum, *rescale;
-  const kva_expr *begin, *full, *end; /* keys: first, those that nothing hides until, last + 1 */
+  const kva_expr *begin, *full, *end; /* keys: the first, the end of those visible to all queries, the end */
 } forward;
 
 static const kva_expr *num(const forward *w, int64_t v) {
@@ -68,14 +68,14 @@ static void scores(const forward *w, const kva_expr *key0, bool masked) {
   kva_k_loop_end(f->s.kb, e.loop);
 }
 
-/* A row that saw nothing yet has maximum -inf; 0 stands for it in differences, whose exponentials are then 0. */
+/* A row that has seen nothing has maximum -inf; differences use 0 instead, so its exponentials are 0. */
 static kva_kval finite_max(const forward *w, kva_kval max) {
   kva_kb *kb = w->f.s.kb;
   kva_kval none = kva_k2(kb, KVA_K_eq, max, kva_k_const_f(kb, KVA_F32, -INFINITY));
   return kva_k_select(kb, none, kva_k_const_f(kb, KVA_F32, 0), max);
 }
 
-/* max' of the row, exp2(factor * (max - max')), the same for the sum. */
+/* max' of the row, exp2(factor * (max - max')), and the rescaled sum. */
 static void raise_max(const forward *w) {
   const kva_flash *f = &w->f;
   kva_kb *kb = f->s.kb;

@@ -23,7 +23,7 @@ enum {
   WIDEST_GRADIENT = 128,
 };
 
-/* Barriers: one of each kind for a stage of each ring; the last for the own tiles. */
+/* One barrier of each kind for every stage of each ring; the last for the own tiles. */
 enum { FULL, EMPTY = KVA_HOPPER_RINGS, KINDS = 2 * KVA_HOPPER_RINGS };
 
 static kva_expr_ctx *exprs(const kva_hopper *w) {
@@ -60,7 +60,7 @@ static bool is_multiple(const kva_expr *e, int64_t n) {
   return ok;
 }
 
-/* index = sum of steps[i] * symbols[i], the steps free of symbols. */
+/* index = sum of steps[i] * symbols[i], with steps free of symbols. */
 static bool steps_of(kva_expr_ctx *c, const kva_expr *index, const kva_expr *const *symbols, const kva_expr **steps) {
   for (int i = 0; i < AXES; i++) {
     if (!kva_expr_affine(c, index, symbols[i], &steps[i], &index)) return false;
@@ -72,8 +72,8 @@ static bool steps_of(kva_expr_ctx *c, const kva_expr *index, const kva_expr *con
   return kva_expr_is(index, 0);
 }
 
-/* The map of operand [b, head, position, d] if it lies in memory as it is, elements of a head next to each other. The
- * load made here to find out is dead code. */
+/* The tensor map of operand [b, head, position, d] if it is stored in memory with the elements of a head contiguous.
+ * The load that is emitted to find out is dead code. */
 static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t rows, kva_ktensor_map *out) {
   kva_expr_ctx *c = l->kb->exprs;
   const kva_type *t = kva_operand_type(n, operand);
@@ -86,7 +86,7 @@ static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t 
   *out = (kva_ktensor_map){.buf = v->buf, .rank = AXES, .swizzle = 2 * BOX};
   for (int i = 0; i < AXES; i++) {
     int axis = AXES - 1 - i;
-    out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1)); /* maps of nothing do not exist */
+    out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1)); /* tensor maps cannot be empty */
     out->strides[i] = kva_expr_muli(c, steps[axis], 2);
     out->box[i] = 1;
     if (!i) continue;
@@ -100,7 +100,7 @@ static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t 
   return true;
 }
 
-/* A block of few rows is better off with the smaller one of flash_forward.c and flash_backward.c. */
+/* A block with few rows is better served by the smaller one of flash_forward.c and flash_backward.c. */
 static bool has_many_rows(const kva_hopper *w, const kva_node *n) {
   int64_t rows;
   return !kva_expr_is_const(kva_operand_type(n, w->own[0])->dims[2], &rows) || rows > KVA_FLASH_ROWS;
@@ -148,7 +148,8 @@ static const kva_expr *most_tiles(const kva_hopper *w) {
   return kva_expr_ceildiv(exprs(w), w->f.s.far_extent, num(w, w->far));
 }
 
-/* The walk takes far positions begin .. end, whole tiles. (Bounds of names are tight, so that empty loops show.) */
+/* The walk takes far positions begin .. end in whole tiles. (Bounds of names are tight, so that empty loops are
+ * recognised.) */
 static void set_walk(kva_hopper *w, const kva_expr *begin, const kva_expr *end) {
   kva_expr_ctx *c = exprs(w);
   const kva_expr *most = kva_expr_addi(c, most_tiles(w), 1);
@@ -157,7 +158,7 @@ static void set_walk(kva_hopper *w, const kva_expr *begin, const kva_expr *end) 
   w->tiles = kva_k_name(w->f.s.kb, at_least_0(w, tiles), most);
 }
 
-/* The keys that the block's queries see. The last tile may reach past the end, which is to be hidden, too. */
+/* The keys that the block's queries see. The last tile may extend past the end, which must be masked, too. */
 static void walk_keys(kva_hopper *w) {
   kva_expr_ctx *c = exprs(w);
   const kva_attention *a = &w->f.s.a;
@@ -174,7 +175,7 @@ static void walk_keys(kva_hopper *w) {
   w->masked = tests ? w->tiles : kva_k_name(w->f.s.kb, masked, kva_expr_addi(c, most_tiles(w), 2));
 }
 
-/* The queries that see the block's keys. Those past the end have no probabilities. */
+/* The queries that see the block's keys. Those past the end have probability 0. */
 static void walk_queries(kva_hopper *w) {
   kva_expr_ctx *c = exprs(w);
   const kva_attention *a = &w->f.s.a;
@@ -261,7 +262,7 @@ static void create_barriers(const kva_hopper *w) {
 
 /* ---- producer ---------------------------------------------------------------------------------------------------- */
 
-/* Counts on `full`, which knows of the bytes. */
+/* Counts on the barrier `full`, which expects these bytes. */
 static void load(const kva_hopper *w, uint32_t operand, kva_kplace full, kva_kplace to, const kva_expr *position) {
   const kva_query_tile *s = &w->f.s;
   bool is_key = operand == KVA_ATTENTION_K || operand == KVA_ATTENTION_V;
@@ -282,7 +283,7 @@ static void load_own(const kva_hopper *w) {
     load(w, w->own[i], barrier_of_own(w), (kva_kplace){w->own_tiles, num(w, i * elements)}, w->f.s.first);
 }
 
-/* Tile `of` of the walk, which is tile i of the block. */
+/* Tile `of` of the walk, tile i of the block. */
 static void load_tile(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *of, const kva_expr *i) {
   const kva_expr *before = kva_expr_sub(exprs(w), num(w, 1), phase_of(w, i));
   barrier(w, KVA_NV_mbarrier_wait, barrier_at(w, EMPTY + ring, i), before, 0);
@@ -428,14 +429,14 @@ void kva_hopper_pass_turn(const kva_hopper *w) {
   each_group(w, KVA_NV_named_arrive, TURN + 1, TURN, CONSUMERS);
 }
 
-/* The turn that nobody took. */
+/* Takes the remaining turn. */
 void kva_hopper_end_turns(const kva_hopper *w) {
   each_group(w, KVA_NV_named_barrier, TURN, 0, CONSUMERS);
 }
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Results, rounded, where the first own tile was: from there they leave in whole rows. */
+/* Stages rounded results in place of the first own tile, from which whole rows are stored. */
 static kva_gpu_tile staging(const kva_hopper *w, kva_kbuf *y) {
   return (kva_gpu_tile){
       .kb = w->f.s.kb, .e = exprs(w), .bn = w->f.width, .thread = w->f.thread, .sums = y, .staged = w->staged};
@@ -464,13 +465,13 @@ void kva_hopper_begin_stores(const kva_hopper *w) {
   plain(w, KVA_NV_named_barrier, ALL_CONSUMERS, CONSUMERS);
 }
 
-/* Every warp its own 16 rows. */
+/* Each warp stores its own 16 rows. */
 void kva_hopper_store(const kva_hopper *w, kva_kbuf *y, uint32_t result) {
   kva_kb *kb = w->f.s.kb;
   int64_t chunks = w->f.width / CHUNK;
   kva_gpu_tile x = staging(w, y);
   const kva_expr *row0 = times(w, w->f.warp, STEP);
-  if (result) plain(w, KVA_TILE_subgroup_barrier, 0, 0); /* the result before has left */
+  if (result) plain(w, KVA_TILE_subgroup_barrier, 0, 0); /* the previous result has been stored */
   kva_gpu_stage_fragments(&x, row0, num(w, 0), STEP, w->f.s.a.D);
   plain(w, KVA_TILE_subgroup_barrier, 0, 0);
   kva_kloop *i = kva_k_loop_begin(kb, KVA_K_UNROLL, num(w, STEP * chunks / 32), "i");

@@ -33,15 +33,15 @@ typedef struct kva_hopper {
   kva_kinstr *role;
 } kva_hopper;
 
-/* Chooses sizes: tiles of at most `most` rows and tile_bytes. Returns why target, sizes or the operands' places in
- * memory do not suit, of a node that flash.h takes; NULL: they do. */
+/* Chooses sizes: tiles of at most `most` rows and tile_bytes. Returns why the target, sizes or layout of the operands
+ * do not suit, for a node that flash.h accepts; NULL: they do. */
 const char *kva_hopper_choose(kva_hopper *w, kva_lower *l, const kva_node *n, int64_t most, int64_t tile_bytes);
-/* Gradients are made here for scores that are a factor above 0 and visibility, and for heads of at most 128, for which
- * registers do; others are left to flash_backward.c. */
+/* Gradients are computed here for scores with only a positive factor and visibility, and for heads of at most 128, for
+ * which registers suffice; others use flash_backward.c. */
 bool kva_hopper_has_gradients(const kva_node *n, kva_expr_ctx *c);
-/* Opens the kernel; what follows until the end is for the consumers. */
+/* Opens the kernel; the code up to its end is for the consumers. */
 void kva_hopper_begin(kva_hopper *w, kva_lower *l, const kva_node *n);
-/* Registers for a result of the warpgroup's 64 rows, 0; of scores; of what is rounded of them, a left operand. */
+/* Registers for a result of the warpgroup's 64 rows, initially 0; for scores; for rounded scores, a left operand. */
 kva_kbuf *kva_hopper_sums(const kva_hopper *w, const char *name);
 kva_kbuf *kva_hopper_scores(const kva_hopper *w, const char *name);
 kva_kbuf *kva_hopper_operand(const kva_hopper *w, const char *name);
@@ -52,37 +52,37 @@ static inline kva_kval kva_hopper_has_tiles(const kva_hopper *w) {
 }
 /* The first position of the i-th tile of a walk. */
 const kva_expr *kva_hopper_position(const kva_hopper *w, const kva_expr *i);
-/* by_key: opens a loop over the heads that share the keys, whose walks follow each other; sets f.s.h. */
+/* by_key: opens a loop over the heads that share the keys, whose walks follow one another; sets f.s.h. */
 kva_kloop *kva_hopper_each_head(kva_hopper *w);
 
 void kva_hopper_wait_own(const kva_hopper *w);
-/* In what follows i numbers the tiles of all walks of the block. */
+/* Below, i numbers the tiles of all walks of the block. */
 void kva_hopper_wait_full(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i);
-/* One thread of each warp says that the warp has read the tile. */
+/* One thread of each warp signals that the warp has read the tile. */
 void kva_hopper_release(const kva_hopper *w, kva_hopper_ring ring, const kva_expr *i);
-/* Of the threads of a warpgroup. */
+/* Barrier of a warpgroup's threads. */
 void kva_hopper_barrier(const kva_hopper *w);
 
-/* The warpgroups take turns at starting products, so that one's exponentials run beside the other's products: before
- * it starts any, a group waits for the other to have started its own. Every await is followed by a pass; all of them
- * stand between begin and end. */
+/* The warpgroups take turns at issuing products, so that the exponentials of one overlap the other's products: a group
+ * waits until the other has issued its own. Every await is followed by a pass; all of them are between begin and
+ * end. */
 void kva_hopper_begin_turns(const kva_hopper *w);
 void kva_hopper_await_turn(const kva_hopper *w);
 void kva_hopper_pass_turn(const kva_hopper *w);
 void kva_hopper_end_turns(const kva_hopper *w);
 
-/* Begins out = own tile number `own` times the rows of tile i, transposed. */
+/* Issues out = own tile number `own` times the rows of tile i, transposed. */
 void kva_hopper_begin_scores(const kva_hopper *w, kva_kbuf *out, int64_t own, kva_hopper_ring ring, const kva_expr *i);
-/* Begins y += p times tile i. */
+/* Issues y += p times tile i. */
 void kva_hopper_begin_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *p, kva_hopper_ring ring, const kva_expr *i);
-/* Waits until at most `groups` of what was begun are under way, m (of scores) not among them. */
+/* Waits until at most `groups` issued groups are pending, m (scores) not among them. */
 void kva_hopper_wait_scores(const kva_hopper *w, kva_kbuf *m, int32_t groups);
-/* Waits for everything: y, and m. What was made of m meanwhile is not rounded before. */
+/* Waits for everything: y, and m. Rounding of what m became does not move before this. */
 void kva_hopper_wait_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *m);
 /* p = s, rounded. */
 void kva_hopper_round(const kva_hopper *w, kva_kbuf *p, kva_kbuf *s);
 void kva_hopper_scale(const kva_hopper *w, kva_kbuf *y, double factor);
-/* The own tiles are read to the end: stores may begin. */
+/* All reads of the own tiles are complete: stores may begin. */
 void kva_hopper_begin_stores(const kva_hopper *w);
 /* Rounds and stores y as a result. */
 void kva_hopper_store(const kva_hopper *w, kva_kbuf *y, uint32_t result);

@@ -1,13 +1,13 @@
 /* Forward attention by warpgroups (hopper.h):
  *
  *   S = Q K_0^T;  P = softmax step of S
- *   for i = 1 ..: begin S = Q K_i^T;  begin O += P V_{i-1};  wait for S;  softmax step of S
+ *   for i = 1 ..: issue S = Q K_i^T;  issue O += P V_{i-1};  wait for S;  softmax step of S
  *                 wait for O;  O = O * rescale;  P = S
  *   O += P V_last
  *
- * so that the exponentials of a tile run beside the product of the one before. P stays in registers: the parts of a
- * result are the left operand of the next product (flash.h). It is rounded only after the wait for O, whose
- * product still reads the old one. */
+ * So the exponentials of a tile overlap the product of the previous one. P stays in registers: the parts of a result
+ * are the left operand of the next product (flash.h). It is rounded only after the wait for O, whose product still
+ * reads the old one. */
 #include "codegen/kernels/nv/attention/hopper.h"
 
 enum { TILE_BYTES = 32 * 1024, MAX_KEYS = 128, MAX_MASKED = 64 };
@@ -15,7 +15,7 @@ enum { TILE_BYTES = 32 * 1024, MAX_KEYS = 128, MAX_MASKED = 64 };
 typedef struct forward {
   kva_hopper h;
   kva_flash_softmax x;
-  kva_kbuf *s, *p, *y; /* scores; what is rounded of them; results */
+  kva_kbuf *s, *p, *y; /* scores; rounded scores; results */
 } forward;
 
 static const kva_expr *num(const forward *w, int64_t v) {

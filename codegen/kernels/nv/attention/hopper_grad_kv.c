@@ -1,21 +1,21 @@
-/* The gradients of keys and values by warpgroups (hopper.h), in the notation of
- * flash_backward.c. S, dP are [key][query]:
+/* The gradients of keys and values by warpgroups (hopper.h), in the notation of flash_backward.c. S, dP are
+ * [key][query]:
  *
- *   for every tile i of a head:  begin S = K Q_i^T;  begin dK += dS Q_{i-1}
+ *   for every tile i of a head:  issue S = K Q_i^T;  issue dK += dS Q_{i-1}
  *                                wait for S;  P = exp2(S - lse);  wait for dK
- *                                begin dP = V dY_i^T;  begin dV += P dY_i
+ *                                issue dP = V dY_i^T;  issue dV += P dY_i
  *                                wait for dP;  dS = P (dP - delta);  wait for dV
  *   dK += dS Q_last
  *
- * so that exponentials and slopes run beside a product, and S is gone when dP comes: registers are scarce. lse and
- * delta belong to columns: a warpgroup loads those of the next tile while it computes, and shares them. */
+ * So exponentials and dS overlap a product, and S is dead when dP arrives: registers are scarce. lse and delta belong
+ * to columns: a warpgroup loads those of the next tile during the computation, and shares them. */
 #include "codegen/kernels/nv/attention/hopper.h"
 
 enum { TILE_BYTES = 16 * 1024, MAX_QUERIES = 64, SHARED_TILES = 2, GROUPS = 2, GROUP_THREADS = 128 };
 
 typedef struct gradient {
   kva_hopper h;
-  kva_kbuf *s, *dp, *p, *ds, *dk, *dv; /* s: scores, then probabilities; dp: then slopes */
+  kva_kbuf *s, *dp, *p, *ds, *dk, *dv; /* s: scores, then probabilities; dp: then dS */
   kva_kbuf *lse, *delta;               /* [tile][warpgroup][query], shared */
 } gradient;
 
@@ -29,7 +29,7 @@ static const kva_expr *group_thread(const gradient *w) {
   return kva_expr_mod(w->h.f.s.kb->exprs, w->h.f.thread, num(w, GROUP_THREADS));
 }
 
-/* Where those of tile i begin. */
+/* Start of the values of tile i. */
 static const kva_expr *shared_tile(const gradient *w, const kva_expr *i) {
   kva_expr_ctx *c = w->h.f.s.kb->exprs;
   const kva_expr *group = kva_expr_div(c, w->h.f.thread, num(w, GROUP_THREADS));
@@ -37,13 +37,13 @@ static const kva_expr *shared_tile(const gradient *w, const kva_expr *i) {
   return kva_expr_muli(c, kva_expr_add(c, tile, group), w->h.far);
 }
 
-/* A query of tile `of` of the walk for each of the warpgroup's threads. */
+/* Each of the warpgroup's threads loads one query of tile `of` of the walk. */
 static kva_flash_query load_query(const gradient *w, const kva_expr *of) {
   const kva_expr *q = kva_expr_add(w->h.f.s.kb->exprs, kva_hopper_position(&w->h, of), group_thread(w));
   return kva_flash_load_query(&w->h.f, q);
 }
 
-/* The warpgroup reads it behind its next barrier. */
+/* The warpgroup reads it after its next barrier. */
 static void share_query(const gradient *w, const kva_expr *i, kva_flash_query q) {
   kva_kb *kb = w->h.f.s.kb;
   const kva_expr *at = kva_expr_add(kb->exprs, shared_tile(w, i), group_thread(w));
@@ -69,7 +69,7 @@ static void probabilities(const gradient *w, const kva_expr *of, const kva_expr 
   kva_k_loop_end(kb, e.loop);
 }
 
-/* dp = p * (dp - delta). With p as it was rounded, so that s is not kept: registers are scarce. */
+/* dp = p * (dp - delta), with the rounded p, so that s need not be kept: registers are scarce. */
 static void slopes(const gradient *w, const kva_expr *i) {
   kva_kb *kb = w->h.f.s.kb;
   kva_flash_element e = kva_flash_each(&w->h.f, w->h.far / 2);
@@ -80,7 +80,7 @@ static void slopes(const gradient *w, const kva_expr *i) {
   kva_k_loop_end(kb, e.loop);
 }
 
-/* Tile `of` of the walk, which is tile i of the block; follows: another one of the walk is before it. */
+/* Tile `of` of the walk, tile i of the block; follows: the walk has a tile before it. */
 static void step(const gradient *w, const kva_expr *of, const kva_expr *i, bool follows, bool masked) {
   const kva_hopper *h = &w->h;
   kva_expr_ctx *c = h->f.s.kb->exprs;
@@ -106,7 +106,7 @@ static void step(const gradient *w, const kva_expr *of, const kva_expr *i, bool 
   share_query(w, kva_expr_addi(c, i, 1), next);
 }
 
-/* Tiles from .. to - 1 of the walk, from >= 1, behind `before` tiles of the block. */
+/* Tiles from .. to - 1 of the walk, from >= 1, after `before` tiles of the block. */
 static void over_tiles(const gradient *w, const kva_expr *from, const kva_expr *to, const kva_expr *before,
                        bool masked) {
   kva_kb *kb = w->h.f.s.kb;

@@ -1,10 +1,10 @@
 /* The gradient of queries by warpgroups (hopper.h), in the notation of flash_backward.c:
  *
- *   for every tile i: begin S = Q K_i^T;  begin dP = dY V_i^T;  begin dQ += dS K_{i-1}
+ *   for every tile i: issue S = Q K_i^T;  issue dP = dY V_i^T;  issue dQ += dS K_{i-1}
  *                     wait for S;  P = exp2(S - lse);  wait for dP;  dS = P (dP - delta);  wait for dQ
  *   dQ += dS K_last
  *
- * so that a tile's exponentials run beside the product of the one before. */
+ * So a tile's exponentials overlap the product of the previous one. */
 #include "codegen/kernels/nv/attention/hopper.h"
 
 enum { TILE_BYTES = 16 * 1024, MAX_KEYS = 128 };
@@ -12,7 +12,7 @@ enum { TILE_BYTES = 16 * 1024, MAX_KEYS = 128 };
 typedef struct gradient {
   kva_hopper h;
   kva_flash_softmax x;        /* for its scores */
-  kva_kbuf *s, *dp, *ds, *dq; /* scores, then slopes; ds: rounded */
+  kva_kbuf *s, *dp, *ds, *dq; /* scores, then dS; ds: rounded */
   kva_kbuf *lse, *delta;      /* of the thread's two rows, lse times log2 e */
 } gradient;
 
@@ -53,7 +53,7 @@ static void slopes(const gradient *w) {
   kva_k_loop_end(kb, e.loop);
 }
 
-/* before: the tile whose product with dS is to run beside; NULL: none. */
+/* before: the tile whose product with dS overlaps; NULL: none. */
 static void step(const gradient *w, const kva_expr *i, const kva_expr *before, bool masked) {
   const kva_hopper *h = &w->h;
   int32_t beside = before ? 1 : 0;

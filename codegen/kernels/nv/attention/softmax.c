@@ -1,4 +1,4 @@
-/* See softmax.h. Of the far positions of a tile a thread has 2 in each 8, of both of its rows. */
+/* See softmax.h. Of every 8 far positions of a tile a thread has 2, in both of its rows. */
 #include "codegen/kernels/nv/attention/softmax.h"
 
 #include <math.h>
@@ -24,9 +24,9 @@ void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f, kva_kbuf 
 
 /* ---- which keys are seen ----------------------------------------------------------------------------------------- */
 
-/* Columns of the tile, counted from the thread's first, before `key`: a small number, so that elements need but one
- * comparison with a constant. Half a column less, so that it stays a float: LLVM would compare integers in the 64 bits
- * that they come from. */
+/* Columns of the tile before `key`, counted from the thread's first: a small number, so that each element needs only
+ * one comparison with a constant. Half a column less keeps it a float; otherwise LLVM would compare the 64-bit integers
+ * behind it. */
 static kva_kval columns_before(const kva_flash_softmax *x, const kva_expr *key, const kva_expr *key0) {
   kva_kb *kb = x->f->s.kb;
   kva_expr_ctx *c = kb->exprs;
@@ -37,7 +37,7 @@ static kva_kval columns_before(const kva_flash_softmax *x, const kva_expr *key, 
   return kva_k2(kb, KVA_K_sub, columns, kva_k_const_f(kb, KVA_F32, 0.5));
 }
 
-/* One row: keys from .. to - 1 are seen. from NULL: no lower bound. */
+/* One row sees keys from .. to - 1. from NULL: no lower bound. */
 static void mask_row(const kva_flash_softmax *x, int64_t row, kva_kval from, kva_kval to) {
   kva_kb *kb = x->f->s.kb;
   kva_kval unseen = kva_k_const_f(kb, KVA_F32, -INFINITY);
@@ -77,7 +77,7 @@ void kva_flash_softmax_scores(const kva_flash_softmax *x, const kva_expr *key0, 
 
 /* ---- maxima and sums --------------------------------------------------------------------------------------------- */
 
-/* A running combination of v with the two neighbours first: half as long a chain as one by one. */
+/* Folds a row into v, combining the two elements of each part first: half as long a dependence chain. */
 static kva_kval fold_row(const kva_flash_softmax *x, kva_kop op, const kva_expr *row, kva_kval v) {
   kva_kb *kb = x->f->s.kb;
   kva_expr_ctx *c = kb->exprs;

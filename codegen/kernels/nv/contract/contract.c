@@ -19,7 +19,7 @@
 
 enum {
   COPY_BYTES = 16,
-  GROUP = 8,        /* rows of blocks that run side by side, to share columns in L2 */
+  GROUP = 8,        /* rows of blocks that run concurrently, to share columns in L2 */
   FEW_BLOCKS = 160, /* fewer leave multiprocessors idle: smaller tiles */
   WARP = 32,
   LARGE_BLOCK = 256,
@@ -53,7 +53,7 @@ static void choose_engine(kva_gpu_tile *x) {
   x->threads = matrix ? 128 : 256;
 }
 
-/* 128 where the extent fills that, blocks are many, and registers hold what goes by way of them. */
+/* 128 if the extent fills that, blocks are many, and registers suffice for what passes through them. */
 static void choose_tile(kva_gpu_tile *x) {
   int64_t n;
   x->bm = x->bn = 128;
@@ -91,7 +91,7 @@ void kva_gpu_column(const kva_gpu_tile *x, const kva_expr *j, kva_contract_at *a
   at->position = one ? j : kva_expr_mod(x->e, j, x->c->used);
 }
 
-/* Step kk of all: taps fastest, then leads. */
+/* Splits step kk of the whole depth: taps vary fastest, then leads. */
 static void depth_at(const kva_gpu_tile *x, const kva_expr *kk, kva_contract_at *at) {
   const kva_expr *lead = kva_gpu_div(x, kk, x->c->taps);
   at->tap = kva_gpu_mod(x, kk, x->c->taps);
@@ -140,8 +140,8 @@ static bool is_multiple(const kva_expr *e, int64_t n) {
   return ok;
 }
 
-/* A factor is copied when its element is a plain load whose index runs by one along the ring's rows and is otherwise a
- * multiple of what one copy moves, as is the run's length. The load made here to find out is dead code. */
+/* A factor is copied if its element is a plain load whose index has stride 1 along the ring's rows and is otherwise a
+ * multiple of the copy size, as is the run's length. The load that is emitted to find out is dead code. */
 static void probe(kva_gpu_tile *x, kva_gpu_factor *f) {
   const kva_expr *const *p = f->symbols, *along = p[f->along_depth ? KVA_GPU_DEPTH : KVA_GPU_OUTER], *coefficient,
                         *rest;
@@ -177,7 +177,7 @@ static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
 
 /* ---- filling the ring -------------------------------------------------------------------------------------------- */
 
-/* Element i of this thread's share of a tile: neighbours in memory to neighbouring threads. */
+/* Element i of this thread's share of a tile: adjacent threads take adjacent memory. */
 typedef struct share {
   const kva_expr *outer, *k; /* in the tile */
 } share;
@@ -252,7 +252,7 @@ static void intrinsic(const kva_gpu_tile *x, kva_intrinsic_id op, int32_t number
 
 typedef void (*factor_step)(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *at);
 
-/* For the factors that go by way of registers. */
+/* For factors that pass through registers. */
 static void computed(const kva_gpu_tile *x, factor_step step, const kva_expr *at) {
   if (!x->a.from) step(x, &x->a, at);
   if (!x->b.from) step(x, &x->b, at);
@@ -262,8 +262,8 @@ static bool has_copies(const kva_gpu_tile *x) {
   return x->a.from || x->b.from;
 }
 
-/* The part of filling slice s that does not wait: copies and loads. Slices behind the last are left out; the group of
- * copies is closed all the same, so that waiting can count groups: at the end all that are open are empty. */
+/* The part of filling slice s that does not wait: copies and loads. Slices after the last are omitted, but their copy
+ * group is committed, so that waiting can count groups: at the end all open groups are empty. */
 static kva_kval start_slice(const kva_gpu_tile *x, const kva_expr *s) {
   kva_kval any = kva_k_index_lt(x->kb, s, x->slices);
   const kva_expr *k0 = kva_gpu_times(x, s, x->bk), *stage = kva_gpu_mod(x, s, x->stages);
@@ -284,7 +284,7 @@ static void finish_slice(const kva_gpu_tile *x, const kva_expr *s, kva_kval any)
 }
 
 static void over_depth(const kva_gpu_tile *x) {
-  /* Expanded where code is small: the assembler spills in some f32 kernels behind a loop. */
+  /* Unrolled if the code is small: ptxas spills in some f32 kernels after a loop. */
   kva_kloop_kind kind = x->engine == &kva_gpu_simt ? KVA_K_UNROLL : KVA_K_SERIAL;
   kva_kloop *first = kva_k_loop_begin(x->kb, kind, kva_gpu_num(x, x->stages - 1), "first");
   finish_slice(x, first->var, start_slice(x, first->var));
@@ -301,7 +301,7 @@ static void over_depth(const kva_gpu_tile *x) {
 
 /* ---- results ----------------------------------------------------------------------------------------------------- */
 
-/* Elements that a thread stores at once, when rows of the result start at multiples of them. */
+/* Elements that a thread stores at once if rows of the result start at multiples of them. */
 static uint32_t store_width(const kva_gpu_tile *x) {
   int64_t n, width = COPY_BYTES * 8 / kva_dtype_bits(x->c->type);
   bool rows = kva_expr_is(x->c->lines, 1) && kva_expr_is_const(x->columns, &n) && n % width == 0;
@@ -324,7 +324,7 @@ static void store_results(const kva_gpu_tile *x) {
 
 /* ---- kernel ------------------------------------------------------------------------------------------------------ */
 
-/* Block -> (batch, block of rows, block of columns): GROUP blocks of rows take turns before the columns move on. */
+/* Block -> (batch, block of rows, block of columns): GROUP blocks of rows vary before the columns advance. */
 static void place_block(kva_gpu_tile *x, const kva_expr *item, const kva_expr *rows, const kva_expr *columns) {
   const kva_expr *matrix = kva_expr_mul(x->e, rows, columns), *in = kva_expr_mod(x->e, item, matrix);
   const kva_expr *group = kva_gpu_times(x, columns, GROUP),
@@ -350,7 +350,7 @@ static void create_buffers(kva_gpu_tile *x) {
   x->fragments_b = kva_k_local(x->kb, "fragments_b", matrix ? x->dtype : x->c->type, matrix ? x->wn / 2 : x->wn);
 }
 
-/* Results wait where the ring was, if they fit. */
+/* Results reuse the ring's memory if they fit. */
 static void create_shared(kva_gpu_tile *x) {
   x->ring = kva_k_shared(x->kb, "ring", x->dtype, x->stages * x->stage);
   x->staged = kva_k_shared(x->kb, "staged", x->c->type, x->bm * x->bn);
@@ -379,7 +379,7 @@ static void prepare(kva_gpu_tile *x, bool wgmma) {
   }
   create_shared(x);
   x->kb->kernel->threads = (uint32_t)x->threads;
-  /* Alone on a multiprocessor by its shared memory; setmaxnreg needs to know what each thread starts with. */
+  /* One block per multiprocessor because of its shared memory; setmaxnreg must know what each thread starts with. */
   if (x->threads >= LARGE_BLOCK) x->kb->kernel->blocks = 1;
   x->slices = kva_expr_ceildiv(x->e, x->depth, kva_gpu_num(x, x->bk));
 }
@@ -419,7 +419,7 @@ static void emit(kva_lower *l, const kva_node *n, bool wgmma) {
 
 /* ---- candidates -------------------------------------------------------------------------------------------------- */
 
-/* Why blocks do not make c's results at all. */
+/* Why blocks do not compute c's results at all. */
 static const char *refuses(const kva_contraction *c) {
   if (!kva_dtype_is_float(c->type)) return "integers";
   return kva_contract_has_rows(c, c->gpu_rows) ? NULL : "few rows";

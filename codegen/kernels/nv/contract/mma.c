@@ -90,7 +90,7 @@ static void multiply(const kva_gpu_tile *x, const kva_expr *stage) {
   }
 }
 
-/* A thread has pairs of columns in rows lane / 4 and 8 further. */
+/* A thread has pairs of columns in row lane / 4 and in the row 8 further. */
 void kva_gpu_stage_fragments(const kva_gpu_tile *x, const kva_expr *row, const kva_expr *column, int64_t rows,
                              int64_t columns) {
   kva_kb *kb = x->kb;

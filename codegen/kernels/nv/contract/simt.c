@@ -11,7 +11,7 @@ static const kva_expr *place(const kva_gpu_tile *x, const kva_gpu_factor *f, con
   return kva_gpu_plus(x, kva_gpu_times(x, row, f->length), position);
 }
 
-/* Row (column) of the block that this thread's number i is; i = RUN * g + r. */
+/* The row (column) of the block that is this thread's i-th; i = RUN * g + r. */
 static const kva_expr *row_of(const kva_gpu_tile *x, bool is_b, const kva_expr *g, const kva_expr *r) {
   const kva_expr *side = is_b ? kva_gpu_mod(x, x->thread, SIDE) : kva_gpu_div(x, x->thread, SIDE);
   return kva_gpu_plus(x, kva_gpu_plus(x, kva_gpu_times(x, g, RUN * SIDE), kva_gpu_times(x, side, RUN)), r);

@@ -1,17 +1,17 @@
-/* Blocks by warpgroups: one warp fills the ring through tensor maps, two warpgroups multiply it, 64 rows of the block
- * each.
+/* Blocks by warpgroups: one warp fills the ring through tensor maps, two warpgroups multiply from it, 64 rows of the
+ * block each.
  *
  *   producer:  for every slice s: wait until stage s % stages is empty; announce its bytes; load the boxes
  *   consumers: for every slice s: wait until it is full; 4 products of depth 16; when those of slice s - 1 are done,
  *              its stage is empty
  *
  * Barriers carry the parity of their phase: the n-th use of a stage waits for parity n mod 2 when full, and before that
- * for the other one when empty, which holds at once the first time.
+ * for the other parity when empty, which holds immediately the first time.
  *
- * A box is 128 bytes wide, which the 128-byte swizzle keeps free of bank conflicts: 64 of the depth by all of the tile
- * where the depth is contiguous in memory, else 64 of the tile by the slice's 64 of the depth. What lies past the edges
- * arrives as 0. One producer warp instead of a warpgroup leaves every thread up to 224 registers, so that none need be
- * moved between warpgroups (setmaxnreg), and all threads are fit to store results at the end. */
+ * A box is 128 bytes wide, which the 128-byte swizzle keeps free of bank conflicts: 64 of the depth by the whole tile
+ * if the depth is contiguous in memory, else 64 of the tile by the slice's 64 of the depth. Elements past the edges are
+ * 0. One producer warp instead of a warpgroup leaves every thread up to 224 registers, so that none need to be moved
+ * between warpgroups (setmaxnreg), and all threads can store results at the end. */
 #include "codegen/kernels/nv/contract/contract.h"
 #include "ir/dialect_nv.h"
 
@@ -58,7 +58,7 @@ static int32_t create_map(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   KVA_ASSERT(ok);
   kva_dim outer = f->is_b ? x->columns : x->c->rows;
   kva_ktensor_map m = {.buf = f->from, .rank = has_batch(x) ? 3 : 2, .swizzle = 2 * BOX};
-  kva_dim depth = kva_expr_max(x->e, x->depth, kva_gpu_num(x, 1)); /* maps of nothing do not exist */
+  kva_dim depth = kva_expr_max(x->e, x->depth, kva_gpu_num(x, 1)); /* tensor maps cannot be empty */
   m.dims[0] = f->along_depth ? depth : outer;
   m.dims[1] = f->along_depth ? outer : depth;
   m.dims[2] = x->c->batch;
@@ -175,7 +175,7 @@ static void produce(const kva_gpu_tile *x) {
 
 /* ---- consumers --------------------------------------------------------------------------------------------------- */
 
-/* Step k of the depth in a factor's tile, `from` elements of `outer` down. */
+/* Step k of the depth in a factor's tile, `from` elements of `outer` further. */
 static kva_kplace operand(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_expr *slice, const kva_expr *from,
                           int64_t k) {
   const kva_expr *tile = kva_expr_addi(x->e, kva_gpu_times(x, stage_of(x, slice), x->stage), f->at);
@@ -193,7 +193,7 @@ static int32_t sums_of(const kva_gpu_tile *x) {
 }
 
 static void multiply(const kva_gpu_tile *x, const kva_expr *slice) {
-  enum { CHUNK_BYTES = BOX * BOX * 2 }; /* from 64 of `outer` to the next where the depth is not contiguous */
+  enum { CHUNK_BYTES = BOX * BOX * 2 }; /* between groups of 64 of `outer` if the depth is not contiguous */
   const kva_expr *group = kva_gpu_div(x, x->thread, GROUP_THREADS);
   over_sums(x, KVA_NV_wgmma_fence, sums_of(x), 0);
   for (int64_t k = 0; k < BOX / STEP; k++) {
@@ -214,15 +214,15 @@ static void clear_sums(const kva_gpu_tile *x) {
   kva_k_loop_end(x->kb, i);
 }
 
-/* 1 for one thread of each warp, but 0 in the first slice, before which none was read. */
+/* 1 for one thread of each warp, except 0 in the first slice, before which no slice was read. */
 static const kva_expr *releases(const kva_gpu_tile *x, const kva_expr *slice) {
   const kva_expr *others = kva_expr_min(x->e, kva_gpu_mod(x, x->thread, 32), kva_gpu_num(x, 1));
   return kva_expr_mul(x->e, kva_expr_sub(x->e, kva_gpu_num(x, 1), others),
                       kva_expr_min(x->e, slice, kva_gpu_num(x, 1)));
 }
 
-/* The products of a slice run while the next one is awaited. The condition keeps registers from being copied where the
- * way without any slice comes in, which must not happen while products run. */
+/* The products of a slice run while the warpgroup waits for the next one. The condition keeps registers from being
+ * copied where the path without any slice joins, which must not happen while products run. */
 static void over_slices(const kva_gpu_tile *x) {
   kva_kb *kb = x->kb;
   kva_kinstr *some = kva_gpu_if_needed(x, kva_k_index_lt(kb, kva_gpu_num(x, 0), x->slices));
@@ -240,7 +240,7 @@ static void over_slices(const kva_gpu_tile *x) {
 static void consume(const kva_gpu_tile *x) {
   clear_sums(x);
   over_slices(x);
-  plain(x, KVA_NV_named_barrier, 1, CONSUMERS); /* the ring is read to the end: `staged` may lie over it */
+  plain(x, KVA_NV_named_barrier, 1, CONSUMERS); /* the ring has been read: `staged` may alias it */
   const kva_expr *row = kva_gpu_times(x, kva_gpu_div(x, x->thread, 32), 16);
   kva_gpu_stage_fragments(x, row, kva_gpu_num(x, 0), 16, x->bn);
 }

@@ -1,17 +1,17 @@
 /* gather_grad on a GPU, from indices sorted in chunks (ops/sort_indices.c). A block owns every n-th row of the result.
- * It takes its keys of all chunks, where they lie together, as many as its shared memory holds:
+ * It takes its keys from all chunks, where they are contiguous, as many as its shared memory holds:
  *
- *   1. the places of its keys in a group of chunks, and how many come before each chunk's;
- *   2. their keys, with the chunk's number put in: (row, chunk, position in it), sorted
- * (codegen/kernels/nv/gather/sort.h);
+ *   1. the places of its keys in a group of chunks, and how many precede each chunk's;
+ *   2. the keys, with the chunk's number inserted: (row, chunk, position in it), sorted
+ *      (codegen/kernels/nv/gather/sort.h);
  *   3. where the keys of each of its rows begin;
  *   4. a warp adds up a part of the rows of g that belong to one row of the result, in registers, in the order of
- *      positions, and writes that part once: an index that is frequent keeps as many warps busy as a row has parts.
+ *      positions, and writes that part once: a frequent index keeps as many warps busy as a row has parts.
  *
- * So every row of the result is written once, those without indices as zeros, all of g is read once, and of the sorted
- * indices a block reads its own. Where it has more keys of a group than memory holds (a window: 8192, half as many of
- * 64 bits), or there are several groups, the rest follows in the same way, and the rows that it names are read and
- * written again. */
+ * So every row of the result is written once, those without indices as zeros; all of g is read once; and of the sorted
+ * indices a block reads only its own. If a block has more keys of a group than memory holds (a window: 8192, half as
+ * many of 64 bits), or there are several groups, the rest follows in the same way, and the rows that it names are read
+ * and written again. */
 #include "codegen/kernels/any/scatter/gather_grad.h"
 #include "codegen/kernels/nv/gather/sort.h"
 #include "ops/shape.h"
@@ -22,7 +22,7 @@ enum {
   BLOCK = WARPS * WARP,
   LISTS_BYTES = 64 << 10, /* shared memory for keys, twice; with the rest below 96 KiB */
   MAX_GROUP = 512,        /* chunks: a million indices */
-  MAX_STARTS = 4096,      /* rows of a block for which it keeps where their keys begin */
+  MAX_STARTS = 4096,      /* rows of a block for which it stores where their keys begin */
   LANE_BYTES = 16,
   IN_FLIGHT = 8 /* loads of a thread */
 };
@@ -35,7 +35,7 @@ typedef struct row_blocks {
   kva_gather_layout y;
   kva_sorted s;
   kva_kbuf *buf, *ends, *before;    /* result; of each chunk's keys where they begin and end; how many precede */
-  kva_kbuf *starts;                 /* of each row's keys; NULL: there is no room */
+  kva_kbuf *starts;                 /* of each row's keys; NULL: no memory for them */
   kva_gpu_list list;                /* keys of a window */
   int64_t group, pitch, window;     /* chunks at once; from begins to ends; keys at once */
   int64_t span;                     /* of a row's keys: positions of a group or more, a power of two */
@@ -44,7 +44,7 @@ typedef struct row_blocks {
   const kva_expr *outer, *number;   /* outer position; this owner */
   const kva_expr *first, *chunks;   /* of the group: its first chunk, how many it has */
   const kva_expr *start, *count;    /* of the window: its first key among the group's, how many it has */
-  kva_kval again;                   /* rows have been written */
+  kva_kval again;                   /* rows have been written before */
   const kva_expr *at[KVA_MAX_RANK]; /* indices of g */
 } row_blocks;
 
@@ -66,7 +66,8 @@ static const kva_expr *end_of(const row_blocks *s, const kva_expr *chunk) {
 
 /* ---- keys -------------------------------------------------------------------------------------------------------- */
 
-/* Both ends by neighbouring threads: one request. Keys and bounds that no sort_indices made lead nowhere else. */
+/* Adjacent threads read both ends in one request. Clamps keys and bounds that no sort_indices made, so that they stay
+ * in range. */
 static void read_ends(row_blocks *s) {
   kva_kloop *m = kva_k_loop_begin(s->b, KVA_K_THREAD, kva_expr_muli(s->e, s->chunks, 2), "end");
   const kva_expr *two = num(s, 2), *chunk = kva_expr_div(s->e, m->var, two), *side = kva_expr_mod(s->e, m->var, two);
@@ -106,7 +107,7 @@ static void fill_up(row_blocks *s) {
   kva_k_loop_end(s->b, i);
 }
 
-/* A warp takes what of a chunk's keys is in the window. */
+/* A warp takes the part of a chunk's keys that is in the window. */
 static void read_keys(row_blocks *s) {
   const kva_expr *zero = num(s, 0);
   kva_kloop *chunk = kva_k_loop_begin(s->b, KVA_K_THREAD, s->chunks, "chunk");
@@ -138,7 +139,7 @@ static kva_kval element(row_blocks *s, const kva_expr *at, const kva_expr *c) {
   return s->l->operand(s->l, s->n, 0, s->at);
 }
 
-/* sum and the rows of g at keys `start` up to `end`, in their order: many at once, then the others. */
+/* Adds to sum the rows of g at keys `start` up to `end`, in order: several loads at once, then the remainder. */
 static kva_kval add_rows(row_blocks *s, kva_kval sum, kva_kval start, kva_kval end, const kva_expr *c) {
   kva_kb *b = s->b;
   const kva_expr *from = kva_k_symbol(b, start), *n = kva_k_symbol(b, kva_k2(b, KVA_K_sub, end, start));
@@ -173,7 +174,7 @@ static void write_columns(row_blocks *s, const kva_expr *row, kva_kval start, kv
   kva_k_loop_end(b, lane);
 }
 
-/* Keys of rows of the block before its row number `row`. */
+/* The number of keys of the block's rows before its row number `row`. */
 static kva_kval keys_before(row_blocks *s, const kva_expr *row) {
   if (s->starts) return kva_k_convert(s->b, kva_k_load(s->b, s->starts, row), KVA_I64);
   return kva_gpu_list_below(s->b, &s->list, kva_expr_muli(s->e, row, s->span));
@@ -209,7 +210,7 @@ static void write_rows(row_blocks *s) {
 
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
-/* Without indices there is one as well, which writes zeros. */
+/* Without indices there is one window as well, which writes zeros. */
 static const kva_expr *window_count(const row_blocks *s, const kva_expr *total) {
   if (s->span <= s->window) return num(s, 1);
   return kva_expr_max(s->e, num(s, 1), kva_expr_ceildiv(s->e, total, num(s, s->window)));
@@ -227,7 +228,7 @@ static void each_window(row_blocks *s, kva_kbuf *keys) {
   read_keys(s);
   kva_gpu_list_sort(b, &s->list);
   write_rows(s);
-  /* Only a full window has another behind it, whose keys are written where sorting may have left this one's. */
+  /* Only a full window is followed by another, whose keys are written where sorting may have left this one's. */
   if (!kva_expr_is(windows, 1) && !kva_gpu_list_moves(s->window)) kva_k_barrier(b);
   kva_k_loop_end(b, w);
 }
@@ -246,12 +247,13 @@ static void each_group(row_blocks *s, kva_kbuf *keys) {
   kva_k_loop_end(b, group);
 }
 
-/* Shared memory; returns that of the keys. */
+/* Creates the shared memory; returns the keys' buffer. */
 static kva_kbuf *create_lists(row_blocks *s) {
   int64_t rows, chunks;
   s->group = MAX_GROUP;
   if (kva_expr_is_const(s->s.chunks, &chunks) && chunks < MAX_GROUP) s->group = chunks > 0 ? chunks : 1;
-  s->pitch = (s->group + WARP - 1) / WARP * WARP + WARP / 2; /* begins and ends of neighbours in banks of their own */
+  s->pitch =
+      (s->group + WARP - 1) / WARP * WARP + WARP / 2; /* begins and ends of adjacent chunks are in different banks */
   for (s->span = s->s.chunk; s->span < s->group * s->s.chunk;) s->span *= 2;
   bool narrow = kva_expr_is_const(s->s.each, &rows) && rows < INT32_MAX / s->span;
   s->window = LISTS_BYTES / (narrow ? 8 : 16);
@@ -263,7 +265,7 @@ static kva_kbuf *create_lists(row_blocks *s) {
   return kva_k_shared(s->b, "keys", narrow ? KVA_I32 : KVA_I64, 2 * s->window);
 }
 
-/* As many as 16 bytes hold, where rows are so aligned. */
+/* As many as fit 16 bytes, if rows are aligned to that. */
 static uint32_t width_of(const row_blocks *s) {
   int64_t n, width = LANE_BYTES * 8 / kva_dtype_bits(s->buf->dtype);
   return kva_expr_is_const(s->inner, &n) && n % width == 0 ? (uint32_t)width : 1;
@@ -288,7 +290,7 @@ void kva_nv_gather_grad_emit(kva_lower *l, const kva_node *n) {
   s.outer = single ? num(&s, 0) : kva_expr_div(s.e, item->var, s.s.owners);
   s.number = single ? item->var : kva_expr_mod(s.e, item->var, s.s.owners);
   s.b->kernel->threads = BLOCK;
-  s.b->kernel->blocks = 1; /* as many as multiprocessors */
+  s.b->kernel->blocks = 1; /* one for each multiprocessor */
   kva_shape_split(s.e, s.y.axis, type->dims, s.outer, s.at);
   each_group(&s, keys);
   kva_k_loop_end(s.b, item);

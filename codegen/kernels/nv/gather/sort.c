@@ -1,9 +1,9 @@
-/* Batcher's bitonic network (1968) for 2^stages elements, in the form in which all comparisons point the same way:
- * stage s makes sorted runs of 2^(s+1) out of pairs of runs. Its first step compares element i with i xor (2^(s+1) -
- * 1), the mirror image in the run, and step k = 1, ..., s with i xor 2^(s-k); the lower place keeps the smaller.
+/* Batcher's bitonic network (1968) for 2^stages elements, in the form in which all comparisons have the same direction:
+ * stage s makes sorted runs of 2^(s+1) from pairs of runs. Its first step compares element i with i xor (2^(s+1) - 1),
+ * its mirror image in the run, and step k = 1, ..., s with i xor 2^(s-k); the lower place keeps the smaller.
  *
- * An element is made by its own thread from the two of the other half of memory: so a step has one barrier, and 32
- * neighbours read 32 neighbours in another order, which takes every bank of shared memory once. */
+ * Each thread computes its own element from two in the other half of memory. So a step has one barrier, and 32 adjacent
+ * threads read 32 adjacent elements in another order, without bank conflicts. */
 #include "codegen/kernels/nv/gather/sort.h"
 
 static const kva_expr *power(kva_kb *b, const kva_expr *exponent) {
@@ -24,7 +24,7 @@ const kva_expr *kva_gpu_list_length(kva_kb *b, const kva_gpu_list *list) {
   return power(b, list->stages);
 }
 
-/* What the elements' numbers differ in from those that they are compared with. */
+/* The bits in which elements' numbers differ from those of their partners. */
 static kva_kval mask_of(kva_kb *b, const kva_expr *stage, const kva_expr *step) {
   const kva_expr *mirror = kva_expr_addi(b->exprs, power(b, kva_expr_addi(b->exprs, stage, 1)), -1);
   kva_kval first = kva_k_index_le(b, step, kva_expr_const(b->exprs, 0));
@@ -45,7 +45,7 @@ static void compare(kva_kb *b, const kva_gpu_list *list, kva_kval mask, const kv
   kva_k_loop_end(b, i);
 }
 
-/* Returns where the elements are afterwards. */
+/* Returns the half that holds the elements afterwards. */
 static kva_kval each_step(kva_kb *b, const kva_gpu_list *list, const kva_expr *stage, kva_kval first) {
   kva_kloop *step = kva_k_loop_begin(b, KVA_K_SERIAL, kva_expr_addi(b->exprs, stage, 1), "step");
   kva_kval from = kva_k_carry(b, step, first), to = kva_k2(b, KVA_K_sub, kva_k_const_i(b, KVA_I64, list->half), from);

@@ -1,12 +1,13 @@
-/* Running sums and products along rows of neighbours, by subgroups of a GPU's threads: a warp for each row, or a block
- * for long ones. A thread holds `width` neighbours, up to 16 bytes; the subgroup's threads, side by side, hold a chunk
- * of the row. With t_i the sum of what thread i of the scan's direction holds and s the sum of the chunks before,
+/* Running sums and products along contiguous rows, by subgroups of a GPU's threads: a warp for each row, or a block for
+ * long ones. A thread holds `width` consecutive elements, up to 16 bytes; the subgroup's threads together hold a chunk
+ * of the row. With t_i the sum of the elements of the i-th thread in the scan's direction and s the sum of earlier
+ * chunks,
  *
  *   y[i, u] = s + (t_0 + ... + t_{i-1}) + x[i, 0] + ... + x[i, u],    s' = s + t_0 + ... + t_{subgroup-1}
  *
- * The sums over threads are those of Hillis and Steele (1986): in the step for d = 1, 2, 4, ... every thread adds
- * what the thread d before it has. They go through shared memory, in two halves that take turns, so that a step needs
- * one barrier. Every order of additions is fixed by the row's length. */
+ * The sums over threads follow Hillis and Steele (1986): in the step for d = 1, 2, 4, ... every thread adds the value
+ * of the thread d before it. They go through shared memory, in two alternating halves, so that a step needs one
+ * barrier. The row's length determines the order of additions. */
 #include "codegen/kernels/kernels.h"
 #include "ops/check.h"
 #include "ops/shape.h"
@@ -36,7 +37,7 @@ static uint32_t last_axis(const scan *s) {
   return kva_operand_type(s->n, 0)->rank - 1;
 }
 
-/* A thread's elements in a chunk are whole accesses, or there are none. */
+/* A thread's elements in a chunk form whole accesses, or there are none. */
 static int64_t width_of(const scan *s) {
   int bits = kva_dtype_bits(kva_operand_type(s->n, 0)->dtype);
   int64_t width = bits < 8 ? 1 : ACCESS_BITS / bits;
@@ -56,7 +57,7 @@ static const kva_expr *slot(const scan *s, int64_t half, const kva_expr *thread)
   return kva_expr_addi(s->kb->exprs, at, half * BLOCK);
 }
 
-/* v of the thread `distance` before this one; `none` where there is no such thread. */
+/* v of the thread `distance` before this one; `none` if there is no such thread. */
 static kva_kval from_before(const scan *s, int64_t half, int64_t distance, kva_kval v, kva_kval none, bool add) {
   kva_expr_ctx *c = s->kb->exprs;
   kva_k_store(s->kb, s->totals, slot(s, half, s->thread), v);
@@ -79,7 +80,7 @@ static kva_kval sum_threads(const scan *s, kva_kval v, kva_kval *out_all) {
 
 /* ---- a chunk ----------------------------------------------------------------------------------------------------- */
 
-/* Sets idx to element u of a thread's, in the order of the scan, that hold the elements from `first` on. */
+/* Sets idx to element u, in scan order, of a thread whose elements of the chunk start at `first`. */
 static void point_at(scan *s, const kva_expr *first, int64_t u) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_expr *at = kva_expr_addi(c, first, u);
@@ -177,7 +178,7 @@ static void emit(kva_lower *l, const kva_node *n, bool product) {
   s.x = kva_k_local(s.kb, "x", dtype, s.width);
   s.totals = kva_k_shared(s.kb, "totals", dtype, 2 * BLOCK);
   s.kb->kernel->threads = BLOCK;
-  s.kb->kernel->blocks = 2; /* registers are no concern */
+  s.kb->kernel->blocks = 2; /* register pressure is low */
   scan_rows(&s);
 }
 

@@ -1,13 +1,13 @@
-/* kv_shift_grads by warps: a warp takes 16 rows s of a head; a thread takes the same channels of both halves of all of
- * them, as straight code. So every element of dy and x is loaded once, but for the rows of dy behind the 16, also where
- * dy is a rotary embedding of what is loaded, whose halves go together. Rows that do not exist are read as the last one
- * and count as zero: a branch would keep loads apart. A block takes the same 16 rows of many heads and sequences, and
- * loads the angles of an embedding once for all of them (kva_kloop.stage). */
+/* kv_shift_grads by warps: a warp takes 16 rows s of a head, a thread the same channels of both halves of all of them,
+ * as straight-line code. So every element of dy and x is loaded once, except the rows of dy after the 16; this also
+ * holds if dy is a rotary embedding of what is loaded, whose halves belong together. Rows that do not exist are read as
+ * the last one and count as zero: a branch would separate the loads. A block takes the same 16 rows of many heads and
+ * sequences, and loads the angles of an embedding once for all of them (kva_kloop.stage). */
 #include "codegen/kernels/any/shift/shift_grads.h"
 
 enum { WARP = 32, BLOCK = 256, PAIRS = 64 };
 
-/* dx of row `row` of the block, both halves, and its part of the sums. */
+/* dx of row `row` of the block, both halves, and its contribution to the sums. */
 static void add_row(const kva_shift_grads *g, const kva_expr *row, int64_t half, int64_t after, kva_kval *sums) {
   kva_shift_at at = g->at;
   at.t = kva_expr_add(g->c, g->first, row);
@@ -34,7 +34,7 @@ static void rest_of_block(const kva_shift_grads *g, int64_t half, kva_kval *sums
   kva_k_loop_end(g->kb, r);
 }
 
-/* Channels of each half that a warp takes at once: more would not leave registers for 16 rows. 0: halves do not divide
+/* Channels of each half that a warp takes at once: more would exceed the registers for 16 rows. 0: halves do not divide
  * into such parts. */
 static int64_t part_of_half(const kva_shift *s, int64_t half) {
   enum { LANE_BYTES = 8, MAX_PARTS = 8 };
@@ -44,7 +44,7 @@ static int64_t part_of_half(const kva_shift *s, int64_t half) {
   return 0;
 }
 
-/* How many of them are a lane's. */
+/* Channels per lane. */
 static uint32_t width_of(int64_t part) {
   int64_t width = 1;
   while (part > width * WARP && part % (2 * width) == 0) width *= 2;
@@ -78,7 +78,7 @@ static void each_part(kva_shift_grads *g, int64_t half, bool whole, kva_kval *su
   kva_k_loop_end(kb, parts);
 }
 
-/* The block's rows of each of its heads, a warp for each. */
+/* The block's rows of each of its heads, a warp for each head. */
 static void each_pair(kva_shift_grads *g, const kva_expr *before, int64_t half, bool whole) {
   kva_kb *kb = g->kb;
   kva_kval sums[KVA_SHIFT_GRADS_TAPS] = {NULL};
@@ -116,14 +116,14 @@ static void by_warps(kva_shift_grads *g, int64_t half) {
                  *chunks = kva_expr_ceildiv(g->c, pairs, kva_shift_grads_num(g, PAIRS));
   kva_kloop *grid = kva_k_loop_begin(kb, KVA_K_GRID, kva_expr_mul(g->c, kva_shift_grads_blocks(g), chunks), "item");
   kb->kernel->threads = BLOCK;
-  kb->kernel->blocks = 1; /* with registers for 16 rows */
+  kb->kernel->blocks = 1; /* allows registers for 16 rows */
   g->block = kva_expr_div(g->c, grid->var, chunks);
   g->first = kva_expr_muli(g->c, g->block, KVA_SHIFT_GRADS_ROWS);
   each_block(g, kva_expr_muli(g->c, kva_expr_mod(g->c, grid->var, chunks), PAIRS), half);
   kva_k_loop_end(kb, grid);
 }
 
-/* Half of the channels, when they have halves that warps can take; else 0. */
+/* Half of the channels if they have halves that warps can take; else 0. */
 static int64_t half_of(const kva_shift *s) {
   int64_t d = 0;
   bool halves = kva_expr_is_const(s->D, &d) && d > 0 && d % 2 == 0 && part_of_half(s, d / 2);

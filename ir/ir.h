@@ -20,7 +20,7 @@ typedef struct kva_graph kva_graph;
 typedef struct kva_node kva_node;
 typedef struct kva_value kva_value;
 typedef struct kva_use kva_use;
-typedef struct kva_op_info kva_op_info; /* one row of the operator table: ops/ops.h */
+typedef struct kva_op_info kva_op_info; /* one row of the operator table: ir/op_info.h */
 
 /* ---- types ------------------------------------------------------------------------------------------------------- */
 

@@ -56,7 +56,7 @@ edit frontend/onnx_ops.def 's/^ONNX_OP(Mish, .*/ONNX_OP(Mish, 18, MAX, 1, 1, 1, 
 edit frontend/onnx_ops_activation.c '/^kva_status kva_onnx_mish/,/^}/d'
 
 # ---- what does not compile
-cmake -S . -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS="-O0 -Wno-format-truncation" >"$work/out" 2>&1 || fail "cmake"
+cmake -S . -B "$work/build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_C_FLAGS=-O0 >"$work/out" 2>&1 || fail "cmake"
 build() { ninja -C "$work/build" "$@" >"$work/log" 2>&1 || { grep -E -A8 "error|FAILED" "$work/log" >"$work/out"; return 1; }; }
 object() { echo "CMakeFiles/kva_${1%%/*}.dir/$1.o"; }
 ! build "$(object frontend/onnx_export_ops.c)" || fail "compiles without an entry in onnx_export.def"

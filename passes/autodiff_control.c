@@ -52,6 +52,7 @@ static kva_value *as_type(gradient_graph *g, kva_value *v, const kva_type *type)
 
 static void add_seed(gradient_graph *g, const kva_value *output, kva_value *seed) {
   const kva_value *v = g->values[output->id];
+  KVA_ASSERT(v && v->graph == g->b.graph);
   seed = as_type(g, seed, v->type);
   kva_value **slot = &g->adjoint[v->id];
   *slot = *slot ? kva_add(&g->b, *slot, seed) : seed;
@@ -132,6 +133,7 @@ static kva_status check_ranks(kva_vjp *c, const kva_node *n) {
 
 /* Takes n's place: the same loop with a stacked result for each carried value, in order, after n's own. */
 static kva_status stack_carried(kva_vjp *c, kva_node *n, kva_arena *scratch, kva_node **out) {
+  KVA_ASSERT(n->n_graphs == 1);
   kva_module *m = c->b->m;
   kva_graph *body = n->graphs[0];
   uint32_t carried = carried_of(n);
@@ -251,6 +253,7 @@ static kva_status loop_gradient(kva_vjp *c, kva_node *n, kva_arena *scratch) {
   KVA_TRY(stack_carried(c, n, scratch, &w.forward));
   const kva_loop_attrs *attrs = w.forward->attrs;
   w.trips = attrs->binds.n ? attrs->binds.v[0] : attrs->trips;
+  KVA_ASSERT(w.trips);
   value_list adjoints = adjoint_operands(&w, scratch);
   push_operands(&w, &adjoints, scratch);
   kva_loop_attrs *own = kva_attrs_default(m->arena, n->op->attrs);

@@ -38,6 +38,7 @@ static bool is_known(kva_module *m, const kva_value *v, int64_t wanted) {
 
 /* ---- bind -------------------------------------------------------------------------------------------------------- */
 
+/* (A bound tells how large a size can become; of a size that is known it tells nothing.) */
 static bool settle_bind(control *c, kva_node *n) {
   const kva_bind_attrs *a = n->attrs;
   kva_dim value = known_scalar(c->m, kva_operand(n, 0));
@@ -61,6 +62,7 @@ static void rename_symbols(kva_graph *g) {
 
 /* Moves the nodes of a branch before n and replaces the branch's inputs by n's operands. */
 static void inline_branch(kva_node *n, kva_graph *g) {
+  KVA_ASSERT(g->owner == n && g->inputs.len + 1 == n->n_operands);
   rename_symbols(g);
   for (uint32_t i = 0; i < g->inputs.len; i++) kva_value_replace_all_uses(g->inputs.data[i], kva_operand(n, i + 1));
   for (kva_node *inner = g->first, *next; inner != g->last; inner = next) {
@@ -85,7 +87,10 @@ static bool take_branch(control *c, kva_node *n) {
   kva_graph *g = n->graphs[kva_expr_is(cond, 0) ? 1 : 0];
   inline_branch(n, g);
   settle_extents(n, g);
-  for (uint32_t r = 0; r < n->n_results; r++) kva_value_replace_all_uses(&n->results[r], kva_graph_output(g, r));
+  for (uint32_t r = 0; r < n->n_results; r++) {
+    KVA_ASSERT(kva_graph_output(g, r)->type == n->results[r].type);
+    kva_value_replace_all_uses(&n->results[r], kva_graph_output(g, r));
+  }
   kva_node_remove(n);
   return true;
 }
@@ -180,6 +185,7 @@ static uint32_t first_captured(const kva_node *n) {
 }
 
 static kva_value *input_of(const kva_node *n, uint32_t graph, uint32_t operand) {
+  KVA_ASSERT(operand > 0 && operand <= n->graphs[graph]->inputs.len);
   return n->graphs[graph]->inputs.data[operand - 1];
 }
 

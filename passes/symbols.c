@@ -86,5 +86,6 @@ static void replace_in_graph(const replacement *r, kva_graph *g) {
 }
 
 void kva_replace_symbol(kva_graph *g, const kva_expr *symbol, kva_dim to) {
+  KVA_ASSERT(symbol->kind == KVA_EXPR_SYMBOL && !kva_expr_uses(to, symbol));
   replace_in_graph(&(replacement){.m = g->module, .symbol = symbol, .to = to}, g);
 }

@@ -95,11 +95,18 @@ static bool take_branch(control *c, kva_node *n) {
   return true;
 }
 
-/* Whether the node is cheap and harmless if its branch is not taken. */
+static bool is_static(const kva_node *n) {
+  bool all = true;
+  for (uint32_t r = 0; r < n->n_results; r++) all &= kva_type_is_static(n->results[r].type);
+  for (uint32_t i = 0; i < n->n_operands; i++) all &= !kva_operand(n, i) || kva_type_is_static(kva_operand_type(n, i));
+  return all;
+}
+
+/* Whether the node is cheap and harmless if its branch is not taken. A slice of an extent that only its branch ensures
+ * is not. */
 static bool may_be_selected(const kva_node *n) {
   if (kva_is(n, KVA_OP_constant) || kva_is(n, KVA_OP_dims) || kva_is(n, KVA_OP_iota)) return true;
-  for (uint32_t r = 0; r < n->n_results; r++)
-    if ((n->op->traits & KVA_VIEW) && !kva_type_is_static(n->results[r].type)) return false;
+  if ((n->op->traits & KVA_VIEW) && !is_static(n)) return false;
   return n->op->traits & (KVA_ELEMENTWISE | KVA_VIEW) && !(n->op->traits & KVA_UPDATES);
 }
 

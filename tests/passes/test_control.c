@@ -130,6 +130,29 @@ static void test_if(void **state) {
   }
 }
 
+/* Cheap branches of different extents: what reads an adjoint of the one's extent must not run in the other. */
+static void test_if_small(void **state) {
+  (void)state;
+  for (int taken = 0; taken < 2; taken++) {
+    char body[4096];
+    snprintf(body, sizeof body,
+             "  zero = kv.constant <value = double {0.0}> ()\n"
+             "  s2 = kv.mul (s, s)\n"
+             "  c = kv.less (%s)\n"
+             "  r = kv.if <binds = M> (c, w) { (double[5] a) => (double[5] y)\n"
+             "    y = kv.exp (a)\n"
+             "    return (y)\n"
+             "  } { (double[5] a) => (double[3] t)\n"
+             "    t = kv.slice <starts = [1], shape = [3]> (a)\n"
+             "    return (t)\n"
+             "  }\n"
+             "  part = kv.reduce_sum <axes = [0], keepdims = false> (r)\n"
+             "  loss = kv.mul (part, s)\n",
+             taken ? "zero, s2" : "s2, zero");
+    check_body(body);
+  }
+}
+
 /* Known trip count; a carried value, a captured one, and rows. */
 static void test_loop(void **state) {
   (void)state;
@@ -201,7 +224,8 @@ static void test_nested(void **state) {
 }
 
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_if), cmocka_unit_test(test_loop),
-                                     cmocka_unit_test(test_loop_until), cmocka_unit_test(test_nested)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_if), cmocka_unit_test(test_if_small),
+                                     cmocka_unit_test(test_loop), cmocka_unit_test(test_loop_until),
+                                     cmocka_unit_test(test_nested)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -415,20 +415,40 @@ static void infer(gen *g, kva_node *n) {
   for (uint32_t r = 0; r < n->n_results; r++) n->results[r].type = g->b.failed ? n->operands[2].value->type : types[r];
 }
 
+/* All elements of v in one branch, the first half of them in the other. */
+static kva_value *flat_part(kva_builder *b, kva_value *v, int which) {
+  kva_dim n, zero = kva_expr_const(b->m->exprs, 0), half;
+  n = kva_type_elements(b->m, v->type);
+  half = kva_expr_ceildiv(b->m->exprs, n, kva_expr_const(b->m->exprs, 2));
+  v = kva_reshape(b, v, 1, &n);
+  kva_slice_attrs a = {.starts = {1, &zero}, .shape = {1, &half}};
+  return which ? kva_build(b, KVA_OP_slice, 1, &v, &a) : v;
+}
+
+/* Branches of one type, or of different extents. */
 static void add_branch(gen *g) {
   if (!g->o->control || g->depth > 1) return;
   item x = pick(g), y = pick(g);
   kva_value *c = is_low(&g->b, mean_of(&g->b, pick(g).v));
-  kva_node *n = kva_node_create(g->b.graph, NULL, KVA_OP(if), 3, (kva_value *[]){c, x.v, y.v}, 1,
-                                kva_attrs_default(g->m->arena, KVA_OP(if)->attrs), g->b.loc);
+  bool differ = draw(g, 2) && elements(x.v->type) > 1;
+  kva_if_attrs *attrs = kva_attrs_default(g->m->arena, KVA_OP(if)->attrs);
+  kva_dim *symbol = KVA_NEW(g->m->arena, kva_dim);
+  if (differ) *symbol = kva_expr_new_symbol(g->m->exprs, "M"), attrs->binds = (kva_dims){1, symbol};
+  kva_node *n = kva_node_create(g->b.graph, NULL, KVA_OP(if), 3, (kva_value *[]){c, x.v, y.v}, 1, attrs, g->b.loc);
   for (int i = 0; i < 2; i++) {
     gen inner = open_inner(g, n, x, y);
     kva_value *v = kva_build1(&inner.b, KVA_OP_sin, last_like(&inner, x.v->type));
+    if (differ) v = flat_part(&inner.b, v, i);
     kva_build_node(&inner.b, KVA_OP_return, 1, &v, 0, NULL);
     g->b.failed |= inner.b.failed;
   }
   infer(g, n);
-  add_item(g, &n->results[0], 1);
+  kva_value *y1 = &n->results[0];
+  int64_t axis = 0, count = elements(x.v->type);
+  if (differ)
+    add_item(g, kva_reduce(&g->b, KVA_OP_reduce_sum, y1, 1, &axis, false), (double)count);
+  else
+    add_item(g, y1, 1);
 }
 
 /* The count is known before, or a value, or the loop ends by what it carries. */

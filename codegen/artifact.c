@@ -274,12 +274,7 @@ static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_ke
 }
 
 static kva_status lower(writer *w, const kva_node *n, kva_kernel **out_kernel) {
-  *out_kernel = kva_codegen_lower(w->arena, n, kva_codegen_target(w->cg));
-  if (!*out_kernel) return KVA_UNSUPPORTED;
-  kva_codegen_schedule(*out_kernel, kva_codegen_target(w->cg));
-#ifdef KVA_DEBUG
-  KVA_TRY(kva_kernel_verify(*out_kernel, w->m->diag));
-#endif
+  KVA_TRY(kva_codegen_kernel(w->arena, n, kva_codegen_target(w->cg), kva_codegen_control(w->cg), out_kernel));
   return check_symbols(w, *out_kernel, n);
 }
 

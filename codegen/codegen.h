@@ -4,6 +4,7 @@
 
 #include "codegen/kernels/kernels.h"
 #include "ir/kernel.h"
+#include "ir/pass.h"
 #include "ir/plan.h"
 #include "ir/target.h"
 #include "ops/ops.h"
@@ -18,6 +19,7 @@ typedef struct kva_target_options {
   int opt_level;      /* 0..3 of LLVM's code generator; default 2 */
   const char *arch;   /* an NVIDIA GPU: "sm_80", "sm_86", "sm_89", "sm_90", "sm_90a"; NULL: a CPU */
   bool library_gemm;  /* GPU: plain matrix products are calls of the device's library (cuBLASLt) */
+  kva_pass_control *control;     /* how passes over kernels run; borrowed; NULL: the default */
   const struct kva_cache *cache; /* stores compiled code (cache.h); borrowed; NULL: no cache */
 } kva_target_options;
 
@@ -35,19 +37,45 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
  * none. Without a row in the choice the node cannot be compiled for the target. */
 kva_kernel_choice kva_codegen_choose(const kva_node *node, const kva_target *target, const kva_node **out_operator);
 
-/* Schedules k for a CPU, in place: merges adjacent PARALLEL loops, makes the outer ones GRID (at most one GRID loop
- * remains, outermost; its extent is the number of work items), chooses VECTOR and UNROLL. Idempotent. */
-void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target);
+/* What passes over kernels work on (passes.def, pipeline.c). */
+typedef struct kva_kernel_job {
+  kva_arena *arena;     /* of the kernel */
+  const kva_node *node; /* what pass lower lowers; NULL: the kernel is given */
+  const kva_target *target;
+  kva_pass_control *control; /* may be NULL */
+  kva_diag *diag;
+  kva_kernel *kernel; /* NULL before pass lower */
+} kva_kernel_job;
 
-/* Schedules k for a GPU, in place: items of the GRID loop are blocks of k->threads threads, THREAD loops divide work
- * among them. Idempotent. */
-void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target);
+typedef enum kva_kernel_pass {
+#define PASS(name, ...) KVA_KERNEL_PASS_##name,
+#include "codegen/passes.def"
+} kva_kernel_pass;
 
-/* Schedules k for the target, by one of the two above. */
+extern const kva_pass_level kva_kernel_level;
+
+/* Runs one pass of the level; see kva_pass_run. */
+KVA_MUST_USE kva_status kva_run_kernel_pass(kva_kernel_job *job, const kva_pass *pass);
+
+/* Schedules the job's kernel in place. For a CPU: merges adjacent PARALLEL loops, makes the outer ones GRID (exactly
+ * one GRID loop remains, outermost; its extent is the number of work items), chooses VECTOR and UNROLL. For a GPU: the
+ * GRID loop's items are blocks of k->threads threads, THREAD loops divide work among them. Idempotent. */
+KVA_MUST_USE kva_status kva_schedule_job(kva_kernel_job *job);
+
+/* The scheduled kernel of a node. KVA_UNSUPPORTED with diagnostics when an operator has no lowering. control: how
+ * passes run; may be NULL. */
+KVA_MUST_USE kva_status kva_codegen_kernel(kva_arena *arena, const kva_node *node, const kva_target *target,
+                                           kva_pass_control *control, kva_kernel **out_kernel);
+/* Whether some loop has a kind that only schedules, or kernels written by hand, have. */
+bool kva_codegen_is_scheduled(const kva_kernel *k);
+/* Schedules a kernel that was written by hand, and asserts that it stays valid. */
 void kva_codegen_schedule(kva_kernel *k, const kva_target *target);
 
 /* Whether this node is a call (runtime/calls.def) instead of a kernel: by its operator, or a product for a library. */
 bool kva_codegen_is_call(const kva_target *target, const kva_node *node);
+
+/* Name of the kernel of a node. */
+const char *kva_codegen_kernel_name_of(const kva_node *node);
 
 /* Confirms or replaces the plan's in-place proposals (ir/plan.h): lowers and schedules the steps that make one.
  * Afterwards the plan describes what the artefact does; settling it again changes nothing. */
@@ -65,6 +93,7 @@ typedef struct kva_codegen kva_codegen;
 KVA_MUST_USE kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag, kva_codegen **out_cg);
 void kva_codegen_destroy(kva_codegen *cg); /* JIT code dies with it */
 const kva_target *kva_codegen_target(const kva_codegen *cg);
+kva_pass_control *kva_codegen_control(const kva_codegen *cg);
 
 /* Adds a scheduled kernel; symbols[i] is the shape symbol whose value the kernel receives as its i-th symbol.
  * *out_kernel is the kernel's number, an earlier one if an equal kernel was added before. */

@@ -73,6 +73,7 @@ kva_status kva_codegen_create(const kva_target_options *options, kva_diag *diag,
   cg->arena = arena;
   cg->opt_level = options->opt_level;
   cg->cache = options->cache;
+  cg->control = options->control;
   cg->ctx = LLVMContextCreate();
   cg->module = LLVMModuleCreateWithNameInContext("kvasir", cg->ctx);
   cg->builder = LLVMCreateBuilderInContext(cg->ctx);
@@ -103,6 +104,10 @@ void kva_codegen_destroy(kva_codegen *cg) {
 
 const kva_target *kva_codegen_target(const kva_codegen *cg) {
   return &cg->target;
+}
+
+kva_pass_control *kva_codegen_control(const kva_codegen *cg) {
+  return cg->control;
 }
 
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */

@@ -20,6 +20,7 @@ struct kva_codegen {
   kva_target target;
   int opt_level;
   const char *cpu, *features;
+  kva_pass_control *control;     /* borrowed, or NULL */
   const struct kva_cache *cache; /* borrowed, or NULL */
   bool cached;                   /* the code came from the cache */
   LLVMContextRef ctx;

@@ -266,7 +266,7 @@ static void lower_outputs(kva_lowering *w) {
   }
 }
 
-static const char *kernel_name(const kva_node *n) {
+const char *kva_codegen_kernel_name_of(const kva_node *n) {
   if (!kva_is(n, KVA_OP_kernel)) return n->op->name;
   const char *name = ((const kva_kernel_attrs *)n->attrs)->name;
   return name ? name : "kernel";
@@ -275,7 +275,7 @@ static const char *kernel_name(const kva_node *n) {
 static kva_lowering lowering_of(kva_arena *arena, const kva_node *node, const kva_target *target) {
   kva_module *m = node->graph->module;
   KVA_ASSERT(!kva_is(node, KVA_OP_kernel) || kva_graph_output_count(node->graphs[0]) == node->n_results);
-  kva_kernel *k = kva_kernel_create(arena, m->exprs, kernel_name(node));
+  kva_kernel *k = kva_kernel_create(arena, m->exprs, kva_codegen_kernel_name_of(node));
   kva_lowering w = {
       .l = {.kb = kva_kb_create(k), .module = m, .target = target, .operand = operand, .store = kva_lowering_store},
       .arena = arena,

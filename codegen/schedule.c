@@ -13,7 +13,6 @@
  *
  * Kernels that arrive with a schedule (tile kernels) only get step 6. */
 #include "codegen/schedule_internal.h"
-#include "codegen/legalize.h"
 
 enum {
   MAX_NEST = 32,
@@ -228,23 +227,8 @@ bool kva_sched_is_scheduled(const kva_kernel *k) {
   return found;
 }
 
-void kva_codegen_schedule_cpu(kva_kernel *k, const kva_target *target) {
-  if (!kva_sched_is_scheduled(k)) {
-    schedule s = {k, target->vector_bytes / 4};
-    kva_sched_drop_empty(k->body);
-    kva_sched_collapse(k, k->body);
-    schedule_body(&s);
-    kva_sched_reuse_rows(k);
-  }
-  kva_legalize_math(k);
-  kva_kernel_sweep(k);
-}
-
-void kva_codegen_schedule(kva_kernel *k, const kva_target *target) {
-  if (target->kind == KVA_TARGET_GPU)
-    kva_codegen_schedule_gpu(k, target);
-  else
-    kva_codegen_schedule_cpu(k, target);
+void kva_sched_cpu_nests(kva_kernel *k, const kva_target *target) {
+  schedule_body(&(schedule){k, target->vector_bytes / 4});
 }
 
 const kva_expr *kva_codegen_grid(const kva_kernel *k) {

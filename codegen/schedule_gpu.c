@@ -13,7 +13,6 @@
  *   5. Rows that are sequential or too short for a warp: a thread for each.
  *   6. Full reductions, and nests that depend on each other: one block.
  *   7. Kernels that arrive with a CPU schedule (attention's query tiles): a thread for every item. */
-#include "codegen/legalize.h"
 #include "codegen/schedule_gpu.h"
 
 enum {
@@ -352,7 +351,7 @@ static kva_kloop *only_grid(kva_kernel *k) {
   return grid;
 }
 
-static void schedule_items(kva_kernel *k) {
+void kva_sched_gpu_items(kva_kernel *k) {
   kva_kloop *grid = only_grid(k);
   k->threads = TILE_THREADS;
   if (!grid) {
@@ -365,7 +364,7 @@ static void schedule_items(kva_kernel *k) {
 }
 
 /* By default ptxas aims at full occupancy and spills where a few more registers would do: allow 128 for each thread. */
-static void allow_registers(kva_kernel *k, const kva_target *target) {
+void kva_sched_gpu_registers(kva_kernel *k, const kva_target *target) {
   enum { OF_THREAD = 128 };
   uint32_t resident = target->registers / OF_THREAD;
   if (!k->blocks) k->blocks = k->threads < resident ? resident / k->threads : 1;
@@ -379,28 +378,23 @@ static void find_subgroups(void *user, kva_kinstr *i) {
   *(uint32_t *)user = (uint32_t)n * i->loop->subgroup;
 }
 
-void kva_codegen_schedule_gpu(kva_kernel *k, const kva_target *target) {
-  if (!k->threads) {
-    k->threads = THREADS;
-    kva_k_each_instr(k, find_subgroups, &k->threads);
-    kva_sched_drop_empty(k->body);
-    if (kva_sched_is_scheduled(k)) {
-      schedule_items(k);
-    } else {
-      sink(k, k->body);
-      kva_sched_collapse(k, k->body);
-      if (suits_grid(k))
-        schedule_grid(&(gpu_schedule){k, target});
-      else
-        schedule_one_block(k);
-    }
-    KVA_ASSERT(k->threads <= LARGE_BLOCK && k->threads % (uint32_t)target->subgroup_width == 0);
-    if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, target->row_bytes);
-    allow_registers(k, target);
-  }
-  kva_sched_stage(k);
-  kva_legalize_math(k);
-  kva_legalize_math_f64(k);
-  kva_legalize_rem(k);
-  kva_kernel_sweep(k);
+void kva_sched_gpu_threads(kva_kernel *k) {
+  k->threads = THREADS;
+  kva_k_each_instr(k, find_subgroups, &k->threads);
+}
+
+void kva_sched_gpu_sink(kva_kernel *k) {
+  sink(k, k->body);
+}
+
+void kva_sched_gpu_blocks(kva_kernel *k, const kva_target *target) {
+  if (suits_grid(k))
+    schedule_grid(&(gpu_schedule){k, target});
+  else
+    schedule_one_block(k);
+}
+
+void kva_sched_gpu_long(kva_kernel *k, const kva_target *target) {
+  KVA_ASSERT(k->threads <= LARGE_BLOCK && k->threads % (uint32_t)target->subgroup_width == 0);
+  if (k->threads == LONG_BLOCK) kva_sched_keep_long(k, target->row_bytes);
 }

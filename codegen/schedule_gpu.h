@@ -6,6 +6,21 @@
 
 enum { KVA_WARP_ROW = 512 }; /* a warp takes rows of unknown length up to this many elements, a block longer ones */
 
+/* ---- schedule_gpu.c: passes of the pipeline ---------------------------------------------------------------------- */
+
+/* k->threads: those that the subgroups of its loops need, else the usual number. */
+void kva_sched_gpu_threads(kva_kernel *k);
+/* A kernel that arrives with a CPU's schedule: a thread for every item. */
+void kva_sched_gpu_items(kva_kernel *k);
+/* What stands between two PARALLEL loops of a nest moves into the inner one. */
+void kva_sched_gpu_sink(kva_kernel *k);
+/* Independent nests share one grid; others are one block's. */
+void kva_sched_gpu_blocks(kva_kernel *k, const kva_target *target);
+/* In large blocks, rows beyond registers (schedule_gpu_long.c). */
+void kva_sched_gpu_long(kva_kernel *k, const kva_target *target);
+/* Blocks that a multiprocessor must be able to hold. */
+void kva_sched_gpu_registers(kva_kernel *k, const kva_target *target);
+
 /* ---- schedule_gpu_subgroup.c ------------------------------------------------------------------------------------- */
 
 /* Makes all loops below r sequential: one thread runs them. */

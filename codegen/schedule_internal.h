@@ -58,6 +58,9 @@ bool kva_sched_independent(const kva_kernel *k);
  * number. */
 void kva_sched_share_grid(kva_kernel *k, uint32_t n, kva_kinstr **nests);
 
+/* Kinds for every PARALLEL loop: grid, lanes, unrolling. Nests that depend on each other run in one work item. */
+void kva_sched_cpu_nests(kva_kernel *k, const kva_target *target);
+
 /* ---- schedule.c, schedule_loops.c -------------------------------------------------------------------------------- */
 
 /* Some loop of k has a kind that only a schedule assigns. */

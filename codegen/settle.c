@@ -36,9 +36,7 @@ kva_status kva_codegen_settle(kva_arena *arena, kva_memory_plan *plan, const kva
     if (!proposes(&plan->steps.data[i])) continue;
     kva_kernel *k = NULL;
     if (plan->steps.data[i].kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(target, plan->steps.data[i].node)) {
-      k = kva_codegen_lower(arena, plan->steps.data[i].node, target);
-      if (!k) return KVA_UNSUPPORTED;
-      kva_codegen_schedule(k, target);
+      KVA_TRY(kva_codegen_kernel(arena, plan->steps.data[i].node, target, NULL, &k));
     }
     kva_codegen_settle_step(arena, plan, i, k);
   }

@@ -395,5 +395,7 @@ void kva_k_insert(kva_kregion *r, kva_kinstr *before, kva_kinstr *i);
 void kva_k_unlink(kva_kinstr *i);
 /* Removes pure instructions and loops without users, and renumbers ids densely in text order. */
 void kva_kernel_sweep(kva_kernel *k);
+/* The kernel's lists of loops and values lose those that rewriting has unlinked. */
+void kva_kernel_forget_unlinked(kva_kernel *k);
 
 #endif

@@ -85,6 +85,18 @@ static void drop_dead_lists(sweep *s) {
   k->value_symbols.len = k->values.len = kept;
 }
 
+static void visit_linked(void *user, kva_kinstr *i) {
+  ((sweep *)user)->live[i->id] = true;
+}
+
+void kva_kernel_forget_unlinked(kva_kernel *k) {
+  sweep s = {.k = k, .scratch = kva_arena_create()};
+  s.live = KVA_NEW_ARRAY(s.scratch, bool, k->next_id + 1);
+  kva_k_each_instr(k, visit_linked, &s);
+  drop_dead_lists(&s);
+  kva_arena_destroy(s.scratch);
+}
+
 void kva_kernel_sweep(kva_kernel *k) {
   sweep s = {.k = k, .scratch = kva_arena_create()};
   s.live = KVA_NEW_ARRAY(s.scratch, bool, k->next_id + 1);

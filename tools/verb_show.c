@@ -65,6 +65,7 @@ static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o,
   bool ptx = !strcmp(o->stage, "ptx"), plan = !strcmp(o->stage, "plan");
   kva_target_options target = {.cpu = o->cpu, .arch = ptx && !o->arch ? "sm_80" : o->arch, .opt_level = 2};
   kva_codegen *cg;
+  target.control = &o->passes.control;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
   kva_status status = plan  ? kva_print_plans(cg, m, stdout)
                       : ptx ? kva_add_kernels(cg, arena, m)

@@ -27,7 +27,7 @@ static void require(jit *j, kva_status status, const char *what) {
 
 void jit_compile(jit *j, bool as_is, uint32_t n_symbols, const kva_expr *const *symbols) {
   require(j, kva_kernel_verify(j->kernel, j->diag), "as built");
-  if (!as_is) kva_codegen_schedule_cpu(j->kernel, kva_codegen_target(j->cg));
+  if (!as_is) kva_codegen_schedule(j->kernel, kva_codegen_target(j->cg));
   require(j, kva_kernel_verify(j->kernel, j->diag), "as scheduled");
   if (getenv("KVA_TEST_PRINT")) {
     kva_text text = {0};

@@ -29,9 +29,16 @@ static kva_status freeze(build *b, kva_artifact *a) {
   return KVA_OK;
 }
 
+/* A code generator under the control of the build's passes. */
+static kva_status create_codegen(const build *b, const kva_target_options *target, kva_codegen **out_cg) {
+  kva_target_options options = *target;
+  options.control = b->o->control;
+  return kva_codegen_create(&options, b->diag, out_cg);
+}
+
 /* *out_cg receives the code generator; a GPU's code needs it no longer. */
 static kva_status make_tables(build *b, const kva_target_options *target, kva_codegen **out_cg, kva_artifact **out) {
-  KVA_TRY(kva_codegen_create(target, b->diag, out_cg));
+  KVA_TRY(create_codegen(b, target, out_cg));
   kva_status status = kva_codegen_tables(*out_cg, b->arena, b->m, b->n_plans, b->plans, out);
   if (status == KVA_OK && !b->o->train) status = freeze(b, *out);
   if (status == KVA_OK) return KVA_OK;
@@ -247,7 +254,7 @@ static kva_status emit_ir(const build *b) {
 
 static kva_status print_plans(const build *b, const kva_target_options *target, FILE *out) {
   kva_codegen *cg;
-  KVA_TRY(kva_codegen_create(target, b->diag, &cg));
+  KVA_TRY(create_codegen(b, target, &cg));
   kva_status status = KVA_OK;
   for (uint32_t i = 0; status == KVA_OK && i < b->n_plans; i++) {
     status = kva_codegen_settle(b->arena, b->plans[i], kva_codegen_target(cg));
@@ -272,7 +279,7 @@ static kva_status emit_plan(const build *b, const kva_target_options *target) {
 static kva_status emit_kernels(const build *b, const kva_target_options *target) {
   kva_codegen *cg;
   kva_text text = {0};
-  KVA_TRY(kva_codegen_create(target, b->diag, &cg));
+  KVA_TRY(create_codegen(b, target, &cg));
   kva_status status = kva_print_kernels(cg, b->arena, b->m, &text);
   if (status == KVA_OK) status = write_text(b, target, ".kernel", &text);
   kva_text_free(&text);

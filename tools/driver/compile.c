@@ -57,7 +57,9 @@ static kva_status compile(kva_compiled *c, const kva_compile_options *options, k
   KVA_TRY(kva_compile_graph(c->module, options));
   KVA_TRY(kva_plan_functions(c->module, options, c->arena, &c->n_plans, &c->plans));
   c->pass_seconds = kva_now() - start;
-  KVA_TRY(kva_codegen_create(&options->target, diag, &c->cg));
+  kva_target_options target = options->target;
+  target.control = options->passes.control;
+  KVA_TRY(kva_codegen_create(&target, diag, &c->cg));
   KVA_TRY(kva_codegen_artifact(c->cg, c->arena, c->module, c->n_plans, c->plans, &c->artifact));
   c->codegen_seconds = kva_now() - start - c->pass_seconds;
   c->cached = kva_codegen_cached(c->cg);

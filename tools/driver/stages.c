@@ -116,30 +116,38 @@ static kva_status take_kernel(kva_codegen *cg, kva_arena *arena, const kva_kerne
 
 static kva_status take_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, uint32_t step,
                             kva_text *text) {
-  kva_kernel *kernel = kva_codegen_lower(arena, plan->steps.data[step].node, kva_codegen_target(cg));
-  if (!kernel) return KVA_UNSUPPORTED;
-  kva_codegen_schedule(kernel, kva_codegen_target(cg));
+  kva_kernel *kernel;
+  KVA_TRY(
+      kva_codegen_kernel(arena, plan->steps.data[step].node, kva_codegen_target(cg), kva_codegen_control(cg), &kernel));
   if (text) kva_text_add(text, "// %s step %u\n", plan->name, step);
   return take_kernel(cg, arena, kernel, text);
 }
 
+/* Goes on behind KVA_STOPPED: all kernels stop after the same pass. */
 static kva_status each_step(kva_codegen *cg, kva_arena *arena, const kva_memory_plan *plan, kva_text *text) {
+  kva_status result = KVA_OK;
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     const kva_plan_step *s = &plan->steps.data[i];
-    if (s->kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(kva_codegen_target(cg), s->node))
-      KVA_TRY(take_step(cg, arena, plan, i, text));
-    for (int k = 0; k < 2 && s->programs[k]; k++) KVA_TRY(each_step(cg, arena, s->programs[k], text));
+    bool kernel = s->kind == KVA_PLAN_KERNEL && !kva_codegen_is_call(kva_codegen_target(cg), s->node);
+    kva_status status = kernel ? take_step(cg, arena, plan, i, text) : KVA_OK;
+    for (int k = 0; k < 2 && s->programs[k] && status == KVA_OK; k++)
+      status = each_step(cg, arena, s->programs[k], text);
+    if (status != KVA_OK && status != KVA_STOPPED) return status;
+    if (status != KVA_OK) result = status;
   }
-  return KVA_OK;
+  return result;
 }
 
 static kva_status each_kernel(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *text) {
+  kva_status result = KVA_OK;
   for (uint32_t i = 0; i < m->functions.len; i++) {
     kva_memory_plan *plan;
     KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
-    KVA_TRY(each_step(cg, arena, plan, text));
+    kva_status status = each_step(cg, arena, plan, text);
+    if (status != KVA_OK && status != KVA_STOPPED) return status;
+    if (status != KVA_OK) result = status;
   }
-  return KVA_OK;
+  return result;
 }
 
 kva_status kva_print_kernels(kva_codegen *cg, kva_arena *arena, kva_module *m, kva_text *out) {

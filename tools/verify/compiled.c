@@ -59,17 +59,14 @@ typedef struct step {
 
 static kva_status compile_node(run *r, kva_node *n, uint32_t n_symbols, const kva_expr *const *symbols, step *out) {
   const kva_target *target = kva_codegen_target(r->cg);
-  *out = (step){n, kva_codegen_lower(r->arena, n, target), -1};
-  if (!out->kernel) return KVA_UNSUPPORTED;
-  KVA_TRY(kva_kernel_verify(out->kernel, r->m->diag));
-  kva_codegen_schedule_cpu(out->kernel, target);
+  *out = (step){n, NULL, -1};
+  KVA_TRY(kva_codegen_kernel(r->arena, n, target, &(kva_pass_control){.verify_each = true}, &out->kernel));
   if (getenv("KVA_TEST_PRINT")) {
     kva_text text = {0};
     kva_kernel_print(out->kernel, &text);
     fputs(text.data, stderr);
     kva_text_free(&text);
   }
-  KVA_TRY(kva_kernel_verify(out->kernel, r->m->diag));
   return kva_codegen_add(r->cg, out->kernel, n_symbols, symbols, &out->number);
 }
 

@@ -101,11 +101,9 @@ static void print_kernel(const kva_kernel *k) {
 
 static kva_status compile_node(run *r, kva_node *n) {
   const kva_target *target = kva_codegen_target(r->cg);
-  step s = {n, kva_codegen_lower(r->arena, n, target), -1};
-  if (!s.kernel) return KVA_UNSUPPORTED;
-  kva_codegen_schedule(s.kernel, target);
+  step s = {n, NULL, -1};
+  KVA_TRY(kva_codegen_kernel(r->arena, n, target, &(kva_pass_control){.verify_each = true}, &s.kernel));
   if (getenv("KVA_TEST_PRINT")) print_kernel(s.kernel);
-  KVA_TRY(kva_kernel_verify(s.kernel, r->diag));
   KVA_TRY(kva_codegen_add(r->cg, s.kernel, r->symbols.len, r->symbols.data, &s.number));
   KVA_PUSH(r->arena, &r->steps, s);
   return KVA_OK;

@@ -36,7 +36,7 @@ int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
 /* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list already pins it. */
 void kva_cli_pin(const kva_module *m, const char *symbol, int64_t value, kva_strings *pins, kva_arena *arena);
 
-/* How passes run: the options that every verb that compiles has. Zero it before parsing. */
+/* Options for running passes, shared by all verbs that compile. Zero it before parsing. */
 typedef struct kva_pass_choice {
   kva_pass_control control;
   const char *bisect_limit; /* text of control.max_changes */
@@ -65,9 +65,10 @@ typedef struct kva_pass_choice {
   {                                                                                                               \
     "--timing", NULL, NULL, KVA_OPTION_FLAG, &(c)->timing, "print what compiling took, by passes"                 \
   }
-/* Checks the names of passes and reads the limit. Returns -1 to go on, or an exit code with everything printed. */
+/* Checks the names of passes and parses the limit. Returns -1 to continue, or an exit code after printing
+ * everything. */
 int kva_cli_passes(const kva_verb *verb, kva_pass_choice *c);
-/* What passes took, on stderr, where that was asked for. */
+/* Prints the time of each pass to stderr, if requested. */
 void kva_cli_print_passes(const kva_pass_choice *c);
 
 /* Where to run and what to compile for: --device, --target and --gemm. */

@@ -1,4 +1,4 @@
-/* kvasir opt: chosen passes over a model. */
+/* kvasir opt: runs selected passes over a model. */
 #include "tools/cli.h"
 #include "tools/driver/opt.h"
 #include "tools/tune.h"

@@ -28,7 +28,7 @@ typedef struct show_options {
   const char *stage, *format, *cpu, *arch;
   bool train;
   const char *precision;
-  kva_dtype compute; /* what it means */
+  kva_dtype compute; /* value of --precision */
   kva_strings defines, pins;
   kva_pass_choice passes;
 } show_options;
@@ -96,7 +96,7 @@ static bool is_unplanned(const char *stage) {
   return is_one_of(stage, (const char *const[]){"source", "graph", "fused", NULL});
 }
 
-/* As far as the stage needs. */
+/* Runs the passes that the stage needs. */
 static kva_status run_passes(kva_module *m, const show_options *o, const kva_pass_options *passes) {
   bool changed = false;
   if (!strcmp(o->stage, "source")) return KVA_OK;
@@ -109,7 +109,7 @@ static kva_status run_passes(kva_module *m, const show_options *o, const kva_pas
 static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
   if (!strcmp(o->stage, "llvm") || !strcmp(o->stage, "asm")) {
     kva_module *given = *m;
-    *m = NULL; /* compiling takes it */
+    *m = NULL; /* kva_compile owns it now */
     return show_code(given, o, o->stage, diag);
   }
   kva_pass_options passes = {.control = &o->passes.control, .compute = o->compute};

@@ -148,7 +148,7 @@ static kva_status number_operand(ptx_parser *p, bool negative, ptx_operand *out)
 
 static kva_status list_operand(ptx_parser *p, ptx_operand *out);
 
-/* , {coordinates} behind the address of a tensor map */
+/* , {coordinates} after the address of a tensor map */
 static kva_status coordinates(ptx_parser *p, ptx_operand *out) {
   if (!kva_ptx_accept(p, ",")) return KVA_OK;
   ptx_operand list = {0};

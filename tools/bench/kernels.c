@@ -86,7 +86,7 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 /* ---- reading a case ---------------------------------------------------------------------------------------------- */
 
-/* "AxBxC"; returns what follows, NULL when there is no number. */
+/* Parses "AxBxC"; returns the rest, or NULL if there is no number. */
 static const char *read_numbers(const char *p, spec *s) {
   do {
     char *end;

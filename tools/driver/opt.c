@@ -1,4 +1,4 @@
-/* Passes by name. */
+/* Runs passes by name. */
 #include "tools/driver/opt.h"
 
 const kva_pass_level *kva_pass_level_at(uint32_t i) {
@@ -12,7 +12,7 @@ bool kva_pass_exists(const char *name) {
   return false;
 }
 
-/* ---- the table as text ------------------------------------------------------------------------------------------- */
+/* ---- printing the table ------------------------------------------------------------------------------------------ */
 
 static void list_pass(const kva_pass_level *level, const kva_pass *p, bool json, kva_text *out) {
   const char *required = p->flags & KVA_PASS_REQUIRED ? "true" : "false";
@@ -57,7 +57,7 @@ typedef struct opt {
   kva_module *m;
   kva_pass_options options;
   kva_target target;
-  const kva_pass *last; /* that ran; NULL: none, or a pipeline */
+  const kva_pass *last; /* the last pass that ran; NULL: none, or a pipeline */
   bool changed;
 } opt;
 
@@ -169,7 +169,7 @@ static kva_status choose(opt *o, const kva_opt_choice *c) {
   return kva_precision_named(c->precision, diag, &o->options.compute);
 }
 
-/* Plans as the target's kernels confirm them. */
+/* Replaces proposed plans by those that the target's kernels confirm. */
 static kva_status settle(opt *o) {
   for (uint32_t i = 0; i < o->m->functions.len; i++)
     KVA_TRY(kva_codegen_settle(o->m->arena, o->m->functions.data[i]->plan, &o->target));

@@ -1,19 +1,19 @@
-/* Passes by name, of both levels of the IR: what `kvasir opt` does, and the golden tests with it. */
+/* Passes of both levels of the IR by name, for `kvasir opt` and the golden tests. */
 #ifndef KVA_TOOLS_OPT_H
 #define KVA_TOOLS_OPT_H
 
 #include "runtime/exe/options.h"
 #include "tools/driver/driver.h"
 
-/* The levels, graph first. NULL behind the last one. */
+/* The levels, graph first; NULL after the last one. */
 const kva_pass_level *kva_pass_level_at(uint32_t i);
 /* Whether some level has a pass of this name. */
 bool kva_pass_exists(const char *name);
 
-/* The table for those who look: every pass and pipeline with its help, as text or as a JSON list. */
+/* Prints the table, every pass and pipeline with its help, as text or as a JSON list. */
 void kva_opt_list(bool json, kva_text *out);
 
-/* What to run, as a user says it. */
+/* The passes to run, as given by a user. */
 typedef struct kva_opt_choice {
   const char *passes; /* "fold,dce": names of passes and pipelines */
   const char *precision, *target, *gemm;
@@ -26,10 +26,10 @@ typedef struct kva_opt_choice {
     "--gemm", NULL, "WHO", KVA_OPTION_STRING, &(c)->gemm, "matrix products on a GPU: library, or generated (default)"  \
   }
 
-/* Runs the passes in their order; `options` has what else they read, and the choice's precision and target are added to
- * it. out: the module as text that reads back; where pass plan comes last the plans, settled for the target; behind
- * `lower` the kernels. *changed becomes true when a pass over graphs changed something. KVA_INVALID with a diagnostic
- * by name: an unknown pass, one whose requirements do not hold, and what passes themselves report. */
+/* Runs the passes in order. `options` has their other options; the choice's precision and target are added to it. out:
+ * the module as text that reads back; the plans, confirmed for the target, if pass plan comes last; after `lower` also
+ * the kernels. *changed becomes true if a pass over graphs changed something. KVA_INVALID with a diagnostic: an unknown
+ * pass, an unmet requirement, or an error of a pass. */
 KVA_MUST_USE kva_status kva_opt(kva_module *m, const kva_opt_choice *choice, const kva_pass_options *options,
                                 bool *changed, kva_text *out);
 

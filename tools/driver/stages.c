@@ -1,7 +1,7 @@
 /* Compiler stages as text: plans and kernels of every function. */
 #include "tools/driver/summary.h"
 
-/* Pinned symbols are constants by now; the binding names what the sizes assume for the header line. */
+/* Pinned symbols are constants at this point; the header line names the binding that sizes assume. */
 static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE *out) {
   kva_binding none = {0};
   kva_summary s;
@@ -10,7 +10,7 @@ static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE
   return KVA_OK;
 }
 
-/* The plan that pass plan left, as its kernels confirm it. */
+/* The result of pass plan, as confirmed by its kernels. */
 static kva_status settled_plan(const kva_codegen *cg, kva_function *f, kva_memory_plan **out) {
   *out = f->plan;
   return kva_codegen_settle(f->graph->module->arena, f->plan, kva_codegen_target(cg));
@@ -30,7 +30,7 @@ static void print_buffer(const kva_plan_buffer *b, uint32_t number, FILE *out) {
   kva_text_free(&type);
 }
 
-/* "  12  if  then main.12.then else main.12.else": what a step is that depends on data. */
+/* Prints a data-dependent step: " 12 if then main.12.then else main.12.else". */
 static void print_decision(const kva_plan_step *s, FILE *out) {
   kva_dims binds = kva_node_binds(s->node);
   kva_text text = {0};
@@ -67,7 +67,7 @@ kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out)
   return KVA_OK;
 }
 
-/* Which hand-written kernel a step takes, and why not those before it. */
+/* Prints the hand-written kernel that a step uses, and why earlier rows do not apply. */
 static void print_choice(const kva_target *target, const kva_plan_step *s, uint32_t number, FILE *out) {
   const kva_node *operator;
   if (s->kind != KVA_PLAN_KERNEL || kva_codegen_is_call(target, s->node)) return;
@@ -79,7 +79,7 @@ static void print_choice(const kva_target *target, const kva_plan_step *s, uint3
   fputc('\n', out);
 }
 
-/* Steps that depend on data or have a hand-written kernel, and the plans that they run. */
+/* Prints steps that depend on data or have a hand-written kernel, and the plans that they run. */
 static kva_status print_decisions(kva_module *m, const kva_target *target, const kva_memory_plan *plan, FILE *out) {
   KVA_TRY(print_summary(m, plan, out));
   for (uint32_t i = 0; i < plan->steps.len; i++) {

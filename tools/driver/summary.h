@@ -17,9 +17,9 @@ typedef struct kva_summary {
   int64_t parameters; /* elements of trained states */
   int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
   int64_t temp_peak_bytes;  /* arena after packing by lifetime */
-  int64_t temp_total_bytes; /* without sharing */
+  int64_t temp_total_bytes; /* without sharing memory */
   double contraction_flops; /* per call: matrix products, convolutions, attention (a multiply-add counts as two) */
-  int64_t tokens;           /* elements of input 0 when that is an integer tensor, else 0 */
+  int64_t tokens;           /* elements of input 0 if that is an integer tensor, else 0 */
   int64_t steps, distinct_kernels;
 } kva_summary;
 
@@ -29,7 +29,7 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
-/* The same for every function of a planned module, settled for cg's target, with the binding that nobody chose. */
+/* Prints the summaries of all functions of a planned module, confirmed for cg's target, with the default binding. */
 KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
 /* Prints one plan with its buffers, their lifetimes and the operands of every step. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);

@@ -7,10 +7,10 @@
 typedef struct gpu_kernel {
   const char *name; /* also the peer's name in peer.py */
   const char *model;
-  const char *small, *large; /* pins of the model's symbols: "M=64 K=96"; large: what is timed */
-  double flops, bytes;       /* of the large one; 0: not what it is measured by */
+  const char *small, *large; /* pins of the model's symbols: "M=64 K=96"; large: the timed size */
+  double flops, bytes;       /* of the large size; 0: not a measure for it */
   double tolerance;          /* units of the result's type at the largest result */
-  bool library;              /* matrix products by the device's library */
+  bool library;              /* the device's library computes matrix products */
 } gpu_kernel;
 
 extern const gpu_kernel gpu_kernels[];

@@ -15,7 +15,7 @@ enum { MAX_TENSORS = 8 };
 typedef struct pack {
   const char *dir;
   kva_diag *diag;
-  kva_text cases; /* the file's bytes behind the header */
+  kva_text cases; /* the file's bytes after the header */
   int64_t n_cases;
   int32_t n_artifacts, without_code;
 } pack;

@@ -11,7 +11,7 @@ typedef enum opcode {
   OP_LOOP,  /* min to max characters of set, as many as possible */
   OP_SPLIT, /* first pc + x, then pc + y */
   OP_JUMP,  /* pc + x */
-  OP_LOOK,  /* what follows, up to OP_MATCH, must (negative: must not) match here; goes on at pc + x */
+  OP_LOOK,  /* the code up to OP_MATCH must match here (negative: must not); continues at pc + x */
   OP_MATCH,
 } opcode;
 

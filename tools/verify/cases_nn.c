@@ -272,7 +272,7 @@ static const kva_case cases[] = {
             {"1,2,T", .values = "2,-inf,3"},
             {"1,2,T,4"}}},
 
-    /* nothing to look for, nothing to look at */
+    /* no queries; no keys */
     {.op = KVA_OP_attention, .in = {{"1,2,T=0,4"}, {"1,2,S=3,4"}, {"1,2,S,4"}}, .first_result = true},
     {.op = KVA_OP_attention, .in = {{"1,2,3,4"}, {"1,2,S=0,4"}, {"1,2,S,4"}}, .first_result = true},
     {.op = KVA_OP_attention_grad_q,

@@ -94,7 +94,7 @@ kva_data_order kva_data_order_of(const kva_data_spec *spec, const kva_data_optio
                           .world = options->world ? options->world : 1};
 }
 
-/* With two rows or more, training and evaluation get at least one each. */
+/* With two rows or more, training gets at least one, and so does evaluation unless eval is 0. */
 static int64_t eval_rows(const kva_data_order *order, int64_t rows) {
   int64_t n = (int64_t)floor((double)rows * order->eval);
   if (order->eval > 0 && n == 0 && rows > 1) n = 1;

@@ -1,6 +1,6 @@
-/* The only header that compiled code and runtime share. Artefacts (.o, .so, JIT) contain one kva_artifact; the runtime
- * executes it on a device. Standalone: includes nothing of Kvasir. Sizes are pinned below; a change of layout raises
- * KVA_ABI_VERSION.
+/* The only header shared by compiled code and runtime. Artefacts (.o, .so, JIT) contain one kva_artifact, which the
+ * runtime executes on a device. Standalone: includes nothing of Kvasir. Sizes are pinned below; a layout change
+ * increments KVA_ABI_VERSION.
  *
  * Units: sizes in bytes, extents in elements. All pointers are borrowed from the artefact. */
 #ifndef KVA_RUNTIME_ABI_H
@@ -11,11 +11,11 @@
 #define KVA_ABI_VERSION 6u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
-/* A kernel on the CPU: runs work items [begin, end). buffers: one pointer per argument, in argument order; symbols: the
- * values of the program's shape symbols, indexed as in kva_program.symbols. Work items are independent. */
+/* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
+ * has the values of the program's shape symbols, indexed as in kva_program.symbols. Work items are independent. */
 typedef void (*kva_kernel_fn)(void *const *buffers, const int64_t *symbols, int64_t begin, int64_t end);
 
-/* A size or grid formula: postfix over the symbols. One op per word pair. */
+/* A size or grid formula: postfix over the symbols, one op per word pair. */
 typedef enum kva_formula_op {
   KVA_FORMULA_CONST,  /* push arg */
   KVA_FORMULA_SYMBOL, /* push symbols[arg] */
@@ -37,8 +37,8 @@ typedef struct kva_formula {
 
 typedef enum kva_buffer_kind {
   KVA_BUFFER_INPUT,  /* bound by the caller */
-  KVA_BUFFER_OUTPUT, /* bound by the caller, or by the session where the caller gives none */
-  KVA_BUFFER_STATE,  /* lives in the session across calls; `state` names it */
+  KVA_BUFFER_OUTPUT, /* bound by the caller, or by the session if the caller provides none */
+  KVA_BUFFER_STATE,  /* lives in the session across calls; `state` is its index */
   KVA_BUFFER_CONST,  /* bytes in the artefact or a mapped file */
   KVA_BUFFER_TEMP,   /* arena, from first_step to last_step */
 } kva_buffer_kind;
@@ -46,7 +46,7 @@ typedef enum kva_buffer_kind {
 enum { KVA_ABI_MAX_RANK = 8 };
 
 typedef struct kva_buffer_desc {
-  const char *name; /* inputs, outputs, states; else a hint or NULL */
+  const char *name; /* for inputs, outputs and states; else a hint or NULL */
   int32_t kind;     /* kva_buffer_kind */
   int32_t dtype;    /* kva_dtype code = onnx.TensorProto.DataType */
   int32_t rank;
@@ -61,62 +61,61 @@ typedef struct kva_buffer_desc {
 typedef enum kva_step_kind {
   KVA_STEP_KERNEL,
   KVA_STEP_COPY,   /* args[0] <- args[1], whole buffers */
-  KVA_STEP_CALL,   /* something that is no kernel of the artefact: row `call` of runtime/calls.def */
-  KVA_STEP_BRANCH, /* one of two internal programs, as args[0] says: kva_branch_desc */
-  KVA_STEP_LOOP,   /* an internal program again and again: kva_loop_desc */
-  KVA_STEP_BIND,   /* a symbol gets the value of args[0]: kva_bind_desc */
+  KVA_STEP_CALL,   /* not a kernel of the artefact: row `call` of runtime/calls.def */
+  KVA_STEP_BRANCH, /* runs one of two internal programs, selected by args[0]: kva_branch_desc */
+  KVA_STEP_LOOP,   /* repeats an internal program: kva_loop_desc */
+  KVA_STEP_BIND,   /* binds a symbol to the value of args[0]: kva_bind_desc */
 } kva_step_kind;
 
-/* A row of calls.def, with its typed descriptor. A device that does not support a call has it done by the host. */
+/* A row of calls.def, with its typed descriptor. The host performs calls that a device does not support. */
 typedef enum kva_call_id {
 #define KVA_CALL(id, name, desc, fields) KVA_CALL_##id,
 #include "runtime/calls.def"
   KVA_CALL_COUNT
 } kva_call_id;
 
-/* KVA_CALL_GEMM: arguments a, b, d. Row-major matrix products, one for each of `batch`: d[m][n] = sum over k of
- * a[m][k] * b[k][n], with float sums. Steps in elements; a step of 0 shares the matrix. */
+/* KVA_CALL_GEMM: arguments a, b, d. `batch` row-major matrix products d[m][n] = sum over k of a[m][k] * b[k][n], with
+ * float sums. Strides between matrices in elements; 0 shares one matrix. */
 typedef struct kva_gemm_desc {
   kva_formula batch, m, n, k;
   kva_formula step_a, step_b, step_d; /* from one matrix of the batch to the next */
   int32_t transpose_a, transpose_b;   /* stored k x m, n x k */
   int32_t dtype;                      /* of a and b: float, float16, bfloat16 */
-  int32_t dtype_d;                    /* that or float */
+  int32_t dtype_d;                    /* dtype or float */
 } kva_gemm_desc;
 
-/* KVA_CALL_HOST: a function of the program that embeds the runtime, by name (kva_session_options.functions). */
+/* KVA_CALL_HOST: calls a function of the embedding program by name (kva_session_options.functions). */
 typedef struct kva_host_desc {
   const char *name;
 } kva_host_desc;
 
-/* Steps that run internal programs of the artefact, which have the symbols of their caller. What a step binds has its
- * value from then on; a symbol is bound by one step of a program, and nothing before uses it.
+/* Steps that run internal programs of the artefact, which have their caller's symbols. A symbol that a step binds is
+ * defined from then on; only one step of a program binds it, and no earlier step uses it.
  *
  * BRANCH: args are a bool scalar, then the inputs and outputs of both programs, in order. */
 enum { KVA_BRANCH_BIND = 3 };
 typedef struct kva_branch_desc {
   int32_t then, orelse; /* indices in kva_artifact.programs */
-  int32_t n_binds;      /* numbers in binds */
-  const int32_t
-      *binds; /* symbol, output, dimension: the symbol becomes that extent, as the program that ran found it */
+  int32_t n_binds;      /* length of binds */
+  const int32_t *binds; /* (symbol, output, dimension): binds the symbol to the actual extent of the output */
 } kva_branch_desc;
 
 /* LOOP: args are the int64 scalar `count` if has_count, the bool scalar `cond` if has_cond, n_carried initial values,
- * further inputs; then results: n_carried final values, and tensors with a row for each iteration. For i = 0, 1, ...
- * while i < count and cond, the body runs with inputs (i, carried values, further inputs) and outputs (cond, carried
- * values, rows). Without has_cond its first output does not count. */
+ * further inputs; then results: n_carried final values, and tensors with one row per iteration. For i = 0, 1, ... while
+ * i < count and cond, the body runs with inputs (i, carried values, further inputs) and outputs (cond, carried values,
+ * rows). Without has_cond its first output is ignored. */
 typedef struct kva_loop_desc {
   int32_t body; /* index in kva_artifact.programs */
   int32_t n_carried;
   int32_t has_count, has_cond;
-  int32_t symbol; /* becomes the number of iterations; -1: none does */
+  int32_t symbol; /* set to the number of iterations; -1: none */
   int32_t reserved;
 } kva_loop_desc;
 
 typedef struct kva_bind_desc {
   int32_t symbol;
   int32_t reserved;
-  kva_formula bound; /* largest value; n 0: none is known */
+  kva_formula bound; /* maximum value; n 0: unknown */
 } kva_bind_desc;
 
 typedef struct kva_step_desc {
@@ -124,23 +123,23 @@ typedef struct kva_step_desc {
   int32_t kernel; /* KERNEL: index in kva_artifact.kernels */
   int32_t call;   /* CALL: kva_call_id */
   int32_t n_args;
-  int32_t n_results; /* the last of the args are written; of copies the first, and this is 0 */
+  int32_t n_results; /* the last of the args are written; a copy writes the first, and this is 0 */
   int32_t reserved;
   const int32_t *args; /* buffer numbers */
-  kva_formula grid;    /* KERNEL: work items */
+  kva_formula grid;    /* KERNEL: number of work items */
   const char *origin;  /* the graph node(s), for profiles and errors */
-  const void *desc;    /* CALL: as calls.def says; BRANCH, LOOP, BIND: see above; else NULL */
+  const void *desc;    /* CALL: see calls.def; BRANCH, LOOP, BIND: see above; else NULL */
 } kva_step_desc;
 
-/* What an output is to the training loop. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
+/* Role of an output in training. A step with a LOSS or GRAD_NORM that is not finite changes no parameter. */
 typedef enum kva_output_role {
   KVA_OUTPUT_VALUE,
-  KVA_OUTPUT_LOSS,      /* what training reduces; a scalar */
-  KVA_OUTPUT_GRAD_NORM, /* of all gradients, before clipping; a scalar */
+  KVA_OUTPUT_LOSS,      /* minimised by training; a scalar */
+  KVA_OUTPUT_GRAD_NORM, /* norm of all gradients before clipping; a scalar */
   KVA_OUTPUT_METRIC,    /* reported beside the loss */
 } kva_output_role;
 
-/* What a step's descriptor consists of, a letter for each member (see calls.def); "" where there is none. */
+/* Members of a step's descriptor, one letter each (see calls.def); "" if it has none. */
 static inline const char *kva_step_fields(const kva_step_desc *s) {
   static const char *const calls[] = {
 #define KVA_CALL(id, name, desc, fields) fields,
@@ -155,7 +154,7 @@ static inline const char *kva_step_fields(const kva_step_desc *s) {
   }
 }
 
-/* Where the member after the first `at` bytes of a descriptor begins, and its length. */
+/* Offset of the member that follows the first `at` bytes of a descriptor, and its length. */
 static inline int64_t kva_field_offset(char field, int64_t at) {
   return field == 'i' || field == 'n' ? (at + 3) / 4 * 4 : (at + 7) / 8 * 8;
 }
@@ -166,7 +165,7 @@ static inline int64_t kva_field_bytes(char field) {
 typedef struct kva_program {
   const char *name; /* "forward", "train_step", "init", ... */
   int32_t n_symbols, n_buffers, n_steps, n_inputs, n_outputs;
-  int32_t is_internal;        /* run by steps of other programs alone */
+  int32_t is_internal;        /* only steps of other programs run it */
   const char *const *symbols; /* "B", "T" */
   const kva_buffer_desc *buffers;
   const kva_step_desc *steps;
@@ -175,11 +174,11 @@ typedef struct kva_program {
   const int32_t *output_roles; /* kva_output_role; NULL: all are values */
 } kva_program;
 
-/* A tensor map (TMA descriptor) over an argument of the kernel. Dimensions from the innermost one; formulas over the
- * program's symbols. Elements outside of dims read as 0. */
+/* A tensor map (TMA descriptor) over an argument of the kernel. Innermost dimension first; formulas over the program's
+ * symbols. Elements outside of dims read as 0. */
 enum { KVA_ABI_MAP_RANK = 5 };
 typedef struct kva_tensor_map_desc {
-  int32_t argument; /* of the step */
+  int32_t argument; /* index in the step's args */
   int32_t dtype;
   int32_t rank;
   int32_t swizzle;                       /* bytes: 0, 32, 64, 128 */
@@ -189,17 +188,17 @@ typedef struct kva_tensor_map_desc {
   int32_t reserved;
 } kva_tensor_map_desc;
 
-/* On a GPU a kernel is an entry of the artefact's code: one block of `threads` threads (along x) for each work item.
- * Its parameters: a pointer for each argument of the step, aligned to 16 bytes, then an int64 for each of its symbols,
- * then a CUtensorMap (128 bytes, aligned to 64) for each of its tensor maps. Launches of a module must not overlap:
- * blocks may tell each other numbers in the module's own memory, which a launch leaves as it found it. Stores to a
- * buffer with several elements a byte reach up to the next multiple of 4 bytes, whose other bits they keep. */
+/* On a GPU a kernel is an entry of the artefact's code: one block of `threads` threads (along x) per work item. Its
+ * parameters are a pointer per argument of the step, aligned to 16 bytes, then an int64 per symbol, then a CUtensorMap
+ * (128 bytes, aligned to 64) per tensor map. Launches of a module must not overlap: blocks may exchange messages
+ * through the module's global memory, which a launch leaves unchanged. Stores to a buffer with several elements per
+ * byte touch bytes up to the next multiple of 4 and preserve the other bits. */
 typedef struct kva_kernel_desc {
-  const char *name; /* GPU: of the entry */
+  const char *name; /* GPU: name of the entry */
   kva_kernel_fn fn; /* CPU; else NULL */
   uint32_t threads;
-  uint32_t shared_bytes;  /* static, which the kernel declares itself */
-  uint32_t dynamic_bytes; /* of shared memory that the launch must add */
+  uint32_t shared_bytes;  /* static shared memory, declared by the kernel */
+  uint32_t dynamic_bytes; /* shared memory that the launch must add */
   int32_t n_symbols;
   const int32_t *symbols; /* indices in kva_program.symbols, the same in every program that calls the kernel */
   const kva_tensor_map_desc *maps;
@@ -207,7 +206,7 @@ typedef struct kva_kernel_desc {
   int32_t reserved;
 } kva_kernel_desc;
 
-/* State that the programs of an artefact share. init: see kva_state_init. */
+/* A state, shared by the programs of an artefact. init: see kva_state_init. */
 typedef enum kva_state_init {
   KVA_STATE_INIT_CONSTANT,  /* a */
   KVA_STATE_INIT_NORMAL,    /* standard deviation a */
@@ -218,8 +217,8 @@ typedef enum kva_state_init {
 
 typedef enum kva_state_role {
   KVA_ROLE_PARAMETER, /* trained, saved */
-  KVA_ROLE_MOMENT,    /* of a parameter's optimiser; begins at zero */
-  KVA_ROLE_BUFFER,    /* running statistics, counters, settings; saved where a program writes it */
+  KVA_ROLE_MOMENT,    /* of a parameter's optimiser; initially zero */
+  KVA_ROLE_BUFFER,    /* running statistics, counters, settings; saved if a program writes it */
   KVA_ROLE_CACHE,     /* of one sequence or step: never saved */
 } kva_state_role;
 
@@ -237,9 +236,9 @@ typedef struct kva_state_desc {
   const void *data;
 } kva_state_desc;
 
-/* What an artefact's kernels are, in one of several forms: a device takes the first that it can run. */
+/* Form of an artefact's kernels. An artefact may have several; a device takes the first that it can run. */
 typedef enum kva_code_format {
-  KVA_CODE_FUNCTIONS, /* functions of this process: kva_kernel_desc.fn; no bytes */
+  KVA_CODE_FUNCTIONS, /* functions of this process: kva_kernel_desc.fn; without bytes */
   KVA_CODE_CUBIN,     /* machine code of an NVIDIA GPU */
   KVA_CODE_PTX,       /* text for the driver's compiler */
 } kva_code_format;
@@ -247,7 +246,7 @@ typedef enum kva_code_format {
 typedef struct kva_code {
   int32_t format; /* kva_code_format */
   int32_t reserved;
-  const char *arch; /* "sm_80"; of functions NULL */
+  const char *arch; /* "sm_80"; NULL for functions */
   const void *data;
   int64_t bytes;
 } kva_code;
@@ -258,11 +257,11 @@ typedef struct kva_artifact {
   int32_t n_states, n_kernels, n_programs, n_codes, reserved;
   const char *model;
   const char *target;    /* "x86-64-v4 ...", for messages */
-  const kva_code *codes; /* of one kind of machine: functions, or one architecture of GPUs */
+  const kva_code *codes; /* for one kind of machine: functions, or one GPU architecture */
   const kva_state_desc *states;
   const kva_kernel_desc *kernels;
   const kva_program *programs;
-  const struct kva_artifact *next; /* the same model for another GPU architecture; or NULL */
+  const struct kva_artifact *next; /* the same model for another GPU architecture, or NULL */
 } kva_artifact;
 
 _Static_assert(sizeof(kva_formula_word) == 16, "abi");

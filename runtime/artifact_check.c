@@ -1,5 +1,5 @@
-/* Validates an artefact once, so that execution need not look again. An artefact is machine code and therefore trusted;
- * the check is against truncated files, other versions and faults of the compiler, not against an attacker. */
+/* Validates an artefact once, so that execution need not check again. An artefact is machine code and therefore
+ * trusted: the check detects truncated files, other versions and compiler errors, not attacks. */
 #include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
@@ -119,7 +119,7 @@ static kva_status check_members(const checker *c, int32_t index) {
   return KVA_OK;
 }
 
-/* The descriptor of a call, member by member; then what its row knows. */
+/* Checks the descriptor of a call member by member, then the conditions of its row. */
 static kva_status check_call(const checker *c, int32_t index) {
   const kva_step_desc *s = &c->p->steps[index];
   if (s->call < 0 || s->call >= KVA_CALL_COUNT)
@@ -160,7 +160,7 @@ static kva_status check_step(const checker *c, int32_t index) {
   for (int32_t i = 0; i < s->n_args; i++) KVA_TRY(check_arg(c, index, s->args[i]));
   if (s->kind == KVA_STEP_COPY) return KVA_OK;
   if (s->kind == KVA_STEP_CALL) return check_call(c, index);
-  if (s->kind != KVA_STEP_KERNEL) return check_members(c, index); /* the rest: kva_artifact_check_control */
+  if (s->kind != KVA_STEP_KERNEL) return check_members(c, index); /* kva_artifact_check_control does the rest */
   if (s->kernel < 0 || s->kernel >= c->a->n_kernels || !has_code(c, &c->a->kernels[s->kernel]))
     return FAULT(c, "step %d of '%s' calls kernel %d of %d", index, c->p->name, s->kernel, c->a->n_kernels);
   if (kva_artifact_arch(c->a) && !maps_are_valid(c, s, &c->a->kernels[s->kernel]))
@@ -203,7 +203,7 @@ static kva_status check_program(checker *c, int32_t index) {
   return check_signature(c);
 }
 
-/* All forms are for one kind of machine. */
+/* All code objects must be for one kind of machine. */
 static kva_status check_code(const checker *c, int32_t index) {
   const kva_code *code = &c->a->codes[index];
   if (code->format < KVA_CODE_FUNCTIONS || code->format > KVA_CODE_PTX)

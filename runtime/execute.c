@@ -1,9 +1,9 @@
 /* The executor: runs a program's steps in order.
  *
- * A run binds symbols from the inputs' shapes; when they differ from the last run's, sizes, grids and the arena are
- * planned anew (segments.c). Then the device gets every step, a kernel over its work items, a copy or a call, and
- * nothing is allocated; control.c runs the steps that depend on data. A device with memory of its own gets its data in
- * transfer.c; on the CPU callers' tensors are used where they are. */
+ * A run binds symbols from the inputs' shapes. If these differ from the last run's, sizes, grids and the arena are
+ * planned again (segments.c). The device then gets every step: a kernel over its work items, a copy or a call; nothing
+ * is allocated. control.c runs data-dependent steps. transfer.c serves devices with their own memory; on the CPU
+ * callers' tensors are used in place. */
 #include "runtime/calls.h"
 #include "runtime/formula.h"
 #include "runtime/session.h"
@@ -43,9 +43,9 @@ kva_status kva_session_output(kva_session *s, const kva_program_state *sp, int32
   return kva_eval_dims(b, sp->symbols, out) ? KVA_OK : kva_bad_size(s, p, "output", index, b->name);
 }
 
-/* The first caller's memory for a buffer is written directly; outputs that name the same buffer again, or one that is
- * no output buffer (a state), get a copy in deliver_outputs. Outputs whose size is not known yet get memory of the
- * session's with it. */
+/* The first caller's memory for a buffer is written directly. Outputs that name the same buffer again, or one that is
+ * not an output buffer (a state), get a copy in deliver_outputs. Outputs of unknown size get the session's memory once
+ * the size is known. */
 static kva_status point_at_outputs(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
   const kva_program *p = sp->desc;
   for (int32_t i = 0; i < p->n_outputs; i++) {
@@ -86,14 +86,15 @@ kva_status kva_step_error(kva_session *s, const kva_program *p, int32_t index, k
   return kva_session_device_error(s, status, p, what);
 }
 
-/* Does the host do this step, whatever the device? Then it is in no recording. */
+/* Whether the host performs this step on every device, so that no recording contains it. */
 static bool is_on_host(const kva_session *s, const kva_step_desc *step) {
   const kva_device_class *class = s->device->class;
   if (step->kind == KVA_STEP_CALL) return !(class->supports && class->supports(s->device, step->call));
   return step->kind >= KVA_STEP_BRANCH;
 }
 
-/* Arguments of a call in host memory, one after the other; `out`: those that it writes go back to the device. */
+/* Copies the arguments of a call to host memory, one after the other; `out`: copies those that it writes back to the
+ * device. */
 static kva_status stage(kva_session *s, const kva_device_call *call, void **staged, bool out) {
   const kva_step_desc *step = call->step;
   const kva_device_class *class = s->device->class;
@@ -121,7 +122,7 @@ static kva_status grow_staging(kva_session *s, const kva_device_call *call) {
   return kva_block_create_from(s->options.allocator, total, &s->staging);
 }
 
-/* A device with memory of its own lends its arguments: what the call reads goes to the host, what it writes back. */
+/* Performs a call on the host. For a device with its own memory, arguments are copied to the host and results back. */
 static kva_status call_host(kva_session *s, kva_program_state *sp, kva_device_call *call) {
   const kva_call_class *class = kva_call_class_of(call->step);
   if (s->device->class->host_memory) return class->run(s, call);
@@ -206,7 +207,7 @@ static kva_status wait(kva_session *s, const kva_program_state *sp) {
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "waiting for the device");
 }
 
-/* By the device's own clock: steps follow each other without waiting. */
+/* Measures with the device's clock, so that steps follow each other without waiting. */
 static kva_status run_marked(kva_session *s, kva_program_state *sp) {
   const kva_device_class *class = s->device->class;
   if (!sp->desc->n_steps) return KVA_OK;
@@ -225,7 +226,7 @@ static kva_status run_marked(kva_session *s, kva_program_state *sp) {
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "measuring time");
 }
 
-/* Steps [first, first + n), of which the device may have a recording. */
+/* Runs steps [first, first + n); the device may have a recording of them. */
 static kva_status run_range(kva_session *s, kva_program_state *sp, int32_t first, int32_t n) {
   const kva_device_class *class = s->device->class;
   const kva_device_run run = {
@@ -239,7 +240,7 @@ static kva_status run_range(kva_session *s, kva_program_state *sp, int32_t first
     if (status == KVA_OK) status = kva_session_step(s, sp, i);
   }
   kva_status ended = class->end ? class->end(s->device, &run, status != KVA_OK) : KVA_OK;
-  KVA_TRY(status); /* its message is there */
+  KVA_TRY(status); /* the message is already set */
   return ended == KVA_OK ? KVA_OK : kva_session_device_error(s, ended, sp->desc, "starting the program");
 }
 
@@ -258,7 +259,7 @@ static kva_status run_steps(kva_session *s, kva_program_state *sp) {
   return KVA_OK;
 }
 
-/* Marks take time between steps; those that the host does itself it measures itself. */
+/* Marks measure the time between steps of the device; the host measures its own steps. */
 static bool has_host_steps(const kva_session *s, const kva_program *p) {
   for (int32_t i = 0; i < p->n_steps; i++)
     if (is_on_host(s, &p->steps[i])) return true;
@@ -275,14 +276,14 @@ static kva_status run_as_asked(kva_session *s, kva_program_state *sp) {
   return s->options.profile ? KVA_OK : wait(s, sp);
 }
 
-/* Steps may run again from the first one. */
+/* Prepares for running the steps again from the first one. */
 kva_status kva_session_rewind(kva_session *s, kva_program_state *sp) {
   for (int32_t i = 0; i < sp->desc->n_symbols; i++)
     if (sp->symbol_segments[i]) sp->symbols[i] = KVA_UNBOUND;
   return kva_segment_enter(s, sp, 0);
 }
 
-/* Symbols from the inputs, and a plan for them. */
+/* Binds symbols from the inputs, and plans for them. */
 static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *inputs) {
   KVA_TRY(kva_bind_symbols(s, sp, inputs, sp->candidate));
   if (sp->desc->n_symbols) memcpy(sp->symbols, sp->candidate, (size_t)sp->desc->n_symbols * sizeof *sp->symbols);

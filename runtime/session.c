@@ -1,4 +1,4 @@
-/* Sessions: creation, states, what a session knows about its programs. Running is in execute.c. */
+/* Sessions: creation, states, queries about programs. execute.c runs programs. */
 #include "runtime/calls.h"
 #include "runtime/session.h"
 
@@ -15,7 +15,7 @@ static void *new_array(const kva_session *s, int64_t n, size_t item_size, bool *
   return p;
 }
 
-/* Sizes of all steps; where those of a step begin. out_at NULL: no memory for them. */
+/* Counts the sizes of all steps; out_at[i] is the index of step i's first size. out_at NULL (no memory): returns 0. */
 static int64_t count_sizes(const kva_program *p, int32_t *out_at) {
   int32_t n = 0;
   for (int32_t i = 0; out_at && i < p->n_steps; i++) {
@@ -96,7 +96,7 @@ static void lend_state(kva_session *s, int32_t index, int64_t offset) {
   memcpy(t->dims, d->dims, sizeof t->dims);
 }
 
-/* All states lie in one block, each on a boundary of its own. */
+/* All states share one block, each aligned separately. */
 static kva_status create_states(kva_session *s, kva_diag *diag) {
   const kva_artifact *a = s->artifact;
   int64_t total = 0, size;
@@ -152,7 +152,7 @@ static kva_status create_parts(kva_session *s, kva_diag *diag) {
   return create_states(s, diag);
 }
 
-/* Before anything refers to the tables. */
+/* Runs before anything refers to the tables. */
 static kva_status attach_weights(kva_session *s, kva_diag *diag) {
   if (!kva_weights_needed(s->artifact)) return KVA_OK;
   KVA_TRY(kva_weights_attach(s->artifact, s->options.weights, diag, &s->weights));
@@ -250,7 +250,7 @@ static int64_t *category_of(const kva_buffer_desc *b, kva_memory_report *r) {
   case KVA_BUFFER_INPUT: return &r->inputs;
   case KVA_BUFFER_OUTPUT: return &r->outputs;
   case KVA_BUFFER_CONST: return &r->constants;
-  default: return NULL; /* states are counted once, temporaries as an arena */
+  default: return NULL; /* states are counted once, temporaries as part of the arena */
   }
 }
 

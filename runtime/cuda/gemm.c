@@ -1,8 +1,8 @@
-/* GEMM steps by cuBLASLt. The library thinks in columns: a row-major matrix is its transpose there, and
- * D = A B is D' = B' A'. So its first operand is our b, its second our a, and it computes n x m.
+/* GEMM steps by cuBLASLt. The library is column-major: a row-major matrix is a transposed one there, and D = A B
+ * becomes D' = B' A'. So its first operand is our b, its second our a, and it computes an n x m result.
  *
- * For every new problem the library proposes algorithms; the first use times them and keeps the fastest. Which one wins
- * may differ from process to process, and with it the last bits of sums; KVASIR_CUDA_TUNE=0 takes the library's first
+ * For every new problem the library proposes algorithms; the first use times them and keeps the fastest. The fastest
+ * may differ between processes, and with it the last bits of sums; KVASIR_CUDA_TUNE=0 takes the library's first
  * proposal instead. */
 #include "runtime/calls.h"
 #include "runtime/cuda/cuda.h"
@@ -85,7 +85,7 @@ static int type_of(int32_t dtype) {
   return dtype == KVA_F32 ? BLAS_TYPE_F32 : dtype == KVA_F16 ? BLAS_TYPE_F16 : BLAS_TYPE_BF16;
 }
 
-/* A row-major rows x columns matrix, `batch` times with a step. */
+/* The layout of `batch` row-major matrices, rows x columns, at a constant distance. */
 static blas_status make_layout(const cuda_blas *blas, int32_t dtype, int64_t rows, int64_t columns, int64_t batch,
                                int64_t step, blas_layout *out) {
   int32_t n = (int32_t)batch;
@@ -118,7 +118,7 @@ static blas_status describe(const cuda_blas *blas, plan *p) {
   return s;
 }
 
-/* What the library may assume: arguments of steps are aligned to KVA_ALIGNMENT. */
+/* Tells the library that arguments of steps are aligned to KVA_ALIGNMENT. */
 static blas_status set_preference(const cuda_blas *blas, blas_preference preference) {
   uint64_t bytes = WORKSPACE_BYTES;
   uint32_t alignment = KVA_ALIGNMENT;
@@ -150,7 +150,7 @@ static blas_status multiply(const cuda_device *d, const plan *p, const operands 
                                   &p->algorithm, (void *)(uintptr_t)blas->workspace, p->workspace, d->stream);
 }
 
-/* Seconds of one product, or a negative number where the algorithm fails. */
+/* Seconds of one product; negative if the algorithm fails. */
 static double time_plan(cuda_device *d, const plan *p, const operands *o) {
   float milliseconds = 0;
   if (multiply(d, p, o) != BLAS_SUCCESS || d->api.cuEventRecord(d->blas->start, d->stream)) return -1;
@@ -233,7 +233,7 @@ kva_status kva_cuda_call(kva_device *device, const kva_device_call *l) {
   KVA_TRY(kva_cuda_enter(d));
   if (!g->batch || !g->m || !g->n) return KVA_OK;
   if (g->batch > INT32_MAX) return kva_cuda_fail(d, KVA_UNSUPPORTED, "%lld products at once", (long long)g->batch);
-  if (!g->k) /* sums of nothing */
+  if (!g->k) /* empty sums */
     return kva_cuda_check(
         d, d->api.cuMemsetD8Async(kva_cuda_address(l->args[2]), 0, (size_t)l->bytes[l->step->args[2]], d->stream),
         "cuMemsetD8Async");

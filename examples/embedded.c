@@ -1,5 +1,5 @@
-/* A model where nothing is taken from the system: memory comes from the program's allocator, temporaries lie in its
- * arena, work runs on its threads. */
+/* A model that takes nothing from the system: memory comes from the program's allocator, temporaries lie in its arena,
+ * and work runs on its threads. */
 #include "lm.h"
 
 #include <pthread.h>
@@ -8,7 +8,7 @@
 
 enum { LENGTH = 64, THREADS = 2 };
 
-/* ---- memory: counted --------------------------------------------------------------------------------------------- */
+/* ---- memory: an allocator that counts ---------------------------------------------------------------------------- */
 
 static int blocks;
 
@@ -24,7 +24,7 @@ static void release(void *user, void *memory) {
   free(memory);
 }
 
-/* ---- threads: a job is cut in two; a real program would hand it to its pool -------------------------------------- */
+/* ---- threads: each job is split in two; a real program would use its pool ---------------------------------------- */
 
 typedef struct half {
   void (*work)(void *ctx, int64_t begin, int64_t end);
@@ -71,7 +71,7 @@ int main(void) {
   for (int i = 0; i < 3; i++)
     if (lm_forward(model, &(lm_forward_in){tokens}, &out, &dims)) return 1;
   printf("first logit %.9g, %d blocks of memory, %s\n", logits[0], blocks, jobs ? "own threads" : "no threads");
-  const lm_dims longer = {.B = 1, .T = LENGTH + 1}; /* more than the arena holds */
+  const lm_dims longer = {.B = 1, .T = LENGTH + 1}; /* more than fits in the arena */
   int32_t more[LENGTH + 1] = {0};
   out.logits = NULL;
   int refused = lm_forward(model, &(lm_forward_in){more}, &out, &longer);

@@ -1,4 +1,4 @@
-/* A language model as an object file: which token follows each of a text's? */
+/* A language model as an object file: predicts the token after each token of a text. */
 #include "lm.h"
 
 #include <stdio.h>
@@ -23,7 +23,7 @@ int main(void) {
   for (int i = 0; i < LENGTH; i++) tokens[i] = 100 * i;
   const lm_dims dims = {.B = 1, .T = LENGTH};
   const lm_forward_in in = {.tokens = tokens};
-  lm_forward_out out = {.logits = NULL}; /* memory of the context */
+  lm_forward_out out = {.logits = NULL}; /* use memory of the context */
   if (lm_forward(model, &in, &out, &dims)) {
     fprintf(stderr, "object: %s\n", lm_error(model));
     return 1;

@@ -1,5 +1,5 @@
-/* A model as a shared library that is loaded at run time: shared ./lm.so [TOKENS.raw LOGITS.raw LENGTH] runs it on
- * int32 tokens of a file and writes the logits. The program is linked with nothing of Kvasir. */
+/* A model as a shared library, loaded at run time: shared ./lm.so [TOKENS.raw LOGITS.raw LENGTH] runs it on int32
+ * tokens of a file and writes the logits. The program links nothing of Kvasir. */
 #include "lm.h"
 
 #include <dlfcn.h>

@@ -1,11 +1,11 @@
-/* Training from a C program: data of its own, steps, evaluation, parameters read and written, a checkpoint. The model
- * is models/mlp.kv, compiled with kvasir build --train. */
+/* Training from a C program: own data, steps, evaluation, access to parameters, a checkpoint. The model is
+ * models/mlp.kv, compiled with kvasir build --train. */
 #include "mlp.h"
 #include "runtime/runtime.h"
 
 #include <stdio.h>
 
-/* Rows of tokens that count upwards from a start that depends on seed, step and row: fill must be a pure function. */
+/* Rows of tokens that count upwards from a start that depends on seed, step and row. fill must be a pure function. */
 static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation, int n, kva_tensor *t, kva_diag *diag) {
   (void)self, (void)n, (void)diag;
   int32_t *tokens = t[0].data, *targets = t[1].data;
@@ -25,7 +25,7 @@ static kva_status train(kva_session *s, kva_trainer *t, const char *path, kva_di
   KVA_TRY(kva_trainer_save(t, path, diag));
   KVA_TRY(kva_trainer_evaluate(t, diag, &e));
   double before = e.values[0];
-  kva_tensor w; /* the live parameter: what is written to it is used from the next step on */
+  kva_tensor w; /* the parameter itself: the next step uses what is written to it */
   if (!kva_session_state(s, "embed", &w)) return KVA_INVALID;
   for (int64_t i = 0; i < w.dims[0] * w.dims[1]; i++) ((float *)w.data)[i] = 0;
   KVA_TRY(kva_trainer_evaluate(t, diag, &e));

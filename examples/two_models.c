@@ -1,4 +1,4 @@
-/* Two models in one program: everything that a compiled model exports begins with its prefix. */
+/* Two models in one program: all symbols exported by a compiled model begin with its prefix. */
 #include "lm.h"
 #include "mlp.h"
 
@@ -18,7 +18,7 @@ int main(void) {
   if (lm_create(NULL, &lm, NULL, 0) || mlp_create(NULL, &mlp, NULL, 0)) return 1;
   int32_t tokens[LONGEST];
   for (int i = 0; i < LONGEST; i++) tokens[i] = i * i % 256;
-  for (int length = 5; length <= LONGEST; length += 5) { /* one artefact serves all shapes of its symbols */
+  for (int length = 5; length <= LONGEST; length += 5) { /* one artefact serves all values of its symbols */
     const lm_dims lm_dims_now = {.B = 1, .T = length};
     const mlp_dims mlp_dims_now = {.B = 1, .T = length};
     lm_forward_out a = {NULL};

@@ -327,7 +327,7 @@ static kva_call_id call_named(const char *name) {
   return (kva_call_id)i;
 }
 
-/* An operator that is a call. Its row has no description: what it works on are its arguments. */
+/* An operator that is a call. It has no descriptor: the step's arguments say everything. */
 static void write_call(const kva_plan_step *s, kva_step_desc *out) {
   out->kind = KVA_STEP_CALL;
   out->call = call_named(s->node->op->name);

@@ -141,12 +141,12 @@ KVA_MUST_USE kva_status kva_codegen_tables(kva_codegen *cg, kva_arena *arena, kv
 typedef struct kva_object_function {
   const char *name; /* in C */
   int32_t program;
-  bool binds; /* symbols: <name>_dims gives what they became */
+  bool binds; /* has symbols whose values <name>_dims returns */
 } kva_object_function;
 
-/* What a relocatable object exports beside the tables and kernels, which are local to it:
- *   <prefix>_artifact(), <prefix>_create(), <prefix>_destroy(), <prefix>_error() and, for each of the functions, itself
- *   <name>_arena() and, where it binds symbols, <name>_dims(): see runtime/context.h. */
+/* Symbols that a relocatable object exports; tables and kernels are local to it:
+ *   <prefix>_artifact(), <prefix>_create(), <prefix>_destroy(), <prefix>_error() and, for each function, itself,
+ *   <name>_arena() and, if it binds symbols, <name>_dims(): see runtime/context.h. */
 typedef struct kva_object_options {
   const char *prefix; /* a C identifier */
   uint32_t n_functions;

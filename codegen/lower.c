@@ -288,7 +288,7 @@ static kva_lowering lowering_of(kva_arena *arena, const kva_node *node, const kv
   return w;
 }
 
-/* Predicates look at operands in a kernel of their own, which says nothing. */
+/* Predicates analyse operands in a scratch kernel; `failed` suppresses its diagnostics. */
 kva_kernel_choice kva_codegen_choose(const kva_node *node, const kva_target *target, const kva_node **out_operator) {
   kva_kernel_choice choice = {0};
   kva_arena *scratch = kva_arena_create();

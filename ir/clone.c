@@ -122,7 +122,7 @@ static void clone_node(cloner *c, const kva_node *n, kva_graph *g) {
   kva_value **operands = KVA_NEW_ARRAY(c->scratch, kva_value *, n->n_operands);
   for (uint32_t i = 0; i < n->n_operands; i++) {
     if (n->operands[i].value) operands[i] = c->values[n->operands[i].value->id];
-    KVA_ASSERT(!n->operands[i].value || operands[i]); /* definitions stand before uses */
+    KVA_ASSERT(!n->operands[i].value || operands[i]); /* definitions come before uses */
   }
   kva_node *copy =
       kva_node_create(g, NULL, n->op, n->n_operands, operands, n->n_results, clone_attrs(c, n), clone_loc(c, n->loc));

@@ -149,7 +149,7 @@ static void put_expr(encoder *s, const kva_expr *e) {
 
 static void put_value(encoder *s, const kva_kinstr *v) {
   bool is_const = v->op == KVA_K_CONST;
-  KVA_ASSERT(is_const || number_of(s, v)); /* operands stand before */
+  KVA_ASSERT(is_const || number_of(s, v)); /* operands are defined before */
   put(s, is_const ? 0 : number_of(s, v));
   if (!is_const) return;
   put(s, v->dtype);

@@ -12,7 +12,7 @@ typedef struct sweep {
 } sweep;
 
 static void mark(sweep *s, kva_kinstr *i) {
-  KVA_ASSERT(i->region && i->id < s->k->next_id); /* what is used is linked */
+  KVA_ASSERT(i->region && i->id < s->k->next_id); /* operands are linked */
   if (s->live[i->id]) return;
   s->live[i->id] = true;
   KVA_PUSH(s->scratch, &s->work, i);

@@ -1,4 +1,4 @@
-/* Kernels of attention and its gradients: flash style, nothing of size T x S is stored. Strips: query_tile.h.
+/* Kernels of attention and its gradients: flash style, nothing of size T x S is stored. Query tiles: query_tile.h.
  *
  * Forward (queries across lanes), for every block of keys:
  *   S = K q^T;  m' = max(m, rows of S);  P = exp(S - m')
@@ -7,8 +7,8 @@
  *   dq = scale * K^T dS              (queries across lanes)
  *   dV = dy^T P;  dK = scale * q^T dS, summed over the queries of every head of the group   (keys across lanes)
  *
- * Two backward kernels instead of one: each owns its results, so there are no atomics and sums have one order. Blocks
- * that causality hides from a whole query tile are not visited. */
+ * Two backward kernels instead of one: each owns its results, so there are no atomics and one order of summation.
+ * Blocks that causality hides from a whole query tile are skipped. */
 #include "codegen/kernels/any/attention/query_tile.h"
 
 #include <math.h>

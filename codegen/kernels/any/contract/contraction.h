@@ -1,12 +1,12 @@
-/* Contractions: result[batch][row][column] = sum over k of a[batch][row][k] * b[batch][k][column], for whatever
- * a, b and the columns are: matrices, images seen through a window, gradients of those. The operator describes them by
- * functions of index expressions; cpu/contract and nv/contract make loops and tiles.
+/* Contractions: result[batch][row][column] = sum over k of a[batch][row][k] * b[batch][k][column], whatever a, b and
+ * the columns are: matrices, images seen through a window, gradients of those. The operator describes them by functions
+ * of index expressions; cpu/contract and nv/contract provide loops and tiles.
  *
- * Columns lie on `lines` of `line` positions, of which the first `used` hold results: the rows of an image, with room
- * for what a window reads beside the last result. One step of the depth reads, for each of `leads` segments, `taps`
- * positions that lie `spread` apart in units of 1 / stride: tap t of a column at position p reads position p + t *
- * spread / stride of the phase t * spread mod stride. So a window of a convolution reads one packed copy of a line with
- * all its taps. A matrix has one line, one lead, one tap. */
+ * Columns are on `lines` of `line` positions, of which the first `used` hold results: the rows of an image, with space
+ * for the positions that a window reads after the last result. For each of `leads` segments, one step of the depth
+ * reads `taps` positions that are `spread` apart in units of 1 / stride: tap t of a column at position p reads position
+ * p + t * spread / stride of the phase t * spread mod stride. So a convolution window reads one packed copy of a line
+ * with all its taps. A matrix has one line, one lead, one tap. */
 #ifndef KVA_KERNELS_ANY_CONTRACT_CONTRACTION_H
 #define KVA_KERNELS_ANY_CONTRACT_CONTRACTION_H
 

@@ -6,11 +6,12 @@
  *   weight     M/group         (c, kernel)             (n, o)
  *
  * A line is the last spatial axis; the taps along it share one packed copy, the leading axes' taps are the
- * contraction's leads. Windows of one tap without stride and padding make an image one line.
+ * contraction's leads. If windows have one tap, no stride and no padding, an image is one line.
  *
- * The gradient for the input is a convolution of dy, with stride - 1 zeros between its elements, by the reversed
- * kernel. The zeros are left out: the columns of one contraction are every stride-th position, which read every
- * stride-th tap, and the batch runs over where they begin. (A strided axis that is dilated as well keeps its zeros.) */
+ * The gradient of the input is a convolution of dilated dy (stride - 1 zeros between its elements) with the reversed
+ * kernel. The zeros are skipped: the columns of one contraction are every stride-th position, which read every
+ * stride-th tap, and the batch runs over the offsets where they begin. (A strided axis that is also dilated keeps its
+ * zeros.) */
 #include "ops/conv.h"
 #include "ops/element.h"
 #include "codegen/kernels/any/contract/contraction.h"
@@ -19,7 +20,8 @@ enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, LONG_LINE = 32, MAX_LEADS = 256 };
 
 typedef struct site {
   kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
-  int64_t between[KVA_MAX_SPATIAL]; /* elements of operand 0 lie at multiples of this; 1 but for the input's gradient */
+  int64_t
+      between[KVA_MAX_SPATIAL]; /* elements of operand 0 are at multiples of this; 1 except for the input's gradient */
   int64_t step[KVA_MAX_SPATIAL],
       first[KVA_MAX_SPATIAL];       /* column p is the result's position p * step + begin + first */
   int64_t begins;                   /* all begins: the product of steps */

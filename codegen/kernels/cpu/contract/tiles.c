@@ -1,19 +1,19 @@
 /* Contractions (any/contract/contraction.h) on CPUs: register tiles of explicit vectors over packed panels of b.
  *
- * A work item makes a block of `block_rows` rows x `panel` columns. For every slice of `depth` steps it packs what its
- * columns read of b (contiguous: for each step, lead and phase one segment of panel + reach positions), then for every
- * tile of `tile_rows` rows runs
+ * A work item computes a block of `block_rows` rows x `panel` columns. For every slice of `depth` steps it packs the
+ * part of b that its columns read (contiguous: for each step, lead and phase one segment of panel + reach positions),
+ * then for every tile of `tile_rows` rows runs
  *
  *   acc[r][j] += a[r][k, lead, tap] * packed[k, lead, phase of tap][offset of tap + j]      r unrolled, j in vectors
  *
  * with the accumulators in registers: (tile_rows + 1) * vectors + 1 of them fit the register file. Between slices the
- * accumulators rest in a local block; after the last one the block goes through the fused epilogue to memory. Every
- * element is one sum in the order of (k, lead, tap), whatever the thread count.
+ * accumulators are stored in a local block; after the last slice the block goes through the fused epilogue to memory.
+ * Every element is one sum in the order of (k, lead, tap), whatever the thread count.
  *
- * Choice of the tile (facts: full rate needs ten or more independent accumulators; wide panels read b less often): the
- * shape that computes the fewest elements past the edges. Packing costs one pass over b per block of rows, so blocks
- * are as tall as still gives every core several items. Positions behind `used` are computed and thrown away; what the
- * packed panel holds for positions behind the last line only reaches those. */
+ * Choice of the tile (full rate needs ten or more independent accumulators; wide panels read b less often): the shape
+ * that computes the fewest elements past the edges. Packing costs one pass over b per block of rows, so blocks are as
+ * tall as possible while every core gets several items. Positions after `used` are computed and discarded; packed
+ * values for positions after the last line affect only those. */
 #include "codegen/kernels/cpu/contract/contract.h"
 
 #include <math.h>

@@ -1,21 +1,20 @@
-/* Attention on tensor cores: what the kernels of flash_forward.c and flash_backward.c are made of.
+/* Attention on tensor cores: the basis of the kernels in flash_forward.c and flash_backward.c.
  *
  * A block owns a query tile of 16 rows for each of its warps (queries, or keys for dk and dv) and walks the other axis
- * ("far") in steps of `far` positions. Tiles lie in shared memory as [position][width] in the operands' 16-bit type;
- * a warp multiplies fragments of them (m16n8k16, float sums) whose results stay in registers:
+ * ("far") in steps of `far` positions. Tiles are in shared memory as [position][width] in the operands' 16-bit type. A
+ * warp multiplies fragments of them (m16n8k16, float sums) and keeps the results in registers:
  *
  *   scores    [16][far]    row r of a warp times every far row: both operands have the depth contiguous
  *   products  [16][width]  probabilities, from registers, times the far tile: its rows are the depth
  *
- * Element i of a thread's part of a [16][n] result lies in row lane / 4 + 8 * (i / 2 % 2), column
- * 8 * (i / 4) + 2 * (lane % 4) + i % 2 (PTX ISA, mma.m16n8k16). Two neighbouring 8-column parts of a result hold
- * exactly what one 16-deep left operand wants, in order: probabilities become an operand by rounding, without an
- * exchange.
+ * Element i of a thread's part of a [16][n] result is in row lane / 4 + 8 * (i / 2 % 2), column 8 * (i / 4) + 2 * (lane
+ * % 4) + i % 2 (PTX ISA, mma.m16n8k16). Two adjacent 8-column parts of a result are exactly one 16-deep left operand,
+ * in order: rounding turns probabilities into an operand, without shuffles.
  *
- * In shared memory chunk c of 16 bytes of row r lies at c rotated by r within 128 bytes: 8 rows of one column, which a
- * matrix load reads at once, lie in different banks, and so do the chunks of a row, which copies write.
+ * In shared memory, chunk c of 16 bytes of row r is at c rotated by r within 128 bytes. So the 8 rows of one column
+ * that a matrix load reads at once are in different banks, and so are the chunks of a row that copies write.
  *
- * Floats are multiplied without tensor cores, whose 10 bits of mantissa would not do, in the same places. */
+ * Floats are multiplied without tensor cores, whose 10 bits of mantissa do not suffice, in the same layout. */
 #ifndef KVA_KERNELS_NV_ATTENTION_FLASH_H
 #define KVA_KERNELS_NV_ATTENTION_FLASH_H
 

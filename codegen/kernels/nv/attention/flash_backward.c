@@ -27,7 +27,7 @@ static const kva_expr *num(const backward *w, int64_t v) {
   return kva_expr_const(w->f.s.kb->exprs, v);
 }
 
-/* ---- which positions --------------------------------------------------------------------------------------------- */
+/* ---- range of positions ------------------------------------------------------------------------------------------ */
 
 static const kva_expr *round_down(const backward *w, const kva_expr *x) {
   kva_expr_ctx *c = w->f.s.kb->exprs;

@@ -23,7 +23,7 @@ static const kva_expr *num(const forward *w, int64_t v) {
   return kva_expr_const(w->f.s.kb->exprs, v);
 }
 
-/* ---- which keys -------------------------------------------------------------------------------------------------- */
+/* ---- range of keys ----------------------------------------------------------------------------------------------- */
 
 static void set_range(forward *w) {
   kva_expr_ctx *c = w->f.s.kb->exprs;

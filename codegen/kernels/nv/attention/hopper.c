@@ -134,7 +134,7 @@ bool kva_hopper_has_gradients(const kva_node *n, kva_expr_ctx *c) {
   return !operands && a.attrs.softcap <= 0 && a.attrs.scale > 0 && a.D <= WIDEST_GRADIENT;
 }
 
-/* ---- which positions --------------------------------------------------------------------------------------------- */
+/* ---- range of positions ------------------------------------------------------------------------------------------ */
 
 static const kva_expr *at_least_0(const kva_hopper *w, const kva_expr *x) {
   return kva_expr_max(exprs(w), num(w, 0), x);

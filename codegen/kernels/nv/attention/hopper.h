@@ -1,16 +1,15 @@
-/* Attention by warpgroups (architectures with warpgroup mma), after FlashAttention-3 (Shah et al. 2024): what
- * hopper_forward.c, hopper_grad_q.c and hopper_grad_kv.c are made of. A block owns 128 rows, queries or keys: two
- * warpgroups of 64 rows each compute, one thread of a third loads the block's own tiles once, and the tiles of the
- * other side through tensor maps into two rings: A and B are K and V, or Q and dY of every head that shares the keys.
- * Tiles go in such an order that those which hide keys from some queries come first: keys from the last to the first,
- * queries from the first to the last.
+/* Attention by warpgroups (architectures with warpgroup mma), after FlashAttention-3 (Shah et al. 2024): the basis of
+ * hopper_forward.c, hopper_grad_q.c and hopper_grad_kv.c. A block owns 128 rows, queries or keys. Two warpgroups
+ * compute 64 rows each. One thread of a third loads the block's own tiles once, and the tiles of the other side through
+ * tensor maps into two rings: A and B are K and V, or Q and dY of every head that shares the keys. Tiles that hide keys
+ * from some queries come first: keys from the last to the first, queries from the first to the last.
  *
  *   producer:   own tiles; for every tile i: A_i, B_i, or A_0, then A_{i+1}, B_i, each when its stage is empty
- *   consumers:  see there
+ *   consumers:  see those files
  *
- * In shared memory a tile is parts of 64 columns, 128 bytes in the 128-byte swizzle, one after the other. As the right
- * operand of a sum over its rows it is read transposed, by the target. Past the edges 0 arrives; what must not be seen
- * is masked in the scores. Barriers carry the parity of their phase as in nv/contract/wgmma.c. */
+ * In shared memory a tile consists of consecutive parts of 64 columns, 128 bytes in the 128-byte swizzle. wgmma reads
+ * it transposed as the right operand of a sum over its rows. Elements past the edges are 0; the scores mask what must
+ * not be seen. Barriers carry the parity of their phase as in nv/contract/wgmma.c. */
 #ifndef KVA_KERNELS_NV_ATTENTION_HOPPER_H
 #define KVA_KERNELS_NV_ATTENTION_HOPPER_H
 
@@ -77,7 +76,7 @@ void kva_hopper_begin_scores(const kva_hopper *w, kva_kbuf *out, int64_t own, kv
 void kva_hopper_begin_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *p, kva_hopper_ring ring, const kva_expr *i);
 /* Waits until at most `groups` issued groups are pending, m (scores) not among them. */
 void kva_hopper_wait_scores(const kva_hopper *w, kva_kbuf *m, int32_t groups);
-/* Waits for everything: y, and m. Rounding of what m became does not move before this. */
+/* Waits for everything: y, and m. The rounding of values computed from m does not move before this. */
 void kva_hopper_wait_results(const kva_hopper *w, kva_kbuf *y, kva_kbuf *m);
 /* p = s, rounded. */
 void kva_hopper_round(const kva_hopper *w, kva_kbuf *p, kva_kbuf *s);

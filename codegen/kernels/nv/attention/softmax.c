@@ -22,7 +22,7 @@ void kva_flash_softmax_start(kva_flash_softmax *x, const kva_flash *f, kva_kbuf 
   x->rescale = two_rows(x, "rescale", 0);
 }
 
-/* ---- which keys are seen ----------------------------------------------------------------------------------------- */
+/* ---- visibility of keys ------------------------------------------------------------------------------------------ */
 
 /* Columns of the tile before `key`, counted from the thread's first: a small number, so that each element needs only
  * one comparison with a constant. Half a column less keeps it a float; otherwise LLVM would compare the 64-bit integers

@@ -1,17 +1,17 @@
-/* See contract.h. Windows are products of matrices too: the columns are all used positions of all lines, the depth
- * is (k, lead, tap), and an element is asked for by where it comes from. A block of threads makes bm x bn results. The
- * depth goes by in slices of bk; a ring of `stages` tiles in shared memory holds the slices to come:
+/* See contract.h. Windows are products of matrices, too: the columns are all used positions of all lines, the depth is
+ * (k, lead, tap), and elements are computed from these coordinates. A block of threads computes bm x bn results. It
+ * walks the depth in slices of bk; a ring of `stages` tiles in shared memory holds the next slices:
  *
  *   fill slices 0 .. stages - 2
- *   for every slice s:  wait until its copies are complete; meet
- *                       start filling slice s + stages - 1, where slice s - 1 was
+ *   for every slice s:  wait until its copies are complete; barrier
+ *                       start filling slice s + stages - 1, in place of slice s - 1
  *                       sums += tile of a * tile of b
- *   sums -> shared memory, where the ring was if they fit there: meet before
- *   meet; every warp takes rows of the block through the epilogue to memory
+ *   sums -> shared memory, in place of the ring if they fit there: barrier before
+ *   barrier; every warp takes rows of the block through the epilogue to memory
  *
- * A factor that is a tensor in memory, with rows at multiples of 16 bytes, is copied asynchronously; what lies past the
- * edges arrives as 0. Any other (a fused producer, odd row lengths) is computed element by element into registers while
- * the products of the slice at hand run, and stored behind them. Neither needs the tile to divide the shape.
+ * A factor that is a tensor in memory, with rows at multiples of 16 bytes, is copied asynchronously; elements past the
+ * edges are 0. Any other factor (a fused producer, odd row lengths) is computed element by element into registers
+ * during the products of the current slice, and stored after them. Neither requires the tile to divide the shape.
  *
  * Every result is one sum over k in the order of the target's instructions, whatever the grid. */
 #include "codegen/kernels/nv/contract/contract.h"
@@ -131,7 +131,7 @@ static kva_kval is_inside(const kva_gpu_tile *x, kva_dim extent, int64_t tile, c
   return is_whole(extent, tile) ? kva_k_const_i(x->kb, KVA_BOOL, 1) : kva_k_index_lt(x->kb, at, extent);
 }
 
-/* ---- what can be copied ------------------------------------------------------------------------------------------ */
+/* ---- factors that can be copied ---------------------------------------------------------------------------------- */
 
 static bool is_multiple(const kva_expr *e, int64_t n) {
   if (e->kind != KVA_EXPR_SUM) return false;
@@ -417,7 +417,7 @@ static void emit(kva_lower *l, const kva_node *n, bool wgmma) {
   kva_k_loop_end(kb, g);
 }
 
-/* ---- candidates -------------------------------------------------------------------------------------------------- */
+/* ---- refusal ----------------------------------------------------------------------------------------------------- */
 
 /* Why blocks do not compute c's results at all. */
 static const char *refuses(const kva_contraction *c) {

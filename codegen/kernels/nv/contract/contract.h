@@ -1,6 +1,6 @@
 /* Products (any/contract/contraction.h) by blocks of a GPU's threads. contract.c chooses the tile, fills the ring of
- * shared memory and stores results; mma.c and simt.c multiply a slice of the depth from the ring. wgmma.c is a ring of
- * its own, filled through tensor maps. */
+ * shared memory and stores results; mma.c and simt.c multiply a slice of the depth from the ring. wgmma.c has a
+ * separate ring, filled through tensor maps. */
 #ifndef KVA_KERNELS_NV_CONTRACT_CONTRACT_H
 #define KVA_KERNELS_NV_CONTRACT_CONTRACT_H
 

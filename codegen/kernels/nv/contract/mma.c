@@ -1,8 +1,8 @@
 /* Slices by tensor cores (mma of 16 x 8 x 16): four warps, two by two, each wm x wn results in fragments of registers.
  *
  * Rows of the ring are 64 bytes along the depth, or 128 or 256 along `outer`. A matrix instruction loads the same 16
- * bytes of eight neighbouring rows at once, which would lie in the same banks; so pieces of 16 bytes are rotated by the
- * row: within 64 bytes by row / 2 (two rows fill the banks), within 128 by row. */
+ * bytes of eight adjacent rows at once, a bank conflict without swizzling. So 16-byte pieces are rotated by the row:
+ * within 64 bytes by row / 2 (two rows fill the banks), within 128 by row. */
 #include "codegen/kernels/nv/contract/contract.h"
 
 enum { WARP = 32, PIECE = 8 /* elements of 16 bytes */, PIECES_OF_BANKS = 8, DEPTH = 16 /* of an instruction */ };

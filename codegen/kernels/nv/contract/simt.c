@@ -1,6 +1,6 @@
 /* Slices without tensor cores, for f32 and f64: a thread's wm x wn sums are runs of 4 rows by 4 columns, 64 apart in
  * the block, so that a warp reads each step's columns as consecutive 16-byte pieces and its rows as broadcasts. The
- * ring's rows are steps of the depth, 16 bytes longer than the tile: threads that store a run of the depth hit
+ * ring's rows are steps of the depth, 16 bytes longer than the tile: threads that store a run of the depth access
  * different banks. */
 #include "codegen/kernels/nv/contract/contract.h"
 

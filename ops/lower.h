@@ -17,10 +17,6 @@ struct kva_lower {
   /* For whole-kernel operators: element idx of result `result` is v. Runs the fused epilogue and stores. */
   void (*store)(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx, kva_kval v);
 };
-/* A GPU has many light threads: a work item has no memory for tiles. */
-static inline bool kva_lower_for_gpu(const kva_lower *l) {
-  return l->target->kind == KVA_TARGET_GPU;
-}
 /* Operand of an elementwise node at result index idx: aligns ranks from the right; extents of 1 use index 0. */
 kva_kval kva_lower_broadcast(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *idx);
 static inline const kva_type *kva_operand_type(const kva_node *n, uint32_t i) {

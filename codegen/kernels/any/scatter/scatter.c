@@ -30,7 +30,7 @@ void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops) {
 }
 
 kva_slice_loop kva_slices_begin(kva_lower *l, const kva_expr *extent) {
-  int64_t columns = kva_lower_for_gpu(l) ? 32 : 16;
+  int64_t columns = l->target->kind == KVA_TARGET_GPU ? 32 : 16;
   kva_expr_ctx *c = l->kb->exprs;
   const kva_expr *width = kva_expr_const(c, columns);
   kva_slice_loop slice;

@@ -18,6 +18,11 @@ static LLVMValueRef emit_bitcast(kva_emit *e, const kva_kinstr *i) {
   return LLVMBuildBitCast(e->b, v, kva_ll_like(kva_ll_type(e, i->dtype), v), "");
 }
 
+static LLVMValueRef emit_narrow(kva_emit *e, const kva_kinstr *i) {
+  kva_dtype storage = (kva_dtype)i->imm.i;
+  return kva_ll_from_storage(e, storage, kva_ll_to_storage(e, storage, kva_ll_use(e, i->args[0])));
+}
+
 /* Emits an arm of an if, entered if cond holds in any lane. */
 static void emit_arm(kva_emit *e, const kva_kregion *arm, LLVMValueRef cond) {
   if (!arm || !arm->first) return;
@@ -49,6 +54,7 @@ static void emit_instr(kva_emit *e, const kva_kinstr *i) {
   case KVA_K_INDEX: *out = emit_index(e, i); return;
   case KVA_K_CONVERT: *out = kva_ll_convert(e, kva_ll_use(e, i->args[0]), i->args[0]->dtype, i->dtype); return;
   case KVA_K_BITCAST: *out = emit_bitcast(e, i); return;
+  case KVA_K_NARROW: *out = emit_narrow(e, i); return;
   case KVA_K_LOAD: *out = kva_ll_load(e, i); return;
   case KVA_K_STORE: kva_ll_store(e, i); return;
   case KVA_K_LOOP: kva_ll_loop(e, i->loop); return;

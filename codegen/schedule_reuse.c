@@ -22,7 +22,8 @@ static bool same_index(const loop_pair *p, const kva_expr *x, const kva_expr *y)
 
 static bool same_leaf(const loop_pair *p, const kva_kinstr *x, const kva_kinstr *y) {
   switch (x->op) {
-  case KVA_K_CONST: return x->imm.i == y->imm.i;
+  case KVA_K_CONST:
+  case KVA_K_NARROW: return x->imm.i == y->imm.i;
   case KVA_K_INDEX: return same_index(p, x->index, y->index);
   case KVA_K_LOAD:
     return x->buf == y->buf && x->buf->space == KVA_K_PARAM && !x->buf->written && same_index(p, x->index, y->index);

@@ -69,6 +69,7 @@ typedef enum kva_kop {
   KVA_K_INDEX,     /* an index expression as i64 */
   KVA_K_CONVERT,   /* to dtype as in C, but float -> int truncates and saturates; int -> int wraps */
   KVA_K_BITCAST,   /* same width */
+  KVA_K_NARROW,    /* rounded to the storage type `imm`, as a store does; the value keeps its compute type */
   KVA_K_LOAD,      /* buf[index]; args[0]: optional predicate: false lanes give 0 and access no memory */
   KVA_K_STORE,     /* buf[index] = args[0]; args[1]: optional predicate */
   KVA_K_LOOP,
@@ -216,7 +217,7 @@ struct kva_kinstr {
   kva_kval args[3];
   union {
     double f;  /* CONST of a float type */
-    int64_t i; /* CONST of an integer or bool type */
+    int64_t i; /* CONST of an integer or bool type; NARROW: the storage type */
   } imm;
   const kva_expr *index;     /* LOAD, STORE, INDEX */
   kva_kbuf *buf;             /* LOAD, STORE */
@@ -289,6 +290,8 @@ kva_kval kva_k_const_i(kva_kb *b, kva_dtype t, int64_t v);   /* also bool */
 kva_kval kva_k_const(kva_kb *b, kva_dtype t, double v);      /* float or integer by type */
 kva_kval kva_k_convert(kva_kb *b, kva_kval x, kva_dtype to); /* x itself if the type is the same */
 kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to);
+/* x, of storage's compute type, as a store and a load would return it. storage: a float type. */
+kva_kval kva_k_narrow(kva_kb *b, kva_kval x, kva_dtype storage);
 
 /* An index expression as an i64 value, and an i64 value as an index expression (gather). */
 kva_kval kva_k_index(kva_kb *b, const kva_expr *e);

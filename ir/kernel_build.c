@@ -143,12 +143,18 @@ kva_kval kva_k_load(kva_kb *b, kva_kbuf *buf, const kva_expr *index) {
   return kva_kb_is_ordered(buf) ? append(b, &load) : kva_kb_pure(b, &load);
 }
 
+/* v, or what v rounds to `storage`: a store to that type rounds it. */
+static kva_kval unrounded(kva_kval v, kva_dtype storage) {
+  v = kva_kb_resolve(v);
+  return v->op == KVA_K_NARROW && v->imm.i == storage ? v->args[0] : v;
+}
+
 void kva_k_store(kva_kb *b, kva_kbuf *buf, const kva_expr *index, kva_kval v) {
   KVA_ASSERT(is_own(b, buf) && index && v->dtype != KVA_DTYPE_NONE);
   buf->written = true;
   if (never(b->pred)) return;
   kva_kinstr store = {.op = KVA_K_STORE, .n_args = 1, .index = index, .buf = buf};
-  store.args[0] = kva_k_convert(b, v, kva_k_compute_type(buf->dtype));
+  store.args[0] = kva_k_convert(b, unrounded(v, buf->dtype), kva_k_compute_type(buf->dtype));
   if (b->pred) store.args[store.n_args++] = b->pred;
   append(b, &store);
 }

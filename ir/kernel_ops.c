@@ -62,6 +62,20 @@ kva_kval kva_k_bitcast(kva_kb *b, kva_kval x, kva_dtype to) {
   return convert_instr(b, KVA_K_BITCAST, x, to);
 }
 
+static bool is_narrowed(const kva_kinstr *x, kva_dtype storage) {
+  if (x->op == KVA_K_LOAD) return x->buf->dtype == storage;
+  return x->op == KVA_K_NARROW && x->imm.i == storage;
+}
+
+kva_kval kva_k_narrow(kva_kb *b, kva_kval x, kva_dtype storage) {
+  x = kva_kb_resolve(x);
+  KVA_ASSERT(kva_dtype_is_float(storage) && x->dtype == kva_k_compute_type(storage));
+  if (x->dtype == storage || is_narrowed(x, storage)) return x;
+  if (kva_kb_is_const(x)) return constant(b, x->dtype, (kva_kconst){.f = kva_round_f64(storage, x->imm.f)});
+  kva_kinstr i = {.op = KVA_K_NARROW, .dtype = x->dtype, .n_args = 1, .args = {x}, .imm.i = storage};
+  return kva_kb_pure(b, &i);
+}
+
 /* ---- simplification ---------------------------------------------------------------------------------------------- */
 
 static bool is_commutative(kva_kop op) {

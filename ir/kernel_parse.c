@@ -48,6 +48,14 @@ static void parse_conversion(kva_kparser *p, kva_kinstr *i) {
   i->dtype = kva_kparse_dtype(p);
 }
 
+static void parse_narrow(kva_kparser *p, kva_kinstr *i) {
+  kva_koperand o = kva_kparse_operand(p);
+  kva_klex_expect(&p->lex, ":");
+  i->imm.i = kva_kparse_dtype(p);
+  i->dtype = kva_k_compute_type((kva_dtype)i->imm.i);
+  add_arg(i, kva_kparse_typed(p, &o, i->dtype));
+}
+
 static kva_kloop *parse_loop_name(kva_kparser *p) {
   kva_ktoken t = p->lex.token;
   kva_klex_expect_name(&p->lex, "the name of a loop");
@@ -78,6 +86,7 @@ static void parse_operands(kva_kparser *p, kva_kinstr *i) {
     return;
   case KVA_K_CONVERT:
   case KVA_K_BITCAST: parse_conversion(p, i); return;
+  case KVA_K_NARROW: parse_narrow(p, i); return;
   case KVA_K_LOAD:
     parse_place(p, i);
     if (!p->lex.failed) i->dtype = kva_k_compute_type(i->buf->dtype);

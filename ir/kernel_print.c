@@ -26,7 +26,8 @@
  * ` width 4 blocks 2 peel mod(r, 32)`.
  *
  * Constants are written inline, so they have no line of their own. The type after the colon is that of the operands
- * (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both types. `%5` in an index is the value %5.
+ * (`lt %1, 0.0 : float` gives a bool); `convert` and `bitcast` name both types; `narrow`
+ * names the storage type. `%5` in an index is the value %5.
  * Printing renumbers values, sorts terms and makes loop variables unique, so the text does not depend on ids. */
 #include "ir/dialect.h"
 
@@ -333,6 +334,10 @@ static void print_operands(printer *p, const kva_kinstr *i) {
   case KVA_K_BITCAST:
     print_args(p, i);
     kva_text_add(p->out, " : %s -> %s", kva_dtype_name(i->args[0]->dtype), kva_dtype_name(i->dtype));
+    return;
+  case KVA_K_NARROW:
+    print_args(p, i);
+    kva_text_add(p->out, " : %s", kva_dtype_name((kva_dtype)i->imm.i));
     return;
   case KVA_K_LOAD:
     print_place(p, i);

@@ -142,6 +142,14 @@ static void check_convert(verifier *v, const kva_kinstr *i) {
   if (i->op == KVA_K_BITCAST && from != to) report(v, i, "from %d bits to %d", from, to);
 }
 
+static void check_narrow(verifier *v, const kva_kinstr *i) {
+  if (!expect_args(v, i, 1, 1)) return;
+  kva_dtype storage = (kva_dtype)i->imm.i;
+  if (!kva_dtype_is_float(storage)) report(v, i, "cannot round to %s", kva_dtype_name(storage));
+  expect_type(v, i, "operand", i->args[0]->dtype, kva_k_compute_type(storage));
+  expect_type(v, i, "result", i->dtype, kva_k_compute_type(storage));
+}
+
 static void check_const(verifier *v, const kva_kinstr *i) {
   expect_args(v, i, 0, 0);
   if (kva_k_compute_type(i->dtype) == KVA_DTYPE_NONE) report(v, i, "has no type");
@@ -324,6 +332,7 @@ static void check_instr(void *user, kva_kinstr *i) {
     return;
   case KVA_K_CONVERT:
   case KVA_K_BITCAST: check_convert(v, i); return;
+  case KVA_K_NARROW: check_narrow(v, i); return;
   case KVA_K_LOAD: check_load(v, i); return;
   case KVA_K_STORE: check_store(v, i); return;
   case KVA_K_LOOP: check_loop(v, i); return;

@@ -14,6 +14,7 @@ static const char *const op_names[] = {
     "index",
     "convert",
     "bitcast",
+    "narrow",
     "load",
     "store",
     "loop",

@@ -1,8 +1,8 @@
 /* cast: y = x in dtype `to`. Float to float rounds to nearest even; to float8 and narrower, large values saturate, or
  * with saturate = 0 become infinity or NaN. Float to integer truncates toward zero and saturates; NaN gives 0. Integer
- * to integer wraps; to bool is x != 0. Inside a fused kernel a cast to a float narrower than 32 bits keeps the wider
- * value, which is rounded when it is stored. Gradient: cast back, between floats; else none. Tolerance 1: one
- * rounding. */
+ * to integer wraps; to bool is x != 0. Casts round inside fused kernels, too, except those with `may_stay_wide`, which
+ * round when the value is stored: mixed precision makes them. Gradient: cast back, between floats; else none.
+ * Tolerance 1: one rounding. */
 #include "ops/elementwise.h"
 #include "ops/facts.h"
 #include "ops/shape_values.h"
@@ -113,7 +113,8 @@ static kva_kval lower_cast(kva_kb *b, kva_kval x, const kva_cast_attrs *a) {
   if (a->to == KVA_BOOL) return x->dtype == KVA_BOOL ? x : kva_k2(b, KVA_K_ne, x, KVA_KNUM(0));
   if (kva_dtype_is_int(a->to) && kva_dtype_bits(a->to) < 8) return lower_narrow_int(b, x, a->to);
   kva_kval v = kva_k_convert(b, x, kva_k_compute_type(a->to));
-  return a->saturate ? lower_saturated(b, v, a->to) : lower_unsaturated(b, v, a->to);
+  v = a->saturate ? lower_saturated(b, v, a->to) : lower_unsaturated(b, v, a->to);
+  return kva_dtype_is_float(a->to) && !a->may_stay_wide ? kva_k_narrow(b, v, a->to) : v;
 }
 KVA_UNARY_LOWER(cast, lower_cast(b, x, n->attrs))
 

@@ -10,8 +10,11 @@
  * again. An elementwise node with a narrow operand of its full shape is
  *   narrow   when the other operands are narrow too, or numbers that `compute` holds exactly;
  *   wrapped  when the others are smaller float tensors (biases, scales) or numbers: it computes in float, from operands
- *            that are cast up, and its result is cast down; in a fused kernel the casts cost nothing;
+ *            that are cast up, and its result is cast down;
  *   float    when another operand of full shape is float (a residual stream).
+ * Casts to `compute` are marked `may_stay_wide`: inside a fused kernel they cost nothing, and the value is rounded when
+ * it is stored. Casts of the model are left alone.
+ *
  * Requires: after differentiation, so that gradients follow the same rules; no sub-graphs. Breaks: adds casts for the
  * clean-up to merge. Why not casts before differentiation: rules would then sum gradients in the narrow type. */
 #include "passes/passes_internal.h"
@@ -76,6 +79,11 @@ static bool is_plain_view(const kva_node *def) {
   return def && (kva_is(def, KVA_OP_reshape) || kva_is(def, KVA_OP_transpose));
 }
 
+static kva_value *narrowed(const precision *p, kva_builder *b, kva_value *v) {
+  KVA_ASSERT(is_float(v));
+  return kva_build(b, KVA_OP_cast, 1, &v, &(kva_cast_attrs){.to = p->narrow, .saturate = true, .may_stay_wide = true});
+}
+
 /* v in the other type, made before n, the first that needs it. */
 static kva_value *other(precision *p, kva_value *v, kva_node *n) {
   KVA_ASSERT(v && kva_dtype_is_float(v->type->dtype));
@@ -87,7 +95,7 @@ static kva_value *other(precision *p, kva_value *v, kva_node *n) {
     made = kva_build(&b, (kva_op_id)v->def->op->id, 1, (kva_value *[]){other(p, kva_operand(v->def, 0), n)},
                      v->def->attrs);
   else
-    made = kva_cast(&b, v, to_narrow ? p->narrow : KVA_F32);
+    made = to_narrow ? narrowed(p, &b, v) : kva_cast(&b, v, KVA_F32);
   info(p, made)->narrow = to_narrow;
   info(p, v)->cast = made;
   return made;
@@ -161,7 +169,7 @@ static void wrap(precision *p, kva_node *n) {
   KVA_ASSERT(n->n_results == 1 && n->results[0].type->dtype == KVA_F32);
   widen_operands(p, n);
   kva_builder b = kva_builder_before(p->m, n->next);
-  kva_value *result = &n->results[0], *narrow = kva_cast(&b, result, p->narrow);
+  kva_value *result = &n->results[0], *narrow = narrowed(p, &b, result);
   kva_value_replace_all_uses(result, narrow);
   kva_node_set_operand(narrow->def, 0, result);
   info(p, narrow)->narrow = true;

@@ -17,7 +17,8 @@ static const char text[] = "kernel \"k\" (read float x[B*N], read float x_2[B*N]
                            "      serial k < N carry (add float 0.0, max float 1.0) {\n"
                            "        %1 = load x[N*g + k*%0]\n"
                            "        %2 = mul %1, 2.0 : float\n"
-                           "        yield %1, %2\n"
+                           "        %6 = narrow %2 : float16\n"
+                           "        yield %1, %6\n"
                            "      }\n"
                            "      %3 = reduce k[0]\n"
                            "      %4 = lt %3, 1.0 : float\n"
@@ -126,6 +127,7 @@ static void instructions_count(void **state) {
   COUNTS(mul->n_args, 1);
   COUNTS(mul->args[0], mul->args[1]);
   COUNTS(mul->args[1]->imm.f, 3);
+  COUNTS(nth(sums->body, KVA_K_NARROW, 0)->imm.i, KVA_BF16);
   COUNTS(mul->args[1]->dtype, KVA_F64);
   COUNTS(load->index, B);
   COUNTS(load->buf, k->bufs.data[1]);

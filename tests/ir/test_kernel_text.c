@@ -25,17 +25,18 @@ static const char everything[] = "kernel \"all \\\"of\\\" it\" (read float x[B*N
                                  "      %5 = add %4, 9223372036854775807 : int64\n"
                                  "      %6 = convert %3 : float -> float16\n"
                                  "      %7 = convert %6 : float16 -> float\n"
-                                 "      yield %3, %5, %7\n"
+                                 "      %8 = narrow %7 : float8e4m3fn\n"
+                                 "      yield %3, %5, %8\n"
                                  "    }\n"
-                                 "    %8 = reduce k[0]\n"
-                                 "    %9 = reduce k[1]\n"
-                                 "    %10 = select %2, %8, nan : float\n"
-                                 "    %11 = bitcast %10 : float -> uint32\n"
-                                 "    %12 = and %11, 4294967295 : uint32\n"
-                                 "    %13 = eq %12, 1 : uint32\n"
-                                 "    if %13 {\n"
+                                 "    %9 = reduce k[0]\n"
+                                 "    %10 = reduce k[1]\n"
+                                 "    %11 = select %2, %9, nan : float\n"
+                                 "    %12 = bitcast %11 : float -> uint32\n"
+                                 "    %13 = and %12, 4294967295 : uint32\n"
+                                 "    %14 = eq %13, 1 : uint32\n"
+                                 "    if %14 {\n"
                                  "      barrier\n"
-                                 "      store \"y z\"[%9 + min(7, g)], %8\n"
+                                 "      store \"y z\"[%10 + min(7, g)], %9\n"
                                  "    } else {\n"
                                  "      vector k_2 < N {\n"
                                  "        store \"y z\"[N*g + k_2], 0.1 where %2\n"
@@ -247,6 +248,7 @@ static void wrong_kernels_in_text(void **state) {
       {BODY("%0 = load x[0]\n%1 = add %0, 1.0 : float\nif %1 {\n}"), "condition has type float, expected bool"},
       {BODY("%0 = exp 1.0 : float16"), "only a storage type"},
       {BODY("%0 = bitcast 1.0 : float -> int64"), "from 32 bits to 64"},
+      {BODY("%0 = narrow 1 : int8"), "cannot round to int8"},
       {BODY("if true {\n%0 = load x[0]\n} else {\nstore y[0], %0\n}"), "operand 0 is not visible"},
       {"kernel \"k\" () {\nlocal read float t[N]\n}", "needs a constant extent"},
       {BODY("thread i < N {\n}"), "in a kernel of 0 threads"},

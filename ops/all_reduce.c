@@ -1,5 +1,5 @@
-/* all_reduce: y = the sum of x over all processes. A run is one process so far, so y = x. A call of the runtime
- * (runtime/call_all_reduce.c), since no kernel sees other processes. */
+/* all_reduce: y = the sum of x over all processes. A run currently has one process, so y = x. It is a call of the
+ * runtime (runtime/call_all_reduce.c), since kernels cannot access other processes. */
 #include "ops/elementwise.h"
 
 KVA_ELEMENTWISE_INFER(all_reduce)

@@ -38,7 +38,7 @@ static bool is_known(kva_module *m, const kva_value *v, int64_t wanted) {
 
 /* ---- bind -------------------------------------------------------------------------------------------------------- */
 
-/* (A bound tells how large a size can become; of a size that is known it tells nothing.) */
+/* The bound only limits an unknown size, so a known size needs none. */
 static bool settle_bind(control *c, kva_node *n) {
   const kva_bind_attrs *a = n->attrs;
   kva_dim value = known_scalar(c->m, kva_operand(n, 0));
@@ -102,8 +102,8 @@ static bool is_static(const kva_node *n) {
   return all;
 }
 
-/* Whether the node is cheap and harmless if its branch is not taken. A slice of an extent that only its branch ensures
- * is not. */
+/* Whether the node is cheap and harmless if its branch is not taken; a slice of an extent that only the branch
+ * guarantees is not. */
 static bool may_be_selected(const kva_node *n) {
   if (kva_is(n, KVA_OP_constant) || kva_is(n, KVA_OP_dims) || kva_is(n, KVA_OP_iota)) return true;
   if ((n->op->traits & KVA_VIEW) && !is_static(n)) return false;

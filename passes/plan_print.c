@@ -1,4 +1,4 @@
-/* Plans as text, for tests and for those who look. */
+/* Plans as text, for tests and for inspection. */
 #include "passes/passes_internal.h"
 
 static void print_buffer(const kva_memory_plan *p, uint32_t i, kva_text *out) {

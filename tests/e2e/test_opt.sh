@@ -1,0 +1,54 @@
+#!/usr/bin/env bash
+# kvasir opt: chosen passes in any order, of both levels; what it prints reads back.
+. "$(dirname "$0")/support.sh"
+
+model=models/mlp.kv
+expect 0 opt --list
+says "requires single_state"
+expect 0 opt --list --json
+python3 -c 'import json, sys; names = [p["name"] for p in json.load(open(sys.argv[1]))]; assert len(names) == len(set(names)) > 25' \
+  "$work/out" || fail "the list is no JSON, or names a pass twice"
+mapfile -t passes < <(sed -n 's/.*"name": "\([a-z0-9_]*\)", "level": "module".*/\1/p' "$work/out")
+[ "${#passes[@]}" -ge 15 ] || fail "only ${#passes[@]} passes over modules"
+
+# Exactly these passes: the text reads back and prints the same.
+expect 0 opt $model --passes=fold,simplify,dce -o "$work/a.kv"
+expect 0 opt "$work/a.kv" --passes=dce -o "$work/b.kv"
+cmp "$work/a.kv" "$work/b.kv" || fail "what opt prints does not read back"
+expect 0 show $model --stage=fused
+mv "$work/out" "$work/fused"
+expect 0 opt $model --passes=optimize,prepare
+cmp "$work/fused" "$work/out" || fail "the pipelines by name are not those of show"
+
+# Any two passes in any order: done, or refused with a reason.
+for a in "${passes[@]}"; do
+  for b in "${passes[@]}"; do
+    code=0
+    "$KVASIR" opt $model --passes="$a,$b" --precision bf16 --verify-each >"$work/out" 2>&1 || code=$?
+    [ "$code" -le 1 ] || fail "$a,$b ends with $code"
+    [ "$code" -eq 0 ] || says "error: "
+  done
+done
+expect 1 opt $model --passes=fuse,train
+says "pass 'train' requires property 'unfused'"
+expect 1 opt $model --passes=nothing
+says "no pass is called 'nothing'"
+expect 2 opt $model
+expect 2 opt $model --passes=dce --bisect-limit=few
+
+# Kernels: the steps in their order give what show prints.
+for target in native sm_80; do
+  arch=()
+  [ $target = native ] || arch=(--arch $target)
+  expect 0 show $model --stage=kernels "${arch[@]}"
+  mv "$work/out" "$work/kernels"
+  expect 0 opt $model --passes=optimize,prepare,plan,lower,schedule --target $target --verify-each
+  cmp "$work/kernels" "$work/out" || fail "lower and schedule for $target give other kernels"
+done
+expect 0 opt $model --passes=optimize,prepare,plan,lower,drop_empty,collapse,nests,math,sweep --stop-after=nests
+says "// after nests"
+expect 1 opt $model --passes=lower
+says "pass plan comes before it"
+expect 1 opt $model --passes=collapse
+expect 1 opt $model --passes=optimize,prepare,plan,lower,nests,collapse
+says "requires property 'unscheduled'"

@@ -26,7 +26,7 @@ typedef struct kva_tune_choice {
        "NAME",          KVA_OPTION_STRING,                                                                          \
        &(c)->optimizer, "with --loss: adamw (default) or another optimizer of train blocks"},                       \
       {"--lora", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->lora, "train low-rank updates of the weights that match"}, \
-      {"--rank", NULL, "N", KVA_OPTION_INT, &(c)->rank, "of low-rank updates (8)"}, {                               \
+      {"--rank", NULL, "N", KVA_OPTION_COUNT, &(c)->rank, "of low-rank updates (8)"}, {                             \
     "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"             \
   }
 

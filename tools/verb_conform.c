@@ -399,9 +399,9 @@ static int run(int argc, char **argv) {
   conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60, .target = {.opt_level = 1}};
   const kva_option options[] = {
       {"--filter", NULL, "TEXT", KVA_OPTION_STRING, &o.filter, "only cases whose path contains TEXT"},
-      {"--rtol", NULL, "X", KVA_OPTION_FLOAT, &o.rtol, "relative tolerance (1e-3)"},
-      {"--atol", NULL, "X", KVA_OPTION_FLOAT, &o.atol, "absolute tolerance (1e-7)"},
-      {"--time-limit", NULL, "SECONDS", KVA_OPTION_INT, &o.seconds, "of one case (60)"},
+      {"--rtol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.rtol, "relative tolerance (1e-3)"},
+      {"--atol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.atol, "absolute tolerance (1e-7)"},
+      {"--time-limit", NULL, "SECONDS", KVA_OPTION_COUNT, &o.seconds, "of one case (60)"},
       KVA_DEVICE_OPTIONS(&o.device),
       {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.verbose, "print every case, with the reason of skips"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a line"},

@@ -108,10 +108,10 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "a shape symbol of inputs that no .npy file gives"},
       {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.device,
        "where to run: cpu, or for code of a GPU cuda (what the code is for)"},
-      {"--threads", NULL, "N", KVA_OPTION_INT, &o.threads, "worker threads (all)"},
+      {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "of a model whose weights are not inside"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of random inputs and of parameters without a value (0)"},
-      {"--repeat", NULL, "N", KVA_OPTION_INT, &o.repeat, "run N times and print the best time"},
+      {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print the best time"},
   };
   kva_text text = {0};
   describe_model(artifact, info, &text);

@@ -2,10 +2,37 @@
 #include "runtime/exe/options.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* The values that options of each kind take. */
+typedef struct range {
+  const char *expected, *note; /* for messages; for the help text, or NULL */
+  int64_t least, most;         /* integers */
+  double floor;                /* numbers */
+  bool above;                  /* floor itself is not allowed */
+} range;
+
+static const range ranges[] = {
+    [KVA_OPTION_INT] = {.expected = "an integer that is not negative", .most = INT64_MAX},
+    [KVA_OPTION_INT32] = {.expected = "an integer from 0 to 2147483647", .most = INT32_MAX},
+    [KVA_OPTION_COUNT] = {.expected = "an integer from 1 to 2147483647",
+                          .note = "at least 1",
+                          .least = 1,
+                          .most = INT32_MAX},
+    [KVA_OPTION_FLOAT] = {.expected = "a finite number", .floor = -INFINITY},
+    [KVA_OPTION_NOT_NEGATIVE] = {.expected = "a finite number that is not negative", .note = "not negative"},
+    [KVA_OPTION_POSITIVE] = {.expected = "a finite number above 0", .note = "above 0", .above = true},
+    [KVA_OPTION_LIST] = {.expected = "at most 64 values"},
+    [KVA_OPTION_CHOICES] = {.expected = "at most 64 values"},
+};
+
+static bool is_number(kva_option_kind kind) {
+  return kind == KVA_OPTION_FLOAT || kind == KVA_OPTION_NOT_NEGATIVE || kind == KVA_OPTION_POSITIVE;
+}
 
 /* Whether a bare --name is allowed, without a value. */
 static bool is_choice(const kva_option *o) {
@@ -20,7 +47,8 @@ static void print_help(const kva_usage *usage, const kva_option *options, uint32
     snprintf(left, sizeof left, "%s%s%s%s%s", options[i].short_name ? options[i].short_name : "",
              options[i].short_name ? ", " : "", options[i].name, options[i].value && !is_choice(&options[i]) ? " " : "",
              options[i].value ? options[i].value : "");
-    printf("  %-28s %s\n", left, options[i].help);
+    const char *note = ranges[options[i].kind].note;
+    printf("  %-28s %s%s%s\n", left, options[i].help, note ? "; " : "", note ? note : "");
   }
   printf("  %-28s %s\n", "-h, --help", "this text");
   if (usage->details) printf("\n%s\n", usage->details);
@@ -36,21 +64,26 @@ static const kva_option *find_option(const kva_option *options, uint32_t n, cons
 }
 
 static bool store_number(const kva_option *o, const char *value) {
+  const range *r = &ranges[o->kind];
   char *end;
   errno = 0;
-  if (o->kind == KVA_OPTION_FLOAT) {
-    *(double *)o->target = strtod(value, &end);
-    return *value && !*end && !errno;
+  if (is_number(o->kind)) {
+    double x = *(double *)o->target = strtod(value, &end);
+    return *value && !*end && !errno && isfinite(x) && (r->above ? x > r->floor : x >= r->floor);
   }
   int64_t n = *(int64_t *)o->target = strtoll(value, &end, 10);
-  return *value && !*end && !errno && n >= 0;
+  return *value && !*end && !errno && n >= r->least && n <= r->most;
 }
 
 static bool store(const kva_option *o, const char *value) {
   switch (o->kind) {
   case KVA_OPTION_FLAG: *(bool *)o->target = true; return true;
   case KVA_OPTION_INT:
-  case KVA_OPTION_FLOAT: return store_number(o, value);
+  case KVA_OPTION_INT32:
+  case KVA_OPTION_COUNT:
+  case KVA_OPTION_FLOAT:
+  case KVA_OPTION_NOT_NEGATIVE:
+  case KVA_OPTION_POSITIVE: return store_number(o, value);
   case KVA_OPTION_CHOICE:
   case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
   case KVA_OPTION_LIST:
@@ -65,12 +98,8 @@ static bool store(const kva_option *o, const char *value) {
 }
 
 static int wrong_value(const kva_usage *usage, const kva_option *o, const char *value) {
-  static const char *const expected[] = {[KVA_OPTION_INT] = "an integer that is not negative",
-                                         [KVA_OPTION_FLOAT] = "a number",
-                                         [KVA_OPTION_LIST] = "at most 64 values",
-                                         [KVA_OPTION_CHOICES] = "at most 64 values"};
-  fprintf(stderr, "%s: %s: expected %s, found '%s'\nTry: %s --help\n", usage->program, o->name, expected[o->kind],
-          value, usage->program);
+  fprintf(stderr, "%s: %s: expected %s, found '%s'\nTry: %s --help\n", usage->program, o->name,
+          ranges[o->kind].expected, value, usage->program);
   return EXIT_USAGE;
 }
 

@@ -7,13 +7,17 @@
 enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3 };
 
 typedef enum kva_option_kind {
-  KVA_OPTION_FLAG,   /* bool *target */
-  KVA_OPTION_INT,    /* int64_t *target; not negative */
-  KVA_OPTION_FLOAT,  /* double *target */
-  KVA_OPTION_STRING, /* const char **target */
-  KVA_OPTION_CHOICE, /* const char **target; --name alone is "", --name=VALUE its value */
-  KVA_OPTION_LIST,   /* kva_strings *target; may be repeated */
-  KVA_OPTION_CHOICES /* like CHOICE; may be repeated, kva_strings *target */
+  KVA_OPTION_FLAG,         /* bool *target */
+  KVA_OPTION_INT,          /* int64_t *target: 0 to 2^63 - 1 */
+  KVA_OPTION_INT32,        /* int64_t *target: 0 to 2^31 - 1 */
+  KVA_OPTION_COUNT,        /* int64_t *target: 1 to 2^31 - 1, so that a product of two fits */
+  KVA_OPTION_FLOAT,        /* double *target: finite */
+  KVA_OPTION_NOT_NEGATIVE, /* double *target: finite, from 0 */
+  KVA_OPTION_POSITIVE,     /* double *target: finite, above 0 */
+  KVA_OPTION_STRING,       /* const char **target */
+  KVA_OPTION_CHOICE,       /* const char **target; --name alone is "", --name=VALUE its value */
+  KVA_OPTION_LIST,         /* kva_strings *target; may be repeated */
+  KVA_OPTION_CHOICES       /* like CHOICE; may be repeated, kva_strings *target */
 } kva_option_kind;
 
 typedef struct kva_strings {

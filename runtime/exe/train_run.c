@@ -214,10 +214,19 @@ static kva_status open_metrics(run *r, const char *path, kva_diag *diag) {
   return kva_metrics_create(path, append, diag, &r->metrics);
 }
 
+/* --steps 0: nothing is learned and nothing saved. */
+static kva_status evaluate(run *r, kva_diag *diag) {
+  kva_train_event event;
+  KVA_TRY(kva_trainer_evaluate(r->trainer, diag, &event));
+  on_event(r, &event);
+  return r->status;
+}
+
 static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   KVA_TRY(prepare_checkpoints(r, diag));
   KVA_TRY(open_metrics(r, metrics, diag));
   r->begin = kva_now();
+  if (r->o->steps == 0) return evaluate(r, diag);
   kva_status status = kva_trainer_run(r->trainer, diag);
   if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)
     kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);

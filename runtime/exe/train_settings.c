@@ -11,7 +11,7 @@ static int64_t batch_of(const kva_train_settings *o, const kva_train_defaults *d
 }
 
 int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d) {
-  return batch_of(o, d) * (o->accumulate > 0 ? o->accumulate : 1);
+  return batch_of(o, d) * o->accumulate;
 }
 
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d) {
@@ -62,8 +62,9 @@ static kva_status make_schedule(const kva_train_settings *o, const kva_train_def
 
 kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
                                   kva_train_options *out) {
-  int64_t steps = o->steps > 0 ? o->steps : d->steps;
-  if (steps <= 0) return kva_error(diag, NULL, "the train block gives no number of steps; give --steps N");
+  int64_t steps = o->steps >= 0 ? o->steps : d->steps;
+  if (o->steps < 0 && steps <= 0)
+    return kva_error(diag, NULL, "the train block gives no number of steps; give --steps N");
   *out = (kva_train_options){.steps = steps,
                              .batch = kva_train_rows(o, d),
                              .micro_batch = kva_train_pass_rows(o, d),

@@ -16,6 +16,31 @@ code=0
 [ "$code" -eq 2 ] || fail "exit code $code of a wrong option"
 says "trainer: unknown option '--stepz'"
 
+# Values out of range: the same answers from kvasir train, before it reads the model, and from the trainer.
+out_of_range() { # out_of_range OPTION EXPECTED VALUE...
+  local option=$1 expected=$2 value
+  shift 2
+  for value in "$@"; do
+    expect 2 train "$work/absent.kv" "$option" "$value"
+    says "kvasir train: $option: expected $expected, found '$value'"
+    code=0
+    "$work/trainer" "$option" "$value" >"$work/out" 2>&1 || code=$?
+    [ "$code" -eq 2 ] || fail "$option $value: exit code $code of the trainer"
+    says "trainer: $option: expected $expected, found '$value'"
+  done
+}
+out_of_range --lr "a finite number above 0" nan -nan inf -1 0 -0 1e999 ''
+for option in --final-lr --weight-decay --clip; do
+  out_of_range "$option" "a finite number that is not negative" nan inf -0.5 many
+done
+for option in --batch --accumulate --micro-batch; do
+  out_of_range "$option" "an integer from 1 to 2147483647" 0 -1 2147483648 9223372036854775807 1.5
+done
+for option in --steps --warmup --seed --eval-every --eval-batches --checkpoint-every --keep; do
+  out_of_range "$option" "an integer that is not negative" -1 nan 9223372036854775808
+done
+out_of_range --threads "an integer from 0 to 2147483647" -1 4294967296
+
 run=(--data ngram:pairs=40,length=48 --steps 40 --eval-every 15 --eval-batches 2 --checkpoint-every 10)
 bits() { sed 's/"seconds": [^,]*//' "$1"; }
 expect 0 train models/mlp.kv "${small[@]}" "${run[@]}" --checkpoint "$work/a" --metrics "$work/a.jsonl"
@@ -32,6 +57,24 @@ cp "$work/b/step-0000000030.safetensors" "$work/c"
 "$work/trainer" "${run[@]}" --checkpoint "$work/c" --resume --threads 3 >"$work/out" 2>&1 || fail "--resume"
 says "resumed at step 30 from"
 cmp "$work/a/$last" "$work/c/$last" || fail "a resumed trainer differs"
+
+# --steps 0 evaluates and neither learns nor saves: at the start, and at a checkpoint, whose evaluation it repeats.
+for trainer in "$work/trainer" "$KVASIR train models/mlp.kv ${small[*]}"; do
+  rm -rf "$work/zero" "$work/zero.jsonl"
+  $trainer "${run[@]}" --steps 0 --checkpoint "$work/zero" --metrics "$work/zero.jsonl" --report "$work/zero.html" \
+    >"$work/out" 2>&1 || fail "--steps 0"
+  says "step 0/0  eval loss"
+  [ -z "$(ls "$work/zero")" ] || fail "--steps 0 saves a checkpoint"
+  grep -q "</html>" "$work/zero.html" || fail "the report of --steps 0"
+  $trainer "${run[@]}" --steps 0 --resume="$work/a/$last" --metrics "$work/zero.jsonl" >"$work/out" 2>&1 || fail "--steps 0 --resume"
+  python3 - "$work/a.jsonl" "$work/zero.jsonl" <<'PY' || fail "--steps 0 evaluates something else"
+import json, sys
+run, zero = ([json.loads(line) for line in open(path)] for path in sys.argv[1:])
+assert [e["step"] for e in zero] == [0, 40] and zero[0]["loss"] > zero[1]["loss"], zero
+assert all(e["event"] == "eval" for e in zero), zero
+assert zero[1]["loss"] == [e for e in run if e["step"] == 40][-1]["loss"], (zero, run[-1])
+PY
+done
 
 # The seed of a resumed run is the checkpoint's.
 cp "$work/b/step-0000000030.safetensors" "$work/seed.safetensors"

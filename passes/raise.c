@@ -91,6 +91,12 @@ static bool reaches_parameter(const kva_value *v, bool *seen) {
   return n->n_graphs > 0;
 }
 
+bool kva_is_cast_again(const kva_value *v) {
+  for (const kva_use *u = v->uses; u; u = u->next)
+    if (kva_is(u->user, KVA_OP_cast)) return true;
+  return false;
+}
+
 bool kva_depends_on_parameters(const kva_value *v) {
   kva_arena *scratch = kva_arena_create();
   bool found = reaches_parameter(v, KVA_NEW_ARRAY(scratch, bool, v->graph->module->next_node_id));

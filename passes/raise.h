@@ -12,6 +12,10 @@ kva_value *kva_raise_kv_shift(kva_builder *b);
 /* A shift without a mix. Runs last, on shifts that no mix has consumed. */
 kva_value *kva_raise_hard_shift(kva_builder *b);
 
+/* Whether a cast reads v. Where that is fake quantisation, v must stay the result of a cast, which rounds; results of
+ * narrow operators need not inside a fused kernel. */
+bool kva_is_cast_again(const kva_value *v);
+
 /* Whether v depends on a parameter that training changes. Some operands of raised operators have no gradient rule; in a
  * training module these must not depend on parameters. */
 bool kva_depends_on_parameters(const kva_value *v);

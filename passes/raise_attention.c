@@ -397,6 +397,7 @@ static kva_value *build_attention(scores *s, kva_value *v) {
 static kva_value *raise_narrowed(kva_builder *b) {
   kva_node *n = def_if(kva_operand(b->before, 0), KVA_OP_attention);
   if (!n || kva_value_use_count(&n->results[0]) != 1 || n->results[1].uses) return NULL;
+  if (kva_is_cast_again(&b->before->results[0])) return NULL;
   kva_value *operands[5] = {NULL, NULL, NULL, kva_operand(n, 3), kva_operand(n, 4)};
   for (uint32_t i = 0; i < 3; i++) {
     kva_node *widen = def_if(kva_operand(n, i), KVA_OP_cast);

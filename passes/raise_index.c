@@ -132,6 +132,11 @@ static bool line_of_dims(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   return a->values.n == 1;
 }
 
+/* Types of fewer bits may not hold every position. Where extents are known, folding has made a constant of the cast. */
+static bool line_of_cast(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
+  return kva_dtype_bits(n->results[0].type->dtype) >= 32 && kva_line_of(c, kva_operand(n, 0), out);
+}
+
 static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   switch ((kva_op_id)n->op->id) {
   case KVA_OP_constant: return line_of_constant(c, kva_constant_of(&n->results[0]), out);
@@ -141,7 +146,7 @@ static bool line_of_node(kva_expr_ctx *c, const kva_node *n, kva_line *out) {
   case KVA_OP_sub: return line_of_sum(c, n, -1, out);
   case KVA_OP_mul: return line_of_product(c, n, out);
   case KVA_OP_neg: return line_of_negation(c, n, out);
-  case KVA_OP_cast: return n->results[0].type->dtype != KVA_BOOL && kva_line_of(c, kva_operand(n, 0), out);
+  case KVA_OP_cast: return line_of_cast(c, n, out);
   case KVA_OP_expand:
   case KVA_OP_reshape:
   case KVA_OP_slice:

@@ -11,7 +11,8 @@ typedef struct kva_line {
   kva_dim base;
 } kva_line;
 
-/* Handles iota, shapes, small constants in arithmetic progression, and sums, movements and casts of these. */
+/* Handles iota, shapes, small constants in arithmetic progression, and sums, movements and casts (to 32 bits or more)
+ * of these. */
 bool kva_line_of(kva_expr_ctx *c, const kva_value *v, kva_line *out);
 /* Maps the line of n's operand to that of n, if n only moves elements. */
 bool kva_line_move(kva_expr_ctx *c, const kva_node *n, kva_line *line);

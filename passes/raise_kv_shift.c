@@ -152,6 +152,7 @@ static kva_value *raise_narrowed(kva_builder *b) {
   kva_node *shift = kva_operand(b->before, 0)->def;
   if (!shift || !kva_is(shift, KVA_OP_kv_shift) || shift->results[1].uses || kva_operand(b->before, 0)->index != 0)
     return NULL;
+  if (kva_is_cast_again(&b->before->results[0])) return NULL;
   kva_node *widen = kva_operand(shift, 0)->def;
   kva_dtype narrow = b->before->results[0].type->dtype;
   if (!widen || !kva_is(widen, KVA_OP_cast) || kva_operand_type(widen, 0)->dtype != narrow) return NULL;

@@ -1,6 +1,7 @@
 /* kvasir: one binary, one verb per task. Start reading here: each verb is a file verb_<name>.c that loads a model with
  * frontend/, transforms it with passes/, compiles it with codegen/ and runs it with runtime/, through driver/. */
 #include "tools/cli.h"
+#include "runtime/exe/streams.h"
 
 static const kva_verb *const verbs[] = {&kva_verb_run,  &kva_verb_train, &kva_verb_check,  &kva_verb_conform,
                                         &kva_verb_show, &kva_verb_opt,   &kva_verb_export, &kva_verb_build,
@@ -15,7 +16,7 @@ static void print_usage(FILE *out) {
                "something.\n");
 }
 
-int main(int argc, char **argv) {
+static int run(int argc, char **argv) {
   if (argc < 2) {
     print_usage(stderr);
     return EXIT_USAGE;
@@ -33,4 +34,9 @@ int main(int argc, char **argv) {
   fprintf(stderr, "kvasir: unknown verb '%s'\n\n", argv[1]);
   print_usage(stderr);
   return EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+  kva_streams_open();
+  return kva_streams_close("kvasir", run(argc, argv));
 }

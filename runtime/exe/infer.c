@@ -1,6 +1,7 @@
 /* The inference executable: runs a model on files and documents itself with --help. */
 #include "runtime/exe/exe.h"
 #include "runtime/exe/files.h"
+#include "runtime/exe/streams.h"
 #include "runtime/formula.h"
 
 #include <stdlib.h>
@@ -113,6 +114,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of random inputs and of parameters without a value (0)"},
       {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print the best time"},
   };
+  kva_streams_open();
   kva_text text = {0};
   describe_model(artifact, info, &text);
   const char *program = argc > 0 ? base_name(argv[0]) : "model", *none[1];
@@ -131,5 +133,5 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   }
   kva_arena_destroy(arena);
   kva_text_free(&text);
-  return code;
+  return kva_streams_close(program, code);
 }

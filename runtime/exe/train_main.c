@@ -1,5 +1,6 @@
 /* The training executable: trains the model it was compiled from; the train block's settings are the defaults. */
 #include "runtime/exe/exe.h"
+#include "runtime/exe/streams.h"
 #include "runtime/exe/train.h"
 #include "runtime/train.h"
 
@@ -134,6 +135,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   const kva_option options[] = {KVA_TRAIN_OPTIONS(&o),
                                 {"--device", NULL, "NAME", KVA_OPTION_STRING, &device,
                                  "where to train: cpu, or for code of a GPU cuda (what the code is for)"}};
+  kva_streams_open();
   kva_arena *arena = kva_arena_create();
   kva_train_defaults d = defaults_of(info, arena);
   kva_text text = {0};
@@ -153,5 +155,5 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   }
   kva_text_free(&text);
   kva_arena_destroy(arena);
-  return code;
+  return kva_streams_close(usage.program, code);
 }

@@ -20,6 +20,10 @@ typedef struct choice_row {
   {                                         \
     .op = KVA_OP_matmul, .in = { {a}, {b} } \
   }
+#define TO_FLOAT(op_name, attributes, a, b)                                    \
+  {                                                                            \
+    .op = KVA_OP_##op_name, .attrs = attributes "to=float", .in = { {a}, {b} } \
+  }
 #define CONV(attributes, x, w)                                 \
   {                                                            \
     .op = KVA_OP_conv, .attrs = attributes, .in = { {x}, {w} } \
@@ -42,7 +46,11 @@ static const choice_row rows[] = {
   {&sm_90a, KVA_BF16, MATMUL("64,512", "512,64"), "mma", "wgmma: few blocks"},
   {&sm_90a, KVA_BF16, MATMUL("4096,513", "513,4096"), "mma", "wgmma: no tensor map describes a factor"},
   {&sm_90, KVA_BF16, MATMUL("4096,512", "512,4096"), "mma", "wgmma: no warpgroup mma"},
-  {&sm_90a, KVA_F32, MATMUL("4096,512", "512,4096"), "simt", "wgmma: results not of 16 bits"},
+  {&sm_90a, KVA_F32, MATMUL("4096,512", "512,4096"), "simt", "wgmma: factors not of 16 bits"},
+  {&sm_90a, KVA_BF16, TO_FLOAT(matmul, "", "2048,1024", "1024,1024"), "wgmma", NULL},
+  {&sm_80, KVA_F16, TO_FLOAT(matmul, "", "67,33", "33,65"), "mma", "wgmma: no warpgroup mma"},
+  {&sm_90a, KVA_BF16, TO_FLOAT(conv_weight_grad, "kernel=3,3;", "2,5,8,9", "2,18,6,7"), "mma",
+   "wgmma: no tensor map describes a factor"},
   {&sm_80, KVA_I32, MATMUL("64,96", "96,80"), "plain", "wgmma: integers"},
   {&cpu, KVA_F32, CONV("", "2,16,20,20", "32,16,3,3"), "tiles", "skinny: not 1 to 8 rows"},
   {&cpu, KVA_F32, CONV("", "2,16,20,20", "4,16,3,3"), "tiles", "skinny: a window"},

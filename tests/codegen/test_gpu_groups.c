@@ -91,14 +91,24 @@ static void add_group(model *t, uint32_t n, kva_value *const *outer, group_body 
   kva_build_node(&main, KVA_OP_return, n_out, out, 0, NULL);
 }
 
-/* gelu(a b + bias) transposed, a b + r, relu(a b) reshaped. */
-static uint32_t make_epilogue(kva_builder *b, kva_value *const *in, kva_value **results) {
-  kva_value *c = kva_matmul(b, in[0], in[1], false, false);
-  results[0] = kva_transpose(b, kva_build1(b, KVA_OP_gelu, kva_add(b, c, in[2])), (int64_t[]){1, 0});
-  results[1] = kva_add(b, c, in[3]);
+/* gelu(c + bias) transposed, c + r, relu(c) reshaped. */
+static uint32_t add_epilogue(kva_builder *b, kva_value *c, kva_value *bias, kva_value *r, kva_value **results) {
+  results[0] = kva_transpose(b, kva_build1(b, KVA_OP_gelu, kva_add(b, c, bias)), (int64_t[]){1, 0});
+  results[1] = kva_add(b, c, r);
   kva_dim flat[] = {kva_expr_mul(b->m->exprs, c->type->dims[0], c->type->dims[1])};
   results[2] = kva_reshape(b, kva_build1(b, KVA_OP_relu, c), 1, flat);
   return 3;
+}
+
+/* Behind c = a b. */
+static uint32_t make_epilogue(kva_builder *b, kva_value *const *in, kva_value **results) {
+  return add_epilogue(b, kva_matmul(b, in[0], in[1], false, false), in[2], in[3], results);
+}
+
+/* The same in float, behind float sums of narrower factors. */
+static uint32_t make_float_epilogue(kva_builder *b, kva_value *const *in, kva_value **results) {
+  kva_value *c = kva_build(b, KVA_OP_matmul, 2, in, &(kva_matmul_attrs){.to = KVA_F32});
+  return add_epilogue(b, c, kva_cast(b, in[2], KVA_F32), kva_cast(b, in[3], KVA_F32), results);
 }
 
 /* The same behind factors that are computed. */
@@ -122,6 +132,9 @@ static void test_epilogue(void **state) {
   run_group(KVA_BF16, make_epilogue, 40, 648, 30, "sm_80", true);
   run_group(KVA_F16, make_epilogue, 17, 50, 70, "sm_80", false);
   assert_int_equal(run_group(KVA_BF16, make_epilogue, 72, 264, 140, "sm_90a", true).maps, 2);
+  run_group(KVA_BF16, make_float_epilogue, 40, 648, 30, "sm_80", true);
+  run_group(KVA_F16, make_float_epilogue, 17, 50, 70, "sm_80", false);
+  assert_int_equal(run_group(KVA_BF16, make_float_epilogue, 72, 264, 140, "sm_90a", true).maps, 2);
 }
 
 static void test_prologue(void **state) {

@@ -9,12 +9,13 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-#define NN    "transpose_a=0; transpose_b=0"
-#define NT    "transpose_a=0; transpose_b=1"
-#define TN    "transpose_a=1; transpose_b=0"
-#define Q(d)  "B=1,4,T=64," d
-#define KV(d) "B,2,T," d
-#define ROWS  "B,4,T"
+#define NN       "transpose_a=0; transpose_b=0"
+#define NT       "transpose_a=0; transpose_b=1"
+#define TN       "transpose_a=1; transpose_b=0"
+#define TO_FLOAT "; to=float" /* as gradients of weights */
+#define Q(d)     "B=1,4,T=64," d
+#define KV(d)    "B,2,T," d
+#define ROWS     "B,4,T"
 
 /* Gradients of attention hold two sums of the head's width: a few of their registers go to memory. */
 enum { GRADIENT_SPILL = 64 };
@@ -53,6 +54,9 @@ static const named kernels[] = {
   MATMUL("matmul_nn", "sm_90a", NN, KVA_BF16, "M=8192,1024", "1024,4096")
   MATMUL("matmul_nt", "sm_90a", NT, KVA_BF16, "M=8192,1024", "4096,1024")
   MATMUL("matmul_tn", "sm_90a", TN, KVA_BF16, "M=8192,1024", "M,4096")
+  MATMUL("matmul_nn_to_float", "sm_80", NN TO_FLOAT, KVA_BF16, "M=8192,1024", "1024,4096")
+  MATMUL("matmul_tn_to_float", "sm_80", TN TO_FLOAT, KVA_BF16, "M=8192,1024", "M,4096")
+  MATMUL("matmul_tn_to_float", "sm_90a", TN TO_FLOAT, KVA_BF16, "M=8192,1024", "M,4096")
   ATTENTION("sm_80", KVA_F32, "64")
   ATTENTION("sm_80", KVA_F32, "128")
   ATTENTION("sm_80", KVA_BF16, "64")

@@ -62,6 +62,32 @@ static void test_windows(void **state) {
   }
 }
 
+/* Gradients of weights: factors of 16 bits, the float sums themselves as results. */
+#define TO_FLOAT "; to=float"
+static const kva_case to_float[] = {
+    {.op = KVA_OP_matmul, .attrs = NN TO_FLOAT, .in = {{"128,64"}, {"64,64"}}},
+    {.op = KVA_OP_matmul, .attrs = NN TO_FLOAT, .in = {{"M=150,96"}, {"96,640"}}},
+    {.op = KVA_OP_matmul, .attrs = NT TO_FLOAT, .in = {{"M=130,72"}, {"648,72"}}},
+    {.op = KVA_OP_matmul, .attrs = TN TO_FLOAT, .in = {{"T=70,640"}, {"T,642"}}},
+    {.op = KVA_OP_matmul, .attrs = TN TO_FLOAT, .in = {{"K=41,M=66"}, {"K,N=3"}}},
+    {.op = KVA_OP_matmul, .attrs = TT TO_FLOAT, .in = {{"67,65"}, {"33,67"}}},
+    {.op = KVA_OP_matmul, .attrs = NT TO_FLOAT, .in = {{"B=2,T=70,64"}, {"B,T,64"}}},
+    {.op = KVA_OP_matmul, .attrs = TN TO_FLOAT, .in = {{"K=0,64"}, {"K,64"}}},
+    {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=3,3; pads=1,1,1,1" TO_FLOAT, .in = {{"2,5,6,7"}, {"2,18,6,7"}}},
+    {.op = KVA_OP_conv_weight_grad, .attrs = "kernel=1,1" TO_FLOAT, .in = {{"1,64,8,8"}, {"1,64,8,8"}}},
+    {.op = KVA_OP_conv_weight_grad,
+     .attrs = "kernel=3; strides=2; pads=1,1; group=2" TO_FLOAT,
+     .in = {{"2,8,16"}, {"2,40,8"}}},
+};
+
+static void test_to_float(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof to_float / sizeof *to_float; i++) {
+    run_case(&to_float[i], KVA_BF16, &(kva_ptx_run){.arch = "sm_80", .lazy = true});
+    run_case(&to_float[i], KVA_F16, &(kva_ptx_run){.arch = "sm_90a"});
+  }
+}
+
 static void run_shapes(kva_dtype dtype, bool lazy) {
   for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
     kva_ptx_run run = {.arch = "sm_80", .lazy = lazy};
@@ -91,6 +117,11 @@ static const kva_case warpgroups[] = {
     {.op = KVA_OP_matmul, .attrs = NN, .in = {{"B=2,T=35,64"}, {"64,256"}}},
     {.op = KVA_OP_matmul, .attrs = NN, .in = {{"M=0,64"}, {"64,256"}}},
     {.op = KVA_OP_matmul, .attrs = TN, .in = {{"K=0,1024"}, {"K,1024"}}},
+    {.op = KVA_OP_matmul, .attrs = NN TO_FLOAT, .in = {{"M=150,96"}, {"96,256"}}},
+    {.op = KVA_OP_matmul, .attrs = NT TO_FLOAT, .in = {{"M=130,64"}, {"998,64"}}}, /* results at odd addresses */
+    {.op = KVA_OP_matmul, .attrs = TN TO_FLOAT, .in = {{"K=330,1024"}, {"K,1032"}}},
+    {.op = KVA_OP_matmul, .attrs = TT TO_FLOAT, .in = {{"136,1032"}, {"1024,136"}}},
+    {.op = KVA_OP_matmul, .attrs = NT TO_FLOAT, .in = {{"B=2,M=70,64"}, {"B,256,64"}}},
 };
 
 static void run_warpgroups(kva_dtype dtype, bool lazy) {
@@ -111,7 +142,7 @@ static void test_warpgroups(void **state) {
 
 typedef struct traffic {
   const char *attrs, *a, *b;
-  kva_dtype dtype;
+  kva_dtype dtype;     /* of the factors */
   uint64_t load_bytes; /* that the tiles ask for */
 } traffic;
 
@@ -120,6 +151,8 @@ static const traffic traffics[] = {
     {NN, "M=256,128", "128,640", KVA_BF16, 10ull * 256 * 128 * 2},
     {NT, "M=256,128", "640,128", KVA_BF16, 10ull * 256 * 128 * 2},
     {TN, "K=128,640", "K,640", KVA_F16, 100ull * 128 * 128 * 2}, /* 64 x 64 */
+    {TN TO_FLOAT, "K=128,640", "K,640", KVA_BF16, 100ull * 128 * 128 * 2},
+    {NN TO_FLOAT, "M=256,128", "128,640", KVA_BF16, 10ull * 256 * 128 * 2},
     {NN, "M=256,128", "128,640", KVA_F32, 10ull * 256 * 128 * 4},
     {NT, "M=256,128", "640,128", KVA_F32, 10ull * 256 * 128 * 4},
 };
@@ -148,7 +181,7 @@ static void test_traffic(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_traffic), cmocka_unit_test(test_shapes),     cmocka_unit_test(test_lazy),
-      cmocka_unit_test(test_windows), cmocka_unit_test(test_warpgroups),
+      cmocka_unit_test(test_windows), cmocka_unit_test(test_warpgroups), cmocka_unit_test(test_to_float),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

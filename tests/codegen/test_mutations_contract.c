@@ -27,6 +27,8 @@ static const ptx_generated kernels[] = {
     {"simt_f64", "sm_80", KVA_F64, 1, MATMUL("66,44", "44,66", NN)},
     {"wgmma_nn", "sm_90a", KVA_BF16, 1, MATMUL("M=130,640", "640,256", NN)},
     {"wgmma_nt_256", "sm_90a", KVA_F16, 1, MATMUL("M=130,584", "1024,584", NT)},
+    {"mma_to_float", "sm_80", KVA_BF16, 1, MATMUL("K=168,640", "K,640", TN "; to=float")},
+    {"wgmma_to_float", "sm_90a", KVA_BF16, 1, MATMUL("K=330,1024", "K,1032", TN "; to=float")},
     {"wgmma_batch", "sm_90a", KVA_BF16, 1, MATMUL("B=2,M=70,640", "B,256,640", NT)},
     {"conv",
      "sm_80",

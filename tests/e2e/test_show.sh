@@ -60,4 +60,10 @@ done
 expect 0 show models/mlp.kv --stage=plan --pin B=4 --pin T=8 --cpu x86-64-v3
 says "tiles, not skinny: not 1 to 8 rows"
 expect 0 show models/mlp.kv --stage=plan --arch sm_80
-says "simt, not wgmma: no warpgroup mma; mma: results not of 16 bits"
+says "simt, not wgmma: no warpgroup mma; mma: factors not of 16 bits"
+
+# Tensor cores multiply all 16-bit factors, those of weight gradients with float results too.
+for arch in sm_80 sm_90a; do
+  expect 0 show models/lm.kv -D preset=small --precision bf16 --train --stage=plan --arch "$arch"
+  ! grep -q simt "$work/out" || fail "a product of a bf16 step does without tensor cores on $arch"
+done

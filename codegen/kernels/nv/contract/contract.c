@@ -15,6 +15,7 @@
  *
  * Every result is one sum over k in the order of the target's instructions, whatever the grid. */
 #include "codegen/kernels/nv/contract/contract.h"
+#include "ir/dialect.h"
 #include "ir/dialect_nv.h"
 
 enum {
@@ -26,10 +27,6 @@ enum {
 };
 
 /* ---- tile -------------------------------------------------------------------------------------------------------- */
-
-static bool is_half(kva_dtype t) {
-  return t == KVA_BF16 || t == KVA_F16;
-}
 
 static int64_t ceil_of(int64_t a, int64_t b) {
   return (a + b - 1) / b;
@@ -43,10 +40,14 @@ double kva_gpu_blocks(const kva_gpu_tile *x, int64_t bm, int64_t bn) {
   return (double)ceil_of(m, bm) * (double)ceil_of(n, bn) * (double)batch;
 }
 
+/* Tensor cores multiply factors of 16 bits (both have one type). Sums are floats, whatever the type of the results. */
+static bool suits_tensor_cores(const kva_node *n) {
+  return kva_is_half(kva_operand_type(n, 0)->dtype);
+}
+
 static void choose_engine(kva_gpu_tile *x) {
-  x->dtype = x->c->n->results[0].type->dtype;
-  bool matrix = is_half(x->dtype);
-  if (!matrix) x->dtype = x->c->type;
+  bool matrix = suits_tensor_cores(x->c->n);
+  x->dtype = matrix ? kva_operand_type(x->c->n, 0)->dtype : x->c->type;
   x->engine = matrix ? &kva_gpu_mma : &kva_gpu_simt;
   x->bk = matrix ? 32 : 8;
   x->stages = matrix ? 4 : 3;
@@ -437,7 +438,7 @@ const char *kva_nv_wgmma_refuses(kva_lower *l, const kva_node *n) {
 const char *kva_nv_mma_refuses(kva_lower *l, const kva_node *n) {
   kva_contraction c = kva_contract_of(l, n);
   const char *reason = refuses(&c);
-  return reason || is_half(n->results[0].type->dtype) ? reason : "results not of 16 bits";
+  return reason || suits_tensor_cores(n) ? reason : "factors not of 16 bits";
 }
 
 const char *kva_nv_simt_refuses(kva_lower *l, const kva_node *n) {

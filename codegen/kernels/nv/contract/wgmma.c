@@ -82,7 +82,7 @@ static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
 const char *kva_gpu_wgmma_refuses(const kva_gpu_tile *x) {
   bool has = kva_target_has(x->c->l->target, KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA);
   if (!has) return "no warpgroup mma";
-  if (x->engine != &kva_gpu_mma) return "results not of 16 bits";
+  if (x->engine != &kva_gpu_mma) return "factors not of 16 bits";
   if (x->c->any || !can_map(x, &x->a) || !can_map(x, &x->b)) return "no tensor map describes a factor";
   return kva_expr_is(x->depth, 0) || kva_gpu_blocks(x, ROWS, 128) < SOME_BLOCKS ? "few blocks" : NULL;
 }

@@ -327,5 +327,8 @@ kva_kernel *kva_codegen_lower(kva_arena *arena, const kva_node *node, const kva_
     lower_tile(&w);
   else
     lower_outputs(&w);
-  return w.failed ? NULL : w.l.kb->kernel;
+  kva_kernel *k = w.l.kb->kernel;
+  /* Hand-written kernels with threads probe their operands at indices that no loop gives: those loads are dead. */
+  if (k->threads) kva_kernel_sweep(k);
+  return w.failed ? NULL : k;
 }

@@ -28,10 +28,8 @@ static const kva_pass_property properties[] = {
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
-/* Hand-written kernels with threads pull operands at places that they then do not use: that code is no part of them. */
 static kva_status lower(kva_kernel_job *job) {
   job->kernel = kva_codegen_lower(job->arena, job->node, job->target);
-  if (job->kernel && job->kernel->threads) kva_kernel_sweep(job->kernel);
   return job->kernel ? KVA_OK : KVA_UNSUPPORTED;
 }
 

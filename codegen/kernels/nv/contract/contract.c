@@ -45,10 +45,10 @@ static bool suits_tensor_cores(const kva_node *n) {
   return kva_is_half(kva_operand_type(n, 0)->dtype);
 }
 
-static void choose_engine(kva_gpu_tile *x) {
-  bool matrix = suits_tensor_cores(x->c->n);
+static void set_engine(kva_gpu_tile *x, const kva_gpu_engine *engine) {
+  bool matrix = engine == &kva_gpu_mma;
   x->dtype = matrix ? kva_operand_type(x->c->n, 0)->dtype : x->c->type;
-  x->engine = matrix ? &kva_gpu_mma : &kva_gpu_simt;
+  x->engine = engine;
   x->bk = matrix ? 32 : 8;
   x->stages = matrix ? 4 : 3;
   x->threads = matrix ? 128 : 256;
@@ -359,12 +359,12 @@ static void create_shared(kva_gpu_tile *x) {
   if (staged <= ring) x->staged->over = x->ring;
 }
 
-/* Engine and factors. */
-static void look_at(kva_gpu_tile *x, const kva_contraction *c) {
+/* Engine and factors. Warpgroups begin with kva_gpu_mma, whose factors are theirs. */
+static void look_at(kva_gpu_tile *x, const kva_contraction *c, const kva_gpu_engine *engine) {
   *x = (kva_gpu_tile){.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
   x->columns = kva_expr_mul(x->e, c->lines, c->used);
   x->depth = kva_expr_muli(x->e, c->depth, c->leads * c->taps);
-  choose_engine(x);
+  set_engine(x, engine);
   look_at_factor(x, &x->a, false);
   look_at_factor(x, &x->b, true);
 }
@@ -399,11 +399,11 @@ static void make_sums(kva_gpu_tile *x) {
   x->engine->stage_sums(x);
 }
 
-static void emit(kva_lower *l, const kva_node *n, bool wgmma) {
+static void emit(kva_lower *l, const kva_node *n, const kva_gpu_engine *engine, bool wgmma) {
   kva_contraction contraction = kva_contract_of(l, n), *c = &contraction;
   kva_kb *kb = l->kb;
   kva_gpu_tile x;
-  look_at(&x, c);
+  look_at(&x, c, engine);
   prepare(&x, wgmma);
   const kva_expr *rows = kva_expr_ceildiv(x.e, c->rows, kva_gpu_num(&x, x.bm));
   const kva_expr *columns = kva_expr_ceildiv(x.e, x.columns, kva_gpu_num(&x, x.bn));
@@ -431,7 +431,7 @@ const char *kva_nv_wgmma_refuses(kva_lower *l, const kva_node *n) {
   const char *reason = refuses(&c);
   kva_gpu_tile x;
   if (reason) return reason;
-  look_at(&x, &c);
+  look_at(&x, &c, &kva_gpu_mma);
   return kva_gpu_wgmma_refuses(&x);
 }
 
@@ -447,13 +447,13 @@ const char *kva_nv_simt_refuses(kva_lower *l, const kva_node *n) {
 }
 
 void kva_nv_wgmma_emit(kva_lower *l, const kva_node *n) {
-  emit(l, n, true);
+  emit(l, n, &kva_gpu_mma, true);
 }
 
 void kva_nv_mma_emit(kva_lower *l, const kva_node *n) {
-  emit(l, n, false);
+  emit(l, n, &kva_gpu_mma, false);
 }
 
 void kva_nv_simt_emit(kva_lower *l, const kva_node *n) {
-  emit(l, n, false);
+  emit(l, n, &kva_gpu_simt, false);
 }

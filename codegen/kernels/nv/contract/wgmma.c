@@ -12,6 +12,7 @@
  * if the depth is contiguous in memory, else 64 of the tile by the slice's 64 of the depth. Elements past the edges are
  * 0. One producer warp instead of a warpgroup leaves every thread up to 224 registers, so that none need to be moved
  * between warpgroups (setmaxnreg), and all threads can store results at the end. */
+#include "ir/dialect.h"
 #include "codegen/kernels/nv/contract/contract.h"
 #include "ir/dialect_nv.h"
 
@@ -82,7 +83,7 @@ static void place_factor(kva_gpu_tile *x, kva_gpu_factor *f) {
 const char *kva_gpu_wgmma_refuses(const kva_gpu_tile *x) {
   bool has = kva_target_has(x->c->l->target, KVA_TARGET_TENSOR_MAPS | KVA_TARGET_WARPGROUP_MMA);
   if (!has) return "no warpgroup mma";
-  if (x->engine != &kva_gpu_mma) return "factors not of 16 bits";
+  if (!kva_is_half(x->dtype)) return "factors not of 16 bits";
   if (x->c->any || !can_map(x, &x->a) || !can_map(x, &x->b)) return "no tensor map describes a factor";
   return kva_expr_is(x->depth, 0) || kva_gpu_blocks(x, ROWS, 128) < SOME_BLOCKS ? "few blocks" : NULL;
 }

@@ -14,13 +14,6 @@ static uint32_t batch_of(const kva_node *n) {
   return (uint32_t)((const kva_gather_nd_attrs *)n->attrs)->batch_dims;
 }
 
-/* K, which is constant after inference. */
-static uint32_t index_length(const kva_type *indices) {
-  int64_t length = 0;
-  kva_expr_is_const(indices->dims[indices->rank - 1], &length);
-  return (uint32_t)length;
-}
-
 static kva_status check_lengths(kva_module *m, const kva_node *n) {
   const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
   int64_t batch = ((const kva_gather_nd_attrs *)n->attrs)->batch_dims, length;
@@ -47,7 +40,7 @@ kva_status kva_gather_nd_infer(kva_module *m, const kva_node *n, const kva_type 
   kva_dim dims[2 * KVA_MAX_RANK];
   uint32_t rank = 0;
   for (uint32_t k = 0; k + 1 < indices->rank; k++) dims[rank++] = indices->dims[k];
-  for (uint32_t k = batch_of(n) + index_length(indices); k < x->rank; k++) dims[rank++] = x->dims[k];
+  for (uint32_t k = batch_of(n) + kva_index_length(indices); k < x->rank; k++) dims[rank++] = x->dims[k];
   if (rank > KVA_MAX_RANK)
     return kva_error(m->diag, &n->loc, "kv.gather_nd: the result has rank %u, more than %d", rank, KVA_MAX_RANK);
   out_types[0] = kva_type_tensor(m, x->dtype, rank, dims);
@@ -58,7 +51,7 @@ kva_status kva_gather_nd_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor
                              kva_ref_tensor *const *out) {
   const kva_ref_tensor *x = in[0], *indices = in[1];
   kva_ref_tensor *y = out[0];
-  uint32_t lead = indices->rank - 1, batch = batch_of(n), length = index_length(kva_operand_type(n, 1));
+  uint32_t lead = indices->rank - 1, batch = batch_of(n), length = kva_index_length(kva_operand_type(n, 1));
   int64_t idx[KVA_MAX_RANK] = {0}, at[KVA_MAX_RANK], row[KVA_MAX_RANK];
   for (int64_t i = 0; i < y->n; i++, kva_next_index(y->rank, y->dims, idx)) {
     for (uint32_t k = 0; k < lead; k++) row[k] = idx[k];
@@ -104,7 +97,7 @@ kva_status kva_gather_nd_vjp(kva_vjp *c, kva_node *n) {
 kva_kval kva_gather_nd_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   (void)result;
   const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
-  uint32_t lead = indices->rank - 1, batch = batch_of(n), length = index_length(indices);
+  uint32_t lead = indices->rank - 1, batch = batch_of(n), length = kva_index_length(indices);
   const kva_expr *at[KVA_MAX_RANK], *row[KVA_MAX_RANK];
   kva_kval some = NULL;
   for (uint32_t k = 0; k < lead; k++) row[k] = idx[k];

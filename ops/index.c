@@ -32,3 +32,9 @@ kva_kval kva_index_nonempty(kva_lower *l, kva_kval condition, kva_dim extent) {
   if (kva_expr_provably_less(c, zero, extent)) return condition;
   return kva_k_and(l->kb, condition, kva_k_index_lt(l->kb, zero, extent));
 }
+
+uint32_t kva_index_length(const kva_type *indices) {
+  int64_t length = 0;
+  kva_expr_is_const(indices->dims[indices->rank - 1], &length);
+  return (uint32_t)length;
+}

@@ -9,6 +9,8 @@ KVA_MUST_USE kva_status kva_index_check(kva_module *m, const kva_node *n, uint32
 /* Maps index to [0, extent), or reports an error that names index, axis and extent. */
 KVA_MUST_USE kva_status kva_index_ref(kva_ref *r, const kva_node *n, int64_t index, uint32_t axis, int64_t extent,
                                       int64_t *out_index);
+/* Length of the index tuples in `indices` (gather_nd, scatter_nd): the last extent, constant after inference. */
+uint32_t kva_index_length(const kva_type *indices);
 /* Element `at` of an index operand as an index expression in [0, extent) (0 if extent is 0). */
 const kva_expr *kva_index_lower(kva_lower *l, const kva_node *n, uint32_t operand, const kva_expr *const *at,
                                 kva_dim extent);

@@ -18,14 +18,6 @@ static kva_scatter_mode mode_of(const kva_node *n) {
   return kva_scatter_mode_of(((const kva_scatter_nd_attrs *)n->attrs)->reduction);
 }
 
-/* K, which is constant after inference. */
-static uint32_t index_length(const kva_node *n) {
-  const kva_type *indices = kva_operand_type(n, 1);
-  int64_t length = 0;
-  kva_expr_is_const(indices->dims[indices->rank - 1], &length);
-  return (uint32_t)length;
-}
-
 kva_status kva_scatter_nd_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
   int64_t length;
@@ -51,7 +43,7 @@ kva_status kva_scatter_nd_ref(kva_ref *r, const kva_node *n, const kva_ref_tenso
                               kva_ref_tensor *const *out) {
   const kva_ref_tensor *indices = in[1];
   kva_ref_tensor *y = out[0];
-  uint32_t length = index_length(n);
+  uint32_t length = kva_index_length(kva_operand_type(n, 1));
   int64_t row_size = 1;
   for (uint32_t k = length; k < y->rank; k++) row_size *= y->dims[k];
   for (int64_t i = 0; i < y->n; i++) kva_ref_copy(in[0], i, y, i);

@@ -130,10 +130,5 @@ static kva_status fold_graph(kva_module *m, kva_graph *g, const kva_pass_options
 }
 
 kva_status kva_opt_fold(kva_module *m, const kva_pass_options *o, bool *changed) {
-  kva_arena *scratch = kva_arena_create();
-  kva_graphs graphs = kva_program_graphs(m, scratch);
-  kva_status status = KVA_OK;
-  for (uint32_t i = 0; i < graphs.len && !status; i++) status = fold_graph(m, graphs.data[i], o, changed);
-  kva_arena_destroy(scratch);
-  return status;
+  return kva_visit_graphs(m, fold_graph, o, changed);
 }

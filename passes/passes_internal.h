@@ -28,6 +28,9 @@ bool kva_splat_value(const kva_value *v, double *out_x);
 /* The graphs of all functions and the sub-graphs of their control nodes, inner ones first. */
 typedef KVA_VEC(kva_graph *) kva_graphs;
 kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena);
+/* Visits these graphs, inner ones first, until a visit fails; its status. */
+typedef kva_status (*kva_graph_visitor)(kva_module *m, kva_graph *g, const kva_pass_options *o, bool *changed);
+kva_status kva_visit_graphs(kva_module *m, kva_graph_visitor visit, const kva_pass_options *o, bool *changed);
 
 /* Copies the nodes of `from` (without its return node) to the end of `to`. values[id] must hold the copies of from's
  * inputs and of every outer value it uses, for ids up to the module's next one; it receives the copies of all results,

@@ -88,6 +88,15 @@ kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena) {
   return graphs;
 }
 
+kva_status kva_visit_graphs(kva_module *m, kva_graph_visitor visit, const kva_pass_options *o, bool *changed) {
+  kva_arena *scratch = kva_arena_create();
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  kva_status status = KVA_OK;
+  for (uint32_t i = 0; i < graphs.len && !status; i++) status = visit(m, graphs.data[i], o, changed);
+  kva_arena_destroy(scratch);
+  return status;
+}
+
 void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *rule, bool *changed) {
   kva_text what = {0};
   *changed = true;

@@ -1,6 +1,6 @@
 /* The only header shared by compiled code and runtime. Artefacts (.o, .so, JIT) contain one kva_artifact, which the
- * runtime executes on a device. Standalone: includes nothing of Kvasir. Sizes are pinned below; a layout change
- * increments KVA_ABI_VERSION.
+ * runtime executes on a device. Includes nothing of Kvasir but calls.def, the table of calls. Sizes are pinned below; a
+ * layout change increments KVA_ABI_VERSION.
  *
  * Units: sizes in bytes, extents in elements. All pointers are borrowed from the artefact. */
 #ifndef KVA_RUNTIME_ABI_H

@@ -130,10 +130,10 @@ static kva_status call_host(kva_session *s, kva_program_state *sp, kva_device_ca
     return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for the arguments of a call", sp->desc->name);
   kva_status status = stage(s, call, sp->staged, false);
   if (status != KVA_OK) return kva_session_device_error(s, status, sp->desc, "copying from memory");
-  const void *const device_args = call->args;
+  void *const *device_args = call->args;
   call->args = sp->staged;
   KVA_TRY(class->run(s, call));
-  call->args = (void *const *)device_args;
+  call->args = device_args;
   status = stage(s, call, sp->staged, true);
   return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "copying to memory");
 }

@@ -29,3 +29,15 @@ kva_kernel_choice kva_kernel_choose(kva_lower *l, const kva_node *n) {
   }
   return choice;
 }
+
+void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim *extents, kva_kloop **out_loops,
+                    const kva_expr **out_vars) {
+  for (uint32_t k = 0; k < n; k++) {
+    out_loops[k] = kva_k_loop_begin(l->kb, kind, extents[k], "i");
+    out_vars[k] = out_loops[k]->var;
+  }
+}
+
+void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops) {
+  for (uint32_t k = n; k-- > 0;) kva_k_loop_end(l->kb, loops[k]);
+}

@@ -36,6 +36,11 @@ kva_kernel_choice kva_kernel_choose(kva_lower *l, const kva_node *n);
 /* A predicate that refuses nothing. */
 const char *kva_kernel_takes_all(kva_lower *l, const kva_node *n);
 
+/* Opens nested loops over `n` extents; out_vars[k] become their variables. */
+void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim *extents, kva_kloop **out_loops,
+                    const kva_expr **out_vars);
+void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops);
+
 #define KERNEL(op, name, kinds, refuses, emit)             \
   const char *refuses(kva_lower *l, const kva_node *node); \
   void emit(kva_lower *l, const kva_node *node);

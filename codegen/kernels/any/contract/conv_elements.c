@@ -10,12 +10,9 @@ static void element_kernel(kva_lower *l, const kva_node *n, element_code code) {
   const kva_type *t = n->results[0].type;
   kva_kloop *loops[KVA_MAX_RANK];
   const kva_expr *idx[KVA_MAX_RANK];
-  for (uint32_t d = 0; d < t->rank; d++) {
-    loops[d] = kva_k_loop_begin(l->kb, KVA_K_PARALLEL, t->dims[d], "i");
-    idx[d] = loops[d]->var;
-  }
+  kva_nest_begin(l, KVA_K_PARALLEL, t->rank, t->dims, loops, idx);
   l->store(l, n, 0, idx, code(l, n, 0, idx));
-  for (uint32_t d = t->rank; d > 0; d--) kva_k_loop_end(l->kb, loops[d - 1]);
+  kva_nest_end(l, t->rank, loops);
 }
 
 void kva_conv_elements_emit(kva_lower *l, const kva_node *n) {

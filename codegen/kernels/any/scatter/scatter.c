@@ -17,18 +17,6 @@ kva_kbuf *kva_scatter_result(kva_lower *l, const kva_node *n, uint32_t result) {
   return buf;
 }
 
-void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim *extents, kva_kloop **out_loops,
-                    const kva_expr **out_vars) {
-  for (uint32_t k = 0; k < n; k++) {
-    out_loops[k] = kva_k_loop_begin(l->kb, kind, extents[k], "i");
-    out_vars[k] = out_loops[k]->var;
-  }
-}
-
-void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops) {
-  for (uint32_t k = n; k-- > 0;) kva_k_loop_end(l->kb, loops[k]);
-}
-
 kva_slice_loop kva_slices_begin(kva_lower *l, const kva_expr *extent) {
   int64_t columns = l->target->kind == KVA_TARGET_GPU ? 32 : 16;
   kva_expr_ctx *c = l->kb->exprs;

@@ -14,11 +14,6 @@ void kva_scatter_store(kva_lower *l, kva_scatter_mode mode, kva_kbuf *buf, const
  * before creating local buffers. */
 kva_kbuf *kva_scatter_result(kva_lower *l, const kva_node *n, uint32_t result);
 
-/* Opens nested loops over `n` extents; vars[k] become their variables. */
-void kva_nest_begin(kva_lower *l, kva_kloop_kind kind, uint32_t n, const kva_dim *extents, kva_kloop **out_loops,
-                    const kva_expr **out_vars);
-void kva_nest_end(kva_lower *l, uint32_t n, kva_kloop *const *loops);
-
 /* Slices of a row of `extent` elements, a cache line of floats each, which work items own: begin enters a PARALLEL loop
  * over slices; inside, a slice is slice->width elements from slice->start. */
 typedef struct kva_slice_loop {

@@ -7,19 +7,11 @@ static kva_scatter_mode mode_of(const kva_node *n) {
   return kva_scatter_mode_of(((const kva_scatter_nd_attrs *)n->attrs)->reduction);
 }
 
-/* K; the extent is a constant after inference. */
-static uint32_t index_length(const kva_node *n) {
-  const kva_type *indices = kva_operand_type(n, 1);
-  int64_t length = 0;
-  kva_expr_is_const(indices->dims[indices->rank - 1], &length);
-  return (uint32_t)length;
-}
-
 void kva_scatter_nd_emit(kva_lower *l, const kva_node *n) {
   kva_kb *b = l->kb;
   kva_expr_ctx *e = b->exprs;
   const kva_type *x = kva_operand_type(n, 0), *indices = kva_operand_type(n, 1);
-  uint32_t length = index_length(n), n_lead = indices->rank - 1, n_inner = x->rank - length;
+  uint32_t length = kva_index_length(kva_operand_type(n, 1)), n_lead = indices->rank - 1, n_inner = x->rank - length;
   kva_kbuf *buf = kva_scatter_result(l, n, 0);
   const kva_expr *inner = kva_shape_product(e, n_inner, x->dims + length);
   const kva_expr *at[KVA_MAX_RANK], *from[KVA_MAX_RANK], *index_at[KVA_MAX_RANK];

@@ -2,8 +2,10 @@
  * the first; so does a run whose sizes depend on data, once the largest has been seen. Counted by standing in for the
  * allocator (glibc), or by the sanitizer's own hook. */
 #include "runtime/base/platform.h"
+#include "runtime/session.h"
 #include "tests/runtime/control_sample.h"
 
+#include <sched.h>
 #include <setjmp.h>
 #include <stdatomic.h>
 #include <cmocka.h>
@@ -61,12 +63,24 @@ static void the_counter_counts(void **unused) {
   assert_int_equal(atomic_load(&allocations) - before, 2);
 }
 
+static void meet(void *met, int64_t first, int64_t last) {
+  atomic_fetch_add((atomic_long *)met, last - first);
+  while (atomic_load((atomic_long *)met) < 2) sched_yield();
+}
+
+/* A thread of the sanitizer allocates when it starts, which may be long after the session exists. */
+static kva_session *create_session(const kva_artifact *a, const kva_session_options *options) {
+  kva_session *s;
+  assert_int_equal(kva_session_create(a, options, NULL, &s), KVA_OK);
+  atomic_long met = 0;
+  kva_pool_run(s->pool, 2, meet, &met);
+  return s;
+}
+
 static void bound_runs_do_not_allocate(void **unused) {
   (void)unused;
   enum { HEIGHT = 500, WIDTH = 100 };
-  kva_session *s;
-  assert_int_equal(
-      kva_session_create(&sample_artifact, &(kva_session_options){.threads = 2, .profile = true}, NULL, &s), KVA_OK);
+  kva_session *s = create_session(&sample_artifact, &(kva_session_options){.threads = 2, .profile = true});
   float *x = calloc(HEIGHT * WIDTH, sizeof *x);
   kva_tensor in = sample_matrix(x, HEIGHT, WIDTH), out[2] = {{0}};
   for (int run = 0; run < 5; run++) {
@@ -94,8 +108,7 @@ static bool note_step(void *user, const kva_train_event *event) {
 
 static void training_steps_do_not_allocate(void **unused) {
   (void)unused;
-  kva_session *s;
-  assert_int_equal(kva_session_create(&sample_artifact, &(kva_session_options){.threads = 2}, NULL, &s), KVA_OK);
+  kva_session *s = create_session(&sample_artifact, &(kva_session_options){.threads = 2});
   kva_data_source zeros = {.name = "zeros", .fill = fill_zeros};
   long marks[11];
   kva_train_options options = {.steps = 10, .batch = 64, .schedule = {.lr = 0.1}, .progress = note_step, .user = marks};
@@ -118,11 +131,10 @@ static void sizes_that_depend_on_data_do_not_allocate(void **unused) {
   (void)unused;
   enum { N = 3000 };
   const kva_artifact a = control_artifact_for(&kva_device_cpu);
-  kva_session *s;
   const kva_allocator counted = {.allocate = allocate_counted, .release = free_counted};
   const kva_session_options options = {
       .threads = 2, .allocator = &counted, .n_functions = COUNT(host_functions), .functions = host_functions};
-  assert_int_equal(kva_session_create(&a, &options, NULL, &s), KVA_OK);
+  kva_session *s = create_session(&a, &options);
   static float x[N], v[2], step[2] = {0.001f, 0};
   bool cond = true;
   int64_t lengths[] = {N, 17, 0, N - 1, 40, N};

@@ -1,6 +1,7 @@
 # find_package(kvasir): targets kvasir::rt (static) and kvasir::rt_shared, the program kvasir::kvasir, and
 #   kvasir_add_model(<target> MODEL <file> [FORM object|static|shared] [PREFIX <name>] [OPTIONS <options of kvasir build>])
 # which compiles a model and makes a library to link with; its header is <prefix>.h, the prefix is the target's name.
+# Files that the model names (weights beside it) are not followed: touch the model to have it compiled again.
 get_filename_component(KVASIR_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
@@ -12,7 +13,7 @@ if(NOT TARGET kvasir::kvasir)
   set_target_properties(kvasir::rt PROPERTIES
     IMPORTED_LOCATION "${KVASIR_PREFIX}/lib/libkvasir-rt.a"
     INTERFACE_INCLUDE_DIRECTORIES "${KVASIR_PREFIX}/include/kvasir"
-    INTERFACE_LINK_LIBRARIES "m;Threads::Threads")
+    INTERFACE_LINK_LIBRARIES "-lm;Threads::Threads") # "m" alone would be a target of that name, if there is one
   add_library(kvasir::rt_shared SHARED IMPORTED)
   set_target_properties(kvasir::rt_shared PROPERTIES
     IMPORTED_LOCATION "${KVASIR_PREFIX}/lib/libkvasir-rt.so"
@@ -23,6 +24,11 @@ function(kvasir_add_model target)
   cmake_parse_arguments(ARG "" "MODEL;FORM;PREFIX" "OPTIONS" ${ARGN})
   if(NOT ARG_FORM)
     set(ARG_FORM static)
+  elseif(NOT ARG_FORM MATCHES "^(object|static|shared)$")
+    message(FATAL_ERROR "kvasir_add_model(${target}): FORM is object, static or shared, not ${ARG_FORM}")
+  endif()
+  if(NOT ARG_MODEL OR ARG_UNPARSED_ARGUMENTS)
+    message(FATAL_ERROR "kvasir_add_model(${target}): MODEL <file> is needed; not understood: ${ARG_UNPARSED_ARGUMENTS}")
   endif()
   if(NOT ARG_PREFIX)
     set(ARG_PREFIX ${target})
@@ -37,13 +43,17 @@ function(kvasir_add_model target)
   set(flag --${ARG_FORM})
   add_custom_command(OUTPUT "${out}" "${dir}/${ARG_PREFIX}.h"
     COMMAND kvasir::kvasir build "${model}" ${flag} --prefix ${ARG_PREFIX} ${ARG_OPTIONS} -o "${out}"
-    DEPENDS "${model}" VERBATIM)
+    DEPENDS "${model}" kvasir::kvasir VERBATIM)
   add_custom_target(${target}_model DEPENDS "${out}")
   add_library(${target} INTERFACE)
   add_dependencies(${target} ${target}_model)
   target_include_directories(${target} INTERFACE "${dir}")
-  target_link_libraries(${target} INTERFACE "${out}")
-  if(NOT ARG_FORM STREQUAL shared)
-    target_link_libraries(${target} INTERFACE kvasir::rt)
+  if(ARG_FORM STREQUAL shared)
+    # A path alone does not do: CMake looks into the file for its soname, and there is no file before the first build.
+    add_library(${target}_library SHARED IMPORTED GLOBAL)
+    set_target_properties(${target}_library PROPERTIES IMPORTED_LOCATION "${out}" IMPORTED_SONAME "${ARG_PREFIX}.so")
+    target_link_libraries(${target} INTERFACE ${target}_library)
+  else()
+    target_link_libraries(${target} INTERFACE "${out}" kvasir::rt)
   endif()
 endfunction()

@@ -327,11 +327,19 @@ static kva_call_id call_named(const char *name) {
   return (kva_call_id)i;
 }
 
-/* An operator that is a call. It has no descriptor: the step's arguments say everything. */
-static void write_call(const kva_plan_step *s, kva_step_desc *out) {
+static kva_check_indices_desc *check_indices_desc(writer *w, const kva_node *n) {
+  const kva_check_indices_attrs *a = n->attrs;
+  kva_check_indices_desc *d = KVA_NEW(w->arena, kva_check_indices_desc);
+  *d = (kva_check_indices_desc){.user = a->user ? a->user : "", .axis = (int32_t)a->axis, .ignores = a->ignores};
+  return d;
+}
+
+/* An operator that is a call. */
+static void write_call(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->kind = KVA_STEP_CALL;
   out->call = call_named(s->node->op->name);
-  KVA_ASSERT(!*kva_step_fields(out));
+  if (out->call == KVA_CALL_CHECK_INDICES) out->desc = check_indices_desc(w, s->node);
+  KVA_ASSERT(out->desc || !*kva_step_fields(out));
 }
 
 /* ---- steps that depend on data ----------------------------------------------------------------------------------- */
@@ -393,7 +401,7 @@ static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   case KVA_PLAN_COPY: break;
   case KVA_PLAN_KERNEL:
     if (s->node->op->lower_kind == KVA_LOWER_CALL)
-      write_call(s, out);
+      write_call(w, s, out);
     else
       write_gemm(w, s, out);
     break;

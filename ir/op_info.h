@@ -70,6 +70,18 @@ typedef struct kva_sizes {
   void *user; /* of lookup */
 } kva_sizes;
 
+/* An operand that selects places of a tensor (gather, scatter, the classes of a loss). An index i belongs to extent e
+ * of `extents` and must satisfy 0 <= i < e, or -e <= i < e if from_end. With n > 1 extents the operand's last axis
+ * numbers them. */
+typedef struct kva_indexing {
+  uint32_t operand, n;
+  kva_dim extents[KVA_MAX_RANK];
+  uint32_t axis; /* of the indexed tensor that extents[0] belongs to; the others follow */
+  bool from_end;
+  bool has_ignored; /* one value is allowed beside them */
+  int64_t ignored;
+} kva_indexing;
+
 typedef struct kva_shape_values kva_shape_values; /* ops/shape_values.h */
 typedef struct kva_infer kva_infer;
 typedef struct kva_ref kva_ref;
@@ -120,6 +132,10 @@ struct kva_op_info {
    * false: unknown. The importer follows shape arithmetic of models with it (frontend/onnx_contents.c). NULL: known
    * only if all operands are constant. */
   bool (*shape_values)(kva_shape_values *v, const kva_node *n);
+
+  /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
+   * passes/check_indices.c. *out is zero before. NULL: none does. */
+  void (*indexing)(const kva_node *n, kva_indexing *out);
 
   /* Of a KVA_UPDATES row, whose name is the optimizer's: name suffixes of its moments' states, in operand order, for
    * passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */

@@ -2,6 +2,7 @@
  * what is built on top of it is harmless until the caller checks `failed`. */
 #include "ops/build.h"
 #include "ops/ids.h"
+#include "ops/index.h"
 
 static void *copy_attrs(kva_builder *b, const kva_op_info *op, const void *attrs) {
   kva_arena *arena = b->m->arena;
@@ -47,7 +48,7 @@ static kva_status infer_results(kva_builder *b, kva_node *n) {
   const kva_type **types = KVA_NEW_ARRAY(b->m->arena, const kva_type *, n->n_results + 1);
   KVA_TRY(n->op->infer(b->m, n, types));
   for (uint32_t i = 0; i < n->n_results; i++) n->results[i].type = types[i];
-  return KVA_OK;
+  return kva_index_check_constant(b->m, n);
 }
 
 static void set_harmless_types(kva_builder *b, kva_node *n) {

@@ -111,3 +111,14 @@ kva_kval kva_cross_entropy_lower(kva_lower *l, const kva_node *n, uint32_t resul
 int kva_cross_entropy_row_dims(const kva_node *n) {
   return kva_row_dims_of_last(n, -1);
 }
+
+void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out) {
+  const kva_type *logits = kva_operand_type(n, 0);
+  uint32_t axis = logits->rank - 1;
+  *out = (kva_indexing){.operand = 1,
+                        .n = 1,
+                        .extents = {logits->dims[axis]},
+                        .axis = axis,
+                        .has_ignored = true,
+                        .ignored = ((const kva_cross_entropy_attrs *)n->attrs)->ignore_index};
+}

@@ -23,6 +23,16 @@ int kva_rms_norm_row_dims(const kva_node *n);
 int kva_layer_norm_row_dims(const kva_node *n);
 int kva_cross_entropy_row_dims(const kva_node *n);
 
+/* ---- operands that hold indices (kva_op_info.indexing) ----------------------------------------------------------- */
+
+void kva_gather_indexing(const kva_node *n, kva_indexing *out);
+void kva_gather_elements_indexing(const kva_node *n, kva_indexing *out);
+void kva_gather_nd_indexing(const kva_node *n, kva_indexing *out);
+void kva_gather_grad_indexing(const kva_node *n, kva_indexing *out);
+void kva_scatter_elements_indexing(const kva_node *n, kva_indexing *out);
+void kva_scatter_nd_indexing(const kva_node *n, kva_indexing *out);
+void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out);
+
 /* ---- work (kva_op_info.flops) ------------------------------------------------------------------------------------ */
 
 double kva_matmul_flops(const kva_node *n, const kva_sizes *s);

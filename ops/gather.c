@@ -81,3 +81,9 @@ bool kva_gather_shape_values(kva_shape_values *v, const kva_node *n) {
   }
   return true;
 }
+
+void kva_gather_indexing(const kva_node *n, kva_indexing *out) {
+  uint32_t axis = axis_of(n);
+  *out = (kva_indexing){
+      .operand = 1, .n = 1, .extents = {kva_operand_type(n, 0)->dims[axis]}, .axis = axis, .from_end = true};
+}

@@ -3,6 +3,7 @@
  * zeros. Exact: moves elements. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/shape.h"
@@ -60,4 +61,10 @@ kva_kval kva_gather_elements_lower(kva_lower *l, const kva_node *n, uint32_t res
   for (uint32_t k = 0; k < x->rank; k++) at[k] = idx[k];
   at[axis] = kva_index_lower(l, n, 1, idx, x->dims[axis]);
   return kva_masked_operand(l, n, 0, at, kva_index_nonempty(l, NULL, x->dims[axis]));
+}
+
+void kva_gather_elements_indexing(const kva_node *n, kva_indexing *out) {
+  uint32_t axis = axis_of(n);
+  *out = (kva_indexing){
+      .operand = 1, .n = 1, .extents = {kva_operand_type(n, 0)->dims[axis]}, .axis = axis, .from_end = true};
 }

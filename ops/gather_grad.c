@@ -5,6 +5,7 @@
  * more bits between additions. */
 #include "ops/gather_grad.h"
 #include "ops/check.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
@@ -113,4 +114,10 @@ bool kva_gather_grads_sort(kva_module *m, kva_graph *g, int64_t owners) {
     changed = true;
   }
   return changed;
+}
+
+void kva_gather_grad_indexing(const kva_node *n, kva_indexing *out) {
+  kva_dim extent = ((const kva_gather_grad_attrs *)n->attrs)->extent;
+  *out = (kva_indexing){
+      .operand = 1, .n = 1, .extents = {extent}, .axis = kva_gather_grad_layout(n).axis, .from_end = true};
 }

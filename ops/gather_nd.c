@@ -4,6 +4,7 @@
  * Exact: moves elements. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/shape.h"
@@ -109,4 +110,8 @@ kva_kval kva_gather_nd_lower(kva_lower *l, const kva_node *n, uint32_t result, c
   }
   for (uint32_t k = batch + length; k < x->rank; k++) at[k] = idx[lead + k - batch - length];
   return kva_masked_operand(l, n, 0, at, some);
+}
+
+void kva_gather_nd_indexing(const kva_node *n, kva_indexing *out) {
+  kva_index_tuples(n, batch_of(n), out);
 }

@@ -9,6 +9,7 @@
  * more bits between two additions to one element. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
@@ -75,4 +76,10 @@ kva_status kva_scatter_elements_vjp(kva_vjp *c, kva_node *n) {
     c->grad_in[2] = kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){g, indices}, &attrs);
   }
   return KVA_OK;
+}
+
+void kva_scatter_elements_indexing(const kva_node *n, kva_indexing *out) {
+  uint32_t axis = axis_of(n);
+  *out = (kva_indexing){
+      .operand = 1, .n = 1, .extents = {kva_operand_type(n, 0)->dims[axis]}, .axis = axis, .from_end = true};
 }

@@ -7,6 +7,7 @@
  * (correct if no index occurs twice, which ONNX requires); with add: g, and g gathered; none for mul, max and min.
  * Tolerance 8: kernels of narrow floats may keep more bits between two additions to one element. */
 #include "ops/check.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/index.h"
 #include "ops/scatter_common.h"
@@ -70,4 +71,8 @@ kva_status kva_scatter_nd_vjp(kva_vjp *c, kva_node *n) {
   }
   if (c->wants[2]) c->grad_in[2] = kva_build2(b, KVA_OP_gather_nd, g, indices);
   return KVA_OK;
+}
+
+void kva_scatter_nd_indexing(const kva_node *n, kva_indexing *out) {
+  kva_index_tuples(n, 0, out);
 }

@@ -9,6 +9,7 @@
  * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
  * than to load. */
 #include "passes/passes_internal.h"
+#include "ops/index.h"
 
 enum { FOLD_LIMIT = 1 << 16, LONG_IOTA = 64 };
 
@@ -77,17 +78,25 @@ static kva_ref_tensor *tensor_of_type(const kva_type *t) {
   return kva_ref_tensor_create(t->dtype, t->rank, dims);
 }
 
-static void replace_by_constant(kva_module *m, kva_node *n, uint32_t r, const kva_ref_tensor *w) {
+/* Operators that take v as indices see only now which they are. */
+static kva_status check_users(kva_module *m, const kva_value *v) {
+  for (const kva_use *u = v->uses; u; u = u->next) KVA_TRY(kva_index_check_constant(m, u->user));
+  return KVA_OK;
+}
+
+static kva_status replace_by_constant(kva_module *m, kva_node *n, uint32_t r, const kva_ref_tensor *w) {
   KVA_ASSERT(r < n->n_results && w->dtype == n->results[r].type->dtype);
   int64_t bytes;
-  if (!kva_dtype_bytes(w->dtype, w->n, &bytes)) return;
+  if (!kva_dtype_bytes(w->dtype, w->n, &bytes)) return KVA_NO_MEMORY;
   kva_tensor_data *t = KVA_NEW(m->arena, kva_tensor_data);
   void *data = kva_arena_alloc(m->arena, (size_t)bytes);
   kva_ref_tensor_to_data(w, data);
   *t = (kva_tensor_data){.dtype = w->dtype, .rank = w->rank, .data = data, .bytes = bytes};
   t->dims = kva_arena_memdup(m->arena, w->dims, w->rank * sizeof *w->dims);
   kva_builder b = kva_builder_before(m, n);
-  kva_value_replace_all_uses(&n->results[r], kva_const_tensor(&b, t));
+  kva_value *v = kva_const_tensor(&b, t);
+  kva_value_replace_all_uses(&n->results[r], v);
+  return check_users(m, v);
 }
 
 static kva_status evaluate(kva_module *m, kva_node *n, kva_arena *scratch, kva_ref_tensor **in, kva_ref_tensor **out) {
@@ -109,8 +118,7 @@ static kva_status fold_node(kva_module *m, kva_node *n) {
   kva_ref_tensor **in = KVA_NEW_ARRAY(scratch, kva_ref_tensor *, n->n_operands + 1);
   kva_ref_tensor **out = KVA_NEW_ARRAY(scratch, kva_ref_tensor *, n->n_results + 1);
   kva_status status = evaluate(m, n, scratch, in, out);
-  if (status == KVA_OK)
-    for (uint32_t r = 0; r < n->n_results; r++) replace_by_constant(m, n, r, out[r]);
+  for (uint32_t r = 0; status == KVA_OK && r < n->n_results; r++) status = replace_by_constant(m, n, r, out[r]);
   for (uint32_t i = 0; i < n->n_operands; i++) kva_ref_tensor_free(in[i]);
   for (uint32_t r = 0; r < n->n_results; r++) kva_ref_tensor_free(out[r]);
   kva_arena_destroy(scratch);

@@ -29,9 +29,10 @@ typedef struct kva_gradients {
 typedef struct kva_pass_options {
   kva_pass_control *control; /* how passes run; NULL: the default. Borrowed, like all that follows */
   kva_train_programs train;
-  bool adjustable;   /* weight decay and clipping, where the train block has them, are states that a run may set:
-                        "train.weight_decay", "train.clip"; else constants */
-  kva_dtype compute; /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
+  bool adjustable;    /* weight decay and clipping, where the train block has them, are states that a run may set:
+                         "train.weight_decay", "train.clip"; else constants */
+  kva_dtype compute;  /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
+  bool check_indices; /* a run ends where an index that is data is out of range; else compiled code clamps it */
   const kva_target *target;       /* split, fuse: NULL: any CPU */
   const kva_tune_options *tune;   /* tune, lora: what the user chose */
   const kva_loss_options *loss;   /* loss */

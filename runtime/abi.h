@@ -89,6 +89,14 @@ typedef struct kva_host_desc {
   const char *name;
 } kva_host_desc;
 
+/* KVA_CALL_CHECK_INDICES: arguments indices, limits, the indices again. limits: int64, low and high of each extent; the
+ * last dimension of the indices numbers the extents if there are several. */
+typedef struct kva_check_indices_desc {
+  const char *user; /* the node that reads them, for messages */
+  int32_t axis;     /* that the first extent belongs to */
+  int32_t ignores;  /* limits has one element more: an index that is allowed, too */
+} kva_check_indices_desc;
+
 /* Steps that run internal programs of the artefact, which have their caller's symbols. A symbol that a step binds is
  * defined from then on; only one step of a program binds it, and no earlier step uses it.
  *

@@ -71,6 +71,18 @@ int kva_cli_passes(const kva_verb *verb, kva_pass_choice *c);
 /* Prints the time of each pass to stderr, if requested. */
 void kva_cli_print_passes(const kva_pass_choice *c);
 
+/* For verbs that run what they compile. */
+#ifdef KVA_DEBUG
+enum { KVA_CLI_CHECK_INDICES = true };
+#else
+enum { KVA_CLI_CHECK_INDICES = false };
+#endif
+#define KVA_CHECK_INDICES_OPTION(flag)                               \
+  {                                                                  \
+    "--check-indices", NULL, NULL, KVA_OPTION_FLAG, (flag),          \
+        "end where an index is out of range, instead of clamping it" \
+  }
+
 /* Where to run and what to compile for: --device, --target and --gemm. */
 typedef struct kva_device_choice {
   const char *device, *target; /* NULL: the CPU; the device's default target */

@@ -21,12 +21,13 @@ typedef struct run_options {
   kva_strings inputs, defines, pins;
   const char *output_dir, *precision, *weights;
   int64_t threads, seed, repeat;
+  bool check_indices;
   kva_pass_choice passes;
   kva_device_choice device;
 } run_options;
 
 static int run(int argc, char **argv) {
-  run_options o = {0};
+  run_options o = {.check_indices = KVA_CLI_CHECK_INDICES};
   const kva_option options[] = {
       {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.inputs, "a .npy file for an input"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write every output as DIR/<name>.npy"},
@@ -37,6 +38,7 @@ static int run(int argc, char **argv) {
       {"--repeat", NULL, "N", KVA_OPTION_COUNT, &o.repeat, "run N times and print the best time"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
       {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision, "of products: f32 (default), bf16 or f16"},
+      KVA_CHECK_INDICES_OPTION(&o.check_indices),
       KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
   };
@@ -53,7 +55,7 @@ static int run(int argc, char **argv) {
   kva_compiled *c = NULL;
   kva_session *s = NULL;
   kva_compile_options co = {.target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
-                            .passes = {.control = &o.passes.control}};
+                            .passes = {.control = &o.passes.control, .check_indices = o.check_indices}};
   kva_status status = kva_cli_target(&o.device, diag, &co.target);
   if (status == KVA_OK) status = kva_precision_named(o.precision, diag, &co.passes.compute);
   code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);

@@ -25,6 +25,7 @@ typedef struct train_options {
   const char *model, *precision;
   kva_strings defines, pins, variants;
   kva_train_settings settings;
+  bool check_indices;
   kva_device_choice device;
   kva_tune_choice tune;
   kva_pass_choice passes;
@@ -148,9 +149,10 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   kva_module *m = NULL;
   kva_compiled *c = NULL;
   kva_pass_choice passes = o->passes;
-  kva_compile_options options = {.train = true,
-                                 .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
-                                 .passes = {.control = &passes.control, .adjustable = true}};
+  kva_compile_options options = {
+      .train = true,
+      .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
+      .passes = {.control = &passes.control, .adjustable = true, .check_indices = o->check_indices}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
@@ -243,7 +245,7 @@ static int usage_error(const char *what) {
 }
 
 static int run(int argc, char **argv) {
-  train_options o = {.settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_DEFAULTS};
+  train_options o = {.check_indices = KVA_CLI_CHECK_INDICES, .settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
       KVA_TRAIN_OPTIONS(&o.settings),
       {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
@@ -257,6 +259,7 @@ static int run(int argc, char **argv) {
       KVA_TUNE_OPTIONS(&o.tune),
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
        "start from these: a safetensors file or checkpoint"},
+      KVA_CHECK_INDICES_OPTION(&o.check_indices),
       KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
   };

@@ -53,6 +53,38 @@ npy write "$work/wrong.npy" '<f4' '(4,)' 1 2 3 4
 expect 1 run "$work/sum.kv" -i "$work/a.npy" -i "$work/wrong.npy"
 says "dimension 0 of input 'b' must be 3, found 4"
 
+# Indices that are data: clamped, or with --check-indices named, on the CPU and a simulated GPU, in loops too.
+cat >"$work/pick.kv" <<'KV'
+model pick (float[N, 3] x, int64[M] i, int64[K, 2] j, int64[N] t) => (float[M, 3] y, float[K] z, float[N] l) {
+  y = kv.gather (x, i + 1)
+  z = kv.gather_nd (x, j)
+  l, lse = kv.cross_entropy <ignore_index = -100> (x, t)
+}
+KV
+npy write "$work/x.npy" '<f4' '(4, 3)' 0 1 2 3 4 5 6 7 8 9 10 11
+npy write "$work/i.npy" '<i8' '(3,)' -1 -5 2
+npy write "$work/i_bad.npy" '<i8' '(3,)' -1 3 -6
+npy write "$work/j.npy" '<i8' '(2, 2)' 0 -1 3 2
+npy write "$work/j_bad.npy" '<i8' '(2, 2)' 0 1 3 3
+npy write "$work/t.npy" '<i8' '(4,)' 0 2 -100 1
+npy write "$work/t_bad.npy" '<i8' '(4,)' 0 2 -100 -1
+pick() { expect "$1" run "$work/pick.kv" -i "$work/x.npy" -i "$work/$2.npy" -i "$work/$3.npy" -i "$work/$4.npy" -o "$work/o" "${@:5}"; }
+for device in cpu ptxsim; do
+  pick 0 i j t --check-indices --device "$device"
+  npy expect "$work/o/y.npy" '<f4' '(3, 3)' 0 1 2 0 1 2 9 10 11
+  pick 1 i_bad j t --check-indices --device "$device"
+  says "kv.gather y: index 4 at [1] is out of range for axis 0 of extent 4: expected -4 to 3; 2 indices are"
+  pick 1 i j_bad t --check-indices --device "$device"
+  says "kv.gather_nd z: index 3 at [1, 1] is out of range for axis 1 of extent 3: expected -3 to 2"
+  pick 1 i j t_bad --check-indices --device "$device"
+  says "kv.cross_entropy l: index -1 at [3] is out of range for axis 1 of extent 3: expected 0 to 2 or -100"
+done
+if "$KVASIR" run "$work/pick.kv" -i "$work/x.npy" -i "$work/i_bad.npy" -i "$work/j.npy" -i "$work/t.npy" -o "$work/o" >"$work/out" 2>&1; then
+  npy expect "$work/o/y.npy" '<f4' '(3, 3)' 0 1 2 9 10 11 0 1 2
+else
+  says "is out of range" # a debug build always checks
+fi
+
 # A cast to half and back in one kernel.
 npy write "$work/wide.npy" '<f4' '(6,)' 1.2345678 70000 -70000 65519 1e-8 1
 expect 0 run tests/data/cast_f16_roundtrip.onnx -i "$work/wide.npy" -o "$work/o"

@@ -103,6 +103,34 @@ def model_symbolic():
     return simple([node("Softmax", ["x"], ["y"], "softmax", attrs=[attr_int("axis", -1)])], ("N", 4), ("N", 4))
 
 
+# ---- indices ----------------------------------------------------------------------------------------------------------
+
+
+def model_gather_range():
+    return simple([node("Gather", ["x", "i"], ["y"], "rows")], out=(1, 3), initializers=[int64s("i", [5])])
+
+
+def model_gather_elements_range():
+    indices = tensor("i", [1, 3], INT64, raw=struct.pack("<3q", 0, -3, 1))
+    return simple([node("GatherElements", ["x", "i"], ["y"], "picks")], out=(1, 3), initializers=[indices])
+
+
+def model_gather_nd_range():
+    indices = tensor("i", [1, 2], INT64, raw=struct.pack("<2q", 1, 3))
+    return simple([node("GatherND", ["x", "i"], ["y"], "pairs")], out=(1,), initializers=[indices])
+
+
+def model_scatter_nd_range():
+    indices = tensor("i", [1, 1], INT64, raw=struct.pack("<q", 99))
+    return simple([node("ScatterND", ["x", "i", "u"], ["y"], "writes")],
+                  initializers=[indices, floats("u", [1, 3], [1, 1, 1])])
+
+
+def model_gather_computed_range():
+    return simple([node("Add", ["i", "i"], ["j"], "double"), node("Gather", ["x", "j"], ["y"], "rows")], out=(1, 3),
+                  initializers=[int64s("i", [1])])
+
+
 # ---- structure --------------------------------------------------------------------------------------------------------
 
 

@@ -162,6 +162,7 @@ static void clone_function(cloner *c, const kva_function *f) {
   copy->loc = clone_loc(c, f->loc);
   clone_graph(c, f->graph, copy->graph);
   uint32_t n = kva_graph_output_count(f->graph);
+  if (f->updates) copy->updates = kva_arena_memdup(c->to->arena, f->updates, n * sizeof *f->updates);
   if (f->output_roles)
     copy->output_roles = kva_arena_memdup(c->to->arena, f->output_roles, n * sizeof *f->output_roles);
   if (!f->output_names) return;

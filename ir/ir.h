@@ -128,7 +128,10 @@ struct kva_function {
   kva_graph *graph;
   const char *const *output_names;
   const kva_result_role *output_roles; /* NULL: all are values. Set by passes/train.c; not part of the text */
-  struct kva_memory_plan *plan;        /* ir/plan.h; what pass plan made last, in the module's arena; NULL: nothing */
+  /* By output: the input whose memory receives it, so that the caller passes the new value to the next call; -1: none.
+   * NULL: no output does. Set by passes/incremental.c; not part of the text. */
+  const int32_t *updates;
+  struct kva_memory_plan *plan; /* ir/plan.h; what pass plan made last, in the module's arena; NULL: nothing */
   kva_loc loc;
 };
 

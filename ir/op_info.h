@@ -28,6 +28,9 @@ typedef enum kva_trait {
   KVA_READS_ONCE = 1 << 16, /* with KVA_REDUCES: all results together read each element of operand 0 once */
   KVA_NARROW = 1 << 17,     /* elementwise: narrow operands cost only the rounding of the result */
   KVA_ALIAS = 1 << 18,      /* a view with operand 0's elements in their order: outside of kernels it shares memory */
+  /* Result 0 is operand 0 with some elements replaced. The kernel stores these alone and does not read operand 0; the
+   * others are there already (passes/plan.c). */
+  KVA_UPDATES_PART = 1 << 19,
 } kva_trait;
 
 /* Operands of an update (KVA_UPDATES); the moments follow. */

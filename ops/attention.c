@@ -117,6 +117,7 @@ kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref
                                     kva_attention_oracle *out) {
   const kva_ref_tensor *q = in[0], *k = in[1], *v = in[2];
   const kva_ref_tensor *all[8] = {0};
+  bool cached = kva_is(n, KVA_OP_attention_cached);
   for (uint32_t i = 0; i < n->n_operands; i++) all[i] = in[i];
   *out = (kva_attention_oracle){.B = q->dims[0],
                                 .H = q->dims[1],
@@ -130,7 +131,8 @@ kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref
                                 .v = v,
                                 .mask = all[KVA_ATTENTION_MASK],
                                 .slopes = all[KVA_ATTENTION_SLOPES],
-                                .delta = all[KVA_ATTENTION_DELTA],
+                                .position = cached ? all[KVA_ATTENTION_POSITION] : NULL,
+                                .delta = cached ? NULL : all[KVA_ATTENTION_DELTA],
                                 .lse = all[KVA_ATTENTION_LSE],
                                 .dy = all[KVA_ATTENTION_DY]};
   memcpy(&out->attrs, n->attrs, sizeof(out->attrs));
@@ -164,7 +166,7 @@ static bool ref_visible(const kva_attention_oracle *a, int64_t position, int64_t
 
 double kva_attention_score(const kva_attention_oracle *a, kva_attention_at at, double *out_cap) {
   const double *q = a->q->f + kva_attention_q_row(a, at), *k = a->k->f + kva_attention_k_row(a, at);
-  int64_t position = at.t + a->offset;
+  int64_t position = at.t + a->offset + (a->position ? a->position->i[at.b] : 0);
   double x = 0, cap = a->attrs.softcap;
   for (int64_t d = 0; d < a->D; d++) x += q[d] * k[d];
   x *= a->attrs.scale;
@@ -196,18 +198,23 @@ static void ref_row(const kva_attention_oracle *a, kva_attention_at at, double *
   }
 }
 
-kva_status kva_attention_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
-                             kva_ref_tensor *const *out) {
+kva_status kva_attention_values(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in, kva_ref_tensor *y,
+                                kva_ref_tensor *lse) {
   kva_attention_oracle a;
   KVA_TRY(kva_attention_oracle_get(r, n, in, &a));
-  double *scores = KVA_NEW_ARRAY(r->scratch, double, a.S + 1);
+  double *scores = KVA_NEW_ARRAY(r->scratch, double, a.S + 1), unused;
   int64_t dims[3] = {a.B, a.H, a.T}, i[3] = {0}, row = 0;
-  if (out[1]->n == 0) return KVA_OK;
+  if (a.B * a.H * a.T == 0) return KVA_OK;
   do {
     kva_attention_at at = {i[0], i[1], i[2], 0};
-    ref_row(&a, at, scores, out[0]->f + kva_attention_y_row(&a, at), out[1]->f + row++);
+    ref_row(&a, at, scores, y->f + kva_attention_y_row(&a, at), lse ? lse->f + row++ : &unused);
   } while (kva_next_index(3, dims, i));
   return KVA_OK;
+}
+
+kva_status kva_attention_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                             kva_ref_tensor *const *out) {
+  return kva_attention_values(r, n, in, out[0], out[1]);
 }
 
 kva_attention_slope kva_attention_grad_at(const kva_attention_oracle *a, kva_attention_at at) {

@@ -1,17 +1,18 @@
-/* Shared by attention and its gradients; attention.c defines them. */
+/* Shared by attention, its gradients and attention_cached; attention.c defines them. */
 #ifndef KVA_OPS_ATTENTION_H
 #define KVA_OPS_ATTENTION_H
 
 #include "ops/build.h"
 
-/* Operands: the first five belong to all three operators, the others to the gradients. */
+/* Operands: the first five belong to all operators, the others to attention_cached or to the gradients. */
 enum {
   KVA_ATTENTION_Q,
   KVA_ATTENTION_K,
   KVA_ATTENTION_V,
   KVA_ATTENTION_MASK,
   KVA_ATTENTION_SLOPES,
-  KVA_ATTENTION_DELTA,
+  KVA_ATTENTION_POSITION, /* of attention_cached, which has no gradient */
+  KVA_ATTENTION_DELTA = KVA_ATTENTION_POSITION,
   KVA_ATTENTION_LSE,
   KVA_ATTENTION_DY,
 };
@@ -23,9 +24,9 @@ typedef struct kva_attention {
   int64_t D, D_v;
 } kva_attention;
 
-/* Reads a checked node of any of the three operators. `c` receives the expressions group and offset. */
+/* Reads a checked node of any of these operators. `c` receives the expressions group and offset. */
 kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c);
-/* Checks the operands that all three operators have. */
+/* Checks the operands that all of them have. */
 KVA_MUST_USE kva_status kva_attention_check(kva_module *m, const kva_node *n);
 /* Inference of the gradients: also checks delta, lse, dy. */
 KVA_MUST_USE kva_status kva_attention_grad_check(kva_module *m, const kva_node *n);
@@ -39,9 +40,12 @@ double kva_attention_products(const kva_node *n, const kva_sizes *s, double prod
 typedef struct kva_attention_oracle {
   int64_t B, H, H_kv, T, S, D, D_v, offset;
   kva_attention_attrs attrs;
-  const kva_ref_tensor *q, *k, *v, *mask, *slopes, *delta, *lse, *dy; /* NULL: absent */
+  const kva_ref_tensor *q, *k, *v, *mask, *slopes, *position, *delta, *lse, *dy; /* NULL: absent */
 } kva_attention_oracle;
 
+/* Results of attention and of attention_cached, for which lse is NULL. */
+KVA_MUST_USE kva_status kva_attention_values(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                                             kva_ref_tensor *y, kva_ref_tensor *lse);
 KVA_MUST_USE kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
                                                  kva_attention_oracle *out);
 /* Query row (b, h, t) and key s. */

@@ -40,6 +40,7 @@ double kva_conv_flops(const kva_node *n, const kva_sizes *s);
 double kva_conv_input_grad_flops(const kva_node *n, const kva_sizes *s);
 double kva_conv_weight_grad_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_flops(const kva_node *n, const kva_sizes *s);
+double kva_attention_cached_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_grad_q_flops(const kva_node *n, const kva_sizes *s);
 double kva_attention_grad_kv_flops(const kva_node *n, const kva_sizes *s);
 

@@ -7,6 +7,9 @@
  * states may be exchanged. Safe: no step after the producer reads the state's old value and no copy does, and the value
  * has no other home (output, another state). A producer that reads the old value itself makes this a proposal: whether
  * it loads every element before it stores it is seen on its scheduled kernel (kva_codegen_settle).
+ * An output that updates an input (kva_function.updates) is written into the caller's input in the same way: its buffer
+ * is the input's. A kernel that stores only part of its result (KVA_UPDATES_PART) has operand 0 copied there first,
+ * unless the two share a buffer.
  * if and loop become steps that run plans of their sub-graphs, bind one that gives a symbol its value.
  * Requires: kva_prepare after kva_optimize: a state is read before it is written, and written once. The runtime places
  * temporaries when shapes are known; sizes stay symbolic here.
@@ -75,6 +78,14 @@ static int32_t last_use(const kva_value *v, const int32_t *step_of) {
   return last;
 }
 
+/* n does not store its whole result in the memory of `old`: what it leaves must be there, and nothing else it reads. */
+static bool finds_rest(const kva_node *n, const kva_value *old) {
+  if (!(n->op->traits & KVA_UPDATES_PART)) return true;
+  for (uint32_t i = 1; i < n->n_operands; i++)
+    if (n->operands[i].value && storage_root(n->operands[i].value) == old) return false;
+  return storage_root(kva_operand(n, 0)) == old;
+}
+
 static bool can_write_in_place(planner *p, const kva_node *write, const int32_t *step_of) {
   const kva_state *s = ((const kva_state_write_attrs *)write->attrs)->state;
   const kva_value *v = kva_operand(write, 0);
@@ -82,7 +93,25 @@ static bool can_write_in_place(planner *p, const kva_node *write, const int32_t 
   for (const kva_use *u = v->uses; u; u = u->next)
     if (u->user != write && u->user->op->traits & (KVA_RETURN | KVA_WRITES_STATE)) return false;
   const kva_value *old = p->old_value[s->id];
-  return !old || last_use(old, step_of) <= step_of[v->def->id];
+  return finds_rest(v->def, old) && (!old || last_use(old, step_of) <= step_of[v->def->id]);
+}
+
+/* The input that output i updates, or NULL. */
+static kva_value *updated_input(const planner *p, uint32_t i) {
+  const int32_t *updates = p->plan->is_internal ? NULL : p->f->updates;
+  return updates && updates[i] >= 0 ? p->graph->inputs.data[updates[i]] : NULL;
+}
+
+static bool updates_in_place(const planner *p, const kva_value *root, const kva_value *input, const int32_t *step_of) {
+  if (!root->def || !is_step(root->def) || p->buffer_of[root->id] >= 0) return false;
+  return finds_rest(root->def, input) && last_use(input, step_of) <= step_of[root->def->id];
+}
+
+static void assign_updates(planner *p, const int32_t *step_of) {
+  for (uint32_t i = 0; i < kva_graph_output_count(p->graph); i++) {
+    kva_value *input = updated_input(p, i), *root = storage_root(kva_graph_output(p->graph, i));
+    if (input && updates_in_place(p, root, input, step_of)) p->buffer_of[root->id] = p->buffer_of[input->id];
+  }
 }
 
 static void find_reads(planner *p) {
@@ -118,7 +147,11 @@ static void assign_inputs(planner *p) {
 static void assign_outputs(planner *p) {
   const kva_graph *g = p->graph;
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
-    kva_value *v = kva_graph_output(g, i), *root = storage_root(v);
+    kva_value *v = kva_graph_output(g, i), *root = storage_root(v), *input = updated_input(p, i);
+    if (input) {
+      KVA_PUSH(p->arena, &p->plan->outputs, p->buffer_of[input->id]);
+      continue;
+    }
     bool named = !p->plan->is_internal && p->f->output_names, has_role = !p->plan->is_internal && p->f->output_roles;
     const char *name = named ? p->f->output_names[i] : v->name;
     kva_result_role role = has_role ? p->f->output_roles[i] : KVA_RESULT_VALUE;
@@ -189,6 +222,11 @@ static kva_memory_plan *plan_subgraph(planner *p, const kva_node *n, uint32_t i,
                     p->arena);
 }
 
+static void add_copy(planner *p, int32_t to, int32_t from) {
+  KVA_ASSERT(p->plan->buffers.data[to].type->dtype == p->plan->buffers.data[from].type->dtype);
+  if (to != from) push_step(p, KVA_PLAN_COPY, NULL, 2, (int32_t[]){to, from});
+}
+
 static void add_step(planner *p, kva_node *n) {
   if (kva_is(n, KVA_OP_if)) {
     kva_memory_plan *then = plan_subgraph(p, n, 0, "then"), *orelse = plan_subgraph(p, n, 1, "else");
@@ -198,40 +236,50 @@ static void add_step(planner *p, kva_node *n) {
     kva_memory_plan *body = plan_subgraph(p, n, 0, "body");
     add_node(p, KVA_PLAN_LOOP, n)->programs[0] = body;
   } else {
+    if (n->op->traits & KVA_UPDATES_PART) add_copy(p, buffer_for(p, &n->results[0]), buffer_for(p, kva_operand(n, 0)));
     add_node(p, n->op->traits & KVA_BINDS ? KVA_PLAN_BIND : KVA_PLAN_KERNEL, n);
   }
-}
-
-static void add_copy(planner *p, int32_t to, int32_t from) {
-  KVA_ASSERT(p->plan->buffers.data[to].type->dtype == p->plan->buffers.data[from].type->dtype);
-  if (to != from) push_step(p, KVA_PLAN_COPY, NULL, 2, (int32_t[]){to, from});
 }
 
 static void add_output_copies(planner *p) {
   const kva_graph *g = p->graph;
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++)
-    add_copy(p, p->plan->outputs.data[i], buffer_for(p, kva_graph_output(g, i)));
+    if (!updated_input(p, i)) add_copy(p, p->plan->outputs.data[i], buffer_for(p, kva_graph_output(g, i)));
 }
 
-typedef struct state_copy {
+typedef struct update_copy {
   int32_t to, from;
-} state_copy;
+} update_copy;
+typedef KVA_VEC(update_copy) update_copies;
 
-/* Copies to states happen at once: a source that one of them overwrites is saved before all of them. */
-static void add_state_copies(planner *p) {
-  KVA_VEC(state_copy) copies = {0};
-  bool *written = KVA_NEW_ARRAY(p->arena, bool, p->m->states.len + 1);
+static update_copies find_update_copies(planner *p) {
+  update_copies copies = {0};
   for (const kva_node *n = p->graph->first; n; n = n->next) {
     if (!kva_is(n, KVA_OP_state_write)) continue;
     kva_state *s = ((const kva_state_write_attrs *)n->attrs)->state;
-    state_copy c = {state_buffer(p, s), buffer_for(p, kva_operand(n, 0))};
-    if (c.to == c.from) continue;
-    KVA_PUSH(p->arena, &copies, c);
-    written[s->id] = true;
+    update_copy c = {state_buffer(p, s), buffer_for(p, kva_operand(n, 0))};
+    if (c.to != c.from) KVA_PUSH(p->arena, &copies, c);
   }
+  for (uint32_t i = 0; i < kva_graph_output_count(p->graph); i++) {
+    if (!updated_input(p, i)) continue;
+    update_copy c = {p->plan->outputs.data[i], buffer_for(p, kva_graph_output(p->graph, i))};
+    if (c.to != c.from) KVA_PUSH(p->arena, &copies, c);
+  }
+  return copies;
+}
+
+static bool is_overwritten(const update_copies *copies, int32_t buffer) {
+  for (uint32_t i = 0; i < copies->len; i++)
+    if (copies->data[i].to == buffer) return true;
+  return false;
+}
+
+/* Copies to states and inputs happen at once: a source that one of them overwrites is saved before all of them. */
+static void add_update_copies(planner *p) {
+  update_copies copies = find_update_copies(p);
   for (uint32_t i = 0; i < copies.len; i++) {
+    if (!is_overwritten(&copies, copies.data[i].from)) continue;
     kva_plan_buffer from = p->plan->buffers.data[copies.data[i].from];
-    if (from.place != KVA_PLACE_STATE || !written[from.state->id]) continue;
     int32_t saved = new_temporary(p, from.type, from.name);
     add_copy(p, saved, copies.data[i].from);
     copies.data[i].from = saved;
@@ -252,13 +300,14 @@ static kva_memory_plan *plan_graph(kva_module *m, kva_function *f, const kva_gra
   assign_inputs(&p);
   find_reads(&p);
   assign_states(&p, step_of);
+  assign_updates(&p, step_of);
   assign_outputs(&p);
   for (kva_node *n = g->first; n; n = n->next) {
     if (is_step(n)) add_step(&p, n);
   }
-  /* Copies last: outputs before states, since an output may show a state's old value. */
+  /* Copies last: other outputs before updates, since an output may show the old value. */
   add_output_copies(&p);
-  add_state_copies(&p);
+  add_update_copies(&p);
   return p.plan;
 }
 

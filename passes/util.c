@@ -72,6 +72,7 @@ kva_function *kva_function_clone(kva_module *m, const kva_function *f, const cha
   copy_graph(f->graph, copy->graph, values);
   copy->output_names = f->output_names;
   copy->output_roles = f->output_roles;
+  copy->updates = f->updates;
   kva_arena_destroy(scratch);
   return copy;
 }

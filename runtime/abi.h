@@ -178,6 +178,7 @@ typedef struct kva_program {
   const kva_buffer_desc *buffers;
   const kva_step_desc *steps;
   const int32_t *inputs; /* buffer numbers in call order */
+  /* An output that is the buffer of an input replaces that input: the program writes it into the caller's input. */
   const int32_t *outputs;
   const int32_t *output_roles; /* kva_output_role; NULL: all are values */
 } kva_program;

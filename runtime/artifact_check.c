@@ -170,6 +170,12 @@ static kva_status check_step(const checker *c, int32_t index) {
   return KVA_OK;
 }
 
+static bool is_given(const kva_program *p, int32_t buffer) {
+  for (int32_t i = 0; i < p->n_inputs; i++)
+    if (p->inputs[i] == buffer) return true;
+  return false;
+}
+
 static kva_status check_signature(const checker *c) {
   const kva_program *p = c->p;
   for (int32_t i = 0; i < p->n_inputs; i++) {
@@ -181,6 +187,8 @@ static kva_status check_signature(const checker *c) {
     int32_t b = p->outputs[i];
     if (b < 0 || b >= p->n_buffers || p->buffers[b].kind == KVA_BUFFER_TEMP)
       return FAULT(c, "output %d of '%s' is buffer %d, which does not outlive the program", i, p->name, b);
+    if (p->buffers[b].kind == KVA_BUFFER_INPUT && !is_given(p, b))
+      return FAULT(c, "output %d of '%s' replaces buffer %d, which is no input", i, p->name, b);
     if (p->output_roles && (p->output_roles[i] < KVA_OUTPUT_VALUE || p->output_roles[i] > KVA_OUTPUT_METRIC))
       return FAULT(c, "output %d of '%s' has role %d", i, p->name, p->output_roles[i]);
   }

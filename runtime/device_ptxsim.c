@@ -96,6 +96,12 @@ static bool is_known(const kva_step_desc *step, int32_t arg) {
   return false;
 }
 
+static bool is_result(const kva_step_desc *step, int32_t buffer) {
+  for (int32_t i = step->n_args - step->n_results; i < step->n_args; i++)
+    if (step->args[i] == buffer) return true;
+  return false;
+}
+
 /* GPUs have no byte atomics: stores of packed elements update whole words (see kva_kernel_desc). */
 static size_t reach(const kva_buffer_desc *b, int64_t bytes) {
   return (size_t)(kva_dtype_bits((kva_dtype)b->dtype) < 8 ? (bytes + 3) / 4 * 4 : bytes);
@@ -108,7 +114,7 @@ static kva_status add_ranges(const kva_device_launch *l, kva_ptx_memory *memory)
     int32_t number = l->step->args[i];
     const kva_buffer_desc *b = &l->program->buffers[number];
     if (is_known(l->step, i) || !l->bytes[number]) continue;
-    bool writable = b->kind != KVA_BUFFER_INPUT && b->kind != KVA_BUFFER_CONST;
+    bool writable = b->kind == KVA_BUFFER_INPUT ? is_result(l->step, number) : b->kind != KVA_BUFFER_CONST;
     char name[32];
     snprintf(name, sizeof name, "buffer %d", number);
     bool fresh = b->kind == KVA_BUFFER_TEMP && l->step - l->program->steps == b->first_step;

@@ -37,6 +37,27 @@ static kva_status check_inputs(kva_session *s, const kva_program_state *sp, cons
   return KVA_OK;
 }
 
+static const kva_tensor *replaced_input(const kva_program *p, const kva_tensor *inputs, int32_t output) {
+  for (int32_t i = 0; i < p->n_inputs; i++)
+    if (p->inputs[i] == p->outputs[output]) return &inputs[i];
+  return NULL;
+}
+
+static kva_status point_at_replaced(kva_session *s, const kva_program_state *sp, const kva_tensor *inputs,
+                                    kva_tensor *outputs) {
+  const kva_program *p = sp->desc;
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    if (p->buffers[p->outputs[i]].kind != KVA_BUFFER_INPUT) continue;
+    const kva_tensor *input = replaced_input(p, inputs, i);
+    if (outputs[i].data && outputs[i].data != input->data)
+      return kva_session_fail(s, KVA_INVALID,
+                              "%s: output %d replaces input '%s': expected no memory for it, or the input's", p->name,
+                              i, p->buffers[p->outputs[i]].name);
+    outputs[i].data = input->data;
+  }
+  return KVA_OK;
+}
+
 kva_status kva_session_output(kva_session *s, const kva_program_state *sp, int32_t index, kva_tensor *out) {
   const kva_program *p = sp->desc;
   const kva_buffer_desc *b = &p->buffers[p->outputs[index]];
@@ -299,6 +320,7 @@ kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs
   bool on_host = s->device->class->host_memory;
   KVA_TRY(bind(s, sp, inputs));
   KVA_TRY(check_inputs(s, sp, inputs));
+  KVA_TRY(point_at_replaced(s, sp, inputs, outputs));
   KVA_TRY(on_host ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs));
   KVA_TRY(run_as_asked(s, sp));
   return on_host ? deliver_outputs(s, sp, outputs) : kva_transfer_out(s, sp, outputs);

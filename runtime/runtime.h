@@ -62,7 +62,8 @@ const kva_program *kva_session_program_desc(const kva_session *s, int program);
 /* Runs a program; inputs and outputs in the program's order. Input shapes bind the symbols; contradictions are errors
  * that name input, dimension and symbol. A changed binding re-plans memory once. outputs[i].data: the caller's memory
  * of the right size, or NULL, which is replaced by a pointer to the session's memory, valid until the next run of this
- * program. Dimensions of outputs are always filled in. */
+ * program; an output that replaces an input (kva_program.outputs) is written there, and its data is NULL or the
+ * input's. Dimensions of outputs are always filled in. */
 KVA_MUST_USE kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs);
 /* Why the last kva_session_run failed; "" after a success. */
 const char *kva_session_error(const kva_session *s);

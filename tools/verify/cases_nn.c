@@ -14,6 +14,8 @@
   { "", .lo = 0.01, .hi = 0.1 }
 #define TABLE(shape) \
   { shape, .lo = -1, .hi = 1, .constant = true }
+#define POSITIONS(list) \
+  { "B", .dtype = KVA_I64, .values = list }
 #define POSITIVE(shape) \
   { shape, .lo = 0.1, .hi = 2 }
 
@@ -297,6 +299,32 @@ static const kva_case cases[] = {
             {"1,2,T"},
             {"1,2,T", .values = "2,-inf,3"},
             {"1,2,T,4"}}},
+
+    /* attention over caches: positions of their own, grouped heads, windows, documents, biases, a whole sequence */
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1",
+     .in = {{"B=2,6,T=3,7"}, {"B,3,C=9,7"}, {"B,3,C,5"}, {"-"}, {"-"}, POSITIONS("6,0")}},
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1; window=3; softcap=2",
+     .in = {{"B=2,2,T=2,8"},
+            {"B,1,C=70,8"},
+            {"B,1,C,8"},
+            {"B,1,T,C", .dtype = KVA_BOOL},
+            POSITIVE("2"),
+            POSITIONS("1,66")}},
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1; scale=0.3",
+     .in = {{"B=3,1,T=1,4"}, {"B,1,C=130,4"}, {"B,1,C,4"}, {"-"}, {"-"}, POSITIONS("0,129,63")}},
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1",
+     .in = {{"B=1,3,T=5,3"}, {"B,3,C=5,3"}, {"B,3,C,3"}, {"-"}, {"-"}, POSITIONS("0")}},
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1",
+     .in = {{"B=2,1,T=0,4"}, {"B,1,C=3,4"}, {"B,1,C,4"}, {"-"}, {"-"}, POSITIONS("0,3")}},
+    {.op = KVA_OP_cache_append, .in = {{"B=2,3,C=7,5"}, {"B,3,T=2,5"}, POSITIONS("5,0")}},
+    {.op = KVA_OP_cache_append, .attrs = "axis=1", .in = {{"B=2,C=6,3,20"}, {"B,1,3,20"}, POSITIONS("0,5")}},
+    {.op = KVA_OP_cache_append, .attrs = "axis=-1", .in = {{"B=3,C=40"}, {"B,T=33"}, POSITIONS("7,0,3")}},
+    {.op = KVA_OP_cache_append, .in = {{"B=2,C=4,3"}, {"B,T=0,3"}, POSITIONS("4,0")}},
 
     /* no queries; no keys */
     {.op = KVA_OP_attention, .in = {{"1,2,T=0,4"}, {"1,2,S=3,4"}, {"1,2,S,4"}}, .first_result = true},

@@ -41,13 +41,18 @@ static int64_t evaluate(run *r, const kva_expr *e) {
   return v;
 }
 
-/* Fills memory with a pattern, to reveal elements that nothing stores. */
-static void *allocate(run *r, const kva_type *t) {
+static size_t bytes_of(run *r, const kva_type *t) {
   int64_t n = 1, bytes;
   for (uint32_t d = 0; d < t->rank; d++) n *= evaluate(r, t->dims[d]);
   KVA_ASSERT(kva_dtype_bytes(t->dtype, n, &bytes));
-  void *data = kva_arena_alloc(r->arena, (size_t)bytes + 64);
-  memset(data, 0xA5, (size_t)bytes);
+  return (size_t)bytes;
+}
+
+/* Fills memory with a pattern, to reveal elements that nothing stores. */
+static void *allocate(run *r, const kva_type *t) {
+  size_t bytes = bytes_of(r, t);
+  void *data = kva_arena_alloc(r->arena, bytes + 64);
+  memset(data, 0xA5, bytes);
   return data;
 }
 
@@ -88,6 +93,8 @@ static void run_step(run *r, const step *s, const int64_t *symbols) {
     r->data[s->node->results[i].id] = allocate(r, s->node->results[i].type);
     buffers[n++] = r->data[s->node->results[i].id];
   }
+  if (s->node->op->traits & KVA_UPDATES_PART)
+    memcpy(buffers[n - s->node->n_results], buffers[0], bytes_of(r, s->node->results[0].type));
   int64_t items = evaluate(r, kva_codegen_grid(s->kernel));
   kva_kernel_fn fn = kva_codegen_function(r->cg, s->number);
   fn(buffers, symbols, items / 2, items);

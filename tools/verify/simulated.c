@@ -219,6 +219,12 @@ static const kva_value *storage_of(const run *r, const kva_value *v) {
   return v;
 }
 
+/* What a kernel that updates operand 0 leaves as it is. */
+static void copy_operand(run *r, kva_node *n) {
+  const void *operand = r->data[storage_of(r, kva_operand(n, 0))->id];
+  memcpy(r->data[n->results[0].id], operand, (size_t)bytes_of(r, n->results[0].type));
+}
+
 static kva_status run_step(run *r, const step *s) {
   const void *params[MAX_PARAMS];
   unsigned char maps[MAX_MAPS][KVA_PTXSIM_MAP_BYTES];
@@ -234,6 +240,7 @@ static kva_status run_step(run *r, const step *s) {
       KVA_TRY(allocate(r, &s->node->results[i], true));
     params[n++] = &r->data[s->node->results[i].id];
   }
+  if (s->node->op->traits & KVA_UPDATES_PART && !r->options->in_place) copy_operand(r, s->node);
   for (uint32_t i = 0; i < r->symbols.len; i++) params[n++] = &r->sizes.data[i];
   r->options->maps = s->kernel->maps.len;
   if (!evaluate(r, kva_codegen_grid(s->kernel))) return KVA_OK;

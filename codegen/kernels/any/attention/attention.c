@@ -38,7 +38,7 @@ static far_loop far_begin(const kva_query_tile *s, const kva_expr *begin, const 
 static far_loop keys_begin(const kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_attention_attrs *a = &s->a.attrs;
-  const kva_expr *position = kva_expr_add(c, s->first, s->a.offset), *begin = num(s, 0), *end = s->a.S;
+  const kva_expr *position = kva_expr_add(c, s->first, s->a.offset), *begin = num(s, 0), *end = s->far_extent;
   if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->width));
   if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
   return far_begin(s, begin, end);
@@ -166,7 +166,7 @@ void kva_attention_emit(kva_lower *l, const kva_node *n) {
   kva_k_loop_end(l->kb, keys.loop);
   kva_query_tile_each(&s, 1, finish_rows, &f);
   kva_query_tile_unpack(&s, f.y, 0, s.h, s.a.D_v, 1, f.rescale);
-  store_lse(&s, &f);
+  if (n->n_results > 1) store_lse(&s, &f);
   kva_k_loop_end(l->kb, g);
 }
 

@@ -1,5 +1,6 @@
 /* See query_tile.h. */
 #include "codegen/kernels/any/attention/query_tile.h"
+#include "ops/ids.h"
 
 #include <math.h>
 
@@ -23,6 +24,14 @@ static void choose_sizes(kva_query_tile *s) {
   s->block = FAR_BLOCK;
 }
 
+/* Queries of attention_cached stand behind the rows that their sequence has; what is behind the queries is not read. */
+static void start_at_position(kva_query_tile *s) {
+  kva_expr_ctx *c = s->kb->exprs;
+  kva_kval position = s->l->operand(s->l, s->a.n, KVA_ATTENTION_POSITION, &s->b);
+  s->a.offset = kva_expr_max(c, kva_k_symbol(s->kb, position), num(s, 0));
+  s->far_extent = kva_expr_min(c, s->a.S, plus(s, s->a.offset, s->a.T));
+}
+
 kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
                                 bool kv_heads) {
   kva_expr_ctx *c = l->kb->exprs;
@@ -39,6 +48,7 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
   s->h = kv_heads ? NULL : head;
   s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
   s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
+  if (kva_is(n, KVA_OP_attention_cached)) start_at_position(s);
   return g;
 }
 

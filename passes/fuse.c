@@ -355,9 +355,18 @@ static bool left_to_copies(const fuse *f, const kva_node *p, const group *g) {
   return true;
 }
 
+/* Such a value is stored for all of them: whether it may join a group depends on each. */
+static bool has_many_users(const kva_node *p) {
+  uint32_t n = 0;
+  for (uint32_t r = 0; r < p->n_results; r++)
+    for (const kva_use *u = p->results[r].uses; u && n <= MAX_USERS; u = u->next) n++;
+  return n > MAX_USERS;
+}
+
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   KVA_ASSERT(g->n_nodes && !in_group(f, p, g));
   role r = kva_fuse_role(p);
+  if (has_many_users(p)) return false;
   if (!kva_fuse_same_segment(f, p, g)) return false;
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
   if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
@@ -387,7 +396,7 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
   if (g->n_nodes >= MAX_GROUP) return false;
   if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
-  if (g->tile && !part_of_consumers(f, p, g, &part)) return false;
+  if (g->tile && (has_many_users(p) || !part_of_consumers(f, p, g, &part))) return false;
   if (part != PART_EPILOGUE) return may_feed_again(p, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }
@@ -405,6 +414,7 @@ void kva_fuse_add(fuse *f, group *g, kva_node *n) {
   info(f, n)->group = g;
   info(f, n)->aligned = g->n_nodes == 0 || c.all_aligned;
   g->nodes[g->n_nodes++] = n;
+  f->version++;
   if (info(f, n)->position < g->lowest) g->lowest = info(f, n)->position;
   int rank = row_rank_of(n);
   if (rank > 0 && kva_fuse_role(n) == ROLE_ROW) {
@@ -413,11 +423,18 @@ void kva_fuse_add(fuse *f, group *g, kva_node *n) {
   }
 }
 
+void kva_fuse_restore(fuse *f, group *g, const group *before) {
+  KVA_ASSERT(before->n_nodes <= g->n_nodes && before->nodes[0] == g->nodes[0]);
+  for (uint32_t k = before->n_nodes; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
+  *g = *before;
+  f->version++;
+}
+
 /* Paths lead to higher positions, but for those through a group: it may be entered behind the root and left before it.
  */
 static uint32_t walk_limit(const fuse *f, const kva_node *root) {
   uint32_t limit = info(f, root)->position;
-  for (uint32_t i = f->groups.len; i-- > 0;) {
+  for (uint32_t i = f->groups.len; i-- > 0 && f->groups.data[i]->lowest_so_far < limit;) {
     const group *h = f->groups.data[i];
     uint32_t highest = info(f, h->nodes[0])->position;
     if (h->lowest < limit && highest > limit) limit = highest;
@@ -425,8 +442,18 @@ static uint32_t walk_limit(const fuse *f, const kva_node *root) {
   return limit;
 }
 
+/* The last group has stopped growing. */
+static void note_lowest(const fuse *f) {
+  uint32_t n = f->groups.len;
+  if (!n) return;
+  group *last = f->groups.data[n - 1];
+  bool lower = n > 1 && f->groups.data[n - 2]->lowest_so_far < last->lowest;
+  last->lowest_so_far = lower ? f->groups.data[n - 2]->lowest_so_far : last->lowest;
+}
+
 static group *open_group(fuse *f, kva_node *root) {
   KVA_ASSERT(root->n_results && !info(f, root)->group);
+  note_lowest(f);
   group *g = KVA_NEW(f->scratch, group);
   g->domain = kva_fuse_role(root) == ROLE_ROW ? kva_operand_type(root, 0) : root->results[0].type;
   g->lowest = info(f, root)->position;
@@ -465,7 +492,9 @@ bool kva_fuse_join_producers(fuse *f, group *g) {
     const kva_node *c = g->nodes[k];
     for (uint32_t i = 0; i < c->n_operands; i++) {
       kva_node *p = free_producer(f, c, i);
-      if (!p || !kva_fuse_may_join(f, p, g)) continue;
+      if (!p || info(f, p)->refused_at == f->version) continue;
+      info(f, p)->refused_at = f->version;
+      if (!kva_fuse_may_join(f, p, g)) continue;
       kva_fuse_add(f, g, p);
       grew = true;
     }

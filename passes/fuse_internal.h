@@ -4,7 +4,11 @@
 
 #include "passes/passes_internal.h"
 
-enum { MAX_GROUP = 64, MAX_COPIED_OPERANDS = 4 };
+enum {
+  MAX_GROUP = 64,
+  MAX_COPIED_OPERANDS = 4,
+  MAX_USERS = 256, /* of a value that are looked at, so that thousands of nodes that read one value take linear time */
+};
 
 typedef enum role {
   ROLE_OTHER,   /* not fusable: whole-kernel operators, state, constants, structure */
@@ -21,10 +25,11 @@ typedef struct group {
   const kva_type *domain;
   uint32_t row_rank; /* leading dims of the domain that are row dims once a row reduction is in; 0: none yet */
   bool has_row;
-  const kva_node *tile; /* the whole-kernel operator; NULL: none */
-  uint32_t lowest;      /* position of its first node in the graph; the root, nodes[0], has the highest */
-  uint32_t limit;       /* no path from a node behind this position leads back to the root or before it */
-  uint32_t mark;        /* epoch of the last reachability walk */
+  const kva_node *tile;   /* the whole-kernel operator; NULL: none */
+  uint32_t lowest;        /* position of its first node in the graph; the root, nodes[0], has the highest */
+  uint32_t lowest_so_far; /* the least `lowest` of it and the groups before it; set when the next one opens */
+  uint32_t limit;         /* no path from a node behind this position leads back to the root or before it */
+  uint32_t mark;          /* epoch of the last reachability walk */
 } group;
 
 /* What a node in the group of a tile works for: an operand, by the role that it has there, or what follows the tile. */
@@ -41,6 +46,7 @@ typedef struct node_info {
   group *group; /* NULL: none */
   tile_part part;
   const group *refused_by; /* the last group that it could not join beside the others */
+  uint32_t refused_at;     /* fuse.version at which it could not join as a producer */
   bool aligned;            /* evaluated at the root's own index */
   uint32_t position;       /* order in the graph; copies share their original's */
   uint32_t segment;        /* nodes before it that bind a symbol; copies have their group's */
@@ -55,7 +61,8 @@ typedef struct fuse {
   kva_value **values;                /* by value id, while a group is outlined: its copy */
   KVA_VEC(const kva_node *) pending; /* of a reachability walk */
   uint32_t epoch;
-  bool sums; /* there are partial sums of columns */
+  uint32_t version; /* counts changes of groups */
+  bool sums;        /* there are partial sums of columns */
   const kva_pass_options *options;
 } fuse;
 
@@ -84,6 +91,8 @@ bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g);
 /* p, a producer of g's nodes. */
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g);
 void kva_fuse_add(fuse *f, group *g, kva_node *n);
+/* g, which has grown since, is `before` again. */
+void kva_fuse_restore(fuse *f, group *g, const group *before);
 /* Producers that may join do; false: none did. */
 bool kva_fuse_join_producers(fuse *f, group *g);
 

@@ -83,7 +83,8 @@ kva_node *kva_fuse_find_sibling(fuse *f, const group *g) {
     for (uint32_t i = 0; info(f, c)->aligned && i < c->n_operands; i++) {
       const kva_value *v = c->operands[i].value;
       if (!v || v->type->rank != g->domain->rank || !kva_fuse_has_prefix(v->type, g->domain, v->type->rank)) continue;
-      for (const kva_use *u = v->uses; u; u = u->next)
+      uint32_t seen = 0;
+      for (const kva_use *u = v->uses; u && seen < MAX_USERS; u = u->next, seen++)
         if (u->user->graph == c->graph && may_join_as_sibling(f, u->user, g)) return u->user;
     }
   }
@@ -139,7 +140,8 @@ static bool is_element(const fuse *f, const kva_node *n, const group *g) {
 
 /* Of a group without sums one, of a group with sums also the root of element code, that v leads to. */
 static kva_node *find_beside(fuse *f, const group *g, const kva_value *v, uint32_t path) {
-  for (const kva_use *u = v->uses; u && path < MAX_PATH; u = u->next) {
+  uint32_t seen = 0;
+  for (const kva_use *u = v->uses; u && path < MAX_PATH && seen < MAX_USERS; u = u->next, seen++) {
     kva_node *n = u->user;
     if (info(f, n)->group || info(f, n)->refused_by == g || !kva_fuse_same_segment(f, n, g)) continue;
     if (is_sum(n) && sum_fits(n, g)) return n;
@@ -201,8 +203,7 @@ static bool join_with_producers(fuse *f, group *g, kva_node *n) {
   kva_fuse_add(f, g, n);
   while (kva_fuse_join_producers(f, g)) continue;
   if (!kva_fuse_has_cycle(f, g) && meets(f, g, before.n_nodes)) return true;
-  for (uint32_t k = before.n_nodes; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
-  *g = before;
+  kva_fuse_restore(f, g, &before);
   info(f, n)->refused_by = g;
   return false;
 }

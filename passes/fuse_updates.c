@@ -37,8 +37,7 @@ static bool join_update(fuse *f, group *g, kva_node *n) {
   kva_fuse_add(f, g, n);
   join_producers(f, g, n, false);
   if (!kva_fuse_has_cycle(f, g)) return true;
-  for (uint32_t k = before.n_nodes; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
-  *g = before;
+  kva_fuse_restore(f, g, &before);
   return false;
 }
 

@@ -7,11 +7,12 @@
  *
  * Why a limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB. Only results of at most FOLD_LIMIT
  * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
- * than to load. */
+ * than to load. A product with many floating-point operations stays, too: compiled code takes a hundredth of the time
+ * that its reference takes. */
 #include "passes/passes_internal.h"
 #include "ops/index.h"
 
-enum { FOLD_LIMIT = 1 << 16, LONG_IOTA = 64 };
+enum { FOLD_LIMIT = 1 << 16, LONG_IOTA = 64, MAX_FLOPS = 1 << 26 /* 0.2 s of a reference */ };
 
 static bool no_symbols(void *user, const kva_expr *symbol, int64_t *out_v) {
   (void)user, (void)symbol, (void)out_v;
@@ -54,6 +55,11 @@ static bool meets_variables_only(const kva_node *n) {
   return n->results[0].uses;
 }
 
+static bool is_long_product(kva_module *m, const kva_node *n) {
+  kva_sizes sizes = {.m = m, .lookup = no_symbols};
+  return n->op->flops && n->op->flops(n, &sizes) > MAX_FLOPS;
+}
+
 static bool can_fold(kva_module *m, const kva_node *n) {
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
   if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
@@ -69,6 +75,7 @@ static bool can_fold(kva_module *m, const kva_node *n) {
     result_elements += static_elements(m, n->results[r].type);
   }
   if (kva_is(n, KVA_OP_iota) && result_elements > LONG_IOTA && meets_variables_only(n)) return false;
+  if (is_long_product(m, n)) return false;
   return result_elements <= FOLD_LIMIT || result_elements <= operand_elements;
 }
 
@@ -110,7 +117,11 @@ static kva_status evaluate(kva_module *m, kva_node *n, kva_arena *scratch, kva_r
     if (!out[r]) return KVA_NO_MEMORY;
   }
   kva_ref ref = {.diag = m->diag, .scratch = scratch, .lookup = no_symbols};
-  return n->op->ref(&ref, n, (const kva_ref_tensor *const *)in, (kva_ref_tensor *const *)out);
+  kva_task task = {.what = "operator", .name = n->op->name, .loc = &n->loc};
+  kva_task_begin(&task);
+  kva_status status = n->op->ref(&ref, n, (const kva_ref_tensor *const *)in, (kva_ref_tensor *const *)out);
+  kva_task_end(&task);
+  return status;
 }
 
 static kva_status fold_node(kva_module *m, kva_node *n) {

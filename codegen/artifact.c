@@ -447,7 +447,11 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
   kva_status status = KVA_OK;
   for (uint32_t i = 0; i < p->steps.len; i++) { /* visits all steps, so that one run reports everything unsupported */
     kva_step_desc step = {0};
+    const kva_node *node = p->steps.data[i].node;
+    kva_task task = {.what = "step", .name = node ? node->op->name : "copy", .loc = node ? &node->loc : NULL};
+    kva_task_begin(&task);
     kva_status s = write_step(w, p, i, &step);
+    kva_task_end(&task);
     KVA_PUSH(w->arena, &steps, step);
     if (status == KVA_OK) status = s;
   }

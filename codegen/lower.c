@@ -118,7 +118,11 @@ static kva_kval evaluate_node(kva_lowering *w, const kva_node *n, uint32_t resul
   if (n->op->lower_kind != KVA_LOWER_ELEMENT) {
     return kva_lowering_fail(w, n, kva_k_compute_type(n->results[result].type->dtype), "no code for one element of it");
   }
-  return n->op->lower(&w->l, n, result, idx);
+  kva_task task = {.what = "operator", .name = n->op->name, .loc = &n->loc};
+  kva_task_begin(&task);
+  kva_kval v = n->op->lower(&w->l, n, result, idx);
+  kva_task_end(&task);
+  return v;
 }
 
 kva_kval kva_lowering_value(kva_lowering *w, const kva_value *v, const kva_expr *const *idx) {

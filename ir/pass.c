@@ -79,7 +79,12 @@ static kva_status run_measured(const kva_pass *pass, const kva_pass_unit *unit, 
   uint64_t before = c->bisect && hash ? hash(unit->ir) : 0;
   double start = kva_now();
   c->running = pass;
+  kva_task level = {.what = unit->level->name, .name = unit->name}, task = {.what = "pass", .name = pass->name};
+  kva_task_begin(&level);
+  kva_task_begin(&task);
   kva_status status = pass->run(unit->ir, options, changed);
+  kva_task_end(&task);
+  kva_task_end(&level);
   if (c->bisect && hash) *changed = hash(unit->ir) != before;
   if (*changed && !(pass->flags & (KVA_PASS_REQUIRED | KVA_PASS_COUNTS))) kva_pass_count_change(c, NULL, unit->name);
   c->running = outer;

@@ -46,9 +46,12 @@ static kva_status check_operands(kva_builder *b, const kva_op_info *op, uint32_t
 
 static kva_status infer_results(kva_builder *b, kva_node *n) {
   const kva_type **types = KVA_NEW_ARRAY(b->m->arena, const kva_type *, n->n_results + 1);
-  KVA_TRY(n->op->infer(b->m, n, types));
-  for (uint32_t i = 0; i < n->n_results; i++) n->results[i].type = types[i];
-  return kva_index_check_constant(b->m, n);
+  kva_task task = {.what = "operator", .name = n->op->name, .loc = &n->loc};
+  kva_task_begin(&task);
+  kva_status status = n->op->infer(b->m, n, types);
+  kva_task_end(&task);
+  for (uint32_t i = 0; i < n->n_results && status == KVA_OK; i++) n->results[i].type = types[i];
+  return status == KVA_OK ? kva_index_check_constant(b->m, n) : status;
 }
 
 static void set_harmless_types(kva_builder *b, kva_node *n) {

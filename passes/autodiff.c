@@ -59,6 +59,15 @@ static kva_status check_gradient_type(autodiff *ad, const kva_node *n, uint32_t 
   return s;
 }
 
+static kva_status apply_rule(kva_vjp *call, kva_node *n, kva_arena *scratch) {
+  kva_task task = {.what = "gradient of operator", .name = n->op->name, .loc = &n->loc};
+  bool through_graphs = n->op->vjp_kind == KVA_VJP_GRAPH;
+  kva_task_begin(&task);
+  kva_status status = through_graphs ? kva_control_gradient(call, n, scratch) : n->op->vjp(call, n);
+  kva_task_end(&task);
+  return status;
+}
+
 static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
   if (n->op->vjp_kind == KVA_VJP_ZERO || !has_adjoint(ad, n)) return KVA_OK;
   bool *wants = KVA_NEW_ARRAY(scratch, bool, n->n_operands + 1);
@@ -69,8 +78,7 @@ static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
     any |= wants[i];
   }
   if (!any) return KVA_OK;
-  bool through_graphs = n->op->vjp_kind == KVA_VJP_GRAPH;
-  if (!n->op->vjp && !through_graphs)
+  if (!n->op->vjp && n->op->vjp_kind != KVA_VJP_GRAPH)
     return kva_fail(ad->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s has no gradient rule: %s", n->op->name,
                     n->op->vjp_reason ? n->op->vjp_reason : "not differentiable here");
   kva_value **out = KVA_NEW_ARRAY(scratch, kva_value *, n->n_results + 1);
@@ -80,7 +88,7 @@ static kva_status visit(autodiff *ad, kva_node *n, kva_arena *scratch) {
   kva_vjp call = {.b = &ad->b, .grad_out = out, .grad_in = in, .wants = wants};
   kva_value **operands = KVA_NEW_ARRAY(scratch, kva_value *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++) operands[i] = kva_operand(n, i); /* a loop gives its place to another */
-  KVA_TRY(through_graphs ? kva_control_gradient(&call, n, scratch) : n->op->vjp(&call, n));
+  KVA_TRY(apply_rule(&call, n, scratch));
   if (ad->b.failed) return KVA_INVALID;
   for (uint32_t i = 0; i < n->n_operands; i++) {
     if (!wants[i] || !in[i]) continue;

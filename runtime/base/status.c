@@ -17,9 +17,36 @@ struct kva_diag {
   size_t n_kept;
 };
 
+static _Thread_local const kva_task *current_task;
+
+void kva_task_begin(kva_task *task) {
+  task->outer = current_task;
+  current_task = task;
+}
+
+void kva_task_end(const kva_task *task) {
+  current_task = task->outer;
+}
+
+/* The path in the repository: build systems name sources by different paths, all with what stands before this one's. */
+static const char *path_in_repository(const char *file) {
+  static const char own[] = "runtime/base/status.c";
+  size_t before = strlen(__FILE__) - strlen(own);
+  return strncmp(file, __FILE__, before) ? file : file + before;
+}
+
+static void print_task(const kva_task *t, FILE *out) {
+  fprintf(out, "  in %s '%s'", t->what, t->name);
+  if (t->loc && t->loc->node) fprintf(out, " of node '%s'", t->loc->node);
+  if (t->loc && t->loc->file) fprintf(out, " at %s", t->loc->file);
+  if (t->loc && t->loc->file && t->loc->line) fprintf(out, ":%u", t->loc->line);
+  fputc('\n', out);
+}
+
 _Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
   fprintf(stderr, "kvasir: internal error at %s:%d: %s does not hold. This is a fault of Kvasir, not of its input.\n",
-          file, line, cond);
+          path_in_repository(file), line, cond);
+  for (const kva_task *t = current_task; t; t = t->outer) print_task(t, stderr);
   abort();
 }
 

@@ -56,6 +56,19 @@ typedef struct kva_loc {
   const char *node;   /* ONNX node name or NULL */
 } kva_loc;
 
+/* What a thread of the compiler is at, for the message of an assertion that fails. Tasks nest and lie on the stack;
+ * what they point to is borrowed until kva_task_end. */
+typedef struct kva_task {
+  const char *what;   /* "pass", "operator" */
+  const char *name;   /* of it */
+  const kva_loc *loc; /* NULL: unknown */
+  const struct kva_task *outer;
+} kva_task;
+
+void kva_task_begin(kva_task *task);
+/* Takes the task that was begun last. */
+void kva_task_end(const kva_task *task);
+
 typedef enum kva_severity { KVA_NOTE, KVA_WARNING, KVA_ERROR } kva_severity;
 
 /* Collects diagnostics, with copies of the strings of their locations. Not thread-safe; one per compilation. NULL

@@ -3,6 +3,8 @@
 
 #include <setjmp.h>
 #include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static void assert_printed(const kva_diag *diag, const char *expected) {
@@ -87,11 +89,54 @@ static void statuses(void **state) {
   assert_int_equal(kva_status_exit_code(KVA_MISSING), 3);
 }
 
+/* In a process of its own: its standard error until it aborted. */
+static void fail_apart(void (*run)(void), char *text, size_t size) {
+  int ends[2], state;
+  assert_int_equal(pipe(ends), 0);
+  pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    run();
+    _exit(0);
+  }
+  close(ends[1]);
+  size_t n = 0;
+  for (ssize_t got = 1; got > 0 && n < size - 1; n += (size_t)got)
+    if ((got = read(ends[0], text + n, size - 1 - n)) < 0) got = 0;
+  text[n] = 0;
+  close(ends[0]);
+  assert_int_equal(waitpid(child, &state, 0), child);
+  assert_true(WIFSIGNALED(state) && WTERMSIG(state) == SIGABRT);
+}
+
+static void fail_in_tasks(void) {
+  kva_loc loc = {.file = "m.onnx", .line = 7, .node = "Reshape_3"};
+  kva_task pass = {.what = "pass", .name = "lower"}, over = {.what = "pass", .name = "over"};
+  kva_task node = {.what = "operator", .name = "reshape", .loc = &loc};
+  kva_task_begin(&pass);
+  kva_task_begin(&over);
+  kva_task_end(&over);
+  kva_task_begin(&node);
+  KVA_ASSERT(!"this is a test");
+}
+
+static void assertions_name_tasks(void **state) {
+  (void)state;
+  char text[1024];
+  fail_apart(fail_in_tasks, text, sizeof text);
+  assert_ptr_equal(strstr(text, "kvasir: internal error at tests/base/test_status.c:"), text);
+  assert_non_null(strstr(text, "does not hold. This is a fault of Kvasir, not of its input.\n"
+                               "  in operator 'reshape' of node 'Reshape_3' at m.onnx:7\n  in pass 'lower'\n"));
+  assert_null(strstr(text, "over"));
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(caret_points_at_the_column), cmocka_unit_test(caret_counts_characters),
       cmocka_unit_test(long_lines_are_cut),         cmocka_unit_test(places_may_be_incomplete),
       cmocka_unit_test(counts_and_clears),          cmocka_unit_test(statuses),
+      cmocka_unit_test(assertions_name_tasks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

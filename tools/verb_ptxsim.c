@@ -32,7 +32,7 @@ typedef struct job {
   kva_ptx_dim3 grid, block;
   argument arguments[64];
   uint32_t n_arguments;
-  int64_t shared, threads, seed;
+  int64_t shared, threads, seed, most;
   bool lazy, races, json, profile;
 } job;
 
@@ -283,14 +283,23 @@ static kva_status launch(const job *j, const kva_ptx_kernel *kernel, kva_diag *d
     if (a->array) status = kva_ptx_memory_add(memory, a->data, (size_t)kva_tensor_bytes(&a->tensor), true, a->spec);
   }
   kva_pool *pool = kva_pool_create((int)j->threads);
-  kva_ptx_options options = {
-      .pool = pool, .lazy = j->lazy, .check_global = j->races, .schedule_seed = (uint64_t)j->seed};
+  kva_ptx_options options = {.pool = pool,
+                             .lazy = j->lazy,
+                             .check_global = j->races,
+                             .schedule_seed = (uint64_t)j->seed,
+                             .max_total = (uint64_t)j->most};
   if (status == KVA_OK)
     status = kva_ptx_launch(kernel, memory, j->grid, j->block, (uint32_t)j->shared, params, j->n_arguments, &options,
                             diag, report);
   kva_pool_destroy(pool);
   kva_ptx_memory_destroy(memory);
   return status;
+}
+
+static bool was_ended(const kva_ptx_report *r) {
+  for (uint32_t k = 0; k < r->n_findings; k++)
+    if (r->findings[k].kind == KVA_PTX_STEP_LIMIT) return true;
+  return false;
 }
 
 static void print_report(const job *j, const kva_ptx_report *report) {
@@ -303,6 +312,10 @@ static void print_report(const job *j, const kva_ptx_report *report) {
   print_counters(report);
   if (j->profile) print_profile(report);
   printf("\n%u findings\n", report->n_findings);
+  if (was_ended(report))
+    printf("ended after %llu warp instructions, with %llu of %llu CTAs started; --max-instructions sets the limit\n",
+           (unsigned long long)report->counters.warp_instructions, (unsigned long long)report->ctas_run,
+           (unsigned long long)report->ctas);
   kva_ptx_report_print_findings(report, j->path, stdout);
 }
 
@@ -339,7 +352,7 @@ static int run_job(job *j, const kva_strings *specs) {
 }
 
 static int run(int argc, char **argv) {
-  static job j;
+  static job j = {.most = INT64_C(1) << 32};
   kva_strings specs = {0};
   const char *grid = "1", *block = "1";
   const kva_option options[] = {
@@ -352,6 +365,8 @@ static int run(int argc, char **argv) {
       {"--lazy", NULL, NULL, KVA_OPTION_FLAG, &j.lazy, "asynchronous operations end as late as they may"},
       {"--races", NULL, NULL, KVA_OPTION_FLAG, &j.races, "also look for races on global memory"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &j.seed, "order of warps; 0: round robin (0)"},
+      {"--max-instructions", NULL, "N", KVA_OPTION_INT, &j.most,
+       "of all warps, before the run is ended as an endless loop (2^32)"},
       {"--threads", NULL, "N", KVA_OPTION_INT, &j.threads, "threads that simulate (all)"},
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &j.profile, "print the lines that run most"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &j.json, "print JSON"},
@@ -360,8 +375,10 @@ static int run(int argc, char **argv) {
                                          &j.path, 1, &n_positional);
   if (code >= 0) return code;
   bool dims = parse_dim3(grid, &j.grid) && parse_dim3(block, &j.block);
-  if (n_positional == 1 && dims && j.shared <= UINT32_MAX && j.threads <= 1024) return run_job(&j, &specs);
-  fprintf(stderr, n_positional == 1 ? "kvasir ptxsim: --grid and --block take X, X,Y or X,Y,Z; --threads 0 to 1024\n"
+  if (n_positional == 1 && dims && j.shared <= UINT32_MAX && j.threads <= 1024 && j.most >= 1)
+    return run_job(&j, &specs);
+  fprintf(stderr, n_positional == 1 ? "kvasir ptxsim: --grid and --block take X, X,Y or X,Y,Z; --threads 0 to 1024; "
+                                      "--max-instructions 1 or more\n"
                                     : "kvasir ptxsim: which file?\n");
   return EXIT_USAGE;
 }

@@ -4,6 +4,7 @@
 
 #include "runtime/ptxsim/program.h"
 
+#include <stdatomic.h>
 #include <string.h>
 
 typedef struct ptx_range {
@@ -46,11 +47,19 @@ static inline uint32_t ptx_swizzle(uint32_t address, uint32_t span) {
 }
 
 /* State shared by all CTAs of a launch; constant except for the finding list, which has a lock (launch.c). */
+/* What the CTAs of a launch share while they run. */
+typedef struct ptx_budget {
+  _Atomic uint64_t started; /* CTAs */
+  _Atomic uint64_t spent;   /* warp instructions, as far as CTAs have told */
+  atomic_bool over;         /* a CTA ran into a limit: no further one starts, and those that run end */
+} ptx_budget;
+
 typedef struct ptx_launch {
   const kva_ptx_kernel *kernel;
   kva_ptx_memory memory; /* the caller's ranges and the module's variables */
   kva_ptx_options options;
   kva_ptx_dim3 grid, block;
+  ptx_budget *budget;
   uint32_t n_threads, n_warps, dynamic_shared, shared_bytes;
   uint32_t registers;    /* registers of a thread at its start */
   bool tracks_global;    /* some range has `written` or `shadow` */
@@ -149,7 +158,7 @@ struct ptx_cta {
   uint64_t number; /* in the grid */
   bool acquired;   /* it made an atomic, then a fence: it sees what other CTAs released */
   uint64_t random;
-  uint64_t steps;
+  uint64_t steps, told; /* warp instructions, and those that the launch's budget knows of */
   bool polled, went_on; /* in this turn a warp polled; a warp stored to global memory, or its poll found a new value */
   uint32_t n_waiting;   /* consecutive turns that polled without going on */
   bool stopped;         /* a finding ended this CTA */

@@ -20,6 +20,7 @@ typedef struct grid_run {
   ptx_launch launch;
   pthread_mutex_t lock;
   context *idle; /* a list; holds all contexts at the end of the grid */
+  ptx_budget budget;
   kva_status status;
 } grid_run;
 
@@ -176,7 +177,7 @@ static void start_cta(ptx_cta *cta, int64_t index) {
                            (uint32_t)((uint64_t)index / x / y)};
   cta->number = (uint64_t)index;
   cta->stopped = cta->acquired = false;
-  cta->steps = cta->n_waiting = 0;
+  cta->steps = cta->told = cta->n_waiting = 0;
   cta->random = launch->options.schedule_seed ^ (uint64_t)index * 0x9e3779b97f4a7c15u;
   memset(cta->shared, 0xff, launch->shared_bytes);
   if (cta->pending) memset(cta->pending, 0, launch->shared_bytes);
@@ -213,6 +214,17 @@ static void run_out_of_memory(grid_run *run) {
   pthread_mutex_unlock(&run->lock);
 }
 
+static bool is_over(grid_run *run) {
+  return atomic_load(&run->budget.over);
+}
+
+/* Whether another CTA may start, which it is counted for. */
+static bool may_start(grid_run *run) {
+  if (is_over(run)) return false;
+  atomic_fetch_add(&run->budget.started, 1);
+  return true;
+}
+
 static void run_ctas(void *ctx, int64_t begin, int64_t end) {
   grid_run *run = ctx;
   context *c = take_context(run);
@@ -220,7 +232,7 @@ static void run_ctas(void *ctx, int64_t begin, int64_t end) {
     run_out_of_memory(run);
     return;
   }
-  for (int64_t k = begin; k < end; k++) {
+  for (int64_t k = begin; k < end && may_start(run); k++) {
     start_cta(&c->cta, k);
     kva_ptx_run_cta(&c->cta);
   }
@@ -251,8 +263,8 @@ static void run_turns(grid_run *run, context **resident, uint32_t *n) {
 static void run_together(grid_run *run, int64_t count) {
   context *resident[RESIDENT];
   uint32_t n = 0;
-  for (int64_t next = 0; next < count || n;) {
-    if (next < count && n < RESIDENT) {
+  for (int64_t next = 0; (next < count && !is_over(run)) || n;) {
+    if (next < count && n < RESIDENT && may_start(run)) {
       if (!(resident[n] = take_context(run))) {
         run_out_of_memory(run);
         break;
@@ -452,7 +464,9 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
   grid_run run = {.launch = {.kernel = kernel, .grid = grid, .block = block, .dynamic_shared = dynamic_shared}};
   ptx_launch *launch = &run.launch;
   if (options) launch->options = *options;
+  launch->budget = &run.budget;
   if (!launch->options.max_steps) launch->options.max_steps = 1u << 28;
+  if (!launch->options.max_total) launch->options.max_total = UINT64_C(1) << 40;
   launch->n_threads = block.x * block.y * block.z;
   launch->n_warps = (launch->n_threads + PTX_LANES - 1) / PTX_LANES;
   launch->shared_bytes = kernel->shared_bytes + dynamic_shared;
@@ -467,6 +481,8 @@ kva_status kva_ptx_launch(const kva_ptx_kernel *kernel, const kva_ptx_memory *me
     else
       kva_pool_run(launch->options.check_global ? NULL : launch->options.pool, n, run_ctas, &run);
     status = run.status;
+    out_report->ctas = (uint64_t)n;
+    out_report->ctas_run = atomic_load(&run.budget.started);
   }
   if (status == KVA_OK) status = collect(&run, out_report);
   out_report->seconds = kva_now() - start;

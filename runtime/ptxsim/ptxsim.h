@@ -96,6 +96,7 @@ typedef struct kva_ptx_options {
   bool lazy;              /* asynchronous copies land at the wait that covers them, not at issue */
   uint64_t schedule_seed; /* 0: warps run round robin; else in random order */
   uint64_t max_steps;     /* limit on a CTA's warp instructions, against endless loops; 0: 2^28 */
+  uint64_t max_total;     /* limit on the grid's; 0: 2^40. Checked where a CTA starts or has spent 2^16 */
 } kva_ptx_options;
 
 /* X(NAME, text) */
@@ -188,6 +189,7 @@ typedef struct kva_ptx_report {
   uint32_t *lines;           /*   line of instruction i */
   uint64_t *warp_executions; /*   times a warp ran it */
   double seconds;
+  uint64_t ctas, ctas_run; /* of the grid, and those that were started: a CTA that runs into a limit ends the launch */
 } kva_ptx_report;
 void kva_ptx_report_free(kva_ptx_report *report);
 /* Prints findings as `name:line: kind: detail`, one per line. */

@@ -241,16 +241,33 @@ static bool only_polls(const ptx_cta *cta) {
   return true;
 }
 
+/* Adds what cta has run to the launch's sum. */
+static void tell_steps(ptx_cta *cta) {
+  atomic_fetch_add(&cta->launch->budget->spent, cta->steps - cta->told);
+  cta->told = cta->steps;
+}
+
+/* Whether the CTA or the launch has run all that it may; asked when a CTA starts, too. */
+static bool has_run_out(ptx_cta *cta) {
+  enum { TELL = 1 << 16 };
+  const kva_ptx_options *o = &cta->launch->options;
+  if (cta->steps > o->max_steps) return true;
+  if (cta->told && cta->steps - cta->told < TELL) return false;
+  tell_steps(cta);
+  return atomic_load(&cta->launch->budget->spent) > o->max_total;
+}
+
 static bool run_turn(ptx_cta *cta) {
-  uint64_t most = cta->launch->options.max_steps;
   cta->polled = cta->went_on = false;
   while (!cta->stopped && !all_exited(cta)) {
-    bool ran = run_round(cta);
-    bool woke = release_all(cta);
-    if (cta->steps > most) {
+    if (atomic_load_explicit(&cta->launch->budget->over, memory_order_relaxed)) return true;
+    if (has_run_out(cta)) {
       report_running(cta, KVA_PTX_STEP_LIMIT, "is here");
+      atomic_store(&cta->launch->budget->over, true);
       return true;
     }
+    bool ran = run_round(cta);
+    bool woke = release_all(cta);
     if (cta->polled) {
       if (only_polls(cta)) help(cta);
       return false;
@@ -265,6 +282,7 @@ static bool run_turn(ptx_cta *cta) {
 
 bool kva_ptx_run_cta(ptx_cta *cta) {
   bool ended = run_turn(cta);
+  if (ended) tell_steps(cta);
   cta->n_waiting = cta->went_on ? 0 : cta->n_waiting + 1;
   return ended;
 }

@@ -64,8 +64,12 @@ static void tell(const kva_diag *diag, kva_status status, char *message, size_t 
 int kva_context_create(const kva_artifact *artifact, const kva_context_options *options, kva_context **out_context,
                        char *message, size_t message_size) {
   static const kva_context_options defaults;
+  if (out_context) *out_context = NULL;
+  if (!out_context || !artifact) {
+    if (message && message_size) snprintf(message, message_size, "artifact and out_context must not be null");
+    return KVA_INVALID;
+  }
   if (!options) options = &defaults;
-  *out_context = NULL;
   kva_diag *diag = kva_diag_create();
   kva_context *c = kva_allocate(options->allocator, sizeof *c, _Alignof(kva_context));
   kva_status status = KVA_NO_MEMORY;
@@ -92,6 +96,7 @@ void kva_context_destroy(kva_context *c) {
 }
 
 const char *kva_context_error(const kva_context *c) {
+  if (!c) return "the context is null";
   return c->error[0] ? c->error : kva_session_error(c->session);
 }
 
@@ -113,6 +118,7 @@ static bool set_input(const kva_program *p, int32_t i, const void *inputs, const
 }
 
 int kva_context_run(kva_context *c, int program, const void *inputs, void *outputs, const void *dims) {
+  if (!c) return KVA_INVALID;
   c->error[0] = 0;
   const kva_program *p = kva_session_program_desc(c->session, program);
   if (!p) return fail(c, KVA_INVALID, "there is no such program");
@@ -130,7 +136,7 @@ int kva_context_run(kva_context *c, int program, const void *inputs, void *outpu
 }
 
 void kva_context_dims(const kva_context *c, int program, void *out_dims) {
-  const kva_program *p = kva_session_program_desc(c->session, program);
+  const kva_program *p = c && out_dims ? kva_session_program_desc(c->session, program) : NULL;
   if (p && p->n_symbols) memcpy(out_dims, kva_session_symbols(c->session, program), (size_t)p->n_symbols * 8);
 }
 
@@ -147,8 +153,9 @@ static int64_t temp_bytes(const kva_program *p, const int64_t *symbols, kva_life
 }
 
 int64_t kva_context_arena_bytes(const kva_artifact *artifact, int program, const void *dims) {
-  if (program < 0 || program >= artifact->n_programs) return -1;
+  if (!artifact || program < 0 || program >= artifact->n_programs) return -1;
   const kva_program *p = &artifact->programs[program];
+  if (p->n_symbols && !dims) return -1;
   kva_lifetime *temps = kva_allocate(NULL, ((size_t)p->n_buffers + 1) * sizeof *temps, _Alignof(kva_lifetime));
   kva_lifetime **scratch =
       kva_allocate(NULL, (2 * (size_t)p->n_buffers + 1) * sizeof *scratch, _Alignof(kva_lifetime *));

@@ -2,8 +2,9 @@
  * defines <prefix>_create, <prefix>_destroy, <prefix>_error and one function per program, which call these.
  *
  * No global state: contexts are independent, and different threads may use different contexts; one thread at a time
- * uses one context. Nothing is printed and nothing ends the process. Functions that return int give 0 for success, else
- * 1 wrong input, 2 unsupported, 3 the machine lacks something, 4 input or output failed, 5 no memory. */
+ * uses one context. Nothing is printed and nothing ends the process. A null pointer where none is allowed is wrong
+ * input. Functions that return int give 0 for success, else 1 wrong input, 2 unsupported, 3 the machine lacks
+ * something, 4 input or output failed, 5 no memory. */
 #ifndef KVA_RUNTIME_CONTEXT_H
 #define KVA_RUNTIME_CONTEXT_H
 
@@ -33,7 +34,7 @@ typedef struct kva_context_options {
 int kva_context_create(const struct kva_artifact *artifact, const kva_context_options *options,
                        kva_context **out_context, char *message, size_t message_size);
 void kva_context_destroy(kva_context *context);
-/* Why the last call failed; "" after a success. */
+/* Why the last call failed; "" after a success. Never null, also for a null context. */
 const char *kva_context_error(const kva_context *context);
 
 /* Runs a program of the artefact. inputs and outputs hold one pointer per input and output, in the program's order;
@@ -45,7 +46,8 @@ int kva_context_run(kva_context *context, int program, const void *inputs, void 
  * ignores what `dims` of a run says of symbols that its steps find, and gives them here. */
 void kva_context_dims(const kva_context *context, int program, void *out_dims);
 
-/* Bytes of temporaries for these shapes, as needed by kva_context_options.arena; -1: impossible shapes. */
+/* Bytes of temporaries for these shapes, as needed by kva_context_options.arena; -1: no such program, or
+ * impossible shapes. */
 int64_t kva_context_arena_bytes(const struct kva_artifact *artifact, int program, const void *dims);
 
 #ifdef __cplusplus

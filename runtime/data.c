@@ -175,7 +175,7 @@ kva_status kva_data_create(const char *name, int n_args, const kva_data_arg *arg
   const kva_generator *generator = find_generator(name);
   if (!generator) return unknown_source(name, diag);
   kva_generated_data *d = calloc(1, sizeof *d);
-  if (!d) return KVA_NO_MEMORY;
+  if (!d) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a data source");
   d->generator = generator;
   d->vocab = vocab;
   kva_status status = prepare(d, n_args, args, diag);

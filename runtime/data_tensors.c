@@ -182,7 +182,7 @@ static uint64_t identity(const tensor_data *d) {
 kva_status kva_data_open_tensors(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
                                  kva_data_source *out_source) {
   tensor_data *d = calloc(1, sizeof *d);
-  if (!d) return KVA_NO_MEMORY;
+  if (!d) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a data source of tensors");
   d->order = kva_data_order_of(spec, options);
   d->rows = -1;
   kva_status status = open_columns(d, spec, options, diag);

@@ -108,7 +108,7 @@ static uint64_t identity(const token_data *d) {
 kva_status kva_data_open_tokens(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
                                 kva_data_source *out_source) {
   token_data *d = calloc(1, sizeof *d);
-  if (!d) return KVA_NO_MEMORY;
+  if (!d) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a data source of tokens");
   d->order = kva_data_order_of(spec, options);
   d->length = spec->length;
   kva_status status = open_files(d, spec, options, diag);

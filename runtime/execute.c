@@ -312,12 +312,15 @@ static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *
 }
 
 kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
+  if (!s) return KVA_INVALID;
   s->error[0] = 0;
   if (program < 0 || program >= kva_artifact_programs(s->artifact))
     return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
                             kva_artifact_programs(s->artifact));
   kva_program_state *sp = &s->programs[program];
   bool on_host = s->device->class->host_memory;
+  if ((sp->desc->n_inputs && !inputs) || (sp->desc->n_outputs && !outputs))
+    return kva_session_fail(s, KVA_INVALID, "%s: inputs and outputs must not be null", sp->desc->name);
   KVA_TRY(bind(s, sp, inputs));
   KVA_TRY(check_inputs(s, sp, inputs));
   KVA_TRY(point_at_replaced(s, sp, inputs, outputs));

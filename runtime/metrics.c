@@ -120,7 +120,7 @@ static kva_status io_error(kva_diag *diag, const char *path, const char *doing) 
 kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics) {
   *out_metrics = NULL;
   kva_metrics *m = calloc(1, sizeof *m);
-  if (!m) return KVA_NO_MEMORY;
+  if (!m) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the writer of metrics");
   m->path = strdup(path);
   m->file = m->path ? fopen(path, append ? "ae" : "we") : NULL;
   if (!m->file) {
@@ -287,7 +287,7 @@ static kva_status add_line(kva_history *h, const line_parser *p) {
 
 static kva_status read_lines(kva_history *h, const char *path, const char *at, const char *end, kva_diag *diag) {
   line_parser *p = malloc(sizeof *p);
-  if (!p) return KVA_NO_MEMORY;
+  if (!p) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a line of metrics");
   kva_status status = KVA_OK;
   for (uint32_t number = 1; !status && at < end; number++) {
     const char *newline = memchr(at, '\n', (size_t)(end - at));

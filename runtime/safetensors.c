@@ -359,7 +359,7 @@ kva_status kva_safetensors_parse(const char *path, const void *data, size_t size
                                  kva_safetensors **out_file) {
   *out_file = NULL;
   kva_safetensors *f = calloc(1, sizeof *f);
-  if (!f) return KVA_NO_MEMORY;
+  if (!f) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the table of a safetensors file");
   parser p = {.f = f, .loc = {.file = path}, .diag = diag};
   kva_status status = parse(&p, data, size);
   if (status) {

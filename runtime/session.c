@@ -162,7 +162,9 @@ static kva_status attach_weights(kva_session *s, kva_diag *diag) {
 
 kva_status kva_session_create(const kva_artifact *artifact, const kva_session_options *options, kva_diag *diag,
                               kva_session **out_session) {
+  if (!out_session) return kva_error(diag, NULL, "kva_session_create: out_session must not be null");
   *out_session = NULL;
+  if (!artifact) return kva_error(diag, NULL, "kva_session_create: the artefact must not be null");
   KVA_TRY(kva_artifact_check(artifact, diag));
   const kva_allocator *allocator = options ? options->allocator : NULL;
   kva_session *s = kva_allocate(allocator, sizeof *s, _Alignof(max_align_t));
@@ -272,7 +274,7 @@ void kva_session_memory(const kva_session *s, int program, kva_memory_report *ou
 }
 
 const char *kva_session_error(const kva_session *s) {
-  return s->error;
+  return s ? s->error : "the session is null";
 }
 
 kva_status kva_session_device_error(kva_session *s, kva_status status, const kva_program *p, const char *what) {

@@ -154,7 +154,7 @@ kva_status kva_token_writer_create(const char *path, int64_t vocab, int64_t end,
                                    kva_token_writer **out_writer) {
   *out_writer = NULL;
   kva_token_writer *w = calloc(1, sizeof *w);
-  if (!w) return KVA_NO_MEMORY;
+  if (!w) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the writer of a token file");
   w->info = (kva_token_info){.dtype = vocab > UINT16_MAX + 1 ? KVA_U32 : KVA_U16, .vocab = vocab, .end = end};
   w->path = strdup(path);
   kva_status status = w->path ? open_temporary(w, diag) : KVA_NO_MEMORY;

@@ -84,7 +84,7 @@ kva_status kva_trainer_create(kva_session *s, const kva_train_options *options, 
   if (options->batch < 1)
     return kva_error(diag, NULL, "the batch must have at least one row, found %lld", (long long)options->batch);
   kva_trainer *t = calloc(1, sizeof *t);
-  if (!t) return KVA_NO_MEMORY;
+  if (!t) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a trainer");
   t->s = s;
   t->options = *options;
   t->done = options->done;

@@ -161,8 +161,40 @@ static void tells_what_is_wrong(void **unused) {
   kva_context_destroy(c);
 }
 
+static void null_pointers(void **state) {
+  (void)state;
+  kva_context *c = NULL;
+  char message[64];
+  assert_int_equal(kva_context_create(NULL, NULL, &c, message, sizeof message), KVA_INVALID);
+  assert_string_equal(message, "artifact and out_context must not be null");
+  assert_int_equal(kva_context_create(&sample_artifact, NULL, NULL, NULL, 0), KVA_INVALID);
+  assert_int_equal(kva_context_run(NULL, 0, NULL, NULL, NULL), KVA_INVALID);
+  assert_non_null(kva_context_error(NULL));
+  assert_int_equal(kva_context_arena_bytes(NULL, 0, NULL), -1);
+  assert_int_equal(kva_context_arena_bytes(&sample_artifact, P_TOTAL, NULL), -1);
+  kva_context_dims(NULL, 0, NULL);
+  kva_context_destroy(NULL);
+  assert_int_equal(kva_context_create(&sample_artifact, NULL, &c, NULL, 0), KVA_OK);
+  assert_int_equal(kva_context_run(c, P_TOTAL, NULL, NULL, NULL), KVA_INVALID);
+  assert_string_equal(kva_context_error(c), "inputs, outputs and dims must not be null");
+  kva_context_dims(c, P_TOTAL, NULL);
+  kva_context_destroy(c);
+  kva_diag *diag = kva_diag_create();
+  kva_session *s = NULL;
+  assert_int_equal(kva_session_create(NULL, NULL, diag, &s), KVA_INVALID);
+  assert_int_equal(kva_session_create(&sample_artifact, NULL, diag, NULL), KVA_INVALID);
+  assert_int_equal(kva_session_create(&sample_artifact, NULL, diag, &s), KVA_OK);
+  assert_int_equal(kva_session_run(NULL, P_TOTAL, NULL, NULL), KVA_INVALID);
+  assert_non_null(kva_session_error(NULL));
+  assert_int_equal(kva_session_run(s, P_TOTAL, NULL, NULL), KVA_INVALID);
+  assert_non_null(strstr(kva_session_error(s), "must not be null"));
+  kva_session_destroy(s);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(null_pointers),
       cmocka_unit_test(gives_what_sessions_give),
       cmocka_unit_test(takes_memory_and_threads),
       cmocka_unit_test(survives_without_memory),

@@ -16,10 +16,22 @@ static const char *or_else(const char *text, const char *otherwise) {
   return text && *text ? text : otherwise;
 }
 
+/* A name, padded to `width`. */
+static void print_column(const char *name, int width) {
+  kva_print_escaped(name, stdout);
+  printf("%*s", strlen(name) < (size_t)width ? width - (int)strlen(name) : 0, "");
+}
+
 static void print_row(const kva_check_row *r) {
-  printf("%-4s %-20s %-24s %4lld  x%-6lld", r->supported ? "ok" : "NO", or_else(r->domain, "ai.onnx"), r->op_type,
-         (long long)r->version, (long long)r->count);
-  if (!r->supported) printf(" %s (first: %s)", or_else(r->reason, ""), or_else(r->first_node, "unnamed"));
+  printf("%-4s ", r->supported ? "ok" : "NO");
+  print_column(or_else(r->domain, "ai.onnx"), 21);
+  print_column(r->op_type, 25);
+  printf("%4lld  x%-6lld", (long long)r->version, (long long)r->count);
+  if (!r->supported) {
+    printf(" %s (first: ", or_else(r->reason, ""));
+    kva_print_escaped(or_else(r->first_node, "unnamed"), stdout);
+    printf(")");
+  }
   printf("\n");
 }
 

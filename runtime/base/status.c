@@ -186,6 +186,26 @@ static void print_source(const char *s, size_t n, FILE *out) {
   for (size_t i = 0; i < n; i++) fputc((unsigned char)s[i] < 0x20 && s[i] != '\t' ? '?' : s[i], out);
 }
 
+/* Length of a control character at s: C0, DEL, or C1, which UTF-8 spells in two bytes; 0: none. */
+static size_t control_length(const char *s) {
+  unsigned char c = (unsigned char)s[0], d = c ? (unsigned char)s[1] : 0;
+  if (c < 0x20 || c == 0x7f) return 1;
+  return c == 0xc2 && d >= 0x80 && d < 0xa0 ? 2 : 0;
+}
+
+/* Prints s with control characters as \xNN, but for those in `kept`. */
+static void print_without_controls(const char *s, const char *kept, FILE *out) {
+  for (size_t n; *s; s += n ? n : 1) {
+    n = strchr(kept, *s) ? 0 : control_length(s);
+    if (!n) fputc(*s, out);
+    for (size_t i = 0; i < n; i++) fprintf(out, "\\x%02x", (unsigned char)s[i]);
+  }
+}
+
+void kva_print_escaped(const char *s, FILE *out) {
+  print_without_controls(s, "", out);
+}
+
 /* Blanks as wide as the n bytes: tabs stay tabs; continuation bytes of UTF-8 have no width. */
 static void print_blanks(const char *s, size_t n, FILE *out) {
   for (size_t i = 0; i < n; i++) {
@@ -227,7 +247,10 @@ static void print_place(const kva_loc *loc, FILE *out) {
     if (loc->line && loc->column) fprintf(out, ":%u", loc->column);
     fputs(": ", out);
   }
-  if (loc->node) fprintf(out, "node '%s': ", loc->node);
+  if (!loc->node) return;
+  fputs("node '", out);
+  kva_print_escaped(loc->node, out);
+  fputs("': ", out);
 }
 
 void kva_diag_print(const kva_diag *diag, FILE *out) {
@@ -235,7 +258,9 @@ void kva_diag_print(const kva_diag *diag, FILE *out) {
   for (size_t i = 0; i < kva_diag_count(diag); i++) {
     const message *m = &diag->messages[i];
     print_place(&m->loc, out);
-    fprintf(out, "%s: %s\n", words[m->severity], text_of(m));
+    fprintf(out, "%s: ", words[m->severity]);
+    print_without_controls(text_of(m), "\n\t", out);
+    fputc('\n', out);
     if (m->loc.source && m->loc.line) print_caret(&m->loc, out);
   }
 }

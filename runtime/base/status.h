@@ -90,6 +90,8 @@ size_t kva_diag_errors(const kva_diag *diag);
 size_t kva_diag_count(const kva_diag *diag);
 /* The text of message i (borrowed); severity and location through out-parameters, which may be NULL. */
 const char *kva_diag_message(const kva_diag *diag, size_t i, kva_severity *out_severity, kva_loc *out_loc);
+/* Prints a name that comes from a file: characters that control a terminal become \xNN. */
+void kva_print_escaped(const char *s, FILE *out);
 /* Prints all as `file:line:column: error: text`, with the source line and a caret where the source is known. */
 void kva_diag_print(const kva_diag *diag, FILE *out);
 void kva_diag_clear(kva_diag *diag);

@@ -7,6 +7,8 @@
 #include <math.h>
 #include <stdlib.h>
 
+enum { MAX_PATH = 4096 };
+
 /* ---- inputs ------------------------------------------------------------------------------------------------------ */
 
 static const char *given_file(const kva_run_request *r, const char *name, uint32_t *next_unnamed) {
@@ -134,7 +136,8 @@ static double element(const kva_tensor *t, int64_t i) {
 
 static void print_output(const char *name, const kva_tensor *t) {
   int64_t n = 1;
-  printf("%s: %s[", name, kva_dtype_name(t->dtype));
+  kva_print_escaped(name, stdout);
+  printf(": %s[", kva_dtype_name(t->dtype));
   for (int32_t d = 0; d < t->rank; d++) {
     printf("%s%lld", d ? ", " : "", (long long)t->dims[d]);
     n *= t->dims[d];
@@ -156,17 +159,40 @@ static void print_output(const char *name, const kva_tensor *t) {
   printf("%s]\n", n > 6 ? ", ..." : "");
 }
 
+/* The file of an output: "gpu_0/softmax_1" becomes DIR/gpu_0_softmax_1.npy. */
+static kva_status output_path(const char *dir, const char *name, kva_diag *diag, size_t size, char *out) {
+  int length = snprintf(out, size, "%s/%s.npy", dir, name), start = (int)strlen(dir) + 1;
+  if (length >= (int)size) return kva_error(diag, NULL, "the name of output '%s' is too long for a file", name);
+  for (int k = start; k < length; k++)
+    if (out[k] == '/') out[k] = '_';
+  return KVA_OK;
+}
+
+static const char *output_name(const kva_program *p, int32_t i) {
+  return p->buffers[p->outputs[i]].name;
+}
+
+/* Refuses outputs that would have one file. */
+static kva_status check_paths(const kva_program *p, const char *dir, kva_diag *diag) {
+  char path[MAX_PATH], other[MAX_PATH];
+  for (int32_t i = 0; i < p->n_outputs; i++) {
+    KVA_TRY(output_path(dir, output_name(p, i), diag, sizeof path, path));
+    for (int32_t k = 0; k < i; k++) {
+      KVA_TRY(output_path(dir, output_name(p, k), diag, sizeof other, other));
+      if (!strcmp(path, other))
+        return kva_error(diag, NULL, "outputs '%s' and '%s' would both be written to %s; rename one of them",
+                         output_name(p, k), output_name(p, i), path);
+    }
+  }
+  return KVA_OK;
+}
+
 static kva_status write_outputs(const kva_program *p, const char *dir, const kva_tensor *out, kva_diag *diag) {
   for (int32_t i = 0; i < p->n_outputs; i++) {
-    const char *name = p->buffers[p->outputs[i]].name;
-    print_output(name, &out[i]);
+    print_output(output_name(p, i), &out[i]);
     if (!dir) continue;
-    char path[4096];
-    int length = snprintf(path, sizeof path, "%s/%s.npy", dir, name), start = (int)strlen(dir) + 1;
-    if (length >= (int)sizeof path)
-      return kva_error(diag, NULL, "the name of output '%s' is too long for a file", name);
-    for (int k = start; k < length; k++)
-      if (path[k] == '/') path[k] = '_'; /* "gpu_0/softmax_1" */
+    char path[MAX_PATH];
+    KVA_TRY(output_path(dir, output_name(p, i), diag, sizeof path, path));
     KVA_TRY(kva_npy_write(path, &out[i], diag));
   }
   return KVA_OK;
@@ -191,7 +217,9 @@ static kva_status run_repeatedly(kva_session *s, int program, const kva_run_requ
 kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, kva_diag *diag) {
   const kva_program *p = kva_session_program_desc(s, program);
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
-  kva_status status = in && out ? read_inputs(p, r, diag, in) : KVA_NO_MEMORY;
+  kva_status status = in && out ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the list of tensors");
+  if (status == KVA_OK && r->output_dir) status = check_paths(p, r->output_dir, diag);
+  if (status == KVA_OK) status = read_inputs(p, r, diag, in);
   if (status == KVA_OK) status = run_repeatedly(s, program, r, diag, in, out);
   if (status == KVA_OK) status = write_outputs(p, r->output_dir, out, diag);
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);

@@ -26,7 +26,7 @@ kva_map *kva_pb_index_functions(const kva_pb_model *m, kva_arena *arena) {
     const kva_pb_function *f = m->functions[i];
     kva_text key = {0};
     function_key(f->domain, f->name, f->overload, &key);
-    if (!kva_map_get(map, key.data, key.len)) kva_map_set(map, key.data, key.len, (void *)(uintptr_t)f);
+    kva_map_set(map, key.data, key.len, (void *)(uintptr_t)f);
     kva_text_free(&key);
   }
   return map;
@@ -64,11 +64,51 @@ const kva_pb_function *kva_pb_find_function(const kva_map *functions, const kva_
   return f;
 }
 
+static const char *domain_name(const char *domain) {
+  return *domain ? domain : "ai.onnx";
+}
+
+/* A domain that is imported twice has no version; `owner` is NULL for the model, or a function. */
+static kva_status check_imports(size_t n, kva_pb_opset *const *imports, const kva_pb_function *owner,
+                                const kva_loc *loc, kva_diag *diag) {
+  for (size_t i = 0; i < n; i++)
+    for (size_t j = 0; j < i; j++) {
+      const char *domain = kva_pb_domain(imports[i]->domain);
+      if (strcmp(domain, kva_pb_domain(imports[j]->domain)) || imports[i]->version == imports[j]->version) continue;
+      return kva_error(diag, loc, "%s%s%s imports domain '%s' twice, as versions %lld and %lld",
+                       owner ? "function '" : "the model", owner ? kva_pb_str(owner->name) : "", owner ? "'" : "",
+                       domain_name(domain), (long long)imports[j]->version, (long long)imports[i]->version);
+    }
+  return KVA_OK;
+}
+
+static kva_status check_functions(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag) {
+  kva_arena *scratch = kva_arena_create();
+  kva_map *seen = kva_map_create(scratch);
+  kva_status status = KVA_OK;
+  for (size_t i = 0; status == KVA_OK && i < m->n_functions; i++) {
+    const kva_pb_function *f = m->functions[i];
+    kva_text key = {0};
+    function_key(f->domain, f->name, f->overload, &key);
+    if (kva_map_get(seen, key.data, key.len))
+      status = kva_error(diag, loc, "function '%s' of domain '%s' is defined a second time", kva_pb_str(f->name),
+                         domain_name(kva_pb_domain(f->domain)));
+    else
+      status = check_imports(f->n_opset_import, f->opset_import, f, loc, diag);
+    kva_map_set(seen, key.data, key.len, seen);
+    kva_text_free(&key);
+  }
+  kva_arena_destroy(scratch);
+  return status;
+}
+
 kva_status kva_pb_check_header(const kva_pb_model *m, const kva_loc *loc, kva_diag *diag) {
   if (!m->graph) return kva_error(diag, loc, "not an ONNX model: it has no graph");
   if (m->ir_version < KVA_ONNX_MIN_IR || m->ir_version > KVA_ONNX_MAX_IR)
     return kva_fail(diag, KVA_UNSUPPORTED, loc, "IR version %lld; versions %d to %d are supported",
                     (long long)m->ir_version, KVA_ONNX_MIN_IR, KVA_ONNX_MAX_IR);
+  KVA_TRY(check_imports(m->n_opset_import, m->opset_import, NULL, loc, diag));
+  KVA_TRY(check_functions(m, loc, diag));
   int64_t opset = kva_pb_opset_version(m->n_opset_import, m->opset_import, "");
   if (opset < 0 || opset > KVA_ONNX_MAX_OPSET)
     return kva_fail(diag, KVA_UNSUPPORTED, loc, "opset %lld of the default domain; versions 1 to %d are supported",

@@ -313,6 +313,17 @@ static kva_status import_inputs(kva_import *im, kva_import_scope *s, const kva_p
   return kva_import_check_pins(im);
 }
 
+/* Initialisers may also be declared, as inputs or among the other values. */
+static kva_status check_initializers(kva_import *im, const kva_import_scope *s, size_t n,
+                                     kva_pb_value_info *const *declared) {
+  for (size_t i = 0; i < n; i++) {
+    const kva_import_name *v = kva_map_get_str(s->names, kva_pb_str(declared[i]->name));
+    if (!v || !v->value || !v->value->def) continue; /* an input, or not yet defined */
+    KVA_TRY(kva_import_check_initializer(im, declared[i], v->value));
+  }
+  return KVA_OK;
+}
+
 static kva_status import_outputs(kva_import *im, const kva_import_scope *s, const kva_pb_graph *g, kva_function *f) {
   kva_value **out = KVA_NEW_ARRAY(im->m->arena, kva_value *, g->n_output + 1);
   const char **names = KVA_NEW_ARRAY(im->m->arena, const char *, g->n_output + 1);
@@ -362,6 +373,8 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
   im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc};
   KVA_TRY(import_inputs(im, &scope, g));
   KVA_TRY(kva_import_initializers(im, &scope, g, borrow_initializers(im, file)));
+  KVA_TRY(check_initializers(im, &scope, g->n_input, g->input));
+  KVA_TRY(check_initializers(im, &scope, g->n_value_info, g->value_info));
   kva_import_nodes(im, &scope, g->n_node, g->node);
   KVA_TRY(import_outputs(im, &scope, g, f));
   if (im->model->n_training_info) kva_warn(im->c.diag, &im->loc, "the model's training information is not used");

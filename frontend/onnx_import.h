@@ -67,6 +67,9 @@ KVA_MUST_USE kva_status kva_import_attrs(kva_import *im, kva_import_scope *s, co
 KVA_MUST_USE kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva_type **out);
 /* Warns if a declared type contradicts the inferred one. */
 void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value);
+/* The same of an initialiser, where it is an error. */
+KVA_MUST_USE kva_status kva_import_check_initializer(kva_import *im, const kva_pb_value_info *v,
+                                                     const kva_value *value);
 KVA_MUST_USE kva_status kva_import_check_pins(kva_import *im);
 
 #endif

@@ -109,27 +109,40 @@ kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva
   return tensor_type(im, name, v->type->tensor_type, out);
 }
 
+/* What v declares beside the value's type; false: nothing that differs. */
+static bool contradicts(const kva_pb_value_info *v, const kva_type *t, uint32_t first_axis, kva_text *what) {
+  if (!v->type || v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE) return false;
+  const Onnx__TypeProto__Tensor *declared = v->type->tensor_type;
+  if (declared->elem_type && declared->elem_type != (int32_t)t->dtype)
+    return kva_text_add(what, "as data type %d, but is %s", declared->elem_type, kva_dtype_name(t->dtype)), true;
+  if (!declared->shape) return false;
+  if (declared->shape->n_dim != t->rank)
+    return kva_text_add(what, "with rank %zu, but has %u", declared->shape->n_dim, t->rank), true;
+  for (uint32_t i = first_axis; i < t->rank; i++) {
+    int64_t extent;
+    const Onnx__TensorShapeProto__Dimension *d = declared->shape->dim[i];
+    if (d->value_case != ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE) continue;
+    if (!kva_expr_is_const(t->dims[i], &extent) || extent == d->dim_value) continue;
+    kva_text_add(what, "with extent %lld on axis %u, but has %lld", (long long)d->dim_value, i, (long long)extent);
+    return true;
+  }
+  return false;
+}
+
 void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value) {
-  if (!v->type || v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE) return;
-  const Onnx__TypeProto__Tensor *t = v->type->tensor_type;
-  const char *name = kva_pb_str(v->name);
-  if (t->elem_type && t->elem_type != (int32_t)value->type->dtype)
-    kva_warn(im->c.diag, &im->loc, "'%s' is declared as data type %d, but is %s", name, t->elem_type,
-             kva_dtype_name(value->type->dtype));
-  if (!t->shape) return;
-  if (t->shape->n_dim != value->type->rank) {
-    kva_warn(im->c.diag, &im->loc, "'%s' is declared with rank %zu, but has %u", name, t->shape->n_dim,
-             value->type->rank);
-    return;
-  }
-  for (uint32_t i = im->options && im->options->free_batch; i < value->type->rank; i++) {
-    int64_t d;
-    const Onnx__TensorShapeProto__Dimension *declared = t->shape->dim[i];
-    if (declared->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE &&
-        kva_expr_is_const(value->type->dims[i], &d) && d != declared->dim_value)
-      kva_warn(im->c.diag, &im->loc, "'%s' is declared with extent %lld on axis %u, but has %lld", name,
-               (long long)declared->dim_value, i, (long long)d);
-  }
+  kva_text what = {0};
+  if (contradicts(v, value->type, im->options && im->options->free_batch, &what))
+    kva_warn(im->c.diag, &im->loc, "'%s' is declared %s", kva_pb_str(v->name), what.data);
+  kva_text_free(&what);
+}
+
+kva_status kva_import_check_initializer(kva_import *im, const kva_pb_value_info *v, const kva_value *value) {
+  kva_text what = {0};
+  kva_status status = KVA_OK;
+  if (contradicts(v, value->type, 0, &what))
+    status = kva_error(im->c.diag, &im->loc, "initialiser '%s' is declared %s", kva_pb_str(v->name), what.data);
+  kva_text_free(&what);
+  return status;
 }
 
 kva_status kva_import_check_pins(kva_import *im) {

@@ -12,8 +12,10 @@ kva_status kva_onnx_transpose(kva_onnx_call *k) {
   if (!kva_onnx_find_attr(k, "perm")) return kva_onnx_done(k, kva_transpose(k->b, x, reversed));
   if (perm.n != rank) return kva_onnx_fail(k, KVA_INVALID, "perm has %u entries for rank %u", perm.n, rank);
   for (uint32_t i = 0; i < rank; i++) {
-    uint32_t axis;
-    KVA_TRY(kva_onnx_axis(k, perm.v[i], rank, &axis));
+    if (perm.v[i] < 0 || perm.v[i] >= rank)
+      return kva_onnx_fail(k, KVA_INVALID, "perm[%u] is %lld; expected an axis, 0 to %u", i, (long long)perm.v[i],
+                           rank - 1);
+    uint32_t axis = (uint32_t)perm.v[i];
     if (seen[axis]) return kva_onnx_fail(k, KVA_INVALID, "perm names axis %u twice", axis);
     seen[axis] = true;
     reversed[i] = axis;
@@ -251,6 +253,16 @@ static kva_dim equal_part(kva_onnx_call *k, kva_dim extent, uint32_t parts, uint
   return i + 1 < parts ? part : kva_expr_sub(x, extent, kva_expr_muli(x, part, i));
 }
 
+/* num_outputs, since opset 18, is an alternative to sizes and repeats the number of outputs. */
+static kva_status check_split_attrs(kva_onnx_call *k, bool sizes_given) {
+  const kva_onnx_attr *a = kva_onnx_find_attr(k, "num_outputs");
+  int64_t parts = kva_onnx_int(k, "num_outputs", k->n->n_outputs);
+  if (a && sizes_given) return kva_onnx_fail(k, KVA_INVALID, "both num_outputs and split are given");
+  if (parts == (int64_t)k->n->n_outputs) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "num_outputs is %lld, but the node has %u outputs", (long long)parts,
+                       k->n->n_outputs);
+}
+
 kva_status kva_onnx_split(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t axis, parts = k->n->n_outputs;
@@ -258,6 +270,7 @@ kva_status kva_onnx_split(kva_onnx_call *k) {
   bool given;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
   KVA_TRY(kva_onnx_list(k, "split", 1, &sizes, &given));
+  KVA_TRY(check_split_attrs(k, given));
   if (given && sizes.n != parts) return kva_onnx_fail(k, KVA_INVALID, "%u sizes for %u outputs", sizes.n, parts);
   kva_expr_ctx *e = kva_onnx_exprs(k);
   kva_dim at = kva_expr_const(e, 0), extent = kva_onnx_dim(x, axis);

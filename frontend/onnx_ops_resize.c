@@ -232,6 +232,16 @@ static kva_status resize_axes(kva_onnx_call *k, const resize *r, const axis_map 
   return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));
 }
 
+/* Positions are in units of the axis; beyond this bound they are no places of an image, nor 64-bit integers. */
+static kva_status read_roi(kva_onnx_call *k, const kva_ref_tensor *roi, uint32_t i, uint32_t n, axis_map *out) {
+  const double most = 1e6;
+  out->roi_start = kva_ref_tensor_get(roi, i);
+  out->roi_end = kva_ref_tensor_get(roi, n + i);
+  if (fabs(out->roi_start) <= most && fabs(out->roi_end) <= most) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "input 1 (roi): from %g to %g on axis %u; expected fractions of the extent",
+                       out->roi_start, out->roi_end, i);
+}
+
 static kva_status resize_with(kva_onnx_call *k, const kva_ref_tensor *roi, const kva_ref_tensor *scales,
                               const kva_ref_tensor *sizes, uint32_t n, const uint32_t *axes) {
   resize r;
@@ -241,7 +251,7 @@ static kva_status resize_with(kva_onnx_call *k, const kva_ref_tensor *roi, const
   for (uint32_t i = 0; i < n; i++) {
     if (!kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), &maps[i].in))
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent; pin it (--pin)", axes[i]);
-    if (roi) maps[i].roi_start = kva_ref_tensor_get(roi, i), maps[i].roi_end = kva_ref_tensor_get(roi, n + i);
+    if (roi) KVA_TRY(read_roi(k, roi, i, n, &maps[i]));
   }
   KVA_TRY(set_extents(k, scales, sizes, n, maps));
   return resize_axes(k, &r, maps, n, axes);

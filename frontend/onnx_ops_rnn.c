@@ -43,8 +43,10 @@ static kva_status read_activations(kva_onnx_call *k, rnn *r) {
   static const char *const defaults[3][3] = {{"Tanh"}, {"Sigmoid", "Tanh"}, {"Sigmoid", "Tanh", "Tanh"}};
   uint32_t n = r->gates == GATES_RNN ? 1 : r->gates == GATES_GRU ? 2 : 3;
   const kva_onnx_attr *a = kva_onnx_find_attr(k, "activations");
-  for (uint32_t i = 0; i < 2 * n; i++) {
-    bool given = a && a->kind == KVA_ONNX_STRINGS && i < a->n;
+  bool given = a && a->n;
+  if (a && (a->kind != KVA_ONNX_STRINGS || (a->n && a->n != n * r->directions)))
+    return kva_onnx_fail(k, KVA_INVALID, "activations: expected %lld names", (long long)(n * r->directions));
+  for (uint32_t i = 0; i < n * r->directions; i++) {
     r->activations[i] = given ? a->strings[i] : defaults[n - 1][i % n];
     if (strcmp(r->activations[i], "Tanh") && strcmp(r->activations[i], "Relu") && strcmp(r->activations[i], "Sigmoid"))
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "activation '%s'", r->activations[i]);
@@ -59,6 +61,61 @@ static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
   for (int64_t i = 0; w && w->i && i < w->n; i++)
     if (w->i[i] != steps) return false;
   return !lengths || w;
+}
+
+static kva_status expect_extent(kva_onnx_call *k, uint32_t input, const char *name, uint32_t axis, kva_dim expected) {
+  const kva_value *v = kva_onnx_in(k, input);
+  kva_text text = {0};
+  if (v->type->dims[axis] == expected) return KVA_OK;
+  kva_text_add(&text, "%s has extent ", name);
+  kva_expr_print(v->type->dims[axis], &text);
+  kva_text_add(&text, " on axis %u; expected ", axis);
+  kva_expr_print(expected, &text);
+  kva_status status = kva_onnx_fail(k, KVA_INVALID, "%s", text.data);
+  kva_text_free(&text);
+  return status;
+}
+
+/* An input of this rank whose first extents are those given; 0 ends them, and leaves the rest alone. */
+static kva_status expect_shape(kva_onnx_call *k, uint32_t input, const char *name, uint32_t rank,
+                               const int64_t *extents) {
+  const kva_value *v = kva_onnx_in(k, input);
+  if (!v) return KVA_OK;
+  if (v->type->rank != rank)
+    return kva_onnx_fail(k, KVA_INVALID, "%s has rank %u; expected %u", name, v->type->rank, rank);
+  for (uint32_t i = 0; i < rank && extents[i]; i++)
+    KVA_TRY(expect_extent(k, input, name, i, kva_expr_const(kva_onnx_exprs(k), extents[i])));
+  return KVA_OK;
+}
+
+/* Weights are [directions, gates hidden, ...]; their shapes and the attributes must tell the same. */
+static kva_status check_shapes(kva_onnx_call *k, const rnn *r) {
+  int64_t d = r->directions, rows = r->gates * r->hidden;
+  KVA_TRY(expect_shape(k, IN_W, "W", 3, (int64_t[]){d, rows, 0}));
+  KVA_TRY(expect_shape(k, IN_R, "R", 3, (int64_t[]){d, rows, r->hidden}));
+  KVA_TRY(expect_shape(k, IN_B, "B", 2, (int64_t[]){d, 2 * rows}));
+  KVA_TRY(expect_extent(k, IN_W, "W", 2, kva_onnx_in(k, IN_X)->type->dims[2]));
+  if (r->gates == GATES_LSTM) KVA_TRY(expect_shape(k, IN_P, "P", 2, (int64_t[]){d, 3 * r->hidden}));
+  for (uint32_t i = IN_H; i <= (r->gates == GATES_LSTM ? IN_C : IN_H); i++) {
+    const char *name = i == IN_H ? "initial_h" : "initial_c";
+    KVA_TRY(expect_shape(k, i, name, 3, (int64_t[]){0, 0, 0}));
+    if (!kva_onnx_in(k, i)) continue;
+    KVA_TRY(expect_extent(k, i, name, r->batch_first, kva_expr_const(kva_onnx_exprs(k), d)));
+    KVA_TRY(expect_extent(k, i, name, 2, kva_expr_const(kva_onnx_exprs(k), r->hidden)));
+  }
+  return KVA_OK;
+}
+
+static kva_status check_attrs(kva_onnx_call *k, const rnn *r, const char *way) {
+  int64_t hidden = kva_onnx_int(k, "hidden_size", r->hidden), layout = kva_onnx_int(k, "layout", 0);
+  if (strcmp(way, "forward") && strcmp(way, "reverse") && strcmp(way, "bidirectional"))
+    return kva_onnx_fail(k, KVA_INVALID, "direction '%s'; expected forward, reverse or bidirectional", way);
+  if (hidden != r->hidden)
+    return kva_onnx_fail(k, KVA_INVALID, "hidden_size is %lld, but R has %lld", (long long)hidden,
+                         (long long)r->hidden);
+  if (layout != 0 && layout != 1)
+    return kva_onnx_fail(k, KVA_INVALID, "layout is %lld; expected 0 or 1", (long long)layout);
+  return KVA_OK;
 }
 
 static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
@@ -77,6 +134,8 @@ static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "sequence_lens that are not all the length");
   if (kva_onnx_find_attr(k, "clip") || kva_onnx_int(k, "input_forget", 0))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "clip and input_forget");
+  KVA_TRY(check_attrs(k, r, way));
+  KVA_TRY(check_shapes(k, r));
   return read_activations(k, r);
 }
 

@@ -299,15 +299,19 @@ kva_status kva_onnx_trilu(kva_onnx_call *k) {
 
 static kva_status one_hot_depth(kva_onnx_call *k, kva_dim *out) {
   const kva_ref_tensor *w = kva_onnx_constant(k->c, kva_onnx_in(k, 1));
+  int64_t depth = 1;
   if (w && w->f && w->n == 1 && fabs(w->f[0]) < 9e15) {
-    *out = kva_expr_const(kva_onnx_exprs(k), (int64_t)w->f[0]);
-    return KVA_OK;
+    depth = w->f[0] == floor(w->f[0]) ? (int64_t)w->f[0] : 0;
+    *out = kva_expr_const(kva_onnx_exprs(k), depth);
+  } else {
+    kva_dims d;
+    KVA_TRY(kva_onnx_need_dims(k, 1, "depth", &d));
+    if (d.n != 1) return kva_onnx_fail(k, KVA_INVALID, "input 1 (depth): expected one number");
+    *out = d.v[0];
   }
-  kva_dims d;
-  KVA_TRY(kva_onnx_need_dims(k, 1, "depth", &d));
-  if (d.n != 1) return kva_onnx_fail(k, KVA_INVALID, "input 1 (depth): expected one number");
-  *out = d.v[0];
-  return KVA_OK;
+  if (!kva_expr_is_const(*out, &depth) || depth >= 1) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "input 1 (depth): expected a whole number of at least 1, found %g",
+                       w ? kva_ref_tensor_get(w, 0) : (double)depth);
 }
 
 kva_status kva_onnx_one_hot(kva_onnx_call *k) {

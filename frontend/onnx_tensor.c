@@ -115,12 +115,34 @@ static kva_status copy_typed(reading *x, size_t n, const void *values, void **ou
   return KVA_OK;
 }
 
+/* The numbers that a unit of int32_data may be: an integer's own, bits of a float, of a byte of packed elements. */
+static void unit_range(kva_dtype t, int64_t *out_low, int64_t *out_high) {
+  int bits = kva_dtype_bits(t) < 8 ? 8 : kva_dtype_bits(t);
+  bool is_signed = kva_dtype_is_int(t) && !kva_dtype_is_unsigned(t);
+  *out_low = is_signed ? -(INT64_C(1) << (bits - 1)) : 0;
+  *out_high = t == KVA_BOOL ? 1 : (INT64_C(1) << (is_signed && kva_dtype_bits(t) >= 8 ? bits - 1 : bits)) - 1;
+}
+
+static kva_status check_units(reading *x, int64_t n) {
+  int64_t low, high;
+  unit_range(x->data.dtype, &low, &high);
+  for (int64_t i = 0; i < n; i++) {
+    int64_t v = x->t->int32_data[i];
+    if (v < low || v > high)
+      return kva_error(x->r->diag, x->loc, "tensor '%s': value %lld (element %lld) is no %s: expected %lld to %lld",
+                       tensor_name(x->t), (long long)v, (long long)i, kva_dtype_name(x->data.dtype), (long long)low,
+                       (long long)high);
+  }
+  return KVA_OK;
+}
+
 /* Each int32_data entry holds one unit: the bits of an element of 8 bits or more, else a packed byte. */
 static kva_status convert_int32_data(reading *x, void **out) {
   const kva_pb_tensor *t = x->t;
   int bits = kva_dtype_bits(x->data.dtype);
   int64_t expected = bits < 8 ? x->data.bytes : x->elements;
   if ((int64_t)t->n_int32_data != expected) return count_error(x, t->n_int32_data, expected);
+  KVA_TRY(check_units(x, expected));
   char *to = *out = kva_arena_alloc(x->r->arena, (size_t)x->data.bytes + 1);
   size_t unit = bits < 8 ? 1 : (size_t)bits / 8;
   for (int64_t i = 0; i < expected; i++) memcpy(to + (size_t)i * unit, &t->int32_data[i], unit); /* little-endian */
@@ -132,7 +154,12 @@ static kva_status convert_uint64_data(reading *x, void **out) {
   if (x->data.dtype == KVA_U64) return copy_typed(x, t->n_uint64_data, t->uint64_data, out);
   if ((int64_t)t->n_uint64_data != x->elements) return count_error(x, t->n_uint64_data, x->elements);
   *out = kva_arena_alloc(x->r->arena, (size_t)x->data.bytes + 1);
-  for (int64_t i = 0; i < x->elements; i++) kva_store_i64(KVA_U32, *out, i, (int64_t)t->uint64_data[i]);
+  for (int64_t i = 0; i < x->elements; i++) {
+    if (t->uint64_data[i] > UINT32_MAX)
+      return kva_error(x->r->diag, x->loc, "tensor '%s': value %llu (element %lld) is no uint32", tensor_name(t),
+                       (unsigned long long)t->uint64_data[i], (long long)i);
+    kva_store_i64(KVA_U32, *out, i, (int64_t)t->uint64_data[i]);
+  }
   return KVA_OK;
 }
 

@@ -324,6 +324,125 @@ def model_function_bomb():
     return simple([node("f0", ["x"], ["y"], "fuse", domain="local")], functions=functions, domains=["local"])
 
 
+# ---- attributes and inputs that do not fit -----------------------------------------------------------------------------
+
+
+def attr_string(name, text):
+    return field(1, name) + field(4, text) + field(20, 3)
+
+
+def model_perm_negative():
+    return simple([node("Transpose", ["x"], ["y"], "turn", attrs=[attr_ints("perm", [0, -1])])])
+
+
+def model_split_outputs():
+    return simple([node("Split", ["x"], ["y", "z"], "cut", attrs=[attr_int("num_outputs", 3), attr_int("axis", 1)])],
+                  (2, 4), (2, 2), opset=18)
+
+
+def model_split_both():
+    return simple([node("Split", ["x", "s"], ["y", "z"], "cut", attrs=[attr_int("num_outputs", 2), attr_int("axis", 1)])],
+                  (2, 4), (2, 2), [int64s("s", [2, 2])], opset=18)
+
+
+def model_one_hot_depth():
+    return model(graph([node("OneHot", ["x", "d", "v"], ["y"], "hot")], [info("x", [3], INT64)], [info("y", [3, "D"])],
+                       [int64s("d", [-1]), floats("v", [2], [0, 1])]))
+
+
+def lstm(attrs=(), hidden=2, rows=8, directions=1, bias=16):
+    weights = [floats("w", [directions, rows, 3], [0.5] * (directions * rows * 3)),
+               floats("r", [directions, rows, hidden], [0.5] * (directions * rows * hidden)),
+               floats("b", [directions, bias], [0.5] * (directions * bias))]
+    return simple([node("LSTM", ["x", "w", "r", "b"], ["y"], "memory", attrs=list(attrs))], (4, 1, 3),
+                  (4, directions, 1, hidden), weights)
+
+
+def model_lstm_hidden():
+    return lstm([attr_int("hidden_size", 5)])
+
+
+def model_lstm_direction():
+    return lstm([attr_string("direction", "sideways")])
+
+
+def model_lstm_directions():
+    return lstm([attr_string("direction", "bidirectional")])
+
+
+def model_lstm_gates():
+    return lstm(rows=6, bias=12)
+
+
+def model_lstm_bias():
+    return lstm(bias=8)
+
+
+def model_resize_roi():
+    def crop(low):
+        attrs = [attr_string("coordinate_transformation_mode", "tf_crop_and_resize"), attr_string("mode", "nearest")]
+        return simple([node("Resize", ["x", "roi", "", "s"], ["y"], "crop", attrs=attrs)], (2, 3), (4, 3),
+                      [floats("roi", [4], [low, 0.0, 1.0, 1.0]), int64s("s", [4, 3])])
+    return crop(float("nan"))
+
+
+def model_resize_roi_huge():
+    attrs = [attr_string("coordinate_transformation_mode", "tf_crop_and_resize"), attr_string("mode", "nearest")]
+    return simple([node("Resize", ["x", "roi", "", "s"], ["y"], "crop", attrs=attrs)], (2, 3), (4, 3),
+                  [floats("roi", [4], [1e30, 0.0, 1.0, 1.0]), int64s("s", [4, 3])])
+
+
+def model_int32_data():
+    return simple([node("Add", ["x", "c"], ["y"], "sum")],
+                  initializers=[tensor("c8", [1], 3, _5=[300]), floats("c", [1], [1])])
+
+
+def model_bool_data():
+    return simple([node("Where", ["c", "x", "x"], ["y"], "choice")], initializers=[tensor("c", [1], BOOL, _5=[256])])
+
+
+def model_initializer_shape():
+    g = graph([node("MatMul", ["x", "w"], ["y"], "product")], [info("x", [2, 3]), info("w", [2, 3])], [info("y", [2, 2])],
+              [floats("w", [3, 2], [1, 0, 0, 1, 1, 1])])
+    return model(g)
+
+
+def identity_function(name="f", imports=((17, ""),)):
+    return (field(1, name) + field(4, "a") + field(5, "b") + field(7, node("Relu", ["a"], ["b"])) +
+            field(9, [field(1, d) + field(2, v) for v, d in imports]) + field(10, "local"))
+
+
+def model_function_twice():
+    return simple([node("f", ["x"], ["y"], "call", domain="local")], functions=[identity_function(), identity_function()],
+                  domains=["local"])
+
+
+def model_function_imports():
+    f = identity_function(imports=((17, ""), (6, "")))
+    return simple([node("f", ["x"], ["y"], "call", domain="local")], functions=[f], domains=["local"])
+
+
+def model_opset_twice():
+    g = graph([node("Relu", ["x"], ["y"], "r")], [info("x", [2])], [info("y", [2])])
+    return field(1, 8) + field(8, [field(1, "") + field(2, 17), field(1, "ai.onnx") + field(2, 6)]) + field(7, g)
+
+
+# ---- names -----------------------------------------------------------------------------------------------------------------
+
+
+def model_control_names():
+    return simple([node("Frob\x1b]0;x\x07", ["x"], ["y"], "\x1b[2J\x1b[31m")])
+
+
+def model_control_outputs():
+    return model(graph([node("Relu", ["x"], ["y\x1b[2J\u009b"], "r")], [info("x", [2])], [info("y\x1b[2J\u009b", [2])]))
+
+
+def model_output_files():
+    return model(graph([node("Relu", ["x"], ["a/b"], "r"), node("Neg", ["x"], ["a_b"], "n")], [info("x", [2])],
+                       [info("a/b", [2]), info("a_b", [2])]))
+
+
 # ---- types and shapes ------------------------------------------------------------------------------------------------------
 
 

@@ -87,6 +87,8 @@ def problems(case, folder):
     found = faults(code, output)
     if code not in case.codes:
         found.append("exit code %s, expected %s" % (code, " or ".join(map(str, case.codes))))
+    if any(ord(c) < 32 and c not in "\n\t" or 127 <= ord(c) < 160 for c in output):
+        found.append("prints a control character")
     found += ["does not say: " + text for text in case.texts if text not in output]
     return found + ["output: " + line[:300] for line in output.splitlines()[:12]] if found else []
 
@@ -106,6 +108,7 @@ def make_folder(folder):
     (folder / "readonly").mkdir(mode=0o555)
     write_tensors(folder)
     write_long_texts(folder)
+    write_loops(folder)
 
 
 def npy(header, data, version=b"\x01\x00", length=None):
@@ -154,6 +157,13 @@ def write_long_texts(folder):
                                           "  y = kv.relu(y)\n" * 20000 + "}\n")
     (folder / "long_calls.kv").write_text("model m (float[2] x) => (float[2] y) {\n  y = x\n" + "  y = f(y)\n" * 20000 +
                                           "}\ndef f (x) {\n  param float[2] w ~ ones\n  return x * w\n}\n")
+
+
+def write_loops(folder):
+    head = ".version 8.3\n.target sm_80\n.address_size 64\n"
+    (folder / "endless.ptx").write_text(head + ".visible .entry k(.param .u64 p) { L: bra L; ret; }\n")
+    (folder / "slow.ptx").write_text(head + ".visible .entry k() { .reg .b32 %r<2>; .reg .pred %p<2>; mov.u32 %r1, 0;\n"
+                                     "L: add.u32 %r1, %r1, 1; setp.lt.u32 %p1, %r1, 1000; @%p1 bra L; ret; }\n")
 
 
 def mutate(folder):

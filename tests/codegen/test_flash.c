@@ -1,5 +1,6 @@
 /* Attention on tensor cores: values against the reference for the sizes that its tiles must get right (several steps,
  * ragged edges, every width of a head), resources, and what it moves. KVA_TEST_CASE picks an operator. */
+#include "tests/support/part.h"
 #include "tools/verify/simulated.h"
 #include "ops/ids.h"
 
@@ -116,6 +117,7 @@ static bool is_wide(const kva_case *c) {
 static void test_values(void **state) {
   (void)state;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (!in_part(i)) continue;
     if (!is_wide(&cases[i])) check_case(&cases[i], KVA_F32, "sm_80");
     check_case(&cases[i], KVA_BF16, "sm_90a");
     check_case(&cases[i], KVA_F16, "sm_80");
@@ -128,6 +130,7 @@ static void test_little_shared_memory(void **state) {
   (void)state;
   static const char *const archs[] = {"sm_86", "sm_89", "sm_90"};
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+    if (!in_part(i)) continue;
     check_case(&cases[i], KVA_BF16, archs[i % 3]);
     kva_ptx_run run = {.arch = archs[i % 3]};
     kva_check check = {0};
@@ -205,6 +208,7 @@ static const kva_case warpgroups[] = {
 
 static void run_warpgroups(kva_dtype dtype, bool lazy, uint32_t seed) {
   for (size_t i = 0; i < sizeof warpgroups / sizeof *warpgroups; i++) {
+    if (!in_part(i)) continue;
     kva_ptx_run run = {.arch = "sm_90a", .lazy = lazy, .launches = seed};
     kva_check check = {0};
     bool ok = kva_case_check(&warpgroups[i], dtype, kva_run_ptx, &run, &check);

@@ -6,6 +6,7 @@
 #include "frontend/frontend.h"
 #include "ops/ids.h"
 #include "passes/passes.h"
+#include "tests/support/part.h"
 #include "tools/verify/simulated.h"
 
 #include <math.h>
@@ -418,7 +419,7 @@ static bool is_wanted(const traffic_case *c, const char *type, const char *arch)
 static void run_table(const char *type, const char *arch) {
   uint32_t above = 0;
   for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-    if (!is_wanted(&cases[i], type, arch)) continue;
+    if (!in_part(i) || !is_wanted(&cases[i], type, arch)) continue;
     measured r = measure(&cases[i], type, arch);
     bool bad = r.ratio > MAX_RATIO || r.conflicts > MAX_CONFLICTS;
     above += bad;
@@ -496,8 +497,8 @@ static void test_model(void **state) {
     print_message("skipped: KVA_TEST_CASE picks a row of the table\n");
     skip();
   }
-  check_model(KVA_DTYPE_NONE, "sm_80", "-1");
-  check_model(KVA_BF16, "sm_90a", "0");
+  if (in_part(0)) check_model(KVA_DTYPE_NONE, "sm_80", "-1");
+  if (in_part(1)) check_model(KVA_BF16, "sm_90a", "0");
 }
 
 static void test_float_sm_80(void **state) {

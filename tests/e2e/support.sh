@@ -20,5 +20,11 @@ expect() {
   [ "$code" -eq "$expected" ] || fail "kvasir $*: exit code $code, expected $expected"
 }
 
+# in_part INDEX: whether this run's share holds it, by $KVASIR_PART, as in tests/support/part.h.
+in_part() {
+  local part=${KVASIR_PART:-1/1}
+  [ $(($1 % ${part#*/} + 1)) -eq "${part%/*}" ]
+}
+
 # says TEXT: the last output has it.
 says() { grep -qF -- "$1" "$work/out" || fail "the output does not say: $1"; }

@@ -91,6 +91,7 @@ typedef struct kva_ref kva_ref;
 typedef struct kva_ref_tensor kva_ref_tensor;
 typedef struct kva_vjp kva_vjp;
 typedef struct kva_lower kva_lower;
+typedef struct kva_incremental kva_incremental; /* ops/incremental.h */
 
 struct kva_op_info {
   const char *name;               /* prints as kv.<name> */
@@ -139,6 +140,13 @@ struct kva_op_info {
   /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
    * passes/check_indices.c. *out is zero before. NULL: none does. */
   void (*indexing)(const kva_node *n, kva_indexing *out);
+
+  /* The axis of an operand along which `axis` of n's results steps: index i reads, of this axis, i alone; or one of the
+   * reasons in ops/incremental.h. NULL: elementwise operators broadcast, others read several indices. */
+  int (*source_axis)(const kva_node *n, uint32_t operand, uint32_t axis);
+  /* Builds n, a node whose rows depend on earlier rows or on their position, for a chunk of rows: ops/incremental.h.
+   * NULL: it cannot be. */
+  kva_status (*incremental)(kva_incremental *c, const kva_node *n);
 
   /* Of a KVA_UPDATES row, whose name is the optimizer's: name suffixes of its moments' states, in operand order, for
    * passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */

@@ -16,6 +16,7 @@
 #include "ops/element.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/shape.h"
 
 #include <math.h>
@@ -274,4 +275,42 @@ double kva_attention_products(const kva_node *n, const kva_sizes *s, double prod
 
 double kva_attention_flops(const kva_node *n, const kva_sizes *s) {
   return kva_attention_products(n, s, 2); /* scores, y */
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
+
+/* Sequences and heads are independent, and so are queries. */
+int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  bool own = axis < 2 || (axis == 2 && operand == KVA_ATTENTION_Q);
+  if (operand <= KVA_ATTENTION_V) return !own ? axis == 2 ? KVA_SAME_FOR_ALL : KVA_MIXED : (int)axis;
+  if (operand == KVA_ATTENTION_SLOPES) return axis == 1 ? 0 : KVA_SAME_FOR_ALL;
+  return axis < 3 ? kva_broadcast_source_axis(n, operand, axis) : KVA_MIXED;
+}
+
+static kva_status check_chunks(kva_incremental *c, const kva_node *n) {
+  const kva_attention_attrs *a = n->attrs;
+  if (!kva_is_time(c, kva_operand(n, KVA_ATTENTION_Q), 2) || !kva_is_time(c, kva_operand(n, KVA_ATTENTION_K), 2))
+    return kva_refuse_chunks(c, n, "its queries and keys are not the rows of one sequence");
+  if (!a->causal && a->window <= 0)
+    return kva_refuse_chunks(c, n, "it is not causal: each row sees rows that come later");
+  if (a->offset && !kva_expr_is(a->offset, 0))
+    return kva_refuse_chunks(c, n, "its queries are offset from its keys: it has a cache already");
+  return n->results[1].uses ? kva_refuse_chunks(c, n, "its log-sum-exp is used") : KVA_OK;
+}
+
+kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n) {
+  KVA_TRY(check_chunks(c, n));
+  kva_attention_cached_attrs attrs;
+  memcpy(&attrs, n->attrs, sizeof attrs);
+  attrs.causal = true, attrs.offset = NULL;
+  kva_value *in[6] = {c->operands[KVA_ATTENTION_Q], kva_cached(c, "keys", c->operands[KVA_ATTENTION_K], 2),
+                      kva_cached(c, "values", c->operands[KVA_ATTENTION_V], 2)};
+  if (kva_operand(n, KVA_ATTENTION_MASK)) {
+    in[KVA_ATTENTION_MASK] = c->over_all_rows(c, n, KVA_ATTENTION_MASK);
+    if (!in[KVA_ATTENTION_MASK]) return KVA_UNSUPPORTED;
+  }
+  if (kva_operand(n, KVA_ATTENTION_SLOPES)) in[KVA_ATTENTION_SLOPES] = c->operands[KVA_ATTENTION_SLOPES];
+  in[KVA_ATTENTION_POSITION] = c->position;
+  c->results[0] = kva_build(c->b, KVA_OP_attention_cached, 6, in, &attrs);
+  return KVA_OK;
 }

@@ -3,6 +3,7 @@
 #include "ops/check.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
 
@@ -97,4 +98,9 @@ bool kva_concat_shape_values(kva_shape_values *v, const kva_node *n) {
     for (uint32_t j = 0; j < a->n; j++) v->out[at++] = a->v[j];
   }
   return at == v->len;
+}
+
+int kva_concat_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  (void)operand;
+  return axis == axis_of(n) ? KVA_MIXED : (int)axis;
 }

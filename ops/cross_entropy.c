@@ -122,3 +122,8 @@ void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out) {
                         .has_ignored = true,
                         .ignored = ((const kva_cross_entropy_attrs *)n->attrs)->ignore_index};
 }
+
+int kva_cross_entropy_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  (void)n, (void)operand;
+  return (int)axis;
+}

@@ -2,6 +2,7 @@
  * Exact: a view. */
 #include "ops/check.h"
 #include "ops/facts.h"
+#include "ops/incremental.h"
 #include "ops/shape_values.h"
 
 KVA_OP_FUNCTIONS(expand)
@@ -43,4 +44,9 @@ kva_kval kva_expand_lower(kva_lower *l, const kva_node *n, uint32_t result, cons
 /* Known if x has one element. */
 bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n) {
   return kva_shape_values_same(v, n);
+}
+
+kva_status kva_expand_incremental(kva_incremental *c, const kva_node *n) {
+  c->results[0] = kva_build(c->b, n->op->id, 1, c->operands, n->attrs);
+  return KVA_OK;
 }

@@ -70,4 +70,37 @@ bool kva_reduce_prod_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reduce_min_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reduce_max_shape_values(kva_shape_values *v, const kva_node *n);
 
+/* ---- axes that results step along (kva_op_info.source_axis) ------------------------------------------------------ */
+
+int kva_broadcast_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_reduce_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_arg_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_scan_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_reshape_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_transpose_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_slice_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_pad_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_concat_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_gather_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_matmul_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_softmax_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_log_softmax_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_rms_norm_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_layer_norm_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_cross_entropy_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_dropout_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+
+/* ---- chunks of rows (kva_op_info.incremental) ---------------------------------------------------------------------
+ */
+
+kva_status kva_iota_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_scan_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_slice_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_expand_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_kv_shift_incremental(kva_incremental *c, const kva_node *n);
+kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n);
+
 #endif

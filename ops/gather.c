@@ -5,6 +5,7 @@
 #include "ops/element.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/index.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
@@ -86,4 +87,12 @@ void kva_gather_indexing(const kva_node *n, kva_indexing *out) {
   uint32_t axis = axis_of(n);
   *out = (kva_indexing){
       .operand = 1, .n = 1, .extents = {kva_operand_type(n, 0)->dims[axis]}, .axis = axis, .from_end = true};
+}
+
+int kva_gather_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  uint32_t first = axis_of(n), indices = kva_operand_type(n, 1)->rank;
+  bool in_indices = axis >= first && axis < first + indices;
+  if (operand) return in_indices ? (int)(axis - first) : KVA_SAME_FOR_ALL;
+  if (in_indices) return KVA_SAME_FOR_ALL;
+  return (int)(axis < first ? axis : axis - indices + 1);
 }

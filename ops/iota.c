@@ -1,5 +1,8 @@
 /* iota: y[i_0, ..., i_r] = i_axis in the given dtype. Exact where the dtype holds the integers. */
 #include "ops/build.h"
+#include "ops/facts.h"
+#include "ops/ids.h"
+#include "ops/incremental.h"
 
 KVA_OP_FUNCTIONS(iota)
 
@@ -35,4 +38,19 @@ kva_status kva_iota_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *con
 kva_kval kva_iota_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
   kva_dtype t = kva_k_compute_type(n->results[result].type->dtype);
   return kva_k_convert(l->kb, kva_k_index(l->kb, idx[axis_of(n)]), t);
+}
+
+kva_status kva_iota_incremental(kva_incremental *c, const kva_node *n) {
+  const kva_iota_attrs *a = n->attrs;
+  kva_dim shape[KVA_MAX_RANK + 1];
+  uint32_t axis = axis_of(n), added = a->shape.v[0] != c->batch;
+  if (a->shape.v[axis] != c->time) {
+    c->results[0] = kva_build(c->b, KVA_OP_iota, 0, NULL, a);
+    return KVA_OK;
+  }
+  shape[0] = c->batch;
+  memcpy(shape + added, a->shape.v, sizeof *shape * a->shape.n);
+  kva_value *at = kva_row_positions(c, a->shape.n + added, axis + added);
+  c->results[0] = kva_cast(c->b, kva_expand(c->b, at, a->shape.n + added, shape), a->dtype);
+  return KVA_OK;
 }

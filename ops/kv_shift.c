@@ -25,7 +25,9 @@
 #include "ops/kv_shift.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 
 KVA_OP_FUNCTIONS(kv_shift)
 
@@ -398,4 +400,64 @@ kva_kval kva_kv_shift_lower(kva_lower *l, const kva_node *n, uint32_t result, co
   at.t = kva_expr_addi(l->kb->exprs, s.T, -1);
   s.boundary = s.boundary == KVA_SHIFT_KEEP ? KVA_SHIFT_ZERO : s.boundary;
   return kva_shift_tap(l, &s, at, tap);
+}
+
+/* ---- chunks ------------------------------------------------------------------------------------------------------ */
+
+int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  kva_shift s = shift_of(n);
+  if (operand == 0) return axis == s.time ? KVA_MIXED : (int)axis;
+  if (operand == 1 && s.weight_rank == 4) return axis == 0 ? 0 : axis == s.time ? 2 : axis == s.head ? 1 : KVA_MIXED;
+  return KVA_MIXED;
+}
+
+/* Weights of a token each, for rows before the chunk, too, whose results are dropped. */
+static kva_value *with_unused_weights(kva_incremental *c, const kva_shift *s, kva_value *w) {
+  if (s->weight_rank != 4) return w;
+  kva_dim zero = kva_expr_const(c->b->m->exprs, 0);
+  kva_dim before[4] = {zero, zero, kva_expr_const(c->b->m->exprs, s->window - 1), zero};
+  kva_pad_attrs pad = {.before = {4, before}, .after = {4, (kva_dim[]){zero, zero, zero, zero}}};
+  return kva_build(c->b, KVA_OP_pad, 1, &w, &pad);
+}
+
+/* How many of the W-1 rows before the chunk no sequence has. */
+static kva_value *missing_rows(kva_incremental *c, int64_t rows) {
+  kva_value *missing = kva_sub(c->b, kva_const_scalar(c->b, KVA_I64, (double)rows), c->position);
+  return kva_build2(c->b, KVA_OP_max, missing, kva_const_scalar(c->b, KVA_I64, 0));
+}
+
+/* The rule "zero" without documents: the state of the chunk before is the past of this one. */
+static void shift_with_state(kva_incremental *c, const kva_node *n, const kva_shift *s) {
+  kva_value *past = kva_carried_state(c, "rows", kva_shift_state_type(c->b->m, s));
+  kva_value *in[3] = {c->operands[0], c->operands[1], past};
+  kva_node *shift = kva_build_node(c->b, KVA_OP_kv_shift, 3, in, 2, n->attrs);
+  kva_carry(c, past, kva_result(shift, 1));
+  c->results[0] = kva_result(shift, 0);
+}
+
+/* Other rules depend on the start of a sequence and on the documents of the rows before the chunk: the shift runs over
+ * these rows again. */
+static void shift_with_rows(kva_incremental *c, const kva_node *n, const kva_shift *s) {
+  int64_t rows = s->window - 1;
+  kva_value *x = kva_behind_past(c, "rows", c->operands[0], s->time, rows), *segments = NULL;
+  if (kva_operand(n, KVA_SHIFT_SEGMENTS))
+    segments = kva_behind_past(c, "segments", c->operands[KVA_SHIFT_SEGMENTS], 1, rows);
+  kva_value *in[5] = {x, with_unused_weights(c, s, c->operands[1]), NULL, segments, missing_rows(c, rows)};
+  kva_value *y = kva_build(c->b, KVA_OP_kv_shift, 5, in, n->attrs);
+  c->results[0] = kva_slice_rows(c->b, y, s->time, kva_expr_const(c->b->m->exprs, rows), c->time);
+}
+
+kva_status kva_kv_shift_incremental(kva_incremental *c, const kva_node *n) {
+  kva_shift s = shift_of(n);
+  if (kva_operand(n, KVA_SHIFT_PAST)) return kva_refuse_chunks(c, n, "it has past rows already");
+  if (kva_operand(n, KVA_SHIFT_LEFT_PAD))
+    return kva_refuse_chunks(c, n, "sequences are padded on the left; chunks have a position for each instead");
+  if (n->results[1].uses) return kva_refuse_chunks(c, n, "its last rows are used");
+  if (s.T != c->time) return kva_refuse_chunks(c, n, "it mixes the rows of another axis");
+  bool documents = kva_operand(n, KVA_SHIFT_SEGMENTS) != NULL;
+  if (s.window > 1 && (documents || s.boundary != KVA_SHIFT_ZERO))
+    shift_with_rows(c, n, &s);
+  else
+    shift_with_state(c, n, &s);
+  return KVA_OK;
 }

@@ -8,6 +8,7 @@
 #include "ops/element.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/row.h"
 
 #include <math.h>
@@ -101,4 +102,10 @@ kva_kval kva_layer_norm_lower(kva_lower *l, const kva_node *n, uint32_t result, 
 
 int kva_layer_norm_row_dims(const kva_node *n) {
   return kva_row_dims_before(n, ((const kva_layer_norm_attrs *)n->attrs)->axis);
+}
+
+int kva_layer_norm_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  int64_t first = ((const kva_layer_norm_attrs *)n->attrs)->axis;
+  if (operand) return kva_broadcast_source_axis(n, operand, axis);
+  return axis < kva_axis(first, kva_operand_type(n, 0)->rank) ? (int)axis : KVA_MIXED;
 }

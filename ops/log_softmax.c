@@ -6,6 +6,7 @@
 #include "ops/element.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/row.h"
 
 KVA_OP_FUNCTIONS(log_softmax)
@@ -52,4 +53,9 @@ kva_kval kva_log_softmax_lower(kva_lower *l, const kva_node *n, uint32_t result,
 
 int kva_log_softmax_row_dims(const kva_node *n) {
   return kva_row_dims_of_last(n, ((const kva_log_softmax_attrs *)n->attrs)->axis);
+}
+
+int kva_log_softmax_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  int64_t along = ((const kva_log_softmax_attrs *)n->attrs)->axis;
+  return axis == kva_axis(along, kva_operand_type(n, operand)->rank) ? KVA_MIXED : (int)axis;
 }

@@ -7,6 +7,7 @@
  * grows like log K; one rounding. */
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/incremental.h"
 #include "ops/matmul.h"
 #include "ops/facts.h"
 #include "ops/shape.h"
@@ -145,4 +146,13 @@ kva_operand_role kva_matmul_role(const kva_node *n, uint32_t operand) {
 
 double kva_matmul_flops(const kva_node *n, const kva_sizes *s) {
   return 2 * kva_elements_of(s, n->results[0].type) * kva_extent_of(s, kva_matmul_get(n).K);
+}
+
+int kva_matmul_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  kva_matmul_shape s = kva_matmul_get(n);
+  uint32_t rank = n->results[0].type->rank, own = kva_operand_type(n, operand)->rank;
+  if (axis + 2 < rank) return kva_broadcast_source_axis(n, operand, axis);
+  if ((axis + 1 == rank) != (operand == 1)) return KVA_SAME_FOR_ALL;
+  bool flipped = operand ? s.transpose_b : s.transpose_a;
+  return (int)(operand == flipped ? own - 2 : own - 1);
 }

@@ -9,7 +9,9 @@
  * so its gradient is gather_grad. Exact: a view. */
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/shape.h"
 
 KVA_OP_FUNCTIONS(pad)
@@ -180,4 +182,10 @@ kva_kval kva_pad_lower(kva_lower *l, const kva_node *n, uint32_t result, const k
   kva_kval v = l->operand(l, n, 0, at);
   kva_k_guard_end(b, guard);
   return kva_k_select(b, inside, v, l->operand(l, n, 1, NULL));
+}
+
+int kva_pad_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  const kva_pad_attrs *a = n->attrs;
+  if (operand) return KVA_SAME_FOR_ALL;
+  return kva_expr_is(a->before.v[axis], 0) && kva_expr_is(a->after.v[axis], 0) ? (int)axis : KVA_MIXED;
 }

@@ -4,6 +4,7 @@
 #include "ops/check.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/row.h"
 
 #include <math.h>
@@ -265,4 +266,24 @@ kva_kval kva_arg_lower(kva_lower *l, const kva_node *n, const kva_expr *const *i
   kva_kval at = kva_k_reduce_over(b, last ? KVA_COMBINE_MAX : KVA_COMBINE_MIN, s.index_type, 1, &axis_extent,
                                   index_if_extremum, &s);
   return kva_k_convert(b, at, KVA_I64);
+}
+
+static int source_of_kept(const kva_type *x, const bool *reduced, bool keepdims, uint32_t axis) {
+  if (keepdims) return reduced[axis] ? KVA_SAME_FOR_ALL : (int)axis;
+  for (uint32_t k = 0; k < x->rank; k++)
+    if (!reduced[k] && !axis--) return (int)k;
+  return KVA_MIXED;
+}
+
+int kva_reduce_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  bool reduced[KVA_MAX_RANK];
+  kva_reduction_axes(n, reduced);
+  return source_of_kept(kva_operand_type(n, operand), reduced, attrs_of(n)->keepdims, axis);
+}
+
+int kva_arg_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  const kva_type *x = kva_operand_type(n, operand);
+  bool reduced[KVA_MAX_RANK] = {false};
+  reduced[kva_axis(arg_attrs(n)->axis, x->rank)] = true;
+  return source_of_kept(x, reduced, arg_attrs(n)->keepdims, axis);
 }

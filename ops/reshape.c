@@ -1,6 +1,7 @@
 /* reshape: y has the elements of x in row-major order with dims `shape`, which are final (no 0 or -1 codes). The
  * numbers of elements must be provably equal. Gradient: g in x's shape. Exact: a view. */
 #include "ops/facts.h"
+#include "ops/incremental.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
 
@@ -77,4 +78,14 @@ kva_kval kva_reshape_lower(kva_lower *l, const kva_node *n, uint32_t result, con
 
 bool kva_reshape_shape_values(kva_shape_values *v, const kva_node *n) {
   return kva_shape_values_same(v, n);
+}
+
+/* Axes of one extent with equally many elements before them. */
+int kva_reshape_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  const kva_type *x = kva_operand_type(n, operand), *y = n->results[0].type;
+  kva_expr_ctx *c = n->graph->module->exprs;
+  const kva_expr *before = kva_shape_product(c, axis, y->dims);
+  for (uint32_t k = 0; k < x->rank; k++)
+    if (x->dims[k] == y->dims[axis] && kva_shape_product(c, k, x->dims) == before) return (int)k;
+  return KVA_MIXED;
 }

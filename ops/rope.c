@@ -8,7 +8,9 @@
  * Tolerance 4: two products and a sum in float (double for double), one rounding. */
 #include "ops/build.h"
 #include "ops/check.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 
 KVA_OP_FUNCTIONS(rope)
 
@@ -123,4 +125,9 @@ kva_kval kva_rope_lower(kva_lower *l, const kva_node *n, uint32_t result, const 
   sine = kva_k_select(kb, r.first, kva_k1(kb, KVA_K_neg, sine), sine);
   kva_kval y = kva_k_op(kb, KVA_K_fma, partner, sine, kva_k2(kb, KVA_K_mul, plain, cosine));
   return kva_k_select(kb, rotated, y, plain);
+}
+
+int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  if (axis + 1 == n->results[0].type->rank) return KVA_MIXED;
+  return operand ? kva_broadcast_source_axis(n, operand, axis) : (int)axis;
 }

@@ -3,6 +3,7 @@
  * |step| (reshape, pad, reshape), reversed if the step is negative, and padded to x's shape. Exact: a view. */
 #include "ops/facts.h"
 #include "ops/ids.h"
+#include "ops/incremental.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
 
@@ -129,4 +130,27 @@ bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n) {
     v->out[i] = a->v[at];
   }
   return true;
+}
+
+/* An axis that is taken whole. */
+int kva_slice_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  const kva_slice_attrs *a = n->attrs;
+  bool whole = kva_expr_is(a->starts.v[axis], 0) && step_of(n, axis) == 1 &&
+               a->shape.v[axis] == kva_operand_type(n, operand)->dims[axis];
+  return whole ? (int)axis : KVA_MIXED;
+}
+
+/* Consecutive rows of a table: those at the rows' positions. */
+kva_status kva_slice_incremental(kva_incremental *c, const kva_node *n) {
+  const kva_slice_attrs *a = n->attrs;
+  kva_value *x = c->operands[0];
+  bool from_table = n->results[0].type->dims[0] == c->time && kva_operand_type(n, 0)->dims[0] != c->time;
+  if (!from_table || step_of(n, 0) != 1 || kva_expr_uses(a->starts.v[0], c->time))
+    return kva_refuse_chunks(c, n, "it takes a part of the rows");
+  for (uint32_t k = 1; k < x->type->rank; k++)
+    if (kva_slice_source_axis(n, 0, k) != (int)k)
+      return kva_refuse_chunks(c, n, "it takes a part of other axes, too; slice these before");
+  kva_value *at = kva_add(c->b, kva_row_positions(c, 2, 1), kva_dim_scalar(c->b, KVA_I64, a->starts.v[0]));
+  c->results[0] = kva_build2(c->b, KVA_OP_gather, x, at);
+  return KVA_OK;
 }

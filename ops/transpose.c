@@ -1,6 +1,7 @@
 /* transpose: axis k of y is axis perm[k] of x; without perm the axes are reversed. Gradient: the inverse permutation of
  * g.
  * Exact: a view. */
+#include "ops/facts.h"
 #include "ops/shape.h"
 
 KVA_OP_FUNCTIONS(transpose)
@@ -58,4 +59,9 @@ kva_kval kva_transpose_lower(kva_lower *l, const kva_node *n, uint32_t result, c
   const kva_expr *at[KVA_MAX_RANK];
   for (uint32_t k = 0; k < n->results[result].type->rank; k++) at[source_axis(n, k)] = idx[k];
   return l->operand(l, n, 0, at);
+}
+
+int kva_transpose_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  (void)operand;
+  return (int)source_axis(n, axis);
 }

@@ -40,11 +40,13 @@ typedef struct kva_pass_options {
 } kva_pass_options;
 
 /* The pipelines. kva_fine_tune does what options->tune and options->loss say. After kva_optimize a module is clean and
- * raised; kva_make_training adds functions "eval" and "train_step" (or those of options->train) from function "loss";
- * kva_prepare sets the precision, fuses and leaves only nodes that a plan can run. */
+ * raised; kva_make_decode adds function "decode"; kva_make_training adds functions "eval" and "train_step" (or those of
+ * options->train) from function "loss"; kva_prepare sets the precision, fuses and leaves only nodes that a plan can
+ * run. */
 KVA_MUST_USE kva_status kva_fine_tune(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_optimize(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_make_training(kva_module *m, const kva_pass_options *options);
+KVA_MUST_USE kva_status kva_make_decode(kva_module *m, const kva_pass_options *options);
 KVA_MUST_USE kva_status kva_prepare(kva_module *m, const kva_pass_options *options);
 /* The part of kva_optimize that needs no patterns. */
 KVA_MUST_USE kva_status kva_clean_up(kva_module *m, const kva_pass_options *options);

@@ -37,6 +37,9 @@ kva_status kva_visit_graphs(kva_module *m, kva_graph_visitor visit, const kva_pa
  * those of sub-graphs too. */
 void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **values);
 
+/* The copies of n's sub-graphs become those of `copy`. values: room for the module's values. */
+void kva_node_copy_graphs(const kva_node *n, kva_node *copy, kva_value **values);
+
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
 

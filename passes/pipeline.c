@@ -31,6 +31,12 @@ kva_status kva_optimize(kva_module *m, const kva_pass_options *options) {
   return raised ? kva_clean_up(m, options) : KVA_OK;
 }
 
+kva_status kva_make_decode(kva_module *m, const kva_pass_options *options) {
+  bool changed = false;
+  KVA_TRY(kva_run_pass(m, KVA_PASS_incremental, options, &changed));
+  return kva_clean_up(m, options);
+}
+
 kva_status kva_make_training(kva_module *m, const kva_pass_options *options) {
   bool changed = false;
   KVA_TRY(kva_run_pass(m, KVA_PASS_train, options, &changed));

@@ -46,7 +46,7 @@ static void copy_node(const kva_node *n, kva_graph *to, kva_value **values) {
     copy->results[r].name = n->results[r].name;
     values[n->results[r].id] = &copy->results[r];
   }
-  for (uint32_t i = 0; i < n->n_graphs; i++) copy_graph(n->graphs[i], kva_graph_create(to->module, copy), values);
+  kva_node_copy_graphs(n, copy, values);
 }
 
 /* Inputs, nodes and return. */
@@ -56,6 +56,11 @@ static void copy_graph(const kva_graph *from, kva_graph *to, kva_value **values)
     values[in->id] = kva_graph_add_input(to, in->type, in->name);
   }
   for (const kva_node *n = from->first; n; n = n->next) copy_node(n, to, values);
+}
+
+void kva_node_copy_graphs(const kva_node *n, kva_node *copy, kva_value **values) {
+  for (uint32_t i = 0; i < n->n_graphs; i++)
+    copy_graph(n->graphs[i], kva_graph_create(copy->graph->module, copy), values);
 }
 
 void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **values) {

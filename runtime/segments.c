@@ -25,7 +25,8 @@ int32_t kva_step_binds(const kva_step_desc *step, int32_t index) {
   }
 }
 
-/* Symbols bound by steps of another program have no value here and need none. */
+/* Symbols of other programs have no value here and need none: those that their steps bind, and those of their inputs.
+ */
 static bool is_bound_elsewhere(const kva_artifact *a, const char *name) {
   for (int32_t i = 0; i < a->n_programs; i++) {
     const kva_program *p = &a->programs[i];
@@ -36,10 +37,44 @@ static bool is_bound_elsewhere(const kva_artifact *a, const char *name) {
   return false;
 }
 
+static bool formula_uses(const kva_formula *f, int32_t symbol) {
+  for (int64_t i = 0; i < f->n; i++)
+    if (f->words[i].op == KVA_FORMULA_SYMBOL && f->words[i].arg == symbol) return true;
+  return false;
+}
+
+static bool program_uses(const kva_program *p, int32_t symbol) {
+  for (int32_t i = 0; i < p->n_buffers; i++) {
+    for (int32_t d = 0; d < p->buffers[i].rank; d++)
+      if (formula_uses(&p->buffers[i].dims[d], symbol)) return true;
+  }
+  for (int32_t i = 0; i < p->n_steps; i++)
+    if (formula_uses(&p->steps[i].grid, symbol)) return true;
+  return false;
+}
+
+/* Inputs of another program determine it, and neither p nor a program that steps run has a size with it. */
+static bool is_input_elsewhere(const kva_artifact *a, const kva_program *p, int32_t symbol) {
+  bool found = false;
+  if (program_uses(p, symbol)) return false;
+  for (int32_t i = 0; i < a->n_programs; i++) {
+    const kva_program *q = &a->programs[i];
+    if (q->is_internal && program_uses(q, symbol)) return false;
+    for (int32_t k = 0; k < q->n_inputs; k++)
+      for (int32_t d = 0; d < q->buffers[q->inputs[k]].rank; d++)
+        found |= formula_uses(&q->buffers[q->inputs[k]].dims[d], symbol);
+  }
+  return found;
+}
+
+static bool is_foreign(const kva_artifact *a, const kva_program *p, int32_t symbol) {
+  return is_bound_elsewhere(a, p->symbols[symbol]) || is_input_elsewhere(a, p, symbol);
+}
+
 int32_t kva_symbol_segments(const kva_artifact *a, const kva_program *p, int32_t *out_segments) {
   int32_t segment = 0;
   for (int32_t i = 0; i < p->n_symbols; i++)
-    out_segments[i] = !p->is_internal && is_bound_elsewhere(a, p->symbols[i]) ? KVA_NO_SEGMENT : 0;
+    out_segments[i] = !p->is_internal && is_foreign(a, p, i) ? KVA_NO_SEGMENT : 0;
   for (int32_t k = 0; k < p->n_steps; k++) {
     if (kva_step_binds(&p->steps[k], 0) < 0) continue;
     segment++;

@@ -8,7 +8,8 @@
 #include "runtime/runtime.h"
 
 typedef struct kva_compile_options {
-  bool train; /* programs "train_step" and "eval" in addition to "main"; requires a train block */
+  bool train;  /* programs "train_step" and "eval" in addition to "main"; requires a train block */
+  bool decode; /* program "decode": pass incremental */
   kva_target_options target;
   kva_pass_options passes;
 } kva_compile_options;

@@ -1,0 +1,111 @@
+/* See incremental.h. */
+#include "ops/incremental.h"
+#include "ops/facts.h"
+#include "ops/ids.h"
+
+#include <stdarg.h>
+
+int kva_broadcast_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  const kva_type *x = kva_operand_type(n, operand);
+  uint32_t added = n->results[0].type->rank - x->rank;
+  return axis < added || kva_expr_is(x->dims[axis - added], 1) ? KVA_SAME_FOR_ALL : (int)(axis - added);
+}
+
+int kva_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  if (n->op->source_axis) return n->op->source_axis(n, operand, axis);
+  return n->op->traits & KVA_ELEMENTWISE ? kva_broadcast_source_axis(n, operand, axis) : KVA_MIXED;
+}
+
+/* ---- state ------------------------------------------------------------------------------------------------------- */
+
+static bool is_taken(const kva_graph *g, const char *name) {
+  for (uint32_t i = 0; i < g->inputs.len; i++)
+    if (g->inputs.data[i]->name && strcmp(g->inputs.data[i]->name, name) == 0) return true;
+  return false;
+}
+
+kva_value *kva_carried_state(kva_incremental *c, const char *what, const kva_type *type) {
+  kva_module *m = c->b->m;
+  uint32_t number = 0;
+  const char *name = kva_arena_printf(m->arena, "%s_0", what);
+  while (is_taken(c->b->graph, name)) name = kva_arena_printf(m->arena, "%s_%u", what, (unsigned)++number);
+  kva_carried state = {kva_graph_add_input(c->b->graph, type, name), NULL};
+  KVA_PUSH(m->arena, &c->carried, state);
+  return state.old;
+}
+
+void kva_carry(kva_incremental *c, const kva_value *state, kva_value *next) {
+  uint32_t i = 0;
+  while (c->carried.data[i].old != state) i++;
+  c->carried.data[i].next = next;
+}
+
+kva_value *kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_t axis) {
+  kva_dim dims[KVA_MAX_RANK];
+  memcpy(dims, x->type->dims, sizeof *dims * x->type->rank);
+  dims[axis] = c->capacity;
+  kva_value *cache = kva_carried_state(c, what, kva_type_tensor(c->b->m, x->type->dtype, x->type->rank, dims));
+  kva_cache_append_attrs attrs = {.axis = axis};
+  kva_value *all = kva_build(c->b, KVA_OP_cache_append, 3, (kva_value *[]){cache, x, c->position}, &attrs);
+  kva_carry(c, cache, all);
+  return all;
+}
+
+static kva_value *add_past(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t rows) {
+  kva_module *m = c->b->m;
+  kva_dim dims[KVA_MAX_RANK], n = kva_expr_const(m->exprs, rows);
+  memcpy(dims, x->type->dims, sizeof *dims * x->type->rank);
+  dims[axis] = n;
+  kva_value *past = kva_carried_state(c, what, kva_type_tensor(m, x->type->dtype, x->type->rank, dims));
+  kva_value *all = kva_build(c->b, KVA_OP_concat, 2, (kva_value *[]){past, x}, &(kva_concat_attrs){.axis = axis});
+  kva_carry(c, past, kva_slice_rows(c->b, all, axis, c->time, n));
+  return all;
+}
+
+kva_value *kva_behind_past(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t rows) {
+  for (uint32_t i = 0; i < c->with_past.len; i++) {
+    const kva_with_past *p = &c->with_past.data[i];
+    if (p->x == x && p->axis == axis && p->rows == rows) return p->all;
+  }
+  kva_with_past p = {x, axis, rows, add_past(c, what, x, axis, rows)};
+  KVA_PUSH(c->b->m->arena, &c->with_past, p);
+  return p.all;
+}
+
+/* ---- positions --------------------------------------------------------------------------------------------------- */
+
+kva_value *kva_positions(kva_incremental *c, uint32_t rank) {
+  kva_dim shape[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) shape[i] = i ? kva_expr_const(c->b->m->exprs, 1) : c->batch;
+  return kva_reshape(c->b, c->position, rank, shape);
+}
+
+kva_value *kva_row_positions(kva_incremental *c, uint32_t rank, uint32_t axis) {
+  kva_dim shape[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) shape[i] = i == axis ? c->time : kva_expr_const(c->b->m->exprs, 1);
+  kva_iota_attrs attrs = {.shape = {rank, shape}, .axis = axis, .dtype = KVA_I64};
+  return kva_add(c->b, kva_build(c->b, KVA_OP_iota, 0, NULL, &attrs), kva_positions(c, rank));
+}
+
+kva_value *kva_slice_rows(kva_builder *b, kva_value *x, uint32_t axis, kva_dim first, kva_dim n) {
+  kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
+  int64_t steps[KVA_MAX_RANK];
+  uint32_t rank = x->type->rank;
+  for (uint32_t i = 0; i < rank; i++) {
+    starts[i] = i == axis ? first : kva_expr_const(b->m->exprs, 0);
+    shape[i] = i == axis ? n : x->type->dims[i];
+    steps[i] = 1;
+  }
+  kva_slice_attrs attrs = {.starts = {rank, starts}, .shape = {rank, shape}, .steps = {rank, steps}};
+  return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
+}
+
+kva_status kva_refuse_chunks(kva_incremental *c, const kva_node *n, const char *fmt, ...) {
+  char text[512];
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text, sizeof text, fmt, args);
+  va_end(args);
+  return kva_fail(c->b->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.%s: no function over chunks of rows can be made: %s",
+                  n->op->name, text);
+}

@@ -1,0 +1,46 @@
+/* Shared by the files of pass incremental. */
+#ifndef KVA_PASSES_INCREMENTAL_H
+#define KVA_PASSES_INCREMENTAL_H
+
+#include "ops/incremental.h"
+#include "passes/passes_internal.h"
+
+/* What became of a value of the original function. */
+typedef enum kva_chunk_form {
+  KVA_CHUNK_PLAIN,  /* `value` has its type; the time symbol counts the rows of the chunk */
+  KVA_CHUNK_LIFTED, /* `value` has an axis of sequences before its own, since positions differ between them */
+  KVA_CHUNK_MATRIX, /* it relates every row to every row: made on demand (incremental_mask.c) */
+  KVA_CHUNK_REFUSED,
+} kva_chunk_form;
+typedef struct kva_chunk_value {
+  kva_chunk_form form;
+  kva_value *value;
+} kva_chunk_value;
+
+/* A value over all rows that was made for a mask. */
+typedef struct kva_over_rows {
+  const kva_value *v;
+  uint32_t axis;
+  kva_value *made;
+} kva_over_rows;
+
+typedef struct kva_chunks {
+  kva_incremental c; /* first: rules get a pointer to it */
+  kva_arena *scratch;
+  kva_chunk_value *values; /* by id of the original value */
+  KVA_VEC(kva_over_rows) over_rows;
+} kva_chunks;
+
+/* Axes of v that count rows. */
+uint32_t kva_time_axes(const kva_chunks *p, const kva_value *v);
+
+/* Builds n, whose operands may be lifted, with these operands and attributes; NULL and a message: there is no rule.
+ * The result is lifted if its rank is that of n's result + 1. */
+kva_value *kva_build_lifted(kva_chunks *p, const kva_node *n, kva_value *const *operands, const void *attrs);
+/* A lifted value in `rank` dimensions: sequences, ones, its own. NULL: it has more. */
+kva_value *kva_align_lifted(kva_chunks *p, kva_value *v, uint32_t rank);
+
+/* kva_incremental.over_all_rows. */
+kva_value *kva_mask_over_all_rows(kva_incremental *c, const kva_node *n, uint32_t operand);
+
+#endif

@@ -1,5 +1,6 @@
 /* The arena and the growable array. */
 #include "runtime/base/memory.h"
+#include "runtime/base/trap.h"
 
 #include <stdlib.h>
 
@@ -18,8 +19,7 @@ struct kva_arena {
 };
 
 static _Noreturn void out_of_memory(size_t size) {
-  fprintf(stderr, "kvasir: out of memory: the compiler asked for %zu bytes\n", size);
-  exit(kva_status_exit_code(KVA_MISSING));
+  kva_fatal(true, "out of memory: the compiler asked for %zu bytes", size);
 }
 
 kva_arena *kva_arena_create(void) {

@@ -1,5 +1,5 @@
 /* Diagnostics: collected as (severity, location, text), printed with the source line and a caret. */
-#include "runtime/base/status.h"
+#include "runtime/base/trap.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -35,19 +35,35 @@ static const char *path_in_repository(const char *file) {
   return strncmp(file, __FILE__, before) ? file : file + before;
 }
 
-static void print_task(const kva_task *t, FILE *out) {
-  fprintf(out, "  in %s '%s'", t->what, t->name);
-  if (t->loc && t->loc->node) fprintf(out, " of node '%s'", t->loc->node);
-  if (t->loc && t->loc->file) fprintf(out, " at %s", t->loc->file);
-  if (t->loc && t->loc->file && t->loc->line) fprintf(out, ":%u", t->loc->line);
-  fputc('\n', out);
+const kva_task *kva_task_current(void) {
+  return current_task;
+}
+
+void kva_task_restore(const kva_task *task) {
+  current_task = task;
+}
+
+/* Appends at most what fits. */
+static void KVA_PRINTF(3, 4) append(char *text, size_t size, const char *fmt, ...) {
+  size_t len = strlen(text);
+  va_list args;
+  va_start(args, fmt);
+  vsnprintf(text + len, size - len, fmt, args);
+  va_end(args);
+}
+
+static void describe_task(const kva_task *t, char *text, size_t size) {
+  append(text, size, "\n  in %s '%s'", t->what, t->name);
+  if (t->loc && t->loc->node) append(text, size, " of node '%s'", t->loc->node);
+  if (t->loc && t->loc->file) append(text, size, " at %s", t->loc->file);
+  if (t->loc && t->loc->file && t->loc->line) append(text, size, ":%u", t->loc->line);
 }
 
 _Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
-  fprintf(stderr, "kvasir: internal error at %s:%d: %s does not hold. This is a fault of Kvasir, not of its input.\n",
-          path_in_repository(file), line, cond);
-  for (const kva_task *t = current_task; t; t = t->outer) print_task(t, stderr);
-  abort();
+  char tasks[512] = "";
+  for (const kva_task *t = current_task; t; t = t->outer) describe_task(t, tasks, sizeof tasks);
+  kva_fatal(false, "internal error at %s:%d: %s does not hold. This is a fault of Kvasir, not of its input.%s",
+            path_in_repository(file), line, cond, tasks);
 }
 
 const char *kva_status_name(kva_status status) {

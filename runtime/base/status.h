@@ -68,6 +68,9 @@ typedef struct kva_task {
 void kva_task_begin(kva_task *task);
 /* Takes the task that was begun last. */
 void kva_task_end(const kva_task *task);
+/* The innermost task of the thread, and a return to it that abandons later ones (trap.h). */
+const kva_task *kva_task_current(void);
+void kva_task_restore(const kva_task *task);
 
 typedef enum kva_severity { KVA_NOTE, KVA_WARNING, KVA_ERROR } kva_severity;
 

@@ -1,5 +1,6 @@
 /* Growable text for printers and messages. */
 #include "runtime/base/memory.h"
+#include "runtime/base/trap.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -8,8 +9,7 @@
  * fit. */
 static bool out_of_memory(size_t size) {
 #ifndef KVA_DEPLOYED
-  fprintf(stderr, "kvasir: out of memory: a text of %zu bytes\n", size);
-  exit(kva_status_exit_code(KVA_MISSING));
+  kva_fatal(true, "out of memory: a text of %zu bytes", size);
 #endif
   (void)size;
   return false;

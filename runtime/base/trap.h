@@ -1,0 +1,27 @@
+/* Failures that no status reports: a broken invariant of Kvasir (KVA_ASSERT), and memory that the compiler's arenas
+ * lack. They end the process, unless the thread has set a trap: a program that embeds the compiler survives them. */
+#ifndef KVA_BASE_TRAP_H
+#define KVA_BASE_TRAP_H
+
+#include "runtime/base/status.h"
+
+#include <setjmp.h>
+
+/* Set with `if (!setjmp(trap.at)) { kva_trap_enter(&trap); ...; kva_trap_leave(&trap); }`; the other branch runs after
+ * a failure, with the trap left. What the abandoned functions had allocated is lost. */
+typedef struct kva_trap {
+  jmp_buf at;
+  bool memory; /* the reason: no memory, else an invariant */
+  char text[1024];
+  const kva_task *task; /* of the thread when the trap was set */
+  struct kva_trap *outer;
+} kva_trap;
+
+void kva_trap_enter(kva_trap *trap);
+void kva_trap_leave(kva_trap *trap);
+
+/* Jumps to the thread's trap. Without one, prints the text and ends the process: with the exit code of a machine that
+ * lacks something, or by abort(). */
+_Noreturn void kva_fatal(bool memory, const char *fmt, ...) KVA_PRINTF(2, 3);
+
+#endif

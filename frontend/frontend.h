@@ -17,6 +17,7 @@ typedef struct kva_load_options {
   /* Inputs of an ONNX graph whose first extent is 1 accept any batch: that extent becomes symbol B, which may be
    * pinned. Declared first extents of other types are then not compared. A graph that relies on the 1 fails to load. */
   bool free_batch;
+  bool in_memory;              /* the model has no folder: external data is an error */
   const kva_module *data_from; /* a dump borrows large constants, printed as hashes, from here; or NULL */
   /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else
    * NULL. For operands that determine shapes (axes, target shapes), which ONNX allows to be inputs. */
@@ -28,6 +29,9 @@ typedef struct kva_load_options {
  * copied; the mapping lives as long as the module. Reports all problems of the file, not just the first. */
 KVA_MUST_USE kva_status kva_load_model(const char *path, const kva_load_options *options, kva_diag *diag,
                                        kva_module **out_module);
+/* The same from memory, with options->in_memory; `name` is for messages. */
+KVA_MUST_USE kva_status kva_load_bytes(const void *data, size_t size, const char *name, const kva_load_options *options,
+                                       kva_diag *diag, kva_module **out_module);
 /* Like kva_load_model, from text in memory; `file` is for messages. */
 KVA_MUST_USE kva_status kva_load_text(const char *text, const char *file, const kva_load_options *options,
                                       kva_diag *diag, kva_module **out_module);

@@ -179,6 +179,10 @@ static bool load_external(kva_elab *e, const kva_ast_expr *x, kva_tensor_data *d
     return false;
   }
   if (!pair_number(e, x, "offset", 0, &offset) || !pair_number(e, x, "length", data->bytes, &length)) return false;
+  if (e->options && e->options->in_memory) {
+    kva_el_error(e, x->first, "external data need a model file beside them; this model is in memory");
+    return false;
+  }
   kva_file file;
   if (kva_file_map_below(folder_of(e, e->ast->tokens.file), location, e->m->diag, &file) != KVA_OK) {
     kva_loc loc = kva_el_loc(e, x->first);

@@ -25,6 +25,14 @@ static kva_status load_mapped(const kva_file *file, const char *path, const kva_
   return status;
 }
 
+kva_status kva_load_bytes(const void *data, size_t size, const char *name, const kva_load_options *options,
+                          kva_diag *diag, kva_module **out_module) {
+  kva_load_options own = options ? *options : (kva_load_options){0};
+  own.in_memory = true;
+  *out_module = NULL;
+  return load_mapped(&(kva_file){data, size}, name, &own, diag, out_module);
+}
+
 kva_status kva_load_model(const char *path, const kva_load_options *options, kva_diag *diag, kva_module **out_module) {
   kva_file file;
   *out_module = NULL;

@@ -346,12 +346,13 @@ static kva_status import_outputs(kva_import *im, const kva_import_scope *s, cons
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 
-/* Addresses of initialisers in a separate mapping that lives as long as the process; the caller's ends with the import.
- * NULL if they must be copied: small files, and memory that is not (or no longer) the file at `path`. */
+/* Addresses of initialisers in a mapping that the module owns; the caller's ends with the import. NULL if they must be
+ * copied: small files, and memory that is not (or no longer) the file at `path`. */
 static const void **borrow_initializers(kva_import *im, const kva_file *file) {
   size_t n = im->model->graph->n_initializer;
   const void **raw = KVA_NEW_ARRAY(im->c.arena, const void *, n + 1);
-  if (!n || file->size < BORROW_FROM || !kva_pb_locate_raw(file->data, file->size, n, raw)) return NULL;
+  if (!n || !im->tensors.folder || file->size < BORROW_FROM || !kva_pb_locate_raw(file->data, file->size, n, raw))
+    return NULL;
   kva_diag *quiet = kva_diag_create();
   kva_file own;
   kva_status status = kva_file_map(im->loc.file, quiet, &own);
@@ -360,6 +361,7 @@ static const void **borrow_initializers(kva_import *im, const kva_file *file) {
   if (own.size != file->size || memcmp(own.data, file->data, own.size)) return kva_file_unmap(&own), NULL;
   for (size_t i = 0; i < n; i++)
     if (raw[i]) raw[i] = (const char *)own.data + ((const char *)raw[i] - (const char *)file->data);
+  KVA_PUSH(im->m->arena, &im->m->files, own);
   return raw;
 }
 
@@ -428,12 +430,16 @@ kva_status kva_import_onnx(const kva_file *file, const char *path, const kva_loa
   kva_import im = {.c = {.diag = diag, .arena = scratch},
                    .m = m,
                    .model = (const kva_pb_model *)message,
-                   .tensors = {.arena = m->arena, .diag = diag, .folder = folder_of(scratch, path)},
+                   .tensors = {.arena = m->arena,
+                               .diag = diag,
+                               .folder = options && options->in_memory ? NULL : folder_of(scratch, path)},
                    .options = options,
                    .loc = loc,
                    .symbols = kva_map_create(scratch),
                    .used_names = kva_map_create(scratch)};
   kva_status status = import_model(&im, file);
+  for (uint32_t i = 0; im.tensors.files && i < kva_map_len(im.tensors.files); i++)
+    KVA_PUSH(m->arena, &m->files, *(kva_file *)kva_map_value_at(im.tensors.files, i));
   kva_arena_destroy(scratch);
   protobuf_c_message_free_unpacked(message, NULL);
   if (status)

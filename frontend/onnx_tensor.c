@@ -61,7 +61,7 @@ static bool parse_size(const char *s, int64_t *out) {
   return !*s;
 }
 
-/* Mapped once per file and never unmapped, because constants of the module refer to it. */
+/* Mapped once per file, until the module is destroyed, whose constants refer to it. */
 static kva_status map_external(reading *x, const char *location, kva_file **out) {
   kva_pb_tensor_reader *r = x->r;
   if (!r->folder)

@@ -15,7 +15,9 @@ kva_module *kva_module_create(kva_diag *diag) {
 }
 
 void kva_module_destroy(kva_module *m) {
-  if (m) kva_arena_destroy(m->arena);
+  if (!m) return;
+  for (uint32_t i = 0; i < m->files.len; i++) kva_file_unmap(&m->files.data[i]);
+  kva_arena_destroy(m->arena);
 }
 
 kva_function *kva_function_create(kva_module *m, const char *name) {

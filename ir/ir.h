@@ -160,7 +160,8 @@ struct kva_module {
   KVA_VEC(kva_function *) functions; /* [0] is the model's main function */
   KVA_VEC(kva_state *) states;
   kva_map *states_by_name;
-  kva_train_spec *train; /* NULL: inference only */
+  kva_train_spec *train;   /* NULL: inference only */
+  KVA_VEC(kva_file) files; /* mapped files that constants refer to; owned */
   uint32_t next_value_id, next_node_id;
   struct kva_type_table *types; /* interning; private to type.c */
 };

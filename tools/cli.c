@@ -1,7 +1,6 @@
 /* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
 #include "tools/driver/opt.h"
-#include "runtime/cuda/query.h"
 
 #include <stdlib.h>
 
@@ -53,47 +52,8 @@ void kva_cli_print_passes(const kva_pass_choice *c) {
   if (c->timing) kva_pass_print_timing(&c->control, stderr);
 }
 
-/* cuda uses the library if it is present; other devices use a stand-in only on request. */
-static kva_status choose_gemm(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
-  const char *path, *who = choice->gemm;
-  bool given = who != NULL;
-  if (given && strcmp(who, "library") != 0 && strcmp(who, "generated") != 0)
-    return kva_error(diag, NULL, "--gemm: expected library or generated, found '%s'", who);
-  if (given && !target->arch) return kva_error(diag, NULL, "--gemm is for GPUs; the CPU's code is always generated");
-  target->library_gemm = given && !strcmp(who, "library");
-  if (given || !choice->device || strcmp(choice->device, "cuda") != 0) return KVA_OK;
-  kva_diag *why = kva_diag_create();
-  target->library_gemm = kva_gpu_find_blas(why, &path) == KVA_OK;
-  if (!target->library_gemm)
-    fprintf(stderr, "kvasir: %s; matrix products are generated\n", kva_diag_message(why, 0, NULL, NULL));
-  kva_diag_destroy(why);
-  return KVA_OK;
-}
-
 kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target) {
-  const char *arch;
-  KVA_TRY(kva_device_check(choice->device, diag, &arch));
-  target->arch = choice->target ? choice->target : arch;
-  return choose_gemm(choice, diag, target);
-}
-
-const kva_cache *kva_cli_cache(const char **out_reason) {
-  enum { MAX_BYTES = 256 << 20 };
-  static char folder[4096];
-  static kva_cache cache;
-  const char *own = getenv("KVASIR_CACHE"), *shared = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
-  bool is_off = own && !strcmp(own, "off");
-  int n = 0;
-  if (own && *own)
-    n = is_off ? 0 : snprintf(folder, sizeof folder, "%s", own);
-  else if (shared && *shared == '/') /* the specification ignores relative paths */
-    n = snprintf(folder, sizeof folder, "%s/kvasir", shared);
-  else if (home && *home)
-    n = snprintf(folder, sizeof folder, "%s/.cache/kvasir", home);
-  if (out_reason) *out_reason = is_off ? "KVASIR_CACHE=off" : "there is no home folder";
-  if (n <= 0 || n >= (int)sizeof folder) return NULL;
-  cache = (kva_cache){folder, MAX_BYTES};
-  return &cache;
+  return kva_choose_target(choice->device, choice->target, choice->gemm, diag, target);
 }
 
 void kva_cli_print_compiled(const kva_compiled *c) {
@@ -109,17 +69,24 @@ int kva_cli_fail(kva_status status, const kva_diag *diag) {
 
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module) {
-  return kva_cli_load_batch(path, defines, pins, false, diag, out_module);
+  return kva_cli_load_from(&(kva_cli_source){.path = path, .defines = defines, .pins = pins}, diag, out_module);
 }
 
-int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
-                       kva_diag *diag, kva_module **out_module) {
+static kva_status load(const kva_model_source *source, kva_diag *diag, kva_module **out_module) {
+  kvasir_model *model;
+  KVA_TRY(kva_model_open(source, diag, &model));
+  kva_status status = kva_model_take(model, diag, out_module);
+  kvasir_model_destroy(model);
+  return status;
+}
+
+int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module) {
   kva_arena *arena = kva_arena_create();
-  kva_load_options o = {.free_batch = free_batch};
+  kva_model_source source = {.path = from->path, .weights = from->weights, .load.free_batch = from->free_batch};
   int code = EXIT_USAGE;
-  if (kva_cli_defines(defines, "-D", arena, &o.n_defines, &o.defines) &&
-      kva_cli_defines(pins, "--pin", arena, &o.n_pins, &o.pins)) {
-    kva_status status = kva_load_model(path, &o, diag, out_module);
+  if (kva_cli_defines(from->defines, "-D", arena, &source.load.n_defines, &source.load.defines) &&
+      kva_cli_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
+    kva_status status = load(&source, diag, out_module);
     code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
     if (status == KVA_OK) kva_diag_print(diag, stderr); /* warnings */
     kva_diag_clear(diag);

@@ -3,9 +3,8 @@
 #ifndef KVA_TOOLS_CLI_H
 #define KVA_TOOLS_CLI_H
 
-#include "codegen/cache.h"
 #include "runtime/exe/options.h"
-#include "tools/driver/driver.h"
+#include "tools/library/library.h"
 
 typedef struct kva_verb {
   const char *name;
@@ -28,9 +27,13 @@ bool kva_cli_defines(const kva_strings *list, const char *option, kva_arena *are
  * or an exit code. */
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,
                  kva_module **out_module);
-/* Like kva_cli_load, with free_batch; see kva_load_options. */
-int kva_cli_load_batch(const char *path, const kva_strings *defines, const kva_strings *pins, bool free_batch,
-                       kva_diag *diag, kva_module **out_module);
+typedef struct kva_cli_source {
+  const char *path;
+  const kva_strings *defines, *pins;
+  const char *weights; /* NULL: the model's own */
+  bool free_batch;     /* see kva_load_options */
+} kva_cli_source;
+int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module);
 /* The value of a symbol in a list of pins; 0: none. */
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);
 /* Adds a pin for a symbol that inputs of m have, unless value is 0 or the list already pins it. */
@@ -103,9 +106,6 @@ typedef struct kva_device_choice {
 /* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);
 
-/* The folder for compiled code: $KVASIR_CACHE, else kvasir/ in $XDG_CACHE_HOME or in ~/.cache. NULL with the reason:
- * KVASIR_CACHE=off, or no home folder. Lives as long as the process. */
-const kva_cache *kva_cli_cache(const char **out_reason);
 /* Prints "compiled in 1.19 s (passes 0.01, code 1.18), 69 kernels". */
 void kva_cli_print_compiled(const kva_compiled *c);
 

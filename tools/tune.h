@@ -2,17 +2,8 @@
 #ifndef KVA_TOOLS_TUNE_H
 #define KVA_TOOLS_TUNE_H
 
-#include "passes/tune.h"
 #include "tools/cli.h"
-
-typedef struct kva_tune_choice {
-  kva_strings train, freeze, init, lora;
-  int64_t rank;               /* set to defaults before parsing: KVA_TUNE_DEFAULTS */
-  double alpha, weight_decay; /* weight_decay: of matrices and filters, with --loss */
-  const char *loss, *labels, *optimizer, *weights;
-} kva_tune_choice;
-#define KVA_TUNE_DEFAULTS \
-  { .rank = 8, .alpha = 16, .weight_decay = 0, .labels = "int64", .optimizer = "adamw" }
+#include "tools/library/tune.h"
 
 /* Option rows that both verbs share; each adds its own for `train` and `weights`. */
 #define KVA_TUNE_OPTIONS(c)                                                                                         \
@@ -29,11 +20,6 @@ typedef struct kva_tune_choice {
       {"--rank", NULL, "N", KVA_OPTION_COUNT, &(c)->rank, "of low-rank updates (8)"}, {                             \
     "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"             \
   }
-
-/* What the choice says to passes tune, lora and loss: out->tune and out->loss, in the arena. lr: of a train block made
- * by --loss; 0: 1e-3. */
-KVA_MUST_USE kva_status kva_cli_tune_options(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
-                                             kva_pass_options *out);
 
 /* How to load a model for fine-tuning. */
 typedef struct kva_tune_load {

@@ -40,12 +40,12 @@ static void read_ptxas_version(findings *f) {
   if (in) pclose(in);
 }
 
-static void look(findings *f) {
+static void look(findings *f, kva_arena *arena) {
   f->cpus = sysconf(_SC_NPROCESSORS_ONLN);
   if (!kva_find_ptxas(f->ptxas, sizeof f->ptxas)) *f->ptxas = 0;
   read_ptxas_version(f);
   kva_gpu_query(&f->gpu);
-  f->cache = kva_cli_cache(&f->cache_reason);
+  f->cache = kva_user_cache(arena, &f->cache_reason);
   if (f->cache) f->cache_usage = kva_cache_measure(f->cache);
 }
 
@@ -250,14 +250,16 @@ static int run(int argc, char **argv) {
   int n_positional, code = kva_cli_parse(&kva_verb_doctor, argc, argv, options, 1, NULL, 0, &n_positional);
   if (code >= 0) return code;
   kva_diag *diag = kva_diag_create();
+  kva_arena *arena = kva_arena_create();
   kva_codegen *cg = NULL;
   findings f = {0};
   kva_status status = kva_codegen_create(&(kva_target_options){.opt_level = 2}, diag, &cg);
   if (status == KVA_OK) f.cpu_target = kva_codegen_target(cg);
-  look(&f);
+  look(&f, arena);
   (json ? print_json : print_text)(&f);
   if (status != KVA_OK) code = kva_cli_fail(status, diag);
   kva_codegen_destroy(cg);
+  kva_arena_destroy(arena);
   kva_diag_destroy(diag);
   return status == KVA_OK ? EXIT_DONE : EXIT_MACHINE;
 }

@@ -48,7 +48,7 @@ static int opt(const char *path, opt_options *o) {
   kva_pass_options passes = {.control = &o->passes.control};
   int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
   if (code < 0) {
-    kva_status status = kva_cli_tune_options(&o->tune, 0, arena, diag, &passes);
+    kva_status status = kva_tune_options_of(&o->tune, 0, arena, diag, &passes);
     if (status == KVA_OK) status = kva_opt(m, &o->choice, &passes, &changed, &text);
     if (status == KVA_OK) status = write_text(o->output, &text, diag);
     kva_cli_print_passes(&o->passes);

@@ -1,6 +1,5 @@
 /* kvasir run: compiles a model in process and runs it once. */
 #include "tools/cli.h"
-#include "tools/driver/trained.h"
 #include "runtime/exe/files.h"
 
 static int run(int argc, char **argv);
@@ -26,6 +25,35 @@ typedef struct run_options {
   kva_device_choice device;
 } run_options;
 
+static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag *diag) {
+  const kva_session_options options = {.threads = (int)o->threads, .seed = (uint64_t)o->seed};
+  const kva_run_request request = {
+      .files = &o->inputs, .seed = (uint64_t)o->seed, .repeat = o->repeat, .output_dir = o->output_dir};
+  kvasir_session *session;
+  KVA_TRY(kva_program_session(p, &options, diag, &session));
+  kva_status status = kva_run_files(session->s, 0, &request, diag);
+  kvasir_session_destroy(session);
+  return status;
+}
+
+static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_diag *diag) {
+  kva_compile_options options = {.target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
+                                 .passes = {.control = &o->passes.control, .check_indices = o->check_indices}};
+  const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights};
+  kva_module *m = NULL;
+  kvasir_program *program = NULL;
+  kva_status status = kva_cli_target(&o->device, diag, &options.target);
+  if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
+  int code = status == KVA_OK ? kva_cli_load_from(&from, diag, &m) : kva_cli_fail(status, diag);
+  if (code >= 0) return code;
+  status = kva_program_compile(m, &options, o->device.device, diag, &program);
+  if (status == KVA_OK && o->passes.timing) kva_cli_print_compiled(program->compiled);
+  kva_cli_print_passes(&o->passes);
+  if (status == KVA_OK) status = run_program(program, o, diag);
+  kvasir_program_destroy(program);
+  return status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+}
+
 static int run(int argc, char **argv) {
   run_options o = {.check_indices = KVA_CLI_CHECK_INDICES};
   const kva_option options[] = {
@@ -50,32 +78,10 @@ static int run(int argc, char **argv) {
     return EXIT_USAGE;
   }
   if ((code = kva_cli_passes(&kva_verb_run, &o.passes)) >= 0) return code;
+  kva_arena *arena = kva_arena_create();
   kva_diag *diag = kva_diag_create();
-  kva_module *m = NULL;
-  kva_compiled *c = NULL;
-  kva_session *s = NULL;
-  kva_compile_options co = {.target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
-                            .passes = {.control = &o.passes.control, .check_indices = o.check_indices}};
-  kva_status status = kva_cli_target(&o.device, diag, &co.target);
-  if (status == KVA_OK) status = kva_precision_named(o.precision, diag, &co.passes.compute);
-  code = status == KVA_OK ? kva_cli_load(path, &o.defines, &o.pins, diag, &m) : kva_cli_fail(status, diag);
-  if (code < 0) {
-    status = o.weights ? kva_load_weights(m, o.weights, diag) : KVA_OK;
-    if (status == KVA_OK)
-      status = kva_compile(m, &co, diag, &c);
-    else
-      kva_module_destroy(m);
-    if (status == KVA_OK && o.passes.timing) kva_cli_print_compiled(c);
-    kva_cli_print_passes(&o.passes);
-    kva_run_request request = {
-        .files = &o.inputs, .seed = (uint64_t)o.seed, .repeat = o.repeat, .output_dir = o.output_dir};
-    kva_session_options so = {.threads = (int)o.threads, .seed = (uint64_t)o.seed, .device = o.device.device};
-    if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
-    if (status == KVA_OK) status = kva_run_files(s, 0, &request, diag);
-    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
-  }
-  kva_session_destroy(s);
-  kva_compiled_destroy(c);
+  code = load_and_run(path, &o, arena, diag);
   kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
   return code;
 }

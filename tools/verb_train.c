@@ -113,23 +113,23 @@ static void add_flops(const kva_compiled *c, kva_train_result *result) {
   }
 }
 
-static kva_status train_compiled(kva_compiled *c, const train_options *o, const kva_strings *pins, const char *metrics,
-                                 variant *v, kva_arena *arena, kva_diag *diag) {
+static kva_status train_compiled(kvasir_program *program, const train_options *o, const kva_strings *pins,
+                                 const char *metrics, variant *v, kva_arena *arena, kva_diag *diag) {
   const kva_train_settings *settings = &o->settings;
+  const kva_compiled *c = program->compiled;
   kva_train_defaults d = defaults_of(c->module, pins, arena);
   kva_session_options options = {.threads = (int)settings->threads,
                                  .seed = settings->seed > 0 ? (uint64_t)settings->seed : 0,
-                                 .profile = settings->profile || settings->report,
-                                 .device = o->device.device};
-  kva_session *s;
-  KVA_TRY(kva_session_create(c->artifact, &options, diag, &s));
+                                 .profile = settings->profile || settings->report};
+  kvasir_session *session;
+  KVA_TRY(kva_program_session(program, &options, diag, &session));
   if (!settings->json) {
     printf("%-10s ", v->result.name);
     kva_cli_print_compiled(c);
   }
-  kva_status status = kva_train_session(s, settings, &d, metrics, arena, diag, &v->result);
+  kva_status status = kva_train_session(session->s, settings, &d, metrics, arena, diag, &v->result);
   add_flops(c, &v->result);
-  kva_session_destroy(s);
+  kvasir_session_destroy(session);
   return status;
 }
 
@@ -147,11 +147,11 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   kva_strings defines = o->defines, pins = o->pins;
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   kva_module *m = NULL;
-  kva_compiled *c = NULL;
+  kvasir_program *program = NULL;
   kva_pass_choice passes = o->passes;
   kva_compile_options options = {
       .train = true,
-      .target = {.opt_level = 2, .cache = kva_cli_cache(NULL)},
+      .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
       .passes = {.control = &passes.control, .adjustable = true, .check_indices = o->check_indices}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
@@ -166,14 +166,14 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   }
   if (code < 0) {
     if (!o->settings.json) kva_cli_print_trained(m, &o->tune);
-    status = kva_compile(m, &options, diag, &c);
+    status = kva_program_compile(m, &options, o->device.device, diag, &program);
     kva_cli_print_passes(&passes);
-    if (status == KVA_OK) status = train_compiled(c, o, &o->pins, metrics, v, arena, diag);
-    m = NULL; /* kva_compile owns it now */
+    if (status == KVA_OK) status = train_compiled(program, o, &o->pins, metrics, v, arena, diag);
+    m = NULL; /* the program owns it now */
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
   kva_module_destroy(m);
-  kva_compiled_destroy(c);
+  kvasir_program_destroy(program);
   kva_diag_destroy(diag);
   return code;
 }

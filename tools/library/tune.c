@@ -1,0 +1,123 @@
+/* Fine-tuning: text to kva_tune_options. */
+#include "tools/library/tune.h"
+#include "ops/optimizer.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Parses "zeros", "constant(x)", "normal(s)", "uniform(a,b)", "he". */
+static bool parse_init(const char *text, kva_tune_init *out) {
+  static const struct {
+    const char *format;
+    int n;
+    kva_init_kind kind;
+  } forms[] = {{"constant(%lf%n)%n", 1, KVA_INIT_CONSTANT},
+               {"normal(%lf%n)%n", 1, KVA_INIT_NORMAL},
+               {"uniform(%lf,%lf%n)%n", 2, KVA_INIT_UNIFORM}};
+  out->he = !strcmp(text, "he");
+  out->kind = out->he ? KVA_INIT_NORMAL : KVA_INIT_ZEROS;
+  if (out->he || !strcmp(text, "zeros")) return true;
+  for (size_t i = 0; i < sizeof forms / sizeof *forms; i++) {
+    int end = 0, inner = 0;
+    int n = forms[i].n == 1 ? sscanf(text, forms[i].format, &out->a, &inner, &end)
+                            : sscanf(text, forms[i].format, &out->a, &out->b, &inner, &end);
+    out->kind = forms[i].kind;
+    if (n == forms[i].n && end && !text[end]) return true;
+  }
+  return false;
+}
+
+static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune_options *o, kva_diag *diag) {
+  kva_tune_init *inits = KVA_NEW_ARRAY(arena, kva_tune_init, list->n + 1);
+  for (uint32_t i = 0; i < list->n; i++) {
+    const char *equals = strrchr(list->v[i], '=');
+    if (!equals || equals == list->v[i] || !parse_init(equals + 1, &inits[i]))
+      return kva_error(diag, NULL,
+                       "--init: expected PATTERN=zeros, constant(x), normal(s), uniform(a,b) or he, found '%s'",
+                       list->v[i]);
+    inits[i].pattern = kva_arena_strndup(arena, list->v[i], (size_t)(equals - list->v[i]));
+  }
+  o->n_init = list->n;
+  o->init = inits;
+  return KVA_OK;
+}
+
+static kva_status choose_loss(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
+                              kva_loss_options *out) {
+  const kva_op_info *optimizer = kva_optimizer_find(c->optimizer);
+  if (!optimizer)
+    return kva_error(diag, NULL, "unknown optimizer '%s'; known: %s", c->optimizer, kva_optimizer_list(arena));
+  kva_train_spec *spec = kva_train_spec_create(arena);
+  spec->optimizer = optimizer->name;
+  spec->weight_decay = c->weight_decay;
+  if (lr > 0) spec->lr = lr;
+  *out = (kva_loss_options){c->loss, kva_dtype_from_name(c->labels, strlen(c->labels)), spec};
+  return KVA_OK;
+}
+
+kva_status kva_tune_options_of(const kva_tune_choice *c, double lr, kva_arena *arena, kva_diag *diag,
+                               kva_pass_options *out) {
+  kva_tune_options *o = KVA_NEW(arena, kva_tune_options);
+  *o = (kva_tune_options){.train = {c->train.n, c->train.v},
+                          .freeze = {c->freeze.n, c->freeze.v},
+                          .lora = {c->lora.n, c->lora.v},
+                          .lora_rank = c->rank,
+                          .lora_alpha = c->alpha};
+  KVA_TRY(read_inits(&c->init, arena, o, diag));
+  out->tune = o;
+  if (!c->loss) return KVA_OK;
+  kva_loss_options *loss = KVA_NEW(arena, kva_loss_options);
+  out->loss = loss;
+  return choose_loss(c, lr, arena, diag, loss);
+}
+
+kva_status kva_tune_module(kva_module *m, const kva_tune_choice *c, double lr, kva_pass_control *control,
+                           kva_diag *diag) {
+  kva_pass_options passes = {.control = control};
+  kva_arena *arena = kva_arena_create();
+  kva_status status = kva_tune_options_of(c, lr, arena, diag, &passes);
+  if (!status) status = kva_fine_tune(m, &passes);
+  kva_arena_destroy(arena);
+  return status;
+}
+
+/* ---- kvasir.h ---------------------------------------------------------------------------------------------------- */
+
+static kva_status copy_list(size_t n, const char *const *from, const char *what, kva_diag *diag, kva_strings *out) {
+  const size_t most = sizeof out->v / sizeof *out->v;
+  if (n > most) return kva_error(diag, NULL, "%s: at most %zu patterns, found %zu", what, most, n);
+  if (n && !from) return kva_error(diag, NULL, "%s: %zu patterns are announced, and none given", what, n);
+  for (size_t i = 0; i < n; i++) {
+    if (!from[i]) return kva_error(diag, NULL, "%s: pattern %zu is a null pointer", what, i);
+    out->v[out->n++] = from[i];
+  }
+  return KVA_OK;
+}
+
+/* Numbers in the ranges of the tool's options. */
+static kva_status check_numbers(const kvasir_training *t, kva_diag *diag) {
+  if (t->lora_rank < 0 || t->lora_rank > INT32_MAX)
+    return kva_error(diag, NULL, "lora_rank must be positive, found %lld", (long long)t->lora_rank);
+  if (!isfinite(t->lora_alpha) || !isfinite(t->weight_decay) || t->weight_decay < 0)
+    return kva_error(diag, NULL, "lora_alpha %g, weight_decay %g: expected finite numbers, weight_decay from 0",
+                     t->lora_alpha, t->weight_decay);
+  if (!t->loss && (t->labels || t->optimizer || t->weight_decay > 0))
+    return kva_error(diag, NULL, "labels, optimizer and weight_decay go with a loss, and there is none");
+  return KVA_OK;
+}
+
+kva_status kva_tune_choice_of(const kvasir_training *t, kva_diag *diag, kva_tune_choice *out) {
+  *out = (kva_tune_choice)KVA_TUNE_DEFAULTS;
+  KVA_TRY(check_numbers(t, diag));
+  KVA_TRY(copy_list(t->n_train, t->train, "train", diag, &out->train));
+  KVA_TRY(copy_list(t->n_freeze, t->freeze, "freeze", diag, &out->freeze));
+  KVA_TRY(copy_list(t->n_init, t->init, "init", diag, &out->init));
+  KVA_TRY(copy_list(t->n_lora, t->lora, "lora", diag, &out->lora));
+  out->loss = t->loss;
+  out->weight_decay = t->weight_decay;
+  if (t->labels) out->labels = t->labels;
+  if (t->optimizer) out->optimizer = t->optimizer;
+  if (t->lora_rank) out->rank = t->lora_rank;
+  if (t->lora_alpha != 0) out->alpha = t->lora_alpha;
+  return KVA_OK;
+}

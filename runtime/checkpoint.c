@@ -1,4 +1,7 @@
-/* Reads and writes checkpoints: states are tensors, the position of the run is metadata. */
+/* Reads and writes checkpoints: states are tensors, the position of the run is metadata.
+ *
+ * The sum of format 2 covers everything that a reader uses: metadata, names, types, shapes and data. That of format 1
+ * covers the data alone. */
 #include "runtime/checkpoint.h"
 
 #include "runtime/base/platform.h"
@@ -12,7 +15,7 @@
 #define FORMAT_KEY "kvasir.format"
 #define MODEL_KEY  "kvasir.model"
 #define SUM_KEY    "kvasir.sum"
-enum { FORMAT = 1 };
+enum { FORMAT = 2, FORMAT_SUM_OF_DATA = 1 };
 
 static bool writes_state(const kva_program *p, int32_t state) {
   for (int32_t i = 0; i < p->n_steps; i++) {
@@ -86,7 +89,13 @@ static const field fields[] = {
     {"kvasir.weight_decay", "weight decay", FIELD_DOUBLE, AT(weight_decay), false},
     {"kvasir.clip", "clipping", FIELD_DOUBLE, AT(clip), false},
 };
-enum { N_FIELDS = sizeof fields / sizeof *fields, SCHEDULE = 6 };
+enum { N_FIELDS = sizeof fields / sizeof *fields, N_HEAD = 2, SCHEDULE = 6 };
+
+/* Metadata in order: format, model, the fields. The sum is the last. */
+static const char *key_at(int i) {
+  static const char *const head[N_HEAD] = {FORMAT_KEY, MODEL_KEY};
+  return i < N_HEAD ? head[i] : fields[i - N_HEAD].key;
+}
 
 static void print_field(const kva_checkpoint *c, int i, char text[40]) {
   const char *at = (const char *)c + fields[i].offset;
@@ -129,6 +138,46 @@ void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const
   }
 }
 
+/* ---- the sum ----------------------------------------------------------------------------------------------------- */
+
+static uint64_t sum_value(uint64_t sum, const char *value) {
+  return kva_hash(sum, value, strlen(value) + 1);
+}
+
+static uint64_t sum_named_tensor(uint64_t sum, const char *name, const kva_tensor *t) {
+  const int64_t type[2] = {t->dtype, t->rank};
+  sum = sum_value(sum, name);
+  sum = kva_hash(sum, type, sizeof type);
+  sum = kva_hash(sum, t->dims, (size_t)t->rank * sizeof *t->dims);
+  return sum_tensor(sum, t);
+}
+
+/* Of a file that was read: its tensors are in order of names. */
+static uint64_t sum_file(const kva_safetensors *f) {
+  uint64_t sum = 0;
+  for (int i = 0; i < N_HEAD + N_FIELDS; i++) {
+    const char *value = kva_safetensors_metadata(f, key_at(i));
+    sum = sum_value(sum, value ? value : "");
+  }
+  for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
+    kva_tensor t;
+    const char *name = kva_safetensors_at(f, i, &t);
+    sum = sum_named_tensor(sum, name, &t);
+  }
+  return sum;
+}
+
+/* Format 1: data in order of the session's states. */
+static uint64_t sum_data(const kva_safetensors *f, kva_session *s) {
+  uint64_t sum = 0;
+  for (int i = 0; i < kva_session_state_count(s); i++) {
+    kva_tensor t;
+    const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
+    if (is_saved(kva_session_artifact(s), i) && kva_safetensors_find(f, d->name, &t)) sum = sum_tensor(sum, &t);
+  }
+  return sum;
+}
+
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static kva_status collect(kva_session *s, kva_diag *diag, kva_named_tensor *tensors, int64_t *out_n) {
@@ -144,22 +193,29 @@ static kva_status collect(kva_session *s, kva_diag *diag, kva_named_tensor *tens
   return KVA_OK;
 }
 
-static kva_status write_tensors(const char *path, const kva_artifact *a, int64_t n, const kva_named_tensor *tensors,
+static int by_name(const void *a, const void *b) {
+  return strcmp(((const kva_named_tensor *)a)->name, ((const kva_named_tensor *)b)->name);
+}
+
+/* Sorts the tensors. */
+static kva_status write_tensors(const char *path, const kva_artifact *a, int64_t n, kva_named_tensor *tensors,
                                 const kva_checkpoint *c, kva_diag *diag) {
-  char values[N_FIELDS + 3][40];
-  kva_metadata metadata[N_FIELDS + 3];
+  enum { SUM = N_HEAD + N_FIELDS, N };
+  char values[N][40];
+  kva_metadata metadata[N];
   uint64_t sum = 0;
-  for (int64_t i = 0; i < n; i++) sum = sum_tensor(sum, &tensors[i].tensor);
-  static const char *const keys[] = {FORMAT_KEY, MODEL_KEY, SUM_KEY};
   snprintf(values[0], sizeof values[0], "%d", FORMAT);
   snprintf(values[1], sizeof values[1], "%016" PRIx64, kva_model_hash(a));
-  snprintf(values[2], sizeof values[2], "%016" PRIx64, sum);
-  for (int i = 0; i < 3; i++) metadata[i] = (kva_metadata){keys[i], values[i]};
-  for (int i = 0; i < N_FIELDS; i++) {
-    print_field(c, i, values[3 + i]);
-    metadata[3 + i] = (kva_metadata){fields[i].key, values[3 + i]};
+  for (int i = 0; i < N_FIELDS; i++) print_field(c, i, values[N_HEAD + i]);
+  for (int i = 0; i < SUM; i++) {
+    metadata[i] = (kva_metadata){key_at(i), values[i]};
+    sum = sum_value(sum, values[i]);
   }
-  return kva_safetensors_write(path, n, tensors, N_FIELDS + 3, metadata, diag);
+  qsort(tensors, (size_t)n, sizeof *tensors, by_name);
+  for (int64_t i = 0; i < n; i++) sum = sum_named_tensor(sum, tensors[i].name, &tensors[i].tensor);
+  snprintf(values[SUM], sizeof values[SUM], "%016" PRIx64, sum);
+  metadata[SUM] = (kva_metadata){SUM_KEY, values[SUM]};
+  return kva_safetensors_write(path, n, tensors, N, metadata, diag);
 }
 
 kva_status kva_checkpoint_write(const char *path, kva_session *s, const kva_checkpoint *c, kva_diag *diag) {
@@ -224,42 +280,45 @@ static kva_status match(const kva_safetensors *f, kva_session *s, const kva_loc 
   return KVA_OK;
 }
 
-static kva_status check_header(const kva_safetensors *f, const kva_loc *loc, kva_diag *diag, kva_checkpoint *c) {
+static kva_status check_format(const kva_safetensors *f, const kva_loc *loc, kva_diag *diag, int *out_format) {
   const char *format = kva_safetensors_metadata(f, FORMAT_KEY);
   if (!format)
-    return kva_error(diag, loc, "is no checkpoint of Kvasir: its metadata lack '%s'; it may hold weights alone",
-                     FORMAT_KEY);
-  if (atoi(format) != FORMAT)
-    return kva_fail(diag, KVA_UNSUPPORTED, loc, "is a checkpoint of format %.20s; this version reads %d", format,
-                    FORMAT);
+    return kva_fail(diag, KVA_DAMAGED, loc,
+                    "is no checkpoint of Kvasir: its metadata lack '%s'; it may hold weights alone", FORMAT_KEY);
+  *out_format = atoi(format);
+  if (*out_format == FORMAT || *out_format == FORMAT_SUM_OF_DATA) return KVA_OK;
+  return kva_fail(diag, KVA_UNSUPPORTED, loc, "is a checkpoint of format %.20s; this version reads %d and %d", format,
+                  FORMAT_SUM_OF_DATA, FORMAT);
+}
+
+static kva_status read_fields(const kva_safetensors *f, const kva_loc *loc, kva_diag *diag, kva_checkpoint *c) {
   *c = (kva_checkpoint){0};
   for (int i = 0; i < N_FIELDS; i++) {
     const char *text = kva_safetensors_metadata(f, fields[i].key);
     if (!text || !parse_field(text, i, c))
-      return kva_error(diag, loc, "damaged checkpoint: '%s' should be a number, found '%.40s'", fields[i].key,
-                       text ? text : "nothing");
+      return kva_fail(diag, KVA_DAMAGED, loc, "damaged checkpoint: '%s' should be a number, found '%.40s'",
+                      fields[i].key, text ? text : "nothing");
   }
-  return c->step >= 0 ? KVA_OK : kva_error(diag, loc, "damaged checkpoint: step %lld", (long long)c->step);
+  return c->step >= 0 ? KVA_OK : kva_fail(diag, KVA_DAMAGED, loc, "damaged checkpoint: step %lld", (long long)c->step);
 }
 
-static kva_status check_sum(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag) {
-  uint64_t sum = 0;
-  for (int i = 0; i < kva_session_state_count(s); i++) {
-    kva_tensor t;
-    const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
-    if (is_saved(kva_session_artifact(s), i) && kva_safetensors_find(f, d->name, &t)) sum = sum_tensor(sum, &t);
-  }
+static kva_status check_sum(const kva_safetensors *f, uint64_t sum, const kva_loc *loc, kva_diag *diag) {
+  char own[20];
+  snprintf(own, sizeof own, "%016" PRIx64, sum);
   const char *text = kva_safetensors_metadata(f, SUM_KEY);
-  if (text && strtoull(text, NULL, 16) == sum) return KVA_OK;
-  return kva_error(diag, loc, "damaged checkpoint: the sum of its data is %016" PRIx64 ", expected %.16s", sum,
-                   text ? text : "one in the metadata");
+  if (text && !strcmp(text, own)) return KVA_OK;
+  return kva_fail(diag, KVA_DAMAGED, loc, "damaged checkpoint: its sum is %s, expected %.16s", own,
+                  text ? text : "one in the metadata");
 }
 
 static kva_status take(const kva_safetensors *f, kva_session *s, const kva_loc *loc, kva_diag *diag,
                        kva_checkpoint *out) {
-  KVA_TRY(check_header(f, loc, diag, out));
+  int format = 0;
+  KVA_TRY(check_format(f, loc, diag, &format));
+  if (format == FORMAT) KVA_TRY(check_sum(f, sum_file(f), loc, diag));
+  KVA_TRY(read_fields(f, loc, diag, out));
   KVA_TRY(match(f, s, loc, diag));
-  KVA_TRY(check_sum(f, s, loc, diag));
+  if (format == FORMAT_SUM_OF_DATA) KVA_TRY(check_sum(f, sum_data(f, s), loc, diag));
   for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
     kva_tensor from, to;
     const char *name = kva_safetensors_at(f, i, &from);
@@ -272,8 +331,10 @@ static kva_status take(const kva_safetensors *f, kva_session *s, const kva_loc *
 kva_status kva_checkpoint_read(const char *path, kva_session *s, kva_diag *diag, kva_checkpoint *out) {
   kva_safetensors *f;
   kva_loc loc = {.file = path};
-  KVA_TRY(kva_safetensors_open(path, diag, &f));
-  kva_status status = take(f, s, &loc, diag, out);
+  kva_status status = kva_safetensors_open(path, diag, &f);
+  if (status == KVA_INVALID || status == KVA_UNSUPPORTED) return KVA_DAMAGED; /* checkpoints are never written so */
+  KVA_TRY(status);
+  status = take(f, s, &loc, diag, out);
   kva_safetensors_close(f);
   return status;
 }

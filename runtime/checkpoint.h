@@ -1,8 +1,9 @@
 /* Checkpoints: safetensors files with everything that a run needs to continue bit for bit.
  *
  * Tensors: every parameter, moment and counter under its name. Caches are not saved: gradients are zero between steps.
- * Metadata "kvasir.*": format, model hash, checksum of the data, and the fields of kva_checkpoint as text. Generators
- * have no state; they are functions of (seed, step). Equal state and position give equal bytes. */
+ * Metadata "kvasir.*": format, model hash, the fields of kva_checkpoint as text, and a sum over these and over names,
+ * types, shapes and data of the tensors. Generators have no state; they are functions of (seed, step). Equal state and
+ * position give equal bytes. */
 #ifndef KVA_RUNTIME_CHECKPOINT_H
 #define KVA_RUNTIME_CHECKPOINT_H
 
@@ -20,8 +21,9 @@ typedef struct kva_checkpoint {
 uint64_t kva_model_hash(const kva_artifact *a);
 
 KVA_MUST_USE kva_status kva_checkpoint_write(const char *path, kva_session *s, const kva_checkpoint *c, kva_diag *diag);
-/* Sets the session's states. Checks the whole file before it changes anything: format, model (the message names the
- * first tensor that differs), checksum of the data. */
+/* Sets the session's states. Checks the whole file before it changes anything: format, sum, model (the message names
+ * the first tensor that differs). KVA_DAMAGED: the file is no whole checkpoint, so an earlier one may do; KVA_INVALID:
+ * it is another model's. */
 KVA_MUST_USE kva_status kva_checkpoint_read(const char *path, kva_session *s, kva_diag *diag, kva_checkpoint *out);
 /* Warns of every difference that makes the continued run deviate from the saved one. */
 void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const kva_checkpoint *own, kva_diag *diag);
@@ -35,6 +37,13 @@ char *kva_checkpoint_path(const char *folder, int64_t step);
 KVA_MUST_USE kva_status kva_checkpoint_list(const char *folder, kva_diag *diag, int64_t *out_n, int64_t **out_steps);
 /* Creates the folder if it is missing, and removes temporary files of processes that no longer exist. */
 KVA_MUST_USE kva_status kva_checkpoint_prepare(const char *folder, kva_diag *diag);
+/* Renames a step's checkpoint to its name with ".damaged": it is a checkpoint no more. */
+KVA_MUST_USE kva_status kva_checkpoint_set_aside(const char *folder, int64_t step, kva_diag *diag);
+/* Locks the folder, which must exist, against other processes: file ".lock" in it says who holds it. The lock ends with
+ * kva_checkpoint_unlock or with the process. If another process holds it: KVA_INVALID, with its number, host and since
+ * when. Where the file system has no locks: a warning, and *out_lock is -1. */
+KVA_MUST_USE kva_status kva_checkpoint_lock(const char *folder, kva_diag *diag, int *out_lock);
+void kva_checkpoint_unlock(int lock); /* ignores -1 */
 /* Removes all but the newest `keep` checkpoints. */
 KVA_MUST_USE kva_status kva_checkpoint_prune(const char *folder, int64_t keep, kva_diag *diag);
 

@@ -91,6 +91,15 @@ kva_status kva_checkpoint_prepare(const char *folder, kva_diag *diag) {
   return KVA_OK;
 }
 
+kva_status kva_checkpoint_set_aside(const char *folder, int64_t step, kva_diag *diag) {
+  char *from = kva_checkpoint_path(folder, step), *to = NULL;
+  kva_status status = from && asprintf(&to, "%s.damaged", from) >= 0 ? KVA_OK : KVA_NO_MEMORY;
+  if (status == KVA_OK && rename(from, to)) status = folder_error(from, "rename the damaged checkpoint", diag);
+  free(from);
+  free(to);
+  return status;
+}
+
 kva_status kva_checkpoint_prune(const char *folder, int64_t keep, kva_diag *diag) {
   int64_t n, *steps;
   KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));

@@ -68,8 +68,16 @@ _Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
 
 const char *kva_status_name(kva_status status) {
   static const char *const names[] = {
-      [KVA_OK] = "ok", [KVA_INVALID] = "invalid",         [KVA_UNSUPPORTED] = "unsupported", [KVA_MISSING] = "missing",
-      [KVA_IO] = "io", [KVA_NO_MEMORY] = "out of memory", [KVA_NOT_FINITE] = "not finite",   [KVA_STOPPED] = "stopped",
+      [KVA_OK] = "ok",
+      [KVA_INVALID] = "invalid",
+      [KVA_UNSUPPORTED] = "unsupported",
+      [KVA_MISSING] = "missing",
+      [KVA_IO] = "io",
+      [KVA_NO_MEMORY] = "out of memory",
+      [KVA_NOT_FINITE] = "not finite",
+      [KVA_STOPPED] = "stopped",
+      [KVA_DAMAGED] = "damaged",
+      [KVA_INTERRUPTED] = "interrupted",
   };
   return (size_t)status < sizeof names / sizeof *names ? names[status] : "unknown";
 }
@@ -80,6 +88,7 @@ int kva_status_exit_code(kva_status status) {
   case KVA_STOPPED: return 0;
   case KVA_MISSING:
   case KVA_NO_MEMORY: return 3;
+  case KVA_INTERRUPTED: return 4;
   default: return 1;
   }
 }
@@ -175,6 +184,13 @@ void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) {
   va_start(args, fmt);
   add(diag, KVA_WARNING, loc, fmt, args);
   va_end(args);
+}
+
+void kva_diag_demote(kva_diag *diag) {
+  if (!diag) return;
+  for (size_t i = 0; i < diag->count; i++)
+    if (diag->messages[i].severity == KVA_ERROR) diag->messages[i].severity = KVA_WARNING;
+  diag->errors = 0;
 }
 
 size_t kva_diag_errors(const kva_diag *diag) {

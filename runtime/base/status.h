@@ -23,8 +23,10 @@ typedef enum kva_status {
   KVA_MISSING,     /* the machine lacks something: a device, a library, an instruction set */
   KVA_IO,          /* the operating system refused a read or a write */
   KVA_NO_MEMORY,
-  KVA_NOT_FINITE, /* training produced NaN or infinity */
-  KVA_STOPPED,    /* the user asked to stop here: nothing is wrong */
+  KVA_NOT_FINITE,  /* training produced NaN or infinity */
+  KVA_STOPPED,     /* the user asked to stop here: nothing is wrong */
+  KVA_DAMAGED,     /* a file is cut off or was changed after it was written */
+  KVA_INTERRUPTED, /* a run ended before its last step, in order: it can go on later */
 } kva_status;
 
 #define KVA_MUST_USE          __attribute__((warn_unused_result))
@@ -43,8 +45,8 @@ _Noreturn void kva_assert_failed(const char *cond, const char *file, int line);
 
 /* Name of a status for messages ("invalid", "unsupported", ...). Static storage. */
 const char *kva_status_name(kva_status status);
-/* Exit code of a tool for a status: 0 success, 1 a negative answer, 3 the machine lacks something. (The tool itself
- * uses 2 for wrong usage.) */
+/* Exit code of a tool for a status: 0 success, 1 a negative answer, 3 the machine lacks something, 4 interrupted. (The
+ * tool itself uses 2 for wrong usage.) */
 int kva_status_exit_code(kva_status status);
 
 /* A location in a user's input. All strings are borrowed from the module or source that made them. */
@@ -88,6 +90,9 @@ kva_status kva_fail(kva_diag *diag, kva_status status, const kva_loc *loc, const
 /* Adds a note to the last diagnostic ("expanded from here"), or a separate warning. */
 void kva_note(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
+
+/* Turns all errors into warnings: there is another way than the one that failed. */
+void kva_diag_demote(kva_diag *diag);
 
 size_t kva_diag_errors(const kva_diag *diag);
 size_t kva_diag_count(const kva_diag *diag);

@@ -49,6 +49,19 @@ static void long_lines_are_cut(void **state) {
   kva_diag_destroy(diag);
 }
 
+static void demoted_errors_are_warnings(void **state) {
+  (void)state;
+  kva_diag *diag = kva_diag_create();
+  kva_error(diag, NULL, "one");
+  kva_note(diag, NULL, "of two");
+  assert_int_equal(kva_diag_errors(diag), 1);
+  kva_diag_demote(diag);
+  assert_int_equal(kva_diag_errors(diag), 0);
+  assert_printed(diag, "warning: one\nnote: of two\n");
+  kva_diag_demote(NULL);
+  kva_diag_destroy(diag);
+}
+
 static void places_may_be_incomplete(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
@@ -133,9 +146,13 @@ static void assertions_name_tasks(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(caret_points_at_the_column), cmocka_unit_test(caret_counts_characters),
-      cmocka_unit_test(long_lines_are_cut),         cmocka_unit_test(places_may_be_incomplete),
-      cmocka_unit_test(counts_and_clears),          cmocka_unit_test(statuses),
+      cmocka_unit_test(caret_points_at_the_column),
+      cmocka_unit_test(caret_counts_characters),
+      cmocka_unit_test(long_lines_are_cut),
+      cmocka_unit_test(demoted_errors_are_warnings),
+      cmocka_unit_test(places_may_be_incomplete),
+      cmocka_unit_test(counts_and_clears),
+      cmocka_unit_test(statuses),
       cmocka_unit_test(assertions_name_tasks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

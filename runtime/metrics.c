@@ -165,9 +165,8 @@ kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *d
     add_number(line, e->values[i]);
   }
   kva_text_add(line, "}}\n");
-  if (fwrite(line->data, 1, line->len, m->file) != line->len || fflush(m->file))
-    return io_error(diag, m->path, "write it");
-  return KVA_OK;
+  if (fwrite(line->data, 1, line->len, m->file) == line->len && !fflush(m->file)) return KVA_OK;
+  return errno == EPIPE ? KVA_INTERRUPTED : io_error(diag, m->path, "write it");
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */

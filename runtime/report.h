@@ -29,7 +29,8 @@ kva_series kva_history_find(const kva_history *h, const char *name, bool evaluat
 
 typedef struct kva_metrics kva_metrics;
 KVA_MUST_USE kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics);
-/* Every line reaches the file before the call returns. */
+/* Every line reaches the file before the call returns. KVA_INTERRUPTED, without a message: the file is a pipe whose
+ * reader went away. */
 KVA_MUST_USE kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *event, kva_diag *diag);
 /* Removes the lines after `step` from such a file, for a run that continues from there. A missing file is not an
  * error. */

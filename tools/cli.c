@@ -62,9 +62,7 @@ void kva_cli_print_compiled(const kva_compiled *c) {
 }
 
 int kva_cli_fail(kva_status status, const kva_diag *diag) {
-  kva_diag_print(diag, stderr);
-  if (kva_diag_count(diag) == 0 && status != KVA_STOPPED) fprintf(stderr, "kvasir: %s\n", kva_status_name(status));
-  return kva_status_exit_code(status);
+  return kva_exit_code("kvasir", status, diag);
 }
 
 int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings *pins, kva_diag *diag,

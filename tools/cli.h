@@ -1,5 +1,5 @@
 /* Command line of the tool: verbs, options, help. Exit codes: 0 success, 1 a negative answer, 2 wrong usage, 3 the
- * machine lacks something. */
+ * machine lacks something, 4 a training run was interrupted. */
 #ifndef KVA_TOOLS_CLI_H
 #define KVA_TOOLS_CLI_H
 
@@ -100,8 +100,8 @@ typedef struct kva_device_choice {
        &(choice)->target,                                                                                              \
        "GPU to compile for, sm_80 to sm_90a (the device's own)"},                                                      \
   {                                                                                                                    \
-    "--gemm", NULL, "WHO", KVA_OPTION_STRING, &(choice)->gemm,                                                         \
-        "matrix products on a GPU: library (cuBLASLt; cuda's default) or generated"                                    \
+    "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(choice)->gemm,                                                       \
+        "matrix products on a GPU; library: cuBLASLt (cuda's default)"                                                 \
   }
 /* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);

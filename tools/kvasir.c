@@ -13,7 +13,7 @@ static void print_usage(FILE *out) {
   for (int i = 0; i < N_VERBS; i++) fprintf(out, "  %-9s %s\n", verbs[i]->name, verbs[i]->summary);
   fprintf(out, "\nkvasir VERB --help explains a verb. Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the "
                "machine lacks "
-               "something.\n");
+               "something,\n4 training was interrupted.\n");
 }
 
 static int run(int argc, char **argv) {

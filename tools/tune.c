@@ -1,6 +1,17 @@
 /* Loading models for fine-tuning. */
 #include "tools/tune.h"
 
+int kva_cli_check_tune(const kva_tune_choice *c) {
+  kva_pass_options unused = {0};
+  kva_arena *arena = kva_arena_create();
+  kva_diag *diag = kva_diag_create();
+  kva_status status = kva_tune_options_of(c, 0, arena, diag, &unused);
+  kva_diag_print(diag, stderr);
+  kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
+  return status == KVA_OK ? -1 : EXIT_USAGE;
+}
+
 int kva_cli_load_tuned(const char *path, const kva_tune_load *how, const kva_tune_choice *c, kva_diag *diag,
                        kva_module **out_module) {
   const kva_cli_source from = {path, how->defines, how->pins, c->weights, how->free_batch};

@@ -10,9 +10,9 @@
   {"--freeze", NULL, "PATTERN", KVA_OPTION_LIST, &(c)->freeze, "do not train what matches; may be given often"},    \
       {"--init",        NULL,       "PATTERN=INIT",                                                                 \
        KVA_OPTION_LIST, &(c)->init, "new values: zeros, constant(x), normal(s), uniform(a,b), he"},                 \
-      {"--loss",          NULL,       "NAME",                                                                       \
-       KVA_OPTION_STRING, &(c)->loss, "for a model without a train block: cross_entropy or mse"},                   \
-      {"--labels", NULL, "TYPE", KVA_OPTION_STRING, &(c)->labels, "of cross_entropy: int64 (default) or int32"},    \
+      {"--loss", NULL, "cross_entropy|mse", KVA_OPTION_WORD, &(c)->loss, "for a model without a train block"},      \
+                                                                                                                    \
+      {"--labels", NULL, "int64|int32", KVA_OPTION_WORD, &(c)->labels, "type of those of cross_entropy (int64)"},   \
       {"--optimizer",   NULL,                                                                                       \
        "NAME",          KVA_OPTION_STRING,                                                                          \
        &(c)->optimizer, "with --loss: adamw (default) or another optimizer of train blocks"},                       \
@@ -20,6 +20,9 @@
       {"--rank", NULL, "N", KVA_OPTION_COUNT, &(c)->rank, "of low-rank updates (8)"}, {                             \
     "--alpha", NULL, "X", KVA_OPTION_FLOAT, &(c)->alpha, "low-rank updates are scaled by X / rank (16)"             \
   }
+
+/* Checks the texts of the choice before a model is loaded. Returns -1, or EXIT_USAGE after printing everything. */
+int kva_cli_check_tune(const kva_tune_choice *c);
 
 /* How to load a model for fine-tuning. */
 typedef struct kva_tune_load {

@@ -209,8 +209,8 @@ static int run(int argc, char **argv) {
        "large constants inside, or in a safetensors file"},
       {"--from", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
        "values of parameters: a safetensors file or checkpoint"},
-      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
-       "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision,
+       "products in it, parameters and sums in f32 (f32)"},
       KVA_TUNE_OPTIONS(&o.tune),
       KVA_PASS_OPTIONS(&o.passes),
       {"--weight-decay", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.tune.weight_decay,
@@ -222,6 +222,7 @@ static int run(int argc, char **argv) {
   const char *path = NULL;
   int n, code = kva_cli_parse(&kva_verb_build, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0 || (code = kva_cli_passes(&kva_verb_build, &o.passes)) >= 0) return code;
+  if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   kva_arena *arena = kva_arena_create();
   take_train(&o);
   bool fits = split(o.emit, arena, &o.emits) && split(o.target, arena, &o.targets);

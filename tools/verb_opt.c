@@ -77,6 +77,7 @@ static int run(int argc, char **argv) {
   const char *path = NULL;
   int n, code = kva_cli_parse(&kva_verb_opt, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0 || (code = kva_cli_passes(&kva_verb_opt, &o.passes)) >= 0) return code;
+  if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   if (o.list || (o.choice.passes && !strcmp(o.choice.passes, "help"))) return print_list(o.json);
   if (n == 0 || !o.choice.passes) {
     fprintf(stderr, "kvasir opt: needs a model and --passes=A,B,...\nTry: kvasir opt --help\n");

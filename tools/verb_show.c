@@ -86,14 +86,8 @@ static kva_status show_code(kva_module *m, show_options *o, const char *kind, kv
   return status;
 }
 
-static bool is_one_of(const char *s, const char *const *list) {
-  for (; *list; list++)
-    if (!strcmp(s, *list)) return true;
-  return false;
-}
-
 static bool is_unplanned(const char *stage) {
-  return is_one_of(stage, (const char *const[]){"source", "graph", "fused", NULL});
+  return kva_word_index("source|graph|fused", stage) >= 0;
 }
 
 /* Runs the passes that the stage needs. */
@@ -132,12 +126,11 @@ static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
 static int run(int argc, char **argv) {
   show_options o = {.stage = "graph", .format = "text"};
   const kva_option options[] = {
-      {"--stage", NULL, "STAGE", KVA_OPTION_STRING, &o.stage,
-       "source, graph (default), fused, plan, kernels, llvm, asm, ptx"},
-      {"--format", NULL, "FORMAT", KVA_OPTION_STRING, &o.format, "of graphs: text (default) or dot"},
+      {"--stage", NULL, "source|graph|fused|plan|kernels|llvm|asm|ptx", KVA_OPTION_WORD, &o.stage,
+       "what to print (graph)"},
+      {"--format", NULL, "text|dot", KVA_OPTION_WORD, &o.format, "of graphs (text)"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
-      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
-       "of products from stage fused on: f32 (default), bf16 or f16"},
+      {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products from stage fused on (f32)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},
@@ -148,11 +141,8 @@ static int run(int argc, char **argv) {
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_show, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
   if (code >= 0) return code;
-  static const char *const stages[] = {"source", "graph", "fused", "plan", "kernels", "llvm", "asm", "ptx", NULL};
-  static const char *const formats[] = {"text", "dot", NULL};
-  if (n == 0 || !is_one_of(o.stage, stages) || !is_one_of(o.format, formats)) {
-    fprintf(stderr, "kvasir show: %s\nTry: kvasir show --help\n",
-            n == 0 ? "a model is missing" : "unknown stage or format");
+  if (n == 0) {
+    fprintf(stderr, "kvasir show: a model is missing\nTry: kvasir show --help\n");
     return EXIT_USAGE;
   }
   if ((code = kva_cli_passes(&kva_verb_show, &o.passes)) >= 0) return code;

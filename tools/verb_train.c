@@ -13,7 +13,8 @@ const kva_verb kva_verb_train = {
     "model\n"
     "several times, each with its own settings, into one report. Ctrl-C and SIGTERM end the run after the current "
     "step;\n"
-    "metrics, report and checkpoint are still written. --resume continues with the same bits.\n\n"
+    "metrics, report and checkpoint are still written, and the exit code is 4. --resume continues with the same "
+    "bits.\n\n"
     "Examples:\n"
     "  kvasir train models/induction.kv --report induction.html\n"
     "  kvasir train models/induction.kv --variant \"KV shift\" --variant \"vanilla:shift_k=false,shift_v=false\"\n"
@@ -142,10 +143,15 @@ static int load(const train_options *o, const kva_strings *defines, const kva_st
   return kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
 }
 
+static kva_strings defines_of(const train_options *o, const variant *v) {
+  kva_strings defines = o->defines;
+  for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
+  return defines;
+}
+
 static int train_variant(const train_options *o, variant *v, const char *metrics, kva_arena *arena) {
   kva_diag *diag = kva_diag_create();
-  kva_strings defines = o->defines, pins = o->pins;
-  for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
+  kva_strings defines = defines_of(o, v), pins = o->pins;
   kva_module *m = NULL;
   kvasir_program *program = NULL;
   kva_pass_choice passes = o->passes;
@@ -191,6 +197,17 @@ static void parse_variant(const char *text, kva_arena *arena, variant *v) {
   }
 }
 
+/* A variant that does not load is reported before the first one trains. */
+static int check_variant(const train_options *o, const variant *v) {
+  kva_diag *diag = kva_diag_create();
+  kva_strings defines = defines_of(o, v);
+  kva_module *m = NULL;
+  int code = load(o, &defines, &o->pins, NULL, diag, &m);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  return code < 0 ? EXIT_DONE : code;
+}
+
 static const char *metrics_path(const train_options *o, uint32_t i, uint32_t n, kva_arena *arena) {
   const char *path = o->settings.metrics;
   if (o->settings.json) return "/dev/stdout";
@@ -220,9 +237,15 @@ static int train_all(const train_options *o) {
   uint32_t n = o->variants.n ? o->variants.n : 1;
   variant *v = KVA_NEW_ARRAY(arena, variant, n);
   int code = EXIT_DONE;
-  for (uint32_t i = 0; i < n && code == EXIT_DONE && !kva_train_stopped(); i++) {
+  for (uint32_t i = 0; i < n && code == EXIT_DONE; i++) {
     parse_variant(o->variants.n ? o->variants.v[i] : "train", arena, &v[i]);
-    code = train_variant(o, &v[i], metrics_path(o, i, n, arena), arena);
+    if (i > 0) code = check_variant(o, &v[i]);
+  }
+  for (uint32_t i = 0; i < n && code == EXIT_DONE; i++) {
+    train_options own = *o;
+    if (o->settings.checkpoint && n > 1)
+      own.settings.checkpoint = kva_arena_printf(arena, "%s-%u", o->settings.checkpoint, i);
+    code = kva_train_stopped() ? EXIT_INTERRUPTED : train_variant(&own, &v[i], metrics_path(o, i, n, arena), arena);
   }
   if (o->settings.report && v[0].result.history) {
     uint32_t done = 0;
@@ -244,16 +267,25 @@ static int usage_error(const char *what) {
   return EXIT_USAGE;
 }
 
+/* The report comes last, when the work is done. */
+static int check_report(const char *path) {
+  kva_diag *diag = kva_diag_create();
+  kva_status status = path ? kva_file_check_writable(path, diag) : KVA_OK;
+  int code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
+  kva_diag_destroy(diag);
+  return code;
+}
+
 static int run(int argc, char **argv) {
   train_options o = {.check_indices = KVA_CLI_CHECK_INDICES, .settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
       KVA_TRAIN_OPTIONS(&o.settings),
       {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
-       "a run with its own -D settings; may be given often; --metrics gets FILE-0, FILE-1, ..."},
+       "a run with its own -D settings; may be given often; --metrics gets FILE-0, ..., --checkpoint DIR-0, ..."},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
-      {"--precision", NULL, "P", KVA_OPTION_STRING, &o.precision,
-       "f32 (default), or bf16 or f16: products in it, parameters and sums in f32"},
+      {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision,
+       "products in it, parameters and sums in f32 (f32)"},
       {"--train", NULL, "PATTERN", KVA_OPTION_LIST, &o.tune.train,
        "train what matches, freeze the rest; may be given often"},
       KVA_TUNE_OPTIONS(&o.tune),
@@ -267,8 +299,11 @@ static int run(int argc, char **argv) {
   if (code >= 0) return code;
   if (n == 0) return usage_error("a model is missing");
   if ((code = kva_cli_passes(&kva_verb_train, &o.passes)) >= 0) return code;
-  if (o.variants.n > 1 && o.settings.checkpoint) return usage_error("--checkpoint is for a single run");
+  if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
+  if (o.variants.n > 1 && o.settings.resume && *o.settings.resume)
+    return usage_error("--resume=PATH is for a single run; --resume continues each variant from its own checkpoints");
   if (o.settings.weight_decay > 0) o.tune.weight_decay = o.settings.weight_decay;
+  if ((code = check_report(o.settings.report)) >= 0) return code;
   kva_train_catch_signals();
   return train_all(&o);
 }

@@ -110,10 +110,15 @@ static bool write_all(int fd, const char *data, size_t size) {
   return true;
 }
 
+/* The caller frees it; NULL: no memory. */
+static char *folder_of(const char *path) {
+  const char *slash = strrchr(path, '/');
+  return slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+}
+
 /* A rename is durable once its folder is synced. Some file systems cannot sync a folder; that is ignored. */
 static void sync_folder_of(const char *path) {
-  const char *slash = strrchr(path, '/');
-  char *folder = slash ? strndup(path, slash == path ? 1 : (size_t)(slash - path)) : strdup(".");
+  char *folder = folder_of(path);
   int fd = folder ? open(folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC) : -1;
   free(folder);
   if (fd < 0) return;
@@ -171,4 +176,17 @@ kva_status kva_file_write_parts(const char *path, int n, const kva_file_part *pa
 
 kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag) {
   return kva_file_write_parts(path, 1, &(kva_file_part){data, size}, diag);
+}
+
+kva_status kva_file_check_writable(const char *path, kva_diag *diag) {
+  struct stat old;
+  bool exists = !lstat(path, &old);
+  if (exists && S_ISDIR(old.st_mode))
+    return kva_fail(diag, KVA_IO, &(kva_loc){.file = path}, "cannot write it: it is a folder");
+  if (exists && !S_ISREG(old.st_mode)) return access(path, W_OK) ? io_error(diag, "write it", path) : KVA_OK;
+  char *folder = folder_of(path);
+  if (!folder) return KVA_NO_MEMORY;
+  kva_status status = access(folder, W_OK | X_OK) ? io_error(diag, "write it", path) : KVA_OK;
+  free(folder);
+  return status;
 }

@@ -127,8 +127,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = run_model(artifact, &o, diag);
-    kva_diag_print(diag, stderr);
-    code = kva_status_exit_code(status);
+    code = kva_exit_code(program, status, diag);
     kva_diag_destroy(diag);
   }
   kva_arena_destroy(arena);

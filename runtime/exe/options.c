@@ -26,6 +26,8 @@ static const range ranges[] = {
     [KVA_OPTION_FLOAT] = {.expected = "a finite number", .floor = -INFINITY},
     [KVA_OPTION_NOT_NEGATIVE] = {.expected = "a finite number that is not negative", .note = "not negative"},
     [KVA_OPTION_POSITIVE] = {.expected = "a finite number above 0", .note = "above 0", .above = true},
+    [KVA_OPTION_SECONDS] = {.expected = "a time like 90s, 30m or 8h"},
+    [KVA_OPTION_PART] = {.expected = "R/W with R below W, as 0/4"},
     [KVA_OPTION_LIST] = {.expected = "at most 64 values"},
     [KVA_OPTION_CHOICES] = {.expected = "at most 64 values"},
 };
@@ -48,7 +50,9 @@ static void print_help(const kva_usage *usage, const kva_option *options, uint32
              options[i].short_name ? ", " : "", options[i].name, options[i].value && !is_choice(&options[i]) ? " " : "",
              options[i].value ? options[i].value : "");
     const char *note = ranges[options[i].kind].note;
-    printf("  %-28s %s%s%s\n", left, options[i].help, note ? "; " : "", note ? note : "");
+    printf("  %-28s ", left);
+    if (strlen(left) > 28) printf("\n  %-28s ", "");
+    printf("%s%s%s\n", options[i].help, note ? "; " : "", note ? note : "");
   }
   printf("  %-28s %s\n", "-h, --help", "this text");
   if (usage->details) printf("\n%s\n", usage->details);
@@ -75,6 +79,30 @@ static bool store_number(const kva_option *o, const char *value) {
   return *value && !*end && !errno && n >= r->least && n <= r->most;
 }
 
+static bool store_seconds(const char *value, double *out) {
+  char *end;
+  double v = strtod(value, &end), unit = *end == 'h' ? 3600 : *end == 'm' ? 60 : 1;
+  if (end != value && *end && strchr("smh", *end)) end++;
+  *out = v * unit;
+  return end != value && !*end && v > 0 && v < 1e9;
+}
+
+static bool store_part(const char *value, kva_part *out) {
+  int end = 0;
+  bool numbers = sscanf(value, "%9d/%9d%n", &out->index, &out->count, &end) == 2 && !value[end];
+  return numbers && out->index >= 0 && out->index < out->count;
+}
+
+int kva_word_index(const char *words, const char *word) {
+  size_t n = strlen(word);
+  for (int i = 0;; i++) {
+    size_t length = strcspn(words, "|");
+    if (n == length && !strncmp(words, word, n)) return i;
+    if (!words[length]) return -1;
+    words += length + 1;
+  }
+}
+
 static bool store(const kva_option *o, const char *value) {
   switch (o->kind) {
   case KVA_OPTION_FLAG: *(bool *)o->target = true; return true;
@@ -84,6 +112,9 @@ static bool store(const kva_option *o, const char *value) {
   case KVA_OPTION_FLOAT:
   case KVA_OPTION_NOT_NEGATIVE:
   case KVA_OPTION_POSITIVE: return store_number(o, value);
+  case KVA_OPTION_SECONDS: return store_seconds(value, o->target);
+  case KVA_OPTION_PART: return store_part(value, o->target);
+  case KVA_OPTION_WORD: *(const char **)o->target = value; return kva_word_index(o->value, value) >= 0;
   case KVA_OPTION_CHOICE:
   case KVA_OPTION_STRING: *(const char **)o->target = value; return true;
   case KVA_OPTION_LIST:
@@ -97,9 +128,20 @@ static bool store(const kva_option *o, const char *value) {
   return false;
 }
 
+/* "text|dot|json" as "text, dot or json". */
+static void print_words(const char *words) {
+  for (const char *bar; (bar = strchr(words, '|')); words = bar + 1)
+    fprintf(stderr, "%.*s%s", (int)(bar - words), words, strchr(bar + 1, '|') ? ", " : " or ");
+  fputs(words, stderr);
+}
+
 static int wrong_value(const kva_usage *usage, const kva_option *o, const char *value) {
-  fprintf(stderr, "%s: %s: expected %s, found '%s'\nTry: %s --help\n", usage->program, o->name,
-          ranges[o->kind].expected, value, usage->program);
+  fprintf(stderr, "%s: %s: expected ", usage->program, o->name);
+  if (o->kind == KVA_OPTION_WORD)
+    print_words(o->value);
+  else
+    fputs(ranges[o->kind].expected, stderr);
+  fprintf(stderr, ", found '%s'\nTry: %s --help\n", value, usage->program);
   return EXIT_USAGE;
 }
 
@@ -148,4 +190,12 @@ int kva_options_parse(const kva_usage *usage, int argc, char **argv, const kva_o
     }
   }
   return -1;
+}
+
+int kva_exit_code(const char *program, kva_status status, const kva_diag *diag) {
+  int code = kva_status_exit_code(status);
+  kva_diag_print(diag, stderr);
+  bool silent = kva_diag_count(diag) == 0 && code != EXIT_DONE && code != EXIT_INTERRUPTED;
+  if (silent) fprintf(stderr, "%s: %s\n", program, kva_status_name(status));
+  return code;
 }

@@ -2,9 +2,9 @@
 #ifndef KVA_RUNTIME_EXE_OPTIONS_H
 #define KVA_RUNTIME_EXE_OPTIONS_H
 
-#include <stdint.h>
+#include "runtime/base/status.h"
 
-enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3 };
+enum { EXIT_DONE = 0, EXIT_NO = 1, EXIT_USAGE = 2, EXIT_MACHINE = 3, EXIT_INTERRUPTED = 4 };
 
 typedef enum kva_option_kind {
   KVA_OPTION_FLAG,         /* bool *target */
@@ -14,6 +14,9 @@ typedef enum kva_option_kind {
   KVA_OPTION_FLOAT,        /* double *target: finite */
   KVA_OPTION_NOT_NEGATIVE, /* double *target: finite, from 0 */
   KVA_OPTION_POSITIVE,     /* double *target: finite, above 0 */
+  KVA_OPTION_SECONDS,      /* double *target: "90s", "30m", "8h" or a plain number of seconds */
+  KVA_OPTION_PART,         /* kva_part *target: "R/W" */
+  KVA_OPTION_WORD,         /* const char **target: a word of `value`, which lists them: "text|dot" */
   KVA_OPTION_STRING,       /* const char **target */
   KVA_OPTION_CHOICE,       /* const char **target; --name alone is "", --name=VALUE its value */
   KVA_OPTION_LIST,         /* kva_strings *target; may be repeated */
@@ -25,10 +28,15 @@ typedef struct kva_strings {
   const char *v[64];
 } kva_strings;
 
+/* Part `index` (from 0) of `count` equal parts. */
+typedef struct kva_part {
+  int index, count;
+} kva_part;
+
 typedef struct kva_option {
   const char *name;       /* "--steps" */
   const char *short_name; /* "-D", or NULL */
-  const char *value;      /* "N" in the help text; NULL for flags */
+  const char *value;      /* "N" in the help text; the words of KVA_OPTION_WORD; NULL for flags */
   kva_option_kind kind;
   void *target;
   const char *help;
@@ -46,5 +54,12 @@ typedef struct kva_usage {
  * always exist. */
 int kva_options_parse(const kva_usage *usage, int argc, char **argv, const kva_option *options, uint32_t n_options,
                       const char **positional, int max_positional, int *n_positional);
+
+/* Index of a word in a list as "text|dot"; -1: not in it. */
+int kva_word_index(const char *words, const char *word);
+
+/* Prints diag to standard error, or the status's name if diag is empty and the status is a failure that needs words.
+ * Returns the exit code. */
+int kva_exit_code(const char *program, kva_status status, const kva_diag *diag);
 
 #endif

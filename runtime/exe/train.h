@@ -14,64 +14,69 @@ typedef struct kva_train_defaults {
   int64_t vocab; /* last extent of the model's first output */
 } kva_train_defaults;
 
+/* Names of the values of kva_schedule_kind, in order. */
+#define KVA_SCHEDULES "constant|warmup|cosine|linear"
+
 /* Values of the command line. Absent: negative where 0 means something, else 0 or NULL; or the defaults in
  * KVA_TRAIN_SETTINGS. */
 typedef struct kva_train_settings {
-  const char *data, *schedule, *metrics, *report, *checkpoint, *resume, *time_limit, *shard;
+  const char *data, *schedule, *metrics, *report, *checkpoint, *resume;
+  double time_limit; /* seconds */
+  kva_part shard;
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
   int64_t warmup;
   double lr, final_lr, weight_decay, clip;
   bool json, profile;
 } kva_train_settings;
-#define KVA_TRAIN_SETTINGS                                                                                  \
-  {                                                                                                         \
-    .steps = -1, .accumulate = 1, .seed = -1, .warmup = -1, .final_lr = -1, .weight_decay = -1, .clip = -1, \
-    .eval_every = 100, .eval_batches = 8, .checkpoint_every = 1000, .keep = 3                               \
+#define KVA_TRAIN_SETTINGS                                                                                       \
+  {                                                                                                              \
+    .shard = {0, 1}, .steps = -1, .accumulate = 1, .seed = -1, .warmup = -1, .final_lr = -1, .weight_decay = -1, \
+    .clip = -1, .eval_every = 100, .eval_batches = 8, .checkpoint_every = 1000, .keep = 3                        \
   }
 /* Rows of the option table for settings *o. */
-#define KVA_TRAIN_OPTIONS(o)                                                                                          \
-  {"--steps", NULL, "N", KVA_OPTION_INT, &(o)->steps, "optimiser steps (the train block's; 0: only evaluate)"},       \
-      {"--batch", NULL, "N", KVA_OPTION_COUNT, &(o)->batch, "sequences a step (the train block's, else 32)"},         \
-      {"--accumulate", NULL, "N", KVA_OPTION_COUNT, &(o)->accumulate, "batches whose gradients make one step (1)"},   \
-      {"--micro-batch",                                                                                               \
-       NULL,                                                                                                          \
-       "N",                                                                                                           \
-       KVA_OPTION_COUNT,                                                                                              \
-       &(o)->micro_batch,                                                                                             \
-       "sequences a micro-batch; gradients are summed over micro-batches in order"},                                  \
-      {"--lr", NULL, "X", KVA_OPTION_POSITIVE, &(o)->lr, "learning rate (the train block's)"},                        \
-      {"--schedule", NULL, "NAME", KVA_OPTION_STRING, &(o)->schedule, "constant, warmup, cosine or linear"},          \
-      {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                               \
-      {"--final-lr",                                                                                                  \
-       NULL,                                                                                                          \
-       "X",                                                                                                           \
-       KVA_OPTION_NOT_NEGATIVE,                                                                                       \
-       &(o)->final_lr,                                                                                                \
-       "where cosine and linear end, a share of --lr"},                                                               \
-      {"--weight-decay", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &(o)->weight_decay, "of what the train block decays"},   \
-      {"--clip", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &(o)->clip, "greatest norm of the gradient (0: none)"},          \
-      {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                            \
-      {"--threads", NULL, "N", KVA_OPTION_INT32, &(o)->threads, "worker threads (all); results do not depend on it"}, \
-      {"--data",                                                                                                      \
-       NULL,                                                                                                          \
-       "SOURCE",                                                                                                      \
-       KVA_OPTION_STRING,                                                                                             \
-       &(o)->data,                                                                                                    \
-       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"},  \
-      {"--shard", NULL, "R/W", KVA_OPTION_STRING, &(o)->shard, "only part R (from 0) of W of every batch"},           \
-      {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},     \
-      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},              \
-      {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},          \
-      {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"},  \
-      {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},            \
-      {"--resume",        NULL,         "[=PATH]",                                                                    \
-       KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},     \
-      {"--time-limit", NULL, "T", KVA_OPTION_STRING, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},   \
-      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                              \
-      {"--report",        NULL,         "FILE.html",                                                                  \
-       KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},                \
-      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {            \
-    "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                     \
+#define KVA_TRAIN_OPTIONS(o)                                                                                            \
+  {"--steps", NULL, "N", KVA_OPTION_INT, &(o)->steps, "optimiser steps (the train block's; 0: only evaluate)"},         \
+      {"--batch", NULL, "N", KVA_OPTION_COUNT, &(o)->batch, "sequences a step (the train block's, else 32)"},           \
+      {"--accumulate", NULL, "N", KVA_OPTION_COUNT, &(o)->accumulate, "batches whose gradients make one step (1)"},     \
+      {"--micro-batch",                                                                                                 \
+       NULL,                                                                                                            \
+       "N",                                                                                                             \
+       KVA_OPTION_COUNT,                                                                                                \
+       &(o)->micro_batch,                                                                                               \
+       "sequences a micro-batch; gradients are summed over micro-batches in order"},                                    \
+      {"--lr", NULL, "X", KVA_OPTION_POSITIVE, &(o)->lr, "learning rate (the train block's)"},                          \
+      {"--schedule", NULL, KVA_SCHEDULES, KVA_OPTION_WORD, &(o)->schedule, "of the learning rate (the train block's)"}, \
+      {"--warmup", NULL, "N", KVA_OPTION_INT, &(o)->warmup, "steps of linear warm-up"},                                 \
+      {"--final-lr",                                                                                                    \
+       NULL,                                                                                                            \
+       "X",                                                                                                             \
+       KVA_OPTION_NOT_NEGATIVE,                                                                                         \
+       &(o)->final_lr,                                                                                                  \
+       "where cosine and linear end, a share of --lr"},                                                                 \
+      {"--weight-decay", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &(o)->weight_decay, "of what the train block decays"},     \
+      {"--clip", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &(o)->clip, "greatest norm of the gradient (0: none)"},            \
+      {"--seed", NULL, "N", KVA_OPTION_INT, &(o)->seed, "of initial values and data (0)"},                              \
+      {"--threads", NULL, "N", KVA_OPTION_INT32, &(o)->threads, "worker threads (all); results do not depend on it"},   \
+      {"--data",                                                                                                        \
+       NULL,                                                                                                            \
+       "SOURCE",                                                                                                        \
+       KVA_OPTION_STRING,                                                                                               \
+       &(o)->data,                                                                                                      \
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"},    \
+      {"--shard", NULL, "R/W", KVA_OPTION_PART, &(o)->shard, "only part R (from 0) of W of every batch"},               \
+      {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},       \
+      {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},                \
+      {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},            \
+      {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"},    \
+      {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},              \
+      {"--resume",        NULL,         "[=PATH]",                                                                      \
+       KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},       \
+      {"--time-limit", NULL, "T", KVA_OPTION_SECONDS, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},    \
+      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                                \
+      {"--report",        NULL,         "FILE.html",                                                                    \
+       KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},                  \
+      {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {              \
+    "--json", NULL, NULL, KVA_OPTION_FLAG, &(o)->json, "print the JSON lines instead of progress"                       \
   }
 
 /* Rows of a step, and of a micro-batch (0: as the program was compiled, else all rows). */
@@ -79,10 +84,6 @@ int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d)
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d);
 /* The data source as text; NULL: none was given. */
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d);
-/* Converts "90s", "30m", "8h" or a plain number to seconds; NULL gives 0. */
-KVA_MUST_USE kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_seconds);
-/* "2/8" is rank 2 of 8; NULL gives rank 0 of 1. */
-KVA_MUST_USE kva_status kva_train_shard(const char *text, kva_diag *diag, int *out_rank, int *out_world);
 /* The settings of a run; *out lacks data symbols and callbacks. */
 KVA_MUST_USE kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
                                                kva_train_options *out);
@@ -104,13 +105,14 @@ typedef struct kva_train_result {
   const char *unit;
 } kva_train_result;
 
-/* Ctrl-C and SIGTERM end runs after the current step. Exceeding a file size limit becomes a write error. */
+/* Ctrl-C, SIGTERM, SIGHUP and SIGPIPE end runs after the current step; SIGHUP and SIGPIPE not where they are ignored,
+ * as by nohup. Exceeding a file size limit becomes a write error. */
 void kva_train_catch_signals(void);
 bool kva_train_stopped(void);
 
 /* Trains a session according to the settings, resuming from the last checkpoint if they ask for it; prints progress;
  * writes metrics and checkpoints. metrics: the file, or NULL. The caller sets result->name; everything else is filled
- * in, also on failure. */
+ * in, also on failure. KVA_INTERRUPTED: a signal or the time limit ended the run before its last step. */
 KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                                           const char *metrics, kva_arena *arena, kva_diag *diag,
                                           kva_train_result *result);

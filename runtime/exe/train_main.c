@@ -1,4 +1,5 @@
 /* The training executable: trains the model it was compiled from; the train block's settings are the defaults. */
+#include "runtime/base/platform.h"
 #include "runtime/exe/exe.h"
 #include "runtime/exe/streams.h"
 #include "runtime/exe/train.h"
@@ -91,8 +92,8 @@ static void describe(const kva_artifact *a, const char *const *info, const kva_t
                  "It was compiled for micro-batches of %lld sequences: a step of more takes several micro-batches.\n",
                  (long long)rows);
   kva_text_add(text, "Optimiser, what decays, and precision are fixed when the executable is built.\n"
-                     "Ctrl-C and SIGTERM end the run after the current step and save; --resume continues with the same "
-                     "bits.\n");
+                     "Ctrl-C and SIGTERM end the run after the current step and save, with exit code 4; --resume "
+                     "continues with the same bits.\n");
 }
 
 static kva_status write_report(const kva_artifact *a, const kva_train_settings *o, const kva_train_defaults *d,
@@ -117,6 +118,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
                                  .profile = o->profile || o->report,
                                  .device = device};
   kva_train_result result = {.name = "train"};
+  if (o->report) KVA_TRY(kva_file_check_writable(o->report, diag));
   KVA_TRY(kva_session_create(a, &options, diag, &s));
   kva_train_catch_signals();
   kva_status status = kva_train_session(s, o, d, o->json ? "/dev/stdout" : o->metrics, arena, diag, &result);
@@ -149,8 +151,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = train(artifact, &o, device, &d, arena, diag);
-    kva_diag_print(diag, stderr);
-    code = kva_status_exit_code(status);
+    code = kva_exit_code(usage.program, status, diag);
     kva_diag_destroy(diag);
   }
   kva_text_free(&text);

@@ -1,5 +1,8 @@
 /* One training run of a command line: resume, progress, metrics, checkpoints, completion.
  *
+ * A signal ends the run after its current step, and the state is saved as at its end. The reader of standard output
+ * that goes away is such a signal, too: SIGPIPE, or EPIPE where metrics are written to it.
+ *
  * A checkpoint that cannot be written during a run causes a warning, since the run and older checkpoints are intact; at
  * the end of the run it is an error. A step with a loss that is not finite has changed nothing, so the state before it
  * is saved, too. */
@@ -19,9 +22,15 @@ static void request_stop(int signal) {
   stop_requested = 1;
 }
 
+static void catch_unless_ignored(int number) {
+  if (signal(number, request_stop) == SIG_IGN) signal(number, SIG_IGN);
+}
+
 void kva_train_catch_signals(void) {
   signal(SIGINT, request_stop);
   signal(SIGTERM, request_stop);
+  catch_unless_ignored(SIGHUP);
+  catch_unless_ignored(SIGPIPE);
   signal(SIGXFSZ, SIG_IGN);
 }
 
@@ -36,8 +45,9 @@ typedef struct run {
   kva_trainer *trainer;
   kva_diag *diag;
   int64_t resumed, saved; /* steps; saved -1: none yet */
+  int lock;               /* of the folder of checkpoints; -1: none */
   bool terminal;
-  double last_print, begin, time_limit;
+  double last_print, begin;
   kva_status status;
 } run;
 
@@ -68,12 +78,15 @@ static void show(run *r, const kva_train_event *e) {
 
 static bool on_event(void *user, const kva_train_event *e) {
   run *r = user;
+  if (r->status != KVA_OK && r->status != KVA_INTERRUPTED) return false;
   r->result->seconds = e->seconds;
   r->status = kva_history_add(r->result->history, e);
   if (r->status == KVA_OK && r->metrics) r->status = kva_metrics_add(r->metrics, e, r->diag);
   show(r, e);
-  bool late = r->time_limit > 0 && kva_now() - r->begin >= r->time_limit;
-  return r->status == KVA_OK && !stop_requested && !late;
+  bool late = r->o->time_limit > 0 && kva_now() - r->begin >= r->o->time_limit;
+  bool stops = stop_requested || late;
+  if (r->status == KVA_OK && stops && e->step < e->steps) r->status = KVA_INTERRUPTED;
+  return r->status == KVA_OK && !stops;
 }
 
 /* Prints warnings at once; the caller prints errors. */
@@ -111,7 +124,7 @@ static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *di
   return KVA_OK;
 }
 
-/* The path to resume from; *out_path is NULL if the folder has no checkpoints. */
+/* Path of the newest checkpoint; *out_path is NULL if the folder has none. */
 static kva_status find_checkpoint(const char *folder, kva_diag *diag, char **out_path) {
   int64_t n, *steps;
   KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
@@ -127,11 +140,7 @@ static bool is_folder(const char *path) {
 }
 
 static kva_status load(run *r, const char *path, kva_diag *diag) {
-  kva_status status = kva_trainer_load(r->trainer, path, diag);
-  if (status != KVA_OK) {
-    kva_note(diag, NULL, "nothing was changed; --resume=FILE takes another checkpoint");
-    return status;
-  }
+  KVA_TRY(kva_trainer_load(r->trainer, path, diag));
   uint64_t seed = kva_trainer_seed(r->trainer);
   if (r->o->seed >= 0 && (uint64_t)r->o->seed != seed)
     kva_warn(diag, &(kva_loc){.file = path},
@@ -143,17 +152,62 @@ static kva_status load(run *r, const char *path, kva_diag *diag) {
   return KVA_OK;
 }
 
+static kva_status load_step(run *r, const char *folder, int64_t step, kva_diag *diag) {
+  char *path = kva_checkpoint_path(folder, step);
+  kva_status status = path ? load(r, path, diag) : KVA_NO_MEMORY;
+  free(path);
+  return status;
+}
+
+/* Loads the newest checkpoint of a folder that is not damaged: *out_i of the n steps; -1: there is none. */
+static kva_status load_newest(run *r, const char *folder, int64_t n, const int64_t *steps, kva_diag *diag,
+                              int64_t *out_i) {
+  kva_status status = KVA_DAMAGED;
+  for (*out_i = n; status == KVA_DAMAGED && *out_i > 0;) {
+    status = load_step(r, folder, steps[--*out_i], diag);
+    if (status != KVA_DAMAGED) return status;
+    kva_diag_demote(diag);
+  }
+  *out_i = -1;
+  return n ? kva_fail(diag, KVA_DAMAGED, NULL, "no checkpoint in %s is whole", folder) : KVA_OK;
+}
+
+/* Damaged files do not count as later checkpoints, nor are they kept in the place of new ones. */
+static kva_status set_aside(const char *folder, int64_t n, const int64_t *steps, kva_diag *diag) {
+  for (int64_t i = 0; i < n; i++) {
+    KVA_TRY(kva_checkpoint_set_aside(folder, steps[i], diag));
+    kva_warn(diag, &(kva_loc){.file = folder}, "the damaged checkpoint of step %lld got the suffix .damaged",
+             (long long)steps[i]);
+  }
+  print_warnings(diag);
+  return KVA_OK;
+}
+
+static bool writes_checkpoints(const run *r) {
+  return r->o->checkpoint && r->o->steps != 0;
+}
+
+/* A run's own folder may be empty. */
+static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
+  bool own = r->o->checkpoint && !strcmp(folder, r->o->checkpoint);
+  int64_t n, i, *steps;
+  KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
+  kva_status status = load_newest(r, folder, n, steps, diag, &i);
+  if (status == KVA_OK && n && own) r->saved = r->resumed;
+  if (status == KVA_OK && n && own && writes_checkpoints(r)) status = set_aside(folder, n - 1 - i, steps + i + 1, diag);
+  free(steps);
+  if (status != KVA_OK || n) return status;
+  if (!own) return kva_error(diag, NULL, "--resume: there is no checkpoint in %s", folder);
+  if (!r->o->json) printf("%-10s starts anew: no checkpoint in %s\n", r->result->name, folder);
+  return KVA_OK;
+}
+
 static kva_status resume(run *r, kva_diag *diag) {
   const char *from = *r->o->resume ? r->o->resume : r->o->checkpoint;
   if (!from) return kva_error(diag, NULL, "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR");
-  char *path = NULL;
-  if (*r->o->resume && !is_folder(from)) return load(r, from, diag);
-  KVA_TRY(find_checkpoint(from, diag, &path));
-  if (!path && *r->o->resume) return kva_error(diag, NULL, "--resume: there is no checkpoint in %s", from);
-  kva_status status = path ? load(r, path, diag) : KVA_OK;
-  if (path && !*r->o->resume) r->saved = r->resumed;
-  if (!path && !r->o->json) printf("%-10s starts anew: no checkpoint in %s\n", r->result->name, from);
-  free(path);
+  bool file = *r->o->resume && !is_folder(from);
+  kva_status status = file ? load(r, from, diag) : resume_folder(r, from, diag);
+  if (status != KVA_OK) kva_note(diag, NULL, "nothing was changed; --resume=FILE takes another checkpoint");
   return status;
 }
 
@@ -186,6 +240,7 @@ static kva_status check_not_later(const run *r, kva_diag *diag) {
 static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
   r->saved = -1;
   if (r->o->checkpoint) KVA_TRY(kva_checkpoint_prepare(r->o->checkpoint, diag));
+  if (writes_checkpoints(r)) KVA_TRY(kva_checkpoint_lock(r->o->checkpoint, diag, &r->lock));
   if (r->o->resume) KVA_TRY(resume(r, diag));
   if (r->o->resume) return r->o->checkpoint ? check_not_later(r, diag) : KVA_OK;
   return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
@@ -202,8 +257,8 @@ static kva_status open_data(kva_session *s, const kva_train_settings *o, const k
   const kva_program *p = kva_session_program_desc(s, program);
   const char **inputs = KVA_NEW_ARRAY(arena, const char *, p->n_inputs + 1);
   for (int32_t i = 0; i < p->n_inputs; i++) inputs[i] = p->buffers[p->inputs[i]].name;
-  kva_data_options options = {.vocab = d->vocab, .n_inputs = p->n_inputs, .inputs = inputs};
-  KVA_TRY(kva_train_shard(o->shard, diag, &options.rank, &options.world));
+  kva_data_options options = {
+      .vocab = d->vocab, .n_inputs = p->n_inputs, .inputs = inputs, .rank = o->shard.index, .world = o->shard.count};
   return kva_data_open(text, &options, diag, out);
 }
 
@@ -222,6 +277,12 @@ static kva_status evaluate(run *r, kva_diag *diag) {
   return r->status;
 }
 
+static void print_interruption(const run *r) {
+  if (r->terminal) printf("\n");
+  printf("%-10s interrupted after step %lld, %s%s\n", r->result->name, (long long)kva_trainer_done(r->trainer),
+         r->o->checkpoint ? "saved in " : "not saved: no --checkpoint", r->o->checkpoint ? r->o->checkpoint : "");
+}
+
 static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   KVA_TRY(prepare_checkpoints(r, diag));
   KVA_TRY(open_metrics(r, metrics, diag));
@@ -230,6 +291,7 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   kva_status status = kva_trainer_run(r->trainer, diag);
   if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)
     kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);
+  if (status == KVA_OK && r->status == KVA_INTERRUPTED && !r->o->json) print_interruption(r);
   return status != KVA_OK ? status : r->status;
 }
 
@@ -237,7 +299,6 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
                         kva_diag *diag) {
   kva_train_options options;
   KVA_TRY(kva_train_make_options(r->o, d, diag, &options));
-  KVA_TRY(kva_train_seconds(r->o->time_limit, diag, &r->time_limit));
   const char *text = kva_train_data(r->o, d);
   int64_t length = text ? kva_data_length(text) : 0;
   kva_symbol_value symbol = {"T", length ? length : d->length};
@@ -253,7 +314,7 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
 
 kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                              const char *metrics, kva_arena *arena, kva_diag *diag, kva_train_result *result) {
-  run r = {.o = o, .result = result, .diag = diag, .terminal = isatty(STDOUT_FILENO)};
+  run r = {.o = o, .result = result, .diag = diag, .lock = -1, .terminal = isatty(STDOUT_FILENO)};
   kva_data_source data = {0};
   result->history = kva_history_create();
   kva_status status = result->history ? open_data(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
@@ -262,6 +323,7 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   kva_trainer_destroy(r.trainer);
   kva_metrics_destroy(r.metrics);
   if (data.destroy) data.destroy(data.self);
+  kva_checkpoint_unlock(r.lock);
   kva_train_collect(s, o, d, arena, result);
   return status;
 }

@@ -1,10 +1,7 @@
 /* Merges command line and train block into the options of a run. */
 #include "runtime/exe/train.h"
 
-#include <stdlib.h>
-
-static const char *const schedules[] = {"constant", "warmup", "cosine", "linear"};
-enum { N_SCHEDULES = sizeof schedules / sizeof *schedules, DEFAULT_BATCH = 32 };
+enum { DEFAULT_BATCH = 32 };
 
 static int64_t batch_of(const kva_train_settings *o, const kva_train_defaults *d) {
   return o->batch > 0 ? o->batch : d->batch > 0 ? d->batch : DEFAULT_BATCH;
@@ -23,35 +20,11 @@ const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults
   return o->data ? o->data : d->data;
 }
 
-kva_status kva_train_seconds(const char *text, kva_diag *diag, double *out_seconds) {
-  *out_seconds = 0;
-  if (!text) return KVA_OK;
-  char *end;
-  double v = strtod(text, &end), unit = *end == 'h' ? 3600 : *end == 'm' ? 60 : 1;
-  if (end != text && *end && strchr("smh", *end)) end++;
-  if (end == text || *end || !(v > 0 && v < 1e9))
-    return kva_error(diag, NULL, "--time-limit: expected a time like 90s, 30m or 8h, found '%s'", text);
-  *out_seconds = v * unit;
-  return KVA_OK;
-}
-
-kva_status kva_train_shard(const char *text, kva_diag *diag, int *out_rank, int *out_world) {
-  int end = 0;
-  *out_rank = 0;
-  *out_world = 1;
-  if (!text) return KVA_OK;
-  bool numbers = sscanf(text, "%9d/%9d%n", out_rank, out_world, &end) == 2 && !text[end];
-  if (numbers && *out_rank >= 0 && *out_rank < *out_world) return KVA_OK;
-  return kva_error(diag, NULL, "--shard: expected R/W with R below W, as 0/4, found '%s'", text);
-}
-
 static kva_status make_schedule(const kva_train_settings *o, const kva_train_defaults *d, int64_t steps, kva_diag *diag,
                                 kva_schedule *out) {
   const char *name = o->schedule ? o->schedule : d->schedule ? d->schedule : "constant";
-  int kind = 0;
-  while (kind < N_SCHEDULES && strcmp(schedules[kind], name) != 0) kind++;
-  if (kind == N_SCHEDULES)
-    return kva_error(diag, NULL, "--schedule: expected constant, warmup, cosine or linear, found '%s'", name);
+  int kind = kva_word_index(KVA_SCHEDULES, name);
+  if (kind < 0) return kva_error(diag, NULL, "the train block's schedule '%s' is none of " KVA_SCHEDULES, name);
   bool ends = kind == KVA_SCHEDULE_COSINE || kind == KVA_SCHEDULE_LINEAR; /* unused fields stay 0 */
   *out = (kva_schedule){.kind = (kva_schedule_kind)kind, .lr = o->lr > 0 ? o->lr : d->lr};
   if (kind != KVA_SCHEDULE_CONSTANT) out->warmup = o->warmup >= 0 ? o->warmup : d->warmup;

@@ -68,8 +68,8 @@ expect 1 train "$model" --loss cross_entropy --train 'classifier*' --steps 1
 says "--train: no parameter's name matches 'classifier*'; there are: con"
 expect 1 train "$model" --train 'conv10*' --steps 1
 says "no train block"
-expect 1 train "$model" --loss squared --train 'conv10*' --steps 1
-says "unknown loss 'squared'; known: cross_entropy, mse"
+expect 2 train "$model" --loss squared --train 'conv10*' --steps 1
+says "--loss: expected cross_entropy or mse, found 'squared'"
 expect 1 train models/mlp.kv --loss mse --steps 1
 says "the model has a train block with a loss of its own"
 expect 1 run models/lm.kv -D preset=small --weights "$weights" --pin B=1 --pin T=4

@@ -35,5 +35,5 @@ says 'state float[64, 64] "attention.0.wq.m" : moment'
 grep -q 'kv.matmul <transpose_a = true, to = float> (v[0-9]*, v[0-9]*)' "$work/out" || fail "no product with a float result"
 
 expect 0 run models/induction.kv --precision bf16 --pin B=1 --pin T=8
-expect 1 run models/induction.kv --precision int3 --pin B=1 --pin T=8
-says "unknown precision 'int3'; known: f32, bf16, f16"
+expect 2 run models/induction.kv --precision int3 --pin B=1 --pin T=8
+says "--precision: expected f32, bf16 or f16, found 'int3'"

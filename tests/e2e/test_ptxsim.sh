@@ -32,7 +32,7 @@ expect 1 run models/mlp.kv --pin B=1 --pin T=4 --device abacus
 says "there are: cpu, ptxsim, cuda"
 expect 1 run models/mlp.kv --pin B=1 --pin T=4 --gemm library
 says "the CPU's code is always generated"
-expect 1 run models/mlp.kv --pin B=1 --pin T=4 --device ptxsim --gemm guessed
+expect 2 run models/mlp.kv --pin B=1 --pin T=4 --device ptxsim --gemm guessed
 says "expected library or generated"
 expect 1 run models/mlp.kv --pin B=1 --pin T=4 --target sm_80
 says "which device cpu cannot run"

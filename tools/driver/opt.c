@@ -162,8 +162,6 @@ static kva_status choose(opt *o, const kva_opt_choice *c) {
   kva_target_options target = kva_target_named(c->target);
   target.library_gemm = c->gemm && !strcmp(c->gemm, "library");
   if (!c->passes) return kva_error(diag, NULL, "passes are missing: --passes=A,B,...");
-  if (c->gemm && !target.library_gemm && strcmp(c->gemm, "generated") != 0)
-    return kva_error(diag, NULL, "--gemm: expected library or generated, found '%s'", c->gemm);
   KVA_TRY(kva_codegen_describe(&target, diag, &o->target));
   o->options.target = &o->target;
   return kva_precision_named(c->precision, diag, &o->options.compute);

@@ -20,10 +20,10 @@ typedef struct kva_opt_choice {
 } kva_opt_choice;
 #define KVA_OPT_OPTIONS(c)                                                                                             \
   {"--passes", NULL, "A,B,...", KVA_OPTION_STRING, &(c)->passes, "passes and pipelines, in this order; help: list"},   \
-      {"--precision", NULL, "P", KVA_OPTION_STRING, &(c)->precision, "of products: f32 (default), bf16 or f16"},       \
+      {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &(c)->precision, "of products (f32)"},                    \
       {"--target", NULL, "NAME", KVA_OPTION_STRING, &(c)->target, "what passes prepare for: a CPU (native) or sm_80"}, \
   {                                                                                                                    \
-    "--gemm", NULL, "WHO", KVA_OPTION_STRING, &(c)->gemm, "matrix products on a GPU: library, or generated (default)"  \
+    "--gemm", NULL, KVA_GEMMS, KVA_OPTION_WORD, &(c)->gemm, "matrix products on a GPU (generated)"                     \
   }
 
 /* Runs the passes in order. `options` has their other options; the choice's precision and target are added to it. out:

@@ -5,7 +5,7 @@
  * and outputs with the symbol counting the rows of the chunk alone (1: a decode step; many: prefill), then int64
  * `position` with the number of rows that each sequence has so far, then state, each an output that replaces its input
  * (kva_function.updates) and begins as zeros: caches with room for `C` rows, last rows, sums. Every row gets the bits
- * that it has in one run over whole sequences.
+ * that it has in one run over whole sequences. With the option there is "step", too: decode of one row.
  *
  * Algorithm: nodes are copied in order. Symbols say where rows are: an axis is one of rows if its extent is the time
  * symbol. A node each of whose rows reads the same row of its operands (kva_op_info.source_axis) stays as it is. One
@@ -254,8 +254,13 @@ static kva_status make_decode(kva_chunks *p, const kva_function *f, kva_function
   return KVA_OK;
 }
 
+/* With a number of rows that is known, products take other kernels. */
+static void add_step(kva_module *m, const kva_function *decode, const kva_expr *time) {
+  kva_function *step = kva_function_clone(m, decode, "step");
+  kva_replace_symbol(step->graph, time, kva_expr_const(m->exprs, 1));
+}
+
 kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, bool *changed) {
-  (void)o;
   const kva_function *f = m->functions.data[0];
   if (kva_module_find_function(m, "decode")) return KVA_OK;
   kva_value *tokens = input_with_rows(f);
@@ -276,7 +281,10 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
                   .values = KVA_NEW_ARRAY(scratch, kva_chunk_value, m->next_value_id)};
   decode->loc = f->loc;
   kva_status status = make_decode(&p, f, decode);
-  if (status) m->functions.len--;
+  if (status)
+    m->functions.len--;
+  else if (o->step)
+    add_step(m, decode, p.c.time);
   *changed = true;
   kva_arena_destroy(scratch);
   return status;

@@ -8,13 +8,21 @@
 
 enum { MAX_STATES = 64, MAX_TENSORS = MAX_STATES + 4, LENGTH = 257, BATCH = 2, WORDS = 23 };
 
+/* With KVA_TEST_PRINT the peer that is written by hand has its real size, and times are printed. */
+static bool timed(void) {
+  return getenv("KVA_TEST_PRINT") != NULL;
+}
+
+/* Of the GPU to compile for; NULL: the CPU. */
+static const char *chosen_arch;
+
 /* ---- a compiled model -------------------------------------------------------------------------------------------- */
 
 typedef struct model {
   kva_diag *diag;
   kva_compiled *compiled;
   kva_session *session;
-  int main, decode;
+  int main, decode, step;
   const kva_program *program;  /* decode */
   int32_t n_states, n_outputs; /* states follow tokens and positions; their outputs the others */
   int64_t row;                 /* elements of the output for a token */
@@ -29,11 +37,13 @@ static void must(const model *m, kva_status status) {
 static void start_session(model *m, int threads) {
   kva_session_destroy(m->session);
   m->session = NULL;
-  const kva_session_options options = {.threads = threads, .seed = 3};
+  const char *device = m->compiled->artifact && kva_artifact_arch(m->compiled->artifact) ? "ptxsim" : NULL;
+  const kva_session_options options = {.threads = threads, .seed = 3, .device = device};
   must(m, kva_session_create(m->compiled->artifact, &options, m->diag, &m->session));
   m->main = kva_session_program(m->session, "main");
   m->decode = kva_session_program(m->session, "decode");
-  assert_true(m->main >= 0 && m->decode >= 0);
+  m->step = kva_session_program(m->session, "step");
+  assert_true(m->main >= 0 && m->decode >= 0 && m->step >= 0);
   m->program = kva_session_program_desc(m->session, m->decode);
   m->n_states = m->program->n_inputs - 2;
   m->n_outputs = m->program->n_outputs - m->n_states;
@@ -43,14 +53,15 @@ static void start_session(model *m, int threads) {
 
 static model compile(kva_module *module, kva_diag *diag) {
   model m = {.diag = diag};
-  must(&m, kva_compile(module, &(kva_compile_options){.decode = true, .target = {.opt_level = 1}}, diag, &m.compiled));
+  const kva_compile_options options = {.decode = true, .target = {.opt_level = timed() ? 2 : 1, .arch = chosen_arch}};
+  must(&m, kva_compile(module, &options, diag, &m.compiled));
   start_session(&m, 1);
   return m;
 }
 
-static model load(const char *path, const char *const *defines) {
+static model load_pinned(const char *path, const char *const *defines, uint32_t n_pins, const kva_define *pins) {
   kva_define list[16];
-  kva_load_options options = {.defines = list};
+  kva_load_options options = {.defines = list, .pins = pins, .n_pins = n_pins};
   for (; defines && defines[2 * options.n_defines]; options.n_defines++)
     list[options.n_defines] = (kva_define){defines[2 * options.n_defines], defines[2 * options.n_defines + 1]};
   model m = {.diag = kva_diag_create()};
@@ -58,6 +69,10 @@ static model load(const char *path, const char *const *defines) {
   must(&m, strstr(path, "=>") ? kva_load_text(path, "model.kv", &options, m.diag, &module)
                               : kva_load_model(path, &options, m.diag, &module));
   return compile(module, m.diag);
+}
+
+static model load(const char *path, const char *const *defines) {
+  return load_pinned(path, defines, 0, NULL);
 }
 
 static void unload(model *m) {
@@ -133,7 +148,7 @@ static const float *step(model *m, sequences *s, int64_t which, int64_t rows) {
   in[0] = token_tensor(s->n, rows, chunk);
   in[1] = (kva_tensor){.dtype = KVA_I64, .rank = 1, .dims = {s->n}, .data = s->position};
   memcpy(in + 2, s->states, sizeof *in * (size_t)m->n_states);
-  must(m, kva_session_run(m->session, m->decode, in, out));
+  must(m, kva_session_run(m->session, rows == 1 ? m->step : m->decode, in, out));
   for (int32_t i = 0; i < m->n_states; i++) assert_ptr_equal(out[m->n_outputs + i].data, s->states[i].data);
   for (int64_t b = 0; b < s->n; b++) s->position[b] += rows;
   return out[0].data;
@@ -261,6 +276,180 @@ static void rules_of_all_kinds(void **state) {
   check(&m, "model with all rules");
 }
 
+/* As exporters write it: attention, its mask and the shift of keys in elementary operators, which pass raise finds. */
+static const char spelled_out[] =
+    "model spelled <d = 8> (int32[B, T] tokens) => (float[B, T, 8] y) {\n"
+    "  param float[23, d] embed ~ normal(1)\n"
+    "  param float[2, 1] now ~ normal(1)\n"
+    "  param float[2, 1] before ~ normal(1)\n"
+    "  x = kv.reshape <shape = [B, T, 2, 4]> (kv.gather(embed, tokens))\n"
+    "  s = kv.slice <starts = [0, 0, 0, 0], shape = [B, T - 1, 2, 4]> (x)\n"
+    "  p = kv.pad <before = [0, 1, 0, 0], after = [0, 0, 0, 0]> (s)\n"
+    "  k = kv.transpose <perm = [0, 2, 3, 1]> (now * x + before * p)\n"
+    "  q = kv.transpose <perm = [0, 2, 1, 3]> (x)\n"
+    "  t = kv.iota <shape = [T, 1], axis = 0> ()\n"
+    "  u = kv.iota <shape = [1, T], axis = 1> ()\n"
+    "  a = kv.where(u <= t, (q @ k) * 0.5, float {-inf})\n"
+    "  y = kv.reshape <shape = [B, T, 8]> (kv.transpose <perm = [0, 2, 1, 3]> (kv.softmax <axis = -1> (a) @ q))\n"
+    "}\n";
+
+static void spelled_out_operators(void **state) {
+  (void)state;
+  model m = load(spelled_out, NULL);
+  check(&m, "model of elementary operators");
+}
+
+/* The code of a GPU, on the simulator, against the CPU's. */
+static void on_simulator(void **state) {
+  (void)state;
+  enum { ROWS = 9 };
+  static const char *const sizes[] = {SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL};
+  model cpu = load("models/lm.kv", sizes);
+  chosen_arch = "sm_80";
+  model gpu = load("models/lm.kv", sizes);
+  chosen_arch = NULL;
+  draw_tokens();
+  float *expected = run_at_once(&cpu);
+  gpu.row = cpu.row;
+  sequences s = begin(&gpu, BATCH, 12);
+  for (int64_t first = 0, rows = 1; first < ROWS; first += rows++) {
+    if (rows > ROWS - first) rows = ROWS - first;
+    const float *found = step(&gpu, &s, 0, rows);
+    for (int64_t b = 0; b < BATCH; b++)
+      for (int64_t i = 0; i < rows * gpu.row; i++)
+        assert_float_equal(found[b * rows * gpu.row + i], expected[(b * LENGTH + first) * gpu.row + i], 1e-5);
+  }
+  end(&gpu, &s);
+  free(expected);
+  unload(&gpu);
+  unload(&cpu);
+}
+
+/* ---- the peer ---------------------------------------------------------------------------------------------------- */
+
+enum { PREFIX = 64, REPEATS = 300 };
+
+/* tests/data/decode_by_hand.kv: tokens, caches of keys and values, last rows of both, positions; results: logits, and
+ * what the next step takes instead. Everything grows by a row a step, so each step gets memory of its own. */
+typedef struct hand {
+  kva_compiled *compiled;
+  kva_session *session;
+  kva_tensor in[6], out[5];
+} hand;
+
+static hand load_hand(model *m, const char *const *sizes) {
+  hand h = {0};
+  kva_define list[8];
+  const kva_define single_row[] = {{"B", "1"}, {"T", "1"}};
+  kva_load_options options = {.defines = list, .pins = single_row, .n_pins = timed() ? 2 : 1};
+  for (; sizes[2 * options.n_defines]; options.n_defines++)
+    list[options.n_defines] = (kva_define){sizes[2 * options.n_defines], sizes[2 * options.n_defines + 1]};
+  kva_module *module = NULL;
+  must(m, kva_load_model("tests/data/decode_by_hand.kv", &options, m->diag, &module));
+  const kva_compile_options how = {.target = {.opt_level = timed() ? 2 : 1}};
+  must(m, kva_compile(module, &how, m->diag, &h.compiled));
+  const kva_session_options single = {.threads = 1, .seed = 3};
+  must(m, kva_session_create(h.compiled->artifact, &single, m->diag, &h.session));
+  return h;
+}
+
+/* The states of the two models have the same names, and get the same values. */
+static void share_weights(model *m, hand *h) {
+  for (int i = 0; i < kva_session_state_count(h->session); i++)
+    for (int k = 0; k < kva_session_state_count(m->session); k++) {
+      kva_tensor to, from;
+      const kva_state_desc *a = kva_session_state_desc(h->session, i, &to);
+      const kva_state_desc *b = kva_session_state_desc(m->session, k, &from);
+      if (strcmp(a->name, b->name)) continue;
+      assert_int_equal(a->bytes, b->bytes);
+      memcpy(to.data, from.data, (size_t)a->bytes);
+    }
+}
+
+static void begin_hand(hand *h) {
+  const kva_program *p = kva_session_program_desc(h->session, 0);
+  for (int i = 1; i < 5; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
+    h->in[i] = (kva_tensor){.dtype = KVA_F32, .rank = b->rank};
+    for (int32_t d = 0; d < b->rank; d++) {
+      const kva_formula_word *w = b->dims[d].words;
+      h->in[i].dims[d] = w->op == KVA_FORMULA_CONST ? w->arg : d == 1 ? 1 : 0; /* B, P */
+    }
+    h->in[i].data = calloc(1, (size_t)kva_tensor_bytes(&h->in[i]) + 64);
+  }
+  h->in[5] = (kva_tensor){.dtype = KVA_F32, .rank = 1};
+}
+
+static void take_state(hand *h) {
+  for (int i = 1; i < 5; i++) {
+    free(h->in[i].data);
+    h->in[i] = h->out[i];
+  }
+}
+
+static const float *step_hand(model *m, hand *h, int64_t first, int64_t rows) {
+  float positions[LENGTH];
+  for (int64_t i = 0; i < rows; i++) positions[i] = (float)(first + i);
+  h->in[0] = token_tensor(1, rows, tokens + first);
+  h->in[5].dims[0] = rows, h->in[5].data = positions;
+  for (int i = 0; i < 5; i++) {
+    h->out[i] = (kva_tensor){0};
+    if (i && i < 5) {
+      kva_tensor t = h->in[i];
+      if (i < 3) t.dims[3] += rows;
+      h->out[i].data = malloc((size_t)kva_tensor_bytes(&t) + 64);
+    }
+  }
+  must(m, kva_session_run(h->session, 0, h->in, h->out));
+  return h->out[0].data;
+}
+
+static double best(double a, double seconds) {
+  return a == 0 || seconds < a ? seconds : a;
+}
+
+/* A step behind PREFIX rows, again and again, in turns. */
+static void print_times(model *m, hand *h, sequences *s) {
+  double derived = 0, by_hand = 0;
+  for (int i = 0; i < REPEATS; i++) {
+    double start = kva_now();
+    step(m, s, 0, 1);
+    s->position[0]--;
+    derived = best(derived, kva_now() - start);
+    start = kva_now();
+    step_hand(m, h, PREFIX, 1);
+    by_hand = best(by_hand, kva_now() - start);
+    for (int k = 1; k < 5; k++) free(h->out[k].data);
+  }
+  print_message("a step behind %d rows: derived %.3f ms, by hand %.3f ms\n", PREFIX, derived * 1e3, by_hand * 1e3);
+}
+
+static void as_by_hand(void **state) {
+  (void)state;
+  static const char *const small[] = {SMALL, "heads", "4", "kv_heads", "2", NULL}, *const real[] = {"vocab", "4096",
+                                                                                                    NULL};
+  model m = load_pinned("models/lm.kv", timed() ? real : small, 1, (const kva_define[]){{"B", "1"}});
+  hand h = load_hand(&m, timed() ? real : small);
+  draw_tokens();
+  share_weights(&m, &h);
+  begin_hand(&h);
+  m.row = timed() ? 4096 : WORDS;
+  sequences s = begin(&m, 1, PREFIX + 1);
+  for (int64_t first = 0, rows; first < PREFIX; first += rows) {
+    rows = timed() ? 1 : first ? 1 + first % 3 : 7;
+    if (rows > PREFIX - first) rows = PREFIX - first;
+    const float *found = step_hand(&m, &h, first, rows);
+    same_rows(&m, "by hand", step(&m, &s, 0, rows), found, first, rows);
+    take_state(&h);
+  }
+  if (timed()) print_times(&m, &h, &s);
+  for (int i = 1; i < 5; i++) free(h.in[i].data);
+  end(&m, &s);
+  kva_session_destroy(h.session);
+  kva_compiled_destroy(h.compiled);
+  unload(&m);
+}
+
 /* The caller's buffers are those of the state, and a session takes no other memory for it. */
 static void state_has_one_place(void **state) {
   (void)state;
@@ -303,10 +492,17 @@ static void capacity_costs_nothing(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(language_model),      cmocka_unit_test(many_layers),
-      cmocka_unit_test(without_shift),       cmocka_unit_test(documents),
-      cmocka_unit_test(shifts_of_all_kinds), cmocka_unit_test(rules_of_all_kinds),
-      cmocka_unit_test(state_has_one_place), cmocka_unit_test(capacity_costs_nothing),
+      cmocka_unit_test(language_model),
+      cmocka_unit_test(many_layers),
+      cmocka_unit_test(without_shift),
+      cmocka_unit_test(documents),
+      cmocka_unit_test(shifts_of_all_kinds),
+      cmocka_unit_test(rules_of_all_kinds),
+      cmocka_unit_test(spelled_out_operators),
+      cmocka_unit_test(on_simulator),
+      cmocka_unit_test(as_by_hand),
+      cmocka_unit_test(state_has_one_place),
+      cmocka_unit_test(capacity_costs_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,8 @@
 /* No allocation inside a step: a run whose shapes are bound allocates nothing at all, and so does a training step after
  * the first; so does a run whose sizes depend on data, once the largest has been seen. Counted by standing in for the
  * allocator (glibc), or by the sanitizer's own hook. */
+#include "tools/driver/driver.h"
+
 #include "runtime/base/platform.h"
 #include "runtime/session.h"
 #include "tests/runtime/control_sample.h"
@@ -158,12 +160,50 @@ static void sizes_that_depend_on_data_do_not_allocate(void **unused) {
   kva_session_destroy(s);
 }
 
+/* A model's decode step: caches are the caller's, and positions are data. */
+static void decoding_does_not_allocate(void **unused) {
+  (void)unused;
+  static const kva_define sizes[] = {{"vocab", "23"}, {"d", "16"}, {"ffn", "24"}, {"heads", "2"}, {"separator", "3"}};
+  enum { CAPACITY = 40, MAX_INPUTS = 32 };
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_compiled *c = NULL;
+  const kva_load_options load = {.defines = sizes, .n_defines = COUNT(sizes)};
+  assert_int_equal(kva_load_model("models/lm.kv", &load, diag, &m), KVA_OK);
+  assert_int_equal(kva_compile(m, &(kva_compile_options){.decode = true}, diag, &c), KVA_OK);
+  kva_session *s = create_session(c->artifact, &(kva_session_options){.threads = 2});
+  int program = kva_session_program(s, "step");
+  const kva_program *p = kva_session_program_desc(s, program);
+  kva_tensor in[MAX_INPUTS] = {{0}}, out[MAX_INPUTS];
+  int32_t token = 5;
+  int64_t position = 0;
+  for (int32_t i = 0; i < p->n_inputs; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
+    in[i].dtype = (kva_dtype)b->dtype, in[i].rank = b->rank;
+    for (int32_t d = 0; d < b->rank; d++)
+      in[i].dims[d] = b->dims[d].words->op == KVA_FORMULA_CONST ? b->dims[d].words->arg : d ? CAPACITY : 1;
+    in[i].data = i == 0 ? (void *)&token : i == 1 ? (void *)&position : calloc(1, (size_t)kva_tensor_bytes(&in[i]));
+  }
+  long before = 0;
+  for (position = 0; position < CAPACITY; position++) {
+    memset(out, 0, sizeof out);
+    assert_int_equal(kva_session_run(s, program, in, out), KVA_OK);
+    if (position == 0) before = atomic_load(&allocations);
+  }
+  assert_int_equal(atomic_load(&allocations) - before, 0);
+  for (int32_t i = 2; i < p->n_inputs; i++) free(in[i].data);
+  kva_session_destroy(s);
+  kva_compiled_destroy(c);
+  kva_diag_destroy(diag);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_counter_counts),
       cmocka_unit_test(bound_runs_do_not_allocate),
       cmocka_unit_test(training_steps_do_not_allocate),
       cmocka_unit_test(sizes_that_depend_on_data_do_not_allocate),
+      cmocka_unit_test(decoding_does_not_allocate),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

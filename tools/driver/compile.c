@@ -29,6 +29,7 @@ kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) 
   kva_target target;
   KVA_TRY(kva_codegen_describe(&options->target, m->diag, &target));
   passes.target = &target;
+  passes.step = options->decode;
   KVA_TRY(kva_optimize(m, &passes));
   if (options->decode) KVA_TRY(kva_make_decode(m, &passes));
   if (options->train) KVA_TRY(kva_make_training(m, &passes));

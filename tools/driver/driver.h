@@ -9,7 +9,7 @@
 
 typedef struct kva_compile_options {
   bool train;  /* programs "train_step" and "eval" in addition to "main"; requires a train block */
-  bool decode; /* program "decode": pass incremental */
+  bool decode; /* programs "decode" and "step": pass incremental */
   kva_target_options target;
   kva_pass_options passes;
 } kva_compile_options;

@@ -70,6 +70,8 @@ typedef struct kva_device_class {
    * elapsed gives the seconds from index - 1 to index. */
   kva_status (*mark)(kva_device *d, int32_t index);
   kva_status (*elapsed)(kva_device *d, int32_t index, double *out_seconds);
+  /* Optional: what became of a loaded kernel of the artefact. */
+  void (*facts)(const kva_device *d, int32_t kernel, kva_kernel_facts *out);
   kva_status (*synchronise)(kva_device *d); /* waits for launches and copies; reports their failures */
   const char *(*error)(const kva_device *d);
 } kva_device_class;

@@ -67,6 +67,7 @@ static void destroy(kva_device *device) {
   kva_text_free(&d->error);
   free(d->marks);
   free(d->functions);
+  free(d->facts);
   free(d->params);
   free(d->maps);
   free(d);
@@ -148,5 +149,6 @@ const kva_device_class kva_device_cuda = {.name = "cuda",
                                           .end = kva_cuda_end,
                                           .mark = mark,
                                           .elapsed = elapsed,
+                                          .facts = kva_cuda_facts,
                                           .synchronise = synchronise,
                                           .error = error};

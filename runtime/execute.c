@@ -311,20 +311,76 @@ static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *
   return kva_program_start(s, sp);
 }
 
-kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
+/* What comes before the steps: all but the outputs' memory is in place afterwards. */
+static kva_status enter(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
   if (!s) return KVA_INVALID;
   s->error[0] = 0;
   if (program < 0 || program >= kva_artifact_programs(s->artifact))
     return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
                             kva_artifact_programs(s->artifact));
   kva_program_state *sp = &s->programs[program];
-  bool on_host = s->device->class->host_memory;
   if ((sp->desc->n_inputs && !inputs) || (sp->desc->n_outputs && !outputs))
     return kva_session_fail(s, KVA_INVALID, "%s: inputs and outputs must not be null", sp->desc->name);
   KVA_TRY(bind(s, sp, inputs));
   KVA_TRY(check_inputs(s, sp, inputs));
   KVA_TRY(point_at_replaced(s, sp, inputs, outputs));
-  KVA_TRY(on_host ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs));
-  KVA_TRY(run_as_asked(s, sp));
-  return on_host ? deliver_outputs(s, sp, outputs) : kva_transfer_out(s, sp, outputs);
+  return s->device->class->host_memory ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs);
+}
+
+static kva_status leave(kva_session *s, kva_program_state *sp, kva_tensor *outputs) {
+  return s->device->class->host_memory ? deliver_outputs(s, sp, outputs) : kva_transfer_out(s, sp, outputs);
+}
+
+kva_status kva_session_run(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
+  KVA_TRY(enter(s, program, inputs, outputs));
+  KVA_TRY(run_as_asked(s, &s->programs[program]));
+  return leave(s, &s->programs[program], outputs);
+}
+
+/* ---- measuring --------------------------------------------------------------------------------------------------- */
+
+/* Notes the time as that of mark `index`: on the device, else on the host when all before is done. */
+static kva_status note_time(kva_session *s, kva_program_state *sp, int index, double *out_now) {
+  const kva_device_class *class = s->device->class;
+  if (!class->mark) KVA_TRY(wait(s, sp));
+  kva_status status = class->mark ? class->mark(s->device, index) : KVA_OK;
+  *out_now = kva_now();
+  return status == KVA_OK ? KVA_OK : kva_session_device_error(s, status, sp->desc, "measuring time");
+}
+
+/* n times `runs` runs; out_seconds[i]: of one run in part i. */
+static kva_status time_runs(kva_session *s, kva_program_state *sp, int64_t runs, int n, double *out_seconds) {
+  double before, now;
+  KVA_TRY(note_time(s, sp, 0, &before));
+  for (int i = 0; i < n; i++) {
+    for (int64_t run = 0; run < runs; run++) {
+      KVA_TRY(kva_session_rewind(s, sp));
+      KVA_TRY(run_steps(s, sp));
+    }
+    KVA_TRY(note_time(s, sp, i + 1, &now));
+    out_seconds[i] = (now - before) / (double)runs;
+    before = now;
+  }
+  KVA_TRY(wait(s, sp));
+  for (int i = 0; i < n && s->device->class->mark; i++) {
+    kva_status status = s->device->class->elapsed(s->device, i + 1, &out_seconds[i]);
+    if (status != KVA_OK) return kva_session_device_error(s, status, sp->desc, "measuring time");
+    out_seconds[i] /= (double)runs;
+  }
+  return KVA_OK;
+}
+
+/* The first run finds library algorithms, the second is recorded: the third and fourth tell how long one takes. */
+kva_status kva_session_time(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs, double seconds,
+                            int n, double *out_seconds) {
+  enum { FEW = 2, MOST_RUNS = 100000 };
+  double first[FEW];
+  KVA_TRY(enter(s, program, inputs, outputs));
+  kva_program_state *sp = &s->programs[program];
+  KVA_TRY(time_runs(s, sp, FEW, FEW, first));
+  double runs = first[FEW - 1] > 0 ? seconds / first[FEW - 1] : 1;
+  int64_t count = runs < 1 ? 1 : runs > MOST_RUNS ? MOST_RUNS : (int64_t)runs;
+  KVA_TRY(time_runs(s, sp, count, 1, first));
+  KVA_TRY(time_runs(s, sp, count, n, out_seconds));
+  return leave(s, sp, outputs);
 }

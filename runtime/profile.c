@@ -1,4 +1,4 @@
-/* Accessors for time and memory per step, which execute.c collects. */
+/* Accessors for time and memory per step, which execute.c collects, and for kernels. */
 #include "runtime/session.h"
 
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls) {
@@ -34,4 +34,15 @@ int64_t kva_session_step_bytes(const kva_session *s, int program, int step) {
   if (!sp || step < 0 || step >= sp->desc->n_steps) return 0;
   for (int32_t i = 0; i < sp->desc->steps[step].n_args; i++) bytes += sp->bytes[sp->desc->steps[step].args[i]];
   return bytes;
+}
+
+int kva_session_kernels(const kva_session *s) {
+  return s->artifact->n_kernels;
+}
+
+bool kva_session_kernel(const kva_session *s, int index, kva_kernel_facts *out) {
+  const kva_device_class *class = s->device->class;
+  if (!class->facts || index < 0 || index >= s->artifact->n_kernels) return false;
+  class->facts(s->device, index, out);
+  return true;
 }

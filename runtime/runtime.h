@@ -94,6 +94,24 @@ int64_t kva_session_step_bytes(const kva_session *s, int program, int step);
  * steps. */
 int kva_session_profile(const kva_session *s, int program, const double **out_seconds, const int64_t **out_calls);
 
+/* A kernel as the device loaded it: registers and local memory of a thread, shared memory of a block. Local memory
+ * holds what found no register: beyond a few bytes the kernel is slow. */
+typedef struct kva_kernel_facts {
+  const char *name; /* the artefact's */
+  int code;         /* kva_code_format: what was loaded */
+  int registers, threads;
+  int64_t local_bytes, shared_bytes;
+} kva_kernel_facts;
+int kva_session_kernels(const kva_session *s);
+/* Kernel `index`, from 0 up. false: the device does not tell; only cuda does. */
+bool kva_session_kernel(const kva_session *s, int index, kva_kernel_facts *out);
+
+/* Measures runs of a program that follow each other without a wait, on inputs that are copied to the device once: for
+ * about `seconds` to warm up, then n times that long. out_seconds[i]: the mean of a run in part i, by the device's
+ * clock where it has one. Outputs, and the session's error, are as after kva_session_run. */
+KVA_MUST_USE kva_status kva_session_time(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs,
+                                         double seconds, int n, double *out_seconds);
+
 /* ---- training ---------------------------------------------------------------------------------------------------- */
 
 /* A source of batches: fills tensors, which the trainer allocates in order of the training program's data inputs. Must

@@ -70,6 +70,11 @@ int kva_cli_load(const char *path, const kva_strings *defines, const kva_strings
   return kva_cli_load_from(&(kva_cli_source){.path = path, .defines = defines, .pins = pins}, diag, out_module);
 }
 
+void kva_cli_warn(kva_diag *diag) {
+  kva_diag_print(diag, stderr);
+  kva_diag_clear(diag);
+}
+
 static kva_status load(const kva_model_source *source, kva_diag *diag, kva_module **out_module) {
   kvasir_model *model;
   KVA_TRY(kva_model_open(source, diag, &model));
@@ -86,7 +91,7 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
       kva_cli_defines(from->pins, "--pin", arena, &source.load.n_pins, &source.load.pins)) {
     kva_status status = load(&source, diag, out_module);
     code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
-    if (status == KVA_OK) kva_diag_print(diag, stderr); /* warnings */
+    if (status == KVA_OK) kva_cli_warn(diag);
     kva_diag_clear(diag);
   }
   kva_arena_destroy(arena);

@@ -31,6 +31,7 @@ static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag 
       .files = &o->inputs, .seed = (uint64_t)o->seed, .repeat = o->repeat, .output_dir = o->output_dir};
   kvasir_session *session;
   KVA_TRY(kva_program_session(p, &options, diag, &session));
+  kva_cli_warn(diag);
   kva_status status = kva_run_files(session->s, 0, &request, diag);
   kvasir_session_destroy(session);
   return status;

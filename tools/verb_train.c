@@ -124,6 +124,7 @@ static kva_status train_compiled(kvasir_program *program, const train_options *o
                                  .profile = settings->profile || settings->report};
   kvasir_session *session;
   KVA_TRY(kva_program_session(program, &options, diag, &session));
+  kva_cli_warn(diag);
   if (!settings->json) {
     printf("%-10s ", v->result.name);
     kva_cli_print_compiled(c);

@@ -2,6 +2,7 @@
 #include "runtime/cuda/api.h"
 
 #include <dlfcn.h>
+#include <glob.h>
 #include <stdlib.h>
 
 typedef struct symbol_row {
@@ -73,6 +74,32 @@ kva_status kva_cuda_api_load(kva_diag *diag, kva_cuda_api *out_api) {
   return initialise(diag, path, out_api);
 }
 
+/* The newest library of the package nvidia-cublas in one Python installation; NULL: none. *out_path is a copy that
+ * stays. */
+static void *open_blas_of_python(const char *prefix, const char **out_path) {
+  static char found[512]; /* one thread at a time creates devices */
+  char pattern[512];
+  glob_t files;
+  void *library = NULL;
+  int n = prefix && *prefix ? snprintf(pattern, sizeof pattern,
+                                       "%s/lib/python3*/*-packages/nvidia/*/lib/libcublasLt.so.1[123]", prefix)
+                            : 0;
+  if (n <= 0 || n >= (int)sizeof pattern || glob(pattern, 0, NULL, &files) != 0) return NULL;
+  for (size_t i = files.gl_pathc; !library && i-- > 0;) {
+    snprintf(found, sizeof found, "%s", files.gl_pathv[i]);
+    library = dlopen(*out_path = found, RTLD_NOW | RTLD_LOCAL);
+  }
+  globfree(&files);
+  return library;
+}
+
+static void *open_blas_of_pythons(int n, const char *const *prefixes, const char **out_path) {
+  void *library = NULL;
+  for (int i = 0; !library && i < n; i++) library = open_blas_of_python(prefixes[i], out_path);
+  return library;
+}
+
+/* An environment that was chosen goes before the toolkit, the machine's Python after it. */
 static void *open_blas(const char **out_path) {
   static const char *const names[] = {"libcublasLt.so.13",
                                       "libcublasLt.so.12",
@@ -81,12 +108,14 @@ static void *open_blas(const char **out_path) {
                                       "/usr/local/cuda/lib64/libcublasLt.so.12",
                                       "/usr/local/cuda/lib64/libcublasLt.so.11",
                                       "/opt/cuda/lib64/libcublasLt.so"};
+  const char *const chosen[] = {getenv("VIRTUAL_ENV"), getenv("CONDA_PREFIX")}, *const machine[] = {"/usr/local",
+                                                                                                    "/usr"};
   *out_path = getenv("KVASIR_CUBLASLT_LIBRARY");
   if (*out_path && **out_path) return dlopen(*out_path, RTLD_NOW | RTLD_LOCAL);
-  void *library = NULL;
+  void *library = open_blas_of_pythons(2, chosen, out_path);
   for (size_t i = 0; !library && i < sizeof names / sizeof *names; i++)
     library = dlopen(*out_path = names[i], RTLD_NOW | RTLD_LOCAL);
-  return library;
+  return library ? library : open_blas_of_pythons(2, machine, out_path);
 }
 
 kva_status kva_blas_api_load(kva_diag *diag, kva_blas_api *out_api, const char **out_path) {
@@ -94,7 +123,8 @@ kva_status kva_blas_api_load(kva_diag *diag, kva_blas_api *out_api, const char *
   if (!out_api->library)
     return kva_fail(diag, KVA_MISSING, NULL,
                     "device cuda: no cuBLASLt (libcublasLt.so.13, .12 or .11): %s; install the CUDA runtime libraries "
-                    "(package libcublas), set KVASIR_CUBLASLT_LIBRARY to it, or compile with --gemm generated",
+                    "(package libcublas, or nvidia-cublas of the Python in VIRTUAL_ENV), set KVASIR_CUBLASLT_LIBRARY "
+                    "to it, or compile with --gemm generated",
                     dlerror());
   const char *missing = look_up(out_api->library, blas_rows, N_ROWS(blas_rows), out_api);
   if (!missing) return KVA_OK;

@@ -36,11 +36,15 @@ enum {
   CU_ATTRIBUTE_MULTIPROCESSORS = 16,
   CU_ATTRIBUTE_MAJOR = 75,
   CU_ATTRIBUTE_MINOR = 76,
+  CU_FUNCTION_SHARED_BYTES = 1, /* static, per block */
+  CU_FUNCTION_LOCAL_BYTES = 3,  /* per thread */
+  CU_FUNCTION_REGISTERS = 4,
   CU_FUNCTION_MAX_DYNAMIC_SHARED = 8,
   CU_JIT_INFO_LOG = 3,
   CU_JIT_INFO_LOG_SIZE = 4,
   CU_JIT_ERROR_LOG = 5,
   CU_JIT_ERROR_LOG_SIZE = 6,
+  CU_JIT_VERBOSE_LOG = 12,
   CU_STREAM_NON_BLOCKING = 1,
   CU_CAPTURE_THREAD_LOCAL = 1,
 };
@@ -93,6 +97,7 @@ enum {
     (cu_module * out_module, const void *image, unsigned n_options, cu_result *options, void **values))           \
   X(cuModuleUnload, "cuModuleUnload", (cu_module module))                                                         \
   X(cuModuleGetFunction, "cuModuleGetFunction", (cu_function * out_function, cu_module module, const char *name)) \
+  X(cuFuncGetAttribute, "cuFuncGetAttribute", (int *out_value, cu_result attribute, cu_function function))        \
   X(cuFuncSetAttribute, "cuFuncSetAttribute", (cu_function function, cu_result attribute, int value))             \
   X(cuLaunchKernel, "cuLaunchKernel",                                                                             \
     (cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x, unsigned block_y, \

@@ -25,9 +25,11 @@ typedef struct cuda_device {
   char arch[16]; /* compute capability: "sm_90" */
   const kva_artifact *artifact;
   cu_module module;
-  cu_function *functions; /* indexed by kernel */
-  void **params;          /* of the current launch; sized for the kernel with the most */
-  cu_tensor_map *maps;    /* likewise */
+  int32_t format;          /* kva_code_format of the module */
+  cu_function *functions;  /* indexed by kernel */
+  kva_kernel_facts *facts; /* likewise */
+  void **params;           /* of the current launch; sized for the kernel with the most */
+  cu_tensor_map *maps;     /* likewise */
   cuda_slot slots[CUDA_SLOTS];
   int next_slot;
   cu_event *marks;
@@ -61,6 +63,7 @@ kva_status kva_cuda_copy(kva_device *d, void *to, const void *from, int64_t byte
 
 kva_status kva_cuda_load(kva_device *d, const kva_artifact *a, kva_diag *diag);
 kva_status kva_cuda_launch(kva_device *d, const kva_device_launch *launch);
+void kva_cuda_facts(const kva_device *d, int32_t kernel, kva_kernel_facts *out);
 
 /* ---- record.c: whole runs as CUDA graphs ------------------------------------------------------------------------- */
 

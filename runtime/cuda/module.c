@@ -4,7 +4,10 @@
 
 #include <stdlib.h>
 
-enum { LOG_BYTES = 8192 };
+enum {
+  LOG_BYTES = 1 << 18,
+  LOCAL_BYTES = 64, /* of a thread, that pass without a warning: arrays with a few indices that are no constants */
+};
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
 
@@ -21,9 +24,12 @@ static kva_status check_arch(const cuda_device *d, const kva_artifact *a, kva_di
                    d->arch, d->arch);
 }
 
-/* A cubin runs on GPUs of its own major version; PTX also runs on later ones. */
+/* A cubin runs on GPUs of its own major version; PTX also runs on later ones. KVASIR_CUDA_CODE=ptx ignores cubins. */
 static bool suits(const cuda_device *d, const kva_code *code) {
-  return code->format != KVA_CODE_CUBIN || atoi(code->arch + 3) / 10 == atoi(d->arch + 3) / 10;
+  if (code->format != KVA_CODE_CUBIN) return true;
+  const char *wanted = getenv("KVASIR_CUDA_CODE");
+  if (wanted && !strcmp(wanted, "ptx")) return false;
+  return atoi(code->arch + 3) / 10 == atoi(d->arch + 3) / 10;
 }
 
 static kva_status refuse_module(cuda_device *d, cu_result result, const char *log, kva_diag *diag) {
@@ -37,14 +43,27 @@ static kva_status refuse_module(cuda_device *d, cu_result result, const char *lo
   return kva_error(diag, NULL, "the driver refuses the artefact's code: %s%s%s", text, *log ? ":\n" : "", log);
 }
 
-static kva_status load_image(cuda_device *d, const void *image, kva_diag *diag) {
+/* KVASIR_CUDA_LOG names a file that gets what the driver's compiler says of every module: registers, spills, notes. */
+static void write_log(const kva_code *code, const char *log) {
+  const char *path = getenv("KVASIR_CUDA_LOG");
+  FILE *out = path && *path ? fopen(path, "a") : NULL;
+  if (!out) return;
+  fprintf(out, "%s for %s, %lld bytes\n%s\n", code->format == KVA_CODE_CUBIN ? "machine code" : "PTX", code->arch,
+          (long long)code->bytes, log);
+  fclose(out);
+}
+
+static kva_status load_image(cuda_device *d, const kva_code *code, const void *image, kva_diag *diag) {
   char *log = calloc(2, LOG_BYTES);
   if (!log) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
-  cu_result options[] = {CU_JIT_INFO_LOG, CU_JIT_INFO_LOG_SIZE, CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_SIZE};
-  void *size = (void *)(uintptr_t)(LOG_BYTES - 1), *values[] = {log, size, log + LOG_BYTES, size};
-  cu_result result = d->api.cuModuleLoadDataEx(&d->module, image, 4, options, values);
+  cu_result options[] = {CU_JIT_INFO_LOG, CU_JIT_INFO_LOG_SIZE, CU_JIT_ERROR_LOG, CU_JIT_ERROR_LOG_SIZE,
+                         CU_JIT_VERBOSE_LOG};
+  void *size = (void *)(uintptr_t)(LOG_BYTES - 1), *yes = (void *)(uintptr_t)1;
+  void *values[] = {log, size, log + LOG_BYTES, size, yes};
+  cu_result result = d->api.cuModuleLoadDataEx(&d->module, image, 5, options, values);
   kva_status status = KVA_OK;
   if (result != CU_SUCCESS) d->module = NULL, status = refuse_module(d, result, log + LOG_BYTES, diag);
+  write_log(code, result == CU_SUCCESS ? log : log + LOG_BYTES);
   free(log);
   return status;
 }
@@ -54,7 +73,7 @@ static kva_status load_text(cuda_device *d, const kva_code *code, kva_diag *diag
   char *copy = calloc((size_t)code->bytes + 1, 1);
   if (!copy) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory to load the artefact's code");
   memcpy(copy, code->data, (size_t)code->bytes);
-  kva_status status = load_image(d, copy, diag);
+  kva_status status = load_image(d, code, copy, diag);
   free(copy);
   return status;
 }
@@ -66,11 +85,48 @@ static kva_status load_module(cuda_device *d, const kva_artifact *a, kva_diag *d
     const kva_code *code = &a->codes[i];
     bool last = kva_device_code(d->base.class, a, i + 1) < 0;
     if (!suits(d, code)) continue;
-    status = code->format == KVA_CODE_CUBIN ? load_image(d, code->data, last ? diag : NULL) : load_text(d, code, diag);
+    status =
+        code->format == KVA_CODE_CUBIN ? load_image(d, code, code->data, last ? diag : NULL) : load_text(d, code, diag);
+    d->format = code->format;
     if (status == KVA_OK) return KVA_OK;
   }
   return status == KVA_MISSING ? kva_fail(diag, status, NULL, "the artefact has no code for this GPU (%s)", d->arch)
                                : status;
+}
+
+/* Facts that the driver does not tell stay 0. */
+static void note_facts(cuda_device *d, int32_t i) {
+  const kva_kernel_desc *k = &d->artifact->kernels[i];
+  int registers = 0, local = 0, shared = 0;
+  (void)d->api.cuFuncGetAttribute(&registers, CU_FUNCTION_REGISTERS, d->functions[i]);
+  (void)d->api.cuFuncGetAttribute(&local, CU_FUNCTION_LOCAL_BYTES, d->functions[i]);
+  (void)d->api.cuFuncGetAttribute(&shared, CU_FUNCTION_SHARED_BYTES, d->functions[i]);
+  d->facts[i] = (kva_kernel_facts){.name = k->name,
+                                   .code = d->format,
+                                   .registers = registers,
+                                   .threads = (int)k->threads,
+                                   .local_bytes = local,
+                                   .shared_bytes = shared + (int64_t)k->dynamic_bytes};
+}
+
+void kva_cuda_facts(const kva_device *d, int32_t kernel, kva_kernel_facts *out) {
+  *out = ((const cuda_device *)d)->facts[kernel];
+}
+
+static void warn_of_local_memory(const cuda_device *d, kva_diag *diag) {
+  const kva_kernel_facts *worst = NULL;
+  int n = 0;
+  for (int32_t i = 0; i < d->artifact->n_kernels; i++) {
+    if (d->facts[i].local_bytes <= LOCAL_BYTES) continue;
+    n++;
+    if (!worst || d->facts[i].local_bytes > worst->local_bytes) worst = &d->facts[i];
+  }
+  if (worst)
+    kva_warn(
+        diag, NULL,
+        "%d of %d kernels keep values in local memory, which is slow; the most, %lld bytes a thread, '%s'. Machine "
+        "code of ptxas (kvasir build --cubin) may need none; KVASIR_CUDA_LOG=FILE keeps what the compiler says",
+        n, d->artifact->n_kernels, (long long)worst->local_bytes, worst->name);
 }
 
 static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
@@ -81,7 +137,7 @@ static kva_status find_kernel(cuda_device *d, int32_t i, kva_diag *diag) {
     return kva_error(diag, NULL, "damaged artefact: its module has no kernel '%s'", k->name ? k->name : "(unnamed)");
   if (result == CU_SUCCESS && k->dynamic_bytes)
     result = d->api.cuFuncSetAttribute(d->functions[i], CU_FUNCTION_MAX_DYNAMIC_SHARED, (int)k->dynamic_bytes);
-  if (result == CU_SUCCESS) return KVA_OK;
+  if (result == CU_SUCCESS) return note_facts(d, i), KVA_OK;
   kva_cuda_error_text(&d->api, result, text, sizeof text);
   return kva_error(diag, NULL, "kernel '%s' (%u bytes of shared memory): %s", k->name,
                    k->shared_bytes + k->dynamic_bytes, text);
@@ -119,9 +175,11 @@ kva_status kva_cuda_load(kva_device *device, const kva_artifact *a, kva_diag *di
   KVA_TRY(check_arch(d, a, diag));
   KVA_TRY(kva_cuda_enter(d));
   d->functions = calloc((size_t)a->n_kernels + 1, sizeof *d->functions);
-  if (!d->functions) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d kernels", a->n_kernels);
+  d->facts = calloc((size_t)a->n_kernels + 1, sizeof *d->facts);
+  if (!d->functions || !d->facts) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %d kernels", a->n_kernels);
   if (a->n_kernels) KVA_TRY(load_module(d, a, diag));
   for (int32_t i = 0; i < a->n_kernels; i++) KVA_TRY(find_kernel(d, i, diag));
+  warn_of_local_memory(d, diag);
   KVA_TRY(allocate_params(d, diag));
   return has_gemms(a) ? kva_cuda_blas_create(d, diag) : KVA_OK;
 }

@@ -90,6 +90,8 @@ static kva_status run_model(const kva_artifact *a, const settings *o, kva_diag *
       &(kva_session_options){
           .threads = (int)o->threads, .seed = (uint64_t)o->seed, .weights = o->weights, .device = o->device},
       diag, &s));
+  kva_diag_print(diag, stderr); /* warnings */
+  kva_diag_clear(diag);
   kva_run_request request = {.files = &o->files,
                              .n_dims = (int)o->pins.n,
                              .dims = o->dims,

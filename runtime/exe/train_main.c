@@ -120,6 +120,8 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
   kva_train_result result = {.name = "train"};
   if (o->report) KVA_TRY(kva_file_check_writable(o->report, diag));
   KVA_TRY(kva_session_create(a, &options, diag, &s));
+  kva_diag_print(diag, stderr); /* warnings */
+  kva_diag_clear(diag);
   kva_train_catch_signals();
   kva_status status = kva_train_session(s, o, d, o->json ? "/dev/stdout" : o->metrics, arena, diag, &result);
   if (o->report && result.history) {

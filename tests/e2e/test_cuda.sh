@@ -32,6 +32,22 @@ assert d["cuda"]["devices"][0]["target"] == "sm_90a" and d["cuda"]["devices"][0]
 assert d["cublaslt"]["version"] == 120401, d
 PY
 
+# cuBLASLt of an activated Python environment; without cuBLASLt in it, as if there were none.
+site=$work/env/lib/python3.13/site-packages/nvidia/cu13/lib
+mkdir -p "$site"
+ln -s "$KVASIR_FAKE_CUDA" "$site/libcublasLt.so.13"
+KVASIR_CUBLASLT_LIBRARY="" VIRTUAL_ENV=$work/env expect 0 doctor
+says "$site/libcublasLt.so.13"
+KVASIR_CUBLASLT_LIBRARY="" VIRTUAL_ENV=$work expect 0 doctor
+grep -qF "$work" "$work/out" && fail "cuBLASLt of nowhere"
+
+# Local memory is a warning; the compiler's messages go to a file.
+FAKE_CUDA_LOCAL_BYTES=64 KVASIR_CUDA_LOG=$work/log expect 0 run models/mlp.kv --pin B=1 --pin T=4 --device cuda
+grep -q "local memory" "$work/out" && fail "64 bytes of local memory pass"
+grep -q '^PTX for sm_90a, [1-9][0-9]* bytes' "$work/log" || fail "no log of the driver's compiler"
+FAKE_CUDA_LOCAL_BYTES=72 expect 0 run models/mlp.kv --pin B=1 --pin T=4 --device cuda
+says "keep values in local memory, which is slow; the most, 72 bytes a thread"
+
 # Training: recorded runs, library products and generated ones.
 size=(-D d=16 -D heads=2 -D ffn=32 -D vocab=64 -D pool=24 -D length=32 -D lr=1e-2)
 train() { # train NAME ARGUMENTS...

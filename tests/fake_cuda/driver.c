@@ -2,6 +2,7 @@
 #include "tests/fake_cuda/fake.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 struct cu_context_object {
   int unused;
@@ -204,6 +205,17 @@ cu_result fake_cuModuleGetFunction(cu_function *out_function, cu_module module, 
   return CU_SUCCESS;
 }
 
+/* Local memory as the text says; registers are what this driver makes up. */
+cu_result fake_cuFuncGetAttribute(int *out_value, cu_result attribute, cu_function function) {
+  const kva_ptx_kernel_info *info = kva_ptx_kernel_get_info(function->f.kernel);
+  switch (attribute) {
+  case CU_FUNCTION_SHARED_BYTES: *out_value = (int)info->static_shared; return CU_SUCCESS;
+  case CU_FUNCTION_LOCAL_BYTES: *out_value = setting("FAKE_CUDA_LOCAL_BYTES", (int)info->local); return CU_SUCCESS;
+  case CU_FUNCTION_REGISTERS: *out_value = 32; return CU_SUCCESS;
+  default: return CU_ERROR_INVALID_VALUE;
+  }
+}
+
 cu_result fake_cuFuncSetAttribute(cu_function function, cu_result attribute, int value) {
   if (attribute != CU_FUNCTION_MAX_DYNAMIC_SHARED || value < 0 || value > 227 << 10) return CU_ERROR_INVALID_VALUE;
   function->f.most_dynamic = (uint32_t)value;
@@ -295,6 +307,28 @@ static bool is_alive(const void *p, size_t bytes) {
   return fake_is_device(p, bytes) || fake_is_pinned(p, bytes);
 }
 
+/* Whether FAKE_CUDA_INJECT ("hang=TEXT;fault=TEXT;wrong=TEXT") wants this to happen in the running case of the checker
+ * (tools/gpucheck): "name, target, cubin" or "..., ptx" has TEXT in it. */
+static bool is_injected(const char *what) {
+  const char *list = getenv("FAKE_CUDA_INJECT"), *name = getenv("KVASIR_GPU_CASE");
+  for (const char *p = list; p && name && *p; p += strcspn(p, ";"), p += *p == ';') {
+    size_t key = strlen(what), size = strcspn(p, ";");
+    char text[256];
+    if (strncmp(p, what, key) != 0 || p[key] != '=') continue;
+    snprintf(text, sizeof text, "%.*s", (int)(size - key - 1), p + key + 1);
+    if (strstr(name, text)) return true;
+  }
+  return false;
+}
+
+/* A kernel that never ends, or one that fails; what is copied to the host is wrong at its end. */
+static cu_result inject(const fake_op *op) {
+  while (op->kind == FAKE_KERNEL && is_injected("hang")) pause();
+  if (op->kind == FAKE_COPY && fake_is_pinned(op->to, op->bytes) && is_injected("wrong"))
+    memset((char *)op->to + op->bytes - (op->bytes < 8 ? op->bytes : 8), 0x5A, op->bytes < 8 ? op->bytes : 8);
+  return op->kind == FAKE_KERNEL && is_injected("fault") ? ERROR_ILLEGAL_ADDRESS : CU_SUCCESS;
+}
+
 cu_result fake_run(const fake_op *op) {
   cu_result r = CU_SUCCESS;
   if ((op->kind == FAKE_COPY && (!is_alive(op->to, op->bytes) || !is_alive(op->from, op->bytes))) ||
@@ -310,6 +344,7 @@ cu_result fake_run(const fake_op *op) {
   case FAKE_GEMM: fake_multiply(&op->gemm); break;
   case FAKE_EVENT: break;
   }
+  if (r == CU_SUCCESS) r = inject(op);
   fake_open_memory(false);
   return r;
 }

@@ -10,7 +10,8 @@
  *
  * What the driver would not notice but is wrong (leaks, unpinned copies, use of dead handles) is told on stderr and
  * counted: fake_cuda_violations(). Environment: FAKE_CUDA_DEVICES (1), FAKE_CUDA_CAPABILITY (90), FAKE_CUDA_DRIVER
- * (12040). One thread at a time. */
+ * (12040), FAKE_CUDA_LOCAL_BYTES (what every kernel is said to have), FAKE_CUDA_INJECT (driver.c). One thread at a
+ * time. */
 #ifndef KVA_TESTS_FAKE_CUDA_FAKE_H
 #define KVA_TESTS_FAKE_CUDA_FAKE_H
 

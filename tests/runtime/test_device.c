@@ -146,6 +146,45 @@ static void profiles_count_every_step(void **state) {
   kva_session_destroy(s);
 }
 
+/* All runs together last as long as they say; what they leave is what that many runs leave. */
+static void measured_runs_give_the_same_results(void **state) {
+  const kva_device_class *class = require(state);
+  kva_artifact a = artifact_for(class);
+  kva_session *s = open_session(&a, class, 2);
+  enum { N = 40, PARTS = 3 };
+  float x[N];
+  double seconds[PARTS] = {0}, start = kva_now(), sum = 0;
+  for (int i = 0; i < N; i++) x[i] = (float)i;
+  kva_tensor in = {.dtype = KVA_F32, .rank = 2, .dims = {1, N}, .data = x}, out[4] = {{.data = NULL}};
+  assert_int_equal(kva_session_time(s, P_RUN, &in, out, 1e-3, PARTS, seconds), KVA_OK);
+  for (int i = 0; i < N; i++) assert_true(((float *)out[2].data)[i] == expected(x, i));
+  double runs = (*(float *)out[1].data - 100) / N, each = (runs - 4) / (PARTS + 1);
+  assert_true(each >= 1 && each == (double)(int64_t)each); /* four runs, then the warm-up and the parts */
+  for (int i = 0; i < PARTS; i++) {
+    assert_true(seconds[i] > 0);
+    sum += seconds[i] * each;
+  }
+  assert_true(sum <= kva_now() - start);
+  in.rank = 1;
+  assert_int_not_equal(kva_session_time(s, P_RUN, &in, out, 1e-3, PARTS, seconds), KVA_OK);
+  assert_true(*kva_session_error(s));
+  kva_session_destroy(s);
+}
+
+/* Device cuda tells of its kernels, the others do not. */
+static void kernels_have_facts(void **state) {
+  const kva_device_class *class = require(state);
+  kva_artifact a = artifact_for(class);
+  kva_session *s = open_session(&a, class, 1);
+  kva_kernel_facts f = {0};
+  bool is_cuda = !strcmp(class->name, "cuda");
+  assert_int_equal(kva_session_kernels(s), a.n_kernels);
+  assert_int_equal(kva_session_kernel(s, 0, &f), is_cuda);
+  assert_false(kva_session_kernel(s, a.n_kernels, &f) || kva_session_kernel(s, -1, &f));
+  if (is_cuda) assert_true(f.code == KVA_CODE_PTX && f.registers > 0 && f.threads == BLOCK && !f.local_bytes && f.name);
+  kva_session_destroy(s);
+}
+
 /* ---- one device, or none ----------------------------------------------------------------------------------------- */
 
 static void names_of_devices(void **unused) {
@@ -217,6 +256,8 @@ int main(void) {
       ALL(other_devices_code_is_refused),
       ALL(equal_runs_give_equal_results),
       ALL(profiles_count_every_step),
+      ALL(measured_runs_give_the_same_results),
+      ALL(kernels_have_facts),
       cmocka_unit_test(names_of_devices),
       cmocka_unit_test(findings_fail_the_run),
       cmocka_unit_test(damaged_modules_are_refused),

@@ -196,26 +196,13 @@ static kva_status host_codegen(const build *b, kva_codegen **cg) {
   return kva_codegen_create(&any, b->diag, cg);
 }
 
-static kva_status add_cubin(const build *b, kva_artifact *a) {
-  kva_file_part cubin;
-  const kva_code *ptx = &a->codes[0];
-  if (!b->o->cubin || ptx->format != KVA_CODE_PTX) return KVA_OK;
-  KVA_TRY(kva_assemble_ptx(ptx->arch, (kva_file_part){ptx->data, (size_t)ptx->bytes}, b->arena, b->diag, &cubin));
-  kva_code *codes = KVA_NEW_ARRAY(b->arena, kva_code, 2);
-  codes[0] = (kva_code){.format = KVA_CODE_CUBIN, .arch = ptx->arch, .data = cubin.data, .bytes = (int64_t)cubin.size};
-  codes[1] = *ptx;
-  a->codes = codes;
-  a->n_codes = 2;
-  return KVA_OK;
-}
-
 /* Tables for every target, each an alternative of the previous one. cgs own parts of them. */
 static kva_status make_alternatives(build *b, kva_codegen **cgs, kva_artifact **out) {
   for (uint32_t i = b->o->n_targets; i-- > 0;) {
     kva_artifact *a;
     KVA_TRY(make_tables(b, &b->o->targets[i], &cgs[i], &a));
     if (b->o->weights) KVA_TRY(kva_move_weights(a, b->o->weights, b->arena, b->diag));
-    KVA_TRY(add_cubin(b, a));
+    if (b->o->cubin) KVA_TRY(kva_add_machine_code(a, b->arena, b->diag));
     if (i + 1 < b->o->n_targets) a->next = *out;
     *out = a;
   }

@@ -25,6 +25,8 @@ bool kva_find_ptxas(char *out, size_t size);
 /* A cubin for `arch` from PTX, in the arena. KVA_MISSING without ptxas. */
 KVA_MUST_USE kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *arena, kva_diag *diag,
                                          kva_file_part *out_cubin);
+/* Adds machine code to an artefact of PTX alone; others stay as they are. The new table is in the arena. */
+KVA_MUST_USE kva_status kva_add_machine_code(kva_artifact *a, kva_arena *arena, kva_diag *diag);
 
 /* ---- the C interface of a model ---------------------------------------------------------------------------------- */
 

@@ -61,3 +61,16 @@ kva_status kva_assemble_ptx(const char *arch, kva_file_part ptx, kva_arena *aren
   rmdir(folder);
   return status;
 }
+
+kva_status kva_add_machine_code(kva_artifact *a, kva_arena *arena, kva_diag *diag) {
+  kva_file_part cubin;
+  const kva_code *ptx = &a->codes[0];
+  if (a->n_codes != 1 || ptx->format != KVA_CODE_PTX) return KVA_OK;
+  KVA_TRY(kva_assemble_ptx(ptx->arch, (kva_file_part){ptx->data, (size_t)ptx->bytes}, arena, diag, &cubin));
+  kva_code *codes = KVA_NEW_ARRAY(arena, kva_code, 2);
+  codes[0] = (kva_code){.format = KVA_CODE_CUBIN, .arch = ptx->arch, .data = cubin.data, .bytes = (int64_t)cubin.size};
+  codes[1] = *ptx;
+  a->codes = codes;
+  a->n_codes = 2;
+  return KVA_OK;
+}

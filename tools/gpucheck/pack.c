@@ -1,7 +1,10 @@
-/* kva_gpu_pack DIR: compiles all cases for GPUs and writes, into DIR, an object for every artefact (kN.o), a table of
- * them in C (table.c) and the file of cases with inputs and expected results (cases.bin). Run by tools/gpu-check.
+/* kva_gpu_pack DIR [TEXT]...: compiles all cases for GPUs and writes, into DIR, an object for every artefact (kN.o), a
+ * table of them in C (table.c) and the file of cases with inputs and expected results (cases.bin). Run by
+ * tools/gpu-check. With ptxas named kernels and training steps have machine code beside their PTX, and are cases of
+ * their own with each.
  *
  * Expected results come from the reference evaluator in double, of the training run from the CPU. */
+#include "tools/driver/build.h"
 #include "tools/driver/summary.h"
 #include "ops/ids.h"
 #include "tools/gpucheck/format.h"
@@ -18,7 +21,16 @@ typedef struct pack {
   kva_text cases; /* the file's bytes after the header */
   int64_t n_cases;
   int32_t n_artifacts, without_code;
+  bool machine; /* there is a ptxas */
+  int n_only;
+  char *const *only; /* cases whose names have one of these in them; n_only 0: all */
 } pack;
+
+static bool is_asked(const pack *p, const char *name) {
+  for (int i = 0; i < p->n_only; i++)
+    if (strstr(name, p->only[i])) return true;
+  return !p->n_only;
+}
 
 /* ---- the file ---------------------------------------------------------------------------------------------------- */
 
@@ -37,6 +49,13 @@ static void add_bytes(pack *p, const void *data, size_t size) {
 static void add_case(pack *p, gpu_case c) {
   add_bytes(p, &c, sizeof c);
   p->n_cases++;
+}
+
+static gpu_case new_case(gpu_case_kind kind, char phase, const char *name, const char *target) {
+  gpu_case c = {.kind = kind, .phase = phase, .kernel = -1};
+  snprintf(c.name, sizeof c.name, "%s", name);
+  snprintf(c.target, sizeof c.target, "%s", target);
+  return c;
 }
 
 static void add_tensor(pack *p, const kva_ref_tensor *w, bool packed, double tolerance) {
@@ -70,11 +89,12 @@ static kva_status write_object(pack *p, const kva_artifact *a, int32_t *out_arti
 }
 
 static kva_status compile_plans(pack *p, kva_module *m, const kva_target_options *target, kva_arena *arena, uint32_t n,
-                                kva_memory_plan **plans, int32_t *out_artifact) {
+                                kva_memory_plan **plans, bool machine, int32_t *out_artifact) {
   kva_codegen *cg;
   kva_artifact *a;
   KVA_TRY(kva_codegen_create(target, p->diag, &cg));
   kva_status status = kva_codegen_tables(cg, arena, m, n, plans, &a);
+  if (status == KVA_OK && machine && a->n_kernels) status = kva_add_machine_code(a, arena, p->diag);
   if (status == KVA_OK) status = write_object(p, a, out_artifact);
   kva_codegen_destroy(cg);
   return status;
@@ -82,12 +102,12 @@ static kva_status compile_plans(pack *p, kva_module *m, const kva_target_options
 
 /* ---- operators --------------------------------------------------------------------------------------------------- */
 
-static kva_status compile_operator(pack *p, kva_case_built *built, int32_t *out_artifact) {
+static kva_status compile_operator(pack *p, kva_case_built *built, const char *arch, int32_t *out_artifact) {
   kva_arena *arena = kva_arena_create();
   kva_memory_plan *plan;
-  const kva_target_options target = {.arch = "sm_80", .opt_level = 2};
+  const kva_target_options target = {.arch = arch, .opt_level = 2};
   kva_status status = kva_plan(built->m, built->f, arena, &plan);
-  if (status == KVA_OK) status = compile_plans(p, built->m, &target, arena, 1, &plan, out_artifact);
+  if (status == KVA_OK) status = compile_plans(p, built->m, &target, arena, 1, &plan, false, out_artifact);
   kva_arena_destroy(arena);
   return status;
 }
@@ -105,41 +125,44 @@ static void add_results(pack *p, kva_ref_tensor *const *inputs, uint32_t n_input
   }
 }
 
+static void add_built(pack *p, const kva_case *c, gpu_case row, kva_case_built *built,
+                      kva_ref_tensor *const *expected) {
+  p->without_code += compile_operator(p, built, row.target, &row.artifact) != KVA_OK;
+  if (row.artifact < 0) return;
+  row.n_inputs = (int32_t)built->n_inputs, row.n_outputs = (int32_t)built->n_outputs;
+  add_case(p, row);
+  add_results(p, built->inputs, built->n_inputs, expected, built->n_outputs, kva_ops.ops[c->op]->tolerance);
+}
+
 /* Adds one case in one type; counts operators without GPU code. */
-static void add_operator(pack *p, const kva_case *c, kva_dtype dtype) {
+static void add_operator(pack *p, const kva_case *c, kva_dtype dtype, const char *arch) {
   kva_case_built built;
   kva_ref_tensor *expected[MAX_TENSORS] = {0};
-  int32_t artifact;
+  kva_text text = {0};
+  kva_case_describe(c, dtype, &text);
+  gpu_case row = new_case(GPU_OPERATOR, 'A', text.data, arch);
+  kva_text_free(&text);
+  row.artifact = -1;
+  if (!is_asked(p, row.name)) return;
   bool ok = kva_case_build(c, dtype, &built) == KVA_OK && built.n_outputs <= MAX_TENSORS &&
             kva_run_reference(NULL, built.m, built.f, (const kva_ref_tensor *const *)built.inputs, expected,
                               built.diag) == KVA_OK;
-  bool has_code = ok && compile_operator(p, &built, &artifact) == KVA_OK;
-  p->without_code += !has_code;
-  if (has_code) {
-    gpu_case row = {.target = "sm_80",
-                    .kind = GPU_OPERATOR,
-                    .artifact = artifact,
-                    .n_inputs = (int32_t)built.n_inputs,
-                    .n_outputs = (int32_t)built.n_outputs};
-    kva_text text = {0};
-    kva_case_describe(c, dtype, &text);
-    snprintf(row.name, sizeof row.name, "%s", text.data);
-    kva_text_free(&text);
-    add_case(p, row);
-    add_results(p, built.inputs, built.n_inputs, expected, built.n_outputs, kva_ops.ops[c->op]->tolerance);
-  }
+  if (ok)
+    add_built(p, c, row, &built, expected);
+  else
+    p->without_code++;
   for (uint32_t i = 0; i < MAX_TENSORS; i++) kva_ref_tensor_free(expected[i]);
   kva_case_free(&built);
 }
 
 /* Adds every case in its own type, and the first of each operator also in bfloat16 and half. */
-static void add_operators(pack *p, const kva_case_table *table, bool seen[KVA_OP_COUNT]) {
+static void add_operators(pack *p, const kva_case_table *table, const char *arch, bool seen[KVA_OP_COUNT]) {
   static const kva_dtype halves[] = {KVA_BF16, KVA_F16};
   for (uint32_t i = 0; i < table->n; i++) {
     const kva_case *c = &table->cases[i];
-    add_operator(p, c, KVA_DTYPE_NONE);
+    add_operator(p, c, KVA_DTYPE_NONE, arch);
     for (int k = 0; k < 2 && !seen[c->op]; k++)
-      if (kva_dtype_in(kva_case_dtypes(c), halves[k])) add_operator(p, c, halves[k]);
+      if (kva_dtype_in(kva_case_dtypes(c), halves[k])) add_operator(p, c, halves[k], arch);
     seen[c->op] = true;
   }
   kva_diag_clear(p->diag);
@@ -168,15 +191,21 @@ static kva_ref_tensor *input_for(const kva_type *t, uint32_t index, bool filled)
   return w;
 }
 
+/* With machine code, if there is a ptxas. */
 static kva_status compile_model(pack *p, kva_module *m, const kva_compile_options *o, int32_t *out_artifact) {
   kva_arena *arena = kva_arena_create();
   kva_memory_plan **plans;
   uint32_t n;
   kva_status status = kva_compile_graph(m, o);
   if (status == KVA_OK) status = kva_plan_functions(m, o, arena, &n, &plans);
-  if (status == KVA_OK) status = compile_plans(p, m, &o->target, arena, n, plans, out_artifact);
+  if (status == KVA_OK) status = compile_plans(p, m, &o->target, arena, n, plans, p->machine, out_artifact);
   kva_arena_destroy(arena);
   return status;
+}
+
+/* The library's kernels are not ours: both codes would be the same. */
+static int lowest_code(const pack *p, const gpu_kernel *k) {
+  return k->library ? p->machine : 0;
 }
 
 static kva_status add_small(pack *p, const gpu_kernel *k, kva_module *m, const kva_compile_options *o, gpu_case row) {
@@ -186,8 +215,9 @@ static kva_status add_small(pack *p, const gpu_kernel *k, kva_module *m, const k
   for (uint32_t i = 0; i < n_in; i++) in[i] = input_for(f->graph->inputs.data[i]->type, i, true);
   kva_status status = kva_run_reference(NULL, m, f, (const kva_ref_tensor *const *)in, expected, p->diag);
   if (status == KVA_OK) status = compile_model(p, m, o, &row.artifact);
-  if (status == KVA_OK) {
-    row.kind = GPU_KERNEL, row.n_inputs = (int32_t)n_in, row.n_outputs = (int32_t)n_out;
+  row.n_inputs = (int32_t)n_in, row.n_outputs = (int32_t)n_out;
+  for (int machine = p->machine; status == KVA_OK && machine >= lowest_code(p, k); machine--) {
+    row.machine = machine;
     add_case(p, row);
     add_results(p, in, n_in, expected, n_out, k->tolerance);
   }
@@ -195,56 +225,73 @@ static kva_status add_small(pack *p, const gpu_kernel *k, kva_module *m, const k
   return status;
 }
 
-/* The shapes of m's inputs, at most MAX_TENSORS. */
-static kva_status input_shapes(pack *p, const kva_module *m, const char *name, gpu_tensor *out, int32_t *out_n) {
+static kva_status shape_of(pack *p, const kva_type *t, const char *name, gpu_tensor *out) {
+  *out = (gpu_tensor){.dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
+  for (uint32_t d = 0; d < t->rank; d++)
+    if (!kva_expr_is_const(t->dims[d], &out->dims[d]))
+      return kva_error(p->diag, NULL, "%s: a shape of the large case is not pinned", name);
+  return KVA_OK;
+}
+
+/* The shapes of m's inputs and outputs, at most MAX_TENSORS of each. */
+static kva_status shapes_of(pack *p, const kva_module *m, gpu_case *row, double tolerance, gpu_tensor *out) {
   const kva_graph *g = m->functions.data[0]->graph;
-  *out_n = (int32_t)g->inputs.len;
-  for (int32_t i = 0; i < *out_n; i++) {
-    const kva_type *t = g->inputs.data[i]->type;
-    out[i] = (gpu_tensor){.dtype = (int32_t)t->dtype, .rank = (int32_t)t->rank};
-    for (uint32_t d = 0; d < t->rank; d++)
-      if (!kva_expr_is_const(t->dims[d], &out[i].dims[d]))
-        return kva_error(p->diag, NULL, "%s: a shape of the large case is not pinned", name);
+  row->n_inputs = (int32_t)g->inputs.len, row->n_outputs = (int32_t)kva_graph_output_count(g);
+  for (int32_t i = 0; i < row->n_inputs; i++) KVA_TRY(shape_of(p, g->inputs.data[i]->type, row->name, out++));
+  for (int32_t i = 0; i < row->n_outputs; i++, out++) {
+    KVA_TRY(shape_of(p, kva_graph_output(g, (uint32_t)i)->type, row->name, out));
+    out->tolerance = kva_case_tolerance(tolerance, (kva_dtype)out->dtype);
   }
   return KVA_OK;
 }
 
-/* Adds a case whose inputs are shapes only. */
-static void add_shaped(pack *p, const gpu_case *row, const gpu_tensor *inputs) {
+/* Adds a case whose tensors are shapes only. */
+static void add_shaped(pack *p, const gpu_case *row, const gpu_tensor *tensors) {
   add_case(p, *row);
-  for (int32_t i = 0; i < row->n_inputs; i++) add_bytes(p, &inputs[i], sizeof inputs[i]);
+  for (int32_t i = 0; i < row->n_inputs + row->n_outputs; i++) add_bytes(p, &tensors[i], sizeof tensors[i]);
 }
 
 static kva_status add_large(pack *p, const gpu_kernel *k, kva_module *m, const kva_compile_options *o, gpu_case row) {
-  gpu_tensor inputs[MAX_TENSORS];
-  KVA_TRY(input_shapes(p, m, k->name, inputs, &row.n_inputs));
+  gpu_tensor tensors[2 * MAX_TENSORS];
+  KVA_TRY(shapes_of(p, m, &row, k->tolerance, tensors));
   KVA_TRY(compile_model(p, m, o, &row.artifact));
-  row.kind = GPU_TIMING, row.flops = k->flops, row.bytes = k->bytes;
-  add_shaped(p, &row, inputs);
+  row.flops = k->flops, row.bytes = k->bytes;
+  for (int machine = p->machine; machine >= lowest_code(p, k); machine--) {
+    row.machine = machine;
+    add_shaped(p, &row, tensors);
+  }
   return KVA_OK;
 }
 
+static gpu_case case_of(const gpu_kernel *k, const char *target, bool large) {
+  bool timed = large && (k->flops > 0 || k->bytes > 0);
+  gpu_case_kind kind = timed ? GPU_TIMING : large ? GPU_SHAPE : GPU_KERNEL;
+  gpu_case c = new_case(kind, timed && !k->ceiling ? 'B' : 'A', k->name, target);
+  c.kernel = (int32_t)(k - gpu_kernels);
+  return c;
+}
+
 static kva_status add_kernel(pack *p, const gpu_kernel *k, const char *target, bool large) {
+  const char *pins_text = large ? k->large : k->small;
+  if (!pins_text || !is_asked(p, k->name)) return KVA_OK;
   kva_arena *arena = kva_arena_create();
   kva_define pins[MAX_TENSORS];
-  kva_load_options load = {.n_pins = read_pins(arena, large ? k->large : k->small, pins), .pins = pins};
+  kva_load_options load = {.n_pins = read_pins(arena, pins_text, pins), .pins = pins};
   const kva_compile_options o = {.target = {.arch = target, .opt_level = 2, .library_gemm = k->library}};
-  gpu_case row = {0};
-  snprintf(row.name, sizeof row.name, "%s", k->name);
-  snprintf(row.target, sizeof row.target, "%s", target);
   kva_module *m = NULL;
   kva_status status = kva_load_text(k->model, k->name, &load, p->diag, &m);
-  if (status == KVA_OK) status = (large ? add_large : add_small)(p, k, m, &o, row);
+  if (status == KVA_OK) status = (large ? add_large : add_small)(p, k, m, &o, case_of(k, target, large));
   kva_module_destroy(m);
   kva_arena_destroy(arena);
   return status;
 }
 
+/* In order of what is wanted first: what the newest code does, large before small. */
 static kva_status add_kernels(pack *p) {
-  static const char *const targets[] = {"sm_80", "sm_90a"};
-  for (int i = 0; i < gpu_n_kernels; i++)
-    for (int t = 0; t < 2; t++)
-      for (int large = 0; large < 2; large++) KVA_TRY(add_kernel(p, &gpu_kernels[i], targets[t], large));
+  static const char *const targets[] = {"sm_90a", "sm_80"};
+  for (int t = 0; t < 2; t++)
+    for (int large = 1; large >= 0; large--)
+      for (int i = 0; i < gpu_n_kernels; i++) KVA_TRY(add_kernel(p, &gpu_kernels[i], targets[t], large));
   return KVA_OK;
 }
 
@@ -256,11 +303,11 @@ static bool note_loss(void *user, const kva_train_event *e) {
   return true;
 }
 
-static kva_status train_on_cpu(const kva_compiled *c, kva_ref_tensor *curve, kva_diag *diag) {
+static kva_status train_on_cpu(int index, const kva_compiled *c, kva_ref_tensor *curve, kva_diag *diag) {
   kva_train_options options;
   kva_data_source data = {0};
   kva_session *s = NULL;
-  KVA_TRY(gpu_training(&options, &data, diag));
+  KVA_TRY(gpu_training(index, &options, &data, diag));
   options.progress = note_loss, options.user = curve;
   kva_status status = kva_session_create(c->artifact, NULL, diag, &s);
   if (status == KVA_OK) status = kva_train(s, &data, &options, diag);
@@ -269,35 +316,61 @@ static kva_status train_on_cpu(const kva_compiled *c, kva_ref_tensor *curve, kva
   return status;
 }
 
-static kva_status load_training(pack *p, kva_module **out) {
-  static const kva_define defines[] = {{"d", "16"}, {"heads", "2"}, {"ffn", "32"}, {"vocab", "64"}, {"pool", "24"}};
-  static const kva_define pins[] = {{"B", "4"}, {"T", "32"}};
-  const kva_load_options o = {.n_defines = 5, .defines = defines, .n_pins = 2, .pins = pins};
-  return kva_load_model("models/induction.kv", &o, p->diag, out);
+static kva_status load_with(pack *p, const char *model, const char *defines_text, const char *pins_text,
+                            kva_module **out) {
+  kva_arena *arena = kva_arena_create();
+  kva_define defines[MAX_TENSORS], pins[MAX_TENSORS];
+  const kva_load_options load = {.n_defines = read_pins(arena, defines_text, defines),
+                                 .defines = defines,
+                                 .n_pins = read_pins(arena, pins_text, pins),
+                                 .pins = pins};
+  kva_status status = kva_load_model(model, &load, p->diag, out);
+  kva_arena_destroy(arena);
+  return status;
 }
 
-static kva_status add_training(pack *p, const char *target, bool library) {
+static kva_compile_options training_options(bool narrow, const char *arch, bool library) {
+  return (kva_compile_options){.train = true,
+                               .target = {.arch = arch, .opt_level = 2, .library_gemm = library},
+                               .passes = {.compute = narrow ? KVA_BF16 : KVA_DTYPE_NONE}};
+}
+
+static kva_status expected_curve(pack *p, int index, kva_ref_tensor *curve) {
+  const gpu_training_run *r = &gpu_trainings[index];
+  const kva_compile_options o = training_options(r->narrow, NULL, false);
   kva_module *m;
-  KVA_TRY(load_training(p, &m));
   kva_compiled *c;
-  KVA_TRY(kva_compile(m, &(kva_compile_options){.train = true, .target = {.opt_level = 2}}, p->diag, &c));
-  const int64_t steps = GPU_TRAIN_STEPS;
-  kva_ref_tensor *curve = kva_ref_tensor_create(KVA_F64, 1, &steps);
-  kva_status status = train_on_cpu(c, curve, p->diag);
+  KVA_TRY(load_with(p, r->model, r->defines, r->pins, &m));
+  KVA_TRY(kva_compile(m, &o, p->diag, &c));
+  kva_status status = train_on_cpu(index, c, curve, p->diag);
   kva_compiled_destroy(c);
-  gpu_case row = {.kind = GPU_TRAINING, .n_outputs = 1};
-  snprintf(row.name, sizeof row.name, "induction%s", library ? ", library products" : "");
-  snprintf(row.target, sizeof row.target, "%s", target);
-  const kva_compile_options o = {.train = true, .target = {.arch = target, .opt_level = 2, .library_gemm = library}};
-  if (status == KVA_OK) status = load_training(p, &m);
-  if (status == KVA_OK) {
-    status = compile_model(p, m, &o, &row.artifact);
-    kva_module_destroy(m);
-  }
-  if (status == KVA_OK) {
-    add_case(p, row);
-    add_tensor(p, curve, false, 2e-2);
-  }
+  return status;
+}
+
+static kva_status add_run(pack *p, int index, const char *target, bool library, const kva_ref_tensor *curve) {
+  const gpu_training_run *r = &gpu_trainings[index];
+  const kva_compile_options o = training_options(r->narrow, target, library);
+  gpu_case row = new_case(GPU_TRAINING, r->phase, r->name, target);
+  if (library) snprintf(row.name, sizeof row.name, "%s, library products", r->name);
+  row.training = index, row.n_outputs = 1, row.machine = p->machine;
+  kva_module *m;
+  KVA_TRY(load_with(p, r->model, r->defines, r->pins, &m));
+  kva_status status = compile_model(p, m, &o, &row.artifact);
+  kva_module_destroy(m);
+  KVA_TRY(status);
+  add_case(p, row);
+  add_tensor(p, curve, false, r->tolerance);
+  return KVA_OK;
+}
+
+static kva_status add_training(pack *p, int index) {
+  const gpu_training_run *r = &gpu_trainings[index];
+  if (!is_asked(p, r->name)) return KVA_OK;
+  kva_ref_tensor *curve = kva_ref_tensor_create(KVA_F64, 1, &r->steps);
+  kva_status status = expected_curve(p, index, curve);
+  for (int t = 0; t < 2 && r->targets[t]; t++)
+    for (int library = 0; status == KVA_OK && library < 2; library++)
+      status = add_run(p, index, r->targets[t], library, curve);
   kva_ref_tensor_free(curve);
   return status;
 }
@@ -307,14 +380,16 @@ static kva_status add_training(pack *p, const char *target, bool library) {
 typedef struct steps_case {
   const char *name, *target;
   const char *defines, *pins; /* of models/lm.kv */
-  bool library;
+  bool library, both;         /* both: also as the driver compiles it */
 } steps_case;
 
 /* For the tiny model launches dominate the time. */
 static const steps_case steps_cases[] = {
-    {"step of 1.5B, bf16, library products", "sm_90a", "preset=1.5B", "B=4 T=2048", true},
-    {"step of 1.5B, bf16", "sm_90a", "preset=1.5B", "B=4 T=2048", false},
-    {"step of a tiny model, bf16", "sm_80", "vocab=96 d=32 layers=1 heads=2 ffn=64", "B=2 T=32", false},
+    {"step of 1.5B, 8192 tokens, generated products", "sm_90a", "preset=1.5B", "B=4 T=2048", false, true},
+    {"step of 1.5B, 8192 tokens, library products", "sm_90a", "preset=1.5B", "B=4 T=2048", true, false},
+    {"step of 1.5B, 32768 tokens, generated products", "sm_90a", "preset=1.5B", "B=16 T=2048", false, false},
+    {"step of 1.5B, 32768 tokens, library products", "sm_90a", "preset=1.5B", "B=16 T=2048", true, false},
+    {"step of a tiny model", "sm_80", "vocab=96 d=32 layers=1 heads=2 ffn=64", "B=2 T=32", false, true},
 };
 
 /* FLOPs of products in a call of "train_step", whose symbols are pinned. */
@@ -335,35 +410,29 @@ static kva_status flops_of_step(kva_module *m, const kva_compile_options *o, dou
 
 /* m: models/lm.kv, whose input are tokens and whose output are the logits of a vocabulary. */
 static kva_status add_steps_of(pack *p, const steps_case *c, kva_module *m) {
-  const kva_compile_options o = {.train = true,
-                                 .target = {.arch = c->target, .opt_level = 2, .library_gemm = c->library},
-                                 .passes = {.compute = KVA_BF16}};
+  const kva_compile_options o = training_options(true, c->target, c->library);
   const kva_type *logits = kva_graph_output(m->functions.data[0]->graph, 0)->type;
-  gpu_tensor tokens[MAX_TENSORS];
-  gpu_case row = {.kind = GPU_STEPS};
-  snprintf(row.name, sizeof row.name, "%s", c->name);
-  snprintf(row.target, sizeof row.target, "%s", c->target);
+  gpu_tensor tensors[2 * MAX_TENSORS];
+  gpu_case row = new_case(GPU_STEPS, 'C', c->name, c->target);
   if (!kva_expr_is_const(logits->dims[logits->rank - 1], &row.vocab))
     return kva_error(p->diag, NULL, "%s: the vocabulary is no constant", c->name);
-  KVA_TRY(input_shapes(p, m, c->name, tokens, &row.n_inputs));
+  KVA_TRY(shapes_of(p, m, &row, 0, tensors));
+  row.n_outputs = 0;
   KVA_TRY(compile_model(p, m, &o, &row.artifact));
   KVA_TRY(flops_of_step(m, &o, &row.flops));
-  add_shaped(p, &row, tokens);
+  for (int machine = p->machine; machine >= (c->both ? 0 : p->machine); machine--) {
+    row.machine = machine;
+    add_shaped(p, &row, tensors);
+  }
   return KVA_OK;
 }
 
 static kva_status add_steps(pack *p, const steps_case *c) {
-  kva_arena *arena = kva_arena_create();
-  kva_define defines[MAX_TENSORS], pins[MAX_TENSORS];
-  const kva_load_options load = {.n_defines = read_pins(arena, c->defines, defines),
-                                 .defines = defines,
-                                 .n_pins = read_pins(arena, c->pins, pins),
-                                 .pins = pins};
   kva_module *m = NULL;
-  kva_status status = kva_load_model("models/lm.kv", &load, p->diag, &m);
+  if (!is_asked(p, c->name)) return KVA_OK;
+  kva_status status = load_with(p, "models/lm.kv", c->defines, c->pins, &m);
   if (status == KVA_OK) status = add_steps_of(p, c, m);
   kva_module_destroy(m);
-  kva_arena_destroy(arena);
   return status;
 }
 
@@ -391,29 +460,37 @@ static kva_status write_table(const pack *p) {
   return status;
 }
 
+/* Cases run in this order: the first ones are those that say most. */
 static kva_status make_pack(pack *p) {
-  bool seen[KVA_OP_COUNT] = {false};
-  add_operators(p, &kva_cases_core, seen);
-  add_operators(p, &kva_cases_nn, seen);
+  static const char *const targets[] = {"sm_90a", "sm_80"};
   KVA_TRY(add_kernels(p));
+  for (int i = 0; i < gpu_n_trainings; i++) KVA_TRY(add_training(p, i));
   for (size_t i = 0; i < sizeof steps_cases / sizeof *steps_cases; i++) KVA_TRY(add_steps(p, &steps_cases[i]));
-  KVA_TRY(add_training(p, "sm_80", false));
-  KVA_TRY(add_training(p, "sm_80", true));
+  for (int t = 0; t < 2; t++) {
+    bool seen[KVA_OP_COUNT] = {false};
+    add_operators(p, &kva_cases_core, targets[t], seen);
+    add_operators(p, &kva_cases_nn, targets[t], seen);
+  }
   KVA_TRY(write_cases(p));
   return write_table(p);
 }
 
 int main(int argc, char **argv) {
-  if (argc != 2) {
-    fprintf(stderr, "kva_gpu_pack DIR: writes what tools/gpu-check packs\n");
+  if (argc < 2) {
+    fprintf(stderr, "kva_gpu_pack DIR [TEXT]...: writes what tools/gpu-check packs\n");
     return 2;
   }
-  pack p = {.dir = argv[1], .diag = kva_diag_create()};
+  char ptxas[4096];
+  pack p = {.dir = argv[1],
+            .diag = kva_diag_create(),
+            .machine = kva_find_ptxas(ptxas, sizeof ptxas),
+            .n_only = argc - 2,
+            .only = argv + 2};
   kva_status status = make_pack(&p);
   kva_diag_print(p.diag, stderr);
   if (status == KVA_OK)
-    printf("%lld cases, %d artefacts; %d operator cases have no code for GPUs\n", (long long)p.n_cases, p.n_artifacts,
-           p.without_code);
+    printf("%lld cases, %d artefacts; %d operator cases have no code for GPUs; machine code: %s\n",
+           (long long)p.n_cases, p.n_artifacts, p.without_code, p.machine ? ptxas : "none, there is no ptxas");
   kva_text_free(&p.cases);
   kva_diag_destroy(p.diag);
   return kva_status_exit_code(status);

@@ -28,9 +28,27 @@ static const kva_pass_property properties[] = {
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
+static void visit_index(void *user, const kva_expr **e) {
+  *(bool *)user |= (*e)->kind == KVA_EXPR_OVERFLOW;
+}
+
+static void find_overflow(void *user, kva_kinstr *i) {
+  const kva_kinstr **found = user;
+  bool overflowed = false;
+  kva_k_each_index(i, visit_index, &overflowed);
+  if (overflowed) *found = i;
+}
+
+/* Groups that fusion made have simple indices (passes/fuse_budget.c); one operator over very many symbols may not. */
 static kva_status lower(kva_kernel_job *job) {
+  const kva_kinstr *overflow = NULL;
   job->kernel = kva_codegen_lower(job->arena, job->node, job->target);
-  return job->kernel ? KVA_OK : KVA_UNSUPPORTED;
+  if (!job->kernel) return KVA_UNSUPPORTED;
+  kva_k_each_instr(job->kernel, find_overflow, &overflow);
+  if (!overflow) return KVA_OK;
+  return kva_fail(job->diag, KVA_UNSUPPORTED, &job->node->loc,
+                  "kv.%s: cannot be compiled: the index of a %s is too long an expression, or beyond 64 bits",
+                  kva_codegen_kernel_name_of(job->node), kva_kop_name(overflow->op));
 }
 
 #define ON_KERNEL(name, call)                   \

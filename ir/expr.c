@@ -6,6 +6,7 @@
 #include "ir/expr_internal.h"
 
 #include <inttypes.h>
+#include <stdlib.h>
 
 static uint64_t mix(uint64_t h, uint64_t v) {
   h = (h ^ v) * 0x9e3779b97f4a7c15u;
@@ -65,27 +66,42 @@ static bool same_expr(const void *item, const void *key) {
   return x->kind != KVA_EXPR_SYMBOL;
 }
 
-/* The union of two sorted symbol lists; reuses a list that contains the other. */
-static void merge_symbols(kva_expr_ctx *c, kva_expr_node *n, const kva_expr *part) {
+/* n->symbols becomes the longest list of a part; what is not in it waits for join_symbols. */
+static void add_symbols(kva_expr_ctx *c, kva_expr_node *n, const kva_expr *part) {
   const kva_expr_node *p = kva_expr_node_of(part);
   if (!p->n_symbols || p->symbols == n->symbols) return;
-  const kva_expr **merged = KVA_NEW_ARRAY(c->arena, const kva_expr *, n->n_symbols + p->n_symbols);
+  bool longer = p->n_symbols > n->n_symbols;
+  const kva_expr *const *waits = longer ? n->symbols : p->symbols;
+  uint32_t n_waits = longer ? n->n_symbols : p->n_symbols;
+  for (uint32_t i = 0; i < n_waits; i++) KVA_PUSH(c->arena, &c->waiting, waits[i]);
+  if (!longer) return;
+  n->symbols = p->symbols;
+  n->n_symbols = p->n_symbols;
+}
+
+static int compare_ids(const void *left, const void *right) {
+  const kva_expr *const *a = left, *const *b = right;
+  return ((*a)->id > (*b)->id) - ((*a)->id < (*b)->id);
+}
+
+/* The union of n's list and what waits, sorted; n's own list if that is the union. */
+static void join_symbols(kva_expr_ctx *c, kva_expr_node *n) {
+  if (!c->waiting.len) return;
+  for (uint32_t i = 0; i < n->n_symbols; i++) KVA_PUSH(c->arena, &c->waiting, n->symbols[i]);
+  const kva_expr **all = c->waiting.data;
   uint32_t len = 0;
-  for (uint32_t i = 0, j = 0; i < n->n_symbols || j < p->n_symbols;) {
-    bool left = j == p->n_symbols || (i < n->n_symbols && n->symbols[i]->id <= p->symbols[j]->id);
-    const kva_expr *s = left ? n->symbols[i] : p->symbols[j];
-    if (i < n->n_symbols && n->symbols[i] == s) i++;
-    if (j < p->n_symbols && p->symbols[j] == s) j++;
-    merged[len++] = s;
-  }
+  qsort(all, c->waiting.len, sizeof *all, compare_ids);
+  for (uint32_t i = 0; i < c->waiting.len; i++)
+    if (!len || all[len - 1] != all[i]) all[len++] = all[i];
+  c->waiting.len = 0;
   if (len == n->n_symbols) return;
-  n->symbols = len == p->n_symbols ? p->symbols : merged;
+  n->symbols = kva_arena_memdup(c->arena, all, len * sizeof *all);
   n->n_symbols = len;
 }
 
 static void account_part(kva_expr_ctx *c, kva_expr_node *n, const kva_expr *part) {
   const kva_expr_node *p = kva_expr_node_of(part);
-  merge_symbols(c, n, part);
+  add_symbols(c, n, part);
   n->size += p->size;
   uint32_t depth = p->depth + (n->e.kind != KVA_EXPR_SUM);
   if (n->depth < depth) n->depth = depth;
@@ -97,9 +113,11 @@ static void account_parts(kva_expr_ctx *c, kva_expr_node *n) {
   for (uint32_t t = 0; t < n->e.n_terms; t++) {
     for (uint32_t f = 0; f < n->e.terms[t].n_factors; f++) account_part(c, n, n->e.terms[t].factors[f]);
   }
-  if (!n->e.a) return;
-  account_part(c, n, n->e.a);
-  account_part(c, n, n->e.b);
+  if (n->e.a) {
+    account_part(c, n, n->e.a);
+    account_part(c, n, n->e.b);
+  }
+  join_symbols(c, n);
 }
 
 const kva_expr *kva_expr_intern(kva_expr_ctx *c, const kva_expr *e) {

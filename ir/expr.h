@@ -80,6 +80,8 @@ bool kva_expr_provably_less(kva_expr_ctx *c, const kva_expr *a, const kva_expr *
 bool kva_expr_provably_le(kva_expr_ctx *c, const kva_expr *a, const kva_expr *b);
 
 bool kva_expr_uses(const kva_expr *e, const kva_expr *symbol);
+/* Nodes of e as a tree, which is about what computing it takes; for overflow more than any budget. */
+uint32_t kva_expr_size(const kva_expr *e);
 /* e = coefficient * symbol + rest with both free of symbol; false: e is not affine in it. */
 bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol, const kva_expr **out_coefficient,
                      const kva_expr **out_rest);

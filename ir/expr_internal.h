@@ -59,8 +59,9 @@ struct kva_expr_ctx {
   kva_expr_table memo;      /* results of div, mod, min, max and proofs */
   kva_poly *free_polys;
   const kva_expr *overflow;
-  KVA_VEC(const kva_expr *) all; /* by id */
-  uint32_t proof_depth;          /* nesting of proofs: simplification inside a proof starts proofs */
+  KVA_VEC(const kva_expr *) all;     /* by id */
+  KVA_VEC(const kva_expr *) waiting; /* symbols of the expression that is being interned */
+  uint32_t proof_depth;              /* nesting of proofs: simplification inside a proof starts proofs */
   bool gave_up; /* a proof ran out of steps since this was cleared: results that depend on it are not memoised */
 };
 

@@ -11,6 +11,10 @@ bool kva_expr_affine(kva_expr_ctx *c, const kva_expr *e, const kva_expr *symbol,
   return !kva_expr_uses(*out_coefficient, symbol) && !kva_expr_uses(*out_rest, symbol);
 }
 
+uint32_t kva_expr_size(const kva_expr *e) {
+  return kva_expr_is_overflow(e) ? KVA_EXPR_MAX_SIZE + 1 : kva_expr_node_of(e)->size;
+}
+
 /* ---- substitution ------------------------------------------------------------------------------------------------ */
 
 typedef struct mapping {

@@ -403,30 +403,47 @@ static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
 
 /* ---- growing groups ---------------------------------------------------------------------------------------------- */
 
+/* What the group knows of its nodes. */
+static void note_member(const fuse *f, group *g, const kva_node *n) {
+  int rank = row_rank_of(n);
+  if (kva_fuse_role(n) == ROLE_TILE) g->tile = n;
+  if (info(f, n)->position < g->lowest) g->lowest = info(f, n)->position;
+  if (rank <= 0 || kva_fuse_role(n) != ROLE_ROW) return;
+  g->has_row = true;
+  g->row_rank = (uint32_t)rank;
+}
+
 void kva_fuse_add(fuse *f, group *g, kva_node *n) {
   KVA_ASSERT(g->n_nodes < MAX_GROUP && !info(f, n)->group);
   KVA_ASSERT(!g->n_nodes || (n->graph == g->nodes[0]->graph && kva_fuse_same_segment(f, n, g)));
   consumers c = look_at_consumers(f, n, g);
   tile_part part = PART_EPILOGUE;
   if (g->tile) part_of_consumers(f, n, g, &part);
-  if (kva_fuse_role(n) == ROLE_TILE) g->tile = n;
   info(f, n)->part = part;
   info(f, n)->group = g;
   info(f, n)->aligned = g->n_nodes == 0 || c.all_aligned;
+  info(f, n)->order = g->n_nodes;
   g->nodes[g->n_nodes++] = n;
+  note_member(f, g, n);
   f->version++;
-  if (info(f, n)->position < g->lowest) g->lowest = info(f, n)->position;
-  int rank = row_rank_of(n);
-  if (rank > 0 && kva_fuse_role(n) == ROLE_ROW) {
-    g->has_row = true;
-    g->row_rank = (uint32_t)rank;
-  }
 }
 
 void kva_fuse_restore(fuse *f, group *g, const group *before) {
   KVA_ASSERT(before->n_nodes <= g->n_nodes && before->nodes[0] == g->nodes[0]);
   for (uint32_t k = before->n_nodes; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
   *g = *before;
+  f->version++;
+}
+
+void kva_fuse_shrink(fuse *f, group *g, uint32_t n) {
+  KVA_ASSERT(n && n <= g->n_nodes);
+  for (uint32_t k = n; k < g->n_nodes; k++) info(f, g->nodes[k])->group = NULL;
+  g->n_nodes = n;
+  g->tile = NULL;
+  g->has_row = false;
+  g->row_rank = 0;
+  g->lowest = info(f, g->nodes[0])->position;
+  for (uint32_t k = 0; k < n; k++) note_member(f, g, g->nodes[k]);
   f->version++;
 }
 
@@ -531,6 +548,7 @@ static void grow(fuse *f, group *g) {
     sibling = kva_fuse_takes_siblings(g) ? kva_fuse_find_sibling(f, g) : NULL;
     if (sibling) kva_fuse_add(f, g, sibling);
   } while (sibling || (f->sums && kva_fuse_takes_siblings(g) && kva_fuse_join_sums(f, g)));
+  kva_fuse_keep_budget(f, g);
 }
 
 /* ---- pass -------------------------------------------------------------------------------------------------------- */

@@ -47,6 +47,7 @@ typedef struct node_info {
   tile_part part;
   const group *refused_by; /* the last group that it could not join beside the others */
   uint32_t refused_at;     /* fuse.version at which it could not join as a producer */
+  uint32_t order;          /* in its group's nodes */
   bool aligned;            /* evaluated at the root's own index */
   uint32_t position;       /* order in the graph; copies share their original's */
   uint32_t segment;        /* nodes before it that bind a symbol; copies have their group's */
@@ -93,6 +94,8 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g);
 void kva_fuse_add(fuse *f, group *g, kva_node *n);
 /* g, which has grown since, is `before` again. */
 void kva_fuse_restore(fuse *f, group *g, const group *before);
+/* Only the first n nodes stay. */
+void kva_fuse_shrink(fuse *f, group *g, uint32_t n);
 /* Producers that may join do; false: none did. */
 bool kva_fuse_join_producers(fuse *f, group *g);
 
@@ -106,6 +109,9 @@ kva_node *kva_fuse_find_sibling(fuse *f, const group *g);
 bool kva_fuse_has_cycle(fuse *f, const group *g);
 /* A partial sum beside the group, or what is beside its partial sums, joins; false: none does. */
 bool kva_fuse_join_sums(fuse *f, group *g);
+
+/* fuse_budget.c: g has grown; what would make its kernel too large leaves again. */
+void kva_fuse_keep_budget(fuse *f, group *g);
 
 /* fuse_outline.c: the group becomes a kv.kernel node. */
 void kva_fuse_outline(fuse *f, group *g);

@@ -1,8 +1,11 @@
-/* Splits long reductions into two steps.
+/* Splits long reductions, and concatenations of many operands, into two steps.
  *
  * What: a sum (maximum, minimum) over all axes of a large tensor, or over several leading ones, has few results, and so
  * its kernel occupies few cores or blocks. The last of the axes is therefore reduced first, to many partial results,
  * which are then reduced. The shape alone determines the order of additions.
+ *
+ * A concatenation is a selection for each operand in one kernel, and a compiler's time grows faster than its kernel.
+ * One of many operands becomes one of concatenations.
  *
  * On a GPU, column sums are also split, by blocks of rows, and gradients of gather sort their indices first.
  *
@@ -16,6 +19,7 @@
 enum {
   LONG = 1 << 16,
   LONG_ROW = 256,
+  MAX_PARTS = 64, /* operands of a concatenation */
   /* column sums on a GPU */
   BLOCKS = 2, /* per multiprocessor */
   MANY_ROWS = 256,
@@ -118,7 +122,24 @@ static bool split(kva_module *m, kva_node *n) {
   return true;
 }
 
+/* Groups of MAX_PARTS operands, of which there may be too many again. */
+static bool split_concat(kva_module *m, kva_node *n) {
+  uint32_t n_parts = (n->n_operands + MAX_PARTS - 1) / MAX_PARTS;
+  kva_value *operands[MAX_PARTS];
+  if (n_parts < 2) return false;
+  kva_builder b = kva_builder_before(m, n);
+  kva_value **parts = KVA_NEW_ARRAY(m->arena, kva_value *, n_parts);
+  for (uint32_t p = 0; p < n_parts; p++) {
+    uint32_t first = p * MAX_PARTS, count = n->n_operands - first < MAX_PARTS ? n->n_operands - first : MAX_PARTS;
+    for (uint32_t i = 0; i < count; i++) operands[i] = kva_operand(n, first + i);
+    parts[p] = kva_build(&b, KVA_OP_concat, count, operands, n->attrs);
+  }
+  finish(&b, n, kva_build(&b, KVA_OP_concat, n_parts, parts, n->attrs));
+  return true;
+}
+
 static bool split_node(kva_module *m, const kva_pass_options *options, kva_node *n) {
+  if (kva_is(n, KVA_OP_concat)) return split_concat(m, n);
   if (!is_splittable(n)) return false;
   return (kva_for_gpu(options) && split_columns(m, options->target, n)) || split(m, n);
 }

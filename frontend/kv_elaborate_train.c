@@ -118,9 +118,37 @@ static void set_data_arg(trainer *t, const char *name, const kva_ast_expr *x) {
   kva_map_set_str(t->spec->data_args, name, number);
 }
 
+/* One item of a data source, FILE or NAME=VALUE, is a relative name without "..". */
+static bool stays_below(const char *item, size_t n) {
+  const char *end = item + n, *equals = memchr(item, '=', n), *at = equals ? equals + 1 : item;
+  if (at < end && *at == '/') return false;
+  for (const char *next; at < end; at = next + 1) {
+    const char *slash = memchr(at, '/', (size_t)(end - at));
+    next = slash ? slash : end;
+    if (next - at == 2 && at[0] == '.' && at[1] == '.') return false;
+  }
+  return true;
+}
+
+/* A model reads nothing outside its folder: the files that a source names are below it. */
+static bool check_files(trainer *t, const kva_ast_expr *x, const char *source) {
+  const char *item = strchr(source, ':');
+  while (item) {
+    size_t n = strcspn(++item, ",");
+    if (!stays_below(item, n)) {
+      kva_el_error(t->e, x->first,
+                   "'%.*s': a train block names files below the model's folder, without '..'; --data takes any", (int)n,
+                   item);
+      return false;
+    }
+    item = item[n] ? item + n : NULL;
+  }
+  return true;
+}
+
 static void set_data(trainer *t, const kva_ast_expr *x) {
   const char *name = word(t, x, "a data source");
-  if (!name) return;
+  if (!name || !check_files(t, x, name)) return;
   t->spec->data = kva_arena_strdup(t->e->m->arena, name);
   const kva_ast_attrs *attrs = x->kind == KVA_AST_CALL ? &x->call->attrs : NULL;
   for (uint32_t i = 0; attrs && i < attrs->list.len; i++) {

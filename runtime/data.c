@@ -217,6 +217,12 @@ static kva_status open_generator(const kva_data_spec *spec, const kva_data_optio
   return KVA_OK;
 }
 
+bool kva_data_reads_files(const char *kind) {
+  for (int i = 0; i < N_FILE_KINDS; i++)
+    if (!strcmp(file_kinds[i].name, kind)) return true;
+  return false;
+}
+
 static kva_status open_spec(const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag,
                             kva_data_source *out_source) {
   if (o->rank < 0 || o->rank >= (o->world ? o->world : 1))

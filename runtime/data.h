@@ -24,6 +24,9 @@ typedef struct kva_data_spec {
 } kva_data_spec;
 KVA_MUST_USE kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, kva_data_spec *out_spec);
 
+/* Whether sources of this kind read files, which their items name. */
+bool kva_data_reads_files(const char *kind);
+
 /* Opens a source that reads files; see kva_data_open. Fills in *out_source except for its name. */
 typedef kva_status (*kva_data_opener)(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
                                       kva_data_source *out_source);

@@ -1,5 +1,6 @@
 /* kvasir train: compiles a model with its train block and trains one or several variants of it. */
 #include "tools/tune.h"
+#include "runtime/data.h"
 #include "runtime/exe/train.h"
 #include "tools/driver/summary.h"
 
@@ -55,6 +56,37 @@ static const char *data_text(const kva_train_spec *spec, const kva_strings *pins
   const char *copy = kva_arena_strdup(arena, text.data);
   kva_text_free(&text);
   return copy;
+}
+
+/* The source with its files in `folder`, below which they must be. */
+static kva_status source_below(const char *folder, const kva_data_spec *spec, kva_text *out, kva_diag *diag) {
+  kva_text_add(out, "%s:", spec->kind);
+  for (int i = 0; i < spec->n_items; i++) {
+    const kva_data_item *item = &spec->items[i];
+    kva_file file;
+    KVA_TRY(kva_file_map_below(folder, item->value, diag, &file));
+    kva_file_unmap(&file);
+    kva_text_add(out, "%s%s%s%s/%s", i ? "," : "", item->name ? item->name : "", item->name ? "=" : "", folder,
+                 item->value);
+  }
+  if (spec->length) kva_text_add(out, ",length=%lld", (long long)spec->length);
+  if (spec->eval >= 0) kva_text_add(out, ",eval=%.17g", spec->eval);
+  return KVA_OK;
+}
+
+/* A model reads nothing outside its folder: files that its train block names are taken from there. */
+static kva_status find_data(const kva_module *m, const char *model, kva_diag *diag) {
+  kva_data_spec spec;
+  if (!m->train || !m->train->data) return KVA_OK;
+  KVA_TRY(kva_data_parse(m->train->data, m->arena, diag, &spec));
+  if (!kva_data_reads_files(spec.kind)) return KVA_OK;
+  const char *slash = strrchr(model, '/');
+  size_t n = slash && slash > model ? (size_t)(slash - model) : 1;
+  kva_text source = {0};
+  kva_status status = source_below(slash ? kva_arena_strndup(m->arena, model, n) : ".", &spec, &source, diag);
+  if (status == KVA_OK) m->train->data = kva_arena_strdup(m->arena, source.data);
+  kva_text_free(&source);
+  return status;
 }
 
 static kva_train_defaults defaults_of(const kva_module *m, const kva_strings *pins, kva_arena *arena) {
@@ -141,7 +173,10 @@ static int load(const train_options *o, const kva_strings *defines, const kva_st
   /* imported models often have a fixed batch of 1; with --loss any batch is allowed */
   bool free_batch = o->tune.loss && o->settings.batch != 1;
   const kva_tune_load how = {defines, pins, free_batch, o->settings.lr, true, control};
-  return kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
+  int code = kva_cli_load_tuned(o->model, &how, &o->tune, diag, out);
+  if (code >= 0 || o->settings.data) return code;
+  kva_status status = find_data(*out, o->model, diag);
+  return status == KVA_OK ? code : kva_cli_fail(status, diag);
 }
 
 static kva_strings defines_of(const train_options *o, const variant *v) {

@@ -93,7 +93,7 @@ expect 1 train models/mlp.kv -D vocab=257 --data "tokens:$work/bytes.tok" --pin 
 says "there is nothing to train on"
 
 # The train block may name files, too.
-sed "s|data = ngram.*|data = \"tokens:$work/bytes.tok,length=32\"|" models/mlp.kv >"$work/mlp.kv"
+sed "s|data = ngram.*|data = \"tokens:bytes.tok,length=32\"|" models/mlp.kv >"$work/mlp.kv"
 expect 0 train "$work/mlp.kv" -D vocab=257 -D d=16 -D hidden=64 --batch 8 --steps 150 --eval-every 75 --eval-batches 2 \
   --metrics "$work/three.jsonl"
 python3 - "$work/one.jsonl" "$work/three.jsonl" <<'PY' || fail "a train block with a file"
@@ -130,6 +130,28 @@ save(sys.argv[1] + "/y.npy", 200, 1, [2 * x[i] - x[i + 1] for i in range(0, 400,
 PY
 expect 0 train "$work/line.kv" --data "npy:x=$work/x.npy,target=$work/y.npy,eval=0.2" --metrics "$work/line.jsonl"
 python3 -c 'import json, sys; assert json.loads(open(sys.argv[1]).readlines()[-1])["loss"] < 1e-4' "$work/line.jsonl" || fail "arrays"
+
+# Files of a train block are taken from the model's folder and from nowhere else.
+mkdir -p "$work/model/data"
+cp "$work/x.npy" "$work/y.npy" "$work/model/data"
+own() { sed "s#batch = 16#&\n  data = \"$1\"#" "$work/line.kv" >"$work/model/own.kv"; }
+own "npy:x=data/x.npy,target=data/y.npy,eval=0.2"
+expect 0 train "$work/model/own.kv" --metrics "$work/own.jsonl"
+python3 - "$work/line.jsonl" "$work/own.jsonl" <<'PY'
+import json, sys
+a, b = ([json.loads(l)["loss"] for l in open(p)] for p in sys.argv[1:3])
+assert a == b
+PY
+(cd "$work/model" && expect 0 train own.kv --steps 1)
+own "npy:x=data/x.npy,target=../y.npy"
+expect 1 train "$work/model/own.kv"
+says "'target=../y.npy': a train block names files below the model's folder"
+ln -s "$work/y.npy" "$work/model/link.npy"
+own "npy:x=data/x.npy,target=link.npy"
+expect 1 train "$work/model/own.kv"
+says "'link.npy' is a symbolic link"
+expect 0 train "$work/model/own.kv" --steps 1 --data "npy:x=$work/x.npy,target=$work/model/link.npy"
+
 expect 1 train "$work/line.kv" --data "npy:x=$work/x.npy"
 says "no file is given for the data input 'target'"
 expect 1 train "$work/line.kv" --data "npy:x=$work/y.npy,target=$work/x.npy"

@@ -231,6 +231,10 @@ static void training(void **state) {
       {MODEL "train m (float t) { loss = t schedule = step(1) }", 2, 41, "not a schedule"},
       {MODEL "train m (float t) { loss = t steps = 1.5 }", 2, 38, "steps: expected an integer"},
       {MODEL "train m (float t) { loss = t data = tokens <file = \"a\"> }", 2, 52, "expected a number"},
+      {MODEL "train m (float t) { loss = t data = \"tokens:/etc/passwd\" }", 2, 37,
+       "'/etc/passwd': a train block names"},
+      {MODEL "train m (float t) { loss = t data = \"npy:x=a.npy,t=b/../../c\" }", 2, 37,
+       "'t=b/../../c': a train block"},
       {MODEL "train m (float t) { return t }", 2, 21, "assigns 'loss' instead"},
       {"main () => () { return () }\ntrain { speed = 1 }", 2, 9, "not a setting of a train block"},
   };

@@ -2,7 +2,8 @@
 #   kvasir_add_model(<target> MODEL <file> [FORM object|static|shared] [PREFIX <name>] [OPTIONS <options of kvasir build>])
 # which compiles a model and makes a library to link with; its header is <prefix>.h, the prefix is the target's name.
 # Files that the model names (weights beside it) are not followed: touch the model to have it compiled again.
-get_filename_component(KVASIR_PREFIX "${CMAKE_CURRENT_LIST_DIR}/../../.." ABSOLUTE)
+get_filename_component(KVASIR_PREFIX "${CMAKE_CURRENT_LIST_DIR}" REALPATH) # /lib may be a link to /usr/lib
+get_filename_component(KVASIR_PREFIX "${KVASIR_PREFIX}/../../.." ABSOLUTE)
 include(CMakeFindDependencyMacro)
 find_dependency(Threads)
 

@@ -1,0 +1,26 @@
+# Debian packages: kvasir (component tool, also what names none) and libkvasir-rt-dev (component development).
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME kvasir)
+set(CPACK_PACKAGE_VENDOR Kvasir)
+set(CPACK_PACKAGE_CONTACT "Kvasir developers <developers@kvasir.invalid>")
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "graph compiler and runtime for ONNX and .kv models")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ
+  WORLD_EXECUTE)
+set(CPACK_COMPONENTS_ALL tool development)
+set(CPACK_DEB_COMPONENT_INSTALL ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_COMPRESSION_TYPE xz)
+set(CPACK_DEBIAN_TOOL_PACKAGE_NAME kvasir)
+set(CPACK_DEBIAN_TOOL_PACKAGE_SECTION devel)
+set(CPACK_DEBIAN_TOOL_PACKAGE_RECOMMENDS "libkvasir-rt-dev (= ${PROJECT_VERSION}), gcc, libc6-dev")
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_NAME libkvasir-rt-dev)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
+set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SUGGESTS "kvasir (= ${PROJECT_VERSION})")
+set(CPACK_COMPONENT_TOOL_DESCRIPTION
+  "Reads ONNX models and .kv descriptions, optimises and differentiates them,\ncompiles them with LLVM, and runs, trains or builds them ahead of time.\nThis package has the command kvasir, its manual page, examples and models.")
+set(CPACK_COMPONENT_DEVELOPMENT_DESCRIPTION
+  "What programs with models compiled by kvasir are linked with: the runtime\n(static and shared), its headers, a CMake package and a pkg-config file.")
+include(CPack)

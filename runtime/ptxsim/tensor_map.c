@@ -20,6 +20,10 @@ static kva_status check_dims(const kva_ptxsim_map *m, kva_diag *diag) {
     if (m->box[d] < 1 || m->box[d] > 256)
       return kva_error(diag, NULL, "tensor map: the box has %u elements in dimension %u; 1 to 256 are possible",
                        m->box[d], d);
+    if (d && m->strides[d] < m->dims[0] * (uint64_t)kva_dtype_bits(m->dtype) / 8)
+      return kva_error(diag, NULL,
+                       "tensor map: dimension %u has a stride of %llu bytes; rows of %llu elements of %s would overlap",
+                       d, (unsigned long long)m->strides[d], (unsigned long long)m->dims[0], kva_dtype_name(m->dtype));
     if (d && (m->strides[d] % 16 || m->strides[d] >= 1ull << 40))
       return kva_error(diag, NULL, "tensor map: dimension %u has a stride of %llu bytes; a multiple of 16 is needed", d,
                        (unsigned long long)m->strides[d]);

@@ -8,7 +8,7 @@
 printf '%s\n' '#!/bin/sh' 'for a; do case $a in *.ptx) in=$a ;; esac; last=$a; done' \
   '{ printf "\177ELF"; cat "$in"; printf "\0"; } >"$last"' >"$work/ptxas" # machine code of the stand-in
 chmod +x "$work/ptxas"
-only=(--only kv.kv_shift_grads --only "gemm bias relu" --only swiglu --only "product with one b" --only induction
+only=(--only kv.kv_shift_grads --only "gemm bias relu" --only swiglu --only "product with one a" --only induction
   --only "attention causal 70, heads of 64" --only "library gemm 4096" --only "tiny model" --only "launch of")
 XZ_OPT=-0 KVASIR_PTXAS=$work/ptxas KVASIR_BUILD=$(cd "$(dirname "$KVASIR")" && pwd) \
   tools/gpu-check "${only[@]}" -o "$work/check.tar.xz" >"$work/out" 2>&1 || fail "no archive"
@@ -42,8 +42,8 @@ grep -q '^operator: [1-9][0-9]* agree, 0 wrong' "$work/out" || fail "no operator
 # Everything agrees, by machine code and by PTX.
 fake=("KVASIR_CUDA_LIBRARY=$KVASIR_FAKE_CUDA" "KVASIR_CUBLASLT_LIBRARY=$KVASIR_FAKE_CUDA")
 check 0 -o good A --no-times
-says "| shape | product with one b for the batch | sm_90a | ptxas | agrees"
-says "| shape | product with one b for the batch | sm_90a | driver | agrees"
+says "| shape | product with one a for the batch | sm_90a | ptxas | agrees"
+says "| shape | product with one a for the batch | sm_90a | driver | agrees"
 says "| kernel | library gemm 4096 | sm_90a | ptxas | agrees"
 says "| training | induction | sm_90a | ptxas | agrees"
 grep -q '"registers": 32, "threads": [0-9]*, "local": 0' "$work/good/results.jsonl" || fail "no facts of kernels"

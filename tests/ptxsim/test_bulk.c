@@ -178,7 +178,9 @@ static void bad_maps(void **state) {
   m.rank = 6, refuse(m, "rank 6"), m = good;
   m.address = data + 8, refuse(m, "16 bytes"), m = good;
   m.dims[1] = 0, refuse(m, "0 elements"), m = good;
-  m.strides[1] = 24, refuse(m, "24 bytes"), m = good;
+  m.strides[1] = 136, refuse(m, "136 bytes"), m = good;
+  m.strides[1] = 0, refuse(m, "0 bytes; rows of 64 elements of bfloat16 would overlap"), m = good;
+  m.strides[1] = 112, refuse(m, "would overlap"), m = good;
   m.box[1] = 257, refuse(m, "257 elements"), m = good;
   m.box[0] = 4, refuse(m, "8 bytes wide"), m = good;
   m.swizzle = 16, refuse(m, "16 bytes; 0, 32"), m = good;

@@ -83,11 +83,12 @@ static bool find_map(kva_lower *l, const kva_node *n, uint32_t operand, int64_t 
   bool plain_load = v->op == KVA_K_LOAD && !v->n_args && v->buf->space == KVA_K_PARAM && !v->buf->written;
   if (!plain_load || v->buf->dtype != t->dtype || !steps_of(c, v->index, symbols, steps)) return false;
   if (!kva_expr_is(steps[AXES - 1], 1)) return false;
+  const kva_expr *row = kva_expr_muli(c, t->dims[AXES - 1], 2);
   *out = (kva_ktensor_map){.buf = v->buf, .rank = AXES, .swizzle = 2 * BOX};
   for (int i = 0; i < AXES; i++) {
     int axis = AXES - 1 - i;
-    out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1)); /* tensor maps cannot be empty */
-    out->strides[i] = kva_expr_muli(c, steps[axis], 2);
+    out->dims[i] = kva_expr_max(c, t->dims[axis], kva_expr_const(c, 1));      /* tensor maps cannot be empty */
+    out->strides[i] = kva_expr_max(c, kva_expr_muli(c, steps[axis], 2), row); /* without rows it would be 0 */
     out->box[i] = 1;
     if (!i) continue;
     if (!is_multiple(steps[axis], 8)) return false;

@@ -19,6 +19,7 @@ typedef struct kva_gpu_factor {
   const kva_expr *symbols[KVA_GPU_PROBES];
   kva_kbuf *fetched; /* registers */
   int32_t map;       /* wgmma: number of its tensor map */
+  bool batched;      /* wgmma: the map has a dimension for the batch */
 } kva_gpu_factor;
 
 typedef struct kva_gpu_tile kva_gpu_tile;

@@ -49,22 +49,25 @@ static bool can_map(const kva_gpu_tile *x, const kva_gpu_factor *f) {
   return f->from && steps_of(x, f, steps);
 }
 
-static bool has_batch(const kva_gpu_tile *x) {
-  return !kva_expr_is(x->c->batch, 1);
+/* Bytes between rows or matrices. Tensor maps have no stride of 0, as an empty row would have. */
+static const kva_expr *stride_of(const kva_gpu_tile *x, const kva_expr *step) {
+  return kva_expr_max(x->e, kva_gpu_times(x, step, 2), kva_gpu_num(x, 16));
 }
 
-static int32_t create_map(const kva_gpu_tile *x, const kva_gpu_factor *f) {
+/* A factor that is the same for the whole batch has a map of one matrix. */
+static int32_t create_map(const kva_gpu_tile *x, kva_gpu_factor *f) {
   const kva_expr *steps[KVA_GPU_PROBES];
   bool ok = steps_of(x, f, steps);
   KVA_ASSERT(ok);
+  f->batched = !kva_expr_is(x->c->batch, 1) && !kva_expr_is(steps[KVA_GPU_BATCH], 0);
   kva_dim outer = f->is_b ? x->columns : x->c->rows;
-  kva_ktensor_map m = {.buf = f->from, .rank = has_batch(x) ? 3 : 2, .swizzle = 2 * BOX};
+  kva_ktensor_map m = {.buf = f->from, .rank = f->batched ? 3 : 2, .swizzle = 2 * BOX};
   kva_dim depth = kva_expr_max(x->e, x->depth, kva_gpu_num(x, 1)); /* tensor maps cannot be empty */
   m.dims[0] = f->along_depth ? depth : outer;
   m.dims[1] = f->along_depth ? outer : depth;
   m.dims[2] = x->c->batch;
-  m.strides[1] = kva_gpu_times(x, steps[f->along_depth ? KVA_GPU_OUTER : KVA_GPU_DEPTH], 2);
-  m.strides[2] = kva_gpu_times(x, steps[KVA_GPU_BATCH], 2);
+  m.strides[1] = stride_of(x, steps[f->along_depth ? KVA_GPU_OUTER : KVA_GPU_DEPTH]);
+  m.strides[2] = stride_of(x, steps[KVA_GPU_BATCH]);
   m.box[0] = BOX;
   m.box[1] = (int32_t)(f->along_depth ? f->outer : BOX);
   m.box[2] = 1;
@@ -151,7 +154,7 @@ static void load_box(const kva_gpu_tile *x, const kva_gpu_factor *f, const kva_e
                       .places = {{x->ring, to}, full(x, stage)},
                       .indices = {f->along_depth ? k : outer, f->along_depth ? outer : k},
                       .numbers = {f->map}};
-  if (has_batch(x)) m.indices[2] = x->batch;
+  if (f->batched) m.indices[2] = x->batch;
   kva_k_intrinsic(x->kb, &m, NULL);
 }
 

@@ -76,6 +76,7 @@ check 1 -o resumed A --no-times
 says "results of another archive"
 check 4 -o late A --no-times --budget 0.001
 says "run the same command again"
+grep -q '"started"' "$work/late/results.jsonl" && fail "a case began without time"
 
 # Other GPUs; times of a kernel and of training steps, with a profile.
 fake+=("FAKE_CUDA_CAPABILITY=80")

@@ -6,13 +6,15 @@
  * DIR gets results.jsonl, a line when a case starts and one when it ends, report.md and profiles.md; each is on disk
  * before the next case begins. A run that finds results in DIR goes on behind them; a case that had only started
  * there counts as one that died. --limit ends a case (90 s; training steps have four times that), --budget begins no
- * case after that time (all day). --direct runs cases in this process and writes no files: for profilers and
- * debuggers. Exit code 0: all agree; 1: something does not; 3: the device is missing; 4: the budget ended it. */
+ * case after that time (all day), and 20 s later gives up the one that runs, for the next run. --direct runs cases in
+ * this process and writes no files: for profilers and debuggers. Exit code 0: all agree; 1: something does not; 3: the
+ * device is missing; 4: the budget ended it. */
 #include "tools/gpucheck/check.h"
 #include "runtime/base/platform.h"
 #include "runtime/cuda/query.h"
 
 #include <errno.h>
+#include <math.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -21,7 +23,7 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { STEPS_FACTOR = 4, REAP_SECONDS = 20, MOST_BARREN = 3, LAST_WORDS = 4096 };
+enum { STEPS_FACTOR = 4, REAP_SECONDS = 20, MOST_BARREN = 3, LAST_WORDS = 4096, GRACE_SECONDS = 20 };
 
 typedef struct settings {
   const char *cases, *device, *folder;
@@ -180,6 +182,7 @@ static kva_status read_results(check *k, const char *path, int64_t *out_open) {
   while (in && getline(&line, &size, in) >= 0) {
     if (sscanf(line, "{\"event\": \"archive\", \"hash\": \"%llx\"", &archive) == 1) continue;
     if (sscanf(line, "{\"event\": \"started\", \"id\": %lld,", &id) == 1) *out_open = id;
+    if (!strncmp(line, "{\"event\": \"stopped\"", 19)) *out_open = -1;
     if (sscanf(line, "{\"event\": \"result\", \"id\": %lld,", &id) != 1 || id < 0 || id >= k->n_items) continue;
     count(k, id, verdict_in(line), "in an earlier run");
     *out_open = -1;
@@ -363,10 +366,15 @@ static double limit_of(const check *k, const watch *w) {
   return k->o.limit * (steps ? STEPS_FACTOR : 1);
 }
 
-/* false: the worker has closed its end, or has been silent for too long (*out_late). */
+static bool is_out_of_time(const check *k, double grace) {
+  return kva_now() - k->start > k->o.budget + grace;
+}
+
+/* false: the worker has closed its end, has been silent for too long (*out_late), or there is no time left. */
 static bool listen_to(check *k, watch *w, bool *out_late) {
   char buffer[65536];
-  double left = w->since + limit_of(k, w) - kva_now();
+  double left = fmin(w->since + limit_of(k, w), k->start + k->o.budget + GRACE_SECONDS) - kva_now();
+  if (is_out_of_time(k, w->current < 0 ? 0 : GRACE_SECONDS)) return false;
   struct pollfd p = {.fd = w->pipe, .events = POLLIN};
   *out_late = left <= 0;
   if (*out_late) return false;
@@ -401,10 +409,13 @@ static void describe_end(int state, char *text, size_t size) {
 /* Ends what is left of a worker and says what became of its case. late: it was silent for too long. */
 static void finish(check *k, watch *w, bool late) {
   char text[128];
-  if (late || w->current < 0) kill(w->worker, SIGKILL);
+  bool stopped = !late && w->current >= 0 && is_out_of_time(k, GRACE_SECONDS);
+  if (late || stopped || w->current < 0) kill(w->worker, SIGKILL);
   int state = reap(w->worker);
   close(w->pipe);
-  if (w->current >= 0 && late) {
+  if (stopped) {
+    emit_event(k, "stopped", w->current, "");
+  } else if (w->current >= 0 && late) {
     snprintf(text, sizeof text, "no result after %.0f s", limit_of(k, w));
     record_loss(k, w->current, GPU_HANGS, text);
   } else if (w->current >= 0) {
@@ -436,21 +447,16 @@ static int64_t first_due(const check *k, int64_t from) {
   return from;
 }
 
-static bool is_out_of_time(const check *k) {
-  return kva_now() - k->start > k->o.budget;
-}
-
 static kva_status supervise(check *k) {
   int barren = 0; /* successive workers that began no case */
-  for (int64_t i = first_due(k, 0); i < k->n_items && !is_out_of_time(k); i = first_due(k, 0)) {
+  for (int64_t i = first_due(k, 0); i < k->n_items && !is_out_of_time(k, 0); i = first_due(k, 0)) {
     watch w;
     bool late = false;
     KVA_TRY(start(k, work, i, &w));
-    while (listen_to(k, &w, &late))
-      if (w.current < 0 && is_out_of_time(k)) break;
+    while (listen_to(k, &w, &late)) continue;
     finish(k, &w, late);
     barren = k->done[i] ? 0 : barren + 1;
-    if (barren == MOST_BARREN && !is_out_of_time(k))
+    if (barren == MOST_BARREN && !is_out_of_time(k, 0))
       return kva_fail(k->diag, KVA_MISSING, NULL, "%d processes in a row ended before their first case", barren);
   }
   for (int64_t i = 0; i < k->n_items; i++) k->n_left += is_due(k, i);

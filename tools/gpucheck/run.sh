@@ -20,6 +20,9 @@ while [ $# -gt 0 ]; do
 done
 mkdir -p "$out" || exit 2
 export KVASIR_CUDA_LOG="$out/compiler.txt"
+# cuBLASLt may come with the Python that has torch.
+[ -n "${VIRTUAL_ENV:-}" ] || VIRTUAL_ENV=$(python3 -c 'import sys; print(sys.prefix)' 2>/dev/null)
+export VIRTUAL_ENV
 
 # check PHASE SECONDS OPTIONS...: the exit code of the worst one stays.
 check() {
@@ -65,7 +68,7 @@ counters() {
   for name in "gemm 8192" "gemm TN" "attention causal 4096" "attention gradients causal 4096" "shift rope" \
     "rms norm gradients" "softmax 8192 x 8192" "swiglu"; do
     echo "== $name"
-    direct timeout 30 ncu --launch-skip 2 --launch-count 2 --section SpeedOfLight --section ComputeWorkloadAnalysis \
+    direct timeout 25 ncu --launch-skip 2 --launch-count 2 --section SpeedOfLight --section ComputeWorkloadAnalysis \
       --section MemoryWorkloadAnalysis --section SchedulerStats --section WarpStateStats --section Occupancy \
       --section LaunchStats "$here/kva_gpu_check" "$here/cases.bin" --direct --only "$name" --phase B
   done >"$out/ncu.txt"
@@ -80,12 +83,12 @@ for phase in ${phases:-A B C D}; do
   case $phase in
   A)
     environment
-    check A 340 "$@"
+    check A 300 "$@"
     [ $code -gt 1 ] || case " $* " in *" --no-times "*) ;; *) sanitize ;; esac
     ;;
-  B) check B 460 "$@" ;;
+  B) check B 440 "$@" ;;
   C)
-    check C 300 "$@"
+    check C 250 "$@"
     [ $code -gt 1 ] || case " $* " in *" --no-times "*) ;; *) counters ;; esac
     ;;
   D) peers ;;

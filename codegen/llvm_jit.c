@@ -1,8 +1,15 @@
-/* Kernels in process: LLJIT links the module's object, the same one that kva_codegen_emit gives. libm and memory
- * functions come from the process. */
+/* Kernels in process: LLJIT links the module's object, the same one that kva_codegen_emit gives. Memory functions come
+ * from the process, and those of libm from libm itself: a host that loads Kvasir by dlopen may not show its own. */
 #include "codegen/llvm_internal.h"
 
+#include <gnu/lib-names.h>
 #include <llvm-c/Orc.h>
+
+/* Errors come back from the calls that met them; LLVM would print them as well. */
+static void drop_error(void *context, LLVMErrorRef error) {
+  (void)context;
+  LLVMConsumeError(error);
+}
 
 static kva_status link_object(kva_codegen *cg, LLVMMemoryBufferRef code) {
   LLVMOrcJITDylibRef library = LLVMOrcLLJITGetMainJITDylib(cg->jit);
@@ -13,6 +20,10 @@ static kva_status link_object(kva_codegen *cg, LLVMMemoryBufferRef code) {
   LLVMErrorRef error = LLVMOrcCreateDynamicLibrarySearchGeneratorForProcess(&process, prefix, NULL, NULL);
   KVA_TRY(kva_cg_check(cg, error, "finding the C library"));
   LLVMOrcJITDylibAddGenerator(library, process);
+  LLVMOrcDefinitionGeneratorRef libm = NULL;
+  error = LLVMOrcCreateDynamicLibrarySearchGeneratorForPath(&libm, LIBM_SO, prefix, NULL, NULL);
+  KVA_TRY(kva_cg_check(cg, error, "finding libm"));
+  LLVMOrcJITDylibAddGenerator(library, libm);
   return KVA_OK;
 }
 
@@ -34,6 +45,7 @@ kva_status kva_codegen_jit(kva_codegen *cg) {
     LLVMDisposeMemoryBuffer(code);
     return status;
   }
+  LLVMOrcExecutionSessionSetErrorReporter(LLVMOrcLLJITGetExecutionSession(cg->jit), drop_error, NULL);
   KVA_TRY(link_object(cg, code));
   for (uint32_t i = 0; i < cg->kernels.len; i++) KVA_TRY(look_up(cg, &cg->kernels.data[i]));
   return KVA_OK;

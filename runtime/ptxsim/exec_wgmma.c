@@ -165,8 +165,12 @@ static void write_sums(const ptx_warp *w, const ptx_ins *i, const float *sums) {
  * on every machine. */
 typedef float sums8 __attribute__((vector_size(32), aligned(4)));
 
-__attribute__((target_clones("avx2", "default"))) static void multiply(const float *a, const float *b, uint32_t n,
-                                                                       float sign, float *restrict sums) {
+#ifdef __SANITIZE_THREAD__
+#define CLONES /* their choice runs before the sanitizer does */
+#else
+#define CLONES __attribute__((target_clones("avx2", "default")))
+#endif
+CLONES static void multiply(const float *a, const float *b, uint32_t n, float sign, float *restrict sums) {
   for (uint32_t row = 0; row < ROWS; row += 4)
     for (uint32_t c = 0; c < n; c += 8) {
       sums8 *place[4], sum[4];

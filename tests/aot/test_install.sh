@@ -10,7 +10,7 @@ cmake --install "$build" --prefix "$work/first" >"$work/out" || fail "install"
 mv "$work/first" "$work/prefix"
 grep -rIlF "$work/first" "$work/prefix" && fail "the prefix is in an installed file"
 for file in bin/kvasir lib/libkvasir-rt.a lib/libkvasir-rt.so include/kvasir/runtime/context.h \
-  lib/cmake/kvasir/kvasirConfig.cmake lib/pkgconfig/kvasir-rt.pc share/man/man1/kvasir.1 \
+  include/kvasir/kvasir.h lib/libkvasir.so lib/pkgconfig/kvasir.pc lib/cmake/kvasir/kvasirConfig.cmake lib/pkgconfig/kvasir-rt.pc share/man/man1/kvasir.1 \
   share/bash-completion/completions/kvasir; do
   [ -e "$work/prefix/$file" ] || fail "$file is not installed"
 done
@@ -53,4 +53,7 @@ if command -v pkg-config >/dev/null; then
   cc -I "$work" examples/object.c "$work/lm.o" $(pkg-config --cflags kvasir-rt) \
     $(pkg-config --libs --static kvasir-rt | sed 's/-lkvasir-rt/-l:libkvasir-rt.a/') -o "$work/object" || fail "pkg-config"
   "$work/object" | cmp -s - "$work/object.out" || fail "object, linked by hand"
+  # shellcheck disable=SC2046
+  cc tests/aot/cmake/library.c $(pkg-config --cflags --libs kvasir) -Wl,-rpath,"$work/prefix/lib" -o "$work/library" || fail "pkg-config kvasir"
+  [ "$("$work/library")" = "$("$work/prefix/bin/kvasir" --version | awk '{ print $2 }')" ] || fail "the library's version"
 fi

@@ -1,4 +1,5 @@
-# find_package(kvasir): targets kvasir::rt (static) and kvasir::rt_shared, the program kvasir::kvasir, and
+# find_package(kvasir): targets kvasir::library (the compiler, <kvasir.h>), kvasir::rt (static) and kvasir::rt_shared, the
+# program kvasir::kvasir, and
 #   kvasir_add_model(<target> MODEL <file> [FORM object|static|shared] [PREFIX <name>] [OPTIONS <options of kvasir build>])
 # which compiles a model and makes a library to link with; its header is <prefix>.h, the prefix is the target's name.
 # Files that the model names (weights beside it) are not followed: touch the model to have it compiled again.
@@ -15,6 +16,10 @@ if(NOT TARGET kvasir::kvasir)
     IMPORTED_LOCATION "${KVASIR_PREFIX}/lib/libkvasir-rt.a"
     INTERFACE_INCLUDE_DIRECTORIES "${KVASIR_PREFIX}/include/kvasir"
     INTERFACE_LINK_LIBRARIES "-lm;Threads::Threads") # "m" alone would be a target of that name, if there is one
+  add_library(kvasir::library SHARED IMPORTED)
+  set_target_properties(kvasir::library PROPERTIES
+    IMPORTED_LOCATION "${KVASIR_PREFIX}/lib/libkvasir.so.0"
+    INTERFACE_INCLUDE_DIRECTORIES "${KVASIR_PREFIX}/include/kvasir")
   add_library(kvasir::rt_shared SHARED IMPORTED)
   set_target_properties(kvasir::rt_shared PROPERTIES
     IMPORTED_LOCATION "${KVASIR_PREFIX}/lib/libkvasir-rt.so"

@@ -1,5 +1,6 @@
 /* Function decode against one run over whole sequences, bit by bit: models of all kinds, chunks of every size, several
  * sequences at positions of their own, one and two threads, caches of different capacity. */
+#include "runtime/sequences.h"
 #include "tools/driver/driver.h"
 
 #include <setjmp.h>
@@ -450,6 +451,67 @@ static void as_by_hand(void **state) {
   unload(&m);
 }
 
+/* ---- sequences as objects (runtime/sequences.h) ------------------------------------------------------------------ */
+
+static kva_sequences *create_sequences(const model *m, int64_t n, int64_t capacity) {
+  kva_sequences *q;
+  must(m, kva_sequences_create(m->session, n, capacity, m->diag, &q));
+  assert_int_equal(kva_sequences_inputs(q), 1);
+  assert_int_equal(kva_sequences_outputs(q), 1);
+  return q;
+}
+
+/* The next rows of all sequences, those of sequence 0 of the batch. */
+static void append(model *m, kva_sequences *q, const float *expected, int64_t n, int64_t rows) {
+  int32_t chunk[BATCH * LENGTH];
+  int64_t first = kva_sequences_length(q, 0);
+  for (int64_t i = 0; i < n; i++) memcpy(chunk + i * rows, tokens + first, (size_t)rows * sizeof *chunk);
+  kva_tensor in = token_tensor(n, rows, chunk), out = {0};
+  must(m, kva_sequences_append(q, &in, &out));
+  for (int64_t i = 0; i < n; i++)
+    same_rows(m, "sequence", expected + first * m->row, (const float *)out.data + i * rows * m->row, first, rows);
+}
+
+static void copies_continue_alike(void **state) {
+  (void)state;
+  model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL});
+  draw_tokens();
+  float *expected = run_at_once(&m);
+  kva_sequences *one = create_sequences(&m, 1, 50), *two = create_sequences(&m, 2, 30);
+  append(&m, one, expected, 1, 13);
+  append(&m, one, expected, 1, 1);
+  for (int64_t i = 0; i < 2; i++) must(&m, kva_sequences_copy(two, i, one, 0));
+  append(&m, one, expected, 1, 20);
+  append(&m, two, expected, 2, 1);
+  append(&m, two, expected, 2, 5);
+  must(&m, kva_sequences_copy(two, 1, two, 0));
+  append(&m, two, expected, 2, 10); /* all that they have room for */
+  assert_int_equal(kva_sequences_length(two, 1), 30);
+  kva_tensor in = token_tensor(2, 1, tokens), out = {0};
+  assert_int_equal(kva_sequences_append(two, &in, &out), KVA_INVALID);
+  assert_non_null(strstr(kva_session_error(m.session), "has 30 rows and room for 30; 1 more do not fit"));
+  assert_int_equal(kva_sequences_copy(two, 0, one, 0), KVA_INVALID);
+  assert_int_equal(kva_sequences_length(two, 0), 30);
+  kva_sequences_destroy(one);
+  kva_sequences_destroy(two);
+  free(expected);
+  unload(&m);
+}
+
+static void sequences_that_cannot_be(void **state) {
+  (void)state;
+  model m =
+      load_pinned("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL}, 1, (const kva_define[]){{"B", "1"}});
+  kva_sequences *q;
+  assert_int_equal(kva_sequences_create(m.session, 2, 10, m.diag, &q), KVA_INVALID);
+  assert_int_equal(kva_sequences_create(m.session, 1, 0, m.diag, &q), KVA_INVALID);
+  assert_int_equal(kva_sequences_create(m.session, 1, INT64_MAX / 8, m.diag, &q), KVA_NO_MEMORY);
+  assert_null(q);
+  unload(&m);
+}
+
+/* ---- memory ------------------------------------------------------------------------------------------------------ */
+
 /* The caller's buffers are those of the state, and a session takes no other memory for it. */
 static void state_has_one_place(void **state) {
   (void)state;
@@ -501,6 +563,8 @@ int main(void) {
       cmocka_unit_test(spelled_out_operators),
       cmocka_unit_test(on_simulator),
       cmocka_unit_test(as_by_hand),
+      cmocka_unit_test(copies_continue_alike),
+      cmocka_unit_test(sequences_that_cannot_be),
       cmocka_unit_test(state_has_one_place),
       cmocka_unit_test(capacity_costs_nothing),
   };

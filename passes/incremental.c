@@ -255,9 +255,13 @@ static kva_status make_decode(kva_chunks *p, const kva_function *f, kva_function
 }
 
 /* With a number of rows that is known, products take other kernels. */
-static void add_step(kva_module *m, const kva_function *decode, const kva_expr *time) {
+static void fix_sizes(kva_chunks *p, kva_function *decode, const kva_pass_options *o) {
+  kva_module *m = p->c.b->m;
+  bool free = p->c.batch->kind == KVA_EXPR_SYMBOL;
+  if (o->sequences && free) kva_replace_symbol(decode->graph, p->c.batch, kva_expr_const(m->exprs, o->sequences));
+  if (!o->step) return;
   kva_function *step = kva_function_clone(m, decode, "step");
-  kva_replace_symbol(step->graph, time, kva_expr_const(m->exprs, 1));
+  kva_replace_symbol(step->graph, p->c.time, kva_expr_const(m->exprs, 1));
 }
 
 kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, bool *changed) {
@@ -283,8 +287,8 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
   kva_status status = make_decode(&p, f, decode);
   if (status)
     m->functions.len--;
-  else if (o->step)
-    add_step(m, decode, p.c.time);
+  else
+    fix_sizes(&p, decode, o);
   *changed = true;
   kva_arena_destroy(scratch);
   return status;

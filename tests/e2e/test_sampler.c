@@ -1,0 +1,97 @@
+/* The choice of tokens: what each setting leaves, how often each token is drawn, and what a draw depends on. */
+#include "tools/driver/sampler.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { TOKENS = 5, DRAWS = 20000 };
+
+/* Probabilities 0.4, 0.1, 0.3, 0.15, 0.05. */
+static const double probabilities[TOKENS] = {0.4, 0.1, 0.3, 0.15, 0.05};
+
+static void logits_of(float *logits) {
+  for (int i = 0; i < TOKENS; i++) logits[i] = (float)log(probabilities[i]) + 3;
+}
+
+static void count(const kva_sampling *s, int *counts) {
+  float logits[TOKENS];
+  int32_t order[TOKENS];
+  logits_of(logits);
+  for (int i = 0; i < TOKENS; i++) counts[i] = 0;
+  for (uint64_t i = 0; i < DRAWS; i++) counts[kva_sample(s, logits, TOKENS, i % 3, i, order)]++;
+}
+
+static void drawn_like(const kva_sampling *s, const double *weights) {
+  int counts[TOKENS];
+  double sum = 0;
+  count(s, counts);
+  for (int i = 0; i < TOKENS; i++) sum += weights[i];
+  for (int i = 0; i < TOKENS; i++) {
+    double expected = weights[i] / sum;
+    if (!weights[i]) assert_int_equal(counts[i], 0);
+    assert_true(fabs(counts[i] / (double)DRAWS - expected) < 0.015);
+  }
+}
+
+static void settings_leave_tokens(void **state) {
+  (void)state;
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 1}, probabilities);
+  drawn_like(&(kva_sampling){.temperature = 0.5, .top_p = 1}, (double[]){0.16, 0.01, 0.09, 0.0225, 0.0025});
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 1, .top_k = 2}, (double[]){0.4, 0, 0.3, 0, 0});
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 1, .top_k = 99}, probabilities);
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 0.8}, (double[]){0.4, 0, 0.3, 0.15, 0});
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 0.01}, (double[]){1, 0, 0, 0, 0});
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 1, .min_p = 0.3}, (double[]){0.4, 0, 0.3, 0.15, 0});
+  /* top_p counts what top_k left */
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 0.6, .top_k = 2}, (double[]){0.4, 0, 0.3, 0, 0});
+  drawn_like(&(kva_sampling){.temperature = 1, .top_p = 0.5, .top_k = 2}, (double[]){1, 0, 0, 0, 0});
+}
+
+static void likeliest_token(void **state) {
+  (void)state;
+  int32_t order[4];
+  const kva_sampling greedy = {.top_p = 1};
+  assert_int_equal(kva_sample(&greedy, (float[]){1, 3, 3, 2}, 4, 0, 0, order), 1);
+  assert_int_equal(kva_sample(&greedy, (float[]){NAN, -1, INFINITY, 2}, 4, 0, 0, order), 2);
+  assert_int_equal(kva_sample(&greedy, (float[]){NAN, -INFINITY, -5}, 3, 0, 0, order), 2);
+}
+
+static void odd_logits(void **state) {
+  (void)state;
+  int32_t order[3];
+  const kva_sampling s = {.temperature = 1, .top_p = 1};
+  for (uint64_t i = 0; i < 100; i++) {
+    assert_int_equal(kva_sample(&s, (float[]){NAN, 2, -INFINITY}, 3, 0, i, order), 1);
+    assert_int_equal(kva_sample(&s, (float[]){1, INFINITY, 7}, 3, 0, i, order), 1);
+    assert_in_range(kva_sample(&s, (float[]){-INFINITY, -INFINITY, NAN}, 3, 0, i, order), 0, 2);
+    assert_int_equal(kva_sample(&s, (float[]){5}, 1, 0, i, order), 0);
+  }
+}
+
+static void draws_are_numbered(void **state) {
+  (void)state;
+  float logits[TOKENS];
+  int32_t order[TOKENS];
+  logits_of(logits);
+  int same[3] = {0};
+  for (uint64_t i = 0; i < 300; i++) {
+    const kva_sampling a = {.temperature = 1, .top_p = 1, .seed = 1}, b = {.temperature = 1, .top_p = 1, .seed = 2};
+    int64_t first = kva_sample(&a, logits, TOKENS, 0, i, order);
+    assert_int_equal(kva_sample(&a, logits, TOKENS, 0, i, order), first);
+    same[0] += kva_sample(&b, logits, TOKENS, 0, i, order) == first;
+    same[1] += kva_sample(&a, logits, TOKENS, 1, i, order) == first;
+    same[2] += kva_sample(&a, logits, TOKENS, 0, i + 1, order) == first;
+  }
+  for (int i = 0; i < 3; i++) assert_in_range(same[i], 50, 140); /* 0.285 of them by chance */
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(settings_leave_tokens),
+      cmocka_unit_test(likeliest_token),
+      cmocka_unit_test(odd_logits),
+      cmocka_unit_test(draws_are_numbered),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,20 @@
+/* Chooses the next token from a model's logits. */
+#ifndef KVA_TOOLS_DRIVER_SAMPLER_H
+#define KVA_TOOLS_DRIVER_SAMPLER_H
+
+#include "runtime/base/base.h"
+
+typedef struct kva_sampling {
+  double temperature; /* 0: the likeliest token, whatever the rest says */
+  int64_t top_k;      /* of the likeliest tokens only; 0: all */
+  double top_p;       /* the likeliest tokens whose probabilities add up to this; 1: all */
+  double min_p;       /* tokens at least this times as likely as the likeliest; 0: all */
+  uint64_t seed;
+} kva_sampling;
+
+/* The token after `logits`[n] (n > 0), a function of all arguments alone: `sequence` and `position` number the draw.
+ * Ties go to the lower token, NaN counts as -inf. order: room for n tokens. */
+int64_t kva_sample(const kva_sampling *s, const float *logits, int64_t n, uint64_t sequence, uint64_t position,
+                   int32_t *order);
+
+#endif

@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# What is written about the tool's options agrees with its --help: man page, completion, README.
+# What is written about the tool's options agrees with its --help: man page, completion. (tests/docs
+# executes the documents.)
 . "$(dirname "$0")/support.sh"
 
 options_of() { sed -n '/^Options:/,/^$/p' "$work/help" | grep -oE '^  (-[^ ,]+, )?--[a-z-]+' | grep -oE -- '-{1,2}[A-Za-z-]+'; }
@@ -53,14 +54,6 @@ if command -v man >/dev/null && command -v groff >/dev/null; then
   man --warnings -E UTF-8 -l -Tutf8 -Z tools/kvasir.1 >/dev/null 2>"$work/out" || fail "man"
   [ ! -s "$work/out" ] || fail "man warns"
 fi
-
-# The commands in README.md name verbs and options that exist.
-grep -E '^    (build/release/)?kvasir ' README.md >"$work/commands"
-while read -r line; do
-  verb=$(awk '{ print $2 }' <<<"${line%%#*}")
-  expect 0 "${verb%;}" --help
-  for option in $(grep -oE -- ' --[a-z-]+' <<<"${line%%#*}"); do says "$option"; done
-done <"$work/commands"
 
 # Outside of ops/ a rule that names operators is about exactly those: docs/design.md argues each file, and no other.
 grep -rlE 'case KVA_OP_|== KVA_OP_' passes frontend codegen tools --include='*.[ch]' | sort >"$work/naming"

@@ -201,15 +201,73 @@ static LLVMValueRef coefficient_of(kva_emit *e, const kva_expr_term *t) {
   return t->coefficient == 1 ? NULL : kva_ll_i64(e, t->coefficient);
 }
 
+static LLVMValueRef scale_by_factors(kva_emit *e, LLVMValueRef product, const kva_expr_term *t) {
+  for (uint32_t f = 0; f < t->n_factors; f++) product = scale(e, product, kva_ll_expr(e, t->factors[f]));
+  return product;
+}
+
+/* Long sums of shape symbols, such as the offset behind hundreds of symbolic extents, are made once, at the kernel's
+ * entry, and kept apart by sign, so that equal parts have equal code. LLVM's analysis of loops takes time that is cubic
+ * in the terms of an index; it does not look through a freeze. */
+static bool is_shape_term(const kva_emit *e, const kva_expr *x, const kva_expr_term *t) {
+  enum { LONG = 8 };
+  if (x->n_terms <= LONG || (t->coefficient != 1 && t->coefficient != -1)) return false;
+  for (uint32_t f = 0; f < t->n_factors; f++) {
+    const kva_expr *factor = t->factors[f];
+    if (factor->kind != KVA_EXPR_SYMBOL || factor->extent || symbol_value(e, factor)) return false;
+  }
+  return true;
+}
+
+/* Before the entry's branch, if that is there already. */
+static void go_to_entry(kva_emit *e) {
+  LLVMBasicBlockRef entry = LLVMGetEntryBasicBlock(e->fn);
+  LLVMValueRef branch = LLVMGetBasicBlockTerminator(entry);
+  if (branch)
+    LLVMPositionBuilderBefore(e->b, branch);
+  else
+    LLVMPositionBuilderAtEnd(e->b, entry);
+}
+
+/* The shape terms of x with this sign; NULL: none. */
+static LLVMValueRef sum_of_shape(kva_emit *e, const kva_expr *x, int64_t sign) {
+  LLVMValueRef sum = NULL;
+  for (uint32_t i = 0; i < x->n_terms; i++)
+    if (x->terms[i].coefficient == sign && is_shape_term(e, x, &x->terms[i]))
+      sum = add(e, sum, scale_by_factors(e, NULL, &x->terms[i]));
+  return sum ? LLVMBuildFreeze(e->b, sum, "") : NULL;
+}
+
+static kva_shape_sum shape_sum_of(kva_emit *e, const kva_expr *x) {
+  for (uint32_t i = 0; i < e->shape_sums.len; i++)
+    if (e->shape_sums.data[i].of == x) return e->shape_sums.data[i];
+  LLVMBasicBlockRef here = LLVMGetInsertBlock(e->b);
+  go_to_entry(e);
+  kva_shape_sum s = {.of = x, .plus = sum_of_shape(e, x, 1), .minus = sum_of_shape(e, x, -1)};
+  LLVMPositionBuilderAtEnd(e->b, here);
+  KVA_PUSH(e->scratch, &e->shape_sums, s);
+  return s;
+}
+
+/* sum, which has the other uniform terms of x (NULL: none), and the shape terms; NULL: neither. */
+static LLVMValueRef add_shape_terms(kva_emit *e, const kva_expr *x, LLVMValueRef sum) {
+  bool any = false;
+  for (uint32_t i = 0; i < x->n_terms; i++) any |= is_shape_term(e, x, &x->terms[i]);
+  if (!any) return sum;
+  kva_shape_sum s = shape_sum_of(e, x);
+  if (s.plus) sum = add(e, sum, s.plus);
+  return s.minus ? LLVMBuildNSWSub(e->b, sum ? sum : kva_ll_i64(e, 0), s.minus, "") : sum;
+}
+
+static LLVMValueRef add_term(kva_emit *e, LLVMValueRef sum, const kva_expr *x, const kva_expr_term *t) {
+  if (is_shape_term(e, x, t)) return sum;
+  return add(e, sum, scale_by_factors(e, coefficient_of(e, t), t));
+}
+
 static LLVMValueRef sum_scalar(kva_emit *e, const kva_expr *x) {
   LLVMValueRef sum = x->constant || !x->n_terms ? kva_ll_i64(e, x->constant) : NULL;
-  for (uint32_t i = 0; i < x->n_terms; i++) {
-    const kva_expr_term *t = &x->terms[i];
-    LLVMValueRef product = coefficient_of(e, t);
-    for (uint32_t f = 0; f < t->n_factors; f++) product = scale(e, product, kva_ll_expr(e, t->factors[f]));
-    sum = add(e, sum, product);
-  }
-  return sum;
+  for (uint32_t i = 0; i < x->n_terms; i++) sum = add_term(e, sum, x, &x->terms[i]);
+  return add_shape_terms(e, x, sum);
 }
 
 LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x) {
@@ -245,14 +303,12 @@ static LLVMValueRef sum_lanes(kva_emit *e, const kva_expr *x) {
   LLVMValueRef uniform = x->constant ? kva_ll_i64(e, x->constant) : NULL, varying = NULL;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     const kva_expr_term *t = &x->terms[i];
-    if (term_varying(e, t)) {
+    if (term_varying(e, t))
       varying = add(e, varying, product_lanes(e, t));
-      continue;
-    }
-    LLVMValueRef product = coefficient_of(e, t);
-    for (uint32_t f = 0; f < t->n_factors; f++) product = scale(e, product, kva_ll_expr(e, t->factors[f]));
-    uniform = add(e, uniform, product);
+    else
+      uniform = add_term(e, uniform, x, t);
   }
+  uniform = add_shape_terms(e, x, uniform);
   return uniform ? add(e, varying, kva_ll_splat(e, uniform, e->lanes.n)) : varying;
 }
 

@@ -69,6 +69,12 @@ typedef struct kva_kept {
 } kva_kept;
 
 /* Emission of one kernel. */
+/* Terms of shape symbols of a long sum, by sign (llvm_index.c); NULL: none. */
+typedef struct kva_shape_sum {
+  const kva_expr *of;
+  LLVMValueRef plus, minus;
+} kva_shape_sum;
+
 typedef struct kva_emit {
   kva_codegen *cg;
   LLVMContextRef ctx;
@@ -83,6 +89,7 @@ typedef struct kva_emit {
   bool *varying;                 /* by instruction id, see kva_lanes */
   LLVMValueRef *scopes, *others; /* alias metadata by buffer id */
   KVA_VEC(kva_binding) bindings;
+  KVA_VEC(kva_shape_sum) shape_sums;
   kva_lanes lanes;
   /* GPU */
   LLVMValueRef thread;   /* i64: number within the block */

@@ -160,7 +160,8 @@ static void cells(void **state) {
 /* Valid models that once took exponential time, or indices that did not fit. */
 static void files(void **state) {
   (void)state;
-  static const char *const names[] = {"index_overflow", "shuffle11", "cat10", "cat14", "concat_1e4", "gridsample12"};
+  static const char *const names[] = {"index_overflow", "shuffle11",    "cat10",          "cat14",
+                                      "concat_1e4",     "gridsample12", "sym_concat_1000"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     kva_text path = {0};
     kva_diag *diag = kva_diag_create();

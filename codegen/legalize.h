@@ -28,7 +28,8 @@ kva_kval kva_mb_cast(kva_mb *b, kva_kop convert_or_bitcast, kva_kval x, kva_dtyp
 /* c[0] + c[1] x + ..., by Horner's rule with fma. */
 kva_kval kva_mb_poly(kva_mb *b, kva_kval x, uint32_t n, const double *c);
 
-#define KVA_MB2_OPS(X) X(add) X(sub) X(mul) X(div) X(lt) X(eq) X(and) X(or) X(xor) X(shl) X(shr)
+#define KVA_MB2_OPS(X) \
+  X(add) X(sub) X(mul) X(div) X(lt) X(eq) X(and) X(or) X(xor) X(shl) X(shr) X(far_rest) X(far_quarter)
 #define KVA_MB2(name)                                                   \
   static inline kva_kval mb_##name(kva_mb *b, kva_kval x, kva_kval y) { \
     return kva_mb_op(b, KVA_K_##name, 2, x, y, NULL);                   \

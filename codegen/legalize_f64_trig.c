@@ -1,4 +1,5 @@
-/* Trigonometric functions on f64 and their inverses: see legalize_f64.c. sin, cos and tan are NaN beyond 2^50. */
+/* Trigonometric functions on f64 and their inverses: see legalize_f64.c. Errors of sin, cos and tan from 2^50 on: see
+ * tests/codegen/test_math_f64.c. */
 #include "codegen/legalize.h"
 
 #include <math.h>
@@ -23,7 +24,6 @@ static kva_kval c64(kva_mb *b, double v) {
 typedef struct reduced {
   kva_kval sin, cos; /* of r */
   kva_kval q;        /* i64 */
-  kva_kval in_range;
 } reduced;
 
 /* r + low = |x| - n pi/2. low is below r's last place; it enters sin and cos before their final rounding. */
@@ -33,14 +33,13 @@ static reduced reduce(kva_mb *b, kva_kval x) {
   kva_kval most = mb_fma(b, n, c64(b, -PI_2[0]), a), r = mb_fma(b, n, c64(b, -PI_2[1]), most);
   kva_kval low = mb_fma(b, n, c64(b, -PI_2[1]), mb_sub(b, most, r));
   low = mb_fma(b, n, c64(b, -PI_2[2]), low);
+  low = mb_select(b, mb_lt(b, a, c64(b, KVA_FAR_ANGLE)), low, c64(b, 0));
+  r = mb_far_rest(b, r, a);
   kva_kval z = mb_mul(b, r, r), half = mb_mul(b, z, c64(b, 0.5)), top = mb_sub(b, one, half);
   kva_kval s = mb_fma(b, mb_mul(b, r, z), kva_mb_poly(b, z, 8, SIN_TAIL), mb_mul(b, low, top));
   kva_kval c = mb_fma(b, mb_mul(b, z, z), kva_mb_poly(b, z, 7, COS_TAIL), mb_neg(b, mb_mul(b, r, low)));
   c = mb_add(b, c, mb_sub(b, mb_sub(b, one, top), half)); /* rounding error of `top` */
-  return (reduced){.sin = mb_add(b, r, s),
-                   .cos = mb_add(b, top, c),
-                   .q = mb_bits(b, shifted),
-                   .in_range = mb_lt(b, a, c64(b, 0x1p50))};
+  return (reduced){.sin = mb_add(b, r, s), .cos = mb_add(b, top, c), .q = mb_bits(b, mb_far_quarter(b, shifted, a))};
 }
 
 static kva_kval has_bit(kva_mb *b, kva_kval q, int bit) {
@@ -58,27 +57,23 @@ static kva_kval odd(kva_mb *b, kva_kval v, kva_kval x) {
   return mb_float(b, mb_xor(b, mb_bits(b, v), sign));
 }
 
-static kva_kval or_nan(kva_mb *b, const reduced *r, kva_kval v) {
-  return mb_select(b, r->in_range, v, c64(b, (double)NAN));
-}
-
 kva_kval kva_math_sin_f64(kva_mb *b, kva_kval x) {
   reduced r = reduce(b, x);
   kva_kval v = mb_select(b, has_bit(b, r.q, 1), r.cos, r.sin);
-  return or_nan(b, &r, odd(b, flip(b, v, r.q), x));
+  return odd(b, flip(b, v, r.q), x);
 }
 
 kva_kval kva_math_cos_f64(kva_mb *b, kva_kval x) {
   reduced r = reduce(b, x);
   kva_kval v = mb_select(b, has_bit(b, r.q, 1), r.sin, r.cos);
-  return or_nan(b, &r, flip(b, v, mb_add(b, r.q, kva_mb_i64(b, 1))));
+  return flip(b, v, mb_add(b, r.q, kva_mb_i64(b, 1)));
 }
 
 kva_kval kva_math_tan_f64(kva_mb *b, kva_kval x) {
   reduced r = reduce(b, x);
   kva_kval swap = has_bit(b, r.q, 1);
   kva_kval above = mb_select(b, swap, mb_neg(b, r.cos), r.sin), below = mb_select(b, swap, r.sin, r.cos);
-  return or_nan(b, &r, odd(b, mb_div(b, above, below), x));
+  return odd(b, mb_div(b, above, below), x);
 }
 
 /* ---- inverses ---------------------------------------------------------------------------------------------------- */

@@ -2,10 +2,10 @@
  * lanes of any width on any target and fuses with the code around it.
  *
  * Largest errors found, in units in the last place (tests/codegen/test_math.c, all binades): exp 1.0, log 0.8, sin cos
- * 1.5, tan 2.8, asin 2.2, acos 1.1, atan 1.3, sinh 1.5, cosh 1.4, tanh 2.3, erf 1.0, expm1 1.5; asinh acosh atanh log1p
+ * 1.5, tan 3.1, asin 2.2, acos 1.1, atan 1.3, sinh 1.5, cosh 1.4, tanh 2.3, erf 1.0, expm1 1.5; asinh acosh atanh log1p
  * pow 0.51 (through f64). Polynomials are minimax fits made for this file (Remez exchange on the weighted error,
- * coefficients rounded to f32). Infinities, NaN, signed zeros and subnormals follow C's Annex F; sin, cos and tan are
- * NaN beyond 2^50. */
+ * coefficients rounded to f32). Infinities, NaN, signed zeros and subnormals follow C's Annex F. sin, cos
+ * and tan of 2^50 and more go through a branch (codegen/llvm_angle.c). */
 #include "codegen/legalize.h"
 
 static kva_kval link(kva_mb *b, kva_kinstr *i) {

@@ -11,11 +11,10 @@ static const double SIN_TAIL[] = {-0.166666552, 0.00833215471, -0.000195140849};
 static const double COS_TAIL[] = {0.0416666456, -0.00138873374, 2.44348466e-05};
 
 /* |x| = q pi/2 + r with |r| <= pi/4. The reduction runs in f64, so r is accurate to f32's last place for x up to
- * 2^50. */
+ * 2^50. Beyond that far_rest and far_quarter have it, behind a branch. */
 typedef struct reduced {
   kva_kval sin, cos; /* of r */
   kva_kval q;        /* i32 */
-  kva_kval a, in_range;
 } reduced;
 
 static reduced reduce(kva_mb *b, kva_kval x) {
@@ -23,13 +22,12 @@ static reduced reduce(kva_mb *b, kva_kval x) {
   kva_kval shifted = mb_fma(b, d, kva_mb_f64(b, 0.63661977236758138), magic), n = mb_sub(b, shifted, magic);
   kva_kval r64 = mb_fma(b, n, kva_mb_f64(b, -1.5707963267948966), d);
   r64 = mb_fma(b, n, kva_mb_f64(b, -6.123233995736766e-17), r64);
-  kva_kval r = kva_mb_cast(b, KVA_K_CONVERT, r64, KVA_F32), z = mb_mul(b, r, r);
+  kva_kval r = mb_far_rest(b, kva_mb_cast(b, KVA_K_CONVERT, r64, KVA_F32), a), z = mb_mul(b, r, r);
+  kva_kval q = mb_float(b, kva_mb_cast(b, KVA_K_CONVERT, mb_bits(b, shifted), KVA_I32));
   kva_kval c = mb_fma(b, z, kva_mb_poly(b, z, 3, COS_TAIL), kva_mb_f32(b, -0.5));
   return (reduced){.sin = mb_fma(b, mb_mul(b, r, z), kva_mb_poly(b, z, 3, SIN_TAIL), r),
                    .cos = mb_fma(b, z, c, kva_mb_f32(b, 1)),
-                   .q = kva_mb_cast(b, KVA_K_CONVERT, mb_bits(b, shifted), KVA_I32),
-                   .a = a,
-                   .in_range = mb_lt(b, a, kva_mb_f32(b, 0x1p50))};
+                   .q = mb_bits(b, mb_far_quarter(b, q, a))};
 }
 
 static kva_kval has_bit(kva_mb *b, kva_kval q, int bit) {
@@ -47,27 +45,23 @@ static kva_kval odd(kva_mb *b, kva_kval v, kva_kval x) {
   return mb_float(b, mb_xor(b, mb_bits(b, v), sign));
 }
 
-static kva_kval or_nan(kva_mb *b, const reduced *r, kva_kval v) {
-  return mb_select(b, r->in_range, v, kva_mb_f32(b, (double)NAN));
-}
-
 kva_kval kva_math_sin(kva_mb *b, kva_kval x) {
   reduced r = reduce(b, x);
   kva_kval v = mb_select(b, has_bit(b, r.q, 1), r.cos, r.sin);
-  return or_nan(b, &r, odd(b, flip(b, v, r.q), x));
+  return odd(b, flip(b, v, r.q), x);
 }
 
 kva_kval kva_math_cos(kva_mb *b, kva_kval x) {
   reduced r = reduce(b, x);
   kva_kval v = mb_select(b, has_bit(b, r.q, 1), r.sin, r.cos);
-  return or_nan(b, &r, flip(b, v, mb_add(b, r.q, kva_mb_i32(b, 1))));
+  return flip(b, v, mb_add(b, r.q, kva_mb_i32(b, 1)));
 }
 
 kva_kval kva_math_tan(kva_mb *b, kva_kval x) {
   reduced r = reduce(b, x);
   kva_kval swap = has_bit(b, r.q, 1);
   kva_kval above = mb_select(b, swap, mb_neg(b, r.cos), r.sin), below = mb_select(b, swap, r.sin, r.cos);
-  return or_nan(b, &r, odd(b, mb_div(b, above, below), x));
+  return odd(b, mb_div(b, above, below), x);
 }
 
 /* ---- inverses ---------------------------------------------------------------------------------------------------- */

@@ -239,6 +239,7 @@ LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i) {
   LLVMValueRef comparison = compare_index(e, i, lanes);
   if (comparison) return comparison;
   for (uint32_t a = 0; a < i->n_args; a++) v[a] = kva_ll_splat(e, kva_ll_use(e, i->args[a]), lanes);
+  if (i->op == KVA_K_far_rest || i->op == KVA_K_far_quarter) return kva_ll_far_angle(e, i->op, v[0], v[1]);
   if (i->op != KVA_K_select) return arith_values(e, i->op, i->args[0]->dtype, v);
   return LLVMBuildSelect(e->b, v[0], v[1], v[2], "");
 }

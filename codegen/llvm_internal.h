@@ -152,6 +152,8 @@ LLVMValueRef kva_ll_arith(kva_emit *e, const kva_kinstr *i);
 LLVMValueRef kva_ll_convert(kva_emit *e, LLVMValueRef v, kva_dtype from, kva_dtype to);
 LLVMValueRef kva_ll_combine(kva_emit *e, kva_combine op, kva_dtype t, LLVMValueRef a, LLVMValueRef b);
 LLVMValueRef kva_ll_neutral(const kva_emit *e, kva_combine op, kva_dtype t); /* scalar */
+/* llvm_angle.c: far_rest and far_quarter of x, which is not negative; `near` where x is small. */
+LLVMValueRef kva_ll_far_angle(kva_emit *e, kva_kop op, LLVMValueRef near, LLVMValueRef x);
 /* max(a, b) or min(a, b), NaN if either is NaN. */
 LLVMValueRef kva_ll_max(kva_emit *e, kva_dtype t, bool is_min, LLVMValueRef a, LLVMValueRef b);
 /* Convert between the storage type and the compute type of a value; scalars or vectors. Types narrower than a byte are

@@ -58,8 +58,13 @@ struct kva_kbuf {
   X(mulhi, 2) /* high half of the unsigned product (u32) */                                                        \
   X(eq, 2) X(ne, 2) X(lt, 2) X(le, 2) /* -> bool; floats ordered, ne unordered */                                  \
   X(isnan, 1) /* -> bool */                                                                                        \
+  /* x from KVA_FAR_ANGLE on and finite: its difference to the nearest multiple q of pi/2; q modulo 4, as bits. */ \
+  /* Else operand 0. */                                                                                            \
+  X(far_rest, 2) X(far_quarter, 2)                                                                                 \
   X(select, 3) /* bool, a, b -> type of a */
 /* clang-format on */
+
+#define KVA_FAR_ANGLE 0x1p50 /* operand 1 of far_rest and far_quarter */
 
 typedef enum kva_kop {
 #define KVA_K_OP_ENUM(name, n) KVA_K_##name,

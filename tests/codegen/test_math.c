@@ -14,20 +14,16 @@ typedef struct function {
   const char *name;
   kva_kop op;
   double (*f)(double);
-  double ulps;  /* allowed */
-  double limit; /* |x| above: not compared (0: no limit) */
+  double ulps; /* allowed */
 } function;
 
 static const function functions[] = {
-    {"exp", KVA_K_exp, exp, 1.2, 0},        {"log", KVA_K_log, log, 1.0, 0},
-    {"sin", KVA_K_sin, sin, 1.6, 0x1p50},   {"cos", KVA_K_cos, cos, 1.6, 0x1p50},
-    {"tan", KVA_K_tan, tan, 3.0, 0x1p50},   {"asin", KVA_K_asin, asin, 2.3, 0},
-    {"acos", KVA_K_acos, acos, 1.5, 0},     {"atan", KVA_K_atan, atan, 1.6, 0},
-    {"sinh", KVA_K_sinh, sinh, 2.0, 0},     {"cosh", KVA_K_cosh, cosh, 2.0, 0},
-    {"tanh", KVA_K_tanh, tanh, 2.4, 0},     {"asinh", KVA_K_asinh, asinh, 0.51, 0},
-    {"acosh", KVA_K_acosh, acosh, 0.51, 0}, {"atanh", KVA_K_atanh, atanh, 0.51, 0},
-    {"erf", KVA_K_erf, erf, 1.2, 0},        {"log1p", KVA_K_log1p, log1p, 0.51, 0},
-    {"expm1", KVA_K_expm1, expm1, 1.5, 0},
+    {"exp", KVA_K_exp, exp, 1.2},        {"log", KVA_K_log, log, 1.0},        {"sin", KVA_K_sin, sin, 1.6},
+    {"cos", KVA_K_cos, cos, 1.6},        {"tan", KVA_K_tan, tan, 3.1},        {"asin", KVA_K_asin, asin, 2.3},
+    {"acos", KVA_K_acos, acos, 1.5},     {"atan", KVA_K_atan, atan, 1.6},     {"sinh", KVA_K_sinh, sinh, 2.0},
+    {"cosh", KVA_K_cosh, cosh, 2.0},     {"tanh", KVA_K_tanh, tanh, 2.4},     {"asinh", KVA_K_asinh, asinh, 0.51},
+    {"acosh", KVA_K_acosh, acosh, 0.51}, {"atanh", KVA_K_atanh, atanh, 0.51}, {"erf", KVA_K_erf, erf, 1.2},
+    {"log1p", KVA_K_log1p, log1p, 0.51}, {"expm1", KVA_K_expm1, expm1, 1.5},
 };
 
 static jit compile(kva_kop op, bool two) {
@@ -78,7 +74,6 @@ static void check_function(const function *f, uint32_t stride) {
     for (int i = 0; i < N; i++, next += stride) x[i] = from_bits((uint32_t)next);
     run(&j);
     for (int i = 0; i < N; i++) {
-      if (f->limit != 0 && fabs((double)x[i]) >= f->limit) continue;
       double e = ulps(out[i], f->f((double)x[i]));
       if (e > worst) worst = e, worst_x = x[i];
     }
@@ -106,11 +101,34 @@ static void test_functions(void **state) {
 
 static void test_ends(void **state) {
   (void)state;
-  static const float ends[] = {0.0f,       -0.0f,     1.0f,       -1.0f,           0x1p-149f,
-                               -0x1p-149f, 0x1p-126f, -0x1p-126f, 0x1.fffffep127f, -0x1.fffffep127f,
-                               INFINITY,   -INFINITY, NAN,        88.72283f,       88.72284f,
-                               -87.33655f, -103.97f,  -104.0f,    89.41598f,       0.99999994f,
-                               1.0000001f, 0.5f,      -0.5f,      10.0f,           4.0f};
+  static const float ends[] = {0.0f,
+                               -0.0f,
+                               1.0f,
+                               -1.0f,
+                               0x1p-149f,
+                               -0x1p-149f,
+                               0x1p-126f,
+                               -0x1p-126f,
+                               0x1.fffffep127f,
+                               -0x1.fffffep127f,
+                               INFINITY,
+                               -INFINITY,
+                               NAN,
+                               88.72283f,
+                               88.72284f,
+                               -87.33655f,
+                               -103.97f,
+                               -104.0f,
+                               89.41598f,
+                               0.99999994f,
+                               1.0000001f,
+                               0.5f,
+                               -0.5f,
+                               10.0f,
+                               4.0f,
+                               0x1p50f,
+                               -0x1.fffffep49f,
+                               0x1.f37c8ap95f /* nearest to a multiple of pi/2 */};
   size_t n = sizeof ends / sizeof *ends;
   memset(x, 0, sizeof x);
   memcpy(x, ends, sizeof ends);
@@ -118,7 +136,6 @@ static void test_ends(void **state) {
     jit j = compile(functions[f].op, false);
     run(&j);
     for (size_t i = 0; i < n; i++) {
-      if (functions[f].limit != 0 && fabs((double)x[i]) >= functions[f].limit) continue;
       double e = ulps(out[i], functions[f].f((double)x[i]));
       if (e > functions[f].ulps) {
         fail_msg("%s(%a) = %a, expected %a", functions[f].name, (double)x[i], (double)out[i],

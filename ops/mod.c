@@ -1,6 +1,6 @@
-/* mod: z = x - y q, where q is x / y rounded down (z has the sign of y), or with `fmod` rounded toward zero (z has the
- * sign of x). Integers: y = 0 gives 0. Gradients: g and -g q, with q held constant.
- * Tolerance 1: the remainder itself is exact, the correction of its sign one rounding. */
+/* mod: z = x - y q, where q is x / y rounded down (z has the sign of y, a float also as zero), or with `fmod` rounded
+ * toward zero (z has the sign of x). Integers: y = 0 gives 0. Gradients: g and -g q, with q held constant. Tolerance 1:
+ * the remainder itself is exact, the correction of its sign one rounding. */
 #include "ops/elementwise.h"
 #include "ops/facts.h"
 #include "ops/ids.h"
@@ -12,7 +12,8 @@ KVA_ELEMENTWISE_INFER(mod)
 
 static double mod_f(double x, double y) {
   double r = fmod(x, y);
-  return r != 0 && (r < 0) != (y < 0) ? r + y : r;
+  if (r == 0) return copysign(0, y);
+  return (r < 0) != (y < 0) ? r + y : r;
 }
 static int64_t rem_i(int64_t x, int64_t y) {
   return y == 0 || y == -1 ? 0 : x % y;
@@ -45,6 +46,10 @@ static kva_kval lower_mod(kva_kb *b, kva_kval x, kva_kval y, bool c_style) {
   kva_kval zero = KVA_KNUM(0);
   kva_kval signs_differ = kva_k2(b, KVA_K_xor, kva_k2(b, KVA_K_lt, r, zero), kva_k2(b, KVA_K_lt, y, zero));
   kva_kval correct = kva_k2(b, KVA_K_and, kva_k2(b, KVA_K_ne, r, zero), signs_differ);
+  if (kva_dtype_is_float(x->dtype)) {
+    kva_kval signed_zero = kva_k_select(b, kva_k2(b, KVA_K_lt, y, zero), KVA_KNUM(-0.0), zero);
+    r = kva_k_select(b, kva_k2(b, KVA_K_eq, r, zero), signed_zero, r);
+  }
   return kva_k_select(b, correct, kva_k2(b, KVA_K_add, r, y), r);
 }
 KVA_BINARY_LOWER(mod, lower_mod(b, x, y, ((const kva_mod_attrs *)n->attrs)->fmod))

@@ -193,6 +193,7 @@ static const kva_case cases[] = {
     {.op = KVA_OP_bit_shift, .dtype = KVA_U8, .in = {{"N=11", 0, 255}, {"N", 0, 9}}},
     {.op = KVA_OP_bit_shift, .attrs = "left=0", .dtype = KVA_U32, .in = {{"3,1", 0, 1e9}, {"5", 0, 33}}},
     {.op = KVA_OP_bit_shift, .attrs = "left=0", .dtype = KVA_I32, .in = {{"4", 0, 0, 0, "-1,-8,8,1"}, {"", 1, 1}}},
+    {.op = KVA_OP_bit_shift, .attrs = "left=0", .dtype = KVA_I8, .in = {{"3,1", -128, 127}, {"5", -1, 9}}},
     {.op = KVA_OP_where, .in = {{"N=5,3", 0, 0, KVA_BOOL}, {"N,3"}, {"N,3"}}},
     {.op = KVA_OP_where, .in = {{"4,1", 0, 0, KVA_BOOL}, {"3"}, {""}}},
     {.op = KVA_OP_where, .dtype = KVA_I64, .in = {{"1", 0, 0, KVA_BOOL}, {"B=6"}, {"2,1"}}},

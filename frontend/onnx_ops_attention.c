@@ -107,6 +107,18 @@ static kva_value *valid_mask(kva_onnx_call *k, kva_value *valid_keys, kva_dim ke
   return kva_build2(k->b, KVA_OP_less, kva_onnx_ramp(k->b, KVA_I64, 4, 3, keys), limit);
 }
 
+/* Hides what `visible` does not show. */
+static void hide(kva_onnx_call *k, attention *a, kva_value *visible) {
+  kva_builder *b = k->b;
+  kva_value *mask = a->mask;
+  if (!mask)
+    a->mask = visible;
+  else if (mask->type->dtype == KVA_BOOL)
+    a->mask = kva_build2(b, KVA_OP_logical_and, visible, mask);
+  else
+    a->mask = kva_onnx_where(b, visible, mask, kva_scalar_like(b, mask, -(double)INFINITY));
+}
+
 static kva_status read_mask(kva_onnx_call *k, attention *a) {
   kva_builder *b = k->b;
   kva_dim keys = kva_onnx_dim(a->key, 2);
@@ -116,14 +128,34 @@ static kva_status read_mask(kva_onnx_call *k, attention *a) {
   a->mask = mask;
   if (!valid) return KVA_OK;
   if (valid->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "nonpad_kv_seqlen: expected rank 1");
-  kva_value *visible = valid_mask(k, valid, keys);
-  if (!mask)
-    a->mask = visible;
-  else if (mask->type->dtype == KVA_BOOL)
-    a->mask = kva_build2(b, KVA_OP_logical_and, visible, mask);
-  else
-    a->mask = kva_onnx_where(b, visible, mask, kva_scalar_like(b, mask, -(double)INFINITY));
+  hide(k, a, valid_mask(k, valid, keys));
   return KVA_OK;
+}
+
+/* The last opsets let a query at position p see only the keys from p - left to p + right; -1: all on that side. */
+static kva_status read_window(kva_onnx_call *k, int64_t *left, int64_t *right) {
+  *left = kva_onnx_int(k, "left_window_size", -1);
+  *right = kva_onnx_int(k, "right_window_size", -1);
+  if (*left >= -1 && *right >= -1) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "windows of %lld and %lld keys; expected -1 (all) or more", (long long)*left,
+                       (long long)*right);
+}
+
+/* [T, S]: whether row p sees a key, by its window. NULL: it sees all. */
+static kva_value *window_mask(kva_onnx_call *k, const attention *a, int64_t left, int64_t right) {
+  kva_builder *b = k->b;
+  if (left < 0 && right < 0) return NULL;
+  kva_value *row = kva_onnx_ramp(b, KVA_I64, 2, 0, kva_onnx_dim(a->q, 2)), *seen = NULL;
+  kva_value *key = kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(a->key, 2));
+  if (a->attrs.offset) row = kva_add(b, row, kva_dim_scalar(b, KVA_I64, a->attrs.offset));
+  if (left >= 0) {
+    kva_value *first = kva_sub(b, row, kva_scalar_like(b, row, (double)left));
+    seen = kva_build2(b, KVA_OP_less_equal, first, key);
+  }
+  if (right < 0) return seen;
+  kva_value *last = kva_add(b, row, kva_scalar_like(b, row, (double)right));
+  kva_value *before = kva_build2(b, KVA_OP_less_equal, key, last);
+  return seen ? kva_build2(b, KVA_OP_logical_and, seen, before) : before;
 }
 
 /* The mask, including causality, as added floats, for the scores output. */
@@ -155,6 +187,15 @@ static kva_value *raw_scores(kva_onnx_call *k, const attention *a) {
   return kva_div(b, s, kva_build1(b, KVA_OP_sqrt, kva_dim_scalar(b, s->type->dtype, q[3])));
 }
 
+/* Softmax; a row without any key is 0, as its result is. */
+static kva_value *probabilities(kva_builder *b, kva_value *scores) {
+  const kva_reduce_max_attrs row = {.axes = {1, (const int64_t[]){-1}}, .keepdims = true};
+  kva_value *largest = kva_build(b, KVA_OP_reduce_max, 1, &scores, &row);
+  kva_value *empty = kva_build2(b, KVA_OP_equal, largest, kva_scalar_like(b, scores, -(double)INFINITY));
+  kva_value *p = kva_build(b, KVA_OP_softmax, 1, &scores, &(kva_softmax_attrs){.axis = -1});
+  return kva_onnx_where(b, empty, kva_scalar_like(b, scores, 0), p);
+}
+
 /* qk_matmul_output: raw scores (0), after the soft cap (1), after masks (2), after softmax (3). */
 static kva_value *scores_output(kva_onnx_call *k, const attention *a, int64_t mode) {
   kva_builder *b = k->b;
@@ -165,19 +206,32 @@ static kva_value *scores_output(kva_onnx_call *k, const attention *a, int64_t mo
   }
   kva_value *mask = mode >= 2 ? additive_mask(k, a, s) : NULL;
   if (mask) s = kva_add(b, s, mask);
-  return mode >= 3 ? kva_build(b, KVA_OP_softmax, 1, &s, &(kva_softmax_attrs){.axis = -1}) : s;
+  return mode >= 3 ? probabilities(b, s) : s;
+}
+
+/* Softmax is computed in float, or in double for doubles. */
+static kva_status check_precision(kva_onnx_call *k, const attention *a) {
+  int64_t t = kva_onnx_int(k, "softmax_precision", KVA_F32);
+  if (t == KVA_F32 || t == KVA_F16 || t == KVA_BF16 || a->q->type->dtype == KVA_F64) return KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "softmax_precision %lld for %s", (long long)t,
+                       kva_dtype_name(a->q->type->dtype));
 }
 
 kva_status kva_onnx_attention(kva_onnx_call *k) {
+  int64_t left, right;
   attention a = {.attrs = {.causal = kva_onnx_int(k, "is_causal", 0) != 0,
                            .scale = kva_onnx_float(k, "scale", 0),
                            .softcap = kva_onnx_float(k, "softcap", 0)}};
   KVA_TRY(read_heads(k, &a));
   KVA_TRY(append_past(k, &a));
   KVA_TRY(read_mask(k, &a));
+  KVA_TRY(read_window(k, &left, &right));
+  KVA_TRY(check_precision(k, &a));
   if (k->b->failed) return KVA_INVALID;
-  if (kva_onnx_in(k, IN_VALID_KEYS) && a.attrs.causal)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "is_causal together with nonpad_kv_seqlen");
+  kva_value *window = window_mask(k, &a, left, right);
+  if (kva_onnx_in(k, IN_VALID_KEYS) && (a.attrs.causal || window))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "is_causal or a window together with nonpad_kv_seqlen");
+  if (window) hide(k, &a, window);
   if (kva_onnx_wants(k, OUT_SCORES))
     kva_onnx_set_out(k, OUT_SCORES, scores_output(k, &a, kva_onnx_int(k, "qk_matmul_output_mode", 0)));
   kva_value *in[] = {a.q, a.key, a.value, a.mask};

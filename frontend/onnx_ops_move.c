@@ -33,7 +33,7 @@ typedef struct slicing {
 static void slice_numbers(kva_expr_ctx *x, int64_t extent, int64_t start, int64_t end, int64_t step, uint32_t axis,
                           slicing *out) {
   int64_t low = step > 0 ? 0 : -1, high = step > 0 ? extent : extent - 1, n = 0;
-  if (start < 0) start = start < -extent ? low : start + extent;
+  if (start < 0) start = start < -extent ? 0 : start + extent;
   if (end < 0) end = end < -extent ? low : end + extent;
   if (start > high) start = high;
   if (end > high) end = high;
@@ -55,8 +55,17 @@ static kva_dim slice_bound(kva_expr_ctx *x, kva_dim d, kva_dim bound, bool cut) 
   return kva_expr_min(x, bound, d);
 }
 
+/* The number of elements from `from` to `to`; 0 if the slice starts behind its end. That is left out where it would
+ * take an empty operand: lengths like T - 1 are compared with those of other tensors. */
+static kva_dim slice_length(kva_expr_ctx *x, kva_dim d, kva_dim from, kva_dim to, int64_t step) {
+  kva_dim n = kva_expr_ceildiv(x, kva_expr_sub(x, to, from), kva_expr_const(x, step));
+  kva_dim zero = kva_expr_const(x, 0), most_missing = kva_expr_addi(x, d, -1);
+  bool fits = kva_expr_provably_le(x, zero, n) || kva_expr_provably_le(x, most_missing, kva_expr_sub(x, to, from));
+  return fits ? n : kva_expr_max(x, n, zero);
+}
+
 /* Forward slice of a symbolic extent. A start before the first element would read out of bounds, so it is clamped if
- * the extent may be smaller. An end needs no clamp: the length becomes negative, which every run rejects. */
+ * the extent may be smaller. */
 static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva_dim end, int64_t step, uint32_t axis,
                                  slicing *out) {
   kva_expr_ctx *x = kva_onnx_exprs(k);
@@ -73,7 +82,7 @@ static kva_status slice_symbolic(kva_onnx_call *k, kva_dim d, kva_dim start, kva
   bool in_doubt = number ? s < -1 : !kva_expr_lower_bound(from, &low) || low < 0;
   if (in_doubt) from = kva_expr_max(x, from, kva_expr_const(x, 0));
   out->starts[axis] = from;
-  out->shape[axis] = kva_expr_ceildiv(x, kva_expr_sub(x, to, from), kva_expr_const(x, step));
+  out->shape[axis] = slice_length(x, d, from, to, step);
   out->steps[axis] = step;
   return KVA_OK;
 }
@@ -342,6 +351,14 @@ static kva_status block_size(kva_onnx_call *k, kva_dim *out_channels, int64_t *o
   return KVA_OK;
 }
 
+/* Attribute mode: DCR, the default, or CRD. */
+static kva_status is_depth_first(kva_onnx_call *k, bool *out) {
+  const char *mode = kva_onnx_string(k, "mode", "DCR");
+  *out = !strcmp(mode, "CRD");
+  if (*out || !strcmp(mode, "DCR")) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "attribute 'mode': expected DCR or CRD, found '%s'", mode);
+}
+
 /* DCR: channels are [block, block, depth]; CRD: [depth, block, block]. */
 kva_status kva_onnx_depth_to_space(kva_onnx_call *k) {
   kva_builder *b = k->b;
@@ -349,8 +366,9 @@ kva_status kva_onnx_depth_to_space(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   kva_dim channels = NULL;
   int64_t s = 1;
+  bool depth_first;
   KVA_TRY(block_size(k, &channels, &s));
-  bool depth_first = !strcmp(kva_onnx_string(k, "mode", "DCR"), "CRD");
+  KVA_TRY(is_depth_first(k, &depth_first));
   kva_dim block = kva_expr_const(e, s), depth = kva_expr_div(e, channels, kva_expr_const(e, s * s));
   const kva_dim *d = x->type->dims;
   kva_dim dcr[6] = {d[0], block, block, depth, d[2], d[3]}, crd[6] = {d[0], depth, block, block, d[2], d[3]};
@@ -367,11 +385,13 @@ kva_status kva_onnx_space_to_depth(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   kva_dim channels = NULL;
   int64_t s = 1;
+  bool depth_first;
   KVA_TRY(block_size(k, &channels, &s));
+  KVA_TRY(is_depth_first(k, &depth_first));
   const kva_dim *d = x->type->dims;
   kva_dim block = kva_expr_const(e, s), h = kva_expr_div(e, d[2], block), w = kva_expr_div(e, d[3], block);
   kva_value *y = kva_reshape(b, x, 6, (kva_dim[]){d[0], channels, h, block, w, block});
   if (b->failed) return KVA_INVALID;
-  y = kva_transpose(b, y, (int64_t[]){0, 3, 5, 1, 2, 4});
+  y = kva_transpose(b, y, depth_first ? (int64_t[]){0, 1, 3, 5, 2, 4} : (int64_t[]){0, 3, 5, 1, 2, 4});
   return kva_onnx_done(k, kva_reshape(b, y, 4, (kva_dim[]){d[0], kva_expr_muli(e, channels, s * s), h, w}));
 }

@@ -85,6 +85,45 @@ else
   says "is out of range" # a debug build always checks
 fi
 
+# Slices backward from before the first element, and forward from behind the last one.
+mkdir "$work/slice"
+npy write "$work/four.npy" '<f4' '(4,)' 1 2 3 4
+npy write "$work/one.npy" '<f4' '(1,)' 7
+npy write "$work/twelve.npy" '<f4' '(12,)' 0 1 2 3 4 5 6 7 8 9 10 11
+expect 0 run tests/data/slice_neg.onnx -i "$work/four.npy" -o "$work/slice"
+npy expect "$work/slice/y.npy" '<f4' '(1,)' 1
+expect 0 run tests/data/slice_sym_1.onnx -i "$work/one.npy" -o "$work/slice"
+npy expect "$work/slice/y.npy" '<f4' '(0,)'
+expect 0 run tests/data/slice_sym_past.onnx -i "$work/four.npy" -o "$work/slice"
+npy expect "$work/slice/y.npy" '<f4' '(0,)'
+expect 0 run tests/data/slice_sym_past.onnx -i "$work/twelve.npy" -o "$work/slice"
+npy expect "$work/slice/y.npy" '<f4' '(3,)' 9 10 11
+
+# Angles of any size, on the CPU and a simulated GPU; 16367173 * 2^72 is the float that is nearest to a multiple of pi/2.
+cat >"$work/angles.kv" <<'KV'
+model angles (float[N] x, double[N] d) => (float[N] s, float[N] c, float[N] t, double[N] u) {
+  s = kv.sin (x)
+  c = kv.cos (x)
+  t = kv.tan (x)
+  u = kv.sin (d)
+}
+KV
+angles=(0.5 -3 1e15 1e16 -1e22 1e30 -3.4e38 77291789194529019661184401408)
+doubles=(0.5 -3 1e15 1e16 -1e22 1e100 -1.7e308 5.319372648326541e+255)
+read -r -a sines < <(python3 -c 'import math, struct, sys
+f = [struct.unpack("<f", struct.pack("<f", float(x)))[0] for x in sys.argv[1:]]
+print(*map(math.sin, f), *map(math.cos, f), *map(math.tan, f))' "${angles[@]}")
+read -r -a wide < <(python3 -c 'import math, sys; print(*(math.sin(float(x)) for x in sys.argv[1:]))' "${doubles[@]}")
+npy write "$work/x.npy" '<f4' '(8,)' "${angles[@]}"
+npy write "$work/d.npy" '<f8' '(8,)' "${doubles[@]}"
+for device in cpu ptxsim; do
+  expect 0 run "$work/angles.kv" -i "$work/x.npy" -i "$work/d.npy" -o "$work/o" --device "$device"
+  npy expect "$work/o/s.npy" '<f4' '(8,)' "${sines[@]:0:8}"
+  npy expect "$work/o/c.npy" '<f4' '(8,)' "${sines[@]:8:8}"
+  npy expect "$work/o/t.npy" '<f4' '(8,)' "${sines[@]:16:8}"
+  npy expect "$work/o/u.npy" '<f8' '(8,)' "${wide[@]}"
+done
+
 # A cast to half and back in one kernel.
 npy write "$work/wide.npy" '<f4' '(6,)' 1.2345678 70000 -70000 65519 1e-8 1
 expect 0 run tests/data/cast_f16_roundtrip.onnx -i "$work/wide.npy" -o "$work/o"

@@ -132,7 +132,7 @@ static bool contradicts(const kva_pb_value_info *v, const kva_type *t, uint32_t 
 void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value) {
   kva_text what = {0};
   if (contradicts(v, value->type, im->options && im->options->free_batch, &what))
-    kva_warn(im->c.diag, &im->loc, "'%s' is declared %s", kva_pb_str(v->name), what.data);
+    kva_warn_counted(im->c.diag, &im->loc, "'%s' is declared %s", kva_pb_str(v->name), what.data);
   kva_text_free(&what);
 }
 

@@ -195,22 +195,28 @@ static kva_status check_outputs(kva_onnx_call *k) {
   return KVA_OK;
 }
 
-/* Attributes that repeat what shapes determine, concern training or an unselected branch, or permit the default
- * behaviour. */
-static bool is_redundant(const char *name) {
-  static const char *const names[] = {"hidden_size", "num_outputs", "rotary_embedding_dim", "is_test",   "momentum",
-                                      "seed",        "ratio",       "training_mode",        "broadcast", "spatial",
-                                      "then_branch", "else_branch", "consumed_inputs"};
+/* Attributes that may stay unread. */
+static bool is_harmless(const char *name) {
+  static const char *const names[] = {
+      /* repeat what shapes determine, or concern training, an unselected branch, or functions without parameters */
+      "hidden_size", "num_outputs", "rotary_embedding_dim", "is_test", "momentum", "seed", "ratio", "training_mode",
+      "broadcast", "spatial", "then_branch", "else_branch", "consumed_inputs", "activation_alpha", "activation_beta",
+      /* permit what is done: sums in float, values in order, any size of steps */
+      "stash_type", "sorted", "chunk_size",
+      /* are read where they matter: without axes, ranks, blocks, padding by hand, outputs or narrow types they do not
+       */
+      "noop_with_empty_axes", "num_heads", "axis", "block_size", "pads", "value", "qk_matmul_output_mode", "saturate"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++)
     if (!strcmp(names[i], name)) return true;
   return false;
 }
 
-/* Warns about attributes that no rule has read: they have no effect. */
-static void warn_of_unused(const kva_onnx_call *k) {
+/* An attribute that no rule has read would have no effect, which is not what the model says. */
+static kva_status check_unread(kva_onnx_call *k) {
   for (uint32_t i = 0; i < k->n->n_attrs && i < 64; i++)
-    if (!(*k->asked >> i & 1) && !is_redundant(k->n->attrs[i].name))
-      kva_warn(k->c->diag, &k->n->loc, "%s: attribute '%s' has no effect here", k->n->op_type, k->n->attrs[i].name);
+    if (!(*k->asked >> i & 1) && !is_harmless(k->n->attrs[i].name))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED, "attribute '%s' is not known to this build", k->n->attrs[i].name);
+  return KVA_OK;
 }
 
 kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **out) {
@@ -229,6 +235,6 @@ kva_status kva_onnx_build(kva_onnx_ctx *c, const kva_onnx_node *n, kva_value **o
   KVA_TRY(check_arity(&k, row));
   KVA_TRY(row->rule(&k));
   if (k.bad_attr || c->b.failed) return KVA_INVALID;
-  warn_of_unused(&k);
+  KVA_TRY(check_unread(&k));
   return check_outputs(&k);
 }

@@ -7,7 +7,9 @@
 typedef struct message {
   kva_severity severity;
   kva_loc loc;
-  char *text; /* NULL: no memory was left for it */
+  char *text;      /* NULL: no memory was left for it */
+  const char *fmt; /* that it was made of */
+  size_t more;     /* warnings of this kind that are not kept */
 } message;
 
 struct kva_diag {
@@ -152,7 +154,7 @@ static void add(kva_diag *diag, kva_severity severity, const kva_loc *loc, const
   diag->errors += severity == KVA_ERROR;
   if (!grow(diag)) return;
   message *m = &diag->messages[diag->count++];
-  *m = (message){.severity = severity, .loc = keep_loc(diag, loc)};
+  *m = (message){.severity = severity, .loc = keep_loc(diag, loc), .fmt = fmt};
   if (vasprintf(&m->text, fmt, args) < 0) m->text = NULL;
 }
 
@@ -191,6 +193,23 @@ void kva_diag_demote(kva_diag *diag) {
   for (size_t i = 0; i < diag->count; i++)
     if (diag->messages[i].severity == KVA_ERROR) diag->messages[i].severity = KVA_WARNING;
   diag->errors = 0;
+}
+
+/* Counts a warning that was made of fmt, if there is one. */
+static bool repeats(kva_diag *diag, const char *fmt) {
+  for (size_t i = 0; diag && i < diag->count; i++) {
+    message *m = &diag->messages[i];
+    if (m->severity == KVA_WARNING && m->fmt == fmt) return ++m->more;
+  }
+  return false;
+}
+
+void kva_warn_counted(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) {
+  va_list args;
+  if (repeats(diag, fmt)) return;
+  va_start(args, fmt);
+  add(diag, KVA_WARNING, loc, fmt, args);
+  va_end(args);
 }
 
 size_t kva_diag_errors(const kva_diag *diag) {
@@ -292,6 +311,7 @@ void kva_diag_print(const kva_diag *diag, FILE *out) {
     print_place(&m->loc, out);
     fprintf(out, "%s: ", words[m->severity]);
     print_without_controls(text_of(m), "\n\t", out);
+    if (m->more) fprintf(out, " (and %zu more of this kind)", m->more);
     fputc('\n', out);
     if (m->loc.source && m->loc.line) print_caret(&m->loc, out);
   }

@@ -90,6 +90,8 @@ kva_status kva_fail(kva_diag *diag, kva_status status, const kva_loc *loc, const
 /* Adds a note to the last diagnostic ("expanded from here"), or a separate warning. */
 void kva_note(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 void kva_warn(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
+/* A warning that a file may give cause for many times: one line for all with the same fmt, and their number. */
+void kva_warn_counted(kva_diag *diag, const kva_loc *loc, const char *fmt, ...) KVA_PRINTF(3, 4);
 
 /* Turns all errors into warnings: there is another way than the one that failed. */
 void kva_diag_demote(kva_diag *diag);

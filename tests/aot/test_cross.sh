@@ -32,3 +32,20 @@ for model in mlp lm; do
   expect 0 run models/$model.kv -i "$work/tokens.npy" -o "$work/here"
   close "$work/here/logits.npy" "$work/there/logits.npy" 2e-5 || fail "$model: other numbers on aarch64"
 done
+
+# Angles of any size: their reduction is code of the model.
+cat >"$work/angles.kv" <<'KV'
+model angles (float[8] x) => (float[8] s, float[8] c) {
+  s = kv.sin (x)
+  c = kv.cos (x)
+}
+KV
+python3 -c 'import struct, sys
+header = repr({"descr": "<f4", "fortran_order": False, "shape": (8,)}).encode()
+header += b" " * (-(len(header) + 11) % 64) + b"\n"
+sys.stdout.buffer.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header +
+                        struct.pack("<8f", 0.5, -3, 1e15, 1e16, -1e22, 1e30, -3.4e38, 16367173 * 2.0 ** 72))' >"$work/x.npy"
+expect 0 build "$work/angles.kv" --target aarch64-linux-gnu --exe --runtime "$work/runtime" -o "$work/angles"
+qemu-aarch64 -L /usr/aarch64-linux-gnu "$work/angles" -i "$work/x.npy" -o "$work/there" >"$work/out" || fail "angles under qemu"
+expect 0 run "$work/angles.kv" -i "$work/x.npy" -o "$work/here"
+for name in s c; do close "$work/here/$name.npy" "$work/there/$name.npy" 2e-7 || fail "angles: other numbers on aarch64"; done

@@ -9,7 +9,7 @@
 
 #include <llvm-c/BitWriter.h>
 
-enum { REVISION = 2 };
+enum { REVISION = 3 };
 
 static void describe(const kva_codegen *cg, LLVMCodeGenFileType kind, kva_text *out) {
   unsigned major, minor, patch;

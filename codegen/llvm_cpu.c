@@ -221,7 +221,7 @@ kva_status kva_cg_optimize(kva_codegen *cg) {
   LLVMErrorRef error = LLVMRunPasses(cg->module, kva_cg_passes, cg->machine, options);
   LLVMDisposePassBuilderOptions(options);
   KVA_TRY(kva_cg_check(cg, error, "optimising kernels"));
-  if (cg->target.kind == KVA_TARGET_GPU) KVA_TRY(kva_ptx_restore_additions(cg));
+  if (cg->target.kind == KVA_TARGET_GPU) KVA_TRY(kva_ptx_work_around(cg));
   cg->optimized = true;
   return KVA_OK;
 }

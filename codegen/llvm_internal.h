@@ -252,8 +252,8 @@ KVA_MUST_USE kva_status kva_cg_describe_gpu(const kva_target_options *options, k
 KVA_MUST_USE kva_status kva_ptx_target(kva_codegen *cg, const kva_target_options *options);
 /* LLVMTargetMachineEmitToMemoryBuffer; a fatal error in LLVM becomes a failure and leaves cg broken. */
 KVA_MUST_USE kva_status kva_ptx_emit(kva_codegen *cg, LLVMMemoryBufferRef *out_text);
-/* Runs between optimisation and emission; llvm_ptx.c says why. */
-KVA_MUST_USE kva_status kva_ptx_restore_additions(kva_codegen *cg);
+/* Rewrites what NVPTX's passes and instruction selection would compile wrongly; between optimisation and emission. */
+KVA_MUST_USE kva_status kva_ptx_work_around(kva_codegen *cg);
 
 /* ---- llvm_cpu.c -------------------------------------------------------------------------------------------------- */
 

@@ -97,7 +97,22 @@ static void reveal_conditions(hidden *h) {
   LLVMDeleteFunction(h->function);
 }
 
-kva_status kva_ptx_restore_additions(kva_codegen *cg) {
+/* ---- conversions of bits ----------------------------------------------------------------------------------------- */
+
+/* `sitofp i1` of true is -1; NVPTX's instruction selection makes 1 of it (LLVM 19). InstCombine derives it from the sum
+ * of a bit and -1, for example. */
+static void choose_number(hidden *h, LLVMValueRef i) {
+  if (LLVMGetInstructionOpcode(i) != LLVMSIToFP) return;
+  LLVMValueRef bit = LLVMGetOperand(i, 0);
+  LLVMTypeRef from = LLVMTypeOf(bit), to = LLVMTypeOf(i);
+  if (LLVMGetTypeKind(from) != LLVMIntegerTypeKind || LLVMGetIntTypeWidth(from) != 1) return;
+  LLVMPositionBuilderBefore(h->b, i);
+  LLVMValueRef number = LLVMBuildSelect(h->b, bit, LLVMConstReal(to, -1), LLVMConstReal(to, 0), "");
+  LLVMReplaceAllUsesWith(i, number);
+  LLVMInstructionEraseFromParent(i);
+}
+
+kva_status kva_ptx_work_around(kva_codegen *cg) {
   LLVMTypeRef i1 = LLVMInt1TypeInContext(cg->ctx);
   hidden h = {.b = LLVMCreateBuilderInContext(cg->ctx), .type = LLVMFunctionType(i1, &i1, 1, false)};
   h.function = LLVMAddFunction(cg->module, "kva.hidden", h.type);
@@ -107,8 +122,9 @@ kva_status kva_ptx_restore_additions(kva_codegen *cg) {
   LLVMErrorRef error = LLVMRunPasses(cg->module, "function(instcombine<no-verify-fixpoint>)", cg->machine, options);
   LLVMDisposePassBuilderOptions(options);
   reveal_conditions(&h);
+  each_instruction(&h, cg->module, choose_number);
   LLVMDisposeBuilder(h.b);
-  return kva_cg_check(cg, error, "restoring additions");
+  return kva_cg_check(cg, error, "working around faults of NVPTX");
 }
 
 /* ---- text -------------------------------------------------------------------------------------------------------- */

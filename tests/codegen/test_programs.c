@@ -1,4 +1,5 @@
-/* Whole programs, compiled and run against the reference: those that were once compiled wrongly. */
+/* Whole programs, compiled for the CPU and a simulated GPU and run against the reference: those that were once compiled
+ * wrongly. */
 #include "tests/support/evaluate.h"
 
 #include <setjmp.h>
@@ -28,6 +29,11 @@ static const program programs[] = {
     {"sums of a square matrix over rows and columns", "main (double[4, 4] a) => (double[4] y, double[4] z) {\n"
                                                       "  y = kv.reduce_sum <axes = [0], keepdims = false> (a)\n  z = "
                                                       "kv.reduce_sum <axes = [1], keepdims = false> (a)\n}"},
+    /* NVPTX selects 1 for a signed conversion of a bit (codegen/llvm_ptx.c). */
+    {"a bit and -1, converted", "main (double[4] x) => (double[8] y, double[8] z) {\n"
+                                "  b = kv.less(x, 0.0)\n"
+                                "  k = kv.mod(kv.cast <to = int64> (kv.concat(b, b)), 3) + (-1)\n"
+                                "  z = kv.cast <to = double> (k)\n  y = kv.tan(z)\n}"},
 };
 
 static kva_module *load(const program *p, kva_diag *diag) {
@@ -38,13 +44,12 @@ static kva_module *load(const program *p, kva_diag *diag) {
   return m;
 }
 
-static void test_program(void **state) {
-  const program *p = *state;
+static void check_program(const program *p, const char *arch) {
   kva_diag *diag = kva_diag_create();
   kva_module *m = load(p, diag);
   evaluated expected = evaluate_reference(m, m->functions.data[0], NULL);
   kva_compiled *c;
-  assert_int_equal(kva_compile(load(p, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  assert_int_equal(kva_compile(load(p, diag), &(kva_compile_options){.target.arch = arch}, diag, &c), KVA_OK);
   evaluated found = evaluate_compiled(c, c->module->functions.data[0], NULL);
   assert_true(evaluated_equal(p->name, m, &expected, &found, 1e-9));
   evaluated_free(&expected);
@@ -52,6 +57,12 @@ static void test_program(void **state) {
   kva_compiled_destroy(c);
   kva_module_destroy(m);
   kva_diag_destroy(diag);
+}
+
+static void test_program(void **state) {
+  static const char *const targets[] = {NULL, "sm_80"};
+  const program *p = *state;
+  for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) check_program(p, targets[i]);
 }
 
 int main(void) {

@@ -163,7 +163,7 @@ kva_shift_source kva_shift_read(const kva_shift_ref *s, int64_t b, int64_t t, in
   bool only_past = s->past && !s->segments && !s->left_pad;
   if (t < start && !only_past) return nothing;
   if (s->boundary == KVA_SHIFT_KEEP && !s->past && t == start) {
-    return j == 0 ? (kva_shift_source){KVA_FROM_X, t, true} : nothing;
+    return j == 0 ? (kva_shift_source){KVA_FROM_X, t, true} : (kva_shift_source){.unit_weight = true};
   }
   if (s->past && row < 0) {
     return ref_same_segment(s, b, 0, t) ? (kva_shift_source){KVA_FROM_PAST, s->W - 1 + row, false} : nothing;
@@ -213,7 +213,7 @@ kva_status kva_kv_shift_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor 
     for (int64_t j = 0; j < s.W; j++) {
       kva_shift_source from = kva_shift_read(&s, b, t, j);
       double w = from.unit_weight ? 1 : in[1]->f[kva_shift_weight_offset(&s, b, t, h, j, d)];
-      if (from.from != KVA_FROM_NOTHING) sum += w * ref_value(&s, in[0], from, b, h, d);
+      sum += w * ref_value(&s, in[0], from, b, h, d);
     }
     out[0]->f[kva_shift_offset(&s, s.T, b, t, h, d)] = sum;
   } while (kva_next_index(4, dims, i));
@@ -388,7 +388,8 @@ static kva_shift_product tap_product(kva_lower *l, const kva_shift *s, kva_shift
   kva_kval kept = kva_shift_kept_row(l, s, at);
   if (!kept) return p;
   kva_kval current = kva_k_index_eq(l->kb, j, kva_expr_const(l->kb->exprs, 0));
-  p.weight = kva_k_select(l->kb, kva_k_and(l->kb, kept, current), kva_k_const(l->kb, p.weight->dtype, 1), p.weight);
+  kva_kval one = kva_k_const(l->kb, p.weight->dtype, 1), zero = kva_k_const(l->kb, p.weight->dtype, 0);
+  p.weight = kva_k_select(l->kb, kept, kva_k_select(l->kb, current, one, zero), p.weight);
   return p;
 }
 

@@ -53,7 +53,7 @@ typedef struct kva_shift_ref {
 typedef struct kva_shift_source {
   enum { KVA_FROM_NOTHING, KVA_FROM_X, KVA_FROM_PAST } from;
   int64_t row;      /* of x or past */
-  bool unit_weight; /* boundary "keep": weight 1 regardless of w */
+  bool unit_weight; /* the row that boundary "keep" keeps: w has no part in it */
 } kva_shift_source;
 
 kva_shift_ref kva_shift_ref_get(const kva_shift *s, const kva_ref_tensor *x, const kva_ref_tensor *const *in);

@@ -88,9 +88,9 @@ typedef struct edge_taps {
 /* Taps that reach before the first row: j > distance. */
 static kva_shift_product tap_beyond(kva_lower *l, const kva_shift *s, kva_shift_at at, const kva_expr *j, void *user) {
   edge_taps *taps = user;
-  kva_kval w = kva_shift_weight(l, s, at, j, taps->cond);
-  kva_kval one = kva_k_const(l->kb, w->dtype, 1), zero = kva_k_const(l->kb, w->dtype, 0);
-  return (kva_shift_product){w, kva_k_select(l->kb, kva_k_index_lt(l->kb, taps->distance, j), one, zero)};
+  kva_kval cond = kva_k_and(l->kb, taps->cond, kva_k_index_lt(l->kb, taps->distance, j));
+  kva_kval w = kva_shift_weight(l, s, at, j, cond);
+  return (kva_shift_product){w, kva_k_const(l->kb, w->dtype, 1)};
 }
 
 /* at.t is the first row; sums everything that row at.t + i reads from before it. */
@@ -99,6 +99,7 @@ static kva_shift_product edge_product(kva_lower *l, const kva_shift *s, kva_shif
   kva_shift_at later = at;
   later.t = kva_expr_add(l->kb->exprs, at.t, i);
   kva_kval cond = kva_k_and(l->kb, user, kva_k_index_lt(l->kb, later.t, s->T));
+  cond = kva_k_and(l->kb, cond, kva_k_index_lt(l->kb, i, kva_expr_const(l->kb->exprs, s->window - 1)));
   cond = kva_k_and(l->kb, cond, kva_shift_same_segment(l, s, at.b, at.t, later.t, cond));
   edge_taps taps = {i, cond};
   kva_kval weight = kva_shift_sum(l, s, later, tap_beyond, &taps);

@@ -34,6 +34,12 @@ static const program programs[] = {
                                 "  b = kv.less(x, 0.0)\n"
                                 "  k = kv.mod(kv.cast <to = int64> (kv.concat(b, b)), 3) + (-1)\n"
                                 "  z = kv.cast <to = double> (k)\n  y = kv.tan(z)\n}"},
+    /* Rows that no weight reaches are not multiplied with it, and rows before the first are zeros. */
+    {"infinite weights of a shift",
+     "main (double[1, 2, 4, 2] x) => (double[1, 2, 4, 2] y, double[1, 2, 4, 2] z, double[1, 2, 4, 2] u) {\n"
+     "  w = kv.expand <shape = [1, 2, 4, 3]> (1.0 / kv.constant <value = double {0.0}> ())\n"
+     "  y, p = kv.kv_shift_input_grad <boundary = \"edge\"> (kv.abs(x), w)\n"
+     "  z, q = kv.kv_shift(kv.abs(x), w)\n  u, r = kv.kv_shift <boundary = \"keep\"> (kv.abs(x), w)\n}"},
 };
 
 static kva_module *load(const program *p, kva_diag *diag) {

@@ -195,7 +195,7 @@ static bool view_of_node(kva_expr_ctx *c, const kva_node *n, uint32_t axis, kva_
 kva_rows_view kva_rows_view_of(kva_expr_ctx *c, kva_value *v, uint32_t axis) {
   kva_rows_view view;
   if (kva_is_zero(v)) return (kva_rows_view){1, {{.kind = KVA_RUN_ZERO, .len = v->type->dims[axis]}}};
-  if (v->def && v->index == 0 && view_of_node(c, v->def, axis, &view)) return view;
+  if (v->def && v->index == 0 && view_of_node(c, v->def, axis, &view) && view.n) return view;
   return itself(c, v, axis);
 }
 

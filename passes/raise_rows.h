@@ -26,7 +26,7 @@ typedef struct kva_rows_view {
   kva_run runs[KVA_MAX_RUNS];
 } kva_rows_view;
 
-/* Never fails: an unsupported node is a run of itself. */
+/* Never fails and never without a run: an unsupported node, or one of no rows, is a run of itself. */
 kva_rows_view kva_rows_view_of(kva_expr_ctx *c, kva_value *v, uint32_t axis);
 /* Rows [start, start + len) of view in *out; false: not decidable for all bindings of the symbols. */
 bool kva_rows_crop(kva_expr_ctx *c, const kva_rows_view *view, kva_dim start, kva_dim len, kva_rows_view *out);

@@ -40,6 +40,9 @@ static const program programs[] = {
      "  w = kv.expand <shape = [1, 2, 4, 3]> (1.0 / kv.constant <value = double {0.0}> ())\n"
      "  y, p = kv.kv_shift_input_grad <boundary = \"edge\"> (kv.abs(x), w)\n"
      "  z, q = kv.kv_shift(kv.abs(x), w)\n  u, r = kv.kv_shift <boundary = \"keep\"> (kv.abs(x), w)\n}"},
+    {"concatenations of nothing", "main (double[3, 0, 4] x) => (double[3, 0, 4] y, double[0, 4] z) {\n"
+                                  "  y = kv.concat <axis = 1> (x, kv.concat <axis = 1> (x, x))\n"
+                                  "  z = kv.reshape <shape = [0, 4]> (y)\n}"},
 };
 
 static kva_module *load(const program *p, kva_diag *diag) {

@@ -86,8 +86,8 @@ static void replace_states(evaluated *e, const kva_ref_tensor *const *states) {
   }
 }
 
-evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
-                                  const kva_ref_tensor *const *states) {
+static evaluated run_reference(kva_module *m, kva_function *f, const eval_size *sizes,
+                               const kva_ref_tensor *const *states, kva_ref_trace trace, void *user) {
   evaluated e = create(m, f->graph);
   if (states) replace_states(&e, states);
   uint32_t n = f->graph->inputs.len;
@@ -95,7 +95,7 @@ evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_siz
   for (uint32_t i = 0; i < n; i++) inputs[i] = eval_input(f->graph->inputs.data[i], sizes);
   kva_diag *diag = kva_diag_create();
   kva_status status =
-      kva_ref_run(m, f, (const kva_ref_tensor *const *)inputs, e.outputs, live_state, &e, NULL, NULL, diag);
+      kva_ref_run(m, f, (const kva_ref_tensor *const *)inputs, e.outputs, live_state, &e, trace, user, diag);
   if (status != KVA_OK) {
     print_module(m);
     kva_diag_print(diag, stderr);
@@ -107,8 +107,18 @@ evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_siz
   return e;
 }
 
+evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
+                                  const kva_ref_tensor *const *states) {
+  return run_reference(m, f, sizes, states, NULL, NULL);
+}
+
 evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *sizes) {
-  return evaluate_reference_from(m, f, sizes, NULL);
+  return run_reference(m, f, sizes, NULL, NULL, NULL);
+}
+
+evaluated evaluate_reference_traced(kva_module *m, kva_function *f, const eval_size *sizes, kva_ref_trace trace,
+                                    void *user) {
+  return run_reference(m, f, sizes, NULL, trace, user);
 }
 
 /* ---- compiled code ----------------------------------------------------------------------------------------------- */

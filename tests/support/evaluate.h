@@ -25,6 +25,9 @@ evaluated evaluate_reference(kva_module *m, kva_function *f, const eval_size *si
 /* The same from other values of states: states[id], or NULL for the usual one. */
 evaluated evaluate_reference_from(kva_module *m, kva_function *f, const eval_size *sizes,
                                   const kva_ref_tensor *const *states);
+/* The same with a function that sees every value, and may change its elements. */
+evaluated evaluate_reference_traced(kva_module *m, kva_function *f, const eval_size *sizes, kva_ref_trace trace,
+                                    void *user);
 /* Program `f->name` of a compiled module, through a session; f is the function of the compiled module. A GPU's code
  * runs on the simulator. */
 evaluated evaluate_compiled(const kva_compiled *c, kva_function *f, const eval_size *sizes);

@@ -279,8 +279,10 @@ double kva_attention_flops(const kva_node *n, const kva_sizes *s) {
 
 /* ---- chunks ------------------------------------------------------------------------------------------------------ */
 
-/* Sequences and heads are independent, and so are queries. */
+/* Sequences and heads are independent, and so are queries, where their place does not say what they see. */
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  const kva_attention_attrs *a = n->attrs;
+  if (axis == 2 && (a->causal || a->window > 0 || kva_operand(n, KVA_ATTENTION_SLOPES))) return KVA_MIXED;
   bool own = axis < 2 || (axis == 2 && operand == KVA_ATTENTION_Q);
   if (operand <= KVA_ATTENTION_V) return !own ? axis == 2 ? KVA_SAME_FOR_ALL : KVA_MIXED : (int)axis;
   if (operand == KVA_ATTENTION_SLOPES) return axis == 1 ? 0 : KVA_SAME_FOR_ALL;

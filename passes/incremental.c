@@ -62,6 +62,8 @@ static bool depends_on_rows(const kva_chunks *p, const kva_node *n) {
     if (kva_operand(n, i) && has_time(p, kva_operand_type(n, i))) return true;
   for (uint32_t i = 0; i < n->n_results; i++)
     if (has_time(p, n->results[i].type)) return true;
+  for (uint32_t i = 0; i < n->n_graphs; i++)
+    if (kva_uses_symbol(n->graphs[i]->first, p->c.time)) return true;
   return counting_attribute(p, n) || reads(p, n, KVA_CHUNK_LIFTED);
 }
 

@@ -248,8 +248,8 @@ static void shifts_of_all_kinds(void **state) {
   check(&m, "induction.kv with gates");
 }
 
-/* Learned positions, sliding window, soft cap, ALiBi, layer norm; shifts that keep or repeat the first row, with
- * weights for every token; running sums of floats. */
+/* Learned positions, masks of distances and of tokens, sliding window, soft cap, ALiBi, layer norm; shifts that keep or
+ * repeat the first row, with weights for every token; running sums of floats. */
 static const char mixed[] =
     "model mixed <d = 8> (int32[B, T] tokens) => (float[B, T, 8] y) {\n"
     "  param float[23, d] embed ~ normal(1)\n"
@@ -265,8 +265,11 @@ static const char mixed[] =
     "  v, last_v = kv.kv_shift <time_axis = 1, boundary = \"edge\"> (by_head, weights)\n"
     "  slopes = kv.constant <value = float[2] {0.5, 0.25}> ()\n"
     "  q = kv.transpose <perm = [0, 2, 1, 3]> (by_head)\n"
+    "  distance = kv.iota <shape = [T, 1], axis = 0> () - kv.iota <shape = [1, T], axis = 1> ()\n"
+    "  few = kv.reshape <shape = [B, 1, 1, T]> (tokens) < 17\n"
+    "  mask = kv.logical_and(few, kv.logical_not(distance == 2))\n"
     "  a = kv.attention <window = 5, softcap = 3> (q, kv.transpose <perm = [0, 2, 1, 3]> (k),\n"
-    "    kv.transpose <perm = [0, 2, 1, 3]> (v), , slopes)\n"
+    "    kv.transpose <perm = [0, 2, 1, 3]> (v), mask, slopes)\n"
     "  a = kv.reshape <shape = [B, T, 8]> (kv.transpose <perm = [0, 2, 1, 3]> (a))\n"
     "  y = kv.softmax <axis = -1> (a + kv.cumsum <axis = 1> (a)) + kv.cumprod <axis = 1> (1 + 0.01 * x)\n"
     "}\n";

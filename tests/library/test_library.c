@@ -366,6 +366,43 @@ static void test_train(void **state) {
   kvasir_session_destroy(s);
 }
 
+/* The seed is that of dropout, too: every step draws anew, equal seeds draw the same. */
+static void test_seed(void **state) {
+  (void)state;
+  static const char text[] = "model m (float[B, 3] x) => (float[B, 2] y) {\n"
+                             "  param float[3, 2] w ~ zeros\n"
+                             "  y = kv.dropout <ratio = 0.5> (x) @ (w + 1.0)\n"
+                             "}\n"
+                             "train m (float[B, 2] target) {\n"
+                             "  loss = kv.reduce_mean <keepdims = false> ((y - target) * (y - target))\n"
+                             "  optimizer = AdamW <lr = 1e-2>\n"
+                             "}\n";
+  const uint64_t seeds[] = {1, 1, 2};
+  double loss[3][2];
+  kvasir_model *m = open_text(text);
+  kvasir_program *p;
+  assert_ok(kvasir_compile_training(m, &uncached, NULL, &p, &messages));
+  for (int i = 0; i < 3; i++) {
+    const kvasir_session_options options = {.seed = seeds[i]};
+    float x[ROWS * 3], target[ROWS * 2];
+    const kvasir_tensor in[] = {floats(2, ROWS, 3, x), floats(2, ROWS, 2, target)};
+    kvasir_session *s;
+    make_batch(1, x, target);
+    assert_ok(kvasir_session_create(p, &options, &s, &messages));
+    for (int k = 0; k < 2; k++) {
+      double values[8];
+      assert_ok(kvasir_session_train(s, in, 2, 0, values, &messages));
+      loss[i][k] = values[0];
+    }
+    kvasir_session_destroy(s);
+  }
+  assert_true(loss[0][0] == loss[1][0] && loss[0][1] == loss[1][1]);
+  assert_true(loss[0][0] != loss[2][0]);
+  assert_true(loss[0][0] != loss[0][1]);
+  kvasir_program_destroy(p);
+  kvasir_model_destroy(m);
+}
+
 static void test_wrong_steps(void **state) {
   (void)state;
   kvasir_session *s = session_of(line_model, true), *inference = session_of(twice_model, false);
@@ -715,6 +752,26 @@ static void test_own_failures(void **state) {
   assert_int_equal(kva_library_call(break_invariant, NULL, NULL), KVASIR_INTERNAL);
   assert_int_equal(kvasir_messages_count(NULL), 0);
   assert_string_equal(kvasir_messages_text(NULL), "");
+  kvasir_tensor t;
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_model_open("m", NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_model_open_bytes("m", 1, NULL, NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_compile(NULL, NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_compile_training(NULL, NULL, NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_session_create(NULL, NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_tensor_from_dlpack(NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_tensor_to_dlpack(NULL, NULL, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_session_shapes(NULL, NULL, 0, NULL, 0, &messages));
+  assert_fails(KVASIR_INVALID, "null pointer", kvasir_session_load(NULL, "m", &messages));
+  assert_int_equal(kvasir_model_input_count(NULL) + kvasir_model_output_count(NULL), 0);
+  assert_null(kvasir_model_input(NULL, 0));
+  assert_null(kvasir_model_output(NULL, 0));
+  assert_string_equal(kvasir_model_name(NULL), "");
+  assert_int_equal(kvasir_program_train_input_count(NULL) + kvasir_program_value_count(NULL), 0);
+  assert_null(kvasir_program_train_input(NULL, 0));
+  assert_null(kvasir_program_value_name(NULL, 0));
+  assert_true(kvasir_program_rate(NULL, 1) == 0);
+  assert_null(kvasir_session_state(NULL, 0, NULL, &t));
+  assert_int_equal(kvasir_tensor_bytes(NULL), -1);
   kvasir_model_destroy(NULL);
   kvasir_program_destroy(NULL);
   kvasir_session_destroy(NULL);
@@ -768,26 +825,13 @@ static int remove_folder(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      silent(test_inspect),
-      silent(test_pins_and_defines),
-      silent(test_messages_have_places),
-      silent(test_wrong_models),
-      silent(test_wrong_choices),
-      silent(test_compile_again),
-      silent(test_run),
-      silent(test_wrong_tensors),
-      silent(test_unknown_shape),
-      silent(test_check_indices),
-      silent(test_devices),
-      silent(test_train),
-      silent(test_wrong_steps),
-      silent(test_weights),
-      silent(test_onnx_bytes),
-      silent(test_fine_tune_onnx),
-      silent(test_dlpack_in),
-      silent(test_dlpack_out),
-      silent(test_threads),
-      silent(test_own_failures),
+      silent(test_inspect),       silent(test_pins_and_defines), silent(test_messages_have_places),
+      silent(test_wrong_models),  silent(test_wrong_choices),    silent(test_compile_again),
+      silent(test_run),           silent(test_wrong_tensors),    silent(test_unknown_shape),
+      silent(test_check_indices), silent(test_devices),          silent(test_train),
+      silent(test_seed),          silent(test_wrong_steps),      silent(test_weights),
+      silent(test_onnx_bytes),    silent(test_fine_tune_onnx),   silent(test_dlpack_in),
+      silent(test_dlpack_out),    silent(test_threads),          silent(test_own_failures),
   };
   return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

@@ -81,6 +81,7 @@ static kva_status import(void *job, kva_diag *diag) {
 
 kvasir_status kvasir_tensor_from_dlpack(const kvasir_dl_tensor *dl, kvasir_tensor *out_tensor,
                                         kvasir_messages **out_messages) {
+  if (!out_tensor) return kva_library_no_place(out_messages);
   *out_tensor = (kvasir_tensor){0};
   import_job j = {dl, out_tensor};
   return kva_library_call(import, &j, out_messages);
@@ -132,6 +133,7 @@ static kva_status export(void *job, kva_diag *diag) {
 
 kvasir_status kvasir_tensor_to_dlpack(const kvasir_tensor *tensor, kvasir_dl_managed **out_managed,
                                       kvasir_messages **out_messages) {
+  if (!out_managed) return kva_library_no_place(out_messages);
   *out_managed = NULL;
   export_job j = {tensor, out_managed};
   return kva_library_call(export, &j, out_messages);

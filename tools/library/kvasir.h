@@ -16,7 +16,8 @@
  * Ownership: functions with an `out_` parameter for an object give it to the caller, who destroys it; the order of
  * destruction is free. Strings and arrays that a function returns are borrowed from the object that it was called with.
  * Structs of options may be all zero, or a null pointer in their place; their strings are copied. Tensors are borrowed
- * for the length of a call.
+ * for the length of a call. A null pointer where an object must be is KVASIR_INVALID; of it, counts are 0 and the rest
+ * NULL or empty; destroying it does nothing.
  *
  * Every function that can fail returns a status and takes `out_messages` (may be NULL): set to NULL if there is nothing
  * to say, else to an object with errors, or after success warnings, for kvasir_messages_destroy. */

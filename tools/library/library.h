@@ -84,6 +84,8 @@ KVA_MUST_USE kva_status kva_choose_target(const char *device, const char *target
  * arena that cannot grow are a status. */
 typedef kva_status (*kva_library_work)(void *job, kva_diag *diag);
 kvasir_status kva_library_call(kva_library_work work, void *job, kvasir_messages **out_messages);
+/* The answer to a null pointer in the place of an object's address: there is nowhere to put the object. */
+kvasir_status kva_library_no_place(kvasir_messages **out_messages);
 
 /* A port for a type of the graph, or for a buffer of a program; strings in the arena. */
 void kva_port_of_type(const kva_type *type, const char *name, kva_arena *arena, kvasir_port *out);

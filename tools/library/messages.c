@@ -96,3 +96,12 @@ kvasir_status kva_library_call(kva_library_work work, void *job, kvasir_messages
     kva_diag_destroy(diag);
   return status;
 }
+
+static kva_status say_no_place(void *job, kva_diag *diag) {
+  (void)job;
+  return kva_error(diag, NULL, "the address for the result is a null pointer");
+}
+
+kvasir_status kva_library_no_place(kvasir_messages **out_messages) {
+  return kva_library_call(say_no_place, NULL, out_messages);
+}

@@ -142,6 +142,7 @@ static kva_status open_model(void *job, kva_diag *diag) {
 
 kvasir_status kvasir_model_open(const char *path, const kvasir_model_options *options, kvasir_model **out_model,
                                 kvasir_messages **out_messages) {
+  if (!out_model) return kva_library_no_place(out_messages);
   *out_model = NULL;
   open_job j = {{.path = path}, options, out_model};
   return kva_library_call(open_model, &j, out_messages);
@@ -150,6 +151,7 @@ kvasir_status kvasir_model_open(const char *path, const kvasir_model_options *op
 kvasir_status kvasir_model_open_bytes(const void *data, size_t size, const char *name,
                                       const kvasir_model_options *options, kvasir_model **out_model,
                                       kvasir_messages **out_messages) {
+  if (!out_model) return kva_library_no_place(out_messages);
   *out_model = NULL;
   open_job j = {{.path = name ? name : "model", .data = data ? data : "", .size = data ? size : 0}, options, out_model};
   return kva_library_call(open_model, &j, out_messages);
@@ -163,21 +165,21 @@ void kvasir_model_destroy(kvasir_model *m) {
 }
 
 const char *kvasir_model_name(const kvasir_model *m) {
-  return m->name;
+  return m ? m->name : "";
 }
 
 size_t kvasir_model_input_count(const kvasir_model *m) {
-  return m->n_inputs;
+  return m ? m->n_inputs : 0;
 }
 
 size_t kvasir_model_output_count(const kvasir_model *m) {
-  return m->n_outputs;
+  return m ? m->n_outputs : 0;
 }
 
 const kvasir_port *kvasir_model_input(const kvasir_model *m, size_t i) {
-  return i < m->n_inputs ? &m->inputs[i] : NULL;
+  return i < kvasir_model_input_count(m) ? &m->inputs[i] : NULL;
 }
 
 const kvasir_port *kvasir_model_output(const kvasir_model *m, size_t i) {
-  return i < m->n_outputs ? &m->outputs[i] : NULL;
+  return i < kvasir_model_output_count(m) ? &m->outputs[i] : NULL;
 }

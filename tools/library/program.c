@@ -163,6 +163,7 @@ static kva_status compile_model(void *job, kva_diag *diag) {
 
 kvasir_status kvasir_compile(kvasir_model *model, const kvasir_compile_options *options, kvasir_program **out_program,
                              kvasir_messages **out_messages) {
+  if (!out_program) return kva_library_no_place(out_messages);
   *out_program = NULL;
   compile_job j = {.model = model, .options = options, .out = out_program};
   return kva_library_call(compile_model, &j, out_messages);
@@ -172,27 +173,28 @@ kvasir_status kvasir_compile_training(kvasir_model *model, const kvasir_compile_
                                       const kvasir_training *training, kvasir_program **out_program,
                                       kvasir_messages **out_messages) {
   static const kvasir_training defaults;
+  if (!out_program) return kva_library_no_place(out_messages);
   *out_program = NULL;
   compile_job j = {model, options, training ? training : &defaults, out_program, NULL};
   return kva_library_call(compile_model, &j, out_messages);
 }
 
 size_t kvasir_program_train_input_count(const kvasir_program *p) {
-  return p->n_inputs;
+  return p ? p->n_inputs : 0;
 }
 
 const kvasir_port *kvasir_program_train_input(const kvasir_program *p, size_t i) {
-  return i < p->n_inputs ? &p->inputs[i] : NULL;
+  return i < kvasir_program_train_input_count(p) ? &p->inputs[i] : NULL;
 }
 
 size_t kvasir_program_value_count(const kvasir_program *p) {
-  return p->n_values;
+  return p ? p->n_values : 0;
 }
 
 const char *kvasir_program_value_name(const kvasir_program *p, size_t i) {
-  return i < p->n_values ? p->values[i] : NULL;
+  return i < kvasir_program_value_count(p) ? p->values[i] : NULL;
 }
 
 double kvasir_program_rate(const kvasir_program *p, int64_t step) {
-  return p->n_values ? kva_schedule_at(&p->schedule, step) : 0;
+  return kvasir_program_value_count(p) ? kva_schedule_at(&p->schedule, step) : 0;
 }

@@ -65,6 +65,7 @@ static kva_status create(void *job, kva_diag *diag) {
 
 kvasir_status kvasir_session_create(kvasir_program *program, const kvasir_session_options *options,
                                     kvasir_session **out_session, kvasir_messages **out_messages) {
+  if (!out_session) return kva_library_no_place(out_messages);
   *out_session = NULL;
   create_job j = {program, options, out_session};
   return kva_library_call(create, &j, out_messages);

@@ -3,7 +3,7 @@
 #include "tools/library/session.h"
 
 size_t kvasir_session_state_count(const kvasir_session *s) {
-  return (size_t)kva_session_state_count(s->s);
+  return s ? (size_t)kva_session_state_count(s->s) : 0;
 }
 
 const char *kvasir_session_state(kvasir_session *s, size_t i, kvasir_state_kind *out_kind, kvasir_tensor *out_tensor) {

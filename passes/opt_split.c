@@ -1,4 +1,4 @@
-/* Splits long reductions, and concatenations of many operands, into two steps.
+/* Splits long reductions, concatenations of many operands, and softmax along inner axes into steps.
  *
  * What: a sum (maximum, minimum) over all axes of a large tensor, or over several leading ones, has few results, and so
  * its kernel occupies few cores or blocks. The last of the axes is therefore reduced first, to many partial results,
@@ -7,10 +7,16 @@
  * A concatenation is a selection for each operand in one kernel, and a compiler's time grows faster than its kernel.
  * One of many operands becomes one of concatenations.
  *
+ * The maximum and the sum of a softmax are computed for every element anew, unless elements of one row follow each
+ * other. So along another axis than the last they become results of their own; the exponential is computed twice, not
+ * stored.
+ *
  * On a GPU, column sums are also split, by blocks of rows, and gradients of gather sort their indices first.
  *
  * Algorithm: one sweep. Sums of narrow floats keep partial results in float, so that they round once. Requires:
  * nothing. Breaks: nothing. */
+#include "ops/check.h"
+#include "ops/element.h"
 #include "ops/gather_grad.h"
 #include "ops/partial_sum.h"
 #include "ops/shape.h"
@@ -138,8 +144,38 @@ static bool split_concat(kva_module *m, kva_node *n) {
   return true;
 }
 
+/* Elements of a row along `axis` do not follow each other. */
+static bool is_strided(const kva_type *t, uint32_t axis) {
+  bool strided = false;
+  for (uint32_t d = axis + 1; d < t->rank; d++) strided |= !kva_expr_is(t->dims[d], 1);
+  return strided;
+}
+
+/* exp(x - max) / sum(exp(x - max)), and x - max - log(sum(exp(x - max))), which rounds once if x is narrow. */
+static bool split_softmax(kva_module *m, kva_node *n) {
+  bool is_log = kva_is(n, KVA_OP_log_softmax);
+  int64_t along =
+      is_log ? ((const kva_log_softmax_attrs *)n->attrs)->axis : ((const kva_softmax_attrs *)n->attrs)->axis;
+  kva_value *x = n->operands[0].value;
+  int64_t axis = kva_axis(along, x->type->rank);
+  if (!is_strided(x->type, (uint32_t)axis)) return false;
+  kva_builder b = kva_builder_before(m, n);
+  x = kva_widen(&b, x);
+  x = kva_sub(&b, x, kva_reduce(&b, KVA_OP_reduce_max, x, 1, &axis, true));
+  kva_value *e = kva_build(&b, KVA_OP_exp, 1, &x, NULL);
+  kva_value *sum = kva_reduce(&b, KVA_OP_reduce_sum, e, 1, &axis, true);
+  if (is_log) {
+    finish(&b, n, kva_sub(&b, x, kva_build(&b, KVA_OP_log, 1, &sum, NULL)));
+    return true;
+  }
+  e = kva_build(&b, KVA_OP_exp, 1, &x, NULL);
+  finish(&b, n, kva_mul(&b, e, kva_build(&b, KVA_OP_reciprocal, 1, &sum, NULL)));
+  return true;
+}
+
 static bool split_node(kva_module *m, const kva_pass_options *options, kva_node *n) {
   if (kva_is(n, KVA_OP_concat)) return split_concat(m, n);
+  if (kva_is(n, KVA_OP_softmax) || kva_is(n, KVA_OP_log_softmax)) return split_softmax(m, n);
   if (!is_splittable(n)) return false;
   return (kva_for_gpu(options) && split_columns(m, options->target, n)) || split(m, n);
 }

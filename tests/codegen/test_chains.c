@@ -157,6 +157,15 @@ static void cells(void **state) {
   check_text(text);
 }
 
+/* Along an axis that is not the last, beside elementwise code. */
+static void softmaxes(void **state) {
+  (void)state;
+  check_text("model m (float[2, 5, 40, 3] x) => (float[2, 5, 40, 3] y, float[2, 5, 40, 3] z) {\n"
+             "  y = x * kv.softmax <axis = 2> (x + 1)\n"
+             "  z = kv.log_softmax <axis = 0> (x) - y\n"
+             "}\n");
+}
+
 /* Valid models that once took exponential time, or indices that did not fit. */
 static void files(void **state) {
   (void)state;
@@ -179,9 +188,9 @@ static void files(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(views),  cmocka_unit_test(views_and_sums), cmocka_unit_test(concatenations),
-      cmocka_unit_test(slices), cmocka_unit_test(samples),        cmocka_unit_test(cells),
-      cmocka_unit_test(files),
+      cmocka_unit_test(views),     cmocka_unit_test(views_and_sums), cmocka_unit_test(concatenations),
+      cmocka_unit_test(slices),    cmocka_unit_test(samples),        cmocka_unit_test(cells),
+      cmocka_unit_test(softmaxes), cmocka_unit_test(files),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -147,12 +147,32 @@ static LLVMValueRef wide_fma(kva_emit *e, LLVMValueRef *v) {
   return LLVMBuildFPTrunc(e->b, LLVMBuildFAdd(e->b, LLVMBuildFMul(e->b, d[0], d[1], ""), d[2], ""), narrow, "");
 }
 
+static LLVMValueRef divide_shortly(kva_emit *e, LLVMValueRef a, LLVMValueRef b) {
+  LLVMValueRef v[] = {a, b};
+  return kva_ll_assembly(e, true, "div.full.f32 $0, $1, $2;", "=f,f,f", LLVMTypeOf(a), 2, v);
+}
+
+/* Division that rounds correctly is a subroutine on NVIDIA GPUs. Where products of warpgroups are on their way, which
+ * kernels with tensor maps have, a relocatable compilation (nvJitLink's) waits for each of them because of the call
+ * (note C7509): such kernels take the division of 2 ulps. */
+static LLVMValueRef divide(kva_emit *e, kva_dtype t, LLVMValueRef *v) {
+  if (!kva_ll_is_gpu(e) || !e->k->maps.len || t != KVA_F32) return LLVMBuildFDiv(e->b, v[0], v[1], "");
+  if (!kva_ll_is_vector(v[0])) return divide_shortly(e, v[0], v[1]);
+  LLVMValueRef result = LLVMGetPoison(LLVMTypeOf(v[0]));
+  for (unsigned i = 0; i < LLVMGetVectorSize(LLVMTypeOf(v[0])); i++) {
+    LLVMValueRef lane = kva_ll_i64(e, i), a = LLVMBuildExtractElement(e->b, v[0], lane, "");
+    LLVMValueRef q = divide_shortly(e, a, LLVMBuildExtractElement(e->b, v[1], lane, ""));
+    result = LLVMBuildInsertElement(e->b, result, q, lane, "");
+  }
+  return result;
+}
+
 static LLVMValueRef float_arith(kva_emit *e, kva_kop op, kva_dtype t, LLVMValueRef *v) {
   switch (op) {
   case KVA_K_add: return LLVMBuildFAdd(e->b, v[0], v[1], "");
   case KVA_K_sub: return LLVMBuildFSub(e->b, v[0], v[1], "");
   case KVA_K_mul: return LLVMBuildFMul(e->b, v[0], v[1], "");
-  case KVA_K_div: return LLVMBuildFDiv(e->b, v[0], v[1], "");
+  case KVA_K_div: return divide(e, t, v);
   case KVA_K_neg: return LLVMBuildFNeg(e->b, v[0], "");
   case KVA_K_rem: return kva_ll_libcall(e, t == KVA_F32 ? "fmodf" : "fmod", 2, v);
   case KVA_K_isnan: return LLVMBuildFCmp(e->b, LLVMRealUNO, v[0], v[0], "");

@@ -265,6 +265,30 @@ static void run_context(host *h, uint32_t i) {
   check_numbers(NULL, h->x, outputs[0], outputs[1], dims[0], dims[1], 2);
 }
 
+/* Null pointers where none is allowed. */
+static void call_with_null(host *h, uint32_t i) {
+  const kva_artifact *a = model()->artifact;
+  kva_diag *diag = kva_diag_create();
+  kva_session *s = h->sessions[i];
+  kva_tensor x = {.dtype = KVA_F32, .rank = 2, .data = h->x}, out[2] = {{0}};
+  kva_context *c = NULL;
+  char message[32] = "";
+  fuzz_require(kva_session_create(NULL, NULL, diag, &s) != KVA_OK, "a session of nothing");
+  fuzz_require(kva_session_create(a, NULL, diag, NULL) != KVA_OK, "a session for nobody");
+  fuzz_require(kva_session_run(NULL, 0, &x, out) != KVA_OK, "a run of no session");
+  s = h->sessions[i];
+  fuzz_require(!s || kva_session_run(s, 0, NULL, out) != KVA_OK, "a run without inputs");
+  fuzz_require(!s || kva_session_run(s, 0, &x, NULL) != KVA_OK, "a run without outputs");
+  fuzz_require(*kva_session_error(s) && *kva_context_error(NULL), "an error without a message");
+  fuzz_require(kva_context_create(NULL, NULL, &c, message, sizeof message) && *message, "a context of nothing");
+  fuzz_require(kva_context_create(a, NULL, NULL, NULL, 0), "a context for nobody");
+  fuzz_require(kva_context_run(NULL, 0, NULL, NULL, NULL), "a run of no context");
+  fuzz_require(kva_context_arena_bytes(NULL, 0, NULL) < 0 && kva_context_arena_bytes(a, 0, NULL) < 0,
+               "an arena of no size");
+  kva_context_dims(h->contexts[i], 0, NULL);
+  kva_diag_destroy(diag);
+}
+
 /* ---- trainers ---------------------------------------------------------------------------------------------------- */
 
 static void create_trainer(host *h, uint32_t i) {
@@ -344,10 +368,10 @@ static void drop_one(host *h, uint32_t i) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-  static void (*const calls[])(host * h, uint32_t i) = {create_session, run_session,    run_session,    run_session,
-                                                        ask_session,    write_state,    create_context, run_context,
-                                                        run_context,    create_trainer, bind_data,      step_trainer,
-                                                        step_trainer,   save_trainer,   drop_one};
+  static void (*const calls[])(host * h, uint32_t i) = {create_session, run_session,  run_session,    run_session,
+                                                        ask_session,    write_state,  call_with_null, create_context,
+                                                        run_context,    run_context,  create_trainer, bind_data,
+                                                        step_trainer,   step_trainer, save_trainer,   drop_one};
   static host h;
   memset(&h, 0, sizeof h);
   h.bytes = (fuzz_bytes){data, size};

@@ -21,7 +21,8 @@ runtime=$(dirname "$KVASIR")/libkvasir-rt.so
 expect 0 build models/mlp.kv --exe -o "$work/program"
 expect 0 build models/mlp.kv --shared -o "$work/mlp.so"
 for file in "$KVASIR" "$runtime" "$work/program" "$work/mlp.so"; do hardened "$file"; done
-readelf -dW "$KVASIR" | grep -q 'Flags:.* PIE' || fail "the tool is not a PIE"
+readelf -dW "$KVASIR" >"$work/out"
+grep -q 'Flags:.* PIE' "$work/out" || fail "the tool is not a PIE"
 for file in "$KVASIR" "$runtime" "$work/program"; do calls "$file" '^__stack_chk_fail'; done
 if grep -q '^CMAKE_BUILD_TYPE:[A-Z]*=Release$' "$(dirname "$KVASIR")/CMakeCache.txt"; then
   for file in "$KVASIR" "$runtime"; do calls "$file" '^__[a-z]*_chk'; done

@@ -48,7 +48,8 @@ did apt-get install -y -q man-db groff-base bash-completion cmake ninja-build ma
 part "run, train, build"
 tool kvasir /usr/share/kvasir
 part "manual page and completion"
-man kvasir 2>/dev/null | grep -q 'KVASIR(1)' || fail "man kvasir"
+did man kvasir
+grep -q 'KVASIR(1)' /tmp/log || fail "man kvasir"
 words=$(bash -c '. /usr/share/bash-completion/bash_completion; _completion_loader kvasir; COMP_WORDS=(kvasir tr) COMP_CWORD=1; _kvasir; echo "${COMPREPLY[@]}"')
 [ "$words" = train ] || fail "completion gives '$words'"
 part "CMake package"

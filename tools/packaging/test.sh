@@ -63,7 +63,9 @@ did kvasir build /usr/share/kvasir/models/lm.kv -D preset=small -c -o /tmp/lm.o
 cc -I /tmp /usr/share/kvasir/examples/object.c /tmp/lm.o $(pkg-config --cflags --libs kvasir-rt) -o /tmp/object && /tmp/object >/dev/null ||
   fail "pkg-config"
 part "removal"
-did apt-get purge -y -q --autoremove kvasir libkvasir-rt-dev man-db groff-base bash-completion cmake ninja-build make pkg-config
+# What the base system recommends, and did not have, goes as well.
+did apt-get -o APT::AutoRemove::RecommendsImportant=false -o APT::AutoRemove::SuggestsImportant=false \
+  purge -y -q --autoremove kvasir libkvasir-rt-dev man-db groff-base bash-completion cmake ninja-build make pkg-config
 files >/tmp/after
 diff /tmp/before /tmp/after || fail "these files stayed"
 find / -xdev -path /srv -prune -o -path /proc -prune -o -path /tmp -prune -o -iname '*kvasir*' -print | grep . && fail "these files stayed"

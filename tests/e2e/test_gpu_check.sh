@@ -86,6 +86,12 @@ check 0 -o times A --only "launch of"
 grep -Eq '^\| time \| launch of 32 x 64 \| sm_80 \| ptxas \| agrees \| 0 \| - \| [0-9.]+ \| [0-9.]+ TB/s' "$work/out" || fail "no time"
 check 0 -o times C --only "a tiny model"
 grep -Eq '^\| steps \| step of a tiny model \| sm_80 \| driver \| agrees \| - \| - \| [0-9.]+ \| [0-9.]+ TFLOP/s' "$work/out" || fail "no rate of steps"
+python3 - "$work/times/results.jsonl" <<'PY' || fail "the rate is not that of 6 N + 6 L C T operations a token"
+import json, sys
+steps = [r for r in map(json.loads, open(sys.argv[1])) if "tflops" in r and r["kind"] == "steps"]
+n = 4 * 32 * 32 + 3 * 32 * 64 + 96 * 32  # parameters that multiply
+assert steps and all(abs(r["tflops"] * r["ms"] * 1e9 / (64 * 6 * (n + 32 * 32)) - 1) < 1e-3 for r in steps), steps
+PY
 grep -Eq '^\| [a-z_0-9]+ \| .* \| [0-9]+ \| [0-9.]+ \| [0-9.]+ % \|' "$work/times/profiles.md" || fail "no profile"
 
 # A wrong expectation: the first run with library products, which is for sm_80.

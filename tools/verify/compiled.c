@@ -83,7 +83,7 @@ static bool seen_before(const kva_node *n, uint32_t i) {
 }
 
 static void run_step(run *r, const step *s, const int64_t *symbols) {
-  void *buffers[64];
+  void **buffers = KVA_NEW_ARRAY(r->arena, void *, s->node->n_operands + s->node->n_results);
   uint32_t n = 0;
   for (uint32_t i = 0; i < s->node->n_operands; i++) {
     const kva_value *v = s->node->operands[i].value;

@@ -53,6 +53,13 @@ static bool program_uses(const kva_program *p, int32_t symbol) {
   return false;
 }
 
+static bool inputs_use(const kva_program *p, int32_t symbol) {
+  for (int32_t k = 0; k < p->n_inputs; k++)
+    for (int32_t d = 0; d < p->buffers[p->inputs[k]].rank; d++)
+      if (formula_uses(&p->buffers[p->inputs[k]].dims[d], symbol)) return true;
+  return false;
+}
+
 /* Inputs of another program determine it, and neither p nor a program that steps run has a size with it. */
 static bool is_input_elsewhere(const kva_artifact *a, const kva_program *p, int32_t symbol) {
   bool found = false;
@@ -60,14 +67,14 @@ static bool is_input_elsewhere(const kva_artifact *a, const kva_program *p, int3
   for (int32_t i = 0; i < a->n_programs; i++) {
     const kva_program *q = &a->programs[i];
     if (q->is_internal && program_uses(q, symbol)) return false;
-    for (int32_t k = 0; k < q->n_inputs; k++)
-      for (int32_t d = 0; d < q->buffers[q->inputs[k]].rank; d++)
-        found |= formula_uses(&q->buffers[q->inputs[k]].dims[d], symbol);
+    found |= inputs_use(q, symbol);
   }
   return found;
 }
 
+/* A symbol of p's own inputs has a value, whatever steps of other programs bind a symbol of its name to. */
 static bool is_foreign(const kva_artifact *a, const kva_program *p, int32_t symbol) {
+  if (inputs_use(p, symbol)) return false;
   return is_bound_elsewhere(a, p->symbols[symbol]) || is_input_elsewhere(a, p, symbol);
 }
 

@@ -6,6 +6,7 @@
  *   repeat  (count int64[], cond bool[], v float[2], x float[2], t float[N]) -> final float[2], rows float[R, 2]
  *           while i < count and cond: v = v + x, row = (i + 1) * v, cond = v[0] < 10
  *   times   (count int64[], v float[2], x float[2], t float[N]) -> final, rows float[N, 2]: the same, without cond
+ *   double  (x float[K], t float[N]) -> y float[K] = 2 * x: its own K, not the one that nonzero binds
  *   nest    (count int64[], x float[N]) -> final float[N]: x doubled in every even iteration */
 #ifndef KVA_TESTS_RUNTIME_CONTROL_SAMPLE_H
 #define KVA_TESTS_RUNTIME_CONTROL_SAMPLE_H
@@ -109,7 +110,21 @@ static const char *const control_symbols[] = {"N", "K", "C", "R"};
 #define SCALAR(n, k, t, size) \
   { BUFFER(n, k, t, 0), .bytes = FORMULA(NUMBER(size)) }
 
-enum { C_NONZERO, C_CHOOSE, C_REPEAT, C_TIMES, C_NEST, C_THEN, C_ELSE, C_BODY, C_NEST_BODY, C_EVEN, C_ODD, N_CONTROL };
+enum {
+  C_NONZERO,
+  C_CHOOSE,
+  C_REPEAT,
+  C_TIMES,
+  C_NEST,
+  C_DOUBLE,
+  C_THEN,
+  C_ELSE,
+  C_BODY,
+  C_NEST_BODY,
+  C_EVEN,
+  C_ODD,
+  N_CONTROL
+};
 
 static const kva_buffer_desc nonzero_buffers[] = {
     VECTOR("x", INPUT, X_N),
@@ -168,6 +183,9 @@ static const kva_step_desc body_steps[] = {HOST("advance", 3, 0, 1, 2, 3, 4, 5)}
 
 static const kva_buffer_desc nest_buffers[] = {SCALAR("count", INPUT, KVA_I64, 8), VECTOR("x", INPUT, X_N),
                                                VECTOR("final", OUTPUT, X_N)};
+static const kva_buffer_desc double_buffers[] = {VECTOR("x", INPUT, X_K), VECTOR("y", OUTPUT, X_K),
+                                                 VECTOR_TEMP(0, 1, X_K), VECTOR("t", INPUT, X_N)};
+static const kva_step_desc double_steps[] = {COPY(2, 0), HOST("twice", 1, 2, 1)};
 static const kva_loop_desc nesting = {C_NEST_BODY, 1, true, false, -1, 0};
 static const kva_step_desc nest_steps[] = {CONTROL(LOOP, &nesting, 1, 0, 1, 2)};
 static const kva_buffer_desc nest_body_buffers[] = {
@@ -194,6 +212,7 @@ static const kva_program control_programs[N_CONTROL] = {
     [C_REPEAT] = CONTROL_PROGRAM(repeat, repeat, LIST(0, 1, 2, 3, 6), 5, LIST(4, 5), 2, false),
     [C_TIMES] = CONTROL_PROGRAM(times, times, LIST(0, 1, 2, 3), 4, LIST(4, 5), 2, false),
     [C_NEST] = CONTROL_PROGRAM(nest, nest, LIST(0, 1), 2, LIST(2), 1, false),
+    [C_DOUBLE] = CONTROL_PROGRAM(double, double, LIST(0, 3), 2, LIST(1), 1, false),
     [C_THEN] = CONTROL_PROGRAM(then, then, LIST(0), 1, LIST(1, 2), 2, true),
     [C_ELSE] = CONTROL_PROGRAM(else, else, LIST(0), 1, LIST(1, 2), 2, true),
     [C_BODY] = CONTROL_PROGRAM(body, body, LIST(0, 1, 2), 3, LIST(3, 4, 5), 3, true),

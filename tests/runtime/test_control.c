@@ -46,6 +46,22 @@ static void sizes_depend_on_data(void **state) {
   kva_session_destroy(s);
 }
 
+/* A symbol of a program's inputs is its own, although another program binds one of that name. */
+static void inputs_have_their_own_symbols(void **state) {
+  const kva_device_class *class = require(state);
+  kva_session *s = open_for(class);
+  static float x[] = {1, 0, 3, 0, 5};
+  for (int64_t n = 5; n > 0; n -= 2) {
+    kva_tensor in[2] = {vector_of(x, n), vector_of(x, 4)}, out[2] = {{.data = NULL}, {.data = NULL}};
+    run(s, "double", in, out);
+    expect(&out[0], n, (const float[]){2, 0, 6, 0, 10});
+    out[0].data = NULL;
+    run(s, "nonzero", in, out);
+    expect(&out[0], (n + 1) / 2, (const float[]){2, 6, 10});
+  }
+  kva_session_destroy(s);
+}
+
 /* A bound that no memory holds is no error, as long as sizes stay small. */
 static void bounds_are_wishes(void **state) {
   const kva_device_class *class = require(state);
@@ -238,27 +254,28 @@ static void damaged_control_is_refused(void **unused) {
   SPOIL(bind.bound.words, ((const kva_formula_word[]){SYMBOL(X_K)}), "step 1 of 'nonzero' uses a size before");
   SPOIL(nonzero[2], nonzero_steps[1], "symbol 1 of 'nonzero' is bound twice");
   SPOIL(branch.then, C_CHOOSE, "step 0 of 'choose' runs program 1, which does not fit it");
-  SPOIL(branch.orelse, N_CONTROL, "step 0 of 'choose' runs program 11");
-  SPOIL(branch.then, C_EVEN, "step 0 of 'choose' runs program 9");
+  SPOIL(branch.orelse, N_CONTROL, "step 0 of 'choose' runs program 12");
+  SPOIL(branch.then, C_EVEN, "step 0 of 'choose' runs program 10");
   SPOIL(choose[0].args, LIST(1, 1, 2, 4), "an argument of step 0 of 'choose'");
   SPOIL(branch.binds, LIST(X_C, 2, 0), "step 0 of 'choose' binds what it has not");
   SPOIL(branch.binds, LIST(X_C, 0, 1), "step 0 of 'choose' binds what it has not");
   SPOIL(branch.n_binds, 2, "step 0 of 'choose' binds what it has not");
-  SPOIL(loop.body, C_NEST_BODY, "step 0 of 'repeat' runs program 8");
+  SPOIL(loop.body, C_NEST_BODY, "step 0 of 'repeat' runs program 9");
   SPOIL(loop.n_carried, 3, "an argument of step 0 of 'repeat'");
-  SPOIL(loop.has_cond, false, "step 0 of 'repeat' runs program 7");
+  SPOIL(loop.has_cond, false, "step 0 of 'repeat' runs program 8");
   SPOIL(loop.symbol, 9, "step 0 of 'repeat' binds symbol 9 of 4");
   SPOIL(buffers[0].dtype, KVA_I32, "an argument of step 0 of 'repeat'");
-  SPOIL(programs[C_BODY].is_internal, false, "program 7 stands after one that only steps run");
-  SPOIL(programs[C_THEN].outputs, LIST(1, 1), "step 0 of 'choose' runs program 5");
-  SPOIL(programs[C_THEN].outputs, LIST(0, 2), "step 0 of 'choose' runs program 5");
-  SPOIL(programs[C_THEN].n_symbols, 3, "step 0 of 'choose' runs program 5");
+  SPOIL(programs[C_BODY].is_internal, false, "program 8 stands after one that only steps run");
+  SPOIL(programs[C_THEN].outputs, LIST(1, 1), "step 0 of 'choose' runs program 6");
+  SPOIL(programs[C_THEN].outputs, LIST(0, 2), "step 0 of 'choose' runs program 6");
+  SPOIL(programs[C_THEN].n_symbols, 3, "step 0 of 'choose' runs program 6");
   SPOIL(programs[C_NEST_BODY].steps, circle, "programs run each other in a circle");
 }
 
 int main(void) {
   const struct CMUnitTest tests[] = {
       ALL(sizes_depend_on_data),
+      ALL(inputs_have_their_own_symbols),
       ALL(bad_sizes_are_errors),
       ALL(branches_may_differ_in_shape),
       ALL(loops_end_by_count_or_condition),

@@ -26,6 +26,10 @@ typedef struct kva_target_options {
 /* Describes the target of these options. Errors: an unknown cpu, triple or arch; the message lists the known ones. */
 KVA_MUST_USE kva_status kva_codegen_describe(const kva_target_options *options, kva_diag *diag, kva_target *out_target);
 
+/* Makes an allocation of LLVM that fails one of the compiler's own (kva_fatal), instead of an abort. Sets handlers of
+ * the whole process, that of C++'s operator new too: for programs that are nothing but the compiler. */
+void kva_codegen_catch_memory_errors(void);
+
 /* ---- kernels ----------------------------------------------------------------------------------------------------- */
 
 /* Lowers a `kv.kernel` node (a fused group; its sub-graph holds the nodes) or a single node to unscheduled kernel IR.

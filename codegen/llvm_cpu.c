@@ -250,6 +250,7 @@ kva_status kva_codegen_emit(kva_codegen *cg, const char *kind, char **out_data, 
   if (!strcmp(kind, "llvm")) {
     KVA_TRY(kva_cg_optimize(cg));
     char *text = LLVMPrintModuleToString(cg->module);
+    if (!text) return KVA_NO_MEMORY;
     kva_status status = copy_out(text, strlen(text), out_data, out_size);
     LLVMDisposeMessage(text);
     return status;

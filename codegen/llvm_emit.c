@@ -88,6 +88,14 @@ void kva_ll_parameter_attribute(kva_emit *e, unsigned parameter, const char *nam
   LLVMAddAttributeAtIndex(e->fn, parameter + 1, LLVMCreateEnumAttribute(e->ctx, kind, value));
 }
 
+/* Kernels throw nothing. Without this attribute each has a table for unwinding, which the JIT registers with libgcc,
+ * and that does not check its allocations. */
+static void set_nounwind(kva_emit *e) {
+  static const char name[] = "nounwind";
+  unsigned kind = LLVMGetEnumAttributeKindForName(name, sizeof name - 1);
+  LLVMAddAttributeAtIndex(e->fn, LLVMAttributeFunctionIndex, LLVMCreateEnumAttribute(e->ctx, kind, 0));
+}
+
 static void create_function(kva_emit *e, const char *name) {
   LLVMTypeRef ptr = LLVMPointerTypeInContext(e->ctx, 0), i64 = LLVMInt64TypeInContext(e->ctx);
   LLVMTypeRef params[] = {ptr, ptr, i64, i64};
@@ -99,6 +107,7 @@ static void create_function(kva_emit *e, const char *name) {
   set_attribute(e, "target-features", e->cg->features);
   set_attribute(e, "prefer-vector-width", bits);
   set_attribute(e, "min-legal-vector-width", bits);
+  set_nounwind(e);
   for (unsigned p = 0; p < 2; p++) {
     kva_ll_parameter_attribute(e, p, "noalias", 0);
     kva_ll_parameter_attribute(e, p, "readonly", 0);

@@ -1,5 +1,6 @@
 /* Describes the target that the options, or the host, determine. */
 #include "codegen/llvm_internal.h"
+#include "runtime/base/trap.h"
 
 #include <unistd.h>
 
@@ -64,7 +65,9 @@ static int64_t cache_bytes(int name, int64_t otherwise) {
   return n > 0 ? n : otherwise;
 }
 
+/* LLVM does not check the memory of its C strings: NULL is one that found none. */
 static char *own_string(kva_arena *arena, char *llvm_string) {
+  if (!llvm_string) kva_fatal(true, "out of memory: LLVM asked for a string");
   char *copy = kva_arena_strdup(arena, llvm_string);
   LLVMDisposeMessage(llvm_string);
   return copy;

@@ -3,6 +3,8 @@
  * copies). */
 #include "frontend/onnx_proto.h"
 
+#include <stdlib.h>
+
 enum { MAX_NESTING = 64 };
 
 typedef struct wire {
@@ -69,6 +71,18 @@ static const char *check_message(const ProtobufCMessageDescriptor *type, wire w,
   return NULL;
 }
 
+/* protobuf-c does not tell a wrong message from one that it had no memory for; its allocator does. */
+static void *allocate(void *failed, size_t size) {
+  void *p = malloc(size);
+  if (!p) *(bool *)failed = true;
+  return p;
+}
+
+static void release(void *failed, void *p) {
+  (void)failed;
+  free(p);
+}
+
 kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *data, size_t size, const char *what,
                          const kva_loc *loc, kva_diag *diag, ProtobufCMessage **out) {
   const uint8_t *bytes = data, *bad = bytes;
@@ -76,7 +90,9 @@ kva_status kva_pb_unpack(const ProtobufCMessageDescriptor *type, const void *dat
   const char *problem = size ? check_message(type, (wire){bytes, bytes + size}, 0, &bad) : "the file is empty";
   if (problem)
     return kva_error(diag, loc, "not an ONNX %s: at byte %zu: %s", what, size ? (size_t)(bad - bytes) : 0, problem);
-  *out = protobuf_c_message_unpack(type, NULL, size, bytes);
+  bool failed = false; /* what the message holds is freed by protobuf-c's own allocator, which is free(), too */
+  *out = protobuf_c_message_unpack(type, &(ProtobufCAllocator){allocate, release, &failed}, size, bytes);
+  if (!*out && failed) return kva_fail(diag, KVA_NO_MEMORY, loc, "no memory for an ONNX %s of %zu bytes", what, size);
   if (!*out)
     return kva_error(diag, loc, "not an ONNX %s: a field has another type than the ONNX schema gives it", what);
   return KVA_OK;

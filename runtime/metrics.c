@@ -150,6 +150,7 @@ static void add_number(kva_text *text, double v) {
 kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *diag) {
   kva_text *line = &m->line;
   line->len = 0;
+  line->cut = false;
   kva_text_add(line, "{\"step\": %lld, \"event\": \"%s\", \"loss\": ", (long long)e->step,
                e->evaluation ? "eval" : "step");
   add_number(line, e->n ? e->values[0] : NAN);
@@ -165,6 +166,7 @@ kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *d
     add_number(line, e->values[i]);
   }
   kva_text_add(line, "}}\n");
+  if (line->cut) return kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = m->path}, "no memory for a line");
   if (fwrite(line->data, 1, line->len, m->file) == line->len && !fflush(m->file)) return KVA_OK;
   return errno == EPIPE ? KVA_INTERRUPTED : io_error(diag, m->path, "write it");
 }
@@ -341,7 +343,11 @@ kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {
     if (is_kept(at, newline, step)) kva_text_add_bytes(&kept, at, (size_t)(newline + 1 - at));
   size_t size = file.size;
   kva_file_unmap(&file);
-  kva_status status = kept.len == size ? KVA_OK : kva_file_write(path, kept.data ? kept.data : "", kept.len, diag);
+  kva_status status = KVA_OK;
+  if (kept.cut)
+    status = kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = path}, "no memory for its first %zu bytes", size);
+  else if (kept.len != size)
+    status = kva_file_write(path, kept.data ? kept.data : "", kept.len, diag);
   kva_text_free(&kept);
   return status;
 }

@@ -243,6 +243,7 @@ static void add_header(kva_text *text, const kva_tensor *t, kva_dtype type) {
   kva_text_add_bytes(text, magic, MAGIC_SIZE);
   kva_text_add_bytes(text, version_and_length, 4);
   kva_text_add_bytes(text, dict.data, dict.len);
+  text->cut = text->cut || dict.cut;
   kva_text_free(&dict);
 }
 
@@ -267,7 +268,7 @@ kva_status kva_npy_write(const char *path, const kva_tensor *t, kva_diag *diag) 
   kva_text text = {0};
   add_header(&text, t, type);
   size_t size = text.len + (size_t)bytes;
-  char *file = malloc(size);
+  char *file = text.cut ? NULL : malloc(size);
   if (!file) {
     kva_text_free(&text);
     return kva_fail(diag, KVA_NO_MEMORY, &loc, "no memory for %zu bytes", size);

@@ -166,6 +166,7 @@ static const char *label_of(const kva_report *r, int run, const char *metric, bo
 static void add_metric_chart(kva_text *t, const kva_report *r, const char *name) {
   kva_svg_line *lines = calloc(2 * (size_t)r->n_runs, sizeof *lines);
   int n = 0;
+  t->cut = t->cut || !lines;
   bool unit = true;
   for (int i = 0; lines && i < r->n_runs; i++) {
     kva_series evaluated = kva_history_find(r->runs[i].history, name, true);
@@ -228,6 +229,7 @@ static void add_throughput(kva_text *t, const kva_report *r) {
     kva_text_add(&title, "%s a second", r->runs[0].unit ? r->runs[0].unit : "rows");
     kva_svg_add_chart(t, &(kva_svg_chart){.title = title.data, .x_title = "step", .n_lines = n, .lines = lines});
   }
+  t->cut = t->cut || title.cut || !lines || !values;
   kva_text_free(&title);
   free(values);
   free(lines);
@@ -280,7 +282,11 @@ static void add_shift_scatter(kva_text *t, const kva_report *r, bool of_keys) {
     }
   kva_svg_add_scatter(t, of_keys ? "Keys" : "Values", "weight of the current token", "weight of the previous token", at,
                       points);
-  for (int i = 0; texts && i < 2 * n; i++) kva_text_free(&texts[i]);
+  t->cut = t->cut || !points || !texts;
+  for (int i = 0; texts && i < 2 * n; i++) {
+    t->cut = t->cut || texts[i].cut;
+    kva_text_free(&texts[i]);
+  }
   free(texts);
   free(points);
 }
@@ -363,7 +369,8 @@ void kva_report_print(const kva_report *r, kva_text *out) {
 kva_status kva_report_write(const char *path, const kva_report *r, kva_diag *diag) {
   kva_text text = {0};
   kva_report_print(r, &text);
-  kva_status status = kva_file_write(path, text.data, text.len, diag);
+  kva_status status = text.cut ? kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = path}, "no memory for the report")
+                               : kva_file_write(path, text.data, text.len, diag);
   kva_text_free(&text);
   return status;
 }

@@ -65,6 +65,7 @@ static void add_rows(kva_text *t, int n, const kva_report_time *const *order) {
 
 void kva_report_add_times(kva_text *t, const kva_report *r) {
   const kva_report_time **order = malloc((size_t)r->n_times * sizeof *order);
+  t->cut = t->cut || !order;
   if (!order) return;
   for (int i = 0; i < r->n_times; i++) order[i] = &r->times[i];
   qsort(order, (size_t)r->n_times, sizeof *order, compare_times);
@@ -137,8 +138,14 @@ static void add_timeline(kva_text *t, const kva_report *r, const part parts[N_PA
   double *values = calloc(n * N_PARTS, sizeof *values);
   kva_text *texts = calloc(n, sizeof *texts);
   const char **tooltips = calloc(n, sizeof *tooltips);
-  if (values && texts && tooltips) add_chart(t, r, parts, total, values, texts, tooltips);
-  for (size_t i = 0; texts && i < n; i++) kva_text_free(&texts[i]);
+  if (values && texts && tooltips)
+    add_chart(t, r, parts, total, values, texts, tooltips);
+  else
+    t->cut = true;
+  for (size_t i = 0; texts && i < n; i++) {
+    t->cut = t->cut || texts[i].cut;
+    kva_text_free(&texts[i]);
+  }
   free(values);
   free(texts);
   free(tooltips);

@@ -19,6 +19,8 @@ typedef struct frame {
 } frame;
 
 void kva_html_add(kva_text *text, const char *s) {
+  text->cut = text->cut || !s;
+  if (!s) return;
   for (; *s; s++) {
     const char *escaped = *s == '&'    ? "&amp;"
                           : *s == '<'  ? "&lt;"
@@ -225,6 +227,7 @@ static void add_cut(kva_text *text, const char *label) {
 static void add_end_labels(kva_text *text, const frame *f, const kva_svg_chart *chart) {
   end_label *labels = calloc((size_t)chart->n_lines + 1, sizeof *labels);
   int n = 0;
+  text->cut = text->cut || !labels;
   for (int i = 0; labels && i < chart->n_lines; i++) {
     const kva_svg_line *line = &chart->lines[i];
     double value = last_drawable(line);

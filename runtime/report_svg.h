@@ -49,7 +49,7 @@ typedef struct kva_svg_areas {
 } kva_svg_areas;
 void kva_svg_add_areas(kva_text *text, const kva_svg_areas *areas);
 
-/* s with &, <, > and quotes escaped. */
+/* s with &, <, > and quotes escaped. NULL, a text that found no memory, leaves `text` cut. */
 void kva_html_add(kva_text *text, const char *s);
 
 #endif

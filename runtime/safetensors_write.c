@@ -73,7 +73,8 @@ static kva_status make_header(int64_t n, const kva_named_tensor *const *order, i
     KVA_TRY(add_tensor(header, order[i], &offset, loc, diag));
   }
   kva_text_add(header, "}");
-  while (header->len % HEADER_ALIGNMENT) kva_text_add(header, " ");
+  while (header->len % HEADER_ALIGNMENT && !header->cut) kva_text_add(header, " ");
+  if (header->cut) return kva_fail(diag, KVA_NO_MEMORY, loc, "no memory for a header of %lld tensors", (long long)n);
   if (header->len <= KVA_SAFETENSORS_MAX_HEADER) return KVA_OK;
   return kva_fail(diag, KVA_UNSUPPORTED, loc, "the names of %lld tensors need a header of more than %d bytes",
                   (long long)n, KVA_SAFETENSORS_MAX_HEADER);

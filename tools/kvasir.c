@@ -39,5 +39,6 @@ static int run(int argc, char **argv) {
 
 int main(int argc, char **argv) {
   kva_streams_open();
+  kva_codegen_catch_memory_errors();
   return kva_streams_close("kvasir", run(argc, argv));
 }

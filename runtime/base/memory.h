@@ -64,6 +64,7 @@ uint64_t kva_hash(uint64_t seed, const void *data, size_t size);
 typedef struct kva_text {
   char *data; /* NUL-terminated once anything was added; NULL before */
   size_t len, cap;
+  bool cut; /* something did not fit in memory (deployed runtimes only): a file must not be made of it */
 } kva_text;
 void kva_text_add(kva_text *text, const char *fmt, ...) KVA_PRINTF(2, 3);
 void kva_text_add_bytes(kva_text *text, const char *data, size_t n);

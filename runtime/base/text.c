@@ -5,13 +5,14 @@
 #include <math.h>
 #include <stdlib.h>
 
-/* Out of memory ends the compiler, as in the arena. A deployed runtime, whose texts are messages, drops what does not
- * fit. */
-static bool out_of_memory(size_t size) {
+/* Out of memory ends the compiler, as in the arena. A deployed runtime drops what does not fit: most of its texts are
+ * messages. */
+static bool out_of_memory(kva_text *text, size_t size) {
 #ifndef KVA_DEPLOYED
   kva_fatal(true, "out of memory: a text of %zu bytes", size);
 #endif
   (void)size;
+  text->cut = true;
   return false;
 }
 
@@ -22,7 +23,7 @@ static bool reserve(kva_text *text, size_t n) {
   size_t cap = text->cap ? 2 * text->cap : 128;
   if (cap < need) cap = need;
   char *data = realloc(text->data, cap);
-  if (!data) return out_of_memory(cap);
+  if (!data) return out_of_memory(text, cap);
   text->data = data;
   text->cap = cap;
   return true;

@@ -122,6 +122,7 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   const char *program = argc > 0 ? base_name(argv[0]) : "model", *none[1];
   const kva_usage usage = {program, "[options]", "runs the model that it was compiled from", text.data};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
+  if (text.cut) code = kva_exit_code(program, KVA_NO_MEMORY, NULL);
   kva_arena *arena = kva_arena_create();
   if (code < 0 && !read_pins(&o, program, arena)) code = EXIT_USAGE;
   if (!o.device && kva_artifact_arch(artifact)) o.device = "cuda";

@@ -22,17 +22,14 @@ static const char *data_text(const char *const *info, kva_arena *arena) {
   static const char prefix[] = "train.data.";
   const char *name = kva_info_get(info, "train.data");
   if (!name) return NULL;
-  kva_text text = {0};
-  kva_text_add(&text, "%s", name);
+  const char *text = name;
   bool first = !strchr(name, ':');
   for (; info[0]; info += 2) {
     if (strncmp(info[0], prefix, sizeof prefix - 1)) continue;
-    kva_text_add(&text, "%c%s=%s", first ? ':' : ',', info[0] + sizeof prefix - 1, info[1]);
+    text = kva_arena_printf(arena, "%s%c%s=%s", text, first ? ':' : ',', info[0] + sizeof prefix - 1, info[1]);
     first = false;
   }
-  const char *copy = kva_arena_strdup(arena, text.data);
-  kva_text_free(&text);
-  return copy;
+  return text;
 }
 
 static kva_train_defaults defaults_of(const char *const *info, kva_arena *arena) {
@@ -150,6 +147,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
                                       : "trainer",
                            "[options]", "trains the model that it was compiled from", text.data};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
+  if (text.cut) code = kva_exit_code(usage.program, KVA_NO_MEMORY, NULL);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = train(artifact, &o, device, &d, arena, diag);

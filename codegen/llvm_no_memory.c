@@ -8,13 +8,13 @@
 #include <dlfcn.h>
 
 static void new_failed(void) {
-  kva_fatal(true, "out of memory: LLVM asked for more");
+  kva_fatal_memory("out of memory: LLVM asked for more");
 }
 
 static void malloc_failed(void *user, const char *reason, bool dump) {
   (void)user;
   (void)dump;
-  kva_fatal(true, "out of memory: LLVM asked for more (%s)", reason);
+  kva_fatal_memory("out of memory: LLVM asked for more (%s)", reason);
 }
 
 void kva_codegen_catch_memory_errors(void) {

@@ -67,7 +67,7 @@ static int64_t cache_bytes(int name, int64_t otherwise) {
 
 /* LLVM does not check the memory of its C strings: NULL is one that found none. */
 static char *own_string(kva_arena *arena, char *llvm_string) {
-  if (!llvm_string) kva_fatal(true, "out of memory: LLVM asked for a string");
+  if (!llvm_string) kva_fatal_memory("out of memory: LLVM asked for a string");
   char *copy = kva_arena_strdup(arena, llvm_string);
   LLVMDisposeMessage(llvm_string);
   return copy;

@@ -19,7 +19,7 @@ struct kva_arena {
 };
 
 static _Noreturn void out_of_memory(size_t size) {
-  kva_fatal(true, "out of memory: the compiler asked for %zu bytes", size);
+  kva_fatal_memory("out of memory: the compiler asked for %zu bytes", size);
 }
 
 kva_arena *kva_arena_create(void) {

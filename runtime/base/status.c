@@ -64,7 +64,7 @@ static void describe_task(const kva_task *t, char *text, size_t size) {
 _Noreturn void kva_assert_failed(const char *cond, const char *file, int line) {
   char tasks[512] = "";
   for (const kva_task *t = current_task; t; t = t->outer) describe_task(t, tasks, sizeof tasks);
-  kva_fatal(false, "internal error at %s:%d: %s does not hold. This is a fault of Kvasir, not of its input.%s",
+  kva_fatal("internal error at %s:%d: %s does not hold. This is a fault of Kvasir, not of its input.%s",
             path_in_repository(file), line, cond, tasks);
 }
 

@@ -9,7 +9,7 @@
  * messages. */
 static bool out_of_memory(kva_text *text, size_t size) {
 #ifndef KVA_DEPLOYED
-  kva_fatal(true, "out of memory: a text of %zu bytes", size);
+  kva_fatal_memory("out of memory: a text of %zu bytes", size);
 #endif
   (void)size;
   text->cut = true;

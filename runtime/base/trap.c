@@ -15,21 +15,23 @@ void kva_trap_leave(kva_trap *trap) {
   current = trap->outer;
 }
 
-void kva_fatal(bool memory, const char *fmt, ...) {
-  char text[sizeof current->text];
-  va_list args;
-  va_start(args, fmt);
-  vsnprintf(text, sizeof text, fmt, args);
-  va_end(args);
+void kva_trap_jump(bool memory, const char *fmt, va_list args) {
   kva_trap *trap = current;
-  if (trap) {
-    trap->memory = memory;
-    snprintf(trap->text, sizeof trap->text, "%s", text);
-    kva_trap_leave(trap);
-    kva_task_restore(trap->task);
-    longjmp(trap->at, 1);
-  }
-  fprintf(stderr, "kvasir: %s\n", text);
-  if (memory) exit(kva_status_exit_code(KVA_NO_MEMORY));
+  if (!trap) return;
+  trap->memory = memory;
+  vsnprintf(trap->text, sizeof trap->text, fmt, args);
+  kva_trap_leave(trap);
+  kva_task_restore(trap->task);
+  longjmp(trap->at, 1);
+}
+
+void kva_fatal(const char *fmt, ...) {
+  va_list args, again;
+  va_start(args, fmt);
+  va_copy(again, args);
+  kva_trap_jump(false, fmt, args);
+  fputs("kvasir: ", stderr);
+  vfprintf(stderr, fmt, again);
+  fputc('\n', stderr);
   abort();
 }

@@ -20,8 +20,12 @@ typedef struct kva_trap {
 void kva_trap_enter(kva_trap *trap);
 void kva_trap_leave(kva_trap *trap);
 
-/* Jumps to the thread's trap. Without one, prints the text and ends the process: with the exit code of a machine that
- * lacks something, or by abort(). */
-_Noreturn void kva_fatal(bool memory, const char *fmt, ...) KVA_PRINTF(2, 3);
+/* Jumps to the thread's trap with a text; returns if there is none. */
+void kva_trap_jump(bool memory, const char *fmt, va_list args);
+
+/* Jump to the thread's trap. Without one they print the text and end the process: by abort(), and for memory with the
+ * exit code of a machine that lacks something. */
+_Noreturn void kva_fatal(const char *fmt, ...) KVA_PRINTF(1, 2);
+_Noreturn void kva_fatal_memory(const char *fmt, ...) KVA_PRINTF(1, 2);
 
 #endif

@@ -67,3 +67,13 @@ for arch in sm_80 sm_90a; do
   expect 0 show models/lm.kv -D preset=small --precision bf16 --train --stage=plan --arch "$arch"
   ! grep -q simt "$work/out" || fail "a product of a bf16 step does without tensor cores on $arch"
 done
+
+# Plans are for the context of the preset; what is pinned is no assumption.
+expect 0 show models/lm.kv -D preset=2.9B --stage=plan
+says ", sizes for B=1 T=4096"
+expect 0 show models/lm.kv -D preset=small --pin T=64 --stage=plan
+says ", sizes for B=1"
+! grep -qE 'T=|2048$' <(grep sizes "$work/out") || fail "a pinned symbol is assumed"
+expect 0 show models/lm.kv -D preset=small --pin T=64 --pin B=2 --stage=plan
+says ", all sizes fixed"
+says "(128 tokens)"

@@ -130,10 +130,38 @@ static void print_bytes(FILE *out, const char *label, int64_t bytes) {
   fprintf(out, "  %-22s %14lld bytes  %10.3f GiB\n", label, (long long)bytes, (double)bytes / (1 << 30));
 }
 
+static bool is_dim_of(const kva_expr *symbol, const kva_type *t, uint32_t rank) {
+  for (uint32_t d = 0; d < rank; d++)
+    if (t->dims[d] == symbol) return true;
+  return false;
+}
+
+/* Whether an input before dimension d of input i has it. */
+static bool is_known(const kva_graph *g, uint32_t i, uint32_t d) {
+  const kva_type *own = g->inputs.data[i]->type;
+  for (uint32_t k = 0; k < i; k++)
+    if (is_dim_of(own->dims[d], g->inputs.data[k]->type, g->inputs.data[k]->type->rank)) return true;
+  return is_dim_of(own->dims[d], own, d);
+}
+
+/* The values that the symbols of the inputs have. */
+static void print_extents(const kva_graph *g, const kva_binding *binding, FILE *out) {
+  int n = 0;
+  for (uint32_t i = 0; i < g->inputs.len; i++) {
+    const kva_type *t = g->inputs.data[i]->type;
+    for (uint32_t d = 0; d < t->rank; d++) {
+      int64_t value;
+      if (t->dims[d]->kind != KVA_EXPR_SYMBOL || is_known(g, i, d)) continue;
+      lookup((void *)(uintptr_t)binding, t->dims[d], &value);
+      fprintf(out, "%s%s=%lld", n++ ? " " : "sizes for ", t->dims[d]->name ? t->dims[d]->name : "?", (long long)value);
+    }
+  }
+  fprintf(out, "%s\n", n ? "" : "all sizes fixed");
+}
+
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out) {
-  fprintf(out, "program %s, sizes for", plan->name);
-  for (uint32_t i = 0; i < binding->n; i++) fprintf(out, " %s=%lld", binding->names[i], (long long)binding->values[i]);
-  fprintf(out, "%s\n", binding->n ? " (other symbols: B=1, else 2048)" : " B=1, other symbols 2048");
+  fprintf(out, "program %s, ", plan->name);
+  print_extents(plan->graph, binding, out);
   fprintf(out, "  %-22s %14lld\n", "parameters", (long long)s->parameters);
   fprintf(out, "  %-22s %14.4g per call", "contraction FLOPs", s->contraction_flops);
   if (s->tokens)

@@ -29,7 +29,8 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
 
-/* Prints the summaries of all functions of a planned module, confirmed for cg's target, with the default binding. */
+/* Prints the summaries of all functions of a planned module, confirmed for cg's target: sequences have the length
+ * of the train block's data, other symbols kva_default_symbol. */
 KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
 /* Prints one plan with its buffers, their lifetimes and the operands of every step. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);

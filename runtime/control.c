@@ -228,6 +228,7 @@ static kva_status add_row(const loop *l, int32_t i) {
   int32_t output = l->body->desc->outputs[1 + l->desc->n_carried + i];
   int64_t bytes = l->body->bytes[output], at, end;
   kva_block *collected = &l->body->collected[i];
+  if (bytes == 0) return KVA_OK; /* a row of no elements has no memory */
   if (!kva_mul_size(l->done, bytes, &at) || !kva_add_size(at, bytes, &end)) return KVA_NO_MEMORY;
   bool known = is_known(l->sp, l->rows[i]);
   if (known && end > l->sp->bytes[l->rows[i]]) return too_many(l);

@@ -53,3 +53,12 @@ if onnx.__version__ == "1.22.0": print(os.path.join(os.path.dirname(onnx.__file_
   fi
   [ -f "$suite/light/light_resnet50.onnx" ] || suite=
 }
+
+# with_library PROGRAM: runs a program, built without sanitizers, on libkvasir.so, which may have been built with them.
+with_library() {
+  if [ -z "${KVASIR_SANITIZED:-}" ]; then
+    "$@"
+  else
+    LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 "$@"
+  fi
+}

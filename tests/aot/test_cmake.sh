@@ -25,7 +25,7 @@ for generator in Ninja "Unix Makefiles"; do
     "$work/$folder/$form" >"$work/$form.txt" || fail "$generator: running $form"
     same "$work/$form.txt" "$work/object.txt"
   done
-  [ "$("$work/$folder/library")" = "$version" ] || fail "$generator: the compiler as a library"
+  [ "$(with_library "$work/$folder/library")" = "$version" ] || fail "$generator: the compiler as a library"
   [ "$(wc -l <"$work/object.txt")" -eq 23 ] || fail "$generator: what object prints"
   built=$((built + 1))
 done

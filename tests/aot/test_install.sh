@@ -55,5 +55,5 @@ if command -v pkg-config >/dev/null; then
   "$work/object" | cmp -s - "$work/object.out" || fail "object, linked by hand"
   # shellcheck disable=SC2046
   cc tests/aot/cmake/library.c $(pkg-config --cflags --libs kvasir) -Wl,-rpath,"$work/prefix/lib" -o "$work/library" || fail "pkg-config kvasir"
-  [ "$("$work/library")" = "$("$work/prefix/bin/kvasir" --version | awk '{ print $2 }')" ] || fail "the library's version"
+  [ "$(with_library "$work/library")" = "$("$work/prefix/bin/kvasir" --version | awk '{ print $2 }')" ] || fail "the library's version"
 fi

@@ -201,9 +201,9 @@ typedef struct kva_train_options {
   const double *weight_decay, *clip; /* NULL: as the model was compiled; else it must have been compiled with them; clip
                                         0: none. Borrowed during creation */
   uint64_t seed;
-  int64_t done;  /* steps done before this run: a resumed run continues with done + 1 */
-  int n_symbols; /* values of the data inputs' symbols other than "B", which is `batch` */
-  const kva_symbol_value *symbols;
+  int64_t done;                    /* steps done before this run: a resumed run continues with done + 1 */
+  int n_symbols;                   /* values of the data inputs' symbols other than "B", which is `batch` */
+  const kva_symbol_value *symbols; /* borrowed as long as a trainer of these options lives */
   /* Called after every step and evaluation; values of an evaluation are means over its batches. Returning false stops
    * the run after the current step. names/values: loss first, then the program's other scalar outputs. */
   bool (*progress)(void *user, const kva_train_event *event);

@@ -29,6 +29,7 @@ typedef struct host {
   kva_session *sessions[SESSIONS];
   kva_context *contexts[SESSIONS];
   kva_trainer *trainers[SESSIONS];
+  kva_symbol_value lengths[SESSIONS]; /* of trainers */
   kva_data_source data[SESSIONS];
   bool has_data[SESSIONS];
   bool lost[SESSIONS]; /* a state may hold anything: a trainer ran, or numbers were written */
@@ -294,16 +295,17 @@ static void call_with_null(host *h, uint32_t i) {
 static void create_trainer(host *h, uint32_t i) {
   static const int64_t counts[] = {2, 1, 4, 3, 0, -1, INT64_MAX, 6};
   fuzz_bytes *b = &h->bytes;
-  const kva_symbol_value t = {"T", 1 + fuzz_below(b, 8)};
+  const int64_t length = 1 + fuzz_below(b, 8);
   kva_train_options o = {.steps = counts[fuzz_below(b, 8)], .batch = counts[fuzz_below(b, 8)]};
   o.micro_batch = counts[fuzz_below(b, 8)];
   o.eval_batches = 1;
   o.schedule = (kva_schedule){.kind = KVA_SCHEDULE_CONSTANT, .lr = 1e-3, .total = 10};
   o.n_symbols = fuzz_below(b, 4) ? 1 : 0;
-  o.symbols = &t;
+  o.symbols = &h->lengths[i];
   if (!h->sessions[i] || o.batch > 100 || o.micro_batch > 100) return;
   kva_trainer_destroy(h->trainers[i]);
   h->trainers[i] = NULL;
+  h->lengths[i] = (kva_symbol_value){"T", length};
   kva_diag *diag = kva_diag_create();
   kva_status status = kva_trainer_create(h->sessions[i], &o, diag, &h->trainers[i]);
   say("kva_trainer_create", o.batch, o.micro_batch, status);

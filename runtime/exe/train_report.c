@@ -3,43 +3,75 @@
 
 #include <stdlib.h>
 
-/* Shift scalars have names "<layer>.k.current", "<layer>.k.previous", likewise v, each with one value per head. */
-static bool shift_state(kva_session *s, const char *layer, size_t len, const char *suffix, kva_tensor *out) {
+/* ---- shift scalars ----------------------------------------------------------------------------------------------- */
+
+/* The weights of one shift, one pair a head: states "<layer>.k.current" and "<layer>.k.previous", likewise v. */
+typedef struct shift_pair {
+  const float *current, *previous; /* NULL: not shifted */
+  int64_t heads;
+} shift_pair;
+
+static bool shift_state(kva_session *s, size_t len, const char *layer, const char *suffix, kva_tensor *out) {
   char name[512];
   snprintf(name, sizeof name, "%.*s.%s", (int)len, layer, suffix);
   return kva_session_state(s, name, out) && out->dtype == KVA_F32;
 }
 
-static float head_value(const kva_tensor *t, bool present, int64_t h) {
-  return present ? ((const float *)t->data)[h] : 0;
+static int64_t elements(const kva_tensor *t) {
+  int64_t n = 1;
+  for (int32_t d = 0; d < t->rank; d++) n *= t->dims[d];
+  return n;
+}
+
+/* Gates, which are no weights, lack the second state; windows of three and more have more columns: neither is a pair.
+ */
+static shift_pair find_pair(kva_session *s, size_t len, const char *layer, const char *current, const char *previous) {
+  kva_tensor c, p;
+  if (!shift_state(s, len, layer, current, &c) || !shift_state(s, len, layer, previous, &p)) return (shift_pair){0};
+  if (elements(&c) != elements(&p)) return (shift_pair){0};
+  return (shift_pair){c.data, p.data, elements(&c)};
+}
+
+static double current_of(const shift_pair *p, int64_t h) {
+  return p->heads ? p->current[h] : 1;
+}
+
+static double previous_of(const shift_pair *p, int64_t h) {
+  return p->heads ? p->previous[h] : 0;
+}
+
+/* Length of the layer's name if `name` is the first state of a layer's shifts; else 0. */
+static size_t shifted_layer(kva_session *s, const char *name) {
+  static const char keys[] = ".k.current", values[] = ".v.current";
+  size_t n = strlen(name), suffix = sizeof keys - 1;
+  if (n <= suffix) return 0;
+  size_t len = n - suffix;
+  if (!strcmp(name + len, keys)) return len;
+  kva_tensor k;
+  return !strcmp(name + len, values) && !shift_state(s, len, name, keys + 1, &k) ? len : 0;
 }
 
 static void collect_shifts(kva_session *s, kva_arena *arena, kva_train_result *result) {
   KVA_VEC(kva_report_shift) rows = {0};
   for (int i = 0; i < kva_session_state_count(s); i++) {
-    kva_tensor k1, k2 = {0}, v1 = {0}, v2 = {0};
-    static const char suffix[] = ".k.current";
-    const char *name = kva_session_state_desc(s, i, &k1)->name;
-    if (strlen(name) < sizeof suffix || k1.dtype != KVA_F32) continue;
-    size_t len = strlen(name) - (sizeof suffix - 1);
-    if (strcmp(name + len, suffix) != 0) continue;
-    bool has_k2 = shift_state(s, name, len, "k.previous", &k2);
-    bool has_v1 = shift_state(s, name, len, "v.current", &v1), has_v2 = shift_state(s, name, len, "v.previous", &v2);
-    int64_t heads = 1;
-    for (int32_t d = 0; d < k1.rank; d++) heads *= k1.dims[d];
-    for (int64_t h = 0; h < heads; h++) {
-      kva_report_shift row = {kva_arena_strndup(arena, name, len),
-                              (int)h,
-                              head_value(&k1, true, h),
-                              head_value(&k2, has_k2, h),
-                              head_value(&v1, has_v1, h),
-                              head_value(&v2, has_v2, h)};
+    kva_tensor first;
+    const char *name = kva_session_state_desc(s, i, &first)->name;
+    size_t len = shifted_layer(s, name);
+    if (!len) continue;
+    shift_pair k = find_pair(s, len, name, "k.current", "k.previous");
+    shift_pair v = find_pair(s, len, name, "v.current", "v.previous");
+    const char *layer = kva_arena_strndup(arena, name, len);
+    for (int64_t h = 0; h < (k.heads ? k.heads : v.heads); h++) {
+      kva_report_shift row = {
+          layer, (int)h, current_of(&k, h), previous_of(&k, h), current_of(&v, h), previous_of(&v, h)};
       KVA_PUSH(arena, &rows, row);
     }
   }
   result->shifts = rows.data;
   result->n_shifts = (int)rows.len;
 }
+
+/* ---- times, memory, items ---------------------------------------------------------------------------------------- */
 
 static int longer_first(const void *a, const void *b) {
   double x = ((const kva_report_time *)a)->seconds, y = ((const kva_report_time *)b)->seconds;

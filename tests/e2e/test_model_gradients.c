@@ -206,6 +206,15 @@ static void test_language_model(void **state) {
   run_model("models/lm.kv", 6, defines, 7);
 }
 
+/* The switches: queries shifted, three rows back, one matrix for both ends, norms of heads. */
+static void test_switches(void **state) {
+  (void)state;
+  const kva_define defines[] = {{"layers", "1"},     {"d", "8"},       {"heads", "2"},
+                                {"ffn", "6"},        {"vocab", "7"},   {"window", "3"},
+                                {"shift_q", "true"}, {"tied", "true"}, {"qk_norm", "true"}};
+  run_model("models/lm.kv", 9, defines, 7);
+}
+
 static void test_documents(void **state) {
   (void)state;
   const kva_define defines[] = {{"layers", "1"}, {"d", "8"},     {"heads", "2"},
@@ -218,6 +227,7 @@ int main(void) {
       cmocka_unit_test(test_two_layers_grouped_queries),
       cmocka_unit_test(test_queries_shifted_gate_window),
       cmocka_unit_test(test_language_model),
+      cmocka_unit_test(test_switches),
       cmocka_unit_test(test_documents),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -113,6 +113,8 @@ static void test_lm(void **unused) {
       {"models/lm.kv", 0, {{"preset", "small"}, {"vocab", "500"}}},
       {"models/lm.kv", 0, {{"vocab", "61"}, {"d", "64"}, {"ffn", "96"}, {"kv_heads", "2"}, {"layers", "1"}}},
       {"models/lm.kv", 0, {{"vocab", "61"}, {"d", "48"}, {"ffn", "40"}, {"shift", "false"}, {"eps", "3e-6"}}},
+      {"models/lm.kv", 0, {{"vocab", "61"}, {"d", "48"}, {"ffn", "40"}, {"window", "2"}, {"qk_norm", "true"}}},
+      {"models/lm.kv", 0, {{"vocab", "61"}, {"d", "48"}, {"ffn", "40"}, {"tied", "true"}, {"gate", "clamp"}}},
   };
   check_all(cases, sizeof cases / sizeof cases[0]);
 }

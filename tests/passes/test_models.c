@@ -24,6 +24,9 @@ static const setting settings[] = {
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1"},
     {"lm", "vocab=5 d=8 heads=4 kv_heads=2 ffn=6"},
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift=false"},
+    {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift_q=true window=3 tied=true qk_norm=true dropout=0.5"},
+    {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift_v=false gate=gate window=2"},
+    {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 gate=clamp separator=2"},
 };
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */
@@ -132,7 +135,7 @@ static kva_module *differentiated(const setting *s, kva_diag *diag) {
   kva_node *ret = f->graph->last;
   uint32_t n = 0;
   for (uint32_t i = 0; i < m->states.len; i++) {
-    if (m->states.data[i]->kind != KVA_STATE_PARAM) continue;
+    if (m->states.data[i]->kind != KVA_STATE_PARAM || m->states.data[i]->frozen) continue;
     if (!grads[i]) fail_msg("%s <%s>: no gradient for %s", s->model, s->defines, m->states.data[i]->name);
     names[n] = kva_arena_printf(m->arena, "d.%s", m->states.data[i]->name);
     outputs[n++] = grads[i];

@@ -147,6 +147,9 @@ struct kva_op_info {
   /* Builds n, a node whose rows depend on earlier rows or on their position, for a chunk of rows: ops/incremental.h.
    * NULL: it cannot be. */
   kva_status (*incremental)(kva_incremental *c, const kva_node *n);
+  /* Builds n, some of whose operands have an axis of sequences before their own (kva_is_lifted), with these operands
+   * and attributes. NULL, of the row or as its result: there is no way; elementwise operators broadcast. */
+  kva_value *(*lifted)(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
 
   /* Of a KVA_UPDATES row, whose name is the optimizer's: name suffixes of its moments' states, in operand order, for
    * passes/train.c; and whether weight decay scales the parameter (else it adds to the gradient). */

@@ -104,3 +104,14 @@ int kva_concat_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   (void)operand;
   return axis == axis_of(n) ? KVA_MIXED : (int)axis;
 }
+
+kva_value *kva_concat_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  (void)attrs;
+  kva_value **in = KVA_NEW_ARRAY(c->scratch, kva_value *, n->n_operands);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_type *t = operands[i]->type;
+    kva_dims shape = kva_dims_behind(c, c->batch, (kva_dims){t->rank, t->dims});
+    in[i] = kva_is_lifted(n, i, operands) ? operands[i] : kva_expand(c->b, operands[i], shape.n, shape.v);
+  }
+  return kva_build(c->b, KVA_OP_concat, n->n_operands, in, &(kva_concat_attrs){1 + (int64_t)axis_of(n)});
+}

@@ -2,6 +2,7 @@
  * Exact: a view. */
 #include "ops/check.h"
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/incremental.h"
 #include "ops/shape_values.h"
 
@@ -49,4 +50,11 @@ bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n) {
 kva_status kva_expand_incremental(kva_incremental *c, const kva_node *n) {
   c->results[0] = kva_build(c->b, n->op->id, 1, c->operands, n->attrs);
   return KVA_OK;
+}
+
+kva_value *kva_expand_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  kva_dims shape = ((const kva_expand_attrs *)attrs)->shape;
+  if (shape.n && shape.v[0] == c->batch) return kva_broadcast_lifted(c, n, operands, attrs, shape.n);
+  kva_expand_attrs a = {kva_dims_behind(c, c->batch, shape)};
+  return kva_broadcast_lifted(c, n, operands, &a, a.shape.n);
 }

@@ -93,8 +93,7 @@ int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis)
 int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 
-/* ---- chunks of rows (kva_op_info.incremental) ---------------------------------------------------------------------
- */
+/* ---- chunks of rows (kva_op_info.incremental, lifted) ------------------------------------------------------------ */
 
 kva_status kva_iota_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_scan_incremental(kva_incremental *c, const kva_node *n);
@@ -102,5 +101,14 @@ kva_status kva_slice_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_expand_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_kv_shift_incremental(kva_incremental *c, const kva_node *n);
 kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n);
+
+kva_value *kva_reshape_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_transpose_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_slice_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_expand_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_concat_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_gather_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_matmul_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
+kva_value *kva_rope_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs);
 
 #endif

@@ -96,3 +96,11 @@ int kva_gather_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   if (in_indices) return KVA_SAME_FOR_ALL;
   return (int)(axis < first ? axis : axis - indices + 1);
 }
+
+/* Rows of a table at positions; or of a lifted table at fixed indices. */
+kva_value *kva_gather_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  (void)attrs;
+  bool table = kva_is_lifted(n, 0, operands), indices = kva_is_lifted(n, 1, operands);
+  if ((table && indices) || (indices && axis_of(n))) return NULL;
+  return kva_build(c->b, KVA_OP_gather, 2, operands, &(kva_gather_attrs){.axis = axis_of(n) + table});
+}

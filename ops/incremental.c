@@ -16,6 +16,11 @@ int kva_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   return n->op->traits & KVA_ELEMENTWISE ? kva_broadcast_source_axis(n, operand, axis) : KVA_MIXED;
 }
 
+const kva_attr_field *kva_shape_field(const kva_node *n) {
+  const kva_attr_field *f = n->attrs ? kva_attrs_find(n->op->attrs, "shape", strlen("shape")) : NULL;
+  return f && f->kind == KVA_ATTR_DIMS ? f : NULL;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 static bool is_taken(const kva_graph *g, const char *name) {
@@ -98,6 +103,43 @@ kva_value *kva_slice_rows(kva_builder *b, kva_value *x, uint32_t axis, kva_dim f
   }
   kva_slice_attrs attrs = {.starts = {rank, starts}, .shape = {rank, shape}, .steps = {rank, steps}};
   return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
+}
+
+/* ---- lifted values ----------------------------------------------------------------------------------------------- */
+
+bool kva_is_lifted(const kva_node *n, uint32_t operand, kva_value *const *operands) {
+  return operands[operand] && operands[operand]->type->rank > kva_operand_type(n, operand)->rank;
+}
+
+kva_dims kva_dims_behind(const kva_incremental *c, kva_dim before, kva_dims dims) {
+  kva_dim *v = KVA_NEW_ARRAY(c->scratch, kva_dim, dims.n + 1);
+  v[0] = before;
+  for (uint32_t i = 0; i < dims.n; i++) v[i + 1] = dims.v[i];
+  return (kva_dims){dims.n + 1, v};
+}
+
+kva_value *kva_align_lifted(kva_incremental *c, kva_value *v, uint32_t rank) {
+  const kva_type *t = v->type;
+  bool drops_one = rank + 1 == t->rank && kva_expr_is(t->dims[1], 1);
+  if (rank < t->rank && !drops_one) return NULL;
+  kva_dim shape[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < rank; i++) {
+    uint32_t from_right = rank - i;
+    shape[i] = i == 0                 ? c->batch
+               : from_right < t->rank ? t->dims[t->rank - from_right]
+                                      : kva_expr_const(c->b->m->exprs, 1);
+  }
+  return kva_reshape(c->b, v, rank, shape);
+}
+
+kva_value *kva_broadcast_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs,
+                                uint32_t rank) {
+  kva_value **in = KVA_NEW_ARRAY(c->scratch, kva_value *, n->n_operands + 1);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    in[i] = kva_is_lifted(n, i, operands) ? kva_align_lifted(c, operands[i], rank) : operands[i];
+    if (operands[i] && !in[i]) return NULL;
+  }
+  return kva_build(c->b, n->op->id, n->n_operands, in, attrs);
 }
 
 kva_status kva_refuse_chunks(kva_incremental *c, const kva_node *n, const char *fmt, ...) {

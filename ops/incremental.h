@@ -32,6 +32,7 @@ typedef struct kva_with_past {
 
 typedef struct kva_incremental {
   kva_builder *b;
+  kva_arena *scratch;
   kva_dim batch, time; /* sequences; rows of the chunk */
   kva_dim capacity;    /* rows that caches have room for */
   kva_value *position; /* int64[batch]: the rows of each sequence before the chunk */
@@ -59,6 +60,22 @@ kva_value *kva_positions(kva_incremental *c, uint32_t rank);
 kva_value *kva_row_positions(kva_incremental *c, uint32_t rank, uint32_t axis);
 /* n rows of x along `axis` from row `first`. */
 kva_value *kva_slice_rows(kva_builder *b, kva_value *x, uint32_t axis, kva_dim first, kva_dim n);
+
+/* ---- values of positions: an axis of sequences before their own (kva_op_info.lifted) ------------------------------
+ */
+
+/* The operand has an axis of sequences more than n's. */
+bool kva_is_lifted(const kva_node *n, uint32_t operand, kva_value *const *operands);
+/* A lifted value in `rank` dimensions: sequences, ones, its own. NULL: it has more. */
+kva_value *kva_align_lifted(kva_incremental *c, kva_value *v, uint32_t rank);
+/* n, which broadcasts, for a result of `rank` dimensions. */
+kva_value *kva_broadcast_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs,
+                                uint32_t rank);
+/* `before`, then dims; in the scratch arena. */
+kva_dims kva_dims_behind(const kva_incremental *c, kva_dim before, kva_dims dims);
+
+/* The attribute that is the shape of n's result, or NULL. */
+const kva_attr_field *kva_shape_field(const kva_node *n);
 
 static inline bool kva_is_time(const kva_incremental *c, const kva_value *v, uint32_t axis) {
   return v->type->rank > axis && v->type->dims[axis] == c->time;

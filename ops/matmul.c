@@ -156,3 +156,7 @@ int kva_matmul_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   bool flipped = operand ? s.transpose_b : s.transpose_a;
   return (int)(operand == flipped ? own - 2 : own - 1);
 }
+
+kva_value *kva_matmul_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  return kva_broadcast_lifted(c, n, operands, attrs, n->results[0].type->rank + 1);
+}

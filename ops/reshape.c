@@ -1,6 +1,7 @@
 /* reshape: y has the elements of x in row-major order with dims `shape`, which are final (no 0 or -1 codes). The
  * numbers of elements must be provably equal. Gradient: g in x's shape. Exact: a view. */
 #include "ops/facts.h"
+#include "ops/ids.h"
 #include "ops/incremental.h"
 #include "ops/shape.h"
 #include "ops/shape_values.h"
@@ -88,4 +89,10 @@ int kva_reshape_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) 
   for (uint32_t k = 0; k < x->rank; k++)
     if (x->dims[k] == y->dims[axis] && kva_shape_product(c, k, x->dims) == before) return (int)k;
   return KVA_MIXED;
+}
+
+kva_value *kva_reshape_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  (void)n;
+  kva_reshape_attrs a = {kva_dims_behind(c, c->batch, ((const kva_reshape_attrs *)attrs)->shape)};
+  return kva_build(c->b, KVA_OP_reshape, 1, operands, &a);
 }

@@ -131,3 +131,9 @@ int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   if (axis + 1 == n->results[0].type->rank) return KVA_MIXED;
   return operand ? kva_broadcast_source_axis(n, operand, axis) : (int)axis;
 }
+
+/* Angles of x's rows. */
+kva_value *kva_rope_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  if (kva_is_lifted(n, 0, operands)) return NULL;
+  return kva_broadcast_lifted(c, n, operands, attrs, operands[0]->type->rank);
+}

@@ -154,3 +154,13 @@ kva_status kva_slice_incremental(kva_incremental *c, const kva_node *n) {
   c->results[0] = kva_build2(c->b, KVA_OP_gather, x, at);
   return KVA_OK;
 }
+
+kva_value *kva_slice_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  const kva_slice_attrs *a = attrs;
+  int64_t steps[KVA_MAX_RANK + 1] = {1};
+  for (uint32_t i = 0; i < a->shape.n; i++) steps[i + 1] = step_of(n, i);
+  kva_slice_attrs b = {.starts = kva_dims_behind(c, kva_expr_const(c->b->m->exprs, 0), a->starts),
+                       .shape = kva_dims_behind(c, c->batch, a->shape),
+                       .steps = {a->shape.n + 1, steps}};
+  return kva_build(c->b, KVA_OP_slice, 1, operands, &b);
+}

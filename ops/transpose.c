@@ -2,6 +2,7 @@
  * g.
  * Exact: a view. */
 #include "ops/facts.h"
+#include "ops/incremental.h"
 #include "ops/shape.h"
 
 KVA_OP_FUNCTIONS(transpose)
@@ -64,4 +65,11 @@ kva_kval kva_transpose_lower(kva_lower *l, const kva_node *n, uint32_t result, c
 int kva_transpose_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
   (void)operand;
   return (int)source_axis(n, axis);
+}
+
+kva_value *kva_transpose_lifted(kva_incremental *c, const kva_node *n, kva_value *const *operands, const void *attrs) {
+  (void)attrs;
+  int64_t perm[KVA_MAX_RANK + 1] = {0};
+  for (uint32_t i = 0; i < n->results[0].type->rank; i++) perm[i + 1] = 1 + (int64_t)source_axis(n, i);
+  return kva_transpose(c->b, operands[0], perm);
 }

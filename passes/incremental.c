@@ -43,7 +43,7 @@ static bool reads(const kva_chunks *p, const kva_node *n, kva_chunk_form form) {
   return false;
 }
 
-/* The name of an attribute, other than a shape, that depends on the number of rows; NULL: none does. */
+/* The name of an attribute, other than the result's shape, that depends on the number of rows; NULL: none does. */
 static const char *counting_attribute(const kva_chunks *p, const kva_node *n) {
   for (uint32_t i = 0; n->attrs && i < n->op->attrs->n_fields; i++) {
     const kva_attr_field *f = &n->op->attrs->fields[i];
@@ -52,7 +52,7 @@ static const char *counting_attribute(const kva_chunks *p, const kva_node *n) {
     if (f->kind == KVA_ATTR_DIM) dims = (kva_dims){1, at};
     if (f->kind == KVA_ATTR_DIMS) dims = *(const kva_dims *)at;
     for (uint32_t k = 0; k < dims.n; k++)
-      if (dims.v[k] && kva_expr_uses(dims.v[k], p->c.time) && strcmp(f->name, "shape")) return f->name;
+      if (dims.v[k] && kva_expr_uses(dims.v[k], p->c.time) && f != kva_shape_field(n)) return f->name;
   }
   return NULL;
 }
@@ -83,7 +83,7 @@ static bool steps_along_rows(const kva_chunks *p, const kva_node *n, uint32_t ax
 
 /* Every row of all results is made of the same row of the operands. */
 static bool keeps_rows(const kva_chunks *p, const kva_node *n) {
-  uint32_t *read = KVA_NEW_ARRAY(p->scratch, uint32_t, n->n_operands + 1);
+  uint32_t *read = KVA_NEW_ARRAY(p->c.scratch, uint32_t, n->n_operands + 1);
   for (uint32_t r = 0; r < n->n_results; r++)
     for (uint32_t k = 0; k < n->results[r].type->rank; k++)
       if (kva_is_time(&p->c, &n->results[r], k) && !steps_along_rows(p, n, k, read)) return false;
@@ -116,7 +116,7 @@ static kva_status check_node(kva_chunks *p, const kva_node *n) {
 }
 
 static kva_value **chunk_operands(const kva_chunks *p, const kva_node *n) {
-  kva_value **operands = KVA_NEW_ARRAY(p->scratch, kva_value *, n->n_operands + 1);
+  kva_value **operands = KVA_NEW_ARRAY(p->c.scratch, kva_value *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++)
     if (kva_operand(n, i)) operands[i] = p->values[kva_operand(n, i)->id].value;
   return operands;
@@ -137,13 +137,13 @@ static kva_status copy_node(kva_chunks *p, kva_node *n) {
     copy->results[i].type = n->results[i].type;
     set_result(p, &n->results[i], &copy->results[i]);
   }
-  if (n->n_graphs) kva_node_copy_graphs(n, copy, KVA_NEW_ARRAY(p->scratch, kva_value *, p->c.b->m->next_value_id));
+  if (n->n_graphs) kva_node_copy_graphs(n, copy, KVA_NEW_ARRAY(p->c.scratch, kva_value *, p->c.b->m->next_value_id));
   return KVA_OK;
 }
 
 static kva_status run_rule(kva_chunks *p, kva_node *n) {
   p->c.operands = chunk_operands(p, n);
-  p->c.results = KVA_NEW_ARRAY(p->scratch, kva_value *, n->n_results + 1);
+  p->c.results = KVA_NEW_ARRAY(p->c.scratch, kva_value *, n->n_results + 1);
   KVA_TRY(n->op->incremental(&p->c, n));
   if (p->c.b->failed) return KVA_INVALID;
   for (uint32_t i = 0; i < n->n_results; i++) set_result(p, &n->results[i], p->c.results[i]);
@@ -224,7 +224,7 @@ static kva_status check_output(kva_chunks *p, const kva_function *f, uint32_t i)
 static void finish(kva_chunks *p, const kva_function *f, kva_function *decode) {
   uint32_t own = kva_graph_output_count(f->graph), n = own + p->c.carried.len;
   kva_arena *arena = p->c.b->m->arena;
-  kva_value **outputs = KVA_NEW_ARRAY(p->scratch, kva_value *, n + 1);
+  kva_value **outputs = KVA_NEW_ARRAY(p->c.scratch, kva_value *, n + 1);
   const char **names = KVA_NEW_ARRAY(arena, const char *, n + 1);
   int32_t *updates = KVA_NEW_ARRAY(arena, int32_t, n + 1);
   for (uint32_t i = 0; i < own; i++) {
@@ -282,8 +282,8 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
                         .batch = tokens->type->dims[0],
                         .time = tokens->type->dims[1],
                         .capacity = kva_expr_new_symbol(m->exprs, "C"),
+                        .scratch = scratch,
                         .over_all_rows = kva_mask_over_all_rows},
-                  .scratch = scratch,
                   .values = KVA_NEW_ARRAY(scratch, kva_chunk_value, m->next_value_id)};
   decode->loc = f->loc;
   kva_status status = make_decode(&p, f, decode);

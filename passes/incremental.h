@@ -25,8 +25,7 @@ typedef struct kva_over_rows {
 } kva_over_rows;
 
 typedef struct kva_chunks {
-  kva_incremental c; /* first: rules get a pointer to it */
-  kva_arena *scratch;
+  kva_incremental c;       /* first: rules get a pointer to it */
   kva_chunk_value *values; /* by id of the original value */
   KVA_VEC(kva_over_rows) over_rows;
 } kva_chunks;
@@ -37,8 +36,6 @@ uint32_t kva_time_axes(const kva_chunks *p, const kva_value *v);
 /* Builds n, whose operands may be lifted, with these operands and attributes; NULL and a message: there is no rule.
  * The result is lifted if its rank is that of n's result + 1. */
 kva_value *kva_build_lifted(kva_chunks *p, const kva_node *n, kva_value *const *operands, const void *attrs);
-/* A lifted value in `rank` dimensions: sequences, ones, its own. NULL: it has more. */
-kva_value *kva_align_lifted(kva_chunks *p, kva_value *v, uint32_t rank);
 
 /* kva_incremental.over_all_rows. */
 kva_value *kva_mask_over_all_rows(kva_incremental *c, const kva_node *n, uint32_t operand);

@@ -17,15 +17,13 @@ static kva_value *refuse(kva_chunks *p, const kva_value *v, const char *why) {
 /* Attributes of n with the capacity as extent `axis` of its shape. */
 static const void *resized(kva_chunks *p, const kva_node *n, uint32_t axis) {
   if (!n->attrs) return NULL;
-  char *copy = kva_arena_memdup(p->scratch, n->attrs, n->op->attrs->size);
-  for (uint32_t i = 0; i < n->op->attrs->n_fields; i++) {
-    const kva_attr_field *f = &n->op->attrs->fields[i];
-    if (f->kind != KVA_ATTR_DIMS || strcmp(f->name, "shape")) continue;
-    kva_dims *shape = (kva_dims *)(void *)(copy + f->offset);
-    kva_dim *dims = kva_arena_memdup(p->scratch, shape->v, shape->n * sizeof *dims);
-    dims[axis] = p->c.capacity;
-    shape->v = dims;
-  }
+  char *copy = kva_arena_memdup(p->c.scratch, n->attrs, n->op->attrs->size);
+  const kva_attr_field *f = kva_shape_field(n);
+  if (!f) return copy;
+  kva_dims *shape = (kva_dims *)(void *)(copy + f->offset);
+  kva_dim *dims = kva_arena_memdup(p->c.scratch, shape->v, shape->n * sizeof *dims);
+  dims[axis] = p->c.capacity;
+  shape->v = dims;
   return copy;
 }
 
@@ -39,7 +37,7 @@ static kva_value *operand_over_rows(kva_chunks *p, const kva_node *n, uint32_t i
 }
 
 static kva_value *made_again(kva_chunks *p, const kva_node *n, uint32_t axis) {
-  kva_value **operands = KVA_NEW_ARRAY(p->scratch, kva_value *, n->n_operands + 1);
+  kva_value **operands = KVA_NEW_ARRAY(p->c.scratch, kva_value *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++) {
     operands[i] = operand_over_rows(p, n, i, axis);
     if (kva_operand(n, i) && !operands[i]) return NULL;
@@ -73,7 +71,7 @@ static kva_value *over_rows(kva_chunks *p, const kva_value *v, uint32_t axis) {
   for (uint32_t i = 0; i < p->over_rows.len; i++)
     if (p->over_rows.data[i].v == v && p->over_rows.data[i].axis == axis) return p->over_rows.data[i].made;
   kva_over_rows o = {v, axis, make_over_rows(p, v, axis)};
-  if (o.made) KVA_PUSH(p->scratch, &p->over_rows, o);
+  if (o.made) KVA_PUSH(p->c.scratch, &p->over_rows, o);
   return o.made;
 }
 
@@ -84,5 +82,5 @@ kva_value *kva_mask_over_all_rows(kva_incremental *c, const kva_node *n, uint32_
   kva_value *v = p->values[mask->id].value;
   if (rank && kva_is_time(c, mask, rank - 1)) v = over_rows(p, mask, rank - 1);
   if (!v || v->type->rank == rank) return v;
-  return kva_align_lifted(p, v, 4);
+  return kva_align_lifted(c, v, 4);
 }

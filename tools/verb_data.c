@@ -225,8 +225,7 @@ static int run(int argc, char **argv) {
   data_options o = {.count = 200};
   const kva_option options[] = {
       {"--output", "-o", "FILE.tok", KVA_OPTION_STRING, &o.output, "the token file to make"},
-      {"--tokenizer", NULL, "FILE.json", KVA_OPTION_STRING, &o.tokenizer,
-       "a Hugging Face tokenizer.json with BPE (bytes)"},
+      {"--tokenizer", NULL, "FILE.json", KVA_OPTION_STRING, &o.tokenizer, "a Hugging Face tokenizer.json (bytes)"},
       {"--limit", NULL, "SIZE", KVA_OPTION_STRING, &o.limit, "stop after so many bytes of text: 500k, 10M, 2G"},
       {"--end", NULL, "TOKEN", KVA_OPTION_STRING, &o.end,
        "the token that ends documents (a usual one of the tokenizer)"},

@@ -2,6 +2,7 @@
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
 #include "tools/driver/build.h"
+#include "tools/tokenizer/tokenizer.h"
 
 #include <stdlib.h>
 #include <unistd.h>
@@ -124,6 +125,14 @@ static void print_cache(const findings *f) {
            (double)u->bytes / (1 << 20), (double)f->cache->max_bytes / (1 << 20));
 }
 
+static void print_libraries(void) {
+  kva_text_library libraries[KVA_TEXT_LIBRARIES];
+  kva_tokenizer_libraries(libraries);
+  for (int i = 0; i < KVA_TEXT_LIBRARIES; i++)
+    printf("%s%s %s", i ? ", " : "libraries    ", libraries[i].name, libraries[i].version);
+  putchar('\n');
+}
+
 static void print_text(const findings *f) {
   printf("kvasir       %s\n", KVA_VERSION);
   if (f->cpu_target)
@@ -143,6 +152,7 @@ static void print_text(const findings *f) {
   else
     printf("ptxas        none\n");
   print_cache(f);
+  print_libraries();
   print_conclusions(f);
 }
 
@@ -221,6 +231,17 @@ static void add_gpu_targets(kva_text *out) {
   kva_text_add(out, "]");
 }
 
+static void add_libraries(kva_text *out) {
+  kva_text_library libraries[KVA_TEXT_LIBRARIES];
+  kva_tokenizer_libraries(libraries);
+  kva_text_add(out, ", \"libraries\": {");
+  for (int i = 0; i < KVA_TEXT_LIBRARIES; i++) {
+    kva_text_add(out, "%s", i ? ", " : "");
+    add_string(out, libraries[i].name, libraries[i].version);
+  }
+  kva_text_add(out, "}");
+}
+
 static void print_json(const findings *f) {
   kva_text out = {0};
   kva_text_add(&out, "{\"version\": \"%s\", ", KVA_VERSION);
@@ -240,7 +261,9 @@ static void print_json(const findings *f) {
   add_string(&out, "folder", f->cache && f->cache_usage.usable ? f->cache->folder : NULL);
   kva_text_add(&out, ", \"entries\": %lld, \"bytes\": %lld", (long long)f->cache_usage.entries,
                (long long)f->cache_usage.bytes);
-  printf("%s}}\n", out.data);
+  kva_text_add(&out, "}");
+  add_libraries(&out);
+  printf("%s}\n", out.data);
   kva_text_free(&out);
 }
 

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
 """Makes tokenizer_*.json, small tokenizers in the forms of well-known models, and tokenizer_cases.json, texts with the
-numbers that the `tokenizers` package gives them. Needs that package (0.23); the tests need only the results."""
+numbers that the `tokenizers` package gives them. Needs that package (0.23); the tests need only the results. Arguments:
+names of the tokenizers to make again; others stay as they are. With --check nothing is written: the package must give the
+numbers that are there."""
 import json
 import pathlib
 import random
+import sys
 
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 HERE = pathlib.Path(__file__).parent
 ROOT = HERE.parent.parent
@@ -106,6 +109,37 @@ def words():
     return t
 
 
+def bert():
+    t = Tokenizer(models.WordPiece(unk_token="[UNK]", max_input_chars_per_word=20))
+    t.normalizer = normalizers.BertNormalizer()
+    t.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    t.decoder = decoders.WordPiece()
+    t.train_from_iterator(corpus(), trainers.WordPieceTrainer(vocab_size=400, special_tokens=["[UNK]", "[CLS]", "[SEP]"],
+                                                              limit_alphabet=80, show_progress=False))
+    t.post_processor = processors.TemplateProcessing(single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)])
+    return t
+
+
+def unigram():
+    t = Tokenizer(models.Unigram())
+    t.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    t.pre_tokenizer = pre_tokenizers.Metaspace()
+    t.decoder = decoders.Metaspace()
+    t.train_from_iterator(corpus(), trainers.UnigramTrainer(vocab_size=350, special_tokens=["<unk>", "<s>", "</s>"],
+                                                            unk_token="<unk>", show_progress=False))
+    return t
+
+
+def unigram_bytes():
+    d = json.loads(unigram().to_str())
+    d["model"]["vocab"] += [["<0x%02X>" % b, 0.0] for b in range(256)]
+    d["model"]["byte_fallback"] = True
+    d["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFKD"}, {"type": "StripAccents"}, {"type": "Lowercase"}]}
+    d["pre_tokenizer"] = {"type": "Sequence", "pretokenizers": [{"type": "WhitespaceSplit"}, d["pre_tokenizer"],
+                                                                {"type": "Punctuation", "behavior": "Contiguous"}]}
+    return Tokenizer.from_str(json.dumps(d))
+
+
 def cases():
     plain = ["", " ", "a", "Hello world", "  two  spaces   here ", "I'm you'll we've THEY'RE it'S don't 'tis", "x\n\ny\r\n\r\n  z\t\tw ",
              "1 12 123 1234 1234567890 ²½Ⅷ ٣٤٥", "Grüße, naïve café — “quotes” … ſ 'ſ K'S", "日本語のテキスト。中文字符", "Привет, мир! ελληνικά",
@@ -120,10 +154,32 @@ def cases():
     return plain + ["".join(r.choice(alphabet) for _ in range(r.randint(1, 30))) for _ in range(60)]
 
 
-if __name__ == "__main__":
-    made = {"gpt2": gpt2(), "llama3": llama3(LLAMA3), "o200k": llama3(O200K), "llama2": llama2(), "metaspace": metaspace(), "words": words(), "qwen": qwen(), "nfd": nfd()}
-    out = []
-    for name, t in made.items():
+MAKERS = {"gpt2": gpt2, "llama3": lambda: llama3(LLAMA3), "o200k": lambda: llama3(O200K), "llama2": llama2,
+          "metaspace": metaspace, "words": words, "qwen": qwen, "nfd": nfd, "bert": bert, "unigram": unigram,
+          "unigram_bytes": unigram_bytes}
+
+
+def check(rows):
+    for row in rows:
+        t = Tokenizer.from_file(str(HERE / ("tokenizer_%s.json" % row["tokenizer"])))
+        if t.encode(row["text"], add_special_tokens=False).ids != row["ids"]:
+            sys.exit("%s: '%s'" % (row["tokenizer"], row["text"]))
+
+
+def make(names, rows):
+    rows = [row for row in rows if row["tokenizer"] not in names]
+    for name in names:
+        t = MAKERS[name]()
         save(name, t)
-        out += [{"tokenizer": name, "text": text, "ids": t.encode(text, add_special_tokens=False).ids} for text in cases()]
-    (HERE / "tokenizer_cases.json").write_text("[\n" + ",\n".join(json.dumps(o) for o in out) + "\n]\n")
+        rows += [{"tokenizer": name, "text": text, "ids": t.encode(text, add_special_tokens=False).ids} for text in cases()]
+    return rows
+
+
+if __name__ == "__main__":
+    path = HERE / "tokenizer_cases.json"
+    known = json.loads(path.read_text()) if path.exists() else []
+    if sys.argv[1:] == ["--check"]:
+        check(known)
+    else:
+        known = make(sys.argv[1:] or list(MAKERS), known)
+        path.write_text("[\n" + ",\n".join(json.dumps(o) for o in known) + "\n]\n")

@@ -1,20 +1,11 @@
 /* Tokenizers against the numbers of the reference package; hostile files. */
-#include "tools/tokenizer/json.h"
 #include "tools/tokenizer/tokenizer.h"
 
+#include <jansson.h>
 #include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static const kva_json *read_json(const char *path, kva_arena *arena) {
-  kva_file file;
-  const kva_json *root;
-  assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
-  assert_int_equal(kva_json_parse(path, file.data, file.size, arena, NULL, &root), KVA_OK);
-  kva_file_unmap(&file);
-  return root;
-}
 
 static kva_tokenizer *open_named(const char *name) {
   char path[128];
@@ -26,16 +17,19 @@ static kva_tokenizer *open_named(const char *name) {
   return t;
 }
 
-static void check_case(kva_tokenizer *t, const char *name, const kva_json *c) {
-  const kva_json *text = kva_json_get(c, "text"), *expected = kva_json_get(c, "ids");
+static void check_case(kva_tokenizer *t, const char *name, const json_t *c) {
+  const json_t *text = json_object_get(c, "text"), *expected = json_object_get(c, "ids");
   kva_token_ids ids = {0};
   int64_t replaced;
-  assert_int_equal(kva_tokenizer_encode(t, text->string, text->size, NULL, &ids, &replaced), KVA_OK);
+  assert_int_equal(kva_tokenizer_encode(t, json_string_value(text), json_string_length(text), NULL, &ids, &replaced),
+                   KVA_OK);
   assert_int_equal(replaced, 0);
-  bool same = ids.n == expected->size;
-  for (uint32_t i = 0; same && i < expected->size; i++) same = ids.data[i] == expected->items[i].number;
+  bool same = (size_t)ids.n == json_array_size(expected);
+  for (size_t i = 0; same && i < (size_t)ids.n; i++)
+    same = ids.data[i] == json_integer_value(json_array_get(expected, i));
   if (!same) {
-    print_message("%s: '%s': %lld tokens, expected %u:", name, text->string, (long long)ids.n, expected->size);
+    print_message("%s: '%s': %lld tokens, expected %zu:", name, json_string_value(text), (long long)ids.n,
+                  json_array_size(expected));
     for (int64_t i = 0; i < ids.n; i++) print_message(" %u", ids.data[i]);
     fail_msg("\ndiffers");
   }
@@ -44,21 +38,21 @@ static void check_case(kva_tokenizer *t, const char *name, const kva_json *c) {
 
 static void numbers_are_those_of_the_reference(void **unused) {
   (void)unused;
-  kva_arena *arena = kva_arena_create();
-  const kva_json *cases = read_json("tests/data/tokenizer_cases.json", arena);
+  json_t *cases = json_load_file("tests/data/tokenizer_cases.json", JSON_ALLOW_NUL, NULL);
   kva_tokenizer *t = NULL;
   const char *name = "";
-  assert_true(cases->size > 500);
-  for (uint32_t i = 0; i < cases->size; i++) {
-    const char *wanted = kva_json_get(&cases->items[i], "tokenizer")->string;
+  assert_true(json_array_size(cases) > 900);
+  for (size_t i = 0; i < json_array_size(cases); i++) {
+    const json_t *c = json_array_get(cases, i);
+    const char *wanted = json_string_value(json_object_get(c, "tokenizer"));
     if (strcmp(wanted, name)) {
       kva_tokenizer_destroy(t);
       t = open_named(name = wanted);
     }
-    check_case(t, name, &cases->items[i]);
+    check_case(t, name, c);
   }
   kva_tokenizer_destroy(t);
-  kva_arena_destroy(arena);
+  json_decref(cases);
 }
 
 /* Byte-level tokens give the text back. */
@@ -131,11 +125,16 @@ static void what_is_not_supported_is_named(void **unused) {
 #define SPLIT(pattern)                                                                                        \
   "{\"pre_tokenizer\": {\"type\": \"Split\", \"behavior\": \"Isolated\", \"pattern\": {\"Regex\": \"" pattern \
   "\"}}, " MODEL "}"
-  expect_error("{\"normalizer\": {\"type\": \"NFKC\"}, " MODEL "}", KVA_UNSUPPORTED,
-               "normalizer NFKC is not supported");
-  expect_error("{\"pre_tokenizer\": {\"type\": \"BertPreTokenizer\"}, " MODEL "}", KVA_UNSUPPORTED,
-               "pre-tokenizer BertPreTok");
-  expect_error("{\"model\": {\"type\": \"WordPiece\"}}", KVA_UNSUPPORTED, "model WordPiece");
+  expect_error("{\"normalizer\": {\"type\": \"Precompiled\"}, " MODEL "}", KVA_UNSUPPORTED,
+               "normalizer Precompiled is not supported");
+  expect_error("{\"pre_tokenizer\": {\"type\": \"UnicodeScripts\"}, " MODEL "}", KVA_UNSUPPORTED,
+               "pre-tokenizer UnicodeScripts");
+  expect_error("{\"model\": {\"type\": \"WordLevel\"}}", KVA_UNSUPPORTED, "model WordLevel");
+  expect_error("{\"model\": {\"type\": \"WordPiece\", \"vocab\": {\"a\": 0}}}", KVA_INVALID, "an unk_token");
+  expect_error("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\", -1]]}}", KVA_INVALID, "unk_id of the model");
+  expect_error("{\"model\": {\"type\": \"Unigram\", \"vocab\": [[\"a\"]]}}", KVA_INVALID, "[piece, score]");
+  expect_error("{\"model\": [1,]}", KVA_INVALID, "malformed JSON");
+  expect_error("", KVA_INVALID, "malformed JSON");
   expect_error("{\"model\": {\"vocab\": {}, \"merges\": [], \"end_of_word_suffix\": \"</w>\"}}", KVA_UNSUPPORTED,
                "end_of_word_suffix </w>");
   expect_error("{\"model\": {\"vocab\": {\"a\": 0}, \"merges\": [], \"dropout\": 0.1}}", KVA_INVALID, "no dropout");
@@ -147,83 +146,41 @@ static void what_is_not_supported_is_named(void **unused) {
   expect_error("{\"model\": {\"vocab\": {}, \"merges\": []}}", KVA_INVALID, "not empty");
   expect_error("{\"added_tokens\": [{\"id\": 1}], " MODEL "}", KVA_INVALID, "a string \"content\"");
   expect_error("[]", KVA_INVALID, "an object \"model\"");
-  expect_error(SPLIT("a*?"), KVA_UNSUPPORTED, "lazy quantifier");
   expect_error(SPLIT("(?<x>a)"), KVA_UNSUPPORTED, "kind of group");
-  expect_error(SPLIT("\\\\p{Greek}"), KVA_UNSUPPORTED, "character property");
+  expect_error(SPLIT("(*UTF)a"), KVA_UNSUPPORTED, "kind of group");
+  expect_error(SPLIT("\\\\p{Klingon}"), KVA_UNSUPPORTED, "unknown property");
+  expect_error(SPLIT("\\\\pL"), KVA_UNSUPPORTED, "this form of a property");
   expect_error(SPLIT("^a"), KVA_UNSUPPORTED, "this operator");
-  expect_error(SPLIT("(a|b"), KVA_UNSUPPORTED, "without ')'");
-  expect_error(SPLIT("a)"), KVA_UNSUPPORTED, "')' without a group");
-  expect_error(SPLIT("[a"), KVA_UNSUPPORTED, "without ']'");
+  expect_error(SPLIT("(a|b"), KVA_UNSUPPORTED, "missing closing parenthesis");
+  expect_error(SPLIT("a)"), KVA_UNSUPPORTED, "unmatched closing parenthesis");
+  expect_error(SPLIT("[a"), KVA_UNSUPPORTED, "missing terminating ]");
+  expect_error(SPLIT("[a[b]]"), KVA_UNSUPPORTED, "a set in a set");
+  expect_error(SPLIT("[a&&b]"), KVA_UNSUPPORTED, "a set in a set");
+  expect_error(SPLIT("[]a]"), KVA_UNSUPPORTED, "an empty set");
+  expect_error(SPLIT("[\\\\W]"), KVA_UNSUPPORTED, "\\W in a set");
+  expect_error(SPLIT("\\\\h"), KVA_UNSUPPORTED, "this escape");
+  expect_error(SPLIT("\\\\bx"), KVA_UNSUPPORTED, "this escape");
   expect_error(SPLIT("a*"), KVA_UNSUPPORTED, "a match of nothing");
-  expect_error(SPLIT("(a*)*b"), KVA_UNSUPPORTED, "quantifier on a group");
-  expect_error(SPLIT("a{2,1}"), KVA_UNSUPPORTED, "this quantifier");
+  expect_error(SPLIT("a{2,1}"), KVA_UNSUPPORTED, "numbers out of order");
+  expect_error(SPLIT("a{2}+"), KVA_UNSUPPORTED, "this quantifier");
+  expect_error(SPLIT("a{,2}b"), KVA_UNSUPPORTED, "this quantifier");
   expect_error(SPLIT("\\\\"), KVA_UNSUPPORTED, "an escape without a character");
-}
-
-static void json_is_strict(void **unused) {
-  (void)unused;
-  static const char *const wrong[] = {"",
-                                      " ",
-                                      "{",
-                                      "[1,]",
-                                      "{\"a\":1,}",
-                                      "{a:1}",
-                                      "[1 2]",
-                                      "01",
-                                      "-",
-                                      "1.",
-                                      "1e",
-                                      ".5",
-                                      "+1",
-                                      "1e999",
-                                      "nul",
-                                      "tru",
-                                      "'a'",
-                                      "\"a",
-                                      "\"\\x\"",
-                                      "\"\\u12\"",
-                                      "\"\\ud800\"",
-                                      "\"\\ud800\\u0041\"",
-                                      "\"\\udc00\"",
-                                      "\"\t\"",
-                                      "\"\xff\"",
-                                      "\"\xc0\x80\"",
-                                      "\"\xed\xa0\x80\"",
-                                      "1 1",
-                                      "[1]]",
-                                      "\xef\xbb\xbf"
-                                      "1"};
-  kva_arena *arena = kva_arena_create();
-  const kva_json *root;
-  for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++)
-    if (!kva_json_parse("x", wrong[i], strlen(wrong[i]), arena, NULL, &root)) fail_msg("taken: %s", wrong[i]);
-  char deep[200];
-  memset(deep, '[', 100);
-  memset(deep + 100, ']', 100);
-  assert_int_equal(kva_json_parse("x", deep, 200, arena, NULL, &root), KVA_INVALID);
-  assert_int_equal(kva_json_parse("x", deep + 100 - 64, 128, arena, NULL, &root), KVA_OK);
-  const char good[] = " {\"a\\u0000\\ud83d\\ude00\\n\" : [-0.5e1, true, null, \"\"] } ";
-  assert_int_equal(kva_json_parse("x", good, sizeof good - 1, arena, NULL, &root), KVA_OK);
-  assert_int_equal(root->items[0].key_size, 7);
-  assert_memory_equal(root->items[0].key, "a\0\xf0\x9f\x98\x80\n", 7);
-  assert_true(root->items[0].items[0].number == -5 && root->items[0].items[1].number == 1);
-  kva_arena_destroy(arena);
 }
 
 /* Cut and changed files: any status, no crash; a tokenizer that loads must encode. */
 static void changed_files_do_no_harm(void **unused) {
   (void)unused;
-  static const char *const names[] = {"gpt2", "llama2", "o200k"};
+  static const char *const names[] = {"gpt2", "llama2", "o200k", "bert", "unigram_bytes"};
   const char text[] = "a kvasir <mask> 123 \n\n x'll \xF0\x9F\x98\x80";
   uint32_t state = 1;
   int loaded = 0;
-  for (size_t k = 0; k < 3; k++) {
+  for (size_t k = 0; k < sizeof names / sizeof *names; k++) {
     char path[128];
     kva_file file;
     snprintf(path, sizeof path, "tests/data/tokenizer_%s.json", names[k]);
     assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
     char *copy = malloc(file.size);
-    for (int round = 0; round < 2000; round++) {
+    for (int round = 0; round < 1200; round++) {
       size_t size = file.size;
       memcpy(copy, file.data, size);
       for (int change = 0; change <= round % 3; change++) {
@@ -259,6 +216,7 @@ static void hostile_expressions_end(void **unused) {
   assert_int_equal(kva_tokenizer_parse("x", json, sizeof json - 1, diag, &t), KVA_OK);
   char text[64];
   memset(text, 'a', sizeof text);
+  memcpy(text + sizeof text - 2, "!c", 2); /* else PCRE2 sees that there is no 'c' */
   kva_token_ids ids = {0};
   int64_t replaced;
   assert_int_equal(kva_tokenizer_encode(t, text, sizeof text, diag, &ids, &replaced), KVA_UNSUPPORTED);
@@ -270,10 +228,13 @@ static void hostile_expressions_end(void **unused) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(numbers_are_those_of_the_reference), cmocka_unit_test(decoding_gives_the_text_back),
-      cmocka_unit_test(wrong_bytes_are_replaced),           cmocka_unit_test(ends_of_documents),
-      cmocka_unit_test(what_is_not_supported_is_named),     cmocka_unit_test(json_is_strict),
-      cmocka_unit_test(changed_files_do_no_harm),           cmocka_unit_test(hostile_expressions_end),
+      cmocka_unit_test(numbers_are_those_of_the_reference),
+      cmocka_unit_test(decoding_gives_the_text_back),
+      cmocka_unit_test(wrong_bytes_are_replaced),
+      cmocka_unit_test(ends_of_documents),
+      cmocka_unit_test(what_is_not_supported_is_named),
+      cmocka_unit_test(changed_files_do_no_harm),
+      cmocka_unit_test(hostile_expressions_end),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

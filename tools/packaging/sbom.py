@@ -54,22 +54,19 @@ def main(tool, version, seconds):
         digest = hashlib.sha256(file.read()).hexdigest()
     kvasir = package("kvasir", version, licenseDeclared="Apache-2.0", licenseConcluded="Apache-2.0",
                      primaryPackagePurpose="APPLICATION", checksums=[{"algorithm": "SHA256", "checksumValue": digest}])
-    # Tables of tools/tokenizer are made from the Unicode Character Database.
-    unicode = package("unicode-character-database", "14.0.0", licenseDeclared="Unicode-DFS-2016",
-                      licenseConcluded="Unicode-DFS-2016")
     owners = {path: owner(path) for path in libraries(tool)}
     unknown = sorted(path for path, name in owners.items() if not name)
     if unknown:
         sys.exit("sbom: no Debian package owns %s" % ", ".join(unknown))
     linked = [debian(name) for name in sorted(set(owners.values()))]
-    relations = [("SPDXRef-DOCUMENT", "DESCRIBES", kvasir["SPDXID"]), (kvasir["SPDXID"], "CONTAINS", unicode["SPDXID"])]
+    relations = [("SPDXRef-DOCUMENT", "DESCRIBES", kvasir["SPDXID"])]
     relations += [(kvasir["SPDXID"], "DYNAMIC_LINK", p["SPDXID"]) for p in linked]
     created = datetime.datetime.fromtimestamp(int(seconds), datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
     document = {
         "spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": "SPDXRef-DOCUMENT", "name": "kvasir-" + version,
         "documentNamespace": "https://spdx.org/spdxdocs/kvasir-%s-%s" % (version, digest[:32]),
         "creationInfo": {"created": created, "creators": ["Tool: kvasir-tools-package"]},
-        "packages": [kvasir, unicode] + linked,
+        "packages": [kvasir] + linked,
         "relationships": [{"spdxElementId": a, "relationshipType": kind, "relatedSpdxElement": b}
                           for a, kind, b in relations]}
     json.dump(document, sys.stdout, indent=2)

@@ -2,7 +2,6 @@
  * first, until no pair has a rank. A heap keeps this near linear in the length of a word; candidates whose neighbours
  * have changed are detected when they are popped. */
 #include "tools/tokenizer/internal.h"
-#include "tools/tokenizer/unicode.h"
 
 #include <stdlib.h>
 
@@ -81,8 +80,8 @@ static void add_symbol(kva_bpe *b, uint32_t id) {
 /* A character without a token becomes the tokens of its bytes, if all exist. */
 static bool add_bytes(kva_bpe *b, const char *c, size_t size) {
   for (size_t i = 0; i < size; i++)
-    if (b->byte_ids[(unsigned char)c[i]] < 0) return false;
-  for (size_t i = 0; i < size; i++) add_symbol(b, (uint32_t)b->byte_ids[(unsigned char)c[i]]);
+    if (b->vocabulary->byte_ids[(unsigned char)c[i]] < 0) return false;
+  for (size_t i = 0; i < size; i++) add_symbol(b, (uint32_t)b->vocabulary->byte_ids[(unsigned char)c[i]]);
   return true;
 }
 
@@ -92,17 +91,17 @@ static void first_symbols(kva_bpe *b, kva_bytes word) {
   bool pending = false;
   for (size_t at = 0, n; at < word.size; at += n) {
     kva_utf8_get(word.data + at, &n);
-    int64_t id = kva_bpe_id(b, word.data + at, n);
+    int64_t id = kva_vocabulary_id(b->vocabulary, word.data + at, n);
     if (id >= 0) {
-      if (pending) add_symbol(b, (uint32_t)b->unknown);
+      if (pending) add_symbol(b, (uint32_t)b->vocabulary->unknown);
       pending = false;
       add_symbol(b, (uint32_t)id);
-    } else if (!(b->byte_fallback && add_bytes(b, word.data + at, n)) && b->unknown >= 0) {
-      if (pending && !b->fuse_unknown) add_symbol(b, (uint32_t)b->unknown);
+    } else if (!(b->vocabulary->byte_fallback && add_bytes(b, word.data + at, n)) && b->vocabulary->unknown >= 0) {
+      if (pending && !b->vocabulary->fuse_unknown) add_symbol(b, (uint32_t)b->vocabulary->unknown);
       pending = true;
     }
   }
-  if (pending) add_symbol(b, (uint32_t)b->unknown);
+  if (pending) add_symbol(b, (uint32_t)b->vocabulary->unknown);
 }
 
 static void consider(kva_bpe *b, int32_t at) {
@@ -135,8 +134,10 @@ static void merge_all(kva_bpe *b) {
   }
 }
 
-void kva_bpe_encode(kva_bpe *b, kva_bytes word, kva_token_ids *ids) {
-  int64_t whole = b->ignore_merges ? kva_bpe_id(b, word.data, word.size) : -1;
+void kva_bpe_encode(kva_tokenizer *t, kva_bytes word, kva_arena *scratch, kva_token_ids *ids) {
+  (void)scratch;
+  kva_bpe *b = &t->bpe;
+  int64_t whole = b->ignore_merges ? kva_vocabulary_id(b->vocabulary, word.data, word.size) : -1;
   if (whole >= 0) {
     kva_token_ids_add(ids, (uint32_t)whole);
     return;

@@ -1,6 +1,5 @@
 /* Steps over pieces of text. Each creates a new list, which shares unchanged texts with the old one. */
 #include "tools/tokenizer/internal.h"
-#include "tools/tokenizer/unicode.h"
 
 static kva_bytes part(kva_bytes text, size_t begin, size_t end) {
   return (kva_bytes){text.data + begin, end - begin};
@@ -84,6 +83,13 @@ static kva_bytes prefixed(const kva_text_step *s, const kva_piece *in, kva_arena
   return leave ? in->text : joined(arena, s->to, in->text);
 }
 
+/* A copy in the arena; the text is freed. */
+static kva_bytes taken(kva_text *text, kva_arena *arena) {
+  kva_bytes copy = {kva_arena_strndup(arena, text->data ? text->data : "", text->len), text->len};
+  kva_text_free(text);
+  return copy;
+}
+
 static kva_bytes replaced(const kva_text_step *s, kva_bytes text, kva_arena *arena) {
   kva_text out = {0};
   size_t at = 0, begin, end;
@@ -94,9 +100,25 @@ static kva_bytes replaced(const kva_text_step *s, kva_bytes text, kva_arena *are
   }
   if (at == 0) return text;
   kva_text_add_bytes(&out, text.data + at, text.size - at);
-  kva_bytes copy = {kva_arena_strndup(arena, out.data ? out.data : "", out.len), out.len};
-  kva_text_free(&out);
-  return copy;
+  return taken(&out, arena);
+}
+
+static kva_bytes normalized(const kva_text_step *s, kva_bytes text, kva_arena *arena) {
+  kva_text out = {0};
+  bool done = kva_normalize(text.data, text.size, s->form, &out);
+  KVA_ASSERT(done);
+  return taken(&out, arena);
+}
+
+static kva_bytes mapped(const kva_text_step *s, kva_bytes text, kva_arena *arena) {
+  kva_text out = {0};
+  uint32_t to[3];
+  char bytes[4];
+  for (size_t at = 0, n; at < text.size; at += n) {
+    size_t count = s->map(kva_utf8_get(text.data + at, &n), to);
+    for (size_t i = 0; i < count; i++) kva_text_add_bytes(&out, bytes, kva_utf8_put(to[i], bytes));
+  }
+  return taken(&out, arena);
 }
 
 static size_t spaces_at_begin(kva_bytes text) {
@@ -157,8 +179,8 @@ static void apply_step(const kva_text_step *s, const kva_piece *in, kva_arena *a
   switch (s->kind) {
   case KVA_TEXT_PREFIX: add_piece(out, arena, prefixed(s, in, arena), in->first); break;
   case KVA_TEXT_REPLACE: add_piece(out, arena, replaced(s, in->text, arena), in->first); break;
-  case KVA_TEXT_NFC: add_piece(out, arena, kva_normal_form(in->text, true, arena), in->first); break;
-  case KVA_TEXT_NFD: add_piece(out, arena, kva_normal_form(in->text, false, arena), in->first); break;
+  case KVA_TEXT_NORMAL_FORM: add_piece(out, arena, normalized(s, in->text, arena), in->first); break;
+  case KVA_TEXT_MAP: add_piece(out, arena, mapped(s, in->text, arena), in->first); break;
   case KVA_TEXT_STRIP: add_piece(out, arena, stripped(s, in->text), in->first); break;
   case KVA_TEXT_SPLIT: split(s, in, arena, out); break;
   case KVA_TEXT_BYTE_CHARS: add_piece(out, arena, byte_chars(in->text, arena), in->first); break;

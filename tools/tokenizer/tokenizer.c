@@ -1,9 +1,9 @@
-/* The complete tokenizer: normaliser, added tokens, pre-tokenizer, BPE, in the reference's order. */
+/* The complete tokenizer: normaliser, added tokens, pre-tokenizer, model, in the reference's order. */
 #include "tools/tokenizer/tokenizer.h"
 
 #include "tools/tokenizer/internal.h"
-#include "tools/tokenizer/unicode.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 
 enum { END_OF_BYTES = 256 };
@@ -29,17 +29,41 @@ int64_t kva_tokenizer_vocab(const kva_tokenizer *t) {
 }
 
 int64_t kva_tokenizer_find(const kva_tokenizer *t, const char *text) {
-  return t->bytes ? -1 : kva_bpe_id(&t->bpe, text, strlen(text));
+  return t->bytes ? -1 : (int64_t)(uintptr_t)kva_map_get(t->vocabulary.ids, text, strlen(text)) - 1;
 }
 
+/* Names of tokens that end documents, then of those that end the turns of a chat. */
+static const char *const ends[] = {"<|endoftext|>", "<|end_of_text|>", "</s>",       "<eos>",         "[EOS]",
+                                   "<|eod|>",       "<|im_end|>",      "<|eot_id|>", "<end_of_turn>", "<|end|>"};
+enum { N_ENDS = sizeof ends / sizeof *ends, FIRST_OF_TURNS = 6 };
+
 int64_t kva_tokenizer_end(const kva_tokenizer *t) {
-  static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "[EOS]", "<|eod|>"};
   if (t->bytes) return END_OF_BYTES;
-  for (size_t i = 0; i < sizeof usual / sizeof *usual; i++) {
-    int64_t id = kva_tokenizer_find(t, usual[i]);
+  for (size_t i = 0; i < FIRST_OF_TURNS; i++) {
+    int64_t id = kva_tokenizer_find(t, ends[i]);
     if (id >= 0) return id;
   }
   return -1;
+}
+
+bool kva_tokenizer_ends(const kva_tokenizer *t, int64_t id) {
+  if (t->bytes) return id == END_OF_BYTES;
+  for (size_t i = 0; i < N_ENDS; i++)
+    if (kva_tokenizer_find(t, ends[i]) == id) return true;
+  return false;
+}
+
+void kva_tokenizer_begin(const kva_tokenizer *t, kva_token_ids *ids) {
+  for (uint32_t i = 0; i < t->begin.len; i++) kva_token_ids_add(ids, t->begin.data[i]);
+}
+
+void kva_tokenizer_libraries(kva_text_library out[KVA_TEXT_LIBRARIES]) {
+  const char *const versions[] = {kva_regex_version(), kva_unicode_version(), jansson_version_str()};
+  static const char *const names[] = {"pcre2", "utf8proc", "jansson"};
+  for (int i = 0; i < KVA_TEXT_LIBRARIES; i++) {
+    out[i].name = names[i];
+    snprintf(out[i].version, sizeof out[i].version, "%s", versions[i]);
+  }
 }
 
 /* ---- encoding ---------------------------------------------------------------------------------------------------- */
@@ -77,7 +101,7 @@ static kva_status encode(kva_tokenizer *t, kva_bytes text, kva_arena *arena, kva
     if (p->token >= 0)
       kva_token_ids_add(ids, (uint32_t)p->token);
     else
-      kva_bpe_encode(&t->bpe, p->text, ids);
+      t->encode(t, p->text, arena, ids);
   }
   return KVA_OK;
 }
@@ -121,9 +145,11 @@ void kva_tokenizer_decode(const kva_tokenizer *t, uint32_t id, kva_text *out) {
   }
   if (id >= t->vocab) return;
   const kva_token_text *token = &t->texts[id];
-  if (t->decode_spaced && out->len) kva_text_add(out, " ");
-  if (token->added) {
-    kva_text_add_bytes(out, token->text.data, token->text.size);
+  size_t prefix = t->decode_prefix.size;
+  bool joins = prefix && token->text.size > prefix && !memcmp(token->text.data, t->decode_prefix.data, prefix);
+  if (t->decode_spaced && !joins && out->len) kva_text_add(out, " ");
+  if (token->added || joins) {
+    kva_text_add_bytes(out, token->text.data + (joins ? prefix : 0), token->text.size - (joins ? prefix : 0));
   } else if (t->decode_byte_chars) {
     add_byte_chars(token->text, out);
   } else if (t->decode_bytes && token->text.size == 6 && sscanf(token->text.data, "<0x%02X>", &byte) == 1) {

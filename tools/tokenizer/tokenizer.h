@@ -1,5 +1,5 @@
-/* Tokenizers: text to ids and back, by bytes or according to a Hugging Face tokenizer.json with a BPE model. The ids
- * then equal those of the `tokenizers` package with add_special_tokens=False. */
+/* Tokenizers: text to ids and back, by bytes or according to a Hugging Face tokenizer.json with a BPE, WordPiece
+ * or Unigram model. The ids then equal those of the `tokenizers` package with add_special_tokens=False. */
 #ifndef KVA_TOOLS_TOKENIZER_TOKENIZER_H
 #define KVA_TOOLS_TOKENIZER_TOKENIZER_H
 
@@ -26,6 +26,18 @@ int64_t kva_tokenizer_vocab(const kva_tokenizer *t);
 int64_t kva_tokenizer_find(const kva_tokenizer *t, const char *text);
 /* The token that ends documents: the first of several common ones that exists; -1: none. */
 int64_t kva_tokenizer_end(const kva_tokenizer *t);
+/* Whether a token ends a document or a turn of a chat. */
+bool kva_tokenizer_ends(const kva_tokenizer *t, int64_t id);
+/* Appends the tokens that the post-processor puts before a text. */
+void kva_tokenizer_begin(const kva_tokenizer *t, kva_token_ids *ids);
+
+/* Libraries that tokenizers stand on. */
+typedef struct kva_text_library {
+  const char *name;
+  char version[32];
+} kva_text_library;
+enum { KVA_TEXT_LIBRARIES = 3 };
+void kva_tokenizer_libraries(kva_text_library out[KVA_TEXT_LIBRARIES]);
 
 /* Appends the tokens of a text. Invalid UTF-8 becomes U+FFFD (*out_replaced counts replacements), except in the byte
  * tokenizer. One thread at a time. */

@@ -1,32 +1,21 @@
-/* Characters: encoding, and categories by binary search in a table of ranges. */
+/* What the tokenizers need of Unicode, in terms of utf8proc. */
 #include "tools/tokenizer/unicode.h"
 
-/* First character of a range << 5 | category; the ranges cover all code points. */
-static const uint32_t ranges[] = {
-#include "tools/tokenizer/unicode_ranges.inc"
-};
-enum { N_RANGES = sizeof ranges / sizeof *ranges };
+#include <stdlib.h>
+#include <utf8proc.h>
 
-const char kva_category_names[KVA_CATEGORIES][3] = {"Lu", "Ll", "Lt", "Lm", "Lo", "Mn", "Mc", "Me", "Nd", "Nl",
-                                                    "No", "Pc", "Pd", "Ps", "Pe", "Pi", "Pf", "Po", "Sm", "Sc",
-                                                    "Sk", "So", "Zs", "Zl", "Zp", "Cc", "Cf", "Cs", "Co", "Cn"};
+static utf8proc_category_t category(uint32_t c) {
+  return utf8proc_category((utf8proc_int32_t)c);
+}
 
-kva_category kva_category_of(uint32_t c) {
-  uint32_t low = 0, high = N_RANGES;
-  while (high - low > 1) {
-    uint32_t middle = (low + high) / 2;
-    if (ranges[middle] >> 5 <= c)
-      low = middle;
-    else
-      high = middle;
-  }
-  return (kva_category)(ranges[low] & 31);
+static bool is_mark(uint32_t c) {
+  utf8proc_category_t k = category(c);
+  return k >= UTF8PROC_CATEGORY_MN && k <= UTF8PROC_CATEGORY_ME;
 }
 
 bool kva_is_space(uint32_t c) {
-  if (c < 128) return c == ' ' || (c >= 9 && c <= 13);
-  kva_category k = kva_category_of(c);
-  return c == 0x85 || k == KVA_CATEGORY_ZS || k == KVA_CATEGORY_ZL || k == KVA_CATEGORY_ZP;
+  utf8proc_category_t k = category(c);
+  return (c >= 9 && c <= 13) || c == 0x85 || (k >= UTF8PROC_CATEGORY_ZS && k <= UTF8PROC_CATEGORY_ZP);
 }
 
 /* Circled and squared letters are Alphabetic although their category is So. */
@@ -36,31 +25,97 @@ static bool is_enclosed_letter(uint32_t c) {
 }
 
 bool kva_is_word(uint32_t c) {
-  kva_category k = kva_category_of(c);
-  return k <= KVA_CATEGORY_NL || k == KVA_CATEGORY_PC || c == 0x200C || c == 0x200D || is_enclosed_letter(c);
+  utf8proc_category_t k = category(c);
+  return (k >= UTF8PROC_CATEGORY_LU && k <= UTF8PROC_CATEGORY_NL) || k == UTF8PROC_CATEGORY_PC || c == 0x200C ||
+         c == 0x200D || is_enclosed_letter(c);
+}
+
+/* ---- maps of characters ------------------------------------------------------------------------------------------ */
+
+static size_t itself_unless(bool left_out, uint32_t c, uint32_t out[3]) {
+  out[0] = c;
+  return !left_out;
+}
+
+/* One character has a lower case of two. */
+size_t kva_char_lower(uint32_t c, uint32_t out[3]) {
+  bool dotted = c == 0x130;
+  out[0] = dotted ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+  out[1] = 0x307;
+  return dotted ? 2 : 1;
+}
+
+size_t kva_char_without_marks(uint32_t c, uint32_t out[3]) {
+  return itself_unless(is_mark(c), c, out);
+}
+
+size_t kva_char_without_nonspacing(uint32_t c, uint32_t out[3]) {
+  return itself_unless(category(c) == UTF8PROC_CATEGORY_MN, c, out);
+}
+
+size_t kva_char_without_controls(uint32_t c, uint32_t out[3]) {
+  utf8proc_category_t k = category(c);
+  bool blank = c == '\t' || c == '\n' || c == '\r';
+  bool other = k == UTF8PROC_CATEGORY_CN || (k >= UTF8PROC_CATEGORY_CC && k <= UTF8PROC_CATEGORY_CO);
+  return itself_unless(!blank && (other || c == 0xFFFD), kva_is_space(c) ? ' ' : c, out);
+}
+
+/* The blocks of CJK ideographs that the reference surrounds by spaces. */
+static bool is_ideograph(uint32_t c) {
+  static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+                                       {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+  for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
+    if (c >= blocks[i][0] && c <= blocks[i][1]) return true;
+  return false;
+}
+
+size_t kva_char_with_spaced_ideographs(uint32_t c, uint32_t out[3]) {
+  if (!is_ideograph(c)) return itself_unless(false, c, out);
+  out[0] = out[2] = ' ';
+  out[1] = c;
+  return 3;
+}
+
+static bool add_form(const char *text, size_t size, int options, kva_text *out) {
+  utf8proc_uint8_t *form = NULL;
+  utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)size, &form,
+                                    (utf8proc_option_t)(options | UTF8PROC_STABLE));
+  if (n >= 0) kva_text_add_bytes(out, (const char *)form, (size_t)n);
+  free(form);
+  return n >= 0;
+}
+
+/* utf8proc composes a Hangul syllable with U+11A7, which is no final consonant, and so loses it. The character composes
+ * with nothing: what is before and what is behind are texts of their own. */
+bool kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text *out) {
+  static const int options[KVA_NORMAL_FORMS] = {[KVA_NFC] = UTF8PROC_COMPOSE,
+                                                [KVA_NFD] = UTF8PROC_DECOMPOSE,
+                                                [KVA_NFKC] = UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+                                                [KVA_NFKD] = UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT};
+  static const char apart[] = "\xE1\x86\xA7";
+  const char *found;
+  while (size && (found = memmem(text, size, apart, 3))) {
+    size_t before = (size_t)(found - text);
+    if (before && !add_form(text, before, options[form], out)) return false;
+    kva_text_add_bytes(out, apart, 3);
+    text += before + 3;
+    size -= before + 3;
+  }
+  return !size || add_form(text, size, options[form], out);
 }
 
 /* ---- UTF-8 ------------------------------------------------------------------------------------------------------- */
 
 size_t kva_utf8_put(uint32_t c, char out[4]) {
-  if (c < 0x80) {
-    out[0] = (char)c;
-    return 1;
-  }
-  size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-  static const unsigned char lead[] = {0, 0, 0xC0, 0xE0, 0xF0};
-  for (size_t i = n - 1; i > 0; i--, c >>= 6) out[i] = (char)(0x80 | (c & 0x3F));
-  out[0] = (char)(lead[n] | c);
-  return n;
+  return (size_t)utf8proc_encode_char((utf8proc_int32_t)c, (utf8proc_uint8_t *)out);
 }
 
 uint32_t kva_utf8_get(const char *s, size_t *out_size) {
-  const unsigned char *u = (const unsigned char *)s;
-  size_t n = u[0] < 0x80 ? 1 : u[0] < 0xE0 ? 2 : u[0] < 0xF0 ? 3 : 4;
-  uint32_t c = n == 1 ? u[0] : u[0] & (0x7Fu >> n);
-  for (size_t i = 1; i < n; i++) c = c << 6 | (u[i] & 0x3F);
-  *out_size = n;
-  return c;
+  utf8proc_int32_t c = 0;
+  utf8proc_ssize_t n = utf8proc_iterate((const utf8proc_uint8_t *)s, -1, &c);
+  KVA_ASSERT(n > 0);
+  *out_size = (size_t)n;
+  return (uint32_t)c;
 }
 
 /* Table 3-7 of the standard: the second byte's range excludes overlong forms, surrogates and values above 0x10FFFF. */
@@ -86,4 +141,18 @@ bool kva_utf8_valid(const char *s, size_t n) {
     i += (size_t)size;
   }
   return true;
+}
+
+size_t kva_utf8_pending(const char *s, size_t n) {
+  for (size_t k = 1; k < 4 && k <= n; k++) {
+    unsigned char c = (unsigned char)s[n - k];
+    if ((c & 0xC0) == 0x80) continue;
+    size_t size = c < 0xC2 ? 1 : c < 0xE0 ? 2 : c < 0xF0 ? 3 : c < 0xF5 ? 4 : 1;
+    return size > k && kva_utf8_check(s + n - k, k) == -(int)k ? k : 0;
+  }
+  return 0;
+}
+
+const char *kva_unicode_version(void) {
+  return utf8proc_version();
 }

@@ -1,50 +1,26 @@
-/* UTF-8 and general categories of characters. */
+/* UTF-8 and properties of characters, from utf8proc. */
 #ifndef KVA_TOOLS_TOKENIZER_UNICODE_H
 #define KVA_TOOLS_TOKENIZER_UNICODE_H
 
 #include "runtime/base/base.h"
 
-/* General categories of the Unicode standard, in the order of its table 4-4. */
-typedef enum kva_category {
-  KVA_CATEGORY_LU,
-  KVA_CATEGORY_LL,
-  KVA_CATEGORY_LT,
-  KVA_CATEGORY_LM,
-  KVA_CATEGORY_LO, /* letters */
-  KVA_CATEGORY_MN,
-  KVA_CATEGORY_MC,
-  KVA_CATEGORY_ME, /* marks */
-  KVA_CATEGORY_ND,
-  KVA_CATEGORY_NL,
-  KVA_CATEGORY_NO, /* numbers */
-  KVA_CATEGORY_PC,
-  KVA_CATEGORY_PD,
-  KVA_CATEGORY_PS,
-  KVA_CATEGORY_PE,
-  KVA_CATEGORY_PI,
-  KVA_CATEGORY_PF,
-  KVA_CATEGORY_PO,
-  KVA_CATEGORY_SM,
-  KVA_CATEGORY_SC,
-  KVA_CATEGORY_SK,
-  KVA_CATEGORY_SO, /* symbols */
-  KVA_CATEGORY_ZS,
-  KVA_CATEGORY_ZL,
-  KVA_CATEGORY_ZP, /* separators */
-  KVA_CATEGORY_CC,
-  KVA_CATEGORY_CF,
-  KVA_CATEGORY_CS,
-  KVA_CATEGORY_CO,
-  KVA_CATEGORY_CN,
-  KVA_CATEGORIES
-} kva_category;
-/* Two letters each, "Lu". */
-extern const char kva_category_names[KVA_CATEGORIES][3];
-kva_category kva_category_of(uint32_t c);
 /* The property White_Space. */
 bool kva_is_space(uint32_t c);
 /* A word character, \w: Alphabetic, marks, decimal digits, connectors, joiners (Unicode TS 18, annex C). */
 bool kva_is_word(uint32_t c);
+
+/* What a character becomes: at most three, written to out; their number. */
+typedef size_t (*kva_char_map)(uint32_t c, uint32_t out[3]);
+size_t kva_char_lower(uint32_t c, uint32_t out[3]);
+size_t kva_char_without_marks(uint32_t c, uint32_t out[3]);          /* categories M */
+size_t kva_char_without_nonspacing(uint32_t c, uint32_t out[3]);     /* category Mn */
+size_t kva_char_without_controls(uint32_t c, uint32_t out[3]);       /* as BERT: categories C; white space is ' ' */
+size_t kva_char_with_spaced_ideographs(uint32_t c, uint32_t out[3]); /* as BERT */
+
+/* Normal forms of the Unicode standard, annex 15. */
+typedef enum kva_normal_form { KVA_NFC, KVA_NFD, KVA_NFKC, KVA_NFKD, KVA_NORMAL_FORMS } kva_normal_form;
+/* Appends the form of valid UTF-8; false: no memory. */
+bool kva_normalize(const char *text, size_t size, kva_normal_form form, kva_text *out);
 
 /* Writes c (below 0x110000); returns the number of bytes. */
 size_t kva_utf8_put(uint32_t c, char out[4]);
@@ -54,5 +30,9 @@ uint32_t kva_utf8_get(const char *s, size_t *out_size);
  * standard, section 3.9, maximal subparts). n > 0. */
 int kva_utf8_check(const char *s, size_t n);
 bool kva_utf8_valid(const char *s, size_t n);
+/* Bytes at the end of s that may begin a character: a decoder waits for the rest. */
+size_t kva_utf8_pending(const char *s, size_t n);
+/* Version of utf8proc. Static storage. */
+const char *kva_unicode_version(void);
 
 #endif

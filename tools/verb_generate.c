@@ -2,6 +2,7 @@
 #include "tools/cli.h"
 #include "runtime/sequences.h"
 #include "tools/library/library.h"
+#include "tools/driver/language.h"
 #include "tools/driver/sampler.h"
 #include "tools/tokenizer/tokenizer.h"
 
@@ -74,13 +75,6 @@ static kva_status load_tokenizer(generation *g) {
   return g->prompt.n ? KVA_OK : kva_error(g->diag, NULL, "--prompt: expected at least one token, found none");
 }
 
-static kva_status refuse_signature(generation *g, const char *what) {
-  return kva_fail(g->diag, KVA_UNSUPPORTED, NULL,
-                  "kvasir generate: expected a model of tokens, int32 or int64 [B, T], that gives logits, float [B, T, "
-                  "vocabulary]: %s",
-                  what);
-}
-
 /* Models may have a few tokens more than their tokenizer, to round sizes; these are not drawn. */
 static kva_status check_vocabulary(generation *g) {
   int64_t known = kva_tokenizer_vocab(g->tokenizer), bytes = known - 1;
@@ -96,16 +90,11 @@ static kva_status check_vocabulary(generation *g) {
       (long long)g->vocabulary);
 }
 
-/* Of the model as it is written, so that the answer comes before compiling. */
 static kva_status check_signature(generation *g, const kva_module *m) {
-  const kva_graph *main = m->functions.data[0]->graph;
-  if (main->inputs.len != 1) return refuse_signature(g, "it has not one input");
-  const kva_type *in = main->inputs.data[0]->type, *out = kva_graph_output(main, 0)->type;
-  if (in->rank != 2 || (in->dtype != KVA_I32 && in->dtype != KVA_I64))
-    return refuse_signature(g, "its input is another");
-  if (out->rank != 3 || out->dtype != KVA_F32 || !kva_expr_is_const(out->dims[2], &g->vocabulary))
-    return refuse_signature(g, "its first output is another");
-  g->token_type = in->dtype;
+  kva_language language;
+  KVA_TRY(kva_language_of(m, "kvasir generate", g->diag, &language));
+  g->token_type = language.token_type;
+  g->vocabulary = language.vocabulary;
   return check_vocabulary(g);
 }
 
@@ -145,7 +134,8 @@ static void set_token(generation *g, int64_t i, int64_t token) {
 
 static kva_status append(generation *g, int64_t rows, const float **out_logits) {
   kva_tensor in = {.dtype = g->token_type, .rank = 2, .dims = {g->o->texts, rows}, .data = g->tokens}, out[8] = {{0}};
-  if (kva_sequences_outputs(g->sequences) > 8) return refuse_signature(g, "it has more than 8 outputs");
+  if (kva_sequences_outputs(g->sequences) > 8)
+    return kva_fail(g->diag, KVA_UNSUPPORTED, NULL, "kvasir generate: the model has more than 8 outputs");
   kva_status status = kva_sequences_append(g->sequences, &in, out);
   if (status != KVA_OK) return kva_fail(g->diag, status, NULL, "%s", kva_session_error(g->session));
   *out_logits = out[0].data;

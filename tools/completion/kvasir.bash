@@ -25,7 +25,11 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --runtime | --checkpoint) mapfile -t COMPREPLY < <(compgen -d -- "$2") ;;
     --passes | --print-after | --stop-after) mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_passes "${COMP_WORDS[0]}")" -- "$2") ;;
     --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
-    --data) mapfile -t COMPREPLY < <(compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2") ;;
+    --data) mapfile -t COMPREPLY < <(
+      compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2"
+      compgen -f -- "$2"
+    ) ;;
+    --documents) mapfile -t COMPREPLY < <(compgen -W "packed apart" -- "$2") ;;
     --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;
     --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --precision) mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16" -- "$2") ;;

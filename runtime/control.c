@@ -71,7 +71,7 @@ static kva_status place_rest(kva_session *s, kva_program_state *sub) {
     int32_t b = sub->desc->outputs[i];
     if (sub->pointers[b] || sub->buffer_segments[b]) continue;
     KVA_TRY(kva_session_grow(s, sub->desc, "outputs", &sub->outputs, sub->output_bytes));
-    sub->pointers[b] = (char *)sub->outputs.data + sub->offsets[b];
+    sub->pointers[b] = kva_block_at(&sub->outputs, sub->offsets[b]);
   }
   return KVA_OK;
 }

@@ -14,7 +14,7 @@ static void *own_memory(const kva_session *s, const kva_program_state *sp, int32
   const kva_buffer_desc *b = &sp->desc->buffers[buffer];
   if (!s->device->class->host_memory)
     return b->kind == KVA_BUFFER_STATE ? kva_device_state(s, b->state)
-                                       : (char *)sp->constants.data + sp->offsets[buffer];
+                                       : kva_block_at(&sp->constants, sp->offsets[buffer]);
   return b->kind == KVA_BUFFER_STATE ? s->states[b->state].data : (void *)(uintptr_t)b->data;
 }
 
@@ -76,7 +76,7 @@ static kva_status point_at_outputs(kva_session *s, kva_program_state *sp, kva_te
   for (int32_t i = 0; i < p->n_buffers; i++) {
     if (p->buffers[i].kind != KVA_BUFFER_OUTPUT || sp->pointers[i] || sp->buffer_segments[i]) continue;
     KVA_TRY(kva_session_grow(s, p, "outputs", &sp->outputs, sp->output_bytes));
-    sp->pointers[i] = (char *)sp->outputs.data + sp->offsets[i];
+    sp->pointers[i] = kva_block_at(&sp->outputs, sp->offsets[i]);
   }
   return KVA_OK;
 }

@@ -125,3 +125,7 @@ void kva_block_destroy(kva_block *block) {
     munmap(block->mapping, block->mapped);
   *block = (kva_block){0};
 }
+
+void *kva_block_at(const kva_block *block, int64_t offset) {
+  return block->data ? (char *)block->data + offset : NULL;
+}

@@ -29,6 +29,8 @@ KVA_MUST_USE kva_status kva_block_create(int64_t bytes, kva_block *out_block);
 /* Like kva_block_create, from a caller's allocator; NULL: the system's. */
 KVA_MUST_USE kva_status kva_block_create_from(const kva_allocator *allocator, int64_t bytes, kva_block *out_block);
 void kva_block_destroy(kva_block *block);
+/* NULL for any offset into a block of 0 bytes: what lies there has none. */
+void *kva_block_at(const kva_block *block, int64_t offset);
 
 /* `bytes` rounded up to KVA_ALIGNMENT; false on overflow. */
 bool kva_align_size(int64_t bytes, int64_t *out_bytes);

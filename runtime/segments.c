@@ -315,8 +315,7 @@ kva_status kva_segment_enter(kva_session *s, kva_program_state *sp, int32_t segm
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
     if (sp->buffer_segments[i] != segment || !is_in_arena(sp, i)) continue;
     bool given = sp->desc->buffers[i].kind == KVA_BUFFER_OUTPUT && sp->pointers[i];
-    if (!given)
-      sp->pointers[i] = block->data ? (char *)block->data + sp->offsets[i] : NULL; /* NULL: nothing needs memory */
+    if (!given) sp->pointers[i] = kva_block_at(block, sp->offsets[i]);
   }
   sp->segment = segment;
   return KVA_OK;

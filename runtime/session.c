@@ -92,7 +92,7 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
 static void lend_state(kva_session *s, int32_t index, int64_t offset) {
   const kva_state_desc *d = &s->artifact->states[index];
   kva_tensor *t = &s->states[index];
-  *t = (kva_tensor){.dtype = (kva_dtype)d->dtype, .rank = d->rank, .data = (char *)s->state_memory.data + offset};
+  *t = (kva_tensor){.dtype = (kva_dtype)d->dtype, .rank = d->rank, .data = kva_block_at(&s->state_memory, offset)};
   memcpy(t->dims, d->dims, sizeof t->dims);
 }
 

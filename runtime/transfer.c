@@ -5,7 +5,7 @@
 #include "runtime/session.h"
 
 void *kva_device_state(const kva_session *s, int32_t index) {
-  return (char *)s->device_states.data + ((char *)s->states[index].data - (char *)s->state_memory.data);
+  return kva_block_at(&s->device_states, (char *)s->states[index].data - (char *)s->state_memory.data);
 }
 
 static kva_status copy_in(kva_session *s, const kva_program *p, void *to, const void *from, int64_t bytes) {
@@ -25,7 +25,7 @@ kva_status kva_transfer_plan(kva_session *s, kva_program_state *sp) {
   KVA_TRY(kva_session_grow(s, p, "constants", &sp->constants, sp->constant_bytes));
   for (int32_t i = 0; i < p->n_buffers; i++)
     if (p->buffers[i].kind == KVA_BUFFER_CONST)
-      KVA_TRY(copy_in(s, p, (char *)sp->constants.data + sp->offsets[i], p->buffers[i].data, sp->bytes[i]));
+      KVA_TRY(copy_in(s, p, kva_block_at(&sp->constants, sp->offsets[i]), p->buffers[i].data, sp->bytes[i]));
   return KVA_OK;
 }
 
@@ -33,7 +33,7 @@ static void point_at_device(kva_program_state *sp) {
   for (int32_t i = 0; i < sp->desc->n_buffers; i++) {
     int32_t kind = sp->desc->buffers[i].kind;
     if ((kind == KVA_BUFFER_INPUT || kind == KVA_BUFFER_OUTPUT) && !sp->buffer_segments[i])
-      sp->pointers[i] = (char *)sp->outputs.data + sp->offsets[i];
+      sp->pointers[i] = kva_block_at(&sp->outputs, sp->offsets[i]);
   }
 }
 
@@ -68,9 +68,9 @@ static kva_status lend_outputs(kva_session *s, kva_program_state *sp, kva_tensor
       return kva_session_fail(s, KVA_NO_MEMORY, "%s: no memory for %.1f MiB of outputs", p->name,
                               (double)total / (1 << 20));
   }
-  char *next = sp->host_outputs.data;
+  int64_t next = 0;
   for (int32_t i = 0; i < p->n_outputs; i++) {
-    if (!outputs[i].data) outputs[i].data = next;
+    if (!outputs[i].data) outputs[i].data = kva_block_at(&sp->host_outputs, next);
     if (kva_align_size(sp->bytes[p->outputs[i]], &size)) next += size;
   }
   return KVA_OK;

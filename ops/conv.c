@@ -74,7 +74,8 @@ typedef struct flat_sizes {
   int64_t in, out, kernel; /* elements of one channel */
 } flat_sizes;
 
-/* Adds all products of one output element, channel m of image n at o. */
+/* Adds all products of one output element, channel m of image n at o. Around x are zeros, and zero times an infinite
+ * factor is NaN. */
 static void accumulate_at(const kva_conv_oracle *c, const flat_sizes *size, kva_conv_role result, int64_t n, int64_t m,
                           const int64_t *o, int64_t y, const double *a, const double *b, double *sum) {
   int64_t per_group = c->C / c->group, first = m / (c->M / c->group) * per_group;
@@ -83,9 +84,9 @@ static void accumulate_at(const kva_conv_oracle *c, const flat_sizes *size, kva_
     do {
       int64_t at = kva_window_offset(&c->window, c->in, o, k);
       int64_t x = (n * c->C + first + channel) * size->in + at;
-      if (at >= 0 && result == KVA_CONV_Y) sum[y] += a[x] * b[w];
-      if (at >= 0 && result == KVA_CONV_X) sum[x] += a[w] * b[y];
-      if (at >= 0 && result == KVA_CONV_W) sum[w] += a[x] * b[y];
+      if (result == KVA_CONV_Y) sum[y] += (at >= 0 ? a[x] : 0) * b[w];
+      if (result == KVA_CONV_W) sum[w] += (at >= 0 ? a[x] : 0) * b[y];
+      if (result == KVA_CONV_X && at >= 0) sum[x] += a[w] * b[y];
       w++;
     } while (kva_next_index(c->window.n, c->window.kernel, k));
   }

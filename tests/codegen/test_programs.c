@@ -40,6 +40,12 @@ static const program programs[] = {
      "  w = kv.expand <shape = [1, 2, 4, 3]> (1.0 / kv.constant <value = double {0.0}> ())\n"
      "  y, p = kv.kv_shift_input_grad <boundary = \"edge\"> (kv.abs(x), w)\n"
      "  z, q = kv.kv_shift(kv.abs(x), w)\n  u, r = kv.kv_shift <boundary = \"keep\"> (kv.abs(x), w)\n}"},
+    {"infinite weights over padding",
+     "main (double[1, 2, 5] x) => (double[1, 2, 5] y, double[2, 2, 3] z) {\n"
+     "  infinity = 1.0 / kv.constant <value = double {0.0}> ()\n"
+     "  y = kv.conv <pads = [1, 1]> (kv.abs(x), kv.expand <shape = [2, 2, 3]> (infinity))\n"
+     "  z = kv.conv_weight_grad <pads = [1, 1], kernel = [3]> (kv.abs(x), kv.expand <shape = [1, 2, 5]> "
+     "(infinity))\n}"},
     {"concatenations of nothing", "main (double[3, 0, 4] x) => (double[3, 0, 4] y, double[0, 4] z) {\n"
                                   "  y = kv.concat <axis = 1> (x, kv.concat <axis = 1> (x, x))\n"
                                   "  z = kv.reshape <shape = [0, 4]> (y)\n}"},

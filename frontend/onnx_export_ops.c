@@ -32,6 +32,7 @@ static kva_status export_state_read(kva_export *e, const kva_node *n, const char
     if (!kva_expr_is_const(s->type->dims[i], &dims[i]) || !kva_mul_size(elements, dims[i], &elements))
       return cannot(e, n, "its state has a symbolic shape");
   const void *data = state_bytes(e, s);
+  if (!data && s->kind == KVA_STATE_BUFFER) return cannot(e, n, "ONNX has no state that calls change");
   if (!data || !kva_dtype_bytes(s->type->dtype, elements, &bytes))
     return kva_error(e->diag, &n->loc, "ONNX export: state %s has no values; train or load a checkpoint first",
                      s->name);

@@ -39,6 +39,13 @@ typedef struct kva_onnx_node {
   kva_loc loc;
 } kva_onnx_node;
 
+/* What nodes that draw random numbers share: the number of the call in `graph`, and how many have streams. */
+typedef struct kva_onnx_random_calls {
+  kva_value *call;
+  const kva_graph *graph;
+  int64_t streams;
+} kva_onnx_random_calls;
+
 /* One import: the builder, opset versions, and known contents of values (shape arithmetic). */
 typedef struct kva_onnx_ctx {
   kva_builder b;
@@ -46,6 +53,7 @@ typedef struct kva_onnx_ctx {
   kva_arena *arena;
   int64_t opset;     /* version of the default domain in the current graph or function */
   kva_map *contents; /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
+  kva_onnx_random_calls random;
   kva_map
       *constants; /* value pointer -> kva_ref_tensor *: values of small constant tensors; both maps made on first use */
 } kva_onnx_ctx;

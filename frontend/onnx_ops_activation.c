@@ -1,4 +1,4 @@
-/* Rules: activations, softmax and dropout. Constants have the operand's type. Definitions follow the specification. */
+/* Rules: activations and softmax. Constants have the operand's type. Definitions follow the specification. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -154,23 +154,4 @@ kva_status kva_onnx_hardmax(kva_onnx_call *k) {
   kva_value *ramp = kva_onnx_ramp(k->b, KVA_I64, x->type->rank, axis, kva_onnx_dim(x, axis));
   kva_value *y = kva_cast(k->b, kva_build2(k->b, KVA_OP_equal, ramp, top), x->type->dtype);
   return kva_onnx_done(k, kva_reshape_like(k->b, y, kva_onnx_in(k, 0)->type));
-}
-
-/* ---- dropout ----------------------------------------------------------------------------------------------------- */
-
-/* Ratio and mode are inputs since opset 12. Only a mode known to be off, or a ratio known to be 0, means inference. */
-static kva_status check_dropout_is_off(kva_onnx_call *k) {
-  kva_value *ratio = kva_onnx_in(k, 1), *mode = kva_onnx_in(k, 2);
-  if (k->version < 12 || !mode) return KVA_OK;
-  const kva_ref_tensor *m = kva_onnx_constant(k->c, mode), *r = ratio ? kva_onnx_constant(k->c, ratio) : NULL;
-  if ((m && m->n == 1 && !m->i[0]) || (r && r->n == 1 && kva_ref_tensor_get(r, 0) == 0)) return KVA_OK;
-  return kva_onnx_fail(k, KVA_UNSUPPORTED, "training_mode must be a constant false");
-}
-
-kva_status kva_onnx_dropout(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0);
-  KVA_TRY(check_dropout_is_off(k));
-  kva_value *one = kva_const_scalar(k->b, k->version < 10 ? x->type->dtype : KVA_BOOL, 1);
-  if (kva_onnx_wants(k, 1)) kva_onnx_set_out(k, 1, kva_expand_like(k->b, one, x->type));
-  return kva_onnx_done(k, x);
 }

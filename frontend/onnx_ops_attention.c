@@ -1,4 +1,5 @@
 /* Rules: the language-model operators. */
+#include "frontend/frontend_internal.h"
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -141,13 +142,24 @@ static kva_status read_window(kva_onnx_call *k, int64_t *left, int64_t *right) {
                        (long long)*right);
 }
 
-/* [T, S]: whether row p sees a key, by its window. NULL: it sees all. */
+/* Places of the queries among the keys. Lengths put the last query at each sequence's last key. [T, 1] or [B, 1, T, 1]
+ */
+static kva_value *query_places(kva_onnx_call *k, const attention *a) {
+  kva_builder *b = k->b;
+  kva_dim rows = kva_onnx_dim(a->q, 2);
+  kva_value *row = kva_onnx_ramp(b, KVA_I64, 2, 0, rows), *valid = kva_onnx_in(k, IN_VALID_KEYS);
+  if (a->attrs.offset) return kva_add(b, row, kva_dim_scalar(b, KVA_I64, a->attrs.offset));
+  if (!valid) return row;
+  kva_value *first = kva_sub(b, kva_cast(b, valid, KVA_I64), kva_dim_scalar(b, KVA_I64, rows));
+  return kva_add(b, row, kva_onnx_unsqueeze(b, first, 1, 3));
+}
+
+/* Whether a query sees a key, by its window. NULL: it sees all. */
 static kva_value *window_mask(kva_onnx_call *k, const attention *a, int64_t left, int64_t right) {
   kva_builder *b = k->b;
   if (left < 0 && right < 0) return NULL;
-  kva_value *row = kva_onnx_ramp(b, KVA_I64, 2, 0, kva_onnx_dim(a->q, 2)), *seen = NULL;
+  kva_value *row = query_places(k, a), *seen = NULL;
   kva_value *key = kva_onnx_ramp(b, KVA_I64, 2, 1, kva_onnx_dim(a->key, 2));
-  if (a->attrs.offset) row = kva_add(b, row, kva_dim_scalar(b, KVA_I64, a->attrs.offset));
   if (left >= 0) {
     kva_value *first = kva_sub(b, row, kva_scalar_like(b, row, (double)left));
     seen = kva_build2(b, KVA_OP_less_equal, first, key);
@@ -172,15 +184,22 @@ static kva_value *additive_mask(kva_onnx_call *k, const attention *a, kva_value 
   return mask ? kva_add(b, mask, causal) : causal;
 }
 
-/* Keys as [B, Hkv, 1, S, D] against queries [B, Hkv, group, T, D], so that keys are not repeated. */
+/* x[B, H, ..] with y[B, Hkv, ..] (transposed or not) as [B, Hkv, group, ..] with [B, Hkv, 1, ..]: y is not repeated. */
+static kva_value *product_of_heads(kva_builder *b, kva_value *x, kva_value *y, bool transpose) {
+  kva_expr_ctx *e = b->m->exprs;
+  if (b->failed) return x;
+  const kva_dim *p = x->type->dims, *q = y->type->dims;
+  kva_dim group = kva_expr_div(e, p[1], q[1]), one = kva_expr_const(e, 1);
+  kva_value *x5 = kva_reshape(b, x, 5, (kva_dim[]){p[0], q[1], group, p[2], p[3]});
+  kva_value *y5 = kva_reshape(b, y, 5, (kva_dim[]){q[0], q[1], one, q[2], q[3]});
+  kva_dim shape[4] = {p[0], p[1], p[2], q[transpose ? 2 : 3]};
+  return kva_reshape(b, kva_matmul(b, x5, y5, false, transpose), 4, shape);
+}
+
 static kva_value *raw_scores(kva_onnx_call *k, const attention *a) {
   kva_builder *b = k->b;
-  kva_expr_ctx *e = kva_onnx_exprs(k);
-  const kva_dim *q = a->q->type->dims, *key = a->key->type->dims;
-  kva_dim group = kva_expr_div(e, q[1], key[1]), one = kva_expr_const(e, 1);
-  kva_value *q5 = kva_reshape(b, a->q, 5, (kva_dim[]){q[0], key[1], group, q[2], q[3]});
-  kva_value *k5 = kva_reshape(b, a->key, 5, (kva_dim[]){key[0], key[1], one, key[2], key[3]});
-  kva_value *s = kva_reshape(b, kva_matmul(b, q5, k5, false, true), 4, (kva_dim[]){q[0], q[1], q[2], key[2]});
+  const kva_dim *q = a->q->type->dims;
+  kva_value *s = product_of_heads(b, a->q, a->key, true);
   int64_t d;
   if (a->attrs.scale != 0) return kva_mul(b, s, kva_scalar_like(b, s, a->attrs.scale));
   if (kva_expr_is_const(q[3], &d)) return kva_mul(b, s, kva_scalar_like(b, s, 1 / sqrt((double)d)));
@@ -209,34 +228,76 @@ static kva_value *scores_output(kva_onnx_call *k, const attention *a, int64_t mo
   return mode >= 3 ? probabilities(b, s) : s;
 }
 
-/* Softmax is computed in float, or in double for doubles. */
-static kva_status check_precision(kva_onnx_call *k, const attention *a) {
+/* Softmax is computed in float, or all of it in double for doubles and where the model asks for that. */
+static kva_status apply_precision(kva_onnx_call *k, attention *a) {
   int64_t t = kva_onnx_int(k, "softmax_precision", KVA_F32);
-  if (t == KVA_F32 || t == KVA_F16 || t == KVA_BF16 || a->q->type->dtype == KVA_F64) return KVA_OK;
-  return kva_onnx_fail(k, KVA_UNSUPPORTED, "softmax_precision %lld for %s", (long long)t,
-                       kva_dtype_name(a->q->type->dtype));
+  if (t == KVA_F32 || t == KVA_F16 || t == KVA_BF16) return KVA_OK;
+  if (t != KVA_F64) return kva_onnx_fail(k, KVA_INVALID, "softmax_precision %lld is no float type", (long long)t);
+  a->q = kva_cast(k->b, a->q, KVA_F64);
+  a->key = kva_cast(k->b, a->key, KVA_F64);
+  a->value = kva_cast(k->b, a->value, KVA_F64);
+  return KVA_OK;
 }
 
 kva_status kva_onnx_attention(kva_onnx_call *k) {
   int64_t left, right;
+  kva_dtype t = kva_onnx_in(k, 0)->type->dtype;
   attention a = {.attrs = {.causal = kva_onnx_int(k, "is_causal", 0) != 0,
                            .scale = kva_onnx_float(k, "scale", 0),
                            .softcap = kva_onnx_float(k, "softcap", 0)}};
   KVA_TRY(read_heads(k, &a));
   KVA_TRY(append_past(k, &a));
+  KVA_TRY(apply_precision(k, &a));
   KVA_TRY(read_mask(k, &a));
   KVA_TRY(read_window(k, &left, &right));
-  KVA_TRY(check_precision(k, &a));
   if (k->b->failed) return KVA_INVALID;
+  if (a.attrs.causal && kva_onnx_in(k, IN_VALID_KEYS))
+    a.attrs.causal = false, right = 0; /* places differ by sequence */
   kva_value *window = window_mask(k, &a, left, right);
-  if (kva_onnx_in(k, IN_VALID_KEYS) && (a.attrs.causal || window))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "is_causal or a window together with nonpad_kv_seqlen");
   if (window) hide(k, &a, window);
-  if (kva_onnx_wants(k, OUT_SCORES))
-    kva_onnx_set_out(k, OUT_SCORES, scores_output(k, &a, kva_onnx_int(k, "qk_matmul_output_mode", 0)));
+  if (kva_onnx_wants(k, OUT_SCORES)) {
+    kva_value *scores = scores_output(k, &a, kva_onnx_int(k, "qk_matmul_output_mode", 0));
+    kva_onnx_set_out(k, OUT_SCORES, kva_cast(k->b, scores, t));
+  }
   kva_value *in[] = {a.q, a.key, a.value, a.mask};
-  kva_value *y = kva_build(k->b, KVA_OP_attention, a.mask ? 4 : 3, in, &a.attrs);
+  kva_value *y = kva_cast(k->b, kva_build(k->b, KVA_OP_attention, a.mask ? 4 : 3, in, &a.attrs), t);
   return kva_onnx_done(k, a.flat ? join_heads(k->b, y) : y);
+}
+
+/* ---- modified attention ------------------------------------------------------------------------------------------ */
+
+/* x through the sub-graph of an attribute, which keeps type and shape; x itself without one. */
+static kva_status modify(kva_onnx_call *k, const char *name, kva_value **x) {
+  const kva_onnx_attr *a = kva_onnx_find_attr(k, name);
+  if (!a) return KVA_OK;
+  const kva_onnx_subgraph *g = a->kind == KVA_ONNX_GRAPH ? a->graph : NULL;
+  if (!g || g->n_inputs != 1 || g->n_outputs != 1)
+    return kva_onnx_fail(k, KVA_INVALID, "attribute '%s' is not a graph of one input and one output", name);
+  kva_value *in = *x;
+  KVA_TRY(g->build(k->c, g, &in, x));
+  if ((*x)->type == in->type) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "'%s' changes the type or the shape of its input", name);
+}
+
+/* softmax(score_mod(scale q k^T)) v, with prob_mod on the probabilities. */
+kva_status kva_onnx_flex_attention(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  attention a = {.q = kva_onnx_in(k, 0),
+                 .key = kva_onnx_in(k, 1),
+                 .value = kva_onnx_in(k, 2),
+                 .attrs = {.scale = kva_onnx_float(k, "scale", 0)}};
+  kva_dtype t = a.q->type->dtype, wide = t == KVA_F64 ? t : KVA_F32;
+  int64_t precision = kva_onnx_int(k, "softmax_precision", wide);
+  for (uint32_t i = 0; i < 3; i++)
+    if (kva_onnx_in(k, i)->type->rank != 4) return kva_onnx_fail(k, KVA_INVALID, "input %u: expected rank 4", i);
+  if (precision <= 0 || precision >= KVA_DTYPE_COUNT || !kva_dtype_is_float((kva_dtype)precision))
+    return kva_onnx_fail(k, KVA_INVALID, "softmax_precision %lld is no float type", (long long)precision);
+  kva_value *s = kva_cast(b, raw_scores(k, &a), (kva_dtype)precision);
+  KVA_TRY(modify(k, "score_mod", &s));
+  s = kva_build(b, KVA_OP_softmax, 1, &s, &(kva_softmax_attrs){.axis = -1});
+  KVA_TRY(modify(k, "prob_mod", &s));
+  kva_value *y = product_of_heads(b, s, kva_cast(b, a.value, (kva_dtype)precision), false);
+  return kva_onnx_done(k, kva_cast(b, y, t));
 }
 
 /* ---- shifts ------------------------------------------------------------------------------------------------------ */

@@ -281,7 +281,7 @@ static kva_status read_scan(kva_onnx_call *k, scan *s) {
   if (s->body->n_outputs < s->states) return kva_onnx_fail(k, KVA_INVALID, "the body has too few outputs");
   s->outputs = s->body->n_outputs - s->states;
   s->in_axes = kva_onnx_ints(k, "scan_input_axes");
-  s->in_directions = kva_onnx_ints(k, "scan_input_directions");
+  s->in_directions = kva_onnx_ints(k, k->version < 9 ? "directions" : "scan_input_directions");
   s->out_axes = kva_onnx_ints(k, "scan_output_axes");
   s->out_directions = kva_onnx_ints(k, "scan_output_directions");
   for (uint32_t i = 0; i < k->n->n_inputs; i++)
@@ -404,4 +404,39 @@ kva_status kva_onnx_scan_op(kva_onnx_call *k) {
   for (uint32_t i = 0; i < s.inputs; i++) KVA_TRY(scan_axis(k, &s, i, &axes[i]));
   bool few = kva_expr_is_const(s.length, &length) && length > 0 && length <= MAX_TRIPS;
   return few ? unroll_scan(k, &s, axes, length) : scan_loop(k, &s, axes);
+}
+
+/* ---- scan of opset 8 --------------------------------------------------------------------------------------------- */
+
+/* Sequence `at` of v, without its axis 0. */
+static kva_value *one_sequence(kva_onnx_call *k, kva_value *v, int64_t at) {
+  return v->type->rank ? element(k, v, 0, at) : v;
+}
+
+/* Values have one more axis, the first, over independent sequences. */
+kva_status kva_onnx_scan_batch(kva_onnx_call *k) {
+  kva_value *in[MAX_VALUES], *out[MAX_VALUES] = {NULL};
+  int64_t batch = 0;
+  kva_onnx_node n = *k->n;
+  kva_onnx_call sequence = *k;
+  collected *results = KVA_NEW_ARRAY(k->c->arena, collected, n.n_outputs + 1);
+  if (kva_onnx_in(k, 0)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "sequences of different lengths (sequence_lens)");
+  for (uint32_t i = 1; i < n.n_inputs; i++)
+    if (!kva_onnx_in(k, i) || !kva_onnx_in(k, i)->type->rank)
+      return kva_onnx_fail(k, KVA_INVALID, "input %u: expected sequences", i);
+  if (!kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 1), 0), &batch) || batch < 1 || batch > MAX_TRIPS)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected a known number of 1 to %d sequences", MAX_TRIPS);
+  n.n_inputs--, n.inputs = in;
+  sequence.n = &n, sequence.out = out;
+  for (int64_t at = 0; at < batch; at++) {
+    for (uint32_t i = 0; i < n.n_inputs; i++) in[i] = one_sequence(k, kva_onnx_in(k, i + 1), at);
+    KVA_TRY(kva_onnx_scan_op(&sequence));
+    for (uint32_t i = 0; i < n.n_outputs; i++) results[i].v[results[i].n++] = out[i];
+  }
+  for (uint32_t i = 0; i < n.n_outputs; i++) {
+    kva_value *v = NULL;
+    KVA_TRY(join(k, &results[i], 0, false, &v));
+    kva_onnx_set_out(k, i, v);
+  }
+  return KVA_OK;
 }

@@ -1,6 +1,6 @@
-/* Rules: AffineGrid and GridSample. Both use coordinates in [-1, 1] per axis, last axis first; -1 and 1 are the centres
- * of the border elements (align_corners) or their outer edges. */
-#include "frontend/onnx_rules.h"
+/* Rules: AffineGrid, GridSample and DeformConv. The first two use coordinates in [-1, 1] per axis, last axis first; -1
+ * and 1 are the centres of the border elements (align_corners) or their outer edges. */
+#include "frontend/onnx_window.h"
 #include "ops/ids.h"
 
 /* ---- affine grid ------------------------------------------------------------------------------------------------- */
@@ -155,6 +155,32 @@ static kva_value *sample(const sampling *s, const tap *const *chosen) {
   return weight ? kva_mul(b, v, kva_onnx_unsqueeze(b, weight, 1, 1)) : v;
 }
 
+/* x as [N, C, elements] in arithmetic type, with the first spatial axes of an image of rank n + 2. */
+static void set_image(sampling *s, kva_value *x, kva_dim batch, kva_dim channels, kva_dim points) {
+  kva_builder *b = s->b;
+  for (uint32_t i = 0; i < s->n; i++) s->extent[i] = x->type->dims[i + 2];
+  s->dims[0] = batch, s->dims[1] = channels, s->dims[2] = points;
+  kva_dim flat[3] = {batch, channels, kva_onnx_product(b, x->type->dims, 2, x->type->rank)};
+  s->flat = kva_reshape(b, kva_onnx_widen(b, x), 3, flat);
+  s->t = s->flat->type->dtype;
+}
+
+/* The image at these positions, [N, points] an axis, as [N, C, points]. */
+static kva_value *sample_at(const sampling *s, kva_value *const *positions) {
+  tap taps[MAX_AXES][MAX_TAPS];
+  uint32_t n_taps[MAX_AXES] = {1, 1, 1};
+  kva_value *sum = NULL;
+  for (uint32_t i = 0; i < s->n; i++) n_taps[i] = taps_of(s, positions[i], i, taps[i]);
+  if (s->b->failed) return s->flat;
+  for (uint32_t i = 0; i < n_taps[0] * n_taps[1] * n_taps[2]; i++) {
+    const tap *chosen[MAX_AXES] = {&taps[0][i % n_taps[0]], &taps[1][i / n_taps[0] % n_taps[1]],
+                                   &taps[2][i / n_taps[0] / n_taps[1]]};
+    kva_value *v = sample(s, chosen);
+    sum = sum ? kva_add(s->b, sum, v) : v;
+  }
+  return sum;
+}
+
 static kva_status read_sampling(kva_onnx_call *k, sampling *s) {
   const char *mode = kva_onnx_string(k, "mode", "linear"), *border = kva_onnx_string(k, "padding_mode", "zeros");
   kva_value *x = kva_onnx_in(k, 0), *grid = kva_onnx_in(k, 1);
@@ -164,13 +190,7 @@ static kva_status read_sampling(kva_onnx_call *k, sampling *s) {
   *s = (sampling){.b = k->b, .n = rank - 2, .aligned = kva_onnx_int(k, "align_corners", 0) != 0};
   s->mode = strstr(mode, "linear") ? SAMPLE_LINEAR : strstr(mode, "cubic") ? SAMPLE_CUBIC : SAMPLE_NEAREST;
   s->border = !strcmp(border, "border") ? BORDER_CLAMP : !strcmp(border, "reflection") ? BORDER_REFLECT : BORDER_ZEROS;
-  for (uint32_t i = 0; i < s->n; i++) s->extent[i] = kva_onnx_dim(x, i + 2);
-  s->dims[0] = kva_onnx_dim(x, 0);
-  s->dims[1] = kva_onnx_dim(x, 1);
-  s->dims[2] = kva_onnx_product(k->b, grid->type->dims, 1, rank - 1);
-  kva_dim flat[3] = {s->dims[0], s->dims[1], kva_onnx_product(k->b, x->type->dims, 2, rank)};
-  s->flat = kva_reshape(k->b, kva_onnx_widen(k->b, x), 3, flat);
-  s->t = s->flat->type->dtype;
+  set_image(s, x, kva_onnx_dim(x, 0), kva_onnx_dim(x, 1), kva_onnx_product(k->b, grid->type->dims, 1, rank - 1));
   return KVA_OK;
 }
 
@@ -178,24 +198,105 @@ kva_status kva_onnx_grid_sample(kva_onnx_call *k) {
   kva_builder *b = k->b;
   sampling s;
   KVA_TRY(read_sampling(k, &s));
-  kva_value *x = kva_onnx_in(k, 0), *sum = NULL;
   kva_dim flat[3] = {s.dims[0], s.dims[2], kva_expr_const(kva_onnx_exprs(k), s.n)}, points[2] = {s.dims[0], s.dims[2]};
-  kva_value *grid = kva_reshape(b, kva_cast(b, kva_onnx_in(k, 1), s.t), 3, flat);
-  tap taps[MAX_AXES][MAX_TAPS];
-  uint32_t n_taps[MAX_AXES] = {1, 1, 1};
+  kva_value *grid = kva_reshape(b, kva_cast(b, kva_onnx_in(k, 1), s.t), 3, flat), *positions[MAX_AXES] = {NULL};
   for (uint32_t i = 0; i < s.n; i++) {
     kva_dim at = kva_expr_const(kva_onnx_exprs(k), s.n - 1 - i), one = kva_expr_const(kva_onnx_exprs(k), 1);
     kva_value *g = kva_reshape(b, kva_onnx_slice(b, grid, 2, at, one), 2, points);
-    n_taps[i] = taps_of(&s, position(&s, g, i), i, taps[i]);
+    positions[i] = position(&s, g, i);
   }
+  kva_value *y = sample_at(&s, positions);
   if (b->failed) return KVA_INVALID;
-  for (uint32_t i = 0; i < n_taps[0] * n_taps[1] * n_taps[2]; i++) {
-    const tap *chosen[MAX_AXES] = {&taps[0][i % n_taps[0]], &taps[1][i / n_taps[0] % n_taps[1]],
-                                   &taps[2][i / n_taps[0] / n_taps[1]]};
-    kva_value *v = sample(&s, chosen);
-    sum = sum ? kva_add(b, sum, v) : v;
-  }
   kva_dim out[5] = {s.dims[0], s.dims[1]};
   for (uint32_t i = 0; i < s.n; i++) out[i + 2] = kva_onnx_dim(kva_onnx_in(k, 1), i + 1);
-  return kva_onnx_done(k, kva_cast(b, kva_reshape(b, sum, s.n + 2, out), x->type->dtype));
+  return kva_onnx_done(k, kva_cast(b, kva_reshape(b, y, s.n + 2, out), kva_onnx_in(k, 0)->type->dtype));
+}
+
+/* ---- deformable convolution -------------------------------------------------------------------------------------- */
+
+/* y[o, p] = sum over taps t and channels c of w[o, c, t] m_t[p] x[c, start(p) + t + offset_t[p]], x being sampled
+ * linearly and 0 outside. Each of the offset groups has offsets and masks of its own for its share of the channels. */
+typedef struct deformed {
+  kva_onnx_window w;
+  int64_t group, offset_group;
+  kva_dim out[2], taps[2], groups; /* groups: those of all images */
+  kva_dim points;                  /* of all taps */
+} deformed;
+
+static kva_status check_deformed(kva_onnx_call *k, const deformed *d) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0), *offset = kva_onnx_in(k, 2), *mask = kva_onnx_in(k, 4);
+  kva_dim taps = kva_expr_muli(e, kva_expr_mul(e, d->taps[0], d->taps[1]), d->offset_group);
+  if (x->type->rank != 4 || offset->type->rank != 4 || (mask && mask->type->rank != 4))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected 2-D images, offsets and masks");
+  if (d->group < 1 || d->offset_group < 1) return kva_onnx_fail(k, KVA_INVALID, "groups must be positive");
+  if (!kva_expr_is(kva_expr_mod(e, kva_onnx_dim(x, 1), kva_expr_const(e, d->offset_group)), 0))
+    return kva_onnx_fail(k, KVA_INVALID, "offset_group %lld does not divide the channels", (long long)d->offset_group);
+  if (kva_onnx_dim(offset, 1) != kva_expr_muli(e, taps, 2) || (mask && kva_onnx_dim(mask, 1) != taps))
+    return kva_onnx_fail(k, KVA_INVALID, "offsets or masks do not fit the taps of %lld offset groups",
+                         (long long)d->offset_group);
+  return KVA_OK;
+}
+
+static kva_status read_deformed(kva_onnx_call *k, deformed *d) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *offset = kva_onnx_in(k, 2);
+  KVA_TRY(kva_onnx_read_window(k, kva_onnx_in(k, 1), &d->w));
+  d->group = kva_onnx_int(k, "group", 1), d->offset_group = kva_onnx_int(k, "offset_group", 1);
+  for (uint32_t i = 0; i < 2; i++) {
+    d->taps[i] = kva_expr_const(e, d->w.kernel[i]);
+    d->out[i] = offset->type->rank == 4 ? kva_onnx_dim(offset, i + 2) : NULL;
+  }
+  KVA_TRY(check_deformed(k, d));
+  d->groups = kva_expr_muli(e, kva_onnx_dim(offset, 0), d->offset_group);
+  d->points = kva_expr_mul(e, kva_expr_mul(e, d->taps[0], d->taps[1]), kva_expr_mul(e, d->out[0], d->out[1]));
+  return KVA_OK;
+}
+
+/* Positions along an axis, [groups, points]. */
+static kva_value *deformed_positions(kva_onnx_call *k, const deformed *d, kva_dtype t, uint32_t axis) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_dim taps = kva_expr_mul(e, d->taps[0], d->taps[1]), plane = kva_expr_mul(e, d->out[0], d->out[1]);
+  kva_dim pairs[4] = {d->groups, taps, kva_expr_const(e, 2), plane};
+  kva_dim points[5] = {d->groups, d->taps[0], d->taps[1], d->out[0], d->out[1]}, flat[2] = {d->groups, d->points};
+  kva_value *offset = kva_reshape(b, kva_cast(b, kva_onnx_in(k, 2), t), 4, pairs);
+  offset = kva_onnx_slice(b, offset, 2, kva_expr_const(e, axis), kva_expr_const(e, 1));
+  kva_value *tap_at = kva_onnx_ramp(b, t, 5, 1 + axis, d->taps[axis]);
+  kva_value *start = kva_onnx_ramp(b, t, 5, 3 + axis, d->out[axis]);
+  tap_at = kva_mul(b, tap_at, kva_const_scalar(b, t, (double)d->w.dilations[axis]));
+  start = kva_mul(b, start, kva_const_scalar(b, t, (double)d->w.strides[axis]));
+  start = kva_sub(b, start, kva_const_scalar(b, t, (double)d->w.pads[axis]));
+  return kva_reshape(b, kva_add(b, kva_reshape(b, offset, 5, points), kva_add(b, tap_at, start)), 2, flat);
+}
+
+/* The sampled values as columns, times the weights of each group. */
+static kva_value *contract_deformed(kva_onnx_call *k, const deformed *d, kva_value *columns) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *x = kva_onnx_in(k, 0), *w = kva_onnx_in(k, 1), *bias = kva_onnx_in(k, 3);
+  kva_dim group = kva_expr_const(e, d->group), depth = kva_onnx_product(b, w->type->dims, 1, 4);
+  kva_dim rows = kva_expr_div(e, kva_onnx_dim(w, 0), group), plane = kva_expr_mul(e, d->out[0], d->out[1]);
+  w = kva_reshape(b, w, 3, (kva_dim[]){group, rows, depth});
+  columns = kva_reshape(b, columns, 4, (kva_dim[]){kva_onnx_dim(x, 0), group, depth, plane});
+  kva_value *y = kva_matmul(b, w, columns, false, false);
+  kva_dim out[4] = {kva_onnx_dim(x, 0), kva_onnx_dim(kva_onnx_in(k, 1), 0), d->out[0], d->out[1]};
+  y = kva_reshape(b, y, 4, out);
+  return bias ? kva_add(b, y, kva_onnx_channels(b, bias, 4)) : y;
+}
+
+kva_status kva_onnx_deform_conv(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  deformed d = {0};
+  KVA_TRY(read_deformed(k, &d));
+  kva_value *x = kva_onnx_in(k, 0), *mask = kva_onnx_in(k, 4), *positions[MAX_AXES] = {NULL};
+  kva_dim channels = kva_expr_div(e, kva_onnx_dim(x, 1), kva_expr_const(e, d.offset_group));
+  sampling s = {.b = b, .n = 2, .mode = SAMPLE_LINEAR};
+  set_image(&s, x, d.groups, channels, d.points);
+  for (uint32_t i = 0; i < 2; i++) positions[i] = deformed_positions(k, &d, s.t, i);
+  kva_value *columns = sample_at(&s, positions);
+  kva_dim per_group[3] = {d.groups, kva_expr_const(e, 1), d.points};
+  if (mask) columns = kva_mul(b, columns, kva_reshape(b, kva_cast(b, mask, s.t), 3, per_group));
+  return kva_onnx_done(k, contract_deformed(k, &d, kva_cast(b, columns, x->type->dtype)));
 }

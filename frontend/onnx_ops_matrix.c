@@ -210,3 +210,51 @@ kva_status kva_onnx_einsum(kva_onnx_call *k) {
   if (e.n > e.n_out) product = kva_reduce(k->b, KVA_OP_reduce_sum, product, e.n - e.n_out, axes, false);
   return kva_onnx_done(k, product);
 }
+
+/* ---- determinant ------------------------------------------------------------------------------------------------- */
+
+enum { MAX_DETERMINANT = 32 };
+
+/* a[N, rows, cols] without its first row and column, or one of them: [from, rows) x [left, right). */
+static kva_value *block(kva_builder *b, kva_value *a, int64_t from, int64_t rows, int64_t left, int64_t cols) {
+  kva_expr_ctx *e = b->m->exprs;
+  a = kva_onnx_slice(b, a, 1, kva_expr_const(e, from), kva_expr_const(e, rows));
+  return kva_onnx_slice(b, a, 2, kva_expr_const(e, left), kva_expr_const(e, cols));
+}
+
+/* One step of elimination with the largest pivot of the first column: *det is multiplied by the pivot, and the result
+ * is the remaining matrix. A pivot of 0 makes the determinant 0. */
+static kva_value *eliminate(kva_builder *b, kva_value *a, int64_t m, kva_value **det) {
+  kva_expr_ctx *e = b->m->exprs;
+  kva_value *column = kva_build1(b, KVA_OP_abs, block(b, a, 0, m, 0, 1)), *first = block(b, a, 0, 1, 0, m);
+  kva_value *at = kva_build(b, KVA_OP_argmax, 1, &column, &(kva_argmax_attrs){.axis = 1, .keepdims = true});
+  kva_dim row[3] = {kva_onnx_dim(a, 0), kva_expr_const(e, 1), kva_expr_const(e, m)};
+  kva_value *chosen = kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){a, kva_expand(b, at, 3, row)},
+                                &(kva_gather_elements_attrs){.axis = 1});
+  kva_value *pivot = block(b, chosen, 0, 1, 0, 1), *zero = kva_scalar_like(b, a, 0);
+  kva_value *stays = kva_build2(b, KVA_OP_equal, at, kva_const_scalar(b, KVA_I64, 0));
+  *det = kva_mul(b, *det, kva_onnx_where(b, stays, pivot, kva_neg(b, pivot)));
+  if (m == 1) return a;
+  kva_value *number = kva_onnx_ramp(b, KVA_I64, 3, 1, kva_expr_const(e, m - 1));
+  kva_value *swapped = kva_build2(b, KVA_OP_equal, kva_add(b, number, kva_const_scalar(b, KVA_I64, 1)), at);
+  kva_value *rest = kva_onnx_where(b, swapped, first, block(b, a, 1, m - 1, 0, m));
+  kva_value *factor = kva_div(b, block(b, rest, 0, m - 1, 0, 1), pivot);
+  factor = kva_onnx_where(b, kva_build2(b, KVA_OP_equal, pivot, zero), zero, factor);
+  return kva_sub(b, block(b, rest, 0, m - 1, 1, m - 1), kva_mul(b, factor, block(b, chosen, 0, 1, 1, m - 1)));
+}
+
+kva_status kva_onnx_det(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t rank = x->type->rank;
+  int64_t n;
+  if (rank < 2 || kva_onnx_dim(x, rank - 1) != kva_onnx_dim(x, rank - 2))
+    return kva_onnx_fail(k, KVA_INVALID, "expected square matrices");
+  if (!kva_expr_is_const(kva_onnx_dim(x, rank - 1), &n) || n < 1 || n > MAX_DETERMINANT)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected a known number of 1 to %d rows", MAX_DETERMINANT);
+  kva_dim dims[3] = {kva_onnx_product(b, x->type->dims, 0, rank - 2), kva_onnx_dim(x, rank - 1),
+                     kva_onnx_dim(x, rank - 1)};
+  kva_value *a = kva_reshape(b, kva_onnx_widen(b, x), 3, dims), *det = kva_scalar_like(b, a, 1);
+  for (int64_t m = n; m > 0; m--) a = eliminate(b, a, m, &det);
+  return kva_onnx_done(k, kva_cast(b, kva_reshape(b, det, rank - 2, x->type->dims), x->type->dtype));
+}

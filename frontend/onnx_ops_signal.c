@@ -1,5 +1,5 @@
-/* Rules: window functions, which are constants since their size is known, and the discrete Fourier transform as a
- * product with constant matrices. Both are computed in double here. */
+/* Rules: window functions and mel weights, which are constants since what decides them is known, and the discrete
+ * Fourier transforms as products with constant matrices. All are computed in double here. */
 #include "frontend/onnx_rules.h"
 #include "ops/ids.h"
 
@@ -59,13 +59,30 @@ static kva_value *fourier_matrix(kva_onnx_call *k, const transform *f, kva_dtype
   return kva_cast(k->b, kva_const_tensor(k->b, data), t);
 }
 
+/* The last axis of x: 1 (real) or 2 (complex). */
+static kva_status read_parts(kva_onnx_call *k, transform *f) {
+  kva_value *x = kva_onnx_in(k, 0);
+  int64_t parts;
+  uint32_t rank = x->type->rank;
+  if (rank < 2 || !kva_expr_is_const(kva_onnx_dim(x, rank - 1), &parts) || parts < 1 || parts > 2)
+    return kva_onnx_fail(k, KVA_INVALID, "the last dimension must be 1 (real) or 2 (complex)");
+  f->complex_in = parts == 2;
+  return KVA_OK;
+}
+
+static kva_status check_length(kva_onnx_call *k, transform *f) {
+  if (f->length < 1 || f->length > MAX_TRANSFORM)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "a transform of length %lld; expected 1 to %d", (long long)f->length,
+                         MAX_TRANSFORM);
+  f->outputs = f->onesided && !f->inverse ? f->length / 2 + 1 : f->length;
+  return KVA_OK;
+}
+
 static kva_status read_transform(kva_onnx_call *k, transform *f, int64_t *extent) {
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t rank = x->type->rank;
   kva_ints axis = {0, NULL}, length = {0, NULL};
-  int64_t parts;
-  if (rank < 2 || !kva_expr_is_const(kva_onnx_dim(x, rank - 1), &parts) || parts < 1 || parts > 2)
-    return kva_onnx_fail(k, KVA_INVALID, "the last dimension must be 1 (real) or 2 (complex)");
+  KVA_TRY(read_parts(k, f));
   if (kva_onnx_in(k, 1)) KVA_TRY(kva_onnx_need_ints(k, 1, "dft_length", &length));
   if (kva_onnx_in(k, 2)) KVA_TRY(kva_onnx_need_ints(k, 2, "axis", &axis));
   int64_t wanted = k->version < 20 ? kva_onnx_int(k, "axis", 1) : axis.n == 1 ? axis.v[0] : -2;
@@ -74,19 +91,14 @@ static kva_status read_transform(kva_onnx_call *k, transform *f, int64_t *extent
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "the transformed axis must have a known extent");
   f->inverse = kva_onnx_int(k, "inverse", 0) != 0;
   f->onesided = kva_onnx_int(k, "onesided", 0) != 0;
-  f->complex_in = parts == 2;
   f->length = length.n == 1 ? length.v[0] : f->inverse && f->onesided ? 2 * (*extent - 1) : *extent;
-  if (f->length < 1 || f->length > MAX_TRANSFORM)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "length %lld", (long long)f->length);
-  f->outputs = f->onesided && !f->inverse ? f->length / 2 + 1 : f->length;
-  return KVA_OK;
+  return check_length(k, f);
 }
 
 /* Part `i` (real, imaginary) of x as [outer, columns, inner], cropped or zero-padded to `columns`. */
-static kva_value *component(kva_onnx_call *k, const transform *f, int64_t i, int64_t extent, int64_t columns) {
-  kva_builder *b = k->b;
-  kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_value *x = kva_onnx_in(k, 0);
+static kva_value *component(kva_builder *b, kva_value *x, const transform *f, int64_t i, int64_t extent,
+                            int64_t columns) {
+  kva_expr_ctx *e = b->m->exprs;
   uint32_t rank = x->type->rank;
   kva_dim dims[3] = {kva_onnx_product(b, x->type->dims, 0, f->axis), kva_onnx_dim(x, f->axis),
                      kva_onnx_product(b, x->type->dims, f->axis + 1, rank - 1)};
@@ -97,19 +109,14 @@ static kva_value *component(kva_onnx_call *k, const transform *f, int64_t i, int
   return kva_build(b, KVA_OP_pad, 1, &x, &(kva_pad_attrs){.before = {3, before}, .after = {3, after}});
 }
 
-/* real = C re + S im, imaginary = C im - S re; each matrix multiplies [outer, n, inner] from the left. */
-kva_status kva_onnx_dft(kva_onnx_call *k) {
+static kva_value *fourier(kva_onnx_call *k, kva_value *x, const transform *f, int64_t extent) {
   kva_builder *b = k->b;
-  transform f;
-  int64_t extent = 0;
-  KVA_TRY(read_transform(k, &f, &extent));
-  kva_value *x = kva_onnx_in(k, 0);
-  bool real_out = f.inverse && f.onesided;
-  int64_t columns = real_out ? f.length / 2 + 1 : f.length;
+  bool real_out = f->inverse && f->onesided;
+  int64_t columns = real_out ? f->length / 2 + 1 : f->length;
   kva_dtype t = x->type->dtype;
-  kva_value *c = fourier_matrix(k, &f, t, false, columns), *s = fourier_matrix(k, &f, t, true, columns);
-  kva_value *re = component(k, &f, 0, extent, columns),
-            *im = f.complex_in ? component(k, &f, 1, extent, columns) : NULL;
+  kva_value *c = fourier_matrix(k, f, t, false, columns), *s = fourier_matrix(k, f, t, true, columns);
+  kva_value *re = component(b, x, f, 0, extent, columns);
+  kva_value *im = f->complex_in ? component(b, x, f, 1, extent, columns) : NULL;
   kva_value *real = kva_matmul(b, c, re, false, false), *imaginary = kva_neg(b, kva_matmul(b, s, re, false, false));
   if (im) real = kva_add(b, real, kva_matmul(b, s, im, false, false));
   if (im) imaginary = kva_add(b, imaginary, kva_matmul(b, c, im, false, false));
@@ -118,7 +125,103 @@ kva_status kva_onnx_dft(kva_onnx_call *k) {
   kva_dim out[KVA_MAX_RANK];
   uint32_t rank = x->type->rank;
   for (uint32_t i = 0; i < rank; i++) out[i] = kva_onnx_dim(x, i);
-  out[f.axis] = kva_expr_const(kva_onnx_exprs(k), f.outputs);
+  out[f->axis] = kva_expr_const(kva_onnx_exprs(k), f->outputs);
   out[rank - 1] = kva_expr_const(kva_onnx_exprs(k), real_out ? 1 : 2);
-  return kva_onnx_done(k, kva_reshape(b, y, rank, out));
+  return kva_reshape(b, y, rank, out);
+}
+
+kva_status kva_onnx_dft(kva_onnx_call *k) {
+  transform f = {0};
+  int64_t extent = 0;
+  KVA_TRY(read_transform(k, &f, &extent));
+  return kva_onnx_done(k, fourier(k, kva_onnx_in(k, 0), &f, extent));
+}
+
+/* ---- short-time transform ---------------------------------------------------------------------------------------- */
+
+static kva_status read_frames(kva_onnx_call *k, transform *f, int64_t *step) {
+  kva_value *window = kva_onnx_in(k, 2);
+  kva_ints steps = {0, NULL}, length = {0, NULL};
+  KVA_TRY(read_parts(k, f));
+  if (kva_onnx_in(k, 0)->type->rank != 3)
+    return kva_onnx_fail(k, KVA_INVALID, "expected a signal of rank 3 [batch, length, 1 or 2]");
+  if (window && (window->type->rank != 1 || !kva_expr_is_const(kva_onnx_dim(window, 0), &f->length)))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the window must be a vector of known extent");
+  KVA_TRY(kva_onnx_need_ints(k, 1, "frame_step", &steps));
+  if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_ints(k, 3, "frame_length", &length));
+  if (length.n == 1 && window && length.v[0] != f->length)
+    return kva_onnx_fail(k, KVA_INVALID, "a window of %lld elements for frames of %lld", (long long)f->length,
+                         (long long)length.v[0]);
+  if (length.n == 1) f->length = length.v[0];
+  *step = steps.n == 1 ? steps.v[0] : 0;
+  if (*step < 1) return kva_onnx_fail(k, KVA_INVALID, "frame_step must be positive");
+  f->onesided = kva_onnx_int(k, "onesided", 1) != 0;
+  f->axis = 2;
+  return check_length(k, f);
+}
+
+/* Frame i begins at element i * step; each is weighted and transformed. */
+kva_status kva_onnx_stft(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  transform f = {0};
+  int64_t step = 0;
+  KVA_TRY(read_frames(k, &f, &step));
+  kva_value *x = kva_onnx_in(k, 0), *window = kva_onnx_in(k, 2);
+  kva_dim length = kva_expr_const(e, f.length), zero = kva_expr_const(e, 0);
+  kva_dim starts = kva_expr_div(e, kva_expr_sub(e, kva_onnx_dim(x, 1), length), kva_expr_const(e, step));
+  kva_dim frames = kva_expr_max(e, kva_expr_addi(e, starts, 1), zero);
+  kva_value *first = kva_mul(b, kva_onnx_ramp(b, KVA_I64, 2, 0, frames), kva_const_scalar(b, KVA_I64, (double)step));
+  kva_value *frame = kva_onnx_gather(b, x, kva_add(b, first, kva_onnx_ramp(b, KVA_I64, 2, 1, length)), 1);
+  if (window) frame = kva_mul(b, frame, kva_onnx_unsqueeze(b, window, 1, 1));
+  if (b->failed) return KVA_INVALID;
+  return kva_onnx_done(k, fourier(k, frame, &f, f.length));
+}
+
+/* ---- mel weights ------------------------------------------------------------------------------------------------- */
+
+static kva_status need_number(kva_onnx_call *k, uint32_t i, const char *what, double *out) {
+  const kva_ref_tensor *w = kva_onnx_constant(k->c, kva_onnx_in(k, i));
+  if (!w || w->n != 1) return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u (%s) must be a constant number", i, what);
+  *out = kva_ref_tensor_get(w, 0);
+  return KVA_OK;
+}
+
+/* Bands between points that are equally far from each other in mel: band i rises from point i to i + 1 and falls to
+ * i + 2. */
+static void fill_bands(double *out, int64_t rows, int64_t bands, const int64_t *point) {
+  for (int64_t i = 0; i < bands; i++) {
+    int64_t low = point[i], centre = point[i + 1], high = point[i + 2];
+    if (low == centre) out[centre * bands + i] = 1;
+    for (int64_t j = low; j <= centre && j < rows && low < centre; j++)
+      out[j * bands + i] = (double)(j - low) / (double)(centre - low);
+    for (int64_t j = centre; j < high && j < rows; j++)
+      out[j * bands + i] = (double)(high - j) / (double)(high - centre);
+  }
+}
+
+kva_status kva_onnx_mel_weights(kva_onnx_call *k) {
+  static const char *const names[] = {"num_mel_bins", "dft_length", "sample_rate", "lower_edge_hertz",
+                                      "upper_edge_hertz"};
+  double v[5];
+  int64_t t = kva_onnx_int(k, "output_datatype", KVA_F32);
+  for (uint32_t i = 0; i < 5; i++) KVA_TRY(need_number(k, i, names[i], &v[i]));
+  if (!(v[0] >= 1 && v[0] <= 4096 && v[1] >= 1 && v[1] <= 1 << 20 && v[2] > 0 && v[3] >= 0 && v[3] <= v[4]))
+    return kva_onnx_fail(k, KVA_INVALID, "%g bands of a transform of %g points, from %g to %g Hz at %g Hz", v[0], v[1],
+                         v[3], v[4], v[2]);
+  if (t <= 0 || t >= KVA_DTYPE_COUNT) return kva_onnx_fail(k, KVA_INVALID, "output_datatype is no data type");
+  int64_t bands = (int64_t)v[0], rows = (int64_t)v[1] / 2 + 1, dims[2] = {rows, bands};
+  double low = 2595 * log10(1 + v[3] / 700), step = (2595 * log10(1 + v[4] / 700) - low) / (double)(bands + 2);
+  int64_t *point = KVA_NEW_ARRAY(k->c->arena, int64_t, bands + 2);
+  for (int64_t i = 0; i < bands + 2; i++) {
+    double hertz = 700 * (pow(10, (low + (double)i * step) / 2595) - 1);
+    point[i] = (int64_t)floor((v[1] + 1) * hertz / v[2]);
+    if (point[i] >= rows) return kva_onnx_fail(k, KVA_INVALID, "%g Hz is above half of the sample rate", hertz);
+  }
+  kva_tensor_data *data = KVA_NEW(k->b->m->arena, kva_tensor_data);
+  double *weights = KVA_NEW_ARRAY(k->b->m->arena, double, rows *bands);
+  fill_bands(weights, rows, bands, point);
+  *data = (kva_tensor_data){.dtype = KVA_F64, .rank = 2, .data = weights, .bytes = rows * bands * 8};
+  data->dims = kva_arena_memdup(k->b->m->arena, dims, sizeof dims);
+  return kva_onnx_done(k, kva_cast(k->b, kva_const_tensor(k->b, data), (kva_dtype)t));
 }

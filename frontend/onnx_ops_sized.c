@@ -1,7 +1,9 @@
-/* Rules with data-dependent result extents: NonZero, Compress, Unique. A count computed by the graph is bound to a new
- * symbol (kv.bind), which is the extent of what follows. */
-#include "frontend/onnx_rules.h"
+/* Rules with data-dependent result extents: NonZero, Compress, Unique, NonMaxSuppression. A count computed by the graph
+ * is bound to a new symbol (kv.bind), which is the extent of what follows. */
+#include "frontend/onnx_region.h"
 #include "ops/ids.h"
+
+#include <math.h>
 
 /* ---- positions of selected elements ------------------------------------------------------------------------------ */
 
@@ -177,4 +179,129 @@ kva_status kva_onnx_unique(kva_onnx_call *k) {
   kva_onnx_set_out(k, 2, inverse);
   kva_onnx_set_out(k, 3, counts_of(b, inverse, unique.count));
   return kva_onnx_done(k, kva_onnx_gather(b, x, numbers, axis));
+}
+
+/* ---- non-maximum suppression ------------------------------------------------------------------------------------- */
+
+/* A loop takes the best remaining box of every class and image at once, and removes those that overlap it too much,
+ * until nothing remains or a class has its number of boxes. */
+typedef struct suppression {
+  kva_value *low[2], *high[2]; /* edges, [B, 1, N] */
+  kva_value *scores;           /* float[B, C, N]; -infinity: not a candidate */
+  kva_value *overlap, *count;  /* scalars */
+} suppression;
+
+/* Column `at` of the boxes, [B, 1, N]. */
+static kva_value *box_column(kva_builder *b, kva_value *boxes, int64_t at) {
+  kva_expr_ctx *e = b->m->exprs;
+  kva_value *v = kva_onnx_slice(b, boxes, 2, kva_expr_const(e, at), kva_expr_const(e, 1));
+  return kva_reshape(b, v, 3, (kva_dim[]){kva_onnx_dim(boxes, 0), kva_expr_const(e, 1), kva_onnx_dim(boxes, 1)});
+}
+
+/* Corners in any order, or centre and size; y, x or x, y, which does not matter here. */
+static void read_edges(kva_builder *b, kva_value *boxes, bool centred, suppression *s) {
+  for (int i = 0; i < 2; i++) {
+    kva_value *p = box_column(b, boxes, i), *q = box_column(b, boxes, i + 2);
+    kva_value *half = centred ? kva_mul(b, q, kva_scalar_like(b, q, 0.5)) : NULL;
+    s->low[i] = centred ? kva_sub(b, p, half) : kva_build2(b, KVA_OP_min, p, q);
+    s->high[i] = centred ? kva_add(b, p, half) : kva_build2(b, KVA_OP_max, p, q);
+  }
+}
+
+static kva_value *input_scalar(kva_onnx_call *k, uint32_t i, kva_dtype t) {
+  kva_value *v = kva_onnx_in(k, i);
+  return v ? kva_cast(k->b, kva_reshape(k->b, v, 0, NULL), t) : kva_const_scalar(k->b, t, 0);
+}
+
+static kva_status read_suppression(kva_onnx_call *k, suppression *s) {
+  kva_builder *b = k->b;
+  kva_value *boxes = kva_onnx_in(k, 0), *scores = kva_onnx_in(k, 1);
+  if (boxes->type->rank != 3 || scores->type->rank != 3 || !kva_expr_is(kva_onnx_dim(boxes, 2), 4) ||
+      kva_onnx_dim(boxes, 1) != kva_onnx_dim(scores, 2) || kva_onnx_dim(boxes, 0) != kva_onnx_dim(scores, 0))
+    return kva_onnx_fail(k, KVA_INVALID, "expected boxes [B, N, 4] and scores [B, C, N]");
+  read_edges(b, boxes, kva_onnx_int(k, "center_point_box", 0) != 0, s);
+  s->count = input_scalar(k, 2, KVA_I64);
+  s->overlap = input_scalar(k, 3, boxes->type->dtype);
+  s->scores = scores;
+  if (!kva_onnx_in(k, 4)) return KVA_OK;
+  kva_value *candidate = kva_build2(b, KVA_OP_less, input_scalar(k, 4, scores->type->dtype), scores);
+  s->scores = kva_onnx_where(b, candidate, scores, kva_scalar_like(b, scores, -(double)INFINITY));
+  return KVA_OK;
+}
+
+/* Edge v of the chosen boxes, [B, C, 1]. */
+static kva_value *chosen_edge(kva_builder *b, kva_value *v, kva_value *chosen, const kva_type *scores) {
+  kva_value *in[2] = {kva_expand_like(b, v, kva_type_with_dtype(b->m, scores, v->type->dtype)), chosen};
+  return kva_build(b, KVA_OP_gather_elements, 2, in, &(kva_gather_elements_attrs){.axis = 2});
+}
+
+/* bool[B, C, N]: intersection / union with the chosen box exceeds the limit. Boxes without area overlap nothing. */
+static kva_value *overlaps(kva_builder *b, const suppression *s, kva_value *chosen, const kva_type *scores) {
+  kva_value *common = NULL, *own = NULL, *other = NULL, *zero = kva_scalar_like(b, s->overlap, 0);
+  for (int i = 0; i < 2; i++) {
+    kva_value *low = chosen_edge(b, s->low[i], chosen, scores), *high = chosen_edge(b, s->high[i], chosen, scores);
+    kva_value *width =
+        kva_sub(b, kva_build2(b, KVA_OP_min, high, s->high[i]), kva_build2(b, KVA_OP_max, low, s->low[i]));
+    width = kva_build2(b, KVA_OP_max, width, zero);
+    common = common ? kva_mul(b, common, width) : width;
+    kva_value *side = kva_sub(b, high, low), *other_side = kva_sub(b, s->high[i], s->low[i]);
+    own = own ? kva_mul(b, own, side) : side;
+    other = other ? kva_mul(b, other, other_side) : other_side;
+  }
+  kva_value *ratio = kva_div(b, common, kva_sub(b, kva_add(b, own, other), common));
+  return kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_less, zero, common),
+                    kva_build2(b, KVA_OP_less, s->overlap, ratio));
+}
+
+/* (i, scores) -> (anything found, remaining scores, chosen[B, C], found[B, C]) */
+static void suppression_body(kva_onnx_call *k, const suppression *s, const kva_region *body) {
+  kva_builder *b = k->b;
+  (void)kva_graph_add_input(body->graph, kva_type_scalar(b->m, KVA_I64), NULL);
+  kva_value *scores = kva_graph_add_input(body->graph, s->scores->type, NULL);
+  kva_value *none = kva_scalar_like(b, scores, -(double)INFINITY);
+  kva_value *chosen = kva_build(b, KVA_OP_argmax, 1, &scores, &(kva_argmax_attrs){.axis = 2, .keepdims = true});
+  kva_value *best =
+      kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){scores, chosen}, &(kva_gather_elements_attrs){.axis = 2});
+  kva_value *found = kva_build2(b, KVA_OP_less, none, best);
+  kva_value *self = kva_build2(b, KVA_OP_equal, kva_onnx_ramp(b, KVA_I64, 3, 2, kva_onnx_dim(scores, 2)), chosen);
+  kva_value *gone = kva_build2(b, KVA_OP_logical_or, self, overlaps(b, s, chosen, scores->type));
+  if (b->failed) return;
+  kva_dim rows[2] = {kva_onnx_dim(scores, 0), kva_onnx_dim(scores, 1)};
+  kva_value *out[4] = {kva_reduce(b, KVA_OP_reduce_max, found, 0, NULL, false), kva_onnx_where(b, gone, none, scores),
+                       kva_reshape(b, chosen, 2, rows), kva_reshape(b, found, 2, rows)};
+  kva_region_close(k, body, 4, out);
+}
+
+/* Results: the remaining scores, chosen[n, B, C], found[n, B, C] for the n iterations. */
+static kva_status suppress(kva_onnx_call *k, const suppression *s, kva_node **out) {
+  kva_builder *b = k->b;
+  kva_value *operands[3] = {s->count, kva_const_scalar(b, KVA_BOOL, 1), s->scores};
+  kva_region body = kva_region_open(k);
+  suppression_body(k, s, &body);
+  if (b->failed) return kva_region_discard(k, &body), KVA_INVALID;
+  kva_loop_attrs *attrs = kva_attrs_default(b->m->arena, KVA_OP(loop)->attrs);
+  kva_dim *iterations = KVA_NEW(b->m->arena, kva_dim);
+  *iterations = kva_expr_new_symbol(b->m->exprs, "iterations");
+  attrs->carried = 1;
+  attrs->binds = (kva_dims){1, iterations};
+  *out = kva_region_node(k, KVA_OP_loop, 1, &body, 3, operands, 3, attrs);
+  return kva_region_infer(k, *out);
+}
+
+/* int64[count, 3]: image, class and box of what was found, by image, class and score. */
+kva_status kva_onnx_non_max_suppression(kva_onnx_call *k) {
+  kva_builder *b = k->b;
+  suppression s = {0};
+  kva_node *loop = NULL;
+  KVA_TRY(read_suppression(k, &s));
+  if (b->failed) return KVA_INVALID;
+  KVA_TRY(suppress(k, &s, &loop));
+  kva_value *chosen = kva_transpose(b, kva_result(loop, 1), (int64_t[]){1, 2, 0}); /* [B, C, n] */
+  kept found = keep(b, flatten(b, kva_transpose(b, kva_result(loop, 2), (int64_t[]){1, 2, 0})), "boxes");
+  kva_value *numbers = numbers_kept(b, &found), *columns[3];
+  if (b->failed) return KVA_INVALID;
+  columns[0] = coordinate(b, numbers, chosen->type, 0), columns[1] = coordinate(b, numbers, chosen->type, 1);
+  columns[2] = kva_onnx_gather(b, flatten(b, chosen), numbers, 0);
+  for (int i = 0; i < 3; i++) columns[i] = kva_onnx_unsqueeze(b, columns[i], 1, 1);
+  return kva_onnx_done(k, kva_build(b, KVA_OP_concat, 3, columns, &(kva_concat_attrs){.axis = 1}));
 }

@@ -3,7 +3,9 @@
  * A case is a folder with model.onnx and test_data_set_*, or a file light_<name>.onnx with light_<name>_output_0.pb
  * beside it (input: i / n in row-major order, as the suite defines). Every case runs in a separate process, so that a
  * crash does not affect the others. Tolerance as in the suite: |a - b| <= atol + rtol * |b|, with equal shapes and
- * types. */
+ * types, bfloat16 with a relative tolerance of at least two of its units. Outputs of a model that draws random numbers
+ * have the recorded shape, type and distribution. */
+#include "ops/ids.h"
 #include "tools/cli.h"
 
 #include <dirent.h>
@@ -23,12 +25,13 @@ const kva_verb kva_verb_conform = {
     "it uses something that Kvasir does not support (see kvasir check). Small inputs that decide shapes (axes, target\n"
     "shapes) are compiled in where a model needs that. On a GPU a last line says how many kernels ran there and how "
     "many\n"
-    "steps ran on the CPU instead. Exit code 0: none failed.\n\n"
+    "steps ran on the CPU instead. Exit code 0: none failed; with --expected, whose lines are `skip NAME reason` or\n"
+    "`FAIL NAME reason`: all cases did what the file says.\n\n"
     "Example:\n  kvasir conform onnx-suite/data/node --filter softmax -v",
     run};
 
 typedef struct conform_options {
-  const char *filter;
+  const char *filter, *expected;
   double rtol, atol;
   int64_t seconds;
   bool verbose, json;
@@ -48,6 +51,10 @@ typedef struct step_counts {
 } step_counts;
 
 typedef enum outcome { OUTCOME_PASS = 0, OUTCOME_FAIL = 1, OUTCOME_SKIP = 77 } outcome;
+
+static const char *outcome_name(outcome result) {
+  return result == OUTCOME_PASS ? "pass" : result == OUTCOME_SKIP ? "skip" : "FAIL";
+}
 
 /* ---- finding cases ----------------------------------------------------------------------------------------------- */
 
@@ -106,7 +113,25 @@ static bool element_close(const kva_ref_tensor *w, const kva_ref_tensor *expecte
   double a = w->f[i], b = expected->f[i];
   if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
   if (isinf(a) || isinf(b)) return a == b;
-  return fabs(a - b) <= o->atol + o->rtol * fabs(b);
+  double rtol = w->dtype == KVA_BF16 ? fmax(o->rtol, 0x1p-6) : o->rtol;
+  return fabs(a - b) <= o->atol + rtol * fabs(b);
+}
+
+/* Mean of the elements' powers. */
+static double moment(const kva_ref_tensor *w, double power) {
+  double sum = 0;
+  for (int64_t i = 0; i < w->n; i++) sum += pow(kva_ref_tensor_get(w, i), power);
+  return w->n ? sum / (double)w->n : 0;
+}
+
+/* Whether two samples agree in mean and mean square within five standard errors of the difference. */
+static bool same_distribution(const kva_ref_tensor *w, const kva_ref_tensor *expected) {
+  for (int power = 1; power <= 2; power++) {
+    double a = moment(w, power), b = moment(expected, power);
+    double spread = moment(w, 2 * power) - a * a + moment(expected, 2 * power) - b * b;
+    if (!(fabs(a - b) <= 1e-6 + 5 * sqrt(fmax(spread, 0) / (double)(w->n + 1)))) return false;
+  }
+  return true;
 }
 
 static bool same_shape(const kva_tensor *t, const kva_ref_tensor *expected) {
@@ -116,14 +141,27 @@ static bool same_shape(const kva_tensor *t, const kva_ref_tensor *expected) {
   return true;
 }
 
-static outcome compare(const kva_tensor *t, const kva_ref_tensor *expected, const conform_options *o, kva_text *why) {
+static void add_shape(kva_text *why, const char *before, kva_dtype dtype, uint32_t rank, const int64_t *dims) {
+  kva_text_add(why, "%s%s[", before, kva_dtype_name(dtype));
+  for (uint32_t d = 0; d < rank; d++) kva_text_add(why, "%s%lld", d ? ", " : "", (long long)dims[d]);
+  kva_text_add(why, "]");
+}
+
+static outcome compare(const kva_tensor *t, const kva_ref_tensor *expected, bool random, const conform_options *o,
+                       kva_text *why) {
   if (!same_shape(t, expected)) {
-    kva_text_add(why, "output has type %s rank %d, expected %s rank %u, or another shape", kva_dtype_name(t->dtype),
-                 t->rank, kva_dtype_name(expected->dtype), expected->rank);
+    add_shape(why, "output is ", t->dtype, (uint32_t)t->rank, t->dims);
+    add_shape(why, ", expected ", expected->dtype, expected->rank, expected->dims);
     return OUTCOME_FAIL;
   }
   kva_ref_tensor *w = kva_ref_tensor_from_data(t->dtype, expected->rank, t->dims, t->data);
   outcome result = OUTCOME_PASS;
+  if (random) {
+    result = same_distribution(w, expected) ? OUTCOME_PASS : OUTCOME_FAIL;
+    if (result) kva_text_add(why, "mean is %g, expected about %g", moment(w, 1), moment(expected, 1));
+    kva_ref_tensor_free(w);
+    return result;
+  }
   for (int64_t i = 0; i < expected->n && result == OUTCOME_PASS; i++) {
     if (element_close(w, expected, i, o)) continue;
     kva_text_add(why, "element %lld is %g, expected %g", (long long)i, kva_ref_tensor_get(w, i),
@@ -172,7 +210,7 @@ static kva_status read_input(const char *data_set, int32_t i, kva_diag *diag, kv
 enum { MAX_INPUTS = 256, MAX_FIXED_ELEMENTS = 64, MAX_FIXED_FLOATS = 8 };
 typedef struct fixed_inputs {
   const char *data_set;
-  bool wanted;
+  bool wanted, random;                /* random: the model draws numbers */
   kva_ref_tensor *values[MAX_INPUTS]; /* by input of the file; NULL: an input of the program */
 } fixed_inputs;
 
@@ -228,7 +266,7 @@ static outcome run_data_set(kva_session *s, const char *data_set, bool light, co
     kva_ref_tensor *expected = NULL;
     if (!light && !join(path, data_set, name)) return OUTCOME_FAIL;
     status = kva_read_tensor_proto(light ? light_output : path, diag, &expected);
-    result = status == KVA_OK ? compare(&out[i], expected, o, why) : outcome_of(status, diag, why);
+    result = status == KVA_OK ? compare(&out[i], expected, fixed->random, o, why) : outcome_of(status, diag, why);
     kva_ref_tensor_free(expected);
   }
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
@@ -256,11 +294,18 @@ static outcome run_data_sets(kva_session *s, const char *path, const fixed_input
   return k == 0 ? OUTCOME_FAIL : result;
 }
 
+static bool draws_numbers(const kva_module *m) {
+  for (const kva_node *n = m->functions.data[0]->graph->first; n; n = n->next)
+    if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal)) return true;
+  return false;
+}
+
 static kva_status load_and_compile(const char *model, const conform_options *o, fixed_inputs *fixed, kva_diag *diag,
                                    kva_compiled **out) {
   kva_module *m = NULL;
   kva_load_options options = {.fixed_input = fix_input, .fixed_input_user = fixed};
   KVA_TRY(kva_load_model(model, &options, diag, &m));
+  fixed->random = draws_numbers(m);
   return kva_compile(m, &(kva_compile_options){.target = o->target}, diag, out);
 }
 
@@ -341,7 +386,7 @@ static outcome run_isolated(const char *path, const conform_options *o, step_cou
 }
 
 static void print_case(const char *path, outcome result, const char *why, const conform_options *o) {
-  const char *word = result == OUTCOME_PASS ? "pass" : result == OUTCOME_SKIP ? "skip" : "FAIL";
+  const char *word = outcome_name(result);
   if (o->json) {
     kva_text t = {0};
     kva_text_add(&t, "{\"case\": ");
@@ -355,8 +400,41 @@ static void print_case(const char *path, outcome result, const char *why, const 
   }
 }
 
+/* ---- expectations ------------------------------------------------------------------------------------------------ */
+
+/* Lines `skip NAME reason` or `FAIL NAME reason`, NAME being the last part of a case's path; # begins a comment. Cases
+ * that are not listed pass. */
+static kva_status read_expected(const char *path, kva_diag *diag, kva_arena *arena, kva_map **out) {
+  kva_file file;
+  *out = kva_map_create(arena);
+  KVA_TRY(kva_file_map(path, diag, &file));
+  char *text = kva_arena_strndup(arena, (const char *)file.data, file.size), *rest = text, *end = NULL;
+  kva_status status = KVA_OK;
+  for (int number = 1; !status && rest && *rest; number++) {
+    char *line = strtok_r(rest, "\n", &end);
+    rest = end;
+    if (!line || *line == '#') continue;
+    char *word = strtok_r(line, " ", &line), *name = strtok_r(NULL, " ", &line), *reason = line;
+    bool skip = word && !strcmp(word, outcome_name(OUTCOME_SKIP));
+    if (!word || (!skip && strcmp(word, outcome_name(OUTCOME_FAIL)) != 0) || !name || !reason || !*reason)
+      status = kva_error(diag, &(kva_loc){.file = path}, "line %d: expected `skip NAME reason` or `FAIL NAME reason`",
+                         number);
+    else
+      kva_map_set_str(*out, name, word);
+  }
+  kva_file_unmap(&file);
+  return status;
+}
+
+static const char *expected_of(const kva_map *expected, const char *path) {
+  const char *slash = strrchr(path, '/'), *word = kva_map_get_str(expected, slash ? slash + 1 : path);
+  return word ? word : outcome_name(OUTCOME_PASS);
+}
+
+/* ---- all cases --------------------------------------------------------------------------------------------------- */
+
 typedef struct summary {
-  size_t passed, failed, skipped;
+  size_t passed, failed, skipped, unexpected;
   step_counts steps;
 } summary;
 
@@ -382,23 +460,59 @@ static void print_summary(const summary *sum, const conform_options *o) {
            device, o->target.arch, cpu, constant);
 }
 
-static int run_all(const paths *cases, const conform_options *o) {
+/* expected: what read_expected gave; NULL: every case is to pass or to be skipped. */
+static int run_all(const paths *cases, const kva_map *expected, const conform_options *o) {
   summary sum = {0};
   for (size_t i = 0; i < cases->n; i++) {
     char why[1024];
     step_counts steps;
     outcome result = run_isolated(cases->v[i], o, &steps, why, sizeof why);
+    const char *wanted = expected ? expected_of(expected, cases->v[i]) : outcome_name(result);
     print_case(cases->v[i], result, why, o);
     count(&sum, result, &steps);
+    if (!strcmp(wanted, outcome_name(result))) continue;
+    sum.unexpected++;
+    fprintf(stderr, "UNEXPECTED %s %s, which %s lists as %s: %s\n", outcome_name(result), cases->v[i], o->expected,
+            wanted, why);
   }
   print_summary(&sum, o);
-  return sum.failed ? EXIT_NO : EXIT_DONE;
+  return (expected ? sum.unexpected : sum.failed) ? EXIT_NO : EXIT_DONE;
+}
+
+/* Finds the cases below dirs that pass the filter, sorted. */
+static void choose_cases(const char *const *dirs, int n, const conform_options *o, paths *out) {
+  paths all = {0};
+  for (int i = 0; i < n; i++) find_cases(dirs[i], 0, &all);
+  for (size_t i = 0; i < all.n; i++)
+    if (!o->filter || strstr(all.v[i], o->filter)) add_path(out, all.v[i]);
+  if (out->n) qsort(out->v, out->n, sizeof *out->v, compare_paths);
+  for (size_t i = 0; i < all.n; i++) free(all.v[i]);
+  free(all.v);
+}
+
+static int run_chosen(const char *const *dirs, int n, conform_options *o) {
+  kva_diag *diag = kva_diag_create();
+  kva_arena *arena = kva_arena_create();
+  kva_map *expected = NULL;
+  paths cases = {0};
+  kva_status status = kva_cli_target(&o->device, diag, &o->target);
+  if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
+  if (!status) choose_cases(dirs, n, o, &cases);
+  int code = status ? kva_cli_fail(status, diag) : EXIT_USAGE;
+  if (!status && !cases.n) fprintf(stderr, "kvasir conform: no case found%s\n", n ? " there" : "; name a folder");
+  if (cases.n) code = run_all(&cases, expected, o);
+  for (size_t i = 0; i < cases.n; i++) free(cases.v[i]);
+  free(cases.v);
+  kva_arena_destroy(arena);
+  kva_diag_destroy(diag);
+  return code;
 }
 
 static int run(int argc, char **argv) {
   conform_options o = {.rtol = 1e-3, .atol = 1e-7, .seconds = 60, .target = {.opt_level = 1}};
   const kva_option options[] = {
       {"--filter", NULL, "TEXT", KVA_OPTION_STRING, &o.filter, "only cases whose path contains TEXT"},
+      {"--expected", NULL, "FILE", KVA_OPTION_STRING, &o.expected, "which cases do not pass; others are unexpected"},
       {"--rtol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.rtol, "relative tolerance (1e-3)"},
       {"--atol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.atol, "absolute tolerance (1e-7)"},
       {"--time-limit", NULL, "SECONDS", KVA_OPTION_COUNT, &o.seconds, "of one case (60)"},
@@ -409,25 +523,5 @@ static int run(int argc, char **argv) {
   const char *dirs[64];
   int n, code = kva_cli_parse(&kva_verb_conform, argc, argv, options, sizeof options / sizeof *options, dirs, 64, &n);
   if (code >= 0) return code;
-  kva_diag *diag = kva_diag_create();
-  kva_status status = kva_cli_target(&o.device, diag, &o.target);
-  if (status != KVA_OK) code = kva_cli_fail(status, diag);
-  kva_diag_destroy(diag);
-  if (code >= 0) return code;
-  paths all = {0}, cases = {0};
-  for (int i = 0; i < n; i++) find_cases(dirs[i], 0, &all);
-  for (size_t i = 0; i < all.n; i++)
-    if (!o.filter || strstr(all.v[i], o.filter)) add_path(&cases, all.v[i]);
-  if (cases.n == 0) {
-    fprintf(stderr, "kvasir conform: no case found%s\n", n ? " there" : "; name a folder");
-    code = EXIT_USAGE;
-  } else {
-    qsort(cases.v, cases.n, sizeof *cases.v, compare_paths);
-    code = run_all(&cases, &o);
-  }
-  for (size_t i = 0; i < all.n; i++) free(all.v[i]);
-  for (size_t i = 0; i < cases.n; i++) free(cases.v[i]);
-  free(all.v);
-  free(cases.v);
-  return code;
+  return run_chosen(dirs, n, &o);
 }

@@ -155,6 +155,27 @@ static void wrong_onnx(void **state) {
   }
 }
 
+/* x is [1, -2, 3, -4], [5, -6, ...]; regions have an image number and corners in doubled units. The second cell of the
+ * first region is empty below the image. */
+static void regions_are_pooled(void **state) {
+  (void)state;
+  ASSERT_RESULT("<opset_import: [\"\" : 22]> g (float[1, 1, 3, 4] x) => (float[2, 1, 2, 1] y)\n"
+                "<float[2, 5] rois = {0, 2, 2, 6, 9, 0, 0, 0, 0, 0}>\n"
+                "{ y = MaxRoiPool <pooled_shape = [2, 1], spatial_scale = 0.5> (x, rois) }",
+                11, 0, 1, 1);
+}
+
+static void refused_draws(void **state) {
+  (void)state;
+  loaded l = load_with("<opset_import: [\"\" : 22]> g (float[2] x, bool c) => (float[2] y) {\n"
+                       "y = If (c) <then_branch = a () => (t) { t = RandomNormalLike (x) },\n"
+                       "else_branch = b () => (e) { e = Identity (x) }> }",
+                       NULL);
+  assert_int_equal(l.status, KVA_UNSUPPORTED);
+  assert_non_null(strstr(kva_diag_message(l.diag, 0, NULL, NULL), "branch or loop that is decided at run time"));
+  unload(&l);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(graph_with_initialisers),
@@ -167,6 +188,8 @@ int main(void) {
       cmocka_unit_test(if_with_a_known_condition),
       cmocka_unit_test(unsupported_operators_are_named),
       cmocka_unit_test(wrong_onnx),
+      cmocka_unit_test(regions_are_pooled),
+      cmocka_unit_test(refused_draws),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# The official ONNX suite of the newest opset, compiled: every case does what tests/onnx/expected.txt says. The folder is
+# $KVASIR_ONNX_SUITE_28 (holds node/ and simple/), or ../shared/onnx-suite-1.23.2.tar.xz, unpacked to a temporary one.
+. "$(dirname "$0")/support.sh"
+
+# A case beside the list, and one that is listed but passes, are unexpected.
+if [ -z "${KVASIR_ONNX_SUITE_28:-}" ] && [ -f ../shared/onnx-suite-1.23.2.tar.xz ]; then
+  tar xJf ../shared/onnx-suite-1.23.2.tar.xz -C "$work"
+  KVASIR_ONNX_SUITE_28=$work/suite123
+fi
+if [ ! -d "${KVASIR_ONNX_SUITE_28:-}/node" ]; then
+  echo "SKIP: no ONNX suite: set KVASIR_ONNX_SUITE_28 to its folder"
+  exit 77
+fi
+suite=$KVASIR_ONNX_SUITE_28
+expected=tests/onnx/expected.txt
+
+printf 'skip test_relu it passes\n' >"$work/wrong.txt"
+expect 1 conform "$suite" --filter node/test_relu --expected "$work/wrong.txt"
+says "UNEXPECTED pass"
+expect 1 conform "$suite" --filter node/test_dft_inverse --expected "$work/wrong.txt"
+says "UNEXPECTED FAIL"
+printf 'pass test_relu\n' >"$work/wrong.txt"
+expect 1 conform "$suite" --filter node/test_relu --expected "$work/wrong.txt"
+says 'line 1: expected `skip NAME reason`'
+
+# Sanitizers see a share of the cases, which they slow down.
+filter=(--filter /)
+[ -z "${KVASIR_SANITIZED:-}" ] || filter=(--filter node/test_r)
+expect 0 conform "$suite" "${filter[@]}" --expected "$expected"
+tail -1 "$work/out"

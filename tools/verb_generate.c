@@ -1,209 +1,173 @@
 /* kvasir generate: continues texts with a language model. */
 #include "tools/cli.h"
-#include "runtime/sequences.h"
-#include "tools/library/library.h"
-#include "tools/driver/language.h"
-#include "tools/driver/sampler.h"
-#include "tools/tokenizer/tokenizer.h"
+#include "runtime/exe/train.h"
+#include "tools/serve/engine.h"
+#include "tools/tokenizer/unicode.h"
 
-#include <signal.h>
+#include <jansson.h>
 #include <stdlib.h>
 
 static int run(int argc, char **argv);
 
 const kva_verb kva_verb_generate = {
-    "generate", "MODEL --prompt TEXT [options]", "continue a text with a language model",
+    "generate", "MODEL --prompt TEXT [options]", "continue texts with a language model",
     "The model takes tokens [B, T] and gives logits [B, T, vocabulary]; what it remembers of earlier tokens is "
     "derived\n"
-    "from it, so that a token costs one step. Without --tokenizer tokens are bytes, and 256 ends a text. The text is\n"
-    "printed as it comes, after the prompt; several texts (--n) one after the other. The same seed gives the same\n"
-    "texts, whatever the number of threads.\n\n"
+    "from it, so that a token costs one step. Without --tokenizer tokens are bytes, and 256 ends a text. One text is\n"
+    "printed as it comes, after the prompt; several (--n, --prompts) one after the other. The same seed gives the "
+    "same\n"
+    "texts, whatever the number of threads and --batch. A signal ends the texts where they are, with exit code 4.\n\n"
     "Examples:\n"
     "  kvasir generate models/lm.kv -D vocab=257 --weights model.safetensors --prompt \"Once upon\" --temperature 0.8\n"
-    "  kvasir generate model.onnx --tokenizer tokenizer.json --prompt \"The\" --tokens 40",
+    "  kvasir generate model.onnx --tokenizer tokenizer.json --prompt \"The\" --tokens 40 --stop \".\"\n"
+    "  kvasir generate model.onnx --tokenizer tokenizer.json --prompts questions.txt --batch 8 --json",
     run};
 
 typedef struct generate_options {
-  kva_strings defines;
-  const char *weights, *prompt, *tokenizer;
-  int64_t tokens, texts, threads, seed;
-  bool stats;
+  kva_strings defines, stops;
+  const char *weights, *prompt, *prompts, *tokenizer;
+  int64_t tokens, texts, batch, threads, seed;
+  bool stats, json;
   kva_sampling sampling;
   kva_pass_choice passes;
 } generate_options;
 
-enum { CHUNK = 256 }; /* rows of the prompt that are read at once, to bound the memory of their logits */
-
-static volatile sig_atomic_t stop_requested;
-static void request_stop(int number) {
-  (void)number;
-  stop_requested = 1;
-}
-
-/* What came is printed; a shell sees that the user ended it. */
-static void die_of_interrupt(void) {
-  signal(SIGINT, SIG_DFL);
-  raise(SIGINT);
-}
-
-/* ---- a run ------------------------------------------------------------------------------------------------------- */
+typedef struct prompt {
+  const char *text;
+  kva_token_ids ids;
+} prompt;
 
 typedef struct generation {
   const generate_options *o;
   kva_diag *diag;
+  kva_arena *arena;
   kva_tokenizer *tokenizer;
-  kva_token_ids prompt;
-  kva_compiled *compiled;
-  kva_session *session;
-  kva_sequences *sequences;
-  kva_dtype token_type;
-  void *tokens;                    /* [texts][rows of the call] in token_type */
-  int32_t *order;                  /* room for the sampler */
-  int64_t vocabulary, drawn, made; /* drawn: tokens that may be */
-  kva_text *texts;                 /* of those that are printed at the end: what follows the prompt */
-  bool *ended;
-  double prefill_seconds, decode_seconds;
+  KVA_VEC(prompt) prompts;
+  kva_engine *engine;
+  kva_completion *texts;
+  int64_t n, added, printed;
 } generation;
 
-static kva_status load_tokenizer(generation *g) {
+/* ---- prompts ----------------------------------------------------------------------------------------------------- */
+
+static kva_status add_prompt(generation *g, const char *text, const char *where) {
+  prompt p = {.text = text};
+  int64_t replaced = 0;
+  kva_tokenizer_begin(g->tokenizer, &p.ids);
+  kva_status status = kva_tokenizer_encode(g->tokenizer, text, strlen(text), g->diag, &p.ids, &replaced);
+  KVA_PUSH(g->arena, &g->prompts, p);
+  if (status == KVA_OK && !p.ids.n)
+    return kva_error(g->diag, NULL, "%s: expected at least one token, found none", where);
+  return status;
+}
+
+/* Every line is a prompt. */
+static kva_status read_prompts(generation *g, const char *path) {
+  kva_file file;
+  KVA_TRY(kva_file_map(path, g->diag, &file));
+  char *text = kva_arena_strndup(g->arena, file.data, file.size), *next = text;
+  bool binary = strlen(text) != file.size;
+  kva_file_unmap(&file);
+  if (binary) return kva_error(g->diag, NULL, "%s: expected lines of text, found a zero byte", path);
+  for (uint32_t line = 1; next && *next; line++) {
+    char where[32], *begin = next;
+    snprintf(where, sizeof where, "--prompts, line %u", line);
+    next = strchr(begin, '\n');
+    if (next) *next++ = 0;
+    KVA_TRY(add_prompt(g, begin, where));
+  }
+  return g->prompts.len ? KVA_OK : kva_error(g->diag, NULL, "%s: expected lines of text, found none", path);
+}
+
+static kva_status load_prompts(generation *g) {
   if (g->o->tokenizer)
     KVA_TRY(kva_tokenizer_load(g->o->tokenizer, g->diag, &g->tokenizer));
   else
     g->tokenizer = kva_tokenizer_bytes();
-  int64_t replaced = 0;
-  KVA_TRY(kva_tokenizer_encode(g->tokenizer, g->o->prompt, strlen(g->o->prompt), g->diag, &g->prompt, &replaced));
-  return g->prompt.n ? KVA_OK : kva_error(g->diag, NULL, "--prompt: expected at least one token, found none");
+  return g->o->prompts ? read_prompts(g, g->o->prompts) : add_prompt(g, g->o->prompt, "--prompt");
 }
 
-/* Models may have a few tokens more than their tokenizer, to round sizes; these are not drawn. */
-static kva_status check_vocabulary(generation *g) {
-  int64_t known = kva_tokenizer_vocab(g->tokenizer), bytes = known - 1;
-  g->drawn = known < g->vocabulary ? known : g->vocabulary;
-  bool fits = g->o->tokenizer ? g->vocabulary >= known : g->vocabulary == bytes || g->vocabulary == known;
-  if (fits) return KVA_OK;
-  if (g->o->tokenizer)
-    return kva_error(g->diag, NULL, "the model knows %lld tokens, the tokenizer has %lld", (long long)g->vocabulary,
-                     (long long)known);
-  return kva_error(
-      g->diag, NULL,
-      "the model knows %lld tokens; those of bytes are 256 or, with the end of texts, 257: give --tokenizer",
-      (long long)g->vocabulary);
-}
+/* ---- texts ------------------------------------------------------------------------------------------------------- */
 
-static kva_status check_signature(generation *g, const kva_module *m) {
-  kva_language language;
-  KVA_TRY(kva_language_of(m, "kvasir generate", g->diag, &language));
-  g->token_type = language.token_type;
-  g->vocabulary = language.vocabulary;
-  return check_vocabulary(g);
-}
-
-static kva_status allocate(generation *g) {
-  size_t texts = (size_t)g->o->texts, rows = (size_t)g->prompt.n;
-  if (rows > SIZE_MAX / 16 / texts) return kva_fail(g->diag, KVA_NO_MEMORY, NULL, "out of memory");
-  g->tokens = calloc(texts * rows, sizeof(int64_t));
-  g->order = calloc((size_t)g->vocabulary, sizeof *g->order);
-  g->texts = calloc(texts, sizeof *g->texts);
-  g->ended = calloc(texts, sizeof *g->ended);
-  bool ok = g->tokens && g->order && g->texts && g->ended;
-  return ok ? KVA_OK : kva_fail(g->diag, KVA_NO_MEMORY, NULL, "out of memory");
-}
-
-static kva_status prepare(generation *g, kva_module *m, kva_pass_control *control, kva_arena *arena) {
-  const kva_compile_options co = {.decode = true,
-                                  .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
-                                  .passes = {.control = control, .sequences = g->o->texts}};
-  const kva_session_options so = {.threads = (int)g->o->threads, .seed = (uint64_t)g->o->seed};
-  kva_status status = check_signature(g, m);
-  if (status != KVA_OK) {
-    kva_module_destroy(m);
-    return status;
-  }
-  KVA_TRY(kva_compile(m, &co, g->diag, &g->compiled));
-  KVA_TRY(kva_session_create(g->compiled->artifact, &so, g->diag, &g->session));
-  KVA_TRY(kva_sequences_create(g->session, g->o->texts, g->prompt.n + g->o->tokens, g->diag, &g->sequences));
-  return allocate(g);
-}
-
-static void set_token(generation *g, int64_t i, int64_t token) {
-  if (g->token_type == KVA_I32)
-    ((int32_t *)g->tokens)[i] = (int32_t)token;
-  else
-    ((int64_t *)g->tokens)[i] = token;
-}
-
-static kva_status append(generation *g, int64_t rows, const float **out_logits) {
-  kva_tensor in = {.dtype = g->token_type, .rank = 2, .dims = {g->o->texts, rows}, .data = g->tokens}, out[8] = {{0}};
-  if (kva_sequences_outputs(g->sequences) > 8)
-    return kva_fail(g->diag, KVA_UNSUPPORTED, NULL, "kvasir generate: the model has more than 8 outputs");
-  kva_status status = kva_sequences_append(g->sequences, &in, out);
-  if (status != KVA_OK) return kva_fail(g->diag, status, NULL, "%s", kva_session_error(g->session));
-  *out_logits = out[0].data;
-  return KVA_OK;
-}
-
-/* ---- text -------------------------------------------------------------------------------------------------------- */
-
-/* One text is printed as it comes. */
-static void take_token(generation *g, int64_t text, int64_t token) {
-  if (token == kva_tokenizer_end(g->tokenizer)) g->ended[text] = true;
-  if (g->ended[text]) return;
-  kva_text *t = &g->texts[text];
-  size_t before = t->len;
-  kva_tokenizer_decode(g->tokenizer, (uint32_t)token, t);
-  if (g->o->texts > 1) return;
-  fwrite(t->data + before, 1, t->len - before, stdout);
+static void print_text(kva_completion *c, const char *text, size_t size) {
+  (void)c;
+  fwrite(text, 1, size, stdout);
   fflush(stdout);
 }
 
-static bool all_ended(const generation *g) {
-  for (int64_t i = 0; i < g->o->texts; i++)
-    if (!g->ended[i]) return false;
-  return true;
-}
-
-/* Draws a token for every text from the logits of the last of `rows` rows. */
-static void draw(generation *g, const float *logits, int64_t rows) {
-  int64_t position = kva_sequences_length(g->sequences, 0);
-  for (int64_t i = 0; i < g->o->texts; i++) {
-    const float *last = logits + ((i + 1) * rows - 1) * g->vocabulary;
-    int64_t token = kva_sample(&g->o->sampling, last, g->drawn, (uint64_t)i, (uint64_t)position, g->order);
-    set_token(g, i, token);
-    take_token(g, i, token);
+static kva_status make_texts(generation *g) {
+  const generate_options *o = g->o;
+  g->n = g->prompts.len * o->texts;
+  g->texts = calloc((size_t)g->n, sizeof *g->texts);
+  if (!g->texts) return kva_fail(g->diag, KVA_NO_MEMORY, NULL, "out of memory");
+  for (int64_t i = 0; i < g->n; i++) {
+    const prompt *p = &g->prompts.data[i / o->texts];
+    g->texts[i] = (kva_completion){.prompt = p->ids.data,
+                                   .prompt_tokens = p->ids.n,
+                                   .max_tokens = o->tokens,
+                                   .sampling = o->sampling,
+                                   .sequence = (uint64_t)i,
+                                   .stops = o->stops.v,
+                                   .n_stops = o->stops.n};
+    if (g->n == 1 && !o->json) g->texts[i].on_text = print_text;
   }
+  return KVA_OK;
 }
 
-/* Of every text the same rows of the prompt, from `first` on. */
-static kva_status read_prompt(generation *g, int64_t first, int64_t *out_rows, const float **out_logits) {
-  int64_t rows = *out_rows = g->prompt.n - first < CHUNK ? g->prompt.n - first : CHUNK;
-  for (int64_t i = 0; i < g->o->texts; i++)
-    for (int64_t k = 0; k < rows; k++) set_token(g, i * rows + k, g->prompt.data[first + k]);
-  return append(g, rows, out_logits);
+static void print_json(const generation *g, int64_t i) {
+  static const char *const finishes[] = {"cancelled", "stop", "length", "cancelled", "failed"};
+  const kva_completion *c = &g->texts[i];
+  const prompt *p = &g->prompts.data[i / g->o->texts];
+  kva_text text = {0}, asked = {0};
+  kva_utf8_add_valid(c->text.data, c->text.len, &text);
+  kva_utf8_add_valid(p->text, strlen(p->text), &asked);
+  json_t *o =
+      json_pack("{s:s%, s:I, s:s%, s:s, s:I, s:I}", "prompt", asked.len ? asked.data : "", asked.len, "index",
+                (json_int_t)(i % g->o->texts), "text", text.len ? text.data : "", text.len, "finish",
+                finishes[c->finish], "prompt_tokens", (json_int_t)c->prompt_tokens, "tokens", (json_int_t)c->tokens);
+  json_dumpf(o, stdout, JSON_COMPACT);
+  putchar('\n');
+  json_decref(o);
+  kva_text_free(&text);
+  kva_text_free(&asked);
+}
+
+static void print_whole(const generation *g, int64_t i) {
+  const kva_completion *c = &g->texts[i];
+  if (g->o->json) {
+    print_json(g, i);
+    return;
+  }
+  if (g->n > 1) {
+    printf("%s== %lld ==\n%s", i ? "\n" : "", (long long)i + 1, g->prompts.data[i / g->o->texts].text);
+    fwrite(c->text.data, 1, c->text.len, stdout);
+  }
+  if (i + 1 == g->n) putchar('\n');
+}
+
+/* Texts are printed in order, each when it has ended. */
+static void print_ended(generation *g) {
+  for (; g->printed < g->added && g->texts[g->printed].finish != KVA_FINISH_NONE; g->printed++)
+    print_whole(g, g->printed);
+  fflush(stdout);
+}
+
+static void cancel(generation *g) {
+  for (int64_t i = 0; i < g->added; i++) atomic_store(&g->texts[i].cancelled, true);
 }
 
 static kva_status continue_texts(generation *g) {
-  const float *logits = NULL;
-  double start = kva_now();
-  int64_t rows = 0;
-  if (g->o->texts == 1) printf("%s", g->o->prompt), fflush(stdout);
-  for (int64_t first = 0; first < g->prompt.n; first += rows) KVA_TRY(read_prompt(g, first, &rows, &logits));
-  g->prefill_seconds = kva_now() - start;
-  draw(g, logits, rows);
-  for (g->made = 1; g->made < g->o->tokens && !all_ended(g) && !stop_requested && !ferror(stdout); g->made++) {
-    KVA_TRY(append(g, 1, &logits));
-    draw(g, logits, 1);
+  if (g->n == 1 && !g->o->json) printf("%s", g->o->prompt ? g->o->prompt : g->prompts.data[0].text), fflush(stdout);
+  while (g->printed < g->n) {
+    bool stopped = kva_train_stopped() || ferror(stdout);
+    if (stopped) cancel(g);
+    if (stopped && g->printed == g->added) break;
+    while (!stopped && g->added < g->n && kva_engine_free_slots(g->engine))
+      kva_engine_add(g->engine, &g->texts[g->added++]);
+    KVA_TRY(kva_engine_step(g->engine, g->diag));
+    print_ended(g);
   }
-  g->decode_seconds = kva_now() - start - g->prefill_seconds;
-  return KVA_OK;
-}
-
-static void print_texts(const generation *g) {
-  for (int64_t i = 0; g->o->texts > 1 && i < g->o->texts; i++) {
-    printf("%s== %lld ==\n%s", i ? "\n" : "", (long long)i + 1, g->o->prompt);
-    fwrite(g->texts[i].data, 1, g->texts[i].len, stdout);
-  }
-  fputc('\n', stdout);
-  fflush(stdout);
+  return kva_train_stopped() ? KVA_INTERRUPTED : KVA_OK;
 }
 
 static double rate(int64_t tokens, double seconds) {
@@ -211,47 +175,57 @@ static double rate(int64_t tokens, double seconds) {
 }
 
 static void print_stats(const generation *g) {
-  int64_t n = g->o->texts;
-  fprintf(stderr, "prompt: %lld tokens, %.0f tokens/s; text: %lld tokens, %.0f tokens/s\n",
-          (long long)(n * g->prompt.n), rate(n * g->prompt.n, g->prefill_seconds), (long long)(n * g->made),
-          rate(n * (g->made - 1), g->decode_seconds));
-}
-
-static void clear(generation *g) {
-  for (int64_t i = 0; g->texts && i < g->o->texts; i++) kva_text_free(&g->texts[i]);
-  free(g->texts);
-  free(g->ended);
-  free(g->tokens);
-  free(g->order);
-  free(g->prompt.data);
-  kva_sequences_destroy(g->sequences);
-  kva_session_destroy(g->session);
-  kva_compiled_destroy(g->compiled);
-  kva_tokenizer_destroy(g->tokenizer);
-  kva_diag_destroy(g->diag);
+  const kva_engine_stats s = kva_engine_get_stats(g->engine);
+  fprintf(stderr, "prompt: %lld tokens, %.0f tokens/s; text: %lld tokens, %.0f tokens/s\n", (long long)s.read,
+          rate(s.read, s.read_seconds), (long long)s.drawn, rate(s.drawn - g->n, s.draw_seconds));
 }
 
 /* ---- the verb ---------------------------------------------------------------------------------------------------- */
 
-static int generate(const char *path, generate_options *o) {
-  generation g = {.o = o, .diag = kva_diag_create()};
-  kva_arena *arena = kva_arena_create();
-  kva_module *m = NULL;
+static int64_t longest_prompt(const generation *g) {
+  int64_t most = 0;
+  for (uint32_t i = 0; i < g->prompts.len; i++)
+    if (most < g->prompts.data[i].ids.n) most = g->prompts.data[i].ids.n;
+  return most;
+}
+
+static kva_status make_engine(generation *g, kva_module *m) {
+  const generate_options *o = g->o;
+  const kva_engine_options options = {.slots = o->batch < g->n ? o->batch : g->n,
+                                      .capacity = longest_prompt(g) + o->tokens,
+                                      .prefixes = 1,
+                                      .threads = (int)o->threads,
+                                      .seed = (uint64_t)o->seed,
+                                      .target = {.opt_level = 2, .cache = kva_user_cache(g->arena, NULL)},
+                                      .control = (kva_pass_control *)&o->passes.control};
+  return kva_engine_create(m, g->tokenizer, &options, g->diag, &g->engine);
+}
+
+static int load_and_continue(generation *g, const char *path, generate_options *o) {
   const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &(kva_strings){0}, .weights = o->weights};
-  kva_status status = load_tokenizer(&g);
-  int code = status == KVA_OK ? kva_cli_load_from(&from, g.diag, &m) : kva_cli_fail(status, g.diag);
-  if (code < 0) {
-    status = prepare(&g, m, &o->passes.control, arena);
-    kva_cli_print_passes(&o->passes);
-    signal(SIGINT, request_stop);
-    if (status == KVA_OK) status = continue_texts(&g);
-    if (status == KVA_OK) print_texts(&g);
-    if (status == KVA_OK && o->stats) print_stats(&g);
-    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, g.diag);
-  }
-  clear(&g);
-  kva_arena_destroy(arena);
-  if (stop_requested) die_of_interrupt();
+  kva_module *m = NULL;
+  kva_status status = load_prompts(g);
+  if (status == KVA_OK) status = make_texts(g);
+  int code = status == KVA_OK ? kva_cli_load_from(&from, g->diag, &m) : kva_cli_fail(status, g->diag);
+  if (code >= 0) return code;
+  status = make_engine(g, m);
+  kva_cli_print_passes(&o->passes);
+  kva_train_catch_signals();
+  if (status == KVA_OK) status = continue_texts(g);
+  if ((status == KVA_OK || status == KVA_INTERRUPTED) && o->stats) print_stats(g);
+  return status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, g->diag);
+}
+
+static int generate(const char *path, generate_options *o) {
+  generation g = {.o = o, .diag = kva_diag_create(), .arena = kva_arena_create()};
+  int code = load_and_continue(&g, path, o);
+  for (int64_t i = 0; g.texts && i < g.n; i++) kva_completion_clear(&g.texts[i]);
+  for (uint32_t i = 0; i < g.prompts.len; i++) free(g.prompts.data[i].ids.data);
+  free(g.texts);
+  kva_engine_destroy(g.engine);
+  kva_tokenizer_destroy(g.tokenizer);
+  kva_arena_destroy(g.arena);
+  kva_diag_destroy(g.diag);
   return code;
 }
 
@@ -260,14 +234,28 @@ static int misused(const char *what) {
   return EXIT_USAGE;
 }
 
+static int check(const generate_options *o, int n_models) {
+  if (!n_models) return misused("a model is missing");
+  if (!o->prompt && !o->prompts) return misused("--prompt is missing: the text to continue");
+  if (o->prompt && o->prompts) return misused("--prompt and --prompts: give one of them");
+  if (o->sampling.top_p > 1 || o->sampling.min_p > 1)
+    return misused("--top-p and --min-p are probabilities, at most 1");
+  for (uint32_t i = 0; i < o->stops.n; i++)
+    if (!*o->stops.v[i]) return misused("--stop: expected a text, found none");
+  return -1;
+}
+
 static int run(int argc, char **argv) {
-  generate_options o = {.tokens = 256, .texts = 1, .sampling = {.top_p = 1}};
+  generate_options o = {.tokens = 256, .texts = 1, .batch = 16, .sampling = {.top_p = 1, .repetition = 1}};
   const kva_option options[] = {
       {"--prompt", NULL, "TEXT", KVA_OPTION_STRING, &o.prompt, "the text to continue"},
+      {"--prompts", NULL, "FILE", KVA_OPTION_STRING, &o.prompts, "texts to continue, one a line"},
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
       {"--tokens", NULL, "N", KVA_OPTION_COUNT, &o.tokens, "at most so many more tokens (256)"},
-      {"--n", NULL, "N", KVA_OPTION_COUNT, &o.texts, "so many texts, in one batch (1)"},
+      {"--stop", NULL, "TEXT", KVA_OPTION_LIST, &o.stops, "ends a text before it"},
+      {"--n", NULL, "N", KVA_OPTION_COUNT, &o.texts, "so many texts for each prompt (1)"},
+      {"--batch", NULL, "N", KVA_OPTION_COUNT, &o.batch, "so many texts at once (16)"},
       {"--temperature", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.sampling.temperature,
        "0 (default): always the likeliest token; 1: as the model says"},
       {"--top-k", NULL, "N", KVA_OPTION_INT, &o.sampling.top_k, "only the N likeliest tokens (0: all)"},
@@ -275,18 +263,18 @@ static int run(int argc, char **argv) {
        "only the likeliest tokens that together have this probability (1)"},
       {"--min-p", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.sampling.min_p,
        "only tokens at least X times as likely as the likeliest (0)"},
+      {"--repetition-penalty", NULL, "X", KVA_OPTION_POSITIVE, &o.sampling.repetition,
+       "divides the logits of tokens that came before (1)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of the draws, and of parameters without values (0)"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
+      {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a text"},
       {"--stats", NULL, NULL, KVA_OPTION_FLAG, &o.stats, "print tokens per second to standard error"},
       KVA_PASS_OPTIONS(&o.passes),
   };
   const char *path;
   int n, code = kva_cli_parse(&kva_verb_generate, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
-  if (code >= 0) return code;
-  if (!n) return misused("a model is missing");
-  if (!o.prompt) return misused("--prompt is missing: the text to continue");
-  if (o.sampling.top_p > 1 || o.sampling.min_p > 1) return misused("--top-p and --min-p are probabilities, at most 1");
+  if (code >= 0 || (code = check(&o, n)) >= 0) return code;
   if ((code = kva_cli_passes(&kva_verb_generate, &o.passes)) >= 0) return code;
   o.sampling.seed = (uint64_t)o.seed;
   return generate(path, &o);

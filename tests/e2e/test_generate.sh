@@ -23,8 +23,9 @@ long=$(for _ in $(seq 30); do printf 'the cat sat on the mat. '; done)
 expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt "$long" --tokens 24
 grep -qF 'mat. the cat sat on the mat. ' "$work/out" || fail "a long prompt"
 
+asked=(--prompt 'the ')
 draws() { # draws FILE OPTION...
-  "$KVASIR" generate models/lm.kv "${size[@]}" --weights "$weights" --prompt 'the ' --tokens 30 --temperature 2 "${@:2}" \
+  "$KVASIR" generate models/lm.kv "${size[@]}" --weights "$weights" "${asked[@]}" --tokens 30 --temperature 2 "${@:2}" \
     >"$work/$1"
 }
 draws a --n 3 --seed 7 --threads 1
@@ -39,6 +40,41 @@ draws k --seed 7 --top-k 1
 draws greedy --temperature 0
 cmp -s "$work/k" "$work/greedy" || fail "--top-k 1 is not greedy"
 
+# Prompts of a file: a text is what it is alone, whatever runs beside it.
+printf 'the \nthe cat sat on \non\nmat. the cat sat \n' >"$work/prompts"
+asked=(--prompts "$work/prompts")
+for batch in 1 3 16; do draws "batch$batch" --n 2 --seed 7 --batch $batch --json; done
+cmp -s "$work/batch1" "$work/batch3" && cmp -s "$work/batch1" "$work/batch16" || fail "texts depend on --batch"
+python3 - "$work/batch3" "$work/prompts" <<'PY' || fail "--json: $(cat "$work/batch3")"
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+asked = [line.rstrip("\n") for line in open(sys.argv[2])]
+assert [(r["prompt"], r["index"]) for r in rows] == [(p, i) for p in asked for i in range(2)], rows
+assert all(r["finish"] == "length" and r["tokens"] == 30 and r["prompt_tokens"] == len(r["prompt"]) for r in rows), rows
+assert len({r["text"] for r in rows}) == 8
+PY
+
+# Stop strings end a text and are left out, also where one begins in vain before.
+greedy() { expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt 'the cat ' --tokens 40 "$@"; }
+greedy --stop 'the mouse' --stop 'mat'
+[ "$(cat "$work/out")" = 'the cat sat on the ' ] || fail "--stop: $(cat "$work/out")"
+greedy --stop 'sat' --json
+grep -qF '"text":"","finish":"stop"' "$work/out" || fail "--stop --json: $(cat "$work/out")"
+greedy --repetition-penalty 1000
+grep -qF 'sat on the mat. the cat' "$work/out" && fail "--repetition-penalty changes nothing"
+
+# A signal ends a text where it is; what came stands.
+python3 - "$KVASIR" models/lm.kv "${size[@]}" --weights "$weights" <<'PY' || fail "SIGINT"
+import signal, subprocess, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+p = subprocess.Popen([sys.argv[1], "generate", *sys.argv[2:], "--prompt", "the cat ", "--tokens", "1000000"], stdout=subprocess.PIPE)
+text = p.stdout.read(200)
+p.send_signal(signal.SIGINT)
+text += p.stdout.read()
+assert p.wait() == 4, p.returncode
+assert text.startswith(b"the cat sat on the mat.") and text.endswith(b"\n"), text
+PY
+
 # A text ends where the model ends it.
 expect 0 generate models/lm.kv "${size[@]}" -D separator=256 --prompt x --tokens 3000 --temperature 100 --stats
 made=$(sed -n 's/.*text: \([0-9]*\) tokens.*/\1/p' "$work/out")
@@ -50,6 +86,10 @@ refused() { # refused CODE MESSAGE ARGUMENT...
 }
 refused 2 '--prompt is missing' models/lm.kv
 refused 2 'a model is missing' --prompt x
+refused 2 'give one of them' models/lm.kv --prompt x --prompts "$work/prompts"
+refused 2 'expected a text' models/lm.kv --prompt x --stop ''
+printf 'a\n\nb\n' >"$work/gap"
+refused 1 'line 2: expected at least one token' models/lm.kv --prompts "$work/gap"
 refused 2 'probabilities, at most 1' models/lm.kv --prompt x --top-p 2
 refused 1 'at least one token' models/lm.kv --prompt ''
 refused 1 'the model knows 8000 tokens' models/lm.kv --prompt x

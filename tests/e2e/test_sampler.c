@@ -86,12 +86,23 @@ static void draws_are_numbered(void **state) {
   for (int i = 0; i < 3; i++) assert_in_range(same[i], 50, 140); /* 0.285 of them by chance */
 }
 
+static void tokens_that_came_before(void **state) {
+  (void)state;
+  const uint32_t prompt[] = {0, 0, 9}, text[] = {1, 2, 1, 0};
+  int32_t times[TOKENS];
+  float a[TOKENS] = {2, -2, 4, 8, -8}, b[TOKENS] = {2, -2, 4, 8, -8}, c[TOKENS] = {2, -2, 4, 8, -8};
+  kva_penalize(&(kva_sampling){.repetition = 2}, a, TOKENS, prompt, 3, text, 4, times);
+  assert_memory_equal(a, ((float[]){1, -4, 2, 8, -8}), sizeof a);
+  kva_penalize(&(kva_sampling){.presence = 1, .frequency = 0.5}, b, TOKENS, prompt, 3, text, 4, times);
+  assert_memory_equal(b, ((float[]){0.5F, -4, 2.5F, 8, -8}), sizeof b);
+  kva_penalize(&(kva_sampling){.repetition = 1}, c, TOKENS, prompt, 3, text, 4, times);
+  assert_memory_equal(c, ((float[]){2, -2, 4, 8, -8}), sizeof c);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(settings_leave_tokens),
-      cmocka_unit_test(likeliest_token),
-      cmocka_unit_test(odd_logits),
-      cmocka_unit_test(draws_are_numbered),
+      cmocka_unit_test(settings_leave_tokens), cmocka_unit_test(likeliest_token),         cmocka_unit_test(odd_logits),
+      cmocka_unit_test(draws_are_numbered),    cmocka_unit_test(tokens_that_came_before),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -24,6 +24,10 @@ kva_target_options kva_target_named(const char *name) {
   return t;
 }
 
+static void drop_first(kva_module *m) {
+  memmove(m->functions.data, m->functions.data + 1, --m->functions.len * sizeof *m->functions.data);
+}
+
 kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) {
   kva_pass_options passes = options->passes;
   kva_target target;
@@ -32,6 +36,7 @@ kva_status kva_compile_graph(kva_module *m, const kva_compile_options *options) 
   passes.step = options->decode;
   KVA_TRY(kva_optimize(m, &passes));
   if (options->decode) KVA_TRY(kva_make_decode(m, &passes));
+  if (options->decode_only) drop_first(m);
   if (options->train) KVA_TRY(kva_make_training(m, &passes));
   return kva_prepare(m, &passes);
 }

@@ -8,8 +8,9 @@
 #include "runtime/runtime.h"
 
 typedef struct kva_compile_options {
-  bool train;  /* programs "train_step" and "eval" in addition to "main"; requires a train block */
-  bool decode; /* programs "decode" and "step": pass incremental */
+  bool train;       /* programs "train_step" and "eval" in addition to "main"; requires a train block */
+  bool decode;      /* programs "decode" and "step": pass incremental */
+  bool decode_only; /* with decode: these alone, without function 0 */
   kva_target_options target;
   kva_pass_options passes;
 } kva_compile_options;

@@ -11,6 +11,30 @@ static float value_of(const float *logits, int64_t i) {
   return isnan(logits[i]) ? -INFINITY : logits[i];
 }
 
+/* ---- penalties --------------------------------------------------------------------------------------------------- */
+
+static void penalize(const kva_sampling *s, float *logit, int32_t times) {
+  if (s->repetition > 0) *logit = (float)(*logit > 0 ? *logit / s->repetition : *logit * s->repetition);
+  if (times) *logit -= (float)(s->presence + s->frequency * times);
+}
+
+void kva_penalize(const kva_sampling *s, float *logits, int64_t n, const uint32_t *prompt, int64_t n_prompt,
+                  const uint32_t *text, int64_t n_text, int32_t *times) {
+  enum { DONE = -1 };
+  if ((s->repetition <= 0 || s->repetition == 1) && s->presence == 0 && s->frequency == 0) return;
+  memset(times, 0, (size_t)n * sizeof *times);
+  for (int64_t i = 0; i < n_text; i++)
+    if (text[i] < n) times[text[i]]++;
+  for (int64_t i = 0; i < n_prompt + n_text; i++) {
+    uint32_t token = i < n_prompt ? prompt[i] : text[i - n_prompt];
+    if (token >= n || times[token] == DONE) continue;
+    penalize(s, &logits[token], times[token]);
+    times[token] = DONE;
+  }
+}
+
+/* ---- the choice -------------------------------------------------------------------------------------------------- */
+
 static int64_t likeliest(const float *logits, int64_t n) {
   int64_t best = 0;
   for (int64_t i = 1; i < n; i++)

@@ -87,7 +87,6 @@ static inline int64_t kva_vocabulary_id(const kva_vocabulary *v, const char *tex
   int64_t id = (int64_t)(uintptr_t)kva_map_get(v->ids, text, size) - 1;
   return id < v->size ? id : -1;
 }
-void kva_token_ids_add(kva_token_ids *ids, uint32_t id);
 
 typedef struct kva_merge {
   uint64_t pair; /* left << 32 | right; UINT64_MAX: free */

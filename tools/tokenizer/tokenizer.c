@@ -4,7 +4,6 @@
 #include "tools/tokenizer/internal.h"
 
 #include <jansson.h>
-#include <stdlib.h>
 
 enum { END_OF_BYTES = 256 };
 
@@ -22,6 +21,10 @@ void kva_tokenizer_destroy(kva_tokenizer *t) {
   for (uint32_t i = 0; i < t->pre_tokenizer.len; i++)
     if (t->pre_tokenizer.data[i].regex) kva_regex_release(t->pre_tokenizer.data[i].regex);
   kva_arena_destroy(t->arena);
+}
+
+bool kva_tokenizer_is_bytes(const kva_tokenizer *t) {
+  return t->bytes;
 }
 
 int64_t kva_tokenizer_vocab(const kva_tokenizer *t) {
@@ -71,21 +74,11 @@ void kva_tokenizer_libraries(kva_text_library out[KVA_TEXT_LIBRARIES]) {
 /* `text` with invalid UTF-8 replaced by U+FFFD; `text` itself if it is valid. */
 static kva_bytes valid_text(const char *text, size_t size, kva_arena *arena, int64_t *replaced) {
   if (kva_utf8_valid(text, size)) return (kva_bytes){text, size};
-  char *data = kva_arena_alloc(arena, 3 * size + 1);
-  size_t n = 0;
-  for (size_t at = 0; at < size;) {
-    int length = kva_utf8_check(text + at, size - at);
-    size_t taken = (size_t)abs(length);
-    if (length > 0) {
-      memcpy(data + n, text + at, taken);
-      n += taken;
-    } else {
-      n += kva_utf8_put(0xFFFD, data + n);
-      ++*replaced;
-    }
-    at += taken;
-  }
-  return (kva_bytes){data, n};
+  kva_text out = {0};
+  *replaced = kva_utf8_add_valid(text, size, &out);
+  kva_bytes copy = {kva_arena_strndup(arena, out.data, out.len), out.len};
+  kva_text_free(&out);
+  return copy;
 }
 
 static kva_status encode(kva_tokenizer *t, kva_bytes text, kva_arena *arena, kva_diag *diag, kva_token_ids *ids) {

@@ -11,6 +11,7 @@ typedef struct kva_token_ids {
   uint32_t *data; /* free() */
   int64_t n, capacity;
 } kva_token_ids;
+void kva_token_ids_add(kva_token_ids *ids, uint32_t id);
 
 /* Ids 0 to 255 are bytes, 256 ends a document. */
 kva_tokenizer *kva_tokenizer_bytes(void);
@@ -20,6 +21,7 @@ KVA_MUST_USE kva_status kva_tokenizer_parse(const char *path, const char *json, 
                                             kva_tokenizer **out_tokenizer);
 void kva_tokenizer_destroy(kva_tokenizer *t);
 
+bool kva_tokenizer_is_bytes(const kva_tokenizer *t);
 /* The largest id plus one. */
 int64_t kva_tokenizer_vocab(const kva_tokenizer *t);
 /* The id of the token with this text; -1: none. */

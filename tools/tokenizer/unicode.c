@@ -143,6 +143,17 @@ bool kva_utf8_valid(const char *s, size_t n) {
   return true;
 }
 
+int64_t kva_utf8_add_valid(const char *s, size_t n, kva_text *out) {
+  int64_t replaced = 0;
+  for (size_t i = 0; i < n;) {
+    int size = kva_utf8_check(s + i, n - i);
+    kva_text_add_bytes(out, size > 0 ? s + i : "\xEF\xBF\xBD", size > 0 ? (size_t)size : 3);
+    replaced += size < 0;
+    i += (size_t)abs(size);
+  }
+  return replaced;
+}
+
 size_t kva_utf8_pending(const char *s, size_t n) {
   for (size_t k = 1; k < 4 && k <= n; k++) {
     unsigned char c = (unsigned char)s[n - k];

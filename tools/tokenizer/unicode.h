@@ -30,6 +30,8 @@ uint32_t kva_utf8_get(const char *s, size_t *out_size);
  * standard, section 3.9, maximal subparts). n > 0. */
 int kva_utf8_check(const char *s, size_t n);
 bool kva_utf8_valid(const char *s, size_t n);
+/* Appends s, with U+FFFD for what is not UTF-8; the number of these. */
+int64_t kva_utf8_add_valid(const char *s, size_t n, kva_text *out);
 /* Bytes at the end of s that may begin a character: a decoder waits for the rest. */
 size_t kva_utf8_pending(const char *s, size_t n);
 /* Version of utf8proc. Static storage. */

@@ -1,8 +1,10 @@
-/* kvasir eval: how well a language model predicts texts. */
+/* kvasir eval: how well a language model predicts texts, and what it gets right. */
 #include "tools/cli.h"
+#include "tools/eval/task.h"
 #include "tools/eval/text.h"
 #include "tools/library/library.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -10,21 +12,27 @@
 static int run(int argc, char **argv);
 
 const kva_verb kva_verb_eval = {
-    "eval", "MODEL --data FILE [options]", "measure how well a language model predicts texts",
-    "Prints the mean loss of a token (in nats), perplexity and bits per byte of token files and texts. Every token is\n"
-    "predicted once, from windows of --context tokens; windows begin --stride tokens apart. Memory does not grow with\n"
-    "the number of tokens. The numbers do not depend on the number of threads. docs/evaluation.md defines them.\n\n"
+    "eval", "MODEL --data FILE | --task NAME --file FILE [options]", "measure how good a language model is",
+    "--data: the mean loss of a token (in nats), perplexity and bits per byte of token files and texts. Every token "
+    "is\n"
+    "predicted once, from windows of --context tokens; windows begin --stride tokens apart.\n"
+    "--task: the share of items that the model gets right, with the standard error. Items are texts to complete, "
+    "choices\n"
+    "and questions, from files of Kvasir's own format (items) or of public test sets as their authors publish them.\n"
+    "Numbers do not depend on the number of threads. docs/evaluation.md defines them.\n\n"
     "Examples:\n"
     "  kvasir eval models/lm.kv -D vocab=257 --weights model.safetensors --data books.tok\n"
-    "  kvasir eval model.onnx --tokenizer tokenizer.json --data texts/ --context 1024 --stride 512 --json",
+    "  kvasir eval model.onnx --tokenizer tokenizer.json --data texts/ --context 1024 --stride 512 --json\n"
+    "  kvasir eval model.onnx --tokenizer tokenizer.json --task hellaswag --file hellaswag_val.jsonl --limit 1000\n"
+    "  kvasir eval model.onnx --tokenizer tokenizer.json --task mmlu --file data/test --shots 5 --shots-file data/dev",
     run};
 
-enum { DEFAULT_CONTEXT = 512, TOGETHER = 2048, MAX_WINDOWS = 64 };
+enum { DEFAULT_CONTEXT = 512, TOGETHER = 2048, MAX_WINDOWS = 64, DEFAULT_ANSWER = 64, DEFAULT_RESAMPLES = 1000 };
 
 typedef struct eval_options {
-  const char *model, *weights, *tokenizer, *documents;
-  kva_strings defines, data;
-  int64_t context, stride, limit, threads, seed;
+  const char *model, *weights, *tokenizer, *documents, *task, *details;
+  kva_strings defines, data, files, shots_files;
+  int64_t context, stride, limit, threads, seed, shots, answer_tokens, resamples;
   bool json;
   kva_pass_choice passes;
 } eval_options;
@@ -38,6 +46,7 @@ typedef struct evaluation {
   kvasir_program *program;
   kvasir_session *session;
   kva_scorer *scorer;
+  kva_items items, examples;
   int64_t context;
 } evaluation;
 
@@ -127,6 +136,73 @@ static kva_status eval_text(evaluation *e) {
   return KVA_OK;
 }
 
+/* ---- tasks ------------------------------------------------------------------------------------------------------- */
+
+static void print_measures_json(const eval_options *o, const kva_task_score *s, double seconds) {
+  kva_text out = {0};
+  kva_text_add(&out, "{\"task\": \"%s\", \"items\": %lld, \"shots\": %lld, \"cut\": %lld", o->task, (long long)s->items,
+               (long long)o->shots, (long long)s->cut);
+  for (int m = 0; m < KVA_MEASURES; m++) {
+    const struct kva_measured *v = &s->of[m];
+    if (v->n && isfinite(v->mean))
+      kva_text_add(&out, ", \"%s\": %.17g, \"%s_stderr\": %.17g", kva_measure_names[m], v->mean, kva_measure_names[m],
+                   v->error);
+    else if (v->n)
+      kva_text_add(&out, ", \"%s\": null, \"%s_stderr\": null", kva_measure_names[m], kva_measure_names[m]);
+  }
+  if (s->of[KVA_MEASURE_LOSS].n && isfinite(exp(s->of[KVA_MEASURE_LOSS].mean)))
+    kva_text_add(&out, ", \"perplexity\": %.17g", exp(s->of[KVA_MEASURE_LOSS].mean));
+  printf("%s, \"seconds\": %.3f}\n", out.data, seconds);
+  kva_text_free(&out);
+}
+
+static void print_measures(const eval_options *o, const kva_task_score *s, double seconds) {
+  printf("%s: %lld items, %lld shots; %.1f s\n", o->task, (long long)s->items, (long long)o->shots, seconds);
+  for (int m = 0; m < KVA_MEASURES; m++)
+    if (s->of[m].n) printf("%-19s %.6f  +- %.6f\n", kva_measure_names[m], s->of[m].mean, s->of[m].error);
+  if (s->of[KVA_MEASURE_LOSS].n) printf("%-19s %.4f\n", "perplexity", exp(s->of[KVA_MEASURE_LOSS].mean));
+  if (s->cut) printf("%lld texts are longer than the context and lost their beginning\n", (long long)s->cut);
+}
+
+static kva_status read_items(const evaluation *e, const kva_strings *files, kva_items *items) {
+  items->arena = e->arena;
+  for (uint32_t i = 0; i < files->n; i++) KVA_TRY(kva_items_read(e->o->task, files->v[i], e->diag, items));
+  return KVA_OK;
+}
+
+static kva_status run_task(evaluation *e, FILE *details) {
+  const eval_options *o = e->o;
+  const kva_task_run r = {.scorer = e->scorer,
+                          .tokenizer = e->tokenizer,
+                          .vocabulary = e->language.vocabulary,
+                          .context = o->context,
+                          .answer_tokens = o->answer_tokens,
+                          .shots = o->shots,
+                          .pool = o->shots_files.n ? &e->examples : NULL,
+                          .limit = o->limit,
+                          .resamples = o->resamples,
+                          .seed = (uint64_t)o->seed,
+                          .details = details,
+                          .progress = !o->json && isatty(STDERR_FILENO)};
+  kva_task_score score;
+  double start = kva_now();
+  KVA_TRY(kva_task_evaluate(&r, &e->items, e->diag, &score));
+  (o->json ? print_measures_json : print_measures)(o, &score, kva_now() - start);
+  return KVA_OK;
+}
+
+static kva_status eval_task(evaluation *e) {
+  const char *path = e->o->details;
+  kva_loc loc = {.file = path};
+  KVA_TRY(kva_eval_check_tokenizer(e->language.vocabulary, e->tokenizer, e->o->tokenizer, e->o->files.v[0], e->diag));
+  FILE *details = path ? fopen(path, "we") : NULL;
+  if (path && !details) return kva_fail(e->diag, KVA_IO, &loc, "cannot open it for writing: %s", strerror(errno));
+  kva_status status = run_task(e, details);
+  bool ok = !details || !ferror(details);
+  if (details) ok = !fclose(details) && ok;
+  return status == KVA_OK && !ok ? kva_fail(e->diag, KVA_IO, &loc, "cannot write it") : status;
+}
+
 /* ---- the verb ---------------------------------------------------------------------------------------------------- */
 
 static void clear(evaluation *e) {
@@ -144,11 +220,13 @@ static int evaluate(eval_options *o) {
   const kva_cli_source from = {
       .path = o->model, .defines = &o->defines, .pins = &(kva_strings){0}, .weights = o->weights};
   kva_status status = load_tokenizer(&e);
+  if (status == KVA_OK) status = read_items(&e, &o->files, &e.items);
+  if (status == KVA_OK) status = read_items(&e, &o->shots_files, &e.examples);
   int code = status == KVA_OK ? kva_cli_load_from(&from, e.diag, &m) : kva_cli_fail(status, e.diag);
   if (code < 0) {
     status = prepare(&e, m, &o->passes.control);
     kva_cli_print_passes(&o->passes);
-    if (status == KVA_OK) status = eval_text(&e);
+    if (status == KVA_OK) status = o->task ? eval_task(&e) : eval_text(&e);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, e.diag);
   }
   clear(&e);
@@ -160,8 +238,22 @@ static int misused(const char *what) {
   return EXIT_USAGE;
 }
 
+/* Returns -1 to continue. */
+static int check(const eval_options *o) {
+  bool task_alone = o->files.n || o->shots || o->shots_files.n || o->details;
+  if (o->task && o->data.n) return misused("--data and --task are two evaluations: give one of them");
+  if (!o->task && !o->data.n) return misused("what to evaluate on is missing: --data FILE, or --task NAME --file FILE");
+  if (o->task && !o->files.n) return misused("--file is missing: the items of the task");
+  if (!o->task && task_alone) return misused("--file, --shots, --shots-file and --details belong to --task");
+  if (o->task && (o->stride || o->documents)) return misused("--stride and --documents belong to --data");
+  if (o->shots_files.n && !o->shots) return misused("--shots-file without --shots N");
+  if (o->context && o->stride > o->context)
+    return misused("--stride is at most --context, so that no token is left out");
+  return -1;
+}
+
 static int run(int argc, char **argv) {
-  eval_options o = {0};
+  eval_options o = {.answer_tokens = DEFAULT_ANSWER, .resamples = DEFAULT_RESAMPLES};
   const kva_option options[] = {
       {"--data", NULL, "FILE", KVA_OPTION_LIST, &o.data,
        "a token file, a text or a folder of texts; may be given often"},
@@ -171,9 +263,17 @@ static int run(int argc, char **argv) {
       {"--stride", NULL, "N", KVA_OPTION_COUNT, &o.stride, "tokens from one window to the next (the context)"},
       {"--documents", NULL, "packed|apart", KVA_OPTION_WORD, &o.documents,
        "one after the other in a window (default), or each in windows of its own"},
-      {"--limit", NULL, "N", KVA_OPTION_COUNT, &o.limit, "only the first N tokens"},
+      {"--task", NULL, KVA_TASKS, KVA_OPTION_WORD, &o.task, "the format of the files of items"},
+      {"--file", NULL, "FILE", KVA_OPTION_LIST, &o.files, "items: a file or a folder of them; may be given often"},
+      {"--shots", NULL, "N", KVA_OPTION_COUNT, &o.shots, "examples with their answers before each item (0)"},
+      {"--shots-file", NULL, "FILE", KVA_OPTION_LIST, &o.shots_files,
+       "the first items here are the examples (others of the same files, drawn by --seed)"},
+      {"--answer-tokens", NULL, "N", KVA_OPTION_COUNT, &o.answer_tokens, "of answers that the model writes (64)"},
+      {"--bootstrap", NULL, "N", KVA_OPTION_INT32, &o.resamples, "resamples for standard errors (1000)"},
+      {"--details", NULL, "FILE", KVA_OPTION_STRING, &o.details, "write a JSON object for each item"},
+      {"--limit", NULL, "N", KVA_OPTION_COUNT, &o.limit, "only the first N tokens, or items"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
-      {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters without values (0)"},
+      {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of examples, resamples, and parameters without values (0)"},
       {"--threads", NULL, "N", KVA_OPTION_INT32, &o.threads, "worker threads (all)"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print a JSON object"},
       KVA_PASS_OPTIONS(&o.passes),
@@ -181,8 +281,7 @@ static int run(int argc, char **argv) {
   int n, code = kva_cli_parse(&kva_verb_eval, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);
   if (code >= 0) return code;
   if (!n) return misused("a model is missing");
-  if (!o.data.n) return misused("--data is missing: what to evaluate on");
-  if (o.context && o.stride > o.context) return misused("--stride is at most --context, so that no token is left out");
+  if ((code = check(&o)) >= 0) return code;
   if ((code = kva_cli_passes(&kva_verb_eval, &o.passes)) >= 0) return code;
   return evaluate(&o);
 }

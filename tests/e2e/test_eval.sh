@@ -115,7 +115,7 @@ refused() { # refused CODE MESSAGE ARGUMENT...
   says "$2"
 }
 refused 2 'a model is missing' --data x
-refused 2 '--data is missing' "$work/bigram.kv"
+refused 2 'what to evaluate on is missing' "$work/bigram.kv"
 refused 2 '--stride is at most --context' "$work/bigram.kv" --data x --context 4 --stride 5
 refused 2 '--context' "$work/bigram.kv" --data x --context 0
 refused 1 'at most the context of 256 tokens' "${lm[@]}" --data "$work/texts" --stride 257

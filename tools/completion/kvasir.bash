@@ -29,13 +29,14 @@ _kvasir_values() { # _kvasir_values OPTION WORD
       compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2"
       compgen -f -- "$2"
     ) ;;
+    --task) mapfile -t COMPREPLY < <(compgen -W "items lambada winogrande hellaswag arc mmlu cmmlu math" -- "$2") ;;
     --documents) mapfile -t COMPREPLY < <(compgen -W "packed apart" -- "$2") ;;
     --schedule) mapfile -t COMPREPLY < <(compgen -W "constant warmup cosine linear" -- "$2") ;;
     --resume) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --precision) mapfile -t COMPREPLY < <(compgen -W "f32 bf16 f16" -- "$2") ;;
     --loss) mapfile -t COMPREPLY < <(compgen -W "cross_entropy mse" -- "$2") ;;
     --weights | --from) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
-    --input | -i | --metrics | --report | --tokenizer) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
+    --input | -i | --metrics | --report | --tokenizer | --file | --shots-file | --details) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     --output | -o) mapfile -t COMPREPLY < <(compgen -f -- "$2") ;;
     *) COMPREPLY=() ;;
   esac

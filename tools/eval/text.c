@@ -130,6 +130,21 @@ static kva_status eval_tokens(run *r, const char *path, kva_diag *diag) {
 
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
+kva_status kva_eval_check_tokenizer(int64_t vocabulary, const kva_tokenizer *t, bool own, const char *path,
+                                    kva_diag *diag) {
+  int64_t known = kva_tokenizer_vocab(t);
+  kva_loc loc = {.file = path};
+  if (own && known > vocabulary)
+    return kva_error(diag, &loc, "the model knows %lld tokens, the tokenizer has %lld", (long long)vocabulary,
+                     (long long)known);
+  if (!own && vocabulary != known && vocabulary != known - 1)
+    return kva_error(diag, &loc,
+                     "is text, and the model knows %lld tokens; those of bytes are 256 or, with the end of texts, 257: "
+                     "give --tokenizer",
+                     (long long)vocabulary);
+  return KVA_OK;
+}
+
 static int64_t first_bytes(const run *r, uint32_t token) {
   kva_text text = {0};
   kva_tokenizer_decode(r->e->tokenizer, token, &text);
@@ -160,22 +175,8 @@ static kva_status add_document(void *user, const char *path, const char *text, s
   return status;
 }
 
-static kva_status check_tokenizer(const run *r, const char *path, kva_diag *diag) {
-  int64_t known = kva_tokenizer_vocab(r->e->tokenizer), vocabulary = r->e->vocabulary;
-  kva_loc loc = {.file = path};
-  if (r->e->own_tokens && known > vocabulary)
-    return kva_error(diag, &loc, "the model knows %lld tokens, the tokenizer has %lld", (long long)vocabulary,
-                     (long long)known);
-  if (!r->e->own_tokens && vocabulary != known && vocabulary != known - 1)
-    return kva_error(diag, &loc,
-                     "is text, and the model knows %lld tokens; those of bytes are 256 or, with the end of texts, 257: "
-                     "give --tokenizer",
-                     (long long)vocabulary);
-  return KVA_OK;
-}
-
 static kva_status eval_corpus(run *r, const char *path, kva_diag *diag) {
-  KVA_TRY(check_tokenizer(r, path, diag));
+  KVA_TRY(kva_eval_check_tokenizer(r->e->vocabulary, r->e->tokenizer, r->e->own_tokens, path, diag));
   const kva_corpus corpus = {.n = 1, .paths = &path, .each = add_document, .user = r};
   kva_corpus_stats stats;
   kva_status status = use_end(r, kva_tokenizer_end(r->e->tokenizer), diag);

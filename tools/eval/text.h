@@ -27,4 +27,9 @@ typedef struct kva_text_score {
 KVA_MUST_USE kva_status kva_eval_text(const kva_text_eval *e, uint32_t n, const char *const *paths, kva_diag *diag,
                                       kva_text_score *out);
 
+/* Fails, at file `path`, where the model cannot read all tokens of the tokenizer. own: it is the user's; else tokens
+ * are bytes, and the model knows these and no others. */
+KVA_MUST_USE kva_status kva_eval_check_tokenizer(int64_t vocabulary, const kva_tokenizer *t, bool own, const char *path,
+                                                 kva_diag *diag);
+
 #endif

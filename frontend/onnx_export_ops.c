@@ -95,6 +95,19 @@ static kva_status export_cast(kva_export *e, const kva_node *n, const char *op_t
   return KVA_OK;
 }
 
+/* The operator's result has the type of its scale. */
+static kva_status export_dequantize(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_dequantize_attrs *a = n->attrs;
+  kva_dtype result = n->results[0].type->dtype, type = kva_operand_type(n, 1)->dtype;
+  const char *zero = kva_operand(n, 2) ? kva_export_in(e, n, 2) : NULL, *scale = kva_export_in(e, n, 1);
+  if (type != result) scale = kva_export_cast(e, scale, result);
+  const char *in[] = {kva_export_in(e, n, 0), scale, zero};
+  kva_pb_node *p = kva_export_node(e, op_type, zero ? 3 : 2, in, NULL);
+  kva_export_int(e, p, "axis", a->axis);
+  if (a->block) kva_export_int(e, p, "block_size", a->block);
+  return kva_export_done(e, n, kva_export_out(p));
+}
+
 /* ONNX's Mod of floats always truncates. */
 static kva_status export_mod(kva_export *e, const kva_node *n, const char *op_type) {
   bool fmod = ((const kva_mod_attrs *)n->attrs)->fmod;

@@ -79,24 +79,24 @@ kva_status kva_onnx_quantize(kva_onnx_call *k) {
   return kva_onnx_done(k, y);
 }
 
-/* q - zero as float. */
-static kva_value *centred(kva_builder *b, kva_value *q, kva_value *zero) {
-  if (kva_dtype_is_float(q->type->dtype)) return kva_cast(b, q, KVA_F32);
-  q = kva_cast(b, q, KVA_I32);
-  if (zero) q = kva_sub(b, q, kva_cast(b, zero, KVA_I32));
-  return kva_cast(b, q, KVA_F32);
+/* A scale or zero point of one element is one for the whole tensor. */
+static kva_value *as_scalar(kva_builder *b, kva_value *p) {
+  return p->type->rank == 1 && kva_expr_is(p->type->dims[0], 1) ? kva_reshape(b, p, 0, NULL) : p;
 }
 
 kva_status kva_onnx_dequantize(kva_onnx_call *k) {
   kva_builder *b = k->b;
-  kva_value *zero = kva_onnx_in(k, 2), *scale = NULL;
+  kva_value *q = kva_onnx_in(k, 0), *zero = kva_onnx_in(k, 2);
+  kva_dequantize_attrs attrs = {.axis = kva_onnx_int(k, "axis", 1), .block = kva_onnx_int(k, "block_size", 0)};
   int64_t t = kva_onnx_int(k, "output_dtype", 0);
-  if (!t) t = kva_onnx_in(k, 1)->type->dtype;
   if (t < 0 || t >= KVA_DTYPE_COUNT) return kva_onnx_fail(k, KVA_INVALID, "output_dtype is no data type");
-  KVA_TRY(spread(k, kva_onnx_in(k, 1), &scale));
-  if (zero) KVA_TRY(spread(k, zero, &zero));
-  kva_value *y = kva_mul(b, centred(b, kva_onnx_in(k, 0), zero), kva_cast(b, scale, KVA_F32));
-  return kva_onnx_done(k, kva_cast(b, y, (kva_dtype)t));
+  attrs.to = (kva_dtype)t;
+  bool has_zero = zero && !kva_dtype_is_float(q->type->dtype); /* that of 8-bit floats must be 0 */
+  bool whole = !attrs.block || !q->type->rank;
+  kva_value *scale = kva_onnx_in(k, 1), *in[] = {q, scale, has_zero ? zero : NULL};
+  for (uint32_t i = 1; whole && i < 3; i++) in[i] = in[i] ? as_scalar(b, in[i]) : NULL;
+  if (!in[1]->type->rank) attrs.block = 0;
+  return kva_onnx_done(k, kva_build(b, KVA_OP_dequantize, has_zero ? 3 : 2, in, &attrs));
 }
 
 /* Quantises to uint8 over the range of x, extended to include 0. */
@@ -174,4 +174,77 @@ kva_status kva_onnx_qlinear_conv(kva_onnx_call *k) {
   if (bias) y = kva_add(b, y, kva_onnx_channels(b, kva_cast(b, bias, KVA_F64), rank));
   kva_value *scale = channel_scale(b, kva_onnx_in(k, 4), rank);
   return requantize(k, kva_cast(b, y, KVA_F32), kva_reshape(b, kva_onnx_in(k, 1), 0, NULL), scale, 6);
+}
+
+/* ---- weights in blocks (MatMulNBits) ----------------------------------------------------------------------------- */
+
+/* Packed bytes of a constant as a matrix of codes, each byte xor `flip`. NULL: not such a constant. */
+static kva_value *codes_of(kva_onnx_call *k, kva_value *bytes, kva_dtype t, int64_t rows, int64_t columns,
+                           uint8_t flip) {
+  kva_arena *arena = k->b->m->arena;
+  bool constant = bytes->def && kva_is(bytes->def, KVA_OP_constant) && bytes->type->dtype == KVA_U8;
+  kva_tensor_data *data = KVA_NEW(arena, kva_tensor_data);
+  if (!constant || !kva_dtype_bytes(t, rows * columns, &data->bytes)) return NULL;
+  const kva_tensor_data *packed = ((const kva_constant_attrs *)bytes->def->attrs)->value;
+  if (packed->bytes != data->bytes) return NULL;
+  uint8_t *flipped = flip ? kva_arena_memdup(arena, packed->data, (size_t)packed->bytes) : NULL;
+  for (int64_t i = 0; flip && i < packed->bytes; i++) flipped[i] ^= flip;
+  data->dtype = t, data->rank = 2, data->data = flip ? flipped : packed->data;
+  data->dims = kva_arena_memdup(arena, (int64_t[]){rows, columns}, 2 * sizeof *data->dims);
+  return kva_const_tensor(k->b, data);
+}
+
+typedef struct nbits {
+  int64_t n, depth, bits, block, blocks;
+  kva_dtype type;
+} nbits;
+
+static kva_status read_nbits(kva_onnx_call *k, nbits *out) {
+  *out = (nbits){.n = kva_onnx_int(k, "N", 0),
+                 .depth = kva_onnx_int(k, "K", 0),
+                 .bits = kva_onnx_int(k, "bits", 4),
+                 .block = kva_onnx_int(k, "block_size", 0)};
+  if (out->bits != 4 && out->bits != 8)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "weights of %lld bits; expected 4 or 8", (long long)out->bits);
+  bool sane = out->n > 0 && out->depth > 0 && out->block >= 16 && out->n < INT32_MAX && out->depth < INT32_MAX &&
+              out->block < INT32_MAX && (out->block & (out->block - 1)) == 0;
+  if (!sane) return kva_onnx_fail(k, KVA_INVALID, "expected N and K above 0 and block_size a power of two from 16 on");
+  if (kva_onnx_in(k, 4)) return kva_onnx_fail(k, KVA_UNSUPPORTED, "g_idx: rows of weights in another order");
+  out->blocks = (out->depth + out->block - 1) / out->block;
+  out->type = out->bits == 4 ? KVA_U4 : KVA_U8;
+  return KVA_OK;
+}
+
+/* Rows of zero points end with a byte. */
+static kva_status nbits_zero(kva_onnx_call *k, const nbits *w, kva_value *given, kva_value **out) {
+  int64_t per_byte = 8 / w->bits, padded = (w->blocks + per_byte - 1) / per_byte * per_byte;
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  *out = codes_of(k, given, w->type, w->n, padded, 0);
+  if (!*out)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "zero_points: expected a constant of packed uint8, one for each block");
+  if (padded != w->blocks) *out = kva_onnx_slice(k->b, *out, 1, kva_expr_const(e, 0), kva_expr_const(e, w->blocks));
+  return KVA_OK;
+}
+
+/* A [.., K] by the transposed matrix [N, K] of codes in blocks along K. Without zero points codes are unsigned around
+ * the middle of their range: the same bits with another sign are signed codes. */
+kva_status kva_onnx_matmul_nbits(kva_onnx_call *k) {
+  nbits w;
+  kva_builder *b = k->b;
+  kva_value *x = kva_onnx_in(k, 0), *scale = kva_onnx_in(k, 2), *bias = kva_onnx_in(k, 5), *zero = NULL;
+  KVA_TRY(read_nbits(k, &w));
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  bool centred = !kva_onnx_in(k, 3);
+  if (centred) w.type = w.bits == 4 ? KVA_I4 : KVA_I8;
+  uint8_t flip = !centred ? 0 : w.bits == 4 ? 0x88 : 0x80;
+  kva_value *q = codes_of(k, kva_onnx_in(k, 1), w.type, w.n, w.blocks * w.block, flip);
+  if (!q)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "B: expected a constant of N * blocks * block_size * bits / 8 bytes");
+  if (!centred) KVA_TRY(nbits_zero(k, &w, kva_onnx_in(k, 3), &zero));
+  if (w.depth != w.blocks * w.block) q = kva_onnx_slice(b, q, 1, kva_expr_const(e, 0), kva_expr_const(e, w.depth));
+  scale = kva_reshape(b, scale, 2, (kva_dim[]){kva_expr_const(e, w.n), kva_expr_const(e, w.blocks)});
+  kva_dequantize_attrs attrs = {.axis = 1, .block = w.block, .to = x->type->dtype};
+  kva_value *y = kva_build(b, KVA_OP_dequantize, centred ? 2 : 3, (kva_value *[]){q, scale, zero}, &attrs);
+  y = kva_matmul(b, x, y, false, true);
+  return kva_onnx_done(k, bias ? kva_add(b, y, bias) : y);
 }

@@ -31,6 +31,9 @@ typedef enum kva_trait {
   /* Result 0 is operand 0 with some elements replaced. The kernel stores these alone and does not read operand 0; the
    * others are there already (passes/plan.c). */
   KVA_UPDATES_PART = 1 << 19,
+  /* A few instructions make its elements of fewer bits: what products read of it stays packed in memory, constants too
+   * (passes/opt_fold.c), and kernels make the elements where they need them (passes/fuse.c). */
+  KVA_UNPACKS = 1 << 20,
 } kva_trait;
 
 /* Operands of an update (KVA_UPDATES); the moments follow. */

@@ -91,6 +91,8 @@ int kva_cross_entropy_source_axis(const kva_node *n, uint32_t operand, uint32_t 
 int kva_dropout_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_unpack_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 
 /* ---- chunks of rows (kva_op_info.incremental, lifted) ------------------------------------------------------------ */

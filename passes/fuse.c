@@ -318,6 +318,7 @@ static bool is_mask_code(const kva_node *p) {
 
 /* What may be computed for each kernel that reads it. */
 static bool may_feed_again(const kva_node *p, tile_part part) {
+  if (p->op->traits & KVA_UNPACKS) return part == PART_PACKED;
   return part == PART_MASK ? is_mask_code(p) : is_easy_view(p, part);
 }
 

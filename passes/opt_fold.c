@@ -8,7 +8,7 @@
  * Why a limit: folding `expand(0, [4096, 4096])` would turn one scalar into 64 MiB. Only results of at most FOLD_LIMIT
  * elements, or smaller than their operands together, are folded. A long iota beside variables is cheaper to compute
  * than to load. A product with many floating-point operations stays, too: compiled code takes a hundredth of the time
- * that its reference takes. */
+ * that its reference takes. Weights that products read stay packed (KVA_UNPACKS). */
 #include "passes/passes_internal.h"
 #include "ops/index.h"
 
@@ -61,6 +61,7 @@ static bool is_long_product(kva_module *m, const kva_node *n) {
 }
 
 static bool can_fold(kva_module *m, const kva_node *n) {
+  if (kva_stays_packed(n)) return false;
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
   if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
   int64_t operand_elements = 0, result_elements = 0;

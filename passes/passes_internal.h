@@ -25,6 +25,10 @@ bool kva_is_splat(const kva_value *v, double x);
 /* True when v is a constant with all elements equal, and which. */
 bool kva_splat_value(const kva_value *v, double *out_x);
 
+/* n unpacks weights (KVA_UNPACKS) that products alone read, as the operand that they pack, directly or through
+ * transpositions. */
+bool kva_stays_packed(const kva_node *n);
+
 /* The graphs of all functions and the sub-graphs of their control nodes, inner ones first. */
 typedef KVA_VEC(kva_graph *) kva_graphs;
 kva_graphs kva_program_graphs(const kva_module *m, kva_arena *arena);

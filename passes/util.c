@@ -113,3 +113,17 @@ void kva_count_change(const kva_pass_options *o, const kva_node *n, const char *
   kva_pass_count_change(o->control, &n->loc, what.data);
   kva_text_free(&what);
 }
+
+static bool feeds_products(const kva_node *n) {
+  for (const kva_use *u = n->results[0].uses; u; u = u->next) {
+    const kva_node *user = u->user;
+    bool packs = user->op->product && user->op->role && user->op->role(user, u->index) == KVA_PACKED;
+    bool passes_on = (user->op->traits & KVA_UNPACKS || kva_is(user, KVA_OP_transpose)) && u->index == 0;
+    if (!packs && !(passes_on && feeds_products(user))) return false;
+  }
+  return n->results[0].uses != NULL;
+}
+
+bool kva_stays_packed(const kva_node *n) {
+  return n->op->traits & KVA_UNPACKS && feeds_products(n);
+}

@@ -341,6 +341,27 @@ static const kva_case cases[] = {
     {.op = KVA_OP_attention_grad_kv,
      .in = {{"1,1,T=0,4"}, {"1,1,S=3,4"}, {"1,1,S,4"}, {"-"}, {"-"}, {"1,1,T"}, {"1,1,T", 2, 3}, {"1,1,T,4"}}},
 
+    /* dequantize: one scale for all, one for each index of an axis, blocks; integers of all widths */
+    {.op = KVA_OP_dequantize, .in = {{"M=3,K=5", 0, 0, KVA_I8}, {""}}},
+    {.op = KVA_OP_dequantize, .in = {{"M=3,K=5", 0, 200, KVA_U8}, {""}, {"", 0, 200, KVA_U8}}},
+    {.op = KVA_OP_dequantize, .attrs = "axis=-1", .in = {{"M=3,K=19", 0, 0, KVA_I16}, {"K"}, {"K", 0, 0, KVA_I16}}},
+    {.op = KVA_OP_dequantize, .attrs = "axis=0; to=bfloat16", .in = {{"M=3,K=5", -900000, 900000, KVA_I32}, {"M"}}},
+    {.op = KVA_OP_dequantize, .attrs = "axis=0; block=4", .in = {{"9,21", -8, 7, KVA_I4}, {"3,21", .dtype = KVA_BF16}}},
+    {.op = KVA_OP_dequantize,
+     .attrs = "axis=1; block=16; to=float",
+     .in = {{"5,37", 0, 15, KVA_U4}, {"5,3", .dtype = KVA_F16}, {"5,3", 0, 15, KVA_U4}}},
+    {.op = KVA_OP_dequantize,
+     .attrs = "axis=1; block=2",
+     .in = {{"2,3,4", 0, 3, KVA_U2}, {"2,2,4"}, {"2,2,4", 0, 3, KVA_U8}}},
+    {.op = KVA_OP_dequantize, .attrs = "to=double", .in = {{"3,5", .dtype = KVA_F8E4M3FN}, {""}}},
+    {.op = KVA_OP_dequantize, .in = {{"M=0,4", 0, 0, KVA_I8}, {"4"}}},
+
+    /* unpack: along each axis, whole and partial last words */
+    {.op = KVA_OP_unpack, .attrs = "extent=16", .in = {{"2,5", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=uint4", .in = {{"8,2", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "axis=1; extent=33; to=int2", .in = {{"2,3,16", 0, 4294967295.0, KVA_U32}}},
+    {.op = KVA_OP_unpack, .attrs = "axis=-2; extent=5; to=uint2", .in = {{"1,N=16", 0, 4294967295.0, KVA_U32}}},
+
     /* randomness and optimisers */
     {.op = KVA_OP_random_uniform, .attrs = "shape=3,70", .in = {SEED, STEP}},
     {.op = KVA_OP_random_uniform, .attrs = "shape=", .in = {SEED, STEP}},

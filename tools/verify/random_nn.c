@@ -190,6 +190,39 @@ static void random_numbers(kva_random *r) {
                    kva_dtype_name(dtypes[r->number % 4]), (int)kva_random_int(r, -2, 9));
 }
 
+static void random_dequantize(kva_random *r) {
+  static const kva_dtype dtypes[] = {KVA_I8, KVA_U8, KVA_I4, KVA_U4, KVA_I16};
+  kva_dtype dtype = dtypes[r->number % 5];
+  kva_extents q = kva_random_extents(r, 1, KVA_RANDOM_RANK, true), scale = q;
+  int64_t axis = kva_random_int(r, 0, (int64_t)q.rank - 1), block = kva_random_int(r, 0, 4);
+  if (block)
+    scale.v[axis] = (q.v[axis] + block - 1) / block;
+  else
+    scale = kva_random_chance(r, 2) ? EXTENTS(q.v[axis]) : (kva_extents){0};
+  kva_case_operand *codes = kva_random_operand(r, q);
+  codes->dtype = dtype;
+  codes->hi = 7;
+  kva_random_operand(r, scale);
+  if (kva_random_chance(r, 2)) {
+    kva_case_operand *zero = kva_random_operand(r, scale);
+    zero->dtype = dtype;
+    zero->hi = 7;
+  }
+  kva_random_attrs(r, "axis=%d; block=%d", (int)axis, (int)block);
+}
+
+/* Results of whole words: a GPU's atomic stores of packed elements are of words. */
+static void random_unpack(kva_random *r) {
+  static const kva_dtype dtypes[] = {KVA_I4, KVA_U4, KVA_I2, KVA_U2};
+  kva_dtype to = dtypes[r->number % 4];
+  int64_t extent = kva_random_int(r, 1, 40), per = 32 / kva_dtype_bits(to), words = (extent + per - 1) / per;
+  bool first = kva_random_chance(r, 2);
+  kva_case_operand *x = kva_random_operand(r, first ? EXTENTS(words, 16) : EXTENTS(16, words));
+  x->dtype = KVA_U32;
+  x->hi = UINT32_MAX;
+  kva_random_attrs(r, "axis=%d; extent=%d; to=%s", first ? 0 : -1, (int)extent, kva_dtype_name(to));
+}
+
 static const kva_random_fn generators[KVA_OP_COUNT] = {
     [KVA_OP_matmul] = random_matmul,
     [KVA_OP_conv] = random_conv,
@@ -208,6 +241,8 @@ static const kva_random_fn generators[KVA_OP_COUNT] = {
     [KVA_OP_kv_shift_grads] = random_shift_grads,
     [KVA_OP_rope] = random_rope,
     [KVA_OP_attention] = random_attention,
+    [KVA_OP_dequantize] = random_dequantize,
+    [KVA_OP_unpack] = random_unpack,
     [KVA_OP_random_uniform] = random_numbers,
     [KVA_OP_random_normal] = random_numbers,
 };

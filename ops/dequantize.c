@@ -1,0 +1,122 @@
+/* dequantize(q, scale, zero): y = (q - zero) * scale, ONNX DequantizeLinear. q holds integers of at most 32 bits or
+ * 8-bit floats, which have no zero. scale and zero have one shape:
+ *
+ *   block > 0            one for each block of so many elements along `axis`, the last of which may be shorter
+ *   vector, block = 0    one for each index of `axis`
+ *   scalar               one for all
+ *
+ * to: type of the result; absent: scale's. No gradient: scales do not train. Tolerance 2: integers above 2^24 round to
+ * float, then the product rounds; the difference is exact. */
+#include "ops/check.h"
+#include "ops/element.h"
+#include "ops/facts.h"
+#include "ops/incremental.h"
+#include "ops/shape.h"
+
+KVA_OP_FUNCTIONS(dequantize)
+
+typedef struct layout {
+  uint32_t axis;
+  int64_t block;
+} layout;
+
+static layout layout_of(const kva_node *n) {
+  const kva_dequantize_attrs *a = n->attrs;
+  const kva_type *q = kva_operand_type(n, 0);
+  return (layout){q->rank ? kva_axis(a->axis, q->rank) : 0, a->block};
+}
+
+static kva_status check_types(kva_module *m, const kva_node *n) {
+  kva_dtype q = kva_operand_type(n, 0)->dtype;
+  int bits = kva_dtype_bits(q);
+  if (kva_dtype_is_float(q) ? bits > 8 : !kva_dtype_is_int(q) || bits > 32)
+    return kva_operand_error(m, n, 0, "expected integers of at most 32 bits or 8-bit floats, found %s",
+                             kva_dtype_name(q));
+  KVA_TRY(kva_check_float(m, n, 1));
+  if (!kva_operand(n, 2)) return KVA_OK;
+  if (kva_dtype_is_float(q)) return kva_operand_error(m, n, 2, "%s has no zero point", kva_dtype_name(q));
+  KVA_TRY(kva_check_int(m, n, 2));
+  const kva_type *scale = kva_operand_type(n, 1);
+  return kva_check_shape(m, n, 2, scale->rank, scale->dims);
+}
+
+static kva_status check_scale(kva_module *m, const kva_node *n) {
+  const kva_type *q = kva_operand_type(n, 0), *scale = kva_operand_type(n, 1);
+  const kva_dequantize_attrs *a = n->attrs;
+  uint32_t axis;
+  kva_dim dims[KVA_MAX_RANK];
+  if (a->block < 0) return kva_error(m->diag, &n->loc, "kv.dequantize: blocks of %lld elements", (long long)a->block);
+  if (!scale->rank && !a->block) return KVA_OK;
+  KVA_TRY(kva_normalize_axis(m, n, a->axis, q->rank, &axis));
+  if (!a->block) return kva_check_shape(m, n, 1, 1, &q->dims[axis]);
+  memcpy(dims, q->dims, sizeof *dims * q->rank);
+  dims[axis] = kva_expr_ceildiv(m->exprs, q->dims[axis], kva_expr_const(m->exprs, a->block));
+  return kva_check_shape(m, n, 1, q->rank, dims);
+}
+
+kva_status kva_dequantize_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
+  KVA_TRY(check_types(m, n));
+  KVA_TRY(check_scale(m, n));
+  kva_dtype to = ((const kva_dequantize_attrs *)n->attrs)->to;
+  if (to && !kva_dtype_is_float(to))
+    return kva_error(m->diag, &n->loc, "kv.dequantize: expected a float type as result, found %s", kva_dtype_name(to));
+  out_types[0] = kva_type_with_dtype(m, kva_operand_type(n, 0), to ? to : kva_operand_type(n, 1)->dtype);
+  return KVA_OK;
+}
+
+/* ---- reference --------------------------------------------------------------------------------------------------- */
+
+static int64_t scale_offset(const kva_node *n, const kva_ref_tensor *scale, const int64_t *idx) {
+  layout l = layout_of(n);
+  int64_t at[KVA_MAX_RANK];
+  if (!scale->rank) return 0;
+  if (!l.block) return idx[l.axis];
+  memcpy(at, idx, sizeof *at * scale->rank);
+  at[l.axis] /= l.block;
+  return kva_ref_offset(scale, at);
+}
+
+kva_status kva_dequantize_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
+                              kva_ref_tensor *const *out) {
+  (void)r;
+  const kva_ref_tensor *q = in[0], *scale = in[1], *zero = n->n_operands > 2 ? in[2] : NULL;
+  int64_t idx[KVA_MAX_RANK] = {0};
+  for (int64_t i = 0; i < q->n; i++, kva_next_index(q->rank, q->dims, idx)) {
+    int64_t at = scale_offset(n, scale, idx);
+    out[0]->f[i] = (kva_ref_tensor_get(q, i) - (zero ? (double)zero->i[at] : 0)) * scale->f[at];
+  }
+  return KVA_OK;
+}
+
+/* ---- code -------------------------------------------------------------------------------------------------------- */
+
+/* Indices of scale and zero for element idx. */
+static void scale_index(kva_lower *l, const kva_node *n, const kva_expr *const *idx, const kva_expr **at) {
+  layout where = layout_of(n);
+  uint32_t rank = kva_operand_type(n, 1)->rank;
+  if (rank && !where.block) at[0] = idx[where.axis];
+  if (!where.block) return;
+  memcpy(at, idx, sizeof *at * rank);
+  at[where.axis] = kva_expr_div(l->kb->exprs, idx[where.axis], kva_expr_const(l->kb->exprs, where.block));
+}
+
+kva_kval kva_dequantize_lower(kva_lower *l, const kva_node *n, uint32_t result, const kva_expr *const *idx) {
+  (void)result;
+  kva_dtype type = kva_k_compute_type(n->results[0].type->dtype);
+  const kva_expr *at[KVA_MAX_RANK];
+  scale_index(l, n, idx, at);
+  kva_kval q = l->operand(l, n, 0, idx);
+  if (kva_operand(n, 2)) {
+    kva_kval zero = kva_k_convert(l->kb, l->operand(l, n, 2, at), KVA_I32);
+    q = kva_k2(l->kb, KVA_K_sub, kva_k_convert(l->kb, q, KVA_I32), zero);
+  }
+  kva_kval scale = kva_k_convert(l->kb, l->operand(l, n, 1, at), type);
+  return kva_k2(l->kb, KVA_K_mul, kva_k_convert(l->kb, q, type), scale);
+}
+
+int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis) {
+  layout l = layout_of(n);
+  if (!operand) return (int)axis;
+  if (l.block) return axis == l.axis ? KVA_MIXED : (int)axis;
+  return kva_operand_type(n, operand)->rank && axis == l.axis ? 0 : KVA_SAME_FOR_ALL;
+}

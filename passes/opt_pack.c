@@ -1,0 +1,173 @@
+/* Quantised weights in the order in which a CPU's products read them.
+ *
+ * What: matmul(x, dequantize(q, ...)) with constant q becomes a product whose second operand is [K, N], since vectors
+ * are columns there, and the blocks' scales are vectors, too. Codes of 8 bits stand in that order; those of 4 and 2
+ * bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its columns, which
+ * shifts separate. Values do not change, sizes neither, but for zero points, which become bytes.
+ *
+ * Algorithm: one sweep over dequantize nodes whose users are products alone, all of one orientation. Constants of
+ * several functions that share their data share the new data, too. Requires: folding of constants before, none behind,
+ * which would undo it. Breaks: nothing. */
+#include "passes/passes_internal.h"
+
+enum { WORD_BITS = 32 };
+
+typedef struct packing {
+  kva_module *m;
+  kva_map *done; /* data and orientation -> kva_tensor_data * */
+} packing;
+
+/* ---- constants --------------------------------------------------------------------------------------------------- */
+
+typedef struct done_key {
+  const void *data;
+  uint64_t form;
+} done_key;
+
+/* Room for a tensor [rows, columns], known by the constant that it is made of; *out_known: it is made already. */
+static kva_tensor_data *result_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, int64_t rows,
+                                   int64_t columns, bool *out_known) {
+  done_key key = {from->data, form};
+  kva_tensor_data *to = kva_map_get(p->done, &key, sizeof key);
+  *out_known = to != NULL;
+  if (to) return to;
+  to = KVA_NEW(p->m->arena, kva_tensor_data);
+  *to = (kva_tensor_data){.dtype = t, .rank = 2};
+  to->dims = kva_arena_memdup(p->m->arena, (int64_t[]){rows, columns}, 2 * sizeof *to->dims);
+  bool fits = kva_dtype_bytes(t, rows * columns, &to->bytes);
+  KVA_ASSERT(fits);
+  to->data = kva_arena_alloc(p->m->arena, (size_t)to->bytes + 1);
+  kva_map_set(p->done, &key, sizeof key, to);
+  return to;
+}
+
+enum { FORM_WORDS = 2, FORM_BYTES = 4 }; /* with 1: transposed */
+
+/* Codes of fewer than 8 bits as words along K. */
+static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, bool transposed) {
+  int64_t depth = q->dims[transposed], columns = q->dims[!transposed], bits = kva_dtype_bits(q->dtype);
+  int64_t per = WORD_BITS / bits, step_k = transposed ? 1 : columns, step_n = transposed ? depth : 1;
+  bool known;
+  kva_tensor_data *to = result_for(p, q, FORM_WORDS | transposed, KVA_U32, (depth + per - 1) / per, columns, &known);
+  if (known) return to;
+  const uint8_t *from = q->data;
+  uint32_t *words = (uint32_t *)(uintptr_t)to->data, mask = (1u << bits) - 1;
+  for (int64_t w = 0; w < to->dims[0]; w++)
+    for (int64_t n = 0; n < columns; n++) {
+      uint32_t word = 0;
+      for (int64_t u = 0; u < per && w * per + u < depth; u++) {
+        int64_t bit = ((w * per + u) * step_k + n * step_n) * bits;
+        word |= (from[bit / 8] >> bit % 8 & mask) << u * bits;
+      }
+      words[w * columns + n] = word;
+    }
+  return to;
+}
+
+/* A matrix of elements of whole bytes, transposed; integers of fewer bits become bytes. */
+static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, bool transposed) {
+  kva_dtype type = kva_dtype_bits(t->dtype) >= 8 ? t->dtype : kva_dtype_is_unsigned(t->dtype) ? KVA_U8 : KVA_I8;
+  if (type == t->dtype && !transposed) return t;
+  int64_t rows = t->dims[transposed], columns = t->dims[!transposed];
+  bool known;
+  kva_tensor_data *to = result_for(p, t, FORM_BYTES | transposed, type, rows, columns, &known);
+  if (known) return to;
+  void *data = (void *)(uintptr_t)to->data;
+  for (int64_t i = 0; i < rows * columns; i++) {
+    int64_t from = transposed ? i % columns * rows + i / columns : i;
+    if (kva_dtype_is_float(type))
+      kva_store_f64(type, data, i, kva_load_f64(t->dtype, t->data, from));
+    else
+      kva_store_i64(type, data, i, kva_load_i64(t->dtype, t->data, from));
+  }
+  return to;
+}
+
+/* ---- nodes ------------------------------------------------------------------------------------------------------- */
+
+/* All users are products with v as second operand, all transposed or none. */
+static bool read_by_products(const kva_value *v, bool *out_transposed) {
+  for (const kva_use *u = v->uses; u; u = u->next) {
+    if (!kva_is(u->user, KVA_OP_matmul) || u->index != 1) return false;
+    bool here = ((const kva_matmul_attrs *)u->user->attrs)->transpose_b;
+    if (u != v->uses && here != *out_transposed) return false;
+    *out_transposed = here;
+  }
+  return v->uses != NULL;
+}
+
+static bool is_matrix(const kva_value *v) {
+  return v && kva_constant_of(v) && v->type->rank == 2;
+}
+
+/* What there is to do: codes in another order, or packed. */
+static bool is_candidate(const kva_node *n, bool *out_transposed) {
+  if (!kva_is(n, KVA_OP_dequantize) || !is_matrix(kva_operand(n, 0))) return false;
+  const kva_type *q = kva_operand_type(n, 0), *scale = kva_operand_type(n, 1);
+  if (!kva_type_is_static(q) || !read_by_products(&n->results[0], out_transposed)) return false;
+  bool scales =
+      scale->rank < 2 || (is_matrix(kva_operand(n, 1)) && (!kva_operand(n, 2) || is_matrix(kva_operand(n, 2))));
+  bool integer = kva_dtype_is_int(q->dtype);
+  return scales && integer && (*out_transposed || kva_dtype_bits(q->dtype) < 8);
+}
+
+static kva_value *codes(packing *p, kva_builder *b, const kva_node *n, bool transposed) {
+  const kva_tensor_data *q = kva_constant_of(kva_operand(n, 0));
+  if (kva_dtype_bits(q->dtype) >= 8) return kva_const_tensor(b, to_bytes(p, q, transposed));
+  kva_unpack_attrs attrs = {.extent = kva_expr_const(p->m->exprs, q->dims[transposed]), .to = q->dtype};
+  kva_value *words = kva_const_tensor(b, to_words(p, q, transposed));
+  return kva_build(b, KVA_OP_unpack, 1, &words, &attrs);
+}
+
+/* A scale or zero point: matrices are turned with the codes. */
+static kva_value *of_blocks(packing *p, kva_builder *b, kva_value *v, bool transposed) {
+  return v && v->type->rank == 2 ? kva_const_tensor(b, to_bytes(p, kva_constant_of(v), transposed)) : v;
+}
+
+static void turn_products(kva_module *m, kva_value *from, kva_value *to) {
+  for (kva_use *u = from->uses, *next; u; u = next) {
+    next = u->next;
+    kva_node *n = u->user;
+    kva_matmul_attrs attrs = *(const kva_matmul_attrs *)n->attrs;
+    attrs.transpose_b = false;
+    kva_builder b = kva_builder_before(m, n);
+    kva_value *y = kva_build(&b, KVA_OP_matmul, 2, (kva_value *[]){kva_operand(n, 0), to}, &attrs);
+    y->name = n->results[0].name;
+    kva_value_replace_all_uses(&n->results[0], y);
+    kva_node_remove(n);
+  }
+}
+
+static void pack_node(packing *p, kva_node *n, bool transposed) {
+  kva_builder b = kva_builder_before(p->m, n);
+  kva_dequantize_attrs attrs = *(const kva_dequantize_attrs *)n->attrs;
+  if (transposed) attrs.axis = 1 - (attrs.axis < 0 ? attrs.axis + 2 : attrs.axis);
+  kva_value *operands[] = {codes(p, &b, n, transposed), of_blocks(p, &b, kva_operand(n, 1), transposed),
+                           of_blocks(p, &b, kva_operand(n, 2), transposed)};
+  kva_value *y = kva_build(&b, KVA_OP_dequantize, n->n_operands, operands, &attrs);
+  y->name = n->results[0].name;
+  if (transposed)
+    turn_products(p->m, &n->results[0], y);
+  else
+    kva_value_replace_all_uses(&n->results[0], y);
+  kva_node_remove(n);
+}
+
+kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *changed) {
+  if (kva_for_gpu(options)) return KVA_OK;
+  kva_arena *scratch = kva_arena_create();
+  packing p = {.m = m, .done = kva_map_create(scratch)};
+  kva_graphs graphs = kva_program_graphs(m, scratch);
+  for (uint32_t g = 0; g < graphs.len; g++)
+    for (kva_node *n = graphs.data[g]->first, *next; n; n = next) {
+      bool transposed = false;
+      next = n->next;
+      if (!is_candidate(n, &transposed)) continue;
+      /* Products behind n may be replaced: n's successor is none of them unless it reads n. */
+      while (next && transposed && kva_operand(next, 1) == &n->results[0]) next = next->next;
+      pack_node(&p, n, transposed);
+      *changed = true;
+    }
+  kva_arena_destroy(scratch);
+  return KVA_OK;
+}

@@ -51,6 +51,16 @@ kva_state *kva_module_find_state(const kva_module *m, const char *name) {
   return kva_map_get_str(m->states_by_name, name);
 }
 
+void kva_module_remove_state(kva_module *m, kva_state *s) {
+  KVA_ASSERT(m->states.data[s->id] == s);
+  for (uint32_t i = s->id; i + 1 < m->states.len; i++) {
+    m->states.data[i] = m->states.data[i + 1];
+    m->states.data[i]->id = i;
+  }
+  m->states.len--;
+  kva_map_set_str(m->states_by_name, s->name, NULL);
+}
+
 /* ---- graphs ------------------------------------------------------------------------------------------------------ */
 
 kva_graph *kva_graph_create(kva_module *m, kva_node *owner) {

@@ -179,6 +179,8 @@ kva_value *kva_graph_add_input(kva_graph *g, const kva_type *type, const char *n
 /* Does not check for a duplicate name: the caller keeps names unique (kva_module_find_state). */
 kva_state *kva_state_create(kva_module *m, const char *name, const kva_type *type, kva_state_kind kind);
 kva_state *kva_module_find_state(const kva_module *m, const char *name);
+/* Before training programs are made; no node reads or writes s. Later states move up. */
+void kva_module_remove_state(kva_module *m, kva_state *s);
 
 /* Creates a node without inference; the caller sets the result types. Inserts before `before`, or at the end if it is
  * NULL. operands[i] may be NULL (left out). attrs is kept, not copied: it must live in the module's arena. Prefer

@@ -1,5 +1,6 @@
 /* Values for parameters from elsewhere, low-rank updates merged: kva_set_weights in tune.h. */
 #include "passes/passes_internal.h"
+#include "passes/quantize.h"
 #include "passes/tune.h"
 
 typedef struct source {
@@ -61,46 +62,123 @@ static kva_status merge(source *s, const char *name, kva_tensor_data *w, void *o
   return KVA_OK;
 }
 
+/* A copy in the module's arena; NULL for NULL. */
+static kva_tensor_data *kept(source *s, const kva_tensor_data *t) {
+  if (!t) return NULL;
+  kva_tensor_data *copy = kva_arena_memdup(s->m->arena, t, sizeof *t);
+  copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims + 1);
+  copy->data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes + 1);
+  return copy;
+}
+
 /* The new value of `name`, in the module's arena; NULL: there is none. */
 static kva_status value_for(source *s, const char *name, const kva_type *type, const kva_tensor_data **out) {
   const kva_tensor_data *t = find(s, name, "");
   *out = NULL;
   if (!t) return KVA_OK;
   KVA_TRY(check_shape(s, name, type, t));
-  kva_tensor_data *copy = kva_arena_memdup(s->m->arena, t, sizeof *t);
-  copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims + 1);
-  void *data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes + 1);
-  copy->data = data;
+  kva_tensor_data *copy = kept(s, t);
   *out = copy;
-  return merge(s, name, copy, data);
+  return merge(s, name, copy, (void *)(uintptr_t)copy->data);
+}
+
+/* ---- quantised tensors ------------------------------------------------------------------------------------------- */
+
+typedef struct quantized {
+  const kva_tensor_data *codes, *scale, *zero;
+} quantized;
+
+/* What the source has of `name`, in the module's arena; false: nothing, or not quantised. */
+static bool find_quantized(source *s, const char *name, quantized *out) {
+  const char *scale = kva_arena_printf(s->m->arena, "%s" KVA_QUANTIZED_SCALE, name);
+  bool own = kva_module_find_state(s->m, scale) != NULL; /* a norm's, of a layer with this name */
+  const kva_tensor_data *codes = own ? NULL : s->find(s->user, name);
+  if (!codes || kva_dtype_is_float(codes->dtype) || !s->find(s->user, scale)) return false;
+  out->codes = kept(s, find(s, name, ""));
+  out->scale = kept(s, find(s, name, KVA_QUANTIZED_SCALE));
+  out->zero = kept(s, find(s, name, KVA_QUANTIZED_ZERO));
+  return true;
+}
+
+static kva_status refuse_quantized(source *s, const char *name) {
+  return kva_fail(s->m->diag, KVA_UNSUPPORTED, NULL,
+                  "weights: tensor '%s' is quantised, and the model's parameter is no matrix that products alone read "
+                  "as second operand",
+                  name);
+}
+
+/* The quantised matrix in place of v, the result of n. */
+static kva_status become_quantized(source *s, kva_node *n, const char *name, const quantized *q) {
+  uint32_t axis = 0;
+  kva_value *v = &n->results[0];
+  if (!kva_is_quantizable(v, &axis)) return refuse_quantized(s, name);
+  kva_builder b = kva_builder_before(s->m, n);
+  kva_value *y = kva_build_quantized(&b, name, v->type, axis, q->codes, q->scale, q->zero);
+  if (!y || b.failed) return KVA_INVALID;
+  kva_value_replace_all_uses(v, y);
+  kva_node_remove(n);
+  return KVA_OK;
+}
+
+/* The state goes: its readers get constants. */
+static kva_status quantize_state(source *s, kva_state *state, const quantized *q) {
+  uint32_t axis = 0;
+  kva_module *m = s->m;
+  if (!kva_is_quantizable_state(m, state, &axis)) return refuse_quantized(s, state->name);
+  for (uint32_t f = 0; f < m->functions.len; f++)
+    for (kva_node *n = m->functions.data[f]->graph->first, *next; n; n = next) {
+      next = n->next;
+      if (!kva_is(n, KVA_OP_state_read) || ((const kva_state_read_attrs *)n->attrs)->state != state) continue;
+      if (n->results[0].uses)
+        KVA_TRY(become_quantized(s, n, state->name, q));
+      else
+        kva_node_remove(n);
+    }
+  kva_module_remove_state(m, state);
+  return KVA_OK;
+}
+
+static kva_status set_state(source *s, kva_state *state, bool *removed) {
+  quantized q;
+  const kva_tensor_data *t;
+  *removed = find_quantized(s, state->name, &q);
+  if (*removed) return quantize_state(s, state, &q);
+  KVA_TRY(value_for(s, state->name, state->type, &t));
+  if (!t) return KVA_OK;
+  state->init = KVA_INIT_DATA;
+  state->data = t;
+  state->of = NULL;
+  return KVA_OK;
 }
 
 static kva_status set_states(source *s) {
-  for (uint32_t i = 0; i < s->m->states.len; i++) {
-    kva_state *state = s->m->states.data[i];
-    const kva_tensor_data *t;
-    if (state->kind != KVA_STATE_PARAM) continue;
-    KVA_TRY(value_for(s, state->name, state->type, &t));
-    if (!t) continue;
-    state->init = KVA_INIT_DATA;
-    state->data = t;
-    state->of = NULL;
+  for (uint32_t i = 0; i < s->m->states.len;) {
+    bool removed = false;
+    if (s->m->states.data[i]->kind == KVA_STATE_PARAM) KVA_TRY(set_state(s, s->m->states.data[i], &removed));
+    i += !removed;
   }
+  return KVA_OK;
+}
+
+static kva_status set_constant(source *s, kva_node *n) {
+  const char *name = n->results[0].name;
+  const kva_tensor_data *t;
+  quantized q;
+  if (find_quantized(s, name, &q)) return become_quantized(s, n, name, &q);
+  KVA_TRY(value_for(s, name, n->results[0].type, &t));
+  if (!t) return KVA_OK;
+  kva_builder b = kva_builder_before(s->m, n);
+  kva_value *v = kva_const_tensor(&b, t);
+  v->name = name;
+  kva_value_replace_all_uses(&n->results[0], v);
+  kva_node_remove(n);
   return KVA_OK;
 }
 
 static kva_status set_constants(source *s, kva_graph *g) {
   for (kva_node *n = g->first, *next; n; n = next) {
-    const kva_tensor_data *t;
     next = n->next;
-    if (!kva_is_named_constant(n)) continue;
-    KVA_TRY(value_for(s, n->results[0].name, n->results[0].type, &t));
-    if (!t) continue;
-    kva_builder b = kva_builder_before(s->m, n);
-    kva_value *v = kva_const_tensor(&b, t);
-    v->name = n->results[0].name;
-    kva_value_replace_all_uses(&n->results[0], v);
-    kva_node_remove(n);
+    if (kva_is_named_constant(n)) KVA_TRY(set_constant(s, n));
   }
   return KVA_OK;
 }

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Weights in 8 and 4 bits: the model computes nearly the same with them, they stay packed in memory, and every verb that
+# takes weights takes these; ONNX files that hold them give the same bits; what does not fit is refused by name.
+. "$(dirname "$0")/support.sh"
+
+size=(-D vocab=257 -D d=32 -D ffn=48 -D heads=2 -D layers=1)
+for _ in $(seq 400); do printf 'the cat sat on the mat. '; done >"$work/text"
+expect 0 data "$work/text" -o "$work/text.tok"
+expect 0 train models/lm.kv "${size[@]}" -D lr=1e-2 --data "tokens:$work/text.tok,length=48" --steps 80 \
+  --checkpoint "$work/run"
+weights=$(echo "$work"/run/*80.safetensors)
+expect 0 export models/lm.kv "${size[@]}" --weights "$weights" -o "$work/lm.onnx"
+
+loss() { # loss FILE: of the model with these weights
+  expect 0 train models/lm.kv "${size[@]}" --weights "$1" --data "tokens:$work/text.tok,length=48" --steps 0
+  sed -n 's/.*eval loss \([0-9.e-]*\).*/\1/p' "$work/out"
+}
+float=$(loss "$weights")
+
+check() { # check PERCENT OPTION...: the file has at most so many percent of the parameters' bytes
+  local file="$work/q.safetensors"
+  expect 0 quantize models/lm.kv "${size[@]}" --weights "$weights" "${@:2}" -o "$file"
+  awk -v at_most="$1" 'match($0, /\(([0-9.]+) %\)/) { n++; bad = substr($0, RSTART + 1) + 0 > at_most }
+    END { exit bad || n != 1 }' "$work/out" || fail "quantize ${*:2}: $(cat "$work/out")"
+  awk -v a="$float" -v b="$(loss "$file")" 'BEGIN { exit b == "" || b - a > 0.02 || a - b > 0.02 }' ||
+    fail "${*:2}: the loss is $(loss "$file") after $float"
+  expect 0 generate models/lm.kv "${size[@]}" --weights "$file" --prompt 'the cat ' --tokens 40
+  grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "${*:2}: generate forgot the sentence"
+}
+check 52 --bits 8
+check 51 --bits 8 --symmetric --block 128
+check 43 --bits 4
+check 43 --bits 4 --symmetric
+
+# The same model as ONNX, from weights and as initialisers in blocks: the same bits in one run.
+expect 0 quantize "$work/lm.onnx" --bits 4 -o "$work/q.safetensors"
+expect 0 export "$work/lm.onnx" --weights "$work/q.safetensors" -o "$work/q.onnx"
+[ "$(stat -c %s "$work/q.onnx")" -lt $(($(stat -c %s "$work/lm.onnx") * 6 / 10)) ] || fail "the ONNX file is large"
+mkdir "$work/a" "$work/b"
+expect 0 run "$work/lm.onnx" --weights "$work/q.safetensors" --pin B=4 --pin T=15 -o "$work/a"
+expect 0 run "$work/q.onnx" --pin B=4 --pin T=15 -o "$work/b"
+cmp -s "$work/a/logits.npy" "$work/b/logits.npy" || fail "ONNX with blocks gives other bits"
+
+refused() { # refused CODE MESSAGE ARGUMENT...
+  expect "$1" "${@:3}"
+  grep -qF -- "$2" "$work/out" || fail "'${*:3}' says: $(cat "$work/out")"
+}
+refused 2 'a model is missing' quantize
+refused 2 '-o FILE is missing' quantize models/lm.kv
+refused 2 '--bits is 8 or 4' quantize models/lm.kv --bits 5 -o x
+refused 2 '--block is 32 or 128' quantize models/lm.kv --block 64 -o x
+refused 1 'has no value: give --weights' quantize models/lm.kv "${size[@]}" -o "$work/x"
+refused 1 'does not fit the model' generate models/lm.kv "${size[@]}" -D ffn=64 --weights "$work/q.safetensors" --prompt x

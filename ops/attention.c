@@ -34,6 +34,17 @@ static int64_t constant(kva_dim d) {
   return v;
 }
 
+/* The type of the page table; NULL: keys and values are tensors of the sequences. */
+static const kva_type *pages_type(const kva_node *n) {
+  bool paged = kva_is(n, KVA_OP_attention_cached) && kva_operand(n, KVA_ATTENTION_PAGES);
+  return paged ? kva_operand_type(n, KVA_ATTENTION_PAGES) : NULL;
+}
+
+static kva_dim keys_of(const kva_node *n, kva_expr_ctx *c) {
+  const kva_type *k = kva_operand_type(n, KVA_ATTENTION_K), *pages = pages_type(n);
+  return pages ? kva_expr_mul(c, pages->dims[1], k->dims[2]) : k->dims[2];
+}
+
 kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c) {
   const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1), *v = kva_operand_type(n, 2);
   kva_attention a = {.n = n,
@@ -41,9 +52,10 @@ kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c) {
                      .H = q->dims[1],
                      .T = q->dims[2],
                      .H_kv = k->dims[1],
-                     .S = k->dims[2],
+                     .S = keys_of(n, c),
                      .D = constant(q->dims[3]),
-                     .D_v = constant(v->dims[3])};
+                     .D_v = constant(v->dims[3]),
+                     .page_rows = pages_type(n) ? k->dims[2] : NULL};
   memcpy(&a.attrs, n->attrs, sizeof(a.attrs));
   if (a.attrs.scale == 0) a.attrs.scale = 1 / sqrt((double)a.D);
   a.group = a.H == a.H_kv ? kva_expr_const(c, 1) : kva_expr_div(c, a.H, a.H_kv);
@@ -66,11 +78,11 @@ static kva_status check_heads(kva_module *m, const kva_node *n) {
 
 static kva_status check_mask(kva_module *m, const kva_node *n) {
   if (!kva_operand(n, KVA_ATTENTION_MASK)) return KVA_OK;
-  const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1);
+  const kva_type *q = kva_operand_type(n, 0);
   kva_dtype t = kva_operand_type(n, KVA_ATTENTION_MASK)->dtype;
   if (t != KVA_BOOL) KVA_TRY(kva_check_float(m, n, KVA_ATTENTION_MASK));
   return kva_check_broadcasts_to(m, n, KVA_ATTENTION_MASK, 4,
-                                 (kva_dim[]){q->dims[0], q->dims[1], q->dims[2], k->dims[2]});
+                                 (kva_dim[]){q->dims[0], q->dims[1], q->dims[2], keys_of(n, m->exprs)});
 }
 
 kva_status kva_attention_check(kva_module *m, const kva_node *n) {
@@ -80,8 +92,9 @@ kva_status kva_attention_check(kva_module *m, const kva_node *n) {
     KVA_TRY(kva_check_rank(m, n, i, 4));
   }
   const kva_type *q = kva_operand_type(n, 0), *k = kva_operand_type(n, 1), *v = kva_operand_type(n, 2);
-  KVA_TRY(kva_check_shape(m, n, 1, 4, (kva_dim[]){q->dims[0], k->dims[1], k->dims[2], q->dims[3]}));
-  KVA_TRY(kva_check_shape(m, n, 2, 4, (kva_dim[]){q->dims[0], k->dims[1], k->dims[2], v->dims[3]}));
+  kva_dim first = pages_type(n) ? k->dims[0] : q->dims[0];
+  KVA_TRY(kva_check_shape(m, n, 1, 4, (kva_dim[]){first, k->dims[1], k->dims[2], q->dims[3]}));
+  KVA_TRY(kva_check_shape(m, n, 2, 4, (kva_dim[]){first, k->dims[1], k->dims[2], v->dims[3]}));
   for (uint32_t i = 0; i < 3; i += 2) {
     if (kva_expr_is_const(kva_operand_type(n, i)->dims[3], NULL)) continue;
     return kva_operand_error(m, n, i, "the size of a head must be a constant; give it a number");
@@ -133,9 +146,11 @@ kva_status kva_attention_oracle_get(kva_ref *r, const kva_node *n, const kva_ref
                                 .mask = all[KVA_ATTENTION_MASK],
                                 .slopes = all[KVA_ATTENTION_SLOPES],
                                 .position = cached ? all[KVA_ATTENTION_POSITION] : NULL,
+                                .pages = cached ? all[KVA_ATTENTION_PAGES] : NULL,
                                 .delta = cached ? NULL : all[KVA_ATTENTION_DELTA],
-                                .lse = all[KVA_ATTENTION_LSE],
+                                .lse = cached ? NULL : all[KVA_ATTENTION_LSE],
                                 .dy = all[KVA_ATTENTION_DY]};
+  if (out->pages) out->S *= out->pages->dims[1];
   memcpy(&out->attrs, n->attrs, sizeof(out->attrs));
   if (out->attrs.scale == 0) out->attrs.scale = 1 / sqrt((double)out->D);
   return out->attrs.offset ? kva_ref_dim(r, out->attrs.offset, &out->offset) : KVA_OK;
@@ -150,7 +165,9 @@ int64_t kva_attention_y_row(const kva_attention_oracle *a, kva_attention_at at) 
 }
 
 static int64_t key_row(const kva_attention_oracle *a, kva_attention_at at) {
-  return (at.b * a->H_kv + at.h / (a->H / a->H_kv)) * a->S + at.s;
+  int64_t head = at.h / (a->H / a->H_kv), rows = a->k->dims[2];
+  int64_t first = a->pages ? a->pages->i[at.b * a->pages->dims[1] + at.s / rows] : at.b;
+  return (first * a->H_kv + head) * rows + at.s % rows;
 }
 
 int64_t kva_attention_k_row(const kva_attention_oracle *a, kva_attention_at at) {
@@ -305,14 +322,16 @@ kva_status kva_attention_incremental(kva_incremental *c, const kva_node *n) {
   kva_attention_cached_attrs attrs;
   memcpy(&attrs, n->attrs, sizeof attrs);
   attrs.causal = true, attrs.offset = NULL;
-  kva_value *in[6] = {c->operands[KVA_ATTENTION_Q], kva_cached(c, "keys", c->operands[KVA_ATTENTION_K], 2),
-                      kva_cached(c, "values", c->operands[KVA_ATTENTION_V], 2)};
+  int64_t window = attrs.window > 0 ? attrs.window : 0;
+  kva_cache keys = kva_cached(c, "keys", c->operands[KVA_ATTENTION_K], 2, window);
+  kva_cache values = kva_cached(c, "values", c->operands[KVA_ATTENTION_V], 2, window);
+  kva_value *in[7] = {c->operands[KVA_ATTENTION_Q], keys.all, values.all};
   if (kva_operand(n, KVA_ATTENTION_MASK)) {
     in[KVA_ATTENTION_MASK] = c->over_all_rows(c, n, KVA_ATTENTION_MASK);
     if (!in[KVA_ATTENTION_MASK]) return KVA_UNSUPPORTED;
   }
   if (kva_operand(n, KVA_ATTENTION_SLOPES)) in[KVA_ATTENTION_SLOPES] = c->operands[KVA_ATTENTION_SLOPES];
-  in[KVA_ATTENTION_POSITION] = c->position;
-  c->results[0] = kva_build(c->b, KVA_OP_attention_cached, 6, in, &attrs);
+  in[KVA_ATTENTION_POSITION] = c->position, in[KVA_ATTENTION_PAGES] = keys.pages;
+  c->results[0] = kva_build(c->b, KVA_OP_attention_cached, 7, in, &attrs);
   return KVA_OK;
 }

@@ -14,6 +14,7 @@ enum {
   KVA_ATTENTION_POSITION, /* of attention_cached, which has no gradient */
   KVA_ATTENTION_DELTA = KVA_ATTENTION_POSITION,
   KVA_ATTENTION_LSE,
+  KVA_ATTENTION_PAGES = KVA_ATTENTION_LSE, /* of attention_cached */
   KVA_ATTENTION_DY,
 };
 
@@ -22,6 +23,7 @@ typedef struct kva_attention {
   kva_attention_attrs attrs; /* scale resolved: never 0 */
   kva_dim B, H, H_kv, T, S, group, offset;
   int64_t D, D_v;
+  kva_dim page_rows; /* of a cache in pages; else NULL */
 } kva_attention;
 
 /* Reads a checked node of any of these operators. `c` receives the expressions group and offset. */
@@ -40,7 +42,7 @@ double kva_attention_products(const kva_node *n, const kva_sizes *s, double prod
 typedef struct kva_attention_oracle {
   int64_t B, H, H_kv, T, S, D, D_v, offset;
   kva_attention_attrs attrs;
-  const kva_ref_tensor *q, *k, *v, *mask, *slopes, *position, *delta, *lse, *dy; /* NULL: absent */
+  const kva_ref_tensor *q, *k, *v, *mask, *slopes, *position, *pages, *delta, *lse, *dy; /* NULL: absent */
 } kva_attention_oracle;
 
 /* Results of attention and of attention_cached, for which lse is NULL. */

@@ -1,5 +1,8 @@
-/* attention_cached(q[B,H,T,D], k[B,Hkv,C,D], v[B,Hkv,C,Dv], mask?, slopes?, position[B]) -> y[B,H,T,Dv]: causal
- * attention of the last T rows of every sequence over caches of keys and values.
+/* attention_cached(q[B,H,T,D], k[B,Hkv,C,D], v[B,Hkv,C,Dv], mask?, slopes?, position[B], pages?[B,N]) -> y[B,H,T,Dv]:
+ * causal attention of the last T rows of every sequence over caches of keys and values.
+ *
+ * With `pages` caches are k[P,Hkv,R,D], v[P,Hkv,R,Dv]: row s of sequence b is row s % R of page pages[b, s / R], and C
+ * is N * R. Several sequences may name one page. What stands for pages that no query sees does not matter.
  *
  * Query t of sequence b stands at position[b] + t and sees keys 0 .. position[b] + t, or the last `window` of them;
  * for the rest attention.c holds, with position[b] as offset. So a cache may have room for any number of rows: what
@@ -7,9 +10,11 @@
  * that it has in one attention over the whole sequence, because keys are taken in blocks that begin at multiples of one
  * number, each query on its own.
  *
- * Positions outside [0, C - T] are an error in the reference; compiled code reads inside of the caches. Tolerance: as
+ * Positions outside [0, C - T] and pages outside [0, P) are an error in the reference; compiled code reads inside of
+ * the caches. Tolerance: as
  * attention. */
 #include "ops/attention.h"
+#include "ops/cache_append.h"
 #include "ops/check.h"
 #include "ops/facts.h"
 
@@ -30,6 +35,7 @@ kva_status kva_attention_cached_infer(kva_module *m, const kva_node *n, const kv
     return kva_operand_error(m, n, KVA_ATTENTION_POSITION, "expected int64 positions, found %s",
                              kva_dtype_name(p->dtype));
   KVA_TRY(kva_check_shape(m, n, KVA_ATTENTION_POSITION, 1, q->dims));
+  if (kva_operand(n, KVA_ATTENTION_PAGES)) KVA_TRY(kva_cache_check_pages(m, n, KVA_ATTENTION_PAGES, q->dims[0]));
   kva_dim dims[4] = {q->dims[0], q->dims[1], q->dims[2], kva_operand_type(n, 2)->dims[3]};
   out_types[0] = kva_type_tensor(m, q->dtype, 4, dims);
   return KVA_OK;
@@ -38,13 +44,15 @@ kva_status kva_attention_cached_infer(kva_module *m, const kva_node *n, const kv
 kva_status kva_attention_cached_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *const *in,
                                     kva_ref_tensor *const *out) {
   const kva_ref_tensor *position = in[KVA_ATTENTION_POSITION];
-  int64_t rows = in[KVA_ATTENTION_K]->dims[2], queries = in[KVA_ATTENTION_Q]->dims[2];
+  const kva_ref_tensor *pages = n->n_operands > KVA_ATTENTION_PAGES ? in[KVA_ATTENTION_PAGES] : NULL;
+  int64_t rows = in[KVA_ATTENTION_K]->dims[2] * (pages ? pages->dims[1] : 1), queries = in[KVA_ATTENTION_Q]->dims[2];
   for (int64_t b = 0; b < position->n; b++) {
     if (position->i[b] >= 0 && position->i[b] <= rows - queries) continue;
     return kva_error(r->diag, &n->loc,
                      "kv.attention_cached: %lld queries of sequence %lld at position %lld, but the cache has %lld rows",
                      (long long)queries, (long long)b, (long long)position->i[b], (long long)rows);
   }
+  if (pages) KVA_TRY(kva_cache_ref_pages(r, n, pages, in[KVA_ATTENTION_K]->dims[0]));
   return kva_attention_values(r, n, in, out[0], NULL);
 }
 

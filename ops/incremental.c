@@ -45,15 +45,45 @@ void kva_carry(kva_incremental *c, const kva_value *state, kva_value *next) {
   c->carried.data[i].next = next;
 }
 
-kva_value *kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_t axis) {
+/* The runtime finds the rows of a page and the window in the table's name, and the pages of a table's caches by their
+ * number, the first extent (runtime/sequences.c). */
+static const kva_page_table *page_table(kva_incremental *c, int64_t window) {
+  for (uint32_t i = 0; i < c->tables.len; i++)
+    if (c->tables.data[i].window == window) return &c->tables.data[i];
+  kva_module *m = c->b->m;
+  kva_dim rows = kva_expr_const(m->exprs, KVA_PAGE_ROWS),
+          dims[2] = {c->batch, kva_expr_div(m->exprs, c->capacity, rows)};
+  const char *name = window ? kva_arena_printf(m->arena, "pages_%d_%lld", KVA_PAGE_ROWS, (long long)window)
+                            : kva_arena_printf(m->arena, "pages_%d", KVA_PAGE_ROWS);
+  kva_page_table t = {window, kva_graph_add_input(c->b->graph, kva_type_tensor(m, KVA_I32, 2, dims), name),
+                      kva_expr_new_symbol(m->exprs, "P")};
+  KVA_PUSH(m->arena, &c->tables, t);
+  return &c->tables.data[c->tables.len - 1];
+}
+
+kva_cache kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t window) {
+  const kva_page_table *t = page_table(c, window);
   kva_dim dims[KVA_MAX_RANK];
   memcpy(dims, x->type->dims, sizeof *dims * x->type->rank);
-  dims[axis] = c->capacity;
+  dims[0] = t->pages;
+  dims[axis] = kva_expr_const(c->b->m->exprs, KVA_PAGE_ROWS);
   kva_value *cache = kva_carried_state(c, what, kva_type_tensor(c->b->m, x->type->dtype, x->type->rank, dims));
-  kva_cache_append_attrs attrs = {.axis = axis};
-  kva_value *all = kva_build(c->b, KVA_OP_cache_append, 3, (kva_value *[]){cache, x, c->position}, &attrs);
+  kva_value *in[4] = {cache, x, c->position, t->table};
+  kva_value *all = kva_build(c->b, KVA_OP_cache_append, 4, in, &(kva_cache_append_attrs){.axis = axis});
   kva_carry(c, cache, all);
-  return all;
+  return (kva_cache){all, t->table};
+}
+
+/* [P, .., R, ..] by pages[B, N]: [B, N, .., R, ..], then N before R, then both in one. */
+kva_value *kva_all_rows(kva_incremental *c, kva_cache cache, uint32_t axis) {
+  kva_value *v = kva_build2(c->b, KVA_OP_gather, cache.all, cache.pages);
+  uint32_t rank = cache.all->type->rank;
+  int64_t perm[KVA_MAX_RANK + 1];
+  for (uint32_t i = 0; i <= rank; i++) perm[i] = i == 0 || i > axis ? i : i < axis ? i + 1 : 1;
+  kva_dim dims[KVA_MAX_RANK];
+  memcpy(dims, cache.all->type->dims, sizeof *dims * rank);
+  dims[0] = c->batch, dims[axis] = c->capacity;
+  return kva_reshape(c->b, kva_transpose(c->b, v, perm), rank, dims);
 }
 
 static kva_value *add_past(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t rows) {

@@ -30,12 +30,28 @@ typedef struct kva_with_past {
   kva_value *all;
 } kva_with_past;
 
+/* Caches are divided into pages of so many rows. */
+enum { KVA_PAGE_ROWS = 64 };
+
+/* The pages of each sequence in caches that are read equally far back: an input of the function. */
+typedef struct kva_page_table {
+  int64_t window; /* rows that lie further back are not read; 0: all are */
+  kva_value *table;
+  kva_dim pages; /* of a cache */
+} kva_page_table;
+
+/* A cache of rows: cache_append's result, and what says where rows are. */
+typedef struct kva_cache {
+  kva_value *all, *pages;
+} kva_cache;
+
 typedef struct kva_incremental {
   kva_builder *b;
   kva_arena *scratch;
   kva_dim batch, time; /* sequences; rows of the chunk */
-  kva_dim capacity;    /* rows that caches have room for */
+  kva_dim capacity;    /* rows of a sequence that page tables have room for */
   kva_value *position; /* int64[batch]: the rows of each sequence before the chunk */
+  KVA_VEC(kva_page_table) tables;
   KVA_VEC(kva_carried) carried;
   KVA_VEC(kva_with_past) with_past;
   /* Of the node that a rule is called for. */
@@ -49,8 +65,11 @@ typedef struct kva_incremental {
 /* Adds state of this type, called `what` and a number; its next value comes from kva_carry. */
 kva_value *kva_carried_state(kva_incremental *c, const char *what, const kva_type *type);
 void kva_carry(kva_incremental *c, const kva_value *state, kva_value *next);
-/* The cache of x, whose rows are along `axis`: state with the capacity in place of the rows, x appended. */
-kva_value *kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_t axis);
+/* The cache of x, whose rows are along `axis`: state of pages, with x appended. Rows that `window` rows follow are not
+ * read (0: all are). */
+kva_cache kva_cached(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t window);
+/* All rows of each sequence, along `axis`, from a cache of rows along it. */
+kva_value *kva_all_rows(kva_incremental *c, kva_cache cache, uint32_t axis);
 
 /* x behind the `rows` rows before it along `axis`, which are state. */
 kva_value *kva_behind_past(kva_incremental *c, const char *what, kva_value *x, uint32_t axis, int64_t rows);

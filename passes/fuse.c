@@ -299,20 +299,30 @@ static bool narrows(const kva_node *p) {
   return kva_is(p, KVA_OP_cast) && (t == KVA_BF16 || t == KVA_F16);
 }
 
-/* The same elements in the same order, with other extents of 1. */
+/* The same elements in the same order, with other extents of 1, and with the last two extents of `a`, if the last one
+ * is a constant, merged or not: pages of a cache. */
 static bool differs_in_ones(const kva_type *a, const kva_type *b) {
   uint32_t i = 0, k = 0;
   while (true) {
     while (i < a->rank && kva_expr_is(a->dims[i], 1)) i++;
     while (k < b->rank && kva_expr_is(b->dims[k], 1)) k++;
     if (i == a->rank || k == b->rank) return i == a->rank && k == b->rank;
+    bool pages = i + 2 == a->rank && k + 1 == b->rank && kva_expr_is_const(a->dims[i + 1], NULL);
+    if (pages) return true;
     if (a->dims[i++] != b->dims[k++]) return false;
   }
+}
+
+/* Rows of a cache, page by page: reading them through the table costs less than all of them in order. */
+static bool reads_pages(const kva_node *p) {
+  const kva_node *cache = kva_is(p, KVA_OP_gather) ? kva_operand(p, 0)->def : NULL;
+  return cache && cache->op->traits & KVA_UPDATES_PART;
 }
 
 /* Made of rows' and columns' values, so that computing it again for every score reads less than the mask itself. */
 static bool is_mask_code(const kva_node *p) {
   if (kva_is(p, KVA_OP_reshape)) return differs_in_ones(kva_operand_type(p, 0), p->results[0].type);
+  if (reads_pages(p)) return true;
   return (p->op->traits & KVA_ELEMENTWISE) && (p->op->traits & KVA_CHEAP) && full_operands(p) == 0;
 }
 
@@ -393,11 +403,13 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
 /* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only
  * when it reads at most one full tensor, so that traffic does not grow. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
-  if (kva_fuse_role(p) != ROLE_ELEMENT || !(p->op->traits & KVA_CHEAP) || p->n_results != 1) return false;
+  if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
-  if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   tile_part part = PART_EPILOGUE;
   if (g->tile && (has_many_users(p) || !part_of_consumers(f, p, g, &part))) return false;
+  if (part == PART_MASK) return is_mask_code(p);
+  if (!(p->op->traits & KVA_CHEAP)) return false;
+  if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   if (part != PART_EPILOGUE) return may_feed_again(p, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
 }

@@ -4,8 +4,10 @@
  * there, its sequences along the first dimension. "decode" computes the next rows of every sequence: the same inputs
  * and outputs with the symbol counting the rows of the chunk alone (1: a decode step; many: prefill), then int64
  * `position` with the number of rows that each sequence has so far, then state, each an output that replaces its input
- * (kva_function.updates) and begins as zeros: caches with room for `C` rows, last rows, sums. Every row gets the bits
- * that it has in one run over whole sequences. With the option there is "step", too: decode of one row.
+ * (kva_function.updates) and begins as zeros: caches in pages, last rows, sums; and int32 `pages_R`[B, N], the pages of
+ * R rows of each sequence, in their order. `pages_R_W` are those of caches that no query sees further back than W
+ * rows. Every row gets the bits that it has in one run over whole sequences. With the option there is "step", too:
+ * decode of one row, of one sequence, and "steps": one row of a given number of sequences.
  *
  * Algorithm: nodes are copied in order. Symbols say where rows are: an axis is one of rows if its extent is the time
  * symbol. A node each of whose rows reads the same row of its operands (kva_op_info.source_axis) stays as it is. One
@@ -257,13 +259,18 @@ static kva_status make_decode(kva_chunks *p, const kva_function *f, kva_function
 }
 
 /* With a number of rows that is known, products take other kernels. */
-static void fix_sizes(kva_chunks *p, kva_function *decode, const kva_pass_options *o) {
+static void add_step(const kva_chunks *p, const kva_function *decode, const char *name, int64_t sequences) {
   kva_module *m = p->c.b->m;
-  bool free = p->c.batch->kind == KVA_EXPR_SYMBOL;
-  if (o->sequences && free) kva_replace_symbol(decode->graph, p->c.batch, kva_expr_const(m->exprs, o->sequences));
-  if (!o->step) return;
-  kva_function *step = kva_function_clone(m, decode, "step");
+  kva_function *step = kva_function_clone(m, decode, name);
   kva_replace_symbol(step->graph, p->c.time, kva_expr_const(m->exprs, 1));
+  if (p->c.batch->kind == KVA_EXPR_SYMBOL)
+    kva_replace_symbol(step->graph, p->c.batch, kva_expr_const(m->exprs, sequences));
+}
+
+static void add_steps(const kva_chunks *p, const kva_function *decode, const kva_pass_options *o) {
+  if (!o->step) return;
+  add_step(p, decode, "step", 1);
+  if (o->sequences > 1 && p->c.batch->kind == KVA_EXPR_SYMBOL) add_step(p, decode, "steps", o->sequences);
 }
 
 kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, bool *changed) {
@@ -281,7 +288,7 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
   kva_chunks p = {.c = {.b = &b,
                         .batch = tokens->type->dims[0],
                         .time = tokens->type->dims[1],
-                        .capacity = kva_expr_new_symbol(m->exprs, "C"),
+                        .capacity = kva_expr_muli(m->exprs, kva_expr_new_symbol(m->exprs, "N"), KVA_PAGE_ROWS),
                         .scratch = scratch,
                         .over_all_rows = kva_mask_over_all_rows},
                   .values = KVA_NEW_ARRAY(scratch, kva_chunk_value, m->next_value_id)};
@@ -290,7 +297,7 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
   if (status)
     m->functions.len--;
   else
-    fix_sizes(&p, decode, o);
+    add_steps(&p, decode, o);
   *changed = true;
   kva_arena_destroy(scratch);
   return status;

@@ -64,7 +64,7 @@ static kva_value *make_over_rows(kva_chunks *p, const kva_value *v, uint32_t axi
   const kva_chunk_value *chunk = &p->values[v->id];
   if (chunk->form != KVA_CHUNK_PLAIN || !axis || v->type->dims[0] != p->c.batch)
     return refuse(p, v, "a mask relates every row to every row, and is not made of values for each row");
-  return kva_cached(&p->c, "mask", chunk->value, axis);
+  return kva_all_rows(&p->c, kva_cached(&p->c, "mask", chunk->value, axis, 0), axis);
 }
 
 static kva_value *over_rows(kva_chunks *p, const kva_value *v, uint32_t axis) {

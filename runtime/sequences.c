@@ -1,26 +1,18 @@
-/* See sequences.h. Inputs of the programs are the model's own, "position", then states; a state is an input that an
- * output replaces. */
-#include "runtime/sequences.h"
+/* Creation of sequences. Inputs of the programs are the model's own, "position", then tables of pages and states in any
+ * order; a state is an input that an output replaces. A table is called pages_R or pages_R_W: of pages of R rows, of
+ * which those further back than W rows are not read. The first dimension of a cache is the number of its pages, one
+ * symbol for all caches of a table: the k-th such symbol belongs to the k-th table. */
+#include "runtime/sequences_internal.h"
 
-#include "runtime/session.h"
+#include <stdio.h>
 
-#include <stdlib.h>
+enum { DEFAULT_PAGE_ROWS = 64 };
 
-enum { NO_AXIS = -1 };
+/* ---- what the programs take -------------------------------------------------------------------------------------- */
 
-struct kva_sequences {
-  kva_session *session;
-  const kva_program *program; /* decode */
-  int decode, step;
-  int64_t n, capacity;
-  int64_t *positions;
-  int32_t own_inputs, own_outputs, n_states;
-  kva_tensor *inputs, *outputs; /* of a call */
-  kva_tensor *states;           /* by state */
-  int *row_axes;                /* by state: the axis with the capacity, or NO_AXIS */
-};
-
-/* ---- creation ---------------------------------------------------------------------------------------------------- */
+static const kva_buffer_desc *input_desc(const kva_program *p, int32_t input) {
+  return &p->buffers[p->inputs[input]];
+}
 
 static bool is_replaced(const kva_program *p, int32_t input) {
   for (int32_t i = 0; i < p->n_outputs; i++)
@@ -28,61 +20,212 @@ static bool is_replaced(const kva_program *p, int32_t input) {
   return false;
 }
 
-static kva_status find_programs(kva_sequences *q, kva_diag *diag) {
-  q->decode = kva_session_program(q->session, "decode");
-  q->step = kva_session_program(q->session, "step");
-  if (q->decode < 0 || q->step < 0)
-    return kva_error(diag, NULL, "the model was compiled without programs that continue sequences");
-  const kva_program *p = q->program = kva_session_program_desc(q->session, q->decode);
-  while (q->n_states < p->n_inputs && is_replaced(p, p->n_inputs - 1 - q->n_states)) q->n_states++;
-  q->own_inputs = p->n_inputs - q->n_states - 1;
-  q->own_outputs = p->n_outputs - q->n_states;
-  return KVA_OK;
+static bool is_symbol(const kva_formula *f) {
+  return f->n == 1 && f->words->op == KVA_FORMULA_SYMBOL;
+}
+static bool same_size(const kva_formula *a, const kva_formula *b) {
+  return a->n == 1 && b->n == 1 && a->words->op == b->words->op && a->words->arg == b->words->arg;
 }
 
-static kva_status add_state(kva_sequences *q, int32_t i, kva_diag *diag) {
-  const kva_buffer_desc *b = &q->program->buffers[q->program->inputs[q->own_inputs + 1 + i]];
-  kva_tensor *t = &q->states[i];
-  *t = (kva_tensor){.dtype = (kva_dtype)b->dtype, .rank = b->rank};
-  q->row_axes[i] = NO_AXIS;
-  for (int32_t d = 0; d < b->rank; d++) {
-    const kva_formula_word *w = b->dims[d].words;
-    bool constant = w->op == KVA_FORMULA_CONST;
-    t->dims[d] = constant ? w->arg : d ? q->capacity : q->n;
-    if (d == 0 && t->dims[0] != q->n)
-      return kva_error(diag, NULL, "the model was compiled for %lld sequences, not for %lld", (long long)t->dims[0],
-                       (long long)q->n);
-    if (d && !constant) q->row_axes[i] = d;
+/* The model's input along whose second dimension are rows. */
+static int32_t find_rows_input(const kva_program *p, int32_t own_inputs) {
+  for (int32_t i = 0; i < own_inputs; i++) {
+    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
+    if (b->rank > 1 && is_symbol(&b->dims[1])) return i;
   }
-  if (kva_dtype_bits(t->dtype) < 8)
-    return kva_error(diag, NULL, "state '%s' has elements of less than a byte", b->name);
-  int64_t bytes = kva_tensor_bytes(t);
-  t->data = bytes >= 0 ? calloc(1, (size_t)bytes + 1) : NULL;
-  if (t->data) return KVA_OK;
-  return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for state '%s' of %lld sequences with %lld rows", b->name,
-                  (long long)q->n, (long long)q->capacity);
+  return -1;
 }
 
-static kva_status create(kva_sequences *q, kva_diag *diag) {
-  if (q->n < 1 || q->capacity < 1) return kva_error(diag, NULL, "expected at least one sequence and one row");
-  KVA_TRY(find_programs(q, diag));
-  q->positions = calloc((size_t)q->n, sizeof *q->positions);
-  q->inputs = calloc((size_t)q->program->n_inputs, sizeof *q->inputs);
-  q->outputs = calloc((size_t)q->program->n_outputs, sizeof *q->outputs);
-  q->states = calloc((size_t)q->n_states + 1, sizeof *q->states);
-  q->row_axes = calloc((size_t)q->n_states + 1, sizeof *q->row_axes);
-  if (!q->positions || !q->inputs || !q->outputs || !q->states || !q->row_axes)
-    return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
-  for (int32_t i = 0; i < q->n_states; i++) KVA_TRY(add_state(q, i, diag));
+static kva_status not_for_sequences(kva_diag *diag) {
+  return kva_error(diag, NULL, "the model was compiled without programs that continue sequences");
+}
+
+static kva_status find_inputs(kva_sequences *q, kva_diag *diag) {
+  int decode = kva_session_program(q->session, "decode");
+  if (decode < 0) return not_for_sequences(diag);
+  const kva_program *p = q->desc = kva_session_program_desc(q->session, decode);
+  int32_t position = p->n_inputs - 1, states = 0;
+  for (; position >= 0 && strcmp(input_desc(p, position)->name, "position"); position--)
+    states += is_replaced(p, position);
+  q->own_inputs = position, q->own_outputs = p->n_outputs - states;
+  q->rows_input = position < 0 ? -1 : find_rows_input(p, position);
+  return q->rows_input < 0 ? not_for_sequences(diag) : KVA_OK;
+}
+
+/* A size of a program: the constant, or 0. */
+static int64_t fixed_size(const kva_formula *f) {
+  return f->n == 1 && f->words->op == KVA_FORMULA_CONST ? f->words->arg : 0;
+}
+
+/* Those for a known number of rows come first. */
+static kva_status find_programs(kva_sequences *q, kva_diag *diag) {
+  static const char *const names[] = {"step", "steps", "decode"};
+  for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+    int program = kva_session_program(q->session, names[i]);
+    if (program < 0) continue;
+    const kva_buffer_desc *b = input_desc(kva_session_program_desc(q->session, program), q->rows_input);
+    q->programs[q->n_programs++] = (kva_sequence_program){program, fixed_size(&b->dims[0]), fixed_size(&b->dims[1])};
+  }
+  int64_t only = q->programs[q->n_programs - 1].sequences;
+  if (only < 2) return KVA_OK;
+  return kva_error(diag, NULL,
+                   "the model was compiled for %lld sequences at once; its number of sequences must be free, or 1",
+                   (long long)only);
+}
+
+/* The axis of rows, KVA_NO_AXIS or KVA_SHARED. */
+static kva_status find_axis(kva_sequences *q, const kva_buffer_desc *b, kva_diag *diag, int *out_axis) {
+  const kva_buffer_desc *rows = input_desc(q->desc, q->rows_input);
+  bool of_sequences = b->rank > 0 && same_size(&b->dims[0], &rows->dims[0]);
+  *out_axis = KVA_NO_AXIS;
+  for (int32_t d = 0; d < b->rank; d++)
+    if (same_size(&b->dims[d], &rows->dims[1])) *out_axis = d;
+  if (of_sequences) return KVA_OK;
+  if (*out_axis == KVA_NO_AXIS) {
+    q->alone = true, *out_axis = KVA_SHARED;
+    return KVA_OK;
+  }
+  return kva_fail(diag, KVA_UNSUPPORTED, NULL, "'%s' has rows, but its first dimension does not count sequences",
+                  b->name);
+}
+
+static kva_status find_axes(kva_sequences *q, kva_diag *diag) {
+  for (int32_t i = 0; i < q->own_inputs; i++) KVA_TRY(find_axis(q, input_desc(q->desc, i), diag, &q->input_axes[i]));
+  for (int32_t i = 0; i < q->own_outputs; i++)
+    KVA_TRY(find_axis(q, &q->desc->buffers[q->desc->outputs[i]], diag, &q->output_axes[i]));
   return KVA_OK;
 }
 
-kva_status kva_sequences_create(kva_session *s, int64_t n, int64_t capacity, kva_diag *diag, kva_sequences **out) {
+/* ---- caches and states ------------------------------------------------------------------------------------------- */
+
+/* Type and constant dimensions of a buffer; others are 1. */
+static kva_tensor tensor_of(const kva_buffer_desc *b) {
+  kva_tensor t = {.dtype = (kva_dtype)b->dtype, .rank = b->rank};
+  for (int32_t d = 0; d < b->rank; d++) {
+    int64_t n = fixed_size(&b->dims[d]);
+    t.dims[d] = n ? n : 1;
+  }
+  return t;
+}
+
+static void add_table(kva_sequences *q, int32_t input) {
+  long long rows = 0, window = 0;
+  sscanf(input_desc(q->desc, input)->name, "pages_%lld_%lld", &rows, &window);
+  q->page_rows = rows;
+  q->pools[q->n_pools++] = (kva_page_pool){.window = window, .table = input, .symbol = -1};
+}
+
+/* The pool whose pages a symbol counts: the first one without a symbol gets a new one. */
+static kva_page_pool *pool_of(kva_sequences *q, int64_t symbol) {
+  for (int32_t i = 0; i < q->n_pools; i++) {
+    if (q->pools[i].symbol < 0) q->pools[i].symbol = symbol;
+    if (q->pools[i].symbol == symbol) return &q->pools[i];
+  }
+  return NULL;
+}
+
+static kva_status add_to_pool(kva_page_pool *pool, int32_t input, kva_tensor t, int axis) {
+  kva_row_tensor *tensors = realloc(pool->tensors, ((size_t)pool->n_tensors + 1) * sizeof *tensors);
+  if (tensors) pool->tensors = tensors;
+  int32_t *inputs = realloc(pool->inputs, ((size_t)pool->n_tensors + 1) * sizeof *inputs);
+  if (inputs) pool->inputs = inputs;
+  if (!tensors || !inputs) return KVA_NO_MEMORY;
+  tensors[pool->n_tensors] = (kva_row_tensor){t, axis};
+  inputs[pool->n_tensors++] = input;
+  return KVA_OK;
+}
+
+static kva_status add_state(kva_sequences *q, int32_t input, kva_diag *diag) {
+  const kva_buffer_desc *b = input_desc(q->desc, input), *rows = input_desc(q->desc, q->rows_input);
+  if (kva_dtype_bits((kva_dtype)b->dtype) < 8)
+    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "state '%s' has elements of less than a byte", b->name);
+  kva_tensor t = tensor_of(b);
+  if (b->rank && same_size(&b->dims[0], &rows->dims[0])) {
+    size_t bytes = (size_t)kva_tensor_bytes(&t);
+    q->carried[q->n_carried++] = (kva_carried_state){input, bytes, q->carried_bytes};
+    q->carried_bytes += (bytes + 63) / 64 * 64;
+    return KVA_OK;
+  }
+  kva_page_pool *pool = b->rank && is_symbol(&b->dims[0]) ? pool_of(q, b->dims[0].words->arg) : NULL;
+  if (!pool) return kva_error(diag, NULL, "state '%s' belongs to no table of pages", b->name);
+  return add_to_pool(pool, input, t, KVA_NO_AXIS);
+}
+
+/* What rolling back needs: inputs, and states at some rows. */
+static kva_status add_history(kva_sequences *q) {
+  kva_page_pool *pool = &q->pools[q->n_pools++];
+  *pool = (kva_page_pool){.table = KVA_NO_TABLE, .symbol = -1};
+  for (int32_t i = 0; i < q->own_inputs; i++) {
+    if (q->input_axes[i] < 0) continue;
+    kva_tensor t = tensor_of(input_desc(q->desc, i));
+    t.dims[q->input_axes[i]] = q->page_rows;
+    KVA_TRY(add_to_pool(pool, i, t, q->input_axes[i]));
+  }
+  kva_tensor marks = {.dtype = KVA_U8, .rank = 2, .dims = {1, (int64_t)q->carried_bytes}};
+  return add_to_pool(pool, -1, marks, KVA_NO_AXIS);
+}
+
+static kva_status find_states(kva_sequences *q, kva_diag *diag) {
+  q->page_rows = DEFAULT_PAGE_ROWS;
+  for (int32_t i = q->own_inputs + 1; i < q->desc->n_inputs; i++)
+    if (!is_replaced(q->desc, i)) add_table(q, i);
+  for (int32_t i = q->own_inputs + 1; i < q->desc->n_inputs; i++)
+    if (is_replaced(q->desc, i)) KVA_TRY(add_state(q, i, diag));
+  return add_history(q);
+}
+
+/* ---- creation ---------------------------------------------------------------------------------------------------- */
+
+static kva_status out_of_memory(kva_diag *diag) {
+  return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
+}
+
+static kva_status allocate(kva_sequences *q, kva_diag *diag) {
+  size_t inputs = (size_t)q->desc->n_inputs, outputs = (size_t)q->desc->n_outputs;
+  q->input_axes = calloc(inputs, sizeof *q->input_axes);
+  q->output_axes = calloc(outputs, sizeof *q->output_axes);
+  q->inputs = calloc(inputs, sizeof *q->inputs);
+  q->staged = calloc(inputs, sizeof *q->staged);
+  q->outputs = calloc(outputs, sizeof *q->outputs);
+  q->pools = calloc(inputs + 1, sizeof *q->pools);
+  q->carried = calloc(inputs, sizeof *q->carried);
+  bool ok = q->input_axes && q->output_axes && q->inputs && q->staged && q->outputs && q->pools && q->carried;
+  return ok ? KVA_OK : out_of_memory(diag);
+}
+
+static kva_status count_pages(kva_sequences *q, const kva_sequences_options *o, kva_diag *diag) {
+  int64_t n = o->sequences ? o->sequences : 1, pages;
+  q->longest = o->longest;
+  q->max_pages = o->longest / q->page_rows + (o->longest % q->page_rows != 0);
+  if (__builtin_mul_overflow(q->max_pages, n, &pages) || pages > INT32_MAX / 2)
+    return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %lld sequences of %lld rows", (long long)n,
+                    (long long)o->longest);
+  q->n_pages = (int32_t)pages;
+  return KVA_OK;
+}
+
+static kva_status create(kva_sequences *q, const kva_sequences_options *o, kva_diag *diag) {
+  if (o->longest < 1 || o->sequences < 0)
+    return kva_error(diag, NULL, "expected room for at least one row in a sequence");
+  KVA_TRY(find_inputs(q, diag));
+  KVA_TRY(find_programs(q, diag));
+  KVA_TRY(allocate(q, diag));
+  KVA_TRY(find_axes(q, diag));
+  kva_status status = find_states(q, diag);
+  if (status == KVA_NO_MEMORY) return out_of_memory(diag);
+  KVA_TRY(status);
+  KVA_TRY(count_pages(q, o, diag));
+  for (int32_t i = 0; i < q->n_pools; i++) KVA_TRY(kva_pages_create(&q->pools[i], q->n_pages, diag));
+  return KVA_OK;
+}
+
+kva_status kva_sequences_create(kva_session *s, const kva_sequences_options *options, kva_diag *diag,
+                                kva_sequences **out) {
   *out = NULL;
   kva_sequences *q = calloc(1, sizeof *q);
-  if (!q) return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
-  *q = (kva_sequences){.session = s, .n = n, .capacity = capacity};
-  kva_status status = create(q, diag);
+  if (!q) return out_of_memory(diag);
+  q->session = s;
+  kva_status status = create(q, options, diag);
   if (status)
     kva_sequences_destroy(q);
   else
@@ -90,25 +233,36 @@ kva_status kva_sequences_create(kva_session *s, int64_t n, int64_t capacity, kva
   return status;
 }
 
+static void free_sequence(kva_sequence *s) {
+  if (!s) return;
+  free(s->pages);
+  free(s->recent);
+  free(s);
+}
+
 void kva_sequences_destroy(kva_sequences *q) {
   if (!q) return;
-  for (int32_t i = 0; q->states && i < q->n_states; i++) free(q->states[i].data);
-  free(q->states);
-  free(q->row_axes);
-  free(q->positions);
+  for (int64_t i = 0; i < q->n_sequences; i++) free_sequence(q->sequences[i]);
+  for (int32_t i = 0; i < q->n_pools; i++) kva_pages_free(&q->pools[i]);
+  for (int32_t i = 0; q->staged && i < q->desc->n_inputs; i++)
+    if (q->staged[i]) free(q->inputs[i].data);
+  free(q->sequences);
+  free(q->pools);
+  free(q->carried);
+  free(q->input_axes);
+  free(q->output_axes);
   free(q->inputs);
+  free(q->staged);
   free(q->outputs);
+  free(q->items);
+  free(q->members);
   free(q);
 }
 
-/* ---- use --------------------------------------------------------------------------------------------------------- */
-
-int64_t kva_sequences_length(const kva_sequences *q, int64_t i) {
-  return q->positions[i];
-}
+/* ---- facts ------------------------------------------------------------------------------------------------------- */
 
 const kva_program *kva_sequences_program(const kva_sequences *q) {
-  return q->program;
+  return q->desc;
 }
 
 int32_t kva_sequences_inputs(const kva_sequences *q) {
@@ -119,68 +273,95 @@ int32_t kva_sequences_outputs(const kva_sequences *q) {
   return q->own_outputs;
 }
 
-/* The number of new rows: the second dimension of the first input that has rows there. */
-static int64_t count_rows(const kva_sequences *q, const kva_tensor *inputs) {
-  for (int32_t i = 0; i < q->own_inputs; i++) {
-    const kva_buffer_desc *b = &q->program->buffers[q->program->inputs[i]];
-    if (b->rank > 1 && inputs[i].rank > 1 && b->dims[1].words->op == KVA_FORMULA_SYMBOL) return inputs[i].dims[1];
+int64_t kva_sequences_output_bytes(const kva_sequences *q, int32_t output, int64_t rows) {
+  const kva_buffer_desc *b = &q->desc->buffers[q->desc->outputs[output]];
+  kva_tensor t = tensor_of(b);
+  int axis = q->output_axes[output];
+  for (int32_t d = axis != KVA_SHARED; d < b->rank; d++)
+    if (d != axis && !fixed_size(&b->dims[d])) return -1;
+  if (axis >= 0) t.dims[axis] = rows;
+  return kva_tensor_bytes(&t);
+}
+
+kva_sequence *kva_sequences_get(const kva_sequences *q, int64_t sequence) {
+  return sequence >= 0 && sequence < q->n_sequences ? q->sequences[sequence] : NULL;
+}
+
+int64_t kva_sequences_length(const kva_sequences *q, int64_t sequence) {
+  const kva_sequence *s = kva_sequences_get(q, sequence);
+  return s ? s->rows : -1;
+}
+
+int64_t kva_sequences_page_rows(const kva_sequences *q) {
+  return q->page_rows;
+}
+
+int64_t kva_sequences_free_rows(const kva_sequences *q) {
+  int32_t pages = q->n_pages;
+  for (int32_t i = 0; i < q->n_pools; i++)
+    if (q->pools[i].n_free < pages) pages = q->pools[i].n_free;
+  return pages * q->page_rows;
+}
+
+char *kva_sequence_mark(const kva_sequences *q, const kva_sequence *s, int64_t page) {
+  const kva_page_pool *pool = kva_history(q);
+  const kva_tensor *marks = &pool->tensors[pool->n_tensors - 1].tensor;
+  return (char *)marks->data + (size_t)kva_pages_of(q, s, q->n_pools - 1)[page] * q->carried_bytes;
+}
+
+/* ---- sequences that come and go ---------------------------------------------------------------------------------- */
+
+static kva_sequence *new_sequence(const kva_sequences *q) {
+  size_t pages = (size_t)q->n_pools * (size_t)q->max_pages;
+  kva_sequence *s = calloc(1, sizeof *s);
+  if (!s) return NULL;
+  s->pages = malloc(pages * sizeof *s->pages);
+  s->recent = calloc(KVA_RECENT, q->carried_bytes + 1);
+  if (!s->pages || !s->recent) {
+    free_sequence(s);
+    return NULL;
   }
-  return 0;
+  for (size_t i = 0; i < pages; i++) s->pages[i] = KVA_NO_PAGE;
+  for (int i = 1; i < KVA_RECENT; i++) s->recent_rows[i] = -1;
+  return s;
 }
 
-static kva_status check_room(const kva_sequences *q, int64_t rows) {
-  if (rows < 1) return kva_session_fail(q->session, KVA_INVALID, "expected at least one new row");
-  for (int64_t i = 0; i < q->n; i++)
-    if (rows > q->capacity - q->positions[i])
-      return kva_session_fail(q->session, KVA_INVALID,
-                              "sequence %lld has %lld rows and room for %lld; %lld more do not fit", (long long)i,
-                              (long long)q->positions[i], (long long)q->capacity, (long long)rows);
+static kva_status give_number(kva_sequences *q, int64_t *out) {
+  for (*out = 0; *out < q->n_sequences && q->sequences[*out];) ++*out;
+  if (*out < q->n_sequences) return KVA_OK;
+  kva_sequence **list = realloc(q->sequences, ((size_t)q->n_sequences + 1) * sizeof *list);
+  if (!list) return kva_session_fail(q->session, KVA_NO_MEMORY, "out of memory");
+  q->sequences = list;
+  list[q->n_sequences++] = NULL;
   return KVA_OK;
 }
 
-kva_status kva_sequences_append(kva_sequences *q, const kva_tensor *inputs, kva_tensor *outputs) {
-  int64_t rows = count_rows(q, inputs);
-  KVA_TRY(check_room(q, rows));
-  memcpy(q->inputs, inputs, (size_t)q->own_inputs * sizeof *inputs);
-  q->inputs[q->own_inputs] = (kva_tensor){.dtype = KVA_I64, .rank = 1, .dims = {q->n}, .data = q->positions};
-  memcpy(q->inputs + q->own_inputs + 1, q->states, (size_t)q->n_states * sizeof *q->states);
-  memset(q->outputs, 0, (size_t)q->program->n_outputs * sizeof *q->outputs);
-  memcpy(q->outputs, outputs, (size_t)q->own_outputs * sizeof *outputs);
-  KVA_TRY(kva_session_run(q->session, rows == 1 ? q->step : q->decode, q->inputs, q->outputs));
-  memcpy(outputs, q->outputs, (size_t)q->own_outputs * sizeof *outputs);
-  for (int64_t i = 0; i < q->n; i++) q->positions[i] += rows;
+kva_status kva_sequences_add(kva_sequences *q, int64_t *out) {
+  KVA_TRY(give_number(q, out));
+  q->sequences[*out] = new_sequence(q);
+  return q->sequences[*out] ? KVA_OK : kva_session_fail(q->session, KVA_NO_MEMORY, "out of memory");
+}
+
+kva_status kva_sequences_fork(kva_sequences *q, int64_t sequence, int64_t *out) {
+  if (!kva_sequences_get(q, sequence))
+    return kva_session_fail(q->session, KVA_INVALID, "there is no sequence %lld", (long long)sequence);
+  KVA_TRY(kva_sequences_add(q, out));
+  const kva_sequence *from = q->sequences[sequence];
+  kva_sequence *s = q->sequences[*out];
+  s->rows = from->rows, s->now = from->now;
+  memcpy(s->recent_rows, from->recent_rows, sizeof s->recent_rows);
+  memcpy(s->recent, from->recent, KVA_RECENT * q->carried_bytes);
+  memcpy(s->pages, from->pages, (size_t)q->n_pools * (size_t)q->max_pages * sizeof *s->pages);
+  for (int32_t i = 0; i < q->n_pools; i++)
+    for (int64_t p = 0; p < q->max_pages; p++)
+      if (kva_pages_of(q, s, i)[p] != KVA_NO_PAGE) q->pools[i].uses[kva_pages_of(q, s, i)[p]]++;
   return KVA_OK;
 }
 
-/* Bytes of the dims [first, n). */
-static size_t block_bytes(const kva_tensor *t, int first, int n) {
-  size_t bytes = (size_t)kva_dtype_bits(t->dtype) / 8;
-  for (int d = first; d < n; d++) bytes *= (size_t)t->dims[d];
-  return bytes;
-}
-
-static void copy_state(const kva_tensor *to, int64_t i, const kva_tensor *from, int64_t k, int row_axis, int64_t rows) {
-  size_t to_bytes = block_bytes(to, 1, to->rank), from_bytes = block_bytes(from, 1, from->rank), blocks = 1;
-  char *out = (char *)to->data + (size_t)i * to_bytes;
-  const char *in = (const char *)from->data + (size_t)k * from_bytes;
-  if (row_axis == NO_AXIS) {
-    memcpy(out, in, to_bytes);
-    return;
-  }
-  for (int d = 1; d < row_axis; d++) blocks *= (size_t)to->dims[d];
-  size_t used = block_bytes(to, row_axis + 1, to->rank) * (size_t)rows;
-  for (size_t b = 0; b < blocks; b++) memcpy(out + b * (to_bytes / blocks), in + b * (from_bytes / blocks), used);
-}
-
-kva_status kva_sequences_copy(kva_sequences *to, int64_t i, const kva_sequences *from, int64_t k) {
-  int64_t rows = from->positions[k];
-  if (to->session != from->session)
-    return kva_session_fail(to->session, KVA_INVALID, "a sequence is copied within one session");
-  if (rows > to->capacity)
-    return kva_session_fail(to->session, KVA_INVALID, "a sequence of %lld rows does not fit into %lld", (long long)rows,
-                            (long long)to->capacity);
-  if (to == from && i == k) return KVA_OK;
-  for (int32_t s = 0; s < to->n_states; s++) copy_state(&to->states[s], i, &from->states[s], k, to->row_axes[s], rows);
-  to->positions[i] = rows;
-  return KVA_OK;
+void kva_sequences_remove(kva_sequences *q, int64_t sequence) {
+  kva_sequence *s = kva_sequences_get(q, sequence);
+  if (!s) return;
+  kva_pages_truncate(q, s, 0);
+  free_sequence(s);
+  q->sequences[sequence] = NULL;
 }

@@ -1,5 +1,5 @@
-/* Function decode against one run over whole sequences, bit by bit: models of all kinds, chunks of every size, several
- * sequences at positions of their own, one and two threads, caches of different capacity. */
+/* Sequences against one run over whole ones, bit by bit: models of all kinds, chunks of every size, several sequences
+ * with different numbers of rows a step, forks, rows that are taken back, one and two threads. */
 #include "runtime/sequences.h"
 #include "tools/driver/driver.h"
 
@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <cmocka.h>
 
-enum { MAX_STATES = 64, MAX_TENSORS = MAX_STATES + 4, LENGTH = 257, BATCH = 2, WORDS = 23 };
+enum { LENGTH = 257, BATCH = 2, WORDS = 23, MANY = 5 };
 
 /* With KVA_TEST_PRINT the peer that is written by hand has its real size, and times are printed. */
 static bool timed(void) {
@@ -23,10 +23,8 @@ typedef struct model {
   kva_diag *diag;
   kva_compiled *compiled;
   kva_session *session;
-  int main, decode, step;
-  const kva_program *program;  /* decode */
-  int32_t n_states, n_outputs; /* states follow tokens and positions; their outputs the others */
-  int64_t row;                 /* elements of the output for a token */
+  int main;
+  int64_t row; /* elements of the output for a token */
 } model;
 
 static void must(const model *m, kva_status status) {
@@ -42,14 +40,7 @@ static void start_session(model *m, int threads) {
   const kva_session_options options = {.threads = threads, .seed = 3, .device = device};
   must(m, kva_session_create(m->compiled->artifact, &options, m->diag, &m->session));
   m->main = kva_session_program(m->session, "main");
-  m->decode = kva_session_program(m->session, "decode");
-  m->step = kva_session_program(m->session, "step");
-  assert_true(m->main >= 0 && m->decode >= 0 && m->step >= 0);
-  m->program = kva_session_program_desc(m->session, m->decode);
-  m->n_states = m->program->n_inputs - 2;
-  m->n_outputs = m->program->n_outputs - m->n_states;
-  assert_int_equal(m->n_outputs, 1);
-  assert_in_range(m->n_states, 0, MAX_STATES);
+  assert_true(m->main >= 0);
 }
 
 static model compile(kva_module *module, kva_diag *diag) {
@@ -105,54 +96,38 @@ static float *run_at_once(model *m) {
   return memcpy(copy, out.data, (size_t)bytes);
 }
 
-/* Sequences and their state. */
-typedef struct sequences {
-  int64_t n, position[BATCH];
-  kva_tensor states[MAX_STATES];
-} sequences;
+static kva_sequences *create_sequences(const model *m, int64_t n, int64_t longest) {
+  const kva_sequences_options options = {.longest = longest, .sequences = n};
+  kva_sequences *q;
+  must(m, kva_sequences_create(m->session, &options, m->diag, &q));
+  assert_int_equal(kva_sequences_inputs(q), 1);
+  assert_int_equal(kva_sequences_outputs(q), 1);
+  return q;
+}
 
-/* Extents of an input that are no constants: the first is the batch, others the capacity. */
-static kva_tensor new_state(const model *m, int32_t input, int64_t n, int64_t capacity) {
-  const kva_buffer_desc *b = &m->program->buffers[m->program->inputs[input]];
-  kva_tensor t = {.dtype = (kva_dtype)b->dtype, .rank = b->rank};
-  for (int32_t d = 0; d < b->rank; d++) {
-    const kva_formula_word *w = b->dims[d].words;
-    t.dims[d] = w->op == KVA_FORMULA_CONST ? w->arg : d ? capacity : n;
+/* A sequence that reads sequence `which` of the batch, and the rows that it gets next. */
+typedef struct live {
+  int64_t id, which, rows;
+} live;
+
+static live begin(const model *m, kva_sequences *q, int64_t which) {
+  live l = {.which = which};
+  must(m, kva_sequences_add(q, &l.id));
+  return l;
+}
+
+static float results[MANY][LENGTH * 64];
+
+/* Appends to n sequences; results of sequence i come to results[i]. */
+static kva_status try_append(kva_sequences *q, int n, const live *l) {
+  kva_tensor in[MANY], out[MANY];
+  kva_sequence_rows parts[MANY];
+  for (int i = 0; i < n; i++) {
+    in[i] = token_tensor(1, l[i].rows, tokens + l[i].which * LENGTH + kva_sequences_length(q, l[i].id));
+    out[i].data = results[i];
+    parts[i] = (kva_sequence_rows){l[i].id, l[i].rows, &in[i], l[i].rows, &out[i]};
   }
-  t.data = calloc(1, (size_t)kva_tensor_bytes(&t) + 1);
-  assert_non_null(t.data);
-  return t;
-}
-
-/* Memory of caches that no row was written to may hold anything. */
-static sequences begin(const model *m, int64_t n, int64_t capacity) {
-  sequences s = {.n = n};
-  for (int32_t i = 0; i < m->n_states; i++) {
-    s.states[i] = new_state(m, 2 + i, n, capacity);
-    const char *name = m->program->buffers[m->program->inputs[2 + i]].name;
-    bool cache = !strncmp(name, "keys", 4) || !strncmp(name, "values", 6) || !strncmp(name, "mask", 4);
-    if (cache) memset(s.states[i].data, 0xff, (size_t)kva_tensor_bytes(&s.states[i]));
-  }
-  return s;
-}
-
-static void end(const model *m, sequences *s) {
-  for (int32_t i = 0; i < m->n_states; i++) free(s->states[i].data);
-}
-
-/* The next `rows` rows of every sequence, the i-th of which is sequence `which` + i of the batch. */
-static const float *step(model *m, sequences *s, int64_t which, int64_t rows) {
-  int32_t chunk[BATCH * LENGTH];
-  kva_tensor in[MAX_TENSORS], out[MAX_TENSORS] = {{0}};
-  for (int64_t b = 0; b < s->n; b++)
-    memcpy(chunk + b * rows, tokens + (which + b) * LENGTH + s->position[b], (size_t)rows * sizeof *chunk);
-  in[0] = token_tensor(s->n, rows, chunk);
-  in[1] = (kva_tensor){.dtype = KVA_I64, .rank = 1, .dims = {s->n}, .data = s->position};
-  memcpy(in + 2, s->states, sizeof *in * (size_t)m->n_states);
-  must(m, kva_session_run(m->session, rows == 1 ? m->step : m->decode, in, out));
-  for (int32_t i = 0; i < m->n_states; i++) assert_ptr_equal(out[m->n_outputs + i].data, s->states[i].data);
-  for (int64_t b = 0; b < s->n; b++) s->position[b] += rows;
-  return out[0].data;
+  return kva_sequences_append(q, n, parts);
 }
 
 static void same_rows(const model *m, const char *what, const float *expected, const float *found, int64_t first,
@@ -162,51 +137,104 @@ static void same_rows(const model *m, const char *what, const float *expected, c
       fail_msg("%s: row %lld of a chunk of %lld differs", what, (long long)(first + i), (long long)rows);
 }
 
-/* Chunks of up to `longest` rows, drawn from a seed; 0: all rows at once. */
-static void in_chunks(model *m, const char *what, const float *expected, int64_t length, int64_t longest, uint64_t seed,
-                      int64_t capacity) {
-  sequences s = begin(m, BATCH, capacity);
-  for (uint64_t i = 0; s.position[0] < length; i++) {
-    int64_t first = s.position[0], rows = longest ? 1 + (int64_t)(kva_philox4x32(i, seed, 5).v[0] % longest) : length;
-    if (rows > length - first) rows = length - first;
-    const float *found = step(m, &s, 0, rows);
-    for (int64_t b = 0; b < BATCH; b++)
-      same_rows(m, what, expected + (b * LENGTH + first) * m->row, found + b * rows * m->row, first, rows);
+static void append(const model *m, kva_sequences *q, const char *what, const float *expected, int n, const live *l) {
+  int64_t first[MANY];
+  for (int i = 0; i < n; i++) first[i] = kva_sequences_length(q, l[i].id);
+  must(m, try_append(q, n, l));
+  for (int i = 0; i < n; i++) {
+    assert_int_equal(kva_sequences_length(q, l[i].id), first[i] + l[i].rows);
+    same_rows(m, what, expected + (l[i].which * LENGTH + first[i]) * m->row, results[i], first[i], l[i].rows);
   }
-  end(m, &s);
 }
 
-/* Two sequences at different positions in one batch, after prefills of their own. */
-static void ragged(model *m, const char *what, const float *expected) {
-  const int64_t begins[BATCH] = {5, 70}, capacity = 90;
-  sequences both = begin(m, BATCH, capacity);
-  for (int64_t b = 0; b < BATCH; b++) {
-    sequences one = begin(m, 1, capacity);
-    step(m, &one, b, begins[b]);
-    both.position[b] = one.position[0];
-    for (int32_t i = 0; i < m->n_states; i++) {
-      int64_t bytes = kva_tensor_bytes(&one.states[i]);
-      memcpy((char *)both.states[i].data + b * bytes, one.states[i].data, (size_t)bytes);
-    }
-    end(m, &one);
+/* Chunks of up to `longest` rows, drawn from a seed; 0: all rows at once. */
+static void in_chunks(model *m, const char *what, const float *expected, int64_t length, int64_t longest,
+                      uint64_t seed) {
+  kva_sequences *q = create_sequences(m, BATCH, length);
+  live l[BATCH];
+  for (int64_t b = 0; b < BATCH; b++) l[b] = begin(m, q, b);
+  for (uint64_t i = 0; kva_sequences_length(q, 0) < length; i++) {
+    int64_t first = kva_sequences_length(q, 0);
+    int64_t rows = longest ? 1 + (int64_t)(kva_philox4x32(i, seed, 5).v[0] % longest) : length;
+    for (int64_t b = 0; b < BATCH; b++) l[b].rows = rows < length - first ? rows : length - first;
+    append(m, q, what, expected, BATCH, l);
   }
-  for (int64_t t = 0; t < 20; t += 2) {
-    const float *found = step(m, &both, 0, 2);
-    for (int64_t b = 0; b < BATCH; b++)
-      same_rows(m, what, expected + (b * LENGTH + begins[b] + t) * m->row, found + b * 2 * m->row, begins[b] + t, 2);
+  kva_sequences_destroy(q);
+}
+
+/* ---- sequences that come, fork, go back and go ------------------------------------------------------------------- */
+
+typedef struct walk {
+  model *m;
+  kva_sequences *q;
+  const char *what;
+  const float *expected;
+  live l[MANY];
+  int n;
+} walk;
+
+static uint32_t draw(uint64_t seed, uint64_t i, uint32_t below) {
+  return kva_philox4x32(i, seed, 7).v[0] % below;
+}
+
+/* Each sequence gets rows of its own number: often none or one, sometimes many. */
+static void walk_append(walk *w, uint64_t seed) {
+  for (int i = 0; i < w->n; i++) {
+    uint32_t kind = draw(seed, (uint64_t)i, 8), most = kind < 2 ? 0 : kind < 5 ? 1 : kind < 7 ? 16 : 150;
+    int64_t left = LENGTH - kva_sequences_length(w->q, w->l[i].id);
+    int64_t rows = most < 2 ? most : 1 + draw(seed, 100 + (uint64_t)i, most);
+    w->l[i].rows = rows < left ? rows : left;
   }
-  end(m, &both);
+  append(w->m, w->q, w->what, w->expected, w->n, w->l);
+}
+
+static void walk_fork(walk *w, uint64_t seed) {
+  if (w->n == MANY) return;
+  live *from = &w->l[draw(seed, 1, (uint32_t)w->n)], *to = &w->l[w->n++];
+  *to = *from;
+  must(w->m, kva_sequences_fork(w->q, from->id, &to->id));
+  assert_int_equal(kva_sequences_length(w->q, to->id), kva_sequences_length(w->q, from->id));
+}
+
+static void walk_back(walk *w, uint64_t seed) {
+  const live *l = &w->l[draw(seed, 1, (uint32_t)w->n)];
+  int64_t length = kva_sequences_length(w->q, l->id), most = draw(seed, 2, 3) ? 4 : length;
+  int64_t rows = draw(seed, 3, (uint32_t)(most < length ? most : length) + 1);
+  must(w->m, kva_sequences_roll_back(w->q, l->id, rows));
+  assert_int_equal(kva_sequences_length(w->q, l->id), length - rows);
+}
+
+static void walk_replace(walk *w, uint64_t seed) {
+  live *l = &w->l[draw(seed, 1, (uint32_t)w->n)];
+  kva_sequences_remove(w->q, l->id);
+  *l = begin(w->m, w->q, draw(seed, 2, BATCH));
+}
+
+static void random_walk(model *m, const char *what, const float *expected, uint64_t seed, uint64_t steps) {
+  walk w = {m, create_sequences(m, MANY + 1, LENGTH), what, expected, .n = 2};
+  int64_t free_rows = kva_sequences_free_rows(w.q);
+  for (int i = 0; i < w.n; i++) w.l[i] = begin(m, w.q, i);
+  for (uint64_t i = 0; i < steps; i++) {
+    static void (*const kinds[])(walk *, uint64_t) = {walk_append, walk_append, walk_append,
+                                                      walk_fork,   walk_back,   walk_replace};
+    kinds[draw(seed, i, i < 4 ? 3 : 6)](&w, seed * 1000 + i);
+  }
+  for (int i = 0; i < w.n; i++) kva_sequences_remove(w.q, w.l[i].id);
+  assert_int_equal(kva_sequences_free_rows(w.q), free_rows);
+  kva_sequences_destroy(w.q);
 }
 
 static void check(model *m, const char *what) {
   draw_tokens();
   float *expected = run_at_once(m);
-  in_chunks(m, what, expected, LENGTH, 0, 0, LENGTH);
-  in_chunks(m, what, expected, 90, 1, 0, 300);
-  in_chunks(m, what, expected, LENGTH, 16, 1, 512);
-  ragged(m, what, expected);
+  assert_true(m->row <= 64);
+  in_chunks(m, what, expected, LENGTH, 0, 0);
+  in_chunks(m, what, expected, 90, 1, 0);
+  in_chunks(m, what, expected, LENGTH, 16, 1);
+  random_walk(m, what, expected, 1, 40);
   start_session(m, 2);
-  in_chunks(m, what, expected, LENGTH, 40, 2, LENGTH);
+  in_chunks(m, what, expected, LENGTH, 40, 2);
+  random_walk(m, what, expected, 2, 20);
   free(expected);
   unload(m);
 }
@@ -315,15 +343,18 @@ static void on_simulator(void **state) {
   draw_tokens();
   float *expected = run_at_once(&cpu);
   gpu.row = cpu.row;
-  sequences s = begin(&gpu, BATCH, 12);
+  kva_sequences *q = create_sequences(&gpu, BATCH, 12);
+  live l[BATCH];
+  for (int64_t b = 0; b < BATCH; b++) l[b] = begin(&gpu, q, b);
   for (int64_t first = 0, rows = 1; first < ROWS; first += rows++) {
     if (rows > ROWS - first) rows = ROWS - first;
-    const float *found = step(&gpu, &s, 0, rows);
+    for (int64_t b = 0; b < BATCH; b++) l[b].rows = rows;
+    must(&gpu, try_append(q, BATCH, l));
     for (int64_t b = 0; b < BATCH; b++)
       for (int64_t i = 0; i < rows * gpu.row; i++)
-        assert_float_equal(found[b * rows * gpu.row + i], expected[(b * LENGTH + first) * gpu.row + i], 1e-5);
+        assert_float_equal(results[b][i], expected[(b * LENGTH + first) * gpu.row + i], 1e-5);
   }
-  end(&gpu, &s);
+  kva_sequences_destroy(q);
   free(expected);
   unload(&gpu);
   unload(&cpu);
@@ -412,14 +443,20 @@ static double best(double a, double seconds) {
   return a == 0 || seconds < a ? seconds : a;
 }
 
+static void step(const model *m, kva_sequences *q, int64_t id, int64_t rows, float *out_results) {
+  kva_tensor in = token_tensor(1, rows, tokens + kva_sequences_length(q, id)), out = {.data = out_results};
+  const kva_sequence_rows part = {id, rows, &in, rows, &out};
+  must(m, kva_sequences_append(q, 1, &part));
+}
+
 /* A step behind PREFIX rows, again and again, in turns. */
-static void print_times(model *m, hand *h, sequences *s) {
+static void print_times(model *m, hand *h, kva_sequences *q, float *out_results) {
   double derived = 0, by_hand = 0;
   for (int i = 0; i < REPEATS; i++) {
     double start = kva_now();
-    step(m, s, 0, 1);
-    s->position[0]--;
+    step(m, q, 0, 1, out_results);
     derived = best(derived, kva_now() - start);
+    must(m, kva_sequences_roll_back(q, 0, 1));
     start = kva_now();
     step_hand(m, h, PREFIX, 1);
     by_hand = best(by_hand, kva_now() - start);
@@ -432,71 +469,66 @@ static void as_by_hand(void **state) {
   (void)state;
   static const char *const small[] = {SMALL, "heads", "4", "kv_heads", "2", NULL}, *const real[] = {"vocab", "4096",
                                                                                                     NULL};
-  model m = load_pinned("models/lm.kv", timed() ? real : small, 1, (const kva_define[]){{"B", "1"}});
+  model m = load("models/lm.kv", timed() ? real : small);
   hand h = load_hand(&m, timed() ? real : small);
   draw_tokens();
   share_weights(&m, &h);
   begin_hand(&h);
   m.row = timed() ? 4096 : WORDS;
-  sequences s = begin(&m, 1, PREFIX + 1);
+  kva_sequences *q = create_sequences(&m, 1, PREFIX + 1);
+  live l = begin(&m, q, 0);
+  float *found = malloc((size_t)(PREFIX * m.row) * sizeof *found);
+  assert_non_null(found);
   for (int64_t first = 0, rows; first < PREFIX; first += rows) {
     rows = timed() ? 1 : first ? 1 + first % 3 : 7;
     if (rows > PREFIX - first) rows = PREFIX - first;
-    const float *found = step_hand(&m, &h, first, rows);
-    same_rows(&m, "by hand", step(&m, &s, 0, rows), found, first, rows);
+    step(&m, q, l.id, rows, found);
+    same_rows(&m, "by hand", step_hand(&m, &h, first, rows), found, first, rows);
     take_state(&h);
   }
-  if (timed()) print_times(&m, &h, &s);
+  if (timed()) print_times(&m, &h, q, found);
   for (int i = 1; i < 5; i++) free(h.in[i].data);
-  end(&m, &s);
+  free(found);
+  kva_sequences_destroy(q);
   kva_session_destroy(h.session);
   kva_compiled_destroy(h.compiled);
   unload(&m);
 }
 
-/* ---- sequences as objects (runtime/sequences.h) ------------------------------------------------------------------ */
+/* ---- what is refused --------------------------------------------------------------------------------------------- */
 
-static kva_sequences *create_sequences(const model *m, int64_t n, int64_t capacity) {
-  kva_sequences *q;
-  must(m, kva_sequences_create(m->session, n, capacity, m->diag, &q));
-  assert_int_equal(kva_sequences_inputs(q), 1);
-  assert_int_equal(kva_sequences_outputs(q), 1);
-  return q;
+static void refused(model *m, kva_status status, kva_status expected, const char *why) {
+  assert_int_equal(status, expected);
+  if (!strstr(kva_session_error(m->session), why)) fail_msg("%s", kva_session_error(m->session));
 }
 
-/* The next rows of all sequences, those of sequence 0 of the batch. */
-static void append(model *m, kva_sequences *q, const float *expected, int64_t n, int64_t rows) {
-  int32_t chunk[BATCH * LENGTH];
-  int64_t first = kva_sequences_length(q, 0);
-  for (int64_t i = 0; i < n; i++) memcpy(chunk + i * rows, tokens + first, (size_t)rows * sizeof *chunk);
-  kva_tensor in = token_tensor(n, rows, chunk), out = {0};
-  must(m, kva_sequences_append(q, &in, &out));
-  for (int64_t i = 0; i < n; i++)
-    same_rows(m, "sequence", expected + first * m->row, (const float *)out.data + i * rows * m->row, first, rows);
-}
-
-static void copies_continue_alike(void **state) {
+/* Nothing is done then. */
+static void rows_that_cannot_be(void **state) {
   (void)state;
   model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL});
   draw_tokens();
   float *expected = run_at_once(&m);
-  kva_sequences *one = create_sequences(&m, 1, 50), *two = create_sequences(&m, 2, 30);
-  append(&m, one, expected, 1, 13);
-  append(&m, one, expected, 1, 1);
-  for (int64_t i = 0; i < 2; i++) must(&m, kva_sequences_copy(two, i, one, 0));
-  append(&m, one, expected, 1, 20);
-  append(&m, two, expected, 2, 1);
-  append(&m, two, expected, 2, 5);
-  must(&m, kva_sequences_copy(two, 1, two, 0));
-  append(&m, two, expected, 2, 10); /* all that they have room for */
-  assert_int_equal(kva_sequences_length(two, 1), 30);
+  kva_sequences *q = create_sequences(&m, 2, 70);
+  live l[3] = {begin(&m, q, 0), begin(&m, q, 1), begin(&m, q, 0)};
+  l[0].rows = 70, l[1].rows = 60, l[2].rows = 5;
+  refused(&m, try_append(q, 3, l), KVA_OK, "");
+  assert_int_equal(kva_sequences_free_rows(q), 0);
+  l[0].rows = 1, l[1].rows = 0;
+  refused(&m, try_append(q, 2, l), KVA_INVALID, "sequence 0 has 70 rows and room for 70; 1 more do not fit");
+  l[0].rows = 0, l[1].rows = 5;
+  refused(&m, try_append(q, 2, l), KVA_NO_MEMORY, "no page is free: all 4 pages of 64 rows are in use by sequences");
+  assert_int_equal(kva_sequences_length(q, 1), 60);
+  kva_sequences_remove(q, 2);
+  assert_int_equal(kva_sequences_length(q, 2), -1);
+  append(&m, q, "a page that was given back", expected, 2, l);
+  l[0] = l[1];
+  refused(&m, try_append(q, 2, l), KVA_INVALID, "sequence 1 is named twice");
+  refused(&m, try_append(q, 1, &(live){.id = 2, .rows = 1}), KVA_INVALID, "there is no sequence 2");
+  refused(&m, kva_sequences_roll_back(q, 1, 66), KVA_INVALID, "sequence 1 has not 66 rows to take away");
   kva_tensor in = token_tensor(2, 1, tokens), out = {0};
-  assert_int_equal(kva_sequences_append(two, &in, &out), KVA_INVALID);
-  assert_non_null(strstr(kva_session_error(m.session), "has 30 rows and room for 30; 1 more do not fit"));
-  assert_int_equal(kva_sequences_copy(two, 0, one, 0), KVA_INVALID);
-  assert_int_equal(kva_sequences_length(two, 0), 30);
-  kva_sequences_destroy(one);
-  kva_sequences_destroy(two);
+  refused(&m, kva_sequences_append(q, 1, &(kva_sequence_rows){1, 1, &in, 0, &out}), KVA_INVALID,
+          "input 'tokens' of sequence 1: expected int32 of rank 2 with first dimension 1 and 1 rows");
+  kva_sequences_destroy(q);
   free(expected);
   unload(&m);
 }
@@ -504,52 +536,41 @@ static void copies_continue_alike(void **state) {
 static void sequences_that_cannot_be(void **state) {
   (void)state;
   model m =
-      load_pinned("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL}, 1, (const kva_define[]){{"B", "1"}});
+      load_pinned("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL}, 1, (const kva_define[]){{"B", "2"}});
   kva_sequences *q;
-  assert_int_equal(kva_sequences_create(m.session, 2, 10, m.diag, &q), KVA_INVALID);
-  assert_int_equal(kva_sequences_create(m.session, 1, 0, m.diag, &q), KVA_INVALID);
-  assert_int_equal(kva_sequences_create(m.session, 1, INT64_MAX / 8, m.diag, &q), KVA_NO_MEMORY);
+  const kva_sequences_options one = {.longest = 10}, none = {.longest = 0}, vast = {.longest = INT64_MAX / 8};
+  assert_int_equal(kva_sequences_create(m.session, &one, m.diag, &q), KVA_INVALID);
+  unload(&m);
+  m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL});
+  assert_int_equal(kva_sequences_create(m.session, &none, m.diag, &q), KVA_INVALID);
+  assert_int_equal(kva_sequences_create(m.session, &vast, m.diag, &q), KVA_NO_MEMORY);
   assert_null(q);
   unload(&m);
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-/* The caller's buffers are those of the state, and a session takes no other memory for it. */
-static void state_has_one_place(void **state) {
-  (void)state;
-  model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL});
-  sequences s = begin(&m, 1, 64);
-  kva_tensor in[MAX_TENSORS], out[MAX_TENSORS] = {{0}};
-  in[0] = token_tensor(1, 1, tokens);
-  in[1] = (kva_tensor){.dtype = KVA_I64, .rank = 1, .dims = {1}, .data = s.position};
-  memcpy(in + 2, s.states, sizeof *in * (size_t)m.n_states);
-  float other[64];
-  out[m.n_outputs].data = other;
-  assert_int_equal(kva_session_run(m.session, m.decode, in, out), KVA_INVALID);
-  assert_non_null(strstr(kva_session_error(m.session), "expected no memory for it, or the input's"));
-  end(&m, &s);
-  unload(&m);
-}
-
-/* Nothing that a step runs or stores grows with the capacity. */
-static void capacity_costs_nothing(void **state) {
+/* Nothing that a step runs or stores grows with the room. */
+static void room_costs_nothing(void **state) {
   (void)state;
   model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL});
-  const kva_program *p = m.program;
-  for (int32_t i = 0; i < p->n_steps; i++) {
-    if (p->steps[i].kind != KVA_STEP_COPY) continue;
-    const char *name = p->buffers[p->steps[i].args[0]].name;
-    assert_true(strncmp(name, "keys", 4) && strncmp(name, "values", 6) && strncmp(name, "mask", 4));
-  }
+  draw_tokens();
   int64_t bytes[2];
   for (int i = 0; i < 2; i++) {
-    sequences s = begin(&m, 1, i ? 100000 : 64);
+    kva_sequences *q = create_sequences(&m, 1, i ? 100000 : 64);
+    const kva_program *p = kva_sequences_program(q);
+    for (int32_t k = 0; k < p->n_steps; k++) {
+      if (p->steps[k].kind != KVA_STEP_COPY) continue;
+      const char *name = p->buffers[p->steps[k].args[0]].name;
+      assert_true(strncmp(name, "keys", 4) && strncmp(name, "values", 6) && strncmp(name, "mask", 4));
+    }
+    live l = begin(&m, q, 0);
+    l.rows = 3;
+    must(&m, try_append(q, 1, &l));
     kva_memory_report report;
-    step(&m, &s, 0, 1);
-    kva_session_memory(m.session, m.decode, &report);
+    kva_session_memory(m.session, kva_session_program(m.session, "decode"), &report);
     bytes[i] = report.temps;
-    end(&m, &s);
+    kva_sequences_destroy(q);
   }
   assert_int_equal(bytes[0], bytes[1]);
   unload(&m);
@@ -566,10 +587,9 @@ int main(void) {
       cmocka_unit_test(spelled_out_operators),
       cmocka_unit_test(on_simulator),
       cmocka_unit_test(as_by_hand),
-      cmocka_unit_test(copies_continue_alike),
+      cmocka_unit_test(rows_that_cannot_be),
       cmocka_unit_test(sequences_that_cannot_be),
-      cmocka_unit_test(state_has_one_place),
-      cmocka_unit_test(capacity_costs_nothing),
+      cmocka_unit_test(room_costs_nothing),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,4 @@
-/* See scorer.h. Texts of one call are padded on the right to the longest: rows after a text's end are computed and
- * dropped, and no row depends on later ones. */
+/* See scorer.h. What texts have in common is a sequence, which their own begin as forks of. */
 #include "tools/eval/scorer.h"
 
 #include "runtime/base/platform.h"
@@ -11,35 +10,68 @@
 enum {
   MAX_ROWS = 512,        /* of a chunk, over all texts */
   MAX_LOGITS = 16 << 20, /* of a chunk */
-  MAX_OUTPUTS = 8,
-  WORTH_SHARING = 16 /* tokens */
+  WORTH_SHARING = 16     /* tokens */
 };
+
+/* A text's sequence, and the chunk of it that runs. */
+typedef struct slot {
+  int64_t sequence, rows; /* of the chunk */
+  kva_tensor input, *outputs;
+  float *logits;
+} slot;
 
 struct kva_scorer {
   kva_session *session;
   kva_language language;
-  kva_sequences *blank;  /* one sequence without rows: copies of it are new sequences */
-  kva_sequences *prefix; /* one sequence: what the texts have in common */
-  kva_sequences *slots;  /* a sequence for each text */
-  int n_slots;
-  int64_t capacity; /* rows of `prefix` and `slots` */
-  void *tokens;     /* of a chunk, in the model's type */
+  kva_sequences *sequences;
+  int64_t longest;
+  int n_slots; /* the last one is of what texts have in common */
+  slot *slots;
+  kva_sequence_rows *rows; /* [n_slots] */
+  kva_tensor *outputs;     /* [n_slots][outputs of the model] */
+  void *tokens;            /* of a chunk, in the model's type */
+  float *logits;
+  int64_t room; /* floats of logits */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
+
+static kva_status no_memory(kva_diag *diag) {
+  return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a scorer");
+}
+
+static void clear(kva_scorer *s) {
+  kva_sequences_destroy(s->sequences);
+  free(s->slots);
+  free(s->rows);
+  free(s->outputs);
+  free(s->tokens);
+  free(s->logits);
+  *s = (kva_scorer){.session = s->session, .language = s->language};
+}
+
+static kva_status allocate(kva_scorer *s, int n, int64_t longest, kva_diag *diag) {
+  const kva_sequences_options options = {.longest = longest, .sequences = n + 1};
+  clear(s);
+  KVA_TRY(kva_sequences_create(s->session, &options, diag, &s->sequences));
+  size_t slots = (size_t)n + 1, outputs = (size_t)kva_sequences_outputs(s->sequences);
+  s->slots = calloc(slots, sizeof *s->slots);
+  s->rows = calloc(slots, sizeof *s->rows);
+  s->outputs = calloc(slots * outputs, sizeof *s->outputs);
+  s->tokens = calloc(MAX_ROWS + slots, sizeof(int64_t));
+  if (!s->slots || !s->rows || !s->outputs || !s->tokens) return no_memory(diag);
+  for (size_t i = 0; i < slots; i++) s->slots[i].outputs = s->outputs + i * outputs;
+  s->n_slots = n + 1, s->longest = longest;
+  return KVA_OK;
+}
 
 kva_status kva_scorer_create(kva_session *session, const kva_language *language, kva_diag *diag,
                              kva_scorer **out_scorer) {
   *out_scorer = NULL;
   kva_scorer *s = calloc(1, sizeof *s);
-  if (!s) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a scorer");
+  if (!s) return no_memory(diag);
   *s = (kva_scorer){.session = session, .language = *language};
-  kva_status status = kva_sequences_create(session, 1, 1, diag, &s->blank);
-  s->tokens = calloc(MAX_ROWS, sizeof(int64_t));
-  if (status == KVA_OK && !s->tokens) status = kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a chunk of tokens");
-  if (status == KVA_OK && kva_sequences_outputs(s->blank) > MAX_OUTPUTS)
-    status = kva_fail(diag, KVA_UNSUPPORTED, NULL, "expected a model of at most %d outputs, found %d", MAX_OUTPUTS,
-                      kva_sequences_outputs(s->blank));
+  kva_status status = allocate(s, 1, 1, diag);
   if (status == KVA_OK)
     *out_scorer = s;
   else
@@ -49,39 +81,18 @@ kva_status kva_scorer_create(kva_session *session, const kva_language *language,
 
 void kva_scorer_destroy(kva_scorer *s) {
   if (!s) return;
-  kva_sequences_destroy(s->blank);
-  kva_sequences_destroy(s->prefix);
-  kva_sequences_destroy(s->slots);
-  free(s->tokens);
+  clear(s);
   free(s);
 }
 
-/* Makes room for n sequences of `rows` rows. */
+/* Makes room for n sequences of `rows` rows beside what they have in common. */
 static kva_status reserve(kva_scorer *s, int n, int64_t rows, kva_diag *diag) {
-  if (rows > s->capacity) {
-    kva_sequences_destroy(s->prefix);
-    kva_sequences_destroy(s->slots);
-    s->prefix = s->slots = NULL;
-    s->n_slots = 0;
-    s->capacity = rows;
-    KVA_TRY(kva_sequences_create(s->session, 1, rows, diag, &s->prefix));
-  }
-  if (n == s->n_slots) return KVA_OK;
-  kva_sequences_destroy(s->slots);
-  s->slots = NULL;
-  s->n_slots = 0;
-  KVA_TRY(kva_sequences_create(s->session, n, s->capacity, diag, &s->slots));
-  s->n_slots = n;
-  return KVA_OK;
+  if (rows <= s->longest && n < s->n_slots) return KVA_OK;
+  return allocate(s, n < s->n_slots ? s->n_slots - 1 : n, rows > s->longest ? rows : s->longest, diag);
 }
 
-static kva_status failed(const kva_scorer *s, kva_status status, kva_diag *diag) {
-  return kva_fail(diag, status, NULL, "%s", kva_session_error(s->session));
-}
-
-static kva_status copy(kva_scorer *s, kva_sequences *to, int i, const kva_sequences *from, kva_diag *diag) {
-  kva_status status = kva_sequences_copy(to, i, from, 0);
-  return status == KVA_OK ? KVA_OK : failed(s, status, diag);
+static kva_status report(const kva_scorer *s, kva_status status, kva_diag *diag) {
+  return status == KVA_OK ? status : kva_fail(diag, status, NULL, "%s", kva_session_error(s->session));
 }
 
 /* ---- rows -------------------------------------------------------------------------------------------------------- */
@@ -93,6 +104,15 @@ static int64_t chunk_of(const kva_scorer *s, int n, int64_t left) {
   return rows < left ? rows : left;
 }
 
+static kva_status make_room(kva_scorer *s, int64_t rows, kva_diag *diag) {
+  int64_t floats = rows * s->language.vocabulary;
+  if (floats <= s->room) return KVA_OK;
+  free(s->logits);
+  s->logits = malloc((size_t)floats * sizeof *s->logits);
+  s->room = s->logits ? floats : 0;
+  return s->logits ? KVA_OK : no_memory(diag);
+}
+
 static void put_token(kva_scorer *s, int64_t i, uint32_t token) {
   if (s->language.token_type == KVA_I32)
     ((int32_t *)s->tokens)[i] = (int32_t)token;
@@ -100,17 +120,27 @@ static void put_token(kva_scorer *s, int64_t i, uint32_t token) {
     ((int64_t *)s->tokens)[i] = token;
 }
 
-/* Appends tokens [from, from + rows) of each text to its sequence. */
-static kva_status append(kva_scorer *s, kva_sequences *to, int n, const kva_scored_text *texts, int64_t from,
-                         int64_t rows, kva_diag *diag, const float **out_logits) {
-  for (int i = 0; i < n; i++)
-    for (int64_t t = 0; t < rows; t++)
-      put_token(s, i * rows + t, from + t < texts[i].n ? texts[i].tokens[from + t] : 0);
-  const kva_tensor in = {.dtype = s->language.token_type, .rank = 2, .dims = {n, rows}, .data = s->tokens};
-  kva_tensor out[MAX_OUTPUTS] = {{0}};
-  kva_status status = kva_sequences_append(to, &in, out);
-  *out_logits = out[0].data;
-  return status == KVA_OK ? KVA_OK : failed(s, status, diag);
+/* Tokens [from, from + rows) of a text, as far as it has them, behind `at` tokens of the chunk. */
+static void fill_slot(kva_scorer *s, slot *k, const kva_scored_text *text, int64_t from, int64_t rows, int64_t at) {
+  k->rows = text->n - from < rows ? text->n - from : rows;
+  if (k->rows < 0) k->rows = 0;
+  for (int64_t t = 0; t < k->rows; t++) put_token(s, at + t, text->tokens[from + t]);
+  size_t size = (size_t)kva_dtype_bits(s->language.token_type) / 8;
+  k->input = (kva_tensor){.dtype = s->language.token_type, .rank = 2, .dims = {1, k->rows}};
+  k->input.data = (char *)s->tokens + (size_t)at * size;
+  k->outputs[0].data = k->logits = s->logits + at * s->language.vocabulary;
+}
+
+/* Appends tokens [from, from + rows) of each text to its slot's sequence. */
+static kva_status append(kva_scorer *s, slot *slots, int n, const kva_scored_text *texts, int64_t from, int64_t rows,
+                         kva_diag *diag) {
+  KVA_TRY(make_room(s, n * rows, diag));
+  for (int i = 0; i < n; i++) {
+    slot *k = &slots[i];
+    fill_slot(s, k, &texts[i], from, rows, i * rows);
+    s->rows[i] = (kva_sequence_rows){k->sequence, k->rows, &k->input, k->rows, k->outputs};
+  }
+  return report(s, kva_sequences_append(s->sequences, n, s->rows), diag);
 }
 
 static int64_t likeliest_of(const float *logits, int64_t n) {
@@ -157,57 +187,77 @@ static int64_t longest(int n, const kva_scored_text *texts) {
   return most;
 }
 
+static slot *common_slot(const kva_scorer *s) {
+  return &s->slots[s->n_slots - 1];
+}
+
 static kva_status run_prefix(kva_scorer *s, int n, const kva_scored_text *texts, int64_t rows, kva_diag *diag) {
-  KVA_TRY(copy(s, s->prefix, 0, s->blank, diag));
+  slot *k = common_slot(s);
   for (int64_t from = 0, chunk; from < rows; from += chunk) {
-    const float *logits;
     chunk = chunk_of(s, 1, rows - from);
-    KVA_TRY(append(s, s->prefix, 1, texts, from, chunk, diag, &logits));
+    KVA_TRY(append(s, k, 1, texts, from, chunk, diag));
     for (int64_t t = 0; t < chunk; t++)
-      for (int i = 0; i < n; i++) KVA_TRY(take_row(s, &texts[i], from + t, logits + t * s->language.vocabulary, diag));
+      for (int i = 0; i < n; i++)
+        KVA_TRY(take_row(s, &texts[i], from + t, k->logits + t * s->language.vocabulary, diag));
   }
   return KVA_OK;
 }
 
 static kva_status run_rest(kva_scorer *s, int n, const kva_scored_text *texts, int64_t from, int64_t rows,
                            kva_diag *diag) {
-  for (int i = 0; i < n; i++) KVA_TRY(copy(s, s->slots, i, s->prefix, diag));
   for (int64_t chunk; from < rows; from += chunk) {
-    const float *logits;
     chunk = chunk_of(s, n, rows - from);
-    KVA_TRY(append(s, s->slots, n, texts, from, chunk, diag, &logits));
+    KVA_TRY(append(s, s->slots, n, texts, from, chunk, diag));
     for (int i = 0; i < n; i++)
-      for (int64_t t = 0; t < chunk; t++)
-        KVA_TRY(take_row(s, &texts[i], from + t, logits + (i * chunk + t) * s->language.vocabulary, diag));
+      for (int64_t t = 0; t < s->slots[i].rows; t++)
+        KVA_TRY(take_row(s, &texts[i], from + t, s->slots[i].logits + t * s->language.vocabulary, diag));
   }
   return KVA_OK;
+}
+
+static kva_status run_texts(kva_scorer *s, int n, const kva_scored_text *texts, int64_t rows, kva_diag *diag) {
+  int64_t common = common_rows(n, texts);
+  KVA_TRY(report(s, kva_sequences_add(s->sequences, &common_slot(s)->sequence), diag));
+  KVA_TRY(run_prefix(s, n, texts, common, diag));
+  for (int i = 0; i < n; i++)
+    KVA_TRY(report(s, kva_sequences_fork(s->sequences, common_slot(s)->sequence, &s->slots[i].sequence), diag));
+  return run_rest(s, n, texts, common, rows, diag);
+}
+
+static void end_sequences(kva_scorer *s) {
+  for (int i = 0; i < s->n_slots; i++) kva_sequences_remove(s->sequences, i);
 }
 
 kva_status kva_scorer_run(kva_scorer *s, int n, const kva_scored_text *texts, kva_diag *diag) {
   int64_t rows = longest(n, texts) - 1;
   if (rows < 1) return KVA_OK;
-  int64_t common = common_rows(n, texts);
-  KVA_TRY(reserve(s, n, rows, diag));
-  KVA_TRY(run_prefix(s, n, texts, common, diag));
-  return run_rest(s, n, texts, common, rows, diag);
+  KVA_TRY(reserve(s, n, rows + 1, diag));
+  kva_status status = run_texts(s, n, texts, rows, diag);
+  end_sequences(s);
+  return status;
+}
+
+static kva_status continue_text(kva_scorer *s, int64_t n, const uint32_t *tokens, int64_t count,
+                                bool (*take)(void *user, uint32_t token), void *user, kva_diag *diag) {
+  kva_scored_text text = {.tokens = tokens, .n = n, .first = n};
+  slot *k = &s->slots[0];
+  KVA_TRY(report(s, kva_sequences_add(s->sequences, &k->sequence), diag));
+  for (int64_t from = 0; from < n; from += k->rows)
+    KVA_TRY(append(s, k, 1, &text, from, chunk_of(s, 1, n - from), diag));
+  for (int64_t i = 0; i < count; i++) {
+    const float *last = k->logits + (k->rows - 1) * s->language.vocabulary;
+    uint32_t next = (uint32_t)likeliest_of(last, s->language.vocabulary);
+    if (!take(user, next) || i + 1 == count) return KVA_OK;
+    text = (kva_scored_text){.tokens = &next, .n = 1};
+    KVA_TRY(append(s, k, 1, &text, 0, 1, diag));
+  }
+  return KVA_OK;
 }
 
 kva_status kva_scorer_continue(kva_scorer *s, int64_t n, const uint32_t *tokens, int64_t count,
                                bool (*take)(void *user, uint32_t token), void *user, kva_diag *diag) {
-  kva_scored_text text = {.tokens = tokens, .n = n, .first = n};
-  const float *logits = NULL;
   KVA_TRY(reserve(s, 1, n + count, diag));
-  KVA_TRY(copy(s, s->slots, 0, s->blank, diag));
-  int64_t chunk = 0;
-  for (int64_t from = 0; from < n; from += chunk) {
-    chunk = chunk_of(s, 1, n - from);
-    KVA_TRY(append(s, s->slots, 1, &text, from, chunk, diag, &logits));
-  }
-  for (int64_t i = 0; i < count; i++, chunk = 1) {
-    uint32_t next = (uint32_t)likeliest_of(logits + (chunk - 1) * s->language.vocabulary, s->language.vocabulary);
-    if (!take(user, next) || i + 1 == count) return KVA_OK;
-    text = (kva_scored_text){.tokens = &next, .n = 1};
-    KVA_TRY(append(s, s->slots, 1, &text, 0, 1, diag, &logits));
-  }
-  return KVA_OK;
+  kva_status status = continue_text(s, n, tokens, count, take, user, diag);
+  end_sequences(s);
+  return status;
 }

@@ -1,5 +1,5 @@
-/* Prompts are read each in sequences of its own (an entry of the cache); its state is copied to a slot of the batch,
- * where all slots take one token a step. A slot without a text takes tokens, too, and is emptied before it is full. */
+/* A prompt is read in a sequence of its own (an entry of the cache); the text in a slot goes on in a fork of it. All
+ * texts that draw take one token a step together. */
 #include "tools/serve/engine.h"
 
 #include "runtime/sequences.h"
@@ -7,11 +7,11 @@
 
 #include <stdlib.h>
 
-enum { CHUNK = 256, MAX_OUTPUTS = 8 }; /* rows of a prompt that are read at once, to bound the memory of their logits */
+enum { CHUNK = 256, NO_SEQUENCE = -1 }; /* CHUNK: rows of a prompt that are read in one step */
 
 /* A prompt with its state, and the logits of its last token. */
 typedef struct entry {
-  kva_sequences *sequence; /* NULL: not used yet */
+  int64_t sequence; /* or NO_SEQUENCE */
   kva_token_ids tokens;
   float *logits;
   int64_t used; /* time of the last use */
@@ -19,7 +19,8 @@ typedef struct entry {
 
 typedef struct slot {
   kva_completion *c; /* NULL: free */
-  entry *reading;    /* NULL: the prompt is in the batch */
+  entry *reading;    /* NULL: the prompt is read */
+  int64_t sequence;  /* then */
   uint32_t next;     /* the token that was drawn last */
 } slot;
 
@@ -28,13 +29,16 @@ struct kva_engine {
   kva_tokenizer *tokenizer;
   kvasir_program *program;
   kvasir_session *session;
-  kva_sequences *batch, *empty;
+  kva_sequences *sequences;
   kva_dtype token_type;
   int64_t vocabulary, drawable, clock;
   entry *entries;
   slot *slots;
-  void *tokens; /* of a call, in token_type */
-  float *row;   /* logits of a draw */
+  void *tokens;                 /* of a call, in token_type */
+  kva_tensor *inputs, *outputs; /* of the call, by sequence */
+  kva_sequence_rows *parts;
+  float *logits; /* of the texts that draw, by slot */
+  float *row;    /* logits of a draw */
   int32_t *order;
   kva_engine_stats stats;
 };
@@ -67,17 +71,14 @@ static kva_status check_signature(kva_engine *e, const kva_module *m, kva_diag *
 
 static kva_status compile(kva_engine *e, kva_module *m, kva_diag *diag) {
   const kva_compile_options co = {
-      .decode = true,
-      .decode_only = true,
-      .target = e->o.target,
-      .passes = {.control = e->o.control, .sequences = e->o.slots == 1}}; /* one has faster code than any number */
+      .decode = true, .decode_only = true, .target = e->o.target, .passes = {.control = e->o.control}};
   const kva_session_options so = {.threads = e->o.threads, .seed = e->o.seed};
   KVA_TRY(kva_program_compile(m, &co, NULL, diag, &e->program));
   return kva_program_session(e->program, &so, diag, &e->session);
 }
 
-static kva_status new_sequences(kva_engine *e, int64_t n, kva_diag *diag, kva_sequences **out) {
-  return *out ? KVA_OK : kva_sequences_create(e->session->s, n, e->o.capacity, diag, out);
+static kva_status checked(const kva_engine *e, kva_status status, kva_diag *diag) {
+  return status == KVA_OK ? status : kva_fail(diag, status, NULL, "%s", kva_session_error(e->session->s));
 }
 
 static kva_status allocate(kva_engine *e, kva_diag *diag) {
@@ -85,14 +86,20 @@ static kva_status allocate(kva_engine *e, kva_diag *diag) {
   e->entries = calloc((size_t)e->o.prefixes, sizeof *e->entries);
   e->slots = calloc((size_t)e->o.slots, sizeof *e->slots);
   e->tokens = calloc((size_t)rows, sizeof(int64_t));
+  e->inputs = calloc((size_t)e->o.slots, sizeof *e->inputs);
+  e->parts = calloc((size_t)e->o.slots, sizeof *e->parts);
+  e->logits = calloc((size_t)e->o.slots * (size_t)e->vocabulary, sizeof *e->logits);
   e->row = calloc((size_t)e->vocabulary, sizeof *e->row);
   e->order = calloc((size_t)e->vocabulary, sizeof *e->order);
-  if (!e->entries || !e->slots || !e->tokens || !e->row || !e->order)
+  const kva_sequences_options options = {.longest = e->o.capacity, .sequences = e->o.slots + e->o.prefixes};
+  KVA_TRY(kva_sequences_create(e->session->s, &options, diag, &e->sequences));
+  e->outputs = calloc((size_t)(e->o.slots * kva_sequences_outputs(e->sequences)), sizeof *e->outputs);
+  if (!e->entries || !e->slots || !e->tokens || !e->inputs || !e->outputs || !e->parts || !e->logits || !e->row ||
+      !e->order)
     return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
-  KVA_TRY(new_sequences(e, e->o.slots, diag, &e->batch));
-  if (kva_sequences_outputs(e->batch) > MAX_OUTPUTS)
-    return kva_fail(diag, KVA_UNSUPPORTED, NULL, "the model has more than %d outputs", MAX_OUTPUTS);
-  return new_sequences(e, 1, diag, &e->empty);
+  for (int64_t i = 0; i < e->o.prefixes; i++) e->entries[i].sequence = NO_SEQUENCE;
+  for (int64_t i = 0; i < e->o.slots; i++) e->slots[i].sequence = NO_SEQUENCE;
+  return KVA_OK;
 }
 
 kva_status kva_engine_create(kva_module *m, kva_tokenizer *tokenizer, const kva_engine_options *options, kva_diag *diag,
@@ -117,17 +124,19 @@ kva_status kva_engine_create(kva_module *m, kva_tokenizer *tokenizer, const kva_
 void kva_engine_destroy(kva_engine *e) {
   if (!e) return;
   for (int64_t i = 0; e->entries && i < e->o.prefixes; i++) {
-    kva_sequences_destroy(e->entries[i].sequence);
     free(e->entries[i].tokens.data);
     free(e->entries[i].logits);
   }
-  kva_sequences_destroy(e->batch);
-  kva_sequences_destroy(e->empty);
+  kva_sequences_destroy(e->sequences);
   kvasir_session_destroy(e->session);
   kvasir_program_destroy(e->program);
   free(e->entries);
   free(e->slots);
   free(e->tokens);
+  free(e->inputs);
+  free(e->outputs);
+  free(e->parts);
+  free(e->logits);
   free(e->row);
   free(e->order);
   free(e);
@@ -140,13 +149,16 @@ static void set_token(kva_engine *e, int64_t i, uint32_t token) {
     ((int64_t *)e->tokens)[i] = token;
 }
 
-static kva_status append(kva_engine *e, kva_sequences *q, int64_t n, int64_t rows, kva_diag *diag,
-                         const float **out_logits) {
-  kva_tensor in = {.dtype = e->token_type, .rank = 2, .dims = {n, rows}, .data = e->tokens}, out[MAX_OUTPUTS] = {{0}};
-  kva_status status = kva_sequences_append(q, &in, out);
-  if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(e->session->s));
-  *out_logits = out[0].data;
-  return KVA_OK;
+/* Part `part` of a call: `rows` tokens of e->tokens from `at` on are a sequence's next; the logits of the last one go
+ * to `logits`. */
+static void set_part(kva_engine *e, int64_t part, int64_t sequence, int64_t at, int64_t rows, float *logits) {
+  size_t size = (size_t)kva_dtype_bits(e->token_type) / 8;
+  kva_tensor *outputs = e->outputs + part * kva_sequences_outputs(e->sequences);
+  e->inputs[part] =
+      (kva_tensor){.dtype = e->token_type, .rank = 2, .dims = {1, rows}, .data = (char *)e->tokens + (size_t)at * size};
+  outputs[0].data = logits;
+  e->parts[part] = (kva_sequence_rows){
+      .sequence = sequence, .rows = rows, .inputs = &e->inputs[part], .wanted = 1, .outputs = outputs};
 }
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
@@ -183,7 +195,6 @@ static entry *oldest(const kva_engine *e) {
 }
 
 static kva_status make_room(kva_engine *e, entry *x, kva_diag *diag) {
-  KVA_TRY(new_sequences(e, 1, diag, &x->sequence));
   if (!x->logits) x->logits = malloc((size_t)e->vocabulary * sizeof *x->logits);
   return x->logits ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
 }
@@ -199,9 +210,12 @@ static kva_status begin_reading(kva_engine *e, slot *s, kva_diag *diag) {
   s->c->reused = known;
   e->stats.reused += known;
   if (x != prefix) {
-    kva_status status = kva_sequences_copy(x->sequence, 0, prefix ? prefix->sequence : e->empty, 0);
-    if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(e->session->s));
-    x->tokens.n = 0;
+    kva_sequences_remove(e->sequences, x->sequence);
+    x->sequence = NO_SEQUENCE, x->tokens.n = 0;
+    KVA_TRY(checked(e,
+                    prefix ? kva_sequences_fork(e->sequences, prefix->sequence, &x->sequence)
+                           : kva_sequences_add(e->sequences, &x->sequence),
+                    diag));
     for (int64_t i = 0; i < known; i++) kva_token_ids_add(&x->tokens, s->c->prompt[i]);
   }
   if (prefix) prefix->used = ++e->clock;
@@ -213,13 +227,12 @@ static kva_status begin_reading(kva_engine *e, slot *s, kva_diag *diag) {
 static kva_status read_chunk(kva_engine *e, slot *s, kva_diag *diag) {
   entry *x = s->reading;
   int64_t left = s->c->prompt_tokens - x->tokens.n, rows = left < CHUNK ? left : CHUNK;
-  const float *logits;
   if (!rows) return KVA_OK;
   double start = kva_now();
   for (int64_t i = 0; i < rows; i++) set_token(e, i, s->c->prompt[x->tokens.n + i]);
-  KVA_TRY(append(e, x->sequence, 1, rows, diag, &logits));
+  set_part(e, 0, x->sequence, 0, rows, x->logits);
+  KVA_TRY(checked(e, kva_sequences_append(e->sequences, 1, e->parts), diag));
   for (int64_t i = 0; i < rows; i++) kva_token_ids_add(&x->tokens, s->c->prompt[x->tokens.n]);
-  memcpy(x->logits, logits + (rows - 1) * e->vocabulary, (size_t)e->vocabulary * sizeof *logits);
   e->stats.read += rows;
   e->stats.read_seconds += kva_now() - start;
   return KVA_OK;
@@ -228,7 +241,8 @@ static kva_status read_chunk(kva_engine *e, slot *s, kva_diag *diag) {
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
 static void leave(kva_engine *e, slot *s) {
-  *s = (slot){0};
+  kva_sequences_remove(e->sequences, s->sequence);
+  *s = (slot){.sequence = NO_SEQUENCE};
   e->stats.running--;
 }
 
@@ -253,10 +267,9 @@ static void draw(kva_engine *e, slot *s, const float *logits) {
     end(e, s, KVA_FINISH_LENGTH);
 }
 
-/* The prompt is read: its state goes to the slot, and the first token is drawn. */
+/* The prompt is read: the text goes on in a fork, and the first token is drawn. */
 static kva_status enter_batch(kva_engine *e, slot *s, kva_diag *diag) {
-  kva_status status = kva_sequences_copy(e->batch, s - e->slots, s->reading->sequence, 0);
-  if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(e->session->s));
+  KVA_TRY(checked(e, kva_sequences_fork(e->sequences, s->reading->sequence, &s->sequence), diag));
   const float *logits = s->reading->logits;
   s->reading = NULL;
   draw(e, s, logits);
@@ -267,24 +280,18 @@ static bool is_drawing(const slot *s) {
   return s->c && s->c->tokens > 0;
 }
 
-/* Room in the slots that have no text, whose rows count as well. */
-static kva_status empty_full_slots(kva_engine *e, kva_diag *diag) {
-  for (int64_t i = 0; i < e->o.slots; i++) {
-    if (is_drawing(&e->slots[i]) || kva_sequences_length(e->batch, i) < e->o.capacity) continue;
-    kva_status status = kva_sequences_copy(e->batch, i, e->empty, 0);
-    if (status != KVA_OK) return kva_fail(diag, status, NULL, "%s", kva_session_error(e->session->s));
-  }
-  return KVA_OK;
-}
-
 static kva_status draw_all(kva_engine *e, kva_diag *diag) {
-  const float *logits;
+  int64_t n = 0;
   double start = kva_now();
-  KVA_TRY(empty_full_slots(e, diag));
-  for (int64_t i = 0; i < e->o.slots; i++) set_token(e, i, is_drawing(&e->slots[i]) ? e->slots[i].next : 0);
-  KVA_TRY(append(e, e->batch, e->o.slots, 1, diag, &logits));
+  for (int64_t i = 0; i < e->o.slots; i++) {
+    if (!is_drawing(&e->slots[i])) continue;
+    set_token(e, n, e->slots[i].next);
+    set_part(e, n, e->slots[i].sequence, n, 1, e->logits + i * e->vocabulary);
+    n++;
+  }
+  KVA_TRY(checked(e, kva_sequences_append(e->sequences, n, e->parts), diag));
   for (int64_t i = 0; i < e->o.slots; i++)
-    if (is_drawing(&e->slots[i])) draw(e, &e->slots[i], logits + i * e->vocabulary);
+    if (is_drawing(&e->slots[i])) draw(e, &e->slots[i], e->logits + i * e->vocabulary);
   e->stats.draw_seconds += kva_now() - start;
   return KVA_OK;
 }
@@ -299,7 +306,7 @@ void kva_engine_add(kva_engine *e, kva_completion *c) {
   slot *s = e->slots;
   while (s->c) s++;
   KVA_ASSERT(s < e->slots + e->o.slots && c->prompt_tokens > 0 && c->prompt_tokens < e->o.capacity);
-  *s = (slot){.c = c};
+  *s = (slot){.c = c, .sequence = NO_SEQUENCE};
   e->stats.running++;
 }
 

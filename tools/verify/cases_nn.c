@@ -14,6 +14,8 @@
   { "", .lo = 0.01, .hi = 0.1 }
 #define TABLE(shape) \
   { shape, .lo = -1, .hi = 1, .constant = true }
+#define PAGES(shape, list) \
+  { shape, .dtype = KVA_I32, .values = list }
 #define POSITIONS(list) \
   { "B", .dtype = KVA_I64, .values = list }
 #define POSITIVE(shape) \
@@ -321,6 +323,23 @@ static const kva_case cases[] = {
     {.op = KVA_OP_attention_cached,
      .attrs = "causal=1",
      .in = {{"B=2,1,T=0,4"}, {"B,1,C=3,4"}, {"B,1,C,4"}, {"-"}, {"-"}, POSITIONS("0,3")}},
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1",
+     .in =
+         {{"B=2,2,T=3,8"}, {"P=6,1,64,8"}, {"P,1,64,8"}, {"-"}, {"-"}, POSITIONS("6,125"), PAGES("B,N=2", "3,1,0,4")}},
+    {.op = KVA_OP_attention_cached,
+     .attrs = "causal=1; window=5",
+     .in = {{"B=3,1,T=1,4"},
+            {"P=4,1,128,4"},
+            {"P,1,128,4"},
+            {"B,1,T,256", .dtype = KVA_BOOL},
+            {"-"},
+            POSITIONS("0,130,255"),
+            PAGES("B,2", "2,0,1,2,1,3")}},
+    {.op = KVA_OP_cache_append, .in = {{"P=5,3,R=4,5"}, {"B=2,3,T=2,5"}, POSITIONS("3,6"), PAGES("B,N=2", "4,0,2,1")}},
+    {.op = KVA_OP_cache_append,
+     .attrs = "axis=1",
+     .in = {{"P=3,R=64"}, {"B=2,T=66"}, POSITIONS("60,0"), PAGES("B,N=2", "2,0,1,2")}},
     {.op = KVA_OP_cache_append, .in = {{"B=2,3,C=7,5"}, {"B,3,T=2,5"}, POSITIONS("5,0")}},
     {.op = KVA_OP_cache_append, .attrs = "axis=1", .in = {{"B=2,C=6,3,20"}, {"B,1,3,20"}, POSITIONS("0,5")}},
     {.op = KVA_OP_cache_append, .attrs = "axis=-1", .in = {{"B=3,C=40"}, {"B,T=33"}, POSITIONS("7,0,3")}},

@@ -125,6 +125,16 @@ static void store_lse(const kva_query_tile *s, const forward *f) {
   kva_k_loop_end(s->kb, lane);
 }
 
+/* A block of keys lies in one page. */
+const char *kva_attention_cached_refuses(kva_lower *l, const kva_node *n) {
+  (void)l;
+  int64_t rows;
+  if (n->n_operands <= KVA_ATTENTION_PAGES || !kva_operand(n, KVA_ATTENTION_PAGES)) return NULL;
+  bool whole =
+      kva_expr_is_const(kva_operand_type(n, KVA_ATTENTION_K)->dims[2], &rows) && rows % KVA_ATTENTION_BLOCK == 0;
+  return whole ? NULL : "pages of rows that are no multiple of 64";
+}
+
 void kva_attention_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile s;
   const kva_type *q_type = kva_operand_type(n, 0);
@@ -142,6 +152,7 @@ void kva_attention_emit(kva_lower *l, const kva_node *n) {
   kva_query_tile_fill(&s, f.max, 1, -INFINITY);
   far_loop keys = keys_begin(&s);
   f.key0 = keys.first;
+  kva_query_tile_turn_page(&s, f.key0);
   kva_query_tile_multiply(&s, &(kva_query_tile_product){.out = f.p,
                                                         .in = f.q,
                                                         .rows = s.block,

@@ -4,8 +4,6 @@
 
 #include <math.h>
 
-enum { FAR_BLOCK = 64 };
-
 static const kva_expr *num(const kva_query_tile *s, int64_t v) {
   return kva_expr_const(s->kb->exprs, v);
 }
@@ -21,7 +19,7 @@ static void choose_sizes(kva_query_tile *s) {
     while (vectors > 1 && extent <= lanes * (vectors / 2)) vectors /= 2;
   s->width = lanes * vectors;
   s->rows = accumulators / vectors > 8 ? 8 : accumulators / vectors;
-  s->block = FAR_BLOCK;
+  s->block = KVA_ATTENTION_BLOCK;
 }
 
 /* Queries of attention_cached stand behind the rows that their sequence has; what is behind the queries is not read. */
@@ -50,6 +48,18 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
   s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
   if (kva_is(n, KVA_OP_attention_cached)) start_at_position(s);
   return g;
+}
+
+/* Pages are whole blocks (attention.c). A block that begins inside of the table has a page; numbers of pages are data
+ * and may be anything. */
+void kva_query_tile_turn_page(kva_query_tile *s, const kva_expr *far) {
+  if (!s->a.page_rows) return;
+  kva_expr_ctx *c = s->kb->exprs;
+  const kva_expr *number = kva_expr_div(c, far, s->a.page_rows), *idx[2] = {s->b, number};
+  kva_kval page = kva_k_convert(s->kb, s->l->operand(s->l, s->a.n, KVA_ATTENTION_PAGES, idx), KVA_I64);
+  const kva_expr *last = kva_expr_addi(c, kva_operand_type(s->a.n, KVA_ATTENTION_K)->dims[0], -1);
+  s->page = kva_expr_max(c, num(s, 0), kva_expr_min(c, kva_k_symbol(s->kb, page), last));
+  s->page_first = kva_expr_mul(c, number, s->a.page_rows);
 }
 
 kva_kbuf *kva_query_tile_matrix(const kva_query_tile *s, const char *name, int64_t rows) {
@@ -87,6 +97,15 @@ void kva_query_tile_fill(const kva_query_tile *s, kva_kbuf *m, int64_t rows, dou
 static kva_kval element(const kva_query_tile *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
                         const kva_expr *d) {
   kva_kval v = s->l->operand(s->l, s->a.n, operand, (const kva_expr *[]){s->b, head, at, d});
+  return kva_k_convert(s->kb, v, s->t);
+}
+
+/* Of the tensor along the far axis. */
+static kva_kval far_element(const kva_query_tile *s, uint32_t operand, const kva_expr *head, const kva_expr *at,
+                            const kva_expr *d) {
+  if (!s->page) return element(s, operand, head, at, d);
+  const kva_expr *row = kva_expr_sub(s->kb->exprs, at, s->page_first);
+  kva_kval v = s->l->operand(s->l, s->a.n, operand, (const kva_expr *[]){s->page, head, row, d});
   return kva_k_convert(s->kb, v, s->t);
 }
 
@@ -164,7 +183,7 @@ static void multiply_add(const kva_query_tile *s, const tile *t, const kva_expr 
   const kva_query_tile_product *p = t->p;
   const kva_expr *row = plus(s, t->first_row, r);
   const kva_expr *at = clamp_far(s, plus(s, p->far, p->by_row ? row : t->k), s->far_extent);
-  kva_kval x = element(s, p->operand, p->head, at, p->by_row ? t->k : row);
+  kva_kval x = far_element(s, p->operand, p->head, at, p->by_row ? t->k : row);
   kva_kval y = kva_k_load(s->kb, p->in, kva_query_tile_at(s, t->k, lane));
   kva_kval acc = kva_k_load(s->kb, s->acc, kva_query_tile_at(s, r, lane));
   kva_k_store(s->kb, s->acc, kva_query_tile_at(s, r, lane), kva_k_op(s->kb, KVA_K_fma, x, y, acc));

@@ -14,22 +14,29 @@
 #include "codegen/kernels/kernels.h"
 #include "ops/attention.h"
 
+/* Far positions of a block. */
+enum { KVA_ATTENTION_BLOCK = 64 };
+
 typedef struct kva_query_tile {
   kva_lower *l;
   kva_kb *kb;
   kva_attention a;
-  kva_dtype t;                  /* arithmetic */
-  int64_t width, block, rows;   /* lanes, far positions per block, rows of a register tile */
-  const kva_expr *b, *h, *h_kv; /* h: query head */
-  const kva_expr *first;        /* first position of the query tile */
-  kva_dim extent, far_extent;   /* of the query tile's axis and the other: T, S or S, T */
-  kva_kbuf *acc;                /* register tile */
+  kva_dtype t;                       /* arithmetic */
+  int64_t width, block, rows;        /* lanes, far positions per block, rows of a register tile */
+  const kva_expr *b, *h, *h_kv;      /* h: query head */
+  const kva_expr *first;             /* first position of the query tile */
+  kva_dim extent, far_extent;        /* of the query tile's axis and the other: T, S or S, T */
+  kva_kbuf *acc;                     /* register tile */
+  const kva_expr *page, *page_first; /* keys in pages: that of the block, and the position of its first row */
 } kva_query_tile;
 
 /* Opens the grid over (b, heads, query tiles of `extent`) and fills in the query tile; h stays NULL if heads are
  * key-value heads. Close the loop with kva_k_loop_end. */
 kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
                                 bool kv_heads);
+
+/* Looks up the page of the block of keys at position `far`. */
+void kva_query_tile_turn_page(kva_query_tile *s, const kva_expr *far);
 
 /* A local matrix of `rows` rows across the query tile, and its element (r, lane). */
 kva_kbuf *kva_query_tile_matrix(const kva_query_tile *s, const char *name, int64_t rows);

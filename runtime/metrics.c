@@ -16,11 +16,14 @@ typedef struct series {
   bool evaluation;
   int64_t n, capacity;
   double *steps, *values;
+  double *low, *high; /* of a mean; else NULL */
 } series;
 
 struct kva_history {
   series *data;
   int n, capacity;
+  kva_report_shift *shifts; /* with layers of their own */
+  int n_shifts;
 };
 
 struct kva_metrics {
@@ -41,7 +44,11 @@ void kva_history_destroy(kva_history *h) {
     free(h->data[i].name);
     free(h->data[i].steps);
     free(h->data[i].values);
+    free(h->data[i].low);
+    free(h->data[i].high);
   }
+  for (int i = 0; i < h->n_shifts; i++) free((char *)h->shifts[i].layer);
+  free(h->shifts);
   free(h->data);
   free(h);
 }
@@ -102,12 +109,106 @@ int kva_history_count(const kva_history *h) {
 
 kva_series kva_history_at(const kva_history *h, int i) {
   const series *s = &h->data[i];
-  return (kva_series){s->name, s->evaluation, s->n, s->steps, s->values};
+  return (kva_series){s->name, s->evaluation, s->n, s->steps, s->values, s->low, s->high};
 }
 
 kva_series kva_history_find(const kva_history *h, const char *name, bool evaluation) {
   const series *s = find(h, name, evaluation);
   return s ? kva_history_at(h, (int)(s - h->data)) : (kva_series){.name = name, .evaluation = evaluation};
+}
+
+/* ---- shift scalars ----------------------------------------------------------------------------------------------- */
+
+static kva_report_shift *find_shift(const kva_history *h, const char *layer, int head) {
+  for (int i = 0; i < h->n_shifts; i++)
+    if (h->shifts[i].head == head && !strcmp(h->shifts[i].layer, layer)) return &h->shifts[i];
+  return NULL;
+}
+
+static kva_status append_shift(kva_history *h, const kva_report_shift *shift) {
+  kva_report_shift *all = realloc(h->shifts, ((size_t)h->n_shifts + 1) * sizeof *all);
+  if (!all) return KVA_NO_MEMORY;
+  h->shifts = all;
+  all[h->n_shifts] = *shift;
+  all[h->n_shifts].layer = strdup(shift->layer);
+  return all[h->n_shifts].layer ? (h->n_shifts++, KVA_OK) : KVA_NO_MEMORY;
+}
+
+kva_status kva_history_add_shift(kva_history *h, const kva_report_shift *shift) {
+  kva_report_shift *known = find_shift(h, shift->layer, shift->head);
+  if (!known) return append_shift(h, shift);
+  const char *layer = known->layer;
+  *known = *shift;
+  known->layer = layer;
+  return KVA_OK;
+}
+
+int kva_history_shifts(const kva_history *h, const kva_report_shift **out_shifts) {
+  *out_shifts = h->shifts;
+  return h->n_shifts;
+}
+
+/* ---- means ------------------------------------------------------------------------------------------------------- */
+
+/* Values of one step in all histories. Series are sorted by step; *at is where the last search of each ended. */
+typedef struct moment {
+  double sum, low, high;
+  int found;
+} moment;
+
+static moment moment_at(double step, int n, const kva_series *all, int64_t *at) {
+  moment m = {.low = INFINITY, .high = -INFINITY};
+  for (int i = 0; i < n; i++) {
+    while (at[i] < all[i].n && all[i].steps[at[i]] < step) at[i]++;
+    if (at[i] == all[i].n || all[i].steps[at[i]] != step) continue;
+    double v = all[i].values[at[i]];
+    m.sum += v;
+    m.low = fmin(m.low, v);
+    m.high = fmax(m.high, v);
+    m.found++;
+  }
+  return m;
+}
+
+static kva_status fill_mean(series *s, int n, const kva_series *all, int64_t *at) {
+  for (int64_t k = 0; k < all[0].n; k++) {
+    moment m = moment_at(all[0].steps[k], n, all, at);
+    if (m.found < n) continue;
+    if (!reserve(s)) return KVA_NO_MEMORY;
+    s->steps[s->n] = all[0].steps[k];
+    s->low[s->n] = m.low;
+    s->high[s->n] = m.high;
+    s->values[s->n++] = m.sum / n;
+  }
+  return KVA_OK;
+}
+
+static kva_status add_mean(kva_history *h, const kva_series *first, int n, const kva_history *const *histories) {
+  kva_series *all = calloc((size_t)n, sizeof *all);
+  int64_t *at = calloc((size_t)n, sizeof *at);
+  series *s = all && at ? find_or_add(h, first->name, first->evaluation) : NULL;
+  for (int i = 0; s && i < n; i++) all[i] = kva_history_find(histories[i], first->name, first->evaluation);
+  if (s) s->low = calloc((size_t)first->n + 1, sizeof *s->low);
+  if (s) s->high = calloc((size_t)first->n + 1, sizeof *s->high);
+  kva_status status = s && s->low && s->high ? fill_mean(s, n, all, at) : KVA_NO_MEMORY;
+  free(all);
+  free(at);
+  return status;
+}
+
+kva_history *kva_history_mean(int n, const kva_history *const *histories) {
+  kva_history *h = kva_history_create();
+  kva_status status = h ? KVA_OK : KVA_NO_MEMORY;
+  for (int i = 0; status == KVA_OK && i < histories[0]->n; i++) {
+    kva_series first = kva_history_at(histories[0], i);
+    status = add_mean(h, &first, n, histories);
+  }
+  for (int i = 0; status == KVA_OK && i < n; i++)
+    for (int k = 0; status == KVA_OK && k < histories[i]->n_shifts; k++)
+      status = append_shift(h, &histories[i]->shifts[k]);
+  if (status == KVA_OK) return h;
+  kva_history_destroy(h);
+  return NULL;
 }
 
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
@@ -147,10 +248,42 @@ static void add_number(kva_text *text, double v) {
     kva_text_add(text, "null");
 }
 
+static kva_text *begin_line(kva_metrics *m) {
+  m->line.len = 0;
+  m->line.cut = false;
+  return &m->line;
+}
+
+static kva_status write_line(kva_metrics *m, kva_diag *diag) {
+  const kva_text *line = &m->line;
+  if (line->cut) return kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = m->path}, "no memory for a line");
+  if (fwrite(line->data, 1, line->len, m->file) == line->len && !fflush(m->file)) return KVA_OK;
+  return errno == EPIPE ? KVA_INTERRUPTED : io_error(diag, m->path, "write it");
+}
+
+kva_status kva_metrics_add_shift(kva_metrics *m, int64_t step, const kva_report_shift *shift, kva_diag *diag) {
+  kva_text *line = begin_line(m);
+  kva_text_add(line, "{\"step\": %lld, \"event\": \"shift\", \"layer\": ", (long long)step);
+  kva_text_add_quoted(line, shift->layer);
+  kva_text_add(line, ", \"head\": %d, \"metrics\": {\"k_current\": ", shift->head);
+  add_number(line, shift->k_current);
+  kva_text_add(line, ", \"k_previous\": ");
+  add_number(line, shift->k_previous);
+  kva_text_add(line, ", \"v_current\": ");
+  add_number(line, shift->v_current);
+  kva_text_add(line, ", \"v_previous\": ");
+  add_number(line, shift->v_previous);
+  kva_text_add(line, "}}\n");
+  return write_line(m, diag);
+}
+
+kva_status kva_metrics_add_not_finite(kva_metrics *m, int64_t step, kva_diag *diag) {
+  kva_text_add(begin_line(m), "{\"step\": %lld, \"event\": \"not_finite\"}\n", (long long)step);
+  return write_line(m, diag);
+}
+
 kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *diag) {
-  kva_text *line = &m->line;
-  line->len = 0;
-  line->cut = false;
+  kva_text *line = begin_line(m);
   kva_text_add(line, "{\"step\": %lld, \"event\": \"%s\", \"loss\": ", (long long)e->step,
                e->evaluation ? "eval" : "step");
   add_number(line, e->n ? e->values[0] : NAN);
@@ -166,9 +299,7 @@ kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *d
     add_number(line, e->values[i]);
   }
   kva_text_add(line, "}}\n");
-  if (line->cut) return kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = m->path}, "no memory for a line");
-  if (fwrite(line->data, 1, line->len, m->file) == line->len && !fflush(m->file)) return KVA_OK;
-  return errno == EPIPE ? KVA_INTERRUPTED : io_error(diag, m->path, "write it");
+  return write_line(m, diag);
 }
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
@@ -178,8 +309,9 @@ enum { MAX_METRICS = 64, MAX_NAME = 128, MAX_NESTING = 16 };
 typedef struct line_parser {
   const char *at, *end;
   int depth;
-  bool evaluation, has_step;
-  double step, lr, seconds, loss;
+  bool has_step;
+  char event[MAX_NAME], layer[MAX_NAME];
+  double step, lr, seconds, loss, head;
   int n;
   char names[MAX_METRICS][MAX_NAME];
   double values[MAX_METRICS];
@@ -246,6 +378,8 @@ static void take_number(line_parser *p, const char *key, double v, bool metrics)
     p->seconds = v;
   } else if (!strcmp(key, "loss")) {
     p->loss = v;
+  } else if (!strcmp(key, "head")) {
+    p->head = v;
   }
 }
 
@@ -254,10 +388,9 @@ static bool parse_value(line_parser *p, const char *key, bool metrics) {
   if (p->at == p->end) return false;
   if (*p->at == '{') return parse_object(p, !strcmp(key, "metrics"));
   if (*p->at == '"') {
-    char value[MAX_NAME];
-    bool ok = parse_string(p, value);
-    if (ok && !metrics && !strcmp(key, "event")) p->evaluation = !strcmp(value, "eval");
-    return ok;
+    char other[MAX_NAME];
+    bool event = !metrics && !strcmp(key, "event"), layer = !metrics && !strcmp(key, "layer");
+    return parse_string(p, event ? p->event : layer ? p->layer : other);
   }
   double v;
   if (!parse_number(p, &v)) return false;
@@ -278,10 +411,31 @@ static bool parse_object(line_parser *p, bool metrics) {
   return true;
 }
 
+static double metric_of(const line_parser *p, const char *name) {
+  for (int i = 0; i < p->n; i++)
+    if (!strcmp(p->names[i], name)) return p->values[i];
+  return NAN;
+}
+
+static kva_status add_shift_line(kva_history *h, const line_parser *p) {
+  const kva_report_shift shift = {p->layer,
+                                  (int)p->head,
+                                  metric_of(p, "k_current"),
+                                  metric_of(p, "k_previous"),
+                                  metric_of(p, "v_current"),
+                                  metric_of(p, "v_previous")};
+  return kva_history_add_shift(h, &shift);
+}
+
+/* Events of other names are skipped. */
 static kva_status add_line(kva_history *h, const line_parser *p) {
-  KVA_TRY(add_point(h, "loss", p->evaluation, p->step, p->loss));
-  for (int i = 0; i < p->n; i++) KVA_TRY(add_point(h, p->names[i], p->evaluation, p->step, p->values[i]));
-  if (p->evaluation) return KVA_OK;
+  bool evaluation = !strcmp(p->event, "eval");
+  if (!strcmp(p->event, "shift")) return add_shift_line(h, p);
+  if (!strcmp(p->event, "not_finite")) return add_point(h, "loss", false, p->step, INFINITY);
+  if (!evaluation && *p->event && strcmp(p->event, "step") != 0) return KVA_OK;
+  KVA_TRY(add_point(h, "loss", evaluation, p->step, p->loss));
+  for (int i = 0; i < p->n; i++) KVA_TRY(add_point(h, p->names[i], evaluation, p->step, p->values[i]));
+  if (evaluation) return KVA_OK;
   KVA_TRY(add_point(h, "lr", false, p->step, p->lr));
   return add_point(h, "seconds", false, p->step, p->seconds);
 }

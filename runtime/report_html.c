@@ -42,6 +42,9 @@ static const char style[] =
     "th{font-weight:600;color:var(--soft);text-align:right;padding:4px 12px 6px;border-bottom:1px solid var(--rule);"
     "white-space:nowrap}td{text-align:right;padding:5px 12px;border-bottom:1px solid var(--rule)}"
     "tr:last-child td{border-bottom:0}th:first-child,td:first-child,.text{text-align:left!important}"
+    ".holds{color:var(--k2);font-weight:600}.fails{color:var(--k5);font-weight:700}"
+    "section{border-top:1px solid var(--rule);margin-top:48px;padding-top:8px}section h1{font-size:22px}"
+    "@media(max-width:600px){main{padding:20px 12px 40px}.wide{overflow-x:auto}th,td{padding:4px 6px}}"
     "td .key{margin-right:8px;vertical-align:-1px}"
     ".bar{display:block;height:9px;border-radius:3px;background:var(--k0);min-width:2px}.barcell{width:34%}"
     ".stack{display:flex;height:22px;border-radius:5px;overflow:hidden;margin:4px 0 12px;gap:2px}"
@@ -109,29 +112,65 @@ static double first_step_at(kva_series s, double level) {
   return NAN;
 }
 
-static void add_summary_row(kva_text *t, const kva_report_run *run, int index) {
+/* The columns of the summary; those without a value in any row are left out. */
+typedef enum column {
+  STEPS,
+  TRAINING_LOSS,
+  EVALUATION_LOSS,
+  BEST_ACCURACY,
+  STEP_AT_99,
+  SECONDS,
+  STEPS_A_SECOND,
+  N_COLUMNS
+} column;
+
+static const struct {
+  const char *title, *format;
+} columns[N_COLUMNS] = {
+    [STEPS] = {"steps", "int"},
+    [TRAINING_LOSS] = {"training loss", "short"},
+    [EVALUATION_LOSS] = {"evaluation loss", "short"},
+    [BEST_ACCURACY] = {"best accuracy", "short"},
+    [STEP_AT_99] = {"99 % at step", "int"},
+    [SECONDS] = {"seconds", "short"},
+    [STEPS_A_SECOND] = {"steps a second", "short"},
+};
+
+static double column_value(const kva_report_run *run, column c) {
   kva_series loss = kva_history_find(run->history, "loss", false);
   kva_series seconds = kva_history_find(run->history, "seconds", false);
-  kva_series accuracy = main_accuracy(run->history);
-  double steps = loss.n ? loss.steps[loss.n - 1] : NAN;
-  kva_text_add(t, "<tr><td>");
-  add_run_key(t, run, index);
-  kva_text_add(t, "</td>");
-  add_number_cell(t, "int", steps);
-  add_number_cell(t, "short", last_value(loss));
-  add_number_cell(t, "short", last_value(kva_history_find(run->history, "loss", true)));
-  add_number_cell(t, "short", best_value(accuracy));
-  add_number_cell(t, "int", first_step_at(accuracy, 0.99));
-  add_number_cell(t, "short", last_value(seconds));
-  add_number_cell(t, "short", (double)seconds.n / last_value(seconds));
-  kva_text_add(t, "</tr>\n");
+  switch (c) {
+  case STEPS: return loss.n ? loss.steps[loss.n - 1] : NAN;
+  case TRAINING_LOSS: return last_value(loss);
+  case EVALUATION_LOSS: return last_value(kva_history_find(run->history, "loss", true));
+  case BEST_ACCURACY: return best_value(main_accuracy(run->history));
+  case STEP_AT_99: return first_step_at(main_accuracy(run->history), 0.99);
+  case SECONDS: return last_value(seconds);
+  case STEPS_A_SECOND: return (double)seconds.n / last_value(seconds);
+  case N_COLUMNS: break;
+  }
+  return NAN;
+}
+
+static bool has_column(const kva_report *r, column c) {
+  for (int i = 0; i < r->n_runs; i++)
+    if (!isnan(column_value(&r->runs[i], c))) return true;
+  return false;
 }
 
 static void add_summary(kva_text *t, const kva_report *r) {
-  kva_text_add(t, "<h2>Runs</h2><div class=\"card\"><table><thead><tr><th>run</th><th>steps</th><th>training loss</th>"
-                  "<th>evaluation loss</th><th>best accuracy</th><th>99 %% at step</th><th>seconds</th>"
-                  "<th>steps a second</th></tr></thead><tbody>\n");
-  for (int i = 0; i < r->n_runs; i++) add_summary_row(t, &r->runs[i], i);
+  kva_text_add(t, "<h2>Runs</h2><div class=\"card\"><table><thead><tr><th>run</th>");
+  for (column c = 0; c < N_COLUMNS; c++)
+    if (has_column(r, c)) kva_text_add(t, "<th>%s</th>", columns[c].title);
+  kva_text_add(t, "</tr></thead><tbody>\n");
+  for (int i = 0; i < r->n_runs; i++) {
+    kva_text_add(t, "<tr><td>");
+    add_run_key(t, &r->runs[i], i);
+    kva_text_add(t, "</td>");
+    for (column c = 0; c < N_COLUMNS; c++)
+      if (has_column(r, c)) add_number_cell(t, columns[c].format, column_value(&r->runs[i], c));
+    kva_text_add(t, "</tr>\n");
+  }
   kva_text_add(t, "</tbody></table></div>\n");
 }
 
@@ -163,7 +202,7 @@ static const char *label_of(const kva_report *r, int run, const char *metric, bo
   return evaluation || !evaluated ? r->runs[run].name : NULL;
 }
 
-static void add_metric_chart(kva_text *t, const kva_report *r, const char *name) {
+void kva_report_add_curves(kva_text *t, const kva_report *r, const char *name) {
   kva_svg_line *lines = calloc(2 * (size_t)r->n_runs, sizeof *lines);
   int n = 0;
   t->cut = t->cut || !lines;
@@ -179,7 +218,9 @@ static void add_metric_chart(kva_text *t, const kva_report *r, const char *name)
                                   .strong = e,
                                   .n = s.n,
                                   .x = s.steps,
-                                  .y = s.values};
+                                  .y = s.values,
+                                  .low = s.low,
+                                  .high = s.high};
       for (int64_t k = 0; k < s.n; k++) unit = unit && !(s.values[k] < 0 || s.values[k] > 1);
     }
   }
@@ -243,18 +284,23 @@ static bool is_known(const kva_report *r, int run, int index, const char *name) 
   return false;
 }
 
-static void add_curves(kva_text *t, const kva_report *r) {
-  kva_text_add(t, "<h2>Curves</h2>\n");
-  add_legend(t, r);
-  kva_text_add(t, "<div class=\"grid2\">\n");
+static void add_all_curves(kva_text *t, const kva_report *r) {
   for (int i = 0; i < r->n_runs; i++)
     for (int k = 0; k < kva_history_count(r->runs[i].history); k++) {
       const char *name = kva_history_at(r->runs[i].history, k).name;
       bool plain = strcmp(name, "lr") && strcmp(name, "seconds");
-      if (plain && !is_known(r, i, k, name)) add_metric_chart(t, r, name);
+      if (plain && !is_known(r, i, k, name)) kva_report_add_curves(t, r, name);
     }
-  add_metric_chart(t, r, "lr");
+  kva_report_add_curves(t, r, "lr");
   add_throughput(t, r);
+}
+
+static void add_curves(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<h2>Curves</h2>\n");
+  add_legend(t, r);
+  kva_text_add(t, "<div class=\"grid2\">\n");
+  for (int i = 0; r->metrics && r->metrics[i]; i++) kva_report_add_curves(t, r, r->metrics[i]);
+  if (!r->metrics) add_all_curves(t, r);
   kva_text_add(t, "</div>\n");
 }
 
@@ -346,31 +392,112 @@ static void add_config(kva_text *t, const kva_report *r) {
   kva_text_add(t, "</tbody></table></div>\n");
 }
 
+/* ---- claims and figures -------------------------------------------------------------------------------------------
+ */
+
+static void add_claims(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<div class=\"card\"><table><thead><tr><th class=\"text\">statement</th><th class=\"text\">paper</th>"
+                  "<th class=\"text\">ours</th><th class=\"text\">verdict</th></tr></thead><tbody>\n");
+  for (int i = 0; i < r->n_claims; i++) {
+    const kva_report_claim *c = &r->claims[i];
+    kva_text_add(t, "<tr>");
+    add_cell(t, "text", c->text);
+    add_cell(t, "text", c->paper ? c->paper : "");
+    add_cell(t, "text", c->ours);
+    add_cell(t, c->holds ? "text holds" : "text fails", c->holds ? "holds" : "failed");
+    kva_text_add(t, "</tr>\n");
+  }
+  kva_text_add(t, "</tbody></table></div>\n");
+}
+
+static void add_figures(kva_text *t, const kva_report *r) {
+  kva_text_add(t, "<h2>Figures</h2><div class=\"grid2\">\n");
+  for (int i = 0; i < r->n_figures; i++) kva_text_add_bytes(t, r->figures[i], strlen(r->figures[i]));
+  kva_text_add(t, "</div>\n");
+}
+
 /* ---- the page ---------------------------------------------------------------------------------------------------- */
 
-void kva_report_print(const kva_report *r, kva_text *out) {
-  kva_text_add(out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
-                    "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/><title>");
-  kva_html_add(out, r->title);
-  kva_text_add(out, "</title>\n<style>%s</style></head>\n<body><main><h1>", style);
-  kva_html_add(out, r->title);
-  kva_text_add(out, "</h1>\n");
+static void add_paragraph(kva_text *t, const char *s) {
+  kva_text_add(t, "<p>");
+  kva_html_add(t, s);
+  kva_text_add(t, "</p>\n");
+}
+
+static void add_heading(kva_text *t, const char *title) {
+  kva_text_add(t, "<h1>");
+  kva_html_add(t, title);
+  kva_text_add(t, "</h1>\n");
+}
+
+static void open_page(kva_text *t, const char *title) {
+  kva_text_add(t, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"/>"
+                  "<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/><title>");
+  kva_html_add(t, title);
+  kva_text_add(t, "</title>\n<style>%s</style></head>\n<body><main>", style);
+}
+
+static void close_page(kva_text *t) {
+  kva_text_add(t, "<footer>Written by Kvasir " KVA_VERSION ".</footer></main></body></html>\n");
+}
+
+static void add_body(kva_text *t, const kva_report *r) {
+  add_heading(t, r->title);
+  if (r->source) add_paragraph(t, r->source);
+  if (r->about) add_paragraph(t, r->about);
+  if (r->n_claims) add_claims(t, r);
+  if (r->n_figures) add_figures(t, r);
   if (r->n_runs) {
-    add_summary(out, r);
-    add_curves(out, r);
+    add_summary(t, r);
+    add_curves(t, r);
   }
-  if (count_shifts(r)) add_shifts(out, r);
-  if (r->n_config) add_config(out, r);
-  if (r->memory) kva_report_add_memory(out, r);
-  if (r->n_times) kva_report_add_times(out, r);
-  kva_text_add(out, "<footer>Written by Kvasir " KVA_VERSION ".</footer></main></body></html>\n");
+  if (count_shifts(r) && !r->without_shifts) add_shifts(t, r);
+  if (r->n_config) add_config(t, r);
+  if (r->memory) kva_report_add_memory(t, r);
+  if (r->n_times) kva_report_add_times(t, r);
+}
+
+void kva_report_print(const kva_report *r, kva_text *out) {
+  open_page(out, r->title);
+  add_body(out, r);
+  close_page(out);
+}
+
+static kva_status write_page(const char *path, kva_text *text, kva_diag *diag) {
+  kva_status status = text->cut ? kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = path}, "no memory for the report")
+                                : kva_file_write(path, text->data, text->len, diag);
+  kva_text_free(text);
+  return status;
 }
 
 kva_status kva_report_write(const char *path, const kva_report *r, kva_diag *diag) {
   kva_text text = {0};
   kva_report_print(r, &text);
-  kva_status status = text.cut ? kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = path}, "no memory for the report")
-                               : kva_file_write(path, text.data, text.len, diag);
-  kva_text_free(&text);
-  return status;
+  return write_page(path, &text, diag);
+}
+
+kva_status kva_report_write_all(const char *path, const char *title, int n, const kva_report *reports, kva_diag *diag) {
+  kva_text text = {0};
+  open_page(&text, title);
+  add_heading(&text, title);
+  for (int i = 0; i < n; i++) {
+    kva_text_add(&text, "<section>\n");
+    add_body(&text, &reports[i]);
+    kva_text_add(&text, "</section>\n");
+  }
+  close_page(&text);
+  return write_page(path, &text, diag);
+}
+
+kva_status kva_report_write_svg(const char *path, const char *figure, kva_diag *diag) {
+  static const char begin[] = "<svg ", end[] = "</svg>";
+  const char *from = strstr(figure, begin), *to = from ? strstr(from, end) : NULL;
+  const char *inside = from ? strchr(from, '>') : NULL;
+  kva_text text = {0};
+  if (!to || !inside) return kva_error(diag, &(kva_loc){.file = path}, "the figure has no drawing");
+  kva_text_add(&text, "<svg xmlns=\"http://www.w3.org/2000/svg\" ");
+  kva_text_add_bytes(&text, from + sizeof begin - 1, (size_t)(inside + 1 - from) - (sizeof begin - 1));
+  kva_text_add(&text, "<style>%s</style>", style);
+  kva_text_add_bytes(&text, inside + 1, (size_t)(to - inside - 1) + sizeof end - 1);
+  return write_page(path, &text, diag);
 }

@@ -8,10 +8,11 @@
 enum { WIDTH = 560, HEIGHT = 300, LEFT = 54, TOP = 14, BOTTOM = 42, MAX_BINS = 160, LABEL_HEIGHT = 14 };
 enum { SCATTER_HEIGHT = 380, SCATTER_RIGHT = 20, LABEL_CHARS = 20 /* longer labels are cut */, LABEL_CHAR_WIDTH = 7 };
 
-/* A linear map from [low, high] to pixels [from, to]. */
+/* A linear map from [low, high] to pixels [from, to]; logarithmic: of logarithms. */
 typedef struct axis {
   double low, high, step;
   double from, to;
+  bool logarithmic;
 } axis;
 
 typedef struct frame {
@@ -43,6 +44,7 @@ static bool is_drawable(double v) {
 /* ---- axes -------------------------------------------------------------------------------------------------------- */
 
 static double pixel(const axis *a, double v) {
+  if (a->logarithmic) v = log(v);
   return a->from + (v - a->low) / (a->high - a->low) * (a->to - a->from);
 }
 
@@ -82,6 +84,15 @@ static void add_tick_label(kva_text *text, double v) {
     kva_text_add(text, "%.6g", v);
 }
 
+static void add_x_tick(kva_text *text, const frame *f, double v) {
+  double x = pixel(&f->x, v);
+  kva_text_add(text, "<line class=\"tickmark\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x, f->y.from, x,
+               f->y.from + 4);
+  kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", x, f->y.from + 17);
+  add_tick_label(text, v);
+  kva_text_add(text, "</text>\n");
+}
+
 static void add_grid(kva_text *text, const frame *f) {
   for (double v = first_tick(&f->y); v <= f->y.high + f->y.step * 1e-6; v += f->y.step) {
     double y = pixel(&f->y, v), shown = clean_zero(v, f->y.step);
@@ -91,14 +102,8 @@ static void add_grid(kva_text *text, const frame *f) {
     add_tick_label(text, shown);
     kva_text_add(text, "</text>\n");
   }
-  for (double v = first_tick(&f->x); v <= f->x.high + f->x.step * 1e-6; v += f->x.step) {
-    double x = pixel(&f->x, v);
-    kva_text_add(text, "<line class=\"tickmark\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>", x, f->y.from, x,
-                 f->y.from + 4);
-    kva_text_add(text, "<text class=\"tick\" x=\"%.1f\" y=\"%.1f\" text-anchor=\"middle\">", x, f->y.from + 17);
-    add_tick_label(text, clean_zero(v, f->x.step));
-    kva_text_add(text, "</text>\n");
-  }
+  for (double v = first_tick(&f->x); !f->x.logarithmic && v <= f->x.high + f->x.step * 1e-6; v += f->x.step)
+    add_x_tick(text, f, clean_zero(v, f->x.step));
   kva_text_add(text, "<line class=\"axis\" x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\"/>\n", f->x.from, f->y.from,
                f->x.to, f->y.from);
 }
@@ -125,7 +130,7 @@ static void close_svg(kva_text *text) {
 
 /* Adjacent points of a curve, averaged. */
 typedef struct bin {
-  double x, mean, low, high;
+  double x, mean, low, high; /* low and high: of the line's band, or of the points */
   int64_t n;
 } bin;
 
@@ -140,8 +145,8 @@ static int make_bins(const kva_svg_line *line, bin bins[MAX_BINS]) {
       out->n++;
       out->x += (line->x[i] - out->x) / (double)out->n;
       out->mean += (line->y[i] - out->mean) / (double)out->n;
-      out->low = fmin(out->low, line->y[i]);
-      out->high = fmax(out->high, line->y[i]);
+      out->low = fmin(out->low, line->low ? line->low[i] : line->y[i]);
+      out->high = fmax(out->high, line->high ? line->high[i] : line->y[i]);
     }
     used += out->n > 0;
   }
@@ -163,7 +168,12 @@ static void add_dots(kva_text *text, const frame *f, const kva_svg_line *line, i
                  line->strong && n <= 60 ? "dot" : "hover", line->color % KVA_SVG_COLORS, pixel(&f->x, bins[i].x),
                  pixel(&f->y, bins[i].mean), line->strong ? "2.8" : "4");
     kva_html_add(text, line->run);
-    kva_text_add(text, ", %s, step %.0f: %.5g</title></circle>", what, bins[i].x, bins[i].mean);
+    if (line->x_name)
+      kva_text_add(text, ", %s %.6g: %.5g", line->x_name, bins[i].x, bins[i].mean);
+    else
+      kva_text_add(text, ", %s, step %.0f: %.5g", what, bins[i].x, bins[i].mean);
+    if (line->low) kva_text_add(text, " (%.5g to %.5g)", bins[i].low, bins[i].high);
+    kva_text_add(text, "</title></circle>");
   }
   kva_text_add(text, "\n");
 }
@@ -172,7 +182,7 @@ static void add_curve(kva_text *text, const frame *f, const kva_svg_line *line) 
   bin bins[MAX_BINS];
   int n = make_bins(line, bins);
   if (!n) return;
-  if (!line->strong && line->n > MAX_BINS) add_band(text, f, line, n, bins);
+  if (line->low || (!line->strong && line->n > MAX_BINS)) add_band(text, f, line, n, bins);
   int dash = line->color / KVA_SVG_COLORS;
   kva_text_add(text, "<path class=\"%s c%d%s\" d=\"", line->strong ? "line strong" : "line",
                line->color % KVA_SVG_COLORS, dash ? " dashed" : "");
@@ -271,19 +281,37 @@ static frame chart_frame(const kva_svg_chart *chart) {
     for (int64_t i = 0; i < chart->lines[l].n; i++) {
       extend(chart->lines[l].x[i], &x_low, &x_high);
       extend(chart->lines[l].y[i], &y_low, &y_high);
+      if (chart->lines[l].low) extend(chart->lines[l].low[i], &y_low, &y_high);
+      if (chart->lines[l].high) extend(chart->lines[l].high[i], &y_low, &y_high);
     }
   if (chart->unit_range) y_low = 0, y_high = 1;
   if (y_low > 0 && y_low < 0.5 * y_high) y_low = 0; /* start at zero where that costs little height */
-  frame f = {
-      .x = make_axis(fmin(x_low, x_low < INFINITY ? 0 : x_low), x_high, 6, false, LEFT, WIDTH - label_room(chart)),
-      .y = make_axis(y_low, y_high, 5, true, HEIGHT - BOTTOM, TOP)};
+  double right = WIDTH - label_room(chart);
+  frame f = {.y = make_axis(y_low, y_high, 5, true, HEIGHT - BOTTOM, TOP)};
+  if (chart->log_x)
+    f.x = make_axis(log(x_low) - 0.1, log(x_high) + 0.1, 6, false, LEFT, right);
+  else
+    f.x = make_axis(fmin(x_low, x_low < INFINITY ? 0 : x_low), x_high, 6, false, LEFT, right);
+  f.x.logarithmic = chart->log_x;
   return f;
+}
+
+/* A tick at each x that no earlier line has. */
+static void add_own_ticks(kva_text *text, const frame *f, const kva_svg_chart *chart) {
+  for (int l = 0; l < chart->n_lines; l++)
+    for (int64_t i = 0; i < chart->lines[l].n; i++) {
+      bool known = false;
+      for (int k = 0; k < l; k++)
+        for (int64_t j = 0; j < chart->lines[k].n; j++) known = known || chart->lines[k].x[j] == chart->lines[l].x[i];
+      if (!known) add_x_tick(text, f, chart->lines[l].x[i]);
+    }
 }
 
 void kva_svg_add_chart(kva_text *text, const kva_svg_chart *chart) {
   frame f = chart_frame(chart);
   open_svg(text, chart->title, WIDTH, HEIGHT);
   add_grid(text, &f);
+  if (chart->log_x) add_own_ticks(text, &f, chart);
   add_axis_title(text, f.x.to, HEIGHT - 8, "end", chart->x_title);
   for (int i = 0; i < chart->n_lines; i++)
     if (!chart->lines[i].strong) add_curve(text, &f, &chart->lines[i]);
@@ -358,6 +386,84 @@ void kva_svg_add_areas(kva_text *text, const kva_svg_areas *a) {
   add_limit(text, &f, a);
   close_svg(text);
 }
+
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
+
+enum { CONTOURS = 16, ARROWS = 11 };
+
+static double field_at(const kva_svg_field *s, int i, int j) {
+  return s->at[i * s->n + j];
+}
+
+/* Where `level` lies between two neighbours, as a share of the way; NAN: not between them. */
+static double crossing(double a, double b, double level) {
+  return (a < level) == (b < level) ? NAN : (level - a) / (b - a);
+}
+
+/* The line through a cell: between the first two of its edges that the level crosses. */
+static void add_cell_line(kva_text *text, const frame *f, const kva_svg_field *s, int i, int j, double level) {
+  static const struct {
+    int from_i, from_j, to_i, to_j;
+  } edges[4] = {{0, 0, 0, 1}, {0, 1, 1, 1}, {1, 0, 1, 1}, {0, 0, 1, 0}};
+  int n = 0;
+  for (int e = 0; e < 4 && n < 2; e++) {
+    double t = crossing(field_at(s, i + edges[e].from_i, j + edges[e].from_j),
+                        field_at(s, i + edges[e].to_i, j + edges[e].to_j), level);
+    if (isnan(t)) continue;
+    double y = (i + edges[e].from_i + t * (edges[e].to_i - edges[e].from_i)) / (s->n - 1);
+    double x = (j + edges[e].from_j + t * (edges[e].to_j - edges[e].from_j)) / (s->n - 1);
+    kva_text_add(text, "%c%.1f %.1f", n++ ? 'L' : 'M', pixel(&f->x, x), pixel(&f->y, y));
+  }
+}
+
+static void add_contours(kva_text *text, const frame *f, const kva_svg_field *s) {
+  double low = INFINITY, high = -INFINITY;
+  for (int k = 0; k < s->n * s->n; k++) extend(s->at[k], &low, &high);
+  for (int c = 1; c < CONTOURS; c++) {
+    double level = low + (high - low) * c / CONTOURS;
+    kva_text_add(text, "<path class=\"line c0\" style=\"opacity:%.2f\" d=\"M0 0", 0.25 + 0.7 * c / CONTOURS);
+    for (int i = 0; i + 1 < s->n; i++)
+      for (int j = 0; j + 1 < s->n; j++) add_cell_line(text, f, s, i, j, level);
+    kva_text_add(text, "\"><title>%.5g</title></path>\n", level);
+  }
+}
+
+/* An arrow down the gradient, from differences of neighbours; its length grows with the slope. */
+static void add_arrow(kva_text *text, const frame *f, const kva_svg_field *s, int i, int j, double steepest) {
+  double dx = field_at(s, i, j - 1) - field_at(s, i, j + 1), dy = field_at(s, i - 1, j) - field_at(s, i + 1, j);
+  double x = pixel(&f->x, (double)j / (s->n - 1)), y = pixel(&f->y, (double)i / (s->n - 1));
+  double slope = hypot(dx, dy), length = 8 + 16 * slope / steepest;
+  if (!(slope > 0)) return;
+  double u = dx / slope, v = -dy / slope, tip_x = x + length * u, tip_y = y + length * v;
+  kva_text_add(text, "<path class=\"line strong c1\" d=\"M%.1f %.1fL%.1f %.1fM%.1f %.1fL%.1f %.1fL%.1f %.1f\"/>\n", x,
+               y, tip_x, tip_y, tip_x - 5 * u + 3 * v, tip_y - 5 * v - 3 * u, tip_x, tip_y, tip_x - 5 * u - 3 * v,
+               tip_y - 5 * v + 3 * u);
+}
+
+static void add_arrows(kva_text *text, const frame *f, const kva_svg_field *s) {
+  double steepest = 1e-300;
+  int step = (s->n - 1) / ARROWS + 1;
+  for (int i = 1; i + 1 < s->n; i++)
+    for (int j = 1; j + 1 < s->n; j++)
+      steepest = fmax(steepest, hypot(field_at(s, i, j - 1) - field_at(s, i, j + 1),
+                                      field_at(s, i - 1, j) - field_at(s, i + 1, j)));
+  for (int i = step; i + 1 < s->n; i += step)
+    for (int j = step; j + 1 < s->n; j += step) add_arrow(text, f, s, i, j, steepest);
+}
+
+void kva_svg_add_field(kva_text *text, const kva_svg_field *s) {
+  frame f = {.x = make_axis(0, 1, 5, true, LEFT, WIDTH - SCATTER_RIGHT),
+             .y = make_axis(0, 1, 5, true, SCATTER_HEIGHT - BOTTOM, TOP + 14)};
+  open_svg(text, s->title, WIDTH, SCATTER_HEIGHT);
+  add_grid(text, &f);
+  add_axis_title(text, f.x.to, SCATTER_HEIGHT - 8, "end", s->x_title);
+  add_axis_title(text, LEFT - 40, 14, "start", s->y_title);
+  add_contours(text, &f, s);
+  add_arrows(text, &f, s);
+  close_svg(text);
+}
+
+/* ---- points ------------------------------------------------------------------------------------------------------ */
 
 /* Labels placed so far; a label is dropped when it would overlap one of them. Widths are estimates. */
 typedef struct placed_labels {

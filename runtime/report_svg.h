@@ -15,11 +15,14 @@ typedef struct kva_svg_line {
   bool strong;
   int64_t n;
   const double *x, *y;
+  const double *low, *high; /* a band; or NULL */
+  const char *x_name;       /* what x is, for tooltips; NULL: steps of training or evaluation */
 } kva_svg_line;
 
 typedef struct kva_svg_chart {
   const char *title, *x_title;
   bool unit_range; /* y from 0 to 1 */
+  bool log_x;      /* with a tick at every x; all are above 0 */
   int n_lines;
   const kva_svg_line *lines;
 } kva_svg_chart;
@@ -48,6 +51,14 @@ typedef struct kva_svg_areas {
   const char *limit_label;
 } kva_svg_areas;
 void kva_svg_add_areas(kva_text *text, const kva_svg_areas *areas);
+
+/* A function on the unit square as contours, darker for greater values, with arrows that point downhill. */
+typedef struct kva_svg_field {
+  const char *title, *x_title, *y_title;
+  int n;            /* values of a side, from 0 to 1; at least 2 */
+  const double *at; /* at[i * n + j]: where y = i / (n - 1) and x = j / (n - 1) */
+} kva_svg_field;
+void kva_svg_add_field(kva_text *text, const kva_svg_field *field);
 
 /* s with &, <, > and quotes escaped. NULL, a text that found no memory, leaves `text` cut. */
 void kva_html_add(kva_text *text, const char *s);

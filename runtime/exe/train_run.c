@@ -289,6 +289,8 @@ static kva_status run_all(run *r, const char *metrics, kva_diag *diag) {
   r->begin = kva_now();
   if (r->o->steps == 0) return evaluate(r, diag);
   kva_status status = kva_trainer_run(r->trainer, diag);
+  if (status == KVA_NOT_FINITE && r->metrics)
+    r->status = kva_metrics_add_not_finite(r->metrics, kva_trainer_done(r->trainer) + 1, diag);
   if (status == KVA_NOT_FINITE && r->o->checkpoint && save(r, diag) == KVA_OK)
     kva_note(diag, NULL, "the state before that step is saved in %s", r->o->checkpoint);
   if (status == KVA_OK && r->status == KVA_INTERRUPTED && !r->o->json) print_interruption(r);
@@ -312,6 +314,13 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
   return run_all(r, metrics, diag);
 }
 
+/* The end of the metrics. */
+static kva_status add_shifts(const run *r, kva_diag *diag) {
+  for (int i = 0; r->metrics && i < r->result->n_shifts; i++)
+    KVA_TRY(kva_metrics_add_shift(r->metrics, kva_trainer_done(r->trainer), &r->result->shifts[i], diag));
+  return KVA_OK;
+}
+
 kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                              const char *metrics, kva_arena *arena, kva_diag *diag, kva_train_result *result) {
   run r = {.o = o, .result = result, .diag = diag, .lock = -1, .terminal = isatty(STDOUT_FILENO)};
@@ -320,10 +329,11 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   kva_status status = result->history ? open_data(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
   if (status == KVA_OK) status = train(&r, s, d, &data, metrics, diag);
   if (r.terminal && !o->json) printf("\n");
+  kva_train_collect(s, o, d, arena, result);
+  if (status == KVA_OK) status = add_shifts(&r, diag);
   kva_trainer_destroy(r.trainer);
   kva_metrics_destroy(r.metrics);
   if (data.destroy) data.destroy(data.self);
   kva_checkpoint_unlock(r.lock);
-  kva_train_collect(s, o, d, arena, result);
   return status;
 }

@@ -196,7 +196,23 @@ static void report_contains_its_data(void **unused) {
                                    {"step two", 1.5, 1000, .flops = 3e9, .bytes = 6e9}};
   const kva_memory_report memory = {.params = 4096, .moments = 8192, .temps = 3 << 20};
   const kva_report_moment moments[] = {{"first", 1 << 20}, {"matmul <peak>", 2 << 20}, {"last", 0}};
-  const kva_report r = {"A & B", 2, runs, 1, config, 2, times, &memory, 3, moments};
+  const kva_report_claim claims[] = {{"A <claim>", "yes", "0.5 > 0.25", true}, {"another", NULL, "1 < 0", false}};
+  const char *const figures[] = {"<figure>a figure</figure>"};
+  const kva_report r = {.title = "A & B",
+                        .n_runs = 2,
+                        .runs = runs,
+                        .n_config = 1,
+                        .config = config,
+                        .n_times = 2,
+                        .times = times,
+                        .memory = &memory,
+                        .n_moments = 3,
+                        .moments = moments,
+                        .source = "Figure <1>",
+                        .n_claims = 2,
+                        .claims = claims,
+                        .n_figures = 1,
+                        .figures = figures};
   assert_int_equal(kva_report_write(path, &r, NULL), KVA_OK);
   kva_text text = {0};
   kva_report_print(&r, &text);
@@ -209,6 +225,11 @@ static void report_contains_its_data(void **unused) {
                                   "finds the token before, reads this one: induction",
                                   "2e-3 &quot;quoted&quot;",
                                   "step &lt;one&gt;",
+                                  "<p>Figure &lt;1&gt;</p>",
+                                  "A &lt;claim&gt;",
+                                  "text holds\">holds",
+                                  "text fails\">failed",
+                                  "a figure",
                                   "3.00 MiB",
                                   "8.00 KiB",
                                   "prefers-color-scheme:dark",
@@ -231,6 +252,67 @@ static void report_contains_its_data(void **unused) {
   kva_text_free(&text);
   kva_history_destroy(a);
   kva_history_destroy(b);
+}
+
+static kva_series only_loss(const kva_history *h) {
+  kva_series s = kva_history_find(h, "loss", false);
+  assert_int_equal(kva_history_count(h), 3); /* loss, lr, seconds */
+  return s;
+}
+
+static void add_loss(kva_history *h, int64_t step, double loss) {
+  static const char *const only[] = {"loss"};
+  kva_train_event e = {.step = step, .n = 1, .names = only, .values = &loss};
+  assert_int_equal(kva_history_add(h, &e), KVA_OK);
+}
+
+/* A mean has the steps that all have, with the range of the values there. */
+static void means_of_histories(void **unused) {
+  (void)unused;
+  kva_history *h[2] = {kva_history_create(), kva_history_create()};
+  for (int64_t step = 1; step <= 4; step++) add_loss(h[0], step, (double)step);
+  for (int64_t step = 2; step <= 6; step += 2) add_loss(h[1], step, 10);
+  const kva_report_shift shift = {"layer", 0, 1, 2, 3, 4};
+  assert_int_equal(kva_history_add_shift(h[0], &shift), KVA_OK);
+  kva_history *mean = kva_history_mean(2, (const kva_history *const *)h);
+  assert_non_null(mean);
+  kva_series s = only_loss(mean);
+  assert_int_equal(s.n, 2);
+  assert_true(s.steps[0] == 2 && s.values[0] == 6 && s.low[0] == 2 && s.high[0] == 10);
+  assert_true(s.steps[1] == 4 && s.values[1] == 7 && s.low[1] == 4 && s.high[1] == 10);
+  const kva_report_shift *shifts;
+  assert_int_equal(kva_history_shifts(mean, &shifts), 1);
+  const kva_report_run run = {.name = "both", .history = mean};
+  kva_text text = {0};
+  kva_report_print(&(kva_report){.title = "t", .n_runs = 1, .runs = &run}, &text);
+  check_well_formed(text.data);
+  assert_non_null(strstr(text.data, "class=\"band c0\""));
+  assert_null(strstr(text.data, "evaluation loss")); /* no column without a value */
+  kva_text_free(&text);
+  kva_history_destroy(mean);
+  kva_history_destroy(h[0]);
+  kva_history_destroy(h[1]);
+}
+
+/* Shift scalars and a loss that is not finite pass through the file; a later value replaces an earlier one. */
+static void ends_of_runs(void **unused) {
+  (void)unused;
+  kva_metrics *m;
+  kva_history *h;
+  const kva_report_shift first = {"a \"b\"", 1, 0.5, 0.25, -1, 2}, later = {"a \"b\"", 1, 0.75, 0.25, -1, 2};
+  assert_int_equal(kva_metrics_create(path, false, NULL, &m), KVA_OK);
+  assert_int_equal(kva_metrics_add_shift(m, 3, &first, NULL), KVA_OK);
+  assert_int_equal(kva_metrics_add_shift(m, 5, &later, NULL), KVA_OK);
+  assert_int_equal(kva_metrics_add_not_finite(m, 6, NULL), KVA_OK);
+  kva_metrics_destroy(m);
+  assert_int_equal(kva_metrics_read(path, NULL, &h), KVA_OK);
+  const kva_report_shift *shifts;
+  assert_int_equal(kva_history_shifts(h, &shifts), 1);
+  assert_string_equal(shifts[0].layer, "a \"b\"");
+  assert_true(shifts[0].head == 1 && shifts[0].k_current == 0.75 && shifts[0].v_previous == 2);
+  kva_series loss = kva_history_find(h, "loss", false);
+  assert_true(loss.n == 1 && loss.steps[0] == 6 && isinf(loss.values[0]));
+  kva_history_destroy(h);
 }
 
 /* Curves that tempt arithmetic: empty, one point, constant, infinite, huge, negative. */
@@ -273,6 +355,8 @@ int main(void) {
       cmocka_unit_test(a_line_is_json),
       cmocka_unit_test(strangers_are_tolerated_and_faults_are_not),
       cmocka_unit_test(report_contains_its_data),
+      cmocka_unit_test(means_of_histories),
+      cmocka_unit_test(ends_of_runs),
       cmocka_unit_test(odd_curves_do_not_break_the_page),
   };
   return cmocka_run_group_tests(tests, make_file, remove_file);

@@ -3,15 +3,15 @@
 #include "tools/cli.h"
 #include "runtime/exe/streams.h"
 
-static const kva_verb *const verbs[] = {&kva_verb_run,    &kva_verb_generate, &kva_verb_train, &kva_verb_eval,
-                                        &kva_verb_check,  &kva_verb_conform,  &kva_verb_show,  &kva_verb_opt,
-                                        &kva_verb_export, &kva_verb_build,    &kva_verb_data,  &kva_verb_quantize,
-                                        &kva_verb_ops,    &kva_verb_ptxsim,   &kva_verb_doctor};
+static const kva_verb *const verbs[] = {
+    &kva_verb_run,        &kva_verb_generate, &kva_verb_train,  &kva_verb_eval,   &kva_verb_check, &kva_verb_conform,
+    &kva_verb_show,       &kva_verb_opt,      &kva_verb_export, &kva_verb_build,  &kva_verb_data,  &kva_verb_quantize,
+    &kva_verb_experiment, &kva_verb_report,   &kva_verb_ops,    &kva_verb_ptxsim, &kva_verb_doctor};
 enum { N_VERBS = sizeof verbs / sizeof *verbs };
 
 static void print_usage(FILE *out) {
   fprintf(out, "kvasir VERB ...: compiles, runs and trains ONNX and .kv models\n\n");
-  for (int i = 0; i < N_VERBS; i++) fprintf(out, "  %-9s %s\n", verbs[i]->name, verbs[i]->summary);
+  for (int i = 0; i < N_VERBS; i++) fprintf(out, "  %-10s %s\n", verbs[i]->name, verbs[i]->summary);
   fprintf(out, "\nkvasir VERB --help explains a verb. Exit codes: 0 done, 1 the answer is no, 2 wrong usage, 3 the "
                "machine lacks "
                "something,\n4 training was interrupted.\n");

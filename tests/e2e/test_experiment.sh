@@ -1,0 +1,106 @@
+#!/usr/bin/env bash
+# kvasir experiment and report: what ships holds where it is exact, results are kept and equal, mistakes are named.
+. "$(dirname "$0")/support.sh"
+out=$work/results
+
+expect 0 experiment --list
+for file in models/experiments/*.exp; do
+  grep -q "^$(basename "$file" .exp) " "$work/out" || fail "$file is not listed"
+done
+
+# Exact ones: every number of theirs is a claim. A second command repeats nothing and says the same.
+expect 0 experiment fig2 table5 theorem2 -o "$out"
+says "holds   The corrected equation equals attention on one-hot embeddings"
+cp -r "$out" "$work/first"
+expect 0 experiment fig2 table5 theorem2 -o "$out"
+says "20 of 20 runs were done before"
+python3 - "$work/first" "$out" <<'EOF' || fail "two runs of one command differ, or lack something"
+import json, pathlib, sys, xml.dom.minidom
+first, out = (pathlib.Path(p) for p in sys.argv[1:])
+for name in ("fig2", "table5", "theorem2"):
+    a, b = (json.loads((p / (name + ".json")).read_text()) for p in (first, out))
+    assert a.pop("machine") and b.pop("machine")
+    assert a == b
+    assert a["claims"] and all(c["holds"] for c in a["claims"])
+    assert all(r["values"] and r["command"].startswith("kvasir run models/") for r in a["runs"])
+for svg in out.glob("*.svg"):
+    assert xml.dom.minidom.parse(str(svg)).documentElement.tagName == "svg"
+assert len(list(out.glob("*.svg"))) == 4 + 2
+page = (out / "all.html").read_text()
+assert page.count("<section>") == 3 and "equation 10" in page and "kvasir run models/" in page
+EOF
+
+# An experiment of one's own, in no more than 25 lines. The command of a run repeats its curve.
+[ "$(wc -l <models/experiments/example.exp)" -le 25 ] || fail "the example is long"
+sed 's#"../induction.kv"#"'"$PWD"'/models/induction.kv"#; s/--steps 400/--steps 300/' models/experiments/example.exp >"$work/my.exp"
+expect 0 experiment "$work/my.exp" -j 1 -o "$work/my"
+says "2 of 2 seeds"
+again=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["runs"][1]["command"])' "$work/my/my.json")
+# shellcheck disable=SC2086
+expect 0 ${again#kvasir } --threads 2 --metrics "$work/again.jsonl"
+strip() { sed 's/"seconds": [^,]*,//' "$1"; }
+kept=
+for run in "$work"/my/runs/*/metrics.jsonl; do
+  if cmp -s <(strip "$run") <(strip "$work/again.jsonl"); then kept=$run; fi
+done
+[ -n "$kept" ] || fail "the command of a run gives another curve"
+
+# Ended and started again: what was done stays, the rest is run.
+sed 's/--steps 300/--steps 100/; s/"than": 0.9/"than": 0/' "$work/my.exp" >"$work/short.exp"
+"$KVASIR" experiment "$work/short.exp" --seeds 3 -j 1 -o "$work/stopped" >"$work/out" 2>&1 &
+pid=$!
+for _ in $(seq 600); do
+  ! grep -q "(1 of 6)" "$work/out" || break
+  sleep 0.1
+done
+kill -INT $pid
+code=0
+wait $pid || code=$?
+[ "$code" -eq 4 ] || fail "an interrupted experiment ends with $code"
+says "the same command goes on"
+before=$(find "$work/stopped/runs" -mindepth 1 -maxdepth 1 -type d ! -name '*.tmp' | wc -l)
+[ "$before" -ge 1 ] && [ "$before" -lt 6 ] || fail "$before runs were done"
+expect 0 experiment "$work/short.exp" --seeds 3 -j 2 -o "$work/stopped"
+says "$before of 6 runs were done before"
+
+# Another model is another run, and too few steps show.
+sed 's/normal(0.02)/normal(0.03)/; s/clip = 1.0/clip = 0/' models/induction.kv >"$work/induction.kv"
+sed 's#"/[^"]*/induction.kv"#"induction.kv"#; s/--steps 300/--steps 10/' "$work/my.exp" >"$work/other.exp"
+expect 1 experiment "$work/other.exp" --seeds 1 -o "$work/my"
+says "FAILED  Shifted keys suffice"
+says "(2 of 2)"
+
+# A loss that is not finite is a result: the last loss is infinite.
+cat >"$work/diverges.exp" <<'EOF'
+{"title": "t", "model": "induction.kv", "options": "--steps 20 --lr 1e30 --eval-every 1", "runs": [{"name": "a"}],
+ "claims": [{"claim": "c", "value": "last loss", "is": ">", "than": 1e300}]}
+EOF
+expect 0 experiment "$work/diverges.exp" -o "$work/my"
+says "last loss inf > 1e+300"
+
+# Mistakes.
+refuse() { # refuse MESSAGE SED-EXPRESSION
+  sed "$2" "$work/my.exp" >"$work/bad.exp"
+  expect 1 experiment "$work/bad.exp" --seeds 2 -o "$work/my"
+  says "$1"
+}
+refuse "'best acuracy'" 's/best accuracy/best acuracy/'
+refuse "no run has the name" 's/"of": "keys alone"/"of": "keys"/'
+refuse "steeds" 's/"seeds"/"steeds"/'
+refuse '"is" must be <, > or =' 's/"is": ">"/"is": ">="/'
+refuse "bad.exp:1:" '1s/{/{ {/'
+refuse "ended with code 2" 's/--steps 300/--stops 300/'
+refuse "two runs have this name" 's/"name": "values alone"/"name": "keys alone"/'
+expect 1 experiment nothing
+says "no experiment 'nothing'"
+expect 2 experiment --all --list
+expect 2 experiment fig2 --quick --paper
+
+# Curves of any runs on one page; seeds of one setting are a band.
+mapfile -t runs < <(ls "$work"/stopped/runs/*/metrics.jsonl)
+expect 0 report "one=${runs[0]}" "one=${runs[1]}" "other=${runs[2]}" -o "$work/report.html"
+grep -q 'class="band c0"' "$work/report.html" || fail "no band over seeds"
+grep -q "Learned shift weights" "$work/report.html" || fail "no shift scalars"
+expect 2 report "${runs[0]}"
+expect 1 report "$work/nothing.jsonl" -o "$work/report.html"
+echo "experiments: ok"

@@ -1,0 +1,143 @@
+/* Figures of an experiment that are no curves over steps: values over the x of runs, tables, fields. */
+#include "tools/experiment/figures.h"
+
+#include "runtime/npy.h"
+#include "runtime/report_svg.h"
+
+#include <math.h>
+
+typedef struct place {
+  const kva_exp_outcome *o;
+  const kva_exp_plot *plot;
+  kva_arena *arena;
+  kva_diag *diag;
+} place;
+
+static kva_status values_of(const place *p, uint32_t run, const char *what, double *out) {
+  for (int64_t s = 0; s < p->o->seeds; s++)
+    KVA_TRY(kva_exp_value_of(&p->o->jobs[run * p->o->seeds + s], what, p->diag, &out[s]));
+  return KVA_OK;
+}
+
+/* ---- points ------------------------------------------------------------------------------------------------------ */
+
+static const char *group_of(const kva_exp_run *run) {
+  return run->group ? run->group : run->name;
+}
+
+static bool is_first_of_group(const kva_experiment *e, uint32_t run) {
+  for (uint32_t i = 0; i < run; i++)
+    if (!isnan(e->runs.data[i].x) && !strcmp(group_of(&e->runs.data[i]), group_of(&e->runs.data[run]))) return false;
+  return !isnan(e->runs.data[run].x);
+}
+
+/* The mean over seeds at the x of each run of the group, with the range as a band. */
+static kva_status make_line(const place *p, uint32_t first, int color, kva_svg_line *out) {
+  const kva_experiment *e = p->o->experiment;
+  double *data = KVA_NEW_ARRAY(p->arena, double, 4 * e->runs.len),
+         *values = KVA_NEW_ARRAY(p->arena, double, p->o->seeds);
+  double *x = data, *y = x + e->runs.len, *low = y + e->runs.len, *high = low + e->runs.len;
+  const char *group = group_of(&e->runs.data[first]);
+  int64_t n = 0;
+  for (uint32_t i = first; i < e->runs.len; i++) {
+    if (isnan(e->runs.data[i].x) || strcmp(group, group_of(&e->runs.data[i])) != 0) continue;
+    KVA_TRY(values_of(p, i, p->plot->metric, values));
+    x[n] = e->runs.data[i].x;
+    low[n] = INFINITY, high[n] = -INFINITY;
+    for (int64_t s = 0; s < p->o->seeds; s++) {
+      y[n] += values[s] / (double)p->o->seeds;
+      low[n] = fmin(low[n], values[s]);
+      high[n] = fmax(high[n], values[s]);
+    }
+    n++;
+  }
+  *out = (kva_svg_line){.run = group, .label = group, .color = color, .strong = true, .n = n, .x = x, .y = y};
+  out->low = low;
+  out->high = high;
+  out->x_name = p->plot->x_title;
+  return KVA_OK;
+}
+
+static kva_status add_points(const place *p, kva_text *text) {
+  const kva_experiment *e = p->o->experiment;
+  kva_svg_line *lines = KVA_NEW_ARRAY(p->arena, kva_svg_line, e->runs.len);
+  int n = 0;
+  for (uint32_t i = 0; i < e->runs.len; i++)
+    if (is_first_of_group(e, i)) {
+      KVA_TRY(make_line(p, i, n, &lines[n]));
+      n++;
+    }
+  kva_svg_chart chart = {.title = p->plot->title,
+                         .x_title = p->plot->x_title,
+                         .unit_range = strstr(p->plot->metric, "accuracy") != NULL,
+                         .log_x = p->plot->log_x,
+                         .n_lines = n,
+                         .lines = lines};
+  kva_svg_add_chart(text, &chart);
+  return KVA_OK;
+}
+
+/* ---- tables ------------------------------------------------------------------------------------------------------ */
+
+static void add_text(kva_text *text, const char *tag, const char *s) {
+  kva_text_add(text, "<%s>", tag);
+  kva_html_add(text, s);
+  kva_text_add(text, "</%s>", tag);
+}
+
+static kva_status add_table(const place *p, kva_text *text) {
+  const kva_experiment *e = p->o->experiment;
+  double *values = KVA_NEW_ARRAY(p->arena, double, p->o->seeds);
+  kva_text_add(text, "<figure class=\"card\"><figcaption>");
+  kva_html_add(text, p->plot->title);
+  kva_text_add(text, "</figcaption><table><thead><tr><th>run</th>");
+  for (uint32_t c = 0; c < p->plot->n_values; c++) add_text(text, "th", p->plot->values[c]);
+  kva_text_add(text, "</tr></thead><tbody>\n");
+  for (uint32_t i = 0; i < e->runs.len; i++) {
+    kva_text_add(text, "<tr>");
+    add_text(text, "td", e->runs.data[i].name);
+    for (uint32_t c = 0; c < p->plot->n_values; c++) {
+      KVA_TRY(values_of(p, i, p->plot->values[c], values));
+      add_text(text, "td", kva_exp_mean_text(p->arena, p->o->seeds, values));
+    }
+    kva_text_add(text, "</tr>\n");
+  }
+  kva_text_add(text, "</tbody></table></figure>\n");
+  return KVA_OK;
+}
+
+/* ---- fields ------------------------------------------------------------------------------------------------------ */
+
+static kva_status add_field(const place *p, kva_text *text) {
+  kva_tensor t;
+  KVA_TRY(kva_npy_read(kva_arena_printf(p->arena, "%s/%s.npy", p->o->jobs[0].folder, p->plot->metric), p->diag, &t));
+  bool square = t.rank == 2 && t.dims[0] == t.dims[1] && t.dims[0] >= 2 && t.dims[0] <= 400 && t.dtype == KVA_F64;
+  kva_svg_field field = {p->plot->title, p->plot->x_title, p->plot->y_title, square ? (int)t.dims[0] : 0, t.data};
+  if (square) kva_svg_add_field(text, &field);
+  kva_npy_free(&t);
+  if (square) return KVA_OK;
+  return kva_error(p->diag, &(kva_loc){.file = p->o->experiment->path},
+                   "the plot '%s' needs a square matrix of doubles with 2 to 400 rows", p->plot->metric);
+}
+
+/* ---- all --------------------------------------------------------------------------------------------------------- */
+
+static kva_status add_figure(const place *p, const kva_report *r, kva_text *text) {
+  switch (p->plot->kind) {
+  case KVA_PLOT_CURVES: return kva_report_add_curves(text, r, p->plot->metric), KVA_OK;
+  case KVA_PLOT_POINTS: return add_points(p, text);
+  case KVA_PLOT_TABLE: return add_table(p, text);
+  case KVA_PLOT_FIELD: return add_field(p, text);
+  case KVA_PLOT_SHIFTS: return KVA_OK;
+  }
+  return KVA_OK;
+}
+
+kva_status kva_exp_figure(const kva_exp_outcome *o, const kva_exp_plot *plot, const kva_report *r, kva_arena *arena,
+                          kva_diag *diag, const char **out) {
+  kva_text text = {0};
+  kva_status status = add_figure(&(place){o, plot, arena, diag}, r, &text);
+  *out = text.len ? kva_arena_strdup(arena, text.data) : NULL;
+  kva_text_free(&text);
+  return status;
+}

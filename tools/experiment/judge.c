@@ -1,0 +1,116 @@
+/* Numbers of runs, and claims about them. A claim is judged for each seed by itself and holds if it holds for all. */
+#include "tools/experiment/experiment.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- values ------------------------------------------------------------------------------------------------------ */
+
+static kva_status unknown(const kva_exp_job *job, const char *what, kva_diag *diag) {
+  kva_text known = {0};
+  for (uint32_t i = 0; i < job->values.len; i++) kva_text_add(&known, "%s%s", i ? ", " : "", job->values.data[i].name);
+  for (int i = 0; job->history && i < kva_history_count(job->history); i++)
+    kva_text_add(&known, "%s%s", known.len ? ", " : "", kva_history_at(job->history, i).name);
+  kva_status status = kva_error(diag, &(kva_loc){.file = job->experiment->path},
+                                "run '%s' has no value '%s'; it has: %s (curves with last, best, least or reach)",
+                                job->experiment->runs.data[job->run].name, what, known.data ? known.data : "none");
+  kva_text_free(&known);
+  return status;
+}
+
+static double greatest(kva_series s, double sign) {
+  double best = -INFINITY;
+  for (int64_t i = 0; i < s.n; i++) best = fmax(best, sign * s.values[i]);
+  return sign * best;
+}
+
+static double reached(kva_series s, double level) {
+  for (int64_t i = 0; i < s.n; i++)
+    if (s.values[i] >= level) return s.steps[i];
+  return INFINITY;
+}
+
+/* A run whose loss was not finite ended there: its last loss is infinite, whatever the evaluations before said. */
+static bool has_diverged(const kva_history *h) {
+  kva_series s = kva_history_find(h, "loss", false);
+  return s.n && isinf(s.values[s.n - 1]);
+}
+
+static bool curve_value(const kva_history *h, const char *how, const char *metric, double level, double *out) {
+  kva_series s = kva_history_find(h, metric, true);
+  if (!s.n) s = kva_history_find(h, metric, false);
+  bool diverged = has_diverged(h);
+  if (!s.n && !diverged) return false;
+  if (!strcmp(how, "last"))
+    *out = diverged ? INFINITY : s.values[s.n - 1];
+  else if (!strcmp(how, "best"))
+    *out = greatest(s, 1);
+  else if (!strcmp(how, "least"))
+    *out = greatest(s, -1);
+  else if (!strcmp(how, "reach"))
+    *out = reached(s, level);
+  else
+    return false;
+  return true;
+}
+
+kva_status kva_exp_value_of(const kva_exp_job *job, const char *what, kva_diag *diag, double *out) {
+  char how[16], metric[128];
+  double level = 0;
+  for (uint32_t i = 0; i < job->values.len; i++)
+    if (!strcmp(job->values.data[i].name, what)) return *out = job->values.data[i].value, KVA_OK;
+  int n = sscanf(what, "%15s %127s %lf", how, metric, &level);
+  if (job->history && n >= 2 && curve_value(job->history, how, metric, level, out)) return KVA_OK;
+  return unknown(job, what, diag);
+}
+
+/* ---- claims ------------------------------------------------------------------------------------------------------ */
+
+const char *kva_exp_mean_text(kva_arena *arena, int64_t n, const double *values) {
+  double sum = 0, low = INFINITY, high = -INFINITY;
+  for (int64_t i = 0; i < n; i++) {
+    sum += values[i];
+    low = fmin(low, values[i]);
+    high = fmax(high, values[i]);
+  }
+  if (low == high) return kva_arena_printf(arena, "%.9g", low);
+  return kva_arena_printf(arena, "%.5g (%.5g to %.5g)", sum / (double)n, low, high);
+}
+
+static bool compare(const kva_exp_claim *c, double left, double right) {
+  switch (*c->is) {
+  case '<': return left < right;
+  case '>': return left > right;
+  default: return fabs(left - right) <= c->within;
+  }
+}
+
+static kva_status judge(const kva_exp_claim *c, const kva_exp_job *jobs, int64_t seeds, kva_arena *arena,
+                        kva_diag *diag, kva_exp_verdict *out) {
+  double *left = KVA_NEW_ARRAY(arena, double, seeds), *right = KVA_NEW_ARRAY(arena, double, seeds);
+  *out = (kva_exp_verdict){.seeds = seeds};
+  for (int64_t s = 0; s < seeds; s++) {
+    right[s] = c->than;
+    KVA_TRY(kva_exp_value_of(&jobs[c->of * seeds + s], c->value, diag, &left[s]));
+    if (c->than_run >= 0) KVA_TRY(kva_exp_value_of(&jobs[c->than_run * seeds + s], c->value, diag, &right[s]));
+    right[s] *= c->times;
+    out->held += compare(c, left[s], right[s]);
+  }
+  out->holds = out->held == seeds;
+  const char *factor = c->times == 1 ? "" : kva_arena_printf(arena, " (times %.6g)", c->times);
+  const char *limit = *c->is == '=' ? kva_arena_printf(arena, " within %.3g", c->within) : "";
+  const char *than = kva_exp_mean_text(arena, seeds, right);
+  out->ours = kva_arena_printf(arena, "%s %s %s %s%s%s", c->value, kva_exp_mean_text(arena, seeds, left), c->is, than,
+                               factor, limit);
+  if (seeds > 1)
+    out->ours = kva_arena_printf(arena, "%s; %lld of %lld seeds", out->ours, (long long)out->held, (long long)seeds);
+  return KVA_OK;
+}
+
+kva_status kva_exp_judge(const kva_experiment *e, const kva_exp_job *jobs, int64_t seeds, kva_arena *arena,
+                         kva_diag *diag, kva_exp_verdict **out_verdicts) {
+  *out_verdicts = KVA_NEW_ARRAY(arena, kva_exp_verdict, e->claims.len + 1);
+  for (uint32_t i = 0; i < e->claims.len; i++)
+    KVA_TRY(judge(&e->claims.data[i], jobs, seeds, arena, diag, &(*out_verdicts)[i]));
+  return KVA_OK;
+}

@@ -1,0 +1,221 @@
+/* kvasir experiment: runs experiments that files describe, and judges what they claim. */
+#include "tools/cli.h"
+#include "tools/experiment/experiment.h"
+#include "runtime/exe/train.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int run(int argc, char **argv);
+
+const kva_verb kva_verb_experiment = {
+    "experiment", "NAME|FILE.exp ... [options]", "run experiments and compare them with a paper's claims",
+    "NAME is one of those that ship (--list), most of them a figure or table of KV Shifting Attention (arXiv "
+    "2411.19574).\n"
+    "Each run is a command of this tool in a process of its own; what is done is kept in the output folder and not\n"
+    "repeated. Writes NAME.json, NAME.html and its figures as SVG; prints every verdict. The exit code is 1 if a "
+    "claim\n"
+    "fails.\n\n"
+    "Examples:\n"
+    "  kvasir experiment --list\n"
+    "  kvasir experiment fig1a --quick\n"
+    "  kvasir experiment --all --quick --seeds 3 -o results\n"
+    "  kvasir experiment my.exp",
+    run};
+
+typedef struct experiment_options {
+  kva_exp_settings settings;
+  bool all, list, quick, paper;
+} experiment_options;
+
+/* ---- which ------------------------------------------------------------------------------------------------------- */
+
+/* Where the experiments that ship lie: below the current folder, beside an installed tool, or in the source of a built
+ * one. */
+static const char *shipped_folder(kva_arena *arena) {
+  static const char *const places[] = {"/../share/kvasir/models/experiments", "/../../models/experiments"};
+  char exe[4096];
+  ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
+  if (!access("models/experiments", F_OK)) return "models/experiments";
+  while (n > 0 && exe[n] != '/') n--;
+  for (size_t i = 0; n > 0 && i < sizeof places / sizeof *places; i++) {
+    char *real = realpath(kva_arena_printf(arena, "%.*s%s", (int)n, exe, places[i]), NULL);
+    const char *found = real ? kva_arena_strdup(arena, real) : NULL;
+    free(real);
+    if (found) return found;
+  }
+  return NULL;
+}
+
+static int is_experiment(const struct dirent *entry) {
+  size_t n = strlen(entry->d_name);
+  return n > 4 && !strcmp(entry->d_name + n - 4, ".exp");
+}
+
+typedef struct paths {
+  KVA_VEC(const char *) list;
+} paths;
+
+static kva_status add_shipped(kva_arena *arena, kva_diag *diag, paths *out) {
+  const char *folder = shipped_folder(arena);
+  struct dirent **entries;
+  int n = folder ? scandir(folder, &entries, is_experiment, versionsort) : -1;
+  if (n < 0)
+    return kva_fail(diag, KVA_MISSING, NULL, "the folder models/experiments is neither here nor beside the tool");
+  for (int i = 0; i < n; i++) {
+    const char *path = kva_arena_printf(arena, "%s/%s", folder, entries[i]->d_name);
+    KVA_PUSH(arena, &out->list, path);
+    free(entries[i]);
+  }
+  free(entries);
+  return KVA_OK;
+}
+
+/* A name stands for a file that ships. */
+static kva_status add_named(const char *name, kva_arena *arena, kva_diag *diag, paths *out) {
+  const char *folder = strchr(name, '/') || strstr(name, ".exp") ? NULL : shipped_folder(arena);
+  const char *path = folder ? kva_arena_printf(arena, "%s/%s.exp", folder, name) : name;
+  if (access(path, R_OK))
+    return kva_error(diag, NULL, "there is no experiment '%s'; --list names those that ship, others are files FILE.exp",
+                     name);
+  KVA_PUSH(arena, &out->list, path);
+  return KVA_OK;
+}
+
+static kva_status read_all(const paths *p, kva_arena *arena, kva_diag *diag, kva_experiment **out) {
+  *out = KVA_NEW_ARRAY(arena, kva_experiment, p->list.len + 1);
+  for (uint32_t i = 0; i < p->list.len; i++) KVA_TRY(kva_experiment_read(p->list.data[i], arena, diag, &(*out)[i]));
+  return KVA_OK;
+}
+
+static void print_list(const kva_experiment *e, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    printf("%-10s %s%s%s%s\n", e[i].name, e[i].title, e[i].paper ? " (" : "", e[i].paper ? e[i].paper : "",
+           e[i].paper ? ")" : "");
+}
+
+/* ---- text -------------------------------------------------------------------------------------------------------- */
+
+/* Texts as bytes, for experiments with {text} in their options. What is there already stays. */
+static kva_status make_tokens(kva_exp_settings *o, kva_arena *arena, kva_diag *diag) {
+  const char *from = o->text ? o->text : "/usr/share/common-licenses";
+  const char *to =
+      kva_arena_printf(arena, "%s/text-%016llx.tok", o->folder, (unsigned long long)kva_hash(0, from, strlen(from)));
+  char *argv[] = {"kvasir", "data", (char *)from, "-o", (char *)to, NULL};
+  bool given = o->text != NULL;
+  o->text = NULL;
+  if (access(from, R_OK) && !given) return KVA_OK; /* an experiment that needs one says so */
+  o->text = to;
+  if (!access(to, R_OK)) return KVA_OK;
+  fflush(NULL);
+  pid_t pid = fork();
+  int status = 0;
+  if (pid == 0) {
+    if (freopen("/dev/null", "w", stdout)) execv("/proc/self/exe", argv);
+    _exit(127);
+  }
+  if (pid < 0 || waitpid(pid, &status, 0) != pid || status != 0)
+    return kva_error(diag, NULL, "cannot make tokens of the text %s", from);
+  return KVA_OK;
+}
+
+/* ---- running ----------------------------------------------------------------------------------------------------- */
+
+static void print_verdicts(const kva_exp_outcome *o) {
+  printf("%s: %s\n", o->experiment->name, o->experiment->title);
+  for (uint32_t i = 0; i < o->experiment->claims.len; i++)
+    printf("  %-6s  %s\n          %s\n", o->verdicts[i].holds ? "holds" : "FAILED", o->experiment->claims.data[i].text,
+           o->verdicts[i].ours);
+}
+
+static bool all_hold(const kva_exp_outcome *outcomes, uint32_t n) {
+  for (uint32_t i = 0; i < n; i++)
+    for (uint32_t c = 0; c < outcomes[i].experiment->claims.len; c++)
+      if (!outcomes[i].verdicts[c].holds) return false;
+  return true;
+}
+
+static kva_status perform(const kva_experiment *e, uint32_t n, const kva_exp_settings *o, kva_arena *arena,
+                          kva_diag *diag, kva_exp_outcome *outcomes) {
+  KVA_VEC(kva_exp_job *) jobs = {0};
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t own;
+    outcomes[i] = (kva_exp_outcome){.experiment = &e[i], .seeds = o->seeds ? o->seeds : e[i].seeds};
+    KVA_TRY(kva_exp_expand(&e[i], o, arena, diag, &outcomes[i].jobs, &own));
+    for (uint32_t k = 0; k < own; k++) KVA_PUSH(arena, &jobs, &outcomes[i].jobs[k]);
+  }
+  KVA_TRY(kva_exp_run_jobs(jobs.data, jobs.len, o, arena, diag));
+  for (uint32_t i = 0; i < n; i++) {
+    KVA_TRY(kva_exp_judge(&e[i], outcomes[i].jobs, outcomes[i].seeds, arena, diag, &outcomes[i].verdicts));
+    print_verdicts(&outcomes[i]);
+  }
+  KVA_TRY(kva_exp_write(outcomes, n, o, arena, diag));
+  printf("results: %s/%s.html\n", o->folder, n > 1 ? "all" : e[0].name);
+  return KVA_OK;
+}
+
+static void free_jobs(const kva_exp_outcome *outcomes, uint32_t n) {
+  for (uint32_t i = 0; i < n && outcomes[i].jobs; i++)
+    for (int64_t k = 0; k < outcomes[i].experiment->runs.len * outcomes[i].seeds; k++)
+      kva_exp_job_free(&outcomes[i].jobs[k]);
+}
+
+static int run_all(experiment_options *o, const paths *p, kva_arena *arena, kva_diag *diag) {
+  kva_experiment *e;
+  kva_status status = read_all(p, arena, diag, &e);
+  if (status == KVA_OK && o->list) {
+    print_list(e, p->list.len);
+    return EXIT_DONE;
+  }
+  if (status == KVA_OK && mkdir(o->settings.folder, 0777) && errno != EEXIST)
+    status =
+        kva_fail(diag, KVA_IO, &(kva_loc){.file = o->settings.folder}, "cannot make the folder: %s", strerror(errno));
+  if (status == KVA_OK) status = make_tokens(&o->settings, arena, diag);
+  kva_exp_outcome *outcomes = KVA_NEW_ARRAY(arena, kva_exp_outcome, p->list.len + 1);
+  if (status == KVA_OK) status = perform(e, p->list.len, &o->settings, arena, diag, outcomes);
+  int code = status != KVA_OK ? kva_cli_fail(status, diag) : all_hold(outcomes, p->list.len) ? EXIT_DONE : EXIT_NO;
+  if (status == KVA_INTERRUPTED) fprintf(stderr, "interrupted; the same command goes on with what is not done\n");
+  free_jobs(outcomes, p->list.len);
+  return code;
+}
+
+static int run(int argc, char **argv) {
+  experiment_options o = {.settings = {.folder = "experiments"}};
+  const kva_option options[] = {
+      {"--list", NULL, NULL, KVA_OPTION_FLAG, &o.list, "print the names of those that ship"},
+      {"--all", NULL, NULL, KVA_OPTION_FLAG, &o.all, "all that ship, with a page for all"},
+      {"--quick", NULL, NULL, KVA_OPTION_FLAG, &o.quick, "smaller: all of them in less than an hour on two cores"},
+      {"--paper", NULL, NULL, KVA_OPTION_FLAG, &o.paper, "as large as the paper's, where the file says how"},
+      {"--seeds", NULL, "N", KVA_OPTION_COUNT, &o.settings.seeds, "seeds 0 to N - 1 for each run (the file's number)"},
+      {"--jobs", "-j", "N", KVA_OPTION_COUNT, &o.settings.jobs, "runs at a time (one a core)"},
+      {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.settings.folder, "results and pages (experiments)"},
+      {"--text", NULL, "PATH", KVA_OPTION_STRING, &o.settings.text,
+       "text of the language models: files or a folder (/usr/share/common-licenses)"},
+      {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.settings.device, "cpu (default), cuda, or ptxsim"},
+  };
+  enum { MAX_NAMES = 64 };
+  const char *names[MAX_NAMES];
+  int n, code = kva_cli_parse(&kva_verb_experiment, argc, argv, options, sizeof options / sizeof *options, names,
+                              MAX_NAMES, &n);
+  if (code >= 0) return code;
+  if ((n > 0) + o.all + o.list != 1 || (o.quick && o.paper)) {
+    fprintf(stderr, "kvasir experiment: give names, or --all, or --list; and --quick or --paper or neither\n"
+                    "Try: kvasir experiment --help\n");
+    return EXIT_USAGE;
+  }
+  o.settings.scale = o.quick ? KVA_SCALE_QUICK : o.paper ? KVA_SCALE_PAPER : KVA_SCALE_FILE;
+  kva_arena *arena = kva_arena_create();
+  kva_diag *diag = kva_diag_create();
+  paths p = {0};
+  kva_status status = n ? KVA_OK : add_shipped(arena, diag, &p);
+  for (int i = 0; i < n && status == KVA_OK; i++) status = add_named(names[i], arena, diag, &p);
+  kva_train_catch_signals();
+  code = status == KVA_OK ? run_all(&o, &p, arena, diag) : kva_cli_fail(status, diag);
+  kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
+  return code;
+}

@@ -123,6 +123,13 @@ typedef enum kva_result_role {
   KVA_RESULT_METRIC,
 } kva_result_role;
 
+/* What pass recompute did to a function: values that lie idle at the peak of its memory, and those of them that are
+ * computed again instead. */
+typedef struct kva_recomputed {
+  int64_t kept_bytes, again_bytes;
+  uint32_t steps; /* that run a second time */
+} kva_recomputed;
+
 struct kva_function {
   const char *name;
   kva_graph *graph;
@@ -131,6 +138,7 @@ struct kva_function {
   /* By output: the input whose memory receives it, so that the caller passes the new value to the next call; -1: none.
    * NULL: no output does. Set by passes/incremental.c; not part of the text. */
   const int32_t *updates;
+  kva_recomputed recomputed;
   struct kva_memory_plan *plan; /* ir/plan.h; what pass plan made last, in the module's arena; NULL: nothing */
   kva_loc loc;
 };

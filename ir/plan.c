@@ -32,3 +32,11 @@ void kva_plan_separate(kva_memory_plan *p, kva_arena *arena, uint32_t step, uint
       (kva_plan_step){.kind = KVA_PLAN_COPY, .n_args = 2, .args = kva_arena_memdup(arena, copy, sizeof copy)};
   KVA_PUSH(arena, &p->buffers, temporary);
 }
+
+bool kva_assumed_extent(void *module, const kva_expr *symbol, int64_t *out_extent) {
+  const kva_train_spec *t = ((const kva_module *)module)->train;
+  const double *length = t && t->data_args ? kva_map_get_str(t->data_args, "length") : NULL;
+  const char *name = symbol->name ? symbol->name : "";
+  *out_extent = !strcmp(name, "B") ? 1 : !strcmp(name, "T") && length && *length > 0 ? (int64_t)*length : 2048;
+  return true;
+}

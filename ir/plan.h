@@ -51,6 +51,10 @@ typedef struct kva_memory_plan {
   KVA_VEC(int32_t) outputs;
 } kva_memory_plan;
 
+/* Sizes of a plan whose symbols are not bound yet (a kva_expr_lookup; user: the module): "B", a batch, is 1; "T" is the
+ * length of the train block's data; any other symbol is 2048. */
+bool kva_assumed_extent(void *module, const kva_expr *symbol, int64_t *out_extent);
+
 /* A step whose result shares the buffer of an operand (a state that it reads and writes) is an in-place proposal, which
  * the step's scheduled kernel must confirm (kva_kernel_in_place). If it does not, this moves argument `arg` of the
  * step, a result, to a temporary and inserts a copy from it after the step. */

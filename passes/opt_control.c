@@ -249,36 +249,12 @@ static bool is_result_needed(const kva_node *n, uint32_t r) {
   return kva_is(n, KVA_OP_loop) && r < ((const kva_loop_attrs *)n->attrs)->carried;
 }
 
-/* Rebuilds the node without the marked operands, which no sub-graph uses, and the marked results, which are unused. */
-static void rebuild(control *c, kva_node *n, const bool *no_operand, const bool *no_result) {
-  kva_value **in = KVA_NEW_ARRAY(c->scratch, kva_value *, n->n_operands + 1);
-  uint32_t n_in = 0, n_out = 0, shift = kva_is(n, KVA_OP_loop);
-  for (uint32_t i = 0; i < n->n_operands; i++)
-    if (!no_operand[i]) in[n_in++] = kva_operand(n, i);
-  for (uint32_t r = 0; r < n->n_results; r++) n_out += !no_result[r];
-  kva_node *fresh = kva_node_create(n->graph, n, n->op, n_in, in, n_out, n->attrs, n->loc);
-  n_out = 0;
-  for (uint32_t r = 0; r < n->n_results; r++) {
-    if (no_result[r]) continue;
-    fresh->results[n_out].type = n->results[r].type;
-    fresh->results[n_out].name = n->results[r].name;
-    kva_value_replace_all_uses(&n->results[r], &fresh->results[n_out++]);
-  }
-  for (uint32_t g = 0; g < n->n_graphs; g++) {
-    kva_graph_drop_outputs(n->graphs[g], no_result, shift);
-    for (uint32_t i = n->n_operands; i-- > 0;)
-      if (no_operand[i]) kva_graph_remove_input(n->graphs[g], i - 1);
-  }
-  kva_node_take_graphs(fresh, n);
-  kva_node_remove(n);
-}
-
 static bool drop_unused(control *c, kva_node *n) {
   bool *no_operand = KVA_NEW_ARRAY(c->scratch, bool, n->n_operands + 1), any = false;
   bool *no_result = KVA_NEW_ARRAY(c->scratch, bool, n->n_results + 1);
   for (uint32_t i = first_captured(n); i < n->n_operands; i++) any |= no_operand[i] = !is_input_used(n, i);
   for (uint32_t r = 0; r < n->n_results; r++) any |= no_result[r] = !is_result_needed(n, r);
-  if (any) rebuild(c, n, no_operand, no_result);
+  if (any) kva_node_narrow(n, no_operand, no_result);
   return any;
 }
 

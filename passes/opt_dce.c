@@ -26,7 +26,7 @@ static bool is_dead(const kva_node *n) {
   return !is_symbol_used(n);
 }
 
-static void sweep(kva_graph *g, bool *changed) {
+void kva_remove_dead(kva_graph *g, bool *changed) {
   for (kva_node *n = g->last, *prev; n; n = prev) {
     prev = n->prev;
     if (is_dead(n)) {
@@ -34,12 +34,12 @@ static void sweep(kva_graph *g, bool *changed) {
       *changed = true;
       continue;
     }
-    for (uint32_t i = 0; i < n->n_graphs; i++) sweep(n->graphs[i], changed);
+    for (uint32_t i = 0; i < n->n_graphs; i++) kva_remove_dead(n->graphs[i], changed);
   }
 }
 
 kva_status kva_opt_dce(kva_module *m, const kva_pass_options *o, bool *changed) {
   (void)o;
-  for (uint32_t f = 0; f < m->functions.len; f++) sweep(m->functions.data[f]->graph, changed);
+  for (uint32_t f = 0; f < m->functions.len; f++) kva_remove_dead(m->functions.data[f]->graph, changed);
   return KVA_OK;
 }

@@ -33,6 +33,7 @@ typedef struct kva_pass_options {
                          "train.weight_decay", "train.clip"; else constants */
   kva_dtype compute;  /* KVA_BF16 or KVA_F16: kva_prepare rewrites float to mixed precision; NONE: as the model says */
   bool check_indices; /* a run ends where an index that is data is out of range; else compiled code clamps it */
+  int64_t memory;     /* recompute: bytes that a training program may take; 0: any number */
   const kva_target *target;       /* split, fuse: NULL: any CPU */
   const kva_tune_options *tune;   /* tune, lora: what the user chose */
   const kva_loss_options *loss;   /* loss */

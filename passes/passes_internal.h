@@ -44,6 +44,12 @@ void kva_graph_copy_nodes(const kva_graph *from, kva_graph *to, kva_value **valu
 /* The copies of n's sub-graphs become those of `copy`. values: room for the module's values. */
 void kva_node_copy_graphs(const kva_node *n, kva_node *copy, kva_value **values);
 
+/* Rebuilds a control node or kernel without the marked operands, which no sub-graph uses, and the marked results, which
+ * are unused. */
+kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_result);
+/* opt_dce.c: what pass dce does to one graph and its sub-graphs. */
+void kva_remove_dead(kva_graph *g, bool *changed);
+
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
 

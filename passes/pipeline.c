@@ -53,5 +53,6 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   if (options->check_indices) KVA_TRY(kva_run_pass(m, KVA_PASS_check_indices, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_pack, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_split, options, &changed));
-  return kva_run_pass(m, KVA_PASS_fuse, options, &changed);
+  KVA_TRY(kva_run_pass(m, KVA_PASS_fuse, options, &changed));
+  return options->memory ? kva_run_pass(m, KVA_PASS_recompute, options, &changed) : KVA_OK;
 }

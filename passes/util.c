@@ -82,6 +82,32 @@ kva_function *kva_function_clone(kva_module *m, const kva_function *f, const cha
   return copy;
 }
 
+kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_result) {
+  kva_arena *scratch = kva_arena_create();
+  kva_value **in = KVA_NEW_ARRAY(scratch, kva_value *, n->n_operands + 1);
+  uint32_t n_in = 0, n_out = 0, shift = kva_is(n, KVA_OP_loop), first = kva_is(n, KVA_OP_kernel) ? 0 : 1;
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (!no_operand[i]) in[n_in++] = kva_operand(n, i);
+  for (uint32_t r = 0; r < n->n_results; r++) n_out += !no_result[r];
+  kva_node *fresh = kva_node_create(n->graph, n, n->op, n_in, in, n_out, n->attrs, n->loc);
+  n_out = 0;
+  for (uint32_t r = 0; r < n->n_results; r++) {
+    if (no_result[r]) continue;
+    fresh->results[n_out].type = n->results[r].type;
+    fresh->results[n_out].name = n->results[r].name;
+    kva_value_replace_all_uses(&n->results[r], &fresh->results[n_out++]);
+  }
+  for (uint32_t g = 0; g < n->n_graphs; g++) {
+    kva_graph_drop_outputs(n->graphs[g], no_result, shift);
+    for (uint32_t i = n->n_operands; i-- > first;)
+      if (no_operand[i]) kva_graph_remove_input(n->graphs[g], i - first);
+  }
+  kva_node_take_graphs(fresh, n);
+  kva_node_remove(n);
+  kva_arena_destroy(scratch);
+  return fresh;
+}
+
 static void add_graphs(kva_arena *arena, kva_graph *g, kva_graphs *out) {
   for (kva_node *n = g->first; n; n = n->next)
     for (uint32_t i = 0; n->op->traits & KVA_CONTROL && i < n->n_graphs; i++) add_graphs(arena, n->graphs[i], out);

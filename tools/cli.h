@@ -86,6 +86,10 @@ enum { KVA_CLI_CHECK_INDICES = false };
         "end where an index is out of range, instead of clamping it" \
   }
 
+/* Bytes of a training program. */
+#define KVA_MEMORY_OPTION(bytes) \
+  { "--memory", NULL, "N", KVA_OPTION_BYTES, (bytes), "train within N bytes (40G): compute again instead of keeping" }
+
 /* Where to run and what to compile for: --device, --target and --gemm. */
 typedef struct kva_device_choice {
   const char *device, *target; /* NULL: the CPU; the device's default target */

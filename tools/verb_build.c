@@ -32,7 +32,7 @@ typedef struct build_options {
   kva_strings defines, pins, emits, targets;
   const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime;
   bool object, is_static, shared, exe, train, cubin;
-  int64_t seed;
+  int64_t seed, memory;
   kva_pass_choice passes;
   kva_tune_choice tune; /* its `train` is the list of --train patterns */
 } build_options;
@@ -155,6 +155,7 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
     return usage("--prefix: names of the runtime begin with kva_, found", prefix);
   kva_build_options b = {.form = form_of(o),
                          .train = o->train,
+                         .memory = o->memory,
                          .control = &o->passes.control,
                          .n_targets = o->targets.n,
                          .targets = targets,
@@ -211,6 +212,7 @@ static int run(int argc, char **argv) {
        "values of parameters: a safetensors file or checkpoint"},
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision,
        "products in it, parameters and sums in f32 (f32)"},
+      KVA_MEMORY_OPTION(&o.memory),
       KVA_TUNE_OPTIONS(&o.tune),
       KVA_PASS_OPTIONS(&o.passes),
       {"--weight-decay", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.tune.weight_decay,

@@ -21,6 +21,7 @@ typedef struct opt_options {
   kva_strings defines, pins;
   kva_tune_choice tune;
   const char *output;
+  int64_t memory;
   bool list, json;
   kva_pass_choice passes;
 } opt_options;
@@ -45,7 +46,7 @@ static int opt(const char *path, opt_options *o) {
   kva_module *m = NULL;
   kva_text text = {0};
   bool changed = false;
-  kva_pass_options passes = {.control = &o->passes.control};
+  kva_pass_options passes = {.control = &o->passes.control, .memory = o->memory};
   int code = kva_cli_load(path, &o->defines, &o->pins, diag, &m);
   if (code < 0) {
     kva_status status = kva_tune_options_of(&o->tune, 0, arena, diag, &passes);
@@ -71,6 +72,7 @@ static int run(int argc, char **argv) {
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--train", NULL, "PATTERN", KVA_OPTION_LIST, &o.tune.train, "pass tune: train what matches, freeze the rest"},
+      KVA_MEMORY_OPTION(&o.memory),
       KVA_TUNE_OPTIONS(&o.tune),
       KVA_PASS_OPTIONS(&o.passes),
   };

@@ -29,6 +29,7 @@ typedef struct show_options {
   bool train;
   const char *precision;
   kva_dtype compute; /* value of --precision */
+  int64_t memory;
   kva_strings defines, pins;
   kva_pass_choice passes;
 } show_options;
@@ -79,7 +80,7 @@ static kva_status show_code(kva_module *m, show_options *o, const char *kind, kv
   kva_compiled *c;
   kva_compile_options options = {.train = o->train,
                                  .target = {.cpu = o->cpu, .opt_level = 2},
-                                 .passes = {.control = &o->passes.control, .compute = o->compute}};
+                                 .passes = {.control = &o->passes.control, .compute = o->compute, .memory = o->memory}};
   KVA_TRY(kva_compile(m, &options, diag, &c));
   kva_status status = print_code(c->cg, kind);
   kva_compiled_destroy(c);
@@ -106,7 +107,7 @@ static kva_status show(kva_module **m, show_options *o, kva_diag *diag) {
     *m = NULL; /* kva_compile owns it now */
     return show_code(given, o, o->stage, diag);
   }
-  kva_pass_options passes = {.control = &o->passes.control, .compute = o->compute};
+  kva_pass_options passes = {.control = &o->passes.control, .compute = o->compute, .memory = o->memory};
   kva_target target;
   if (o->arch) {
     KVA_TRY(kva_codegen_describe(&(kva_target_options){.arch = o->arch}, diag, &target));
@@ -131,6 +132,7 @@ static int run(int argc, char **argv) {
       {"--format", NULL, "text|dot", KVA_OPTION_WORD, &o.format, "of graphs (text)"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products from stage fused on (f32)"},
+      KVA_MEMORY_OPTION(&o.memory),
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
       {"--cpu", NULL, "NAME", KVA_OPTION_STRING, &o.cpu, "LLVM name of the CPU to generate for (this machine's)"},

@@ -28,6 +28,7 @@ typedef struct train_options {
   kva_strings defines, pins, variants;
   kva_train_settings settings;
   bool check_indices;
+  int64_t memory;
   kva_device_choice device;
   kva_tune_choice tune;
   kva_pass_choice passes;
@@ -139,7 +140,7 @@ static void add_flops(const kva_compiled *c, kva_train_result *result) {
     double sum = 0, n = 0;
     for (int32_t i = 0; i < p->n_steps; i++) {
       if (!p->steps[i].origin || strcmp(p->steps[i].origin, time->name)) continue;
-      sum += kva_plan_step_flops(c->module, plan, (uint32_t)i, &(kva_binding){0});
+      sum += kva_plan_step_flops(c->module, plan, (uint32_t)i);
       n++;
     }
     if (n > 0) time->flops = sum * (double)time->calls / n;
@@ -194,7 +195,8 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   kva_compile_options options = {
       .train = true,
       .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
-      .passes = {.control = &passes.control, .adjustable = true, .check_indices = o->check_indices}};
+      .passes = {
+          .control = &passes.control, .adjustable = true, .check_indices = o->check_indices, .memory = o->memory}};
   kva_status status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
@@ -328,6 +330,7 @@ static int run(int argc, char **argv) {
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
        "start from these: a safetensors file or checkpoint"},
       KVA_CHECK_INDICES_OPTION(&o.check_indices),
+      KVA_MEMORY_OPTION(&o.memory),
       KVA_PASS_OPTIONS(&o.passes),
       KVA_DEVICE_OPTIONS(&o.device),
   };

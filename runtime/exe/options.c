@@ -27,6 +27,7 @@ static const range ranges[] = {
     [KVA_OPTION_NOT_NEGATIVE] = {.expected = "a finite number that is not negative", .note = "not negative"},
     [KVA_OPTION_POSITIVE] = {.expected = "a finite number above 0", .note = "above 0", .above = true},
     [KVA_OPTION_SECONDS] = {.expected = "a time like 90s, 30m or 8h"},
+    [KVA_OPTION_BYTES] = {.expected = "a number of bytes like 40G, 512M or 64K"},
     [KVA_OPTION_PART] = {.expected = "R/W with R below W, as 0/4"},
     [KVA_OPTION_LIST] = {.expected = "at most 64 values"},
     [KVA_OPTION_CHOICES] = {.expected = "at most 64 values"},
@@ -87,6 +88,16 @@ static bool store_seconds(const char *value, double *out) {
   return end != value && !*end && v > 0 && v < 1e9;
 }
 
+static bool store_bytes(const char *value, int64_t *out) {
+  static const char units[] = "KMGT";
+  char *end;
+  double v = strtod(value, &end);
+  const char *unit = end != value && *end ? strchr(units, *end) : NULL;
+  if (unit) v = ldexp(v, 10 * (int)(unit - units + 1)), end++;
+  *out = v >= 1 && v < 0x1p62 ? (int64_t)v : 0;
+  return end != value && !*end && *out > 0;
+}
+
 static bool store_part(const char *value, kva_part *out) {
   int end = 0;
   bool numbers = sscanf(value, "%9d/%9d%n", &out->index, &out->count, &end) == 2 && !value[end];
@@ -113,6 +124,7 @@ static bool store(const kva_option *o, const char *value) {
   case KVA_OPTION_NOT_NEGATIVE:
   case KVA_OPTION_POSITIVE: return store_number(o, value);
   case KVA_OPTION_SECONDS: return store_seconds(value, o->target);
+  case KVA_OPTION_BYTES: return store_bytes(value, o->target);
   case KVA_OPTION_PART: return store_part(value, o->target);
   case KVA_OPTION_WORD: *(const char **)o->target = value; return kva_word_index(o->value, value) >= 0;
   case KVA_OPTION_CHOICE:

@@ -15,6 +15,7 @@ typedef enum kva_option_kind {
   KVA_OPTION_NOT_NEGATIVE, /* double *target: finite, from 0 */
   KVA_OPTION_POSITIVE,     /* double *target: finite, above 0 */
   KVA_OPTION_SECONDS,      /* double *target: "90s", "30m", "8h" or a plain number of seconds */
+  KVA_OPTION_BYTES,        /* int64_t *target: "40G", "512M", "64K" (of 1024) or a plain number of bytes; above 0 */
   KVA_OPTION_PART,         /* kva_part *target: "R/W" */
   KVA_OPTION_WORD,         /* const char **target: a word of `value`, which lists them: "text|dot" */
   KVA_OPTION_STRING,       /* const char **target */

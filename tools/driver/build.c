@@ -340,11 +340,13 @@ static kva_target_options target_of_graph(const kva_build_options *o) {
 
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
-  kva_compile_options compile = {
-      .train = options->train,
-      .target = target_of_graph(options),
-      .passes = {
-          .control = options->control, .train = KVA_TRAIN_BOTH, .adjustable = true, .compute = options->compute}};
+  kva_compile_options compile = {.train = options->train,
+                                 .target = target_of_graph(options),
+                                 .passes = {.control = options->control,
+                                            .train = KVA_TRAIN_BOTH,
+                                            .adjustable = true,
+                                            .compute = options->compute,
+                                            .memory = options->memory}};
   kva_status status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);

@@ -68,6 +68,7 @@ typedef struct kva_build_options {
   kva_build_form form;
   bool train;
   kva_dtype compute;         /* of products: see kva_pass_options */
+  int64_t memory;            /* of training: see kva_pass_options */
   kva_pass_control *control; /* see kva_pass_options */
   uint32_t n_targets;
   const kva_target_options *targets; /* GPU targets share the form, each with its own code; texts per target */

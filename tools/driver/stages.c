@@ -1,15 +1,10 @@
 /* Compiler stages as text: plans and kernels of every function. */
 #include "tools/driver/summary.h"
 
-/* Pinned symbols are constants at this point. The length of the model's own data is that of its sequences. */
 static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE *out) {
-  const double *length = m->train && m->train->data_args ? kva_map_get_str(m->train->data_args, "length") : NULL;
-  const char *const names[] = {"T"};
-  int64_t values[] = {length ? (int64_t)*length : 0};
-  kva_binding binding = {values[0] > 0, names, values};
   kva_summary s;
-  KVA_TRY(kva_summarize(m, plan, &binding, &s));
-  kva_summary_print(plan, &s, &binding, out);
+  KVA_TRY(kva_summarize(m, plan, &s));
+  kva_summary_print(plan, &s, out);
   return KVA_OK;
 }
 

@@ -4,15 +4,7 @@
 
 #include "tools/driver/driver.h"
 
-/* Symbol values for sizes; unlisted symbols get kva_default_symbol. */
-typedef struct kva_binding {
-  uint32_t n;
-  const char *const *names;
-  const int64_t *values;
-} kva_binding;
-/* 1 for "B" (batch), 2048 for others. */
-int64_t kva_default_symbol(const char *name);
-
+/* Symbols have the extents of kva_assumed_extent. */
 typedef struct kva_summary {
   int64_t parameters; /* elements of trained states */
   int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
@@ -23,14 +15,12 @@ typedef struct kva_summary {
   int64_t steps, distinct_kernels;
 } kva_summary;
 
-KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, const kva_binding *binding,
-                                      kva_summary *out_summary);
+KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary *out_summary);
 /* contraction_flops of one step of the plan; 0 for steps without a contraction. */
-double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step, const kva_binding *binding);
-void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, const kva_binding *binding, FILE *out);
+double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step);
+void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *out);
 
-/* Prints the summaries of all functions of a planned module, confirmed for cg's target: sequences have the length
- * of the train block's data, other symbols kva_default_symbol. */
+/* Prints the summaries of all functions of a planned module, confirmed for cg's target. */
 KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
 /* Prints one plan with its buffers, their lifetimes and the operands of every step. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);

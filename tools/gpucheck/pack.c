@@ -402,7 +402,7 @@ static kva_status flops_of_step(kva_module *m, const kva_compile_options *o, dou
   kva_status status = kva_plan_functions(m, o, arena, &n, &plans);
   for (uint32_t i = 0; status == KVA_OK && i < n; i++) {
     if (strcmp(plans[i]->function->name, "eval") != 0) continue;
-    status = kva_summarize(m, plans[i], &(kva_binding){0}, &summary);
+    status = kva_summarize(m, plans[i], &summary);
     *out_flops = 3 * (double)summary.contraction_flops;
   }
   kva_arena_destroy(arena);

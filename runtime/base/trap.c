@@ -15,9 +15,18 @@ void kva_trap_leave(kva_trap *trap) {
   current = trap->outer;
 }
 
-void kva_trap_jump(bool memory, const char *fmt, va_list args) {
+static void print(const char *fmt, va_list args) {
+  fputs("kvasir: ", stderr);
+  vfprintf(stderr, fmt, args);
+  fputc('\n', stderr);
+}
+
+void kva_trap_jump_or_print(bool memory, const char *fmt, va_list args) {
   kva_trap *trap = current;
-  if (!trap) return;
+  if (!trap) {
+    print(fmt, args);
+    return;
+  }
   trap->memory = memory;
   vsnprintf(trap->text, sizeof trap->text, fmt, args);
   kva_trap_leave(trap);
@@ -26,12 +35,8 @@ void kva_trap_jump(bool memory, const char *fmt, va_list args) {
 }
 
 void kva_fatal(const char *fmt, ...) {
-  va_list args, again;
+  va_list args;
   va_start(args, fmt);
-  va_copy(again, args);
-  kva_trap_jump(false, fmt, args);
-  fputs("kvasir: ", stderr);
-  vfprintf(stderr, fmt, again);
-  fputc('\n', stderr);
+  kva_trap_jump_or_print(false, fmt, args);
   abort();
 }

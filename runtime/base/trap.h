@@ -20,8 +20,8 @@ typedef struct kva_trap {
 void kva_trap_enter(kva_trap *trap);
 void kva_trap_leave(kva_trap *trap);
 
-/* Jumps to the thread's trap with a text; returns if there is none. */
-void kva_trap_jump(bool memory, const char *fmt, va_list args);
+/* Jumps to the thread's trap with a text; prints the text and returns if there is none. */
+void kva_trap_jump_or_print(bool memory, const char *fmt, va_list args);
 
 /* Jump to the thread's trap. Without one they print the text and end the process: by abort(), and for memory with the
  * exit code of a machine that lacks something. */

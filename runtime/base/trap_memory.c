@@ -4,12 +4,8 @@
 #include <stdlib.h>
 
 void kva_fatal_memory(const char *fmt, ...) {
-  va_list args, again;
+  va_list args;
   va_start(args, fmt);
-  va_copy(again, args);
-  kva_trap_jump(true, fmt, args);
-  fputs("kvasir: ", stderr);
-  vfprintf(stderr, fmt, again);
-  fputc('\n', stderr);
+  kva_trap_jump_or_print(true, fmt, args);
   exit(kva_status_exit_code(KVA_NO_MEMORY));
 }

@@ -15,10 +15,11 @@ typedef struct kva_compile_options {
   kva_pass_options passes;
 } kva_compile_options;
 
-/* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 /* Words of options. */
 #define KVA_PRECISIONS "f32|bf16|f16"
 #define KVA_GEMMS      "library|generated"
+
+/* Name of --precision: "f32" (or NULL), "bf16", "f16"; *out_compute for kva_pass_options. */
 KVA_MUST_USE kva_status kva_precision_named(const char *name, kva_diag *diag, kva_dtype *out_compute);
 /* Name of --target: "native" (or NULL), a CPU, a triple ("aarch64-linux-gnu"), or a GPU ("sm_80"). */
 kva_target_options kva_target_named(const char *name);

@@ -33,7 +33,7 @@ static kva_status read_inits(const kva_strings *list, kva_arena *arena, kva_tune
     const char *equals = strrchr(list->v[i], '=');
     if (!equals || equals == list->v[i] || !parse_init(equals + 1, &inits[i]))
       return kva_error(diag, NULL,
-                       "--init: expected PATTERN=zeros, constant(x), normal(s), uniform(a,b) or he, found '%s'",
+                       "init: expected PATTERN=zeros, constant(x), normal(s), uniform(a,b) or he, found '%s'",
                        list->v[i]);
     inits[i].pattern = kva_arena_strndup(arena, list->v[i], (size_t)(equals - list->v[i]));
   }

@@ -28,8 +28,14 @@ fewer=$([ -z "${KVASIR_SANITIZED:-}" ] && echo 1 || echo 4)
   each $((40 / fewer)) "$KVASIR" train "$root/models/mlp.kv" $small $train
   (export KVASIR_CACHE=off; each $((20 / fewer)) "$KVASIR" run "$root/models/mlp.kv" $small $shapes -o .)
   if command -v cc >/dev/null; then
-    expect 0 build models/mlp.kv $small --exe -o "$work/model"
-    expect 0 build models/mlp.kv $small --train --exe -o "$work/trainer"
+    link=
+    if [ -n "${KVASIR_SANITIZED_RUNTIME:-}" ]; then
+      printf '%s\n' '#!/bin/sh' 'exec cc -fsanitize=address,undefined "$@"' >"$work/cc"
+      chmod +x "$work/cc"
+      link="--runtime $KVASIR_SANITIZED_RUNTIME --cc $work/cc"
+    fi
+    expect 0 build models/mlp.kv $small --exe -o "$work/model" $link
+    expect 0 build models/mlp.kv $small --train --exe -o "$work/trainer" $link
     each all "$work/model" $shapes -o .
     each 120 "$work/trainer" $train
   fi

@@ -17,7 +17,7 @@ kva_status kva_adagrad_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *
   (void)r;
   const kva_adagrad_attrs *a = n->attrs;
   for (int64_t i = 0; i < in[0]->n; i++) {
-    double p = in[0]->f[i], d = in[1]->f[i] + a->weight_decay * p, h = in[2]->f[i] + d * d;
+    double p = in[0]->f[i], d = kva_decayed(in[1]->f[i], a->weight_decay, p), h = in[2]->f[i] + d * d;
     out[0]->f[i] = p - in[3]->f[0] * d / (sqrt(h) + a->eps);
     out[1]->f[i] = h;
   }

@@ -59,6 +59,10 @@ kva_kval kva_k_scaled(kva_lower *l, kva_kval x, double scale, kva_kval y) {
   return kva_k_op(l->kb, KVA_K_fma, x, kva_k_const(l->kb, x->dtype, scale), y);
 }
 
+double kva_decayed(double g, double weight_decay, double p) {
+  return weight_decay == 0 ? g : g + weight_decay * p;
+}
+
 kva_kval kva_decayed_gradient(kva_lower *l, const kva_node *n, double weight_decay, const kva_expr *const *idx) {
   kva_kval g = kva_optimizer_operand(l, n, 1, idx);
   return weight_decay == 0 ? g : kva_k_scaled(l, kva_optimizer_operand(l, n, 0, idx), weight_decay, g);

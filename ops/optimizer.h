@@ -22,7 +22,8 @@ KVA_MUST_USE kva_status kva_optimizer_infer(kva_module *m, const kva_node *n, ui
 kva_kval kva_optimizer_operand(kva_lower *l, const kva_node *n, uint32_t i, const kva_expr *const *idx);
 /* x * scale + y */
 kva_kval kva_k_scaled(kva_lower *l, kva_kval x, double scale, kva_kval y);
-/* g + weight_decay * p: weight decay as part of the gradient. */
+/* g + weight_decay * p: weight decay as part of the gradient; g without one, whatever p is. */
+double kva_decayed(double g, double weight_decay, double p);
 kva_kval kva_decayed_gradient(kva_lower *l, const kva_node *n, double weight_decay, const kva_expr *const *idx);
 
 #endif

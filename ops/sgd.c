@@ -13,7 +13,7 @@ kva_status kva_sgd_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *cons
   const kva_sgd_attrs *a = n->attrs;
   for (int64_t i = 0; i < in[0]->n; i++) {
     double p = in[0]->f[i];
-    out[0]->f[i] = p - in[2]->f[0] * (in[1]->f[i] + a->weight_decay * p);
+    out[0]->f[i] = p - in[2]->f[0] * kva_decayed(in[1]->f[i], a->weight_decay, p);
   }
   return KVA_OK;
 }

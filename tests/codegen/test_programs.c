@@ -46,6 +46,11 @@ static const program programs[] = {
      "  y = kv.conv <pads = [1, 1]> (kv.abs(x), kv.expand <shape = [2, 2, 3]> (infinity))\n"
      "  z = kv.conv_weight_grad <pads = [1, 1], kernel = [3]> (kv.abs(x), kv.expand <shape = [1, 2, 5]> "
      "(infinity))\n}"},
+    {"an infinite parameter without weight decay",
+     "main (float[3] g, float[3] h) => (float[3] y, float[3] z) {\n"
+     "  p = kv.expand <shape = [3]> (1.0 / kv.constant <value = float {0.0}> ())\n"
+     "  lr = kv.constant <value = float {0.1}> ()\n"
+     "  y, k = kv.adagrad(p, g, kv.abs(h), lr)\n  z = kv.sgd(p, g, lr)\n}"},
     {"concatenations of nothing", "main (double[3, 0, 4] x) => (double[3, 0, 4] y, double[0, 4] z) {\n"
                                   "  y = kv.concat <axis = 1> (x, kv.concat <axis = 1> (x, x))\n"
                                   "  z = kv.reshape <shape = [0, 4]> (y)\n}"},

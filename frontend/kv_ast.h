@@ -167,6 +167,7 @@ typedef enum kva_ast_graph_kind {
   KVA_AST_MODEL,    /* model name <...> (...) => (...) { } */
   KVA_AST_DEF,      /* def name <...> (...) { } */
   KVA_AST_TRAIN,    /* train name <...> (...) { }, or train { } */
+  KVA_AST_NAMES,    /* checkpoint name <...> { } */
   KVA_AST_SUBGRAPH, /* { (...) => (...)  statements } */
 } kva_ast_graph_kind;
 

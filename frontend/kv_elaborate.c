@@ -4,11 +4,13 @@
  *   the first graph      of a file without a model becomes "main" (ONNX text), or keeps its name (a dump)
  *   other graphs         are functions of the module if they end with a return (a dump), else ONNX functions, which are
  *                        inlined at their calls
- *   def                  is inlined at its calls */
+ *   def                  is inlined at its calls
+ *   checkpoint           is a table of the module */
 #include "frontend/kv_elaborate.h"
 
 typedef struct file_items {
   const kva_ast_graph *model, *train;
+  KVA_VEC(const kva_ast_graph *) names;
   KVA_VEC(const kva_ast_graph *) graphs; /* functions of the module, the main one first */
 } file_items;
 
@@ -50,6 +52,7 @@ static void add_graph(kva_elab *e, file_items *items, const kva_ast_graph *g) {
   switch (g->kind) {
   case KVA_AST_MODEL: add_only(e, g, &items->model, "model"); break;
   case KVA_AST_TRAIN: add_only(e, g, &items->train, "train block"); break;
+  case KVA_AST_NAMES: KVA_PUSH(e->scratch, &items->names, g); break;
   case KVA_AST_DEF: add_function(e, g, g->name.text); break;
   default:
     if (!items->graphs.len || ends_with_return(g))
@@ -111,6 +114,7 @@ static void elaborate_items(kva_elab *e) {
   check_mixture(e, &items);
   kva_el_hyper_parameters(e, items.model, items.model ? items.train : NULL);
   kva_el_states(e);
+  for (uint32_t i = 0; i < items.names.len; i++) kva_el_names(e, items.names.data[i], items.model != NULL);
   if (kva_diag_errors(e->m->diag) != e->errors_before) return;
   if (items.model)
     elaborate_model(e, &items);

@@ -149,7 +149,7 @@ void kva_el_param(kva_elab *e, const kva_ast_stmt *s);
 void kva_el_states(kva_elab *e);
 bool kva_el_has_flag(const kva_ast_names *flags, const char *flag);
 
-/* ---- the file (kv_elaborate.c, kv_elaborate_hyper.c, kv_elaborate_train.c) --------------------------------------- */
+/* ---- the file (kv_elaborate.c, _hyper.c, _train.c, _names.c) --------------------------------------- */
 
 void kva_el_hyper_parameters(kva_elab *e, const kva_ast_graph *model, const kva_ast_graph *train);
 /* Declares inputs in the builder's graph and binds their names. */
@@ -157,5 +157,7 @@ void kva_el_inputs(kva_elab *e, const kva_ast_values *inputs);
 kva_function *kva_el_function(kva_elab *e, const char *name, const kva_ast_graph *g);
 void kva_el_train(kva_elab *e, const kva_ast_graph *train, const kva_ast_graph *model);
 void kva_el_check_pins(kva_elab *e);
+/* Adds a `checkpoint` block to the module; of a model, fields must belong to hyper-parameters. */
+void kva_el_names(kva_elab *e, const kva_ast_graph *block, bool of_model);
 
 #endif

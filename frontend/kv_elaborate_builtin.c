@@ -143,15 +143,29 @@ static kva_el_value do_dim(kva_elab *e, const kva_ast_expr *x, const kva_el_valu
   return kva_el_dim(e, v[0].value->type->dims[axis < 0 ? axis + rank : axis]);
 }
 
+static kva_el_value do_contains(kva_elab *e, const kva_ast_expr *x, const kva_el_value *v, uint32_t n) {
+  (void)n;
+  int64_t wanted;
+  if (v[0].kind != KVA_EL_LIST) {
+    return kva_el_error(e, x->items.data[0]->first, "contains expects a list of integers, found %s",
+                        kva_el_kind_name(&v[0]));
+  }
+  if (!kva_el_as_int(e, x->items.data[1], v[1], "the number to look for", &wanted)) return error;
+  for (uint32_t i = 0; i < v[0].n; i++)
+    if (v[0].items[i].kind == KVA_EL_INT && v[0].items[i].i == wanted) return kva_el_bool(true);
+  return kva_el_bool(false);
+}
+
 static const struct {
   const char *name;
   uint32_t min_args, max_args;
   builtin f;
 } builtins[] = {
-    {"min", 1, 64, do_min},        {"max", 1, 64, do_max}, {"sqrt", 1, 1, do_sqrt}, {"floor", 1, 1, do_floor},
-    {"ceil", 1, 1, do_ceil},       {"log", 1, 1, do_log},  {"log2", 1, 1, do_log2}, {"int", 1, 1, do_int},
-    {"float", 1, 1, do_float},     {"dim", 2, 2, do_dim},  {"mod", 2, 2, do_mod},   {"floordiv", 2, 2, do_floordiv},
-    {"ceildiv", 2, 2, do_ceildiv},
+    {"min", 1, 64, do_min},        {"max", 1, 64, do_max},          {"sqrt", 1, 1, do_sqrt},
+    {"floor", 1, 1, do_floor},     {"ceil", 1, 1, do_ceil},         {"log", 1, 1, do_log},
+    {"log2", 1, 1, do_log2},       {"int", 1, 1, do_int},           {"float", 1, 1, do_float},
+    {"dim", 2, 2, do_dim},         {"mod", 2, 2, do_mod},           {"floordiv", 2, 2, do_floordiv},
+    {"ceildiv", 2, 2, do_ceildiv}, {"contains", 2, 2, do_contains},
 };
 
 static kva_el_value call_builtin(kva_elab *e, const kva_ast_expr *x, size_t which) {

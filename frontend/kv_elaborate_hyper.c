@@ -39,6 +39,25 @@ static bool parse_bool(const char *s, bool *out) {
   return *out || !strcmp(s, "false") || !strcmp(s, "0");
 }
 
+/* "[1, 2]": integers. */
+static bool parse_list(kva_elab *e, const char *s, kva_el_value *out) {
+  KVA_VEC(kva_el_value) items = {0};
+  if (*s++ != '[') return false;
+  while (*s == ' ') s++;
+  while (*s != ']') {
+    char *end;
+    errno = 0;
+    int64_t v = strtoll(s, &end, 10);
+    if (end == s || errno) return false;
+    KVA_PUSH(e->m->arena, &items, kva_el_int(e, v));
+    s = end + strspn(end, " ");
+    if (*s != ',' && *s != ']') return false;
+    s += *s == ',';
+  }
+  *out = (kva_el_value){.kind = KVA_EL_LIST, .n = items.len, .items = items.data};
+  return !s[1];
+}
+
 static bool parse_as(kva_elab *e, kva_el_kind kind, const char *s, kva_el_value *out) {
   int64_t i;
   double f;
@@ -47,6 +66,7 @@ static bool parse_as(kva_elab *e, kva_el_kind kind, const char *s, kva_el_value 
   case KVA_EL_INT: return parse_int(s, &i) && (*out = kva_el_int(e, i), true);
   case KVA_EL_FLOAT: return parse_float(s, &f) && (*out = kva_el_float(f), true);
   case KVA_EL_BOOL: return parse_bool(s, &b) && (*out = kva_el_bool(b), true);
+  case KVA_EL_LIST: return parse_list(e, s, out);
   default: *out = (kva_el_value){.kind = KVA_EL_STRING, .s = kva_arena_strdup(e->m->arena, s)}; return true;
   }
 }
@@ -71,15 +91,19 @@ static const kva_ast_attr *preset_attr(const hyper *h, const char *name) {
   return NULL;
 }
 
-static bool is_hyper_kind(kva_el_kind k) {
-  return k == KVA_EL_INT || k == KVA_EL_FLOAT || k == KVA_EL_BOOL || k == KVA_EL_STRING;
+static bool is_hyper_value(const kva_el_value *v) {
+  for (uint32_t i = 0; v->kind == KVA_EL_LIST && i < v->n; i++)
+    if (v->items[i].kind != KVA_EL_INT) return false;
+  return v->kind == KVA_EL_INT || v->kind == KVA_EL_FLOAT || v->kind == KVA_EL_BOOL || v->kind == KVA_EL_STRING ||
+         v->kind == KVA_EL_LIST;
 }
 
 static kva_el_value default_value(kva_elab *e, const kva_ast_attr *a) {
   if (!a->value) return (kva_el_value){.kind = KVA_EL_NOTHING};
   kva_el_value v = kva_el_expr(e, a->value);
-  if (v.kind == KVA_EL_ERROR || is_hyper_kind(v.kind)) return v;
-  return kva_el_error(e, a->value->first, "a hyper-parameter is an integer, a float, a bool or a string, not %s",
+  if (v.kind == KVA_EL_ERROR || is_hyper_value(&v)) return v;
+  return kva_el_error(e, a->value->first,
+                      "a hyper-parameter is an integer, a float, a bool, a string or a list of integers, not %s",
                       kva_el_kind_name(&v));
 }
 
@@ -93,8 +117,11 @@ static kva_el_value from_preset(kva_elab *e, const kva_ast_attr *a, const char *
 
 /* `head: int = d / heads` */
 static kva_el_value check_annotation(kva_elab *e, const kva_ast_attr *a, kva_el_value v) {
-  static const char *const words[] = {
-      [KVA_EL_INT] = "int", [KVA_EL_FLOAT] = "float", [KVA_EL_BOOL] = "bool", [KVA_EL_STRING] = "string"};
+  static const char *const words[] = {[KVA_EL_INT] = "int",
+                                      [KVA_EL_FLOAT] = "float",
+                                      [KVA_EL_BOOL] = "bool",
+                                      [KVA_EL_STRING] = "string",
+                                      [KVA_EL_LIST] = "list"};
   if (!a->type || v.kind == KVA_EL_ERROR || !strcmp(words[v.kind], a->type)) return v;
   if (v.kind == KVA_EL_INT && !strcmp(a->type, "float")) return kva_el_float(v.f);
   if (v.kind != KVA_EL_FLOAT) {

@@ -475,11 +475,9 @@ static void put_signature(printer *p, const kva_ast_graph *g) {
 }
 
 static void put_graph_name(printer *p, const kva_ast_graph *g) {
-  static const char *const words[] = {[KVA_AST_PLAIN] = "",
-                                      [KVA_AST_MODEL] = "model ",
-                                      [KVA_AST_DEF] = "def ",
-                                      [KVA_AST_TRAIN] = "train ",
-                                      [KVA_AST_SUBGRAPH] = ""};
+  static const char *const words[] = {
+      [KVA_AST_PLAIN] = "",       [KVA_AST_MODEL] = "model ",      [KVA_AST_DEF] = "def ",
+      [KVA_AST_TRAIN] = "train ", [KVA_AST_NAMES] = "checkpoint ", [KVA_AST_SUBGRAPH] = ""};
   put(p, words[g->kind]);
   if (!g->name.text) return;
   put_token(p, g->name.token);

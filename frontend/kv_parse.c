@@ -280,6 +280,7 @@ kva_ast_values kva_parse_values(kva_parser *p, int open, int close) {
 }
 
 static void parse_signature(kva_parser *p, kva_ast_graph *g) {
+  if (g->kind == KVA_AST_NAMES) return;
   bool optional = g->kind == KVA_AST_TRAIN || (g->kind == KVA_AST_PLAIN && kva_at(p, KVA_TOKEN_ARROW));
   if (!optional || kva_at(p, '(')) {
     g->has_inputs = true;
@@ -358,10 +359,11 @@ kva_ast_header kva_parse_header(kva_parser *p) {
   return h;
 }
 
-/* model, def and train are keywords only before a name; `train {` opens the block of a dump. */
+/* model, def, train and checkpoint are keywords only before a name; `train {` opens the block of a dump. */
 static kva_ast_graph_kind graph_kind_at(const kva_parser *p) {
   if (at_name_like(p, 1) && kva_at_name(p, 0, "model")) return KVA_AST_MODEL;
   if (at_name_like(p, 1) && kva_at_name(p, 0, "def")) return KVA_AST_DEF;
+  if (at_name_like(p, 1) && kva_at_name(p, 0, "checkpoint")) return KVA_AST_NAMES;
   if (kva_at_name(p, 0, "train") && (at_name_like(p, 1) || kva_peek(p, 1)->kind == '{')) return KVA_AST_TRAIN;
   return KVA_AST_PLAIN;
 }

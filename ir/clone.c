@@ -1,6 +1,7 @@
 /* Deep copy of a module. Expressions, values and nodes keep their ids, so the copy prints and compiles the same. */
 #include "ir/expr_internal.h"
 #include "ir/ir_internal.h"
+#include "ir/names.h"
 
 typedef struct cloner {
   const kva_module *from;
@@ -188,6 +189,34 @@ static kva_train_spec *clone_train(cloner *c, const kva_train_spec *t) {
   return copy;
 }
 
+static const char **clone_strs(cloner *c, uint32_t n, const char *const *v) {
+  const char **copy = KVA_NEW_ARRAY(c->to->arena, const char *, n + 1);
+  for (uint32_t i = 0; i < n; i++) copy[i] = clone_str(c, v[i]);
+  return copy;
+}
+
+static void clone_row(cloner *c, const kva_naming *from, kva_names *to) {
+  kva_naming row = *from;
+  row.own = clone_str(c, from->own);
+  row.value = clone_str(c, from->value);
+  row.names = clone_strs(c, from->n_names, from->names);
+  row.allowed = clone_strs(c, from->n_allowed, from->allowed);
+  row.loc = clone_loc(c, from->loc);
+  KVA_PUSH(c->to->arena, &to->rows, row);
+}
+
+static void clone_names(cloner *c, const kva_names *from) {
+  kva_names *copy = KVA_NEW(c->to->arena, kva_names);
+  *copy = (kva_names){
+      .format = clone_str(c, from->format), .prefix = clone_str(c, from->prefix), .loc = clone_loc(c, from->loc)};
+  for (uint32_t i = 0; i < from->rows.len; i++) clone_row(c, &from->rows.data[i], copy);
+  copy->ignored =
+      (kva_strs){clone_strs(c, from->ignored.len, from->ignored.data), from->ignored.len, from->ignored.len};
+  copy->buffers =
+      (kva_strs){clone_strs(c, from->buffers.len, from->buffers.data), from->buffers.len, from->buffers.len};
+  KVA_PUSH(c->to->arena, &c->to->names, copy);
+}
+
 kva_module *kva_module_clone(const kva_module *m) {
   cloner c = {.from = m, .to = kva_module_create(m->diag), .scratch = kva_arena_create()};
   c.copies = kva_map_create(c.scratch);
@@ -197,6 +226,7 @@ kva_module *kva_module_clone(const kva_module *m) {
   clone_states(&c);
   for (uint32_t i = 0; i < m->functions.len; i++) clone_function(&c, m->functions.data[i]);
   if (m->train) c.to->train = clone_train(&c, m->train);
+  for (uint32_t i = 0; i < m->names.len; i++) clone_names(&c, m->names.data[i]);
   c.to->next_value_id = m->next_value_id;
   c.to->next_node_id = m->next_node_id;
   kva_arena_destroy(c.scratch);

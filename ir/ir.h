@@ -20,6 +20,7 @@ typedef struct kva_graph kva_graph;
 typedef struct kva_node kva_node;
 typedef struct kva_value kva_value;
 typedef struct kva_use kva_use;
+typedef struct kva_names kva_names;     /* what another format calls its parameters: ir/names.h */
 typedef struct kva_op_info kva_op_info; /* one row of the operator table: ir/op_info.h */
 
 /* ---- types ------------------------------------------------------------------------------------------------------- */
@@ -168,7 +169,8 @@ struct kva_module {
   KVA_VEC(kva_function *) functions; /* [0] is the model's main function */
   KVA_VEC(kva_state *) states;
   kva_map *states_by_name;
-  kva_train_spec *train;   /* NULL: inference only */
+  kva_train_spec *train; /* NULL: inference only */
+  KVA_VEC(kva_names *) names;
   KVA_VEC(kva_file) files; /* mapped files that constants refer to; owned */
   uint32_t next_value_id, next_node_id;
   struct kva_type_table *types; /* interning; private to type.c */

@@ -23,6 +23,7 @@ bool kva_is_plain_name(const char *s);
 void kva_print_name(kva_text *out, const char *s);
 /* `<axis = 1, perm = [1, 0]>` and a space, or nothing if all fields have their defaults (print_attrs.c). */
 void kva_print_attrs(kva_text *out, const kva_attr_desc *desc, const void *attrs);
+void kva_print_names(kva_text *out, const kva_names *names);
 void kva_print_tensor(kva_text *out, const kva_tensor_data *t);
 
 /* Every symbol that a node binds is used only after it (verify_symbols.c). Problems go to m->diag. */

@@ -298,6 +298,7 @@ void kva_module_print(kva_module *m, kva_text *out) {
   for (uint32_t i = 0; i < m->states.len; i++) print_state(&p, m->states.data[i]);
   for (uint32_t i = 0; i < m->functions.len; i++) print_function(&p, m->functions.data[i]);
   if (m->train) print_train(&p, m->train);
+  for (uint32_t i = 0; i < m->names.len; i++) kva_print_names(out, m->names.data[i]);
   kva_arena_destroy(p.scratch);
 }
 

@@ -441,8 +441,31 @@ static void messages_outlive_the_module(void **state) {
   unload(&l);
 }
 
+#define NAMED "model m <d = 4> (float[d] x) => (float[d] y) { param float[d] w ~ zeros  y = x + w }\n"
+
+static void checkpoint_blocks(void **state) {
+  (void)state;
+  static const wrong cases[] = {
+      {NAMED "checkpoint hf {\n  e = field(\"e\")\n}", 3, 3, "there is no hyper-parameter 'e'"},
+      {NAMED "checkpoint hf {\n  w = tensors(\"w\")\n}", 3, 7, "expected field(...)"},
+      {NAMED "checkpoint hf {\n  w = tensor(\"a\", \"b\")\n}", 3, 7, "tensor takes one name of a tensor, found 2"},
+      {NAMED "checkpoint hf {\n  w = tensor(d)\n}", 3, 14, "expected a name in quotes"},
+      {NAMED "checkpoint hf {\n  \"w.*\" = tensor(\"w\")\n}", 3, 3, "'w.*' has 1 of '*', 'w' has 0"},
+      {NAMED "checkpoint hf {\n  w = tensor <pairs = 3> (\"w\")\n}", 3, 23, "which must be even; found 3"},
+      {NAMED "checkpoint hf {\n  w = tensor <of = [1]> (\"w\")\n}", 3, 15, "tensor has no attribute 'of'"},
+      {NAMED "checkpoint hf {\n  d = field <of = 4> (\"d\")\n}", 3, 19, "'of' expects a list of values"},
+      {NAMED "checkpoint hf {\n  w = tensor(\"w\")\n  w = tensor(\"v\")\n}", 4, 3, "a row for 'w' already"},
+      {NAMED "checkpoint hf {\n  for l in 0 : 2 { }\n}", 3, 3, "expected a row such as"},
+      {NAMED "checkpoint hf <skip = []> { }", 2, 16, "'skip' is no attribute of a checkpoint block"},
+      {NAMED "checkpoint hf <ignored = [d]> { }", 2, 16, "expects a list of names in quotes"},
+      {NAMED "checkpoint hf { }\ncheckpoint hf { }", 3, 12, "there are two checkpoint blocks 'hf'"},
+  };
+  CHECK(cases);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
+      cmocka_unit_test(checkpoint_blocks),
       cmocka_unit_test(lexical),
       cmocka_unit_test(syntax),
       cmocka_unit_test(no_graph_yet),

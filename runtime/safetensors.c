@@ -401,6 +401,10 @@ const char *kva_safetensors_at(const kva_safetensors *file, int64_t i, kva_tenso
   return file->entries[i].name;
 }
 
+int64_t kva_safetensors_offset(const kva_safetensors *file, int64_t i) {
+  return file->entries[i].begin;
+}
+
 bool kva_safetensors_find(const kva_safetensors *file, const char *name, kva_tensor *out_tensor) {
   const entry key = {.name = name};
   const entry *found = file->n ? bsearch(&key, file->entries, (size_t)file->n, sizeof key, by_name) : NULL;

@@ -1,5 +1,6 @@
 /* Model loading and device selection, shared by the verbs. */
 #include "tools/cli.h"
+#include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/opt.h"
 
 #include <stdlib.h>
@@ -75,7 +76,21 @@ void kva_cli_warn(kva_diag *diag) {
   kva_diag_clear(diag);
 }
 
+/* A checkpoint of another program, as the weights or in the place of a model. */
+static kva_status load_foreign(const kva_model_source *source, const char *checkpoint, kva_diag *diag,
+                               kva_module **out_module) {
+  kva_foreign *f;
+  KVA_TRY(kva_foreign_open(checkpoint, diag, &f));
+  const char *model = checkpoint == source->path ? NULL : source->path;
+  kva_status status = kva_foreign_load(model, f, &source->load, diag, out_module);
+  kva_foreign_close(f);
+  return status;
+}
+
 static kva_status load(const kva_model_source *source, kva_diag *diag, kva_module **out_module) {
+  if (source->weights && kva_foreign_is(source->weights))
+    return load_foreign(source, source->weights, diag, out_module);
+  if (!source->weights && kva_foreign_is(source->path)) return load_foreign(source, source->path, diag, out_module);
   kvasir_model *model;
   KVA_TRY(kva_model_open(source, diag, &model));
   kva_status status = kva_model_take(model, diag, out_module);

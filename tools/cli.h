@@ -33,6 +33,8 @@ typedef struct kva_cli_source {
   const char *weights; /* NULL: the model's own */
   bool free_batch;     /* see kva_load_options */
 } kva_cli_source;
+#define KVA_WEIGHTS_HELP "values: a safetensors file or checkpoint, a Hugging Face folder, a GGUF file"
+/* Where path is a Hugging Face folder or a GGUF file, the model is the .kv file of the tool that is for it. */
 int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **out_module);
 /* The value of a symbol in a list of pins; 0: none. */
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol);

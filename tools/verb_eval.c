@@ -257,7 +257,7 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       {"--data", NULL, "FILE", KVA_OPTION_LIST, &o.data,
        "a token file, a text or a folder of texts; may be given often"},
-      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
       {"--context", NULL, "N", KVA_OPTION_COUNT, &o.context, "tokens of a window (what the model trains on, else 512)"},
       {"--stride", NULL, "N", KVA_OPTION_COUNT, &o.stride, "tokens from one window to the next (the context)"},

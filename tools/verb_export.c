@@ -1,20 +1,33 @@
-/* kvasir export: writes a model as ONNX. */
+/* kvasir export: writes a model as ONNX, or its parameters as a checkpoint of other programs. */
 #include "tools/cli.h"
+#include "tools/checkpoint/checkpoint.h"
 #include "tools/driver/trained.h"
 
 static int run(int argc, char **argv);
 
 const kva_verb kva_verb_export = {
-    "export", "MODEL -o FILE.onnx [options]", "write a model as ONNX, with initialised parameters",
+    "export", "MODEL -o FILE.onnx [options]", "write a model as ONNX, or its parameters for other programs",
     "KVShift, attention, rotary embedding and norms become model-local functions with bodies in standard operators:\n"
     "any ONNX runtime executes them, and Kvasir reads the calls back as its own operators.\n"
     "--weights takes trained values by name: parameters of a .kv model, initialisers of an ONNX model. Low-rank "
     "updates\n"
-    "in the file are merged into the weights that they belong to.\n\n"
+    "in the file are merged into the weights that they belong to.\n"
+    "--format huggingface writes a folder like the one that the model comes from, or like that of --like, with the "
+    "same\n"
+    "files, names and types. --format gguf writes a file by the names that the model has for it.\n\n"
     "Examples:\n"
     "  kvasir export models/lm.kv -D preset=small --seed 1 -o lm.onnx\n"
-    "  kvasir export models/lm.kv -D preset=small --weights run/step-0000001000.safetensors -o lm.onnx",
+    "  kvasir export models/lm.kv -D preset=small --weights run/step-0000001000.safetensors -o lm.onnx\n"
+    "  kvasir export models/llama.kv --like Llama/ --weights run/step-0000001000.safetensors --format huggingface -o "
+    "out\n"
+    "  kvasir export Llama/ --format gguf --packing q8_0 -o llama.gguf",
     run};
+
+typedef struct export_options {
+  kva_strings defines, pins;
+  const char *out, *weights, *like, *format, *packing;
+  int64_t seed;
+} export_options;
 
 static const void *state_bytes(void *user, const kva_state *s) {
   kva_tensor t;
@@ -34,43 +47,92 @@ static kva_status export_model(kva_module *m, kva_module *compiled_source, const
   return status;
 }
 
-static int load(const char *path, const kva_strings *defines, const kva_strings *pins, const char *weights,
-                kva_diag *diag, kva_module **out) {
-  int code = kva_cli_load(path, defines, pins, diag, out);
-  if (code >= 0 || !weights) return code;
-  kva_status status = kva_load_weights(*out, weights, diag);
-  return status == KVA_OK ? -1 : kva_cli_fail(status, diag);
+static int load(const char *path, const export_options *o, const char *weights, kva_diag *diag, kva_module **out) {
+  const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &o->pins, .weights = weights};
+  return kva_cli_load_from(&from, diag, out);
 }
 
-static int run(int argc, char **argv) {
-  kva_strings defines = {0}, pins = {0};
-  const char *out = NULL, *weights = NULL;
-  int64_t seed = 0;
-  const kva_option options[] = {
-      {"--output", "-o", "FILE", KVA_OPTION_STRING, &out, "where to write"},
-      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &defines, "set a hyper-parameter of a .kv model"},
-      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &pins, "fix a shape symbol"},
-      {"--seed", NULL, "N", KVA_OPTION_INT, &seed, "seed of the parameters' initial values (0)"},
-      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &weights, "trained values: a safetensors file or checkpoint"},
-  };
-  const char *path;
-  int n, code = kva_cli_parse(&kva_verb_export, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
-  if (code >= 0) return code;
-  if (n == 0 || !out) {
-    fprintf(stderr, "kvasir export: needs a model and -o FILE\n");
-    return EXIT_USAGE;
-  }
-  kva_diag *diag = kva_diag_create();
+static int export_onnx(const char *path, const export_options *o, kva_diag *diag) {
   kva_module *m = NULL, *source = NULL;
-  code = load(path, &defines, &pins, weights, diag, &m);
-  if (code < 0) code = load(path, &defines, &pins, weights, diag, &source);
+  int code = load(path, o, o->weights, diag, &m);
+  if (code < 0) code = load(path, o, o->weights, diag, &source);
   if (code < 0) {
-    kva_status status = export_model(m, source, out, (uint64_t)seed, diag);
+    kva_status status = export_model(m, source, o->out, (uint64_t)o->seed, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
     source = NULL; /* kva_compile owns it now */
   }
   kva_module_destroy(m);
   kva_module_destroy(source);
+  return code;
+}
+
+/* ---- checkpoints of other programs ------------------------------------------------------------------------------- */
+
+static kva_status write_folder(const kva_module *m, const char *like, const char *out, kva_diag *diag) {
+  kva_foreign *f;
+  const kva_names *names;
+  KVA_TRY(kva_foreign_open(like, diag, &f));
+  kva_status status = KVA_OK;
+  if (strcmp(f->format, "huggingface") != 0)
+    status = kva_error(diag, &(kva_loc){.file = like}, "is no folder of Hugging Face; name one with --like");
+  if (status == KVA_OK) status = kva_foreign_names(f, m, m->name, diag, &names);
+  if (status == KVA_OK) status = kva_folder_write(m, f, names, out, diag);
+  kva_foreign_close(f);
+  return status;
+}
+
+static kva_status write_foreign(const kva_module *m, const char *like, const export_options *o, kva_diag *diag) {
+  if (!strcmp(o->format, "huggingface")) return write_folder(m, like, o->out, diag);
+  const kva_packing *packing = kva_packing_named(o->packing ? o->packing : "f16");
+  return kva_gguf_write(m, packing, o->out, diag);
+}
+
+/* The hyper-parameters are those of `like`, the values those of --weights, where both are given. */
+static int export_foreign(const char *path, const export_options *o, kva_diag *diag) {
+  const char *given = o->weights && kva_foreign_is(o->weights) ? o->weights : kva_foreign_is(path) ? path : NULL;
+  const char *like = o->like ? o->like : given;
+  if (!like && !strcmp(o->format, "huggingface")) {
+    fprintf(stderr, "kvasir export: --format huggingface needs the folder to write alike: --like FOLDER\n");
+    return EXIT_USAGE;
+  }
+  kva_module *m = NULL;
+  bool trained = like && o->weights && o->weights != like;
+  int code = load(path, o, like == path ? NULL : like ? like : o->weights, diag, &m);
+  if (code < 0) {
+    kva_status status = trained ? kva_load_weights(m, o->weights, diag) : KVA_OK;
+    if (status == KVA_OK) status = write_foreign(m, like, o, diag);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  }
+  kva_module_destroy(m);
+  return code;
+}
+
+static int run(int argc, char **argv) {
+  export_options o = {0};
+  const kva_option options[] = {
+      {"--output", "-o", "FILE", KVA_OPTION_STRING, &o.out, "where to write: a file, or the folder of huggingface"},
+      {"--format", NULL, "onnx|huggingface|gguf", KVA_OPTION_WORD, &o.format, "what to write (onnx)"},
+      {"--like", NULL, "FOLDER", KVA_OPTION_STRING, &o.like, "with huggingface: the folder to write alike"},
+      {"--packing", NULL, "f32|f16|bf16|q8_0", KVA_OPTION_WORD, &o.packing, "with gguf: of matrices (f16)"},
+      {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
+      {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},
+      {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "seed of the parameters' initial values (0)"},
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
+  };
+  const char *path;
+  int n, code = kva_cli_parse(&kva_verb_export, argc, argv, options, sizeof options / sizeof *options, &path, 1, &n);
+  if (code >= 0) return code;
+  if (n == 0 || !o.out) {
+    fprintf(stderr, "kvasir export: needs a model and -o FILE\n");
+    return EXIT_USAGE;
+  }
+  bool onnx = !o.format || !strcmp(o.format, "onnx"), gguf = o.format && !strcmp(o.format, "gguf");
+  if ((o.like && (onnx || gguf)) || (o.packing && !gguf)) {
+    fprintf(stderr, "kvasir export: --like belongs to --format huggingface, --packing to --format gguf\n");
+    return EXIT_USAGE;
+  }
+  kva_diag *diag = kva_diag_create();
+  code = onnx ? export_onnx(path, &o, diag) : export_foreign(path, &o, diag);
   kva_diag_destroy(diag);
   return code;
 }

@@ -250,7 +250,7 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       {"--prompt", NULL, "TEXT", KVA_OPTION_STRING, &o.prompt, "the text to continue"},
       {"--prompts", NULL, "FILE", KVA_OPTION_STRING, &o.prompts, "texts to continue, one a line"},
-      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
+      {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
       {"--tokens", NULL, "N", KVA_OPTION_COUNT, &o.tokens, "at most so many more tokens (256)"},
       {"--stop", NULL, "TEXT", KVA_OPTION_LIST, &o.stops, "ends a text before it"},

@@ -191,7 +191,8 @@ static void long_lines_break(void **state) {
 
 static void shipped_models_are_canonical(void **state) {
   (void)state;
-  static const char *const paths[] = {"models/mlp.kv", "models/induction.kv", "models/lm.kv"};
+  static const char *const paths[] = {"models/mlp.kv",   "models/induction.kv", "models/lm.kv",
+                                      "models/llama.kv", "models/gpt2.kv",      "models/baichuan_m1.kv"};
   for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
     char *text = read_text(paths[i]);
     assert_canonical(text);

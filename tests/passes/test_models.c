@@ -27,6 +27,9 @@ static const setting settings[] = {
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift_q=true window=3 tied=true qk_norm=true dropout=0.5"},
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 shift_v=false gate=gate window=2"},
     {"lm", "vocab=5 d=8 heads=2 ffn=6 layers=1 gate=clamp separator=2"},
+    {"llama", "vocab=5 d=8 heads=2 ffn=6 layers=1 family=qwen3 bias=true rope_type=llama3 window=2"},
+    {"gpt2", "vocab=5 d=8 heads=2 layers=1 ctx=8"},
+    {"baichuan_m1", "vocab=5 d=8 heads=2 kv_heads=1 ffn=6 layers=2 window_heads=4 window_kv_heads=2 window=2"},
 };
 
 /* ---- loading ----------------------------------------------------------------------------------------------------- */

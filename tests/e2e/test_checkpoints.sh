@@ -1,0 +1,118 @@
+#!/usr/bin/env bash
+# Checkpoints of other programs: folders and GGUF files that tests/data/make_checkpoints.py made with their authors' packages
+# give the logits and texts of these, and are written back with equal bytes; what does not fit is named, all of it.
+# KVASIR_CHECKPOINTS=FOLDER: those in another folder of that script, too.
+. "$(dirname "$0")/support.sh"
+
+cat >"$work/npy.py" <<'PY'
+"""npy.py FOUND EXPECTED: floats that differ by less than 1e-4. npy.py text FILE: the bytes that tokens are."""
+import struct, sys
+def read(path):
+    data = open(path, "rb").read()
+    start = 10 + struct.unpack("<H", data[8:10])[0]
+    kind = "f" if b"<f4" in data[:start] else "i"
+    return struct.unpack(f"<{(len(data) - start) // 4}{kind}", data[start:])
+if sys.argv[1] == "text":
+    sys.stdout.buffer.write(bytes(t for t in read(sys.argv[2])))
+    sys.exit()
+found, expected = read(sys.argv[1]), read(sys.argv[2])
+worst = max(abs(a - b) for a, b in zip(found, expected))
+sys.exit(len(found) != len(expected) or not worst < 1e-4)
+PY
+
+file_of() { # the model: a folder, or the GGUF file in it
+  if [ -e "$1/model.gguf" ]; then echo "$1/model.gguf"; else echo "$1"; fi
+}
+
+# ---- read: logits; greedy text where tokens are bytes; written back
+n=0
+for folder in tests/data/checkpoints/* ${KVASIR_CHECKPOINTS:+"$KVASIR_CHECKPOINTS"/*}; do
+  model=$(file_of "$folder")
+  rm -rf "$work/o" && mkdir "$work/o"
+  expect 0 run "$model" --input tokens="$folder/tokens.npy" --output "$work/o"
+  python3 -B "$work/npy.py" "$work/o/logits.npy" "$folder/logits.npy" || fail "$model: other logits"
+  n=$((n + 1))
+  [ -d "$model" ] || continue
+  expect 0 export "$model" --format huggingface -o "$work/back"
+  for file in "$model"/*.safetensors "$model"/*.json; do
+    cmp -s "$file" "$work/back/$(basename "$file")" || fail "$file is not written back as it was"
+  done
+  rm -rf "$work/back"
+  grep -q '"vocab_size": 257' "$model/config.json" || continue
+  python3 -B "$work/npy.py" text "$folder/tokens.npy" >"$work/prompt"
+  python3 -B "$work/npy.py" text "$folder/greedy.npy" >"$work/text" 2>/dev/null || continue # 256 ends a text
+  expect 0 generate "$model" --prompt "$(cat "$work/prompt")" --tokens 64
+  cat "$work/prompt" "$work/text" >"$work/whole" && echo >>"$work/whole"
+  cmp -s "$work/out" "$work/whole" || fail "$model: other text"
+done
+[ "$n" -ge 9 ] || fail "only $n checkpoints"
+
+# ---- GGUF out: what was written is read again; q8_0 of values that were q8_0 is exact to rounding
+small=tests/data/checkpoints/gguf_q8_0
+for packing in f32 q8_0; do
+  expect 0 export "$small/model.gguf" --format gguf --packing $packing -o "$work/$packing.gguf"
+  expect 0 run "$work/$packing.gguf" --input tokens=$small/tokens.npy --output "$work/o"
+  python3 -B "$work/npy.py" "$work/o/logits.npy" "$small/logits.npy" || fail "$packing: other logits"
+done
+expect 0 export tests/data/checkpoints/qwen3 --format gguf --packing f32 -o "$work/qwen3.gguf"
+expect 0 run "$work/qwen3.gguf" --input tokens=tests/data/checkpoints/qwen3/tokens.npy --output "$work/o"
+python3 -B "$work/npy.py" "$work/o/logits.npy" tests/data/checkpoints/qwen3/logits.npy || fail "qwen3 in GGUF: other logits"
+expect 1 export tests/data/checkpoints/gpt2 --format gguf -o "$work/x.gguf"
+says "'gpt2' has no names for GGUF"
+
+# ---- trained values in the form of a folder
+llama=tests/data/checkpoints/llama
+expect 0 train models/llama.kv --weights $llama --steps 1 --checkpoint "$work/run" --batch 1 --data random
+expect 0 export models/llama.kv --like $llama --weights "$work"/run/*1.safetensors --format huggingface -o "$work/trained"
+cmp -s $llama/model.safetensors "$work/trained/model.safetensors" && fail "training changed nothing"
+[ "$(wc -c <$llama/model.safetensors)" = "$(wc -c <"$work/trained/model.safetensors")" ] || fail "another size"
+
+# ---- what does not fit
+copy() { rm -rf "$work/m" && cp -r "$1" "$work/m"; }
+edit() { # edit FILE SED-COMMAND: of the copy
+  sed -i "$2" "$work/m/$1"
+}
+refused() { # refused MESSAGE...
+  expect 1 run "$work/m" --input tokens=$llama/tokens.npy
+  for message; do says "$message"; done
+}
+copy $llama && edit config.json 's/"num_hidden_layers": 2/"num_hidden_layers": 1/'
+refused "no parameter of 'llama' is tensor 'model.layers.1.mlp.gate_proj.weight'" "'model.layers.1.self_attn.q_proj.weight'"
+copy $llama && edit config.json 's/"num_hidden_layers": 2/"num_hidden_layers": 3/'
+refused "there is no tensor 'model.layers.2.input_layernorm.weight', parameter 'attention_norm.2.scale'" \
+  "'model.layers.2.mlp.up_proj.weight'"
+copy $llama && edit config.json 's/"intermediate_size": 12/"intermediate_size": 10/'
+refused "tensor 'model.layers.0.mlp.down_proj.weight' is F32[8, 12], which as transposed is no float[10, 8] of parameter 'mlp.0.down'" \
+  "'model.layers.1.mlp.gate_proj.weight'"
+copy $llama && edit config.json 's/"hidden_act": "silu"/"hidden_act": "relu"/'
+expect 1 run models/llama.kv --weights "$work/m" --input tokens=$llama/tokens.npy
+says "field 'hidden_act' is \"relu\"; models/llama.kv takes: \"silu\", \"gelu\", \"gelu_pytorch_tanh\""
+copy $llama && edit config.json 's/"mlp_bias": false/"mlp_bias": true, "new_thing": 3/'
+refused 'fields that' 'mlp_bias = true, new_thing = 3'
+copy $llama && edit config.json 's/"model_type": "llama"/"model_type": "phi9"/'
+refused 'no .kv file beside the tool is for this model'
+copy $llama && edit config.json 's/"default"/"default", "type": "yarn"/'
+refused '"yarn"'
+copy $llama && echo '{' >"$work/m/config.json"
+refused 'is no JSON'
+copy $llama && rm "$work/m/model.safetensors"
+refused 'has neither model.safetensors nor'
+copy tests/data/checkpoints/mistral && edit model.safetensors.index.json 's/model-00001/..\/model-00001/'
+refused 'should be in a file of the folder'
+mkdir "$work/empty"
+expect 1 run "$work/empty"
+says 'with config.json, found none'
+expect 1 run models/mlp.kv --weights $llama
+says 'a block `checkpoint huggingface { ... }`'
+expect 1 export $llama --format huggingface -o $llama
+says 'is the folder that the model comes from'
+expect 2 export models/llama.kv --format huggingface -o "$work/x"
+says '--like FOLDER'
+expect 2 export models/llama.kv --packing q8_0 -o "$work/x"
+
+# ---- GGUF files that are cut off or changed
+head -c 1000 $small/model.gguf >"$work/cut.gguf"
+expect 1 run "$work/cut.gguf"
+printf 'GGUF\x01\0\0\0' >"$work/old.gguf"
+expect 1 run "$work/old.gguf"
+says 'is GGUF of version 1; 2 and 3 are read'

@@ -1,0 +1,149 @@
+/* How elements are packed in files. Blocks of GGUF's quantised types lie in one row; their scales are halves:
+ *
+ *   Q8_0   w = d q                      d, 32 bytes q
+ *   Q4_0   w = d (q - 8)                d, 16 bytes: low nibbles are elements 0 to 15, high ones 16 to 31
+ *   Q4_K   w = d s q - m t q            8 groups of 32 with 6-bit s and t
+ *   Q6_K   w = d s (q - 32)             16 groups of 16 with 8-bit s */
+#include "tools/checkpoint/checkpoint.h"
+
+#include <math.h>
+#include <strings.h>
+
+enum { SMALL = 32, LARGE = 256 };
+
+static uint16_t load16(const unsigned char *p) {
+  return (uint16_t)(p[0] | p[1] << 8);
+}
+
+static void store16(unsigned char *p, uint16_t v) {
+  p[0] = (unsigned char)v;
+  p[1] = (unsigned char)(v >> 8);
+}
+
+static float half(const unsigned char *p) {
+  return kva_f16_to_f32(load16(p));
+}
+
+/* ---- numbers ----------------------------------------------------------------------------------------------------- */
+
+static void decode_f32(const unsigned char *blocks, int64_t n, float *out) {
+  memcpy(out, blocks, (size_t)n * sizeof *out);
+}
+static void encode_f32(const float *in, int64_t n, unsigned char *blocks) {
+  memcpy(blocks, in, (size_t)n * sizeof *in);
+}
+static void decode_f16(const unsigned char *blocks, int64_t n, float *out) {
+  for (int64_t i = 0; i < n; i++) out[i] = half(blocks + 2 * i);
+}
+static void encode_f16(const float *in, int64_t n, unsigned char *blocks) {
+  for (int64_t i = 0; i < n; i++) store16(blocks + 2 * i, kva_f32_to_f16(in[i]));
+}
+static void decode_bf16(const unsigned char *blocks, int64_t n, float *out) {
+  for (int64_t i = 0; i < n; i++) out[i] = kva_bf16_to_f32(load16(blocks + 2 * i));
+}
+static void encode_bf16(const float *in, int64_t n, unsigned char *blocks) {
+  for (int64_t i = 0; i < n; i++) store16(blocks + 2 * i, kva_f32_to_bf16(in[i]));
+}
+
+/* ---- blocks of 32 ------------------------------------------------------------------------------------------------ */
+
+static void decode_q8_0(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += 2 + SMALL, out += SMALL) {
+    float d = half(blocks);
+    for (int i = 0; i < SMALL; i++) out[i] = d * (float)(int8_t)blocks[2 + i];
+  }
+}
+
+/* d is the largest magnitude / 127; quotients are by d before it is rounded to a half. */
+static void encode_q8_0(const float *in, int64_t n, unsigned char *blocks) {
+  for (; n > 0; n--, blocks += 2 + SMALL, in += SMALL) {
+    float largest = 0;
+    for (int i = 0; i < SMALL; i++) largest = fmaxf(largest, fabsf(in[i]));
+    float d = largest / 127, inverse = d > 0 ? 1 / d : 0;
+    store16(blocks, kva_f32_to_f16(d));
+    for (int i = 0; i < SMALL; i++) blocks[2 + i] = (unsigned char)(int8_t)roundf(in[i] * inverse);
+  }
+}
+
+static void decode_q4_0(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += 2 + SMALL / 2, out += SMALL) {
+    float d = half(blocks);
+    for (int i = 0; i < SMALL / 2; i++) {
+      out[i] = d * (float)((blocks[2 + i] & 15) - 8);
+      out[i + SMALL / 2] = d * (float)((blocks[2 + i] >> 4) - 8);
+    }
+  }
+}
+
+/* ---- blocks of 256 ----------------------------------------------------------------------------------------------- */
+
+enum { Q4_K_BYTES = 144, Q6_K_BYTES = 210 };
+
+/* Scale and minimum of group s: 6 bits each, those of the last four groups with their high bits beside the first four.
+ */
+static void q4_k_scales(const unsigned char *b, int s, int *scale, int *minimum) {
+  if (s < 4) {
+    *scale = b[s] & 63;
+    *minimum = b[s + 4] & 63;
+    return;
+  }
+  *scale = (b[s + 4] & 15) | (b[s - 4] >> 6) << 4;
+  *minimum = b[s + 4] >> 4 | (b[s] >> 6) << 4;
+}
+
+static void decode_q4_k(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += Q4_K_BYTES, out += LARGE) {
+    float d = half(blocks), m = half(blocks + 2);
+    for (int s = 0; s < 8; s++) {
+      int scale, minimum;
+      q4_k_scales(blocks + 4, s, &scale, &minimum);
+      const unsigned char *q = blocks + 16 + 32 * (s / 2);
+      for (int i = 0; i < 32; i++)
+        out[32 * s + i] = d * (float)scale * (float)(q[i] >> 4 * (s % 2) & 15) - m * (float)minimum;
+    }
+  }
+}
+
+/* Low 4 bits, high 2 bits, scales, d. Each half of 128 elements has its own 64, 32 and 8 bytes of these. */
+static void decode_q6_k(const unsigned char *blocks, int64_t n, float *out) {
+  for (; n > 0; n--, blocks += Q6_K_BYTES, out += LARGE) {
+    float d = half(blocks + 208);
+    for (int i = 0; i < LARGE; i++) {
+      int h = i / 128, quarter = i % 128 / 32, l = i % 32;
+      int low = blocks[64 * h + l + 32 * (quarter % 2)] >> 4 * (quarter / 2) & 15;
+      int high = blocks[128 + 32 * h + l] >> 2 * quarter & 3;
+      out[i] = d * (float)(int8_t)blocks[192 + i / 16] * (float)((low | high << 4) - 32);
+    }
+  }
+}
+
+/* ---- table ------------------------------------------------------------------------------------------------------- */
+
+static const kva_packing packings[] = {
+    {"F32", KVA_F32, 0, 1, 4, decode_f32, encode_f32},
+    {"F16", KVA_F16, 1, 1, 2, decode_f16, encode_f16},
+    {"BF16", KVA_BF16, 30, 1, 2, decode_bf16, encode_bf16},
+    {"Q8_0", KVA_DTYPE_NONE, 8, SMALL, 2 + SMALL, decode_q8_0, encode_q8_0},
+    {"Q4_0", KVA_DTYPE_NONE, 2, SMALL, 2 + SMALL / 2, decode_q4_0, NULL},
+    {"Q4_K", KVA_DTYPE_NONE, 12, LARGE, Q4_K_BYTES, decode_q4_k, NULL},
+    {"Q6_K", KVA_DTYPE_NONE, 14, LARGE, Q6_K_BYTES, decode_q6_k, NULL},
+};
+enum { N_PACKINGS = sizeof packings / sizeof *packings };
+
+const kva_packing *kva_packing_of_dtype(kva_dtype t) {
+  for (int i = 0; i < N_PACKINGS; i++)
+    if (packings[i].dtype == t && t != KVA_DTYPE_NONE) return &packings[i];
+  return NULL;
+}
+
+const kva_packing *kva_packing_of_ggml(uint32_t type) {
+  for (int i = 0; i < N_PACKINGS; i++)
+    if ((uint32_t)packings[i].ggml == type) return &packings[i];
+  return NULL;
+}
+
+const kva_packing *kva_packing_named(const char *name) {
+  for (int i = 0; i < N_PACKINGS; i++)
+    if (!strcasecmp(packings[i].name, name)) return &packings[i];
+  return NULL;
+}

@@ -43,26 +43,26 @@ void kva_completion_end(kva_completion *c, kva_finish finish) {
   if (c->on_end) c->on_end(c);
 }
 
-void kva_completion_take(kva_completion *c, const kva_tokenizer *tokenizer, uint32_t token) {
+/* Why the text ends with its last token; NONE: it goes on. */
+static kva_finish finish_of(kva_completion *c, size_t before) {
+  size_t stop = c->text.len ? find_stop(c, before) : SIZE_MAX;
+  if (stop != SIZE_MAX) c->text.len = stop;
+  if (stop != SIZE_MAX) return KVA_FINISH_STOP;
+  return c->tokens == c->max_tokens ? KVA_FINISH_LENGTH : KVA_FINISH_NONE;
+}
+
+bool kva_completion_take(kva_completion *c, const kva_tokenizer *tokenizer, uint32_t token) {
   size_t before = c->text.len;
+  bool ends = kva_tokenizer_ends(tokenizer, token);
   c->tokens++;
   kva_token_ids_add(&c->drawn, token);
-  if (kva_tokenizer_ends(tokenizer, token)) {
-    kva_completion_end(c, KVA_FINISH_STOP);
-    return;
-  }
-  kva_tokenizer_decode(tokenizer, token, &c->text);
-  size_t stop = c->text.len ? find_stop(c, before) : SIZE_MAX;
-  if (stop != SIZE_MAX) {
-    c->text.len = stop;
-    kva_completion_end(c, KVA_FINISH_STOP);
-    return;
-  }
-  if (c->tokens == c->max_tokens) {
-    kva_completion_end(c, KVA_FINISH_LENGTH);
-    return;
-  }
-  give(c, c->text.len - held_back(c));
+  if (!ends) kva_tokenizer_decode(tokenizer, token, &c->text);
+  kva_finish finish = ends ? KVA_FINISH_STOP : finish_of(c, before);
+  if (finish == KVA_FINISH_NONE)
+    give(c, c->text.len - held_back(c));
+  else
+    kva_completion_end(c, finish);
+  return finish == KVA_FINISH_NONE;
 }
 
 void kva_completion_clear(kva_completion *c) {

@@ -38,9 +38,10 @@ typedef struct kva_completion {
   struct kva_completion *next;
 } kva_completion;
 
-/* Takes the next token: the text grows, and ends at an end of texts, a stop string or the last token. */
-void kva_completion_take(kva_completion *c, const kva_tokenizer *tokenizer, uint32_t token);
-/* Ends it: text that was held back is given. */
+/* Takes the next token: the text grows, and ends at an end of texts, a stop string or the last token. false: it ended,
+ * and may be gone. */
+bool kva_completion_take(kva_completion *c, const kva_tokenizer *tokenizer, uint32_t token);
+/* Ends it: text that was held back is given. Whoever waits for on_end may free it at once. */
 void kva_completion_end(kva_completion *c, kva_finish finish);
 /* Frees what came. */
 void kva_completion_clear(kva_completion *c);

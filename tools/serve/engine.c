@@ -260,8 +260,7 @@ static void draw(kva_engine *e, slot *s, const float *logits) {
   s->next = (uint32_t)kva_sample(&c->sampling, e->row, e->drawable, c->sequence,
                                  (uint64_t)(c->prompt_tokens + c->tokens), e->order);
   e->stats.drawn++;
-  kva_completion_take(c, e->tokenizer, s->next);
-  if (c->finish != KVA_FINISH_NONE)
+  if (!kva_completion_take(c, e->tokenizer, s->next))
     leave(e, s);
   else if (c->prompt_tokens + c->tokens >= e->o.capacity)
     end(e, s, KVA_FINISH_LENGTH);

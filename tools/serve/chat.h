@@ -1,0 +1,33 @@
+/* Chats as texts for a model that was tuned on them: the common formats by name. */
+#ifndef KVA_TOOLS_SERVE_CHAT_H
+#define KVA_TOOLS_SERVE_CHAT_H
+
+#include "tools/tokenizer/tokenizer.h"
+
+typedef struct kva_chat kva_chat;
+
+typedef enum kva_role { KVA_ROLE_SYSTEM, KVA_ROLE_USER, KVA_ROLE_ASSISTANT, KVA_ROLES } kva_role;
+
+typedef struct kva_message {
+  kva_role role;
+  const char *text;
+} kva_message;
+
+/* "chatml|llama2|llama3|mistral|gemma|phi3|zephyr|plain" */
+#define KVA_CHATS "chatml|llama3|gemma|phi3|zephyr|llama2|mistral|plain"
+/* NULL: no such format. */
+const kva_chat *kva_chat_named(const char *name);
+/* The format of a tokenizer.json: by the chat template of tokenizer_config.json beside it, else by the names of special
+ * tokens. *out_chat is NULL where neither tells; KVA_UNSUPPORTED: there is a template, of no known format. */
+KVA_MUST_USE kva_status kva_chat_find(const char *tokenizer_path, const kva_tokenizer *t, kva_diag *diag,
+                                      const kva_chat **out_chat);
+const char *kva_chat_name(const kva_chat *chat);
+kva_role kva_role_named(const char *name); /* KVA_ROLES: no such role */
+
+/* Appends the messages and the beginning of the assistant's answer. NULL, or what is wrong with the order of messages.
+ * Tokens that the tokenizer puts before every text are not part of it. */
+const char *kva_chat_render(const kva_chat *chat, const kva_message *messages, size_t n, kva_text *out);
+/* What ends the assistant's turn; NULL: only its tokens do. */
+const char *kva_chat_stop(const kva_chat *chat);
+
+#endif

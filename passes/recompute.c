@@ -18,7 +18,7 @@
  * the choice within one). */
 #include "passes/recompute.h"
 
-/* What a byte of traffic costs in FLOPs: 20 on a CPU of two cores, 200 on an H100. The order of candidates depends
+/* What a byte of traffic costs in FLOPs: 20 on a CPU of two cores, 200 on a large GPU. The order of candidates depends
  * little on it. */
 #define FLOPS_PER_BYTE 64
 

@@ -432,6 +432,40 @@ static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_
   return KVA_OK;
 }
 
+/* ---- conditions -------------------------------------------------------------------------------------------------- */
+
+typedef struct condition_list {
+  KVA_VEC(kva_condition) v;
+  KVA_VEC(const kva_expr *) pairs; /* left and right of each */
+} condition_list;
+
+static bool is_listed(const condition_list *c, const kva_expr *left, const kva_expr *right) {
+  for (uint32_t i = 0; i < c->pairs.len; i += 2)
+    if (c->pairs.data[i] == left && c->pairs.data[i + 1] == right) return true;
+  return false;
+}
+
+/* Every pair is listed once, with the first node that needs it. */
+static void add_condition(writer *w, const kva_node *n, uint32_t axis, condition_list *out) {
+  const kva_assume_attrs *a = n->attrs;
+  const kva_expr *left = kva_operand_type(n, 0)->dims[axis], *right = a->shape.v[axis];
+  if (left == right || is_listed(out, left, right)) return;
+  const char *at = n->loc.node ? kva_arena_printf(w->arena, " at node '%s'", n->loc.node) : "";
+  kva_condition c = {formula(w, left), formula(w, right), NULL};
+  c.what = kva_arena_printf(w->arena, "extent %u of %s%s", axis, a->user ? a->user : "a tensor", at);
+  KVA_PUSH(w->arena, &out->v, c);
+  KVA_PUSH(w->arena, &out->pairs, left);
+  KVA_PUSH(w->arena, &out->pairs, right);
+}
+
+/* Those of the nodes of g that assume something, also inside of kernels. */
+static void find_conditions(writer *w, const kva_graph *g, condition_list *out) {
+  for (const kva_node *n = g->first; n; n = n->next) {
+    if (kva_is(n, KVA_OP_kernel)) find_conditions(w, n->graphs[0], out);
+    for (uint32_t k = 0; kva_is(n, KVA_OP_assume) && k < n->results[0].type->rank; k++) add_condition(w, n, k, out);
+  }
+}
+
 static const int32_t *output_roles(writer *w, const kva_memory_plan *p) {
   static const int32_t roles[] = {[KVA_RESULT_VALUE] = KVA_OUTPUT_VALUE,
                                   [KVA_RESULT_LOSS] = KVA_OUTPUT_LOSS,
@@ -457,6 +491,8 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
   }
   kva_buffer_desc *buffers = KVA_NEW_ARRAY(w->arena, kva_buffer_desc, p->buffers.len + 1);
   for (uint32_t i = 0; i < p->buffers.len; i++) write_buffer(w, &p->buffers.data[i], &buffers[i]);
+  condition_list conditions = {0};
+  find_conditions(w, p->graph, &conditions);
   *out = (kva_program){.name = p->name,
                        .is_internal = p->is_internal,
                        .n_symbols = (int32_t)w->symbols.len,
@@ -469,7 +505,9 @@ static kva_status write_program(writer *w, kva_memory_plan *p, kva_program *out)
                        .steps = steps.data,
                        .inputs = kva_arena_memdup(w->arena, p->inputs.data, sizeof(int32_t) * p->inputs.len),
                        .outputs = kva_arena_memdup(w->arena, p->outputs.data, sizeof(int32_t) * p->outputs.len),
-                       .output_roles = output_roles(w, p)};
+                       .output_roles = output_roles(w, p),
+                       .conditions = conditions.v.data,
+                       .n_conditions = (int32_t)conditions.v.len};
   return status;
 }
 

@@ -171,10 +171,17 @@ static LLVMValueRef step(const writer *w, const kva_step_desc *s) {
   return RECORD(w, kva_step_desc, fields);
 }
 
+static LLVMValueRef condition(const writer *w, const kva_condition *c) {
+  LLVMValueRef fields[] = {formula(w, &c->left), formula(w, &c->right), string(w, c->what)};
+  return RECORD(w, kva_condition, fields);
+}
+
 static LLVMValueRef program(const writer *w, const kva_program *p) {
   LLVMValueRef *buffers = room(w, p->n_buffers), *steps = room(w, p->n_steps);
   for (int32_t i = 0; i < p->n_buffers; i++) buffers[i] = buffer(w, &p->buffers[i]);
+  LLVMValueRef *conditions = room(w, p->n_conditions);
   for (int32_t i = 0; i < p->n_steps; i++) steps[i] = step(w, &p->steps[i]);
+  for (int32_t i = 0; i < p->n_conditions; i++) conditions[i] = condition(w, &p->conditions[i]);
   LLVMValueRef fields[] = {string(w, p->name),
                            c32(w, p->n_symbols),
                            c32(w, p->n_buffers),
@@ -187,7 +194,10 @@ static LLVMValueRef program(const writer *w, const kva_program *p) {
                            table(w, p->n_steps, steps),
                            numbers(w, p->n_inputs, p->inputs),
                            numbers(w, p->n_outputs, p->outputs),
-                           p->output_roles ? numbers(w, p->n_outputs, p->output_roles) : null(w)};
+                           p->output_roles ? numbers(w, p->n_outputs, p->output_roles) : null(w),
+                           table(w, p->n_conditions, conditions),
+                           c32(w, p->n_conditions),
+                           c32(w, 0)};
   return RECORD(w, kva_program, fields);
 }
 

@@ -172,3 +172,46 @@ void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *
   if (!c->contents) c->contents = kva_map_create(c->arena);
   kva_map_set(c->contents, &v, sizeof v, (void *)dims);
 }
+
+/* ---- elements that data decides ---------------------------------------------------------------------------------- */
+
+/* A symbol of a sub-graph says nothing about a value around it. */
+const kva_dims *kva_onnx_bind_elements(kva_onnx_ctx *c, kva_value *v, const char *what) {
+  kva_builder *b = &c->b;
+  int64_t n = 1;
+  if (b->failed || v->type->rank > 1 || kva_dtype_is_float(v->type->dtype)) return NULL;
+  if ((v->type->rank && !kva_expr_is_const(v->type->dims[0], &n)) || n > KVA_ONNX_MAX_BOUND) return NULL;
+  kva_dim *symbols = KVA_NEW_ARRAY(b->m->arena, kva_dim, n + 1), one = kva_expr_const(b->m->exprs, 1);
+  for (int64_t i = 0; i < n; i++) {
+    kva_value *element = v->type->rank ? kva_onnx_slice(b, v, 0, kva_expr_const(b->m->exprs, i), one) : v;
+    element = kva_cast(b, kva_reshape(b, element, 0, NULL), KVA_I64);
+    symbols[i] = kva_expr_new_symbol(b->m->exprs, what);
+    (void)kva_build_node(b, KVA_OP_bind, 1, &element, 0, &(kva_bind_attrs){.symbol = {1, &symbols[i]}});
+  }
+  kva_dims *dims = KVA_NEW(c->arena, kva_dims);
+  *dims = (kva_dims){(uint32_t)n, symbols};
+  if (v->graph == b->graph) kva_onnx_set_contents(c, v, dims);
+  return dims;
+}
+
+static const kva_dims *bound(kva_onnx_ctx *c, kva_value *v, const char *what, int depth);
+
+/* Elements of v from those of its operands, which are bound where they are unknown. */
+static const kva_dims *from_bound_operands(kva_onnx_ctx *c, kva_value *v, const char *what, int depth) {
+  const kva_node *n = v->def;
+  if (!n || !n->op->shape_values || depth > MAX_DEPTH || v->graph != c->b.graph) return NULL;
+  for (uint32_t i = 0; i < n->n_operands; i++)
+    if (kva_operand(n, i) && !bound(c, kva_operand(n, i), what, depth + 1)) return NULL;
+  kva_map_set(c->contents, &v, sizeof v, NULL); /* it was found to be unknown */
+  return contents(c, v, depth);
+}
+
+static const kva_dims *bound(kva_onnx_ctx *c, kva_value *v, const char *what, int depth) {
+  const kva_dims *dims = contents(c, v, depth);
+  if (!dims) dims = from_bound_operands(c, v, what, depth);
+  return dims ? dims : kva_onnx_bind_elements(c, v, what);
+}
+
+const kva_dims *kva_onnx_bound_contents(kva_onnx_ctx *c, kva_value *v, const char *what) {
+  return bound(c, v, what, 0);
+}

@@ -372,7 +372,7 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
   kva_function *f = kva_function_create(im->m, "main");
   im->m->name = kva_arena_strdup(im->m->arena, *kva_pb_str(g->name) ? g->name : "model");
   f->loc = im->loc;
-  im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc};
+  im->c.b = (kva_builder){.m = im->m, .graph = f->graph, .loc = im->loc, .assumes = true};
   KVA_TRY(import_inputs(im, &scope, g));
   KVA_TRY(kva_import_initializers(im, &scope, g, borrow_initializers(im, file)));
   KVA_TRY(check_initializers(im, &scope, g->n_input, g->input));

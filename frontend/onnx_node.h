@@ -66,6 +66,13 @@ bool kva_onnx_supported(const char *domain, const char *op_type, int64_t version
 
 /* Elements of an integer tensor of rank <= 1 as expressions, if known (constants, Shape and arithmetic on them). */
 const kva_dims *kva_onnx_contents(kva_onnx_ctx *c, const kva_value *v);
+/* The same of contents that data decides, as new symbols that are bound at run time, at most KVA_ONNX_MAX_BOUND: those
+ * of what v is computed from, or v's own. They must not be negative then. `what` names them. NULL: v has no known
+ * number of elements, or too many. */
+enum { KVA_ONNX_MAX_BOUND = 8 };
+const kva_dims *kva_onnx_bound_contents(kva_onnx_ctx *c, kva_value *v, const char *what);
+/* v's own elements, whatever it is computed from. */
+const kva_dims *kva_onnx_bind_elements(kva_onnx_ctx *c, kva_value *v, const char *what);
 void kva_onnx_set_contents(kva_onnx_ctx *c, const kva_value *v, const kva_dims *dims);
 
 #endif

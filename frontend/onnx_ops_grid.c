@@ -15,12 +15,12 @@ static kva_value *base_coordinates(kva_builder *b, kva_dtype t, kva_dim n, uint3
 }
 
 /* theta[:, row, col] as [N, 1, ..., 1] of rank `rank`. */
-static kva_value *theta_entry(kva_onnx_call *k, int64_t row, int64_t col, uint32_t rank) {
-  kva_expr_ctx *e = kva_onnx_exprs(k);
-  kva_dim one = kva_expr_const(e, 1), n = kva_onnx_dim(kva_onnx_in(k, 0), 0);
-  kva_value *v = kva_onnx_slice(k->b, kva_onnx_in(k, 0), 1, kva_expr_const(e, row), one);
-  v = kva_reshape(k->b, kva_onnx_slice(k->b, v, 2, kva_expr_const(e, col), one), 1, &n);
-  return kva_onnx_unsqueeze(k->b, v, 1, rank - 1);
+static kva_value *theta_entry(kva_builder *b, kva_value *theta, int64_t row, int64_t col, uint32_t rank) {
+  kva_expr_ctx *e = b->m->exprs;
+  kva_dim one = kva_expr_const(e, 1), n = kva_onnx_dim(theta, 0);
+  kva_value *v = kva_onnx_slice(b, theta, 1, kva_expr_const(e, row), one);
+  v = kva_reshape(b, kva_onnx_slice(b, v, 2, kva_expr_const(e, col), one), 1, &n);
+  return kva_onnx_unsqueeze(b, v, 1, rank - 1);
 }
 
 /* grid[n, .., r] = sum_c theta[n, r, c] * coordinate_c + theta[n, r, axes], where coordinate 0 belongs to the last
@@ -32,15 +32,17 @@ kva_status kva_onnx_affine_grid(kva_onnx_call *k) {
   kva_dims size;
   KVA_TRY(kva_onnx_need_dims(k, 1, "size", &size));
   if (size.n < 4 || size.n > 5 || theta->type->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected 2-D or 3-D");
+  kva_dim own[3] = {size.v[0], kva_onnx_dim(theta, 1), kva_onnx_dim(theta, 2)};
+  if (b->assumes) theta = kva_assume(b, theta, own, "theta of AffineGrid");
   uint32_t n = size.n - 2, rank = n + 1;
   kva_dim dims[5] = {size.v[0]};
   for (uint32_t i = 0; i < n; i++) dims[i + 1] = size.v[i + 2];
   for (uint32_t r = 0; r < n; r++) {
-    kva_value *sum = theta_entry(k, r, n, rank);
+    kva_value *sum = theta_entry(b, theta, r, n, rank);
     for (uint32_t c = 0; c < n; c++) {
       uint32_t axis = n - c;
       kva_value *x = base_coordinates(b, theta->type->dtype, dims[axis], axis, rank, aligned);
-      sum = kva_add(b, sum, kva_mul(b, theta_entry(k, r, c, rank), x));
+      sum = kva_add(b, sum, kva_mul(b, theta_entry(b, theta, r, c, rank), x));
     }
     rows[r] = kva_onnx_unsqueeze(b, kva_expand(b, sum, rank, dims), rank, 1);
   }

@@ -98,6 +98,31 @@ static kva_status slice_axis(kva_onnx_call *k, uint32_t axis, kva_dim start, kva
   return slice_symbolic(k, d, start, end, step, axis, out);
 }
 
+/* Bounds from input i, one for each axis: those that data decides count from the end if they are negative, and are
+ * clamped to 0. */
+static kva_status slice_bounds(kva_onnx_call *k, uint32_t i, const char *what, kva_ints axes, kva_dims *out) {
+  kva_builder *b = k->b;
+  kva_value *v = kva_onnx_in(k, i), *x = kva_onnx_in(k, 0), *zero = kva_const_scalar(b, KVA_I64, 0);
+  kva_dim extents[KVA_MAX_RANK];
+  int64_t n = 0;
+  if (kva_onnx_contents(k->c, v) || v->type->rank != 1 || kva_dtype_is_float(v->type->dtype))
+    return kva_onnx_need_dims(k, i, what, out);
+  if (!kva_expr_is_const(kva_onnx_dim(v, 0), &n) || n > x->type->rank || (axes.n && axes.n != n))
+    return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected one number for each axis", i, what);
+  for (uint32_t j = 0; j < n; j++) {
+    uint32_t axis;
+    KVA_TRY(kva_onnx_axis(k, axes.n ? axes.v[j] : j, x->type->rank, &axis));
+    extents[j] = kva_onnx_dim(x, axis);
+  }
+  kva_value *lengths = kva_build(b, KVA_OP_dims, 0, NULL, &(kva_dims_attrs){.values = {(uint32_t)n, extents}});
+  v = kva_cast(b, v, KVA_I64);
+  v = kva_onnx_where(b, kva_build2(b, KVA_OP_less, v, zero), kva_add(b, v, lengths), v);
+  const kva_dims *bound = kva_onnx_bind_elements(k->c, kva_build2(b, KVA_OP_max, v, zero), what);
+  if (!bound) return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u (%s) depends on data", i, what);
+  *out = *bound;
+  return KVA_OK;
+}
+
 static kva_status slice_operands(kva_onnx_call *k, kva_dims *starts, kva_dims *ends, kva_ints *axes, kva_ints *steps) {
   *steps = *axes = (kva_ints){0, NULL};
   if (k->version < 10) {
@@ -105,10 +130,10 @@ static kva_status slice_operands(kva_onnx_call *k, kva_dims *starts, kva_dims *e
     *ends = kva_onnx_dims_of(k, kva_onnx_ints(k, "ends"));
     *axes = kva_onnx_ints(k, "axes");
   } else {
-    KVA_TRY(kva_onnx_need_dims(k, 1, "starts", starts));
-    KVA_TRY(kva_onnx_need_dims(k, 2, "ends", ends));
     if (kva_onnx_in(k, 3)) KVA_TRY(kva_onnx_need_ints(k, 3, "axes", axes));
     if (kva_onnx_in(k, 4)) KVA_TRY(kva_onnx_need_ints(k, 4, "steps", steps));
+    KVA_TRY(slice_bounds(k, 1, "starts", *axes, starts));
+    KVA_TRY(slice_bounds(k, 2, "ends", *axes, ends));
   }
   if (starts->n != ends->n || (axes->n && axes->n != starts->n) || (steps->n && steps->n != starts->n))
     return kva_onnx_fail(k, KVA_INVALID, "%u starts, %u ends, %u axes and %u steps", starts->n, ends->n, axes->n,

@@ -76,15 +76,54 @@ static kva_status resolve_shape(kva_onnx_call *k, kva_dims codes, kva_dim *out) 
   return KVA_OK;
 }
 
+/* A number of elements that is not provably that of x is assumed to be. */
+static kva_value *reshape_assumed(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *dims) {
+  kva_dim from = kva_type_elements(b->m, x->type), to = kva_onnx_product(b, dims, 0, rank);
+  bool known = kva_expr_is_const(from, NULL) && kva_expr_is_const(to, NULL);
+  if (from == to || known || !b->assumes) return kva_reshape(b, x, rank, dims);
+  return kva_reshape(b, kva_assume(b, kva_reshape(b, x, 1, &from), &to, "the elements of a reshape"), rank, dims);
+}
+
+/* Extents, int64[n], of codes that data decides. */
+static kva_value *resolve_codes(kva_onnx_call *k, kva_value *codes) {
+  kva_builder *b = k->b;
+  const kva_type *t = kva_onnx_in(k, 0)->type;
+  kva_dim own[KVA_ONNX_MAX_BOUND], none = kva_expr_const(kva_onnx_exprs(k), 0);
+  int64_t n = 0, axis = 0;
+  if (!kva_expr_is_const(kva_onnx_dim(codes, 0), &n) || n > KVA_ONNX_MAX_BOUND) return codes;
+  for (int64_t i = 0; i < n; i++) own[i] = i < t->rank ? t->dims[i] : none;
+  kva_value *zero = kva_const_scalar(b, KVA_I64, 0), *one = kva_const_scalar(b, KVA_I64, 1);
+  kva_value *lengths = kva_build(b, KVA_OP_dims, 0, NULL, &(kva_dims_attrs){.values = {(uint32_t)n, own}});
+  if (!kva_onnx_int(k, "allowzero", 0))
+    codes = kva_onnx_where(b, kva_build2(b, KVA_OP_equal, codes, zero), lengths, codes);
+  kva_value *rest = kva_build2(b, KVA_OP_equal, codes, kva_neg(b, one));
+  kva_value *known = kva_reduce(b, KVA_OP_reduce_prod, kva_onnx_where(b, rest, one, codes), 1, &axis, false);
+  kva_value *all = kva_dim_scalar(b, KVA_I64, kva_type_elements(b->m, t));
+  return kva_onnx_where(b, rest, kva_div(b, all, known), codes);
+}
+
+/* Extents that data decides are those of the codes, which cannot be told from extents then. */
+static kva_status reshape_by_data(kva_onnx_call *k, kva_value *codes) {
+  if (codes->type->rank != 1 || codes->type->dtype != KVA_I64)
+    return kva_onnx_fail(k, KVA_INVALID, "input 1 (shape): expected int64 of rank 1");
+  const kva_dims *dims = kva_onnx_bind_elements(k->c, resolve_codes(k, codes), "shape");
+  if (!dims)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                         "input 1 (shape) depends on data, and has no known number of at most %d elements",
+                         KVA_ONNX_MAX_BOUND);
+  return kva_onnx_done(k, reshape_assumed(k->b, kva_onnx_in(k, 0), dims->n, dims->v));
+}
+
 kva_status kva_onnx_reshape(kva_onnx_call *k) {
   kva_dims codes;
   kva_dim dims[KVA_MAX_RANK];
+  if (k->version >= 5 && !kva_onnx_contents(k->c, kva_onnx_in(k, 1))) return reshape_by_data(k, kva_onnx_in(k, 1));
   if (k->version < 5)
     codes = kva_onnx_dims_of(k, kva_onnx_ints(k, "shape"));
   else
     KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &codes));
   KVA_TRY(resolve_shape(k, codes, dims));
-  return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), codes.n, dims));
+  return kva_onnx_done(k, reshape_assumed(k->b, kva_onnx_in(k, 0), codes.n, dims));
 }
 
 kva_status kva_onnx_flatten(kva_onnx_call *k) {
@@ -147,6 +186,11 @@ kva_status kva_onnx_unsqueeze_op(kva_onnx_call *k) {
 /* ---- expansion --------------------------------------------------------------------------------------------------- */
 
 /* Broadcast of x and the requested shape, which may be smaller than x. */
+/* `own` for a wanted extent of 1 or `own`, else another number. */
+static kva_dim one_or(kva_expr_ctx *x, kva_dim own, kva_dim wanted) {
+  return kva_expr_add(x, own, kva_expr_mul(x, kva_expr_addi(x, wanted, -1), kva_expr_sub(x, wanted, own)));
+}
+
 kva_status kva_onnx_expand(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   kva_dims shape;
@@ -154,13 +198,23 @@ kva_status kva_onnx_expand(kva_onnx_call *k) {
   uint32_t rank = shape.n > x->type->rank ? shape.n : x->type->rank;
   if (rank > KVA_MAX_RANK)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "rank %u is more than the supported %d", rank, KVA_MAX_RANK);
-  kva_dim dims[KVA_MAX_RANK];
+  kva_dim dims[KVA_MAX_RANK], checked[KVA_MAX_RANK], repeated[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < x->type->rank; i++) checked[i] = repeated[i] = kva_onnx_dim(x, i);
+  uint32_t new_axes = rank - x->type->rank, skipped = rank - shape.n;
   for (uint32_t i = 0; i < rank; i++) {
-    uint32_t new_axes = rank - x->type->rank, skipped = rank - shape.n;
     kva_dim own = i < new_axes ? kva_expr_const(kva_onnx_exprs(k), 1) : kva_onnx_dim(x, i - new_axes);
     kva_dim wanted = i < skipped ? own : shape.v[i - skipped];
     dims[i] = kva_expr_is(wanted, 1) ? own : wanted;
+    if (i < new_axes || kva_expr_is(own, 1)) continue;
+    if (kva_expr_is_const(own, NULL) && !kva_expr_is_const(dims[i], NULL)) {
+      checked[i - new_axes] = one_or(kva_onnx_exprs(k), own, wanted);
+      dims[i] = own;
+    } else if (!kva_expr_is_const(own, NULL)) {
+      checked[i - new_axes] = repeated[i - new_axes] = dims[i];
+    }
   }
+  const char *user = "the operand of an expansion";
+  if (k->b->assumes) x = kva_assume(k->b, kva_assume(k->b, x, checked, user), repeated, user);
   return kva_onnx_done(k, kva_expand(k->b, x, rank, dims));
 }
 

@@ -132,22 +132,27 @@ kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name) {
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
 
 kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out) {
-  const kva_value *v = kva_onnx_in(k, i);
+  kva_value *v = kva_onnx_in(k, i);
   if (kva_dtype_is_float(v->type->dtype))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u (%s) is a float that is not a constant", i, what);
   if (v->type->rank > 1 || !(kva_dtype_is_int(v->type->dtype) || v->type->dtype == KVA_BOOL))
     return kva_onnx_fail(k, KVA_INVALID, "input %u (%s): expected integers of rank 0 or 1, found %s of rank %u", i,
                          what, kva_dtype_name(v->type->dtype), v->type->rank);
-  const kva_dims *dims = kva_onnx_contents(k->c, v);
+  const kva_dims *dims = kva_onnx_bound_contents(k->c, v, what);
   if (!dims)
     return kva_onnx_fail(k, KVA_UNSUPPORTED,
-                         "input %u (%s) depends on data; it must follow from constants and input shapes", i, what);
+                         "input %u (%s) depends on data, and has no known number, at most %d, of elements", i, what,
+                         KVA_ONNX_MAX_BOUND);
   *out = *dims;
   return KVA_OK;
 }
 
 kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kva_ints *out) {
   kva_dims dims;
+  const kva_dims *known = kva_onnx_contents(k->c, kva_onnx_in(k, i));
+  if (!known && !kva_dtype_is_float(kva_onnx_in(k, i)->type->dtype))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                         "input %u (%s) depends on data; it must follow from constants and input shapes", i, what);
   KVA_TRY(kva_onnx_need_dims(k, i, what, &dims));
   int64_t *v = KVA_NEW_ARRAY(k->c->arena, int64_t, dims.n + 1);
   for (uint32_t j = 0; j < dims.n; j++)

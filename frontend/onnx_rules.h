@@ -58,8 +58,8 @@ kva_ints kva_onnx_ints(kva_onnx_call *k, const char *name); /* absent: n == 0, v
 
 /* ---- contents ---------------------------------------------------------------------------------------------------- */
 
-/* Elements of integer input i, as expressions or as numbers, that determine a shape or structure. KVA_UNSUPPORTED
- * ("depends on data") if they are unknown. */
+/* Elements of integer input i that determine a shape or structure: as expressions, which are new symbols bound at run
+ * time where data decides; or as numbers, KVA_UNSUPPORTED if they are not known. */
 KVA_MUST_USE kva_status kva_onnx_need_dims(kva_onnx_call *k, uint32_t i, const char *what, kva_dims *out);
 KVA_MUST_USE kva_status kva_onnx_need_ints(kva_onnx_call *k, uint32_t i, const char *what, kva_ints *out);
 kva_dims kva_onnx_dims_of(kva_onnx_call *k, kva_ints ints);

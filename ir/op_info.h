@@ -140,6 +140,12 @@ struct kva_op_info {
    * only if all operands are constant. */
   bool (*shape_values)(kva_shape_values *v, const kva_node *n);
 
+  /* Number of the group, below 2 KVA_MAX_RANK, that an axis of an operand of type t is in: all extents of a group must
+   * be equal, or 1 where the operator broadcasts; -1: it may have any extent. Where a model's extents are not provably
+   * equal, the importer assumes it (ops/assume.c). NULL: elementwise operators align axes from the right, others do
+   * not say. */
+  int (*agrees)(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+
   /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
    * passes/check_indices.c. *out is zero before. NULL: none does. */
   void (*indexing)(const kva_node *n, kva_indexing *out);

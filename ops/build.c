@@ -64,8 +64,12 @@ kva_node *kva_build_node(kva_builder *b, kva_op_id id, uint32_t n_operands, kva_
                          uint32_t n_results, const void *attrs) {
   const kva_op_info *op = kva_ops.ops[id];
   if (op->n_results >= 0) n_results = (uint32_t)op->n_results;
-  kva_node *n =
-      kva_node_create(b->graph, b->before, op, n_operands, operands, n_results, copy_attrs(b, op, attrs), b->loc);
+  void *own = copy_attrs(b, op, attrs);
+  if (b->assumes && !b->failed && n_operands > 1) {
+    operands = kva_arena_memdup(b->m->arena, operands, n_operands * sizeof *operands);
+    kva_assume_agreement(b, op, own, n_operands, (kva_value **)(uintptr_t)operands);
+  }
+  kva_node *n = kva_node_create(b->graph, b->before, op, n_operands, operands, n_results, own, b->loc);
   if (!b->failed) b->failed = check_operands(b, op, n_operands, operands) != KVA_OK || infer_results(b, n) != KVA_OK;
   if (b->failed) set_harmless_types(b, n);
   return n;

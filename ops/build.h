@@ -13,6 +13,9 @@ struct kva_builder {
   kva_node *before; /* insertion point, NULL: end */
   kva_loc loc;      /* location for new nodes */
   bool failed;
+  /* Extents of operands that are not provably equal, where an operator needs that, are assumed to be (ops/assume.c),
+   * not refused. */
+  bool assumes;
 };
 
 /* attrs: the operator's struct, copied into the module's arena, or NULL for defaults. operands may contain NULLs.
@@ -48,6 +51,11 @@ kva_value *kva_transpose(kva_builder *b, kva_value *x, const int64_t *perm);
 kva_value *kva_expand(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *shape);
 kva_value *kva_expand_like(kva_builder *b, kva_value *x, const kva_type *type);
 kva_value *kva_reduce(kva_builder *b, kva_op_id op, kva_value *x, uint32_t n_axes, const int64_t *axes, bool keepdims);
+/* x with these dims, one for each of its own, which are assumed to be equal; `user` names the reader in messages. */
+kva_value *kva_assume(kva_builder *b, kva_value *x, const kva_dim *dims, const char *user);
+/* Gives operands, in place, the extents that their axes need to have in common, by op assume where they differ; see
+ * kva_op_info.agrees. What can never be equal stays as it is. */
+void kva_assume_agreement(kva_builder *b, const kva_op_info *op, const void *attrs, uint32_t n, kva_value **operands);
 /* Sums x over broadcast axes down to `type`'s shape: the gradient of a broadcast. */
 kva_value *kva_reduce_to(kva_builder *b, kva_value *x, const kva_type *type);
 kva_value *kva_matmul(kva_builder *b, kva_value *x, kva_value *y, bool transpose_x, bool transpose_y);

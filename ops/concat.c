@@ -13,6 +13,11 @@ static uint32_t axis_of(const kva_node *n) {
   return kva_axis(((const kva_concat_attrs *)n->attrs)->axis, kva_operand_type(n, 0)->rank);
 }
 
+int kva_concat_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  (void)operand;
+  return axis == kva_axis(((const kva_concat_attrs *)attrs)->axis, t->rank) ? -1 : (int)axis;
+}
+
 static kva_status check_operand(kva_module *m, const kva_node *n, uint32_t i, uint32_t axis) {
   const kva_type *first = kva_operand_type(n, 0);
   if (!kva_operand(n, i)) return kva_operand_error(m, n, i, "is missing");

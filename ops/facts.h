@@ -60,6 +60,7 @@ bool kva_less_equal_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_where_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_neg_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_cast_shape_values(kva_shape_values *v, const kva_node *n);
+bool kva_assume_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reshape_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_expand_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_slice_shape_values(kva_shape_values *v, const kva_node *n);
@@ -70,6 +71,13 @@ bool kva_reduce_prod_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reduce_min_shape_values(kva_shape_values *v, const kva_node *n);
 bool kva_reduce_max_shape_values(kva_shape_values *v, const kva_node *n);
 
+/* ---- operands that agree (kva_op_info.agrees) -------------------------------------------------------------------- */
+
+/* Aligned from the right, as elementwise operators broadcast. */
+int kva_agrees_aligned(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+int kva_concat_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+int kva_matmul_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
+
 /* ---- axes that results step along (kva_op_info.source_axis) ------------------------------------------------------ */
 
 int kva_broadcast_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
@@ -77,6 +85,7 @@ int kva_reduce_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_arg_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_scan_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_reshape_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_assume_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_transpose_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_slice_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_pad_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);

@@ -27,6 +27,13 @@ kva_matmul_shape kva_matmul_get(const kva_node *n) {
   };
 }
 
+/* Group 0 is the depth, leading dims are aligned from the right; rows and columns are free. */
+int kva_matmul_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  const kva_matmul_attrs *a = attrs;
+  uint32_t from_end = t->rank - 1 - axis, depth = operand ? !a->transpose_b : a->transpose_a;
+  return from_end >= 2 ? (int)from_end : from_end == depth ? 0 : -1;
+}
+
 static kva_status check_depth(kva_module *m, const kva_node *n, const kva_matmul_shape *s) {
   if (s->K == s->K_of_b) return KVA_OK;
   kva_text text = {0};

@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 6u
+#define KVA_ABI_VERSION 7u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -170,6 +170,12 @@ static inline int64_t kva_field_bytes(char field) {
   return field == 'f' || field == 'o' ? (int64_t)sizeof(kva_formula) : field == 'i' || field == 'n' ? 4 : 8;
 }
 
+/* Two sizes that must be equal. */
+typedef struct kva_condition {
+  kva_formula left, right;
+  const char *what; /* "extent 1 of operand 0 of add at node x", which is `left` and is used as `right` */
+} kva_condition;
+
 typedef struct kva_program {
   const char *name; /* "forward", "train_step", "init", ... */
   int32_t n_symbols, n_buffers, n_steps, n_inputs, n_outputs;
@@ -181,6 +187,8 @@ typedef struct kva_program {
   /* An output that is the buffer of an input replaces that input: the program writes it into the caller's input. */
   const int32_t *outputs;
   const int32_t *output_roles; /* kva_output_role; NULL: all are values */
+  const kva_condition *conditions;
+  int32_t n_conditions, reserved;
 } kva_program;
 
 /* A tensor map (TMA descriptor) over an argument of the kernel. Innermost dimension first; formulas over the program's
@@ -283,7 +291,8 @@ _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");
 _Static_assert(sizeof(kva_tensor_map_desc) == 16 + 10 * 16 + 24, "abi");
-_Static_assert(sizeof(kva_program) == 80, "abi");
+_Static_assert(sizeof(kva_condition) == 40, "abi");
+_Static_assert(sizeof(kva_program) == 96, "abi");
 _Static_assert(sizeof(kva_kernel_desc) == 56, "abi");
 _Static_assert(sizeof(kva_state_desc) == 128, "abi");
 _Static_assert(sizeof(kva_code) == 32, "abi");

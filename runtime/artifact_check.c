@@ -195,6 +195,13 @@ static kva_status check_signature(const checker *c) {
   return KVA_OK;
 }
 
+static kva_status check_condition(const checker *c, int32_t index) {
+  const kva_condition *q = &c->p->conditions[index];
+  int32_t n = c->p->n_symbols;
+  if (kva_formula_is_valid(&q->left, n) && kva_formula_is_valid(&q->right, n) && q->what) return KVA_OK;
+  return FAULT(c, "condition %d of '%s' is damaged", index, c->p->name);
+}
+
 static kva_status check_program(checker *c, int32_t index) {
   const kva_program *p = c->p = &c->a->programs[index];
   if (index && c->a->programs[index - 1].is_internal && !p->is_internal)
@@ -202,12 +209,14 @@ static kva_status check_program(checker *c, int32_t index) {
   if (!p->name) return FAULT(c, "program %d has no name", index);
   if (p->n_symbols < 0 || p->n_buffers < 0 || p->n_steps < 0 || p->n_inputs < 0 || p->n_outputs < 0 ||
       (p->n_symbols && !p->symbols) || (p->n_buffers && !p->buffers) || (p->n_steps && !p->steps) ||
-      (p->n_inputs && !p->inputs) || (p->n_outputs && !p->outputs))
+      (p->n_inputs && !p->inputs) || (p->n_outputs && !p->outputs) || p->n_conditions < 0 ||
+      (p->n_conditions && !p->conditions))
     return FAULT(c, "program '%s' lacks a table", p->name);
   for (int32_t i = 0; i < p->n_symbols; i++)
     if (!p->symbols[i]) return FAULT(c, "symbol %d of '%s' has no name", i, p->name);
   for (int32_t i = 0; i < p->n_buffers; i++) KVA_TRY(check_buffer(c, i));
   for (int32_t i = 0; i < p->n_steps; i++) KVA_TRY(check_step(c, i));
+  for (int32_t i = 0; i < p->n_conditions; i++) KVA_TRY(check_condition(c, i));
   return check_signature(c);
 }
 

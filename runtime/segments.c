@@ -142,6 +142,37 @@ static kva_status size_buffers(kva_session *s, kva_program_state *sp, int32_t se
   return KVA_OK;
 }
 
+/* ---- conditions -------------------------------------------------------------------------------------------------- */
+
+static kva_status unmet(kva_session *s, const kva_program *p, const kva_condition *c, const int64_t *symbols) {
+  int64_t left = -1, right = -1;
+  kva_text text = {0};
+  kva_formula_print(&c->left, p->symbols, &text);
+  if (kva_formula_eval(&c->left, symbols, &left)) kva_text_add(&text, " = %lld", (long long)left);
+  kva_text_add(&text, " here, but must be ");
+  kva_formula_print(&c->right, p->symbols, &text);
+  if (kva_formula_eval(&c->right, symbols, &right)) kva_text_add(&text, " = %lld", (long long)right);
+  kva_status status = kva_session_fail(s, KVA_INVALID, "%s: %s is %s; the model does not fit these shapes", p->name,
+                                       c->what, text.data);
+  kva_text_free(&text);
+  return status;
+}
+
+/* What was compiled in as equal is equal. */
+static kva_status check_conditions(kva_session *s, const kva_program_state *sp, int32_t segment) {
+  const kva_program *p = sp->desc;
+  for (int32_t i = 0; i < p->n_conditions; i++) {
+    const kva_condition *c = &p->conditions[i];
+    int32_t left = kva_formula_segment(&c->left, sp->symbol_segments);
+    int32_t right = kva_formula_segment(&c->right, sp->symbol_segments);
+    int64_t a, b;
+    if ((left > right ? left : right) != segment) continue;
+    if (!kva_formula_eval(&c->left, sp->symbols, &a) || !kva_formula_eval(&c->right, sp->symbols, &b) || a != b)
+      return unmet(s, p, c, sp->symbols);
+  }
+  return KVA_OK;
+}
+
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* Whether buffer i is in its segment's arena. Outputs of later segments stay there until the next run. */
@@ -292,6 +323,7 @@ static void reserve(kva_session *s, kva_program_state *sp) {
 static kva_status plan_segment(kva_session *s, kva_program_state *sp, int32_t segment) {
   kva_segment *g = &sp->segments[segment];
   g->planned = false;
+  KVA_TRY(check_conditions(s, sp, segment));
   KVA_TRY(size_buffers(s, sp, segment, sp->symbols));
   KVA_TRY(place_arena(s, sp, segment));
   if (segment == 0) {

@@ -53,6 +53,28 @@ npy write "$work/wrong.npy" '<f4' '(4,)' 1 2 3 4
 expect 1 run "$work/sum.kv" -i "$work/a.npy" -i "$work/wrong.npy"
 says "dimension 0 of input 'b' must be 3, found 4"
 
+# Extents that are assumed to be equal are checked before a step runs, also those that a step computes.
+cat >"$work/assume.kv" <<'KV'
+model assume (float[N, 3] a, float[M] b, int64 n) => (float[N, 3] y, float[C] z) {
+  table = kv.assume <shape = [N], user = "the table"> (b)
+  y = a + kv.reshape <shape = [N, 1]> (table)
+  kv.bind <symbol = C> (n)
+  z = kv.assume <shape = [C]> (b)
+}
+KV
+npy write "$work/two.npy" '<f4' '(2,)' 10 20
+npy write "$work/n2.npy" '<i8' '()' 2
+npy write "$work/n3.npy" '<i8' '()' 3
+expect 0 run "$work/assume.kv" -i "$work/a.npy" -i "$work/two.npy" -i "$work/n2.npy" -o "$work/o2"
+npy expect "$work/o2/y.npy" '<f4' '(2, 3)' 11 12 13 24 25 26
+npy expect "$work/o2/z.npy" '<f4' '(2,)' 10 20
+expect 1 run "$work/assume.kv" -i "$work/a.npy" -i "$work/b.npy" -i "$work/n3.npy"
+says "extent 0 of the table is M = 3 here, but must be N = 2"
+expect 1 run "$work/assume.kv" -i "$work/a.npy" -i "$work/two.npy" -i "$work/n3.npy"
+says "is M = 2 here, but must be C = 3"
+expect 1 run "$work/assume.kv" -i "$work/a.npy" -i "$work/b.npy" -i "$work/n3.npy" --device ptxsim
+says "extent 0 of the table is M = 3 here, but must be N = 2"
+
 # Indices that are data: clamped, or with --check-indices named, on the CPU and a simulated GPU, in loops too.
 cat >"$work/pick.kv" <<'KV'
 model pick (float[N, 3] x, int64[M] i, int64[K, 2] j, int64[N] t) => (float[M, 3] y, float[K] z, float[N] l) {

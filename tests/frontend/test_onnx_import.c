@@ -89,14 +89,44 @@ static void test_shape_arithmetic(void **unused) {
   kva_module_destroy(m);
 }
 
+/* Extents that an input gives are symbols that are bound at run time; axes must be known. */
 static void test_data_dependent_shape(void **unused) {
   (void)unused;
-  kva_text g = {0};
+  kva_text g = {0}, h = {0};
   pk_sub(&g, 1, pk_node("Reshape", "x s", "y", "dynamic"));
   pk_sub(&g, 11, pk_value("x", 1, "6"));
   pk_sub(&g, 11, pk_value("s", 7, "2"));
   pk_sub(&g, 12, pk_value("y", 1, "?,?"));
-  pk_expect(pk_model(g, 17), KVA_UNSUPPORTED, "depends on data");
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[shape, shape_2]");
+  kva_module_destroy(m);
+  pk_sub(&h, 1, pk_node("ReduceSum", "x s", "y", "dynamic"));
+  pk_sub(&h, 11, pk_value("x", 1, "6,6"));
+  pk_sub(&h, 11, pk_value("s", 7, "1"));
+  pk_sub(&h, 12, pk_value("y", 1, "?,?"));
+  pk_expect(pk_model(h, 17), KVA_UNSUPPORTED, "depends on data");
+}
+
+/* Dimensions without names that an operator needs to be equal: the second operand is read as the first. */
+static void test_assumed_extents(void **unused) {
+  (void)unused;
+  kva_text g = {0}, h = {0};
+  pk_sub(&g, 1, pk_node("Add", "x y", "z", "add"));
+  pk_sub(&g, 11, pk_value("x", 1, "N,?,3"));
+  pk_sub(&g, 11, pk_value("y", 1, "?,1,3"));
+  pk_sub(&g, 12, pk_value("z", 1, "N,?,3"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[N, x_1, 3]");
+  assert_string_equal(m->functions.data[0]->graph->first->op->name, "assume");
+  kva_ref_tensor *z = run(m, 3, (int64_t[]){2, 1, 3});
+  assert_int_equal(z->n, 6);
+  kva_ref_tensor_free(z);
+  kva_module_destroy(m);
+  pk_sub(&h, 1, pk_node("Add", "x y", "z", "add"));
+  pk_sub(&h, 11, pk_value("x", 1, "N,4"));
+  pk_sub(&h, 11, pk_value("y", 1, "?,3"));
+  pk_sub(&h, 12, pk_value("z", 1, "N,4"));
+  pk_expect(pk_model(h, 17), KVA_INVALID, "do not broadcast");
 }
 
 /* A slice of a symbolic extent and zeros before it: the shift of a sequence keeps its length T. */
@@ -429,6 +459,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_symbols),
       cmocka_unit_test(test_shape_arithmetic),
+      cmocka_unit_test(test_assumed_extents),
       cmocka_unit_test(test_data_dependent_shape),
       cmocka_unit_test(test_shifted_slice_keeps_its_length),
       cmocka_unit_test(test_typed_fields),

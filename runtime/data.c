@@ -223,10 +223,8 @@ bool kva_data_reads_files(const char *kind) {
   return false;
 }
 
-static kva_status open_spec(const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag,
-                            kva_data_source *out_source) {
-  if (o->rank < 0 || o->rank >= (o->world ? o->world : 1))
-    return kva_error(diag, NULL, "data: rank %d is not one of %d", o->rank, o->world ? o->world : 1);
+kva_status kva_data_open_spec(const kva_data_spec *spec, const kva_data_options *o, kva_diag *diag,
+                              kva_data_source *out_source) {
   for (int i = 0; i < N_FILE_KINDS; i++) {
     if (strcmp(file_kinds[i].name, spec->kind)) continue;
     KVA_TRY(file_kinds[i].open(spec, o, diag, out_source));
@@ -236,13 +234,22 @@ static kva_status open_spec(const kva_data_spec *spec, const kva_data_options *o
   return open_generator(spec, o, diag, out_source);
 }
 
+static kva_status check_rank(const kva_data_options *o, kva_diag *diag) {
+  int world = o->world ? o->world : 1;
+  if (o->rank >= 0 && o->rank < world) return KVA_OK;
+  return kva_error(diag, NULL, "data: rank %d is not one of %d", o->rank, world);
+}
+
 kva_status kva_data_open(const char *text, const kva_data_options *options, kva_diag *diag,
                          kva_data_source *out_source) {
   *out_source = (kva_data_source){0};
   kva_arena *arena = kva_arena_create();
-  kva_data_spec spec;
-  kva_status status = kva_data_parse(text, arena, diag, &spec);
-  if (!status) status = open_spec(&spec, options, diag, out_source);
+  kva_data_spec *specs;
+  int n;
+  kva_status status = kva_data_parse(text, arena, diag, &n, &specs);
+  if (!status) status = check_rank(options, diag);
+  if (!status && n > 1) status = kva_data_open_mixture(n, specs, options, diag, out_source);
+  if (!status && n == 1) status = kva_data_open_spec(specs, options, diag, out_source);
   kva_arena_destroy(arena);
   return status;
 }

@@ -4,6 +4,7 @@
 #define KVA_RUNTIME_DATA_H
 
 #include "runtime/runtime.h"
+#include "runtime/tokens.h"
 
 /* ---- the parsed text --------------------------------------------------------------------------------------------- */
 
@@ -14,15 +15,33 @@ typedef struct kva_data_item {
   const char *name, *value;
 } kva_data_item;
 
-/* A parsed text for kva_data_open. `length` and `eval` are not among the items. */
+/* How rows of token files are divided between training and evaluation. */
+typedef enum kva_data_split {
+  KVA_SPLIT_CHOSEN,    /* by documents where there are enough of them, else at the end */
+  KVA_SPLIT_DOCUMENTS, /* by a hash of each document */
+  KVA_SPLIT_END,       /* the last rows are for evaluation */
+} kva_data_split;
+
+/* A parsed source of a text for kva_data_open. length, eval, split and weight are not among the items. */
 typedef struct kva_data_spec {
   const char *kind;
   int n_items;
   kva_data_item items[KVA_DATA_MAX_ITEMS];
   int64_t length; /* 0: not given */
   double eval;    /* in [0, 1); negative: not given */
+  double weight;  /* in a mixture; 0: not given */
+  kva_data_split split;
 } kva_data_spec;
-KVA_MUST_USE kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, kva_data_spec *out_spec);
+/* The sources of a text, one or more, between which are semicolons. */
+KVA_MUST_USE kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, int *out_n,
+                                       kva_data_spec **out_specs);
+
+/* Opens one source. */
+KVA_MUST_USE kva_status kva_data_open_spec(const kva_data_spec *spec, const kva_data_options *options, kva_diag *diag,
+                                           kva_data_source *out_source);
+/* Opens several, as one that mixes their rows by weight. */
+KVA_MUST_USE kva_status kva_data_open_mixture(int n, const kva_data_spec *specs, const kva_data_options *options,
+                                              kva_diag *diag, kva_data_source *out_source);
 
 /* Whether sources of this kind read files, which their items name. */
 bool kva_data_reads_files(const char *kind);
@@ -50,9 +69,27 @@ uint64_t kva_permute(uint64_t key, uint64_t epoch, uint64_t n, uint64_t i);
  * 1); -1: no rows are available. */
 int64_t kva_data_row(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
                      int64_t batch, int64_t r);
+/* The same where the two sides have numbers of their own: of `rows` rows, all of the side. */
+int64_t kva_data_row_of(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
+                        int64_t batch, int64_t r);
 /* Reports that no rows are available. */
 kva_status kva_data_no_rows(const char *what, const kva_data_order *order, int64_t rows, bool evaluation,
                             kva_diag *diag);
+
+/* Documents of a token file one after the other: runs of tokens that follow each other in the file, too. */
+typedef struct kva_token_run {
+  int64_t begin, at; /* in the file, in the stream */
+} kva_token_run;
+typedef struct kva_token_stream {
+  int64_t n, documents, n_runs; /* n: tokens */
+  kva_token_run *runs;          /* free(); NULL: the stream is the file */
+} kva_token_stream;
+/* Divides a file's documents into those for training, out[0], and for evaluation, out[1], both empty before. Reads the
+ * whole file. The caller frees runs, also after a failure. */
+KVA_MUST_USE kva_status kva_token_streams_make(const kva_token_file *f, double eval, kva_diag *diag,
+                                               kva_token_stream out[2]);
+/* The file's number of a stream's token. */
+int64_t kva_token_stream_place(const kva_token_stream *s, int64_t place);
 
 /* Checks the tensors of a source of token sequences: n matrices [B, T] of int32 or int64, where n is at most the number
  * of names. length 0: any T. */

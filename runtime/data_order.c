@@ -35,12 +35,31 @@ static kva_status take_eval(const char *value, kva_diag *diag, double *out) {
   return KVA_OK;
 }
 
+static kva_status take_split(const char *value, kva_diag *diag, kva_data_split *out) {
+  *out = !strcmp(value, "documents") ? KVA_SPLIT_DOCUMENTS : !strcmp(value, "end") ? KVA_SPLIT_END : KVA_SPLIT_CHOSEN;
+  if (*out) return KVA_OK;
+  return kva_error(diag, NULL, "data: split must be documents or end, found '%s'", value);
+}
+
+static kva_status take_weight(const char *value, kva_diag *diag, double *out) {
+  char *end;
+  *out = strtod(value, &end);
+  if (!*value || *end || !(*out > 0 && *out <= 1e9))
+    return kva_error(diag, NULL, "data: weight must be above 0 and at most 1e9, found '%s'", value);
+  return KVA_OK;
+}
+
 static kva_status take_item(kva_data_spec *spec, char *item, kva_diag *diag) {
   char *equals = strchr(item, '=');
   if (equals) *equals = 0;
   const char *name = equals ? item : NULL, *value = equals ? equals + 1 : item;
   if (name && !strcmp(name, "length")) return take_length(value, diag, &spec->length);
   if (name && !strcmp(name, "eval")) return take_eval(value, diag, &spec->eval);
+  if (name && !strcmp(name, "weight")) return take_weight(value, diag, &spec->weight);
+  if (name && !strcmp(name, "split")) {
+    if (!strcmp(spec->kind, "tokens")) return take_split(value, diag, &spec->split);
+    return kva_error(diag, NULL, "data '%s' has no documents; split= is for tokens", spec->kind);
+  }
   if (!*value || (name && !*name)) return kva_error(diag, NULL, "data '%s': an item is empty", spec->kind);
   if (spec->n_items == KVA_DATA_MAX_ITEMS)
     return kva_error(diag, NULL, "data '%s': more than %d items", spec->kind, KVA_DATA_MAX_ITEMS);
@@ -48,11 +67,11 @@ static kva_status take_item(kva_data_spec *spec, char *item, kva_diag *diag) {
   return KVA_OK;
 }
 
-kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, kva_data_spec *out_spec) {
+static kva_status parse_source(char *text, kva_arena *arena, kva_diag *diag, kva_data_spec *out_spec) {
   *out_spec = (kva_data_spec){.eval = -1};
   size_t n = strcspn(text, ":");
   out_spec->kind = kva_arena_strndup(arena, text, n);
-  char *item = text[n] ? kva_arena_strdup(arena, text + n + 1) : NULL;
+  char *item = text[n] ? text + n + 1 : NULL;
   while (item) {
     char *comma = strchr(item, ',');
     if (comma) *comma++ = 0;
@@ -62,10 +81,31 @@ kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, kv
   return KVA_OK;
 }
 
+kva_status kva_data_parse(const char *text, kva_arena *arena, kva_diag *diag, int *out_n, kva_data_spec **out_specs) {
+  int n = 1;
+  for (const char *at = text; (at = strchr(at, ';')); at++) n++;
+  kva_data_spec *specs = *out_specs = KVA_NEW_ARRAY(arena, kva_data_spec, n);
+  *out_n = n;
+  char *source = kva_arena_strdup(arena, text);
+  for (int i = 0; i < n; i++) {
+    char *next = strchr(source, ';');
+    if (next) *next++ = 0;
+    KVA_TRY(parse_source(source, arena, diag, &specs[i]));
+    source = next;
+  }
+  if (n == 1 && specs->weight)
+    return kva_error(diag, NULL, "data '%s': weight=%g is for a mixture of several sources", specs->kind,
+                     specs->weight);
+  return KVA_OK;
+}
+
 int64_t kva_data_length(const char *text) {
   kva_arena *arena = kva_arena_create();
-  kva_data_spec spec;
-  int64_t length = kva_data_parse(text, arena, NULL, &spec) ? 0 : spec.length;
+  kva_data_spec *specs;
+  int n = 0;
+  int64_t length = 0;
+  if (kva_data_parse(text, arena, NULL, &n, &specs) != KVA_OK) n = 0;
+  for (int i = 0; i < n && !length; i++) length = specs[i].length;
   kva_arena_destroy(arena);
   return length;
 }
@@ -101,16 +141,21 @@ static int64_t eval_rows(const kva_data_order *order, int64_t rows) {
   return n < rows ? n : rows - (rows > 0);
 }
 
-int64_t kva_data_row(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
-                     int64_t batch, int64_t r) {
-  int64_t n_eval = eval_rows(order, rows), n = evaluation ? n_eval : rows - n_eval;
-  if (n <= 0) return -1;
+int64_t kva_data_row_of(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
+                        int64_t batch, int64_t r) {
+  if (rows <= 0) return -1;
   uint64_t key = kva_hash(kva_hash(0, &seed, sizeof seed), evaluation ? "e" : "t", 1);
   uint64_t batches = (uint64_t)(evaluation ? step : step - 1) * (uint64_t)order->world + (uint64_t)order->rank;
   uint64_t index = batches * (uint64_t)batch + (uint64_t)r;
-  uint64_t epoch = evaluation ? 0 : index / (uint64_t)n;
-  int64_t row = (int64_t)kva_permute(key, epoch, (uint64_t)n, index % (uint64_t)n);
-  return evaluation ? rows - n_eval + row : row;
+  uint64_t epoch = evaluation ? 0 : index / (uint64_t)rows;
+  return (int64_t)kva_permute(key, epoch, (uint64_t)rows, index % (uint64_t)rows);
+}
+
+int64_t kva_data_row(const kva_data_order *order, int64_t rows, uint64_t seed, int64_t step, bool evaluation,
+                     int64_t batch, int64_t r) {
+  int64_t n_eval = eval_rows(order, rows);
+  int64_t row = kva_data_row_of(order, evaluation ? n_eval : rows - n_eval, seed, step, evaluation, batch, r);
+  return evaluation && row >= 0 ? rows - n_eval + row : row;
 }
 
 kva_status kva_data_no_rows(const char *what, const kva_data_order *order, int64_t rows, bool evaluation,

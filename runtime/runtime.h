@@ -145,8 +145,12 @@ KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_
  *   safetensors:FILE            likewise, from one file with tensors of the inputs' names
  *
  * Every kind takes length=T, the length of sequences. Kinds that read files take eval=X (0.05), the fraction of the
- * rows, at the end, that is used for evaluation only. The other rows are shuffled again for every epoch, by `seed`.
- * File names cannot contain commas. */
+ * rows, at the end, that is used for evaluation only; of token files with at least 1 / X documents, or with
+ * split=documents, those documents whose hash is below X (split=end: the end again). The other rows are shuffled again
+ * for every epoch, by `seed`.
+ *
+ * Several sources with semicolons between them are a mixture: each row of a batch is of one of them, as often as its
+ * weight=X (1) says in every 4096 rows. File names cannot contain commas and semicolons. */
 typedef struct kva_data_options {
   int64_t vocab;             /* of the model's logits; 0: unknown */
   int n_inputs;              /* data inputs of the train program, in order */

@@ -59,33 +59,41 @@ static const char *data_text(const kva_train_spec *spec, const kva_strings *pins
   return copy;
 }
 
-/* The source with its files in `folder`, below which they must be. */
+/* A source as text, with its files in `folder`, below which they must be; NULL: it has none. */
 static kva_status source_below(const char *folder, const kva_data_spec *spec, kva_text *out, kva_diag *diag) {
   kva_text_add(out, "%s:", spec->kind);
   for (int i = 0; i < spec->n_items; i++) {
     const kva_data_item *item = &spec->items[i];
     kva_file file;
-    KVA_TRY(kva_file_map_below(folder, item->value, diag, &file));
-    kva_file_unmap(&file);
-    kva_text_add(out, "%s%s%s%s/%s", i ? "," : "", item->name ? item->name : "", item->name ? "=" : "", folder,
-                 item->value);
+    if (folder) KVA_TRY(kva_file_map_below(folder, item->value, diag, &file));
+    if (folder) kva_file_unmap(&file);
+    kva_text_add(out, "%s%s%s%s%s%s", i ? "," : "", item->name ? item->name : "", item->name ? "=" : "",
+                 folder ? folder : "", folder ? "/" : "", item->value);
   }
   if (spec->length) kva_text_add(out, ",length=%lld", (long long)spec->length);
   if (spec->eval >= 0) kva_text_add(out, ",eval=%.17g", spec->eval);
+  if (spec->weight) kva_text_add(out, ",weight=%.17g", spec->weight);
+  if (spec->split) kva_text_add(out, ",split=%s", spec->split == KVA_SPLIT_END ? "end" : "documents");
   return KVA_OK;
 }
 
 /* A model reads nothing outside its folder: files that its train block names are taken from there. */
 static kva_status find_data(const kva_module *m, const char *model, kva_diag *diag) {
-  kva_data_spec spec;
+  kva_data_spec *specs;
+  int n;
   if (!m->train || !m->train->data) return KVA_OK;
-  KVA_TRY(kva_data_parse(m->train->data, m->arena, diag, &spec));
-  if (!kva_data_reads_files(spec.kind)) return KVA_OK;
+  KVA_TRY(kva_data_parse(m->train->data, m->arena, diag, &n, &specs));
   const char *slash = strrchr(model, '/');
-  size_t n = slash && slash > model ? (size_t)(slash - model) : 1;
+  const char *folder = slash ? kva_arena_strndup(m->arena, model, slash > model ? (size_t)(slash - model) : 1) : ".";
   kva_text source = {0};
-  kva_status status = source_below(slash ? kva_arena_strndup(m->arena, model, n) : ".", &spec, &source, diag);
-  if (status == KVA_OK) m->train->data = kva_arena_strdup(m->arena, source.data);
+  kva_status status = KVA_OK;
+  bool files = false;
+  for (int i = 0; status == KVA_OK && i < n; i++) {
+    files |= kva_data_reads_files(specs[i].kind);
+    kva_text_add(&source, "%s", i ? ";" : "");
+    status = source_below(kva_data_reads_files(specs[i].kind) ? folder : NULL, &specs[i], &source, diag);
+  }
+  if (status == KVA_OK && files) m->train->data = kva_arena_strdup(m->arena, source.data);
   kva_text_free(&source);
   return status;
 }
@@ -269,8 +277,9 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
   return kva_train_write_report(o->settings.report, (int)n, results, k, config, arena, diag);
 }
 
-static int train_all(const train_options *o) {
+static int train_all(train_options *o) {
   kva_arena *arena = kva_arena_create();
+  kva_train_take_sources(&o->settings, arena);
   kva_diag *diag = kva_diag_create();
   uint32_t n = o->variants.n ? o->variants.n : 1;
   variant *v = KVA_NEW_ARRAY(arena, variant, n);

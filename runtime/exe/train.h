@@ -21,7 +21,8 @@ typedef struct kva_train_defaults {
  * KVA_TRAIN_SETTINGS. */
 typedef struct kva_train_settings {
   const char *data, *schedule, *metrics, *report, *checkpoint, *resume;
-  double time_limit; /* seconds */
+  kva_strings sources; /* kva_train_take_sources makes `data` of them */
+  double time_limit;   /* seconds */
   kva_part shard;
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
   int64_t warmup;
@@ -60,9 +61,10 @@ typedef struct kva_train_settings {
       {"--data",                                                                                                        \
        NULL,                                                                                                            \
        "SOURCE",                                                                                                        \
-       KVA_OPTION_STRING,                                                                                               \
-       &(o)->data,                                                                                                      \
-       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE"},    \
+       KVA_OPTION_LIST,                                                                                                 \
+       &(o)->sources,                                                                                                   \
+       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE; "    \
+       "several, each with weight=X, are mixed"},                                                                       \
       {"--shard", NULL, "R/W", KVA_OPTION_PART, &(o)->shard, "only part R (from 0) of W of every batch"},               \
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},       \
       {"--eval-batches", NULL, "N", KVA_OPTION_INT, &(o)->eval_batches, "batches of an evaluation (8)"},                \
@@ -82,6 +84,8 @@ typedef struct kva_train_settings {
 /* Rows of a step, and of a micro-batch (0: as the program was compiled, else all rows). */
 int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d);
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d);
+/* Makes the data source of the command line's sources, in the arena. */
+void kva_train_take_sources(kva_train_settings *o, kva_arena *arena);
 /* The data source as text; NULL: none was given. */
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d);
 /* The settings of a run; *out lacks data symbols and callbacks. */

@@ -148,6 +148,7 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
                            "[options]", "trains the model that it was compiled from", text.data};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (text.cut) code = kva_exit_code(usage.program, KVA_NO_MEMORY, NULL);
+  kva_train_take_sources(&o, arena);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = train(artifact, &o, device, &d, arena, diag);

@@ -16,6 +16,11 @@ int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_default
   return o->accumulate > 1 ? batch_of(o, d) : 0;
 }
 
+void kva_train_take_sources(kva_train_settings *o, kva_arena *arena) {
+  for (uint32_t i = 0; i < o->sources.n; i++)
+    o->data = i ? kva_arena_printf(arena, "%s;%s", o->data, o->sources.v[i]) : o->sources.v[i];
+}
+
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d) {
   return o->data ? o->data : d->data;
 }

@@ -4,11 +4,12 @@
 . "$(dirname "$0")/support.sh"
 cd "$work"
 model=$OLDPWD/models/mlp.kv
-size=(-D d=16 -D hidden=32 -D vocab=64 --data ngram:pairs=40,length=32 --batch 8 --eval-every 20 --eval-batches 2)
+size=(-D d=16 -D hidden=32 -D vocab=64 --batch 8 --eval-every 20 --eval-batches 2)
+data=ngram:pairs=40,length=32
 step() { printf '%s/step-%010d.safetensors' "$1" "$2"; }
 same() { cmp "$1" "$2" || fail "$3"; }
 bits() { sed 's/"seconds": [^,]*//' "$1"; }
-train() { expect "$1" train "$model" "${size[@]}" --checkpoint-every 10 "${@:2}"; }
+train() { expect "$1" train "$model" "${size[@]}" --data "$data" --checkpoint-every 10 "${@:2}"; }
 
 # The same bits on any number of threads, and after an end by --steps.
 train 0 --steps 60 --checkpoint whole --metrics whole.jsonl --threads 1 --schedule cosine --warmup 7
@@ -20,7 +21,7 @@ done
 
 # Killed again and again, metrics included.
 for i in 1 2 3 4 5 6 7 8; do
-  "$KVASIR" train "$model" "${size[@]}" --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume \
+  "$KVASIR" train "$model" "${size[@]}" --data "$data" --steps 60 --schedule cosine --warmup 7 --checkpoint killed --resume \
     --checkpoint-every 3 --metrics killed.jsonl --threads $((i % 3 + 1)) >"$work/out" 2>&1 &
   pid=$!
   sleep "0.$((RANDOM % 3))$((RANDOM % 10))"
@@ -32,7 +33,7 @@ same "$(step whole 60)" "$(step killed 60)" "a killed run differs"
 same <(bits whole.jsonl) <(bits killed.jsonl) "the metrics of a killed run differ"
 
 # SIGTERM and the time limit save at the step they end at.
-"$KVASIR" train "$model" "${size[@]}" --steps 10000000 --checkpoint term --keep 1 >"$work/out" 2>&1 &
+"$KVASIR" train "$model" "${size[@]}" --data "$data" --steps 10000000 --checkpoint term --keep 1 >"$work/out" 2>&1 &
 pid=$!
 until [ -e term ]; do sleep 0.05; done
 sleep 0.3
@@ -49,7 +50,8 @@ train 4 --steps 10000000 --checkpoint limit --time-limit 0.3s --checkpoint-every
 [ "$(ls limit | wc -l)" -eq 1 ] || fail "--time-limit saves"
 
 # 4 batches of 8 are a batch of 32 in micro-batches of 8; one micro-batch of 32 is the same up to rounding.
-rest=(--steps 20 --eval-every 0 --data ngram:pairs=40,length=32,all=1)
+data+=,all=1
+rest=(--steps 20 --eval-every 0)
 train 0 "${rest[@]}" --batch 8 --accumulate 4 --checkpoint four --metrics four.jsonl --threads 1
 train 0 "${rest[@]}" --batch 32 --micro-batch 8 --checkpoint passes --threads 2
 train 0 "${rest[@]}" --batch 16 --accumulate 2 --micro-batch 8 --checkpoint two --threads 3
@@ -62,6 +64,7 @@ a, b = ([json.loads(l)["loss"] for l in open(f)] for f in sys.argv[1:])
 assert len(a) == len(b) == 20 and a != b and a[0] > a[-1] + 0.1, (a, b)
 assert all(abs(x - y) < 1e-4 * x for x, y in zip(a, b)), list(zip(a, b))
 PY
+data=${data%,all=1}
 train 1 --steps 5 --batch 32 --micro-batch 5
 says "a batch of 32 rows cannot be cut into micro-batches of 5"
 
@@ -113,7 +116,7 @@ says "learning rate: was "
 
 # A file size limit stands for a full disk: the run goes on, its end is an error, no piece is left.
 code=0
-(ulimit -f 20; "$KVASIR" train "$model" "${size[@]}" --steps 25 --checkpoint full --checkpoint-every 10) >"$work/out" 2>&1 ||
+(ulimit -f 20; "$KVASIR" train "$model" "${size[@]}" --data "$data" --steps 25 --checkpoint full --checkpoint-every 10) >"$work/out" 2>&1 ||
   code=$?
 [ "$code" -ne 0 ] || fail "full disk: exit code 0"
 says "cannot write it: File too large"

@@ -5,6 +5,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -148,10 +149,21 @@ def hang_ups(s):
 
 
 def prompts_are_kept(s):
-    s.complete(prompt="A sentence that many texts begin with. One", max_tokens=1)
-    before = s.metric('prompt_tokens_total{from="cache"}')
-    s.complete(prompt="A sentence that many texts begin with. One and more", max_tokens=1)
-    assert s.metric('prompt_tokens_total{from="cache"}') - before == len("A sentence that many texts begin with. One")
+    """One that begins another, and what two have in common: the texts are those of prompts that are read whole."""
+    begin, long = "A sentence that many texts begin with. ", "0123456789" * 20
+    asked = {begin: 0, begin + "One more": len(begin), long + "abc": 0, long + "xyz": len(long), long: len(long) - 1}
+    with tempfile.NamedTemporaryFile("w") as file:  # one after the other, without a beginning in common
+        file.write("\n".join([begin, long, begin + "One more", long + "abc", begin, long + "xyz"]))
+        file.flush()
+        made = subprocess.run([TOOL, "generate", *MODEL, "--prompts", file.name, "--batch", "1", "--tokens", "20", "--temperature", "1",
+                               "--top-k", "1", "--json"], stdout=subprocess.PIPE, check=True).stdout
+    alone = {row["prompt"]: row["text"] for row in map(json.loads, made.splitlines())}
+    for prompt, kept in list(asked.items()) + [(prompt, len(prompt)) for prompt in asked]:
+        before = s.metric('prompt_tokens_total{from="cache"}')
+        answer = s.complete(prompt=prompt, max_tokens=20, top_k=1)
+        assert text_of(answer) == alone[prompt], prompt
+        assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == kept, (prompt, answer)
+        assert s.metric('prompt_tokens_total{from="cache"}') - before == kept
 
 
 def rest(s):
@@ -176,10 +188,13 @@ def open_key():
 
 
 def full_queue_and_end():
-    s = Server("--batch", "1", "--queue", "2")
-    held = [stream(s, "/v1/completions", prompt="a", max_tokens=290, seed=i) for i in range(3)]
-    found = [s.ask("POST", "/v1/completions", {"prompt": "a", "n": 2})[0] for _ in range(3)]
-    assert 429 in found, found
+    s = Server("--batch", "1", "--queue", "2", "--context", "2000")
+    assert s.ask("POST", "/v1/completions", {"prompt": "a", "n": 3})[0] == 429
+    held = []
+    for i in range(3):
+        while s.metric("texts_waiting") > 1:
+            time.sleep(0.001)
+        held.append(stream(s, "/v1/completions", prompt="a", max_tokens=400, seed=i))
     s.process.send_signal(signal.SIGTERM)
     for c, answer in held:
         assert list(events(answer))[-1]["choices"][0]["finish_reason"] in ("length", "stop")

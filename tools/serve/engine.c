@@ -14,7 +14,8 @@ typedef struct entry {
   int64_t sequence; /* or NO_SEQUENCE */
   kva_token_ids tokens;
   float *logits;
-  int64_t used; /* time of the last use */
+  int64_t logits_after; /* so many tokens; another number than tokens.n: they are not there */
+  int64_t used;         /* time of the last use */
 } entry;
 
 typedef struct slot {
@@ -169,17 +170,26 @@ static bool is_read_by_any(const kva_engine *e, const entry *x) {
   return false;
 }
 
-/* Whether an entry holds all its tokens, and they begin the prompt. */
-static bool is_prefix(const kva_engine *e, const entry *x, const kva_completion *c) {
-  return x->tokens.n && x->tokens.n <= c->prompt_tokens && !is_read_by_any(e, x) &&
-         !memcmp(x->tokens.data, c->prompt, (size_t)x->tokens.n * sizeof *c->prompt);
+/* How many tokens of the prompt an entry can give: all, with its logits, or fewer, from a state that sequences keep. */
+static int64_t common(const kva_engine *e, const entry *x, const kva_completion *c) {
+  enum { KEPT_ROWS = 128 }; /* see kva_sequences_roll_back: a cut before costs as much as reading again */
+  int64_t n = 0, most = x->tokens.n < c->prompt_tokens ? x->tokens.n : c->prompt_tokens;
+  if (is_read_by_any(e, x)) return 0;
+  while (n < most && x->tokens.data[n] == c->prompt[n]) n++;
+  bool with_logits = n == x->tokens.n && n == x->logits_after;
+  if (n == c->prompt_tokens && !with_logits) n--; /* those of its last token are needed */
+  return n == x->tokens.n || n >= KEPT_ROWS ? n : 0;
 }
 
-static entry *longest_prefix(const kva_engine *e, const kva_completion *c) {
+/* The entry that gives most; NULL: none gives anything. */
+static entry *best_entry(const kva_engine *e, const kva_completion *c, int64_t *out_common) {
   entry *best = NULL;
+  *out_common = 0;
   for (int64_t i = 0; i < e->o.prefixes; i++) {
-    entry *x = &e->entries[i];
-    if (is_prefix(e, x, c) && (!best || x->tokens.n > best->tokens.n)) best = x;
+    int64_t n = common(e, &e->entries[i], c);
+    if (n <= *out_common) continue;
+    *out_common = n;
+    best = &e->entries[i];
   }
   return best;
 }
@@ -199,25 +209,38 @@ static kva_status make_room(kva_engine *e, entry *x, kva_diag *diag) {
   return x->logits ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
 }
 
-/* Gives a text an entry to read its prompt in, which begins with what another one has of it. false: none is free. */
+static void forget(kva_engine *e, entry *x) {
+  kva_sequences_remove(e->sequences, x->sequence);
+  x->sequence = NO_SEQUENCE, x->tokens.n = 0;
+}
+
+/* An entry takes what another one has in common with a prompt. */
+static kva_status begin_as(kva_engine *e, entry *x, const entry *prefix, int64_t known, kva_diag *diag) {
+  kva_sequences *q = e->sequences;
+  if (x == prefix) { /* the rest of its own is given up */
+    int64_t rows = x->tokens.n - known;
+    x->tokens.n = known;
+    return checked(e, kva_sequences_roll_back(q, x->sequence, rows), diag);
+  }
+  forget(e, x);
+  if (!prefix) return checked(e, kva_sequences_add(q, &x->sequence), diag);
+  KVA_TRY(checked(e, kva_sequences_fork(q, prefix->sequence, &x->sequence), diag));
+  KVA_TRY(checked(e, kva_sequences_roll_back(q, x->sequence, prefix->tokens.n - known), diag));
+  for (int64_t i = 0; i < known; i++) kva_token_ids_add(&x->tokens, prefix->tokens.data[i]);
+  return KVA_OK;
+}
+
+/* Gives a text an entry to read its prompt in, if one is free. */
 static kva_status begin_reading(kva_engine *e, slot *s, kva_diag *diag) {
-  entry *prefix = longest_prefix(e, s->c);
-  bool whole = prefix && prefix->tokens.n == s->c->prompt_tokens;
-  entry *x = whole ? prefix : oldest(e);
+  int64_t known;
+  entry *prefix = best_entry(e, s->c, &known), *x = known == s->c->prompt_tokens ? prefix : oldest(e);
   if (!x) return KVA_OK;
   KVA_TRY(make_room(e, x, diag));
-  int64_t known = prefix ? prefix->tokens.n : 0;
+  kva_status status = begin_as(e, x, prefix, known, diag);
+  if (status != KVA_OK) forget(e, x);
+  KVA_TRY(status);
   s->c->reused = known;
   e->stats.reused += known;
-  if (x != prefix) {
-    kva_sequences_remove(e->sequences, x->sequence);
-    x->sequence = NO_SEQUENCE, x->tokens.n = 0;
-    KVA_TRY(checked(e,
-                    prefix ? kva_sequences_fork(e->sequences, prefix->sequence, &x->sequence)
-                           : kva_sequences_add(e->sequences, &x->sequence),
-                    diag));
-    for (int64_t i = 0; i < known; i++) kva_token_ids_add(&x->tokens, s->c->prompt[i]);
-  }
   if (prefix) prefix->used = ++e->clock;
   x->used = ++e->clock;
   s->reading = x;
@@ -231,8 +254,11 @@ static kva_status read_chunk(kva_engine *e, slot *s, kva_diag *diag) {
   double start = kva_now();
   for (int64_t i = 0; i < rows; i++) set_token(e, i, s->c->prompt[x->tokens.n + i]);
   set_part(e, 0, x->sequence, 0, rows, x->logits);
-  KVA_TRY(checked(e, kva_sequences_append(e->sequences, 1, e->parts), diag));
+  kva_status status = kva_sequences_append(e->sequences, 1, e->parts);
+  if (status != KVA_OK) forget(e, x);
+  KVA_TRY(checked(e, status, diag));
   for (int64_t i = 0; i < rows; i++) kva_token_ids_add(&x->tokens, s->c->prompt[x->tokens.n]);
+  x->logits_after = x->tokens.n;
   e->stats.read += rows;
   e->stats.read_seconds += kva_now() - start;
   return KVA_OK;

@@ -68,7 +68,8 @@ static kva_status show_planned(kva_module *m, kva_arena *arena, show_options *o,
   kva_codegen *cg;
   target.control = &o->passes.control;
   KVA_TRY(kva_codegen_create(&target, diag, &cg));
-  kva_status status = plan  ? kva_print_plans(cg, m, stdout)
+  bool json = !strcmp(o->format, "json");
+  kva_status status = plan  ? (json ? kva_print_plans_json : kva_print_plans)(cg, m, stdout)
                       : ptx ? kva_add_kernels(cg, arena, m)
                             : show_kernel_text(cg, arena, m);
   if (ptx && status == KVA_OK) status = print_code(cg, "ptx");
@@ -129,7 +130,8 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       {"--stage", NULL, "source|graph|fused|plan|kernels|llvm|asm|ptx", KVA_OPTION_WORD, &o.stage,
        "what to print (graph)"},
-      {"--format", NULL, "text|dot", KVA_OPTION_WORD, &o.format, "of graphs (text)"},
+      {"--format", NULL, "text|dot|json", KVA_OPTION_WORD, &o.format,
+       "of graphs: text, dot (text); of plans: text, json"},
       {"--train", NULL, NULL, KVA_OPTION_FLAG, &o.train, "with gradients and optimiser updates"},
       {"--precision", NULL, KVA_PRECISIONS, KVA_OPTION_WORD, &o.precision, "of products from stage fused on (f32)"},
       KVA_MEMORY_OPTION(&o.memory),
@@ -145,6 +147,10 @@ static int run(int argc, char **argv) {
   if (code >= 0) return code;
   if (n == 0) {
     fprintf(stderr, "kvasir show: a model is missing\nTry: kvasir show --help\n");
+    return EXIT_USAGE;
+  }
+  if (!strcmp(o.format, "json") && strcmp(o.stage, "plan") != 0) {
+    fprintf(stderr, "kvasir show: --format=json is for --stage=plan\n");
     return EXIT_USAGE;
   }
   if ((code = kva_cli_passes(&kva_verb_show, &o.passes)) >= 0) return code;

@@ -77,3 +77,16 @@ says ", sizes for B=1"
 expect 0 show models/lm.kv -D preset=small --pin T=64 --pin B=2 --stage=plan
 says ", all sizes fixed"
 says "(128 tokens)"
+
+# Plans as JSON; gradients are on their own line: clipping reads all of them before the first update.
+expect 0 show models/lm.kv -D preset=1.5B --train --stage=plan --format=json
+python3 - "$work/out" <<'EOF' || fail "the plan as JSON"
+import json, sys
+plans = json.load(open(sys.argv[1]))
+assert list(plans) == ["main", "eval", "train_step"]
+step = plans["train_step"]
+assert step["tokens"] == 2048 and step["parameters"] * 4 == step["bytes"]["parameters"]
+assert step["bytes"]["gradients"] == step["bytes"]["parameters"] and plans["main"]["bytes"]["gradients"] == 0
+assert 2.9 < step["contraction_flops"] / plans["main"]["contraction_flops"] < 3.2
+EOF
+expect 2 show models/lm.kv --format=json

@@ -1,10 +1,13 @@
 /* Compiler stages as text: plans and kernels of every function. */
 #include "tools/driver/summary.h"
 
-static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, FILE *out) {
+static kva_status print_summary(kva_module *m, const kva_memory_plan *plan, bool json, FILE *out) {
   kva_summary s;
   KVA_TRY(kva_summarize(m, plan, &s));
-  kva_summary_print(plan, &s, out);
+  if (json)
+    kva_summary_print_json(&s, out);
+  else
+    kva_summary_print(plan, &s, out);
   return KVA_OK;
 }
 
@@ -54,7 +57,7 @@ static void print_step(const kva_plan_step *s, uint32_t number, FILE *out) {
 }
 
 kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out) {
-  KVA_TRY(print_summary(m, plan, out));
+  KVA_TRY(print_summary(m, plan, false, out));
   fprintf(out, "buffers\n");
   for (uint32_t i = 0; i < plan->buffers.len; i++) print_buffer(&plan->buffers.data[i], i, out);
   fprintf(out, "steps\n");
@@ -79,7 +82,7 @@ static void print_choice(const kva_target *target, const kva_plan_step *s, uint3
 
 /* Prints steps that depend on data or have a hand-written kernel, and the plans that they run. */
 static kva_status print_decisions(kva_module *m, const kva_target *target, const kva_memory_plan *plan, FILE *out) {
-  KVA_TRY(print_summary(m, plan, out));
+  KVA_TRY(print_summary(m, plan, false, out));
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     print_choice(target, &plan->steps.data[i], i, out);
     if (plan->steps.data[i].kind > KVA_PLAN_KERNEL) print_step(&plan->steps.data[i], i, out);
@@ -96,6 +99,20 @@ kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out) {
     KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
     KVA_TRY(print_decisions(m, kva_codegen_target(cg), plan, out));
   }
+  return KVA_OK;
+}
+
+kva_status kva_print_plans_json(const kva_codegen *cg, kva_module *m, FILE *out) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    kva_memory_plan *plan;
+    kva_text name = {0};
+    KVA_TRY(settled_plan(cg, m->functions.data[i], &plan));
+    kva_text_add_quoted(&name, m->functions.data[i]->name);
+    fprintf(out, "%s%s: ", i ? ",\n " : "{", name.data);
+    kva_text_free(&name);
+    KVA_TRY(print_summary(m, plan, true, out));
+  }
+  fprintf(out, "}\n");
   return KVA_OK;
 }
 

@@ -78,6 +78,52 @@ static kva_status count_buffers(kva_module *m, const kva_memory_plan *plan, kva_
   return KVA_OK;
 }
 
+/* ---- gradients --------------------------------------------------------------------------------------------------- */
+
+static bool updates(const kva_graph *g);
+
+static bool is_update(const kva_node *n) {
+  if (n->op->traits & KVA_UPDATES) return true;
+  for (uint32_t i = 0; i < n->n_graphs; i++)
+    if (updates(n->graphs[i])) return true;
+  return false;
+}
+
+static bool updates(const kva_graph *g) {
+  for (const kva_node *n = g->first; n; n = n->next)
+    if (is_update(n)) return true;
+  return false;
+}
+
+/* Whether a step that updates parameters writes one of this type. */
+static bool updates_type(const kva_memory_plan *plan, const kva_plan_step *s, const kva_type *t) {
+  for (uint32_t k = 0; k < s->n_args; k++) {
+    const kva_plan_buffer *b = &plan->buffers.data[s->args[k]];
+    if (b->place == KVA_PLACE_STATE && b->state->kind == KVA_STATE_PARAM && b->type == t) return true;
+  }
+  return false;
+}
+
+/* A temporary that an update reads and that has its parameter's type is a gradient; one that is computed where it is
+ * used takes no memory. */
+static kva_status count_gradients(kva_module *m, const kva_memory_plan *plan, bool *seen, kva_summary *s) {
+  for (uint32_t i = 0; i < plan->steps.len; i++) {
+    const kva_plan_step *step = &plan->steps.data[i];
+    if (!step->node || !is_update(step->node)) continue;
+    for (uint32_t k = 0; k < step->n_args; k++) {
+      const kva_plan_buffer *buffer = &plan->buffers.data[step->args[k]];
+      int64_t bytes;
+      if (seen[step->args[k]] || buffer->place != KVA_PLACE_TEMP || !updates_type(plan, step, buffer->type)) continue;
+      seen[step->args[k]] = true;
+      KVA_TRY(bytes_of(m, buffer->type, &bytes));
+      s->gradient_bytes += bytes;
+    }
+  }
+  return KVA_OK;
+}
+
+/* ---- summary ----------------------------------------------------------------------------------------------------- */
+
 static int compare_hashes(const void *a, const void *b) {
   uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
   return x < y ? -1 : x > y;
@@ -103,6 +149,7 @@ kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary
   kva_status status = count_states(m, s);
   if (status == KVA_OK) status = count_buffers(m, plan, temps, &n_temps, s);
   kva_lifetime **order = KVA_NEW_ARRAY(scratch, kva_lifetime *, 2 * plan->buffers.len + 1);
+  if (status == KVA_OK) status = count_gradients(m, plan, KVA_NEW_ARRAY(scratch, bool, plan->buffers.len + 1), s);
   if (status == KVA_OK) status = kva_plan_memory(n_temps, temps, order, &s->temp_peak_bytes);
   s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));
   s->contraction_flops = graph_flops(m, plan->graph);
@@ -113,8 +160,41 @@ kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary
   return status;
 }
 
-static void print_bytes(FILE *out, const char *label, int64_t bytes) {
-  fprintf(out, "  %-22s %14lld bytes  %10.3f GiB\n", label, (long long)bytes, (double)bytes / (1 << 30));
+/* Memory by category, as text and as JSON. */
+enum { TOTAL = 8, N_CATEGORIES };
+
+typedef struct category {
+  const char *title, *key;
+  int64_t bytes;
+} category;
+
+static void list_categories(const kva_summary *s, category out[N_CATEGORIES]) {
+  const category all[N_CATEGORIES] = {
+      {"parameters", "parameters", s->param_bytes},
+      {"optimiser moments", "moments", s->moment_bytes},
+      {"other state", "other_state", s->other_state_bytes},
+      {"constants", "constants", s->constant_bytes},
+      {"inputs and outputs", "inputs_outputs", s->input_bytes + s->output_bytes},
+      {"temporaries, peak", "temporaries_peak", s->temp_peak_bytes},
+      {"temporaries, unshared", "temporaries_unshared", s->temp_total_bytes},
+      {"of these, gradients", "gradients", s->gradient_bytes},
+      {"total", "total",
+       s->param_bytes + s->moment_bytes + s->other_state_bytes + s->constant_bytes + s->input_bytes + s->output_bytes +
+           s->temp_peak_bytes},
+  };
+  memcpy(out, all, sizeof all);
+}
+
+static void print_bytes(FILE *out, const char *title, int64_t bytes) {
+  fprintf(out, "  %-22s %14lld bytes  %10.3f GiB\n", title, (long long)bytes, (double)bytes / (1 << 30));
+}
+
+static void print_recomputed(const kva_memory_plan *plan, FILE *out) {
+  const kva_recomputed *again = &plan->function->recomputed;
+  if (!again->steps || plan->is_internal) return;
+  print_bytes(out, "kept for gradients", again->kept_bytes);
+  print_bytes(out, "computed again", again->again_bytes);
+  fprintf(out, "  %-22s %14u\n", "steps run again", again->steps);
 }
 
 static bool is_dim_of(const kva_expr *symbol, const kva_type *t, uint32_t rank) {
@@ -155,20 +235,23 @@ void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *
     fprintf(out, ", %.4g per token (%lld tokens)", s->contraction_flops / (double)s->tokens, (long long)s->tokens);
   fprintf(out, "\n  %-22s %14lld, of which %lld distinct\n", "kernel steps", (long long)s->steps,
           (long long)s->distinct_kernels);
-  print_bytes(out, "parameters", s->param_bytes);
-  print_bytes(out, "optimiser moments", s->moment_bytes);
-  print_bytes(out, "other state", s->other_state_bytes);
-  print_bytes(out, "constants", s->constant_bytes);
-  print_bytes(out, "inputs and outputs", s->input_bytes + s->output_bytes);
-  print_bytes(out, "temporaries, peak", s->temp_peak_bytes);
-  print_bytes(out, "temporaries, unshared", s->temp_total_bytes);
-  const kva_recomputed *again = &plan->function->recomputed;
-  if (again->steps && !plan->is_internal) {
-    print_bytes(out, "kept for gradients", again->kept_bytes);
-    print_bytes(out, "computed again", again->again_bytes);
-    fprintf(out, "  %-22s %14u\n", "steps run again", again->steps);
+  category all[N_CATEGORIES];
+  list_categories(s, all);
+  for (int i = 0; i < N_CATEGORIES; i++) {
+    if (i == TOTAL) print_recomputed(plan, out);
+    print_bytes(out, all[i].title, all[i].bytes);
   }
-  print_bytes(out, "total",
-              s->param_bytes + s->moment_bytes + s->other_state_bytes + s->constant_bytes + s->input_bytes +
-                  s->output_bytes + s->temp_peak_bytes);
+}
+
+void kva_summary_print_json(const kva_summary *s, FILE *out) {
+  category all[N_CATEGORIES];
+  list_categories(s, all);
+  fprintf(out,
+          "{\"parameters\": %lld, \"contraction_flops\": %.17g, \"tokens\": %lld, \"steps\": %lld, "
+          "\"distinct_kernels\": %lld, \"bytes\": {",
+          (long long)s->parameters, s->contraction_flops, (long long)s->tokens, (long long)s->steps,
+          (long long)s->distinct_kernels);
+  for (int i = 0; i < N_CATEGORIES; i++)
+    fprintf(out, "%s\"%s\": %lld", i ? ", " : "", all[i].key, (long long)all[i].bytes);
+  fprintf(out, "}}");
 }

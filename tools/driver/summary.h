@@ -10,6 +10,7 @@ typedef struct kva_summary {
   int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
   int64_t temp_peak_bytes;  /* arena after packing by lifetime */
   int64_t temp_total_bytes; /* without sharing memory */
+  int64_t gradient_bytes;   /* of temp_total_bytes: what updates of parameters read */
   double contraction_flops; /* per call: matrix products, convolutions, attention (a multiply-add counts as two) */
   int64_t tokens;           /* elements of input 0 if that is an integer tensor, else 0 */
   int64_t steps, distinct_kernels;
@@ -19,9 +20,13 @@ KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan
 /* contraction_flops of one step of the plan; 0 for steps without a contraction. */
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *out);
+/* The same as a JSON object: parameters, contraction_flops, tokens, steps, distinct_kernels, bytes by category. */
+void kva_summary_print_json(const kva_summary *s, FILE *out);
 
 /* Prints the summaries of all functions of a planned module, confirmed for cg's target. */
 KVA_MUST_USE kva_status kva_print_plans(const kva_codegen *cg, kva_module *m, FILE *out);
+/* One JSON object: an object for each function, by its name; see kva_summary_print_json. */
+KVA_MUST_USE kva_status kva_print_plans_json(const kva_codegen *cg, kva_module *m, FILE *out);
 /* Prints one plan with its buffers, their lifetimes and the operands of every step. */
 KVA_MUST_USE kva_status kva_print_plan(kva_module *m, const kva_memory_plan *plan, FILE *out);
 /* The scheduled kernel IR of every step of a planned module. */

@@ -29,7 +29,7 @@ typedef enum kva_exp_plot_kind {
 typedef struct kva_exp_plot {
   kva_exp_plot_kind kind;
   const char *title, *metric, *x_title, *y_title;
-  bool log_x;
+  bool log_x, fit; /* fit: y = a x^-b by least squares of logarithms, beside the points */
   uint32_t n_values;
   const char **values;
 } kva_exp_plot;

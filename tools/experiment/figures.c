@@ -58,15 +58,39 @@ static kva_status make_line(const place *p, uint32_t first, int color, kva_svg_l
   return KVA_OK;
 }
 
+/* y = a x^-b through the points of a line, by least squares of logarithms; NaN where one is not above 0. */
+static void fit_power(const kva_svg_line *line, double *a, double *b) {
+  double n = (double)line->n, sx = 0, sy = 0, sxx = 0, sxy = 0;
+  for (int64_t i = 0; i < line->n; i++) {
+    double x = log(line->x[i]), y = log(line->y[i]);
+    sx += x, sy += y, sxx += x * x, sxy += x * y;
+  }
+  *b = -(n * sxy - sx * sy) / (n * sxx - sx * sx);
+  *a = exp((sy + *b * sx) / n);
+}
+
+/* The fitted curve of a line, through the same x, named by its exponent. */
+static kva_svg_line fitted(const place *p, const kva_svg_line *line, int color) {
+  double a, b, *y = KVA_NEW_ARRAY(p->arena, double, line->n + 1);
+  fit_power(line, &a, &b);
+  for (int64_t i = 0; i < line->n; i++) y[i] = a * pow(line->x[i], -b);
+  const char *name = kva_arena_printf(p->arena, "%.3g N^-%.3f", a, b);
+  return (kva_svg_line){
+      .run = name, .label = name, .color = color, .n = line->n, .x = line->x, .y = y, .x_name = line->x_name};
+}
+
 static kva_status add_points(const place *p, kva_text *text) {
   const kva_experiment *e = p->o->experiment;
-  kva_svg_line *lines = KVA_NEW_ARRAY(p->arena, kva_svg_line, e->runs.len);
-  int n = 0;
-  for (uint32_t i = 0; i < e->runs.len; i++)
-    if (is_first_of_group(e, i)) {
-      KVA_TRY(make_line(p, i, n, &lines[n]));
-      n++;
-    }
+  kva_svg_line *lines = KVA_NEW_ARRAY(p->arena, kva_svg_line, 2 * e->runs.len);
+  int n = 0, color = 0;
+  for (uint32_t i = 0; i < e->runs.len; i++) {
+    if (!is_first_of_group(e, i)) continue;
+    KVA_TRY(make_line(p, i, color, &lines[n]));
+    n++;
+    if (p->plot->fit) lines[n] = fitted(p, &lines[n - 1], color);
+    n += p->plot->fit;
+    color++;
+  }
   kva_svg_chart chart = {.title = p->plot->title,
                          .x_title = p->plot->x_title,
                          .unit_range = strstr(p->plot->metric, "accuracy") != NULL,

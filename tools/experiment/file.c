@@ -61,11 +61,12 @@ enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
 static kva_status read_plot(reader *r, json_t *item) {
   const char *kind, *title = NULL, *metric = NULL, *x_title = NULL, *y_title = NULL;
-  int log_x = 0;
+  int log_x = 0, fit = 0;
   json_t *values = NULL;
   json_error_t error;
-  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?s, s?b, s?o}", "kind", &kind, "title", &title,
-                     "value", &metric, "x", &x_title, "y", &y_title, "log", &log_x, "values", &values))
+  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?s, s?b, s?b, s?o}", "kind", &kind, "title",
+                     &title, "value", &metric, "x", &x_title, "y", &y_title, "log", &log_x, "fit", &fit, "values",
+                     &values))
     return wrong(r, "a plot", error.text);
   kva_exp_plot plot = {.title = copy(r, title    ? title
                                         : metric ? metric
@@ -74,6 +75,7 @@ static kva_status read_plot(reader *r, json_t *item) {
                        .x_title = copy(r, x_title ? x_title : "x"),
                        .y_title = copy(r, y_title ? y_title : "y"),
                        .log_x = log_x,
+                       .fit = fit,
                        .n_values = (uint32_t)json_array_size(values)};
   int k = 0;
   while (k < N_KINDS && strcmp(kinds[k], kind) != 0) k++;

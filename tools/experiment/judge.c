@@ -73,7 +73,8 @@ const char *kva_exp_mean_text(kva_arena *arena, int64_t n, const double *values)
     low = fmin(low, values[i]);
     high = fmax(high, values[i]);
   }
-  if (low == high) return kva_arena_printf(arena, "%.9g", low);
+  bool whole = low == floor(low) && fabs(low) < 1e15;
+  if (low == high) return kva_arena_printf(arena, whole ? "%.0f" : "%.9g", low);
   return kva_arena_printf(arena, "%.5g (%.5g to %.5g)", sum / (double)n, low, high);
 }
 

@@ -66,12 +66,23 @@ kva_value *fx_given(fx_graph *g, const kva_ref_tensor *w) {
   return kva_graph_add_input(g->f->graph, kva_type_tensor(g->m, w->dtype, w->rank, dims), NULL);
 }
 
-void fx_run(fx_graph *g, uint32_t n, kva_value *const *values, kva_ref_tensor **out) {
-  kva_build_node(&g->b, KVA_OP_return, n, values, 0, NULL);
-  bool ok = !g->b.failed && kva_module_verify(g->m) == KVA_OK &&
-            kva_ref_run(g->m, g->f, g->inputs, out, NULL, NULL, NULL, NULL, g->diag) == KVA_OK;
+kva_value *fx_input(fx_graph *g, const char *name, uint32_t rank, const kva_dim *dims) {
+  return kva_graph_add_input(g->f->graph, kva_type_tensor(g->m, KVA_F32, rank, dims), name);
+}
+
+static void require(const fx_graph *g, bool ok) {
   if (!ok) kva_diag_print(g->diag, stderr);
   assert_true(ok);
+}
+
+void fx_return(fx_graph *g, uint32_t n, kva_value *const *values) {
+  kva_build_node(&g->b, KVA_OP_return, n, values, 0, NULL);
+  require(g, !g->b.failed && kva_module_verify(g->m) == KVA_OK);
+}
+
+void fx_run(fx_graph *g, uint32_t n, kva_value *const *values, kva_ref_tensor **out) {
+  fx_return(g, n, values);
+  require(g, kva_ref_run(g->m, g->f, g->inputs, out, NULL, NULL, NULL, NULL, g->diag) == KVA_OK);
   for (uint32_t i = 0; i < n; i++) fx_keep(out[i]);
   fx_graph_destroy(g);
 }

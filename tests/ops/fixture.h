@@ -36,6 +36,10 @@ fx_graph fx_graph_create(void);
 void fx_graph_destroy(fx_graph *g);
 /* A new input; NULL stays NULL: an operand left out. */
 kva_value *fx_given(fx_graph *g, const kva_ref_tensor *w);
+/* A new input without a value, of floats. */
+kva_value *fx_input(fx_graph *g, const char *name, uint32_t rank, const kva_dim *dims);
+/* Ends the function, which must be valid then. */
+void fx_return(fx_graph *g, uint32_t n, kva_value *const *values);
 /* Evaluates values and destroys the graph. */
 void fx_run(fx_graph *g, uint32_t n, kva_value *const *values, kva_ref_tensor **out);
 kva_ref_tensor *fx_run1(fx_graph *g, kva_value *v);

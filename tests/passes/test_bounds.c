@@ -1,6 +1,7 @@
 /* What bounds the passes themselves: long chains take linear time, and long products are not folded. */
 #include "passes/passes.h"
 #include "ops/ids.h"
+#include "tests/ops/fixture.h"
 
 #include <stdlib.h>
 #include <setjmp.h>
@@ -9,43 +10,18 @@
 
 enum { SECONDS = 120 /* a fusion of quadratic time would take five minutes, a linear one takes a second */ };
 
-typedef struct model {
-  kva_diag *diag;
-  kva_module *m;
-  kva_function *f;
-  kva_builder b;
-} model;
-
-static model model_create(void) {
-  model t = {.diag = kva_diag_create()};
-  t.m = kva_module_create(t.diag);
-  t.f = kva_function_create(t.m, "main");
-  t.b = (kva_builder){.m = t.m, .graph = t.f->graph};
-  return t;
-}
-
-static kva_value *input(model *t, int64_t extent) {
+static kva_value *input(fx_graph *t, int64_t extent) {
   kva_dim dim = kva_expr_const(t->m->exprs, extent);
-  return kva_graph_add_input(t->f->graph, kva_type_tensor(t->m, KVA_F32, 1, &dim), "x");
+  return fx_input(t, "x", 1, &dim);
 }
 
-static void finish(model *t, kva_value *y) {
-  kva_build_node(&t->b, KVA_OP_return, 1, &y, 0, NULL);
-  assert_false(t->b.failed);
-}
-
-static void destroy(model *t) {
-  kva_module_destroy(t->m);
-  kva_diag_destroy(t->diag);
-}
-
-static uint32_t count(const model *t, kva_op_id op) {
+static uint32_t count(const fx_graph *t, kva_op_id op) {
   uint32_t n = 0;
   for (const kva_node *k = t->f->graph->first; k; k = k->next) n += kva_is(k, op);
   return n;
 }
 
-static void prepare(model *t) {
+static void prepare(fx_graph *t) {
   alarm(SECONDS);
   assert_int_equal(kva_optimize(t->m, &(kva_pass_options){0}), KVA_OK);
   assert_int_equal(kva_prepare(t->m, &(kva_pass_options){0}), KVA_OK);
@@ -55,29 +31,29 @@ static void prepare(model *t) {
 /* Every node reads the input. */
 static void additions(void **state) {
   (void)state;
-  model t = model_create();
+  fx_graph t = fx_graph_create();
   kva_value *x = input(&t, 2), *y = x;
   for (int i = 0; i < 100000; i++) y = kva_add(&t.b, y, x);
-  finish(&t, y);
+  fx_return(&t, 1, &y);
   prepare(&t);
   assert_int_equal(count(&t, KVA_OP_kernel), (100000 + 63) / 64);
-  destroy(&t);
+  fx_graph_destroy(&t);
 }
 
 /* Every second node reads a cheap value, and all read one that is not. */
 static void shared_values(void **state) {
   (void)state;
-  model t = model_create();
+  fx_graph t = fx_graph_create();
   kva_value *x = input(&t, 2), *cheap = kva_add(&t.b, x, x), *costly = kva_build(&t.b, KVA_OP_tanh, 1, &x, NULL);
   kva_value *y = x;
   for (int i = 0; i < 20000; i++) y = kva_add(&t.b, kva_mul(&t.b, y, costly), cheap);
-  finish(&t, y);
+  fx_return(&t, 1, &y);
   prepare(&t);
   assert_in_range(count(&t, KVA_OP_kernel), 20000 * 2 / 64, 20000 * 2 / 60);
-  destroy(&t);
+  fx_graph_destroy(&t);
 }
 
-static kva_value *constant_matrix(model *t, int64_t n) {
+static kva_value *constant_matrix(fx_graph *t, int64_t n) {
   float *data = KVA_NEW_ARRAY(t->m->arena, float, (size_t)(n * n));
   int64_t *dims = KVA_NEW_ARRAY(t->m->arena, int64_t, 2);
   kva_tensor_data *w = KVA_NEW(t->m->arena, kva_tensor_data);
@@ -89,13 +65,14 @@ static kva_value *constant_matrix(model *t, int64_t n) {
 
 /* Products left when [n, n] @ [n, n] of constants have been folded. */
 static uint32_t products_left(int64_t n) {
-  model t = model_create();
+  fx_graph t = fx_graph_create();
   kva_value *a = constant_matrix(&t, n);
-  finish(&t, kva_matmul(&t.b, a, a, false, false));
+  kva_value *y = kva_matmul(&t.b, a, a, false, false);
+  fx_return(&t, 1, &y);
   bool changed = false;
   assert_int_equal(kva_opt_fold(t.m, &(kva_pass_options){0}, &changed), KVA_OK);
   uint32_t left = count(&t, KVA_OP_matmul);
-  destroy(&t);
+  fx_graph_destroy(&t);
   return left;
 }
 

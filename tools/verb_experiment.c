@@ -213,7 +213,7 @@ static int run(int argc, char **argv) {
   paths p = {0};
   kva_status status = n ? KVA_OK : add_shipped(arena, diag, &p);
   for (int i = 0; i < n && status == KVA_OK; i++) status = add_named(names[i], arena, diag, &p);
-  kva_train_catch_signals();
+  if (!o.list) kva_train_catch_signals(); /* runs are ended by them, a list just ends */
   code = status == KVA_OK ? run_all(&o, &p, arena, diag) : kva_cli_fail(status, diag);
   kva_diag_destroy(diag);
   kva_arena_destroy(arena);

@@ -9,6 +9,19 @@ train="--steps 3 --eval-every 0"
 printf '%s\n' 'Some text.' >"$work/text"
 printf '%s\n' '.version 8.3' '.target sm_80' '.address_size 64' '.entry nothing() { ret; }' >"$work/nothing.ptx"
 "$KVASIR" data "$work/text" -o "$work/text.tok" >"$work/out"
+"$KVASIR" train models/mlp.kv "${small[@]}" --steps 1 --checkpoint "$work/weights" >"$work/out"
+weights=$work/weights/step-0000000001.safetensors
+lm="models/lm.kv -D vocab=257 -D ctx=16 -D layers=1 -D d=16"
+
+# A case for conform, in its folder: y = relu(x).
+mkdir -p "$work/case/test_data_set_0"
+printf '%s\n' 'model m (float[2] x) => (float[2] y) { y = kv.relu(x) }' >"$work/relu.kv"
+"$KVASIR" export "$work/relu.kv" -o "$work/case/model.onnx" >"$work/out"
+python3 - "$work/case/test_data_set_0" <<'PY'
+import struct, sys
+for name, values in (("input_0", (-1, 2)), ("output_0", (0, 2))): # TensorProto: dims, data_type, raw_data
+    open(f"{sys.argv[1]}/{name}.pb", "wb").write(b"\x08\x02\x10\x01\x4a\x08" + struct.pack("<2f", *values))
+PY
 
 # Commands that print something: the help of every verb, and what the verbs are for.
 "$KVASIR" --help >"$work/out"
@@ -17,7 +30,10 @@ mapfile -t commands < <(sed -n 's/^  \([a-z][a-z]*\) .*/\1 --help/p' "$work/out"
 commands+=(--help --version
   "run models/mlp.kv $run" "train models/mlp.kv ${small[*]} $train" "train models/mlp.kv ${small[*]} $train --json"
   "check models/mlp.kv" "show models/mlp.kv --stage=graph" "show models/mlp.kv --stage=ptx --arch sm_80" "opt --list"
-  "data info $work/text.tok" "ops" "ptxsim $work/nothing.ptx" "doctor")
+  "data info $work/text.tok" "ops" "ptxsim $work/nothing.ptx" "doctor" "conform $work/case"
+  "opt models/mlp.kv ${small[*]} --passes=fold" "data $work/text -o $work/again.tok" "data decode $work/text.tok"
+  "generate $lm --prompt a --tokens 3" "eval $lm --data $work/text.tok" "experiment --list"
+  "quantize models/mlp.kv ${small[*]} --weights $weights -o $work/packed.safetensors")
 programs=("${commands[@]/#/$KVASIR }")
 if command -v cc >/dev/null; then
   expect 0 build models/mlp.kv "${small[@]}" --exe -o "$work/model"
@@ -47,7 +63,7 @@ for text in "${programs[@]}"; do
   code=0
   gone default "${program[@]}" >"$work/out" || code=$?
   expected=141
-  [[ $text != *"$train"* ]] || expected=4 # trainers save their state: test_interrupt.sh
+  [[ $text != *"$train"* && $text != *" generate $lm"* ]] || expected=4 # what ends by a signal: test_interrupt.sh
   [ "$code" -eq "$expected" ] && [ ! -s "$work/out" ] || fail "exit code $code of $text without a reader"
 done
 
@@ -57,6 +73,16 @@ says "kvasir: standard output is incomplete: No space left on device"
 code=0
 "$KVASIR" dance >/dev/full 2>"$work/out" || code=$?
 [ "$code" -eq 2 ] || fail "exit code $code of a wrong verb"
+
+# Verbs that print nothing write a file alone.
+printf '{"step": 1, "loss": 1}\n' >"$work/metrics.jsonl"
+for text in "export models/mlp.kv ${small[*]}" "build models/mlp.kv ${small[*]} -c" "report $work/metrics.jsonl"; do
+  read -ra arguments <<<"$text"
+  "$KVASIR" "${arguments[@]}" -o "$work/file.html" >"$work/out" || fail "$text"
+  [ ! -s "$work/out" ] || fail "$text prints"
+  expect 1 "${arguments[@]}" -o /dev/full
+  [ -s "$work/out" ] || fail "no message of $text -o /dev/full"
+done
 
 # Where SIGPIPE is ignored the lost output is exit 1, without a message.
 for text in --version ops "show models/mlp.kv --stage=ptx --arch sm_80"; do

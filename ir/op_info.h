@@ -146,6 +146,10 @@ struct kva_op_info {
    * not say. */
   int (*agrees)(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis);
 
+  /* Columns of n's result, a matrix, that its memory has together: kernels that take so many columns at once read it in
+   * order. 0, NULL: rows lie in memory. */
+  int64_t (*panel)(const kva_node *n);
+
   /* Which operand holds indices, and what bounds them: constants are checked when n is made, others at run time by
    * passes/check_indices.c. *out is zero before. NULL: none does. */
   void (*indexing)(const kva_node *n, kva_indexing *out);
@@ -169,6 +173,11 @@ struct kva_op_info {
 /* Code is generated for it. */
 static inline bool kva_op_has_code(const kva_op_info *op) {
   return op->lower_kind == KVA_LOWER_ELEMENT || op->lower_kind == KVA_LOWER_KERNEL;
+}
+
+/* The fact `panel` of what makes v; 0: it is not made by a node, or has none. */
+static inline int64_t kva_panel_of(const kva_value *v) {
+  return v && v->def && v->def->op->panel ? v->def->op->panel(v->def) : 0;
 }
 
 /* Operand i is in a set of operands. */

@@ -33,6 +33,11 @@ void kva_scatter_elements_indexing(const kva_node *n, kva_indexing *out);
 void kva_scatter_nd_indexing(const kva_node *n, kva_indexing *out);
 void kva_cross_entropy_indexing(const kva_node *n, kva_indexing *out);
 
+/* ---- panels of columns (kva_op_info.panel) ----------------------------------------------------------------------- */
+
+int64_t kva_join_panels_panel(const kva_node *n);
+int64_t kva_panel_of_operand(const kva_node *n); /* that of operand 0 */
+
 /* ---- work (kva_op_info.flops) ------------------------------------------------------------------------------------ */
 
 double kva_matmul_flops(const kva_node *n, const kva_sizes *s);
@@ -101,6 +106,7 @@ int kva_dropout_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_kv_shift_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_rope_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_dequantize_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_join_panels_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_unpack_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_attention_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 

@@ -1,16 +1,17 @@
 /* Quantised weights in the order in which a CPU's products read them.
  *
- * What: matmul(x, dequantize(q, ...)) with constant q becomes a product whose second operand is [K, N], since vectors
- * are columns there, and the blocks' scales are vectors, too. Codes of 8 bits stand in that order; those of 4 and 2
- * bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its columns, which
- * shifts separate. Values do not change, sizes neither, but for zero points, which become bytes.
+ * What: matmul(x, dequantize(q, ...)) with constant q becomes a product whose second operand is [K, N], in panels of
+ * PANEL columns that lie one behind the other (kv.join_panels): a product of few rows then reads memory in order. Codes
+ * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
+ * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
+ * which become bytes.
  *
  * Algorithm: one sweep over dequantize nodes whose users are products alone, all of one orientation. Constants of
  * several functions that share their data share the new data, too. Requires: folding of constants before, none behind,
  * which would undo it. Breaks: nothing. */
 #include "passes/passes_internal.h"
 
-enum { WORD_BITS = 32 };
+enum { WORD_BITS = 32, PANEL = 64 };
 
 typedef struct packing {
   kva_module *m;
@@ -24,21 +25,34 @@ typedef struct done_key {
   uint64_t form;
 } done_key;
 
-/* Room for a tensor [rows, columns], known by the constant that it is made of; *out_known: it is made already. */
-static kva_tensor_data *result_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, int64_t rows,
-                                   int64_t columns, bool *out_known) {
+/* A matrix as the result stores it: element (r, c) is in panel c / width, which has `rows` rows. */
+typedef struct panels {
+  kva_tensor_data *to;
+  int64_t rows, columns, width;
+  bool known; /* made already */
+} panels;
+
+static int64_t place(const panels *p, int64_t r, int64_t c) {
+  return (c / p->width * p->rows + r) * p->width + c % p->width;
+}
+
+/* Room for the panels of a matrix that is made of constant `from`; zero. */
+static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, kva_dtype t, int64_t rows,
+                       int64_t columns) {
   done_key key = {from->data, form};
-  kva_tensor_data *to = kva_map_get(p->done, &key, sizeof key);
-  *out_known = to != NULL;
-  if (to) return to;
-  to = KVA_NEW(p->m->arena, kva_tensor_data);
-  *to = (kva_tensor_data){.dtype = t, .rank = 2};
-  to->dims = kva_arena_memdup(p->m->arena, (int64_t[]){rows, columns}, 2 * sizeof *to->dims);
-  bool fits = kva_dtype_bytes(t, rows * columns, &to->bytes);
+  panels out = {.to = kva_map_get(p->done, &key, sizeof key), .rows = rows, .columns = columns, .width = PANEL};
+  out.known = out.to != NULL;
+  if (out.known) return out;
+  int64_t dims[] = {(columns + PANEL - 1) / PANEL, rows, PANEL};
+  kva_tensor_data *to = out.to = KVA_NEW(p->m->arena, kva_tensor_data);
+  *to = (kva_tensor_data){.dtype = t, .rank = 3, .dims = kva_arena_memdup(p->m->arena, dims, sizeof dims)};
+  bool fits = kva_dtype_bytes(t, dims[0] * dims[1] * dims[2], &to->bytes);
   KVA_ASSERT(fits);
-  to->data = kva_arena_alloc(p->m->arena, (size_t)to->bytes + 1);
+  void *data = kva_arena_alloc(p->m->arena, (size_t)to->bytes + 1);
+  memset(data, 0, (size_t)to->bytes);
+  to->data = data;
   kva_map_set(p->done, &key, sizeof key, to);
-  return to;
+  return out;
 }
 
 enum { FORM_WORDS = 2, FORM_BYTES = 4 }; /* with 1: transposed */
@@ -47,40 +61,36 @@ enum { FORM_WORDS = 2, FORM_BYTES = 4 }; /* with 1: transposed */
 static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, bool transposed) {
   int64_t depth = q->dims[transposed], columns = q->dims[!transposed], bits = kva_dtype_bits(q->dtype);
   int64_t per = WORD_BITS / bits, step_k = transposed ? 1 : columns, step_n = transposed ? depth : 1;
-  bool known;
-  kva_tensor_data *to = result_for(p, q, FORM_WORDS | transposed, KVA_U32, (depth + per - 1) / per, columns, &known);
-  if (known) return to;
+  panels out = room_for(p, q, FORM_WORDS | transposed, KVA_U32, (depth + per - 1) / per, columns);
+  if (out.known) return out.to;
   const uint8_t *from = q->data;
-  uint32_t *words = (uint32_t *)(uintptr_t)to->data, mask = (1u << bits) - 1;
-  for (int64_t w = 0; w < to->dims[0]; w++)
+  uint32_t *words = (uint32_t *)(uintptr_t)out.to->data, mask = (1u << bits) - 1;
+  for (int64_t w = 0; w < out.rows; w++)
     for (int64_t n = 0; n < columns; n++) {
       uint32_t word = 0;
       for (int64_t u = 0; u < per && w * per + u < depth; u++) {
         int64_t bit = ((w * per + u) * step_k + n * step_n) * bits;
         word |= (from[bit / 8] >> bit % 8 & mask) << u * bits;
       }
-      words[w * columns + n] = word;
+      words[place(&out, w, n)] = word;
     }
-  return to;
+  return out.to;
 }
 
-/* A matrix of elements of whole bytes, transposed; integers of fewer bits become bytes. */
+/* A matrix of elements of whole bytes; integers of fewer bits become bytes. */
 static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, bool transposed) {
   kva_dtype type = kva_dtype_bits(t->dtype) >= 8 ? t->dtype : kva_dtype_is_unsigned(t->dtype) ? KVA_U8 : KVA_I8;
-  if (type == t->dtype && !transposed) return t;
   int64_t rows = t->dims[transposed], columns = t->dims[!transposed];
-  bool known;
-  kva_tensor_data *to = result_for(p, t, FORM_BYTES | transposed, type, rows, columns, &known);
-  if (known) return to;
-  void *data = (void *)(uintptr_t)to->data;
-  for (int64_t i = 0; i < rows * columns; i++) {
-    int64_t from = transposed ? i % columns * rows + i / columns : i;
+  panels out = room_for(p, t, FORM_BYTES | transposed, type, rows, columns);
+  void *data = (void *)(uintptr_t)out.to->data;
+  for (int64_t i = 0; !out.known && i < rows * columns; i++) {
+    int64_t from = transposed ? i % columns * rows + i / columns : i, to = place(&out, i / columns, i % columns);
     if (kva_dtype_is_float(type))
-      kva_store_f64(type, data, i, kva_load_f64(t->dtype, t->data, from));
+      kva_store_f64(type, data, to, kva_load_f64(t->dtype, t->data, from));
     else
-      kva_store_i64(type, data, i, kva_load_i64(t->dtype, t->data, from));
+      kva_store_i64(type, data, to, kva_load_i64(t->dtype, t->data, from));
   }
-  return to;
+  return out.to;
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
@@ -100,28 +110,34 @@ static bool is_matrix(const kva_value *v) {
   return v && kva_constant_of(v) && v->type->rank == 2;
 }
 
-/* What there is to do: codes in another order, or packed. */
+/* Scales are one for all or a matrix; not one for each column, which has no panels. */
 static bool is_candidate(const kva_node *n, bool *out_transposed) {
   if (!kva_is(n, KVA_OP_dequantize) || !is_matrix(kva_operand(n, 0))) return false;
   const kva_type *q = kva_operand_type(n, 0), *scale = kva_operand_type(n, 1);
-  if (!kva_type_is_static(q) || !read_by_products(&n->results[0], out_transposed)) return false;
-  bool scales =
-      scale->rank < 2 || (is_matrix(kva_operand(n, 1)) && (!kva_operand(n, 2) || is_matrix(kva_operand(n, 2))));
-  bool integer = kva_dtype_is_int(q->dtype);
-  return scales && integer && (*out_transposed || kva_dtype_bits(q->dtype) < 8);
+  if (!kva_dtype_is_int(q->dtype) || !read_by_products(&n->results[0], out_transposed)) return false;
+  return !scale->rank || (is_matrix(kva_operand(n, 1)) && (!kva_operand(n, 2) || is_matrix(kva_operand(n, 2))));
+}
+
+static kva_value *joined(kva_builder *b, const kva_tensor_data *t, int64_t columns) {
+  kva_join_panels_attrs attrs = {.columns = kva_expr_const(b->m->exprs, columns)};
+  kva_value *x = kva_const_tensor(b, t);
+  return kva_build(b, KVA_OP_join_panels, 1, &x, &attrs);
 }
 
 static kva_value *codes(packing *p, kva_builder *b, const kva_node *n, bool transposed) {
   const kva_tensor_data *q = kva_constant_of(kva_operand(n, 0));
-  if (kva_dtype_bits(q->dtype) >= 8) return kva_const_tensor(b, to_bytes(p, q, transposed));
-  kva_unpack_attrs attrs = {.extent = kva_expr_const(p->m->exprs, q->dims[transposed]), .to = q->dtype};
-  kva_value *words = kva_const_tensor(b, to_words(p, q, transposed));
+  int64_t depth = q->dims[transposed], columns = q->dims[!transposed];
+  if (kva_dtype_bits(q->dtype) >= 8) return joined(b, to_bytes(p, q, transposed), columns);
+  kva_unpack_attrs attrs = {.extent = kva_expr_const(p->m->exprs, depth), .to = q->dtype};
+  kva_value *words = joined(b, to_words(p, q, transposed), columns);
   return kva_build(b, KVA_OP_unpack, 1, &words, &attrs);
 }
 
-/* A scale or zero point: matrices are turned with the codes. */
+/* A scale or zero point; scalars stay. */
 static kva_value *of_blocks(packing *p, kva_builder *b, kva_value *v, bool transposed) {
-  return v && v->type->rank == 2 ? kva_const_tensor(b, to_bytes(p, kva_constant_of(v), transposed)) : v;
+  if (!v || v->type->rank != 2) return v;
+  const kva_tensor_data *t = kva_constant_of(v);
+  return joined(b, to_bytes(p, t, transposed), t->dims[!transposed]);
 }
 
 static void turn_products(kva_module *m, kva_value *from, kva_value *to) {

@@ -375,6 +375,12 @@ static const kva_case cases[] = {
     {.op = KVA_OP_dequantize, .attrs = "to=double", .in = {{"3,5", .dtype = KVA_F8E4M3FN}, {""}}},
     {.op = KVA_OP_dequantize, .in = {{"M=0,4", 0, 0, KVA_I8}, {"4"}}},
 
+    /* join_panels: a part of the last panel, all of it, rows of unknown number */
+    {.op = KVA_OP_join_panels, .attrs = "columns=10", .in = {{"3,5,4"}}, .no_gradient = true},
+    {.op = KVA_OP_join_panels, .attrs = "columns=64", .in = {{"2,3,32"}}, .no_gradient = true},
+    {.op = KVA_OP_join_panels, .attrs = "columns=7", .in = {{"7,R=3,1"}}, .no_gradient = true},
+    {.op = KVA_OP_join_panels, .attrs = "columns=3", .in = {{"1,0,4"}}, .no_gradient = true},
+
     /* unpack: along each axis, whole and partial last words */
     {.op = KVA_OP_unpack, .attrs = "extent=16", .in = {{"2,5", 0, 4294967295.0, KVA_U32}}},
     {.op = KVA_OP_unpack, .attrs = "axis=1; extent=11; to=uint4", .in = {{"8,2", 0, 4294967295.0, KVA_U32}}},

@@ -29,6 +29,7 @@ struct kva_contraction {
   kva_dim batch, rows, depth, lines, line, used;
   int64_t leads, taps, spread, stride;
   bool along_depth; /* memory of b is contiguous along the depth, not along the columns; taps = 1 */
+  int64_t panel;    /* columns that memory of b has together; 0: all */
   bool by_elements; /* a CPU is as fast without tiles */
   int64_t gpu_rows; /* with fewer rows a GPU is, too */
   bool across_rows; /* memory of a is contiguous along the rows, not along k; leads = taps = 1 */

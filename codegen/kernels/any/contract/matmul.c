@@ -77,6 +77,7 @@ kva_contraction kva_contract_of_matmul(kva_lower *l, const kva_node *n) {
   c.depth = p->s.K, c.lines = one, c.line = c.used = p->s.N;
   c.leads = c.taps = c.spread = c.stride = 1;
   c.along_depth = p->s.transpose_b, c.across_rows = p->s.transpose_a;
+  c.panel = p->s.transpose_b ? 0 : kva_panel_of(kva_operand(n, 1));
   c.a = element_a, c.b = element_b, c.result = result_at;
   return c;
 }

@@ -46,6 +46,7 @@ const char *kva_cpu_skinny_refuses(kva_lower *l, const kva_node *n) {
 
 static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
   int64_t n, panel = MAX_PANEL;
+  if (c->panel) return c->panel;
   if (!kva_expr_is_const(c->line, &n)) return panel;
   while (panel > MIN_PANEL && (n + panel - 1) / panel < WANTED_ITEMS) panel /= 2;
   int64_t rounded = (n + lanes - 1) / lanes * lanes;
@@ -69,6 +70,11 @@ static const kva_expr *columns_here(const skinny *x) {
 
 /* ---- columns contiguous ------------------------------------------------------------------------------------------ */
 
+/* Panels are whole in memory, those past the last column, too. */
+static const kva_expr *columns_in_memory(const skinny *x) {
+  return x->c->panel ? num(x, x->panel) : columns_here(x);
+}
+
 static void clear_block(const skinny *x) {
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->rows * x->panel), "j");
   kva_k_store(x->kb, x->block, j->var, kva_k_const(x->kb, x->c->type, 0));
@@ -86,7 +92,7 @@ static kva_kval add_products(const skinny *x, kva_kval sum, const kva_expr *row,
 
 /* Adds steps k0 .. k0 + n - 1 to all sums of the item. */
 static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
   for (int64_t r = 0; r < x->rows; r++) {
     const kva_expr *at = block_at(x, num(x, r), j->var);
     kva_kval sum = kva_k_load(x->kb, x->block, at);

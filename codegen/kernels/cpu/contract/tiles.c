@@ -68,10 +68,11 @@ static int64_t phases_of(const kva_contraction *c) {
 }
 
 static int64_t choose_vectors(const kva_contraction *c, int64_t lanes, int64_t registers) {
-  int64_t n, m, widest = registers >= 32 ? 4 : 3, best = widest, least = INT64_MAX;
+  int64_t n, m, widest = registers >= 32 ? 4 : c->panel ? 2 : 3, best = widest, least = INT64_MAX;
   if (!kva_expr_is_const(columns_of(c), &n)) return widest;
   if (!kva_expr_is_const(c->rows, &m)) m = 0;
   for (int64_t v = widest; v >= 1; v--) {
+    if (v > 1 && c->panel % (v * lanes)) continue; /* vectors would cross panels of memory */
     int64_t rows = rows_for(v, registers), made = round_up(n, v * lanes) * (m ? round_up(m, rows) : 1);
     if (made < least) least = made, best = v;
   }

@@ -7,6 +7,7 @@
 #include "runtime/base/platform.h"
 #include "runtime/safetensors.h"
 #include "runtime/session.h"
+#include "runtime/sum.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -45,22 +46,6 @@ uint64_t kva_model_hash(const kva_artifact *a) {
     hash = kva_hash(hash, d->dims, (size_t)d->rank * sizeof *d->dims);
   }
   return hash;
-}
-
-/* Chained over tensors. Detects damage, not attacks. Reads whole words, since checkpoints are large. */
-static uint64_t sum_bytes(uint64_t sum, const void *data, size_t size) {
-  const char *at = data;
-  for (; size >= 8; size -= 8, at += 8) {
-    uint64_t word;
-    memcpy(&word, at, 8);
-    sum = (sum ^ word) * 0x9e3779b97f4a7c15u;
-    sum ^= sum >> 29;
-  }
-  return kva_hash(sum, at, size);
-}
-
-static uint64_t sum_tensor(uint64_t sum, const kva_tensor *t) {
-  return sum_bytes(sum, t->data, (size_t)kva_tensor_bytes(t));
 }
 
 /* ---- metadata fields --------------------------------------------------------------------------------------------- */
@@ -140,29 +125,17 @@ void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const
 
 /* ---- the sum ----------------------------------------------------------------------------------------------------- */
 
-static uint64_t sum_value(uint64_t sum, const char *value) {
-  return kva_hash(sum, value, strlen(value) + 1);
-}
-
-static uint64_t sum_named_tensor(uint64_t sum, const char *name, const kva_tensor *t) {
-  const int64_t type[2] = {t->dtype, t->rank};
-  sum = sum_value(sum, name);
-  sum = kva_hash(sum, type, sizeof type);
-  sum = kva_hash(sum, t->dims, (size_t)t->rank * sizeof *t->dims);
-  return sum_tensor(sum, t);
-}
-
 /* Of a file that was read: its tensors are in order of names. */
 static uint64_t sum_file(const kva_safetensors *f) {
   uint64_t sum = 0;
   for (int i = 0; i < N_HEAD + N_FIELDS; i++) {
     const char *value = kva_safetensors_metadata(f, key_at(i));
-    sum = sum_value(sum, value ? value : "");
+    sum = kva_sum_text(sum, value ? value : "");
   }
   for (int64_t i = 0; i < kva_safetensors_count(f); i++) {
     kva_tensor t;
     const char *name = kva_safetensors_at(f, i, &t);
-    sum = sum_named_tensor(sum, name, &t);
+    sum = kva_sum_tensor(sum, name, &t);
   }
   return sum;
 }
@@ -173,7 +146,8 @@ static uint64_t sum_data(const kva_safetensors *f, kva_session *s) {
   for (int i = 0; i < kva_session_state_count(s); i++) {
     kva_tensor t;
     const kva_state_desc *d = kva_session_state_desc(s, i, NULL);
-    if (is_saved(kva_session_artifact(s), i) && kva_safetensors_find(f, d->name, &t)) sum = sum_tensor(sum, &t);
+    if (is_saved(kva_session_artifact(s), i) && kva_safetensors_find(f, d->name, &t))
+      sum = kva_sum_bytes(sum, t.data, (size_t)kva_tensor_bytes(&t));
   }
   return sum;
 }
@@ -209,10 +183,10 @@ static kva_status write_tensors(const char *path, const kva_artifact *a, int64_t
   for (int i = 0; i < N_FIELDS; i++) print_field(c, i, values[N_HEAD + i]);
   for (int i = 0; i < SUM; i++) {
     metadata[i] = (kva_metadata){key_at(i), values[i]};
-    sum = sum_value(sum, values[i]);
+    sum = kva_sum_text(sum, values[i]);
   }
   qsort(tensors, (size_t)n, sizeof *tensors, by_name);
-  for (int64_t i = 0; i < n; i++) sum = sum_named_tensor(sum, tensors[i].name, &tensors[i].tensor);
+  for (int64_t i = 0; i < n; i++) sum = kva_sum_tensor(sum, tensors[i].name, &tensors[i].tensor);
   snprintf(values[SUM], sizeof values[SUM], "%016" PRIx64, sum);
   metadata[SUM] = (kva_metadata){SUM_KEY, values[SUM]};
   return kva_safetensors_write(path, n, tensors, N, metadata, diag);

@@ -62,6 +62,13 @@ int64_t kva_sequences_output_bytes(const kva_sequences *q, int32_t output, int64
  * nothing is done. Other failures leave fewer rows. */
 KVA_MUST_USE kva_status kva_sequences_roll_back(kva_sequences *q, int64_t sequence, int64_t rows);
 
+/* Writes a sequence to a file: safetensors, atomically, with a sum of its content and one of the model, its parameters
+ * included. */
+KVA_MUST_USE kva_status kva_sequences_save(kva_sequences *q, int64_t sequence, const char *path, kva_diag *diag);
+/* A new sequence from such a file. KVA_DAMAGED: it is no whole one; KVA_INVALID: it is of another model, or longer than
+ * sequences may be. */
+KVA_MUST_USE kva_status kva_sequences_load(kva_sequences *q, const char *path, kva_diag *diag, int64_t *out_sequence);
+
 /* The program that appends any number of rows; its first kva_sequences_inputs inputs and kva_sequences_outputs outputs
  * are the model's own. */
 const kva_program *kva_sequences_program(const kva_sequences *q);

@@ -101,8 +101,14 @@ KVA_MUST_USE kva_status kva_pages_reserve(kva_sequences *q, kva_sequence *s, int
 void kva_pages_truncate(kva_sequences *q, kva_sequence *s, int64_t rows);
 /* Gives back the pages that no window reaches any more. */
 void kva_pages_drop(kva_sequences *q, kva_sequence *s);
+/* Gives back one page of a sequence, if there is one. */
+void kva_page_release(kva_page_pool *pool, int32_t *page);
 /* All that a continuation of the first `rows` rows reads is there. */
 bool kva_pages_present(const kva_sequences *q, const kva_sequence *s, int64_t rows);
+
+static inline int64_t kva_pages_for(const kva_sequences *q, int64_t rows) {
+  return (rows + q->page_rows - 1) / q->page_rows;
+}
 
 /* A place in a tensor of rows. */
 typedef struct kva_row_place {

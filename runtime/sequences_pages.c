@@ -42,7 +42,7 @@ void kva_pages_free(kva_page_pool *pool) {
 
 /* ---- pages ------------------------------------------------------------------------------------------------------- */
 
-static void release(kva_page_pool *pool, int32_t *page) {
+void kva_page_release(kva_page_pool *pool, int32_t *page) {
   if (*page == KVA_NO_PAGE) return;
   if (--pool->uses[*page] == 0) pool->free[pool->n_free++] = *page;
   *page = KVA_NO_PAGE;
@@ -79,13 +79,13 @@ static bool own(kva_page_pool *pool, int32_t *page) {
     clear(pool, fresh);
   else
     copy(pool, fresh, *page);
-  release(pool, page);
+  kva_page_release(pool, page);
   *page = fresh;
   return true;
 }
 
 kva_status kva_pages_reserve(kva_sequences *q, kva_sequence *s, int64_t rows) {
-  int64_t first = s->rows / q->page_rows, end = (s->rows + rows + q->page_rows - 1) / q->page_rows;
+  int64_t first = s->rows / q->page_rows, end = kva_pages_for(q, s->rows + rows);
   for (int32_t i = 0; i < q->n_pools; i++)
     for (int64_t p = first; p < end; p++)
       if (!own(&q->pools[i], kva_pages_of(q, s, i) + p))
@@ -97,8 +97,8 @@ kva_status kva_pages_reserve(kva_sequences *q, kva_sequence *s, int64_t rows) {
 
 void kva_pages_truncate(kva_sequences *q, kva_sequence *s, int64_t rows) {
   for (int32_t i = 0; i < q->n_pools; i++)
-    for (int64_t p = (rows + q->page_rows - 1) / q->page_rows; p < q->max_pages; p++)
-      release(&q->pools[i], kva_pages_of(q, s, i) + p);
+    for (int64_t p = kva_pages_for(q, rows); p < q->max_pages; p++)
+      kva_page_release(&q->pools[i], kva_pages_of(q, s, i) + p);
 }
 
 /* Rolling back to a kept state finds its window whole, where the state is no older than two marks. */
@@ -108,7 +108,7 @@ void kva_pages_drop(kva_sequences *q, kva_sequence *s) {
     int64_t kept = s->rows - pool->window - 2 * KVA_MARK_ROWS;
     int32_t *pages = kva_pages_of(q, s, i);
     if (!pool->window) continue;
-    for (int64_t p = kept / q->page_rows; p-- > 0 && pages[p] != KVA_NO_PAGE;) release(pool, &pages[p]);
+    for (int64_t p = kept / q->page_rows; p-- > 0 && pages[p] != KVA_NO_PAGE;) kva_page_release(pool, &pages[p]);
   }
 }
 

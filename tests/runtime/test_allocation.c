@@ -4,6 +4,7 @@
 #include "tools/driver/driver.h"
 
 #include "runtime/base/platform.h"
+#include "runtime/sequences.h"
 #include "runtime/session.h"
 #include "tests/runtime/control_sample.h"
 
@@ -160,11 +161,19 @@ static void sizes_that_depend_on_data_do_not_allocate(void **unused) {
   kva_session_destroy(s);
 }
 
-/* A model's decode step: caches are the caller's, and positions are data. */
+/* One new row of one or of all sequences; no results are wanted. */
+static void append_tokens(kva_sequences *q, int64_t n, int64_t rows) {
+  static int32_t tokens[200];
+  kva_tensor in = {.dtype = KVA_I32, .rank = 2, .dims = {1, rows}, .data = tokens};
+  kva_sequence_rows parts[3];
+  for (int64_t i = 0; i < n; i++) parts[i] = (kva_sequence_rows){.sequence = i, .rows = rows, .inputs = &in};
+  assert_int_equal(kva_sequences_append(q, n, parts), KVA_OK);
+}
+
+/* Steps of sequences, also where pages are taken, copied for a fork or kept; and steps back. */
 static void decoding_does_not_allocate(void **unused) {
   (void)unused;
   static const kva_define sizes[] = {{"vocab", "23"}, {"d", "16"}, {"ffn", "24"}, {"heads", "2"}, {"separator", "3"}};
-  enum { CAPACITY = 40, MAX_INPUTS = 32 };
   kva_diag *diag = kva_diag_create();
   kva_module *m = NULL;
   kva_compiled *c = NULL;
@@ -172,26 +181,22 @@ static void decoding_does_not_allocate(void **unused) {
   assert_int_equal(kva_load_model("models/lm.kv", &load, diag, &m), KVA_OK);
   assert_int_equal(kva_compile(m, &(kva_compile_options){.decode = true}, diag, &c), KVA_OK);
   kva_session *s = create_session(c->artifact, &(kva_session_options){.threads = 2});
-  int program = kva_session_program(s, "step");
-  const kva_program *p = kva_session_program_desc(s, program);
-  kva_tensor in[MAX_INPUTS] = {{0}}, out[MAX_INPUTS];
-  int32_t token = 5;
-  int64_t position = 0;
-  for (int32_t i = 0; i < p->n_inputs; i++) {
-    const kva_buffer_desc *b = &p->buffers[p->inputs[i]];
-    in[i].dtype = (kva_dtype)b->dtype, in[i].rank = b->rank;
-    for (int32_t d = 0; d < b->rank; d++)
-      in[i].dims[d] = b->dims[d].words->op == KVA_FORMULA_CONST ? b->dims[d].words->arg : d ? CAPACITY : 1;
-    in[i].data = i == 0 ? (void *)&token : i == 1 ? (void *)&position : calloc(1, (size_t)kva_tensor_bytes(&in[i]));
-  }
-  long before = 0;
-  for (position = 0; position < CAPACITY; position++) {
-    memset(out, 0, sizeof out);
-    assert_int_equal(kva_session_run(s, program, in, out), KVA_OK);
-    if (position == 0) before = atomic_load(&allocations);
+  kva_sequences *q;
+  int64_t id;
+  const kva_sequences_options room = {.longest = 300, .sequences = 3};
+  assert_int_equal(kva_sequences_create(s, &room, diag, &q), KVA_OK);
+  assert_int_equal(kva_sequences_add(q, &id), KVA_OK);
+  append_tokens(q, 1, 100);
+  for (int i = 0; i < 2; i++) assert_int_equal(kva_sequences_fork(q, 0, &id), KVA_OK);
+  append_tokens(q, 3, 1);
+  append_tokens(q, 1, 1);
+  long before = atomic_load(&allocations);
+  for (int i = 0; i < 100; i++) {
+    append_tokens(q, i % 3 ? 3 : 1, 1);
+    if (i % 7 == 0) assert_int_equal(kva_sequences_roll_back(q, 0, 1), KVA_OK);
   }
   assert_int_equal(atomic_load(&allocations) - before, 0);
-  for (int32_t i = 2; i < p->n_inputs; i++) free(in[i].data);
+  kva_sequences_destroy(q);
   kva_session_destroy(s);
   kva_compiled_destroy(c);
   kva_diag_destroy(diag);

@@ -1,0 +1,233 @@
+/* What sequences keep beside their results: pages of windows, files, raw rows of shifts. */
+#include "tests/codegen/decode.h"
+
+#include "runtime/base/platform.h"
+#include "runtime/sequences_internal.h"
+
+#include <unistd.h>
+
+enum { LONG = BATCH * LENGTH };
+
+/* ---- windows ----------------------------------------------------------------------------------------------------- */
+
+static const char windowed[] =
+    "model windowed <d = 8> (int32[B, T] tokens) => (float[B, T, 8] y) {\n"
+    "  param float[23, d] embed ~ normal(1)\n"
+    "  param float[2, 2] w ~ normal(1)\n"
+    "  x = kv.reshape <shape = [B, T, 2, 4]> (kv.gather(embed, tokens))\n"
+    "  k, last = kv.kv_shift <time_axis = 1> (x, w)\n"
+    "  q = kv.transpose <perm = [0, 2, 1, 3]> (x)\n"
+    "  k = kv.transpose <perm = [0, 2, 1, 3]> (k)\n"
+    "  near = kv.attention <causal = true, window = 70> (q, k, q)\n"
+    "  nearer = kv.attention <causal = true, window = 3> (near, k, near)\n"
+    "  all = kv.attention <causal = true> (nearer, k, near)\n"
+    "  y = kv.reshape <shape = [B, T, 8]> (kv.transpose <perm = [0, 2, 1, 3]> (all + nearer))\n"
+    "}\n";
+
+static int32_t pages_in_use(const kva_sequences *q, int64_t window) {
+  for (int32_t i = 0; i < q->n_pools; i++)
+    if (q->pools[i].window == window) return q->n_pages - q->pools[i].n_free;
+  fail_msg("no caches of a window of %lld", (long long)window);
+  return 0;
+}
+
+static float *run_long(model *m) {
+  kva_tensor in = token_tensor(1, LONG, tokens), out = {0};
+  must(m, kva_session_run(m->session, m->main, &in, &out));
+  size_t bytes = (size_t)kva_tensor_bytes(&out);
+  m->row = (int64_t)(bytes / sizeof(float) / LONG);
+  float *copy = malloc(bytes);
+  assert_non_null(copy);
+  return memcpy(copy, out.data, bytes);
+}
+
+static void append_to(const model *m, kva_sequences *q, live *l, const float *expected, int64_t end) {
+  while ((l->rows = end - kva_sequences_length(q, l->id)) > 0) {
+    if (l->rows > 100) l->rows = 100;
+    append(m, q, "a window", expected, 1, l);
+  }
+}
+
+/* Also back to where pages were given away, and in a fork whose prefix lies there. */
+static void windows_give_pages_back(void **state) {
+  (void)state;
+  model m = load(windowed, NULL);
+  draw_tokens();
+  float *expected = run_long(&m);
+  kva_sequences *q = create_sequences(&m, 2, LONG);
+  live l = begin(&m, q, 0);
+  append_to(&m, q, &l, expected, LONG);
+  assert_int_equal(pages_in_use(q, 0), 9);
+  assert_int_equal(pages_in_use(q, 70), 9 - (LONG - 70 - 256) / 64);
+  assert_int_equal(pages_in_use(q, 3), 9 - (LONG - 3 - 256) / 64);
+  live fork = l;
+  must(&m, kva_sequences_fork(q, l.id, &fork.id));
+  static const int64_t ends[] = {LONG - 7, LONG - 140, 250, 64, 0};
+  for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+    must(&m, kva_sequences_roll_back(q, fork.id, kva_sequences_length(q, fork.id) - ends[i]));
+    append_to(&m, q, &fork, expected, ends[i] + 30 < LONG ? ends[i] + 30 : LONG);
+  }
+  kva_sequences_remove(q, l.id);
+  kva_sequences_remove(q, fork.id);
+  assert_int_equal(pages_in_use(q, 0) + pages_in_use(q, 70) + pages_in_use(q, 3), 0);
+  kva_sequences_destroy(q);
+  free(expected);
+  unload(&m);
+}
+
+/* ---- files ------------------------------------------------------------------------------------------------------- */
+
+static char path[] = "/tmp/kvasir-sequence-XXXXXX";
+
+static int make_path(void **state) {
+  (void)state;
+  strcpy(path + sizeof path - 7, "XXXXXX");
+  int file = mkstemp(path);
+  return file < 0 || close(file);
+}
+static int remove_path(void **state) {
+  (void)state;
+  return unlink(path);
+}
+
+static void must_be_refused(kva_sequences *q, kva_status expected, const char *why) {
+  int64_t id;
+  kva_diag *diag = kva_diag_create();
+  kva_severity severity;
+  kva_loc loc;
+  assert_int_equal(kva_sequences_load(q, path, diag, &id), expected);
+  const char *text = kva_diag_message(diag, 0, &severity, &loc);
+  if (!strstr(text, why)) fail_msg("%s", text);
+  kva_diag_destroy(diag);
+  assert_int_equal(kva_sequences_length(q, 1), -1);
+}
+
+/* A file with one byte, of its tensors, changed. */
+static void damage(void) {
+  kva_file f;
+  assert_int_equal(kva_file_map(path, NULL, &f), KVA_OK);
+  char *copy = malloc(f.size);
+  assert_non_null(copy);
+  memcpy(copy, f.data, f.size);
+  copy[f.size - 5] ^= 1;
+  assert_int_equal(kva_file_write(path, copy, f.size, NULL), KVA_OK);
+  free(copy);
+  kva_file_unmap(&f);
+}
+
+static void files_hold_sequences(void **state) {
+  (void)state;
+  static const char *const sizes[] = {SMALL, "heads", "4", "kv_heads", "2", "separator", "3", NULL};
+  model m = load("models/lm.kv", sizes), other = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL});
+  draw_tokens();
+  float *expected = run_at_once(&m);
+  kva_sequences *q = create_sequences(&m, 2, LENGTH), *fresh = create_sequences(&m, 2, LENGTH),
+                *small = create_sequences(&m, 1, 149), *strange = create_sequences(&other, 2, LENGTH);
+  live l = begin(&m, q, 1);
+  l.rows = 150;
+  append(&m, q, "before saving", expected, 1, &l);
+  must(&m, kva_sequences_save(q, l.id, path, m.diag));
+  begin(&m, fresh, 0);
+  live loaded = l;
+  must(&m, kva_sequences_load(fresh, path, m.diag, &loaded.id));
+  assert_int_equal(loaded.id, 1);
+  assert_int_equal(kva_sequences_length(fresh, loaded.id), 150);
+  loaded.rows = 20;
+  append(&m, fresh, "after loading", expected, 1, &loaded);
+  must(&m, kva_sequences_roll_back(fresh, loaded.id, 60));
+  append(&m, fresh, "taken back after loading", expected, 1, &loaded);
+  begin(&other, strange, 0), begin(&m, small, 0);
+  must_be_refused(small, KVA_INVALID, "is a sequence of 150 rows; there is room for 149");
+  must_be_refused(strange, KVA_INVALID, "is a sequence of another model, or of other parameters");
+  kva_tensor embed;
+  assert_true(kva_session_state(m.session, "embed", &embed));
+  ((float *)embed.data)[5] += 1;
+  kva_sequences *trained = create_sequences(&m, 1, LENGTH);
+  must_be_refused(trained, KVA_INVALID, "is a sequence of another model, or of other parameters");
+  damage();
+  must_be_refused(q, KVA_DAMAGED, "is no saved sequence, or a damaged one: its sum");
+  kva_sequences_destroy(q);
+  kva_sequences_destroy(fresh);
+  kva_sequences_destroy(small);
+  kva_sequences_destroy(strange);
+  kva_sequences_destroy(trained);
+  free(expected);
+  unload(&m);
+  unload(&other);
+}
+
+/* ---- raw rows ---------------------------------------------------------------------------------------------------- */
+
+enum { ROWS = 5, HEADS = 2, HEAD = 8 };
+
+/* The tensor of pages of a state, and the state of a sequence, by the name of the input. */
+static const kva_tensor *cache(const kva_sequences *q, const char *name) {
+  for (int32_t i = 0; i < q->n_pools; i++)
+    for (int32_t k = 0; k < q->pools[i].n_tensors; k++) {
+      int32_t input = q->pools[i].inputs[k];
+      if (input >= 0 && !strcmp(q->desc->buffers[q->desc->inputs[input]].name, name))
+        return &q->pools[i].tensors[k].tensor;
+    }
+  fail_msg("no cache %s", name);
+  return NULL;
+}
+static float *last_rows(const kva_sequences *q, const char *name) {
+  for (int32_t i = 0; i < q->n_carried; i++)
+    if (!strcmp(q->desc->buffers[q->desc->inputs[q->carried[i].input]].name, name))
+      return (float *)(void *)(kva_sequence_state(q, q->sequences[0]) + q->carried[i].at);
+  fail_msg("no state %s", name);
+  return NULL;
+}
+
+static const float *cached_row(const kva_tensor *t, int64_t head, int64_t row) {
+  return (const float *)t->data + (head * t->dims[2] + row) * HEAD;
+}
+
+/* The published listing keeps the mixed row where the raw one belongs, after prefill alone. */
+static void keep_mixed_row(const kva_sequences *q) {
+  for (int64_t h = 0; h < HEADS; h++) {
+    memcpy(last_rows(q, "rows_0") + h * HEAD, cached_row(cache(q, "keys_0"), h, 0), HEAD * sizeof(float));
+    memcpy(last_rows(q, "rows_1") + h * HEAD, cached_row(cache(q, "values_0"), h, 0), HEAD * sizeof(float));
+  }
+}
+
+static bool same_row(const kva_sequences *a, const kva_sequences *b, const char *name, int64_t row) {
+  bool same = true;
+  for (int64_t h = 0; h < HEADS; h++)
+    same &= !memcmp(cached_row(cache(a, name), h, row), cached_row(cache(b, name), h, row), HEAD * sizeof(float));
+  return same;
+}
+
+/* In a model of one layer. A prefix of one row stands at position 0, where rotation does nothing. */
+static void listing_differs_in_one_row(void **state) {
+  (void)state;
+  model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", "layers", "1", NULL});
+  draw_tokens();
+  float *expected = run_at_once(&m);
+  kva_sequences *raw = create_sequences(&m, 1, ROWS), *mixed = create_sequences(&m, 1, ROWS);
+  live l = begin(&m, raw, 0);
+  begin(&m, mixed, 0);
+  l.rows = 1;
+  for (int64_t row = 0; row < ROWS; row++) {
+    append(&m, raw, "raw rows", expected, 1, &l);
+    must(&m, try_append(mixed, 1, &l));
+    if (row == 0) keep_mixed_row(mixed);
+  }
+  for (int64_t row = 0; row < ROWS; row++) {
+    assert_int_equal(same_row(raw, mixed, "keys_0", row), row != 1);
+    assert_int_equal(same_row(raw, mixed, "values_0", row), row != 1);
+  }
+  kva_sequences_destroy(raw);
+  kva_sequences_destroy(mixed);
+  free(expected);
+  unload(&m);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(windows_give_pages_back),
+      cmocka_unit_test_setup_teardown(files_hold_sequences, make_path, remove_path),
+      cmocka_unit_test(listing_differs_in_one_row),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

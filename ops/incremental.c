@@ -21,6 +21,17 @@ const kva_attr_field *kva_shape_field(const kva_node *n) {
   return f && f->kind == KVA_ATTR_DIMS ? f : NULL;
 }
 
+const void *kva_resized_shape(const kva_incremental *c, const kva_node *n, uint32_t axis, kva_dim extent) {
+  const kva_attr_field *f = kva_shape_field(n);
+  if (!f) return n->attrs;
+  char *copy = kva_arena_memdup(c->scratch, n->attrs, n->op->attrs->size);
+  kva_dims *shape = (kva_dims *)(void *)(copy + f->offset);
+  kva_dim *dims = kva_arena_memdup(c->scratch, shape->v, shape->n * sizeof *dims);
+  dims[axis] = extent;
+  shape->v = dims;
+  return copy;
+}
+
 /* ---- state ------------------------------------------------------------------------------------------------------- */
 
 static bool is_taken(const kva_graph *g, const char *name) {

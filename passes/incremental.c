@@ -7,7 +7,8 @@
  * (kva_function.updates) and begins as zeros: caches in pages, last rows, sums; and int32 `pages_R`[B, N], the pages of
  * R rows of each sequence, in their order. `pages_R_W` are those of caches that no query sees further back than W
  * rows. Every row gets the bits that it has in one run over whole sequences. With the option there is "step", too:
- * decode of one row, of one sequence, and "steps": one row of a given number of sequences.
+ * decode of one row, of one sequence, "steps": one row of a given number of sequences, and "prefill": many rows
+ * of one sequence, with results of the last row alone (incremental_last.c).
  *
  * Algorithm: nodes are copied in order. Symbols say where rows are: an axis is one of rows if its extent is the time
  * symbol. A node each of whose rows reads the same row of its operands (kva_op_info.source_axis) stays as it is. One
@@ -45,8 +46,7 @@ static bool reads(const kva_chunks *p, const kva_node *n, kva_chunk_form form) {
   return false;
 }
 
-/* The name of an attribute, other than the result's shape, that depends on the number of rows; NULL: none does. */
-static const char *counting_attribute(const kva_chunks *p, const kva_node *n) {
+const char *kva_counting_attribute(const kva_chunks *p, const kva_node *n) {
   for (uint32_t i = 0; n->attrs && i < n->op->attrs->n_fields; i++) {
     const kva_attr_field *f = &n->op->attrs->fields[i];
     const void *at = (const char *)n->attrs + f->offset;
@@ -66,7 +66,7 @@ static bool depends_on_rows(const kva_chunks *p, const kva_node *n) {
     if (has_time(p, n->results[i].type)) return true;
   for (uint32_t i = 0; i < n->n_graphs; i++)
     if (kva_uses_symbol(n->graphs[i]->first, p->c.time)) return true;
-  return counting_attribute(p, n) || reads(p, n, KVA_CHUNK_LIFTED);
+  return kva_counting_attribute(p, n) || reads(p, n, KVA_CHUNK_LIFTED);
 }
 
 /* Row i of axis `axis` of the result reads row i alone of every operand that has rows; out_read gets their axes. */
@@ -107,7 +107,7 @@ static kva_status refuse_extent(kva_chunks *p, const kva_node *n, const kva_type
 
 static kva_status check_node(kva_chunks *p, const kva_node *n) {
   if (n->n_graphs) return kva_refuse_chunks(&p->c, n, "its sub-graphs depend on rows");
-  const char *attribute = counting_attribute(p, n);
+  const char *attribute = kva_counting_attribute(p, n);
   if (attribute) return kva_refuse_chunks(&p->c, n, "'%s' depends on the number of rows, which grows", attribute);
   for (uint32_t r = 0; r < n->n_results; r++)
     for (uint32_t k = 0; k < n->results[r].type->rank; k++) {
@@ -259,18 +259,23 @@ static kva_status make_decode(kva_chunks *p, const kva_function *f, kva_function
 }
 
 /* With a number of rows that is known, products take other kernels. */
+static void fix_sequences(const kva_chunks *p, const kva_function *f, int64_t sequences) {
+  if (p->c.batch->kind == KVA_EXPR_SYMBOL)
+    kva_replace_symbol(f->graph, p->c.batch, kva_expr_const(p->c.b->m->exprs, sequences));
+}
+
 static void add_step(const kva_chunks *p, const kva_function *decode, const char *name, int64_t sequences) {
   kva_module *m = p->c.b->m;
   kva_function *step = kva_function_clone(m, decode, name);
   kva_replace_symbol(step->graph, p->c.time, kva_expr_const(m->exprs, 1));
-  if (p->c.batch->kind == KVA_EXPR_SYMBOL)
-    kva_replace_symbol(step->graph, p->c.batch, kva_expr_const(m->exprs, sequences));
+  fix_sequences(p, step, sequences);
 }
 
-static void add_steps(const kva_chunks *p, const kva_function *decode, const kva_pass_options *o) {
+static void add_steps(kva_chunks *p, const kva_function *f, const kva_function *decode, const kva_pass_options *o) {
   if (!o->step) return;
   add_step(p, decode, "step", 1);
   if (o->sequences > 1 && p->c.batch->kind == KVA_EXPR_SYMBOL) add_step(p, decode, "steps", o->sequences);
+  fix_sequences(p, kva_add_prefill(p, decode, kva_graph_output_count(f->graph)), 1);
 }
 
 kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, bool *changed) {
@@ -297,7 +302,7 @@ kva_status kva_incremental_functions(kva_module *m, const kva_pass_options *o, b
   if (status)
     m->functions.len--;
   else
-    add_steps(&p, decode, o);
+    add_steps(&p, f, decode, o);
   *changed = true;
   kva_arena_destroy(scratch);
   return status;

@@ -33,6 +33,12 @@ typedef struct kva_chunks {
 /* Axes of v that count rows. */
 uint32_t kva_time_axes(const kva_chunks *p, const kva_value *v);
 
+/* The name of an attribute, other than the result's shape, that depends on the number of rows; NULL: none does. */
+const char *kva_counting_attribute(const kva_chunks *p, const kva_node *n);
+
+/* Adds function "prefill" beside decode, whose first outputs are the model's own. */
+kva_function *kva_add_prefill(kva_chunks *p, const kva_function *decode, uint32_t own_outputs);
+
 /* Builds n, whose operands may be lifted, with these operands and attributes; NULL and a message: there is no rule.
  * The result is lifted if its rank is that of n's result + 1. */
 kva_value *kva_build_lifted(kva_chunks *p, const kva_node *n, kva_value *const *operands, const void *attrs);

@@ -16,15 +16,7 @@ static kva_value *refuse(kva_chunks *p, const kva_value *v, const char *why) {
 
 /* Attributes of n with the capacity as extent `axis` of its shape. */
 static const void *resized(kva_chunks *p, const kva_node *n, uint32_t axis) {
-  if (!n->attrs) return NULL;
-  char *copy = kva_arena_memdup(p->c.scratch, n->attrs, n->op->attrs->size);
-  const kva_attr_field *f = kva_shape_field(n);
-  if (!f) return copy;
-  kva_dims *shape = (kva_dims *)(void *)(copy + f->offset);
-  kva_dim *dims = kva_arena_memdup(p->c.scratch, shape->v, shape->n * sizeof *dims);
-  dims[axis] = p->c.capacity;
-  shape->v = dims;
-  return copy;
+  return kva_resized_shape(&p->c, n, axis, p->c.capacity);
 }
 
 static kva_value *operand_over_rows(kva_chunks *p, const kva_node *n, uint32_t i, uint32_t axis) {

@@ -37,7 +37,7 @@ typedef struct kva_pass_options {
   const kva_target *target;       /* split, fuse: NULL: any CPU */
   const kva_tune_options *tune;   /* tune, lora: what the user chose */
   const kva_loss_options *loss;   /* loss */
-  bool step;                      /* incremental: also function "step", decode of one row of every sequence */
+  bool step;                      /* incremental: also functions "step" and "prefill" */
   int64_t sequences;              /* incremental, with `step`: a step of so many sequences, too; 0: of one alone */
   const kva_gradients *gradients; /* autodiff: NULL: output 0 of function 0, whose gradients become outputs */
 } kva_pass_options;

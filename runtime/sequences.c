@@ -59,12 +59,13 @@ static int64_t fixed_size(const kva_formula *f) {
 
 /* Those for a known number of rows come first. */
 static kva_status find_programs(kva_sequences *q, kva_diag *diag) {
-  static const char *const names[] = {"step", "steps", "decode"};
+  static const char *const names[] = {"step", "steps", "prefill", "decode"};
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     int program = kva_session_program(q->session, names[i]);
     if (program < 0) continue;
     const kva_buffer_desc *b = input_desc(kva_session_program_desc(q->session, program), q->rows_input);
-    q->programs[q->n_programs++] = (kva_sequence_program){program, fixed_size(&b->dims[0]), fixed_size(&b->dims[1])};
+    q->programs[q->n_programs++] = (kva_sequence_program){program, fixed_size(&b->dims[0]), fixed_size(&b->dims[1]),
+                                                          strcmp(names[i], "prefill") == 0};
   }
   int64_t only = q->programs[q->n_programs - 1].sequences;
   if (only < 2) return KVA_OK;

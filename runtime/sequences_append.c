@@ -144,10 +144,13 @@ static void give_output(const kva_sequences *q, const kva_append_item *m, int32_
   if (axis >= 0) to->dims[axis] = m->wanted;
   int64_t begin = m->rows - m->wanted, first = begin > m->done ? begin : m->done, n = m->done + rows - first;
   if (!data || n <= 0) return;
-  if (axis == KVA_SHARED)
+  if (axis == KVA_SHARED) {
     memcpy(data, from->data, (size_t)kva_tensor_bytes(from));
-  else
-    kva_rows_copy((kva_row_place){to, 0, first - begin}, (kva_row_place){from, index, first - m->done}, axis, n);
+    return;
+  }
+  int64_t left_out = axis >= 0 ? rows - from->dims[axis] : 0; /* results of the last row alone */
+  kva_row_place source = {from, index, first - m->done - left_out};
+  kva_rows_copy((kva_row_place){to, 0, first - begin}, source, axis, n);
 }
 
 static void finish(kva_sequences *q, const round *r) {
@@ -163,10 +166,20 @@ static void finish(kva_sequences *q, const round *r) {
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
+/* Results of at most the last row of the call are wanted. */
+static bool wants_last_row(const round *r) {
+  for (int64_t i = 0; i < r->n; i++) {
+    const kva_append_item *m = r->members[i];
+    if (m->done + r->rows - (m->rows - m->wanted) > 1) return false;
+  }
+  return true;
+}
+
 static int choose_program(const kva_sequences *q, const round *r) {
   for (int i = 0; i < q->n_programs; i++) {
     const kva_sequence_program *p = &q->programs[i];
-    if ((!p->sequences || p->sequences == r->n) && (!p->rows || p->rows == r->rows)) return p->program;
+    bool fits = (!p->sequences || p->sequences == r->n) && (!p->rows || p->rows == r->rows);
+    if (fits && (!p->last || wants_last_row(r))) return p->program;
   }
   return q->programs[q->n_programs - 1].program;
 }

@@ -60,12 +60,13 @@ typedef struct kva_append_item {
 typedef struct kva_sequence_program {
   int program;
   int64_t sequences, rows; /* that it takes; 0: any number */
+  bool last;               /* results of the last row alone */
 } kva_sequence_program;
 
 struct kva_sequences {
   kva_session *session;
   const kva_program *desc; /* "decode" */
-  kva_sequence_program programs[3];
+  kva_sequence_program programs[4];
   int n_programs;
   int64_t longest, page_rows, max_pages; /* max_pages: of a sequence */
   int32_t n_pages;

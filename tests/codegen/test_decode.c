@@ -39,6 +39,7 @@ static void walk_append(walk *w, uint64_t seed) {
     int64_t left = LENGTH - kva_sequences_length(w->q, w->l[i].id);
     int64_t rows = most < 2 ? most : 1 + draw(seed, 100 + (uint64_t)i, most);
     w->l[i].rows = rows < left ? rows : left;
+    w->l[i].last = draw(seed, 200 + (uint64_t)i, 4) > 0;
   }
   append(w->m, w->q, w->what, w->expected, w->n, w->l);
 }
@@ -296,10 +297,27 @@ static double best(double a, double seconds) {
   return a == 0 || seconds < a ? seconds : a;
 }
 
-static void step(const model *m, kva_sequences *q, int64_t id, int64_t rows, float *out_results) {
+static void read_rows(const model *m, kva_sequences *q, int64_t id, int64_t rows, int64_t wanted, float *out_results) {
   kva_tensor in = token_tensor(1, rows, tokens + kva_sequences_length(q, id)), out = {.data = out_results};
-  const kva_sequence_rows part = {id, rows, &in, rows, &out};
+  const kva_sequence_rows part = {id, rows, &in, wanted, &out};
   must(m, kva_sequences_append(q, 1, &part));
+}
+
+static void step(const model *m, kva_sequences *q, int64_t id, int64_t rows, float *out_results) {
+  read_rows(m, q, id, rows, rows, out_results);
+}
+
+/* A prompt of PREFIX rows: with results of all, and of the last. */
+static void print_prefill_times(const model *m, kva_sequences *q, float *out_results) {
+  double times[2] = {0};
+  for (int i = 0; i < REPEATS / 3; i++)
+    for (int last = 0; last < 2; last++) {
+      must(m, kva_sequences_roll_back(q, 0, kva_sequences_length(q, 0)));
+      double start = kva_now();
+      read_rows(m, q, 0, PREFIX, last ? 1 : PREFIX, out_results);
+      times[last] = best(times[last], kva_now() - start);
+    }
+  print_message("%d rows: %.3f ms, for results of the last %.3f ms\n", PREFIX, times[0] * 1e3, times[1] * 1e3);
 }
 
 /* A step behind PREFIX rows, again and again, in turns. */
@@ -316,6 +334,7 @@ static void print_times(model *m, hand *h, kva_sequences *q, float *out_results)
     for (int k = 1; k < 5; k++) free(h->out[k].data);
   }
   print_message("a step behind %d rows: derived %.3f ms, by hand %.3f ms\n", PREFIX, derived * 1e3, by_hand * 1e3);
+  print_prefill_times(m, q, out_results);
 }
 
 static void as_by_hand(void **state) {
@@ -424,6 +443,31 @@ static void room_costs_nothing(void **state) {
   unload(&m);
 }
 
+static int64_t output_bytes(const model *m, const char *program) {
+  kva_memory_report report;
+  kva_session_memory(m->session, kva_session_program(m->session, program), &report);
+  return report.outputs;
+}
+
+/* Reading a prompt computes the results of its last row alone. */
+static void prompts_need_one_result(void **state) {
+  (void)state;
+  model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "2", NULL});
+  draw_tokens();
+  float *expected = run_at_once(&m);
+  kva_sequences *q = create_sequences(&m, 1, LENGTH);
+  live l = begin(&m, q, 0);
+  l.rows = 20, l.last = true;
+  append(&m, q, "a prompt", expected, 1, &l);
+  int64_t last = output_bytes(&m, "prefill");
+  l.last = false;
+  append(&m, q, "rows", expected, 1, &l);
+  assert_int_equal(output_bytes(&m, "decode") - last, 19 * m.row * (int64_t)sizeof(float));
+  kva_sequences_destroy(q);
+  free(expected);
+  unload(&m);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(language_model),
@@ -438,6 +482,7 @@ int main(void) {
       cmocka_unit_test(rows_that_cannot_be),
       cmocka_unit_test(sequences_that_cannot_be),
       cmocka_unit_test(room_costs_nothing),
+      cmocka_unit_test(prompts_need_one_result),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,10 +2,14 @@
  * gathered, as far as it does not lie in pages, and put back. */
 #include "runtime/sequences_internal.h"
 
-/* Sequences that run together, and how many rows of each. */
+enum { FEW_ROWS = 8 }; /* that run faster one by one than in a program for any number */
+
+/* Sequences that run together, and how many rows of each. A program for a fixed number may have more places: what runs
+ * there reads no page, writes none, and has no results. */
 typedef struct round {
   kva_append_item *const *members;
-  int64_t n, rows;
+  int64_t n, rows, places;
+  int program;
 } round;
 
 /* ---- inputs of a call -------------------------------------------------------------------------------------------- */
@@ -31,11 +35,11 @@ static kva_status gather_input(kva_sequences *q, int32_t input, const round *r) 
     q->inputs[input] = type;
     return KVA_OK;
   }
-  type.dims[0] = r->n;
+  type.dims[0] = r->places;
   if (axis >= 0) type.dims[axis] = r->rows;
   KVA_TRY(stage(q, input, &type));
-  for (int64_t i = 0; i < r->n; i++) {
-    const kva_append_item *m = r->members[i];
+  for (int64_t i = 0; i < r->places; i++) {
+    const kva_append_item *m = r->members[i < r->n ? i : 0];
     kva_rows_copy((kva_row_place){&q->inputs[input], i, 0}, (kva_row_place){&m->inputs[input], 0, m->done}, axis,
                   r->rows);
   }
@@ -44,21 +48,23 @@ static kva_status gather_input(kva_sequences *q, int32_t input, const round *r) 
 
 static kva_status gather_positions(kva_sequences *q, const round *r) {
   int32_t input = q->own_inputs;
-  KVA_TRY(stage(q, input, &(kva_tensor){.dtype = KVA_I64, .rank = 1, .dims = {r->n}}));
-  for (int64_t i = 0; i < r->n; i++) ((int64_t *)q->inputs[input].data)[i] = r->members[i]->s->rows;
+  KVA_TRY(stage(q, input, &(kva_tensor){.dtype = KVA_I64, .rank = 1, .dims = {r->places}}));
+  int64_t *out = q->inputs[input].data;
+  for (int64_t i = 0; i < r->places; i++) out[i] = i < r->n ? r->members[i]->s->rows : 0;
   return KVA_OK;
 }
 
-/* Pages that are not there are not read: any number will do. */
+/* Pages that are not there are not read: any number will do. Rows of a place without a sequence go to no page. */
 static kva_status gather_table(kva_sequences *q, int32_t pool, const round *r) {
   int32_t input = q->pools[pool].table;
-  KVA_TRY(stage(q, input, &(kva_tensor){.dtype = KVA_I32, .rank = 2, .dims = {r->n, q->max_pages}}));
+  KVA_TRY(stage(q, input, &(kva_tensor){.dtype = KVA_I32, .rank = 2, .dims = {r->places, q->max_pages}}));
   int32_t *out = q->inputs[input].data;
   for (int64_t i = 0; i < r->n; i++)
     for (int64_t p = 0; p < q->max_pages; p++) {
       int32_t page = kva_pages_of(q, r->members[i]->s, pool)[p];
       *out++ = page == KVA_NO_PAGE ? 0 : page;
     }
+  for (int64_t i = r->n * q->max_pages; i < r->places * q->max_pages; i++) *out++ = KVA_NO_PAGE;
   return KVA_OK;
 }
 
@@ -73,12 +79,13 @@ static kva_status gather_pools(kva_sequences *q, const round *r) {
 
 static kva_status gather_state(kva_sequences *q, const kva_carried_state *c, const round *r) {
   const kva_buffer_desc *b = &q->desc->buffers[q->desc->inputs[c->input]];
-  kva_tensor type = {.dtype = (kva_dtype)b->dtype, .rank = b->rank, .dims = {r->n}};
+  kva_tensor type = {.dtype = (kva_dtype)b->dtype, .rank = b->rank, .dims = {r->places}};
   for (int32_t d = 1; d < b->rank; d++) type.dims[d] = b->dims[d].words->arg;
   KVA_TRY(stage(q, c->input, &type));
   char *out = q->inputs[c->input].data;
   for (int64_t i = 0; i < r->n; i++)
     memcpy(out + (size_t)i * c->bytes, kva_sequence_state(q, r->members[i]->s) + c->at, c->bytes);
+  memset(out + (size_t)r->n * c->bytes, 0, (size_t)(r->places - r->n) * c->bytes);
   return KVA_OK;
 }
 
@@ -175,19 +182,23 @@ static bool wants_last_row(const round *r) {
   return true;
 }
 
-static int choose_program(const kva_sequences *q, const round *r) {
+/* Some programs leave places empty; others take one sequence, or any number. */
+static void choose_program(const kva_sequences *q, round *r) {
   for (int i = 0; i < q->n_programs; i++) {
     const kva_sequence_program *p = &q->programs[i];
-    bool fits = (!p->sequences || p->sequences == r->n) && (!p->rows || p->rows == r->rows);
-    if (fits && (!p->last || wants_last_row(r))) return p->program;
+    bool fits = (!p->sequences || p->sequences >= r->n) && (!p->rows || p->rows == r->rows);
+    if (!fits || (p->last && !wants_last_row(r))) continue;
+    r->places = p->sequences ? p->sequences : r->n;
+    r->program = p->program;
+    return;
   }
-  return q->programs[q->n_programs - 1].program;
 }
 
-static kva_status run(kva_sequences *q, const round *r) {
+static kva_status run(kva_sequences *q, round *r) {
+  choose_program(q, r);
   KVA_TRY(gather(q, r));
   memset(q->outputs, 0, (size_t)q->desc->n_outputs * sizeof *q->outputs);
-  KVA_TRY(kva_session_run(q->session, choose_program(q, r), q->inputs, q->outputs));
+  KVA_TRY(kva_session_run(q->session, r->program, q->inputs, q->outputs));
   finish(q, r);
   return KVA_OK;
 }
@@ -195,14 +206,24 @@ static kva_status run(kva_sequences *q, const round *r) {
 /* Rows of the item's next call: none crosses a mark. */
 static int64_t next_rows(const kva_append_item *m) {
   int64_t left = m->rows - m->done, to_mark = KVA_MARK_ROWS - m->s->rows % KVA_MARK_ROWS;
+  if (left <= FEW_ROWS) return left > 0;
   return left < to_mark ? left : to_mark;
+}
+
+/* Sequences that a call takes at most. */
+static int64_t most_members(const kva_sequences *q, int64_t rows) {
+  if (q->alone || q->programs[q->n_programs - 1].sequences) return 1;
+  if (rows > 1) return q->n_items;
+  int64_t most = 1;
+  for (int i = 0; i < q->n_programs; i++)
+    if (q->programs[i].rows == 1 && q->programs[i].sequences > most) most = q->programs[i].sequences;
+  return most > 1 || q->n_items <= FEW_ROWS ? most : q->n_items;
 }
 
 /* The first item that has rows left, and those that have as many. */
 static round next_round(kva_sequences *q) {
-  bool free = q->programs[q->n_programs - 1].sequences == 0 && !q->alone;
   round r = {.members = q->members};
-  for (int64_t i = 0; i < q->n_items && (free || !r.n); i++) {
+  for (int64_t i = 0; i < q->n_items && (!r.n || r.n < most_members(q, r.rows)); i++) {
     int64_t rows = next_rows(&q->items[i]);
     if (!rows || (r.n && rows != r.rows)) continue;
     q->members[r.n++] = &q->items[i];

@@ -117,7 +117,9 @@ static void without_shift(void **state) {
 
 static void documents(void **state) {
   (void)state;
+  steps_of = 3;
   model m = load("models/lm.kv", (const char *[]){SMALL, "heads", "4", "kv_heads", "1", "separator", "3", NULL});
+  steps_of = 0;
   check(&m, "lm.kv with documents");
 }
 

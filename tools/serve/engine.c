@@ -7,7 +7,11 @@
 
 #include <stdlib.h>
 
-enum { CHUNK = 256, NO_SEQUENCE = -1 }; /* CHUNK: rows of a prompt that are read in one step */
+enum {
+  CHUNK = 256,       /* rows of a prompt that are read in one step */
+  MOST_TOGETHER = 8, /* texts that draw in one call: code for a fixed number of few rows reads weights once */
+  NO_SEQUENCE = -1
+};
 
 /* A prompt with its state, and the logits of its last token. */
 typedef struct entry {
@@ -71,8 +75,11 @@ static kva_status check_signature(kva_engine *e, const kva_module *m, kva_diag *
 }
 
 static kva_status compile(kva_engine *e, kva_module *m, kva_diag *diag) {
-  const kva_compile_options co = {
-      .decode = true, .decode_only = true, .target = e->o.target, .passes = {.control = e->o.control}};
+  const int64_t together = e->o.slots < MOST_TOGETHER ? e->o.slots : MOST_TOGETHER;
+  const kva_compile_options co = {.decode = true,
+                                  .decode_only = true,
+                                  .target = e->o.target,
+                                  .passes = {.control = e->o.control, .sequences = together}};
   const kva_session_options so = {.threads = e->o.threads, .seed = e->o.seed};
   KVA_TRY(kva_program_compile(m, &co, NULL, diag, &e->program));
   return kva_program_session(e->program, &so, diag, &e->session);

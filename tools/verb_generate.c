@@ -1,6 +1,7 @@
 /* kvasir generate: continues texts with a language model. */
 #include "tools/cli.h"
 #include "runtime/exe/train.h"
+#include "tools/serve/chat.h"
 #include "tools/serve/engine.h"
 #include "tools/tokenizer/unicode.h"
 
@@ -25,7 +26,7 @@ const kva_verb kva_verb_generate = {
 
 typedef struct generate_options {
   kva_strings defines, stops;
-  const char *weights, *prompt, *prompts, *tokenizer;
+  const char *weights, *prompt, *prompts, *tokenizer, *chat, *system;
   int64_t tokens, texts, batch, threads, seed;
   bool stats, json;
   kva_sampling sampling;
@@ -42,6 +43,8 @@ typedef struct generation {
   kva_diag *diag;
   kva_arena *arena;
   kva_tokenizer *tokenizer;
+  const kva_chat *chat; /* NULL: prompts are continued as they are */
+  kva_strings stops;
   KVA_VEC(prompt) prompts;
   kva_engine *engine;
   kva_completion *texts;
@@ -50,11 +53,24 @@ typedef struct generation {
 
 /* ---- prompts ----------------------------------------------------------------------------------------------------- */
 
+/* What the model continues: the prompt, or a chat in which the user says it. */
+static void add_asked(const generation *g, const char *text, kva_text *out) {
+  const kva_message messages[] = {{KVA_ROLE_SYSTEM, g->o->system}, {KVA_ROLE_USER, text}};
+  size_t first = g->o->system ? 0 : 1;
+  kva_text_add_bytes(out, text, g->chat ? 0 : strlen(text));
+  if (!g->chat) return;
+  const char *wrong = kva_chat_render(g->chat, messages + first, 2 - first, out);
+  KVA_ASSERT(!wrong);
+}
+
 static kva_status add_prompt(generation *g, const char *text, const char *where) {
   prompt p = {.text = text};
+  kva_text asked = {0};
   int64_t replaced = 0;
+  add_asked(g, text, &asked);
   kva_tokenizer_begin(g->tokenizer, &p.ids);
-  kva_status status = kva_tokenizer_encode(g->tokenizer, text, strlen(text), g->diag, &p.ids, &replaced);
+  kva_status status = kva_tokenizer_encode(g->tokenizer, asked.data, asked.len, g->diag, &p.ids, &replaced);
+  kva_text_free(&asked);
   KVA_PUSH(g->arena, &g->prompts, p);
   if (status == KVA_OK && !p.ids.n)
     return kva_error(g->diag, NULL, "%s: expected at least one token, found none", where);
@@ -79,11 +95,24 @@ static kva_status read_prompts(generation *g, const char *path) {
   return g->prompts.len ? KVA_OK : kva_error(g->diag, NULL, "%s: expected lines of text, found none", path);
 }
 
+static kva_status find_chat(generation *g) {
+  const generate_options *o = g->o;
+  g->stops = o->stops;
+  if (!o->chat) return KVA_OK;
+  KVA_TRY(kva_chat_choose(o->chat, o->tokenizer, g->tokenizer, g->diag, &g->chat));
+  if (!g->chat)
+    return kva_error(g->diag, NULL, "--chat auto: the tokenizer does not tell the format; choose one of " KVA_CHATS);
+  const char *stop = kva_chat_stop(g->chat);
+  if (stop && g->stops.n < sizeof g->stops.v / sizeof *g->stops.v) g->stops.v[g->stops.n++] = stop;
+  return KVA_OK;
+}
+
 static kva_status load_prompts(generation *g) {
   if (g->o->tokenizer)
     KVA_TRY(kva_tokenizer_load(g->o->tokenizer, g->diag, &g->tokenizer));
   else
     g->tokenizer = kva_tokenizer_bytes();
+  KVA_TRY(find_chat(g));
   return g->o->prompts ? read_prompts(g, g->o->prompts) : add_prompt(g, g->o->prompt, "--prompt");
 }
 
@@ -107,8 +136,8 @@ static kva_status make_texts(generation *g) {
                                    .max_tokens = o->tokens,
                                    .sampling = o->sampling,
                                    .sequence = (uint64_t)i,
-                                   .stops = o->stops.v,
-                                   .n_stops = o->stops.n};
+                                   .stops = g->stops.v,
+                                   .n_stops = g->stops.n};
     if (g->n == 1 && !o->json) g->texts[i].on_text = print_text;
   }
   return KVA_OK;
@@ -139,7 +168,8 @@ static void print_whole(const generation *g, int64_t i) {
     return;
   }
   if (g->n > 1) {
-    printf("%s== %lld ==\n%s", i ? "\n" : "", (long long)i + 1, g->prompts.data[i / g->o->texts].text);
+    printf("%s== %lld ==\n%s%s", i ? "\n" : "", (long long)i + 1, g->prompts.data[i / g->o->texts].text,
+           g->chat ? "\n" : "");
     fwrite(c->text.data, 1, c->text.len, stdout);
   }
   if (i + 1 == g->n) putchar('\n');
@@ -157,7 +187,7 @@ static void cancel(generation *g) {
 }
 
 static kva_status continue_texts(generation *g) {
-  if (g->n == 1 && !g->o->json) printf("%s", g->o->prompt ? g->o->prompt : g->prompts.data[0].text), fflush(stdout);
+  if (g->n == 1 && !g->o->json) printf("%s%s", g->prompts.data[0].text, g->chat ? "\n" : ""), fflush(stdout);
   while (g->printed < g->n) {
     bool stopped = kva_train_stopped() || ferror(stdout);
     if (stopped) cancel(g);
@@ -240,6 +270,7 @@ static int check(const generate_options *o, int n_models) {
   if (o->prompt && o->prompts) return misused("--prompt and --prompts: give one of them");
   if (o->sampling.top_p > 1 || o->sampling.min_p > 1)
     return misused("--top-p and --min-p are probabilities, at most 1");
+  if (o->system && !o->chat) return misused("--system is for --chat");
   for (uint32_t i = 0; i < o->stops.n; i++)
     if (!*o->stops.v[i]) return misused("--stop: expected a text, found none");
   return -1;
@@ -253,6 +284,9 @@ static int run(int argc, char **argv) {
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, KVA_WEIGHTS_HELP},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
       {"--tokens", NULL, "N", KVA_OPTION_COUNT, &o.tokens, "at most so many more tokens (256)"},
+      {"--chat", NULL, KVA_CHAT_WORDS, KVA_OPTION_WORD, &o.chat,
+       "the prompt is said by a user; auto: in the tokenizer's format"},
+      {"--system", NULL, "TEXT", KVA_OPTION_STRING, &o.system, "with --chat: what the model is told first"},
       {"--stop", NULL, "TEXT", KVA_OPTION_LIST, &o.stops, "ends a text before it"},
       {"--n", NULL, "N", KVA_OPTION_COUNT, &o.texts, "so many texts for each prompt (1)"},
       {"--batch", NULL, "N", KVA_OPTION_COUNT, &o.batch, "so many texts at once (16)"},

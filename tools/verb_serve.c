@@ -56,15 +56,10 @@ static kva_status find_key(serving *s) {
   return KVA_OK;
 }
 
-static kva_status find_chat(serving *s) {
-  if (s->o->chat) {
-    s->server.chat = kva_chat_named(s->o->chat);
-    return KVA_OK;
-  }
-  if (!s->o->tokenizer) return KVA_OK;
-  kva_status status = kva_chat_find(s->o->tokenizer, s->tokenizer, s->diag, &s->server.chat);
-  if (status == KVA_UNSUPPORTED) kva_diag_demote(s->diag); /* texts can be served all the same */
-  return KVA_OK;
+/* A template of no known format is a warning: texts can be served all the same. */
+static void find_chat(serving *s) {
+  kva_status status = kva_chat_choose(s->o->chat, s->o->tokenizer, s->tokenizer, s->diag, &s->server.chat);
+  if (status != KVA_OK) kva_diag_demote(s->diag);
 }
 
 /* The name of the file, without its folder and ending. */
@@ -81,8 +76,8 @@ static kva_status settle(serving *s, const char *path) {
     KVA_TRY(kva_tokenizer_load(s->o->tokenizer, s->diag, &s->tokenizer));
   else
     s->tokenizer = kva_tokenizer_bytes();
-  KVA_TRY(find_key(s));
-  return find_chat(s);
+  find_chat(s);
+  return find_key(s);
 }
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
@@ -162,7 +157,8 @@ static int misused(const char *what) {
 }
 
 static int run(int argc, char **argv) {
-  serve_options o = {.batch = 8,
+  serve_options o = {.chat = "auto",
+                     .batch = 8,
                      .prefixes = 8,
                      .queue = 256,
                      .server = {.host = "127.0.0.1",
@@ -176,7 +172,7 @@ static int run(int argc, char **argv) {
   const kva_option options[] = {
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.weights, "trained values: a safetensors file or checkpoint"},
       {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer, "a tokenizer.json (tokens are bytes)"},
-      {"--chat", NULL, KVA_CHATS, KVA_OPTION_WORD, &o.chat, "format of chats (the tokenizer's)"},
+      {"--chat", NULL, KVA_CHAT_WORDS, KVA_OPTION_WORD, &o.chat, "format of chats (auto: the tokenizer's)"},
       {"--name", NULL, "NAME", KVA_OPTION_STRING, &s->model, "of the model (the file's)"},
       {"--host", NULL, "ADDRESS", KVA_OPTION_STRING, &s->host, "to listen at (127.0.0.1)"},
       {"--port", NULL, "N", KVA_OPTION_INT32, &s->port, "to listen at; 0: any (8000)"},

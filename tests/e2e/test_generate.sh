@@ -63,6 +63,12 @@ grep -qF '"text":"","finish":"stop"' "$work/out" || fail "--stop --json: $(cat "
 greedy --repetition-penalty 1000
 grep -qF 'sat on the mat. the cat' "$work/out" && fail "--repetition-penalty changes nothing"
 
+# A chat: the prompt in the format, which the text is without.
+greedy --chat plain --system 'the cat' --prompt 'sat' --json
+chat=$(cat "$work/out")
+expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt "$(printf 'the cat\nUser: sat\nAssistant:')" --tokens 40 --stop "$(printf '\nUser:')" --json
+[ "${chat#*\"index\"}" = "$(sed 's/.*"index"//' "$work/out")" ] || fail "--chat: $chat"
+
 # A signal ends a text where it is; what came stands.
 python3 - "$KVASIR" models/lm.kv "${size[@]}" --weights "$weights" <<'PY' || fail "SIGINT"
 import signal, subprocess, sys
@@ -86,6 +92,8 @@ refused() { # refused CODE MESSAGE ARGUMENT...
 }
 refused 2 '--prompt is missing' models/lm.kv
 refused 2 'a model is missing' --prompt x
+refused 2 '--system is for --chat' models/lm.kv --prompt x --system x
+refused 1 'does not tell the format' models/lm.kv --prompt x --chat auto
 refused 2 'give one of them' models/lm.kv --prompt x --prompts "$work/prompts"
 refused 2 'expected a text' models/lm.kv --prompt x --stop ''
 printf 'a\n\nb\n' >"$work/gap"

@@ -118,6 +118,12 @@ kva_status kva_chat_find(const char *tokenizer_path, const kva_tokenizer *t, kva
   return status;
 }
 
+kva_status kva_chat_choose(const char *word, const char *tokenizer_path, const kva_tokenizer *t, kva_diag *diag,
+                           const kva_chat **out_chat) {
+  *out_chat = kva_chat_named(word);
+  return *out_chat || !tokenizer_path ? KVA_OK : kva_chat_find(tokenizer_path, t, diag, out_chat);
+}
+
 /* ---- texts ------------------------------------------------------------------------------------------------------- */
 
 static void add(kva_text *out, const char *text) {

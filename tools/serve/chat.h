@@ -13,14 +13,17 @@ typedef struct kva_message {
   const char *text;
 } kva_message;
 
-/* "chatml|llama2|llama3|mistral|gemma|phi3|zephyr|plain" */
 #define KVA_CHATS "chatml|llama3|gemma|phi3|zephyr|llama2|mistral|plain"
-/* NULL: no such format. */
+/* A format of KVA_CHATS; NULL: no such format. */
 const kva_chat *kva_chat_named(const char *name);
 /* The format of a tokenizer.json: by the chat template of tokenizer_config.json beside it, else by the names of special
  * tokens. *out_chat is NULL where neither tells; KVA_UNSUPPORTED: there is a template, of no known format. */
 KVA_MUST_USE kva_status kva_chat_find(const char *tokenizer_path, const kva_tokenizer *t, kva_diag *diag,
                                       const kva_chat **out_chat);
+/* For words of options: that of the name, or for "auto" that of the tokenizer (path NULL: bytes have none). */
+#define KVA_CHAT_WORDS "auto|" KVA_CHATS
+KVA_MUST_USE kva_status kva_chat_choose(const char *word, const char *tokenizer_path, const kva_tokenizer *t,
+                                        kva_diag *diag, const kva_chat **out_chat);
 const char *kva_chat_name(const kva_chat *chat);
 kva_role kva_role_named(const char *name); /* KVA_ROLES: no such role */
 

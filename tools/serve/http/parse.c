@@ -49,14 +49,17 @@ static bool take_bool(const json_t *o, const char *name, bool *out, kva_http_err
   return true;
 }
 
-/* Members whose effect is the default, or none on the texts. */
+static bool is_one_of(const char *name, const char *const *names, size_t n) {
+  for (size_t i = 0; i < n; i++)
+    if (!strcmp(name, names[i])) return true;
+  return false;
+}
+
+/* Members that say nothing of the texts, or only what is so anyway. */
 static bool is_harmless(const char *name, const json_t *v) {
   static const char *const notes[] = {"user", "metadata", "store", "safety_identifier", "prompt_cache_key"};
-  static const char *const ones[] = {"best_of"};
-  for (size_t i = 0; i < sizeof notes / sizeof *notes; i++)
-    if (!strcmp(name, notes[i])) return true;
-  for (size_t i = 0; i < sizeof ones / sizeof *ones; i++)
-    if (!strcmp(name, ones[i])) return json_is_integer(v) && json_integer_value(v) == 1;
+  if (is_one_of(name, notes, sizeof notes / sizeof *notes)) return true;
+  if (!strcmp(name, "best_of")) return json_is_integer(v) && json_integer_value(v) == 1;
   if (!strcmp(name, "response_format")) {
     const char *type = json_string_value(json_object_get(v, "type"));
     return type && !strcmp(type, "text");
@@ -66,28 +69,16 @@ static bool is_harmless(const char *name, const json_t *v) {
 }
 
 static bool check_names(json_t *o, bool chat, kva_http_error *e) {
-  static const char *const known[] = {"model",
-                                      "prompt",
-                                      "messages",
-                                      "n",
-                                      "max_tokens",
-                                      "max_completion_tokens",
-                                      "temperature",
-                                      "top_p",
-                                      "top_k",
-                                      "min_p",
-                                      "repetition_penalty",
-                                      "presence_penalty",
-                                      "frequency_penalty",
-                                      "stop",
-                                      "seed",
-                                      "stream",
-                                      "stream_options"};
+  static const char *const known[] = {
+      "model", "n",      "max_tokens",    "max_completion_tokens", "temperature",      "top_p",
+      "top_k", "min_p",  "stop",          "repetition_penalty",    "presence_penalty", "frequency_penalty",
+      "seed",  "stream", "stream_options"};
   for (void *i = json_object_iter(o); i; i = json_object_iter_next(o, i)) {
     const char *name = json_object_iter_key(i);
-    bool taken = !strcmp(name, chat ? "prompt" : "messages") ? false : is_harmless(name, json_object_iter_value(i));
-    for (size_t k = 0; !taken && k < sizeof known / sizeof *known; k++)
-      taken = !strcmp(name, known[k]) && strcmp(name, chat ? "prompt" : "messages") != 0;
+    bool text = !strcmp(name, "prompt") || !strcmp(name, "messages");
+    bool taken =
+        text ? !strcmp(name, chat ? "messages" : "prompt")
+             : is_one_of(name, known, sizeof known / sizeof *known) || is_harmless(name, json_object_iter_value(i));
     if (!taken) return kva_http_invalid(e, "%.100s: not supported with this value, or not known", name);
   }
   return true;

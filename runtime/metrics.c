@@ -28,6 +28,7 @@ struct kva_history {
 
 struct kva_metrics {
   FILE *file;
+  bool csv;
   char *path;
   kva_text line;
 };
@@ -218,6 +219,13 @@ static kva_status io_error(kva_diag *diag, const char *path, const char *doing) 
   return kva_fail(diag, KVA_IO, &loc, "cannot %s: %s", doing, strerror(errno));
 }
 
+static const char csv_header[] = "step,event,name,value\n";
+
+static bool is_csv(const char *path) {
+  size_t n = strlen(path);
+  return n > 4 && !strcmp(path + n - 4, ".csv");
+}
+
 kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva_metrics **out_metrics) {
   *out_metrics = NULL;
   kva_metrics *m = calloc(1, sizeof *m);
@@ -229,6 +237,8 @@ kva_status kva_metrics_create(const char *path, bool append, kva_diag *diag, kva
     kva_metrics_destroy(m);
     return status;
   }
+  m->csv = is_csv(path);
+  if (m->csv && ftell(m->file) == 0) fputs(csv_header, m->file); /* a failure shows at the first line */
   *out_metrics = m;
   return KVA_OK;
 }
@@ -261,7 +271,44 @@ static kva_status write_line(kva_metrics *m, kva_diag *diag) {
   return errno == EPIPE ? KVA_INTERRUPTED : io_error(diag, m->path, "write it");
 }
 
+/* A value of CSV: names in quotes, numbers that are not finite empty. */
+static void add_row(kva_text *line, int64_t step, const char *event, const char *name, double v) {
+  kva_text_add(line, "%lld,%s,\"", (long long)step, event);
+  for (; *name; name++) kva_text_add(line, *name == '"' ? "\"\"" : "%c", *name);
+  kva_text_add(line, "\",");
+  if (isfinite(v)) kva_text_add_double(line, v);
+  kva_text_add(line, "\n");
+}
+
+static kva_status add_rows(kva_metrics *m, const kva_train_event *e, kva_diag *diag) {
+  const char *event = e->evaluation ? "eval" : "step";
+  kva_text *line = begin_line(m);
+  for (int i = 0; i < e->n; i++) add_row(line, e->step, event, i ? e->names[i] : "loss", e->values[i]);
+  add_row(line, e->step, event, "lr", e->lr);
+  add_row(line, e->step, event, "seconds", e->seconds);
+  return write_line(m, diag);
+}
+
+static kva_status add_shift_rows(kva_metrics *m, int64_t step, const kva_report_shift *s, kva_diag *diag) {
+  const struct {
+    const char *name;
+    double value;
+  } rows[] = {{"k_current", s->k_current},
+              {"k_previous", s->k_previous},
+              {"v_current", s->v_current},
+              {"v_previous", s->v_previous}};
+  kva_text *line = begin_line(m), name = {0};
+  for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+    name.len = 0;
+    kva_text_add(&name, "%s.%d.%s", s->layer, s->head, rows[i].name);
+    add_row(line, step, "shift", name.data ? name.data : "", rows[i].value);
+  }
+  kva_text_free(&name);
+  return write_line(m, diag);
+}
+
 kva_status kva_metrics_add_shift(kva_metrics *m, int64_t step, const kva_report_shift *shift, kva_diag *diag) {
+  if (m->csv) return add_shift_rows(m, step, shift, diag);
   kva_text *line = begin_line(m);
   kva_text_add(line, "{\"step\": %lld, \"event\": \"shift\", \"layer\": ", (long long)step);
   kva_text_add_quoted(line, shift->layer);
@@ -278,11 +325,15 @@ kva_status kva_metrics_add_shift(kva_metrics *m, int64_t step, const kva_report_
 }
 
 kva_status kva_metrics_add_not_finite(kva_metrics *m, int64_t step, kva_diag *diag) {
-  kva_text_add(begin_line(m), "{\"step\": %lld, \"event\": \"not_finite\"}\n", (long long)step);
+  if (m->csv)
+    add_row(begin_line(m), step, "not_finite", "loss", NAN);
+  else
+    kva_text_add(begin_line(m), "{\"step\": %lld, \"event\": \"not_finite\"}\n", (long long)step);
   return write_line(m, diag);
 }
 
 kva_status kva_metrics_add(kva_metrics *m, const kva_train_event *e, kva_diag *diag) {
+  if (m->csv) return add_rows(m, e, diag);
   kva_text *line = begin_line(m);
   kva_text_add(line, "{\"step\": %lld, \"event\": \"%s\", \"loss\": ", (long long)e->step,
                e->evaluation ? "eval" : "step");
@@ -479,12 +530,13 @@ kva_status kva_metrics_read(const char *path, kva_diag *diag, kva_history **out_
   return KVA_OK;
 }
 
-/* Whether a complete line belongs to a step up to `step`. */
+/* Whether a complete line belongs to a step up to `step`, or is the first one of a CSV file. */
 static bool is_kept(const char *line, const char *newline, int64_t step) {
   static const char begin[] = "{\"step\": ";
-  size_t n = sizeof begin - 1;
-  if ((size_t)(newline - line) < n || memcmp(line, begin, n)) return false;
-  return strtoll(line + n, NULL, 10) <= step; /* a newline ends every line here */
+  size_t n = sizeof begin - 1, size = (size_t)(newline + 1 - line);
+  if (size == sizeof csv_header - 1 && !memcmp(line, csv_header, size)) return true;
+  if (*line >= '0' && *line <= '9') return strtoll(line, NULL, 10) <= step; /* a newline ends every line here */
+  return size > n && !memcmp(line, begin, n) && strtoll(line + n, NULL, 10) <= step;
 }
 
 kva_status kva_metrics_cut(const char *path, int64_t step, kva_diag *diag) {

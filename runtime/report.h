@@ -38,6 +38,7 @@ kva_series kva_history_at(const kva_history *h, int i);
 kva_series kva_history_find(const kva_history *h, const char *name, bool evaluation);
 
 /* ---- metrics: one JSON object a line -------------------------------------------------------------------------------
+ * or, in files whose names end in .csv, one value a line: step, event, name in quotes, value (empty: not finite).
  * {"step": 3, "event": "step" or "eval", "loss": 5.4, "lr": 0.002, "seconds": 1.5, "metrics": {"accuracy": 0.1}}
  * Values that are not finite are null. A run ends with a line for each pair of shift scalars, or with the step whose
  * loss was not finite (which is infinite in the history):

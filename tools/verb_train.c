@@ -346,6 +346,7 @@ static int run(int argc, char **argv) {
   int n, code = kva_cli_parse(&kva_verb_train, argc, argv, options, sizeof options / sizeof *options, &o.model, 1, &n);
   if (code >= 0) return code;
   if (n == 0) return usage_error("a model is missing");
+  if (kva_train_misused(&o.settings)) return usage_error(kva_train_misused(&o.settings));
   if ((code = kva_cli_passes(&kva_verb_train, &o.passes)) >= 0) return code;
   if ((code = kva_cli_check_tune(&o.tune)) >= 0) return code;
   if (o.variants.n > 1 && o.settings.resume && *o.settings.resume)

@@ -27,7 +27,7 @@ typedef struct kva_train_settings {
   int64_t steps, batch, accumulate, micro_batch, seed, threads, eval_every, eval_batches, checkpoint_every, keep;
   int64_t warmup;
   double lr, final_lr, weight_decay, clip;
-  bool json, profile;
+  bool json, profile, keep_best;
 } kva_train_settings;
 #define KVA_TRAIN_SETTINGS                                                                                       \
   {                                                                                                              \
@@ -71,10 +71,16 @@ typedef struct kva_train_settings {
       {"--checkpoint", NULL, "DIR", KVA_OPTION_STRING, &(o)->checkpoint, "save checkpoints in this folder"},            \
       {"--checkpoint-every", NULL, "N", KVA_OPTION_INT, &(o)->checkpoint_every, "steps between checkpoints (1000)"},    \
       {"--keep", NULL, "N", KVA_OPTION_INT, &(o)->keep, "checkpoints to keep, the last ones (3; 0: all)"},              \
+      {"--keep-best",                                                                                                   \
+       NULL,                                                                                                            \
+       NULL,                                                                                                            \
+       KVA_OPTION_FLAG,                                                                                                 \
+       &(o)->keep_best,                                                                                                 \
+       "save the state of the lowest evaluation loss as best.safetensors, too"},                                        \
       {"--resume",        NULL,         "[=PATH]",                                                                      \
        KVA_OPTION_CHOICE, &(o)->resume, "continue from a checkpoint, the last one of a folder (--checkpoint's)"},       \
       {"--time-limit", NULL, "T", KVA_OPTION_SECONDS, &(o)->time_limit, "end after 90s, 30m or 8h, as Ctrl-C does"},    \
-      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines"},                                \
+      {"--metrics", NULL, "FILE", KVA_OPTION_STRING, &(o)->metrics, "write JSON lines, or CSV if FILE ends in .csv"},   \
       {"--report",        NULL,         "FILE.html",                                                                    \
        KVA_OPTION_STRING, &(o)->report, "write one page: curves, throughput, memory, time by kernel"},                  \
       {"--profile", NULL, NULL, KVA_OPTION_FLAG, &(o)->profile, "time every kernel; print the longest"}, {              \
@@ -84,6 +90,8 @@ typedef struct kva_train_settings {
 /* Rows of a step, and of a micro-batch (0: as the program was compiled, else all rows). */
 int64_t kva_train_rows(const kva_train_settings *o, const kva_train_defaults *d);
 int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_defaults *d);
+/* What is wrong with settings beside each other; NULL: nothing. */
+const char *kva_train_misused(const kva_train_settings *o);
 /* Makes the data source of the command line's sources, in the arena. */
 void kva_train_take_sources(kva_train_settings *o, kva_arena *arena);
 /* The data source as text; NULL: none was given. */
@@ -120,6 +128,8 @@ bool kva_train_stopped(void);
 KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                                           const char *metrics, kva_arena *arena, kva_diag *diag,
                                           kva_train_result *result);
+/* Whether a program's first input is a matrix of integers. */
+bool kva_train_reads_tokens(const kva_program *p);
 /* Collects and prints shift scalars, memory and times of the session after a run. */
 void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                        kva_train_result *result);

@@ -149,6 +149,11 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (text.cut) code = kva_exit_code(usage.program, KVA_NO_MEMORY, NULL);
   kva_train_take_sources(&o, arena);
+  const char *misused = code < 0 ? kva_train_misused(&o) : NULL;
+  if (misused) {
+    fprintf(stderr, "%s: %s\n", usage.program, misused);
+    code = EXIT_USAGE;
+  }
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = train(artifact, &o, device, &d, arena, diag);

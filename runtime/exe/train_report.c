@@ -110,12 +110,17 @@ static void collect_moments(kva_session *s, int program, kva_arena *arena, kva_t
   }
 }
 
+bool kva_train_reads_tokens(const kva_program *p) {
+  const kva_buffer_desc *b = p->n_inputs ? &p->buffers[p->inputs[0]] : NULL;
+  return b && b->rank == 2 && kva_dtype_is_int((kva_dtype)b->dtype);
+}
+
 /* A step's items are tokens if the first input is an integer matrix, else rows. Lengths that were not compiled in come
  * from the data source. */
 static void count_items(const kva_train_settings *o, const kva_train_defaults *d, const kva_program *p,
                         kva_train_result *result) {
   const kva_buffer_desc *b = p->n_inputs ? &p->buffers[p->inputs[0]] : NULL;
-  bool tokens = b && b->rank == 2 && kva_dtype_is_int((kva_dtype)b->dtype);
+  bool tokens = kva_train_reads_tokens(p);
   bool constant = tokens && b->dims[1].n == 1 && b->dims[1].words[0].op == KVA_FORMULA_CONST;
   const char *data = kva_train_data(o, d);
   int64_t given = data ? kva_data_length(data) : 0, length = constant ? b->dims[1].words[0].arg : given;

@@ -11,6 +11,7 @@
 #include "runtime/base/platform.h"
 #include "runtime/checkpoint.h"
 
+#include <math.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -45,7 +46,14 @@ typedef struct run {
   kva_trainer *trainer;
   kva_diag *diag;
   int64_t resumed, saved; /* steps; saved -1: none yet */
-  int lock;               /* of the folder of checkpoints; -1: none */
+  char *loaded;           /* the checkpoint that the run goes on from; NULL: none */
+  double best;            /* evaluation loss; infinity before the first */
+  bool improved;          /* it is that of the current state, which is not saved as the best yet */
+  bool tokens;            /* evaluations have a perplexity */
+  kva_train_event shown;  /* an evaluation with it */
+  const char **names;     /* of it, owned */
+  double *values;
+  int lock; /* of the folder of checkpoints; -1: none */
   bool terminal;
   double last_print, begin;
   kva_status status;
@@ -76,9 +84,39 @@ static void show(run *r, const kva_train_event *e) {
   }
 }
 
-static bool on_event(void *user, const kva_train_event *e) {
+/* Adds the perplexity, exp(loss), to an evaluation of a model of tokens. NULL: no memory. */
+static const kva_train_event *complete(run *r, const kva_train_event *e) {
+  if (!e->evaluation || !r->tokens || e->n < 1) return e;
+  size_t n = (size_t)e->n;
+  if (!r->names) r->names = calloc(n + 1, sizeof *r->names);
+  if (!r->values) r->values = calloc(n + 1, sizeof *r->values);
+  if (!r->names || !r->values) return NULL;
+  memcpy(r->names, e->names, n * sizeof *r->names);
+  memcpy(r->values, e->values, n * sizeof *r->values);
+  r->names[n] = "perplexity";
+  r->values[n] = exp(e->values[0]);
+  r->shown = *e;
+  r->shown.n++;
+  r->shown.names = r->names;
+  r->shown.values = r->values;
+  return &r->shown;
+}
+
+static void compare(run *r, const kva_train_event *e) {
+  if (!e->evaluation || e->n < 1 || !(e->values[0] < r->best)) return;
+  r->best = e->values[0];
+  r->improved = true;
+}
+
+static bool on_event(void *user, const kva_train_event *event) {
   run *r = user;
   if (r->status != KVA_OK && r->status != KVA_INTERRUPTED) return false;
+  const kva_train_event *e = complete(r, event);
+  if (!e) {
+    r->status = KVA_NO_MEMORY;
+    return false;
+  }
+  compare(r, e);
   r->result->seconds = e->seconds;
   r->status = kva_history_add(r->result->history, e);
   if (r->status == KVA_OK && r->metrics) r->status = kva_metrics_add(r->metrics, e, r->diag);
@@ -110,9 +148,51 @@ static kva_status save(run *r, kva_diag *diag) {
   return r->o->keep > 0 ? kva_checkpoint_prune(r->o->checkpoint, r->o->keep, diag) : KVA_OK;
 }
 
+static char *best_path(const run *r) {
+  char *path = NULL;
+  return asprintf(&path, "%s/best.safetensors", r->o->checkpoint) < 0 ? NULL : path;
+}
+
+/* A failure is a warning, as for every checkpoint during a run. */
+static void save_best(run *r) {
+  if (!r->improved || !r->o->keep_best) return;
+  kva_diag *own = kva_diag_create();
+  char *path = best_path(r);
+  r->improved = false;
+  if (!path || kva_trainer_save(r->trainer, path, own) != KVA_OK) {
+    kva_diag_print(own, stderr);
+    fprintf(stderr, "the best state, of step %lld, is not saved; the run goes on\n",
+            (long long)kva_trainer_done(r->trainer));
+  }
+  free(path);
+  kva_diag_destroy(own);
+}
+
+/* The loss of the best state so far is measured again: evaluations are functions of the state. */
+static kva_status measure_best(run *r, kva_diag *diag) {
+  char *path = r->o->keep_best && r->loaded ? best_path(r) : NULL;
+  kva_train_event event;
+  kva_status status = KVA_OK;
+  if (path && !access(path, F_OK)) {
+    kva_diag *own = kva_diag_create();
+    if (kva_trainer_load(r->trainer, path, own) == KVA_OK && kva_trainer_evaluate(r->trainer, own, &event) == KVA_OK)
+      compare(r, &event);
+    else
+      fprintf(stderr, "%s cannot be read; the next evaluation is the best one\n", path);
+    r->improved = false;
+    kva_diag_clear(own);
+    status = kva_trainer_load(r->trainer, r->loaded, own);
+    if (status != KVA_OK) status = kva_fail(diag, status, NULL, "%s cannot be read a second time", r->loaded);
+    kva_diag_destroy(own);
+  }
+  free(path);
+  return status;
+}
+
 static kva_status after_step(void *user, kva_trainer *t, bool last, kva_diag *diag) {
   run *r = user;
   bool due = r->o->checkpoint_every > 0 && kva_trainer_done(t) % r->o->checkpoint_every == 0;
+  save_best(r);
   if (last) return save(r, diag);
   if (!due) return KVA_OK;
   kva_diag *own = kva_diag_create();
@@ -147,6 +227,9 @@ static kva_status load(run *r, const char *path, kva_diag *diag) {
              "--seed %lld has no effect: a resumed run keeps the seed that it began with, %llu", (long long)r->o->seed,
              (unsigned long long)seed);
   print_warnings(diag);
+  free(r->loaded);
+  r->loaded = strdup(path);
+  if (!r->loaded) return KVA_NO_MEMORY;
   r->resumed = kva_trainer_done(r->trainer);
   if (!r->o->json) printf("%-10s resumed at step %lld from %s\n", r->result->name, (long long)r->resumed, path);
   return KVA_OK;
@@ -242,6 +325,7 @@ static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
   if (r->o->checkpoint) KVA_TRY(kva_checkpoint_prepare(r->o->checkpoint, diag));
   if (writes_checkpoints(r)) KVA_TRY(kva_checkpoint_lock(r->o->checkpoint, diag, &r->lock));
   if (r->o->resume) KVA_TRY(resume(r, diag));
+  KVA_TRY(measure_best(r, diag));
   if (r->o->resume) return r->o->checkpoint ? check_not_later(r, diag) : KVA_OK;
   return r->o->checkpoint ? check_unused(r->o->checkpoint, diag) : KVA_OK;
 }
@@ -311,6 +395,7 @@ static kva_status train(run *r, kva_session *s, const kva_train_defaults *d, kva
   options.user = r;
   KVA_TRY(kva_trainer_create(s, &options, diag, &r->trainer));
   kva_trainer_bind(r->trainer, data);
+  r->tokens = kva_train_reads_tokens(kva_session_program_desc(s, kva_session_program(s, "eval")));
   return run_all(r, metrics, diag);
 }
 
@@ -323,7 +408,7 @@ static kva_status add_shifts(const run *r, kva_diag *diag) {
 
 kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
                              const char *metrics, kva_arena *arena, kva_diag *diag, kva_train_result *result) {
-  run r = {.o = o, .result = result, .diag = diag, .lock = -1, .terminal = isatty(STDOUT_FILENO)};
+  run r = {.o = o, .result = result, .diag = diag, .lock = -1, .best = INFINITY, .terminal = isatty(STDOUT_FILENO)};
   kva_data_source data = {0};
   result->history = kva_history_create();
   kva_status status = result->history ? open_data(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
@@ -335,5 +420,8 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   kva_metrics_destroy(r.metrics);
   if (data.destroy) data.destroy(data.self);
   kva_checkpoint_unlock(r.lock);
+  free(r.loaded);
+  free(r.names);
+  free(r.values);
   return status;
 }

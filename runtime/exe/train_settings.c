@@ -16,6 +16,12 @@ int64_t kva_train_pass_rows(const kva_train_settings *o, const kva_train_default
   return o->accumulate > 1 ? batch_of(o, d) : 0;
 }
 
+const char *kva_train_misused(const kva_train_settings *o) {
+  if (o->keep_best && !o->checkpoint) return "--keep-best needs a folder to save in: --checkpoint DIR";
+  if (o->keep_best && (!o->eval_every || !o->eval_batches)) return "--keep-best needs evaluations: --eval-every N";
+  return NULL;
+}
+
 void kva_train_take_sources(kva_train_settings *o, kva_arena *arena) {
   for (uint32_t i = 0; i < o->sources.n; i++)
     o->data = i ? kva_arena_printf(arena, "%s;%s", o->data, o->sources.v[i]) : o->sources.v[i];

@@ -11,7 +11,7 @@ _kvasir_passes() { "$1" opt --list 2>/dev/null | sed -n 's/^  \([a-z][a-z0-9_]*\
 
 # Whether the option takes a value: its help line names one after it, before the gap.
 _kvasir_takes_value() { # _kvasir_takes_value TOOL VERB OPTION
-  "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -qE "^  ([^ ]*, )?$3(, --[^ ]*)? [^ ]"
+  "$1" "$2" --help 2>/dev/null | sed -n '/^Options:/,/^$/p' | grep -E "^  ([^ ]*, )?$3(, --[^ ]*)? [^ ]" >/dev/null
 }
 
 _kvasir_values() { # _kvasir_values OPTION WORD

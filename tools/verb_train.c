@@ -2,6 +2,7 @@
 #include "tools/tune.h"
 #include "runtime/data.h"
 #include "runtime/exe/train.h"
+#include "tools/board/board.h"
 #include "tools/driver/summary.h"
 
 #include <stdlib.h>
@@ -24,6 +25,7 @@ const kva_verb kva_verb_train = {
     run};
 
 typedef struct train_options {
+  const char *board; /* folder of event files */
   const char *model, *precision;
   kva_strings defines, pins, variants;
   kva_train_settings settings;
@@ -277,6 +279,22 @@ static kva_status write_report(const train_options *o, const variant *v, uint32_
   return kva_train_write_report(o->settings.report, (int)n, results, k, config, arena, diag);
 }
 
+static kva_status add_to_board(void *board, const kva_train_event *event, int64_t resumed, kva_diag *diag) {
+  return kva_board_add(board, event, resumed, diag);
+}
+
+/* Trains with event files in `folder`, if it is not NULL. */
+static int train_on_board(train_options *o, const char *folder, variant *v, const char *metrics, kva_arena *arena) {
+  if (!folder) return train_variant(o, v, metrics, arena);
+  kva_board *board = kva_board_create(folder);
+  if (!board) return kva_cli_fail(KVA_NO_MEMORY, NULL);
+  o->settings.observe = add_to_board;
+  o->settings.observer = board;
+  int code = train_variant(o, v, metrics, arena);
+  kva_board_destroy(board);
+  return code;
+}
+
 static int train_all(train_options *o) {
   kva_arena *arena = kva_arena_create();
   kva_train_take_sources(&o->settings, arena);
@@ -292,7 +310,9 @@ static int train_all(train_options *o) {
     train_options own = *o;
     if (o->settings.checkpoint && n > 1)
       own.settings.checkpoint = kva_arena_printf(arena, "%s-%u", o->settings.checkpoint, i);
-    code = kva_train_stopped() ? EXIT_INTERRUPTED : train_variant(&own, &v[i], metrics_path(o, i, n, arena), arena);
+    const char *board = o->board && n > 1 ? kva_arena_printf(arena, "%s-%u", o->board, i) : o->board;
+    code = kva_train_stopped() ? EXIT_INTERRUPTED
+                               : train_on_board(&own, board, &v[i], metrics_path(o, i, n, arena), arena);
   }
   if (o->settings.report && v[0].result.history) {
     uint32_t done = 0;
@@ -327,6 +347,7 @@ static int run(int argc, char **argv) {
   train_options o = {.check_indices = KVA_CLI_CHECK_INDICES, .settings = KVA_TRAIN_SETTINGS, .tune = KVA_TUNE_DEFAULTS};
   const kva_option options[] = {
       KVA_TRAIN_OPTIONS(&o.settings),
+      {"--tensorboard", NULL, "DIR", KVA_OPTION_STRING, &o.board, "write event files for TensorBoard into this folder"},
       {"--variant", NULL, "NAME[:D,...]", KVA_OPTION_LIST, &o.variants,
        "a run with its own -D settings; may be given often; --metrics gets FILE-0, ..., --checkpoint DIR-0, ..."},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},

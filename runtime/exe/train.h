@@ -21,6 +21,9 @@ typedef struct kva_train_defaults {
  * KVA_TRAIN_SETTINGS. */
 typedef struct kva_train_settings {
   const char *data, *schedule, *metrics, *report, *checkpoint, *resume;
+  /* Gets every event after the metrics have it, or NULL. resumed: the step that the run goes on from. */
+  kva_status (*observe)(void *observer, const kva_train_event *event, int64_t resumed, kva_diag *diag);
+  void *observer;
   kva_strings sources; /* kva_train_take_sources makes `data` of them */
   double time_limit;   /* seconds */
   kva_part shard;

@@ -120,6 +120,7 @@ static bool on_event(void *user, const kva_train_event *event) {
   r->result->seconds = e->seconds;
   r->status = kva_history_add(r->result->history, e);
   if (r->status == KVA_OK && r->metrics) r->status = kva_metrics_add(r->metrics, e, r->diag);
+  if (r->status == KVA_OK && r->o->observe) r->status = r->o->observe(r->o->observer, e, r->resumed, r->diag);
   show(r, e);
   bool late = r->o->time_limit > 0 && kva_now() - r->begin >= r->o->time_limit;
   bool stops = stop_requested || late;

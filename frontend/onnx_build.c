@@ -32,6 +32,17 @@ kva_value *kva_onnx_slice(kva_builder *b, kva_value *x, uint32_t axis, kva_dim s
   return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
 }
 
+kva_value *kva_onnx_flip(kva_builder *b, kva_value *x, uint32_t axis) {
+  kva_dim starts[KVA_MAX_RANK];
+  int64_t steps[KVA_MAX_RANK];
+  for (uint32_t i = 0; i < x->type->rank; i++) {
+    steps[i] = i == axis ? -1 : 1;
+    starts[i] = i == axis ? kva_expr_addi(b->m->exprs, x->type->dims[i], -1) : kva_expr_const(b->m->exprs, 0);
+  }
+  kva_slice_attrs attrs = {{x->type->rank, starts}, {x->type->rank, x->type->dims}, {x->type->rank, steps}};
+  return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
+}
+
 kva_value *kva_onnx_concat(kva_builder *b, kva_value *x, kva_value *y, int64_t axis) {
   return kva_build(b, KVA_OP_concat, 2, (kva_value *[]){x, y}, &(kva_concat_attrs){.axis = axis});
 }

@@ -333,24 +333,13 @@ static void scan_inputs_at(kva_onnx_call *k, const scan *s, const uint32_t *axes
   }
 }
 
-static kva_value *flip(kva_builder *b, kva_value *x, uint32_t axis) {
-  kva_dim starts[KVA_MAX_RANK];
-  int64_t steps[KVA_MAX_RANK];
-  for (uint32_t i = 0; i < x->type->rank; i++) {
-    steps[i] = i == axis ? -1 : 1;
-    starts[i] = i == axis ? kva_expr_addi(b->m->exprs, x->type->dims[i], -1) : kva_expr_const(b->m->exprs, 0);
-  }
-  kva_slice_attrs attrs = {{x->type->rank, starts}, {x->type->rank, x->type->dims}, {x->type->rank, steps}};
-  return kva_build(b, KVA_OP_slice, 1, &x, &attrs);
-}
-
 /* Moves the first axis of a stacked result, [length, row...], to `axis`. */
 static kva_status place_stack(kva_onnx_call *k, kva_value *v, int64_t axis, bool reversed, kva_value **out) {
   int64_t perm[KVA_MAX_RANK];
   uint32_t at, rank = v->type->rank;
   KVA_TRY(kva_onnx_axis(k, axis, rank, &at));
   for (uint32_t i = 0; i < rank; i++) perm[i] = i == at ? 0 : i < at ? i + 1 : i;
-  v = kva_transpose(k->b, reversed ? flip(k->b, v, 0) : v, perm);
+  v = kva_transpose(k->b, reversed ? kva_onnx_flip(k->b, v, 0) : v, perm);
   *out = v;
   return k->b->failed ? KVA_INVALID : KVA_OK;
 }

@@ -1,33 +1,15 @@
 /* Rules: Resize and Upsample. Resizing an axis is a linear map that depends on extents only. It is computed here like
  * the specification's reference, and applied as a gather (nearest) or as a product with a constant matrix (linear,
  * cubic, with or without antialiasing). */
-#include "frontend/onnx_rules.h"
+#include "frontend/onnx_resize.h"
+#include "ops/ids.h"
 
 #include <math.h>
 #include <stdlib.h>
 
 enum { MAX_MATRIX = 1 << 24 };
 
-typedef enum coordinates {
-  HALF_PIXEL,
-  HALF_PIXEL_SYMMETRIC,
-  PYTORCH_HALF_PIXEL,
-  ALIGN_CORNERS,
-  ASYMMETRIC,
-  CROP_AND_RESIZE,
-  HALF_PIXEL_FOR_NEAREST,
-} coordinates;
-
-typedef enum rounding { ROUND_PREFER_FLOOR, ROUND_PREFER_CEIL, ROUND_FLOOR, ROUND_CEIL } rounding;
-typedef enum mode { NEAREST, LINEAR, CUBIC } mode;
-
-typedef struct resize {
-  mode mode;
-  coordinates coordinates;
-  rounding rounding;
-  bool antialias, exclude_outside;
-  double cubic_a, extrapolation;
-} resize;
+typedef kva_onnx_resizing resize;
 
 /* One axis. */
 typedef struct axis_map {
@@ -54,9 +36,9 @@ static kva_status read_attrs(kva_onnx_call *k, resize *r) {
   KVA_TRY(choose(k, "mode", "nearest", modes, &m));
   KVA_TRY(choose(k, "coordinate_transformation_mode", old ? "asymmetric" : "half_pixel", places, &c));
   KVA_TRY(choose(k, "nearest_mode", old ? "floor" : "round_prefer_floor", roundings, &n));
-  *r = (resize){.mode = (mode)m,
-                .coordinates = (coordinates)c,
-                .rounding = (rounding)n,
+  *r = (resize){.mode = (kva_onnx_resize_mode)m,
+                .coordinates = (kva_onnx_coordinates)c,
+                .rounding = (kva_onnx_rounding)n,
                 .antialias = kva_onnx_int(k, "antialias", 0) != 0,
                 .exclude_outside = kva_onnx_int(k, "exclude_outside", 0) != 0,
                 .cubic_a = kva_onnx_float(k, "cubic_coeff_a", -0.75),
@@ -64,11 +46,10 @@ static kva_status read_attrs(kva_onnx_call *k, resize *r) {
   return KVA_OK;
 }
 
-/* Inputs by version: 7 scales as attribute; 9, 10 scales; 11 on roi, scales, sizes. */
+/* Inputs by version: 7 scales as attribute; 9, 10 scales; 11 on roi, scales, sizes. NULL: omitted or not known. */
 static kva_status constant_list(kva_onnx_call *k, uint32_t input, uint32_t n, const kva_ref_tensor **out) {
   kva_value *v = kva_onnx_in(k, input);
   *out = v ? kva_onnx_constant(k->c, v) : NULL;
-  if (v && !*out) return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u must be constant", input);
   if (*out && (*out)->n && (*out)->n != n)
     return kva_onnx_fail(k, KVA_INVALID, "input %u: %lld entries for %u axes", input, (long long)(*out)->n, n);
   if (*out && !(*out)->n) *out = NULL;
@@ -242,15 +223,93 @@ static kva_status read_roi(kva_onnx_call *k, const kva_ref_tensor *roi, uint32_t
                        out->roi_start, out->roi_end, i);
 }
 
+/* ---- extents that are known at run time -------------------------------------------------------------------------- */
+
+enum { MAX_DENOMINATOR = 4096 };
+
+/* floor(in * scale) for a scale that is a fraction of small numbers. */
+static kva_status scaled_extent(kva_onnx_call *k, kva_dim in, double scale, kva_dim *out) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  for (int64_t q = 1; q <= MAX_DENOMINATOR && scale > 0 && scale < MAX_MATRIX; q++) {
+    double p = nearbyint(scale * (double)q);
+    if ((float)(p / (double)q) != (float)scale) continue;
+    *out = kva_expr_div(e, kva_expr_muli(e, in, (int64_t)p), kva_expr_const(e, q));
+    return KVA_OK;
+  }
+  return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                       "scale %g of a symbolic extent is no fraction of small numbers; pin it (--pin)", scale);
+}
+
+/* Entry i of input `input`, as a double scalar. */
+static kva_value *entry_of(kva_onnx_call *k, uint32_t input, uint32_t i) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  kva_value *v = kva_onnx_slice(k->b, kva_onnx_in(k, input), 0, kva_expr_const(e, i), kva_expr_const(e, 1));
+  return kva_cast(k->b, kva_reshape(k->b, v, 0, NULL), KVA_F64);
+}
+
+/* The new extent of entry i of the lists, and the factor. */
+static kva_status extent_by_data(kva_onnx_call *k, uint32_t i, kva_dim in, const kva_ref_tensor *scales, uint32_t at,
+                                 const kva_dims *sizes, kva_dim *out, kva_value **scale) {
+  kva_builder *b = k->b;
+  kva_value *length = kva_dim_scalar(b, KVA_F64, in);
+  if (sizes) {
+    *out = sizes->v[i];
+    *scale = kva_div(b, kva_dim_scalar(b, KVA_F64, *out), length);
+    return KVA_OK;
+  }
+  if (scales) {
+    *scale = kva_const_scalar(b, KVA_F64, kva_ref_tensor_get(scales, i));
+    return scaled_extent(k, in, kva_ref_tensor_get(scales, i), out);
+  }
+  *scale = entry_of(k, at, i);
+  kva_value *made = kva_cast(b, kva_build1(b, KVA_OP_floor, kva_mul(b, length, *scale)), KVA_I64);
+  const kva_dims *bound = kva_onnx_bind_elements(k->c, made, "resized");
+  if (!bound) return KVA_INVALID;
+  *out = bound->v[0];
+  return KVA_OK;
+}
+
+/* Some extent or factor is not a number here. at: the input of the scales. */
+static kva_status resize_by_data(kva_onnx_call *k, const resize *r, const kva_ref_tensor *scales, uint32_t at,
+                                 uint32_t n, const uint32_t *axes) {
+  kva_value *x = kva_onnx_in(k, 0), *y = r->mode == NEAREST ? x : kva_onnx_widen(k->b, x), *scale = NULL;
+  kva_dims list, *sizes = NULL;
+  if (strcmp(kva_onnx_string(k, "keep_aspect_ratio_policy", "stretch"), "stretch") != 0)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "keep_aspect_ratio_policy for symbolic extents; pin them (--pin)");
+  if (k->version >= 11 && kva_onnx_in(k, 3)) {
+    KVA_TRY(kva_onnx_need_dims(k, 3, "sizes", &list));
+    if (list.n != n) return kva_onnx_fail(k, KVA_INVALID, "input 3 (sizes): %u entries for %u axes", list.n, n);
+    sizes = &list;
+  } else if (!scales && (!kva_onnx_in(k, at) || kva_onnx_in(k, at)->type->rank != 1 ||
+                         !kva_expr_is(kva_onnx_dim(kva_onnx_in(k, at), 0), n))) {
+    return kva_onnx_fail(k, KVA_INVALID, "expected scales or sizes for %u axes", n);
+  }
+  for (uint32_t i = 0; i < n; i++) {
+    kva_dim in = kva_onnx_dim(y, axes[i]), out = NULL;
+    if (scales && !sizes && kva_ref_tensor_get(scales, i) == 1) continue;
+    if (sizes && sizes->v[i] == in) continue;
+    KVA_TRY(extent_by_data(k, i, in, scales, at, sizes, &out, &scale));
+    KVA_TRY(kva_onnx_resize_by_data(k, r, axes[i], out, scale, &y));
+  }
+  return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));
+}
+
+static bool is_known(const kva_onnx_call *k, uint32_t n, const uint32_t *axes) {
+  for (uint32_t i = 0; i < n; i++)
+    if (!kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), NULL)) return false;
+  return true;
+}
+
 static kva_status resize_with(kva_onnx_call *k, const kva_ref_tensor *roi, const kva_ref_tensor *scales,
                               const kva_ref_tensor *sizes, uint32_t n, const uint32_t *axes) {
   resize r;
   axis_map maps[KVA_MAX_RANK] = {{0}};
   KVA_TRY(read_attrs(k, &r));
+  if (!is_known(k, n, axes) || (!scales && !sizes))
+    return resize_by_data(k, &r, scales, k->version < 11 ? 1 : 2, n, axes);
   if (r.coordinates == CROP_AND_RESIZE && !roi) return kva_onnx_fail(k, KVA_INVALID, "tf_crop_and_resize needs roi");
   for (uint32_t i = 0; i < n; i++) {
-    if (!kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), &maps[i].in))
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has a symbolic extent; pin it (--pin)", axes[i]);
+    (void)kva_expr_is_const(kva_onnx_dim(kva_onnx_in(k, 0), axes[i]), &maps[i].in);
     if (roi) KVA_TRY(read_roi(k, roi, i, n, &maps[i]));
   }
   KVA_TRY(set_extents(k, scales, sizes, n, maps));

@@ -1,14 +1,16 @@
-/* Rules: RNN, GRU and LSTM, unrolled over a sequence of known length. X is [T, B, I] (layout 0) or [B, T, I] (layout
- * 1). The weights of each direction stack the gates: W[g H, I], R[g H, H], B[2 g H] (input, then recurrent biases).
- * Products with X do not depend on the state and are computed for all steps at once. */
-#include "frontend/onnx_rules.h"
+/* Rules: RNN, GRU and LSTM, unrolled over a short sequence of known length, else a loop. X is [T, B, I] (layout 0) or
+ * [B, T, I] (layout 1). The weights of each direction stack the gates: W[g H, I], R[g H, H], B[2 g H] (input, then
+ * recurrent biases). Products with X do not depend on the state and are computed for all steps at once. */
+#include "frontend/onnx_region.h"
 #include "ops/ids.h"
 
-enum { MAX_STEPS = 1024, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
+enum { MAX_STEPS = 256, GATES_RNN = 1, GATES_GRU = 3, GATES_LSTM = 4 };
 enum { IN_X, IN_W, IN_R, IN_B, IN_LENGTHS, IN_H, IN_C, IN_P };
 
 typedef struct rnn {
-  int64_t gates, hidden, steps, directions;
+  int64_t gates, hidden, directions, steps; /* steps: -1 if they are not unrolled */
+  kva_dim length;
+  kva_value *lengths;                             /* int64[B, 1]; NULL: all sequences have the whole length */
   bool batch_first, linear_before_reset, reverse; /* reverse: the only direction runs backward */
   const char *activations[6];
 } rnn;
@@ -54,13 +56,21 @@ static kva_status read_activations(kva_onnx_call *k, rnn *r) {
   return KVA_OK;
 }
 
-/* sequence_lens, if given, must be known to equal the whole length. */
+/* Whether sequence_lens is omitted, or known to be the whole length. */
 static bool whole_sequences(kva_onnx_call *k, int64_t steps) {
   kva_value *lengths = kva_onnx_in(k, IN_LENGTHS);
   const kva_ref_tensor *w = lengths ? kva_onnx_constant(k->c, lengths) : NULL;
   for (int64_t i = 0; w && w->i && i < w->n; i++)
     if (w->i[i] != steps) return false;
   return !lengths || w;
+}
+
+static kva_status read_lengths(kva_onnx_call *k, rnn *r) {
+  kva_value *lengths = kva_onnx_in(k, IN_LENGTHS);
+  if (whole_sequences(k, r->steps)) return KVA_OK;
+  if (lengths->type->rank != 1) return kva_onnx_fail(k, KVA_INVALID, "sequence_lens: expected rank 1");
+  r->lengths = kva_onnx_unsqueeze(k->b, kva_cast(k->b, lengths, KVA_I64), 1, 1);
+  return KVA_OK;
 }
 
 static kva_status expect_extent(kva_onnx_call *k, uint32_t input, const char *name, uint32_t axis, kva_dim expected) {
@@ -127,11 +137,12 @@ static kva_status read_rnn(kva_onnx_call *k, rnn *r) {
              .reverse = !strcmp(way, "reverse"),
              .directions = strcmp(way, "bidirectional") ? 1 : 2};
   if (x->rank != 3 || w->rank != 3) return kva_onnx_fail(k, KVA_INVALID, "expected X and R of rank 3");
-  if (!kva_expr_is_const(w->dims[2], &r->hidden) || !kva_expr_is_const(x->dims[r->batch_first], &r->steps))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "sequence length and hidden size must be numbers");
-  if (r->steps > MAX_STEPS) return kva_onnx_fail(k, KVA_UNSUPPORTED, "more than %d steps to unroll", MAX_STEPS);
-  if (!whole_sequences(k, r->steps))
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "sequence_lens that are not all the length");
+  if (!kva_expr_is_const(w->dims[2], &r->hidden))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the hidden size must be a number");
+  r->length = x->dims[r->batch_first];
+  if (!kva_expr_is_const(r->length, &r->steps)) r->steps = -1;
+  KVA_TRY(read_lengths(k, r));
+  if (r->steps > MAX_STEPS || r->steps == 0) r->steps = -1;
   if (kva_onnx_find_attr(k, "clip") || kva_onnx_int(k, "input_forget", 0))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "clip and input_forget");
   KVA_TRY(check_attrs(k, r, way));
@@ -215,24 +226,77 @@ static void prepare(kva_onnx_call *k, const rnn *r, kva_value *x, int64_t i, dir
   if (r->gates == GATES_LSTM) d->c = initial_state(k, r, IN_C, i, x->type->dims[1]);
 }
 
-/* Runs all steps; rows[t] gets h of step t as [1, 1, B, H]. */
-static kva_status run(kva_onnx_call *k, direction *d, kva_value **rows) {
-  for (int64_t s = 0; s < d->r->steps; s++) {
-    int64_t t = d->backward ? d->r->steps - 1 - s : s;
-    kva_value *x = entry(k, d->x, t);
-    if (k->b->failed) return KVA_INVALID;
-    if (d->r->gates == GATES_RNN)
-      d->h = step_rnn(k, d, x);
-    else
-      d->h = d->r->gates == GATES_GRU ? step_gru(k, d, x) : step_lstm(k, d, x);
-    if (k->b->failed) return KVA_INVALID;
-    rows[t] = kva_onnx_unsqueeze(k->b, d->h, 0, 2);
-  }
-  return KVA_OK;
+/* The next state from the row of step t; the result is the row of the output. Sequences that have ended keep their
+ * state, and their output is 0. */
+static kva_value *advance(kva_onnx_call *k, direction *d, kva_value *x, kva_value *t) {
+  kva_builder *b = k->b;
+  kva_value *h = d->h, *c = d->c, *next;
+  if (d->r->gates == GATES_RNN)
+    next = step_rnn(k, d, x);
+  else
+    next = d->r->gates == GATES_GRU ? step_gru(k, d, x) : step_lstm(k, d, x);
+  d->h = next;
+  if (!d->r->lengths) return next;
+  kva_value *running = kva_build2(b, KVA_OP_less, t, d->r->lengths);
+  d->h = kva_onnx_where(b, running, next, h);
+  if (c) d->c = kva_onnx_where(b, running, d->c, c);
+  return kva_onnx_where(b, running, next, kva_scalar_like(b, next, 0));
 }
 
 static kva_value *join(kva_onnx_call *k, uint32_t n, kva_value **parts, int64_t axis) {
   return n == 1 ? parts[0] : kva_build(k->b, KVA_OP_concat, n, parts, &(kva_concat_attrs){.axis = axis});
+}
+
+/* The rows of all steps, [T, B, H]. */
+static kva_status unroll(kva_onnx_call *k, direction *d, kva_value **out) {
+  kva_value **rows = KVA_NEW_ARRAY(k->c->arena, kva_value *, d->r->steps + 1);
+  for (int64_t s = 0; s < d->r->steps; s++) {
+    int64_t t = d->backward ? d->r->steps - 1 - s : s;
+    kva_value *x = entry(k, d->x, t);
+    if (k->b->failed) return KVA_INVALID;
+    rows[t] = kva_onnx_unsqueeze(k->b, advance(k, d, x, kva_const_scalar(k->b, KVA_I64, (double)t)), 0, 1);
+    if (k->b->failed) return KVA_INVALID;
+  }
+  *out = join(k, (uint32_t)d->r->steps, rows, 0);
+  return KVA_OK;
+}
+
+/* (i, h, c) -> (true, h, c, row) */
+static kva_status loop_body(kva_onnx_call *k, const direction *d, const kva_region *body) {
+  kva_builder *b = k->b;
+  direction step = *d;
+  kva_value *t = kva_graph_add_input(body->graph, kva_type_scalar(b->m, KVA_I64), NULL), *out[4];
+  kva_value *last = kva_dim_scalar(b, KVA_I64, kva_expr_addi(b->m->exprs, d->r->length, -1));
+  uint32_t n = 0;
+  step.h = kva_graph_add_input(body->graph, d->h->type, NULL);
+  if (d->c) step.c = kva_graph_add_input(body->graph, d->c->type, NULL);
+  if (d->backward) t = kva_sub(b, last, t);
+  kva_value *row = advance(k, &step, kva_onnx_gather(b, d->x, t, 0), t);
+  if (b->failed) return KVA_INVALID;
+  out[n++] = kva_const_scalar(b, KVA_BOOL, 1);
+  out[n++] = step.h;
+  if (d->c) out[n++] = step.c;
+  out[n++] = row;
+  kva_region_close(k, body, n, out);
+  return KVA_OK;
+}
+
+static kva_status loop_over(kva_onnx_call *k, direction *d, kva_value **out) {
+  kva_builder *b = k->b;
+  uint32_t carried = d->c ? 2 : 1;
+  kva_value *operands[4] = {kva_dim_scalar(b, KVA_I64, d->r->length), NULL, d->h, d->c};
+  kva_region body = kva_region_open(k);
+  kva_status status = loop_body(k, d, &body);
+  if (status) return kva_region_discard(k, &body), status;
+  kva_loop_attrs *attrs = kva_attrs_default(b->m->arena, KVA_OP(loop)->attrs);
+  attrs->carried = carried;
+  attrs->trips = d->r->length;
+  kva_node *n = kva_region_node(k, KVA_OP_loop, 1, &body, carried + 2, operands, carried + 1, attrs);
+  KVA_TRY(kva_region_infer(k, n));
+  d->h = kva_result(n, 0);
+  if (d->c) d->c = kva_result(n, 1);
+  *out = d->backward ? kva_onnx_flip(b, kva_result(n, carried), 0) : kva_result(n, carried);
+  return KVA_OK;
 }
 
 /* States [D, B, H]; layout 1 puts the batch first. */
@@ -249,16 +313,14 @@ kva_status kva_onnx_rnn(kva_onnx_call *k) {
   KVA_TRY(read_rnn(k, &r));
   kva_value *x = kva_onnx_in(k, IN_X), *h[2], *c[2], *sequences[2];
   if (r.batch_first) x = kva_transpose(k->b, x, (int64_t[]){1, 0, 2});
-  kva_value **rows = KVA_NEW_ARRAY(k->c->arena, kva_value *, r.steps + 1);
   for (int64_t i = 0; i < r.directions; i++) {
     direction d;
     prepare(k, &r, x, i, &d);
     if (k->b->failed) return KVA_INVALID;
-    KVA_TRY(run(k, &d, rows));
-    sequences[i] = r.steps ? join(k, (uint32_t)r.steps, rows, 0) : NULL;
+    KVA_TRY(r.steps < 0 ? loop_over(k, &d, &sequences[i]) : unroll(k, &d, &sequences[i]));
+    sequences[i] = kva_onnx_unsqueeze(k->b, sequences[i], 1, 1);
     h[i] = d.h, c[i] = d.c;
   }
-  if (!r.steps) return kva_onnx_fail(k, KVA_UNSUPPORTED, "an empty sequence");
   kva_value *y = join(k, (uint32_t)r.directions, sequences, 1);
   if (k->b->failed) return KVA_INVALID;
   set_state(k, &r, 1, h);

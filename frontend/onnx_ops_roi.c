@@ -114,11 +114,12 @@ kva_status kva_onnx_roi_align(kva_onnx_call *k) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
   regions r;
   KVA_TRY(read_regions(k, &r));
-  kva_dim samples = kva_expr_const(e, r.samples);
+  kva_dim samples = kva_expr_const(e, r.samples), count = kva_onnx_dim(r.rois, 0);
+  kva_value *image_of = b->assumes ? kva_assume(b, kva_onnx_in(k, 2), &count, "batch_indices") : kva_onnx_in(k, 2);
   kva_dim cells[6] = {kva_onnx_dim(r.x, 1),        kva_onnx_dim(r.rois, 0),
                       kva_expr_const(e, r.out[0]), samples,
                       kva_expr_const(e, r.out[1]), samples};
-  kva_value *y = kva_reshape(b, samples_of(&r, kva_onnx_in(k, 2)), 6, cells);
+  kva_value *y = kva_reshape(b, samples_of(&r, image_of), 6, cells);
   y = kva_reduce(b, r.largest ? KVA_OP_reduce_max : KVA_OP_reduce_mean, y, 2, (const int64_t[]){3, 5}, false);
   return kva_onnx_done(k, kva_cast(b, kva_transpose(b, y, (int64_t[]){1, 0, 2, 3}), kva_onnx_in(k, 0)->type->dtype));
 }

@@ -6,14 +6,32 @@ enum { MAX_SORTED = 4096 };
 
 /* ---- top k ------------------------------------------------------------------------------------------------------- */
 
-static kva_status top_count(kva_onnx_call *k, int64_t extent, int64_t *out) {
-  kva_ints count = {0, NULL};
-  if (k->version < 10)
-    *out = kva_onnx_int(k, "k", -1);
-  else
-    KVA_TRY(kva_onnx_need_ints(k, 1, "K", &count));
-  if (k->version >= 10) *out = count.n == 1 ? count.v[0] : -1;
-  if (*out < 0 || *out > extent) return kva_onnx_fail(k, KVA_INVALID, "K of %lld elements", (long long)extent);
+static kva_status top_count(kva_onnx_call *k, kva_dim *out) {
+  kva_dims count;
+  int64_t known;
+  *out = kva_expr_const(kva_onnx_exprs(k), kva_onnx_int(k, "k", -1));
+  if (k->version >= 10) KVA_TRY(kva_onnx_need_dims(k, 1, "K", &count));
+  if (k->version >= 10 && count.n != 1) return kva_onnx_fail(k, KVA_INVALID, "input 1 (K): expected one number");
+  if (k->version >= 10) *out = count.v[0];
+  if (!kva_expr_is_const(*out, &known) || known >= 0) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "K is %lld", (long long)known);
+}
+
+/* x, whose axis must have at least `count` elements: an error where both are known, else checked at run time. */
+static kva_status check_count(kva_onnx_call *k, uint32_t axis, kva_dim count, kva_value **x) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  int64_t n, have;
+  kva_dim extent = kva_onnx_dim(*x, axis), own[KVA_MAX_RANK], checked[KVA_MAX_RANK];
+  bool known = kva_expr_is_const(extent, &have);
+  if (known && have > MAX_SORTED)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has %lld elements; expected at most %d", axis, (long long)have,
+                         MAX_SORTED);
+  if (known && kva_expr_is_const(count, &n) && n > have)
+    return kva_onnx_fail(k, KVA_INVALID, "K is %lld for %lld elements", (long long)n, (long long)have);
+  for (uint32_t i = 0; i < (*x)->type->rank; i++) own[i] = checked[i] = kva_onnx_dim(*x, i);
+  checked[axis] = kva_expr_add(e, extent, kva_expr_sub(e, count, kva_expr_min(e, count, extent)));
+  if (known && kva_expr_is_const(checked[axis], NULL)) return KVA_OK;
+  *x = kva_assume(k->b, kva_assume(k->b, *x, checked, "rows of at least K elements"), own, "rows of TopK");
   return KVA_OK;
 }
 
@@ -32,9 +50,9 @@ static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
 
 /* index[.., r] = the element with rank r, as a sum with one non-zero term. n^2 comparisons, for the short rows that
  * models rank (classes, experts). */
-static kva_value *elements_by_rank(kva_builder *b, kva_value *rank_of, int64_t count) {
+static kva_value *elements_by_rank(kva_builder *b, kva_value *rank_of, kva_dim k) {
   uint32_t rank = rank_of->type->rank;
-  kva_dim n = rank_of->type->dims[rank - 1], k = kva_expr_const(b->m->exprs, count);
+  kva_dim n = rank_of->type->dims[rank - 1];
   kva_value *wanted = kva_onnx_ramp(b, KVA_I64, 2, 1, k), *position = kva_onnx_ramp(b, KVA_I64, 2, 0, n);
   kva_value *hit = kva_build2(b, KVA_OP_equal, kva_onnx_unsqueeze(b, rank_of, rank, 1), wanted);
   int64_t axis = rank - 1;
@@ -46,11 +64,11 @@ kva_status kva_onnx_top_k(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t axis, rank = x->type->rank;
-  int64_t extent, count = 0, perm[KVA_MAX_RANK];
+  int64_t perm[KVA_MAX_RANK];
+  kva_dim count = NULL;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), rank, &axis));
-  if (!kva_expr_is_const(kva_onnx_dim(x, axis), &extent) || extent > MAX_SORTED)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u must have a known extent of at most %d", axis, MAX_SORTED);
-  KVA_TRY(top_count(k, extent, &count));
+  KVA_TRY(top_count(k, &count));
+  KVA_TRY(check_count(k, axis, count, &x));
   for (uint32_t i = 0; i < rank; i++) perm[i] = i;
   perm[axis] = rank - 1;
   perm[rank - 1] = axis; /* a swap is its own inverse */

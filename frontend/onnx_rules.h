@@ -79,6 +79,8 @@ const kva_ref_tensor *kva_onnx_constant(kva_onnx_ctx *c, const kva_value *v);
 kva_value *kva_onnx_unsqueeze(kva_builder *b, kva_value *x, uint32_t axis,
                               uint32_t count); /* `count` dims of 1 at axis */
 kva_value *kva_onnx_slice(kva_builder *b, kva_value *x, uint32_t axis, kva_dim start, kva_dim length);
+/* x backwards along axis. */
+kva_value *kva_onnx_flip(kva_builder *b, kva_value *x, uint32_t axis);
 kva_value *kva_onnx_concat(kva_builder *b, kva_value *x, kva_value *y, int64_t axis);
 kva_value *kva_onnx_gather(kva_builder *b, kva_value *x, kva_value *indices, int64_t axis);
 /* 0, 1, ... along `axis` of a tensor of this shape. */

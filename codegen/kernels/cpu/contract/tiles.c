@@ -367,8 +367,16 @@ static void multiply_steps(const tile *x, step *s, const kva_expr *slice) {
   kva_k_loop_end(x->kb, k);
 }
 
+/* Tiles of a block. Where the number of rows is not known, only those that have some: one row costs a tile. */
+static const kva_expr *tiles_of_block(const tile *x) {
+  int64_t whole = x->t.block_rows / x->t.tile_rows;
+  if (kva_expr_is_const(x->c->rows, NULL)) return num(x, whole);
+  const kva_expr *rest = kva_expr_ceildiv(x->e, kva_expr_sub(x->e, x->c->rows, x->row0), num(x, x->t.tile_rows));
+  return kva_expr_min(x->e, num(x, whole), rest);
+}
+
 static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.block_rows / x->t.tile_rows), "i");
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, tiles_of_block(x), "i");
   step s = {.first_row = times(x, i->var, x->t.tile_rows), .k0 = k0};
   over_tile(x, x->one_slice ? clear_acc : load_acc, &s);
   multiply_steps(x, &s, slice);
@@ -379,7 +387,8 @@ static void multiply_slice(const tile *x, const kva_expr *k0, const kva_expr *sl
 /* ---- blocks ------------------------------------------------------------------------------------------------------ */
 
 static void clear_block(const tile *x) {
-  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.block_rows), "i");
+  const kva_expr *rows = kva_expr_muli(x->e, tiles_of_block(x), x->t.tile_rows);
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, rows, "i");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, num(x, x->t.panel), "j");
   kva_k_store(x->kb, x->block, block_at(x, i->var, j->var), kva_k_const(x->kb, x->c->type, 0));
   kva_k_loop_end(x->kb, j);

@@ -32,6 +32,22 @@ int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first) {
   return n;
 }
 
+static bool step_writes_state(const kva_program *p, const kva_step_desc *step, int32_t state) {
+  int32_t first, n = kva_step_writes(step, &first);
+  for (int32_t i = first; i < first + n; i++) {
+    const kva_buffer_desc *b = &p->buffers[step->args[i]];
+    if (b->kind == KVA_BUFFER_STATE && b->state == state) return true;
+  }
+  return false;
+}
+
+bool kva_state_is_written(const kva_artifact *a, int32_t state) {
+  for (int32_t i = 0; i < a->n_programs; i++)
+    for (int32_t k = 0; k < a->programs[i].n_steps; k++)
+      if (step_writes_state(&a->programs[i], &a->programs[i].steps[k], state)) return true;
+  return false;
+}
+
 static bool writes(const kva_program *p, const kva_step_desc *step, int32_t buffer, bool any_state) {
   int32_t first, n = kva_step_writes(step, &first);
   for (int32_t i = first; i < first + n; i++)

@@ -33,6 +33,8 @@ typedef struct kva_session_options {
                           out of bounds, races, ...) fail the run */
   const char *weights; /* safetensors file with constants that the artefact does not contain; else NULL */
   bool sleep;          /* threads never spin between steps */
+  bool borrow_states;  /* initial values that the artefact holds and no program writes are read where they lie, if the
+                          device has no memory of its own; the caller must not write such states */
   const kva_allocator *allocator; /* from here on as in kva_context_options; they must outlive the session */
   const kva_parallel *parallel;
   void *arena;

@@ -89,19 +89,30 @@ static void destroy_program(kva_session *s, kva_program_state *sp) {
   for (size_t i = 0; i < sizeof arrays / sizeof *arrays; i++) kva_release(s->options.allocator, arrays[i]);
 }
 
+static bool borrows(const kva_session *s, int32_t index) {
+  return s->options.borrow_states && s->device->class->host_memory &&
+         s->artifact->states[index].init == KVA_STATE_INIT_DATA && !kva_state_is_written(s->artifact, index);
+}
+
 static void lend_state(kva_session *s, int32_t index, int64_t offset) {
   const kva_state_desc *d = &s->artifact->states[index];
   kva_tensor *t = &s->states[index];
-  *t = (kva_tensor){.dtype = (kva_dtype)d->dtype, .rank = d->rank, .data = kva_block_at(&s->state_memory, offset)};
+  void *data = borrows(s, index) ? (void *)(uintptr_t)d->data : kva_block_at(&s->state_memory, offset);
+  *t = (kva_tensor){.dtype = (kva_dtype)d->dtype, .rank = d->rank, .data = data};
   memcpy(t->dims, d->dims, sizeof t->dims);
 }
 
-/* All states share one block, each aligned separately. */
+/* Aligned bytes of a state in the session's memory. */
+static bool own_bytes(const kva_session *s, int32_t index, int64_t *out_size) {
+  return kva_align_size(borrows(s, index) ? 0 : s->artifact->states[index].bytes, out_size);
+}
+
+/* States of the session's own share one block, each aligned separately. */
 static kva_status create_states(kva_session *s, kva_diag *diag) {
   const kva_artifact *a = s->artifact;
   int64_t total = 0, size;
   for (int32_t i = 0; i < a->n_states; i++)
-    if (!kva_align_size(a->states[i].bytes, &size) || !kva_add_size(total, size, &total))
+    if (!own_bytes(s, i, &size) || !kva_add_size(total, size, &total))
       return kva_fail(diag, KVA_NO_MEMORY, NULL, "the model's states need more memory than can be addressed");
   bool failed = kva_block_create_from(s->options.allocator, total, &s->state_memory) != KVA_OK;
   if (!failed && !s->device->class->host_memory)
@@ -111,7 +122,7 @@ static kva_status create_states(kva_session *s, kva_diag *diag) {
   int64_t offset = 0;
   for (int32_t i = 0; i < a->n_states; i++) {
     lend_state(s, i, offset);
-    if (kva_align_size(a->states[i].bytes, &size)) offset += size;
+    if (own_bytes(s, i, &size)) offset += size;
   }
   return KVA_OK;
 }

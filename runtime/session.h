@@ -117,6 +117,8 @@ KVA_MUST_USE kva_status kva_run_loop(kva_session *s, kva_program_state *sp, int3
 
 /* A step writes the buffers args[*out_first], ...; returns their number. */
 int32_t kva_step_writes(const kva_step_desc *step, int32_t *out_first);
+/* Whether a step of any program writes the state. */
+bool kva_state_is_written(const kva_artifact *a, int32_t state);
 kva_output_role kva_output_role_of(const kva_program *p, int32_t output);
 /* The index of the output that is the loss; -1: none. */
 int32_t kva_loss_output(const kva_program *p);

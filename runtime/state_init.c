@@ -95,7 +95,7 @@ static void initialise(kva_session *s, int32_t index) {
   bool zero = d->role == KVA_ROLE_MOMENT || (d->init == KVA_STATE_INIT_CONSTANT && d->init_a == 0);
   if (zero || d->bytes == 0) return;
   if (d->init == KVA_STATE_INIT_DATA) {
-    memcpy(s->states[index].data, d->data, (size_t)d->bytes);
+    if (s->states[index].data != d->data) memcpy(s->states[index].data, d->data, (size_t)d->bytes);
     return;
   }
   filler f = {.desc = d,

@@ -62,7 +62,7 @@ static kva_status compile(evaluation *e, kva_module *m, kva_pass_control *contro
   const kva_compile_options co = {.decode = true,
                                   .target = {.opt_level = 2, .cache = kva_user_cache(e->arena, NULL)},
                                   .passes = {.control = control}};
-  const kva_session_options so = {.threads = (int)e->o->threads, .seed = (uint64_t)e->o->seed};
+  const kva_session_options so = {.threads = (int)e->o->threads, .seed = (uint64_t)e->o->seed, .borrow_states = true};
   KVA_TRY(kva_program_compile(m, &co, NULL, e->diag, &e->program));
   KVA_TRY(kva_program_session(e->program, &so, e->diag, &e->session));
   return kva_scorer_create(e->session->s, &e->language, e->diag, &e->scorer);

@@ -26,7 +26,7 @@ typedef struct run_options {
 } run_options;
 
 static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag *diag) {
-  const kva_session_options options = {.threads = (int)o->threads, .seed = (uint64_t)o->seed};
+  const kva_session_options options = {.threads = (int)o->threads, .seed = (uint64_t)o->seed, .borrow_states = true};
   const kva_run_request request = {
       .files = &o->inputs, .seed = (uint64_t)o->seed, .repeat = o->repeat, .output_dir = o->output_dir};
   kvasir_session *session;

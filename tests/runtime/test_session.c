@@ -44,6 +44,28 @@ static void states_follow_their_initialisers(void **unused) {
   kva_session_destroy(s);
 }
 
+/* "w", which a program writes, is the session's own. */
+static void read_only_states_may_stay_in_the_artifact(void **unused) {
+  (void)unused;
+  static const float w[3] = {1, 2, 3};
+  kva_state_desc states[N_STATES];
+  kva_artifact a = sample_artifact;
+  memcpy(states, sample_states, sizeof states);
+  states[S_W].init = KVA_STATE_INIT_DATA;
+  states[S_W].data = w;
+  a.states = states;
+  for (int borrow = 0; borrow < 2; borrow++) {
+    kva_session *s = NULL;
+    assert_int_equal(kva_session_create(&a, &(kva_session_options){.borrow_states = borrow}, NULL, &s), KVA_OK);
+    assert_int_equal((const void *)state_data(s, "table") == (const void *)sample_table, borrow);
+    assert_memory_equal(state_data(s, "table"), sample_table, sizeof sample_table);
+    assert_ptr_not_equal(state_data(s, "w"), w);
+    assert_memory_equal(state_data(s, "w"), w, sizeof w);
+    assert_true(state_data(s, "a")[0] == 3);
+    kva_session_destroy(s);
+  }
+}
+
 /* Statistics of one large state; and that its values depend on seed and name only. */
 static void fill_large(const char *name, uint64_t seed, int threads, int32_t before, int32_t init, float *out,
                        int64_t n) {
@@ -268,6 +290,7 @@ static void threads_do_not_change_bits(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(states_follow_their_initialisers),
+      cmocka_unit_test(read_only_states_may_stay_in_the_artifact),
       cmocka_unit_test(normal_and_uniform_have_their_moments),
       cmocka_unit_test(scale_runs_and_rebinds),
       cmocka_unit_test(temporaries_copies_and_own_outputs),

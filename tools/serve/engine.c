@@ -80,7 +80,7 @@ static kva_status compile(kva_engine *e, kva_module *m, kva_diag *diag) {
                                   .decode_only = true,
                                   .target = e->o.target,
                                   .passes = {.control = e->o.control, .sequences = together}};
-  const kva_session_options so = {.threads = e->o.threads, .seed = e->o.seed};
+  const kva_session_options so = {.threads = e->o.threads, .seed = e->o.seed, .borrow_states = true};
   KVA_TRY(kva_program_compile(m, &co, NULL, diag, &e->program));
   return kva_program_session(e->program, &so, diag, &e->session);
 }

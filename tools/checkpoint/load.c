@@ -66,7 +66,7 @@ static kva_load_options with_defines(const kva_load_options *options, uint32_t n
                                      kva_arena *arena) {
   kva_load_options o = *options;
   kva_define *all = KVA_NEW_ARRAY(arena, kva_define, n + options->n_defines + 1);
-  memcpy(all, defines, n * sizeof *all);
+  if (n) memcpy(all, defines, n * sizeof *all);
   if (options->n_defines) memcpy(all + n, options->defines, options->n_defines * sizeof *all);
   o.defines = all;
   o.n_defines = n + options->n_defines;

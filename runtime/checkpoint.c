@@ -302,6 +302,15 @@ static kva_status take(const kva_safetensors *f, kva_session *s, const kva_loc *
   return KVA_OK;
 }
 
+kva_status kva_checkpoint_check(const char *path, kva_diag *diag) {
+  kva_safetensors *f;
+  int format;
+  KVA_TRY(kva_safetensors_open(path, diag, &f));
+  kva_status status = check_format(f, &(kva_loc){.file = path}, diag, &format);
+  kva_safetensors_close(f);
+  return status;
+}
+
 kva_status kva_checkpoint_read(const char *path, kva_session *s, kva_diag *diag, kva_checkpoint *out) {
   kva_safetensors *f;
   kva_loc loc = {.file = path};

@@ -25,6 +25,8 @@ KVA_MUST_USE kva_status kva_checkpoint_write(const char *path, kva_session *s, c
  * the first tensor that differs). KVA_DAMAGED: the file is no whole checkpoint, so an earlier one may do; KVA_INVALID:
  * it is another model's. */
 KVA_MUST_USE kva_status kva_checkpoint_read(const char *path, kva_session *s, kva_diag *diag, kva_checkpoint *out);
+/* Whether a file is a checkpoint of Kvasir, by its metadata, before there is a session to read it into. */
+KVA_MUST_USE kva_status kva_checkpoint_check(const char *path, kva_diag *diag);
 /* Warns of every difference that makes the continued run deviate from the saved one. */
 void kva_checkpoint_compare(const char *path, const kva_checkpoint *saved, const kva_checkpoint *own, kva_diag *diag);
 

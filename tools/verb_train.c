@@ -190,6 +190,16 @@ static int load(const train_options *o, const kva_strings *defines, const kva_st
   return status == KVA_OK ? code : kva_cli_fail(status, diag);
 }
 
+/* What a run opens later, before the model is compiled. */
+static kva_status check_inputs(const train_options *o, const kva_module *m, const kva_train_defaults *d,
+                               kva_arena *arena, kva_diag *diag) {
+  const kva_function *loss = kva_module_find_function(m, "loss");
+  uint32_t n = loss ? loss->graph->inputs.len : 0;
+  const char **names = KVA_NEW_ARRAY(arena, const char *, n + 1);
+  for (uint32_t i = 0; i < n; i++) names[i] = loss->graph->inputs.data[i]->name;
+  return kva_train_check(&o->settings, d, (int)n, names, diag);
+}
+
 static kva_strings defines_of(const train_options *o, const variant *v) {
   kva_strings defines = o->defines;
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
@@ -214,10 +224,12 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
     int64_t rows = pin_shapes(o, m, &pins, arena);
     kva_train_defaults d = defaults_of(m, &pins, arena);
     if (kva_train_rows(&o->settings, &d) > rows) options.passes.train = KVA_TRAIN_MICRO_BATCHES;
+    status = check_inputs(o, m, &d, arena, diag);
+    if (status != KVA_OK) code = kva_cli_fail(status, diag);
     kva_module_destroy(m);
     m = NULL;
-    code = load(o, &defines, &pins, &passes.control, diag, &m);
   }
+  if (code < 0) code = load(o, &defines, &pins, &passes.control, diag, &m);
   if (code < 0) {
     if (!o->settings.json) kva_cli_print_trained(m, &o->tune);
     status = kva_program_compile(m, &options, o->device.device, diag, &program);

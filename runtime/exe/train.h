@@ -99,6 +99,10 @@ const char *kva_train_misused(const kva_train_settings *o);
 void kva_train_take_sources(kva_train_settings *o, kva_arena *arena);
 /* The data source as text; NULL: none was given. */
 const char *kva_train_data(const kva_train_settings *o, const kva_train_defaults *d);
+/* Opens what the settings name, so that mistakes are found before a model is compiled: the data, for n inputs of these
+ * names, and the checkpoint of --resume. */
+KVA_MUST_USE kva_status kva_train_check(const kva_train_settings *o, const kva_train_defaults *d, int n,
+                                        const char *const *inputs, kva_diag *diag);
 /* The settings of a run; *out lacks data symbols and callbacks. */
 KVA_MUST_USE kva_status kva_train_make_options(const kva_train_settings *o, const kva_train_defaults *d, kva_diag *diag,
                                                kva_train_options *out);

@@ -271,9 +271,17 @@ static bool writes_checkpoints(const run *r) {
   return r->o->checkpoint && r->o->steps != 0;
 }
 
+static kva_status no_checkpoint(const char *folder, kva_diag *diag) {
+  return kva_error(diag, NULL, "--resume: there is no checkpoint in %s", folder);
+}
+
 /* A run's own folder may be empty. */
+static bool is_own(const kva_train_settings *o, const char *folder) {
+  return o->checkpoint && !strcmp(folder, o->checkpoint);
+}
+
 static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
-  bool own = r->o->checkpoint && !strcmp(folder, r->o->checkpoint);
+  bool own = is_own(r->o, folder);
   int64_t n, i, *steps;
   KVA_TRY(kva_checkpoint_list(folder, diag, &n, &steps));
   kva_status status = load_newest(r, folder, n, steps, diag, &i);
@@ -281,18 +289,41 @@ static kva_status resume_folder(run *r, const char *folder, kva_diag *diag) {
   if (status == KVA_OK && n && own && writes_checkpoints(r)) status = set_aside(folder, n - 1 - i, steps + i + 1, diag);
   free(steps);
   if (status != KVA_OK || n) return status;
-  if (!own) return kva_error(diag, NULL, "--resume: there is no checkpoint in %s", folder);
+  if (!own) return no_checkpoint(folder, diag);
   if (!r->o->json) printf("%-10s starts anew: no checkpoint in %s\n", r->result->name, folder);
   return KVA_OK;
 }
 
-static kva_status resume(run *r, kva_diag *diag) {
-  const char *from = *r->o->resume ? r->o->resume : r->o->checkpoint;
-  if (!from) return kva_error(diag, NULL, "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR");
-  bool file = *r->o->resume && !is_folder(from);
-  kva_status status = file ? load(r, from, diag) : resume_folder(r, from, diag);
+/* What --resume names: a file, or a folder of checkpoints. */
+static kva_status find_resumed(const kva_train_settings *o, kva_diag *diag, const char **out_path, bool *out_is_file) {
+  *out_path = *o->resume ? o->resume : o->checkpoint;
+  *out_is_file = *o->resume && !is_folder(*out_path);
+  return *out_path ? KVA_OK : kva_error(diag, NULL, "--resume needs a checkpoint: --resume=PATH, or --checkpoint DIR");
+}
+
+static kva_status note_resume(kva_status status, kva_diag *diag) {
   if (status != KVA_OK) kva_note(diag, NULL, "nothing was changed; --resume=FILE takes another checkpoint");
   return status;
+}
+
+static kva_status check_resumed(const kva_train_settings *o, kva_diag *diag) {
+  const char *from;
+  bool is_file;
+  int64_t n, *steps;
+  KVA_TRY(find_resumed(o, diag, &from, &is_file));
+  if (is_file) return kva_checkpoint_check(from, diag);
+  if (is_own(o, from)) return KVA_OK;
+  KVA_TRY(kva_checkpoint_list(from, diag, &n, &steps));
+  free(steps);
+  return n ? KVA_OK : no_checkpoint(from, diag);
+}
+
+static kva_status resume(run *r, kva_diag *diag) {
+  const char *from;
+  bool is_file;
+  KVA_TRY(find_resumed(r->o, diag, &from, &is_file));
+  kva_status status = is_file ? load(r, from, diag) : resume_folder(r, from, diag);
+  return note_resume(status, diag);
 }
 
 /* A new run must not mix with the checkpoints of another, nor prune them. */
@@ -333,18 +364,31 @@ static kva_status prepare_checkpoints(run *r, kva_diag *diag) {
 
 /* ---- the run ----------------------------------------------------------------------------------------------------- */
 
-static kva_status open_data(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+static kva_status open_data(const kva_train_settings *o, const kva_train_defaults *d, int n, const char *const *inputs,
                             kva_diag *diag, kva_data_source *out) {
   const char *text = kva_train_data(o, d);
   if (!text) return kva_error(diag, NULL, "the train block names no data; give --data induction or --data tokens:FILE");
+  const kva_data_options options = {
+      .vocab = d->vocab, .n_inputs = n, .inputs = inputs, .rank = o->shard.index, .world = o->shard.count};
+  return kva_data_open(text, &options, diag, out);
+}
+
+kva_status kva_train_check(const kva_train_settings *o, const kva_train_defaults *d, int n, const char *const *inputs,
+                           kva_diag *diag) {
+  kva_data_source data;
+  KVA_TRY(open_data(o, d, n, inputs, diag, &data));
+  data.destroy(data.self);
+  return o->resume ? note_resume(check_resumed(o, diag), diag) : KVA_OK;
+}
+
+static kva_status open_data_of(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d,
+                               kva_arena *arena, kva_diag *diag, kva_data_source *out) {
   int program = kva_session_program(s, "eval");
   if (program < 0) return kva_error(diag, NULL, "the model was compiled without training programs");
   const kva_program *p = kva_session_program_desc(s, program);
   const char **inputs = KVA_NEW_ARRAY(arena, const char *, p->n_inputs + 1);
   for (int32_t i = 0; i < p->n_inputs; i++) inputs[i] = p->buffers[p->inputs[i]].name;
-  kva_data_options options = {
-      .vocab = d->vocab, .n_inputs = p->n_inputs, .inputs = inputs, .rank = o->shard.index, .world = o->shard.count};
-  return kva_data_open(text, &options, diag, out);
+  return open_data(o, d, p->n_inputs, inputs, diag, out);
 }
 
 static kva_status open_metrics(run *r, const char *path, kva_diag *diag) {
@@ -412,7 +456,7 @@ kva_status kva_train_session(kva_session *s, const kva_train_settings *o, const 
   run r = {.o = o, .result = result, .diag = diag, .lock = -1, .best = INFINITY, .terminal = isatty(STDOUT_FILENO)};
   kva_data_source data = {0};
   result->history = kva_history_create();
-  kva_status status = result->history ? open_data(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
+  kva_status status = result->history ? open_data_of(s, o, d, arena, diag, &data) : KVA_NO_MEMORY;
   if (status == KVA_OK) status = train(&r, s, d, &data, metrics, diag);
   if (r.terminal && !o->json) printf("\n");
   kva_train_collect(s, o, d, arena, result);

@@ -92,6 +92,26 @@ says "vocabulary of 257, the model's has 256"
 expect 1 train models/mlp.kv -D vocab=257 --data "tokens:$work/bytes.tok" --pin T=4000 --steps 1
 says "there is nothing to train on"
 
+# What a run could only open after compiling is opened before, and named.
+printf 'x%.0s' {1..99} >"$work/junk"
+mkdir "$work/folder"
+refused() { # refused TEXT OPTION...: before anything is compiled
+  expect 1 train models/mlp.kv -D vocab=257 -D d=16 -D hidden=64 --steps 1 "${@:2}"
+  says "$1"
+  ! grep -q "compiled in" "$work/out" || fail "compiled before it was refused: ${*:2}"
+}
+refused "$work/none: error: cannot open it" --data "tokens:$work/none"
+refused "$work/junk: error: is no token file" --data "tokens:$work/junk"
+refused "$work/folder: error: is not a regular file" --data "tokens:$work/folder"
+refused "$work/none: error: cannot open it" --data "npy:tokens=$work/none"
+refused "the program has no data input 'x'; it has: tokens, targets" --data "npy:x=$work/junk"
+refused "$work/junk: error: is no safetensors file" --data "safetensors:$work/junk"
+refused "no data source is called 'other'" --data other
+refused "$work/none: error: cannot open it" "--resume=$work/none"
+refused "$work/junk: error: is no safetensors file" "--resume=$work/junk"
+refused "there is no checkpoint in $work/folder" "--resume=$work/folder"
+refused "--resume needs a checkpoint" --resume
+
 # The train block may name files, too.
 sed "s|data = ngram.*|data = \"tokens:bytes.tok,length=32\"|" models/mlp.kv >"$work/mlp.kv"
 expect 0 train "$work/mlp.kv" -D vocab=257 -D d=16 -D hidden=64 --batch 8 --steps 150 --eval-every 75 --eval-batches 2 \

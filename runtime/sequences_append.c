@@ -173,13 +173,9 @@ static void finish(kva_sequences *q, const round *r) {
 
 /* ---- rounds ------------------------------------------------------------------------------------------------------ */
 
-/* Results of at most the last row of the call are wanted. */
-static bool wants_last_row(const round *r) {
-  for (int64_t i = 0; i < r->n; i++) {
-    const kva_append_item *m = r->members[i];
-    if (m->done + r->rows - (m->rows - m->wanted) > 1) return false;
-  }
-  return true;
+/* Results of at most the last row of a call of so many rows are wanted. */
+static bool wants_last_row(const kva_append_item *m, int64_t rows) {
+  return m->done + rows - (m->rows - m->wanted) <= 1;
 }
 
 /* Some programs leave places empty; others take one sequence, or any number. */
@@ -187,7 +183,7 @@ static void choose_program(const kva_sequences *q, round *r) {
   for (int i = 0; i < q->n_programs; i++) {
     const kva_sequence_program *p = &q->programs[i];
     bool fits = (!p->sequences || p->sequences >= r->n) && (!p->rows || p->rows == r->rows);
-    if (!fits || (p->last && !wants_last_row(r))) continue;
+    if (!fits || (p->last && !wants_last_row(r->members[0], r->rows))) continue;
     r->places = p->sequences ? p->sequences : r->n;
     r->program = p->program;
     return;
@@ -210,23 +206,26 @@ static int64_t next_rows(const kva_append_item *m) {
   return left < to_mark ? left : to_mark;
 }
 
-/* Sequences that a call takes at most. */
-static int64_t most_members(const kva_sequences *q, int64_t rows) {
+/* Sequences that a call takes at most, m among them. Which code computes a row of results does not depend on company:
+ * a prompt whose last row counts has a program of its own. */
+static int64_t most_members(const kva_sequences *q, const kva_append_item *m, int64_t rows) {
   if (q->alone || q->programs[q->n_programs - 1].sequences) return 1;
-  if (rows > 1) return q->n_items;
+  if (rows > 1) return wants_last_row(m, rows) ? 1 : q->n_items;
   int64_t most = 1;
   for (int i = 0; i < q->n_programs; i++)
     if (q->programs[i].rows == 1 && q->programs[i].sequences > most) most = q->programs[i].sequences;
-  return most > 1 || q->n_items <= FEW_ROWS ? most : q->n_items;
+  return most;
 }
 
 /* The first item that has rows left, and those that have as many. */
 static round next_round(kva_sequences *q) {
   round r = {.members = q->members};
-  for (int64_t i = 0; i < q->n_items && (!r.n || r.n < most_members(q, r.rows)); i++) {
-    int64_t rows = next_rows(&q->items[i]);
+  for (int64_t i = 0; i < q->n_items && (!r.n || r.n < most_members(q, r.members[0], r.rows)); i++) {
+    kva_append_item *m = &q->items[i];
+    int64_t rows = next_rows(m);
     if (!rows || (r.n && rows != r.rows)) continue;
-    q->members[r.n++] = &q->items[i];
+    if (r.n && rows > 1 && wants_last_row(m, rows)) continue;
+    q->members[r.n++] = m;
     r.rows = rows;
   }
   return r;

@@ -279,13 +279,11 @@ static const char *metrics_path(const train_options *o, uint32_t i, uint32_t n, 
 
 static kva_status write_report(const train_options *o, const variant *v, uint32_t n, kva_arena *arena, kva_diag *diag) {
   kva_train_result *results = KVA_NEW_ARRAY(arena, kva_train_result, n);
-  kva_report_item *config = KVA_NEW_ARRAY(arena, kva_report_item, o->defines.n + 4);
+  kva_report_item *config = KVA_NEW_ARRAY(arena, kva_report_item, o->defines.n + 3);
   int k = 0;
   config[k++] = (kva_report_item){"model", o->model};
-  if (o->settings.batch > 0)
-    config[k++] = (kva_report_item){"batch", kva_arena_printf(arena, "%lld", (long long)o->settings.batch)};
-  config[k++] = (kva_report_item){
-      "seed", kva_arena_printf(arena, "%lld", (long long)(o->settings.seed > 0 ? o->settings.seed : 0))};
+  config[k++] = (kva_report_item){"device", o->device.device ? o->device.device : "cpu"};
+  config[k++] = (kva_report_item){"precision", o->precision ? o->precision : "f32"};
   for (uint32_t i = 0; i < o->defines.n; i++) config[k++] = (kva_report_item){"-D", o->defines.v[i]};
   for (uint32_t i = 0; i < n; i++) results[i] = v[i].result;
   return kva_train_write_report(o->settings.report, (int)n, results, k, config, arena, diag);

@@ -120,6 +120,8 @@ typedef struct kva_train_result {
   int n_times;
   kva_report_moment *moments; /* of its steps */
   int n_moments;
+  const kva_report_item *config; /* data, batch, rate and what else shapes the run */
+  int n_config;
   double items; /* per optimiser step, in units of: */
   const char *unit;
 } kva_train_result;
@@ -137,10 +139,10 @@ KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settin
                                           kva_train_result *result);
 /* Whether a program's first input is a matrix of integers. */
 bool kva_train_reads_tokens(const kva_program *p);
-/* Collects and prints shift scalars, memory and times of the session after a run. */
+/* Collects and prints shift scalars, memory and times of the session after a run, and its configuration. */
 void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                        kva_train_result *result);
-/* config: printed at the top of the page. */
+/* config: printed before what the results say of their own configurations. */
 KVA_MUST_USE kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
                                                const kva_report_item *config, kva_arena *arena, kva_diag *diag);
 

@@ -93,14 +93,10 @@ static void describe(const kva_artifact *a, const char *const *info, const kva_t
                      "continues with the same bits.\n");
 }
 
-static kva_status write_report(const kva_artifact *a, const kva_train_settings *o, const kva_train_defaults *d,
-                               const kva_train_result *result, kva_arena *arena, kva_diag *diag) {
-  const char *data = kva_train_data(o, d);
+static kva_status write_report(const kva_artifact *a, const kva_train_settings *o, const kva_train_result *result,
+                               kva_arena *arena, kva_diag *diag) {
   const kva_report_item config[] = {{"model", a->model ? a->model : "unnamed"},
-                                    {"target", a->target ? a->target : "unknown"},
-                                    {"data", data ? data : "none"},
-                                    {"batch", kva_arena_printf(arena, "%lld", (long long)kva_train_rows(o, d))},
-                                    {"seed", kva_arena_printf(arena, "%lld", (long long)(o->seed > 0 ? o->seed : 0))}};
+                                    {"target", a->target ? a->target : "unknown"}};
   int n = sizeof config / sizeof *config;
   KVA_TRY(kva_train_write_report(o->report, 1, result, n, config, arena, diag));
   if (!o->json) printf("report: %s\n", o->report);
@@ -122,7 +118,7 @@ static kva_status train(const kva_artifact *a, const kva_train_settings *o, cons
   kva_train_catch_signals();
   kva_status status = kva_train_session(s, o, d, o->json ? "/dev/stdout" : o->metrics, arena, diag, &result);
   if (o->report && result.history) {
-    kva_status written = write_report(a, o, d, &result, arena, diag);
+    kva_status written = write_report(a, o, &result, arena, diag);
     if (status == KVA_OK) status = written;
   }
   kva_history_destroy(result.history);

@@ -130,6 +130,60 @@ static void count_items(const kva_train_settings *o, const kva_train_defaults *d
   result->unit = tokens ? "tokens" : "rows";
 }
 
+/* ---- configuration ----------------------------------------------------------------------------------------------- */
+
+static const char *schedule_text(const kva_schedule *s, kva_arena *arena) {
+  static const char *const names[] = {[KVA_SCHEDULE_CONSTANT] = "constant",
+                                      [KVA_SCHEDULE_WARMUP] = "constant",
+                                      [KVA_SCHEDULE_COSINE] = "cosine",
+                                      [KVA_SCHEDULE_LINEAR] = "linear"};
+  const char *text = names[s->kind];
+  if (s->warmup > 0) text = kva_arena_printf(arena, "%s after %lld steps of warm-up", text, (long long)s->warmup);
+  if (s->total > 0)
+    text = kva_arena_printf(arena, "%s, to %g times the rate at step %lld", text, s->final_ratio, (long long)s->total);
+  return text;
+}
+
+static const char *rows_text(const kva_train_options *t, kva_arena *arena) {
+  if (!t->micro_batch) return kva_arena_printf(arena, "%lld sequences", (long long)t->batch);
+  return kva_arena_printf(arena, "%lld sequences, %lld at a time", (long long)t->batch, (long long)t->micro_batch);
+}
+
+static void collect_config(const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                           kva_train_result *result) {
+  kva_train_options t;
+  if (kva_train_make_options(o, d, NULL, &t) != KVA_OK) return; /* the run has said so */
+  const char *data = kva_train_data(o, d);
+  const kva_report_item items[] = {
+      {"data", data ? data : "none"},
+      {"batch", rows_text(&t, arena)},
+      {"steps", kva_arena_printf(arena, "%lld", (long long)t.steps)},
+      {"learning rate", kva_arena_printf(arena, "%g", t.schedule.lr)},
+      {"schedule", schedule_text(&t.schedule, arena)},
+      {"seed", kva_arena_printf(arena, "%llu", (unsigned long long)t.seed)},
+      {"threads", o->threads > 0 ? kva_arena_printf(arena, "%lld", (long long)o->threads) : "all"},
+  };
+  result->config = kva_arena_memdup(arena, items, sizeof items);
+  result->n_config = sizeof items / sizeof *items;
+}
+
+/* What a run's configuration shares with the first run's is printed once. */
+static bool is_shared(const kva_train_result *results, int run, int item) {
+  if (run == 0 || item >= results[0].n_config) return false;
+  return !strcmp(results[run].config[item].value, results[0].config[item].value);
+}
+
+static int add_config(const kva_train_result *results, int run, kva_arena *arena, kva_report_item *out) {
+  int n = 0;
+  for (int i = 0; i < results[run].n_config; i++) {
+    kva_report_item item = results[run].config[i];
+    if (is_shared(results, run, i)) continue;
+    if (run) item.name = kva_arena_printf(arena, "%s, %s", item.name, results[run].name);
+    out[n++] = item;
+  }
+  return n;
+}
+
 static void print_result(const kva_train_result *r, bool times) {
   printf("%-10s trained in %.2f s\n", r->name, r->seconds);
   for (int i = 0; i < r->n_shifts; i++)
@@ -153,14 +207,16 @@ void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_tr
     collect_times(s, program, arena, result);
   }
   collect_shifts(s, arena, result);
+  collect_config(o, d, arena, result);
   if (!o->json && result->seconds > 0) print_result(result, o->profile);
 }
 
 kva_status kva_train_write_report(const char *path, int n, const kva_train_result *results, int n_config,
                                   const kva_report_item *config, kva_arena *arena, kva_diag *diag) {
   kva_report_run *runs = KVA_NEW_ARRAY(arena, kva_report_run, n);
-  kva_report_item *items = KVA_NEW_ARRAY(arena, kva_report_item, n_config + n);
+  kva_report_item *items = KVA_NEW_ARRAY(arena, kva_report_item, n_config + n * (results[0].n_config + 1));
   memcpy(items, config, (size_t)n_config * sizeof *items);
+  for (int i = 0; i < n; i++) n_config += add_config(results, i, arena, items + n_config);
   for (int i = 0; i < n; i++) {
     const kva_train_result *result = &results[i];
     runs[i] =

@@ -60,7 +60,10 @@ train other --seed 1
 
 # Variants share one report.
 expect 0 train models/induction.kv "${size[@]}" --steps 5 --batch 4 --eval-every 0 --report "$work/v.html" \
-  --metrics "$work/v.jsonl" --variant "KV shift" --variant "vanilla:shift_k=false,shift_v=false"
-grep -q "vanilla" "$work/v.html" || fail "the report lacks a variant"
-steps_of() { grep -c '"event": "step"' "$work/v-$1.jsonl"; }
-[ "$(steps_of 0)" -eq 5 ] && [ "$(steps_of 1)" -eq 5 ] || fail "metrics of the variants"
+  --metrics "$work/v.jsonl" --variant "KV shift" --variant "vanilla:shift_k=false,shift_v=false,lr=0.5"
+for text in vanilla induction: "4 sequences" "learning rate" "after 100 steps of warm-up" threads f32 "learning rate, vanilla" "<code>0.5<"; do
+  grep -qF -- "$text" "$work/v.html" || fail "the report lacks '$text'"
+done
+steps_of() { grep -c '"event": "step"' "$1"; }
+[ "$(steps_of "$work/v-0.jsonl")" -eq 5 ] && [ "$(steps_of "$work/v-1.jsonl")" -eq 5 ] || fail "metrics of the variants"
+[ "$(grep -c '"event": "shift"' "$work/v-0.jsonl")" -eq 2 ] || fail "a run with shifts ends with the weights of its heads"

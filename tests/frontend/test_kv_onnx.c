@@ -203,6 +203,36 @@ static void refused_draws(void **state) {
   unload(&l);
 }
 
+/* Codes 9 10 7 and 0 15 8 of weights [2, 3]; without zero points they are centred at 8. */
+#define NBITS(scalars, inputs)                                                                              \
+  "<opset_import: [\"\" : 21, \"com.microsoft\" : 1]> g (float[1, 3] x) => (float[1, 2] y)\n"               \
+  "<uint8[2, 1, 8] b = {169, 135, 136, 136, 136, 136, 136, 136, 240, 136, 136, 136, 136, 136, 136, 136},\n" \
+  " float[2] s = {0.5, 2}, uint8[2] z = {3, 15}, float[2] bias = {1, 2}>\n"                                 \
+  "{ y = com.microsoft.MatMulNBits <K = 3, N = 2, block_size = 16" scalars "> (x, b, s" inputs ") }"
+
+static void weights_in_blocks(void **state) {
+  (void)state;
+  ASSERT_RESULT(NBITS(", bits = 4", ""), -3, -44);
+  ASSERT_RESULT(NBITS(", bits = 4", ", z"), 2, -72);
+  ASSERT_RESULT(NBITS("", ", , , bias"), -2, -42);
+  ASSERT_RESULT("<opset_import: [\"\" : 21]> g (float[1, 3] x) => (float[1, 1] y)\n"
+                "<int8[3, 1] q = {1, 2, -3}, float[2, 1] s = {0.5, 2}>\n"
+                "{ w = DequantizeLinear <axis = 0, block_size = 2> (q, s) y = MatMul (x, w) }",
+                0.5 - 2 - 18);
+  static const char *const refused[][2] = {
+      {NBITS(", bits = 3", ""), "weights of 3 bits; expected 4 or 8"},
+      {NBITS("", ", , z"), "g_idx: rows of weights in another order"},
+      {NBITS("", ", s"), "zero_points: expected a constant of packed uint8"},
+      {NBITS(", bits = 8", ""), "B: expected a constant of N * blocks"},
+  };
+  for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
+    loaded l = load_with(refused[i][0], NULL);
+    assert_int_not_equal(l.status, KVA_OK);
+    assert_non_null(strstr(kva_diag_message(l.diag, 0, NULL, NULL), refused[i][1]));
+    unload(&l);
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(graph_with_initialisers),
@@ -219,6 +249,7 @@ int main(void) {
       cmocka_unit_test(resized_by_symbols),
       cmocka_unit_test(recurrence_over_symbols),
       cmocka_unit_test(refused_draws),
+      cmocka_unit_test(weights_in_blocks),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

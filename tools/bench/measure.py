@@ -142,8 +142,8 @@ def run_program(argv, threads, env):
     """Runs a program to its end: (standard output, CPU seconds, peak resident bytes)."""
     cpus = choose_cpus(threads)
     try:
-        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=env,
-                                   preexec_fn=lambda: os.sched_setaffinity(0, cpus))
+        process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                                   env=env, preexec_fn=lambda: os.sched_setaffinity(0, cpus))
     except OSError as error:
         raise Unavailable(f"{argv[0]}: {error.strerror}") from None
     output = process.stdout.read()

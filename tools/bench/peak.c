@@ -3,8 +3,9 @@
  *   fma          f32 multiply-adds in registers, the CPU's widest vectors, on every thread; 2 flops per lane
  *   copy:BYTES   dst = src with plain vector loads and stores, BYTES per stream in total, divided among the threads
  *   stream:BYTES likewise with stores that bypass the cache: the peak for streams that exceed the cache
+ *   read:BYTES   plain vector loads alone: the peak for weights
  *
- * The first line gives a call's work: flops (fma) or bytes moved (read + written). */
+ * The first line gives a call's work: flops (fma) or bytes moved (read, and written but for read). */
 #include "tools/bench/serve.h"
 
 #include <stdlib.h>
@@ -12,7 +13,7 @@
 #include <immintrin.h>
 #endif
 
-typedef enum peak_kind { PEAK_FMA, PEAK_COPY, PEAK_STREAM } peak_kind;
+typedef enum peak_kind { PEAK_FMA, PEAK_COPY, PEAK_STREAM, PEAK_READ } peak_kind;
 
 typedef struct peak_case {
   peak_kind kind;
@@ -26,6 +27,7 @@ typedef struct peak_machine {
   float (*fma)(int64_t n);
   void (*copy)(char *to, const char *from, int64_t bytes);
   void (*stream)(char *to, const char *from, int64_t bytes);
+  int32_t (*read)(const char *from, int64_t bytes);
 } peak_machine;
 
 typedef struct peak {
@@ -60,6 +62,19 @@ enum { FMA_ROUNDS = 20000, CHAINS = 12, ALIGN = 2 << 20, BLOCK = 256 }; /* 12 ch
     _Pragma("GCC unroll 8") for (int64_t j = 0; j < BLOCK; j += WIDTH) \
         STORE((void *)(to + i + j), LOAD((const void *)(from + i + j)));
 
+typedef int32_t word4 __attribute__((vector_size(16)));
+typedef int32_t word8 __attribute__((vector_size(32)));
+typedef int32_t word16 __attribute__((vector_size(64)));
+#define READ_LOOP(V)                                                                  \
+  V sum[BLOCK / sizeof(V)] = {0};                                                     \
+  for (int64_t i = 0; i < bytes; i += BLOCK)                                          \
+    _Pragma("GCC unroll 16") for (size_t j = 0; j < BLOCK / sizeof(V); j++) sum[j] |= \
+        *(const V *)(const void *)(from + i + (int64_t)(j * sizeof(V)));              \
+  int32_t all = 0;                                                                    \
+  for (size_t j = 0; j < BLOCK / sizeof(V); j++)                                      \
+    for (size_t k = 0; k < sizeof(V) / 4; k++) all |= sum[j][k];                      \
+  return all;
+
 typedef float vec4 __attribute__((vector_size(16)));
 
 #define FMA(a, x, y) ((a) * (x) + (y))
@@ -70,6 +85,8 @@ static float fma_plain(int64_t n) {
 static void copy_plain(char *to, const char *from, int64_t bytes) {
   memcpy(to, from, (size_t)bytes);
 }
+
+static int32_t read_plain(const char *from, int64_t bytes){READ_LOOP(word4)}
 
 #if defined(__x86_64__)
 #define AVX512 __attribute__((target("avx512f,prefer-vector-width=512")))
@@ -94,15 +111,20 @@ AVX2 static void copy_avx2(char *to, const char *from,
   COPY_LOOP(_mm256_load_si256, _mm256_stream_si256, 32)
   _mm_sfence();
 }
+AVX512 static int32_t read_avx512(const char *from, int64_t bytes){READ_LOOP(word16)} AVX2 static int32_t
+    read_avx2(const char *from, int64_t bytes) {
+  READ_LOOP(word8)
+}
 #endif
 
 static peak_machine find_machine(void) {
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f")) return (peak_machine){"AVX-512", 16, fma_avx512, copy_avx512, stream_avx512};
+  if (__builtin_cpu_supports("avx512f"))
+    return (peak_machine){"AVX-512", 16, fma_avx512, copy_avx512, stream_avx512, read_avx512};
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-    return (peak_machine){"AVX2", 8, fma_avx2, copy_avx2, stream_avx2};
+    return (peak_machine){"AVX2", 8, fma_avx2, copy_avx2, stream_avx2, read_avx2};
 #endif
-  return (peak_machine){"128-bit multiply and add", 4, fma_plain, copy_plain, copy_plain};
+  return (peak_machine){"128-bit multiply and add", 4, fma_plain, copy_plain, copy_plain, read_plain};
 }
 
 /* ---- one call of a case ------------------------------------------------------------------------------------------ */
@@ -125,13 +147,18 @@ static void run_copy(void *ctx, int64_t begin, int64_t end) {
   copy(j->c->to + begin * BLOCK, j->c->from + begin * BLOCK, (end - begin) * BLOCK);
 }
 
+static void run_read(void *ctx, int64_t begin, int64_t end) {
+  const job *j = ctx;
+  sink = (float)j->p->machine.read(j->c->from + begin * BLOCK, (end - begin) * BLOCK);
+}
+
 static bool run_case(void *user, int i) {
   peak *p = user;
   job j = {p, &p->cases[i]};
   if (j.c->kind == PEAK_FMA)
     kva_pool_run(p->pool, p->threads, run_fma, &j);
   else
-    kva_pool_run(p->pool, j.c->bytes / BLOCK, run_copy, &j);
+    kva_pool_run(p->pool, j.c->bytes / BLOCK, j.c->kind == PEAK_READ ? run_read : run_copy, &j);
   return true;
 }
 
@@ -139,9 +166,9 @@ static bool run_case(void *user, int i) {
 
 static bool parse_case(const char *text, peak_case *c) {
   if (!strcmp(text, "fma")) return true;
-  bool stream = !strncmp(text, "stream:", 7);
-  if (!stream && strncmp(text, "copy:", 5) != 0) return false;
-  c->kind = stream ? PEAK_STREAM : PEAK_COPY;
+  bool stream = !strncmp(text, "stream:", 7), read = !strncmp(text, "read:", 5);
+  if (!stream && !read && strncmp(text, "copy:", 5) != 0) return false;
+  c->kind = stream ? PEAK_STREAM : read ? PEAK_READ : PEAK_COPY;
   c->bytes = (atoll(strchr(text, ':') + 1) + BLOCK - 1) / BLOCK * BLOCK;
   if (c->bytes < BLOCK || c->bytes > (int64_t)1 << 36) return false;
   size_t size = ((size_t)c->bytes + ALIGN - 1) / ALIGN * ALIGN;
@@ -159,7 +186,7 @@ static void print_ready(const peak *p, const bench_options *o) {
     const peak_case *c = &p->cases[i];
     double flops = c->kind == PEAK_FMA ? 2.0 * FMA_ROUNDS * CHAINS * p->machine.lanes * p->threads : 0;
     printf("%s{\"case\": \"%s\", \"flops\": %.0f, \"bytes\": %lld}", i ? ", " : "", o->cases[i], flops,
-           (long long)(2 * c->bytes));
+           (long long)(c->kind == PEAK_READ ? c->bytes : 2 * c->bytes));
   }
   printf("]}\n");
   fflush(stdout);
@@ -169,7 +196,8 @@ static int prepare_and_run(peak *p, const bench_options *o) {
   if (!p->pool || !p->cases) return 3;
   for (int i = 0; i < o->n_cases; i++) {
     if (parse_case(o->cases[i], &p->cases[i])) continue;
-    fprintf(stderr, "kva_peak: expected fma, copy:BYTES or stream:BYTES, found %s (or no memory)\n", o->cases[i]);
+    fprintf(stderr, "kva_peak: expected fma, copy:BYTES, stream:BYTES or read:BYTES, found %s (or no memory)\n",
+            o->cases[i]);
     return 2;
   }
   print_ready(p, o);
@@ -178,7 +206,7 @@ static int prepare_and_run(peak *p, const bench_options *o) {
 
 int main(int argc, char **argv) {
   bench_options o;
-  if (!bench_parse(argc, argv, "CASE: fma, copy:BYTES, stream:BYTES\n", &o)) return 2;
+  if (!bench_parse(argc, argv, "CASE: fma, copy:BYTES, stream:BYTES, read:BYTES\n", &o)) return 2;
   peak p = {.pool = kva_pool_create(o.threads),
             .threads = o.threads,
             .machine = find_machine(),

@@ -170,7 +170,7 @@ static bool as_codes(kva_arena *arena, const kva_tensor_data *t, kva_dtype half,
 static kva_value *constant(kva_builder *b, const kva_tensor_data *t) {
   kva_arena *arena = b->m->arena;
   kva_tensor_data *copy = kva_arena_memdup(arena, t, sizeof *t);
-  copy->dims = kva_arena_memdup(arena, t->dims, t->rank * sizeof *t->dims + 1);
+  copy->dims = kva_arena_memdup(arena, t->dims, t->rank * sizeof *t->dims);
   return kva_const_tensor(b, copy);
 }
 

@@ -66,8 +66,8 @@ static kva_status merge(source *s, const char *name, kva_tensor_data *w, void *o
 static kva_tensor_data *kept(source *s, const kva_tensor_data *t) {
   if (!t) return NULL;
   kva_tensor_data *copy = kva_arena_memdup(s->m->arena, t, sizeof *t);
-  copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims + 1);
-  copy->data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes + 1);
+  copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims);
+  copy->data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes);
   return copy;
 }
 

@@ -5,8 +5,7 @@
 
 #include <math.h>
 
-/* [B, T, H * D] -> [B, H, T, D] */
-static kva_status split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva_value **out) {
+kva_status kva_onnx_split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva_value **out) {
   kva_expr_ctx *e = kva_onnx_exprs(k);
   if (heads < 1) return kva_onnx_fail(k, KVA_INVALID, "inputs of rank 3 need the number of heads");
   kva_dim h = kva_expr_const(e, heads), d = kva_expr_div(e, kva_onnx_dim(x, 2), h);
@@ -16,7 +15,7 @@ static kva_status split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva
   return KVA_OK;
 }
 
-static kva_value *join_heads(kva_builder *b, kva_value *x) {
+kva_value *kva_onnx_join_heads(kva_builder *b, kva_value *x) {
   if (b->failed) return x;
   kva_value *y = kva_transpose(b, x, (int64_t[]){0, 2, 1, 3});
   const kva_dim *d = y->type->dims;
@@ -41,12 +40,12 @@ kva_status kva_onnx_rotary_embedding(kva_onnx_call *k) {
   bool flat = x->type->rank == 3;
   if (!flat && x->type->rank != 4)
     return kva_onnx_fail(k, KVA_INVALID, "expected rank 3 or 4, found %u", x->type->rank);
-  if (flat) KVA_TRY(split_heads(k, x, kva_onnx_int(k, "num_heads", 0), &x));
+  if (flat) KVA_TRY(kva_onnx_split_heads(k, x, kva_onnx_int(k, "num_heads", 0), &x));
   KVA_TRY(rotary_table(k, 1, &cos));
   KVA_TRY(rotary_table(k, 2, &sin));
   kva_rope_attrs attrs = {.interleaved = kva_onnx_int(k, "interleaved", 0) != 0};
   kva_value *y = kva_build(k->b, KVA_OP_rope, 3, (kva_value *[]){x, cos, sin}, &attrs);
-  return kva_onnx_done(k, flat ? join_heads(k->b, y) : y);
+  return kva_onnx_done(k, flat ? kva_onnx_join_heads(k->b, y) : y);
 }
 
 /* ---- attention --------------------------------------------------------------------------------------------------- */
@@ -69,9 +68,9 @@ static kva_status read_heads(kva_onnx_call *k, attention *a) {
       return kva_onnx_fail(k, KVA_INVALID, "input %u: expected rank %d, found %u", i, a->flat ? 3 : 4,
                            kva_onnx_in(k, i)->type->rank);
   if (!a->flat) return KVA_OK;
-  KVA_TRY(split_heads(k, a->q, q_heads, &a->q));
-  KVA_TRY(split_heads(k, a->key, kv_heads, &a->key));
-  return split_heads(k, a->value, kv_heads, &a->value);
+  KVA_TRY(kva_onnx_split_heads(k, a->q, q_heads, &a->q));
+  KVA_TRY(kva_onnx_split_heads(k, a->key, kv_heads, &a->key));
+  return kva_onnx_split_heads(k, a->value, kv_heads, &a->value);
 }
 
 /* The cache of earlier keys and values precedes the new ones; positions are relative to its length. */
@@ -261,7 +260,7 @@ kva_status kva_onnx_attention(kva_onnx_call *k) {
   }
   kva_value *in[] = {a.q, a.key, a.value, a.mask};
   kva_value *y = kva_cast(k->b, kva_build(k->b, KVA_OP_attention, a.mask ? 4 : 3, in, &a.attrs), t);
-  return kva_onnx_done(k, a.flat ? join_heads(k->b, y) : y);
+  return kva_onnx_done(k, a.flat ? kva_onnx_join_heads(k->b, y) : y);
 }
 
 /* ---- modified attention ------------------------------------------------------------------------------------------ */

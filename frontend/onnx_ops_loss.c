@@ -46,9 +46,21 @@ static kva_status likelihood_loss(kva_onnx_call *k, const loss *l, kva_value **o
   return reduce_loss(k, kva_mul(b, picked, weights), weights, out);
 }
 
+/* One target for each row of the scores. */
+static kva_value *read_target(kva_onnx_call *k, const kva_value *log_prob) {
+  kva_value *target = kva_onnx_in(k, 1);
+  kva_dim dims[KVA_MAX_RANK];
+  if (!k->b->assumes || log_prob->type->rank != target->type->rank + 1) return target;
+  for (uint32_t i = 0; i < target->type->rank; i++) {
+    bool known = kva_expr_is_const(kva_onnx_dim(target, i), NULL);
+    dims[i] = known ? kva_onnx_dim(target, i) : kva_onnx_dim(log_prob, i ? i + 1 : 0);
+  }
+  return kva_assume(k->b, target, dims, "the targets of a loss");
+}
+
 static loss read_loss(kva_onnx_call *k, kva_value *log_prob) {
   return (loss){.log_prob = log_prob,
-                .target = kva_onnx_in(k, 1),
+                .target = read_target(k, log_prob),
                 .weight = kva_onnx_in(k, 2),
                 .has_ignored = kva_onnx_find_attr(k, "ignore_index") != NULL,
                 .ignored = kva_onnx_int(k, "ignore_index", 0)};

@@ -76,14 +76,6 @@ static kva_status resolve_shape(kva_onnx_call *k, kva_dims codes, kva_dim *out) 
   return KVA_OK;
 }
 
-/* A number of elements that is not provably that of x is assumed to be. */
-static kva_value *reshape_assumed(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *dims) {
-  kva_dim from = kva_type_elements(b->m, x->type), to = kva_onnx_product(b, dims, 0, rank);
-  bool known = kva_expr_is_const(from, NULL) && kva_expr_is_const(to, NULL);
-  if (from == to || known || !b->assumes) return kva_reshape(b, x, rank, dims);
-  return kva_reshape(b, kva_assume(b, kva_reshape(b, x, 1, &from), &to, "the elements of a reshape"), rank, dims);
-}
-
 /* Extents, int64[n], of codes that data decides. */
 static kva_value *resolve_codes(kva_onnx_call *k, kva_value *codes) {
   kva_builder *b = k->b;
@@ -111,7 +103,7 @@ static kva_status reshape_by_data(kva_onnx_call *k, kva_value *codes) {
     return kva_onnx_fail(k, KVA_UNSUPPORTED,
                          "input 1 (shape) depends on data, and has no known number of at most %d elements",
                          KVA_ONNX_MAX_BOUND);
-  return kva_onnx_done(k, reshape_assumed(k->b, kva_onnx_in(k, 0), dims->n, dims->v));
+  return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), dims->n, dims->v));
 }
 
 kva_status kva_onnx_reshape(kva_onnx_call *k) {
@@ -123,7 +115,7 @@ kva_status kva_onnx_reshape(kva_onnx_call *k) {
   else
     KVA_TRY(kva_onnx_need_dims(k, 1, "shape", &codes));
   KVA_TRY(resolve_shape(k, codes, dims));
-  return kva_onnx_done(k, reshape_assumed(k->b, kva_onnx_in(k, 0), codes.n, dims));
+  return kva_onnx_done(k, kva_reshape(k->b, kva_onnx_in(k, 0), codes.n, dims));
 }
 
 kva_status kva_onnx_flatten(kva_onnx_call *k) {

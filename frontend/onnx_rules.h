@@ -93,6 +93,9 @@ kva_value *kva_onnx_channels(kva_builder *b, kva_value *x, uint32_t rank);
 /* Flattens to [product of dims before axis, product of the rest]. */
 kva_value *kva_onnx_flatten_2d(kva_builder *b, kva_value *x, uint32_t axis);
 kva_dim kva_onnx_product(kva_builder *b, const kva_dim *dims, uint32_t from, uint32_t to);
+/* [B, T, H * D] -> [B, H, T, D], and back. */
+KVA_MUST_USE kva_status kva_onnx_split_heads(kva_onnx_call *k, kva_value *x, int64_t heads, kva_value **out);
+kva_value *kva_onnx_join_heads(kva_builder *b, kva_value *x);
 /* x as float (double stays double), for compositions that lose too much precision in narrower types. */
 kva_value *kva_onnx_widen(kva_builder *b, kva_value *x);
 

@@ -63,6 +63,16 @@ kva_attention kva_attention_get(const kva_node *n, kva_expr_ctx *c) {
   return a;
 }
 
+/* Groups: sequences, query heads, rows, keys, sizes of heads, heads of keys, sizes of values. The mask has the first
+ * four, aligned from the right. */
+int kva_attention_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  static const int groups[][4] = {{0, 1, 2, 4}, {0, 5, 3, 4}, {0, 5, 3, 6}, {0, 1, 2, 3}};
+  (void)attrs;
+  if (operand > KVA_ATTENTION_MASK) return operand == KVA_ATTENTION_SLOPES ? 1 : -1;
+  if (operand < KVA_ATTENTION_MASK) return axis < 4 ? groups[operand][axis] : -1;
+  return t->rank <= 4 ? groups[operand][4 - t->rank + axis] : -1;
+}
+
 static kva_status check_heads(kva_module *m, const kva_node *n) {
   kva_dim h = kva_operand_type(n, 0)->dims[1], h_kv = kva_operand_type(n, 1)->dims[1];
   int64_t heads, kv_heads;

@@ -6,6 +6,7 @@
 #include "ops/build.h"
 #include "ops/check.h"
 #include "ops/element.h"
+#include "ops/facts.h"
 #include "ops/ids.h"
 #include "ops/row.h"
 
@@ -14,6 +15,12 @@
 KVA_OP_FUNCTIONS(batch_norm)
 
 enum { X, SCALE, BIAS, MEAN, VAR };
+
+/* Channels are axis 1 of x and all that the others have. */
+int kva_batch_norm_agrees(const void *attrs, const kva_type *t, uint32_t operand, uint32_t axis) {
+  (void)attrs, (void)t;
+  return axis == (operand ? 0 : 1) ? 0 : -1;
+}
 
 kva_status kva_batch_norm_infer(kva_module *m, const kva_node *n, const kva_type **out_types) {
   const kva_type *x = kva_operand_type(n, X);

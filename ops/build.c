@@ -3,6 +3,7 @@
 #include "ops/build.h"
 #include "ops/ids.h"
 #include "ops/index.h"
+#include "ops/shape.h"
 
 static void *copy_attrs(kva_builder *b, const kva_op_info *op, const void *attrs) {
   kva_arena *arena = b->m->arena;
@@ -157,8 +158,19 @@ static bool same_dims(const kva_type *t, uint32_t rank, const kva_dim *dims) {
   return t->rank == rank && (!rank || !memcmp(t->dims, dims, rank * sizeof *dims));
 }
 
+/* x with a number of elements that is not provably that of the shape, flat; x itself if there is nothing to assume. */
+static kva_value *with_elements_of(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *shape) {
+  if (!b->assumes || b->failed || rank > KVA_MAX_RANK) return x;
+  kva_dim from = kva_type_elements(b->m, x->type), to = kva_shape_product(b->m->exprs, rank, shape);
+  bool known = kva_expr_is_const(from, NULL) && kva_expr_is_const(to, NULL);
+  if (from == to || known) return x;
+  x = kva_build(b, KVA_OP_reshape, 1, &x, &(kva_reshape_attrs){.shape = {1, &from}});
+  return kva_assume(b, x, &to, "the elements of a reshape");
+}
+
 kva_value *kva_reshape(kva_builder *b, kva_value *x, uint32_t rank, const kva_dim *shape) {
   if (same_dims(x->type, rank, shape)) return x;
+  x = with_elements_of(b, x, rank, shape);
   return kva_build(b, KVA_OP_reshape, 1, &x, &(kva_reshape_attrs){.shape = {rank, shape}});
 }
 

@@ -13,8 +13,8 @@ struct kva_builder {
   kva_node *before; /* insertion point, NULL: end */
   kva_loc loc;      /* location for new nodes */
   bool failed;
-  /* Extents of operands that are not provably equal, where an operator needs that, are assumed to be (ops/assume.c),
-   * not refused. */
+  /* Extents of operands that are not provably equal, where an operator needs that, and numbers of elements of reshapes
+   * are assumed to be (ops/assume.c), not refused. */
   bool assumes;
 };
 

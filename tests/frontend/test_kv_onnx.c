@@ -2,6 +2,8 @@
  */
 #include "tests/frontend/kv_test.h"
 
+#include <math.h>
+
 /* Output 0 for x = {1, -2, 3, ...}; symbolic extents are 3. */
 static void assert_result(const char *text, uint32_t n, const double *expected) {
   loaded l = load_ok(text, NULL);
@@ -192,6 +194,20 @@ static void recurrence_over_symbols(void **state) {
   ASSERT_RESULT(text, 1, 0, 0);
 }
 
+static void fused_nodes(void **state) {
+  (void)state;
+  const char *const head =
+      "<opset_import: [\"\" : 17, \"com.microsoft\" : 1]> g (float[1, 2] x) => (float[1, %s] y)\n"
+      "<float[2, 1] w = {3, 1}, float[2] s = {2, 6}, float[2] g = {1, 2}> { y = com.microsoft.%s }";
+  char text[512];
+  snprintf(text, sizeof text, head, "1", "FusedMatMul <alpha = 2.0> (x, w)");
+  ASSERT_RESULT(text, 2);
+  snprintf(text, sizeof text, head, "2", "SkipSimplifiedLayerNormalization (x, s, g)");
+  ASSERT_RESULT(text, 3 / sqrt(12.5), 8 / sqrt(12.5));
+  snprintf(text, sizeof text, head, "2", "QuickGelu <alpha = 1.0> (x)");
+  ASSERT_RESULT(text, 1 / (1 + exp(-1)), -2 / (1 + exp(2)));
+}
+
 static void refused_draws(void **state) {
   (void)state;
   loaded l = load_with("<opset_import: [\"\" : 22]> g (float[2] x, bool c) => (float[2] y) {\n"
@@ -248,6 +264,7 @@ int main(void) {
       cmocka_unit_test(regions_are_pooled),
       cmocka_unit_test(resized_by_symbols),
       cmocka_unit_test(recurrence_over_symbols),
+      cmocka_unit_test(fused_nodes),
       cmocka_unit_test(refused_draws),
       cmocka_unit_test(weights_in_blocks),
   };

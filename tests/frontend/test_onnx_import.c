@@ -154,6 +154,24 @@ static void test_shifted_slice_keeps_its_length(void **unused) {
   kva_module_destroy(m);
 }
 
+/* Channels of a symbolic number in blocks of four, which must divide it: depth to space of [1, 4, 1, 1] is [1, 1, 2,
+ * 2]. */
+static void test_assumed_multiple(void **unused) {
+  (void)unused;
+  kva_text g = {0};
+  kva_text node = pk_node("DepthToSpace", "x", "y", "shuffle");
+  pk_sub(&node, 5, pk_attr_int("blocksize", 2));
+  pk_sub(&g, 1, node);
+  pk_sub(&g, 11, pk_value("x", 1, "1,C,1,1"));
+  pk_sub(&g, 12, pk_value("y", 1, "1,?,2,2"));
+  kva_module *m = load(pk_model(g, 17));
+  expect_type(m, 0, "float[1, floordiv(C, 4), 2, 2]");
+  kva_ref_tensor *y = run(m, 4, (int64_t[]){1, 4, 1, 1});
+  assert_int_equal(y->n, 4);
+  kva_ref_tensor_free(y);
+  kva_module_destroy(m);
+}
+
 /* ---- initialisers ------------------------------------------------------------------------------------------------ */
 
 /* y = x + w for a w given as this tensor; returns element 0 of y for x = 1. */
@@ -460,6 +478,7 @@ int main(void) {
       cmocka_unit_test(test_symbols),
       cmocka_unit_test(test_shape_arithmetic),
       cmocka_unit_test(test_assumed_extents),
+      cmocka_unit_test(test_assumed_multiple),
       cmocka_unit_test(test_data_dependent_shape),
       cmocka_unit_test(test_shifted_slice_keeps_its_length),
       cmocka_unit_test(test_typed_fields),

@@ -155,9 +155,11 @@ static bool has_attr(const kva_op_info *op, const char *name) {
   return op->attrs && kva_attrs_find(op->attrs, name, strlen(name));
 }
 
-static bool is_along_axes(const kva_op_info *op) {
+/* In types that the operand does not say (kv.unpack), only the operator's own cases make one. */
+static bool is_along_axes(kva_op_id id) {
+  const kva_op_info *op = kva_ops.ops[id];
   bool axes = has_attr(op, "axes") || has_attr(op, "axis");
-  return is_model_op(op) && op->min_operands == 1 && op->max_operands == 1 && axes;
+  return is_model_op(op) && op->min_operands == 1 && op->max_operands == 1 && axes && kva_case_op_dtypes(id);
 }
 
 static const char *axes_attrs(gen *g, const kva_op_info *op, uint32_t rank) {
@@ -174,7 +176,7 @@ static const char *axes_attrs(gen *g, const kva_op_info *op, uint32_t rank) {
 
 static void add_along_axes(gen *g) {
   kva_op_id op = random_draw(g, KVA_OP_COUNT);
-  for (uint32_t k = 0; k < KVA_OP_COUNT && !is_along_axes(kva_ops.ops[op]); k++) op = (op + 1) % KVA_OP_COUNT;
+  for (uint32_t k = 0; k < KVA_OP_COUNT && !is_along_axes(op); k++) op = (op + 1) % KVA_OP_COUNT;
   kva_dtype t = draw_dtype(g, kva_case_op_dtypes(op));
   kva_value *v = source(g, t, needs_exact(op));
   if (!v || !v->type->rank || random_elements(g, v->type) == 0) return;
@@ -227,14 +229,15 @@ static kva_value *case_operand(gen *g, const kva_case_operand *o, kva_dtype t, b
   return into_range(g, v, o, t, exact);
 }
 
-static bool has_cases_of_its_own(const kva_op_info *op) {
+static bool has_cases_of_its_own(kva_op_id id) {
+  const kva_op_info *op = kva_ops.ops[id];
   bool elementwise = op->traits & KVA_ELEMENTWISE && !(op->traits & KVA_UPDATES);
-  return is_model_op(op) && !elementwise && !is_along_axes(op);
+  return is_model_op(op) && !elementwise && !is_along_axes(id);
 }
 
 static void add_case(gen *g) {
   kva_op_id op = random_draw(g, KVA_OP_COUNT);
-  for (uint32_t k = 0; k < KVA_OP_COUNT && !has_cases_of_its_own(kva_ops.ops[op]); k++) op = (op + 1) % KVA_OP_COUNT;
+  for (uint32_t k = 0; k < KVA_OP_COUNT && !has_cases_of_its_own(op); k++) op = (op + 1) % KVA_OP_COUNT;
   kva_dtype_set set = kva_case_op_dtypes(op);
   kva_value *operands[KVA_CASE_OPERANDS];
   kva_case c;

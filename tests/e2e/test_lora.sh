@@ -13,7 +13,7 @@ says "trains attention.0.wq.lora_a float[32, 4]"
 tuned=$work/lora/step-0000000060.safetensors
 python3 - "$work" <<'PY' || fail "low-rank training"
 import json, struct, sys
-def losses(name): return [json.loads(l)["loss"] for l in open(f"{sys.argv[1]}/{name}.jsonl") if '"step"' in l]
+def losses(name): return [json.loads(l)["loss"] for l in open(f"{sys.argv[1]}/{name}.jsonl") if '"loss"' in l]
 base, lora = losses("base"), losses("lora")
 assert abs(lora[0] - base[-1]) < 0.15 * base[-1], (base[-1], lora[0])   # it goes on where the weights were
 assert sum(lora[-10:]) < sum(lora[:10]), lora

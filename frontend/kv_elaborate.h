@@ -67,6 +67,7 @@ typedef struct kva_elab {
   uint32_t level;                    /* depth of expressions and blocks, across calls: bounds the stack */
   int64_t steps;                     /* compile-time loop iterations and calls, bounded by kva_el_spend */
   bool too_deep;
+  bool in_dims;     /* names are first those of shape symbols, then of tensors */
   uint32_t unnamed; /* number of dimensions written '?' */
 } kva_elab;
 
@@ -89,6 +90,8 @@ kva_el_value kva_el_unary(kva_elab *e, const kva_ast_expr *x, kva_el_value a);
 kva_el_value kva_el_binary(kva_elab *e, const kva_ast_expr *x, kva_el_value a, kva_el_value b);
 /* Evaluates a compile-time function (min, sqrt, dim, ...); false: unknown name. */
 bool kva_el_builtin(kva_elab *e, const kva_ast_expr *x, kva_el_value *out);
+/* Whether it computes numbers of numbers: a compile-time function other than dim, which takes a tensor. */
+bool kva_el_is_arithmetic(const kva_ast_call *c);
 /* v as an operand; numbers become constants of dtype `like` (KVA_DTYPE_NONE: float, int64 or bool). NULL: an error was
  * reported. */
 kva_value *kva_el_operand(kva_elab *e, uint32_t token, kva_el_value v, kva_dtype like);
@@ -98,6 +101,8 @@ bool kva_el_failed(kva_elab *e);
 /* ---- expressions (kv_elaborate_expr.c) --------------------------------------------------------------------------- */
 
 kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x);
+/* The same where extents stand: names of shape symbols come before those of tensors. */
+kva_el_value kva_el_expr_in_dims(kva_elab *e, const kva_ast_expr *x);
 bool kva_el_as_int(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, int64_t *out);
 bool kva_el_as_float(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, double *out);
 bool kva_el_as_dim(kva_elab *e, const kva_ast_expr *x, kva_el_value v, const char *what, kva_dim *out);

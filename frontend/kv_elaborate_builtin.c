@@ -183,6 +183,12 @@ static kva_el_value call_builtin(kva_elab *e, const kva_ast_expr *x, size_t whic
   return ok ? builtins[which].f(e, x, v, n) : error;
 }
 
+bool kva_el_is_arithmetic(const kva_ast_call *c) {
+  for (size_t i = 0; i < sizeof builtins / sizeof *builtins; i++)
+    if (!*c->domain && !strcmp(c->name, builtins[i].name)) return builtins[i].f != do_dim;
+  return false;
+}
+
 bool kva_el_builtin(kva_elab *e, const kva_ast_expr *x, kva_el_value *out) {
   for (size_t i = 0; i < sizeof builtins / sizeof *builtins; i++) {
     if (*x->call->domain || strcmp(x->call->name, builtins[i].name)) continue;

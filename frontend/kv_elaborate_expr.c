@@ -3,8 +3,15 @@
 
 #include <math.h>
 
-static kva_el_value eval_name(kva_elab *e, const kva_ast_expr *x, const char *name) {
+/* NULL: not defined here. */
+static const kva_el_value *find(kva_elab *e, const char *name) {
   const kva_el_value *v = kva_el_find(e, name);
+  bool hides_symbol = e->in_dims && v && v->kind == KVA_EL_TENSOR && kva_map_get_str(e->symbols, name);
+  return hides_symbol ? kva_map_get_str(e->symbols, name) : v;
+}
+
+static kva_el_value eval_name(kva_elab *e, const kva_ast_expr *x, const char *name) {
+  const kva_el_value *v = find(e, name);
   if (v) return *v;
   return kva_el_error(e, x->first, "'%s' is not defined here", name);
 }
@@ -16,7 +23,7 @@ static bool is_word(const char *s) {
 
 /* A quoted text is a string, unless it names a tensor, or a shape symbol that needs the quotes. */
 static kva_el_value eval_string(kva_elab *e, const kva_ast_expr *x) {
-  const kva_el_value *v = *x->text ? kva_el_find(e, x->text) : NULL;
+  const kva_el_value *v = *x->text ? find(e, x->text) : NULL;
   if (v && (v->kind == KVA_EL_TENSOR || (!is_word(x->text) && kva_map_get_str(e->symbols, x->text)))) return *v;
   return (kva_el_value){.kind = KVA_EL_STRING, .s = x->text};
 }
@@ -72,7 +79,10 @@ static kva_el_value eval_binary(kva_elab *e, const kva_ast_expr *x) {
 static kva_el_value eval_call(kva_elab *e, const kva_ast_expr *x) {
   static const char *const unnamed[] = {NULL};
   kva_el_value v = {.kind = KVA_EL_ERROR};
+  bool in_dims = e->in_dims;
+  e->in_dims = in_dims && kva_el_is_arithmetic(x->call);
   kva_el_call(e, x, NULL, 1, unnamed, &v);
+  e->in_dims = in_dims;
   return v;
 }
 
@@ -100,6 +110,14 @@ kva_el_value kva_el_expr(kva_elab *e, const kva_ast_expr *x) {
   kva_el_value v = {.kind = KVA_EL_ERROR};
   if (kva_el_descend(e, x->first)) v = eval(e, x);
   e->level--;
+  return v;
+}
+
+kva_el_value kva_el_expr_in_dims(kva_elab *e, const kva_ast_expr *x) {
+  bool in_dims = e->in_dims;
+  e->in_dims = true;
+  kva_el_value v = kva_el_expr(e, x);
+  e->in_dims = in_dims;
   return v;
 }
 

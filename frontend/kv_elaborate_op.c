@@ -144,7 +144,8 @@ static bool set_attr(kva_elab *e, const kva_op_info *op, const kva_ast_attr *a, 
     return false;
   }
   if (f->kind == KVA_ATTR_SYMBOLS) kva_el_declare_symbols(e, a->value);
-  kva_el_value v = kva_el_expr(e, a->value);
+  bool dims = f->kind == KVA_ATTR_DIM || f->kind == KVA_ATTR_DIMS || f->kind == KVA_ATTR_SYMBOLS;
+  kva_el_value v = dims ? kva_el_expr_in_dims(e, a->value) : kva_el_expr(e, a->value);
   return v.kind != KVA_EL_ERROR && set_field(e, f, a->value, v, (char *)out + f->offset);
 }
 

@@ -48,7 +48,7 @@ static kva_el_value eval_dim(kva_elab *e, const kva_ast_expr *x) {
     return kva_el_binary(e, x, a, eval_dim(e, x->items.data[1]));
   }
   if (x->kind == KVA_AST_CALL) kva_el_declare_symbols(e, x);
-  return kva_el_expr(e, x);
+  return kva_el_expr_in_dims(e, x);
 }
 
 static bool eval_extent(kva_elab *e, const kva_ast_expr *x, kva_dim *out) {

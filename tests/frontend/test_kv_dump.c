@@ -42,6 +42,19 @@ static void shipped_models(void **state) {
   }
 }
 
+/* ONNX has extents and values of one name. */
+static void symbols_named_like_values(void **state) {
+  (void)state;
+  loaded l =
+      load_ok("main (float[x, 12] x, float[n] n) => (float[m] m) {\n"
+              "  y = kv.reshape <shape = [12*x + 0*dim(n, 0)]> (x)\n"
+              "  m = kv.concat <axis = 0> (y, kv.expand <shape = [min(x, n)]> (kv.reduce_sum <axes = [0]> (n)))\n"
+              "}\n",
+              NULL);
+  assert_reads_back(l.m);
+  unload(&l);
+}
+
 static const char *const dump =
     "module \"demo\"\n"
     "state float[2] \"layer.0.w\" : param ~ uniform(-1.0, 1.0) frozen decay\n"
@@ -125,6 +138,7 @@ static void large_constants_come_from_the_module(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(shipped_models),
+      cmocka_unit_test(symbols_named_like_values),
       cmocka_unit_test(every_construct),
       cmocka_unit_test(large_constants_come_from_the_module),
   };

@@ -84,6 +84,10 @@ const kva_graph_pipeline *kva_graph_pipeline_at(uint32_t i);
 #define PASS(name, function, ...) kva_status function(kva_module *m, const kva_pass_options *options, bool *changed);
 #include "passes/passes.def"
 
+/* Floating-point operations of the contractions of a node and its sub-graphs, a branch and one iteration of a loop each
+ * counted once. */
+double kva_node_flops(const kva_node *n, const kva_sizes *s);
+
 /* Buffers and steps of one fused function: what pass plan does to each, as f->plan. */
 KVA_MUST_USE kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *arena, kva_memory_plan **out_plan);
 /* A plan as text: a line for each buffer and step. */

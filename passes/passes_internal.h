@@ -50,6 +50,9 @@ kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_re
 /* opt_dce.c: what pass dce does to one graph and its sub-graphs. */
 void kva_remove_dead(kva_graph *g, bool *changed);
 
+/* plan.c: the value whose memory v shares. */
+kva_value *kva_storage_root(kva_value *v);
+
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
 

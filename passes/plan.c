@@ -56,8 +56,7 @@ static int32_t *number_steps(planner *p) {
 
 /* ---- state written in place -------------------------------------------------------------------------------------- */
 
-/* The value whose memory v shares. */
-static kva_value *storage_root(kva_value *v) {
+kva_value *kva_storage_root(kva_value *v) {
   while (v->def && v->def->op->traits & KVA_ALIAS) v = kva_operand(v->def, 0);
   return v;
 }
@@ -82,8 +81,8 @@ static int32_t last_use(const kva_value *v, const int32_t *step_of) {
 static bool finds_rest(const kva_node *n, const kva_value *old) {
   if (!(n->op->traits & KVA_UPDATES_PART)) return true;
   for (uint32_t i = 1; i < n->n_operands; i++)
-    if (n->operands[i].value && storage_root(n->operands[i].value) == old) return false;
-  return storage_root(kva_operand(n, 0)) == old;
+    if (n->operands[i].value && kva_storage_root(n->operands[i].value) == old) return false;
+  return kva_storage_root(kva_operand(n, 0)) == old;
 }
 
 static bool can_write_in_place(planner *p, const kva_node *write, const int32_t *step_of) {
@@ -109,7 +108,7 @@ static bool updates_in_place(const planner *p, const kva_value *root, const kva_
 
 static void assign_updates(planner *p, const int32_t *step_of) {
   for (uint32_t i = 0; i < kva_graph_output_count(p->graph); i++) {
-    kva_value *input = updated_input(p, i), *root = storage_root(kva_graph_output(p->graph, i));
+    kva_value *input = updated_input(p, i), *root = kva_storage_root(kva_graph_output(p->graph, i));
     if (input && updates_in_place(p, root, input, step_of)) p->buffer_of[root->id] = p->buffer_of[input->id];
   }
 }
@@ -147,7 +146,7 @@ static void assign_inputs(planner *p) {
 static void assign_outputs(planner *p) {
   const kva_graph *g = p->graph;
   for (uint32_t i = 0; i < kva_graph_output_count(g); i++) {
-    kva_value *v = kva_graph_output(g, i), *root = storage_root(v), *input = updated_input(p, i);
+    kva_value *v = kva_graph_output(g, i), *root = kva_storage_root(v), *input = updated_input(p, i);
     if (input) {
       KVA_PUSH(p->arena, &p->plan->outputs, p->buffer_of[input->id]);
       continue;
@@ -168,7 +167,7 @@ static int32_t new_temporary(planner *p, const kva_type *type, const char *name)
 }
 
 static int32_t buffer_for(planner *p, kva_value *v) {
-  v = storage_root(v);
+  v = kva_storage_root(v);
   int32_t *slot = &p->buffer_of[v->id];
   if (*slot >= 0) return *slot;
   if (state_of_read(v)) return *slot = state_buffer(p, state_of_read(v));

@@ -49,13 +49,6 @@ static kva_status bytes_of(kva_module *m, const kva_type *t, const kva_sizes *si
   return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits");
 }
 
-static double flops_of(const kva_node *n, const kva_sizes *s) {
-  double total = n->op->flops ? n->op->flops(n, s) : 0;
-  for (uint32_t i = 0; i < n->n_graphs; i++)
-    for (const kva_node *k = n->graphs[i]->first; k; k = k->next) total += flops_of(k, s);
-  return total;
-}
-
 static kva_status measure(chooser *c, kva_module *m, const kva_sizes *sizes, kva_arena *scratch, int64_t *out_fixed) {
   int64_t *all = KVA_NEW_ARRAY(scratch, int64_t, c->plan->buffers.len + 1);
   *out_fixed = 0;
@@ -76,7 +69,7 @@ static kva_status measure(chooser *c, kva_module *m, const kva_sizes *sizes, kva
     const kva_plan_step *step = &c->plan->steps.data[s];
     double traffic = 0;
     for (uint32_t k = 0; k < step->n_args; k++) traffic += (double)all[step->args[k]];
-    c->work[s] = traffic * FLOPS_PER_BYTE + (step->node ? flops_of(step->node, sizes) : 0);
+    c->work[s] = traffic * FLOPS_PER_BYTE + (step->node ? kva_node_flops(step->node, sizes) : 0);
   }
   return KVA_OK;
 }

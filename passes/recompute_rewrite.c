@@ -13,11 +13,6 @@ typedef struct rewriter {
 
 /* ---- copies ------------------------------------------------------------------------------------------------------ */
 
-static kva_value *root_of(kva_value *v) {
-  while (v->def && v->def->op->traits & KVA_ALIAS) v = kva_operand(v->def, 0);
-  return v;
-}
-
 static kva_value *as_read(rewriter *r, kva_value *v, int32_t step, kva_node *before);
 
 static kva_node *copy_node(rewriter *r, kva_node *n, int32_t step, kva_node *before) {
@@ -37,7 +32,7 @@ static kva_node *copy_node(rewriter *r, kva_node *n, int32_t step, kva_node *bef
 static kva_value *as_read(rewriter *r, kva_value *v, int32_t step, kva_node *before) {
   if (!v) return NULL;
   KVA_ASSERT(v->id < r->n_values);
-  int32_t buffer = r->buffer_of[root_of(v)->id];
+  int32_t buffer = r->buffer_of[kva_storage_root(v)->id];
   if (buffer < 0 || !kva_reads_copy(r->drops, buffer, step)) return v;
   if (!r->copies[v->id]) copy_node(r, v->def, step, before);
   return r->copies[v->id];

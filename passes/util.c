@@ -108,6 +108,13 @@ kva_node *kva_node_narrow(kva_node *n, const bool *no_operand, const bool *no_re
   return fresh;
 }
 
+double kva_node_flops(const kva_node *n, const kva_sizes *s) {
+  double total = n->op->flops ? n->op->flops(n, s) : 0;
+  for (uint32_t i = 0; i < n->n_graphs; i++)
+    for (const kva_node *k = n->graphs[i]->first; k; k = k->next) total += kva_node_flops(k, s);
+  return total;
+}
+
 static void add_graphs(kva_arena *arena, kva_graph *g, kva_graphs *out) {
   for (kva_node *n = g->first; n; n = n->next)
     for (uint32_t i = 0; n->op->traits & KVA_CONTROL && i < n->n_graphs; i++) add_graphs(arena, n->graphs[i], out);

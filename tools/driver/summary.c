@@ -18,26 +18,17 @@ static kva_status bytes_of(kva_module *m, const kva_type *t, int64_t *out_bytes)
 
 /* ---- floating-point operations ----------------------------------------------------------------------------------- */
 
-static double node_flops(kva_module *m, const kva_node *n) {
-  kva_sizes sizes = {m, kva_assumed_extent, m};
-  return n->op->flops ? n->op->flops(n, &sizes) : 0;
-}
-
 static double graph_flops(kva_module *m, const kva_graph *g) {
+  const kva_sizes sizes = {m, kva_assumed_extent, m};
   double total = 0;
-  for (const kva_node *n = g->first; n; n = n->next) {
-    total += node_flops(m, n);
-    for (uint32_t i = 0; i < n->n_graphs; i++) total += graph_flops(m, n->graphs[i]);
-  }
+  for (const kva_node *n = g->first; n; n = n->next) total += kva_node_flops(n, &sizes);
   return total;
 }
 
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step) {
+  const kva_sizes sizes = {m, kva_assumed_extent, m};
   const kva_node *n = plan->steps.data[step].node;
-  if (!n) return 0;
-  double total = node_flops(m, n);
-  for (uint32_t i = 0; i < n->n_graphs; i++) total += graph_flops(m, n->graphs[i]);
-  return total;
+  return n ? kva_node_flops(n, &sizes) : 0;
 }
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */

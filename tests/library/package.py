@@ -274,14 +274,21 @@ def test_session_refuses():
 
 
 def test_threads():
-    """Four threads with a session each, and on one together."""
-    shared, expected, wrong = kvasir.load(line, threads=1), kvasir.load(line)(x), []
+    """Four threads with a model and a training run each, and on one model together."""
+    many = draw.random((3000, 3), dtype=np.float32)  # long enough for calls to run at the same time
+    shared, expected, wrong, losses = kvasir.load(line, threads=1), kvasir.load(line)(many), [], []
+
+    compiled = threading.Barrier(4)
 
     def work():
-        own = kvasir.load(line, threads=1)
+        own = kvasir.load(line, threads=1, cache="off")
+        tuned = kvasir.trainer(line, loss="mse", threads=1, cache="off")
+        compiled.wait()
         for _ in range(50):
-            if not (np.array_equal(own(x), expected) and np.array_equal(shared(x), expected)):
+            if not (np.array_equal(own(many), expected) and np.array_equal(shared(many), expected)):
                 wrong.append(1)
+            loss = tuned.step((many, 2 * expected), 0.01)["loss"]
+        losses.append(loss)
 
     threads = [threading.Thread(target=work) for _ in range(4)]
     for t in threads:
@@ -289,6 +296,7 @@ def test_threads():
     for t in threads:
         t.join()
     assert not wrong
+    assert len(losses) == 4 and len(set(losses)) == 1, losses
 
 
 def test_global_scope():

@@ -3,10 +3,8 @@
 : "${KVASIR_LIBRARY:?libkvasir.so}"
 python=
 for candidate in ${KVASIR_PYTHON:-build/bench-venv/bin/python python3 /usr/bin/python3}; do
-  if "$candidate" -c 'import numpy' 2>/dev/null; then
-    python=$candidate
-    break
-  fi
+  # The program itself: a script in its place would run under the sanitizer, too.
+  python=$("$candidate" -c 'import numpy, sys; print(sys.executable)' 2>/dev/null) && break
 done
 if [ -z "$python" ]; then
   echo "SKIP: no Python with numpy (set KVASIR_PYTHON to one)"
@@ -14,9 +12,9 @@ if [ -z "$python" ]; then
 fi
 
 # run_python ARGUMENTS...: with the library of a sanitizer build, the sanitizer must be there first. CPython keeps memory
-# until it ends, so that leaks are not looked for.
+# until it ends, so that leaks are not looked for. It and numpy are not instrumented, but their locks count.
 run_python() {
-  local preload=
-  [ -z "${KVASIR_SANITIZED:-}" ] || preload=$(gcc -print-file-name=libasan.so)
+  local preload
+  preload=$(ldd "$KVASIR_LIBRARY" | awk '/lib[at]san/ { print $3 }')
   LD_PRELOAD=$preload ASAN_OPTIONS=detect_leaks=0 PYTHONPATH=$PWD/tools/python "$python" "$@"
 }

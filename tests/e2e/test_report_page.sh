@@ -32,7 +32,8 @@ window.addEventListener("load", () => {
       scroll: d.documentElement.scrollWidth,
       figures: d.querySelectorAll("svg").length,
       curves: [...d.querySelectorAll("svg path.line")].filter(p => p.getBBox().width > 20).length,
-      wide: [...d.querySelectorAll("h1,h2,p,figure,.card,svg,.legend")].filter(e => e.getBoundingClientRect().right > w + 1).length,
+      wide: [...d.querySelectorAll("h1,h2,p,figure,.card,.legend")].filter(e => e.getBoundingClientRect().right > w + 1).length,
+      text: Math.min(...[...d.querySelectorAll("svg text")].map(e => e.getBoundingClientRect().height)),
       ink: contrast(getComputedStyle(d.body).color, back),
       soft: contrast(getComputedStyle(d.querySelector("p")).color, back),
       back: luminance(back)};
@@ -61,6 +62,7 @@ for width in ("1280", "400"):
     assert o["scroll"] <= int(width), "scrolls sideways"
     assert not o["wide"], "something is cut off"
     assert o["figures"] >= 7 and o["curves"] >= 8, "curves are missing"
+    assert o["text"] > 9, "figures have tiny letters"
     assert o["ink"] > 7 and o["soft"] > 4.5, "hard to read"
     assert (o["back"] < 0.1) == (sys.argv[2] == "0"), "light and dark are the same"
 EOF

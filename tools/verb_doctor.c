@@ -2,6 +2,7 @@
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
 #include "tools/driver/build.h"
+#include "tools/eval/items.h"
 #include "tools/serve/http/server.h"
 
 #include <stdlib.h>
@@ -130,7 +131,7 @@ static void print_libraries(void) {
   kva_tokenizer_libraries(libraries);
   for (int i = 0; i < KVA_TEXT_LIBRARIES; i++)
     printf("%s%s %s", i ? ", " : "libraries    ", libraries[i].name, libraries[i].version);
-  printf(", libmicrohttpd %s\n", kva_server_library() ? kva_server_library() : "none");
+  printf(", libcsv %s, libmicrohttpd %s\n", kva_items_library(), kva_server_library() ? kva_server_library() : "none");
 }
 
 static void print_text(const findings *f) {
@@ -239,6 +240,8 @@ static void add_libraries(kva_text *out) {
     kva_text_add(out, "%s", i ? ", " : "");
     add_string(out, libraries[i].name, libraries[i].version);
   }
+  kva_text_add(out, ", ");
+  add_string(out, "libcsv", kva_items_library());
   kva_text_add(out, ", ");
   add_string(out, "libmicrohttpd", kva_server_library());
   kva_text_add(out, "}");

@@ -179,3 +179,10 @@ kva_status kva_items_read(const char *task, const char *path, kva_diag *diag, kv
   KVA_TRY(kva_corpus_read(&corpus, diag, &stats));
   return items->list.len ? KVA_OK : kva_error(diag, &(kva_loc){.file = path}, "holds no items of task '%s'", task);
 }
+
+#define DIGITS(n) #n
+#define TEXT(n)   DIGITS(n)
+
+const char *kva_items_library(void) {
+  return TEXT(CSV_MAJOR) "." TEXT(CSV_MINOR) "." TEXT(CSV_RELEASE);
+}

@@ -42,4 +42,7 @@ kva_item_text *kva_item_texts(const kva_item_reader *r, kva_item *item, uint32_t
 /* The field of that name in a record below a header; NULL: none. */
 const char *kva_item_field(const kva_item_reader *r, const char *name);
 
+/* Version of libcsv, which reads CSV files. */
+const char *kva_items_library(void);
+
 #endif

@@ -273,8 +273,8 @@ static kva_status add_gpu_kernel(writer *w, const kva_kernel *k, int32_t *out_ke
   return KVA_OK;
 }
 
-static kva_status lower(writer *w, const kva_node *n, kva_kernel **out_kernel) {
-  KVA_TRY(kva_codegen_kernel(w->arena, n, kva_codegen_target(w->cg), kva_codegen_control(w->cg), out_kernel));
+static kva_status lower(writer *w, const kva_node *n, kva_arena *arena, kva_kernel **out_kernel) {
+  KVA_TRY(kva_codegen_kernel(arena, n, kva_codegen_target(w->cg), kva_codegen_control(w->cg), out_kernel));
   return check_symbols(w, *out_kernel, n);
 }
 
@@ -408,8 +408,8 @@ static void write_other(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   }
 }
 
-/* Settling a step may insert a copy after it. */
-static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_step_desc *out) {
+/* Settling a step may insert a copy after it. The step's kernel lives in `scratch`: code is all that is kept of it. */
+static kva_status write_step_in(writer *w, kva_memory_plan *p, uint32_t index, kva_arena *scratch, kva_step_desc *out) {
   static const kva_step_kind kinds[] = {[KVA_PLAN_COPY] = KVA_STEP_COPY,
                                         [KVA_PLAN_KERNEL] = KVA_STEP_KERNEL,
                                         [KVA_PLAN_BRANCH] = KVA_STEP_BRANCH,
@@ -418,7 +418,7 @@ static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_
   const kva_node *node = p->steps.data[index].node;
   bool is_kernel = p->steps.data[index].kind == KVA_PLAN_KERNEL;
   kva_kernel *k = NULL;
-  if (is_kernel && !kva_codegen_is_call(kva_codegen_target(w->cg), node)) KVA_TRY(lower(w, node, &k));
+  if (is_kernel && !kva_codegen_is_call(kva_codegen_target(w->cg), node)) KVA_TRY(lower(w, node, scratch, &k));
   if (node) kva_codegen_settle_step(w->arena, p, index, k);
   const kva_plan_step *s = &p->steps.data[index];
   *out = (kva_step_desc){.kind = kinds[s->kind],
@@ -430,6 +430,13 @@ static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_
   if (k) return write_kernel(w, k, out);
   write_other(w, s, out);
   return KVA_OK;
+}
+
+static kva_status write_step(writer *w, kva_memory_plan *p, uint32_t index, kva_step_desc *out) {
+  kva_arena *scratch = kva_arena_create();
+  kva_status status = write_step_in(w, p, index, scratch, out);
+  kva_arena_destroy(scratch);
+  return status;
 }
 
 /* ---- conditions -------------------------------------------------------------------------------------------------- */

@@ -9,16 +9,22 @@
 static const char magic[] = "\x93NUMPY";
 enum { MAGIC_SIZE = 6, HEADER_ALIGNMENT = 64 };
 
-/* NumPy's type codes, without the byte order mark. */
+/* NumPy's type codes, without the byte order mark. V2 and f1 are what package ml_dtypes has. */
 static const struct {
   kva_dtype dtype;
   const char *code;
 } codes[] = {
-    {KVA_F16, "f2"}, {KVA_F32, "f4"},  {KVA_F64, "f8"}, {KVA_I8, "i1"},    {KVA_I16, "i2"},
-    {KVA_I32, "i4"}, {KVA_I64, "i8"},  {KVA_U8, "u1"},  {KVA_U16, "u2"},   {KVA_U32, "u4"},
-    {KVA_U64, "u8"}, {KVA_BOOL, "b1"}, {KVA_C64, "c8"}, {KVA_C128, "c16"},
+    {KVA_F16, "f2"}, {KVA_F32, "f4"},   {KVA_F64, "f8"},  {KVA_I8, "i1"},     {KVA_I16, "i2"}, {KVA_I32, "i4"},
+    {KVA_I64, "i8"}, {KVA_U8, "u1"},    {KVA_U16, "u2"},  {KVA_U32, "u4"},    {KVA_U64, "u8"}, {KVA_BOOL, "b1"},
+    {KVA_C64, "c8"}, {KVA_C128, "c16"}, {KVA_BF16, "V2"}, {KVA_F8E5M2, "f1"},
 };
 enum { N_CODES = sizeof codes / sizeof *codes };
+/* What ml_dtypes calls every type of 8 bits and less but float8e5m2: which one it is, the reader has to know. */
+static const char opaque_code[] = "V1";
+
+static bool is_opaque(kva_dtype t) {
+  return kva_dtype_is_float(t) && kva_dtype_bits(t) == 8;
+}
 
 /* ---- reading ----------------------------------------------------------------------------------------------------- */
 
@@ -27,6 +33,7 @@ typedef struct parser {
   kva_loc loc;
   kva_diag *diag;
   kva_tensor *t;
+  kva_dtype opaque; /* what elements of type V1 are; NONE: not known */
   bool has_descr, has_order, has_shape;
 } parser;
 
@@ -69,6 +76,13 @@ static kva_status parse_descr(parser *p) {
   bool big = n && *s == '>', marked = n && strchr("<>|=", *s);
   const char *code = marked ? s + 1 : s;
   size_t code_size = marked ? n - 1 : n;
+  if (equals(code, code_size, opaque_code)) {
+    if (!is_opaque(p->opaque))
+      return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
+                      "elements of type V1, which is any type of 8 bits, where no float8 is expected");
+    p->t->dtype = p->opaque;
+    return KVA_OK;
+  }
   for (int i = 0; i < N_CODES; i++) {
     if (!equals(code, code_size, codes[i].code)) continue;
     if (big && kva_dtype_bits(codes[i].dtype) > 8)
@@ -78,7 +92,8 @@ static kva_status parse_descr(parser *p) {
     return KVA_OK;
   }
   return kva_fail(p->diag, KVA_UNSUPPORTED, &p->loc,
-                  "elements of type '%.*s'; supported are bool, (u)int8 to 64, float16 to 64 and complex", (int)n, s);
+                  "elements of type '%.*s'; supported are bool, (u)int8 to 64, bfloat16, float8 to 64 and complex",
+                  (int)n, s);
 }
 
 static bool accept_word(parser *p, const char *word) {
@@ -168,10 +183,11 @@ static kva_status find_header(parser *p, const char *file, size_t size) {
   return KVA_OK;
 }
 
-kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
+static kva_status view(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
+                       kva_tensor *out_tensor) {
   *out_tensor = (kva_tensor){0};
   kva_tensor t = {0};
-  parser p = {.loc = {.file = path}, .diag = diag, .t = &t};
+  parser p = {.loc = {.file = path}, .diag = diag, .t = &t, .opaque = opaque};
   KVA_TRY(find_header(&p, data, size));
   const char *elements = p.end;
   KVA_TRY(parse_dict(&p));
@@ -185,10 +201,15 @@ kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_dia
   return KVA_OK;
 }
 
-kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
+kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag, kva_tensor *out_tensor) {
+  return view(path, data, size, KVA_DTYPE_NONE, diag, out_tensor);
+}
+
+kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
+                         kva_tensor *out_tensor) {
   *out_tensor = (kva_tensor){0};
   kva_tensor t;
-  KVA_TRY(kva_npy_view(path, data, size, diag, &t));
+  KVA_TRY(view(path, data, size, opaque, diag, &t));
   size_t bytes = (size_t)kva_tensor_bytes(&t);
   const void *elements = t.data;
   kva_loc loc = {.file = path};
@@ -203,7 +224,7 @@ kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor
   *out_tensor = (kva_tensor){0};
   kva_file file;
   KVA_TRY(kva_file_map(path, diag, &file));
-  kva_status status = kva_npy_parse(path, file.data, file.size, diag, out_tensor);
+  kva_status status = kva_npy_parse(path, file.data, file.size, KVA_DTYPE_NONE, diag, out_tensor);
   kva_file_unmap(&file);
   return status;
 }
@@ -216,6 +237,7 @@ void kva_npy_free(kva_tensor *tensor) {
 /* ---- writing ----------------------------------------------------------------------------------------------------- */
 
 static const char *code_of(kva_dtype t) {
+  if (is_opaque(t)) return opaque_code; /* NumPy does not read f1 */
   for (int i = 0; i < N_CODES; i++)
     if (codes[i].dtype == t) return codes[i].code;
   return NULL;

@@ -7,16 +7,18 @@
 /* Reads a file in C order and native (little-endian) byte order. *out_tensor owns its data; free it with
  * kva_npy_free. */
 KVA_MUST_USE kva_status kva_npy_read(const char *path, kva_diag *diag, kva_tensor *out_tensor);
-/* Like kva_npy_read, from memory; `path` is for messages. */
-KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_diag *diag,
+/* Like kva_npy_read, from memory; `path` is for messages. opaque: what elements of type V1 are, as package ml_dtypes
+ * calls float8 types; where that is no such type, V1 is KVA_UNSUPPORTED. */
+KVA_MUST_USE kva_status kva_npy_parse(const char *path, const void *data, size_t size, kva_dtype opaque, kva_diag *diag,
                                       kva_tensor *out_tensor);
 /* Like kva_npy_parse, without a copy: out_tensor->data points into `data`, may be unaligned, and is read-only. */
 KVA_MUST_USE kva_status kva_npy_view(const char *path, const void *data, size_t size, kva_diag *diag,
                                      kva_tensor *out_tensor);
 void kva_npy_free(kva_tensor *tensor);
 
-/* Writes t (version 1.0), atomically. Types that NumPy lacks (bfloat16, float8, 4- and 2-bit) are widened: floats to
- * float32, integers to int8 or uint8. Strings are KVA_UNSUPPORTED. */
+/* Writes t (version 1.0), atomically. Of the types that NumPy lacks bfloat16 and float8 are written as package
+ * ml_dtypes does (V2, V1), so that `numpy.load(file).view(ml_dtypes.bfloat16)` reads them; those of 4 and 2 bits are
+ * widened: floats to float32, integers to int8 or uint8. Strings are KVA_UNSUPPORTED. */
 KVA_MUST_USE kva_status kva_npy_write(const char *path, const kva_tensor *t, kva_diag *diag);
 
 #endif

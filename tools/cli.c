@@ -113,6 +113,18 @@ int kva_cli_load_from(const kva_cli_source *from, kva_diag *diag, kva_module **o
   return code;
 }
 
+kva_status kva_cli_read_proto(const char *path, kva_diag *diag, kva_tensor *out) {
+  kva_ref_tensor *w = NULL;
+  KVA_TRY(kva_read_tensor_proto(path, diag, &w));
+  *out = (kva_tensor){.dtype = w->dtype, .rank = (int32_t)w->rank};
+  memcpy(out->dims, w->dims, sizeof *w->dims * w->rank);
+  int64_t bytes = kva_tensor_bytes(out);
+  out->data = bytes < 0 ? NULL : malloc((size_t)bytes + 1);
+  if (out->data) kva_ref_tensor_to_data(w, out->data);
+  kva_ref_tensor_free(w);
+  return out->data ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, &(kva_loc){.file = path}, "no memory for the tensor");
+}
+
 int64_t kva_cli_pin_of(const kva_strings *pins, const char *symbol) {
   size_t len = strlen(symbol);
   for (uint32_t i = pins->n; i-- > 0;)

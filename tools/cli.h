@@ -115,6 +115,9 @@ KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag
 /* Prints "compiled in 1.19 s (passes 0.01, code 1.18), 69 kernels". */
 void kva_cli_print_compiled(const kva_compiled *c);
 
+/* read_proto of a kva_run_request. */
+KVA_MUST_USE kva_status kva_cli_read_proto(const char *path, kva_diag *diag, kva_tensor *out);
+
 /* Prints diag to stderr and returns the exit code of status. */
 int kva_cli_fail(kva_status status, const kva_diag *diag);
 /* Prints the warnings of what succeeded, and forgets them. */

@@ -6,7 +6,8 @@ static int run(int argc, char **argv);
 
 const kva_verb kva_verb_run = {
     "run", "MODEL [options]", "compile a model and run it on tensors",
-    "Inputs are .npy files, or bare elements where the shape is known, by name or in order; those "
+    "Inputs are .npy files, tensors of ONNX (.pb), or bare elements where the shape is known, by name or in order; "
+    "those "
     "not given are filled with\n"
     "random numbers (integers: 0 or 1), for which every symbolic dimension must be pinned. "
     "Parameters of a .kv model start\n"
@@ -27,8 +28,11 @@ typedef struct run_options {
 
 static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag *diag) {
   const kva_session_options options = {.threads = (int)o->threads, .seed = (uint64_t)o->seed, .borrow_states = true};
-  const kva_run_request request = {
-      .files = &o->inputs, .seed = (uint64_t)o->seed, .repeat = o->repeat, .output_dir = o->output_dir};
+  const kva_run_request request = {.files = &o->inputs,
+                                   .seed = (uint64_t)o->seed,
+                                   .repeat = o->repeat,
+                                   .output_dir = o->output_dir,
+                                   .read_proto = kva_cli_read_proto};
   kvasir_session *session;
   KVA_TRY(kva_program_session(p, &options, diag, &session));
   kva_cli_warn(diag);
@@ -43,7 +47,8 @@ static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_
   const kva_cli_source from = {.path = path, .defines = &o->defines, .pins = &o->pins, .weights = o->weights};
   kva_module *m = NULL;
   kvasir_program *program = NULL;
-  kva_status status = kva_cli_target(&o->device, diag, &options.target);
+  kva_status status = o->output_dir ? kva_run_make_folder(o->output_dir, diag) : KVA_OK;
+  if (status == KVA_OK) status = kva_cli_target(&o->device, diag, &options.target);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? kva_cli_load_from(&from, diag, &m) : kva_cli_fail(status, diag);
   if (code >= 0) return code;
@@ -58,7 +63,7 @@ static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_
 static int run(int argc, char **argv) {
   run_options o = {.check_indices = KVA_CLI_CHECK_INDICES};
   const kva_option options[] = {
-      {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.inputs, "a .npy file for an input"},
+      {"--input", "-i", "[NAME=]FILE", KVA_OPTION_LIST, &o.inputs, "a .npy or .pb file for an input"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write every output as DIR/<name>.npy"},
       {"--define", "-D", "NAME=VALUE", KVA_OPTION_LIST, &o.defines, "set a hyper-parameter of a .kv model"},
       {"--pin", NULL, "SYMBOL=N", KVA_OPTION_LIST, &o.pins, "fix a shape symbol"},

@@ -4,8 +4,10 @@
 #include "runtime/formula.h"
 #include "runtime/npy.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
+#include <sys/stat.h>
 
 enum { MAX_PATH = 4096 };
 
@@ -83,9 +85,14 @@ static kva_status file_input(const kva_program *p, const kva_buffer_desc *b, con
                              kva_diag *diag, kva_tensor *out) {
   kva_file file;
   KVA_TRY(kva_file_map(path, diag, &file));
+  size_t length = strlen(path);
+  if (r->read_proto && length > 3 && !strcmp(path + length - 3, ".pb")) {
+    kva_file_unmap(&file);
+    return r->read_proto(path, diag, out);
+  }
   bool npy = file.size >= 6 && !memcmp(file.data, "\x93NUMPY", 6);
-  kva_status status =
-      npy ? kva_npy_parse(path, file.data, file.size, diag, out) : raw_input(p, b, r, path, &file, diag, out);
+  kva_status status = npy ? kva_npy_parse(path, file.data, file.size, (kva_dtype)b->dtype, diag, out)
+                          : raw_input(p, b, r, path, &file, diag, out);
   kva_file_unmap(&file);
   return status;
 }
@@ -168,6 +175,12 @@ static kva_status output_path(const char *dir, const char *name, kva_diag *diag,
   return KVA_OK;
 }
 
+kva_status kva_run_make_folder(const char *dir, kva_diag *diag) {
+  struct stat s;
+  if (!mkdir(dir, 0777) || (errno == EEXIST && !stat(dir, &s) && S_ISDIR(s.st_mode))) return KVA_OK;
+  return kva_fail(diag, KVA_IO, &(kva_loc){.file = dir}, "cannot make the folder for outputs: %s", strerror(errno));
+}
+
 static const char *output_name(const kva_program *p, int32_t i) {
   return p->buffers[p->outputs[i]].name;
 }
@@ -218,6 +231,7 @@ kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, 
   const kva_program *p = kva_session_program_desc(s, program);
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
   kva_status status = in && out ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the list of tensors");
+  if (status == KVA_OK && r->output_dir) status = kva_run_make_folder(r->output_dir, diag);
   if (status == KVA_OK && r->output_dir) status = check_paths(p, r->output_dir, diag);
   if (status == KVA_OK) status = read_inputs(p, r, diag, in);
   if (status == KVA_OK) status = run_repeatedly(s, program, r, diag, in, out);

@@ -12,8 +12,12 @@ typedef struct kva_run_request {
   uint64_t seed;          /* for inputs without a file: floats in (-1, 1), integers 0 or 1 */
   int64_t repeat;         /* number of runs; several print the best time */
   const char *output_dir; /* outputs are written there as <name>.npy; NULL: not written */
+  /* Reads a file whose name ends in .pb, with an ONNX TensorProto; data by malloc. NULL: such files are as others. */
+  kva_status (*read_proto)(const char *path, kva_diag *diag, kva_tensor *out);
 } kva_run_request;
 
+/* Makes the folder for outputs, unless there is one: before a model is compiled for nothing. */
+KVA_MUST_USE kva_status kva_run_make_folder(const char *dir, kva_diag *diag);
 /* Reads or generates the inputs, runs the program, prints a line per output and writes the outputs. */
 KVA_MUST_USE kva_status kva_run_files(kva_session *s, int program, const kva_run_request *request, kva_diag *diag);
 

@@ -40,7 +40,6 @@ says "y: float[2, 3]"
 npy expect "$work/o/y.npy" '<f4' '(2, 3)' 11 -18 3.5 14 -15 6.5
 npy expect "$work/o/s.npy" '<f4' '(2,)' -28.5 -57
 npy expect "$work/o/big.npy" '|b1' '(2, 3)' 1 0 0 1 0 0
-mkdir "$work/o2"
 expect 0 run "$work/sum.kv" -i "$work/a.npy" -i "$work/b.npy" -o "$work/o2" --threads 1 --repeat 3
 says "best of 3 runs"
 cmp -s "$work/o/s.npy" "$work/o2/s.npy" || fail "inputs in order give something else than by name"
@@ -163,3 +162,21 @@ cmp -s "$work/r1/logits.npy" "$work/r2/logits.npy" || fail "1 and 2 threads give
 mkdir "$work/r3"
 expect 0 run models/lm.kv -D preset=small --pin B=2 --pin T=16 --seed 6 -o "$work/r3"
 ! cmp -s "$work/r1/logits.npy" "$work/r3/logits.npy" || fail "another seed gives the same bits"
+
+# The folder for outputs is made before a model is compiled, or named as what is in the way.
+expect 1 run "$work/missing.kv" -o "$work/sum.kv"
+says "sum.kv: error: cannot make the folder for outputs: File exists"
+
+# An input from a TensorProto; types of ml_dtypes go out and come in again.
+printf '\010\002\020\001\112\010\000\000\200\077\000\000\000\300' >"$work/pair.pb" # float[2] {1, -2}
+printf 'main (float[N] x) => (bfloat16[N] y, float8e4m3fn[N] z) {\n  y = kv.cast <to = bfloat16> (x)\n  z = kv.cast <to = float8e4m3fn> (x)\n}\n' >"$work/narrow.kv"
+expect 0 run "$work/narrow.kv" -i "$work/pair.pb" -o "$work/narrow"
+says "[1, -2]"
+grep -q V2 "$work/narrow/y.npy"
+grep -q V1 "$work/narrow/z.npy"
+printf 'main (bfloat16[N] y, float8e4m3fn[N] z) => (float[N] a, float[N] b) {\n  a = kv.cast <to = float> (y)\n  b = kv.cast <to = float> (z)\n}\n' >"$work/wide.kv"
+expect 0 run "$work/wide.kv" -i "$work/narrow/y.npy" -i "$work/narrow/z.npy" -o "$work/wide"
+[ "$(grep -c 'min -2  max 1' "$work/out")" = 2 ] || fail "what was written in types of ml_dtypes is read as something else"
+printf 'main (uint8[N] z) => (uint8[N] y) {\n  y = kv.add(z, z)\n}\n' >"$work/bytes.kv"
+expect 1 run "$work/bytes.kv" -i "$work/narrow/z.npy"
+says "which is any type of 8 bits, where no float8 is expected"

@@ -5,7 +5,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   kva_diag *diag = kva_diag_create();
   kva_tensor copy = {0}, view = {0};
-  kva_status parsed = kva_npy_parse("fuzz.npy", data, size, diag, &copy);
+  kva_status parsed = kva_npy_parse("fuzz.npy", data, size, KVA_DTYPE_NONE, diag, &copy);
   fuzz_answer(parsed, parsed == KVA_OK, diag);
   kva_status viewed = kva_npy_view("fuzz.npy", data, size, diag, &view);
   fuzz_answer(viewed, viewed == KVA_OK, diag);

@@ -31,7 +31,7 @@ static kva_status parse(const char *dict, const char *data, size_t data_size, kv
   memcpy(file + 10 + n, data, data_size);
   char *exact = malloc(10 + n + data_size); /* so that a read beyond the end is seen */
   memcpy(exact, file, 10 + n + data_size);
-  kva_status status = kva_npy_parse("x.npy", exact, 10 + n + data_size, diag, out);
+  kva_status status = kva_npy_parse("x.npy", exact, 10 + n + data_size, KVA_DTYPE_NONE, diag, out);
   free(exact);
   return status;
 }
@@ -59,17 +59,39 @@ static void types_round_trip(void **unused) {
   }
 }
 
-static void narrow_types_are_widened(void **unused) {
+/* Type codes of package ml_dtypes: V2 is bfloat16 alone, V1 what the reader expects, f1 one of the float8 types. */
+static void types_of_ml_dtypes(void **unused) {
   (void)unused;
   uint16_t bf16[] = {kva_f32_to_bf16(1.5f), kva_f32_to_bf16(-8)};
   kva_tensor t = {KVA_BF16, 1, {2}, bf16}, back;
   assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
   assert_int_equal(kva_npy_read(path, NULL, &back), KVA_OK);
-  assert_int_equal(back.dtype, KVA_F32);
-  assert_true(((float *)back.data)[0] == 1.5f && ((float *)back.data)[1] == -8);
+  assert_int_equal(back.dtype, KVA_BF16);
+  assert_memory_equal(back.data, bf16, sizeof bf16);
   kva_npy_free(&back);
+  uint8_t f8[] = {0x38, 0xC0, 0x01};
+  t = (kva_tensor){KVA_F8E4M3FN, 1, {3}, f8};
+  assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
+  assert_int_equal(kva_npy_read(path, NULL, &back), KVA_UNSUPPORTED);
+  kva_file file;
+  assert_int_equal(kva_file_map(path, NULL, &file), KVA_OK);
+  assert_int_equal(kva_npy_parse(path, file.data, file.size, KVA_U8, NULL, &back), KVA_UNSUPPORTED);
+  assert_int_equal(kva_npy_parse(path, file.data, file.size, KVA_F8E5M2FNUZ, NULL, &back), KVA_OK);
+  assert_int_equal(back.dtype, KVA_F8E5M2FNUZ);
+  assert_memory_equal(back.data, f8, sizeof f8);
+  kva_npy_free(&back);
+  kva_file_unmap(&file);
+  static const char dict[] = "{'descr': '<f1', 'fortran_order': False, 'shape': (3,), }";
+  assert_int_equal(parse(dict, (const char *)f8, sizeof f8, NULL, &back), KVA_OK);
+  assert_int_equal(back.dtype, KVA_F8E5M2);
+  kva_npy_free(&back);
+}
+
+static void narrow_types_are_widened(void **unused) {
+  (void)unused;
+  kva_tensor back;
   uint8_t nibbles[] = {0x8F, 0x07};
-  t = (kva_tensor){KVA_I4, 1, {3}, nibbles};
+  kva_tensor t = {KVA_I4, 1, {3}, nibbles};
   assert_int_equal(kva_npy_write(path, &t, NULL), KVA_OK);
   assert_int_equal(kva_npy_read(path, NULL, &back), KVA_OK);
   assert_int_equal(back.dtype, KVA_I8);
@@ -132,7 +154,7 @@ static void malformed_files_are_refused(void **unused) {
       {"{'descr'", "expected ':'"},
       {"{'descr': ", "expected a type"},
       {"{'descr': [('a', '<f4')]}", "structured types"},
-      {"{'descr': '<V2', 'fortran_order': False, 'shape': ()}", "elements of type '<V2'"},
+      {"{'descr': '<V3', 'fortran_order': False, 'shape': ()}", "elements of type '<V3'"},
       {"{'descr': '', 'fortran_order': False, 'shape': ()}", "elements of type ''"},
       {"{'descr': '>f4', 'fortran_order': False, 'shape': ()}", "big-endian"},
       {"{'descr': '<f4', 'fortran_order': Maybe, 'shape': ()}", "True or False"},
@@ -171,7 +193,7 @@ static void truncated_files_are_refused(void **unused) {
   for (size_t n = 0; n <= sizeof good - 1; n++) {
     char *exact = malloc(n + 1);
     memcpy(exact + 1, good, n);
-    kva_status status = kva_npy_parse("x.npy", exact + 1, n, NULL, &t);
+    kva_status status = kva_npy_parse("x.npy", exact + 1, n, KVA_DTYPE_NONE, NULL, &t);
     assert_int_equal(status == KVA_OK, n == sizeof good - 1);
     if (!status) kva_npy_free(&t);
     free(exact);
@@ -179,10 +201,10 @@ static void truncated_files_are_refused(void **unused) {
   char file[sizeof good];
   memcpy(file, good, sizeof good);
   file[6] = 4;
-  assert_int_equal(kva_npy_parse("x.npy", file, sizeof good - 1, NULL, &t), KVA_UNSUPPORTED);
+  assert_int_equal(kva_npy_parse("x.npy", file, sizeof good - 1, KVA_DTYPE_NONE, NULL, &t), KVA_UNSUPPORTED);
   file[6] = 2;
   file[11] = (char)0xff;
-  assert_int_equal(kva_npy_parse("x.npy", file, sizeof good - 1, NULL, &t), KVA_INVALID);
+  assert_int_equal(kva_npy_parse("x.npy", file, sizeof good - 1, KVA_DTYPE_NONE, NULL, &t), KVA_INVALID);
   kva_diag *diag = kva_diag_create();
   assert_int_equal(kva_npy_read("no/such/file.npy", diag, &t), KVA_IO);
   assert_int_equal(kva_diag_errors(diag), 1);
@@ -192,6 +214,7 @@ static void truncated_files_are_refused(void **unused) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(types_round_trip),
+      cmocka_unit_test(types_of_ml_dtypes),
       cmocka_unit_test(narrow_types_are_widened),
       cmocka_unit_test(headers_as_numpy_writes_them),
       cmocka_unit_test(written_header_is_what_numpy_expects),

@@ -121,6 +121,8 @@ KVA_MUST_USE kva_status kva_codegen_emit(kva_codegen *cg, const char *kind /* "o
  * Parameters: a pointer to each buffer, aligned to KVA_GPU_ALIGNMENT bytes, in order, then an int64 for each symbol
  * given to kva_codegen_add, then each of the kernel's tensor maps (128 bytes, aligned to 64). */
 enum { KVA_GPU_ALIGNMENT = 16 };
+/* Loads of a CPU's lanes that are so many elements apart, or fewer, are vector accesses. */
+enum { KVA_NEAR_STRIDE = 4 };
 typedef struct kva_launch {
   uint32_t threads;
   uint32_t shared_bytes;  /* static, declared by the kernel */

@@ -244,7 +244,7 @@ static LLVMValueRef compare_index(kva_emit *e, const kva_kinstr *i, unsigned lan
   bool first = i->args[0]->op == KVA_K_INDEX;
   kva_kval index = i->args[first ? 0 : 1], other = i->args[first ? 1 : 0];
   if (index->op != KVA_K_INDEX || other->dtype != KVA_I64 || e->varying[other->id]) return NULL;
-  if (lanes > 1 && !kva_ll_expr_contiguous(e, index->index)) return NULL;
+  if (lanes > 1 && kva_ll_expr_stride(e, index->index) != 1) return NULL;
   int64_t constant;
   LLVMValueRef x = without_constant(kva_ll_expr(e, index->index), &constant);
   LLVMValueRef difference = LLVMBuildSub(e->b, kva_ll_use(e, other), x, ""), constants[64];

@@ -67,20 +67,19 @@ static bool is_consecutive(const kva_emit *e, const kva_expr *atom) {
   return atom == e->lanes.var || is_consecutive_mod(e, atom);
 }
 
-/* One term increases by 1 from lane to lane, the others are uniform. */
-bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x) {
-  if (!e->lanes.var) return false;
+int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x) {
+  if (!e->lanes.var) return 0;
   if (x->kind != KVA_EXPR_SUM) return is_consecutive(e, x);
-  uint32_t moving = 0;
+  int64_t stride = 0;
   for (uint32_t i = 0; i < x->n_terms; i++) {
     const kva_expr_term *t = &x->terms[i];
     bool varies = false;
     for (uint32_t f = 0; f < t->n_factors; f++) varies |= kva_ll_expr_varying(e, t->factors[f]);
     if (!varies) continue;
-    if (t->n_factors != 1 || t->coefficient != 1 || !is_consecutive(e, t->factors[0])) return false;
-    moving++;
+    if (stride || t->n_factors != 1 || !is_consecutive(e, t->factors[0])) return 0;
+    stride = t->coefficient;
   }
-  return moving == 1;
+  return stride;
 }
 
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x) {

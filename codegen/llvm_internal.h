@@ -137,9 +137,9 @@ bool kva_ll_expr_varying(const kva_emit *e, const kva_expr *x);
 LLVMValueRef kva_ll_expr(kva_emit *e, const kva_expr *x);
 /* The values of x in all lanes, <lanes x i64>. */
 LLVMValueRef kva_ll_expr_lanes(kva_emit *e, const kva_expr *x);
-/* x increases by exactly one from lane to lane. */
-bool kva_ll_expr_contiguous(const kva_emit *e, const kva_expr *x);
-/* A contiguous x is a multiple of the number of lanes in lane 0. */
+/* By how much x increases from lane to lane; 0: that is no constant, or nothing. */
+int64_t kva_ll_expr_stride(const kva_emit *e, const kva_expr *x);
+/* An x of stride 1 is a multiple of the number of lanes in lane 0. */
 bool kva_ll_expr_aligned(const kva_emit *e, const kva_expr *x);
 /* A divisor of x; 0 if x is 0. Loop variables with known values (UNROLL) count as constants. */
 int64_t kva_ll_expr_multiple(const kva_emit *e, const kva_expr *x);

@@ -1,12 +1,13 @@
 /* Loads and stores. Consecutive lanes become vector accesses, others gathers and scatters; predicates and inactive
- * lanes become masks. A masked-off load gives 0 and accesses no memory.
+ * lanes become masks. A masked-off load gives 0 and accesses no memory. A CPU loads lanes that are 2 to 4 elements
+ * apart as the vectors that hold them, and what lies between, and shuffles.
  *
  * Distinct buffers do not alias, except a result in place of an operand. ir/kernel_alias.c allows that only if the
  * stored element depends on every load of the element that it replaces, so data flow orders the two. Hence every access
  * carries its buffer's alias scope, and LLVM may move loads across stores to other buffers. */
 #include "codegen/llvm_internal.h"
 
-typedef enum reach { UNIFORM, CONTIGUOUS, SCATTERED } reach;
+typedef enum reach { UNIFORM, CONTIGUOUS, NEAR, SCATTERED } reach;
 
 static bool is_packed(const kva_kbuf *buf) {
   return kva_dtype_bits(buf->dtype) < 8;
@@ -15,7 +16,10 @@ static bool is_packed(const kva_kbuf *buf) {
 static reach reach_of(const kva_emit *e, const kva_kinstr *i) {
   KVA_ASSERT(i->buf && i->index);
   if (!kva_ll_expr_varying(e, i->index)) return UNIFORM;
-  return !is_packed(i->buf) && kva_ll_expr_contiguous(e, i->index) ? CONTIGUOUS : SCATTERED;
+  int64_t stride = is_packed(i->buf) ? 0 : kva_ll_expr_stride(e, i->index);
+  if (stride == 1) return CONTIGUOUS;
+  bool near = stride > 1 && stride <= KVA_NEAR_STRIDE && e->lanes.n >= KVA_NEAR_STRIDE && !kva_ll_is_gpu(e);
+  return near && i->op == KVA_K_LOAD ? NEAR : SCATTERED;
 }
 
 static void annotate(kva_emit *e, const kva_kbuf *buf, LLVMValueRef access) {
@@ -145,6 +149,46 @@ static LLVMValueRef load_gather(kva_emit *e, const kva_kinstr *i, LLVMValueRef m
   return v;
 }
 
+/* Mask of the elements base, base + 1, ... of which every `stride`-th is a lane. */
+static LLVMValueRef spread_mask(kva_emit *e, LLVMValueRef mask, int64_t stride, int64_t base) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  unsigned n = e->lanes.n;
+  LLVMValueRef *from = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, n);
+  for (unsigned k = 0; k < n; k++) {
+    int64_t at = base + k;
+    from[k] = LLVMConstInt(i32, at % stride ? n : (uint64_t)(at / stride), false);
+  }
+  return LLVMBuildShuffleVector(e->b, mask, LLVMConstNull(LLVMTypeOf(mask)), LLVMConstVector(from, n), "");
+}
+
+/* v with the lanes that lie in `part`, the elements from base on, taken from there. */
+static LLVMValueRef pick_lanes(kva_emit *e, LLVMValueRef v, LLVMValueRef part, int64_t stride, int64_t base) {
+  LLVMTypeRef i32 = LLVMInt32TypeInContext(e->ctx);
+  unsigned n = e->lanes.n;
+  LLVMValueRef *from = KVA_NEW_ARRAY(e->scratch, LLVMValueRef, n);
+  for (unsigned k = 0; k < n; k++) {
+    int64_t at = k * stride - base;
+    from[k] = LLVMConstInt(i32, at >= 0 && at < n ? (uint64_t)at + n : k, false);
+  }
+  return LLVMBuildShuffleVector(e->b, v, part, LLVMConstVector(from, n), "");
+}
+
+/* The vectors between the first lane and the last; the last vector ends with the last lane. */
+static LLVMValueRef load_near(kva_emit *e, const kva_kinstr *i, LLVMValueRef mask) {
+  int64_t stride = kva_ll_expr_stride(e, i->index), n = e->lanes.n;
+  LLVMTypeRef type = LLVMVectorType(kva_ll_storage(e, i->buf->dtype), e->lanes.n);
+  LLVMValueRef first = kva_ll_expr(e, i->index), v = LLVMGetPoison(type);
+  for (int64_t j = 0; j < stride; j++) {
+    int64_t base = j < stride - 1 ? j * n : (j * n) - (stride - 1);
+    LLVMValueRef at = LLVMBuildNSWAdd(e->b, first, kva_ll_i64(e, base), "");
+    LLVMValueRef pointer = address(e, i->buf, at, !mask);
+    LLVMValueRef part = mask ? masked_load(e, i->buf, type, pointer, spread_mask(e, mask, stride, base))
+                             : plain_load(e, i, type, pointer);
+    v = pick_lanes(e, v, part, stride, base);
+  }
+  return v;
+}
+
 static LLVMValueRef load_if(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred);
 
 /* One element for all lanes under a predicate that varies by lane: loads it if any lane needs it. */
@@ -155,6 +199,12 @@ static LLVMValueRef load_for_some(kva_emit *e, const kva_kinstr *i, LLVMValueRef
   return LLVMBuildSelect(e->b, pred, v, LLVMConstNull(LLVMTypeOf(v)), "");
 }
 
+/* Lanes that are active and fulfil pred; NULL: all. */
+static LLVMValueRef mask_of(kva_emit *e, LLVMValueRef pred) {
+  LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
+  return mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL;
+}
+
 static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pred) {
   LLVMValueRef v;
   switch (reach_of(e, i)) {
@@ -162,15 +212,9 @@ static LLVMValueRef load_where(kva_emit *e, const kva_kinstr *i, LLVMValueRef pr
     if (pred && kva_ll_is_vector(pred)) return load_for_some(e, i, pred);
     v = load_scalar(e, i, pred);
     break;
-  case CONTIGUOUS: {
-    LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
-    v = load_contiguous(e, i, mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL);
-    break;
-  }
-  default: {
-    LLVMValueRef mask = kva_ll_and(e, e->lanes.mask, pred);
-    v = load_gather(e, i, mask ? kva_ll_splat(e, mask, e->lanes.n) : NULL);
-  }
+  case CONTIGUOUS: v = load_contiguous(e, i, mask_of(e, pred)); break;
+  case NEAR: v = load_near(e, i, mask_of(e, pred)); break;
+  default: v = load_gather(e, i, mask_of(e, pred));
   }
   return kva_ll_from_storage(e, i->buf->dtype, v);
 }

@@ -80,7 +80,7 @@ static bool wants_lanes(const schedule *s, const kva_kloop *l) {
   if (!strides.legal) return false;
   if (strides.strided == 0 && strides.unit > 0 && !is_short(l)) return true;
   if (better_inside(s, l->body)) return false;
-  return strides.unit >= strides.strided && !is_short(l);
+  return strides.unit + strides.near >= strides.strided && !is_short(l);
 }
 
 static void assign(const schedule *s, kva_kregion *r, bool in_lanes);

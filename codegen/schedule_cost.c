@@ -72,11 +72,14 @@ static void scan(void *user, kva_kinstr *i) {
   if (i->op == KVA_K_STORE && c->l->kind != KVA_K_PARALLEL) c->s.legal = false; /* sequential loops also order memory */
   bool affine = kva_expr_affine(c->k->exprs, i->index, c->l->var, &coefficient, &rest);
   if (affine && kva_expr_is(coefficient, 0)) return;
-  *(affine && kva_expr_is(coefficient, 1) ? &c->s.unit : &c->s.strided) += weight_of(c->l, i);
+  int64_t stride = 0;
+  if (affine) kva_expr_is_const(coefficient, &stride);
+  bool near = stride > 1 && stride <= KVA_NEAR_STRIDE && i->op == KVA_K_LOAD && kva_dtype_bits(i->buf->dtype) >= 8;
+  *(stride == 1 ? &c->s.unit : near ? &c->s.near : &c->s.strided) += weight_of(c->l, i);
 }
 
 kva_strides kva_strides_of(kva_kernel *k, const kva_kloop *l) {
-  stride_scan c = {k, l, {0, 0, true}};
+  stride_scan c = {k, l, {.legal = true}};
   for (uint32_t i = 0; i < l->carries.len; i++) {
     if (l->carries.data[i].combine == KVA_COMBINE_NONE || l->strict_order) c.s.legal = false;
   }

@@ -85,7 +85,7 @@ static bool is_parallel(const kva_kloop *l) {
 
 bool kva_sched_at_unit_stride(kva_kernel *k, const kva_kloop *l) {
   kva_strides s = kva_strides_of(k, l);
-  return s.unit > 0 && s.strided == 0;
+  return s.unit > 0 && s.near + s.strided == 0;
 }
 
 static bool better_inside(kva_kernel *k, const kva_kregion *r) {

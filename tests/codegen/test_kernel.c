@@ -5,6 +5,8 @@
 #include <math.h>
 #include <setjmp.h>
 #include <stdlib.h>
+#include <sys/mman.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 static const int64_t sizes[] = {0, 1, 2, 3, 15, 16, 17, 31, 63, 64, 65, 1000, 4096, 100000};
@@ -377,6 +379,66 @@ static void test_gather(void **state) {
   jit_destroy(&j);
 }
 
+/* Room for n elements that end where memory ends. */
+static float *before_the_end(int64_t n, void **out_map, size_t *out_size) {
+  size_t page = (size_t)sysconf(_SC_PAGESIZE), bytes = (size_t)n * sizeof(float);
+  *out_size = (bytes + page - 1) / page * page + page;
+  char *map = mmap(NULL, *out_size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  assert_ptr_not_equal(map, MAP_FAILED);
+  assert_int_equal(mprotect(map + *out_size - page, page, PROT_NONE), 0);
+  *out_map = map;
+  return (float *)(void *)(map + *out_size - page - bytes);
+}
+
+/* z[i] = x[stride*i], or 0 for the first two and where x has ended: lanes that are some elements apart touch no memory
+ * behind x. */
+static void check_stride(const kva_target_options *options, int64_t stride, int64_t n, bool guarded) {
+  jit j = jit_create_for("stride", options);
+  kva_kb *b = j.kb;
+  int64_t held = stride * (n - 1) + 1;
+  kva_kbuf *px = param(&j, "x", KVA_F32, jit_const(&j, held)), *pz = param(&j, "z", KVA_F32, jit_const(&j, n + 4));
+  kva_kloop *l = kva_k_loop_begin(b, KVA_K_PARALLEL, jit_const(&j, guarded ? n + 4 : n), "i");
+  const kva_expr *from = kva_expr_muli(j.exprs, kva_expr_addi(j.exprs, l->var, guarded ? -2 : 0), stride);
+  kva_kval inside = NULL, previous = NULL;
+  if (guarded)
+    inside = kva_k_and(b, kva_k_index_le(b, jit_const(&j, 0), from), kva_k_index_lt(b, from, jit_const(&j, held)));
+  if (guarded) previous = kva_k_guard_begin(b, inside);
+  kva_kval v = kva_k_load(b, px, from);
+  if (guarded) kva_k_guard_end(b, previous);
+  kva_k_store(b, pz, l->var, v);
+  kva_k_loop_end(b, l);
+  jit_compile(&j, false, 0, NULL);
+  void *map;
+  size_t size;
+  float *data = before_the_end(held, &map, &size);
+  fill();
+  memcpy(data, x, (size_t)held * sizeof *x);
+  jit_run(&j, (void *[]){data, out}, NULL, j.grid);
+  for (int64_t i = 0; i < n; i++) assert_float_equal(out[guarded ? i + 2 : i], x[stride * i], 0);
+  for (int64_t i = 0; guarded && i < 2; i++) assert_float_equal(out[i] + out[n + 2 + i], 0, 0);
+  assert_float_equal(out[guarded ? n + 4 : n], -7, 0);
+  munmap(map, size);
+  jit_destroy(&j);
+}
+
+static void test_stride(void **state) {
+  (void)state;
+  const kva_target_options narrow = {.cpu = "x86-64-v2", .triple = "x86_64-linux-gnu"}, half = {.vector_bits = 256};
+  const int64_t counts[] = {1, 15, 16, 17, 40, 1000};
+  for (int64_t stride = 1; stride <= 6; stride++) {
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+      check_stride(NULL, stride, counts[i], false);
+      check_stride(NULL, stride, counts[i], true);
+    }
+    check_stride(&half, stride, 100, true);
+#ifdef __x86_64__
+    check_stride(&narrow, stride, 100, true);
+#else
+    (void)narrow;
+#endif
+  }
+}
+
 /* Two nests where the second reads what the first wrote stay in order in one work item. */
 static void test_dependent_nests(void **state) {
   (void)state;
@@ -545,6 +607,7 @@ int main(void) {
       cmocka_unit_test(test_scan),          cmocka_unit_test(test_gather),
       cmocka_unit_test(test_types),         cmocka_unit_test(test_dependent_nests),
       cmocka_unit_test(test_equal_kernels), cmocka_unit_test(test_empty_nest),
+      cmocka_unit_test(test_stride),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

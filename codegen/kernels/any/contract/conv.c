@@ -6,7 +6,9 @@
  *   weight     M/group         (c, kernel)             (n, o)
  *
  * A line is the last spatial axis; the taps along it share one packed copy, the leading axes' taps are the
- * contraction's leads. If windows have one tap, no stride and no padding, an image is one line.
+ * contraction's leads. Positions of a line behind its last result are computed in vain; where dilation makes them many,
+ * every tap has a copy of its own, a phase, and lines end with their results. If windows have one tap, no stride and no
+ * padding, an image is one line.
  *
  * The gradient of the input is a convolution of dilated dy (stride - 1 zeros between its elements) with the reversed
  * kernel. The zeros are skipped: the columns of one contraction are every stride-th position, which read every
@@ -16,7 +18,9 @@
 #include "ops/element.h"
 #include "codegen/kernels/any/contract/contraction.h"
 
-enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, LONG_LINE = 32, MAX_LEADS = 256 };
+enum { MIN_ROWS = 8, MIN_GPU_ROWS = 16, SHORT_LINE = 8, MAX_LEADS = 256 };
+/* Taps have copies of their own if they read further behind a result, in positions or compared with results. */
+enum { MAX_BEHIND = 128, MIN_USED = 4 };
 
 typedef struct site {
   kva_window w; /* as columns read operand 0; for the input's gradient of reversed taps, with stride 1 */
@@ -28,6 +32,7 @@ typedef struct site {
   kva_dim extents[KVA_MAX_SPATIAL]; /* of the columns */
   bool reversed, pointwise;
   uint32_t lead_axes;
+  int64_t phase_step; /* positions of operand 0 from one phase to the next */
   int64_t group;
   kva_dim depth_per_group;
 } site;
@@ -158,7 +163,9 @@ static kva_kval image(const kva_contraction *c, const kva_contract_at *at) {
   kva_kval inside = NULL;
   for (uint32_t d = 0; d < s->w.n; d++) {
     const kva_expr *raw = kva_expr_muli(e, column[d], s->w.stride[d]);
-    raw = kva_expr_add(e, raw, d < s->lead_axes ? kva_expr_muli(e, taps[d], s->w.dilation[d]) : at->phase);
+    raw = kva_expr_add(e, raw,
+                       d < s->lead_axes ? kva_expr_muli(e, taps[d], s->w.dilation[d])
+                                        : kva_expr_muli(e, at->phase, s->phase_step));
     if (s->pointwise)
       idx[2 + d] = column[d];
     else
@@ -234,8 +241,16 @@ static kva_contraction contraction_of(kva_lower *l, const kva_node *n, const sit
   return c;
 }
 
+/* Lines, or panels, would be much longer for what dilated taps read behind them. */
+static bool has_taps_apart(const kva_contraction *c) {
+  int64_t used, behind = (c->taps - 1) * c->spread / c->stride;
+  bool dilated = c->spread > 1 && c->l->target->kind == KVA_TARGET_CPU;
+  if (!dilated || !kva_expr_is_const(c->used, &used)) return false;
+  return behind > MAX_BEHIND || used < MIN_USED * behind;
+}
+
 /* Columns of an image: one line of all positions, or lines along the last axis. */
-static void lay_out_lines(kva_contraction *c, const site *s) {
+static void lay_out_lines(kva_contraction *c, site *s) {
   kva_expr_ctx *e = exprs(c);
   const kva_dim images = c->n->results[0].type->dims[0];
   const kva_window *w = &s->w;
@@ -249,23 +264,27 @@ static void lay_out_lines(kva_contraction *c, const site *s) {
   c->taps = w->kernel[s->lead_axes], c->spread = w->dilation[s->lead_axes], c->stride = w->stride[s->lead_axes];
   c->lines = kva_expr_mul(e, images, product_of(e, s->lead_axes, s->extents));
   c->used = s->extents[s->lead_axes];
+  if (has_taps_apart(c)) {
+    s->phase_step = c->spread;
+    c->spread = 1, c->stride = c->taps;
+  }
   c->line = kva_expr_addi(e, c->used, (c->taps - 1) * c->spread / c->stride);
 }
 
-/* Depthwise convolution along long lines is as fast without packing. */
+/* Depthwise convolution is faster without packing, unless lines are shorter than a vector. */
 static bool is_plain_depthwise(const kva_contraction *c, const site *s) {
   int64_t used;
   for (uint32_t d = 0; d < s->w.n; d++)
-    if (s->w.stride[d] > 1 || s->between[d] > 1 || s->step[d] > 1) return false;
+    if (s->between[d] > 1 || s->step[d] > 1) return false;
   return kva_expr_is(c->rows, 1) && kva_expr_is(c->depth, 1) &&
-         (!kva_expr_is_const(c->used, &used) || used >= LONG_LINE);
+         (!kva_expr_is_const(c->used, &used) || used >= SHORT_LINE);
 }
 
 /* One column for each position of the result. */
 static void place_columns(site *s, const kva_type *result) {
   s->lead_axes = s->w.n - 1;
   s->pointwise = is_pointwise(&s->w);
-  s->begins = 1;
+  s->begins = s->phase_step = 1;
   for (uint32_t d = 0; d < s->w.n; d++) {
     s->between[d] = s->step[d] = 1;
     s->extents[d] = result->dims[2 + d];

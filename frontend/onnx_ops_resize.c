@@ -1,13 +1,13 @@
 /* Rules: Resize and Upsample. Resizing an axis is a linear map that depends on extents only. It is computed here like
- * the specification's reference, and applied as a gather (nearest) or as a product with a constant matrix (linear,
- * cubic, with or without antialiasing). */
+ * the specification's reference, and applied as a gather (nearest), as a weighted sum of gathers (linear, cubic), or as
+ * a product with a constant matrix (short lines; antialiasing takes more neighbours). */
 #include "frontend/onnx_resize.h"
 #include "ops/ids.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_MATRIX = 1 << 24 };
+enum { MAX_MATRIX = 1 << 24, MAX_GATHERS = 4, SHORT_LINE = 128 };
 
 typedef kva_onnx_resizing resize;
 
@@ -107,35 +107,40 @@ static double cubic(double a, double x) {
   return x < 2 ? ((a * x - 5 * a) * x + 8 * a) * x - 4 * a : 0;
 }
 
+/* Number of neighbours of a position; the first lies n / 2 - 1 before the one that precedes the position. */
+static int64_t count_neighbours(const resize *r, const axis_map *a) {
+  double reach = r->mode == CUBIC ? 2 : 1;
+  return 2 * (int64_t)ceil(reach / (r->antialias && a->scale < 1 ? a->scale : 1));
+}
+
 /* Weights of the n neighbours, where the position is `ratio` after neighbour n / 2 - 1. */
-static int64_t neighbours(const resize *r, const axis_map *a, double ratio, double *weights) {
+static void weigh_neighbours(const resize *r, const axis_map *a, double ratio, int64_t n, double *weights) {
   bool widened = r->antialias && a->scale < 1;
-  double shrink = widened ? a->scale : 1, reach = r->mode == CUBIC ? 2 : 1, sum = 0;
-  int64_t start = (int64_t)floor(-reach / shrink) + 1, n = 2 - 2 * start;
+  double sum = 0;
   for (int64_t j = 0; j < n; j++) {
-    double d = ((double)(start + j) - ratio) * shrink;
+    double d = ((double)(j - n / 2 + 1) - ratio) * (widened ? a->scale : 1);
     weights[j] = r->mode == CUBIC ? cubic(r->cubic_a, d) : fmax(0, 1 - fabs(d));
     sum += weights[j];
   }
   for (int64_t j = 0; j < n && widened; j++) weights[j] /= sum;
-  return n;
 }
 
 static int64_t clamp(int64_t v, int64_t high) {
   return v < 0 ? 0 : v > high ? high : v;
 }
 
-/* Row i of the matrix [out, in]. Neighbours outside take the nearest inside, or are excluded. */
-static void fill_row(const resize *r, const axis_map *a, double at, float *row, double *weights) {
-  double base = ceil(at) - 1, sum = 0; /* an integer position lies 1 after its neighbour */
-  int64_t n = neighbours(r, a, at - base, weights), first = (int64_t)base - n / 2 + 1;
+/* Places and weights of element i's n neighbours. Those outside take the nearest inside, or are excluded. */
+static void find_neighbours(const resize *r, const axis_map *a, int64_t i, int64_t n, int64_t *places,
+                            double *weights) {
+  double at = source_position(r, a, i), base = ceil(at) - 1, sum = 0; /* a whole position is 1 after its neighbour */
+  int64_t first = (int64_t)base - n / 2 + 1;
+  weigh_neighbours(r, a, at - base, n, weights);
   for (int64_t j = 0; j < n; j++) {
-    bool outside = first + j < 0 || first + j >= a->in;
-    if (outside && r->exclude_outside) weights[j] = 0;
+    places[j] = clamp(first + j, a->in - 1);
+    if (r->exclude_outside && places[j] != first + j) weights[j] = 0;
     sum += weights[j];
   }
-  for (int64_t j = 0; j < n; j++)
-    row[clamp(first + j, a->in - 1)] += (float)(r->exclude_outside ? weights[j] / sum : weights[j]);
+  for (int64_t j = 0; j < n && r->exclude_outside; j++) weights[j] /= sum;
 }
 
 static int64_t nearest_index(const resize *r, const axis_map *a, double at) {
@@ -170,15 +175,53 @@ static kva_value *apply_nearest(kva_onnx_call *k, const resize *r, const axis_ma
 static kva_value *apply_matrix(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *x, uint32_t axis) {
   kva_builder *b = k->b;
   const kva_type *t = x->type;
-  double *weights = KVA_NEW_ARRAY(k->c->arena, double, 2 * (size_t)ceil(2 / fmin(a->scale, 1)) + 8);
+  int64_t n = count_neighbours(r, a), *places = KVA_NEW_ARRAY(k->c->arena, int64_t, n);
+  double *weights = KVA_NEW_ARRAY(k->c->arena, double, n);
   float *matrix = KVA_NEW_ARRAY(b->m->arena, float, a->out * a->in + 1);
-  for (int64_t i = 0; i < a->out; i++) fill_row(r, a, source_position(r, a, i), matrix + i * a->in, weights);
+  for (int64_t i = 0; i < a->out; i++) {
+    find_neighbours(r, a, i, n, places, weights);
+    for (int64_t j = 0; j < n; j++) matrix[i * a->in + places[j]] += (float)weights[j];
+  }
   kva_value *m = kva_cast(b, constant(k, KVA_F32, 2, (int64_t[]){a->out, a->in}, matrix), t->dtype);
   kva_dim dims[3] = {kva_onnx_product(b, t->dims, 0, axis), t->dims[axis],
                      kva_onnx_product(b, t->dims, axis + 1, t->rank)};
   kva_dim shape[KVA_MAX_RANK];
   for (uint32_t i = 0; i < t->rank; i++) shape[i] = i == axis ? kva_expr_const(b->m->exprs, a->out) : t->dims[i];
-  return kva_reshape(b, kva_matmul(b, m, kva_reshape(b, x, 3, dims), false, false), t->rank, shape);
+  kva_value *y = axis + 1 == t->rank ? kva_matmul(b, kva_reshape(b, x, 2, dims), m, false, true)
+                                     : kva_matmul(b, m, kva_reshape(b, x, 3, dims), false, false);
+  return kva_reshape(b, y, t->rank, shape);
+}
+
+/* The sum over the neighbours of weight * x at their places. */
+static kva_value *apply_gathers(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *x, uint32_t axis) {
+  kva_builder *b = k->b;
+  int64_t n = count_neighbours(r, a), *at[MAX_GATHERS], places[MAX_GATHERS], dims[KVA_MAX_RANK];
+  double *weight[MAX_GATHERS], weights[MAX_GATHERS];
+  kva_value *y = NULL;
+  KVA_ASSERT(n <= MAX_GATHERS);
+  for (int64_t j = 0; j < n; j++) {
+    at[j] = KVA_NEW_ARRAY(b->m->arena, int64_t, a->out);
+    weight[j] = KVA_NEW_ARRAY(b->m->arena, double, a->out);
+  }
+  for (int64_t i = 0; i < a->out; i++) {
+    find_neighbours(r, a, i, n, places, weights);
+    for (int64_t j = 0; j < n; j++) at[j][i] = places[j], weight[j][i] = weights[j];
+  }
+  for (uint32_t i = 0; i < x->type->rank; i++) dims[i] = i == axis ? a->out : 1;
+  for (int64_t j = 0; j < n; j++) {
+    kva_value *w = kva_cast(b, constant(k, KVA_F64, x->type->rank, dims, weight[j]), x->type->dtype);
+    kva_value *v = kva_mul(b, kva_onnx_gather(b, x, constant(k, KVA_I64, 1, &a->out, at[j]), axis), w);
+    y = y ? kva_add(b, y, v) : v;
+  }
+  return y;
+}
+
+/* Along memory, elements that are gathered one by one cost more than products with all of a short line. */
+static kva_value *apply(kva_onnx_call *k, const resize *r, const axis_map *a, kva_value *x, uint32_t axis) {
+  if (r->mode == NEAREST) return apply_nearest(k, r, a, x, axis);
+  bool short_line = axis + 1 == x->type->rank && a->in <= SHORT_LINE;
+  bool gathers = count_neighbours(r, a) <= MAX_GATHERS && !short_line;
+  return gathers ? apply_gathers(k, r, a, x, axis) : apply_matrix(k, r, a, x, axis);
 }
 
 /* tf_crop_and_resize: positions outside the image take the extrapolation value. */
@@ -201,13 +244,12 @@ static kva_value *extrapolate(kva_onnx_call *k, const resize *r, const axis_map 
 static kva_status resize_axes(kva_onnx_call *k, const resize *r, const axis_map *maps, uint32_t n,
                               const uint32_t *axes) {
   kva_value *x = kva_onnx_in(k, 0), *y = r->mode == NEAREST ? x : kva_onnx_widen(k->b, x);
-  for (uint32_t i = 0; i < n; i++) {
+  for (uint32_t i = n; i-- > 0;) {
     const axis_map *a = &maps[i];
     if (a->in < 1 || a->out < 1 || a->out > MAX_MATRIX || a->in * a->out > MAX_MATRIX)
       return kva_onnx_fail(k, KVA_UNSUPPORTED, "from %lld to %lld elements", (long long)a->in, (long long)a->out);
     if (a->in == a->out && a->scale == 1 && r->coordinates != CROP_AND_RESIZE) continue;
-    y = r->mode == NEAREST ? apply_nearest(k, r, a, y, axes[i]) : apply_matrix(k, r, a, y, axes[i]);
-    y = extrapolate(k, r, a, y, axes[i]);
+    y = extrapolate(k, r, a, apply(k, r, a, y, axes[i]), axes[i]);
     if (k->b->failed) return KVA_INVALID;
   }
   return kva_onnx_done(k, kva_cast(k->b, y, x->type->dtype));

@@ -152,6 +152,20 @@ static kva_status export_cumsum(kva_export *e, const kva_node *n, const char *op
   return kva_export_done(e, n, kva_export_out(p));
 }
 
+/* TopK gives the values first, which are not used. */
+static kva_status export_top_k(kva_export *e, const kva_node *n, const char *op_type) {
+  const kva_top_k_attrs *a = n->attrs;
+  const char *inputs[] = {kva_export_in(e, n, 0), kva_export_dims(e, 1, &a->count)};
+  if (!inputs[1]) return KVA_INVALID;
+  kva_pb_node *p = kva_export_node(e, op_type, 2, inputs, NULL);
+  kva_export_int(e, p, "axis", a->axis);
+  kva_export_int(e, p, "largest", !a->smallest);
+  const char *indices = kva_export_result_name(e, n, 0);
+  kva_export_add_output(e, p, indices);
+  kva_export_set(e, n, 0, indices);
+  return KVA_OK;
+}
+
 /* ---- movement ---------------------------------------------------------------------------------------------------- */
 
 static kva_status export_reshape(kva_export *e, const kva_node *n, const char *op_type) {

@@ -2,8 +2,6 @@
 #include "frontend/onnx_window.h"
 #include "ops/ids.h"
 
-enum { MAX_SORTED = 4096 };
-
 /* ---- top k ------------------------------------------------------------------------------------------------------- */
 
 static kva_status top_count(kva_onnx_call *k, kva_dim *out) {
@@ -23,9 +21,6 @@ static kva_status check_count(kva_onnx_call *k, uint32_t axis, kva_dim count, kv
   int64_t n, have;
   kva_dim extent = kva_onnx_dim(*x, axis), own[KVA_MAX_RANK], checked[KVA_MAX_RANK];
   bool known = kva_expr_is_const(extent, &have);
-  if (known && have > MAX_SORTED)
-    return kva_onnx_fail(k, KVA_UNSUPPORTED, "axis %u has %lld elements; expected at most %d", axis, (long long)have,
-                         MAX_SORTED);
   if (known && kva_expr_is_const(count, &n) && n > have)
     return kva_onnx_fail(k, KVA_INVALID, "K is %lld for %lld elements", (long long)n, (long long)have);
   for (uint32_t i = 0; i < (*x)->type->rank; i++) own[i] = checked[i] = kva_onnx_dim(*x, i);
@@ -35,50 +30,20 @@ static kva_status check_count(kva_onnx_call *k, uint32_t axis, kva_dim count, kv
   return KVA_OK;
 }
 
-/* rank[.., i] = number of elements that precede element i: greater (or smaller) ones, and equal ones to its left. */
-static kva_value *ranks(kva_builder *b, kva_value *x, bool largest) {
-  uint32_t rank = x->type->rank;
-  kva_value *self = kva_onnx_unsqueeze(b, x, rank, 1), *other = kva_onnx_unsqueeze(b, x, rank - 1, 1);
-  kva_value *ahead = largest ? kva_build2(b, KVA_OP_less, self, other) : kva_build2(b, KVA_OP_less, other, self);
-  kva_dim n = x->type->dims[rank - 1];
-  kva_value *left = kva_build2(b, KVA_OP_less, kva_onnx_ramp(b, KVA_I64, 2, 1, n), kva_onnx_ramp(b, KVA_I64, 2, 0, n));
-  kva_value *tie = kva_build2(b, KVA_OP_logical_and, kva_build2(b, KVA_OP_equal, self, other), left);
-  int64_t last = rank;
-  return kva_reduce(b, KVA_OP_reduce_sum, kva_cast(b, kva_build2(b, KVA_OP_logical_or, ahead, tie), KVA_I64), 1, &last,
-                    false);
-}
-
-/* index[.., r] = the element with rank r, as a sum with one non-zero term. n^2 comparisons, for the short rows that
- * models rank (classes, experts). */
-static kva_value *elements_by_rank(kva_builder *b, kva_value *rank_of, kva_dim k) {
-  uint32_t rank = rank_of->type->rank;
-  kva_dim n = rank_of->type->dims[rank - 1];
-  kva_value *wanted = kva_onnx_ramp(b, KVA_I64, 2, 1, k), *position = kva_onnx_ramp(b, KVA_I64, 2, 0, n);
-  kva_value *hit = kva_build2(b, KVA_OP_equal, kva_onnx_unsqueeze(b, rank_of, rank, 1), wanted);
-  int64_t axis = rank - 1;
-  kva_value *index = kva_onnx_where(b, hit, position, kva_const_scalar(b, KVA_I64, 0));
-  return kva_reduce(b, KVA_OP_reduce_sum, index, 1, &axis, false);
-}
-
 kva_status kva_onnx_top_k(kva_onnx_call *k) {
   kva_builder *b = k->b;
   kva_value *x = kva_onnx_in(k, 0);
-  uint32_t axis, rank = x->type->rank;
-  int64_t perm[KVA_MAX_RANK];
+  uint32_t axis;
   kva_dim count = NULL;
-  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), rank, &axis));
+  KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", -1), x->type->rank, &axis));
   KVA_TRY(top_count(k, &count));
   KVA_TRY(check_count(k, axis, count, &x));
-  for (uint32_t i = 0; i < rank; i++) perm[i] = i;
-  perm[axis] = rank - 1;
-  perm[rank - 1] = axis; /* a swap is its own inverse */
-  kva_value *row = kva_transpose(b, x, perm);
-  kva_value *index = elements_by_rank(b, ranks(b, row, kva_onnx_int(k, "largest", 1) != 0), count);
-  kva_gather_elements_attrs attrs = {.axis = rank - 1};
-  kva_value *values = kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){row, index}, &attrs);
+  kva_top_k_attrs attrs = {.axis = axis, .count = count, .smallest = kva_onnx_int(k, "largest", 1) == 0};
+  kva_value *index = kva_build(b, KVA_OP_top_k, 1, &x, &attrs);
   if (b->failed) return KVA_INVALID;
-  kva_onnx_set_out(k, 1, kva_transpose(b, index, perm));
-  return kva_onnx_done(k, kva_transpose(b, values, perm));
+  kva_gather_elements_attrs gather = {.axis = axis};
+  kva_onnx_set_out(k, 1, index);
+  return kva_onnx_done(k, kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, index}, &gather));
 }
 
 /* ---- along one axis ---------------------------------------------------------------------------------------------- */

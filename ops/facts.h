@@ -91,6 +91,7 @@ int kva_broadcast_source_axis(const kva_node *n, uint32_t operand, uint32_t axis
 int kva_reduce_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_arg_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_scan_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
+int kva_top_k_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_reshape_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_assume_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);
 int kva_transpose_source_axis(const kva_node *n, uint32_t operand, uint32_t axis);

@@ -200,6 +200,8 @@ static void test_values_out_of_range(void **state) {
   expect_value_error((kva_case){.op = KVA_OP_slice, .attrs = "starts=0; shape=4", .in = {{"N=3"}}},
                      "index 3 is outside");
   expect_value_error((kva_case){.op = KVA_OP_argmax, .in = {{"N=0"}}}, "axis 0 is empty");
+  expect_value_error((kva_case){.op = KVA_OP_top_k, .attrs = "count=4", .in = {{"N=3"}}},
+                     "axis 0 has 3 elements; count is 4");
   expect_value_error((kva_case){.op = KVA_OP_pad, .attrs = "before=1; after=0; mode=edge", .in = {{"N=0"}}},
                      "nothing to take from");
 }

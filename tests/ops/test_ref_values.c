@@ -69,6 +69,8 @@ static const value_case value_cases[] = {
     {{.op = KVA_OP_reduce_prod, .in = {{"N=0"}}}, "1"},
     {{.op = KVA_OP_reduce_max, .in = {{"3", 0, 0, 0, "1,nan,2"}}}, "nan"},
     {{.op = KVA_OP_argmax, .in = {{"5", 0, 0, 0, "1,3,2,3,0"}}}, "1"},
+    {{.op = KVA_OP_top_k, .attrs = "count=4", .in = {{"6", 0, 0, 0, "1,3,nan,3,inf,0"}}}, "2,4,1,3"},
+    {{.op = KVA_OP_top_k, .attrs = "count=3; smallest=1", .in = {{"5", 0, 0, 0, "1,nan,0,-1,0"}}}, "3,2,4"},
     {{.op = KVA_OP_argmax, .attrs = "select_last=1", .in = {{"5", 0, 0, 0, "1,3,2,3,0"}}}, "3"},
     {{.op = KVA_OP_argmin, .in = {{"4", 0, 0, 0, "1,nan,-2,nan"}}}, "1"},
     {{.op = KVA_OP_cumsum, .in = {{"4", 0, 0, 0, "1,2,3,4"}}}, "1,3,6,10"},

@@ -139,6 +139,14 @@ static void random_sort_indices(kva_random *r) {
   kva_random_attrs(r, "extent=%lld", (long long)extent);
 }
 
+static void random_top_k(kva_random *r) {
+  kva_extents x = kva_random_extents(r, 1, 3, false);
+  uint32_t axis = (uint32_t)kva_random_int(r, 0, x.rank - 1);
+  kva_random_operand(r, x);
+  kva_random_attrs(r, "axis=%d; count=%lld; smallest=%d", (int)axis, (long long)kva_random_int(r, 0, x.v[axis]),
+                   (int)kva_random_chance(r, 2));
+}
+
 /* Extents of indices: at most x's except along the axis; sometimes none. */
 static kva_extents within(kva_random *r, kva_extents x, uint32_t axis) {
   bool none = kva_random_chance(r, 8);
@@ -213,6 +221,7 @@ static const kva_random_fn generators[KVA_OP_COUNT] = {
     [KVA_OP_gather] = random_gather,
     [KVA_OP_gather_grad] = random_gather,
     [KVA_OP_sort_indices] = random_sort_indices,
+    [KVA_OP_top_k] = random_top_k,
     [KVA_OP_gather_elements] = random_gather_elements,
     [KVA_OP_gather_nd] = random_gather_nd,
     [KVA_OP_scatter_elements] = random_scatter_elements,

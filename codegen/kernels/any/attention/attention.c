@@ -38,8 +38,9 @@ static far_loop far_begin(const kva_query_tile *s, const kva_expr *begin, const 
 static far_loop keys_begin(const kva_query_tile *s) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_attention_attrs *a = &s->a.attrs;
-  const kva_expr *position = kva_expr_add(c, s->first, s->a.offset), *begin = num(s, 0), *end = s->far_extent;
-  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->width));
+  const kva_expr *position = kva_expr_add(c, kva_query_tile_place(s, s->h, s->first).t, s->a.offset);
+  const kva_expr *begin = num(s, 0), *end = s->far_extent;
+  if (a->causal || a->window > 0) end = kva_expr_min(c, end, kva_expr_addi(c, position, s->grouped ? 1 : s->width));
   if (a->window > 0) begin = kva_expr_max(c, begin, kva_expr_addi(c, position, 1 - a->window));
   return far_begin(s, begin, end);
 }
@@ -120,7 +121,8 @@ static void store_lse(const kva_query_tile *s, const forward *f) {
   kva_expr_ctx *c = s->kb->exprs;
   const kva_expr *n = kva_expr_min(c, num(s, s->width), kva_expr_sub(c, s->extent, s->first));
   kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_VECTOR, n, "lane");
-  const kva_expr *idx[3] = {s->b, s->h, kva_expr_add(c, s->first, lane->var)};
+  kva_query_place at = kva_query_tile_place(s, s->h, kva_expr_add(c, s->first, lane->var));
+  const kva_expr *idx[3] = {s->b, at.head, at.t};
   s->l->store(s->l, s->a.n, 1, idx, kva_k_load(s->kb, f->max, lane->var));
   kva_k_loop_end(s->kb, lane);
 }

@@ -30,12 +30,27 @@ static void start_at_position(kva_query_tile *s) {
   s->far_extent = kva_expr_min(c, s->a.S, plus(s, s->a.offset, s->a.T));
 }
 
+/* One query for each of several heads that share keys. On a GPU heads are items of their own, which are threads. */
+static bool is_grouped(const kva_query_tile *s) {
+  int64_t group;
+  bool forward = kva_is(s->a.n, KVA_OP_attention) || kva_is(s->a.n, KVA_OP_attention_cached);
+  return forward && s->l->target->kind == KVA_TARGET_CPU && kva_expr_is(s->a.T, 1) &&
+         kva_expr_is_const(s->a.group, &group) && group > 1;
+}
+
+kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *head, const kva_expr *q) {
+  if (!s->grouped) return (kva_query_place){head, q};
+  return (kva_query_place){plus(s, kva_expr_mul(s->kb->exprs, s->h_kv, s->a.group), q), num(s, 0)};
+}
+
 kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node *n, kva_dim extent, kva_dim heads,
                                 bool kv_heads) {
   kva_expr_ctx *c = l->kb->exprs;
   *s = (kva_query_tile){.l = l, .kb = l->kb, .a = kva_attention_get(n, c), .extent = extent};
   s->far_extent = kv_heads ? s->a.T : s->a.S;
   s->t = kva_k_compute_type(kva_operand_type(n, 0)->dtype);
+  s->grouped = is_grouped(s);
+  if (s->grouped) s->extent = extent = s->a.group, heads = s->a.H_kv;
   choose_sizes(s);
   const kva_expr *query_tiles = kva_expr_ceildiv(c, extent, num(s, s->width));
   const kva_expr *items = kva_expr_mul(c, kva_expr_mul(c, query_tiles, heads), s->a.B);
@@ -43,8 +58,8 @@ kva_kloop *kva_query_tile_begin(kva_query_tile *s, kva_lower *l, const kva_node 
   s->first = kva_expr_muli(c, kva_expr_mod(c, g->var, query_tiles), s->width);
   const kva_expr *rest = kva_expr_div(c, g->var, query_tiles), *head = kva_expr_mod(c, rest, heads);
   s->b = kva_expr_div(c, rest, heads);
-  s->h = kv_heads ? NULL : head;
-  s->h_kv = kv_heads ? head : kva_expr_div(c, head, s->a.group);
+  s->h = kv_heads || s->grouped ? NULL : head;
+  s->h_kv = s->h ? kva_expr_div(c, head, s->a.group) : head;
   s->acc = kva_k_local(l->kb, "acc", s->t, s->rows * s->width);
   if (kva_is(n, KVA_OP_attention_cached)) start_at_position(s);
   return g;
@@ -120,7 +135,8 @@ void kva_query_tile_pack(const kva_query_tile *s, kva_kbuf *m, uint32_t operand,
   kva_query_tile_fill(s, m, channels, 0);
   kva_kloop *lane = kva_k_loop_begin(s->kb, KVA_K_SERIAL, filled(s), "lane");
   kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
-  kva_kval v = element(s, operand, head, plus(s, s->first, lane->var), d->var);
+  kva_query_place at = kva_query_tile_place(s, head, plus(s, s->first, lane->var));
+  kva_kval v = element(s, operand, at.head, at.t, d->var);
   kva_k_store(s->kb, m, kva_query_tile_at(s, d->var, lane->var),
               kva_k2(s->kb, KVA_K_mul, v, kva_query_tile_const(s, factor)));
   kva_k_loop_end(s->kb, d);
@@ -134,7 +150,8 @@ void kva_query_tile_unpack(const kva_query_tile *s, kva_kbuf *m, uint32_t result
   if (scale) f = kva_k2(s->kb, KVA_K_mul, f, kva_k_load(s->kb, scale, lane->var));
   kva_kloop *d = kva_k_loop_begin(s->kb, KVA_K_VECTOR, num(s, channels), "d");
   kva_kval v = kva_k2(s->kb, KVA_K_mul, kva_k_load(s->kb, m, kva_query_tile_at(s, d->var, lane->var)), f);
-  s->l->store(s->l, s->a.n, result, (const kva_expr *[]){s->b, head, plus(s, s->first, lane->var), d->var}, v);
+  kva_query_place at = kva_query_tile_place(s, head, plus(s, s->first, lane->var));
+  s->l->store(s->l, s->a.n, result, (const kva_expr *[]){s->b, at.head, at.t, d->var}, v);
   kva_k_loop_end(s->kb, d);
   kva_k_loop_end(s->kb, lane);
 }
@@ -207,10 +224,12 @@ void kva_query_tile_multiply(const kva_query_tile *s, const kva_query_tile_produ
 /* Lanes and blocks extend past the edges: there the mask is not read, and 0 replaces it. */
 static kva_kval mask_element(const kva_query_tile *s, const kva_expr *q, const kva_expr *key) {
   const kva_type *t = kva_operand_type(s->a.n, KVA_ATTENTION_MASK);
-  const kva_expr *const all[4] = {s->b, s->h, q, key};
+  kva_query_place at = kva_query_tile_place(s, s->h, q);
+  const kva_expr *const all[4] = {s->b, at.head, at.t, key};
   const kva_expr *idx[4];
   for (uint32_t i = 0; i < t->rank; i++) idx[i] = kva_expr_is(t->dims[i], 1) ? num(s, 0) : all[4 - t->rank + i];
-  kva_kval inside = kva_k_and(s->kb, kva_k_index_lt(s->kb, q, s->a.T), kva_k_index_lt(s->kb, key, s->a.S));
+  const kva_expr *queries = s->grouped ? s->a.group : s->a.T;
+  kva_kval inside = kva_k_and(s->kb, kva_k_index_lt(s->kb, q, queries), kva_k_index_lt(s->kb, key, s->a.S));
   kva_kval before = kva_k_guard_begin(s->kb, inside);
   kva_kval v = s->l->operand(s->l, s->a.n, KVA_ATTENTION_MASK, idx);
   kva_k_guard_end(s->kb, before);
@@ -223,9 +242,12 @@ static kva_kval add_mask(const kva_query_tile *s, const kva_expr *q, const kva_e
   return kva_k2(s->kb, KVA_K_add, x, kva_k_convert(s->kb, mask, s->t));
 }
 
-static kva_kval add_alibi(const kva_query_tile *s, const kva_expr *distance, kva_kval x) {
+/* Lanes past the edge read the last head's slope. */
+static kva_kval add_alibi(const kva_query_tile *s, const kva_expr *q, const kva_expr *distance, kva_kval x) {
   kva_kb *kb = s->kb;
-  kva_kval slope = kva_k_convert(kb, s->l->operand(s->l, s->a.n, KVA_ATTENTION_SLOPES, &s->h), s->t);
+  const kva_expr *head = kva_query_tile_place(s, s->h, q).head;
+  if (s->grouped) head = kva_expr_min(kb->exprs, head, kva_expr_addi(kb->exprs, s->a.H, -1));
+  kva_kval slope = kva_k_convert(kb, s->l->operand(s->l, s->a.n, KVA_ATTENTION_SLOPES, &head), s->t);
   kva_kval far = kva_k1(kb, KVA_K_abs, kva_k_convert(kb, kva_k_index(kb, distance), s->t));
   return kva_k2(kb, KVA_K_sub, x, kva_k2(kb, KVA_K_mul, slope, far));
 }
@@ -243,7 +265,7 @@ kva_kval kva_query_tile_score(const kva_query_tile *s, const kva_expr *q, const 
                               kva_kval *out_cap) {
   kva_kb *kb = s->kb;
   const kva_attention_attrs *attrs = &s->a.attrs;
-  const kva_expr *position = plus(s, q, s->a.offset);
+  const kva_expr *position = plus(s, kva_query_tile_place(s, s->h, q).t, s->a.offset);
   kva_kval x = dot, cap = NULL;
   if (attrs->softcap > 0) {
     kva_kval bent = kva_k1(kb, KVA_K_tanh, kva_k2(kb, KVA_K_mul, x, kva_query_tile_const(s, 1 / attrs->softcap)));
@@ -251,7 +273,7 @@ kva_kval kva_query_tile_score(const kva_query_tile *s, const kva_expr *q, const 
     cap = kva_k_op(kb, KVA_K_fma, kva_k1(kb, KVA_K_neg, bent), bent, kva_query_tile_const(s, 1));
   }
   if (out_cap) *out_cap = cap;
-  if (kva_operand(s->a.n, KVA_ATTENTION_SLOPES)) x = add_alibi(s, kva_expr_sub(kb->exprs, position, key), x);
+  if (kva_operand(s->a.n, KVA_ATTENTION_SLOPES)) x = add_alibi(s, q, kva_expr_sub(kb->exprs, position, key), x);
   if (kva_operand(s->a.n, KVA_ATTENTION_MASK)) x = add_mask(s, q, key, x);
   return kva_k_select(kb, visible(s, position, key), x, kva_query_tile_const(s, -INFINITY));
 }

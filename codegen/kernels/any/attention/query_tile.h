@@ -1,6 +1,7 @@
 /* Query tiles, the basis of the tiled attention kernels (attention.c).
  *
- * A work item owns a query tile: `width` consecutive queries (or keys, for dk and dv) across vector lanes. Everything
+ * A work item owns a query tile: `width` consecutive queries (or keys, for dk and dv) across vector lanes; of forward
+ * kernels with one query a head, the heads that share keys, so that keys and values are read once for them. Everything
  * it keeps is a local matrix [rows][width] whose last axis is the query tile: q transposed, scores, probabilities,
  * results. Then all matrix products have one form, without horizontal steps and without packing the other operand:
  *
@@ -28,7 +29,14 @@ typedef struct kva_query_tile {
   kva_dim extent, far_extent;        /* of the query tile's axis and the other: T, S or S, T */
   kva_kbuf *acc;                     /* register tile */
   const kva_expr *page, *page_first; /* keys in pages: that of the block, and the position of its first row */
+  bool grouped; /* the only query of every head that shares h_kv, instead of consecutive queries of h, which is NULL */
 } kva_query_tile;
+
+/* The head and the position along T of the query at q, a position of the query tile's axis; head: the tile's. */
+typedef struct kva_query_place {
+  const kva_expr *head, *t;
+} kva_query_place;
+kva_query_place kva_query_tile_place(const kva_query_tile *s, const kva_expr *head, const kva_expr *q);
 
 /* Opens the grid over (b, heads, query tiles of `extent`) and fills in the query tile; h stays NULL if heads are
  * key-value heads. Close the loop with kva_k_loop_end. */

@@ -59,6 +59,11 @@ done
 # The plan says which hand-written kernel a step takes, and why not those before it.
 expect 0 show models/mlp.kv --stage=plan --pin B=4 --pin T=8 --cpu x86-64-v3
 says "tiles, not skinny: not 1 to 8 rows"
+# ... where the number of rows is not known, a kernel has the loops for few rows, too.
+expect 0 show models/mlp.kv --stage=kernels
+says "local readwrite float sums"
+expect 0 show models/mlp.kv --stage=kernels --pin B=4 --pin T=8
+! grep -q sums "$work/out" || fail "a product of 32 rows has loops for few"
 expect 0 show models/mlp.kv --stage=plan --arch sm_80
 says "simt, not wgmma: no warpgroup mma; mma: factors not of 16 bits"
 

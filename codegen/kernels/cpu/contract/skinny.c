@@ -2,17 +2,18 @@
  * a packed copy would double the traffic. Sums of the rows of one work item stay in a local block until the epilogue.
  *
  *   columns contiguous   block[r][j] += a[r][k] * b[k][j]       j in vectors, a group of k unrolled: that many long
- *                                                               streams
+ *                                                               streams. Rows unrolled; groups of them in a loop
+ *                                                               around j if their number is not known
  *   depth contiguous     acc[r][c][lane] += a[r][k] * b[c][k]   k in vectors, rows and a few columns c unrolled in
  *                                                               registers */
 #include "codegen/kernels/cpu/contract/contract.h"
 
 enum {
-  FEW_ROWS = 8,
   WANTED_ITEMS = 8,
   MIN_PANEL = 64,
   MAX_PANEL = 1024,
-  STREAMS = 8, /* that hardware prefetching follows easily */
+  STREAMS = 8,      /* that hardware prefetching follows easily */
+  ROWS_AT_ONCE = 2, /* where their number is not known */
   ACCUMULATORS = 16,
 };
 
@@ -20,7 +21,9 @@ typedef struct skinny {
   const kva_contraction *c;
   kva_kb *kb;
   kva_expr_ctx *e;
-  int64_t rows, lanes, panel, group; /* group: columns at once if the depth is contiguous */
+  int64_t rows, lanes, panel, group; /* rows: or KVA_FEW_ROWS if their number is not known; group: columns at once if
+                                        the depth is contiguous */
+  bool known;
   const kva_expr *batch, *col0;
   kva_kbuf *block, *acc;
 } skinny;
@@ -35,13 +38,22 @@ static const kva_expr *block_at(const skinny *x, const kva_expr *row, const kva_
   return plus(x, kva_expr_muli(x->e, row, x->panel), j);
 }
 
+/* Neither windows nor parts of the batch without products. */
+static bool is_plain(const kva_contraction *c) {
+  return !c->any && c->leads * c->taps == 1 && kva_expr_is(c->lines, 1);
+}
+
 const char *kva_cpu_skinny_refuses(kva_lower *l, const kva_node *n) {
   int64_t rows;
   kva_contraction c = kva_contract_of(l, n);
   const char *reason = kva_contract_refuses(&c);
   if (reason) return reason;
-  if (!kva_expr_is_const(c.rows, &rows) || rows < 1 || rows > FEW_ROWS) return "not 1 to 8 rows";
-  return !c.any && c.leads * c.taps == 1 && kva_expr_is(c.lines, 1) ? NULL : "a window";
+  if (!kva_expr_is_const(c.rows, &rows) || rows < 1 || rows > KVA_FEW_ROWS) return "not 1 to 8 rows";
+  return is_plain(&c) ? NULL : "a window";
+}
+
+bool kva_skinny_suits_unknown_rows(const kva_contraction *c) {
+  return !kva_expr_is_const(c->rows, NULL) && !c->along_depth && is_plain(c);
 }
 
 static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
@@ -53,7 +65,9 @@ static int64_t choose_panel(const kva_contraction *c, int64_t lanes) {
   return rounded > 0 && rounded < panel ? rounded : panel;
 }
 
+/* Rows past the edge read the last one. */
 static kva_kval factor_a(const skinny *x, const kva_expr *row, const kva_expr *k) {
+  if (!x->known) row = kva_expr_min(x->e, row, kva_expr_addi(x->e, x->c->rows, -1));
   kva_contract_at at = {.batch = x->batch, .row = row, .k = k, .lead = num(x, 0), .tap = num(x, 0)};
   return x->c->a(x->c, &at);
 }
@@ -90,15 +104,38 @@ static kva_kval add_products(const skinny *x, kva_kval sum, const kva_expr *row,
   return sum;
 }
 
-/* Adds steps k0 .. k0 + n - 1 to all sums of the item. */
-static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
-  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_in_memory(x), "j");
-  for (int64_t r = 0; r < x->rows; r++) {
-    const kva_expr *at = block_at(x, num(x, r), j->var);
+/* Adds steps k0 .. k0 + n - 1 to the sums of `rows` rows. Code is short where it is there beside that of tiles: vectors
+ * of a panel are not unrolled then. */
+static void add_group(const skinny *x, const kva_expr *first_row, int64_t rows, const kva_expr *k0, int64_t n) {
+  const kva_expr *columns = columns_in_memory(x), *first = num(x, 0);
+  kva_kloop *v = NULL;
+  int64_t panel;
+  if (!x->known && kva_expr_is_const(columns, &panel) && panel % x->lanes == 0) {
+    v = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, panel / x->lanes), "v");
+    columns = num(x, x->lanes), first = kva_expr_muli(x->e, v->var, x->lanes);
+  }
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns, "j");
+  const kva_expr *column = plus(x, first, j->var);
+  for (int64_t r = 0; r < rows; r++) {
+    const kva_expr *row = kva_expr_addi(x->e, first_row, r), *at = block_at(x, row, column);
     kva_kval sum = kva_k_load(x->kb, x->block, at);
-    kva_k_store(x->kb, x->block, at, add_products(x, sum, num(x, r), plus(x, x->col0, j->var), k0, n));
+    kva_k_store(x->kb, x->block, at, add_products(x, sum, row, plus(x, x->col0, column), k0, n));
   }
   kva_k_loop_end(x->kb, j);
+  if (v) kva_k_loop_end(x->kb, v);
+}
+
+/* The same for all rows, whose number is known or a loop's matter: its last group may compute rows that do not exist.
+ */
+static void add_rows(const skinny *x, const kva_expr *k0, int64_t n) {
+  if (x->known) {
+    add_group(x, num(x, 0), x->rows, k0, n);
+    return;
+  }
+  const kva_expr *groups = kva_expr_ceildiv(x->e, x->c->rows, num(x, ROWS_AT_ONCE));
+  kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_SERIAL, groups, "g");
+  add_group(x, kva_expr_muli(x->e, g->var, ROWS_AT_ONCE), ROWS_AT_ONCE, k0, n);
+  kva_k_loop_end(x->kb, g);
 }
 
 static void multiply_along_columns(const skinny *x) {
@@ -132,7 +169,7 @@ static void add_lanes(const skinny *x, const kva_expr *first, const kva_expr *k0
   const kva_expr *k = plus(x, k0, lane->var);
   kva_kval outer = NULL;
   if (guarded) outer = kva_k_guard_begin(x->kb, kva_k_index_lt(x->kb, k, x->c->depth));
-  kva_kval b[ACCUMULATORS], a[FEW_ROWS];
+  kva_kval b[ACCUMULATORS], a[KVA_FEW_ROWS];
   for (int64_t c = 0; c < x->group; c++) b[c] = factor_b(x, k, column_of(x, first, c));
   for (int64_t r = 0; r < x->rows; r++) a[r] = factor_a(x, num(x, r), k);
   if (guarded) kva_k_guard_end(x->kb, outer);
@@ -179,7 +216,7 @@ static void multiply_along_depth(const skinny *x) {
 /* ---- entry ------------------------------------------------------------------------------------------------------- */
 
 static void store_block(const skinny *x) {
-  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->rows), "r");
+  kva_kloop *r = kva_k_loop_begin(x->kb, KVA_K_SERIAL, x->c->rows, "r");
   kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_VECTOR, columns_here(x), "j");
   kva_contract_at at = {.batch = x->batch, .row = r->var, .line = num(x, 0), .position = plus(x, x->col0, j->var)};
   kva_contract_store(x->c, &at, kva_k_load(x->kb, x->block, block_at(x, r->var, j->var)));
@@ -187,19 +224,31 @@ static void store_block(const skinny *x) {
   kva_k_loop_end(x->kb, r);
 }
 
-static void emit(const kva_contraction *c) {
-  skinny x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs};
-  bool known = kva_expr_is_const(c->rows, &x.rows);
-  KVA_ASSERT(known && x.rows <= FEW_ROWS);
+static skinny skinny_of(const kva_contraction *c) {
+  skinny x = {.c = c, .kb = c->l->kb, .e = c->l->kb->exprs, .rows = KVA_FEW_ROWS};
+  x.known = kva_expr_is_const(c->rows, &x.rows);
+  KVA_ASSERT(x.rows <= KVA_FEW_ROWS);
   x.lanes = kva_target_lanes(c->l->target, c->type);
   x.panel = choose_panel(c, x.lanes);
   x.group = ACCUMULATORS / x.rows > 8 ? 8 : ACCUMULATORS / x.rows;
   while (x.panel % x.group) x.group--;
-  x.block = kva_k_local(x.kb, "block", c->type, x.rows * x.panel);
-  const kva_expr *panels = kva_expr_ceildiv(x.e, c->line, num(&x, x.panel));
-  kva_kloop *g = kva_k_loop_begin(x.kb, KVA_K_GRID, kva_expr_mul(x.e, panels, c->batch), "item");
-  x.col0 = kva_expr_muli(x.e, kva_expr_mod(x.e, g->var, panels), x.panel);
-  x.batch = kva_expr_div(x.e, g->var, panels);
+  return x;
+}
+
+static const kva_expr *panels_of(const skinny *x) {
+  return kva_expr_ceildiv(x->e, x->c->line, num(x, x->panel));
+}
+
+const kva_expr *kva_skinny_items(const kva_contraction *c) {
+  skinny x = skinny_of(c);
+  return kva_expr_mul(x.e, panels_of(&x), c->batch);
+}
+
+void kva_skinny_emit_item(const kva_contraction *c, const kva_expr *item) {
+  skinny x = skinny_of(c);
+  x.block = kva_k_local(x.kb, "sums", c->type, x.rows * x.panel);
+  x.col0 = kva_expr_muli(x.e, kva_expr_mod(x.e, item, panels_of(&x)), x.panel);
+  x.batch = kva_expr_div(x.e, item, panels_of(&x));
   if (c->along_depth) {
     x.acc = kva_k_local(x.kb, "acc", c->type, x.rows * x.group * x.lanes);
     multiply_along_depth(&x);
@@ -207,10 +256,11 @@ static void emit(const kva_contraction *c) {
     multiply_along_columns(&x);
   }
   store_block(&x);
-  kva_k_loop_end(x.kb, g);
 }
 
 void kva_cpu_skinny_emit(kva_lower *l, const kva_node *n) {
   kva_contraction c = kva_contract_of(l, n);
-  emit(&c);
+  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, kva_skinny_items(&c), "item");
+  kva_skinny_emit_item(&c, g->var);
+  kva_k_loop_end(l->kb, g);
 }

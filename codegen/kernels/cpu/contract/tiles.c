@@ -24,7 +24,7 @@ enum {
   MAX_TRANSPOSED_ROWS = 512, /* transposing a panel costs more */
   MAX_PACKED_ROWS = 128,     /* of a, if it is packed, too */
   ROW_PADDING = 16,          /* keeps its steps from mapping to the same cache sets */
-  TRANSPOSED_RUN = 8,
+  TRANSPOSED_RUN = 16,
   MIN_BLOCK_ROWS = 32,
   MIN_PRODUCTS = 1 << 19, /* of an item: 2 to 4 us */
   MIN_WINDOW_ROWS = 64,   /* copying lines costs more than copying a matrix */
@@ -153,7 +153,7 @@ typedef struct tile {
   kva_expr_ctx *e;
   tiling t;
   int64_t phases, segment; /* positions of a segment */
-  kva_dim columns;
+  kva_dim columns, row_blocks, panels;
   bool one_slice; /* the sums start at 0 in registers */
   const kva_expr *batch, *row0, *col0;
   kva_kbuf *packed, *packed_a, *acc, *block;
@@ -252,26 +252,30 @@ static void pack_one(const tile *x, const kva_expr *k0, const kva_expr *k, const
   kva_k_store(x->kb, x->packed, plus(x, segment_at(x, k, lead, num(x, 0)), j), v);
 }
 
-/* Copies column by column along the depth, if memory is contiguous along it: along the leads of a step, or along its
- * steps. */
+/* Copies `run` elements of every column from `first` on. */
+static void pack_run(const tile *x, const kva_expr *k0, const kva_expr *step, const kva_expr *first, int64_t run) {
+  kva_kloop *j = kva_k_loop_begin(x->kb, KVA_K_SERIAL, num(x, x->t.panel), "j");
+  kva_kloop *u = kva_k_loop_begin(x->kb, KVA_K_UNROLL, num(x, run), "u");
+  const kva_expr *at = plus(x, first, u->var), *zero = num(x, 0);
+  pack_one(x, k0, step ? step : at, step ? at : zero, j->var);
+  kva_k_loop_end(x->kb, u);
+  kva_k_loop_end(x->kb, j);
+}
+
+/* Copies runs of columns, if memory is contiguous along the depth: along the leads of a step, or along its steps. The
+ * part of the panel that the runs of all columns fill stays in L1 meanwhile. */
 static void pack_transposed(const tile *x, const kva_expr *k0, const kva_expr *slice) {
-  kva_kb *kb = x->kb;
   bool leads = x->c->leads > 1;
-  const kva_expr *zero = num(x, 0), *run = num(x, TRANSPOSED_RUN), *n = leads ? num(x, x->c->leads) : slice;
-  kva_kloop *j = kva_k_loop_begin(kb, KVA_K_SERIAL, num(x, x->t.panel), "j");
-  kva_kloop *step = kva_k_loop_begin(kb, KVA_K_SERIAL, leads ? slice : num(x, 1), "step");
-  kva_kloop *i = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_div(x->e, n, run), "i");
-  kva_kloop *u = kva_k_loop_begin(kb, KVA_K_UNROLL, run, "u");
-  const kva_expr *at = plus(x, times(x, i->var, TRANSPOSED_RUN), u->var);
-  pack_one(x, k0, leads ? step->var : at, leads ? at : zero, j->var);
-  kva_k_loop_end(kb, u);
-  kva_k_loop_end(kb, i);
-  kva_kloop *rest = kva_k_loop_begin(kb, KVA_K_SERIAL, kva_expr_mod(x->e, n, run), "rest");
-  at = plus(x, times(x, kva_expr_div(x->e, n, run), TRANSPOSED_RUN), rest->var);
-  pack_one(x, k0, leads ? step->var : at, leads ? at : zero, j->var);
-  kva_k_loop_end(kb, rest);
-  kva_k_loop_end(kb, step);
-  kva_k_loop_end(kb, j);
+  const kva_expr *run = num(x, TRANSPOSED_RUN), *n = leads ? num(x, x->c->leads) : slice;
+  kva_kloop *step = kva_k_loop_begin(x->kb, KVA_K_SERIAL, leads ? slice : num(x, 1), "step");
+  const kva_expr *of_step = leads ? step->var : NULL;
+  kva_kloop *i = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_div(x->e, n, run), "i");
+  pack_run(x, k0, of_step, times(x, i->var, TRANSPOSED_RUN), TRANSPOSED_RUN);
+  kva_k_loop_end(x->kb, i);
+  kva_kloop *rest = kva_k_loop_begin(x->kb, KVA_K_SERIAL, kva_expr_mod(x->e, n, run), "rest");
+  pack_run(x, k0, of_step, plus(x, times(x, kva_expr_div(x->e, n, run), TRANSPOSED_RUN), rest->var), 1);
+  kva_k_loop_end(x->kb, rest);
+  kva_k_loop_end(x->kb, step);
 }
 
 static const kva_expr *packed_a_at(const tile *x, const kva_expr *k, const kva_expr *row) {
@@ -436,10 +440,10 @@ static void over_depth(const tile *x) {
 /* Work item -> (batch, panel, block of rows). Rows vary fastest, so that consecutive items share the panel of b. If
  * rows of the result are short, panels vary fastest: otherwise two threads write adjacent ranges of the same rows, and
  * their prefetchers contend for the cache lines. */
-static void place_item(tile *x, const kva_expr *item, const kva_expr *row_blocks, const kva_expr *panels) {
+static void place_item(tile *x, const kva_expr *item) {
   int64_t n;
   bool short_rows = !x->c->across_rows && kva_expr_is_const(x->columns, &n) && n <= SHORT_ROW;
-  const kva_expr *inner = short_rows ? panels : row_blocks, *outer = short_rows ? row_blocks : panels;
+  const kva_expr *inner = short_rows ? x->panels : x->row_blocks, *outer = short_rows ? x->row_blocks : x->panels;
   const kva_expr *first = kva_expr_mod(x->e, item, inner), *rest = kva_expr_div(x->e, item, inner);
   const kva_expr *second = kva_expr_mod(x->e, rest, outer);
   x->row0 = times(x, short_rows ? second : first, x->t.block_rows);
@@ -452,7 +456,7 @@ const char *kva_cpu_tiles_refuses(kva_lower *l, const kva_node *n) {
   return kva_contract_refuses(&c);
 }
 
-static void emit(const kva_contraction *c) {
+static tile tile_of(const kva_contraction *c) {
   kva_kb *kb = c->l->kb;
   tile x = {.c = c, .kb = kb, .e = kb->exprs, .t = choose_tiling(c), .phases = phases_of(c), .columns = columns_of(c)};
   x.segment = x.t.panel + reach_of(c);
@@ -462,21 +466,50 @@ static void emit(const kva_contraction *c) {
   if (c->across_rows) x.packed_a = kva_k_local(kb, "packed_a", c->type, x.t.depth * (x.t.block_rows + ROW_PADDING));
   x.block = kva_k_local(kb, "block", c->type, x.t.block_rows * x.t.panel);
   x.acc = kva_k_local(kb, "acc", c->type, x.t.tile_rows * x.t.panel);
-  const kva_expr *row_blocks = kva_expr_ceildiv(x.e, c->rows, num(&x, x.t.block_rows));
-  const kva_expr *panels = kva_expr_ceildiv(x.e, x.columns, num(&x, x.t.panel));
-  const kva_expr *items = kva_expr_mul(x.e, kva_expr_mul(x.e, row_blocks, panels), c->batch);
-  kva_kloop *g = kva_k_loop_begin(kb, KVA_K_GRID, items, "item");
-  place_item(&x, g->var, row_blocks, panels);
-  kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x.batch}) : NULL;
-  if (any || !x.one_slice) clear_block(&x);
-  kva_kinstr *branch = any ? kva_k_if_begin(kb, any) : NULL;
-  over_depth(&x);
-  if (branch) kva_k_if_end(kb, branch);
-  store_block(&x);
-  kva_k_loop_end(kb, g);
+  x.row_blocks = kva_expr_ceildiv(x.e, c->rows, num(&x, x.t.block_rows));
+  x.panels = kva_expr_ceildiv(x.e, x.columns, num(&x, x.t.panel));
+  return x;
+}
+
+static const kva_expr *items_of(const tile *x) {
+  return kva_expr_mul(x->e, kva_expr_mul(x->e, x->row_blocks, x->panels), x->c->batch);
+}
+
+static void emit_item(tile *x, const kva_expr *item) {
+  const kva_contraction *c = x->c;
+  place_item(x, item);
+  kva_kval any = c->any ? c->any(c, &(kva_contract_at){.batch = x->batch}) : NULL;
+  if (any || !x->one_slice) clear_block(x);
+  kva_kinstr *branch = any ? kva_k_if_begin(x->kb, any) : NULL;
+  over_depth(x);
+  if (branch) kva_k_if_end(x->kb, branch);
+  store_block(x);
+}
+
+/* Where the number of rows is not known: items of the loops for few rows, or else of tiles. The other kind has none. */
+static void emit_versions(tile *x) {
+  const kva_contraction *c = x->c;
+  kva_expr_ctx *e = x->e;
+  const kva_expr *many = kva_expr_min(e, num(x, 1), kva_expr_div(e, c->rows, num(x, KVA_FEW_ROWS + 1)));
+  const kva_expr *few_items = kva_expr_mul(e, kva_expr_sub(e, num(x, 1), many), kva_skinny_items(c));
+  const kva_expr *items = kva_expr_mul(e, many, items_of(x));
+  kva_kloop *g = kva_k_loop_begin(x->kb, KVA_K_GRID, kva_expr_add(e, few_items, items), "item");
+  kva_kinstr *branch = kva_k_if_begin(x->kb, kva_k_index_lt(x->kb, g->var, few_items));
+  kva_skinny_emit_item(c, kva_k_name(x->kb, g->var, kva_skinny_items(c)));
+  kva_k_if_else(x->kb, branch);
+  emit_item(x, kva_k_name(x->kb, kva_expr_sub(e, g->var, few_items), items_of(x)));
+  kva_k_if_end(x->kb, branch);
+  kva_k_loop_end(x->kb, g);
 }
 
 void kva_cpu_tiles_emit(kva_lower *l, const kva_node *n) {
   kva_contraction c = kva_contract_of(l, n);
-  emit(&c);
+  tile x = tile_of(&c);
+  if (kva_skinny_suits_unknown_rows(&c)) {
+    emit_versions(&x);
+    return;
+  }
+  kva_kloop *g = kva_k_loop_begin(l->kb, KVA_K_GRID, items_of(&x), "item");
+  emit_item(&x, g->var);
+  kva_k_loop_end(l->kb, g);
 }

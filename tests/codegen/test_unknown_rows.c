@@ -1,0 +1,71 @@
+/* Products whose number of rows is known at run time alone: few rows and many take different loops, and a row has the
+ * same bits in both. */
+#include "tests/support/evaluate.h"
+
+#include <setjmp.h>
+#include <cmocka.h>
+
+enum { MANY = 20 };
+
+static const char *const programs[] = {
+    "main (float[M, 37] x, float[37, 100] w, float[100] bias) => (float[M, 100] y) {\n"
+    "  y = kv.gelu(kv.matmul(x, w) + bias)\n}",
+    "main (float[1, M, 600] x, float[600, 70] w, float[600, 70] v) => (float[1, M, 70] y, float[1, M, 70] z) {\n"
+    "  y = kv.matmul(x, w)\n  z = kv.matmul(kv.silu(x), v) * y\n}",
+    "main (float[M, 37] x, int8[37, 64] w, float[64] scale) => (float[M, 64] y) {\n"
+    "  y = kv.matmul(x, kv.dequantize(w, scale))\n}",
+    "main (bfloat16[M, 37] x, bfloat16[37, 64] w) => (bfloat16[M, 64] y) {\n  y = kv.matmul(x, w)\n}",
+    "main (float[M, 37] x, float[64, 37] w) => (float[M, 64] y) {\n"
+    "  y = kv.matmul <transpose_b = true> (x, w)\n}",
+};
+
+static kva_module *load(const char *text, kva_diag *diag) {
+  kva_module *m = NULL;
+  kva_status status = kva_load_text(text, "rows.kv", NULL, diag, &m);
+  kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  return m;
+}
+
+static evaluated run(const kva_compiled *c, int64_t rows) {
+  return evaluate_compiled(c, c->module->functions.data[0], (const eval_size[]){{"M", rows}, {NULL, 0}});
+}
+
+static void check_prefix(const evaluated *few, const evaluated *many) {
+  assert_int_equal(few->n_outputs, many->n_outputs);
+  for (uint32_t i = 0; i < few->n_outputs; i++) {
+    const kva_ref_tensor *x = few->outputs[i], *y = many->outputs[i];
+    assert_true(x->n <= y->n);
+    assert_memory_equal(x->f, y->f, (size_t)x->n * sizeof *x->f);
+  }
+}
+
+static void check_program(const char *text) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = load(text, diag);
+  kva_compiled *c;
+  assert_int_equal(kva_compile(load(text, diag), &(kva_compile_options){0}, diag, &c), KVA_OK);
+  evaluated many = run(c, MANY);
+  for (int64_t rows = 0; rows < 11; rows++) {
+    evaluated few = run(c, rows);
+    check_prefix(&few, &many);
+    evaluated_free(&few);
+  }
+  evaluated expected = evaluate_reference(m, m->functions.data[0], (const eval_size[]){{"M", MANY}, {NULL, 0}});
+  assert_true(evaluated_equal(text, m, &expected, &many, 1e-2));
+  evaluated_free(&expected);
+  evaluated_free(&many);
+  kva_compiled_destroy(c);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+
+static void test_rows(void **state) {
+  (void)state;
+  for (size_t i = 0; i < sizeof programs / sizeof *programs; i++) check_program(programs[i]);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_rows)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

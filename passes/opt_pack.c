@@ -1,21 +1,24 @@
-/* Quantised weights in the order in which a CPU's products read them.
+/* Constant weights in the order in which a CPU's products read them.
  *
  * What: matmul(x, dequantize(q, ...)) with constant q becomes a product whose second operand is [K, N], in panels of
  * PANEL columns that lie one behind the other (kv.join_panels): a product of few rows then reads memory in order. Codes
  * of 4 and 2 bits are packed along K, in words that kv.unpack reads: a vector of words holds 8 (16) rows of its
  * columns, which shifts separate. Values do not change, sizes neither, but for the last panel and for zero points,
- * which become bytes.
+ * which become bytes. matmul<transpose_b>(x, w) with constant w of floats becomes a product with w transposed, unless
+ * all products with w have few rows: those read w along the depth as well as along its columns.
  *
- * Algorithm: one sweep over dequantize nodes whose users are products alone, all of one orientation. Constants of
- * several functions that share their data share the new data, too. Requires: folding of constants before, none behind,
- * which would undo it. Breaks: nothing. */
+ * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation.
+ * Constants of several functions that share their data share the new data, too. Requires:
+ * folding of constants before, none behind, which would undo it. Breaks: nothing. */
+#include "ops/matmul.h"
 #include "passes/passes_internal.h"
 
 enum { WORD_BITS = 32, PANEL = 64 };
 
 typedef struct packing {
   kva_module *m;
-  kva_map *done; /* data and orientation -> kva_tensor_data * */
+  kva_map *done;      /* data and orientation -> kva_tensor_data * */
+  kva_map *many_rows; /* data of transposed operands of products of more than a few rows, or of an unknown number */
 } packing;
 
 /* ---- constants --------------------------------------------------------------------------------------------------- */
@@ -55,7 +58,7 @@ static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, k
   return out;
 }
 
-enum { FORM_WORDS = 2, FORM_BYTES = 4 }; /* with 1: transposed */
+enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8 }; /* with 1: transposed */
 
 /* Codes of fewer than 8 bits as words along K. */
 static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, bool transposed) {
@@ -91,6 +94,36 @@ static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, boo
       kva_store_i64(type, data, to, kva_load_i64(t->dtype, t->data, from));
   }
   return out.to;
+}
+
+/* Square by square, so that cache lines of both sides are used whole. */
+static void transpose_bytes(char *to, const char *from, int64_t rows, int64_t columns, size_t size) {
+  enum { SQUARE = 16 };
+  for (int64_t r0 = 0; r0 < rows; r0 += SQUARE)
+    for (int64_t c0 = 0; c0 < columns; c0 += SQUARE)
+      for (int64_t r = r0; r < rows && r < r0 + SQUARE; r++)
+        for (int64_t c = c0; c < columns && c < c0 + SQUARE; c++) {
+          char *at = to + (size_t)(c * rows + r) * size;
+          const char *x = from + (size_t)(r * columns + c) * size;
+          if (size == sizeof(float))
+            memcpy(at, x, sizeof(float));
+          else
+            memcpy(at, x, size);
+        }
+}
+
+static const kva_tensor_data *to_transposed(packing *p, const kva_tensor_data *t) {
+  done_key key = {t->data, FORM_PLAIN | 1};
+  kva_tensor_data *to = kva_map_get(p->done, &key, sizeof key);
+  if (to) return to;
+  to = KVA_NEW(p->m->arena, kva_tensor_data);
+  *to = (kva_tensor_data){.dtype = t->dtype, .rank = 2, .bytes = t->bytes};
+  to->dims = kva_arena_memdup(p->m->arena, (int64_t[]){t->dims[1], t->dims[0]}, 2 * sizeof *t->dims);
+  void *data = kva_arena_alloc(p->m->arena, (size_t)t->bytes + 1);
+  transpose_bytes(data, t->data, t->dims[0], t->dims[1], (size_t)kva_dtype_bits(t->dtype) / 8);
+  to->data = data;
+  kva_map_set(p->done, &key, sizeof key, to);
+  return to;
 }
 
 /* ---- nodes ------------------------------------------------------------------------------------------------------- */
@@ -169,20 +202,73 @@ static void pack_node(packing *p, kva_node *n, bool transposed) {
   kva_node_remove(n);
 }
 
+/* ---- transposed constants of floats ------------------------------------------------------------------------------ */
+
+/* The constant matrix of floats that products, and they alone, read transposed; NULL: n is none. */
+static const kva_tensor_data *transposed_weights(const kva_node *n) {
+  bool transposed = false;
+  const kva_tensor_data *t = kva_is(n, KVA_OP_constant) ? kva_constant_of(&n->results[0]) : NULL;
+  if (!t || t->rank != 2 || !kva_dtype_is_float(t->dtype) || kva_dtype_bits(t->dtype) < 8) return NULL;
+  return read_by_products(&n->results[0], &transposed) && transposed ? t : NULL;
+}
+
+static bool has_few_rows(kva_module *m, const kva_node *product) {
+  int64_t results, columns;
+  const kva_type *t = product->results[0].type;
+  return kva_expr_is_const(kva_type_elements(m, t), &results) && kva_expr_is_const(t->dims[t->rank - 1], &columns) &&
+         results <= KVA_FEW_ROWS * columns;
+}
+
+static void note_rows(packing *p, const kva_node *n) {
+  const kva_tensor_data *t = transposed_weights(n);
+  for (const kva_use *u = t ? n->results[0].uses : NULL; u; u = u->next)
+    if (!has_few_rows(p->m, u->user)) kva_map_set(p->many_rows, &t->data, sizeof t->data, p);
+}
+
+static bool wants_transposition(const packing *p, const kva_node *n) {
+  const kva_tensor_data *t = transposed_weights(n);
+  return t && kva_map_get(p->many_rows, &t->data, sizeof t->data);
+}
+
+static void transpose_constant(packing *p, kva_node *n) {
+  kva_builder b = kva_builder_before(p->m, n);
+  kva_value *w = kva_const_tensor(&b, to_transposed(p, kva_constant_of(&n->results[0])));
+  w->name = n->results[0].name;
+  turn_products(p->m, &n->results[0], w);
+  kva_node_remove(n);
+}
+
+/* ---- the pass ---------------------------------------------------------------------------------------------------- */
+
+static bool change_node(packing *p, kva_node *n) {
+  bool transposed = false;
+  if (wants_transposition(p, n))
+    transpose_constant(p, n);
+  else if (is_candidate(n, &transposed))
+    pack_node(p, n, transposed);
+  else
+    return false;
+  return true;
+}
+
+/* The node behind n that a change of n does not remove. */
+static kva_node *successor(const kva_node *n) {
+  kva_node *next = n->next;
+  while (next && kva_is(next, KVA_OP_matmul) && kva_operand(next, 1)->def == n) next = next->next;
+  return next;
+}
+
 kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *changed) {
   if (kva_for_gpu(options)) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
-  packing p = {.m = m, .done = kva_map_create(scratch)};
+  packing p = {.m = m, .done = kva_map_create(scratch), .many_rows = kva_map_create(scratch)};
   kva_graphs graphs = kva_program_graphs(m, scratch);
   for (uint32_t g = 0; g < graphs.len; g++)
+    for (const kva_node *n = graphs.data[g]->first; n; n = n->next) note_rows(&p, n);
+  for (uint32_t g = 0; g < graphs.len; g++)
     for (kva_node *n = graphs.data[g]->first, *next; n; n = next) {
-      bool transposed = false;
-      next = n->next;
-      if (!is_candidate(n, &transposed)) continue;
-      /* Products behind n may be replaced: n's successor is none of them unless it reads n. */
-      while (next && transposed && kva_operand(next, 1) == &n->results[0]) next = next->next;
-      pack_node(&p, n, transposed);
-      *changed = true;
+      next = successor(n);
+      *changed |= change_node(&p, n);
     }
   kva_arena_destroy(scratch);
   return KVA_OK;

@@ -24,7 +24,7 @@
 
 enum {
   MAX_CHAIN = 16, /* steps that one dropped step may need again */
-  GAPS = 64,      /* one of so many bytes is left for the gaps between temporaries, which the runtime places */
+  GAPS = 32,      /* one of so many bytes is left for the gaps between temporaries, which the runtime places */
 };
 
 typedef struct chooser {

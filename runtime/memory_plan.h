@@ -10,7 +10,8 @@ enum { KVA_ALIGNMENT = 64 }; /* a cache line and the widest vector */
 typedef struct kva_lifetime {
   int64_t bytes;
   int32_t first, last;
-  int64_t offset; /* result; a multiple of KVA_ALIGNMENT */
+  int64_t offset;         /* result; a multiple of KVA_ALIGNMENT */
+  int64_t at_first, most; /* of kva_plan_memory's own: bytes that are live in step `first`, and most in first..last */
 } kva_lifetime;
 
 /* Assigns offsets such that items live at the same step do not overlap; *out_bytes is the arena's size. Depends only on

@@ -93,4 +93,33 @@ KVA_MUST_USE kva_status kva_plan(kva_module *m, kva_function *f, kva_arena *aren
 /* A plan as text: a line for each buffer and step. */
 void kva_plan_print(const kva_memory_plan *plan, kva_text *out);
 
+/* What the tensors of a plan take, in bytes. */
+typedef struct kva_plan_bytes {
+  int64_t params, moments, other_states; /* all states of the module */
+  int64_t initial;                       /* of these: states that begin with data of the model */
+  int64_t constants, inputs, outputs;
+  int64_t temporaries; /* without sharing memory */
+  int64_t fixed;       /* all but temporaries */
+  int64_t parameters;  /* elements of params */
+  int64_t *of;         /* by buffer */
+} kva_plan_bytes;
+/* sizes NULL: what depends on a symbol counts nothing, so that all numbers are the least that they can be. `of` is from
+ * the arena. */
+KVA_MUST_USE kva_status kva_plan_measure(kva_module *m, const kva_memory_plan *plan, const kva_sizes *sizes,
+                                         kva_arena *arena, kva_plan_bytes *out_bytes);
+
+/* A program that takes more than it may. */
+typedef struct kva_excess {
+  kva_status status;                 /* what the message comes with */
+  int64_t fixed, temporaries, limit; /* bytes */
+  const char *whose;                 /* the limit: ", the memory of this machine", or "" */
+  const char *advice;                /* what takes less */
+} kva_excess;
+/* Fails with a message that also names the three largest tensors of the plan. */
+kva_status kva_plan_too_large(kva_module *m, const kva_memory_plan *plan, const kva_plan_bytes *b,
+                              const kva_excess *excess);
+
+/* Whether a step of the function, as in training, writes states. */
+bool kva_writes_states(const kva_function *f);
+
 #endif

@@ -42,36 +42,16 @@ typedef struct chooser {
 
 /* ---- sizes ------------------------------------------------------------------------------------------------------- */
 
-static kva_status bytes_of(kva_module *m, const kva_type *t, const kva_sizes *sizes, int64_t *out_bytes) {
-  int64_t n;
-  if (kva_expr_eval(kva_type_elements(m, t), sizes->lookup, sizes->user, &n) && kva_dtype_bytes(t->dtype, n, out_bytes))
-    return KVA_OK;
-  return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits");
-}
-
-static kva_status measure(chooser *c, kva_module *m, const kva_sizes *sizes, kva_arena *scratch, int64_t *out_fixed) {
-  int64_t *all = KVA_NEW_ARRAY(scratch, int64_t, c->plan->buffers.len + 1);
-  *out_fixed = 0;
-  for (uint32_t b = 0; b < c->plan->buffers.len; b++) {
-    const kva_plan_buffer *buffer = &c->plan->buffers.data[b];
-    KVA_TRY(bytes_of(m, buffer->type, sizes, &all[b]));
-    if (buffer->place == KVA_PLACE_TEMP)
-      c->bytes[b] = all[b];
-    else if (buffer->place != KVA_PLACE_STATE)
-      *out_fixed += all[b];
-  }
-  for (uint32_t i = 0; i < m->states.len; i++) {
-    int64_t bytes;
-    KVA_TRY(bytes_of(m, m->states.data[i]->type, sizes, &bytes));
-    *out_fixed += bytes;
-  }
+/* Bytes of temporaries, and the work of steps. */
+static void measure(chooser *c, const kva_plan_bytes *b, const kva_sizes *sizes) {
+  for (uint32_t i = 0; i < c->plan->buffers.len; i++)
+    c->bytes[i] = c->plan->buffers.data[i].place == KVA_PLACE_TEMP ? b->of[i] : 0;
   for (uint32_t s = 0; s < c->n_steps; s++) {
     const kva_plan_step *step = &c->plan->steps.data[s];
     double traffic = 0;
-    for (uint32_t k = 0; k < step->n_args; k++) traffic += (double)all[step->args[k]];
+    for (uint32_t k = 0; k < step->n_args; k++) traffic += (double)b->of[step->args[k]];
     c->work[s] = traffic * FLOPS_PER_BYTE + (step->node ? kva_node_flops(step->node, sizes) : 0);
   }
-  return KVA_OK;
 }
 
 /* ---- what may run again ------------------------------------------------------------------------------------------ */
@@ -271,29 +251,26 @@ static chooser chooser_for(const kva_memory_plan *plan, kva_arena *scratch) {
   return c;
 }
 
-static bool is_update(const kva_function *f) {
-  for (const kva_node *n = f->graph->first; n; n = n->next)
-    if (n->op->traits & KVA_WRITES_STATE) return true;
-  return false;
-}
-
 static kva_status fit(kva_module *m, kva_function *f, const kva_pass_options *o, kva_arena *scratch, bool *changed) {
   kva_memory_plan *plan;
   KVA_TRY(kva_plan(m, f, scratch, &plan));
   if (!plan->steps.len) return KVA_OK;
   chooser c = chooser_for(plan, scratch);
   const kva_sizes sizes = {m, kva_assumed_extent, m};
-  int64_t fixed;
-  KVA_TRY(measure(&c, m, &sizes, scratch, &fixed));
+  kva_plan_bytes bytes;
+  KVA_TRY(kva_plan_measure(m, plan, &sizes, scratch, &bytes));
+  measure(&c, &bytes, &sizes);
   find_makers(&c);
-  int64_t *idle = idle_at_peak(&c, scratch), room = o->memory - fixed;
+  int64_t *idle = idle_at_peak(&c, scratch), room = o->memory - bytes.fixed;
   int64_t temporaries = choose(&c, room - room / GAPS, scratch);
   if (temporaries > room - room / GAPS)
-    return kva_error(
-        m->diag, &f->loc,
-        "program '%s' does not fit %lld bytes: parameters, moments, inputs and outputs take %lld, and what it"
-        " computes at least %lld more; give more memory, a smaller batch or shorter sequences",
-        f->name, (long long)o->memory, (long long)fixed, (long long)temporaries);
+    return kva_plan_too_large(m, plan, &bytes,
+                              &(kva_excess){.status = KVA_INVALID,
+                                            .fixed = bytes.fixed,
+                                            .temporaries = temporaries,
+                                            .limit = o->memory,
+                                            .whose = "",
+                                            .advice = "give more memory, a smaller batch or shorter sequences"});
   f->recomputed = compare(&c, idle);
   if (f->recomputed.steps) *changed = true;
   kva_insert_copies(m, &c.drops);
@@ -304,7 +281,7 @@ kva_status kva_recompute(kva_module *m, const kva_pass_options *o, bool *changed
   kva_status status = KVA_OK;
   for (uint32_t i = 0; i < m->functions.len && o->memory && !status; i++) {
     kva_arena *scratch = kva_arena_create();
-    if (is_update(m->functions.data[i])) status = fit(m, m->functions.data[i], o, scratch, changed);
+    if (kva_writes_states(m->functions.data[i])) status = fit(m, m->functions.data[i], o, scratch, changed);
     kva_arena_destroy(scratch);
   }
   return status;

@@ -160,3 +160,9 @@ static bool feeds_products(const kva_node *n) {
 bool kva_stays_packed(const kva_node *n) {
   return n->op->traits & KVA_UNPACKS && feeds_products(n);
 }
+
+bool kva_writes_states(const kva_function *f) {
+  for (const kva_node *n = f->graph->first; n; n = n->next)
+    if (n->op->traits & KVA_WRITES_STATE) return true;
+  return false;
+}

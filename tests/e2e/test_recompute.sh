@@ -46,6 +46,7 @@ awk "BEGIN {exit !($(number 'contraction FLOPs') <= 1.35 * $flops)}" || fail "FL
 expect 1 train "${model[@]}" --data random --batch 8 --steps 1 --memory 2M
 says "program 'train_step' does not fit 2097152 bytes"
 says "a smaller batch"
+says "the largest tensors: float[8, 64, 256] logits (524288 bytes), "
 for wrong in 0 -1 G 10X 1e30 nan ""; do
   expect 2 train "${model[@]}" --memory "$wrong"
   says "a number of bytes like 40G"

@@ -4,18 +4,6 @@
 
 #include <stdlib.h>
 
-static kva_status elements(kva_module *m, const kva_type *t, int64_t *out_n) {
-  if (kva_expr_eval(kva_type_elements(m, t), kva_assumed_extent, m, out_n)) return KVA_OK;
-  return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits");
-}
-
-static kva_status bytes_of(kva_module *m, const kva_type *t, int64_t *out_bytes) {
-  int64_t n;
-  KVA_TRY(elements(m, t, &n));
-  if (kva_dtype_bytes(t->dtype, n, out_bytes)) return KVA_OK;
-  return kva_error(m->diag, NULL, "a tensor's size does not fit 64 bits");
-}
-
 /* ---- floating-point operations ----------------------------------------------------------------------------------- */
 
 static double graph_flops(kva_module *m, const kva_graph *g) {
@@ -33,40 +21,17 @@ double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t 
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-static kva_status count_states(kva_module *m, kva_summary *s) {
-  for (uint32_t i = 0; i < m->states.len; i++) {
-    const kva_state *state = m->states.data[i];
-    int64_t n, bytes;
-    KVA_TRY(elements(m, state->type, &n));
-    KVA_TRY(bytes_of(m, state->type, &bytes));
-    if (state->kind == KVA_STATE_PARAM)
-      s->parameters += n, s->param_bytes += bytes;
-    else if (state->kind == KVA_STATE_MOMENT)
-      s->moment_bytes += bytes;
-    else
-      s->other_state_bytes += bytes;
-  }
-  return KVA_OK;
-}
-
-static kva_status count_buffers(kva_module *m, const kva_memory_plan *plan, kva_lifetime *temps, int32_t *n_temps,
-                                kva_summary *s) {
+kva_status kva_plan_peak(const kva_memory_plan *plan, const kva_plan_bytes *bytes, kva_arena *scratch,
+                         int64_t *out_bytes) {
+  kva_lifetime *temps = KVA_NEW_ARRAY(scratch, kva_lifetime, plan->buffers.len + 1);
+  kva_lifetime **order = KVA_NEW_ARRAY(scratch, kva_lifetime *, 2 * plan->buffers.len + 1);
+  int32_t n = 0;
   for (uint32_t i = 0; i < plan->buffers.len; i++) {
-    const kva_plan_buffer *buffer = &plan->buffers.data[i];
-    int64_t bytes;
-    KVA_TRY(bytes_of(m, buffer->type, &bytes));
-    switch (buffer->place) {
-    case KVA_PLACE_INPUT: s->input_bytes += bytes; break;
-    case KVA_PLACE_OUTPUT: s->output_bytes += bytes; break;
-    case KVA_PLACE_CONST: s->constant_bytes += bytes; break;
-    case KVA_PLACE_STATE: break;
-    case KVA_PLACE_TEMP:
-      s->temp_total_bytes += bytes;
-      temps[(*n_temps)++] = (kva_lifetime){.bytes = bytes, .first = buffer->first_step, .last = buffer->last_step};
-      break;
-    }
+    const kva_plan_buffer *b = &plan->buffers.data[i];
+    if (b->place == KVA_PLACE_TEMP)
+      temps[n++] = (kva_lifetime){.bytes = bytes->of[i], .first = b->first_step, .last = b->last_step};
   }
-  return KVA_OK;
+  return kva_plan_memory(n, temps, order, out_bytes);
 }
 
 /* ---- gradients --------------------------------------------------------------------------------------------------- */
@@ -97,20 +62,17 @@ static bool updates_type(const kva_memory_plan *plan, const kva_plan_step *s, co
 
 /* A temporary that an update reads and that has its parameter's type is a gradient; one that is computed where it is
  * used takes no memory. */
-static kva_status count_gradients(kva_module *m, const kva_memory_plan *plan, bool *seen, kva_summary *s) {
+static void count_gradients(const kva_memory_plan *plan, bool *seen, kva_summary *s) {
   for (uint32_t i = 0; i < plan->steps.len; i++) {
     const kva_plan_step *step = &plan->steps.data[i];
     if (!step->node || !is_update(step->node)) continue;
     for (uint32_t k = 0; k < step->n_args; k++) {
       const kva_plan_buffer *buffer = &plan->buffers.data[step->args[k]];
-      int64_t bytes;
       if (seen[step->args[k]] || buffer->place != KVA_PLACE_TEMP || !updates_type(plan, step, buffer->type)) continue;
       seen[step->args[k]] = true;
-      KVA_TRY(bytes_of(m, buffer->type, &bytes));
-      s->gradient_bytes += bytes;
+      s->gradient_bytes += s->bytes.of[step->args[k]];
     }
   }
-  return KVA_OK;
 }
 
 /* ---- summary ----------------------------------------------------------------------------------------------------- */
@@ -131,22 +93,30 @@ static int64_t count_distinct(const kva_memory_plan *plan, uint64_t *hashes) {
   return distinct;
 }
 
-kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary *out_summary) {
-  kva_summary *s = out_summary;
+static int64_t count_tokens(const kva_memory_plan *plan, const kva_sizes *sizes) {
+  int64_t n;
+  if (!plan->graph->inputs.len) return 0;
+  const kva_type *t = plan->graph->inputs.data[0]->type;
+  bool known = kva_expr_eval(kva_type_elements(sizes->m, t), sizes->lookup, sizes->user, &n);
+  return known && kva_dtype_is_int(t->dtype) ? n : 0;
+}
+
+static kva_status summarize(kva_module *m, const kva_memory_plan *plan, kva_arena *scratch, kva_summary *s) {
+  const kva_sizes sizes = {m, kva_assumed_extent, m};
   *s = (kva_summary){.steps = plan->steps.len};
-  kva_arena *scratch = kva_arena_create();
-  kva_lifetime *temps = KVA_NEW_ARRAY(scratch, kva_lifetime, plan->buffers.len + 1);
-  int32_t n_temps = 0;
-  kva_status status = count_states(m, s);
-  if (status == KVA_OK) status = count_buffers(m, plan, temps, &n_temps, s);
-  kva_lifetime **order = KVA_NEW_ARRAY(scratch, kva_lifetime *, 2 * plan->buffers.len + 1);
-  if (status == KVA_OK) status = count_gradients(m, plan, KVA_NEW_ARRAY(scratch, bool, plan->buffers.len + 1), s);
-  if (status == KVA_OK) status = kva_plan_memory(n_temps, temps, order, &s->temp_peak_bytes);
+  KVA_TRY(kva_plan_measure(m, plan, &sizes, scratch, &s->bytes));
+  KVA_TRY(kva_plan_peak(plan, &s->bytes, scratch, &s->temp_peak_bytes));
+  count_gradients(plan, KVA_NEW_ARRAY(scratch, bool, plan->buffers.len + 1), s);
   s->distinct_kernels = count_distinct(plan, KVA_NEW_ARRAY(scratch, uint64_t, plan->steps.len + 1));
   s->contraction_flops = graph_flops(m, plan->graph);
-  const kva_graph *g = plan->graph;
-  if (status == KVA_OK && g->inputs.len && kva_dtype_is_int(g->inputs.data[0]->type->dtype))
-    status = elements(m, g->inputs.data[0]->type, &s->tokens);
+  s->tokens = count_tokens(plan, &sizes);
+  s->bytes.of = NULL; /* ends with scratch */
+  return KVA_OK;
+}
+
+kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary *out_summary) {
+  kva_arena *scratch = kva_arena_create();
+  kva_status status = summarize(m, plan, scratch, out_summary);
   kva_arena_destroy(scratch);
   return status;
 }
@@ -160,18 +130,17 @@ typedef struct category {
 } category;
 
 static void list_categories(const kva_summary *s, category out[N_CATEGORIES]) {
+  const kva_plan_bytes *b = &s->bytes;
   const category all[N_CATEGORIES] = {
-      {"parameters", "parameters", s->param_bytes},
-      {"optimiser moments", "moments", s->moment_bytes},
-      {"other state", "other_state", s->other_state_bytes},
-      {"constants", "constants", s->constant_bytes},
-      {"inputs and outputs", "inputs_outputs", s->input_bytes + s->output_bytes},
+      {"parameters", "parameters", b->params},
+      {"optimiser moments", "moments", b->moments},
+      {"other state", "other_state", b->other_states},
+      {"constants", "constants", b->constants},
+      {"inputs and outputs", "inputs_outputs", b->inputs + b->outputs},
       {"temporaries, peak", "temporaries_peak", s->temp_peak_bytes},
-      {"temporaries, unshared", "temporaries_unshared", s->temp_total_bytes},
+      {"temporaries, unshared", "temporaries_unshared", b->temporaries},
       {"of these, gradients", "gradients", s->gradient_bytes},
-      {"total", "total",
-       s->param_bytes + s->moment_bytes + s->other_state_bytes + s->constant_bytes + s->input_bytes + s->output_bytes +
-           s->temp_peak_bytes},
+      {"total", "total", b->fixed + s->temp_peak_bytes},
   };
   memcpy(out, all, sizeof all);
 }
@@ -220,7 +189,7 @@ static void print_extents(const kva_graph *g, FILE *out) {
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *out) {
   fprintf(out, "program %s, ", plan->name);
   print_extents(plan->graph, out);
-  fprintf(out, "  %-22s %14lld\n", "parameters", (long long)s->parameters);
+  fprintf(out, "  %-22s %14lld\n", "parameters", (long long)s->bytes.parameters);
   fprintf(out, "  %-22s %14.4g per call", "contraction FLOPs", s->contraction_flops);
   if (s->tokens)
     fprintf(out, ", %.4g per token (%lld tokens)", s->contraction_flops / (double)s->tokens, (long long)s->tokens);
@@ -240,7 +209,7 @@ void kva_summary_print_json(const kva_summary *s, FILE *out) {
   fprintf(out,
           "{\"parameters\": %lld, \"contraction_flops\": %.17g, \"tokens\": %lld, \"steps\": %lld, "
           "\"distinct_kernels\": %lld, \"bytes\": {",
-          (long long)s->parameters, s->contraction_flops, (long long)s->tokens, (long long)s->steps,
+          (long long)s->bytes.parameters, s->contraction_flops, (long long)s->tokens, (long long)s->steps,
           (long long)s->distinct_kernels);
   for (int i = 0; i < N_CATEGORIES; i++)
     fprintf(out, "%s\"%s\": %lld", i ? ", " : "", all[i].key, (long long)all[i].bytes);

@@ -6,17 +6,18 @@
 
 /* Symbols have the extents of kva_assumed_extent. */
 typedef struct kva_summary {
-  int64_t parameters; /* elements of trained states */
-  int64_t param_bytes, moment_bytes, other_state_bytes, constant_bytes, input_bytes, output_bytes;
+  kva_plan_bytes bytes;     /* without `of` */
   int64_t temp_peak_bytes;  /* arena after packing by lifetime */
-  int64_t temp_total_bytes; /* without sharing memory */
-  int64_t gradient_bytes;   /* of temp_total_bytes: what updates of parameters read */
+  int64_t gradient_bytes;   /* of temporaries: what updates of parameters read */
   double contraction_flops; /* per call: matrix products, convolutions, attention (a multiply-add counts as two) */
   int64_t tokens;           /* elements of input 0 if that is an integer tensor, else 0 */
   int64_t steps, distinct_kernels;
 } kva_summary;
 
 KVA_MUST_USE kva_status kva_summarize(kva_module *m, const kva_memory_plan *plan, kva_summary *out_summary);
+/* Bytes of a plan's temporaries in memory that they share, placed as the runtime places them. */
+KVA_MUST_USE kva_status kva_plan_peak(const kva_memory_plan *plan, const kva_plan_bytes *bytes, kva_arena *scratch,
+                                      int64_t *out_bytes);
 /* contraction_flops of one step of the plan; 0 for steps without a contraction. */
 double kva_plan_step_flops(kva_module *m, const kva_memory_plan *plan, uint32_t step);
 void kva_summary_print(const kva_memory_plan *plan, const kva_summary *s, FILE *out);

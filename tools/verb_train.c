@@ -29,7 +29,7 @@ typedef struct train_options {
   const char *model, *precision;
   kva_strings defines, pins, variants;
   kva_train_settings settings;
-  bool check_indices;
+  bool check_indices, dry_run;
   int64_t memory;
   kva_device_choice device;
   kva_tune_choice tune;
@@ -53,7 +53,7 @@ static const char *data_text(const kva_train_spec *spec, const kva_strings *pins
     const char *name = kva_map_key_at(spec->data_args, i, NULL);
     if (!strcmp(name, "length") && kva_cli_pin_of(pins, "T")) continue;
     kva_text_add(&text, "%c%s=", first ? ':' : ',', name);
-    kva_text_add_double(&text, *(const double *)kva_map_value_at(spec->data_args, i));
+    kva_text_add(&text, "%.17g", *(const double *)kva_map_value_at(spec->data_args, i));
     first = false;
   }
   const char *copy = kva_arena_strdup(arena, text.data);
@@ -200,17 +200,76 @@ static kva_status check_inputs(const train_options *o, const kva_module *m, cons
   return kva_train_check(&o->settings, d, (int)n, names, diag);
 }
 
+/* ---- dry runs ---------------------------------------------------------------------------------------------------- */
+
+/* What is the same for all variants. Returns their number; room for 3 and the -D. */
+static int common_config(const train_options *o, kva_report_item *out) {
+  int n = 0;
+  out[n++] = (kva_report_item){"model", o->model};
+  out[n++] = (kva_report_item){"device", o->device.device ? o->device.device : "cpu"};
+  out[n++] = (kva_report_item){"precision", o->precision ? o->precision : "f32"};
+  for (uint32_t i = 0; i < o->defines.n; i++) out[n++] = (kva_report_item){"-D", o->defines.v[i]};
+  return n;
+}
+
+static void print_config(int n, const kva_report_item *items) {
+  for (int i = 0; i < n; i++) printf("%-22s %s\n", items[i].name, items[i].value);
+}
+
+/* The start of an object that the plan ends. */
+static void print_config_json(int n, const kva_report_item *items) {
+  kva_text text = {0};
+  for (int i = 0; i < n; i++) {
+    if (!strcmp(items[i].name, "-D")) continue; /* a name of several */
+    if (i) kva_text_add(&text, ", ");
+    kva_text_add_quoted(&text, items[i].name);
+    kva_text_add(&text, ": ");
+    kva_text_add_quoted(&text, items[i].value);
+  }
+  printf("{\"config\": {%s}, \"plan\": ", text.data);
+  kva_text_free(&text);
+}
+
+/* What a run would be and what it would take; compiles nothing. */
+static kva_status describe_run(const train_options *o, kva_module *m, const kva_compile_options *options,
+                               const kva_strings *pins, kva_arena *arena, kva_diag *diag) {
+  kva_train_defaults d = defaults_of(m, pins, arena);
+  kva_report_item *items = KVA_NEW_ARRAY(arena, kva_report_item, o->defines.n + 16);
+  const kva_report_item *own;
+  int n = common_config(o, items), n_own = kva_train_config(&o->settings, &d, arena, &own);
+  memcpy(items + n, own, (size_t)n_own * sizeof *items);
+  bool changed = false, json = o->settings.json;
+  kva_codegen *cg;
+  KVA_TRY(kva_compile_graph(m, options));
+  KVA_TRY(kva_run_pass(m, KVA_PASS_plan, &options->passes, &changed));
+  KVA_TRY(kva_codegen_create(&options->target, diag, &cg));
+  (json ? print_config_json : print_config)(n + n_own, items);
+  kva_status status = (json ? kva_print_plans_json : kva_print_plans)(cg, m, stdout);
+  if (json) printf("}\n");
+  kva_codegen_destroy(cg);
+  return status;
+}
+
 static kva_strings defines_of(const train_options *o, const variant *v) {
   kva_strings defines = o->defines;
   for (uint32_t i = 0; i < v->defines.n && defines.n < 64; i++) defines.v[defines.n++] = v->defines.v[i];
   return defines;
 }
 
-static int train_variant(const train_options *o, variant *v, const char *metrics, kva_arena *arena) {
-  kva_diag *diag = kva_diag_create();
+/* Checks what the run needs besides the model, and fixes its shapes. */
+static kva_status prepare(const train_options *o, const kva_module *m, kva_strings *pins, kva_compile_options *options,
+                          kva_arena *arena, kva_diag *diag) {
+  kva_train_defaults d = defaults_of(m, pins, arena);
+  if (kva_train_rows(&o->settings, &d) > pin_shapes(o, m, pins, arena)) options->passes.train = KVA_TRAIN_MICRO_BATCHES;
+  d = defaults_of(m, pins, arena);
+  return check_inputs(o, m, &d, arena, diag);
+}
+
+/* Compiles a variant. Returns -1 and the program, or an exit code. */
+static int compile_variant(const train_options *o, const variant *v, kva_arena *arena, kva_diag *diag,
+                           kvasir_program **out_program) {
   kva_strings defines = defines_of(o, v), pins = o->pins;
   kva_module *m = NULL;
-  kvasir_program *program = NULL;
   kva_pass_choice passes = o->passes;
   kva_compile_options options = {
       .train = true,
@@ -221,24 +280,35 @@ static int train_variant(const train_options *o, variant *v, const char *metrics
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {
-    int64_t rows = pin_shapes(o, m, &pins, arena);
-    kva_train_defaults d = defaults_of(m, &pins, arena);
-    if (kva_train_rows(&o->settings, &d) > rows) options.passes.train = KVA_TRAIN_MICRO_BATCHES;
-    status = check_inputs(o, m, &d, arena, diag);
+    status = prepare(o, m, &pins, &options, arena, diag);
     if (status != KVA_OK) code = kva_cli_fail(status, diag);
     kva_module_destroy(m);
     m = NULL;
   }
   if (code < 0) code = load(o, &defines, &pins, &passes.control, diag, &m);
-  if (code < 0) {
-    if (!o->settings.json) kva_cli_print_trained(m, &o->tune);
-    status = kva_program_compile(m, &options, o->device.device, diag, &program);
-    kva_cli_print_passes(&passes);
-    if (status == KVA_OK) status = train_compiled(program, o, &o->pins, metrics, v, arena, diag);
-    m = NULL; /* the program owns it now */
+  if (code < 0 && o->dry_run) {
+    status = describe_run(o, m, &options, &o->pins, arena, diag);
     code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
   }
+  if (code < 0) {
+    if (!o->settings.json) kva_cli_print_trained(m, &o->tune);
+    status = kva_program_compile(m, &options, o->device.device, diag, out_program);
+    kva_cli_print_passes(&passes);
+    m = NULL; /* the program owns it now */
+    if (status != KVA_OK) code = kva_cli_fail(status, diag);
+  }
   kva_module_destroy(m);
+  return code;
+}
+
+static int train_variant(const train_options *o, variant *v, const char *metrics, kva_arena *arena) {
+  kva_diag *diag = kva_diag_create();
+  kvasir_program *program = NULL;
+  int code = compile_variant(o, v, arena, diag, &program);
+  if (code < 0) {
+    kva_status status = train_compiled(program, o, &o->pins, metrics, v, arena, diag);
+    code = status == KVA_OK ? EXIT_DONE : kva_cli_fail(status, diag);
+  }
   kvasir_program_destroy(program);
   kva_diag_destroy(diag);
   return code;
@@ -280,11 +350,7 @@ static const char *metrics_path(const train_options *o, uint32_t i, uint32_t n, 
 static kva_status write_report(const train_options *o, const variant *v, uint32_t n, kva_arena *arena, kva_diag *diag) {
   kva_train_result *results = KVA_NEW_ARRAY(arena, kva_train_result, n);
   kva_report_item *config = KVA_NEW_ARRAY(arena, kva_report_item, o->defines.n + 3);
-  int k = 0;
-  config[k++] = (kva_report_item){"model", o->model};
-  config[k++] = (kva_report_item){"device", o->device.device ? o->device.device : "cpu"};
-  config[k++] = (kva_report_item){"precision", o->precision ? o->precision : "f32"};
-  for (uint32_t i = 0; i < o->defines.n; i++) config[k++] = (kva_report_item){"-D", o->defines.v[i]};
+  int k = common_config(o, config);
   for (uint32_t i = 0; i < n; i++) results[i] = v[i].result;
   return kva_train_write_report(o->settings.report, (int)n, results, k, config, arena, diag);
 }
@@ -369,6 +435,8 @@ static int run(int argc, char **argv) {
       KVA_TUNE_OPTIONS(&o.tune),
       {"--weights", NULL, "FILE", KVA_OPTION_STRING, &o.tune.weights,
        "start from these: a safetensors file or checkpoint"},
+      {"--dry-run", NULL, NULL, KVA_OPTION_FLAG, &o.dry_run,
+       "print the configuration and the plan of a step, and train nothing; --json: as one object"},
       KVA_CHECK_INDICES_OPTION(&o.check_indices),
       KVA_MEMORY_OPTION(&o.memory),
       KVA_PASS_OPTIONS(&o.passes),

@@ -120,7 +120,7 @@ typedef struct kva_train_result {
   int n_times;
   kva_report_moment *moments; /* of its steps */
   int n_moments;
-  const kva_report_item *config; /* data, batch, rate and what else shapes the run */
+  const kva_report_item *config; /* kva_train_config */
   int n_config;
   double items; /* per optimiser step, in units of: */
   const char *unit;
@@ -139,6 +139,10 @@ KVA_MUST_USE kva_status kva_train_session(kva_session *s, const kva_train_settin
                                           kva_train_result *result);
 /* Whether a program's first input is a matrix of integers. */
 bool kva_train_reads_tokens(const kva_program *p);
+/* Data, batch, rate and what else shapes a run, by name and as text, in the arena. Returns their number; 0: settings
+ * that kva_train_make_options refuses. */
+int kva_train_config(const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                     const kva_report_item **out);
 /* Collects and prints shift scalars, memory and times of the session after a run, and its configuration. */
 void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
                        kva_train_result *result);

@@ -149,10 +149,10 @@ static const char *rows_text(const kva_train_options *t, kva_arena *arena) {
   return kva_arena_printf(arena, "%lld sequences, %lld at a time", (long long)t->batch, (long long)t->micro_batch);
 }
 
-static void collect_config(const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
-                           kva_train_result *result) {
+int kva_train_config(const kva_train_settings *o, const kva_train_defaults *d, kva_arena *arena,
+                     const kva_report_item **out) {
   kva_train_options t;
-  if (kva_train_make_options(o, d, NULL, &t) != KVA_OK) return; /* the run has said so */
+  if (kva_train_make_options(o, d, NULL, &t) != KVA_OK) return 0; /* the run has said so */
   const char *data = kva_train_data(o, d);
   const kva_report_item items[] = {
       {"data", data ? data : "none"},
@@ -163,8 +163,8 @@ static void collect_config(const kva_train_settings *o, const kva_train_defaults
       {"seed", kva_arena_printf(arena, "%llu", (unsigned long long)t.seed)},
       {"threads", o->threads > 0 ? kva_arena_printf(arena, "%lld", (long long)o->threads) : "all"},
   };
-  result->config = kva_arena_memdup(arena, items, sizeof items);
-  result->n_config = sizeof items / sizeof *items;
+  *out = kva_arena_memdup(arena, items, sizeof items);
+  return sizeof items / sizeof *items;
 }
 
 /* What a run's configuration shares with the first run's is printed once. */
@@ -207,7 +207,7 @@ void kva_train_collect(kva_session *s, const kva_train_settings *o, const kva_tr
     collect_times(s, program, arena, result);
   }
   collect_shifts(s, arena, result);
-  collect_config(o, d, arena, result);
+  result->n_config = kva_train_config(o, d, arena, &result->config);
   if (!o->json && result->seconds > 0) print_result(result, o->profile);
 }
 

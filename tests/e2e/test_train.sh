@@ -67,3 +67,17 @@ done
 steps_of() { grep -c '"event": "step"' "$1"; }
 [ "$(steps_of "$work/v-0.jsonl")" -eq 5 ] && [ "$(steps_of "$work/v-1.jsonl")" -eq 5 ] || fail "metrics of the variants"
 [ "$(grep -c '"event": "shift"' "$work/v-0.jsonl")" -eq 2 ] || fail "a run with shifts ends with the weights of its heads"
+
+# A dry run says what the same options would do, and trains nothing.
+expect 0 train models/induction.kv "${size[@]}" --batch 16 --micro-batch 4 --steps 7 --threads 1 --dry-run --metrics "$work/dry.jsonl"
+says "16 sequences, 4 at a time"
+says "program grad_step"
+[ ! -e "$work/dry.jsonl" ] || fail "a dry run trains"
+expect 0 train models/induction.kv "${size[@]}" --batch 16 --steps 7 --precision bf16 --dry-run --json
+python3 - "$work/out" <<'PY' || fail "the plan as JSON"
+import json, sys
+dry = json.load(open(sys.argv[1]))
+config, plan = dry["config"], dry["plan"]["train_step"]
+assert config["data"] == "induction:pool=24,length=32" and config["steps"] == "7" and config["precision"] == "bf16", config
+assert plan["tokens"] == 16 * 32 and plan["bytes"]["total"] > plan["bytes"]["parameters"] == 4 * plan["parameters"], plan
+PY

@@ -57,6 +57,11 @@ kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_t
   return kva_choose_target(choice->device, choice->target, choice->gemm, diag, target);
 }
 
+kva_status kva_cli_device(const kva_device_choice *choice, kva_diag *diag, kva_compile_options *options) {
+  KVA_TRY(kva_cli_target(choice, diag, &options->target));
+  return kva_choose_room(choice->device, diag, &options->room);
+}
+
 void kva_cli_print_compiled(const kva_compiled *c) {
   printf("compiled in %.2f s (passes %.2f, code %.2f%s), %d kernels\n", c->pass_seconds + c->codegen_seconds,
          c->pass_seconds, c->codegen_seconds, c->cached ? " from the cache" : "", c->artifact->n_kernels);

@@ -111,6 +111,8 @@ typedef struct kva_device_choice {
   }
 /* Fails for a device that this machine does not have; otherwise sets the compilation target. */
 KVA_MUST_USE kva_status kva_cli_target(const kva_device_choice *choice, kva_diag *diag, kva_target_options *target);
+/* For what is run here: the target, and the memory that there is. */
+KVA_MUST_USE kva_status kva_cli_device(const kva_device_choice *choice, kva_diag *diag, kva_compile_options *options);
 
 /* Prints "compiled in 1.19 s (passes 0.01, code 1.18), 69 kernels". */
 void kva_cli_print_compiled(const kva_compiled *c);

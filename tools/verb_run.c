@@ -34,6 +34,7 @@ static kva_status run_program(kvasir_program *p, const run_options *o, kva_diag 
                                    .output_dir = o->output_dir,
                                    .read_proto = kva_cli_read_proto};
   kvasir_session *session;
+  kva_cli_warn(diag);
   KVA_TRY(kva_program_session(p, &options, diag, &session));
   kva_cli_warn(diag);
   kva_status status = kva_run_files(session->s, 0, &request, diag);
@@ -48,7 +49,7 @@ static int load_and_run(const char *path, run_options *o, kva_arena *arena, kva_
   kva_module *m = NULL;
   kvasir_program *program = NULL;
   kva_status status = o->output_dir ? kva_run_make_folder(o->output_dir, diag) : KVA_OK;
-  if (status == KVA_OK) status = kva_cli_target(&o->device, diag, &options.target);
+  if (status == KVA_OK) status = kva_cli_device(&o->device, diag, &options);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? kva_cli_load_from(&from, diag, &m) : kva_cli_fail(status, diag);
   if (code >= 0) return code;

@@ -166,6 +166,7 @@ static kva_status train_compiled(kvasir_program *program, const train_options *o
                                  .seed = settings->seed > 0 ? (uint64_t)settings->seed : 0,
                                  .profile = settings->profile || settings->report};
   kvasir_session *session;
+  kva_cli_warn(diag);
   KVA_TRY(kva_program_session(program, &options, diag, &session));
   kva_cli_warn(diag);
   if (!settings->json) {
@@ -276,7 +277,7 @@ static int compile_variant(const train_options *o, const variant *v, kva_arena *
       .target = {.opt_level = 2, .cache = kva_user_cache(arena, NULL)},
       .passes = {
           .control = &passes.control, .adjustable = true, .check_indices = o->check_indices, .memory = o->memory}};
-  kva_status status = kva_cli_target(&o->device, diag, &options.target);
+  kva_status status = kva_cli_device(&o->device, diag, &options);
   if (status == KVA_OK) status = kva_precision_named(o->precision, diag, &options.passes.compute);
   int code = status == KVA_OK ? load(o, &defines, &pins, NULL, diag, &m) : kva_cli_fail(status, diag);
   if (code < 0) {

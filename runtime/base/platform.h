@@ -8,6 +8,15 @@
 /* Seconds on a monotonic clock. */
 double kva_now(void);
 
+/* Memory that this process may use, in bytes. */
+typedef struct kva_memory_size {
+  int64_t whole;     /* with swap; 0: unknown */
+  int64_t available; /* without swap, and without what others use now */
+} kva_memory_size;
+/* Of the machine, or of the control group that limits the process to less. root: what stands before /proc and /sys, "".
+ */
+kva_memory_size kva_machine_memory(const char *root);
+
 /* A file mapped read-only. size 0 gives data NULL. On failure a message goes to diag. */
 typedef struct kva_file {
   const void *data;

@@ -85,6 +85,7 @@ enum {
   X(cuStreamCreate, "cuStreamCreate", (cu_stream * out_stream, unsigned flags))                                   \
   X(cuStreamDestroy, "cuStreamDestroy_v2", (cu_stream stream))                                                    \
   X(cuStreamSynchronize, "cuStreamSynchronize", (cu_stream stream))                                               \
+  X(cuMemGetInfo, "cuMemGetInfo_v2", (size_t * out_free, size_t * out_total))                                     \
   X(cuMemAlloc, "cuMemAlloc_v2", (cu_pointer * out_pointer, size_t bytes))                                        \
   X(cuMemFree, "cuMemFree_v2", (cu_pointer pointer))                                                              \
   X(cuMemAllocHost, "cuMemAllocHost_v2", (void **out_data, size_t bytes))                                         \

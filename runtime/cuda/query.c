@@ -72,6 +72,23 @@ kva_status kva_gpu_find_blas(kva_diag *diag, const char **out_path) {
   return kva_blas_api_load(diag, &api, out_path);
 }
 
+static int64_t ask_free(const kva_cuda_api *api, cu_device device) {
+  cu_context context;
+  size_t available = 0, whole;
+  if (api->cuDevicePrimaryCtxRetain(&context, device)) return 0;
+  if (api->cuCtxSetCurrent(context) || api->cuMemGetInfo(&available, &whole)) available = 0;
+  api->cuCtxSetCurrent(NULL);
+  api->cuDevicePrimaryCtxRelease(device);
+  return (int64_t)available;
+}
+
+int64_t kva_gpu_available_memory(void) {
+  kva_cuda_api api;
+  cu_device device;
+  if (kva_cuda_api_load(NULL, &api) != KVA_OK || api.cuDeviceGet(&device, 0)) return 0;
+  return ask_free(&api, device);
+}
+
 kva_status kva_gpu_probe(kva_diag *diag, const char **out_arch) {
   kva_gpu_report r = {0};
   KVA_TRY(query_driver(&r, diag));

@@ -32,6 +32,9 @@ int kva_gpu_ptx_version(int driver);
  * environment's. */
 KVA_MUST_USE kva_status kva_gpu_find_blas(kva_diag *diag, const char **out_path);
 
+/* Bytes that are free on the GPU that device cuda uses; 0: unknown. Costs a context, unless the process has one. */
+int64_t kva_gpu_available_memory(void);
+
 /* KVA_MISSING with the reason if device cuda cannot run here. *out_arch is the architecture to compile for. */
 KVA_MUST_USE kva_status kva_gpu_probe(kva_diag *diag, const char **out_arch);
 

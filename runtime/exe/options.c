@@ -88,7 +88,7 @@ static bool store_seconds(const char *value, double *out) {
   return end != value && !*end && v > 0 && v < 1e9;
 }
 
-static bool store_bytes(const char *value, int64_t *out) {
+bool kva_parse_bytes(const char *value, int64_t *out) {
   static const char units[] = "KMGT";
   char *end;
   double v = strtod(value, &end);
@@ -124,7 +124,7 @@ static bool store(const kva_option *o, const char *value) {
   case KVA_OPTION_NOT_NEGATIVE:
   case KVA_OPTION_POSITIVE: return store_number(o, value);
   case KVA_OPTION_SECONDS: return store_seconds(value, o->target);
-  case KVA_OPTION_BYTES: return store_bytes(value, o->target);
+  case KVA_OPTION_BYTES: return kva_parse_bytes(value, o->target);
   case KVA_OPTION_PART: return store_part(value, o->target);
   case KVA_OPTION_WORD: *(const char **)o->target = value; return kva_word_index(o->value, value) >= 0;
   case KVA_OPTION_CHOICE:

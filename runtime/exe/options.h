@@ -56,6 +56,9 @@ typedef struct kva_usage {
 int kva_options_parse(const kva_usage *usage, int argc, char **argv, const kva_option *options, uint32_t n_options,
                       const char **positional, int max_positional, int *n_positional);
 
+/* "40G", "512M", "64K" (of 1024) or a plain number of bytes, above 0. */
+bool kva_parse_bytes(const char *text, int64_t *out_bytes);
+
 /* Index of a word in a list as "text|dot"; -1: not in it. */
 int kva_word_index(const char *words, const char *word);
 

@@ -41,6 +41,18 @@ says "$site/libcublasLt.so.13"
 KVASIR_CUBLASLT_LIBRARY="" VIRTUAL_ENV=$work expect 0 doctor
 grep -qF "$work" "$work/out" && fail "cuBLASLt of nowhere"
 
+# The GPU's memory is the limit; what is free of it now is worth a warning. The weights take 2.4 MiB.
+wide=(models/mlp.kv -D d=1 -D layers=2 -D hidden=800 -D vocab=2 --pin B=1 --pin T=1 --device cuda)
+export FAKE_CUDA_MEMORY=4
+FAKE_CUDA_FREE=2 expect 0 run "${wide[@]}"
+says "bytes, the memory of the GPU, of which 2097152 are free now"
+FAKE_CUDA_FREE=3 expect 0 run "${wide[@]}"
+grep -q "are free now" "$work/out" && fail "3 MiB are enough"
+FAKE_CUDA_MEMORY=2 expect 3 run "${wide[@]}"
+says "program 'main' does not fit 2097152 bytes, the memory of the GPU: parameters"
+says "float[800, 800] dense.1.w (2560000 bytes)"
+unset FAKE_CUDA_MEMORY
+
 # Local memory is a warning; the compiler's messages go to a file.
 FAKE_CUDA_LOCAL_BYTES=64 KVASIR_CUDA_LOG=$work/log expect 0 run models/mlp.kv --pin B=1 --pin T=4 --device cuda
 grep -q "local memory" "$work/out" && fail "64 bytes of local memory pass"

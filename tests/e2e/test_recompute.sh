@@ -47,6 +47,25 @@ expect 1 train "${model[@]}" --data random --batch 8 --steps 1 --memory 2M
 says "program 'train_step' does not fit 2097152 bytes"
 says "a smaller batch"
 says "the largest tensors: float[8, 64, 256] logits (524288 bytes), "
+
+# What the machine cannot hold is refused before compiling, by default; what just fits is not.
+limited() { KVASIR_MACHINE_MEMORY=$1 expect "${@:2}"; }
+needs=$((6 << 20))
+limited $needs 3 train "${model[@]}" --data random --batch 8 --steps 1
+says "program 'train_step' does not fit $needs bytes, as \$KVASIR_MACHINE_MEMORY says: parameters"
+says "--micro-batch, shorter sequences, or --memory N"
+limited $needs 0 train "${model[@]}" --data random --batch 8 --steps 1 --memory $needs
+limited $((3 << 20)) 3 train "${model[@]}" --data random --batch 8 --steps 1 --memory $needs
+limited 400K 3 train "${model[@]}" --data random --batch 1 --steps 1
+says "a smaller model, or more memory, is needed"
+limited 1M 3 run "${model[@]}" --pin B=8 --pin T=64
+says "smaller inputs take less"
+limited 8M 0 run "${model[@]}" --pin B=8 --pin T=64
+limited off 0 run models/mlp.kv --pin B=1 --pin T=1
+limited 1X 1 run models/mlp.kv --pin B=1 --pin T=1
+says "KVASIR_MACHINE_MEMORY must be a number of bytes like 40G, or off; found '1X'"
+expect 3 train models/lm.kv -D preset=19B --pin B=4096 --data random --steps 1
+says "the memory and swap of this machine"
 for wrong in 0 -1 G 10X 1e30 nan ""; do
   expect 2 train "${model[@]}" --memory "$wrong"
   says "a number of bytes like 40G"

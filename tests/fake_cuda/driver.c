@@ -89,10 +89,17 @@ cu_result fake_cuDeviceGetAttribute(int *out_value, cu_result attribute, cu_devi
   }
 }
 
+/* FAKE_CUDA_MEMORY, FAKE_CUDA_FREE: MiB that there are, and that are free. */
 cu_result fake_cuDeviceTotalMem(size_t *out_bytes, cu_device device) {
   (void)device;
-  *out_bytes = (size_t)1 << 30;
+  *out_bytes = (size_t)setting("FAKE_CUDA_MEMORY", 1024) << 20;
   return CU_SUCCESS;
+}
+
+cu_result fake_cuMemGetInfo(size_t *out_free, size_t *out_total) {
+  if (fake_state()) return fake_state();
+  *out_free = (size_t)setting("FAKE_CUDA_FREE", 1024) << 20;
+  return fake_cuDeviceTotalMem(out_total, 0);
 }
 
 cu_result fake_cuDevicePrimaryCtxRetain(cu_context *out_context, cu_device device) {

@@ -63,6 +63,7 @@ static kva_status compile(kva_compiled *c, const kva_compile_options *options, k
   double start = kva_now();
   KVA_TRY(kva_compile_graph(c->module, options));
   KVA_TRY(kva_plan_functions(c->module, options, c->arena, &c->n_plans, &c->plans));
+  KVA_TRY(kva_check_room(c->module, c->n_plans, c->plans, options));
   c->pass_seconds = kva_now() - start;
   kva_target_options target = options->target;
   target.control = options->passes.control;

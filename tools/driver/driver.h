@@ -7,12 +7,20 @@
 #include "passes/passes.h"
 #include "runtime/runtime.h"
 
+/* Memory of what will run the programs. */
+typedef struct kva_room {
+  int64_t whole;              /* bytes; 0: unknown, and nothing is checked */
+  int64_t (*available)(void); /* bytes of it that are free now; NULL: unknown */
+  const char *what;           /* ", the memory and swap of this machine" */
+} kva_room;
+
 typedef struct kva_compile_options {
   bool train;       /* programs "train_step" and "eval" in addition to "main"; requires a train block */
   bool decode;      /* programs "decode" and "step": pass incremental */
   bool decode_only; /* with decode: these alone, without function 0 */
   kva_target_options target;
   kva_pass_options passes;
+  kva_room room; /* programs that cannot fit are refused before they are compiled */
 } kva_compile_options;
 
 /* Words of options. */
@@ -46,5 +54,8 @@ KVA_MUST_USE kva_status kva_compile_graph(kva_module *m, const kva_compile_optio
 /* Plans the functions that become programs; runs after kva_compile_graph. */
 KVA_MUST_USE kva_status kva_plan_functions(kva_module *m, const kva_compile_options *options, kva_arena *arena,
                                            uint32_t *out_n, kva_memory_plan ***out_plans);
+/* Fails if a program surely takes more than options->room has, and warns if more than is free of it. */
+KVA_MUST_USE kva_status kva_check_room(kva_module *m, uint32_t n, kva_memory_plan *const *plans,
+                                       const kva_compile_options *options);
 
 #endif

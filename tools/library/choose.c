@@ -1,5 +1,6 @@
 /* What a user leaves open: where compiled code is kept, and what a device is compiled for. */
 #include "runtime/cuda/query.h"
+#include "runtime/exe/options.h"
 #include "tools/library/library.h"
 
 #include <stdlib.h>
@@ -47,6 +48,35 @@ kva_status kva_choose_target(const char *device, const char *target, const char 
   KVA_TRY(kva_device_check(device, diag, &arch));
   out->arch = target ? target : arch;
   return choose_gemm(device, gemm, diag, out);
+}
+
+static int64_t available_memory(void) {
+  return kva_machine_memory("").available;
+}
+
+/* The smaller of the two. */
+static void limit_room(int64_t bytes, const char *what, kva_room *room) {
+  if (!bytes || (room->whole && room->whole <= bytes)) return;
+  room->whole = bytes;
+  room->what = what;
+}
+
+kva_status kva_choose_room(const char *device, kva_diag *diag, kva_room *out) {
+  const char *own = getenv("KVASIR_MACHINE_MEMORY");
+  *out = (kva_room){0};
+  int64_t bytes = 0;
+  if (own && strcmp(own, "off") != 0 && !kva_parse_bytes(own, &bytes))
+    return kva_error(diag, NULL, "KVASIR_MACHINE_MEMORY must be a number of bytes like 40G, or off; found '%s'", own);
+  if (own && !bytes) return KVA_OK;
+  if (device && !strcmp(device, "cuda")) {
+    kva_gpu_report gpus;
+    kva_gpu_query(&gpus);
+    *out = (kva_room){gpus.gpus[0].memory, kva_gpu_available_memory, ", the memory of the GPU"};
+  } else {
+    *out = (kva_room){kva_machine_memory("").whole, available_memory, ", the memory and swap of this machine"};
+  }
+  limit_room(bytes, ", as $KVASIR_MACHINE_MEMORY says", out);
+  return KVA_OK;
 }
 
 static kva_status check_device(void *job, kva_diag *diag) {

@@ -77,6 +77,9 @@ const kva_cache *kva_cache_in(kva_arena *arena, const char *folder);
  * "library", "generated", or NULL, the device's default. */
 KVA_MUST_USE kva_status kva_choose_target(const char *device, const char *target, const char *gemm, kva_diag *diag,
                                           kva_target_options *out);
+/* The memory of what a device computes on: of the GPU, or of this machine. The environment's KVASIR_MACHINE_MEMORY, a
+ * number of bytes, is the limit where that is less; "off": none is known. */
+KVA_MUST_USE kva_status kva_choose_room(const char *device, kva_diag *diag, kva_room *out);
 
 /* ---- calls of kvasir.h ------------------------------------------------------------------------------------------- */
 

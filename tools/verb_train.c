@@ -201,6 +201,22 @@ static kva_status check_inputs(const train_options *o, const kva_module *m, cons
   return kva_train_check(&o->settings, d, (int)n, names, diag);
 }
 
+static int64_t count_quantised(const kva_module *m) {
+  int64_t count = 0;
+  for (const kva_node *n = m->functions.data[0]->graph->first; n; n = n->next)
+    count += (n->op->traits & KVA_UNPACKS) != 0;
+  return count;
+}
+
+/* An evaluation trains nothing. */
+static void warn_of_quantised(const train_options *o, const kva_module *m, kva_diag *diag) {
+  int64_t count = o->settings.steps ? count_quantised(m) : 0;
+  if (count)
+    kva_warn(diag, &(kva_loc){.file = o->tune.weights ? o->tune.weights : o->model},
+             "%lld weights are quantised and do not train, only the others may; start from weights in float",
+             (long long)count);
+}
+
 /* ---- dry runs ---------------------------------------------------------------------------------------------------- */
 
 /* What is the same for all variants. Returns their number; room for 3 and the -D. */
@@ -293,6 +309,7 @@ static int compile_variant(const train_options *o, const variant *v, kva_arena *
   }
   if (code < 0) {
     if (!o->settings.json) kva_cli_print_trained(m, &o->tune);
+    warn_of_quantised(o, m, diag);
     status = kva_program_compile(m, &options, o->device.device, diag, out_program);
     kva_cli_print_passes(&passes);
     m = NULL; /* the program owns it now */

@@ -2,13 +2,7 @@
 # Texts out of models: a model that learned one sentence continues it, as .kv and as ONNX; draws depend on the seed alone;
 # what does not fit is refused by name.
 . "$(dirname "$0")/support.sh"
-
-size=(-D vocab=257 -D d=32 -D ffn=48 -D heads=2 -D layers=1)
-for _ in $(seq 400); do printf 'the cat sat on the mat. '; done >"$work/text"
-expect 0 data "$work/text" -o "$work/text.tok"
-expect 0 train models/lm.kv "${size[@]}" -D lr=1e-2 --data "tokens:$work/text.tok,length=48" --steps 80 \
-  --checkpoint "$work/run"
-weights=$(echo "$work"/run/*80.safetensors)
+. "$(dirname "$0")/sentence.sh"
 
 expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt 'the cat ' --tokens 40 --stats
 grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "generate forgot the sentence"

@@ -2,13 +2,8 @@
 # Weights in 8 and 4 bits: the model computes nearly the same with them, they stay packed in memory, and every verb that
 # takes weights takes these; ONNX files that hold them give the same bits; what does not fit is refused by name.
 . "$(dirname "$0")/support.sh"
+. "$(dirname "$0")/sentence.sh"
 
-size=(-D vocab=257 -D d=32 -D ffn=48 -D heads=2 -D layers=1)
-for _ in $(seq 400); do printf 'the cat sat on the mat. '; done >"$work/text"
-expect 0 data "$work/text" -o "$work/text.tok"
-expect 0 train models/lm.kv "${size[@]}" -D lr=1e-2 --data "tokens:$work/text.tok,length=48" --steps 80 \
-  --checkpoint "$work/run"
-weights=$(echo "$work"/run/*80.safetensors)
 expect 0 export models/lm.kv "${size[@]}" --weights "$weights" -o "$work/lm.onnx"
 
 loss() { # loss FILE: of the model with these weights
@@ -51,3 +46,11 @@ refused 2 '--bits is 8 or 4' quantize models/lm.kv --bits 5 -o x
 refused 2 '--block is 32 or 128' quantize models/lm.kv --block 64 -o x
 refused 1 'has no value: give --weights' quantize models/lm.kv "${size[@]}" -o "$work/x"
 refused 1 'does not fit the model' generate models/lm.kv "${size[@]}" -D ffn=64 --weights "$work/q.safetensors" --prompt x
+
+# Training leaves quantised weights as they are, and says so.
+step=(train models/lm.kv "${size[@]}" --weights "$work/q4.safetensors" --data "tokens:$work/text.tok,length=48" --steps 1)
+expect 0 quantize models/lm.kv "${size[@]}" --weights "$weights" --bits 4 -o "$work/q4.safetensors"
+expect 0 "${step[@]}"
+grep -qE 'q4.safetensors: warning: [1-9][0-9]* weights are quantised and do not train' "$work/out" || fail "no warning"
+expect 0 "${step[@]}" --steps 0
+! grep -q 'do not train' "$work/out" || fail "an evaluation warns"

@@ -62,6 +62,8 @@ typedef struct kva_elab {
   kva_map *paths;     /* paths of calls in this function, to number duplicates */
   kva_map *declared;  /* parameters of this function */
   kva_el_frame *frame;
+  const kva_el_frame *train;         /* that of the train block, the only one with metrics; NULL: elsewhere */
+  kva_ast_names metrics;             /* of the train block */
   size_t errors_before, unsupported; /* numbers of diagnostics: before elaboration; of those, KVA_UNSUPPORTED */
   uint32_t depth;                    /* call depth */
   uint32_t level;                    /* depth of expressions and blocks, across calls: bounds the stack */

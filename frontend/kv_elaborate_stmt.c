@@ -52,6 +52,21 @@ static void elab_assign(kva_elab *e, const kva_ast_stmt *s) {
   for (uint32_t i = 0; i < n; i++) bind_target(e, &s->targets.data[i], values[i]);
 }
 
+static void elab_metric(kva_elab *e, const kva_ast_stmt *s) {
+  if (!e->train || e->frame != e->train) {
+    kva_el_error(e, s->first, "'metric' belongs into a train block");
+    return;
+  }
+  elab_assign(e, s);
+  for (uint32_t k = 0; k < s->targets.len; k++) {
+    const kva_ast_name *metric = &s->targets.data[k];
+    for (uint32_t i = 0; i < e->metrics.len; i++)
+      if (!strcmp(e->metrics.data[i].text, metric->text))
+        kva_el_error(e, metric->token, "there is a metric '%s' already", metric->text);
+    KVA_PUSH(e->scratch, &e->metrics, *metric);
+  }
+}
+
 static bool range(kva_elab *e, const kva_ast_stmt *s, int64_t *from, int64_t *to) {
   bool ok = kva_el_as_int(e, s->value, kva_el_expr(e, s->value), "the start of the loop", from);
   return kva_el_as_int(e, s->to, kva_el_expr(e, s->to), "the end of the loop", to) && ok;
@@ -114,7 +129,7 @@ static void elab_return(kva_elab *e, const kva_ast_stmt *s) {
 void kva_el_statement(kva_elab *e, const kva_ast_stmt *s) {
   switch (s->kind) {
   case KVA_AST_ASSIGN: elab_assign(e, s); break;
-  case KVA_AST_METRIC: kva_el_error(e, s->first, "'metric' belongs into a train block"); break;
+  case KVA_AST_METRIC: elab_metric(e, s); break;
   case KVA_AST_PARAM: kva_el_param(e, s); break;
   case KVA_AST_FOR: elab_for(e, s); break;
   case KVA_AST_IF: elab_if(e, s); break;

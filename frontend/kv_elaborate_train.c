@@ -9,7 +9,6 @@ typedef struct trainer {
   kva_elab *e;
   kva_train_spec *spec;
   const char *decay; /* the parameters that weight decay applies to */
-  kva_ast_names metrics;
 } trainer;
 
 /* ---- settings ---------------------------------------------------------------------------------------------------- */
@@ -207,20 +206,16 @@ static bool inline_model(kva_elab *e, const kva_ast_graph *model) {
 }
 
 static void statements(trainer *t, const kva_ast_block *body) {
+  t->e->train = t->e->frame;
   for (uint32_t i = 0; i < body->len; i++) {
     const kva_ast_stmt *s = body->data[i];
     if (setting(t, s)) continue;
-    if (s->kind == KVA_AST_METRIC) {
-      kva_ast_stmt assign = *s;
-      assign.kind = KVA_AST_ASSIGN;
-      kva_el_statement(t->e, &assign);
-      for (uint32_t k = 0; k < s->targets.len; k++) KVA_PUSH(t->e->scratch, &t->metrics, s->targets.data[k]);
-    } else if (s->kind == KVA_AST_RETURN) {
+    if (s->kind == KVA_AST_RETURN)
       kva_el_error(t->e, s->first, "a train block assigns 'loss' instead of returning it");
-    } else {
+    else
       kva_el_statement(t->e, s);
-    }
   }
+  t->e->train = NULL;
 }
 
 /* Adds an output of the loss function, which must be a scalar; the loss comes first. */
@@ -242,13 +237,13 @@ static bool scalar_output(trainer *t, const char *name, uint32_t token, kva_valu
 
 static void close_loss(trainer *t, kva_function *f, const kva_ast_graph *train) {
   kva_elab *e = t->e;
-  uint32_t n = 1 + t->metrics.len;
+  uint32_t n = 1 + e->metrics.len;
   kva_value **outputs = KVA_NEW_ARRAY(e->scratch, kva_value *, n);
   const char **names = KVA_NEW_ARRAY(e->m->arena, const char *, n);
   names[0] = "loss";
   bool ok = scalar_output(t, "loss", train->first, &outputs[0]);
   for (uint32_t i = 1; i < n; i++) {
-    const kva_ast_name *metric = &t->metrics.data[i - 1];
+    const kva_ast_name *metric = &e->metrics.data[i - 1];
     names[i] = kva_arena_strdup(e->m->arena, metric->text);
     ok &= scalar_output(t, metric->text, metric->token, &outputs[i]);
   }

@@ -102,7 +102,8 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
   uint64_t key = kva_hash(kva_hash(0, &seed, sizeof seed), g->name, strlen(g->name));
   int64_t rows = tensors[0].dims[0];
   for (int64_t r = 0; r < rows; r++) {
-    kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)(rows * d->rank + r)};
+    int64_t row = evaluation ? r : rows * d->rank + r;
+    kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)row};
     g->draw(d, seed, &s, length, d->row, d->counted);
     put_row(d, r, n, tensors);
   }

@@ -62,7 +62,7 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
     if (tensors[k].rank < 1 || kva_dtype_bits(tensors[k].dtype) < 8)
       return kva_error(diag, NULL, "data: input %d has no rows of whole bytes, which a mixture needs", k);
   int64_t batch = tensors[0].dims[0];
-  uint64_t batches = (uint64_t)(evaluation ? step : step - 1) * (uint64_t)m->world + (uint64_t)m->rank;
+  uint64_t batches = evaluation ? (uint64_t)step : (uint64_t)(step - 1) * (uint64_t)m->world + (uint64_t)m->rank;
   for (int64_t r = 0; r < batch; r++)
     KVA_TRY(fill_row(m, seed, batches * (uint64_t)batch + (uint64_t)r, r, evaluation, n, tensors, diag));
   return KVA_OK;

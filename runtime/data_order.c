@@ -145,8 +145,8 @@ int64_t kva_data_row_of(const kva_data_order *order, int64_t rows, uint64_t seed
                         int64_t batch, int64_t r) {
   if (rows <= 0) return -1;
   uint64_t key = kva_hash(kva_hash(0, &seed, sizeof seed), evaluation ? "e" : "t", 1);
-  uint64_t batches = (uint64_t)(evaluation ? step : step - 1) * (uint64_t)order->world + (uint64_t)order->rank;
-  uint64_t index = batches * (uint64_t)batch + (uint64_t)r;
+  uint64_t batches = (uint64_t)(step - 1) * (uint64_t)order->world + (uint64_t)order->rank;
+  uint64_t index = (evaluation ? (uint64_t)step : batches) * (uint64_t)batch + (uint64_t)r;
   uint64_t epoch = evaluation ? 0 : index / (uint64_t)rows;
   return (int64_t)kva_permute(key, epoch, (uint64_t)rows, index % (uint64_t)rows);
 }

@@ -157,7 +157,8 @@ typedef struct kva_data_options {
   int64_t vocab;             /* of the model's logits; 0: unknown */
   int n_inputs;              /* data inputs of the train program, in order */
   const char *const *inputs; /* their names */
-  int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch; world 0: 1 */
+  int rank, world;           /* this process fills the rank-th of `world` equal parts of every batch, but whole batches
+                                for evaluation; world 0: 1 */
 } kva_data_options;
 KVA_MUST_USE kva_status kva_data_open(const char *spec, const kva_data_options *options, kva_diag *diag,
                                       kva_data_source *out_source);

@@ -1,7 +1,8 @@
 /* The registry of data sources, and what generators share: arguments, streams, filling of tensors.
  *
- * Up to three tensors, in this order. tokens [B, T]. targets [B, T]: the next token where it counts, else -1; with
- * argument all = 1 the next token everywhere. first [B, T]: the next token at the first position that counts, else -1.
+ * Up to three tensors, in this order. tokens [B, T]. targets [B, T]: what is to be said where it counts, the next token
+ * in most tasks, else -1; with argument all = 1 the next token everywhere. first [B, T]: the target of the first
+ * position that counts, else -1.
  * A row is drawn T + 1 long and split, so that every position has a next token. Row r of step s is a function of (seed,
  * s, r). Evaluation uses counters that training never uses. */
 #include "runtime/data.h"
@@ -10,8 +11,8 @@
 
 #include <stdlib.h>
 
-static const kva_generator *const generators[] = {&kva_generator_induction, &kva_generator_ngram,
-                                                  &kva_generator_random};
+static const kva_generator *const generators[] = {&kva_generator_induction, &kva_generator_ngram, &kva_generator_hop,
+                                                  &kva_generator_igsm, &kva_generator_random};
 static const struct {
   const char *name, *items;
   kva_data_opener open;
@@ -68,11 +69,11 @@ kva_status kva_data_check_sequences(const char *source, int n_names, const char 
 static kva_status reserve(kva_generated_data *d, int64_t length, kva_diag *diag) {
   if (length <= d->capacity) return KVA_OK;
   free(d->row);
-  free(d->counted);
+  free(d->targets);
   d->capacity = 0;
   d->row = malloc(((size_t)length + 1) * sizeof *d->row);
-  d->counted = malloc((size_t)length * sizeof *d->counted);
-  if (!d->row || !d->counted) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a sequence");
+  d->targets = malloc((size_t)length * sizeof *d->targets);
+  if (!d->row || !d->targets) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a sequence");
   d->capacity = length;
   return KVA_OK;
 }
@@ -82,11 +83,11 @@ static void put_row(const kva_generated_data *d, int64_t r, int n, const kva_ten
   bool all = d->args[ALL] != 0, seen = false;
   for (int64_t t = 0; t < length; t++) {
     int64_t at = r * length + t;
-    bool first = d->counted[t] && !seen;
-    seen |= d->counted[t];
+    bool first = d->targets[t] >= 0 && !seen;
+    seen |= first;
     kva_data_put(&tensors[0], at, d->row[t]);
-    if (n > 1) kva_data_put(&tensors[1], at, all || d->counted[t] ? d->row[t + 1] : -1);
-    if (n > 2) kva_data_put(&tensors[2], at, first ? d->row[t + 1] : -1);
+    if (n > 1) kva_data_put(&tensors[1], at, all ? d->row[t + 1] : d->targets[t]);
+    if (n > 2) kva_data_put(&tensors[2], at, first ? d->targets[t] : -1);
   }
 }
 
@@ -104,7 +105,8 @@ static kva_status fill(void *self, uint64_t seed, int64_t step, bool evaluation,
   for (int64_t r = 0; r < rows; r++) {
     int64_t row = evaluation ? r : rows * d->rank + r;
     kva_stream s = {.key = key, .high = (uint64_t)step << 1 | evaluation, .row = (uint64_t)row};
-    g->draw(d, seed, &s, length, d->row, d->counted);
+    for (int64_t t = 0; t < length; t++) d->targets[t] = -1;
+    g->draw(d, seed, &s, length, d->row, d->targets);
     put_row(d, r, n, tensors);
   }
   return KVA_OK;
@@ -114,7 +116,7 @@ static void destroy(void *self) {
   kva_generated_data *d = self;
   free(d->scratch);
   free(d->row);
-  free(d->counted);
+  free(d->targets);
   free(d);
 }
 

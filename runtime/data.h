@@ -112,6 +112,9 @@ typedef struct kva_stream {
   uint32_t block[4]; /* the words of the last block */
   uint64_t drawn;
 } kva_stream;
+static inline bool kva_stream_evaluates(const kva_stream *s) {
+  return s->high & 1;
+}
 /* Uniform in [0, n), n > 0, without bias. */
 uint32_t kva_stream_below(kva_stream *s, uint32_t n);
 
@@ -126,7 +129,7 @@ typedef struct kva_generated_data {
   double args[KVA_DATA_MAX_ARGS]; /* in the order of the generator's args */
   int32_t *scratch;               /* owned by the generator */
   int32_t *row;                   /* capacity + 1 tokens */
-  bool *counted;                  /* capacity flags */
+  int32_t *targets;               /* capacity */
   int64_t capacity;
 } kva_generated_data;
 
@@ -138,10 +141,13 @@ typedef struct kva_generator {
   kva_status (*prepare)(kva_generated_data *d, kva_diag *diag);
   /* Checks the length T of sequences. NULL: any will do. */
   kva_status (*check_length)(const kva_generated_data *d, int64_t length, kva_diag *diag);
-  /* Draws tokens row[0 .. length]. counted[i], i < length: whether the token after position i is a target. */
-  void (*draw)(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row, bool *counted);
+  /* Draws tokens row[0 .. length]. targets[i], i < length, is -1 before: what is to be said at position i, where that
+   * counts. */
+  void (*draw)(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,
+               int32_t *targets);
 } kva_generator;
 
-extern const kva_generator kva_generator_induction, kva_generator_ngram, kva_generator_random;
+extern const kva_generator kva_generator_hop, kva_generator_igsm, kva_generator_induction, kva_generator_ngram,
+    kva_generator_random;
 
 #endif

@@ -75,7 +75,7 @@ static void clear_pool(const kva_generated_data *d, int32_t n) {
 /* Returns whether some position counts. Terminates: once two tokens are present, the first one has a successor and is
  * never the last. */
 static bool draw_tokens(const int32_t *pool, int32_t n, int32_t *successors, kva_stream *s, int64_t length,
-                        int32_t *row, bool *counted) {
+                        int32_t *row, int32_t *targets) {
   bool any = false;
   for (int64_t len = 0; len <= length;) {
     int32_t token = pool[kva_stream_below(s, (uint32_t)n)];
@@ -84,8 +84,9 @@ static bool draw_tokens(const int32_t *pool, int32_t n, int32_t *successors, kva
     bool repeated = successors[token] != UNSEEN;
     row[len++] = token;
     if (repeated && len <= length) {
-      counted[len - 1] = any = true;
+      targets[len - 1] = successors[token];
       row[len++] = successors[token];
+      any = true;
     } else if (!repeated) {
       successors[token] = NO_SUCCESSOR;
       if (last && successors[last] == NO_SUCCESSOR) successors[last] = token;
@@ -95,13 +96,12 @@ static bool draw_tokens(const int32_t *pool, int32_t n, int32_t *successors, kva
 }
 
 static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,
-                 bool *counted) {
+                 int32_t *targets) {
   (void)seed;
   int32_t n = (int32_t)d->args[POOL];
   for (bool any = false; !any;) {
-    for (int64_t t = 0; t < length; t++) counted[t] = false;
     draw_pool(d, s, n);
-    any = draw_tokens(ids_of(d), n, successors_of(d), s, length, row, counted);
+    any = draw_tokens(ids_of(d), n, successors_of(d), s, length, row, targets);
     clear_pool(d, n);
   }
 }

@@ -26,7 +26,7 @@ static int32_t token_from(uint32_t word, int64_t vocab) {
 }
 
 static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,
-                 bool *counted) {
+                 int32_t *targets) {
   static const uint64_t pair_key = 1, third_key = 2;
   uint32_t pairs = (uint32_t)d->args[PAIRS];
   for (int64_t t = 0; t <= length; t++) {
@@ -37,8 +37,8 @@ static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int6
     } else if (t % 3 == 2) {
       kva_philox third = kva_philox4x32((uint64_t)row[t - 2] << 32 | (uint64_t)row[t - 1], third_key, seed);
       row[t] = token_from(third.v[0], d->vocab);
+      targets[t - 1] = row[t];
     }
-    if (t < length) counted[t] = t % 3 == 1;
   }
 }
 

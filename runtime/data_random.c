@@ -2,10 +2,10 @@
 #include "runtime/data.h"
 
 static void draw(const kva_generated_data *d, uint64_t seed, kva_stream *s, int64_t length, int32_t *row,
-                 bool *counted) {
+                 int32_t *targets) {
   (void)seed;
   for (int64_t t = 0; t <= length; t++) row[t] = (int32_t)kva_stream_below(s, (uint32_t)d->vocab);
-  for (int64_t t = 0; t < length; t++) counted[t] = true;
+  for (int64_t t = 0; t < length; t++) targets[t] = row[t + 1];
 }
 
 const kva_generator kva_generator_random = {

@@ -127,10 +127,11 @@ typedef struct kva_data_source {
   void *self;
 } kva_data_source;
 
-/* Built-in generators: "induction" (arguments pool = 48, all = 0), "ngram" (pairs = 200, all = 0), "random" (all = 0).
- * They fill one to three int32 or int64 tensors [B, T]: tokens; targets, the next token where it counts (all = 1:
- * everywhere), else -1; first, the target at the first position that counts, else -1. Unknown names or arguments are
- * errors that list the known ones. */
+/* Built-in generators: "induction" (arguments pool = 48, all = 0), "ngram" (pairs = 200, all = 0), "hop" (hops = 4,
+ * letters = 4, all = 0), "igsm" (ops = 4, test = 5, mod = 5, all = 0), "random" (all = 0). They fill one to three int32
+ * or int64 tensors [B, T]: tokens; targets, what is to be said where it counts (all = 1: the next token everywhere),
+ * else -1; first, the target at the first position that counts, else -1. Unknown names or arguments are errors that
+ * list the known ones. */
 typedef struct kva_data_arg {
   const char *name;
   double value;
@@ -140,7 +141,7 @@ KVA_MUST_USE kva_status kva_data_create(const char *name, int n_args, const kva_
 
 /* Where batches come from, as one line of text: KIND[:ITEM,ITEM,...]. An item is FILE or NAME=VALUE.
  *
- *   induction, ngram, random    with their arguments: "induction:pool=48,length=64"
+ *   induction, ngram, hop, igsm, random   with their arguments: "induction:pool=48,length=64"
  *   tokens:FILE[,FILE...]       token files (runtime/tokens.h): tokens [B, T] and, if there is a second input, the next
  *                               tokens, from windows of T + 1 tokens
  *   npy:INPUT=FILE,...          a .npy file for every data input of the program; rows along the first dimension

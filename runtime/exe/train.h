@@ -66,7 +66,8 @@ typedef struct kva_train_settings {
        "SOURCE",                                                                                                        \
        KVA_OPTION_LIST,                                                                                                 \
        &(o)->sources,                                                                                                   \
-       "instead of the train block's: induction, ngram, random, tokens:FILE, npy:INPUT=FILE,..., safetensors:FILE; "    \
+       "instead of the train block's: induction, ngram, hop, igsm, random, tokens:FILE, npy:INPUT=FILE,..., "           \
+       "safetensors:FILE; "                                                                                             \
        "several, each with weight=X, are mixed"},                                                                       \
       {"--shard", NULL, "R/W", KVA_OPTION_PART, &(o)->shard, "only part R (from 0) of W of every batch"},               \
       {"--eval-every", NULL, "N", KVA_OPTION_INT, &(o)->eval_every, "steps between evaluations (100; 0: never)"},       \

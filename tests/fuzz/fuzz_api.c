@@ -314,12 +314,13 @@ static void create_trainer(host *h, uint32_t i) {
 }
 
 static void bind_data(host *h, uint32_t i) {
-  static const char *const names[] = {"random", "induction", "ngram", "nothing"};
+  static const char *const names[] = {"random", "induction", "ngram", "hop", "igsm", "nothing"};
   static const kva_data_arg args[] = {{"all", 0}, {"pool", 48}, {"pairs", -1}};
   kva_diag *diag = kva_diag_create();
   kva_data_source data;
-  kva_status status = kva_data_create(names[fuzz_below(&h->bytes, 4)], (int)fuzz_below(&h->bytes, 3), args,
-                                      (int64_t)fuzz_below(&h->bytes, 100), diag, &data);
+  kva_status status =
+      kva_data_create(names[fuzz_below(&h->bytes, sizeof names / sizeof *names)], (int)fuzz_below(&h->bytes, 3), args,
+                      (int64_t)fuzz_below(&h->bytes, 100), diag, &data);
   fuzz_answer(status, status == KVA_OK, diag);
   if (status == KVA_OK && h->trainers[i] && !h->has_data[i]) {
     kva_trainer_bind(h->trainers[i], &h->data[i]);

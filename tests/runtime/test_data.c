@@ -82,7 +82,7 @@ static void induction_follows_its_rule(void **unused) {
 
 static void rows_are_a_pure_function_of_seed_and_step(void **unused) {
   (void)unused;
-  const char *const names[] = {"induction", "ngram", "random"};
+  const char *const names[] = {"induction", "ngram", "hop", "random"};
   batch *a = malloc(sizeof *a), *b = malloc(sizeof *b);
   for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
     kva_data_source x = open_source(names[i], 0, NULL), y = open_source(names[i], 0, NULL);
@@ -232,7 +232,7 @@ static void expect_misfit(int n, kva_tensor t, const char *message) {
 
 static void errors_list_what_is_known(void **unused) {
   (void)unused;
-  expect_message("wikipedia", (kva_data_arg){0}, 10, "there are: induction, ngram, random");
+  expect_message("wikipedia", (kva_data_arg){0}, 10, "there are: induction, ngram, hop, igsm, random");
   expect_message("induction", (kva_data_arg){"pols", 1}, 100, "it has: all (default 0), pool (default 48)");
   expect_message("induction", (kva_data_arg){"pool", 2.5}, 100, "must be a whole number, found 2.5");
   expect_message("induction", (kva_data_arg){"pool", -1}, 100, "must be a whole number");

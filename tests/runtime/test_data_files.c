@@ -3,6 +3,7 @@
 #include "runtime/npy.h"
 #include "runtime/safetensors.h"
 #include "runtime/tokens.h"
+#include "tests/support/two_files.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -11,23 +12,6 @@
 #include <cmocka.h>
 
 enum { T = 8, B = 4, MAX_ROWS = 4096 };
-static char folder[] = "/tmp/kvasir_data_XXXXXX", path_a[64], path_b[64];
-
-static int set_up(void **unused) {
-  (void)unused;
-  if (!mkdtemp(folder)) return -1;
-  snprintf(path_a, sizeof path_a, "%s/a", folder);
-  snprintf(path_b, sizeof path_b, "%s/b", folder);
-  return 0;
-}
-
-static int tear_down(void **unused) {
-  (void)unused;
-  unlink(path_a);
-  unlink(path_b);
-  return rmdir(folder);
-}
-
 /* ---- order ------------------------------------------------------------------------------------------------------- */
 
 static void permutations_are_bijections(void **unused) {
@@ -310,7 +294,8 @@ static void safetensors_give_the_same_rows(void **unused) {
 static void texts_are_checked(void **unused) {
   (void)unused;
   expect_error("", 10, "no data source is called ''");
-  expect_error("wikipedia", 10, "there are: induction, ngram, random, tokens:FILE, npy:INPUT=FILE, safetensors:FILE");
+  expect_error("wikipedia", 10,
+               "there are: induction, ngram, hop, igsm, random, tokens:FILE, npy:INPUT=FILE, safetensors:FILE");
   expect_error("tokens", 10, "needs a file");
   expect_error("tokens:no/such/file", 10, "cannot open it");
   expect_error("tokens:files=a", 10, "has no argument 'files'");
@@ -345,5 +330,5 @@ int main(void) {
       cmocka_unit_test(safetensors_give_the_same_rows),
       cmocka_unit_test(texts_are_checked),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, make_two_files, remove_two_files);
 }

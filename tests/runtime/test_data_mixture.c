@@ -1,5 +1,6 @@
 /* Documents divided between training and evaluation, and mixtures of sources. */
 #include "runtime/data.h"
+#include "tests/support/two_files.h"
 
 #include <setjmp.h>
 #include <stdlib.h>
@@ -8,22 +9,6 @@
 #include <cmocka.h>
 
 enum { T = 4, DOCUMENTS = 400, END = 1000, BLOCK = 4096 };
-static char folder[] = "/tmp/kvasir_mixture_XXXXXX", path_a[64], path_b[64];
-
-static int set_up(void **unused) {
-  (void)unused;
-  if (!mkdtemp(folder)) return -1;
-  snprintf(path_a, sizeof path_a, "%s/a", folder);
-  snprintf(path_b, sizeof path_b, "%s/b", folder);
-  return 0;
-}
-
-static int tear_down(void **unused) {
-  (void)unused;
-  unlink(path_a);
-  unlink(path_b);
-  return rmdir(folder);
-}
 
 /* Documents first, first + step, ...: document k is its number 7 + k % 5 times and the end. */
 static void write_documents(const char *path, int first, int step) {
@@ -235,5 +220,5 @@ int main(void) {
       cmocka_unit_test(weights_are_kept),      cmocka_unit_test(rows_are_numbered),
       cmocka_unit_test(an_epoch_of_a_source),  cmocka_unit_test(mixtures_are_checked),
   };
-  return cmocka_run_group_tests(tests, set_up, tear_down);
+  return cmocka_run_group_tests(tests, make_two_files, remove_two_files);
 }

@@ -26,7 +26,7 @@ _kvasir_values() { # _kvasir_values OPTION WORD
     --passes | --print-after | --stop-after) mapfile -t COMPREPLY < <(compgen -W "$(_kvasir_passes "${COMP_WORDS[0]}")" -- "$2") ;;
     --arch) mapfile -t COMPREPLY < <(compgen -W "sm_80 sm_86 sm_89 sm_90 sm_90a" -- "$2") ;;
     --data) mapfile -t COMPREPLY < <(
-      compgen -W "induction ngram random tokens: npy: safetensors:" -- "$2"
+      compgen -W "induction ngram hop igsm random tokens: npy: safetensors:" -- "$2"
       compgen -f -- "$2"
     ) ;;
     --task) mapfile -t COMPREPLY < <(compgen -W "items lambada winogrande hellaswag arc mmlu cmmlu math" -- "$2") ;;

@@ -397,14 +397,23 @@ static void add_config(kva_text *t, const kva_report *r) {
 /* ---- claims and figures -------------------------------------------------------------------------------------------
  */
 
+static bool names_paper(const kva_report *r) {
+  for (int i = 0; i < r->n_claims; i++)
+    if (r->claims[i].paper) return true;
+  return false;
+}
+
 static void add_claims(kva_text *t, const kva_report *r) {
-  kva_text_add(t, "<div class=\"card\"><table><thead><tr><th class=\"text\">statement</th><th class=\"text\">paper</th>"
-                  "<th class=\"text\">ours</th><th class=\"text\">verdict</th></tr></thead><tbody>\n");
+  bool paper = names_paper(r);
+  kva_text_add(t,
+               "<div class=\"card\"><table><thead><tr><th class=\"text\">statement</th>%s"
+               "<th class=\"text\">ours</th><th class=\"text\">verdict</th></tr></thead><tbody>\n",
+               paper ? "<th class=\"text\">paper</th>" : "");
   for (int i = 0; i < r->n_claims; i++) {
     const kva_report_claim *c = &r->claims[i];
     kva_text_add(t, "<tr>");
     add_cell(t, "text", c->text);
-    add_cell(t, "text", c->paper ? c->paper : "");
+    if (paper) add_cell(t, "text", c->paper ? c->paper : "not stated");
     add_cell(t, "text", c->ours);
     add_cell(t, c->holds ? "text holds" : "text fails", c->holds ? "holds" : "failed");
     kva_text_add(t, "</tr>\n");

@@ -17,9 +17,9 @@ const kva_verb kva_verb_experiment = {
     "NAME is one of those that ship (--list), most of them a figure or table of KV Shifting Attention (arXiv "
     "2411.19574).\n"
     "Each run is a command of this tool in a process of its own; what is done is kept in the output folder and not\n"
-    "repeated. Writes NAME.json, NAME.html and its figures as SVG; prints every verdict. The exit code is 1 if a "
-    "claim\n"
-    "fails.\n\n"
+    "repeated. Writes NAME.json, NAME.html and its figures as SVG; prints every verdict. A run that fails stops no "
+    "other.\n"
+    "The exit code is 1 if a claim or a run fails.\n\n"
     "Examples:\n"
     "  kvasir experiment --list\n"
     "  kvasir experiment fig1a --quick\n"
@@ -29,6 +29,8 @@ const kva_verb kva_verb_experiment = {
 
 typedef struct experiment_options {
   kva_exp_settings settings;
+  const char *text;
+  kva_strings files;
   bool all, list, quick, paper;
 } experiment_options;
 
@@ -101,15 +103,14 @@ static void print_list(const kva_experiment *e, uint32_t n) {
 /* ---- text -------------------------------------------------------------------------------------------------------- */
 
 /* Texts as bytes, for experiments with {text} in their options. What is there already stays. */
-static kva_status make_tokens(kva_exp_settings *o, kva_arena *arena, kva_diag *diag) {
-  const char *from = o->text ? o->text : "/usr/share/common-licenses";
+static kva_status make_tokens(const char *given, kva_exp_settings *o, kva_arena *arena, kva_diag *diag) {
+  const char *from = given ? given : "/usr/share/common-licenses";
   const char *to =
       kva_arena_printf(arena, "%s/text-%016llx.tok", o->folder, (unsigned long long)kva_hash(0, from, strlen(from)));
   char *argv[] = {"kvasir", "data", (char *)from, "-o", (char *)to, NULL};
-  bool given = o->text != NULL;
-  o->text = NULL;
   if (access(from, R_OK) && !given) return KVA_OK; /* an experiment that needs one says so */
-  o->text = to;
+  kva_exp_file text = {"text", to};
+  KVA_PUSH(arena, &o->files, text);
   if (!access(to, R_OK)) return KVA_OK;
   fflush(NULL);
   pid_t pid = fork();
@@ -123,6 +124,18 @@ static kva_status make_tokens(kva_exp_settings *o, kva_arena *arena, kva_diag *d
   return KVA_OK;
 }
 
+/* "NAME=PATH" */
+static kva_status add_files(experiment_options *o, kva_arena *arena, kva_diag *diag) {
+  for (uint32_t i = 0; i < o->files.n; i++) {
+    const char *equals = strchr(o->files.v[i], '=');
+    if (!equals) return kva_error(diag, NULL, "--file: expected NAME=PATH, found '%s'", o->files.v[i]);
+    kva_exp_file file = {kva_arena_strndup(arena, o->files.v[i], (size_t)(equals - o->files.v[i])), equals + 1};
+    if (access(file.path, R_OK)) return kva_error(diag, NULL, "--file: cannot read '%s'", file.path);
+    KVA_PUSH(arena, &o->settings.files, file);
+  }
+  return make_tokens(o->text, &o->settings, arena, diag);
+}
+
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
 static void print_verdicts(const kva_exp_outcome *o) {
@@ -132,23 +145,64 @@ static void print_verdicts(const kva_exp_outcome *o) {
            o->verdicts[i].ours);
 }
 
-static bool all_hold(const kva_exp_outcome *outcomes, uint32_t n) {
-  for (uint32_t i = 0; i < n; i++)
-    for (uint32_t c = 0; c < outcomes[i].experiment->claims.len; c++)
-      if (!outcomes[i].verdicts[c].holds) return false;
+static bool all_hold(const kva_exp_outcome *o) {
+  for (uint32_t c = 0; c < o->experiment->claims.len; c++)
+    if (!o->verdicts[c].holds) return false;
   return true;
+}
+
+/* Names the runs that failed. */
+static bool all_ran(const kva_exp_outcome *o) {
+  bool all = true;
+  for (int64_t i = 0; i < o->experiment->runs.len * o->seeds; i++) {
+    const kva_exp_job *job = &o->jobs[i];
+    if (!job->failure) continue;
+    all = false;
+    fprintf(stderr, "%s: the run '%s' with seed %lld %s\n  %s\n", o->experiment->path,
+            o->experiment->runs.data[job->run].name, (long long)job->seed, job->failure,
+            job->commands.data[job->at].text ? job->commands.data[job->at].text : "its configuration");
+  }
+  return all;
+}
+
+static int code_of(const kva_exp_outcome *outcomes, uint32_t n, bool dry_run) {
+  bool good = true;
+  for (uint32_t i = 0; i < n; i++) good = (all_ran(&outcomes[i]) & (dry_run || all_hold(&outcomes[i]))) && good;
+  return good ? EXIT_DONE : EXIT_NO;
+}
+
+static kva_status run_jobs(const kva_experiment *e, uint32_t n, const kva_exp_settings *o, kva_arena *arena,
+                           kva_diag *diag, kva_exp_outcome *outcomes) {
+  KVA_VEC(kva_exp_job *) jobs = {0};
+  for (uint32_t i = 0; i < n; i++) {
+    uint32_t own;
+    outcomes[i] = (kva_exp_outcome){.experiment = &e[i], .seeds = kva_exp_seeds(&e[i], o)};
+    KVA_TRY(kva_exp_expand(&e[i], o, arena, diag, &outcomes[i].jobs, &own));
+    for (uint32_t k = 0; k < own; k++)
+      if (outcomes[i].jobs[k].commands.len) KVA_PUSH(arena, &jobs, &outcomes[i].jobs[k]);
+  }
+  return kva_exp_run_jobs(jobs.data, jobs.len, o, arena, diag);
+}
+
+/* What the runs of an experiment would take. */
+static void print_plans(const kva_exp_outcome *o) {
+  printf("%s: %s\n", o->experiment->name, o->experiment->title);
+  for (uint32_t i = 0; i < o->experiment->runs.len; i++) {
+    kva_exp_cost c;
+    printf("  %-28s ", o->experiment->runs.data[i].name);
+    if (kva_exp_cost_of(&o->jobs[i], &c))
+      printf("%.4g parameters, %.2f GiB, %.3g FLOPs a step, %.0f steps: %.3g FLOPs\n", c.parameters,
+             c.bytes / (1 << 30), c.step_flops, c.steps, c.step_flops * c.steps);
+    else
+      printf("%s\n", o->jobs[i].failure ? o->jobs[i].failure : "no training");
+  }
 }
 
 static kva_status perform(const kva_experiment *e, uint32_t n, const kva_exp_settings *o, kva_arena *arena,
                           kva_diag *diag, kva_exp_outcome *outcomes) {
-  KVA_VEC(kva_exp_job *) jobs = {0};
-  for (uint32_t i = 0; i < n; i++) {
-    uint32_t own;
-    outcomes[i] = (kva_exp_outcome){.experiment = &e[i], .seeds = o->seeds ? o->seeds : e[i].seeds};
-    KVA_TRY(kva_exp_expand(&e[i], o, arena, diag, &outcomes[i].jobs, &own));
-    for (uint32_t k = 0; k < own; k++) KVA_PUSH(arena, &jobs, &outcomes[i].jobs[k]);
-  }
-  KVA_TRY(kva_exp_run_jobs(jobs.data, jobs.len, o, arena, diag));
+  KVA_TRY(run_jobs(e, n, o, arena, diag, outcomes));
+  for (uint32_t i = 0; i < n && o->dry_run; i++) print_plans(&outcomes[i]);
+  if (o->dry_run) return KVA_OK;
   for (uint32_t i = 0; i < n; i++) {
     KVA_TRY(kva_exp_judge(&e[i], outcomes[i].jobs, outcomes[i].seeds, arena, diag, &outcomes[i].verdicts));
     print_verdicts(&outcomes[i]);
@@ -174,10 +228,10 @@ static int run_all(experiment_options *o, const paths *p, kva_arena *arena, kva_
   if (status == KVA_OK && mkdir(o->settings.folder, 0777) && errno != EEXIST)
     status =
         kva_fail(diag, KVA_IO, &(kva_loc){.file = o->settings.folder}, "cannot make the folder: %s", strerror(errno));
-  if (status == KVA_OK) status = make_tokens(&o->settings, arena, diag);
+  if (status == KVA_OK) status = add_files(o, arena, diag);
   kva_exp_outcome *outcomes = KVA_NEW_ARRAY(arena, kva_exp_outcome, p->list.len + 1);
   if (status == KVA_OK) status = perform(e, p->list.len, &o->settings, arena, diag, outcomes);
-  int code = status != KVA_OK ? kva_cli_fail(status, diag) : all_hold(outcomes, p->list.len) ? EXIT_DONE : EXIT_NO;
+  int code = status != KVA_OK ? kva_cli_fail(status, diag) : code_of(outcomes, p->list.len, o->settings.dry_run);
   if (status == KVA_INTERRUPTED) fprintf(stderr, "interrupted; the same command goes on with what is not done\n");
   free_jobs(outcomes, p->list.len);
   return code;
@@ -193,8 +247,11 @@ static int run(int argc, char **argv) {
       {"--seeds", NULL, "N", KVA_OPTION_COUNT, &o.settings.seeds, "seeds 0 to N - 1 for each run (the file's number)"},
       {"--jobs", "-j", "N", KVA_OPTION_COUNT, &o.settings.jobs, "runs at a time (one a core)"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.settings.folder, "results and pages (experiments)"},
-      {"--text", NULL, "PATH", KVA_OPTION_STRING, &o.settings.text,
+      {"--text", NULL, "PATH", KVA_OPTION_STRING, &o.text,
        "text of the language models: files or a folder (/usr/share/common-licenses)"},
+      {"--file", NULL, "NAME=PATH", KVA_OPTION_LIST, &o.files, "instead of a file or folder that an experiment names"},
+      {"--dry-run", NULL, NULL, KVA_OPTION_FLAG, &o.settings.dry_run,
+       "print parameters, memory and work of each training, and run none"},
       {"--device", NULL, "NAME", KVA_OPTION_STRING, &o.settings.device, "cpu (default), cuda, or ptxsim"},
   };
   enum { MAX_NAMES = 64 };

@@ -22,7 +22,7 @@ for name in ("fig2", "table5", "theorem2"):
     assert a.pop("machine") and b.pop("machine")
     assert a == b
     assert a["claims"] and all(c["holds"] for c in a["claims"])
-    assert all(r["values"] and r["command"].startswith("kvasir run models/") for r in a["runs"])
+    assert all(r["values"] and r["commands"][0].startswith("kvasir run models/") for r in a["runs"])
 for svg in out.glob("*.svg"):
     assert xml.dom.minidom.parse(str(svg)).documentElement.tagName == "svg"
 assert len(list(out.glob("*.svg"))) == 4 + 2
@@ -35,7 +35,7 @@ EOF
 sed 's#"../induction.kv"#"'"$PWD"'/models/induction.kv"#; s/--steps 400/--steps 300/' models/experiments/example.exp >"$work/my.exp"
 expect 0 experiment "$work/my.exp" -j 1 -o "$work/my"
 says "2 of 2 seeds"
-again=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["runs"][1]["command"])' "$work/my/my.json")
+again=$(python3 -c 'import json,sys; print(json.load(open(sys.argv[1]))["runs"][1]["commands"][0])' "$work/my/my.json")
 # shellcheck disable=SC2086
 expect 0 ${again#kvasir } --threads 2 --metrics "$work/again.jsonl"
 strip() { sed 's/"seconds": [^,]*,//' "$1"; }
@@ -44,6 +44,54 @@ for run in "$work"/my/runs/*/metrics.jsonl; do
   if cmp -s <(strip "$run") <(strip "$work/again.jsonl"); then kept=$run; fi
 done
 [ -n "$kept" ] || fail "the command of a run gives another curve"
+python3 - "$work/my/my.json" "$work/again.jsonl" "$work/my/my.html" <<'EOF' || fail "the page does not say how a curve was made"
+import json, sys
+run = json.load(open(sys.argv[1]))["runs"][1]
+last = [e for e in map(json.loads, open(sys.argv[2])) if e["event"] == "eval"][-1]
+assert run["values"]["eval loss"] == last["loss"]
+page = open(sys.argv[3]).read()
+assert ">ours</th>" in page and ">paper</th>" not in page # the file names no paper
+assert run["commands"][0].replace("--seed 1", "--seed 0") in page
+for setting in ("data", "batch", "steps", "learning rate", "schedule", "threads", "precision", "device"):
+    assert ">%s</td>" % setting in page, setting
+EOF
+
+# Another device, in an experiment of a few lines; evaluations of what was trained, on files given by path; what the
+# paper's size would take.
+cat >"$work/small.exp" <<'EOF'
+{"title": "t", "model": "lm.kv", "seeds": 1, "files": {"tasks": "none"},
+ "options": "-D vocab=257 -D d=8 -D heads=1 -D ffn=8 -D layers=1 -D ctx=16 --data tokens:{text},length=16 --batch 2 --steps 2 --eval-every 2 --eval-batches 1",
+ "full": "-D d=64 -D heads=2 --data tokens:{text},length=32 --batch 64 --micro-batch 8 --steps 100",
+ "runs": [{"name": "KV shift"}, {"name": "vanilla", "options": "-D shift=false", "full": "-D shift=false -D layers=2"}],
+ "evals": [{"name": "words", "options": "--task lambada --file {tasks}/lambada.jsonl"}],
+ "plots": [{"kind": "points", "values": ["words.loss", "last loss"], "at": [1, 2]}],
+ "claims": [{"claim": "a", "value": "mean words.items, words.items", "is": "=", "than": 8}]}
+EOF
+cp models/lm.kv "$work/lm.kv"
+expect 1 experiment "$work/small.exp" -o "$work/small" --text README.md
+says "$work/none: error: cannot open it"
+expect 0 experiment "$work/small.exp" -o "$work/small" --text README.md --file tasks=models/experiments/tasks --device ptxsim
+says "holds   a"
+grep -q "KV shift, words</td>.*--weights $work/small/runs/[0-9a-f]*/best.safetensors" "$work/small/small.html" ||
+  fail "the command of an evaluation is missing"
+grep -q "<td>device</td>.*ptxsim<" "$work/small/small.html" || fail "the device is missing"
+KVASIR_CUDA_LIBRARY=${KVASIR_FAKE_CUDA:?the stand-in for the driver} KVASIR_CUBLASLT_LIBRARY=$KVASIR_FAKE_CUDA \
+  expect 0 experiment "$work/small.exp" -o "$work/small" --text README.md --file tasks=models/experiments/tasks --device cuda
+says "holds   a"
+grep -q "<td>device</td>.*cuda<" "$work/small/small.html" || fail "the device is missing"
+expect 0 experiment "$work/small.exp" -o "$work/small" --text README.md --paper --dry-run --file tasks=models/experiments/tasks
+python3 - "$work/out" <<'EOF' || fail "the plan of the paper's size"
+import re, sys
+plans = re.findall(r"^  (.*\S) +(\S+) parameters, .* GiB, (\S+) FLOPs a step, 100 steps: (\S+) FLOPs$", open(sys.argv[1]).read(), re.M)
+assert [p[0] for p in plans] == ["KV shift", "vanilla"], plans
+for name, parameters, step, all_steps in plans:
+    assert float(parameters) > 30000 and abs(float(all_steps) / float(step) - 100) < 1, plans
+    assert 3 < float(step) / float(parameters) / (64 * 32) < 8, plans # about 6 a token and parameter, but for the embedding
+assert float(plans[0][1]) < float(plans[1][1]), plans
+EOF
+[ ! -e "$work/small/small-2.svg" ] || fail "a dry run has results"
+expect 1 experiment fig2 --file tasks -o "$work/small"
+says "expected NAME=PATH"
 
 # Ended and started again: what was done stays, the rest is run.
 sed 's/--steps 300/--steps 100/; s/"than": 0.9/"than": 0/' "$work/my.exp" >"$work/short.exp"
@@ -70,6 +118,12 @@ expect 1 experiment "$work/other.exp" --seeds 1 -o "$work/my"
 says "FAILED  Shifted keys suffice"
 says "(2 of 2)"
 
+# Run again from the start, with other parallelism: the same results but for the machine and the time.
+expect 1 experiment "$work/other.exp" --seeds 1 -j 1 -o "$work/second"
+says "(2 of 2)"
+cmp <(sed '/"machine"/,$d' "$work/my/other.json") <(sed '/"machine"/,$d' "$work/second/other.json") || fail "two runs differ"
+grep -q '"eval loss"' "$work/second/other.json" || fail "no losses in the results"
+
 # A loss that is not finite is a result: the last loss is infinite.
 cat >"$work/diverges.exp" <<'EOF'
 {"title": "t", "model": "induction.kv", "options": "--steps 20 --lr 1e30 --eval-every 1", "runs": [{"name": "a"}],
@@ -77,6 +131,29 @@ cat >"$work/diverges.exp" <<'EOF'
 EOF
 expect 0 experiment "$work/diverges.exp" -o "$work/my"
 says "last loss inf > 1e+300"
+
+# A run that fails stops no other, and is named at the end. What does not depend on it is judged and drawn.
+cat >"$work/fails.exp" <<'EOF'
+{"title": "t", "model": "induction.kv", "options": "--steps 5 --eval-every 1",
+ "runs": [{"name": "good", "x": 1, "group": "g"}, {"name": "bad", "options": "--stops 3", "x": 2, "group": "g"}],
+ "plots": [{"kind": "curves", "value": "loss"}, {"kind": "points", "value": "last loss"}, {"kind": "table", "values": ["last loss"]}],
+ "claims": [{"claim": "one", "value": "last loss", "is": ">", "than": 0},
+            {"claim": "two", "value": "last loss", "is": "<", "than": "bad"}]}
+EOF
+expect 1 experiment "$work/fails.exp" table5 -j 1 --seeds 1 -o "$work/fails"
+says "  FAILED: ended with code 2"
+says "holds   one"
+says "FAILED  two"
+says "holds   The other rows"
+says "fails.exp: the run 'bad' with seed 0 ended with code 2: kvasir train:"
+grep -q "<td>failed</td>" "$work/fails/fails.html" || fail "no page beside the failed run"
+python3 - "$work/fails/fails.json" <<'EOF' || fail "the failed run is not in the results"
+import json, sys
+good, bad = json.load(open(sys.argv[1]))["runs"]
+assert good["values"] and "failed" not in good and not bad["values"] and bad["failed"].startswith("ended with code 2")
+EOF
+expect 1 experiment "$work/fails.exp" -j 1 --seeds 1 -o "$work/fails"
+says "1 of 2 runs were done before"
 
 # Mistakes.
 refuse() { # refuse MESSAGE SED-EXPRESSION
@@ -89,7 +166,6 @@ refuse "no run has the name" 's/"of": "keys alone"/"of": "keys"/'
 refuse "steeds" 's/"seeds"/"steeds"/'
 refuse '"is" must be <, > or =' 's/"is": ">"/"is": ">="/'
 refuse "bad.exp:1:" '1s/{/{ {/'
-refuse "ended with code 2" 's/--steps 300/--stops 300/'
 refuse "two runs have this name" 's/"name": "values alone"/"name": "keys alone"/'
 expect 1 experiment nothing
 says "no experiment 'nothing'"

@@ -25,10 +25,25 @@ static const char *group_of(const kva_exp_run *run) {
   return run->group ? run->group : run->name;
 }
 
-static bool is_first_of_group(const kva_experiment *e, uint32_t run) {
+/* A run that failed is not drawn. */
+static bool is_drawn(const place *p, uint32_t run) {
+  return !isnan(p->o->experiment->runs.data[run].x) && !kva_exp_failure(p->o->jobs, p->o->seeds, run);
+}
+
+static bool is_first_of_group(const place *p, uint32_t run) {
+  const kva_exp_run *runs = p->o->experiment->runs.data;
   for (uint32_t i = 0; i < run; i++)
-    if (!isnan(e->runs.data[i].x) && !strcmp(group_of(&e->runs.data[i]), group_of(&e->runs.data[run]))) return false;
-  return !isnan(e->runs.data[run].x);
+    if (is_drawn(p, i) && !strcmp(group_of(&runs[i]), group_of(&runs[run]))) return false;
+  return is_drawn(p, run);
+}
+
+static void add_point(int64_t seeds, const double *values, double *mean, double *low, double *high) {
+  *mean = 0, *low = INFINITY, *high = -INFINITY;
+  for (int64_t s = 0; s < seeds; s++) {
+    *mean += values[s] / (double)seeds;
+    *low = fmin(*low, values[s]);
+    *high = fmax(*high, values[s]);
+  }
 }
 
 /* The mean over seeds at the x of each run of the group, with the range as a band. */
@@ -40,15 +55,10 @@ static kva_status make_line(const place *p, uint32_t first, int color, kva_svg_l
   const char *group = group_of(&e->runs.data[first]);
   int64_t n = 0;
   for (uint32_t i = first; i < e->runs.len; i++) {
-    if (isnan(e->runs.data[i].x) || strcmp(group, group_of(&e->runs.data[i])) != 0) continue;
+    if (!is_drawn(p, i) || strcmp(group, group_of(&e->runs.data[i])) != 0) continue;
     KVA_TRY(values_of(p, i, p->plot->metric, values));
     x[n] = e->runs.data[i].x;
-    low[n] = INFINITY, high[n] = -INFINITY;
-    for (int64_t s = 0; s < p->o->seeds; s++) {
-      y[n] += values[s] / (double)p->o->seeds;
-      low[n] = fmin(low[n], values[s]);
-      high[n] = fmax(high[n], values[s]);
-    }
+    add_point(p->o->seeds, values, &y[n], &low[n], &high[n]);
     n++;
   }
   *out = (kva_svg_line){.run = group, .label = group, .color = color, .strong = true, .n = n, .x = x, .y = y};
@@ -79,21 +89,53 @@ static kva_svg_line fitted(const place *p, const kva_svg_line *line, int color) 
       .run = name, .label = name, .color = color, .n = line->n, .x = line->x, .y = y, .x_name = line->x_name};
 }
 
+/* The mean over seeds of each of the plot's values, with the range as a band. */
+static kva_status make_run_line(const place *p, uint32_t run, int color, kva_svg_line *out) {
+  uint32_t n = p->plot->n_values;
+  double *data = KVA_NEW_ARRAY(p->arena, double, 3 * n + 1), *values = KVA_NEW_ARRAY(p->arena, double, p->o->seeds);
+  const char *name = p->o->experiment->runs.data[run].name;
+  *out =
+      (kva_svg_line){.run = name, .label = name, .color = color, .strong = true, .n = n, .x = p->plot->at, .y = data};
+  out->low = data + n;
+  out->high = data + 2 * n;
+  out->x_name = p->plot->x_title;
+  for (uint32_t i = 0; i < n; i++) {
+    KVA_TRY(values_of(p, run, p->plot->values[i], values));
+    add_point(p->o->seeds, values, &data[i], &data[n + i], &data[2 * n + i]);
+  }
+  return KVA_OK;
+}
+
+static kva_status add_run_lines(const place *p, kva_svg_line *lines, int *n) {
+  for (uint32_t i = 0; i < p->o->experiment->runs.len; i++) {
+    if (kva_exp_failure(p->o->jobs, p->o->seeds, i)) continue;
+    KVA_TRY(make_run_line(p, i, *n, &lines[*n]));
+    ++*n;
+  }
+  return KVA_OK;
+}
+
+static kva_status add_group_lines(const place *p, kva_svg_line *lines, int *n) {
+  int color = 0;
+  for (uint32_t i = 0; i < p->o->experiment->runs.len; i++) {
+    if (!is_first_of_group(p, i)) continue;
+    KVA_TRY(make_line(p, i, color, &lines[*n]));
+    ++*n;
+    if (p->plot->fit) lines[*n] = fitted(p, &lines[*n - 1], color);
+    *n += p->plot->fit;
+    color++;
+  }
+  return KVA_OK;
+}
+
 static kva_status add_points(const place *p, kva_text *text) {
   const kva_experiment *e = p->o->experiment;
   kva_svg_line *lines = KVA_NEW_ARRAY(p->arena, kva_svg_line, 2 * e->runs.len);
-  int n = 0, color = 0;
-  for (uint32_t i = 0; i < e->runs.len; i++) {
-    if (!is_first_of_group(e, i)) continue;
-    KVA_TRY(make_line(p, i, color, &lines[n]));
-    n++;
-    if (p->plot->fit) lines[n] = fitted(p, &lines[n - 1], color);
-    n += p->plot->fit;
-    color++;
-  }
+  int n = 0;
+  KVA_TRY((p->plot->at ? add_run_lines : add_group_lines)(p, lines, &n));
   kva_svg_chart chart = {.title = p->plot->title,
                          .x_title = p->plot->x_title,
-                         .unit_range = strstr(p->plot->metric, "accuracy") != NULL,
+                         .unit_range = p->plot->metric && strstr(p->plot->metric, "accuracy") != NULL,
                          .log_x = p->plot->log_x,
                          .n_lines = n,
                          .lines = lines};
@@ -121,8 +163,9 @@ static kva_status add_table(const place *p, kva_text *text) {
     kva_text_add(text, "<tr>");
     add_text(text, "td", e->runs.data[i].name);
     for (uint32_t c = 0; c < p->plot->n_values; c++) {
-      KVA_TRY(values_of(p, i, p->plot->values[c], values));
-      add_text(text, "td", kva_exp_mean_text(p->arena, p->o->seeds, values));
+      bool failed = kva_exp_failure(p->o->jobs, p->o->seeds, i) != NULL;
+      if (!failed) KVA_TRY(values_of(p, i, p->plot->values[c], values));
+      add_text(text, "td", failed ? "failed" : kva_exp_mean_text(p->arena, p->o->seeds, values));
     }
     kva_text_add(text, "</tr>\n");
   }
@@ -134,6 +177,7 @@ static kva_status add_table(const place *p, kva_text *text) {
 
 static kva_status add_field(const place *p, kva_text *text) {
   kva_tensor t;
+  if (kva_exp_failure(p->o->jobs, p->o->seeds, 0)) return KVA_OK;
   KVA_TRY(kva_npy_read(kva_arena_printf(p->arena, "%s/%s.npy", p->o->jobs[0].folder, p->plot->metric), p->diag, &t));
   bool square = t.rank == 2 && t.dims[0] == t.dims[1] && t.dims[0] >= 2 && t.dims[0] <= 400 && t.dtype == KVA_F64;
   kva_svg_field field = {p->plot->title, p->plot->x_title, p->plot->y_title, square ? (int)t.dims[0] : 0, t.data};

@@ -37,11 +37,11 @@ static const char *copy(const reader *r, const char *s) {
 }
 
 static kva_status read_run(reader *r, json_t *item) {
-  const char *name, *model = NULL, *options = NULL, *group = NULL;
+  const char *name, *model = NULL, *options = NULL, *full = NULL, *group = NULL;
   double x = NAN;
   json_error_t error;
-  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?F}", "name", &name, "model", &model, "options",
-                     &options, "group", &group, "x", &x))
+  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?s, s?F}", "name", &name, "model", &model,
+                     "options", &options, "full", &full, "group", &group, "x", &x))
     return wrong(r, "a run", error.text);
   if (!model && !r->model) return wrong(r, name, "there is no \"model\", neither here nor in the file");
   for (uint32_t i = 0; i < r->e->runs.len; i++)
@@ -49,6 +49,7 @@ static kva_status read_run(reader *r, json_t *item) {
   kva_exp_run run = {.name = copy(r, name),
                      .model = joined(r, model ? model : r->model),
                      .options = copy(r, options),
+                     .full = copy(r, full),
                      .group = copy(r, group),
                      .x = x};
   KVA_PUSH(r->arena, &r->e->runs, run);
@@ -59,14 +60,24 @@ static kva_status read_run(reader *r, json_t *item) {
 static const char *const kinds[] = {"curves", "points", "table", "field", "shifts"};
 enum { N_KINDS = sizeof kinds / sizeof *kinds };
 
+/* One number a value. */
+static kva_status read_places(reader *r, json_t *at, kva_exp_plot *plot) {
+  if (!at) return KVA_OK;
+  if (json_array_size(at) != plot->n_values) return wrong(r, "\"at\"", "expected as many numbers as \"values\"");
+  double *places = KVA_NEW_ARRAY(r->arena, double, plot->n_values + 1);
+  for (uint32_t i = 0; i < plot->n_values; i++) places[i] = json_number_value(json_array_get(at, i));
+  plot->at = places;
+  return KVA_OK;
+}
+
 static kva_status read_plot(reader *r, json_t *item) {
   const char *kind, *title = NULL, *metric = NULL, *x_title = NULL, *y_title = NULL;
   int log_x = 0, fit = 0;
-  json_t *values = NULL;
+  json_t *values = NULL, *at = NULL;
   json_error_t error;
-  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?s, s?b, s?b, s?o}", "kind", &kind, "title",
+  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?s, s?b, s?b, s?o, s?o}", "kind", &kind, "title",
                      &title, "value", &metric, "x", &x_title, "y", &y_title, "log", &log_x, "fit", &fit, "values",
-                     &values))
+                     &values, "at", &at))
     return wrong(r, "a plot", error.text);
   kva_exp_plot plot = {.title = copy(r, title    ? title
                                         : metric ? metric
@@ -81,13 +92,15 @@ static kva_status read_plot(reader *r, json_t *item) {
   while (k < N_KINDS && strcmp(kinds[k], kind) != 0) k++;
   if (k == N_KINDS) return wrong(r, kind, "a plot is one of curves, points, table, field, shifts");
   plot.kind = (kva_exp_plot_kind)k;
-  if (plot.kind == KVA_PLOT_TABLE ? !plot.n_values : plot.kind != KVA_PLOT_SHIFTS && !metric)
+  bool has_places = plot.kind == KVA_PLOT_POINTS && at;
+  if (plot.kind == KVA_PLOT_TABLE || has_places ? !plot.n_values : plot.kind != KVA_PLOT_SHIFTS && !metric)
     return wrong(r, kind, plot.kind == KVA_PLOT_TABLE ? "a table needs \"values\"" : "the plot needs a \"value\"");
   plot.values = KVA_NEW_ARRAY(r->arena, const char *, plot.n_values + 1);
   for (uint32_t i = 0; i < plot.n_values; i++) {
     plot.values[i] = copy(r, json_string_value(json_array_get(values, i)));
     if (!plot.values[i]) return wrong(r, "\"values\"", "expected names");
   }
+  KVA_TRY(read_places(r, at, &plot));
   KVA_PUSH(r->arena, &r->e->plots, plot);
   return KVA_OK;
 }
@@ -125,6 +138,28 @@ static kva_status read_claim(reader *r, json_t *item) {
   return KVA_OK;
 }
 
+static kva_status read_eval(reader *r, json_t *item) {
+  kva_exp_eval eval;
+  json_error_t error;
+  if (json_unpack_ex(item, &error, JSON_STRICT, "{s:s, s:s}", "name", &eval.name, "options", &eval.options))
+    return wrong(r, "an evaluation", error.text);
+  if (strchr(eval.name, '/')) return wrong(r, eval.name, "the name of an evaluation cannot have a slash");
+  eval = (kva_exp_eval){copy(r, eval.name), copy(r, eval.options)};
+  KVA_PUSH(r->arena, &r->e->evals, eval);
+  return KVA_OK;
+}
+
+static kva_status read_files(reader *r, json_t *files) {
+  const char *name;
+  json_t *path;
+  json_object_foreach(files, name, path) {
+    if (!json_is_string(path)) return wrong(r, name, "expected a path");
+    kva_exp_file file = {copy(r, name), joined(r, json_string_value(path))};
+    KVA_PUSH(r->arena, &r->e->files, file);
+  }
+  return KVA_OK;
+}
+
 static kva_status read_list(reader *r, const char *key, json_t *list, kva_status (*read)(reader *, json_t *)) {
   size_t i;
   json_t *item;
@@ -141,13 +176,14 @@ static const char *name_of(kva_arena *arena, const char *path) {
 static kva_status read_root(reader *r, json_t *root) {
   kva_experiment *e = r->e;
   const char *title, *paper = NULL, *about = NULL, *verb = "train", *options = NULL, *quick = NULL, *full = NULL;
-  json_t *runs, *plots = NULL, *claims = NULL;
+  json_t *runs, *plots = NULL, *claims = NULL, *files = NULL, *evals = NULL;
   json_int_t seeds = 1;
   json_error_t error;
-  if (json_unpack_ex(root, &error, JSON_STRICT, "{s:s, s?s, s?s, s?s, s?s, s?s, s?s, s?s, s?I, s:o, s?o, s?o}", "title",
-                     &title, "paper", &paper, "about", &about, "verb", &verb, "model", &r->model, "options", &options,
-                     "quick", &quick, "full", &full, "seeds", &seeds, "runs", &runs, "plots", &plots, "claims",
-                     &claims))
+  if (json_unpack_ex(root, &error, JSON_STRICT,
+                     "{s:s, s?s, s?s, s?s, s?s, s?s, s?s, s?s, s?I, s?o, s?o, s:o, s?o, s?o}", "title", &title, "paper",
+                     &paper, "about", &about, "verb", &verb, "model", &r->model, "options", &options, "quick", &quick,
+                     "full", &full, "seeds", &seeds, "files", &files, "evals", &evals, "runs", &runs, "plots", &plots,
+                     "claims", &claims))
     return wrong(r, "the experiment", error.text);
   if (strcmp(verb, "train") && strcmp(verb, "run") && strcmp(verb, "show") && strcmp(verb, "eval"))
     return wrong(r, verb, "\"verb\" must be train, run, show or eval");
@@ -160,6 +196,10 @@ static kva_status read_root(reader *r, json_t *root) {
                         .verb = copy(r, verb),
                         .options = {copy(r, options), copy(r, quick), copy(r, full)},
                         .seeds = seeds};
+  KVA_TRY(read_files(r, files));
+  KVA_TRY(read_list(r, "\"evals\"", evals, read_eval));
+  if (e->evals.len && strcmp(verb, "train") && strcmp(verb, "eval"))
+    return wrong(r, "\"evals\"", "only the verbs train and eval have evaluations");
   KVA_TRY(read_list(r, "\"runs\"", runs, read_run));
   if (!e->runs.len) return wrong(r, "\"runs\"", "there is none");
   KVA_TRY(read_list(r, "\"plots\"", plots, read_plot));

@@ -18,6 +18,12 @@ static kva_status unknown(const kva_exp_job *job, const char *what, kva_diag *di
   return status;
 }
 
+static const kva_exp_value *find_value(const kva_exp_job *job, const char *name) {
+  for (uint32_t i = 0; i < job->values.len; i++)
+    if (!strcmp(job->values.data[i].name, name)) return &job->values.data[i];
+  return NULL;
+}
+
 static double greatest(kva_series s, double sign) {
   double best = -INFINITY;
   for (int64_t i = 0; i < s.n; i++) best = fmax(best, sign * s.values[i]);
@@ -54,14 +60,58 @@ static bool curve_value(const kva_history *h, const char *how, const char *metri
   return true;
 }
 
+/* Of values with ", " between them. */
+static kva_status mean_value(const kva_exp_job *job, const char *list, kva_diag *diag, double *out) {
+  double sum = 0, n = 0;
+  while (*list) {
+    char name[128];
+    size_t length = strcspn(list, ",");
+    double value;
+    snprintf(name, sizeof name, "%.*s", (int)length, list);
+    KVA_TRY(kva_exp_value_of(job, name, diag, &value));
+    sum += value;
+    n++;
+    list += length;
+    list += strspn(list, ", ");
+  }
+  *out = sum / n;
+  return KVA_OK;
+}
+
 kva_status kva_exp_value_of(const kva_exp_job *job, const char *what, kva_diag *diag, double *out) {
   char how[16], metric[128];
   double level = 0;
-  for (uint32_t i = 0; i < job->values.len; i++)
-    if (!strcmp(job->values.data[i].name, what)) return *out = job->values.data[i].value, KVA_OK;
+  if (!strncmp(what, "mean ", 5)) return mean_value(job, what + 5, diag, out);
+  const kva_exp_value *found = find_value(job, what);
+  if (found) return *out = found->value, KVA_OK;
   int n = sscanf(what, "%15s %127s %lf", how, metric, &level);
   if (job->history && n >= 2 && curve_value(job->history, how, metric, level, out)) return KVA_OK;
   return unknown(job, what, diag);
+}
+
+/* ---- costs ------------------------------------------------------------------------------------------------------- */
+
+static double plan_value(const kva_exp_job *job, const char *name) {
+  const kva_exp_value *found = find_value(job, name);
+  return found ? found->value : NAN;
+}
+
+const char *kva_exp_config_of(const kva_exp_job *job, const char *name) {
+  for (uint32_t i = 0; i < job->config.len; i++)
+    if (!strcmp(job->config.data[i].name, name)) return job->config.data[i].value;
+  return NULL;
+}
+
+bool kva_exp_cost_of(const kva_exp_job *job, kva_exp_cost *out) {
+  double rows, together;
+  const char *batch = kva_exp_config_of(job, "batch"), *steps = kva_exp_config_of(job, "steps");
+  int n = batch && steps ? sscanf(batch, "%lf sequences, %lf", &rows, &together) : 0;
+  if (n < 1) return false;
+  *out = (kva_exp_cost){.parameters = plan_value(job, "plan.parameters"),
+                        .bytes = plan_value(job, "plan.bytes.total"),
+                        .step_flops = plan_value(job, "plan.contraction_flops") * (n == 2 ? rows / together : 1),
+                        .steps = strtod(steps, NULL)};
+  return true;
 }
 
 /* ---- claims ------------------------------------------------------------------------------------------------------ */
@@ -86,10 +136,22 @@ static bool compare(const kva_exp_claim *c, double left, double right) {
   }
 }
 
+const char *kva_exp_failure(const kva_exp_job *jobs, int64_t seeds, uint32_t run) {
+  for (int64_t s = 0; s < seeds; s++)
+    if (jobs[run * seeds + s].failure) return jobs[run * seeds + s].failure;
+  return NULL;
+}
+
 static kva_status judge(const kva_exp_claim *c, const kva_exp_job *jobs, int64_t seeds, kva_arena *arena,
                         kva_diag *diag, kva_exp_verdict *out) {
   double *left = KVA_NEW_ARRAY(arena, double, seeds), *right = KVA_NEW_ARRAY(arena, double, seeds);
   *out = (kva_exp_verdict){.seeds = seeds};
+  const char *failure = kva_exp_failure(jobs, seeds, c->of);
+  if (!failure && c->than_run >= 0) failure = kva_exp_failure(jobs, seeds, (uint32_t)c->than_run);
+  if (failure) {
+    out->ours = kva_arena_printf(arena, "a run %s", failure);
+    return KVA_OK;
+  }
   for (int64_t s = 0; s < seeds; s++) {
     right[s] = c->than;
     KVA_TRY(kva_exp_value_of(&jobs[c->of * seeds + s], c->value, diag, &left[s]));

@@ -8,6 +8,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 static void add_value(kva_exp_job *job, kva_arena *arena, const char *name, double value) {
   kva_exp_value v = {kva_arena_strdup(arena, name), value};
@@ -67,22 +68,53 @@ static kva_status load_outputs(kva_exp_job *job, kva_arena *arena, kva_diag *dia
 
 /* ---- printed JSON ------------------------------------------------------------------------------------------------ */
 
-/* {"a": {"b": 1}} is the value a.b; texts, lists and null are none. */
+/* {"a": {"b": 1}} is the value a.b; texts, lists and null are none, and no result is the time it took. */
 static void add_json(kva_exp_job *job, kva_arena *arena, const char *prefix, json_t *item) {
   const char *key;
   json_t *value;
   if (json_is_number(item)) add_value(job, arena, prefix, json_number_value(item));
-  json_object_foreach(item, key, value)
+  json_object_foreach(item, key, value) if (strcmp(key, "seconds") != 0)
       add_json(job, arena, *prefix ? kva_arena_printf(arena, "%s.%s", prefix, key) : key, value);
 }
 
-static kva_status load_json(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
+static kva_status read_json(const char *path, kva_diag *diag, json_t **out) {
   json_error_t error;
-  const char *path = kva_arena_printf(arena, "%s/stdout", job->folder);
-  json_t *root = json_load_file(path, 0, &error);
-  if (!root) return kva_error(diag, &(kva_loc){.file = path, .line = (uint32_t)error.line}, "%s", error.text);
-  add_json(job, arena, "", root);
+  *out = json_load_file(path, 0, &error);
+  if (*out) return KVA_OK;
+  return kva_error(diag, &(kva_loc){.file = path, .line = (uint32_t)error.line}, "%s", error.text);
+}
+
+static kva_status load_json(kva_exp_job *job, const char *file, const char *prefix, kva_arena *arena, kva_diag *diag) {
+  json_t *root;
+  KVA_TRY(read_json(kva_arena_printf(arena, "%s/%s", job->folder, file), diag, &root));
+  add_json(job, arena, prefix, root);
   json_decref(root);
+  return KVA_OK;
+}
+
+/* What `kvasir train --dry-run --json` said. */
+static kva_status load_config(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
+  json_t *root, *value;
+  const char *key;
+  KVA_TRY(read_json(kva_arena_printf(arena, "%s/config.json", job->folder), diag, &root));
+  json_object_foreach(json_object_get(root, "config"), key, value) {
+    if (!json_is_string(value) || !strcmp(key, "seed")) continue;
+    kva_report_item item = {kva_arena_strdup(arena, key), kva_arena_strdup(arena, json_string_value(value))};
+    KVA_PUSH(arena, &job->config, item);
+  }
+  json_t *plan = json_object_get(root, "plan"), *whole = json_object_get(plan, "train_step");
+  add_json(job, arena, "plan", whole ? whole : json_object_get(plan, "grad_step"));
+  json_decref(root);
+  return KVA_OK;
+}
+
+/* A training whose loss was not finite has no evaluations. */
+static kva_status load_evals(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
+  for (uint32_t i = 0; i < job->experiment->evals.len; i++) {
+    const char *name = job->experiment->evals.data[i].name, *file = kva_arena_printf(arena, "%s.json", name);
+    if (job->history && access(kva_arena_printf(arena, "%s/%s", job->folder, file), F_OK)) continue;
+    KVA_TRY(load_json(job, file, name, arena, diag));
+  }
   return KVA_OK;
 }
 
@@ -98,8 +130,11 @@ static kva_status load_seconds(kva_exp_job *job, kva_arena *arena, kva_diag *dia
 
 kva_status kva_exp_load(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
   const char *verb = job->experiment->verb;
-  job->done = true;
   KVA_TRY(load_seconds(job, arena, diag));
-  if (!strcmp(verb, "train")) return load_metrics(job, arena, diag);
-  return !strcmp(verb, "run") ? load_outputs(job, arena, diag) : load_json(job, arena, diag);
+  if (!strcmp(verb, "run")) return load_outputs(job, arena, diag);
+  if (strcmp(verb, "train") != 0 && !job->experiment->evals.len) return load_json(job, "stdout", "", arena, diag);
+  if (!strcmp(verb, "train")) KVA_TRY(load_config(job, arena, diag));
+  if (job->commands.len == 1) return KVA_OK; /* a dry run */
+  if (!strcmp(verb, "train")) KVA_TRY(load_metrics(job, arena, diag));
+  return load_evals(job, arena, diag);
 }

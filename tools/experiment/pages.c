@@ -59,13 +59,21 @@ static json_t *values_json(const kva_exp_job *job) {
   return values;
 }
 
+static json_t *commands_json(const kva_exp_job *job) {
+  json_t *commands = json_array();
+  for (uint32_t i = 0; i < job->commands.len; i++)
+    if (job->commands.data[i].text) json_array_append_new(commands, json_string(job->commands.data[i].text));
+  return commands;
+}
+
 static json_t *outcome_json(const kva_exp_outcome *o, const kva_exp_settings *settings, kva_arena *arena) {
   const kva_experiment *e = o->experiment;
   json_t *runs = json_array(), *claims = json_array();
   for (uint32_t i = 0; i < e->runs.len * o->seeds; i++) {
     const kva_exp_job *job = &o->jobs[i];
-    json_array_append_new(runs, json_pack("{s:s, s:I, s:s, s:o}", "run", e->runs.data[job->run].name, "seed",
-                                          (json_int_t)job->seed, "command", job->command, "values", values_json(job)));
+    json_array_append_new(runs, json_pack("{s:s, s:I, s:o, s:s*, s:o}", "run", e->runs.data[job->run].name, "seed",
+                                          (json_int_t)job->seed, "commands", commands_json(job), "failed", job->failure,
+                                          "values", values_json(job)));
   }
   for (uint32_t i = 0; i < e->claims.len; i++)
     json_array_append_new(claims,
@@ -104,11 +112,13 @@ static kva_status add_runs(const kva_exp_outcome *o, kva_arena *arena, kva_repor
   const kva_experiment *e = o->experiment;
   kva_report_run *runs = KVA_NEW_ARRAY(arena, kva_report_run, e->runs.len);
   r->runs = runs;
-  if (!o->jobs[0].history) return KVA_OK;
+  if (strcmp(e->verb, "train") != 0) return KVA_OK;
   for (uint32_t i = 0; i < e->runs.len; i++) {
-    runs[i].name = e->runs.data[i].name;
-    KVA_TRY(mean_of(o, i, arena, &runs[i].history));
-    runs[i].n_shifts = kva_history_shifts(runs[i].history, &runs[i].shifts);
+    kva_report_run *run = &runs[r->n_runs];
+    if (kva_exp_failure(o->jobs, o->seeds, i)) continue;
+    run->name = e->runs.data[i].name;
+    KVA_TRY(mean_of(o, i, arena, &run->history));
+    run->n_shifts = kva_history_shifts(run->history, &run->shifts);
     r->n_runs++;
   }
   return KVA_OK;
@@ -128,29 +138,64 @@ static void add_claims(const kva_exp_outcome *o, kva_arena *arena, kva_report *r
   r->n_claims = (int)e->claims.len;
 }
 
+typedef struct items {
+  KVA_VEC(kva_report_item) list;
+} items;
+
+/* Commands of the first seed. */
+static void add_commands(const kva_exp_outcome *o, kva_arena *arena, items *out) {
+  for (uint32_t i = 0; i < o->experiment->runs.len; i++) {
+    const kva_exp_job *job = &o->jobs[i * o->seeds];
+    for (uint32_t k = 0; k < job->commands.len; k++) {
+      kva_report_item item = {job->commands.data[k].name, job->commands.data[k].text};
+      if (item.value) KVA_PUSH(arena, &out->list, item);
+    }
+  }
+}
+
+static bool is_common(const kva_exp_outcome *o, const char *name, const char *value) {
+  for (uint32_t i = 0; i < o->experiment->runs.len; i++) {
+    const char *other = kva_exp_config_of(&o->jobs[i * o->seeds], name);
+    if (other && strcmp(other, value) != 0) return false;
+  }
+  return true;
+}
+
+/* Data, batch, rate and so on: once where all runs have the same, else for each. */
+static void add_settings(const kva_exp_outcome *o, kva_arena *arena, items *out) {
+  const kva_exp_job *first = &o->jobs[0];
+  for (uint32_t i = 0; i < first->config.len; i++) {
+    kva_report_item item = first->config.data[i];
+    bool common = is_common(o, item.name, item.value);
+    if (common) KVA_PUSH(arena, &out->list, item);
+    for (uint32_t run = 0; !common && run < o->experiment->runs.len; run++) {
+      kva_report_item own = {kva_arena_printf(arena, "%s, %s", item.name, o->experiment->runs.data[run].name),
+                             kva_exp_config_of(&o->jobs[run * o->seeds], item.name)};
+      if (own.value) KVA_PUSH(arena, &out->list, own);
+    }
+  }
+}
+
 /* All that a reader needs to run any curve again. */
 static void add_config(const kva_exp_outcome *o, const kva_exp_settings *s, kva_arena *arena, kva_report *r) {
   const kva_experiment *e = o->experiment;
-  KVA_VEC(kva_report_item) items = {0};
+  items own = {0};
   kva_report_item all = {"all of it", kva_arena_printf(arena, "kvasir experiment %s%s --seeds %lld", e->path,
                                                        s->scale == KVA_SCALE_QUICK   ? " --quick"
                                                        : s->scale == KVA_SCALE_PAPER ? " --paper"
                                                                                      : "",
                                                        (long long)o->seeds)};
-  KVA_PUSH(arena, &items, all);
-  for (uint32_t i = 0; i < e->runs.len; i++) {
-    kva_report_item item = {e->runs.data[i].name, o->jobs[i * o->seeds].command};
-    KVA_PUSH(arena, &items, item);
-  }
+  KVA_PUSH(arena, &own.list, all);
+  add_commands(o, arena, &own);
+  add_settings(o, arena, &own);
   const kva_report_item rest[] = {
       {"seeds", o->seeds == 1 ? "0" : kva_arena_printf(arena, "0 to %lld (--seed)", (long long)o->seeds - 1)},
       {"version", "Kvasir " KVA_VERSION},
       {"machine", machine(arena)},
-      {"device", s->device ? s->device : "cpu, one thread a run"},
       {"time of all runs", kva_arena_printf(arena, "%.1f s", seconds_of(o))}};
-  for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) KVA_PUSH(arena, &items, rest[i]);
-  r->config = items.data;
-  r->n_config = (int)items.len;
+  for (size_t i = 0; i < sizeof rest / sizeof *rest; i++) KVA_PUSH(arena, &own.list, rest[i]);
+  r->config = own.list.data;
+  r->n_config = (int)own.list.len;
 }
 
 static kva_status add_figures(const kva_exp_outcome *o, const kva_exp_settings *settings, kva_arena *arena,

@@ -36,18 +36,16 @@ static const char *temporary(const kva_exp_job *job, kva_arena *arena, const cha
 
 /* In the child: only calls that are safe between fork and exec. */
 static void become(const kva_exp_job *job, int out, int err) {
-  if (dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0) execv("/proc/self/exe", job->argv);
+  if (dup2(out, STDOUT_FILENO) >= 0 && dup2(err, STDERR_FILENO) >= 0)
+    execv("/proc/self/exe", job->commands.data[job->at].argv);
   _exit(127);
 }
 
-static kva_status start(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
-  const char *folder = temporary(job, arena, "");
-  remove_folder(folder);
-  if (mkdir(folder, 0777)) return cannot(diag, folder, "make the folder");
-  int out = open(temporary(job, arena, "/stdout"), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
-  int err = open(temporary(job, arena, "/stderr"), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+static kva_status start_command(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
+  const char *output = kva_arena_printf(arena, "/%s", job->commands.data[job->at].output);
+  int out = open(temporary(job, arena, output), O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+  int err = open(temporary(job, arena, "/stderr"), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
   fflush(NULL);
-  job->began = kva_now();
   job->pid = out >= 0 && err >= 0 ? fork() : -1;
   if (job->pid == 0) become(job, out, err);
   int failure = errno;
@@ -56,18 +54,27 @@ static kva_status start(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
   errno = failure;
   if (job->pid > 0) return KVA_OK;
   job->pid = 0;
-  return cannot(diag, folder, "start a run in it");
+  return cannot(diag, job->folder, "start a run for it");
+}
+
+static kva_status start(kva_exp_job *job, kva_arena *arena, kva_diag *diag) {
+  const char *folder = temporary(job, arena, "");
+  remove_folder(folder);
+  if (mkdir(folder, 0777)) return cannot(diag, folder, "make the folder");
+  job->began = kva_now();
+  job->at = 0;
+  return start_command(job, arena, diag);
 }
 
 /* What a failed command said. */
-static kva_status failed(const kva_exp_job *job, int code, kva_arena *arena, kva_diag *diag) {
+static const char *failure_text(const kva_exp_job *job, int code, kva_arena *arena) {
   kva_file file;
   const char *path = temporary(job, arena, "/stderr"), *said = "";
   if (kva_file_map(path, NULL, &file) == KVA_OK) {
     said = kva_arena_strndup(arena, file.data ? file.data : "", file.size < 2000 ? file.size : 2000);
     kva_file_unmap(&file);
   }
-  return kva_error(diag, NULL, "'%s' ended with code %d:\n%s", job->command, code, said);
+  return kva_arena_printf(arena, "ended with code %d: %.*s", code, (int)strcspn(said, "\n"), said);
 }
 
 /* Whether the metrics end with a loss that is not finite: that is a result. */
@@ -81,12 +88,18 @@ static bool has_diverged(const kva_exp_job *job, kva_arena *arena) {
   return found;
 }
 
+/* A command of the job has ended: starts the next one, or completes the job. */
 static kva_status finish(kva_exp_job *job, int wait_status, kva_arena *arena, kva_diag *diag) {
   int code = WIFEXITED(wait_status) ? WEXITSTATUS(wait_status) : 128;
   job->pid = 0;
   job->seconds = kva_now() - job->began;
   if (kva_train_stopped()) return KVA_INTERRUPTED;
-  if (code != 0 && !has_diverged(job, arena)) return failed(job, code, arena, diag);
+  bool diverged = code != 0 && has_diverged(job, arena);
+  if (code != 0 && !diverged) {
+    job->failure = failure_text(job, code, arena);
+    return KVA_OK;
+  }
+  if (++job->at < job->commands.len && !diverged) return start_command(job, arena, diag);
   const char *seconds = kva_arena_printf(arena, "%.3f\n", job->seconds);
   KVA_TRY(kva_file_write(temporary(job, arena, "/seconds"), seconds, strlen(seconds), diag));
   if (rename(temporary(job, arena, ""), job->folder)) return cannot(diag, job->folder, "rename the results");
@@ -119,8 +132,9 @@ static void show(const queue *q) {
 }
 
 static void tell(const queue *q, const kva_exp_job *job) {
-  printf("%s%-10s %-28s seed %lld  %7.1f s  (%u of %u)\n", q->terminal ? "\r\033[K" : "", job->experiment->name,
-         job->experiment->runs.data[job->run].name, (long long)job->seed, job->seconds, q->finished, q->n);
+  printf("%s%-10s %-28s seed %lld  %7.1f s  (%u of %u)%s%s\n", q->terminal ? "\r\033[K" : "", job->experiment->name,
+         job->experiment->runs.data[job->run].name, (long long)job->seed, job->seconds, q->finished, q->n,
+         job->failure ? "  FAILED: " : "", job->failure ? job->failure : "");
   fflush(stdout);
 }
 
@@ -131,9 +145,10 @@ static kva_status reap(queue *q, kva_arena *arena, kva_diag *diag) {
     kva_exp_job *job = q->jobs[i];
     int wait_status;
     if (!job->pid || waitpid(job->pid, &wait_status, WNOHANG) != job->pid) continue;
+    KVA_TRY(finish(job, wait_status, arena, diag));
+    if (job->pid) continue;
     q->running--;
     q->finished++;
-    KVA_TRY(finish(job, wait_status, arena, diag));
     tell(q, job);
   }
   return KVA_OK;
@@ -191,7 +206,8 @@ kva_status kva_exp_run_jobs(kva_exp_job **jobs, uint32_t n, const kva_exp_settin
   stop_all(&q);
   if (q.terminal) printf("\r\033[K");
   if (status == KVA_OK && q.cached) printf("%u of %u runs were done before\n", q.cached, n);
-  for (uint32_t i = 0; i < n && status == KVA_OK; i++) status = kva_exp_load(jobs[i], arena, diag);
+  for (uint32_t i = 0; i < n && status == KVA_OK; i++)
+    if (jobs[i]->done) status = kva_exp_load(jobs[i], arena, diag);
   return status;
 }
 

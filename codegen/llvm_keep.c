@@ -9,7 +9,7 @@
 
 /* Elements of one load, in all rounds, that always may be kept. Bytes of all kept elements, if the load is the loop's
  * only one: of a thread with 128 registers, and of a thread with all 255. */
-enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256, MAX_KEPT_BYTES_OF_FEW = 768, FEW_THREADS = 256 };
+enum { MAX_KEPT_ELEMENTS = 32, MAX_KEPT_BYTES = 256, MAX_KEPT_BYTES_OF_FEW = 544, FEW_THREADS = 256 };
 
 typedef struct search {
   const kva_emit *e;

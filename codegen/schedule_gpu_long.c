@@ -28,7 +28,7 @@ typedef struct block_form {
   uint32_t threads;
   int64_t bytes;
 } block_form;
-static const block_form usual = {512, 96 << 10}, few_threads = {256, 192 << 10};
+static const block_form usual = {512, 84 << 10}, few_threads = {256, 136 << 10};
 
 typedef struct long_rows {
   kva_kernel *k;

@@ -264,11 +264,26 @@ static kva_status refuse(kva_vjp *c, const kva_node *n, const char *what) {
                   "attention has no gradient %s; put stop_gradient before what depends on parameters", what);
 }
 
-/* delta_t = dy_t . y_t, computed once for both gradients, which would otherwise sum it for every tile of keys. */
+/* The transposition that dy is the result of, if that leaves the rows whole; NULL: none. */
+static const kva_node *moves_rows(const kva_value *dy) {
+  const kva_node *n = dy->def;
+  return n && kva_is(n, KVA_OP_transpose) && kva_transpose_source_axis(n, 0, 3) == 3 ? n : NULL;
+}
+
+/* delta_t = dy_t . y_t, computed once for both gradients, which would otherwise sum it for every tile of keys. Where dy
+ * is a transposition of d, y is most likely read transposed alone, as d is: rows are added up as they lie there, so
+ * that y need not be kept as it is, too. */
 static kva_value *row_delta(kva_vjp *c, kva_node *n) {
   kva_dtype wide = kva_result(n, 1)->type->dtype;
-  kva_value *y = kva_cast(c->b, kva_result(n, 0), wide), *dy = kva_cast(c->b, c->grad_out[0], wide);
-  return kva_reduce(c->b, KVA_OP_reduce_sum, kva_mul(c->b, y, dy), 1, &(int64_t){3}, false);
+  kva_value *y = kva_result(n, 0), *dy = c->grad_out[0];
+  const kva_node *moved = moves_rows(dy);
+  int64_t from[4] = {0}, to[4] = {0};
+  for (int64_t d = 0; d < 4; d++) from[d] = moved ? kva_transpose_source_axis(moved, 0, (uint32_t)d) : d;
+  for (int64_t d = 0; d < 4; d++) to[from[d]] = d;
+  if (moved) dy = kva_operand(moved, 0);
+  y = kva_cast(c->b, kva_transpose(c->b, y, to), wide);
+  kva_value *products = kva_mul(c->b, y, kva_cast(c->b, dy, wide));
+  return kva_transpose(c->b, kva_reduce(c->b, KVA_OP_reduce_sum, products, 1, &(int64_t){3}, false), from);
 }
 
 kva_status kva_attention_vjp(kva_vjp *c, kva_node *n) {

@@ -348,6 +348,26 @@ static bool may_join_tile(const fuse *f, const kva_node *p, const group *g) {
   return part == PART_EPILOGUE ? reads_elements_once(f, p, g) : may_feed_tile(p, part);
 }
 
+/* Outside of kernels such a group shares the memory of what it reads. */
+static bool is_alias(const group *g) {
+  bool aliases = true;
+  for (uint32_t k = 0; k < g->n_nodes; k++) aliases &= !!(g->nodes[k]->op->traits & KVA_ALIAS);
+  return aliases;
+}
+
+/* What a tile makes is read transposed alone, and it can store it so. */
+static bool is_left_to_tile(const fuse *f, const kva_node *p) {
+  const kva_value *x = keeps_innermost(p) ? kva_operand(p, 0) : NULL;
+  return x && x->def && !x->index && kva_fuse_role(x->def) == ROLE_TILE && !x->uses->next && !is_for_library(f, x->def);
+}
+
+bool kva_fuse_may_take(const fuse *f, const kva_use *u, const kva_node *n) {
+  role r = kva_fuse_role(u->user);
+  if (info(f, u->user)->group || r == ROLE_OTHER || is_for_library(f, u->user)) return false;
+  if (r == ROLE_TILE) return may_feed_tile(n, part_of_operand(u->user, u->index));
+  return !(u->user->op->traits & KVA_ALIAS) || !n->results[0].uses->next;
+}
+
 /* ---- joining ----------------------------------------------------------------------------------------------------- */
 
 static bool may_copy(const fuse *f, const kva_node *p, const group *g);
@@ -382,6 +402,7 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   if (r == ROLE_TILE) return tile_may_join(f, p, g);
   if ((r != ROLE_ELEMENT && r != ROLE_ROW) || kva_is(p, KVA_OP_partial_sum)) return false;
   if (g->n_nodes >= MAX_GROUP || p->op->traits & KVA_UPDATES) return false;
+  if ((g->tile || is_alias(g)) && is_left_to_tile(f, p)) return false;
   if (g->tile) return !kva_fuse_used_outside(f, p, g) && may_join_tile(f, p, g);
   /* A window reads each element many times, also through views: only movement may stand before it. */
   if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW && !(p->op->traits & KVA_VIEW)) return false;
@@ -389,8 +410,9 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   if (r == ROLE_ROW && (!c.all_aligned || !row_fits(p, g))) return false;
   if (r == ROLE_ELEMENT && !reads_elements_once(f, p, g)) return false;
   if (c.all_inside) return true;
-  /* A further output: it must be computed in the group's own loops, and stay acyclic. */
-  if (!c.all_aligned || kva_fuse_role(g->nodes[0]) == ROLE_SINK || kva_fuse_role(g->nodes[0]) == ROLE_WINDOW)
+  /* A further output: it must be computed in the group's own loops, and stay acyclic. Aliases need no memory. */
+  if (!c.all_aligned || p->op->traits & KVA_ALIAS || is_left_to_tile(f, p) || kva_fuse_role(g->nodes[0]) == ROLE_SINK ||
+      kva_fuse_role(g->nodes[0]) == ROLE_WINDOW)
     return false;
   for (uint32_t k = 0; k < p->n_results; k++) {
     const kva_type *t = p->results[k].type;
@@ -400,15 +422,23 @@ bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g) {
   return !left_to_copies(f, p, g) && !kva_fuse_use_returns(f, p, g);
 }
 
-/* Cheap nodes that several groups read are computed in each of them. Views and generated values always; arithmetic only
- * when it reads at most one full tensor, so that traffic does not grow. */
+/* A function of a product that others read, too. A GPU computes it again in less time than it takes to store it. */
+static bool is_function_of_stored(const fuse *f, const kva_node *p) {
+  const kva_value *x = p->n_operands == 1 ? kva_operand(p, 0) : NULL;
+  return kva_for_gpu(f->options) && x && (p->op->traits & KVA_ELEMENTWISE) && x->def &&
+         kva_fuse_role(x->def) == ROLE_TILE && x->uses->next;
+}
+
+/* Cheap nodes that several groups read are computed in each of them. Views and generated values always, unless a tile
+ * can store them at once; arithmetic only when it reads at most one full tensor, so that traffic does not grow. Aliases
+ * take no copies, which would have to be stored for them alone. */
 static bool may_copy(const fuse *f, const kva_node *p, const group *g) {
-  if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1) return false;
+  if (kva_fuse_role(p) != ROLE_ELEMENT || p->n_results != 1 || is_alias(g) || is_left_to_tile(f, p)) return false;
   if (g->n_nodes >= MAX_GROUP) return false;
   tile_part part = PART_EPILOGUE;
   if (g->tile && (has_many_users(p) || !part_of_consumers(f, p, g, &part))) return false;
   if (part == PART_MASK) return is_mask_code(p);
-  if (!(p->op->traits & KVA_CHEAP)) return false;
+  if (!(p->op->traits & KVA_CHEAP) && !is_function_of_stored(f, p)) return false;
   if (kva_fuse_role(g->nodes[0]) == ROLE_WINDOW) return p->op->traits & KVA_VIEW;
   if (part != PART_EPILOGUE) return may_feed_again(p, part);
   return p->n_operands == 0 || (p->op->traits & KVA_VIEW) || full_operands(p) <= 1;
@@ -560,7 +590,7 @@ static void grow(fuse *f, group *g) {
     } while (copy_last_producer(f, g));
     sibling = kva_fuse_takes_siblings(g) ? kva_fuse_find_sibling(f, g) : NULL;
     if (sibling) kva_fuse_add(f, g, sibling);
-  } while (sibling || (f->sums && kva_fuse_takes_siblings(g) && kva_fuse_join_sums(f, g)));
+  } while (sibling || (f->sums && kva_fuse_join_sums(f, g)));
   kva_fuse_keep_budget(f, g);
 }
 
@@ -592,9 +622,7 @@ static bool is_dead(const kva_node *n) {
 
 /* Aliases are no steps; a tile alone is one as it is. */
 static bool is_left_alone(const group *g) {
-  bool aliases = true;
-  for (uint32_t k = 0; k < g->n_nodes; k++) aliases &= !!(g->nodes[k]->op->traits & KVA_ALIAS);
-  return aliases || (g->n_nodes == 1 && g->tile);
+  return is_alias(g) || (g->n_nodes == 1 && g->tile);
 }
 
 static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {

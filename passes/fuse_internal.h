@@ -1,4 +1,4 @@
-/* Shared by fuse.c and fuse_outline.c. */
+/* Shared by the fuse*.c files. */
 #ifndef KVA_PASSES_FUSE_INTERNAL_H
 #define KVA_PASSES_FUSE_INTERNAL_H
 
@@ -89,6 +89,8 @@ bool kva_fuse_has_prefix(const kva_type *t, const kva_type *domain, uint32_t n);
  * node, entered by any of its operands and left by any of its results. */
 bool kva_fuse_use_returns(fuse *f, const kva_node *p, const group *g);
 bool kva_fuse_used_outside(const fuse *f, const kva_node *p, const group *g);
+/* Could a group that u's node opens take n, whose result that is a use of? */
+bool kva_fuse_may_take(const fuse *f, const kva_use *u, const kva_node *n);
 /* p, a producer of g's nodes. */
 bool kva_fuse_may_join(fuse *f, const kva_node *p, const group *g);
 void kva_fuse_add(fuse *f, group *g, kva_node *n);

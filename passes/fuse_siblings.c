@@ -59,11 +59,24 @@ static bool depends_on_group(fuse *f, const kva_node *n, const group *g) {
   return false;
 }
 
-/* Whoever reads n has a group, or can have none: n would be the root of one. */
+/* Nobody who reads n will take it: n would be the root of a group. */
 static bool would_be_root(const fuse *f, const kva_node *n) {
   for (const kva_use *u = n->results[0].uses; u; u = u->next)
-    if (!info(f, u->user)->group && kva_fuse_role(u->user) != ROLE_OTHER) return false;
+    if (kva_fuse_may_take(f, u, n)) return false;
   return n->results[0].uses;
+}
+
+/* n reads, of what the group of a tile makes, what the tile itself does. */
+static bool follows_tile(const fuse *f, const kva_node *n, const group *g) {
+  bool follows = false;
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = n->operands[i].value;
+    if (v == &g->tile->results[0])
+      follows = true;
+    else if (v && in_group(f, v->def, g))
+      return false;
+  }
+  return follows;
 }
 
 /* Does n, which reads a tensor that the group reads too, compute its elements at the group's own? */
@@ -74,6 +87,7 @@ static bool may_join_as_sibling(fuse *f, const kva_node *n, const group *g) {
   if (n->n_results != 1 || g->n_nodes >= MAX_GROUP || !would_be_root(f, n)) return false;
   const kva_type *t = n->results[0].type;
   if (t->rank != g->domain->rank || !kva_fuse_has_prefix(t, g->domain, t->rank)) return false;
+  if (g->tile && !follows_tile(f, n, g)) return false;
   return !kva_fuse_use_returns(f, n, g) && !depends_on_group(f, n, g);
 }
 
@@ -94,7 +108,7 @@ kva_node *kva_fuse_find_sibling(fuse *f, const group *g) {
 /* Groups whose results are their domain's elements one by one take in what else reads their operands that way. */
 bool kva_fuse_takes_siblings(const group *g) {
   role r = kva_fuse_role(g->nodes[0]);
-  return !g->tile && g->domain->rank > 0 && (r == ROLE_ELEMENT || r == ROLE_ROW);
+  return g->domain->rank > 0 && (r == ROLE_ELEMENT || r == ROLE_ROW);
 }
 
 /* ---- sums of columns --------------------------------------------------------------------------------------------- */
@@ -209,7 +223,7 @@ static bool join_with_producers(fuse *f, group *g, kva_node *n) {
 }
 
 bool kva_fuse_join_sums(fuse *f, group *g) {
-  if (g->n_nodes + MAX_PATH >= MAX_GROUP) return false;
+  if (!kva_fuse_takes_siblings(g) || g->tile || g->n_nodes + MAX_PATH >= MAX_GROUP) return false;
   kva_node *n = find_candidate(f, g);
   while (n && !join_with_producers(f, g, n)) n = find_candidate(f, g);
   return n;

@@ -148,6 +148,7 @@ static kva_state_init init_of(const kva_state *s) {
   case KVA_INIT_UNIFORM: return KVA_STATE_INIT_UNIFORM;
   case KVA_INIT_DATA: return KVA_STATE_INIT_DATA;
   case KVA_INIT_ONE_MINUS: return KVA_STATE_INIT_ONE_MINUS;
+  case KVA_INIT_COPY: return KVA_STATE_INIT_COPY;
   }
   return KVA_STATE_INIT_CONSTANT;
 }

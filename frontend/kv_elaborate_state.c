@@ -19,7 +19,7 @@ static const struct {
 } inits[] = {
     {"zeros", 0, KVA_INIT_ZEROS, 0},   {"ones", 0, KVA_INIT_CONSTANT, 1},   {"constant", 1, KVA_INIT_CONSTANT, 0},
     {"normal", 1, KVA_INIT_NORMAL, 0}, {"uniform", 2, KVA_INIT_UNIFORM, 0}, {"one_minus", 1, KVA_INIT_ONE_MINUS, 0},
-    {"data", 1, KVA_INIT_DATA, 0},
+    {"copy", 1, KVA_INIT_COPY, 0},     {"data", 1, KVA_INIT_DATA, 0},
 };
 
 static kva_state *state_of_value(const kva_el_value *v) {
@@ -34,14 +34,25 @@ static kva_state *find_state(kva_elab *e, const kva_ast_expr *x) {
   return s ? s : kva_map_get_str(e->states, x->text);
 }
 
-static bool init_one_minus(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
+/* one_minus and copy. Only a copy may have another element type. */
+static bool init_of_other(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
+  const char *name = x->call->name;
+  if (s->init == KVA_INIT_COPY && s->kind != KVA_STATE_CACHE) {
+    kva_el_error(e, x->first, "only a state of kind cache can be a copy");
+    return false;
+  }
   s->of = find_state(e, x->items.data[0]);
   if (!s->of) {
-    kva_el_error(e, x->items.data[0]->first, "one_minus expects the name of another parameter");
-  } else if (s->of->type != s->type || s->of == s) {
-    kva_el_error(e, x->items.data[0]->first, "one_minus expects another parameter of the same type as '%s'", s->name);
+    kva_el_error(e, x->items.data[0]->first, "%s expects the name of another parameter", name);
+    return false;
   }
-  return s->of && s->of->type == s->type && s->of != s;
+  const kva_type *t = s->of->type;
+  bool fits = t == s->type || (s->init == KVA_INIT_COPY && t->rank == s->type->rank &&
+                               !memcmp(t->dims, s->type->dims, t->rank * sizeof *t->dims));
+  if (!fits || s->of == s)
+    kva_el_error(e, x->items.data[0]->first, "%s expects another parameter of the same %s as '%s'", name,
+                 s->init == KVA_INIT_COPY ? "shape" : "type", s->name);
+  return fits && s->of != s;
 }
 
 static bool init_data(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
@@ -89,7 +100,7 @@ static bool set_init(kva_elab *e, const kva_ast_expr *x, kva_state *s) {
   }
   s->init = inits[i].kind;
   s->init_a = inits[i].a;
-  if (s->init == KVA_INIT_ONE_MINUS) return init_one_minus(e, x, s);
+  if (s->init == KVA_INIT_ONE_MINUS || s->init == KVA_INIT_COPY) return init_of_other(e, x, s);
   return s->init == KVA_INIT_DATA ? init_data(e, x, s) : init_numbers(e, x, s);
 }
 

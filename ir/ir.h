@@ -100,6 +100,7 @@ typedef enum kva_init_kind {
   KVA_INIT_UNIFORM,   /* [a, b) */
   KVA_INIT_DATA,      /* `data` */
   KVA_INIT_ONE_MINUS, /* 1 - state `of`, elementwise (KV shift: a2 = 1 - a1) */
+  KVA_INIT_COPY,      /* state `of` in this state's type, and again whenever a caller may have written that */
 } kva_init_kind;
 
 struct kva_state {
@@ -109,7 +110,7 @@ struct kva_state {
   kva_init_kind init;
   double init_a, init_b;
   const kva_tensor_data *data; /* KVA_INIT_DATA */
-  kva_state *of;               /* KVA_INIT_ONE_MINUS; for a MOMENT: its parameter */
+  kva_state *of;               /* KVA_INIT_ONE_MINUS, KVA_INIT_COPY; for a MOMENT: its parameter */
   bool frozen;                 /* no gradient, no update */
   bool decay;                  /* weight decay applies (default: rank >= 2 and not a shift weight) */
   uint32_t id;                 /* dense */

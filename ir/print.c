@@ -148,7 +148,8 @@ static void print_init(printer *p, const kva_state *s) {
     kva_text_add(p->out, ")");
     break;
   case KVA_INIT_ONE_MINUS:
-    kva_text_add(p->out, "one_minus(");
+  case KVA_INIT_COPY:
+    kva_text_add(p->out, s->init == KVA_INIT_COPY ? "copy(" : "one_minus(");
     if (s->of) kva_text_add_quoted(p->out, s->of->name);
     kva_text_add(p->out, ")");
     break;

@@ -240,9 +240,8 @@ static void check_states(verifier *v) {
     kva_map_set_str(names, s->name, v);
     check_type(v, &s->loc, kva_arena_printf(v->scratch, "state '%s'", s->name), s->type);
     if (s->init == KVA_INIT_DATA && !s->data) kva_error(v->m->diag, &s->loc, "state '%s' has no data", s->name);
-    if (s->init == KVA_INIT_ONE_MINUS && !s->of) {
-      kva_error(v->m->diag, &s->loc, "state '%s' is one minus another, which is not set", s->name);
-    }
+    if ((s->init == KVA_INIT_ONE_MINUS || s->init == KVA_INIT_COPY) && !s->of)
+      kva_error(v->m->diag, &s->loc, "state '%s' is made of another, which is not set", s->name);
   }
 }
 

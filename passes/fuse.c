@@ -579,7 +579,7 @@ static bool copy_last_producer(fuse *f, group *g) {
 }
 
 static void grow(fuse *f, group *g) {
-  if (g->nodes[0]->op->traits & KVA_UPDATES) {
+  if (kva_fuse_update_of(f, g->nodes[0])) {
     kva_fuse_grow_updates(f, g);
     return;
   }

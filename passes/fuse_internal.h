@@ -101,7 +101,8 @@ void kva_fuse_shrink(fuse *f, group *g, uint32_t n);
 /* Producers that may join do; false: none did. */
 bool kva_fuse_join_producers(fuse *f, group *g);
 
-/* fuse_updates.c: g, whose root is an update, grows. */
+/* fuse_updates.c: the update that n, the root of a group, is or copies the result of; NULL: none. The group grows. */
+kva_node *kva_fuse_update_of(const fuse *f, kva_node *n);
 void kva_fuse_grow_updates(fuse *f, group *g);
 
 /* fuse_siblings.c. May the group have siblings at all? */

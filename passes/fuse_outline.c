@@ -53,6 +53,8 @@ static void find_interface(fuse *f, const group *g, outline *o) {
 static const char *group_name(fuse *f, const group *g) {
   KVA_ASSERT(g->n_nodes);
   const kva_node *root = g->tile ? g->tile : g->nodes[g->n_nodes - 1];
+  for (uint32_t k = 0; k < g->n_nodes; k++)
+    if (g->nodes[k]->op->traits & KVA_UPDATES) root = g->nodes[k];
   return kva_arena_printf(f->m->arena, g->n_nodes == 1 ? "%s" : "%s_%u", root->op->name, g->n_nodes);
 }
 

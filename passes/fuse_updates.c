@@ -2,7 +2,8 @@
  * may be written in place.
  *
  * On a GPU small ones share a kernel, each as a nest of its own, because a launch takes longer than their work. Large
- * ones do not: gradients would be kept until the last of a kernel is there. */
+ * ones do not: gradients would be kept until the last of a kernel is there. A parameter's copy for products, which is
+ * rounded from it, is written by its update. */
 #include "passes/fuse_internal.h"
 
 enum {
@@ -31,10 +32,29 @@ static bool is_small_update(const fuse *f, const kva_node *n) {
   return size <= SMALL;
 }
 
+/* A cast of an update's result that a state keeps: a parameter's copy (passes/copies.c). */
+static bool is_copy(const kva_node *n) {
+  const kva_use *u = n->n_results == 1 ? n->results[0].uses : NULL;
+  return kva_is(n, KVA_OP_cast) && u && !u->next && u->user->op->traits & KVA_WRITES_STATE;
+}
+
+kva_node *kva_fuse_update_of(const fuse *f, kva_node *n) {
+  if (n->op->traits & KVA_UPDATES) return n;
+  kva_node *def = kva_for_gpu(f->options) && is_copy(n) ? kva_operand(n, 0)->def : NULL;
+  return def && def->op->traits & KVA_UPDATES && !info(f, def)->group && def->graph == n->graph ? def : NULL;
+}
+
+/* Copies first: what reads is there before what it reads. */
+static void add_update(fuse *f, group *g, kva_node *update) {
+  for (const kva_use *u = update->results[0].uses; u; u = u->next)
+    if (kva_for_gpu(f->options) && !info(f, u->user)->group && is_copy(u->user)) kva_fuse_add(f, g, u->user);
+  if (!info(f, update)->group) kva_fuse_add(f, g, update);
+}
+
 /* n joins with its producers if that makes no cycle. */
 static bool join_update(fuse *f, group *g, kva_node *n) {
   group before = *g;
-  kva_fuse_add(f, g, n);
+  add_update(f, g, n);
   join_producers(f, g, n, false);
   if (!kva_fuse_has_cycle(f, g)) return true;
   kva_fuse_restore(f, g, &before);
@@ -42,7 +62,8 @@ static bool join_update(fuse *f, group *g, kva_node *n) {
 }
 
 void kva_fuse_grow_updates(fuse *f, group *g) {
-  kva_node *root = g->nodes[0];
+  kva_node *root = kva_fuse_update_of(f, g->nodes[0]);
+  add_update(f, g, root);
   bool small = is_small_update(f, root);
   uint32_t updates = 1;
   join_producers(f, g, root, !small);

@@ -49,6 +49,7 @@ kva_status kva_prepare(kva_module *m, const kva_pass_options *options) {
   if (options->compute) {
     KVA_TRY(kva_run_pass(m, KVA_PASS_precision, options, &changed));
     KVA_TRY(kva_clean_up(m, options));
+    if (kva_for_gpu(options)) KVA_TRY(kva_run_pass(m, KVA_PASS_copies, options, &changed));
   }
   if (options->check_indices) KVA_TRY(kva_run_pass(m, KVA_PASS_check_indices, options, &changed));
   KVA_TRY(kva_run_pass(m, KVA_PASS_pack, options, &changed));

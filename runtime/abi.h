@@ -8,7 +8,7 @@
 
 #include <stdint.h>
 
-#define KVA_ABI_VERSION 7u
+#define KVA_ABI_VERSION 8u
 #define KVA_ABI_MAGIC   0x52495341564bull /* "KVASIR" */
 
 /* A kernel on the CPU: runs work items [begin, end). buffers has one pointer per argument, in argument order; symbols
@@ -230,6 +230,7 @@ typedef enum kva_state_init {
   KVA_STATE_INIT_UNIFORM,   /* [a, b) */
   KVA_STATE_INIT_DATA,      /* data */
   KVA_STATE_INIT_ONE_MINUS, /* 1 - state `of` */
+  KVA_STATE_INIT_COPY,      /* state `of` in this type; programs that write one write both */
 } kva_state_init;
 
 typedef enum kva_state_role {
@@ -245,7 +246,7 @@ typedef struct kva_state_desc {
   int32_t dtype;
   int32_t rank;
   int32_t init; /* kva_state_init */
-  int32_t of;   /* ONE_MINUS: state index; moments: their parameter; else -1 */
+  int32_t of;   /* ONE_MINUS, COPY: state index; moments: their parameter; else -1 */
   int32_t reserved;
   double init_a, init_b;
   int64_t dims[KVA_ABI_MAX_RANK]; /* states have constant shapes */

@@ -26,7 +26,7 @@ static int64_t count_elements(int32_t rank, const int64_t *dims) {
   return n;
 }
 
-static kva_status check_one_minus(const checker *c, int32_t index) {
+static kva_status check_source(const checker *c, int32_t index) {
   const kva_state_desc *s = &c->a->states[index];
   if (s->of < 0 || s->of >= c->a->n_states)
     return FAULT(c, "state '%s' is initialised from state %d of %d", s->name, s->of, c->a->n_states);
@@ -35,7 +35,7 @@ static kva_status check_one_minus(const checker *c, int32_t index) {
       count_elements(source->rank, source->dims) != count_elements(s->rank, s->dims))
     return FAULT(c, "state '%s' is initialised from a state of another size", s->name);
   int32_t at = index;
-  for (int32_t hops = 0; c->a->states[at].init == KVA_STATE_INIT_ONE_MINUS; hops++) {
+  for (int32_t hops = 0; kva_state_has_source(&c->a->states[at]); hops++) {
     at = c->a->states[at].of;
     if (hops == c->a->n_states || at < 0 || at >= c->a->n_states)
       return FAULT(c, "the initialisation of state '%s' goes round in a circle", s->name);
@@ -53,11 +53,13 @@ static kva_status check_state(const checker *c, int32_t index) {
   int64_t n = count_elements(s->rank, s->dims), bytes;
   if (n < 0 || !kva_dtype_bytes((kva_dtype)s->dtype, n, &bytes) || bytes != s->bytes)
     return FAULT(c, "state '%s' has %lld bytes, which is not what its shape needs", s->name, (long long)s->bytes);
-  if (s->init < KVA_STATE_INIT_CONSTANT || s->init > KVA_STATE_INIT_ONE_MINUS)
+  if (s->init < KVA_STATE_INIT_CONSTANT || s->init > KVA_STATE_INIT_COPY)
     return FAULT(c, "state '%s' has initialiser %d", s->name, s->init);
   if (s->init == KVA_STATE_INIT_DATA && n > 0 && !s->data)
     return FAULT(c, "state '%s' is to be initialised from data and has none", s->name);
-  return s->init == KVA_STATE_INIT_ONE_MINUS ? check_one_minus(c, index) : KVA_OK;
+  if (s->init == KVA_STATE_INIT_COPY && s->role != KVA_ROLE_CACHE)
+    return FAULT(c, "state '%s' is a copy, and no cache", s->name);
+  return kva_state_has_source(s) ? check_source(c, index) : KVA_OK;
 }
 
 static kva_status check_buffer(const checker *c, int32_t index) {

@@ -324,6 +324,7 @@ static kva_status enter(kva_session *s, int program, const kva_tensor *inputs, k
   KVA_TRY(bind(s, sp, inputs));
   KVA_TRY(check_inputs(s, sp, inputs));
   KVA_TRY(point_at_replaced(s, sp, inputs, outputs));
+  kva_refresh_copies(s);
   return s->device->class->host_memory ? point_at_host(s, sp, inputs, outputs) : kva_transfer_in(s, sp, inputs);
 }
 

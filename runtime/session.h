@@ -63,6 +63,7 @@ struct kva_session {
   kva_tensor *states;
   kva_block device_states; /* copies on a device with its own memory */
   bool host_states;        /* then: state_memory may be newer */
+  bool states_lent;        /* a caller may have written states since the last run, whose copies are older then */
   bool device_newer;       /* then: device_states may be newer */
   kva_block temps;         /* shared by all programs: no temporary lives across runs */
   kva_block staging;       /* in host memory: arguments of calls that the host performs for the device */
@@ -79,6 +80,12 @@ KVA_MUST_USE kva_status kva_artifact_check_control(const kva_artifact *a, kva_di
 
 /* Fills all states; deterministic in (seed, name, element). */
 void kva_initialise_states(kva_session *s);
+/* Before a run: copies (KVA_STATE_INIT_COPY) of states that a caller may have written. */
+void kva_refresh_copies(kva_session *s);
+/* Its initial values are made of state `of`. */
+static inline bool kva_state_has_source(const kva_state_desc *d) {
+  return d->init == KVA_STATE_INIT_ONE_MINUS || d->init == KVA_STATE_INIT_COPY;
+}
 
 /* Binds p's symbols from the inputs' shapes; checks every shape and type. */
 KVA_MUST_USE kva_status kva_bind_symbols(kva_session *s, const kva_program_state *sp, const kva_tensor *inputs,

@@ -20,7 +20,7 @@ typedef struct filler {
   void *data;
   int64_t elements;
   uint64_t key;
-  const kva_tensor *source; /* ONE_MINUS */
+  const kva_tensor *source; /* ONE_MINUS, COPY */
 } filler;
 
 static void store(kva_dtype t, void *data, int64_t i, double v) {
@@ -49,6 +49,11 @@ static void draw_uniform(const filler *f, int64_t group, double *v) {
   for (int i = 0; i < GROUP; i++) v[i] = f->desc->init_a + (f->desc->init_b - f->desc->init_a) * kva_uniform01(r.v[i]);
 }
 
+static double made_of_source(const filler *f, int64_t i) {
+  double x = load(f->source, i);
+  return f->desc->init == KVA_STATE_INIT_COPY ? x : 1 - x;
+}
+
 static void fill_group(const filler *f, int64_t group) {
   double v[GROUP];
   int64_t begin = group * GROUP, n = f->elements - begin < GROUP ? f->elements - begin : GROUP;
@@ -57,7 +62,7 @@ static void fill_group(const filler *f, int64_t group) {
   else if (f->desc->init == KVA_STATE_INIT_UNIFORM)
     draw_uniform(f, group, v);
   else
-    for (int i = 0; i < n; i++) v[i] = f->source ? 1 - load(f->source, begin + i) : f->desc->init_a;
+    for (int i = 0; i < n; i++) v[i] = f->source ? made_of_source(f, begin + i) : f->desc->init_a;
   for (int i = 0; i < n; i++) store(f->dtype, f->data, begin + i, v[i]);
 }
 
@@ -103,14 +108,14 @@ static void initialise(kva_session *s, int32_t index) {
               .data = s->states[index].data,
               .elements = element_count(d),
               .key = kva_hash(kva_hash(0, &s->options.seed, sizeof s->options.seed), d->name, strlen(d->name)),
-              .source = d->init == KVA_STATE_INIT_ONE_MINUS ? &s->states[d->of] : NULL};
+              .source = kva_state_has_source(d) ? &s->states[d->of] : NULL};
   kva_pool_run(s->pool, (f.elements + GROUP * GROUPS_PER_ITEM - 1) / (GROUP * GROUPS_PER_ITEM), fill_items, &f);
 }
 
-/* Length of the chain of ONE_MINUS states that starts at `index`; kva_artifact_check proves that it ends. */
+/* Length of the chain of states made of states that starts at `index`; kva_artifact_check proves that it ends. */
 static int32_t chain_length(const kva_artifact *a, int32_t index) {
   int32_t n = 0;
-  for (; a->states[index].init == KVA_STATE_INIT_ONE_MINUS; n++) index = a->states[index].of;
+  for (; kva_state_has_source(&a->states[index]); n++) index = a->states[index].of;
   return n;
 }
 
@@ -123,4 +128,10 @@ void kva_initialise_states(kva_session *s) {
       if (own > longest) longest = own;
       if (own == length) initialise(s, i);
     }
+}
+
+void kva_refresh_copies(kva_session *s) {
+  for (int32_t i = 0; s->states_lent && i < s->artifact->n_states; i++)
+    if (s->artifact->states[i].init == KVA_STATE_INIT_COPY) initialise(s, i);
+  s->states_lent = false;
 }

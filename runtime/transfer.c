@@ -86,6 +86,7 @@ kva_status kva_transfer_out(kva_session *s, kva_program_state *sp, kva_tensor *o
 }
 
 kva_status kva_transfer_states(kva_session *s) {
+  s->states_lent = true;
   if (s->device->class->host_memory) return KVA_OK;
   for (int32_t i = 0; s->device_newer && i < s->artifact->n_states; i++)
     KVA_TRY(copy_out(s, NULL, s->states[i].data, kva_device_state(s, i), s->artifact->states[i].bytes));

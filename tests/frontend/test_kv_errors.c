@@ -179,6 +179,7 @@ static void parameters(void **state) {
       {"model m (float x) => (float y) { y = x param float w ~ ones param float w ~ ones }", 1, 73, "already"},
       {"model m (float x) => (float y) { y = x param float[2] w ~ ones param float v ~ one_minus(w) }", 1, 90,
        "of the same type"},
+      {"model m (float x) => (float y) { y = x param float v ~ ones param float w ~ copy(v) }", 1, 77, "kind cache"},
       {"state float \"w\" : parm ~ zeros\nmain () => (float y) { y = float {1} return (y) }", 1, 19, "kind of state"},
       {"state float \"w\" : param ~ zeros\nstate float \"w\" : param ~ zeros\nmain () => () { return () }", 2, 13,
        "already"},

@@ -97,6 +97,7 @@ static void states(void **unused) {
   SPOIL(states[S_FIRST].of, N_STATES, "is initialised from state 9 of 9");
   SPOIL(states[S_FIRST].of, S_W, "a state of another size");
   SPOIL(states[S_FIRST].of, S_FIRST, "goes round in a circle");
+  SPOIL(states[S_FIRST].init, KVA_STATE_INIT_COPY, "is a copy, and no cache");
 }
 
 static void buffers(void **unused) {

@@ -66,6 +66,28 @@ static void read_only_states_may_stay_in_the_artifact(void **unused) {
   }
 }
 
+/* "b" is a copy of "a": y = a x + a, also after a caller has set "a", and from memory that it was lent before. */
+static void copies_follow_what_a_caller_writes(void **unused) {
+  (void)unused;
+  kva_state_desc states[N_STATES];
+  kva_artifact a = sample_artifact;
+  memcpy(states, sample_states, sizeof states);
+  states[S_B].init = KVA_STATE_INIT_COPY;
+  states[S_B].of = S_A;
+  states[S_B].role = KVA_ROLE_CACHE;
+  a.states = states;
+  kva_session *s = NULL;
+  assert_int_equal(kva_session_create(&a, NULL, NULL, &s), KVA_OK);
+  float x[1] = {5}, y[1];
+  for (int value = 3; value < 6; value++) {
+    kva_tensor in = sample_matrix(x, 1, 1), out = {.data = y};
+    if (value > 3) state_data(s, "a")[0] = (float)value;
+    assert_int_equal(kva_session_run(s, P_SCALE, &in, &out), KVA_OK);
+    assert_true(y[0] == (float)(6 * value));
+  }
+  kva_session_destroy(s);
+}
+
 /* Statistics of one large state; and that its values depend on seed and name only. */
 static void fill_large(const char *name, uint64_t seed, int threads, int32_t before, int32_t init, float *out,
                        int64_t n) {
@@ -291,6 +313,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(states_follow_their_initialisers),
       cmocka_unit_test(read_only_states_may_stay_in_the_artifact),
+      cmocka_unit_test(copies_follow_what_a_caller_writes),
       cmocka_unit_test(normal_and_uniform_have_their_moments),
       cmocka_unit_test(scale_runs_and_rebinds),
       cmocka_unit_test(temporaries_copies_and_own_outputs),

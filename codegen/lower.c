@@ -8,6 +8,7 @@
  * the group from them. */
 #include "codegen/lower_internal.h"
 #include "ops/ids.h"
+#include "ops/reduce_common.h"
 
 /* ---- parameters -------------------------------------------------------------------------------------------------- */
 
@@ -169,6 +170,12 @@ static bool ends_at(const kva_type *t, uint32_t depth) {
   return true;
 }
 
+/* A nest of one item, which may stand beside others in a GPU's grid; the same code whether it does or not. */
+static bool has_own_block(const kva_lowering *w, const kva_lowering_output *o) {
+  const kva_node *def = o->value->def;
+  return w->l.target->kind == KVA_TARGET_GPU && def && kva_reduces_few(def);
+}
+
 /* Outputs without further indices are stored here; the others continue in a loop for each distinct next extent. */
 void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs, uint32_t depth,
                           const kva_expr **idx) {
@@ -184,7 +191,10 @@ void kva_lowering_outputs(kva_lowering *w, uint32_t n, const kva_lowering_output
       continue;
     }
     for (uint32_t d = depth; d < t->rank; d++) idx[d] = kva_expr_const(c, 0);
+    bool block = !depth && has_own_block(w, outputs[i]);
+    kva_kloop *l = block ? kva_k_loop_begin(w->l.kb, KVA_K_PARALLEL, kva_expr_const(c, 1), "i") : NULL;
     kva_lowering_write(w, outputs[i], idx, kva_lowering_value(w, outputs[i]->value, idx));
+    if (l) kva_k_loop_end(w->l.kb, l);
   }
   while (n_rest) {
     kva_dim extent = rest[0]->value->type->dims[depth];
@@ -232,13 +242,63 @@ static bool all_empty(const kva_lowering *w) {
   return true;
 }
 
-/* All outputs are made by optimisers. */
-static bool only_updates(const kva_lowering *w) {
-  for (uint32_t i = 0; i < w->n_outputs; i++) {
-    const kva_node *def = w->outputs[i].value->def;
-    if (!def || !(def->op->traits & KVA_UPDATES)) return false;
+/* ---- parts that share nothing ------------------------------------------------------------------------------------ */
+
+typedef struct part_search {
+  kva_map *seen; /* nodes and inputs of one part */
+  bool grew;
+} part_search;
+
+static bool is_in_part(const part_search *s, const void *key) {
+  return kva_map_get(s->seen, &key, sizeof key) != NULL;
+}
+
+static void add_to_part(part_search *s, const void *key) {
+  if (is_in_part(s, key)) return;
+  kva_map_set(s->seen, &key, sizeof key, s);
+  s->grew = true;
+}
+
+/* What n reads and may share with others: not numbers. */
+static const void *shared_by(const kva_graph *group, const kva_value *v) {
+  if (!v) return NULL;
+  if (v->def && v->graph == group) return v->def->n_operands ? v->def : NULL;
+  return v->type->rank ? v : NULL;
+}
+
+static void follow(part_search *s, const kva_graph *group, const kva_node *n) {
+  bool inside = is_in_part(s, n);
+  for (uint32_t i = 0; i < n->n_operands && !inside; i++) {
+    const void *read = shared_by(group, n->operands[i].value);
+    inside = read && is_in_part(s, read);
   }
-  return true;
+  if (!inside) return;
+  add_to_part(s, n);
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const void *read = shared_by(group, n->operands[i].value);
+    if (read) add_to_part(s, read);
+  }
+}
+
+/* Moves the outputs to the front that share a node or a tensor, by some steps, with the first; returns their number.
+ * The others are of other tensors (passes/fuse_together.c, fuse_updates.c), even if their shapes are equal. */
+static uint32_t put_part_first(kva_lowering *w, uint32_t n, const kva_lowering_output **outputs) {
+  if (!w->group || n == 1 || !outputs[0]->value->def) return n;
+  part_search s = {.seen = kva_map_create(w->arena)};
+  add_to_part(&s, outputs[0]->value->def);
+  while (s.grew) {
+    s.grew = false;
+    for (const kva_node *k = w->group->first; k; k = k->next)
+      if (k->n_results) follow(&s, w->group, k);
+  }
+  uint32_t found = 0;
+  for (uint32_t i = 0; i < n; i++) {
+    const kva_lowering_output *o = outputs[i];
+    if (!o->value->def || !is_in_part(&s, o->value->def)) continue;
+    outputs[i] = outputs[found];
+    outputs[found++] = o;
+  }
+  return found;
 }
 
 uint32_t kva_lowering_put_first(uint32_t n, const kva_lowering_output **outputs,
@@ -254,18 +314,13 @@ uint32_t kva_lowering_put_first(uint32_t n, const kva_lowering_output **outputs,
   return found;
 }
 
-static bool is_of_node(const kva_lowering_output *o, const kva_node *def) {
-  return o->value->def == def;
-}
-
 static void lower_outputs(kva_lowering *w) {
   const kva_lowering_output **left = KVA_NEW_ARRAY(w->arena, const kva_lowering_output *, w->n_outputs + 1);
   for (uint32_t i = 0; i < w->n_outputs; i++) left[i] = &w->outputs[i];
   const kva_expr *idx[KVA_MAX_RANK];
   if (kva_lowering_partial_sums(w, left)) return;
-  bool apart = only_updates(w); /* of different parameters, which share nothing even if their shapes are equal */
   for (uint32_t n = w->n_outputs, together; n; n -= together, left += together) {
-    together = apart ? kva_lowering_put_first(n, left, is_of_node) : n;
+    together = put_part_first(w, n, left);
     kva_lowering_outputs(w, together, left, 0, idx);
   }
 }

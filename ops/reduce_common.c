@@ -59,6 +59,20 @@ kva_status kva_reduce_infer(kva_module *m, const kva_node *n, const kva_type **o
   return KVA_OK;
 }
 
+bool kva_reduces_few(const kva_node *n) {
+  enum { FEW = 8192 };
+  int64_t elements = 1, extent = 0;
+  if (!(n->op->traits & KVA_REDUCES) || n->n_results != 1) return false;
+  const kva_type *x = kva_operand_type(n, 0), *y = n->results[0].type;
+  for (uint32_t d = 0; d < y->rank; d++)
+    if (!kva_expr_is(y->dims[d], 1)) return false;
+  for (uint32_t d = 0; d < x->rank && elements <= FEW; d++) {
+    if (!kva_expr_is_const(x->dims[d], &extent)) return false;
+    elements *= extent;
+  }
+  return elements <= FEW;
+}
+
 const kva_expr *kva_reduce_count(kva_module *m, const kva_node *n) {
   const kva_type *x = kva_operand_type(n, 0);
   bool reduced[KVA_MAX_RANK];

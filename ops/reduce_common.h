@@ -8,6 +8,8 @@
 KVA_MUST_USE kva_status kva_reduce_infer(kva_module *m, const kva_node *n, const kva_type **out_types);
 /* Sets out_reduced[k] for every axis k of the operand; returns the number of reduced axes. */
 uint32_t kva_reduction_axes(const kva_node *n, bool *out_reduced);
+/* n reduces a whole tensor, of known extents, which a block of a GPU keeps in registers. */
+bool kva_reduces_few(const kva_node *n);
 /* Product of the reduced extents. */
 const kva_expr *kva_reduce_count(kva_module *m, const kva_node *n);
 

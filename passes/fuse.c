@@ -632,6 +632,7 @@ static void fuse_graph(fuse *f, kva_graph *g, bool *changed) {
     if (info(f, n)->group || kva_fuse_role(n) == ROLE_OTHER || is_dead(n) || is_for_library(f, n)) continue;
     grow(f, open_group(f, n));
   }
+  if (kva_for_gpu(f->options)) kva_fuse_together(f);
   f->values = KVA_NEW_ARRAY(f->scratch, kva_value *, value_bound(f, g));
   for (uint32_t i = 0; i < f->groups.len; i++) {
     group *k = f->groups.data[i];

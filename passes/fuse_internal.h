@@ -105,6 +105,9 @@ bool kva_fuse_join_producers(fuse *f, group *g);
 kva_node *kva_fuse_update_of(const fuse *f, kva_node *n);
 void kva_fuse_grow_updates(fuse *f, group *g);
 
+/* fuse_together.c: groups of little work, alike and independent, become one. */
+void kva_fuse_together(fuse *f);
+
 /* fuse_siblings.c. May the group have siblings at all? */
 bool kva_fuse_takes_siblings(const group *g);
 kva_node *kva_fuse_find_sibling(fuse *f, const group *g);

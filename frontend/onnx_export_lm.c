@@ -185,6 +185,10 @@ typedef struct shift {
   uint32_t weight_rank;
   bool keep, edge;
   kva_dtype t; /* arithmetic type */
+  /* Booleans and documents, [B, rows]; NULL where all rows are of one document, or none is padding. */
+  const char *segments, *padded_segments; /* of x, and with those of the rows before it */
+  const char *inside, *padded_inside;     /* rows that are no padding */
+  const char *first;                      /* the first row that is none */
 } shift;
 
 /* The window - 1 rows that precede x. */
@@ -224,22 +228,86 @@ static const char *tap_rows(kva_export *e, const shift *f, const char *padded, i
   return kva_export_slice(e, padded, f->time, f->window - 1 - j, j ? -j : INT64_MAX, 1);
 }
 
+/* x where `mask`, [B, rows] or [B, 1], holds, else y. */
+static const char *where(kva_export *e, const shift *f, const char *mask, const char *x, const char *y) {
+  const int64_t by_time[] = {2, 3}, by_head[] = {1, 3};
+  return kva_export_3(e, "Where", kva_export_unsqueeze(e, mask, 2, f->time == 1 ? by_time : by_head), x, y);
+}
+
+static const char *only_where(kva_export *e, const shift *f, const char *mask, const char *x) {
+  return mask ? where(e, f, mask, x, kva_export_scalar(e, f->t, 0)) : x;
+}
+
+/* Rows before x are of the document of its first row. */
+static void find_segments(kva_export *e, shift *f) {
+  f->segments = f->padded_segments = kva_export_in(e, f->n, 3);
+  if (f->window == 1) return;
+  const int64_t pads[] = {0, f->window - 1, 0, 0};
+  kva_pb_node *pad = kva_export_node(e, "Pad", 2, (const char *[]){f->segments, kva_export_i64s(e, 4, pads)}, NULL);
+  kva_export_string(e, pad, "mode", "edge");
+  f->padded_segments = kva_export_out(pad);
+}
+
+/* Rows before x are no padding if they are given. */
+static bool find_padding(kva_export *e, shift *f) {
+  int64_t last = -1;
+  const char *rows = ramp(e, kva_operand(f->n, 0)->type->dims[f->time]), *zero = kva_export_scalar(e, KVA_I64, 0);
+  if (!rows) return false;
+  const char *start = kva_export_2(e, "Max", kva_export_cast(e, kva_export_in(e, f->n, 4), KVA_I64), zero);
+  start = kva_export_unsqueeze(e, start, 1, &last);
+  f->inside = f->padded_inside = kva_export_2(e, "GreaterOrEqual", rows, start);
+  f->first = kva_export_2(e, "Equal", rows, start);
+  if (f->window == 1) return true;
+  int64_t *before = KVA_NEW_ARRAY(e->arena, int64_t, f->window);
+  for (int64_t i = 0; i < f->window - 1; i++) before[i] = i + 1 - f->window;
+  rows = kva_export_concat(e, 2, (const char *[]){kva_export_i64s(e, (uint32_t)f->window - 1, before), rows}, 0);
+  f->padded_inside = kva_export_2(e, "GreaterOrEqual", rows, start);
+  if (kva_operand(f->n, 2))
+    f->padded_inside = kva_export_2(e, "Or", f->padded_inside, kva_export_2(e, "Less", rows, zero));
+  return true;
+}
+
+/* Which of the rows that tap j reads are of the document of the row that reads them; NULL: all. */
+static const char *same_document(kva_export *e, const shift *f, int64_t j) {
+  if (!f->segments || !j) return NULL;
+  const char *read = kva_export_slice(e, f->padded_segments, 1, f->window - 1 - j, -j, 1);
+  return kva_export_2(e, "Equal", read, f->segments);
+}
+
+/* The first row of a sequence passes unmixed. */
+static const char *keep_first(kva_export *e, const shift *f, const char *x, const char *y) {
+  if (f->first) return where(e, f, f->first, x, y);
+  const char *parts[] = {kva_export_slice(e, x, f->time, 0, 1, 1), kva_export_slice(e, y, f->time, 1, INT64_MAX, 1)};
+  return kva_export_concat(e, 2, parts, f->time);
+}
+
+/* The rows that the next chunk takes as its past: what the last row reads. */
+static const char *next_past(kva_export *e, const shift *f, const char *padded) {
+  int64_t begin = f->window > 1 ? 1 - f->window : INT64_MAX;
+  const char *state = kva_export_slice(e, padded, f->time, begin, INT64_MAX, 1), *same = NULL, *inside = NULL;
+  if (f->segments)
+    same = kva_export_2(e, "Equal", kva_export_slice(e, f->padded_segments, 1, begin, INT64_MAX, 1),
+                        kva_export_slice(e, f->segments, 1, -1, INT64_MAX, 1));
+  if (f->inside) inside = kva_export_slice(e, f->inside, 1, -1, INT64_MAX, 1);
+  return only_where(e, f, inside, only_where(e, f, same, state));
+}
+
 static void write_shift(kva_export *e, const shift *f) {
   const char *x = operand_as(e, f->n, 0, f->t), *w = operand_as(e, f->n, 1, f->t), *y = NULL;
   const char *padded = x;
   if (f->window > 1) padded = kva_export_concat(e, 2, (const char *[]){rows_before(e, f, x), x}, f->time);
+  padded = only_where(e, f, f->padded_inside, padded);
   for (int64_t j = 0; j < f->window; j++) {
-    const char *term = kva_export_2(e, "Mul", tap_weight(e, f, w, j), tap_rows(e, f, padded, j));
+    const char *rows = only_where(e, f, same_document(e, f, j), tap_rows(e, f, padded, j));
+    const char *term = kva_export_2(e, "Mul", tap_weight(e, f, w, j), rows);
     y = y ? kva_export_2(e, "Add", y, term) : term;
   }
-  if (f->keep && !kva_operand(f->n, 2)) {
-    const char *parts[] = {kva_export_slice(e, x, f->time, 0, 1, 1), kva_export_slice(e, y, f->time, 1, INT64_MAX, 1)};
-    y = kva_export_concat(e, 2, parts, f->time);
-  }
+  if (f->keep && !kva_operand(f->n, 2)) y = keep_first(e, f, x, y);
+  y = only_where(e, f, f->inside, y);
   kva_dtype t = f->n->results[0].type->dtype;
   kva_export_set(e, f->n, 0, t == f->t ? y : kva_export_cast(e, y, t));
   if (!f->n->results[1].uses) return;
-  const char *state = kva_export_slice(e, padded, f->time, f->window > 1 ? 1 - f->window : INT64_MAX, INT64_MAX, 1);
+  const char *state = next_past(e, f, padded);
   kva_export_set(e, f->n, 1, t == f->t ? state : kva_export_cast(e, state, t));
 }
 
@@ -254,10 +322,12 @@ kva_status kva_export_kv_shift(kva_export *e, const kva_node *n, const char *op_
              .keep = !strcmp(boundary, "keep"),
              .edge = !strcmp(boundary, "edge"),
              .t = kva_operand(n, 0)->type->dtype == KVA_F64 ? KVA_F64 : KVA_F32};
-  if (kva_operand(n, 3) || kva_operand(n, 4))
-    return kva_export_unsupported(e, n, "segments and left padding have no ONNX form yet");
+  if (f.edge && kva_operand(n, 4))
+    return kva_export_unsupported(e, n, "left padding before a first row that is repeated has no ONNX form");
   if (!kva_expr_is_const(w->dims[w->rank == 4 ? 3 : 1], &f.window))
     return kva_export_unsupported(e, n, "its window is symbolic");
+  if (kva_operand(n, 3)) find_segments(e, &f);
+  if (kva_operand(n, 4) && !find_padding(e, &f)) return KVA_UNSUPPORTED;
   write_shift(e, &f);
   return KVA_OK;
 }

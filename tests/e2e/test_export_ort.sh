@@ -70,6 +70,7 @@ check() {
 check models/lm.kv "B=2 T=13" -D preset=small -D vocab=500
 check models/lm.kv "B=1 T=9" -D d=64 -D ffn=96 -D vocab=61 -D kv_heads=2
 check models/induction.kv "B=2 T=13" -D gate=gate -D window=3 -D shift_q=true
+check models/lm.kv "B=2 T=29" -D preset=small -D vocab=60 -D separator=7 -D window=3
 check models/mlp.kv "B=2 T=7"
 
 # Operators that become functions, with operands left out and attributes that are expressions; functions of one name that

@@ -12,6 +12,17 @@ expect 0 export models/lm.kv "${size[@]}" --weights "$weights" -o "$work/lm.onnx
 expect 0 generate "$work/lm.onnx" --prompt 'the cat ' --tokens 40
 grep -qxF 'the cat sat on the mat. the cat sat on the mat. ' "$work/out" || fail "the exported model forgot the sentence"
 
+# Documents, as .kv and as ONNX.
+ended=("${size[@]}" -D separator=46)
+expect 0 export models/lm.kv "${ended[@]}" --weights "$weights" -o "$work/ended.onnx"
+for model in models/lm.kv "$work/ended.onnx"; do
+  named=()
+  [ "$model" != models/lm.kv ] || named=("${ended[@]}" --weights "$weights")
+  expect 0 generate "$model" "${named[@]}" --prompt 'sat. the mat. the ' --tokens 40 --temperature 1 --seed 3
+  mv "$work/out" "$work/ended.$(basename "$model")"
+done
+cmp -s "$work/ended.lm.kv" "$work/ended.ended.onnx" || fail "documents: the exported model writes something else"
+
 # A prompt of several chunks.
 long=$(for _ in $(seq 30); do printf 'the cat sat on the mat. '; done)
 expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt "$long" --tokens 24

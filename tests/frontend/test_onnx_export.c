@@ -12,6 +12,7 @@ typedef struct shift_case {
   uint32_t weight_rank;
   bool past;
   kva_dtype dtype;
+  bool segments, left_pad;
 } shift_case;
 
 enum { B = 2, T = 5, H = 3, D = 4 };
@@ -36,12 +37,16 @@ static kva_module *shift_module(const shift_case *c, kva_diag *diag) {
   kva_module *m = kva_module_create(diag);
   kva_function *f = kva_function_create(m, "main");
   kva_dim rows = kva_expr_symbol(m->exprs, "T");
-  kva_value *in[3] = {kva_graph_add_input(f->graph, rows_type(m, c, rows), "x"),
+  uint32_t n_in = c->left_pad ? 5 : c->segments ? 4 : c->past ? 3 : 2;
+  kva_value *in[5] = {kva_graph_add_input(f->graph, rows_type(m, c, rows), "x"),
                       kva_graph_add_input(f->graph, weight_type(m, c, rows), "w")};
   if (c->past) in[2] = kva_graph_add_input(f->graph, rows_type(m, c, constant(m, c->window - 1)), "past");
+  kva_dim batch_rows[] = {constant(m, B), rows};
+  if (c->segments) in[3] = kva_graph_add_input(f->graph, kva_type_tensor(m, KVA_I32, 2, batch_rows), "segments");
+  if (c->left_pad) in[4] = kva_graph_add_input(f->graph, kva_type_tensor(m, KVA_I64, 1, batch_rows), "left_pad");
   kva_builder b = {.m = m, .graph = f->graph};
   kva_kv_shift_attrs attrs = {.time_axis = c->time_axis, .boundary = c->boundary};
-  kva_node *n = kva_build_node(&b, KVA_OP_kv_shift, c->past ? 3 : 2, in, 2, &attrs);
+  kva_node *n = kva_build_node(&b, KVA_OP_kv_shift, n_in, in, 2, &attrs);
   kva_value *out[] = {kva_result(n, 0), kva_result(n, 1)};
   (void)kva_build_node(&b, KVA_OP_return, 2, out, 0, NULL);
   f->output_names = kva_arena_memdup(m->arena, (const char *[]){"y", "state"}, 2 * sizeof(char *));
@@ -49,12 +54,21 @@ static kva_module *shift_module(const shift_case *c, kva_diag *diag) {
   return m;
 }
 
+/* Documents of two rows [B, T]; padding of 0, 2, ... rows [B]. */
+static int64_t integer(const kva_type *type, int64_t i) {
+  return type->rank == 2 ? i % T / 2 : 2 * i;
+}
+
 static kva_ref_tensor *filled(kva_dtype t, const kva_type *type) {
   int64_t dims[KVA_MAX_RANK];
   for (uint32_t i = 0; i < type->rank; i++)
     if (!kva_expr_is_const(type->dims[i], &dims[i])) dims[i] = T;
   kva_ref_tensor *w = kva_ref_tensor_create(t, type->rank, dims);
-  for (int64_t i = 0; i < w->n; i++) w->f[i] = kva_round_f64(t, sin(1.7 * (double)i + (double)type->rank));
+  for (int64_t i = 0; i < w->n; i++)
+    if (kva_dtype_is_float(t))
+      w->f[i] = kva_round_f64(t, sin(1.7 * (double)i + (double)type->rank));
+    else
+      w->i[i] = integer(type, i);
   return w;
 }
 
@@ -127,12 +141,29 @@ static void check_shift(const shift_case *c, const char *path) {
 static void test_kv_shift(void **unused) {
   (void)unused;
   static const shift_case cases[] = {
-      {"paper", NULL, 2, 2, 2, false, KVA_F32},      {"time first", "zero", 1, 2, 2, false, KVA_F32},
-      {"keep", "keep", 2, 2, 2, false, KVA_F32},     {"edge", "edge", 1, 3, 2, false, KVA_F32},
-      {"channels", "zero", 2, 4, 3, false, KVA_F32}, {"channels, time first", "zero", 1, 2, 3, false, KVA_F32},
-      {"gates", "zero", 2, 3, 4, false, KVA_F32},    {"gates, time first", "keep", 1, 2, 4, false, KVA_F32},
-      {"past", "zero", 2, 2, 2, true, KVA_F32},      {"past, keep", "keep", 1, 3, 2, true, KVA_F32},
-      {"one tap", "zero", 2, 1, 2, false, KVA_F32},  {"half", "zero", 2, 2, 2, false, KVA_F16},
+      {"paper", NULL, 2, 2, 2, false, KVA_F32, false, false},
+      {"time first", "zero", 1, 2, 2, false, KVA_F32, false, false},
+      {"keep", "keep", 2, 2, 2, false, KVA_F32, false, false},
+      {"edge", "edge", 1, 3, 2, false, KVA_F32, false, false},
+      {"channels", "zero", 2, 4, 3, false, KVA_F32, false, false},
+      {"channels, time first", "zero", 1, 2, 3, false, KVA_F32, false, false},
+      {"gates", "zero", 2, 3, 4, false, KVA_F32, false, false},
+      {"gates, time first", "keep", 1, 2, 4, false, KVA_F32, false, false},
+      {"past", "zero", 2, 2, 2, true, KVA_F32, false, false},
+      {"past, keep", "keep", 1, 3, 2, true, KVA_F32, false, false},
+      {"one tap", "zero", 2, 1, 2, false, KVA_F32, false, false},
+      {"half", "zero", 2, 2, 2, false, KVA_F16, false, false},
+      {"documents", "zero", 2, 2, 2, false, KVA_F32, true, false},
+      {"documents, time first", "keep", 1, 4, 3, false, KVA_F32, true, false},
+      {"documents, edge", "edge", 2, 3, 2, false, KVA_F32, true, false},
+      {"documents, past", "zero", 1, 4, 2, true, KVA_F32, true, false},
+      {"documents, one tap", "zero", 1, 1, 2, false, KVA_F32, true, false},
+      {"padding", "zero", 2, 3, 2, false, KVA_F32, false, true},
+      {"padding, keep", "keep", 1, 2, 4, false, KVA_F32, false, true},
+      {"padding, past", "zero", 1, 4, 2, true, KVA_F32, false, true},
+      {"padding, one tap", "keep", 2, 1, 2, false, KVA_F32, false, true},
+      {"documents, padding", "keep", 2, 3, 2, false, KVA_F32, true, true},
+      {"documents, padding, past, half", "zero", 1, 3, 2, true, KVA_F16, true, true},
   };
   char path[] = "/tmp/kvasir-onnx-XXXXXX";
   close(mkstemp(path));

@@ -1,5 +1,17 @@
 /* The contract of kv_shift on whole sequences, on the reference evaluator: definition, boundaries, state, documents,
- * padding, types. (Compiled code is compared with the reference by the case list; finite differences are there too.) */
+ * padding, types. What the operator promises, and the tests of it here and elsewhere:
+ *
+ *   equals its definition                          test_definition, test_gates; compiled: cases of tools/verify
+ *   decode equals one run, with raw rows as state  test_chunks; ops/test_kv_shift_cpu.c; codegen/test_decode.c
+ *   ... and differs by the listing's rule          test_mixed_state_is_wrong; codegen/test_sequences.c: in one row
+ *   prompts in chunks of any division              test_chunks; codegen/test_decode.c: in_chunks
+ *   packed documents equal separate ones           test_packed_documents; codegen/test_decode.c: documents
+ *   one row; state of no rows                      test_single_row; test_no_rows
+ *   weights (1, 0) and (0, 1)                      test_identity_and_previous
+ *   rotation by one position, shift on V as one    ops/test_kv_shift_algebra.c: test_rotation_rewrite,
+ *     on probabilities, shared groups of heads       test_shift_on_probabilities, test_grouped_queries
+ *   gradients equal finite differences             tools/verify/case_gradient.c; test_gradient_formulas
+ *   nothing leaks out of left padding              test_left_padding; frontend/test_onnx_export.c: as ONNX */
 #include "tests/ops/fixture.h"
 #include "ops/ids.h"
 

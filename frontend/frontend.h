@@ -9,11 +9,28 @@ typedef struct kva_define {
   const char *name, *value; /* from -D name=value */
 } kva_define;
 
+/* Kinds of inputs and outputs of an ONNX graph. A program has tensors only: those of input `x` that is a sequence are
+ * inputs `x[0]`, `x[1]`, ..., the tensor of an optional one is `x[0]`, and the same with outputs. */
+typedef enum kva_value_kind {
+  KVA_VALUE_TENSOR,
+  KVA_VALUE_SEQUENCE,
+  KVA_VALUE_OPTIONAL,
+  KVA_VALUE_OPTIONAL_SEQUENCE,
+} kva_value_kind;
+/* The tensors of one value, owned by it; absent: of an optional that holds nothing. */
+typedef struct kva_list_value {
+  bool absent;
+  uint32_t n;
+  kva_ref_tensor **items; /* integers that are addresses, for strings */
+  kva_arena *strings;
+} kva_list_value;
+void kva_list_value_free(kva_list_value *v);
+
 typedef struct kva_load_options {
   uint32_t n_defines;
   const kva_define *defines; /* hyper-parameters of a .kv file; an unknown name is an error that lists the known ones */
   uint32_t n_pins;
-  const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128 */
+  const kva_define *pins; /* shape symbols fixed to numbers: --pin T=128; lengths of inputs that are sequences */
   /* Inputs of an ONNX graph whose first extent is 1 accept any batch: that extent becomes symbol B, which may be
    * pinned. Declared first extents of other types are then not compared. A graph that relies on the 1 fails to load. */
   bool free_batch;
@@ -22,7 +39,13 @@ typedef struct kva_load_options {
   /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else
    * NULL. For operands that determine shapes (axes, target shapes), which ONNX allows to be inputs. */
   const kva_ref_tensor *(*fixed_input)(void *user, uint32_t index, const char *name);
-  void *fixed_input_user;
+  /* Called for every input of an ONNX graph that is no tensor (NULL: never). Returns a value whose number of tensors,
+   * types and shapes the model is compiled for; NULL: a pin of the input's name says how many there are, of the
+   * declared shape. */
+  const kva_list_value *(*list_input)(void *user, uint32_t index, const char *name, kva_value_kind kind);
+  /* Called for every output of an ONNX graph (NULL: never) with the number of tensors in it. */
+  void (*output)(void *user, uint32_t index, kva_value_kind kind, bool absent, uint32_t n);
+  void *input_user; /* passed to these three */
 } kva_load_options;
 
 /* Reads a model by content: ONNX protobuf, ONNX text or .kv. `*out_module` is verified. External data is mapped, not
@@ -63,6 +86,10 @@ typedef struct kva_check_report {
 KVA_MUST_USE kva_status kva_check_model(const char *path, kva_arena *arena, kva_diag *diag, kva_check_report *out);
 
 /* Reads a tensor file (TensorProto, as in the ONNX test suite's input_0.pb) into a reference tensor. */
+/* Numbers only. */
 KVA_MUST_USE kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tensor **out_tensor);
+/* The same of a file with a value of this kind (TensorProto, SequenceProto, OptionalProto). */
+KVA_MUST_USE kva_status kva_read_value_proto(const char *path, kva_value_kind kind, kva_diag *diag,
+                                             kva_list_value *out);
 
 #endif

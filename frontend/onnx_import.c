@@ -4,6 +4,7 @@
  * A failing node is reported, and its outputs count as failed. Their users are skipped silently, so that one run
  * reports every problem of the file once. */
 #include "frontend/onnx_import.h"
+#include "frontend/onnx_list.h"
 #include "ops/ids.h"
 
 enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
@@ -282,11 +283,55 @@ static kva_value *fixed_input(kva_import *im, const kva_ref_tensor *w) {
   return kva_const_tensor(&im->c.b, data);
 }
 
+static kva_status list_length(kva_import *im, const char *name, const kva_list_value *given, uint32_t *out) {
+  int64_t n = 0;
+  kva_dim pinned = NULL;
+  if (!given) {
+    KVA_TRY(kva_import_pin(im, name, &pinned));
+    if (!pinned || !kva_expr_is_const(pinned, &n))
+      return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc,
+                      "input '%s' is a sequence or optional of an unknown number of tensors; give it with --pin %s=N",
+                      name, name);
+  }
+  if (n > KVA_ONNX_MAX_LIST)
+    return kva_error(im->c.diag, &im->loc, "input '%s': at most %d elements", name, KVA_ONNX_MAX_LIST);
+  *out = given ? given->n : (uint32_t)n;
+  return KVA_OK;
+}
+
+/* An input that is no tensor becomes an input for each of its tensors. */
+static kva_status import_list_input(kva_import *im, uint32_t index, const kva_pb_value_info *v, kva_value_kind kind,
+                                    const kva_pb_type *element, kva_value **out) {
+  const kva_load_options *o = im->options;
+  const char *name = kva_arena_strdup(im->m->arena, kva_pb_str(v->name));
+  const kva_list_value *given = o && o->list_input ? o->list_input(o->input_user, index, name, kind) : NULL;
+  uint32_t n = 0;
+  KVA_TRY(list_length(im, name, given, &n));
+  if (kind == KVA_VALUE_OPTIONAL && n > 1)
+    return kva_error(im->c.diag, &im->loc, "input '%s' is an optional, which has one tensor or none, not %u", name, n);
+  kva_value **items = KVA_NEW_ARRAY(im->c.arena, kva_value *, n + 1);
+  for (uint32_t i = 0; i < n; i++) {
+    const char *item = kva_arena_printf(im->m->arena, "%s[%u]", name, i);
+    const kva_type *type = NULL;
+    KVA_TRY(kva_import_element_type(im, item, element, given ? given->items[i] : NULL, &type));
+    items[i] = kva_graph_add_input(im->c.b.graph, type, item);
+  }
+  kva_dtype dtype = kva_import_element_dtype(element);
+  kva_type_kind inner = kind == KVA_VALUE_OPTIONAL ? KVA_TYPE_OPTIONAL : KVA_TYPE_SEQUENCE;
+  *out = kva_list_create(&im->c, inner, dtype, n, items);
+  bool present = !given || !given->absent;
+  if (kind == KVA_VALUE_OPTIONAL_SEQUENCE) *out = kva_list_create(&im->c, KVA_TYPE_OPTIONAL, dtype, present, out);
+  return KVA_OK;
+}
+
 static kva_status import_input(kva_import *im, uint32_t index, const kva_pb_value_info *v, kva_value **out) {
   const kva_type *type = NULL;
   const kva_load_options *o = im->options;
   const char *name = kva_arena_strdup(im->m->arena, kva_pb_str(v->name));
-  const kva_ref_tensor *fixed = o && o->fixed_input ? o->fixed_input(o->fixed_input_user, index, name) : NULL;
+  const kva_pb_type *element = v->type;
+  kva_value_kind kind = kva_import_kind(&element);
+  if (kind != KVA_VALUE_TENSOR) return import_list_input(im, index, v, kind, element, out);
+  const kva_ref_tensor *fixed = o && o->fixed_input ? o->fixed_input(o->input_user, index, name) : NULL;
   KVA_TRY(kva_import_type(im, v, &type));
   if (fixed && (fixed->dtype != type->dtype || fixed->rank != type->rank))
     return kva_error(im->c.diag, &im->loc,
@@ -324,25 +369,49 @@ static kva_status check_initializers(kva_import *im, const kva_import_scope *s, 
   return KVA_OK;
 }
 
+static kva_value_kind kind_of(const kva_value *v) {
+  if (!kva_is_list(v)) return KVA_VALUE_TENSOR;
+  if (v->type->kind == KVA_TYPE_SEQUENCE) return KVA_VALUE_SEQUENCE;
+  return v->type->element->kind == KVA_TYPE_SEQUENCE ? KVA_VALUE_OPTIONAL_SEQUENCE : KVA_VALUE_OPTIONAL;
+}
+
+/* Outputs of the program: tensors with their names. */
+typedef struct outputs {
+  kva_values values;
+  KVA_VEC(const char *) names;
+} outputs;
+
+static void add_output(kva_import *im, uint32_t index, const char *name, kva_value *v, outputs *out) {
+  const kva_load_options *o = im->options;
+  const kva_list *list = kva_list_of(v);
+  uint32_t first = out->values.len;
+  kva_list_flatten(&im->c, v, &out->values);
+  uint32_t n = out->values.len - first;
+  for (uint32_t i = 0; i < n; i++)
+    KVA_PUSH(im->m->arena, &out->names,
+             list ? kva_arena_printf(im->m->arena, "%s[%u]", name, i) : kva_arena_strdup(im->m->arena, name));
+  bool absent = list && v->type->kind == KVA_TYPE_OPTIONAL && !list->n;
+  if (o && o->output) o->output(o->input_user, index, kind_of(v), absent, n);
+}
+
 static kva_status import_outputs(kva_import *im, const kva_import_scope *s, const kva_pb_graph *g, kva_function *f) {
-  kva_value **out = KVA_NEW_ARRAY(im->m->arena, kva_value *, g->n_output + 1);
-  const char **names = KVA_NEW_ARRAY(im->m->arena, const char *, g->n_output + 1);
+  outputs out = {0};
   if (!g->n_output) return kva_error(im->c.diag, &im->loc, "the graph has no outputs");
   for (size_t i = 0; i < g->n_output; i++) {
-    names[i] = kva_arena_strdup(im->m->arena, kva_pb_str(g->output[i]->name));
-    const kva_import_name *v = kva_import_find(s, names[i]);
-    if (!v) return kva_error(im->c.diag, &im->loc, "output '%s' is not defined", names[i]);
+    const char *name = kva_pb_str(g->output[i]->name);
+    const kva_import_name *v = kva_import_find(s, name);
+    if (!v) return kva_error(im->c.diag, &im->loc, "output '%s' is not defined", name);
     if (v->state != KVA_NAME_OK) return im->status ? im->status : KVA_INVALID;
-    out[i] = v->value;
+    add_output(im, (uint32_t)i, name, v->value, &out);
     kva_import_check_type(im, g->output[i], v->value);
   }
   for (size_t i = 0; i < g->n_value_info; i++) {
     const kva_import_name *v = kva_import_find(s, kva_pb_str(g->value_info[i]->name));
     if (v && v->value) kva_import_check_type(im, g->value_info[i], v->value);
   }
-  f->output_names = names;
+  f->output_names = out.names.data;
   im->c.b.loc = im->loc;
-  (void)kva_build_node(&im->c.b, KVA_OP_return, (uint32_t)g->n_output, out, 0, NULL);
+  (void)kva_build_node(&im->c.b, KVA_OP_return, out.values.len, out.values.data, 0, NULL);
   return im->c.b.failed ? KVA_INVALID : KVA_OK;
 }
 

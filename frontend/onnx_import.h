@@ -65,6 +65,16 @@ KVA_MUST_USE kva_status kva_import_attrs(kva_import *im, kva_import_scope *s, co
                                          uint32_t *out_n, const kva_onnx_attr **out);
 /* onnx_import_type.c */
 KVA_MUST_USE kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva_type **out);
+/* The kind of values of *type, which becomes the type of a tensor in them. */
+kva_value_kind kva_import_kind(const kva_pb_type **type);
+/* Type of tensor `name` in a sequence or optional: that of `like` if it is given, else as declared, with symbols of its
+ * own. */
+KVA_MUST_USE kva_status kva_import_element_type(kva_import *im, const char *name, const kva_pb_type *declared,
+                                                const kva_ref_tensor *like, const kva_type **out);
+/* float if it is not declared. */
+kva_dtype kva_import_element_dtype(const kva_pb_type *declared);
+/* *out: the number that option --pin NAME=N gives; unchanged if there is none. */
+KVA_MUST_USE kva_status kva_import_pin(kva_import *im, const char *name, kva_dim *out);
 /* Warns if a declared type contradicts the inferred one. */
 void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value);
 /* The same of an initialiser, where it is an error. */

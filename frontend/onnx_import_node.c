@@ -108,6 +108,7 @@ static kva_status convert_attr(kva_import *im, kva_import_scope *s, const kva_pb
     if (!a->g) return kva_error(im->c.diag, loc, "attribute '%s' is a graph without one", out->name);
     out->graph = make_subgraph(im, s, a->g, loc);
     return KVA_OK;
+  case ONNX__ATTRIBUTE_PROTO__ATTRIBUTE_TYPE__TYPE_PROTO: out->kind = KVA_ONNX_TYPE; return KVA_OK;
   default:
     return kva_fail(im->c.diag, KVA_UNSUPPORTED, loc, "attribute '%s' is of kind %d, which is not supported", out->name,
                     attr_type(a));

@@ -26,7 +26,7 @@ static const char *unique_symbol(kva_import *im, const char *name) {
 }
 
 /* Kept in order of the options; kva_import_check_pins rejects more than 64 pins. */
-static kva_status pinned(kva_import *im, const char *name, kva_dim *out) {
+kva_status kva_import_pin(kva_import *im, const char *name, kva_dim *out) {
   const kva_load_options *o = im->options;
   for (uint32_t i = 0; o && i < o->n_pins; i++) {
     if (strcmp(o->pins[i].name, name)) continue;
@@ -47,22 +47,25 @@ static kva_status symbol(kva_import *im, const char *key, const char *name, kva_
   if (*out) return KVA_OK;
   const char *unique = unique_symbol(im, name);
   *out = kva_expr_symbol(im->m->exprs, unique);
-  KVA_TRY(pinned(im, unique, out));
+  KVA_TRY(kva_import_pin(im, unique, out));
   if (key) kva_map_set_str(im->symbols, key, (void *)*out);
   return KVA_OK;
 }
 
-static kva_status import_dim(kva_import *im, const char *input, uint32_t axis,
+/* Equal names are equal extents, except in elements of a sequence (not `shared`), which may differ. */
+static kva_status import_dim(kva_import *im, const char *input, uint32_t axis, bool shared,
                              const Onnx__TensorShapeProto__Dimension *d, kva_dim *out) {
   if (d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_VALUE) {
     if (d->dim_value < 0)
       return kva_error(im->c.diag, &im->loc, "input '%s': dimension %u is negative (%lld)", input, axis,
                        (long long)d->dim_value);
-    if (im->options && im->options->free_batch && axis == 0 && d->dim_value == 1) return symbol(im, "B", "B", out);
+    if (shared && im->options && im->options->free_batch && axis == 0 && d->dim_value == 1)
+      return symbol(im, "B", "B", out);
     *out = kva_expr_const(im->m->exprs, d->dim_value);
     return KVA_OK;
   }
-  bool named = d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM && d->dim_param && *d->dim_param;
+  bool named =
+      shared && d->value_case == ONNX__TENSOR_SHAPE_PROTO__DIMENSION__VALUE_DIM_PARAM && d->dim_param && *d->dim_param;
   const char *name = named ? d->dim_param : kva_arena_printf(im->m->arena, "%s_%u", input, axis);
   return symbol(im, named ? name : NULL, name, out);
 }
@@ -75,7 +78,7 @@ static kva_status check_elements(kva_import *im, const char *input, uint32_t ran
   return KVA_OK;
 }
 
-static kva_status tensor_type(kva_import *im, const char *name, const Onnx__TypeProto__Tensor *t,
+static kva_status tensor_type(kva_import *im, const char *name, bool shared, const Onnx__TypeProto__Tensor *t,
                               const kva_type **out) {
   kva_diag *diag = im->c.diag;
   if (t->elem_type <= 0 || t->elem_type >= KVA_DTYPE_COUNT)
@@ -91,7 +94,7 @@ static kva_status tensor_type(kva_import *im, const char *name, const Onnx__Type
                     t->shape->n_dim, KVA_MAX_RANK);
   kva_dim dims[KVA_MAX_RANK];
   uint32_t rank = (uint32_t)t->shape->n_dim;
-  for (uint32_t i = 0; i < rank; i++) KVA_TRY(import_dim(im, name, i, t->shape->dim[i], &dims[i]));
+  for (uint32_t i = 0; i < rank; i++) KVA_TRY(import_dim(im, name, i, shared, t->shape->dim[i], &dims[i]));
   KVA_TRY(check_elements(im, name, rank, dims));
   *out = kva_type_tensor(im->m, dtype, rank, dims);
   return KVA_OK;
@@ -102,16 +105,56 @@ kva_status kva_import_type(kva_import *im, const kva_pb_value_info *v, const kva
   if (!v->type || v->type->value_case == ONNX__TYPE_PROTO__VALUE__NOT_SET)
     return kva_error(im->c.diag, &im->loc, "input '%s' has no type", name);
   if (v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
-    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc,
-                    "input '%s': only tensors are supported, not sequences, maps, "
-                    "optionals or sparse tensors",
+    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc, "input '%s': maps and sparse tensors are not supported",
                     name);
-  return tensor_type(im, name, v->type->tensor_type, out);
+  return tensor_type(im, name, true, v->type->tensor_type, out);
+}
+
+static const kva_pb_type *element_of(const kva_pb_type *t, Onnx__TypeProto__ValueCase value_case) {
+  if (!t || t->value_case != value_case) return NULL;
+  return value_case == ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE ? t->sequence_type->elem_type
+                                                             : t->optional_type->elem_type;
+}
+
+kva_value_kind kva_import_kind(const kva_pb_type **type) {
+  const kva_pb_type *held = element_of(*type, ONNX__TYPE_PROTO__VALUE_OPTIONAL_TYPE);
+  const kva_pb_type *element = element_of(held ? held : *type, ONNX__TYPE_PROTO__VALUE_SEQUENCE_TYPE);
+  if (element) *type = element;
+  if (element) return held ? KVA_VALUE_OPTIONAL_SEQUENCE : KVA_VALUE_SEQUENCE;
+  if (held) *type = held;
+  return held ? KVA_VALUE_OPTIONAL : KVA_VALUE_TENSOR;
+}
+
+kva_dtype kva_import_element_dtype(const kva_pb_type *declared) {
+  bool known = declared->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE && declared->tensor_type->elem_type > 0 &&
+               declared->tensor_type->elem_type < KVA_DTYPE_COUNT;
+  return known ? (kva_dtype)declared->tensor_type->elem_type : KVA_F32;
+}
+
+kva_status kva_import_element_type(kva_import *im, const char *name, const kva_pb_type *declared,
+                                   const kva_ref_tensor *like, const kva_type **out) {
+  kva_dim dims[KVA_MAX_RANK];
+  if (declared->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE)
+    return kva_fail(im->c.diag, KVA_UNSUPPORTED, &im->loc,
+                    "input '%s': sequences and optionals hold tensors, not maps, sparse tensors or further sequences",
+                    name);
+  if (!like) return tensor_type(im, name, false, declared->tensor_type, out);
+  if ((int32_t)like->dtype != declared->tensor_type->elem_type)
+    return kva_error(im->c.diag, &im->loc, "input '%s' is declared as data type %d, the value is %s", name,
+                     declared->tensor_type->elem_type, kva_dtype_name(like->dtype));
+  for (uint32_t i = 0; i < like->rank; i++) dims[i] = kva_expr_const(im->m->exprs, like->dims[i]);
+  *out = kva_type_tensor(im->m, like->dtype, like->rank, dims);
+  return KVA_OK;
 }
 
 /* What v declares beside the value's type; false: nothing that differs. */
 static bool contradicts(const kva_pb_value_info *v, const kva_type *t, uint32_t first_axis, kva_text *what) {
-  if (!v->type || v->type->value_case != ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE) return false;
+  if (!v->type || v->type->value_case == ONNX__TYPE_PROTO__VALUE__NOT_SET) return false;
+  bool is_tensor = t->kind == KVA_TYPE_TENSOR;
+  if (is_tensor != (v->type->value_case == ONNX__TYPE_PROTO__VALUE_TENSOR_TYPE))
+    return kva_text_add(what, is_tensor ? "as no tensor, but is one" : "as a tensor, but is a sequence or optional"),
+           true;
+  if (!is_tensor) return false;
   const Onnx__TypeProto__Tensor *declared = v->type->tensor_type;
   if (declared->elem_type && declared->elem_type != (int32_t)t->dtype)
     return kva_text_add(what, "as data type %d, but is %s", declared->elem_type, kva_dtype_name(t->dtype)), true;

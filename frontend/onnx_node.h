@@ -14,6 +14,7 @@ typedef enum kva_onnx_attr_kind {
   KVA_ONNX_INTS,
   KVA_ONNX_FLOATS,
   KVA_ONNX_STRINGS,
+  KVA_ONNX_TYPE, /* without its contents */
 } kva_onnx_attr_kind;
 
 typedef struct kva_onnx_attr {

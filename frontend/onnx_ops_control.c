@@ -2,6 +2,7 @@
  * inlined, and a loop with known trip count and conditions is unrolled up to a limit. The rest becomes kv.if and
  * kv.loop. */
 #include "frontend/frontend_internal.h"
+#include "frontend/onnx_list.h"
 #include "frontend/onnx_region.h"
 #include "ops/control.h"
 #include "ops/ids.h"
@@ -15,6 +16,12 @@ static kva_status body_of(kva_onnx_call *k, const char *name, const kva_onnx_sub
   if ((*out)->n_inputs > MAX_VALUES || (*out)->n_outputs > MAX_VALUES)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "more than %d values go into or out of '%s'", MAX_VALUES, name);
   return KVA_OK;
+}
+
+/* Trip counts and conditions are tensors; only carried values may be lists. */
+static kva_status need_tensor(kva_onnx_call *k, const kva_value *v, const char *what) {
+  if (!v || !kva_is_list(v)) return KVA_OK;
+  return kva_onnx_fail(k, KVA_UNSUPPORTED, "%s: expected a tensor, found a sequence or optional", what);
 }
 
 /* The single integer or bool in v, if known. */
@@ -52,29 +59,55 @@ static kva_status new_extents(kva_onnx_call *k, const kva_region *r, uint32_t n,
   return KVA_OK;
 }
 
-static kva_status build_if(kva_onnx_call *k, kva_value *cond) {
-  static const char *const names[] = {"then_branch", "else_branch"};
-  kva_if_attrs *attrs = kva_attrs_default(k->b->m->arena, KVA_OP(if)->attrs);
-  kva_region regions[2];
-  cond = kva_cast(k->b, kva_reshape(k->b, cond, 0, NULL), KVA_BOOL);
-  for (uint32_t i = 0; i < 2; i++) {
-    kva_value *out[MAX_VALUES] = {NULL};
-    regions[i] = kva_region_open(k);
-    kva_status status = build_branch(k, names[i], out);
-    for (uint32_t r = 0; r < k->n->n_outputs && !status; r++)
-      if (!out[r] || k->b->failed) status = KVA_INVALID;
-    if (status) return kva_region_discard(k, &regions[i]), status;
-    kva_region_close(k, &regions[i], k->n->n_outputs, out);
+/* A branch: its outputs as the model has them, and their tensors, which the region returns. */
+typedef struct branch {
+  kva_region region;
+  kva_value *out[MAX_VALUES];
+  kva_values tensors;
+} branch;
+
+static kva_status build_region(kva_onnx_call *k, const char *name, branch *b) {
+  *b = (branch){.region = kva_region_open(k)};
+  kva_status status = build_branch(k, name, b->out);
+  for (uint32_t r = 0; r < k->n->n_outputs && !status; r++) {
+    if (!b->out[r] || k->b->failed) status = KVA_INVALID;
+    if (!status) kva_list_flatten(k->c, b->out[r], &b->tensors);
   }
-  KVA_TRY(new_extents(k, regions, k->n->n_outputs, &attrs->binds));
-  kva_node *n = kva_region_node(k, KVA_OP_if, 2, regions, 1, &cond, k->n->n_outputs, attrs);
+  if (status) return kva_region_discard(k, &b->region), status;
+  kva_region_close(k, &b->region, b->tensors.len, b->tensors.data);
+  return KVA_OK;
+}
+
+static kva_status check_structure(kva_onnx_call *k, const branch *yes, const branch *no) {
+  for (uint32_t i = 0; i < k->n->n_outputs; i++)
+    if (!kva_list_same(yes->out[i], no->out[i]))
+      return kva_onnx_fail(k, KVA_UNSUPPORTED,
+                           "the condition depends on data, and output %u has another number of elements in the "
+                           "other branch",
+                           i);
+  return KVA_OK;
+}
+
+static kva_status build_if(kva_onnx_call *k, kva_value *cond) {
+  kva_if_attrs *attrs = kva_attrs_default(k->b->m->arena, KVA_OP(if)->attrs);
+  branch *yes = KVA_NEW(k->c->arena, branch), *no = KVA_NEW(k->c->arena, branch);
+  cond = kva_cast(k->b, kva_reshape(k->b, cond, 0, NULL), KVA_BOOL);
+  KVA_TRY(build_region(k, "then_branch", yes));
+  KVA_TRY(build_region(k, "else_branch", no));
+  KVA_TRY(check_structure(k, yes, no));
+  kva_region regions[2] = {yes->region, no->region};
+  KVA_TRY(new_extents(k, regions, yes->tensors.len, &attrs->binds));
+  kva_node *n = kva_region_node(k, KVA_OP_if, 2, regions, 1, &cond, yes->tensors.len, attrs);
   KVA_TRY(kva_region_infer(k, n));
-  for (uint32_t i = 0; i < k->n->n_outputs; i++) kva_onnx_set_out(k, i, kva_result(n, i));
+  kva_value **results = KVA_NEW_ARRAY(k->c->arena, kva_value *, n->n_results + 1), *const *next = results;
+  for (uint32_t i = 0; i < n->n_results; i++) results[i] = kva_result(n, i);
+  for (uint32_t i = 0; i < k->n->n_outputs; i++) kva_onnx_set_out(k, i, kva_list_rebuild(k->c, yes->out[i], &next));
   return KVA_OK;
 }
 
 kva_status kva_onnx_if(kva_onnx_call *k) {
   int64_t cond;
+  KVA_TRY(need_tensor(k, kva_onnx_in(k, 0), "the condition"));
   if (!known_number(k, kva_onnx_in(k, 0), &cond)) return build_if(k, kva_onnx_in(k, 0));
   kva_value *out[MAX_VALUES] = {NULL};
   KVA_TRY(build_branch(k, cond ? "then_branch" : "else_branch", out));
@@ -93,6 +126,7 @@ typedef struct collected {
 static kva_status join(kva_onnx_call *k, const collected *c, int64_t axis, bool reversed, kva_value **out) {
   kva_value **parts = KVA_NEW_ARRAY(k->c->arena, kva_value *, c->n + 1);
   if (!c->n) return kva_onnx_fail(k, KVA_UNSUPPORTED, "a loop without iterations collects nothing");
+  for (uint32_t i = 0; i < c->n; i++) KVA_TRY(need_tensor(k, c->v[i], "a collected value"));
   uint32_t rank = c->v[0]->type->rank + 1, at;
   KVA_TRY(kva_onnx_axis(k, axis, rank, &at));
   for (uint32_t i = 0; i < c->n; i++) parts[i] = kva_onnx_unsqueeze(k->b, c->v[reversed ? c->n - 1 - i : i], at, 1);
@@ -133,6 +167,8 @@ typedef struct kept_loop {
 /* Closes the body after out[0 .. carried] and the following rows are set. */
 static kva_status close_loop(kva_onnx_call *k, kept_loop *l, kva_node **out) {
   int64_t now, later;
+  for (uint32_t i = 0; i < 1 + l->carried + l->stacked; i++)
+    KVA_TRY(need_tensor(k, l->out[i], "a value of a loop whose end depends on data"));
   for (uint32_t i = 0; i < l->carried; i++)
     KVA_TRY(as_carried(k, i, l->out[i + 1], l->initial[i]->type, &l->out[i + 1]));
   if (known_number(k, l->cond, &now) && now && known_number(k, l->out[0], &later) && later) l->cond = NULL;
@@ -166,6 +202,8 @@ typedef struct loop {
 
 static kva_status read_loop(kva_onnx_call *k, loop *l) {
   KVA_TRY(body_of(k, "body", &l->body));
+  KVA_TRY(need_tensor(k, kva_onnx_in(k, 0), "the trip count"));
+  KVA_TRY(need_tensor(k, kva_onnx_in(k, 1), "the condition"));
   l->carried = k->n->n_inputs - 2;
   if (k->n->n_inputs < 2 || l->body->n_inputs != l->carried + 2 || l->body->n_outputs < l->carried + 1)
     return kva_onnx_fail(k, KVA_INVALID, "the body's inputs and outputs do not fit the loop's");
@@ -221,6 +259,8 @@ static void read_count(kva_onnx_call *k, kept_loop *l) {
 static kva_status build_loop(kva_onnx_call *k, loop *l, kva_node **out) {
   kept_loop kept = {.carried = l->carried, .stacked = l->collects, .initial = l->initial};
   kva_value *in[MAX_VALUES + 2];
+  for (uint32_t i = 0; i < l->carried; i++)
+    KVA_TRY(need_tensor(k, l->initial[i], "a value of a loop whose end depends on data"));
   read_count(k, &kept);
   kept.cond = kva_cast(k->b, kva_reshape(k->b, l->first_cond, 0, NULL), KVA_BOOL);
   kept.body = kva_region_open(k);

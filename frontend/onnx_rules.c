@@ -9,13 +9,18 @@ typedef struct rule_row {
   uint32_t min_in, max_in, max_out;
   kva_onnx_rule rule;
   int64_t arg;
+  bool lists; /* takes sequences and optionals */
 } rule_row;
 
 static const rule_row rows[] = {
-#define ONNX_OP_IN(domain, op_type, first, last, min_in, max_in, max_out, rule, arg) \
-  {domain, #op_type, first, last, min_in, max_in, max_out, kva_onnx_##rule, arg},
+#define ROW(domain, op_type, first, last, min_in, max_in, max_out, rule, arg, lists) \
+  {domain, #op_type, first, last, min_in, max_in, max_out, kva_onnx_##rule, arg, lists},
+#define ONNX_OP_IN(...)      ROW(__VA_ARGS__, false)
+#define ONNX_LIST_OP_IN(...) ROW(__VA_ARGS__, true)
 #include "frontend/onnx_ops.def"
 #undef ONNX_OP_IN
+#undef ONNX_LIST_OP_IN
+#undef ROW
 };
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
@@ -95,8 +100,8 @@ const kva_onnx_attr *kva_onnx_find_attr(const kva_onnx_call *k, const char *name
 }
 
 static const char *kind_name(kva_onnx_attr_kind kind) {
-  static const char *const names[] = {"an int",  "a float",        "a string",         "a tensor",
-                                      "a graph", "a list of ints", "a list of floats", "a list of strings"};
+  static const char *const names[] = {"an int",         "a float",          "a string",          "a tensor", "a graph",
+                                      "a list of ints", "a list of floats", "a list of strings", "a type"};
   return names[kind];
 }
 
@@ -188,8 +193,8 @@ static kva_status check_arity(kva_onnx_call *k, const rule_row *row) {
   if (n->n_outputs > row->max_out)
     return kva_onnx_fail(k, KVA_INVALID, "expected at most %u outputs, found %u", row->max_out, n->n_outputs);
   for (uint32_t i = 0; i < n->n_inputs; i++)
-    if (n->inputs[i] && n->inputs[i]->type->kind != KVA_TYPE_TENSOR)
-      return kva_onnx_fail(k, KVA_UNSUPPORTED, "input %u is a sequence or optional", i);
+    if (!row->lists && n->inputs[i] && n->inputs[i]->type->kind != KVA_TYPE_TENSOR)
+      return kva_onnx_fail(k, KVA_INVALID, "input %u: expected a tensor, found a sequence or optional", i);
   return KVA_OK;
 }
 

@@ -25,8 +25,10 @@ typedef kva_status (*kva_onnx_rule)(kva_onnx_call *k);
 
 #define ONNX_OP_IN(domain, op_type, first, last, min_in, max_in, max_out, rule, arg) \
   kva_status kva_onnx_##rule(kva_onnx_call *k);
+#define ONNX_LIST_OP_IN ONNX_OP_IN
 #include "frontend/onnx_ops.def"
 #undef ONNX_OP_IN
+#undef ONNX_LIST_OP_IN
 
 /* ---- inputs and outputs ------------------------------------------------------------------------------------------ */
 

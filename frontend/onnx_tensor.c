@@ -231,26 +231,84 @@ kva_status kva_pb_read_tensor(kva_pb_tensor_reader *r, const kva_pb_tensor *t, c
   return KVA_OK;
 }
 
-kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tensor **out_tensor) {
-  *out_tensor = NULL;
+/* ---- files of values --------------------------------------------------------------------------------------------- */
+
+/* Strings stay in the arena, which the value keeps. */
+static kva_status read_item(const kva_pb_tensor *t, kva_arena *arena, const kva_loc *loc, kva_diag *diag,
+                            kva_ref_tensor **out) {
+  kva_pb_tensor_reader reader = {.arena = arena, .diag = diag};
+  const kva_tensor_data *data = NULL;
+  kva_status status = kva_pb_read_tensor(&reader, t, NULL, loc, &data);
+  if (!status) {
+    *out = kva_ref_tensor_from_data(data->dtype, data->rank, data->dims, data->data);
+    if (!*out) status = kva_fail(diag, KVA_NO_MEMORY, loc, "not enough memory for its elements");
+  }
+  return status;
+}
+
+static kva_status read_items(size_t n, kva_pb_tensor *const *tensors, const kva_loc *loc, kva_diag *diag,
+                             kva_list_value *out) {
+  out->items = calloc(n + 1, sizeof *out->items);
+  if (!out->items) return kva_fail(diag, KVA_NO_MEMORY, loc, "not enough memory for %zu tensors", n);
+  for (; out->n < n; out->n++) KVA_TRY(read_item(tensors[out->n], out->strings, loc, diag, &out->items[out->n]));
+  return KVA_OK;
+}
+
+static kva_status read_sequence(const Onnx__SequenceProto *s, const kva_loc *loc, kva_diag *diag, kva_list_value *out) {
+  bool tensors = s->elem_type <= ONNX__SEQUENCE_PROTO__DATA_TYPE__TENSOR;
+  if (!tensors) return kva_fail(diag, KVA_UNSUPPORTED, loc, "a sequence of other elements than tensors");
+  return read_items(s->n_tensor_values, s->tensor_values, loc, diag, out);
+}
+
+static kva_status read_optional(const Onnx__OptionalProto *o, const kva_loc *loc, kva_diag *diag, kva_list_value *out) {
+  if (o->sequence_value) return read_sequence(o->sequence_value, loc, diag, out);
+  if (o->elem_type > ONNX__OPTIONAL_PROTO__DATA_TYPE__TENSOR &&
+      o->elem_type != ONNX__OPTIONAL_PROTO__DATA_TYPE__SEQUENCE)
+    return kva_fail(diag, KVA_UNSUPPORTED, loc, "an optional of another value than a tensor or sequence");
+  out->absent = !o->tensor_value;
+  return read_items(o->tensor_value != NULL, &o->tensor_value, loc, diag, out);
+}
+
+static kva_status read_value(const ProtobufCMessage *m, kva_value_kind kind, const kva_loc *loc, kva_diag *diag,
+                             kva_list_value *out) {
+  if (kind == KVA_VALUE_SEQUENCE) return read_sequence((const Onnx__SequenceProto *)m, loc, diag, out);
+  if (kind != KVA_VALUE_TENSOR) return read_optional((const Onnx__OptionalProto *)m, loc, diag, out);
+  kva_pb_tensor *t = (kva_pb_tensor *)(uintptr_t)m;
+  return read_items(1, &t, loc, diag, out);
+}
+
+kva_status kva_read_value_proto(const char *path, kva_value_kind kind, kva_diag *diag, kva_list_value *out) {
+  static const ProtobufCMessageDescriptor *const types[] = {
+      &onnx__tensor_proto__descriptor, &onnx__sequence_proto__descriptor, &onnx__optional_proto__descriptor,
+      &onnx__optional_proto__descriptor};
+  static const char *const names[] = {"tensor", "sequence", "optional", "optional"};
+  *out = (kva_list_value){0};
   kva_file file;
   KVA_TRY(kva_file_map(path, diag, &file));
+  out->strings = kva_arena_create();
   kva_loc loc = {.file = path};
   ProtobufCMessage *message = NULL;
-  kva_arena *arena = kva_arena_create();
-  const kva_tensor_data *data = NULL;
-  kva_status status =
-      kva_pb_unpack(&onnx__tensor_proto__descriptor, file.data, file.size, "tensor", &loc, diag, &message);
-  if (!status) {
-    kva_pb_tensor_reader reader = {.arena = arena, .diag = diag};
-    status = kva_pb_read_tensor(&reader, (const kva_pb_tensor *)message, NULL, &loc, &data);
-  }
-  if (!status) {
-    *out_tensor = kva_ref_tensor_from_data(data->dtype, data->rank, data->dims, data->data);
-    if (!*out_tensor) status = kva_fail(diag, KVA_NO_MEMORY, &loc, "not enough memory for its elements");
-  }
+  kva_status status = kva_pb_unpack(types[kind], file.data, file.size, names[kind], &loc, diag, &message);
+  if (!status) status = read_value(message, kind, &loc, diag, out);
+  if (status) kva_list_value_free(out);
   if (message) protobuf_c_message_free_unpacked(message, NULL);
-  kva_arena_destroy(arena);
   kva_file_unmap(&file);
   return status;
+}
+
+void kva_list_value_free(kva_list_value *v) {
+  for (uint32_t i = 0; i < v->n; i++) kva_ref_tensor_free(v->items[i]);
+  free(v->items);
+  if (v->strings) kva_arena_destroy(v->strings);
+  *v = (kva_list_value){0};
+}
+
+kva_status kva_read_tensor_proto(const char *path, kva_diag *diag, kva_ref_tensor **out_tensor) {
+  kva_list_value v;
+  *out_tensor = NULL;
+  KVA_TRY(kva_read_value_proto(path, KVA_VALUE_TENSOR, diag, &v));
+  bool strings = v.items[0]->dtype == KVA_STRING;
+  if (!strings) *out_tensor = v.items[0], v.n = 0;
+  kva_list_value_free(&v);
+  return strings ? kva_fail(diag, KVA_UNSUPPORTED, &(kva_loc){.file = path}, "a tensor of strings") : KVA_OK;
 }

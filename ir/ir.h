@@ -41,6 +41,8 @@ typedef struct kva_type {
 const kva_type *kva_type_tensor(kva_module *m, kva_dtype dtype, uint32_t rank, const kva_dim *dims);
 const kva_type *kva_type_scalar(kva_module *m, kva_dtype dtype);
 const kva_type *kva_type_with_dtype(kva_module *m, const kva_type *t, kva_dtype dtype);
+/* A sequence or optional of `element`. Only the importer has values of such types. */
+const kva_type *kva_type_of(kva_module *m, kva_type_kind kind, const kva_type *element);
 /* Number of elements as an expression (product of dims). */
 kva_dim kva_type_elements(kva_module *m, const kva_type *t);
 bool kva_type_is_static(const kva_type *t); /* every dim a constant */

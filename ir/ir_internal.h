@@ -8,8 +8,6 @@ struct kva_type_table {
   kva_map *types; /* contents -> kva_type */
 };
 struct kva_type_table *kva_type_table_create(kva_arena *arena);
-/* A sequence or optional of an element type. */
-const kva_type *kva_type_of(kva_module *m, kva_type_kind kind, const kva_type *element);
 
 static inline const void *kva_attr_at(const void *attrs, const kva_attr_field *f) {
   return (const unsigned char *)attrs + f->offset;

@@ -23,7 +23,8 @@ const kva_verb kva_verb_conform = {
     "Searches each DIR for cases and closes with `N passed, M failed, K skipped`. A case is skipped, with its reason, "
     "when\n"
     "it uses something that Kvasir does not support (see kvasir check). Small inputs that decide shapes (axes, target\n"
-    "shapes) are compiled in where a model needs that. On a GPU a last line says how many kernels ran there and how "
+    "shapes, conditions) are compiled in where a model needs that. On a GPU a last line says how many kernels ran "
+    "there and how "
     "many\n"
     "steps ran on the CPU instead. Exit code 0: none failed; with --expected, whose lines are `skip NAME reason` or\n"
     "`FAIL NAME reason`: all cases did what the file says.\n\n"
@@ -194,54 +195,88 @@ static kva_status light_input(const kva_program *p, kva_tensor *out) {
   return KVA_OK;
 }
 
-static kva_status read_input(const char *data_set, int32_t i, kva_diag *diag, kva_tensor *out) {
+/* Value k of a data set, `what` ("input") says of which side. */
+static kva_status read_value(const char *data_set, const char *what, uint32_t k, kva_value_kind kind, kva_diag *diag,
+                             kva_list_value *out) {
   char path[4096], name[32];
-  snprintf(name, sizeof name, "input_%d.pb", i);
-  kva_ref_tensor *w = NULL;
-  if (!join(path, data_set, name)) return KVA_IO;
-  KVA_TRY(kva_read_tensor_proto(path, diag, &w));
-  bool ok = tensor_from_reference(w, out);
-  kva_ref_tensor_free(w);
-  return ok ? KVA_OK : KVA_NO_MEMORY;
+  snprintf(name, sizeof name, "%s_%u.pb", what, k);
+  *out = (kva_list_value){0};
+  return join(path, data_set, name) ? kva_read_value_proto(path, kind, diag, out) : KVA_IO;
 }
 
-/* Inputs that are compiled in: small integer vectors and scalars that decide shapes (axes, target shapes, ranges). Only
- * tried when the model does not compile without. */
-enum { MAX_INPUTS = 256, MAX_FIXED_ELEMENTS = 64, MAX_FIXED_FLOATS = 8 };
-typedef struct fixed_inputs {
+/* The values of the model: which tensors of the program they are, and inputs that are compiled in, small vectors and
+ * scalars that decide shapes and structure (axes, target shapes, ranges, conditions). Those are only tried when the
+ * model does not compile without. */
+enum { MAX_VALUES = 256, MAX_FIXED_ELEMENTS = 64, MAX_FIXED_FLOATS = 8 };
+typedef struct value {
+  kva_value_kind kind;
+  bool fixed, absent;  /* absent: an optional output holds nothing */
+  uint32_t n;          /* tensors of the program; inputs that are compiled in have none */
+  kva_list_value data; /* of inputs, in the last data set that was read */
+} value;
+typedef struct interface {
   const char *data_set;
-  bool wanted, random;                /* random: the model draws numbers */
-  kva_ref_tensor *values[MAX_INPUTS]; /* by input of the file; NULL: an input of the program */
-} fixed_inputs;
+  bool fixes, random; /* fixes: small inputs are compiled in; random: the model draws numbers */
+  uint32_t n_inputs, n_outputs;
+  value inputs[MAX_VALUES], outputs[MAX_VALUES];
+} interface;
 
-static kva_ref_tensor *read_reference(const char *data_set, uint32_t i) {
-  char path[4096], name[32];
-  snprintf(name, sizeof name, "input_%u.pb", i);
-  kva_diag *diag = kva_diag_create();
-  kva_ref_tensor *w = NULL;
-  if (!join(path, data_set, name) || kva_read_tensor_proto(path, diag, &w) != KVA_OK) w = NULL;
-  kva_diag_destroy(diag);
-  return w;
+static bool is_small(const kva_ref_tensor *w) {
+  if (w->dtype == KVA_STRING) return false;
+  if (w->dtype == KVA_BOOL) return w->n == 1;
+  return w->rank <= 1 && w->n <= (w->i ? MAX_FIXED_ELEMENTS : MAX_FIXED_FLOATS);
+}
+
+static value *add_input(interface *f, uint32_t index, kva_value_kind kind) {
+  if (index >= MAX_VALUES) return NULL;
+  value *v = &f->inputs[index];
+  kva_list_value_free(&v->data);
+  *v = (value){.kind = kind};
+  f->n_inputs = index + 1;
+  kva_diag *quiet = kva_diag_create();
+  bool ok = f->data_set && !read_value(f->data_set, "input", index, kind, quiet, &v->data);
+  kva_diag_destroy(quiet);
+  v->n = ok ? v->data.n : 1;
+  return ok ? v : NULL;
 }
 
 static const kva_ref_tensor *fix_input(void *user, uint32_t index, const char *name) {
   (void)name;
-  fixed_inputs *f = user;
-  if (!f->wanted || index >= MAX_INPUTS || f->values[index])
-    return f->wanted && index < MAX_INPUTS ? f->values[index] : NULL;
-  kva_ref_tensor *w = read_reference(f->data_set, index);
-  bool small = w && w->rank <= 1 && w->n <= (w->i ? MAX_FIXED_ELEMENTS : MAX_FIXED_FLOATS) && w->dtype != KVA_BOOL;
-  if (small) return f->values[index] = w;
-  kva_ref_tensor_free(w);
-  return NULL;
+  interface *f = user;
+  value *v = add_input(f, index, KVA_VALUE_TENSOR);
+  if (!v || !f->fixes || !is_small(v->data.items[0])) return NULL;
+  v->fixed = true, v->n = 0;
+  return v->data.items[0];
 }
 
-/* Index in the file of the program's input i. */
-static int32_t file_index(const fixed_inputs *f, int32_t i) {
-  int32_t k = 0;
-  for (; k < MAX_INPUTS; k++)
-    if (!f->values[k] && i-- == 0) return k;
-  return k;
+static const kva_list_value *list_input(void *user, uint32_t index, const char *name, kva_value_kind kind) {
+  (void)name;
+  value *v = add_input(user, index, kind);
+  return v ? &v->data : NULL;
+}
+
+static void note_output(void *user, uint32_t index, kva_value_kind kind, bool absent, uint32_t n) {
+  interface *f = user;
+  if (index >= MAX_VALUES) return;
+  f->outputs[index] = (value){.kind = kind, .absent = absent, .n = n};
+  f->n_outputs = index + 1;
+}
+
+/* Tensors of the inputs that the program has, in order. Strings are in f until the next data set. */
+static kva_status read_inputs(interface *f, const kva_program *p, const char *data_set, kva_diag *diag,
+                              kva_tensor *out) {
+  int32_t n = 0;
+  for (uint32_t k = 0; k < f->n_inputs; k++) {
+    kva_list_value *data = &f->inputs[k].data;
+    if (f->inputs[k].fixed) continue;
+    kva_list_value_free(data);
+    KVA_TRY(read_value(data_set, "input", k, f->inputs[k].kind, diag, data));
+    bool ok = data->n == f->inputs[k].n;
+    for (uint32_t i = 0; i < data->n && ok; i++)
+      ok = n < p->n_inputs && tensor_from_reference(data->items[i], &out[n++]);
+    if (!ok) return kva_fail(diag, KVA_INVALID, NULL, "input %u has another number of tensors than compiled", k);
+  }
+  return KVA_OK;
 }
 
 static outcome outcome_of(kva_status status, const kva_diag *diag, kva_text *why) {
@@ -250,45 +285,71 @@ static outcome outcome_of(kva_status status, const kva_diag *diag, kva_text *why
   return status == KVA_UNSUPPORTED ? OUTCOME_SKIP : OUTCOME_FAIL;
 }
 
-static outcome run_data_set(kva_session *s, const char *data_set, bool light, const char *light_output,
-                            const fixed_inputs *fixed, const conform_options *o, kva_diag *diag, kva_text *why) {
+/* Output k of the model, whose tensors begin at out. */
+static outcome compare_value(const value *v, const kva_tensor *out, const kva_list_value *expected, bool random,
+                             const conform_options *o, kva_text *why) {
+  if (v->absent != expected->absent || v->n != expected->n) {
+    kva_text_add(why, "output has %u tensors, expected %u", v->n, expected->n);
+    return OUTCOME_FAIL;
+  }
+  outcome result = OUTCOME_PASS;
+  for (uint32_t i = 0; i < v->n && result == OUTCOME_PASS; i++)
+    result = compare(&out[i], expected->items[i], random, o, why);
+  return result;
+}
+
+static outcome compare_outputs(const interface *f, const kva_tensor *out, const char *data_set,
+                               const char *light_output, const conform_options *o, kva_diag *diag, kva_text *why) {
+  outcome result = OUTCOME_PASS;
+  for (uint32_t k = 0; k < f->n_outputs && result == OUTCOME_PASS; out += f->outputs[k++].n) {
+    const value *v = &f->outputs[k];
+    kva_list_value expected;
+    kva_status status = light_output ? kva_read_value_proto(light_output, v->kind, diag, &expected)
+                                     : read_value(data_set, "output", k, v->kind, diag, &expected);
+    if (status) return outcome_of(status, diag, why);
+    result = compare_value(v, out, &expected, f->random, o, why);
+    kva_list_value_free(&expected);
+  }
+  return result;
+}
+
+static outcome run_data_set(kva_session *s, const char *data_set, const char *light_output, interface *f,
+                            const conform_options *o, kva_diag *diag, kva_text *why) {
   const kva_program *p = kva_session_program_desc(s, 0);
   kva_tensor *in = calloc((size_t)p->n_inputs + 1, sizeof *in), *out = calloc((size_t)p->n_outputs + 1, sizeof *out);
   kva_status status = in && out ? KVA_OK : KVA_NO_MEMORY;
-  for (int32_t i = 0; i < p->n_inputs && status == KVA_OK; i++)
-    status = light ? light_input(p, &in[i]) : read_input(data_set, file_index(fixed, i), diag, &in[i]);
+  if (status == KVA_OK) status = light_output ? light_input(p, in) : read_inputs(f, p, data_set, diag, in);
   if (status == KVA_OK && (status = kva_session_run(s, 0, in, out)) != KVA_OK)
     status = kva_fail(diag, status, NULL, "%s", kva_session_error(s));
-  outcome result = status == KVA_OK ? OUTCOME_PASS : outcome_of(status, diag, why);
-  for (int32_t i = 0; i < p->n_outputs && result == OUTCOME_PASS; i++) {
-    char path[4096], name[32];
-    snprintf(name, sizeof name, "output_%d.pb", i);
-    kva_ref_tensor *expected = NULL;
-    if (!light && !join(path, data_set, name)) return OUTCOME_FAIL;
-    status = kva_read_tensor_proto(light ? light_output : path, diag, &expected);
-    result = status == KVA_OK ? compare(&out[i], expected, fixed->random, o, why) : outcome_of(status, diag, why);
-    kva_ref_tensor_free(expected);
-  }
+  outcome result =
+      status ? outcome_of(status, diag, why) : compare_outputs(f, out, data_set, light_output, o, diag, why);
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
   free(in);
   free(out);
   return result;
 }
 
-static outcome run_data_sets(kva_session *s, const char *path, const fixed_inputs *fixed, const conform_options *o,
-                             kva_diag *diag, kva_text *why) {
+/* Whether the program fits the first data set alone. */
+static bool is_for_first(const interface *f) {
+  bool lists = false;
+  for (uint32_t k = 0; k < f->n_inputs; k++) lists |= f->inputs[k].kind != KVA_VALUE_TENSOR;
+  return f->fixes || lists;
+}
+
+static outcome run_data_sets(kva_session *s, const char *path, interface *f, const conform_options *o, kva_diag *diag,
+                             kva_text *why) {
   char name[64], data_set[4096];
   if (has_suffix(path, ".onnx")) {
     snprintf(data_set, sizeof data_set, "%.*s_output_0.pb", (int)(strlen(path) - 5), path);
-    return run_data_set(s, NULL, true, data_set, fixed, o, diag, why);
+    return run_data_set(s, NULL, data_set, f, o, diag, why);
   }
   outcome result = OUTCOME_PASS;
   int k = 0;
   for (; result == OUTCOME_PASS; k++) {
     snprintf(name, sizeof name, "test_data_set_%d", k);
     if (!join(data_set, path, name) || access(data_set, R_OK) != 0) break;
-    result = run_data_set(s, data_set, false, NULL, fixed, o, diag, why);
-    if (fixed->wanted) return result; /* other data sets may have other shapes */
+    result = run_data_set(s, data_set, NULL, f, o, diag, why);
+    if (is_for_first(f)) return result; /* other data sets may have other shapes */
   }
   if (k == 0) kva_text_add(why, "no test_data_set_0");
   return k == 0 ? OUTCOME_FAIL : result;
@@ -300,12 +361,18 @@ static bool draws_numbers(const kva_module *m) {
   return false;
 }
 
-static kva_status load_and_compile(const char *model, const conform_options *o, fixed_inputs *fixed, kva_diag *diag,
+static kva_status load_case(const char *model, interface *f, kva_diag *diag, kva_module **out) {
+  kva_load_options options = {
+      .fixed_input = fix_input, .list_input = list_input, .output = note_output, .input_user = f};
+  KVA_TRY(kva_load_model(model, &options, diag, out));
+  f->random = draws_numbers(*out);
+  return KVA_OK;
+}
+
+static kva_status load_and_compile(const char *model, const conform_options *o, interface *f, kva_diag *diag,
                                    kva_compiled **out) {
   kva_module *m = NULL;
-  kva_load_options options = {.fixed_input = fix_input, .fixed_input_user = fixed};
-  KVA_TRY(kva_load_model(model, &options, diag, &m));
-  fixed->random = draws_numbers(m);
+  KVA_TRY(load_case(model, f, diag, &m));
   return kva_compile(m, &(kva_compile_options){.target = o->target}, diag, out);
 }
 
@@ -322,21 +389,22 @@ static step_counts count_steps(const kva_program *p, const char *device) {
 static outcome run_case(const char *path, const conform_options *o, step_counts *steps, kva_text *why) {
   char model[4096], data_set[4096];
   snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
-  fixed_inputs fixed = {.data_set = data_set};
+  static interface f; /* of this process's only case */
+  f.data_set = join(data_set, path, "test_data_set_0") && access(data_set, R_OK) == 0 ? data_set : NULL;
   const kva_session_options so = {.threads = 1, .device = o->device.device};
   kva_diag *diag = kva_diag_create();
   kva_compiled *c = NULL;
   kva_session *s = NULL;
-  kva_status status = load_and_compile(model, o, &fixed, diag, &c);
-  if (status != KVA_OK && join(data_set, path, "test_data_set_0")) {
+  kva_status status = load_and_compile(model, o, &f, diag, &c);
+  if (status != KVA_OK && f.data_set) {
     kva_diag_clear(diag);
-    fixed.wanted = true;
-    status = load_and_compile(model, o, &fixed, diag, &c);
+    f.fixes = true;
+    status = load_and_compile(model, o, &f, diag, &c);
   }
   if (status == KVA_OK) status = kva_session_create(c->artifact, &so, diag, &s);
   if (status == KVA_OK) *steps = count_steps(kva_session_program_desc(s, 0), o->device.device);
-  outcome result = status == KVA_OK ? run_data_sets(s, path, &fixed, o, diag, why) : outcome_of(status, diag, why);
-  for (int i = 0; i < MAX_INPUTS; i++) kva_ref_tensor_free(fixed.values[i]);
+  outcome result = status == KVA_OK ? run_data_sets(s, path, &f, o, diag, why) : outcome_of(status, diag, why);
+  for (uint32_t i = 0; i < f.n_inputs; i++) kva_list_value_free(&f.inputs[i].data);
   kva_session_destroy(s);
   kva_compiled_destroy(c);
   kva_diag_destroy(diag);

@@ -194,7 +194,7 @@ static outcome attempt(const char *name, const char *folder, bool fixed, kva_dia
   char path[8192];
   kva_ref_tensor *out[MAX_TENSORS] = {NULL};
   case_inputs in = {.folder = folder};
-  kva_load_options options = {.fixed_input = fix_structure, .fixed_input_user = &in};
+  kva_load_options options = {.fixed_input = fix_structure, .input_user = &in};
   kva_module *m = NULL;
   snprintf(path, sizeof path, "%.7000s/model.onnx", folder);
   kva_status status = kva_load_model(path, fixed ? &options : NULL, diag, &m);

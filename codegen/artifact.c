@@ -335,11 +335,19 @@ static kva_check_indices_desc *check_indices_desc(writer *w, const kva_node *n) 
   return d;
 }
 
+static kva_external_desc *external_desc(writer *w, const kva_node *n) {
+  const kva_external_attrs *a = n->attrs;
+  kva_external_desc *d = KVA_NEW(w->arena, kva_external_desc);
+  *d = (kva_external_desc){.name = a->name, .text = a->text ? a->text : "", .number = (int32_t)a->number};
+  return d;
+}
+
 /* An operator that is a call. */
 static void write_call(writer *w, const kva_plan_step *s, kva_step_desc *out) {
   out->kind = KVA_STEP_CALL;
   out->call = call_named(s->node->op->name);
   if (out->call == KVA_CALL_CHECK_INDICES) out->desc = check_indices_desc(w, s->node);
+  if (out->call == KVA_CALL_EXTERNAL) out->desc = external_desc(w, s->node);
   KVA_ASSERT(out->desc || !*kva_step_fields(out));
 }
 

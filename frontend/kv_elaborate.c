@@ -7,6 +7,7 @@
  *   def                  is inlined at its calls
  *   checkpoint           is a table of the module */
 #include "frontend/kv_elaborate.h"
+#include "frontend/onnx_strings.h"
 
 typedef struct file_items {
   const kva_ast_graph *model, *train;
@@ -136,6 +137,7 @@ static kva_status elaborate(kva_module *m, const kva_ast *ast, const kva_load_op
   elaborate_items(&e);
   size_t errors = kva_diag_errors(m->diag) - e.errors_before;
   if (errors) return errors == e.unsupported ? KVA_UNSUPPORTED : KVA_INVALID;
+  for (uint32_t i = 0; i < m->functions.len; i++) KVA_TRY(kva_strings_lower(m, m->functions.data[i]));
   return kva_module_verify(m);
 }
 

@@ -78,7 +78,9 @@ static bool evaluate(kva_onnx_ctx *c, const kva_node *n, const kva_ref_tensor *c
 
 static const kva_ref_tensor *compute_constant(kva_onnx_ctx *c, const kva_value *v, int depth) {
   const kva_node *n = v->def;
-  if (!n->op->ref || n->n_results > 4 || n->n_operands > MAX_ELEMENTS || depth > MAX_DEPTH) return NULL;
+  if (!n->op->ref || n->op->lower_kind == KVA_LOWER_CALL || n->n_results > 4 || n->n_operands > MAX_ELEMENTS ||
+      depth > MAX_DEPTH)
+    return NULL;
   if (n->op->traits & (KVA_READS_STATE | KVA_WRITES_STATE)) return NULL;
   const kva_ref_tensor **in = KVA_NEW_ARRAY(c->arena, const kva_ref_tensor *, n->n_operands + 1);
   for (uint32_t i = 0; i < n->n_operands; i++) {
@@ -99,7 +101,7 @@ static const kva_ref_tensor *compute_constant(kva_onnx_ctx *c, const kva_value *
 
 static const kva_ref_tensor *constant(kva_onnx_ctx *c, const kva_value *v, int depth) {
   int64_t n;
-  if (!v->def || !small_elements(v->type, &n)) return NULL;
+  if (!v->def || v->type->dtype == KVA_STRING || !small_elements(v->type, &n)) return NULL;
   if (!c->constants) c->constants = kva_map_create(c->arena);
   void *known = kva_map_get(c->constants, &v, sizeof v);
   if (known) return known == &unknown ? NULL : known;

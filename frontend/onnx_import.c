@@ -5,6 +5,7 @@
  * reports every problem of the file once. */
 #include "frontend/onnx_import.h"
 #include "frontend/onnx_list.h"
+#include "frontend/onnx_strings.h"
 #include "ops/ids.h"
 
 enum { MAX_EXPLAINED = 16, MAX_CALL_DEPTH = 64, MAX_NODES = 1 << 20, BORROW_FROM = 4096 };
@@ -448,6 +449,7 @@ static kva_status import_graph(kva_import *im, const kva_file *file) {
   KVA_TRY(check_initializers(im, &scope, g->n_value_info, g->value_info));
   kva_import_nodes(im, &scope, g->n_node, g->node);
   KVA_TRY(import_outputs(im, &scope, g, f));
+  if (!im->status) KVA_TRY(kva_strings_lower(im->m, f));
   if (im->model->n_training_info) kva_warn(im->c.diag, &im->loc, "the model's training information is not used");
   return im->status;
 }

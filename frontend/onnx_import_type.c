@@ -84,7 +84,7 @@ static kva_status tensor_type(kva_import *im, const char *name, bool shared, con
   if (t->elem_type <= 0 || t->elem_type >= KVA_DTYPE_COUNT)
     return kva_error(diag, &im->loc, "input '%s': unknown data type %d", name, t->elem_type);
   kva_dtype dtype = (kva_dtype)t->elem_type;
-  if (dtype == KVA_STRING || dtype == KVA_C64 || dtype == KVA_C128)
+  if (dtype == KVA_C64 || dtype == KVA_C128)
     return kva_fail(diag, KVA_UNSUPPORTED, &im->loc, "input '%s': %s tensors are not supported", name,
                     kva_dtype_name(dtype));
   if (!t->shape)

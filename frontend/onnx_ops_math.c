@@ -1,6 +1,6 @@
 /* Rules: elementwise mathematics, logic, comparison and casts. Before opset 7 binary operators broadcast only on
  * request, their second operand along `axis`; since then they use NumPy's rule, like the internal operators. */
-#include "frontend/onnx_rules.h"
+#include "frontend/onnx_strings.h"
 #include "ops/ids.h"
 
 kva_status kva_onnx_unary(kva_onnx_call *k) {
@@ -40,10 +40,15 @@ static kva_status cast_target(kva_onnx_call *k, kva_dtype *out) {
 static kva_status cast_to(kva_onnx_call *k, kva_dtype to) {
   kva_value *x = kva_onnx_in(k, 0);
   const char *rounding = kva_onnx_string(k, "round_mode", "up");
-  if (to == KVA_STRING || to == KVA_C64 || to == KVA_C128)
+  if (to == KVA_C64 || to == KVA_C128)
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "%s tensors are not supported", kva_dtype_name(to));
   if (to == KVA_F8E8M0 && strcmp(rounding, "up")) return kva_onnx_fail(k, KVA_UNSUPPORTED, "round_mode '%s'", rounding);
   if (x->type->dtype == to) return kva_onnx_done(k, x);
+  if (to == KVA_STRING) return kva_onnx_done(k, kva_strings_call(k->b, "string_format", NULL, 0, to, 1, &x));
+  if (x->type->dtype == KVA_STRING) {
+    kva_dtype number = kva_dtype_is_float(to) ? KVA_F64 : KVA_I64;
+    x = kva_strings_call(k->b, "string_parse", NULL, 0, number, 1, &x);
+  }
   /* integers narrower than a byte wrap, from floats as from wider integers; casts to whole bytes saturate */
   if (kva_dtype_is_float(x->type->dtype) && kva_dtype_is_int(to) && kva_dtype_bits(to) < 8)
     x = kva_cast(k->b, x, KVA_I32);
@@ -66,6 +71,8 @@ kva_status kva_onnx_bitcast(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   KVA_TRY(cast_target(k, &to));
   if (x->type->dtype == to) return kva_onnx_done(k, x);
+  if (to == KVA_STRING || x->type->dtype == KVA_STRING)
+    return kva_onnx_fail(k, KVA_INVALID, "the bits of a string are no number");
   return kva_onnx_done(k, kva_build(k->b, KVA_OP_bitcast, 1, &x, &(kva_bitcast_attrs){.to = to}));
 }
 

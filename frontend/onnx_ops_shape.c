@@ -239,20 +239,22 @@ kva_status kva_onnx_constant_of_shape(kva_onnx_call *k) {
 
 /* ---- constants --------------------------------------------------------------------------------------------------- */
 
-static kva_value *list_constant(kva_onnx_call *k, kva_dtype t, uint32_t rank, int64_t n, const void *source) {
-  kva_arena *arena = k->b->m->arena;
+kva_value *kva_onnx_const_list(kva_builder *b, kva_dtype t, uint32_t rank, int64_t n, const void *source) {
+  kva_arena *arena = b->m->arena;
   kva_tensor_data *data = KVA_NEW(arena, kva_tensor_data);
   *data = (kva_tensor_data){.dtype = t, .rank = rank, .bytes = n * (kva_dtype_bits(t) / 8)};
   data->dims = kva_arena_memdup(arena, &n, sizeof n);
   void *elements = kva_arena_alloc(arena, (size_t)data->bytes + 1);
   for (int64_t i = 0; i < n; i++) {
-    if (t == KVA_F32)
+    if (t == KVA_STRING)
+      ((const char **)elements)[i] = kva_arena_strdup(arena, ((const char *const *)source)[i]);
+    else if (kva_dtype_is_float(t))
       kva_store_f64(t, elements, i, ((const double *)source)[i]);
     else
       kva_store_i64(t, elements, i, ((const int64_t *)source)[i]);
   }
   data->data = elements;
-  return kva_const_tensor(k->b, data);
+  return kva_const_tensor(b, data);
 }
 
 kva_status kva_onnx_constant_op(kva_onnx_call *k) {
@@ -263,15 +265,19 @@ kva_status kva_onnx_constant_op(kva_onnx_call *k) {
     if (!strcmp(a->name, "value_float") && a->kind == KVA_ONNX_FLOAT)
       return kva_onnx_done(k, kva_const_scalar(k->b, KVA_F32, a->f));
     if (!strcmp(a->name, "value_int") && a->kind == KVA_ONNX_INT)
-      return kva_onnx_done(k, list_constant(k, KVA_I64, 0, 1, &a->i));
+      return kva_onnx_done(k, kva_onnx_const_list(k->b, KVA_I64, 0, 1, &a->i));
     if (!strcmp(a->name, "value_floats") && a->kind == KVA_ONNX_FLOATS)
-      return kva_onnx_done(k, list_constant(k, KVA_F32, 1, a->n, a->floats));
+      return kva_onnx_done(k, kva_onnx_const_list(k->b, KVA_F32, 1, a->n, a->floats));
     if (!strcmp(a->name, "value_ints") && a->kind == KVA_ONNX_INTS)
-      return kva_onnx_done(k, list_constant(k, KVA_I64, 1, a->n, a->ints));
+      return kva_onnx_done(k, kva_onnx_const_list(k->b, KVA_I64, 1, a->n, a->ints));
+    if (!strcmp(a->name, "value_string") && a->kind == KVA_ONNX_STRING)
+      return kva_onnx_done(k, kva_onnx_const_list(k->b, KVA_STRING, 0, 1, &a->s));
+    if (!strcmp(a->name, "value_strings") && a->kind == KVA_ONNX_STRINGS)
+      return kva_onnx_done(k, kva_onnx_const_list(k->b, KVA_STRING, 1, a->n, a->strings));
   }
   return kva_onnx_fail(k, KVA_UNSUPPORTED,
-                       "expected value, value_float(s) or value_int(s); strings and sparse tensors "
-                       "are not supported");
+                       "expected value, value_float(s), value_int(s) or value_string(s); sparse tensors are not "
+                       "supported");
 }
 
 /* ---- generators -------------------------------------------------------------------------------------------------- */

@@ -81,6 +81,11 @@ kva_status kva_onnx_nonzero(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_build(b, KVA_OP_concat, x->type->rank, rows, &(kva_concat_attrs){.axis = 0}));
 }
 
+kva_value *kva_onnx_select(kva_builder *b, kva_value *x, kva_value *flag, uint32_t axis, const char *name) {
+  kept selected = keep(b, flag, name);
+  return kva_onnx_gather(b, x, numbers_kept(b, &selected), axis);
+}
+
 /* ---- compress ---------------------------------------------------------------------------------------------------- */
 
 /* The condition may be shorter than the axis: elements beyond its end are dropped. */
@@ -94,8 +99,7 @@ kva_status kva_onnx_compress(kva_onnx_call *k) {
     KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
   else
     x = flatten(b, x);
-  kept selected = keep(b, condition, "selected");
-  return kva_onnx_done(k, kva_onnx_gather(b, x, numbers_kept(b, &selected), axis));
+  return kva_onnx_done(k, kva_onnx_select(b, x, condition, axis, "selected"));
 }
 
 /* ---- unique ------------------------------------------------------------------------------------------------------ */

@@ -85,6 +85,10 @@ kva_value *kva_onnx_slice(kva_builder *b, kva_value *x, uint32_t axis, kva_dim s
 kva_value *kva_onnx_flip(kva_builder *b, kva_value *x, uint32_t axis);
 kva_value *kva_onnx_concat(kva_builder *b, kva_value *x, kva_value *y, int64_t axis);
 kva_value *kva_onnx_gather(kva_builder *b, kva_value *x, kva_value *indices, int64_t axis);
+/* A constant: n numbers (double or int64_t) or strings as dtype t; of rank 1, or 0 with n = 1. */
+kva_value *kva_onnx_const_list(kva_builder *b, kva_dtype t, uint32_t rank, int64_t n, const void *source);
+/* Elements of x along axis whose flag (bool[extent]) is set; their number is a new symbol. */
+kva_value *kva_onnx_select(kva_builder *b, kva_value *x, kva_value *flag, uint32_t axis, const char *name);
 /* 0, 1, ... along `axis` of a tensor of this shape. */
 kva_value *kva_onnx_iota(kva_builder *b, kva_dtype t, uint32_t rank, const kva_dim *shape, int64_t axis);
 /* iota that broadcasts against rank `rank`: extent n at `axis`, 1 elsewhere. */

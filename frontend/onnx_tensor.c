@@ -23,7 +23,7 @@ static kva_status read_header(reading *x) {
   kva_dtype dtype = (kva_dtype)t->data_type;
   if (t->data_type <= 0 || t->data_type >= KVA_DTYPE_COUNT)
     return kva_error(diag, x->loc, "tensor '%s': unknown data type %d", tensor_name(t), t->data_type);
-  if (dtype == KVA_STRING || dtype == KVA_C64 || dtype == KVA_C128)
+  if (dtype == KVA_C64 || dtype == KVA_C128)
     return kva_fail(diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': %s tensors are not supported", tensor_name(t),
                     kva_dtype_name(dtype));
   if (t->n_dims > KVA_MAX_RANK)
@@ -163,9 +163,26 @@ static kva_status convert_uint64_data(reading *x, void **out) {
   return KVA_OK;
 }
 
+/* Strings are addresses of texts of the arena. */
+static kva_status copy_strings(reading *x, void **out) {
+  const kva_pb_tensor *t = x->t;
+  if ((int64_t)t->n_string_data != x->elements) return count_error(x, t->n_string_data, x->elements);
+  const char **texts = KVA_NEW_ARRAY(x->r->arena, const char *, t->n_string_data + 1);
+  for (size_t i = 0; i < t->n_string_data; i++) {
+    const char *bytes = t->string_data[i].len ? (const char *)t->string_data[i].data : "";
+    if (memchr(bytes, 0, t->string_data[i].len))
+      return kva_fail(x->r->diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': string %zu has a NUL in it", tensor_name(t),
+                      i);
+    texts[i] = kva_arena_strndup(x->r->arena, bytes, t->string_data[i].len);
+  }
+  *out = texts;
+  return KVA_OK;
+}
+
 static kva_status read_typed(reading *x, void **out) {
   const kva_pb_tensor *t = x->t;
   switch (x->data.dtype) {
+  case KVA_STRING: return copy_strings(x, out);
   case KVA_F32: return copy_typed(x, t->n_float_data, t->float_data, out);
   case KVA_F64: return copy_typed(x, t->n_double_data, t->double_data, out);
   case KVA_I64: return copy_typed(x, t->n_int64_data, t->int64_data, out);
@@ -198,12 +215,15 @@ static kva_status read_elements(reading *x, const void *mapped_raw) {
   const kva_pb_tensor *t = x->t;
   if (t->segment)
     return kva_fail(x->r->diag, KVA_UNSUPPORTED, x->loc, "tensor '%s': stored in segments", tensor_name(t));
-  if (t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL) {
+  bool external = t->has_data_location && t->data_location == ONNX__TENSOR_PROTO__DATA_LOCATION__EXTERNAL;
+  if (external && x->data.dtype == KVA_STRING)
+    return kva_error(x->r->diag, x->loc, "tensor '%s': strings are never external data", tensor_name(t));
+  if (external) {
     KVA_TRY(read_external(x, &x->data.data));
     x->data.data = borrow_or_copy(x, x->data.data, true);
     return KVA_OK;
   }
-  if (t->has_raw_data) return read_raw(x, mapped_raw, &x->data.data);
+  if (t->has_raw_data && x->data.dtype != KVA_STRING) return read_raw(x, mapped_raw, &x->data.data);
   void *typed = NULL;
   KVA_TRY(read_typed(x, &typed));
   x->data.data = typed;

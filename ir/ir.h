@@ -174,7 +174,8 @@ struct kva_module {
   kva_map *states_by_name;
   kva_train_spec *train; /* NULL: inference only */
   KVA_VEC(kva_names *) names;
-  KVA_VEC(kva_file) files; /* mapped files that constants refer to; owned */
+  KVA_VEC(kva_file) files;          /* mapped files that constants refer to; owned */
+  struct kva_string_table *strings; /* that the reference has met (runtime/base/external.h); NULL: none */
   uint32_t next_value_id, next_node_id;
   struct kva_type_table *types; /* interning; private to type.c */
 };

@@ -34,6 +34,8 @@ typedef enum kva_trait {
   /* A few instructions make its elements of fewer bits: what products read of it stays packed in memory, constants too
    * (passes/opt_fold.c), and kernels make the elements where they need them (passes/fuse.c). */
   KVA_UNPACKS = 1 << 20,
+  KVA_STRINGS =
+      1 << 21, /* also takes strings, which it moves or finds equal: they are numbers (frontend/onnx_strings.h) */
 } kva_trait;
 
 /* Operands of an update (KVA_UPDATES); the moments follow. */

@@ -18,6 +18,11 @@ struct kva_builder {
   bool assumes;
 };
 
+/* A builder that inserts before `n` and gives new nodes its place in the source. */
+static inline kva_builder kva_builder_before(kva_module *m, kva_node *n) {
+  return (kva_builder){.m = m, .graph = n->graph, .before = n, .loc = n->loc};
+}
+
 /* attrs: the operator's struct, copied into the module's arena, or NULL for defaults. operands may contain NULLs.
  * n_results only matters for operators with a variable number. */
 kva_node *kva_build_node(kva_builder *b, kva_op_id op, uint32_t n_operands, kva_value *const *operands,

@@ -20,7 +20,7 @@ kva_status kva_check_class(kva_module *m, const kva_node *n, uint32_t i) {
   kva_dtype t = kva_operand_type(n, i)->dtype;
   uint32_t traits = n->op->traits;
   bool ok = ((traits & KVA_FLOAT) && kva_dtype_is_float(t)) || ((traits & KVA_INT) && kva_dtype_is_int(t)) ||
-            ((traits & KVA_BOOLEAN) && t == KVA_BOOL);
+            ((traits & KVA_BOOLEAN) && t == KVA_BOOL) || ((traits & KVA_STRINGS) && t == KVA_STRING);
   static const char *const names[] = {"nothing", "floats",         "integers",         "floats or integers",
                                       "bool",    "floats or bool", "integers or bool", "floats, integers or bool"};
   return check_tensor(m, n, i, ok,

@@ -61,7 +61,7 @@ static bool is_long_product(kva_module *m, const kva_node *n) {
 }
 
 static bool can_fold(kva_module *m, const kva_node *n) {
-  if (kva_stays_packed(n)) return false;
+  if (kva_stays_packed(n) || n->op->lower_kind == KVA_LOWER_CALL) return false;
   if (!kva_node_is_pure(n) || !n->op->ref || kva_is(n, KVA_OP_constant)) return false;
   if (kva_is(n, KVA_OP_random_uniform) || kva_is(n, KVA_OP_random_normal) || !has_static_attrs(n)) return false;
   int64_t operand_elements = 0, result_elements = 0;

@@ -65,9 +65,4 @@ void kva_replace_symbol(kva_graph *g, const kva_expr *symbol, kva_dim to);
 /* opt_split_shift.c: the gradients of a KV shift by input and weights become one node; false: there are none. */
 bool kva_split_shift_grads(kva_module *m, kva_graph *g);
 
-/* A builder that inserts before `n` and gives new nodes its place in the source. */
-static inline kva_builder kva_builder_before(kva_module *m, kva_node *n) {
-  return (kva_builder){.m = m, .graph = n->graph, .before = n, .loc = n->loc};
-}
-
 #endif

@@ -97,6 +97,13 @@ typedef struct kva_check_indices_desc {
   int32_t ignores;  /* limits has one element more: an index that is allowed, too */
 } kva_check_indices_desc;
 
+/* KVA_CALL_EXTERNAL: calls a function of libkvasir by name (runtime/base/external.h). */
+typedef struct kva_external_desc {
+  const char *name, *text;
+  int32_t number;
+  int32_t reserved;
+} kva_external_desc;
+
 /* Steps that run internal programs of the artefact, which have their caller's symbols. A symbol that a step binds is
  * defined from then on; only one step of a program binds it, and no earlier step uses it.
  *
@@ -288,6 +295,7 @@ _Static_assert(sizeof(kva_buffer_desc) == 32 + 8 * 16 + 16 + 8, "abi");
 _Static_assert(sizeof(kva_step_desc) == 64, "abi");
 _Static_assert(sizeof(kva_gemm_desc) == 7 * 16 + 16, "abi");
 _Static_assert(sizeof(kva_host_desc) == 8, "abi");
+_Static_assert(sizeof(kva_external_desc) == 24, "abi");
 _Static_assert(sizeof(kva_branch_desc) == 24, "abi");
 _Static_assert(sizeof(kva_loop_desc) == 24, "abi");
 _Static_assert(sizeof(kva_bind_desc) == 24, "abi");

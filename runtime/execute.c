@@ -311,10 +311,18 @@ static kva_status bind(kva_session *s, kva_program_state *sp, const kva_tensor *
   return kva_program_start(s, sp);
 }
 
+/* Numbers of strings mean something in one run only. */
+static void forget_strings(kva_session *s) {
+  if (s->string_memory) kva_arena_destroy(s->string_memory);
+  s->string_memory = NULL;
+  s->strings = NULL;
+}
+
 /* What comes before the steps: all but the outputs' memory is in place afterwards. */
 static kva_status enter(kva_session *s, int program, const kva_tensor *inputs, kva_tensor *outputs) {
   if (!s) return KVA_INVALID;
   s->error[0] = 0;
+  forget_strings(s);
   if (program < 0 || program >= kva_artifact_programs(s->artifact))
     return kva_session_fail(s, KVA_INVALID, "program %d does not exist; the artefact has %d", program,
                             kva_artifact_programs(s->artifact));

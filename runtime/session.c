@@ -203,6 +203,7 @@ void kva_session_destroy(kva_session *s) {
     s->device->class->destroy(s->device);
   }
   kva_pool_destroy(s->pool);
+  if (s->string_memory) kva_arena_destroy(s->string_memory);
   kva_block_destroy(&s->state_memory);
   kva_block_destroy(&s->staging);
   const kva_allocator *allocator = s->options.allocator;

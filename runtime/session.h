@@ -68,7 +68,9 @@ struct kva_session {
   kva_block temps;         /* shared by all programs: no temporary lives across runs */
   kva_block staging;       /* in host memory: arguments of calls that the host performs for the device */
   kva_program_state *programs;
-  bool guarded; /* runs stop before `commit` if a watched output is not finite */
+  bool guarded;                     /* runs stop before `commit` if a watched output is not finite */
+  kva_arena *string_memory;         /* of `strings`; NULL: no step has met a string */
+  struct kva_string_table *strings; /* of the last run (runtime/base/external.h) */
   char error[2048];
 };
 

@@ -110,6 +110,7 @@ static int compare_paths(const void *a, const void *b) {
 
 static bool element_close(const kva_ref_tensor *w, const kva_ref_tensor *expected, int64_t i,
                           const conform_options *o) {
+  if (w->dtype == KVA_STRING) return !strcmp((const char *)w->i[i], (const char *)expected->i[i]);
   if (!expected->f) return w->i[i] == expected->i[i];
   double a = w->f[i], b = expected->f[i];
   if (isnan(a) || isnan(b)) return isnan(a) && isnan(b);
@@ -165,8 +166,12 @@ static outcome compare(const kva_tensor *t, const kva_ref_tensor *expected, bool
   }
   for (int64_t i = 0; i < expected->n && result == OUTCOME_PASS; i++) {
     if (element_close(w, expected, i, o)) continue;
-    kva_text_add(why, "element %lld is %g, expected %g", (long long)i, kva_ref_tensor_get(w, i),
-                 kva_ref_tensor_get(expected, i));
+    if (w->dtype == KVA_STRING)
+      kva_text_add(why, "element %lld is '%s', expected '%s'", (long long)i, (const char *)w->i[i],
+                   (const char *)expected->i[i]);
+    else
+      kva_text_add(why, "element %lld is %g, expected %g", (long long)i, kva_ref_tensor_get(w, i),
+                   kva_ref_tensor_get(expected, i));
     result = OUTCOME_FAIL;
   }
   kva_ref_tensor_free(w);

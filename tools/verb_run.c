@@ -9,9 +9,9 @@ const kva_verb kva_verb_run = {
     "Inputs are .npy files, tensors of ONNX (.pb), or bare elements where the shape is known, by name or in order; "
     "those "
     "not given are filled with\n"
-    "random numbers (integers: 0 or 1), for which every symbolic dimension must be pinned. "
-    "Parameters of a .kv model start\n"
-    "from --seed. Prints a line for every output.\n\n"
+    "random numbers (integers: 0 or 1), for which every symbolic dimension must be pinned. Strings are lines of a "
+    "text.\n"
+    "Parameters of a .kv model start from --seed. Prints a line for every output.\n\n"
     "Examples:\n"
     "  kvasir run model.onnx --input x=x.npy --output out/\n"
     "  kvasir run models/lm.kv -D preset=small --pin B=1 --pin T=16",

@@ -158,7 +158,7 @@ static double decode_e8m0(uint8_t code) {
 static uint64_t load_bits(kva_dtype t, const void *data, int64_t i) {
   const unsigned char *p = data;
   int bits = kva_dtype_bits(t);
-  KVA_ASSERT(bits > 0 && bits <= 64 && infos[t].kind != 'c' && infos[t].kind != 's');
+  KVA_ASSERT(bits > 0 && bits <= 64 && infos[t].kind != 'c');
   if (bits < 8) {
     int per_byte = 8 / bits;
     return p[i / per_byte] >> (i % per_byte * bits) & ((1u << bits) - 1);
@@ -172,7 +172,7 @@ static uint64_t load_bits(kva_dtype t, const void *data, int64_t i) {
 static void store_bits(kva_dtype t, void *data, int64_t i, uint64_t value) {
   unsigned char *p = data;
   int bits = kva_dtype_bits(t);
-  KVA_ASSERT(bits > 0 && bits <= 64 && infos[t].kind != 'c' && infos[t].kind != 's');
+  KVA_ASSERT(bits > 0 && bits <= 64 && infos[t].kind != 'c');
   if (bits >= 8) {
     memcpy(p + i * (bits / 8), &value, (size_t)bits / 8);
     return;
@@ -193,6 +193,7 @@ static int64_t toward_zero(double v) {
 
 int64_t kva_wrap_i64(kva_dtype t, int64_t v) {
   if (t == KVA_BOOL) return v != 0;
+  if (t == KVA_STRING) return v; /* an address */
   KVA_ASSERT(kva_dtype_is_int(t));
   int unused = 64 - kva_dtype_bits(t);
   uint64_t top = (uint64_t)v << unused;

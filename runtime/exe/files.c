@@ -54,9 +54,37 @@ static kva_status blank_input(const kva_program *p, const kva_buffer_desc *b, co
   return KVA_OK;
 }
 
+/* Lines of a text, one for each string; `text` is NULL: all are empty. Addresses and lines are one allocation. */
+static kva_status string_input(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r,
+                               const char *path, const kva_file *text, kva_diag *diag, kva_tensor *out) {
+  int64_t n, lines = 0;
+  size_t size = text ? text->size : 0;
+  const char *bytes = text ? text->data : "";
+  KVA_TRY(blank_input(p, b, r, diag, out, &n));
+  for (size_t i = 0; i < size; i++) lines += bytes[i] == '\n' || i + 1 == size;
+  if (text && (lines != n || memchr(bytes, 0, size)))
+    return kva_error(diag, &(kva_loc){.file = path},
+                     "expected a text of %lld lines, the strings of input '%s', found "
+                     "%lld lines",
+                     (long long)n, b->name, (long long)lines);
+  const char **strings = realloc(out->data, (size_t)n * sizeof *strings + size + 1);
+  if (!strings) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for input '%s'", b->name);
+  out->data = strings;
+  char *at = (char *)(strings + n), *end = at + size;
+  memcpy(at, bytes, size);
+  *end = 0;
+  for (int64_t i = 0; i < n; i++) {
+    strings[i] = at;
+    at += strcspn(at, "\n");
+    if (at < end) *at++ = 0;
+  }
+  return KVA_OK;
+}
+
 static kva_status random_input(const kva_program *p, const kva_buffer_desc *b, int index, const kva_run_request *r,
                                kva_diag *diag, kva_tensor *out) {
   int64_t n;
+  if (b->dtype == KVA_STRING) return string_input(p, b, r, NULL, NULL, diag, out);
   KVA_TRY(blank_input(p, b, r, diag, out, &n));
   for (int64_t i = 0; i < n; i++) {
     uint32_t bits = kva_philox4x32((uint64_t)i, (uint64_t)index, r->seed).v[0];
@@ -71,6 +99,7 @@ static kva_status random_input(const kva_program *p, const kva_buffer_desc *b, i
 static kva_status raw_input(const kva_program *p, const kva_buffer_desc *b, const kva_run_request *r, const char *path,
                             const kva_file *file, kva_diag *diag, kva_tensor *out) {
   int64_t n;
+  if (b->dtype == KVA_STRING) return string_input(p, b, r, path, file, diag, out);
   KVA_TRY(blank_input(p, b, r, diag, out, &n));
   int64_t bytes = kva_tensor_bytes(out);
   if ((size_t)bytes != file->size)
@@ -141,6 +170,16 @@ static double element(const kva_tensor *t, int64_t i) {
   return kva_dtype_is_float(t->dtype) ? kva_load_f64(t->dtype, t->data, i) : (double)kva_load_i64(t->dtype, t->data, i);
 }
 
+static void print_strings(const kva_tensor *t, int64_t n) {
+  printf("]  [");
+  for (int64_t i = 0; i < n && i < 6; i++) {
+    printf("%s\"", i ? ", " : "");
+    kva_print_escaped(((const char *const *)t->data)[i], stdout);
+    printf("\"");
+  }
+  printf("%s]\n", n > 6 ? ", ..." : "");
+}
+
 static void print_output(const char *name, const kva_tensor *t) {
   int64_t n = 1;
   kva_print_escaped(name, stdout);
@@ -148,6 +187,10 @@ static void print_output(const char *name, const kva_tensor *t) {
   for (int32_t d = 0; d < t->rank; d++) {
     printf("%s%lld", d ? ", " : "", (long long)t->dims[d]);
     n *= t->dims[d];
+  }
+  if (t->dtype == KVA_STRING) {
+    print_strings(t, n);
+    return;
   }
   double lo = INFINITY, hi = -INFINITY, sum = 0;
   int64_t nans = 0;
@@ -166,9 +209,10 @@ static void print_output(const char *name, const kva_tensor *t) {
   printf("%s]\n", n > 6 ? ", ..." : "");
 }
 
-/* The file of an output: "gpu_0/softmax_1" becomes DIR/gpu_0_softmax_1.npy. */
-static kva_status output_path(const char *dir, const char *name, kva_diag *diag, size_t size, char *out) {
-  int length = snprintf(out, size, "%s/%s.npy", dir, name), start = (int)strlen(dir) + 1;
+/* The file of an output: "gpu_0/softmax_1" becomes DIR/gpu_0_softmax_1.npy; strings are lines of a .txt. */
+static kva_status output_path(const char *dir, const kva_buffer_desc *b, kva_diag *diag, size_t size, char *out) {
+  const char *name = b->name, *kind = b->dtype == KVA_STRING ? "txt" : "npy";
+  int length = snprintf(out, size, "%s/%s.%s", dir, name, kind), start = (int)strlen(dir) + 1;
   if (length >= (int)size) return kva_error(diag, NULL, "the name of output '%s' is too long for a file", name);
   for (int k = start; k < length; k++)
     if (out[k] == '/') out[k] = '_';
@@ -181,17 +225,30 @@ kva_status kva_run_make_folder(const char *dir, kva_diag *diag) {
   return kva_fail(diag, KVA_IO, &(kva_loc){.file = dir}, "cannot make the folder for outputs: %s", strerror(errno));
 }
 
+static const kva_buffer_desc *output_buffer(const kva_program *p, int32_t i) {
+  return &p->buffers[p->outputs[i]];
+}
+
 static const char *output_name(const kva_program *p, int32_t i) {
-  return p->buffers[p->outputs[i]].name;
+  return output_buffer(p, i)->name;
+}
+
+static kva_status write_strings(const char *path, const kva_tensor *t, kva_diag *diag) {
+  kva_text lines = {0};
+  for (int64_t i = 0; i < kva_tensor_bytes(t) / 8; i++) kva_text_add(&lines, "%s\n", ((const char *const *)t->data)[i]);
+  kva_status status = lines.cut ? kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for %s", path)
+                                : kva_file_write(path, lines.data ? lines.data : "", lines.len, diag);
+  kva_text_free(&lines);
+  return status;
 }
 
 /* Refuses outputs that would have one file. */
 static kva_status check_paths(const kva_program *p, const char *dir, kva_diag *diag) {
   char path[MAX_PATH], other[MAX_PATH];
   for (int32_t i = 0; i < p->n_outputs; i++) {
-    KVA_TRY(output_path(dir, output_name(p, i), diag, sizeof path, path));
+    KVA_TRY(output_path(dir, output_buffer(p, i), diag, sizeof path, path));
     for (int32_t k = 0; k < i; k++) {
-      KVA_TRY(output_path(dir, output_name(p, k), diag, sizeof other, other));
+      KVA_TRY(output_path(dir, output_buffer(p, k), diag, sizeof other, other));
       if (!strcmp(path, other))
         return kva_error(diag, NULL, "outputs '%s' and '%s' would both be written to %s; rename one of them",
                          output_name(p, k), output_name(p, i), path);
@@ -205,8 +262,8 @@ static kva_status write_outputs(const kva_program *p, const char *dir, const kva
     print_output(output_name(p, i), &out[i]);
     if (!dir) continue;
     char path[MAX_PATH];
-    KVA_TRY(output_path(dir, output_name(p, i), diag, sizeof path, path));
-    KVA_TRY(kva_npy_write(path, &out[i], diag));
+    KVA_TRY(output_path(dir, output_buffer(p, i), diag, sizeof path, path));
+    KVA_TRY(out[i].dtype == KVA_STRING ? write_strings(path, &out[i], diag) : kva_npy_write(path, &out[i], diag));
   }
   return KVA_OK;
 }

@@ -117,7 +117,9 @@ libraries=$(dirname "$KVASIR")
 if [ -f "$libraries/libkva_runtime.a" ] && ! grep -aq __asan_init "$libraries/libkva_runtime.a"; then
   mkdir "$work/cpu"
   cc -O1 -I . -o "$work/load" tests/aot/load.c -ldl
-  cc -shared -o "$work/gpu.so" "$work/gpu.o" "$libraries/libkva_runtime.a" "$libraries/libkva_base.a" -lm -pthread
+  # As in deployed runtimes, there are no functions of libraries.
+  cc -shared -fPIC -I . -D_GNU_SOURCE -DKVA_DEPLOYED=1 -o "$work/gpu.so" "$work/gpu.o" runtime/call_external.c \
+    "$libraries/libkva_runtime.a" "$libraries/libkva_base.a" -lm -pthread
   DEVICE=ptxsim "$work/load" "$work/gpu.so" mlp "$work/tokens.raw" "$work/gpu.raw" $((2 * 17 * 256 * 4)) 2 17 ||
     fail "GPU code from an object"
   expect 0 run models/mlp.kv --input "$work/tokens.npy" -o "$work/cpu"

@@ -235,7 +235,7 @@ static void test_bad_tensors(void **unused) {
   pk_expect(weight_model(pk_tensor("w", 1, 2, huge, v, 8)), KVA_INVALID, "64-bit size");
   pk_expect(weight_model(pk_tensor("w", 1, 1, &negative, v, 8)), KVA_INVALID, "negative");
   pk_expect(weight_model(pk_tensor("w", 99, 1, &two, v, 8)), KVA_INVALID, "unknown data type 99");
-  pk_expect(weight_model(pk_tensor("w", 8, 1, &two, v, 8)), KVA_UNSUPPORTED, "string tensors");
+  pk_expect(weight_model(pk_tensor("w", 8, 1, &two, v, 8)), KVA_INVALID, "0 values, expected 2");
   pk_expect(weight_model(pk_tensor("w", 9, 1, &two, "\2\1", 2)), KVA_INVALID, "neither 0 nor 1");
   kva_text t = pk_tensor_header("w", 1, 1, &two);
   pk_bytes(&t, 4, v, 12);

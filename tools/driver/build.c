@@ -1,6 +1,7 @@
 /* Ahead-of-time builds: one module, its plans, and every requested file made from them. Each target gets its own code
  * from the same plans. */
 #include "tools/driver/build.h"
+#include "ops/ids.h"
 #include "tools/driver/summary.h"
 
 #include <stdlib.h>
@@ -338,6 +339,29 @@ static kva_target_options target_of_graph(const kva_build_options *o) {
   return o->n_targets ? o->targets[0] : (kva_target_options){0};
 }
 
+/* The first function of a library that g or its sub-graphs call; NULL: none. */
+static const kva_node *external_in(const kva_graph *g) {
+  for (const kva_node *n = g->first; n; n = n->next) {
+    if (kva_is(n, KVA_OP_external)) return n;
+    for (uint32_t i = 0; i < n->n_graphs; i++) {
+      const kva_node *inside = external_in(n->graphs[i]);
+      if (inside) return inside;
+    }
+  }
+  return NULL;
+}
+
+static kva_status check_deployable(const kva_module *m, kva_diag *diag) {
+  for (uint32_t i = 0; i < m->functions.len; i++) {
+    const kva_node *n = external_in(m->functions.data[i]->graph);
+    if (n)
+      return kva_fail(diag, KVA_UNSUPPORTED, &n->loc,
+                      "function '%s' (strings) is in libkvasir and its tool, but in no runtime that is deployed",
+                      ((const kva_external_attrs *)n->attrs)->name);
+  }
+  return KVA_OK;
+}
+
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
   kva_compile_options compile = {.train = options->train,
@@ -347,7 +371,8 @@ kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_
                                             .adjustable = true,
                                             .compute = options->compute,
                                             .memory = options->memory}};
-  kva_status status = kva_compile_graph(m, &compile);
+  kva_status status = check_deployable(m, diag);
+  if (status == KVA_OK) status = kva_compile_graph(m, &compile);
   if (status == KVA_OK) status = kva_plan_functions(m, &compile, b.arena, &b.n_plans, &b.plans);
   for (uint32_t i = 0; status == KVA_OK && i < options->n_emits; i++) status = emit(&b, options->emits[i]);
   if (status == KVA_OK) status = build_form(&b);

@@ -89,6 +89,9 @@ kva_value *kva_onnx_gather(kva_builder *b, kva_value *x, kva_value *indices, int
 kva_value *kva_onnx_const_list(kva_builder *b, kva_dtype t, uint32_t rank, int64_t n, const void *source);
 /* Elements of x along axis whose flag (bool[extent]) is set; their number is a new symbol. */
 kva_value *kva_onnx_select(kva_builder *b, kva_value *x, kva_value *flag, uint32_t axis, const char *name);
+/* Parts of ai.onnx.ml's classifiers and regressors: post_transform by name; the label of each row's highest score. */
+KVA_MUST_USE kva_status kva_onnx_post_transform(kva_onnx_call *k, const char *name, kva_value **scores);
+KVA_MUST_USE kva_status kva_onnx_class_labels(kva_onnx_call *k, kva_value *scores);
 /* 0, 1, ... along `axis` of a tensor of this shape. */
 kva_value *kva_onnx_iota(kva_builder *b, kva_dtype t, uint32_t rank, const kva_dim *shape, int64_t axis);
 /* iota that broadcasts against rank `rank`: extent n at `axis`, 1 elsewhere. */

@@ -1,0 +1,431 @@
+/* Rules: tree ensembles of ai.onnx.ml. The nodes of all trees are rows of constant tables. Every row of the input walks
+ * down all trees at once: a step gathers, for each row and tree, feature, threshold and children of the node that was
+ * reached. Leaves lead to themselves, so the number of steps is the depth of the deepest tree, and the result is a sum
+ * over trees of the leaves' rows in a table of weights. */
+#include "frontend/onnx_rules.h"
+#include "ops/ids.h"
+
+#include <math.h>
+
+enum { MAX_DEPTH = 512, MAX_NODES = 1 << 24 };
+typedef enum mode { LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF, MODES } mode;
+typedef enum aggregate { AVERAGE, SUM, MIN, MAX } aggregate;
+
+typedef struct forest {
+  uint32_t n, trees;                     /* nodes, leaves included */
+  int64_t *feature, *yes, *no, *missing; /* missing: a NaN takes the branch `yes` */
+  double *split;
+  mode *modes;
+  int64_t *roots; /* [trees] */
+  int64_t targets;
+  double *weights; /* [n, targets] */
+  double *sets;    /* [n, set]: what a node of mode MEMBER compares with; NaN: nothing */
+  uint32_t set;
+  double *base; /* [targets], or NULL */
+  aggregate how;
+} forest;
+
+static bool create(kva_onnx_call *k, forest *f, uint64_t n, uint64_t trees, int64_t targets) {
+  kva_arena *arena = k->c->arena;
+  int64_t cells;
+  if (n > MAX_NODES || trees > n || targets < 1 || !kva_mul_size((int64_t)n, targets, &cells) || cells > 1 << 28)
+    return false;
+  f->n = (uint32_t)n, f->trees = (uint32_t)trees, f->targets = targets;
+  f->feature = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  f->yes = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  f->no = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  f->missing = KVA_NEW_ARRAY(arena, int64_t, n + 1);
+  f->split = KVA_NEW_ARRAY(arena, double, n + 1);
+  f->modes = KVA_NEW_ARRAY(arena, mode, n + 1);
+  f->roots = KVA_NEW_ARRAY(arena, int64_t, trees + 1);
+  f->weights = KVA_NEW_ARRAY(arena, double, (size_t)cells + 1);
+  return true;
+}
+
+/* ---- walking ----------------------------------------------------------------------------------------------------- */
+
+/* Adds `node` to a level unless it is a leaf. A cycle or a node of two parents shows when more are reached than are. */
+static kva_status reach(kva_onnx_call *k, const forest *f, int64_t node, uint32_t *reached, uint32_t *n,
+                        int64_t *level) {
+  if (f->modes[node] == LEAF) return KVA_OK;
+  if (++*reached > f->n) return kva_onnx_fail(k, KVA_INVALID, "the nodes are no trees: one is reached twice");
+  level[(*n)++] = node;
+  return KVA_OK;
+}
+
+/* The most branches on a way from a root to a leaf. */
+static kva_status depth_of(kva_onnx_call *k, const forest *f, uint32_t *out) {
+  int64_t *level = KVA_NEW_ARRAY(k->c->arena, int64_t, f->n + 1);
+  int64_t *below = KVA_NEW_ARRAY(k->c->arena, int64_t, f->n + 1);
+  uint32_t reached = 0, n = 0;
+  for (uint32_t i = 0; i < f->trees; i++) KVA_TRY(reach(k, f, f->roots[i], &reached, &n, level));
+  for (*out = 0; n; ++*out) {
+    uint32_t more = 0;
+    for (uint32_t i = 0; i < n; i++) {
+      KVA_TRY(reach(k, f, f->yes[level[i]], &reached, &more, below));
+      KVA_TRY(reach(k, f, f->no[level[i]], &reached, &more, below));
+    }
+    int64_t *old = level;
+    level = below, below = old, n = more;
+    if (*out >= MAX_DEPTH) return kva_onnx_fail(k, KVA_UNSUPPORTED, "a tree is deeper than %d", MAX_DEPTH);
+  }
+  return KVA_OK;
+}
+
+static kva_value *row_of(kva_builder *b, kva_value *table, kva_value *at) {
+  return kva_onnx_gather(b, table, at, 0);
+}
+
+static kva_value *ints(kva_builder *b, uint32_t n, const int64_t *v) {
+  return kva_const_i64s(b, n, v);
+}
+
+static kva_value *floats(kva_builder *b, kva_dtype t, uint32_t rank, const int64_t *dims, const double *v) {
+  int64_t n = 1;
+  kva_dim shape[2];
+  for (uint32_t i = 0; i < rank; i++) n *= dims[i], shape[i] = kva_expr_const(b->m->exprs, dims[i]);
+  return kva_reshape(b, kva_onnx_const_list(b, t, 1, n, v), rank, shape);
+}
+
+/* The comparison of one mode, of x and the thresholds s of the nodes `at`. */
+static kva_value *compare(kva_builder *b, const forest *f, mode m, kva_value *x, kva_value *s, kva_value *at) {
+  switch (m) {
+  case LEQ: return kva_build2(b, KVA_OP_less_equal, x, s);
+  case LT: return kva_build2(b, KVA_OP_less, x, s);
+  case GTE: return kva_build2(b, KVA_OP_less_equal, s, x);
+  case GT: return kva_build2(b, KVA_OP_less, s, x);
+  case EQ: return kva_build2(b, KVA_OP_equal, x, s);
+  case NEQ: return kva_build1(b, KVA_OP_logical_not, kva_build2(b, KVA_OP_equal, x, s));
+  default: break;
+  }
+  kva_value *sets = row_of(b, floats(b, x->type->dtype, 2, (int64_t[]){f->n, f->set}, f->sets), at);
+  kva_value *same = kva_build2(b, KVA_OP_equal, kva_onnx_unsqueeze(b, x, 2, 1), sets);
+  return kva_reduce(b, KVA_OP_reduce_max, same, 1, &(int64_t){2}, false);
+}
+
+/* Whether each branch `yes` is taken: that of the node's mode among those that occur. */
+static kva_value *decide(kva_builder *b, const forest *f, kva_value *x, kva_value *at) {
+  kva_value *s = row_of(b, floats(b, x->type->dtype, 1, (int64_t[]){f->n}, f->split), at), *all = NULL;
+  int64_t *has = KVA_NEW_ARRAY(b->m->arena, int64_t, f->n);
+  bool any_missing = false;
+  for (mode m = LEQ; m < LEAF; m++) {
+    bool occurs = false;
+    for (uint32_t i = 0; i < f->n; i++) occurs |= has[i] = f->modes[i] == m;
+    if (!occurs) continue;
+    kva_value *here = kva_cast(b, row_of(b, ints(b, f->n, has), at), KVA_BOOL);
+    kva_value *taken = kva_build2(b, KVA_OP_logical_and, here, compare(b, f, m, x, s, at));
+    all = all ? kva_build2(b, KVA_OP_logical_or, all, taken) : taken;
+  }
+  for (uint32_t i = 0; i < f->n; i++) any_missing |= f->missing[i] != 0;
+  if (!any_missing) return all;
+  kva_value *follows = kva_cast(b, row_of(b, ints(b, f->n, f->missing), at), KVA_BOOL);
+  return kva_build2(b, KVA_OP_logical_or, all,
+                    kva_build2(b, KVA_OP_logical_and, kva_build1(b, KVA_OP_is_nan, x), follows));
+}
+
+/* int64[N, trees]: the leaves that rows of x[N, F] reach. */
+static kva_value *walk(kva_builder *b, const forest *f, uint32_t depth, kva_value *x) {
+  kva_dim shape[2] = {x->type->dims[0], kva_expr_const(b->m->exprs, f->trees)};
+  kva_value *at = kva_expand(b, ints(b, f->trees, f->roots), 2, shape);
+  for (uint32_t i = 0; i < depth; i++) {
+    kva_value *feature = row_of(b, ints(b, f->n, f->feature), at);
+    kva_value *v =
+        kva_build(b, KVA_OP_gather_elements, 2, (kva_value *[]){x, feature}, &(kva_gather_elements_attrs){.axis = 1});
+    kva_value *yes = row_of(b, ints(b, f->n, f->yes), at), *no = row_of(b, ints(b, f->n, f->no), at);
+    at = kva_onnx_where(b, decide(b, f, v, at), yes, no);
+  }
+  return at;
+}
+
+/* Trees without a weight for a target take no part in its minimum or maximum. */
+static kva_value *combine(kva_builder *b, const forest *f, kva_value *leaves, kva_dtype t) {
+  static const kva_op_id ops[] = {KVA_OP_reduce_sum, KVA_OP_reduce_sum, KVA_OP_reduce_min, KVA_OP_reduce_max};
+  kva_value *w = row_of(b, floats(b, t, 2, (int64_t[]){f->n, f->targets}, f->weights), leaves);
+  kva_value *y = kva_reduce(b, ops[f->how], w, 1, &(int64_t){1}, false);
+  if (f->how == AVERAGE) y = kva_div(b, y, kva_scalar_like(b, y, f->trees));
+  if (f->how == MIN || f->how == MAX) {
+    kva_value *none = kva_build2(b, KVA_OP_equal, y, kva_scalar_like(b, y, f->how == MIN ? INFINITY : -INFINITY));
+    y = kva_onnx_where(b, none, kva_scalar_like(b, y, 0), y);
+  }
+  return f->base ? kva_add(b, y, floats(b, t, 1, &f->targets, f->base)) : y;
+}
+
+/* [N, targets] */
+static kva_status evaluate(kva_onnx_call *k, const forest *f, kva_value **out) {
+  kva_value *x = kva_onnx_in(k, 0);
+  uint32_t depth = 0;
+  int64_t features, most = 0;
+  if (x->type->rank == 1) x = kva_onnx_unsqueeze(k->b, x, 0, 1);
+  if (x->type->rank != 2) return kva_onnx_fail(k, KVA_INVALID, "expected rank 2, found %u", x->type->rank);
+  x = kva_onnx_widen(k->b, x);
+  for (uint32_t i = 0; i < f->n; i++) most = f->feature[i] > most ? f->feature[i] : most;
+  if (!kva_expr_is_const(kva_onnx_dim(x, 1), &features))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "the number of features is symbolic; pin the symbol (--pin)");
+  if (most >= features)
+    return kva_onnx_fail(k, KVA_INVALID, "feature %lld of %lld", (long long)most, (long long)features);
+  KVA_TRY(depth_of(k, f, &depth));
+  *out = combine(k->b, f, walk(k->b, f, depth, x), x->type->dtype);
+  return KVA_OK;
+}
+
+/* ---- TreeEnsemble (5) -------------------------------------------------------------------------------------------- */
+
+/* The numbers of a tensor. */
+typedef struct numbers {
+  int64_t n;
+  bool real;
+  double *v;
+} numbers;
+
+/* A tensor attribute of n elements, or of any number if n is negative; NULL: absent. */
+static kva_status tensor_attr(kva_onnx_call *k, const char *name, int64_t n, const numbers **out) {
+  const kva_onnx_attr *a = kva_onnx_find_attr(k, name);
+  const kva_tensor_data *t = a && a->kind == KVA_ONNX_TENSOR ? a->tensor : NULL;
+  *out = NULL;
+  if (!a) return KVA_OK;
+  if (!t || t->rank != 1 || t->dtype == KVA_STRING || (n >= 0 && t->dims[0] != n))
+    return kva_onnx_fail(k, KVA_INVALID, "attribute '%s': expected a tensor of %lld numbers", name, (long long)n);
+  numbers *v = KVA_NEW(k->c->arena, numbers);
+  *v = (numbers){t->dims[0], kva_dtype_is_float(t->dtype), KVA_NEW_ARRAY(k->c->arena, double, t->dims[0] + 1)};
+  for (int64_t i = 0; i < v->n; i++) v->v[i] = kva_load_f64(t->dtype, t->data, i);
+  *out = v;
+  return KVA_OK;
+}
+
+static kva_status ints_attr(kva_onnx_call *k, const char *name, uint32_t n, const int64_t **out) {
+  kva_ints v = kva_onnx_ints(k, name);
+  *out = v.v;
+  if (v.n == n || !v.n) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "attribute '%s' has %u elements, expected %u", name, v.n, n);
+}
+
+/* Members of nodes' sets follow each other, with a NaN behind each set, in order of the nodes. */
+static kva_status read_sets(kva_onnx_call *k, forest *f, const numbers *values) {
+  uint32_t length = 0;
+  for (int64_t i = 0; values && i < values->n; i++) {
+    length = isnan(values->v[i]) ? 0 : length + 1;
+    f->set = length > f->set ? length : f->set;
+  }
+  f->set += !f->set;
+  f->sets = KVA_NEW_ARRAY(k->c->arena, double, (size_t)f->n * f->set);
+  for (size_t i = 0; i < (size_t)f->n * f->set; i++) f->sets[i] = NAN;
+  int64_t at = 0;
+  for (uint32_t i = 0; i < f->n; i++) {
+    if (f->modes[i] != MEMBER) continue;
+    for (uint32_t j = 0; values && at < values->n && !isnan(values->v[at]); at++)
+      f->sets[i * f->set + j++] = values->v[at];
+    if (!values || at++ >= values->n) return kva_onnx_fail(k, KVA_INVALID, "membership_values end before node %u", i);
+  }
+  return KVA_OK;
+}
+
+static kva_status read_nodes(kva_onnx_call *k, forest *f, uint32_t nodes, uint32_t leaves) {
+  const numbers *modes, *splits, *members;
+  const int64_t *feature, *yes, *no, *yes_leaf, *no_leaf, *missing;
+  KVA_TRY(tensor_attr(k, "nodes_modes", nodes, &modes));
+  KVA_TRY(tensor_attr(k, "nodes_splits", nodes, &splits));
+  KVA_TRY(tensor_attr(k, "membership_values", -1, &members));
+  KVA_TRY(ints_attr(k, "nodes_featureids", nodes, &feature));
+  KVA_TRY(ints_attr(k, "nodes_truenodeids", nodes, &yes));
+  KVA_TRY(ints_attr(k, "nodes_falsenodeids", nodes, &no));
+  KVA_TRY(ints_attr(k, "nodes_trueleafs", nodes, &yes_leaf));
+  KVA_TRY(ints_attr(k, "nodes_falseleafs", nodes, &no_leaf));
+  KVA_TRY(ints_attr(k, "nodes_missing_value_tracks_true", nodes, &missing));
+  (void)kva_onnx_find_attr(k, "nodes_hitrates");
+  if (!modes || !splits || !splits->real || !feature || !yes || !no || !yes_leaf || !no_leaf ||
+      (members && !members->real))
+    return kva_onnx_fail(k, KVA_INVALID, "a table of the nodes is missing");
+  for (uint32_t i = 0; i < nodes; i++) {
+    int64_t at[2] = {yes[i] + (yes_leaf[i] ? nodes : 0), no[i] + (no_leaf[i] ? nodes : 0)};
+    for (int j = 0; j < 2; j++)
+      if (at[j] < 0 || at[j] >= (int64_t)nodes + leaves || (at[j] < nodes) == (j ? no_leaf[i] : yes_leaf[i]))
+        return kva_onnx_fail(k, KVA_INVALID, "node %u leads to %lld, which does not exist", i, (long long)at[j]);
+    if (!(modes->v[i] >= 0 && modes->v[i] < LEAF) || feature[i] < 0)
+      return kva_onnx_fail(k, KVA_INVALID, "node %u: mode %lld, feature %lld", i, (long long)modes->v[i],
+                           (long long)feature[i]);
+    f->feature[i] = feature[i], f->split[i] = splits->v[i], f->modes[i] = (mode)modes->v[i];
+    f->yes[i] = at[0], f->no[i] = at[1], f->missing[i] = missing ? missing[i] != 0 : 0;
+  }
+  return read_sets(k, f, members);
+}
+
+static void make_leaf(forest *f, uint32_t i) {
+  f->modes[i] = LEAF;
+  f->yes[i] = f->no[i] = i;
+}
+
+/* A target without a weight does not change an extremum. */
+static void clear_weights(forest *f) {
+  double none = f->how == MIN ? INFINITY : f->how == MAX ? -INFINITY : 0;
+  for (int64_t i = 0; i < f->n * f->targets; i++) f->weights[i] = none;
+}
+
+static kva_status add_weight(kva_onnx_call *k, forest *f, int64_t node, int64_t target, double w) {
+  if (target < 0 || target >= f->targets)
+    return kva_onnx_fail(k, KVA_INVALID, "target %lld of %lld", (long long)target, (long long)f->targets);
+  double *at = &f->weights[node * f->targets + target];
+  *at = isinf(*at) ? w : *at + w;
+  return KVA_OK;
+}
+
+kva_status kva_onnx_tree_ensemble(kva_onnx_call *k) {
+  static const char *const transforms[] = {"NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT"};
+  kva_ints features = kva_onnx_ints(k, "nodes_featureids"), targets = kva_onnx_ints(k, "leaf_targetids");
+  kva_ints roots = kva_onnx_ints(k, "tree_roots");
+  int64_t transform = kva_onnx_int(k, "post_transform", 0), how = kva_onnx_int(k, "aggregate_function", 1);
+  const numbers *weights;
+  forest f = {.how = (aggregate)how};
+  if (how < AVERAGE || how > MAX || transform < 0 || transform > 4)
+    return kva_onnx_fail(k, KVA_INVALID, "aggregate_function %lld, post_transform %lld", (long long)how,
+                         (long long)transform);
+  if (!create(k, &f, (uint64_t)features.n + targets.n, roots.n, kva_onnx_int(k, "n_targets", 1)) || !roots.n)
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "%u nodes, %u leaves, %u trees", features.n, targets.n, roots.n);
+  KVA_TRY(tensor_attr(k, "leaf_weights", targets.n, &weights));
+  if (!weights || !weights->real) return kva_onnx_fail(k, KVA_INVALID, "leaf_weights are missing");
+  KVA_TRY(read_nodes(k, &f, features.n, targets.n));
+  clear_weights(&f);
+  for (uint32_t i = 0; i < targets.n; i++) {
+    make_leaf(&f, features.n + i);
+    KVA_TRY(add_weight(k, &f, features.n + i, targets.v[i], weights->v[i]));
+  }
+  for (uint32_t i = 0; i < roots.n; i++) {
+    if (roots.v[i] < 0 || roots.v[i] >= features.n) return kva_onnx_fail(k, KVA_INVALID, "tree_roots[%u]", i);
+    f.roots[i] = roots.v[i];
+  }
+  kva_value *y = NULL;
+  KVA_TRY(evaluate(k, &f, &y));
+  KVA_TRY(kva_onnx_post_transform(k, transforms[transform], &y));
+  return kva_onnx_done(k, y);
+}
+
+/* ---- TreeEnsembleRegressor, TreeEnsembleClassifier --------------------------------------------------------------- */
+
+/* Numbers of nodes by (tree, node). */
+typedef struct node_ids {
+  const int64_t *trees, *nodes;
+  kva_map *numbers;
+} node_ids;
+
+static int64_t find_node(const node_ids *ids, int64_t tree, int64_t node) {
+  return (int64_t)(uintptr_t)kva_map_get(ids->numbers, (int64_t[]){tree, node}, 2 * sizeof node) - 1;
+}
+
+static kva_status mode_named(kva_onnx_call *k, const char *name, mode *out) {
+  static const char *const names[] = {"BRANCH_LEQ", "BRANCH_LT",  "BRANCH_GTE", "BRANCH_GT",
+                                      "BRANCH_EQ",  "BRANCH_NEQ", "",           "LEAF"};
+  for (*out = LEQ; *out < MODES; ++*out)
+    if (!strcmp(names[*out], name)) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "nodes_modes: '%s' is no mode", name);
+}
+
+static kva_status floats_attr(kva_onnx_call *k, const char *name, uint32_t n, const double **out) {
+  const kva_onnx_attr *a = kva_onnx_find_attr(k, name);
+  const numbers *w = NULL;
+  KVA_TRY(tensor_attr(k, kva_arena_printf(k->c->arena, "%s_as_tensor", name), n, &w));
+  *out = a && a->kind == KVA_ONNX_FLOATS ? a->floats : w && w->real ? w->v : NULL;
+  if (!a || a->n == n) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "attribute '%s' has %u elements, expected %u", name, a->n, n);
+}
+
+/* Nodes of the tables, whose children are (tree, node); roots are nobody's child. */
+static kva_status read_listed(kva_onnx_call *k, forest *f, node_ids *ids) {
+  const kva_onnx_attr *modes = kva_onnx_find_attr(k, "nodes_modes");
+  const int64_t *feature, *yes, *no, *missing;
+  const double *split;
+  bool *is_child = KVA_NEW_ARRAY(k->c->arena, bool, f->n + 1);
+  KVA_TRY(ints_attr(k, "nodes_featureids", f->n, &feature));
+  KVA_TRY(ints_attr(k, "nodes_truenodeids", f->n, &yes));
+  KVA_TRY(ints_attr(k, "nodes_falsenodeids", f->n, &no));
+  KVA_TRY(ints_attr(k, "nodes_missing_value_tracks_true", f->n, &missing));
+  KVA_TRY(floats_attr(k, "nodes_values", f->n, &split));
+  (void)kva_onnx_find_attr(k, "nodes_hitrates"), (void)kva_onnx_find_attr(k, "nodes_hitrates_as_tensor");
+  if (!modes || modes->kind != KVA_ONNX_STRINGS || modes->n != f->n || !feature || !yes || !no || !split)
+    return kva_onnx_fail(k, KVA_INVALID, "a table of the nodes is missing");
+  for (uint32_t i = 0; i < f->n; i++) {
+    KVA_TRY(mode_named(k, modes->strings[i], &f->modes[i]));
+    if (f->modes[i] == LEAF) {
+      make_leaf(f, i);
+      continue;
+    }
+    f->feature[i] = feature[i], f->split[i] = split[i], f->missing[i] = missing ? missing[i] != 0 : 0;
+    f->yes[i] = find_node(ids, ids->trees[i], yes[i]), f->no[i] = find_node(ids, ids->trees[i], no[i]);
+    if (f->yes[i] < 0 || f->no[i] < 0 || feature[i] < 0)
+      return kva_onnx_fail(k, KVA_INVALID, "node %u leads to a node that does not exist", i);
+    is_child[f->yes[i]] = is_child[f->no[i]] = true;
+  }
+  f->trees = 0;
+  for (uint32_t i = 0; i < f->n; i++)
+    if (!is_child[i]) f->roots[f->trees++] = i;
+  return KVA_OK;
+}
+
+/* Weights of leaves: lists of tree, node, target and weight whose names begin with `kind` ("target"). */
+static kva_status read_weights(kva_onnx_call *k, forest *f, const node_ids *ids, const char *kind) {
+  kva_arena *arena = k->c->arena;
+  kva_ints trees = kva_onnx_ints(k, kva_arena_printf(arena, "%s_treeids", kind));
+  const int64_t *nodes, *targets;
+  const double *weights;
+  KVA_TRY(ints_attr(k, kva_arena_printf(arena, "%s_nodeids", kind), trees.n, &nodes));
+  KVA_TRY(ints_attr(k, kva_arena_printf(arena, "%s_ids", kind), trees.n, &targets));
+  KVA_TRY(floats_attr(k, kva_arena_printf(arena, "%s_weights", kind), trees.n, &weights));
+  if (trees.n && (!nodes || !targets || !weights))
+    return kva_onnx_fail(k, KVA_INVALID, "weights of leaves are missing");
+  clear_weights(f);
+  for (uint32_t i = 0; i < trees.n; i++) {
+    int64_t at = find_node(ids, trees.v[i], nodes[i]);
+    if (at < 0 || f->modes[at] != LEAF) return kva_onnx_fail(k, KVA_INVALID, "weight %u is of no leaf", i);
+    KVA_TRY(add_weight(k, f, at, targets[i], weights[i]));
+  }
+  return KVA_OK;
+}
+
+static kva_status aggregate_named(kva_onnx_call *k, aggregate *out) {
+  static const char *const names[] = {"AVERAGE", "SUM", "MIN", "MAX"};
+  const char *name = kva_onnx_string(k, "aggregate_function", "SUM");
+  for (*out = AVERAGE; *out <= MAX; ++*out)
+    if (!strcmp(names[*out], name)) return KVA_OK;
+  return kva_onnx_fail(k, KVA_INVALID, "attribute 'aggregate_function' is '%s'", name);
+}
+
+static int64_t n_classes(kva_onnx_call *k) {
+  const kva_onnx_attr *texts = kva_onnx_find_attr(k, "classlabels_strings");
+  kva_ints listed = kva_onnx_ints(k, "classlabels_int64s");
+  return listed.n ? listed.n : texts ? texts->n : 0;
+}
+
+/* Two classes may have weights for one alone, whose meaning depends on the signs of all weights. */
+static kva_status check_classes(kva_onnx_call *k) {
+  kva_ints ids = kva_onnx_ints(k, "class_ids");
+  bool same = true;
+  for (uint32_t i = 1; i < ids.n; i++) same &= ids.v[i] == ids.v[0];
+  return same ? kva_onnx_fail(k, KVA_UNSUPPORTED, "weights of a single class") : KVA_OK;
+}
+
+kva_status kva_onnx_tree_nodes(kva_onnx_call *k) {
+  bool classifier = k->arg != 0;
+  kva_ints trees = kva_onnx_ints(k, "nodes_treeids"), nodes = kva_onnx_ints(k, "nodes_nodeids");
+  node_ids ids = {.trees = trees.v, .nodes = nodes.v, .numbers = kva_map_create(k->c->arena)};
+  forest f = {0};
+  const double *base;
+  int64_t targets = classifier ? n_classes(k) : kva_onnx_int(k, "n_targets", 1);
+  if (trees.n != nodes.n || !trees.n || !create(k, &f, trees.n, trees.n, targets))
+    return kva_onnx_fail(k, KVA_UNSUPPORTED, "%u nodes of %lld targets", trees.n, (long long)targets);
+  for (uint32_t i = 0; i < trees.n; i++) {
+    if (find_node(&ids, trees.v[i], nodes.v[i]) >= 0) return kva_onnx_fail(k, KVA_INVALID, "node %u appears twice", i);
+    kva_map_set(ids.numbers, (int64_t[]){trees.v[i], nodes.v[i]}, 2 * sizeof(int64_t), (void *)(uintptr_t)(i + 1));
+  }
+  f.how = SUM;
+  if (classifier) KVA_TRY(check_classes(k));
+  if (!classifier) KVA_TRY(aggregate_named(k, &f.how));
+  KVA_TRY(read_listed(k, &f, &ids));
+  KVA_TRY(read_weights(k, &f, &ids, classifier ? "class" : "target"));
+  KVA_TRY(floats_attr(k, "base_values", (uint32_t)targets, &base));
+  f.base = (double *)(uintptr_t)base;
+  kva_value *y = NULL;
+  KVA_TRY(evaluate(k, &f, &y));
+  if (classifier) KVA_TRY(kva_onnx_class_labels(k, y));
+  KVA_TRY(kva_onnx_post_transform(k, kva_onnx_string(k, "post_transform", "NONE"), &y));
+  y = kva_cast(k->b, y, KVA_F32);
+  kva_onnx_set_out(k, classifier, y);
+  return KVA_OK;
+}

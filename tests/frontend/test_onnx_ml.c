@@ -1,0 +1,126 @@
+/* ai.onnx.ml: models as text, run by the reference evaluator. */
+#include "tests/frontend/onnx_pack.h"
+
+#define ONNX "<ir_version: 10, opset_import: [\"\": 21, \"ai.onnx.ml\": 3]>\nagraph "
+
+/* Output `which` of a model on float x[rows, n / rows]. */
+static void check(const char *text, uint32_t which, int64_t rows, uint32_t n, const double *x, uint32_t n_expected,
+                  const double *expected) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_ref_tensor *in = kva_ref_tensor_create(KVA_F32, 2, (int64_t[]){rows, n / rows}), *out[2] = {NULL};
+  kva_status status = kva_load_text(text, "test", NULL, diag, &m);
+  for (uint32_t i = 0; i < n; i++) in->f[i] = x[i];
+  const kva_ref_tensor *list[] = {in};
+  if (!status) status = kva_ref_run(m, m->functions.data[0], list, out, NULL, NULL, NULL, NULL, diag);
+  if (status) kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  assert_int_equal(out[which]->n, n_expected);
+  for (uint32_t i = 0; i < n_expected; i++) {
+    double d = kva_ref_tensor_get(out[which], i) - expected[i];
+    assert_true(d < 1e-6 && d > -1e-6);
+  }
+  kva_ref_tensor_free(in), kva_ref_tensor_free(out[0]), kva_ref_tensor_free(out[1]);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+}
+#define X(...)                                                   \
+  sizeof((double[]){__VA_ARGS__}) / sizeof(double), (double[]) { \
+    __VA_ARGS__                                                  \
+  }
+
+static void refuse(const char *text, kva_status status, const char *part) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  assert_int_equal(kva_load_text(text, "test", NULL, diag, &m), status);
+  if (!pk_has_message(diag, part)) kva_diag_print(diag, stderr);
+  assert_true(pk_has_message(diag, part));
+  kva_diag_destroy(diag);
+}
+
+static void test_features(void **unused) {
+  (void)unused;
+  check(ONNX
+        "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.Scaler <offset = [1.0, 2.0], scale = [2.0, 10.0]> (x) }",
+        0, 1, X(3, 3), X(4, 10));
+  check(ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.Normalizer <norm = \"L1\"> (x) }", 0, 2,
+        X(-3, 1, 0, 0), X(-0.75, 0.25, 0, 0));
+  check(ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.Normalizer <norm = \"L2\"> (x) }", 0, 1, X(-3, 4),
+        X(-0.6, 0.8));
+  check(ONNX "(float[N, 2] x) => (float[N, 2] y) {"
+             " y = ai.onnx.ml.Imputer <imputed_value_floats = [7.0], replaced_value_float = -1.0> (x) }",
+        0, 1, X(-1, 4), X(7, 4));
+  check(ONNX "(float[N, 2] x) => (float[N, 2, 3] y) { y = ai.onnx.ml.OneHotEncoder <cats_int64s = [1, 2, 5]> (x) }", 0,
+        1, X(5, 3), X(0, 0, 1, 0, 0, 0));
+  check(
+      ONNX
+      "(float[N, 2] x) => (float[N, 4] y) { y = ai.onnx.ml.FeatureVectorizer <inputdimensions = [2, 2]> (x, Neg (x)) }",
+      0, 1, X(1, 2), X(1, 2, -1, -2));
+  check(ONNX "(float[N, 2] x) => (float[N, 2] y) {"
+             " y = ai.onnx.ml.LabelEncoder <keys_floats = [1.5, 2.0], values_floats = [10.0, 20.0], default_float = "
+             "5.0> (x) }",
+        0, 1, X(2, 3), X(20, 5));
+}
+
+static void test_linear(void **unused) {
+  (void)unused;
+  check(ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.LinearRegressor <targets = 2,"
+             " coefficients = [1.0, 2.0, 3.0, 4.0], intercepts = [0.5, 0.0]> (x) }",
+        0, 1, X(1, 10), X(21.5, 43));
+#define CLASSIFIER                                                                                  \
+  ONNX "(float[N, 2] x) => (int64[N] label, float[N, 2] scores) { label, scores = "                 \
+       "ai.onnx.ml.LinearClassifier <coefficients = [1.0, 0.0, 0.0, 1.0], intercepts = [0.0, 0.0]," \
+       " classlabels_ints = [7, 8], post_transform = \"SOFTMAX\"> (x) }"
+  check(CLASSIFIER, 0, 2, X(0, 1, 2, 1), X(8, 7));
+  check(CLASSIFIER, 1, 1, X(3, 3), X(0.5, 0.5));
+}
+
+/* Two trees: x0 <= 1 ? (x1 < 5 ? 1 : 2) : 3, and x1 > 0 ? 10 : 20, where a NaN goes the same way as a true answer. */
+#define NODES                                                                                                        \
+  " nodes_treeids = [0, 0, 0, 0, 0, 4, 4, 4], nodes_nodeids = [0, 1, 2, 3, 4, 0, 1, 2],"                             \
+  " nodes_featureids = [0, 1, 0, 0, 0, 1, 0, 0], nodes_values = [1.0, 5.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0],"           \
+  " nodes_modes = [\"BRANCH_LEQ\", \"BRANCH_LT\", \"LEAF\", \"LEAF\", \"LEAF\", \"BRANCH_GT\", \"LEAF\", \"LEAF\"]," \
+  " nodes_truenodeids = [1, 2, 0, 0, 0, 1, 0, 0], nodes_falsenodeids = [4, 3, 0, 0, 0, 2, 0, 0],"                    \
+  " nodes_missing_value_tracks_true = [0, 0, 0, 0, 0, 1, 0, 0],"
+#define WEIGHTS(kind, ids)                                                                                 \
+  " " kind "_treeids = [0, 0, 0, 4, 4], " kind "_nodeids = [2, 3, 4, 1, 2], " kind "_ids = " ids ", " kind \
+  "_weights = [1.0, 2.0, 3.0, 10.0, 20.0]"
+#define REGRESSOR(how)                                                                             \
+  ONNX "(float[N, 2] x) => (float[N, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1," \
+       " aggregate_function = \"" how "\"," NODES WEIGHTS("target", "[0, 0, 0, 0, 0]") "> (x) }"
+
+static void test_trees(void **unused) {
+  (void)unused;
+  check(REGRESSOR("SUM"), 0, 4, X(1, 4, 1, 5, 2, -1, 0, __builtin_nan("")), X(11, 12, 23, 12));
+  check(REGRESSOR("AVERAGE"), 0, 1, X(1, 4), X(5.5));
+  check(REGRESSOR("MIN"), 0, 1, X(1, 4), X(1));
+  check(REGRESSOR("MAX"), 0, 1, X(2, 0), X(20));
+#define TREE_CLASSIFIER                                                                            \
+  ONNX "(float[N, 2] x) => (int64[N] label, float[N, 3] scores) { label, scores = "                \
+       "ai.onnx.ml.TreeEnsembleClassifier <classlabels_int64s = [5, 6, 7]," NODES WEIGHTS("class", \
+                                                                                          "[0, 1, 2, 0, 2]") "> (x) }"
+  check(TREE_CLASSIFIER, 0, 2, X(1, 4, 2, -1), X(5, 7));
+  check(TREE_CLASSIFIER, 1, 1, X(1, 5), X(10, 2, 0));
+}
+
+static void test_refusals(void **unused) {
+  (void)unused;
+  refuse(ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.OneHotEncoder <cats_int64s = [1], zeros = 0> (x) }",
+         KVA_UNSUPPORTED, "zeros = 0");
+  refuse(ONNX "(float[N, 1] x) => (float[N, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1," NODES WEIGHTS(
+             "target", "[0, 0, 0, 0, 0]") "> (x) }",
+         KVA_INVALID, "feature 1 of 1");
+  refuse(ONNX "(float[N, 1] x) => (float[N, 1] y) { y = ai.onnx.ml.TreeEnsembleRegressor <n_targets = 1,"
+              " nodes_treeids = [0, 0], nodes_nodeids = [0, 1], nodes_featureids = [0, 0], nodes_values = [1.0, 1.0],"
+              " nodes_modes = [\"BRANCH_LEQ\", \"BRANCH_LEQ\"], nodes_truenodeids = [1, 1],"
+              " nodes_falsenodeids = [1, 1], target_treeids = [0], target_nodeids = [0], target_ids = [0],"
+              " target_weights = [1.0]> (x) }",
+         KVA_INVALID, "weight 0 is of no leaf");
+  refuse(ONNX "(float[N, 2] x) => (float[N, 2] y) { y = ai.onnx.ml.SVMRegressor (x) }", KVA_UNSUPPORTED, "no rule");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_features), cmocka_unit_test(test_linear),
+                                     cmocka_unit_test(test_trees), cmocka_unit_test(test_refusals)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,4 +1,5 @@
 /* kvasir doctor: shows what this machine offers to Kvasir. */
+#include "runtime/base/external.h"
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
 #include "tools/driver/build.h"
@@ -154,6 +155,7 @@ static void print_text(const findings *f) {
     printf("ptxas        none\n");
   print_cache(f);
   print_libraries();
+  printf("images       %s\n", kva_image_formats());
   print_conclusions(f);
 }
 
@@ -268,6 +270,7 @@ static void print_json(const findings *f) {
                (long long)f->cache_usage.bytes);
   kva_text_add(&out, "}");
   add_libraries(&out);
+  kva_text_add(&out, ", \"images\": \"%s\"", kva_image_formats());
   printf("%s}\n", out.data);
   kva_text_free(&out);
 }

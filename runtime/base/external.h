@@ -48,8 +48,11 @@ typedef struct kva_external_call {
  *   string_part(s, int64) -> s             part i of it, "" behind the last
  *   string_parse(s) -> double or int64     a decimal number
  *   string_format(number) -> s             the shortest text that reads back as the number
- */
+ *   image_size(uint8[n]) -> int64[2]       height and width of an image file
+ *   image_decode(uint8[n]) -> uint8[height, width, channels]   its pixels; text: RGB, BGR or Grayscale */
 bool kva_external_exists(const char *name);
+/* The formats that image_size and image_decode read in this build, "BMP, PNM, PNG". */
+const char *kva_image_formats(void);
 /* KVA_INVALID: a value that the function does not take; KVA_UNSUPPORTED: no such function in this build. */
 KVA_MUST_USE kva_status kva_external_run(kva_external_call *c);
 

@@ -59,6 +59,7 @@ expect 0 doctor --json
 python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d["cpus"] >= 1 and d["cpu_target"] != "none", d
 assert d["libraries"]["pcre2"].startswith("10.") and d["libraries"]["jansson"] and d["libraries"]["utf8proc"], d
 assert d["libraries"]["libcsv"].startswith("3."), d
+assert d["images"].startswith("BMP, PNM"), d
 assert d["cpu"]["vector_registers"] in (16, 32) and d["cpu"]["vector_bytes"] >= 16 and d["cpu"]["l2_bytes"] > 0, d
 assert [t["name"] for t in d["gpu_targets"] if "warpgroup_mma" in t["features"]] == ["sm_90a"], d' \
   "$work/out" || fail "doctor --json"

@@ -12,7 +12,8 @@ static const struct {
   { #name, kva_external_##name }
     FUNCTION(strings_in),   FUNCTION(strings_out),  FUNCTION(string_bytes),  FUNCTION(string_concat),
     FUNCTION(string_lower), FUNCTION(string_upper), FUNCTION(string_match),  FUNCTION(string_parts),
-    FUNCTION(string_part),  FUNCTION(string_parse), FUNCTION(string_format),
+    FUNCTION(string_part),  FUNCTION(string_parse), FUNCTION(string_format), FUNCTION(image_size),
+    FUNCTION(image_decode),
 #undef FUNCTION
 };
 

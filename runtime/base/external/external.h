@@ -26,5 +26,7 @@ kva_status kva_external_string_parts(kva_external_call *c);
 kva_status kva_external_string_part(kva_external_call *c);
 kva_status kva_external_string_parse(kva_external_call *c);
 kva_status kva_external_string_format(kva_external_call *c);
+kva_status kva_external_image_size(kva_external_call *c);
+kva_status kva_external_image_decode(kva_external_call *c);
 
 #endif

@@ -202,6 +202,11 @@ static int64_t version_in(const kva_import *im, const kva_import_frame *f, const
   return version ? version : kva_pb_opset_version(im->model->n_opset_import, im->model->opset_import, domain);
 }
 
+static kva_value *value_named(const void *scope, const char *name) {
+  const kva_import_name *found = kva_import_find(scope, name);
+  return found ? found->value : NULL;
+}
+
 static kva_status build_node(kva_import *im, kva_import_scope *s, const kva_pb_node *pb, kva_onnx_node *n,
                              kva_value **out) {
   const kva_pb_function *f = kva_pb_find_function(im->functions, pb);
@@ -212,8 +217,12 @@ static kva_status build_node(kva_import *im, kva_import_scope *s, const kva_pb_n
   im->c.opset = version_in(im, s->frame, "");
   if (!*n->domain && !im->c.opset)
     return kva_error(im->c.diag, &n->loc, "the model imports no opset of the default domain, which this node needs");
+  const void *outer_scope = im->c.scope;
+  im->c.value_named = value_named;
+  im->c.scope = s;
   kva_status status = kva_onnx_build(&im->c, n, out);
   im->c.opset = outer_opset;
+  im->c.scope = outer_scope;
   return status;
 }
 

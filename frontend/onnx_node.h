@@ -55,6 +55,10 @@ typedef struct kva_onnx_ctx {
   int64_t opset;     /* version of the default domain in the current graph or function */
   kva_map *contents; /* value pointer -> kva_dims *: elements of small integer tensors as expressions */
   kva_onnx_random_calls random;
+  /* The value of a name that the current node sees, for attributes that name values; NULL: there is none, or names are
+   * not known (`value_named` is NULL). */
+  kva_value *(*value_named)(const void *scope, const char *name);
+  const void *scope;
   kva_map
       *constants; /* value pointer -> kva_ref_tensor *: values of small constant tensors; both maps made on first use */
 } kva_onnx_ctx;

@@ -92,7 +92,7 @@ static kva_status differentiate_branch(kva_vjp *c, const kva_node *n, kva_node *
     g.active[g.values[branch->inputs.data[i]->id]->id] = c->wants[i + 1];
   for (uint32_t r = 0, k = 0; r < n->n_results; r++)
     if (c->grad_out[r]) add_seed(&g, kva_graph_output(branch, r), seeds.data[k++]);
-  KVA_TRY(kva_build_adjoints(&g.b, g.last, g.active, g.adjoint, scratch));
+  KVA_TRY(kva_build_adjoints(&g.b, g.last, g.active, g.adjoint, kva_control_gradient, scratch));
   for (uint32_t i = 0; i < branch->inputs.len; i++)
     if (c->wants[i + 1]) KVA_PUSH(scratch, &outputs, adjoint_or_zeros(&g, branch->inputs.data[i]));
   close_graph(&g, outputs.len, outputs.data);
@@ -235,7 +235,7 @@ static kva_status differentiate_body(backward *w, kva_node *owner, const value_l
     add_seed(&g, kva_graph_output(body, adjoints->data[k]->index), in[k]);
   for (uint32_t r = w->carried, k = 0; r < w->carried + w->stacked; r++)
     if (w->c->grad_out[r]) add_seed(&g, kva_graph_output(body, r + 1), rows.data[k++]);
-  KVA_TRY(kva_build_adjoints(&g.b, g.last, g.active, g.adjoint, scratch));
+  KVA_TRY(kva_build_adjoints(&g.b, g.last, g.active, g.adjoint, kva_control_gradient, scratch));
   KVA_PUSH(scratch, &outputs, kva_const_scalar(&g.b, KVA_BOOL, 1));
   for (uint32_t k = 0; k < adjoints->len; k++) {
     bool sums = adjoints->data[k]->index > w->carried;

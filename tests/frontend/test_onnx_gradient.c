@@ -1,0 +1,69 @@
+/* Operator Gradient: dy/dx by the operators' rules, while a model is imported. */
+#include "tests/frontend/onnx_pack.h"
+
+static kva_text attr_strings(const char *name, const char *names) {
+  kva_text a = {0};
+  pk_str(&a, 1, name);
+  pk_int(&a, 20, 8);
+  pk_names(&a, 9, names);
+  return a;
+}
+
+/* y = (a + b) a of scalars, and its gradient by `xs` at `inputs`. */
+static kva_text gradient_model(const char *xs, const char *inputs, const char *y) {
+  kva_text g = {0}, n = pk_node("Gradient", inputs, "da db", "gradient"), target = {0};
+  pk_str(&n, 7, "ai.onnx.preview.training");
+  pk_sub(&n, 5, attr_strings("xs", xs));
+  pk_str(&target, 1, "y");
+  pk_int(&target, 20, 3);
+  pk_str(&target, 4, y);
+  pk_sub(&n, 5, target);
+  pk_sub(&g, 1, pk_node("Add", "a b", "c", "add"));
+  pk_sub(&g, 1, pk_node("Mul", "c a", "y", "mul"));
+  pk_sub(&g, 1, n);
+  pk_sub(&g, 11, pk_value("a", KVA_F32, ""));
+  pk_sub(&g, 11, pk_value("b", KVA_F32, ""));
+  pk_sub(&g, 12, pk_value("da", KVA_F32, ""));
+  pk_sub(&g, 12, pk_value("db", KVA_F32, ""));
+  kva_text m = pk_model(g, 12);
+  pk_sub(&m, 8, pk_opset("ai.onnx.preview.training", 1));
+  return m;
+}
+
+static void check(const char *y, double da, double db) {
+  kva_diag *diag = kva_diag_create();
+  kva_module *m = NULL;
+  kva_text bytes = gradient_model("a b", "a b", y);
+  kva_ref_tensor *in[2] = {kva_ref_tensor_create(KVA_F32, 0, NULL), kva_ref_tensor_create(KVA_F32, 0, NULL)};
+  kva_ref_tensor *out[2] = {NULL};
+  in[0]->f[0] = 2, in[1]->f[0] = 3;
+  kva_status status = pk_load(&bytes, diag, &m);
+  if (!status)
+    status = kva_ref_run(m, m->functions.data[0], (const kva_ref_tensor *const *)in, out, NULL, NULL, NULL, NULL, diag);
+  if (status) kva_diag_print(diag, stderr);
+  assert_int_equal(status, KVA_OK);
+  assert_true(out[0]->f[0] == da && out[1]->f[0] == db);
+  for (int i = 0; i < 2; i++) kva_ref_tensor_free(in[i]), kva_ref_tensor_free(out[i]);
+  kva_module_destroy(m);
+  kva_diag_destroy(diag);
+  kva_text_free(&bytes);
+}
+
+static void test_gradients(void **unused) {
+  (void)unused;
+  check("y", 7, 2);
+  check("c", 1, 1);
+  check("b", 0, 1);
+}
+
+static void test_refusals(void **unused) {
+  (void)unused;
+  pk_expect(gradient_model("a b", "b a", "y"), KVA_UNSUPPORTED, "input 0 is not 'a': gradients at other values");
+  pk_expect(gradient_model("a b", "a b", "z"), KVA_UNSUPPORTED, "y is 'z', expected one float of this graph");
+  pk_expect(gradient_model("a", "a b", "y"), KVA_INVALID, "do not fit each other");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_gradients), cmocka_unit_test(test_refusals)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}

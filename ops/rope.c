@@ -4,7 +4,8 @@
  *
  * cos and sin have R/2 <= D/2 as last dimension; pair i < R/2 is (i, i + R/2), or (2i, 2i + 1) when `interleaved`;
  * channels from R on pass through. The leading dimensions of cos and sin broadcast to x's ([T, R/2], [B, 1, T, R/2]).
- * Gradient: the rotation back, rope(dy, cos, -sin). cos and sin are constants of the model: no gradient goes to them.
+ * Gradient: dx is the rotation back, rope(dy, cos, -sin). dcos sums x dy over both channels of a pair, dsin sums
+ * rope(x, 0, 1) dy, each over what the table is broadcast to.
  * Tolerance 4: two products and a sum in float (double for double), one rounding. */
 #include "ops/build.h"
 #include "ops/check.h"
@@ -69,10 +70,47 @@ kva_status kva_rope_ref(kva_ref *r, const kva_node *n, const kva_ref_tensor *con
   return KVA_OK;
 }
 
+/* The channels of v that rotate, in the dtype of the tables. */
+static kva_value *rotated_channels(kva_builder *b, kva_value *v, const kva_type *table) {
+  const kva_type *type = v->type;
+  kva_dim starts[KVA_MAX_RANK], shape[KVA_MAX_RANK];
+  for (uint32_t k = 0; k < type->rank; k++) {
+    starts[k] = kva_expr_const(b->m->exprs, 0);
+    shape[k] = type->dims[k];
+  }
+  shape[type->rank - 1] = kva_expr_muli(b->m->exprs, table->dims[table->rank - 1], 2);
+  const kva_slice_attrs attrs = {.starts = {type->rank, starts}, .shape = {type->rank, shape}};
+  return kva_cast(b, kva_build(b, KVA_OP_slice, 1, &v, &attrs), table->dtype);
+}
+
+/* x dy over the channels that rotate, summed over pairs and what `table` is broadcast to. */
+static kva_value *table_gradient(kva_builder *b, kva_value *x, kva_value *dy, const kva_type *table, bool interleaved) {
+  kva_value *product = kva_mul(b, x, dy);
+  uint32_t rank = product->type->rank, pairs = interleaved ? rank - 1 : rank;
+  kva_dim shape[KVA_MAX_RANK + 1];
+  memcpy(shape, product->type->dims, sizeof *shape * rank);
+  shape[pairs] = table->dims[table->rank - 1];
+  shape[2 * rank - 1 - pairs] = kva_expr_const(b->m->exprs, 2);
+  kva_value *by_pair = kva_reshape(b, product, rank + 1, shape);
+  return kva_reduce_to(b, kva_reduce(b, KVA_OP_reduce_sum, by_pair, 1, &(int64_t){2 * rank - 1 - pairs}, false), table);
+}
+
 kva_status kva_rope_vjp(kva_vjp *c, kva_node *n) {
-  if (!c->wants[0]) return KVA_OK;
-  kva_value *operands[3] = {c->grad_out[0], kva_operand(n, 1), kva_neg(c->b, kva_operand(n, 2))};
-  c->grad_in[0] = kva_build(c->b, KVA_OP_rope, 3, operands, n->attrs);
+  kva_builder *b = c->b;
+  bool interleaved = ((const kva_rope_attrs *)n->attrs)->interleaved;
+  const kva_type *table = kva_operand_type(n, 1);
+  kva_value *operands[3] = {c->grad_out[0], kva_operand(n, 1), kva_neg(b, kva_operand(n, 2))};
+  if (c->wants[0]) c->grad_in[0] = kva_build(b, KVA_OP_rope, 3, operands, n->attrs);
+  if (!c->wants[1] && !c->wants[2]) return KVA_OK;
+  if (kva_operand_type(n, 0)->rank == KVA_MAX_RANK)
+    return kva_fail(b->m->diag, KVA_UNSUPPORTED, &n->loc, "kv.rope: no gradient for tables of %d dimensions",
+                    KVA_MAX_RANK);
+  kva_value *x = rotated_channels(b, kva_operand(n, 0), table), *dy = rotated_channels(b, c->grad_out[0], table);
+  kva_value *zeros = kva_zeros(b, table);
+  kva_value *ones = kva_expand_like(b, kva_const_scalar(b, table->dtype, 1), table);
+  kva_value *turned = kva_build(b, KVA_OP_rope, 3, (kva_value *[]){x, zeros, ones}, n->attrs);
+  if (c->wants[1]) c->grad_in[1] = table_gradient(b, x, dy, table, interleaved);
+  if (c->wants[2]) c->grad_in[2] = table_gradient(b, turned, dy, table, interleaved);
   return KVA_OK;
 }
 

@@ -229,7 +229,7 @@ static kva_value *angles_of(kva_builder *b, kva_value *v, bool interleaved) {
   return sliced_angles(b, v, interleaved);
 }
 
-/* rope has no gradient with respect to its angles. */
+/* Angles that train stay spelled out: their gradient through rope turns x a second time, in kernels of its own. */
 static bool may_be_angles(const kva_builder *b, const kva_value *v) {
   return !b->m->train || !kva_depends_on_parameters(v);
 }

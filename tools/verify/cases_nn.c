@@ -13,7 +13,7 @@
 #define LR \
   { "", .lo = 0.01, .hi = 0.1 }
 #define TABLE(shape) \
-  { shape, .lo = -1, .hi = 1, .constant = true }
+  { shape, .lo = -1, .hi = 1 }
 #define PAGES(shape, list) \
   { shape, .dtype = KVA_I32, .values = list }
 #define POSITIONS(list) \

@@ -6,6 +6,8 @@
  * types, bfloat16 with a relative tolerance of at least two of its units. Outputs of a model that draws random numbers
  * have the recorded shape, type and distribution. */
 #include "ops/ids.h"
+#include "runtime/exe/files.h"
+#include "runtime/npy.h"
 #include "tools/cli.h"
 
 #include <dirent.h>
@@ -32,7 +34,7 @@ const kva_verb kva_verb_conform = {
     run};
 
 typedef struct conform_options {
-  const char *filter, *expected;
+  const char *filter, *expected, *output_dir;
   double rtol, atol;
   int64_t seconds;
   bool verbose, json;
@@ -318,6 +320,20 @@ static outcome compare_outputs(const interface *f, const kva_tensor *out, const 
   return result;
 }
 
+/* Output k as output_<k>.npy; tensors of a list as output_<k>_<i>.npy. */
+static outcome write_outputs(const interface *f, const kva_tensor *out, const conform_options *o, kva_diag *diag,
+                             kva_text *why) {
+  for (uint32_t k = 0; k < f->n_outputs; k++)
+    for (uint32_t i = 0; i < f->outputs[k].n; i++) {
+      char path[4096];
+      const char *form = f->outputs[k].kind == KVA_VALUE_TENSOR ? "%s/output_%u.npy" : "%s/output_%u_%u.npy";
+      snprintf(path, sizeof path, form, o->output_dir, k, i);
+      kva_status status = kva_npy_write(path, out++, diag);
+      if (status) return outcome_of(status, diag, why);
+    }
+  return OUTCOME_PASS;
+}
+
 static outcome run_data_set(kva_session *s, const char *data_set, const char *light_output, interface *f,
                             const conform_options *o, kva_diag *diag, kva_text *why) {
   const kva_program *p = kva_session_program_desc(s, 0);
@@ -326,8 +342,9 @@ static outcome run_data_set(kva_session *s, const char *data_set, const char *li
   if (status == KVA_OK) status = light_output ? light_input(p, in) : read_inputs(f, p, data_set, diag, in);
   if (status == KVA_OK && (status = kva_session_run(s, 0, in, out)) != KVA_OK)
     status = kva_fail(diag, status, NULL, "%s", kva_session_error(s));
-  outcome result =
-      status ? outcome_of(status, diag, why) : compare_outputs(f, out, data_set, light_output, o, diag, why);
+  outcome result = status          ? outcome_of(status, diag, why)
+                   : o->output_dir ? write_outputs(f, out, o, diag, why)
+                                   : compare_outputs(f, out, data_set, light_output, o, diag, why);
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);
   free(in);
   free(out);
@@ -354,7 +371,7 @@ static outcome run_data_sets(kva_session *s, const char *path, interface *f, con
     snprintf(name, sizeof name, "test_data_set_%d", k);
     if (!join(data_set, path, name) || access(data_set, R_OK) != 0) break;
     result = run_data_set(s, data_set, NULL, f, o, diag, why);
-    if (is_for_first(f)) return result; /* other data sets may have other shapes */
+    if (is_for_first(f) || o->output_dir) return result; /* other data sets may have other shapes */
   }
   if (k == 0) kva_text_add(why, "no test_data_set_0");
   return k == 0 ? OUTCOME_FAIL : result;
@@ -569,6 +586,7 @@ static int run_chosen(const char *const *dirs, int n, conform_options *o) {
   kva_map *expected = NULL;
   paths cases = {0};
   kva_status status = kva_cli_target(&o->device, diag, &o->target);
+  if (!status && o->output_dir) status = kva_run_make_folder(o->output_dir, diag);
   if (!status && o->expected) status = read_expected(o->expected, diag, arena, &expected);
   if (!status) choose_cases(dirs, n, o, &cases);
   int code = status ? kva_cli_fail(status, diag) : EXIT_USAGE;
@@ -589,6 +607,7 @@ static int run(int argc, char **argv) {
       {"--rtol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.rtol, "relative tolerance (1e-3)"},
       {"--atol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.atol, "absolute tolerance (1e-7)"},
       {"--time-limit", NULL, "SECONDS", KVA_OPTION_COUNT, &o.seconds, "of one case (60)"},
+      {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write a case's outputs instead of comparing them"},
       KVA_DEVICE_OPTIONS(&o.device),
       {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.verbose, "print every case, with the reason of skips"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a line"},

@@ -34,6 +34,9 @@ typedef struct kva_load_options {
   /* Inputs of an ONNX graph whose first extent is 1 accept any batch: that extent becomes symbol B, which may be
    * pinned. Declared first extents of other types are then not compared. A graph that relies on the 1 fails to load. */
   bool free_batch;
+  /* Every extent above 1 of an input of an ONNX graph is a symbol of its own; what types declare is not compared. To
+   * see what a model asks of its shapes. */
+  bool free_extents;
   bool in_memory;              /* the model has no folder: external data is an error */
   const kva_module *data_from; /* a dump borrows large constants, printed as hashes, from here; or NULL */
   /* Called for every input of an ONNX graph (NULL: never). Returns a value that replaces the input by a constant, else

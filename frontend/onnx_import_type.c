@@ -61,6 +61,8 @@ static kva_status import_dim(kva_import *im, const char *input, uint32_t axis, b
                        (long long)d->dim_value);
     if (shared && im->options && im->options->free_batch && axis == 0 && d->dim_value == 1)
       return symbol(im, "B", "B", out);
+    if (shared && im->options && im->options->free_extents && d->dim_value > 1)
+      return symbol(im, NULL, kva_arena_printf(im->m->arena, "%s_%u", input, axis), out);
     *out = kva_expr_const(im->m->exprs, d->dim_value);
     return KVA_OK;
   }
@@ -174,7 +176,9 @@ static bool contradicts(const kva_pb_value_info *v, const kva_type *t, uint32_t 
 
 void kva_import_check_type(kva_import *im, const kva_pb_value_info *v, const kva_value *value) {
   kva_text what = {0};
-  if (contradicts(v, value->type, im->options && im->options->free_batch, &what))
+  const kva_load_options *o = im->options;
+  uint32_t compared_from = o && o->free_extents ? KVA_MAX_RANK : o && o->free_batch;
+  if (contradicts(v, value->type, compared_from, &what))
     kva_warn_counted(im->c.diag, &im->loc, "'%s' is declared %s", kva_pb_str(v->name), what.data);
   kva_text_free(&what);
 }

@@ -238,6 +238,22 @@ static kva_status apply_precision(kva_onnx_call *k, attention *a) {
   return KVA_OK;
 }
 
+static bool has_known_heads(const attention *a) {
+  return kva_expr_is_const(kva_onnx_dim(a->q, 3), NULL) && kva_expr_is_const(kva_onnx_dim(a->value, 3), NULL);
+}
+
+/* The result: one operator, or written out, in float, where the size of a head is symbolic, which kernels cannot take.
+ */
+static kva_value *attend(kva_onnx_call *k, attention *a) {
+  kva_value *in[] = {a->q, a->key, a->value, a->mask};
+  if (has_known_heads(a)) return kva_build(k->b, KVA_OP_attention, a->mask ? 4 : 3, in, &a->attrs);
+  kva_dtype t = a->q->type->dtype == KVA_F64 ? KVA_F64 : KVA_F32;
+  a->q = kva_cast(k->b, a->q, t);
+  a->key = kva_cast(k->b, a->key, t);
+  if (a->mask && a->mask->type->dtype != KVA_BOOL) a->mask = kva_cast(k->b, a->mask, t);
+  return product_of_heads(k->b, scores_output(k, a, 3), kva_cast(k->b, a->value, t), false);
+}
+
 kva_status kva_onnx_attention(kva_onnx_call *k) {
   int64_t left, right;
   kva_dtype t = kva_onnx_in(k, 0)->type->dtype;
@@ -258,8 +274,7 @@ kva_status kva_onnx_attention(kva_onnx_call *k) {
     kva_value *scores = scores_output(k, &a, kva_onnx_int(k, "qk_matmul_output_mode", 0));
     kva_onnx_set_out(k, OUT_SCORES, kva_cast(k->b, scores, t));
   }
-  kva_value *in[] = {a.q, a.key, a.value, a.mask};
-  kva_value *y = kva_cast(k->b, kva_build(k->b, KVA_OP_attention, a.mask ? 4 : 3, in, &a.attrs), t);
+  kva_value *y = kva_cast(k->b, attend(k, &a), t);
   return kva_onnx_done(k, a.flat ? kva_onnx_join_heads(k->b, y) : y);
 }
 

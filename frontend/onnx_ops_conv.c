@@ -12,9 +12,20 @@ static kva_status read_group(kva_onnx_call *k, int64_t *out) {
   return *out < 1 ? kva_onnx_fail(k, KVA_INVALID, "attribute 'group': %lld", (long long)*out) : KVA_OK;
 }
 
+/* The weights with the extents that attribute kernel_shape gives their windows. */
+static kva_value *shaped_weight(kva_onnx_call *k, kva_value *weight) {
+  kva_ints shape = kva_onnx_ints(k, "kernel_shape");
+  for (uint32_t i = 0; i < shape.n && i + 2 < weight->type->rank; i++)
+    if (shape.v[i] > 0)
+      weight = kva_onnx_with_extent(k, weight, i + 2, kva_expr_const(kva_onnx_exprs(k), shape.v[i]),
+                                    "weights of a convolution");
+  return weight;
+}
+
 kva_status kva_onnx_convolve(kva_onnx_call *k, kva_value *x, kva_value *weight, kva_value **out) {
   kva_onnx_window w;
   int64_t group;
+  weight = shaped_weight(k, weight);
   KVA_TRY(kva_onnx_read_window(k, weight, &w));
   KVA_TRY(kva_onnx_resolve_same(k, &w));
   KVA_TRY(read_group(k, &group));

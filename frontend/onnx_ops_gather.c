@@ -9,12 +9,28 @@ kva_status kva_onnx_gather_op(kva_onnx_call *k) {
   return kva_onnx_done(k, kva_onnx_gather(k->b, x, kva_onnx_in(k, 1), axis));
 }
 
+/* v with extents within those of x, which they have to be beside the axis: where that is not provable it is assumed. */
+static kva_value *within(kva_onnx_call *k, kva_value *v, const kva_value *x, uint32_t axis, const char *user) {
+  kva_expr_ctx *e = kva_onnx_exprs(k);
+  uint32_t rank = v->type->rank;
+  kva_dim dims[KVA_MAX_RANK];
+  if (!k->b->assumes || rank != x->type->rank) return v;
+  for (uint32_t i = 0; i < rank; i++) {
+    kva_dim own = kva_onnx_dim(v, i), least = kva_expr_min(e, own, kva_onnx_dim(x, i));
+    bool known = kva_expr_is_const(own, NULL) && kva_expr_is_const(kva_onnx_dim(x, i), NULL);
+    dims[i] = i == axis || known ? own : least;
+  }
+  return kva_assume(k->b, v, dims, user);
+}
+
 kva_status kva_onnx_gather_elements(kva_onnx_call *k) {
-  kva_value *x = kva_onnx_in(k, 0);
+  kva_value *x = kva_onnx_in(k, 0), *indices = kva_onnx_in(k, 1);
   uint32_t axis;
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
   kva_gather_elements_attrs attrs = {.axis = axis};
-  return kva_onnx_done(k, kva_build(k->b, KVA_OP_gather_elements, 2, k->n->inputs, &attrs));
+  kva_value *in[] = {x, within(k, indices, x, axis, "indices of GatherElements")};
+  kva_value *y = kva_build(k->b, KVA_OP_gather_elements, 2, in, &attrs);
+  return kva_onnx_done(k, k->b->failed ? y : kva_assume(k->b, y, indices->type->dims, "indices of GatherElements"));
 }
 
 /* The internal operators represent "none" by an absent reduction. */
@@ -35,7 +51,11 @@ kva_status kva_onnx_scatter_elements(kva_onnx_call *k) {
   KVA_TRY(reduction_of(k, &attrs.reduction));
   KVA_TRY(kva_onnx_axis(k, kva_onnx_int(k, "axis", 0), x->type->rank, &axis));
   attrs.axis = axis;
-  return kva_onnx_done(k, kva_build(k->b, KVA_OP_scatter_elements, 3, k->n->inputs, &attrs));
+  kva_value *indices = within(k, kva_onnx_in(k, 1), x, axis, "indices of ScatterElements");
+  kva_value *updates = kva_onnx_in(k, 2);
+  if (k->b->assumes && updates->type->rank == indices->type->rank)
+    updates = kva_assume(k->b, updates, indices->type->dims, "updates of ScatterElements");
+  return kva_onnx_done(k, kva_build(k->b, KVA_OP_scatter_elements, 3, (kva_value *[]){x, indices, updates}, &attrs));
 }
 
 kva_status kva_onnx_gather_nd(kva_onnx_call *k) {

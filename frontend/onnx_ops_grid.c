@@ -61,6 +61,7 @@ typedef struct sampling {
   border_rule border;
   bool aligned;
   kva_dtype t;     /* arithmetic type */
+  kva_value *grid; /* the sampled points of the model */
   kva_value *flat; /* x as [N, C, elements] */
   kva_dim dims[3]; /* N, C, sampled points */
   uint32_t n;      /* spatial axes */
@@ -187,9 +188,13 @@ static kva_status read_sampling(kva_onnx_call *k, sampling *s) {
   const char *mode = kva_onnx_string(k, "mode", "linear"), *border = kva_onnx_string(k, "padding_mode", "zeros");
   kva_value *x = kva_onnx_in(k, 0), *grid = kva_onnx_in(k, 1);
   uint32_t rank = x->type->rank;
+  if (rank >= 4 && grid->type->rank == rank) {
+    grid = kva_onnx_with_extent(k, grid, rank - 1, kva_expr_const(kva_onnx_exprs(k), rank - 2), "points of GridSample");
+    grid = kva_onnx_with_extent(k, grid, 0, kva_onnx_dim(x, 0), "points of GridSample");
+  }
   if (rank < 4 || rank > 5 || grid->type->rank != rank || !kva_expr_is(kva_onnx_dim(grid, rank - 1), rank - 2))
     return kva_onnx_fail(k, KVA_UNSUPPORTED, "expected 2-D or 3-D images and a grid of their points");
-  *s = (sampling){.b = k->b, .n = rank - 2, .aligned = kva_onnx_int(k, "align_corners", 0) != 0};
+  *s = (sampling){.b = k->b, .grid = grid, .n = rank - 2, .aligned = kva_onnx_int(k, "align_corners", 0) != 0};
   s->mode = strstr(mode, "linear") ? SAMPLE_LINEAR : strstr(mode, "cubic") ? SAMPLE_CUBIC : SAMPLE_NEAREST;
   s->border = !strcmp(border, "border") ? BORDER_CLAMP : !strcmp(border, "reflection") ? BORDER_REFLECT : BORDER_ZEROS;
   set_image(s, x, kva_onnx_dim(x, 0), kva_onnx_dim(x, 1), kva_onnx_product(k->b, grid->type->dims, 1, rank - 1));
@@ -201,7 +206,7 @@ kva_status kva_onnx_grid_sample(kva_onnx_call *k) {
   sampling s;
   KVA_TRY(read_sampling(k, &s));
   kva_dim flat[3] = {s.dims[0], s.dims[2], kva_expr_const(kva_onnx_exprs(k), s.n)}, points[2] = {s.dims[0], s.dims[2]};
-  kva_value *grid = kva_reshape(b, kva_cast(b, kva_onnx_in(k, 1), s.t), 3, flat), *positions[MAX_AXES] = {NULL};
+  kva_value *grid = kva_reshape(b, kva_cast(b, s.grid, s.t), 3, flat), *positions[MAX_AXES] = {NULL};
   for (uint32_t i = 0; i < s.n; i++) {
     kva_dim at = kva_expr_const(kva_onnx_exprs(k), s.n - 1 - i), one = kva_expr_const(kva_onnx_exprs(k), 1);
     kva_value *g = kva_reshape(b, kva_onnx_slice(b, grid, 2, at, one), 2, points);
@@ -210,7 +215,7 @@ kva_status kva_onnx_grid_sample(kva_onnx_call *k) {
   kva_value *y = sample_at(&s, positions);
   if (b->failed) return KVA_INVALID;
   kva_dim out[5] = {s.dims[0], s.dims[1]};
-  for (uint32_t i = 0; i < s.n; i++) out[i + 2] = kva_onnx_dim(kva_onnx_in(k, 1), i + 1);
+  for (uint32_t i = 0; i < s.n; i++) out[i + 2] = kva_onnx_dim(s.grid, i + 1);
   return kva_onnx_done(k, kva_cast(b, kva_reshape(b, y, s.n + 2, out), kva_onnx_in(k, 0)->type->dtype));
 }
 

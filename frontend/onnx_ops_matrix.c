@@ -248,6 +248,7 @@ kva_status kva_onnx_det(kva_onnx_call *k) {
   kva_value *x = kva_onnx_in(k, 0);
   uint32_t rank = x->type->rank;
   int64_t n;
+  if (rank >= 2) x = kva_onnx_with_extent(k, x, rank - 2, kva_onnx_dim(x, rank - 1), "the matrices of Det");
   if (rank < 2 || kva_onnx_dim(x, rank - 1) != kva_onnx_dim(x, rank - 2))
     return kva_onnx_fail(k, KVA_INVALID, "expected square matrices");
   if (!kva_expr_is_const(kva_onnx_dim(x, rank - 1), &n) || n < 1 || n > MAX_DETERMINANT)

@@ -220,6 +220,11 @@ static kva_value *input_scalar(kva_onnx_call *k, uint32_t i, kva_dtype t) {
 static kva_status read_suppression(kva_onnx_call *k, suppression *s) {
   kva_builder *b = k->b;
   kva_value *boxes = kva_onnx_in(k, 0), *scores = kva_onnx_in(k, 1);
+  if (boxes->type->rank == 3 && scores->type->rank == 3) {
+    boxes = kva_onnx_with_extent(k, boxes, 2, kva_expr_const(kva_onnx_exprs(k), 4), "the corners of boxes");
+    scores = kva_onnx_with_extent(k, scores, 0, kva_onnx_dim(boxes, 0), "the scores of boxes");
+    scores = kva_onnx_with_extent(k, scores, 2, kva_onnx_dim(boxes, 1), "the scores of boxes");
+  }
   if (boxes->type->rank != 3 || scores->type->rank != 3 || !kva_expr_is(kva_onnx_dim(boxes, 2), 4) ||
       kva_onnx_dim(boxes, 1) != kva_onnx_dim(scores, 2) || kva_onnx_dim(boxes, 0) != kva_onnx_dim(scores, 0))
     return kva_onnx_fail(k, KVA_INVALID, "expected boxes [B, N, 4] and scores [B, C, N]");

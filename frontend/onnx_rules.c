@@ -65,6 +65,15 @@ kva_status kva_onnx_fail(kva_onnx_call *k, kva_status status, const char *fmt, .
   return kva_fail(k->c->diag, status, &k->n->loc, "%s-%lld: %s", k->n->op_type, (long long)k->version, text);
 }
 
+kva_value *kva_onnx_with_extent(kva_onnx_call *k, kva_value *v, uint32_t axis, kva_dim extent, const char *user) {
+  kva_dim dims[KVA_MAX_RANK];
+  bool differ = kva_expr_is_const(extent, NULL) && kva_expr_is_const(v->type->dims[axis], NULL);
+  if (!k->b->assumes || differ) return v;
+  memcpy(dims, v->type->dims, sizeof *dims * v->type->rank);
+  dims[axis] = extent;
+  return kva_assume(k->b, v, dims, user);
+}
+
 kva_status kva_onnx_axis(kva_onnx_call *k, int64_t axis, uint32_t rank, uint32_t *out) {
   int64_t r = rank;
   if (axis < -r || axis >= r)

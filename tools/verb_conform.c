@@ -34,7 +34,7 @@ const kva_verb kva_verb_conform = {
     run};
 
 typedef struct conform_options {
-  const char *filter, *expected, *output_dir;
+  const char *filter, *expected, *mode, *output_dir;
   double rtol, atol;
   int64_t seconds;
   bool verbose, json;
@@ -224,6 +224,7 @@ typedef struct value {
 typedef struct interface {
   const char *data_set;
   bool fixes, random; /* fixes: small inputs are compiled in; random: the model draws numbers */
+  bool dynamic;       /* extents of inputs are symbols */
   uint32_t n_inputs, n_outputs;
   value inputs[MAX_VALUES], outputs[MAX_VALUES];
 } interface;
@@ -384,8 +385,11 @@ static bool draws_numbers(const kva_module *m) {
 }
 
 static kva_status load_case(const char *model, interface *f, kva_diag *diag, kva_module **out) {
-  kva_load_options options = {
-      .fixed_input = fix_input, .list_input = list_input, .output = note_output, .input_user = f};
+  kva_load_options options = {.fixed_input = fix_input,
+                              .list_input = list_input,
+                              .output = note_output,
+                              .input_user = f,
+                              .free_extents = f->dynamic};
   KVA_TRY(kva_load_model(model, &options, diag, out));
   f->random = draws_numbers(*out);
   return KVA_OK;
@@ -408,10 +412,15 @@ static step_counts count_steps(const kva_program *p, const char *device) {
   return n;
 }
 
+static bool is_dynamic(const conform_options *o) {
+  return o->mode && !strcmp(o->mode, "dynamic");
+}
+
 static outcome run_case(const char *path, const conform_options *o, step_counts *steps, kva_text *why) {
   char model[4096], data_set[4096];
   snprintf(model, sizeof model, has_suffix(path, ".onnx") ? "%s" : "%s/model.onnx", path);
   static interface f; /* of this process's only case */
+  f.dynamic = is_dynamic(o);
   f.data_set = join(data_set, path, "test_data_set_0") && access(data_set, R_OK) == 0 ? data_set : NULL;
   const kva_session_options so = {.threads = 1, .device = o->device.device};
   kva_diag *diag = kva_diag_create();
@@ -608,6 +617,7 @@ static int run(int argc, char **argv) {
       {"--atol", NULL, "X", KVA_OPTION_NOT_NEGATIVE, &o.atol, "absolute tolerance (1e-7)"},
       {"--time-limit", NULL, "SECONDS", KVA_OPTION_COUNT, &o.seconds, "of one case (60)"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write a case's outputs instead of comparing them"},
+      {"--mode", NULL, "static|dynamic", KVA_OPTION_WORD, &o.mode, "extents as declared, or all symbolic"},
       KVA_DEVICE_OPTIONS(&o.device),
       {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.verbose, "print every case, with the reason of skips"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a line"},

@@ -9,13 +9,13 @@
 #include "runtime/exe/files.h"
 #include "runtime/npy.h"
 #include "tools/cli.h"
+#include "tools/driver/differences.h"
+#include "tools/driver/isolate.h"
 
 #include <dirent.h>
 #include <math.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 static int run(int argc, char **argv);
@@ -30,6 +30,9 @@ const kva_verb kva_verb_conform = {
     "many\n"
     "steps ran on the CPU instead. Exit code 0: none failed; with --expected, whose lines are `skip NAME reason` or\n"
     "`FAIL NAME reason`: all cases did what the file says.\n\n"
+    "With --grad: the gradient of a weighted sum of a case's float outputs, by its float inputs, is compared with "
+    "slopes\n"
+    "of the reference in double. A last line says how many operators were compared.\n\n"
     "Example:\n  kvasir conform onnx-suite/data/node --filter softmax -v",
     run};
 
@@ -37,7 +40,7 @@ typedef struct conform_options {
   const char *filter, *expected, *mode, *output_dir;
   double rtol, atol;
   int64_t seconds;
-  bool verbose, json;
+  bool verbose, json, gradients;
   kva_device_choice device;
   kva_target_options target;
 } conform_options;
@@ -442,46 +445,93 @@ static outcome run_case(const char *path, const conform_options *o, step_counts 
   return result;
 }
 
+/* ---- gradients of one case --------------------------------------------------------------------------------------- */
+
+/* What a case says of an operator. */
+typedef struct case_gradient {
+  char op[64];   /* the only operator of the model; "": it has several */
+  bool constant; /* no gradient flows, and none should */
+} case_gradient;
+
+static void name_operator(const char *model, case_gradient *g) {
+  kva_arena *arena = kva_arena_create();
+  kva_diag *diag = kva_diag_create();
+  kva_check_report report = {0};
+  if (kva_check_model(model, arena, diag, &report) == KVA_OK && report.rows.len == 1)
+    snprintf(g->op, sizeof g->op, "%s", report.rows.data[0].op_type);
+  kva_diag_destroy(diag);
+  kva_arena_destroy(arena);
+}
+
+/* The tensors of the model's inputs, in order; they stay those of f. */
+static uint32_t collect_inputs(const interface *f, kva_ref_tensor **out) {
+  uint32_t n = 0;
+  for (uint32_t k = 0; k < f->n_inputs; k++)
+    for (uint32_t i = 0; i < f->inputs[k].n && i < f->inputs[k].data.n && n < MAX_VALUES; i++)
+      out[n++] = f->inputs[k].data.items[i];
+  return n;
+}
+
+static kva_status check_gradient(const char *model, interface *f, kva_diag *diag, case_gradient *g) {
+  kva_ref_tensor *inputs[MAX_VALUES];
+  kva_differences found = {0};
+  kva_module *m = NULL;
+  KVA_TRY(load_case(model, f, diag, &m));
+  kva_diag_clear(diag);
+  bool known = collect_inputs(f, inputs) == m->functions.data[0]->graph->inputs.len;
+  kva_status status = f->random ? kva_fail(diag, KVA_UNSUPPORTED, NULL, "it draws numbers")
+                      : known   ? kva_check_differences(m, inputs, diag, &found)
+                                : kva_fail(diag, KVA_UNSUPPORTED, NULL, "an input is missing");
+  kva_module_destroy(m);
+  g->constant = !found.inputs;
+  return status;
+}
+
+static outcome run_gradient_case(const char *path, case_gradient *g, kva_text *why) {
+  char model[4096], data_set[4096];
+  if (has_suffix(path, ".onnx") || !join(model, path, "model.onnx") || !join(data_set, path, "test_data_set_0"))
+    return OUTCOME_SKIP;
+  static interface f; /* of this process's only case */
+  f.data_set = data_set;
+  kva_diag *diag = kva_diag_create();
+  name_operator(model, g);
+  kva_status status = check_gradient(model, &f, diag, g);
+  if (status == KVA_INVALID || status == KVA_UNSUPPORTED) {
+    f.fixes = true;
+    kva_diag_clear(diag);
+    status = check_gradient(model, &f, diag, g);
+  }
+  outcome result = status == KVA_OK ? OUTCOME_PASS : outcome_of(status, diag, why);
+  for (uint32_t i = 0; i < f.n_inputs; i++) kva_list_value_free(&f.inputs[i].data);
+  kva_diag_destroy(diag);
+  return result;
+}
+
 /* ---- one process per case ---------------------------------------------------------------------------------------- */
 
-/* Sends the result of a case's process: its steps, then the reason of a failure. */
-static bool tell(int fd, const step_counts *steps, const kva_text *why, size_t size) {
-  if (write(fd, steps, sizeof *steps) != sizeof *steps) return false;
-  return !why->len || write(fd, why->data, why->len < size ? why->len : size - 1) >= 0;
+typedef struct case_result {
+  step_counts steps;
+  case_gradient gradient;
+} case_result;
+
+typedef struct isolated_case {
+  const char *path;
+  const conform_options *o;
+  case_result found;
+} isolated_case;
+
+static int work_on_case(void *user, kva_text *why) {
+  isolated_case *c = user;
+  if (c->o->gradients) return (int)run_gradient_case(c->path, &c->found.gradient, why);
+  return (int)run_case(c->path, c->o, &c->found.steps, why);
 }
 
-static void hear(int fd, step_counts *steps, char *why, size_t size) {
-  size_t len = 0;
-  if (read(fd, steps, sizeof *steps) != sizeof *steps) *steps = (step_counts){0};
-  for (ssize_t n; len + 1 < size && (n = read(fd, why + len, size - 1 - len)) > 0;) len += (size_t)n;
-  why[len] = 0;
-}
-
-static outcome run_isolated(const char *path, const conform_options *o, step_counts *steps, char *why, size_t size) {
-  int pipe_fd[2];
-  *steps = (step_counts){0};
-  why[0] = 0;
-  if (pipe(pipe_fd) != 0) return OUTCOME_FAIL;
-  fflush(NULL);
-  pid_t pid = fork();
-  if (pid == 0) {
-    close(pipe_fd[0]);
-    alarm((unsigned)o->seconds);
-    kva_text text = {0};
-    outcome result = run_case(path, o, steps, &text);
-    _exit(tell(pipe_fd[1], steps, &text, size) ? result : OUTCOME_FAIL);
-  }
-  close(pipe_fd[1]);
-  hear(pipe_fd[0], steps, why, size);
-  close(pipe_fd[0]);
-  int wait_status = 0;
-  if (pid < 0 || waitpid(pid, &wait_status, 0) != pid) return OUTCOME_FAIL;
-  if (WIFEXITED(wait_status)) return (outcome)WEXITSTATUS(wait_status);
-  if (WTERMSIG(wait_status) == SIGALRM)
-    snprintf(why, size, "took longer than %lld s", (long long)o->seconds);
-  else
-    snprintf(why, size, "ended by signal %d (%s)", WTERMSIG(wait_status), strsignal(WTERMSIG(wait_status)));
-  return OUTCOME_FAIL;
+static outcome run_isolated(const char *path, const conform_options *o, case_result *found, char *why, size_t size) {
+  isolated_case c = {.path = path, .o = o};
+  const kva_isolated job = {work_on_case, &c, &c.found, sizeof c.found, o->seconds};
+  int code = kva_isolate(&job, why, size);
+  *found = c.found;
+  return code < 0 ? OUTCOME_FAIL : (outcome)code;
 }
 
 static void print_case(const char *path, outcome result, const char *why, const conform_options *o) {
@@ -532,49 +582,93 @@ static const char *expected_of(const kva_map *expected, const char *path) {
 
 /* ---- all cases --------------------------------------------------------------------------------------------------- */
 
+/* Cases of an operator whose gradient was compared. */
+typedef struct operator_row {
+  char name[64];
+  size_t passed, failed;
+} operator_row;
+
 typedef struct summary {
   size_t passed, failed, skipped, unexpected;
   step_counts steps;
+  kva_arena *arena;
+  KVA_VEC(operator_row) operators;
 } summary;
 
-static void count(summary *sum, outcome result, const step_counts *steps) {
+static void count_operator(summary *sum, outcome result, const case_gradient *g) {
+  uint32_t k = 0;
+  if (result == OUTCOME_SKIP) return;
+  if (!*g->op || (g->constant && result == OUTCOME_PASS)) return;
+  while (k < sum->operators.len && strcmp(sum->operators.data[k].name, g->op) != 0) k++;
+  if (k == sum->operators.len) {
+    operator_row row = {{0}, 0, 0};
+    memcpy(row.name, g->op, sizeof row.name);
+    KVA_PUSH(sum->arena, &sum->operators, row);
+  }
+  ++*(result == OUTCOME_PASS ? &sum->operators.data[k].passed : &sum->operators.data[k].failed);
+}
+
+static void count(summary *sum, outcome result, const case_result *found) {
   ++*(result == OUTCOME_PASS ? &sum->passed : result == OUTCOME_SKIP ? &sum->skipped : &sum->failed);
-  sum->steps.device += steps->device;
-  sum->steps.cpu += steps->cpu;
-  sum->steps.constant_cases += steps->constant_cases;
+  sum->steps.device += found->steps.device;
+  sum->steps.cpu += found->steps.cpu;
+  sum->steps.constant_cases += found->steps.constant_cases;
+  count_operator(sum, result, &found->gradient);
+}
+
+static void print_operators(const summary *sum, const conform_options *o) {
+  size_t green = 0, n = sum->operators.len;
+  for (size_t i = 0; i < n; i++) {
+    const operator_row *row = &sum->operators.data[i];
+    green += !row->failed;
+    if (o->verbose && !o->json) printf("%-32s %zu of %zu cases\n", row->name, row->passed, row->passed + row->failed);
+  }
+  printf(o->json ? "{\"operators\": %zu, \"green\": %zu}\n"
+                 : "%zu operators have a gradient that was compared, %zu of them right in every case\n",
+         n, green);
+}
+
+static void print_steps(const summary *sum, const conform_options *o) {
+  printf("%llu kernels and copies ran on %s (%s), %llu on the CPU instead; %llu cases have constant outputs\n",
+         (unsigned long long)sum->steps.device, o->device.device, o->target.arch, (unsigned long long)sum->steps.cpu,
+         (unsigned long long)sum->steps.constant_cases);
+}
+
+static void print_json_summary(const summary *sum) {
+  printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu, \"device_steps\": %llu, \"cpu_steps\": %llu, "
+         "\"constant_cases\": %llu}\n",
+         sum->passed, sum->failed, sum->skipped, (unsigned long long)sum->steps.device,
+         (unsigned long long)sum->steps.cpu, (unsigned long long)sum->steps.constant_cases);
 }
 
 static void print_summary(const summary *sum, const conform_options *o) {
-  const char *device = o->device.device ? o->device.device : "cpu";
-  unsigned long long here = sum->steps.device, cpu = sum->steps.cpu, constant = sum->steps.constant_cases;
-  if (o->json) {
-    printf("{\"passed\": %zu, \"failed\": %zu, \"skipped\": %zu, \"device_steps\": %llu, \"cpu_steps\": %llu, "
-           "\"constant_cases\": %llu}\n",
-           sum->passed, sum->failed, sum->skipped, here, cpu, constant);
-    return;
-  }
-  printf("%zu passed, %zu failed, %zu skipped\n", sum->passed, sum->failed, sum->skipped);
-  if (strcmp(device, "cpu") != 0)
-    printf("%llu kernels and copies ran on %s (%s), %llu on the CPU instead; %llu cases have constant outputs\n", here,
-           device, o->target.arch, cpu, constant);
+  if (o->json)
+    print_json_summary(sum);
+  else
+    printf("%zu passed, %zu failed, %zu skipped\n", sum->passed, sum->failed, sum->skipped);
+  if (o->gradients)
+    print_operators(sum, o);
+  else if (!o->json && o->device.device && strcmp(o->device.device, "cpu") != 0)
+    print_steps(sum, o);
 }
 
 /* expected: what read_expected gave; NULL: every case is to pass or to be skipped. */
 static int run_all(const paths *cases, const kva_map *expected, const conform_options *o) {
-  summary sum = {0};
+  summary sum = {.arena = kva_arena_create()};
   for (size_t i = 0; i < cases->n; i++) {
     char why[1024];
-    step_counts steps;
-    outcome result = run_isolated(cases->v[i], o, &steps, why, sizeof why);
+    case_result found;
+    outcome result = run_isolated(cases->v[i], o, &found, why, sizeof why);
     const char *wanted = expected ? expected_of(expected, cases->v[i]) : outcome_name(result);
     print_case(cases->v[i], result, why, o);
-    count(&sum, result, &steps);
-    if (!strcmp(wanted, outcome_name(result))) continue;
+    count(&sum, result, &found);
+    if (!strcmp(wanted, outcome_name(result)) || (o->gradients && result == OUTCOME_SKIP)) continue;
     sum.unexpected++;
     fprintf(stderr, "UNEXPECTED %s %s, which %s lists as %s: %s\n", outcome_name(result), cases->v[i], o->expected,
             wanted, why);
   }
   print_summary(&sum, o);
+  kva_arena_destroy(sum.arena);
   return (expected ? sum.unexpected : sum.failed) ? EXIT_NO : EXIT_DONE;
 }
 
@@ -618,6 +712,7 @@ static int run(int argc, char **argv) {
       {"--time-limit", NULL, "SECONDS", KVA_OPTION_COUNT, &o.seconds, "of one case (60)"},
       {"--output", "-o", "DIR", KVA_OPTION_STRING, &o.output_dir, "write a case's outputs instead of comparing them"},
       {"--mode", NULL, "static|dynamic", KVA_OPTION_WORD, &o.mode, "extents as declared, or all symbolic"},
+      {"--grad", NULL, NULL, KVA_OPTION_FLAG, &o.gradients, "compare gradients with central differences instead"},
       KVA_DEVICE_OPTIONS(&o.device),
       {"--verbose", "-v", NULL, KVA_OPTION_FLAG, &o.verbose, "print every case, with the reason of skips"},
       {"--json", NULL, NULL, KVA_OPTION_FLAG, &o.json, "print one JSON object a line"},

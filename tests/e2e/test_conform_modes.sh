@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# The official ONNX suite with symbolic extents: `kvasir conform --mode dynamic`. The folder is
-# that of test_conform.sh.
+# The official ONNX suite with symbolic extents, and its gradients: `kvasir conform --mode dynamic` and `--grad`. The
+# folder is that of test_conform.sh.
 . "$(dirname "$0")/support.sh"
 
 if [ -z "${KVASIR_ONNX_SUITE_28:-}" ] && [ -f ../shared/onnx-suite-1.23.2.tar.xz ]; then
@@ -20,3 +20,13 @@ for operator in test_gather_elements test_scatter_elements test_gridsample_bilin
 done
 expect 0 conform "$suite" --mode dynamic --filter node/test_det_2d -v
 says "skip $suite/node/test_det_2d: Det-22: expected a known number of 1 to"
+
+# Gradients against slopes of the reference: how many operators, and which cases disagree. Sanitizers see a share.
+filter=(--filter /)
+[ -z "${KVASIR_SANITIZED:-}" ] || filter=(--filter node/test_r)
+expect 0 conform "$suite" "${filter[@]}" --grad --expected tests/onnx/gradients.txt
+tail -1 "$work/out"
+operators=$(sed -n 's/.* compared, \([0-9]*\) of them right in every case$/\1/p' "$work/out")
+[ -n "${KVASIR_SANITIZED:-}" ] || [ "$operators" -ge 125 ] || fail "only $operators operators have right gradients"
+expect 1 conform "$suite" --filter mode3_zero --grad
+says "gradient by input 0"

@@ -9,6 +9,7 @@ typedef struct cloner {
   kva_arena *scratch;
   kva_map *copies;    /* original pointer -> copy: types, strings of locations, tensors, bytes */
   kva_value **values; /* by id */
+  bool borrows;       /* tensors keep their data where they are */
 } cloner;
 
 static void *known_copy(cloner *c, const void *p) {
@@ -67,7 +68,7 @@ static const kva_tensor_data *clone_tensor(cloner *c, const kva_tensor_data *t) 
   if (copy) return copy;
   copy = kva_arena_memdup(c->to->arena, t, sizeof *t);
   copy->dims = kva_arena_memdup(c->to->arena, t->dims, t->rank * sizeof *t->dims);
-  if (t->bytes) copy->data = kva_arena_memdup(c->to->arena, t->data, (size_t)t->bytes);
+  if (t->bytes && !c->borrows) copy->data = kva_arena_memdup(c->to->arena, t->data, (size_t)t->bytes);
   remember(c, t, copy);
   return copy;
 }
@@ -217,18 +218,61 @@ static void clone_names(cloner *c, const kva_names *from) {
   KVA_PUSH(c->to->arena, &c->to->names, copy);
 }
 
-kva_module *kva_module_clone(const kva_module *m) {
+static cloner cloner_of(const kva_module *m) {
   cloner c = {.from = m, .to = kva_module_create(m->diag), .scratch = kva_arena_create()};
   c.copies = kva_map_create(c.scratch);
   c.values = KVA_NEW_ARRAY(c.scratch, kva_value *, m->next_value_id);
   c.to->exprs = kva_expr_ctx_clone(m->exprs, c.to->arena);
   c.to->name = clone_str(&c, m->name);
+  return c;
+}
+
+kva_module *kva_module_clone(const kva_module *m) {
+  cloner c = cloner_of(m);
   clone_states(&c);
   for (uint32_t i = 0; i < m->functions.len; i++) clone_function(&c, m->functions.data[i]);
   if (m->train) c.to->train = clone_train(&c, m->train);
   for (uint32_t i = 0; i < m->names.len; i++) clone_names(&c, m->names.data[i]);
   c.to->next_value_id = m->next_value_id;
   c.to->next_node_id = m->next_node_id;
+  kva_arena_destroy(c.scratch);
+  return c.to;
+}
+
+/* What nodes of a part read of others becomes an input. */
+static void add_part_inputs(cloner *c, const kva_node *n, kva_graph *g) {
+  for (uint32_t i = 0; i < n->n_operands; i++) {
+    const kva_value *v = n->operands[i].value;
+    if (!v || c->values[v->id]) continue;
+    clone_value(c, v, kva_graph_add_input(g, clone_type(c, v->type), NULL));
+  }
+}
+
+static void name_outputs(cloner *c, kva_function *f, uint32_t n, kva_value *const *outputs) {
+  const char **names = KVA_NEW_ARRAY(c->to->arena, const char *, n + 1);
+  for (uint32_t i = 0; i < n; i++)
+    names[i] = outputs[i]->name ? outputs[i]->name : kva_arena_printf(c->to->arena, "v%u", outputs[i]->id);
+  f->output_names = names;
+}
+
+kva_module *kva_module_part(const kva_module *m, const bool *keep, uint32_t n_outputs,
+                            const kva_value *const *outputs) {
+  cloner c = cloner_of(m);
+  c.borrows = true;
+  const kva_function *from = m->functions.data[0];
+  kva_function *f = kva_function_create(c.to, from->name);
+  f->loc = clone_loc(&c, from->loc);
+  for (const kva_node *n = from->graph->first; n; n = n->next) {
+    if (!keep[n->id]) continue;
+    add_part_inputs(&c, n, f->graph);
+    clone_node(&c, n, f->graph);
+  }
+  c.to->next_value_id = m->next_value_id;
+  c.to->next_node_id = m->next_node_id;
+  kva_value **results = KVA_NEW_ARRAY(c.scratch, kva_value *, n_outputs + 1);
+  for (uint32_t i = 0; i < n_outputs; i++) results[i] = c.values[outputs[i]->id];
+  kva_node_create(f->graph, NULL, from->graph->last->op, n_outputs, results, 0, NULL, f->loc);
+  name_outputs(&c, f, n_outputs, results);
   kva_arena_destroy(c.scratch);
   return c.to;
 }

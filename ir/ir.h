@@ -229,6 +229,10 @@ kva_value *kva_graph_output(const kva_graph *g, uint32_t i);
 
 /* Deep copy of a module (text tests, train = forward + backward from one source). The copy has its own arena. */
 kva_module *kva_module_clone(const kva_module *m);
+/* A part of function 0 as a module: the nodes with keep[id], which read and write no state, and `outputs`, results of
+ * theirs. What they read of other nodes are inputs, with the ids and names of those values. Data of tensors are
+ * borrowed from m. Symbols that no input determines are the caller's to care for. */
+kva_module *kva_module_part(const kva_module *m, const bool *keep, uint32_t n_outputs, const kva_value *const *outputs);
 
 /* ---- checking and printing --------------------------------------------------------------------------------------- */
 

@@ -84,6 +84,9 @@ const kva_graph_pipeline *kva_graph_pipeline_at(uint32_t i);
 #define PASS(name, function, ...) kva_status function(kva_module *m, const kva_pass_options *options, bool *changed);
 #include "passes/passes.def"
 
+/* A type or an attribute of `first` or of a node behind it, or in sub-graphs of these, uses the symbol. */
+bool kva_uses_symbol(const kva_node *first, const kva_expr *symbol);
+
 /* Floating-point operations of the contractions of a node and its sub-graphs, a branch and one iteration of a loop each
  * counted once. */
 double kva_node_flops(const kva_node *n, const kva_sizes *s);

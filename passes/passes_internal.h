@@ -56,10 +56,8 @@ kva_value *kva_storage_root(kva_value *v);
 /* A further function of m with the nodes of f. */
 kva_function *kva_function_clone(kva_module *m, const kva_function *f, const char *name);
 
-/* symbols.c. A type or an attribute of `first` or of a node behind it, or in sub-graphs of these, uses the symbol. */
-bool kva_uses_symbol(const kva_node *first, const kva_expr *symbol);
-/* `to` takes the place of the symbol in all types and attributes of g and its sub-graphs. A symbol as `to` also takes
- * its place where it is bound. */
+/* symbols.c: `to` takes the place of the symbol in all types and attributes of g and its sub-graphs. A symbol as `to`
+ * also takes its place where it is bound. */
 void kva_replace_symbol(kva_graph *g, const kva_expr *symbol, kva_dim to);
 
 /* opt_split_shift.c: the gradients of a KV shift by input and weights become one node; false: there are none. */

@@ -153,7 +153,7 @@ static kva_status check_inputs(const kva_program *p, const kva_run_request *r, k
   return KVA_OK;
 }
 
-static kva_status read_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag, kva_tensor *in) {
+kva_status kva_run_inputs(const kva_program *p, const kva_run_request *r, kva_diag *diag, kva_tensor *in) {
   uint32_t next = 0;
   KVA_TRY(check_inputs(p, r, diag));
   for (int32_t i = 0; i < p->n_inputs; i++) {
@@ -290,7 +290,7 @@ kva_status kva_run_files(kva_session *s, int program, const kva_run_request *r, 
   kva_status status = in && out ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for the list of tensors");
   if (status == KVA_OK && r->output_dir) status = kva_run_make_folder(r->output_dir, diag);
   if (status == KVA_OK && r->output_dir) status = check_paths(p, r->output_dir, diag);
-  if (status == KVA_OK) status = read_inputs(p, r, diag, in);
+  if (status == KVA_OK) status = kva_run_inputs(p, r, diag, in);
   if (status == KVA_OK) status = run_repeatedly(s, program, r, diag, in, out);
   if (status == KVA_OK) status = write_outputs(p, r->output_dir, out, diag);
   for (int32_t i = 0; in && i < p->n_inputs; i++) free(in[i].data);

@@ -33,7 +33,7 @@ kva_status kva_opt_simplify(kva_module *m, const kva_pass_options *o, bool *chan
     if (!kva_is(n, KVA_OP_mul) || !kva_may_change(o)) continue;
     if (!strcmp(how, "ir"))
       break_type(m, n, o, changed);
-    else
+    else if (!strcmp(how, "result"))
       break_result(m, n, o, changed);
   }
   return KVA_OK;

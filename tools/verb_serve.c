@@ -182,7 +182,7 @@ static int run(int argc, char **argv) {
       {"--max-tokens", NULL, "N", KVA_OPTION_COUNT, &s->max_tokens, "that a request may ask for (1024)"},
       {"--batch", NULL, "N", KVA_OPTION_COUNT, &o.batch, "so many texts at once (8)"},
       {"--queue", NULL, "N", KVA_OPTION_COUNT, &o.queue, "so many texts may wait (256)"},
-      {"--prefixes", NULL, "N", KVA_OPTION_COUNT, &o.prefixes, "so many prompts are kept (8)"},
+      {"--prefixes", NULL, "N", KVA_OPTION_COUNT, &o.prefixes, "so many prompts and texts are kept (8)"},
       {"--max-body", NULL, "BYTES", KVA_OPTION_COUNT, &s->max_body, "of a request (1048576)"},
       {"--connections", NULL, "N", KVA_OPTION_COUNT, &s->connections, "so many at once (256)"},
       {"--seed", NULL, "N", KVA_OPTION_INT, &o.seed, "of parameters without values (0)"},

@@ -166,6 +166,20 @@ def prompts_are_kept(s):
         assert s.metric('prompt_tokens_total{from="cache"}') - before == kept
 
 
+def texts_are_kept(s):
+    """The next turn of a chat begins with a text that was made: all of it but its last token is in memory."""
+    for i in range(60):  # one that is ASCII
+        begin = f"Turn {i} of a chat, which goes on. "
+        text = text_of(s.complete(prompt=begin, max_tokens=3, seed=i))
+        if len(text) == 3 and text.isascii():
+            break
+    asked = begin + text + " And then?"
+    made = subprocess.run([TOOL, "generate", *MODEL, "--prompt", asked, "--tokens", "20", "--json"], stdout=subprocess.PIPE, check=True).stdout
+    answer = s.complete(prompt=asked, max_tokens=20, top_k=1)
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] == len(begin) + 2, answer
+    assert text_of(answer) == json.loads(made)["text"], answer
+
+
 def rest(s):
     status, page = s.ask("GET", "/")
     assert status == 200 and "<textarea" in page
@@ -205,8 +219,8 @@ def full_queue_and_end():
 
 if __name__ == "__main__":
     start = time.time()
-    with Server("--chat", "plain") as server:
-        for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, rest, junk, hang_ups):
+    with Server("--chat", "plain", "--prefixes", "16") as server:
+        for test in (same_as_generate, ragged_clients, streams, several, refusals, prompts_are_kept, texts_are_kept, rest, junk, hang_ups):
             test(server)
             print("%-20s %.2f s" % (test.__name__, time.time() - start))
     for test in (keys, full_queue_and_end):

@@ -13,7 +13,7 @@ enum {
   NO_SEQUENCE = -1
 };
 
-/* A prompt with its state, and the logits of its last token. */
+/* A prompt, or a text with its prompt, and the state behind it; the logits of its last token. */
 typedef struct entry {
   int64_t sequence; /* or NO_SEQUENCE */
   kva_token_ids tokens;
@@ -23,10 +23,11 @@ typedef struct entry {
 } entry;
 
 typedef struct slot {
-  kva_completion *c; /* NULL: free */
-  entry *reading;    /* NULL: the prompt is read */
-  int64_t sequence;  /* then */
-  uint32_t next;     /* the token that was drawn last */
+  kva_completion *c;    /* NULL: free */
+  entry *reading;       /* NULL: the prompt is read */
+  int64_t sequence;     /* then */
+  kva_token_ids tokens; /* of the sequence */
+  uint32_t next;        /* the token that was drawn last */
 } slot;
 
 struct kva_engine {
@@ -135,6 +136,7 @@ void kva_engine_destroy(kva_engine *e) {
     free(e->entries[i].tokens.data);
     free(e->entries[i].logits);
   }
+  for (int64_t i = 0; e->slots && i < e->o.slots; i++) free(e->slots[i].tokens.data);
   kva_sequences_destroy(e->sequences);
   kvasir_session_destroy(e->session);
   kvasir_program_destroy(e->program);
@@ -273,8 +275,24 @@ static kva_status read_chunk(kva_engine *e, slot *s, kva_diag *diag) {
 
 /* ---- tokens ------------------------------------------------------------------------------------------------------ */
 
+/* The entry for a text that has ended: the one of its own prompt stays. */
+static entry *entry_for_text(const kva_engine *e) {
+  return e->o.prefixes > 1 ? oldest(e) : NULL;
+}
+
+/* What comes after the text, as the next turn of a chat, begins with all of it. */
+static void keep_text(kva_engine *e, slot *s) {
+  entry *x = entry_for_text(e);
+  if (!x || make_room(e, x, NULL) != KVA_OK) return;
+  forget(e, x);
+  free(x->tokens.data);
+  x->tokens = s->tokens, x->sequence = s->sequence, x->logits_after = 0, x->used = ++e->clock;
+  s->tokens = (kva_token_ids){0}, s->sequence = NO_SEQUENCE;
+}
+
 static void leave(kva_engine *e, slot *s) {
   kva_sequences_remove(e->sequences, s->sequence);
+  free(s->tokens.data);
   *s = (slot){.sequence = NO_SEQUENCE};
   e->stats.running--;
 }
@@ -293,9 +311,11 @@ static void draw(kva_engine *e, slot *s, const float *logits) {
   s->next = (uint32_t)kva_sample(&c->sampling, e->row, e->drawable, c->sequence,
                                  (uint64_t)(c->prompt_tokens + c->tokens), e->order);
   e->stats.drawn++;
-  if (!kva_completion_take(c, e->tokenizer, s->next))
+  bool grown = s->tokens.n > c->prompt_tokens; /* before c may be gone */
+  if (!kva_completion_take(c, e->tokenizer, s->next)) {
+    if (grown) keep_text(e, s);
     leave(e, s);
-  else if (c->prompt_tokens + c->tokens >= e->o.capacity)
+  } else if (c->prompt_tokens + c->tokens >= e->o.capacity)
     end(e, s, KVA_FINISH_LENGTH);
 }
 
@@ -303,6 +323,7 @@ static void draw(kva_engine *e, slot *s, const float *logits) {
 static kva_status enter_batch(kva_engine *e, slot *s, kva_diag *diag) {
   KVA_TRY(checked(e, kva_sequences_fork(e->sequences, s->reading->sequence, &s->sequence), diag));
   const float *logits = s->reading->logits;
+  for (int64_t i = 0; i < s->c->prompt_tokens; i++) kva_token_ids_add(&s->tokens, s->c->prompt[i]);
   s->reading = NULL;
   draw(e, s, logits);
   return KVA_OK;
@@ -322,6 +343,8 @@ static kva_status draw_all(kva_engine *e, kva_diag *diag) {
     n++;
   }
   KVA_TRY(checked(e, kva_sequences_append(e->sequences, n, e->parts), diag));
+  for (int64_t i = 0; i < e->o.slots; i++)
+    if (is_drawing(&e->slots[i])) kva_token_ids_add(&e->slots[i].tokens, e->slots[i].next);
   for (int64_t i = 0; i < e->o.slots; i++)
     if (is_drawing(&e->slots[i])) draw(e, &e->slots[i], e->logits + i * e->vocabulary);
   e->stats.draw_seconds += kva_now() - start;

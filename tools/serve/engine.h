@@ -12,7 +12,7 @@ typedef struct kva_engine kva_engine;
 typedef struct kva_engine_options {
   int64_t slots;    /* texts at once, at least 1 */
   int64_t capacity; /* tokens of a text with its prompt, at least 2 */
-  int64_t prefixes; /* prompts that are kept, at least 1 */
+  int64_t prefixes; /* prompts that are kept, at least 1; texts, too, if there are more */
   int threads;      /* 0: all */
   uint64_t seed;    /* of parameters without values */
   kva_target_options target;

@@ -1,5 +1,6 @@
 /* kvasir serve: a language model behind HTTP. */
 #include "tools/cli.h"
+#include "tools/serve/decoder.h"
 #include "tools/serve/http/server.h"
 
 #include <signal.h>
@@ -34,6 +35,7 @@ typedef struct serving {
   kva_arena *arena;
   kva_tokenizer *tokenizer;
   kva_server_options server;
+  kva_decoder *decoder;
   kva_engine *engine;
   kva_service *service;
 } serving;
@@ -84,14 +86,14 @@ static kva_status settle(serving *s, const char *path) {
 
 static kva_status make_engine(serving *s, kva_module *m) {
   const serve_options *o = s->o;
-  const kva_engine_options options = {.slots = o->batch,
-                                      .capacity = s->server.context,
-                                      .prefixes = o->prefixes,
-                                      .threads = (int)o->threads,
-                                      .seed = (uint64_t)o->seed,
-                                      .target = {.opt_level = 2, .cache = kva_user_cache(s->arena, NULL)},
-                                      .control = (kva_pass_control *)&o->passes.control};
-  return kva_engine_create(m, s->tokenizer, &options, s->diag, &s->engine);
+  const kva_decoder_options compiled = {.slots = o->batch,
+                                        .threads = (int)o->threads,
+                                        .seed = (uint64_t)o->seed,
+                                        .target = {.opt_level = 2, .cache = kva_user_cache(s->arena, NULL)},
+                                        .control = (kva_pass_control *)&o->passes.control};
+  KVA_TRY(kva_decoder_create(m, s->tokenizer, &compiled, s->diag, &s->decoder));
+  const kva_engine_options options = {.slots = o->batch, .capacity = s->server.context, .prefixes = o->prefixes};
+  return kva_engine_create(kva_decoder_session(s->decoder), s->tokenizer, &options, s->diag, &s->engine);
 }
 
 static void print_address(const serving *s, const kva_server *server) {
@@ -145,6 +147,7 @@ static int serve(const char *path, serve_options *o) {
   serving s = {.o = o, .diag = kva_diag_create(), .arena = kva_arena_create()};
   int code = load_and_serve(&s, path, o);
   kva_engine_destroy(s.engine);
+  kva_decoder_destroy(s.decoder);
   kva_tokenizer_destroy(s.tokenizer);
   kva_arena_destroy(s.arena);
   kva_diag_destroy(s.diag);

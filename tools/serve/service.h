@@ -2,7 +2,7 @@
 #ifndef KVA_TOOLS_SERVE_SERVICE_H
 #define KVA_TOOLS_SERVE_SERVICE_H
 
-#include "tools/serve/engine.h"
+#include "tools/generate/engine.h"
 
 typedef struct kva_service kva_service;
 

@@ -2,7 +2,7 @@
 #ifndef KVA_TOOLS_SERVE_HTTP_SERVER_H
 #define KVA_TOOLS_SERVE_HTTP_SERVER_H
 
-#include "tools/serve/chat.h"
+#include "tools/generate/chat.h"
 #include "tools/serve/service.h"
 
 typedef struct kva_server_options {

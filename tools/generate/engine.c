@@ -1,15 +1,14 @@
 /* A prompt is read in a sequence of its own (an entry of the cache); the text in a slot goes on in a fork of it. All
  * texts that draw take one token a step together. */
-#include "tools/serve/engine.h"
+#include "tools/generate/engine.h"
 
+#include "runtime/base/platform.h"
 #include "runtime/sequences.h"
-#include "tools/driver/language.h"
 
 #include <stdlib.h>
 
 enum {
-  CHUNK = 256,       /* rows of a prompt that are read in one step */
-  MOST_TOGETHER = 8, /* texts that draw in one call: code for a fixed number of few rows reads weights once */
+  CHUNK = 256, /* rows of a prompt that are read in one step */
   NO_SEQUENCE = -1
 };
 
@@ -33,8 +32,7 @@ typedef struct slot {
 struct kva_engine {
   kva_engine_options o;
   kva_tokenizer *tokenizer;
-  kvasir_program *program;
-  kvasir_session *session;
+  kva_session *session;
   kva_sequences *sequences;
   kva_dtype token_type;
   int64_t vocabulary, drawable, clock;
@@ -51,47 +49,40 @@ struct kva_engine {
 
 /* ---- the model --------------------------------------------------------------------------------------------------- */
 
-/* Models may have a few tokens more than their tokenizer, to round sizes; these are not drawn. */
-static kva_status check_vocabulary(kva_engine *e, kva_diag *diag) {
-  int64_t known = kva_tokenizer_vocab(e->tokenizer);
-  bool bytes = kva_tokenizer_is_bytes(e->tokenizer);
-  e->drawable = known < e->vocabulary ? known : e->vocabulary;
-  bool fits = bytes ? e->vocabulary == known || e->vocabulary == known - 1 : e->vocabulary >= known;
-  if (fits) return KVA_OK;
+kva_status kva_engine_check_tokens(const kva_tokenizer *t, int64_t vocabulary, kva_diag *diag) {
+  int64_t known = kva_tokenizer_vocab(t);
+  bool bytes = kva_tokenizer_is_bytes(t);
+  if (bytes ? vocabulary == known || vocabulary == known - 1 : vocabulary >= known) return KVA_OK;
   if (!bytes)
-    return kva_error(diag, NULL, "the model knows %lld tokens, the tokenizer has %lld", (long long)e->vocabulary,
+    return kva_error(diag, NULL, "the model knows %lld tokens, the tokenizer has %lld", (long long)vocabulary,
                      (long long)known);
   return kva_error(
       diag, NULL,
       "the model knows %lld tokens; those of bytes are 256 or, with the end of texts, 257: give --tokenizer",
-      (long long)e->vocabulary);
+      (long long)vocabulary);
 }
 
-static kva_status check_signature(kva_engine *e, const kva_module *m, kva_diag *diag) {
-  kva_language language;
-  KVA_TRY(kva_language_of(m, "kvasir", diag, &language));
-  e->token_type = language.token_type;
-  e->vocabulary = language.vocabulary;
-  return check_vocabulary(e, diag);
-}
-
-static kva_status compile(kva_engine *e, kva_module *m, kva_diag *diag) {
-  const int64_t together = e->o.slots < MOST_TOGETHER ? e->o.slots : MOST_TOGETHER;
-  const kva_compile_options co = {.decode = true,
-                                  .decode_only = true,
-                                  .target = e->o.target,
-                                  .passes = {.control = e->o.control, .sequences = together}};
-  const kva_session_options so = {.threads = e->o.threads, .seed = e->o.seed, .borrow_states = true};
-  KVA_TRY(kva_program_compile(m, &co, NULL, diag, &e->program));
-  return kva_program_session(e->program, &so, diag, &e->session);
+/* Reads the types off the compiled programs. */
+static kva_status find_types(kva_engine *e, kva_diag *diag) {
+  const kva_program *p = kva_sequences_program(e->sequences);
+  const kva_buffer_desc *tokens = &p->buffers[p->inputs[0]], *logits = &p->buffers[p->outputs[0]];
+  int64_t known = kva_tokenizer_vocab(e->tokenizer);
+  KVA_ASSERT(kva_sequences_inputs(e->sequences) == 1 && tokens->rank == 2 && logits->rank == 3);
+  e->token_type = (kva_dtype)tokens->dtype;
+  e->vocabulary = logits->dims[2].words->arg;
+  e->drawable = known < e->vocabulary ? known : e->vocabulary;
+  return kva_engine_check_tokens(e->tokenizer, e->vocabulary, diag);
 }
 
 static kva_status checked(const kva_engine *e, kva_status status, kva_diag *diag) {
-  return status == KVA_OK ? status : kva_fail(diag, status, NULL, "%s", kva_session_error(e->session->s));
+  return status == KVA_OK ? status : kva_fail(diag, status, NULL, "%s", kva_session_error(e->session));
 }
 
 static kva_status allocate(kva_engine *e, kva_diag *diag) {
   int64_t rows = e->o.slots > CHUNK ? e->o.slots : CHUNK;
+  const kva_sequences_options options = {.longest = e->o.capacity, .sequences = e->o.slots + e->o.prefixes};
+  KVA_TRY(kva_sequences_create(e->session, &options, diag, &e->sequences));
+  KVA_TRY(find_types(e, diag));
   e->entries = calloc((size_t)e->o.prefixes, sizeof *e->entries);
   e->slots = calloc((size_t)e->o.slots, sizeof *e->slots);
   e->tokens = calloc((size_t)rows, sizeof(int64_t));
@@ -100,8 +91,6 @@ static kva_status allocate(kva_engine *e, kva_diag *diag) {
   e->logits = calloc((size_t)e->o.slots * (size_t)e->vocabulary, sizeof *e->logits);
   e->row = calloc((size_t)e->vocabulary, sizeof *e->row);
   e->order = calloc((size_t)e->vocabulary, sizeof *e->order);
-  const kva_sequences_options options = {.longest = e->o.capacity, .sequences = e->o.slots + e->o.prefixes};
-  KVA_TRY(kva_sequences_create(e->session->s, &options, diag, &e->sequences));
   e->outputs = calloc((size_t)(e->o.slots * kva_sequences_outputs(e->sequences)), sizeof *e->outputs);
   if (!e->entries || !e->slots || !e->tokens || !e->inputs || !e->outputs || !e->parts || !e->logits || !e->row ||
       !e->order)
@@ -111,18 +100,13 @@ static kva_status allocate(kva_engine *e, kva_diag *diag) {
   return KVA_OK;
 }
 
-kva_status kva_engine_create(kva_module *m, kva_tokenizer *tokenizer, const kva_engine_options *options, kva_diag *diag,
-                             kva_engine **out_engine) {
+kva_status kva_engine_create(kva_session *s, kva_tokenizer *tokenizer, const kva_engine_options *options,
+                             kva_diag *diag, kva_engine **out_engine) {
   *out_engine = NULL;
   kva_engine *e = calloc(1, sizeof *e);
-  kva_status status = e ? KVA_OK : kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
-  if (e) *e = (kva_engine){.o = *options, .tokenizer = tokenizer};
-  if (status == KVA_OK) status = check_signature(e, m, diag);
-  if (status == KVA_OK)
-    status = compile(e, m, diag);
-  else
-    kva_module_destroy(m);
-  if (status == KVA_OK) status = allocate(e, diag);
+  if (!e) return kva_fail(diag, KVA_NO_MEMORY, NULL, "out of memory");
+  *e = (kva_engine){.o = *options, .tokenizer = tokenizer, .session = s};
+  kva_status status = allocate(e, diag);
   if (status == KVA_OK)
     *out_engine = e;
   else
@@ -138,8 +122,6 @@ void kva_engine_destroy(kva_engine *e) {
   }
   for (int64_t i = 0; e->slots && i < e->o.slots; i++) free(e->slots[i].tokens.data);
   kva_sequences_destroy(e->sequences);
-  kvasir_session_destroy(e->session);
-  kvasir_program_destroy(e->program);
   free(e->entries);
   free(e->slots);
   free(e->tokens);

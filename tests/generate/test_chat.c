@@ -1,5 +1,5 @@
 /* Formats of chats: what each makes of messages, and which one a tokenizer has. */
-#include "tools/serve/chat.h"
+#include "tools/generate/chat.h"
 
 #include <setjmp.h>
 #include <stdlib.h>

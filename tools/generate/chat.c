@@ -1,5 +1,5 @@
 /* Formats are rows: what stands before and after the text of each role. */
-#include "tools/serve/chat.h"
+#include "tools/generate/chat.h"
 
 #include <jansson.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* Sampling: p_i proportional to exp(l_i / temperature) over the tokens that top_k, min_p and top_p leave, in this
  * order; the token is the first at which the sum of probabilities, from the likeliest on, exceeds a uniform number. */
-#include "tools/driver/sampler.h"
+#include "tools/generate/sampler.h"
 
 #include "runtime/base/platform.h"
 

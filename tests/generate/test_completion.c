@@ -1,5 +1,5 @@
 /* Texts: when they end, and what of them may be shown before. */
-#include "tools/serve/completion.h"
+#include "tools/generate/completion.h"
 
 #include <setjmp.h>
 #include <cmocka.h>

@@ -1,6 +1,6 @@
 /* Chats as texts for a model that was tuned on them: the common formats by name. */
-#ifndef KVA_TOOLS_SERVE_CHAT_H
-#define KVA_TOOLS_SERVE_CHAT_H
+#ifndef KVA_TOOLS_GENERATE_CHAT_H
+#define KVA_TOOLS_GENERATE_CHAT_H
 
 #include "tools/tokenizer/tokenizer.h"
 

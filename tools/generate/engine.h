@@ -1,11 +1,11 @@
 /* A language model that continues many texts at once: continuous batching over slots, prompts in chunks, and a cache of
  * prompts that were read. Texts join and leave between two tokens. The tokens of a text depend on its request alone,
  * not on what runs beside it. One thread at a time uses an engine. */
-#ifndef KVA_TOOLS_SERVE_ENGINE_H
-#define KVA_TOOLS_SERVE_ENGINE_H
+#ifndef KVA_TOOLS_GENERATE_ENGINE_H
+#define KVA_TOOLS_GENERATE_ENGINE_H
 
-#include "tools/library/library.h"
-#include "tools/serve/completion.h"
+#include "runtime/runtime.h"
+#include "tools/generate/completion.h"
 
 typedef struct kva_engine kva_engine;
 
@@ -13,15 +13,19 @@ typedef struct kva_engine_options {
   int64_t slots;    /* texts at once, at least 1 */
   int64_t capacity; /* tokens of a text with its prompt, at least 2 */
   int64_t prefixes; /* prompts that are kept, at least 1; texts, too, if there are more */
-  int threads;      /* 0: all */
-  uint64_t seed;    /* of parameters without values */
-  kva_target_options target;
-  kva_pass_control *control; /* NULL: the default */
 } kva_engine_options;
 
-/* Compiles a model: tokens, int32 or int64 [B, T], to logits, float [B, T, vocabulary]. The engine owns m, also on
- * failure, and borrows the tokenizer. */
-KVA_MUST_USE kva_status kva_engine_create(kva_module *m, kva_tokenizer *tokenizer, const kva_engine_options *options,
+/* Texts that draw in one call, at most: a model is best compiled with a program for so many sequences, which reads
+ * weights once for all of them. */
+enum { KVA_ENGINE_TOGETHER = 8 };
+
+/* Whether a model of so many tokens can go with a tokenizer: it may have a few tokens more, to round sizes, which are
+ * not drawn. Tokens that are bytes are 256, or 257 with the end of texts. */
+KVA_MUST_USE kva_status kva_engine_check_tokens(const kva_tokenizer *t, int64_t vocabulary, kva_diag *diag);
+
+/* s: of a language model (tokens, int32 or int64 [B, T], to logits, float [B, T, vocabulary]) that was compiled to
+ * decode. The engine borrows s and the tokenizer. */
+KVA_MUST_USE kva_status kva_engine_create(kva_session *s, kva_tokenizer *tokenizer, const kva_engine_options *options,
                                           kva_diag *diag, kva_engine **out_engine);
 void kva_engine_destroy(kva_engine *e);
 

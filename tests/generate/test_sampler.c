@@ -1,5 +1,5 @@
 /* The choice of tokens: what each setting leaves, how often each token is drawn, and what a draw depends on. */
-#include "tools/driver/sampler.h"
+#include "tools/generate/sampler.h"
 
 #include <math.h>
 #include <setjmp.h>

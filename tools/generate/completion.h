@@ -1,8 +1,8 @@
 /* One text that a model continues: what was asked for, and what came of it so far. */
-#ifndef KVA_TOOLS_SERVE_COMPLETION_H
-#define KVA_TOOLS_SERVE_COMPLETION_H
+#ifndef KVA_TOOLS_GENERATE_COMPLETION_H
+#define KVA_TOOLS_GENERATE_COMPLETION_H
 
-#include "tools/driver/sampler.h"
+#include "tools/generate/sampler.h"
 #include "tools/tokenizer/tokenizer.h"
 
 #include <stdatomic.h>

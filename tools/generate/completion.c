@@ -1,5 +1,5 @@
 /* Text is held back while it may turn out to be the begin of a stop string or of a character. */
-#include "tools/serve/completion.h"
+#include "tools/generate/completion.h"
 
 #include "tools/tokenizer/unicode.h"
 

@@ -1,6 +1,6 @@
 /* Chooses the next token from a model's logits. */
-#ifndef KVA_TOOLS_DRIVER_SAMPLER_H
-#define KVA_TOOLS_DRIVER_SAMPLER_H
+#ifndef KVA_TOOLS_GENERATE_SAMPLER_H
+#define KVA_TOOLS_GENERATE_SAMPLER_H
 
 #include "runtime/base/base.h"
 

@@ -84,6 +84,16 @@ static kva_status settle(serving *s, const char *path) {
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
+/* Texts have at most as many tokens as the model has positions. */
+static kva_status fit_context(serving *s, int64_t context) {
+  if (context < 2)
+    return kva_error(s->diag, NULL, "the model has positions for %lld tokens; a prompt and a token are two",
+                     (long long)context);
+  if (s->server.context > context) s->server.context = context;
+  if (s->server.max_tokens > s->server.context) s->server.max_tokens = s->server.context;
+  return KVA_OK;
+}
+
 static kva_status make_engine(serving *s, kva_module *m) {
   const serve_options *o = s->o;
   const kva_decoder_options compiled = {.slots = o->batch,
@@ -92,6 +102,7 @@ static kva_status make_engine(serving *s, kva_module *m) {
                                         .target = {.opt_level = 2, .cache = kva_user_cache(s->arena, NULL)},
                                         .control = (kva_pass_control *)&o->passes.control};
   KVA_TRY(kva_decoder_create(m, s->tokenizer, &compiled, s->diag, &s->decoder));
+  KVA_TRY(fit_context(s, kva_decoder_context(s->decoder)));
   const kva_engine_options options = {.slots = o->batch, .capacity = s->server.context, .prefixes = o->prefixes};
   return kva_engine_create(kva_decoder_session(s->decoder), s->tokenizer, &options, s->diag, &s->engine);
 }

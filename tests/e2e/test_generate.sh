@@ -23,6 +23,18 @@ for model in models/lm.kv "$work/ended.onnx"; do
 done
 cmp -s "$work/ended.lm.kv" "$work/ended.ended.onnx" || fail "documents: the exported model writes something else"
 
+# Learned positions end a text where there are no more, and a longer prompt is refused.
+short=(-D vocab=257 -D d=16 -D heads=2 -D layers=1 -D ctx=24)
+expect 0 export models/gpt2.kv "${short[@]}" -o "$work/short.onnx"
+for model in "models/gpt2.kv ${short[*]}" "$work/short.onnx"; do
+  # shellcheck disable=SC2086
+  expect 0 generate $model --prompt 'eight...' --tokens 100 --json
+  grep -qF '"finish":"length","prompt_tokens":8,"tokens":16}' "$work/out" || fail "positions: $(cat "$work/out")"
+  # shellcheck disable=SC2086
+  expect 1 generate $model --prompt 'and twenty-four bytes...' --tokens 1
+  says 'a prompt has 24 tokens; the model has positions for 24, text included'
+done
+
 # A prompt of several chunks.
 long=$(for _ in $(seq 30); do printf 'the cat sat on the mat. '; done)
 expect 0 generate models/lm.kv "${size[@]}" --weights "$weights" --prompt "$long" --tokens 24

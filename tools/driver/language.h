@@ -7,6 +7,7 @@
 typedef struct kva_language {
   kva_dtype token_type; /* KVA_I32 or KVA_I64 */
   int64_t vocabulary;   /* of the logits */
+  int64_t context;      /* tokens of a text: rows of a table that the number of a token looks up; INT64_MAX: any */
 } kva_language;
 
 /* Looks at the model as it is written, so that the answer comes before compiling. KVA_UNSUPPORTED: it is no language

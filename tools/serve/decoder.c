@@ -14,7 +14,7 @@ struct kva_decoder {
 static kva_status check(kva_decoder *d, const kva_module *m, const kva_tokenizer *tokenizer, kva_diag *diag) {
   kva_language language;
   KVA_TRY(kva_language_of(m, "kvasir", diag, &language));
-  d->context = INT64_MAX;
+  d->context = language.context;
   return kva_engine_check_tokens(tokenizer, language.vocabulary, diag);
 }
 

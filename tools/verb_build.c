@@ -1,5 +1,8 @@
 /* kvasir build: compiles a model ahead of time to an object, a library or an executable. */
 #include "tools/driver/build.h"
+#include "tools/driver/language.h"
+#include "tools/generate/chat.h"
+#include "tools/generate/engine.h"
 #include "tools/tune.h"
 
 #include "runtime/base/platform.h"
@@ -24,14 +27,15 @@ const kva_verb kva_verb_build = {
     "  kvasir build models/lm.kv -D preset=small --exe -o lm\n"
     "  kvasir build models/lm.kv -D preset=small --from run/step-0000001000.safetensors --exe -o lm\n"
     "  kvasir build models/lm.kv --train --exe -o trainer\n"
+    "  kvasir build model.onnx --generate --exe --tokenizer tokenizer.json -o writer\n"
     "  kvasir build model.onnx --train='classifier.*' --loss cross_entropy --pin B=16 --exe -o tuner\n"
     "  kvasir build model.onnx --target sm_80,sm_90a --emit=ptx -o model.ptx",
     run};
 
 typedef struct build_options {
   kva_strings defines, pins, emits, targets;
-  const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime;
-  bool object, is_static, shared, exe, train, cubin;
+  const char *emit, *target, *output, *prefix, *weights, *precision, *cc, *runtime, *tokenizer;
+  bool object, is_static, shared, exe, train, generate, cubin;
   int64_t seed, memory;
   kva_pass_choice passes;
   kva_tune_choice tune; /* its `train` is the list of --train patterns */
@@ -89,10 +93,14 @@ static int check(const build_options *o, int n_models) {
     if (!is_emit(o->emits.v[i]))
       return usage("--emit: expected ir, kernel, llvm, asm, ptx, cubin, header, plan, found", o->emits.v[i]);
   if (!o->train && tunes(&o->tune)) return usage("--freeze, --lora and --loss are for builds with --train", NULL);
+  if (o->generate && (!o->exe || o->train))
+    return usage("--generate is for executables that write texts: --exe, without --train", NULL);
+  if (o->tokenizer && !o->generate) return usage("--tokenizer is for --generate", NULL);
   bool form = o->object || o->is_static || o->shared || o->exe || o->emits.n == 0;
   uint32_t gpus = count_gpus(&o->targets);
   if (form && o->targets.n > 1 && gpus < o->targets.n)
     return usage("several targets in one file are for GPUs; build once for each", NULL);
+  if (o->generate && gpus) return usage("--generate is for CPUs", NULL);
   if (o->cubin && (!form || !gpus)) return usage("--cubin is for files with code of a GPU: --target sm_80", NULL);
   return -1;
 }
@@ -144,6 +152,41 @@ static int load(const char *path, build_options *o, const kva_strings *pins, kva
   return kva_cli_load_tuned(path, &how, &o->tune, diag, m);
 }
 
+/* ---- executables that write texts -------------------------------------------------------------------------------- */
+
+/* What --generate puts into the executable; the format of chats may be unknown. */
+static kva_status take_tokenizer(const build_options *o, const kva_tokenizer *t, kva_arena *arena, kva_diag *diag,
+                                 kva_build_texts *out) {
+  const kva_chat *chat = NULL;
+  kva_file file;
+  if (!o->tokenizer) return KVA_OK;
+  KVA_TRY(kva_file_map(o->tokenizer, diag, &file));
+  out->tokenizer = kva_arena_strndup(arena, file.data, file.size);
+  kva_file_unmap(&file);
+  if (kva_chat_find(o->tokenizer, t, diag, &chat) != KVA_OK) kva_diag_demote(diag);
+  out->chat = chat ? kva_chat_name(chat) : NULL;
+  return KVA_OK;
+}
+
+static kva_status check_tokens(const build_options *o, const kva_module *m, kva_arena *arena, kva_diag *diag,
+                               kva_build_texts *out) {
+  kva_tokenizer *t = NULL;
+  kva_language language;
+  *out = (kva_build_texts){.together = KVA_ENGINE_TOGETHER};
+  KVA_TRY(kva_language_of(m, "kvasir build --generate", diag, &language));
+  out->context = language.context;
+  if (o->tokenizer)
+    KVA_TRY(kva_tokenizer_load(o->tokenizer, diag, &t));
+  else
+    t = kva_tokenizer_bytes();
+  kva_status status = kva_engine_check_tokens(t, language.vocabulary, diag);
+  if (status == KVA_OK) status = take_tokenizer(o, t, arena, diag, out);
+  kva_tokenizer_destroy(t);
+  return status;
+}
+
+/* ---- the verb ---------------------------------------------------------------------------------------------------- */
+
 static int build(const char *path, build_options *o, kva_arena *arena) {
   if (o->targets.n == 0) o->targets.v[o->targets.n++] = "native";
   kva_target_options targets[64];
@@ -179,6 +222,13 @@ static int build(const char *path, build_options *o, kva_arena *arena) {
     o->passes.control = untouched;
     code = load(path, o, &o->pins, diag, &m);
   }
+  kva_build_texts texts;
+  if (code < 0 && o->generate) {
+    status = check_tokens(o, m, arena, diag, &texts);
+    b.texts = &texts;
+    code = status == KVA_OK ? -1 : kva_cli_fail(status, diag);
+    if (status == KVA_OK) kva_cli_warn(diag);
+  }
   if (code < 0) {
     kva_cli_print_trained(m, &o->tune);
     status = kva_build_model(m, &b, diag);
@@ -200,6 +250,10 @@ static int run(int argc, char **argv) {
       {"--exe", NULL, NULL, KVA_OPTION_FLAG, &o.exe, "an executable"},
       {"--train", NULL, "[=PATTERN]", KVA_OPTION_CHOICES, &o.tune.train,
        "with training step and evaluation; of all parameters, or of what matches"},
+      {"--generate", NULL, NULL, KVA_OPTION_FLAG, &o.generate,
+       "with --exe: an executable that continues texts, with the tokenizer inside"},
+      {"--tokenizer", NULL, "FILE", KVA_OPTION_STRING, &o.tokenizer,
+       "with --generate: a tokenizer.json (tokens are bytes)"},
       {"--emit", NULL, "KIND,...", KVA_OPTION_STRING, &o.emit, "texts to write as well, or alone"},
       {"--target", NULL, "NAME,...", KVA_OPTION_STRING, &o.target, "what to compile for (native)"},
       {"--cubin", NULL, NULL, KVA_OPTION_FLAG, &o.cubin, "GPUs: machine code by ptxas beside the PTX"},

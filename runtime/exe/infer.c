@@ -6,7 +6,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 typedef struct settings {
   kva_strings files, pins;
@@ -14,12 +13,6 @@ typedef struct settings {
   int64_t threads, seed, repeat;
   kva_symbol_value dims[64];
 } settings;
-
-const char *kva_info_get(const char *const *info, const char *key) {
-  for (; info && info[0]; info += 2)
-    if (!strcmp(info[0], key)) return info[1];
-  return NULL;
-}
 
 /* ---- help -------------------------------------------------------------------------------------------------------- */
 
@@ -54,11 +47,6 @@ static void describe_model(const kva_artifact *a, const char *const *info, kva_t
 
 /* ---- running ----------------------------------------------------------------------------------------------------- */
 
-static const char *base_name(const char *path) {
-  const char *slash = strrchr(path, '/');
-  return slash ? slash + 1 : path;
-}
-
 /* Parses the pins, such as "T=16", into names and values. */
 static bool read_pins(settings *o, const char *program, kva_arena *arena) {
   for (uint32_t i = 0; i < o->pins.n; i++) {
@@ -72,15 +60,6 @@ static bool read_pins(settings *o, const char *program, kva_arena *arena) {
     o->dims[i] = (kva_symbol_value){kva_arena_strndup(arena, o->pins.v[i], (size_t)(equals - o->pins.v[i])), value};
   }
   return true;
-}
-
-/* Returns NULL for NULL. */
-static const char *beside_executable(const char *name, kva_arena *arena) {
-  char self[4096];
-  ssize_t n = name ? readlink("/proc/self/exe", self, sizeof self - 1) : 0;
-  self[n > 0 ? n : 0] = 0;
-  char *slash = strrchr(self, '/');
-  return slash ? kva_arena_printf(arena, "%.*s/%s", (int)(slash - self), self, name) : name;
 }
 
 static kva_status run_model(const kva_artifact *a, const settings *o, kva_diag *diag) {
@@ -119,14 +98,14 @@ int kva_infer_main(int argc, char **argv, const kva_artifact *artifact, const ch
   kva_streams_open();
   kva_text text = {0};
   describe_model(artifact, info, &text);
-  const char *program = argc > 0 ? base_name(argv[0]) : "model", *none[1];
+  const char *program = kva_exe_name(argc, argv), *none[1];
   const kva_usage usage = {program, "[options]", "runs the model that it was compiled from", text.data};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (text.cut) code = kva_exit_code(program, KVA_NO_MEMORY, NULL);
   kva_arena *arena = kva_arena_create();
   if (code < 0 && !read_pins(&o, program, arena)) code = EXIT_USAGE;
   if (!o.device && kva_artifact_arch(artifact)) o.device = "cuda";
-  if (!o.weights) o.weights = beside_executable(kva_info_get(info, "weights"), arena);
+  if (!o.weights) o.weights = kva_exe_beside(kva_info_get(info, "weights"), arena);
   if (code < 0) {
     kva_diag *diag = kva_diag_create();
     kva_status status = run_model(artifact, &o, diag);

@@ -137,11 +137,9 @@ int kva_train_main(int argc, char **argv, const kva_artifact *artifact, const ch
   kva_train_defaults d = defaults_of(info, arena);
   kva_text text = {0};
   describe(artifact, info, &d, &text);
-  const char *slash = argc > 0 ? strrchr(argv[0], '/') : NULL, *none[1];
-  const kva_usage usage = {slash      ? slash + 1
-                           : argc > 0 ? argv[0]
-                                      : "trainer",
-                           "[options]", "trains the model that it was compiled from", text.data};
+  const char *none[1];
+  const kva_usage usage = {kva_exe_name(argc, argv), "[options]", "trains the model that it was compiled from",
+                           text.data};
   int n, code = kva_options_parse(&usage, argc - 1, argv + 1, options, sizeof options / sizeof *options, none, 0, &n);
   if (text.cut) code = kva_exit_code(usage.program, KVA_NO_MEMORY, NULL);
   kva_train_take_sources(&o, arena);

@@ -105,18 +105,24 @@ static const char *const *info_of(const build *b) {
   add_info(b, &list, "prefix", b->o->prefix);
   add_info(b, &list, "description", b->o->description);
   add_info(b, &list, "weights", b->o->weights ? base_name(b->o->weights) : NULL);
+  if (b->o->texts) {
+    add_info(b, &list, "generate.tokenizer", b->o->texts->tokenizer);
+    add_info(b, &list, "generate.chat", b->o->texts->chat);
+    if (b->o->texts->context < INT64_MAX)
+      add_info(b, &list, "generate.context", kva_arena_printf(b->arena, "%lld", (long long)b->o->texts->context));
+  }
   if (b->o->train) add_training(b, &list);
   KVA_PUSH(b->arena, &list, NULL);
   return list.data;
 }
 
 static kva_object_options object_options(const build *b, const kva_artifact *a) {
-  static const char *const entries[] = {"kva_infer_main", "kva_train_main"};
   bool is_exe = b->o->form == KVA_BUILD_EXE;
+  const char *entry = b->o->texts ? "kva_generate_main" : b->o->train ? "kva_train_main" : "kva_infer_main";
   return (kva_object_options){.prefix = b->o->prefix,
                               .n_functions = (uint32_t)kva_artifact_programs(a),
                               .functions = kva_c_functions(b->arena, a, b->o->prefix),
-                              .entry = is_exe ? entries[b->o->train] : NULL,
+                              .entry = is_exe ? entry : NULL,
                               .info = is_exe ? info_of(b) : NULL};
 }
 
@@ -180,6 +186,7 @@ static kva_status write_form(const build *b, const kva_object_options *o, const 
   case KVA_BUILD_SHARED:
   case KVA_BUILD_EXE:
     link.executable = b->o->form == KVA_BUILD_EXE;
+    link.generate = b->o->texts != NULL;
     link.prefix = b->o->prefix;
     link.triple = b->o->targets[0].triple;
     return kva_link(object, size, b->o->output, &link, b->diag);
@@ -365,11 +372,14 @@ static kva_status check_deployable(const kva_module *m, kva_diag *diag) {
 kva_status kva_build_model(kva_module *m, const kva_build_options *options, kva_diag *diag) {
   build b = {.m = m, .o = options, .diag = diag, .arena = kva_arena_create()};
   kva_compile_options compile = {.train = options->train,
+                                 .decode = options->texts != NULL,
+                                 .decode_only = options->texts != NULL,
                                  .target = target_of_graph(options),
                                  .passes = {.control = options->control,
                                             .train = KVA_TRAIN_BOTH,
                                             .adjustable = true,
                                             .compute = options->compute,
+                                            .sequences = options->texts ? options->texts->together : 0,
                                             .memory = options->memory}};
   kva_status status = check_deployable(m, diag);
   if (status == KVA_OK) status = kva_compile_graph(m, &compile);

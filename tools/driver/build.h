@@ -45,6 +45,7 @@ void kva_archive(const char *member, const char *object, size_t size, uint32_t n
 
 typedef struct kva_link_options {
   bool executable;     /* else a shared library */
+  bool generate;       /* an executable that writes texts */
   const char *prefix;  /* shared: only symbols <prefix>_* are exported */
   const char *cc;      /* linker driver; NULL: "cc", or "<triple>-gcc" for another machine */
   const char *runtime; /* folder of libkvasir-rt.a; NULL: beside this tool, or ../lib */
@@ -64,12 +65,21 @@ typedef enum kva_build_form {
   KVA_BUILD_EXE
 } kva_build_form;
 
+/* An executable that continues texts with a language model. */
+typedef struct kva_build_texts {
+  const char *tokenizer; /* the text of a tokenizer.json; NULL: tokens are bytes */
+  const char *chat;      /* the tokenizer's format of chats; NULL: unknown */
+  int64_t together;      /* sequences of a step, at most */
+  int64_t context;       /* tokens of a text, at most: see kva_language */
+} kva_build_texts;
+
 typedef struct kva_build_options {
   kva_build_form form;
   bool train;
-  kva_dtype compute;         /* of products: see kva_pass_options */
-  int64_t memory;            /* of training: see kva_pass_options */
-  kva_pass_control *control; /* see kva_pass_options */
+  const kva_build_texts *texts; /* KVA_BUILD_EXE: the programs of kva_compile_options.decode_only; NULL: none */
+  kva_dtype compute;            /* of products: see kva_pass_options */
+  int64_t memory;               /* of training: see kva_pass_options */
+  kva_pass_control *control;    /* see kva_pass_options */
   uint32_t n_targets;
   const kva_target_options *targets; /* GPU targets share the form, each with its own code; texts per target */
   bool cubin;                        /* GPUs: also machine code */

@@ -8,13 +8,13 @@
 
 /* ---- requirements ------------------------------------------------------------------------------------------------ */
 
-static bool has_runtime(const char *dir) {
+static bool has_library(const char *dir, const char *name) {
   char path[4096];
-  return snprintf(path, sizeof path, "%s/libkvasir-rt.a", dir) < (int)sizeof path && access(path, R_OK) == 0;
+  return snprintf(path, sizeof path, "%s/%s", dir, name) < (int)sizeof path && access(path, R_OK) == 0;
 }
 
 /* Beside the tool in a build tree; in ../lib/ of an installed tool, and in a folder below it for another machine. */
-static kva_status find_runtime(const kva_link_options *o, kva_arena *arena, kva_diag *diag, const char **out_dir) {
+static kva_status find_libraries(const kva_link_options *o, kva_arena *arena, kva_diag *diag, const char **out_dir) {
   char self[4096];
   ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
   if (n < 0) n = 0;
@@ -22,15 +22,16 @@ static kva_status find_runtime(const kva_link_options *o, kva_arena *arena, kva_
   char *slash = strrchr(self, '/');
   if (slash) *slash = 0;
   const char *machine = o->triple ? o->triple : "";
+  const char *name = o->generate ? "libkvasir-generate.a" : "libkvasir-rt.a";
   const char *places[] = {o->runtime, kva_arena_printf(arena, "%s/../lib/%s", self, machine),
                           kva_arena_printf(arena, "%s/%s", self, machine)};
   for (size_t i = o->runtime ? 0 : 1; i < (o->runtime ? 1 : sizeof places / sizeof *places); i++) {
     *out_dir = places[i];
-    if (has_runtime(places[i])) return KVA_OK;
+    if (has_library(places[i], name)) return KVA_OK;
   }
-  return kva_fail(diag, KVA_MISSING, NULL,
-                  "found no libkvasir-rt.a %s%s; give its folder with --runtime, or build an object with -c",
-                  o->triple ? "for " : "", o->runtime ? o->runtime : machine);
+  return kva_fail(diag, KVA_MISSING, NULL, "found no %s %s%s; give its folder with --runtime%s", name,
+                  o->triple ? "for " : "", o->runtime ? o->runtime : machine,
+                  o->generate ? "" : ", or build an object with -c");
 }
 
 /* ---- the compiler ------------------------------------------------------------------------------------------------ */
@@ -84,13 +85,14 @@ static kva_status link_files(const scratch *s, const char *runtime, const char *
                              kva_arena *arena, kva_diag *diag) {
   const char *cc = o->cc ? o->cc : o->triple ? kva_arena_printf(arena, "%s-gcc", o->triple) : "cc";
   const char *made = kva_arena_printf(arena, "%s.%ld.tmp", path, (long)getpid());
-  const char *argv[20];
+  const char *argv[24];
   int n = 0;
   argv[n++] = cc;
   argv[n++] = o->executable ? "-pie" : "-shared";
   argv[n++] = "-o";
   argv[n++] = made;
   argv[n++] = s->object;
+  if (o->generate) argv[n++] = kva_arena_printf(arena, "%s/libkvasir-generate.a", runtime);
   if (o->executable) argv[n++] = kva_arena_printf(arena, "%s/libkvasir-main.a", runtime);
   argv[n++] = kva_arena_printf(arena, "%s/libkvasir-rt.a", runtime);
   if (!o->executable) argv[n++] = kva_arena_printf(arena, "-Wl,--version-script=%s", s->script);
@@ -111,7 +113,7 @@ kva_status kva_link(const char *object, size_t size, const char *path, const kva
   kva_arena *arena = kva_arena_create();
   const char *runtime = NULL;
   scratch s = {0};
-  kva_status status = find_runtime(options, arena, diag, &runtime);
+  kva_status status = find_libraries(options, arena, diag, &runtime);
   if (status == KVA_OK) {
     status = write_scratch(&s, object, size, options->prefix, diag);
     if (status == KVA_OK) status = link_files(&s, runtime, path, options, arena, diag);

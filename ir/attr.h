@@ -25,6 +25,7 @@ typedef struct kva_tensor_data {
   const int64_t *dims;
   const void *data;
   int64_t bytes;
+  bool spare; /* memory of the module for these elements alone: a pass that replaces their last reader may release it */
 } kva_tensor_data;
 
 typedef struct kva_state kva_state; /* ir.h */

@@ -8,10 +8,12 @@
  * all products with w have few rows: those read w along the depth as well as along its columns.
  *
  * Algorithm: one sweep over dequantize nodes and constants whose users are products alone, all of one orientation.
- * Constants of several functions that share their data share the new data, too. Requires:
- * folding of constants before, none behind, which would undo it. Breaks: nothing. */
+ * Constants of several functions that share their data share the new data, too. Memory of codes that is spare is given
+ * back as soon as it has been read, where nothing else reads it: the model is in memory once. Requires: folding of
+ * constants before, none behind, which would undo it. Breaks: nothing. */
 #include "ops/matmul.h"
 #include "passes/passes_internal.h"
+#include "runtime/base/platform.h"
 
 enum { WORD_BITS = 32, PANEL = 64 };
 
@@ -19,6 +21,7 @@ typedef struct packing {
   kva_module *m;
   kva_map *done;      /* data and orientation -> kva_tensor_data * */
   kva_map *many_rows; /* data of transposed operands of products of more than a few rows, or of an unknown number */
+  kva_map *read;      /* data of constants -> a number for how they are read, see reading_of */
 } packing;
 
 /* ---- constants --------------------------------------------------------------------------------------------------- */
@@ -60,6 +63,18 @@ static panels room_for(packing *p, const kva_tensor_data *from, uint64_t form, k
 
 enum { FORM_WORDS = 2, FORM_BYTES = 4, FORM_PLAIN = 8 }; /* with 1: transposed */
 
+/* Numbers for how data are read: forms from 1 on, or in several ways. */
+enum { READ_DIFFERENTLY = INT32_MAX };
+
+static uintptr_t reading(const packing *p, const kva_tensor_data *t) {
+  return (uintptr_t)kva_map_get(p->read, &t->data, sizeof t->data);
+}
+
+/* The new data have been made of t, for all of its readers. */
+static void release(const packing *p, const kva_tensor_data *t) {
+  if (t->spare && reading(p, t) != READ_DIFFERENTLY) kva_pages_release(t->data, (size_t)t->bytes);
+}
+
 /* Codes of fewer than 8 bits as words along K. */
 static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, bool transposed) {
   int64_t depth = q->dims[transposed], columns = q->dims[!transposed], bits = kva_dtype_bits(q->dtype);
@@ -77,6 +92,7 @@ static const kva_tensor_data *to_words(packing *p, const kva_tensor_data *q, boo
       }
       words[place(&out, w, n)] = word;
     }
+  release(p, q);
   return out.to;
 }
 
@@ -93,6 +109,7 @@ static const kva_tensor_data *to_bytes(packing *p, const kva_tensor_data *t, boo
     else
       kva_store_i64(type, data, to, kva_load_i64(t->dtype, t->data, from));
   }
+  if (!out.known) release(p, t);
   return out.to;
 }
 
@@ -149,6 +166,23 @@ static bool is_candidate(const kva_node *n, bool *out_transposed) {
   const kva_type *q = kva_operand_type(n, 0), *scale = kva_operand_type(n, 1);
   if (!kva_dtype_is_int(q->dtype) || !read_by_products(&n->results[0], out_transposed)) return false;
   return !scale->rank || (is_matrix(kva_operand(n, 1)) && (!kva_operand(n, 2) || is_matrix(kva_operand(n, 2))));
+}
+
+/* How a user reads a constant: as which operand of a candidate, in which orientation. */
+static uintptr_t reading_of(const kva_use *u) {
+  bool transposed;
+  return is_candidate(u->user, &transposed) ? 2 * (uintptr_t)u->index + transposed + 1 : READ_DIFFERENTLY;
+}
+
+static void note_readings(packing *p, kva_graph *g) {
+  for (kva_node *n = g->first; n; n = n->next) {
+    const kva_tensor_data *t = n->n_results == 1 ? kva_constant_of(&n->results[0]) : NULL;
+    for (const kva_use *u = t ? n->results[0].uses : NULL; u; u = u->next) {
+      uintptr_t now = reading_of(u), before = reading(p, t);
+      if (before && before != now) now = READ_DIFFERENTLY;
+      kva_map_set(p->read, &t->data, sizeof t->data, (void *)now);
+    }
+  }
 }
 
 static kva_value *joined(kva_builder *b, const kva_tensor_data *t, int64_t columns) {
@@ -261,8 +295,10 @@ static kva_node *successor(const kva_node *n) {
 kva_status kva_opt_pack(kva_module *m, const kva_pass_options *options, bool *changed) {
   if (kva_for_gpu(options)) return KVA_OK;
   kva_arena *scratch = kva_arena_create();
-  packing p = {.m = m, .done = kva_map_create(scratch), .many_rows = kva_map_create(scratch)};
+  packing p = {
+      .m = m, .done = kva_map_create(scratch), .many_rows = kva_map_create(scratch), .read = kva_map_create(scratch)};
   kva_graphs graphs = kva_program_graphs(m, scratch);
+  for (uint32_t g = 0; g < graphs.len; g++) note_readings(&p, graphs.data[g]);
   for (uint32_t g = 0; g < graphs.len; g++)
     for (const kva_node *n = graphs.data[g]->first; n; n = n->next) note_rows(&p, n);
   for (uint32_t g = 0; g < graphs.len; g++)

@@ -68,6 +68,7 @@ static kva_tensor_data *kept(source *s, const kva_tensor_data *t) {
   kva_tensor_data *copy = kva_arena_memdup(s->m->arena, t, sizeof *t);
   copy->dims = kva_arena_memdup(s->m->arena, t->dims, t->rank * sizeof *t->dims);
   copy->data = kva_arena_memdup(s->m->arena, t->data, (size_t)t->bytes);
+  copy->spare = true;
   return copy;
 }
 

@@ -40,6 +40,12 @@ void kva_file_unmap(kva_file *file) {
   *file = (kva_file){0};
 }
 
+void kva_pages_release(const void *data, size_t size) {
+  uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), begin = ((uintptr_t)data + page - 1) / page * page;
+  uintptr_t end = ((uintptr_t)data + size) / page * page;
+  if (begin < end) madvise((void *)begin, end - begin, MADV_DONTNEED);
+}
+
 static bool is_link(int folder, const char *name) {
   struct stat st;
   return !fstatat(folder, name, &st, AT_SYMLINK_NOFOLLOW) && S_ISLNK(st.st_mode);

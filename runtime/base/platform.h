@@ -28,6 +28,10 @@ void kva_file_unmap(kva_file *file);
  * and files that are not regular (ONNX docs/ExternalDataSecurity.md). */
 KVA_MUST_USE kva_status kva_file_map_below(const char *dir, const char *relative, kva_diag *diag, kva_file *out_file);
 
+/* Gives the whole pages of this memory back to the system. Those of a mapped file are read again when they are touched;
+ * all others lose their content. */
+void kva_pages_release(const void *data, size_t size);
+
 /* Writes a whole file under a temporary name in the same folder, syncs and renames it; the old file stays until the new
  * one is complete. */
 KVA_MUST_USE kva_status kva_file_write(const char *path, const void *data, size_t size, kva_diag *diag);

@@ -56,6 +56,24 @@ static void maps_a_file(void **state) {
   kva_file_unmap(&file);
 }
 
+/* Pages of a file come again, and what shares a page with other memory stays. */
+static void releases_whole_pages(void **state) {
+  (void)state;
+  enum { SIZE = 1 << 16 };
+  char *bytes = malloc(SIZE);
+  kva_file file;
+  memset(bytes, 'x', SIZE);
+  assert_int_equal(kva_file_write(in_root("secret"), bytes, SIZE, NULL), KVA_OK);
+  assert_int_equal(kva_file_map(in_root("secret"), NULL, &file), KVA_OK);
+  kva_pages_release(file.data, file.size);
+  assert_memory_equal(file.data, bytes, SIZE);
+  kva_pages_release(bytes + 1, 1000);
+  kva_pages_release(bytes, 0);
+  assert_memory_equal(file.data, bytes, SIZE);
+  kva_file_unmap(&file);
+  free(bytes);
+}
+
 static void refuses_what_is_no_file(void **state) {
   (void)state;
   kva_diag *diag = kva_diag_create();
@@ -149,6 +167,7 @@ static void clock_is_monotonic(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(maps_a_file),
+      cmocka_unit_test(releases_whole_pages),
       cmocka_unit_test(refuses_what_is_no_file),
       cmocka_unit_test(below_accepts),
       cmocka_unit_test(below_refuses),

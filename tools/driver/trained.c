@@ -6,12 +6,16 @@
 typedef struct source {
   const kva_safetensors *file;
   kva_arena *arena;
+  kva_tensor last; /* that was given */
 } source;
 
+/* Pages of the tensor before need not stay in memory: who still reads it causes them to be read again. */
 static const kva_tensor_data *find(void *user, const char *name) {
-  const source *s = user;
+  source *s = user;
   kva_tensor t;
   if (!kva_safetensors_find(s->file, name, &t)) return NULL;
+  if (s->last.data && s->last.data != t.data) kva_pages_release(s->last.data, (size_t)kva_tensor_bytes(&s->last));
+  s->last = t;
   kva_tensor_data *data = KVA_NEW(s->arena, kva_tensor_data);
   *data = (kva_tensor_data){.dtype = t.dtype, .rank = (uint32_t)t.rank, .data = t.data, .bytes = kva_tensor_bytes(&t)};
   data->dims = kva_arena_memdup(s->arena, t.dims, sizeof t.dims);
@@ -38,7 +42,7 @@ kva_status kva_load_weights(kva_module *m, const char *path, kva_diag *diag) {
   int64_t used = 0;
   kva_loc loc = {.file = path};
   KVA_TRY(kva_safetensors_open(path, diag, &file));
-  source s = {file, kva_arena_create()};
+  source s = {.file = file, .arena = kva_arena_create()};
   kva_status status = check_complete(m, file, path, diag);
   if (!status) status = kva_set_weights(m, find, &s, &used);
   if (!status && !used)

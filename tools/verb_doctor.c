@@ -1,5 +1,6 @@
 /* kvasir doctor: shows what this machine offers to Kvasir. */
 #include "runtime/base/external.h"
+#include "runtime/comm_mpi.h"
 #include "runtime/cuda/query.h"
 #include "tools/cli.h"
 #include "tools/driver/build.h"
@@ -23,6 +24,7 @@ typedef struct findings {
   long cpus;
   char ptxas[512], ptxas_version[64]; /* "" : none */
   kva_gpu_report gpu;
+  kva_mpi mpi;            /* version "": none */
   const kva_cache *cache; /* NULL: cache_reason */
   const char *cache_reason;
   kva_cache_usage cache_usage;
@@ -48,6 +50,7 @@ static void look(findings *f, kva_arena *arena) {
   if (!kva_find_ptxas(f->ptxas, sizeof f->ptxas)) *f->ptxas = 0;
   read_ptxas_version(f);
   kva_gpu_query(&f->gpu);
+  if (kva_mpi_load(NULL, &f->mpi) != KVA_OK) f->mpi = (kva_mpi){0};
   f->cache = kva_user_cache(arena, &f->cache_reason);
   if (f->cache) f->cache_usage = kva_cache_measure(f->cache);
 }
@@ -127,6 +130,10 @@ static void print_cache(const findings *f) {
            (double)u->bytes / (1 << 20), (double)f->cache->max_bytes / (1 << 20));
 }
 
+static void print_mpi(const kva_mpi *m) {
+  printf("MPI          %s%s%s\n", *m->version ? m->version : "none", *m->version ? "; " : "", m->path ? m->path : "");
+}
+
 static void print_libraries(void) {
   kva_text_library libraries[KVA_TEXT_LIBRARIES];
   kva_tokenizer_libraries(libraries);
@@ -153,6 +160,7 @@ static void print_text(const findings *f) {
     printf("ptxas        %s, %s\n", *f->ptxas_version ? f->ptxas_version : "version unknown", f->ptxas);
   else
     printf("ptxas        none\n");
+  print_mpi(&f->mpi);
   print_cache(f);
   print_libraries();
   printf("images       %s\n", kva_image_formats());
@@ -264,6 +272,10 @@ static void print_json(const findings *f) {
   add_string(&out, "path", f->ptxas);
   kva_text_add(&out, ", ");
   add_string(&out, "version", f->ptxas_version);
+  kva_text_add(&out, "}, \"mpi\": {");
+  add_string(&out, "path", f->mpi.path);
+  kva_text_add(&out, ", ");
+  add_string(&out, "version", f->mpi.version);
   kva_text_add(&out, "}, \"cache\": {");
   add_string(&out, "folder", f->cache && f->cache_usage.usable ? f->cache->folder : NULL);
   kva_text_add(&out, ", \"entries\": %lld, \"bytes\": %lld", (long long)f->cache_usage.entries,

@@ -57,6 +57,7 @@ expect 0 doctor
 says "CPU target"
 expect 0 doctor --json
 python3 -c 'import json, sys; d = json.load(open(sys.argv[1])); assert d["cpus"] >= 1 and d["cpu_target"] != "none", d
+assert set(d["mpi"]) == {"path", "version"}, d
 assert d["libraries"]["pcre2"].startswith("10.") and d["libraries"]["jansson"] and d["libraries"]["utf8proc"], d
 assert d["libraries"]["libcsv"].startswith("3."), d
 assert d["images"].startswith("BMP, PNM"), d

@@ -1,0 +1,332 @@
+/* Collective operations over MPI. The library moves bytes only: sums are this file's.
+ *
+ * A sum over all ranks is a reduce-scatter by pairwise exchange and an all-gather: rank r gets segment r of every
+ * rank's data, adds the copies in order of ranks, and sends the sum to all. Each rank sends 2 (size - 1) / size of the
+ * data, the least possible, and every element is added by one rank in one order. Long data pass in pieces of BUFFER
+ * bytes, so that counts fit MPI's ints. */
+#include "runtime/comm.h"
+
+#include "runtime/comm_mpi.h"
+
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { BUFFER = 4 << 20, TAG = 1, MESSAGE = 1 << 30 };
+
+struct kva_comm {
+  kva_mpi mpi;
+  int rank, size;
+  bool finalizes; /* this communicator initialised MPI */
+  bool agreed;    /* the others know of the failure */
+  int64_t bytes;
+  char *in, *out;                     /* BUFFER bytes each */
+  int *n_in, *at_in, *n_out, *at_out; /* by rank, in bytes */
+  char name[160], error[512];
+};
+
+static kva_comm *joined; /* until kva_comm_destroy */
+
+int kva_comm_rank(const kva_comm *c) {
+  return c ? c->rank : 0;
+}
+int kva_comm_size(const kva_comm *c) {
+  return c ? c->size : 1;
+}
+const char *kva_comm_name(const kva_comm *c) {
+  return c->name;
+}
+const char *kva_comm_library(const kva_comm *c) {
+  return c->mpi.version;
+}
+const char *kva_comm_error(const kva_comm *c) {
+  return c->error;
+}
+int64_t kva_comm_bytes(const kva_comm *c) {
+  return c->bytes;
+}
+
+void kva_comm_note_agreed(kva_comm *c, bool failed) {
+  c->agreed = failed;
+}
+bool kva_comm_agreed(const kva_comm *c) {
+  return c->agreed;
+}
+
+static kva_status check(kva_comm *c, const char *what, int result) {
+  char text[KVA_MPI_TEXT] = "";
+  int len = 0;
+  if (result == KVA_MPI_SUCCESS) return KVA_OK;
+  if (c->mpi.Error_string(result, text, &len) != KVA_MPI_SUCCESS) text[0] = 0;
+  snprintf(c->error, sizeof c->error, "%s: %s failed: %.300s", c->name, what, text[0] ? text : "no text");
+  return KVA_IO;
+}
+
+/* ---- joining and leaving ----------------------------------------------------------------------------------------- */
+
+/* Runs at exit: the others would wait for this process for ever. */
+static void abandon(void) {
+  if (!joined) return;
+  fprintf(stderr, "%s ends before its run does; it ends the other processes\n", joined->name);
+  (void)joined->mpi.Abort(joined->mpi.world, 1);
+}
+
+static void release(kva_comm *c) {
+  free(c->in);
+  free(c->out);
+  free(c->n_in);
+  free(c);
+}
+
+static kva_status allocate(kva_comm *c) {
+  c->in = malloc(BUFFER);
+  c->out = malloc(BUFFER);
+  c->n_in = calloc((size_t)c->size, 4 * sizeof *c->n_in);
+  if (!c->in || !c->out || !c->n_in) return KVA_NO_MEMORY;
+  c->at_in = c->n_in + c->size;
+  c->n_out = c->at_in + c->size;
+  c->at_out = c->n_out + c->size;
+  return KVA_OK;
+}
+
+static kva_status initialise(kva_comm *c) {
+  int initialised = 0, provided = 0;
+  KVA_TRY(check(c, "MPI_Initialized", c->mpi.Initialized(&initialised)));
+  c->finalizes = !initialised;
+  if (!initialised)
+    KVA_TRY(check(c, "MPI_Init_thread", c->mpi.Init_thread(NULL, NULL, KVA_MPI_THREAD_FUNNELED, &provided)));
+  KVA_TRY(check(c, "MPI_Comm_set_errhandler", c->mpi.Comm_set_errhandler(c->mpi.world, c->mpi.errors_return)));
+  KVA_TRY(check(c, "MPI_Comm_rank", c->mpi.Comm_rank(c->mpi.world, &c->rank)));
+  KVA_TRY(check(c, "MPI_Comm_size", c->mpi.Comm_size(c->mpi.world, &c->size)));
+  char host[64] = "";
+  if (gethostname(host, sizeof host - 1)) host[0] = 0;
+  snprintf(c->name, sizeof c->name, "process %d of %d (%s, pid %ld)", c->rank, c->size, host, (long)getpid());
+  return KVA_OK;
+}
+
+kva_status kva_comm_create(kva_diag *diag, kva_comm **out_comm) {
+  *out_comm = NULL;
+  KVA_ASSERT(!joined);
+  kva_comm *c = calloc(1, sizeof *c);
+  if (!c) return kva_fail(diag, KVA_NO_MEMORY, NULL, "no memory for a communicator");
+  kva_status status = kva_mpi_load(diag, &c->mpi);
+  if (status == KVA_OK && (status = initialise(c)) != KVA_OK)
+    status = kva_fail(diag, KVA_MISSING, NULL, "%s does not start: %s", c->mpi.version, c->error);
+  if (status == KVA_OK && (status = allocate(c)) != KVA_OK)
+    status = kva_fail(diag, status, NULL, "no memory for a communicator");
+  if (status != KVA_OK) {
+    release(c);
+    return status;
+  }
+  joined = *out_comm = c;
+  (void)atexit(abandon);
+  return KVA_OK;
+}
+
+void kva_comm_destroy(kva_comm *c, int code) {
+  if (!c) return;
+  joined = NULL;
+  if (code && !c->agreed) {
+    fprintf(stderr, "%s failed; it ends the other processes\n", c->name);
+    (void)c->mpi.Abort(c->mpi.world, code);
+  }
+  if (c->finalizes) (void)c->mpi.Finalize();
+  release(c);
+}
+
+/* ---- sums -------------------------------------------------------------------------------------------------------- */
+
+/* y = sum over n_x arrays of n elements, one after the other in x, in their order. */
+#define SUM(name, type)                                                        \
+  static void name(int n_x, int64_t n, const void *x, void *y) {               \
+    const type *in = x;                                                        \
+    type *sum = y;                                                             \
+    memcpy(sum, in, (size_t)n * sizeof *sum);                                  \
+    for (int r = 1; r < n_x; r++)                                              \
+      for (int64_t i = 0; i < n; i++) sum[i] = (type)(sum[i] + in[r * n + i]); \
+  }
+SUM(sum_f32, float)
+SUM(sum_f64, double)
+SUM(sum_u64, uint64_t)
+SUM(sum_u32, uint32_t)
+SUM(sum_u16, uint16_t)
+SUM(sum_u8, uint8_t)
+#undef SUM
+
+static void sum_narrow(kva_dtype t, int n_x, int64_t n, const void *x, void *y) {
+  for (int64_t i = 0; i < n; i++) {
+    float sum = (float)kva_load_f64(t, x, i);
+    for (int r = 1; r < n_x; r++) sum += (float)kva_load_f64(t, x, r * n + i);
+    kva_store_f64(t, y, i, sum);
+  }
+}
+
+static void sum_ranks(kva_dtype t, int n_x, int64_t n, const void *x, void *y) {
+  if (n == 0) return;
+  if (kva_dtype_is_float(t)) {
+    if (t == KVA_F32)
+      sum_f32(n_x, n, x, y);
+    else if (t == KVA_F64)
+      sum_f64(n_x, n, x, y);
+    else
+      sum_narrow(t, n_x, n, x, y);
+    return;
+  }
+  switch (kva_dtype_bits(t)) { /* two's complement: the sum of signed integers is that of unsigned ones */
+  case 8: sum_u8(n_x, n, x, y); break;
+  case 16: sum_u16(n_x, n, x, y); break;
+  case 32: sum_u32(n_x, n, x, y); break;
+  default: sum_u64(n_x, n, x, y); break;
+  }
+}
+
+static kva_status check_type(kva_comm *c, kva_dtype t) {
+  if ((kva_dtype_is_float(t) || kva_dtype_is_int(t)) && kva_dtype_bits(t) >= 8) return KVA_OK;
+  snprintf(c->error, sizeof c->error, "sums over processes are of floats and of integers of 8 bits and more, found %s",
+           kva_dtype_name(t));
+  return KVA_UNSUPPORTED;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------------------------- */
+
+/* n_out[r] bytes from at_out[r] of x go to rank r; n_in[r] bytes from it to at_in[r] of y. */
+static kva_status exchange(kva_comm *c, const void *x, void *y) {
+  for (int r = 0; r < c->size; r++) c->bytes += r == c->rank ? 0 : c->n_out[r];
+  return check(c, "MPI_Alltoallv",
+               c->mpi.Alltoallv(x, c->n_out, c->at_out, c->mpi.byte, y, c->n_in, c->at_in, c->mpi.byte, c->mpi.world));
+}
+
+/* Every rank's part, n_out[r] bytes at at_out[r] of y, goes to all. */
+static kva_status spread(kva_comm *c, void *y) {
+  c->bytes += (int64_t)(c->size - 1) * c->n_out[c->rank];
+  return check(c, "MPI_Allgatherv",
+               c->mpi.Allgatherv(c->mpi.in_place, 0, c->mpi.byte, y, c->n_out, c->at_out, c->mpi.byte, c->mpi.world));
+}
+
+/* The sum of a piece that fits the buffer, of n elements. */
+static kva_status all_reduce_piece(kva_comm *c, kva_dtype t, int64_t width, int64_t n, const char *x, char *y) {
+  int64_t own = n * c->rank / c->size, n_own = n * (c->rank + 1) / c->size - own;
+  for (int r = 0; r < c->size; r++) {
+    int64_t begin = n * r / c->size;
+    c->at_out[r] = (int)(begin * width);
+    c->n_out[r] = (int)((n * (r + 1) / c->size - begin) * width);
+    c->n_in[r] = (int)(n_own * width);
+    c->at_in[r] = (int)(r * n_own * width);
+  }
+  KVA_TRY(exchange(c, x, c->in));
+  sum_ranks(t, c->size, n_own, c->in, y + own * width);
+  return spread(c, y);
+}
+
+kva_status kva_comm_all_reduce(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y) {
+  KVA_TRY(check_type(c, dtype));
+  int64_t width = kva_dtype_bits(dtype) / 8, most = BUFFER / width - c->size; /* segments may be one element longer */
+  for (int64_t at = 0; at < n; at += most)
+    KVA_TRY(all_reduce_piece(c, dtype, width, n - at < most ? n - at : most, (const char *)x + at * width,
+                             (char *)y + at * width));
+  return KVA_OK;
+}
+
+kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p) {
+  int64_t width = kva_dtype_bits(p->dtype) / 8;
+  KVA_TRY(kva_comm_all_reduce(c, p->dtype, p->elements, c->out, c->out));
+  const char *from = c->out;
+  for (int i = 0; i < p->n_parts; i++) {
+    size_t bytes = (size_t)(p->parts[i].n * width);
+    if (bytes) memcpy(p->parts[i].y, from, bytes);
+    from += bytes;
+  }
+  p->n_parts = 0;
+  p->elements = 0;
+  return KVA_OK;
+}
+
+kva_status kva_comm_pack_add(kva_comm *c, kva_comm_pack *p, int64_t n, const void *x, void *y) {
+  int64_t width = kva_dtype_bits(p->dtype) / 8, room = BUFFER / width - c->size;
+  if (p->n_parts == KVA_COMM_PACK || p->elements + n > room) KVA_TRY(kva_comm_pack_flush(c, p));
+  if (n > room) return kva_comm_all_reduce(c, p->dtype, n, x, y);
+  if (n) memcpy(c->out + p->elements * width, x, (size_t)(n * width));
+  p->parts[p->n_parts].n = n;
+  p->parts[p->n_parts++].y = y;
+  p->elements += n;
+  return KVA_OK;
+}
+
+static void equal_parts(kva_comm *c, int64_t bytes) {
+  for (int r = 0; r < c->size; r++) {
+    c->n_in[r] = c->n_out[r] = (int)bytes;
+    c->at_in[r] = c->at_out[r] = (int)(r * bytes);
+  }
+}
+
+/* Bytes [at, at + piece) of each rank's part of x, `bytes` long, arrive in the buffer, one after the other. */
+static kva_status exchange_piece(kva_comm *c, int64_t bytes, int64_t at, int64_t piece, const char *x) {
+  equal_parts(c, piece);
+  for (int r = 0; r < c->size; r++) memcpy(c->out + r * piece, x + r * bytes + at, (size_t)piece);
+  return exchange(c, c->out, c->in);
+}
+
+/* Bytes of one rank's share of a piece, whole elements of up to 8 bytes. */
+static int64_t share_of(const kva_comm *c) {
+  return BUFFER / c->size / 8 * 8;
+}
+
+kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y) {
+  KVA_TRY(check_type(c, dtype));
+  int64_t width = kva_dtype_bits(dtype) / 8, most = share_of(c) / width;
+  for (int64_t at = 0; at < n; at += most) {
+    int64_t piece = n - at < most ? n - at : most;
+    KVA_TRY(exchange_piece(c, n * width, at * width, piece * width, x));
+    sum_ranks(dtype, c->size, piece, c->in, (char *)y + at * width);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y) {
+  for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
+    int64_t piece = bytes - at < most ? bytes - at : most;
+    KVA_TRY(exchange_piece(c, bytes, at, piece, x));
+    for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)piece);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, const void *x, void *y) {
+  for (int64_t at = 0, most = share_of(c); at < bytes; at += most) {
+    int64_t piece = bytes - at < most ? bytes - at : most;
+    equal_parts(c, piece);
+    memcpy(c->in + c->rank * piece, (const char *)x + at, (size_t)piece);
+    KVA_TRY(spread(c, c->in));
+    for (int r = 0; r < c->size; r++) memcpy((char *)y + r * bytes + at, c->in + r * piece, (size_t)piece);
+  }
+  return KVA_OK;
+}
+
+kva_status kva_comm_broadcast(kva_comm *c, int root, int64_t bytes, void *data) {
+  for (int64_t at = 0; at < bytes; at += MESSAGE) {
+    int piece = (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE);
+    KVA_TRY(check(c, "MPI_Bcast", c->mpi.Bcast((char *)data + at, piece, c->mpi.byte, root, c->mpi.world)));
+  }
+  return KVA_OK;
+}
+
+kva_status kva_comm_barrier(kva_comm *c) {
+  return check(c, "MPI_Barrier", c->mpi.Barrier(c->mpi.world));
+}
+
+kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const void *data) {
+  c->bytes += bytes;
+  for (int64_t at = 0; at < bytes; at += MESSAGE) {
+    int piece = (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE);
+    KVA_TRY(check(c, "MPI_Send", c->mpi.Send((const char *)data + at, piece, c->mpi.byte, to, TAG, c->mpi.world)));
+  }
+  return KVA_OK;
+}
+
+kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data) {
+  for (int64_t at = 0; at < bytes; at += MESSAGE) {
+    int piece = (int)(bytes - at < MESSAGE ? bytes - at : MESSAGE);
+    KVA_TRY(check(c, "MPI_Recv",
+                  c->mpi.Recv((char *)data + at, piece, c->mpi.byte, from, TAG, c->mpi.world, c->mpi.status_ignore)));
+  }
+  return KVA_OK;
+}

@@ -1,0 +1,78 @@
+/* The processes of one run, and what they exchange. A launcher (mpirun, srun) starts them; MPI, found when a run asks
+ * for it, carries the messages. One process needs neither: it has no kva_comm.
+ *
+ * All functions but the queries, send and receive are collective: every process calls them, in the same order and with
+ * the same sizes. Sums are taken in order of ranks, so their bits depend on neither timing nor the library. One thread
+ * at a time uses a communicator. A failure is a status; kva_comm_error has its text. */
+#ifndef KVA_RUNTIME_COMM_H
+#define KVA_RUNTIME_COMM_H
+
+#include "runtime/base/base.h"
+
+typedef struct kva_comm kva_comm;
+
+/* Joins the processes that the launcher started; without a launcher this one is alone. KVA_MISSING: there is no MPI;
+ * the message says what to install. A process has only one communicator in its life, as MPI allows it. */
+KVA_MUST_USE kva_status kva_comm_create(kva_diag *diag, kva_comm **out_comm);
+/* Leaves when all processes do; `code` is this one's exit code. NULL is ignored. A process that ends without this call,
+ * or calls it after a failure that the others do not know of (code is not 0, and no kva_comm_agree gave the reason),
+ * ends them all. */
+void kva_comm_destroy(kva_comm *c, int code);
+/* Processes that a launcher of MPI says it started, of which this is one; 1: none did. */
+int kva_comm_launched(void);
+
+int kva_comm_rank(const kva_comm *c);            /* from 0 up; 0 where c is NULL */
+int kva_comm_size(const kva_comm *c);            /* 1 where c is NULL */
+const char *kva_comm_name(const kva_comm *c);    /* "process 1 of 4 (node7, pid 4711)" */
+const char *kva_comm_library(const kva_comm *c); /* "Open MPI v4.1.4, ..." */
+const char *kva_comm_error(const kva_comm *c);
+
+/* y[i] = the sum over ranks of their x[i], for n elements; x and y are the same memory or do not overlap. Elements of
+ * less than a byte, complex numbers and strings: KVA_UNSUPPORTED. Floats of 16 and 8 bits are summed in float and
+ * rounded once; integers wrap. A process sends 2 (size - 1) / size of x's bytes. */
+KVA_MUST_USE kva_status kva_comm_all_reduce(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y);
+/* Sums of several tensors of one type, which travel together: a message costs time of its own. add takes n elements; x
+ * may change then, and y is not read or written by others before flush, which every pack ends with. Zero but for dtype
+ * at the start. */
+enum { KVA_COMM_PACK = 64 };
+typedef struct kva_comm_pack {
+  kva_dtype dtype;
+  int n_parts;
+  int64_t elements;
+  struct {
+    int64_t n;
+    void *y;
+  } parts[KVA_COMM_PACK];
+} kva_comm_pack;
+KVA_MUST_USE kva_status kva_comm_pack_add(kva_comm *c, kva_comm_pack *p, int64_t n, const void *x, void *y);
+KVA_MUST_USE kva_status kva_comm_pack_flush(kva_comm *c, kva_comm_pack *p);
+/* x has n elements for each rank; y[i] = the sum over ranks of element i of the part for this one. */
+KVA_MUST_USE kva_status kva_comm_reduce_scatter(kva_comm *c, kva_dtype dtype, int64_t n, const void *x, void *y);
+/* y gets the `bytes` bytes of every rank's x, in order of ranks. */
+KVA_MUST_USE kva_status kva_comm_all_gather(kva_comm *c, int64_t bytes, const void *x, void *y);
+/* x has `bytes` bytes for each rank; y gets those that each rank has for this one, in order of ranks. */
+KVA_MUST_USE kva_status kva_comm_all_to_all(kva_comm *c, int64_t bytes, const void *x, void *y);
+/* All get root's data. */
+KVA_MUST_USE kva_status kva_comm_broadcast(kva_comm *c, int root, int64_t bytes, void *data);
+KVA_MUST_USE kva_status kva_comm_barrier(kva_comm *c);
+/* A message from one process to another; both name the same number of bytes. */
+KVA_MUST_USE kva_status kva_comm_send(kva_comm *c, int to, int64_t bytes, const void *data);
+KVA_MUST_USE kva_status kva_comm_receive(kva_comm *c, int from, int64_t bytes, void *data);
+/* Bytes that this process has sent to others in sums, gathers and messages. */
+int64_t kva_comm_bytes(const kva_comm *c);
+
+/* All get the text of the first rank whose own is not empty, behind its process's name; returns that rank, -1: none has
+ * one. c NULL: the text stays. */
+int kva_comm_share(kva_comm *c, kva_text *text);
+/* All get the same status: that of the first rank with a failure, else of the first that is not KVA_OK. The errors of
+ * that rank take the place of diag's. c NULL: the status stays. */
+KVA_MUST_USE kva_status kva_comm_agree(kva_comm *c, kva_status status, kva_diag *diag);
+/* Says that all processes have the failure that this one has, until they next agree that there is none; and whether
+ * that is so. */
+void kva_comm_note_agreed(kva_comm *c, bool failed);
+bool kva_comm_agreed(const kva_comm *c);
+/* Compares lines `name: value` of all processes with those of rank 0; KVA_INVALID names the first that differ, with
+ * process and both values. Agreed. */
+KVA_MUST_USE kva_status kva_comm_compare(kva_comm *c, const char *lines, kva_diag *diag);
+
+#endif

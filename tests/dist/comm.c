@@ -1,0 +1,149 @@
+/* Every collective against a reference, in as many processes as a launcher starts; tests/dist/test_comm.sh runs it.
+ * What a rank gives is a function of rank and index, so that every process knows what all must get, sums in order of
+ * ranks to the bit. Arguments: the number of processes; then what the last one does instead: "fail" or "leave". */
+#include "runtime/comm.h"
+
+#include <stdlib.h>
+
+#define EXPECT(condition)                                                          \
+  do {                                                                             \
+    if (!(condition)) {                                                            \
+      printf("%s: %s:%d: %s\n", kva_comm_name(c), __FILE__, __LINE__, #condition); \
+      exit(1);                                                                     \
+    }                                                                              \
+  } while (0)
+
+/* Sums of these are not exact: their order shows. */
+static double value_of(int rank, int64_t i) {
+  return (double)(i % 1021 + 1) / (3 + rank) - 100. * (rank % 2);
+}
+
+static void fill(kva_dtype t, int rank, int64_t n, void *x) {
+  for (int64_t i = 0; i < n; i++) kva_store_f64(t, x, i, value_of(rank, i));
+}
+
+/* y = the sum over ranks of elements [at, at + n) of what they have. */
+static void sum(kva_dtype t, int size, int64_t at, int64_t n, void *y) {
+  int64_t scratch = 0;
+  for (int64_t i = 0; i < n; i++) {
+    double f64 = 0;
+    float f32 = 0;
+    int64_t whole = 0;
+    for (int r = 0; r < size; r++) {
+      kva_store_f64(t, &scratch, 0, value_of(r, at + i));
+      double v = kva_load_f64(t, &scratch, 0);
+      f64 = r ? f64 + v : v;
+      f32 = r ? f32 + (float)v : (float)v;
+      if (kva_dtype_is_int(t)) whole += kva_load_i64(t, &scratch, 0);
+    }
+    if (kva_dtype_is_int(t))
+      kva_store_i64(t, y, i, whole);
+    else
+      kva_store_f64(t, y, i, t == KVA_F64 ? f64 : f32);
+  }
+}
+
+static void check_sums(kva_comm *c, kva_dtype t, int64_t n, bool in_place) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c);
+  int64_t width = kva_dtype_bits(t) / 8, sent = kva_comm_bytes(c);
+  size_t bytes = (size_t)(n * width), all = bytes * (size_t)size;
+  char *x = malloc(all + 1), *y = malloc(bytes + 1), *expected = malloc(bytes + 1);
+  EXPECT(x && y && expected);
+  fill(t, rank, n, x);
+  sum(t, size, 0, n, expected);
+  EXPECT(kva_comm_all_reduce(c, t, n, x, in_place ? x : y) == KVA_OK);
+  EXPECT(!memcmp(in_place ? x : y, expected, bytes));
+  int64_t own = n * (rank + 1) / size - n * rank / size;
+  if (n < 1000) EXPECT(kva_comm_bytes(c) - sent == (n - own + own * (size - 1)) * width);
+  fill(t, rank, n * size, x);
+  sum(t, size, n * rank, n, expected);
+  EXPECT(kva_comm_reduce_scatter(c, t, n, x, y) == KVA_OK);
+  EXPECT(!memcmp(y, expected, bytes));
+  free(x);
+  free(y);
+  free(expected);
+}
+
+static char byte_of(int from, int to, int64_t i) {
+  return (char)(from * 31 + to * 7 + i % 251);
+}
+
+static void check_moves(kva_comm *c, int64_t bytes) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c);
+  char *x = malloc((size_t)(bytes * size + 1)), *y = malloc((size_t)(bytes * size + 1));
+  EXPECT(x && y);
+  for (int64_t i = 0; i < bytes; i++) x[i] = byte_of(rank, 0, i);
+  EXPECT(kva_comm_all_gather(c, bytes, x, y) == KVA_OK);
+  for (int64_t i = 0; i < bytes * size; i++) EXPECT(y[i] == byte_of((int)(i / bytes), 0, i % bytes));
+  for (int64_t i = 0; i < bytes * size; i++) x[i] = byte_of(rank, (int)(i / bytes), i % bytes);
+  EXPECT(kva_comm_all_to_all(c, bytes, x, y) == KVA_OK);
+  for (int64_t i = 0; i < bytes * size; i++) EXPECT(y[i] == byte_of((int)(i / bytes), rank, i % bytes));
+  for (int root = 0; root < size; root++) {
+    for (int64_t i = 0; i < bytes; i++) x[i] = byte_of(rank, root, i);
+    EXPECT(kva_comm_broadcast(c, root, bytes, x) == KVA_OK);
+    for (int64_t i = 0; i < bytes; i++) EXPECT(x[i] == byte_of(root, root, i));
+  }
+  for (int64_t i = 0; i < bytes; i++) x[i] = byte_of(rank, 1, i);
+  if (rank) EXPECT(kva_comm_receive(c, rank - 1, bytes, y) == KVA_OK);
+  if (rank + 1 < size) EXPECT(kva_comm_send(c, rank + 1, bytes, x) == KVA_OK);
+  for (int64_t i = 0; rank && i < bytes; i++) EXPECT(y[i] == byte_of(rank - 1, 1, i));
+  EXPECT(kva_comm_barrier(c) == KVA_OK);
+  free(x);
+  free(y);
+}
+
+static void check_agreement(kva_comm *c) {
+  int rank = kva_comm_rank(c), size = kva_comm_size(c), last = size - 1;
+  kva_diag *diag = kva_diag_create();
+  EXPECT(kva_comm_agree(c, KVA_OK, diag) == KVA_OK);
+  EXPECT(kva_comm_agree(c, rank == last ? KVA_INTERRUPTED : KVA_OK, diag) == KVA_INTERRUPTED);
+  kva_status own = rank == last ? kva_fail(diag, KVA_NO_MEMORY, NULL, "the last one is full") : KVA_INTERRUPTED;
+  EXPECT(kva_comm_agree(c, own, diag) == KVA_NO_MEMORY);
+  EXPECT(kva_diag_errors(diag) == 1 && strstr(kva_diag_message(diag, 0, NULL, NULL), "the last one is full"));
+  kva_text text = {0};
+  EXPECT(kva_comm_share(c, &text) == -1);
+  if (rank == last) kva_text_add(&text, "here");
+  EXPECT(kva_comm_share(c, &text) == last && strstr(text.data, "here"));
+  kva_text_free(&text);
+  kva_diag_clear(diag);
+  EXPECT(kva_comm_compare(c, "steps: 5\nseed: 1", diag) == KVA_OK);
+  const char *odd = rank == last && rank ? "steps: 5\nseed: 2" : "steps: 5\nseed: 1";
+  EXPECT(kva_comm_compare(c, odd, diag) == (size > 1 ? KVA_INVALID : KVA_OK));
+  if (size > 1) EXPECT(strstr(kva_diag_message(diag, 0, NULL, NULL), "seed: 2, there 1"));
+  kva_diag_destroy(diag);
+}
+
+static void check_all(kva_comm *c) {
+  static const kva_dtype types[] = {KVA_F32, KVA_F64, KVA_BF16, KVA_I8, KVA_I64};
+  static const int64_t counts[] = {1, 7, 999};
+  char none;
+  for (size_t t = 0; t < sizeof types / sizeof *types; t++)
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) check_sums(c, types[t], counts[i], i % 2);
+  check_sums(c, KVA_F32, 0, false);
+  check_sums(c, KVA_F32, 1100007, true); /* two pieces */
+  check_moves(c, 0);
+  check_moves(c, 5);
+  check_moves(c, (4 << 20) / kva_comm_size(c) + 1);
+  EXPECT(kva_comm_all_reduce(c, KVA_BOOL, 1, &none, &none) == KVA_UNSUPPORTED);
+  EXPECT(strstr(kva_comm_error(c), "bool"));
+  check_agreement(c);
+}
+
+int main(int argc, char **argv) {
+  kva_diag *diag = kva_diag_create();
+  kva_comm *c;
+  kva_status status = kva_comm_create(diag, &c);
+  const char *mode = argc > 2 ? argv[2] : "";
+  kva_diag_print(diag, stderr);
+  if (status != KVA_OK) return kva_status_exit_code(status);
+  EXPECT(argc > 1 && kva_comm_size(c) == atoi(argv[1]));
+  bool last = kva_comm_rank(c) == kva_comm_size(c) - 1;
+  if (!strcmp(mode, "leave") && last) exit(7);
+  if (!strcmp(mode, "fail") && last) kva_comm_destroy(c, 1);
+  if (*mode) return kva_comm_barrier(c) == KVA_OK ? 0 : 1;
+  check_all(c);
+  if (!kva_comm_rank(c)) printf("%d processes, %s\n", kva_comm_size(c), kva_comm_library(c));
+  kva_diag_destroy(diag);
+  kva_comm_destroy(c, 0);
+  return 0;
+}

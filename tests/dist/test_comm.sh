@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Collectives in 1 to 8 processes, and under the second MPI of this machine, whose handles differ, in 2 and 3; and what
+# happens when a process leaves the others.
+. tests/e2e/support.sh
+. tests/dist/mpi.sh
+: "${KVASIR_COMM:?the program of comm.c}"
+
+counts=(1 2 3 5 8)
+for launcher in "${launchers[@]}"; do
+  for n in "${counts[@]}"; do
+    ranks "$n" "$KVASIR_COMM" "$n" || fail "$launcher: $n processes: exit code $?"
+    says "$n processes"
+  done
+  counts=(2 3)
+  for mode in leave fail; do
+    ! ranks 3 "$KVASIR_COMM" 3 $mode || fail "$launcher: a process that does '$mode' goes unnoticed"
+    says "process 2 of 3"
+    says "the other processes"
+  done
+done
+
+# Without a launcher a process is alone; without a library the message says what to install.
+"$KVASIR_COMM" 1 >"$work/out" 2>&1 || fail "alone: exit code $?"
+code=0
+KVASIR_MPI_LIBRARY=/absent/libmpi.so "$KVASIR_COMM" 1 >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 3 ] || fail "no MPI: exit code $code"
+says "install Open MPI or MPICH"
+code=0
+KVASIR_MPI_LIBRARY=libm.so.6 "$KVASIR_COMM" 1 >"$work/out" 2>&1 || code=$?
+[ "$code" -eq 3 ] || fail "a library that is no MPI: exit code $code"
+says "has no function MPI_"
